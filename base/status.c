@@ -1,0 +1,55 @@
+/* Status names and the per-thread last error. See status.h. */
+#include "base/status.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+static _Thread_local char last_error[SHERDI_ERROR_BYTES];
+
+const char *sherd_status_name(sherd_status status)
+{
+    switch (status) {
+#define STATUS_CASE(name, code, text)                                          \
+    case name:                                                                 \
+        return #name;
+        SHERD_STATUS_LIST(STATUS_CASE)
+#undef STATUS_CASE
+    }
+    return "SHERD_E_UNKNOWN";
+}
+
+const char *sherd_status_text(sherd_status status)
+{
+    switch (status) {
+#define STATUS_CASE(name, code, text)                                          \
+    case name:                                                                 \
+        return text;
+        SHERD_STATUS_LIST(STATUS_CASE)
+#undef STATUS_CASE
+    }
+    return "unknown status";
+}
+
+const char *sherd_last_error(void)
+{
+    return last_error;
+}
+
+sherd_status sherdi_fail(sherd_status code, const char *fmt, ...)
+{
+    /* The arguments may point into last_error itself: format aside first. */
+    char    text[SHERDI_ERROR_BYTES];
+    va_list args;
+
+    va_start(args, fmt);
+    (void)vsnprintf(text, sizeof(text), fmt, args);
+    va_end(args);
+    memcpy(last_error, text, sizeof(text));
+    return code;
+}
+
+sherd_status sherdi_fail_relay(sherd_status code, const char *text)
+{
+    return sherdi_fail(code, "%s", text);
+}

@@ -1,0 +1,137 @@
+/* A world: ranks that move memory between each other. Transports implement the ops
+ * table and block on the calling thread; this layer checks arguments, counts bytes,
+ * keeps the order, and runs calls on the world's own thread when asked to overlap.
+ *
+ * Order. One thread drives a world. Calls are executed strictly in the order in which
+ * they were made, whether a ticket is taken or not, so all ranks meet in the same order.
+ *
+ * Failure. When a rank dies, fails or aborts, calls in progress and all later ones
+ * return E_PEER_LOST within seconds, with the rank and the reason; nobody hangs. */
+#ifndef SHERDI_COLLECTIVES_WORLD_H
+#define SHERDI_COLLECTIVES_WORLD_H
+
+#include "base/mem.h"
+#include "kernels/backend.h"
+#include "sherd.h"
+
+/* Position in the queue of a world; 0 is "done before the start". */
+typedef uint64_t sherdi_ticket;
+
+/* The senders' memory is the world's (sherdi_world_alloc), was complete at the last call
+ * that met (barrier, exchange, reduction) and will not change before the next one: a
+ * transport that can read peers' memory need not meet for this call. */
+#define SHERDI_COLL_STABLE 1u
+
+/* recv [world_size * slice_bytes]; in place when send == recv + rank * slice_bytes. */
+typedef struct sherdi_all_gather_args {
+    const void *send;
+    void       *recv;
+    size_t      slice_bytes;
+    uint32_t    flags;
+} sherdi_all_gather_args;
+
+/* Reduce-scatter: send [world_size * slice_elems] of send_dtype; rank r gets slice r:
+ *   x = round_to(comm_dtype, ((g0 + g1) + g2 ...) * scale), in fp32, ranks in order;
+ *   accumulate ? recv = round_to(recv_dtype, recv + x) : recv = x.
+ * In place when recv == send + rank * slice_elems and types are equal.
+ * All-reduce: the same for every slice, recv [world_size * slice_elems]; in place when
+ * recv == send; accumulate must be 0 and recv_dtype equal to send_dtype and comm_dtype. */
+typedef struct sherdi_reduction_args {
+    const void *send;
+    void       *recv;
+    size_t      slice_elems;
+    sherd_dtype send_dtype; /* what travels; comm_dtype or a type that converts to it exactly */
+    sherd_dtype comm_dtype;
+    sherd_dtype recv_dtype;
+    float       scale;
+    int         accumulate;
+} sherdi_reduction_args;
+
+/* send and recv [world_size * slice_bytes], not overlapping: recv slice s is what rank s
+ * had in its send slice of the receiver. */
+typedef struct sherdi_all_to_all_args {
+    const void *send;
+    void       *recv;
+    size_t      slice_bytes;
+} sherdi_all_to_all_args;
+
+/* Capabilities, asked once. */
+#define SHERDI_WORLD_SHARES_MEMORY 1u /* peers' sherdi_world_alloc memory is read in place */
+#define SHERDI_WORLD_SIMULATES     2u /* moves nothing: contents of buffers mean nothing */
+
+/* A transport. Slots are called by one thread at a time, in the same order on all ranks,
+ * with valid arguments, never with world_size 1 (the layer above copies), and block until the
+ * local result is complete and the send buffer may be reused. Memory may be any; it is fastest
+ * in memory of `alloc`. None allocates (but alloc). */
+typedef struct sherdi_world_ops {
+    size_t      struct_size;
+    const char *name;
+    uint32_t    caps;
+
+    /* Required, may be called with a half-built world. No meeting. */
+    void (*close)(sherd_world *world);
+    /* Required. Collective, equal len_bytes on all: zeroed memory, SHERD_ALIGN_BYTES aligned,
+     * at the same offset for all. On failure of one rank all ranks fail. */
+    sherd_status (*alloc)(sherd_world *world, size_t len_bytes, void **out);
+    /* Required. Local. Peers may go on reading what this rank had until they free theirs. */
+    void (*free)(sherd_world *world, void *memory);
+    sherd_status (*barrier)(sherd_world *world);
+    sherd_status (*all_gather)(sherd_world *world, const sherdi_all_gather_args *args);
+    sherd_status (*reduce_scatter)(sherd_world *world, const sherdi_reduction_args *args);
+    sherd_status (*all_reduce)(sherd_world *world, const sherdi_reduction_args *args);
+    sherd_status (*all_to_all)(sherd_world *world, const sherdi_all_to_all_args *args);
+    sherd_status (*broadcast)(sherd_world *world, void *data, size_t len_bytes, int root);
+    /* Required. Any thread, never blocks: makes all ranks' calls fail. */
+    void (*abort)(sherd_world *world, const char *why);
+} sherdi_world_ops;
+
+/* ---- what the engine uses. `ticket_out` NULL: returns when done; else queued where the
+ *      world overlaps (done at once where it does not), and sherdi_world_wait takes the ticket. */
+
+uint32_t              sherdi_world_caps(const sherd_world *world);
+const sherdi_backend *sherdi_world_backend(const sherd_world *world);
+int                   sherdi_world_local_size(const sherd_world *world);
+/* Bytes that the world itself holds on this rank: segments for control and bouncing. */
+size_t sherdi_world_overhead_bytes(const sherd_world *world);
+
+/** Another owner. sherd_world_destroy drops one. */
+sherd_world *sherdi_world_retain(sherd_world *world);
+
+/** From now on calls with a ticket run on a thread of the world's own. Idempotent.
+ *  E_NOTSUP when the transport cannot be called from another thread. */
+sherd_status sherdi_world_overlap(sherd_world *world);
+
+/** Collective, blocking; see the slot. Equal len_bytes on all; 0 gives a valid pointer. */
+sherd_status sherdi_world_alloc(sherd_world *world, size_t len_bytes, void **out);
+/** Waits for queued calls, then frees. Accepts NULL. */
+void sherdi_world_free(sherd_world *world, void *memory);
+
+sherd_status sherdi_world_all_gather(sherd_world *world, const sherdi_all_gather_args *args,
+                                     sherdi_ticket *ticket_out);
+sherd_status sherdi_world_reduce_scatter(sherd_world *world, const sherdi_reduction_args *args,
+                                         sherdi_ticket *ticket_out);
+sherd_status sherdi_world_all_reduce(sherd_world *world, const sherdi_reduction_args *args,
+                                     sherdi_ticket *ticket_out);
+sherd_status sherdi_world_all_to_all(sherd_world *world, const sherdi_all_to_all_args *args,
+                                     sherdi_ticket *ticket_out);
+/** Small control data: all[r * len_bytes ..] is what rank r gave. Meets. Blocking. On the
+ *  simulated world every rank's part is a copy of `mine`. */
+sherd_status sherdi_world_exchange(sherd_world *world, const void *mine, void *all,
+                                   size_t len_bytes);
+
+/** Blocks until the call with this ticket is done; its failure, or that of an earlier call. */
+sherd_status sherdi_world_wait(sherd_world *world, sherdi_ticket ticket);
+/** 1 when the call with this ticket is done. Never blocks. */
+int sherdi_world_is_done(sherd_world *world, sherdi_ticket ticket);
+
+/** The failure of the world, if it has one: E_PEER_LOST and the sentence; else SHERD_OK. */
+sherd_status sherdi_world_status(sherd_world *world);
+
+/* What a call puts on the wire for one rank, sent (equal to received), independent of the
+ * transport: the plan's counting. */
+static inline uint64_t sherdi_wire_all_gather(int world_size, size_t slice_bytes)
+{
+    return (uint64_t)(world_size - 1) * slice_bytes;
+}
+
+#endif

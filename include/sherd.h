@@ -1,0 +1,431 @@
+/* sherd: a ZeRO engine in C. The whole public API.
+ *
+ * The life of a program: world -> config -> engine -> groups, units,
+ * parameters, passes -> (bind) -> seal -> fill; then per micro-batch
+ * acquire .. release in forward and backward, and sherd_step(). README.md has
+ * a complete example, docs/architecture.md the map of the source.
+ *
+ * Conventions. What can fail returns sherd_status; sherd_last_error() says what
+ * failed, where, and what to do. Structs that cross the API start with
+ * struct_size: set it to sizeof(the struct) or call the matching _init(); a
+ * `const sherd_..._params *` may be NULL for defaults unless said otherwise.
+ * Sizes are size_t, ranks int. "Collective" means: every rank of the world
+ * makes the same call in the same order. One thread drives an engine; the
+ * engines of one world are driven by one thread, in one order. */
+#ifndef SHERD_H
+#define SHERD_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define SHERD_API __attribute__((visibility("default")))
+#define SHERD_MUST_USE __attribute__((warn_unused_result))
+#else
+#define SHERD_API
+#define SHERD_MUST_USE
+#endif
+
+#define SHERD_VERSION_MAJOR 0
+#define SHERD_VERSION_MINOR 1
+#define SHERD_VERSION_PATCH 0
+
+/* Every buffer that the engine hands out starts at a multiple of this. */
+#define SHERD_ALIGN_BYTES 4096
+/* Parameters start at multiples of this many elements inside a unit. */
+#define SHERD_CHUNK_ELEMS 64
+/* Most dimensions that a parameter can have. */
+#define SHERD_MAX_NDIM 8
+
+/* ------------------------------------------------------------ status ---- */
+
+/* What is left to do for the caller, by group:
+ *   retry             E_AGAIN
+ *   fix the call      E_INVAL, E_STATE, E_NOTSUP
+ *   drop this step    E_NOMEM, E_IO, E_NUMERIC   (old state still whole)
+ *   rebuild the group E_PEER_LOST                (destroy the world) */
+#define SHERD_STATUS_LIST(X)                                                   \
+    X(SHERD_OK, 0, "success")                                                  \
+    X(SHERD_E_AGAIN, 1, "busy, try again")                                     \
+    X(SHERD_E_INVAL, 2, "invalid argument or input")                           \
+    X(SHERD_E_STATE, 3, "call not allowed in this state")                      \
+    X(SHERD_E_NOTSUP, 4, "not supported by this build or configuration")       \
+    X(SHERD_E_NOMEM, 5, "out of memory")                                       \
+    X(SHERD_E_IO, 6, "input or output failed")                                 \
+    X(SHERD_E_NUMERIC, 7, "a number is out of the range that is allowed")      \
+    X(SHERD_E_PEER_LOST, 8, "a rank of the world is lost")
+
+typedef enum sherd_status {
+#define SHERD_STATUS_ENUM(name, code, text) name = code,
+    SHERD_STATUS_LIST(SHERD_STATUS_ENUM)
+#undef SHERD_STATUS_ENUM
+} sherd_status;
+
+/** Name of a status, for example "SHERD_E_INVAL"; never NULL. */
+SHERD_API const char *sherd_status_name(sherd_status status);
+/** Short meaning of a status; never NULL. */
+SHERD_API const char *sherd_status_text(sherd_status status);
+/** The sentence of the last failure on this thread: what, where, what to do.
+ *  "" if nothing failed yet. Valid until the next failure on this thread. */
+SHERD_API const char *sherd_last_error(void);
+/** "0.1.0" and, in a git checkout, the commit. Static storage. */
+SHERD_API const char *sherd_version(void);
+
+/* --------------------------------------------------------------- log ---- */
+
+typedef enum sherd_log_level {
+    SHERD_LOG_ERROR = 0, /* cannot go on */
+    SHERD_LOG_WARN  = 1, /* odd, going on */
+    SHERD_LOG_INFO  = 2, /* once per job */
+    SHERD_LOG_DEBUG = 3, /* once per object */
+    SHERD_LOG_TRACE = 4, /* once per step */
+} sherd_log_level;
+
+/** Receives one finished line without the newline; may be called from any
+ *  thread, one call at a time. */
+typedef void (*sherd_log_fn)(void *ctx, sherd_log_level level, const char *line);
+
+/** Sends log lines to `fn` (NULL: nowhere, the default, unless the environment
+ *  variable SHERD_LOG=error|warn|info|debug|trace asks for standard error).
+ *  Process-wide: the log is the one thing that engines share. */
+SHERD_API void sherd_log_set(sherd_log_fn fn, void *ctx, sherd_log_level most);
+
+/* -------------------------------------------------------------- dtypes --- */
+
+typedef enum sherd_dtype {
+    SHERD_F32  = 0,
+    SHERD_BF16 = 1,
+    SHERD_F16  = 2,
+} sherd_dtype;
+
+/** Bytes of one element: 4, 2, 2; 0 for an unknown type. */
+SHERD_API size_t      sherd_dtype_bytes(sherd_dtype dtype);
+SHERD_API const char *sherd_dtype_name(sherd_dtype dtype); /* "fp32", "bf16", "fp16" */
+
+/* --------------------------------------------------------------- world --- */
+
+typedef struct sherd_world sherd_world;
+
+typedef struct sherd_world_params {
+    size_t      struct_size;
+    const char *transport;       /* NULL: best there is; "shm", "mpi", "threads", "self" */
+    int         device;          /* GPU of this rank; -1: by local rank. Unused on the CPU. */
+    int         local_rank;      /* rank inside this host; -1: found out */
+    int64_t     timeout_ns;      /* longest wait for the other ranks in one call: 0: 30 min.
+                                    Lost ranks are noticed in seconds whatever this says. */
+    int         cpu_threads;     /* compute threads of this rank's CPU kernels; 0: SHERD_THREADS,
+                                    else cores of the host / ranks of the host, at least 1 */
+} sherd_world_params;
+
+SHERD_API void sherd_world_params_init(sherd_world_params *params);
+
+/** One rank, alone. */
+SHERD_API SHERD_MUST_USE sherd_status sherd_world_self(sherd_world **out);
+
+/** `world_size` ranks in this process: worlds_out[r] is for the thread that
+ *  plays rank r. Each is destroyed on its own. Not collective. */
+SHERD_API SHERD_MUST_USE sherd_status sherd_world_threads(int           world_size,
+                                                          sherd_world **worlds_out);
+
+/** The world that the launcher set up: torchrun, mpirun, srun, or an explicit
+ *  SHERD_RANK/SHERD_WORLD_SIZE/SHERD_RENDEZVOUS; one rank alone when no launcher
+ *  is seen. Collective over the job. Blocks until all ranks have met.
+ *  Errors: E_INVAL (variables contradict each other), E_NOTSUP (several hosts and
+ *  no transport that can move between them), E_PEER_LOST (a rank never came). */
+SHERD_API SHERD_MUST_USE sherd_status sherd_world_from_env(const sherd_world_params *params,
+                                                           sherd_world             **out);
+
+/** An explicit meeting. `rendezvous` is "tcp://host:port" (rank 0 listens there)
+ *  or "unix:///path/of/socket" (one host). Collective. Blocks. */
+SHERD_API SHERD_MUST_USE sherd_status sherd_world_create(int rank, int world_size,
+                                                         const char               *rendezvous,
+                                                         const sherd_world_params *params,
+                                                         sherd_world             **out);
+
+/** Rank `rank` of `world_size` in a world that moves nothing and counts all:
+ *  what plans for large worlds are made on. */
+SHERD_API SHERD_MUST_USE sherd_status sherd_world_simulate(int rank, int world_size,
+                                                           sherd_world **out);
+
+/** From an MPI communicator; use sherd_mpi.h, which wraps this call. `comm` points
+ *  at an MPI_Comm of `comm_bytes` bytes. E_NOTSUP in a build without MPI. */
+SHERD_API SHERD_MUST_USE sherd_status sherd_world_from_mpi_handle(const void *comm,
+                                                                  size_t      comm_bytes,
+                                                                  const sherd_world_params *params,
+                                                                  sherd_world             **out);
+
+SHERD_API int         sherd_world_rank(const sherd_world *world);
+SHERD_API int         sherd_world_size(const sherd_world *world);
+SHERD_API int         sherd_world_local_rank(const sherd_world *world);
+SHERD_API const char *sherd_world_transport(const sherd_world *world); /* "shm", ... */
+
+/** values[i] becomes the sum over the ranks, added in the order of ranks in
+ *  double: the same bits on all. Collective, blocking. `count` equal on all. */
+SHERD_API SHERD_MUST_USE sherd_status sherd_world_sum_f64(sherd_world *world, double *values,
+                                                          size_t count);
+/** Rank `root`'s bytes reach all. Collective, blocking. */
+SHERD_API SHERD_MUST_USE sherd_status sherd_world_broadcast(sherd_world *world, void *data,
+                                                            size_t len_bytes, int root);
+/** Returns when all ranks have come. Collective, blocking. */
+SHERD_API SHERD_MUST_USE sherd_status sherd_world_barrier(sherd_world *world);
+/** Gives up for all: every rank's current and later calls on this world return
+ *  E_PEER_LOST with this rank and `why`. Never blocks; any thread. */
+SHERD_API void sherd_world_abort(sherd_world *world, const char *why);
+/** Drops the caller's reference; engines hold their own. Accepts NULL. */
+SHERD_API void sherd_world_destroy(sherd_world *world);
+
+/* -------------------------------------------------------------- config --- */
+
+typedef struct sherd_config sherd_config;
+
+/** Reads a DeepSpeed-style JSON file (comments and trailing commas allowed). docs/
+ *  configuration.md lists the keys. Warnings go to the log and to
+ *  sherd_config_warnings(). Errors: E_IO, E_INVAL with file:line:column. */
+SHERD_API SHERD_MUST_USE sherd_status sherd_config_load(const char *path, sherd_config **out);
+SHERD_API SHERD_MUST_USE sherd_status sherd_config_parse(const char *json, size_t len_bytes,
+                                                         sherd_config **out);
+/** Sets one key, for example "optimizer.params.lr" to "1e-3"; the value is JSON.
+ *  Fills "auto". Where the file gives another explicit value the call fails
+ *  (E_INVAL, naming both); a key starting with '!' overrides the file. */
+SHERD_API SHERD_MUST_USE sherd_status sherd_config_set(sherd_config *config, const char *dotted_key,
+                                                       const char *json_value);
+/** Receives text in pieces; return other than SHERD_OK stops the writer. */
+typedef sherd_status (*sherd_write_fn)(void *ctx, const char *text, size_t len_bytes);
+/** The resolved configuration as JSON, each key with value and origin. */
+SHERD_API SHERD_MUST_USE sherd_status sherd_config_dump(const sherd_config *config,
+                                                        sherd_write_fn write, void *ctx);
+/** The reference page of all keys (name, type, default, range, meaning), Markdown. */
+SHERD_API SHERD_MUST_USE sherd_status sherd_config_reference(sherd_write_fn write, void *ctx);
+SHERD_API size_t      sherd_config_warning_count(const sherd_config *config);
+SHERD_API const char *sherd_config_warning(const sherd_config *config, size_t index);
+SHERD_API void        sherd_config_destroy(sherd_config *config);
+
+/* -------------------------------------------------------------- engine --- */
+
+typedef struct sherd_engine sherd_engine;
+typedef int32_t             sherd_group; /* handles count from 0 in the order of creation */
+typedef int32_t             sherd_unit;
+typedef int32_t             sherd_param;
+
+#define SHERD_GROUP_DEFAULT 0 /* always there; takes everything from the configuration */
+
+typedef enum sherd_pass {
+    SHERD_FORWARD  = 0,
+    SHERD_BACKWARD = 1,
+    SHERD_EVAL     = 2,
+} sherd_pass;
+
+/* NaN in a field means "as in the configuration". */
+typedef struct sherd_group_params {
+    size_t      struct_size;
+    const char *name; /* for logs; copied */
+    double      lr;
+    double      weight_decay;
+    double      beta1, beta2, eps;
+} sherd_group_params;
+SHERD_API void sherd_group_params_init(sherd_group_params *params);
+
+typedef struct sherd_unit_params {
+    size_t      struct_size;
+    const char *name; /* unique in the engine, required; copied */
+} sherd_unit_params;
+SHERD_API void sherd_unit_params_init(sherd_unit_params *params);
+
+typedef struct sherd_param_params {
+    size_t      struct_size;
+    const char *name; /* unique in the engine, required; copied */
+    int         ndim; /* 0 .. SHERD_MAX_NDIM; 0 is one element */
+    size_t      shape[SHERD_MAX_NDIM];
+    sherd_group group;      /* default SHERD_GROUP_DEFAULT */
+    int         frozen;     /* no gradient, no state */
+    size_t      atom_elems; /* never cut inside so many elements; 0 or 1: anywhere */
+} sherd_param_params;
+SHERD_API void sherd_param_params_init(sherd_param_params *params);
+
+/** Collective (ranks compare their configurations). Holds a reference to `world`
+ *  and copies what it needs of `config`. */
+SHERD_API SHERD_MUST_USE sherd_status sherd_engine_create(sherd_world        *world,
+                                                          const sherd_config *config,
+                                                          sherd_engine      **out);
+
+/* Declarations; the same on every rank, before seal. Not collective themselves:
+ * seal compares the models of all ranks and names the first difference. */
+SHERD_API SHERD_MUST_USE sherd_status sherd_group_add(sherd_engine             *engine,
+                                                      const sherd_group_params *params,
+                                                      sherd_group              *out);
+SHERD_API SHERD_MUST_USE sherd_status sherd_unit_add(sherd_engine            *engine,
+                                                     const sherd_unit_params *params,
+                                                     sherd_unit              *out);
+SHERD_API SHERD_MUST_USE sherd_status sherd_param_add(sherd_engine *engine, sherd_unit unit,
+                                                      const sherd_param_params *params,
+                                                      sherd_param              *out);
+/** While `unit` is acquired, `param` (of another unit) is readable too, and in
+ *  backward its gradient can be added to. */
+SHERD_API SHERD_MUST_USE sherd_status sherd_unit_reads(sherd_engine *engine, sherd_unit unit,
+                                                       sherd_param param);
+/** `unit` comes next in the order of `pass`; may repeat. Without any call for a
+ *  pass: the order of declaration, and for BACKWARD the reverse of FORWARD. */
+SHERD_API SHERD_MUST_USE sherd_status sherd_pass_add(sherd_engine *engine, sherd_pass pass,
+                                                     sherd_unit unit);
+/** Trainer's own memory for a parameter at stages 0-2, before seal: `data` and
+ *  `grad` [shape], compute type, row-major, unpadded; the engine writes new values
+ *  to `data`, reads `grad` at release(BACKWARD) and zeroes it at the next
+ *  acquire(BACKWARD). Both stay the caller's and must outlive the engine. A bound
+ *  parameter that is never filled starts from what `data` holds at the first
+ *  acquire. `grad` is NULL for a frozen parameter. E_NOTSUP at stage 3. */
+SHERD_API SHERD_MUST_USE sherd_status sherd_param_bind(sherd_engine *engine, sherd_param param,
+                                                       void *data, void *grad);
+
+/** Plans, compares the ranks' plans, allocates all memory. Collective, blocking.
+ *  After it the training loop allocates nothing. Errors: E_INVAL (ranks' models
+ *  differ, a value cannot be met), E_NOMEM (does not fit: what is missing and the
+ *  nearest setting that fits), E_STATE (sealed before). */
+SHERD_API SHERD_MUST_USE sherd_status sherd_engine_seal(sherd_engine *engine);
+
+/** Writes the initial values out[0 .. count_elems) of the elements that start at
+ *  row-major index `first_elem`. Must give the same values on every rank (checked
+ *  at the first acquire for what is held whole). */
+typedef sherd_status (*sherd_fill_fn)(void *ctx, size_t first_elem, size_t count_elems, float *out);
+/** Fills `param` by calling `fill` for the ranges that this rank holds. Local.
+ *  After seal, before the first acquire. */
+SHERD_API SHERD_MUST_USE sherd_status sherd_param_fill(sherd_engine *engine, sherd_param param,
+                                                       sherd_fill_fn fill, void *ctx);
+
+/** Makes the unit's parameters readable; for BACKWARD also its gradients writable,
+ *  which are zero at the first acquire of a micro-batch. Every rank acquires and
+ *  releases the same units in the same order; ideally the declared one, which is
+ *  prefetched; another order is legal and slower. Acquires of different units may
+ *  nest. Errors: E_STATE, E_PEER_LOST, E_NOMEM (more units held at once than the
+ *  plan has room for). */
+SHERD_API SHERD_MUST_USE sherd_status sherd_unit_acquire(sherd_engine *engine, sherd_unit unit,
+                                                         sherd_pass pass);
+SHERD_API SHERD_MUST_USE sherd_status sherd_unit_release(sherd_engine *engine, sherd_unit unit,
+                                                         sherd_pass pass);
+/** Compute type, row-major, valid while the unit (or one that reads it) is
+ *  acquired; NULL, with sherd_last_error(), when it is not. */
+SHERD_API void *sherd_param_data(sherd_engine *engine, sherd_param param);
+/** Gradient to add to, same type and shape; valid while acquired for BACKWARD. */
+SHERD_API void *sherd_param_grad(sherd_engine *engine, sherd_param param);
+/** What to multiply the loss (or its gradient) by before backward; constant
+ *  between boundaries, 1 unless fp16 is on. */
+SHERD_API float sherd_loss_scale(const sherd_engine *engine);
+
+typedef struct sherd_step_report {
+    size_t   struct_size;
+    int      is_boundary;       /* the window was complete: the optimizer's turn */
+    int      was_updated;       /* parameters changed in this call */
+    int      has_overflow;      /* a gradient was Inf or NaN; the update was skipped */
+    int      is_padded;         /* keeps the layout; zero */
+    int64_t  micro_step;        /* micro-batches seen by this engine */
+    int64_t  step;              /* updates done (skipped ones not counted) */
+    int64_t  skipped_steps;     /* boundaries without an update */
+    double   grad_norm;         /* L2 norm of the mean gradient before clipping; boundary only */
+    double   grad_sumsq;        /* its square: what this world holds, for other parallelisms */
+    double   clip_coefficient;  /* what gradients were multiplied by; 1: not clipped */
+    double   lr;                /* of the default group, used in this update */
+    double   loss_scale;        /* in force during this window */
+    uint64_t fingerprint;       /* of all master weights after this call; boundary only */
+} sherd_step_report;
+SHERD_API void sherd_step_report_init(sherd_step_report *report);
+
+typedef struct sherd_step_params {
+    size_t        struct_size;
+    double        grad_norm;        /* norm to clip by, from outside; NaN: the engine's own */
+    double        clip_coefficient; /* use this coefficient; NaN: from the norm */
+    int           overflow;         /* 1: treat as overflow whatever this world saw */
+    int           group_count;      /* length of group_lr */
+    const double *group_lr;         /* rate per group, in order of creation; NULL: the schedule's;
+                                       a NaN entry: the schedule's for that group */
+} sherd_step_params;
+SHERD_API void sherd_step_params_init(sherd_step_params *params);
+
+/** Once per micro-batch, after its backward. At the boundary: reduces what is left,
+ *  norm, clip, update, publish. Collective. `out` may be NULL. */
+SHERD_API SHERD_MUST_USE sherd_status sherd_step(sherd_engine *engine, sherd_step_report *out);
+/** The same in two parts, with a choice between them. Off the boundary prepare only
+ *  counts (report: is_boundary 0) and nothing else follows. At the boundary one of
+ *  apply and discard must follow. */
+SHERD_API SHERD_MUST_USE sherd_status sherd_step_prepare(sherd_engine      *engine,
+                                                         sherd_step_report *out);
+SHERD_API SHERD_MUST_USE sherd_status sherd_step_apply(sherd_engine            *engine,
+                                                       const sherd_step_params *params);
+/** Drops the window's gradients; nothing else changes. Collective. */
+SHERD_API SHERD_MUST_USE sherd_status sherd_step_discard(sherd_engine *engine);
+/** The report of the last boundary, complete: fingerprint and numbers that the
+ *  device had to deliver. Collective. */
+SHERD_API SHERD_MUST_USE sherd_status sherd_step_wait(sherd_engine *engine, sherd_step_report *out);
+/** The next sherd_step or _prepare is a boundary even if the window is short; the
+ *  mean is taken over the micro-batches that it saw. Same on all ranks. */
+SHERD_API SHERD_MUST_USE sherd_status sherd_step_close_window(sherd_engine *engine);
+/** Back to the state before the last update. E_NOTSUP where no spare generation of
+ *  the state exists (none does before state rests on NVMe). */
+SHERD_API SHERD_MUST_USE sherd_status sherd_step_undo(sherd_engine *engine);
+
+/** Recomputed from the state: sum modulo 2^64 over all elements of a mix of (global
+ *  element index, bits of the fp32 master weight); see docs/numerics.md. Collective. */
+SHERD_API SHERD_MUST_USE sherd_status sherd_engine_fingerprint(sherd_engine *engine, uint64_t *out);
+
+/* ------------------------------------------- looking inside an engine ---- */
+
+typedef enum sherd_plan_format {
+    SHERD_PLAN_TABLE = 0,
+    SHERD_PLAN_JSON  = 1,
+} sherd_plan_format;
+/** Writes the plan of this rank. Before seal it is made from what is declared so
+ *  far, allocating nothing else: so it works on a simulated world of any size. */
+SHERD_API SHERD_MUST_USE sherd_status sherd_engine_plan(sherd_engine *engine,
+                                                        sherd_plan_format format,
+                                                        sherd_write_fn write, void *ctx);
+
+/* Bytes of this rank, by purpose. `planned` is the plan's, `held` what is allocated now. */
+typedef struct sherd_memory_report {
+    size_t struct_size;
+    size_t params_planned, params_held;       /* slices, or whole below stage 3; frozen included */
+    size_t grads_planned, grads_held;         /* resident gradients and accumulators */
+    size_t state_planned, state_held;         /* master weights and optimizer state */
+    size_t gather_planned, gather_held;       /* gathered units */
+    size_t transient_planned, transient_held; /* gradients of units in backward */
+    size_t staging_planned, staging_held;     /* wire and bind staging */
+    size_t total_planned, total_held;
+} sherd_memory_report;
+SHERD_API SHERD_MUST_USE sherd_status sherd_engine_memory(sherd_engine        *engine,
+                                                          sherd_memory_report *out);
+
+/* Numbers of a sealed engine that trainers ask for. */
+typedef struct sherd_engine_info {
+    size_t      struct_size;
+    int         stage;
+    sherd_dtype compute_dtype;
+    int         micro_batch_size; /* sequences per rank and micro-batch, from the configuration */
+    int         accumulation;     /* micro-batches per step and rank */
+    int         train_batch_size; /* sequences per step over all ranks */
+    int         steps_per_print;  /* 0: the configuration does not say */
+    int         is_deterministic;
+    int         cpu_threads; /* of this rank's kernels */
+    size_t      param_elems; /* all parameters, frozen ones included, no padding */
+    size_t      trainable_elems;
+} sherd_engine_info;
+/** Before seal too, apart from the counts of elements declared so far. */
+SHERD_API SHERD_MUST_USE sherd_status sherd_engine_query(const sherd_engine *engine,
+                                                         sherd_engine_info  *out);
+/** Bytes that this rank sent and received since the world was made. */
+SHERD_API void sherd_world_traffic(const sherd_world *world, uint64_t *sent_bytes_out,
+                                   uint64_t *received_bytes_out);
+
+/** Waits for work in flight, frees all memory. Accepts NULL. Not collective. */
+SHERD_API void sherd_engine_destroy(sherd_engine *engine);
+
+/* ----------------------------------------------------------- build info -- */
+
+/** What this build and this machine have, one "name: value" line each. */
+SHERD_API SHERD_MUST_USE sherd_status sherd_env_write(sherd_plan_format format,
+                                                      sherd_write_fn write, void *ctx);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

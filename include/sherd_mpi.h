@@ -1,0 +1,20 @@
+/* A world from an MPI communicator. The only public header that includes mpi.h.
+ * MPI must be initialised by the caller, at least MPI_THREAD_SERIALIZED when the
+ * configuration asks for overlapped communication; the communicator is
+ * duplicated and stays the caller's. */
+#ifndef SHERD_MPI_H
+#define SHERD_MPI_H
+
+#include "sherd.h"
+
+#include <mpi.h>
+
+/** Collective over `comm`. Errors: E_NOTSUP when sherd was built without MPI or with
+ *  another MPI_Comm; E_STATE when MPI is not initialised. */
+static inline sherd_status sherd_world_from_mpi(MPI_Comm comm, const sherd_world_params *params,
+                                                sherd_world **out)
+{
+    return sherd_world_from_mpi_handle(&comm, sizeof(comm), params, out);
+}
+
+#endif

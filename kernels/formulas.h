@@ -1,0 +1,219 @@
+/* The arithmetic of sherd, per element, written once. Compiled by the C compiler
+ * (and later by nvcc), with contraction off, so that every variant gives these bits:
+ * explicit fma, correctly rounded sqrt and division, round to nearest even, no flush
+ * to zero. docs/numerics.md says it in words. Vector code must equal this, bit for bit
+ * (NaN payloads are made canonical where a type changes). */
+#ifndef SHERDI_KERNELS_FORMULAS_H
+#define SHERDI_KERNELS_FORMULAS_H
+
+#include "sherd.h"
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__CUDACC__)
+#define SHERDI_FN static inline __host__ __device__
+#else
+#define SHERDI_FN static inline
+#endif
+
+/* ------------------------------------------------------- bits and casts -- */
+
+SHERDI_FN uint32_t sherdi_bits_f32(float x)
+{
+    uint32_t bits;
+
+    memcpy(&bits, &x, sizeof(bits));
+    return bits;
+}
+
+SHERDI_FN float sherdi_f32_from_bits(uint32_t bits)
+{
+    float x;
+
+    memcpy(&x, &bits, sizeof(x));
+    return x;
+}
+
+SHERDI_FN float sherdi_cast_bf16_f32(uint16_t x)
+{
+    return sherdi_f32_from_bits((uint32_t)x << 16);
+}
+
+/* Round to nearest even; NaN becomes 0x7fc0 with the sign kept. */
+SHERDI_FN uint16_t sherdi_cast_f32_bf16(float x)
+{
+    uint32_t bits = sherdi_bits_f32(x);
+
+    if ((bits & 0x7fffffffu) > 0x7f800000u) {
+        return (uint16_t)(((bits >> 16) & 0x8000u) | 0x7fc0u);
+    }
+    return (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+/* IEEE binary16, denormals included; NaN becomes 0x7fc00000 with the sign kept. */
+SHERDI_FN float sherdi_cast_f16_f32(uint16_t x)
+{
+    uint32_t sign     = (uint32_t)(x & 0x8000u) << 16;
+    uint32_t exponent = (x >> 10) & 0x1fu;
+    uint32_t fraction = x & 0x3ffu;
+
+    if (exponent == 0x1fu) {
+        return sherdi_f32_from_bits(sign | (fraction != 0 ? 0x7fc00000u : 0x7f800000u));
+    }
+    if (exponent == 0) { /* zero or denormal: fraction * 2^-24, exact */
+        float magnitude = (float)fraction * 0x1p-24f;
+        return sherdi_f32_from_bits(sign | sherdi_bits_f32(magnitude));
+    }
+    return sherdi_f32_from_bits(sign | ((exponent + 112u) << 23) | (fraction << 13));
+}
+
+/* Round to nearest even; too large becomes Inf; NaN becomes 0x7e00 with the sign kept. */
+SHERDI_FN uint16_t sherdi_cast_f32_f16(float x)
+{
+    uint32_t bits = sherdi_bits_f32(x);
+    uint32_t sign = (bits >> 16) & 0x8000u;
+    uint32_t magn = bits & 0x7fffffffu;
+
+    if (magn > 0x7f800000u) {
+        return (uint16_t)(sign | 0x7e00u);
+    }
+    if (magn >= 0x477ff000u) { /* 65520 and more round to Inf */
+        return (uint16_t)(sign | 0x7c00u);
+    }
+    if (magn < 0x38800000u) { /* below 2^-14: the sum leaves fraction * 2^-24, rounded */
+        float shifted = sherdi_f32_from_bits(magn) + 0.5f;
+        return (uint16_t)(sign | (sherdi_bits_f32(shifted) - 0x3f000000u));
+    }
+    magn += 0xfffu + ((magn >> 13) & 1u);
+    return (uint16_t)(sign | ((magn >> 13) - (112u << 10)));
+}
+
+/* ---------------------------------------------------------- fingerprint -- */
+
+/* Mix of one element: a 32 x 32 -> 64 bit product of (bits xor key) and an odd
+ * multiplier that both depend on the element's global index. A change of one bit
+ * of one weight changes the product by 2^b * multiplier, never 0 modulo 2^64, so it
+ * is always seen; values that change places are seen because the keys differ.
+ * (Multiply-shift hashing: Dietzfelbinger et al. 1997, applied per element.) */
+SHERDI_FN uint32_t sherdi_mix_key(uint64_t index)
+{
+    return (uint32_t)index * 0x9e3779b1u + (uint32_t)(index >> 32) * 0x85ebca77u;
+}
+
+SHERDI_FN uint32_t sherdi_mix_multiplier(uint64_t index)
+{
+    return ((uint32_t)index * 0xc2b2ae3du + (uint32_t)(index >> 32) * 0x27d4eb2fu) | 1u;
+}
+
+SHERDI_FN uint64_t sherdi_mix_element(uint64_t index, float value)
+{
+    uint32_t keyed = sherdi_bits_f32(value) ^ sherdi_mix_key(index);
+
+    return (uint64_t)keyed * sherdi_mix_multiplier(index);
+}
+
+/* ----------------------------------------------------------------- adam -- */
+
+/* Everything of one group that an element needs, made once per step in double on the
+ * host (sherdi_adam_coeffs_make) and rounded to fp32 here. */
+typedef struct sherdi_adam_coeffs {
+    float grad_scale; /* unscale, mean over micro-batches, and clip, in one */
+    float beta1, one_minus_beta1;
+    float beta2, one_minus_beta2;
+    float eps;
+    float neg_lr_decay;  /* -lr * weight decay: decoupled (AdamW); 0 for Adam */
+    float l2_decay;      /* weight decay added to the gradient: Adam; 0 for AdamW */
+    float neg_step_size; /* -lr / (1 - beta1^t) */
+    float inv_sqrt_bias; /* 1 / sqrt(1 - beta2^t) */
+} sherdi_adam_coeffs;
+
+/* Kingma and Ba 2015; decoupled decay: Loshchilov and Hutter 2019. Form and order of
+ * PyTorch's AdamW: decay with the old p, eps outside the corrected root. */
+SHERDI_FN void sherdi_adam_element(const sherdi_adam_coeffs *c, float grad, float *master,
+                                   float *m, float *v)
+{
+    float p = *master;
+    float g = grad * c->grad_scale;
+    float denominator;
+
+    g           = fmaf(c->l2_decay, p, g);
+    p           = fmaf(c->neg_lr_decay, p, p);
+    *m          = fmaf(c->beta1, *m, c->one_minus_beta1 * g);
+    *v          = fmaf(c->one_minus_beta2 * g, g, c->beta2 * *v);
+    denominator = fmaf(sqrtf(*v), c->inv_sqrt_bias, c->eps);
+    *master     = fmaf(c->neg_step_size, *m / denominator, p);
+}
+
+/* ----------------------------------------------------------------- norm -- */
+
+/* Sum of squares that no order can change. Inside a chunk of 64 elements of one
+ * parameter a fixed tree in double (squares of fp32 are exact there); over chunks exact
+ * integers: a chunk sum is cut into 32-bit digits, and each digit is added to a 64-bit
+ * bin. Range: every sum of squares of fp32 numbers, from 2^-298 to 2^287, for up to 2^32
+ * chunks (2^38 elements) between two normalisations. Inf and NaN are counted apart. */
+#define SHERDI_NORM_BINS 20
+#define SHERDI_NORM_LOW_EXPONENT (-352) /* bin 0 holds multiples of 2^this */
+
+typedef struct sherdi_norm_acc {
+    uint64_t bins[SHERDI_NORM_BINS]; /* digit k counts 2^(LOW_EXPONENT + 32 k) */
+    uint64_t nonfinite;              /* chunks whose sum was Inf or NaN */
+} sherdi_norm_acc;
+
+/* The fixed tree: 8 lanes, each the sum over 8 rows in order, then 4+4, 2+2, 1+1. */
+SHERDI_FN double sherdi_norm_chunk(const float *x)
+{
+    double lanes[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+
+    for (int row = 0; row < 8; row++) {
+        for (int lane = 0; lane < 8; lane++) {
+            double value = x[row * 8 + lane];
+            lanes[lane]  = fma(value, value, lanes[lane]);
+        }
+    }
+    for (int lane = 0; lane < 4; lane++) {
+        lanes[lane] = lanes[lane] + lanes[lane + 4];
+    }
+    lanes[0] = lanes[0] + lanes[2];
+    lanes[1] = lanes[1] + lanes[3];
+    return lanes[0] + lanes[1];
+}
+
+/* Adds one chunk sum, exactly. */
+SHERDI_FN void sherdi_norm_add(sherdi_norm_acc *acc, double sum)
+{
+    uint64_t bits;
+    int      exponent;
+    uint64_t fraction;
+    unsigned place;
+    unsigned bin;
+    unsigned shift;
+
+    memcpy(&bits, &sum, sizeof(bits));
+    exponent = (int)(bits >> 52); /* a sum of squares has no sign; its NaN may */
+    if ((exponent & 0x7ff) == 0x7ff) {
+        acc->nonfinite++;
+        return;
+    }
+    if (exponent == 0) { /* zero: sums of squares of fp32 are never denormal doubles */
+        return;
+    }
+    fraction = (bits & 0xfffffffffffffu) | 0x10000000000000u;
+    place    = (unsigned)(exponent - 1075 - SHERDI_NORM_LOW_EXPONENT);
+    bin      = place / 32;
+    shift    = place % 32;
+    /* 53 bits shifted by up to 31: digits 0 and 1 from the low 64, digit 2 from the rest. */
+    acc->bins[bin] += (fraction << shift) & 0xffffffffu;
+    acc->bins[bin + 1] += (fraction << shift) >> 32;
+    acc->bins[bin + 2] += shift == 0 ? 0 : fraction >> (64 - shift);
+}
+
+/* Adds another accumulator (a thread's, a rank's), exactly. Both are normalised first so
+ * that no bin can overflow however many are added. */
+void sherdi_norm_normalise(sherdi_norm_acc *acc);
+void sherdi_norm_merge(sherdi_norm_acc *acc, const sherdi_norm_acc *other);
+/* The sum of squares, rounded once; NaN when nonfinite. */
+double sherdi_norm_value(const sherdi_norm_acc *acc);
+
+#endif

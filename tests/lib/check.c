@@ -1,0 +1,236 @@
+/* The test runner. See check.h. */
+#include "tests/lib/check.h"
+
+#include <ftw.h>
+#include <math.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { PART_PASSED = 0, PART_FAILED = 1, PART_SKIPPED = 2 };
+
+typedef struct thread_part {
+    pthread_t thread;
+    int       rank;
+    void (*body)(int rank, void *ctx);
+    void *ctx;
+    int   result;
+} thread_part;
+
+static _Thread_local jmp_buf *part_exit;
+static char                   scratch_dir[64];
+static pthread_mutex_t        print_lock = PTHREAD_MUTEX_INITIALIZER;
+
+_Noreturn void test_fail(const char *file, int line, const char *fmt, ...)
+{
+    va_list args;
+
+    (void)pthread_mutex_lock(&print_lock);
+    (void)printf("%s:%d: ", file, line);
+    va_start(args, fmt);
+    (void)vprintf(fmt, args);
+    va_end(args);
+    (void)printf("\n");
+    (void)fflush(stdout);
+    (void)pthread_mutex_unlock(&print_lock);
+    if (part_exit == NULL) {
+        exit(1);
+    }
+    longjmp(*part_exit, PART_FAILED);
+}
+
+_Noreturn void test_skip(const char *fmt, ...)
+{
+    va_list args;
+
+    (void)printf("  skipped: ");
+    va_start(args, fmt);
+    (void)vprintf(fmt, args);
+    va_end(args);
+    (void)printf("\n");
+    if (part_exit == NULL) {
+        exit(77);
+    }
+    longjmp(*part_exit, PART_SKIPPED);
+}
+
+static void *part_run(void *raw)
+{
+    thread_part *part = raw;
+    jmp_buf      here;
+
+    part_exit    = &here;
+    part->result = setjmp(here);
+    if (part->result == PART_PASSED) {
+        part->body(part->rank, part->ctx);
+    }
+    part_exit = NULL;
+    return NULL;
+}
+
+void test_threads(int count, void (*body)(int rank, void *ctx), void *ctx)
+{
+    thread_part *parts = calloc((size_t)count, sizeof(*parts));
+    int          worst = PART_PASSED;
+
+    for (int i = 0; i < count; i++) {
+        parts[i] = (thread_part){.rank = i, .body = body, .ctx = ctx};
+        if (pthread_create(&parts[i].thread, NULL, part_run, &parts[i]) != 0) {
+            test_fail(__FILE__, __LINE__, "no thread %d", i);
+        }
+    }
+    for (int i = 0; i < count; i++) {
+        (void)pthread_join(parts[i].thread, NULL);
+        worst = parts[i].result == PART_FAILED ? PART_FAILED
+                : worst == PART_PASSED         ? parts[i].result
+                                               : worst;
+    }
+    free(parts);
+    if (worst != PART_PASSED) {
+        longjmp(*part_exit, worst);
+    }
+}
+
+typedef struct world_body {
+    sherd_world *worlds[64];
+    void (*body)(sherd_world *world, void *ctx);
+    void *ctx;
+} world_body;
+
+static void world_part(int rank, void *raw)
+{
+    world_body *all = raw;
+    jmp_buf    *outer = part_exit;
+    jmp_buf     here;
+    int         result;
+
+    /* A failed check must not leave the other ranks waiting for this one. */
+    part_exit = &here;
+    result    = setjmp(here);
+    if (result == PART_PASSED) {
+        all->body(all->worlds[rank], all->ctx);
+    } else {
+        sherd_world_abort(all->worlds[rank], "a check failed");
+    }
+    part_exit = outer;
+    sherd_world_destroy(all->worlds[rank]);
+    if (result != PART_PASSED) {
+        longjmp(*outer, result);
+    }
+}
+
+void test_world(int world_size, void (*body)(sherd_world *world, void *ctx), void *ctx)
+{
+    world_body all = {.body = body, .ctx = ctx};
+
+    CHECK(world_size <= 64);
+    CHECK_OK(sherd_world_threads(world_size, all.worlds));
+    test_threads(world_size, world_part, &all);
+}
+
+static int scratch_remove_one(const char *path, const struct stat *info, int kind, struct FTW *walk)
+{
+    (void)info;
+    (void)kind;
+    (void)walk;
+    return remove(path);
+}
+
+static void scratch_remove(void)
+{
+    (void)nftw(scratch_dir, scratch_remove_one, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+const char *test_scratch(void)
+{
+    if (scratch_dir[0] == '\0') {
+        (void)snprintf(scratch_dir, sizeof(scratch_dir), "/tmp/sherd-test-XXXXXX");
+        if (mkdtemp(scratch_dir) == NULL) {
+            test_fail(__FILE__, __LINE__, "no scratch folder under /tmp");
+        }
+        (void)atexit(scratch_remove);
+    }
+    return scratch_dir;
+}
+
+uint64_t test_random(uint64_t *state)
+{
+    uint64_t z = (*state += 0x9e3779b97f4a7c15u);
+
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+float test_random_float(uint64_t *state)
+{
+    return (float)((double)(test_random(state) >> 11) * 0x1p-52 - 1.0);
+}
+
+void test_check_contains(const char *file, int line, const char *text, const char *part)
+{
+    if (text == NULL || strstr(text, part) == NULL) {
+        test_fail(file, line, "\"%s\" is not in \"%s\"", part, text == NULL ? "(null)" : text);
+    }
+}
+
+void test_check_bytes(const char *file, int line, const char *what, const void *want,
+                      const void *got, size_t len_bytes)
+{
+    const unsigned char *a = want;
+    const unsigned char *b = got;
+
+    for (size_t i = 0; i < len_bytes; i++) {
+        if (a[i] != b[i]) {
+            test_fail(file, line, "%s differs at byte %zu of %zu: %02x, not %02x", what, i,
+                      len_bytes, b[i], a[i]);
+        }
+    }
+}
+
+void test_check_close_f32(const char *file, int line, const char *what, const float *got,
+                          const float *want, size_t count, double rtol, double atol)
+{
+    for (size_t i = 0; i < count; i++) {
+        double gap = fabs((double)got[i] - (double)want[i]);
+
+        if (!(gap <= rtol * fabs((double)want[i]) + atol)) {
+            test_fail(file, line, "%s[%zu] is %.9g, not %.9g", what, i, (double)got[i],
+                      (double)want[i]);
+        }
+    }
+}
+
+int test_main(int argc, char **argv, const test_case *cases, size_t num_cases)
+{
+    size_t counts[3] = {0, 0, 0};
+
+    (void)setvbuf(stdout, NULL, _IOLBF, 0);
+    for (size_t i = 0; i < num_cases; i++) {
+        jmp_buf here;
+        int     result;
+
+        if (argc > 1 && strstr(cases[i].name, argv[1]) == NULL) {
+            continue;
+        }
+        part_exit = &here;
+        result    = setjmp(here);
+        if (result == PART_PASSED) {
+            cases[i].run();
+        }
+        part_exit = NULL;
+        counts[result]++;
+        (void)printf("%s %s\n", result == PART_FAILED ? "FAIL" : result == PART_SKIPPED ? "skip" : "ok  ",
+                     cases[i].name);
+    }
+    (void)printf("%zu passed, %zu failed, %zu skipped\n", counts[PART_PASSED], counts[PART_FAILED],
+                 counts[PART_SKIPPED]);
+    if (counts[PART_FAILED] > 0) {
+        return 1;
+    }
+    return counts[PART_PASSED] == 0 && counts[PART_SKIPPED] > 0 ? 77 : 0;
+}
