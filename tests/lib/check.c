@@ -205,24 +205,32 @@ void test_check_close_f32(const char *file, int line, const char *what, const fl
     }
 }
 
+/* In a function of its own, so that setjmp has no locals to forget. */
+static int case_run(const test_case *test)
+{
+    jmp_buf here;
+    int     result = setjmp(here);
+
+    if (result == PART_PASSED) {
+        part_exit = &here;
+        test->run();
+    }
+    part_exit = NULL;
+    return result;
+}
+
 int test_main(int argc, char **argv, const test_case *cases, size_t num_cases)
 {
     size_t counts[3] = {0, 0, 0};
 
     (void)setvbuf(stdout, NULL, _IOLBF, 0);
     for (size_t i = 0; i < num_cases; i++) {
-        jmp_buf here;
-        int     result;
+        int result;
 
         if (argc > 1 && strstr(cases[i].name, argv[1]) == NULL) {
             continue;
         }
-        part_exit = &here;
-        result    = setjmp(here);
-        if (result == PART_PASSED) {
-            cases[i].run();
-        }
-        part_exit = NULL;
+        result = case_run(&cases[i]);
         counts[result]++;
         (void)printf("%s %s\n", result == PART_FAILED ? "FAIL" : result == PART_SKIPPED ? "skip" : "ok  ",
                      cases[i].name);
