@@ -55,7 +55,8 @@ typedef struct sherdi_reduce_args {
     size_t             count_elems;
     float              scale;
     int                accumulate;
-    void *const       *more_dsts; /* the same result is written there too; may be NULL */
+    void *const       *more_dsts; /* the same result is written there too; may be NULL; each may
+                                     be one of srcs */
     int                num_more_dsts;
 } sherdi_reduce_args;
 
@@ -66,14 +67,14 @@ typedef struct sherdi_kernel_ops {
     const char *isa; /* "scalar", "avx2", "avx512"; unique, static storage */
 
     void (*adam)(const sherdi_backend *backend, const sherdi_adam_args *args);
-    /* Adds the chunk sums of x[0 .. count_elems) to *acc; count_elems a multiple of
-     * SHERD_CHUNK_ELEMS (padding is zero). */
+    /* Adds the chunk sums of x[0 .. count_elems) to *acc, which is normalised after;
+     * count_elems a multiple of SHERD_CHUNK_ELEMS (padding is zero). */
     void (*sumsq)(const sherdi_backend *backend, const void *x, sherd_dtype dtype,
                   size_t count_elems, sherdi_norm_acc *acc);
     void (*reduce)(const sherdi_backend *backend, const sherdi_reduce_args *args);
     /* fp32 is exact from both 16-bit types; the others round to nearest even. Equal types
-     * copy. NaN becomes the canonical quiet NaN of the target when the type changes.
-     * dst == src only when types are equal. */
+     * copy. NaN becomes the quiet NaN of the target with the sign kept when the type changes
+     * (bf16 to fp32 keeps all bits). dst == src only when types are equal. */
     void (*cast)(const sherdi_backend *backend, void *dst, sherd_dtype dst_dtype, const void *src,
                  sherd_dtype src_dtype, size_t count_elems);
     /* acc = round_to(acc_dtype, acc + x), the sum in fp32. */

@@ -1,8 +1,9 @@
 /* The arithmetic of sherd, per element, written once. Compiled by the C compiler
  * (and later by nvcc), with contraction off, so that every variant gives these bits:
  * explicit fma, correctly rounded sqrt and division, round to nearest even, no flush
- * to zero. docs/numerics.md says it in words. Vector code must equal this, bit for bit
- * (NaN payloads are made canonical where a type changes). */
+ * to zero. docs/numerics.md says it in words. Vector code must equal this, bit for bit;
+ * so a NaN that arithmetic made is replaced by one fixed NaN (machines differ in sign
+ * and payload), and a cast keeps of a NaN only the sign. */
 #ifndef SHERDI_KERNELS_FORMULAS_H
 #define SHERDI_KERNELS_FORMULAS_H
 
@@ -36,6 +37,13 @@ SHERDI_FN float sherdi_f32_from_bits(uint32_t bits)
     return x;
 }
 
+/* The NaN of every result of arithmetic: 0x7fc00000. */
+SHERDI_FN float sherdi_canonical_f32(float x)
+{
+    return x == x ? x : sherdi_f32_from_bits(0x7fc00000u);
+}
+
+/* A shift: all bits stay, those of NaN as well. */
 SHERDI_FN float sherdi_cast_bf16_f32(uint16_t x)
 {
     return sherdi_f32_from_bits((uint32_t)x << 16);
@@ -140,10 +148,10 @@ SHERDI_FN void sherdi_adam_element(const sherdi_adam_coeffs *c, float grad, floa
 
     g           = fmaf(c->l2_decay, p, g);
     p           = fmaf(c->neg_lr_decay, p, p);
-    *m          = fmaf(c->beta1, *m, c->one_minus_beta1 * g);
-    *v          = fmaf(c->one_minus_beta2 * g, g, c->beta2 * *v);
+    *m          = sherdi_canonical_f32(fmaf(c->beta1, *m, c->one_minus_beta1 * g));
+    *v          = sherdi_canonical_f32(fmaf(c->one_minus_beta2 * g, g, c->beta2 * *v));
     denominator = fmaf(sqrtf(*v), c->inv_sqrt_bias, c->eps);
-    *master     = fmaf(c->neg_step_size, *m / denominator, p);
+    *master     = sherdi_canonical_f32(fmaf(c->neg_step_size, *m / denominator, p));
 }
 
 /* ----------------------------------------------------------------- norm -- */
@@ -209,9 +217,10 @@ SHERDI_FN void sherdi_norm_add(sherdi_norm_acc *acc, double sum)
     acc->bins[bin + 2] += shift == 0 ? 0 : fraction >> (64 - shift);
 }
 
-/* Adds another accumulator (a thread's, a rank's), exactly. Both are normalised first so
- * that no bin can overflow however many are added. */
+/* Carries: every bin but the last below 2^32, the one form that a value has. */
 void sherdi_norm_normalise(sherdi_norm_acc *acc);
+/* Adds another accumulator (a thread's, a rank's), exactly; the result is normalised, so no
+ * bin can overflow however many are added. */
 void sherdi_norm_merge(sherdi_norm_acc *acc, const sherdi_norm_acc *other);
 /* The sum of squares, rounded once; NaN when nonfinite. */
 double sherdi_norm_value(const sherdi_norm_acc *acc);

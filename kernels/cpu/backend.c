@@ -1,0 +1,103 @@
+/* The CPU as a backend: chooses the instruction set once, at creation. The loops are in
+ * scalar.c (read it first), avx2.c and avx512.c. */
+#include "kernels/backend.h"
+
+#include "kernels/cpu/variants.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static int machine_has_all(void)
+{
+    return 1;
+}
+
+
+typedef struct variant {
+    const sherdi_kernel_ops *ops;
+    int (*can_run)(void);
+} variant;
+
+/* Best first. */
+static const variant VARIANTS[] = {
+    {&sherdi_kernels_scalar, machine_has_all},
+};
+
+#define NUM_VARIANTS (sizeof(VARIANTS) / sizeof(VARIANTS[0]))
+
+const sherdi_kernel_ops *sherdi_kernels_cpu_find(const char *isa)
+{
+    for (size_t i = 0; i < NUM_VARIANTS; i++) {
+        if (strcmp(VARIANTS[i].ops->isa, isa) == 0 && VARIANTS[i].can_run()) {
+            return VARIANTS[i].ops;
+        }
+    }
+    return NULL;
+}
+
+static sherd_status kernels_choose(const sherdi_kernel_ops **out)
+{
+    const char *wanted = getenv("SHERD_ISA");
+    size_t      best   = 0;
+
+    if (wanted == NULL || wanted[0] == '\0') {
+        while (!VARIANTS[best].can_run()) {
+            best++; /* the last one always can */
+        }
+        *out = VARIANTS[best].ops;
+        return SHERD_OK;
+    }
+    if (strcmp(wanted, "scalar") != 0 && strcmp(wanted, "avx2") != 0 &&
+        strcmp(wanted, "avx512") != 0) {
+        return sherdi_fail(SHERD_E_INVAL, "SHERD_ISA is \"%s\"; it may be scalar, avx2 or avx512",
+                           wanted);
+    }
+    *out = sherdi_kernels_cpu_find(wanted);
+    if (*out == NULL) {
+        return sherdi_fail(SHERD_E_NOTSUP,
+                           "SHERD_ISA asks for %s, which this machine or build does not have",
+                           wanted);
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherdi_backend_cpu_create(int threads, sherdi_mem *mem, sherdi_backend **out)
+{
+    const sherdi_kernel_ops *kernels;
+    sherdi_backend          *backend;
+
+    if (threads < 1) {
+        return sherdi_fail(SHERD_E_INVAL, "the CPU backend needs at least one thread, not %d",
+                           threads);
+    }
+    SHERDI_TRY(kernels_choose(&kernels));
+    backend = sherdi_alloc(mem, SHERDI_MEM_CONTROL, sizeof(*backend));
+    if (backend == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    backend->name    = "cpu";
+    backend->kernels = kernels;
+    backend->threads = threads;
+    backend->mem     = mem;
+    *out             = backend;
+    return SHERD_OK;
+}
+
+void sherdi_backend_destroy(sherdi_backend *backend)
+{
+    sherdi_free(backend);
+}
+
+size_t sherdi_adam_traffic_bytes(const sherdi_adam_args *args)
+{
+    size_t per_elem = sherd_dtype_bytes(args->grad_dtype) + 6 * sizeof(float);
+    size_t elems    = 0;
+
+    if (args->param != NULL) {
+        per_elem += sherd_dtype_bytes(args->param_dtype);
+    }
+    for (size_t i = 0; i < args->num_spans; i++) {
+        elems += args->spans[i].count_elems;
+    }
+    return elems * per_elem;
+}

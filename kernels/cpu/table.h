@@ -1,0 +1,415 @@
+/* From the runs of one instruction set (runs.h) to its table: walks spans, splits the
+ * work over threads at multiples of 64 elements, adds the shares up. Included at the end
+ * of a variant's file with TABLE_NAME and TABLE_ISA defined, so a slot calls its own
+ * variant directly. Shares are integers: no split changes a result. */
+#include "base/checked.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/runs.h"
+
+#include <stdatomic.h>
+
+/* Fewer chunks than this are not worth a second thread. */
+#define PART_CHUNKS_MIN ((size_t)128)
+
+static int parts_of(const sherdi_backend *backend, size_t chunks)
+{
+    size_t worth = chunks / PART_CHUNKS_MIN;
+
+    return worth < (size_t)backend->threads ? (int)worth : backend->threads;
+}
+
+/* The first chunk of a part; that of part `parts` is the end. */
+static size_t part_first(size_t chunks, int part, int parts)
+{
+    size_t each = chunks / (size_t)parts;
+    size_t rest = chunks % (size_t)parts;
+
+    return each * (size_t)part + sherdi_min_size((size_t)part, rest);
+}
+
+static size_t chunks_of(size_t count_elems)
+{
+    return sherdi_div_up(count_elems, SHERD_CHUNK_ELEMS);
+}
+
+/* ---------------------------------------------------------------- spans -- */
+
+/* Walks the runs of one part: chunks [next, end) of all spans' chunks in a row. */
+typedef struct span_walk {
+    const sherdi_span *spans;
+    size_t             num_spans;
+    size_t             span;        /* where we are */
+    size_t             span_chunk;  /* ... inside it */
+    size_t             chunks_left; /* of the part */
+} span_walk;
+
+typedef struct span_run {
+    const sherdi_span *span;
+    size_t             first; /* from the start of the span */
+    size_t             count_elems;
+} span_run;
+
+static size_t spans_chunks(const sherdi_span *spans, size_t num_spans)
+{
+    size_t chunks = 0;
+
+    for (size_t i = 0; i < num_spans; i++) {
+        chunks += chunks_of(spans[i].count_elems);
+    }
+    return chunks;
+}
+
+static span_walk walk_part(const sherdi_span *spans, size_t num_spans, size_t chunks, int part,
+                           int parts)
+{
+    span_walk walk  = {.spans = spans, .num_spans = num_spans};
+    size_t    first = part_first(chunks, part, parts);
+
+    walk.chunks_left = part_first(chunks, part + 1, parts) - first;
+    while (walk.span < num_spans && first >= chunks_of(spans[walk.span].count_elems)) {
+        first -= chunks_of(spans[walk.span].count_elems);
+        walk.span++;
+    }
+    walk.span_chunk = first;
+    return walk;
+}
+
+static int walk_next(span_walk *walk, span_run *run)
+{
+    const sherdi_span *span;
+    size_t             chunks;
+
+    while (walk->chunks_left > 0 &&
+           walk->span_chunk == chunks_of(walk->spans[walk->span].count_elems)) {
+        walk->span++;
+        walk->span_chunk = 0;
+    }
+    if (walk->chunks_left == 0) {
+        return 0;
+    }
+    span   = &walk->spans[walk->span];
+    chunks = sherdi_min_size(walk->chunks_left, chunks_of(span->count_elems) - walk->span_chunk);
+
+    run->span        = span;
+    run->first       = walk->span_chunk * SHERD_CHUNK_ELEMS;
+    run->count_elems = sherdi_min_size(chunks * SHERD_CHUNK_ELEMS, span->count_elems - run->first);
+    walk->span_chunk += chunks;
+    walk->chunks_left -= chunks;
+    return 1;
+}
+
+/* Elements from `index` on that share its upper 32 bits, at most `count`. */
+static size_t same_high_half(uint64_t index, size_t count)
+{
+    uint64_t left = ((uint64_t)1 << 32) - (index & 0xffffffffu);
+
+    return left < count ? (size_t)left : count;
+}
+
+/* ----------------------------------------------------------------- adam -- */
+
+typedef struct adam_call {
+    const sherdi_adam_args *args;
+    size_t                  chunks;
+    int                     is_streaming;
+    _Atomic uint64_t        fingerprint;
+} adam_call;
+
+static uint64_t adam_span_run(const adam_call *call, const span_run *where)
+{
+    const sherdi_adam_args *args        = call->args;
+    uint64_t                fingerprint = 0;
+    size_t                  done        = 0;
+
+    while (done < where->count_elems) {
+        uint64_t        index  = where->span->first_index + where->first + done;
+        size_t          offset = where->span->offset_elems + where->first + done;
+        sherdi_adam_run run    = {
+            .coeffs      = &args->coeffs[where->span->group],
+            .grad        = sherdi_elem_at(args->grad, args->grad_dtype, offset),
+            .grad_dtype  = args->grad_dtype,
+            .master      = args->master + offset,
+            .m           = args->m + offset,
+            .v           = args->v + offset,
+            .param_dtype = args->param_dtype,
+            .first_index = index,
+            .count_elems = same_high_half(index, where->count_elems - done),
+            .is_streaming = call->is_streaming,
+        };
+
+        if (args->param != NULL) {
+            run.param = sherdi_elem_at(args->param, args->param_dtype, offset);
+        }
+        fingerprint += run_adam(&run);
+        done += run.count_elems;
+    }
+    return fingerprint;
+}
+
+static void adam_part(void *ctx, int part, int parts)
+{
+    adam_call              *call = ctx;
+    const sherdi_adam_args *args = call->args;
+    span_walk walk        = walk_part(args->spans, args->num_spans, call->chunks, part, parts);
+    span_run  run         = {0};
+    uint64_t  fingerprint = 0;
+
+    while (walk_next(&walk, &run)) {
+        fingerprint += adam_span_run(call, &run);
+    }
+    (void)atomic_fetch_add_explicit(&call->fingerprint, fingerprint, memory_order_relaxed);
+}
+
+static void table_adam(const sherdi_backend *backend, const sherdi_adam_args *args)
+{
+    adam_call call = {
+        .args         = args,
+        .chunks       = spans_chunks(args->spans, args->num_spans),
+        .is_streaming = sherdi_adam_traffic_bytes(args) >= SHERDI_STREAM_BYTES,
+    };
+
+    sherdi_parallel_run(parts_of(backend, call.chunks), adam_part, &call);
+    *args->fingerprint += call.fingerprint;
+}
+
+/* ---------------------------------------------------------- fingerprint -- */
+
+typedef struct fingerprint_call {
+    const sherdi_span *spans;
+    size_t             num_spans;
+    size_t             chunks;
+    const float       *master;
+    _Atomic uint64_t   fingerprint;
+} fingerprint_call;
+
+static void fingerprint_part(void *ctx, int part, int parts)
+{
+    fingerprint_call *call = ctx;
+    span_walk walk         = walk_part(call->spans, call->num_spans, call->chunks, part, parts);
+    span_run  run          = {0};
+    uint64_t  fingerprint  = 0;
+
+    while (walk_next(&walk, &run)) {
+        const float *start = call->master + run.span->offset_elems + run.first;
+        uint64_t     index = run.span->first_index + run.first;
+        size_t       whole = same_high_half(index, run.count_elems);
+
+        fingerprint += run_fingerprint(start, index, whole);
+        if (whole < run.count_elems) { /* no span is 2^32 elements long: one border at most */
+            fingerprint += run_fingerprint(start + whole, index + whole, run.count_elems - whole);
+        }
+    }
+    (void)atomic_fetch_add_explicit(&call->fingerprint, fingerprint, memory_order_relaxed);
+}
+
+static uint64_t table_fingerprint(const sherdi_backend *backend, const sherdi_span *spans,
+                                  size_t num_spans, const float *master)
+{
+    fingerprint_call call = {
+        .spans     = spans,
+        .num_spans = num_spans,
+        .chunks    = spans_chunks(spans, num_spans),
+        .master    = master,
+    };
+
+    sherdi_parallel_run(parts_of(backend, call.chunks), fingerprint_part, &call);
+    return call.fingerprint;
+}
+
+/* ---------------------------------------------------------------- sumsq -- */
+
+typedef struct sumsq_call {
+    const void      *x;
+    sherd_dtype      dtype;
+    size_t           chunks;
+    _Atomic uint64_t bins[SHERDI_NORM_BINS];
+    _Atomic uint64_t nonfinite;
+} sumsq_call;
+
+static void sumsq_part(void *ctx, int part, int parts)
+{
+    sumsq_call     *call  = ctx;
+    size_t          first = part_first(call->chunks, part, parts);
+    size_t          end   = part_first(call->chunks, part + 1, parts);
+    sherdi_norm_acc share = {0};
+
+    run_sumsq(sherdi_elem_at(call->x, call->dtype, first * SHERD_CHUNK_ELEMS), call->dtype,
+              (end - first) * SHERD_CHUNK_ELEMS, &share);
+    sherdi_norm_normalise(&share);
+    for (int i = 0; i < SHERDI_NORM_BINS; i++) {
+        (void)atomic_fetch_add_explicit(&call->bins[i], share.bins[i], memory_order_relaxed);
+    }
+    (void)atomic_fetch_add_explicit(&call->nonfinite, share.nonfinite, memory_order_relaxed);
+}
+
+static void table_sumsq(const sherdi_backend *backend, const void *x, sherd_dtype dtype,
+                        size_t count_elems, sherdi_norm_acc *acc)
+{
+    sumsq_call      call = {.x = x, .dtype = dtype, .chunks = count_elems / SHERD_CHUNK_ELEMS};
+    sherdi_norm_acc sum  = {0};
+
+    sherdi_parallel_run(parts_of(backend, call.chunks), sumsq_part, &call);
+    for (int i = 0; i < SHERDI_NORM_BINS; i++) {
+        sum.bins[i] = call.bins[i];
+    }
+    sum.nonfinite = call.nonfinite;
+    sherdi_norm_merge(acc, &sum);
+}
+
+/* --------------------------------------------------------------- reduce -- */
+
+typedef struct reduce_call {
+    const sherdi_reduce_args *args;
+    int                       is_streaming;
+} reduce_call;
+
+static void reduce_part(void *ctx, int part, int parts)
+{
+    const reduce_call *call   = ctx;
+    size_t             count  = call->args->count_elems;
+    size_t             chunks = chunks_of(count);
+    size_t             first  = part_first(chunks, part, parts) * SHERD_CHUNK_ELEMS;
+    size_t             end    = part_first(chunks, part + 1, parts) * SHERD_CHUNK_ELEMS;
+
+    run_reduce(call->args, first, sherdi_min_size(end, count) - first, call->is_streaming);
+}
+
+static void table_reduce(const sherdi_backend *backend, const sherdi_reduce_args *args)
+{
+    size_t per_elem = sherd_dtype_bytes(args->src_dtype) * (size_t)args->num_srcs +
+                      sherd_dtype_bytes(args->dst_dtype) * (1 + (size_t)args->num_more_dsts);
+    reduce_call call = {.args         = args,
+                        .is_streaming = per_elem * args->count_elems >= SHERDI_STREAM_BYTES};
+
+    sherdi_parallel_run(parts_of(backend, chunks_of(args->count_elems)), reduce_part, &call);
+}
+
+/* ------------------------------------------------- element by element -- */
+
+/* Cast and accumulate, copy and zero: one source at most, one destination. */
+typedef struct map_call {
+    void       *dst;
+    sherd_dtype dst_dtype;
+    const void *src;
+    sherd_dtype src_dtype;
+    size_t      count_elems; /* copy and zero: bytes */
+    int         is_streaming;
+} map_call;
+
+/* The part's range; `unit` elements or bytes stay together. */
+static size_t map_range(const map_call *call, size_t unit, int part, int parts, size_t *first)
+{
+    size_t units = sherdi_div_up(call->count_elems, unit);
+    size_t end   = part_first(units, part + 1, parts) * unit;
+
+    *first = part_first(units, part, parts) * unit;
+    return sherdi_min_size(end, call->count_elems) - *first;
+}
+
+static void cast_part(void *ctx, int part, int parts)
+{
+    const map_call *call = ctx;
+    size_t          first;
+    size_t          count = map_range(call, SHERD_CHUNK_ELEMS, part, parts, &first);
+
+    run_cast(sherdi_elem_at(call->dst, call->dst_dtype, first), call->dst_dtype,
+             sherdi_elem_at(call->src, call->src_dtype, first), call->src_dtype, count,
+             call->is_streaming);
+}
+
+static void accumulate_part(void *ctx, int part, int parts)
+{
+    const map_call *call = ctx;
+    size_t          first;
+    size_t          count = map_range(call, SHERD_CHUNK_ELEMS, part, parts, &first);
+
+    run_accumulate(sherdi_elem_at(call->dst, call->dst_dtype, first), call->dst_dtype,
+                   sherdi_elem_at(call->src, call->src_dtype, first), call->src_dtype, count);
+}
+
+/* Bytes of a chunk of fp32. */
+#define COPY_UNIT_BYTES ((size_t)256)
+
+static void copy_part(void *ctx, int part, int parts)
+{
+    const map_call *call = ctx;
+    size_t          first;
+    size_t          len_bytes = map_range(call, COPY_UNIT_BYTES, part, parts, &first);
+
+    run_copy((unsigned char *)call->dst + first, (const unsigned char *)call->src + first,
+             len_bytes, call->is_streaming);
+}
+
+static void zero_part(void *ctx, int part, int parts)
+{
+    const map_call *call = ctx;
+    size_t          first;
+    size_t          len_bytes = map_range(call, COPY_UNIT_BYTES, part, parts, &first);
+
+    run_zero((unsigned char *)call->dst + first, len_bytes, call->is_streaming);
+}
+
+static void table_copy(const sherdi_backend *backend, void *dst, const void *src, size_t len_bytes)
+{
+    map_call call = {.dst          = dst,
+                     .src          = src,
+                     .count_elems  = len_bytes,
+                     .is_streaming = 2 * len_bytes >= SHERDI_STREAM_BYTES};
+
+    if (dst != src && len_bytes > 0) {
+        sherdi_parallel_run(parts_of(backend, len_bytes / COPY_UNIT_BYTES), copy_part, &call);
+    }
+}
+
+static void table_zero(const sherdi_backend *backend, void *dst, size_t len_bytes)
+{
+    map_call call = {
+        .dst = dst, .count_elems = len_bytes, .is_streaming = len_bytes >= SHERDI_STREAM_BYTES};
+
+    if (len_bytes > 0) {
+        sherdi_parallel_run(parts_of(backend, len_bytes / COPY_UNIT_BYTES), zero_part, &call);
+    }
+}
+
+static void table_cast(const sherdi_backend *backend, void *dst, sherd_dtype dst_dtype,
+                       const void *src, sherd_dtype src_dtype, size_t count_elems)
+{
+    size_t   per_elem = sherd_dtype_bytes(dst_dtype) + sherd_dtype_bytes(src_dtype);
+    map_call call     = {.dst          = dst,
+                         .dst_dtype    = dst_dtype,
+                         .src          = src,
+                         .src_dtype    = src_dtype,
+                         .count_elems  = count_elems,
+                         .is_streaming = per_elem * count_elems >= SHERDI_STREAM_BYTES};
+
+    if (dst_dtype == src_dtype) {
+        table_copy(backend, dst, src, count_elems * sherd_dtype_bytes(dst_dtype));
+        return;
+    }
+    sherdi_parallel_run(parts_of(backend, chunks_of(count_elems)), cast_part, &call);
+}
+
+static void table_accumulate(const sherdi_backend *backend, void *acc, sherd_dtype acc_dtype,
+                             const void *x, sherd_dtype x_dtype, size_t count_elems)
+{
+    map_call call = {.dst         = acc,
+                     .dst_dtype   = acc_dtype,
+                     .src         = x,
+                     .src_dtype   = x_dtype,
+                     .count_elems = count_elems};
+
+    sherdi_parallel_run(parts_of(backend, chunks_of(count_elems)), accumulate_part, &call);
+}
+
+const sherdi_kernel_ops TABLE_NAME = {
+    .struct_size = sizeof(sherdi_kernel_ops),
+    .isa         = TABLE_ISA,
+    .adam        = table_adam,
+    .sumsq       = table_sumsq,
+    .reduce      = table_reduce,
+    .cast        = table_cast,
+    .accumulate  = table_accumulate,
+    .copy        = table_copy,
+    .zero        = table_zero,
+    .fingerprint = table_fingerprint,
+};
