@@ -37,7 +37,7 @@ typedef struct sherdi_adam_args {
     float                    *master;
     float                    *m;
     float                    *v;
-    void                     *param;       /* receives the new value in param_dtype; NULL: master is it */
+    void                     *param; /* receives the new value in param_dtype; NULL: master is it */
     sherd_dtype               param_dtype;
     uint64_t                 *fingerprint; /* the block's share is added; see sherdi_mix_element */
 } sherdi_adam_args;
@@ -46,18 +46,19 @@ typedef struct sherdi_adam_args {
  *   x = round_to(comm_dtype, (((s0[i] + s1[i]) + s2[i]) + ...) * scale), sums in fp32
  *   accumulate ? dst[i] = round_to(dst_dtype, dst[i] + x) : dst[i] = x as dst_dtype. */
 typedef struct sherdi_reduce_args {
-    const void *const *srcs; /* in the order of ranks, at least one, all src_dtype; srcs[k] may be dst */
-    int                num_srcs;
-    sherd_dtype        src_dtype;
-    sherd_dtype        comm_dtype;
-    void              *dst;
-    sherd_dtype        dst_dtype; /* without accumulate: comm_dtype, or wider */
-    size_t             count_elems;
-    float              scale;
-    int                accumulate;
-    void *const       *more_dsts; /* the same result is written there too; may be NULL; each may
+    const void *const
+                *srcs; /* in the order of ranks, at least one, all src_dtype; srcs[k] may be dst */
+    int          num_srcs;
+    sherd_dtype  src_dtype;
+    sherd_dtype  comm_dtype;
+    void        *dst;
+    sherd_dtype  dst_dtype; /* without accumulate: comm_dtype, or wider */
+    size_t       count_elems;
+    float        scale;
+    int          accumulate;
+    void *const *more_dsts; /* the same result is written there too; may be NULL; each may
                                      be one of srcs */
-    int                num_more_dsts;
+    int          num_more_dsts;
 } sherdi_reduce_args;
 
 /* Pure functions of their arguments; they return when the result is in memory. None

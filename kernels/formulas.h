@@ -139,8 +139,8 @@ typedef struct sherdi_adam_coeffs {
 
 /* Kingma and Ba 2015; decoupled decay: Loshchilov and Hutter 2019. Form and order of
  * PyTorch's AdamW: decay with the old p, eps outside the corrected root. */
-SHERDI_FN void sherdi_adam_element(const sherdi_adam_coeffs *c, float grad, float *master,
-                                   float *m, float *v)
+SHERDI_FN void sherdi_adam_element(const sherdi_adam_coeffs *c, float grad, float *master, float *m,
+                                   float *v)
 {
     float p = *master;
     float g = grad * c->grad_scale;
@@ -161,7 +161,7 @@ SHERDI_FN void sherdi_adam_element(const sherdi_adam_coeffs *c, float grad, floa
  * integers: a chunk sum is cut into 32-bit digits, and each digit is added to a 64-bit
  * bin. Range: every sum of squares of fp32 numbers, from 2^-298 to 2^287, for up to 2^32
  * chunks (2^38 elements) between two normalisations. Inf and NaN are counted apart. */
-#define SHERDI_NORM_BINS 20
+#define SHERDI_NORM_BINS         20
 #define SHERDI_NORM_LOW_EXPONENT (-352) /* bin 0 holds multiples of 2^this */
 
 typedef struct sherdi_norm_acc {

@@ -12,7 +12,6 @@ static int machine_has_all(void)
     return 1;
 }
 
-
 typedef struct variant {
     const sherdi_kernel_ops *ops;
     int (*can_run)(void);

@@ -58,5 +58,5 @@ static uint64_t run_fingerprint(const float *master, uint64_t first_index, size_
 }
 
 #define TABLE_NAME sherdi_kernels_scalar
-#define TABLE_ISA "scalar"
+#define TABLE_ISA  "scalar"
 #include "kernels/cpu/table.h"

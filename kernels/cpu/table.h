@@ -125,16 +125,16 @@ static uint64_t adam_span_run(const adam_call *call, const span_run *where)
         uint64_t        index  = where->span->first_index + where->first + done;
         size_t          offset = where->span->offset_elems + where->first + done;
         sherdi_adam_run run    = {
-            .coeffs      = &args->coeffs[where->span->group],
-            .grad        = sherdi_elem_at(args->grad, args->grad_dtype, offset),
-            .grad_dtype  = args->grad_dtype,
-            .master      = args->master + offset,
-            .m           = args->m + offset,
-            .v           = args->v + offset,
-            .param_dtype = args->param_dtype,
-            .first_index = index,
-            .count_elems = same_high_half(index, where->count_elems - done),
-            .is_streaming = call->is_streaming,
+               .coeffs       = &args->coeffs[where->span->group],
+               .grad         = sherdi_elem_at(args->grad, args->grad_dtype, offset),
+               .grad_dtype   = args->grad_dtype,
+               .master       = args->master + offset,
+               .m            = args->m + offset,
+               .v            = args->v + offset,
+               .param_dtype  = args->param_dtype,
+               .first_index  = index,
+               .count_elems  = same_high_half(index, where->count_elems - done),
+               .is_streaming = call->is_streaming,
         };
 
         if (args->param != NULL) {
@@ -185,9 +185,9 @@ typedef struct fingerprint_call {
 static void fingerprint_part(void *ctx, int part, int parts)
 {
     fingerprint_call *call = ctx;
-    span_walk walk         = walk_part(call->spans, call->num_spans, call->chunks, part, parts);
-    span_run  run          = {0};
-    uint64_t  fingerprint  = 0;
+    span_walk         walk = walk_part(call->spans, call->num_spans, call->chunks, part, parts);
+    span_run          run  = {0};
+    uint64_t          fingerprint = 0;
 
     while (walk_next(&walk, &run)) {
         const float *start = call->master + run.span->offset_elems + run.first;
