@@ -6,11 +6,42 @@
 
 #include <stdlib.h>
 #include <string.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 
 static int machine_has_all(void)
 {
     return 1;
 }
+
+#if defined(__x86_64__)
+/* Not among the names that clang's builtin knows. */
+static int cpuid_has_f16c(void)
+{
+    unsigned eax;
+    unsigned ebx;
+    unsigned ecx;
+    unsigned edx;
+
+    return __get_cpuid(1, &eax, &ebx, &ecx, &edx) && (ecx & bit_F16C) != 0;
+}
+
+/* The builtins ask the operating system too, whether it saves the registers. */
+static int machine_has_avx2(void)
+{
+    __builtin_cpu_init();
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && cpuid_has_f16c();
+}
+
+static int machine_has_avx512(void)
+{
+    __builtin_cpu_init();
+    return machine_has_avx2() && __builtin_cpu_supports("avx512f") &&
+           __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512vl");
+}
+#endif
 
 typedef struct variant {
     const sherdi_kernel_ops *ops;
@@ -19,6 +50,10 @@ typedef struct variant {
 
 /* Best first. */
 static const variant VARIANTS[] = {
+#if defined(__x86_64__)
+    {&sherdi_kernels_avx512, machine_has_avx512},
+    {&sherdi_kernels_avx2, machine_has_avx2},
+#endif
     {&sherdi_kernels_scalar, machine_has_all},
 };
 

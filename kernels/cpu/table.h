@@ -192,11 +192,13 @@ static void fingerprint_part(void *ctx, int part, int parts)
     while (walk_next(&walk, &run)) {
         const float *start = call->master + run.span->offset_elems + run.first;
         uint64_t     index = run.span->first_index + run.first;
-        size_t       whole = same_high_half(index, run.count_elems);
+        size_t       done  = 0;
 
-        fingerprint += run_fingerprint(start, index, whole);
-        if (whole < run.count_elems) { /* no span is 2^32 elements long: one border at most */
-            fingerprint += run_fingerprint(start + whole, index + whole, run.count_elems - whole);
+        while (done < run.count_elems) {
+            size_t count = same_high_half(index + done, run.count_elems - done);
+
+            fingerprint += run_fingerprint(start + done, index + done, count);
+            done += count;
         }
     }
     (void)atomic_fetch_add_explicit(&call->fingerprint, fingerprint, memory_order_relaxed);

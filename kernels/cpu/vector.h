@@ -1,0 +1,429 @@
+/* The runs of runs.h over vectors, written once on the primitives of an instruction set.
+ * avx2.c and avx512.c define those first:
+ *   LANES, vec_f32, vec_bits                 one register as floats, as bits
+ *   vec_load, vec_load_bf16, vec_load_f16    LANES elements as fp32; unaligned
+ *   vec_store, vec_stream                    LANES floats; stream: aligned, around the caches
+ *   vec_store_bits, vec_stream_bits          one register
+ *   vec_set, vec_add, vec_mul, vec_div, vec_sqrt, vec_fma (a * b + c)
+ *   vec_canonical                            NaN -> 0x7fc00000
+ *   vec_quiet                                NaN -> the same with the sign kept
+ *   vec_round_bf16, vec_round_f16            to the nearest value that the type has
+ *   vec_pack_bf16, vec_pack_f16              two registers into one of 16-bit elements
+ *   vec_mixer, _start, _add, _sum            the fingerprint of consecutive elements
+ *   group_sums                               chunk sums of GROUP_CHUNKS chunks
+ * The casts that round and pack take NaN as vec_canonical or vec_quiet leave it. What does
+ * not fill vectors goes through elements.h. Element types are tested inside the loops: the
+ * tests are always answered alike, and memory is what the loops wait for. */
+#include "kernels/cpu/elements.h"
+#include "kernels/cpu/vector_defs.h"
+
+/* ---------------------------------------------------------------- tiles -- */
+
+/* A tile is 64 elements in registers. */
+#define TILE_ELEMS SHERD_CHUNK_ELEMS
+#define TILE_VECS  (TILE_ELEMS / LANES)
+
+/* How far ahead of the loads the caches are filled. */
+#define AHEAD_BYTES 1024
+
+INLINE vec_f32 vec_load_as(const void *array, sherd_dtype dtype, size_t first)
+{
+    if (dtype == SHERD_F32) {
+        return vec_load((const float *)array + first);
+    }
+    if (dtype == SHERD_BF16) {
+        return vec_load_bf16((const uint16_t *)array + first);
+    }
+    return vec_load_f16((const uint16_t *)array + first);
+}
+
+/* Two registers' worth of elements. */
+INLINE void vec_store_pair(void *array, sherd_dtype dtype, size_t first, vec_f32 a, vec_f32 b,
+                           int is_streaming)
+{
+    vec_bits packed;
+
+    if (dtype == SHERD_F32) {
+        float *at = (float *)array + first;
+
+        if (is_streaming) {
+            vec_stream(at, a);
+            vec_stream(at + LANES, b);
+        } else {
+            vec_store(at, a);
+            vec_store(at + LANES, b);
+        }
+        return;
+    }
+    packed = dtype == SHERD_BF16 ? vec_pack_bf16(a, b) : vec_pack_f16(a, b);
+    if (is_streaming) {
+        vec_stream_bits((uint16_t *)array + first, packed);
+    } else {
+        vec_store_bits((uint16_t *)array + first, packed);
+    }
+}
+
+INLINE void tile_load(vec_f32 *x, const void *array, sherd_dtype dtype, size_t first)
+{
+    if (dtype == SHERD_F32) {
+        for (int i = 0; i < TILE_VECS; i++) {
+            x[i] = vec_load((const float *)array + first + (size_t)i * LANES);
+        }
+    } else if (dtype == SHERD_BF16) {
+        for (int i = 0; i < TILE_VECS; i++) {
+            x[i] = vec_load_bf16((const uint16_t *)array + first + (size_t)i * LANES);
+        }
+    } else {
+        for (int i = 0; i < TILE_VECS; i++) {
+            x[i] = vec_load_f16((const uint16_t *)array + first + (size_t)i * LANES);
+        }
+    }
+}
+
+INLINE void tile_store(void *array, sherd_dtype dtype, size_t first, const vec_f32 *x,
+                       int is_streaming)
+{
+    for (int i = 0; i < TILE_VECS; i += 2) {
+        vec_store_pair(array, dtype, first + (size_t)i * LANES, x[i], x[i + 1], is_streaming);
+    }
+}
+
+INLINE void tile_prefetch(const void *array, sherd_dtype dtype, size_t first)
+{
+    const char *at   = (const char *)sherdi_elem_at(array, dtype, first) + AHEAD_BYTES;
+    size_t      span = dtype == SHERD_F32 ? 4 * TILE_ELEMS : 2 * TILE_ELEMS;
+
+    for (size_t i = 0; i < span; i += CACHE_LINE_BYTES) {
+        __builtin_prefetch(at + i, 0, 3);
+    }
+}
+
+static int is_line_aligned(const void *at)
+{
+    return (uintptr_t)at % CACHE_LINE_BYTES == 0;
+}
+
+/* Bytes up to the next cache line. */
+static size_t bytes_to_line(const void *at)
+{
+    return -(uintptr_t)at % CACHE_LINE_BYTES;
+}
+
+/* ----------------------------------------------------------------- adam -- */
+
+typedef struct adam_vecs {
+    vec_f32 grad_scale, l2_decay, neg_lr_decay, beta1, one_minus_beta1, beta2, one_minus_beta2,
+        inv_sqrt_bias, eps, neg_step_size;
+} adam_vecs;
+
+INLINE adam_vecs adam_vecs_make(const sherdi_adam_coeffs *c)
+{
+    return (adam_vecs){
+        .grad_scale      = vec_set(c->grad_scale),
+        .l2_decay        = vec_set(c->l2_decay),
+        .neg_lr_decay    = vec_set(c->neg_lr_decay),
+        .beta1           = vec_set(c->beta1),
+        .one_minus_beta1 = vec_set(c->one_minus_beta1),
+        .beta2           = vec_set(c->beta2),
+        .one_minus_beta2 = vec_set(c->one_minus_beta2),
+        .inv_sqrt_bias   = vec_set(c->inv_sqrt_bias),
+        .eps             = vec_set(c->eps),
+        .neg_step_size   = vec_set(c->neg_step_size),
+    };
+}
+
+/* sherdi_adam_element, LANES at a time; returns the new master. */
+INLINE vec_f32 adam_vec(const adam_vecs *c, const sherdi_adam_run *run, size_t first)
+{
+    vec_f32 g = vec_mul(vec_load_as(run->grad, run->grad_dtype, first), c->grad_scale);
+    vec_f32 p = vec_load(run->master + first);
+    vec_f32 m = vec_load(run->m + first);
+    vec_f32 v = vec_load(run->v + first);
+    vec_f32 denominator;
+
+    g           = vec_fma(c->l2_decay, p, g);
+    p           = vec_fma(c->neg_lr_decay, p, p);
+    m           = vec_canonical(vec_fma(c->beta1, m, vec_mul(c->one_minus_beta1, g)));
+    v           = vec_canonical(vec_fma(vec_mul(c->one_minus_beta2, g), g, vec_mul(c->beta2, v)));
+    denominator = vec_fma(vec_sqrt(v), c->inv_sqrt_bias, c->eps);
+    p           = vec_canonical(vec_fma(c->neg_step_size, vec_div(m, denominator), p));
+    vec_store(run->m + first, m);
+    vec_store(run->v + first, v);
+    vec_store(run->master + first, p);
+    return p;
+}
+
+INLINE void adam_prefetch(const sherdi_adam_run *run, size_t first)
+{
+    for (size_t i = 0; i < 2 * LANES; i += CACHE_LINE_BYTES / 4) {
+        __builtin_prefetch((const char *)(run->master + first + i) + AHEAD_BYTES, 0, 3);
+        __builtin_prefetch((const char *)(run->m + first + i) + AHEAD_BYTES, 0, 3);
+        __builtin_prefetch((const char *)(run->v + first + i) + AHEAD_BYTES, 0, 3);
+        if (run->grad_dtype == SHERD_F32 || i == 0) {
+            const char *grad = sherdi_elem_at(run->grad, run->grad_dtype, first + i);
+            __builtin_prefetch(grad + AHEAD_BYTES, 0, 3);
+        }
+    }
+}
+
+static uint64_t run_adam(const sherdi_adam_run *caller_run)
+{
+    const sherdi_adam_run run    = *caller_run; /* ours: no store through a vector can change it */
+    adam_vecs             coeffs = adam_vecs_make(run.coeffs);
+    vec_mixer             mixer  = vec_mixer_start(run.first_index);
+    int                   is_streaming = run.is_streaming && is_line_aligned(run.param);
+    size_t                first        = 0;
+
+    for (; first + 2 * LANES <= run.count_elems; first += 2 * LANES) {
+        vec_f32 a;
+        vec_f32 b;
+
+        adam_prefetch(&run, first);
+        a = adam_vec(&coeffs, &run, first);
+        b = adam_vec(&coeffs, &run, first + LANES);
+        vec_mixer_add(&mixer, a);
+        vec_mixer_add(&mixer, b);
+        if (run.param != NULL) {
+            vec_store_pair(run.param, run.param_dtype, first, a, b, is_streaming);
+        }
+    }
+    stream_fence();
+    return vec_mixer_sum(&mixer) + sherdi_adam_elems(caller_run, first);
+}
+
+/* ---------------------------------------------------------- fingerprint -- */
+
+static uint64_t run_fingerprint(const float *master, uint64_t first_index, size_t count_elems)
+{
+    vec_mixer mixer = vec_mixer_start(first_index);
+    size_t    first = 0;
+
+    for (; first + 2 * LANES <= count_elems; first += 2 * LANES) {
+        vec_mixer_add(&mixer, vec_load(master + first));
+        vec_mixer_add(&mixer, vec_load(master + first + LANES));
+    }
+    return vec_mixer_sum(&mixer) +
+           sherdi_fingerprint_elems(master, first_index, first, count_elems);
+}
+
+/* ---------------------------------------------------------------- sumsq -- */
+
+/* One core has few lines on their way from one sequential stream, and more from several that
+ * are far apart: a run is read as this many. */
+#define NORM_STREAMS       4
+#define NORM_STREAM_CHUNKS (GROUP_CHUNKS / NORM_STREAMS)
+
+static void sumsq_tail(const void *x, sherd_dtype dtype, size_t chunks, sherdi_norm_acc *acc)
+{
+    float chunk[SHERD_CHUNK_ELEMS];
+
+    for (size_t first = 0; first < chunks * SHERD_CHUNK_ELEMS; first += SHERD_CHUNK_ELEMS) {
+        for (size_t i = 0; i < SHERD_CHUNK_ELEMS; i++) {
+            chunk[i] = sherdi_load_elem(x, dtype, first + i);
+        }
+        sherdi_norm_add(acc, sherdi_norm_chunk(chunk));
+    }
+}
+
+static void run_sumsq(const void *x, sherd_dtype dtype, size_t count_elems, sherdi_norm_acc *acc)
+{
+    size_t chunks      = count_elems / SHERD_CHUNK_ELEMS;
+    size_t chunk_bytes = SHERD_CHUNK_ELEMS * (dtype == SHERD_F32 ? 4 : 2);
+    size_t rounds      = chunks / GROUP_CHUNKS;
+    size_t stride      = rounds * NORM_STREAM_CHUNKS * chunk_bytes;
+    size_t done        = rounds * GROUP_CHUNKS;
+
+    for (size_t round = 0; round < rounds; round++) {
+        const char *at = (const char *)x + round * NORM_STREAM_CHUNKS * chunk_bytes;
+        const char *chunk[GROUP_CHUNKS];
+        double      sums[GROUP_CHUNKS];
+
+        for (size_t i = 0; i < GROUP_CHUNKS; i++) {
+            chunk[i] = at + i % NORM_STREAMS * stride + i / NORM_STREAMS * chunk_bytes;
+            for (size_t line = 0; line < chunk_bytes; line += CACHE_LINE_BYTES) {
+                __builtin_prefetch(chunk[i] + AHEAD_BYTES + line, 0, 3);
+            }
+        }
+        group_sums(chunk, dtype, sums);
+        for (size_t i = 0; i < GROUP_CHUNKS; i++) {
+            sherdi_norm_add(acc, sums[i]);
+        }
+    }
+    sumsq_tail((const char *)x + done * chunk_bytes, dtype, chunks - done, acc);
+}
+
+/* --------------------------------------------------------------- reduce -- */
+
+/* Whether this destination is only written: a line that was just read is written faster the
+ * plain way. */
+static int reduce_streams_to(const sherdi_reduce_args *args, const void *dst, size_t first)
+{
+    for (int k = 0; k < args->num_srcs; k++) {
+        if (args->srcs[k] == dst) {
+            return 0;
+        }
+    }
+    return is_line_aligned(sherdi_elem_at(dst, args->dst_dtype, first));
+}
+
+INLINE void reduce_sum(vec_f32 *sum, const sherdi_reduce_args *args, size_t first)
+{
+    tile_prefetch(args->srcs[0], args->src_dtype, first);
+    tile_load(sum, args->srcs[0], args->src_dtype, first);
+    for (int k = 1; k < args->num_srcs; k++) {
+        vec_f32 x[TILE_VECS];
+
+        tile_prefetch(args->srcs[k], args->src_dtype, first);
+        tile_load(x, args->srcs[k], args->src_dtype, first);
+        for (int i = 0; i < TILE_VECS; i++) {
+            sum[i] = vec_add(sum[i], x[i]);
+        }
+    }
+}
+
+INLINE void reduce_round(vec_f32 *sum, float scale, sherd_dtype dtype)
+{
+    for (int i = 0; i < TILE_VECS; i++) {
+        sum[i] = vec_canonical(vec_mul(sum[i], vec_set(scale)));
+    }
+    if (dtype == SHERD_BF16) {
+        for (int i = 0; i < TILE_VECS; i++) {
+            sum[i] = vec_round_bf16(sum[i]);
+        }
+    } else if (dtype == SHERD_F16) {
+        for (int i = 0; i < TILE_VECS; i++) {
+            sum[i] = vec_round_f16(sum[i]);
+        }
+    }
+}
+
+INLINE void tile_add(vec_f32 *sum, const void *array, sherd_dtype dtype, size_t first)
+{
+    vec_f32 x[TILE_VECS];
+
+    tile_prefetch(array, dtype, first);
+    tile_load(x, array, dtype, first);
+    for (int i = 0; i < TILE_VECS; i++) {
+        sum[i] = vec_canonical(vec_add(x[i], sum[i]));
+    }
+}
+
+/* One bit for each of more_dsts; past 64 of them the plain way. */
+static void run_reduce(const sherdi_reduce_args *args, size_t first, size_t count_elems,
+                       int is_streaming)
+{
+    size_t   end          = first + count_elems;
+    int      dst_streams  = 0;
+    uint64_t more_streams = 0;
+
+    if (is_streaming) {
+        dst_streams = !args->accumulate && reduce_streams_to(args, args->dst, first);
+        for (int k = 0; k < args->num_more_dsts && k < 64; k++) {
+            more_streams |= (uint64_t)reduce_streams_to(args, args->more_dsts[k], first) << k;
+        }
+    }
+    for (; first + TILE_ELEMS <= end; first += TILE_ELEMS) {
+        vec_f32 sum[TILE_VECS];
+
+        reduce_sum(sum, args, first);
+        reduce_round(sum, args->scale, args->comm_dtype);
+        if (args->accumulate) {
+            tile_add(sum, args->dst, args->dst_dtype, first);
+        }
+        tile_store(args->dst, args->dst_dtype, first, sum, dst_streams);
+        for (int k = 0; k < args->num_more_dsts; k++) {
+            tile_store(args->more_dsts[k], args->dst_dtype, first, sum,
+                       k < 64 && (more_streams >> k & 1) != 0);
+        }
+    }
+    stream_fence();
+    sherdi_reduce_elems(args, first, end);
+}
+
+/* --------------------------------------------------- cast and accumulate -- */
+
+static void run_cast(void *dst, sherd_dtype dst_dtype, const void *src, sherd_dtype src_dtype,
+                     size_t count_elems, int is_streaming)
+{
+    size_t first = 0;
+
+    if (is_streaming) {
+        first = sherdi_min_size(bytes_to_line(dst) / (dst_dtype == SHERD_F32 ? 4 : 2), count_elems);
+        sherdi_cast_elems(dst, dst_dtype, src, src_dtype, 0, first);
+    }
+    for (; first + TILE_ELEMS <= count_elems; first += TILE_ELEMS) {
+        vec_f32 x[TILE_VECS];
+
+        tile_prefetch(src, src_dtype, first);
+        tile_load(x, src, src_dtype, first);
+        if (dst_dtype != SHERD_F32) {
+            for (int i = 0; i < TILE_VECS; i++) {
+                x[i] = vec_quiet(x[i]);
+            }
+        }
+        tile_store(dst, dst_dtype, first, x, is_streaming);
+    }
+    stream_fence();
+    sherdi_cast_elems(dst, dst_dtype, src, src_dtype, first, count_elems);
+}
+
+static void run_accumulate(void *acc, sherd_dtype acc_dtype, const void *x, sherd_dtype x_dtype,
+                           size_t count_elems)
+{
+    size_t first = 0;
+
+    for (; first + TILE_ELEMS <= count_elems; first += TILE_ELEMS) {
+        vec_f32 sum[TILE_VECS];
+
+        tile_prefetch(x, x_dtype, first);
+        tile_load(sum, x, x_dtype, first);
+        tile_add(sum, acc, acc_dtype, first);
+        tile_store(acc, acc_dtype, first, sum, 0);
+    }
+    sherdi_accumulate_elems(acc, acc_dtype, x, x_dtype, first, count_elems);
+}
+
+/* -------------------------------------------------------- copy and zero -- */
+
+static void run_copy(void *dst, const void *src, size_t len_bytes, int is_streaming)
+{
+    size_t      head = sherdi_min_size(bytes_to_line(dst), len_bytes);
+    char       *to   = (char *)dst + head;
+    const char *from = (const char *)src + head;
+    size_t      body = (len_bytes - head) & ~(size_t)255;
+
+    if (!is_streaming) {
+        memcpy(dst, src, len_bytes);
+        return;
+    }
+    memcpy(dst, src, head);
+    for (size_t i = 0; i < body; i += 4 * CACHE_LINE_BYTES) {
+        for (size_t k = 0; k < 4 * CACHE_LINE_BYTES; k += CACHE_LINE_BYTES) {
+            __builtin_prefetch(from + i + k + AHEAD_BYTES, 0, 3);
+        }
+        for (size_t k = 0; k < 4 * CACHE_LINE_BYTES; k += 4 * LANES) {
+            vec_stream_bits(to + i + k, vec_load_bits(from + i + k));
+        }
+    }
+    stream_fence();
+    memcpy(to + body, from + body, len_bytes - head - body);
+}
+
+static void run_zero(void *dst, size_t len_bytes, int is_streaming)
+{
+    size_t   head = sherdi_min_size(bytes_to_line(dst), len_bytes);
+    char    *to   = (char *)dst + head;
+    size_t   body = (len_bytes - head) & ~(size_t)(CACHE_LINE_BYTES - 1);
+    vec_bits none = vec_zero_bits();
+
+    if (!is_streaming) {
+        memset(dst, 0, len_bytes);
+        return;
+    }
+    memset(dst, 0, head);
+    for (size_t i = 0; i < body; i += 4 * LANES) {
+        vec_stream_bits(to + i, none);
+    }
+    stream_fence();
+    memset(to + body, 0, len_bytes - head - body);
+}

@@ -1,0 +1,88 @@
+#include "tests/kernels/bits.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+guarded guarded_make(sherd_dtype dtype, size_t count_elems, size_t shift)
+{
+    size_t  elem_bytes = sherd_dtype_bytes(dtype);
+    size_t  lead_bytes = SHERD_ALIGN_BYTES + shift * elem_bytes;
+    guarded array      = {.dtype = dtype, .count_elems = count_elems};
+
+    array.total_bytes = lead_bytes + count_elems * elem_bytes + GUARD_BYTES;
+    array.start = aligned_alloc(SHERD_ALIGN_BYTES, (array.total_bytes + SHERD_ALIGN_BYTES - 1) /
+                                                       SHERD_ALIGN_BYTES * SHERD_ALIGN_BYTES);
+    CHECK(array.start != NULL);
+    memset(array.start, GUARD_BYTE, array.total_bytes);
+    array.first = array.start + lead_bytes;
+    return array;
+}
+
+static uint32_t wild_bits(uint64_t random)
+{
+    uint32_t bits = (uint32_t)random;
+
+    switch (random >> 60) {
+    case 0:
+        return bits & 0x807fffffu; /* denormal */
+    case 1:
+        return (bits & 0x807fffffu) | 0x7f800000u; /* NaN */
+    case 2:
+        return (bits & 0x80000000u) | 0x7f800000u; /* Inf */
+    case 3:
+        return bits & 0x80000000u;
+    case 4:
+        return (bits & 0xffff0000u) | 0x8000u; /* half way between two of bf16 */
+    case 5:                                    /* half way between two of fp16 */
+        return (bits & 0x80000000u) | ((bits & 0x0fffe000u) + 0x38000000u) | 0x1000u;
+    case 6: /* around the denormals of fp16 */
+        return (bits & 0x81ffffffu) | 0x32000000u;
+    case 7:
+        return (bits & 0x80ffffffu) | 0x7e000000u; /* huge */
+    case 8:
+    case 9:
+    case 10:
+        return (bits & 0x807fffffu) | 0x3f000000u; /* near one */
+    default:
+        return bits;
+    }
+}
+
+static uint16_t tame_half(uint64_t *seed, sherd_dtype dtype)
+{
+    float x = test_random_float(seed);
+
+    return dtype == SHERD_BF16 ? sherdi_cast_f32_bf16(x) : sherdi_cast_f32_f16(x);
+}
+
+void guarded_fill(guarded *array, input_kind kind, uint64_t *seed)
+{
+    for (size_t i = 0; i < array->count_elems; i++) {
+        if (array->dtype == SHERD_F32) {
+            float *x = (float *)(void *)array->first;
+
+            if (kind == INPUT_TAME) {
+                x[i] = test_random_float(seed);
+            } else {
+                uint32_t bits = wild_bits(test_random(seed));
+                memcpy(&x[i], &bits, sizeof(bits));
+            }
+        } else {
+            uint16_t *x = (uint16_t *)(void *)array->first;
+
+            x[i] = kind == INPUT_TAME ? tame_half(seed, array->dtype) : (uint16_t)test_random(seed);
+        }
+    }
+}
+
+void guarded_copy(guarded *to, const guarded *from)
+{
+    CHECK_INT(from->total_bytes, to->total_bytes);
+    memcpy(to->start, from->start, from->total_bytes);
+}
+
+void guarded_free(guarded *array)
+{
+    free(array->start);
+    array->start = NULL;
+}

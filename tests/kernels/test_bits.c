@@ -1,0 +1,653 @@
+/* Every instruction set gives the bits of scalar: all kernels, types, lengths around the
+ * vector sizes, starts that no vector is aligned to, inputs of every kind, one to three threads.
+ * Arrays are compared with the guard bytes around them. */
+#include "tests/kernels/bits.h"
+
+#include <string.h>
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
+
+static const sherd_dtype DTYPES[] = {SHERD_F32, SHERD_BF16, SHERD_F16};
+
+#define NUM_DTYPES 3
+#define NUM_ISAS   3
+/* Long enough for three parts, not a multiple of anything. */
+#define LONG_ELEMS (3 * 128 * 64 + 77)
+
+static const char *const ISAS[NUM_ISAS] = {"scalar", "avx2", "avx512"};
+
+/* One way to compute: an instruction set and a number of threads. */
+static sherdi_backend backend_of(const char *isa, int threads)
+{
+    return (sherdi_backend){
+        .name = "cpu", .kernels = sherdi_kernels_cpu_find(isa), .threads = threads};
+}
+
+/* Calls body for every way that this machine has. */
+static void every_way(void (*body)(const sherdi_backend *yardstick, const sherdi_backend *tested))
+{
+    sherdi_backend yardstick = backend_of("scalar", 1);
+
+    for (int i = 0; i < NUM_ISAS; i++) {
+        for (int threads = 1; threads <= 3; threads++) {
+            sherdi_backend tested = backend_of(ISAS[i], threads);
+
+            if (tested.kernels != NULL && (i > 0 || threads > 1)) {
+                body(&yardstick, &tested);
+            }
+        }
+    }
+}
+
+/* Short lengths where one thread does all, a long one where several share. */
+static size_t next_length(const sherdi_backend *tested, size_t length)
+{
+    if (tested->threads == 1 && length < 130) {
+        return length + 1;
+    }
+    return length < LONG_ELEMS ? LONG_ELEMS : SIZE_MAX;
+}
+
+/* ----------------------------------------------------------------- adam -- */
+
+typedef struct adam_arrays {
+    guarded grad, master, m, v, param;
+} adam_arrays;
+
+typedef struct adam_shape {
+    const sherdi_span *spans;
+    size_t             num_spans;
+    size_t             block_elems;
+    size_t             shift;
+    sherd_dtype        grad_dtype;
+    sherd_dtype        param_dtype;
+    int                has_param;
+    input_kind         kind;
+} adam_shape;
+
+static const sherdi_adam_coeffs COEFFS[2] = {
+    {.grad_scale      = 0.37f,
+     .beta1           = 0.9f,
+     .one_minus_beta1 = 0.1f,
+     .beta2           = 0.999f,
+     .one_minus_beta2 = 0.001f,
+     .eps             = 1e-8f,
+     .neg_lr_decay    = -1e-3f,
+     .l2_decay        = 0.0f,
+     .neg_step_size   = -0.01f,
+     .inv_sqrt_bias   = 3.7f},
+    {.grad_scale      = 1.0f / 65536.0f,
+     .beta1           = 0.8f,
+     .one_minus_beta1 = 0.2f,
+     .beta2           = 0.95f,
+     .one_minus_beta2 = 0.05f,
+     .eps             = 1e-6f,
+     .neg_lr_decay    = 0.0f,
+     .l2_decay        = 0.1f,
+     .neg_step_size   = -0.3f,
+     .inv_sqrt_bias   = 1.0f},
+};
+
+static adam_arrays adam_make(const adam_shape *shape)
+{
+    return (adam_arrays){
+        .grad   = guarded_make(shape->grad_dtype, shape->block_elems, shape->shift),
+        .master = guarded_make(SHERD_F32, shape->block_elems, shape->shift),
+        .m      = guarded_make(SHERD_F32, shape->block_elems, shape->shift),
+        .v      = guarded_make(SHERD_F32, shape->block_elems, shape->shift),
+        .param  = guarded_make(shape->param_dtype, shape->block_elems, shape->shift),
+    };
+}
+
+static void adam_free(adam_arrays *arrays)
+{
+    guarded_free(&arrays->grad);
+    guarded_free(&arrays->master);
+    guarded_free(&arrays->m);
+    guarded_free(&arrays->v);
+    guarded_free(&arrays->param);
+}
+
+static void adam_copy(adam_arrays *to, const adam_arrays *from)
+{
+    guarded_copy(&to->grad, &from->grad);
+    guarded_copy(&to->master, &from->master);
+    guarded_copy(&to->m, &from->m);
+    guarded_copy(&to->v, &from->v);
+    guarded_copy(&to->param, &from->param);
+}
+
+static void adam_check_equal(const adam_arrays *want, const adam_arrays *got)
+{
+    CHECK_GUARDED(&want->grad, &got->grad);
+    CHECK_GUARDED(&want->m, &got->m);
+    CHECK_GUARDED(&want->v, &got->v);
+    CHECK_GUARDED(&want->master, &got->master);
+    CHECK_GUARDED(&want->param, &got->param);
+}
+
+static uint64_t adam_run(const sherdi_backend *backend, const adam_shape *shape,
+                         adam_arrays *arrays)
+{
+    uint64_t         fingerprint = 17; /* the share is added */
+    sherdi_adam_args args        = {
+               .spans       = shape->spans,
+               .num_spans   = shape->num_spans,
+               .coeffs      = COEFFS,
+               .grad        = arrays->grad.first,
+               .grad_dtype  = shape->grad_dtype,
+               .master      = (float *)(void *)arrays->master.first,
+               .m           = (float *)(void *)arrays->m.first,
+               .v           = (float *)(void *)arrays->v.first,
+               .param       = shape->has_param ? arrays->param.first : NULL,
+               .param_dtype = shape->param_dtype,
+               .fingerprint = &fingerprint,
+    };
+
+    backend->kernels->adam(backend, &args);
+    CHECK_INT(fingerprint - 17,
+              backend->kernels->fingerprint(backend, shape->spans, shape->num_spans, args.master));
+    return fingerprint;
+}
+
+static void adam_compare(const sherdi_backend *yardstick, const sherdi_backend *tested,
+                         const adam_shape *shape)
+{
+    uint64_t    seed  = shape->block_elems * 977 + shape->shift;
+    adam_arrays start = adam_make(shape);
+    adam_arrays want  = adam_make(shape);
+    adam_arrays got   = adam_make(shape);
+
+    guarded_fill(&start.grad, shape->kind, &seed);
+    guarded_fill(&start.master, shape->kind, &seed);
+    guarded_fill(&start.m, shape->kind, &seed);
+    guarded_fill(&start.v, shape->kind, &seed);
+    for (size_t i = 0; shape->kind == INPUT_TAME && i < shape->block_elems; i++) {
+        float *v = (float *)(void *)start.v.first;
+        v[i]     = v[i] * v[i];
+    }
+    adam_copy(&want, &start);
+    adam_copy(&got, &start);
+    CHECK_INT(adam_run(yardstick, shape, &want), adam_run(tested, shape, &got));
+    adam_check_equal(&want, &got);
+    adam_free(&start);
+    adam_free(&want);
+    adam_free(&got);
+}
+
+static void adam_all_types(const sherdi_backend *yardstick, const sherdi_backend *tested,
+                           adam_shape shape)
+{
+    for (int kind = 0; kind < INPUT_KINDS; kind++) {
+        for (int grad = 0; grad < NUM_DTYPES; grad++) {
+            for (int param = -1; param < NUM_DTYPES; param++) {
+                shape.kind        = (input_kind)kind;
+                shape.grad_dtype  = DTYPES[grad];
+                shape.param_dtype = DTYPES[param < 0 ? 0 : param];
+                shape.has_param   = param >= 0;
+                adam_compare(yardstick, tested, &shape);
+            }
+        }
+    }
+}
+
+static void adam_body(const sherdi_backend *yardstick, const sherdi_backend *tested)
+{
+    for (size_t length = 0; length != SIZE_MAX; length = next_length(tested, length)) {
+        sherdi_span span  = {.count_elems = length, .first_index = 1000003 * length, .group = 0};
+        adam_shape  shape = {
+             .spans = &span, .num_spans = 1, .block_elems = length, .shift = length % 5};
+
+        adam_all_types(yardstick, tested, shape);
+    }
+}
+
+static void adam_every_variant_equals_scalar(void)
+{
+    every_way(adam_body);
+}
+
+/* Spans of odd lengths with padding between, two groups, an index range over a multiple of
+ * 2^32, an empty span. The comparison covers the padding. */
+static void adam_spans_body(const sherdi_backend *yardstick, const sherdi_backend *tested)
+{
+    const sherdi_span spans[] = {
+        {.offset_elems = 64, .count_elems = 130, .first_index = 5, .group = 1},
+        {.offset_elems = 320, .count_elems = 0, .first_index = 135, .group = 0},
+        {.offset_elems = 384, .count_elems = 20000, .first_index = 0xffffffffu - 9000, .group = 0},
+        {.offset_elems = 20416, .count_elems = 1, .first_index = 0x1ffffffffu, .group = 1},
+        {.offset_elems = 20489, .count_elems = 9001, .first_index = 0x300000007u, .group = 1},
+    };
+    adam_shape shape = {.spans = spans, .num_spans = 5, .block_elems = 29568};
+
+    adam_all_types(yardstick, tested, shape);
+}
+
+static void adam_spans_leave_the_padding_alone(void)
+{
+    every_way(adam_spans_body);
+}
+
+static void adam_no_spans_does_nothing(void)
+{
+    for (int i = 0; i < NUM_ISAS; i++) {
+        sherdi_backend backend = backend_of(ISAS[i], 2);
+        adam_shape     shape   = {.spans = NULL, .num_spans = 0, .block_elems = 64};
+        adam_arrays    arrays;
+
+        if (backend.kernels != NULL) {
+            arrays = adam_make(&shape);
+            CHECK_INT(17, adam_run(&backend, &shape, &arrays));
+            adam_free(&arrays);
+        }
+    }
+}
+
+/* Enough bytes that the written parameters go around the caches. */
+static void adam_large_body(const sherdi_backend *yardstick, const sherdi_backend *tested)
+{
+    for (size_t shift = 0; shift < 2; shift++) {
+        sherdi_span span  = {.count_elems = 330001};
+        adam_shape  shape = {.spans       = &span,
+                             .num_spans   = 1,
+                             .block_elems = 330001,
+                             .shift       = shift,
+                             .grad_dtype  = SHERD_BF16,
+                             .kind        = INPUT_WILD,
+                             .has_param   = 1};
+
+        for (int param = 0; param < NUM_DTYPES; param++) {
+            shape.param_dtype = DTYPES[param];
+            adam_compare(yardstick, tested, &shape);
+        }
+    }
+}
+
+static void adam_large_blocks_equal_scalar(void)
+{
+    every_way(adam_large_body);
+}
+
+/* ----------------------------------------------------------------- norm -- */
+
+static void sumsq_compare(const sherdi_backend *yardstick, const sherdi_backend *tested,
+                          sherd_dtype dtype, size_t chunks, input_kind kind)
+{
+    uint64_t        seed  = chunks;
+    guarded         x     = guarded_make(dtype, chunks * SHERD_CHUNK_ELEMS, chunks % 3);
+    sherdi_norm_acc start = {.bins = {1, 2, 3, UINT64_MAX}, .nonfinite = 1};
+    sherdi_norm_acc want  = start;
+    sherdi_norm_acc got   = start;
+
+    guarded_fill(&x, kind, &seed);
+    yardstick->kernels->sumsq(yardstick, x.first, dtype, x.count_elems, &want);
+    tested->kernels->sumsq(tested, x.first, dtype, x.count_elems, &got);
+    CHECK_BYTES_EQUAL(&want, &got, sizeof(want));
+    guarded_free(&x);
+}
+
+static void sumsq_body(const sherdi_backend *yardstick, const sherdi_backend *tested)
+{
+    for (int dtype = 0; dtype < NUM_DTYPES; dtype++) {
+        for (int kind = 0; kind < INPUT_KINDS; kind++) {
+            for (size_t chunks = 0; chunks < 35; chunks++) {
+                sumsq_compare(yardstick, tested, DTYPES[dtype], chunks, (input_kind)kind);
+            }
+            sumsq_compare(yardstick, tested, DTYPES[dtype], 1001, (input_kind)kind);
+        }
+    }
+}
+
+static void sumsq_every_variant_equals_scalar(void)
+{
+    every_way(sumsq_body);
+}
+
+/* --------------------------------------------------------------- reduce -- */
+
+#define MAX_SRCS 5
+
+typedef struct reduce_shape {
+    int         num_srcs;
+    sherd_dtype src_dtype, comm_dtype, dst_dtype;
+    int         accumulate;
+    int         in_place; /* dst is the last source, one of more_dsts the first */
+    size_t      count_elems, shift;
+    input_kind  kind;
+} reduce_shape;
+
+typedef struct reduce_arrays {
+    guarded srcs[MAX_SRCS];
+    guarded dsts[3];
+} reduce_arrays;
+
+static reduce_arrays reduce_make(const reduce_shape *shape)
+{
+    reduce_arrays arrays;
+    uint64_t      seed = shape->count_elems + 31 * (uint64_t)shape->num_srcs;
+
+    for (int k = 0; k < MAX_SRCS; k++) {
+        arrays.srcs[k] = guarded_make(shape->src_dtype, shape->count_elems, shape->shift);
+        guarded_fill(&arrays.srcs[k], shape->kind, &seed);
+    }
+    for (int k = 0; k < 3; k++) {
+        arrays.dsts[k] = guarded_make(shape->dst_dtype, shape->count_elems, shape->shift);
+        guarded_fill(&arrays.dsts[k], shape->kind, &seed);
+    }
+    return arrays;
+}
+
+static void reduce_run(const sherdi_backend *backend, const reduce_shape *shape,
+                       reduce_arrays *arrays)
+{
+    const void *srcs[MAX_SRCS];
+    int         in_place = shape->in_place && shape->src_dtype == shape->dst_dtype;
+    void       *more[2]  = {in_place ? arrays->srcs[0].first : arrays->dsts[1].first,
+                     arrays->dsts[2].first};
+    sherdi_reduce_args args = {
+        .srcs          = srcs,
+        .num_srcs      = shape->num_srcs,
+        .src_dtype     = shape->src_dtype,
+        .comm_dtype    = shape->comm_dtype,
+        .dst           = in_place ? arrays->srcs[shape->num_srcs - 1].first : arrays->dsts[0].first,
+        .dst_dtype     = shape->dst_dtype,
+        .count_elems   = shape->count_elems,
+        .scale         = 1.0f / 3.0f,
+        .accumulate    = shape->accumulate,
+        .more_dsts     = more,
+        .num_more_dsts = shape->num_srcs == 1 ? 0 : 2,
+    };
+
+    for (int k = 0; k < shape->num_srcs; k++) {
+        srcs[k] = arrays->srcs[k].first;
+    }
+    backend->kernels->reduce(backend, &args);
+}
+
+static void reduce_compare(const sherdi_backend *yardstick, const sherdi_backend *tested,
+                           const reduce_shape *shape)
+{
+    reduce_arrays want = reduce_make(shape);
+    reduce_arrays got  = reduce_make(shape);
+
+    reduce_run(yardstick, shape, &want);
+    reduce_run(tested, shape, &got);
+    for (int k = 0; k < MAX_SRCS; k++) {
+        CHECK_GUARDED(&want.srcs[k], &got.srcs[k]);
+        guarded_free(&want.srcs[k]);
+        guarded_free(&got.srcs[k]);
+    }
+    for (int k = 0; k < 3; k++) {
+        CHECK_GUARDED(&want.dsts[k], &got.dsts[k]);
+        guarded_free(&want.dsts[k]);
+        guarded_free(&got.dsts[k]);
+    }
+}
+
+/* Types of source, communication and destination, number i of 27. */
+static void reduce_types(reduce_shape *shape, int i)
+{
+    shape->src_dtype  = DTYPES[i / 9];
+    shape->comm_dtype = DTYPES[i / 3 % 3];
+    shape->dst_dtype  = DTYPES[i % 3];
+}
+
+static void reduce_body(const sherdi_backend *yardstick, const sherdi_backend *tested)
+{
+    for (size_t length = 0; length != SIZE_MAX; length = next_length(tested, length)) {
+        for (int i = 0; i < 27 * 2 * INPUT_KINDS; i++) {
+            reduce_shape shape = {.num_srcs    = 1 + (int)((length + (size_t)i) % MAX_SRCS),
+                                  .count_elems = length,
+                                  .shift       = length % 3,
+                                  .kind        = (input_kind)(i / 27 % INPUT_KINDS),
+                                  .accumulate  = i / (27 * INPUT_KINDS),
+                                  .in_place    = (length + (size_t)i) % 2 == 0};
+
+            reduce_types(&shape, i % 27);
+            if (shape.accumulate || shape.dst_dtype == shape.comm_dtype ||
+                shape.dst_dtype == SHERD_F32) {
+                reduce_compare(yardstick, tested, &shape);
+            }
+        }
+    }
+}
+
+static void reduce_every_variant_equals_scalar(void)
+{
+    every_way(reduce_body);
+}
+
+static void reduce_large_body(const sherdi_backend *yardstick, const sherdi_backend *tested)
+{
+    reduce_shape shape = {.num_srcs    = 2,
+                          .src_dtype   = SHERD_BF16,
+                          .comm_dtype  = SHERD_BF16,
+                          .dst_dtype   = SHERD_BF16,
+                          .count_elems = 900001,
+                          .kind        = INPUT_WILD};
+
+    for (shape.shift = 0; shape.shift < 2; shape.shift++) {
+        for (shape.in_place = 0; shape.in_place < 2; shape.in_place++) {
+            reduce_compare(yardstick, tested, &shape);
+        }
+    }
+}
+
+static void reduce_large_equals_scalar(void)
+{
+    every_way(reduce_large_body);
+}
+
+/* --------------------------------------------------- cast and accumulate -- */
+
+static void cast_compare(const sherdi_backend *yardstick, const sherdi_backend *tested,
+                         const guarded *src, sherd_dtype dst_dtype, size_t shift)
+{
+    guarded want = guarded_make(dst_dtype, src->count_elems, shift);
+    guarded got  = guarded_make(dst_dtype, src->count_elems, shift);
+
+    yardstick->kernels->cast(yardstick, want.first, dst_dtype, src->first, src->dtype,
+                             src->count_elems);
+    tested->kernels->cast(tested, got.first, dst_dtype, src->first, src->dtype, src->count_elems);
+    CHECK_GUARDED(&want, &got);
+    guarded_free(&want);
+    guarded_free(&got);
+}
+
+static void accumulate_compare(const sherdi_backend *yardstick, const sherdi_backend *tested,
+                               const guarded *x, sherd_dtype acc_dtype, size_t shift,
+                               input_kind kind)
+{
+    uint64_t seed = x->count_elems + 5;
+    guarded  want = guarded_make(acc_dtype, x->count_elems, shift);
+    guarded  got  = guarded_make(acc_dtype, x->count_elems, shift);
+
+    guarded_fill(&want, kind, &seed);
+    guarded_copy(&got, &want);
+    yardstick->kernels->accumulate(yardstick, want.first, acc_dtype, x->first, x->dtype,
+                                   x->count_elems);
+    tested->kernels->accumulate(tested, got.first, acc_dtype, x->first, x->dtype, x->count_elems);
+    CHECK_GUARDED(&want, &got);
+    guarded_free(&want);
+    guarded_free(&got);
+}
+
+static void map_compare(const sherdi_backend *yardstick, const sherdi_backend *tested,
+                        size_t length, input_kind kind)
+{
+    for (int from = 0; from < NUM_DTYPES; from++) {
+        uint64_t seed = length;
+        guarded  x    = guarded_make(DTYPES[from], length, length % 7);
+
+        guarded_fill(&x, kind, &seed);
+        for (int to = 0; to < NUM_DTYPES; to++) {
+            cast_compare(yardstick, tested, &x, DTYPES[to], length % 5);
+            accumulate_compare(yardstick, tested, &x, DTYPES[to], length % 5, kind);
+        }
+        guarded_free(&x);
+    }
+}
+
+static void map_body(const sherdi_backend *yardstick, const sherdi_backend *tested)
+{
+    for (size_t length = 0; length != SIZE_MAX; length = next_length(tested, length)) {
+        map_compare(yardstick, tested, length, INPUT_TAME);
+        map_compare(yardstick, tested, length, INPUT_WILD);
+    }
+    map_compare(yardstick, tested, 2200003, INPUT_WILD); /* around the caches */
+}
+
+static void cast_and_accumulate_every_variant_equals_scalar(void)
+{
+    every_way(map_body);
+}
+
+/* Every value of the 16-bit types, and fp32 in steps that meet every exponent. */
+static void cast_all_values_body(const sherdi_backend *yardstick, const sherdi_backend *tested)
+{
+    guarded   bf16   = guarded_make(SHERD_BF16, 65536, 0);
+    guarded   f16    = guarded_make(SHERD_F16, 65536, 0);
+    guarded   f32    = guarded_make(SHERD_F32, 1 << 20, 0);
+    uint16_t *bits16 = (uint16_t *)(void *)bf16.first;
+    uint32_t *bits32 = (uint32_t *)(void *)f32.first;
+
+    for (uint32_t i = 0; i < 65536; i++) {
+        bits16[i] = (uint16_t)i;
+    }
+    memcpy(f16.first, bf16.first, 65536 * 2);
+    for (uint32_t i = 0; i < 1 << 20; i++) {
+        bits32[i] = i << 12 | (i * 2654435761u >> 20);
+    }
+    for (int to = 0; to < NUM_DTYPES; to++) {
+        cast_compare(yardstick, tested, &bf16, DTYPES[to], 0);
+        cast_compare(yardstick, tested, &f16, DTYPES[to], 0);
+        cast_compare(yardstick, tested, &f32, DTYPES[to], 0);
+    }
+    guarded_free(&bf16);
+    guarded_free(&f16);
+    guarded_free(&f32);
+}
+
+static void cast_all_values_equal_scalar(void)
+{
+    every_way(cast_all_values_body);
+}
+
+/* -------------------------------------------------------- copy and zero -- */
+
+static void copy_compare(const sherdi_backend *tested, size_t len_bytes, size_t shift)
+{
+    uint64_t seed = len_bytes;
+    guarded  src  = guarded_make(SHERD_BF16, len_bytes / 2 + 1, 3);
+    guarded  want = guarded_make(SHERD_BF16, len_bytes / 2 + 1, shift);
+    guarded  got  = guarded_make(SHERD_BF16, len_bytes / 2 + 1, shift);
+
+    guarded_fill(&src, INPUT_WILD, &seed);
+    memcpy(want.first, src.first, len_bytes);
+    tested->kernels->copy(tested, got.first, src.first, len_bytes);
+    CHECK_GUARDED(&want, &got);
+    memset(want.first, 0, len_bytes);
+    tested->kernels->zero(tested, got.first, len_bytes);
+    CHECK_GUARDED(&want, &got);
+    guarded_free(&src);
+    guarded_free(&want);
+    guarded_free(&got);
+}
+
+static void copy_body(const sherdi_backend *yardstick, const sherdi_backend *tested)
+{
+    (void)yardstick;
+    for (size_t len_bytes = 0; len_bytes < 300; len_bytes++) {
+        copy_compare(tested, len_bytes, len_bytes % 7);
+    }
+    copy_compare(tested, 300001, 1);
+    copy_compare(tested, (9 << 20) + 1, 1);
+    copy_compare(tested, 9 << 20, 0);
+    copy_compare(tested, (8 << 20) + 4099, 5);
+}
+
+static void copy_and_zero_reach_their_bytes_alone(void)
+{
+    every_way(copy_body);
+}
+
+/* ---------------------------------------------------------- fingerprint -- */
+
+static void fingerprint_is_the_plain_sum(void)
+{
+    uint64_t seed = 3;
+    guarded  x    = guarded_make(SHERD_F32, LONG_ELEMS, 1);
+
+    guarded_fill(&x, INPUT_WILD, &seed);
+    for (size_t length = 0; length <= LONG_ELEMS; length = length < 130 ? length + 1 : length * 5) {
+        sherdi_span span = {.count_elems = length, .first_index = ((uint64_t)7 << 32) - 66};
+        uint64_t    want = 0;
+
+        for (size_t i = 0; i < length; i++) {
+            want += sherdi_mix_element(span.first_index + i, ((float *)(void *)x.first)[i]);
+        }
+        for (int i = 0; i < 2 * NUM_ISAS; i++) {
+            sherdi_backend backend = backend_of(ISAS[i / 2], 1 + i % 2);
+
+            if (backend.kernels != NULL) {
+                CHECK_INT(want, backend.kernels->fingerprint(&backend, &span, 1,
+                                                             (const float *)(const void *)x.first));
+            }
+        }
+    }
+    guarded_free(&x);
+}
+
+/* --------------------------------------------- the caller's environment -- */
+
+/* A caller that flushes denormals and rounds another way gets the same bits, and keeps its own
+ * settings. */
+static void kernels_ignore_the_callers_float_settings(void)
+{
+#if defined(__x86_64__)
+    const unsigned flush_and_truncate = 0x1f80u | 0x8040u | 0x6000u;
+
+    for (int i = 0; i < NUM_ISAS; i++) {
+        sherdi_backend backend = backend_of(ISAS[i], 1 + i % 2);
+        uint64_t       seed    = 11;
+        sherdi_span    span    = {.count_elems = LONG_ELEMS};
+        adam_shape     shape   = {
+                  .spans = &span, .num_spans = 1, .block_elems = LONG_ELEMS, .kind = INPUT_WILD};
+        adam_arrays want;
+        adam_arrays got;
+
+        if (backend.kernels == NULL) {
+            continue;
+        }
+        want = adam_make(&shape);
+        got  = adam_make(&shape);
+        guarded_fill(&want.grad, INPUT_WILD, &seed);
+        guarded_fill(&want.master, INPUT_WILD, &seed);
+        guarded_fill(&want.m, INPUT_WILD, &seed);
+        guarded_fill(&want.v, INPUT_WILD, &seed);
+        adam_copy(&got, &want);
+        (void)adam_run(&backend, &shape, &want);
+        _mm_setcsr(flush_and_truncate);
+        (void)adam_run(&backend, &shape, &got);
+        CHECK_INT(flush_and_truncate, _mm_getcsr() & ~0x3fu);
+        _mm_setcsr(0x1f80u);
+        adam_check_equal(&want, &got);
+        adam_free(&want);
+        adam_free(&got);
+    }
+#else
+    test_skip("written for x86");
+#endif
+}
+
+static const test_case CASES[] = {
+    CASE(adam_every_variant_equals_scalar),  CASE(adam_spans_leave_the_padding_alone),
+    CASE(adam_no_spans_does_nothing),        CASE(adam_large_blocks_equal_scalar),
+    CASE(sumsq_every_variant_equals_scalar), CASE(reduce_every_variant_equals_scalar),
+    CASE(reduce_large_equals_scalar),        CASE(cast_and_accumulate_every_variant_equals_scalar),
+    CASE(cast_all_values_equal_scalar),      CASE(copy_and_zero_reach_their_bytes_alone),
+    CASE(fingerprint_is_the_plain_sum),      CASE(kernels_ignore_the_callers_float_settings),
+};
+
+RUN_MAIN(CASES)
