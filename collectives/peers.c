@@ -1,0 +1,425 @@
+/* What the ranks of one host do between meetings. See peers.h.
+ *
+ * Where all ranks pass world memory, each reads its peers' bytes where they lie: one copy, no
+ * staging, and a second meeting at the end so that nobody changes what is still being read.
+ * All other memory goes through the bounce buffers, piece by piece. */
+#include "collectives/peers.h"
+
+#include "base/checked.h"
+
+#include <string.h>
+
+static int place_is_shared(peers_place place)
+{
+    return place.segment != 0;
+}
+
+/* Every rank passed world memory, and this rank still has its part of each. Decided by what
+ * all published, so all decide alike. */
+static int sends_are_shared(const sherdi_peers *peers)
+{
+    for (int i = 0; i < peers->count; i++) {
+        if (!place_is_shared(sherdi_peers_note(peers, i)->send)) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+static int recvs_are_shared(const sherdi_peers *peers)
+{
+    for (int i = 0; i < peers->count; i++) {
+        if (!place_is_shared(sherdi_peers_note(peers, i)->recv)) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+static sherd_status place_read(const sherdi_peers *peers, int index, peers_place place,
+                               unsigned char **out)
+{
+    unsigned char *at = sherdi_peers_at(peers, index, place);
+
+    if (at == NULL) {
+        return sherdi_world_fail(peers->world, SHERD_E_INVAL,
+                                 "rank %d passes world memory that rank %d has freed",
+                                 peers->ranks[index], peers->world->rank);
+    }
+    *out = at;
+    return SHERD_OK;
+}
+
+/* The half that is published at the next meeting, and the one of the last meeting. */
+static unsigned char *half_to_fill(const sherdi_peers *peers)
+{
+    return peers->bounce +
+           ((size_t)peers->me * 2 + ((peers->meetings + 1) & 1)) * PEERS_HALF_BYTES;
+}
+
+static const unsigned char *half_of(const sherdi_peers *peers, int index)
+{
+    return peers->bounce + ((size_t)index * 2 + (peers->meetings & 1)) * PEERS_HALF_BYTES;
+}
+
+static void copy(const sherdi_peers *peers, void *dst, const void *src, size_t len_bytes)
+{
+    if (dst != src) {
+        peers->world->backend->kernels->copy(peers->world->backend, dst, src, len_bytes);
+    }
+}
+
+/* Each begins with its neighbour, so that not all read one rank's memory at once. */
+static int neighbour(const sherdi_peers *peers, int step)
+{
+    return (peers->me + step) % peers->count;
+}
+
+/* ---------------------------------------------------------- all-gather -- */
+
+static unsigned char *gather_slice(const sherdi_peers *peers, const sherdi_all_gather_args *args,
+                                   int index)
+{
+    return (unsigned char *)args->recv + (size_t)peers->ranks[index] * args->slice_bytes;
+}
+
+/* The peers' senders lie where mine lies, or, in place, at their own slice. */
+static sherd_status gather_stable(sherdi_peers *peers, const sherdi_all_gather_args *args)
+{
+    int         is_in_place = args->send == gather_slice(peers, args, peers->me);
+    peers_place place       = sherdi_peers_find_place(peers, args->send, args->slice_bytes);
+
+    if (!place_is_shared(place)) {
+        return sherdi_fail(SHERD_E_INVAL, "all-gather: stable senders must lie in world memory");
+    }
+    copy(peers, gather_slice(peers, args, peers->me), args->send, args->slice_bytes);
+    for (int step = 1; step < peers->count; step++) {
+        int            index = neighbour(peers, step);
+        unsigned char *from  = sherdi_peers_at(peers, index, place);
+
+        if (is_in_place) {
+            from += (ptrdiff_t)(peers->ranks[index] - peers->world->rank) *
+                    (ptrdiff_t)args->slice_bytes;
+        }
+        copy(peers, gather_slice(peers, args, index), from, args->slice_bytes);
+    }
+    return SHERD_OK;
+}
+
+static sherd_status gather_in_place(sherdi_peers *peers, const sherdi_all_gather_args *args)
+{
+    for (int step = 0; step < peers->count; step++) {
+        int            index = neighbour(peers, step);
+        unsigned char *from = NULL;
+
+        SHERDI_TRY(place_read(peers, index, sherdi_peers_note(peers, index)->send, &from));
+        copy(peers, gather_slice(peers, args, index), from, args->slice_bytes);
+    }
+    return sherdi_peers_meet(peers);
+}
+
+static void gather_mail(sherdi_peers *peers, const sherdi_all_gather_args *args)
+{
+    for (int i = 0; i < peers->count && args->slice_bytes > 0; i++) {
+        memcpy(gather_slice(peers, args, i), sherdi_peers_mail(peers, i), args->slice_bytes);
+    }
+}
+
+static sherd_status gather_bounce(sherdi_peers *peers, const sherdi_all_gather_args *args)
+{
+    const unsigned char *send = args->send;
+
+    for (size_t at = 0; at < args->slice_bytes; at += PEERS_HALF_BYTES) {
+        size_t piece = sherdi_min_size(PEERS_HALF_BYTES, args->slice_bytes - at);
+
+        copy(peers, half_to_fill(peers), send + at, piece);
+        SHERDI_TRY(sherdi_peers_meet(peers));
+        copy(peers, gather_slice(peers, args, peers->me) + at, send + at, piece);
+        for (int step = 1; step < peers->count; step++) {
+            int index = neighbour(peers, step);
+
+            copy(peers, gather_slice(peers, args, index) + at, half_of(peers, index), piece);
+        }
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherdi_peers_all_gather(sherdi_peers *peers, const sherdi_all_gather_args *args)
+{
+    int        is_mail = args->slice_bytes <= PEERS_MAIL_BYTES;
+    peers_note note    = {.kind      = CALL_ALL_GATHER,
+                          .detail    = args->flags & SHERDI_COLL_STABLE,
+                          .len_bytes = args->slice_bytes};
+
+    SHERDI_TRY(sherdi_peers_check(peers));
+    if (args->slice_bytes > 0 && (args->flags & SHERDI_COLL_STABLE)) {
+        return gather_stable(peers, args);
+    }
+    if (!is_mail) {
+        note.send = sherdi_peers_find_place(peers, args->send, args->slice_bytes);
+    }
+    SHERDI_TRY(sherdi_peers_meet_with(peers, &note, args->send, is_mail ? args->slice_bytes : 0));
+    if (is_mail) {
+        gather_mail(peers, args);
+        return SHERD_OK;
+    }
+    return sends_are_shared(peers) ? gather_in_place(peers, args) : gather_bounce(peers, args);
+}
+
+/* ---------------------------------------------------------- reductions -- */
+
+static uint32_t reduction_detail(const sherdi_reduction_args *args)
+{
+    return (uint32_t)args->send_dtype | (uint32_t)args->comm_dtype << 4 |
+           (uint32_t)args->recv_dtype << 8 | (uint32_t)(args->accumulate != 0) << 12;
+}
+
+static peers_note reduction_note(const sherdi_peers *peers, world_call_kind kind,
+                                 const sherdi_reduction_args *args)
+{
+    size_t     slice_bytes = args->slice_elems * sherd_dtype_bytes(args->send_dtype);
+    peers_note note        = {.kind = kind, .detail = reduction_detail(args), .len_bytes = slice_bytes};
+
+    memcpy(&note.scale_bits, &args->scale, sizeof(note.scale_bits));
+    note.send = sherdi_peers_find_place(peers, args->send,
+                                        slice_bytes * (size_t)peers->world->world_size);
+    return note;
+}
+
+/* A part of a half for each rank of the host, in whole elements and cache lines. */
+static size_t part_bytes(const sherdi_peers *peers)
+{
+    return PEERS_HALF_BYTES / (size_t)peers->count / 64 * 64;
+}
+
+/* Elements [first, first + count) of every slice of this host to my half, a part for each. */
+static void parts_fill(const sherdi_peers *peers, const unsigned char *send, size_t slice_bytes,
+                       size_t first_byte, size_t len_bytes)
+{
+    unsigned char *half = half_to_fill(peers);
+
+    for (int i = 0; i < peers->count; i++) {
+        if (i != peers->me) {
+            copy(peers, half + (size_t)i * part_bytes(peers),
+                 send + (size_t)peers->ranks[i] * slice_bytes + first_byte, len_bytes);
+        }
+    }
+}
+
+/* srcs of this host's ranks for my slice from `first_byte` on. */
+static sherd_status srcs_find(sherdi_peers *peers, const unsigned char *send, int is_shared,
+                              size_t slice_bytes, size_t first_byte)
+{
+    size_t mine = (size_t)peers->world->rank * slice_bytes + first_byte;
+
+    for (int i = 0; i < peers->count; i++) {
+        unsigned char *from = NULL;
+
+        if (i == peers->me) {
+            peers->srcs[peers->ranks[i]] = send + mine;
+        } else if (is_shared) {
+            SHERDI_TRY(place_read(peers, i, sherdi_peers_note(peers, i)->send, &from));
+            peers->srcs[peers->ranks[i]] = from + mine;
+        } else {
+            peers->srcs[peers->ranks[i]] =
+                half_of(peers, i) + (size_t)peers->me * part_bytes(peers);
+        }
+    }
+    return SHERD_OK;
+}
+
+static void srcs_reduce(sherdi_peers *peers, const sherdi_reduction_args *args, void *dst,
+                        size_t count_elems, int num_more_dsts)
+{
+    sherdi_reduce_args reduce = {
+        .srcs          = peers->srcs,
+        .num_srcs      = peers->world->world_size,
+        .src_dtype     = args->send_dtype,
+        .comm_dtype    = args->comm_dtype,
+        .dst           = dst,
+        .dst_dtype     = args->recv_dtype,
+        .count_elems   = count_elems,
+        .scale         = args->scale,
+        .accumulate    = args->accumulate,
+        .more_dsts     = peers->dsts,
+        .num_more_dsts = num_more_dsts,
+    };
+
+    peers->world->backend->kernels->reduce(peers->world->backend, &reduce);
+}
+
+static size_t reduction_piece(const sherdi_peers *peers, const sherdi_reduction_args *args,
+                              int is_shared, const peers_wire *wire)
+{
+    size_t elem_bytes  = sherd_dtype_bytes(args->send_dtype);
+    size_t piece_bytes = args->slice_elems * elem_bytes;
+
+    if (!is_shared) {
+        piece_bytes = sherdi_min_size(piece_bytes, part_bytes(peers));
+    }
+    if (wire != NULL) {
+        piece_bytes = sherdi_min_size(piece_bytes, wire->piece_bytes);
+    }
+    return piece_bytes / elem_bytes;
+}
+
+sherd_status sherdi_peers_reduce_scatter(sherdi_peers *peers, const sherdi_reduction_args *args,
+                                         const peers_wire *wire)
+{
+    size_t               elem_bytes  = sherd_dtype_bytes(args->send_dtype);
+    size_t               slice_bytes = args->slice_elems * elem_bytes;
+    size_t               recv_bytes  = sherd_dtype_bytes(args->recv_dtype);
+    const unsigned char *send        = args->send;
+    unsigned char       *recv        = args->recv;
+    peers_note           note        = reduction_note(peers, CALL_REDUCE_SCATTER, args);
+    int                  is_shared;
+    size_t               piece;
+
+    SHERDI_TRY(sherdi_peers_meet_with(peers, &note, NULL, 0));
+    is_shared = sends_are_shared(peers);
+    piece     = reduction_piece(peers, args, is_shared, wire);
+    for (size_t first = 0; first < args->slice_elems; first += piece) {
+        size_t count = sherdi_min_size(piece, args->slice_elems - first);
+
+        if (wire != NULL) {
+            SHERDI_TRY(wire->start(wire->ctx, args, first, count));
+        }
+        if (!is_shared) {
+            parts_fill(peers, send, slice_bytes, first * elem_bytes, count * elem_bytes);
+            SHERDI_TRY(sherdi_peers_meet(peers));
+        }
+        SHERDI_TRY(srcs_find(peers, send, is_shared, slice_bytes, first * elem_bytes));
+        if (wire != NULL) {
+            SHERDI_TRY(wire->finish(wire->ctx, peers->srcs));
+        }
+        srcs_reduce(peers, args, recv + first * recv_bytes, count, 0);
+    }
+    return is_shared ? sherdi_peers_meet(peers) : SHERD_OK;
+}
+
+/* Reduces my slice once and stores it to every rank's result: no gathering afterwards. */
+static sherd_status all_reduce_push(sherdi_peers *peers, const sherdi_reduction_args *args,
+                                    size_t slice_bytes)
+{
+    size_t mine  = (size_t)peers->world->rank * slice_bytes;
+    int    count = 0;
+
+    SHERDI_TRY(srcs_find(peers, args->send, 1, slice_bytes, 0));
+    for (int step = 1; step < peers->count; step++) {
+        int            index = neighbour(peers, step);
+        unsigned char *to = NULL;
+
+        SHERDI_TRY(place_read(peers, index, sherdi_peers_note(peers, index)->recv, &to));
+        peers->dsts[count++] = to + mine;
+    }
+    srcs_reduce(peers, args, (unsigned char *)args->recv + mine, args->slice_elems, count);
+    return sherdi_peers_meet(peers);
+}
+
+/* Two meetings a piece: parts to their owners, results to all. */
+static sherd_status all_reduce_bounce(sherdi_peers *peers, const sherdi_reduction_args *args,
+                                      size_t slice_bytes)
+{
+    unsigned char *recv  = args->recv;
+    size_t         piece = sherdi_min_size(slice_bytes, part_bytes(peers));
+    size_t         mine  = (size_t)peers->world->rank * slice_bytes;
+
+    for (size_t at = 0; at < slice_bytes; at += piece) {
+        size_t         len_bytes = sherdi_min_size(piece, slice_bytes - at);
+        unsigned char *result;
+
+        parts_fill(peers, args->send, slice_bytes, at, len_bytes);
+        SHERDI_TRY(sherdi_peers_meet(peers));
+        SHERDI_TRY(srcs_find(peers, args->send, 0, slice_bytes, at));
+        result = half_to_fill(peers);
+        srcs_reduce(peers, args, result, len_bytes / sherd_dtype_bytes(args->send_dtype), 0);
+        SHERDI_TRY(sherdi_peers_meet(peers));
+        copy(peers, recv + mine + at, result, len_bytes);
+        for (int step = 1; step < peers->count; step++) {
+            int index = neighbour(peers, step);
+
+            copy(peers, recv + (size_t)peers->ranks[index] * slice_bytes + at,
+                 half_of(peers, index), len_bytes);
+        }
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherdi_peers_all_reduce(sherdi_peers *peers, const sherdi_reduction_args *args)
+{
+    size_t     slice_bytes = args->slice_elems * sherd_dtype_bytes(args->send_dtype);
+    peers_note note        = reduction_note(peers, CALL_ALL_REDUCE, args);
+
+    note.recv = sherdi_peers_find_place(peers, args->recv,
+                                        slice_bytes * (size_t)peers->world->world_size);
+    SHERDI_TRY(sherdi_peers_meet_with(peers, &note, NULL, 0));
+    if (sends_are_shared(peers) && recvs_are_shared(peers)) {
+        return all_reduce_push(peers, args, slice_bytes);
+    }
+    return all_reduce_bounce(peers, args, slice_bytes);
+}
+
+/* ------------------------------------------- all-to-all and broadcast -- */
+
+sherd_status sherdi_peers_all_to_all(sherdi_peers *peers, const sherdi_all_to_all_args *args)
+{
+    const unsigned char *send  = args->send;
+    unsigned char       *recv  = args->recv;
+    size_t               slice = args->slice_bytes;
+    size_t               mine  = (size_t)peers->world->rank * slice;
+    peers_note           note  = {.kind = CALL_ALL_TO_ALL, .len_bytes = slice};
+    int                  is_shared;
+    size_t               piece;
+
+    note.send = sherdi_peers_find_place(peers, send, slice * (size_t)peers->world->world_size);
+    SHERDI_TRY(sherdi_peers_meet_with(peers, &note, NULL, 0));
+    is_shared = sends_are_shared(peers);
+    piece     = is_shared ? slice : sherdi_min_size(slice, part_bytes(peers));
+    copy(peers, recv + mine, send + mine, slice);
+    for (size_t at = 0; at < slice; at += piece) {
+        size_t len_bytes = sherdi_min_size(piece, slice - at);
+
+        if (!is_shared) {
+            parts_fill(peers, send, slice, at, len_bytes);
+            SHERDI_TRY(sherdi_peers_meet(peers));
+        }
+        SHERDI_TRY(srcs_find(peers, send, is_shared, slice, at));
+        for (int step = 1; step < peers->count; step++) {
+            int rank = peers->ranks[neighbour(peers, step)];
+
+            copy(peers, recv + (size_t)rank * slice + at, peers->srcs[rank], len_bytes);
+        }
+    }
+    return is_shared ? sherdi_peers_meet(peers) : SHERD_OK;
+}
+
+sherd_status sherdi_peers_broadcast(sherdi_peers *peers, void *data, size_t len_bytes, int root)
+{
+    unsigned char *at_data = data;
+    peers_note     note    = {.kind      = CALL_BROADCAST,
+                              .detail    = (uint32_t)root,
+                              .len_bytes = len_bytes};
+    unsigned char *from = NULL;
+
+    note.send = sherdi_peers_find_place(peers, data, len_bytes);
+    SHERDI_TRY(sherdi_peers_meet_with(peers, &note, NULL, 0));
+    if (sends_are_shared(peers)) {
+        SHERDI_TRY(place_read(peers, root, sherdi_peers_note(peers, root)->send, &from));
+        if (peers->me != root) {
+            copy(peers, data, from, len_bytes);
+        }
+        return sherdi_peers_meet(peers);
+    }
+    for (size_t at = 0; at < len_bytes; at += PEERS_HALF_BYTES) {
+        size_t piece = sherdi_min_size(PEERS_HALF_BYTES, len_bytes - at);
+
+        if (peers->me == root) {
+            copy(peers, half_to_fill(peers), at_data + at, piece);
+        }
+        SHERDI_TRY(sherdi_peers_meet(peers));
+        if (peers->me != root) {
+            copy(peers, at_data + at, half_of(peers, root), piece);
+        }
+    }
+    return SHERD_OK;
+}

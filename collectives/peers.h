@@ -1,0 +1,151 @@
+/* Ranks of one host that read each other's memory: the algorithms of threads, shm and mpi.
+ * A transport supplies the shared control block, memory that all can see (hooks) and the
+ * news of a failure; meeting, finding the peers' pointers and moving data are here.
+ *
+ * Meetings are counted. What a rank publishes for meeting m (its note, its mail, its half of
+ * the bounce buffer, all chosen by m's parity) is read by the others before they come to
+ * m + 1, and written again only for m + 2. So one meeting a piece is enough. */
+#ifndef SHERDI_COLLECTIVES_PEERS_H
+#define SHERDI_COLLECTIVES_PEERS_H
+
+#include "collectives/world_impl.h"
+
+/* Up to so many bytes an all-gather travels with the note: one meeting, no second. */
+#define PEERS_MAIL_BYTES 1024
+/* Each rank's bounce buffer has two halves of this. */
+#define PEERS_HALF_BYTES ((size_t)1 << 20)
+
+/* A place in world memory, the same for every rank but for the part: segment 0 is "none". */
+typedef struct peers_place {
+    uint32_t segment;
+    uint64_t offset_bytes;
+} peers_place;
+
+/* What a rank says about its call when it comes to the first meeting of the call. */
+typedef struct peers_note {
+    uint32_t    kind;   /* world_call_kind */
+    uint32_t    detail; /* types, flags, root: whatever must be equal */
+    uint32_t    scale_bits;
+    int32_t     status; /* sherd_status of this rank, with its sentence in the mail */
+    uint64_t    len_bytes;
+    peers_place send;
+    peers_place recv;
+} peers_note;
+
+typedef struct peers_slot {
+    _Alignas(64) _Atomic uint64_t meetings; /* that this rank has come to */
+    atomic_int has_left;
+    peers_note notes[2];
+    _Alignas(64) unsigned char mail[2][PEERS_MAIL_BYTES];
+} peers_slot;
+
+/* In memory that all ranks of the host share; zeroed at the start. */
+typedef struct peers_control {
+    _Alignas(64) atomic_uint generation; /* futex: changes when all have come */
+    _Alignas(64) atomic_uint arrived;
+    _Alignas(64) atomic_uint sleepers;
+    atomic_int failure_state; /* as in sherd_world */
+    int        failure_status;
+    char       failure_text[SHERDI_ERROR_BYTES];
+    peers_slot slots[]; /* [count] */
+} peers_control;
+
+typedef struct peers_segment {
+    uint32_t       number; /* from 1, equal on all ranks; 0: free entry */
+    unsigned char *base;   /* part of rank i at base + i * part_bytes */
+    size_t         part_bytes;
+    size_t         len_bytes; /* of a part, as asked for */
+    void          *handle;    /* the transport's */
+} peers_segment;
+
+typedef struct sherdi_peers sherdi_peers;
+
+/* Memory that all ranks of the host see, in two steps with a meeting between them. */
+typedef struct peers_hooks {
+    /* On index 0 only: makes `len_bytes` zero bytes. Keeps them until take or unmake. */
+    sherd_status (*make)(sherdi_peers *peers, size_t len_bytes);
+    void (*unmake)(sherdi_peers *peers);
+    /* On all: *base_out points at the same bytes for all. */
+    sherd_status (*take)(sherdi_peers *peers, size_t len_bytes, unsigned char **base_out,
+                         void **handle_out);
+    void (*drop)(sherdi_peers *peers, unsigned char *base, size_t len_bytes, void *handle);
+} peers_hooks;
+
+struct sherdi_peers {
+    sherd_world       *world;
+    const peers_hooks *hooks;
+    int                count; /* ranks of this host */
+    int                me;    /* my index among them */
+    int               *ranks; /* [count], ascending: rank of an index */
+    peers_control     *control;
+    unsigned char     *bounce; /* rank i's two halves at bounce + i * 2 * PEERS_HALF_BYTES */
+    int                spins;  /* looks before sleeping */
+    uint64_t           meetings;
+    peers_segment     *segments;
+    size_t             segment_capacity;
+    uint32_t           last_number;
+    const void       **srcs; /* [world_size] by rank: scratch of a reduction */
+    void             **dsts; /* [count] */
+};
+
+/* Pieces that come from ranks of other hosts while a reduction runs piece by piece. */
+typedef struct peers_wire {
+    void  *ctx;
+    size_t piece_bytes; /* at most, of one rank */
+    sherd_status (*start)(void *ctx, const sherdi_reduction_args *args, size_t first_elem,
+                          size_t count_elems);
+    /* Waits; fills srcs[r] for ranks of other hosts. */
+    sherd_status (*finish)(void *ctx, const void **srcs);
+} peers_wire;
+
+/** Bytes of control block and bounce buffers for `count` ranks, one mapping. */
+size_t sherdi_peers_shared_bytes(int count);
+
+/** Takes zeroed shared memory (of sherdi_peers_shared_bytes) and copies `ranks`. */
+sherd_status sherdi_peers_init(sherdi_peers *peers, sherd_world *world, const peers_hooks *hooks,
+                               int count, int me, const int *ranks, void *shared);
+/** Says that this rank leaves, drops all segments. The shared memory is the transport's. */
+void sherdi_peers_fini(sherdi_peers *peers);
+
+/** Any thread: makes all ranks of the host fail. */
+void sherdi_peers_abort(sherdi_peers *peers, sherd_status status, const char *text);
+/** Wakes those who wait so that they look at their world's failure. */
+void sherdi_peers_wake(sherdi_peers *peers);
+/** The failure of the host's ranks or of the world. */
+sherd_status sherdi_peers_check(sherdi_peers *peers);
+
+/* The pieces of a call; peers_meet.c. */
+
+/** Comes to the next meeting and waits until all have: what each published before it is
+ *  everybody's after it. */
+sherd_status sherdi_peers_meet(sherdi_peers *peers);
+/** The first meeting of a call: publishes the note and up to PEERS_MAIL_BYTES, and compares
+ *  the notes of all. */
+sherd_status sherdi_peers_meet_with(sherdi_peers *peers, const peers_note *note, const void *mail,
+                                    size_t mail_bytes);
+/** What a rank published for the last meeting; valid until the next. */
+const peers_note *sherdi_peers_note(const sherdi_peers *peers, int index);
+unsigned char    *sherdi_peers_mail(sherdi_peers *peers, int index);
+/** Where [data, data + len_bytes) lies in this rank's world memory; segment 0: not in it. */
+peers_place sherdi_peers_find_place(const sherdi_peers *peers, const void *data, size_t len_bytes);
+/** A rank's memory at a place; NULL when this rank has freed its part. */
+unsigned char *sherdi_peers_at(const sherdi_peers *peers, int index, peers_place place);
+
+/* The calls. */
+
+/** Returns when all ranks of the host have come. */
+sherd_status sherdi_peers_barrier(sherdi_peers *peers);
+sherd_status sherdi_peers_alloc(sherdi_peers *peers, size_t len_bytes, void **out);
+void         sherdi_peers_free(sherdi_peers *peers, void *memory);
+/* Among the ranks of this host; slices stand where their rank says. */
+sherd_status sherdi_peers_all_gather(sherdi_peers *peers, const sherdi_all_gather_args *args);
+/** `wire` NULL: all ranks are here. */
+sherd_status sherdi_peers_reduce_scatter(sherdi_peers *peers, const sherdi_reduction_args *args,
+                                         const peers_wire *wire);
+/** All ranks are here. */
+sherd_status sherdi_peers_all_reduce(sherdi_peers *peers, const sherdi_reduction_args *args);
+sherd_status sherdi_peers_all_to_all(sherdi_peers *peers, const sherdi_all_to_all_args *args);
+/** `root` is an index. */
+sherd_status sherdi_peers_broadcast(sherdi_peers *peers, void *data, size_t len_bytes, int root);
+
+#endif

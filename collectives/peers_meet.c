@@ -1,0 +1,434 @@
+/* Meeting of the ranks of one host, and memory that they share. See peers.h; what is done
+ * between meetings is in peers.c.
+ *
+ * A meeting is a counter and a generation in shared memory: who comes last raises the
+ * generation, the others look at it for a short while and then sleep on it (futex), so that
+ * eight ranks on two cores do not take the cores from the one who works. Sleeps are bounded:
+ * a sleeper looks for failures a few times a second even if nobody wakes it. */
+#include "collectives/peers.h"
+
+#include "base/checked.h"
+#include "base/clock.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define SLEEP_NS 50000000
+#define SPINS 4000
+/* With fewer cores than ranks, spinning takes the core from whom we wait for. */
+#define SPINS_CROWDED 0
+
+size_t sherdi_peers_shared_bytes(int count)
+{
+    size_t control = sizeof(peers_control) + (size_t)count * sizeof(peers_slot);
+
+    return sherdi_round_up(control, SHERD_ALIGN_BYTES) + (size_t)count * 2 * PEERS_HALF_BYTES;
+}
+
+sherd_status sherdi_peers_init(sherdi_peers *peers, sherd_world *world, const peers_hooks *hooks,
+                               int count, int me, const int *ranks, void *shared)
+{
+    size_t control_bytes = sherdi_peers_shared_bytes(count) - (size_t)count * 2 * PEERS_HALF_BYTES;
+
+    *peers         = (sherdi_peers){.world = world, .hooks = hooks, .count = count, .me = me};
+    peers->control = shared;
+    peers->bounce  = (unsigned char *)shared + control_bytes;
+    peers->spins   = count <= sysconf(_SC_NPROCESSORS_ONLN) ? SPINS : SPINS_CROWDED;
+    peers->ranks   = sherdi_alloc_array(&world->mem, SHERDI_MEM_CONTROL, (size_t)count,
+                                        sizeof(*peers->ranks));
+    peers->srcs    = sherdi_alloc_array(&world->mem, SHERDI_MEM_CONTROL, (size_t)world->world_size,
+                                        sizeof(*peers->srcs));
+    peers->dsts    = sherdi_alloc_array(&world->mem, SHERDI_MEM_CONTROL, (size_t)count,
+                                        sizeof(*peers->dsts));
+    if (peers->ranks == NULL || peers->srcs == NULL || peers->dsts == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    memcpy(peers->ranks, ranks, (size_t)count * sizeof(*ranks));
+    world->local_rank     = me;
+    world->local_size     = count;
+    world->overhead_bytes = sherdi_peers_shared_bytes(count) / (size_t)count;
+    return SHERD_OK;
+}
+
+void sherdi_peers_wake(sherdi_peers *peers)
+{
+    if (peers->control != NULL) {
+        (void)syscall(SYS_futex, &peers->control->generation, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+    }
+}
+
+void sherdi_peers_fini(sherdi_peers *peers)
+{
+    if (peers->control != NULL) {
+        atomic_store(&peers->control->slots[peers->me].has_left, 1);
+        sherdi_peers_wake(peers);
+    }
+    for (size_t i = 0; i < peers->segment_capacity; i++) {
+        peers_segment *segment = &peers->segments[i];
+
+        if (segment->number != 0) {
+            peers->hooks->drop(peers, segment->base, segment->part_bytes * (size_t)peers->count,
+                               segment->handle);
+        }
+    }
+    sherdi_free(peers->segments);
+    sherdi_free(peers->ranks);
+    sherdi_free(peers->srcs);
+    sherdi_free(peers->dsts);
+    memset(peers, 0, sizeof(*peers));
+}
+
+/* ------------------------------------------------------------- failure -- */
+
+void sherdi_peers_abort(sherdi_peers *peers, sherd_status status, const char *text)
+{
+    peers_control *control = peers->control;
+    int            whole   = WORLD_IS_WHOLE;
+
+    if (control == NULL) {
+        return;
+    }
+    if (atomic_compare_exchange_strong(&control->failure_state, &whole, WORLD_IS_FAILING)) {
+        control->failure_status = (int)status;
+        (void)snprintf(control->failure_text, sizeof(control->failure_text), "%s", text);
+        atomic_store_explicit(&control->failure_state, WORLD_HAS_FAILED, memory_order_release);
+    }
+    sherdi_peers_wake(peers);
+}
+
+sherd_status sherdi_peers_check(sherdi_peers *peers)
+{
+    peers_control *control = peers->control;
+
+    if (!sherdi_world_has_failed(peers->world) &&
+        atomic_load_explicit(&control->failure_state, memory_order_acquire) == WORLD_HAS_FAILED) {
+        sherdi_world_set_failed(peers->world, (sherd_status)control->failure_status,
+                                control->failure_text);
+    }
+    return sherdi_world_status(peers->world);
+}
+
+/* "1, 3, 4": ranks that have not come to my meeting; at most as many as fit. */
+static void missing_list(const sherdi_peers *peers, char *text, size_t len_bytes)
+{
+    size_t at = 0;
+
+    text[0] = '\0';
+    for (int i = 0; i < peers->count; i++) {
+        if (atomic_load(&peers->control->slots[i].meetings) < peers->meetings) {
+            int wrote = snprintf(text + at, len_bytes - at, "%s%d", at > 0 ? ", " : "",
+                                 peers->ranks[i]);
+
+            if (wrote < 0 || (size_t)wrote >= len_bytes - at) {
+                return;
+            }
+            at += (size_t)wrote;
+        }
+    }
+}
+
+/* Somebody left before coming to my meeting: it will never be complete. (A rank counts its
+ * meetings before it leaves, so one that came is never taken for one that did not.) */
+static sherd_status check_left(sherdi_peers *peers)
+{
+    for (int i = 0; i < peers->count; i++) {
+        peers_slot *slot = &peers->control->slots[i];
+
+        if (atomic_load(&slot->has_left) && atomic_load(&slot->meetings) < peers->meetings) {
+            return sherdi_world_fail(peers->world, SHERD_E_PEER_LOST,
+                                     "rank %d left the world (sherd_world_destroy) while rank %d "
+                                     "still waited for it",
+                                     peers->ranks[i], peers->world->rank);
+        }
+    }
+    return SHERD_OK;
+}
+
+/* ------------------------------------------------------------- meeting -- */
+
+static inline void cpu_relax(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#endif
+}
+
+static int generation_changes(sherdi_peers *peers, unsigned generation)
+{
+    for (int i = 0; i <= peers->spins; i++) {
+        if (atomic_load_explicit(&peers->control->generation, memory_order_acquire) != generation) {
+            return 1;
+        }
+        cpu_relax();
+    }
+    return 0;
+}
+
+static void generation_sleep(sherdi_peers *peers, unsigned generation)
+{
+    const struct timespec bound = {.tv_nsec = SLEEP_NS};
+
+    (void)atomic_fetch_add(&peers->control->sleepers, 1);
+    (void)syscall(SYS_futex, &peers->control->generation, FUTEX_WAIT, generation, &bound, NULL, 0);
+    (void)atomic_fetch_sub(&peers->control->sleepers, 1);
+}
+
+static sherd_status meeting_wait(sherdi_peers *peers, unsigned generation)
+{
+    int64_t deadline_ns;
+    char    missing[256];
+
+    if (generation_changes(peers, generation)) {
+        return SHERD_OK;
+    }
+    deadline_ns = sherdi_now_ns() + peers->world->timeout_ns;
+    for (;;) {
+        sherd_status status = sherdi_peers_check(peers);
+
+        if (status == SHERD_OK) {
+            status = check_left(peers);
+        }
+        /* The look at the generation comes after the look for failures: a meeting that was
+         * complete when somebody left or died has not failed. */
+        if (atomic_load_explicit(&peers->control->generation, memory_order_acquire) != generation) {
+            return SHERD_OK;
+        }
+        SHERDI_TRY(status);
+        if (sherdi_now_ns() >= deadline_ns) {
+            missing_list(peers, missing, sizeof(missing));
+            return sherdi_world_fail(peers->world, SHERD_E_PEER_LOST,
+                                     "rank %d waited %.1f s (the time limit) for rank %s",
+                                     peers->world->rank, (double)peers->world->timeout_ns * 1e-9,
+                                     missing);
+        }
+        generation_sleep(peers, generation);
+    }
+}
+
+/* Comes to the next meeting and waits until all have. What was published before is theirs,
+ * what they published is ours. */
+sherd_status sherdi_peers_meet(sherdi_peers *peers)
+{
+    peers_control *control    = peers->control;
+    unsigned       generation = atomic_load(&control->generation);
+
+    peers->meetings++;
+    atomic_store(&control->slots[peers->me].meetings, peers->meetings);
+    if (atomic_fetch_add(&control->arrived, 1) + 1 < (unsigned)peers->count) {
+        return meeting_wait(peers, generation);
+    }
+    atomic_store(&control->arrived, 0);
+    (void)atomic_fetch_add(&control->generation, 1);
+    if (atomic_load(&control->sleepers) > 0) {
+        sherdi_peers_wake(peers);
+    }
+    return SHERD_OK;
+}
+
+unsigned char *sherdi_peers_mail(sherdi_peers *peers, int index)
+{
+    return peers->control->slots[index].mail[peers->meetings & 1];
+}
+
+const peers_note *sherdi_peers_note(const sherdi_peers *peers, int index)
+{
+    return &peers->control->slots[index].notes[peers->meetings & 1];
+}
+
+static const char *call_describe(const peers_note *note, char *text, size_t len_bytes)
+{
+    (void)snprintf(text, len_bytes, "%s of %llu bytes",
+                   sherdi_world_call_name((world_call_kind)note->kind),
+                   (unsigned long long)note->len_bytes);
+    return text;
+}
+
+/* All ranks must have come with the same call; that one came with another is a bug of the
+ * program, and the world cannot go on after it. */
+static sherd_status notes_compare(sherdi_peers *peers)
+{
+    const peers_note *mine = sherdi_peers_note(peers, peers->me);
+    char              text[2][96];
+
+    for (int i = 0; i < peers->count; i++) {
+        const peers_note *note = sherdi_peers_note(peers, i);
+
+        if (note->kind != mine->kind || note->len_bytes != mine->len_bytes) {
+            return sherdi_world_fail(peers->world, SHERD_E_INVAL,
+                                     "ranks disagree: rank %d calls %s, rank %d %s; all ranks make "
+                                     "the same calls in the same order",
+                                     peers->world->rank, call_describe(mine, text[0], sizeof(text[0])),
+                                     peers->ranks[i], call_describe(note, text[1], sizeof(text[1])));
+        }
+        if (note->detail != mine->detail || note->scale_bits != mine->scale_bits) {
+            return sherdi_world_fail(peers->world, SHERD_E_INVAL,
+                                     "ranks disagree: ranks %d and %d call %s with other types, "
+                                     "flags, scale or root",
+                                     peers->world->rank, peers->ranks[i],
+                                     call_describe(mine, text[0], sizeof(text[0])));
+        }
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherdi_peers_meet_with(sherdi_peers *peers, const peers_note *note, const void *mail,
+                                    size_t mail_bytes)
+{
+    peers_slot *slot   = &peers->control->slots[peers->me];
+    unsigned    parity = (unsigned)(peers->meetings + 1) & 1;
+
+    SHERDI_TRY(sherdi_peers_check(peers));
+    slot->notes[parity] = *note;
+    if (mail_bytes > 0) {
+        memcpy(slot->mail[parity], mail, mail_bytes);
+    }
+    SHERDI_TRY(sherdi_peers_meet(peers));
+    return notes_compare(peers);
+}
+
+sherd_status sherdi_peers_barrier(sherdi_peers *peers)
+{
+    peers_note note = {.kind = CALL_BARRIER};
+
+    return sherdi_peers_meet_with(peers, &note, NULL, 0);
+}
+
+/* -------------------------------------------------------------- memory -- */
+
+peers_place sherdi_peers_find_place(const sherdi_peers *peers, const void *data, size_t len_bytes)
+{
+    for (size_t i = 0; i < peers->segment_capacity; i++) {
+        const peers_segment *segment = &peers->segments[i];
+        uintptr_t            begin;
+
+        if (segment->number == 0) {
+            continue;
+        }
+        begin = (uintptr_t)segment->base + (size_t)peers->me * segment->part_bytes;
+        if ((uintptr_t)data >= begin && (uintptr_t)data - begin <= segment->part_bytes &&
+            len_bytes <= segment->part_bytes - ((uintptr_t)data - begin)) {
+            return (peers_place){.segment = segment->number, .offset_bytes = (uintptr_t)data - begin};
+        }
+    }
+    return (peers_place){.segment = 0};
+}
+
+unsigned char *sherdi_peers_at(const sherdi_peers *peers, int index, peers_place place)
+{
+    for (size_t i = 0; i < peers->segment_capacity; i++) {
+        const peers_segment *segment = &peers->segments[i];
+
+        if (segment->number == place.segment) {
+            return segment->base + (size_t)index * segment->part_bytes + place.offset_bytes;
+        }
+    }
+    return NULL;
+}
+
+/* Comes with how it went here and returns how it went with the worst: the first rank that
+ * failed is named, with its sentence. */
+static sherd_status agree(sherdi_peers *peers, sherd_status status, size_t len_bytes)
+{
+    peers_note note = {.kind = CALL_ALLOC, .status = (int32_t)status, .len_bytes = len_bytes};
+    char       text[PEERS_MAIL_BYTES];
+
+    (void)snprintf(text, sizeof(text), "%s", status == SHERD_OK ? "" : sherd_last_error());
+    SHERDI_TRY(sherdi_peers_meet_with(peers, &note, text, strlen(text) + 1));
+    for (int i = 0; i < peers->count; i++) {
+        sherd_status other = (sherd_status)sherdi_peers_note(peers, i)->status;
+
+        if (other != SHERD_OK) {
+            return sherdi_fail(other, "rank %d: %s", peers->ranks[i],
+                               (const char *)sherdi_peers_mail(peers, i));
+        }
+    }
+    return SHERD_OK;
+}
+
+static sherd_status entry_find(sherdi_peers *peers, size_t *out)
+{
+    size_t entry = 0;
+
+    while (entry < peers->segment_capacity && peers->segments[entry].number != 0) {
+        entry++;
+    }
+    SHERDI_TRY(sherdi_grow(&peers->world->mem, SHERDI_MEM_CONTROL, (void **)&peers->segments,
+                           &peers->segment_capacity, entry + 1, sizeof(*peers->segments)));
+    *out = entry;
+    return SHERD_OK;
+}
+
+/* Own part now rather than in the first step; what does not fit is known here. Kernels that
+ * lack the call give the pages on first touch. */
+static sherd_status part_populate(unsigned char *part, size_t len_bytes)
+{
+#if defined(MADV_POPULATE_WRITE)
+    if (madvise(part, len_bytes, MADV_POPULATE_WRITE) != 0 && errno != EINVAL) {
+        return sherdi_fail(SHERD_E_NOMEM, "no memory for %zu bytes of world memory: %m", len_bytes);
+    }
+#endif
+    return SHERD_OK;
+}
+
+sherd_status sherdi_peers_alloc(sherdi_peers *peers, size_t len_bytes, void **out)
+{
+    peers_segment made = {.len_bytes = len_bytes};
+    size_t        whole_bytes;
+    size_t        entry = 0;
+    int           is_made = 0;
+    sherd_status  status;
+
+    made.part_bytes = sherdi_round_up(len_bytes, SHERD_ALIGN_BYTES);
+    whole_bytes     = made.part_bytes * (size_t)peers->count;
+    status          = entry_find(peers, &entry);
+    if (status == SHERD_OK && peers->me == 0) {
+        status  = peers->hooks->make(peers, whole_bytes);
+        is_made = status == SHERD_OK;
+    }
+    status = agree(peers, status, len_bytes);
+    if (status != SHERD_OK) {
+        if (is_made) {
+            peers->hooks->unmake(peers);
+        }
+        return status;
+    }
+    status = peers->hooks->take(peers, whole_bytes, &made.base, &made.handle);
+    if (status == SHERD_OK) {
+        status = part_populate(made.base + (size_t)peers->me * made.part_bytes, made.part_bytes);
+    }
+    status = agree(peers, status, len_bytes);
+    if (status != SHERD_OK) {
+        if (made.base != NULL) {
+            peers->hooks->drop(peers, made.base, whole_bytes, made.handle);
+        }
+        return status;
+    }
+    made.number            = ++peers->last_number;
+    peers->segments[entry] = made;
+    *out                   = made.base + (size_t)peers->me * made.part_bytes;
+    return SHERD_OK;
+}
+
+void sherdi_peers_free(sherdi_peers *peers, void *memory)
+{
+    for (size_t i = 0; i < peers->segment_capacity; i++) {
+        peers_segment *segment = &peers->segments[i];
+
+        if (segment->number != 0 &&
+            segment->base + (size_t)peers->me * segment->part_bytes == memory) {
+            peers->hooks->drop(peers, segment->base, segment->part_bytes * (size_t)peers->count,
+                               segment->handle);
+            *segment = (peers_segment){.number = 0};
+            return;
+        }
+    }
+    assert(!"memory that is not the world's");
+}

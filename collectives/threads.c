@@ -1,0 +1,257 @@
+/* Ranks that are threads of one process: the group's control block and memory are ordinary
+ * pages of the process, counted by reference, so a rank's memory stays readable by its peers
+ * until they have dropped it too. The algorithms are in peers.c. */
+#include "collectives/peers.h"
+
+#include "base/checked.h"
+
+#include <stdlib.h>
+#include <sys/mman.h>
+
+/* Pages with as many owners as there are ranks. */
+typedef struct thread_pages {
+    atomic_int     owners;
+    size_t         len_bytes;
+    unsigned char *base;
+} thread_pages;
+
+typedef struct thread_group {
+    atomic_int    owners;
+    thread_pages *shared;  /* control and bounce */
+    thread_pages *pending; /* made by index 0, to be taken by all; ordered by the meetings */
+} thread_group;
+
+typedef struct thread_world {
+    sherd_world   world;
+    sherdi_peers  peers;
+    thread_group *group;
+} thread_world;
+
+static sherd_status pages_create(size_t len_bytes, int owners, thread_pages **out)
+{
+    thread_pages *pages = calloc(1, sizeof(*pages));
+
+    if (pages == NULL) {
+        return sherdi_fail(SHERD_E_NOMEM, "no room for a segment's handle");
+    }
+    pages->base = sherdi_pages_map(len_bytes, 0);
+    if (pages->base == NULL) {
+        free(pages);
+        return SHERD_E_NOMEM;
+    }
+    pages->len_bytes = len_bytes;
+    atomic_init(&pages->owners, owners);
+    *out = pages;
+    return SHERD_OK;
+}
+
+static void pages_drop(thread_pages *pages, int owners)
+{
+    if (pages != NULL && atomic_fetch_sub(&pages->owners, owners) == owners) {
+        (void)munmap(pages->base, pages->len_bytes);
+        free(pages);
+    }
+}
+
+static void group_drop(thread_group *group)
+{
+    if (atomic_fetch_sub(&group->owners, 1) == 1) {
+        pages_drop(group->shared, 1);
+        free(group);
+    }
+}
+
+/* --------------------------------------------------------------- hooks -- */
+
+static sherd_status threads_make(sherdi_peers *peers, size_t len_bytes)
+{
+    thread_world *self = (thread_world *)peers->world;
+
+    return pages_create(len_bytes, peers->count, &self->group->pending);
+}
+
+static void threads_unmake(sherdi_peers *peers)
+{
+    thread_world *self = (thread_world *)peers->world;
+
+    pages_drop(self->group->pending, peers->count);
+}
+
+static sherd_status threads_take(sherdi_peers *peers, size_t len_bytes, unsigned char **base_out,
+                                 void **handle_out)
+{
+    thread_world *self = (thread_world *)peers->world;
+
+    (void)len_bytes;
+    *base_out   = self->group->pending->base;
+    *handle_out = self->group->pending;
+    return SHERD_OK;
+}
+
+static void threads_drop(sherdi_peers *peers, unsigned char *base, size_t len_bytes, void *handle)
+{
+    (void)peers;
+    (void)base;
+    (void)len_bytes;
+    pages_drop(handle, 1);
+}
+
+static const peers_hooks THREADS_HOOKS = {
+    .make   = threads_make,
+    .unmake = threads_unmake,
+    .take   = threads_take,
+    .drop   = threads_drop,
+};
+
+/* --------------------------------------------------------------- slots -- */
+
+static void threads_close(sherd_world *world)
+{
+    thread_world *self = (thread_world *)world;
+
+    sherdi_peers_fini(&self->peers);
+    sherdi_world_fini(world);
+    group_drop(self->group);
+    free(self);
+}
+
+static sherd_status threads_alloc(sherd_world *world, size_t len_bytes, void **out)
+{
+    return sherdi_peers_alloc(&((thread_world *)world)->peers, len_bytes, out);
+}
+
+static void threads_free(sherd_world *world, void *memory)
+{
+    sherdi_peers_free(&((thread_world *)world)->peers, memory);
+}
+
+static sherd_status threads_barrier(sherd_world *world)
+{
+    return sherdi_peers_barrier(&((thread_world *)world)->peers);
+}
+
+static sherd_status threads_all_gather(sherd_world *world, const sherdi_all_gather_args *args)
+{
+    return sherdi_peers_all_gather(&((thread_world *)world)->peers, args);
+}
+
+static sherd_status threads_reduce_scatter(sherd_world *world, const sherdi_reduction_args *args)
+{
+    return sherdi_peers_reduce_scatter(&((thread_world *)world)->peers, args, NULL);
+}
+
+static sherd_status threads_all_reduce(sherd_world *world, const sherdi_reduction_args *args)
+{
+    return sherdi_peers_all_reduce(&((thread_world *)world)->peers, args);
+}
+
+static sherd_status threads_all_to_all(sherd_world *world, const sherdi_all_to_all_args *args)
+{
+    return sherdi_peers_all_to_all(&((thread_world *)world)->peers, args);
+}
+
+static sherd_status threads_broadcast(sherd_world *world, void *data, size_t len_bytes, int root)
+{
+    return sherdi_peers_broadcast(&((thread_world *)world)->peers, data, len_bytes, root);
+}
+
+static void threads_abort(sherd_world *world, const char *why)
+{
+    sherdi_peers_abort(&((thread_world *)world)->peers, world->failure_status, why);
+}
+
+static const sherdi_world_ops THREADS_OPS = {
+    .struct_size    = sizeof(THREADS_OPS),
+    .name           = "threads",
+    .caps           = SHERDI_WORLD_SHARES_MEMORY,
+    .close          = threads_close,
+    .alloc          = threads_alloc,
+    .free           = threads_free,
+    .barrier        = threads_barrier,
+    .all_gather     = threads_all_gather,
+    .reduce_scatter = threads_reduce_scatter,
+    .all_reduce     = threads_all_reduce,
+    .all_to_all     = threads_all_to_all,
+    .broadcast      = threads_broadcast,
+    .abort          = threads_abort,
+};
+
+static sherd_status rank_create(thread_group *group, int rank, int world_size, const int *ranks,
+                                sherd_world **out)
+{
+    thread_world *self = calloc(1, sizeof(*self));
+    sherd_status  status;
+
+    if (self == NULL) {
+        return sherdi_fail(SHERD_E_NOMEM, "no room for the world of rank %d", rank);
+    }
+    sherdi_world_init(&self->world, &THREADS_OPS, rank, world_size, NULL);
+    self->group = group;
+    (void)atomic_fetch_add(&group->owners, 1);
+    status = sherdi_peers_init(&self->peers, &self->world, &THREADS_HOOKS, world_size, rank, ranks,
+                               group->shared->base);
+    if (status == SHERD_OK) {
+        status = sherdi_world_equip(&self->world, NULL, world_size);
+    }
+    if (status != SHERD_OK) {
+        threads_close(&self->world);
+        return status;
+    }
+    *out = &self->world;
+    return SHERD_OK;
+}
+
+static sherd_status group_create(int world_size, thread_group **out)
+{
+    thread_group *group = calloc(1, sizeof(*group));
+    sherd_status  status;
+
+    if (group == NULL) {
+        return sherdi_fail(SHERD_E_NOMEM, "no room for a group of %d threads", world_size);
+    }
+    atomic_init(&group->owners, 1);
+    status = pages_create(sherdi_peers_shared_bytes(world_size), 1, &group->shared);
+    if (status != SHERD_OK) {
+        free(group);
+        return status;
+    }
+    *out = group;
+    return SHERD_OK;
+}
+
+sherd_status sherd_world_threads(int world_size, sherd_world **worlds_out)
+{
+    thread_group *group = NULL;
+    sherd_world **made;
+    int          *ranks;
+    sherd_status  status;
+    int           rank;
+
+    if (world_size < 1 || world_size > 4096) {
+        return sherdi_fail(SHERD_E_INVAL, "a world of %d threads: 1 to 4096 are possible",
+                           world_size);
+    }
+    SHERDI_TRY(group_create(world_size, &group));
+    ranks  = calloc((size_t)world_size, sizeof(*ranks));
+    made   = calloc((size_t)world_size, sizeof(*made));
+    status = ranks == NULL || made == NULL
+                 ? sherdi_fail(SHERD_E_NOMEM, "no room for a list of %d ranks", world_size)
+                 : SHERD_OK;
+    for (rank = 0; rank < world_size && status == SHERD_OK; rank++) {
+        ranks[rank] = rank;
+    }
+    for (rank = 0; rank < world_size && status == SHERD_OK; rank++) {
+        status = rank_create(group, rank, world_size, ranks, &made[rank]);
+    }
+    for (rank = 0; made != NULL && rank < world_size; rank++) {
+        if (status == SHERD_OK) {
+            worlds_out[rank] = made[rank];
+        } else {
+            sherd_world_destroy(made[rank]);
+        }
+    }
+    group_drop(group);
+    free(made);
+    free(ranks);
+    return status;
+}

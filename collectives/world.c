@@ -1,0 +1,770 @@
+/* The layer above the transports: checks arguments, counts bytes, keeps the order of calls,
+ * runs them on a thread of its own when the world overlaps, keeps the world's failure.
+ * The engine calls it; the transports are in self.c, threads.c, shm.c, mpi.c and sim.c. */
+#include "collectives/world_impl.h"
+
+#include "base/checked.h"
+#include "base/log.h"
+
+#include <assert.h>
+#include <limits.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+static const char *const CALL_NAMES[] = {
+    [CALL_BARRIER]        = "barrier",
+    [CALL_ALL_GATHER]     = "all-gather",
+    [CALL_REDUCE_SCATTER] = "reduce-scatter",
+    [CALL_ALL_REDUCE]     = "all-reduce",
+    [CALL_ALL_TO_ALL]     = "all-to-all",
+    [CALL_BROADCAST]      = "broadcast",
+    [CALL_ALLOC]          = "allocation of world memory",
+};
+
+const char *sherdi_world_call_name(world_call_kind kind)
+{
+    return CALL_NAMES[kind];
+}
+
+/* ------------------------------------------------------------- failure -- */
+
+void sherdi_world_set_failed(sherd_world *world, sherd_status status, const char *text)
+{
+    int whole = WORLD_IS_WHOLE;
+
+    if (!atomic_compare_exchange_strong(&world->failure_state, &whole, WORLD_IS_FAILING)) {
+        return;
+    }
+    world->failure_status = status;
+    (void)snprintf(world->failure_text, sizeof(world->failure_text), "%s", text);
+    atomic_store_explicit(&world->failure_state, WORLD_HAS_FAILED, memory_order_release);
+    sherdi_log(SHERD_LOG_ERROR, world->rank, "%s", text);
+}
+
+sherd_status sherdi_world_fail(sherd_world *world, sherd_status status, const char *fmt, ...)
+{
+    char    text[SHERDI_ERROR_BYTES];
+    va_list args;
+
+    va_start(args, fmt);
+    (void)vsnprintf(text, sizeof(text), fmt, args);
+    va_end(args);
+    sherdi_world_set_failed(world, status, text);
+    world->ops->abort(world, text);
+    return sherdi_world_status(world); /* perhaps an earlier one */
+}
+
+sherd_status sherdi_world_status(sherd_world *world)
+{
+    if (!sherdi_world_has_failed(world)) {
+        return SHERD_OK;
+    }
+    /* Another thread is between its two stores: a few instructions. */
+    while (atomic_load_explicit(&world->failure_state, memory_order_acquire) != WORLD_HAS_FAILED) {
+        (void)sched_yield();
+    }
+    return sherdi_fail_relay(world->failure_status, world->failure_text);
+}
+
+/* ------------------------------------------------------ life of a world -- */
+
+void sherd_world_params_init(sherd_world_params *params)
+{
+    *params = (sherd_world_params){
+        .struct_size = sizeof(*params), .device = -1, .local_rank = -1,
+    };
+}
+
+sherd_status sherdi_world_params_check(const sherd_world_params *params)
+{
+    if (params == NULL) {
+        return SHERD_OK;
+    }
+    if (params->struct_size != sizeof(*params)) {
+        return sherdi_fail(SHERD_E_INVAL,
+                           "sherd_world_params has struct_size %zu, not %zu: call "
+                           "sherd_world_params_init()",
+                           params->struct_size, sizeof(*params));
+    }
+    if (params->timeout_ns < 0 || params->cpu_threads < 0 || params->local_rank < -1) {
+        return sherdi_fail(SHERD_E_INVAL,
+                           "sherd_world_params: timeout_ns %lld, cpu_threads %d, local_rank %d: "
+                           "only local_rank may be negative, and then -1",
+                           (long long)params->timeout_ns, params->cpu_threads, params->local_rank);
+    }
+    return SHERD_OK;
+}
+
+void sherdi_world_init(sherd_world *world, const sherdi_world_ops *ops, int rank, int world_size,
+                       const sherd_world_params *params)
+{
+    memset(world, 0, sizeof(*world));
+    world->ops        = ops;
+    world->rank       = rank;
+    world->world_size = world_size;
+    world->local_rank = rank;
+    world->local_size = world_size;
+    world->timeout_ns = params != NULL && params->timeout_ns > 0 ? params->timeout_ns
+                                                                 : WORLD_TIMEOUT_NS;
+    atomic_init(&world->owners, 1);
+    atomic_init(&world->failure_state, WORLD_IS_WHOLE);
+    sherdi_mem_init(&world->mem);
+    (void)pthread_mutex_init(&world->queue.lock, NULL);
+    (void)pthread_cond_init(&world->queue.has_work, NULL);
+    (void)pthread_cond_init(&world->queue.has_progress, NULL);
+}
+
+static int cores_allowed(void)
+{
+    cpu_set_t set;
+
+    if (sched_getaffinity(0, sizeof(set), &set) == 0 && CPU_COUNT(&set) > 0) {
+        return CPU_COUNT(&set);
+    }
+    return (int)sysconf(_SC_NPROCESSORS_ONLN);
+}
+
+static sherd_status threads_wanted(const sherd_world_params *params, int sharers, int *out)
+{
+    const char *text = getenv("SHERD_THREADS");
+    char       *end;
+    long        value;
+
+    if (params != NULL && params->cpu_threads > 0) {
+        *out = params->cpu_threads;
+        return SHERD_OK;
+    }
+    if (text != NULL && text[0] != '\0') {
+        value = strtol(text, &end, 10);
+        if (*end != '\0' || value < 1 || value > 4096) {
+            return sherdi_fail(SHERD_E_INVAL, "SHERD_THREADS is \"%s\", not a number from 1 to 4096",
+                               text);
+        }
+        *out = (int)value;
+        return SHERD_OK;
+    }
+    *out = cores_allowed() / sharers;
+    if (*out < 1) {
+        *out = 1;
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherdi_world_equip(sherd_world *world, const sherd_world_params *params, int sharers)
+{
+    int threads = 1;
+
+    SHERDI_TRY(threads_wanted(params, sharers, &threads));
+    SHERDI_TRY(sherdi_backend_cpu_create(threads, &world->mem, &world->backend));
+    if (world->world_size > 1 && !(world->ops->caps & SHERDI_WORLD_SIMULATES)) {
+        world->sum_scratch = sherdi_alloc_array(&world->mem, SHERDI_MEM_CONTROL,
+                                                (size_t)world->world_size * WORLD_SUM_PIECE,
+                                                sizeof(double));
+        if (world->sum_scratch == NULL) {
+            return SHERD_E_NOMEM;
+        }
+    }
+    sherdi_log(SHERD_LOG_DEBUG, world->rank, "world %s, rank %d of %d, local %d of %d, threads %d",
+               world->ops->name, world->rank, world->world_size, world->local_rank,
+               world->local_size, threads);
+    return SHERD_OK;
+}
+
+void sherdi_world_fini(sherd_world *world)
+{
+    sherdi_free(world->sum_scratch);
+    sherdi_backend_destroy(world->backend);
+    (void)pthread_cond_destroy(&world->queue.has_progress);
+    (void)pthread_cond_destroy(&world->queue.has_work);
+    (void)pthread_mutex_destroy(&world->queue.lock);
+}
+
+sherd_world *sherdi_world_retain(sherd_world *world)
+{
+    (void)atomic_fetch_add(&world->owners, 1);
+    return world;
+}
+
+void *sherdi_pages_map(size_t len_bytes, int flags)
+{
+    void *pages = mmap(NULL, len_bytes, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
+
+    if (pages == MAP_FAILED) {
+        (void)sherdi_fail(SHERD_E_NOMEM, "no memory for %zu bytes: %m", len_bytes);
+        return NULL;
+    }
+    return pages;
+}
+
+/* --------------------------------------------------------------- running -- */
+
+/* What a call means when there is nobody else. */
+static void call_run_alone(sherd_world *world, const world_call *call)
+{
+    const sherdi_kernel_ops      *kernels = world->backend->kernels;
+    const sherdi_reduction_args  *red     = &call->args.reduction;
+    const sherdi_all_gather_args *gather  = &call->args.all_gather;
+    const sherdi_all_to_all_args *swap    = &call->args.all_to_all;
+    sherdi_reduce_args            reduce;
+
+    switch (call->kind) {
+    case CALL_ALL_GATHER:
+        if (gather->recv != gather->send) {
+            kernels->copy(world->backend, gather->recv, gather->send, gather->slice_bytes);
+        }
+        break;
+    case CALL_ALL_TO_ALL:
+        kernels->copy(world->backend, swap->recv, swap->send, swap->slice_bytes);
+        break;
+    case CALL_REDUCE_SCATTER:
+    case CALL_ALL_REDUCE:
+        reduce = (sherdi_reduce_args){
+            .srcs = &red->send, .num_srcs = 1, .src_dtype = red->send_dtype,
+            .comm_dtype = red->comm_dtype, .dst = red->recv, .dst_dtype = red->recv_dtype,
+            .count_elems = red->slice_elems, .scale = red->scale, .accumulate = red->accumulate,
+        };
+        kernels->reduce(world->backend, &reduce);
+        break;
+    case CALL_BARRIER:
+    case CALL_BROADCAST:
+    case CALL_ALLOC:
+        break;
+    }
+}
+
+static sherd_status call_run(sherd_world *world, const world_call *call)
+{
+    const sherdi_world_ops *ops = world->ops;
+
+    SHERDI_TRY(sherdi_world_status(world));
+    if (world->world_size == 1) {
+        call_run_alone(world, call);
+        return SHERD_OK;
+    }
+    switch (call->kind) {
+    case CALL_BARRIER:
+        return ops->barrier(world);
+    case CALL_ALL_GATHER:
+        return ops->all_gather(world, &call->args.all_gather);
+    case CALL_REDUCE_SCATTER:
+        return ops->reduce_scatter(world, &call->args.reduction);
+    case CALL_ALL_REDUCE:
+        return ops->all_reduce(world, &call->args.reduction);
+    case CALL_ALL_TO_ALL:
+        return ops->all_to_all(world, &call->args.all_to_all);
+    case CALL_BROADCAST:
+        return ops->broadcast(world, call->args.broadcast.data, call->args.broadcast.len_bytes,
+                              call->args.broadcast.root);
+    case CALL_ALLOC:
+        break;
+    }
+    assert(!"a call that is not queued");
+    return SHERD_E_STATE;
+}
+
+static void *queue_main(void *raw)
+{
+    sherd_world *world = raw;
+    world_queue *queue = &world->queue;
+
+    (void)pthread_mutex_lock(&queue->lock);
+    for (;;) {
+        sherdi_ticket next = atomic_load_explicit(&queue->done, memory_order_relaxed) + 1;
+        world_call    call;
+        sherd_status  status;
+
+        if (next > queue->issued) {
+            if (queue->is_stopping) {
+                break;
+            }
+            (void)pthread_cond_wait(&queue->has_work, &queue->lock);
+            continue;
+        }
+        call = queue->ring[(next - 1) % WORLD_QUEUE_CALLS];
+        (void)pthread_mutex_unlock(&queue->lock);
+        status = call_run(world, &call);
+        (void)pthread_mutex_lock(&queue->lock);
+        if (status != SHERD_OK && atomic_load(&queue->failed_ticket) == 0) {
+            queue->failed_status = status;
+            (void)snprintf(queue->failed_text, sizeof(queue->failed_text), "%s",
+                           sherd_last_error());
+            atomic_store(&queue->failed_ticket, next);
+        }
+        atomic_store_explicit(&queue->done, next, memory_order_release);
+        (void)pthread_cond_broadcast(&queue->has_progress);
+    }
+    (void)pthread_mutex_unlock(&queue->lock);
+    return NULL;
+}
+
+sherd_status sherdi_world_overlap(sherd_world *world)
+{
+    world_queue *queue = &world->queue;
+    sigset_t     all;
+    sigset_t     before;
+    int          error;
+
+    if (queue->is_running) {
+        return SHERD_OK;
+    }
+    if (world->is_foreign_to_threads) {
+        return sherdi_fail(SHERD_E_NOTSUP,
+                           "overlapped communication needs MPI_THREAD_SERIALIZED at least: initialise "
+                           "MPI with MPI_Init_thread, or switch overlap_comm off");
+    }
+    (void)sigfillset(&all); /* the program's signals are for its own threads */
+    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
+    error = pthread_create(&queue->thread, NULL, queue_main, world);
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (error != 0) {
+        return sherdi_fail(SHERD_E_NOMEM, "no thread for overlapped communication: %s",
+                           strerror(error));
+    }
+    queue->is_running = 1;
+    return SHERD_OK;
+}
+
+static void queue_wait_done(world_queue *queue, sherdi_ticket ticket)
+{
+    if (atomic_load_explicit(&queue->done, memory_order_acquire) >= ticket) {
+        return;
+    }
+    (void)pthread_mutex_lock(&queue->lock);
+    while (atomic_load_explicit(&queue->done, memory_order_acquire) < ticket) {
+        (void)pthread_cond_wait(&queue->has_progress, &queue->lock);
+    }
+    (void)pthread_mutex_unlock(&queue->lock);
+}
+
+static sherdi_ticket queue_push(world_queue *queue, const world_call *call)
+{
+    sherdi_ticket ticket;
+
+    (void)pthread_mutex_lock(&queue->lock);
+    while (queue->issued - atomic_load_explicit(&queue->done, memory_order_relaxed) ==
+           WORLD_QUEUE_CALLS) {
+        (void)pthread_cond_wait(&queue->has_progress, &queue->lock);
+    }
+    ticket                                           = ++queue->issued;
+    queue->ring[(ticket - 1) % WORLD_QUEUE_CALLS] = *call;
+    (void)pthread_cond_signal(&queue->has_work);
+    (void)pthread_mutex_unlock(&queue->lock);
+    return ticket;
+}
+
+static void queue_stop(world_queue *queue)
+{
+    if (!queue->is_running) {
+        return;
+    }
+    (void)pthread_mutex_lock(&queue->lock);
+    queue->is_stopping = 1;
+    (void)pthread_cond_signal(&queue->has_work);
+    (void)pthread_mutex_unlock(&queue->lock);
+    (void)pthread_join(queue->thread, NULL);
+    queue->is_running = 0;
+}
+
+/* Everything that was queued has ended: what follows runs on the caller's thread and is
+ * still in the order of the calls. */
+static void queue_drain(world_queue *queue)
+{
+    queue_wait_done(queue, queue->issued);
+}
+
+static sherd_status call_submit(sherd_world *world, const world_call *call,
+                                sherdi_ticket *ticket_out)
+{
+    SHERDI_TRY(sherdi_world_status(world));
+    if (ticket_out != NULL && world->queue.is_running) {
+        *ticket_out = queue_push(&world->queue, call);
+        return SHERD_OK;
+    }
+    queue_drain(&world->queue);
+    SHERDI_TRY(call_run(world, call));
+    if (ticket_out != NULL) {
+        *ticket_out = 0;
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherdi_world_wait(sherd_world *world, sherdi_ticket ticket)
+{
+    world_queue *queue = &world->queue;
+    uint64_t     failed;
+
+    if (ticket > queue->issued) {
+        return sherdi_fail(SHERD_E_INVAL, "ticket %llu was never given out; the last one is %llu",
+                           (unsigned long long)ticket, (unsigned long long)queue->issued);
+    }
+    queue_wait_done(queue, ticket);
+    failed = atomic_load(&queue->failed_ticket);
+    if (failed != 0 && failed <= ticket) {
+        return sherdi_fail_relay(queue->failed_status, queue->failed_text);
+    }
+    return SHERD_OK;
+}
+
+int sherdi_world_is_done(sherd_world *world, sherdi_ticket ticket)
+{
+    return atomic_load_explicit(&world->queue.done, memory_order_acquire) >= ticket;
+}
+
+/* -------------------------------------------------------------- checking -- */
+
+static int ranges_overlap(const void *a, size_t a_bytes, const void *b, size_t b_bytes)
+{
+    uintptr_t at_a = (uintptr_t)a;
+    uintptr_t at_b = (uintptr_t)b;
+
+    return at_a < at_b + b_bytes && at_b < at_a + a_bytes;
+}
+
+/* world_size slices fit an address, and the buffers are there. */
+static sherd_status slices_check(const sherd_world *world, world_call_kind kind, const void *send,
+                                 const void *recv, size_t slice_bytes)
+{
+    size_t whole_bytes;
+
+    if (!sherdi_mul_fits(slice_bytes, (size_t)world->world_size, &whole_bytes)) {
+        return sherdi_fail(SHERD_E_INVAL, "%s: %d slices of %zu bytes are more than an address holds",
+                           CALL_NAMES[kind], world->world_size, slice_bytes);
+    }
+    if (slice_bytes > 0 && (send == NULL || recv == NULL)) {
+        return sherdi_fail(SHERD_E_INVAL, "%s of %zu bytes: a buffer is NULL", CALL_NAMES[kind],
+                           slice_bytes);
+    }
+    return SHERD_OK;
+}
+
+static sherd_status overlap_error(world_call_kind kind)
+{
+    return sherdi_fail(SHERD_E_INVAL, "%s: the buffers overlap in part", CALL_NAMES[kind]);
+}
+
+static int dtype_widens_to(sherd_dtype from, sherd_dtype to)
+{
+    return from == to || to == SHERD_F32;
+}
+
+static sherd_status reduction_check_types(const sherd_world *world, world_call_kind kind,
+                                          const sherdi_reduction_args *args)
+{
+    size_t send_bytes = sherd_dtype_bytes(args->send_dtype);
+    size_t recv_bytes = sherd_dtype_bytes(args->recv_dtype);
+    size_t slice_bytes;
+
+    if (send_bytes == 0 || recv_bytes == 0 || sherd_dtype_bytes(args->comm_dtype) == 0) {
+        return sherdi_fail(SHERD_E_INVAL, "%s: types %d, %d, %d: one of them is not a type",
+                           CALL_NAMES[kind], (int)args->send_dtype, (int)args->comm_dtype,
+                           (int)args->recv_dtype);
+    }
+    if (!dtype_widens_to(args->send_dtype, args->comm_dtype) ||
+        (!args->accumulate && !dtype_widens_to(args->comm_dtype, args->recv_dtype))) {
+        return sherdi_fail(SHERD_E_INVAL, "%s: %s sent, rounded to %s, received as %s: not exact",
+                           CALL_NAMES[kind], sherd_dtype_name(args->send_dtype),
+                           sherd_dtype_name(args->comm_dtype), sherd_dtype_name(args->recv_dtype));
+    }
+    if ((uintptr_t)args->send % send_bytes != 0 || (uintptr_t)args->recv % recv_bytes != 0) {
+        return sherdi_fail(SHERD_E_INVAL, "%s: a buffer is not aligned to its elements",
+                           CALL_NAMES[kind]);
+    }
+    if (!sherdi_mul_fits(args->slice_elems, sherdi_max_size(send_bytes, recv_bytes),
+                         &slice_bytes)) {
+        return sherdi_fail(SHERD_E_INVAL, "%s: %zu elements are more than an address holds",
+                           CALL_NAMES[kind], args->slice_elems);
+    }
+    return slices_check(world, kind, args->send, args->recv, slice_bytes);
+}
+
+static sherd_status reduce_scatter_check(const sherd_world           *world,
+                                         const sherdi_reduction_args *args)
+{
+    size_t               send_bytes;
+    const unsigned char *own;
+
+    SHERDI_TRY(reduction_check_types(world, CALL_REDUCE_SCATTER, args));
+    send_bytes = args->slice_elems * sherd_dtype_bytes(args->send_dtype);
+    own        = (const unsigned char *)args->send + (size_t)world->rank * send_bytes;
+    if (args->recv == own && args->send_dtype == args->recv_dtype) {
+        return SHERD_OK;
+    }
+    if (ranges_overlap(args->send, send_bytes * (size_t)world->world_size, args->recv,
+                       args->slice_elems * sherd_dtype_bytes(args->recv_dtype))) {
+        return overlap_error(CALL_REDUCE_SCATTER);
+    }
+    return SHERD_OK;
+}
+
+static sherd_status all_reduce_check(const sherd_world *world, const sherdi_reduction_args *args)
+{
+    size_t whole_bytes;
+
+    SHERDI_TRY(reduction_check_types(world, CALL_ALL_REDUCE, args));
+    if (args->accumulate || args->recv_dtype != args->send_dtype ||
+        args->comm_dtype != args->send_dtype) {
+        return sherdi_fail(SHERD_E_INVAL, "all-reduce: one type throughout, and no accumulation");
+    }
+    whole_bytes = args->slice_elems * sherd_dtype_bytes(args->send_dtype) *
+                  (size_t)world->world_size;
+    if (args->recv != args->send &&
+        ranges_overlap(args->send, whole_bytes, args->recv, whole_bytes)) {
+        return overlap_error(CALL_ALL_REDUCE);
+    }
+    return SHERD_OK;
+}
+
+static sherd_status all_gather_check(const sherd_world *world, const sherdi_all_gather_args *args)
+{
+    const unsigned char *own;
+
+    SHERDI_TRY(slices_check(world, CALL_ALL_GATHER, args->send, args->recv, args->slice_bytes));
+    own = (const unsigned char *)args->recv + (size_t)world->rank * args->slice_bytes;
+    if (args->send != own && ranges_overlap(args->send, args->slice_bytes, args->recv,
+                                            args->slice_bytes * (size_t)world->world_size)) {
+        return overlap_error(CALL_ALL_GATHER);
+    }
+    return SHERD_OK;
+}
+
+/* -------------------------------------------------------------- counting -- */
+
+static void traffic_add(sherd_world *world, uint64_t sent_bytes, uint64_t received_bytes)
+{
+    (void)atomic_fetch_add_explicit(&world->sent_bytes, sent_bytes, memory_order_relaxed);
+    (void)atomic_fetch_add_explicit(&world->received_bytes, received_bytes, memory_order_relaxed);
+}
+
+/* To and from every other rank one slice. */
+static void traffic_add_slices(sherd_world *world, size_t slice_bytes)
+{
+    uint64_t bytes = sherdi_wire_all_gather(world->world_size, slice_bytes);
+
+    traffic_add(world, bytes, bytes);
+}
+
+/* ------------------------------------------------------ the engine's calls -- */
+
+uint32_t sherdi_world_caps(const sherd_world *world)
+{
+    return world->ops->caps;
+}
+
+const sherdi_backend *sherdi_world_backend(const sherd_world *world)
+{
+    return world->backend;
+}
+
+int sherdi_world_local_size(const sherd_world *world)
+{
+    return world->local_size;
+}
+
+size_t sherdi_world_overhead_bytes(const sherd_world *world)
+{
+    return world->overhead_bytes;
+}
+
+sherd_status sherdi_world_alloc(sherd_world *world, size_t len_bytes, void **out)
+{
+    size_t whole_bytes;
+
+    SHERDI_TRY(sherdi_world_status(world));
+    if (!sherdi_mul_fits(sherdi_max_size(len_bytes, 1) + SHERD_ALIGN_BYTES,
+                         (size_t)world->world_size, &whole_bytes) ||
+        whole_bytes > PTRDIFF_MAX) {
+        return sherdi_fail(SHERD_E_NOMEM, "%d times %zu bytes of world memory: more than an address holds",
+                           world->world_size, len_bytes);
+    }
+    queue_drain(&world->queue);
+    return world->ops->alloc(world, sherdi_max_size(len_bytes, 1), out);
+}
+
+void sherdi_world_free(sherd_world *world, void *memory)
+{
+    if (memory == NULL) {
+        return;
+    }
+    queue_drain(&world->queue);
+    world->ops->free(world, memory);
+}
+
+sherd_status sherdi_world_all_gather(sherd_world *world, const sherdi_all_gather_args *args,
+                                     sherdi_ticket *ticket_out)
+{
+    world_call call = {.kind = CALL_ALL_GATHER, .args.all_gather = *args};
+
+    SHERDI_TRY(all_gather_check(world, args));
+    SHERDI_TRY(call_submit(world, &call, ticket_out));
+    traffic_add_slices(world, args->slice_bytes);
+    return SHERD_OK;
+}
+
+sherd_status sherdi_world_reduce_scatter(sherd_world *world, const sherdi_reduction_args *args,
+                                         sherdi_ticket *ticket_out)
+{
+    world_call call = {.kind = CALL_REDUCE_SCATTER, .args.reduction = *args};
+
+    SHERDI_TRY(reduce_scatter_check(world, args));
+    SHERDI_TRY(call_submit(world, &call, ticket_out));
+    traffic_add_slices(world, args->slice_elems * sherd_dtype_bytes(args->send_dtype));
+    return SHERD_OK;
+}
+
+sherd_status sherdi_world_all_reduce(sherd_world *world, const sherdi_reduction_args *args,
+                                     sherdi_ticket *ticket_out)
+{
+    world_call call = {.kind = CALL_ALL_REDUCE, .args.reduction = *args};
+
+    SHERDI_TRY(all_reduce_check(world, args));
+    SHERDI_TRY(call_submit(world, &call, ticket_out));
+    traffic_add_slices(world, 2 * args->slice_elems * sherd_dtype_bytes(args->send_dtype));
+    return SHERD_OK;
+}
+
+sherd_status sherdi_world_all_to_all(sherd_world *world, const sherdi_all_to_all_args *args,
+                                     sherdi_ticket *ticket_out)
+{
+    world_call call = {.kind = CALL_ALL_TO_ALL, .args.all_to_all = *args};
+    size_t     whole_bytes;
+
+    SHERDI_TRY(slices_check(world, CALL_ALL_TO_ALL, args->send, args->recv, args->slice_bytes));
+    whole_bytes = args->slice_bytes * (size_t)world->world_size;
+    if (ranges_overlap(args->send, whole_bytes, args->recv, whole_bytes)) {
+        return overlap_error(CALL_ALL_TO_ALL);
+    }
+    SHERDI_TRY(call_submit(world, &call, ticket_out));
+    traffic_add_slices(world, args->slice_bytes);
+    return SHERD_OK;
+}
+
+sherd_status sherdi_world_exchange(sherd_world *world, const void *mine, void *all,
+                                   size_t len_bytes)
+{
+    sherdi_all_gather_args args = {.send = mine, .recv = all, .slice_bytes = len_bytes};
+
+    if (world->ops->caps & SHERDI_WORLD_SIMULATES) {
+        SHERDI_TRY(all_gather_check(world, &args));
+        for (int r = 0; r < world->world_size && len_bytes > 0; r++) {
+            memmove((unsigned char *)all + (size_t)r * len_bytes, mine, len_bytes);
+        }
+        traffic_add_slices(world, len_bytes);
+        return SHERD_OK;
+    }
+    return sherdi_world_all_gather(world, &args, NULL);
+}
+
+/* ------------------------------------------------------ the public calls -- */
+
+int sherd_world_rank(const sherd_world *world)
+{
+    return world->rank;
+}
+
+int sherd_world_size(const sherd_world *world)
+{
+    return world->world_size;
+}
+
+int sherd_world_local_rank(const sherd_world *world)
+{
+    return world->local_rank;
+}
+
+const char *sherd_world_transport(const sherd_world *world)
+{
+    return world->ops->name;
+}
+
+/* One piece: values[i] = ((v of rank 0 + v of rank 1) + ...). The simulated ranks all have mine. */
+static sherd_status sum_piece(sherd_world *world, double *values, size_t count)
+{
+    int           is_simulated = (world->ops->caps & SHERDI_WORLD_SIMULATES) != 0;
+    const double *all          = world->sum_scratch;
+
+    if (!is_simulated) {
+        SHERDI_TRY(sherdi_world_exchange(world, values, world->sum_scratch,
+                                         count * sizeof(*values)));
+    } else {
+        traffic_add_slices(world, count * sizeof(*values));
+    }
+    for (size_t i = 0; i < count; i++) {
+        double mine = values[i];
+        double sum  = is_simulated ? mine : all[i];
+
+        for (int r = 1; r < world->world_size; r++) {
+            sum += is_simulated ? mine : all[(size_t)r * count + i];
+        }
+        values[i] = sum;
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherd_world_sum_f64(sherd_world *world, double *values, size_t count)
+{
+    if (values == NULL && count > 0) {
+        return sherdi_fail(SHERD_E_INVAL, "sherd_world_sum_f64: values is NULL");
+    }
+    SHERDI_TRY(sherdi_world_status(world));
+    for (size_t at = 0; at < count && world->world_size > 1; at += WORLD_SUM_PIECE) {
+        SHERDI_TRY(sum_piece(world, values + at, sherdi_min_size(WORLD_SUM_PIECE, count - at)));
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherd_world_broadcast(sherd_world *world, void *data, size_t len_bytes, int root)
+{
+    world_call call = {.kind           = CALL_BROADCAST,
+                       .args.broadcast = {.data = data, .len_bytes = len_bytes, .root = root}};
+
+    if (root < 0 || root >= world->world_size) {
+        return sherdi_fail(SHERD_E_INVAL, "broadcast from rank %d: ranks are 0 to %d", root,
+                           world->world_size - 1);
+    }
+    if (data == NULL && len_bytes > 0) {
+        return sherdi_fail(SHERD_E_INVAL, "broadcast of %zu bytes: data is NULL", len_bytes);
+    }
+    SHERDI_TRY(call_submit(world, &call, NULL));
+    if (world->rank == root) {
+        traffic_add(world, sherdi_wire_all_gather(world->world_size, len_bytes), 0);
+    } else {
+        traffic_add(world, 0, len_bytes);
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherd_world_barrier(sherd_world *world)
+{
+    world_call call = {.kind = CALL_BARRIER};
+
+    return call_submit(world, &call, NULL);
+}
+
+void sherd_world_abort(sherd_world *world, const char *why)
+{
+    (void)sherdi_world_fail(world, SHERD_E_PEER_LOST, "rank %d gave up: %s", world->rank,
+                            why == NULL || why[0] == '\0' ? "no reason given" : why);
+}
+
+void sherd_world_traffic(const sherd_world *world, uint64_t *sent_bytes_out,
+                         uint64_t *received_bytes_out)
+{
+    *sent_bytes_out     = atomic_load_explicit(&world->sent_bytes, memory_order_relaxed);
+    *received_bytes_out = atomic_load_explicit(&world->received_bytes, memory_order_relaxed);
+}
+
+void sherd_world_destroy(sherd_world *world)
+{
+    if (world == NULL || atomic_fetch_sub(&world->owners, 1) > 1) {
+        return;
+    }
+    queue_stop(&world->queue);
+    world->ops->close(world);
+}
