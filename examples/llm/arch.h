@@ -1,0 +1,98 @@
+/* Two architectures as data: GPT-2 and MiniMind-3 (Llama/Qwen3 style). Which units a
+ * model of a given size has, which parameters, with which names and shapes. The trainer
+ * computes with them, `sherd plan` only declares them. Read next: model.h. */
+#ifndef LLM_ARCH_H
+#define LLM_ARCH_H
+
+#include "sherd.h"
+
+#include <stddef.h>
+
+typedef enum arch_kind {
+    ARCH_GPT2     = 0,
+    ARCH_MINIMIND = 1,
+} arch_kind;
+
+/* Sizes of one model; sizes in elements. */
+typedef struct arch {
+    arch_kind kind;
+    size_t    hidden;
+    size_t    layers;
+    size_t    heads;      /* query heads; hidden is a multiple of it */
+    size_t    kv_heads;   /* key and value heads; GPT-2: = heads */
+    size_t    inner;      /* width of the feed-forward part; GPT-2: 4 * hidden */
+    size_t    vocab;
+    size_t    max_length; /* longest sequence; GPT-2: rows of the position table */
+} arch;
+
+/* What a parameter does in its unit; the values index arrays of model.c. */
+typedef enum arch_role {
+    ARCH_TOKENS = 0, /* [vocab, hidden], also the head */
+    ARCH_POSITIONS,
+    ARCH_NORM1,
+    ARCH_NORM1_BIAS,
+    ARCH_QKV,
+    ARCH_QKV_BIAS,
+    ARCH_Q,
+    ARCH_K,
+    ARCH_V,
+    ARCH_O,
+    ARCH_O_BIAS,
+    ARCH_Q_NORM,
+    ARCH_K_NORM,
+    ARCH_NORM2,
+    ARCH_NORM2_BIAS,
+    ARCH_UP,
+    ARCH_UP_BIAS,
+    ARCH_GATE,
+    ARCH_DOWN,
+    ARCH_DOWN_BIAS,
+    ARCH_NORM_LAST,
+    ARCH_NORM_LAST_BIAS,
+    ARCH_ROLES
+} arch_role;
+
+#define ARCH_NAME_BYTES 96
+
+typedef struct arch_param {
+    char      name[ARCH_NAME_BYTES];
+    arch_role role;
+    size_t    unit;
+    int       ndim; /* 1 or 2 */
+    size_t    shape[2];
+    int       is_norm;     /* weight of a norm: starts at 1, the others around 0 */
+    int       is_bias;     /* starts at 0 */
+    int       is_residual; /* writes into the residual stream: starts smaller */
+} arch_param;
+
+/** Sizes by name, for example "124m" of GPT-2. Returns 0, or -1 for an unknown name. */
+int arch_preset(arch_kind kind, const char *name, arch *out);
+/** The i-th preset of a kind; NULL past the last. */
+const char *arch_preset_name(arch_kind kind, size_t i);
+/** "gpt2" or "minimind"; -1 for another name. */
+int         arch_kind_find(const char *name, arch_kind *out);
+const char *arch_kind_name(arch_kind kind);
+
+/** Fills fields that are 0 from the others (kv_heads, inner, max_length). */
+void arch_complete(arch *model);
+/** NULL when the sizes fit together, else a sentence that says what does not. */
+const char *arch_check(const arch *model, char *text, size_t text_bytes);
+
+/** Units: 0 is the embedding, 1 .. layers the layers, layers + 1 the last norm and the head. */
+size_t arch_unit_count(const arch *model);
+void   arch_unit_name(const arch *model, size_t unit, char out[ARCH_NAME_BYTES]);
+size_t arch_param_count(const arch *model);
+void   arch_param_get(const arch *model, size_t k, arch_param *out);
+/** First parameter of a unit; that of unit arch_unit_count() is arch_param_count(). */
+size_t arch_unit_first_param(const arch *model, size_t unit);
+/** Elements of one parameter, of one unit, of the whole model. */
+size_t arch_param_elems(const arch_param *param);
+size_t arch_unit_elems(const arch *model, size_t unit);
+size_t arch_elems(const arch *model);
+
+/** Declares the model on an engine that has no units yet: so the handle of unit u is u, that of
+ *  parameter k is k. The last unit reads parameter 0, the tied head; passes keep their
+ *  default orders. */
+SHERD_MUST_USE sherd_status arch_declare(const arch *model, sherd_engine *engine);
+
+#endif
