@@ -713,6 +713,7 @@ sherd_status sherd_world_sum_f64(sherd_world *world, double *values, size_t coun
         return sherdi_fail(SHERD_E_INVAL, "sherd_world_sum_f64: values is NULL");
     }
     SHERDI_TRY(sherdi_world_status(world));
+    queue_drain(&world->queue);
     for (size_t at = 0; at < count && world->world_size > 1; at += WORLD_SUM_PIECE) {
         SHERDI_TRY(sum_piece(world, values + at, sherdi_min_size(WORLD_SUM_PIECE, count - at)));
     }

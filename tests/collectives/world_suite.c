@@ -1,0 +1,679 @@
+#include "tests/collectives/world_suite.h"
+
+#include "base/hash.h"
+#include "collectives/peers.h"
+#include "tests/lib/check.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+const int    WORLD_SIZES[]     = {1, 2, 3, 4, 7, 8};
+const size_t WORLD_SIZES_COUNT = sizeof(WORLD_SIZES) / sizeof(WORLD_SIZES[0]);
+
+/* ------------------------------------------------- what every rank is known to have -- */
+
+/* Element i of rank r: magnitudes over 2^-6 .. 2^6, so that sums round. */
+static float known_value(int rank, size_t i)
+{
+    uint64_t bits = sherdi_mix64((uint64_t)rank * 0x9e3779b97f4a7c15u + i);
+    uint32_t f32  = (uint32_t)(bits & 0x807fffffu) | (uint32_t)(121 + (bits >> 40) % 12) << 23;
+
+    return sherdi_f32_from_bits(f32);
+}
+
+/* Through memcpy: the buffers hold elements of any type. */
+static float elem_load(const void *data, size_t i, sherd_dtype dtype)
+{
+    uint16_t half;
+    float    value;
+
+    if (dtype == SHERD_F32) {
+        memcpy(&value, (const unsigned char *)data + i * 4, 4);
+        return value;
+    }
+    memcpy(&half, (const unsigned char *)data + i * 2, 2);
+    return dtype == SHERD_BF16 ? sherdi_cast_bf16_f32(half) : sherdi_cast_f16_f32(half);
+}
+
+static void elem_store(void *data, size_t i, sherd_dtype dtype, float value)
+{
+    uint16_t half = dtype == SHERD_BF16 ? sherdi_cast_f32_bf16(value) : sherdi_cast_f32_f16(value);
+
+    if (dtype == SHERD_F32) {
+        memcpy((unsigned char *)data + i * 4, &value, 4);
+    } else {
+        memcpy((unsigned char *)data + i * 2, &half, 2);
+    }
+}
+
+static float round_to(sherd_dtype dtype, float value)
+{
+    unsigned char held[4];
+
+    elem_store(held, 0, dtype, value);
+    return elem_load(held, 0, dtype);
+}
+
+static unsigned char known_byte(int rank, size_t i)
+{
+    return (unsigned char)(sherdi_mix64((uint64_t)rank << 40 | i) >> 8);
+}
+
+static void fill_elems(void *data, int rank, size_t count, sherd_dtype dtype)
+{
+    for (size_t i = 0; i < count; i++) {
+        elem_store(data, i, dtype, known_value(rank, i));
+    }
+}
+
+static void fill_bytes(unsigned char *data, int rank, size_t first, size_t len_bytes)
+{
+    for (size_t i = 0; i < len_bytes; i++) {
+        data[i] = known_byte(rank, first + i);
+    }
+}
+
+static void check_bytes(const unsigned char *data, int rank, size_t first, size_t len_bytes)
+{
+    for (size_t i = 0; i < len_bytes; i++) {
+        if (data[i] != known_byte(rank, first + i)) {
+            test_fail(__FILE__, __LINE__, "byte %zu of rank %d is %02x, not %02x", first + i, rank,
+                      data[i], known_byte(rank, first + i));
+        }
+    }
+}
+
+/* The reduction of element i over all ranks, as world.h defines it. */
+static float known_sum(const sherd_world *world, size_t i, sherd_dtype send, sherd_dtype comm,
+                       float scale)
+{
+    float sum = round_to(send, known_value(0, i));
+
+    for (int r = 1; r < sherd_world_size(world); r++) {
+        sum = sum + round_to(send, known_value(r, i));
+    }
+    return round_to(comm, sum * scale);
+}
+
+/* ------------------------------------------------------------- memory of both kinds -- */
+
+enum { MEMORY_OF_WORLD = 0, MEMORY_ORDINARY = 1, MEMORY_MIXED = 2, MEMORY_KINDS = 3 };
+
+typedef struct buffer {
+    sherd_world   *world; /* NULL: ordinary memory */
+    unsigned char *data;
+    unsigned char *start;
+} buffer;
+
+/* MIXED: even ranks have world memory, odd ones ordinary; allocation is collective all the
+ * same. Ordinary memory is aligned to its elements and no better. */
+static buffer buffer_make(sherd_world *world, int kind, size_t len_bytes)
+{
+    buffer made = {0};
+    void  *memory;
+
+    if (kind != MEMORY_ORDINARY) {
+        CHECK_OK(sherdi_world_alloc(world, len_bytes, &memory));
+        if (kind == MEMORY_OF_WORLD || sherd_world_rank(world) % 2 == 0) {
+            return (buffer){.world = world, .data = memory, .start = memory};
+        }
+        sherdi_world_free(world, memory);
+    }
+    made.start = malloc(len_bytes + 16);
+    CHECK(made.start != NULL);
+    memset(made.start, 0xa5, len_bytes + 16);
+    made.data = made.start + 4;
+    return made;
+}
+
+static void buffer_drop(buffer *made)
+{
+    if (made->world != NULL) {
+        sherdi_world_free(made->world, made->start);
+    } else {
+        free(made->start);
+    }
+}
+
+/* ------------------------------------------------------------------------ all-gather -- */
+
+static void gather_once(sherd_world *world, int kind, size_t slice_bytes, int is_in_place,
+                        uint32_t flags)
+{
+    int    rank  = sherd_world_rank(world);
+    int    size  = sherd_world_size(world);
+    buffer recv  = buffer_make(world, kind, slice_bytes * (size_t)size);
+    buffer send  = buffer_make(world, kind, slice_bytes);
+    void  *mine  = is_in_place ? recv.data + (size_t)rank * slice_bytes : send.data;
+    sherdi_all_gather_args args = {
+        .send = mine, .recv = recv.data, .slice_bytes = slice_bytes, .flags = flags,
+    };
+
+    fill_bytes(mine, rank, 0, slice_bytes);
+    if (flags & SHERDI_COLL_STABLE) {
+        CHECK_OK(sherd_world_barrier(world));
+    }
+    CHECK_OK(sherdi_world_all_gather(world, &args, NULL));
+    for (int r = 0; r < size; r++) {
+        check_bytes(recv.data + (size_t)r * slice_bytes, r, 0, slice_bytes);
+    }
+    if (flags & SHERDI_COLL_STABLE) {
+        CHECK_OK(sherd_world_barrier(world));
+    } else {
+        memset(mine, 0xee, slice_bytes); /* the send buffer is the caller's again */
+        CHECK_OK(sherd_world_barrier(world));
+    }
+    buffer_drop(&send);
+    buffer_drop(&recv);
+}
+
+static void all_gather_collects_every_slice(sherd_world *world, void *ctx)
+{
+    const size_t lens[] = {0, 1, 63, 256, PEERS_MAIL_BYTES, PEERS_MAIL_BYTES + 1, 5000,
+                           PEERS_HALF_BYTES, 2 * PEERS_HALF_BYTES + 77};
+
+    (void)ctx;
+    for (size_t i = 0; i < sizeof(lens) / sizeof(lens[0]); i++) {
+        for (int kind = 0; kind < MEMORY_KINDS; kind++) {
+            gather_once(world, kind, lens[i], 0, 0);
+            gather_once(world, kind, lens[i], 1, 0);
+        }
+    }
+}
+
+static void all_gather_of_stable_memory_collects_every_slice(sherd_world *world, void *ctx)
+{
+    const size_t lens[] = {0, 1, 256, 100001};
+
+    (void)ctx;
+    for (size_t i = 0; i < sizeof(lens) / sizeof(lens[0]); i++) {
+        gather_once(world, MEMORY_OF_WORLD, lens[i], 0, SHERDI_COLL_STABLE);
+        gather_once(world, MEMORY_OF_WORLD, lens[i], 1, SHERDI_COLL_STABLE);
+    }
+}
+
+/* ------------------------------------------------------------------------ reductions -- */
+
+typedef struct reduction_types {
+    sherd_dtype send, comm, recv;
+} reduction_types;
+
+static const reduction_types REDUCTION_TYPES[] = {
+    {SHERD_F32, SHERD_F32, SHERD_F32},    {SHERD_BF16, SHERD_BF16, SHERD_BF16},
+    {SHERD_F16, SHERD_F16, SHERD_F16},    {SHERD_BF16, SHERD_F32, SHERD_F32},
+    {SHERD_F16, SHERD_F32, SHERD_F32},    {SHERD_BF16, SHERD_BF16, SHERD_F32},
+    {SHERD_F16, SHERD_F16, SHERD_F32},
+};
+
+static void check_sums(const sherd_world *world, const void *got, size_t first, size_t count,
+                       const sherdi_reduction_args *args, float before)
+{
+    for (size_t i = 0; i < count; i++) {
+        float    want = known_sum(world, first + i, args->send_dtype, args->comm_dtype, args->scale);
+        uint32_t want_bits = 0;
+        uint32_t got_bits  = 0;
+
+        if (args->accumulate) {
+            want = before + want;
+        }
+        elem_store(&want_bits, 0, args->recv_dtype, want);
+        memcpy(&got_bits,
+               (const unsigned char *)got + i * sherd_dtype_bytes(args->recv_dtype),
+               sherd_dtype_bytes(args->recv_dtype));
+        if (want_bits != got_bits) {
+            test_fail(__FILE__, __LINE__, "sum %zu of %zu (%s, %s, %s, accumulate %d) is %x, not %x",
+                      i, count, sherd_dtype_name(args->send_dtype),
+                      sherd_dtype_name(args->comm_dtype), sherd_dtype_name(args->recv_dtype),
+                      args->accumulate, got_bits, want_bits);
+        }
+    }
+}
+
+static void scatter_once(sherd_world *world, int kind, const reduction_types *types, size_t slice,
+                         int is_in_place, int accumulate)
+{
+    int    rank       = sherd_world_rank(world);
+    size_t size       = (size_t)sherd_world_size(world);
+    size_t send_bytes = sherd_dtype_bytes(types->send);
+    buffer send       = buffer_make(world, kind, size * slice * send_bytes);
+    buffer recv       = buffer_make(world, kind, slice * sherd_dtype_bytes(types->recv));
+    sherdi_reduction_args args = {
+        .send        = send.data,
+        .recv        = is_in_place ? send.data + (size_t)rank * slice * send_bytes : recv.data,
+        .slice_elems = slice,
+        .send_dtype  = types->send,
+        .comm_dtype  = types->comm,
+        .recv_dtype  = types->recv,
+        .scale       = 1.0f / (float)size,
+        .accumulate  = accumulate,
+    };
+
+    fill_elems(send.data, rank, size * slice, types->send);
+    for (size_t i = 0; i < slice && !is_in_place; i++) {
+        elem_store(recv.data, i, types->recv, 0.75f);
+    }
+    CHECK_OK(sherdi_world_reduce_scatter(world, &args, NULL));
+    check_sums(world, args.recv, (size_t)rank * slice, slice, &args, 0.75f);
+    buffer_drop(&recv);
+    buffer_drop(&send);
+}
+
+/* More than two pieces of the bounce buffer, and an odd end. */
+static size_t long_elems(const sherd_world *world, sherd_dtype dtype)
+{
+    return 2 * PEERS_HALF_BYTES / (size_t)sherd_world_size(world) / sherd_dtype_bytes(dtype) + 77;
+}
+
+static void reduce_scatter_sums_in_the_order_of_ranks(sherd_world *world, void *ctx)
+{
+    (void)ctx;
+    for (size_t t = 0; t < sizeof(REDUCTION_TYPES) / sizeof(REDUCTION_TYPES[0]); t++) {
+        const reduction_types *types  = &REDUCTION_TYPES[t];
+        const size_t           lens[] = {0, 1, 64, 333};
+
+        for (int kind = 0; kind < MEMORY_KINDS; kind++) {
+            for (size_t i = 0; i < sizeof(lens) / sizeof(lens[0]); i++) {
+                scatter_once(world, kind, types, lens[i], 0, 0);
+                scatter_once(world, kind, types, lens[i], 0, 1);
+                if (types->send == types->recv) {
+                    scatter_once(world, kind, types, lens[i], 1, 0);
+                }
+            }
+        }
+    }
+}
+
+static void reduce_scatter_longer_than_the_bounce_buffer(sherd_world *world, void *ctx)
+{
+    (void)ctx;
+    for (int kind = 0; kind < MEMORY_KINDS; kind++) {
+        scatter_once(world, kind, &REDUCTION_TYPES[0], long_elems(world, SHERD_F32), 1, 0);
+        scatter_once(world, kind, &REDUCTION_TYPES[1], long_elems(world, SHERD_BF16), 0, 0);
+        scatter_once(world, kind, &REDUCTION_TYPES[5], long_elems(world, SHERD_BF16), 0, 1);
+    }
+}
+
+static void all_reduce_once(sherd_world *world, int kind, sherd_dtype dtype, size_t slice,
+                            int is_in_place)
+{
+    size_t whole = slice * (size_t)sherd_world_size(world);
+    size_t bytes = sherd_dtype_bytes(dtype);
+    buffer send  = buffer_make(world, kind, whole * bytes);
+    buffer recv  = buffer_make(world, kind, whole * bytes);
+    sherdi_reduction_args args = {
+        .send        = send.data,
+        .recv        = is_in_place ? send.data : recv.data,
+        .slice_elems = slice,
+        .send_dtype  = dtype,
+        .comm_dtype  = dtype,
+        .recv_dtype  = dtype,
+        .scale       = 0.3f,
+    };
+
+    fill_elems(send.data, sherd_world_rank(world), whole, dtype);
+    CHECK_OK(sherdi_world_all_reduce(world, &args, NULL));
+    check_sums(world, args.recv, 0, whole, &args, 0);
+    buffer_drop(&recv);
+    buffer_drop(&send);
+}
+
+static void all_reduce_leaves_the_sum_on_every_rank(sherd_world *world, void *ctx)
+{
+    const sherd_dtype dtypes[] = {SHERD_F32, SHERD_BF16, SHERD_F16};
+
+    (void)ctx;
+    for (int d = 0; d < 3; d++) {
+        const size_t lens[] = {0, 1, 64, 333};
+
+        for (int kind = 0; kind < MEMORY_KINDS; kind++) {
+            for (size_t i = 0; i < sizeof(lens) / sizeof(lens[0]); i++) {
+                all_reduce_once(world, kind, dtypes[d], lens[i], 0);
+                all_reduce_once(world, kind, dtypes[d], lens[i], 1);
+            }
+        }
+    }
+}
+
+static void all_reduce_longer_than_the_bounce_buffer(sherd_world *world, void *ctx)
+{
+    (void)ctx;
+    for (int kind = 0; kind < MEMORY_KINDS; kind++) {
+        all_reduce_once(world, kind, SHERD_F32, long_elems(world, SHERD_F32) / 2, 1);
+        all_reduce_once(world, kind, SHERD_BF16, long_elems(world, SHERD_BF16) / 2, 0);
+    }
+}
+
+/* ----------------------------------------------------- all-to-all, broadcast, control -- */
+
+static void swap_once(sherd_world *world, int kind, size_t slice)
+{
+    int    rank = sherd_world_rank(world);
+    int    size = sherd_world_size(world);
+    buffer send = buffer_make(world, kind, slice * (size_t)size);
+    buffer recv = buffer_make(world, kind, slice * (size_t)size);
+    sherdi_all_to_all_args args = {.send = send.data, .recv = recv.data, .slice_bytes = slice};
+
+    fill_bytes(send.data, rank, 0, slice * (size_t)size);
+    CHECK_OK(sherdi_world_all_to_all(world, &args, NULL));
+    for (int r = 0; r < size; r++) {
+        check_bytes(recv.data + (size_t)r * slice, r, (size_t)rank * slice, slice);
+    }
+    buffer_drop(&recv);
+    buffer_drop(&send);
+}
+
+static void all_to_all_swaps_slices(sherd_world *world, void *ctx)
+{
+    const size_t lens[] = {0, 1, 63, 1024, 2 * PEERS_HALF_BYTES / (size_t)sherd_world_size(world) + 5};
+
+    (void)ctx;
+    for (size_t i = 0; i < sizeof(lens) / sizeof(lens[0]); i++) {
+        for (int kind = 0; kind < MEMORY_KINDS; kind++) {
+            swap_once(world, kind, lens[i]);
+        }
+    }
+}
+
+static void broadcast_reaches_all_from_each_root(sherd_world *world, void *ctx)
+{
+    const size_t lens[] = {0, 1, 777, 2 * PEERS_HALF_BYTES + 5};
+
+    (void)ctx;
+    for (int root = 0; root < sherd_world_size(world); root++) {
+        for (size_t i = 0; i < sizeof(lens) / sizeof(lens[0]); i++) {
+            for (int kind = 0; kind < (i == 3 && root > 0 ? 1 : MEMORY_KINDS); kind++) {
+                buffer data = buffer_make(world, kind, lens[i]);
+
+                if (sherd_world_rank(world) == root) {
+                    fill_bytes(data.data, root, 0, lens[i]);
+                }
+                CHECK_OK(sherd_world_broadcast(world, data.data, lens[i], root));
+                check_bytes(data.data, root, 0, lens[i]);
+                buffer_drop(&data);
+            }
+        }
+    }
+}
+
+static void exchange_gives_every_rank_what_each_gave(sherd_world *world, void *ctx)
+{
+    const size_t   lens[] = {1, 8, 24, 4000};
+    int            size   = sherd_world_size(world);
+    unsigned char *mine   = malloc(4000);
+    unsigned char *all    = malloc(4000 * (size_t)size);
+
+    (void)ctx;
+    for (size_t i = 0; i < sizeof(lens) / sizeof(lens[0]); i++) {
+        fill_bytes(mine, sherd_world_rank(world), i, lens[i]);
+        CHECK_OK(sherdi_world_exchange(world, mine, all, lens[i]));
+        for (int r = 0; r < size; r++) {
+            check_bytes(all + (size_t)r * lens[i], r, i, lens[i]);
+        }
+    }
+    free(all);
+    free(mine);
+}
+
+static void sum_f64_adds_in_the_order_of_ranks(sherd_world *world, void *ctx)
+{
+    double values[130];
+
+    (void)ctx;
+    for (size_t i = 0; i < 130; i++) {
+        values[i] = 1.0 / (double)(3 + i) * known_value(sherd_world_rank(world), i);
+    }
+    CHECK_OK(sherd_world_sum_f64(world, values, 130));
+    for (size_t i = 0; i < 130; i++) {
+        double want = 1.0 / (double)(3 + i) * known_value(0, i);
+
+        for (int r = 1; r < sherd_world_size(world); r++) {
+            want += 1.0 / (double)(3 + i) * known_value(r, i);
+        }
+        CHECK_BYTES_EQUAL(&want, &values[i], sizeof(want));
+    }
+    CHECK_OK(sherd_world_sum_f64(world, NULL, 0));
+}
+
+static void barrier_can_follow_barrier(sherd_world *world, void *ctx)
+{
+    (void)ctx;
+    for (int i = 0; i < 200; i++) {
+        CHECK_OK(sherd_world_barrier(world));
+    }
+}
+
+/* --------------------------------------------------------------------- world memory -- */
+
+static void world_memory_is_zeroed_aligned_and_ends_with_its_owner(sherd_world *world, void *ctx)
+{
+    const size_t lens[] = {0, 1, 4096, 100001};
+    void        *kept[4];
+
+    (void)ctx;
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < 4; i++) {
+            CHECK_OK(sherdi_world_alloc(world, lens[i], &kept[i]));
+            CHECK(kept[i] != NULL && (uintptr_t)kept[i] % SHERD_ALIGN_BYTES == 0);
+            for (size_t b = 0; b < lens[i]; b++) {
+                CHECK(((unsigned char *)kept[i])[b] == 0);
+            }
+            memset(kept[i], 0xff, lens[i]);
+        }
+        for (int i = 0; i < 4; i++) {
+            sherdi_world_free(world, kept[(i + round) % 4]);
+        }
+    }
+    sherdi_world_free(world, NULL);
+}
+
+static void world_memory_that_one_rank_lacks_fails_on_all(sherd_world *world, void *ctx)
+{
+    void *kept[40];
+    void *memory = NULL;
+    int   last   = sherd_world_size(world) - 1;
+    int   count  = 0;
+
+    (void)ctx;
+    /* Fill the table of segments to where it grows, so that there is an allocation to fail. */
+    for (; count < 8; count++) {
+        CHECK_OK(sherdi_world_alloc(world, 10, &kept[count]));
+    }
+    for (; count < 40; count++) {
+        sherd_status status;
+
+        if (sherd_world_rank(world) == last) {
+            (void)sherdi_mem_fail_nth(1);
+        }
+        status = sherdi_world_alloc(world, 10, &memory);
+        (void)sherdi_mem_fail_nth(0);
+        if (status != SHERD_OK) {
+            CHECK_STATUS(SHERD_E_NOMEM, status);
+            CHECK_ERROR_SAYS("no memory");
+            break;
+        }
+        kept[count] = memory;
+    }
+    CHECK(count < 40);
+    CHECK_OK(sherdi_world_alloc(world, 10, &kept[count])); /* the world goes on */
+    for (int i = 0; i <= count; i++) {
+        sherdi_world_free(world, kept[i]);
+    }
+    CHECK_STATUS(SHERD_E_NOMEM, sherdi_world_alloc(world, SIZE_MAX / 2, &memory));
+}
+
+/* ------------------------------------------------------------------ tickets and order -- */
+
+enum { TICKET_CALLS = 150, TICKET_SLICE = 600 };
+
+static void tickets_end_in_the_order_of_calls(sherd_world *world)
+{
+    size_t         size = (size_t)sherd_world_size(world);
+    int            rank = sherd_world_rank(world);
+    unsigned char *send = malloc(TICKET_CALLS * TICKET_SLICE);
+    unsigned char *recv = malloc(TICKET_CALLS * TICKET_SLICE * size);
+    sherdi_ticket  tickets[TICKET_CALLS];
+    double         one = 1;
+
+    fill_bytes(send, rank, 0, TICKET_CALLS * TICKET_SLICE);
+    for (size_t i = 0; i < TICKET_CALLS; i++) {
+        sherdi_all_gather_args args = {.send        = send + i * TICKET_SLICE,
+                                       .recv        = recv + i * TICKET_SLICE * size,
+                                       .slice_bytes = TICKET_SLICE};
+
+        CHECK_OK(sherdi_world_all_gather(world, &args, &tickets[i]));
+        if (i == TICKET_CALLS / 2) { /* a blocking call among them */
+            CHECK_OK(sherd_world_sum_f64(world, &one, 1));
+            CHECK(one == (double)size);
+            CHECK(sherdi_world_is_done(world, tickets[i]));
+        }
+    }
+    CHECK_OK(sherdi_world_wait(world, tickets[TICKET_CALLS - 1]));
+    for (size_t i = 0; i < TICKET_CALLS; i++) {
+        CHECK(sherdi_world_is_done(world, tickets[i]));
+        CHECK_OK(sherdi_world_wait(world, tickets[i]));
+        for (size_t r = 0; r < size; r++) {
+            check_bytes(recv + (i * size + r) * TICKET_SLICE, (int)r, i * TICKET_SLICE, TICKET_SLICE);
+        }
+    }
+    CHECK_OK(sherdi_world_wait(world, 0));
+    CHECK_STATUS(SHERD_E_INVAL, sherdi_world_wait(world, tickets[TICKET_CALLS - 1] + 1));
+    free(recv);
+    free(send);
+}
+
+static void tickets_keep_the_order_with_and_without_overlap(sherd_world *world, void *ctx)
+{
+    (void)ctx;
+    tickets_end_in_the_order_of_calls(world);
+    CHECK_OK(sherdi_world_overlap(world));
+    CHECK_OK(sherdi_world_overlap(world));
+    tickets_end_in_the_order_of_calls(world);
+}
+
+static void overlapped_calls_of_every_kind_give_the_same_bits(sherd_world *world, void *ctx)
+{
+    size_t        size  = (size_t)sherd_world_size(world);
+    size_t        slice = 1000;
+    buffer        send  = buffer_make(world, MEMORY_OF_WORLD, size * slice * 4);
+    buffer        recv  = buffer_make(world, MEMORY_OF_WORLD, size * slice * 4);
+    buffer        other = buffer_make(world, MEMORY_ORDINARY, size * slice * 4);
+    sherdi_ticket tickets[3];
+    sherdi_reduction_args args = {
+        .send = send.data, .recv = recv.data, .slice_elems = slice, .send_dtype = SHERD_F32,
+        .comm_dtype = SHERD_F32, .recv_dtype = SHERD_F32, .scale = 0.5f,
+    };
+    sherdi_reduction_args  whole = args;
+    sherdi_all_to_all_args swap  = {.send = send.data, .recv = other.data, .slice_bytes = slice * 4};
+
+    (void)ctx;
+    whole.recv = other.data;
+    fill_elems(send.data, sherd_world_rank(world), size * slice, SHERD_F32);
+    CHECK_OK(sherdi_world_overlap(world));
+    CHECK_OK(sherdi_world_reduce_scatter(world, &args, &tickets[0]));
+    CHECK_OK(sherdi_world_all_to_all(world, &swap, &tickets[1]));
+    CHECK_OK(sherdi_world_all_reduce(world, &whole, &tickets[2]));
+    CHECK_OK(sherdi_world_wait(world, tickets[2]));
+    check_sums(world, recv.data, (size_t)sherd_world_rank(world) * slice, slice, &args, 0);
+    check_sums(world, other.data, 0, size * slice, &whole, 0);
+    buffer_drop(&other);
+    buffer_drop(&recv);
+    buffer_drop(&send);
+}
+
+/* ---------------------------------------------------------------- counters and checks -- */
+
+static void counters_say_what_goes_on_the_wire(sherd_world *world, void *ctx)
+{
+    uint64_t others = (uint64_t)sherd_world_size(world) - 1;
+    uint64_t before[2];
+    uint64_t after[2];
+    float   *data = calloc(4096, sizeof(*data));
+    float   *more = calloc(4096, sizeof(*more));
+    sherdi_all_gather_args gather = {.send = data, .recv = more, .slice_bytes = 12};
+    sherdi_reduction_args  reduction = {
+        .send = data, .recv = more, .slice_elems = 5, .send_dtype = SHERD_BF16,
+        .comm_dtype = SHERD_F32, .recv_dtype = SHERD_F32, .scale = 1,
+    };
+    sherdi_reduction_args whole = {.send = data, .recv = more, .slice_elems = 7, .scale = 1};
+
+    (void)ctx;
+    sherd_world_traffic(world, &before[0], &before[1]);
+    CHECK_OK(sherdi_world_all_gather(world, &gather, NULL));
+    CHECK_OK(sherdi_world_reduce_scatter(world, &reduction, NULL));
+    CHECK_OK(sherdi_world_all_reduce(world, &whole, NULL));
+    CHECK_OK(sherd_world_barrier(world));
+    sherd_world_traffic(world, &after[0], &after[1]);
+    CHECK_INT(others * (12 + 5 * 2 + 7 * 4 * 2), after[0] - before[0]);
+    CHECK_INT(after[0] - before[0], after[1] - before[1]);
+    CHECK_OK(sherd_world_broadcast(world, data, 100, 0));
+    sherd_world_traffic(world, &before[0], &before[1]);
+    CHECK_INT(sherd_world_rank(world) == 0 ? others * 100 : 0, before[0] - after[0]);
+    CHECK_INT(sherd_world_rank(world) == 0 ? 0 : 100, before[1] - after[1]);
+    free(more);
+    free(data);
+}
+
+static void bad_arguments_are_refused_without_meeting(sherd_world *world, void *ctx)
+{
+    int   size = sherd_world_size(world);
+    float data[2048] = {0};
+    sherdi_all_gather_args gather = {.send = (char *)data + 1, .recv = data, .slice_bytes = 64};
+    sherdi_reduction_args  part   = {.send = data, .recv = data + 1, .slice_elems = 8, .scale = 1};
+    sherdi_all_to_all_args swap   = {.send = data, .recv = data + 8, .slice_bytes = 64};
+    sherdi_reduction_args  narrow = {.send = data, .recv = data + 1024, .slice_elems = 8,
+                                     .comm_dtype = SHERD_BF16, .scale = 1};
+
+    (void)ctx;
+    (void)size;
+    CHECK_STATUS(SHERD_E_INVAL, sherdi_world_all_gather(world, &gather, NULL));
+    CHECK_STATUS(SHERD_E_INVAL, sherdi_world_reduce_scatter(world, &part, NULL));
+    CHECK_STATUS(SHERD_E_INVAL, sherdi_world_all_reduce(world, &part, NULL));
+    CHECK_STATUS(SHERD_E_INVAL, sherdi_world_all_to_all(world, &swap, NULL));
+    CHECK_STATUS(SHERD_E_INVAL, sherdi_world_reduce_scatter(world, &narrow, NULL));
+    CHECK_STATUS(SHERD_E_INVAL, sherd_world_broadcast(world, data, 4, size));
+    CHECK_STATUS(SHERD_E_INVAL, sherd_world_broadcast(world, data, 4, -1));
+    CHECK_STATUS(SHERD_E_INVAL, sherd_world_broadcast(world, NULL, 4, 0));
+    gather.send = NULL;
+    CHECK_STATUS(SHERD_E_INVAL, sherdi_world_all_gather(world, &gather, NULL));
+    narrow.send_dtype = (sherd_dtype)9;
+    CHECK_STATUS(SHERD_E_INVAL, sherdi_world_reduce_scatter(world, &narrow, NULL));
+    CHECK_OK(sherd_world_barrier(world));
+}
+
+static void world_knows_its_place(sherd_world *world, void *ctx)
+{
+    (void)ctx;
+    CHECK(sherd_world_rank(world) >= 0 && sherd_world_rank(world) < sherd_world_size(world));
+    CHECK(sherd_world_local_rank(world) < sherdi_world_local_size(world));
+    CHECK(sherdi_world_backend(world)->threads >= 1);
+    CHECK(sherdi_world_retain(world) == world);
+    sherd_world_destroy(world); /* the owner of the retain; the world lives on */
+    CHECK_OK(sherdi_world_status(world));
+}
+
+#define WORLD_CASE(function)                                                   \
+    {                                                                          \
+#function, function                                                    \
+    }
+
+const world_case WORLD_SUITE[] = {
+    WORLD_CASE(world_knows_its_place),
+    WORLD_CASE(all_gather_collects_every_slice),
+    WORLD_CASE(all_gather_of_stable_memory_collects_every_slice),
+    WORLD_CASE(reduce_scatter_sums_in_the_order_of_ranks),
+    WORLD_CASE(reduce_scatter_longer_than_the_bounce_buffer),
+    WORLD_CASE(all_reduce_leaves_the_sum_on_every_rank),
+    WORLD_CASE(all_reduce_longer_than_the_bounce_buffer),
+    WORLD_CASE(all_to_all_swaps_slices),
+    WORLD_CASE(broadcast_reaches_all_from_each_root),
+    WORLD_CASE(exchange_gives_every_rank_what_each_gave),
+    WORLD_CASE(sum_f64_adds_in_the_order_of_ranks),
+    WORLD_CASE(barrier_can_follow_barrier),
+    WORLD_CASE(world_memory_is_zeroed_aligned_and_ends_with_its_owner),
+    WORLD_CASE(world_memory_that_one_rank_lacks_fails_on_all),
+    WORLD_CASE(counters_say_what_goes_on_the_wire),
+    WORLD_CASE(bad_arguments_are_refused_without_meeting),
+    WORLD_CASE(tickets_keep_the_order_with_and_without_overlap),
+    WORLD_CASE(overlapped_calls_of_every_kind_give_the_same_bits),
+};
+const size_t WORLD_SUITE_COUNT = sizeof(WORLD_SUITE) / sizeof(WORLD_SUITE[0]);
