@@ -1,0 +1,218 @@
+/* Inside of a configuration, shared by the config_*.c files. Read config_keys.h first.
+ *
+ *   config.c         life, files, sherd_config_set, warnings
+ *   config_table.c   the table as data: finding keys, suggestions for unknown ones
+ *   config_value.c   one JSON value as the type of its key
+ *   config_read.c    a document into entries, with warnings and refusals
+ *   config_effect.c  the value in force of a key: given, "auto", derived or default
+ *   config_resolve.c sherdi_config_resolve: checks across keys, sherdi_settings
+ *   config_text.c    the dump and the reference page */
+#ifndef SHERDI_ENGINE_CONFIG_IMPL_H
+#define SHERDI_ENGINE_CONFIG_IMPL_H
+
+#include "base/json.h"
+#include "base/mem.h"
+#include "engine/config.h"
+#include "engine/config_keys.h"
+
+/* ---- the table ---- */
+
+typedef enum sherdi_config_id {
+#define SHERDI_CONFIG_ID(id, ...) SHERDI_CONFIG_##id,
+    SHERDI_CONFIG_KEYS(SHERDI_CONFIG_ID)
+#undef SHERDI_CONFIG_ID
+    SHERDI_CONFIG_IDS,
+} sherdi_config_id;
+
+typedef enum sherdi_config_type {
+    SHERDI_TYPE_BLOCK,
+    SHERDI_TYPE_BOOL,
+    SHERDI_TYPE_INT,
+    SHERDI_TYPE_SIZE, /* INT64_MAX and more: unlimited */
+    SHERDI_TYPE_REAL,
+    SHERDI_TYPE_TEXT,
+    SHERDI_TYPE_PAIR, /* of reals */
+    SHERDI_TYPE_ANY,  /* not looked at */
+} sherdi_config_type;
+
+typedef enum sherdi_config_action {
+    SHERDI_ACTION_HONOUR,
+    SHERDI_ACTION_ACCEPT, /* any value gives the same result */
+    SHERDI_ACTION_IGNORE, /* with a warning, unless the value is the default */
+    SHERDI_ACTION_REFUSE, /* unless the value is the default, or the block is switched off */
+} sherdi_config_action;
+
+enum {
+    SHERDI_KEY_NULLABLE       = 1 << 0,  /* null means absent */
+    SHERDI_KEY_RULE           = 1 << 1,  /* `fallback` is a sentence, not JSON */
+    SHERDI_KEY_ANY_CASE       = 1 << 2,  /* choices in any case */
+    SHERDI_KEY_SOFT           = 1 << 3,  /* another choice warns and means the default */
+    SHERDI_KEY_TRUNCATE       = 1 << 4,  /* fractions are cut off */
+    SHERDI_KEY_ONE_IS_OFF     = 1 << 5,  /* 1 means the same as the default */
+    SHERDI_KEY_CLOSED         = 1 << 6,  /* block: an unknown member is an error */
+    SHERDI_KEY_OPAQUE         = 1 << 7,  /* block: members are not looked at */
+    SHERDI_KEY_AUTO_ABSENT    = 1 << 8,  /* block: "auto" means absent */
+    SHERDI_KEY_LEGACY_BOOL    = 1 << 9,  /* block: the old bool form of zero_optimization */
+    SHERDI_KEY_ACTIVE_PRESENT = 1 << 10, /* block: on without "enabled" */
+    SHERDI_KEY_ACTIVE_NESTED  = 1 << 11, /* block: on where an "enabled" deeper inside is true */
+};
+
+typedef struct sherdi_config_range {
+    double      least, most; /* inclusive */
+    int         is_below;    /* `most` is exclusive */
+    const char *choices;     /* "a|b|c"; NULL: numbers, or anything */
+} sherdi_config_range;
+
+typedef struct sherdi_config_key {
+    const char          *path;
+    sherdi_config_type   type;
+    sherdi_config_action action;
+    uint32_t             flags;
+    const char          *fallback;
+    sherdi_config_range  range;
+    const char          *auto_rule;
+    const char          *meaning;
+} sherdi_config_key;
+
+typedef enum sherdi_alias_kind {
+    SHERDI_ALIAS_SAME,         /* as good as the name in the table */
+    SHERDI_ALIAS_OLD,          /* warns */
+    SHERDI_ALIAS_INVERTED,     /* warns; a bool that means the opposite */
+    SHERDI_ALIAS_CPU_SWITCH,   /* warns; true is "cpu", false "none" */
+    SHERDI_ALIAS_PROGRAM_ONLY, /* short name for sherd_config_set */
+} sherdi_alias_kind;
+
+typedef struct sherdi_config_alias {
+    const char       *path;
+    sherdi_config_id  id;
+    sherdi_alias_kind kind;
+} sherdi_config_alias;
+
+extern const sherdi_config_key   sherdi_config_table[SHERDI_CONFIG_IDS];
+extern const sherdi_config_alias sherdi_config_aliases[];
+extern const size_t              sherdi_config_alias_count;
+
+/** SHERDI_CONFIG_IDS when there is none. */
+sherdi_config_id           sherdi_config_find(const char *path);
+const sherdi_config_alias *sherdi_config_alias_find(const char *path);
+/** Part of the path after the last dot. */
+const char *sherdi_config_leaf(const char *path);
+/** The known key that an unknown one may have meant, as a path; NULL: none comes to mind. */
+const char *sherdi_config_suggest(const char *path);
+/** Whether `text` is one of "a|b|c"; *out is set to its number, from 0. */
+int sherdi_config_choice(const char *choices, const char *text, int is_any_case, size_t *out);
+/** Choice `index` of "a|b|c" and its length in *bytes_out. */
+const char *sherdi_config_choice_at(const char *choices, size_t index, size_t *bytes_out);
+
+/* ---- values ---- */
+
+typedef struct sherdi_config_value {
+    int64_t integer; /* BOOL, INT, SIZE; TEXT with choices: which one */
+    double  real;    /* REAL; first of PAIR */
+    double  second;
+    char   *text; /* TEXT without choices, owned by the entry */
+} sherdi_config_value;
+
+typedef enum sherdi_config_origin {
+    SHERDI_ORIGIN_DEFAULT = 0, /* nothing was given */
+    SHERDI_ORIGIN_FILE,
+    SHERDI_ORIGIN_PROGRAM,
+} sherdi_config_origin;
+
+typedef struct sherdi_config_entry {
+    sherdi_config_value        value;
+    sherdi_config_origin       origin;
+    int                        is_auto;
+    uint32_t                   line, column; /* FILE */
+    char                      *written;      /* the value as it was written, owned */
+    const sherdi_config_alias *alias;        /* under another name; NULL: its own */
+} sherdi_config_entry;
+
+struct sherd_config {
+    sherdi_mem          mem; /* first made, last gone: all else is counted here */
+    char               *name;
+    sherdi_config_entry entries[SHERDI_CONFIG_IDS];
+    char              **warnings;
+    size_t              warning_count, warning_capacity;
+};
+
+/** The typed default; all zero where there is none. */
+void sherdi_config_default(sherdi_config_id id, sherdi_config_value *out);
+int  sherdi_config_same(const sherdi_config_key *key, const sherdi_config_value *a,
+                        const sherdi_config_value *b);
+
+/** Where the value of `id` was given, for messages: "ds.json:3:5", "the program". */
+#define SHERDI_PLACE_BYTES 320
+const char *sherdi_config_place(const sherd_config *config, sherdi_config_id id,
+                                char place[SHERDI_PLACE_BYTES]);
+
+/* ---- reading ---- */
+
+/* One pass over one document. */
+typedef struct sherdi_config_reader {
+    sherd_config        *config;
+    sherdi_config_origin origin;
+    int                  is_override; /* the program insists ('!') */
+    int                  is_lenient;
+} sherdi_config_reader;
+
+/** Typed reading; fails with place, path and reason. `path` is the key as written. Sets
+ *  *is_auto_out or *out; null counts as "auto" here and the caller asks the node. */
+sherd_status sherdi_config_value_read(sherdi_config_reader *reader, const sherdi_config_key *key,
+                                      const char *path, const sherdi_json_node *node,
+                                      sherdi_config_value *out, int *is_auto_out);
+/** A whole document. */
+sherd_status sherdi_config_read(sherdi_config_reader *reader, const sherdi_json_node *root);
+/** One key of the program's. */
+sherd_status sherdi_config_read_key(sherdi_config_reader *reader, const char *path,
+                                    const sherdi_json_node *node);
+
+/** Fails with "file:line:column: " (or who set it) before the sentence. */
+sherd_status sherdi_reader_fail(const sherdi_config_reader *reader, const sherdi_json_node *node,
+                                sherd_status code, const char *fmt, ...) SHERDI_PRINTF(4, 5);
+/** Adds a warning with the same prefix; fails on lack of memory only (strict mode looks at the
+ *  warnings afterwards). */
+sherd_status sherdi_reader_warn(const sherdi_config_reader *reader, const sherdi_json_node *node,
+                                const char *fmt, ...) SHERDI_PRINTF(3, 4);
+/** Adds a warning as it stands. */
+sherd_status sherdi_config_warn(sherd_config *config, const char *text);
+/** Contradictions between keys that need no world to be seen. */
+sherd_status sherdi_config_check(const sherd_config *config);
+/** Combinations that deserve a warning; once, after a file is read. */
+sherd_status sherdi_config_remark(sherd_config *config);
+
+/* ---- values in force ---- */
+
+typedef struct sherdi_config_effect {
+    sherdi_config_value value;
+    int                 is_null;    /* none is given, and none is needed */
+    int                 is_missing; /* none is given, and one is needed: `origin` says so */
+    char                origin[SHERDI_ERROR_BYTES];
+} sherdi_config_effect;
+
+/** `world_size` 0: not known yet; the batch sizes may be missing then. */
+void sherdi_config_effective(const sherd_config *config, int world_size, sherdi_config_id id,
+                             sherdi_config_effect *out);
+/** The same for a caller that needs the value: E_INVAL when it is missing. */
+sherd_status sherdi_config_need(const sherd_config *config, int world_size, sherdi_config_id id,
+                                sherdi_config_value *out);
+/** Without an origin, for keys that always have a value. */
+int64_t sherdi_config_integer(const sherd_config *config, sherdi_config_id id);
+double  sherdi_config_real(const sherd_config *config, sherdi_config_id id);
+
+typedef struct sherdi_config_batch {
+    int64_t train, micro, accumulation;
+} sherdi_config_batch;
+sherd_status sherdi_config_batch_solve(const sherd_config *config, int world_size,
+                                       sherdi_config_batch *out);
+
+/** The dump for a known world. */
+sherd_status sherdi_config_dump(const sherd_config *config, int world_size, sherd_write_fn write,
+                                void *ctx);
+
+static inline int sherdi_config_is_given(const sherd_config *config, sherdi_config_id id)
+{
+    return config->entries[id].origin != SHERDI_ORIGIN_DEFAULT && !config->entries[id].is_auto;
+}
+
+#endif

@@ -1,0 +1,328 @@
+/* One JSON value as the type of its key. DeepSpeed's readers are generous and files rely on it:
+ * 5e8 for integers, 5 for reals, numbers and booleans as text. What is odd warns, what could
+ * train something else fails. */
+#include "engine/config_impl.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* How much of a value a message quotes. */
+#define QUOTE_BYTES 60
+
+/* What one value's reading passes around. */
+typedef struct value_site {
+    sherdi_config_reader    *reader;
+    const sherdi_config_key *key;
+    const char              *path;
+    const sherdi_json_node  *node;
+} value_site;
+
+static sherd_status site_fail(const value_site *site, const char *reason)
+{
+    int quoted = (int)(site->node->lexeme_bytes < QUOTE_BYTES ? site->node->lexeme_bytes
+                                                              : QUOTE_BYTES);
+
+    return sherdi_reader_fail(site->reader, site->node, SHERD_E_INVAL, "%s is %.*s; %s", site->path,
+                              quoted, site->node->lexeme, reason);
+}
+
+static sherd_status site_warn(const value_site *site, const char *remark)
+{
+    int quoted = (int)(site->node->lexeme_bytes < QUOTE_BYTES ? site->node->lexeme_bytes
+                                                              : QUOTE_BYTES);
+
+    return sherdi_reader_warn(site->reader, site->node, "%s is %.*s: %s", site->path, quoted,
+                              site->node->lexeme, remark);
+}
+
+static sherd_status range_check(const value_site *site, double number)
+{
+    const sherdi_config_range *range = &site->key->range;
+    char                       reason[96];
+
+    if (number >= range->least &&
+        (range->is_below ? number < range->most : number <= range->most)) {
+        return SHERD_OK;
+    }
+    if (range->most >= 2147483647.0) {
+        (void)snprintf(reason, sizeof(reason), "it must be at least %g%s", range->least,
+                       number > range->most ? " and fit 32 bits" : "");
+    } else {
+        (void)snprintf(reason, sizeof(reason), "it must be from %g to %s%g", range->least,
+                       range->is_below ? "below " : "", range->most);
+    }
+    return site_fail(site, reason);
+}
+
+/* ---- numbers in quotes ---- */
+
+/* Reads the text of a STRING node as JSON and hands its root to `read`. Not JSON, or not a
+ * number: fails with `reason`. */
+static sherd_status quoted_read(const value_site *site, const char *reason,
+                                sherd_status (*read)(const value_site *, sherdi_config_value *),
+                                sherdi_config_value *out)
+{
+    sherdi_mem      *mem    = &site->reader->config->mem;
+    value_site       inside = *site;
+    sherdi_json     *document;
+    sherdi_json_node number;
+    sherd_status     status =
+        sherdi_json_parse(mem, site->path, site->node->string, strlen(site->node->string), &document);
+
+    if (status == SHERD_E_INVAL) {
+        return site_fail(site, reason);
+    }
+    SHERDI_TRY(status);
+    number = *sherdi_json_root(document);
+    if (number.kind == SHERDI_JSON_NUMBER) {
+        number.line   = site->node->line;
+        number.column = site->node->column;
+        inside.node   = &number;
+        status        = read(&inside, out);
+    } else {
+        status = site_fail(site, reason);
+    }
+    sherdi_json_destroy(document);
+    SHERDI_TRY(status);
+    return site_warn(site, "a number in quotes is read as the number");
+}
+
+/* ---- types ---- */
+
+static sherd_status bool_read(const value_site *site, sherdi_config_value *out)
+{
+    static const char       reason[] = "it must be true or false";
+    static const char       words[]  = "false|true|0|1|no|yes|off|on";
+    const sherdi_json_node *node     = site->node;
+    size_t                  word;
+
+    if (node->kind == SHERDI_JSON_BOOL) {
+        out->integer = node->is_true;
+        return SHERD_OK;
+    }
+    if (node->kind == SHERDI_JSON_NUMBER && (node->number == 0 || node->number == 1)) {
+        out->integer = node->number == 1;
+        return SHERD_OK;
+    }
+    if (node->kind == SHERDI_JSON_STRING && sherdi_config_choice(words, node->string, 1, &word)) {
+        out->integer = word % 2 == 1;
+        return site_warn(site, "a boolean in quotes is read as the boolean");
+    }
+    return site_fail(site, reason);
+}
+
+static sherd_status integer_read(const value_site *site, sherdi_config_value *out)
+{
+    static const char       reason[] = "it must be a whole number";
+    const sherdi_json_node *node     = site->node;
+    sherdi_json_fit         fit;
+
+    if (node->kind == SHERDI_JSON_BOOL) {
+        out->integer = node->is_true;
+        SHERDI_TRY(range_check(site, (double)out->integer));
+        return site_warn(site, "a boolean is read as 0 or 1");
+    }
+    if (node->kind == SHERDI_JSON_STRING) {
+        /* Digits only, as DeepSpeed: "5e8" in quotes is no integer there either. */
+        if (node->string[0] == '\0' ||
+            node->string[strspn(node->string, "-0123456789")] != '\0') {
+            return site_fail(site, reason);
+        }
+        return quoted_read(site, reason, integer_read, out);
+    }
+    if (node->kind != SHERDI_JSON_NUMBER) {
+        return site_fail(site, reason);
+    }
+    SHERDI_TRY(range_check(site, node->number));
+    fit = sherdi_json_integer(node, &out->integer);
+    if (fit == SHERDI_JSON_TRUNCATED && (site->key->flags & SHERDI_KEY_TRUNCATE) == 0) {
+        return site_fail(site, reason);
+    }
+    return SHERD_OK;
+}
+
+static sherd_status real_read(const value_site *site, sherdi_config_value *out)
+{
+    static const char       reason[] = "it must be a number";
+    const sherdi_json_node *node     = site->node;
+
+    if (node->kind == SHERDI_JSON_STRING) {
+        return quoted_read(site, reason, real_read, out);
+    }
+    if (node->kind != SHERDI_JSON_NUMBER) {
+        return site_fail(site, reason);
+    }
+    out->real = node->number;
+    return range_check(site, node->number);
+}
+
+static sherd_status pair_read(const value_site *site, sherdi_config_value *out)
+{
+    const sherdi_json_node *first  = sherdi_json_first(site->node);
+    const sherdi_json_node *second = first == NULL ? NULL : sherdi_json_next(first);
+    value_site              inside = *site;
+    sherdi_config_value     value;
+
+    if (site->node->kind != SHERDI_JSON_ARRAY || second == NULL ||
+        sherdi_json_next(second) != NULL) {
+        return site_fail(site, "it must be a list of two numbers");
+    }
+    inside.node = first;
+    SHERDI_TRY(real_read(&inside, &value));
+    out->real   = value.real;
+    inside.node = second;
+    SHERDI_TRY(real_read(&inside, &value));
+    out->second = value.real;
+    return SHERD_OK;
+}
+
+static sherd_status text_read(const value_site *site, sherdi_config_value *out)
+{
+    const char *choices = site->key->range.choices;
+    const char *text    = site->node->string;
+    char        reason[128];
+    size_t      choice;
+
+    if (site->node->kind != SHERDI_JSON_STRING) {
+        return site_fail(site, "it must be text");
+    }
+    if (choices == NULL) {
+        out->text = sherdi_strdup(&site->reader->config->mem, text);
+        return out->text == NULL ? SHERD_E_NOMEM : SHERD_OK;
+    }
+    if (sherdi_config_choice(choices, text, (site->key->flags & SHERDI_KEY_ANY_CASE) != 0,
+                             &choice)) {
+        out->integer = (int64_t)choice;
+        return SHERD_OK;
+    }
+    (void)snprintf(reason, sizeof(reason), "known: %s", choices);
+    if ((site->key->flags & SHERDI_KEY_SOFT) != 0) {
+        sherdi_config_default(sherdi_config_find(site->key->path), out);
+        return site_warn(site, "not known, the default is taken");
+    }
+    return site_fail(site, reason);
+}
+
+sherd_status sherdi_config_value_read(sherdi_config_reader *reader, const sherdi_config_key *key,
+                                      const char *path, const sherdi_json_node *node,
+                                      sherdi_config_value *out, int *is_auto_out)
+{
+    value_site site = {.reader = reader, .key = key, .path = path, .node = node};
+
+    *is_auto_out = node->kind == SHERDI_JSON_STRING && strcmp(node->string, "auto") == 0;
+    if (*is_auto_out || key->type == SHERDI_TYPE_ANY) {
+        return SHERD_OK;
+    }
+    if (node->kind == SHERDI_JSON_NULL) {
+        return site_fail(&site, "remove it or give it a value");
+    }
+    switch (key->type) {
+    case SHERDI_TYPE_BOOL:
+        return bool_read(&site, out);
+    case SHERDI_TYPE_INT:
+    case SHERDI_TYPE_SIZE:
+        return integer_read(&site, out);
+    case SHERDI_TYPE_REAL:
+        return real_read(&site, out);
+    case SHERDI_TYPE_PAIR:
+        return pair_read(&site, out);
+    case SHERDI_TYPE_TEXT:
+        return text_read(&site, out);
+    case SHERDI_TYPE_BLOCK:
+    case SHERDI_TYPE_ANY:
+        break;
+    }
+    return SHERD_OK;
+}
+
+/* ---- defaults ---- */
+
+/* The table is ours, so its numbers have no surprises; a decimal point is read by hand since
+ * strtod asks the locale. */
+static double number_of(const char *text)
+{
+    int64_t digits = 0;
+    int     scale  = 0;
+    int     sign   = *text == '-' ? -1 : 1;
+
+    text += *text == '-';
+    for (; *text >= '0' && *text <= '9'; text++) {
+        digits = digits * 10 + (*text - '0');
+    }
+    if (*text == '.') {
+        for (text++; *text >= '0' && *text <= '9'; text++, scale--) {
+            digits = digits * 10 + (*text - '0');
+        }
+    }
+    if (*text == 'e') {
+        scale += (int)strtol(text + 1, NULL, 10);
+    }
+    /* One correctly rounded operation: digits and powers of ten are exact here. */
+    return sign * (scale < 0 ? (double)digits / pow(10, -scale) : (double)digits * pow(10, scale));
+}
+
+void sherdi_config_default(sherdi_config_id id, sherdi_config_value *out)
+{
+    const sherdi_config_key *key   = &sherdi_config_table[id];
+    const char              *text  = key->fallback;
+    char                     word[32];
+    size_t                   choice = 0;
+
+    *out = (sherdi_config_value){0};
+    if (text == NULL || (key->flags & SHERDI_KEY_RULE) != 0) {
+        return;
+    }
+    switch (key->type) {
+    case SHERDI_TYPE_BOOL:
+        out->integer = strcmp(text, "true") == 0;
+        break;
+    case SHERDI_TYPE_INT:
+    case SHERDI_TYPE_SIZE:
+        out->integer = strchr(text, 'e') == NULL ? strtoll(text, NULL, 10)
+                                                 : (int64_t)number_of(text);
+        break;
+    case SHERDI_TYPE_REAL:
+        out->real = number_of(text);
+        break;
+    case SHERDI_TYPE_PAIR:
+        out->real   = number_of(text + 1);
+        out->second = number_of(strchr(text, ',') + 2);
+        break;
+    case SHERDI_TYPE_TEXT:
+        if (key->range.choices != NULL) {
+            (void)snprintf(word, sizeof(word), "%.*s", (int)strlen(text) - 2, text + 1);
+            (void)sherdi_config_choice(key->range.choices, word, 0, &choice);
+            out->integer = (int64_t)choice;
+        }
+        break;
+    case SHERDI_TYPE_BLOCK:
+    case SHERDI_TYPE_ANY:
+        break;
+    }
+}
+
+int sherdi_config_same(const sherdi_config_key *key, const sherdi_config_value *a,
+                       const sherdi_config_value *b)
+{
+    switch (key->type) {
+    case SHERDI_TYPE_REAL:
+        return a->real == b->real;
+    case SHERDI_TYPE_PAIR:
+        return a->real == b->real && a->second == b->second;
+    case SHERDI_TYPE_TEXT:
+        if (key->range.choices == NULL) {
+            return a->text != NULL && b->text != NULL && strcmp(a->text, b->text) == 0;
+        }
+        return a->integer == b->integer;
+    case SHERDI_TYPE_ANY:
+        return 0;
+    case SHERDI_TYPE_BOOL:
+    case SHERDI_TYPE_INT:
+    case SHERDI_TYPE_SIZE:
+    case SHERDI_TYPE_BLOCK:
+        break;
+    }
+    return a->integer == b->integer;
+}
