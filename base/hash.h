@@ -32,7 +32,9 @@ static inline uint64_t sherdi_hash_bytes(uint64_t hash, const void *data, size_t
         hash = sherdi_hash_u64(hash, word);
     }
     word = 0;
-    memcpy(&word, at, left);
+    if (left > 0) {
+        memcpy(&word, at, left);
+    }
     return sherdi_hash_u64(sherdi_hash_u64(hash, word), len_bytes);
 }
 

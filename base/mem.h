@@ -42,7 +42,7 @@ void *sherdi_alloc_array(sherdi_mem *mem, sherdi_mem_purpose purpose, size_t cou
 /** Grows an array to at least `needed` elements, doubling; old contents kept, the rest zero. */
 sherd_status sherdi_grow(sherdi_mem *mem, sherdi_mem_purpose purpose, void **array,
                          size_t *capacity, size_t needed, size_t elem_bytes);
-char *sherdi_strdup(sherdi_mem *mem, const char *text);
+char        *sherdi_strdup(sherdi_mem *mem, const char *text);
 /** Accepts NULL. The account and purpose are those of the allocation. */
 void sherdi_free(void *memory);
 

@@ -10,8 +10,8 @@ static _Thread_local char last_error[SHERDI_ERROR_BYTES];
 const char *sherd_status_name(sherd_status status)
 {
     switch (status) {
-#define STATUS_CASE(name, code, text)                                          \
-    case name:                                                                 \
+#define STATUS_CASE(name, code, text)                                                              \
+    case name:                                                                                     \
         return #name;
         SHERD_STATUS_LIST(STATUS_CASE)
 #undef STATUS_CASE
@@ -22,8 +22,8 @@ const char *sherd_status_name(sherd_status status)
 const char *sherd_status_text(sherd_status status)
 {
     switch (status) {
-#define STATUS_CASE(name, code, text)                                          \
-    case name:                                                                 \
+#define STATUS_CASE(name, code, text)                                                              \
+    case name:                                                                                     \
         return text;
         SHERD_STATUS_LIST(STATUS_CASE)
 #undef STATUS_CASE

@@ -21,12 +21,12 @@ sherd_status sherdi_fail(sherd_status code, const char *fmt, ...) SHERDI_PRINTF(
 sherd_status sherdi_fail_relay(sherd_status code, const char *text);
 
 /** Passes a failure on without adding words. */
-#define SHERDI_TRY(call)                                                       \
-    do {                                                                       \
-        sherd_status sherdi_try_status_ = (call);                              \
-        if (sherdi_try_status_ != SHERD_OK) {                                  \
-            return sherdi_try_status_;                                         \
-        }                                                                      \
+#define SHERDI_TRY(call)                                                                           \
+    do {                                                                                           \
+        sherd_status sherdi_try_status_ = (call);                                                  \
+        if (sherdi_try_status_ != SHERD_OK) {                                                      \
+            return sherdi_try_status_;                                                             \
+        }                                                                                          \
     } while (0)
 
 #endif

@@ -159,7 +159,7 @@ static sherd_status config_create(const char *name, sherd_config **out)
 
 sherd_status sherd_config_parse(const char *json, size_t len_bytes, sherd_config **out)
 {
-    sherd_config *config;
+    sherd_config *config = NULL;
     sherd_status  status;
 
     if (out == NULL || (json == NULL && len_bytes > 0)) {
@@ -220,7 +220,7 @@ static sherd_status file_read(sherdi_mem *mem, FILE *file, const char *path, voi
 static sherd_status config_read_file(sherd_config *config, FILE *file)
 {
     void        *text = NULL;
-    size_t       bytes;
+    size_t       bytes  = 0;
     sherd_status status = file_read(&config->mem, file, config->name, &text, &bytes);
 
     if (status == SHERD_OK) {
@@ -232,7 +232,7 @@ static sherd_status config_read_file(sherd_config *config, FILE *file)
 
 sherd_status sherd_config_load(const char *path, sherd_config **out)
 {
-    sherd_config *config;
+    sherd_config *config = NULL;
     FILE         *file;
     sherd_status  status;
 

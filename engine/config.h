@@ -23,22 +23,22 @@ typedef struct sherdi_settings {
     int steps_per_print; /* 0: not given */
 
     /* precision */
-    sherd_dtype           compute_dtype;
-    sherd_dtype           comm_dtype;  /* communication_data_type, or the compute type */
-    sherd_dtype           accum_dtype; /* data_types.grad_accum_dtype, or fp32 */
-    int                   check_overflow; /* skip an update with Inf or NaN in it */
-    sherdi_scaler_params scaler;      /* scale fixed at 1 unless fp16 */
+    sherd_dtype          compute_dtype;
+    sherd_dtype          comm_dtype;     /* communication_data_type, or the compute type */
+    sherd_dtype          accum_dtype;    /* data_types.grad_accum_dtype, or fp32 */
+    int                  check_overflow; /* skip an update with Inf or NaN in it */
+    sherdi_scaler_params scaler;         /* scale fixed at 1 unless fp16 */
 
     /* optimizer */
-    sherdi_optimizer_kind   optimizer;
-    double                  lr, beta1, beta2, eps, weight_decay;
-    int                     bias_correction;
+    sherdi_optimizer_kind  optimizer;
+    double                 lr, beta1, beta2, eps, weight_decay;
+    int                    bias_correction;
     sherdi_schedule_params schedule;
-    double                  gradient_clipping; /* 0: off */
+    double                 gradient_clipping; /* 0: off */
 
     /* zero_optimization */
     int    stage;
-    size_t persistence_threshold;       /* stage 3: parameters of at most so many elements stay whole */
+    size_t persistence_threshold; /* stage 3: parameters of at most so many elements stay whole */
     size_t model_persistence_threshold; /* most persistent elements altogether */
     size_t sub_group_size;              /* most elements of a block */
     size_t prefetch_bucket_size;        /* elements gathered ahead of use */
@@ -53,6 +53,7 @@ typedef struct sherdi_settings {
 
 /** The settings for a world of `world_size` ranks. Errors E_INVAL (a missing or contradictory
  *  value; names key, line and column and the fix), E_NOTSUP (a key that this version cannot honour). */
-sherd_status sherdi_config_resolve(const sherd_config *config, int world_size, sherdi_settings *out);
+sherd_status sherdi_config_resolve(const sherd_config *config, int world_size,
+                                   sherdi_settings *out);
 
 #endif

@@ -104,6 +104,12 @@ int sherdi_config_choice(const char *choices, const char *text, int is_any_case,
 /** Choice `index` of "a|b|c" and its length in *bytes_out. */
 const char *sherdi_config_choice_at(const char *choices, size_t index, size_t *bytes_out);
 
+/* Positions in the choices of the table. */
+enum { SHERDI_CHOICE_FP32 = 0, SHERDI_CHOICE_FP16 = 1, SHERDI_CHOICE_BF16 = 2 };
+enum { SHERDI_CHOICE_NONE = 0, SHERDI_CHOICE_CPU = 1, SHERDI_CHOICE_NVME = 2 };
+enum { SHERDI_CHOICE_ADAMW = 0, SHERDI_CHOICE_ADAM = 1 };
+enum { SHERDI_CHOICE_WARMUP = 0, SHERDI_CHOICE_DECAY = 1, SHERDI_CHOICE_COSINE = 2 };
+
 /* ---- values ---- */
 
 typedef struct sherdi_config_value {

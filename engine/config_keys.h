@@ -17,8 +17,8 @@
     X(ACCUMULATION, "gradient_accumulation_steps", INT, HONOUR, RULE, "1, or derived where both sizes are given", \
       RANGE(1, INT_MAX), "derived", "micro-batches per optimizer step") \
     /* ---- general ---- */ \
-    X(STEPS_PER_PRINT, "steps_per_print", INT, HONOUR, NULLABLE, NULL, \
-      RANGE(0, INT_MAX), NULL, "a progress line every so many steps; none without it") \
+    X(STEPS_PER_PRINT, "steps_per_print", SIZE, HONOUR, NULLABLE, NULL, \
+      RANGE(0, INFINITY), NULL, "a progress line every so many steps; none without it") \
     X(GRADIENT_CLIPPING, "gradient_clipping", REAL, HONOUR, NONE, "1.0", \
       RANGE(0, INFINITY), "1.0", "largest L2 norm of the gradient; 0 switches clipping off") \
     X(PRESCALE, "prescale_gradients", BOOL, ACCEPT, NONE, "false", \
@@ -79,8 +79,8 @@
       RANGE(0, 8e37), NULL, "fixed loss scale; 0: dynamic") \
     X(SCALE_POWER, "fp16.initial_scale_power", INT, HONOUR, NONE, "16", \
       RANGE(0, 126), NULL, "a dynamic scale starts at 2 to this power") \
-    X(SCALE_WINDOW, "fp16.loss_scale_window", INT, HONOUR, NONE, "1000", \
-      RANGE(0, INT_MAX), NULL, "clean steps before the scale doubles") \
+    X(SCALE_WINDOW, "fp16.loss_scale_window", SIZE, HONOUR, NONE, "1000", \
+      RANGE(0, INFINITY), NULL, "clean steps before the scale doubles") \
     X(HYSTERESIS, "fp16.hysteresis", INT, HONOUR, NONE, "2", \
       RANGE(0, INT_MAX), NULL, "overflows before the scale halves; 0 counts as 1") \
     X(CONSECUTIVE_HYSTERESIS, "fp16.consecutive_hysteresis", BOOL, HONOUR, NONE, "false", \
@@ -175,12 +175,12 @@
       RANGE(0, INFINITY), "0", "rate at the start (WarmupLR, WarmupDecayLR)") \
     X(WARMUP_MAX_LR, "scheduler.params.warmup_max_lr", REAL, HONOUR, NULLABLE | RULE, "WarmupLR: each group's rate; WarmupDecayLR: 0.001", \
       RANGE(0, INFINITY), "each group's rate", "rate at the end of the warm-up (WarmupLR, WarmupDecayLR)") \
-    X(WARMUP_STEPS, "scheduler.params.warmup_num_steps", INT, HONOUR, NONE, "1000", \
-      RANGE(0, INT_MAX), "0", "steps of the warm-up; less than 2 count as 2") \
+    X(WARMUP_STEPS, "scheduler.params.warmup_num_steps", SIZE, HONOUR, NONE, "1000", \
+      RANGE(0, INFINITY), "0", "steps of the warm-up; less than 2 count as 2") \
     X(WARMUP_TYPE, "scheduler.params.warmup_type", TEXT, HONOUR, SOFT, "\"log\"", \
       CHOICES("log|linear"), NULL, "shape of the warm-up; anything else is log, with a warning") \
-    X(TOTAL_STEPS, "scheduler.params.total_num_steps", INT, HONOUR, NONE, NULL, \
-      RANGE(1, INT_MAX), "an error: the program must give it", "where the decay ends; WarmupDecayLR and WarmupCosineLR need it") \
+    X(TOTAL_STEPS, "scheduler.params.total_num_steps", SIZE, HONOUR, NONE, NULL, \
+      RANGE(1, INFINITY), "an error: the program must give it", "where the decay ends; WarmupDecayLR and WarmupCosineLR need it") \
     X(MIN_RATIO, "scheduler.params.warmup_min_ratio", REAL, HONOUR, NONE, "0.0", \
       RANGE(0, INFINITY), NULL, "share of the rate at the start (WarmupCosineLR)") \
     X(COS_MIN_RATIO, "scheduler.params.cos_min_ratio", REAL, HONOUR, NONE, "1e-4", \

@@ -20,7 +20,7 @@ static sherd_status member_read(sherdi_config_reader *reader, const member_path 
 
 static void path_join(const char *block, const char *leaf, char out[PATH_BYTES])
 {
-    (void)snprintf(out, PATH_BYTES, "%s%s%s", block, block[0] == '\0' ? "" : ".", leaf);
+    (void)snprintf(out, PATH_BYTES, "%.95s%s%.95s", block, block[0] == '\0' ? "" : ".", leaf);
 }
 
 /* ---- storing ---- */

@@ -16,10 +16,10 @@ typedef struct sherdi_scaler_params {
 /* Plain data: it rides in checkpoints. */
 typedef struct sherdi_scaler {
     sherdi_scaler_params params;
-    double                scale;
-    int                   hysteresis_left;
-    int64_t               iteration;
-    int64_t               last_overflow; /* iteration; -1 at the start */
+    double               scale;
+    int                  hysteresis_left;
+    int64_t              iteration;
+    int64_t              last_overflow; /* iteration; -1 at the start */
 } sherdi_scaler;
 
 void sherdi_scaler_init(sherdi_scaler *scaler, const sherdi_scaler_params *params);

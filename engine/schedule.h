@@ -13,10 +13,10 @@ typedef enum sherdi_schedule_kind {
 
 typedef struct sherdi_schedule_params {
     sherdi_schedule_kind kind;
-    int                   is_linear;      /* warm-up: 0 logarithmic, 1 linear */
-    double                min_lr, max_lr; /* max_lr NaN: each group's own rate */
-    int64_t               warmup_steps, total_steps;
-    double                min_ratio, cos_min_ratio; /* cosine */
+    int                  is_linear;      /* warm-up: 0 logarithmic, 1 linear */
+    double               min_lr, max_lr; /* max_lr NaN: each group's own rate */
+    int64_t              warmup_steps, total_steps;
+    double               min_ratio, cos_min_ratio; /* cosine */
 } sherdi_schedule_params;
 
 /** The rate of optimizer step `step` (1, 2, ...; skipped updates do not count) for a group

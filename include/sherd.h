@@ -23,7 +23,7 @@ extern "C" {
 #endif
 
 #if defined(__GNUC__)
-#define SHERD_API __attribute__((visibility("default")))
+#define SHERD_API      __attribute__((visibility("default")))
 #define SHERD_MUST_USE __attribute__((warn_unused_result))
 #else
 #define SHERD_API
@@ -48,15 +48,15 @@ extern "C" {
  *   fix the call      E_INVAL, E_STATE, E_NOTSUP
  *   drop this step    E_NOMEM, E_IO, E_NUMERIC   (old state still whole)
  *   rebuild the group E_PEER_LOST                (destroy the world) */
-#define SHERD_STATUS_LIST(X)                                                   \
-    X(SHERD_OK, 0, "success")                                                  \
-    X(SHERD_E_AGAIN, 1, "busy, try again")                                     \
-    X(SHERD_E_INVAL, 2, "invalid argument or input")                           \
-    X(SHERD_E_STATE, 3, "call not allowed in this state")                      \
-    X(SHERD_E_NOTSUP, 4, "not supported by this build or configuration")       \
-    X(SHERD_E_NOMEM, 5, "out of memory")                                       \
-    X(SHERD_E_IO, 6, "input or output failed")                                 \
-    X(SHERD_E_NUMERIC, 7, "a number is out of the range that is allowed")      \
+#define SHERD_STATUS_LIST(X)                                                                       \
+    X(SHERD_OK, 0, "success")                                                                      \
+    X(SHERD_E_AGAIN, 1, "busy, try again")                                                         \
+    X(SHERD_E_INVAL, 2, "invalid argument or input")                                               \
+    X(SHERD_E_STATE, 3, "call not allowed in this state")                                          \
+    X(SHERD_E_NOTSUP, 4, "not supported by this build or configuration")                           \
+    X(SHERD_E_NOMEM, 5, "out of memory")                                                           \
+    X(SHERD_E_IO, 6, "input or output failed")                                                     \
+    X(SHERD_E_NUMERIC, 7, "a number is out of the range that is allowed")                          \
     X(SHERD_E_PEER_LOST, 8, "a rank of the world is lost")
 
 typedef enum sherd_status {
@@ -112,12 +112,12 @@ typedef struct sherd_world sherd_world;
 
 typedef struct sherd_world_params {
     size_t      struct_size;
-    const char *transport;       /* NULL: best there is; "shm", "mpi", "threads", "self" */
-    int         device;          /* GPU of this rank; -1: by local rank. Unused on the CPU. */
-    int         local_rank;      /* rank inside this host; -1: found out */
-    int64_t     timeout_ns;      /* longest wait for the other ranks in one call: 0: 30 min.
+    const char *transport;   /* NULL: best there is; "shm", "mpi", "threads", "self" */
+    int         device;      /* GPU of this rank; -1: by local rank. Unused on the CPU. */
+    int         local_rank;  /* rank inside this host; -1: found out */
+    int64_t     timeout_ns;  /* longest wait for the other ranks in one call: 0: 30 min.
                                     Lost ranks are noticed in seconds whatever this says. */
-    int         cpu_threads;     /* compute threads of this rank's CPU kernels; 0: SHERD_THREADS,
+    int         cpu_threads; /* compute threads of this rank's CPU kernels; 0: SHERD_THREADS,
                                     else cores of the host / ranks of the host, at least 1 */
 } sherd_world_params;
 
@@ -128,8 +128,7 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_world_self(sherd_world **out);
 
 /** `world_size` ranks in this process: worlds_out[r] is for the thread that
  *  plays rank r. Each is destroyed on its own. Not collective. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_world_threads(int           world_size,
-                                                          sherd_world **worlds_out);
+SHERD_API SHERD_MUST_USE sherd_status sherd_world_threads(int world_size, sherd_world **worlds_out);
 
 /** The world that the launcher set up: torchrun, mpirun, srun, or an explicit
  *  SHERD_RANK/SHERD_WORLD_SIZE/SHERD_RENDEZVOUS; one rank alone when no launcher
@@ -200,7 +199,7 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_config_dump(const sherd_config *conf
                                                         sherd_write_fn write, void *ctx);
 /** The reference page of all keys (name, type, default, range, meaning), Markdown. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_config_reference(sherd_write_fn write, void *ctx);
-SHERD_API size_t      sherd_config_warning_count(const sherd_config *config);
+SHERD_API size_t                      sherd_config_warning_count(const sherd_config *config);
 SHERD_API const char *sherd_config_warning(const sherd_config *config, size_t index);
 SHERD_API void        sherd_config_destroy(sherd_config *config);
 
@@ -316,19 +315,19 @@ SHERD_API float sherd_loss_scale(const sherd_engine *engine);
 
 typedef struct sherd_step_report {
     size_t   struct_size;
-    int      is_boundary;       /* the window was complete: the optimizer's turn */
-    int      was_updated;       /* parameters changed in this call */
-    int      has_overflow;      /* a gradient was Inf or NaN; the update was skipped */
-    int      is_padded;         /* keeps the layout; zero */
-    int64_t  micro_step;        /* micro-batches seen by this engine */
-    int64_t  step;              /* updates done (skipped ones not counted) */
-    int64_t  skipped_steps;     /* boundaries without an update */
-    double   grad_norm;         /* L2 norm of the mean gradient before clipping; boundary only */
-    double   grad_sumsq;        /* its square: what this world holds, for other parallelisms */
-    double   clip_coefficient;  /* what gradients were multiplied by; 1: not clipped */
-    double   lr;                /* of the default group, used in this update */
-    double   loss_scale;        /* in force during this window */
-    uint64_t fingerprint;       /* of all master weights after this call; boundary only */
+    int      is_boundary;      /* the window was complete: the optimizer's turn */
+    int      was_updated;      /* parameters changed in this call */
+    int      has_overflow;     /* a gradient was Inf or NaN; the update was skipped */
+    int      is_padded;        /* keeps the layout; zero */
+    int64_t  micro_step;       /* micro-batches seen by this engine */
+    int64_t  step;             /* updates done (skipped ones not counted) */
+    int64_t  skipped_steps;    /* boundaries without an update */
+    double   grad_norm;        /* L2 norm of the mean gradient before clipping; boundary only */
+    double   grad_sumsq;       /* its square: what this world holds, for other parallelisms */
+    double   clip_coefficient; /* what gradients were multiplied by; 1: not clipped */
+    double   lr;               /* of the default group, used in this update */
+    double   loss_scale;       /* in force during this window */
+    uint64_t fingerprint;      /* of all master weights after this call; boundary only */
 } sherd_step_report;
 SHERD_API void sherd_step_report_init(sherd_step_report *report);
 
@@ -377,7 +376,7 @@ typedef enum sherd_plan_format {
 } sherd_plan_format;
 /** Writes the plan of this rank. Before seal it is made from what is declared so
  *  far, allocating nothing else: so it works on a simulated world of any size. */
-SHERD_API SHERD_MUST_USE sherd_status sherd_engine_plan(sherd_engine *engine,
+SHERD_API SHERD_MUST_USE sherd_status sherd_engine_plan(sherd_engine     *engine,
                                                         sherd_plan_format format,
                                                         sherd_write_fn write, void *ctx);
 

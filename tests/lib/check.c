@@ -103,7 +103,7 @@ typedef struct world_body {
 
 static void world_part(int rank, void *raw)
 {
-    world_body *all = raw;
+    world_body *all   = raw;
     jmp_buf    *outer = part_exit;
     jmp_buf     here;
     int         result;
@@ -232,7 +232,10 @@ int test_main(int argc, char **argv, const test_case *cases, size_t num_cases)
         }
         result = case_run(&cases[i]);
         counts[result]++;
-        (void)printf("%s %s\n", result == PART_FAILED ? "FAIL" : result == PART_SKIPPED ? "skip" : "ok  ",
+        (void)printf("%s %s\n",
+                     result == PART_FAILED    ? "FAIL"
+                     : result == PART_SKIPPED ? "skip"
+                                              : "ok  ",
                      cases[i].name);
     }
     (void)printf("%zu passed, %zu failed, %zu skipped\n", counts[PART_PASSED], counts[PART_FAILED],

@@ -14,18 +14,18 @@ typedef struct test_case {
     void (*run)(void);
 } test_case;
 
-#define CASE(function)                                                         \
-    {                                                                          \
-#function, function                                                    \
+#define CASE(function)                                                                             \
+    {                                                                                              \
+#function, function                                                                        \
     }
 
 /** Runs the cases whose names contain argv[1] (all without it). */
 int test_main(int argc, char **argv, const test_case *cases, size_t num_cases);
 
-#define RUN_MAIN(cases)                                                        \
-    int main(int argc, char **argv)                                            \
-    {                                                                          \
-        return test_main(argc, argv, cases, sizeof(cases) / sizeof((cases)[0])); \
+#define RUN_MAIN(cases)                                                                            \
+    int main(int argc, char **argv)                                                                \
+    {                                                                                              \
+        return test_main(argc, argv, cases, sizeof(cases) / sizeof((cases)[0]));                   \
     }
 
 /** Ends the case as failed / skipped. From a thread that test_threads started, ends that thread's
@@ -47,22 +47,21 @@ const char *test_scratch(void);
 uint64_t test_random(uint64_t *state);
 float    test_random_float(uint64_t *state); /* in (-1, 1) */
 
-#define CHECK(condition)                                                       \
-    do {                                                                       \
-        if (!(condition)) {                                                    \
-            test_fail(__FILE__, __LINE__, "not true: %s (last error: %s)", #condition, \
-                      sherd_last_error());                                     \
-        }                                                                      \
+#define CHECK(condition)                                                                           \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            test_fail(__FILE__, __LINE__, "not true: %s (last error: %s)", #condition,             \
+                      sherd_last_error());                                                         \
+        }                                                                                          \
     } while (0)
 
-#define CHECK_STATUS(want, call)                                               \
-    do {                                                                       \
-        sherd_status check_got_ = (call);                                      \
-        if (check_got_ != (want)) {                                            \
-            test_fail(__FILE__, __LINE__, "%s gave %s, not %s (last error: %s)", #call, \
-                      sherd_status_name(check_got_), sherd_status_name(want),  \
-                      sherd_last_error());                                     \
-        }                                                                      \
+#define CHECK_STATUS(want, call)                                                                   \
+    do {                                                                                           \
+        sherd_status check_got_ = (call);                                                          \
+        if (check_got_ != (want)) {                                                                \
+            test_fail(__FILE__, __LINE__, "%s gave %s, not %s (last error: %s)", #call,            \
+                      sherd_status_name(check_got_), sherd_status_name(want), sherd_last_error()); \
+        }                                                                                          \
     } while (0)
 
 #define CHECK_OK(call) CHECK_STATUS(SHERD_OK, call)
@@ -71,35 +70,36 @@ float    test_random_float(uint64_t *state); /* in (-1, 1) */
 #define CHECK_ERROR_SAYS(part) test_check_contains(__FILE__, __LINE__, sherd_last_error(), part)
 void test_check_contains(const char *file, int line, const char *text, const char *part);
 
-#define CHECK_INT(want, got)                                                   \
-    do {                                                                       \
-        long long check_want_ = (long long)(want), check_got_ = (long long)(got); \
-        if (check_want_ != check_got_) {                                       \
-            test_fail(__FILE__, __LINE__, "%s is %lld (0x%llx), not %lld (0x%llx)", #got, check_got_, \
-                      (unsigned long long)check_got_, check_want_,             \
-                      (unsigned long long)check_want_);                        \
-        }                                                                      \
+#define CHECK_INT(want, got)                                                                       \
+    do {                                                                                           \
+        long long check_want_ = (long long)(want), check_got_ = (long long)(got);                  \
+        if (check_want_ != check_got_) {                                                           \
+            test_fail(__FILE__, __LINE__, "%s is %lld (0x%llx), not %lld (0x%llx)", #got,          \
+                      check_got_, (unsigned long long)check_got_, check_want_,                     \
+                      (unsigned long long)check_want_);                                            \
+        }                                                                                          \
     } while (0)
 
-#define CHECK_BYTES_EQUAL(want, got, len_bytes)                                \
+#define CHECK_BYTES_EQUAL(want, got, len_bytes)                                                    \
     test_check_bytes(__FILE__, __LINE__, #got, want, got, len_bytes)
 void test_check_bytes(const char *file, int line, const char *what, const void *want,
                       const void *got, size_t len_bytes);
 
 /* |got - want| <= rtol * |want| + atol for each; says why a tolerance is needed at the call. */
-#define CHECK_CLOSE_F32(got, want, n, rtol, atol)                              \
+#define CHECK_CLOSE_F32(got, want, n, rtol, atol)                                                  \
     test_check_close_f32(__FILE__, __LINE__, #got, got, want, n, rtol, atol)
 void test_check_close_f32(const char *file, int line, const char *what, const float *got,
                           const float *want, size_t count, double rtol, double atol);
 
-#define CHECK_CLOSE(want, got, rtol)                                           \
-    do {                                                                       \
-        double check_want_ = (want), check_got_ = (got);                       \
-        double check_gap_  = check_got_ > check_want_ ? check_got_ - check_want_ \
-                                                      : check_want_ - check_got_; \
-        if (!(check_gap_ <= (rtol) * (check_want_ < 0 ? -check_want_ : check_want_))) { \
-            test_fail(__FILE__, __LINE__, "%s is %.17g, not %.17g", #got, check_got_, check_want_); \
-        }                                                                      \
+#define CHECK_CLOSE(want, got, rtol)                                                               \
+    do {                                                                                           \
+        double check_want_ = (want), check_got_ = (got);                                           \
+        double check_gap_ =                                                                        \
+            check_got_ > check_want_ ? check_got_ - check_want_ : check_want_ - check_got_;        \
+        if (!(check_gap_ <= (rtol) * (check_want_ < 0 ? -check_want_ : check_want_))) {            \
+            test_fail(__FILE__, __LINE__, "%s is %.17g, not %.17g", #got, check_got_,              \
+                      check_want_);                                                                \
+        }                                                                                          \
     } while (0)
 
 #endif

@@ -1,0 +1,123 @@
+/* sherd config: reads a DeepSpeed-style file as the engine would and says what it means. */
+#include "cli/cli.h"
+
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static const char HELP[] =
+    "usage: sherd config FILE [OPTIONS]\n"
+    "       sherd config --reference\n\n"
+    "Reads a configuration, prints its warnings to standard error and the resolved keys\n"
+    "with their origins to standard output. Fails with file, line and column.\n\n"
+    "  --world N        also resolve it for N ranks, as an engine would\n"
+    "  --set KEY=JSON   set a key as a program would (may repeat)\n"
+    "  --reference      print the page of all keys instead\n";
+
+typedef struct config_arguments {
+    int         world_size; /* 0: only read the file */
+    const char *settings[64];
+    int         num_settings;
+} config_arguments;
+
+static int set_one(sherd_config *config, const char *setting)
+{
+    char key[128];
+    int  len = 0;
+
+    while (setting[len] != '\0' && setting[len] != '=') {
+        len++;
+    }
+    if (setting[len] != '=' || len == 0 || len >= (int)sizeof(key)) {
+        (void)fprintf(stderr, "sherd: --set wants KEY=JSON, not '%s'\n", setting);
+        return 2;
+    }
+    (void)snprintf(key, sizeof(key), "%.*s", len, setting);
+    return sherd_config_set(config, key, setting + len + 1) == SHERD_OK ? 0 : cli_fail();
+}
+
+/* An engine on a simulated world resolves everything and allocates nothing of size. */
+static int resolve(const sherd_config *config, int world_size)
+{
+    sherd_world  *world;
+    sherd_engine *engine;
+    sherd_status  status;
+
+    if (sherd_world_simulate(0, world_size, &world) != SHERD_OK) {
+        return cli_fail();
+    }
+    status = sherd_engine_create(world, config, &engine);
+    sherd_world_destroy(world);
+    if (status != SHERD_OK) {
+        return cli_fail();
+    }
+    sherd_engine_destroy(engine);
+    return 0;
+}
+
+static int config_show(const char *path, const config_arguments *arguments)
+{
+    sherd_config *config;
+    int           failed = 0;
+
+    if (sherd_config_load(path, &config) != SHERD_OK) {
+        return cli_fail();
+    }
+    for (int i = 0; i < arguments->num_settings && failed == 0; i++) {
+        failed = set_one(config, arguments->settings[i]);
+    }
+    for (size_t i = 0; i < sherd_config_warning_count(config); i++) {
+        (void)fprintf(stderr, "warning: %s\n", sherd_config_warning(config, i));
+    }
+    if (failed == 0 && arguments->world_size > 0) {
+        failed = resolve(config, arguments->world_size);
+    }
+    if (failed == 0 && sherd_config_dump(config, cli_print, stdout) != SHERD_OK) {
+        failed = cli_fail();
+    }
+    sherd_config_destroy(config);
+    return failed;
+}
+
+int cli_config(int argc, char **argv)
+{
+    static const struct option OPTIONS[] = {{"world", required_argument, NULL, 'w'},
+                                            {"set", required_argument, NULL, 's'},
+                                            {"reference", no_argument, NULL, 'r'},
+                                            {"help", no_argument, NULL, 'h'},
+                                            {NULL, 0, NULL, 0}};
+    config_arguments           arguments = {0};
+    int                        option;
+
+    while ((option = getopt_long(argc, argv, "w:s:rh", OPTIONS, NULL)) != -1) {
+        switch (option) {
+        case 'w':
+            arguments.world_size = atoi(optarg);
+            if (arguments.world_size < 1) {
+                (void)fprintf(stderr, "sherd: --world wants a number of ranks, not '%s'\n", optarg);
+                return 2;
+            }
+            break;
+        case 's':
+            if (arguments.num_settings == 64) {
+                (void)fprintf(stderr, "sherd: --set at most 64 times\n");
+                return 2;
+            }
+            arguments.settings[arguments.num_settings++] = optarg;
+            break;
+        case 'r':
+            return sherd_config_reference(cli_print, stdout) == SHERD_OK ? 0 : cli_fail();
+        case 'h':
+            (void)fputs(HELP, stdout);
+            return 0;
+        default:
+            (void)fputs(HELP, stderr);
+            return 2;
+        }
+    }
+    if (optind + 1 != argc) {
+        (void)fputs(HELP, stderr);
+        return 2;
+    }
+    return config_show(argv[optind], &arguments);
+}

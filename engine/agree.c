@@ -1,0 +1,251 @@
+/* What must be the same on all ranks is compared by hash; when it is not, the ranks look
+ * closer together until they can name the first difference. All calls are collective. */
+#include "engine/engine_impl.h"
+
+#include "base/checked.h"
+#include "base/hash.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* Finds a rank whose value differs from rank 0's; 0 when all agree. */
+static int odd_rank(const uint64_t *values, int world_size)
+{
+    for (int r = 1; r < world_size; r++) {
+        if (values[r] != values[0]) {
+            return r;
+        }
+    }
+    return 0;
+}
+
+/* ------------------------------------------------------------ settings ---- */
+
+typedef struct named_value {
+    const char *key;
+    uint64_t    bits;
+} named_value;
+
+static uint64_t double_bits(double value)
+{
+    uint64_t bits;
+
+    memcpy(&bits, &value, sizeof(bits));
+    return bits;
+}
+
+#define NUM_SETTINGS 33
+
+static void settings_list(const sherdi_settings *s, named_value *list)
+{
+    const named_value values[NUM_SETTINGS] = {
+        {"train_batch_size", (uint64_t)s->train_batch_size},
+        {"train_micro_batch_size_per_gpu", (uint64_t)s->micro_batch_size},
+        {"gradient_accumulation_steps", (uint64_t)s->accumulation},
+        {"fp16.enabled or bf16.enabled", (uint64_t)s->compute_dtype},
+        {"communication_data_type", (uint64_t)s->comm_dtype},
+        {"data_types.grad_accum_dtype", (uint64_t)s->accum_dtype},
+        {"bf16.check_grad_overflow", (uint64_t)s->check_overflow},
+        {"fp16.loss_scale", (uint64_t)s->scaler.is_dynamic},
+        {"fp16.initial_scale_power", double_bits(s->scaler.initial_scale)},
+        {"fp16.loss_scale_window", (uint64_t)s->scaler.window},
+        {"fp16.hysteresis", (uint64_t)s->scaler.hysteresis},
+        {"fp16.min_loss_scale", double_bits(s->scaler.min_scale)},
+        {"optimizer.type", (uint64_t)s->optimizer},
+        {"optimizer.params.lr", double_bits(s->lr)},
+        {"optimizer.params.betas", double_bits(s->beta1)},
+        {"optimizer.params.betas", double_bits(s->beta2)},
+        {"optimizer.params.eps", double_bits(s->eps)},
+        {"optimizer.params.weight_decay", double_bits(s->weight_decay)},
+        {"optimizer.params.bias_correction", (uint64_t)s->bias_correction},
+        {"scheduler.type", (uint64_t)s->schedule.kind},
+        {"scheduler.params.warmup_min_lr", double_bits(s->schedule.min_lr)},
+        {"scheduler.params.warmup_max_lr", double_bits(s->schedule.max_lr)},
+        {"scheduler.params.warmup_num_steps", (uint64_t)s->schedule.warmup_steps},
+        {"scheduler.params.total_num_steps", (uint64_t)s->schedule.total_steps},
+        {"scheduler.params.warmup_type", (uint64_t)s->schedule.is_linear},
+        {"gradient_clipping", double_bits(s->gradient_clipping)},
+        {"zero_optimization.stage", (uint64_t)s->stage},
+        {"zero_optimization.stage3_param_persistence_threshold", s->persistence_threshold},
+        {"zero_optimization.stage3_model_persistence_threshold", s->model_persistence_threshold},
+        {"zero_optimization.sub_group_size", s->sub_group_size},
+        {"zero_optimization.stage3_prefetch_bucket_size", s->prefetch_bucket_size},
+        {"zero_optimization.stage3_max_live_parameters", s->max_live_parameters},
+        {"deterministic", (uint64_t)s->deterministic},
+    };
+
+    memcpy(list, values, sizeof(values));
+}
+
+sherd_status sherdi_agree_settings(sherd_world *world, const sherdi_settings *settings,
+                                   sherdi_mem *mem)
+{
+    named_value list[NUM_SETTINGS];
+    uint64_t    mine[NUM_SETTINGS];
+    int         world_size = sherd_world_size(world);
+    uint64_t   *all = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, (size_t)world_size, sizeof(mine));
+    sherd_status status;
+
+    if (all == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    settings_list(settings, list);
+    for (int i = 0; i < NUM_SETTINGS; i++) {
+        mine[i] = list[i].bits;
+    }
+    status = sherdi_world_exchange(world, mine, all, sizeof(mine));
+    for (int r = 1; r < world_size && status == SHERD_OK; r++) {
+        for (int i = 0; i < NUM_SETTINGS && status == SHERD_OK; i++) {
+            if (all[(size_t)r * NUM_SETTINGS + (size_t)i] != all[i]) {
+                status =
+                    sherdi_fail(SHERD_E_INVAL,
+                                "rank %d has another value of %s than rank 0; all ranks must be "
+                                "given the same configuration",
+                                r, list[i].key);
+            }
+        }
+    }
+    sherdi_free(all);
+    return status;
+}
+
+/* --------------------------------------------------------------- model ---- */
+
+static uint64_t items_hash(const sherdi_model *model, size_t count)
+{
+    uint64_t hash = 0;
+
+    for (size_t i = 0; i < count && i < sherdi_model_num_items(model); i++) {
+        hash = sherdi_hash_u64(hash, sherdi_model_item_hash(model, i));
+    }
+    return hash;
+}
+
+/* All ranks halve the list together until one item is left. */
+static sherd_status first_difference(sherd_engine *engine, uint64_t *all, size_t *out)
+{
+    size_t low  = 0; /* the first `low` items agree */
+    size_t high = sherdi_model_num_items(&engine->model);
+
+    while (high - low > 1) {
+        size_t   middle = low + (high - low) / 2;
+        uint64_t mine   = items_hash(&engine->model, middle);
+
+        SHERDI_TRY(sherdi_world_exchange(engine->world, &mine, all, sizeof(mine)));
+        if (odd_rank(all, engine->world_size) == 0) {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    *out = low;
+    return SHERD_OK;
+}
+
+#define ITEM_TEXT_BYTES 192
+
+static sherd_status model_difference_name(sherd_engine *engine, uint64_t *all, char *texts)
+{
+    char     mine[ITEM_TEXT_BYTES] = "";
+    uint64_t hash;
+    size_t   item;
+    int      rank;
+
+    SHERDI_TRY(first_difference(engine, all, &item));
+    hash = sherdi_model_item_hash(&engine->model, item);
+    sherdi_model_item_text(&engine->model, item, mine, sizeof(mine));
+    SHERDI_TRY(sherdi_world_exchange(engine->world, &hash, all, sizeof(hash)));
+    SHERDI_TRY(sherdi_world_exchange(engine->world, mine, texts, sizeof(mine)));
+    rank = odd_rank(all, engine->world_size);
+    return sherdi_fail(SHERD_E_INVAL,
+                       "the ranks declare different models: rank 0 has %s where rank %d has %s; "
+                       "declare the same on every rank",
+                       texts, rank, texts + (size_t)rank * ITEM_TEXT_BYTES);
+}
+
+sherd_status sherdi_agree_model(sherd_engine *engine)
+{
+    size_t    world = (size_t)engine->world_size;
+    size_t    count = sherdi_model_num_items(&engine->model);
+    uint64_t  mine;
+    uint64_t *all   = sherdi_alloc_array(&engine->mem, SHERDI_MEM_CONTROL, world, sizeof(*all));
+    char     *texts = sherdi_alloc_array(&engine->mem, SHERDI_MEM_CONTROL, world, ITEM_TEXT_BYTES);
+    sherd_status status = all == NULL || texts == NULL ? SHERD_E_NOMEM : SHERD_OK;
+
+    if (status == SHERD_OK) {
+        mine   = count;
+        status = sherdi_world_exchange(engine->world, &mine, all, sizeof(mine));
+    }
+    if (status == SHERD_OK && odd_rank(all, engine->world_size) != 0) {
+        int rank = odd_rank(all, engine->world_size);
+
+        status =
+            sherdi_fail(SHERD_E_INVAL,
+                        "the ranks declare different models: rank 0 has %llu groups, units and "
+                        "parameters, rank %d has %llu; declare the same on every rank",
+                        (unsigned long long)all[0], rank, (unsigned long long)all[rank]);
+    }
+    if (status == SHERD_OK) {
+        mine   = items_hash(&engine->model, count);
+        status = sherdi_world_exchange(engine->world, &mine, all, sizeof(mine));
+    }
+    if (status == SHERD_OK && odd_rank(all, engine->world_size) != 0) {
+        status = model_difference_name(engine, all, texts);
+    }
+    sherdi_free(texts);
+    sherdi_free(all);
+    return status;
+}
+
+/* ---------------------------------------------------------------- runs ---- */
+
+/* Which unit the ranks disagree on, and who. runs_all holds every rank's counts by unit. */
+static sherd_status runs_difference_name(sherd_engine *engine)
+{
+    size_t num_units = engine->plan->num_units;
+    char   ranks[64] = "";
+
+    for (size_t u = 0; u < num_units; u++) {
+        size_t used = 0;
+
+        for (int r = 1; r < engine->world_size; r++) {
+            if (engine->runs_all[(size_t)r * num_units + u] != engine->runs_all[u] &&
+                used < sizeof(ranks)) {
+                used += (size_t)snprintf(ranks + used, sizeof(ranks) - used, " %d", r);
+            }
+        }
+        if (used > 0) {
+            return sherdi_fail(
+                SHERD_E_STATE,
+                "the ranks disagree about unit %s: rank 0 ran its backward %llu times "
+                "in this window, not so rank(s)%s; every rank must use the same units",
+                engine->model.units[u].name, (unsigned long long)engine->runs_all[u], ranks);
+        }
+    }
+    return sherdi_fail(SHERD_E_STATE,
+                       "the ranks disagree about the number of micro-batches in this "
+                       "window; every rank must call step equally often");
+}
+
+sherd_status sherdi_agree_runs(sherd_engine *engine)
+{
+    size_t               num_units = engine->plan->num_units;
+    uint64_t            *mine      = &engine->runs_all[(size_t)engine->rank * num_units];
+    sherdi_agree_message message   = {.micro_seen = (uint64_t)engine->micro_seen};
+    int                  differs   = 0;
+
+    for (size_t u = 0; u < num_units; u++) {
+        mine[u]           = engine->units[u].runs;
+        message.runs_hash = sherdi_hash_u64(message.runs_hash, mine[u]);
+    }
+    SHERDI_TRY(sherdi_world_exchange(engine->world, &message, engine->agree_all, sizeof(message)));
+    for (int r = 1; r < engine->world_size; r++) {
+        differs |= memcmp(&engine->agree_all[r], &engine->agree_all[0], sizeof(message)) != 0;
+    }
+    if (!differs) {
+        return SHERD_OK;
+    }
+    SHERDI_TRY(
+        sherdi_world_exchange(engine->world, mine, engine->runs_all, num_units * sizeof(*mine)));
+    return runs_difference_name(engine);
+}

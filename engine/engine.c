@@ -1,0 +1,644 @@
+/* The engine: arguments are checked here, then gather.c, reduce.c and step.c move. Made in
+ * three phases: declared (the model), sealed (the plan and its memory), running. */
+#include "engine/engine_impl.h"
+
+#include "base/checked.h"
+#include "base/log.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ------------------------------------------------------------- defaults ---- */
+
+void sherd_group_params_init(sherd_group_params *params)
+{
+    *params = (sherd_group_params){.struct_size  = sizeof(*params),
+                                   .lr           = NAN,
+                                   .weight_decay = NAN,
+                                   .beta1        = NAN,
+                                   .beta2        = NAN,
+                                   .eps          = NAN};
+}
+
+void sherd_unit_params_init(sherd_unit_params *params)
+{
+    *params = (sherd_unit_params){.struct_size = sizeof(*params)};
+}
+
+void sherd_param_params_init(sherd_param_params *params)
+{
+    *params = (sherd_param_params){.struct_size = sizeof(*params)};
+}
+
+void sherd_step_params_init(sherd_step_params *params)
+{
+    *params = (sherd_step_params){
+        .struct_size = sizeof(*params), .grad_norm = NAN, .clip_coefficient = NAN};
+}
+
+void sherd_step_report_init(sherd_step_report *report)
+{
+    *report = (sherd_step_report){.struct_size = sizeof(*report)};
+}
+
+/* ------------------------------------------------------------- liveness ---- */
+
+sherd_status sherdi_engine_check_alive(const sherd_engine *engine)
+{
+    if (engine == NULL) {
+        return sherdi_fail(SHERD_E_INVAL, "the engine is NULL");
+    }
+    if (engine->poison != SHERD_OK) {
+        return sherdi_fail(SHERD_E_STATE,
+                           "the engine was lost in the middle of an update and can only be "
+                           "destroyed; the cause was: %s",
+                           engine->poison_text);
+    }
+    return SHERD_OK;
+}
+
+void sherdi_engine_poison(sherd_engine *engine, sherd_status status)
+{
+    engine->poison = status;
+    (void)strncpy(engine->poison_text, sherd_last_error(), sizeof(engine->poison_text) - 1);
+}
+
+static sherd_status open_check(const sherd_engine *engine, const char *what)
+{
+    SHERDI_TRY(sherdi_engine_check_alive(engine));
+    if (engine->phase != SHERDI_PHASE_OPEN) {
+        return sherdi_fail(SHERD_E_STATE,
+                           "%s comes before sherd_engine_seal, and this engine is "
+                           "sealed",
+                           what);
+    }
+    return SHERD_OK;
+}
+
+static sherd_status params_check(const void *params, size_t struct_size, size_t known,
+                                 const char *what)
+{
+    if (params == NULL) {
+        return sherdi_fail(SHERD_E_INVAL, "%s is NULL", what);
+    }
+    if (struct_size < sizeof(size_t) || struct_size > known) {
+        return sherdi_fail(
+            SHERD_E_INVAL,
+            "%s.struct_size is %zu and this library knows %zu; use the _init function", what,
+            struct_size, known);
+    }
+    return SHERD_OK;
+}
+
+/* ------------------------------------------------------- create, declare ---- */
+
+static sherd_status settings_check(const sherdi_settings *settings)
+{
+    if (settings->deterministic) {
+        return sherdi_fail(SHERD_E_NOTSUP,
+                           "\"deterministic\": true (one result for every stage, accumulation and "
+                           "world size) is not in this version; remove the key: the default mode "
+                           "agrees between stages with one micro-batch per step");
+    }
+    return SHERD_OK;
+}
+
+static sherd_status engine_open(sherd_engine *engine, const sherd_config *config)
+{
+    SHERDI_TRY(sherdi_config_resolve(config, engine->world_size, &engine->settings));
+    SHERDI_TRY(settings_check(&engine->settings));
+    SHERDI_TRY(sherdi_agree_settings(engine->world, &engine->settings, &engine->mem));
+    sherdi_scaler_init(&engine->scaler, &engine->settings.scaler);
+    return sherdi_model_init(&engine->model, &engine->mem);
+}
+
+sherd_status sherd_engine_create(sherd_world *world, const sherd_config *config, sherd_engine **out)
+{
+    sherd_engine *engine;
+    sherd_status  status;
+
+    if (world == NULL || config == NULL || out == NULL) {
+        return sherdi_fail(SHERD_E_INVAL,
+                           "sherd_engine_create needs a world, a configuration and out");
+    }
+    /* The account lives in the engine, so the engine itself is not counted. */
+    engine = aligned_alloc(64, sherdi_round_up(sizeof(*engine), 64));
+    if (engine == NULL) {
+        return sherdi_fail(SHERD_E_NOMEM, "no memory for the engine");
+    }
+    memset(engine, 0, sizeof(*engine));
+    sherdi_mem_init(&engine->mem);
+    engine->model.mem  = &engine->mem;
+    engine->world      = sherdi_world_retain(world);
+    engine->backend    = sherdi_world_backend(world);
+    engine->rank       = sherd_world_rank(world);
+    engine->world_size = sherd_world_size(world);
+    status             = engine_open(engine, config);
+    if (status != SHERD_OK) {
+        sherd_engine_destroy(engine);
+        return status;
+    }
+    *out = engine;
+    return SHERD_OK;
+}
+
+sherd_status sherd_group_add(sherd_engine *engine, const sherd_group_params *params,
+                             sherd_group *out)
+{
+    sherd_group_params given;
+
+    SHERDI_TRY(open_check(engine, "sherd_group_add"));
+    SHERDI_TRY(params_check(params, params == NULL ? 0 : params->struct_size, sizeof(*params),
+                            "sherd_group_params"));
+    sherd_group_params_init(&given);
+    memcpy(&given, params, params->struct_size);
+    return sherdi_model_add_group(&engine->model, &given, out);
+}
+
+sherd_status sherd_unit_add(sherd_engine *engine, const sherd_unit_params *params, sherd_unit *out)
+{
+    SHERDI_TRY(open_check(engine, "sherd_unit_add"));
+    SHERDI_TRY(params_check(params, params == NULL ? 0 : params->struct_size, sizeof(*params),
+                            "sherd_unit_params"));
+    return sherdi_model_add_unit(&engine->model, params->name, out);
+}
+
+sherd_status sherd_param_add(sherd_engine *engine, sherd_unit unit,
+                             const sherd_param_params *params, sherd_param *out)
+{
+    sherd_param_params given;
+
+    SHERDI_TRY(open_check(engine, "sherd_param_add"));
+    SHERDI_TRY(params_check(params, params == NULL ? 0 : params->struct_size, sizeof(*params),
+                            "sherd_param_params"));
+    sherd_param_params_init(&given);
+    memcpy(&given, params, params->struct_size);
+    return sherdi_model_add_param(&engine->model, unit, &given, out);
+}
+
+sherd_status sherd_unit_reads(sherd_engine *engine, sherd_unit unit, sherd_param param)
+{
+    SHERDI_TRY(open_check(engine, "sherd_unit_reads"));
+    return sherdi_model_add_read(&engine->model, unit, param);
+}
+
+sherd_status sherd_pass_add(sherd_engine *engine, sherd_pass pass, sherd_unit unit)
+{
+    SHERDI_TRY(open_check(engine, "sherd_pass_add"));
+    return sherdi_model_add_pass(&engine->model, pass, unit);
+}
+
+sherd_status sherd_param_bind(sherd_engine *engine, sherd_param param, void *data, void *grad)
+{
+    SHERDI_TRY(open_check(engine, "sherd_param_bind"));
+    if (engine->settings.stage == 3) {
+        return sherdi_fail(SHERD_E_NOTSUP,
+                           "binding the trainer's own memory keeps parameters whole, "
+                           "which stage 3 does not; use stage 0, 1 or 2");
+    }
+    return sherdi_model_bind(&engine->model, param, data, grad);
+}
+
+/* ----------------------------------------------------------------- seal ---- */
+
+static sherd_status plan_make(sherd_engine *engine, const sherdi_machine *machine,
+                              sherdi_plan **out)
+{
+    if (engine->model.num_params == 0) {
+        return sherdi_fail(SHERD_E_STATE,
+                           "no parameter is declared; add units and parameters first");
+    }
+    return sherdi_plan_create(&engine->model, &engine->settings, engine->rank, engine->world_size,
+                              machine, &engine->mem, out);
+}
+
+static sherd_status buffer_open(sherd_engine *engine, int b)
+{
+    const sherdi_plan_buffer *buffer = &engine->plan->buffers[b];
+
+    if (buffer->bytes == 0) {
+        return SHERD_OK;
+    }
+    if (buffer->is_shared) {
+        void *memory;
+
+        SHERDI_TRY(sherdi_world_alloc(engine->world, buffer->bytes, &memory));
+        engine->buffers[b]   = memory;
+        engine->is_shared[b] = 1;
+        sherdi_mem_note(&engine->mem, buffer->purpose, (int64_t)buffer->bytes);
+        return SHERD_OK;
+    }
+    engine->buffers[b] = sherdi_alloc(&engine->mem, buffer->purpose, buffer->bytes);
+    return engine->buffers[b] == NULL ? SHERD_E_NOMEM : SHERD_OK;
+}
+
+static void buffer_close(sherd_engine *engine, int b)
+{
+    const sherdi_plan_buffer *buffer;
+
+    if (engine->buffers[b] == NULL) {
+        return;
+    }
+    buffer = &engine->plan->buffers[b];
+    if (engine->is_shared[b]) {
+        sherdi_world_free(engine->world, engine->buffers[b]);
+        sherdi_mem_note(&engine->mem, buffer->purpose, -(int64_t)buffer->bytes);
+    } else {
+        sherdi_free(engine->buffers[b]);
+    }
+    engine->buffers[b] = NULL;
+}
+
+/* Tables that the loop needs, so that it allocates nothing. */
+static sherd_status tables_open(sherd_engine *engine)
+{
+    size_t      world = (size_t)engine->world_size;
+    size_t      units = engine->model.num_units;
+    sherdi_mem *mem   = &engine->mem;
+
+    engine->units     = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, units, sizeof(*engine->units));
+    engine->is_filled = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, engine->model.num_params,
+                                           sizeof(*engine->is_filled));
+    engine->publish_tickets = sherdi_alloc_array(
+        mem, SHERDI_MEM_CONTROL, engine->plan->num_segments, sizeof(*engine->publish_tickets));
+    engine->coeffs = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, engine->model.num_groups,
+                                        sizeof(*engine->coeffs));
+    engine->agree_all =
+        sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, world, sizeof(*engine->agree_all));
+    engine->norm_all =
+        sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, world, sizeof(*engine->norm_all));
+    engine->publish_all =
+        sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, world, sizeof(*engine->publish_all));
+    engine->runs_all =
+        sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, world * units, sizeof(*engine->runs_all));
+    if (engine->units == NULL || engine->is_filled == NULL || engine->publish_tickets == NULL ||
+        engine->coeffs == NULL || engine->agree_all == NULL || engine->norm_all == NULL ||
+        engine->publish_all == NULL || engine->runs_all == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    SHERDI_TRY(sherdi_pool_init(&engine->gather_pool, mem, units));
+    SHERDI_TRY(sherdi_pool_init(&engine->transient_pool, mem, units));
+    for (size_t u = 0; u < units; u++) {
+        engine->units[u].uses_left = engine->plan->units[u].backward_uses;
+    }
+    engine->train.sequence = &engine->plan->train;
+    engine->eval.sequence  = &engine->plan->eval;
+    return SHERD_OK;
+}
+
+/* One rank's lack of memory is everybody's: all give up together. */
+static sherd_status all_succeeded(sherd_engine *engine, sherd_status own)
+{
+    double failed = own != SHERD_OK;
+    char   text[SHERDI_ERROR_BYTES];
+
+    (void)strncpy(text, sherd_last_error(), sizeof(text) - 1);
+    text[sizeof(text) - 1] = '\0';
+    SHERDI_TRY(sherd_world_sum_f64(engine->world, &failed, 1));
+    if (own != SHERD_OK) {
+        return sherdi_fail_relay(own, text);
+    }
+    return failed > 0 ? sherdi_fail(SHERD_E_NOMEM, "another rank could not allocate its plan")
+                      : SHERD_OK;
+}
+
+static sherd_status memory_open(sherd_engine *engine)
+{
+    sherd_status status = tables_open(engine);
+
+    SHERDI_TRY(all_succeeded(engine, status));
+    for (int b = 0; b < SHERDI_BUFFERS; b++) {
+        status = buffer_open(engine, b);
+        if (status == SHERD_E_PEER_LOST) {
+            return status;
+        }
+        if (!engine->plan->buffers[b].is_shared) { /* the world's memory agrees by itself */
+            status = all_succeeded(engine, status);
+        }
+        SHERDI_TRY(status);
+    }
+    engine->gather_pool.base         = engine->buffers[SHERDI_BUFFER_GATHER];
+    engine->gather_pool.len_bytes    = engine->plan->buffers[SHERDI_BUFFER_GATHER].bytes;
+    engine->transient_pool.base      = engine->buffers[SHERDI_BUFFER_TRANSIENT];
+    engine->transient_pool.len_bytes = engine->plan->buffers[SHERDI_BUFFER_TRANSIENT].bytes;
+    return SHERD_OK;
+}
+
+static void memory_close(sherd_engine *engine)
+{
+    for (int b = 0; b < SHERDI_BUFFERS; b++) {
+        buffer_close(engine, b);
+        engine->is_shared[b] = 0;
+    }
+    sherdi_pool_fini(&engine->gather_pool);
+    sherdi_pool_fini(&engine->transient_pool);
+    sherdi_free(engine->units);
+    sherdi_free(engine->is_filled);
+    sherdi_free(engine->publish_tickets);
+    sherdi_free(engine->coeffs);
+    sherdi_free(engine->agree_all);
+    sherdi_free(engine->norm_all);
+    sherdi_free(engine->publish_all);
+    sherdi_free(engine->runs_all);
+    engine->units           = NULL;
+    engine->is_filled       = NULL;
+    engine->publish_tickets = NULL;
+    engine->coeffs          = NULL;
+    engine->agree_all       = NULL;
+    engine->norm_all        = NULL;
+    engine->publish_all     = NULL;
+    engine->runs_all        = NULL;
+    sherdi_plan_destroy(engine->plan);
+    engine->plan = NULL;
+}
+
+static sherd_status overlap_start(sherd_engine *engine)
+{
+    sherd_status status;
+
+    if (!engine->settings.overlap_comm || engine->world_size == 1) {
+        return SHERD_OK;
+    }
+    status = sherdi_world_overlap(engine->world);
+    if (status == SHERD_E_NOTSUP) {
+        sherdi_log(SHERD_LOG_WARN, engine->rank,
+                   "overlap_comm: %s; communication is not overlapped", sherd_last_error());
+        return SHERD_OK;
+    }
+    return status;
+}
+
+sherd_status sherd_engine_seal(sherd_engine *engine)
+{
+    sherdi_machine machine;
+    sherd_status   status;
+
+    SHERDI_TRY(open_check(engine, "seal (a second time)"));
+    SHERDI_TRY(sherdi_agree_model(engine));
+    SHERDI_TRY(sherdi_machine_detect(engine->world, &machine));
+    SHERDI_TRY(plan_make(engine, &machine, &engine->plan));
+    status = sherdi_plan_check_fit(engine->plan, &engine->model);
+    if (status == SHERD_OK) {
+        status = memory_open(engine);
+    }
+    if (status == SHERD_OK) {
+        status = overlap_start(engine);
+    }
+    if (status != SHERD_OK) {
+        memory_close(engine);
+        return status;
+    }
+    engine->phase = SHERDI_PHASE_SEALED;
+    sherdi_log(SHERD_LOG_INFO, engine->rank,
+               "sealed: stage %d, %zu parameters, %zu elements, %zu bytes on this rank",
+               engine->settings.stage, engine->model.num_params, engine->model.total_elems,
+               engine->plan->total_bytes);
+    return SHERD_OK;
+}
+
+/* ------------------------------------------------------ acquire, release ---- */
+
+sherd_status sherdi_engine_start(sherd_engine *engine)
+{
+    SHERDI_TRY(sherdi_fill_finish(engine));
+    engine->phase = SHERDI_PHASE_RUNNING;
+    return SHERD_OK;
+}
+
+static sherd_status unit_call_check(const sherd_engine *engine, sherd_unit unit, sherd_pass pass)
+{
+    SHERDI_TRY(sherdi_engine_check_alive(engine));
+    if (engine->phase == SHERDI_PHASE_OPEN) {
+        return sherdi_fail(SHERD_E_STATE, "acquire and release come after sherd_engine_seal");
+    }
+    if (engine->phase == SHERDI_PHASE_PREPARED) {
+        return sherdi_fail(SHERD_E_STATE, "a step is prepared; call sherd_step_apply or "
+                                          "sherd_step_discard before the next acquire");
+    }
+    if (unit < 0 || (size_t)unit >= engine->model.num_units) {
+        return sherdi_fail(SHERD_E_INVAL, "unit %d does not exist; there are %zu", unit,
+                           engine->model.num_units);
+    }
+    if ((int)pass < SHERD_FORWARD || (int)pass > SHERD_EVAL) {
+        return sherdi_fail(SHERD_E_INVAL, "pass %d does not exist", (int)pass);
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherd_unit_acquire(sherd_engine *engine, sherd_unit unit, sherd_pass pass)
+{
+    sherd_status status;
+
+    SHERDI_TRY(unit_call_check(engine, unit, pass));
+    if (engine->phase == SHERDI_PHASE_SEALED) {
+        SHERDI_TRY(sherdi_engine_start(engine));
+    }
+    sherdi_mem_forbid_begin();
+    status = sherdi_gather_acquire(engine, unit, pass);
+    sherdi_mem_forbid_end();
+    return status;
+}
+
+sherd_status sherd_unit_release(sherd_engine *engine, sherd_unit unit, sherd_pass pass)
+{
+    sherd_status status;
+
+    SHERDI_TRY(unit_call_check(engine, unit, pass));
+    if (engine->phase == SHERDI_PHASE_SEALED || engine->units[unit].held == 0 ||
+        (pass == SHERD_BACKWARD && engine->units[unit].held_backward == 0)) {
+        return sherdi_fail(SHERD_E_STATE,
+                           "unit %s is not acquired%s; every release follows an "
+                           "acquire of the same unit and pass",
+                           engine->model.units[unit].name,
+                           pass == SHERD_BACKWARD ? " for backward" : "");
+    }
+    sherdi_mem_forbid_begin();
+    status = sherdi_gather_release(engine, unit, pass);
+    sherdi_mem_forbid_end();
+    return status;
+}
+
+static const sherdi_segment *param_segment(sherd_engine *engine, sherd_param param, int is_backward)
+{
+    const sherdi_segment *segment;
+
+    if (sherdi_engine_check_alive(engine) != SHERD_OK) {
+        return NULL;
+    }
+    if (param < 0 || (size_t)param >= engine->model.num_params) {
+        (void)sherdi_fail(SHERD_E_INVAL, "parameter %d does not exist; there are %zu", param,
+                          engine->model.num_params);
+        return NULL;
+    }
+    if (engine->phase != SHERDI_PHASE_RUNNING) {
+        (void)sherdi_fail(SHERD_E_STATE, "parameter %s is not readable now: no unit is acquired",
+                          engine->model.params[param].name);
+        return NULL;
+    }
+    segment = &engine->plan->segments[engine->plan->params[param].segment];
+    if ((is_backward ? engine->units[segment->unit].held_backward
+                     : engine->units[segment->unit].held) == 0) {
+        (void)sherdi_fail(SHERD_E_STATE, "parameter %s: its unit %s is not acquired%s",
+                          engine->model.params[param].name, engine->model.units[segment->unit].name,
+                          is_backward ? " for backward" : "");
+        return NULL;
+    }
+    return segment;
+}
+
+void *sherd_param_data(sherd_engine *engine, sherd_param param)
+{
+    const sherdi_segment *segment = param_segment(engine, param, 0);
+
+    if (segment == NULL) {
+        return NULL;
+    }
+    if (segment->is_bound) {
+        return engine->model.params[param].bound_data;
+    }
+    return sherdi_gather_segment(engine, segment) +
+           engine->plan->params[param].offset_elems *
+               sherd_dtype_bytes(engine->settings.compute_dtype);
+}
+
+void *sherd_param_grad(sherd_engine *engine, sherd_param param)
+{
+    const sherdi_segment *segment = param_segment(engine, param, 1);
+
+    if (segment == NULL) {
+        return NULL;
+    }
+    if (segment->kind == SHERDI_SEGMENT_FROZEN) {
+        (void)sherdi_fail(SHERD_E_STATE, "parameter %s is frozen and has no gradient",
+                          engine->model.params[param].name);
+        return NULL;
+    }
+    if (segment->is_bound) {
+        return engine->model.params[param].bound_grad;
+    }
+    return sherdi_reduce_micro_gradient(engine, segment) +
+           engine->plan->params[param].offset_elems *
+               sherd_dtype_bytes(engine->settings.compute_dtype);
+}
+
+/* -------------------------------------------------------- looking inside ---- */
+
+sherd_status sherd_engine_fingerprint(sherd_engine *engine, uint64_t *out)
+{
+    sherdi_publish_message mine = {0};
+    uint64_t               sum;
+
+    SHERDI_TRY(sherdi_engine_check_alive(engine));
+    if (engine->phase == SHERDI_PHASE_OPEN) {
+        return sherdi_fail(SHERD_E_STATE, "the fingerprint comes after seal and fill");
+    }
+    if (engine->phase == SHERDI_PHASE_SEALED) {
+        SHERDI_TRY(sherdi_engine_start(engine));
+    }
+    mine.fingerprint = sherdi_fill_own_fingerprint(engine);
+    sum = engine->frozen_fingerprint + (engine->plan->is_sliced ? 0 : mine.fingerprint);
+    SHERDI_TRY(sherdi_world_exchange(engine->world, &mine, engine->publish_all, sizeof(mine)));
+    for (int r = 0; r < engine->world_size && engine->plan->is_sliced; r++) {
+        sum += engine->publish_all[r].fingerprint;
+    }
+    *out = sum;
+    return SHERD_OK;
+}
+
+/* The sealed plan, or one made for this call from what is declared so far. */
+static sherd_status plan_borrow(sherd_engine *engine, sherdi_plan **out)
+{
+    sherdi_machine unknown = {.ranks_per_host = 1};
+
+    SHERDI_TRY(sherdi_engine_check_alive(engine));
+    if (engine->plan != NULL) {
+        *out = engine->plan;
+        return SHERD_OK;
+    }
+    return plan_make(engine, &unknown, out);
+}
+
+static void plan_return(const sherd_engine *engine, sherdi_plan *plan)
+{
+    if (plan != engine->plan) {
+        sherdi_plan_destroy(plan);
+    }
+}
+
+sherd_status sherd_engine_plan(sherd_engine *engine, sherd_plan_format format, sherd_write_fn write,
+                               void *ctx)
+{
+    sherdi_plan *plan;
+    sherd_status status;
+
+    SHERDI_TRY(plan_borrow(engine, &plan));
+    status = write == NULL ? sherdi_fail(SHERD_E_INVAL, "sherd_engine_plan needs a write function")
+                           : sherdi_plan_write(plan, &engine->model, format, write, ctx);
+    plan_return(engine, plan);
+    return status;
+}
+
+sherd_status sherd_engine_memory(sherd_engine *engine, sherd_memory_report *out)
+{
+    sherd_memory_report report = {.struct_size = sizeof(report)};
+    sherdi_plan        *plan;
+
+    SHERDI_TRY(
+        params_check(out, out == NULL ? 0 : out->struct_size, sizeof(*out), "sherd_memory_report"));
+    SHERDI_TRY(plan_borrow(engine, &plan));
+    report.params_planned    = plan->buffers[SHERDI_BUFFER_PARAMS].bytes;
+    report.grads_planned     = plan->buffers[SHERDI_BUFFER_GRADS].bytes;
+    report.state_planned     = plan->buffers[SHERDI_BUFFER_STATE].bytes;
+    report.gather_planned    = plan->buffers[SHERDI_BUFFER_GATHER].bytes;
+    report.transient_planned = plan->buffers[SHERDI_BUFFER_TRANSIENT].bytes;
+    report.staging_planned   = plan->buffers[SHERDI_BUFFER_STAGING].bytes;
+    report.total_planned     = plan->total_bytes;
+    report.params_held       = sherdi_mem_held(&engine->mem, SHERDI_MEM_PARAMS);
+    report.grads_held        = sherdi_mem_held(&engine->mem, SHERDI_MEM_GRADS);
+    report.state_held        = sherdi_mem_held(&engine->mem, SHERDI_MEM_STATE);
+    report.gather_held       = sherdi_mem_held(&engine->mem, SHERDI_MEM_GATHER);
+    report.transient_held    = sherdi_mem_held(&engine->mem, SHERDI_MEM_TRANSIENT);
+    report.staging_held      = sherdi_mem_held(&engine->mem, SHERDI_MEM_STAGING);
+    report.total_held        = report.params_held + report.grads_held + report.state_held +
+                        report.gather_held + report.transient_held + report.staging_held;
+    plan_return(engine, plan);
+    report.struct_size = out->struct_size;
+    memcpy(out, &report, out->struct_size);
+    return SHERD_OK;
+}
+
+sherd_status sherd_engine_query(const sherd_engine *engine, sherd_engine_info *out)
+{
+    sherd_engine_info info = {.struct_size = sizeof(info)};
+
+    SHERDI_TRY(sherdi_engine_check_alive(engine));
+    SHERDI_TRY(
+        params_check(out, out == NULL ? 0 : out->struct_size, sizeof(*out), "sherd_engine_info"));
+    info.stage            = engine->settings.stage;
+    info.compute_dtype    = engine->settings.compute_dtype;
+    info.micro_batch_size = engine->settings.micro_batch_size;
+    info.accumulation     = engine->settings.accumulation;
+    info.train_batch_size = engine->settings.train_batch_size;
+    info.steps_per_print  = engine->settings.steps_per_print;
+    info.is_deterministic = engine->settings.deterministic;
+    info.cpu_threads      = engine->backend->threads;
+    info.param_elems      = engine->model.total_elems;
+    info.trainable_elems  = engine->model.trainable_elems;
+    info.struct_size      = out->struct_size;
+    memcpy(out, &info, out->struct_size);
+    return SHERD_OK;
+}
+
+void sherd_engine_destroy(sherd_engine *engine)
+{
+    if (engine == NULL) {
+        return;
+    }
+    memory_close(engine);
+    sherdi_model_fini(&engine->model);
+    sherd_world_destroy(engine->world);
+    assert(sherdi_mem_held_all(&engine->mem) == 0 && "the engine leaves memory behind");
+    free(engine);
+}

@@ -1,0 +1,144 @@
+/* The engine's object, seen inside this folder only. engine.c owns it; gather.c, reduce.c
+ * and step.c are its three moving parts. */
+#ifndef SHERDI_ENGINE_ENGINE_IMPL_H
+#define SHERDI_ENGINE_ENGINE_IMPL_H
+
+#include "collectives/world.h"
+#include "engine/config.h"
+#include "engine/model.h"
+#include "engine/plan.h"
+#include "engine/pool.h"
+#include "kernels/backend.h"
+
+typedef enum sherdi_phase {
+    SHERDI_PHASE_OPEN = 0, /* declarations */
+    SHERDI_PHASE_SEALED,   /* memory is there; filling */
+    SHERDI_PHASE_RUNNING,  /* the first acquire has come */
+    SHERDI_PHASE_PREPARED, /* between step_prepare and apply or discard */
+} sherdi_phase;
+
+typedef struct sherdi_unit_state {
+    int      held;          /* acquires that reach it, not yet released */
+    int      held_backward; /* of these, for BACKWARD */
+    int      has_gradient;  /* zeroed in this micro-batch and not complete */
+    int      is_complete;   /* its last planned use of this micro-batch is over */
+    int      uses_left;     /* planned BACKWARD uses to come in this micro-batch */
+    uint64_t runs;          /* micro-batches of this window with a gradient */
+} sherdi_unit_state;
+
+typedef struct sherdi_cursor {
+    const sherdi_sequence *sequence;
+    size_t                 next; /* step of the sequence that the plan expects */
+} sherdi_cursor;
+
+struct sherd_engine {
+    sherdi_mem            mem;
+    sherd_world          *world;
+    const sherdi_backend *backend;
+    int                   rank, world_size;
+    sherdi_settings       settings;
+    sherdi_model          model;
+    sherdi_phase          phase;
+    sherd_status          poison; /* not SHERD_OK: only destroy is accepted */
+    char                  poison_text[SHERDI_ERROR_BYTES];
+
+    /* from seal on */
+    sherdi_plan            *plan;
+    unsigned char          *buffers[SHERDI_BUFFERS];
+    int                     is_shared[SHERDI_BUFFERS]; /* allocated by the world */
+    sherdi_pool             gather_pool, transient_pool;
+    sherdi_unit_state      *units;
+    sherdi_ticket          *publish_tickets; /* by segment: new values on their way */
+    int                    *is_filled;       /* by parameter */
+    sherdi_adam_coeffs     *coeffs;          /* by group */
+    sherdi_agree_message   *agree_all;       /* one per rank, for the exchanges of a boundary */
+    sherdi_norm_acc        *norm_all;
+    sherdi_publish_message *publish_all;
+    uint64_t               *runs_all; /* world_size x units: only looked at when ranks disagree */
+    sherdi_cursor           train, eval;
+    uint64_t                frozen_fingerprint; /* of all ranks */
+
+    /* the window and the run */
+    sherdi_scaler     scaler;
+    int64_t           micro_step, step, skipped_steps;
+    int               micro_seen; /* in this window */
+    int               is_closing; /* the window ends with the next step */
+    double            sumsq;      /* of the prepared gradient, before unscaling */
+    sherd_step_report report;     /* of the last boundary */
+};
+
+/* ---- engine.c */
+sherd_status sherdi_engine_check_alive(const sherd_engine *engine);
+void         sherdi_engine_poison(sherd_engine *engine, sherd_status status);
+/** At the first acquire: everything filled, ranks agree on what is whole. Collective. */
+sherd_status sherdi_engine_start(sherd_engine *engine);
+
+/* ---- fill.c */
+/** Every parameter is filled (bound ones from their memory), and what is whole on every rank is the
+ *  same there. Collective. */
+sherd_status sherdi_fill_finish(sherd_engine *engine);
+/** Sums of the element mixes of what this rank owns: trainable (from the master), frozen. */
+uint64_t sherdi_fill_own_fingerprint(const sherd_engine *engine);
+uint64_t sherdi_fill_frozen_fingerprint(const sherd_engine *engine);
+
+/* ---- machine.c */
+/** What this host has, the same on all ranks. Collective. */
+sherd_status sherdi_machine_detect(sherd_world *world, sherdi_machine *out);
+
+/* ---- agree.c: what must be the same on all ranks, and who differs */
+sherd_status sherdi_agree_settings(sherd_world *world, const sherdi_settings *settings,
+                                   sherdi_mem *mem);
+sherd_status sherdi_agree_model(sherd_engine *engine);
+sherd_status sherdi_agree_runs(sherd_engine *engine);
+
+/* ---- gather.c */
+sherd_status sherdi_gather_acquire(sherd_engine *engine, int unit, sherd_pass pass);
+sherd_status sherdi_gather_release(sherd_engine *engine, int unit, sherd_pass pass);
+/** Lets go of every gathered unit (their values are about to change) and rewinds the passes. */
+sherd_status sherdi_gather_forget(sherd_engine *engine);
+/** Where a segment's whole lies now, NULL when it is not there. */
+unsigned char *sherdi_gather_segment(sherd_engine *engine, const sherdi_segment *segment);
+
+/* ---- reduce.c */
+/** E_STATE when the unit's gradient of this micro-batch is complete already. */
+sherd_status sherdi_reduce_check_open(const sherd_engine *engine, int unit);
+sherd_status sherdi_reduce_begin(sherd_engine *engine, int unit); /* gradient zeroed, writable */
+sherd_status sherdi_reduce_complete(sherd_engine *engine, int unit);
+/** End of a micro-batch: completes what is open, in plan order. */
+sherd_status sherdi_reduce_end_micro_batch(sherd_engine *engine);
+/** End of a window: what stages 0 and 1 reduce late, zero where nothing came. */
+sherd_status sherdi_reduce_end_window(sherd_engine *engine);
+void         sherdi_reduce_reset_window(sherd_engine *engine);
+/** Where gradients of a segment are made, NULL when it has none. */
+unsigned char *sherdi_reduce_micro_gradient(sherd_engine *engine, const sherdi_segment *segment);
+
+/* ---- optimizer.c */
+void   sherdi_optimizer_coeffs(const sherd_engine *engine, const sherd_step_params *params,
+                               double grad_scale, int64_t step, sherdi_adam_coeffs *coeffs);
+double sherdi_optimizer_group_lr(const sherd_engine *engine, const sherd_step_params *params,
+                                 int group, int64_t step);
+
+/* ---- addresses */
+static inline float *sherdi_block_master(const sherd_engine *engine, const sherdi_block *block)
+{
+    const sherdi_segment *segment = &engine->plan->segments[block->segment];
+    size_t                first;
+
+    if (segment->has_master) {
+        return (float *)(void *)(engine->buffers[SHERDI_BUFFER_STATE] + block->state_offset);
+    }
+    /* fp32: the parameter is the master */
+    (void)sherdi_plan_owned(engine->plan, segment, &first);
+    first = segment->is_resident ? first : 0;
+    return (float *)(void *)(engine->buffers[SHERDI_BUFFER_PARAMS] + segment->param_offset) +
+           first + block->offset_elems;
+}
+
+static inline float *sherdi_block_moments(const sherd_engine *engine, const sherdi_block *block)
+{
+    float *state = (float *)(void *)(engine->buffers[SHERDI_BUFFER_STATE] + block->state_offset);
+
+    return engine->plan->segments[block->segment].has_master ? state + block->elems : state;
+}
+
+#endif

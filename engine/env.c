@@ -1,0 +1,212 @@
+/* What this build and this machine have: the text of `sherd env`. */
+#include "base/mem.h"
+#include "collectives/world.h"
+#include "kernels/backend.h"
+#include "sherd_build.h"
+#include "sherd_commit.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+const char *sherd_version(void)
+{
+    return SHERDI_VERSION " (" SHERDI_COMMIT ")";
+}
+
+static void put(json_t *list, const char *name, const char *value)
+{
+    (void)json_array_append_new(list, json_pack("[s, s]", name, value));
+}
+
+static void cpu_name(char *text, size_t len_bytes)
+{
+    char  line[256];
+    FILE *file = fopen("/proc/cpuinfo", "r");
+
+    (void)snprintf(text, len_bytes, "unknown");
+    while (file != NULL && fgets(line, sizeof(line), file) != NULL) {
+        if (strncmp(line, "model name", 10) == 0 && strchr(line, ':') != NULL) {
+            line[strcspn(line, "\n")] = '\0';
+            (void)snprintf(text, len_bytes, "%s", strchr(line, ':') + 2);
+            break;
+        }
+    }
+    if (file != NULL) {
+        (void)fclose(file);
+    }
+}
+
+static void put_machine(json_t *list)
+{
+    struct utsname kernel;
+    struct rlimit  memlock;
+    char           text[300];
+    double         pages = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+
+    if (uname(&kernel) == 0) {
+        (void)snprintf(text, sizeof(text), "%.60s %.60s %.60s", kernel.sysname, kernel.release,
+                       kernel.machine);
+        put(list, "system", text);
+    }
+    cpu_name(text, sizeof(text));
+    put(list, "cpu", text);
+    (void)snprintf(text, sizeof(text), "%ld", sysconf(_SC_NPROCESSORS_ONLN));
+    put(list, "cores", text);
+    (void)snprintf(text, sizeof(text), "%.1f GiB", pages / 0x1p30);
+    put(list, "memory", text);
+    if (getrlimit(RLIMIT_MEMLOCK, &memlock) == 0) {
+        if (memlock.rlim_cur == RLIM_INFINITY) {
+            (void)snprintf(text, sizeof(text), "unlimited");
+        } else {
+            (void)snprintf(text, sizeof(text), "%llu KiB",
+                           (unsigned long long)memlock.rlim_cur / 1024);
+        }
+        put(list, "memlock limit", text);
+    }
+}
+
+static void put_kernels(json_t *list)
+{
+    static const char *const ISAS[] = {"scalar", "avx2", "avx512"};
+    sherdi_backend          *backend;
+    sherdi_mem               mem;
+    char                     text[64] = "";
+
+    for (size_t i = 0; i < sizeof(ISAS) / sizeof(ISAS[0]); i++) {
+        if (sherdi_kernels_cpu_find(ISAS[i]) != NULL) {
+            (void)snprintf(text + strlen(text), sizeof(text) - strlen(text), "%s%s",
+                           text[0] == '\0' ? "" : ", ", ISAS[i]);
+        }
+    }
+    put(list, "kernels that run here", text);
+    sherdi_mem_init(&mem);
+    if (sherdi_backend_cpu_create(1, &mem, &backend) == SHERD_OK) {
+        put(list, "kernels chosen", backend->kernels->isa);
+        sherdi_backend_destroy(backend);
+    } else {
+        put(list, "kernels chosen", sherd_last_error());
+    }
+}
+
+static const char *yes_or(int is_there, const char *otherwise)
+{
+    return is_there ? "yes" : otherwise;
+}
+
+static void put_build(json_t *list)
+{
+#ifdef SHERDI_HAVE_MPI
+    const int has_mpi = 1;
+#else
+    const int   has_mpi    = 0;
+#endif
+#ifdef SHERDI_HAVE_OPENMP
+    const int has_openmp = 1;
+#else
+    const int   has_openmp = 0;
+#endif
+#ifdef SHERDI_HAVE_URING
+    const char *uring = "library found; the NVMe tier is not in this version";
+#else
+    const char *uring      = "library not found; the NVMe tier is not in this version";
+#endif
+#ifdef SHERDI_HAVE_NVCC
+    const char *cuda = "toolkit found; the CUDA back-end is not in this version";
+#else
+    const char *cuda       = "toolkit not found; the CUDA back-end is not in this version";
+#endif
+
+    put(list, "compiler", SHERDI_COMPILER);
+    put(list, "json", "jansson " JANSSON_VERSION);
+    put(list, "openmp", yes_or(has_openmp, "no: one thread per kernel"));
+    put(list, "mpi", yes_or(has_mpi, "no: ranks on one host only"));
+    put(list, "transports", has_mpi ? "self, threads, shm, mpi, sim" : "self, threads, shm, sim");
+    put(list, "liburing", uring);
+    put(list, "cuda", cuda);
+    put(list, "nccl", "the NCCL transport is not in this version");
+}
+
+static void put_environment(json_t *list)
+{
+    static const char *const NAMES[] = {
+        "SHERD_ISA",        "SHERD_THREADS",
+        "SHERD_LOG",        "SHERD_MEMORY_LIMIT",
+        "SHERD_RENDEZVOUS", "SHERD_RANK",
+        "SHERD_WORLD_SIZE", "SHERD_PORT",
+        "OMP_NUM_THREADS",  "RANK",
+        "WORLD_SIZE",       "MASTER_ADDR",
+        "MASTER_PORT",      "OMPI_COMM_WORLD_SIZE",
+        "SLURM_NTASKS",     "SLURM_STEP_ID",
+    };
+
+    for (size_t i = 0; i < sizeof(NAMES) / sizeof(NAMES[0]); i++) {
+        if (getenv(NAMES[i]) != NULL) {
+            put(list, NAMES[i], getenv(NAMES[i]));
+        }
+    }
+}
+
+static sherd_status lines_write(const json_t *list, sherd_write_fn write, void *ctx)
+{
+    size_t  i;
+    json_t *entry;
+
+    json_array_foreach(list, i, entry)
+    {
+        char line[512];
+        int  len = snprintf(line, sizeof(line), "%s: %.400s\n",
+                            json_string_value(json_array_get(entry, 0)),
+                            json_string_value(json_array_get(entry, 1)));
+
+        SHERDI_TRY(write(ctx, line, (size_t)len));
+    }
+    return SHERD_OK;
+}
+
+static sherd_status object_write(const json_t *list, sherd_write_fn write, void *ctx)
+{
+    json_t      *object = json_object();
+    size_t       i;
+    json_t      *entry;
+    char        *text;
+    sherd_status status;
+
+    json_array_foreach(list, i, entry)
+    {
+        (void)json_object_set(object, json_string_value(json_array_get(entry, 0)),
+                              json_array_get(entry, 1));
+    }
+    text = json_dumps(object, JSON_INDENT(1));
+    json_decref(object);
+    if (text == NULL) {
+        return sherdi_fail(SHERD_E_NOMEM, "no memory for the environment as JSON");
+    }
+    status = write(ctx, text, strlen(text));
+    free(text);
+    return status == SHERD_OK ? write(ctx, "\n", 1) : status;
+}
+
+sherd_status sherd_env_write(sherd_plan_format format, sherd_write_fn write, void *ctx)
+{
+    json_t      *list;
+    sherd_status status;
+
+    if (write == NULL) {
+        return sherdi_fail(SHERD_E_INVAL, "sherd_env_write needs a write function");
+    }
+    list = json_array();
+    put(list, "sherd", sherd_version());
+    put_machine(list);
+    put_kernels(list);
+    put_build(list);
+    put_environment(list);
+    status =
+        format == SHERD_PLAN_JSON ? object_write(list, write, ctx) : lines_write(list, write, ctx);
+    json_decref(list);
+    return status;
+}

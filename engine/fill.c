@@ -1,0 +1,317 @@
+/* First values: what a trainer's fill function gives, to every place where this rank holds
+ * a part of the parameter; and the fingerprints that are recomputed from the state. */
+#include "engine/engine_impl.h"
+
+#include "base/checked.h"
+#include "base/hash.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define FILL_ELEMS 2048
+
+/* A stretch of a parameter: elements [first, first + count) with their values. */
+typedef struct stretch {
+    const sherdi_segment     *segment;
+    const sherdi_model_param *param;
+    size_t                    at; /* of the first element, in the segment's whole */
+    size_t                    count;
+    const float              *values;
+} stretch;
+
+/* Writes the part of the stretch that lies in this rank's blocks to the master weights. */
+static void stretch_to_master(sherd_engine *engine, const stretch *part)
+{
+    const sherdi_segment *segment = part->segment;
+    size_t                first;
+
+    (void)sherdi_plan_owned(engine->plan, segment, &first);
+    for (size_t b = 0; b < segment->num_blocks && segment->has_master; b++) {
+        const sherdi_block *block = &engine->plan->blocks[segment->first_block + b];
+        size_t              start = sherdi_max_size(part->at, first + block->offset_elems);
+        size_t              end =
+            sherdi_min_size(part->at + part->count, first + block->offset_elems + block->elems);
+
+        if (start < end) {
+            memcpy(sherdi_block_master(engine, block) + (start - first - block->offset_elems),
+                   part->values + (start - part->at), (end - start) * sizeof(float));
+        }
+    }
+}
+
+/* Writes the stretch, or the part of it in this rank's slice, in the compute type. */
+static void stretch_to_param(sherd_engine *engine, const stretch *part)
+{
+    const sherdi_segment *segment = part->segment;
+    sherd_dtype           dtype   = engine->settings.compute_dtype;
+    size_t                elem    = sherd_dtype_bytes(dtype);
+    size_t                first   = 0;
+    size_t                owned   = segment->padded_elems;
+    size_t                start;
+    size_t                end;
+
+    if (segment->is_bound) {
+        unsigned char *data = part->param->bound_data;
+        size_t         at =
+            part->at - engine->plan->params[part->param - engine->model.params].offset_elems;
+
+        engine->backend->kernels->cast(engine->backend, data + at * elem, dtype, part->values,
+                                       SHERD_F32, part->count);
+        return;
+    }
+    if (!segment->is_resident) {
+        first = (size_t)engine->rank * segment->slice_elems;
+        owned = segment->slice_elems;
+    }
+    start = sherdi_max_size(part->at, first);
+    end   = sherdi_min_size(part->at + part->count, first + owned);
+    if (start < end) {
+        engine->backend->kernels->cast(
+            engine->backend,
+            engine->buffers[SHERDI_BUFFER_PARAMS] + segment->param_offset + (start - first) * elem,
+            dtype, part->values + (start - part->at), SHERD_F32, end - start);
+    }
+}
+
+/* The elements of a parameter that this rank holds in any form. */
+static void held_range(const sherd_engine *engine, const sherdi_segment *segment,
+                       const sherdi_plan_param *place, size_t elems, size_t *begin, size_t *end)
+{
+    size_t first = (size_t)engine->rank * segment->slice_elems;
+
+    *begin = 0;
+    *end   = elems;
+    if (!segment->is_resident) {
+        *begin = place->offset_elems < first ? first - place->offset_elems : 0;
+        *end   = first + segment->slice_elems > place->offset_elems
+                     ? first + segment->slice_elems - place->offset_elems
+                     : 0;
+        *end   = sherdi_min_size(*end, elems);
+        *begin = sherdi_min_size(*begin, *end);
+    }
+}
+
+static sherd_status param_fill(sherd_engine *engine, int param, sherd_fill_fn fill, void *ctx)
+{
+    const sherdi_model_param *info    = &engine->model.params[param];
+    const sherdi_plan_param  *place   = &engine->plan->params[param];
+    const sherdi_segment     *segment = &engine->plan->segments[place->segment];
+    float                     values[FILL_ELEMS];
+    size_t                    begin;
+    size_t                    end;
+
+    held_range(engine, segment, place, info->elems, &begin, &end);
+    for (size_t at = begin; at < end; at += FILL_ELEMS) {
+        stretch      part   = {.segment = segment,
+                               .param   = info,
+                               .at      = place->offset_elems + at,
+                               .count   = sherdi_min_size(FILL_ELEMS, end - at),
+                               .values  = values};
+        sherd_status status = fill(ctx, at, part.count, values);
+
+        if (status != SHERD_OK) {
+            return sherdi_fail(status,
+                               "the fill function of parameter %s returned %s at element %zu",
+                               info->name, sherd_status_name(status), at);
+        }
+        stretch_to_master(engine, &part);
+        stretch_to_param(engine, &part);
+    }
+    engine->is_filled[param] = 1;
+    return SHERD_OK;
+}
+
+sherd_status sherd_param_fill(sherd_engine *engine, sherd_param param, sherd_fill_fn fill,
+                              void *ctx)
+{
+    SHERDI_TRY(sherdi_engine_check_alive(engine));
+    if (engine->phase != SHERDI_PHASE_SEALED) {
+        return sherdi_fail(SHERD_E_STATE, engine->phase == SHERDI_PHASE_OPEN
+                                              ? "fill comes after sherd_engine_seal"
+                                              : "fill comes before the first acquire");
+    }
+    if (param < 0 || (size_t)param >= engine->model.num_params) {
+        return sherdi_fail(SHERD_E_INVAL, "parameter %d does not exist; there are %zu", param,
+                           engine->model.num_params);
+    }
+    if (fill == NULL) {
+        return sherdi_fail(SHERD_E_INVAL, "parameter %s: fill needs a function",
+                           engine->model.params[param].name);
+    }
+    return param_fill(engine, param, fill, ctx);
+}
+
+/* ------------------------------------------------------- the first acquire -- */
+
+typedef struct bound_source {
+    sherd_engine             *engine;
+    const sherdi_model_param *param;
+} bound_source;
+
+static sherd_status bound_read(void *ctx, size_t first_elem, size_t count_elems, float *out)
+{
+    const bound_source  *source = ctx;
+    sherd_dtype          dtype  = source->engine->settings.compute_dtype;
+    const unsigned char *data   = source->param->bound_data;
+
+    source->engine->backend->kernels->cast(source->engine->backend, out, SHERD_F32,
+                                           data + first_elem * sherd_dtype_bytes(dtype), dtype,
+                                           count_elems);
+    return SHERD_OK;
+}
+
+static sherd_status unfilled_take(sherd_engine *engine)
+{
+    for (size_t p = 0; p < engine->model.num_params; p++) {
+        bound_source source = {engine, &engine->model.params[p]};
+
+        if (engine->is_filled[p]) {
+            continue;
+        }
+        if (source.param->bound_data == NULL) {
+            return sherdi_fail(SHERD_E_STATE,
+                               "parameter %s was never filled; call sherd_param_fill for it before "
+                               "the first acquire",
+                               source.param->name);
+        }
+        SHERDI_TRY(param_fill(engine, (int)p, bound_read, &source));
+    }
+    return SHERD_OK;
+}
+
+/* The whole of a parameter where it is kept whole, NULL where it is sliced. */
+static const unsigned char *whole_param(const sherd_engine *engine, size_t param)
+{
+    const sherdi_plan_param *place   = &engine->plan->params[param];
+    const sherdi_segment    *segment = &engine->plan->segments[place->segment];
+
+    if (segment->is_bound) {
+        return engine->model.params[param].bound_data;
+    }
+    if (!segment->is_resident) {
+        return NULL;
+    }
+    return engine->buffers[SHERDI_BUFFER_PARAMS] + segment->param_offset +
+           place->offset_elems * sherd_dtype_bytes(engine->settings.compute_dtype);
+}
+
+static sherd_status wholes_compare(sherd_engine *engine)
+{
+    size_t       elem   = sherd_dtype_bytes(engine->settings.compute_dtype);
+    size_t       count  = engine->model.num_params;
+    size_t       world  = (size_t)engine->world_size;
+    sherd_status status = SHERD_OK;
+    uint64_t    *mine = sherdi_alloc_array(&engine->mem, SHERDI_MEM_CONTROL, count, sizeof(*mine));
+    uint64_t    *all =
+        sherdi_alloc_array(&engine->mem, SHERDI_MEM_CONTROL, count * world, sizeof(*all));
+
+    if (mine == NULL || all == NULL) {
+        status = SHERD_E_NOMEM;
+    }
+    for (size_t p = 0; p < count && status == SHERD_OK; p++) {
+        const unsigned char *whole = whole_param(engine, p);
+
+        mine[p] =
+            whole == NULL ? 0 : sherdi_hash_bytes(p, whole, engine->model.params[p].elems * elem);
+    }
+    if (status == SHERD_OK) {
+        status = sherdi_world_exchange(engine->world, mine, all, count * sizeof(*mine));
+    }
+    for (size_t i = count; i < count * world && status == SHERD_OK; i++) {
+        if (all[i] != all[i % count]) {
+            status =
+                sherdi_fail(SHERD_E_INVAL,
+                            "parameter %s starts with other values on rank %zu than on rank 0; "
+                            "the fill function must give the same on every rank",
+                            engine->model.params[i % count].name, i / count);
+        }
+    }
+    sherdi_free(all);
+    sherdi_free(mine);
+    return status;
+}
+
+/* One message per rank: its frozen elements, and whether its parameters are filled. */
+static sherd_status filled_exchange(sherd_engine *engine, sherd_status own, uint64_t fingerprint)
+{
+    sherdi_publish_message mine = {.fingerprint = fingerprint, .status = (uint64_t)own};
+    char                   text[SHERDI_ERROR_BYTES];
+
+    (void)snprintf(text, sizeof(text), "%s", sherd_last_error());
+    SHERDI_TRY(sherdi_world_exchange(engine->world, &mine, engine->publish_all, sizeof(mine)));
+    if (own != SHERD_OK) {
+        return sherdi_fail_relay(own, text);
+    }
+    engine->frozen_fingerprint = 0;
+    for (int r = 0; r < engine->world_size; r++) {
+        if (engine->publish_all[r].status != SHERD_OK) {
+            return sherdi_fail(SHERD_E_STATE, "rank %d has parameters that were not filled", r);
+        }
+        engine->frozen_fingerprint += engine->publish_all[r].fingerprint;
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherdi_fill_finish(sherd_engine *engine)
+{
+    sherd_status status = unfilled_take(engine);
+
+    SHERDI_TRY(filled_exchange(engine, status,
+                               status == SHERD_OK ? sherdi_fill_frozen_fingerprint(engine) : 0));
+    return wholes_compare(engine);
+}
+
+/* ------------------------------------------------------------ fingerprints -- */
+
+uint64_t sherdi_fill_own_fingerprint(const sherd_engine *engine)
+{
+    const sherdi_plan *plan = engine->plan;
+    uint64_t           sum  = 0;
+
+    for (size_t b = 0; b < plan->num_blocks; b++) {
+        const sherdi_block *block = &plan->blocks[b];
+
+        sum += engine->backend->kernels->fingerprint(
+            engine->backend, &plan->spans[block->first_span], block->num_spans,
+            sherdi_block_master(engine, block));
+    }
+    return sum;
+}
+
+/* Frozen elements are counted from the compute type, by the owner of their slice. */
+static uint64_t frozen_param_fingerprint(const sherd_engine *engine, size_t param)
+{
+    const sherdi_model_param *info    = &engine->model.params[param];
+    const sherdi_plan_param  *place   = &engine->plan->params[param];
+    const sherdi_segment     *segment = &engine->plan->segments[place->segment];
+    sherd_dtype               dtype   = engine->settings.compute_dtype;
+    const unsigned char      *whole   = whole_param(engine, param);
+    size_t                    first   = (size_t)engine->rank * segment->slice_elems;
+    size_t                    begin   = sherdi_max_size(place->offset_elems, first);
+    size_t   end = sherdi_min_size(place->offset_elems + info->elems, first + segment->slice_elems);
+    uint64_t sum = 0;
+
+    for (size_t at = begin; at < end; at++) {
+        const unsigned char *from =
+            whole != NULL ? whole + (at - place->offset_elems) * sherd_dtype_bytes(dtype)
+                          : engine->buffers[SHERDI_BUFFER_PARAMS] + segment->param_offset +
+                                (at - first) * sherd_dtype_bytes(dtype);
+        float value;
+
+        engine->backend->kernels->cast(engine->backend, &value, SHERD_F32, from, dtype, 1);
+        sum += sherdi_mix_element(info->first_index + (at - place->offset_elems), value);
+    }
+    return sum;
+}
+
+uint64_t sherdi_fill_frozen_fingerprint(const sherd_engine *engine)
+{
+    uint64_t sum = 0;
+
+    for (size_t p = 0; p < engine->model.num_params; p++) {
+        if (engine->model.params[p].is_frozen) {
+            sum += frozen_param_fingerprint(engine, p);
+        }
+    }
+    return sum;
+}

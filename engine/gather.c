@@ -1,0 +1,238 @@
+/* Acquire and release: which units are needed, where they are gathered to, what is
+ * gathered ahead. Follows the plan's sequence while the trainer does; an acquire off the
+ * plan finds its own place and evicts what was prefetched. */
+#include "engine/engine_impl.h"
+
+/* The n-th unit that an acquire reaches: itself, then those it reads; -1: no more. */
+static int reached_unit(const sherd_engine *engine, int unit, size_t n)
+{
+    const sherdi_model_unit *info = &engine->model.units[unit];
+
+    if (n == 0) {
+        return unit;
+    }
+    return n <= info->num_reads ? info->reads[n - 1] : -1;
+}
+
+static sherdi_cursor *cursor_of(sherd_engine *engine, sherd_pass pass)
+{
+    return pass == SHERD_EVAL ? &engine->eval : &engine->train;
+}
+
+/* Moves the cursor past the step that this acquire is; returns it, or NULL when the acquire is not
+ * the one that the plan expects next. Past the end of a sequence it starts again. */
+static const sherdi_step_of_pass *cursor_take(sherdi_cursor *cursor, int unit, sherd_pass pass)
+{
+    const sherdi_sequence *sequence = cursor->sequence;
+    size_t                 expected = cursor->next % sequence->num_steps;
+
+    for (size_t i = 0; i < sequence->num_steps; i++) {
+        size_t                     at   = (expected + i) % sequence->num_steps;
+        const sherdi_step_of_pass *step = &sequence->steps[at];
+
+        if (step->unit == unit && step->pass == pass) {
+            cursor->next = at + 1;
+            return i == 0 ? step : NULL;
+        }
+    }
+    return NULL; /* the plan has no such acquire at all */
+}
+
+static sherd_status unit_gather(sherd_engine *engine, int unit, size_t preferred)
+{
+    const sherdi_plan_unit *info   = &engine->plan->units[unit];
+    sherdi_region          *region = sherdi_pool_region(&engine->gather_pool, unit);
+    size_t                  elem   = sherd_dtype_bytes(engine->settings.compute_dtype);
+
+    SHERDI_TRY(sherdi_pool_place(&engine->gather_pool, engine->world, unit, info->gather_bytes,
+                                 preferred));
+    for (int kind = 0; kind < SHERDI_SEGMENT_KINDS; kind++) {
+        const sherdi_segment  *segment;
+        sherdi_all_gather_args args;
+
+        if (info->segments[kind] < 0) {
+            continue;
+        }
+        segment = &engine->plan->segments[info->segments[kind]];
+        if (segment->gather_offset == SHERDI_NO_OFFSET) {
+            continue;
+        }
+        args = (sherdi_all_gather_args){
+            .send        = engine->buffers[SHERDI_BUFFER_PARAMS] + segment->param_offset,
+            .recv        = engine->gather_pool.base + region->offset + segment->gather_offset,
+            .slice_bytes = segment->slice_elems * elem,
+            .flags       = SHERDI_COLL_STABLE,
+        };
+        SHERDI_TRY(sherdi_world_all_gather(engine->world, &args, &region->ticket));
+    }
+    return SHERD_OK;
+}
+
+/* The stay that the plan opened for `unit` at this step, for its place. */
+static size_t planned_offset(const sherdi_sequence *sequence, const sherdi_step_of_pass *step,
+                             int unit)
+{
+    for (size_t i = 0; step != NULL && i < step->num_starts; i++) {
+        const sherdi_stay *stay = &sequence->stays[step->first_start + i];
+
+        if (stay->unit == unit) {
+            return stay->offset;
+        }
+    }
+    return SHERDI_NO_OFFSET;
+}
+
+static sherd_status unit_hold(sherd_engine *engine, const sherdi_cursor *cursor,
+                              const sherdi_step_of_pass *step, int unit)
+{
+    sherdi_region *region = sherdi_pool_region(&engine->gather_pool, unit);
+
+    if (engine->plan->units[unit].gather_bytes > 0) {
+        if (!region->is_used) {
+            SHERDI_TRY(unit_gather(engine, unit, planned_offset(cursor->sequence, step, unit)));
+        }
+        region->is_pinned = 1;
+    }
+    engine->units[unit].held++;
+    return SHERD_OK;
+}
+
+/* The other gathers that the plan starts here. They are not pinned: an acquire off the plan may
+ * take their place. */
+static sherd_status prefetch(sherd_engine *engine, const sherdi_cursor *cursor,
+                             const sherdi_step_of_pass *step)
+{
+    for (size_t i = 0; i < step->num_starts; i++) {
+        const sherdi_stay *stay   = &cursor->sequence->stays[step->first_start + i];
+        sherdi_region     *region = sherdi_pool_region(&engine->gather_pool, stay->unit);
+
+        if (!region->is_used) {
+            sherd_status status = unit_gather(engine, stay->unit, stay->offset);
+
+            if (status == SHERD_E_NOMEM) {
+                return SHERD_OK; /* units held off the plan are in the way: gathered when needed */
+            }
+            SHERDI_TRY(status);
+            region->is_pinned = 0;
+        }
+    }
+    return SHERD_OK;
+}
+
+/* Waits until a unit's parameters are complete: gathered, or published after the last update. */
+static sherd_status unit_wait(sherd_engine *engine, int unit)
+{
+    SHERDI_TRY(
+        sherdi_world_wait(engine->world, sherdi_pool_region(&engine->gather_pool, unit)->ticket));
+    for (int kind = 0; kind < SHERDI_SEGMENT_KINDS; kind++) {
+        int segment = engine->plan->units[unit].segments[kind];
+
+        if (segment >= 0 && engine->publish_tickets[segment] != 0) {
+            SHERDI_TRY(sherdi_world_wait(engine->world, engine->publish_tickets[segment]));
+            engine->publish_tickets[segment] = 0;
+        }
+    }
+    return SHERD_OK;
+}
+
+static void unit_unhold(sherd_engine *engine, int unit, int is_kept)
+{
+    sherdi_region     *region = sherdi_pool_region(&engine->gather_pool, unit);
+    sherdi_unit_state *state  = &engine->units[unit];
+
+    if (--state->held == 0) {
+        region->is_pinned = 0;
+        region->is_used   = region->is_used && is_kept;
+    }
+}
+
+/* Whether the plan keeps `unit` gathered past the step before cursor->next. */
+static int is_kept(const sherdi_cursor *cursor, int unit)
+{
+    size_t position = cursor->next - 1;
+
+    for (size_t i = 0; i < cursor->sequence->num_stays; i++) {
+        const sherdi_stay *stay = &cursor->sequence->stays[i];
+
+        if (stay->unit == unit && stay->first <= position && position < stay->last) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+sherd_status sherdi_gather_acquire(sherd_engine *engine, int unit, sherd_pass pass)
+{
+    sherdi_cursor             *cursor = cursor_of(engine, pass);
+    const sherdi_step_of_pass *step   = cursor_take(cursor, unit, pass);
+    int                        reached;
+
+    for (size_t n = 0; pass == SHERD_BACKWARD && (reached = reached_unit(engine, unit, n)) >= 0;
+         n++) {
+        SHERDI_TRY(sherdi_reduce_check_open(engine, reached));
+    }
+    for (size_t n = 0; (reached = reached_unit(engine, unit, n)) >= 0; n++) {
+        sherd_status status = unit_hold(engine, cursor, step, reached);
+
+        if (status != SHERD_OK) { /* as if it had not been called */
+            while (n-- > 0) {
+                unit_unhold(engine, reached_unit(engine, unit, n), 1);
+            }
+            return status;
+        }
+    }
+    if (step != NULL) {
+        SHERDI_TRY(prefetch(engine, cursor, step));
+    }
+    for (size_t n = 0; (reached = reached_unit(engine, unit, n)) >= 0; n++) {
+        SHERDI_TRY(unit_wait(engine, reached));
+        if (pass == SHERD_BACKWARD) {
+            SHERDI_TRY(sherdi_reduce_begin(engine, reached));
+            engine->units[reached].held_backward++;
+        }
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherdi_gather_release(sherd_engine *engine, int unit, sherd_pass pass)
+{
+    sherdi_cursor *cursor = cursor_of(engine, pass);
+    int            reached;
+
+    for (size_t n = 0; (reached = reached_unit(engine, unit, n)) >= 0; n++) {
+        sherdi_unit_state *state = &engine->units[reached];
+
+        unit_unhold(engine, reached, cursor->next > 0 && is_kept(cursor, reached));
+        if (pass == SHERD_BACKWARD) {
+            state->held_backward--;
+            if (--state->uses_left == 0 && state->has_gradient) {
+                SHERDI_TRY(sherdi_reduce_complete(engine, reached));
+            }
+        }
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherdi_gather_forget(sherd_engine *engine)
+{
+    for (size_t u = 0; u < engine->plan->num_units; u++) {
+        sherdi_region *region = sherdi_pool_region(&engine->gather_pool, (int)u);
+
+        SHERDI_TRY(sherdi_world_wait(engine->world, region->ticket));
+        *region = (sherdi_region){0};
+    }
+    engine->train.next = 0;
+    engine->eval.next  = 0;
+    return SHERD_OK;
+}
+
+unsigned char *sherdi_gather_segment(sherd_engine *engine, const sherdi_segment *segment)
+{
+    const sherdi_region *region = sherdi_pool_region(&engine->gather_pool, segment->unit);
+
+    if (segment->is_resident) {
+        return engine->buffers[SHERDI_BUFFER_PARAMS] + segment->param_offset;
+    }
+    return region->is_used ? engine->gather_pool.base + region->offset + segment->gather_offset
+                           : NULL;
+}

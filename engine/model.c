@@ -1,0 +1,363 @@
+/* Declarations of the trainer, checked and kept. See model.h. */
+#include "engine/model.h"
+
+#include "base/checked.h"
+#include "base/hash.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#define GROW(model, array, count, capacity)                                                        \
+    sherdi_grow((model)->mem, SHERDI_MEM_CONTROL, (void **)&(array), &(capacity), (count) + 1,     \
+                sizeof(*(array)))
+
+static sherd_status name_check(const char *what, const char *name)
+{
+    if (name == NULL || name[0] == '\0') {
+        return sherdi_fail(SHERD_E_INVAL, "a %s needs a name; set params.name", what);
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherdi_model_init(sherdi_model *model, sherdi_mem *mem)
+{
+    sherd_group_params defaults;
+    int                group;
+
+    memset(model, 0, sizeof(*model));
+    model->mem = mem;
+    sherd_group_params_init(&defaults);
+    defaults.name = "default";
+    return sherdi_model_add_group(model, &defaults, &group);
+}
+
+void sherdi_model_fini(sherdi_model *model)
+{
+    for (size_t i = 0; i < model->num_params; i++) {
+        sherdi_free(model->params[i].name);
+    }
+    for (size_t i = 0; i < model->num_units; i++) {
+        sherdi_free(model->units[i].name);
+        sherdi_free(model->units[i].params);
+        sherdi_free(model->units[i].reads);
+    }
+    for (size_t i = 0; i < model->num_groups; i++) {
+        sherdi_free(model->groups[i].name);
+    }
+    for (int pass = 0; pass < 3; pass++) {
+        sherdi_free(model->passes[pass].units);
+    }
+    sherdi_free(model->params);
+    sherdi_free(model->units);
+    sherdi_free(model->groups);
+    memset(model, 0, sizeof(*model));
+}
+
+/* A rate or coefficient of a group: NaN means "as in the configuration". */
+static sherd_status group_number_check(const char *group, const char *what, double value,
+                                       double below)
+{
+    if (isnan(value) || (value >= 0 && value < below)) {
+        return SHERD_OK;
+    }
+    return sherdi_fail(SHERD_E_INVAL, "group %s: %s %g is outside [0, %g)", group, what, value,
+                       below);
+}
+
+sherd_status sherdi_model_add_group(sherdi_model *model, const sherd_group_params *params, int *out)
+{
+    sherdi_model_group group;
+    const char        *name = params->name == NULL ? "unnamed" : params->name;
+
+    SHERDI_TRY(group_number_check(name, "lr", params->lr, INFINITY));
+    SHERDI_TRY(group_number_check(name, "weight_decay", params->weight_decay, INFINITY));
+    SHERDI_TRY(group_number_check(name, "beta1", params->beta1, 1));
+    SHERDI_TRY(group_number_check(name, "beta2", params->beta2, 1));
+    SHERDI_TRY(group_number_check(name, "eps", params->eps, INFINITY));
+    SHERDI_TRY(GROW(model, model->groups, model->num_groups, model->cap_groups));
+    group = (sherdi_model_group){
+        .name         = sherdi_strdup(model->mem, name),
+        .lr           = params->lr,
+        .weight_decay = params->weight_decay,
+        .beta1        = params->beta1,
+        .beta2        = params->beta2,
+        .eps          = params->eps,
+    };
+    if (group.name == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    model->groups[model->num_groups] = group;
+    *out                             = (int)model->num_groups++;
+    return SHERD_OK;
+}
+
+sherd_status sherdi_model_add_unit(sherdi_model *model, const char *name, int *out)
+{
+    char *copy;
+
+    SHERDI_TRY(name_check("unit", name));
+    for (size_t i = 0; i < model->num_units; i++) {
+        if (strcmp(model->units[i].name, name) == 0) {
+            return sherdi_fail(SHERD_E_INVAL, "there is a unit %s already (unit %zu)", name, i);
+        }
+    }
+    SHERDI_TRY(GROW(model, model->units, model->num_units, model->cap_units));
+    copy = sherdi_strdup(model->mem, name);
+    if (copy == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    model->units[model->num_units] = (sherdi_model_unit){.name = copy};
+    *out                           = (int)model->num_units++;
+    return SHERD_OK;
+}
+
+static sherd_status unit_check(const sherdi_model *model, int unit)
+{
+    if (unit < 0 || (size_t)unit >= model->num_units) {
+        return sherdi_fail(SHERD_E_INVAL, "unit %d does not exist; there are %zu", unit,
+                           model->num_units);
+    }
+    return SHERD_OK;
+}
+
+static sherd_status param_check(const sherdi_model *model, int param)
+{
+    if (param < 0 || (size_t)param >= model->num_params) {
+        return sherdi_fail(SHERD_E_INVAL, "parameter %d does not exist; there are %zu", param,
+                           model->num_params);
+    }
+    return SHERD_OK;
+}
+
+static sherd_status shape_elems(const sherd_param_params *params, size_t *out)
+{
+    size_t elems = 1;
+
+    if (params->ndim < 0 || params->ndim > SHERD_MAX_NDIM) {
+        return sherdi_fail(SHERD_E_INVAL, "parameter %s: ndim %d is outside 0 .. %d", params->name,
+                           params->ndim, SHERD_MAX_NDIM);
+    }
+    for (int i = 0; i < params->ndim; i++) {
+        if (!sherdi_mul_fits(elems, params->shape[i], &elems) || elems > SIZE_MAX / 64) {
+            return sherdi_fail(SHERD_E_INVAL, "parameter %s: the shape has too many elements",
+                               params->name);
+        }
+    }
+    *out = elems;
+    return SHERD_OK;
+}
+
+sherd_status sherdi_model_add_param(sherdi_model *model, int unit, const sherd_param_params *params,
+                                    int *out)
+{
+    sherdi_model_param param = {0};
+    sherdi_model_unit *owner;
+
+    SHERDI_TRY(unit_check(model, unit));
+    SHERDI_TRY(name_check("parameter", params->name));
+    SHERDI_TRY(shape_elems(params, &param.elems));
+    if (params->group < 0 || (size_t)params->group >= model->num_groups) {
+        return sherdi_fail(SHERD_E_INVAL, "parameter %s: group %d does not exist; there are %zu",
+                           params->name, params->group, model->num_groups);
+    }
+    for (size_t i = 0; i < model->num_params; i++) {
+        if (strcmp(model->params[i].name, params->name) == 0) {
+            return sherdi_fail(SHERD_E_INVAL, "there is a parameter %s already (in unit %s)",
+                               params->name, model->units[model->params[i].unit].name);
+        }
+    }
+    owner = &model->units[unit];
+    SHERDI_TRY(GROW(model, owner->params, owner->num_params, owner->cap_params));
+    SHERDI_TRY(GROW(model, model->params, model->num_params, model->cap_params));
+    param.name = sherdi_strdup(model->mem, params->name);
+    if (param.name == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    param.unit        = unit;
+    param.group       = params->group;
+    param.ndim        = params->ndim;
+    param.atom_elems  = sherdi_max_size(params->atom_elems, 1);
+    param.first_index = model->total_elems;
+    param.is_frozen   = params->frozen != 0;
+    memcpy(param.shape, params->shape, sizeof(param.shape));
+
+    model->total_elems += param.elems;
+    model->trainable_elems += param.is_frozen ? 0 : param.elems;
+    owner->params[owner->num_params++] = (int)model->num_params;
+    model->params[model->num_params]   = param;
+    *out                               = (int)model->num_params++;
+    return SHERD_OK;
+}
+
+sherd_status sherdi_model_add_read(sherdi_model *model, int unit, int param)
+{
+    sherdi_model_unit *reader;
+    int                owner;
+
+    SHERDI_TRY(unit_check(model, unit));
+    SHERDI_TRY(param_check(model, param));
+    owner  = model->params[param].unit;
+    reader = &model->units[unit];
+    if (owner == unit) {
+        return SHERD_OK; /* its own parameters are there anyway */
+    }
+    for (size_t i = 0; i < reader->num_reads; i++) {
+        if (reader->reads[i] == owner) {
+            return SHERD_OK;
+        }
+    }
+    SHERDI_TRY(GROW(model, reader->reads, reader->num_reads, reader->cap_reads));
+    reader->reads[reader->num_reads++] = owner;
+    return SHERD_OK;
+}
+
+sherd_status sherdi_model_add_pass(sherdi_model *model, sherd_pass pass, int unit)
+{
+    sherdi_model_pass *order;
+
+    SHERDI_TRY(unit_check(model, unit));
+    if ((int)pass < SHERD_FORWARD || (int)pass > SHERD_EVAL) {
+        return sherdi_fail(SHERD_E_INVAL, "pass %d does not exist", (int)pass);
+    }
+    order = &model->passes[pass];
+    SHERDI_TRY(GROW(model, order->units, order->num_units, order->cap_units));
+    order->units[order->num_units++] = unit;
+    return SHERD_OK;
+}
+
+sherd_status sherdi_model_bind(sherdi_model *model, int param, void *data, void *grad)
+{
+    sherdi_model_param *bound;
+
+    SHERDI_TRY(param_check(model, param));
+    bound = &model->params[param];
+    if (data == NULL || (grad == NULL && !bound->is_frozen)) {
+        return sherdi_fail(SHERD_E_INVAL, "parameter %s: binding needs memory for data%s",
+                           bound->name, bound->is_frozen ? "" : " and for the gradient");
+    }
+    bound->bound_data = data;
+    bound->bound_grad = grad;
+    return SHERD_OK;
+}
+
+size_t sherdi_model_order_len(const sherdi_model *model, sherd_pass pass)
+{
+    if (model->passes[pass].num_units > 0) {
+        return model->passes[pass].num_units;
+    }
+    return pass == SHERD_FORWARD ? model->num_units : sherdi_model_order_len(model, SHERD_FORWARD);
+}
+
+int sherdi_model_order(const sherdi_model *model, sherd_pass pass, size_t index)
+{
+    if (model->passes[pass].num_units > 0) {
+        return model->passes[pass].units[index];
+    }
+    switch (pass) {
+    case SHERD_FORWARD:
+        return (int)index;
+    case SHERD_BACKWARD:
+        return sherdi_model_order(model, SHERD_FORWARD,
+                                  sherdi_model_order_len(model, SHERD_FORWARD) - 1 - index);
+    case SHERD_EVAL:
+        break;
+    }
+    return sherdi_model_order(model, SHERD_FORWARD, index);
+}
+
+/* Items: groups, units, parameters, then one for the passes. */
+size_t sherdi_model_num_items(const sherdi_model *model)
+{
+    return model->num_groups + model->num_units + model->num_params + 1;
+}
+
+static uint64_t hash_text(uint64_t hash, const char *text)
+{
+    return sherdi_hash_bytes(hash, text, strlen(text));
+}
+
+static uint64_t group_hash(const sherdi_model_group *group)
+{
+    const double numbers[] = {group->lr, group->weight_decay, group->beta1, group->beta2,
+                              group->eps};
+
+    return sherdi_hash_bytes(1, numbers, sizeof(numbers));
+}
+
+static uint64_t unit_hash(const sherdi_model_unit *unit)
+{
+    uint64_t hash = hash_text(2, unit->name);
+
+    hash = sherdi_hash_bytes(hash, unit->params, unit->num_params * sizeof(*unit->params));
+    return sherdi_hash_bytes(hash, unit->reads, unit->num_reads * sizeof(*unit->reads));
+}
+
+static uint64_t param_hash(const sherdi_model_param *param)
+{
+    const uint64_t numbers[] = {
+        (uint64_t)param->unit, (uint64_t)param->group,     (uint64_t)param->ndim,    param->elems,
+        param->atom_elems,     (uint64_t)param->is_frozen, param->bound_data != NULL};
+    uint64_t hash = hash_text(3, param->name);
+
+    hash = sherdi_hash_bytes(hash, numbers, sizeof(numbers));
+    return sherdi_hash_bytes(hash, param->shape, (size_t)param->ndim * sizeof(param->shape[0]));
+}
+
+static uint64_t passes_hash(const sherdi_model *model)
+{
+    uint64_t hash = 4;
+
+    for (int pass = 0; pass < 3; pass++) {
+        hash = sherdi_hash_bytes(hash, model->passes[pass].units,
+                                 model->passes[pass].num_units * sizeof(int));
+    }
+    return hash;
+}
+
+uint64_t sherdi_model_item_hash(const sherdi_model *model, size_t item)
+{
+    if (item < model->num_groups) {
+        return group_hash(&model->groups[item]);
+    }
+    item -= model->num_groups;
+    if (item < model->num_units) {
+        return unit_hash(&model->units[item]);
+    }
+    item -= model->num_units;
+    return item < model->num_params ? param_hash(&model->params[item]) : passes_hash(model);
+}
+
+static void param_text(const sherdi_model_param *param, char *text, size_t len_bytes)
+{
+    size_t used = (size_t)snprintf(text, len_bytes, "parameter %.60s [", param->name);
+
+    for (int i = 0; i < param->ndim && used < len_bytes; i++) {
+        used += (size_t)snprintf(text + used, len_bytes - used, "%s%zu", i == 0 ? "" : " x ",
+                                 param->shape[i]);
+    }
+    if (used < len_bytes) {
+        (void)snprintf(text + used, len_bytes - used, "]%s of unit %d, group %d",
+                       param->is_frozen ? " frozen" : "", param->unit, param->group);
+    }
+}
+
+void sherdi_model_item_text(const sherdi_model *model, size_t item, char *text, size_t len_bytes)
+{
+    if (item < model->num_groups) {
+        (void)snprintf(text, len_bytes, "group %.60s", model->groups[item].name);
+        return;
+    }
+    item -= model->num_groups;
+    if (item < model->num_units) {
+        (void)snprintf(text, len_bytes, "unit %.60s with %zu parameters", model->units[item].name,
+                       model->units[item].num_params);
+        return;
+    }
+    item -= model->num_units;
+    if (item < model->num_params) {
+        param_text(&model->params[item], text, len_bytes);
+    } else {
+        (void)snprintf(text, len_bytes, "the order of the passes");
+    }
+}

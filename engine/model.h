@@ -1,0 +1,75 @@
+/* What the trainer declared: groups, units, parameters, who reads whom, and the order
+ * of the passes. Plain data, the same on every rank; the plan is made from it. */
+#ifndef SHERDI_ENGINE_MODEL_H
+#define SHERDI_ENGINE_MODEL_H
+
+#include "base/mem.h"
+#include "sherd.h"
+
+typedef struct sherdi_model_param {
+    char    *name;
+    int      unit;
+    int      group;
+    int      ndim;
+    size_t   shape[SHERD_MAX_NDIM];
+    size_t   elems;
+    size_t   atom_elems;  /* at least 1 */
+    uint64_t first_index; /* elements of all earlier parameters: the global element index */
+    int      is_frozen;
+    void    *bound_data; /* the trainer's own memory, or NULL */
+    void    *bound_grad;
+} sherdi_model_param;
+
+typedef struct sherdi_model_unit {
+    char  *name;
+    int   *params; /* in order of declaration */
+    size_t num_params, cap_params;
+    int   *reads; /* other units that must be there when this one is acquired; no repeats */
+    size_t num_reads, cap_reads;
+} sherdi_model_unit;
+
+typedef struct sherdi_model_group {
+    char  *name;
+    double lr, weight_decay, beta1, beta2, eps; /* NaN: as in the configuration */
+} sherdi_model_group;
+
+typedef struct sherdi_model_pass {
+    int   *units;
+    size_t num_units, cap_units;
+} sherdi_model_pass;
+
+typedef struct sherdi_model {
+    sherdi_mem         *mem; /* account of everything here */
+    sherdi_model_param *params;
+    size_t              num_params, cap_params;
+    sherdi_model_unit  *units;
+    size_t              num_units, cap_units;
+    sherdi_model_group *groups;
+    size_t              num_groups, cap_groups;
+    sherdi_model_pass   passes[3]; /* as listed by the trainer; see sherdi_model_order */
+    size_t              total_elems, trainable_elems;
+} sherdi_model;
+
+/** Group 0 is there from the start. */
+sherd_status sherdi_model_init(sherdi_model *model, sherdi_mem *mem);
+void         sherdi_model_fini(sherdi_model *model);
+
+sherd_status sherdi_model_add_group(sherdi_model *model, const sherd_group_params *params,
+                                    int *out);
+sherd_status sherdi_model_add_unit(sherdi_model *model, const char *name, int *out);
+sherd_status sherdi_model_add_param(sherdi_model *model, int unit, const sherd_param_params *params,
+                                    int *out);
+sherd_status sherdi_model_add_read(sherdi_model *model, int unit, int param);
+sherd_status sherdi_model_add_pass(sherdi_model *model, sherd_pass pass, int unit);
+sherd_status sherdi_model_bind(sherdi_model *model, int param, void *data, void *grad);
+
+/** Unit at place `index` of a pass: as listed, or by the default orders. */
+size_t sherdi_model_order_len(const sherdi_model *model, sherd_pass pass);
+int    sherdi_model_order(const sherdi_model *model, sherd_pass pass, size_t index);
+
+/** How many items the model is compared by between ranks, and the hash and a short text of each. */
+size_t   sherdi_model_num_items(const sherdi_model *model);
+uint64_t sherdi_model_item_hash(const sherdi_model *model, size_t item);
+void sherdi_model_item_text(const sherdi_model *model, size_t item, char *text, size_t len_bytes);
+
+#endif

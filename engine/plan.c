@@ -1,0 +1,317 @@
+/* The plan as a whole: made, checked, destroyed. See plan.h for the reading order. */
+#include "engine/plan.h"
+
+#include "base/checked.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static int is_exact_from(sherd_dtype to, sherd_dtype from)
+{
+    return to == from || to == SHERD_F32;
+}
+
+/* Which types gradients have on their way: design section 2, "one reduction". */
+static sherd_status types_choose(sherdi_plan *plan)
+{
+    const sherdi_settings *settings = &plan->settings;
+    sherd_dtype            made_in  = settings->compute_dtype;
+    int                    is_many  = settings->accumulation > 1;
+
+    plan->is_sliced = settings->stage >= 1;
+    if (settings->stage >= 2) {
+        plan->has_accumulator = is_many;
+        plan->has_transient   = 1;
+        plan->grad_dtype      = is_many ? settings->accum_dtype : settings->comm_dtype;
+    } else {
+        plan->has_accumulator = is_many || settings->comm_dtype != settings->compute_dtype;
+        plan->has_transient   = plan->has_accumulator;
+        plan->grad_dtype = plan->has_accumulator ? settings->accum_dtype : settings->compute_dtype;
+        made_in          = plan->grad_dtype;
+    }
+    if (!is_exact_from(plan->grad_dtype, settings->comm_dtype)) {
+        return sherdi_fail(SHERD_E_NOTSUP,
+                           "gradients travel as %s and cannot be kept as %s; set "
+                           "data_types.grad_accum_dtype to fp32 or to the communication type",
+                           sherd_dtype_name(settings->comm_dtype),
+                           sherd_dtype_name(plan->grad_dtype));
+    }
+    plan->wire_dtype =
+        is_exact_from(settings->comm_dtype, made_in) ? made_in : settings->comm_dtype;
+    if (settings->stage == 0 && plan->wire_dtype != settings->comm_dtype) {
+        plan->wire_dtype = settings->comm_dtype; /* an all-reduce returns what it sends */
+    }
+    return SHERD_OK;
+}
+
+static void buffers_name(sherdi_plan *plan)
+{
+    static const sherdi_plan_buffer NAMES[SHERDI_BUFFERS] = {
+        [SHERDI_BUFFER_PARAMS]    = {"parameters", SHERDI_MEM_PARAMS, 0, 1},
+        [SHERDI_BUFFER_GRADS]     = {"gradients", SHERDI_MEM_GRADS, 0, 0},
+        [SHERDI_BUFFER_STATE]     = {"optimizer state", SHERDI_MEM_STATE, 0, 0},
+        [SHERDI_BUFFER_GATHER]    = {"gathered units", SHERDI_MEM_GATHER, 0, 0},
+        [SHERDI_BUFFER_TRANSIENT] = {"transient gradients", SHERDI_MEM_TRANSIENT, 0, 0},
+        [SHERDI_BUFFER_STAGING]   = {"staging", SHERDI_MEM_STAGING, 0, 1},
+    };
+
+    memcpy(plan->buffers, NAMES, sizeof(NAMES));
+    plan->buffers[SHERDI_BUFFER_GRADS].is_shared     = plan->settings.stage < 2;
+    plan->buffers[SHERDI_BUFFER_TRANSIENT].is_shared = plan->settings.stage >= 2;
+}
+
+static sherd_status plan_make(sherdi_plan *plan, const sherdi_model *model)
+{
+    SHERDI_TRY(types_choose(plan));
+    buffers_name(plan);
+    plan->num_params = model->num_params;
+    plan->num_units  = model->num_units;
+    plan->params =
+        sherdi_alloc_array(plan->mem, SHERDI_MEM_CONTROL, model->num_params, sizeof(*plan->params));
+    plan->units =
+        sherdi_alloc_array(plan->mem, SHERDI_MEM_CONTROL, model->num_units, sizeof(*plan->units));
+    if (plan->params == NULL || plan->units == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    SHERDI_TRY(sherdi_plan_lay_out(plan, model));
+    SHERDI_TRY(sherdi_plan_schedule(plan, model));
+    for (size_t s = 0; s < plan->num_segments; s++) {
+        plan->padding_elems += plan->segments[s].padded_elems - plan->segments[s].elems;
+    }
+    for (int b = 0; b < SHERDI_BUFFERS; b++) {
+        plan->total_bytes += plan->buffers[b].bytes;
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherdi_plan_create(const sherdi_model *model, const sherdi_settings *settings,
+                                int rank, int world_size, const sherdi_machine *machine,
+                                sherdi_mem *mem, sherdi_plan **out)
+{
+    sherdi_plan *plan = sherdi_alloc(mem, SHERDI_MEM_CONTROL, sizeof(*plan));
+    sherd_status status;
+
+    if (plan == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    plan->mem        = mem;
+    plan->settings   = *settings;
+    plan->machine    = *machine;
+    plan->rank       = rank;
+    plan->world_size = world_size;
+    status           = plan_make(plan, model);
+    if (status != SHERD_OK) {
+        sherdi_plan_destroy(plan);
+        return status;
+    }
+    *out = plan;
+    return SHERD_OK;
+}
+
+void sherdi_plan_destroy(sherdi_plan *plan)
+{
+    if (plan == NULL) {
+        return;
+    }
+    sherdi_free(plan->params);
+    sherdi_free(plan->units);
+    sherdi_free(plan->segments);
+    sherdi_free(plan->blocks);
+    sherdi_free(plan->spans);
+    sherdi_free(plan->train.steps);
+    sherdi_free(plan->train.stays);
+    sherdi_free(plan->eval.steps);
+    sherdi_free(plan->eval.stays);
+    sherdi_free(plan->transients);
+    sherdi_free(plan->ops);
+    sherdi_free(plan);
+}
+
+const char *sherdi_segment_kind_name(sherdi_segment_kind kind)
+{
+    static const char *const NAMES[] = {"trainable", "frozen", "persistent"};
+
+    return NAMES[kind];
+}
+
+const char *sherdi_op_kind_name(sherdi_op_kind kind)
+{
+    static const char *const NAMES[] = {"all-gather", "reduce-scatter", "all-reduce", "publish",
+                                        "exchange"};
+
+    return NAMES[kind];
+}
+
+/* ------------------------------------------------------------ does it fit -- */
+
+static int plan_fits(const sherdi_plan *plan)
+{
+    size_t each = plan->total_bytes + plan->machine.transport_bytes;
+    size_t all;
+
+    return plan->machine.memory_bytes == 0 ||
+           (sherdi_mul_fits(each, (size_t)plan->machine.ranks_per_host, &all) &&
+            all <= plan->machine.memory_bytes);
+}
+
+/* Tries one other setting; 1 when it fits, with the bytes per rank. */
+static int other_fits(const sherdi_plan *plan, const sherdi_model *model, int stage, int world_size,
+                      int ranks_per_host, size_t *bytes)
+{
+    sherdi_settings settings = plan->settings;
+    sherdi_machine  machine  = plan->machine;
+    sherdi_plan    *other;
+    int             fits;
+
+    settings.stage         = stage;
+    machine.ranks_per_host = ranks_per_host;
+    if (sherdi_plan_create(model, &settings, 0, world_size, &machine, plan->mem, &other) !=
+        SHERD_OK) {
+        return 0;
+    }
+    fits   = plan_fits(other);
+    *bytes = other->total_bytes;
+    sherdi_plan_destroy(other);
+    return fits;
+}
+
+/* First a higher stage, then more hosts of the same kind. */
+static void nearest_fit(const sherdi_plan *plan, const sherdi_model *model, char *text,
+                        size_t len_bytes)
+{
+    int    ranks = plan->machine.ranks_per_host;
+    size_t bytes;
+
+    for (int stage = plan->settings.stage + 1; stage <= 3; stage++) {
+        if (other_fits(plan, model, stage, plan->world_size, ranks, &bytes)) {
+            (void)snprintf(text, len_bytes,
+                           "zero_optimization.stage %d would fit (%.1f MiB a rank)", stage,
+                           (double)bytes / 0x1p20);
+            return;
+        }
+    }
+    for (int hosts = 2; hosts <= 1024; hosts *= 2) {
+        if (other_fits(plan, model, 3, ranks * hosts, ranks, &bytes)) {
+            (void)snprintf(text, len_bytes,
+                           "stage 3 on %d ranks over %d such hosts would fit (%.1f MiB a rank)",
+                           ranks * hosts, hosts, (double)bytes / 0x1p20);
+            return;
+        }
+    }
+    (void)snprintf(text, len_bytes, "no stage fits on up to 1024 such hosts");
+}
+
+sherd_status sherdi_plan_check_fit(const sherdi_plan *plan, const sherdi_model *model)
+{
+    char   nearest[160];
+    double each = (double)(plan->total_bytes + plan->machine.transport_bytes);
+    double all  = each * plan->machine.ranks_per_host;
+
+    if (plan_fits(plan)) {
+        return SHERD_OK;
+    }
+    nearest_fit(plan, model, nearest, sizeof(nearest));
+    return sherdi_fail(
+        SHERD_E_NOMEM,
+        "the plan needs %.1f MiB on each of %d ranks of this host, %.1f MiB more than "
+        "the %.1f MiB that are free; %s",
+        each / 0x1p20, plan->machine.ranks_per_host,
+        (all - (double)plan->machine.memory_bytes) / 0x1p20,
+        (double)plan->machine.memory_bytes / 0x1p20, nearest);
+}
+
+/* ------------------------------------------------------------- invariants -- */
+
+static int segments_are_valid(const sherdi_plan *plan, const sherdi_model *model)
+{
+    for (size_t s = 0; s < plan->num_segments; s++) {
+        const sherdi_segment *segment = &plan->segments[s];
+
+        if (segment->padded_elems != segment->slice_elems * (size_t)plan->world_size ||
+            segment->slice_elems % SHERD_CHUNK_ELEMS != 0) {
+            return 0;
+        }
+    }
+    for (size_t p = 0; p < plan->num_params; p++) {
+        const sherdi_plan_param *place = &plan->params[p];
+        size_t                   end   = place->offset_elems + model->params[p].elems;
+
+        if (place->offset_elems % SHERD_CHUNK_ELEMS != 0 ||
+            end > plan->segments[place->segment].padded_elems) {
+            return 0;
+        }
+        for (size_t q = 0; q < p; q++) {
+            const sherdi_plan_param *other = &plan->params[q];
+
+            if (other->segment == place->segment && other->offset_elems < end &&
+                place->offset_elems < other->offset_elems + model->params[q].elems) {
+                return 0;
+            }
+        }
+    }
+    return 1;
+}
+
+/* Blocks tile what the rank owns, spans lie inside their block and do not overlap. */
+static int blocks_are_valid(const sherdi_plan *plan)
+{
+    for (size_t s = 0; s < plan->num_segments; s++) {
+        const sherdi_segment *segment = &plan->segments[s];
+        size_t                at      = 0;
+        size_t                first;
+
+        for (size_t b = 0; b < segment->num_blocks; b++) {
+            const sherdi_block *block = &plan->blocks[segment->first_block + b];
+            size_t              end   = 0;
+
+            if (block->offset_elems != at) {
+                return 0;
+            }
+            at += block->elems;
+            for (size_t i = 0; i < block->num_spans; i++) {
+                const sherdi_span *span = &plan->spans[block->first_span + i];
+
+                if (span->offset_elems < end || span->count_elems == 0) {
+                    return 0;
+                }
+                end = span->offset_elems + span->count_elems;
+            }
+            if (end > block->elems) {
+                return 0;
+            }
+        }
+        if (segment->kind != SHERDI_SEGMENT_FROZEN &&
+            at != sherdi_plan_owned(plan, segment, &first)) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+static int stays_are_valid(const sherdi_stay *stays, size_t num_stays, size_t pool_bytes)
+{
+    for (size_t i = 0; i < num_stays; i++) {
+        if (stays[i].offset + stays[i].bytes > pool_bytes) {
+            return 0;
+        }
+        for (size_t j = 0; j < i; j++) {
+            if (stays[i].first <= stays[j].last && stays[j].first <= stays[i].last &&
+                stays[i].offset < stays[j].offset + stays[j].bytes &&
+                stays[j].offset < stays[i].offset + stays[i].bytes) {
+                return 0;
+            }
+        }
+    }
+    return 1;
+}
+
+int sherdi_plan_is_valid(const sherdi_plan *plan, const sherdi_model *model)
+{
+    size_t gather = plan->buffers[SHERDI_BUFFER_GATHER].bytes;
+
+    return segments_are_valid(plan, model) && blocks_are_valid(plan) &&
+           stays_are_valid(plan->train.stays, plan->train.num_stays, gather) &&
+           stays_are_valid(plan->eval.stays, plan->eval.num_stays, gather) &&
+           stays_are_valid(plan->transients, plan->num_transients,
+                           plan->buffers[SHERDI_BUFFER_TRANSIENT].bytes);
+}

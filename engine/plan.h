@@ -1,0 +1,194 @@
+/* The plan: one pure function of (model, settings, world, machine) that decides
+ * everything before a byte is allocated. Plain data; seal carries it out, `sherd plan`
+ * prints it. Reading order: plan.c (who calls what), plan_layout.c (segments, blocks,
+ * buffers), plan_schedule.c (gathers, lifetimes, wire), plan_print.c.
+ *
+ * Offsets. A unit has up to three segments. Where a segment's whole or slice lies in an
+ * arena is a byte offset from the arena's start, a multiple of SHERD_ALIGN_BYTES. */
+#ifndef SHERDI_ENGINE_PLAN_H
+#define SHERDI_ENGINE_PLAN_H
+
+#include "engine/config.h"
+#include "engine/model.h"
+#include "kernels/backend.h"
+
+typedef enum sherdi_segment_kind {
+    SHERDI_SEGMENT_TRAINABLE = 0, /* sliced at stage 3 */
+    SHERDI_SEGMENT_FROZEN,        /* sliced at stage 3; no gradient, no state */
+    SHERDI_SEGMENT_PERSISTENT,    /* small trainable ones, whole on every rank at stage 3 */
+    SHERDI_SEGMENT_KINDS,
+} sherdi_segment_kind;
+
+#define SHERDI_NO_OFFSET SIZE_MAX
+
+typedef struct sherdi_segment {
+    int                 unit;
+    sherdi_segment_kind kind;
+    size_t              elems;        /* of parameters, no padding */
+    size_t              slice_elems;  /* a multiple of 64 */
+    size_t              padded_elems; /* world_size * slice_elems */
+    int                 is_bound;     /* parameters live in the trainer's memory */
+    int                 is_resident;  /* the whole is in the params arena on every rank */
+    int                 has_master;   /* fp32 master in the state, apart from the parameter */
+    size_t param_offset;     /* params arena: whole when resident, else slice; none if bound */
+    size_t gather_offset;    /* inside a gathered unit; none when resident or bound */
+    size_t grad_offset;      /* grads arena: whole at stages 0 and 1, else slice; none if frozen */
+    size_t transient_offset; /* inside a unit's transient gradient; none if there is none */
+    size_t first_block, num_blocks;
+} sherdi_segment;
+
+typedef struct sherdi_plan_param {
+    int    segment;      /* index into segments */
+    size_t offset_elems; /* from the start of the segment's whole */
+} sherdi_plan_param;
+
+typedef struct sherdi_plan_unit {
+    int    segments[SHERDI_SEGMENT_KINDS]; /* -1: none of that kind */
+    size_t gather_bytes;                   /* of its gathered segments, 0: nothing to gather */
+    size_t transient_bytes;                /* of its transient gradient, 0: none */
+    int    backward_uses; /* acquires for BACKWARD that reach its gradient, per micro-batch */
+} sherdi_plan_unit;
+
+/* A part of what a rank updates: state lies as [master][m][v], each `elems` fp32. */
+typedef struct sherdi_block {
+    int    segment;
+    size_t offset_elems; /* from the start of what this rank owns of the segment */
+    size_t elems;
+    size_t first_span, num_spans;
+    size_t state_offset; /* bytes, state arena */
+} sherdi_block;
+
+/* A stay of a unit in the gather or transient pool. Positions count the acquires of a
+ * micro-batch, forward then backward; EVAL has a count of its own. */
+typedef struct sherdi_stay {
+    int    unit;
+    size_t first, last; /* positions, inclusive */
+    size_t offset, bytes;
+} sherdi_stay;
+
+typedef struct sherdi_step_of_pass {
+    int        unit;
+    sherd_pass pass;
+    size_t     first_start, num_starts; /* stays whose gather starts here: index range */
+} sherdi_step_of_pass;
+
+typedef struct sherdi_sequence {
+    sherdi_step_of_pass *steps;
+    size_t               num_steps;
+    sherdi_stay         *stays; /* gathers, in the order in which they start */
+    size_t               num_stays, cap_stays;
+} sherdi_sequence;
+
+typedef struct sherdi_plan_buffer {
+    const char        *name;
+    sherdi_mem_purpose purpose;
+    size_t             bytes;
+    int                is_shared; /* peers read it: allocated by the world */
+} sherdi_plan_buffer;
+
+typedef enum sherdi_buffer_id {
+    SHERDI_BUFFER_PARAMS = 0,
+    SHERDI_BUFFER_GRADS,
+    SHERDI_BUFFER_STATE,
+    SHERDI_BUFFER_GATHER,
+    SHERDI_BUFFER_TRANSIENT,
+    SHERDI_BUFFER_STAGING,
+    SHERDI_BUFFERS,
+} sherdi_buffer_id;
+
+typedef enum sherdi_op_kind {
+    SHERDI_OP_GATHER = 0,
+    SHERDI_OP_REDUCE_SCATTER,
+    SHERDI_OP_ALL_REDUCE,
+    SHERDI_OP_PUBLISH,
+    SHERDI_OP_EXCHANGE,
+} sherdi_op_kind;
+
+/* One collective, in the order in which it is made when the trainer follows the plan. */
+typedef struct sherdi_plan_op {
+    sherdi_op_kind kind;
+    const char    *phase;      /* "forward", "backward", "boundary", "eval" */
+    int            segment;    /* -1: control data */
+    uint64_t       sent_bytes; /* by this rank; as many received */
+} sherdi_plan_op;
+
+/* What the plan knows of the machine. 0: unknown. */
+typedef struct sherdi_machine {
+    size_t memory_bytes; /* that the ranks of this host may still take together */
+    int    ranks_per_host;
+    size_t transport_bytes; /* held by the world itself, per rank: shown as its own line */
+} sherdi_machine;
+
+typedef struct sherdi_plan {
+    sherdi_mem     *mem;
+    sherdi_settings settings;
+    sherdi_machine  machine;
+    int             rank, world_size;
+
+    int         has_accumulator; /* gradients are kept in another type than they are made in */
+    sherd_dtype grad_dtype;      /* of the grads arena */
+    sherd_dtype wire_dtype;      /* what reductions send */
+    int         is_sliced;       /* this rank updates a slice (stage >= 1), else everything */
+    int         has_transient;   /* gradients are made in the transient pool */
+
+    sherdi_plan_param *params;
+    sherdi_plan_unit  *units;
+    sherdi_segment    *segments;
+    size_t             num_segments, cap_segments;
+    sherdi_block      *blocks;
+    size_t             num_blocks, cap_blocks;
+    sherdi_span       *spans;
+    size_t             num_spans, cap_spans;
+    sherdi_sequence    train, eval;
+    sherdi_stay       *transients;
+    size_t             num_transients, cap_transients;
+    sherdi_plan_op    *ops;
+    size_t             num_ops, cap_ops;
+    sherdi_plan_buffer buffers[SHERDI_BUFFERS];
+
+    size_t   num_params, num_units;
+    size_t   padding_elems; /* of all segments together, whole */
+    size_t   total_bytes;
+    uint64_t wire_micro_bytes;    /* sent by this rank per micro-batch */
+    uint64_t wire_boundary_bytes; /* and per boundary, control data included */
+} sherdi_plan;
+
+/* Control messages of a boundary, per rank; the step fills them (step.c). */
+typedef struct sherdi_agree_message {
+    uint64_t runs_hash; /* which units had a backward, and how often */
+    uint64_t micro_seen;
+} sherdi_agree_message;
+
+typedef struct sherdi_publish_message {
+    uint64_t fingerprint;
+    uint64_t status;
+} sherdi_publish_message;
+
+/** Makes the plan of one rank. Pure: the same arguments give the same plan. E_INVAL (binding at
+ *  stage 3, atoms that cannot be kept), E_NOTSUP (types that cannot be combined), E_NOMEM. */
+sherd_status sherdi_plan_create(const sherdi_model *model, const sherdi_settings *settings,
+                                int rank, int world_size, const sherdi_machine *machine,
+                                sherdi_mem *mem, sherdi_plan **out);
+void         sherdi_plan_destroy(sherdi_plan *plan);
+
+/** E_NOMEM when the ranks of this host cannot hold it; the sentence says what is missing and the
+ *  nearest setting that would fit. */
+sherd_status sherdi_plan_check_fit(const sherdi_plan *plan, const sherdi_model *model);
+
+/** A long walk for tests and slow-assert builds: every element owned once, nothing overlaps. */
+int sherdi_plan_is_valid(const sherdi_plan *plan, const sherdi_model *model);
+
+sherd_status sherdi_plan_write(const sherdi_plan *plan, const sherdi_model *model,
+                               sherd_plan_format format, sherd_write_fn write, void *ctx);
+
+/** What this rank updates of a segment: [*first, *first + count) of its whole. */
+size_t sherdi_plan_owned(const sherdi_plan *plan, const sherdi_segment *segment, size_t *first);
+
+/* Parts of plan_create, in this order. */
+sherd_status sherdi_plan_lay_out(sherdi_plan *plan, const sherdi_model *model);
+sherd_status sherdi_plan_schedule(sherdi_plan *plan, const sherdi_model *model);
+
+const char *sherdi_segment_kind_name(sherdi_segment_kind kind);
+const char *sherdi_op_kind_name(sherdi_op_kind kind);
+
+#endif

@@ -1,0 +1,328 @@
+/* Layout: parameters to segments, segments to slices, slices to blocks, everything to
+ * offsets in the arenas. Design: parameters start at multiples of 64 elements, a segment
+ * is padded to world_size x 64, rank r owns the r-th of equal slices. */
+#include "engine/plan.h"
+
+#include "base/checked.h"
+
+#include <string.h>
+
+#define GROW(plan, array, count, capacity)                                                         \
+    sherdi_grow((plan)->mem, SHERDI_MEM_CONTROL, (void **)&(array), &(capacity), (count) + 1,      \
+                sizeof(*(array)))
+
+/* Padding for atoms may take at most this part of a segment. */
+#define ATOM_PADDING_DIVISOR 4
+
+static sherdi_segment_kind param_kind(const sherdi_plan *plan, const sherdi_model_param *param,
+                                      size_t *persistent_elems)
+{
+    const sherdi_settings *settings = &plan->settings;
+
+    if (param->is_frozen) {
+        return SHERDI_SEGMENT_FROZEN;
+    }
+    if (settings->stage == 3 && param->elems <= settings->persistence_threshold &&
+        param->elems <= settings->model_persistence_threshold - *persistent_elems) {
+        *persistent_elems += param->elems;
+        return SHERDI_SEGMENT_PERSISTENT;
+    }
+    return SHERDI_SEGMENT_TRAINABLE;
+}
+
+/* Whether a parameter at `start` would be cut inside an atom by a slice border. */
+static int atoms_are_whole(const sherdi_model_param *param, size_t start, size_t slice_elems)
+{
+    size_t border = start - start % slice_elems + slice_elems; /* first one after start */
+
+    for (; border < start + param->elems; border += slice_elems) {
+        if ((border - start) % param->atom_elems != 0) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+/* Places the unit's parameters of one kind for a given slice; the end, or SIZE_MAX when an
+ * atom cannot be kept. */
+static size_t params_place(sherdi_plan *plan, const sherdi_model *model,
+                           const sherdi_model_unit *unit, int segment, size_t slice_elems)
+{
+    size_t at = 0;
+
+    for (size_t i = 0; i < unit->num_params; i++) {
+        const sherdi_model_param *param = &model->params[unit->params[i]];
+        sherdi_plan_param        *place = &plan->params[unit->params[i]];
+        size_t                    tries = slice_elems / SHERD_CHUNK_ELEMS + 1;
+
+        if (place->segment != segment) {
+            continue;
+        }
+        while (param->atom_elems > 1 && !atoms_are_whole(param, at, slice_elems)) {
+            if (tries-- == 0) {
+                return SIZE_MAX;
+            }
+            at += SHERD_CHUNK_ELEMS;
+        }
+        place->offset_elems = at;
+        at += sherdi_round_up(param->elems, SHERD_CHUNK_ELEMS);
+    }
+    return at;
+}
+
+/* The smallest slice that holds all and cuts no atom. */
+static sherd_status segment_size(sherdi_plan *plan, const sherdi_model *model,
+                                 const sherdi_model_unit *unit, int index)
+{
+    sherdi_segment *segment = &plan->segments[index];
+    size_t          world   = (size_t)plan->world_size;
+    size_t          end     = params_place(plan, model, unit, index, SIZE_MAX / 2);
+    size_t          least   = sherdi_round_up(sherdi_div_up(end, world), SHERD_CHUNK_ELEMS);
+    size_t          most    = least;
+
+    for (size_t i = 0; i < unit->num_params; i++) {
+        if (plan->params[unit->params[i]].segment == index &&
+            model->params[unit->params[i]].atom_elems > 1) {
+            most = least + least / (ATOM_PADDING_DIVISOR - 1);
+        }
+    }
+    for (size_t slice = least; slice <= most; slice += SHERD_CHUNK_ELEMS) {
+        size_t padded = slice * world;
+
+        if (slice > 0 && params_place(plan, model, unit, index, slice) <= padded) {
+            segment->slice_elems  = slice;
+            segment->padded_elems = padded;
+            return SHERD_OK;
+        }
+        if (slice == 0) { /* parameters without elements only */
+            return SHERD_OK;
+        }
+    }
+    return sherdi_fail(
+        SHERD_E_INVAL,
+        "unit %s: keeping atom_elems whole on %d ranks would pad the segment by more "
+        "than a quarter; choose smaller atoms or another world size",
+        unit->name, plan->world_size);
+}
+
+static sherd_status unit_binding_check(const sherdi_plan *plan, const sherdi_model *model,
+                                       const sherdi_model_unit *unit, const sherdi_segment *segment,
+                                       int index)
+{
+    for (size_t i = 0; i < unit->num_params; i++) {
+        const sherdi_model_param *param = &model->params[unit->params[i]];
+
+        if (plan->params[unit->params[i]].segment != index) {
+            continue;
+        }
+        if (param->bound_data != NULL && plan->settings.stage == 3) {
+            return sherdi_fail(
+                SHERD_E_NOTSUP,
+                "parameter %s is bound to the trainer's memory, which stage 3 cannot "
+                "keep whole; use stage 0, 1 or 2, or do not bind",
+                param->name);
+        }
+        if ((param->bound_data != NULL) != segment->is_bound) {
+            return sherdi_fail(
+                SHERD_E_INVAL,
+                "unit %s: some of its %s parameters are bound and %s is not; bind all "
+                "of a unit or none",
+                unit->name, sherdi_segment_kind_name(segment->kind), param->name);
+        }
+    }
+    return SHERD_OK;
+}
+
+static sherd_status segments_make(sherdi_plan *plan, const sherdi_model *model)
+{
+    size_t persistent_elems = 0;
+
+    for (size_t u = 0; u < model->num_units; u++) {
+        const sherdi_model_unit *unit = &model->units[u];
+
+        for (int kind = 0; kind < SHERDI_SEGMENT_KINDS; kind++) {
+            plan->units[u].segments[kind] = -1;
+        }
+        for (size_t i = 0; i < unit->num_params; i++) {
+            const sherdi_model_param *param = &model->params[unit->params[i]];
+            sherdi_segment_kind       kind  = param_kind(plan, param, &persistent_elems);
+            int                      *index = &plan->units[u].segments[kind];
+
+            if (*index < 0) {
+                SHERDI_TRY(GROW(plan, plan->segments, plan->num_segments, plan->cap_segments));
+                *index                 = (int)plan->num_segments;
+                plan->segments[*index] = (sherdi_segment){
+                    .unit             = (int)u,
+                    .kind             = kind,
+                    .is_bound         = param->bound_data != NULL,
+                    .param_offset     = SHERDI_NO_OFFSET,
+                    .gather_offset    = SHERDI_NO_OFFSET,
+                    .grad_offset      = SHERDI_NO_OFFSET,
+                    .transient_offset = SHERDI_NO_OFFSET,
+                };
+                plan->num_segments++;
+            }
+            plan->params[unit->params[i]].segment = *index;
+            plan->segments[*index].elems += param->elems;
+        }
+        for (int kind = 0; kind < SHERDI_SEGMENT_KINDS; kind++) {
+            int index = plan->units[u].segments[kind];
+
+            if (index >= 0) {
+                SHERDI_TRY(segment_size(plan, model, unit, index));
+                SHERDI_TRY(unit_binding_check(plan, model, unit, &plan->segments[index], index));
+            }
+        }
+    }
+    return SHERD_OK;
+}
+
+/* Takes `elems` of `dtype` from an arena and returns the offset. */
+static size_t arena_take(sherdi_plan_buffer *arena, size_t elems, sherd_dtype dtype)
+{
+    size_t offset = arena->bytes;
+
+    arena->bytes = sherdi_round_up(offset + elems * sherd_dtype_bytes(dtype), SHERD_ALIGN_BYTES);
+    return offset;
+}
+
+static void segment_place(sherdi_plan *plan, sherdi_segment *segment)
+{
+    const sherdi_settings *settings  = &plan->settings;
+    sherdi_plan_unit      *unit      = &plan->units[segment->unit];
+    int                    is_frozen = segment->kind == SHERDI_SEGMENT_FROZEN;
+    sherdi_plan_buffer     gathered  = {.bytes = unit->gather_bytes};
+    sherdi_plan_buffer     transient = {.bytes = unit->transient_bytes};
+
+    segment->is_resident =
+        settings->stage < 3 || plan->world_size == 1 || segment->kind == SHERDI_SEGMENT_PERSISTENT;
+    segment->has_master = !is_frozen && (settings->compute_dtype != SHERD_F32 || segment->is_bound);
+    if (!segment->is_bound) {
+        segment->param_offset =
+            arena_take(&plan->buffers[SHERDI_BUFFER_PARAMS],
+                       segment->is_resident ? segment->padded_elems : segment->slice_elems,
+                       settings->compute_dtype);
+    }
+    if (!segment->is_resident) {
+        segment->gather_offset =
+            arena_take(&gathered, segment->padded_elems, settings->compute_dtype);
+        unit->gather_bytes = gathered.bytes;
+    }
+    if (is_frozen) {
+        return;
+    }
+    segment->grad_offset = arena_take(
+        &plan->buffers[SHERDI_BUFFER_GRADS],
+        settings->stage >= 2 ? segment->slice_elems : segment->padded_elems, plan->grad_dtype);
+    if (plan->has_transient) {
+        segment->transient_offset =
+            arena_take(&transient, segment->padded_elems, settings->compute_dtype);
+        unit->transient_bytes = transient.bytes;
+    }
+}
+
+size_t sherdi_plan_owned(const sherdi_plan *plan, const sherdi_segment *segment, size_t *first)
+{
+    if (!plan->is_sliced) {
+        *first = 0;
+        return segment->padded_elems;
+    }
+    *first = (size_t)plan->rank * segment->slice_elems;
+    return segment->slice_elems;
+}
+
+/* The runs of parameters inside [first, first + elems) of a segment's whole. */
+static sherd_status block_add_spans(sherdi_plan *plan, const sherdi_model *model,
+                                    sherdi_block *block, size_t first)
+{
+    const sherdi_model_unit *unit = &model->units[plan->segments[block->segment].unit];
+
+    block->first_span = plan->num_spans;
+    for (size_t i = 0; i < unit->num_params; i++) {
+        const sherdi_model_param *param = &model->params[unit->params[i]];
+        const sherdi_plan_param  *place = &plan->params[unit->params[i]];
+        size_t                    start = sherdi_max_size(place->offset_elems, first);
+        size_t end = sherdi_min_size(place->offset_elems + param->elems, first + block->elems);
+
+        if (place->segment != block->segment || start >= end) {
+            continue;
+        }
+        SHERDI_TRY(GROW(plan, plan->spans, plan->num_spans, plan->cap_spans));
+        plan->spans[plan->num_spans++] = (sherdi_span){
+            .offset_elems = start - first,
+            .count_elems  = end - start,
+            .first_index  = param->first_index + (start - place->offset_elems),
+            .param        = unit->params[i],
+            .group        = param->group,
+        };
+    }
+    block->num_spans = plan->num_spans - block->first_span;
+    return SHERD_OK;
+}
+
+static sherd_status blocks_make(sherdi_plan *plan, const sherdi_model *model)
+{
+    size_t most = plan->settings.sub_group_size / SHERD_CHUNK_ELEMS * SHERD_CHUNK_ELEMS;
+
+    most = sherdi_max_size(most, SHERD_CHUNK_ELEMS);
+    for (size_t s = 0; s < plan->num_segments; s++) {
+        sherdi_segment *segment = &plan->segments[s];
+        size_t          first;
+        size_t          owned = sherdi_plan_owned(plan, segment, &first);
+
+        segment->first_block = plan->num_blocks;
+        if (segment->kind == SHERDI_SEGMENT_FROZEN) {
+            continue;
+        }
+        for (size_t at = 0; at < owned; at += most) {
+            sherdi_block block = {
+                .segment = (int)s, .offset_elems = at, .elems = sherdi_min_size(most, owned - at)};
+            size_t parts = segment->has_master ? 3 : 2;
+
+            block.state_offset =
+                arena_take(&plan->buffers[SHERDI_BUFFER_STATE], parts * block.elems, SHERD_F32);
+            SHERDI_TRY(block_add_spans(plan, model, &block, first + at));
+            SHERDI_TRY(GROW(plan, plan->blocks, plan->num_blocks, plan->cap_blocks));
+            plan->blocks[plan->num_blocks++] = block;
+        }
+        segment->num_blocks = plan->num_blocks - segment->first_block;
+    }
+    return SHERD_OK;
+}
+
+/* One buffer for what must pass through another type or another place on its way: the wire
+ * type of a reduction, the published values of bound memory. They are never needed at once. */
+static void staging_size(sherdi_plan *plan)
+{
+    size_t most = 0;
+
+    for (size_t s = 0; s < plan->num_segments; s++) {
+        const sherdi_segment *segment = &plan->segments[s];
+        sherd_dtype           made_in =
+            plan->settings.stage >= 2 ? plan->settings.compute_dtype : plan->grad_dtype;
+
+        if (segment->kind == SHERDI_SEGMENT_FROZEN) {
+            continue;
+        }
+        if (plan->wire_dtype != made_in) {
+            most =
+                sherdi_max_size(most, segment->padded_elems * sherd_dtype_bytes(plan->wire_dtype));
+        }
+        if (segment->is_bound) {
+            most = sherdi_max_size(most, segment->padded_elems *
+                                             sherd_dtype_bytes(plan->settings.compute_dtype));
+        }
+    }
+    plan->buffers[SHERDI_BUFFER_STAGING].bytes = sherdi_round_up(most, SHERD_ALIGN_BYTES);
+}
+
+sherd_status sherdi_plan_lay_out(sherdi_plan *plan, const sherdi_model *model)
+{
+    SHERDI_TRY(segments_make(plan, model));
+    for (size_t s = 0; s < plan->num_segments; s++) {
+        segment_place(plan, &plan->segments[s]);
+    }
+    SHERDI_TRY(blocks_make(plan, model));
+    staging_size(plan);
+    return SHERD_OK;
+}

@@ -1,0 +1,297 @@
+/* The plan for people (a table) and for programs (one JSON object). */
+#include "engine/plan.h"
+
+#include "base/checked.h"
+
+#include <jansson.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ----------------------------------------------------------------- table -- */
+
+typedef struct printer {
+    sherd_write_fn write;
+    void          *ctx;
+    sherd_status   status; /* the first failure of write */
+} printer;
+
+static void print(printer *out, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+static void print(printer *out, const char *fmt, ...)
+{
+    char    text[512];
+    va_list args;
+    int     len;
+
+    if (out->status != SHERD_OK) {
+        return;
+    }
+    va_start(args, fmt);
+    len = vsnprintf(text, sizeof(text), fmt, args);
+    va_end(args);
+    len         = len < (int)sizeof(text) ? len : (int)sizeof(text) - 1;
+    out->status = out->write(out->ctx, text, (size_t)len);
+}
+
+static double mib(size_t bytes)
+{
+    return (double)bytes / 0x1p20;
+}
+
+static void print_head(printer *out, const sherdi_plan *plan, const sherdi_model *model)
+{
+    print(out, "plan of rank %d of %d: stage %d, compute %s, wire %s, gradients kept in %s\n",
+          plan->rank, plan->world_size, plan->settings.stage,
+          sherd_dtype_name(plan->settings.compute_dtype),
+          sherd_dtype_name(plan->settings.comm_dtype), sherd_dtype_name(plan->grad_dtype));
+    print(out, "%zu parameters in %zu units, %zu elements (%zu trainable), %zu of padding\n\n",
+          model->num_params, model->num_units, model->total_elems, model->trainable_elems,
+          plan->padding_elems);
+}
+
+static void print_buffers(printer *out, const sherdi_plan *plan)
+{
+    print(out, "%-22s %-8s %16s %12s  %s\n", "buffer", "tier", "bytes", "MiB", "memory of");
+    for (int b = 0; b < SHERDI_BUFFERS; b++) {
+        const sherdi_plan_buffer *buffer = &plan->buffers[b];
+
+        print(out, "%-22s %-8s %16zu %12.2f  %s\n", buffer->name, "device", buffer->bytes,
+              mib(buffer->bytes), buffer->is_shared ? "world" : "rank");
+    }
+    print(out, "%-22s %-8s %16zu %12.2f\n", "total", "device", plan->total_bytes,
+          mib(plan->total_bytes));
+    if (plan->machine.transport_bytes > 0) {
+        print(out, "%-22s %-8s %16zu %12.2f  measured, not planned\n", "transport", "host",
+              plan->machine.transport_bytes, mib(plan->machine.transport_bytes));
+    }
+    print(out, "\n");
+}
+
+static void print_units(printer *out, const sherdi_plan *plan, const sherdi_model *model)
+{
+    print(out, "%-28s %-11s %14s %12s %8s %7s\n", "unit", "segment", "elements", "slice", "padding",
+          "blocks");
+    for (size_t s = 0; s < plan->num_segments; s++) {
+        const sherdi_segment *segment = &plan->segments[s];
+
+        print(out, "%-28.28s %-11s %14zu %12zu %8zu %7zu\n", model->units[segment->unit].name,
+              sherdi_segment_kind_name(segment->kind), segment->elems, segment->slice_elems,
+              segment->padded_elems - segment->elems, segment->num_blocks);
+    }
+    print(out, "\n");
+}
+
+static void print_stays(printer *out, const char *title, const sherdi_stay *stays, size_t num_stays,
+                        const sherdi_model *model)
+{
+    if (num_stays == 0) {
+        return;
+    }
+    print(out, "%-28s %14s %14s %7s %7s\n", title, "offset", "bytes", "from", "to");
+    for (size_t i = 0; i < num_stays; i++) {
+        print(out, "  %-26.26s %14zu %14zu %7zu %7zu\n", model->units[stays[i].unit].name,
+              stays[i].offset, stays[i].bytes, stays[i].first, stays[i].last);
+    }
+    print(out, "\n");
+}
+
+static void print_ops(printer *out, const sherdi_plan *plan, const sherdi_model *model)
+{
+    print(out, "%-10s %-15s %-28s %-11s %16s\n", "phase", "collective", "unit", "segment",
+          "bytes sent");
+    for (size_t i = 0; i < plan->num_ops; i++) {
+        const sherdi_plan_op *op      = &plan->ops[i];
+        const sherdi_segment *segment = op->segment < 0 ? NULL : &plan->segments[op->segment];
+
+        print(out, "%-10s %-15s %-28.28s %-11s %16llu\n", op->phase, sherdi_op_kind_name(op->kind),
+              segment == NULL ? "(control)" : model->units[segment->unit].name,
+              segment == NULL ? "" : sherdi_segment_kind_name(segment->kind),
+              (unsigned long long)op->sent_bytes);
+    }
+    print(out,
+          "\nwire: %llu bytes sent by this rank per micro-batch, %llu per boundary, "
+          "%llu per step of %d micro-batches\n",
+          (unsigned long long)plan->wire_micro_bytes, (unsigned long long)plan->wire_boundary_bytes,
+          (unsigned long long)(plan->wire_micro_bytes * (uint64_t)plan->settings.accumulation +
+                               plan->wire_boundary_bytes),
+          plan->settings.accumulation);
+}
+
+static sherd_status table_write(const sherdi_plan *plan, const sherdi_model *model,
+                                sherd_write_fn write, void *ctx)
+{
+    printer out = {write, ctx, SHERD_OK};
+
+    print_head(&out, plan, model);
+    print_buffers(&out, plan);
+    print_units(&out, plan, model);
+    print_stays(&out, "gathered in training", plan->train.stays, plan->train.num_stays, model);
+    print_stays(&out, "transient gradients", plan->transients, plan->num_transients, model);
+    print_ops(&out, plan, model);
+    return out.status;
+}
+
+/* ------------------------------------------------------------------ json -- */
+
+static json_t *json_size(size_t value)
+{
+    return json_integer((json_int_t)value);
+}
+
+static json_t *buffers_json(const sherdi_plan *plan)
+{
+    json_t *list = json_array();
+
+    for (int b = 0; b < SHERDI_BUFFERS; b++) {
+        const sherdi_plan_buffer *buffer = &plan->buffers[b];
+
+        (void)json_array_append_new(
+            list, json_pack("{s:s, s:s, s:s, s:o, s:i, s:b}", "name", buffer->name, "purpose",
+                            sherdi_mem_purpose_name(buffer->purpose), "tier", "device", "bytes",
+                            json_size(buffer->bytes), "align_bytes", SHERD_ALIGN_BYTES, "is_shared",
+                            buffer->is_shared));
+    }
+    return list;
+}
+
+static json_t *segments_json(const sherdi_plan *plan, const sherdi_model *model)
+{
+    json_t *list = json_array();
+
+    for (size_t s = 0; s < plan->num_segments; s++) {
+        const sherdi_segment *segment = &plan->segments[s];
+
+        (void)json_array_append_new(
+            list,
+            json_pack("{s:s, s:s, s:o, s:o, s:o, s:o, s:b}", "unit",
+                      model->units[segment->unit].name, "kind",
+                      sherdi_segment_kind_name(segment->kind), "elems", json_size(segment->elems),
+                      "slice_elems", json_size(segment->slice_elems), "padded_elems",
+                      json_size(segment->padded_elems), "blocks", json_size(segment->num_blocks),
+                      "is_resident", segment->is_resident));
+    }
+    return list;
+}
+
+static json_t *params_json(const sherdi_plan *plan, const sherdi_model *model)
+{
+    json_t *list = json_array();
+
+    for (size_t p = 0; p < plan->num_params; p++) {
+        (void)json_array_append_new(
+            list, json_pack("{s:s, s:i, s:o, s:o, s:o}", "name", model->params[p].name, "segment",
+                            plan->params[p].segment, "offset_elems",
+                            json_size(plan->params[p].offset_elems), "elems",
+                            json_size(model->params[p].elems), "first_index",
+                            json_size(model->params[p].first_index)));
+    }
+    return list;
+}
+
+static json_t *stays_json(const sherdi_stay *stays, size_t num_stays, const sherdi_model *model)
+{
+    json_t *list = json_array();
+
+    for (size_t i = 0; i < num_stays; i++) {
+        (void)json_array_append_new(
+            list, json_pack("{s:s, s:o, s:o, s:o, s:o}", "unit", model->units[stays[i].unit].name,
+                            "offset_bytes", json_size(stays[i].offset), "bytes",
+                            json_size(stays[i].bytes), "first", json_size(stays[i].first), "last",
+                            json_size(stays[i].last)));
+    }
+    return list;
+}
+
+static json_t *ops_json(const sherdi_plan *plan, const sherdi_model *model)
+{
+    json_t *list = json_array();
+
+    for (size_t i = 0; i < plan->num_ops; i++) {
+        const sherdi_plan_op *op      = &plan->ops[i];
+        const sherdi_segment *segment = op->segment < 0 ? NULL : &plan->segments[op->segment];
+
+        (void)json_array_append_new(
+            list, json_pack("{s:s, s:s, s:s?, s:s?, s:o}", "phase", op->phase, "collective",
+                            sherdi_op_kind_name(op->kind), "unit",
+                            segment == NULL ? NULL : model->units[segment->unit].name, "segment",
+                            segment == NULL ? NULL : sherdi_segment_kind_name(segment->kind),
+                            "sent_bytes", json_size(op->sent_bytes)));
+    }
+    return list;
+}
+
+static size_t buffer_bytes(const sherdi_plan *plan, int buffer)
+{
+    return plan->buffers[buffer].bytes;
+}
+
+static json_t *plan_json(const sherdi_plan *plan, const sherdi_model *model)
+{
+    json_t *root = json_pack(
+        "{s:i, s:i, s:i, s:s, s:s, s:s, s:i, s:o, s:o, s:o}", "rank", plan->rank, "world_size",
+        plan->world_size, "stage", plan->settings.stage, "compute_dtype",
+        sherd_dtype_name(plan->settings.compute_dtype), "wire_dtype",
+        sherd_dtype_name(plan->settings.comm_dtype), "grad_dtype",
+        sherd_dtype_name(plan->grad_dtype), "accumulation", plan->settings.accumulation,
+        "param_elems", json_size(model->total_elems), "trainable_elems",
+        json_size(model->trainable_elems), "padding_elems", json_size(plan->padding_elems));
+    size_t grads =
+        buffer_bytes(plan, SHERDI_BUFFER_GRADS) + buffer_bytes(plan, SHERDI_BUFFER_TRANSIENT);
+
+    (void)json_object_set_new(root, "params_bytes",
+                              json_size(buffer_bytes(plan, SHERDI_BUFFER_PARAMS) +
+                                        buffer_bytes(plan, SHERDI_BUFFER_GATHER)));
+    (void)json_object_set_new(root, "grads_bytes", json_size(grads));
+    (void)json_object_set_new(root, "optimizer_bytes",
+                              json_size(buffer_bytes(plan, SHERDI_BUFFER_STATE)));
+    (void)json_object_set_new(root, "device_bytes", json_size(plan->total_bytes));
+    (void)json_object_set_new(root, "host_bytes", json_size(0));
+    (void)json_object_set_new(root, "pinned_bytes", json_size(0));
+    (void)json_object_set_new(root, "nvme_bytes", json_size(0));
+    (void)json_object_set_new(root, "wire_bytes_per_micro_batch",
+                              json_size(plan->wire_micro_bytes));
+    (void)json_object_set_new(root, "wire_bytes_per_boundary",
+                              json_size(plan->wire_boundary_bytes));
+    (void)json_object_set_new(root, "buffers", buffers_json(plan));
+    (void)json_object_set_new(root, "segments", segments_json(plan, model));
+    (void)json_object_set_new(root, "params", params_json(plan, model));
+    (void)json_object_set_new(root, "gathers",
+                              stays_json(plan->train.stays, plan->train.num_stays, model));
+    (void)json_object_set_new(root, "transients",
+                              stays_json(plan->transients, plan->num_transients, model));
+    (void)json_object_set_new(root, "collectives", ops_json(plan, model));
+    return root;
+}
+
+static sherd_status json_write(const sherdi_plan *plan, const sherdi_model *model,
+                               sherd_write_fn write, void *ctx)
+{
+    json_t      *root = plan_json(plan, model);
+    char        *text = root == NULL ? NULL : json_dumps(root, JSON_INDENT(1));
+    sherd_status status;
+
+    json_decref(root);
+    if (text == NULL) {
+        return sherdi_fail(SHERD_E_NOMEM, "no memory for the plan as JSON");
+    }
+    status = write(ctx, text, strlen(text));
+    if (status == SHERD_OK) {
+        status = write(ctx, "\n", 1);
+    }
+    free(text);
+    return status;
+}
+
+sherd_status sherdi_plan_write(const sherdi_plan *plan, const sherdi_model *model,
+                               sherd_plan_format format, sherd_write_fn write, void *ctx)
+{
+    switch (format) {
+    case SHERD_PLAN_TABLE:
+        return table_write(plan, model, write, ctx);
+    case SHERD_PLAN_JSON:
+        return json_write(plan, model, write, ctx);
+    }
+    return sherdi_fail(SHERD_E_INVAL, "plan format %d does not exist", (int)format);
+}

@@ -1,0 +1,448 @@
+/* Schedule: when units are gathered and let go, where they lie meanwhile, and every
+ * collective with its bytes. Gathers start ahead of use, as far as prefetch_bucket_size and
+ * max_live_parameters allow; stays are packed from their lifetimes, so the pool's size is
+ * the peak and does not depend on timing. */
+#include "engine/plan.h"
+
+#include "base/checked.h"
+#include "collectives/world.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define GROW(plan, array, count, capacity)                                                         \
+    sherdi_grow((plan)->mem, SHERDI_MEM_CONTROL, (void **)&(array), &(capacity), (count) + 1,      \
+                sizeof(*(array)))
+
+/* ------------------------------------------------------------ sequences -- */
+
+static sherd_status sequence_make(sherdi_plan *plan, const sherdi_model *model,
+                                  sherdi_sequence *sequence, const sherd_pass *passes,
+                                  size_t num_passes)
+{
+    size_t total = 0;
+
+    for (size_t p = 0; p < num_passes; p++) {
+        total += sherdi_model_order_len(model, passes[p]);
+    }
+    sequence->steps =
+        sherdi_alloc_array(plan->mem, SHERDI_MEM_CONTROL, total, sizeof(*sequence->steps));
+    if (sequence->steps == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    for (size_t p = 0; p < num_passes; p++) {
+        size_t len = sherdi_model_order_len(model, passes[p]);
+
+        for (size_t i = 0; i < len; i++) {
+            sequence->steps[sequence->num_steps++] = (sherdi_step_of_pass){
+                .unit = sherdi_model_order(model, passes[p], i),
+                .pass = passes[p],
+            };
+        }
+    }
+    return SHERD_OK;
+}
+
+/* The n-th unit that an acquire of `unit` needs: itself, then those it reads; -1: no more. */
+static int needed_unit(const sherdi_model *model, int unit, size_t n)
+{
+    if (n == 0) {
+        return unit;
+    }
+    return n <= model->units[unit].num_reads ? model->units[unit].reads[n - 1] : -1;
+}
+
+static int step_needs(const sherdi_model *model, const sherdi_step_of_pass *step, int unit)
+{
+    for (size_t n = 0;; n++) {
+        int needed = needed_unit(model, step->unit, n);
+
+        if (needed < 0 || needed == unit) {
+            return needed == unit;
+        }
+    }
+}
+
+static size_t gathered_elems(const sherdi_plan *plan, int unit)
+{
+    return plan->units[unit].gather_bytes / sherd_dtype_bytes(plan->settings.compute_dtype);
+}
+
+/* ------------------------------------------------- gathers and their stays - */
+
+/* Walk of a sequence as the engine will walk it. `open[unit]` is the index of the unit's
+ * current stay plus 1, 0: not gathered. */
+typedef struct walk {
+    const sherdi_model *model;
+    sherdi_plan        *plan;
+    sherdi_sequence    *sequence;
+    size_t             *open;
+    size_t              live_elems;  /* gathered now */
+    size_t              ahead_elems; /* of these, not used yet */
+} walk;
+
+static sherd_status stay_open(walk *w, int unit, size_t position)
+{
+    sherdi_sequence *sequence = w->sequence;
+
+    SHERDI_TRY(GROW(w->plan, sequence->stays, sequence->num_stays, sequence->cap_stays));
+    sequence->stays[sequence->num_stays++] =
+        (sherdi_stay){.unit  = unit,
+                      .first = position,
+                      .last  = position,
+                      .bytes = w->plan->units[unit].gather_bytes};
+    w->open[unit] = sequence->num_stays;
+    w->live_elems += gathered_elems(w->plan, unit);
+    sequence->steps[position].num_starts++;
+    return SHERD_OK;
+}
+
+/* Elements of the acquires between `position` and the next use of `unit`; SIZE_MAX: no use. */
+static size_t reuse_distance(const walk *w, int unit, size_t position)
+{
+    size_t distance = 0;
+
+    for (size_t p = position + 1; p < w->sequence->num_steps; p++) {
+        if (step_needs(w->model, &w->sequence->steps[p], unit)) {
+            return distance;
+        }
+        distance += gathered_elems(w->plan, w->sequence->steps[p].unit);
+    }
+    return SIZE_MAX;
+}
+
+static sherd_status prefetch(walk *w, size_t position)
+{
+    const sherdi_settings *settings = &w->plan->settings;
+
+    for (size_t p = position + 1; p < w->sequence->num_steps; p++) {
+        for (size_t n = 0;; n++) {
+            int    unit = needed_unit(w->model, w->sequence->steps[p].unit, n);
+            size_t elems;
+
+            if (unit < 0) {
+                break;
+            }
+            elems = gathered_elems(w->plan, unit);
+            if (elems == 0 || w->open[unit] != 0) {
+                continue;
+            }
+            if (elems > settings->prefetch_bucket_size - w->ahead_elems ||
+                w->live_elems + elems > settings->max_live_parameters) {
+                return SHERD_OK;
+            }
+            SHERDI_TRY(stay_open(w, unit, position));
+            w->ahead_elems += elems;
+        }
+    }
+    return SHERD_OK;
+}
+
+static sherd_status walk_step(walk *w, size_t position)
+{
+    sherdi_step_of_pass *step = &w->sequence->steps[position];
+
+    step->first_start = w->sequence->num_stays;
+    for (size_t n = 0;; n++) {
+        int unit = needed_unit(w->model, step->unit, n);
+
+        if (unit < 0) {
+            break;
+        }
+        if (gathered_elems(w->plan, unit) == 0) {
+            continue;
+        }
+        if (w->open[unit] == 0) {
+            SHERDI_TRY(stay_open(w, unit, position));
+        } else {
+            sherdi_stay *stay = &w->sequence->stays[w->open[unit] - 1];
+
+            if (stay->last == stay->first && stay->first < position) {
+                w->ahead_elems -= sherdi_min_size(w->ahead_elems, gathered_elems(w->plan, unit));
+            }
+        }
+        w->sequence->stays[w->open[unit] - 1].last = position;
+    }
+    SHERDI_TRY(prefetch(w, position));
+    for (size_t n = 0;; n++) { /* the release */
+        int unit = needed_unit(w->model, step->unit, n);
+
+        if (unit < 0) {
+            break;
+        }
+        if (w->open[unit] != 0 &&
+            reuse_distance(w, unit, position) > w->plan->settings.max_reuse_distance) {
+            w->open[unit] = 0;
+            w->live_elems -= gathered_elems(w->plan, unit);
+        }
+    }
+    return SHERD_OK;
+}
+
+static sherd_status gathers_schedule(sherdi_plan *plan, const sherdi_model *model,
+                                     sherdi_sequence *sequence)
+{
+    walk         w      = {.model = model, .plan = plan, .sequence = sequence};
+    sherd_status status = SHERD_OK;
+
+    w.open = sherdi_alloc_array(plan->mem, SHERDI_MEM_CONTROL, model->num_units, sizeof(*w.open));
+    if (w.open == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    for (size_t p = 0; p < sequence->num_steps && status == SHERD_OK; p++) {
+        status = walk_step(&w, p);
+    }
+    sherdi_free(w.open);
+    return status;
+}
+
+/* A transient gradient stays from the first backward use of the unit to its last, and one
+ * position longer when its reduction overlaps with the next unit. */
+static sherd_status transients_schedule(sherdi_plan *plan, const sherdi_model *model)
+{
+    for (size_t u = 0; u < plan->num_units; u++) {
+        sherdi_stay stay = {.unit = (int)u, .bytes = plan->units[u].transient_bytes};
+
+        for (size_t p = 0; p < plan->train.num_steps; p++) {
+            const sherdi_step_of_pass *step = &plan->train.steps[p];
+
+            if (step->pass != SHERD_BACKWARD || !step_needs(model, step, (int)u)) {
+                continue;
+            }
+            if (plan->units[u].backward_uses++ == 0) {
+                stay.first = p;
+            }
+            stay.last = p + (plan->settings.overlap_comm ? 1 : 0);
+        }
+        if (stay.bytes > 0 && plan->units[u].backward_uses > 0) {
+            SHERDI_TRY(GROW(plan, plan->transients, plan->num_transients, plan->cap_transients));
+            plan->transients[plan->num_transients++] = stay;
+        }
+    }
+    return SHERD_OK;
+}
+
+/* -------------------------------------------------------------- packing -- */
+
+static int stays_overlap(const sherdi_stay *a, const sherdi_stay *b)
+{
+    return a->first <= b->last && b->first <= a->last;
+}
+
+static int stay_order(const void *a, const void *b)
+{
+    const sherdi_stay *left  = *(sherdi_stay *const *)a;
+    const sherdi_stay *right = *(sherdi_stay *const *)b;
+
+    if (left->bytes != right->bytes) {
+        return left->bytes > right->bytes ? -1 : 1;
+    }
+    if (left->first != right->first) {
+        return left->first < right->first ? -1 : 1;
+    }
+    return left->unit - right->unit;
+}
+
+/* The lowest offset at which `stay` collides with none of the placed ones. */
+static size_t stay_offset(sherdi_stay *const *placed, size_t num_placed, const sherdi_stay *stay)
+{
+    size_t offset = 0;
+    int    moved  = 1;
+
+    while (moved) {
+        moved = 0;
+        for (size_t i = 0; i < num_placed; i++) {
+            const sherdi_stay *other = placed[i];
+
+            if (stays_overlap(stay, other) && offset < other->offset + other->bytes &&
+                other->offset < offset + stay->bytes) {
+                offset = other->offset + other->bytes;
+                moved  = 1;
+            }
+        }
+    }
+    return offset;
+}
+
+/* Largest first, each at the lowest free offset over its lifetime (greedy by size; Pisarchyk
+ * and Lee 2020 find it near the optimum for such intervals). The peak comes back in *peak. */
+static sherd_status stays_pack(sherdi_plan *plan, sherdi_stay *stays, size_t num_stays,
+                               size_t *peak)
+{
+    sherdi_stay **order =
+        sherdi_alloc_array(plan->mem, SHERDI_MEM_CONTROL, num_stays, sizeof(*order));
+
+    if (order == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    for (size_t i = 0; i < num_stays; i++) {
+        order[i] = &stays[i];
+    }
+    if (num_stays > 0) {
+        qsort(order, num_stays, sizeof(*order), stay_order);
+    }
+    for (size_t i = 0; i < num_stays; i++) {
+        order[i]->offset = stay_offset(order, i, order[i]);
+        *peak            = sherdi_max_size(*peak, order[i]->offset + order[i]->bytes);
+    }
+    sherdi_free(order);
+    return SHERD_OK;
+}
+
+/* Any single unit must fit off the plan too. */
+static void pools_cover_single_units(sherdi_plan *plan)
+{
+    for (size_t u = 0; u < plan->num_units; u++) {
+        sherdi_plan_buffer *gather    = &plan->buffers[SHERDI_BUFFER_GATHER];
+        sherdi_plan_buffer *transient = &plan->buffers[SHERDI_BUFFER_TRANSIENT];
+
+        gather->bytes    = sherdi_max_size(gather->bytes, plan->units[u].gather_bytes);
+        transient->bytes = sherdi_max_size(transient->bytes, plan->units[u].transient_bytes);
+    }
+}
+
+/* ----------------------------------------------------------- collectives -- */
+
+static sherd_status op_add(sherdi_plan *plan, sherdi_op_kind kind, const char *phase, int segment,
+                           uint64_t sent_bytes)
+{
+    SHERDI_TRY(GROW(plan, plan->ops, plan->num_ops, plan->cap_ops));
+    plan->ops[plan->num_ops++] = (sherdi_plan_op){
+        .kind = kind, .phase = phase, .segment = segment, .sent_bytes = sent_bytes};
+    return SHERD_OK;
+}
+
+static uint64_t peers_bytes(const sherdi_plan *plan, size_t elems, sherd_dtype dtype)
+{
+    return sherdi_wire_all_gather(plan->world_size, elems * sherd_dtype_bytes(dtype));
+}
+
+static sherd_status gather_ops(sherdi_plan *plan, const sherdi_sequence *sequence)
+{
+    for (size_t i = 0; i < sequence->num_stays; i++) {
+        const sherdi_stay *stay  = &sequence->stays[i];
+        sherd_pass         pass  = sequence->steps[stay->first].pass;
+        const char        *phase = pass == SHERD_FORWARD    ? "forward"
+                                   : pass == SHERD_BACKWARD ? "backward"
+                                                            : "eval";
+
+        for (int kind = 0; kind < SHERDI_SEGMENT_KINDS; kind++) {
+            int s = plan->units[stay->unit].segments[kind];
+
+            if (s >= 0 && plan->segments[s].gather_offset != SHERDI_NO_OFFSET) {
+                SHERDI_TRY(op_add(plan, SHERDI_OP_GATHER, phase, s,
+                                  peers_bytes(plan, plan->segments[s].slice_elems,
+                                              plan->settings.compute_dtype)));
+            }
+        }
+    }
+    return SHERD_OK;
+}
+
+/* Trainable segments in the order in which their gradients are complete. */
+static sherd_status reduce_ops(sherdi_plan *plan)
+{
+    const char *phase = plan->settings.stage >= 2 ? "backward" : "boundary";
+
+    for (size_t p = 0; p < plan->train.num_steps; p++) {
+        const sherdi_step_of_pass *step = &plan->train.steps[p];
+
+        if (step->pass != SHERD_BACKWARD) {
+            continue;
+        }
+        for (int kind = 0; kind < SHERDI_SEGMENT_KINDS; kind++) {
+            int s = plan->units[step->unit].segments[kind];
+
+            if (s < 0 || plan->segments[s].grad_offset == SHERDI_NO_OFFSET) {
+                continue;
+            }
+            if (plan->settings.stage == 0) {
+                SHERDI_TRY(
+                    op_add(plan, SHERDI_OP_ALL_REDUCE, phase, s,
+                           2 * peers_bytes(plan, plan->segments[s].slice_elems, plan->wire_dtype)));
+            } else {
+                SHERDI_TRY(
+                    op_add(plan, SHERDI_OP_REDUCE_SCATTER, phase, s,
+                           peers_bytes(plan, plan->segments[s].slice_elems, plan->wire_dtype)));
+            }
+        }
+    }
+    return SHERD_OK;
+}
+
+static sherd_status boundary_ops(sherdi_plan *plan)
+{
+    size_t control =
+        sizeof(sherdi_agree_message) + sizeof(sherdi_norm_acc) + sizeof(sherdi_publish_message);
+
+    SHERDI_TRY(op_add(plan, SHERDI_OP_EXCHANGE, "boundary", -1,
+                      sherdi_wire_all_gather(plan->world_size, control)));
+    for (size_t s = 0; s < plan->num_segments && plan->is_sliced; s++) {
+        const sherdi_segment *segment = &plan->segments[s];
+
+        if (segment->kind != SHERDI_SEGMENT_FROZEN && segment->is_resident) {
+            SHERDI_TRY(
+                op_add(plan, SHERDI_OP_PUBLISH, "boundary", (int)s,
+                       peers_bytes(plan, segment->slice_elems, plan->settings.compute_dtype)));
+        }
+    }
+    return SHERD_OK;
+}
+
+static void wire_count(sherdi_plan *plan)
+{
+    for (size_t i = 0; i < plan->num_ops; i++) {
+        const sherdi_plan_op *op = &plan->ops[i];
+
+        if (strcmp(op->phase, "boundary") == 0) {
+            plan->wire_boundary_bytes += op->sent_bytes;
+        } else if (strcmp(op->phase, "eval") != 0) {
+            plan->wire_micro_bytes += op->sent_bytes;
+        }
+    }
+}
+
+/* A unit that backward reaches several times reduces once, at its last place. */
+static void reduce_ops_keep_last(sherdi_plan *plan)
+{
+    size_t kept = 0;
+
+    for (size_t i = 0; i < plan->num_ops; i++) {
+        int is_repeated = 0;
+
+        for (size_t j = i + 1; j < plan->num_ops; j++) {
+            is_repeated |= plan->ops[i].kind != SHERDI_OP_GATHER &&
+                           plan->ops[i].kind == plan->ops[j].kind &&
+                           plan->ops[i].segment == plan->ops[j].segment;
+        }
+        if (!is_repeated) {
+            plan->ops[kept++] = plan->ops[i];
+        }
+    }
+    plan->num_ops = kept;
+}
+
+sherd_status sherdi_plan_schedule(sherdi_plan *plan, const sherdi_model *model)
+{
+    static const sherd_pass TRAIN[]   = {SHERD_FORWARD, SHERD_BACKWARD};
+    static const sherd_pass EVAL[]    = {SHERD_EVAL};
+    size_t                 *gather    = &plan->buffers[SHERDI_BUFFER_GATHER].bytes;
+    size_t                 *transient = &plan->buffers[SHERDI_BUFFER_TRANSIENT].bytes;
+
+    SHERDI_TRY(sequence_make(plan, model, &plan->train, TRAIN, 2));
+    SHERDI_TRY(sequence_make(plan, model, &plan->eval, EVAL, 1));
+    SHERDI_TRY(gathers_schedule(plan, model, &plan->train));
+    SHERDI_TRY(gathers_schedule(plan, model, &plan->eval));
+    SHERDI_TRY(transients_schedule(plan, model));
+    SHERDI_TRY(stays_pack(plan, plan->train.stays, plan->train.num_stays, gather));
+    SHERDI_TRY(stays_pack(plan, plan->eval.stays, plan->eval.num_stays, gather));
+    SHERDI_TRY(stays_pack(plan, plan->transients, plan->num_transients, transient));
+    pools_cover_single_units(plan);
+    SHERDI_TRY(gather_ops(plan, &plan->train));
+    SHERDI_TRY(reduce_ops(plan));
+    reduce_ops_keep_last(plan);
+    SHERDI_TRY(boundary_ops(plan));
+    SHERDI_TRY(gather_ops(plan, &plan->eval));
+    wire_count(plan);
+    return SHERD_OK;
+}

@@ -1,0 +1,76 @@
+/* Regions of a planned buffer. See pool.h. */
+#include "engine/pool.h"
+
+#include "engine/plan.h"
+
+sherd_status sherdi_pool_init(sherdi_pool *pool, sherdi_mem *mem, size_t num_units)
+{
+    pool->num_regions = num_units;
+    pool->regions = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, num_units, sizeof(*pool->regions));
+    return pool->regions == NULL ? SHERD_E_NOMEM : SHERD_OK;
+}
+
+void sherdi_pool_fini(sherdi_pool *pool)
+{
+    sherdi_free(pool->regions);
+    pool->regions = NULL;
+}
+
+static int region_overlaps(const sherdi_region *region, size_t offset, size_t bytes)
+{
+    return region->is_used && region->offset < offset + bytes &&
+           offset < region->offset + region->bytes;
+}
+
+/* The end of a pinned region in the way of [offset, offset + bytes); 0: the way is free. */
+static size_t pinned_end(const sherdi_pool *pool, size_t offset, size_t bytes)
+{
+    for (size_t u = 0; u < pool->num_regions; u++) {
+        const sherdi_region *region = &pool->regions[u];
+
+        if (region->is_pinned && region_overlaps(region, offset, bytes)) {
+            return region->offset + region->bytes;
+        }
+    }
+    return 0;
+}
+
+static size_t free_place(const sherdi_pool *pool, size_t bytes, size_t preferred)
+{
+    size_t offset = 0;
+    size_t end;
+
+    if (preferred != SHERDI_NO_OFFSET && preferred + bytes <= pool->len_bytes &&
+        pinned_end(pool, preferred, bytes) == 0) {
+        return preferred;
+    }
+    while ((end = pinned_end(pool, offset, bytes)) != 0) {
+        offset = end;
+    }
+    return offset + bytes <= pool->len_bytes ? offset : SHERDI_NO_OFFSET;
+}
+
+sherd_status sherdi_pool_place(sherdi_pool *pool, sherd_world *world, int unit, size_t bytes,
+                               size_t preferred)
+{
+    size_t offset = free_place(pool, bytes, preferred);
+
+    if (offset == SHERDI_NO_OFFSET) {
+        return sherdi_fail(SHERD_E_NOMEM,
+                           "%zu bytes do not fit beside the units held now in the planned %zu; "
+                           "release a unit before the next acquire, or list the order with "
+                           "sherd_pass_add and sherd_unit_reads",
+                           bytes, pool->len_bytes);
+    }
+    for (size_t u = 0; u < pool->num_regions; u++) {
+        sherdi_region *region = &pool->regions[u];
+
+        if (region_overlaps(region, offset, bytes)) {
+            SHERDI_TRY(sherdi_world_wait(world, region->ticket));
+            region->is_used = 0;
+        }
+    }
+    pool->regions[unit] =
+        (sherdi_region){.offset = offset, .bytes = bytes, .is_used = 1, .is_pinned = 1};
+    return SHERD_OK;
+}

@@ -1,0 +1,38 @@
+/* Stays in one planned buffer: at most one region per unit. The plan says where a unit
+ * should lie; off the plan the lowest place that evicts nothing held is taken. The choice
+ * depends only on the order of calls, so all ranks choose alike. */
+#ifndef SHERDI_ENGINE_POOL_H
+#define SHERDI_ENGINE_POOL_H
+
+#include "base/mem.h"
+#include "collectives/world.h"
+
+typedef struct sherdi_region {
+    size_t        offset, bytes;
+    int           is_used;   /* holds the unit's data, or will when the ticket is done */
+    int           is_pinned; /* must not be evicted */
+    sherdi_ticket ticket;    /* the transfer into or out of it; 0: none */
+} sherdi_region;
+
+typedef struct sherdi_pool {
+    unsigned char *base;
+    size_t         len_bytes;
+    sherdi_region *regions; /* by unit */
+    size_t         num_regions;
+} sherdi_pool;
+
+sherd_status sherdi_pool_init(sherdi_pool *pool, sherdi_mem *mem, size_t num_units);
+void         sherdi_pool_fini(sherdi_pool *pool);
+
+/** Gives `unit` a region of `bytes`, at `preferred` if nothing pinned is there (SHERDI_NO_OFFSET: no
+ *  preference). Evicts what is not pinned, waiting for its transfer. E_NOMEM: the pinned ones leave no
+ *  room. The region is used and pinned afterwards. */
+sherd_status sherdi_pool_place(sherdi_pool *pool, sherd_world *world, int unit, size_t bytes,
+                               size_t preferred);
+
+static inline sherdi_region *sherdi_pool_region(sherdi_pool *pool, int unit)
+{
+    return &pool->regions[unit];
+}
+
+#endif

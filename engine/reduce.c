@@ -1,0 +1,300 @@
+/* Gradients: where they are made, when a unit's is complete, how it is reduced and kept.
+ *
+ *   stage 0, 1   made whole in the gradient arena, reduced at the boundary; with several
+ *                micro-batches made in the transient pool and added to a whole accumulator
+ *   stage 2, 3   made in the transient pool, reduced to the slice at the last planned use
+ *
+ * `runs` of a unit counts the micro-batches of the window that brought a gradient: the first
+ * overwrites what the arena held, the others add. */
+#include "engine/engine_impl.h"
+
+static const sherdi_segment *gradient_segment(const sherd_engine *engine, int unit, int kind)
+{
+    int index = engine->plan->units[unit].segments[kind];
+
+    if (index < 0 || engine->plan->segments[index].grad_offset == SHERDI_NO_OFFSET) {
+        return NULL;
+    }
+    return &engine->plan->segments[index];
+}
+
+static int unit_has_gradient_segment(const sherd_engine *engine, int unit)
+{
+    for (int kind = 0; kind < SHERDI_SEGMENT_KINDS; kind++) {
+        if (gradient_segment(engine, unit, kind) != NULL) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+static unsigned char *arena_gradient(const sherd_engine *engine, const sherdi_segment *segment)
+{
+    return engine->buffers[SHERDI_BUFFER_GRADS] + segment->grad_offset;
+}
+
+unsigned char *sherdi_reduce_micro_gradient(sherd_engine *engine, const sherdi_segment *segment)
+{
+    const sherdi_region *region = sherdi_pool_region(&engine->transient_pool, segment->unit);
+
+    if (segment->grad_offset == SHERDI_NO_OFFSET) {
+        return NULL;
+    }
+    if (!engine->plan->has_transient) {
+        return arena_gradient(engine, segment);
+    }
+    return engine->transient_pool.base + region->offset + segment->transient_offset;
+}
+
+sherd_status sherdi_reduce_check_open(const sherd_engine *engine, int unit)
+{
+    if (!engine->units[unit].is_complete) {
+        return SHERD_OK;
+    }
+    return sherdi_fail(
+        SHERD_E_STATE,
+        "unit %s: its gradient was complete after the %d backward use(s) that the plan "
+        "knows; list every use with sherd_pass_add or sherd_unit_reads",
+        engine->model.units[unit].name, engine->plan->units[unit].backward_uses);
+}
+
+static size_t planned_offset(const sherd_engine *engine, int unit)
+{
+    for (size_t i = 0; i < engine->plan->num_transients; i++) {
+        if (engine->plan->transients[i].unit == unit) {
+            return engine->plan->transients[i].offset;
+        }
+    }
+    return SHERDI_NO_OFFSET;
+}
+
+static void bound_gradients_zero(sherd_engine *engine, int unit)
+{
+    const sherdi_model_unit *info = &engine->model.units[unit];
+
+    for (size_t i = 0; i < info->num_params; i++) {
+        const sherdi_model_param *param = &engine->model.params[info->params[i]];
+
+        if (param->bound_grad != NULL) {
+            engine->backend->kernels->zero(engine->backend, param->bound_grad,
+                                           param->elems *
+                                               sherd_dtype_bytes(engine->settings.compute_dtype));
+        }
+    }
+}
+
+sherd_status sherdi_reduce_begin(sherd_engine *engine, int unit)
+{
+    sherdi_unit_state      *state = &engine->units[unit];
+    const sherdi_plan_unit *info  = &engine->plan->units[unit];
+    size_t                  elem  = sherd_dtype_bytes(engine->settings.compute_dtype);
+
+    if (state->has_gradient || !unit_has_gradient_segment(engine, unit)) {
+        return SHERD_OK;
+    }
+    if (engine->plan->has_transient) {
+        SHERDI_TRY(sherdi_pool_place(&engine->transient_pool, engine->world, unit,
+                                     info->transient_bytes, planned_offset(engine, unit)));
+    }
+    for (int kind = 0; kind < SHERDI_SEGMENT_KINDS; kind++) {
+        const sherdi_segment *segment = gradient_segment(engine, unit, kind);
+
+        if (segment != NULL) {
+            engine->backend->kernels->zero(engine->backend,
+                                           sherdi_reduce_micro_gradient(engine, segment),
+                                           segment->padded_elems * elem);
+        }
+    }
+    bound_gradients_zero(engine, unit);
+    state->has_gradient = 1;
+    return SHERD_OK;
+}
+
+/* What the trainer left in its own memory, to the layout of the segment. */
+static void bound_gradients_take(sherd_engine *engine, int unit)
+{
+    const sherdi_model_unit *info = &engine->model.units[unit];
+    size_t                   elem = sherd_dtype_bytes(engine->settings.compute_dtype);
+
+    for (size_t i = 0; i < info->num_params; i++) {
+        const sherdi_model_param *param = &engine->model.params[info->params[i]];
+        const sherdi_plan_param  *place = &engine->plan->params[info->params[i]];
+
+        if (param->bound_grad != NULL) {
+            engine->backend->kernels->copy(
+                engine->backend,
+                sherdi_reduce_micro_gradient(engine, &engine->plan->segments[place->segment]) +
+                    place->offset_elems * elem,
+                param->bound_grad, param->elems * elem);
+        }
+    }
+}
+
+/* The gradient in the type that travels: where it is, or cast into the staging buffer, which
+ * the reduction before this one must have left. */
+static const void *wire_gradient(sherd_engine *engine, const sherdi_segment *segment,
+                                 const void *gradient, sherd_dtype made_in)
+{
+    sherd_dtype wire = engine->plan->wire_dtype;
+
+    if (wire == made_in) {
+        return gradient;
+    }
+    engine->backend->kernels->cast(engine->backend, engine->buffers[SHERDI_BUFFER_STAGING], wire,
+                                   gradient, made_in, segment->padded_elems);
+    return engine->buffers[SHERDI_BUFFER_STAGING];
+}
+
+static sherdi_reduction_args reduction_of(const sherd_engine *engine, const sherdi_segment *segment,
+                                          const void *send, void *recv)
+{
+    return (sherdi_reduction_args){
+        .send        = send,
+        .recv        = recv,
+        .slice_elems = segment->slice_elems,
+        .send_dtype  = engine->plan->wire_dtype,
+        .comm_dtype  = engine->settings.comm_dtype,
+        .recv_dtype  = engine->plan->grad_dtype,
+        .scale       = (float)(1.0 / engine->world_size),
+    };
+}
+
+/* Stages 2 and 3: the slice of the sum over the ranks, added to what the window has. */
+static sherd_status segment_scatter(sherd_engine *engine, const sherdi_segment *segment)
+{
+    sherdi_region *region  = sherdi_pool_region(&engine->transient_pool, segment->unit);
+    sherd_dtype    made_in = engine->settings.compute_dtype;
+    const void    *send =
+        wire_gradient(engine, segment, sherdi_reduce_micro_gradient(engine, segment), made_in);
+    sherdi_reduction_args args =
+        reduction_of(engine, segment, send, arena_gradient(engine, segment));
+
+    args.accumulate = engine->units[segment->unit].runs > 0;
+    if (engine->plan->wire_dtype != made_in) {
+        return sherdi_world_reduce_scatter(engine->world, &args, NULL); /* staging is free after */
+    }
+    return sherdi_world_reduce_scatter(engine->world, &args, &region->ticket);
+}
+
+/* Stages 0 and 1 with an accumulator: local, the wire comes at the boundary. */
+static void segment_accumulate(sherd_engine *engine, const sherdi_segment *segment)
+{
+    const sherdi_kernel_ops *kernels  = engine->backend->kernels;
+    void                    *sum      = arena_gradient(engine, segment);
+    const void              *gradient = sherdi_reduce_micro_gradient(engine, segment);
+
+    if (engine->units[segment->unit].runs == 0) {
+        kernels->cast(engine->backend, sum, engine->plan->grad_dtype, gradient,
+                      engine->settings.compute_dtype, segment->padded_elems);
+    } else {
+        kernels->accumulate(engine->backend, sum, engine->plan->grad_dtype, gradient,
+                            engine->settings.compute_dtype, segment->padded_elems);
+    }
+}
+
+sherd_status sherdi_reduce_complete(sherd_engine *engine, int unit)
+{
+    sherdi_unit_state *state = &engine->units[unit];
+
+    bound_gradients_take(engine, unit);
+    for (int kind = 0; kind < SHERDI_SEGMENT_KINDS; kind++) {
+        const sherdi_segment *segment = gradient_segment(engine, unit, kind);
+
+        if (segment == NULL) {
+            continue;
+        }
+        if (engine->settings.stage >= 2) {
+            SHERDI_TRY(segment_scatter(engine, segment));
+        } else if (engine->plan->has_accumulator) {
+            segment_accumulate(engine, segment);
+        }
+    }
+    if (engine->plan->has_transient) {
+        sherdi_region *region = sherdi_pool_region(&engine->transient_pool, unit);
+
+        region->is_pinned = 0; /* free once its reduction is over; placing waits for that */
+    }
+    state->has_gradient = 0;
+    state->is_complete  = 1;
+    state->runs++;
+    return SHERD_OK;
+}
+
+sherd_status sherdi_reduce_end_micro_batch(sherd_engine *engine)
+{
+    const sherdi_sequence *train = &engine->plan->train;
+
+    for (size_t p = 0; p < train->num_steps; p++) {
+        if (train->steps[p].pass == SHERD_BACKWARD &&
+            engine->units[train->steps[p].unit].has_gradient) {
+            SHERDI_TRY(sherdi_reduce_complete(engine, train->steps[p].unit));
+        }
+    }
+    for (size_t u = 0; u < engine->plan->num_units; u++) { /* units that no pass lists */
+        if (engine->units[u].has_gradient) {
+            SHERDI_TRY(sherdi_reduce_complete(engine, (int)u));
+        }
+        engine->units[u].is_complete = 0;
+        engine->units[u].uses_left   = engine->plan->units[u].backward_uses;
+    }
+    return SHERD_OK;
+}
+
+/* Stages 0 and 1 at the boundary: the whole gradient, or the sum of a window, over the ranks. */
+static sherd_status segment_reduce_late(sherd_engine *engine, const sherdi_segment *segment)
+{
+    const sherdi_plan    *plan     = engine->plan;
+    unsigned char        *gradient = arena_gradient(engine, segment);
+    const void           *send     = wire_gradient(engine, segment, gradient, plan->grad_dtype);
+    size_t                own      = (size_t)engine->rank * segment->slice_elems;
+    sherdi_reduction_args args;
+
+    if (engine->settings.stage == 1) {
+        args = reduction_of(engine, segment, send,
+                            gradient + own * sherd_dtype_bytes(plan->grad_dtype));
+        return sherdi_world_reduce_scatter(engine->world, &args, NULL);
+    }
+    args            = reduction_of(engine, segment, send, (void *)(uintptr_t)send);
+    args.recv_dtype = plan->wire_dtype;
+    SHERDI_TRY(sherdi_world_all_reduce(engine->world, &args, NULL));
+    if (send != gradient) {
+        engine->backend->kernels->cast(engine->backend, gradient, plan->grad_dtype, send,
+                                       plan->wire_dtype, segment->padded_elems);
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherdi_reduce_end_window(sherd_engine *engine)
+{
+    const sherdi_plan *plan = engine->plan;
+
+    for (size_t s = 0; s < plan->num_segments; s++) {
+        const sherdi_segment *segment = &plan->segments[s];
+        size_t elems = plan->settings.stage >= 2 ? segment->slice_elems : segment->padded_elems;
+
+        if (segment->grad_offset == SHERDI_NO_OFFSET) {
+            continue;
+        }
+        if (engine->units[segment->unit].runs == 0) { /* the ranks agree on that: agree.c */
+            engine->backend->kernels->zero(engine->backend, arena_gradient(engine, segment),
+                                           elems * sherd_dtype_bytes(plan->grad_dtype));
+        } else if (plan->settings.stage < 2) {
+            SHERDI_TRY(segment_reduce_late(engine, segment));
+        }
+    }
+    for (size_t u = 0; u < plan->num_units; u++) {
+        sherdi_region *region = sherdi_pool_region(&engine->transient_pool, (int)u);
+
+        SHERDI_TRY(sherdi_world_wait(engine->world, region->ticket));
+    }
+    return SHERD_OK;
+}
+
+void sherdi_reduce_reset_window(sherd_engine *engine)
+{
+    for (size_t u = 0; u < engine->plan->num_units; u++) {
+        engine->units[u].runs = 0;
+    }
+    engine->micro_seen = 0;
+    engine->is_closing = 0;
+}

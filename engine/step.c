@@ -1,0 +1,427 @@
+/* The step: prepare (what the ranks saw, reduce, norm) and apply (update, publish).
+ *
+ * A boundary meets three times: agree (the same units ran everywhere), norm, publish (the
+ * fingerprint; also the promise that every rank has written its slices, after which peers
+ * read them without meeting again). */
+#include "engine/engine_impl.h"
+
+#include <math.h>
+#include <string.h>
+
+/* Torch's and DeepSpeed's guard in the clip coefficient. */
+#define CLIP_EPSILON 1e-6
+
+static int window_is_over(const sherd_engine *engine)
+{
+    return engine->is_closing || engine->micro_seen >= engine->settings.accumulation;
+}
+
+static void report_fill(const sherd_engine *engine, sherd_step_report *out)
+{
+    size_t struct_size;
+
+    if (out == NULL) {
+        return;
+    }
+    struct_size = out->struct_size;
+    if (struct_size == 0 || struct_size > sizeof(*out)) {
+        struct_size = sizeof(*out);
+    }
+    memcpy(out, &engine->report, struct_size);
+    out->struct_size = struct_size;
+}
+
+static sherd_status nothing_is_held(const sherd_engine *engine)
+{
+    for (size_t u = 0; u < engine->plan->num_units; u++) {
+        if (engine->units[u].held > 0) {
+            return sherdi_fail(SHERD_E_STATE,
+                               "unit %s is still acquired; release every unit before the step",
+                               engine->model.units[u].name);
+        }
+    }
+    return SHERD_OK;
+}
+
+/* Sum of squares of the whole model's gradient, the same bits on every rank and layout. */
+static sherd_status norm_measure(sherd_engine *engine, double *sumsq_out)
+{
+    const sherdi_plan *plan = engine->plan;
+    size_t             elem = sherd_dtype_bytes(plan->grad_dtype);
+    sherdi_norm_acc    own;
+
+    memset(&own, 0, sizeof(own));
+    for (size_t s = 0; s < plan->num_segments; s++) {
+        const sherdi_segment *segment = &plan->segments[s];
+        size_t                first;
+        size_t                owned;
+
+        if (segment->grad_offset == SHERDI_NO_OFFSET) {
+            continue;
+        }
+        owned = sherdi_plan_owned(plan, segment, &first);
+        first = plan->settings.stage >= 2 ? 0 : first;
+        engine->backend->kernels->sumsq(engine->backend,
+                                        engine->buffers[SHERDI_BUFFER_GRADS] +
+                                            segment->grad_offset + first * elem,
+                                        plan->grad_dtype, owned, &own);
+    }
+    sherdi_norm_normalise(&own);
+    SHERDI_TRY(sherdi_world_exchange(engine->world, &own, engine->norm_all, sizeof(own)));
+    for (int r = 0; plan->is_sliced && r < engine->world_size; r++) {
+        if (r != engine->rank) {
+            sherdi_norm_merge(&own, &engine->norm_all[r]);
+        }
+    }
+    *sumsq_out = sherdi_norm_value(&own);
+    return SHERD_OK;
+}
+
+static sherd_status boundary_prepare(sherd_engine *engine)
+{
+    sherd_step_report *report = &engine->report;
+    double             unscale;
+
+    SHERDI_TRY(sherdi_agree_runs(engine));
+    SHERDI_TRY(sherdi_reduce_end_window(engine));
+    SHERDI_TRY(norm_measure(engine, &engine->sumsq));
+    SHERDI_TRY(sherdi_gather_forget(engine));
+
+    unscale                  = 1 / (engine->scaler.scale * engine->micro_seen);
+    report->is_boundary      = 1;
+    report->has_overflow     = !isfinite(engine->sumsq);
+    report->grad_norm        = sqrt(engine->sumsq) * unscale;
+    report->grad_sumsq       = report->grad_norm * report->grad_norm;
+    report->clip_coefficient = 1;
+    engine->phase            = SHERDI_PHASE_PREPARED;
+    return SHERD_OK;
+}
+
+static sherd_status step_prepare(sherd_engine *engine)
+{
+    sherd_step_report *report = &engine->report;
+
+    SHERDI_TRY(nothing_is_held(engine));
+    SHERDI_TRY(sherdi_reduce_end_micro_batch(engine));
+    engine->micro_seen++;
+    engine->micro_step++;
+    engine->train.next = 0;
+
+    *report = (sherd_step_report){
+        .struct_size   = sizeof(*report),
+        .micro_step    = engine->micro_step,
+        .step          = engine->step,
+        .skipped_steps = engine->skipped_steps,
+        .loss_scale    = engine->scaler.scale,
+        .lr = sherdi_optimizer_group_lr(engine, NULL, SHERD_GROUP_DEFAULT, engine->step + 1),
+    };
+    return window_is_over(engine) ? boundary_prepare(engine) : SHERD_OK;
+}
+
+/* ------------------------------------------------------------------ apply -- */
+
+/* Where the update writes the compute type of a block; NULL when the master is the parameter. */
+static void *block_param(sherd_engine *engine, const sherdi_segment *segment,
+                         const sherdi_block *block)
+{
+    size_t elem = sherd_dtype_bytes(engine->settings.compute_dtype);
+    size_t first;
+
+    (void)sherdi_plan_owned(engine->plan, segment, &first);
+    if (segment->is_bound) {
+        return engine->buffers[SHERDI_BUFFER_STAGING] + (first + block->offset_elems) * elem;
+    }
+    if (!segment->has_master) {
+        return NULL;
+    }
+    first = segment->is_resident ? first : 0;
+    return engine->buffers[SHERDI_BUFFER_PARAMS] + segment->param_offset +
+           (first + block->offset_elems) * elem;
+}
+
+static void block_update(sherd_engine *engine, const sherdi_segment *segment,
+                         const sherdi_block *block, uint64_t *fingerprint)
+{
+    const sherdi_plan *plan    = engine->plan;
+    float             *moments = sherdi_block_moments(engine, block);
+    size_t             first;
+    sherdi_adam_args   args;
+
+    (void)sherdi_plan_owned(plan, segment, &first);
+    first = plan->settings.stage >= 2 ? 0 : first;
+    args  = (sherdi_adam_args){
+         .spans     = &plan->spans[block->first_span],
+         .num_spans = block->num_spans,
+         .coeffs    = engine->coeffs,
+         .grad      = engine->buffers[SHERDI_BUFFER_GRADS] + segment->grad_offset +
+                 (first + block->offset_elems) * sherd_dtype_bytes(plan->grad_dtype),
+         .grad_dtype  = plan->grad_dtype,
+         .master      = sherdi_block_master(engine, block),
+         .m           = moments,
+         .v           = moments + block->elems,
+         .param       = block_param(engine, segment, block),
+         .param_dtype = engine->settings.compute_dtype,
+         .fingerprint = fingerprint,
+    };
+    engine->backend->kernels->adam(engine->backend, &args);
+}
+
+/* New values of bound parameters: gathered in the staging buffer, then copied to the trainer. */
+static sherd_status bound_publish(sherd_engine *engine, size_t s)
+{
+    const sherdi_segment    *segment = &engine->plan->segments[s];
+    const sherdi_model_unit *unit    = &engine->model.units[segment->unit];
+    size_t                   elem    = sherd_dtype_bytes(engine->settings.compute_dtype);
+    unsigned char           *staging = engine->buffers[SHERDI_BUFFER_STAGING];
+    sherdi_all_gather_args   args    = {
+             .send        = staging + (size_t)engine->rank * segment->slice_elems * elem,
+             .recv        = staging,
+             .slice_bytes = segment->slice_elems * elem,
+    };
+
+    if (engine->plan->is_sliced) {
+        SHERDI_TRY(sherdi_world_all_gather(engine->world, &args, NULL));
+    }
+    for (size_t i = 0; i < unit->num_params; i++) {
+        const sherdi_plan_param  *place = &engine->plan->params[unit->params[i]];
+        const sherdi_model_param *param = &engine->model.params[unit->params[i]];
+
+        if (place->segment == (int)s) {
+            engine->backend->kernels->copy(engine->backend, param->bound_data,
+                                           staging + place->offset_elems * elem,
+                                           param->elems * elem);
+        }
+    }
+    return SHERD_OK;
+}
+
+/* Slices of whole parameters go to all: without meeting, since the exchange of the fingerprint
+ * has promised that they are written. The next acquire of the unit waits. */
+static sherd_status resident_publish(sherd_engine *engine)
+{
+    size_t elem = sherd_dtype_bytes(engine->settings.compute_dtype);
+
+    for (size_t s = 0; s < engine->plan->num_segments && engine->plan->is_sliced; s++) {
+        const sherdi_segment  *segment = &engine->plan->segments[s];
+        sherdi_all_gather_args args;
+        unsigned char         *whole;
+
+        if (segment->kind == SHERDI_SEGMENT_FROZEN || !segment->is_resident || segment->is_bound) {
+            continue;
+        }
+        whole = engine->buffers[SHERDI_BUFFER_PARAMS] + segment->param_offset;
+        args  = (sherdi_all_gather_args){
+             .send        = whole + (size_t)engine->rank * segment->slice_elems * elem,
+             .recv        = whole,
+             .slice_bytes = segment->slice_elems * elem,
+             .flags       = SHERDI_COLL_STABLE,
+        };
+        SHERDI_TRY(sherdi_world_all_gather(engine->world, &args, &engine->publish_tickets[s]));
+    }
+    return SHERD_OK;
+}
+
+static sherd_status fingerprint_exchange(sherd_engine *engine, uint64_t own, uint64_t *out)
+{
+    sherdi_publish_message mine = {.fingerprint = own};
+
+    SHERDI_TRY(sherdi_world_exchange(engine->world, &mine, engine->publish_all, sizeof(mine)));
+    *out = engine->frozen_fingerprint;
+    if (!engine->plan->is_sliced) {
+        *out += own;
+        return SHERD_OK;
+    }
+    for (int r = 0; r < engine->world_size; r++) {
+        *out += engine->publish_all[r].fingerprint;
+    }
+    return SHERD_OK;
+}
+
+static sherd_status update_and_publish(sherd_engine *engine)
+{
+    const sherdi_plan *plan = engine->plan;
+    uint64_t           own  = 0;
+
+    for (size_t s = 0; s < plan->num_segments; s++) {
+        const sherdi_segment *segment = &plan->segments[s];
+
+        for (size_t b = 0; b < segment->num_blocks; b++) {
+            block_update(engine, segment, &plan->blocks[segment->first_block + b], &own);
+        }
+        if (segment->is_bound && segment->kind != SHERDI_SEGMENT_FROZEN) {
+            SHERDI_TRY(bound_publish(engine, s));
+        }
+    }
+    SHERDI_TRY(fingerprint_exchange(engine, own, &engine->report.fingerprint));
+    return resident_publish(engine);
+}
+
+/* What the gradients are multiplied by to clip them: Pascanu et al. 2013, with torch's guard. */
+static double clip_coefficient(const sherd_engine *engine, const sherd_step_params *params)
+{
+    double norm = engine->report.grad_norm;
+    double coefficient;
+
+    if (params != NULL && !isnan(params->clip_coefficient)) {
+        return params->clip_coefficient;
+    }
+    if (params != NULL && !isnan(params->grad_norm)) {
+        norm = params->grad_norm;
+    }
+    if (engine->settings.gradient_clipping == 0) {
+        return 1;
+    }
+    coefficient = engine->settings.gradient_clipping / (norm + CLIP_EPSILON);
+    return coefficient < 1 ? coefficient : 1;
+}
+
+static sherd_status apply_skip(sherd_engine *engine)
+{
+    sherd_status status;
+
+    engine->skipped_steps++;
+    engine->report.has_overflow  = 1;
+    engine->report.skipped_steps = engine->skipped_steps;
+    sherdi_reduce_reset_window(engine);
+    engine->phase = SHERDI_PHASE_RUNNING;
+    status        = fingerprint_exchange(engine, sherdi_fill_own_fingerprint(engine),
+                                         &engine->report.fingerprint);
+    if (status != SHERD_OK) {
+        return status;
+    }
+    return sherdi_scaler_update(&engine->scaler, 1);
+}
+
+static sherd_status step_apply(sherd_engine *engine, const sherd_step_params *params)
+{
+    sherd_step_report *report    = &engine->report;
+    int                overflows = (params != NULL && params->overflow) ||
+                    (report->has_overflow && engine->settings.check_overflow);
+    double       unscale = 1 / (engine->scaler.scale * engine->micro_seen);
+    sherd_status status;
+
+    if (overflows) {
+        return apply_skip(engine);
+    }
+    report->clip_coefficient = clip_coefficient(engine, params);
+    report->lr = sherdi_optimizer_group_lr(engine, params, SHERD_GROUP_DEFAULT, engine->step + 1);
+    sherdi_optimizer_coeffs(engine, params, report->clip_coefficient * unscale, engine->step + 1,
+                            engine->coeffs);
+    status = update_and_publish(engine);
+    if (status != SHERD_OK) {
+        sherdi_engine_poison(engine, status);
+        return status;
+    }
+    engine->step++;
+    report->step        = engine->step;
+    report->was_updated = 1;
+    sherdi_reduce_reset_window(engine);
+    engine->phase = SHERDI_PHASE_RUNNING;
+    return sherdi_scaler_update(&engine->scaler, 0);
+}
+
+/* ----------------------------------------------------------- public calls -- */
+
+static sherd_status phase_check(const sherd_engine *engine, sherdi_phase wanted)
+{
+    SHERDI_TRY(sherdi_engine_check_alive(engine));
+    if (engine->phase == wanted) {
+        return SHERD_OK;
+    }
+    switch (engine->phase) {
+    case SHERDI_PHASE_OPEN:
+        return sherdi_fail(SHERD_E_STATE, "the engine is not sealed; call sherd_engine_seal first");
+    case SHERDI_PHASE_SEALED:
+        return sherdi_fail(SHERD_E_STATE,
+                           "no unit was acquired yet; a step follows a backward pass");
+    case SHERDI_PHASE_RUNNING:
+        return sherdi_fail(SHERD_E_STATE,
+                           "nothing is prepared; sherd_step_prepare comes first, and "
+                           "only its boundary is applied or discarded");
+    case SHERDI_PHASE_PREPARED:
+        break;
+    }
+    return sherdi_fail(SHERD_E_STATE, "a step is prepared; call sherd_step_apply or "
+                                      "sherd_step_discard first");
+}
+
+static sherd_status prepare_guarded(sherd_engine *engine)
+{
+    sherd_status status;
+
+    sherdi_mem_forbid_begin();
+    status = step_prepare(engine);
+    sherdi_mem_forbid_end();
+    return status;
+}
+
+static sherd_status apply_guarded(sherd_engine *engine, const sherd_step_params *params)
+{
+    sherd_status status;
+
+    sherdi_mem_forbid_begin();
+    status = step_apply(engine, params);
+    sherdi_mem_forbid_end();
+    return status;
+}
+
+sherd_status sherd_step(sherd_engine *engine, sherd_step_report *out)
+{
+    SHERDI_TRY(phase_check(engine, SHERDI_PHASE_RUNNING));
+    SHERDI_TRY(prepare_guarded(engine));
+    if (engine->phase == SHERDI_PHASE_PREPARED) {
+        SHERDI_TRY(apply_guarded(engine, NULL));
+    }
+    report_fill(engine, out);
+    return SHERD_OK;
+}
+
+sherd_status sherd_step_prepare(sherd_engine *engine, sherd_step_report *out)
+{
+    SHERDI_TRY(phase_check(engine, SHERDI_PHASE_RUNNING));
+    SHERDI_TRY(prepare_guarded(engine));
+    report_fill(engine, out);
+    return SHERD_OK;
+}
+
+sherd_status sherd_step_apply(sherd_engine *engine, const sherd_step_params *params)
+{
+    SHERDI_TRY(phase_check(engine, SHERDI_PHASE_PREPARED));
+    return apply_guarded(engine, params);
+}
+
+sherd_status sherd_step_discard(sherd_engine *engine)
+{
+    SHERDI_TRY(phase_check(engine, SHERDI_PHASE_PREPARED));
+    sherdi_reduce_reset_window(engine);
+    engine->phase = SHERDI_PHASE_RUNNING;
+    return SHERD_OK;
+}
+
+sherd_status sherd_step_wait(sherd_engine *engine, sherd_step_report *out)
+{
+    SHERDI_TRY(sherdi_engine_check_alive(engine));
+    SHERDI_TRY(sherdi_world_status(engine->world));
+    report_fill(engine, out);
+    return SHERD_OK;
+}
+
+sherd_status sherd_step_close_window(sherd_engine *engine)
+{
+    SHERDI_TRY(phase_check(engine, SHERDI_PHASE_RUNNING));
+    engine->is_closing = 1;
+    return SHERD_OK;
+}
+
+sherd_status sherd_step_undo(sherd_engine *engine)
+{
+    SHERDI_TRY(sherdi_engine_check_alive(engine));
+    return sherdi_fail(SHERD_E_NOTSUP,
+                       "no spare generation of the state exists: it rests in memory, "
+                       "where updates are made in place");
+}
+
+float sherd_loss_scale(const sherd_engine *engine)
+{
+    return engine == NULL ? 1 : (float)engine->scaler.scale;
+}

@@ -1,0 +1,186 @@
+/* The engine against the same training written plainly, bit for bit: stages, ranks,
+ * accumulation, types, tiers of settings that must not matter. */
+#include "tests/engine/toy.h"
+#include "tests/lib/check.h"
+
+#include "kernels/formulas.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static void expect_reference(int world_size, const toy_options *options)
+{
+    toy_result want = {0};
+    toy_result got  = {0};
+
+    toy_reference(world_size, options, &want);
+    toy_train_threads(world_size, options, &got);
+    if (want.fingerprint != got.fingerprint ||
+        memcmp(want.grad_norm, got.grad_norm, sizeof(want.grad_norm)) != 0) {
+        test_fail(
+            __FILE__, __LINE__,
+            "stage %d, %d ranks, accumulation %d, %s: fingerprint %016llx, norms %.17g %.17g; "
+            "the plain training has %016llx, %.17g %.17g",
+            options->stage, world_size, options->accumulation, sherd_dtype_name(options->dtype),
+            (unsigned long long)got.fingerprint, got.grad_norm[0], got.grad_norm[1],
+            (unsigned long long)want.fingerprint, want.grad_norm[0], want.grad_norm[1]);
+    }
+}
+
+/* Every stage on these ranks, one micro-batch per step and three. */
+static void expect_reference_everywhere(toy_options options)
+{
+    static const int RANKS[] = {1, 2, 3, 4, 7, 8};
+
+    for (size_t r = 0; r < sizeof(RANKS) / sizeof(RANKS[0]); r++) {
+        for (options.stage = 0; options.stage <= 3; options.stage++) {
+            for (options.accumulation = 1; options.accumulation <= 3; options.accumulation += 2) {
+                if (options.is_bound && options.stage == 3) {
+                    continue;
+                }
+                expect_reference(RANKS[r], &options);
+            }
+        }
+    }
+}
+
+static void train_fp32_equals_unsharded(void)
+{
+    expect_reference_everywhere((toy_options){.dtype = SHERD_F32, .clip = 1});
+}
+
+static void train_bf16_equals_unsharded(void)
+{
+    expect_reference_everywhere((toy_options){.dtype = SHERD_BF16, .clip = 1});
+}
+
+static void train_fp16_equals_unsharded(void)
+{
+    expect_reference_everywhere((toy_options){.dtype = SHERD_F16, .clip = 1});
+}
+
+static void train_without_clipping_equals_unsharded(void)
+{
+    expect_reference_everywhere((toy_options){.dtype = SHERD_BF16, .clip = 0});
+}
+
+static void train_small_blocks_equals_unsharded(void)
+{
+    expect_reference_everywhere(
+        (toy_options){.dtype = SHERD_BF16, .clip = 1, .zero_extra = ", \"sub_group_size\": 64"});
+}
+
+static void train_without_prefetch_equals_unsharded(void)
+{
+    expect_reference_everywhere((toy_options){
+        .dtype      = SHERD_F32,
+        .clip       = 1,
+        .zero_extra = ", \"stage3_prefetch_bucket_size\": 0, \"overlap_comm\": false"});
+}
+
+static void train_overlapped_equals_unsharded(void)
+{
+    expect_reference_everywhere(
+        (toy_options){.dtype = SHERD_BF16, .clip = 1, .zero_extra = ", \"overlap_comm\": true"});
+}
+
+static void train_no_persistent_equals_unsharded(void)
+{
+    /* the key is in the toy's file already: a later program's word wins */
+    expect_reference_everywhere((toy_options){
+        .dtype = SHERD_BF16, .clip = 1, .zero_extra = ", \"stage3_max_reuse_distance\": 1e9"});
+}
+
+static void train_bound_equals_unsharded(void)
+{
+    expect_reference_everywhere((toy_options){.dtype = SHERD_BF16, .clip = 1, .is_bound = 1});
+    expect_reference_everywhere((toy_options){.dtype = SHERD_F32, .clip = 1, .is_bound = 1});
+}
+
+static void train_off_plan_equals_unsharded(void)
+{
+    expect_reference_everywhere((toy_options){.dtype = SHERD_BF16, .clip = 1, .is_off_plan = 1});
+}
+
+static void train_with_eval_equals_unsharded(void)
+{
+    expect_reference_everywhere((toy_options){.dtype = SHERD_BF16, .clip = 1, .has_eval = 1});
+}
+
+static void train_with_recomputation_equals_unsharded(void)
+{
+    expect_reference_everywhere((toy_options){.dtype = SHERD_BF16, .clip = 1, .has_recompute = 1});
+}
+
+static void train_short_last_window_equals_unsharded(void)
+{
+    expect_reference_everywhere((toy_options){.dtype = SHERD_BF16, .clip = 1, .short_window = 1});
+}
+
+static void train_unused_unit_equals_unsharded(void)
+{
+    expect_reference_everywhere((toy_options){.dtype = SHERD_BF16, .clip = 1, .skips_unit = 1});
+}
+
+static void train_one_micro_batch_agrees_over_stages(void)
+{
+    for (int world_size = 1; world_size <= 4; world_size++) {
+        uint64_t first = 0;
+
+        for (int stage = 0; stage <= 3; stage++) {
+            toy_options options = {
+                .stage = stage, .accumulation = 1, .dtype = SHERD_BF16, .clip = 1};
+            toy_result result = {0};
+
+            toy_train_threads(world_size, &options, &result);
+            first = stage == 0 ? result.fingerprint : first;
+            CHECK_INT(first, result.fingerprint);
+        }
+    }
+}
+
+static void memory_held_equals_planned(void)
+{
+    static const int RANKS[] = {1, 2, 3, 4, 7, 8};
+
+    for (size_t r = 0; r < sizeof(RANKS) / sizeof(RANKS[0]); r++) {
+        for (int stage = 0; stage <= 3; stage++) {
+            for (int accumulation = 1; accumulation <= 2; accumulation++) {
+                toy_options options = {
+                    .stage = stage, .accumulation = accumulation, .dtype = SHERD_BF16, .clip = 1};
+                toy_result result = {0};
+
+                toy_train_threads(RANKS[r], &options, &result);
+                CHECK_INT(result.memory.params_planned, result.memory.params_held);
+                CHECK_INT(result.memory.grads_planned, result.memory.grads_held);
+                CHECK_INT(result.memory.state_planned, result.memory.state_held);
+                CHECK_INT(result.memory.gather_planned, result.memory.gather_held);
+                CHECK_INT(result.memory.transient_planned, result.memory.transient_held);
+                CHECK_INT(result.memory.staging_planned, result.memory.staging_held);
+                CHECK_INT(result.memory.total_planned, result.memory.total_held);
+                CHECK(result.memory.total_held > 0);
+            }
+        }
+    }
+}
+
+static const test_case CASES[] = {
+    CASE(train_fp32_equals_unsharded),
+    CASE(train_bf16_equals_unsharded),
+    CASE(train_fp16_equals_unsharded),
+    CASE(train_without_clipping_equals_unsharded),
+    CASE(train_small_blocks_equals_unsharded),
+    CASE(train_without_prefetch_equals_unsharded),
+    CASE(train_overlapped_equals_unsharded),
+    CASE(train_no_persistent_equals_unsharded),
+    CASE(train_bound_equals_unsharded),
+    CASE(train_off_plan_equals_unsharded),
+    CASE(train_with_eval_equals_unsharded),
+    CASE(train_with_recomputation_equals_unsharded),
+    CASE(train_short_last_window_equals_unsharded),
+    CASE(train_unused_unit_equals_unsharded),
+    CASE(train_one_micro_batch_agrees_over_stages),
+    CASE(memory_held_equals_planned),
+};
+
+RUN_MAIN(CASES)

@@ -1,0 +1,509 @@
+/* The toy trainer and its unsharded twin. See toy.h. */
+#include "tests/engine/toy.h"
+
+#include "kernels/formulas.h"
+#include "tests/lib/check.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct toy_param {
+    const char *name;
+    int         unit;
+    int         ndim;
+    size_t      shape[2];
+    int         is_frozen;
+    int         group;
+} toy_param;
+
+/* Unit 3 (the head) reads the embedding: tied. The sizes miss every round number. */
+static const toy_param PARAMS[TOY_PARAMS] = {
+    {"embed", 0, 2, {37, 11}, 0, 0},    {"layer1.w", 1, 2, {29, 31}, 0, 0},
+    {"layer1.b", 1, 1, {29, 0}, 0, 1},  {"layer1.fixed", 1, 2, {13, 17}, 1, 0},
+    {"layer2.w", 2, 2, {67, 5}, 0, 0},  {"layer2.scale", 2, 0, {0, 0}, 0, 1},
+    {"layer2.one", 2, 1, {1, 0}, 0, 0}, {"head.w", 3, 2, {3, 129}, 0, 0},
+    {"head.b", 3, 1, {3, 0}, 0, 1},
+};
+
+static const char *const UNITS[TOY_UNITS] = {"embedding", "layer1", "layer2", "head"};
+
+static size_t param_elems(const toy_param *param)
+{
+    size_t elems = 1;
+
+    for (int i = 0; i < param->ndim; i++) {
+        elems *= param->shape[i];
+    }
+    return elems;
+}
+
+static float noise(uint64_t stream, uint64_t index)
+{
+    uint64_t state = stream * 0x100000001b3u + index;
+
+    return test_random_float(&state);
+}
+
+/* Gradient of micro-batch n (times the loss scale): depends on the weight, so that a wrong weight
+ * anywhere shows in every later step. */
+static float micro_gradient(int64_t n, size_t param, size_t index, float weight, float loss_scale)
+{
+    float g = noise(1000 + (uint64_t)n * TOY_PARAMS + param, index) + 0.25f * weight;
+
+    return g * loss_scale;
+}
+
+sherd_status toy_fill(void *ctx, size_t first_elem, size_t count_elems, float *out)
+{
+    size_t param = (size_t)(uintptr_t)ctx;
+
+    for (size_t i = 0; i < count_elems; i++) {
+        out[i] = noise(param, first_elem + i);
+    }
+    return SHERD_OK;
+}
+
+const char *toy_json(const toy_options *options)
+{
+    static _Thread_local char json[2048];
+    const char *precision = options->dtype == SHERD_BF16 ? ", \"bf16\": {\"enabled\": true}"
+                            : options->dtype == SHERD_F16
+                                ? ", \"fp16\": {\"enabled\": true, \"initial_scale_power\": 6}"
+                                : "";
+
+    (void)snprintf(
+        json, sizeof(json),
+        "{\"train_micro_batch_size_per_gpu\": 1, \"gradient_accumulation_steps\": %d,"
+        "\"gradient_clipping\": %g, \"optimizer\": {\"type\": \"AdamW\", \"params\": {"
+        "\"lr\": 0.01, \"betas\": [0.9, 0.95], \"eps\": 1e-8, \"weight_decay\": 0.1}},"
+        "\"zero_optimization\": {\"stage\": %d, \"stage3_param_persistence_threshold\": 4%s}"
+        "%s%s}",
+        options->accumulation, options->clip, options->stage,
+        options->zero_extra == NULL ? "" : options->zero_extra, precision,
+        options->top_extra == NULL ? "" : options->top_extra);
+    return json;
+}
+
+void toy_declare(sherd_engine *engine, sherd_unit *units, sherd_param *params)
+{
+    sherd_group_params group;
+    sherd_group        bias_group;
+
+    sherd_group_params_init(&group);
+    group.name         = "no decay";
+    group.weight_decay = 0;
+    group.lr           = 0.02;
+    CHECK_OK(sherd_group_add(engine, &group, &bias_group));
+    CHECK_INT(1, bias_group);
+    for (int u = 0; u < TOY_UNITS; u++) {
+        sherd_unit_params unit;
+
+        sherd_unit_params_init(&unit);
+        unit.name = UNITS[u];
+        CHECK_OK(sherd_unit_add(engine, &unit, &units[u]));
+    }
+    for (int p = 0; p < TOY_PARAMS; p++) {
+        sherd_param_params param;
+
+        sherd_param_params_init(&param);
+        param.name   = PARAMS[p].name;
+        param.ndim   = PARAMS[p].ndim;
+        param.group  = PARAMS[p].group;
+        param.frozen = PARAMS[p].is_frozen;
+        memcpy(param.shape, PARAMS[p].shape, sizeof(PARAMS[p].shape));
+        CHECK_OK(sherd_param_add(engine, units[PARAMS[p].unit], &param, &params[p]));
+    }
+    CHECK_OK(sherd_unit_reads(engine, units[3], params[0]));
+}
+
+/* ------------------------------------------------------- types in memory -- */
+
+static float load(const void *data, size_t i, sherd_dtype dtype)
+{
+    switch (dtype) {
+    case SHERD_BF16:
+        return sherdi_cast_bf16_f32(((const uint16_t *)data)[i]);
+    case SHERD_F16:
+        return sherdi_cast_f16_f32(((const uint16_t *)data)[i]);
+    case SHERD_F32:
+        break;
+    }
+    return ((const float *)data)[i];
+}
+
+static void store(void *data, size_t i, sherd_dtype dtype, float value)
+{
+    switch (dtype) {
+    case SHERD_BF16:
+        ((uint16_t *)data)[i] = sherdi_cast_f32_bf16(value);
+        return;
+    case SHERD_F16:
+        ((uint16_t *)data)[i] = sherdi_cast_f32_f16(value);
+        return;
+    case SHERD_F32:
+        break;
+    }
+    ((float *)data)[i] = value;
+}
+
+static float round_to(float value, sherd_dtype dtype)
+{
+    float rounded;
+
+    store(&rounded, 0, dtype, value);
+    return load(&rounded, 0, dtype);
+}
+
+/* ----------------------------------------------------------- on the engine -- */
+
+typedef struct toy {
+    sherd_engine      *engine;
+    const toy_options *options;
+    sherd_unit         units[TOY_UNITS];
+    sherd_param        params[TOY_PARAMS];
+    void              *bound_data[TOY_PARAMS], *bound_grad[TOY_PARAMS];
+} toy;
+
+static void add_gradient(toy *t, size_t p, int64_t n, float loss_scale)
+{
+    sherd_dtype dtype = t->options->dtype;
+    const void *data  = sherd_param_data(t->engine, t->params[p]);
+    void       *grad  = sherd_param_grad(t->engine, t->params[p]);
+
+    CHECK(data != NULL && grad != NULL);
+    for (size_t i = 0; i < param_elems(&PARAMS[p]); i++) {
+        float g = micro_gradient(n, p, i, load(data, i, dtype), loss_scale);
+
+        store(grad, i, dtype, load(grad, i, dtype) + g);
+    }
+}
+
+static double read_all(toy *t, int unit)
+{
+    double sum = 0;
+
+    for (size_t p = 0; p < TOY_PARAMS; p++) {
+        const void *data;
+
+        if (PARAMS[p].unit != unit && !(unit == 3 && p == 0)) {
+            continue;
+        }
+        data = sherd_param_data(t->engine, t->params[p]);
+        CHECK(data != NULL);
+        for (size_t i = 0; i < param_elems(&PARAMS[p]); i++) {
+            sum += load(data, i, t->options->dtype);
+        }
+    }
+    return sum;
+}
+
+static void pass_forward(toy *t, sherd_pass pass)
+{
+    for (int u = 0; u < TOY_UNITS; u++) {
+        CHECK_OK(sherd_unit_acquire(t->engine, t->units[u], pass));
+        CHECK(isfinite(read_all(t, u)));
+        CHECK_OK(sherd_unit_release(t->engine, t->units[u], pass));
+    }
+}
+
+static void pass_backward(toy *t, int64_t n)
+{
+    static const int ORDER[2][TOY_UNITS] = {{3, 2, 1, 0}, {3, 1, 2, 0}};
+    float            loss_scale          = sherd_loss_scale(t->engine);
+
+    for (int i = 0; i < TOY_UNITS; i++) {
+        int u = ORDER[t->options->is_off_plan != 0][i];
+
+        if (t->options->skips_unit && u == 2) {
+            continue;
+        }
+        if (t->options->has_recompute) {
+            CHECK_OK(sherd_unit_acquire(t->engine, t->units[u], SHERD_FORWARD));
+            CHECK(isfinite(read_all(t, u)));
+            CHECK_OK(sherd_unit_release(t->engine, t->units[u], SHERD_FORWARD));
+        }
+        CHECK_OK(sherd_unit_acquire(t->engine, t->units[u], SHERD_BACKWARD));
+        if (u == 3) {
+            add_gradient(t, 0, n, loss_scale); /* tied: the embedding's first part */
+        }
+        for (size_t p = 0; p < TOY_PARAMS; p++) {
+            if (PARAMS[p].unit == u && !PARAMS[p].is_frozen) {
+                add_gradient(t, p, n, loss_scale);
+            }
+        }
+        CHECK_OK(sherd_unit_release(t->engine, t->units[u], SHERD_BACKWARD));
+    }
+}
+
+static int window_of(const toy_options *options, int step)
+{
+    return options->short_window && step == TOY_STEPS - 1 ? 1 : options->accumulation;
+}
+
+static void toy_open(toy *t, sherd_world *world, const toy_options *options)
+{
+    const char   *json = toy_json(options);
+    sherd_config *config;
+
+    memset(t, 0, sizeof(*t));
+    t->options = options;
+    CHECK_OK(sherd_config_parse(json, strlen(json), &config));
+    CHECK_OK(sherd_engine_create(world, config, &t->engine));
+    sherd_config_destroy(config);
+    toy_declare(t->engine, t->units, t->params);
+    for (size_t p = 0; p < TOY_PARAMS && options->is_bound; p++) {
+        size_t bytes = param_elems(&PARAMS[p]) * sherd_dtype_bytes(options->dtype);
+
+        t->bound_data[p] = calloc(1, bytes);
+        t->bound_grad[p] = calloc(1, bytes);
+        CHECK_OK(sherd_param_bind(t->engine, t->params[p], t->bound_data[p],
+                                  PARAMS[p].is_frozen ? NULL : t->bound_grad[p]));
+    }
+    CHECK_OK(sherd_engine_seal(t->engine));
+    for (size_t p = 0; p < TOY_PARAMS; p++) {
+        CHECK_OK(sherd_param_fill(t->engine, t->params[p], toy_fill, (void *)(uintptr_t)p));
+    }
+}
+
+static void toy_close(toy *t)
+{
+    sherd_engine_destroy(t->engine);
+    for (size_t p = 0; p < TOY_PARAMS; p++) {
+        free(t->bound_data[p]);
+        free(t->bound_grad[p]);
+    }
+}
+
+void toy_train(sherd_world *world, const toy_options *options, toy_result *out)
+{
+    int64_t  micro = 0;
+    uint64_t received;
+    uint64_t sent_before;
+    uint64_t recomputed;
+    toy      t;
+
+    toy_open(&t, world, options);
+    CHECK_OK(sherd_engine_fingerprint(t.engine, &recomputed)); /* starts the engine: not counted */
+    sherd_world_traffic(world, &sent_before, &received);
+    for (int step = 0; step < TOY_STEPS; step++) {
+        int               window = window_of(options, step);
+        sherd_step_report report = {0};
+
+        for (int k = 0; k < window; k++, micro++) {
+            sherd_step_report_init(&report);
+            pass_forward(&t, SHERD_FORWARD);
+            pass_backward(&t, micro * sherd_world_size(world) + sherd_world_rank(world));
+            if (k == window - 1 && window < options->accumulation) {
+                CHECK_OK(sherd_step_close_window(t.engine));
+            }
+            CHECK_OK(sherd_step(t.engine, &report));
+            CHECK_INT(k == window - 1, report.is_boundary);
+        }
+        CHECK_INT(1, report.was_updated);
+        CHECK_INT(step + 1, report.step);
+        out->grad_norm[step] = report.grad_norm;
+        out->fingerprint     = report.fingerprint;
+        if (options->has_eval) {
+            pass_forward(&t, SHERD_EVAL);
+            pass_forward(&t, SHERD_EVAL);
+        }
+    }
+    sherd_world_traffic(world, &out->sent_bytes, &received);
+    out->sent_bytes -= sent_before;
+    CHECK_OK(sherd_engine_fingerprint(t.engine, &recomputed));
+    CHECK_INT(out->fingerprint, recomputed);
+    out->memory.struct_size = sizeof(out->memory);
+    CHECK_OK(sherd_engine_memory(t.engine, &out->memory));
+    toy_close(&t);
+}
+
+typedef struct threads_job {
+    const toy_options *options;
+    toy_result         results[64];
+} threads_job;
+
+static void train_rank(sherd_world *world, void *raw)
+{
+    threads_job *job = raw;
+
+    toy_train(world, job->options, &job->results[sherd_world_rank(world)]);
+}
+
+void toy_train_threads(int world_size, const toy_options *options, toy_result *out)
+{
+    threads_job job = {.options = options};
+
+    test_world(world_size, train_rank, &job);
+    for (int r = 1; r < world_size; r++) {
+        CHECK_INT(job.results[0].fingerprint, job.results[r].fingerprint);
+        CHECK_BYTES_EQUAL(job.results[0].grad_norm, job.results[r].grad_norm,
+                          sizeof(job.results[0].grad_norm));
+    }
+    *out = job.results[0];
+}
+
+/* ------------------------------------------------------------- unsharded -- */
+
+#define MOST_ELEMS 1024
+
+typedef struct plain_param {
+    float master[MOST_ELEMS], m[MOST_ELEMS], v[MOST_ELEMS];
+    float weight[MOST_ELEMS]; /* in the compute type */
+    float grad[MOST_ELEMS];   /* of the window */
+} plain_param;
+
+/* The gradient that a rank makes in one micro-batch, rounded as its memory rounds. */
+static float rank_gradient(const toy_options *options, const plain_param *param, size_t p, size_t i,
+                           int64_t n, float loss_scale)
+{
+    float g = round_to(micro_gradient(n, p, i, param->weight[i], loss_scale), options->dtype);
+
+    if (options->skips_unit && PARAMS[p].unit == 2) {
+        return 0;
+    }
+    if (p == 0) { /* used twice */
+        g = round_to(g + micro_gradient(n, p, i, param->weight[i], loss_scale), options->dtype);
+    }
+    return g;
+}
+
+static float mean_over_ranks(const float *g, int world_size, sherd_dtype comm)
+{
+    float sum = g[0]; /* world_size is at least 1 */
+
+    for (int r = 1; r < world_size; r++) {
+        sum += g[r];
+    }
+    return round_to(sum * (float)(1.0 / world_size), comm);
+}
+
+/* Stages 2 and 3 reduce every micro-batch and add; 0 and 1 add on each rank and reduce once. */
+static float window_gradient(const toy_options *options, const plain_param *param, size_t p,
+                             size_t i, int world_size, int64_t first_micro, int window,
+                             float loss_scale)
+{
+    int   is_late = options->stage < 2 && options->accumulation > 1;
+    float total   = 0;
+    float own[64];
+
+    memset(own, 0, sizeof(own));
+    for (int k = 0; k < window; k++) {
+        float g[64] = {0};
+
+        for (int r = 0; r < world_size; r++) {
+            g[r] =
+                rank_gradient(options, param, p, i, (first_micro + k) * world_size + r, loss_scale);
+            own[r] = k == 0 ? g[r] : own[r] + g[r];
+        }
+        if (!is_late) {
+            float mean = mean_over_ranks(g, world_size, options->dtype);
+
+            total = k == 0 ? mean : total + mean;
+        }
+    }
+    if (is_late) {
+        for (int r = 0; r < world_size; r++) {
+            own[r] = round_to(own[r], options->dtype);
+        }
+        total = mean_over_ranks(own, world_size, options->dtype);
+    }
+    return total;
+}
+
+static double plain_sumsq(const plain_param *params)
+{
+    sherdi_norm_acc acc;
+
+    memset(&acc, 0, sizeof(acc));
+    for (size_t p = 0; p < TOY_PARAMS; p++) {
+        size_t elems = param_elems(&PARAMS[p]);
+
+        for (size_t at = 0; at < elems && !PARAMS[p].is_frozen; at += SHERD_CHUNK_ELEMS) {
+            float  chunk[SHERD_CHUNK_ELEMS] = {0};
+            size_t count = elems - at < SHERD_CHUNK_ELEMS ? elems - at : SHERD_CHUNK_ELEMS;
+
+            memcpy(chunk, params[p].grad + at, count * sizeof(float));
+            sherdi_norm_add(&acc, sherdi_norm_chunk(chunk));
+        }
+    }
+    return sherdi_norm_value(&acc);
+}
+
+static void plain_adamw(plain_param *param, size_t p, const toy_options *options, double scale,
+                        int t)
+{
+    double lr    = PARAMS[p].group == 1 ? 0.02 : 0.01;
+    double decay = PARAMS[p].group == 1 ? 0 : 0.1;
+    float  b1 = 0.9f, b2 = 0.95f, c1 = (float)(1 - 0.9), c2 = (float)(1 - 0.95);
+    float  step_size = (float)(-lr / (1 - pow(0.9, t)));
+    float  inv_root  = (float)(1 / sqrt(1 - pow(0.95, t)));
+
+    for (size_t i = 0; i < param_elems(&PARAMS[p]); i++) {
+        float g = param->grad[i] * (float)scale;
+        float w = param->master[i];
+
+        g           = fmaf(0.0f, w, g);
+        w           = fmaf((float)(-lr * decay), w, w);
+        param->m[i] = fmaf(b1, param->m[i], c1 * g);
+        param->v[i] = fmaf(c2 * g, g, b2 * param->v[i]);
+        w           = fmaf(step_size, param->m[i] / fmaf(sqrtf(param->v[i]), inv_root, 1e-8f), w);
+        param->master[i] = w;
+        param->weight[i] = round_to(w, options->dtype);
+    }
+}
+
+static uint64_t plain_fingerprint(const plain_param *params)
+{
+    uint64_t index = 0;
+    uint64_t sum   = 0;
+
+    for (size_t p = 0; p < TOY_PARAMS; p++) {
+        for (size_t i = 0; i < param_elems(&PARAMS[p]); i++, index++) {
+            sum += sherdi_mix_element(index, PARAMS[p].is_frozen ? params[p].weight[i]
+                                                                 : params[p].master[i]);
+        }
+    }
+    return sum;
+}
+
+void toy_reference(int world_size, const toy_options *options, toy_result *out)
+{
+    plain_param *params     = calloc(TOY_PARAMS, sizeof(*params));
+    int64_t      micro      = 0;
+    double       loss_scale = options->dtype == SHERD_F16 ? 64 : 1;
+
+    for (size_t p = 0; p < TOY_PARAMS; p++) {
+        (void)toy_fill((void *)(uintptr_t)p, 0, param_elems(&PARAMS[p]), params[p].master);
+        for (size_t i = 0; i < param_elems(&PARAMS[p]); i++) {
+            params[p].weight[i] = round_to(params[p].master[i], options->dtype);
+        }
+    }
+    for (int step = 0; step < TOY_STEPS; step++) {
+        int    window  = window_of(options, step);
+        double unscale = 1 / (loss_scale * window);
+        double norm;
+        double clip = 1;
+
+        for (size_t p = 0; p < TOY_PARAMS; p++) {
+            for (size_t i = 0; i < param_elems(&PARAMS[p]) && !PARAMS[p].is_frozen; i++) {
+                params[p].grad[i] = window_gradient(options, &params[p], p, i, world_size, micro,
+                                                    window, (float)loss_scale);
+            }
+        }
+        norm = sqrt(plain_sumsq(params)) * unscale;
+        if (options->clip > 0 && options->clip / (norm + 1e-6) < 1) {
+            clip = options->clip / (norm + 1e-6);
+        }
+        for (size_t p = 0; p < TOY_PARAMS; p++) {
+            if (!PARAMS[p].is_frozen) {
+                plain_adamw(&params[p], p, options, clip * unscale, step + 1);
+            }
+        }
+        out->grad_norm[step] = norm;
+        micro += window;
+    }
+    out->fingerprint = plain_fingerprint(params);
+    free(params);
+}

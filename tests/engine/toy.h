@@ -1,0 +1,52 @@
+/* A toy trainer for tests: a few units of odd sizes (a tied embedding, a frozen matrix, small
+ * parameters), gradients that are a plain function of (micro-batch number, element, weight), and
+ * the same training written without any sharding, in the arithmetic that docs/numerics.md states. */
+#ifndef TESTS_ENGINE_TOY_H
+#define TESTS_ENGINE_TOY_H
+
+#include "sherd.h"
+
+#define TOY_UNITS  4
+#define TOY_PARAMS 9
+#define TOY_STEPS  3
+
+typedef struct toy_options {
+    int         stage;
+    int         accumulation;
+    sherd_dtype dtype;
+    const char *zero_extra;    /* more keys of zero_optimization, ", \"key\": value" */
+    const char *top_extra;     /* more keys at the top level, likewise */
+    int         is_bound;      /* parameters in the trainer's own memory */
+    int         is_off_plan;   /* backward visits the layers in another order than declared */
+    int         has_eval;      /* an EVAL pass after every step */
+    int         has_recompute; /* forward again inside backward */
+    int         short_window;  /* the last step sees one micro-batch only */
+    int         skips_unit;    /* a unit's backward never comes */
+    double      clip;          /* gradient_clipping */
+} toy_options;
+
+typedef struct toy_result {
+    uint64_t            fingerprint;
+    double              grad_norm[TOY_STEPS];
+    sherd_memory_report memory;
+    uint64_t            sent_bytes;
+} toy_result;
+
+/** Trains on one rank of `world`; the result is the same on every rank. Fails the test on error. */
+void toy_train(sherd_world *world, const toy_options *options, toy_result *out);
+
+/** The same on `world_size` ranks as threads; rank 0's result. */
+void toy_train_threads(int world_size, const toy_options *options, toy_result *out);
+
+/** Written plainly: whole arrays, no engine. */
+void toy_reference(int world_size, const toy_options *options, toy_result *out);
+
+/** The configuration as JSON, in a static buffer of the calling thread. */
+const char *toy_json(const toy_options *options);
+
+/** An engine with the toy's model declared, not sealed. */
+void toy_declare(sherd_engine *engine, sherd_unit *units, sherd_param *params);
+/** Its fill function; ctx is the parameter's number cast to a pointer. */
+sherd_status toy_fill(void *ctx, size_t first_elem, size_t count_elems, float *out);
+
+#endif
