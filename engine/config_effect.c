@@ -172,25 +172,37 @@ static void clipping_effect(const sherd_config *config, sherdi_config_effect *ou
 
 static int64_t compute_dtype(const sherd_config *config)
 {
-    /* As the choices "fp32|fp16|bf16" number them. */
-    return sherdi_config_integer(config, SHERDI_CONFIG_FP16_ENABLED)   ? 1
-           : sherdi_config_integer(config, SHERDI_CONFIG_BF16_ENABLED) ? 2
-                                                                       : 0;
+    return sherdi_config_integer(config, SHERDI_CONFIG_FP16_ENABLED)   ? SHERDI_CHOICE_FP16
+           : sherdi_config_integer(config, SHERDI_CONFIG_BF16_ENABLED) ? SHERDI_CHOICE_BF16
+                                                                       : SHERDI_CHOICE_FP32;
+}
+
+static int schedule_is(const sherd_config *config, int64_t type)
+{
+    return sherdi_config_is_given(config, SHERDI_CONFIG_SCHEDULER_TYPE) &&
+           entry_of(config, SHERDI_CONFIG_SCHEDULER_TYPE)->value.integer == type;
 }
 
 static void warmup_max_effect(const sherd_config *config, sherdi_config_effect *out)
 {
-    size_t  decay;
-    int64_t type = sherdi_config_integer(config, SHERDI_CONFIG_SCHEDULER_TYPE);
-
-    (void)sherdi_config_choice(
-        sherdi_config_table[SHERDI_CONFIG_SCHEDULER_TYPE].range.choices, "WarmupDecayLR", 0, &decay);
-    if (type == (int64_t)decay && !entry_of(config, SHERDI_CONFIG_WARMUP_MAX_LR)->is_auto) {
+    if (schedule_is(config, SHERDI_CHOICE_DECAY) &&
+        !entry_of(config, SHERDI_CONFIG_WARMUP_MAX_LR)->is_auto) {
         out->value.real = 0.001;
         effect_say(out, "default of WarmupDecayLR");
     } else {
         out->is_null = 1;
         effect_say(out, "each group's rate");
+    }
+}
+
+static void total_steps_effect(const sherd_config *config, sherdi_config_effect *out)
+{
+    if (schedule_is(config, SHERDI_CHOICE_DECAY) || schedule_is(config, SHERDI_CHOICE_COSINE)) {
+        effect_missing(config, SHERDI_CONFIG_TOTAL_STEPS,
+                       "give the number of steps of the whole training", out);
+    } else {
+        out->is_null = 1;
+        effect_say(out, "not needed");
     }
 }
 
@@ -236,7 +248,7 @@ static void rule_effect(const sherd_config *config, int world_size, sherdi_confi
         warmup_max_effect(config, out);
         break;
     case SHERDI_CONFIG_TOTAL_STEPS:
-        effect_missing(config, id, "give the number of steps of the whole training", out);
+        total_steps_effect(config, out);
         break;
     case SHERDI_CONFIG_STAGE:
         if (is_auto) {

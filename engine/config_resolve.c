@@ -2,15 +2,10 @@
  * in force of its key. */
 #include "engine/config_impl.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-
-/* Positions in the choices of the table. */
-enum { DTYPE_FP32 = 0, DTYPE_FP16 = 1, DTYPE_BF16 = 2 };
-enum { DEVICE_NONE = 0, DEVICE_CPU = 1, DEVICE_NVME = 2 };
-enum { OPTIMIZER_ADAMW = 0, OPTIMIZER_ADAM = 1 };
-enum { SCHEDULER_WARMUP = 0, SCHEDULER_DECAY = 1, SCHEDULER_COSINE = 2 };
 
 static int is_on(const sherd_config *config, sherdi_config_id id)
 {
@@ -79,7 +74,7 @@ static sherd_status offload_check(const sherd_config *config, const offload_keys
                            sherdi_config_place(config, keys->device, place), alias->path,
                            sherdi_config_table[keys->block].path);
     }
-    if (sherdi_config_integer(config, keys->device) == DEVICE_NVME &&
+    if (sherdi_config_integer(config, keys->device) == SHERDI_CHOICE_NVME &&
         !sherdi_config_is_given(config, keys->path)) {
         return key_fail(config, keys->device, SHERD_E_INVAL,
                         "is nvme, which needs nvme_path: the folder to use");
@@ -119,7 +114,7 @@ static int64_t offload_stage(const offload_keys *keys)
 
 static sherd_status offload_remark(sherd_config *config, const offload_keys *keys)
 {
-    if (sherdi_config_integer(config, keys->device) != DEVICE_NONE &&
+    if (sherdi_config_integer(config, keys->device) != SHERDI_CHOICE_NONE &&
         !config->entries[SHERDI_CONFIG_STAGE].is_auto &&
         sherdi_config_integer(config, SHERDI_CONFIG_STAGE) < offload_stage(keys)) {
         return key_warn(config, keys->device, "is ignored: there is nothing to offload at this stage");
@@ -136,7 +131,7 @@ static sherd_status optimizer_remark(sherd_config *config)
                                 : "is taken as gradient_clipping; write it there"));
     }
     if (sherdi_config_is_given(config, SHERDI_CONFIG_OPTIMIZER_TYPE) &&
-        sherdi_config_integer(config, SHERDI_CONFIG_OPTIMIZER_TYPE) == OPTIMIZER_ADAMW &&
+        sherdi_config_integer(config, SHERDI_CONFIG_OPTIMIZER_TYPE) == SHERDI_CHOICE_ADAMW &&
         !is_on(config, SHERDI_CONFIG_ADAM_W_MODE)) {
         return key_warn(config, SHERDI_CONFIG_ADAM_W_MODE,
                         "is ignored: AdamW always decouples the decay; type Adam does not have to");
@@ -165,11 +160,11 @@ static const struct {
     sherdi_config_id id;
     unsigned         readers;
 } SCHEDULER_READERS[] = {
-    {SHERDI_CONFIG_WARMUP_MIN_LR, 1u << SCHEDULER_WARMUP | 1u << SCHEDULER_DECAY},
-    {SHERDI_CONFIG_WARMUP_MAX_LR, 1u << SCHEDULER_WARMUP | 1u << SCHEDULER_DECAY},
-    {SHERDI_CONFIG_TOTAL_STEPS, 1u << SCHEDULER_DECAY | 1u << SCHEDULER_COSINE},
-    {SHERDI_CONFIG_MIN_RATIO, 1u << SCHEDULER_COSINE},
-    {SHERDI_CONFIG_COS_MIN_RATIO, 1u << SCHEDULER_COSINE},
+    {SHERDI_CONFIG_WARMUP_MIN_LR, 1u << SHERDI_CHOICE_WARMUP | 1u << SHERDI_CHOICE_DECAY},
+    {SHERDI_CONFIG_WARMUP_MAX_LR, 1u << SHERDI_CHOICE_WARMUP | 1u << SHERDI_CHOICE_DECAY},
+    {SHERDI_CONFIG_TOTAL_STEPS, 1u << SHERDI_CHOICE_DECAY | 1u << SHERDI_CHOICE_COSINE},
+    {SHERDI_CONFIG_MIN_RATIO, 1u << SHERDI_CHOICE_COSINE},
+    {SHERDI_CONFIG_COS_MIN_RATIO, 1u << SHERDI_CHOICE_COSINE},
 };
 
 static sherd_status scheduler_remark(sherd_config *config)
@@ -208,7 +203,7 @@ sherd_status sherdi_config_remark(sherd_config *config)
 
 static sherd_dtype dtype_of(int64_t choice)
 {
-    return choice == DTYPE_FP16 ? SHERD_F16 : choice == DTYPE_BF16 ? SHERD_BF16 : SHERD_F32;
+    return choice == SHERDI_CHOICE_FP16 ? SHERD_F16 : choice == SHERDI_CHOICE_BF16 ? SHERD_BF16 : SHERD_F32;
 }
 
 static size_t size_of(const sherd_config *config, sherdi_config_id id)
@@ -220,13 +215,14 @@ static size_t size_of(const sherd_config *config, sherdi_config_id id)
 
 static sherd_status batch_resolve(const sherd_config *config, int world_size, sherdi_settings *out)
 {
+    int64_t             steps = sherdi_config_integer(config, SHERDI_CONFIG_STEPS_PER_PRINT);
     sherdi_config_batch batch;
 
     SHERDI_TRY(sherdi_config_batch_solve(config, world_size, &batch));
     out->train_batch_size = (int)batch.train;
     out->micro_batch_size = (int)batch.micro;
     out->accumulation     = (int)batch.accumulation;
-    out->steps_per_print  = (int)sherdi_config_integer(config, SHERDI_CONFIG_STEPS_PER_PRINT);
+    out->steps_per_print  = steps > INT_MAX ? INT_MAX : (int)steps; /* people write 2e16: never */
     return SHERD_OK;
 }
 
@@ -277,7 +273,7 @@ static sherd_status optimizer_resolve(const sherd_config *config, sherdi_setting
     SHERDI_TRY(sherdi_config_need(config, 0, SHERDI_CONFIG_OPTIMIZER_TYPE, &type));
     SHERDI_TRY(sherdi_config_need(config, 0, SHERDI_CONFIG_LR, &lr));
     sherdi_config_effective(config, 0, SHERDI_CONFIG_BETAS, &betas);
-    out->optimizer = type.integer == OPTIMIZER_ADAM && !is_on(config, SHERDI_CONFIG_ADAM_W_MODE)
+    out->optimizer = type.integer == SHERDI_CHOICE_ADAM && !is_on(config, SHERDI_CONFIG_ADAM_W_MODE)
                          ? SHERDI_OPTIMIZER_ADAM
                          : SHERDI_OPTIMIZER_ADAMW;
     out->lr                = lr.real;
@@ -293,9 +289,9 @@ static sherd_status optimizer_resolve(const sherd_config *config, sherdi_setting
 static sherd_status schedule_resolve(const sherd_config *config, sherdi_schedule_params *out)
 {
     static const sherdi_schedule_kind KINDS[] = {
-        [SCHEDULER_WARMUP] = SHERDI_SCHEDULE_WARMUP,
-        [SCHEDULER_DECAY]  = SHERDI_SCHEDULE_WARMUP_DECAY,
-        [SCHEDULER_COSINE] = SHERDI_SCHEDULE_WARMUP_COSINE,
+        [SHERDI_CHOICE_WARMUP] = SHERDI_SCHEDULE_WARMUP,
+        [SHERDI_CHOICE_DECAY]  = SHERDI_SCHEDULE_WARMUP_DECAY,
+        [SHERDI_CHOICE_COSINE] = SHERDI_SCHEDULE_WARMUP_COSINE,
     };
     sherdi_config_effect max_lr;
     sherdi_config_value  total = {0};
@@ -326,7 +322,7 @@ static sherd_status zero_resolve(const sherd_config *config, sherdi_settings *ou
 
     SHERDI_TRY(sherdi_config_need(config, 0, SHERDI_CONFIG_STAGE, &stage));
     for (size_t i = 0; i < sizeof(OFFLOADS) / sizeof(OFFLOADS[0]); i++) {
-        if (sherdi_config_integer(config, OFFLOADS[i].device) != DEVICE_NONE &&
+        if (sherdi_config_integer(config, OFFLOADS[i].device) != SHERDI_CHOICE_NONE &&
             stage.integer >= offload_stage(&OFFLOADS[i])) {
             return key_fail(config, OFFLOADS[i].device, SHERD_E_NOTSUP,
                             "asks for offload, and this version keeps all state in memory; set it "

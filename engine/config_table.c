@@ -65,6 +65,7 @@ const size_t sherdi_config_alias_count =
 static const struct {
     const char *path, *meant;
 } ELSEWHERE[] = {
+    {"bp16", "bf16"},
     {"max_grad_norm", "gradient_clipping"},
     {"offload", "zero_optimization.offload_optimizer"},
     {"learning_rate", "optimizer.params.lr"},
