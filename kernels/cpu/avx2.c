@@ -189,59 +189,6 @@ INLINE uint64_t vec_mixer_sum(const vec_mixer *mixer)
     return lanes[0] + lanes[1] + lanes[2] + lanes[3];
 }
 
-/* ----------------------------------------------------------------- norm -- */
-
-/* Lanes 4 * half .. 4 * half + 3 of a row. */
-INLINE __m256d row_load(const char *chunk, sherd_dtype dtype, size_t row, size_t half)
-{
-    if (dtype == SHERD_F32) {
-        const float *at = (const float *)(const void *)chunk + 8 * row + 4 * half;
-
-        return _mm256_cvtps_pd(_mm_loadu_ps(at));
-    } else {
-        const void *at   = chunk + 16 * row + 8 * half;
-        __m128i     four = _mm_loadl_epi64((const __m128i *)at);
-
-        return _mm256_cvtps_pd(
-            dtype == SHERD_F16 ? _mm_cvtph_ps(four)
-                               : _mm_castsi128_ps(_mm_slli_epi32(_mm_cvtepu16_epi32(four), 16)));
-    }
-}
-
-/* Lanes 4 + 4 of one chunk. */
-INLINE __m256d chunk_lanes(const char *chunk, sherd_dtype dtype)
-{
-    __m256d low  = _mm256_setzero_pd();
-    __m256d high = _mm256_setzero_pd();
-
-    for (size_t row = 0; row < 8; row++) {
-        __m256d x = row_load(chunk, dtype, row, 0);
-        __m256d y = row_load(chunk, dtype, row, 1);
-
-        low  = _mm256_fmadd_pd(x, x, low);
-        high = _mm256_fmadd_pd(y, y, high);
-    }
-    return _mm256_add_pd(low, high);
-}
-
-/* ... and 2 + 2 of two chunks. */
-INLINE __m256d halves_add(__m256d a, __m256d b)
-{
-    return _mm256_add_pd(_mm256_permute2f128_pd(a, b, 0x20), _mm256_permute2f128_pd(a, b, 0x31));
-}
-
-/* The sums of sherdi_norm_chunk for 8 chunks, in some order. */
-INLINE void group_sums(const char *const *chunk, sherd_dtype dtype, double *sums)
-{
-    for (size_t i = 0; i < GROUP_CHUNKS; i += 4) {
-        __m256d ab = halves_add(chunk_lanes(chunk[i], dtype), chunk_lanes(chunk[i + 1], dtype));
-        __m256d cd = halves_add(chunk_lanes(chunk[i + 2], dtype), chunk_lanes(chunk[i + 3], dtype));
-
-        _mm256_storeu_pd(sums + i,
-                         _mm256_add_pd(_mm256_unpacklo_pd(ab, cd), _mm256_unpackhi_pd(ab, cd)));
-    }
-}
-
 #include "kernels/cpu/vector.h"
 
 #define TABLE_NAME sherdi_kernels_avx2

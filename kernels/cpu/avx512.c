@@ -188,64 +188,6 @@ INLINE uint64_t vec_mixer_sum(const vec_mixer *mixer)
     return (uint64_t)_mm512_reduce_add_epi64(mixer->sum);
 }
 
-/* ----------------------------------------------------------------- norm -- */
-
-INLINE __m512d row_load(const char *chunk, sherd_dtype dtype, size_t row)
-{
-    if (dtype == SHERD_F32) {
-        return _mm512_cvtps_pd(_mm256_loadu_ps((const float *)(const void *)chunk + 8 * row));
-    } else {
-        __m128i half = _mm_loadu_si128((const __m128i *)(const void *)chunk + row);
-
-        return _mm512_cvtps_pd(dtype == SHERD_F16 ? _mm256_cvtph_ps(half)
-                                                  : _mm256_castsi256_ps(_mm256_slli_epi32(
-                                                        _mm256_cvtepu16_epi32(half), 16)));
-    }
-}
-
-/* The 8 lanes of one chunk. */
-INLINE __m512d chunk_lanes(const char *chunk, sherd_dtype dtype)
-{
-    __m512d lanes = _mm512_setzero_pd();
-
-    for (size_t row = 0; row < 8; row++) {
-        __m512d x = row_load(chunk, dtype, row);
-
-        lanes = _mm512_fmadd_pd(x, x, lanes);
-    }
-    return lanes;
-}
-
-/* Lanes 4 + 4 of two chunks into one register. */
-INLINE __m512d halves_add(__m512d a, __m512d b)
-{
-    return _mm512_add_pd(_mm512_shuffle_f64x2(a, b, 0x44), _mm512_shuffle_f64x2(a, b, 0xee));
-}
-
-/* ... and 2 + 2 of four. */
-INLINE __m512d quarters_add(__m512d ab, __m512d cd)
-{
-    return _mm512_add_pd(_mm512_shuffle_f64x2(ab, cd, 0x88), _mm512_shuffle_f64x2(ab, cd, 0xdd));
-}
-
-INLINE __m512d four_chunks(const char *const *chunk, sherd_dtype dtype)
-{
-    __m512d ab = halves_add(chunk_lanes(chunk[0], dtype), chunk_lanes(chunk[1], dtype));
-    __m512d cd = halves_add(chunk_lanes(chunk[2], dtype), chunk_lanes(chunk[3], dtype));
-
-    return quarters_add(ab, cd);
-}
-
-/* The sums of sherdi_norm_chunk for 8 chunks, in some order. */
-INLINE void group_sums(const char *const *chunk, sherd_dtype dtype, double *sums)
-{
-    __m512d low  = four_chunks(chunk, dtype);
-    __m512d high = four_chunks(chunk + 4, dtype);
-
-    _mm512_storeu_pd(sums,
-                     _mm512_add_pd(_mm512_unpacklo_pd(low, high), _mm512_unpackhi_pd(low, high)));
-}
-
 #include "kernels/cpu/vector.h"
 
 #define TABLE_NAME sherdi_kernels_avx512

@@ -10,12 +10,12 @@
  *   vec_round_bf16, vec_round_f16            to the nearest value that the type has
  *   vec_pack_bf16, vec_pack_f16              two registers into one of 16-bit elements
  *   vec_mixer, _start, _add, _sum            the fingerprint of consecutive elements
- *   group_sums                               chunk sums of GROUP_CHUNKS chunks
  * The casts that round and pack take NaN as vec_canonical or vec_quiet leave it. What does
  * not fill vectors goes through elements.h. Element types are tested inside the loops: the
  * tests are always answered alike, and memory is what the loops wait for. */
 #include "kernels/cpu/elements.h"
 #include "kernels/cpu/vector_defs.h"
+#include "kernels/cpu/vector_norm.h"
 
 /* ---------------------------------------------------------------- tiles -- */
 
@@ -204,52 +204,6 @@ static uint64_t run_fingerprint(const float *master, uint64_t first_index, size_
     }
     return vec_mixer_sum(&mixer) +
            sherdi_fingerprint_elems(master, first_index, first, count_elems);
-}
-
-/* ---------------------------------------------------------------- sumsq -- */
-
-/* One core has few lines on their way from one sequential stream, and more from several that
- * are far apart: a run is read as this many. */
-#define NORM_STREAMS       4
-#define NORM_STREAM_CHUNKS (GROUP_CHUNKS / NORM_STREAMS)
-
-static void sumsq_tail(const void *x, sherd_dtype dtype, size_t chunks, sherdi_norm_acc *acc)
-{
-    float chunk[SHERD_CHUNK_ELEMS];
-
-    for (size_t first = 0; first < chunks * SHERD_CHUNK_ELEMS; first += SHERD_CHUNK_ELEMS) {
-        for (size_t i = 0; i < SHERD_CHUNK_ELEMS; i++) {
-            chunk[i] = sherdi_load_elem(x, dtype, first + i);
-        }
-        sherdi_norm_add(acc, sherdi_norm_chunk(chunk));
-    }
-}
-
-static void run_sumsq(const void *x, sherd_dtype dtype, size_t count_elems, sherdi_norm_acc *acc)
-{
-    size_t chunks      = count_elems / SHERD_CHUNK_ELEMS;
-    size_t chunk_bytes = SHERD_CHUNK_ELEMS * (dtype == SHERD_F32 ? 4 : 2);
-    size_t rounds      = chunks / GROUP_CHUNKS;
-    size_t stride      = rounds * NORM_STREAM_CHUNKS * chunk_bytes;
-    size_t done        = rounds * GROUP_CHUNKS;
-
-    for (size_t round = 0; round < rounds; round++) {
-        const char *at = (const char *)x + round * NORM_STREAM_CHUNKS * chunk_bytes;
-        const char *chunk[GROUP_CHUNKS];
-        double      sums[GROUP_CHUNKS];
-
-        for (size_t i = 0; i < GROUP_CHUNKS; i++) {
-            chunk[i] = at + i % NORM_STREAMS * stride + i / NORM_STREAMS * chunk_bytes;
-            for (size_t line = 0; line < chunk_bytes; line += CACHE_LINE_BYTES) {
-                __builtin_prefetch(chunk[i] + AHEAD_BYTES + line, 0, 3);
-            }
-        }
-        group_sums(chunk, dtype, sums);
-        for (size_t i = 0; i < GROUP_CHUNKS; i++) {
-            sherdi_norm_add(acc, sums[i]);
-        }
-    }
-    sumsq_tail((const char *)x + done * chunk_bytes, dtype, chunks - done, acc);
 }
 
 /* --------------------------------------------------------------- reduce -- */

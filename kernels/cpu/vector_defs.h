@@ -11,9 +11,6 @@
 
 #define CACHE_LINE_BYTES 64
 
-/* Chunks that group_sums takes. */
-#define GROUP_CHUNKS 8
-
 /* Streaming stores are done when later stores are seen. */
 INLINE void stream_fence(void)
 {

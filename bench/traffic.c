@@ -1,0 +1,214 @@
+#include "bench/traffic.h"
+
+#include <string.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+/* ---------------------------------------------------------------- plain -- */
+
+static void plain_adam_f32(float *p, float *m, float *v, const float *g, size_t count_elems)
+{
+    for (size_t i = 0; i < count_elems; i++) {
+        p[i] += g[i];
+        m[i] += g[i];
+        v[i] += g[i];
+    }
+}
+
+static void plain_adam_mixed(float *p, float *m, float *v, const uint16_t *g, uint16_t *copy,
+                             size_t count_elems)
+{
+    for (size_t i = 0; i < count_elems; i++) {
+        float addend = (float)g[i];
+
+        p[i] += addend;
+        m[i] += addend;
+        v[i] += addend;
+        copy[i] = g[i];
+    }
+}
+
+static void plain_copy(void *dst, const void *src, size_t len_bytes)
+{
+    memcpy(dst, src, len_bytes);
+}
+
+static void plain_read(const float *x, size_t count_elems)
+{
+    for (size_t i = 0; i < count_elems; i++) {
+        (void)*(const volatile float *)(x + i);
+    }
+}
+
+static const traffic_loops PLAIN = {plain_adam_f32, plain_adam_mixed, plain_copy, plain_read};
+
+/* Elements of each of the four streams that a read takes; not a multiple of 1 MiB apart. */
+static size_t stream_elems(size_t count_elems)
+{
+    size_t each = count_elems / 4 / 64 * 64;
+
+    return each % 262144 == 0 && each > 37 * 1024 ? each - 37 * 1024 : each;
+}
+
+#if defined(__x86_64__)
+
+#define AHEAD_BYTES     1024
+#define AHEAD(array, i) __builtin_prefetch((const char *)((array) + (i)) + AHEAD_BYTES, 0, 3)
+
+/* -------------------------------------------------------------- AVX-512 -- */
+
+#define FOR_AVX512 __attribute__((target("avx512f")))
+
+FOR_AVX512 static void avx512_add(float *at, __m512 addend)
+{
+    _mm512_storeu_ps(at, _mm512_add_ps(_mm512_loadu_ps(at), addend));
+}
+
+FOR_AVX512 static void avx512_adam_f32(float *p, float *m, float *v, const float *g,
+                                       size_t count_elems)
+{
+    for (size_t i = 0; i < count_elems; i += 16) {
+        __m512 addend = _mm512_loadu_ps(g + i);
+
+        AHEAD(p, i);
+        AHEAD(m, i);
+        AHEAD(v, i);
+        AHEAD(g, i);
+        avx512_add(p + i, addend);
+        avx512_add(m + i, addend);
+        avx512_add(v + i, addend);
+    }
+}
+
+FOR_AVX512 static void avx512_adam_mixed(float *p, float *m, float *v, const uint16_t *g,
+                                         uint16_t *copy, size_t count_elems)
+{
+    for (size_t i = 0; i < count_elems; i += 32) {
+        __m512i bits   = _mm512_loadu_si512(g + i);
+        __m512  addend = _mm512_castsi512_ps(bits);
+
+        AHEAD(g, i);
+        for (size_t k = i; k < i + 32; k += 16) {
+            AHEAD(p, k);
+            AHEAD(m, k);
+            AHEAD(v, k);
+            avx512_add(p + k, addend);
+            avx512_add(m + k, addend);
+            avx512_add(v + k, addend);
+        }
+        _mm512_stream_si512((void *)(copy + i), bits);
+    }
+    _mm_sfence();
+}
+
+FOR_AVX512 static void avx512_copy(void *dst, const void *src, size_t len_bytes)
+{
+    for (size_t i = 0; i < len_bytes; i += 64) {
+        _mm512_stream_si512((void *)((char *)dst + i), _mm512_loadu_si512((const char *)src + i));
+    }
+    _mm_sfence();
+}
+
+FOR_AVX512 static void avx512_read(const float *x, size_t count_elems)
+{
+    size_t each = stream_elems(count_elems);
+
+    for (size_t i = 0; i < each; i += 64) {
+        for (size_t k = 0; k < 4; k++) {
+            for (size_t lane = 0; lane < 64; lane += 16) {
+                __asm__ volatile("" : : "x"(_mm512_loadu_ps(x + k * each + i + lane)));
+            }
+        }
+    }
+}
+
+static const traffic_loops AVX512 = {avx512_adam_f32, avx512_adam_mixed, avx512_copy, avx512_read};
+
+/* ----------------------------------------------------------------- AVX2 -- */
+
+#define FOR_AVX2 __attribute__((target("avx2")))
+
+FOR_AVX2 static void avx2_add(float *at, __m256 addend)
+{
+    _mm256_storeu_ps(at, _mm256_add_ps(_mm256_loadu_ps(at), addend));
+}
+
+FOR_AVX2 static void avx2_adam_f32(float *p, float *m, float *v, const float *g, size_t count_elems)
+{
+    for (size_t i = 0; i < count_elems; i += 16) {
+        AHEAD(p, i);
+        AHEAD(m, i);
+        AHEAD(v, i);
+        AHEAD(g, i);
+        for (size_t k = i; k < i + 16; k += 8) {
+            __m256 addend = _mm256_loadu_ps(g + k);
+
+            avx2_add(p + k, addend);
+            avx2_add(m + k, addend);
+            avx2_add(v + k, addend);
+        }
+    }
+}
+
+FOR_AVX2 static void avx2_adam_mixed(float *p, float *m, float *v, const uint16_t *g,
+                                     uint16_t *copy, size_t count_elems)
+{
+    for (size_t i = 0; i < count_elems; i += 16) {
+        __m256i bits   = _mm256_loadu_si256((const __m256i *)(const void *)(g + i));
+        __m256  addend = _mm256_castsi256_ps(bits);
+
+        AHEAD(g, i);
+        AHEAD(p, i);
+        AHEAD(m, i);
+        AHEAD(v, i);
+        for (size_t k = i; k < i + 16; k += 8) {
+            avx2_add(p + k, addend);
+            avx2_add(m + k, addend);
+            avx2_add(v + k, addend);
+        }
+        _mm256_stream_si256((__m256i *)(void *)(copy + i), bits);
+    }
+    _mm_sfence();
+}
+
+FOR_AVX2 static void avx2_copy(void *dst, const void *src, size_t len_bytes)
+{
+    for (size_t i = 0; i < len_bytes; i += 32) {
+        __m256i bits = _mm256_loadu_si256((const __m256i *)(const void *)((const char *)src + i));
+
+        _mm256_stream_si256((__m256i *)(void *)((char *)dst + i), bits);
+    }
+    _mm_sfence();
+}
+
+FOR_AVX2 static void avx2_read(const float *x, size_t count_elems)
+{
+    size_t each = stream_elems(count_elems);
+
+    for (size_t i = 0; i < each; i += 64) {
+        for (size_t k = 0; k < 4; k++) {
+            for (size_t lane = 0; lane < 64; lane += 8) {
+                __asm__ volatile("" : : "x"(_mm256_loadu_ps(x + k * each + i + lane)));
+            }
+        }
+    }
+}
+
+static const traffic_loops AVX2 = {avx2_adam_f32, avx2_adam_mixed, avx2_copy, avx2_read};
+
+#endif
+
+const traffic_loops *traffic_loops_find(const char *isa)
+{
+#if defined(__x86_64__)
+    if (strcmp(isa, "avx512") == 0) {
+        return &AVX512;
+    }
+    if (strcmp(isa, "avx2") == 0) {
+        return &AVX2;
+    }
+#endif
+    (void)isa;
+    return &PLAIN;
+}

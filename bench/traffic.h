@@ -1,0 +1,25 @@
+/* The limits that kernels are held against: loops with the same loads, stores and prefetches
+ * and no arithmetic but one addition for each array. */
+#ifndef BENCH_TRAFFIC_H
+#define BENCH_TRAFFIC_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/** One loop set of each instruction set; the plain one is for scalar. */
+typedef struct traffic_loops {
+    /** AdamW in fp32: reads g, reads and writes p, m, v. */
+    void (*adam_f32)(float *p, float *m, float *v, const float *g, size_t count_elems);
+    /** ... with a bf16 gradient and a bf16 copy of p, which is written around the caches. */
+    void (*adam_mixed)(float *p, float *m, float *v, const uint16_t *g, uint16_t *copy,
+                       size_t count_elems);
+    /** A copy around the caches, one stream. */
+    void (*copy)(void *dst, const void *src, size_t len_bytes);
+    /** Reads, in four streams that are far apart. */
+    void (*read)(const float *x, size_t count_elems);
+} traffic_loops;
+
+/** Counts are multiples of 64 elements, arrays aligned to 64 bytes. */
+const traffic_loops *traffic_loops_find(const char *isa);
+
+#endif

@@ -1,0 +1,247 @@
+/* The sum of squares over 256-bit vectors, for AVX2 and AVX-512 alike: the conversions to
+ * double, which it spends its time on, are no faster at 512 bits. Four chunks are
+ * summed by sherdi_norm_chunk's tree at once, and their sums added as sherdi_norm_add does,
+ * but into digits held in registers. */
+#include "kernels/cpu/elements.h"
+#include "kernels/cpu/vector_defs.h"
+
+/* ------------------------------------------------------------ chunk sums -- */
+
+/* Lanes 0 .. 3 and 4 .. 7 of the 8 rows, each the sum of its squares. */
+typedef struct lane_sums {
+    __m256d low, high;
+} lane_sums;
+
+INLINE void lanes_add(lane_sums *sums, __m128 low, __m128 high)
+{
+    __m256d x = _mm256_cvtps_pd(low);
+    __m256d y = _mm256_cvtps_pd(high);
+
+    sums->low  = _mm256_fmadd_pd(x, x, sums->low);
+    sums->high = _mm256_fmadd_pd(y, y, sums->high);
+}
+
+INLINE void lanes_add_row(lane_sums *sums, const char *chunk, sherd_dtype dtype, size_t row)
+{
+    if (dtype == SHERD_F32) {
+        const float *at = (const float *)(const void *)chunk + 8 * row;
+
+        lanes_add(sums, _mm_loadu_ps(at), _mm_loadu_ps(at + 4));
+    } else {
+        __m128i eight = _mm_loadu_si128((const __m128i *)(const void *)chunk + row);
+
+        if (dtype == SHERD_F16) {
+            __m256 x = _mm256_cvtph_ps(eight);
+
+            lanes_add(sums, _mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+        } else { /* even lanes, odd lanes */
+            lanes_add(sums, _mm_castsi128_ps(_mm_slli_epi32(eight, 16)),
+                      _mm_castsi128_ps(_mm_and_si128(eight, _mm_set1_epi32((int)0xffff0000u))));
+        }
+    }
+}
+
+/* Lanes 4 + 4 of one chunk. */
+INLINE __m256d chunk_lanes(const char *chunk, sherd_dtype dtype)
+{
+    lane_sums sums = {_mm256_setzero_pd(), _mm256_setzero_pd()};
+    __m256d   upper;
+    __m256d   lower;
+
+    for (size_t row = 0; row < 8; row++) {
+        lanes_add_row(&sums, chunk, dtype, row);
+    }
+    if (dtype != SHERD_BF16) {
+        return _mm256_add_pd(sums.low, sums.high);
+    }
+    lower = _mm256_permute2f128_pd(sums.low, sums.high, 0x20); /* 0 2 1 3 */
+    upper = _mm256_permute2f128_pd(sums.low, sums.high, 0x31); /* 4 6 5 7 */
+    return _mm256_permute4x64_pd(_mm256_add_pd(lower, upper), 0xd8);
+}
+
+/* ... and 2 + 2 of two chunks. */
+INLINE __m256d halves_add(__m256d a, __m256d b)
+{
+    return _mm256_add_pd(_mm256_permute2f128_pd(a, b, 0x20), _mm256_permute2f128_pd(a, b, 0x31));
+}
+
+/* The sums of four chunks, in some order. */
+INLINE __m256d chunk_sums(const char *const *chunk, sherd_dtype dtype)
+{
+    __m256d ab = halves_add(chunk_lanes(chunk[0], dtype), chunk_lanes(chunk[1], dtype));
+    __m256d cd = halves_add(chunk_lanes(chunk[2], dtype), chunk_lanes(chunk[3], dtype));
+
+    return _mm256_add_pd(_mm256_unpacklo_pd(ab, cd), _mm256_unpackhi_pd(ab, cd));
+}
+
+/* --------------------------------------------------------------- window -- */
+
+/* Four neighbouring bins, one copy in each lane. Sums of one tensor seldom differ by more
+ * than the 2^64 that fit; one that does moves the window. */
+#define WINDOW_BINS 4
+
+typedef struct norm_window {
+    __m256i bins[WINDOW_BINS];
+    int     first_bin;
+} norm_window;
+
+INLINE norm_window window_empty(void)
+{
+    norm_window window;
+
+    for (int i = 0; i < WINDOW_BINS; i++) {
+        window.bins[i] = _mm256_setzero_si256();
+    }
+    window.first_bin = 0;
+    return window;
+}
+
+INLINE void window_flush(norm_window *window, sherdi_norm_acc *acc)
+{
+    for (int i = 0; i < WINDOW_BINS; i++) {
+        uint64_t lanes[4];
+
+        _mm256_storeu_si256((__m256i *)(void *)lanes, window->bins[i]);
+        acc->bins[window->first_bin + i] += lanes[0] + lanes[1] + lanes[2] + lanes[3];
+        window->bins[i] = _mm256_setzero_si256();
+    }
+}
+
+/* Exponent bits of a double whose lowest fraction bit counts 2^SHERDI_NORM_LOW_EXPONENT. */
+#define EXPONENT_OF_BIN_0 (1075 + SHERDI_NORM_LOW_EXPONENT)
+
+/* Puts the window around `sum`, which stands in its middle half. */
+static void window_move(norm_window *window, double sum)
+{
+    uint64_t bits;
+    int      place;
+
+    memcpy(&bits, &sum, sizeof(bits));
+    place             = (int)(bits >> 52 & 0x7ff) - EXPONENT_OF_BIN_0 - 16;
+    window->first_bin = place < 0 ? 0 : place / 32;
+    if (window->first_bin > SHERDI_NORM_BINS - WINDOW_BINS) {
+        window->first_bin = SHERDI_NORM_BINS - WINDOW_BINS;
+    }
+}
+
+static void window_miss(norm_window *window, sherdi_norm_acc *acc, const double *sums)
+{
+    window_flush(window, acc);
+    for (int i = 0; i < 4; i++) {
+        sherdi_norm_add(acc, sums[i]);
+    }
+    for (int i = 0; i < 4; i++) {
+        if (isfinite(sums[i]) && sums[i] != 0) {
+            window_move(window, sums[i]);
+            break;
+        }
+    }
+}
+
+INLINE void window_add(norm_window *window, sherdi_norm_acc *acc, __m256d sums)
+{
+    const __m256i digit   = _mm256_set1_epi64x(0xffffffff);
+    __m256i       bits    = _mm256_castpd_si256(sums);
+    __m256i       is_zero = _mm256_cmpeq_epi64(bits, _mm256_setzero_si256());
+    __m256i       lowest  = _mm256_set1_epi64x(EXPONENT_OF_BIN_0 + 32 * window->first_bin);
+    __m256i       place   = _mm256_sub_epi64(_mm256_srli_epi64(bits, 52), lowest);
+    __m256i fraction = _mm256_or_si256(_mm256_and_si256(bits, _mm256_set1_epi64x(0xfffffffffffff)),
+                                       _mm256_set1_epi64x(1LL << 52));
+    __m256i low;
+    __m256i high;
+
+    place    = _mm256_andnot_si256(is_zero, place);
+    fraction = _mm256_andnot_si256(is_zero, fraction);
+    if (!_mm256_testz_si256(place, _mm256_set1_epi64x(~63LL))) { /* below, above, Inf or NaN */
+        double apart[4];
+
+        _mm256_storeu_pd(apart, sums);
+        window_miss(window, acc, apart);
+        return;
+    }
+    low  = _mm256_sllv_epi64(fraction, place);
+    high = _mm256_srlv_epi64(fraction, _mm256_sub_epi64(_mm256_set1_epi64x(64), place));
+
+    window->bins[0] = _mm256_add_epi64(window->bins[0], _mm256_and_si256(low, digit));
+    window->bins[1] = _mm256_add_epi64(window->bins[1], _mm256_srli_epi64(low, 32));
+    window->bins[2] = _mm256_add_epi64(window->bins[2], _mm256_and_si256(high, digit));
+    window->bins[3] = _mm256_add_epi64(window->bins[3], _mm256_srli_epi64(high, 32));
+}
+
+/* -------------------------------------------------------------- streams -- */
+
+/* One core has few lines on their way from one sequential stream, and more from several
+ * that are far apart: a run is read as this many. */
+#define NORM_STREAMS 4
+
+/* How far ahead of the loads the caches are filled. */
+#define NORM_AHEAD_BYTES 512
+
+/* Streams that are a multiple of this apart would push each other out of the cache's first
+ * level; then they are made shorter, and a second round reads the rest. */
+#define STREAM_CLASH_BYTES ((size_t)1 << 20)
+#define STREAM_SHIFT_BYTES ((size_t)37 << 12)
+
+/* Chunks of each stream, of `chunks` that are left. */
+static size_t stream_chunks(size_t chunks, size_t chunk_bytes)
+{
+    size_t each = chunks / NORM_STREAMS;
+
+    if (each * chunk_bytes % STREAM_CLASH_BYTES == 0 && each * chunk_bytes > STREAM_SHIFT_BYTES) {
+        each -= STREAM_SHIFT_BYTES / chunk_bytes;
+    }
+    return each;
+}
+
+INLINE void sumsq_streams(const char *x, sherd_dtype dtype, size_t each, sherdi_norm_acc *acc)
+{
+    size_t      chunk_bytes = SHERD_CHUNK_ELEMS * (dtype == SHERD_F32 ? 4 : 2);
+    norm_window window      = window_empty();
+
+    for (size_t i = 0; i < each; i++) {
+        const char *chunk[NORM_STREAMS];
+
+        for (size_t k = 0; k < NORM_STREAMS; k++) {
+            chunk[k] = x + (k * each + i) * chunk_bytes;
+            for (size_t line = 0; line < chunk_bytes; line += CACHE_LINE_BYTES) {
+                __builtin_prefetch(chunk[k] + NORM_AHEAD_BYTES + line, 0, 3);
+            }
+        }
+        window_add(&window, acc, chunk_sums(chunk, dtype));
+    }
+    window_flush(&window, acc);
+}
+
+static void sumsq_tail(const char *x, sherd_dtype dtype, size_t chunks, sherdi_norm_acc *acc)
+{
+    float chunk[SHERD_CHUNK_ELEMS];
+
+    for (size_t first = 0; first < chunks * SHERD_CHUNK_ELEMS; first += SHERD_CHUNK_ELEMS) {
+        for (size_t i = 0; i < SHERD_CHUNK_ELEMS; i++) {
+            chunk[i] = sherdi_load_elem(x, dtype, first + i);
+        }
+        sherdi_norm_add(acc, sherdi_norm_chunk(chunk));
+    }
+}
+
+static void run_sumsq(const void *x, sherd_dtype dtype, size_t count_elems, sherdi_norm_acc *acc)
+{
+    size_t      chunks      = count_elems / SHERD_CHUNK_ELEMS;
+    size_t      chunk_bytes = SHERD_CHUNK_ELEMS * (dtype == SHERD_F32 ? 4 : 2);
+    const char *at          = x;
+
+    while (chunks >= NORM_STREAMS) {
+        size_t each = stream_chunks(chunks, chunk_bytes);
+
+        if (dtype == SHERD_F32) {
+            sumsq_streams(at, SHERD_F32, each, acc);
+        } else if (dtype == SHERD_BF16) {
+            sumsq_streams(at, SHERD_BF16, each, acc);
+        } else {
+            sumsq_streams(at, SHERD_F16, each, acc);
+        }
+        at += NORM_STREAMS * each * chunk_bytes;
+        chunks -= NORM_STREAMS * each;
+    }
+    sumsq_tail(at, dtype, chunks, acc);
+}
