@@ -266,9 +266,14 @@ INLINE void tile_add(vec_f32 *sum, const void *array, sherd_dtype dtype, size_t 
 static void run_reduce(const sherdi_reduce_args *args, size_t first, size_t count_elems,
                        int is_streaming)
 {
-    size_t   end          = first + count_elems;
-    int      dst_streams  = 0;
-    uint64_t more_streams = 0;
+    size_t      end          = first + count_elems;
+    int         dst_streams  = 0;
+    uint64_t    more_streams = 0;
+    sherd_dtype round_dtype  = args->comm_dtype;
+
+    if (args->comm_dtype == args->dst_dtype && !args->accumulate) {
+        round_dtype = SHERD_F32; /* the store rounds */
+    }
 
     if (is_streaming) {
         dst_streams = !args->accumulate && reduce_streams_to(args, args->dst, first);
@@ -280,7 +285,7 @@ static void run_reduce(const sherdi_reduce_args *args, size_t first, size_t coun
         vec_f32 sum[TILE_VECS];
 
         reduce_sum(sum, args, first);
-        reduce_round(sum, args->scale, args->comm_dtype);
+        reduce_round(sum, args->scale, round_dtype);
         if (args->accumulate) {
             tile_add(sum, args->dst, args->dst_dtype, first);
         }

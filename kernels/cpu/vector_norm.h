@@ -171,11 +171,10 @@ INLINE void window_add(norm_window *window, sherdi_norm_acc *acc, __m256d sums)
 /* -------------------------------------------------------------- streams -- */
 
 /* One core has few lines on their way from one sequential stream, and more from several
- * that are far apart: a run is read as this many. */
-#define NORM_STREAMS 4
-
-/* How far ahead of the loads the caches are filled. */
-#define NORM_AHEAD_BYTES 512
+ * that are far apart: a run is read as this many, two chunks of each in turn. No prefetches:
+ * here they only cost. */
+#define NORM_STREAMS     2
+#define NORM_TURN_CHUNKS 2
 
 /* Streams that are a multiple of this apart would push each other out of the cache's first
  * level; then they are made shorter, and a second round reads the rest. */
@@ -185,7 +184,7 @@ INLINE void window_add(norm_window *window, sherdi_norm_acc *acc, __m256d sums)
 /* Chunks of each stream, of `chunks` that are left. */
 static size_t stream_chunks(size_t chunks, size_t chunk_bytes)
 {
-    size_t each = chunks / NORM_STREAMS;
+    size_t each = chunks / (NORM_STREAMS * NORM_TURN_CHUNKS) * NORM_TURN_CHUNKS;
 
     if (each * chunk_bytes % STREAM_CLASH_BYTES == 0 && each * chunk_bytes > STREAM_SHIFT_BYTES) {
         each -= STREAM_SHIFT_BYTES / chunk_bytes;
@@ -198,16 +197,12 @@ INLINE void sumsq_streams(const char *x, sherd_dtype dtype, size_t each, sherdi_
     size_t      chunk_bytes = SHERD_CHUNK_ELEMS * (dtype == SHERD_F32 ? 4 : 2);
     norm_window window      = window_empty();
 
-    for (size_t i = 0; i < each; i++) {
-        const char *chunk[NORM_STREAMS];
+    for (size_t i = 0; i < each; i += NORM_TURN_CHUNKS) {
+        const char *first    = x + i * chunk_bytes;
+        const char *second   = first + each * chunk_bytes;
+        const char *chunks[] = {first, second, first + chunk_bytes, second + chunk_bytes};
 
-        for (size_t k = 0; k < NORM_STREAMS; k++) {
-            chunk[k] = x + (k * each + i) * chunk_bytes;
-            for (size_t line = 0; line < chunk_bytes; line += CACHE_LINE_BYTES) {
-                __builtin_prefetch(chunk[k] + NORM_AHEAD_BYTES + line, 0, 3);
-            }
-        }
-        window_add(&window, acc, chunk_sums(chunk, dtype));
+        window_add(&window, acc, chunk_sums(chunks, dtype));
     }
     window_flush(&window, acc);
 }
@@ -230,7 +225,7 @@ static void run_sumsq(const void *x, sherd_dtype dtype, size_t count_elems, sher
     size_t      chunk_bytes = SHERD_CHUNK_ELEMS * (dtype == SHERD_F32 ? 4 : 2);
     const char *at          = x;
 
-    while (chunks >= NORM_STREAMS) {
+    while (chunks >= NORM_STREAMS * NORM_TURN_CHUNKS) {
         size_t each = stream_chunks(chunks, chunk_bytes);
 
         if (dtype == SHERD_F32) {
