@@ -1,0 +1,51 @@
+#!/bin/sh
+# Who may include whom (docs/architecture.md). Fails on an include that points the wrong way,
+# and on a vendor header outside its one file.
+set -eu
+cd "$1"
+failed=0
+
+# allowed FOLDER REGEX: quoted includes of FOLDER must match REGEX (or be headers of the folder itself).
+allowed() {
+    bad=$(grep -rnE '^#include "' --include='*.[ch]' "$1" | grep -vE "#include \"($2)" || true)
+    if [ -n "$bad" ]; then
+        echo "$1 may not include:"
+        echo "$bad"
+        failed=1
+    fi
+}
+
+generated='sherd_build\.h|sherd_commit\.h'
+allowed base "base/|sherd|$generated"
+allowed kernels "kernels/|base/|sherd"
+allowed collectives "collectives/|kernels/|base/|sherd"
+allowed engine "engine/|offload/|collectives/|kernels/|base/|sherd|$generated"
+allowed cli "cli/|sherd|examples/llm/arch\.h"
+allowed examples "examples/|sherd|[a-z_]+\.h"
+allowed include "sherd"
+
+# <folder>/<name>_impl.h is for its own folder.
+bad=$(grep -rnE '#include "[a-z]+/[a-z_]+_impl\.h"' --include='*.[ch]' base kernels collectives engine cli examples |
+    awk -F: '{ split($1, at, "/"); line = $3; sub(/.*#include "/, "", line); split(line, to, "/"); if (at[1] != to[1]) print }')
+if [ -n "$bad" ]; then
+    echo "an _impl.h crosses folders:"
+    echo "$bad"
+    failed=1
+fi
+
+# Vendor headers, each in its one back-end file (and its public header).
+vendor() {
+    bad=$(grep -rlE "#include <$1" --include='*.[ch]' base kernels collectives offload engine cli include examples |
+        grep -vE "$2" || true)
+    if [ -n "$bad" ]; then
+        echo "<$1> is included outside its file: $bad"
+        failed=1
+    fi
+}
+vendor 'mpi\.h' '^collectives/mpi[a-z_]*\.c$|^include/sherd_mpi\.h$'
+vendor 'jansson\.h' '^base/json[a-z_]*\.[ch]$|^engine/(plan_print|env|config[a-z_]*)\.[ch]$'
+vendor 'omp\.h' '^kernels/cpu/parallel\.c$'
+vendor 'cblas\.h|<openblas' '^examples/llm/'
+
+[ $failed = 0 ] && echo "the arrows point down"
+exit $failed
