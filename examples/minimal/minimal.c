@@ -16,7 +16,7 @@ static sherd_status zeros(void *ctx, size_t first, size_t n, float *out)
 int main(void) /* fits y = 3x + 1; alone or under mpirun, srun, torchrun */
 {
     sherd_world *world; sherd_config *config; sherd_engine *engine;
-    sherd_unit line; sherd_param w; sherd_unit_params unit; sherd_param_params param;
+    sherd_unit line; sherd_param w; sherd_unit_params unit; sherd_param_params param; float *g;
 
     sherd_unit_params_init(&unit);   unit.name = "line";
     sherd_param_params_init(&param); param.name = "w"; param.ndim = 1; param.shape[0] = 2;
@@ -28,7 +28,7 @@ int main(void) /* fits y = 3x + 1; alone or under mpirun, srun, torchrun */
     TRY(sherd_engine_seal(engine));  /* plans, then allocates; after it nothing does */
     TRY(sherd_param_fill(engine, w, zeros, NULL));
     for (int step = 0; step < 300; step++) {
-        float x = (float)((step * 7 + sherd_world_rank(world) * 3) % 10) / 10, error, *g;
+        float x = (float)((step * 7 + sherd_world_rank(world) * 3) % 10) / 10, error;
         const float *v;
         TRY(sherd_unit_acquire(engine, line, SHERD_FORWARD));
         v = sherd_param_data(engine, w); error = v[0] * x + v[1] - (3 * x + 1);
@@ -39,8 +39,9 @@ int main(void) /* fits y = 3x + 1; alone or under mpirun, srun, torchrun */
         TRY(sherd_step(engine, NULL)); /* reduces, clips, updates */
     }
     TRY(sherd_unit_acquire(engine, line, SHERD_EVAL));
-    printf("rank %d: y = %.2f x + %.2f\n", sherd_world_rank(world),
-           ((float *)sherd_param_data(engine, w))[0], ((float *)sherd_param_data(engine, w))[1]);
+    g = sherd_param_data(engine, w);
+    printf("rank %d of %d: y = %.2f x + %.2f\n", sherd_world_rank(world), sherd_world_size(world),
+           g[0], g[1]);
     sherd_engine_destroy(engine); sherd_config_destroy(config); sherd_world_destroy(world);
     return 0;
 }

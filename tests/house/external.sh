@@ -28,11 +28,11 @@ ${CC:-cc} -std=c17 readme.c $(pkg-config --define-variable=prefix="$root" --cfla
     $(pkg-config --define-variable=prefix="$root" --static --libs sherd | sed 's/-lsherd//') -fopenmp -o static
 
 check() {
-    echo "$1"
-    echo "$1" | grep -q "y = 3.00 x + 1.00"
+    echo "$2"
+    echo "$2" | grep -q "$1: y = 3.00 x + 1.00"
 }
-check "$(./shared)"
-check "$(./static)"
+check "rank 0 of 1" "$(./shared)"
+check "rank 0 of 1" "$(./static)"
 for rank in 0 1 2; do
     SHERD_RANK=$rank SHERD_WORLD_SIZE=3 SHERD_RENDEZVOUS="unix://$scratch/meet" ./shared >"out.$rank" 2>&1 &
     pids="${pids-} $!"
@@ -41,5 +41,5 @@ for pid in $pids; do
     wait "$pid"
 done
 for rank in 0 1 2; do
-    check "$(cat "out.$rank")"
+    check "rank $rank of 3" "$(cat "out.$rank")"
 done
