@@ -1,28 +1,46 @@
-/* Worlds of several processes. Their transports are not in yet: what is asked for is refused
- * by name, and a program that no launcher started is alone. */
-#include "collectives/world_impl.h"
+/* A world of processes at an explicit place. See env.c for what launchers set. */
+#include "collectives/launch.h"
 
-sherd_status sherd_world_from_env(const sherd_world_params *params, sherd_world **out)
+#include <string.h>
+
+sherd_status sherdi_world_at(int rank, int world_size, const char *address,
+                             const sherd_world_params *params, sherd_world **out)
 {
-    return sherdi_world_self_create(params, out);
+    const char  *transport = params != NULL ? params->transport : NULL;
+    procs_params procs     = {.world            = params,
+                              .rank             = rank,
+                              .world_size       = world_size,
+                              .address          = address,
+                              .listener         = -1,
+                              .is_one_host_only = 1};
+
+    if (world_size == 1 && (transport == NULL || strcmp(transport, "self") == 0)) {
+        return sherdi_world_self_create(params, out);
+    }
+    if (transport == NULL || strcmp(transport, "shm") == 0) {
+        return sherdi_world_shm_create(&procs, out);
+    }
+    if (strcmp(transport, "mpi") == 0) {
+        return sherdi_world_mpi_create(rank, world_size, params, out);
+    }
+    if (strcmp(transport, "self") == 0 || strcmp(transport, "threads") == 0) {
+        return sherdi_fail(SHERD_E_INVAL, "transport %s cannot hold rank %d of %d processes",
+                           transport, rank, world_size);
+    }
+    return sherdi_fail(SHERD_E_NOTSUP, "transport \"%s\" is not built in; there are self, threads, "
+                       "shm and mpi", transport);
 }
 
 sherd_status sherd_world_create(int rank, int world_size, const char *rendezvous,
                                 const sherd_world_params *params, sherd_world **out)
 {
-    (void)rendezvous;
-    if (rank == 0 && world_size == 1) {
-        return sherdi_world_self_create(params, out);
+    SHERDI_TRY(sherdi_world_params_check(params));
+    if (world_size < 1 || rank < 0 || rank >= world_size) {
+        return sherdi_fail(SHERD_E_INVAL, "rank %d of %d is not a rank of a world", rank,
+                           world_size);
     }
-    return sherdi_fail(SHERD_E_NOTSUP, "worlds of several processes are not in this build");
-}
-
-sherd_status sherd_world_from_mpi_handle(const void *comm, size_t comm_bytes,
-                                         const sherd_world_params *params, sherd_world **out)
-{
-    (void)comm;
-    (void)comm_bytes;
-    (void)params;
-    (void)out;
-    return sherdi_fail(SHERD_E_NOTSUP, "sherd was built without MPI");
+    if (world_size > 1) {
+        SHERDI_TRY(sherdi_net_address_check(rendezvous));
+    }
+    return sherdi_world_at(rank, world_size, rendezvous, params, out);
 }

@@ -104,7 +104,9 @@ size_t sherdi_peers_shared_bytes(int count);
 /** Takes zeroed shared memory (of sherdi_peers_shared_bytes) and copies `ranks`. */
 sherd_status sherdi_peers_init(sherdi_peers *peers, sherd_world *world, const peers_hooks *hooks,
                                int count, int me, const int *ranks, void *shared);
-/** Says that this rank leaves, drops all segments. The shared memory is the transport's. */
+/** Says that this rank comes to no further meeting. */
+void sherdi_peers_leave(sherdi_peers *peers);
+/** Leaves and drops all segments. The shared memory is the transport's. */
 void sherdi_peers_fini(sherdi_peers *peers);
 
 /** Any thread: makes all ranks of the host fail. */

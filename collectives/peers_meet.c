@@ -65,12 +65,17 @@ void sherdi_peers_wake(sherdi_peers *peers)
     }
 }
 
-void sherdi_peers_fini(sherdi_peers *peers)
+void sherdi_peers_leave(sherdi_peers *peers)
 {
     if (peers->control != NULL) {
         atomic_store(&peers->control->slots[peers->me].has_left, 1);
         sherdi_peers_wake(peers);
     }
+}
+
+void sherdi_peers_fini(sherdi_peers *peers)
+{
+    sherdi_peers_leave(peers);
     for (size_t i = 0; i < peers->segment_capacity; i++) {
         peers_segment *segment = &peers->segments[i];
 

@@ -56,8 +56,9 @@ sherd_status sherdi_world_fail(sherd_world *world, sherd_status status, const ch
     (void)vsnprintf(text, sizeof(text), fmt, args);
     va_end(args);
     sherdi_world_set_failed(world, status, text);
-    world->ops->abort(world, text);
-    return sherdi_world_status(world); /* perhaps an earlier one */
+    status = sherdi_world_status(world); /* perhaps an earlier one */
+    world->ops->abort(world, world->failure_text);
+    return status;
 }
 
 sherd_status sherdi_world_status(sherd_world *world)

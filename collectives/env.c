@@ -1,0 +1,292 @@
+/* What launchers put into the environment, and which of them is believed:
+ *
+ *   explicit  SHERD_RANK, SHERD_WORLD_SIZE, SHERD_RENDEZVOUS          wins over all
+ *   torchrun  RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT,
+ *             LOCAL_RANK, LOCAL_WORLD_SIZE                            wins over mpirun and srun
+ *   mpirun    OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE,
+ *             OMPI_COMM_WORLD_LOCAL_RANK                              MPI does the meeting
+ *   srun      SLURM_PROCID, SLURM_STEP_NUM_TASKS or SLURM_NTASKS, SLURM_LOCALID,
+ *             SLURM_STEP_NODELIST or SLURM_JOB_NODELIST               only inside a step of several tasks
+ *
+ * SHERD_PORT moves the meeting of torchrun (default MASTER_PORT + 1: the agent of torchrun
+ * listens on MASTER_PORT itself) and of srun (default made of job and step). */
+#include "collectives/launch.h"
+
+#include "base/log.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct env_place {
+    const char *scheme;
+    int         rank;
+    int         world_size;
+    int         local_rank; /* -1: not said */
+    int         is_mpi;
+    char        address[320];
+} env_place;
+
+static const char *env_text(const char *name)
+{
+    const char *text = getenv(name);
+
+    return text == NULL || text[0] == '\0' ? NULL : text;
+}
+
+/* A whole number in [least, most]; *out is left alone when the variable is not set. */
+static sherd_status env_int(const char *name, long least, long most, int *out)
+{
+    const char *text = env_text(name);
+    char       *end;
+    long        value;
+
+    if (text == NULL) {
+        return SHERD_OK;
+    }
+    value = strtol(text, &end, 10);
+    if (*end != '\0' || value < least || value > most) {
+        return sherdi_fail(SHERD_E_INVAL, "%s is \"%s\", not a number from %ld to %ld", name, text,
+                           least, most);
+    }
+    *out = (int)value;
+    return SHERD_OK;
+}
+
+static sherd_status env_int_needed(const char *scheme, const char *name, long least, long most,
+                                   int *out)
+{
+    if (env_text(name) == NULL) {
+        return sherdi_fail(SHERD_E_INVAL, "%s set part of its variables: %s is missing", scheme,
+                           name);
+    }
+    return env_int(name, least, most, out);
+}
+
+/* Rank and size by name, and that the one lies inside the other. */
+static sherd_status env_place_read(env_place *place, const char *scheme, const char *rank_name,
+                                   const char *size_name, const char *local_name)
+{
+    place->scheme     = scheme;
+    place->local_rank = -1;
+    SHERDI_TRY(env_int_needed(scheme, size_name, 1, 1 << 20, &place->world_size));
+    SHERDI_TRY(env_int_needed(scheme, rank_name, 0, 1 << 20, &place->rank));
+    if (place->rank >= place->world_size) {
+        return sherdi_fail(SHERD_E_INVAL, "%s is %d but %s is %d: ranks count from 0", rank_name,
+                           place->rank, size_name, place->world_size);
+    }
+    if (local_name != NULL) {
+        SHERDI_TRY(env_int(local_name, 0, 1 << 20, &place->local_rank));
+    }
+    return SHERD_OK;
+}
+
+static void address_write(env_place *place, const char *host, int port)
+{
+    const char *format = strchr(host, ':') != NULL ? "tcp://[%s]:%d" : "tcp://%s:%d";
+
+    /* One of the two literals above. */
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wformat-nonliteral"
+    (void)snprintf(place->address, sizeof(place->address), format, host, port);
+#pragma GCC diagnostic pop
+}
+
+/* ------------------------------------------------------------ the schemes -- */
+
+static int explicit_is_seen(void)
+{
+    return env_text("SHERD_RANK") != NULL || env_text("SHERD_WORLD_SIZE") != NULL ||
+           env_text("SHERD_RENDEZVOUS") != NULL;
+}
+
+static sherd_status explicit_read(env_place *place)
+{
+    const char *address = env_text("SHERD_RENDEZVOUS");
+
+    SHERDI_TRY(env_place_read(place, "SHERD_*", "SHERD_RANK", "SHERD_WORLD_SIZE", NULL));
+    if (place->world_size == 1) {
+        return SHERD_OK;
+    }
+    if (address == NULL) {
+        return sherdi_fail(SHERD_E_INVAL, "SHERD_WORLD_SIZE is %d but SHERD_RENDEZVOUS is not set",
+                           place->world_size);
+    }
+    (void)snprintf(place->address, sizeof(place->address), "%s", address);
+    return sherdi_net_address_check(place->address);
+}
+
+static int torchrun_is_seen(void)
+{
+    return env_text("TORCHELASTIC_RUN_ID") != NULL ||
+           (env_text("RANK") != NULL && env_text("WORLD_SIZE") != NULL);
+}
+
+/* mpirun that starts a program with torch's variables set by hand must agree with itself. */
+static sherd_status torchrun_compare_mpirun(const env_place *place)
+{
+    int mpi_rank = -1;
+    int mpi_size = -1;
+
+    SHERDI_TRY(env_int("OMPI_COMM_WORLD_RANK", 0, 1 << 20, &mpi_rank));
+    SHERDI_TRY(env_int("OMPI_COMM_WORLD_SIZE", 1, 1 << 20, &mpi_size));
+    if (mpi_size == place->world_size && mpi_rank >= 0 && mpi_rank != place->rank) {
+        return sherdi_fail(SHERD_E_INVAL,
+                           "RANK is %d but OMPI_COMM_WORLD_RANK is %d, of %d both: unset the wrong one",
+                           place->rank, mpi_rank, mpi_size);
+    }
+    return SHERD_OK;
+}
+
+static sherd_status torchrun_read(env_place *place)
+{
+    const char *host = env_text("MASTER_ADDR");
+    int         port = 0;
+    int         local_size = 1 << 20;
+
+    SHERDI_TRY(env_place_read(place, "torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK"));
+    SHERDI_TRY(env_int("LOCAL_WORLD_SIZE", 1, 1 << 20, &local_size));
+    if (place->local_rank >= local_size) {
+        return sherdi_fail(SHERD_E_INVAL, "LOCAL_RANK is %d but LOCAL_WORLD_SIZE is %d",
+                           place->local_rank, local_size);
+    }
+    if (env_text("LOCAL_WORLD_SIZE") != NULL && local_size > place->world_size) {
+        return sherdi_fail(SHERD_E_INVAL, "LOCAL_WORLD_SIZE is %d but WORLD_SIZE is %d", local_size,
+                           place->world_size);
+    }
+    SHERDI_TRY(torchrun_compare_mpirun(place));
+    if (place->world_size == 1) {
+        return SHERD_OK;
+    }
+    if (host == NULL) {
+        return sherdi_fail(SHERD_E_INVAL, "RANK and WORLD_SIZE are set but MASTER_ADDR is not");
+    }
+    if (env_text("SHERD_PORT") != NULL) {
+        SHERDI_TRY(env_int("SHERD_PORT", 1, 65535, &port));
+    } else {
+        SHERDI_TRY(env_int_needed("torchrun", "MASTER_PORT", 1, 65534, &port));
+        port++;
+    }
+    address_write(place, host, port);
+    return SHERD_OK;
+}
+
+static int mpirun_is_seen(void)
+{
+    return env_text("OMPI_COMM_WORLD_SIZE") != NULL;
+}
+
+static sherd_status mpirun_read(env_place *place)
+{
+    place->is_mpi = 1;
+    return env_place_read(place, "mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
+                          "OMPI_COMM_WORLD_LOCAL_RANK");
+}
+
+static const char *srun_size_name(void)
+{
+    return env_text("SLURM_STEP_NUM_TASKS") != NULL ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
+}
+
+/* The variables leak into shells inside an allocation: only a step with several tasks counts. */
+static int srun_is_seen(void)
+{
+    const char *size = env_text(srun_size_name());
+
+    return env_text("SLURM_STEP_ID") != NULL && env_text("SLURM_PROCID") != NULL && size != NULL &&
+           strtol(size, NULL, 10) > 1;
+}
+
+/* The first host of a list like "node[03-07,9],other": "node03". */
+static void nodelist_first(const char *list, char *host, size_t host_bytes)
+{
+    size_t at = 0;
+
+    for (; *list != '\0' && *list != ',' && at + 1 < host_bytes; list++) {
+        if (*list != '[') {
+            host[at++] = *list;
+            continue;
+        }
+        for (list++; *list != '\0' && strchr("-,]", *list) == NULL && at + 1 < host_bytes; list++) {
+            host[at++] = *list;
+        }
+        list += strcspn(list, "]");
+        if (*list == '\0') {
+            break;
+        }
+    }
+    host[at] = '\0';
+}
+
+static sherd_status srun_read(env_place *place)
+{
+    const char *list = env_text("SLURM_STEP_NODELIST");
+    char        host[256];
+    int         port = 0;
+
+    SHERDI_TRY(env_place_read(place, "srun", "SLURM_PROCID", srun_size_name(), "SLURM_LOCALID"));
+    list = list != NULL ? list : env_text("SLURM_JOB_NODELIST");
+    if (list == NULL) {
+        return sherdi_fail(SHERD_E_INVAL,
+                           "SLURM_PROCID is set but neither SLURM_STEP_NODELIST nor "
+                           "SLURM_JOB_NODELIST is");
+    }
+    nodelist_first(list, host, sizeof(host));
+    if (env_text("SHERD_PORT") != NULL) {
+        SHERDI_TRY(env_int("SHERD_PORT", 1, 65535, &port));
+    } else {
+        const char   *job  = env_text("SLURM_JOB_ID");
+        unsigned long seed = job != NULL ? strtoul(job, NULL, 10) : 0;
+
+        port = 20000 + (int)((seed * 64 + strtoul(env_text("SLURM_STEP_ID"), NULL, 10)) % 20000);
+    }
+    address_write(place, host, port);
+    return SHERD_OK;
+}
+
+/* ------------------------------------------------------------- the choice -- */
+
+static sherd_status place_find(env_place *place)
+{
+    if (explicit_is_seen()) {
+        return explicit_read(place);
+    }
+    if (torchrun_is_seen()) {
+        return torchrun_read(place);
+    }
+    if (mpirun_is_seen()) {
+        return mpirun_read(place);
+    }
+    if (srun_is_seen()) {
+        return srun_read(place);
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherd_world_from_env(const sherd_world_params *params, sherd_world **out)
+{
+    env_place          place = {.scheme = NULL};
+    sherd_world_params here;
+
+    SHERDI_TRY(sherdi_world_params_check(params));
+    SHERDI_TRY(place_find(&place));
+    if (params != NULL) {
+        here = *params;
+    } else {
+        sherd_world_params_init(&here);
+    }
+    if (place.scheme == NULL) {
+        sherdi_log(SHERD_LOG_INFO, -1, "no launcher seen: one rank, alone");
+        return sherdi_world_at(0, 1, NULL, &here, out);
+    }
+    sherdi_log(SHERD_LOG_INFO, place.rank, "launched by %s: rank %d of %d%s%s", place.scheme,
+               place.rank, place.world_size, place.address[0] != '\0' ? ", meeting at " : "",
+               place.address);
+    if (here.local_rank < 0) {
+        here.local_rank = place.local_rank;
+    }
+    if (place.is_mpi && (here.transport == NULL || strcmp(here.transport, "shm") == 0)) {
+        return sherdi_world_mpi_create(place.rank, place.world_size, &here, out);
+    }
+    return sherdi_world_at(place.rank, place.world_size, place.address, &here, out);
+}

@@ -1,0 +1,273 @@
+/* See monitor.h. Every message has the same size and is far smaller than a socket's buffer, so
+ * sending never waits; what cannot be sent is dropped, and its receiver learns of the failure
+ * when the connection ends. */
+#include "collectives/monitor.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+/* A rank that leaves waits so long for the others to take note of it. */
+#define FAREWELL_NS INT64_C(1000000000)
+
+enum { NEWS_FAILED = 1, NEWS_LEFT = 2 };
+
+typedef struct monitor_news {
+    int32_t kind;
+    int32_t rank;
+    int32_t status;
+    char    text[500];
+} monitor_news;
+
+typedef struct monitor_line {
+    int    fd;
+    int    rank;
+    int    is_leaving; /* said goodbye */
+    size_t got_bytes;
+    union {
+        monitor_news news;
+        char         bytes[sizeof(monitor_news)];
+    } in;
+} monitor_line;
+
+struct sherdi_monitor {
+    monitor_params  params;
+    pthread_t       thread;
+    int             wake;      /* eventfd: look at is_stopping */
+    atomic_int      is_stopping;
+    int             num_lines; /* rank 0: one per other rank; others: one */
+    monitor_line   *lines;
+    struct pollfd  *polls;     /* [num_lines + 1] */
+    pthread_mutex_t send_lock; /* guards sending and the closing of lines */
+};
+
+/* Under send_lock. */
+static void line_send(monitor_line *line, const monitor_news *news)
+{
+    if (line->fd >= 0) {
+        (void)send(line->fd, news, sizeof(*news), MSG_NOSIGNAL | MSG_DONTWAIT);
+    }
+}
+
+static void news_send(sherdi_monitor *monitor, const monitor_news *news, const monitor_line *except)
+{
+    (void)pthread_mutex_lock(&monitor->send_lock);
+    for (int i = 0; i < monitor->num_lines; i++) {
+        if (&monitor->lines[i] != except) {
+            line_send(&monitor->lines[i], news);
+        }
+    }
+    (void)pthread_mutex_unlock(&monitor->send_lock);
+}
+
+static void line_close(sherdi_monitor *monitor, monitor_line *line)
+{
+    (void)pthread_mutex_lock(&monitor->send_lock);
+    sherdi_net_close(&line->fd);
+    (void)pthread_mutex_unlock(&monitor->send_lock);
+}
+
+/* Passes on what one rank said; only rank 0 has others to pass it to. */
+static void news_take(sherdi_monitor *monitor, monitor_line *line)
+{
+    monitor_news *news = &line->in.news;
+
+    news->text[sizeof(news->text) - 1] = '\0';
+    if (news->kind == NEWS_LEFT) {
+        if (news->rank == line->rank) {
+            line->is_leaving = 1;
+        }
+        monitor->params.left(monitor->params.world, news->rank);
+    } else {
+        monitor->params.failed(monitor->params.world, (sherd_status)news->status, news->text);
+    }
+    news_send(monitor, news, line);
+}
+
+static void line_ended(sherdi_monitor *monitor, monitor_line *line)
+{
+    const rendezvous_card *card = &monitor->params.meeting->cards[line->rank];
+    monitor_news           news = {
+        .kind = NEWS_FAILED, .rank = line->rank, .status = (int32_t)SHERD_E_PEER_LOST,
+    };
+
+    line_close(monitor, line);
+    if (line->is_leaving || atomic_load(&monitor->is_stopping)) {
+        return;
+    }
+    (void)snprintf(news.text, sizeof(news.text),
+                   "rank %d is lost: its process (%d on %s) ended without sherd_world_destroy",
+                   line->rank, card->process, card->host_name);
+    monitor->params.failed(monitor->params.world, SHERD_E_PEER_LOST, news.text);
+    news_send(monitor, &news, line);
+}
+
+static void line_read(sherdi_monitor *monitor, monitor_line *line)
+{
+    for (;;) {
+        ssize_t got = recv(line->fd, line->in.bytes + line->got_bytes,
+                           sizeof(line->in.bytes) - line->got_bytes, MSG_DONTWAIT);
+
+        if (got < 0 && (errno == EAGAIN || errno == EINTR)) {
+            return;
+        }
+        if (got <= 0) {
+            line_ended(monitor, line);
+            return;
+        }
+        line->got_bytes += (size_t)got;
+        if (line->got_bytes == sizeof(line->in.bytes)) {
+            line->got_bytes = 0;
+            news_take(monitor, line);
+        }
+    }
+}
+
+/* Reads whatever comes within `most_ms`; the number of lines that are still open. */
+static int lines_look(sherdi_monitor *monitor, int most_ms)
+{
+    int open = 0;
+
+    for (int i = 0; i < monitor->num_lines; i++) {
+        monitor->polls[i] = (struct pollfd){.fd = monitor->lines[i].fd, .events = POLLIN};
+    }
+    monitor->polls[monitor->num_lines] = (struct pollfd){.fd = monitor->wake, .events = POLLIN};
+    (void)poll(monitor->polls, (nfds_t)monitor->num_lines + 1, most_ms);
+    for (int i = 0; i < monitor->num_lines; i++) {
+        if (monitor->lines[i].fd >= 0 && monitor->polls[i].revents != 0) {
+            line_read(monitor, &monitor->lines[i]);
+        }
+        open += monitor->lines[i].fd >= 0;
+    }
+    return open;
+}
+
+/* Goodbye, then until the others have closed their ends: closing first, with words of theirs
+ * unread, would make the system throw ours away. */
+static void farewell(sherdi_monitor *monitor)
+{
+    const monitor_news bye      = {.kind = NEWS_LEFT, .rank = monitor->params.world->rank};
+    int64_t            until_ns = sherdi_now_ns() + FAREWELL_NS;
+
+    news_send(monitor, &bye, NULL);
+    for (int i = 0; i < monitor->num_lines; i++) {
+        if (monitor->lines[i].fd >= 0) {
+            (void)shutdown(monitor->lines[i].fd, SHUT_WR);
+        }
+    }
+    while (lines_look(monitor, 20) > 0 && sherdi_now_ns() < until_ns) {
+    }
+}
+
+static void *monitor_main(void *raw)
+{
+    sherdi_monitor *monitor = raw;
+    uint64_t        count;
+
+    while (!atomic_load(&monitor->is_stopping)) {
+        (void)lines_look(monitor, -1);
+        for (int i = 0; i < monitor->num_lines; i++) {
+            if (monitor->lines[i].fd >= 0 && monitor->lines[i].is_leaving) {
+                line_close(monitor, &monitor->lines[i]); /* what the other waits for */
+            }
+        }
+    }
+    (void)!read(monitor->wake, &count, sizeof(count));
+    farewell(monitor);
+    return NULL;
+}
+
+static void monitor_free(sherdi_monitor *monitor)
+{
+    for (int i = 0; monitor->lines != NULL && i < monitor->num_lines; i++) {
+        sherdi_net_close(&monitor->lines[i].fd);
+    }
+    sherdi_net_close(&monitor->wake);
+    (void)pthread_mutex_destroy(&monitor->send_lock);
+    sherdi_free(monitor->lines);
+    sherdi_free(monitor->polls);
+    free(monitor);
+}
+
+static void lines_fill(sherdi_monitor *monitor, rendezvous *meeting)
+{
+    int at = 0;
+
+    for (int r = 0; r < meeting->world_size; r++) {
+        if (meeting->rank == 0 ? r != 0 : r == 0) {
+            monitor->lines[at++] = (monitor_line){.fd = meeting->fds[r], .rank = r};
+            sherdi_net_keepalive(meeting->fds[r]);
+            meeting->fds[r] = -1;
+        }
+    }
+}
+
+sherd_status sherdi_monitor_start(const monitor_params *params, sherdi_monitor **out)
+{
+    rendezvous     *meeting = params->meeting;
+    sherdi_monitor *monitor = calloc(1, sizeof(*monitor));
+    sherdi_mem     *mem     = &params->world->mem;
+    sigset_t        all;
+    sigset_t        before;
+    int             error;
+
+    if (monitor == NULL) {
+        return sherdi_fail(SHERD_E_NOMEM, "no room for the monitor of the ranks");
+    }
+    monitor->params = *params;
+    (void)pthread_mutex_init(&monitor->send_lock, NULL);
+    monitor->num_lines = meeting->rank == 0 ? meeting->world_size - 1 : 1;
+    monitor->wake      = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    monitor->lines     = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, (size_t)monitor->num_lines,
+                                            sizeof(*monitor->lines));
+    monitor->polls     = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, (size_t)monitor->num_lines + 1,
+                                            sizeof(*monitor->polls));
+    if (monitor->wake < 0 || monitor->lines == NULL || monitor->polls == NULL) {
+        monitor->num_lines = 0;
+        monitor_free(monitor);
+        return sherdi_fail(SHERD_E_NOMEM, "no room to watch %d ranks", meeting->world_size - 1);
+    }
+    lines_fill(monitor, meeting);
+    (void)sigfillset(&all);
+    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
+    error = pthread_create(&monitor->thread, NULL, monitor_main, monitor);
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (error != 0) {
+        monitor_free(monitor);
+        return sherdi_fail(SHERD_E_NOMEM, "no thread to watch the ranks: %s", strerror(error));
+    }
+    *out = monitor;
+    return SHERD_OK;
+}
+
+void sherdi_monitor_tell(sherdi_monitor *monitor, sherd_status status, const char *text)
+{
+    monitor_news news = {
+        .kind = NEWS_FAILED, .rank = monitor->params.world->rank, .status = (int32_t)status,
+    };
+
+    (void)snprintf(news.text, sizeof(news.text), "%s", text);
+    news_send(monitor, &news, NULL);
+}
+
+void sherdi_monitor_stop(sherdi_monitor *monitor)
+{
+    const uint64_t one = 1;
+
+    if (monitor == NULL) {
+        return;
+    }
+    atomic_store(&monitor->is_stopping, 1);
+    (void)!write(monitor->wake, &one, sizeof(one));
+    (void)pthread_join(monitor->thread, NULL);
+    monitor_free(monitor);
+}

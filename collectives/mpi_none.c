@@ -1,0 +1,22 @@
+/* A build without MPI: the same functions, which say so. */
+#include "collectives/launch.h"
+
+sherd_status sherdi_world_mpi_create(int rank, int world_size, const sherd_world_params *params,
+                                     sherd_world **out)
+{
+    (void)rank;
+    (void)world_size;
+    (void)params;
+    (void)out;
+    return sherdi_fail(SHERD_E_NOTSUP,
+                       "sherd was built without MPI: build with -Dmpi=enabled, or set SHERD_RANK, "
+                       "SHERD_WORLD_SIZE and SHERD_RENDEZVOUS for ranks of one host");
+}
+
+sherd_status sherd_world_from_mpi_handle(const void *comm, size_t comm_bytes,
+                                         const sherd_world_params *params, sherd_world **out)
+{
+    (void)comm;
+    (void)comm_bytes;
+    return sherdi_world_mpi_create(-1, -1, params, out);
+}

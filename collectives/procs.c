@@ -1,0 +1,402 @@
+/* See procs.h. */
+#include "collectives/procs.h"
+
+#include "base/checked.h"
+#include "base/clock.h"
+#include "base/log.h"
+
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static net_wait procs_wait(sherdi_procs *procs)
+{
+    return (net_wait){.deadline_ns = sherdi_now_ns() + procs->world.timeout_ns,
+                      .world       = &procs->world};
+}
+
+/* --------------------------------------------------------------- memory -- */
+
+static sherd_status segment_create(size_t len_bytes, int *out)
+{
+    int fd = memfd_create("sherd", MFD_CLOEXEC);
+
+    if (fd < 0) {
+        return sherdi_fail(SHERD_E_NOMEM, "no shared memory: %m");
+    }
+    if (ftruncate(fd, (off_t)len_bytes) != 0) {
+        sherd_status status = sherdi_fail(SHERD_E_NOMEM, "no %zu bytes of shared memory: %m",
+                                          len_bytes);
+        sherdi_net_close(&fd);
+        return status;
+    }
+    *out = fd;
+    return SHERD_OK;
+}
+
+static sherd_status segment_map(int fd, size_t len_bytes, unsigned char **out)
+{
+    struct stat info;
+    void       *pages;
+
+    if (fstat(fd, &info) != 0 || (size_t)info.st_size != len_bytes) {
+        return sherdi_fail(SHERD_E_IO, "a segment of %zu bytes came, not of %zu",
+                           (size_t)info.st_size, len_bytes);
+    }
+    pages = mmap(NULL, len_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (pages == MAP_FAILED) {
+        return sherdi_fail(SHERD_E_NOMEM, "cannot map %zu bytes of shared memory: %m", len_bytes);
+    }
+    *out = pages;
+    return SHERD_OK;
+}
+
+/* From index 0 to all others of the host. */
+static sherd_status pending_pass(sherdi_procs *procs)
+{
+    net_wait wait = procs_wait(procs);
+
+    if (procs->world.local_rank != 0) {
+        return sherdi_net_recv_fd(procs->channels[0], &procs->pending, &wait);
+    }
+    for (int i = 1; i < procs->num_channels; i++) {
+        SHERDI_TRY(sherdi_net_send_fd(procs->channels[i], procs->pending, &wait));
+    }
+    return SHERD_OK;
+}
+
+static sherd_status procs_make(sherdi_peers *peers, size_t len_bytes)
+{
+    return segment_create(len_bytes, &((sherdi_procs *)peers->world)->pending);
+}
+
+static void procs_unmake(sherdi_peers *peers)
+{
+    sherdi_net_close(&((sherdi_procs *)peers->world)->pending);
+}
+
+static sherd_status procs_take(sherdi_peers *peers, size_t len_bytes, unsigned char **base_out,
+                               void **handle_out)
+{
+    sherdi_procs *procs  = (sherdi_procs *)peers->world;
+    sherd_status  status = pending_pass(procs);
+
+    if (status == SHERD_OK) {
+        status = segment_map(procs->pending, len_bytes, base_out);
+    }
+    sherdi_net_close(&procs->pending);
+    *handle_out = NULL;
+    return status;
+}
+
+static void procs_drop(sherdi_peers *peers, unsigned char *base, size_t len_bytes, void *handle)
+{
+    (void)peers;
+    (void)handle;
+    (void)munmap(base, len_bytes);
+}
+
+static const peers_hooks PROCS_HOOKS = {
+    .make   = procs_make,
+    .unmake = procs_unmake,
+    .take   = procs_take,
+    .drop   = procs_drop,
+};
+
+/* -------------------------------------------------------------- channels -- */
+
+/* What a rank says to index 0 of its host. */
+typedef struct channel_hello {
+    uint64_t session;
+    int32_t  index;
+    int32_t  unused;
+} channel_hello;
+
+/* The next that belongs to us; strangers are dropped. */
+static sherd_status channel_take_one(sherdi_procs *procs, const net_wait *wait)
+{
+    channel_hello hello;
+    int           fd = -1;
+
+    while (fd < 0) {
+        SHERDI_TRY(sherdi_world_status(&procs->world));
+        if (sherdi_now_ns() > wait->deadline_ns) {
+            return sherdi_fail(SHERD_E_PEER_LOST, "not all ranks of this host came to share memory");
+        }
+        if (sherdi_net_poll(procs->channel_desk, POLLIN, 50)) {
+            fd = sherdi_net_accept(procs->channel_desk);
+        }
+    }
+    if (!sherdi_net_is_same_user(fd) ||
+        sherdi_net_recv(fd, &hello, sizeof(hello), wait) != SHERD_OK ||
+        hello.session != procs->meeting.session || hello.index < 1 ||
+        hello.index >= procs->num_channels || procs->channels[hello.index] >= 0) {
+        sherdi_log(SHERD_LOG_WARN, procs->world.rank, "a process that is no rank asked for memory");
+        sherdi_net_close(&fd);
+        return sherdi_world_status(&procs->world);
+    }
+    procs->channels[hello.index] = fd;
+    return SHERD_OK;
+}
+
+static int channels_missing(const sherdi_procs *procs)
+{
+    int missing = 0;
+
+    for (int i = 1; i < procs->num_channels; i++) {
+        missing += procs->channels[i] < 0;
+    }
+    return missing;
+}
+
+static sherd_status channels_open(sherdi_procs *procs)
+{
+    net_wait      wait  = procs_wait(procs);
+    channel_hello hello = {.session = procs->meeting.session, .index = procs->world.local_rank};
+    const char   *leader;
+
+    procs->num_channels = procs->world.local_rank == 0 ? procs->world.local_size : 1;
+    procs->channels     = sherdi_alloc_array(&procs->world.mem, SHERDI_MEM_CONTROL,
+                                             (size_t)procs->num_channels, sizeof(int));
+    if (procs->channels == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    for (int i = 0; i < procs->num_channels; i++) {
+        procs->channels[i] = -1;
+    }
+    if (procs->world.local_rank == 0) {
+        while (channels_missing(procs) > 0) {
+            SHERDI_TRY(channel_take_one(procs, &wait));
+        }
+    } else {
+        leader = procs->meeting.cards[procs->host_ranks[0]].channel;
+        SHERDI_TRY(sherdi_net_connect(leader, &wait, &procs->channels[0]));
+        if (!sherdi_net_is_same_user(procs->channels[0])) {
+            return sherdi_fail(SHERD_E_INVAL, "rank %d of this host runs as another user",
+                               procs->host_ranks[0]);
+        }
+        SHERDI_TRY(sherdi_net_send(procs->channels[0], &hello, sizeof(hello), &wait));
+    }
+    sherdi_net_close(&procs->channel_desk);
+    return SHERD_OK;
+}
+
+/* ------------------------------------------------------------ who is where -- */
+
+/* Ranks of this host in ascending order, and how many hosts there are. */
+static sherd_status hosts_find(sherdi_procs *procs)
+{
+    const rendezvous_card *cards = procs->meeting.cards;
+    const rendezvous_card *mine  = &cards[procs->world.rank];
+    int                    size  = procs->world.world_size;
+    int                    count = 0;
+
+    procs->host_ranks = sherdi_alloc_array(&procs->world.mem, SHERDI_MEM_CONTROL, (size_t)size,
+                                           sizeof(int));
+    if (procs->host_ranks == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    for (int r = 0; r < size; r++) {
+        int is_first = 1;
+
+        for (int before = 0; before < r && is_first; before++) {
+            is_first = cards[before].host != cards[r].host;
+        }
+        procs->num_hosts += is_first;
+        if (cards[r].host == mine->host) {
+            if (r == procs->world.rank) {
+                procs->world.local_rank = count;
+            }
+            procs->host_ranks[count++] = r;
+        }
+    }
+    procs->world.local_size = count;
+    if (mine->local_rank >= 0 && mine->local_rank >= count) {
+        return sherdi_fail(SHERD_E_INVAL,
+                           "rank %d has the local rank %d, but %d ranks are on host %s",
+                           procs->world.rank, mine->local_rank, count, mine->host_name);
+    }
+    return SHERD_OK;
+}
+
+/* Ranks on two hosts cannot share memory: say so, and which. */
+static sherd_status one_host_check(const sherdi_procs *procs)
+{
+    const rendezvous_card *cards = procs->meeting.cards;
+
+    for (int r = 1; r < procs->world.world_size; r++) {
+        if (cards[r].host != cards[0].host) {
+            return sherdi_fail(SHERD_E_NOTSUP,
+                               "rank 0 is on host %s, rank %d on %s: transport shm stays inside one "
+                               "host; between hosts use transport mpi (mpirun)",
+                               cards[0].host_name, r, cards[r].host_name);
+        }
+    }
+    return SHERD_OK;
+}
+
+/* Ranks that may run on the same cores as this one. */
+static int sharers_count(const sherdi_procs *procs)
+{
+    const rendezvous_card *cards = procs->meeting.cards;
+    const rendezvous_card *mine  = &cards[procs->world.rank];
+    int                    count = 0;
+
+    for (int r = 0; r < procs->world.world_size; r++) {
+        count += cards[r].host == mine->host && cards[r].cores == mine->cores;
+    }
+    return count;
+}
+
+/* ------------------------------------------------------------------ news -- */
+
+static void procs_failed(sherd_world *world, sherd_status status, const char *text)
+{
+    sherdi_procs *procs = (sherdi_procs *)world;
+
+    sherdi_world_set_failed(world, status, text);
+    if (atomic_load(&procs->opened)) {
+        sherdi_peers_abort(&procs->peers, status, text);
+    }
+}
+
+static void procs_left(sherd_world *world, int rank)
+{
+    sherdi_procs *procs = (sherdi_procs *)world;
+
+    if (atomic_load(&procs->first_left_ns) == 0) {
+        atomic_store(&procs->first_left, rank);
+        atomic_store(&procs->first_left_ns, sherdi_now_ns());
+    }
+    if (!atomic_load(&procs->opened)) {
+        char text[64];
+
+        (void)snprintf(text, sizeof(text), "rank %d left before the world was whole", rank);
+        sherdi_world_set_failed(world, SHERD_E_PEER_LOST, text);
+    }
+}
+
+void sherdi_procs_abort(sherd_world *world, const char *why)
+{
+    sherdi_procs *procs = (sherdi_procs *)world;
+
+    if (atomic_load(&procs->opened)) {
+        sherdi_peers_abort(&procs->peers, world->failure_status, why);
+    }
+    if (procs->monitor != NULL) {
+        sherdi_monitor_tell(procs->monitor, world->failure_status, why);
+    }
+}
+
+/* ------------------------------------------------------- opening, closing -- */
+
+static sherd_status meet_all(sherdi_procs *procs, const procs_params *params)
+{
+    rendezvous_card      card;
+    const monitor_params watch = {.world   = &procs->world,
+                                  .meeting = &procs->meeting,
+                                  .failed  = procs_failed,
+                                  .left    = procs_left};
+
+    sherdi_rendezvous_card_fill(&card, params->rank, params->world_size, params->world,
+                                procs->world.ops->name);
+    if (params->world_size > 1) {
+        sherd_status status = sherdi_net_listen(card.channel, &procs->channel_desk);
+
+        if (status != SHERD_OK) {
+            int listener = params->listener;
+
+            sherdi_net_close(&listener);
+            return status;
+        }
+    }
+    SHERDI_TRY(sherdi_rendezvous_meet(&procs->meeting, &procs->world.mem, &card, params->address,
+                                      params->listener, procs->world.timeout_ns));
+    if (params->world_size > 1) {
+        SHERDI_TRY(sherdi_monitor_start(&watch, &procs->monitor));
+    }
+    return SHERD_OK;
+}
+
+static sherd_status host_share(sherdi_procs *procs)
+{
+    size_t         len_bytes = sherdi_peers_shared_bytes(procs->world.local_size);
+    unsigned char *shared    = NULL;
+    sherd_status   status    = SHERD_OK;
+
+    SHERDI_TRY(channels_open(procs));
+    if (procs->world.local_rank == 0) {
+        SHERDI_TRY(segment_create(len_bytes, &procs->pending));
+    }
+    status = pending_pass(procs);
+    if (status == SHERD_OK) {
+        status = segment_map(procs->pending, len_bytes, &shared);
+    }
+    sherdi_net_close(&procs->pending);
+    SHERDI_TRY(status);
+    procs->shared = shared;
+    SHERDI_TRY(sherdi_peers_init(&procs->peers, &procs->world, &PROCS_HOOKS,
+                                 procs->world.local_size, procs->world.local_rank,
+                                 procs->host_ranks, shared));
+    atomic_store(&procs->opened, 1);
+    return SHERD_OK;
+}
+
+sherd_status sherdi_procs_open(sherdi_procs *procs, const sherdi_world_ops *ops,
+                               const procs_params *params)
+{
+    sherd_status status;
+
+    sherdi_world_init(&procs->world, ops, params->rank, params->world_size, params->world);
+    procs->channel_desk = -1;
+    procs->pending      = -1;
+    SHERDI_TRY(meet_all(procs, params));
+    if (params->is_one_host_only) {
+        SHERDI_TRY(one_host_check(procs)); /* all ranks give the same answer: nobody to tell */
+    }
+    status = hosts_find(procs);
+    if (status == SHERD_OK) {
+        status = host_share(procs);
+    }
+    if (status == SHERD_OK) {
+        status = sherdi_world_equip(&procs->world, params->world, sharers_count(procs));
+    }
+    if (status != SHERD_OK) {
+        char text[SHERDI_ERROR_BYTES];
+
+        /* The others are waiting for this rank somewhere in the same function. */
+        (void)snprintf(text, sizeof(text), "%s", sherd_last_error());
+        return sherdi_world_fail(&procs->world, status, "rank %d: %s", params->rank, text);
+    }
+    return SHERD_OK;
+}
+
+void sherdi_procs_close(sherdi_procs *procs)
+{
+    if (procs->shared != NULL) {
+        size_t len_bytes = sherdi_peers_shared_bytes(procs->world.local_size);
+
+        /* Left first, then goodbye: who waits here finds this rank's last meeting in the
+         * control block. The monitor may still use it, so it goes last. */
+        atomic_store(&procs->opened, 0);
+        sherdi_peers_leave(&procs->peers);
+        sherdi_monitor_stop(procs->monitor);
+        sherdi_peers_fini(&procs->peers);
+        (void)munmap(procs->shared, len_bytes);
+    } else {
+        sherdi_monitor_stop(procs->monitor);
+        sherdi_peers_fini(&procs->peers);
+    }
+    for (int i = 0; procs->channels != NULL && i < procs->num_channels; i++) {
+        sherdi_net_close(&procs->channels[i]);
+    }
+    sherdi_net_close(&procs->channel_desk);
+    sherdi_net_close(&procs->pending);
+    sherdi_free(procs->channels);
+    sherdi_free(procs->host_ranks);
+    sherdi_rendezvous_fini(&procs->meeting);
+    sherdi_world_fini(&procs->world);
+}

@@ -1,0 +1,48 @@
+/* Ranks that are processes: what shm and mpi have in common. Opening meets the others, starts
+ * the monitor, and sets up the memory that the ranks of this host share (memfd segments whose
+ * descriptors travel over unix sockets: no files, and nothing is left behind by a crash). */
+#ifndef SHERDI_COLLECTIVES_PROCS_H
+#define SHERDI_COLLECTIVES_PROCS_H
+
+#include "collectives/monitor.h"
+#include "collectives/peers.h"
+
+typedef struct sherdi_procs {
+    sherd_world     world; /* first: a transport's object starts with a sherdi_procs */
+    sherdi_peers    peers;
+    rendezvous      meeting;
+    sherdi_monitor *monitor;
+    int             num_hosts;
+    int            *host_ranks;   /* [local_size] ranks of this host, ascending */
+    int             channel_desk; /* listens for the others of this host, while opening */
+    int            *channels;     /* index 0: [local_size] by index, -1 for itself; others: [1] */
+    int             num_channels;
+    int             pending;      /* descriptor between make and take */
+    void           *shared;       /* control and bounce */
+    atomic_int      opened;       /* peers is ready for other threads */
+    _Atomic int64_t first_left_ns; /* when the first rank left; 0: none did */
+    atomic_int      first_left;
+} sherdi_procs;
+
+typedef struct procs_params {
+    const sherd_world_params *world;
+    int                       rank;
+    int                       world_size;
+    const char               *address; /* list, see sherdi_rendezvous_meet */
+    int                       listener; /* rank 0: listens already, or -1; taken */
+    int                       is_one_host_only; /* refuse ranks on several */
+} procs_params;
+
+/** Fills the common part of `procs` (zeroed by the caller) and opens it up to where the ranks of
+ *  this host can use `peers`; what a transport adds comes after. On failure the caller closes. */
+sherd_status sherdi_procs_open(sherdi_procs *procs, const sherdi_world_ops *ops,
+                               const procs_params *params);
+/** Half-built worlds too. Does not free `procs`. */
+void sherdi_procs_close(sherdi_procs *procs);
+/** For the ops table: tells this host's ranks and all others. */
+void sherdi_procs_abort(sherd_world *world, const char *why);
+
+/** The world of processes of one host: shm.c. */
+sherd_status sherdi_world_shm_create(const procs_params *params, sherd_world **out);
+
+#endif

@@ -1,0 +1,43 @@
+/* How processes find each other: all connect to rank 0, say who they are, and get the list of
+ * all. The connections stay open, for the monitor. Moving data is somebody else's business. */
+#ifndef SHERDI_COLLECTIVES_RENDEZVOUS_H
+#define SHERDI_COLLECTIVES_RENDEZVOUS_H
+
+#include "collectives/net.h"
+
+/* What a rank says of itself; goes over the wire as it is. */
+typedef struct rendezvous_card {
+    uint64_t magic; /* also tells byte order and version */
+    int32_t  rank;
+    int32_t  world_size;
+    int32_t  local_rank; /* as the launcher says; -1: it does not */
+    int32_t  process;    /* pid, for sentences */
+    uint64_t host;       /* equal for ranks that can share memory */
+    uint64_t cores;      /* equal for ranks that may run on the same cores */
+    char     host_name[64];
+    char     transport[16];
+    char     channel[80]; /* address that takes and gives descriptors */
+} rendezvous_card;
+
+typedef struct rendezvous {
+    int              rank;
+    int              world_size;
+    rendezvous_card *cards; /* [world_size] by rank */
+    int             *fds;   /* rank 0: [world_size] by rank, -1 for itself; others: [1], to rank 0 */
+    uint64_t         session; /* random, the same on all: who belongs to this world */
+} rendezvous;
+
+/** This process's card: host, cores and channel name filled. */
+void sherdi_rendezvous_card_fill(rendezvous_card *card, int rank, int world_size,
+                                 const sherd_world_params *params, const char *transport);
+
+/** Meets the others at `address` (several, separated by spaces: tried in turn); `listener` is a
+ *  socket that listens there already on rank 0, or -1. Blocks for `timeout_ns` at most. Errors: E_INVAL (ranks contradict
+ *  each other), E_PEER_LOST (ranks that never came or died, by number). Fini takes it half-built. */
+sherd_status sherdi_rendezvous_meet(rendezvous *meeting, sherdi_mem *mem,
+                                    const rendezvous_card *mine, const char *address, int listener,
+                                    int64_t timeout_ns);
+/** Closes what the monitor did not take. */
+void sherdi_rendezvous_fini(rendezvous *meeting);
+
+#endif

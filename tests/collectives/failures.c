@@ -1,0 +1,244 @@
+#include "tests/collectives/failures.h"
+
+#include "base/clock.h"
+#include "collectives/world.h"
+#include "tests/collectives/ranks.h"
+#include "tests/collectives/world_suite.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Lost ranks are noticed within this; it happens in milliseconds. */
+#define NOTICED_WITHIN_NS INT64_C(5000000000)
+
+static sherd_world *world_open(int64_t timeout_ns)
+{
+    sherd_world_params params;
+    sherd_world       *world = NULL;
+
+    sherd_world_params_init(&params);
+    params.timeout_ns = timeout_ns;
+    CHECK_OK(sherd_world_from_env(&params, &world));
+    return world;
+}
+
+static int last_of(const sherd_world *world)
+{
+    return sherd_world_size(world) - 1;
+}
+
+/* Calls barriers until one fails; it must fail soon, and so must every later call. */
+static void barriers_fail_saying(sherd_world *world, const char *words)
+{
+    int64_t      start_ns = sherdi_now_ns();
+    sherd_status status   = SHERD_OK;
+
+    while (status == SHERD_OK && sherdi_now_ns() - start_ns < NOTICED_WITHIN_NS) {
+        status = sherd_world_barrier(world);
+    }
+    CHECK_STATUS(SHERD_E_PEER_LOST, status);
+    CHECK(sherdi_now_ns() - start_ns < NOTICED_WITHIN_NS);
+    CHECK_ERROR_SAYS(words);
+    CHECK_STATUS(SHERD_E_PEER_LOST, sherd_world_barrier(world));
+    CHECK_STATUS(SHERD_E_PEER_LOST, sherdi_world_status(world));
+    CHECK_ERROR_SAYS(words);
+}
+
+static const char *says_rank(int rank)
+{
+    static char text[32];
+
+    (void)snprintf(text, sizeof(text), "rank %d ", rank);
+    return text;
+}
+
+void part_suite(void)
+{
+    sherd_world *world = world_open(0);
+
+    for (size_t i = 0; i < WORLD_SUITE_COUNT; i++) {
+        WORLD_SUITE[i].run(world, NULL);
+    }
+    sherd_world_destroy(world);
+}
+
+static void kill_in_barrier(int victim_is_first)
+{
+    sherd_world *world  = world_open(0);
+    int          victim = victim_is_first ? 0 : last_of(world);
+
+    CHECK_OK(sherd_world_barrier(world));
+    if (sherd_world_rank(world) == victim) {
+        (void)raise(SIGKILL);
+    }
+    barriers_fail_saying(world, says_rank(victim));
+    CHECK_ERROR_SAYS("lost");
+    sherd_world_destroy(world);
+}
+
+void part_killed_in_barrier(void)
+{
+    kill_in_barrier(0);
+}
+
+void part_killed_first(void)
+{
+    kill_in_barrier(1);
+}
+
+void part_killed_in_queue(void)
+{
+    enum { CALLS = 100, SLICE = 2000 };
+
+    sherd_world   *world = world_open(0);
+    unsigned char *send  = calloc(1, SLICE);
+    unsigned char *recv  = calloc((size_t)sherd_world_size(world), SLICE);
+    sherdi_ticket  last  = 0;
+    sherd_status   status = SHERD_OK;
+    int64_t        start_ns;
+
+    CHECK_OK(sherdi_world_overlap(world));
+    CHECK_OK(sherd_world_barrier(world));
+    if (sherd_world_rank(world) == last_of(world)) {
+        (void)raise(SIGKILL);
+    }
+    start_ns = sherdi_now_ns();
+    for (int i = 0; i < CALLS && status == SHERD_OK; i++) { /* more than the queue holds */
+        sherdi_all_gather_args args = {.send = send, .recv = recv, .slice_bytes = SLICE};
+
+        status = sherdi_world_all_gather(world, &args, &last);
+    }
+    CHECK(last > 0);
+    CHECK_STATUS(SHERD_E_PEER_LOST, sherdi_world_wait(world, last));
+    CHECK(sherdi_now_ns() - start_ns < NOTICED_WITHIN_NS);
+    CHECK_ERROR_SAYS(says_rank(last_of(world)));
+    sherd_world_destroy(world);
+    free(recv);
+    free(send);
+}
+
+void part_killed_in_all_reduce(void)
+{
+    sherd_world *world = world_open(0);
+    size_t       slice = 300000;
+    float       *data  = calloc(slice * (size_t)sherd_world_size(world), sizeof(*data));
+    sherdi_reduction_args args = {
+        .send = data, .recv = data, .slice_elems = slice, .scale = 1,
+    };
+    sherd_status status = SHERD_OK;
+
+    for (int i = 0; i < 1000 && status == SHERD_OK; i++) {
+        if (i == 3 && sherd_world_rank(world) == last_of(world)) {
+            (void)raise(SIGKILL);
+        }
+        status = sherdi_world_all_reduce(world, &args, NULL);
+        CHECK(status == SHERD_OK || i >= 2);
+    }
+    CHECK_STATUS(SHERD_E_PEER_LOST, status);
+    CHECK_ERROR_SAYS(says_rank(last_of(world)));
+    sherd_world_destroy(world);
+    free(data);
+}
+
+void part_exits_without_destroy(void)
+{
+    sherd_world *world = world_open(0);
+
+    CHECK_OK(sherd_world_barrier(world));
+    if (sherd_world_rank(world) == last_of(world)) {
+        exit(0);
+    }
+    barriers_fail_saying(world, says_rank(last_of(world)));
+    CHECK_ERROR_SAYS("without sherd_world_destroy");
+    sherd_world_destroy(world);
+}
+
+void part_aborts(void)
+{
+    sherd_world *world = world_open(0);
+
+    CHECK_OK(sherd_world_barrier(world));
+    if (sherd_world_rank(world) == last_of(world)) {
+        sherd_world_abort(world, "the data ran out");
+        CHECK_STATUS(SHERD_E_PEER_LOST, sherd_world_barrier(world));
+    }
+    barriers_fail_saying(world, "gave up: the data ran out");
+    CHECK_ERROR_SAYS(says_rank(last_of(world)));
+    sherd_world_destroy(world);
+}
+
+static void leave_early(int is_first)
+{
+    sherd_world *world = world_open(0);
+    int          who   = is_first ? 0 : last_of(world);
+
+    CHECK_OK(sherd_world_barrier(world));
+    if (sherd_world_rank(world) == who) {
+        sherd_world_destroy(world);
+        return;
+    }
+    barriers_fail_saying(world, says_rank(who));
+    CHECK_ERROR_SAYS("left");
+    sherd_world_destroy(world);
+}
+
+void part_leaves_early(void)
+{
+    leave_early(0);
+}
+
+void part_first_leaves_early(void)
+{
+    leave_early(1);
+}
+
+void part_does_not_come(void)
+{
+    sherd_world *world = world_open(INT64_C(400000000));
+
+    CHECK_OK(sherd_world_barrier(world));
+    if (sherd_world_rank(world) == last_of(world)) {
+        /* Alive, elsewhere, until the others have given up: that much is told to this rank too. */
+        while (sherdi_world_status(world) == SHERD_OK) {
+            (void)poll(NULL, 0, 5);
+        }
+    } else {
+        CHECK_STATUS(SHERD_E_PEER_LOST, sherd_world_barrier(world));
+    }
+    CHECK_STATUS(SHERD_E_PEER_LOST, sherd_world_barrier(world));
+    CHECK_ERROR_SAYS("time limit");
+    CHECK_ERROR_SAYS(sherd_world_size(world) == 2 ? "rank 1" : "rank 2");
+    sherd_world_destroy(world);
+}
+
+void part_disagrees(void)
+{
+    sherd_world *world   = world_open(0);
+    char         data[8] = {0};
+
+    CHECK_OK(sherd_world_barrier(world));
+    if (sherd_world_rank(world) == last_of(world)) {
+        CHECK_STATUS(SHERD_E_INVAL, sherd_world_broadcast(world, data, sizeof(data), 0));
+    } else {
+        CHECK_STATUS(SHERD_E_INVAL, sherd_world_barrier(world));
+    }
+    CHECK_ERROR_SAYS("disagree");
+    CHECK_ERROR_SAYS("broadcast");
+    sherd_world_destroy(world);
+}
+
+void part_created_twice(void)
+{
+    for (int i = 0; i < 3; i++) {
+        sherd_world *world = world_open(0);
+        void        *memory;
+
+        CHECK_OK(sherdi_world_alloc(world, 100, &memory));
+        CHECK_OK(sherd_world_barrier(world));
+        sherd_world_destroy(world); /* drops the memory too */
+    }
+}

@@ -1,0 +1,154 @@
+#include "tests/collectives/ranks.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define RANKS_MAX 16
+#define GUARD_SECONDS 60
+
+extern char **environ;
+
+static const char *const LAUNCHER_PREFIXES[] = {"SHERD_", "OMPI_", "PMIX_", "SLURM_", "TORCHELASTIC_",
+                                                "RANK=", "WORLD_SIZE=", "LOCAL_", "MASTER_", "PMI_"};
+
+void ranks_clear_environment(void)
+{
+    char name[128];
+
+    for (char **entry = environ; *entry != NULL;) {
+        int is_cleared = 0;
+
+        for (size_t i = 0; i < sizeof(LAUNCHER_PREFIXES) / sizeof(LAUNCHER_PREFIXES[0]); i++) {
+            const char *prefix = LAUNCHER_PREFIXES[i];
+
+            /* What lets root run mpirun is no launcher's mark. */
+            if (strncmp(*entry, prefix, strlen(prefix)) == 0 &&
+                strncmp(*entry, "OMPI_ALLOW", 10) != 0 && strncmp(*entry, "SHERD_LOG", 9) != 0) {
+                (void)snprintf(name, sizeof(name), "%.*s", (int)strcspn(*entry, "="), *entry);
+                is_cleared = unsetenv(name) == 0;
+                break;
+            }
+        }
+        entry = is_cleared ? environ : entry + 1;
+    }
+}
+
+static pid_t rank_start_one(const rank_start *start)
+{
+    pid_t child;
+
+    (void)fflush(NULL);
+    child = fork();
+    if (child != 0) {
+        return child;
+    }
+    ranks_clear_environment();
+    for (int i = 0; start->environment[i] != NULL; i++) {
+        (void)putenv((char *)(uintptr_t)start->environment[i]);
+    }
+    (void)execl("/proc/self/exe", "rank", "--part", start->part, (char *)NULL);
+    _exit(127);
+}
+
+static int end_of(int raw)
+{
+    return WIFSIGNALED(raw) ? -WTERMSIG(raw) : WEXITSTATUS(raw);
+}
+
+static void on_alarm(int signal_number)
+{
+    (void)signal_number; /* interrupts waitpid */
+}
+
+void ranks_run(const rank_start *starts, int count)
+{
+    pid_t                  children[RANKS_MAX];
+    int                    ends[RANKS_MAX];
+    int                    is_late = 0;
+    const struct sigaction guard   = {.sa_handler = on_alarm};
+
+    CHECK(count <= RANKS_MAX);
+    for (int i = 0; i < count; i++) {
+        children[i] = rank_start_one(&starts[i]);
+        CHECK(children[i] > 0);
+    }
+    (void)sigaction(SIGALRM, &guard, NULL);
+    (void)alarm(GUARD_SECONDS);
+    for (int i = 0; i < count; i++) {
+        int raw = 0;
+
+        while (waitpid(children[i], &raw, 0) < 0) {
+            is_late = 1;
+            for (int late = i; late < count; late++) {
+                (void)kill(children[late], SIGKILL);
+            }
+        }
+        ends[i] = end_of(raw);
+    }
+    (void)alarm(0);
+    CHECK(!is_late);
+    for (int i = 0; i < count; i++) {
+        if (ends[i] != starts[i].ends) {
+            test_fail(__FILE__, __LINE__, "rank %d of %d in %s ended with %d, not %d", i, count,
+                      starts[i].part, ends[i], starts[i].ends);
+        }
+    }
+}
+
+const char *ranks_address(void)
+{
+    static char address[160];
+    static int  number;
+
+    (void)snprintf(address, sizeof(address), "unix://%s/meet-%d", test_scratch(), number++);
+    return address;
+}
+
+void ranks_run_part(int world_size, const char *part, int killed)
+{
+    rank_start starts[RANKS_MAX];
+    char       text[RANKS_MAX][2][64];
+    char       meeting[200];
+
+    memset(starts, 0, sizeof(starts));
+    (void)snprintf(meeting, sizeof(meeting), "SHERD_RENDEZVOUS=%s", ranks_address());
+    for (int r = 0; r < world_size; r++) {
+        (void)snprintf(text[r][0], sizeof(text[r][0]), "SHERD_RANK=%d", r);
+        (void)snprintf(text[r][1], sizeof(text[r][1]), "SHERD_WORLD_SIZE=%d", world_size);
+        starts[r] = (rank_start){.part        = part,
+                                 .environment = {text[r][0], text[r][1], meeting},
+                                 .ends        = r == killed ? RANK_IS_KILLED : RANK_PASSES};
+    }
+    ranks_run(starts, world_size);
+}
+
+int ranks_variable(const char *name)
+{
+    const char *text = getenv(name);
+
+    if (text == NULL) {
+        test_fail(__FILE__, __LINE__, "%s is not set", name);
+    }
+    return (int)strtol(text, NULL, 10);
+}
+
+int ranks_main(int argc, char **argv, const test_case *cases, size_t num_cases,
+               const rank_part *parts, size_t num_parts)
+{
+    if (argc < 3 || strcmp(argv[1], "--part") != 0) {
+        ranks_clear_environment();
+        return test_main(argc, argv, cases, num_cases);
+    }
+    for (size_t i = 0; i < num_parts; i++) {
+        if (strcmp(parts[i].name, argv[2]) == 0) {
+            parts[i].run();
+            return 0;
+        }
+    }
+    (void)fprintf(stderr, "no part %s\n", argv[2]);
+    return 2;
+}
