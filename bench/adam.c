@@ -134,20 +134,6 @@ static void row_copy_nt(bench_run *run)
     sherdi_parallel_run(run->backend.threads, copy_nt_part, run);
 }
 
-static void read_part(void *ctx, int part, int parts)
-{
-    const bench_run *run = ctx;
-    size_t           first;
-    size_t           count = part_range(run->arrays->elems, part, parts, &first);
-
-    run->traffic->read(run->arrays->g + first, count);
-}
-
-static void row_read(bench_run *run)
-{
-    sherdi_parallel_run(run->backend.threads, read_part, run);
-}
-
 static void row_copy(bench_run *run)
 {
     const bench_arrays *a = run->arrays;
@@ -241,7 +227,7 @@ typedef struct bench_row {
     int    limit;          /* index of the row that it is held against; -1: it is a limit */
 } bench_row;
 
-enum { LIMIT_COPY = 0, LIMIT_F32 = 1, LIMIT_MIXED = 3, LIMIT_READ = 5 };
+enum { LIMIT_COPY = 0, LIMIT_F32 = 1, LIMIT_MIXED = 3 };
 
 static const bench_row ROWS[] = {
     [LIMIT_COPY] = {"copy-nt (limit)", row_copy_nt, 8, -1},
@@ -249,10 +235,9 @@ static const bench_row ROWS[] = {
     {"adamw fp32", row_adam_f32, 28, LIMIT_F32},
     [LIMIT_MIXED] = {"adamw mixed traffic (limit)", row_traffic_mixed, 28, -1},
     {"adamw mixed bf16", row_adam_mixed, 28, LIMIT_MIXED},
-    [LIMIT_READ] = {"read (limit)", row_read, 4, -1},
-    {"norm fp32", row_norm_f32, 4, LIMIT_READ},
-    {"norm bf16", row_norm_bf16, 2, LIMIT_READ},
-    {"fingerprint", row_fingerprint, 4, LIMIT_READ},
+    {"norm fp32", row_norm_f32, 4, LIMIT_COPY},
+    {"norm bf16", row_norm_bf16, 2, LIMIT_COPY},
+    {"fingerprint", row_fingerprint, 4, LIMIT_COPY},
     {"cast fp32 to bf16", row_cast_f32_bf16, 6, LIMIT_COPY},
     {"cast bf16 to fp32", row_cast_bf16_f32, 6, LIMIT_COPY},
     {"reduce 2 x fp32", row_reduce_f32, 12, LIMIT_COPY},

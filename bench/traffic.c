@@ -34,22 +34,7 @@ static void plain_copy(void *dst, const void *src, size_t len_bytes)
     memcpy(dst, src, len_bytes);
 }
 
-static void plain_read(const float *x, size_t count_elems)
-{
-    for (size_t i = 0; i < count_elems; i++) {
-        (void)*(const volatile float *)(x + i);
-    }
-}
-
-static const traffic_loops PLAIN = {plain_adam_f32, plain_adam_mixed, plain_copy, plain_read};
-
-/* Elements of each of the four streams that a read takes; not a multiple of 1 MiB apart. */
-static size_t stream_elems(size_t count_elems)
-{
-    size_t each = count_elems / 4 / 64 * 64;
-
-    return each % 262144 == 0 && each > 37 * 1024 ? each - 37 * 1024 : each;
-}
+static const traffic_loops PLAIN = {plain_adam_f32, plain_adam_mixed, plain_copy};
 
 #if defined(__x86_64__)
 
@@ -110,20 +95,7 @@ FOR_AVX512 static void avx512_copy(void *dst, const void *src, size_t len_bytes)
     _mm_sfence();
 }
 
-FOR_AVX512 static void avx512_read(const float *x, size_t count_elems)
-{
-    size_t each = stream_elems(count_elems);
-
-    for (size_t i = 0; i < each; i += 64) {
-        for (size_t k = 0; k < 4; k++) {
-            for (size_t lane = 0; lane < 64; lane += 16) {
-                __asm__ volatile("" : : "x"(_mm512_loadu_ps(x + k * each + i + lane)));
-            }
-        }
-    }
-}
-
-static const traffic_loops AVX512 = {avx512_adam_f32, avx512_adam_mixed, avx512_copy, avx512_read};
+static const traffic_loops AVX512 = {avx512_adam_f32, avx512_adam_mixed, avx512_copy};
 
 /* ----------------------------------------------------------------- AVX2 -- */
 
@@ -182,20 +154,7 @@ FOR_AVX2 static void avx2_copy(void *dst, const void *src, size_t len_bytes)
     _mm_sfence();
 }
 
-FOR_AVX2 static void avx2_read(const float *x, size_t count_elems)
-{
-    size_t each = stream_elems(count_elems);
-
-    for (size_t i = 0; i < each; i += 64) {
-        for (size_t k = 0; k < 4; k++) {
-            for (size_t lane = 0; lane < 64; lane += 8) {
-                __asm__ volatile("" : : "x"(_mm256_loadu_ps(x + k * each + i + lane)));
-            }
-        }
-    }
-}
-
-static const traffic_loops AVX2 = {avx2_adam_f32, avx2_adam_mixed, avx2_copy, avx2_read};
+static const traffic_loops AVX2 = {avx2_adam_f32, avx2_adam_mixed, avx2_copy};
 
 #endif
 

@@ -15,8 +15,6 @@ typedef struct traffic_loops {
                        size_t count_elems);
     /** A copy around the caches, one stream. */
     void (*copy)(void *dst, const void *src, size_t len_bytes);
-    /** Reads, in four streams that are far apart. */
-    void (*read)(const float *x, size_t count_elems);
 } traffic_loops;
 
 /** Counts are multiples of 64 elements, arrays aligned to 64 bytes. */

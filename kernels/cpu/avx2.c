@@ -101,6 +101,21 @@ INLINE vec_bits vec_pack_bf16(vec_f32 a, vec_f32 b)
     return _mm256_permute4x64_epi64(packed, 0xd8);
 }
 
+INLINE vec_f32 vec_even_bf16(vec_bits bits)
+{
+    return _mm256_castsi256_ps(_mm256_slli_epi32(bits, 16));
+}
+
+INLINE vec_f32 vec_odd_bf16(vec_bits bits)
+{
+    return _mm256_castsi256_ps(_mm256_and_si256(bits, _mm256_set1_epi32((int)0xffff0000u)));
+}
+
+INLINE vec_bits vec_join_bf16(vec_f32 even, vec_f32 odd)
+{
+    return _mm256_blend_epi16(_mm256_srli_epi32(bf16_sums(even), 16), bf16_sums(odd), 0xaa);
+}
+
 INLINE vec_f32 vec_round_f16(vec_f32 x)
 {
     return _mm256_cvtph_ps(_mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));

@@ -103,6 +103,22 @@ INLINE vec_bits vec_pack_bf16(vec_f32 a, vec_f32 b)
     return _mm512_permutex2var_epi16(bf16_sums(a), upper_halves, bf16_sums(b));
 }
 
+INLINE vec_f32 vec_even_bf16(vec_bits bits)
+{
+    return _mm512_castsi512_ps(_mm512_slli_epi32(bits, 16));
+}
+
+INLINE vec_f32 vec_odd_bf16(vec_bits bits)
+{
+    return _mm512_castsi512_ps(_mm512_and_si512(bits, _mm512_set1_epi32((int)0xffff0000u)));
+}
+
+INLINE vec_bits vec_join_bf16(vec_f32 even, vec_f32 odd)
+{
+    return _mm512_mask_blend_epi16(0xaaaaaaaau, _mm512_srli_epi32(bf16_sums(even), 16),
+                                   bf16_sums(odd));
+}
+
 INLINE vec_f32 vec_round_f16(vec_f32 x)
 {
     return _mm512_cvtph_ps(_mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
