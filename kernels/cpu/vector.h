@@ -278,44 +278,82 @@ INLINE void tile_add(vec_f32 *sum, const void *array, sherd_dtype dtype, size_t 
     }
 }
 
-/* One bit for each of more_dsts; past 64 of them the plain way. */
-static void run_reduce(const sherdi_reduce_args *args, size_t first, size_t count_elems,
-                       int is_streaming)
+/* A call as the loop sees it. `round_dtype` is fp32 where the store rounds anyway; of
+ * more_streams each bit stands for one of more_dsts, past 64 of them the plain way. */
+typedef struct reduce_plan {
+    sherd_dtype src_dtype, round_dtype, dst_dtype;
+    int         dst_streams;
+    uint64_t    more_streams;
+} reduce_plan;
+
+static reduce_plan reduce_plan_make(const sherdi_reduce_args *args, size_t first, int is_streaming)
 {
-    size_t      end          = first + count_elems;
-    int         dst_streams  = 0;
-    uint64_t    more_streams = 0;
-    sherd_dtype src_dtype    = args->src_dtype;
-    sherd_dtype round_dtype  = args->comm_dtype;
-    sherd_dtype dst_dtype    = args->dst_dtype;
+    reduce_plan plan = {.src_dtype   = args->src_dtype,
+                        .round_dtype = args->comm_dtype,
+                        .dst_dtype   = args->dst_dtype};
 
     if (args->comm_dtype == args->dst_dtype && !args->accumulate) {
-        round_dtype = SHERD_F32; /* the store rounds */
+        plan.round_dtype = SHERD_F32;
     }
-    if (src_dtype == SHERD_BF16 && dst_dtype == SHERD_BF16) {
-        src_dtype = BF16_SPLIT;
-        dst_dtype = BF16_SPLIT;
+    if (plan.src_dtype == SHERD_BF16 && plan.dst_dtype == SHERD_BF16) {
+        plan.src_dtype = BF16_SPLIT;
+        plan.dst_dtype = BF16_SPLIT;
     }
-
     if (is_streaming) {
-        dst_streams = !args->accumulate && reduce_streams_to(args, args->dst, first);
+        plan.dst_streams = !args->accumulate && reduce_streams_to(args, args->dst, first);
         for (int k = 0; k < args->num_more_dsts && k < 64; k++) {
-            more_streams |= (uint64_t)reduce_streams_to(args, args->more_dsts[k], first) << k;
+            plan.more_streams |= (uint64_t)reduce_streams_to(args, args->more_dsts[k], first) << k;
         }
     }
+    return plan;
+}
+
+/* Whole tiles of [first, end); returns where they end. */
+INLINE size_t reduce_tiles(const sherdi_reduce_args *args, const reduce_plan *plan, size_t first,
+                           size_t end)
+{
     for (; first + TILE_ELEMS <= end; first += TILE_ELEMS) {
         vec_f32 sum[TILE_VECS];
 
-        reduce_sum(sum, args, src_dtype, first);
-        reduce_round(sum, args->scale, round_dtype);
+        reduce_sum(sum, args, plan->src_dtype, first);
+        reduce_round(sum, args->scale, plan->round_dtype);
         if (args->accumulate) {
-            tile_add(sum, args->dst, dst_dtype, first);
+            tile_add(sum, args->dst, plan->dst_dtype, first);
         }
-        tile_store(args->dst, dst_dtype, first, sum, dst_streams);
+        tile_store(args->dst, plan->dst_dtype, first, sum, plan->dst_streams);
         for (int k = 0; k < args->num_more_dsts; k++) {
-            tile_store(args->more_dsts[k], dst_dtype, first, sum,
-                       k < 64 && (more_streams >> k & 1) != 0);
+            tile_store(args->more_dsts[k], plan->dst_dtype, first, sum,
+                       k < 64 && (plan->more_streams >> k & 1) != 0);
         }
+    }
+    return first;
+}
+
+static int plan_is(const reduce_plan *plan, sherd_dtype dtype)
+{
+    return plan->src_dtype == dtype && plan->round_dtype == SHERD_F32 && plan->dst_dtype == dtype;
+}
+
+/* One type throughout is the case that counts: there the compiler sees it. */
+static void run_reduce(const sherdi_reduce_args *args, size_t first, size_t count_elems,
+                       int is_streaming)
+{
+    size_t      end  = first + count_elems;
+    reduce_plan plan = reduce_plan_make(args, first, is_streaming);
+    reduce_plan same = {.dst_streams = plan.dst_streams, .more_streams = plan.more_streams};
+
+    if (plan_is(&plan, BF16_SPLIT)) {
+        same.src_dtype   = BF16_SPLIT;
+        same.round_dtype = SHERD_F32;
+        same.dst_dtype   = BF16_SPLIT;
+        first            = reduce_tiles(args, &same, first, end);
+    } else if (plan_is(&plan, SHERD_F32)) {
+        same.src_dtype   = SHERD_F32;
+        same.round_dtype = SHERD_F32;
+        same.dst_dtype   = SHERD_F32;
+        first            = reduce_tiles(args, &same, first, end);
+    } else {
+        first = reduce_tiles(args, &plan, first, end);
     }
     stream_fence();
     sherdi_reduce_elems(args, first, end);
