@@ -53,8 +53,7 @@ static sherd_status place_read(const sherdi_peers *peers, int index, peers_place
 /* The half that is published at the next meeting, and the one of the last meeting. */
 static unsigned char *half_to_fill(const sherdi_peers *peers)
 {
-    return peers->bounce +
-           ((size_t)peers->me * 2 + ((peers->meetings + 1) & 1)) * PEERS_HALF_BYTES;
+    return peers->bounce + ((size_t)peers->me * 2 + ((peers->meetings + 1) & 1)) * PEERS_HALF_BYTES;
 }
 
 static const unsigned char *half_of(const sherdi_peers *peers, int index)
@@ -110,7 +109,7 @@ static sherd_status gather_in_place(sherdi_peers *peers, const sherdi_all_gather
 {
     for (int step = 0; step < peers->count; step++) {
         int            index = neighbour(peers, step);
-        unsigned char *from = NULL;
+        unsigned char *from  = NULL;
 
         SHERDI_TRY(place_read(peers, index, sherdi_peers_note(peers, index)->send, &from));
         copy(peers, gather_slice(peers, args, index), from, args->slice_bytes);
@@ -178,12 +177,18 @@ static peers_note reduction_note(const sherdi_peers *peers, world_call_kind kind
                                  const sherdi_reduction_args *args)
 {
     size_t     slice_bytes = args->slice_elems * sherd_dtype_bytes(args->send_dtype);
-    peers_note note        = {.kind = kind, .detail = reduction_detail(args), .len_bytes = slice_bytes};
+    peers_note note = {.kind = kind, .detail = reduction_detail(args), .len_bytes = slice_bytes};
 
     memcpy(&note.scale_bits, &args->scale, sizeof(note.scale_bits));
-    note.send = sherdi_peers_find_place(peers, args->send,
-                                        slice_bytes * (size_t)peers->world->world_size);
+    note.send =
+        sherdi_peers_find_place(peers, args->send, slice_bytes * (size_t)peers->world->world_size);
     return note;
+}
+
+/* A name travels as mail, cut where the mail ends. */
+static size_t what_bytes(const char *what)
+{
+    return sherdi_min_size(strlen(what) + 1, PEERS_MAIL_BYTES);
 }
 
 /* A part of a half for each rank of the host, in whole elements and cache lines. */
@@ -272,10 +277,11 @@ sherd_status sherdi_peers_reduce_scatter(sherdi_peers *peers, const sherdi_reduc
     const unsigned char *send        = args->send;
     unsigned char       *recv        = args->recv;
     peers_note           note        = reduction_note(peers, CALL_REDUCE_SCATTER, args);
+    const char          *what        = args->what == NULL ? "" : args->what;
     int                  is_shared;
     size_t               piece;
 
-    SHERDI_TRY(sherdi_peers_meet_with(peers, &note, NULL, 0));
+    SHERDI_TRY(sherdi_peers_meet_with(peers, &note, what, what_bytes(what)));
     is_shared = sends_are_shared(peers);
     piece     = reduction_piece(peers, args, is_shared, wire);
     for (size_t first = 0; first < args->slice_elems; first += piece) {
@@ -307,7 +313,7 @@ static sherd_status all_reduce_push(sherdi_peers *peers, const sherdi_reduction_
     SHERDI_TRY(srcs_find(peers, args->send, 1, slice_bytes, 0));
     for (int step = 1; step < peers->count; step++) {
         int            index = neighbour(peers, step);
-        unsigned char *to = NULL;
+        unsigned char *to    = NULL;
 
         SHERDI_TRY(place_read(peers, index, sherdi_peers_note(peers, index)->recv, &to));
         peers->dsts[count++] = to + mine;
@@ -347,12 +353,13 @@ static sherd_status all_reduce_bounce(sherdi_peers *peers, const sherdi_reductio
 
 sherd_status sherdi_peers_all_reduce(sherdi_peers *peers, const sherdi_reduction_args *args)
 {
-    size_t     slice_bytes = args->slice_elems * sherd_dtype_bytes(args->send_dtype);
-    peers_note note        = reduction_note(peers, CALL_ALL_REDUCE, args);
+    size_t      slice_bytes = args->slice_elems * sherd_dtype_bytes(args->send_dtype);
+    peers_note  note        = reduction_note(peers, CALL_ALL_REDUCE, args);
+    const char *what        = args->what == NULL ? "" : args->what;
 
-    note.recv = sherdi_peers_find_place(peers, args->recv,
-                                        slice_bytes * (size_t)peers->world->world_size);
-    SHERDI_TRY(sherdi_peers_meet_with(peers, &note, NULL, 0));
+    note.recv =
+        sherdi_peers_find_place(peers, args->recv, slice_bytes * (size_t)peers->world->world_size);
+    SHERDI_TRY(sherdi_peers_meet_with(peers, &note, what, what_bytes(what)));
     if (sends_are_shared(peers) && recvs_are_shared(peers)) {
         return all_reduce_push(peers, args, slice_bytes);
     }
@@ -396,9 +403,7 @@ sherd_status sherdi_peers_all_to_all(sherdi_peers *peers, const sherdi_all_to_al
 sherd_status sherdi_peers_broadcast(sherdi_peers *peers, void *data, size_t len_bytes, int root)
 {
     unsigned char *at_data = data;
-    peers_note     note    = {.kind      = CALL_BROADCAST,
-                              .detail    = (uint32_t)root,
-                              .len_bytes = len_bytes};
+    peers_note note = {.kind = CALL_BROADCAST, .detail = (uint32_t)root, .len_bytes = len_bytes};
     unsigned char *from = NULL;
 
     note.send = sherdi_peers_find_place(peers, data, len_bytes);

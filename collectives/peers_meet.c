@@ -22,7 +22,7 @@
 #include <unistd.h>
 
 #define SLEEP_NS 50000000
-#define SPINS 4000
+#define SPINS    4000
 /* With fewer cores than ranks, spinning takes the core from whom we wait for. */
 #define SPINS_CROWDED 0
 
@@ -42,12 +42,12 @@ sherd_status sherdi_peers_init(sherdi_peers *peers, sherd_world *world, const pe
     peers->control = shared;
     peers->bounce  = (unsigned char *)shared + control_bytes;
     peers->spins   = count <= sysconf(_SC_NPROCESSORS_ONLN) ? SPINS : SPINS_CROWDED;
-    peers->ranks   = sherdi_alloc_array(&world->mem, SHERDI_MEM_CONTROL, (size_t)count,
-                                        sizeof(*peers->ranks));
-    peers->srcs    = sherdi_alloc_array(&world->mem, SHERDI_MEM_CONTROL, (size_t)world->world_size,
-                                        sizeof(*peers->srcs));
-    peers->dsts    = sherdi_alloc_array(&world->mem, SHERDI_MEM_CONTROL, (size_t)count,
-                                        sizeof(*peers->dsts));
+    peers->ranks =
+        sherdi_alloc_array(&world->mem, SHERDI_MEM_CONTROL, (size_t)count, sizeof(*peers->ranks));
+    peers->srcs = sherdi_alloc_array(&world->mem, SHERDI_MEM_CONTROL, (size_t)world->world_size,
+                                     sizeof(*peers->srcs));
+    peers->dsts =
+        sherdi_alloc_array(&world->mem, SHERDI_MEM_CONTROL, (size_t)count, sizeof(*peers->dsts));
     if (peers->ranks == NULL || peers->srcs == NULL || peers->dsts == NULL) {
         return SHERD_E_NOMEM;
     }
@@ -129,8 +129,8 @@ static void missing_list(const sherdi_peers *peers, char *text, size_t len_bytes
     text[0] = '\0';
     for (int i = 0; i < peers->count; i++) {
         if (atomic_load(&peers->control->slots[i].meetings) < peers->meetings) {
-            int wrote = snprintf(text + at, len_bytes - at, "%s%d", at > 0 ? ", " : "",
-                                 peers->ranks[i]);
+            int wrote =
+                snprintf(text + at, len_bytes - at, "%s%d", at > 0 ? ", " : "", peers->ranks[i]);
 
             if (wrote < 0 || (size_t)wrote >= len_bytes - at) {
                 return;
@@ -248,12 +248,28 @@ const peers_note *sherdi_peers_note(const sherdi_peers *peers, int index)
     return &peers->control->slots[index].notes[peers->meetings & 1];
 }
 
-static const char *call_describe(const peers_note *note, char *text, size_t len_bytes)
+/* The mail of a reduction is the name of what is reduced. */
+static int note_has_name(const peers_note *note)
 {
-    (void)snprintf(text, len_bytes, "%s of %llu bytes",
+    return note->kind == CALL_REDUCE_SCATTER || note->kind == CALL_ALL_REDUCE;
+}
+
+static const char *call_describe(sherdi_peers *peers, int index, char *text, size_t len_bytes)
+{
+    const peers_note *note = sherdi_peers_note(peers, index);
+    const char *name = note_has_name(note) ? (const char *)sherdi_peers_mail(peers, index) : "";
+
+    (void)snprintf(text, len_bytes, "%s of %llu bytes%s%.80s",
                    sherdi_world_call_name((world_call_kind)note->kind),
-                   (unsigned long long)note->len_bytes);
+                   (unsigned long long)note->len_bytes, name[0] == '\0' ? "" : " of ", name);
     return text;
+}
+
+static int names_differ(sherdi_peers *peers, int index)
+{
+    return note_has_name(sherdi_peers_note(peers, index)) &&
+           strncmp((const char *)sherdi_peers_mail(peers, index),
+                   (const char *)sherdi_peers_mail(peers, peers->me), PEERS_MAIL_BYTES) != 0;
 }
 
 /* All ranks must have come with the same call; that one came with another is a bug of the
@@ -261,24 +277,27 @@ static const char *call_describe(const peers_note *note, char *text, size_t len_
 static sherd_status notes_compare(sherdi_peers *peers)
 {
     const peers_note *mine = sherdi_peers_note(peers, peers->me);
-    char              text[2][96];
+    char              text[2][192];
 
     for (int i = 0; i < peers->count; i++) {
         const peers_note *note = sherdi_peers_note(peers, i);
 
-        if (note->kind != mine->kind || note->len_bytes != mine->len_bytes) {
-            return sherdi_world_fail(peers->world, SHERD_E_INVAL,
-                                     "ranks disagree: rank %d calls %s, rank %d %s; all ranks make "
-                                     "the same calls in the same order",
-                                     peers->world->rank, call_describe(mine, text[0], sizeof(text[0])),
-                                     peers->ranks[i], call_describe(note, text[1], sizeof(text[1])));
+        if (note->kind != mine->kind || note->len_bytes != mine->len_bytes ||
+            names_differ(peers, i)) {
+            return sherdi_world_fail(
+                peers->world, SHERD_E_INVAL,
+                "ranks disagree: rank %d calls %s, rank %d %s; all ranks make the same calls in "
+                "the "
+                "same order",
+                peers->world->rank, call_describe(peers, peers->me, text[0], sizeof(text[0])),
+                peers->ranks[i], call_describe(peers, i, text[1], sizeof(text[1])));
         }
         if (note->detail != mine->detail || note->scale_bits != mine->scale_bits) {
             return sherdi_world_fail(peers->world, SHERD_E_INVAL,
                                      "ranks disagree: ranks %d and %d call %s with other types, "
                                      "flags, scale or root",
                                      peers->world->rank, peers->ranks[i],
-                                     call_describe(mine, text[0], sizeof(text[0])));
+                                     call_describe(peers, peers->me, text[0], sizeof(text[0])));
         }
     }
     return SHERD_OK;
@@ -320,7 +339,8 @@ peers_place sherdi_peers_find_place(const sherdi_peers *peers, const void *data,
         begin = (uintptr_t)segment->base + (size_t)peers->me * segment->part_bytes;
         if ((uintptr_t)data >= begin && (uintptr_t)data - begin <= segment->part_bytes &&
             len_bytes <= segment->part_bytes - ((uintptr_t)data - begin)) {
-            return (peers_place){.segment = segment->number, .offset_bytes = (uintptr_t)data - begin};
+            return (peers_place){.segment      = segment->number,
+                                 .offset_bytes = (uintptr_t)data - begin};
         }
     }
     return (peers_place){.segment = 0};
@@ -387,7 +407,7 @@ sherd_status sherdi_peers_alloc(sherdi_peers *peers, size_t len_bytes, void **ou
 {
     peers_segment made = {.len_bytes = len_bytes};
     size_t        whole_bytes;
-    size_t        entry = 0;
+    size_t        entry   = 0;
     int           is_made = 0;
     sherd_status  status;
 

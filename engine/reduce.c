@@ -156,6 +156,7 @@ static sherdi_reduction_args reduction_of(const sherd_engine *engine, const sher
         .comm_dtype  = engine->settings.comm_dtype,
         .recv_dtype  = engine->plan->grad_dtype,
         .scale       = (float)(1.0 / engine->world_size),
+        .what        = engine->model.units[segment->unit].name,
     };
 }
 
