@@ -70,13 +70,18 @@ static size_t gathered_elems(const sherdi_plan *plan, int unit)
 
 /* ------------------------------------------------- gathers and their stays - */
 
-/* Walk of a sequence as the engine will walk it. `open[unit]` is the index of the unit's
- * current stay plus 1, 0: not gathered. */
+/* A unit during the walk. */
+typedef struct walk_unit {
+    size_t open;     /* index of its current stay plus 1; 0: not gathered */
+    int    is_ahead; /* gathered before its use, and not used yet */
+} walk_unit;
+
+/* Walk of a sequence as the engine will walk it. */
 typedef struct walk {
     const sherdi_model *model;
     sherdi_plan        *plan;
     sherdi_sequence    *sequence;
-    size_t             *open;
+    walk_unit          *units;
     size_t              live_elems;  /* gathered now */
     size_t              ahead_elems; /* of these, not used yet */
 } walk;
@@ -91,7 +96,7 @@ static sherd_status stay_open(walk *w, int unit, size_t position)
                       .first = position,
                       .last  = position,
                       .bytes = w->plan->units[unit].gather_bytes};
-    w->open[unit] = sequence->num_stays;
+    w->units[unit].open = sequence->num_stays;
     w->live_elems += gathered_elems(w->plan, unit);
     sequence->steps[position].num_starts++;
     return SHERD_OK;
@@ -124,7 +129,7 @@ static sherd_status prefetch(walk *w, size_t position)
                 break;
             }
             elems = gathered_elems(w->plan, unit);
-            if (elems == 0 || w->open[unit] != 0) {
+            if (elems == 0 || w->units[unit].open != 0) {
                 continue;
             }
             if (elems > settings->prefetch_bucket_size - w->ahead_elems ||
@@ -132,6 +137,7 @@ static sherd_status prefetch(walk *w, size_t position)
                 return SHERD_OK;
             }
             SHERDI_TRY(stay_open(w, unit, position));
+            w->units[unit].is_ahead = 1;
             w->ahead_elems += elems;
         }
     }
@@ -152,16 +158,13 @@ static sherd_status walk_step(walk *w, size_t position)
         if (gathered_elems(w->plan, unit) == 0) {
             continue;
         }
-        if (w->open[unit] == 0) {
+        if (w->units[unit].open == 0) {
             SHERDI_TRY(stay_open(w, unit, position));
-        } else {
-            sherdi_stay *stay = &w->sequence->stays[w->open[unit] - 1];
-
-            if (stay->last == stay->first && stay->first < position) {
-                w->ahead_elems -= sherdi_min_size(w->ahead_elems, gathered_elems(w->plan, unit));
-            }
+        } else if (w->units[unit].is_ahead) {
+            w->ahead_elems -= gathered_elems(w->plan, unit);
         }
-        w->sequence->stays[w->open[unit] - 1].last = position;
+        w->units[unit].is_ahead = 0;
+        w->sequence->stays[w->units[unit].open - 1].last = position;
     }
     SHERDI_TRY(prefetch(w, position));
     for (size_t n = 0;; n++) { /* the release */
@@ -170,9 +173,9 @@ static sherd_status walk_step(walk *w, size_t position)
         if (unit < 0) {
             break;
         }
-        if (w->open[unit] != 0 &&
+        if (w->units[unit].open != 0 &&
             reuse_distance(w, unit, position) > w->plan->settings.max_reuse_distance) {
-            w->open[unit] = 0;
+            w->units[unit].open = 0;
             w->live_elems -= gathered_elems(w->plan, unit);
         }
     }
@@ -185,14 +188,15 @@ static sherd_status gathers_schedule(sherdi_plan *plan, const sherdi_model *mode
     walk         w      = {.model = model, .plan = plan, .sequence = sequence};
     sherd_status status = SHERD_OK;
 
-    w.open = sherdi_alloc_array(plan->mem, SHERDI_MEM_CONTROL, model->num_units, sizeof(*w.open));
-    if (w.open == NULL) {
+    w.units =
+        sherdi_alloc_array(plan->mem, SHERDI_MEM_CONTROL, model->num_units, sizeof(*w.units));
+    if (w.units == NULL) {
         return SHERD_E_NOMEM;
     }
     for (size_t p = 0; p < sequence->num_steps && status == SHERD_OK; p++) {
         status = walk_step(&w, p);
     }
-    sherdi_free(w.open);
+    sherdi_free(w.units);
     return status;
 }
 
