@@ -126,6 +126,75 @@ void ranks_run_part(int world_size, const char *part, int killed)
     ranks_run(starts, world_size);
 }
 
+/* -------------------------------------------------------------- mpirun -- */
+
+/* A rank that passed leaves a file there: see ranks_main. */
+#define RESULTS_VARIABLE "SHERD_TEST_RESULTS"
+
+static void result_path(const char *folder, int rank, char *path, size_t len_bytes)
+{
+    (void)snprintf(path, len_bytes, "%s.rank%d", folder, rank);
+}
+
+static void result_leave(void)
+{
+    const char *folder = getenv(RESULTS_VARIABLE);
+    char        path[512];
+    FILE       *file;
+
+    if (folder != NULL) {
+        result_path(folder, ranks_variable("OMPI_COMM_WORLD_RANK"), path, sizeof(path));
+        file = fopen(path, "w");
+        if (file != NULL) {
+            (void)fclose(file);
+        }
+    }
+}
+
+void ranks_need_mpirun(void)
+{
+    if (system("command -v mpirun >/dev/null 2>&1") != 0) {
+        test_skip("no mpirun on this machine");
+    }
+}
+
+void ranks_run_mpi(int world_size, const char *part, int killed)
+{
+    static int number;
+    char       results[256];
+    char       path[512];
+    char       self[512];
+    char       count[16];
+    ssize_t    len = readlink("/proc/self/exe", self, sizeof(self) - 1);
+    pid_t      child;
+    int        raw;
+
+    CHECK(len > 0);
+    self[len] = '\0';
+    (void)snprintf(results, sizeof(results), "%s/mpi-%d", test_scratch(), number++);
+    (void)snprintf(count, sizeof(count), "%d", world_size);
+    (void)fflush(NULL);
+    child = fork();
+    if (child == 0) {
+        ranks_clear_environment();
+        (void)setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
+        (void)setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
+        (void)setenv(RESULTS_VARIABLE, results, 1);
+        (void)execlp("timeout", "timeout", "-k", "2", "60", "mpirun", "-q", "--oversubscribe",
+                     "--enable-recovery", "-n", count, self, "--part", part, (char *)NULL);
+        _exit(127);
+    }
+    CHECK(child > 0);
+    CHECK(waitpid(child, &raw, 0) == child);
+    for (int r = 0; r < world_size; r++) {
+        result_path(results, r, path, sizeof(path));
+        if ((access(path, F_OK) == 0) != (r != killed)) {
+            test_fail(__FILE__, __LINE__, "rank %d of %d in %s under mpirun %s", r, world_size, part,
+                      r != killed ? "did not pass" : "passed");
+        }
+    }
+}
+
 int ranks_variable(const char *name)
 {
     const char *text = getenv(name);
@@ -146,6 +215,7 @@ int ranks_main(int argc, char **argv, const test_case *cases, size_t num_cases,
     for (size_t i = 0; i < num_parts; i++) {
         if (strcmp(parts[i].name, argv[2]) == 0) {
             parts[i].run();
+            result_leave();
             return 0;
         }
     }

@@ -46,6 +46,13 @@ void ranks_run(const rank_start *starts, int count);
  *  for rank `killed` (-1: none), which must die of SIGKILL. */
 void ranks_run_part(int world_size, const char *part, int killed);
 
+/** Whether there is an mpirun; skips the case when there is none. */
+void ranks_need_mpirun(void);
+
+/** `part` on world_size ranks under mpirun; all must pass but for `killed` (-1: none), which must not
+ *  have. mpirun's own exit code is not looked at: it counts every death as its failure. */
+void ranks_run_mpi(int world_size, const char *part, int killed);
+
 /** A rendezvous on a path that nobody uses; static storage until the next call. */
 const char *ranks_address(void);
 

@@ -1,0 +1,776 @@
+/* Ranks that MPI started. MPI does the meeting; inside a host the ranks share memory exactly as
+ * in shm (procs.c, peers.c) and MPI is not used again. Between hosts every rank exchanges slices
+ * with the ranks of the other hosts directly, in the wire type, and sums them itself: so the
+ * bits are those of every other transport. The one file that includes mpi.h.
+ *
+ * MPI tells nobody that a rank died, and its blocking calls then never return: all waits here
+ * test and look at the world's failure, which the monitor reports. */
+#include "collectives/launch.h"
+
+#include "base/checked.h"
+#include "base/clock.h"
+#include "base/log.h"
+
+#include <mpi.h>
+
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define MPI_TAG 1
+#define ADDRESS_BYTES 1024
+/* One message at most: MPI counts in int. */
+#define MESSAGE_BYTES ((size_t)1 << 28)
+/* Receive buffer of a reduction, for all ranks of other hosts together. */
+#define STAGE_BYTES ((size_t)8 << 20)
+#define STAGE_PIECE_MIN ((size_t)64 << 10)
+/* Words of a rank that has left may still be on their way. */
+#define LEFT_GRACE_NS INT64_C(2000000000)
+#define YIELDS_BEFORE_SLEEP 2000
+
+typedef struct mpi_world {
+    sherdi_procs   procs;
+    MPI_Comm       comm; /* MPI_COMM_NULL on one host */
+    int            num_remote;
+    int           *remote; /* ranks of other hosts, ascending */
+    int            num_leaders;
+    int           *leaders; /* the first rank of each other host */
+    int            num_requests;
+    MPI_Request   *requests; /* [2 * num_remote] */
+    int           *request_ranks;
+    size_t         piece_bytes;
+    unsigned char *staging; /* [num_remote * piece_bytes] */
+    size_t         staged_bytes; /* of each in the piece under way */
+} mpi_world;
+
+/* -------------------------------------------------- MPI of the process -- */
+
+static pthread_mutex_t mpi_lock = PTHREAD_MUTEX_INITIALIZER; /* guards the three below */
+static int             mpi_is_ours;    /* we initialised it, so we finalise it */
+static int             mpi_worlds;     /* alive */
+static int             mpi_is_damaged; /* a world failed: finalising would wait for the dead */
+
+/* At exit, where nothing is left to wait for. With a world still open the process is ending
+ * unasked: its sockets close and tell the others, whom MPI_Finalize would wait for. */
+static void mpi_end(void)
+{
+    int is_finalized = 0;
+
+    (void)MPI_Finalized(&is_finalized);
+    if (!is_finalized && mpi_worlds == 0 && !mpi_is_damaged) {
+        (void)MPI_Finalize();
+    }
+}
+
+static sherd_status mpi_begin(void)
+{
+    int          is_initialized = 0;
+    int          is_finalized   = 0;
+    int          provided       = 0;
+    sherd_status status         = SHERD_OK;
+
+    (void)pthread_mutex_lock(&mpi_lock);
+    (void)MPI_Finalized(&is_finalized);
+    (void)MPI_Initialized(&is_initialized);
+    if (is_finalized) {
+        status = sherdi_fail(SHERD_E_STATE, "MPI is finalised already, and cannot be started again");
+    } else if (!is_initialized) {
+        if (MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &provided) != MPI_SUCCESS) {
+            status = sherdi_fail(SHERD_E_IO, "MPI_Init_thread failed");
+        } else {
+            mpi_is_ours = 1;
+            (void)atexit(mpi_end);
+        }
+    }
+    (void)pthread_mutex_unlock(&mpi_lock);
+    return status;
+}
+
+static void mpi_count_world(int change, int has_failed)
+{
+    (void)pthread_mutex_lock(&mpi_lock);
+    mpi_worlds += change;
+    mpi_is_damaged |= has_failed;
+    (void)pthread_mutex_unlock(&mpi_lock);
+}
+
+static sherd_status mpi_error(sherd_world *world, int code)
+{
+    char text[MPI_MAX_ERROR_STRING + 1] = "";
+    int  len                            = 0;
+
+    (void)MPI_Error_string(code, text, &len);
+    return sherdi_world_fail(world, SHERD_E_PEER_LOST, "rank %d: MPI says: %s", world->rank, text);
+}
+
+/* -------------------------------------------------------------- waiting -- */
+
+/* "1, 3": ranks whose messages have not arrived. */
+static void pending_list(const mpi_world *mpi, char *text, size_t len_bytes)
+{
+    size_t at   = 0;
+    int    last = -1;
+
+    text[0] = '\0';
+    for (int i = 0; i < mpi->num_requests; i++) {
+        int is_done = 0;
+        int wrote;
+
+        (void)MPI_Request_get_status(mpi->requests[i], &is_done, MPI_STATUS_IGNORE);
+        if (is_done || mpi->request_ranks[i] == last) {
+            continue;
+        }
+        last  = mpi->request_ranks[i];
+        wrote = snprintf(text + at, len_bytes - at, "%s%d", at > 0 ? ", " : "", last);
+        if (wrote < 0 || (size_t)wrote >= len_bytes - at) {
+            return;
+        }
+        at += (size_t)wrote;
+    }
+}
+
+/* What was started is not going to end: nobody may write to its buffers later. */
+static void requests_drop(mpi_world *mpi)
+{
+    for (int i = 0; i < mpi->num_requests; i++) {
+        if (mpi->requests[i] != MPI_REQUEST_NULL) {
+            (void)MPI_Cancel(&mpi->requests[i]);
+            (void)MPI_Request_free(&mpi->requests[i]);
+        }
+    }
+    mpi->num_requests = 0;
+}
+
+static sherd_status requests_look(mpi_world *mpi, int64_t deadline_ns)
+{
+    sherd_world *world   = &mpi->procs.world;
+    int64_t      now_ns  = sherdi_now_ns();
+    int64_t      left_ns = atomic_load(&mpi->procs.first_left_ns);
+    char         text[256];
+
+    SHERDI_TRY(sherdi_peers_check(&mpi->procs.peers));
+    if (left_ns != 0 && now_ns - left_ns > LEFT_GRACE_NS) {
+        return sherdi_world_fail(world, SHERD_E_PEER_LOST,
+                                 "rank %d left the world (sherd_world_destroy) while rank %d still "
+                                 "waited for it",
+                                 atomic_load(&mpi->procs.first_left), world->rank);
+    }
+    if (now_ns >= deadline_ns) {
+        pending_list(mpi, text, sizeof(text));
+        return sherdi_world_fail(world, SHERD_E_PEER_LOST,
+                                 "rank %d waited %.1f s (the time limit) for rank %s", world->rank,
+                                 (double)world->timeout_ns * 1e-9, text);
+    }
+    return SHERD_OK;
+}
+
+static sherd_status requests_wait(mpi_world *mpi)
+{
+    int64_t deadline_ns = sherdi_now_ns() + mpi->procs.world.timeout_ns;
+
+    for (int turn = 0; mpi->num_requests > 0; turn++) {
+        int          is_done = 0;
+        int          code    = MPI_Testall(mpi->num_requests, mpi->requests, &is_done,
+                                           MPI_STATUSES_IGNORE);
+        sherd_status status;
+
+        if (is_done && code == MPI_SUCCESS) {
+            mpi->num_requests = 0;
+            return SHERD_OK;
+        }
+        status = code == MPI_SUCCESS ? requests_look(mpi, deadline_ns)
+                                     : mpi_error(&mpi->procs.world, code);
+        if (status != SHERD_OK) {
+            requests_drop(mpi);
+            return status;
+        }
+        if (turn < YIELDS_BEFORE_SLEEP) {
+            (void)sched_yield();
+        } else {
+            const struct timespec nap = {.tv_nsec = 50000};
+
+            (void)nanosleep(&nap, NULL); /* MPI makes progress only when it is asked */
+        }
+    }
+    return SHERD_OK;
+}
+
+static sherd_status request_add(mpi_world *mpi, int rank, int code)
+{
+    if (code != MPI_SUCCESS) {
+        requests_drop(mpi);
+        return mpi_error(&mpi->procs.world, code);
+    }
+    mpi->request_ranks[mpi->num_requests++] = rank;
+    return SHERD_OK;
+}
+
+static sherd_status send_start(mpi_world *mpi, int rank, const void *data, size_t len_bytes)
+{
+    return request_add(mpi, rank, MPI_Isend(data, (int)len_bytes, MPI_BYTE, rank, MPI_TAG,
+                                            mpi->comm, &mpi->requests[mpi->num_requests]));
+}
+
+static sherd_status recv_start(mpi_world *mpi, int rank, void *data, size_t len_bytes)
+{
+    return request_add(mpi, rank, MPI_Irecv(data, (int)len_bytes, MPI_BYTE, rank, MPI_TAG,
+                                            mpi->comm, &mpi->requests[mpi->num_requests]));
+}
+
+/* -------------------------------------------------------- between hosts -- */
+
+/* Bytes [first, first + len) of slices: what goes to rank r lies at send + r * send_stride, what
+ * comes from it goes to recv + r * recv_stride. */
+typedef struct slices_args {
+    const unsigned char *send;
+    size_t               send_stride;
+    unsigned char       *recv;
+    size_t               recv_stride;
+    size_t               slice_bytes;
+} slices_args;
+
+static sherd_status slices_start(mpi_world *mpi, const slices_args *args, size_t first)
+{
+    size_t len_bytes = sherdi_min_size(MESSAGE_BYTES, args->slice_bytes - first);
+
+    for (int i = 0; i < mpi->num_remote; i++) {
+        size_t rank = (size_t)mpi->remote[i];
+
+        SHERDI_TRY(recv_start(mpi, mpi->remote[i], args->recv + rank * args->recv_stride + first,
+                              len_bytes));
+    }
+    for (int i = 0; i < mpi->num_remote; i++) {
+        size_t rank = (size_t)mpi->remote[i];
+
+        SHERDI_TRY(send_start(mpi, mpi->remote[i], args->send + rank * args->send_stride + first,
+                              len_bytes));
+    }
+    return SHERD_OK;
+}
+
+/* What slices_start has not begun yet, after its first piece. */
+static sherd_status slices_finish(mpi_world *mpi, const slices_args *args)
+{
+    SHERDI_TRY(requests_wait(mpi));
+    for (size_t first = MESSAGE_BYTES; first < args->slice_bytes; first += MESSAGE_BYTES) {
+        SHERDI_TRY(slices_start(mpi, args, first));
+        SHERDI_TRY(requests_wait(mpi));
+    }
+    return SHERD_OK;
+}
+
+static sherd_status wire_start(void *ctx, const sherdi_reduction_args *args, size_t first_elem,
+                               size_t count_elems)
+{
+    mpi_world           *mpi         = ctx;
+    size_t               elem_bytes  = sherd_dtype_bytes(args->send_dtype);
+    size_t               slice_bytes = args->slice_elems * elem_bytes;
+    const unsigned char *send        = (const unsigned char *)args->send + first_elem * elem_bytes;
+
+    mpi->staged_bytes = count_elems * elem_bytes;
+    for (int i = 0; i < mpi->num_remote; i++) {
+        SHERDI_TRY(recv_start(mpi, mpi->remote[i], mpi->staging + (size_t)i * mpi->piece_bytes,
+                              mpi->staged_bytes));
+    }
+    for (int i = 0; i < mpi->num_remote; i++) {
+        SHERDI_TRY(send_start(mpi, mpi->remote[i], send + (size_t)mpi->remote[i] * slice_bytes,
+                              mpi->staged_bytes));
+    }
+    return SHERD_OK;
+}
+
+static sherd_status wire_finish(void *ctx, const void **srcs)
+{
+    mpi_world *mpi = ctx;
+
+    SHERDI_TRY(requests_wait(mpi));
+    for (int i = 0; i < mpi->num_remote; i++) {
+        srcs[mpi->remote[i]] = mpi->staging + (size_t)i * mpi->piece_bytes;
+    }
+    return SHERD_OK;
+}
+
+/* --------------------------------------------------------------- slots -- */
+
+static int has_one_host(const mpi_world *mpi)
+{
+    return mpi->num_remote == 0;
+}
+
+static sherd_status mpi_all_gather(sherd_world *world, const sherdi_all_gather_args *args)
+{
+    mpi_world        *mpi    = (mpi_world *)world;
+    const slices_args slices = {.send        = args->send,
+                                .send_stride = 0,
+                                .recv        = args->recv,
+                                .recv_stride = args->slice_bytes,
+                                .slice_bytes = args->slice_bytes};
+
+    if (has_one_host(mpi)) {
+        return sherdi_peers_all_gather(&mpi->procs.peers, args);
+    }
+    SHERDI_TRY(slices_start(mpi, &slices, 0));
+    SHERDI_TRY(sherdi_peers_all_gather(&mpi->procs.peers, args));
+    return slices_finish(mpi, &slices);
+}
+
+static sherd_status mpi_reduce_scatter(sherd_world *world, const sherdi_reduction_args *args)
+{
+    mpi_world       *mpi  = (mpi_world *)world;
+    const peers_wire wire = {
+        .ctx = mpi, .piece_bytes = mpi->piece_bytes, .start = wire_start, .finish = wire_finish,
+    };
+
+    return sherdi_peers_reduce_scatter(&mpi->procs.peers, args, has_one_host(mpi) ? NULL : &wire);
+}
+
+static sherd_status mpi_all_reduce(sherd_world *world, const sherdi_reduction_args *args)
+{
+    mpi_world             *mpi         = (mpi_world *)world;
+    size_t                 slice_bytes = args->slice_elems * sherd_dtype_bytes(args->send_dtype);
+    unsigned char         *own = (unsigned char *)args->recv + (size_t)world->rank * slice_bytes;
+    sherdi_reduction_args  scatter = *args;
+    sherdi_all_gather_args gather  = {.send = own, .recv = args->recv, .slice_bytes = slice_bytes};
+
+    if (has_one_host(mpi)) {
+        return sherdi_peers_all_reduce(&mpi->procs.peers, args);
+    }
+    scatter.recv = own;
+    SHERDI_TRY(mpi_reduce_scatter(world, &scatter));
+    return mpi_all_gather(world, &gather);
+}
+
+static sherd_status mpi_all_to_all(sherd_world *world, const sherdi_all_to_all_args *args)
+{
+    mpi_world        *mpi    = (mpi_world *)world;
+    const slices_args slices = {.send        = args->send,
+                                .send_stride = args->slice_bytes,
+                                .recv        = args->recv,
+                                .recv_stride = args->slice_bytes,
+                                .slice_bytes = args->slice_bytes};
+
+    if (has_one_host(mpi)) {
+        return sherdi_peers_all_to_all(&mpi->procs.peers, args);
+    }
+    SHERDI_TRY(slices_start(mpi, &slices, 0));
+    SHERDI_TRY(sherdi_peers_all_to_all(&mpi->procs.peers, args));
+    return slices_finish(mpi, &slices);
+}
+
+/* From the root to the first rank of each other host, and inside the hosts. */
+static sherd_status mpi_broadcast(sherd_world *world, void *data, size_t len_bytes, int root)
+{
+    mpi_world    *mpi   = (mpi_world *)world;
+    sherdi_peers *peers = &mpi->procs.peers;
+    int           index = 0;
+
+    while (index < peers->count && peers->ranks[index] != root) {
+        index++;
+    }
+    for (size_t first = 0; first < len_bytes && !has_one_host(mpi); first += MESSAGE_BYTES) {
+        unsigned char *piece       = (unsigned char *)data + first;
+        size_t         piece_bytes = sherdi_min_size(MESSAGE_BYTES, len_bytes - first);
+
+        for (int i = 0; i < mpi->num_leaders && world->rank == root; i++) {
+            SHERDI_TRY(send_start(mpi, mpi->leaders[i], piece, piece_bytes));
+        }
+        if (index == peers->count && peers->me == 0) {
+            SHERDI_TRY(recv_start(mpi, root, piece, piece_bytes));
+        }
+        SHERDI_TRY(requests_wait(mpi));
+    }
+    return sherdi_peers_broadcast(peers, data, len_bytes, index == peers->count ? 0 : index);
+}
+
+static sherd_status mpi_barrier(sherd_world *world)
+{
+    mpi_world    *mpi   = (mpi_world *)world;
+    sherdi_peers *peers = &mpi->procs.peers;
+    char          byte[2] = {0, 0};
+
+    SHERDI_TRY(sherdi_peers_barrier(peers));
+    if (has_one_host(mpi)) {
+        return SHERD_OK;
+    }
+    for (int i = 0; i < mpi->num_leaders && peers->me == 0; i++) {
+        SHERDI_TRY(recv_start(mpi, mpi->leaders[i], &byte[0], 0));
+        SHERDI_TRY(send_start(mpi, mpi->leaders[i], &byte[1], 0));
+    }
+    SHERDI_TRY(requests_wait(mpi));
+    return sherdi_peers_barrier(peers);
+}
+
+/* How it went on each rank, and what each asked for. */
+typedef struct alloc_record {
+    uint64_t len_bytes;
+    int32_t  status;
+    int32_t  unused;
+} alloc_record;
+
+static sherd_status alloc_compare(mpi_world *mpi, const alloc_record *mine)
+{
+    sherd_world           *world = &mpi->procs.world;
+    int                    size  = world->world_size;
+    alloc_record          *all   = sherdi_alloc_array(&world->mem, SHERDI_MEM_CONTROL, (size_t)size,
+                                                      sizeof(*all));
+    sherdi_all_gather_args args  = {.send = mine, .recv = all, .slice_bytes = sizeof(*mine)};
+    sherd_status           status;
+
+    if (all == NULL) {
+        return sherdi_world_fail(world, SHERD_E_NOMEM, "rank %d: %s", world->rank,
+                                 sherd_last_error());
+    }
+    status = mpi_all_gather(world, &args);
+    for (int r = 0; r < size && status == SHERD_OK; r++) {
+        if (all[r].len_bytes != mine->len_bytes) {
+            status = sherdi_world_fail(world, SHERD_E_INVAL,
+                                       "ranks disagree: rank %d allocates %llu bytes, rank %d %llu",
+                                       world->rank, (unsigned long long)mine->len_bytes, r,
+                                       (unsigned long long)all[r].len_bytes);
+        } else if (all[r].status != SHERD_OK) {
+            status = sherdi_fail((sherd_status)all[r].status,
+                                 "rank %d: no memory for %llu bytes of world memory", r,
+                                 (unsigned long long)mine->len_bytes);
+        }
+    }
+    sherdi_free(all);
+    return status;
+}
+
+static sherd_status mpi_alloc(sherd_world *world, size_t len_bytes, void **out)
+{
+    mpi_world   *mpi    = (mpi_world *)world;
+    void        *memory = NULL;
+    sherd_status here   = sherdi_peers_alloc(&mpi->procs.peers, len_bytes, &memory);
+    alloc_record mine   = {.len_bytes = len_bytes, .status = (int32_t)here};
+
+    if (!has_one_host(mpi)) {
+        sherd_status status = alloc_compare(mpi, &mine);
+
+        if (status != SHERD_OK && here == SHERD_OK) {
+            sherdi_peers_free(&mpi->procs.peers, memory);
+        }
+        SHERDI_TRY(status);
+    }
+    SHERDI_TRY(here);
+    *out = memory;
+    return SHERD_OK;
+}
+
+static void mpi_free(sherd_world *world, void *memory)
+{
+    sherdi_peers_free(&((mpi_world *)world)->procs.peers, memory);
+}
+
+static void mpi_close(sherd_world *world)
+{
+    mpi_world *mpi        = (mpi_world *)world;
+    int        has_failed = sherdi_world_has_failed(world);
+    int        is_finalized = 0;
+
+    sherdi_free(mpi->remote);
+    sherdi_free(mpi->leaders);
+    sherdi_free(mpi->requests);
+    sherdi_free(mpi->request_ranks);
+    sherdi_free(mpi->staging);
+    (void)MPI_Finalized(&is_finalized);
+    if (mpi->comm != MPI_COMM_NULL && !has_failed && !is_finalized) {
+        (void)MPI_Comm_free(&mpi->comm);
+    }
+    sherdi_procs_close(&mpi->procs);
+    mpi_count_world(-1, has_failed);
+    free(mpi);
+}
+
+static const sherdi_world_ops MPI_OPS = {
+    .struct_size    = sizeof(MPI_OPS),
+    .name           = "mpi",
+    .caps           = SHERDI_WORLD_SHARES_MEMORY,
+    .close          = mpi_close,
+    .alloc          = mpi_alloc,
+    .free           = mpi_free,
+    .barrier        = mpi_barrier,
+    .all_gather     = mpi_all_gather,
+    .reduce_scatter = mpi_reduce_scatter,
+    .all_reduce     = mpi_all_reduce,
+    .all_to_all     = mpi_all_to_all,
+    .broadcast      = mpi_broadcast,
+    .abort          = sherdi_procs_abort,
+};
+
+/* ------------------------------------------------------------- meeting -- */
+
+/* Waits for one request, with the time limit; before there is a world. */
+static sherd_status meeting_wait(MPI_Request *request, int64_t deadline_ns)
+{
+    int is_done = 0;
+
+    while (!is_done) {
+        if (MPI_Test(request, &is_done, MPI_STATUS_IGNORE) != MPI_SUCCESS) {
+            return sherdi_fail(SHERD_E_PEER_LOST, "MPI failed while the ranks were meeting");
+        }
+        if (!is_done && sherdi_now_ns() > deadline_ns) {
+            return sherdi_fail(SHERD_E_PEER_LOST,
+                               "not all ranks of the MPI communicator came within the time limit");
+        }
+        (void)sched_yield();
+    }
+    return SHERD_OK;
+}
+
+/* Every address of this host that another may reach, as a list for sherdi_rendezvous_meet. */
+static void addresses_list(int port, char *list, size_t len_bytes)
+{
+    struct ifaddrs *all = NULL;
+    size_t          at  = 0;
+
+    list[0] = '\0';
+    if (getifaddrs(&all) != 0) {
+        return;
+    }
+    for (struct ifaddrs *one = all; one != NULL; one = one->ifa_next) {
+        int       family = one->ifa_addr == NULL ? AF_UNSPEC : one->ifa_addr->sa_family;
+        socklen_t size   = family == AF_INET ? sizeof(struct sockaddr_in)
+                                             : sizeof(struct sockaddr_in6);
+        char      host[NI_MAXHOST];
+        char      entry[NI_MAXHOST + 32];
+
+        if ((family != AF_INET && family != AF_INET6) || !(one->ifa_flags & IFF_UP) ||
+            (one->ifa_flags & IFF_LOOPBACK) ||
+            getnameinfo(one->ifa_addr, size, host, sizeof(host), NULL, 0, NI_NUMERICHOST) != 0) {
+            continue;
+        }
+        (void)snprintf(entry, sizeof(entry), family == AF_INET ? "tcp://%s:%d" : "tcp://[%s]:%d",
+                       host, port);
+        if (at + strlen(entry) + 2 < len_bytes) {
+            at += (size_t)snprintf(list + at, len_bytes - at, "%s%s", at > 0 ? " " : "", entry);
+        }
+    }
+    freeifaddrs(all);
+}
+
+/* Rank 0: a socket that the others can reach, and how. */
+static sherd_status desk_open(int is_one_host, const rendezvous_card *card, int *listener,
+                              char *address)
+{
+    if (is_one_host) {
+        (void)snprintf(address, ADDRESS_BYTES, "%s-meet", card->channel);
+        return sherdi_net_listen(address, listener);
+    }
+    if (sherdi_net_listen("tcp://[::]:0", listener) != SHERD_OK) {
+        SHERDI_TRY(sherdi_net_listen("tcp://0.0.0.0:0", listener));
+    }
+    addresses_list(sherdi_net_port(*listener), address, ADDRESS_BYTES);
+    return SHERD_OK;
+}
+
+/* Where the ranks of `comm` meet; *listener is rank 0's socket. */
+static sherd_status meeting_agree(MPI_Comm comm, const rendezvous_card *card, int64_t deadline_ns,
+                                  int *listener, char *address)
+{
+    uint64_t     mine[2] = {card->host, ~card->host};
+    uint64_t     most[2] = {0, 0};
+    MPI_Request  request;
+    sherd_status status = SHERD_OK;
+
+    (void)MPI_Iallreduce(mine, most, 2, MPI_UINT64_T, MPI_MAX, comm, &request);
+    SHERDI_TRY(meeting_wait(&request, deadline_ns));
+    memset(address, 0, ADDRESS_BYTES);
+    if (card->rank == 0) {
+        status = desk_open(most[0] == ~most[1], card, listener, address);
+        if (status != SHERD_OK) {
+            address[0] = '\0';
+        }
+    }
+    (void)MPI_Ibcast(address, ADDRESS_BYTES, MPI_CHAR, 0, comm, &request);
+    if (meeting_wait(&request, deadline_ns) != SHERD_OK) {
+        sherdi_net_close(listener);
+        return SHERD_E_PEER_LOST;
+    }
+    SHERDI_TRY(status);
+    if (address[0] == '\0') {
+        return sherdi_fail(SHERD_E_IO, "rank 0 could not open a socket for the ranks to meet at");
+    }
+    return SHERD_OK;
+}
+
+/* Who is elsewhere, and room for their messages. Local. */
+static sherd_status remote_find(mpi_world *mpi)
+{
+    sherd_world           *world = &mpi->procs.world;
+    const rendezvous_card *cards = mpi->procs.meeting.cards;
+    size_t                 size  = (size_t)world->world_size;
+    int                    count = 0;
+
+    mpi->remote        = sherdi_alloc_array(&world->mem, SHERDI_MEM_CONTROL, size, sizeof(int));
+    mpi->leaders       = sherdi_alloc_array(&world->mem, SHERDI_MEM_CONTROL, size, sizeof(int));
+    mpi->requests      = sherdi_alloc_array(&world->mem, SHERDI_MEM_CONTROL, 2 * size,
+                                            sizeof(MPI_Request));
+    mpi->request_ranks = sherdi_alloc_array(&world->mem, SHERDI_MEM_CONTROL, 2 * size, sizeof(int));
+    if (mpi->remote == NULL || mpi->leaders == NULL || mpi->requests == NULL ||
+        mpi->request_ranks == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    for (int r = 0; r < world->world_size; r++) {
+        int is_first = 1;
+
+        if (cards[r].host == cards[world->rank].host) {
+            continue;
+        }
+        for (int i = 0; i < count && is_first; i++) {
+            is_first = cards[mpi->remote[i]].host != cards[r].host;
+        }
+        mpi->remote[count++] = r;
+        if (is_first) {
+            mpi->leaders[mpi->num_leaders++] = r;
+        }
+    }
+    mpi->piece_bytes = sherdi_max_size(STAGE_PIECE_MIN, STAGE_BYTES / (size_t)count / 4096 * 4096);
+    mpi->staging     = sherdi_alloc_array(&world->mem, SHERDI_MEM_TRANSPORT, (size_t)count,
+                                          mpi->piece_bytes);
+    if (mpi->staging == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    mpi->num_remote = count;
+    world->overhead_bytes += (size_t)count * mpi->piece_bytes;
+    return SHERD_OK;
+}
+
+static sherd_status mpi_open(mpi_world *mpi, const procs_params *params)
+{
+    sherd_world *world    = &mpi->procs.world;
+    int          provided = 0;
+
+    SHERDI_TRY(sherdi_procs_open(&mpi->procs, &MPI_OPS, params));
+    if (mpi->procs.num_hosts > 1) {
+        sherd_status status = remote_find(mpi);
+
+        (void)MPI_Query_thread(&provided);
+        world->is_foreign_to_threads = provided < MPI_THREAD_SERIALIZED;
+        if (status != SHERD_OK) {
+            char text[SHERDI_ERROR_BYTES];
+
+            (void)snprintf(text, sizeof(text), "%s", sherd_last_error());
+            return sherdi_world_fail(world, status, "rank %d: %s", world->rank, text);
+        }
+    }
+    SHERDI_TRY(world->world_size > 1 ? mpi_barrier(world) : SHERD_OK);
+    if (mpi->procs.num_hosts == 1) {
+        (void)MPI_Comm_free(&mpi->comm); /* MPI has done its part */
+    }
+    return SHERD_OK;
+}
+
+/* Takes `comm`. */
+static sherd_status world_open(MPI_Comm comm, const procs_params *params, sherd_world **out)
+{
+    mpi_world   *mpi = calloc(1, sizeof(*mpi));
+    sherd_status status;
+    char         text[SHERDI_ERROR_BYTES];
+
+    if (mpi == NULL) {
+        int listener = params->listener;
+
+        sherdi_net_close(&listener);
+        return sherdi_fail(SHERD_E_NOMEM, "no room for the world");
+    }
+    mpi->comm = comm;
+    mpi_count_world(1, 0);
+    status = mpi_open(mpi, params);
+    if (status != SHERD_OK) {
+        (void)snprintf(text, sizeof(text), "%s", sherd_last_error());
+        sherdi_world_set_failed(&mpi->procs.world, status, text);
+        mpi_close(&mpi->procs.world);
+        return sherdi_fail_relay(status, text);
+    }
+    *out = &mpi->procs.world;
+    return SHERD_OK;
+}
+
+static sherd_status comm_duplicate(MPI_Comm comm, int64_t deadline_ns, MPI_Comm *out)
+{
+    MPI_Request request;
+
+    if (MPI_Comm_idup(comm, out, &request) != MPI_SUCCESS) {
+        return sherdi_fail(SHERD_E_IO, "MPI cannot duplicate the communicator");
+    }
+    SHERDI_TRY(meeting_wait(&request, deadline_ns));
+    (void)MPI_Comm_set_errhandler(*out, MPI_ERRORS_RETURN);
+    return SHERD_OK;
+}
+
+static sherd_status create_over(MPI_Comm comm, const sherd_world_params *params, sherd_world **out)
+{
+    int64_t timeout_ns = params != NULL && params->timeout_ns > 0 ? params->timeout_ns
+                                                                  : WORLD_TIMEOUT_NS;
+    int64_t         deadline_ns = sherdi_now_ns() + timeout_ns;
+    char            address[ADDRESS_BYTES];
+    procs_params    procs = {.world = params, .address = address, .listener = -1};
+    rendezvous_card card;
+    MPI_Comm        own = MPI_COMM_NULL;
+
+    (void)MPI_Comm_rank(comm, &procs.rank);
+    (void)MPI_Comm_size(comm, &procs.world_size);
+    SHERDI_TRY(comm_duplicate(comm, deadline_ns, &own));
+    sherdi_rendezvous_card_fill(&card, procs.rank, procs.world_size, params, MPI_OPS.name);
+    SHERDI_TRY(meeting_agree(own, &card, deadline_ns, &procs.listener, address));
+    if (params != NULL && params->transport != NULL && strcmp(params->transport, "shm") == 0) {
+        procs.is_one_host_only = 1;
+        (void)MPI_Comm_free(&own);
+        return sherdi_world_shm_create(&procs, out);
+    }
+    return world_open(own, &procs, out);
+}
+
+sherd_status sherdi_world_mpi_create(int rank, int world_size, const sherd_world_params *params,
+                                     sherd_world **out)
+{
+    int mpi_rank = -1;
+    int mpi_size = -1;
+
+    SHERDI_TRY(mpi_begin());
+    (void)MPI_Comm_rank(MPI_COMM_WORLD, &mpi_rank);
+    (void)MPI_Comm_size(MPI_COMM_WORLD, &mpi_size);
+    if (rank != mpi_rank || world_size != mpi_size) {
+        return sherdi_fail(SHERD_E_INVAL,
+                           "the launcher says rank %d of %d, MPI says rank %d of %d: start the "
+                           "program with the mpirun of the MPI that sherd was built with",
+                           rank, world_size, mpi_rank, mpi_size);
+    }
+    return create_over(MPI_COMM_WORLD, params, out);
+}
+
+sherd_status sherd_world_from_mpi_handle(const void *comm, size_t comm_bytes,
+                                         const sherd_world_params *params, sherd_world **out)
+{
+    int      is_initialized = 0;
+    int      is_finalized   = 0;
+    MPI_Comm given;
+
+    SHERDI_TRY(sherdi_world_params_check(params));
+    if (comm == NULL || comm_bytes != sizeof(given)) {
+        return sherdi_fail(SHERD_E_NOTSUP,
+                           "an MPI_Comm of %zu bytes; sherd was built with an MPI where it has %zu",
+                           comm_bytes, sizeof(given));
+    }
+    (void)MPI_Initialized(&is_initialized);
+    (void)MPI_Finalized(&is_finalized);
+    if (!is_initialized || is_finalized) {
+        return sherdi_fail(SHERD_E_STATE, "MPI is not initialised (or finalised already)");
+    }
+    memcpy(&given, comm, sizeof(given));
+    if (given == MPI_COMM_NULL) {
+        return sherdi_fail(SHERD_E_INVAL, "the communicator is MPI_COMM_NULL");
+    }
+    if (params != NULL && params->transport != NULL && strcmp(params->transport, "mpi") != 0 &&
+        strcmp(params->transport, "shm") != 0) {
+        return sherdi_fail(SHERD_E_INVAL, "a world over MPI cannot use transport %s",
+                           params->transport);
+    }
+    return create_over(given, params, out);
+}
