@@ -235,8 +235,8 @@ static sherd_status syntax_fail(const sherdi_json *document, const json_error_t 
     const char *quote    = strstr(error->text, " near ");
     int         is_end   = quote != NULL && strcmp(quote, " near end of file") == 0;
     size_t      position = is_end ? SIZE_MAX : (size_t)error->position;
-    int         kept     = (int)(quote == NULL ? strlen(error->text) : (size_t)(quote - error->text));
-    token       here     = token_next(document, 0);
+    int         kept = (int)(quote == NULL ? strlen(error->text) : (size_t)(quote - error->text));
+    token       here = token_next(document, 0);
     place       where;
 
     while (here.at < here.end && here.end < position) {

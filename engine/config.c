@@ -12,7 +12,7 @@
 #include <string.h>
 
 /* A larger file is something else than a configuration. */
-#define FILE_MAX_BYTES ((size_t)16 << 20)
+#define FILE_MAX_BYTES   ((size_t)16 << 20)
 #define FILE_PIECE_BYTES ((size_t)4096)
 
 /* ---- messages ---- */
@@ -219,7 +219,7 @@ static sherd_status file_read(sherdi_mem *mem, FILE *file, const char *path, voi
 
 static sherd_status config_read_file(sherd_config *config, FILE *file)
 {
-    void        *text = NULL;
+    void        *text   = NULL;
     size_t       bytes  = 0;
     sherd_status status = file_read(&config->mem, file, config->name, &text, &bytes);
 

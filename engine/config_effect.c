@@ -29,8 +29,8 @@ static void batch_name_first(const sherd_config *config, char out[SHERDI_PLACE_B
     out[0] = '\0';
     for (size_t i = 0; i < sizeof(IDS) / sizeof(IDS[0]) && out[0] == '\0'; i++) {
         if (sherdi_config_is_given(config, IDS[i])) {
-            (void)snprintf(out, SHERDI_PLACE_BYTES + 64, "%s: ",
-                           sherdi_config_place(config, IDS[i], place));
+            (void)snprintf(out, SHERDI_PLACE_BYTES + 64,
+                           "%s: ", sherdi_config_place(config, IDS[i], place));
         }
     }
 }
@@ -40,9 +40,8 @@ static sherd_status batch_check(const sherd_config *config, int world_size,
 {
     char    place[SHERDI_PLACE_BYTES + 64];
     int64_t product;
-    int     is_product_known =
-        !__builtin_mul_overflow(batch->micro, batch->accumulation, &product) &&
-        !__builtin_mul_overflow(product, (int64_t)world_size, &product);
+    int is_product_known = !__builtin_mul_overflow(batch->micro, batch->accumulation, &product) &&
+                           !__builtin_mul_overflow(product, (int64_t)world_size, &product);
 
     batch_name_first(config, place);
     if (!is_product_known || product > INT_MAX) {
@@ -103,7 +102,8 @@ static void batch_effect(const sherd_config *config, int world_size, sherdi_conf
 
     if (world_size == 0) {
         out->is_missing = 1;
-        (void)snprintf(out->origin, sizeof(out->origin), "derived once the number of ranks is known");
+        (void)snprintf(out->origin, sizeof(out->origin),
+                       "derived once the number of ranks is known");
         return;
     }
     if (sherdi_config_batch_solve(config, world_size, &batch) != SHERD_OK) {

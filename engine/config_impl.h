@@ -21,7 +21,7 @@ typedef enum sherdi_config_id {
 #define SHERDI_CONFIG_ID(id, ...) SHERDI_CONFIG_##id,
     SHERDI_CONFIG_KEYS(SHERDI_CONFIG_ID)
 #undef SHERDI_CONFIG_ID
-    SHERDI_CONFIG_IDS,
+        SHERDI_CONFIG_IDS,
 } sherdi_config_id;
 
 typedef enum sherdi_config_type {

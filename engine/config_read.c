@@ -43,10 +43,9 @@ static sherd_status entry_contest(const sherdi_config_reader *reader, sherdi_con
 
     *keep_out = 0;
     if (entry->origin == SHERDI_ORIGIN_FILE && reader->origin == SHERDI_ORIGIN_FILE) {
-        return sherdi_reader_fail(reader, node, SHERD_E_INVAL,
-                                  "%s says what %s (%s) has said; keep one of them", path,
-                                  entry_name(reader->config, id),
-                                  sherdi_config_place(reader->config, id, place));
+        return sherdi_reader_fail(
+            reader, node, SHERD_E_INVAL, "%s says what %s (%s) has said; keep one of them", path,
+            entry_name(reader->config, id), sherdi_config_place(reader->config, id, place));
     }
     if (entry->origin != SHERDI_ORIGIN_FILE || entry->is_auto || reader->is_override) {
         return SHERD_OK;
@@ -69,8 +68,7 @@ static sherd_status entry_store(sherdi_config_reader *reader, sherdi_config_id i
                                 int is_auto, const sherdi_json_node *node)
 {
     sherdi_config_entry *entry = &reader->config->entries[id];
-    char                *written =
-        sherdi_alloc(&reader->config->mem, SHERDI_MEM_CONTROL, node->lexeme_bytes + 1);
+    char *written = sherdi_alloc(&reader->config->mem, SHERDI_MEM_CONTROL, node->lexeme_bytes + 1);
 
     if (written == NULL) {
         sherdi_free(value->text);
@@ -306,9 +304,8 @@ static sherd_status legacy_bool_read(sherdi_config_reader *reader, const char *p
 {
     sherdi_config_value value = {.integer = node->is_true};
 
-    SHERDI_TRY(sherdi_reader_warn(reader, node,
-                                  "%s is %s, the old form; read as {\"stage\": %d}", path,
-                                  node->is_true ? "true" : "false", node->is_true));
+    SHERDI_TRY(sherdi_reader_warn(reader, node, "%s is %s, the old form; read as {\"stage\": %d}",
+                                  path, node->is_true ? "true" : "false", node->is_true));
     return scalar_put(reader, SHERDI_CONFIG_STAGE, NULL, &value, 0, path, node);
 }
 
@@ -424,15 +421,20 @@ sherd_status sherdi_config_read(sherdi_config_reader *reader, const sherdi_json_
 /* "bfloat16.enabled" is bf16.enabled too. */
 static void path_of_program(const char *text, member_path *path)
 {
+    const char                *dot = strchr(text, '.');
     char                       block[PATH_BYTES];
     const sherdi_config_alias *alias;
 
     path_join("", text, path->known);
     path_join("", text, path->written);
-    (void)snprintf(block, sizeof(block), "%.*s", (int)strcspn(text, "."), text);
-    alias = sherdi_config_alias_find(block);
-    if (alias != NULL && strchr(text, '.') != NULL) {
-        path_join(sherdi_config_table[alias->id].path, strchr(text, '.') + 1, path->known);
+    if (dot == NULL || (size_t)(dot - text) >= PATH_BYTES) {
+        return;
+    }
+    memcpy(block, text, (size_t)(dot - text));
+    block[dot - text] = '\0';
+    alias             = sherdi_config_alias_find(block);
+    if (alias != NULL) {
+        path_join(sherdi_config_table[alias->id].path, dot + 1, path->known);
     }
 }
 

@@ -69,10 +69,11 @@ static sherd_status offload_check(const sherd_config *config, const offload_keys
     char                       place[SHERDI_PLACE_BYTES];
 
     if (alias != NULL && config->entries[keys->block].origin != SHERDI_ORIGIN_DEFAULT) {
-        return sherdi_fail(SHERD_E_INVAL,
-                           "%s: %s and the block %s that replaced it are both there; keep the block",
-                           sherdi_config_place(config, keys->device, place), alias->path,
-                           sherdi_config_table[keys->block].path);
+        return sherdi_fail(
+            SHERD_E_INVAL,
+            "%s: %s and the block %s that replaced it are both there; keep the block",
+            sherdi_config_place(config, keys->device, place), alias->path,
+            sherdi_config_table[keys->block].path);
     }
     if (sherdi_config_integer(config, keys->device) == SHERDI_CHOICE_NVME &&
         !sherdi_config_is_given(config, keys->path)) {
@@ -117,7 +118,8 @@ static sherd_status offload_remark(sherd_config *config, const offload_keys *key
     if (sherdi_config_integer(config, keys->device) != SHERDI_CHOICE_NONE &&
         !config->entries[SHERDI_CONFIG_STAGE].is_auto &&
         sherdi_config_integer(config, SHERDI_CONFIG_STAGE) < offload_stage(keys)) {
-        return key_warn(config, keys->device, "is ignored: there is nothing to offload at this stage");
+        return key_warn(config, keys->device,
+                        "is ignored: there is nothing to offload at this stage");
     }
     return SHERD_OK;
 }
@@ -203,7 +205,9 @@ sherd_status sherdi_config_remark(sherd_config *config)
 
 static sherd_dtype dtype_of(int64_t choice)
 {
-    return choice == SHERDI_CHOICE_FP16 ? SHERD_F16 : choice == SHERDI_CHOICE_BF16 ? SHERD_BF16 : SHERD_F32;
+    return choice == SHERDI_CHOICE_FP16   ? SHERD_F16
+           : choice == SHERDI_CHOICE_BF16 ? SHERD_BF16
+                                          : SHERD_F32;
 }
 
 static size_t size_of(const sherd_config *config, sherdi_config_id id)
@@ -230,10 +234,10 @@ static void scaler_resolve(const sherd_config *config, sherdi_scaler_params *out
 {
     double fixed = sherdi_config_real(config, SHERDI_CONFIG_LOSS_SCALE);
 
-    out->initial_scale = 1;
-    out->window        = sherdi_config_integer(config, SHERDI_CONFIG_SCALE_WINDOW);
-    out->hysteresis    = (int)sherdi_config_integer(config, SHERDI_CONFIG_HYSTERESIS);
-    out->min_scale     = sherdi_config_real(config, SHERDI_CONFIG_MIN_SCALE);
+    out->initial_scale             = 1;
+    out->window                    = sherdi_config_integer(config, SHERDI_CONFIG_SCALE_WINDOW);
+    out->hysteresis                = (int)sherdi_config_integer(config, SHERDI_CONFIG_HYSTERESIS);
+    out->min_scale                 = sherdi_config_real(config, SHERDI_CONFIG_MIN_SCALE);
     out->is_consecutive_hysteresis = is_on(config, SHERDI_CONFIG_CONSECUTIVE_HYSTERESIS);
     if (is_on(config, SHERDI_CONFIG_FP16_ENABLED)) {
         out->is_dynamic    = fixed == 0;
@@ -257,10 +261,10 @@ static sherd_status precision_resolve(const sherd_config *config, sherdi_setting
         return key_fail(config, SHERDI_CONFIG_PARAM_DTYPE, SHERD_E_INVAL,
                         "contradicts fp16.enabled and bf16.enabled; remove it");
     }
-    out->comm_dtype     = dtype_of(sherdi_config_integer(config, SHERDI_CONFIG_COMM_DTYPE));
-    out->accum_dtype    = dtype_of(sherdi_config_integer(config, SHERDI_CONFIG_ACCUM_DTYPE));
-    out->check_overflow = out->compute_dtype == SHERD_F16 ||
-                          is_on(config, SHERDI_CONFIG_BF16_CHECK_OVERFLOW);
+    out->comm_dtype  = dtype_of(sherdi_config_integer(config, SHERDI_CONFIG_COMM_DTYPE));
+    out->accum_dtype = dtype_of(sherdi_config_integer(config, SHERDI_CONFIG_ACCUM_DTYPE));
+    out->check_overflow =
+        out->compute_dtype == SHERD_F16 || is_on(config, SHERDI_CONFIG_BF16_CHECK_OVERFLOW);
     scaler_resolve(config, &out->scaler);
     return SHERD_OK;
 }
@@ -276,10 +280,10 @@ static sherd_status optimizer_resolve(const sherd_config *config, sherdi_setting
     out->optimizer = type.integer == SHERDI_CHOICE_ADAM && !is_on(config, SHERDI_CONFIG_ADAM_W_MODE)
                          ? SHERDI_OPTIMIZER_ADAM
                          : SHERDI_OPTIMIZER_ADAMW;
-    out->lr                = lr.real;
-    out->beta1             = betas.value.real;
-    out->beta2             = betas.value.second;
-    out->eps               = sherdi_config_real(config, SHERDI_CONFIG_EPS);
+    out->lr        = lr.real;
+    out->beta1     = betas.value.real;
+    out->beta2     = betas.value.second;
+    out->eps       = sherdi_config_real(config, SHERDI_CONFIG_EPS);
     out->weight_decay      = sherdi_config_real(config, SHERDI_CONFIG_WEIGHT_DECAY);
     out->bias_correction   = is_on(config, SHERDI_CONFIG_BIAS_CORRECTION);
     out->gradient_clipping = sherdi_config_real(config, SHERDI_CONFIG_GRADIENT_CLIPPING);

@@ -183,33 +183,39 @@ static const char PAGE_HEAD[] =
     "| honour | the key has the effect that its meaning says |\n"
     "| accept | any value is right, the result is the same |\n"
     "| ignore | a hint that is not taken; a value other than the default warns |\n"
-    "| refuse | a value other than the default, or a block that is switched on, is an error: carrying "
+    "| refuse | a value other than the default, or a block that is switched on, is an error: "
+    "carrying "
     "on would train something else |\n"
     "\n"
     "**Unknown keys** warn, with the nearest known name. In the blocks marked *closed* they are\n"
-    "errors. Keys that start with `_` or are named `comment` are skipped. Duplicate keys are errors.\n"
+    "errors. Keys that start with `_` or are named `comment` are skipped. Duplicate keys are "
+    "errors.\n"
     "\n"
-    "**\"auto\"** leaves a value to the program (`sherd_config_set`), else to the rule in the column,\n"
-    "else to the default. A program may also fill keys that are not there. Where it contradicts an\n"
+    "**\"auto\"** leaves a value to the program (`sherd_config_set`), else to the rule in the "
+    "column,\n"
+    "else to the default. A program may also fill keys that are not there. Where it contradicts "
+    "an\n"
     "explicit value of the file, the call fails; a key that starts with `!` overrides the file.\n"
     "\n"
-    "**Modes.** `\"sherd\": {\"strict\": true}` makes every warning an error; `\"lenient\": true` makes\n"
-    "unknown keys in closed blocks warn. A program sets them as `strict` and `lenient`; lenience then\n"
+    "**Modes.** `\"sherd\": {\"strict\": true}` makes every warning an error; `\"lenient\": true` "
+    "makes\n"
+    "unknown keys in closed blocks warn. A program sets them as `strict` and `lenient`; lenience "
+    "then\n"
     "holds for the keys set after it.\n";
 
-static const char PAGE_ALIASES[] =
-    "\n"
-    "## Other names\n"
-    "\n"
-    "A key and its other name in one file are an error. `bfloat16` counts only where `bf16` is absent.\n"
-    "\n"
-    "| name | means | |\n"
-    "|---|---|---|\n";
+static const char PAGE_ALIASES[] = "\n"
+                                   "## Other names\n"
+                                   "\n"
+                                   "A key and its other name in one file are an error. `bfloat16` "
+                                   "counts only where `bf16` is absent.\n"
+                                   "\n"
+                                   "| name | means | |\n"
+                                   "|---|---|---|\n";
 
 static const char *const TYPE_NAMES[] = {
-    [SHERDI_TYPE_BLOCK] = "block",  [SHERDI_TYPE_BOOL] = "bool",
-    [SHERDI_TYPE_INT] = "integer",  [SHERDI_TYPE_SIZE] = "integer",
-    [SHERDI_TYPE_REAL] = "number",  [SHERDI_TYPE_TEXT] = "text",
+    [SHERDI_TYPE_BLOCK] = "block",           [SHERDI_TYPE_BOOL] = "bool",
+    [SHERDI_TYPE_INT] = "integer",           [SHERDI_TYPE_SIZE] = "integer",
+    [SHERDI_TYPE_REAL] = "number",           [SHERDI_TYPE_TEXT] = "text",
     [SHERDI_TYPE_PAIR] = "[number, number]", [SHERDI_TYPE_ANY] = "any",
 };
 

@@ -21,8 +21,8 @@ typedef struct value_site {
 
 static sherd_status site_fail(const value_site *site, const char *reason)
 {
-    int quoted = (int)(site->node->lexeme_bytes < QUOTE_BYTES ? site->node->lexeme_bytes
-                                                              : QUOTE_BYTES);
+    int quoted =
+        (int)(site->node->lexeme_bytes < QUOTE_BYTES ? site->node->lexeme_bytes : QUOTE_BYTES);
 
     return sherdi_reader_fail(site->reader, site->node, SHERD_E_INVAL, "%s is %.*s; %s", site->path,
                               quoted, site->node->lexeme, reason);
@@ -30,8 +30,8 @@ static sherd_status site_fail(const value_site *site, const char *reason)
 
 static sherd_status site_warn(const value_site *site, const char *remark)
 {
-    int quoted = (int)(site->node->lexeme_bytes < QUOTE_BYTES ? site->node->lexeme_bytes
-                                                              : QUOTE_BYTES);
+    int quoted =
+        (int)(site->node->lexeme_bytes < QUOTE_BYTES ? site->node->lexeme_bytes : QUOTE_BYTES);
 
     return sherdi_reader_warn(site->reader, site->node, "%s is %.*s: %s", site->path, quoted,
                               site->node->lexeme, remark);
@@ -68,8 +68,8 @@ static sherd_status quoted_read(const value_site *site, const char *reason,
     value_site       inside = *site;
     sherdi_json     *document;
     sherdi_json_node number;
-    sherd_status     status =
-        sherdi_json_parse(mem, site->path, site->node->string, strlen(site->node->string), &document);
+    sherd_status     status = sherdi_json_parse(mem, site->path, site->node->string,
+                                                strlen(site->node->string), &document);
 
     if (status == SHERD_E_INVAL) {
         return site_fail(site, reason);
@@ -126,8 +126,7 @@ static sherd_status integer_read(const value_site *site, sherdi_config_value *ou
     }
     if (node->kind == SHERDI_JSON_STRING) {
         /* Digits only, as DeepSpeed: "5e8" in quotes is no integer there either. */
-        if (node->string[0] == '\0' ||
-            node->string[strspn(node->string, "-0123456789")] != '\0') {
+        if (node->string[0] == '\0' || node->string[strspn(node->string, "-0123456789")] != '\0') {
             return site_fail(site, reason);
         }
         return quoted_read(site, reason, integer_read, out);
@@ -265,8 +264,8 @@ static double number_of(const char *text)
 
 void sherdi_config_default(sherdi_config_id id, sherdi_config_value *out)
 {
-    const sherdi_config_key *key   = &sherdi_config_table[id];
-    const char              *text  = key->fallback;
+    const sherdi_config_key *key  = &sherdi_config_table[id];
+    const char              *text = key->fallback;
     char                     word[32];
     size_t                   choice = 0;
 
@@ -280,8 +279,8 @@ void sherdi_config_default(sherdi_config_id id, sherdi_config_value *out)
         break;
     case SHERDI_TYPE_INT:
     case SHERDI_TYPE_SIZE:
-        out->integer = strchr(text, 'e') == NULL ? strtoll(text, NULL, 10)
-                                                 : (int64_t)number_of(text);
+        out->integer =
+            strchr(text, 'e') == NULL ? strtoll(text, NULL, 10) : (int64_t)number_of(text);
         break;
     case SHERDI_TYPE_REAL:
         out->real = number_of(text);

@@ -29,11 +29,12 @@ static sherd_status scaler_lower(sherdi_scaler *scaler)
         return SHERD_OK;
     }
     if (scaler->scale == floor) {
-        return sherdi_fail(SHERD_E_NUMERIC,
-                           "gradients overflow at the smallest loss scale %g (fp16.min_loss_scale): "
-                           "the model diverges or does not fit fp16; lower the learning rate or "
-                           "use bf16",
-                           scaler->scale);
+        return sherdi_fail(
+            SHERD_E_NUMERIC,
+            "gradients overflow at the smallest loss scale %g (fp16.min_loss_scale): "
+            "the model diverges or does not fit fp16; lower the learning rate or "
+            "use bf16",
+            scaler->scale);
     }
     scaler->scale = scaler->scale / 2 > floor ? scaler->scale / 2 : floor;
     return SHERD_OK;
@@ -41,8 +42,7 @@ static sherd_status scaler_lower(sherdi_scaler *scaler)
 
 static void scaler_raise(sherdi_scaler *scaler)
 {
-    int is_window_full =
-        (scaler->iteration - scaler->last_overflow) % scaler->params.window == 0;
+    int is_window_full = (scaler->iteration - scaler->last_overflow) % scaler->params.window == 0;
 
     if (is_window_full || scaler->params.is_consecutive_hysteresis) {
         scaler->hysteresis_left = scaler->params.hysteresis;

@@ -64,7 +64,7 @@ double sherdi_schedule_lr(const sherdi_schedule_params *params, double group_lr,
     if (params->kind == SHERDI_SCHEDULE_WARMUP) {
         return warmup_lr(params, group_lr, 1.0);
     }
-    return warmup_lr(params, group_lr,
-                     fmax(0.0, (double)(params->total_steps - t) /
-                                   decay_steps(params, warmup_steps)));
+    return warmup_lr(
+        params, group_lr,
+        fmax(0.0, (double)(params->total_steps - t) / decay_steps(params, warmup_steps)));
 }

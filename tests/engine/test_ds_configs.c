@@ -1,0 +1,321 @@
+/* Real configuration files, where a folder of them is at hand: which load, and what they resolve
+ * to. The folder has MANIFEST.tsv (a row per file; the column "policy" is clean, warn, reject, or
+ * empty for what is not JSON) and ORACLE.json (per file, what DeepSpeed resolves it to after
+ * "auto" is filled in). Without a folder: skipped. */
+#include "engine/config_impl.h"
+#include "tests/lib/check.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
+
+enum { LINE_BYTES = 4096, COLUMN_BYTES = 512 };
+
+static const char *folder;
+
+/* ---- files ---- */
+
+static char *read_whole(const char *name, size_t *bytes_out)
+{
+    char  path[LINE_BYTES];
+    FILE *file;
+    char *text;
+    long  bytes;
+
+    (void)snprintf(path, sizeof(path), "%s/%s", folder, name);
+    file = fopen(path, "rb");
+    if (file == NULL) {
+        test_skip("no %s", path);
+    }
+    CHECK(fseek(file, 0, SEEK_END) == 0);
+    bytes = ftell(file);
+    rewind(file);
+    text = calloc(1, (size_t)bytes + 1);
+    CHECK(text != NULL && fread(text, 1, (size_t)bytes, file) == (size_t)bytes);
+    (void)fclose(file);
+    *bytes_out = (size_t)bytes;
+    return text;
+}
+
+/* Column `index` of a tab-separated line. */
+static void column_of(const char *line, size_t index, char out[COLUMN_BYTES])
+{
+    for (; index > 0; index--) {
+        line = strchr(line, '\t');
+        CHECK(line != NULL);
+        line++;
+    }
+    (void)snprintf(out, COLUMN_BYTES, "%.*s", (int)strcspn(line, "\t\r\n"), line);
+}
+
+static size_t column_named(const char *header, const char *name)
+{
+    char column[COLUMN_BYTES];
+
+    for (size_t i = 0;; i++) {
+        column_of(header, i, column);
+        if (strcmp(column, name) == 0) {
+            return i;
+        }
+    }
+}
+
+/* ---- values ---- */
+
+/* Where the oracle keeps the value of a key. `exact` 0: sizes that "auto" and hints may change
+ * are still the same, so all are exact; the field names a block of the oracle or NULL. */
+static const struct {
+    sherdi_config_id id;
+    const char      *block, *name;
+} COMPARED[] = {
+    {SHERDI_CONFIG_TRAIN_BATCH, NULL, "train_batch_size"},
+    {SHERDI_CONFIG_MICRO_BATCH, NULL, "train_micro_batch_size_per_gpu"},
+    {SHERDI_CONFIG_ACCUMULATION, NULL, "gradient_accumulation_steps"},
+    {SHERDI_CONFIG_GRADIENT_CLIPPING, NULL, "gradient_clipping"},
+    {SHERDI_CONFIG_STEPS_PER_PRINT, NULL, "steps_per_print"},
+    {SHERDI_CONFIG_FP16_ENABLED, "fp16", "enabled"},
+    {SHERDI_CONFIG_LOSS_SCALE, "fp16", "loss_scale"},
+    {SHERDI_CONFIG_SCALE_POWER, "fp16", "initial_scale_power"},
+    {SHERDI_CONFIG_SCALE_WINDOW, "fp16", "loss_scale_window"},
+    {SHERDI_CONFIG_HYSTERESIS, "fp16", "hysteresis"},
+    {SHERDI_CONFIG_CONSECUTIVE_HYSTERESIS, "fp16", "consecutive_hysteresis"},
+    {SHERDI_CONFIG_MIN_SCALE, "fp16", "min_loss_scale"},
+    {SHERDI_CONFIG_BF16_ENABLED, "bf16", "enabled"},
+    {SHERDI_CONFIG_BF16_CHECK_OVERFLOW, "bf16", "check_grad_overflow"},
+    {SHERDI_CONFIG_STAGE, "zero", "stage"},
+    {SHERDI_CONFIG_OVERLAP_COMM, "zero", "overlap_comm"},
+    {SHERDI_CONFIG_REDUCE_BUCKET, "zero", "reduce_bucket_size"},
+    {SHERDI_CONFIG_ALLGATHER_BUCKET, "zero", "allgather_bucket_size"},
+    {SHERDI_CONFIG_SUB_GROUP, "zero", "sub_group_size"},
+    {SHERDI_CONFIG_PREFETCH_BUCKET, "zero", "prefetch_bucket_size"},
+    {SHERDI_CONFIG_PERSISTENCE, "zero", "param_persistence_threshold"},
+    {SHERDI_CONFIG_MODEL_PERSISTENCE, "zero", "model_persistence_threshold"},
+    {SHERDI_CONFIG_MAX_LIVE, "zero", "max_live_parameters"},
+    {SHERDI_CONFIG_MAX_REUSE, "zero", "max_reuse_distance"},
+    {SHERDI_CONFIG_GATHER_ON_SAVE, "zero", "gather_16bit_weights_on_model_save"},
+    {SHERDI_CONFIG_CONTIGUOUS, "zero", "contiguous_gradients"},
+    {SHERDI_CONFIG_REDUCE_SCATTER, "zero", "reduce_scatter"},
+    {SHERDI_CONFIG_ROUND_ROBIN, "zero", "round_robin_gradients"},
+    {SHERDI_CONFIG_STATE_DEVICE, "offload_optimizer", "device"},
+    {SHERDI_CONFIG_STATE_PIN, "offload_optimizer", "pin_memory"},
+    {SHERDI_CONFIG_STATE_BUFFERS, "offload_optimizer", "buffer_count"},
+    {SHERDI_CONFIG_PARAM_DEVICE, "offload_param", "device"},
+    {SHERDI_CONFIG_PARAM_PIN, "offload_param", "pin_memory"},
+    {SHERDI_CONFIG_PARAM_BUFFERS, "offload_param", "buffer_count"},
+    {SHERDI_CONFIG_PARAM_BUFFER_SIZE, "offload_param", "buffer_size"},
+    {SHERDI_CONFIG_AIO_BLOCK, "aio", "block_size"},
+    {SHERDI_CONFIG_AIO_DEPTH, "aio", "queue_depth"},
+};
+
+/* As the oracle's stand-in for a trainer does: only what the file leaves open. */
+static const struct {
+    sherdi_config_id id;
+    const char      *value;
+} FILLED[] = {
+    {SHERDI_CONFIG_ACCUMULATION, "1"},
+    {SHERDI_CONFIG_LR, "1e-4"},
+    {SHERDI_CONFIG_TOTAL_STEPS, "1000"},
+};
+
+static void fill_auto(sherd_config *config)
+{
+    int has_fp16;
+
+    for (size_t i = 0; i < COUNT_OF(FILLED); i++) {
+        if (config->entries[FILLED[i].id].is_auto) {
+            CHECK_OK(
+                sherd_config_set(config, sherdi_config_table[FILLED[i].id].path, FILLED[i].value));
+        }
+    }
+    if (!sherdi_config_is_given(config, SHERDI_CONFIG_TRAIN_BATCH) &&
+        !sherdi_config_is_given(config, SHERDI_CONFIG_MICRO_BATCH)) {
+        CHECK_OK(sherd_config_set(config, "train_micro_batch_size_per_gpu", "1"));
+    }
+    has_fp16 = sherdi_config_integer(config, SHERDI_CONFIG_FP16_ENABLED) != 0;
+    if (config->entries[SHERDI_CONFIG_BF16_ENABLED].is_auto) {
+        CHECK_OK(sherd_config_set(config, "bf16.enabled", has_fp16 ? "false" : "true"));
+    }
+    CHECK_OK(sherd_config_set(config, "hidden_size", "4096"));
+    if (!sherdi_config_is_given(config, SHERDI_CONFIG_OPTIMIZER_TYPE)) {
+        CHECK_OK(sherd_config_set(config, "optimizer.type", "\"AdamW\""));
+    }
+    CHECK_OK(sherd_config_set(config, "!zero_optimization.offload_param.device", "\"none\""));
+    CHECK_OK(sherd_config_set(config, "!zero_optimization.offload_optimizer.device", "\"none\""));
+}
+
+static int value_agrees(const sherdi_config_key *key, const sherdi_config_value *ours,
+                        const sherdi_json_node *theirs)
+{
+    int64_t integer;
+    size_t  choice;
+
+    switch (theirs->kind) {
+    case SHERDI_JSON_BOOL:
+        return ours->integer == theirs->is_true;
+    case SHERDI_JSON_NUMBER:
+        if (key->type == SHERDI_TYPE_REAL) {
+            return ours->real == theirs->number;
+        }
+        (void)sherdi_json_integer(theirs, &integer);
+        return ours->integer == integer;
+    case SHERDI_JSON_STRING:
+        if (key->range.choices == NULL) {
+            return 1; /* an "auto" that nobody filled */
+        }
+        return sherdi_config_choice(key->range.choices, theirs->string, 0, &choice) &&
+               ours->integer == (int64_t)choice;
+    case SHERDI_JSON_NULL:
+    case SHERDI_JSON_ARRAY:
+    case SHERDI_JSON_OBJECT:
+        break;
+    }
+    return 1;
+}
+
+/* What DeepSpeed reads out of a file, for keys that we give another meaning on purpose. */
+static int is_other_on_purpose(const sherd_config *config, sherdi_config_id id)
+{
+    switch (id) {
+    case SHERDI_CONFIG_SUB_GROUP: /* 0 is the default here */
+        return config->entries[id].value.integer == 0;
+    case SHERDI_CONFIG_GRADIENT_CLIPPING: /* max_grad_norm stands in for it here */
+        return sherdi_config_is_given(config, SHERDI_CONFIG_MAX_GRAD_NORM);
+    default:
+        return 0;
+    }
+}
+
+/* Returns how many values were compared. */
+static size_t compare_file(const char *name, sherd_config *config, const sherdi_json_node *oracle)
+{
+    const sherdi_json_node *theirs = sherdi_json_find(oracle, "resolved");
+    const sherdi_json_node *world  = theirs == NULL ? NULL : sherdi_json_find(theirs, "world_size");
+    int                     world_size;
+    size_t                  count = 0;
+    sherdi_config_value     devices[2];
+    sherdi_settings         settings;
+
+    if (world == NULL || world->kind != SHERDI_JSON_NUMBER) {
+        return 0;
+    }
+    world_size = (int)world->number;
+    devices[0] = config->entries[SHERDI_CONFIG_PARAM_DEVICE].value;
+    devices[1] = config->entries[SHERDI_CONFIG_STATE_DEVICE].value;
+    fill_auto(config);
+    if (sherdi_config_resolve(config, world_size, &settings) != SHERD_OK) {
+        test_fail(__FILE__, __LINE__, "%s does not resolve: %s", name, sherd_last_error());
+    }
+    for (size_t i = 0; i < COUNT_OF(COMPARED); i++) {
+        const sherdi_json_node *block =
+            COMPARED[i].block == NULL ? theirs : sherdi_json_find(theirs, COMPARED[i].block);
+        const sherdi_json_node *value =
+            block == NULL ? NULL : sherdi_json_find(block, COMPARED[i].name);
+        sherdi_config_effect ours;
+
+        if (value == NULL || is_other_on_purpose(config, COMPARED[i].id)) {
+            continue;
+        }
+        sherdi_config_effective(config, world_size, COMPARED[i].id, &ours);
+        if (COMPARED[i].id == SHERDI_CONFIG_PARAM_DEVICE) {
+            ours.value = devices[0];
+        } else if (COMPARED[i].id == SHERDI_CONFIG_STATE_DEVICE) {
+            ours.value = devices[1];
+        }
+        if (!value_agrees(&sherdi_config_table[COMPARED[i].id], &ours.value, value)) {
+            test_fail(__FILE__, __LINE__, "%s: %s is %lld or %g, not %.*s (%s)", name,
+                      sherdi_config_table[COMPARED[i].id].path, (long long)ours.value.integer,
+                      ours.value.real, (int)value->lexeme_bytes, value->lexeme, ours.origin);
+        }
+        count++;
+    }
+    return count;
+}
+
+/* ---- the folder ---- */
+
+typedef struct tally {
+    size_t files, loaded, refused, not_json, warned, resolved, values;
+} tally;
+
+static void check_file(const char *name, const char *policy, const sherdi_json_node *oracle,
+                       tally *counts)
+{
+    char          path[LINE_BYTES];
+    sherd_config *config      = NULL;
+    int           must_load   = strcmp(policy, "clean") == 0 || strcmp(policy, "warn") == 0;
+    int           is_not_json = policy[0] == '\0';
+    size_t        values;
+    sherd_status  status;
+
+    (void)snprintf(path, sizeof(path), "%s/%s", folder, name);
+    status = sherd_config_load(path, &config);
+    counts->files++;
+    if (must_load != (status == SHERD_OK)) {
+        test_fail(__FILE__, __LINE__, "%s is %s, but loading it gives %s: %s", name,
+                  is_not_json ? "not JSON" : policy, sherd_status_name(status), sherd_last_error());
+    }
+    if (status != SHERD_OK) {
+        CHECK_STATUS(is_not_json ? SHERD_E_INVAL : SHERD_E_NOTSUP, status);
+        CHECK_ERROR_SAYS(name);
+        counts->refused += !is_not_json;
+        counts->not_json += is_not_json;
+        return;
+    }
+    counts->loaded++;
+    counts->warned += sherd_config_warning_count(config) > 0;
+    values = oracle == NULL ? 0 : compare_file(name, config, oracle);
+    counts->resolved += values > 0;
+    counts->values += values;
+    sherd_config_destroy(config);
+}
+
+static void ds_configs_load_and_resolve_as_expected(void)
+{
+    char         name[COLUMN_BYTES], policy[COLUMN_BYTES];
+    tally        counts = {0};
+    size_t       bytes, policy_column;
+    char        *manifest, *oracle_text;
+    sherdi_mem   account;
+    sherdi_json *oracle;
+    const char  *line;
+    char         oracle_name[] = "ORACLE.json";
+
+    if (folder == NULL) {
+        test_skip("no folder of configuration files is given");
+    }
+    manifest    = read_whole("MANIFEST.tsv", &bytes);
+    oracle_text = read_whole(oracle_name, &bytes);
+    sherdi_mem_init(&account);
+    CHECK_OK(sherdi_json_parse(&account, oracle_name, oracle_text, bytes, &oracle));
+    policy_column = column_named(manifest, "policy");
+    for (line = strchr(manifest, '\n'); line != NULL && line[1] != '\0';
+         line = strchr(line + 1, '\n')) {
+        const sherdi_json_node *files = sherdi_json_find(sherdi_json_root(oracle), "files");
+
+        column_of(line + 1, 0, name);
+        column_of(line + 1, policy_column, policy);
+        check_file(name, policy, sherdi_json_find(files, name), &counts);
+    }
+    (void)printf("  %zu files: %zu load (%zu with warnings), %zu refused, %zu not JSON, all as "
+                 "expected; %zu resolve, %zu values equal\n",
+                 counts.files, counts.loaded, counts.warned, counts.refused, counts.not_json,
+                 counts.resolved, counts.values);
+    CHECK(counts.loaded > 0 && counts.values > 0);
+    sherdi_json_destroy(oracle);
+    CHECK_INT(0, sherdi_mem_held_all(&account));
+    free(oracle_text);
+    free(manifest);
+}
+
+static const test_case CASES[] = {
+    CASE(ds_configs_load_and_resolve_as_expected),
+};
+
+/* The one argument is the folder, not a filter. */
+int main(int argc, char **argv)
+{
+    folder = argc > 1 ? argv[1] : NULL;
+    return test_main(1, argv, CASES, COUNT_OF(CASES));
+}
