@@ -87,6 +87,21 @@ sherd_status sherdi_reader_warn(const sherdi_config_reader *reader, const sherdi
     return sherdi_config_warn(reader->config, line);
 }
 
+void sherdi_reader_info(const sherdi_config_reader *reader, const sherdi_json_node *node,
+                        const char *fmt, ...)
+{
+    char    line[SHERDI_ERROR_BYTES];
+    va_list args;
+
+    if (!sherdi_log_is_on(SHERD_LOG_INFO)) {
+        return;
+    }
+    va_start(args, fmt);
+    reader_format(reader, node, line, fmt, args);
+    va_end(args);
+    sherdi_log(SHERD_LOG_INFO, -1, "%s", line);
+}
+
 sherd_status sherdi_config_warn(sherd_config *config, const char *text)
 {
     void *warnings = config->warnings;

@@ -3,6 +3,7 @@
  * both ask here, so they cannot differ. */
 #include "engine/config_impl.h"
 
+#include <assert.h>
 #include <limits.h>
 #include <stdio.h>
 
@@ -71,6 +72,7 @@ sherd_status sherdi_config_batch_solve(const sherd_config *config, int world_siz
         .accumulation = batch_given(config, SHERDI_CONFIG_ACCUMULATION),
     };
 
+    assert(world_size >= 1);
     if (batch.train == 0 && batch.micro == 0) {
         return sherdi_fail(SHERD_E_INVAL,
                            "%s: no batch size is given: set train_micro_batch_size_per_gpu or "

@@ -180,6 +180,9 @@ sherd_status sherdi_reader_fail(const sherdi_config_reader *reader, const sherdi
  *  warnings afterwards). */
 sherd_status sherdi_reader_warn(const sherdi_config_reader *reader, const sherdi_json_node *node,
                                 const char *fmt, ...) SHERDI_PRINTF(3, 4);
+/** Tells the log, at level info. */
+void sherdi_reader_info(const sherdi_config_reader *reader, const sherdi_json_node *node,
+                        const char *fmt, ...) SHERDI_PRINTF(3, 4);
 /** Adds a warning as it stands. */
 sherd_status sherdi_config_warn(sherd_config *config, const char *text);
 /** Contradictions between keys that need no world to be seen. */

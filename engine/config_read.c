@@ -99,7 +99,7 @@ static sherd_status scalar_refuse(const sherdi_config_reader *reader, sherdi_con
                               sherdi_config_table[id].meaning);
 }
 
-static int value_is_off(sherdi_config_id id, const sherdi_config_value *value)
+static int value_is_default(sherdi_config_id id, const sherdi_config_value *value)
 {
     const sherdi_config_key *key = &sherdi_config_table[id];
     sherdi_config_value      off;
@@ -121,8 +121,12 @@ static sherd_status scalar_remark(const sherdi_config_reader *reader, sherdi_con
                                   path);
     }
     if (key->action == SHERDI_ACTION_IGNORE && !entry->is_auto &&
-        !value_is_off(id, &entry->value)) {
+        !value_is_default(id, &entry->value)) {
         return sherdi_reader_warn(reader, node, "%s is ignored: %s", path, key->meaning);
+    }
+    if (key->action == SHERDI_ACTION_ACCEPT && !entry->is_auto && key->fallback != NULL &&
+        !value_is_default(id, &entry->value)) {
+        sherdi_reader_info(reader, node, "%s makes no difference: %s", path, key->meaning);
     }
     return SHERD_OK;
 }
@@ -135,7 +139,7 @@ static sherd_status scalar_put(sherdi_config_reader *reader, sherdi_config_id id
     sherd_status             status;
     int                      is_kept;
 
-    if (key->action == SHERDI_ACTION_REFUSE && !is_auto && !value_is_off(id, value)) {
+    if (key->action == SHERDI_ACTION_REFUSE && !is_auto && !value_is_default(id, value)) {
         sherdi_free(value->text);
         return scalar_refuse(reader, id, path, node);
     }
@@ -289,6 +293,7 @@ static sherd_status opaque_read(const sherdi_config_reader *reader, const sherdi
                                 const char *path, const sherdi_json_node *node)
 {
     if (!block_is_active(key, node)) {
+        sherdi_reader_info(reader, node, "%s is off: %s", path, key->meaning);
         return SHERD_OK;
     }
     if (key->action == SHERDI_ACTION_REFUSE) {

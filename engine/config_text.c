@@ -172,7 +172,7 @@ sherd_status sherd_config_dump(const sherd_config *config, sherd_write_fn write,
 static const char PAGE_HEAD[] =
     "# Configuration\n"
     "\n"
-    "<!-- Written by sherd_config_reference() from the table in engine/config_keys.h. -->\n"
+    "<!-- Written by `sherd config --reference` from the table in engine/config_keys.h. -->\n"
     "\n"
     "A configuration is a JSON file in the form that DeepSpeed made common. Comments (`//`, `#`,\n"
     "`/* */`) and trailing commas are allowed. Numbers may be written as `5e8` or `500000000`.\n"

@@ -403,6 +403,9 @@ static void config_other_names_arrive(void)
                 "is read as zero_optimization.stage3_param_persistence_threshold");
     check_warns("\"zero_optimization\": {\"stage3_gather_fp16_weights_on_model_save\": true}",
                 "is read as zero_optimization.stage3_gather_16bit_weights_on_model_save");
+    check_warns("\"zero_optimization\": {\"cpu_offload_use_pin_memory\": false}",
+                "is read as zero_optimization.offload_optimizer.pin_memory");
+    check_warns("\"zero_optimization\": {\"cpu_offload_pin_memory\": true}", "is read as");
     check_warns("\"aio\": {\"thread_count\": 2}", "is read as aio.intra_op_parallelism");
     check_warns("\"zero_optimization\": {\"find_unused_parameters\": false}", "the opposite");
     check_warns("\"zero_optimization\": {\"cpu_offload\": false}", "is an old name");

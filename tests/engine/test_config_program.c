@@ -115,6 +115,40 @@ static void config_lenient_lets_unknown_keys_of_closed_blocks_warn(void)
     sherd_config_destroy(config);
 }
 
+/* ---- log ---- */
+
+typedef struct heard {
+    int  warnings, infos;
+    char last_info[SHERDI_ERROR_BYTES];
+} heard;
+
+static void hear(void *ctx, sherd_log_level level, const char *line)
+{
+    heard *into = ctx;
+
+    into->warnings += level == SHERD_LOG_WARN;
+    into->infos += level == SHERD_LOG_INFO;
+    if (level == SHERD_LOG_INFO) {
+        (void)snprintf(into->last_info, sizeof(into->last_info), "%s", line);
+    }
+}
+
+static void config_log_hears_warnings_and_what_makes_no_difference(void)
+{
+    heard         got = {0};
+    sherd_config *config;
+
+    sherd_log_set(hear, &got, SHERD_LOG_INFO);
+    config = completed("\"wall_clock_breakdown\": true, \"tensorboard\": {\"enabled\": false},"
+                       " \"prescale_gradients\": true");
+    sherd_log_set(NULL, NULL, SHERD_LOG_INFO);
+    CHECK_INT(1, got.warnings);
+    CHECK_INT(2, got.infos);
+    test_check_contains(__FILE__, __LINE__, got.last_info,
+                        "prescale_gradients makes no difference: sums are taken in fp32");
+    sherd_config_destroy(config);
+}
+
 /* ---- text ---- */
 
 typedef struct page {
@@ -228,7 +262,7 @@ static void config_reference_page_is_the_one_in_docs(void)
     if (have[same] != want.text[same]) {
         test_fail(__FILE__, __LINE__,
                   "docs/configuration.md differs from the table at byte %zu: write it again with "
-                  "build/tests/engine/write_reference > docs/configuration.md",
+                  "sherd config --reference > docs/configuration.md",
                   same);
     }
     free(have);
@@ -401,6 +435,7 @@ static const test_case CASES[] = {
     CASE(config_contradiction_by_the_program_shows_when_resolving),
     CASE(config_strict_makes_warnings_errors),
     CASE(config_lenient_lets_unknown_keys_of_closed_blocks_warn),
+    CASE(config_log_hears_warnings_and_what_makes_no_difference),
     CASE(config_dump_is_json_and_names_origins),
     CASE(config_writers_may_stop),
     CASE(config_reference_page_is_the_one_in_docs),
