@@ -14,7 +14,7 @@ typedef enum sherdi_optimizer_kind {
 } sherdi_optimizer_kind;
 
 /* Everything the engine wants to know, resolved: no "auto" is left. Element counts are in
- * elements, as in the file; "unlimited" is SIZE_MAX. */
+ * elements, as in the file, 0 included (but for sub_group_size); "unlimited" is SIZE_MAX. */
 typedef struct sherdi_settings {
     /* batch */
     int train_batch_size; /* = micro_batch_size * accumulation * world size */

@@ -64,8 +64,7 @@ static size_t column_named(const char *header, const char *name)
 
 /* ---- values ---- */
 
-/* Where the oracle keeps the value of a key. `exact` 0: sizes that "auto" and hints may change
- * are still the same, so all are exact; the field names a block of the oracle or NULL. */
+/* Where the oracle keeps the value of a key: in a block of its own, or beside the blocks. */
 static const struct {
     sherdi_config_id id;
     const char      *block, *name;
