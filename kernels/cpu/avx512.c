@@ -201,7 +201,14 @@ INLINE void vec_mixer_add(vec_mixer *mixer, vec_f32 x)
 
 INLINE uint64_t vec_mixer_sum(const vec_mixer *mixer)
 {
-    return (uint64_t)_mm512_reduce_add_epi64(mixer->sum);
+    uint64_t lanes[8]; /* added as unsigned: sums wrap */
+    uint64_t sum = 0;
+
+    vec_store_bits(lanes, mixer->sum);
+    for (int i = 0; i < 8; i++) {
+        sum += lanes[i];
+    }
+    return sum;
 }
 
 #include "kernels/cpu/vector.h"
