@@ -1,0 +1,64 @@
+/* What is computed element by element or along one row, as a table: rows.c is compiled
+ * once for any machine and once for AVX2, and both give the same bits, because sums run in a
+ * fixed number of lanes and nothing is contracted. No threads here: ops.c splits the work. */
+#ifndef LLM_ROWS_H
+#define LLM_ROWS_H
+
+#include "sherd.h"
+
+#include <stddef.h>
+
+/* Arrays do not overlap unless a slot says that they may be the same. */
+typedef struct rows_ops {
+    const char *name;
+
+    /* dst[i] = src[i] as fp32. */
+    void (*widen)(sherd_dtype dtype, const void *src, float *dst, size_t n);
+    /* dst[i] = dst[i] + src[i], rounded once to dst's type. */
+    void (*accumulate)(sherd_dtype dtype, const float *src, void *dst, size_t n);
+    /* y[i] += x[i]. */
+    void (*add)(const float *x, float *y, size_t n);
+
+    /* GELU in its tanh form (Hendrycks and Gimpel 2016), as GPT-2 has it. */
+    void (*gelu)(const float *x, float *y, size_t n);
+    /* d[i] = d[i] * gelu'(x[i]). */
+    void (*gelu_back)(const float *x, float *d, size_t n);
+    /* y = silu(gate) * up (Shazeer 2020). */
+    void (*swiglu)(const float *gate, const float *up, float *y, size_t n);
+    /* d holds the gradient of y on entry and that of up on return. */
+    void (*swiglu_back)(const float *gate, const float *up, float *d, float *dgate, size_t n);
+
+    /* LayerNorm (Ba et al. 2016) of one row, eps 1e-5. */
+    void (*layer_norm)(const float *x, const float *weight, const float *bias, float *y, size_t n);
+    /* dx += its gradient; dweight and dbias get the row's share added. */
+    void (*layer_norm_back)(const float *x, const float *weight, const float *dy, float *dx,
+                            float *dweight, float *dbias, size_t n);
+    /* RMSNorm (Zhang and Sennrich 2019) of one row, eps 1e-6. y may be x. */
+    void (*rms_norm)(const float *x, const float *weight, float *y, size_t n);
+    void (*rms_norm_back)(const float *x, const float *weight, const float *dy, float *dx,
+                          float *dweight, size_t n);
+    /* Rotates the pairs (x[i], x[i + n / 2]) by the angles whose cosines and sines are given
+     * [n / 2]; `direction` 1, or -1 for the way back (Su et al. 2021, half-split). */
+    void (*rotate)(float *x, const float *cosines, const float *sines, float direction, size_t n);
+
+    /* s = softmax(scale * s) over the first `seen` entries, 0 in the rest. Returns
+     * log(sum(exp(scale * s))). */
+    float (*softmax)(float *s, size_t seen, size_t n, float scale);
+    /* The same again from the logarithm that softmax gave. */
+    void (*softmax_again)(float *s, size_t seen, size_t n, float scale, float log_sum);
+    /* dp (gradient of p on entry) becomes that of s; 0 from `seen` on. */
+    void (*softmax_back)(const float *p, float *dp, size_t seen, size_t n, float scale);
+    /* Returns -log(softmax(x)[target]); x becomes its gradient times `scale`. */
+    double (*cross_entropy)(float *x, size_t n, size_t target, float scale);
+    /* The loss alone: x stays. */
+    double (*cross_entropy_value)(const float *x, size_t n, size_t target);
+} rows_ops;
+
+/** The fastest table that this machine runs. */
+const rows_ops *rows_best(void);
+/** The table for any machine. */
+const rows_ops *rows_plain(void);
+
+extern const rows_ops rows_ops_plain, rows_ops_avx2;
+
+#endif
