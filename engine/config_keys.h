@@ -208,8 +208,8 @@
       RANGE(0, INFINITY), NULL, "most elements altogether that stay whole") \
     X(MAX_LIVE, "zero_optimization.stage3_max_live_parameters", SIZE, HONOUR, NONE, "1e9", \
       RANGE(0, INFINITY), NULL, "most elements gathered at a time; an upper bound for what is prefetched") \
-    X(MAX_REUSE, "zero_optimization.stage3_max_reuse_distance", SIZE, HONOUR, NONE, "1e9", \
-      RANGE(0, INFINITY), NULL, "a unit used again within so many elements is not released") \
+    X(MAX_REUSE, "zero_optimization.stage3_max_reuse_distance", SIZE, HONOUR, NONE, "0", \
+      RANGE(0, INFINITY), NULL, "a unit used again within so many elements is not released; DeepSpeed's default of 1e9 would keep models below a billion parameters gathered") \
     X(GATHER_ON_SAVE, "zero_optimization.stage3_gather_16bit_weights_on_model_save", BOOL, ACCEPT, NONE, "false", \
       ANYTHING, "false", "whole weights are written when the program asks for them") \
     X(CONTIGUOUS, "zero_optimization.contiguous_gradients", BOOL, ACCEPT, NONE, "true", \

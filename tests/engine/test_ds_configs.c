@@ -92,7 +92,6 @@ static const struct {
     {SHERDI_CONFIG_PERSISTENCE, "zero", "param_persistence_threshold"},
     {SHERDI_CONFIG_MODEL_PERSISTENCE, "zero", "model_persistence_threshold"},
     {SHERDI_CONFIG_MAX_LIVE, "zero", "max_live_parameters"},
-    {SHERDI_CONFIG_MAX_REUSE, "zero", "max_reuse_distance"},
     {SHERDI_CONFIG_GATHER_ON_SAVE, "zero", "gather_16bit_weights_on_model_save"},
     {SHERDI_CONFIG_CONTIGUOUS, "zero", "contiguous_gradients"},
     {SHERDI_CONFIG_REDUCE_SCATTER, "zero", "reduce_scatter"},
