@@ -27,8 +27,10 @@ sherd_status sherdi_world_at(int rank, int world_size, const char *address,
         return sherdi_fail(SHERD_E_INVAL, "transport %s cannot hold rank %d of %d processes",
                            transport, rank, world_size);
     }
-    return sherdi_fail(SHERD_E_NOTSUP, "transport \"%s\" is not built in; there are self, threads, "
-                       "shm and mpi", transport);
+    return sherdi_fail(SHERD_E_NOTSUP,
+                       "transport \"%s\" is not built in; there are self, threads, "
+                       "shm and mpi",
+                       transport);
 }
 
 sherd_status sherd_world_create(int rank, int world_size, const char *rendezvous,

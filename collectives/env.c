@@ -131,17 +131,18 @@ static sherd_status torchrun_compare_mpirun(const env_place *place)
     SHERDI_TRY(env_int("OMPI_COMM_WORLD_RANK", 0, 1 << 20, &mpi_rank));
     SHERDI_TRY(env_int("OMPI_COMM_WORLD_SIZE", 1, 1 << 20, &mpi_size));
     if (mpi_size == place->world_size && mpi_rank >= 0 && mpi_rank != place->rank) {
-        return sherdi_fail(SHERD_E_INVAL,
-                           "RANK is %d but OMPI_COMM_WORLD_RANK is %d, of %d both: unset the wrong one",
-                           place->rank, mpi_rank, mpi_size);
+        return sherdi_fail(
+            SHERD_E_INVAL,
+            "RANK is %d but OMPI_COMM_WORLD_RANK is %d, of %d both: unset the wrong one",
+            place->rank, mpi_rank, mpi_size);
     }
     return SHERD_OK;
 }
 
 static sherd_status torchrun_read(env_place *place)
 {
-    const char *host = env_text("MASTER_ADDR");
-    int         port = 0;
+    const char *host       = env_text("MASTER_ADDR");
+    int         port       = 0;
     int         local_size = 1 << 20;
 
     SHERDI_TRY(env_place_read(place, "torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK"));
@@ -227,9 +228,8 @@ static sherd_status srun_read(env_place *place)
     SHERDI_TRY(env_place_read(place, "srun", "SLURM_PROCID", srun_size_name(), "SLURM_LOCALID"));
     list = list != NULL ? list : env_text("SLURM_JOB_NODELIST");
     if (list == NULL) {
-        return sherdi_fail(SHERD_E_INVAL,
-                           "SLURM_PROCID is set but neither SLURM_STEP_NODELIST nor "
-                           "SLURM_JOB_NODELIST is");
+        return sherdi_fail(SHERD_E_INVAL, "SLURM_PROCID is set but neither SLURM_STEP_NODELIST nor "
+                                          "SLURM_JOB_NODELIST is");
     }
     nodelist_first(list, host, sizeof(host));
     if (env_text("SHERD_PORT") != NULL) {

@@ -19,7 +19,7 @@
 /* A rank that leaves waits so long for the others to take note of it. */
 #define FAREWELL_NS INT64_C(1000000000)
 
-enum { NEWS_FAILED = 1, NEWS_LEFT = 2 };
+enum { NEWS_FAILED = 1, NEWS_LEFT = 2, NEWS_DIED = 3 };
 
 typedef struct monitor_news {
     int32_t kind;
@@ -42,7 +42,7 @@ typedef struct monitor_line {
 struct sherdi_monitor {
     monitor_params  params;
     pthread_t       thread;
-    int             wake;      /* eventfd: look at is_stopping */
+    int             wake; /* eventfd: look at is_stopping */
     atomic_int      is_stopping;
     int             num_lines; /* rank 0: one per other rank; others: one */
     monitor_line   *lines;
@@ -88,7 +88,8 @@ static void news_take(sherdi_monitor *monitor, monitor_line *line)
         }
         monitor->params.left(monitor->params.world, news->rank);
     } else {
-        monitor->params.failed(monitor->params.world, (sherd_status)news->status, news->text);
+        monitor->params.failed(monitor->params.world, (sherd_status)news->status, news->text,
+                               news->kind == NEWS_DIED);
     }
     news_send(monitor, news, line);
 }
@@ -97,7 +98,9 @@ static void line_ended(sherdi_monitor *monitor, monitor_line *line)
 {
     const rendezvous_card *card = &monitor->params.meeting->cards[line->rank];
     monitor_news           news = {
-        .kind = NEWS_FAILED, .rank = line->rank, .status = (int32_t)SHERD_E_PEER_LOST,
+                  .kind   = NEWS_DIED,
+                  .rank   = line->rank,
+                  .status = (int32_t)SHERD_E_PEER_LOST,
     };
 
     line_close(monitor, line);
@@ -107,7 +110,7 @@ static void line_ended(sherdi_monitor *monitor, monitor_line *line)
     (void)snprintf(news.text, sizeof(news.text),
                    "rank %d is lost: its process (%d on %s) ended without sherd_world_destroy",
                    line->rank, card->process, card->host_name);
-    monitor->params.failed(monitor->params.world, SHERD_E_PEER_LOST, news.text);
+    monitor->params.failed(monitor->params.world, SHERD_E_PEER_LOST, news.text, 1);
     news_send(monitor, &news, line);
 }
 
@@ -252,7 +255,9 @@ sherd_status sherdi_monitor_start(const monitor_params *params, sherdi_monitor *
 void sherdi_monitor_tell(sherdi_monitor *monitor, sherd_status status, const char *text)
 {
     monitor_news news = {
-        .kind = NEWS_FAILED, .rank = monitor->params.world->rank, .status = (int32_t)status,
+        .kind   = NEWS_FAILED,
+        .rank   = monitor->params.world->rank,
+        .status = (int32_t)status,
     };
 
     (void)snprintf(news.text, sizeof(news.text), "%s", text);

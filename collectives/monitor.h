@@ -12,8 +12,9 @@ typedef struct sherdi_monitor sherdi_monitor;
 typedef struct monitor_params {
     sherd_world *world;
     rendezvous  *meeting; /* the monitor takes its connections; the cards are read for sentences */
-    /* On the monitor's thread. A rank failed: the sentence says which. */
-    void (*failed)(sherd_world *world, sherd_status status, const char *text);
+    /* On the monitor's thread. The world failed: the sentence says by whom; `has_died`: by the
+     * end of a process. */
+    void (*failed)(sherd_world *world, sherd_status status, const char *text, int has_died);
     /* A rank left properly: an error only for who still needs it. */
     void (*left)(sherd_world *world, int rank);
 } monitor_params;

@@ -22,16 +22,18 @@
 #include <string.h>
 #include <unistd.h>
 
-#define MPI_TAG 1
+#define MPI_TAG       1
 #define ADDRESS_BYTES 1024
 /* One message at most: MPI counts in int. */
 #define MESSAGE_BYTES ((size_t)1 << 28)
 /* Receive buffer of a reduction, for all ranks of other hosts together. */
-#define STAGE_BYTES ((size_t)8 << 20)
+#define STAGE_BYTES     ((size_t)8 << 20)
 #define STAGE_PIECE_MIN ((size_t)64 << 10)
 /* Words of a rank that has left may still be on their way. */
-#define LEFT_GRACE_NS INT64_C(2000000000)
+#define LEFT_GRACE_NS       INT64_C(2000000000)
 #define YIELDS_BEFORE_SLEEP 2000
+/* After a failure MPI_Finalize may take so long before the process ends without it. */
+#define END_PATIENCE_S 5
 
 typedef struct mpi_world {
     sherdi_procs   procs;
@@ -45,26 +47,40 @@ typedef struct mpi_world {
     int           *request_ranks;
     size_t         piece_bytes;
     unsigned char *staging; /* [num_remote * piece_bytes] */
-    size_t         staged_bytes; /* of each in the piece under way */
 } mpi_world;
 
 /* -------------------------------------------------- MPI of the process -- */
 
 static pthread_mutex_t mpi_lock = PTHREAD_MUTEX_INITIALIZER; /* guards the three below */
-static int             mpi_is_ours;    /* we initialised it, so we finalise it */
-static int             mpi_worlds;     /* alive */
-static int             mpi_is_damaged; /* a world failed: finalising would wait for the dead */
+static int             mpi_worlds;                           /* alive */
+static int             mpi_has_failed;                       /* a world of this process failed */
+static int             mpi_has_dead; /* by the end of a process: finalising would wait for it */
 
-/* At exit, where nothing is left to wait for. With a world still open the process is ending
- * unasked: its sockets close and tell the others, whom MPI_Finalize would wait for. */
+static void *end_watch(void *unused)
+{
+    const struct timespec patience = {.tv_sec = END_PATIENCE_S};
+
+    (void)unused;
+    (void)nanosleep(&patience, NULL);
+    _exit(EXIT_FAILURE);
+}
+
+/* At exit, when we initialised MPI. With a world still open the process is ending unasked: its
+ * sockets close and tell the others, whom MPI_Finalize would wait for. After a failure that
+ * left all processes alive they come here too, but perhaps not all of them. */
 static void mpi_end(void)
 {
-    int is_finalized = 0;
+    int       is_finalized = 0;
+    pthread_t watch;
 
     (void)MPI_Finalized(&is_finalized);
-    if (!is_finalized && mpi_worlds == 0 && !mpi_is_damaged) {
-        (void)MPI_Finalize();
+    if (is_finalized || mpi_worlds > 0 || mpi_has_dead) {
+        return;
     }
+    if (mpi_has_failed && pthread_create(&watch, NULL, end_watch, NULL) == 0) {
+        (void)pthread_detach(watch);
+    }
+    (void)MPI_Finalize();
 }
 
 static sherd_status mpi_begin(void)
@@ -78,12 +94,12 @@ static sherd_status mpi_begin(void)
     (void)MPI_Finalized(&is_finalized);
     (void)MPI_Initialized(&is_initialized);
     if (is_finalized) {
-        status = sherdi_fail(SHERD_E_STATE, "MPI is finalised already, and cannot be started again");
+        status =
+            sherdi_fail(SHERD_E_STATE, "MPI is finalised already, and cannot be started again");
     } else if (!is_initialized) {
         if (MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &provided) != MPI_SUCCESS) {
             status = sherdi_fail(SHERD_E_IO, "MPI_Init_thread failed");
         } else {
-            mpi_is_ours = 1;
             (void)atexit(mpi_end);
         }
     }
@@ -91,11 +107,12 @@ static sherd_status mpi_begin(void)
     return status;
 }
 
-static void mpi_count_world(int change, int has_failed)
+static void mpi_count_world(int change, int has_failed, int has_dead)
 {
     (void)pthread_mutex_lock(&mpi_lock);
     mpi_worlds += change;
-    mpi_is_damaged |= has_failed;
+    mpi_has_failed |= has_failed;
+    mpi_has_dead |= has_dead;
     (void)pthread_mutex_unlock(&mpi_lock);
 }
 
@@ -174,9 +191,8 @@ static sherd_status requests_wait(mpi_world *mpi)
     int64_t deadline_ns = sherdi_now_ns() + mpi->procs.world.timeout_ns;
 
     for (int turn = 0; mpi->num_requests > 0; turn++) {
-        int          is_done = 0;
-        int          code    = MPI_Testall(mpi->num_requests, mpi->requests, &is_done,
-                                           MPI_STATUSES_IGNORE);
+        int is_done = 0;
+        int code    = MPI_Testall(mpi->num_requests, mpi->requests, &is_done, MPI_STATUSES_IGNORE);
         sherd_status status;
 
         if (is_done && code == MPI_SUCCESS) {
@@ -212,14 +228,16 @@ static sherd_status request_add(mpi_world *mpi, int rank, int code)
 
 static sherd_status send_start(mpi_world *mpi, int rank, const void *data, size_t len_bytes)
 {
-    return request_add(mpi, rank, MPI_Isend(data, (int)len_bytes, MPI_BYTE, rank, MPI_TAG,
-                                            mpi->comm, &mpi->requests[mpi->num_requests]));
+    return request_add(mpi, rank,
+                       MPI_Isend(data, (int)len_bytes, MPI_BYTE, rank, MPI_TAG, mpi->comm,
+                                 &mpi->requests[mpi->num_requests]));
 }
 
 static sherd_status recv_start(mpi_world *mpi, int rank, void *data, size_t len_bytes)
 {
-    return request_add(mpi, rank, MPI_Irecv(data, (int)len_bytes, MPI_BYTE, rank, MPI_TAG,
-                                            mpi->comm, &mpi->requests[mpi->num_requests]));
+    return request_add(mpi, rank,
+                       MPI_Irecv(data, (int)len_bytes, MPI_BYTE, rank, MPI_TAG, mpi->comm,
+                                 &mpi->requests[mpi->num_requests]));
 }
 
 /* -------------------------------------------------------- between hosts -- */
@@ -272,25 +290,24 @@ static sherd_status wire_start(void *ctx, const sherdi_reduction_args *args, siz
     size_t               slice_bytes = args->slice_elems * elem_bytes;
     const unsigned char *send        = (const unsigned char *)args->send + first_elem * elem_bytes;
 
-    mpi->staged_bytes = count_elems * elem_bytes;
     for (int i = 0; i < mpi->num_remote; i++) {
         SHERDI_TRY(recv_start(mpi, mpi->remote[i], mpi->staging + (size_t)i * mpi->piece_bytes,
-                              mpi->staged_bytes));
+                              count_elems * elem_bytes));
     }
     for (int i = 0; i < mpi->num_remote; i++) {
         SHERDI_TRY(send_start(mpi, mpi->remote[i], send + (size_t)mpi->remote[i] * slice_bytes,
-                              mpi->staged_bytes));
+                              count_elems * elem_bytes));
     }
     return SHERD_OK;
 }
 
-static sherd_status wire_finish(void *ctx, const void **srcs)
+static sherd_status wire_finish(void *ctx, size_t first_byte, const void **srcs)
 {
     mpi_world *mpi = ctx;
 
     SHERDI_TRY(requests_wait(mpi));
     for (int i = 0; i < mpi->num_remote; i++) {
-        srcs[mpi->remote[i]] = mpi->staging + (size_t)i * mpi->piece_bytes;
+        srcs[mpi->remote[i]] = mpi->staging + (size_t)i * mpi->piece_bytes + first_byte;
     }
     return SHERD_OK;
 }
@@ -323,7 +340,10 @@ static sherd_status mpi_reduce_scatter(sherd_world *world, const sherdi_reductio
 {
     mpi_world       *mpi  = (mpi_world *)world;
     const peers_wire wire = {
-        .ctx = mpi, .piece_bytes = mpi->piece_bytes, .start = wire_start, .finish = wire_finish,
+        .ctx         = mpi,
+        .piece_bytes = mpi->piece_bytes,
+        .start       = wire_start,
+        .finish      = wire_finish,
     };
 
     return sherdi_peers_reduce_scatter(&mpi->procs.peers, args, has_one_host(mpi) ? NULL : &wire);
@@ -389,8 +409,8 @@ static sherd_status mpi_broadcast(sherd_world *world, void *data, size_t len_byt
 
 static sherd_status mpi_barrier(sherd_world *world)
 {
-    mpi_world    *mpi   = (mpi_world *)world;
-    sherdi_peers *peers = &mpi->procs.peers;
+    mpi_world    *mpi     = (mpi_world *)world;
+    sherdi_peers *peers   = &mpi->procs.peers;
     char          byte[2] = {0, 0};
 
     SHERDI_TRY(sherdi_peers_barrier(peers));
@@ -414,11 +434,11 @@ typedef struct alloc_record {
 
 static sherd_status alloc_compare(mpi_world *mpi, const alloc_record *mine)
 {
-    sherd_world           *world = &mpi->procs.world;
-    int                    size  = world->world_size;
-    alloc_record          *all   = sherdi_alloc_array(&world->mem, SHERDI_MEM_CONTROL, (size_t)size,
-                                                      sizeof(*all));
-    sherdi_all_gather_args args  = {.send = mine, .recv = all, .slice_bytes = sizeof(*mine)};
+    sherd_world  *world = &mpi->procs.world;
+    int           size  = world->world_size;
+    alloc_record *all =
+        sherdi_alloc_array(&world->mem, SHERDI_MEM_CONTROL, (size_t)size, sizeof(*all));
+    sherdi_all_gather_args args = {.send = mine, .recv = all, .slice_bytes = sizeof(*mine)};
     sherd_status           status;
 
     if (all == NULL) {
@@ -469,8 +489,8 @@ static void mpi_free(sherd_world *world, void *memory)
 
 static void mpi_close(sherd_world *world)
 {
-    mpi_world *mpi        = (mpi_world *)world;
-    int        has_failed = sherdi_world_has_failed(world);
+    mpi_world *mpi          = (mpi_world *)world;
+    int        has_failed   = sherdi_world_has_failed(world);
     int        is_finalized = 0;
 
     sherdi_free(mpi->remote);
@@ -483,7 +503,7 @@ static void mpi_close(sherd_world *world)
         (void)MPI_Comm_free(&mpi->comm);
     }
     sherdi_procs_close(&mpi->procs);
-    mpi_count_world(-1, has_failed);
+    mpi_count_world(-1, has_failed, atomic_load(&mpi->procs.has_dead));
     free(mpi);
 }
 
@@ -535,10 +555,10 @@ static void addresses_list(int port, char *list, size_t len_bytes)
     }
     for (struct ifaddrs *one = all; one != NULL; one = one->ifa_next) {
         int       family = one->ifa_addr == NULL ? AF_UNSPEC : one->ifa_addr->sa_family;
-        socklen_t size   = family == AF_INET ? sizeof(struct sockaddr_in)
-                                             : sizeof(struct sockaddr_in6);
-        char      host[NI_MAXHOST];
-        char      entry[NI_MAXHOST + 32];
+        socklen_t size =
+            family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
+        char host[NI_MAXHOST];
+        char entry[NI_MAXHOST + 32];
 
         if ((family != AF_INET && family != AF_INET6) || !(one->ifa_flags & IFF_UP) ||
             (one->ifa_flags & IFF_LOOPBACK) ||
@@ -607,10 +627,10 @@ static sherd_status remote_find(mpi_world *mpi)
     size_t                 size  = (size_t)world->world_size;
     int                    count = 0;
 
-    mpi->remote        = sherdi_alloc_array(&world->mem, SHERDI_MEM_CONTROL, size, sizeof(int));
-    mpi->leaders       = sherdi_alloc_array(&world->mem, SHERDI_MEM_CONTROL, size, sizeof(int));
-    mpi->requests      = sherdi_alloc_array(&world->mem, SHERDI_MEM_CONTROL, 2 * size,
-                                            sizeof(MPI_Request));
+    mpi->remote  = sherdi_alloc_array(&world->mem, SHERDI_MEM_CONTROL, size, sizeof(int));
+    mpi->leaders = sherdi_alloc_array(&world->mem, SHERDI_MEM_CONTROL, size, sizeof(int));
+    mpi->requests =
+        sherdi_alloc_array(&world->mem, SHERDI_MEM_CONTROL, 2 * size, sizeof(MPI_Request));
     mpi->request_ranks = sherdi_alloc_array(&world->mem, SHERDI_MEM_CONTROL, 2 * size, sizeof(int));
     if (mpi->remote == NULL || mpi->leaders == NULL || mpi->requests == NULL ||
         mpi->request_ranks == NULL) {
@@ -631,8 +651,8 @@ static sherd_status remote_find(mpi_world *mpi)
         }
     }
     mpi->piece_bytes = sherdi_max_size(STAGE_PIECE_MIN, STAGE_BYTES / (size_t)count / 4096 * 4096);
-    mpi->staging     = sherdi_alloc_array(&world->mem, SHERDI_MEM_TRANSPORT, (size_t)count,
-                                          mpi->piece_bytes);
+    mpi->staging =
+        sherdi_alloc_array(&world->mem, SHERDI_MEM_TRANSPORT, (size_t)count, mpi->piece_bytes);
     if (mpi->staging == NULL) {
         return SHERD_E_NOMEM;
     }
@@ -680,7 +700,7 @@ static sherd_status world_open(MPI_Comm comm, const procs_params *params, sherd_
         return sherdi_fail(SHERD_E_NOMEM, "no room for the world");
     }
     mpi->comm = comm;
-    mpi_count_world(1, 0);
+    mpi_count_world(1, 0, 0);
     status = mpi_open(mpi, params);
     if (status != SHERD_OK) {
         (void)snprintf(text, sizeof(text), "%s", sherd_last_error());
@@ -706,8 +726,8 @@ static sherd_status comm_duplicate(MPI_Comm comm, int64_t deadline_ns, MPI_Comm 
 
 static sherd_status create_over(MPI_Comm comm, const sherd_world_params *params, sherd_world **out)
 {
-    int64_t timeout_ns = params != NULL && params->timeout_ns > 0 ? params->timeout_ns
-                                                                  : WORLD_TIMEOUT_NS;
+    int64_t timeout_ns =
+        params != NULL && params->timeout_ns > 0 ? params->timeout_ns : WORLD_TIMEOUT_NS;
     int64_t         deadline_ns = sherdi_now_ns() + timeout_ns;
     char            address[ADDRESS_BYTES];
     procs_params    procs = {.world = params, .address = address, .listener = -1};

@@ -17,10 +17,10 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#define TCP_PREFIX "tcp://"
-#define UNIX_PREFIX "unix://"
+#define TCP_PREFIX      "tcp://"
+#define UNIX_PREFIX     "unix://"
 #define ABSTRACT_PREFIX "abstract:"
-#define BACKLOG 1024
+#define BACKLOG         1024
 /* A look at the world's failure so often. */
 #define LOOK_MS 50
 
@@ -308,12 +308,11 @@ sherd_status sherdi_net_connect(const char *address, const net_wait *wait, int *
 {
     struct sockaddr_un name;
     socklen_t          len   = unix_address(address, &name);
-    struct addrinfo    alone = {.ai_family  = AF_UNIX,
-                                .ai_addr    = (struct sockaddr *)&name,
-                                .ai_addrlen = len};
-    struct addrinfo   *list  = &alone;
-    int                error = 0;
-    int                fd    = -1;
+    struct addrinfo    alone = {
+           .ai_family = AF_UNIX, .ai_addr = (struct sockaddr *)&name, .ai_addrlen = len};
+    struct addrinfo *list  = &alone;
+    int              error = 0;
+    int              fd    = -1;
 
     if (len == 0) {
         SHERDI_TRY(tcp_resolve(address, 0, &list));
@@ -391,9 +390,9 @@ typedef union fd_room {
 
 sherd_status sherdi_net_send_fd(int fd, int passed, const net_wait *wait)
 {
-    char            byte = 'f';
-    struct iovec    part = {.iov_base = &byte, .iov_len = 1};
-    fd_room         room = {.bytes = {0}};
+    char            byte    = 'f';
+    struct iovec    part    = {.iov_base = &byte, .iov_len = 1};
+    fd_room         room    = {.bytes = {0}};
     struct msghdr   message = {.msg_iov        = &part,
                                .msg_iovlen     = 1,
                                .msg_control    = room.bytes,
@@ -419,8 +418,8 @@ sherd_status sherdi_net_send_fd(int fd, int passed, const net_wait *wait)
 sherd_status sherdi_net_recv_fd(int fd, int *passed_out, const net_wait *wait)
 {
     char            byte;
-    struct iovec    part = {.iov_base = &byte, .iov_len = 1};
-    fd_room         room = {.bytes = {0}};
+    struct iovec    part    = {.iov_base = &byte, .iov_len = 1};
+    fd_room         room    = {.bytes = {0}};
     struct msghdr   message = {.msg_iov        = &part,
                                .msg_iovlen     = 1,
                                .msg_control    = room.bytes,
@@ -443,7 +442,8 @@ sherd_status sherdi_net_recv_fd(int fd, int *passed_out, const net_wait *wait)
     header = CMSG_FIRSTHDR(&message);
     if (header == NULL || header->cmsg_type != SCM_RIGHTS ||
         header->cmsg_len != CMSG_LEN(sizeof(int))) {
-        return sherdi_fail(SHERD_E_IO, "a message came without its descriptor (too many open files?)");
+        return sherdi_fail(SHERD_E_IO,
+                           "a message came without its descriptor (too many open files?)");
     }
     memcpy(passed_out, CMSG_DATA(header), sizeof(*passed_out));
     return SHERD_OK;

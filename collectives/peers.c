@@ -253,54 +253,67 @@ static void srcs_reduce(sherdi_peers *peers, const sherdi_reduction_args *args, 
     peers->world->backend->kernels->reduce(peers->world->backend, &reduce);
 }
 
-static size_t reduction_piece(const sherdi_peers *peers, const sherdi_reduction_args *args,
-                              int is_shared, const peers_wire *wire)
-{
-    size_t elem_bytes  = sherd_dtype_bytes(args->send_dtype);
-    size_t piece_bytes = args->slice_elems * elem_bytes;
+/* One run of a reduction, with what does not change from piece to piece. */
+typedef struct scatter_run {
+    const sherdi_reduction_args *args;
+    const peers_wire            *wire;
+    size_t                       elem_bytes;
+    size_t                       slice_bytes;
+    int                          is_shared;
+} scatter_run;
 
-    if (!is_shared) {
-        piece_bytes = sherdi_min_size(piece_bytes, part_bytes(peers));
+/* Elements [first, first + count) of my slice, which the wire has under way; hosts may cut them
+ * further, each by its own bounce buffer. */
+static sherd_status scatter_pieces(sherdi_peers *peers, const scatter_run *run, size_t first,
+                                   size_t count)
+{
+    const sherdi_reduction_args *args       = run->args;
+    size_t                       recv_bytes = sherd_dtype_bytes(args->recv_dtype);
+    size_t piece = run->is_shared ? count : part_bytes(peers) / run->elem_bytes;
+
+    for (size_t at = 0; at < count; at += piece) {
+        size_t         here_elems = sherdi_min_size(piece, count - at);
+        size_t         first_byte = (first + at) * run->elem_bytes;
+        unsigned char *recv       = (unsigned char *)args->recv + (first + at) * recv_bytes;
+
+        if (!run->is_shared) {
+            parts_fill(peers, args->send, run->slice_bytes, first_byte,
+                       here_elems * run->elem_bytes);
+            SHERDI_TRY(sherdi_peers_meet(peers));
+        }
+        SHERDI_TRY(srcs_find(peers, args->send, run->is_shared, run->slice_bytes, first_byte));
+        if (run->wire != NULL) {
+            SHERDI_TRY(run->wire->finish(run->wire->ctx, at * run->elem_bytes, peers->srcs));
+        }
+        srcs_reduce(peers, args, recv, here_elems, 0);
     }
-    if (wire != NULL) {
-        piece_bytes = sherdi_min_size(piece_bytes, wire->piece_bytes);
-    }
-    return piece_bytes / elem_bytes;
+    return SHERD_OK;
 }
 
 sherd_status sherdi_peers_reduce_scatter(sherdi_peers *peers, const sherdi_reduction_args *args,
                                          const peers_wire *wire)
 {
-    size_t               elem_bytes  = sherd_dtype_bytes(args->send_dtype);
-    size_t               slice_bytes = args->slice_elems * elem_bytes;
-    size_t               recv_bytes  = sherd_dtype_bytes(args->recv_dtype);
-    const unsigned char *send        = args->send;
-    unsigned char       *recv        = args->recv;
-    peers_note           note        = reduction_note(peers, CALL_REDUCE_SCATTER, args);
-    const char          *what        = args->what == NULL ? "" : args->what;
-    int                  is_shared;
-    size_t               piece;
+    peers_note  note = reduction_note(peers, CALL_REDUCE_SCATTER, args);
+    scatter_run run  = {.args        = args,
+                        .wire        = wire,
+                        .elem_bytes  = sherd_dtype_bytes(args->send_dtype),
+                        .slice_bytes = note.len_bytes};
+    const char *what = args->what == NULL ? "" : args->what;
+    size_t      piece;
 
     SHERDI_TRY(sherdi_peers_meet_with(peers, &note, what, what_bytes(what)));
-    is_shared = sends_are_shared(peers);
-    piece     = reduction_piece(peers, args, is_shared, wire);
+    run.is_shared = sends_are_shared(peers);
+    /* What goes between hosts is cut alike on all of them. */
+    piece = wire != NULL ? wire->piece_bytes / run.elem_bytes : args->slice_elems;
     for (size_t first = 0; first < args->slice_elems; first += piece) {
         size_t count = sherdi_min_size(piece, args->slice_elems - first);
 
         if (wire != NULL) {
             SHERDI_TRY(wire->start(wire->ctx, args, first, count));
         }
-        if (!is_shared) {
-            parts_fill(peers, send, slice_bytes, first * elem_bytes, count * elem_bytes);
-            SHERDI_TRY(sherdi_peers_meet(peers));
-        }
-        SHERDI_TRY(srcs_find(peers, send, is_shared, slice_bytes, first * elem_bytes));
-        if (wire != NULL) {
-            SHERDI_TRY(wire->finish(wire->ctx, peers->srcs));
-        }
-        srcs_reduce(peers, args, recv + first * recv_bytes, count, 0);
+        SHERDI_TRY(scatter_pieces(peers, &run, first, count));
     }
-    return is_shared ? sherdi_peers_meet(peers) : SHERD_OK;
+    return run.is_shared ? sherdi_peers_meet(peers) : SHERD_OK;
 }
 
 /* Reduces my slice once and stores it to every rank's result: no gathering afterwards. */

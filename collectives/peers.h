@@ -94,8 +94,8 @@ typedef struct peers_wire {
     size_t piece_bytes; /* at most, of one rank */
     sherd_status (*start)(void *ctx, const sherdi_reduction_args *args, size_t first_elem,
                           size_t count_elems);
-    /* Waits; fills srcs[r] for ranks of other hosts. */
-    sherd_status (*finish)(void *ctx, const void **srcs);
+    /* Waits for what was started; srcs[r] of other hosts' ranks from `first_byte` of it on. */
+    sherd_status (*finish)(void *ctx, size_t first_byte, const void **srcs);
 } peers_wire;
 
 /** Bytes of control block and bounce buffers for `count` ranks, one mapping. */

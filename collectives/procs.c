@@ -28,8 +28,8 @@ static sherd_status segment_create(size_t len_bytes, int *out)
         return sherdi_fail(SHERD_E_NOMEM, "no shared memory: %m");
     }
     if (ftruncate(fd, (off_t)len_bytes) != 0) {
-        sherd_status status = sherdi_fail(SHERD_E_NOMEM, "no %zu bytes of shared memory: %m",
-                                          len_bytes);
+        sherd_status status =
+            sherdi_fail(SHERD_E_NOMEM, "no %zu bytes of shared memory: %m", len_bytes);
         sherdi_net_close(&fd);
         return status;
     }
@@ -124,7 +124,8 @@ static sherd_status channel_take_one(sherdi_procs *procs, const net_wait *wait)
     while (fd < 0) {
         SHERDI_TRY(sherdi_world_status(&procs->world));
         if (sherdi_now_ns() > wait->deadline_ns) {
-            return sherdi_fail(SHERD_E_PEER_LOST, "not all ranks of this host came to share memory");
+            return sherdi_fail(SHERD_E_PEER_LOST,
+                               "not all ranks of this host came to share memory");
         }
         if (sherdi_net_poll(procs->channel_desk, POLLIN, 50)) {
             fd = sherdi_net_accept(procs->channel_desk);
@@ -194,8 +195,8 @@ static sherd_status hosts_find(sherdi_procs *procs)
     int                    size  = procs->world.world_size;
     int                    count = 0;
 
-    procs->host_ranks = sherdi_alloc_array(&procs->world.mem, SHERDI_MEM_CONTROL, (size_t)size,
-                                           sizeof(int));
+    procs->host_ranks =
+        sherdi_alloc_array(&procs->world.mem, SHERDI_MEM_CONTROL, (size_t)size, sizeof(int));
     if (procs->host_ranks == NULL) {
         return SHERD_E_NOMEM;
     }
@@ -229,10 +230,11 @@ static sherd_status one_host_check(const sherdi_procs *procs)
 
     for (int r = 1; r < procs->world.world_size; r++) {
         if (cards[r].host != cards[0].host) {
-            return sherdi_fail(SHERD_E_NOTSUP,
-                               "rank 0 is on host %s, rank %d on %s: transport shm stays inside one "
-                               "host; between hosts use transport mpi (mpirun)",
-                               cards[0].host_name, r, cards[r].host_name);
+            return sherdi_fail(
+                SHERD_E_NOTSUP,
+                "rank 0 is on host %s, rank %d on %s: transport shm stays inside one "
+                "host; between hosts use transport mpi (mpirun)",
+                cards[0].host_name, r, cards[r].host_name);
         }
     }
     return SHERD_OK;
@@ -253,10 +255,13 @@ static int sharers_count(const sherdi_procs *procs)
 
 /* ------------------------------------------------------------------ news -- */
 
-static void procs_failed(sherd_world *world, sherd_status status, const char *text)
+static void procs_failed(sherd_world *world, sherd_status status, const char *text, int has_died)
 {
     sherdi_procs *procs = (sherdi_procs *)world;
 
+    if (has_died) {
+        atomic_store(&procs->has_dead, 1);
+    }
     sherdi_world_set_failed(world, status, text);
     if (atomic_load(&procs->opened)) {
         sherdi_peers_abort(&procs->peers, status, text);

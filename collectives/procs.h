@@ -17,19 +17,20 @@ typedef struct sherdi_procs {
     int             channel_desk; /* listens for the others of this host, while opening */
     int            *channels;     /* index 0: [local_size] by index, -1 for itself; others: [1] */
     int             num_channels;
-    int             pending;      /* descriptor between make and take */
-    void           *shared;       /* control and bounce */
-    atomic_int      opened;       /* peers is ready for other threads */
+    int             pending;       /* descriptor between make and take */
+    void           *shared;        /* control and bounce */
+    atomic_int      opened;        /* peers is ready for other threads */
     _Atomic int64_t first_left_ns; /* when the first rank left; 0: none did */
     atomic_int      first_left;
+    atomic_int      has_dead; /* a process ended without a goodbye */
 } sherdi_procs;
 
 typedef struct procs_params {
     const sherd_world_params *world;
     int                       rank;
     int                       world_size;
-    const char               *address; /* list, see sherdi_rendezvous_meet */
-    int                       listener; /* rank 0: listens already, or -1; taken */
+    const char               *address;          /* list, see sherdi_rendezvous_meet */
+    int                       listener;         /* rank 0: listens already, or -1; taken */
     int                       is_one_host_only; /* refuse ranks on several */
 } procs_params;
 

@@ -21,9 +21,9 @@
 
 #define CARD_MAGIC UINT64_C(0x0001647265687301)
 /* Others give rank 0 so much longer than their own limit: its sentence names the missing. */
-#define GRACE_NS INT64_C(3000000000)
+#define GRACE_NS       INT64_C(3000000000)
 #define RETRY_FIRST_MS 5
-#define RETRY_MOST_MS 200
+#define RETRY_MOST_MS  200
 /* Connections that have not yet said who they are. */
 #define STRANGERS_MAX 64
 
@@ -123,13 +123,13 @@ static sherd_status card_check(const rendezvous *meeting, const rendezvous_card 
     const rendezvous_card *mine = &meeting->cards[0];
 
     if (card->world_size != meeting->world_size) {
-        return sherdi_fail(SHERD_E_INVAL,
-                           "rank %d (process %d on %s) has a world size of %d, rank 0 of %d",
-                           card->rank, card->process, card->host_name, card->world_size,
-                           meeting->world_size);
+        return sherdi_fail(
+            SHERD_E_INVAL, "rank %d (process %d on %s) has a world size of %d, rank 0 of %d",
+            card->rank, card->process, card->host_name, card->world_size, meeting->world_size);
     }
     if (card->rank <= 0 || card->rank >= meeting->world_size) {
-        return sherdi_fail(SHERD_E_INVAL, "process %d on %s says it is rank %d: ranks are 0 to %d%s",
+        return sherdi_fail(SHERD_E_INVAL,
+                           "process %d on %s says it is rank %d: ranks are 0 to %d%s",
                            card->process, card->host_name, card->rank, meeting->world_size - 1,
                            card->rank == 0 ? ", and rank 0 is here already" : "");
     }
@@ -140,8 +140,8 @@ static sherd_status card_check(const rendezvous *meeting, const rendezvous_card 
                            meeting->cards[card->rank].host_name, card->process, card->host_name);
     }
     if (strcmp(card->transport, mine->transport) != 0) {
-        return sherdi_fail(SHERD_E_INVAL, "rank %d asks for transport %s, rank 0 for %s", card->rank,
-                           card->transport, mine->transport);
+        return sherdi_fail(SHERD_E_INVAL, "rank %d asks for transport %s, rank 0 for %s",
+                           card->rank, card->transport, mine->transport);
     }
     return SHERD_OK;
 }
@@ -149,9 +149,9 @@ static sherd_status card_check(const rendezvous *meeting, const rendezvous_card 
 /* Reads what there is; a whole card is checked and its rank is here. */
 static sherd_status stranger_read(reception *desk, stranger *who)
 {
-    rendezvous  *meeting = desk->meeting;
-    ssize_t      got     = recv(who->fd, (char *)&who->card + who->got_bytes,
-                                sizeof(who->card) - who->got_bytes, 0);
+    rendezvous *meeting = desk->meeting;
+    ssize_t     got =
+        recv(who->fd, (char *)&who->card + who->got_bytes, sizeof(who->card) - who->got_bytes, 0);
     sherd_status status;
 
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) {
@@ -220,8 +220,7 @@ static sherd_status arrived_check(const rendezvous *meeting)
     for (int r = 1; r < meeting->world_size; r++) {
         char byte;
 
-        if (meeting->fds[r] >= 0 &&
-            recv(meeting->fds[r], &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0) {
+        if (meeting->fds[r] >= 0 && recv(meeting->fds[r], &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0) {
             return sherdi_fail(SHERD_E_PEER_LOST,
                                "rank %d (process %d on %s) ended before all ranks had met", r,
                                meeting->cards[r].process, meeting->cards[r].host_name);
@@ -303,11 +302,11 @@ static sherd_status meet_as_first(rendezvous *meeting, const char *address, int 
         }
         return sherdi_fail(SHERD_E_NOMEM, "no room to meet %d ranks", meeting->world_size);
     }
-    desk->meeting  = meeting;
-    desk->address  = address;
-    desk->listener = listener;
-    desk->missing  = meeting->world_size - 1;
-    desk->wait     = (net_wait){.deadline_ns = sherdi_now_ns() + timeout_ns};
+    desk->meeting    = meeting;
+    desk->address    = address;
+    desk->listener   = listener;
+    desk->missing    = meeting->world_size - 1;
+    desk->wait       = (net_wait){.deadline_ns = sherdi_now_ns() + timeout_ns};
     meeting->session = random_number();
     status           = listener >= 0 ? SHERD_OK : sherdi_net_listen(address, &desk->listener);
     if (status == SHERD_OK) {
@@ -446,8 +445,8 @@ sherd_status sherdi_rendezvous_meet(rendezvous *meeting, sherdi_mem *mem,
     *meeting       = (rendezvous){.rank = mine->rank, .world_size = mine->world_size};
     meeting->cards = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, (size_t)mine->world_size,
                                         sizeof(*meeting->cards));
-    meeting->fds   = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, (size_t)num_fds,
-                                        sizeof(*meeting->fds));
+    meeting->fds =
+        sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, (size_t)num_fds, sizeof(*meeting->fds));
     for (int i = 0; meeting->fds != NULL && i < num_fds; i++) {
         meeting->fds[i] = -1;
     }

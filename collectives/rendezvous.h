@@ -23,7 +23,7 @@ typedef struct rendezvous {
     int              rank;
     int              world_size;
     rendezvous_card *cards; /* [world_size] by rank */
-    int             *fds;   /* rank 0: [world_size] by rank, -1 for itself; others: [1], to rank 0 */
+    int             *fds; /* rank 0: [world_size] by rank, -1 for itself; others: [1], to rank 0 */
     uint64_t         session; /* random, the same on all: who belongs to this world */
 } rendezvous;
 

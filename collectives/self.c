@@ -42,8 +42,8 @@ static sherd_status self_alloc(sherd_world *world, size_t len_bytes, void **out)
     while (slot < self->capacity && self->blocks[slot].memory != NULL) {
         slot++;
     }
-    SHERDI_TRY(sherdi_grow(&world->mem, SHERDI_MEM_CONTROL, (void **)&self->blocks,
-                           &self->capacity, slot + 1, sizeof(*self->blocks)));
+    SHERDI_TRY(sherdi_grow(&world->mem, SHERDI_MEM_CONTROL, (void **)&self->blocks, &self->capacity,
+                           slot + 1, sizeof(*self->blocks)));
     len_bytes = sherdi_round_up(len_bytes, SHERD_ALIGN_BYTES);
     memory    = sherdi_pages_map(len_bytes, 0);
     if (memory == NULL) {

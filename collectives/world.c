@@ -78,7 +78,9 @@ sherd_status sherdi_world_status(sherd_world *world)
 void sherd_world_params_init(sherd_world_params *params)
 {
     *params = (sherd_world_params){
-        .struct_size = sizeof(*params), .device = -1, .local_rank = -1,
+        .struct_size = sizeof(*params),
+        .device      = -1,
+        .local_rank  = -1,
     };
 }
 
@@ -111,8 +113,8 @@ void sherdi_world_init(sherd_world *world, const sherdi_world_ops *ops, int rank
     world->world_size = world_size;
     world->local_rank = rank;
     world->local_size = world_size;
-    world->timeout_ns = params != NULL && params->timeout_ns > 0 ? params->timeout_ns
-                                                                 : WORLD_TIMEOUT_NS;
+    world->timeout_ns =
+        params != NULL && params->timeout_ns > 0 ? params->timeout_ns : WORLD_TIMEOUT_NS;
     atomic_init(&world->owners, 1);
     atomic_init(&world->failure_state, WORLD_IS_WHOLE);
     sherdi_mem_init(&world->mem);
@@ -144,8 +146,8 @@ static sherd_status threads_wanted(const sherd_world_params *params, int sharers
     if (text != NULL && text[0] != '\0') {
         value = strtol(text, &end, 10);
         if (*end != '\0' || value < 1 || value > 4096) {
-            return sherdi_fail(SHERD_E_INVAL, "SHERD_THREADS is \"%s\", not a number from 1 to 4096",
-                               text);
+            return sherdi_fail(SHERD_E_INVAL,
+                               "SHERD_THREADS is \"%s\", not a number from 1 to 4096", text);
         }
         *out = (int)value;
         return SHERD_OK;
@@ -164,9 +166,9 @@ sherd_status sherdi_world_equip(sherd_world *world, const sherd_world_params *pa
     SHERDI_TRY(threads_wanted(params, sharers, &threads));
     SHERDI_TRY(sherdi_backend_cpu_create(threads, &world->mem, &world->backend));
     if (world->world_size > 1 && !(world->ops->caps & SHERDI_WORLD_SIMULATES)) {
-        world->sum_scratch = sherdi_alloc_array(&world->mem, SHERDI_MEM_CONTROL,
-                                                (size_t)world->world_size * WORLD_SUM_PIECE,
-                                                sizeof(double));
+        world->sum_scratch =
+            sherdi_alloc_array(&world->mem, SHERDI_MEM_CONTROL,
+                               (size_t)world->world_size * WORLD_SUM_PIECE, sizeof(double));
         if (world->sum_scratch == NULL) {
             return SHERD_E_NOMEM;
         }
@@ -194,8 +196,8 @@ sherd_world *sherdi_world_retain(sherd_world *world)
 
 void *sherdi_pages_map(size_t len_bytes, int flags)
 {
-    void *pages = mmap(NULL, len_bytes, PROT_READ | PROT_WRITE,
-                       MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
+    void *pages =
+        mmap(NULL, len_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
 
     if (pages == MAP_FAILED) {
         (void)sherdi_fail(SHERD_E_NOMEM, "no memory for %zu bytes: %m", len_bytes);
@@ -227,9 +229,15 @@ static void call_run_alone(sherd_world *world, const world_call *call)
     case CALL_REDUCE_SCATTER:
     case CALL_ALL_REDUCE:
         reduce = (sherdi_reduce_args){
-            .srcs = &red->send, .num_srcs = 1, .src_dtype = red->send_dtype,
-            .comm_dtype = red->comm_dtype, .dst = red->recv, .dst_dtype = red->recv_dtype,
-            .count_elems = red->slice_elems, .scale = red->scale, .accumulate = red->accumulate,
+            .srcs        = &red->send,
+            .num_srcs    = 1,
+            .src_dtype   = red->send_dtype,
+            .comm_dtype  = red->comm_dtype,
+            .dst         = red->recv,
+            .dst_dtype   = red->recv_dtype,
+            .count_elems = red->slice_elems,
+            .scale       = red->scale,
+            .accumulate  = red->accumulate,
         };
         kernels->reduce(world->backend, &reduce);
         break;
@@ -316,9 +324,10 @@ sherd_status sherdi_world_overlap(sherd_world *world)
         return SHERD_OK;
     }
     if (world->is_foreign_to_threads) {
-        return sherdi_fail(SHERD_E_NOTSUP,
-                           "overlapped communication needs MPI_THREAD_SERIALIZED at least: initialise "
-                           "MPI with MPI_Init_thread, or switch overlap_comm off");
+        return sherdi_fail(
+            SHERD_E_NOTSUP,
+            "overlapped communication needs MPI_THREAD_SERIALIZED at least: initialise "
+            "MPI with MPI_Init_thread, or switch overlap_comm off");
     }
     (void)sigfillset(&all); /* the program's signals are for its own threads */
     (void)pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -353,7 +362,7 @@ static sherdi_ticket queue_push(world_queue *queue, const world_call *call)
            WORLD_QUEUE_CALLS) {
         (void)pthread_cond_wait(&queue->has_progress, &queue->lock);
     }
-    ticket                                           = ++queue->issued;
+    ticket                                        = ++queue->issued;
     queue->ring[(ticket - 1) % WORLD_QUEUE_CALLS] = *call;
     (void)pthread_cond_signal(&queue->has_work);
     (void)pthread_mutex_unlock(&queue->lock);
@@ -435,7 +444,8 @@ static sherd_status slices_check(const sherd_world *world, world_call_kind kind,
     size_t whole_bytes;
 
     if (!sherdi_mul_fits(slice_bytes, (size_t)world->world_size, &whole_bytes)) {
-        return sherdi_fail(SHERD_E_INVAL, "%s: %d slices of %zu bytes are more than an address holds",
+        return sherdi_fail(SHERD_E_INVAL,
+                           "%s: %d slices of %zu bytes are more than an address holds",
                            CALL_NAMES[kind], world->world_size, slice_bytes);
     }
     if (slice_bytes > 0 && (send == NULL || recv == NULL)) {
@@ -513,8 +523,8 @@ static sherd_status all_reduce_check(const sherd_world *world, const sherdi_redu
         args->comm_dtype != args->send_dtype) {
         return sherdi_fail(SHERD_E_INVAL, "all-reduce: one type throughout, and no accumulation");
     }
-    whole_bytes = args->slice_elems * sherd_dtype_bytes(args->send_dtype) *
-                  (size_t)world->world_size;
+    whole_bytes =
+        args->slice_elems * sherd_dtype_bytes(args->send_dtype) * (size_t)world->world_size;
     if (args->recv != args->send &&
         ranges_overlap(args->send, whole_bytes, args->recv, whole_bytes)) {
         return overlap_error(CALL_ALL_REDUCE);
@@ -581,7 +591,8 @@ sherd_status sherdi_world_alloc(sherd_world *world, size_t len_bytes, void **out
     if (!sherdi_mul_fits(sherdi_max_size(len_bytes, 1) + SHERD_ALIGN_BYTES,
                          (size_t)world->world_size, &whole_bytes) ||
         whole_bytes > PTRDIFF_MAX) {
-        return sherdi_fail(SHERD_E_NOMEM, "%d times %zu bytes of world memory: more than an address holds",
+        return sherdi_fail(SHERD_E_NOMEM,
+                           "%d times %zu bytes of world memory: more than an address holds",
                            world->world_size, len_bytes);
     }
     queue_drain(&world->queue);
@@ -691,8 +702,8 @@ static sherd_status sum_piece(sherd_world *world, double *values, size_t count)
     const double *all          = world->sum_scratch;
 
     if (!is_simulated) {
-        SHERDI_TRY(sherdi_world_exchange(world, values, world->sum_scratch,
-                                         count * sizeof(*values)));
+        SHERDI_TRY(
+            sherdi_world_exchange(world, values, world->sum_scratch, count * sizeof(*values)));
     } else {
         traffic_add_slices(world, count * sizeof(*values));
     }

@@ -45,7 +45,8 @@ typedef struct sherdi_reduction_args {
     sherd_dtype recv_dtype;
     float       scale;
     int         accumulate;
-    const char *what; /* the name of it, compared and told when ranks disagree; lives until the call is
+    const char
+        *what; /* the name of it, compared and told when ranks disagree; lives until the call is
                          done; may be NULL */
 } sherdi_reduction_args;
 

@@ -68,16 +68,16 @@ struct sherd_world {
     int                     world_size;
     int                     local_rank; /* among the ranks of this host */
     int                     local_size;
-    int                     is_foreign_to_threads; /* the transport bears one thread only: no overlap */
-    int64_t                 timeout_ns;
-    atomic_int              owners;
-    sherdi_mem              mem;
-    sherdi_backend         *backend;
-    size_t                  overhead_bytes;
-    double                 *sum_scratch; /* [world_size * WORLD_SUM_PIECE]; NULL where not needed */
-    _Atomic uint64_t        sent_bytes;
-    _Atomic uint64_t        received_bytes;
-    world_queue             queue;
+    int              is_foreign_to_threads; /* the transport bears one thread only: no overlap */
+    int64_t          timeout_ns;
+    atomic_int       owners;
+    sherdi_mem       mem;
+    sherdi_backend  *backend;
+    size_t           overhead_bytes;
+    double          *sum_scratch; /* [world_size * WORLD_SUM_PIECE]; NULL where not needed */
+    _Atomic uint64_t sent_bytes;
+    _Atomic uint64_t received_bytes;
+    world_queue      queue;
 
     atomic_int   failure_state; /* WORLD_IS_WHOLE, ...; the other two are read after HAS_FAILED */
     sherd_status failure_status;

@@ -48,6 +48,15 @@ static void barriers_fail_saying(sherd_world *world, const char *words)
     CHECK_ERROR_SAYS(words);
 }
 
+/* All have come this far. Between hosts the news of a failure right after may overtake the last
+ * words of the barrier. */
+static void barrier_before_failure(sherd_world *world)
+{
+    sherd_status status = sherd_world_barrier(world);
+
+    CHECK(status == SHERD_OK || status == SHERD_E_PEER_LOST);
+}
+
 static const char *says_rank(int rank)
 {
     static char text[32];
@@ -71,7 +80,7 @@ static void kill_in_barrier(int victim_is_first)
     sherd_world *world  = world_open(0);
     int          victim = victim_is_first ? 0 : last_of(world);
 
-    CHECK_OK(sherd_world_barrier(world));
+    barrier_before_failure(world);
     if (sherd_world_rank(world) == victim) {
         (void)raise(SIGKILL);
     }
@@ -94,15 +103,15 @@ void part_killed_in_queue(void)
 {
     enum { CALLS = 100, SLICE = 2000 };
 
-    sherd_world   *world = world_open(0);
-    unsigned char *send  = calloc(1, SLICE);
-    unsigned char *recv  = calloc((size_t)sherd_world_size(world), SLICE);
-    sherdi_ticket  last  = 0;
+    sherd_world   *world  = world_open(0);
+    unsigned char *send   = calloc(1, SLICE);
+    unsigned char *recv   = calloc((size_t)sherd_world_size(world), SLICE);
+    sherdi_ticket  last   = 0;
     sherd_status   status = SHERD_OK;
     int64_t        start_ns;
 
     CHECK_OK(sherdi_world_overlap(world));
-    CHECK_OK(sherd_world_barrier(world));
+    barrier_before_failure(world);
     if (sherd_world_rank(world) == last_of(world)) {
         (void)raise(SIGKILL);
     }
@@ -112,8 +121,10 @@ void part_killed_in_queue(void)
 
         status = sherdi_world_all_gather(world, &args, &last);
     }
-    CHECK(last > 0);
-    CHECK_STATUS(SHERD_E_PEER_LOST, sherdi_world_wait(world, last));
+    if (status == SHERD_OK) {
+        status = sherdi_world_wait(world, last);
+    }
+    CHECK_STATUS(SHERD_E_PEER_LOST, status);
     CHECK(sherdi_now_ns() - start_ns < NOTICED_WITHIN_NS);
     CHECK_ERROR_SAYS(says_rank(last_of(world)));
     sherd_world_destroy(world);
@@ -123,11 +134,14 @@ void part_killed_in_queue(void)
 
 void part_killed_in_all_reduce(void)
 {
-    sherd_world *world = world_open(0);
-    size_t       slice = 300000;
-    float       *data  = calloc(slice * (size_t)sherd_world_size(world), sizeof(*data));
-    sherdi_reduction_args args = {
-        .send = data, .recv = data, .slice_elems = slice, .scale = 1,
+    sherd_world          *world = world_open(0);
+    size_t                slice = 300000;
+    float                *data  = calloc(slice * (size_t)sherd_world_size(world), sizeof(*data));
+    sherdi_reduction_args args  = {
+         .send        = data,
+         .recv        = data,
+         .slice_elems = slice,
+         .scale       = 1,
     };
     sherd_status status = SHERD_OK;
 
@@ -148,7 +162,7 @@ void part_exits_without_destroy(void)
 {
     sherd_world *world = world_open(0);
 
-    CHECK_OK(sherd_world_barrier(world));
+    barrier_before_failure(world);
     if (sherd_world_rank(world) == last_of(world)) {
         exit(0);
     }
@@ -161,7 +175,7 @@ void part_aborts(void)
 {
     sherd_world *world = world_open(0);
 
-    CHECK_OK(sherd_world_barrier(world));
+    barrier_before_failure(world);
     if (sherd_world_rank(world) == last_of(world)) {
         sherd_world_abort(world, "the data ran out");
         CHECK_STATUS(SHERD_E_PEER_LOST, sherd_world_barrier(world));
@@ -176,7 +190,7 @@ static void leave_early(int is_first)
     sherd_world *world = world_open(0);
     int          who   = is_first ? 0 : last_of(world);
 
-    CHECK_OK(sherd_world_barrier(world));
+    barrier_before_failure(world);
     if (sherd_world_rank(world) == who) {
         sherd_world_destroy(world);
         return;

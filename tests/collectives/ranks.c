@@ -7,13 +7,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define RANKS_MAX 16
+#define RANKS_MAX     16
 #define GUARD_SECONDS 60
 
 extern char **environ;
 
-static const char *const LAUNCHER_PREFIXES[] = {"SHERD_", "OMPI_", "PMIX_", "SLURM_", "TORCHELASTIC_",
-                                                "RANK=", "WORLD_SIZE=", "LOCAL_", "MASTER_", "PMI_"};
+static const char *const LAUNCHER_PREFIXES[] = {"SHERD_",        "OMPI_", "PMIX_",       "SLURM_",
+                                                "TORCHELASTIC_", "RANK=", "WORLD_SIZE=", "LOCAL_",
+                                                "MASTER_",       "PMI_"};
 
 void ranks_clear_environment(void)
 {
@@ -189,8 +190,8 @@ void ranks_run_mpi(int world_size, const char *part, int killed)
     for (int r = 0; r < world_size; r++) {
         result_path(results, r, path, sizeof(path));
         if ((access(path, F_OK) == 0) != (r != killed)) {
-            test_fail(__FILE__, __LINE__, "rank %d of %d in %s under mpirun %s", r, world_size, part,
-                      r != killed ? "did not pass" : "passed");
+            test_fail(__FILE__, __LINE__, "rank %d of %d in %s under mpirun %s", r, world_size,
+                      part, r != killed ? "did not pass" : "passed");
         }
     }
 }

@@ -10,25 +10,25 @@ typedef struct rank_part {
     void (*run)(void);
 } rank_part;
 
-#define PART(function)                                                         \
-    {                                                                          \
-#function, function                                                    \
+#define PART(function)                                                                             \
+    {                                                                                              \
+#function, function                                                                        \
     }
 
 /** main() of such a program: runs a part when started as a rank, else the cases. */
 int ranks_main(int argc, char **argv, const test_case *cases, size_t num_cases,
                const rank_part *parts, size_t num_parts);
 
-#define RANKS_MAIN(cases, parts)                                               \
-    int main(int argc, char **argv)                                            \
-    {                                                                          \
-        return ranks_main(argc, argv, cases, sizeof(cases) / sizeof((cases)[0]), parts, \
-                          sizeof(parts) / sizeof((parts)[0]));                 \
+#define RANKS_MAIN(cases, parts)                                                                   \
+    int main(int argc, char **argv)                                                                \
+    {                                                                                              \
+        return ranks_main(argc, argv, cases, sizeof(cases) / sizeof((cases)[0]), parts,            \
+                          sizeof(parts) / sizeof((parts)[0]));                                     \
     }
 
 /* How a rank may end. */
 enum {
-    RANK_PASSES = 0,
+    RANK_PASSES    = 0,
     RANK_IS_KILLED = -9, /* by SIGKILL */
 };
 

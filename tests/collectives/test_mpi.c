@@ -2,11 +2,11 @@
 #include "tests/collectives/failures.h"
 #include "tests/collectives/ranks.h"
 
-#define SUITE_AT(size)                                                         \
-    static void mpi_suite_holds_at_##size(void)                                \
-    {                                                                          \
-        ranks_need_mpirun();                                                   \
-        ranks_run_mpi(size, "part_suite", -1);                                 \
+#define SUITE_AT(size)                                                                             \
+    static void mpi_suite_holds_at_##size(void)                                                    \
+    {                                                                                              \
+        ranks_need_mpirun();                                                                       \
+        ranks_run_mpi(size, "part_suite", -1);                                                     \
     }
 
 SUITE_AT(1)

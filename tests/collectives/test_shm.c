@@ -2,10 +2,10 @@
 #include "tests/collectives/failures.h"
 #include "tests/collectives/ranks.h"
 
-#define SUITE_AT(size)                                                         \
-    static void shm_suite_holds_at_##size(void)                                \
-    {                                                                          \
-        ranks_run_part(size, "part_suite", -1);                                \
+#define SUITE_AT(size)                                                                             \
+    static void shm_suite_holds_at_##size(void)                                                    \
+    {                                                                                              \
+        ranks_run_part(size, "part_suite", -1);                                                    \
     }
 
 SUITE_AT(1)

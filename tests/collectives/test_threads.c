@@ -9,10 +9,10 @@ static void suite_at(int world_size)
     }
 }
 
-#define SUITE_AT(size)                                                         \
-    static void threads_suite_holds_at_##size(void)                            \
-    {                                                                          \
-        suite_at(size);                                                        \
+#define SUITE_AT(size)                                                                             \
+    static void threads_suite_holds_at_##size(void)                                                \
+    {                                                                                              \
+        suite_at(size);                                                                            \
     }
 
 SUITE_AT(1)
@@ -34,9 +34,8 @@ static void self_suite_holds(void)
 }
 
 static const test_case CASES[] = {
-    CASE(self_suite_holds),          CASE(threads_suite_holds_at_1),
-    CASE(threads_suite_holds_at_2),  CASE(threads_suite_holds_at_3),
-    CASE(threads_suite_holds_at_4),  CASE(threads_suite_holds_at_7),
+    CASE(self_suite_holds),         CASE(threads_suite_holds_at_1), CASE(threads_suite_holds_at_2),
+    CASE(threads_suite_holds_at_3), CASE(threads_suite_holds_at_4), CASE(threads_suite_holds_at_7),
     CASE(threads_suite_holds_at_8),
 };
 

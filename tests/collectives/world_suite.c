@@ -140,13 +140,16 @@ static void buffer_drop(buffer *made)
 static void gather_once(sherd_world *world, int kind, size_t slice_bytes, int is_in_place,
                         uint32_t flags)
 {
-    int    rank  = sherd_world_rank(world);
-    int    size  = sherd_world_size(world);
-    buffer recv  = buffer_make(world, kind, slice_bytes * (size_t)size);
-    buffer send  = buffer_make(world, kind, slice_bytes);
-    void  *mine  = is_in_place ? recv.data + (size_t)rank * slice_bytes : send.data;
+    int                    rank = sherd_world_rank(world);
+    int                    size = sherd_world_size(world);
+    buffer                 recv = buffer_make(world, kind, slice_bytes * (size_t)size);
+    buffer                 send = buffer_make(world, kind, slice_bytes);
+    void                  *mine = is_in_place ? recv.data + (size_t)rank * slice_bytes : send.data;
     sherdi_all_gather_args args = {
-        .send = mine, .recv = recv.data, .slice_bytes = slice_bytes, .flags = flags,
+        .send        = mine,
+        .recv        = recv.data,
+        .slice_bytes = slice_bytes,
+        .flags       = flags,
     };
 
     fill_bytes(mine, rank, 0, slice_bytes);
@@ -169,8 +172,15 @@ static void gather_once(sherd_world *world, int kind, size_t slice_bytes, int is
 
 static void all_gather_collects_every_slice(sherd_world *world, void *ctx)
 {
-    const size_t lens[] = {0, 1, 63, 256, PEERS_MAIL_BYTES, PEERS_MAIL_BYTES + 1, 5000,
-                           PEERS_HALF_BYTES, 2 * PEERS_HALF_BYTES + 77};
+    const size_t lens[] = {0,
+                           1,
+                           63,
+                           256,
+                           PEERS_MAIL_BYTES,
+                           PEERS_MAIL_BYTES + 1,
+                           5000,
+                           PEERS_HALF_BYTES,
+                           2 * PEERS_HALF_BYTES + 77};
 
     (void)ctx;
     for (size_t i = 0; i < sizeof(lens) / sizeof(lens[0]); i++) {
@@ -199,9 +209,9 @@ typedef struct reduction_types {
 } reduction_types;
 
 static const reduction_types REDUCTION_TYPES[] = {
-    {SHERD_F32, SHERD_F32, SHERD_F32},    {SHERD_BF16, SHERD_BF16, SHERD_BF16},
-    {SHERD_F16, SHERD_F16, SHERD_F16},    {SHERD_BF16, SHERD_F32, SHERD_F32},
-    {SHERD_F16, SHERD_F32, SHERD_F32},    {SHERD_BF16, SHERD_BF16, SHERD_F32},
+    {SHERD_F32, SHERD_F32, SHERD_F32}, {SHERD_BF16, SHERD_BF16, SHERD_BF16},
+    {SHERD_F16, SHERD_F16, SHERD_F16}, {SHERD_BF16, SHERD_F32, SHERD_F32},
+    {SHERD_F16, SHERD_F32, SHERD_F32}, {SHERD_BF16, SHERD_BF16, SHERD_F32},
     {SHERD_F16, SHERD_F16, SHERD_F32},
 };
 
@@ -209,7 +219,7 @@ static void check_sums(const sherd_world *world, const void *got, size_t first, 
                        const sherdi_reduction_args *args, float before)
 {
     for (size_t i = 0; i < count; i++) {
-        float    want = known_sum(world, first + i, args->send_dtype, args->comm_dtype, args->scale);
+        float want = known_sum(world, first + i, args->send_dtype, args->comm_dtype, args->scale);
         uint32_t want_bits = 0;
         uint32_t got_bits  = 0;
 
@@ -217,14 +227,13 @@ static void check_sums(const sherd_world *world, const void *got, size_t first, 
             want = before + want;
         }
         elem_store(&want_bits, 0, args->recv_dtype, want);
-        memcpy(&got_bits,
-               (const unsigned char *)got + i * sherd_dtype_bytes(args->recv_dtype),
+        memcpy(&got_bits, (const unsigned char *)got + i * sherd_dtype_bytes(args->recv_dtype),
                sherd_dtype_bytes(args->recv_dtype));
         if (want_bits != got_bits) {
-            test_fail(__FILE__, __LINE__, "sum %zu of %zu (%s, %s, %s, accumulate %d) is %x, not %x",
-                      i, count, sherd_dtype_name(args->send_dtype),
-                      sherd_dtype_name(args->comm_dtype), sherd_dtype_name(args->recv_dtype),
-                      args->accumulate, got_bits, want_bits);
+            test_fail(__FILE__, __LINE__,
+                      "sum %zu of %zu (%s, %s, %s, accumulate %d) is %x, not %x", i, count,
+                      sherd_dtype_name(args->send_dtype), sherd_dtype_name(args->comm_dtype),
+                      sherd_dtype_name(args->recv_dtype), args->accumulate, got_bits, want_bits);
         }
     }
 }
@@ -232,11 +241,11 @@ static void check_sums(const sherd_world *world, const void *got, size_t first, 
 static void scatter_once(sherd_world *world, int kind, const reduction_types *types, size_t slice,
                          int is_in_place, int accumulate)
 {
-    int    rank       = sherd_world_rank(world);
-    size_t size       = (size_t)sherd_world_size(world);
-    size_t send_bytes = sherd_dtype_bytes(types->send);
-    buffer send       = buffer_make(world, kind, size * slice * send_bytes);
-    buffer recv       = buffer_make(world, kind, slice * sherd_dtype_bytes(types->recv));
+    int                   rank       = sherd_world_rank(world);
+    size_t                size       = (size_t)sherd_world_size(world);
+    size_t                send_bytes = sherd_dtype_bytes(types->send);
+    buffer                send       = buffer_make(world, kind, size * slice * send_bytes);
+    buffer                recv = buffer_make(world, kind, slice * sherd_dtype_bytes(types->recv));
     sherdi_reduction_args args = {
         .send        = send.data,
         .recv        = is_in_place ? send.data + (size_t)rank * slice * send_bytes : recv.data,
@@ -296,18 +305,18 @@ static void reduce_scatter_longer_than_the_bounce_buffer(sherd_world *world, voi
 static void all_reduce_once(sherd_world *world, int kind, sherd_dtype dtype, size_t slice,
                             int is_in_place)
 {
-    size_t whole = slice * (size_t)sherd_world_size(world);
-    size_t bytes = sherd_dtype_bytes(dtype);
-    buffer send  = buffer_make(world, kind, whole * bytes);
-    buffer recv  = buffer_make(world, kind, whole * bytes);
-    sherdi_reduction_args args = {
-        .send        = send.data,
-        .recv        = is_in_place ? send.data : recv.data,
-        .slice_elems = slice,
-        .send_dtype  = dtype,
-        .comm_dtype  = dtype,
-        .recv_dtype  = dtype,
-        .scale       = 0.3f,
+    size_t                whole = slice * (size_t)sherd_world_size(world);
+    size_t                bytes = sherd_dtype_bytes(dtype);
+    buffer                send  = buffer_make(world, kind, whole * bytes);
+    buffer                recv  = buffer_make(world, kind, whole * bytes);
+    sherdi_reduction_args args  = {
+         .send        = send.data,
+         .recv        = is_in_place ? send.data : recv.data,
+         .slice_elems = slice,
+         .send_dtype  = dtype,
+         .comm_dtype  = dtype,
+         .recv_dtype  = dtype,
+         .scale       = 0.3f,
     };
 
     fill_elems(send.data, sherd_world_rank(world), whole, dtype);
@@ -347,10 +356,10 @@ static void all_reduce_longer_than_the_bounce_buffer(sherd_world *world, void *c
 
 static void swap_once(sherd_world *world, int kind, size_t slice)
 {
-    int    rank = sherd_world_rank(world);
-    int    size = sherd_world_size(world);
-    buffer send = buffer_make(world, kind, slice * (size_t)size);
-    buffer recv = buffer_make(world, kind, slice * (size_t)size);
+    int                    rank = sherd_world_rank(world);
+    int                    size = sherd_world_size(world);
+    buffer                 send = buffer_make(world, kind, slice * (size_t)size);
+    buffer                 recv = buffer_make(world, kind, slice * (size_t)size);
     sherdi_all_to_all_args args = {.send = send.data, .recv = recv.data, .slice_bytes = slice};
 
     fill_bytes(send.data, rank, 0, slice * (size_t)size);
@@ -364,7 +373,8 @@ static void swap_once(sherd_world *world, int kind, size_t slice)
 
 static void all_to_all_swaps_slices(sherd_world *world, void *ctx)
 {
-    const size_t lens[] = {0, 1, 63, 1024, 2 * PEERS_HALF_BYTES / (size_t)sherd_world_size(world) + 5};
+    const size_t lens[] = {0, 1, 63, 1024,
+                           2 * PEERS_HALF_BYTES / (size_t)sherd_world_size(world) + 5};
 
     (void)ctx;
     for (size_t i = 0; i < sizeof(lens) / sizeof(lens[0]); i++) {
@@ -532,7 +542,8 @@ static void tickets_end_in_the_order_of_calls(sherd_world *world)
         CHECK(sherdi_world_is_done(world, tickets[i]));
         CHECK_OK(sherdi_world_wait(world, tickets[i]));
         for (size_t r = 0; r < size; r++) {
-            check_bytes(recv + (i * size + r) * TICKET_SLICE, (int)r, i * TICKET_SLICE, TICKET_SLICE);
+            check_bytes(recv + (i * size + r) * TICKET_SLICE, (int)r, i * TICKET_SLICE,
+                        TICKET_SLICE);
         }
     }
     CHECK_OK(sherdi_world_wait(world, 0));
@@ -552,18 +563,23 @@ static void tickets_keep_the_order_with_and_without_overlap(sherd_world *world, 
 
 static void overlapped_calls_of_every_kind_give_the_same_bits(sherd_world *world, void *ctx)
 {
-    size_t        size  = (size_t)sherd_world_size(world);
-    size_t        slice = 1000;
-    buffer        send  = buffer_make(world, MEMORY_OF_WORLD, size * slice * 4);
-    buffer        recv  = buffer_make(world, MEMORY_OF_WORLD, size * slice * 4);
-    buffer        other = buffer_make(world, MEMORY_ORDINARY, size * slice * 4);
-    sherdi_ticket tickets[3];
+    size_t                size  = (size_t)sherd_world_size(world);
+    size_t                slice = 1000;
+    buffer                send  = buffer_make(world, MEMORY_OF_WORLD, size * slice * 4);
+    buffer                recv  = buffer_make(world, MEMORY_OF_WORLD, size * slice * 4);
+    buffer                other = buffer_make(world, MEMORY_ORDINARY, size * slice * 4);
+    sherdi_ticket         tickets[3];
     sherdi_reduction_args args = {
-        .send = send.data, .recv = recv.data, .slice_elems = slice, .send_dtype = SHERD_F32,
-        .comm_dtype = SHERD_F32, .recv_dtype = SHERD_F32, .scale = 0.5f,
+        .send        = send.data,
+        .recv        = recv.data,
+        .slice_elems = slice,
+        .send_dtype  = SHERD_F32,
+        .comm_dtype  = SHERD_F32,
+        .recv_dtype  = SHERD_F32,
+        .scale       = 0.5f,
     };
     sherdi_reduction_args  whole = args;
-    sherdi_all_to_all_args swap  = {.send = send.data, .recv = other.data, .slice_bytes = slice * 4};
+    sherdi_all_to_all_args swap = {.send = send.data, .recv = other.data, .slice_bytes = slice * 4};
 
     (void)ctx;
     whole.recv = other.data;
@@ -584,15 +600,20 @@ static void overlapped_calls_of_every_kind_give_the_same_bits(sherd_world *world
 
 static void counters_say_what_goes_on_the_wire(sherd_world *world, void *ctx)
 {
-    uint64_t others = (uint64_t)sherd_world_size(world) - 1;
-    uint64_t before[2];
-    uint64_t after[2];
-    float   *data = calloc(4096, sizeof(*data));
-    float   *more = calloc(4096, sizeof(*more));
-    sherdi_all_gather_args gather = {.send = data, .recv = more, .slice_bytes = 12};
+    uint64_t               others = (uint64_t)sherd_world_size(world) - 1;
+    uint64_t               before[2];
+    uint64_t               after[2];
+    float                 *data      = calloc(4096, sizeof(*data));
+    float                 *more      = calloc(4096, sizeof(*more));
+    sherdi_all_gather_args gather    = {.send = data, .recv = more, .slice_bytes = 12};
     sherdi_reduction_args  reduction = {
-        .send = data, .recv = more, .slice_elems = 5, .send_dtype = SHERD_BF16,
-        .comm_dtype = SHERD_F32, .recv_dtype = SHERD_F32, .scale = 1,
+         .send        = data,
+         .recv        = more,
+         .slice_elems = 5,
+         .send_dtype  = SHERD_BF16,
+         .comm_dtype  = SHERD_F32,
+         .recv_dtype  = SHERD_F32,
+         .scale       = 1,
     };
     sherdi_reduction_args whole = {.send = data, .recv = more, .slice_elems = 7, .scale = 1};
 
@@ -615,13 +636,13 @@ static void counters_say_what_goes_on_the_wire(sherd_world *world, void *ctx)
 
 static void bad_arguments_are_refused_without_meeting(sherd_world *world, void *ctx)
 {
-    int   size = sherd_world_size(world);
-    float data[2048] = {0};
-    sherdi_all_gather_args gather = {.send = (char *)data + 1, .recv = data, .slice_bytes = 64};
+    int                    size       = sherd_world_size(world);
+    float                  data[2048] = {0};
+    sherdi_all_gather_args gather     = {.send = (char *)data + 1, .recv = data, .slice_bytes = 64};
     sherdi_reduction_args  part   = {.send = data, .recv = data + 1, .slice_elems = 8, .scale = 1};
     sherdi_all_to_all_args swap   = {.send = data, .recv = data + 8, .slice_bytes = 64};
-    sherdi_reduction_args  narrow = {.send = data, .recv = data + 1024, .slice_elems = 8,
-                                     .comm_dtype = SHERD_BF16, .scale = 1};
+    sherdi_reduction_args  narrow = {
+         .send = data, .recv = data + 1024, .slice_elems = 8, .comm_dtype = SHERD_BF16, .scale = 1};
 
     (void)ctx;
     (void)size;
@@ -651,9 +672,9 @@ static void world_knows_its_place(sherd_world *world, void *ctx)
     CHECK_OK(sherdi_world_status(world));
 }
 
-#define WORLD_CASE(function)                                                   \
-    {                                                                          \
-#function, function                                                    \
+#define WORLD_CASE(function)                                                                       \
+    {                                                                                              \
+#function, function                                                                        \
     }
 
 const world_case WORLD_SUITE[] = {

@@ -1,0 +1,440 @@
+/* How ranks find each other: what launchers set, and what can go wrong while meeting. */
+#include "base/clock.h"
+#include "collectives/rendezvous.h"
+#include "tests/collectives/ranks.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ----------------------------------------------------------- environment -- */
+
+static void environment_set(const char *const *pairs)
+{
+    ranks_clear_environment();
+    for (; pairs[0] != NULL; pairs += 2) {
+        CHECK_INT(0, setenv(pairs[0], pairs[1], 1));
+    }
+}
+
+/* The environment is refused before anybody is waited for, and both words are in the sentence. */
+static void environment_is_refused(const char *const *pairs, const char *word, const char *other)
+{
+    sherd_world *world = NULL;
+
+    environment_set(pairs);
+    CHECK_STATUS(SHERD_E_INVAL, sherd_world_from_env(NULL, &world));
+    CHECK(world == NULL);
+    CHECK_ERROR_SAYS(word);
+    CHECK_ERROR_SAYS(other);
+    ranks_clear_environment();
+}
+
+static void environment_gives_one_rank(const char *const *pairs)
+{
+    sherd_world *world = NULL;
+
+    environment_set(pairs);
+    CHECK_OK(sherd_world_from_env(NULL, &world));
+    CHECK_INT(1, sherd_world_size(world));
+    CHECK(strcmp(sherd_world_transport(world), "self") == 0);
+    sherd_world_destroy(world);
+    ranks_clear_environment();
+}
+
+#define LIST(...)                                                                                  \
+    (const char *const[])                                                                          \
+    {                                                                                              \
+        __VA_ARGS__, NULL                                                                          \
+    }
+
+static void environment_without_launcher_is_one_rank(void)
+{
+    environment_gives_one_rank((const char *const[]){NULL});
+}
+
+static void environment_of_slurm_shell_is_not_believed(void)
+{
+    environment_gives_one_rank(LIST("SLURM_PROCID", "0", "SLURM_NTASKS", "4"));
+    environment_gives_one_rank(
+        LIST("SLURM_PROCID", "0", "SLURM_NTASKS", "1", "SLURM_STEP_ID", "0"));
+}
+
+static void environment_that_is_explicit_wins(void)
+{
+    environment_gives_one_rank(LIST("SHERD_RANK", "0", "SHERD_WORLD_SIZE", "1", "RANK", "3",
+                                    "WORLD_SIZE", "4", "OMPI_COMM_WORLD_SIZE", "2"));
+}
+
+static void environment_with_a_rank_outside_its_world_is_refused(void)
+{
+    environment_is_refused(LIST("RANK", "2", "WORLD_SIZE", "2", "MASTER_ADDR", "h"), "RANK",
+                           "WORLD_SIZE is 2");
+    environment_is_refused(LIST("SHERD_RANK", "5", "SHERD_WORLD_SIZE", "2"), "SHERD_RANK is 5",
+                           "SHERD_WORLD_SIZE is 2");
+    environment_is_refused(LIST("OMPI_COMM_WORLD_RANK", "9", "OMPI_COMM_WORLD_SIZE", "2"),
+                           "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE");
+    environment_is_refused(LIST("SLURM_PROCID", "7", "SLURM_NTASKS", "2", "SLURM_STEP_ID", "0"),
+                           "SLURM_PROCID", "SLURM_NTASKS");
+    environment_is_refused(LIST("RANK", "1", "WORLD_SIZE", "4", "LOCAL_RANK", "2",
+                                "LOCAL_WORLD_SIZE", "2", "MASTER_ADDR", "h"),
+                           "LOCAL_RANK is 2", "LOCAL_WORLD_SIZE is 2");
+}
+
+static void environment_that_is_incomplete_is_refused(void)
+{
+    environment_is_refused(LIST("SHERD_RANK", "0"), "SHERD_WORLD_SIZE", "missing");
+    environment_is_refused(LIST("SHERD_RANK", "0", "SHERD_WORLD_SIZE", "2"), "SHERD_RENDEZVOUS",
+                           "not set");
+    environment_is_refused(LIST("TORCHELASTIC_RUN_ID", "x", "RANK", "0"), "WORLD_SIZE", "missing");
+    environment_is_refused(LIST("RANK", "0", "WORLD_SIZE", "2"), "MASTER_ADDR", "RANK");
+    environment_is_refused(LIST("RANK", "0", "WORLD_SIZE", "2", "MASTER_ADDR", "h"), "MASTER_PORT",
+                           "missing");
+    environment_is_refused(LIST("SLURM_PROCID", "0", "SLURM_NTASKS", "2", "SLURM_STEP_ID", "0"),
+                           "SLURM_JOB_NODELIST", "SLURM_PROCID");
+}
+
+static void environment_that_is_no_number_is_refused(void)
+{
+    environment_is_refused(LIST("RANK", "one", "WORLD_SIZE", "2", "MASTER_ADDR", "h"), "RANK",
+                           "\"one\"");
+    environment_is_refused(LIST("RANK", "0", "WORLD_SIZE", "-2", "MASTER_ADDR", "h"), "WORLD_SIZE",
+                           "\"-2\"");
+    environment_is_refused(
+        LIST("RANK", "0", "WORLD_SIZE", "2", "MASTER_ADDR", "h", "SHERD_PORT", "70000"),
+        "SHERD_PORT", "70000");
+    environment_is_refused(LIST("SHERD_THREADS", "many"), "SHERD_THREADS", "many");
+}
+
+static void environment_that_contradicts_mpirun_is_refused(void)
+{
+    environment_is_refused(LIST("RANK", "0", "WORLD_SIZE", "2", "MASTER_ADDR", "h",
+                                "OMPI_COMM_WORLD_RANK", "1", "OMPI_COMM_WORLD_SIZE", "2"),
+                           "RANK is 0", "OMPI_COMM_WORLD_RANK is 1");
+}
+
+/* ------------------------------------------------------------ launchers -- */
+
+/* Two ranks meet and add their ranks up. */
+static void part_meets(void)
+{
+    sherd_world *world = NULL;
+    double       one   = 1;
+
+    CHECK_OK(sherd_world_from_env(NULL, &world));
+    CHECK_INT(2, sherd_world_size(world));
+    CHECK(strcmp(sherd_world_transport(world), "shm") == 0);
+    CHECK_OK(sherd_world_sum_f64(world, &one, 1));
+    CHECK(one == 2);
+    sherd_world_destroy(world);
+}
+
+/* A port that nobody uses at this moment. */
+static int port_find(void)
+{
+    int listener = -1;
+    int port;
+
+    CHECK_OK(sherdi_net_listen("tcp://127.0.0.1:0", &listener));
+    port = sherdi_net_port(listener);
+    sherdi_net_close(&listener);
+    return port;
+}
+
+static void launcher_torchrun_wins_over_srun(void)
+{
+    char port[32];
+
+    (void)snprintf(port, sizeof(port), "MASTER_PORT=%d", port_find() - 1);
+    ranks_run(
+        (rank_start[]){
+            {.part        = "part_meets",
+             .environment = {"RANK=0", "WORLD_SIZE=2", "LOCAL_RANK=0", "MASTER_ADDR=localhost",
+                             port, "SLURM_PROCID=1", "SLURM_NTASKS=8"}},
+            {.part        = "part_meets",
+             .environment = {"RANK=1", "WORLD_SIZE=2", "LOCAL_RANK=1", "MASTER_ADDR=localhost",
+                             port, "SLURM_PROCID=1", "SLURM_NTASKS=8"}}},
+        2);
+}
+
+static void launcher_srun_is_understood(void)
+{
+    char port[32];
+
+    (void)snprintf(port, sizeof(port), "SHERD_PORT=%d", port_find());
+    ranks_run((rank_start[]){{.part        = "part_meets",
+                              .environment = {"SLURM_PROCID=0", "SLURM_NTASKS=2", "SLURM_STEP_ID=0",
+                                              "SLURM_JOB_NODELIST=127.0.0.[1-2,7],x", port}},
+                             {.part        = "part_meets",
+                              .environment = {"SLURM_PROCID=1", "SLURM_NTASKS=2", "SLURM_STEP_ID=0",
+                                              "SLURM_JOB_NODELIST=127.0.0.[1-2,7],x", port}}},
+              2);
+}
+
+/* -------------------------------------------------- what goes wrong meeting -- */
+
+static sherd_status world_try(int64_t timeout_ns)
+{
+    sherd_world_params params;
+    sherd_world       *world = NULL;
+    sherd_status       status;
+
+    sherd_world_params_init(&params);
+    params.timeout_ns = timeout_ns;
+    status            = sherd_world_from_env(&params, &world);
+    CHECK((status == SHERD_OK) == (world != NULL));
+    sherd_world_destroy(world);
+    return status;
+}
+
+static void part_finds_other_world_size(void)
+{
+    CHECK_STATUS(SHERD_E_INVAL, world_try(0));
+    CHECK_ERROR_SAYS("rank 1");
+    CHECK_ERROR_SAYS("a world size of 3, rank 0 of 2");
+}
+
+static void part_finds_other_of_its_rank(void)
+{
+    CHECK_STATUS(SHERD_E_INVAL, world_try(0));
+    CHECK_ERROR_SAYS("two processes say they are rank 1");
+}
+
+static void part_misses_rank_2(void)
+{
+    CHECK_STATUS(SHERD_E_PEER_LOST, world_try(INT64_C(700000000)));
+    CHECK_ERROR_SAYS("rank 2 of 3 did not come");
+}
+
+static void part_misses_rank_0(void)
+{
+    CHECK_STATUS(SHERD_E_PEER_LOST, world_try(INT64_C(300000000)));
+    CHECK_ERROR_SAYS("rank 1 did not find rank 0");
+}
+
+/* Rank 1 shows its card, is welcomed, and ends. */
+static void part_shows_card_and_ends(void)
+{
+    rendezvous_card card;
+    const net_wait  wait = {.deadline_ns = sherdi_now_ns() + INT64_C(10000000000)};
+    int             fd   = -1;
+    char            byte;
+
+    sherdi_rendezvous_card_fill(&card, 1, 3, NULL, "shm");
+    while (sherdi_net_connect(getenv("SHERD_RENDEZVOUS"), &wait, &fd) != SHERD_OK) {
+        (void)sched_yield();
+    }
+    CHECK_OK(sherdi_net_send(fd, &card, sizeof(card), &wait));
+    CHECK_OK(sherdi_net_recv(fd, &byte, 1, &wait));
+}
+
+static void part_loses_rank_1(void)
+{
+    CHECK_STATUS(SHERD_E_PEER_LOST, world_try(INT64_C(3000000000)));
+    if (ranks_variable("SHERD_RANK") == 0) {
+        CHECK_ERROR_SAYS("rank 1");
+    }
+}
+
+/* Something that speaks another language knocks first, twice. */
+static void part_meets_after_strangers(void)
+{
+    const net_wait wait    = {.deadline_ns = sherdi_now_ns() + INT64_C(10000000000)};
+    const char     noise[] = "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    char           much[sizeof(rendezvous_card)];
+    int            fd[2] = {-1, -1};
+
+    memset(much, 'x', sizeof(much));
+    while (sherdi_net_connect(getenv("SHERD_RENDEZVOUS"), &wait, &fd[0]) != SHERD_OK) {
+        (void)sched_yield();
+    }
+    CHECK_OK(sherdi_net_connect(getenv("SHERD_RENDEZVOUS"), &wait, &fd[1]));
+    CHECK_OK(sherdi_net_send(fd[0], noise, sizeof(noise), &wait));
+    CHECK_OK(sherdi_net_send(fd[1], much, sizeof(much), &wait));
+    part_meets();
+}
+
+/* Another name of the host is another host. */
+static void part_is_on_another_host(void)
+{
+    if (ranks_variable("SHERD_RANK") == 1) {
+        CHECK_INT(0, unshare(CLONE_NEWUTS));
+        CHECK_INT(0, sethostname("elsewhere", 9));
+    }
+    CHECK_STATUS(SHERD_E_NOTSUP, world_try(0));
+    CHECK_ERROR_SAYS("elsewhere");
+    CHECK_ERROR_SAYS("rank 1");
+}
+
+static void ranks_run_explicit(const char *const *parts, const int *ranks, const int *sizes,
+                               int count)
+{
+    rank_start starts[4];
+    char       text[4][2][64];
+    char       meeting[200];
+
+    memset(starts, 0, sizeof(starts));
+    (void)snprintf(meeting, sizeof(meeting), "SHERD_RENDEZVOUS=%s", ranks_address());
+    for (int i = 0; i < count; i++) {
+        (void)snprintf(text[i][0], sizeof(text[i][0]), "SHERD_RANK=%d", ranks[i]);
+        (void)snprintf(text[i][1], sizeof(text[i][1]), "SHERD_WORLD_SIZE=%d", sizes[i]);
+        starts[i] =
+            (rank_start){.part = parts[i], .environment = {text[i][0], text[i][1], meeting}};
+    }
+    ranks_run(starts, count);
+}
+
+static void meeting_with_other_world_size_is_refused(void)
+{
+    ranks_run_explicit(
+        (const char *const[]){"part_finds_other_world_size", "part_finds_other_world_size"},
+        (const int[]){0, 1}, (const int[]){2, 3}, 2);
+}
+
+static void meeting_with_two_of_one_rank_is_refused(void)
+{
+    ranks_run_explicit((const char *const[]){"part_finds_other_of_its_rank",
+                                             "part_finds_other_of_its_rank",
+                                             "part_finds_other_of_its_rank"},
+                       (const int[]){0, 1, 1}, (const int[]){3, 3, 3}, 3);
+}
+
+static void meeting_names_the_rank_that_never_came(void)
+{
+    ranks_run_explicit((const char *const[]){"part_misses_rank_2", "part_misses_rank_2"},
+                       (const int[]){0, 1}, (const int[]){3, 3}, 2);
+    ranks_run_explicit((const char *const[]){"part_misses_rank_0"}, (const int[]){1},
+                       (const int[]){2}, 1);
+}
+
+static void meeting_names_the_rank_that_died_in_it(void)
+{
+    ranks_run_explicit(
+        (const char *const[]){"part_loses_rank_1", "part_shows_card_and_ends", "part_loses_rank_1"},
+        (const int[]){0, 1, 2}, (const int[]){3, 3, 3}, 3);
+}
+
+static void meeting_drops_strangers(void)
+{
+    ranks_run_explicit((const char *const[]){"part_meets", "part_meets_after_strangers"},
+                       (const int[]){0, 1}, (const int[]){2, 2}, 2);
+}
+
+static void meeting_over_tcp_works(void)
+{
+    char address[64];
+
+    (void)snprintf(address, sizeof(address), "SHERD_RENDEZVOUS=tcp://127.0.0.1:%d", port_find());
+    ranks_run(
+        (rank_start[]){
+            {.part = "part_meets", .environment = {"SHERD_RANK=0", "SHERD_WORLD_SIZE=2", address}},
+            {.part = "part_meets", .environment = {"SHERD_RANK=1", "SHERD_WORLD_SIZE=2", address}}},
+        2);
+}
+
+static void meeting_of_two_hosts_is_refused_by_shm(void)
+{
+    if (geteuid() != 0) {
+        test_skip("only root can give a process another host name");
+    }
+    ranks_run_explicit((const char *const[]){"part_is_on_another_host", "part_is_on_another_host"},
+                       (const int[]){0, 1}, (const int[]){2, 2}, 2);
+}
+
+/* -------------------------------------------------------- explicit calls -- */
+
+static void create_refuses_bad_arguments(void)
+{
+    const char *const  bad[] = {"",          "host:80",      "http://h:1", "tcp://h",
+                                "tcp://:80", "tcp://h:high", "unix://rel", "tcp://h:99999"};
+    char               path[300];
+    sherd_world       *world = NULL;
+    sherd_world_params params;
+
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        CHECK_STATUS(SHERD_E_INVAL, sherd_world_create(0, 2, bad[i], NULL, &world));
+    }
+    memset(path, 'a', sizeof(path) - 1);
+    memcpy(path, "unix:///", 8);
+    path[sizeof(path) - 1] = '\0';
+    CHECK_STATUS(SHERD_E_INVAL, sherd_world_create(0, 2, path, NULL, &world));
+    CHECK_STATUS(SHERD_E_INVAL, sherd_world_create(0, 2, NULL, NULL, &world));
+    CHECK_STATUS(SHERD_E_INVAL, sherd_world_create(2, 2, "tcp://h:1", NULL, &world));
+    CHECK_STATUS(SHERD_E_INVAL, sherd_world_create(-1, 2, "tcp://h:1", NULL, &world));
+    CHECK_STATUS(SHERD_E_INVAL, sherd_world_create(0, 0, "tcp://h:1", NULL, &world));
+    sherd_world_params_init(&params);
+    params.transport = "carrier pigeon";
+    CHECK_STATUS(SHERD_E_NOTSUP, sherd_world_create(0, 2, "tcp://h:1", &params, &world));
+    CHECK_ERROR_SAYS("carrier pigeon");
+    params.transport = "threads";
+    CHECK_STATUS(SHERD_E_INVAL, sherd_world_create(0, 2, "tcp://h:1", &params, &world));
+    params.transport   = NULL;
+    params.struct_size = 3;
+    CHECK_STATUS(SHERD_E_INVAL, sherd_world_create(0, 1, NULL, &params, &world));
+    CHECK_STATUS(SHERD_E_INVAL, sherd_world_threads(0, &world));
+    CHECK_STATUS(SHERD_E_INVAL, sherd_world_simulate(4, 4, &world));
+    CHECK(world == NULL);
+}
+
+static void create_of_one_rank_needs_no_meeting(void)
+{
+    sherd_world       *world = NULL;
+    sherd_world_params params;
+
+    CHECK_OK(sherd_world_create(0, 1, NULL, NULL, &world));
+    CHECK(strcmp(sherd_world_transport(world), "self") == 0);
+    sherd_world_destroy(world);
+    sherd_world_params_init(&params);
+    params.transport   = "shm";
+    params.cpu_threads = 3;
+    CHECK_OK(sherd_world_create(0, 1, NULL, &params, &world));
+    CHECK(strcmp(sherd_world_transport(world), "shm") == 0);
+    CHECK_OK(sherd_world_barrier(world));
+    sherd_world_destroy(world);
+}
+
+static void create_at_a_taken_place_is_refused(void)
+{
+    const char  *address  = ranks_address();
+    sherd_world *world    = NULL;
+    int          listener = -1;
+
+    CHECK_OK(sherdi_net_listen(address, &listener));
+    CHECK_STATUS(SHERD_E_INVAL, sherd_world_create(0, 2, address, NULL, &world));
+    CHECK_ERROR_SAYS("listen");
+    sherdi_net_close(&listener); /* the file stays: a leftover, which is replaced */
+    CHECK_OK(sherdi_net_listen(address, &listener));
+    sherdi_net_close(&listener);
+}
+
+static const test_case CASES[] = {
+    CASE(environment_without_launcher_is_one_rank),
+    CASE(environment_of_slurm_shell_is_not_believed),
+    CASE(environment_that_is_explicit_wins),
+    CASE(environment_with_a_rank_outside_its_world_is_refused),
+    CASE(environment_that_is_incomplete_is_refused),
+    CASE(environment_that_is_no_number_is_refused),
+    CASE(environment_that_contradicts_mpirun_is_refused),
+    CASE(launcher_torchrun_wins_over_srun),
+    CASE(launcher_srun_is_understood),
+    CASE(meeting_with_other_world_size_is_refused),
+    CASE(meeting_with_two_of_one_rank_is_refused),
+    CASE(meeting_names_the_rank_that_never_came),
+    CASE(meeting_names_the_rank_that_died_in_it),
+    CASE(meeting_drops_strangers),
+    CASE(meeting_over_tcp_works),
+    CASE(meeting_of_two_hosts_is_refused_by_shm),
+    CASE(create_refuses_bad_arguments),
+    CASE(create_of_one_rank_needs_no_meeting),
+    CASE(create_at_a_taken_place_is_refused),
+};
+
+static const rank_part PARTS[] = {
+    PART(part_meets),         PART(part_finds_other_world_size), PART(part_finds_other_of_its_rank),
+    PART(part_misses_rank_2), PART(part_misses_rank_0),          PART(part_shows_card_and_ends),
+    PART(part_loses_rank_1),  PART(part_meets_after_strangers),  PART(part_is_on_another_host),
+};
+
+RANKS_MAIN(CASES, PARTS)
