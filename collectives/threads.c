@@ -16,9 +16,12 @@ typedef struct thread_pages {
 } thread_pages;
 
 typedef struct thread_group {
-    atomic_int    owners;
-    thread_pages *shared;  /* control and bounce */
-    thread_pages *pending; /* made by index 0, to be taken by all; ordered by the meetings */
+    atomic_int      owners;
+    thread_pages   *shared;  /* control and bounce */
+    thread_pages   *pending; /* made by index 0, to be taken by all; ordered by the meetings */
+    pthread_mutex_t lock;    /* guards worlds */
+    int             world_size;
+    sherd_world   **worlds; /* [world_size] by rank; NULL before and after its life */
 } thread_group;
 
 typedef struct thread_world {
@@ -57,8 +60,17 @@ static void group_drop(thread_group *group)
 {
     if (atomic_fetch_sub(&group->owners, 1) == 1) {
         pages_drop(group->shared, 1);
+        (void)pthread_mutex_destroy(&group->lock);
+        free(group->worlds);
         free(group);
     }
+}
+
+static void group_place(thread_group *group, int rank, sherd_world *world)
+{
+    (void)pthread_mutex_lock(&group->lock);
+    group->worlds[rank] = world;
+    (void)pthread_mutex_unlock(&group->lock);
 }
 
 /* --------------------------------------------------------------- hooks -- */
@@ -109,6 +121,7 @@ static void threads_close(sherd_world *world)
 {
     thread_world *self = (thread_world *)world;
 
+    group_place(self->group, world->rank, NULL);
     sherdi_peers_fini(&self->peers);
     sherdi_world_fini(world);
     group_drop(self->group);
@@ -155,9 +168,20 @@ static sherd_status threads_broadcast(sherd_world *world, void *data, size_t len
     return sherdi_peers_broadcast(&((thread_world *)world)->peers, data, len_bytes, root);
 }
 
+/* Those who wait find it in the control block; those who do not, in their world. */
 static void threads_abort(sherd_world *world, const char *why)
 {
-    sherdi_peers_abort(&((thread_world *)world)->peers, world->failure_status, why);
+    thread_world *self  = (thread_world *)world;
+    thread_group *group = self->group;
+
+    sherdi_peers_abort(&self->peers, world->failure_status, why);
+    (void)pthread_mutex_lock(&group->lock);
+    for (int r = 0; r < group->world_size; r++) {
+        if (group->worlds[r] != NULL && group->worlds[r] != world) {
+            sherdi_world_set_failed(group->worlds[r], world->failure_status, why);
+        }
+    }
+    (void)pthread_mutex_unlock(&group->lock);
 }
 
 static const sherdi_world_ops THREADS_OPS = {
@@ -197,6 +221,7 @@ static sherd_status rank_create(thread_group *group, int rank, int world_size, c
         threads_close(&self->world);
         return status;
     }
+    group_place(group, rank, &self->world);
     *out = &self->world;
     return SHERD_OK;
 }
@@ -210,9 +235,14 @@ static sherd_status group_create(int world_size, thread_group **out)
         return sherdi_fail(SHERD_E_NOMEM, "no room for a group of %d threads", world_size);
     }
     atomic_init(&group->owners, 1);
-    status = pages_create(sherdi_peers_shared_bytes(world_size), 1, &group->shared);
+    (void)pthread_mutex_init(&group->lock, NULL);
+    group->world_size = world_size;
+    group->worlds     = calloc((size_t)world_size, sizeof(*group->worlds));
+    status            = group->worlds == NULL
+                            ? sherdi_fail(SHERD_E_NOMEM, "no room for a group of %d threads", world_size)
+                            : pages_create(sherdi_peers_shared_bytes(world_size), 1, &group->shared);
     if (status != SHERD_OK) {
-        free(group);
+        group_drop(group);
         return status;
     }
     *out = group;

@@ -1,6 +1,10 @@
 /* Worlds of threads and of one rank: the suite at every size, and what threads fail with. */
+#include "base/clock.h"
+#include "collectives/world_impl.h"
 #include "tests/collectives/world_suite.h"
 #include "tests/lib/check.h"
+
+#include <poll.h>
 
 static void suite_at(int world_size)
 {
@@ -33,10 +37,172 @@ static void self_suite_holds(void)
     }
 }
 
+/* ------------------------------------------------------------- failures -- */
+
+#define NOTICED_WITHIN_NS INT64_C(5000000000)
+
+static void barrier_fails_saying(sherd_world *world, const char *words)
+{
+    int64_t start_ns = sherdi_now_ns();
+
+    CHECK_STATUS(SHERD_E_PEER_LOST, sherd_world_barrier(world));
+    CHECK(sherdi_now_ns() - start_ns < NOTICED_WITHIN_NS);
+    CHECK_ERROR_SAYS(words);
+    CHECK_STATUS(SHERD_E_PEER_LOST, sherdi_world_status(world));
+    CHECK_ERROR_SAYS(words);
+}
+
+static void abort_body(sherd_world *world, void *ctx)
+{
+    (void)ctx;
+    if (sherd_world_rank(world) == 1) {
+        sherd_world_abort(world, "no more data");
+    }
+    barrier_fails_saying(world, "rank 1 gave up: no more data");
+}
+
+static void threads_abort_reaches_all_with_its_reason(void)
+{
+    test_world(4, abort_body, NULL);
+}
+
+static void abort_queued_body(sherd_world *world, void *ctx)
+{
+    unsigned char send[2000] = {0};
+    sherdi_ticket last       = 0;
+    sherd_status  status     = SHERD_OK;
+
+    (void)ctx;
+    CHECK_OK(sherdi_world_overlap(world));
+    if (sherd_world_rank(world) == 1) {
+        sherd_world_abort(world, "no more data");
+        return;
+    }
+    for (int i = 0; i < 3 * WORLD_QUEUE_CALLS && status == SHERD_OK; i++) {
+        static _Thread_local unsigned char all[3 * sizeof(send)];
+        sherdi_all_gather_args args = {.send = send, .recv = all, .slice_bytes = sizeof(send)};
+
+        status = sherdi_world_all_gather(world, &args, &last);
+    }
+    if (status == SHERD_OK) {
+        status = sherdi_world_wait(world, last);
+    }
+    CHECK_STATUS(SHERD_E_PEER_LOST, status);
+    CHECK_ERROR_SAYS("rank 1 gave up");
+}
+
+static void threads_abort_ends_calls_that_are_queued(void)
+{
+    test_world(3, abort_queued_body, NULL);
+}
+
+static void leave_body(sherd_world *world, void *ctx)
+{
+    (void)ctx;
+    CHECK_OK(sherd_world_barrier(world));
+    if (sherd_world_rank(world) != 2) { /* rank 2 returns, and its world is destroyed */
+        barrier_fails_saying(world, "rank 2 left the world");
+    }
+}
+
+static void threads_rank_that_leaves_early_is_named(void)
+{
+    test_world(3, leave_body, NULL);
+}
+
+static void late_body(sherd_world *world, void *ctx)
+{
+    (void)ctx;
+    world->timeout_ns = INT64_C(200000000);
+    if (sherd_world_rank(world) == 2) {
+        /* Alive, elsewhere, until it is told that the others have given up. */
+        while (sherdi_world_status(world) == SHERD_OK) {
+            (void)poll(NULL, 0, 5);
+        }
+    }
+    barrier_fails_saying(world, "(the time limit) for rank 2");
+}
+
+static void threads_rank_that_does_not_come_is_named(void)
+{
+    test_world(3, late_body, NULL);
+}
+
+static void disagree_body(sherd_world *world, void *ctx)
+{
+    char data[16] = {0};
+
+    (void)ctx;
+    if (sherd_world_rank(world) == 0) {
+        CHECK_STATUS(SHERD_E_INVAL, sherd_world_broadcast(world, data, 16, 0));
+    } else {
+        CHECK_STATUS(SHERD_E_INVAL, sherd_world_broadcast(world, data, 8, 0));
+    }
+    CHECK_ERROR_SAYS("disagree");
+    CHECK_ERROR_SAYS("broadcast of 16 bytes");
+    CHECK_ERROR_SAYS("broadcast of 8 bytes");
+}
+
+static void threads_that_disagree_are_told(void)
+{
+    test_world(3, disagree_body, NULL);
+}
+
+/* ------------------------------------------------------ the simulated world -- */
+
+static void sim_moves_nothing_and_counts_all(void)
+{
+    enum { SIZE = 4096, SLICE = 1000 };
+
+    sherd_world           *world = NULL;
+    unsigned char         *big   = NULL;
+    uint64_t               sent;
+    uint64_t               received;
+    double                 value = 0.5;
+    int                    all[SIZE];
+    int                    mine   = 7;
+    sherdi_all_gather_args gather = {.slice_bytes = SLICE};
+
+    CHECK_OK(sherd_world_simulate(4095, SIZE, &world));
+    CHECK_INT(4095, sherd_world_rank(world));
+    CHECK_INT(SIZE, sherd_world_size(world));
+    CHECK((sherdi_world_caps(world) & SHERDI_WORLD_SIMULATES) != 0);
+    /* More than any machine has: nothing is touched. */
+    CHECK_OK(sherdi_world_alloc(world, (size_t)1 << 38, (void **)&big));
+    gather.recv       = big;
+    gather.send       = big + (size_t)4095 * SLICE;
+    big[4095 * SLICE] = 9;
+    CHECK_OK(sherdi_world_all_gather(world, &gather, NULL));
+    CHECK_INT(0, big[0]);
+    CHECK_INT(9, big[4095 * SLICE]);
+    sherd_world_traffic(world, &sent, &received);
+    CHECK_INT((uint64_t)(SIZE - 1) * SLICE, sent);
+    CHECK_INT((uint64_t)(SIZE - 1) * SLICE, received);
+    CHECK_OK(sherd_world_sum_f64(world, &value, 1));
+    CHECK(value == 2048);
+    CHECK_OK(sherdi_world_exchange(world, &mine, all, sizeof(mine)));
+    CHECK_INT(7, all[0]);
+    CHECK_INT(7, all[SIZE - 1]);
+    CHECK_OK(sherd_world_barrier(world));
+    CHECK_OK(sherdi_world_overlap(world));
+    sherdi_world_free(world, big);
+    sherd_world_destroy(world);
+}
+
 static const test_case CASES[] = {
-    CASE(self_suite_holds),         CASE(threads_suite_holds_at_1), CASE(threads_suite_holds_at_2),
-    CASE(threads_suite_holds_at_3), CASE(threads_suite_holds_at_4), CASE(threads_suite_holds_at_7),
+    CASE(self_suite_holds),
+    CASE(threads_suite_holds_at_1),
+    CASE(threads_suite_holds_at_2),
+    CASE(threads_suite_holds_at_3),
+    CASE(threads_suite_holds_at_4),
+    CASE(threads_suite_holds_at_7),
     CASE(threads_suite_holds_at_8),
+    CASE(threads_abort_reaches_all_with_its_reason),
+    CASE(threads_abort_ends_calls_that_are_queued),
+    CASE(threads_rank_that_leaves_early_is_named),
+    CASE(threads_rank_that_does_not_come_is_named),
+    CASE(threads_that_disagree_are_told),
+    CASE(sim_moves_nothing_and_counts_all),
 };
 
 RUN_MAIN(CASES)
