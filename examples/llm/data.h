@@ -1,0 +1,48 @@
+/* Text to train on: a file or a folder of UTF-8 text (a token is a byte), or a file of
+ * GPT-2 tokens as llm.c writes them. The last twentieth is kept for validation. The order is
+ * a pure function of seed and number, so it needs no state to be resumed. */
+#ifndef LLM_DATA_H
+#define LLM_DATA_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct corpus {
+    void          *memory; /* of `memory_bytes`, mapped or allocated; private */
+    size_t         memory_bytes;
+    int            is_mapped;
+    const uint8_t *bytes;  /* tokens of text [count]; NULL for token files */
+    const uint16_t *ids;   /* tokens of a token file [count]; NULL for text */
+    size_t         count;  /* tokens altogether */
+    size_t         train;  /* the first `train` of them are for training */
+    size_t         vocab;  /* least vocabulary that a model needs: 256, or the largest token + 1 */
+    size_t         files;  /* how many were read */
+} corpus;
+
+/** Reads `path`. Returns 0; -1 with a sentence in `text`. */
+int  corpus_open(const char *path, corpus *out, char *text, size_t text_bytes);
+void corpus_close(corpus *c); /* accepts a zeroed one */
+/** Token at `i`. */
+int32_t corpus_token(const corpus *c, size_t i);
+
+/* How sequences are cut from a corpus: `length` inputs and as many targets, one further. */
+typedef struct order {
+    const corpus *c;
+    uint64_t      seed;
+    size_t        length;
+    size_t        batch; /* sequences per micro-batch */
+} order;
+
+/** NULL, or a sentence why the corpus is too short. */
+const char *order_check(const order *o, char *text, size_t text_bytes);
+/** Inputs and targets [batch, length] of micro-batch `number` of the run: those of micro-step k on
+ *  rank r of an optimizer step s have number (s * accumulation + k) * world + r. Sequence j of it
+ *  is number * batch + j of the run, whatever batch is: a layout changes who computes, not what.
+ *  An epoch visits every window of the training part once, in a seeded order and at a
+ *  seeded offset. */
+void order_train(const order *o, uint64_t number, int32_t *inputs, int32_t *targets);
+/** Micro-batch `number` of `count` that are spread evenly over the validation part. */
+void order_validate(const order *o, uint64_t number, uint64_t count, int32_t *inputs,
+                    int32_t *targets);
+
+#endif

@@ -1,0 +1,153 @@
+/* The life cycle of a micro-batch. See drive.h. */
+#include "drive.h"
+
+#include <stdlib.h>
+
+struct drive {
+    sherd_engine    *engine;
+    arch             sizes;
+    sherd_dtype      dtype;
+    model           *m;
+    arch_role       *roles; /* of parameter k */
+    drive_observe_fn observe;
+    void            *observe_ctx;
+};
+
+drive *drive_create(sherd_engine *engine, const model_params *params)
+{
+    size_t num_params = arch_param_count(&params->sizes);
+    drive *d          = calloc(1, sizeof(*d));
+
+    if (d == NULL) {
+        return NULL;
+    }
+    d->engine = engine;
+    d->sizes  = params->sizes;
+    d->dtype  = params->dtype;
+    d->m      = model_create(params);
+    d->roles  = calloc(num_params, sizeof(*d->roles));
+    if (d->m == NULL || d->roles == NULL) {
+        drive_destroy(d);
+        return NULL;
+    }
+    for (size_t k = 0; k < num_params; k++) {
+        arch_param info;
+
+        arch_param_get(&d->sizes, k, &info);
+        d->roles[k] = info.role;
+    }
+    return d;
+}
+
+void drive_destroy(drive *d)
+{
+    if (d == NULL) {
+        return;
+    }
+    model_destroy(d->m);
+    free(d->roles);
+    free(d);
+}
+
+size_t drive_bytes(const drive *d)
+{
+    return model_bytes(d->m);
+}
+
+const float *drive_logits(const drive *d)
+{
+    return model_logits(d->m);
+}
+
+void drive_observe(drive *d, drive_observe_fn observe, void *ctx)
+{
+    d->observe     = observe;
+    d->observe_ctx = ctx;
+}
+
+static sherd_status tensor_get(drive *d, size_t k, sherd_pass pass, model_unit *unit)
+{
+    tensor *t = &unit->by_role[d->roles[k]];
+
+    t->dtype = d->dtype;
+    t->data  = sherd_param_data(d->engine, (sherd_param)k);
+    if (t->data == NULL) {
+        return SHERD_E_STATE;
+    }
+    if (pass == SHERD_BACKWARD) {
+        t->grad = sherd_param_grad(d->engine, (sherd_param)k);
+        if (t->grad == NULL) {
+            return SHERD_E_STATE;
+        }
+    }
+    return SHERD_OK;
+}
+
+/* The parameters of an acquired unit; the last one reads the tokens' table too. */
+static sherd_status unit_get(drive *d, size_t unit, sherd_pass pass, model_unit *out)
+{
+    *out = (model_unit){0};
+    for (size_t k = arch_unit_first_param(&d->sizes, unit);
+         k < arch_unit_first_param(&d->sizes, unit + 1); k++) {
+        sherd_status status = tensor_get(d, k, pass, out);
+
+        if (status != SHERD_OK) {
+            return status;
+        }
+    }
+    return unit == d->sizes.layers + 1 ? tensor_get(d, 0, pass, out) : SHERD_OK;
+}
+
+static sherd_status unit_run(drive *d, size_t unit, sherd_pass pass)
+{
+    model_unit   params;
+    sherd_status status = sherd_unit_acquire(d->engine, (sherd_unit)unit, pass);
+
+    if (status == SHERD_OK) {
+        status = unit_get(d, unit, pass, &params);
+    }
+    if (status != SHERD_OK) {
+        return status;
+    }
+    if (pass == SHERD_BACKWARD) {
+        model_backward(d->m, unit, &params);
+        if (d->observe != NULL) {
+            d->observe(d->observe_ctx, unit, &params);
+        }
+    } else {
+        model_forward(d->m, unit, &params,
+                      pass == SHERD_FORWARD ? sherd_loss_scale(d->engine) : 0.0f);
+    }
+    return sherd_unit_release(d->engine, (sherd_unit)unit, pass);
+}
+
+static sherd_status forward_run(drive *d, sherd_pass pass, double *loss_out)
+{
+    for (size_t unit = 0; unit < arch_unit_count(&d->sizes); unit++) {
+        sherd_status status = unit_run(d, unit, pass);
+
+        if (status != SHERD_OK) {
+            return status;
+        }
+    }
+    *loss_out = (double)(float)model_loss(d->m);
+    return SHERD_OK;
+}
+
+sherd_status drive_train(drive *d, const int32_t *inputs, const int32_t *targets, double *loss_out)
+{
+    sherd_status status;
+
+    model_batch_set(d->m, inputs, targets);
+    status = forward_run(d, SHERD_FORWARD, loss_out);
+    for (size_t unit = arch_unit_count(&d->sizes); status == SHERD_OK && unit-- > 0;) {
+        status = unit_run(d, unit, SHERD_BACKWARD);
+    }
+    return status;
+}
+
+sherd_status drive_eval(drive *d, const int32_t *inputs, const int32_t *targets, double *loss_out)
+{
+    model_batch_set(d->m, inputs, targets);
+    return forward_run(d, SHERD_EVAL, loss_out);
+}
