@@ -23,6 +23,9 @@
 
 #define SLEEP_NS 50000000
 #define SPINS    4000
+/* Between the ranks' parts, never touched: the first-level cache of AMD's cores takes addresses
+ * that differ by a multiple of 256 MiB for one another, and sums over such parts crawl. */
+#define PART_GAP_BYTES ((size_t)37 * SHERD_ALIGN_BYTES)
 /* With fewer cores than ranks, spinning takes the core from whom we wait for. */
 #define SPINS_CROWDED 0
 
@@ -411,7 +414,7 @@ sherd_status sherdi_peers_alloc(sherdi_peers *peers, size_t len_bytes, void **ou
     int           is_made = 0;
     sherd_status  status;
 
-    made.part_bytes = sherdi_round_up(len_bytes, SHERD_ALIGN_BYTES);
+    made.part_bytes = sherdi_round_up(len_bytes, SHERD_ALIGN_BYTES) + PART_GAP_BYTES;
     whole_bytes     = made.part_bytes * (size_t)peers->count;
     status          = entry_find(peers, &entry);
     if (status == SHERD_OK && peers->me == 0) {
@@ -427,7 +430,8 @@ sherd_status sherdi_peers_alloc(sherdi_peers *peers, size_t len_bytes, void **ou
     }
     status = peers->hooks->take(peers, whole_bytes, &made.base, &made.handle);
     if (status == SHERD_OK) {
-        status = part_populate(made.base + (size_t)peers->me * made.part_bytes, made.part_bytes);
+        status = part_populate(made.base + (size_t)peers->me * made.part_bytes,
+                               sherdi_round_up(len_bytes, SHERD_ALIGN_BYTES));
     }
     status = agree(peers, status, len_bytes);
     if (status != SHERD_OK) {
