@@ -168,13 +168,17 @@ static sherd_status walk_step(walk *w, size_t position)
     }
     SHERDI_TRY(prefetch(w, position));
     for (size_t n = 0;; n++) { /* the release */
-        int unit = needed_unit(w->model, step->unit, n);
+        int    unit = needed_unit(w->model, step->unit, n);
+        size_t distance;
 
         if (unit < 0) {
             break;
         }
-        if (w->units[unit].open != 0 &&
-            reuse_distance(w, unit, position) > w->plan->settings.max_reuse_distance) {
+        if (w->units[unit].open == 0) {
+            continue;
+        }
+        distance = reuse_distance(w, unit, position);
+        if (distance == SIZE_MAX || distance > w->plan->settings.max_reuse_distance) {
             w->units[unit].open = 0;
             w->live_elems -= gathered_elems(w->plan, unit);
         }
@@ -293,15 +297,23 @@ static sherd_status stays_pack(sherdi_plan *plan, sherdi_stay *stays, size_t num
     return SHERD_OK;
 }
 
-/* Any single unit must fit off the plan too. */
-static void pools_cover_single_units(sherdi_plan *plan)
+/* Any single acquire must fit off the plan too, with all that it reaches. */
+static void pools_cover_single_acquires(sherdi_plan *plan, const sherdi_model *model)
 {
-    for (size_t u = 0; u < plan->num_units; u++) {
-        sherdi_plan_buffer *gather    = &plan->buffers[SHERDI_BUFFER_GATHER];
-        sherdi_plan_buffer *transient = &plan->buffers[SHERDI_BUFFER_TRANSIENT];
+    sherdi_plan_buffer *gather    = &plan->buffers[SHERDI_BUFFER_GATHER];
+    sherdi_plan_buffer *transient = &plan->buffers[SHERDI_BUFFER_TRANSIENT];
 
-        gather->bytes    = sherdi_max_size(gather->bytes, plan->units[u].gather_bytes);
-        transient->bytes = sherdi_max_size(transient->bytes, plan->units[u].transient_bytes);
+    for (size_t u = 0; u < plan->num_units; u++) {
+        size_t gather_bytes    = 0;
+        size_t transient_bytes = 0;
+        int    unit;
+
+        for (size_t n = 0; (unit = needed_unit(model, (int)u, n)) >= 0; n++) {
+            gather_bytes += plan->units[unit].gather_bytes;
+            transient_bytes += plan->units[unit].transient_bytes;
+        }
+        gather->bytes    = sherdi_max_size(gather->bytes, gather_bytes);
+        transient->bytes = sherdi_max_size(transient->bytes, transient_bytes);
     }
 }
 
@@ -321,20 +333,23 @@ static uint64_t peers_bytes(const sherdi_plan *plan, size_t elems, sherd_dtype d
     return sherdi_wire_all_gather(plan->world_size, elems * sherd_dtype_bytes(dtype));
 }
 
-static sherd_status gather_ops(sherdi_plan *plan, const sherdi_sequence *sequence)
+static const char *phase_name(sherd_pass pass)
 {
-    for (size_t i = 0; i < sequence->num_stays; i++) {
-        const sherdi_stay *stay  = &sequence->stays[i];
-        sherd_pass         pass  = sequence->steps[stay->first].pass;
-        const char        *phase = pass == SHERD_FORWARD    ? "forward"
-                                   : pass == SHERD_BACKWARD ? "backward"
-                                                            : "eval";
+    return pass == SHERD_FORWARD ? "forward" : pass == SHERD_BACKWARD ? "backward" : "eval";
+}
+
+/* The gathers that start with one step of a sequence. */
+static sherd_status gather_ops(sherdi_plan *plan, const sherdi_sequence *sequence,
+                               const sherdi_step_of_pass *step)
+{
+    for (size_t i = 0; i < step->num_starts; i++) {
+        const sherdi_stay *stay = &sequence->stays[step->first_start + i];
 
         for (int kind = 0; kind < SHERDI_SEGMENT_KINDS; kind++) {
             int s = plan->units[stay->unit].segments[kind];
 
             if (s >= 0 && plan->segments[s].gather_offset != SHERDI_NO_OFFSET) {
-                SHERDI_TRY(op_add(plan, SHERDI_OP_GATHER, phase, s,
+                SHERDI_TRY(op_add(plan, SHERDI_OP_GATHER, phase_name(step->pass), s,
                                   peers_bytes(plan, plan->segments[s].slice_elems,
                                               plan->settings.compute_dtype)));
             }
@@ -343,32 +358,66 @@ static sherd_status gather_ops(sherdi_plan *plan, const sherdi_sequence *sequenc
     return SHERD_OK;
 }
 
-/* Trainable segments in the order in which their gradients are complete. */
-static sherd_status reduce_ops(sherdi_plan *plan)
+static sherd_status reduce_op(sherdi_plan *plan, const char *phase, int s)
 {
-    const char *phase = plan->settings.stage >= 2 ? "backward" : "boundary";
+    uint64_t bytes = peers_bytes(plan, plan->segments[s].slice_elems, plan->wire_dtype);
 
-    for (size_t p = 0; p < plan->train.num_steps; p++) {
-        const sherdi_step_of_pass *step = &plan->train.steps[p];
+    if (plan->settings.stage == 0) {
+        return op_add(plan, SHERDI_OP_ALL_REDUCE, phase, s, 2 * bytes);
+    }
+    return op_add(plan, SHERDI_OP_REDUCE_SCATTER, phase, s, bytes);
+}
 
-        if (step->pass != SHERD_BACKWARD) {
+static int is_last_backward(const sherdi_plan *plan, const sherdi_model *model, size_t position,
+                            int unit)
+{
+    for (size_t p = position + 1; p < plan->train.num_steps; p++) {
+        if (plan->train.steps[p].pass == SHERD_BACKWARD &&
+            step_needs(model, &plan->train.steps[p], unit)) {
+            return 0;
+        }
+    }
+    return plan->train.steps[position].pass == SHERD_BACKWARD;
+}
+
+/* Stages 2 and 3: the gradients that are complete after one step. */
+static sherd_status reduce_ops(sherdi_plan *plan, const sherdi_model *model, size_t position)
+{
+    int unit;
+
+    for (size_t n = 0; (unit = needed_unit(model, plan->train.steps[position].unit, n)) >= 0; n++) {
+        if (!is_last_backward(plan, model, position, unit)) {
             continue;
         }
         for (int kind = 0; kind < SHERDI_SEGMENT_KINDS; kind++) {
-            int s = plan->units[step->unit].segments[kind];
+            int s = plan->units[unit].segments[kind];
 
-            if (s < 0 || plan->segments[s].grad_offset == SHERDI_NO_OFFSET) {
-                continue;
+            if (s >= 0 && plan->segments[s].grad_offset != SHERDI_NO_OFFSET) {
+                SHERDI_TRY(reduce_op(plan, "backward", s));
             }
-            if (plan->settings.stage == 0) {
-                SHERDI_TRY(
-                    op_add(plan, SHERDI_OP_ALL_REDUCE, phase, s,
-                           2 * peers_bytes(plan, plan->segments[s].slice_elems, plan->wire_dtype)));
-            } else {
-                SHERDI_TRY(
-                    op_add(plan, SHERDI_OP_REDUCE_SCATTER, phase, s,
-                           peers_bytes(plan, plan->segments[s].slice_elems, plan->wire_dtype)));
-            }
+        }
+    }
+    return SHERD_OK;
+}
+
+static sherd_status exchange_op(sherdi_plan *plan, size_t len_bytes)
+{
+    return op_add(plan, SHERDI_OP_EXCHANGE, "boundary", -1,
+                  sherdi_wire_all_gather(plan->world_size, len_bytes));
+}
+
+/* New values of the segments that are whole on every rank; bound ones travel before the ranks have
+ * exchanged the fingerprint, the others after. */
+static sherd_status publish_ops(sherdi_plan *plan, int is_bound)
+{
+    for (size_t s = 0; s < plan->num_segments && plan->is_sliced; s++) {
+        const sherdi_segment *segment = &plan->segments[s];
+
+        if (segment->kind != SHERDI_SEGMENT_FROZEN && segment->is_resident &&
+            segment->is_bound == is_bound) {
+            SHERDI_TRY(
+                op_add(plan, SHERDI_OP_PUBLISH, "boundary", (int)s,
+                       peers_bytes(plan, segment->slice_elems, plan->settings.compute_dtype)));
         }
     }
     return SHERD_OK;
@@ -376,19 +425,32 @@ static sherd_status reduce_ops(sherdi_plan *plan)
 
 static sherd_status boundary_ops(sherdi_plan *plan)
 {
-    size_t control =
-        sizeof(sherdi_agree_message) + sizeof(sherdi_norm_acc) + sizeof(sherdi_publish_message);
-
-    SHERDI_TRY(op_add(plan, SHERDI_OP_EXCHANGE, "boundary", -1,
-                      sherdi_wire_all_gather(plan->world_size, control)));
-    for (size_t s = 0; s < plan->num_segments && plan->is_sliced; s++) {
+    SHERDI_TRY(exchange_op(plan, sizeof(sherdi_agree_message)));
+    for (size_t s = 0; s < plan->num_segments && plan->settings.stage < 2; s++) {
         const sherdi_segment *segment = &plan->segments[s];
 
-        if (segment->kind != SHERDI_SEGMENT_FROZEN && segment->is_resident) {
-            SHERDI_TRY(
-                op_add(plan, SHERDI_OP_PUBLISH, "boundary", (int)s,
-                       peers_bytes(plan, segment->slice_elems, plan->settings.compute_dtype)));
+        if (segment->grad_offset != SHERDI_NO_OFFSET &&
+            plan->units[segment->unit].backward_uses > 0) {
+            SHERDI_TRY(reduce_op(plan, "boundary", (int)s));
         }
+    }
+    SHERDI_TRY(exchange_op(plan, sizeof(sherdi_norm_acc)));
+    SHERDI_TRY(publish_ops(plan, 1));
+    SHERDI_TRY(exchange_op(plan, sizeof(sherdi_publish_message)));
+    return publish_ops(plan, 0);
+}
+
+static sherd_status ops_list(sherdi_plan *plan, const sherdi_model *model)
+{
+    for (size_t p = 0; p < plan->train.num_steps; p++) {
+        SHERDI_TRY(gather_ops(plan, &plan->train, &plan->train.steps[p]));
+        if (plan->settings.stage >= 2) {
+            SHERDI_TRY(reduce_ops(plan, model, p));
+        }
+    }
+    SHERDI_TRY(boundary_ops(plan));
+    for (size_t p = 0; p < plan->eval.num_steps; p++) {
+        SHERDI_TRY(gather_ops(plan, &plan->eval, &plan->eval.steps[p]));
     }
     return SHERD_OK;
 }
@@ -406,26 +468,6 @@ static void wire_count(sherdi_plan *plan)
     }
 }
 
-/* A unit that backward reaches several times reduces once, at its last place. */
-static void reduce_ops_keep_last(sherdi_plan *plan)
-{
-    size_t kept = 0;
-
-    for (size_t i = 0; i < plan->num_ops; i++) {
-        int is_repeated = 0;
-
-        for (size_t j = i + 1; j < plan->num_ops; j++) {
-            is_repeated |= plan->ops[i].kind != SHERDI_OP_GATHER &&
-                           plan->ops[i].kind == plan->ops[j].kind &&
-                           plan->ops[i].segment == plan->ops[j].segment;
-        }
-        if (!is_repeated) {
-            plan->ops[kept++] = plan->ops[i];
-        }
-    }
-    plan->num_ops = kept;
-}
-
 sherd_status sherdi_plan_schedule(sherdi_plan *plan, const sherdi_model *model)
 {
     static const sherd_pass TRAIN[]   = {SHERD_FORWARD, SHERD_BACKWARD};
@@ -441,12 +483,8 @@ sherd_status sherdi_plan_schedule(sherdi_plan *plan, const sherdi_model *model)
     SHERDI_TRY(stays_pack(plan, plan->train.stays, plan->train.num_stays, gather));
     SHERDI_TRY(stays_pack(plan, plan->eval.stays, plan->eval.num_stays, gather));
     SHERDI_TRY(stays_pack(plan, plan->transients, plan->num_transients, transient));
-    pools_cover_single_units(plan);
-    SHERDI_TRY(gather_ops(plan, &plan->train));
-    SHERDI_TRY(reduce_ops(plan));
-    reduce_ops_keep_last(plan);
-    SHERDI_TRY(boundary_ops(plan));
-    SHERDI_TRY(gather_ops(plan, &plan->eval));
+    pools_cover_single_acquires(plan, model);
+    SHERDI_TRY(ops_list(plan, model));
     wire_count(plan);
     return SHERD_OK;
 }
