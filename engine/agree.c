@@ -19,6 +19,43 @@ static int odd_rank(const uint64_t *values, int world_size)
     return 0;
 }
 
+/* -------------------------------------------------------------- status ---- */
+
+#define NUM_STATUSES (SHERD_E_PEER_LOST + 1)
+
+sherd_status sherdi_agree_status(sherd_world *world, sherd_status own)
+{
+    double       counts[NUM_STATUSES + 1] = {0}; /* ranks by status; sum of the failed ranks */
+    char         text[SHERDI_ERROR_BYTES];
+    sherd_status status;
+    double       failed;
+
+    (void)snprintf(text, sizeof(text), "%s", sherd_last_error());
+    counts[own]          = 1;
+    counts[NUM_STATUSES] = own == SHERD_OK ? 0 : sherd_world_rank(world);
+    status               = sherd_world_sum_f64(world, counts, NUM_STATUSES + 1);
+    if (own != SHERD_OK) {
+        return sherdi_fail_relay(own, text);
+    }
+    SHERDI_TRY(status);
+    failed = sherd_world_size(world) - counts[SHERD_OK];
+    for (int code = SHERD_OK + 1; code < NUM_STATUSES && failed > 0; code++) {
+        if (counts[code] == 0) {
+            continue;
+        }
+        if (failed > 1) {
+            return sherdi_fail((sherd_status)code,
+                               "%d other ranks could not take part: %s; their own "
+                               "sherd_last_error() says more",
+                               (int)failed, sherd_status_text((sherd_status)code));
+        }
+        return sherdi_fail((sherd_status)code,
+                           "rank %d could not take part: %s; its own sherd_last_error() says more",
+                           (int)counts[NUM_STATUSES], sherd_status_text((sherd_status)code));
+    }
+    return SHERD_OK;
+}
+
 /* ------------------------------------------------------------ settings ---- */
 
 typedef struct named_value {
@@ -34,7 +71,7 @@ static uint64_t double_bits(double value)
     return bits;
 }
 
-#define NUM_SETTINGS 33
+#define NUM_SETTINGS 38
 
 static void settings_list(const sherdi_settings *s, named_value *list)
 {
@@ -50,6 +87,7 @@ static void settings_list(const sherdi_settings *s, named_value *list)
         {"fp16.initial_scale_power", double_bits(s->scaler.initial_scale)},
         {"fp16.loss_scale_window", (uint64_t)s->scaler.window},
         {"fp16.hysteresis", (uint64_t)s->scaler.hysteresis},
+        {"fp16.consecutive_hysteresis", (uint64_t)s->scaler.is_consecutive_hysteresis},
         {"fp16.min_loss_scale", double_bits(s->scaler.min_scale)},
         {"optimizer.type", (uint64_t)s->optimizer},
         {"optimizer.params.lr", double_bits(s->lr)},
@@ -64,6 +102,8 @@ static void settings_list(const sherdi_settings *s, named_value *list)
         {"scheduler.params.warmup_num_steps", (uint64_t)s->schedule.warmup_steps},
         {"scheduler.params.total_num_steps", (uint64_t)s->schedule.total_steps},
         {"scheduler.params.warmup_type", (uint64_t)s->schedule.is_linear},
+        {"scheduler.params.warmup_min_ratio", double_bits(s->schedule.min_ratio)},
+        {"scheduler.params.cos_min_ratio", double_bits(s->schedule.cos_min_ratio)},
         {"gradient_clipping", double_bits(s->gradient_clipping)},
         {"zero_optimization.stage", (uint64_t)s->stage},
         {"zero_optimization.stage3_param_persistence_threshold", s->persistence_threshold},
@@ -71,6 +111,8 @@ static void settings_list(const sherdi_settings *s, named_value *list)
         {"zero_optimization.sub_group_size", s->sub_group_size},
         {"zero_optimization.stage3_prefetch_bucket_size", s->prefetch_bucket_size},
         {"zero_optimization.stage3_max_live_parameters", s->max_live_parameters},
+        {"zero_optimization.stage3_max_reuse_distance", s->max_reuse_distance},
+        {"zero_optimization.overlap_comm", (uint64_t)s->overlap_comm},
         {"deterministic", (uint64_t)s->deterministic},
     };
 
@@ -84,16 +126,15 @@ sherd_status sherdi_agree_settings(sherd_world *world, const sherdi_settings *se
     uint64_t    mine[NUM_SETTINGS];
     int         world_size = sherd_world_size(world);
     uint64_t   *all = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, (size_t)world_size, sizeof(mine));
-    sherd_status status;
+    sherd_status status = sherdi_agree_status(world, all == NULL ? SHERD_E_NOMEM : SHERD_OK);
 
-    if (all == NULL) {
-        return SHERD_E_NOMEM;
-    }
     settings_list(settings, list);
     for (int i = 0; i < NUM_SETTINGS; i++) {
         mine[i] = list[i].bits;
     }
-    status = sherdi_world_exchange(world, mine, all, sizeof(mine));
+    if (status == SHERD_OK) {
+        status = sherdi_world_exchange(world, mine, all, sizeof(mine));
+    }
     for (int r = 1; r < world_size && status == SHERD_OK; r++) {
         for (int i = 0; i < NUM_SETTINGS && status == SHERD_OK; i++) {
             if (all[(size_t)r * NUM_SETTINGS + (size_t)i] != all[i]) {
@@ -170,7 +211,8 @@ sherd_status sherdi_agree_model(sherd_engine *engine)
     uint64_t  mine;
     uint64_t *all   = sherdi_alloc_array(&engine->mem, SHERDI_MEM_CONTROL, world, sizeof(*all));
     char     *texts = sherdi_alloc_array(&engine->mem, SHERDI_MEM_CONTROL, world, ITEM_TEXT_BYTES);
-    sherd_status status = all == NULL || texts == NULL ? SHERD_E_NOMEM : SHERD_OK;
+    sherd_status status =
+        sherdi_agree_status(engine->world, all == NULL || texts == NULL ? SHERD_E_NOMEM : SHERD_OK);
 
     if (status == SHERD_OK) {
         mine   = count;
@@ -231,7 +273,8 @@ sherd_status sherdi_agree_runs(sherd_engine *engine)
 {
     size_t               num_units = engine->plan->num_units;
     uint64_t            *mine      = &engine->runs_all[(size_t)engine->rank * num_units];
-    sherdi_agree_message message   = {.micro_seen = (uint64_t)engine->micro_seen};
+    sherdi_agree_message message   = {.micro_seen     = (uint64_t)engine->micro_seen,
+                                      .micro_backward = (uint64_t)engine->micro_backward};
     int                  differs   = 0;
 
     for (size_t u = 0; u < num_units; u++) {
@@ -242,8 +285,14 @@ sherd_status sherdi_agree_runs(sherd_engine *engine)
     for (int r = 1; r < engine->world_size; r++) {
         differs |= memcmp(&engine->agree_all[r], &engine->agree_all[0], sizeof(message)) != 0;
     }
-    if (!differs) {
+    if (!differs && engine->micro_backward == engine->micro_seen) {
         return SHERD_OK;
+    }
+    if (!differs) {
+        return sherdi_fail(SHERD_E_STATE,
+                           "%d of the %d micro-batches of this window had no backward pass: a step "
+                           "follows the backward pass of its micro-batch",
+                           engine->micro_seen - engine->micro_backward, engine->micro_seen);
     }
     SHERDI_TRY(
         sherdi_world_exchange(engine->world, mine, engine->runs_all, num_units * sizeof(*mine)));

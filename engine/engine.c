@@ -77,8 +77,8 @@ static sherd_status open_check(const sherd_engine *engine, const char *what)
     return SHERD_OK;
 }
 
-static sherd_status params_check(const void *params, size_t struct_size, size_t known,
-                                 const char *what)
+sherd_status sherdi_engine_check_struct(const void *params, size_t struct_size, size_t known,
+                                        const char *what)
 {
     if (params == NULL) {
         return sherdi_fail(SHERD_E_INVAL, "%s is NULL", what);
@@ -88,6 +88,14 @@ static sherd_status params_check(const void *params, size_t struct_size, size_t 
             SHERD_E_INVAL,
             "%s.struct_size is %zu and this library knows %zu; use the _init function", what,
             struct_size, known);
+    }
+    return SHERD_OK;
+}
+
+static sherd_status out_check(const void *out, const char *call)
+{
+    if (out == NULL) {
+        return sherdi_fail(SHERD_E_INVAL, "%s needs a place for its result, and out is NULL", call);
     }
     return SHERD_OK;
 }
@@ -105,11 +113,11 @@ static sherd_status settings_check(const sherdi_settings *settings)
     return SHERD_OK;
 }
 
+/* What a rank does by itself: it may fail on one rank only. */
 static sherd_status engine_open(sherd_engine *engine, const sherd_config *config)
 {
     SHERDI_TRY(sherdi_config_resolve(config, engine->world_size, &engine->settings));
     SHERDI_TRY(settings_check(&engine->settings));
-    SHERDI_TRY(sherdi_agree_settings(engine->world, &engine->settings, &engine->mem));
     sherdi_scaler_init(&engine->scaler, &engine->settings.scaler);
     return sherdi_model_init(&engine->model, &engine->mem);
 }
@@ -126,7 +134,7 @@ sherd_status sherd_engine_create(sherd_world *world, const sherd_config *config,
     /* The account lives in the engine, so the engine itself is not counted. */
     engine = aligned_alloc(64, sherdi_round_up(sizeof(*engine), 64));
     if (engine == NULL) {
-        return sherdi_fail(SHERD_E_NOMEM, "no memory for the engine");
+        return sherdi_agree_status(world, sherdi_fail(SHERD_E_NOMEM, "no memory for the engine"));
     }
     memset(engine, 0, sizeof(*engine));
     sherdi_mem_init(&engine->mem);
@@ -135,7 +143,10 @@ sherd_status sherd_engine_create(sherd_world *world, const sherd_config *config,
     engine->backend    = sherdi_world_backend(world);
     engine->rank       = sherd_world_rank(world);
     engine->world_size = sherd_world_size(world);
-    status             = engine_open(engine, config);
+    status             = sherdi_agree_status(world, engine_open(engine, config));
+    if (status == SHERD_OK) {
+        status = sherdi_agree_settings(world, &engine->settings, &engine->mem);
+    }
     if (status != SHERD_OK) {
         sherd_engine_destroy(engine);
         return status;
@@ -150,8 +161,9 @@ sherd_status sherd_group_add(sherd_engine *engine, const sherd_group_params *par
     sherd_group_params given;
 
     SHERDI_TRY(open_check(engine, "sherd_group_add"));
-    SHERDI_TRY(params_check(params, params == NULL ? 0 : params->struct_size, sizeof(*params),
-                            "sherd_group_params"));
+    SHERDI_TRY(sherdi_engine_check_struct(params, params == NULL ? 0 : params->struct_size,
+                                          sizeof(*params), "sherd_group_params"));
+    SHERDI_TRY(out_check(out, "sherd_group_add"));
     sherd_group_params_init(&given);
     memcpy(&given, params, params->struct_size);
     return sherdi_model_add_group(&engine->model, &given, out);
@@ -159,10 +171,15 @@ sherd_status sherd_group_add(sherd_engine *engine, const sherd_group_params *par
 
 sherd_status sherd_unit_add(sherd_engine *engine, const sherd_unit_params *params, sherd_unit *out)
 {
+    sherd_unit_params given;
+
     SHERDI_TRY(open_check(engine, "sherd_unit_add"));
-    SHERDI_TRY(params_check(params, params == NULL ? 0 : params->struct_size, sizeof(*params),
-                            "sherd_unit_params"));
-    return sherdi_model_add_unit(&engine->model, params->name, out);
+    SHERDI_TRY(sherdi_engine_check_struct(params, params == NULL ? 0 : params->struct_size,
+                                          sizeof(*params), "sherd_unit_params"));
+    SHERDI_TRY(out_check(out, "sherd_unit_add"));
+    sherd_unit_params_init(&given);
+    memcpy(&given, params, params->struct_size);
+    return sherdi_model_add_unit(&engine->model, given.name, out);
 }
 
 sherd_status sherd_param_add(sherd_engine *engine, sherd_unit unit,
@@ -171,8 +188,9 @@ sherd_status sherd_param_add(sherd_engine *engine, sherd_unit unit,
     sherd_param_params given;
 
     SHERDI_TRY(open_check(engine, "sherd_param_add"));
-    SHERDI_TRY(params_check(params, params == NULL ? 0 : params->struct_size, sizeof(*params),
-                            "sherd_param_params"));
+    SHERDI_TRY(sherdi_engine_check_struct(params, params == NULL ? 0 : params->struct_size,
+                                          sizeof(*params), "sherd_param_params"));
+    SHERDI_TRY(out_check(out, "sherd_param_add"));
     sherd_param_params_init(&given);
     memcpy(&given, params, params->struct_size);
     return sherdi_model_add_param(&engine->model, unit, &given, out);
@@ -288,34 +306,18 @@ static sherd_status tables_open(sherd_engine *engine)
     return SHERD_OK;
 }
 
-/* One rank's lack of memory is everybody's: all give up together. */
-static sherd_status all_succeeded(sherd_engine *engine, sherd_status own)
-{
-    double failed = own != SHERD_OK;
-    char   text[SHERDI_ERROR_BYTES];
-
-    (void)strncpy(text, sherd_last_error(), sizeof(text) - 1);
-    text[sizeof(text) - 1] = '\0';
-    SHERDI_TRY(sherd_world_sum_f64(engine->world, &failed, 1));
-    if (own != SHERD_OK) {
-        return sherdi_fail_relay(own, text);
-    }
-    return failed > 0 ? sherdi_fail(SHERD_E_NOMEM, "another rank could not allocate its plan")
-                      : SHERD_OK;
-}
-
 static sherd_status memory_open(sherd_engine *engine)
 {
     sherd_status status = tables_open(engine);
 
-    SHERDI_TRY(all_succeeded(engine, status));
+    SHERDI_TRY(sherdi_agree_status(engine->world, status));
     for (int b = 0; b < SHERDI_BUFFERS; b++) {
         status = buffer_open(engine, b);
         if (status == SHERD_E_PEER_LOST) {
             return status;
         }
         if (!engine->plan->buffers[b].is_shared) { /* the world's memory agrees by itself */
-            status = all_succeeded(engine, status);
+            status = sherdi_agree_status(engine->world, status);
         }
         SHERDI_TRY(status);
     }
@@ -326,8 +328,23 @@ static sherd_status memory_open(sherd_engine *engine)
     return SHERD_OK;
 }
 
+/* Transfers into and out of the engine's memory end before it does. What they say is no matter. */
+static void transfers_finish(sherd_engine *engine)
+{
+    for (size_t u = 0; u < engine->gather_pool.num_regions; u++) {
+        (void)sherdi_world_wait(engine->world, engine->gather_pool.regions[u].ticket);
+    }
+    for (size_t u = 0; u < engine->transient_pool.num_regions; u++) {
+        (void)sherdi_world_wait(engine->world, engine->transient_pool.regions[u].ticket);
+    }
+    for (size_t s = 0; engine->publish_tickets != NULL && s < engine->plan->num_segments; s++) {
+        (void)sherdi_world_wait(engine->world, engine->publish_tickets[s]);
+    }
+}
+
 static void memory_close(sherd_engine *engine)
 {
+    transfers_finish(engine);
     for (int b = 0; b < SHERDI_BUFFERS; b++) {
         buffer_close(engine, b);
         engine->is_shared[b] = 0;
@@ -378,13 +395,16 @@ sherd_status sherd_engine_seal(sherd_engine *engine)
     SHERDI_TRY(open_check(engine, "seal (a second time)"));
     SHERDI_TRY(sherdi_agree_model(engine));
     SHERDI_TRY(sherdi_machine_detect(engine->world, &machine));
-    SHERDI_TRY(plan_make(engine, &machine, &engine->plan));
-    status = sherdi_plan_check_fit(engine->plan, &engine->model);
+    status = plan_make(engine, &machine, &engine->plan);
+    if (status == SHERD_OK) {
+        status = sherdi_plan_check_fit(engine->plan, &engine->model);
+    }
+    status = sherdi_agree_status(engine->world, status);
     if (status == SHERD_OK) {
         status = memory_open(engine);
     }
     if (status == SHERD_OK) {
-        status = overlap_start(engine);
+        status = sherdi_agree_status(engine->world, overlap_start(engine));
     }
     if (status != SHERD_OK) {
         memory_close(engine);
@@ -406,6 +426,8 @@ sherd_status sherdi_engine_start(sherd_engine *engine)
     engine->phase = SHERDI_PHASE_RUNNING;
     return SHERD_OK;
 }
+
+static const char *const PASS_NAMES[] = {"forward", "backward", "eval"};
 
 static sherd_status unit_call_check(const sherd_engine *engine, sherd_unit unit, sherd_pass pass)
 {
@@ -446,13 +468,11 @@ sherd_status sherd_unit_release(sherd_engine *engine, sherd_unit unit, sherd_pas
     sherd_status status;
 
     SHERDI_TRY(unit_call_check(engine, unit, pass));
-    if (engine->phase == SHERDI_PHASE_SEALED || engine->units[unit].held == 0 ||
-        (pass == SHERD_BACKWARD && engine->units[unit].held_backward == 0)) {
+    if (engine->units[unit].acquired[pass] == 0) {
         return sherdi_fail(SHERD_E_STATE,
-                           "unit %s is not acquired%s; every release follows an "
+                           "unit %s is not acquired for %s; every release follows an "
                            "acquire of the same unit and pass",
-                           engine->model.units[unit].name,
-                           pass == SHERD_BACKWARD ? " for backward" : "");
+                           engine->model.units[unit].name, PASS_NAMES[pass]);
     }
     sherdi_mem_forbid_begin();
     status = sherdi_gather_release(engine, unit, pass);
@@ -488,12 +508,18 @@ static const sherdi_segment *param_segment(sherd_engine *engine, sherd_param par
     return segment;
 }
 
+/* Where parameters without elements are: somewhere, aligned. Nobody reads or writes it. */
+static _Alignas(SHERD_ALIGN_BYTES) unsigned char no_elements[1];
+
 void *sherd_param_data(sherd_engine *engine, sherd_param param)
 {
     const sherdi_segment *segment = param_segment(engine, param, 0);
 
     if (segment == NULL) {
         return NULL;
+    }
+    if (segment->slice_elems == 0) {
+        return no_elements;
     }
     if (segment->is_bound) {
         return engine->model.params[param].bound_data;
@@ -515,6 +541,9 @@ void *sherd_param_grad(sherd_engine *engine, sherd_param param)
                           engine->model.params[param].name);
         return NULL;
     }
+    if (segment->slice_elems == 0) {
+        return no_elements;
+    }
     if (segment->is_bound) {
         return engine->model.params[param].bound_grad;
     }
@@ -534,6 +563,7 @@ sherd_status sherd_engine_fingerprint(sherd_engine *engine, uint64_t *out)
     if (engine->phase == SHERDI_PHASE_OPEN) {
         return sherdi_fail(SHERD_E_STATE, "the fingerprint comes after seal and fill");
     }
+    SHERDI_TRY(out_check(out, "sherd_engine_fingerprint"));
     if (engine->phase == SHERDI_PHASE_SEALED) {
         SHERDI_TRY(sherdi_engine_start(engine));
     }
@@ -585,8 +615,8 @@ sherd_status sherd_engine_memory(sherd_engine *engine, sherd_memory_report *out)
     sherd_memory_report report = {.struct_size = sizeof(report)};
     sherdi_plan        *plan;
 
-    SHERDI_TRY(
-        params_check(out, out == NULL ? 0 : out->struct_size, sizeof(*out), "sherd_memory_report"));
+    SHERDI_TRY(sherdi_engine_check_struct(out, out == NULL ? 0 : out->struct_size, sizeof(*out),
+                                          "sherd_memory_report"));
     SHERDI_TRY(plan_borrow(engine, &plan));
     report.params_planned    = plan->buffers[SHERDI_BUFFER_PARAMS].bytes;
     report.grads_planned     = plan->buffers[SHERDI_BUFFER_GRADS].bytes;
@@ -614,8 +644,8 @@ sherd_status sherd_engine_query(const sherd_engine *engine, sherd_engine_info *o
     sherd_engine_info info = {.struct_size = sizeof(info)};
 
     SHERDI_TRY(sherdi_engine_check_alive(engine));
-    SHERDI_TRY(
-        params_check(out, out == NULL ? 0 : out->struct_size, sizeof(*out), "sherd_engine_info"));
+    SHERDI_TRY(sherdi_engine_check_struct(out, out == NULL ? 0 : out->struct_size, sizeof(*out),
+                                          "sherd_engine_info"));
     info.stage            = engine->settings.stage;
     info.compute_dtype    = engine->settings.compute_dtype;
     info.micro_batch_size = engine->settings.micro_batch_size;

@@ -18,12 +18,13 @@ typedef enum sherdi_phase {
 } sherdi_phase;
 
 typedef struct sherdi_unit_state {
+    int      acquired[3];   /* by pass: acquires of the unit itself, not yet released */
     int      held;          /* acquires that reach it, not yet released */
     int      held_backward; /* of these, for BACKWARD */
     int      has_gradient;  /* zeroed in this micro-batch and not complete */
     int      is_complete;   /* its last planned use of this micro-batch is over */
-    int      uses_left;     /* planned BACKWARD uses to come in this micro-batch */
-    uint64_t runs;          /* micro-batches of this window with a gradient */
+    int      uses_left; /* planned BACKWARD uses to come in this micro-batch; below 0: unplanned */
+    uint64_t runs;      /* micro-batches of this window with a gradient */
 } sherdi_unit_state;
 
 typedef struct sherdi_cursor {
@@ -61,14 +62,20 @@ struct sherd_engine {
     /* the window and the run */
     sherdi_scaler     scaler;
     int64_t           micro_step, step, skipped_steps;
-    int               micro_seen; /* in this window */
-    int               is_closing; /* the window ends with the next step */
-    double            sumsq;      /* of the prepared gradient, before unscaling */
-    sherd_step_report report;     /* of the last boundary */
+    int               micro_seen;     /* in this window */
+    int               micro_backward; /* of these, with a backward pass */
+    int               has_backward;   /* a unit was acquired for BACKWARD since the last step */
+    int               is_closing;     /* the window ends with the next step */
+    double            sumsq;          /* of the prepared gradient, before unscaling */
+    sherd_step_report report;         /* of the last micro-batch */
+    sherd_step_report boundary;       /* of the last boundary */
 };
 
 /* ---- engine.c */
 sherd_status sherdi_engine_check_alive(const sherd_engine *engine);
+/** E_INVAL for a struct of the API that is NULL or whose struct_size this library does not know. */
+sherd_status sherdi_engine_check_struct(const void *params, size_t struct_size, size_t known,
+                                        const char *what);
 void         sherdi_engine_poison(sherd_engine *engine, sherd_status status);
 /** At the first acquire: everything filled, ranks agree on what is whole. Collective. */
 sherd_status sherdi_engine_start(sherd_engine *engine);
@@ -84,8 +91,14 @@ uint64_t sherdi_fill_frozen_fingerprint(const sherd_engine *engine);
 /* ---- machine.c */
 /** What this host has, the same on all ranks. Collective. */
 sherd_status sherdi_machine_detect(sherd_world *world, sherdi_machine *out);
+/** What is left under a control group's limit, either version's files; its cache of files, which gives way,
+ *  counts as left. SIZE_MAX: no limit. */
+size_t sherdi_machine_group_left(const char *folder);
 
 /* ---- agree.c: what must be the same on all ranks, and who differs */
+/** What one rank cannot do, none does: each comes with how it went there and leaves with a failure
+ *  when any had one (its own, or one that names the other rank). Allocates nothing. Collective. */
+sherd_status sherdi_agree_status(sherd_world *world, sherd_status own);
 sherd_status sherdi_agree_settings(sherd_world *world, const sherdi_settings *settings,
                                    sherdi_mem *mem);
 sherd_status sherdi_agree_model(sherd_engine *engine);
@@ -103,6 +116,8 @@ unsigned char *sherdi_gather_segment(sherd_engine *engine, const sherdi_segment 
 /** E_STATE when the unit's gradient of this micro-batch is complete already. */
 sherd_status sherdi_reduce_check_open(const sherd_engine *engine, int unit);
 sherd_status sherdi_reduce_begin(sherd_engine *engine, int unit); /* gradient zeroed, writable */
+/** Undoes a begin that nobody has written after. */
+void         sherdi_reduce_cancel(sherd_engine *engine, int unit);
 sherd_status sherdi_reduce_complete(sherd_engine *engine, int unit);
 /** End of a micro-batch: completes what is open, in plan order. */
 sherd_status sherdi_reduce_end_micro_batch(sherd_engine *engine);

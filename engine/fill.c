@@ -197,17 +197,16 @@ static const unsigned char *whole_param(const sherd_engine *engine, size_t param
 
 static sherd_status wholes_compare(sherd_engine *engine)
 {
-    size_t       elem   = sherd_dtype_bytes(engine->settings.compute_dtype);
-    size_t       count  = engine->model.num_params;
-    size_t       world  = (size_t)engine->world_size;
-    sherd_status status = SHERD_OK;
+    size_t       elem  = sherd_dtype_bytes(engine->settings.compute_dtype);
+    size_t       count = engine->model.num_params;
+    size_t       world = (size_t)engine->world_size;
+    sherd_status status;
     uint64_t    *mine = sherdi_alloc_array(&engine->mem, SHERDI_MEM_CONTROL, count, sizeof(*mine));
     uint64_t    *all =
         sherdi_alloc_array(&engine->mem, SHERDI_MEM_CONTROL, count * world, sizeof(*all));
 
-    if (mine == NULL || all == NULL) {
-        status = SHERD_E_NOMEM;
-    }
+    status =
+        sherdi_agree_status(engine->world, mine == NULL || all == NULL ? SHERD_E_NOMEM : SHERD_OK);
     for (size_t p = 0; p < count && status == SHERD_OK; p++) {
         const unsigned char *whole = whole_param(engine, p);
 
@@ -290,16 +289,20 @@ static uint64_t frozen_param_fingerprint(const sherd_engine *engine, size_t para
     size_t                    begin   = sherdi_max_size(place->offset_elems, first);
     size_t   end = sherdi_min_size(place->offset_elems + info->elems, first + segment->slice_elems);
     uint64_t sum = 0;
+    float    values[FILL_ELEMS];
 
-    for (size_t at = begin; at < end; at++) {
+    for (size_t at = begin; at < end; at += FILL_ELEMS) {
+        size_t               count = sherdi_min_size(FILL_ELEMS, end - at);
         const unsigned char *from =
             whole != NULL ? whole + (at - place->offset_elems) * sherd_dtype_bytes(dtype)
                           : engine->buffers[SHERDI_BUFFER_PARAMS] + segment->param_offset +
                                 (at - first) * sherd_dtype_bytes(dtype);
-        float value;
 
-        engine->backend->kernels->cast(engine->backend, &value, SHERD_F32, from, dtype, 1);
-        sum += sherdi_mix_element(info->first_index + (at - place->offset_elems), value);
+        engine->backend->kernels->cast(engine->backend, values, SHERD_F32, from, dtype, count);
+        for (size_t i = 0; i < count; i++) {
+            sum +=
+                sherdi_mix_element(info->first_index + (at + i - place->offset_elems), values[i]);
+        }
     }
     return sum;
 }

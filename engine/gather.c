@@ -161,35 +161,138 @@ static int is_kept(const sherdi_cursor *cursor, int unit)
     return 0;
 }
 
-sherd_status sherdi_gather_acquire(sherd_engine *engine, int unit, sherd_pass pass)
+/* Holds all that an acquire of `unit` reaches, or nothing. */
+static sherd_status units_hold(sherd_engine *engine, const sherdi_cursor *cursor,
+                               const sherdi_step_of_pass *step, int unit)
 {
-    sherdi_cursor             *cursor = cursor_of(engine, pass);
-    const sherdi_step_of_pass *step   = cursor_take(cursor, unit, pass);
-    int                        reached;
+    int reached;
 
-    for (size_t n = 0; pass == SHERD_BACKWARD && (reached = reached_unit(engine, unit, n)) >= 0;
-         n++) {
-        SHERDI_TRY(sherdi_reduce_check_open(engine, reached));
-    }
     for (size_t n = 0; (reached = reached_unit(engine, unit, n)) >= 0; n++) {
         sherd_status status = unit_hold(engine, cursor, step, reached);
 
-        if (status != SHERD_OK) { /* as if it had not been called */
+        if (status != SHERD_OK) {
             while (n-- > 0) {
                 unit_unhold(engine, reached_unit(engine, unit, n), 1);
             }
             return status;
         }
     }
-    if (step != NULL) {
-        SHERDI_TRY(prefetch(engine, cursor, step));
+    return SHERD_OK;
+}
+
+static void units_unhold(sherd_engine *engine, int unit)
+{
+    int reached;
+
+    for (size_t n = 0; (reached = reached_unit(engine, unit, n)) >= 0; n++) {
+        unit_unhold(engine, reached, 1);
+    }
+}
+
+/* A unit that was gathered ahead may lie where it splits the room that this acquire needs: all that it
+ * reaches and nobody holds is gathered anew, one behind the other. */
+static sherd_status units_hold_anew(sherd_engine *engine, const sherdi_cursor *cursor, int unit)
+{
+    int reached;
+
+    for (size_t n = 0; (reached = reached_unit(engine, unit, n)) >= 0; n++) {
+        sherdi_region *region = sherdi_pool_region(&engine->gather_pool, reached);
+
+        if (engine->units[reached].held == 0) {
+            SHERDI_TRY(sherdi_world_wait(engine->world, region->ticket));
+            region->is_used = 0;
+        }
+    }
+    return units_hold(engine, cursor, NULL, unit);
+}
+
+static void gradient_unbegin(sherd_engine *engine, int unit)
+{
+    sherdi_unit_state *state = &engine->units[unit];
+
+    if (--state->held_backward == 0 &&
+        state->uses_left == engine->plan->units[unit].backward_uses) {
+        sherdi_reduce_cancel(engine, unit); /* this acquire was the first that reached it */
+    }
+}
+
+/* Gradients of all that the acquire reaches become writable, or none. */
+static sherd_status gradients_begin(sherd_engine *engine, int unit)
+{
+    int reached;
+
+    for (size_t n = 0; (reached = reached_unit(engine, unit, n)) >= 0; n++) {
+        sherd_status status = sherdi_reduce_begin(engine, reached);
+
+        if (status != SHERD_OK) {
+            while (n-- > 0) {
+                gradient_unbegin(engine, reached_unit(engine, unit, n));
+            }
+            return status;
+        }
+        engine->units[reached].held_backward++;
+    }
+    return SHERD_OK;
+}
+
+static sherd_status backward_check(const sherd_engine *engine, int unit)
+{
+    int reached;
+
+    if (engine->units[unit].acquired[SHERD_BACKWARD] > 0) {
+        return sherdi_fail(SHERD_E_STATE,
+                           "unit %s is acquired for backward already; release it before it is "
+                           "acquired again",
+                           engine->model.units[unit].name);
     }
     for (size_t n = 0; (reached = reached_unit(engine, unit, n)) >= 0; n++) {
+        SHERDI_TRY(sherdi_reduce_check_open(engine, reached));
+    }
+    return SHERD_OK;
+}
+
+/* As if it had not been called, when it fails for want of room. */
+static sherd_status units_take(sherd_engine *engine, sherdi_cursor *cursor, int unit,
+                               sherd_pass pass)
+{
+    const sherdi_step_of_pass *step   = cursor_take(cursor, unit, pass);
+    sherd_status               status = units_hold(engine, cursor, step, unit);
+
+    if (status == SHERD_E_NOMEM) {
+        status = units_hold_anew(engine, cursor, unit);
+    }
+    SHERDI_TRY(status);
+    if (step != NULL) {
+        status = prefetch(engine, cursor, step);
+    }
+    if (status == SHERD_OK && pass == SHERD_BACKWARD) {
+        status = gradients_begin(engine, unit);
+    }
+    if (status != SHERD_OK) {
+        units_unhold(engine, unit);
+    }
+    return status;
+}
+
+sherd_status sherdi_gather_acquire(sherd_engine *engine, int unit, sherd_pass pass)
+{
+    sherdi_cursor *cursor = cursor_of(engine, pass);
+    size_t         next   = cursor->next;
+    sherd_status   status;
+    int            reached;
+
+    if (pass == SHERD_BACKWARD) {
+        SHERDI_TRY(backward_check(engine, unit));
+    }
+    status = units_take(engine, cursor, unit, pass);
+    if (status != SHERD_OK) {
+        cursor->next = next;
+        return status;
+    }
+    engine->units[unit].acquired[pass]++;
+    engine->has_backward |= pass == SHERD_BACKWARD;
+    for (size_t n = 0; (reached = reached_unit(engine, unit, n)) >= 0; n++) {
         SHERDI_TRY(unit_wait(engine, reached));
-        if (pass == SHERD_BACKWARD) {
-            SHERDI_TRY(sherdi_reduce_begin(engine, reached));
-            engine->units[reached].held_backward++;
-        }
     }
     return SHERD_OK;
 }
@@ -199,13 +302,15 @@ sherd_status sherdi_gather_release(sherd_engine *engine, int unit, sherd_pass pa
     sherdi_cursor *cursor = cursor_of(engine, pass);
     int            reached;
 
+    engine->units[unit].acquired[pass]--;
     for (size_t n = 0; (reached = reached_unit(engine, unit, n)) >= 0; n++) {
         sherdi_unit_state *state = &engine->units[reached];
 
         unit_unhold(engine, reached, cursor->next > 0 && is_kept(cursor, reached));
         if (pass == SHERD_BACKWARD) {
             state->held_backward--;
-            if (--state->uses_left == 0 && state->has_gradient) {
+            state->uses_left--;
+            if (state->uses_left <= 0 && state->held_backward == 0 && state->has_gradient) {
                 SHERDI_TRY(sherdi_reduce_complete(engine, reached));
             }
         }

@@ -28,32 +28,76 @@ static size_t file_number(const char *path, const char *label)
     return value;
 }
 
-/* What is left under a control group's limit, in either version's files. */
-static size_t group_left(const char *limit_path, const char *used_path)
-{
-    size_t limit = file_number(limit_path, "");
-    size_t used  = file_number(used_path, "");
+/* The files of a control group, by version. */
+typedef struct group_files {
+    const char *limit, *used, *cache_label;
+} group_files;
 
-    if (limit == SIZE_MAX || used == SIZE_MAX) {
-        return SIZE_MAX;
-    }
-    return limit > used ? limit - used : 0;
+static const group_files GROUP_FILES[] = {
+    {"memory.max", "memory.current", "inactive_file "},
+    {"memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file "},
+};
+
+static size_t group_number(const char *folder, const char *file, const char *label)
+{
+    char path[512];
+
+    (void)snprintf(path, sizeof(path), "%s/%s", folder, file);
+    return file_number(path, label);
 }
 
-static size_t free_memory(void)
+size_t sherdi_machine_group_left(const char *folder)
 {
-    const char *limit = getenv("SHERD_MEMORY_LIMIT");
-    size_t      kib   = file_number("/proc/meminfo", "MemAvailable:");
-    size_t      bytes = kib > SIZE_MAX / 1024 ? SIZE_MAX : kib * 1024;
+    size_t left = SIZE_MAX;
 
-    bytes = sherdi_min_size(
-        bytes, group_left("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"));
-    bytes = sherdi_min_size(bytes, group_left("/sys/fs/cgroup/memory/memory.limit_in_bytes",
-                                              "/sys/fs/cgroup/memory/memory.usage_in_bytes"));
-    if (limit != NULL) {
-        bytes = sherdi_min_size(bytes, strtoull(limit, NULL, 10));
+    for (size_t i = 0; i < sizeof(GROUP_FILES) / sizeof(GROUP_FILES[0]); i++) {
+        const group_files *files = &GROUP_FILES[i];
+        size_t             limit = group_number(folder, files->limit, "");
+        size_t             used  = group_number(folder, files->used, "");
+        size_t             cache = group_number(folder, "memory.stat", files->cache_label);
+
+        if (limit == SIZE_MAX || used == SIZE_MAX) {
+            continue;
+        }
+        used -= cache < used ? cache : 0; /* SIZE_MAX: not told */
+        left = sherdi_min_size(left, limit > used ? limit - used : 0);
     }
-    return bytes == SIZE_MAX ? 0 : bytes;
+    return left;
+}
+
+/* What the environment allows; SIZE_MAX when it says nothing. */
+static sherd_status limit_given(size_t *out)
+{
+    const char        *text = getenv("SHERD_MEMORY_LIMIT");
+    unsigned long long bytes;
+    char              *end;
+
+    *out = SIZE_MAX;
+    if (text == NULL || text[0] == '\0') {
+        return SHERD_OK;
+    }
+    bytes = strtoull(text, &end, 10);
+    if (text[0] < '0' || text[0] > '9' || *end != '\0' || bytes == 0) {
+        return sherdi_fail(SHERD_E_INVAL,
+                           "SHERD_MEMORY_LIMIT is \"%s\", not a number of bytes from 1 on", text);
+    }
+    *out = bytes > SIZE_MAX ? SIZE_MAX : (size_t)bytes;
+    return SHERD_OK;
+}
+
+/* Never 0, which means unknown. */
+static sherd_status free_memory(size_t *out)
+{
+    size_t kib   = file_number("/proc/meminfo", "MemAvailable:");
+    size_t bytes = kib > SIZE_MAX / 1024 ? SIZE_MAX : kib * 1024;
+    size_t limit;
+
+    SHERDI_TRY(limit_given(&limit));
+    bytes = sherdi_min_size(bytes, sherdi_machine_group_left("/sys/fs/cgroup"));
+    bytes = sherdi_min_size(bytes, sherdi_machine_group_left("/sys/fs/cgroup/memory"));
+    bytes = sherdi_min_size(bytes, limit);
+    *out  = bytes == SIZE_MAX ? 0 : sherdi_max_size(bytes, 1);
+    return SHERD_OK;
 }
 
 sherd_status sherdi_machine_detect(sherd_world *world, sherdi_machine *out)
@@ -70,7 +114,7 @@ sherd_status sherdi_machine_detect(sherd_world *world, sherdi_machine *out)
         *out                 = mine;
         return SHERD_OK;
     }
-    mine.memory_bytes = free_memory();
+    SHERDI_TRY(sherdi_agree_status(world, free_memory(&mine.memory_bytes)));
     for (int r = 0; r < world_size; r++) {
         /* One rank at a time, through the ordered sum: no memory but the stack's. */
         double one[3] = {0, 0, 0};

@@ -4,9 +4,13 @@
 #include "base/checked.h"
 #include "base/hash.h"
 
+#include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+
+/* Most elements of a model: their bytes, 32 an element with everything, fit a size_t. */
+#define MOST_ELEMS (SIZE_MAX / 64)
 
 #define GROW(model, array, count, capacity)                                                        \
     sherdi_grow((model)->mem, SHERDI_MEM_CONTROL, (void **)&(array), &(capacity), (count) + 1,     \
@@ -14,9 +18,16 @@
 
 static sherd_status name_check(const char *what, const char *name)
 {
+    json_t *probe;
+
     if (name == NULL || name[0] == '\0') {
         return sherdi_fail(SHERD_E_INVAL, "a %s needs a name; set params.name", what);
     }
+    probe = json_string(name); /* NULL for what the plan could not print as JSON */
+    if (probe == NULL) {
+        return sherdi_fail(SHERD_E_INVAL, "the name of a %s is not UTF-8", what);
+    }
+    json_decref(probe);
     return SHERD_OK;
 }
 
@@ -139,7 +150,7 @@ static sherd_status shape_elems(const sherd_param_params *params, size_t *out)
                            params->ndim, SHERD_MAX_NDIM);
     }
     for (int i = 0; i < params->ndim; i++) {
-        if (!sherdi_mul_fits(elems, params->shape[i], &elems) || elems > SIZE_MAX / 64) {
+        if (!sherdi_mul_fits(elems, params->shape[i], &elems) || elems > MOST_ELEMS) {
             return sherdi_fail(SHERD_E_INVAL, "parameter %s: the shape has too many elements",
                                params->name);
         }
@@ -157,6 +168,10 @@ sherd_status sherdi_model_add_param(sherdi_model *model, int unit, const sherd_p
     SHERDI_TRY(unit_check(model, unit));
     SHERDI_TRY(name_check("parameter", params->name));
     SHERDI_TRY(shape_elems(params, &param.elems));
+    if (param.elems > MOST_ELEMS - model->total_elems) {
+        return sherdi_fail(SHERD_E_INVAL, "parameter %s: the model has too many elements",
+                           params->name);
+    }
     if (params->group < 0 || (size_t)params->group >= model->num_groups) {
         return sherdi_fail(SHERD_E_INVAL, "parameter %s: group %d does not exist; there are %zu",
                            params->name, params->group, model->num_groups);
@@ -337,27 +352,61 @@ static void param_text(const sherdi_model_param *param, char *text, size_t len_b
                                  param->shape[i]);
     }
     if (used < len_bytes) {
-        (void)snprintf(text + used, len_bytes - used, "]%s of unit %d, group %d",
-                       param->is_frozen ? " frozen" : "", param->unit, param->group);
+        (void)snprintf(text + used, len_bytes - used, "]%s%s of unit %d, group %d, atoms of %zu",
+                       param->is_frozen ? " frozen" : "", param->bound_data != NULL ? " bound" : "",
+                       param->unit, param->group, param->atom_elems);
     }
+}
+
+/* "the passes forward 0 1 2, backward (default), ...", as much as there is room for. */
+static void passes_text(const sherdi_model *model, char *text, size_t len_bytes)
+{
+    static const char *const NAMES[] = {"forward", "backward", "eval"};
+    size_t                   used    = (size_t)snprintf(text, len_bytes, "the passes");
+
+    for (int pass = 0; pass < 3; pass++) {
+        const sherdi_model_pass *order = &model->passes[pass];
+
+        if (used < len_bytes) {
+            used += (size_t)snprintf(text + used, len_bytes - used, "%s %s%s", pass == 0 ? "" : ",",
+                                     NAMES[pass], order->num_units == 0 ? " (default)" : "");
+        }
+        for (size_t i = 0; i < order->num_units && used < len_bytes; i++) {
+            used += (size_t)snprintf(text + used, len_bytes - used, " %d", (int)order->units[i]);
+        }
+    }
+}
+
+static void group_text(const sherdi_model_group *group, char *text, size_t len_bytes)
+{
+    (void)snprintf(text, len_bytes,
+                   "group %.40s (lr %g, weight decay %g, betas %g %g, eps %g; nan: the "
+                   "configuration's)",
+                   group->name, group->lr, group->weight_decay, group->beta1, group->beta2,
+                   group->eps);
+}
+
+static void unit_text(const sherdi_model_unit *unit, char *text, size_t len_bytes)
+{
+    (void)snprintf(text, len_bytes, "unit %.60s with %zu parameters, reading %zu other units",
+                   unit->name, unit->num_params, unit->num_reads);
 }
 
 void sherdi_model_item_text(const sherdi_model *model, size_t item, char *text, size_t len_bytes)
 {
     if (item < model->num_groups) {
-        (void)snprintf(text, len_bytes, "group %.60s", model->groups[item].name);
+        group_text(&model->groups[item], text, len_bytes);
         return;
     }
     item -= model->num_groups;
     if (item < model->num_units) {
-        (void)snprintf(text, len_bytes, "unit %.60s with %zu parameters", model->units[item].name,
-                       model->units[item].num_params);
+        unit_text(&model->units[item], text, len_bytes);
         return;
     }
     item -= model->num_units;
     if (item < model->num_params) {
         param_text(&model->params[item], text, len_bytes);
     } else {
-        (void)snprintf(text, len_bytes, "the order of the passes");
+        passes_text(model, text, len_bytes);
     }
 }

@@ -157,11 +157,13 @@ typedef struct sherdi_plan {
 typedef struct sherdi_agree_message {
     uint64_t runs_hash; /* which units had a backward, and how often */
     uint64_t micro_seen;
+    uint64_t micro_backward; /* of these, with a backward pass */
 } sherdi_agree_message;
 
 typedef struct sherdi_publish_message {
     uint64_t fingerprint;
     uint64_t status;
+    uint64_t decision; /* hash of what this rank did: skip, or update with which coefficients */
 } sherdi_publish_message;
 
 /** Makes the plan of one rank. Pure: the same arguments give the same plan. E_INVAL (binding at

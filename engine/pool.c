@@ -5,15 +5,19 @@
 
 sherd_status sherdi_pool_init(sherdi_pool *pool, sherdi_mem *mem, size_t num_units)
 {
-    pool->num_regions = num_units;
     pool->regions = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, num_units, sizeof(*pool->regions));
-    return pool->regions == NULL ? SHERD_E_NOMEM : SHERD_OK;
+    if (pool->regions == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    pool->num_regions = num_units;
+    return SHERD_OK;
 }
 
 void sherdi_pool_fini(sherdi_pool *pool)
 {
     sherdi_free(pool->regions);
-    pool->regions = NULL;
+    pool->regions     = NULL;
+    pool->num_regions = 0;
 }
 
 static int region_overlaps(const sherdi_region *region, size_t offset, size_t bytes)
@@ -55,6 +59,8 @@ sherd_status sherdi_pool_place(sherdi_pool *pool, sherd_world *world, int unit, 
 {
     size_t offset = free_place(pool, bytes, preferred);
 
+    /* Its own former region may lie elsewhere and be in flight: nobody would wait for that later. */
+    SHERDI_TRY(sherdi_world_wait(world, pool->regions[unit].ticket));
     if (offset == SHERDI_NO_OFFSET) {
         return sherdi_fail(SHERD_E_NOMEM,
                            "%zu bytes do not fit beside the units held now in the planned %zu; "

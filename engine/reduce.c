@@ -110,6 +110,15 @@ sherd_status sherdi_reduce_begin(sherd_engine *engine, int unit)
     return SHERD_OK;
 }
 
+void sherdi_reduce_cancel(sherd_engine *engine, int unit)
+{
+    sherdi_region *region = sherdi_pool_region(&engine->transient_pool, unit);
+
+    region->is_used                  = 0;
+    region->is_pinned                = 0;
+    engine->units[unit].has_gradient = 0;
+}
+
 /* What the trainer left in its own memory, to the layout of the segment. */
 static void bound_gradients_take(sherd_engine *engine, int unit)
 {
@@ -296,6 +305,7 @@ void sherdi_reduce_reset_window(sherd_engine *engine)
     for (size_t u = 0; u < engine->plan->num_units; u++) {
         engine->units[u].runs = 0;
     }
-    engine->micro_seen = 0;
-    engine->is_closing = 0;
+    engine->micro_seen     = 0;
+    engine->micro_backward = 0;
+    engine->is_closing     = 0;
 }

@@ -5,6 +5,8 @@
  * read them without meeting again). */
 #include "engine/engine_impl.h"
 
+#include "base/hash.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -16,7 +18,16 @@ static int window_is_over(const sherd_engine *engine)
     return engine->is_closing || engine->micro_seen >= engine->settings.accumulation;
 }
 
-static void report_fill(const sherd_engine *engine, sherd_step_report *out)
+/* A report that is wanted must be one that can be filled: known before anything happens. */
+static sherd_status report_check(const sherd_step_report *out)
+{
+    if (out == NULL) {
+        return SHERD_OK;
+    }
+    return sherdi_engine_check_struct(out, out->struct_size, sizeof(*out), "sherd_step_report");
+}
+
+static void report_fill(const sherd_step_report *report, sherd_step_report *out)
 {
     size_t struct_size;
 
@@ -24,10 +35,7 @@ static void report_fill(const sherd_engine *engine, sherd_step_report *out)
         return;
     }
     struct_size = out->struct_size;
-    if (struct_size == 0 || struct_size > sizeof(*out)) {
-        struct_size = sizeof(*out);
-    }
-    memcpy(out, &engine->report, struct_size);
+    memcpy(out, report, struct_size);
     out->struct_size = struct_size;
 }
 
@@ -80,9 +88,13 @@ static sherd_status norm_measure(sherd_engine *engine, double *sumsq_out)
 static sherd_status boundary_prepare(sherd_engine *engine)
 {
     sherd_step_report *report = &engine->report;
+    sherd_status       status = sherdi_agree_runs(engine);
     double             unscale;
 
-    SHERDI_TRY(sherdi_agree_runs(engine));
+    if (status != SHERD_OK) {
+        sherdi_reduce_reset_window(engine); /* what it held is of no use to anybody */
+        return status;
+    }
     SHERDI_TRY(sherdi_reduce_end_window(engine));
     SHERDI_TRY(norm_measure(engine, &engine->sumsq));
     SHERDI_TRY(sherdi_gather_forget(engine));
@@ -93,6 +105,7 @@ static sherd_status boundary_prepare(sherd_engine *engine)
     report->grad_norm        = sqrt(engine->sumsq) * unscale;
     report->grad_sumsq       = report->grad_norm * report->grad_norm;
     report->clip_coefficient = 1;
+    engine->boundary         = *report;
     engine->phase            = SHERDI_PHASE_PREPARED;
     return SHERD_OK;
 }
@@ -104,6 +117,8 @@ static sherd_status step_prepare(sherd_engine *engine)
     SHERDI_TRY(nothing_is_held(engine));
     SHERDI_TRY(sherdi_reduce_end_micro_batch(engine));
     engine->micro_seen++;
+    engine->micro_backward += engine->has_backward;
+    engine->has_backward = 0;
     engine->micro_step++;
     engine->train.next = 0;
 
@@ -221,11 +236,21 @@ static sherd_status resident_publish(sherd_engine *engine)
     return SHERD_OK;
 }
 
-static sherd_status fingerprint_exchange(sherd_engine *engine, uint64_t own, uint64_t *out)
+/* Also: all ranks did the same. They would differ when sherd_step_params did. */
+static sherd_status fingerprint_exchange(sherd_engine *engine, uint64_t own, uint64_t decision,
+                                         uint64_t *out)
 {
-    sherdi_publish_message mine = {.fingerprint = own};
+    sherdi_publish_message mine = {.fingerprint = own, .decision = decision};
 
     SHERDI_TRY(sherdi_world_exchange(engine->world, &mine, engine->publish_all, sizeof(mine)));
+    for (int r = 1; r < engine->world_size; r++) {
+        if (engine->publish_all[r].decision != engine->publish_all[0].decision) {
+            return sherdi_fail(SHERD_E_INVAL,
+                               "rank %d was given other sherd_step_params than rank 0 (norm, "
+                               "coefficient, overflow or rates); all ranks must apply the same",
+                               r);
+        }
+    }
     *out = engine->frozen_fingerprint;
     if (!engine->plan->is_sliced) {
         *out += own;
@@ -252,7 +277,10 @@ static sherd_status update_and_publish(sherd_engine *engine)
             SHERDI_TRY(bound_publish(engine, s));
         }
     }
-    SHERDI_TRY(fingerprint_exchange(engine, own, &engine->report.fingerprint));
+    SHERDI_TRY(fingerprint_exchange(
+        engine, own,
+        sherdi_hash_bytes(1, engine->coeffs, engine->model.num_groups * sizeof(*engine->coeffs)),
+        &engine->report.fingerprint));
     return resident_publish(engine);
 }
 
@@ -277,18 +305,21 @@ static double clip_coefficient(const sherd_engine *engine, const sherd_step_para
 
 static sherd_status apply_skip(sherd_engine *engine)
 {
-    sherd_status status;
+    sherd_step_report *report = &engine->report;
+    sherd_status       status;
 
     engine->skipped_steps++;
-    engine->report.has_overflow  = 1;
-    engine->report.skipped_steps = engine->skipped_steps;
+    report->has_overflow  = 1;
+    report->skipped_steps = engine->skipped_steps;
     sherdi_reduce_reset_window(engine);
     engine->phase = SHERDI_PHASE_RUNNING;
-    status        = fingerprint_exchange(engine, sherdi_fill_own_fingerprint(engine),
-                                         &engine->report.fingerprint);
+    status =
+        fingerprint_exchange(engine, sherdi_fill_own_fingerprint(engine), 0, &report->fingerprint);
     if (status != SHERD_OK) {
+        sherdi_engine_poison(engine, status); /* another rank may have updated */
         return status;
     }
+    engine->boundary = *report;
     return sherdi_scaler_update(&engine->scaler, 1);
 }
 
@@ -315,6 +346,7 @@ static sherd_status step_apply(sherd_engine *engine, const sherd_step_params *pa
     engine->step++;
     report->step        = engine->step;
     report->was_updated = 1;
+    engine->boundary    = *report;
     sherdi_reduce_reset_window(engine);
     engine->phase = SHERDI_PHASE_RUNNING;
     return sherdi_scaler_update(&engine->scaler, 0);
@@ -368,26 +400,67 @@ static sherd_status apply_guarded(sherd_engine *engine, const sherd_step_params 
 sherd_status sherd_step(sherd_engine *engine, sherd_step_report *out)
 {
     SHERDI_TRY(phase_check(engine, SHERDI_PHASE_RUNNING));
+    SHERDI_TRY(report_check(out));
     SHERDI_TRY(prepare_guarded(engine));
     if (engine->phase == SHERDI_PHASE_PREPARED) {
         SHERDI_TRY(apply_guarded(engine, NULL));
     }
-    report_fill(engine, out);
+    report_fill(&engine->report, out);
     return SHERD_OK;
 }
 
 sherd_status sherd_step_prepare(sherd_engine *engine, sherd_step_report *out)
 {
     SHERDI_TRY(phase_check(engine, SHERDI_PHASE_RUNNING));
+    SHERDI_TRY(report_check(out));
     SHERDI_TRY(prepare_guarded(engine));
-    report_fill(engine, out);
+    report_fill(&engine->report, out);
+    return SHERD_OK;
+}
+
+/* A number from outside: NaN (not given) or from 0 on. */
+static sherd_status given_check(const char *what, double value)
+{
+    if (isnan(value) || (value >= 0 && isfinite(value))) {
+        return SHERD_OK;
+    }
+    return sherdi_fail(SHERD_E_INVAL,
+                       "sherd_step_params.%s is %g: it must be finite and not below 0", what,
+                       value);
+}
+
+static sherd_status step_params_check(const sherd_engine *engine, const sherd_step_params *params)
+{
+    SHERDI_TRY(given_check("grad_norm", params->grad_norm));
+    SHERDI_TRY(given_check("clip_coefficient", params->clip_coefficient));
+    if (params->group_lr == NULL) {
+        return SHERD_OK;
+    }
+    if (params->group_count < 0 || (size_t)params->group_count > engine->model.num_groups) {
+        return sherdi_fail(SHERD_E_INVAL,
+                           "sherd_step_params.group_count is %d, and there are %zu groups",
+                           params->group_count, engine->model.num_groups);
+    }
+    for (int g = 0; g < params->group_count; g++) {
+        SHERDI_TRY(given_check("group_lr", params->group_lr[g]));
+    }
     return SHERD_OK;
 }
 
 sherd_status sherd_step_apply(sherd_engine *engine, const sherd_step_params *params)
 {
+    sherd_step_params given;
+
     SHERDI_TRY(phase_check(engine, SHERDI_PHASE_PREPARED));
-    return apply_guarded(engine, params);
+    if (params == NULL) {
+        return apply_guarded(engine, NULL);
+    }
+    SHERDI_TRY(sherdi_engine_check_struct(params, params->struct_size, sizeof(*params),
+                                          "sherd_step_params"));
+    sherd_step_params_init(&given);
+    memcpy(&given, params, params->struct_size);
+    SHERDI_TRY(step_params_check(engine, &given));
+    return apply_guarded(engine, &given);
 }
 
 sherd_status sherd_step_discard(sherd_engine *engine)
@@ -401,8 +474,12 @@ sherd_status sherd_step_discard(sherd_engine *engine)
 sherd_status sherd_step_wait(sherd_engine *engine, sherd_step_report *out)
 {
     SHERDI_TRY(sherdi_engine_check_alive(engine));
+    if (engine->phase == SHERDI_PHASE_OPEN) {
+        return sherdi_fail(SHERD_E_STATE, "the engine is not sealed; call sherd_engine_seal first");
+    }
+    SHERDI_TRY(report_check(out));
     SHERDI_TRY(sherdi_world_status(engine->world));
-    report_fill(engine, out);
+    report_fill(&engine->boundary, out);
     return SHERD_OK;
 }
 

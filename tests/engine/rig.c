@@ -1,0 +1,265 @@
+/* See rig.h. */
+#include "tests/engine/rig.h"
+
+#include "kernels/formulas.h"
+#include "tests/lib/check.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static float noise(uint64_t stream, uint64_t index)
+{
+    uint64_t state = stream * 0x100000001b3u + index;
+
+    return test_random_float(&state);
+}
+
+static float load(const void *data, size_t i, sherd_dtype dtype)
+{
+    switch (dtype) {
+    case SHERD_BF16:
+        return sherdi_cast_bf16_f32(((const uint16_t *)data)[i]);
+    case SHERD_F16:
+        return sherdi_cast_f16_f32(((const uint16_t *)data)[i]);
+    case SHERD_F32:
+        break;
+    }
+    return ((const float *)data)[i];
+}
+
+static void store(void *data, size_t i, sherd_dtype dtype, float value)
+{
+    switch (dtype) {
+    case SHERD_BF16:
+        ((uint16_t *)data)[i] = sherdi_cast_f32_bf16(value);
+        return;
+    case SHERD_F16:
+        ((uint16_t *)data)[i] = sherdi_cast_f32_f16(value);
+        return;
+    case SHERD_F32:
+        break;
+    }
+    ((float *)data)[i] = value;
+}
+
+const char *rig_json(const rig_options *options)
+{
+    static _Thread_local char json[2048];
+    const char *precision = options->dtype == SHERD_BF16  ? ", \"bf16\": {\"enabled\": true}"
+                            : options->dtype == SHERD_F16 ? ", \"fp16\": {\"enabled\": true, "
+                                                            "\"initial_scale_power\": 4, "
+                                                            "\"loss_scale_window\": 2, "
+                                                            "\"hysteresis\": 1}"
+                                                          : "";
+
+    (void)snprintf(json, sizeof(json),
+                   "{\"train_micro_batch_size_per_gpu\": 1, \"gradient_accumulation_steps\": %d,"
+                   "\"gradient_clipping\": %g, \"optimizer\": {\"type\": \"AdamW\", \"params\": {"
+                   "\"lr\": 0.01, \"betas\": [0.9, 0.95], \"eps\": 1e-8, \"weight_decay\": 0.1}},"
+                   "\"zero_optimization\": {\"stage\": %d%s%s}%s%s}",
+                   options->accumulation == 0 ? 1 : options->accumulation, options->clip,
+                   options->stage,
+                   options->zero != NULL && strstr(options->zero, "param_persistence") != NULL
+                       ? ""
+                       : ", \"stage3_param_persistence_threshold\": 0",
+                   options->zero == NULL ? "" : options->zero, precision,
+                   options->top == NULL ? "" : options->top);
+    return json;
+}
+
+sherd_status rig_create(sherd_world *world, const char *json, sherd_engine **out)
+{
+    sherd_config *config;
+    sherd_status  status;
+
+    CHECK_OK(sherd_config_parse(json, strlen(json), &config));
+    status = sherd_engine_create(world, config, out);
+    sherd_config_destroy(config);
+    return status;
+}
+
+void rig_open(rig *r, sherd_world *world, const rig_options *options)
+{
+    memset(r, 0, sizeof(*r));
+    r->world = world;
+    r->dtype = options->dtype;
+    CHECK_OK(rig_create(world, rig_json(options), &r->engine));
+}
+
+void rig_close(rig *r)
+{
+    sherd_engine_destroy(r->engine);
+    r->engine = NULL;
+}
+
+int rig_unit(rig *r, const char *name)
+{
+    sherd_unit_params params;
+
+    sherd_unit_params_init(&params);
+    params.name = name;
+    CHECK(r->num_units < RIG_UNITS);
+    CHECK_OK(sherd_unit_add(r->engine, &params, &r->units[r->num_units]));
+    return r->num_units++;
+}
+
+int rig_param_as(rig *r, int unit, const char *name, size_t elems, sherd_param_params *params)
+{
+    rig_param_info *info = &r->params[r->num_params];
+
+    CHECK(r->num_params < RIG_PARAMS);
+    params->struct_size = sizeof(*params);
+    params->name        = name;
+    params->ndim        = 1;
+    params->shape[0]    = elems;
+    *info = (rig_param_info){.unit = unit, .elems = elems, .is_frozen = params->frozen};
+    CHECK_OK(sherd_param_add(r->engine, r->units[unit], params, &info->handle));
+    return r->num_params++;
+}
+
+int rig_param(rig *r, int unit, const char *name, size_t elems)
+{
+    sherd_param_params params;
+
+    sherd_param_params_init(&params);
+    return rig_param_as(r, unit, name, elems, &params);
+}
+
+sherd_status rig_fill(void *ctx, size_t first_elem, size_t count_elems, float *out)
+{
+    for (size_t i = 0; i < count_elems; i++) {
+        out[i] = noise((uint64_t)(uintptr_t)ctx, first_elem + i);
+    }
+    return SHERD_OK;
+}
+
+void rig_seal(rig *r)
+{
+    CHECK_OK(sherd_engine_seal(r->engine));
+    for (int p = 0; p < r->num_params; p++) {
+        CHECK_OK(sherd_param_fill(r->engine, r->params[p].handle, rig_fill, (void *)(uintptr_t)p));
+    }
+}
+
+void rig_acquire(rig *r, int unit, sherd_pass pass)
+{
+    CHECK_OK(sherd_unit_acquire(r->engine, r->units[unit], pass));
+}
+
+void rig_release(rig *r, int unit, sherd_pass pass)
+{
+    CHECK_OK(sherd_unit_release(r->engine, r->units[unit], pass));
+}
+
+double rig_read(rig *r, int param)
+{
+    const void *data = sherd_param_data(r->engine, r->params[param].handle);
+    double      sum  = 0;
+
+    CHECK(data != NULL);
+    for (size_t i = 0; i < r->params[param].elems; i++) {
+        sum += load(data, i, r->dtype);
+    }
+    CHECK(isfinite(sum));
+    return sum;
+}
+
+void rig_touch(rig *r, int param, float share)
+{
+    const void *data  = sherd_param_data(r->engine, r->params[param].handle);
+    void       *grad  = sherd_param_grad(r->engine, r->params[param].handle);
+    float       scale = sherd_loss_scale(r->engine);
+    uint64_t    n = (uint64_t)(r->micro * sherd_world_size(r->world) + sherd_world_rank(r->world));
+
+    CHECK(data != NULL && grad != NULL);
+    for (size_t i = 0; i < r->params[param].elems; i++) {
+        float g =
+            noise(1000 + n * RIG_PARAMS + (uint64_t)param, i) + 0.25f * load(data, i, r->dtype);
+
+        store(grad, i, r->dtype, load(grad, i, r->dtype) + share * scale * g);
+    }
+}
+
+void rig_poke(rig *r, int param, size_t index, float value)
+{
+    void *grad = sherd_param_grad(r->engine, r->params[param].handle);
+
+    CHECK(grad != NULL);
+    store(grad, index, r->dtype, value);
+}
+
+void rig_forward(rig *r, int unit, sherd_pass pass)
+{
+    rig_acquire(r, unit, pass);
+    for (int p = 0; p < r->num_params; p++) {
+        if (r->params[p].unit == unit) {
+            (void)rig_read(r, p);
+        }
+    }
+    rig_release(r, unit, pass);
+}
+
+void rig_backward(rig *r, int unit)
+{
+    rig_acquire(r, unit, SHERD_BACKWARD);
+    for (int p = 0; p < r->num_params; p++) {
+        if (r->params[p].unit == unit && !r->params[p].is_frozen) {
+            rig_touch(r, p, 1);
+        }
+    }
+    rig_release(r, unit, SHERD_BACKWARD);
+}
+
+void rig_micro_batch(rig *r)
+{
+    for (int u = 0; u < r->num_units; u++) {
+        rig_forward(r, u, SHERD_FORWARD);
+    }
+    for (int u = r->num_units - 1; u >= 0; u--) {
+        rig_backward(r, u);
+    }
+}
+
+sherd_step_report rig_step(rig *r)
+{
+    sherd_step_report report;
+
+    sherd_step_report_init(&report);
+    CHECK_OK(sherd_step(r->engine, &report));
+    r->micro++;
+    return report;
+}
+
+sherd_step_report rig_train(rig *r, int count)
+{
+    sherd_step_report report = {0};
+
+    for (int i = 0; i < count; i++) {
+        rig_micro_batch(r);
+        report = rig_step(r);
+    }
+    return report;
+}
+
+uint64_t rig_fingerprint(rig *r)
+{
+    uint64_t fingerprint;
+
+    CHECK_OK(sherd_engine_fingerprint(r->engine, &fingerprint));
+    return fingerprint;
+}
+
+void rig_values(rig *r, int param, float *out)
+{
+    const rig_param_info *info = &r->params[param];
+    const void           *data;
+
+    rig_acquire(r, info->unit, SHERD_EVAL);
+    data = sherd_param_data(r->engine, info->handle);
+    CHECK(data != NULL);
+    for (size_t i = 0; i < info->elems; i++) {
+        out[i] = load(data, i, r->dtype);
+    }
+    rig_release(r, info->unit, SHERD_EVAL);
+}
