@@ -170,7 +170,8 @@ sherd_status sherdi_peers_all_gather(sherdi_peers *peers, const sherdi_all_gathe
 static uint32_t reduction_detail(const sherdi_reduction_args *args)
 {
     return (uint32_t)args->send_dtype | (uint32_t)args->comm_dtype << 4 |
-           (uint32_t)args->recv_dtype << 8 | (uint32_t)(args->accumulate != 0) << 12;
+           (uint32_t)args->recv_dtype << 8 | (uint32_t)(args->accumulate != 0) << 12 |
+           (uint32_t)(args->fixed != NULL) << 13;
 }
 
 static peers_note reduction_note(const sherdi_peers *peers, world_call_kind kind,
@@ -236,21 +237,8 @@ static sherd_status srcs_find(sherdi_peers *peers, const unsigned char *send, in
 static void srcs_reduce(sherdi_peers *peers, const sherdi_reduction_args *args, void *dst,
                         size_t count_elems, int num_more_dsts)
 {
-    sherdi_reduce_args reduce = {
-        .srcs          = peers->srcs,
-        .num_srcs      = peers->world->world_size,
-        .src_dtype     = args->send_dtype,
-        .comm_dtype    = args->comm_dtype,
-        .dst           = dst,
-        .dst_dtype     = args->recv_dtype,
-        .count_elems   = count_elems,
-        .scale         = args->scale,
-        .accumulate    = args->accumulate,
-        .more_dsts     = peers->dsts,
-        .num_more_dsts = num_more_dsts,
-    };
-
-    peers->world->backend->kernels->reduce(peers->world->backend, &reduce);
+    sherdi_world_reduce_local(peers->world, args, peers->srcs, peers->world->world_size, dst,
+                              count_elems, peers->dsts, num_more_dsts);
 }
 
 /* One run of a reduction, with what does not change from piece to piece. */
@@ -268,7 +256,7 @@ static sherd_status scatter_pieces(sherdi_peers *peers, const scatter_run *run, 
                                    size_t count)
 {
     const sherdi_reduction_args *args       = run->args;
-    size_t                       recv_bytes = sherd_dtype_bytes(args->recv_dtype);
+    size_t                       recv_bytes = sherdi_reduction_recv_bytes(args);
     size_t piece = run->is_shared ? count : part_bytes(peers) / run->elem_bytes;
 
     for (size_t at = 0; at < count; at += piece) {

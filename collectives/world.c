@@ -208,6 +208,41 @@ void *sherdi_pages_map(size_t len_bytes, int flags)
 
 /* --------------------------------------------------------------- running -- */
 
+void sherdi_world_reduce_local(sherd_world *world, const sherdi_reduction_args *args,
+                               const void *const *srcs, int num_srcs, void *dst, size_t count_elems,
+                               void *const *more_dsts, int num_more_dsts)
+{
+    const sherdi_kernel_ops *kernels = world->backend->kernels;
+
+    if (args->fixed != NULL) {
+        kernels->reduce_fixed(world->backend, &(sherdi_fixed_args){
+                                                  .srcs        = srcs,
+                                                  .num_srcs    = num_srcs,
+                                                  .src_dtype   = args->send_dtype,
+                                                  .acc         = dst,
+                                                  .count_elems = count_elems,
+                                                  .multiplier  = args->fixed->multiplier,
+                                                  .limit       = args->fixed->limit,
+                                                  .accumulate  = args->accumulate,
+                                                  .counts      = args->fixed->counts,
+                                              });
+        return;
+    }
+    kernels->reduce(world->backend, &(sherdi_reduce_args){
+                                        .srcs          = srcs,
+                                        .num_srcs      = num_srcs,
+                                        .src_dtype     = args->send_dtype,
+                                        .comm_dtype    = args->comm_dtype,
+                                        .dst           = dst,
+                                        .dst_dtype     = args->recv_dtype,
+                                        .count_elems   = count_elems,
+                                        .scale         = args->scale,
+                                        .accumulate    = args->accumulate,
+                                        .more_dsts     = more_dsts,
+                                        .num_more_dsts = num_more_dsts,
+                                    });
+}
+
 /* What a call means when there is nobody else. */
 static void call_run_alone(sherd_world *world, const world_call *call)
 {
@@ -215,7 +250,6 @@ static void call_run_alone(sherd_world *world, const world_call *call)
     const sherdi_reduction_args  *red     = &call->args.reduction;
     const sherdi_all_gather_args *gather  = &call->args.all_gather;
     const sherdi_all_to_all_args *swap    = &call->args.all_to_all;
-    sherdi_reduce_args            reduce;
 
     switch (call->kind) {
     case CALL_ALL_GATHER:
@@ -228,18 +262,7 @@ static void call_run_alone(sherd_world *world, const world_call *call)
         break;
     case CALL_REDUCE_SCATTER:
     case CALL_ALL_REDUCE:
-        reduce = (sherdi_reduce_args){
-            .srcs        = &red->send,
-            .num_srcs    = 1,
-            .src_dtype   = red->send_dtype,
-            .comm_dtype  = red->comm_dtype,
-            .dst         = red->recv,
-            .dst_dtype   = red->recv_dtype,
-            .count_elems = red->slice_elems,
-            .scale       = red->scale,
-            .accumulate  = red->accumulate,
-        };
-        kernels->reduce(world->backend, &reduce);
+        sherdi_world_reduce_local(world, red, &red->send, 1, red->recv, red->slice_elems, NULL, 0);
         break;
     case CALL_BARRIER:
     case CALL_BROADCAST:
@@ -469,7 +492,7 @@ static sherd_status reduction_check_types(const sherd_world *world, world_call_k
                                           const sherdi_reduction_args *args)
 {
     size_t send_bytes = sherd_dtype_bytes(args->send_dtype);
-    size_t recv_bytes = sherd_dtype_bytes(args->recv_dtype);
+    size_t recv_bytes = sherdi_reduction_recv_bytes(args);
     size_t slice_bytes;
 
     if (send_bytes == 0 || recv_bytes == 0 || sherd_dtype_bytes(args->comm_dtype) == 0) {
@@ -477,8 +500,9 @@ static sherd_status reduction_check_types(const sherd_world *world, world_call_k
                            CALL_NAMES[kind], (int)args->send_dtype, (int)args->comm_dtype,
                            (int)args->recv_dtype);
     }
-    if (!dtype_widens_to(args->send_dtype, args->comm_dtype) ||
-        (!args->accumulate && !dtype_widens_to(args->comm_dtype, args->recv_dtype))) {
+    if (args->fixed == NULL &&
+        (!dtype_widens_to(args->send_dtype, args->comm_dtype) ||
+         (!args->accumulate && !dtype_widens_to(args->comm_dtype, args->recv_dtype)))) {
         return sherdi_fail(SHERD_E_INVAL, "%s: %s sent, rounded to %s, received as %s: not exact",
                            CALL_NAMES[kind], sherd_dtype_name(args->send_dtype),
                            sherd_dtype_name(args->comm_dtype), sherd_dtype_name(args->recv_dtype));
@@ -504,11 +528,11 @@ static sherd_status reduce_scatter_check(const sherd_world           *world,
     SHERDI_TRY(reduction_check_types(world, CALL_REDUCE_SCATTER, args));
     send_bytes = args->slice_elems * sherd_dtype_bytes(args->send_dtype);
     own        = (const unsigned char *)args->send + (size_t)world->rank * send_bytes;
-    if (args->recv == own && args->send_dtype == args->recv_dtype) {
+    if (args->recv == own && args->send_dtype == args->recv_dtype && args->fixed == NULL) {
         return SHERD_OK;
     }
     if (ranges_overlap(args->send, send_bytes * (size_t)world->world_size, args->recv,
-                       args->slice_elems * sherd_dtype_bytes(args->recv_dtype))) {
+                       args->slice_elems * sherdi_reduction_recv_bytes(args))) {
         return overlap_error(CALL_REDUCE_SCATTER);
     }
     return SHERD_OK;
@@ -519,7 +543,7 @@ static sherd_status all_reduce_check(const sherd_world *world, const sherdi_redu
     size_t whole_bytes;
 
     SHERDI_TRY(reduction_check_types(world, CALL_ALL_REDUCE, args));
-    if (args->accumulate || args->recv_dtype != args->send_dtype ||
+    if (args->accumulate || args->fixed != NULL || args->recv_dtype != args->send_dtype ||
         args->comm_dtype != args->send_dtype) {
         return sherdi_fail(SHERD_E_INVAL, "all-reduce: one type throughout, and no accumulation");
     }

@@ -30,6 +30,13 @@ typedef struct sherdi_all_gather_args {
     uint32_t    flags;
 } sherdi_all_gather_args;
 
+/* Lives until the call is done. */
+typedef struct sherdi_fixed_sink {
+    double               multiplier;
+    double               limit;
+    sherdi_fixed_counts *counts;
+} sherdi_fixed_sink;
+
 /* Reduce-scatter: send [world_size * slice_elems] of send_dtype; rank r gets slice r:
  *   x = round_to(comm_dtype, ((g0 + g1) + g2 ...) * scale), in fp32, ranks in order;
  *   accumulate ? recv = round_to(recv_dtype, recv + x) : recv = x.
@@ -45,6 +52,10 @@ typedef struct sherdi_reduction_args {
     sherd_dtype recv_dtype;
     float       scale;
     int         accumulate;
+    /* Deterministic: not NULL makes recv int64_t [slice_elems], the integers of the gradients
+     * (sherdi_fixed_element) added, no order and no scale in it; comm_dtype and recv_dtype are
+     * not looked at. Reduce-scatter only. The counts are added to when the call runs. */
+    const struct sherdi_fixed_sink *fixed;
     const char
         *what; /* the name of it, compared and told when ranks disagree; lives until the call is
                          done; may be NULL */

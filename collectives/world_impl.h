@@ -109,6 +109,18 @@ static inline int sherdi_world_has_failed(const sherd_world *world)
     return atomic_load_explicit(&world->failure_state, memory_order_acquire) != WORLD_IS_WHOLE;
 }
 
+/** Bytes of one element of recv. */
+static inline size_t sherdi_reduction_recv_bytes(const sherdi_reduction_args *args)
+{
+    return args->fixed != NULL ? sizeof(int64_t) : sherd_dtype_bytes(args->recv_dtype);
+}
+
+/** The local part of a reduction: count_elems of every rank's slice, srcs in the order of ranks, to
+ *  dst and, the same result, to more_dsts. */
+void sherdi_world_reduce_local(sherd_world *world, const sherdi_reduction_args *args,
+                               const void *const *srcs, int num_srcs, void *dst, size_t count_elems,
+                               void *const *more_dsts, int num_more_dsts);
+
 /** Pages of zero that the kernel gives on first touch; NULL (E_NOMEM) when there are none. */
 void *sherdi_pages_map(size_t len_bytes, int flags);
 

@@ -102,22 +102,10 @@ static sherd_status out_check(const void *out, const char *call)
 
 /* ------------------------------------------------------- create, declare ---- */
 
-static sherd_status settings_check(const sherdi_settings *settings)
-{
-    if (settings->deterministic) {
-        return sherdi_fail(SHERD_E_NOTSUP,
-                           "\"deterministic\": true (one result for every stage, accumulation and "
-                           "world size) is not in this version; remove the key: the default mode "
-                           "agrees between stages with one micro-batch per step");
-    }
-    return SHERD_OK;
-}
-
 /* What a rank does by itself: it may fail on one rank only. */
 static sherd_status engine_open(sherd_engine *engine, const sherd_config *config)
 {
     SHERDI_TRY(sherdi_config_resolve(config, engine->world_size, &engine->settings));
-    SHERDI_TRY(settings_check(&engine->settings));
     sherdi_scaler_init(&engine->scaler, &engine->settings.scaler);
     return sherdi_model_init(&engine->model, &engine->mem);
 }

@@ -53,22 +53,24 @@ struct sherd_engine {
     int                    *is_filled;       /* by parameter */
     sherdi_adam_coeffs     *coeffs;          /* by group */
     sherdi_agree_message   *agree_all;       /* one per rank, for the exchanges of a boundary */
-    sherdi_norm_acc        *norm_all;
+    sherdi_norm_message    *norm_all;
     sherdi_publish_message *publish_all;
     uint64_t               *runs_all; /* world_size x units: only looked at when ranks disagree */
     sherdi_cursor           train, eval;
     uint64_t                frozen_fingerprint; /* of all ranks */
 
     /* the window and the run */
-    sherdi_scaler     scaler;
-    int64_t           micro_step, step, skipped_steps;
-    int               micro_seen;     /* in this window */
-    int               micro_backward; /* of these, with a backward pass */
-    int               has_backward;   /* a unit was acquired for BACKWARD since the last step */
-    int               is_closing;     /* the window ends with the next step */
-    double            sumsq;          /* of the prepared gradient, before unscaling */
-    sherd_step_report report;         /* of the last micro-batch */
-    sherd_step_report boundary;       /* of the last boundary */
+    sherdi_scaler       scaler;
+    int64_t             micro_step, step, skipped_steps;
+    int                 micro_seen;     /* in this window */
+    int                 micro_backward; /* of these, with a backward pass */
+    int                 has_backward;   /* a unit was acquired for BACKWARD since the last step */
+    int                 is_closing;     /* the window ends with the next step */
+    double              sumsq;          /* of the prepared gradient, before unscaling */
+    sherdi_fixed_counts fixed_counts;   /* of this window; the world's thread adds to them */
+    sherdi_fixed_sink   fixed_sink;
+    sherd_step_report   report;   /* of the last micro-batch */
+    sherd_step_report   boundary; /* of the last boundary */
 };
 
 /* ---- engine.c */
@@ -128,6 +130,9 @@ void         sherdi_reduce_reset_window(sherd_engine *engine);
 unsigned char *sherdi_reduce_micro_gradient(sherd_engine *engine, const sherdi_segment *segment);
 
 /* ---- optimizer.c */
+/** What turns the prepared gradient into the mean over the window, loss scale taken out. */
+double sherdi_optimizer_unscale(const sherd_engine *engine);
+
 void   sherdi_optimizer_coeffs(const sherd_engine *engine, const sherd_step_params *params,
                                double grad_scale, int64_t step, sherdi_adam_coeffs *coeffs);
 double sherdi_optimizer_group_lr(const sherd_engine *engine, const sherd_step_params *params,

@@ -9,6 +9,15 @@ static double or_default(double value, double fallback)
     return isnan(value) ? fallback : value;
 }
 
+double sherdi_optimizer_unscale(const sherd_engine *engine)
+{
+    if (engine->plan->is_fixed) { /* the loss scale went into the integers, the ranks are a sum */
+        return ldexp(1, -engine->plan->fixed_shift) /
+               ((double)engine->world_size * engine->micro_seen);
+    }
+    return 1 / (engine->scaler.scale * engine->micro_seen);
+}
+
 double sherdi_optimizer_group_lr(const sherd_engine *engine, const sherd_step_params *params,
                                  int group, int64_t step)
 {

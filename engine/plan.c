@@ -11,6 +11,29 @@ static int is_exact_from(sherd_dtype to, sherd_dtype from)
     return to == from || to == SHERD_F32;
 }
 
+/* The deterministic mode: what is made travels as it is and is added as integers. */
+static sherd_status fixed_choose(sherdi_plan *plan)
+{
+    const sherdi_settings *settings = &plan->settings;
+    uint64_t               global   = (uint64_t)plan->world_size * (uint64_t)settings->accumulation;
+
+    if (settings->comm_dtype != settings->compute_dtype) {
+        return sherdi_fail(
+            SHERD_E_NOTSUP,
+            "\"deterministic\": true sends gradients in the type they are made in, %s; "
+            "remove communication_data_type or set it to that",
+            sherd_dtype_name(settings->compute_dtype));
+    }
+    plan->has_transient = 1;
+    plan->grad_dtype    = SHERD_F32; /* of an update, converted from the integers */
+    plan->wire_dtype    = settings->compute_dtype;
+    plan->fixed_shift   = SHERDI_FIXED_BITS;
+    while (((uint64_t)1 << (SHERDI_FIXED_BITS - plan->fixed_shift)) < global) {
+        plan->fixed_shift--;
+    }
+    return SHERD_OK;
+}
+
 /* Which types gradients have on their way: design section 2, "one reduction". */
 static sherd_status types_choose(sherdi_plan *plan)
 {
@@ -18,7 +41,12 @@ static sherd_status types_choose(sherdi_plan *plan)
     sherd_dtype            made_in  = settings->compute_dtype;
     int                    is_many  = settings->accumulation > 1;
 
-    plan->is_sliced = settings->stage >= 1;
+    plan->is_sliced  = settings->stage >= 1;
+    plan->is_fixed   = settings->deterministic;
+    plan->has_slices = settings->stage >= 2 || plan->is_fixed;
+    if (plan->is_fixed) {
+        return fixed_choose(plan);
+    }
     if (settings->stage >= 2) {
         plan->has_accumulator = is_many;
         plan->has_transient   = 1;
@@ -56,8 +84,8 @@ static void buffers_name(sherdi_plan *plan)
     };
 
     memcpy(plan->buffers, NAMES, sizeof(NAMES));
-    plan->buffers[SHERDI_BUFFER_GRADS].is_shared     = plan->settings.stage < 2;
-    plan->buffers[SHERDI_BUFFER_TRANSIENT].is_shared = plan->settings.stage >= 2;
+    plan->buffers[SHERDI_BUFFER_GRADS].is_shared     = !plan->has_slices;
+    plan->buffers[SHERDI_BUFFER_TRANSIENT].is_shared = plan->has_slices;
 }
 
 static sherd_status plan_make(sherdi_plan *plan, const sherdi_model *model)

@@ -129,7 +129,11 @@ typedef struct sherdi_plan {
     sherd_dtype grad_dtype;      /* of the grads arena */
     sherd_dtype wire_dtype;      /* what reductions send */
     int         is_sliced;       /* this rank updates a slice (stage >= 1), else everything */
-    int         has_transient;   /* gradients are made in the transient pool */
+    int    has_slices;    /* gradients are reduced in backward, to slices: stages 2, 3, and fixed */
+    int    has_transient; /* gradients are made in the transient pool */
+    int    is_fixed;      /* deterministic: kept as 64-bit integers, a slice at every stage */
+    int    fixed_shift;   /* 50 - ceil(log2 G): the integers count 2^-shift */
+    size_t publish_offset; /* staging: new values of bound parameters, behind the gradients */
 
     sherdi_plan_param *params;
     sherdi_plan_unit  *units;
@@ -160,6 +164,11 @@ typedef struct sherdi_agree_message {
     uint64_t micro_backward; /* of these, with a backward pass */
 } sherdi_agree_message;
 
+typedef struct sherdi_norm_message {
+    sherdi_norm_acc     norm;
+    sherdi_fixed_counts counts;
+} sherdi_norm_message;
+
 typedef struct sherdi_publish_message {
     uint64_t fingerprint;
     uint64_t status;
@@ -182,6 +191,12 @@ int sherdi_plan_is_valid(const sherdi_plan *plan, const sherdi_model *model);
 
 sherd_status sherdi_plan_write(const sherdi_plan *plan, const sherdi_model *model,
                                sherd_plan_format format, sherd_write_fn write, void *ctx);
+
+/** Bytes of one element of the gradient arena. */
+static inline size_t sherdi_plan_grad_bytes(const sherdi_plan *plan)
+{
+    return plan->is_fixed ? sizeof(int64_t) : sherd_dtype_bytes(plan->grad_dtype);
+}
 
 /** What this rank updates of a segment: [*first, *first + count) of its whole. */
 size_t sherdi_plan_owned(const sherdi_plan *plan, const sherdi_segment *segment, size_t *first);

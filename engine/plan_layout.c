@@ -177,12 +177,12 @@ static sherd_status segments_make(sherdi_plan *plan, const sherdi_model *model)
     return SHERD_OK;
 }
 
-/* Takes `elems` of `dtype` from an arena and returns the offset. */
-static size_t arena_take(sherdi_plan_buffer *arena, size_t elems, sherd_dtype dtype)
+/* Takes so many elements from an arena and returns the offset. */
+static size_t arena_take(sherdi_plan_buffer *arena, size_t elems, size_t elem_bytes)
 {
     size_t offset = arena->bytes;
 
-    arena->bytes = sherdi_round_up(offset + elems * sherd_dtype_bytes(dtype), SHERD_ALIGN_BYTES);
+    arena->bytes = sherdi_round_up(offset + elems * elem_bytes, SHERD_ALIGN_BYTES);
     return offset;
 }
 
@@ -190,6 +190,7 @@ static void segment_place(sherdi_plan *plan, sherdi_segment *segment)
 {
     const sherdi_settings *settings  = &plan->settings;
     sherdi_plan_unit      *unit      = &plan->units[segment->unit];
+    size_t                 elem      = sherd_dtype_bytes(settings->compute_dtype);
     int                    is_frozen = segment->kind == SHERDI_SEGMENT_FROZEN;
     sherdi_plan_buffer     gathered  = {.bytes = unit->gather_bytes};
     sherdi_plan_buffer     transient = {.bytes = unit->transient_bytes};
@@ -200,24 +201,22 @@ static void segment_place(sherdi_plan *plan, sherdi_segment *segment)
     if (!segment->is_bound) {
         segment->param_offset =
             arena_take(&plan->buffers[SHERDI_BUFFER_PARAMS],
-                       segment->is_resident ? segment->padded_elems : segment->slice_elems,
-                       settings->compute_dtype);
+                       segment->is_resident ? segment->padded_elems : segment->slice_elems, elem);
     }
     if (!segment->is_resident) {
-        segment->gather_offset =
-            arena_take(&gathered, segment->padded_elems, settings->compute_dtype);
-        unit->gather_bytes = gathered.bytes;
+        segment->gather_offset = arena_take(&gathered, segment->padded_elems, elem);
+        unit->gather_bytes     = gathered.bytes;
     }
     if (is_frozen) {
         return;
     }
-    segment->grad_offset = arena_take(
-        &plan->buffers[SHERDI_BUFFER_GRADS],
-        settings->stage >= 2 ? segment->slice_elems : segment->padded_elems, plan->grad_dtype);
+    segment->grad_offset =
+        arena_take(&plan->buffers[SHERDI_BUFFER_GRADS],
+                   plan->has_slices ? segment->slice_elems : segment->padded_elems,
+                   sherdi_plan_grad_bytes(plan));
     if (plan->has_transient) {
-        segment->transient_offset =
-            arena_take(&transient, segment->padded_elems, settings->compute_dtype);
-        unit->transient_bytes = transient.bytes;
+        segment->transient_offset = arena_take(&transient, segment->padded_elems, elem);
+        unit->transient_bytes     = transient.bytes;
     }
 }
 
@@ -280,7 +279,7 @@ static sherd_status blocks_make(sherdi_plan *plan, const sherdi_model *model)
             size_t parts = segment->has_master ? 3 : 2;
 
             block.state_offset =
-                arena_take(&plan->buffers[SHERDI_BUFFER_STATE], parts * block.elems, SHERD_F32);
+                arena_take(&plan->buffers[SHERDI_BUFFER_STATE], parts * block.elems, sizeof(float));
             SHERDI_TRY(block_add_spans(plan, model, &block, first + at));
             SHERDI_TRY(GROW(plan, plan->blocks, plan->num_blocks, plan->cap_blocks));
             plan->blocks[plan->num_blocks++] = block;
@@ -290,30 +289,51 @@ static sherd_status blocks_make(sherdi_plan *plan, const sherdi_model *model)
     return SHERD_OK;
 }
 
-/* One buffer for what must pass through another type or another place on its way: the wire
- * type of a reduction, the published values of bound memory. They are never needed at once. */
-static void staging_size(sherdi_plan *plan)
+/* fp32 gradients of an update, converted from integers: of a block, or of a whole segment where
+ * the update is not sliced and has to collect it. */
+static size_t fixed_staging_elems(const sherdi_plan *plan, const sherdi_segment *segment)
 {
     size_t most = 0;
 
+    if (!plan->is_sliced) {
+        return segment->padded_elems;
+    }
+    for (size_t b = 0; b < segment->num_blocks; b++) {
+        most = sherdi_max_size(most, plan->blocks[segment->first_block + b].elems);
+    }
+    return most;
+}
+
+/* One buffer for what must pass through another type or another place on its way: the wire type
+ * of a reduction or the gradient of an update, then the published values of bound memory. */
+static void staging_size(sherdi_plan *plan)
+{
+    sherd_dtype made_in =
+        plan->settings.stage >= 2 ? plan->settings.compute_dtype : plan->grad_dtype;
+    size_t grads   = 0;
+    size_t publish = 0;
+
     for (size_t s = 0; s < plan->num_segments; s++) {
         const sherdi_segment *segment = &plan->segments[s];
-        sherd_dtype           made_in =
-            plan->settings.stage >= 2 ? plan->settings.compute_dtype : plan->grad_dtype;
 
         if (segment->kind == SHERDI_SEGMENT_FROZEN) {
             continue;
         }
-        if (plan->wire_dtype != made_in) {
-            most =
-                sherdi_max_size(most, segment->padded_elems * sherd_dtype_bytes(plan->wire_dtype));
+        if (plan->is_fixed) {
+            grads = sherdi_max_size(grads, fixed_staging_elems(plan, segment) * sizeof(float));
+        } else if (plan->wire_dtype != made_in) {
+            grads =
+                sherdi_max_size(grads, segment->padded_elems * sherd_dtype_bytes(plan->wire_dtype));
         }
         if (segment->is_bound) {
-            most = sherdi_max_size(most, segment->padded_elems *
-                                             sherd_dtype_bytes(plan->settings.compute_dtype));
+            publish = sherdi_max_size(publish, segment->padded_elems *
+                                                   sherd_dtype_bytes(plan->settings.compute_dtype));
         }
     }
-    plan->buffers[SHERDI_BUFFER_STAGING].bytes = sherdi_round_up(most, SHERD_ALIGN_BYTES);
+    /* A wire type is done with before anything is published; the gradient of an update is not. */
+    plan->publish_offset = plan->is_fixed ? sherdi_round_up(grads, SHERD_ALIGN_BYTES) : 0;
+    plan->buffers[SHERDI_BUFFER_STAGING].bytes =
+        sherdi_round_up(sherdi_max_size(grads, plan->publish_offset + publish), SHERD_ALIGN_BYTES);
 }
 
 sherd_status sherdi_plan_lay_out(sherdi_plan *plan, const sherdi_model *model)

@@ -163,7 +163,7 @@ static sherd_status walk_step(walk *w, size_t position)
         } else if (w->units[unit].is_ahead) {
             w->ahead_elems -= gathered_elems(w->plan, unit);
         }
-        w->units[unit].is_ahead = 0;
+        w->units[unit].is_ahead                          = 0;
         w->sequence->stays[w->units[unit].open - 1].last = position;
     }
     SHERDI_TRY(prefetch(w, position));
@@ -192,8 +192,7 @@ static sherd_status gathers_schedule(sherdi_plan *plan, const sherdi_model *mode
     walk         w      = {.model = model, .plan = plan, .sequence = sequence};
     sherd_status status = SHERD_OK;
 
-    w.units =
-        sherdi_alloc_array(plan->mem, SHERDI_MEM_CONTROL, model->num_units, sizeof(*w.units));
+    w.units = sherdi_alloc_array(plan->mem, SHERDI_MEM_CONTROL, model->num_units, sizeof(*w.units));
     if (w.units == NULL) {
         return SHERD_E_NOMEM;
     }
@@ -362,7 +361,7 @@ static sherd_status reduce_op(sherdi_plan *plan, const char *phase, int s)
 {
     uint64_t bytes = peers_bytes(plan, plan->segments[s].slice_elems, plan->wire_dtype);
 
-    if (plan->settings.stage == 0) {
+    if (plan->settings.stage == 0 && !plan->has_slices) {
         return op_add(plan, SHERDI_OP_ALL_REDUCE, phase, s, 2 * bytes);
     }
     return op_add(plan, SHERDI_OP_REDUCE_SCATTER, phase, s, bytes);
@@ -423,10 +422,22 @@ static sherd_status publish_ops(sherdi_plan *plan, int is_bound)
     return SHERD_OK;
 }
 
+/* Deterministic stage 0: every rank updates everything and collects the others' sums. */
+static sherd_status collect_ops(sherdi_plan *plan)
+{
+    for (size_t s = 0; s < plan->num_segments && plan->is_fixed && !plan->is_sliced; s++) {
+        if (plan->segments[s].grad_offset != SHERDI_NO_OFFSET) {
+            SHERDI_TRY(op_add(plan, SHERDI_OP_GATHER, "boundary", (int)s,
+                              peers_bytes(plan, plan->segments[s].slice_elems, SHERD_F32)));
+        }
+    }
+    return SHERD_OK;
+}
+
 static sherd_status boundary_ops(sherdi_plan *plan)
 {
     SHERDI_TRY(exchange_op(plan, sizeof(sherdi_agree_message)));
-    for (size_t s = 0; s < plan->num_segments && plan->settings.stage < 2; s++) {
+    for (size_t s = 0; s < plan->num_segments && !plan->has_slices; s++) {
         const sherdi_segment *segment = &plan->segments[s];
 
         if (segment->grad_offset != SHERDI_NO_OFFSET &&
@@ -434,7 +445,8 @@ static sherd_status boundary_ops(sherdi_plan *plan)
             SHERDI_TRY(reduce_op(plan, "boundary", (int)s));
         }
     }
-    SHERDI_TRY(exchange_op(plan, sizeof(sherdi_norm_acc)));
+    SHERDI_TRY(exchange_op(plan, sizeof(sherdi_norm_message)));
+    SHERDI_TRY(collect_ops(plan));
     SHERDI_TRY(publish_ops(plan, 1));
     SHERDI_TRY(exchange_op(plan, sizeof(sherdi_publish_message)));
     return publish_ops(plan, 0);
@@ -444,7 +456,7 @@ static sherd_status ops_list(sherdi_plan *plan, const sherdi_model *model)
 {
     for (size_t p = 0; p < plan->train.num_steps; p++) {
         SHERDI_TRY(gather_ops(plan, &plan->train, &plan->train.steps[p]));
-        if (plan->settings.stage >= 2) {
+        if (plan->has_slices) {
             SHERDI_TRY(reduce_ops(plan, model, p));
         }
     }

@@ -3,10 +3,13 @@
  *   stage 0, 1   made whole in the gradient arena, reduced at the boundary; with several
  *                micro-batches made in the transient pool and added to a whole accumulator
  *   stage 2, 3   made in the transient pool, reduced to the slice at the last planned use
+ *   deterministic, any stage: as stages 2 and 3, the slice being 64-bit integers
  *
  * `runs` of a unit counts the micro-batches of the window that brought a gradient: the first
  * overwrites what the arena held, the others add. */
 #include "engine/engine_impl.h"
+
+#include <math.h>
 
 static const sherdi_segment *gradient_segment(const sherd_engine *engine, int unit, int kind)
 {
@@ -169,6 +172,22 @@ static sherdi_reduction_args reduction_of(const sherd_engine *engine, const sher
     };
 }
 
+/* Where integers go. The loss scale is constant inside a window, so nothing is written while the
+ * world's thread may read it. */
+static const sherdi_fixed_sink *fixed_sink(sherd_engine *engine)
+{
+    double multiplier = ldexp(1, engine->plan->fixed_shift) / engine->scaler.scale;
+
+    if (engine->fixed_sink.multiplier != multiplier) {
+        engine->fixed_sink = (sherdi_fixed_sink){
+            .multiplier = multiplier,
+            .limit      = ldexp(SHERDI_FIXED_RANGE, engine->plan->fixed_shift),
+            .counts     = &engine->fixed_counts,
+        };
+    }
+    return &engine->fixed_sink;
+}
+
 /* Stages 2 and 3: the slice of the sum over the ranks, added to what the window has. */
 static sherd_status segment_scatter(sherd_engine *engine, const sherdi_segment *segment)
 {
@@ -180,6 +199,9 @@ static sherd_status segment_scatter(sherd_engine *engine, const sherdi_segment *
         reduction_of(engine, segment, send, arena_gradient(engine, segment));
 
     args.accumulate = engine->units[segment->unit].runs > 0;
+    if (engine->plan->is_fixed) {
+        args.fixed = fixed_sink(engine);
+    }
     if (engine->plan->wire_dtype != made_in) {
         return sherdi_world_reduce_scatter(engine->world, &args, NULL); /* staging is free after */
     }
@@ -213,7 +235,7 @@ sherd_status sherdi_reduce_complete(sherd_engine *engine, int unit)
         if (segment == NULL) {
             continue;
         }
-        if (engine->settings.stage >= 2) {
+        if (engine->plan->has_slices) {
             SHERDI_TRY(segment_scatter(engine, segment));
         } else if (engine->plan->has_accumulator) {
             segment_accumulate(engine, segment);
@@ -280,15 +302,15 @@ sherd_status sherdi_reduce_end_window(sherd_engine *engine)
 
     for (size_t s = 0; s < plan->num_segments; s++) {
         const sherdi_segment *segment = &plan->segments[s];
-        size_t elems = plan->settings.stage >= 2 ? segment->slice_elems : segment->padded_elems;
+        size_t elems = plan->has_slices ? segment->slice_elems : segment->padded_elems;
 
         if (segment->grad_offset == SHERDI_NO_OFFSET) {
             continue;
         }
         if (engine->units[segment->unit].runs == 0) { /* the ranks agree on that: agree.c */
             engine->backend->kernels->zero(engine->backend, arena_gradient(engine, segment),
-                                           elems * sherd_dtype_bytes(plan->grad_dtype));
-        } else if (plan->settings.stage < 2) {
+                                           elems * sherdi_plan_grad_bytes(plan));
+        } else if (!plan->has_slices) {
             SHERDI_TRY(segment_reduce_late(engine, segment));
         }
     }
@@ -308,4 +330,5 @@ void sherdi_reduce_reset_window(sherd_engine *engine)
     engine->micro_seen     = 0;
     engine->micro_backward = 0;
     engine->is_closing     = 0;
+    engine->fixed_counts   = (sherdi_fixed_counts){0};
 }

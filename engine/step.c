@@ -5,6 +5,7 @@
  * read them without meeting again). */
 #include "engine/engine_impl.h"
 
+#include "base/checked.h"
 #include "base/hash.h"
 
 #include <math.h>
@@ -51,58 +52,103 @@ static sherd_status nothing_is_held(const sherd_engine *engine)
     return SHERD_OK;
 }
 
-/* Sum of squares of the whole model's gradient, the same bits on every rank and layout. */
-static sherd_status norm_measure(sherd_engine *engine, double *sumsq_out)
+/* fp32 gradients of a block's elements [first, first + elems) of the slice, from the integers. */
+static const float *fixed_gradient(sherd_engine *engine, const sherdi_segment *segment,
+                                   size_t first, size_t elems)
+{
+    float         *staging = (float *)(void *)engine->buffers[SHERDI_BUFFER_STAGING];
+    const int64_t *sums    = (const int64_t *)(const void *)(engine->buffers[SHERDI_BUFFER_GRADS] +
+                                                          segment->grad_offset);
+
+    engine->backend->kernels->fixed_to_f32(engine->backend, staging, sums + first, elems);
+    return staging;
+}
+
+static void segment_sumsq(sherd_engine *engine, const sherdi_segment *segment, sherdi_norm_acc *acc)
+{
+    const sherdi_plan       *plan    = engine->plan;
+    const sherdi_kernel_ops *kernels = engine->backend->kernels;
+    size_t                   elem    = sherd_dtype_bytes(plan->grad_dtype);
+    size_t staged = plan->buffers[SHERDI_BUFFER_STAGING].bytes / sizeof(float) / SHERD_CHUNK_ELEMS *
+                    SHERD_CHUNK_ELEMS;
+    size_t first;
+    size_t owned;
+
+    if (plan->is_fixed) {
+        for (first = 0; first < segment->slice_elems; first += staged) {
+            size_t elems = sherdi_min_size(staged, segment->slice_elems - first);
+
+            kernels->sumsq(engine->backend, fixed_gradient(engine, segment, first, elems),
+                           SHERD_F32, elems, acc);
+        }
+        return;
+    }
+    owned = sherdi_plan_owned(plan, segment, &first);
+    first = plan->has_slices ? 0 : first;
+    kernels->sumsq(engine->backend,
+                   engine->buffers[SHERDI_BUFFER_GRADS] + segment->grad_offset + first * elem,
+                   plan->grad_dtype, owned, acc);
+}
+
+/* Sum of squares of the whole model's gradient, the same bits on every rank and layout; and what
+ * the integers could not hold. */
+static sherd_status norm_measure(sherd_engine *engine, sherdi_norm_message *own)
 {
     const sherdi_plan *plan = engine->plan;
-    size_t             elem = sherd_dtype_bytes(plan->grad_dtype);
-    sherdi_norm_acc    own;
 
-    memset(&own, 0, sizeof(own));
+    memset(own, 0, sizeof(*own));
     for (size_t s = 0; s < plan->num_segments; s++) {
-        const sherdi_segment *segment = &plan->segments[s];
-        size_t                first;
-        size_t                owned;
-
-        if (segment->grad_offset == SHERDI_NO_OFFSET) {
-            continue;
+        if (plan->segments[s].grad_offset != SHERDI_NO_OFFSET) {
+            segment_sumsq(engine, &plan->segments[s], &own->norm);
         }
-        owned = sherdi_plan_owned(plan, segment, &first);
-        first = plan->settings.stage >= 2 ? 0 : first;
-        engine->backend->kernels->sumsq(engine->backend,
-                                        engine->buffers[SHERDI_BUFFER_GRADS] +
-                                            segment->grad_offset + first * elem,
-                                        plan->grad_dtype, owned, &own);
     }
-    sherdi_norm_normalise(&own);
-    SHERDI_TRY(sherdi_world_exchange(engine->world, &own, engine->norm_all, sizeof(own)));
-    for (int r = 0; plan->is_sliced && r < engine->world_size; r++) {
+    sherdi_norm_normalise(&own->norm);
+    own->counts = engine->fixed_counts;
+    SHERDI_TRY(sherdi_world_exchange(engine->world, own, engine->norm_all, sizeof(*own)));
+    for (int r = 0; (plan->is_sliced || plan->is_fixed) && r < engine->world_size; r++) {
         if (r != engine->rank) {
-            sherdi_norm_merge(&own, &engine->norm_all[r]);
+            sherdi_norm_merge(&own->norm, &engine->norm_all[r].norm);
+            own->counts.nonfinite += engine->norm_all[r].counts.nonfinite;
+            own->counts.out_of_range += engine->norm_all[r].counts.out_of_range;
         }
     }
-    *sumsq_out = sherdi_norm_value(&own);
     return SHERD_OK;
+}
+
+/* A finite gradient that the integers cannot hold: the window is dropped, the state is whole. */
+static sherd_status range_check(sherd_engine *engine, const sherdi_fixed_counts *counts)
+{
+    if (counts->nonfinite > 0 || counts->out_of_range == 0) {
+        return SHERD_OK;
+    }
+    sherdi_reduce_reset_window(engine);
+    return sherdi_fail(
+        SHERD_E_NUMERIC,
+        "%llu gradient elements of this window are %g or more: the deterministic mode "
+        "cannot add them, and no loss scale cures it; the window was dropped, nothing "
+        "was updated; scale the loss down, or look for what diverges",
+        (unsigned long long)counts->out_of_range, SHERDI_FIXED_RANGE);
 }
 
 static sherd_status boundary_prepare(sherd_engine *engine)
 {
-    sherd_step_report *report = &engine->report;
-    sherd_status       status = sherdi_agree_runs(engine);
-    double             unscale;
+    sherd_step_report  *report = &engine->report;
+    sherd_status        status = sherdi_agree_runs(engine);
+    sherdi_norm_message seen;
 
     if (status != SHERD_OK) {
         sherdi_reduce_reset_window(engine); /* what it held is of no use to anybody */
         return status;
     }
     SHERDI_TRY(sherdi_reduce_end_window(engine));
-    SHERDI_TRY(norm_measure(engine, &engine->sumsq));
+    SHERDI_TRY(norm_measure(engine, &seen));
     SHERDI_TRY(sherdi_gather_forget(engine));
+    SHERDI_TRY(range_check(engine, &seen.counts));
 
-    unscale                  = 1 / (engine->scaler.scale * engine->micro_seen);
+    engine->sumsq            = seen.counts.nonfinite > 0 ? NAN : sherdi_norm_value(&seen.norm);
     report->is_boundary      = 1;
     report->has_overflow     = !isfinite(engine->sumsq);
-    report->grad_norm        = sqrt(engine->sumsq) * unscale;
+    report->grad_norm        = sqrt(engine->sumsq) * sherdi_optimizer_unscale(engine);
     report->grad_sumsq       = report->grad_norm * report->grad_norm;
     report->clip_coefficient = 1;
     engine->boundary         = *report;
@@ -144,7 +190,8 @@ static void *block_param(sherd_engine *engine, const sherdi_segment *segment,
 
     (void)sherdi_plan_owned(engine->plan, segment, &first);
     if (segment->is_bound) {
-        return engine->buffers[SHERDI_BUFFER_STAGING] + (first + block->offset_elems) * elem;
+        return engine->buffers[SHERDI_BUFFER_STAGING] + engine->plan->publish_offset +
+               (first + block->offset_elems) * elem;
     }
     if (!segment->has_master) {
         return NULL;
@@ -154,29 +201,59 @@ static void *block_param(sherd_engine *engine, const sherdi_segment *segment,
            (first + block->offset_elems) * elem;
 }
 
+/* The reduced gradient of a block, in grad_dtype. */
+static const void *block_gradient(sherd_engine *engine, const sherdi_segment *segment,
+                                  const sherdi_block *block)
+{
+    const sherdi_plan *plan = engine->plan;
+    size_t             elem = sherd_dtype_bytes(plan->grad_dtype);
+    size_t             first;
+
+    if (plan->is_fixed && plan->is_sliced) {
+        return fixed_gradient(engine, segment, block->offset_elems, block->elems);
+    }
+    if (plan->is_fixed) { /* collected whole before the segment's first block */
+        return engine->buffers[SHERDI_BUFFER_STAGING] + block->offset_elems * elem;
+    }
+    (void)sherdi_plan_owned(plan, segment, &first);
+    first = plan->has_slices ? 0 : first;
+    return engine->buffers[SHERDI_BUFFER_GRADS] + segment->grad_offset +
+           (first + block->offset_elems) * elem;
+}
+
+/* Stage 0, deterministic: every rank updates everything and needs the others' slices. */
+static sherd_status fixed_collect(sherd_engine *engine, const sherdi_segment *segment)
+{
+    float         *whole = (float *)(void *)engine->buffers[SHERDI_BUFFER_STAGING];
+    float         *own   = whole + (size_t)engine->rank * segment->slice_elems;
+    const int64_t *sums  = (const int64_t *)(const void *)(engine->buffers[SHERDI_BUFFER_GRADS] +
+                                                          segment->grad_offset);
+    sherdi_all_gather_args args = {
+        .send = own, .recv = whole, .slice_bytes = segment->slice_elems * sizeof(float)};
+
+    engine->backend->kernels->fixed_to_f32(engine->backend, own, sums, segment->slice_elems);
+    return sherdi_world_all_gather(engine->world, &args, NULL);
+}
+
 static void block_update(sherd_engine *engine, const sherdi_segment *segment,
                          const sherdi_block *block, uint64_t *fingerprint)
 {
     const sherdi_plan *plan    = engine->plan;
     float             *moments = sherdi_block_moments(engine, block);
-    size_t             first;
     sherdi_adam_args   args;
 
-    (void)sherdi_plan_owned(plan, segment, &first);
-    first = plan->settings.stage >= 2 ? 0 : first;
-    args  = (sherdi_adam_args){
-         .spans     = &plan->spans[block->first_span],
-         .num_spans = block->num_spans,
-         .coeffs    = engine->coeffs,
-         .grad      = engine->buffers[SHERDI_BUFFER_GRADS] + segment->grad_offset +
-                 (first + block->offset_elems) * sherd_dtype_bytes(plan->grad_dtype),
-         .grad_dtype  = plan->grad_dtype,
-         .master      = sherdi_block_master(engine, block),
-         .m           = moments,
-         .v           = moments + block->elems,
-         .param       = block_param(engine, segment, block),
-         .param_dtype = engine->settings.compute_dtype,
-         .fingerprint = fingerprint,
+    args = (sherdi_adam_args){
+        .spans       = &plan->spans[block->first_span],
+        .num_spans   = block->num_spans,
+        .coeffs      = engine->coeffs,
+        .grad        = block_gradient(engine, segment, block),
+        .grad_dtype  = plan->grad_dtype,
+        .master      = sherdi_block_master(engine, block),
+        .m           = moments,
+        .v           = moments + block->elems,
+        .param       = block_param(engine, segment, block),
+        .param_dtype = engine->settings.compute_dtype,
+        .fingerprint = fingerprint,
     };
     engine->backend->kernels->adam(engine->backend, &args);
 }
@@ -187,11 +264,11 @@ static sherd_status bound_publish(sherd_engine *engine, size_t s)
     const sherdi_segment    *segment = &engine->plan->segments[s];
     const sherdi_model_unit *unit    = &engine->model.units[segment->unit];
     size_t                   elem    = sherd_dtype_bytes(engine->settings.compute_dtype);
-    unsigned char           *staging = engine->buffers[SHERDI_BUFFER_STAGING];
-    sherdi_all_gather_args   args    = {
-             .send        = staging + (size_t)engine->rank * segment->slice_elems * elem,
-             .recv        = staging,
-             .slice_bytes = segment->slice_elems * elem,
+    unsigned char *staging = engine->buffers[SHERDI_BUFFER_STAGING] + engine->plan->publish_offset;
+    sherdi_all_gather_args args = {
+        .send        = staging + (size_t)engine->rank * segment->slice_elems * elem,
+        .recv        = staging,
+        .slice_bytes = segment->slice_elems * elem,
     };
 
     if (engine->plan->is_sliced) {
@@ -270,6 +347,9 @@ static sherd_status update_and_publish(sherd_engine *engine)
     for (size_t s = 0; s < plan->num_segments; s++) {
         const sherdi_segment *segment = &plan->segments[s];
 
+        if (plan->is_fixed && !plan->is_sliced && segment->grad_offset != SHERDI_NO_OFFSET) {
+            SHERDI_TRY(fixed_collect(engine, segment));
+        }
         for (size_t b = 0; b < segment->num_blocks; b++) {
             block_update(engine, segment, &plan->blocks[segment->first_block + b], &own);
         }
@@ -328,7 +408,7 @@ static sherd_status step_apply(sherd_engine *engine, const sherd_step_params *pa
     sherd_step_report *report    = &engine->report;
     int                overflows = (params != NULL && params->overflow) ||
                     (report->has_overflow && engine->settings.check_overflow);
-    double       unscale = 1 / (engine->scaler.scale * engine->micro_seen);
+    double       unscale = sherdi_optimizer_unscale(engine);
     sherd_status status;
 
     if (overflows) {

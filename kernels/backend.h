@@ -61,6 +61,20 @@ typedef struct sherdi_reduce_args {
     int          num_more_dsts;
 } sherdi_reduce_args;
 
+/* One slice of a deterministic reduction: acc[i] (+)= sum over k of the integers of srcs[k][i]; see
+ * sherdi_fixed_element. Without accumulate the old contents are overwritten. */
+typedef struct sherdi_fixed_args {
+    const void *const   *srcs;
+    int                  num_srcs;
+    sherd_dtype          src_dtype;
+    int64_t             *acc;
+    size_t               count_elems;
+    double               multiplier;
+    double               limit;
+    int                  accumulate;
+    sherdi_fixed_counts *counts; /* added to */
+} sherdi_fixed_args;
+
 /* Pure functions of their arguments; they return when the result is in memory. None
  * fails, none allocates after the first call on a thread. Lengths may be 0. */
 typedef struct sherdi_kernel_ops {
@@ -86,6 +100,10 @@ typedef struct sherdi_kernel_ops {
     /* Sum of sherdi_mix_element over the spans of `master` (which starts at the block). */
     uint64_t (*fingerprint)(const sherdi_backend *backend, const sherdi_span *spans,
                             size_t num_spans, const float *master);
+    void (*reduce_fixed)(const sherdi_backend *backend, const sherdi_fixed_args *args);
+    /* dst[i] = sherdi_fixed_f32(acc[i]); not overlapping. */
+    void (*fixed_to_f32)(const sherdi_backend *backend, float *dst, const int64_t *acc,
+                         size_t count_elems);
 } sherdi_kernel_ops;
 
 struct sherdi_backend {

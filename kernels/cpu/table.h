@@ -403,15 +403,112 @@ static void table_accumulate(const sherdi_backend *backend, void *acc, sherd_dty
     sherdi_parallel_run(parts_of(backend, chunks_of(count_elems)), accumulate_part, &call);
 }
 
+/* ---------------------------------------------------------- fixed point -- */
+
+/* Sources are widened to fp32 a tile at a time, in the first-level cache. */
+#define FIXED_TILE_ELEMS 512
+
+typedef struct fixed_call {
+    const sherdi_fixed_args *args;
+    _Atomic uint64_t         nonfinite;
+    _Atomic uint64_t         out_of_range;
+} fixed_call;
+
+/* Adds one tile of one source. The counts are sums of 0 and 1: vectorised like the rest. */
+static void fixed_tile_add(int64_t *acc, const float *grad, size_t count_elems, int overwrites,
+                           const sherdi_fixed_args *args, sherdi_fixed_counts *counts)
+{
+    sherdi_fixed_counts seen = {0, 0};
+
+    if (overwrites) {
+        for (size_t i = 0; i < count_elems; i++) {
+            acc[i] = sherdi_fixed_element(grad[i], args->multiplier, args->limit, &seen);
+        }
+    } else {
+        for (size_t i = 0; i < count_elems; i++) {
+            acc[i] += sherdi_fixed_element(grad[i], args->multiplier, args->limit, &seen);
+        }
+    }
+    counts->nonfinite += seen.nonfinite;
+    counts->out_of_range += seen.out_of_range;
+}
+
+static void fixed_part(void *ctx, int part, int parts)
+{
+    fixed_call              *call   = ctx;
+    const sherdi_fixed_args *args   = call->args;
+    size_t                   chunks = chunks_of(args->count_elems);
+    size_t                   first  = part_first(chunks, part, parts) * SHERD_CHUNK_ELEMS;
+    size_t                   end    = part_first(chunks, part + 1, parts) * SHERD_CHUNK_ELEMS;
+    sherdi_fixed_counts      counts = {0, 0};
+    float                    tile[FIXED_TILE_ELEMS];
+
+    end = sherdi_min_size(end, args->count_elems);
+    for (; first < end; first += FIXED_TILE_ELEMS) {
+        size_t count = sherdi_min_size(FIXED_TILE_ELEMS, end - first);
+
+        for (int k = 0; k < args->num_srcs; k++) {
+            const void *src = sherdi_elem_at(args->srcs[k], args->src_dtype, first);
+
+            if (args->src_dtype != SHERD_F32) {
+                run_cast(tile, SHERD_F32, src, args->src_dtype, count, 0);
+                src = tile;
+            }
+            fixed_tile_add(args->acc + first, src, count, k == 0 && !args->accumulate, args,
+                           &counts);
+        }
+    }
+    (void)atomic_fetch_add_explicit(&call->nonfinite, counts.nonfinite, memory_order_relaxed);
+    (void)atomic_fetch_add_explicit(&call->out_of_range, counts.out_of_range, memory_order_relaxed);
+}
+
+static void table_reduce_fixed(const sherdi_backend *backend, const sherdi_fixed_args *args)
+{
+    fixed_call call = {.args = args};
+
+    sherdi_parallel_run(parts_of(backend, chunks_of(args->count_elems)), fixed_part, &call);
+    args->counts->nonfinite += call.nonfinite;
+    args->counts->out_of_range += call.out_of_range;
+}
+
+typedef struct fixed_to_f32_call {
+    float         *dst;
+    const int64_t *acc;
+    size_t         count_elems;
+} fixed_to_f32_call;
+
+static void fixed_to_f32_part(void *ctx, int part, int parts)
+{
+    const fixed_to_f32_call *call   = ctx;
+    size_t                   chunks = chunks_of(call->count_elems);
+    size_t                   first  = part_first(chunks, part, parts) * SHERD_CHUNK_ELEMS;
+    size_t                   end    = part_first(chunks, part + 1, parts) * SHERD_CHUNK_ELEMS;
+
+    end = sherdi_min_size(end, call->count_elems);
+    for (size_t i = first; i < end; i++) {
+        call->dst[i] = sherdi_fixed_f32(call->acc[i]);
+    }
+}
+
+static void table_fixed_to_f32(const sherdi_backend *backend, float *dst, const int64_t *acc,
+                               size_t count_elems)
+{
+    fixed_to_f32_call call = {dst, acc, count_elems};
+
+    sherdi_parallel_run(parts_of(backend, chunks_of(count_elems)), fixed_to_f32_part, &call);
+}
+
 const sherdi_kernel_ops TABLE_NAME = {
-    .struct_size = sizeof(sherdi_kernel_ops),
-    .isa         = TABLE_ISA,
-    .adam        = table_adam,
-    .sumsq       = table_sumsq,
-    .reduce      = table_reduce,
-    .cast        = table_cast,
-    .accumulate  = table_accumulate,
-    .copy        = table_copy,
-    .zero        = table_zero,
-    .fingerprint = table_fingerprint,
+    .struct_size  = sizeof(sherdi_kernel_ops),
+    .isa          = TABLE_ISA,
+    .adam         = table_adam,
+    .sumsq        = table_sumsq,
+    .reduce       = table_reduce,
+    .cast         = table_cast,
+    .accumulate   = table_accumulate,
+    .copy         = table_copy,
+    .zero         = table_zero,
+    .fingerprint  = table_fingerprint,
+    .reduce_fixed = table_reduce_fixed,
+    .fixed_to_f32 = table_fixed_to_f32,
 };
