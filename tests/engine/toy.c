@@ -412,6 +412,36 @@ static float window_gradient(const toy_options *options, const plain_param *para
     return total;
 }
 
+static int is_deterministic(const toy_options *options)
+{
+    return options->top_extra != NULL && strstr(options->top_extra, "deterministic") != NULL;
+}
+
+/* Integers of 2^-shift, as docs/numerics.md has it; llrint rounds to nearest even. */
+static int fixed_shift(int global_batch)
+{
+    int shift = 50;
+
+    while ((1 << (50 - shift)) < global_batch) {
+        shift--;
+    }
+    return shift;
+}
+
+static float window_gradient_fixed(const toy_options *options, const plain_param *param, size_t p,
+                                   size_t i, int64_t first_micro, int count, int shift,
+                                   float loss_scale)
+{
+    int64_t sum = 0;
+
+    for (int k = 0; k < count; k++) {
+        float g = rank_gradient(options, param, p, i, first_micro + k, loss_scale);
+
+        sum += llrint((double)g / loss_scale * ldexp(1, shift));
+    }
+    return (float)(double)sum;
+}
+
 static double plain_sumsq(const plain_param *params)
 {
     sherdi_norm_acc acc;
@@ -483,11 +513,22 @@ void toy_reference(int world_size, const toy_options *options, toy_result *out)
     for (int step = 0; step < TOY_STEPS; step++) {
         int    window  = window_of(options, step);
         double unscale = 1 / (loss_scale * window);
+        int    shift   = fixed_shift(world_size * options->accumulation);
         double norm;
         double clip = 1;
 
+        if (is_deterministic(options)) {
+            unscale = ldexp(1, -shift) / ((double)world_size * window);
+        }
+
         for (size_t p = 0; p < TOY_PARAMS; p++) {
             for (size_t i = 0; i < param_elems(&PARAMS[p]) && !PARAMS[p].is_frozen; i++) {
+                if (is_deterministic(options)) {
+                    params[p].grad[i] =
+                        window_gradient_fixed(options, &params[p], p, i, micro * world_size,
+                                              window * world_size, shift, (float)loss_scale);
+                    continue;
+                }
                 params[p].grad[i] = window_gradient(options, &params[p], p, i, world_size, micro,
                                                     window, (float)loss_scale);
             }
