@@ -7,8 +7,10 @@
 
 /* ---------------------------------------------------------------- plain -- */
 
-static void plain_adam_f32(float *p, float *m, float *v, const float *g, size_t count_elems)
+static void plain_adam_f32(float *p, float *m, float *v, const float *g, size_t count_elems,
+                           size_t ahead_bytes)
 {
+    (void)ahead_bytes;
     for (size_t i = 0; i < count_elems; i++) {
         p[i] += g[i];
         m[i] += g[i];
@@ -17,8 +19,9 @@ static void plain_adam_f32(float *p, float *m, float *v, const float *g, size_t 
 }
 
 static void plain_adam_mixed(float *p, float *m, float *v, const uint16_t *g, uint16_t *copy,
-                             size_t count_elems)
+                             size_t count_elems, size_t ahead_bytes)
 {
+    (void)ahead_bytes;
     for (size_t i = 0; i < count_elems; i++) {
         float addend = (float)g[i];
 
@@ -38,8 +41,7 @@ static const traffic_loops PLAIN = {plain_adam_f32, plain_adam_mixed, plain_copy
 
 #if defined(__x86_64__)
 
-#define AHEAD_BYTES     1024
-#define AHEAD(array, i) __builtin_prefetch((const char *)((array) + (i)) + AHEAD_BYTES, 0, 3)
+#define AHEAD(array, i) __builtin_prefetch((const char *)((array) + (i)) + ahead_bytes, 0, 3)
 
 /* -------------------------------------------------------------- AVX-512 -- */
 
@@ -51,7 +53,7 @@ FOR_AVX512 static void avx512_add(float *at, __m512 addend)
 }
 
 FOR_AVX512 static void avx512_adam_f32(float *p, float *m, float *v, const float *g,
-                                       size_t count_elems)
+                                       size_t count_elems, size_t ahead_bytes)
 {
     for (size_t i = 0; i < count_elems; i += 16) {
         __m512 addend = _mm512_loadu_ps(g + i);
@@ -67,7 +69,7 @@ FOR_AVX512 static void avx512_adam_f32(float *p, float *m, float *v, const float
 }
 
 FOR_AVX512 static void avx512_adam_mixed(float *p, float *m, float *v, const uint16_t *g,
-                                         uint16_t *copy, size_t count_elems)
+                                         uint16_t *copy, size_t count_elems, size_t ahead_bytes)
 {
     for (size_t i = 0; i < count_elems; i += 32) {
         __m512i bits   = _mm512_loadu_si512(g + i);
@@ -106,7 +108,8 @@ FOR_AVX2 static void avx2_add(float *at, __m256 addend)
     _mm256_storeu_ps(at, _mm256_add_ps(_mm256_loadu_ps(at), addend));
 }
 
-FOR_AVX2 static void avx2_adam_f32(float *p, float *m, float *v, const float *g, size_t count_elems)
+FOR_AVX2 static void avx2_adam_f32(float *p, float *m, float *v, const float *g, size_t count_elems,
+                                   size_t ahead_bytes)
 {
     for (size_t i = 0; i < count_elems; i += 16) {
         AHEAD(p, i);
@@ -124,7 +127,7 @@ FOR_AVX2 static void avx2_adam_f32(float *p, float *m, float *v, const float *g,
 }
 
 FOR_AVX2 static void avx2_adam_mixed(float *p, float *m, float *v, const uint16_t *g,
-                                     uint16_t *copy, size_t count_elems)
+                                     uint16_t *copy, size_t count_elems, size_t ahead_bytes)
 {
     for (size_t i = 0; i < count_elems; i += 16) {
         __m256i bits   = _mm256_loadu_si256((const __m256i *)(const void *)(g + i));

@@ -1,18 +1,20 @@
-/* The limits that kernels are held against: loops with the same loads, stores and prefetches
- * and no arithmetic but one addition for each array. */
+/* The limits that kernels are held against: loops with the same loads and stores and no
+ * arithmetic but one addition for each array. */
 #ifndef BENCH_TRAFFIC_H
 #define BENCH_TRAFFIC_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-/** One loop set of each instruction set; the plain one is for scalar. */
+/** One set for each instruction set; the plain one is for scalar. AdamW's take how far ahead they
+ *  fill the caches (0: not); machines differ in which is faster. */
 typedef struct traffic_loops {
     /** AdamW in fp32: reads g, reads and writes p, m, v. */
-    void (*adam_f32)(float *p, float *m, float *v, const float *g, size_t count_elems);
+    void (*adam_f32)(float *p, float *m, float *v, const float *g, size_t count_elems,
+                     size_t ahead_bytes);
     /** ... with a bf16 gradient and a bf16 copy of p, which is written around the caches. */
     void (*adam_mixed)(float *p, float *m, float *v, const uint16_t *g, uint16_t *copy,
-                       size_t count_elems);
+                       size_t count_elems, size_t ahead_bytes);
     /** A copy around the caches, one stream. */
     void (*copy)(void *dst, const void *src, size_t len_bytes);
 } traffic_loops;

@@ -41,6 +41,12 @@ static int machine_has_avx512(void)
            __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
            __builtin_cpu_supports("avx512vl");
 }
+
+size_t sherdi_cpu_in_place_ahead_bytes(void)
+{
+    __builtin_cpu_init();
+    return __builtin_cpu_is("intel") ? 1024 : 0;
+}
 #endif
 
 typedef struct variant {

@@ -24,7 +24,8 @@
 #define TILE_ELEMS SHERD_CHUNK_ELEMS
 #define TILE_VECS  (TILE_ELEMS / LANES)
 
-/* How far ahead of the loads the caches are filled. */
+/* How far ahead of the loads the caches are filled where the output goes around them. For loops
+ * that update in place see sherdi_cpu_in_place_ahead_bytes. */
 #define AHEAD_BYTES 1024
 
 /* bf16 in a tile whose registers 0, 2, .. hold the elements 0, 2, .. of a pair of registers, and
@@ -103,9 +104,9 @@ INLINE void tile_store(void *array, sherd_dtype dtype, size_t first, const vec_f
     }
 }
 
-INLINE void tile_prefetch(const void *array, sherd_dtype dtype, size_t first)
+INLINE void tile_prefetch(const void *array, sherd_dtype dtype, size_t first, size_t ahead_bytes)
 {
-    const char *at   = (const char *)sherdi_elem_at(array, dtype, first) + AHEAD_BYTES;
+    const char *at   = (const char *)sherdi_elem_at(array, dtype, first) + ahead_bytes;
     size_t      span = dtype == SHERD_F32 ? 4 * TILE_ELEMS : 2 * TILE_ELEMS;
 
     for (size_t i = 0; i < span; i += CACHE_LINE_BYTES) {
@@ -168,15 +169,15 @@ INLINE vec_f32 adam_vec(const adam_vecs *c, const sherdi_adam_run *run, size_t f
     return p;
 }
 
-INLINE void adam_prefetch(const sherdi_adam_run *run, size_t first)
+INLINE void adam_prefetch(const sherdi_adam_run *run, size_t first, size_t ahead_bytes)
 {
     for (size_t i = 0; i < 2 * LANES; i += CACHE_LINE_BYTES / 4) {
-        __builtin_prefetch((const char *)(run->master + first + i) + AHEAD_BYTES, 0, 3);
-        __builtin_prefetch((const char *)(run->m + first + i) + AHEAD_BYTES, 0, 3);
-        __builtin_prefetch((const char *)(run->v + first + i) + AHEAD_BYTES, 0, 3);
+        __builtin_prefetch((const char *)(run->master + first + i) + ahead_bytes, 0, 3);
+        __builtin_prefetch((const char *)(run->m + first + i) + ahead_bytes, 0, 3);
+        __builtin_prefetch((const char *)(run->v + first + i) + ahead_bytes, 0, 3);
         if (run->grad_dtype == SHERD_F32 || i == 0) {
             const char *grad = sherdi_elem_at(run->grad, run->grad_dtype, first + i);
-            __builtin_prefetch(grad + AHEAD_BYTES, 0, 3);
+            __builtin_prefetch(grad + ahead_bytes, 0, 3);
         }
     }
 }
@@ -187,13 +188,14 @@ static uint64_t run_adam(const sherdi_adam_run *caller_run)
     adam_vecs             coeffs = adam_vecs_make(run.coeffs);
     vec_mixer             mixer  = vec_mixer_start(run.first_index);
     int                   is_streaming = run.is_streaming && is_line_aligned(run.param);
+    size_t                ahead_bytes  = sherdi_cpu_in_place_ahead_bytes();
     size_t                first        = 0;
 
     for (; first + 2 * LANES <= run.count_elems; first += 2 * LANES) {
         vec_f32 a;
         vec_f32 b;
 
-        adam_prefetch(&run, first);
+        adam_prefetch(&run, first, ahead_bytes);
         a = adam_vec(&coeffs, &run, first);
         b = adam_vec(&coeffs, &run, first + LANES);
         vec_mixer_add(&mixer, a);
@@ -223,6 +225,15 @@ static uint64_t run_fingerprint(const float *master, uint64_t first_index, size_
 
 /* --------------------------------------------------------------- reduce -- */
 
+/* A call as the loop sees it. `round_dtype` is fp32 where the store rounds anyway; of
+ * more_streams each bit stands for one of more_dsts, past 64 of them the plain way. */
+typedef struct reduce_plan {
+    sherd_dtype src_dtype, round_dtype, dst_dtype;
+    size_t      ahead_bytes;
+    int         dst_streams;
+    uint64_t    more_streams;
+} reduce_plan;
+
 /* Whether this destination is only written: a line that was just read is written faster the
  * plain way. */
 static int reduce_streams_to(const sherdi_reduce_args *args, const void *dst, size_t first)
@@ -235,15 +246,17 @@ static int reduce_streams_to(const sherdi_reduce_args *args, const void *dst, si
     return is_line_aligned(sherdi_elem_at(dst, args->dst_dtype, first));
 }
 
-INLINE void reduce_sum(vec_f32 *sum, const sherdi_reduce_args *args, sherd_dtype src_dtype,
+INLINE void reduce_sum(vec_f32 *sum, const sherdi_reduce_args *args, const reduce_plan *plan,
                        size_t first)
 {
-    tile_prefetch(args->srcs[0], src_dtype, first);
+    sherd_dtype src_dtype = plan->src_dtype;
+
+    tile_prefetch(args->srcs[0], src_dtype, first, plan->ahead_bytes);
     tile_load(sum, args->srcs[0], src_dtype, first);
     for (int k = 1; k < args->num_srcs; k++) {
         vec_f32 x[TILE_VECS];
 
-        tile_prefetch(args->srcs[k], src_dtype, first);
+        tile_prefetch(args->srcs[k], src_dtype, first, plan->ahead_bytes);
         tile_load(x, args->srcs[k], src_dtype, first);
         for (int i = 0; i < TILE_VECS; i++) {
             sum[i] = vec_add(sum[i], x[i]);
@@ -267,30 +280,28 @@ INLINE void reduce_round(vec_f32 *sum, float scale, sherd_dtype dtype)
     }
 }
 
-INLINE void tile_add(vec_f32 *sum, const void *array, sherd_dtype dtype, size_t first)
+INLINE void tile_add(vec_f32 *sum, const void *array, sherd_dtype dtype, size_t first,
+                     size_t ahead_bytes)
 {
     vec_f32 x[TILE_VECS];
 
-    tile_prefetch(array, dtype, first);
+    tile_prefetch(array, dtype, first, ahead_bytes);
     tile_load(x, array, dtype, first);
     for (int i = 0; i < TILE_VECS; i++) {
         sum[i] = vec_canonical(vec_add(x[i], sum[i]));
     }
 }
 
-/* A call as the loop sees it. `round_dtype` is fp32 where the store rounds anyway; of
- * more_streams each bit stands for one of more_dsts, past 64 of them the plain way. */
-typedef struct reduce_plan {
-    sherd_dtype src_dtype, round_dtype, dst_dtype;
-    int         dst_streams;
-    uint64_t    more_streams;
-} reduce_plan;
-
 static reduce_plan reduce_plan_make(const sherdi_reduce_args *args, size_t first, int is_streaming)
 {
     reduce_plan plan = {.src_dtype   = args->src_dtype,
                         .round_dtype = args->comm_dtype,
-                        .dst_dtype   = args->dst_dtype};
+                        .dst_dtype   = args->dst_dtype,
+                        .ahead_bytes = AHEAD_BYTES};
+
+    if (args->accumulate) {
+        plan.ahead_bytes = sherdi_cpu_in_place_ahead_bytes();
+    }
 
     if (args->comm_dtype == args->dst_dtype && !args->accumulate) {
         plan.round_dtype = SHERD_F32;
@@ -315,10 +326,10 @@ INLINE size_t reduce_tiles(const sherdi_reduce_args *args, const reduce_plan *pl
     for (; first + TILE_ELEMS <= end; first += TILE_ELEMS) {
         vec_f32 sum[TILE_VECS];
 
-        reduce_sum(sum, args, plan->src_dtype, first);
+        reduce_sum(sum, args, plan, first);
         reduce_round(sum, args->scale, plan->round_dtype);
         if (args->accumulate) {
-            tile_add(sum, args->dst, plan->dst_dtype, first);
+            tile_add(sum, args->dst, plan->dst_dtype, first, plan->ahead_bytes);
         }
         tile_store(args->dst, plan->dst_dtype, first, sum, plan->dst_streams);
         for (int k = 0; k < args->num_more_dsts; k++) {
@@ -340,7 +351,7 @@ static void run_reduce(const sherdi_reduce_args *args, size_t first, size_t coun
 {
     size_t      end  = first + count_elems;
     reduce_plan plan = reduce_plan_make(args, first, is_streaming);
-    reduce_plan same = {.dst_streams = plan.dst_streams, .more_streams = plan.more_streams};
+    reduce_plan same = plan;
 
     if (plan_is(&plan, BF16_SPLIT)) {
         same.src_dtype   = BF16_SPLIT;
@@ -373,7 +384,7 @@ static void run_cast(void *dst, sherd_dtype dst_dtype, const void *src, sherd_dt
     for (; first + TILE_ELEMS <= count_elems; first += TILE_ELEMS) {
         vec_f32 x[TILE_VECS];
 
-        tile_prefetch(src, src_dtype, first);
+        tile_prefetch(src, src_dtype, first, AHEAD_BYTES);
         tile_load(x, src, src_dtype, first);
         if (dst_dtype != SHERD_F32) {
             for (int i = 0; i < TILE_VECS; i++) {
@@ -389,14 +400,15 @@ static void run_cast(void *dst, sherd_dtype dst_dtype, const void *src, sherd_dt
 static void run_accumulate(void *acc, sherd_dtype acc_dtype, const void *x, sherd_dtype x_dtype,
                            size_t count_elems)
 {
-    size_t first = 0;
+    size_t ahead_bytes = sherdi_cpu_in_place_ahead_bytes();
+    size_t first       = 0;
 
     for (; first + TILE_ELEMS <= count_elems; first += TILE_ELEMS) {
         vec_f32 sum[TILE_VECS];
 
-        tile_prefetch(x, x_dtype, first);
+        tile_prefetch(x, x_dtype, first, ahead_bytes);
         tile_load(sum, x, x_dtype, first);
-        tile_add(sum, acc, acc_dtype, first);
+        tile_add(sum, acc, acc_dtype, first, ahead_bytes);
         tile_store(acc, acc_dtype, first, sum, 0);
     }
     sherdi_accumulate_elems(acc, acc_dtype, x, x_dtype, first, count_elems);
