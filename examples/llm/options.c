@@ -1,0 +1,348 @@
+/* The command line: one table from which the parser and the help both come. */
+#include "options.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef enum option_kind {
+    OPTION_ARCH,
+    OPTION_PRESET,
+    OPTION_PRECISION,
+    OPTION_TEXT,   /* const char * */
+    OPTION_SIZE,   /* size_t, at least 1 */
+    OPTION_COUNT,  /* long, at least 0 */
+    OPTION_NUMBER, /* int, from `least` to `most` */
+    OPTION_SEED,   /* uint64_t */
+    OPTION_RATE,   /* double, at least 0 */
+    OPTION_SWITCH, /* int, set to 1 */
+    OPTION_HELP,
+} option_kind;
+
+typedef struct option_row {
+    const char *name;
+    const char *value; /* what the help calls its value; NULL: takes none */
+    option_kind kind;
+    size_t      offset; /* in options */
+    int         least, most;
+    const char *meaning;
+    const char *heading; /* starts a part of the help */
+} option_row;
+
+#define FIELD(name) offsetof(options, name)
+
+static const option_row rows[] = {
+    {"arch", "NAME", OPTION_ARCH, 0, 0, 0, "gpt2 or minimind (default: minimind)", "Model"},
+    {"preset", "NAME", OPTION_PRESET, 0, 0, 0, "sizes by name, see below (default: bytes)", NULL},
+    {"hidden", "N", OPTION_SIZE, FIELD(sizes.hidden), 0, 0, "width of the model", NULL},
+    {"layers", "N", OPTION_SIZE, FIELD(sizes.layers), 0, 0, "number of layers", NULL},
+    {"heads", "N", OPTION_SIZE, FIELD(sizes.heads), 0, 0, "attention heads", NULL},
+    {"kv-heads", "N", OPTION_SIZE, FIELD(sizes.kv_heads), 0, 0,
+     "heads of keys and values (minimind)", NULL},
+    {"inner", "N", OPTION_SIZE, FIELD(sizes.inner), 0, 0, "width of the feed-forward part", NULL},
+    {"vocab", "N", OPTION_SIZE, FIELD(sizes.vocab), 0, 0,
+     "tokens that the model knows (default: the preset's)", NULL},
+    {"length", "N", OPTION_SIZE, FIELD(length), 0, 0, "tokens of a sequence (default: 128)", NULL},
+
+    {"data", "PATH", OPTION_TEXT, FIELD(data_path), 0, 0,
+     "UTF-8 text, a file or a folder (a token is a byte), or a .bin token file of llm.c", "Training"},
+    {"config", "FILE", OPTION_TEXT, FIELD(config_path), 0, 0,
+     "DeepSpeed-style JSON (default: ZeRO-3, bf16, AdamW, WarmupCosineLR)", NULL},
+    {"steps", "N", OPTION_COUNT, FIELD(steps), 0, 0, "optimizer steps (default: 400)", NULL},
+    {"seed", "N", OPTION_SEED, FIELD(seed), 0, 0,
+     "of initial weights, order of data and sample (default: 1)", NULL},
+    {"eval-every", "N", OPTION_COUNT, FIELD(eval_every), 0, 0,
+     "validate every N steps too (default: 100; 0: first and last alone)", NULL},
+    {"sample", "N", OPTION_COUNT, FIELD(sample), 0, 0,
+     "tokens of text to write at the end (default: 200)", NULL},
+    {"prompt", "TEXT", OPTION_TEXT, FIELD(prompt), 0, 0,
+     "what the sample starts with (default: the start of the validation text)", NULL},
+    {"log", "FILE", OPTION_TEXT, FIELD(log_path), 0, 0, "one JSON object a step", NULL},
+    {"recompute", NULL, OPTION_SWITCH, FIELD(is_recomputed), 0, 0,
+     "compute activations again in backward instead of keeping them", NULL},
+    {"quiet", NULL, OPTION_SWITCH, FIELD(is_quiet), 0, 0, "no progress and no summary", NULL},
+
+    {"lr", "RATE", OPTION_RATE, FIELD(lr), 0, 0, "learning rate",
+     "Instead of what the configuration says"},
+    {"batch", "N", OPTION_NUMBER, FIELD(batch), 1, 1 << 20, "sequences of a micro-batch", NULL},
+    {"accumulation", "N", OPTION_NUMBER, FIELD(accumulation), 1, 1 << 20,
+     "micro-batches per step and rank", NULL},
+    {"stage", "N", OPTION_NUMBER, FIELD(stage), 0, 3, "ZeRO stage, 0 to 3", NULL},
+    {"precision", "TYPE", OPTION_PRECISION, 0, 0, 0, "fp32, bf16 or fp16", NULL},
+
+    {"ranks", "N", OPTION_NUMBER, FIELD(ranks), 1, 1024,
+     "ranks as threads (default: 4, or what mpirun, torchrun or srun started)", "Machine"},
+    {"threads", "N", OPTION_NUMBER, FIELD(threads), 1, 256,
+     "threads per rank (default: cores / ranks)", NULL},
+    {"help", NULL, OPTION_HELP, 0, 0, 0, "this text", NULL},
+};
+
+#define NUM_ROWS (sizeof(rows) / sizeof(rows[0]))
+
+static void help_print(void)
+{
+    printf("usage: sherd-llm --data PATH [OPTIONS]\n\n"
+           "Trains a small language model with ZeRO on the CPU. Run alone it plays several ranks as\n"
+           "threads; under mpirun, torchrun or srun each process is one rank. Ctrl-C finishes\n"
+           "the step and prints the summary.\n");
+    for (size_t i = 0; i < NUM_ROWS; i++) {
+        char left[64];
+
+        if (rows[i].heading != NULL) {
+            printf("\n%s\n", rows[i].heading);
+        }
+        (void)snprintf(left, sizeof(left), "--%s%s%s", rows[i].name,
+                       rows[i].value != NULL ? " " : "",
+                       rows[i].value != NULL ? rows[i].value : "");
+        printf("  %-20s  %s\n", left, rows[i].meaning);
+    }
+    for (int kind = ARCH_GPT2; kind <= ARCH_MINIMIND; kind++) {
+        const char *name;
+
+        printf("%sPresets of %s:", kind == ARCH_GPT2 ? "\n" : "", arch_kind_name((arch_kind)kind));
+        for (size_t i = 0; (name = arch_preset_name((arch_kind)kind, i)) != NULL; i++) {
+            printf(" %s", name);
+        }
+        printf("\n");
+    }
+    printf("\nExamples\n"
+           "  sherd-llm --data text.txt --stage 2 --ranks 2 --precision fp32\n"
+           "  mpirun -n 4 sherd-llm --data text.txt --steps 1000 --log run.jsonl\n"
+           "  sherd-llm --data tokens.bin --arch gpt2 --preset 124m --ranks 1 --batch 4 --length 64\n");
+}
+
+static int wrong(const option_row *row, const char *value, const char *wanted)
+{
+    (void)fprintf(stderr, "sherd-llm: --%s takes %s, not '%s'\n", row->name, wanted, value);
+    return 2;
+}
+
+/* A whole number from `least` to `most`; -1 for anything else. */
+static int integer_read(const char *text, long long least, long long most, long long *out)
+{
+    char     *end;
+    long long value;
+
+    errno = 0;
+    value = strtoll(text, &end, 10);
+    if (*text == '\0' || *end != '\0' || errno != 0 || value < least || value > most) {
+        return -1;
+    }
+    *out = value;
+    return 0;
+}
+
+static int number_apply(const option_row *row, const char *value, void *field)
+{
+    long long number;
+    char      wanted[64];
+
+    switch (row->kind) {
+    case OPTION_SIZE:
+        if (integer_read(value, 1, 1 << 28, &number) != 0) {
+            return wrong(row, value, "a number of at least 1");
+        }
+        *(size_t *)field = (size_t)number;
+        return 0;
+    case OPTION_COUNT:
+        if (integer_read(value, 0, LONG_MAX / 2, &number) != 0) {
+            return wrong(row, value, "a number of at least 0");
+        }
+        *(long *)field = (long)number;
+        return 0;
+    case OPTION_SEED:
+        if (integer_read(value, 0, LLONG_MAX, &number) != 0) {
+            return wrong(row, value, "a number of at least 0");
+        }
+        *(uint64_t *)field = (uint64_t)number;
+        return 0;
+    default:
+        if (integer_read(value, row->least, row->most, &number) != 0) {
+            (void)snprintf(wanted, sizeof(wanted), "a number from %d to %d", row->least, row->most);
+            return wrong(row, value, wanted);
+        }
+        *(int *)field = (int)number;
+        return 0;
+    }
+}
+
+static int rate_apply(const option_row *row, const char *value, double *field)
+{
+    char  *end;
+    double rate = strtod(value, &end);
+
+    if (*value == '\0' || *end != '\0' || !(rate >= 0.0) || !isfinite(rate)) {
+        return wrong(row, value, "a number of at least 0");
+    }
+    *field = rate;
+    return 0;
+}
+
+static int precision_apply(const option_row *row, const char *value, options *out)
+{
+    static const char *const names[] = {"", "fp32", "bf16", "fp16"};
+
+    for (int i = PRECISION_FP32; i <= PRECISION_FP16; i++) {
+        if (strcmp(value, names[i]) == 0) {
+            out->precision = (options_precision)i;
+            return 0;
+        }
+    }
+    return wrong(row, value, "fp32, bf16 or fp16");
+}
+
+/* Architecture and preset come before single sizes, wherever they stand: see options_parse. */
+static int row_apply(const option_row *row, const char *value, options *out)
+{
+    void *field = (char *)out + row->offset;
+
+    switch (row->kind) {
+    case OPTION_ARCH:
+    case OPTION_PRESET:
+    case OPTION_HELP:
+        return 0;
+    case OPTION_PRECISION:
+        return precision_apply(row, value, out);
+    case OPTION_TEXT:
+        *(const char **)field = value;
+        return 0;
+    case OPTION_RATE:
+        return rate_apply(row, value, field);
+    case OPTION_SWITCH:
+        *(int *)field = 1;
+        return 0;
+    default:
+        return number_apply(row, value, field);
+    }
+}
+
+static int preset_apply(const char *arch_name, const char *preset_name, arch *out)
+{
+    arch_kind kind;
+
+    if (arch_kind_find(arch_name, &kind) != 0) {
+        (void)fprintf(stderr, "sherd-llm: --arch takes gpt2 or minimind, not '%s'\n", arch_name);
+        return 2;
+    }
+    if (arch_preset(kind, preset_name, out) != 0) {
+        (void)fprintf(stderr, "sherd-llm: %s has no preset '%s'; it has", arch_name, preset_name);
+        for (size_t i = 0; arch_preset_name(kind, i) != NULL; i++) {
+            (void)fprintf(stderr, " %s", arch_preset_name(kind, i));
+        }
+        (void)fprintf(stderr, "\n");
+        return 2;
+    }
+    return 0;
+}
+
+/* One walk over the command line. With `out` NULL only --arch, --preset and --help are looked at. */
+static int arguments_walk(int argc, char **argv, options *out, const char **arch_out,
+                          const char **preset_out)
+{
+    struct option table[NUM_ROWS + 1] = {0};
+    int           found;
+
+    for (size_t i = 0; i < NUM_ROWS; i++) {
+        table[i] = (struct option){.name    = rows[i].name,
+                                   .has_arg = rows[i].value != NULL ? required_argument : no_argument,
+                                   .val     = (int)i};
+    }
+    optind = 0; /* starts getopt anew */
+    while ((found = getopt_long(argc, argv, "", table, NULL)) != -1) {
+        int result = 0;
+
+        if (found < 0 || found >= (int)NUM_ROWS) {
+            (void)fprintf(stderr, "sherd-llm: --help lists the options\n");
+            return 2; /* getopt has said what is wrong */
+        }
+        if (rows[found].kind == OPTION_HELP) {
+            help_print();
+            return 1;
+        }
+        if (rows[found].kind == OPTION_ARCH) {
+            *arch_out = optarg;
+        } else if (rows[found].kind == OPTION_PRESET) {
+            *preset_out = optarg;
+        } else if (out != NULL) {
+            result = row_apply(&rows[found], optarg, out);
+        }
+        if (result != 0) {
+            return result;
+        }
+    }
+    if (optind < argc) {
+        (void)fprintf(stderr, "sherd-llm: '%s' is no option; --help lists them\n", argv[optind]);
+        return 2;
+    }
+    return 0;
+}
+
+/* Sizes that follow from others when those were given: an inner width or heads of the preset would
+ * not fit another width. */
+static int sizes_settle(options *out, const arch *preset)
+{
+    arch       *sizes = &out->sizes;
+    char        text[256];
+    const char *why;
+
+    if (sizes->hidden != preset->hidden && sizes->inner == preset->inner) {
+        sizes->inner = 0;
+    }
+    if (sizes->heads != preset->heads && sizes->kv_heads == preset->kv_heads) {
+        sizes->kv_heads = sizes->kind == ARCH_GPT2 || sizes->heads % 2 != 0 ? 0 : sizes->heads / 2;
+    }
+    arch_complete(sizes);
+    if (sizes->max_length < out->length) {
+        (void)fprintf(stderr, "sherd-llm: this model has %zu positions, too few for --length %zu\n",
+                      sizes->max_length, out->length);
+        return 2;
+    }
+    why = arch_check(sizes, text, sizeof(text));
+    if (why != NULL) {
+        (void)fprintf(stderr, "sherd-llm: %s\n", why);
+        return 2;
+    }
+    return 0;
+}
+
+int options_parse(int argc, char **argv, options *out)
+{
+    options     o = {.length       = 128,
+                     .steps        = 400,
+                     .seed         = 1,
+                     .lr           = (double)NAN,
+                     .batch        = -1,
+                     .accumulation = -1,
+                     .stage        = -1,
+                     .eval_every   = 100,
+                     .sample       = 200};
+    const char *arch_name = "minimind", *preset_name = "bytes";
+    arch        preset;
+    int         result;
+
+    result = arguments_walk(argc, argv, NULL, &arch_name, &preset_name);
+    if (result == 0) {
+        result = preset_apply(arch_name, preset_name, &o.sizes);
+    }
+    if (result == 0) {
+        preset = o.sizes;
+        opterr = 0; /* said once is enough */
+        result = arguments_walk(argc, argv, &o, &arch_name, &preset_name);
+    }
+    if (result == 0) {
+        result = sizes_settle(&o, &preset);
+    }
+    if (result == 0 && o.data_path == NULL) {
+        (void)fprintf(stderr, "sherd-llm: --data PATH is needed: UTF-8 text or a token file "
+                              "(./run train brings a default)\n");
+        result = 2;
+    }
+    if (result == 0) {
+        *out = o;
+    }
+    return result;
+}

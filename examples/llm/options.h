@@ -1,0 +1,44 @@
+/* What the trainer was asked for. */
+#ifndef LLM_OPTIONS_H
+#define LLM_OPTIONS_H
+
+#include "arch.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef enum options_precision {
+    PRECISION_CONFIG = 0, /* as the configuration says */
+    PRECISION_FP32,
+    PRECISION_BF16,
+    PRECISION_FP16,
+} options_precision;
+
+typedef struct options {
+    arch        sizes; /* complete and fitting together */
+    const char *config_path; /* NULL: the built-in default.json */
+    const char *data_path;
+    const char *log_path;    /* NULL: no log */
+    const char *prompt;      /* NULL: the start of the validation text */
+    size_t      length;      /* tokens of a sequence */
+    long        steps;
+    uint64_t    seed;
+    /* Over the configuration where given: below 0, or NaN, means not given. */
+    double            lr;
+    int               batch, accumulation, stage;
+    options_precision precision;
+    int               ranks;      /* as threads; 0: the launcher's, else DEFAULT_RANKS */
+    int               threads;    /* per rank; 0: cores / ranks */
+    long              eval_every; /* steps; 0: at the end alone */
+    long              sample;     /* tokens to write at the end */
+    int               is_recomputed;
+    int               is_quiet;
+} options;
+
+#define OPTIONS_DEFAULT_RANKS 4
+
+/** Reads the command line. Returns 0 to go on; 1 when all is said (--help); 2 on a mistake, which is
+ *  then on standard error. */
+int options_parse(int argc, char **argv, options *out);
+
+#endif

@@ -1,0 +1,203 @@
+/* Progress and log. See report.h. */
+#include "report.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+/* Between two progress lines, in seconds: on a terminal the line is rewritten. */
+#define TERMINAL_SECONDS 0.1
+#define PLAIN_SECONDS 5.0
+
+struct report {
+    report_params p;
+    FILE         *log;
+    int           is_terminal;
+    int           is_line_open; /* a progress line that the next one overwrites */
+    double        seconds;      /* of all steps so far */
+    double        printed_at;   /* `seconds` at the last progress line */
+    double        recent;       /* smoothed seconds of a step */
+    double        recent_loss;  /* smoothed loss */
+    double        validation;   /* last one; NaN: none yet */
+    uint64_t      last_tokens;
+};
+
+const char *report_bytes(size_t bytes, char out[32])
+{
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+    double                   value   = (double)bytes;
+    int                      unit    = 0;
+
+    while (value >= 1024.0 && unit < 4) {
+        value /= 1024.0;
+        unit++;
+    }
+    (void)snprintf(out, 32, unit == 0 ? "%.0f %s" : "%.1f %s", value, units[unit]);
+    return out;
+}
+
+const char *report_duration(double seconds, char out[32])
+{
+    long whole = seconds > 0.0 && seconds < 1e9 ? (long)(seconds + 0.5) : 0;
+
+    if (whole >= 3600) {
+        (void)snprintf(out, 32, "%ld:%02ld:%02ld", whole / 3600, whole / 60 % 60, whole % 60);
+    } else {
+        (void)snprintf(out, 32, "%ld:%02ld", whole / 60, whole % 60);
+    }
+    return out;
+}
+
+report *report_open(const report_params *params)
+{
+    report *r = calloc(1, sizeof(*r));
+
+    if (r == NULL) {
+        (void)fprintf(stderr, "sherd-llm: out of memory\n");
+        return NULL;
+    }
+    r->p           = *params;
+    r->is_terminal = isatty(STDOUT_FILENO);
+    r->recent      = (double)NAN;
+    r->recent_loss = (double)NAN;
+    r->validation  = (double)NAN;
+    r->printed_at  = -1e9;
+    if (params->log_path != NULL) {
+        r->log = fopen(params->log_path, "w");
+        if (r->log == NULL) {
+            (void)fprintf(stderr, "sherd-llm: %s cannot be written: %s\n", params->log_path,
+                          strerror(errno));
+            free(r);
+            return NULL;
+        }
+    }
+    return r;
+}
+
+static void log_number(FILE *log, const char *name, double value)
+{
+    if (isfinite(value)) {
+        (void)fprintf(log, ", \"%s\": %.9g", name, value);
+    } else {
+        (void)fprintf(log, ", \"%s\": null", name);
+    }
+}
+
+static int log_write(FILE *log, const report_step *step)
+{
+    (void)fprintf(log, "{\"step\": %ld", step->step);
+    log_number(log, "loss", step->loss);
+    log_number(log, "grad_norm", step->grad_norm);
+    log_number(log, "lr", step->lr);
+    log_number(log, "loss_scale", step->loss_scale);
+    (void)fprintf(log, ", \"tokens\": %llu", (unsigned long long)step->tokens);
+    log_number(log, "seconds", step->seconds);
+    (void)fprintf(log, ", \"updated\": %s", step->was_updated ? "true" : "false");
+    if (!isnan(step->validation_loss)) {
+        log_number(log, "validation_loss", step->validation_loss);
+    }
+    (void)fprintf(log, ", \"fingerprint\": \"0x%016llx\"}\n",
+                  (unsigned long long)step->fingerprint);
+    return fflush(log) == 0 && !ferror(log) ? 0 : -1;
+}
+
+static int is_time_to_print(const report *r, const report_step *step)
+{
+    if (r->p.is_quiet) {
+        return 0;
+    }
+    if (step->step == r->p.steps || (!r->is_terminal && !isnan(step->validation_loss))) {
+        return 1;
+    }
+    if (r->p.print_every > 0 && !r->is_terminal) {
+        return step->step % r->p.print_every == 0;
+    }
+    return r->seconds - r->printed_at >= (r->is_terminal ? TERMINAL_SECONDS : PLAIN_SECONDS);
+}
+
+static void progress_print(report *r, const report_step *step, double rate)
+{
+    char memory[32], left[32], validation[32] = "";
+
+    if (!isnan(r->validation)) {
+        (void)snprintf(validation, sizeof(validation), "  validation %.4f", r->validation);
+    }
+    printf("%sstep %ld/%ld  loss %.4f%s  %.0f tokens/s  %s per rank  %s left%s%s",
+           r->is_terminal ? "\r" : "", step->step, r->p.steps, r->recent_loss, validation, rate,
+           report_bytes(r->p.memory_bytes, memory),
+           report_duration(r->recent * (double)(r->p.steps - step->step), left),
+           step->was_updated ? "" : "  (skipped: overflow)", r->is_terminal ? "\033[K" : "\n");
+    (void)fflush(stdout);
+    r->is_line_open = r->is_terminal;
+    r->printed_at   = r->seconds;
+}
+
+/* The first value as it is, then a moving mean. */
+static double smooth(double mean, double value, double share)
+{
+    return isnan(mean) ? value : (1.0 - share) * mean + share * value;
+}
+
+int report_write(report *r, const report_step *step)
+{
+    double step_tokens = (double)(step->tokens - r->last_tokens);
+
+    r->seconds += step->seconds;
+    r->last_tokens = step->tokens;
+    r->recent      = smooth(r->recent, step->seconds, 0.1);
+    r->recent_loss = smooth(r->recent_loss, step->loss, 0.2);
+    if (!isnan(step->validation_loss)) {
+        r->validation = step->validation_loss;
+    }
+    if (is_time_to_print(r, step)) {
+        progress_print(r, step, step_tokens / r->recent);
+    }
+    if (r->log != NULL && log_write(r->log, step) != 0) {
+        (void)fprintf(stderr, "sherd-llm: %s cannot be written: %s\n", r->p.log_path,
+                      strerror(errno));
+        return -1;
+    }
+    return 0;
+}
+
+int report_close(report *r)
+{
+    int result = 0;
+
+    if (r == NULL) {
+        return 0;
+    }
+    if (r->is_line_open) {
+        printf("\n");
+    }
+    if (r->log != NULL && fclose(r->log) != 0) {
+        (void)fprintf(stderr, "sherd-llm: %s cannot be written: %s\n", r->p.log_path,
+                      strerror(errno));
+        result = -1;
+    }
+    free(r);
+    return result;
+}
+
+void report_say(report *r, const char *fmt, ...)
+{
+    va_list args;
+
+    if (r->p.is_quiet) {
+        return;
+    }
+    if (r->is_line_open) {
+        printf("\n");
+        r->is_line_open = 0;
+    }
+    va_start(args, fmt);
+    (void)vprintf(fmt, args);
+    va_end(args);
+    printf("\n");
+    (void)fflush(stdout);
+}

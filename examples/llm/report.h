@@ -1,0 +1,43 @@
+/* What rank 0 tells: a line of progress, a log with one JSON object a step. */
+#ifndef LLM_REPORT_H
+#define LLM_REPORT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct report report;
+
+/* One optimizer step. NaN: not known, null in the log. */
+typedef struct report_step {
+    long     step;   /* optimizer steps so far, this one included */
+    double   loss;   /* mean over the global batch */
+    double   validation_loss; /* NaN unless it was measured after this step */
+    double   grad_norm, lr, loss_scale;
+    uint64_t tokens;  /* trained on so far, over all ranks */
+    double   seconds; /* that this step took */
+    uint64_t fingerprint;
+    int      was_updated; /* 0: the step was skipped */
+} report_step;
+
+typedef struct report_params {
+    const char *log_path;     /* NULL: none */
+    long        steps;        /* planned */
+    long        print_every;  /* 0: chosen by the output */
+    size_t      memory_bytes; /* per rank, engine and activations */
+    int         is_quiet;
+} report_params;
+
+/** NULL with a message on standard error: no memory, or the log cannot be written. */
+report *report_open(const report_params *params);
+/** Writes the log line, and progress when it is time. Returns -1 when the log cannot be written. */
+int  report_write(report *r, const report_step *step);
+/** Ends the progress line and closes the log; -1 when that fails. Accepts NULL. */
+int  report_close(report *r);
+/** A line above the progress line; printf-like. Nothing when quiet. */
+void report_say(report *r, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/** "12.3 MiB" and "1:05:09", written to `out` and returned. */
+const char *report_bytes(size_t bytes, char out[32]);
+const char *report_duration(double seconds, char out[32]);
+
+#endif

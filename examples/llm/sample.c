@@ -1,0 +1,83 @@
+/* Sampling by a temperature. See sample.h. */
+#include "sample.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static uint64_t mix64(uint64_t x)
+{
+    x += 0x9e3779b97f4a7c15u;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    return x ^ (x >> 31);
+}
+
+static int32_t token_choose(const float *logits, const sample_params *p, uint64_t number)
+{
+    double most = -INFINITY, sum = 0.0, left;
+
+    for (size_t i = 0; i < p->most; i++) {
+        most = (double)logits[i] > most ? (double)logits[i] : most;
+    }
+    for (size_t i = 0; i < p->most; i++) {
+        sum += exp(((double)logits[i] - most) / p->temperature);
+    }
+    left = sum * ((double)(mix64(p->seed ^ mix64(number)) >> 11) * 0x1p-53);
+    for (size_t i = 0; i < p->most; i++) {
+        left -= exp(((double)logits[i] - most) / p->temperature);
+        if (left < 0.0) {
+            return (int32_t)i;
+        }
+    }
+    return (int32_t)(p->most - 1);
+}
+
+/* The window holds the last tokens at its start; what follows them cannot be seen by them. */
+sherd_status sample_make(drive *d, const sample_params *params, int32_t *out)
+{
+    size_t       length = params->length;
+    size_t       kept   = params->prompt_tokens < length ? params->prompt_tokens : length;
+    int32_t     *window = calloc(2 * length, sizeof(*window)); /* targets: any will do */
+    sherd_status status = window == NULL ? SHERD_E_NOMEM : SHERD_OK;
+
+    if (status == SHERD_OK) {
+        memcpy(window, params->prompt + params->prompt_tokens - kept, kept * sizeof(*window));
+    }
+    for (size_t i = 0; status == SHERD_OK && i < params->tokens; i++) {
+        double loss;
+
+        status = drive_eval(d, window, window + length, &loss);
+        if (status != SHERD_OK) {
+            break;
+        }
+        out[i] = token_choose(drive_logits(d) + (kept - 1) * params->vocab, params, i);
+        if (kept == length) { /* forget the older half: a full window costs the same per token */
+            kept = length / 2;
+            memmove(window, window + length - kept, kept * sizeof(*window));
+        }
+        window[kept++] = out[i];
+    }
+    free(window);
+    return status;
+}
+
+/* A terminal obeys control characters: they are not written as they are. */
+static void byte_print(int32_t token)
+{
+    int is_plain = (token >= 32 && token != 127) || token == '\n' || token == '\t';
+
+    (void)putchar(is_plain ? token : '?');
+}
+
+void sample_print(const corpus *c, const int32_t *tokens, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (c->bytes != NULL) {
+            byte_print(tokens[i]);
+        } else {
+            printf("%s%d", i == 0 ? "" : " ", (int)tokens[i]);
+        }
+    }
+}

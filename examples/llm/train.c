@@ -1,0 +1,116 @@
+/* sherd-llm: trains GPT-2 or MiniMind on text. The program around trainer.c: arguments, data,
+ * the world, Ctrl-C. */
+#include "data.h"
+#include "gemm.h"
+#include "options.h"
+#include "ranks.h"
+#include "trainer.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static volatile sig_atomic_t is_stopping;
+
+/* The first signal asks, the second one ends the program as usual. */
+static void stop_ask(int number)
+{
+    is_stopping = 1;
+    (void)signal(number, SIG_DFL);
+}
+
+static void signals_catch(void)
+{
+    struct sigaction action = {.sa_handler = stop_ask, .sa_flags = SA_RESTART};
+
+    (void)sigaction(SIGINT, &action, NULL);
+    (void)sigaction(SIGTERM, &action, NULL);
+}
+
+/* Whether a launcher counts us, be it as one rank alone. */
+static int is_launched(int world_size)
+{
+    return world_size > 1 || getenv("OMPI_COMM_WORLD_SIZE") != NULL ||
+           getenv("WORLD_SIZE") != NULL || getenv("SHERD_WORLD_SIZE") != NULL;
+}
+
+static int complain(const char *what)
+{
+    (void)fprintf(stderr, "sherd-llm: %s\n", what);
+    return 1;
+}
+
+static int launched_run(sherd_world *world, const options *o, trainer_job *job)
+{
+    if (o->ranks > 0 && o->ranks != sherd_world_size(world)) {
+        char text[128];
+
+        (void)snprintf(text, sizeof(text), "the launcher started %d ranks; --ranks says %d",
+                       sherd_world_size(world), o->ranks);
+        return complain(text);
+    }
+    trainer_run(world, job);
+    return 0;
+}
+
+static int job_run(const options *o, trainer_job *job)
+{
+    sherd_world_params params;
+    sherd_world       *world;
+    int                result = 0;
+
+    sherd_world_params_init(&params);
+    params.cpu_threads = o->threads;
+    if (sherd_world_from_env(&params, &world) != SHERD_OK) {
+        return complain(sherd_last_error());
+    }
+    if (is_launched(sherd_world_size(world))) {
+        result = launched_run(world, o, job);
+        sherd_world_destroy(world);
+    } else {
+        sherd_world_destroy(world);
+        if (ranks_run(o->ranks > 0 ? o->ranks : OPTIONS_DEFAULT_RANKS, trainer_run, job) !=
+            SHERD_OK) {
+            return complain(sherd_last_error());
+        }
+    }
+    return job->status == SHERD_OK ? result : complain(job->why);
+}
+
+int main(int argc, char **argv)
+{
+    options     o;
+    corpus      c;
+    trainer_job job = {.o = &o, .c = &c, .is_stopping = &is_stopping,
+                       .lock = PTHREAD_MUTEX_INITIALIZER};
+    order       data;
+    char        text[1024];
+    int         result = options_parse(argc, argv, &o);
+
+    if (result != 0) {
+        return result == 1 ? 0 : result;
+    }
+    if (corpus_open(o.data_path, &c, text, sizeof(text)) != 0) {
+        return complain(text);
+    }
+    data = (order){.c = &c, .seed = o.seed, .length = o.length, .batch = 1};
+    if (order_check(&data, text, sizeof(text)) != NULL) {
+        result = complain(text);
+    } else if (c.vocab > o.sizes.vocab) {
+        (void)snprintf(text, sizeof(text),
+                       "the data has tokens up to %zu, the model knows %zu; give --vocab %zu",
+                       c.vocab - 1, o.sizes.vocab, c.ids != NULL && c.vocab <= 50257 ? (size_t)50257
+                                                                                     : c.vocab);
+        result = complain(text);
+    } else {
+        if (o.threads > 0) { /* ranks as threads read it from here */
+            (void)snprintf(text, sizeof(text), "%d", o.threads);
+            (void)setenv("SHERD_THREADS", text, 1);
+        }
+        gemm_init();
+        signals_catch();
+        result = job_run(&o, &job);
+    }
+    corpus_close(&c);
+    return result;
+}

@@ -1,0 +1,487 @@
+/* One rank's training: engine, loop, validation, summary, sample. See trainer.h. */
+#include "trainer.h"
+
+#include "drive.h"
+#include "init.h"
+#include "report.h"
+#include "sample.h"
+#include "settings.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#define VALIDATION_BATCHES 16 /* over all ranks */
+#define SAMPLE_TEMPERATURE 0.8
+#define PROMPT_TOKENS 32
+
+typedef struct trainer {
+    const trainer_job *job;
+    sherd_world       *world;
+    int                rank, world_size;
+    sherd_engine      *engine;
+    sherd_engine_info  info;
+    pool              *threads;
+    drive             *d;
+    report            *r; /* rank 0; NULL elsewhere */
+    order              data;
+    int32_t           *tokens;  /* inputs and targets of a micro-batch */
+    size_t             stage0_bytes; /* what a rank would hold at stage 0; rank 0 knows */
+
+    long     step;
+    uint64_t micro; /* micro-batches of this rank */
+    double   first_loss, last_loss, first_validation, last_validation;
+    double   seconds; /* of the steps */
+    uint64_t fingerprint;
+} trainer;
+
+/* Failures that are this program's, in words; the engine's are in sherd_last_error(). */
+static _Thread_local char own_error[256];
+
+static sherd_status fail(sherd_status status, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+static sherd_status fail(sherd_status status, const char *fmt, ...)
+{
+    va_list args;
+
+    va_start(args, fmt);
+    (void)vsnprintf(own_error, sizeof(own_error), fmt, args);
+    va_end(args);
+    return status;
+}
+
+static double clock_seconds(void)
+{
+    struct timespec now;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* --------------------------------------------------------------- set-up -- */
+
+static sherd_status engine_open(trainer *t)
+{
+    sherd_config *config;
+    sherd_status  status = settings_make(t->job->o, -1, &config);
+
+    if (status != SHERD_OK) {
+        return status;
+    }
+    if (t->rank == 0) {
+        for (size_t i = 0; i < sherd_config_warning_count(config); i++) {
+            (void)fprintf(stderr, "sherd-llm: %s\n", sherd_config_warning(config, i));
+        }
+    }
+    status = sherd_engine_create(t->world, config, &t->engine);
+    sherd_config_destroy(config);
+    if (status == SHERD_OK) {
+        status = arch_declare(&t->job->o->sizes, t->engine);
+    }
+    if (status == SHERD_OK) {
+        status = sherd_engine_seal(t->engine);
+    }
+    if (status == SHERD_OK) {
+        status = init_fill(&t->job->o->sizes, t->engine, t->job->o->seed);
+    }
+    return status;
+}
+
+/* The model and the room for its micro-batches, in the shapes that the engine was sealed with. */
+static sherd_status model_open(trainer *t)
+{
+    const options *o = t->job->o;
+    sherd_status   status;
+    model_params   params = {.sizes         = o->sizes,
+                             .length        = o->length,
+                             .is_recomputed = o->is_recomputed};
+
+    t->info.struct_size = sizeof(t->info);
+    status              = sherd_engine_query(t->engine, &t->info);
+    if (status != SHERD_OK) {
+        return status;
+    }
+    params.batch = (size_t)t->info.micro_batch_size;
+    params.dtype = t->info.compute_dtype;
+    t->data      = (order){.c      = t->job->c,
+                           .seed   = o->seed,
+                           .length = o->length,
+                           .batch  = params.batch};
+    t->threads   = pool_create(t->info.cpu_threads);
+    if (t->threads == NULL) {
+        return fail(SHERD_E_NOMEM, "%d threads cannot be started", t->info.cpu_threads);
+    }
+    params.threads = t->threads;
+    t->d           = drive_create(t->engine, &params);
+    t->tokens      = calloc(2 * params.batch * o->length, sizeof(*t->tokens));
+    if (t->d == NULL || t->tokens == NULL) {
+        return fail(SHERD_E_NOMEM,
+                    "no memory for the activations of %zu sequences of %zu tokens; a smaller "
+                    "--batch or --recompute needs less",
+                    params.batch, o->length);
+    }
+    return SHERD_OK;
+}
+
+static sherd_memory_report memory_of(sherd_engine *engine)
+{
+    sherd_memory_report memory = {.struct_size = sizeof(memory)};
+
+    if (sherd_engine_memory(engine, &memory) != SHERD_OK) {
+        memory = (sherd_memory_report){.struct_size = sizeof(memory)};
+    }
+    return memory;
+}
+
+/* The same model at stage 0, planned and never sealed: what one rank would hold without ZeRO. */
+static sherd_status stage0_measure(trainer *t)
+{
+    sherd_world  *world  = NULL;
+    sherd_config *config = NULL;
+    sherd_engine *engine = NULL;
+    sherd_status  status = sherd_world_simulate(0, t->world_size, &world);
+
+    if (status == SHERD_OK) {
+        status = settings_make(t->job->o, 0, &config);
+    }
+    if (status == SHERD_OK) {
+        status = sherd_engine_create(world, config, &engine);
+    }
+    if (status == SHERD_OK) {
+        status = arch_declare(&t->job->o->sizes, engine);
+    }
+    if (status == SHERD_OK) {
+        t->stage0_bytes = memory_of(engine).total_planned;
+    }
+    sherd_engine_destroy(engine);
+    sherd_config_destroy(config);
+    sherd_world_destroy(world);
+    return status;
+}
+
+static size_t rank_bytes(const trainer *t)
+{
+    return memory_of(t->engine).total_held + drive_bytes(t->d);
+}
+
+static void heading_say(const trainer *t)
+{
+    const options *o = t->job->o;
+    const corpus  *c = t->job->c;
+    char           data[32];
+
+    report_say(t->r, "%s of %zu parameters: hidden %zu, %zu layers, %zu heads, vocabulary %zu",
+               arch_kind_name(o->sizes.kind), t->info.param_elems, o->sizes.hidden,
+               o->sizes.layers, o->sizes.heads, o->sizes.vocab);
+    report_say(t->r, "data: %s in %zu file%s, %zu tokens, the last %zu for validation",
+               report_bytes(c->count * (c->bytes != NULL ? 1 : 2), data), c->files,
+               c->files == 1 ? "" : "s", c->count, c->count - c->train);
+    report_say(t->r,
+               "ZeRO stage %d, %s, %d rank%s (%s) of %d thread%s; a step is %d sequences of %zu tokens",
+               t->info.stage, sherd_dtype_name(t->info.compute_dtype), t->world_size,
+               t->world_size == 1 ? "" : "s", sherd_world_transport(t->world), t->info.cpu_threads,
+               t->info.cpu_threads == 1 ? "" : "s", t->info.train_batch_size, o->length);
+}
+
+static sherd_status report_start(trainer *t)
+{
+    const options *o      = t->job->o;
+    report_params  params = {.log_path     = o->log_path,
+                             .steps        = o->steps,
+                             .print_every  = t->info.steps_per_print,
+                             .memory_bytes = rank_bytes(t),
+                             .is_quiet     = o->is_quiet};
+
+    if (t->rank != 0) {
+        return SHERD_OK;
+    }
+    t->r = report_open(&params);
+    if (t->r == NULL) {
+        return fail(SHERD_E_IO, "the report cannot be written");
+    }
+    heading_say(t);
+    return stage0_measure(t);
+}
+
+/* ----------------------------------------------------------------- loop -- */
+
+static size_t sequence_tokens(const trainer *t)
+{
+    return t->data.batch * t->data.length;
+}
+
+/* Mean loss over the same micro-batches whatever the number of ranks; who has none left over
+ * takes part and does not count. */
+static sherd_status validate(trainer *t, double *loss_out)
+{
+    double sum = 0.0;
+
+    for (int i = 0; i < VALIDATION_BATCHES; i += t->world_size) {
+        int          number = i + t->rank;
+        double       loss;
+        sherd_status status;
+
+        order_validate(&t->data, (uint64_t)(number < VALIDATION_BATCHES ? number : 0),
+                       VALIDATION_BATCHES, t->tokens, t->tokens + sequence_tokens(t));
+        status = drive_eval(t->d, t->tokens, t->tokens + sequence_tokens(t), &loss);
+        if (status != SHERD_OK) {
+            return status;
+        }
+        sum += number < VALIDATION_BATCHES ? loss : 0.0;
+    }
+    *loss_out = 0.0;
+    if (sherd_world_sum_f64(t->world, &sum, 1) != SHERD_OK) {
+        return SHERD_E_PEER_LOST;
+    }
+    *loss_out = sum / VALIDATION_BATCHES;
+    return SHERD_OK;
+}
+
+/* The micro-batches of one optimizer step; `sum_out` gets this rank's losses. */
+static sherd_status window_run(trainer *t, sherd_step_report *step_out, double *sum_out)
+{
+    *sum_out = 0.0;
+    for (int k = 0; k < t->info.accumulation; k++) {
+        uint64_t     number = t->micro * (uint64_t)t->world_size + (uint64_t)t->rank;
+        double       loss;
+        sherd_status status;
+
+        order_train(&t->data, number, t->tokens, t->tokens + sequence_tokens(t));
+        status = drive_train(t->d, t->tokens, t->tokens + sequence_tokens(t), &loss);
+        if (status == SHERD_OK) {
+            status = sherd_step(t->engine, step_out);
+        }
+        if (status != SHERD_OK) {
+            return status;
+        }
+        *sum_out += loss;
+        t->micro++;
+    }
+    return sherd_step_wait(t->engine, step_out);
+}
+
+/* One step with all that is told about it. `stop_out`: some rank was asked to stop. */
+static sherd_status step_run(trainer *t, int *stop_out)
+{
+    const options    *o      = t->job->o;
+    double            start  = clock_seconds();
+    double            sums[] = {0.0, *t->job->is_stopping ? 1.0 : 0.0}; /* losses, who stops */
+    sherd_step_report step;
+    report_step       told = {.validation_loss = (double)NAN};
+    sherd_status      status;
+
+    sherd_step_report_init(&step);
+    status = window_run(t, &step, &sums[0]);
+    if (status == SHERD_OK) {
+        status = sherd_world_sum_f64(t->world, sums, 2);
+    }
+    if (status != SHERD_OK) {
+        return status;
+    }
+    t->step++;
+    *stop_out        = sums[1] > 0.0;
+    t->last_loss     = sums[0] / ((double)t->info.accumulation * (double)t->world_size);
+    t->first_loss    = t->step == 1 ? t->last_loss : t->first_loss;
+    t->fingerprint   = step.fingerprint;
+    told.step        = t->step;
+    told.loss        = t->last_loss;
+    told.grad_norm   = step.grad_norm;
+    told.lr          = step.lr;
+    told.loss_scale  = step.loss_scale;
+    told.fingerprint = step.fingerprint;
+    told.was_updated = step.was_updated;
+    told.tokens      = t->micro * (uint64_t)t->world_size * sequence_tokens(t);
+    told.seconds     = clock_seconds() - start;
+    t->seconds += told.seconds;
+    if (*stop_out || t->step == o->steps ||
+        (o->eval_every > 0 && t->step % o->eval_every == 0)) {
+        status               = validate(t, &told.validation_loss);
+        t->last_validation = told.validation_loss;
+    }
+    if (status == SHERD_OK && t->r != NULL && report_write(t->r, &told) != 0) {
+        status = fail(SHERD_E_IO, "the log cannot be written");
+    }
+    return status;
+}
+
+static sherd_status loop_run(trainer *t)
+{
+    int          stop   = 0;
+    sherd_status status = validate(t, &t->first_validation);
+
+    t->last_validation = t->first_validation;
+    while (status == SHERD_OK && t->step < t->job->o->steps && !stop) {
+        status = step_run(t, &stop);
+    }
+    if (status == SHERD_OK && t->step == 0) {
+        status = sherd_engine_fingerprint(t->engine, &t->fingerprint);
+    }
+    if (status == SHERD_OK && stop && t->r != NULL) {
+        report_say(t->r, "stopped after step %ld", t->step);
+    }
+    return status;
+}
+
+/* -------------------------------------------------------------- summary -- */
+
+static void memory_say(const trainer *t)
+{
+    sherd_memory_report m = memory_of(t->engine);
+    char total[32], stage0[32], params[32], grads[32], state[32], units[32], activations[32];
+
+    report_say(t->r,
+               "memory per rank: %s at stage %d, %s at stage 0 (%.2f times as much)\n"
+               "  parameters %s, gradients %s, optimizer state %s, units and staging %s",
+               report_bytes(m.total_held, total), t->info.stage,
+               report_bytes(t->stage0_bytes, stage0),
+               m.total_held > 0 ? (double)t->stage0_bytes / (double)m.total_held : 0.0,
+               report_bytes(m.params_held, params), report_bytes(m.grads_held, grads),
+               report_bytes(m.state_held, state),
+               report_bytes(m.gather_held + m.transient_held + m.staging_held, units));
+    report_say(t->r, "  beside it %s of activations, the same at every stage",
+               report_bytes(drive_bytes(t->d), activations));
+}
+
+static void summary_say(const trainer *t)
+{
+    char     duration[32];
+    uint64_t tokens = t->micro * (uint64_t)t->world_size * sequence_tokens(t);
+
+    if (t->step > 0) {
+        report_say(t->r, "\n%ld steps, %llu tokens in %s: %.2f steps/s, %.0f tokens/s", t->step,
+                   (unsigned long long)tokens, report_duration(t->seconds, duration),
+                   (double)t->step / t->seconds, (double)tokens / t->seconds);
+        report_say(t->r, "loss %.4f -> %.4f", t->first_loss, t->last_loss);
+    }
+    report_say(t->r, "validation loss %.4f -> %.4f", t->first_validation, t->last_validation);
+    memory_say(t);
+    report_say(t->r, "fingerprint of the weights 0x%016llx", (unsigned long long)t->fingerprint);
+}
+
+/* The prompt as tokens: the user's bytes, or the start of the validation part. */
+static size_t prompt_make(const trainer *t, int32_t *out, size_t most)
+{
+    const char *text  = t->job->o->prompt;
+    size_t      count = 0;
+
+    if (text != NULL && text[0] != '\0' && t->job->c->bytes != NULL) {
+        for (; text[count] != '\0' && count < most; count++) {
+            out[count] = (unsigned char)text[count];
+        }
+        return count;
+    }
+    for (; count < most; count++) {
+        out[count] = corpus_token(t->job->c, t->job->c->train + count);
+    }
+    return count;
+}
+
+static sherd_status sample_run(trainer *t, drive *d, int32_t *room)
+{
+    const options *o      = t->job->o;
+    const corpus  *c      = t->job->c;
+    sample_params  params = {.prompt        = room,
+                             .prompt_tokens = prompt_make(t, room, PROMPT_TOKENS),
+                             .tokens        = (size_t)o->sample,
+                             .vocab         = o->sizes.vocab,
+                             .most          = c->vocab,
+                             .length        = o->length,
+                             .temperature   = SAMPLE_TEMPERATURE,
+                             .seed          = o->seed};
+    sherd_status   status = sample_make(d, &params, room + PROMPT_TOKENS);
+
+    if (status == SHERD_OK && t->r != NULL && !o->is_quiet) {
+        report_say(t->r, "\nsample, after \"|\":");
+        sample_print(c, room, params.prompt_tokens);
+        printf("%s", c->bytes != NULL ? "|" : " | ");
+        sample_print(c, room + PROMPT_TOKENS, params.tokens);
+        printf("\n");
+    }
+    return status;
+}
+
+/* A second, narrow model on the same engine: a token at a time needs one sequence. */
+static sherd_status sample_say(trainer *t)
+{
+    model_params params = {.sizes         = t->job->o->sizes,
+                           .batch         = 1,
+                           .length        = t->job->o->length,
+                           .dtype         = t->info.compute_dtype,
+                           .is_recomputed = 1, /* keeps one layer's activations */
+                           .threads       = t->threads};
+    int32_t     *room   = calloc(PROMPT_TOKENS + (size_t)t->job->o->sample, sizeof(*room));
+    drive       *d      = drive_create(t->engine, &params);
+    sherd_status status = SHERD_E_NOMEM;
+
+    if (room != NULL && d != NULL) {
+        status = sample_run(t, d, room);
+    }
+    drive_destroy(d);
+    free(room);
+    return status;
+}
+
+/* ------------------------------------------------------------ one rank -- */
+
+static sherd_status train(trainer *t)
+{
+    sherd_status status = engine_open(t);
+
+    if (status == SHERD_OK) {
+        status = model_open(t);
+    }
+    if (status == SHERD_OK) {
+        status = report_start(t);
+    }
+    if (status == SHERD_OK) {
+        status = loop_run(t);
+    }
+    if (status == SHERD_OK && t->r != NULL) {
+        summary_say(t);
+    }
+    if (status == SHERD_OK && t->job->o->sample > 0) {
+        status = sample_say(t);
+    }
+    return status;
+}
+
+/* Keeps the cause: of several ranks the one that does not merely miss another. */
+static void failure_keep(trainer_job *job, int rank, sherd_status status)
+{
+    const char *why = own_error[0] != '\0' ? own_error : sherd_last_error();
+
+    (void)pthread_mutex_lock(&job->lock);
+    if (job->status == SHERD_OK ||
+        (job->status == SHERD_E_PEER_LOST && status != SHERD_E_PEER_LOST)) {
+        job->status = status;
+        (void)snprintf(job->why, sizeof(job->why), "rank %d: %s", rank,
+                       why[0] != '\0' ? why : sherd_status_text(status));
+    }
+    (void)pthread_mutex_unlock(&job->lock);
+}
+
+void trainer_run(sherd_world *world, void *ctx)
+{
+    trainer_job *job = ctx;
+    trainer      t   = {.job        = job,
+                        .world      = world,
+                        .rank       = sherd_world_rank(world),
+                        .world_size = sherd_world_size(world)};
+    sherd_status status;
+
+    own_error[0] = '\0';
+    status       = train(&t);
+    if (report_close(t.r) != 0 && status == SHERD_OK) {
+        status = fail(SHERD_E_IO, "the log cannot be written");
+    }
+    if (status != SHERD_OK) {
+        failure_keep(job, t.rank, status);
+        sherd_world_abort(world, own_error[0] != '\0' ? own_error : sherd_last_error());
+    }
+    drive_destroy(t.d);
+    sherd_engine_destroy(t.engine);
+    pool_destroy(t.threads);
+    free(t.tokens);
+}
