@@ -9,7 +9,7 @@
 
 /* Cuts, in rows or columns; part of the numbers: other values give other bits. */
 #define TILE_MOST 128      /* columns of a product per task */
-#define TILE_LEAST 32
+#define TILE_LEAST 64
 #define TILE_DEPTH 4096    /* rows of a matrix that are widened at once in back_input */
 #define NORM_CHUNK 32      /* rows whose shares of a norm's gradient are summed by one task */
 #define ATTENTION_ROWS 128 /* queries at once */
