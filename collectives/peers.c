@@ -6,6 +6,7 @@
 #include "collectives/peers.h"
 
 #include "base/checked.h"
+#include "base/hash.h"
 
 #include <string.h>
 
@@ -72,6 +73,17 @@ static void copy(const sherdi_peers *peers, void *dst, const void *src, size_t l
 static int neighbour(const sherdi_peers *peers, int step)
 {
     return (peers->me + step) % peers->count;
+}
+
+static void note_name(peers_note *note, const char *what)
+{
+    size_t len = what == NULL ? 0 : strlen(what);
+    size_t cut = len >= sizeof(note->name) ? len - sizeof(note->name) + 1 : 0;
+
+    if (len > 0) {
+        note->name_hash = sherdi_hash_bytes(0, what, len);
+        memcpy(note->name, what + cut, len - cut);
+    }
 }
 
 /* ---------------------------------------------------------- all-gather -- */
@@ -154,6 +166,7 @@ sherd_status sherdi_peers_all_gather(sherdi_peers *peers, const sherdi_all_gathe
     if (args->slice_bytes > 0 && (args->flags & SHERDI_COLL_STABLE)) {
         return gather_stable(peers, args);
     }
+    note_name(&note, args->what);
     if (!is_mail) {
         note.send = sherdi_peers_find_place(peers, args->send, args->slice_bytes);
     }
@@ -180,16 +193,11 @@ static peers_note reduction_note(const sherdi_peers *peers, world_call_kind kind
     size_t     slice_bytes = args->slice_elems * sherd_dtype_bytes(args->send_dtype);
     peers_note note = {.kind = kind, .detail = reduction_detail(args), .len_bytes = slice_bytes};
 
+    note_name(&note, args->what);
     memcpy(&note.scale_bits, &args->scale, sizeof(note.scale_bits));
     note.send =
         sherdi_peers_find_place(peers, args->send, slice_bytes * (size_t)peers->world->world_size);
     return note;
-}
-
-/* A name travels as mail, cut where the mail ends. */
-static size_t what_bytes(const char *what)
-{
-    return sherdi_min_size(strlen(what) + 1, PEERS_MAIL_BYTES);
 }
 
 /* A part of a half for each rank of the host, in whole elements and cache lines. */
@@ -286,10 +294,9 @@ sherd_status sherdi_peers_reduce_scatter(sherdi_peers *peers, const sherdi_reduc
                         .wire        = wire,
                         .elem_bytes  = sherd_dtype_bytes(args->send_dtype),
                         .slice_bytes = note.len_bytes};
-    const char *what = args->what == NULL ? "" : args->what;
     size_t      piece;
 
-    SHERDI_TRY(sherdi_peers_meet_with(peers, &note, what, what_bytes(what)));
+    SHERDI_TRY(sherdi_peers_meet_with(peers, &note, NULL, 0));
     run.is_shared = sends_are_shared(peers);
     /* What goes between hosts is cut alike on all of them. */
     piece = wire != NULL ? wire->piece_bytes / run.elem_bytes : args->slice_elems;
@@ -354,13 +361,12 @@ static sherd_status all_reduce_bounce(sherdi_peers *peers, const sherdi_reductio
 
 sherd_status sherdi_peers_all_reduce(sherdi_peers *peers, const sherdi_reduction_args *args)
 {
-    size_t      slice_bytes = args->slice_elems * sherd_dtype_bytes(args->send_dtype);
-    peers_note  note        = reduction_note(peers, CALL_ALL_REDUCE, args);
-    const char *what        = args->what == NULL ? "" : args->what;
+    size_t     slice_bytes = args->slice_elems * sherd_dtype_bytes(args->send_dtype);
+    peers_note note        = reduction_note(peers, CALL_ALL_REDUCE, args);
 
     note.recv =
         sherdi_peers_find_place(peers, args->recv, slice_bytes * (size_t)peers->world->world_size);
-    SHERDI_TRY(sherdi_peers_meet_with(peers, &note, what, what_bytes(what)));
+    SHERDI_TRY(sherdi_peers_meet_with(peers, &note, NULL, 0));
     if (sends_are_shared(peers) && recvs_are_shared(peers)) {
         return all_reduce_push(peers, args, slice_bytes);
     }

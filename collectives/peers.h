@@ -12,6 +12,8 @@
 
 /* Up to so many bytes an all-gather travels with the note: one meeting, no second. */
 #define PEERS_MAIL_BYTES 1024
+/* As much of a call's name as an error tells. */
+#define PEERS_NAME_BYTES 64
 /* Each rank's bounce buffer has two halves of this. */
 #define PEERS_HALF_BYTES ((size_t)1 << 20)
 
@@ -30,6 +32,8 @@ typedef struct peers_note {
     uint64_t    len_bytes;
     peers_place send;
     peers_place recv;
+    uint64_t    name_hash;              /* of args->what; 0: none */
+    char        name[PEERS_NAME_BYTES]; /* its end, to be told */
 } peers_note;
 
 typedef struct peers_slot {

@@ -251,28 +251,13 @@ const peers_note *sherdi_peers_note(const sherdi_peers *peers, int index)
     return &peers->control->slots[index].notes[peers->meetings & 1];
 }
 
-/* The mail of a reduction is the name of what is reduced. */
-static int note_has_name(const peers_note *note)
+static const char *call_describe(const peers_note *note, char *text, size_t len_bytes)
 {
-    return note->kind == CALL_REDUCE_SCATTER || note->kind == CALL_ALL_REDUCE;
-}
-
-static const char *call_describe(sherdi_peers *peers, int index, char *text, size_t len_bytes)
-{
-    const peers_note *note = sherdi_peers_note(peers, index);
-    const char *name = note_has_name(note) ? (const char *)sherdi_peers_mail(peers, index) : "";
-
-    (void)snprintf(text, len_bytes, "%s of %llu bytes%s%.80s",
+    (void)snprintf(text, len_bytes, "%s of %llu bytes%s%s",
                    sherdi_world_call_name((world_call_kind)note->kind),
-                   (unsigned long long)note->len_bytes, name[0] == '\0' ? "" : " of ", name);
+                   (unsigned long long)note->len_bytes, note->name[0] == '\0' ? "" : " of ",
+                   note->name);
     return text;
-}
-
-static int names_differ(sherdi_peers *peers, int index)
-{
-    return note_has_name(sherdi_peers_note(peers, index)) &&
-           strncmp((const char *)sherdi_peers_mail(peers, index),
-                   (const char *)sherdi_peers_mail(peers, peers->me), PEERS_MAIL_BYTES) != 0;
 }
 
 /* All ranks must have come with the same call; that one came with another is a bug of the
@@ -286,21 +271,21 @@ static sherd_status notes_compare(sherdi_peers *peers)
         const peers_note *note = sherdi_peers_note(peers, i);
 
         if (note->kind != mine->kind || note->len_bytes != mine->len_bytes ||
-            names_differ(peers, i)) {
+            note->name_hash != mine->name_hash) {
             return sherdi_world_fail(
                 peers->world, SHERD_E_INVAL,
                 "ranks disagree: rank %d calls %s, rank %d %s; all ranks make the same calls in "
                 "the "
                 "same order",
-                peers->world->rank, call_describe(peers, peers->me, text[0], sizeof(text[0])),
-                peers->ranks[i], call_describe(peers, i, text[1], sizeof(text[1])));
+                peers->world->rank, call_describe(mine, text[0], sizeof(text[0])), peers->ranks[i],
+                call_describe(note, text[1], sizeof(text[1])));
         }
         if (note->detail != mine->detail || note->scale_bits != mine->scale_bits) {
             return sherdi_world_fail(peers->world, SHERD_E_INVAL,
                                      "ranks disagree: ranks %d and %d call %s with other types, "
                                      "flags, scale or root",
                                      peers->world->rank, peers->ranks[i],
-                                     call_describe(peers, peers->me, text[0], sizeof(text[0])));
+                                     call_describe(mine, text[0], sizeof(text[0])));
         }
     }
     return SHERD_OK;

@@ -1,5 +1,8 @@
 /* How processes find each other: all connect to rank 0, say who they are, and get the list of
- * all. The connections stay open, for the monitor. Moving data is somebody else's business. */
+ * all. The connections stay open, for the monitor. Moving data is somebody else's business.
+ *
+ * Over TCP nobody proves who he is: whoever reaches the address may join. It is meant for the
+ * inside of a cluster, like the launchers that set it. */
 #ifndef SHERDI_COLLECTIVES_RENDEZVOUS_H
 #define SHERDI_COLLECTIVES_RENDEZVOUS_H
 

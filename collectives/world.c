@@ -612,9 +612,9 @@ sherd_status sherdi_world_alloc(sherd_world *world, size_t len_bytes, void **out
     size_t whole_bytes;
 
     SHERDI_TRY(sherdi_world_status(world));
-    if (!sherdi_mul_fits(sherdi_max_size(len_bytes, 1) + SHERD_ALIGN_BYTES,
-                         (size_t)world->world_size, &whole_bytes) ||
-        whole_bytes > PTRDIFF_MAX) {
+    /* Half of the addresses leave room for what transports put between the ranks' parts. */
+    if (!sherdi_mul_fits(len_bytes, (size_t)world->world_size, &whole_bytes) ||
+        whole_bytes > SIZE_MAX / 4) {
         return sherdi_fail(SHERD_E_NOMEM,
                            "%d times %zu bytes of world memory: more than an address holds",
                            world->world_size, len_bytes);

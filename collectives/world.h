@@ -28,6 +28,7 @@ typedef struct sherdi_all_gather_args {
     void       *recv;
     size_t      slice_bytes;
     uint32_t    flags;
+    const char *what; /* as in sherdi_reduction_args; compared where the call meets */
 } sherdi_all_gather_args;
 
 /* Lives until the call is done. */
