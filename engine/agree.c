@@ -71,7 +71,7 @@ static uint64_t double_bits(double value)
     return bits;
 }
 
-#define NUM_SETTINGS 38
+#define NUM_SETTINGS 39
 
 static void settings_list(const sherdi_settings *s, named_value *list)
 {
@@ -114,6 +114,7 @@ static void settings_list(const sherdi_settings *s, named_value *list)
         {"zero_optimization.stage3_max_reuse_distance", s->max_reuse_distance},
         {"zero_optimization.overlap_comm", (uint64_t)s->overlap_comm},
         {"deterministic", (uint64_t)s->deterministic},
+        {"SHERD_DEBUG (environment)", (uint64_t)s->is_debug},
     };
 
     memcpy(list, values, sizeof(values));

@@ -49,6 +49,8 @@ typedef struct sherdi_settings {
     int    overlap_comm;
 
     int deterministic;
+
+    int is_debug; /* SHERD_DEBUG in the environment, filled by the engine */
 } sherdi_settings;
 
 /** The settings for a world of `world_size` ranks. Errors E_INVAL (a missing or contradictory

@@ -105,7 +105,10 @@ static sherd_status out_check(const void *out, const char *call)
 /* What a rank does by itself: it may fail on one rank only. */
 static sherd_status engine_open(sherd_engine *engine, const sherd_config *config)
 {
+    const char *debug = getenv("SHERD_DEBUG");
+
     SHERDI_TRY(sherdi_config_resolve(config, engine->world_size, &engine->settings));
+    engine->settings.is_debug = debug != NULL && debug[0] != '\0' && strcmp(debug, "0") != 0;
     sherdi_scaler_init(&engine->scaler, &engine->settings.scaler);
     return sherdi_model_init(&engine->model, &engine->mem);
 }

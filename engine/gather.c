@@ -61,7 +61,8 @@ static sherd_status unit_gather(sherd_engine *engine, int unit, size_t preferred
             .send        = engine->buffers[SHERDI_BUFFER_PARAMS] + segment->param_offset,
             .recv        = engine->gather_pool.base + region->offset + segment->gather_offset,
             .slice_bytes = segment->slice_elems * elem,
-            .flags       = SHERDI_COLL_STABLE,
+            .flags       = engine->settings.is_debug ? 0 : SHERDI_COLL_STABLE,
+            .what        = engine->model.units[unit].name,
         };
         SHERDI_TRY(sherdi_world_all_gather(engine->world, &args, &region->ticket));
     }
@@ -142,7 +143,10 @@ static void unit_unhold(sherd_engine *engine, int unit, int is_kept)
 
     if (--state->held == 0) {
         region->is_pinned = 0;
-        region->is_used   = region->is_used && is_kept;
+        if (region->is_used && !is_kept) {
+            sherdi_pool_poison(&engine->gather_pool, unit, engine->settings.is_debug);
+            region->is_used = 0;
+        }
     }
 }
 
@@ -324,6 +328,7 @@ sherd_status sherdi_gather_forget(sherd_engine *engine)
         sherdi_region *region = sherdi_pool_region(&engine->gather_pool, (int)u);
 
         SHERDI_TRY(sherdi_world_wait(engine->world, region->ticket));
+        sherdi_pool_poison(&engine->gather_pool, (int)u, engine->settings.is_debug);
         *region = (sherdi_region){0};
     }
     engine->train.next = 0;

@@ -3,6 +3,8 @@
 
 #include "engine/plan.h"
 
+#include <string.h>
+
 sherd_status sherdi_pool_init(sherdi_pool *pool, sherdi_mem *mem, size_t num_units)
 {
     pool->regions = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, num_units, sizeof(*pool->regions));
@@ -79,4 +81,13 @@ sherd_status sherdi_pool_place(sherdi_pool *pool, sherd_world *world, int unit, 
     pool->regions[unit] =
         (sherdi_region){.offset = offset, .bytes = bytes, .is_used = 1, .is_pinned = 1};
     return SHERD_OK;
+}
+
+void sherdi_pool_poison(sherdi_pool *pool, int unit, int is_on)
+{
+    const sherdi_region *region = &pool->regions[unit];
+
+    if (is_on && region->is_used) {
+        memset(pool->base + region->offset, 0xff, region->bytes);
+    }
 }

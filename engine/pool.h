@@ -30,6 +30,10 @@ void         sherdi_pool_fini(sherdi_pool *pool);
 sherd_status sherdi_pool_place(sherdi_pool *pool, sherd_world *world, int unit, size_t bytes,
                                size_t preferred);
 
+/** Debug mode: overwrites a used region with NaN of every type, so that whoever reads it late sees it in
+ *  the next number. Does nothing when `is_on` is 0. */
+void sherdi_pool_poison(sherdi_pool *pool, int unit, int is_on);
+
 static inline sherdi_region *sherdi_pool_region(sherdi_pool *pool, int unit)
 {
     return &pool->regions[unit];

@@ -245,6 +245,10 @@ sherd_status sherdi_reduce_complete(sherd_engine *engine, int unit)
         sherdi_region *region = sherdi_pool_region(&engine->transient_pool, unit);
 
         region->is_pinned = 0; /* free once its reduction is over; placing waits for that */
+        if (engine->settings.is_debug) {
+            SHERDI_TRY(sherdi_world_wait(engine->world, region->ticket));
+            sherdi_pool_poison(&engine->transient_pool, unit, 1);
+        }
     }
     state->has_gradient = 0;
     state->is_complete  = 1;
