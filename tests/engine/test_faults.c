@@ -1,0 +1,304 @@
+/* Memory that runs out at every single place, and ranks that give up in the middle: the same answer on
+ * all ranks, nothing left behind, and what can go on goes on to the same bits. */
+#include "tests/engine/rig.h"
+#include "tests/lib/check.h"
+
+#include "base/mem.h"
+#include "base/status.h"
+
+#include <stdio.h>
+#include <string.h>
+
+typedef struct fault_job {
+    rig_options options;
+    int         rank; /* whose allocation fails */
+    size_t      nth;  /* 0: none */
+    size_t      made; /* allocations of that rank, when none fails */
+    int         failed;
+    uint64_t    fingerprint;
+} fault_job;
+
+/* A call that is this rank's own: it may find no memory once, and succeeds when made again. */
+#define LOCAL(job, call)                                                                           \
+    do {                                                                                           \
+        sherd_status local_status_ = (call);                                                       \
+        if (local_status_ != SHERD_OK) {                                                           \
+            CHECK_STATUS(SHERD_E_NOMEM, local_status_);                                            \
+            (job)->failed++;                                                                       \
+            CHECK_OK(call);                                                                        \
+        }                                                                                          \
+    } while (0)
+
+/* A collective call: no memory on one rank is an error on all, and it succeeds when made again. */
+#define COLLECTIVE(job, world, call)                                                               \
+    do {                                                                                           \
+        sherd_status all_status_ = (call);                                                         \
+        double       failures_   = all_status_ != SHERD_OK;                                        \
+        if (all_status_ != SHERD_OK) {                                                             \
+            CHECK_STATUS(SHERD_E_NOMEM, all_status_);                                              \
+            CHECK(strlen(sherd_last_error()) > 0);                                                 \
+        }                                                                                          \
+        CHECK_OK(sherd_world_sum_f64(world, &failures_, 1));                                       \
+        CHECK(failures_ == 0 || failures_ == sherd_world_size(world));                             \
+        if (failures_ > 0) {                                                                       \
+            (job)->failed += sherd_world_rank(world) == (job)->rank;                               \
+            CHECK_OK(call);                                                                        \
+        }                                                                                          \
+    } while (0)
+
+typedef struct declared {
+    sherd_group group;
+    sherd_unit  units[3];
+    sherd_param params[5];
+} declared;
+
+static void declare(fault_job *job, sherd_engine *engine, declared *d)
+{
+    static const char *const UNITS[]  = {"embedding", "layer", "head"};
+    static const char *const PARAMS[] = {"embedding.w", "layer.w", "layer.b", "layer.f", "head.w"};
+    static const int         OWNER[]  = {0, 1, 1, 1, 2};
+    static const size_t      ELEMS[]  = {5000, 300, 4, 70, 129};
+    sherd_group_params       group;
+
+    sherd_group_params_init(&group);
+    group.name = "second";
+    LOCAL(job, sherd_group_add(engine, &group, &d->group));
+    for (int u = 0; u < 3; u++) {
+        sherd_unit_params unit;
+
+        sherd_unit_params_init(&unit);
+        unit.name = UNITS[u];
+        LOCAL(job, sherd_unit_add(engine, &unit, &d->units[u]));
+    }
+    for (int p = 0; p < 5; p++) {
+        sherd_param_params param;
+
+        sherd_param_params_init(&param);
+        param.name     = PARAMS[p];
+        param.ndim     = 1;
+        param.shape[0] = ELEMS[p];
+        param.frozen   = p == 3;
+        param.group    = p == 2 ? d->group : SHERD_GROUP_DEFAULT;
+        LOCAL(job, sherd_param_add(engine, d->units[OWNER[p]], &param, &d->params[p]));
+    }
+    LOCAL(job, sherd_unit_reads(engine, d->units[2], d->params[0]));
+    for (int u = 0; u < 3; u++) {
+        LOCAL(job, sherd_pass_add(engine, SHERD_FORWARD, d->units[u]));
+    }
+}
+
+static void train_once(sherd_engine *engine, const declared *d)
+{
+    for (int u = 0; u < 3; u++) {
+        CHECK_OK(sherd_unit_acquire(engine, d->units[u], SHERD_FORWARD));
+        CHECK_OK(sherd_unit_release(engine, d->units[u], SHERD_FORWARD));
+    }
+    for (int u = 2; u >= 0; u--) {
+        CHECK_OK(sherd_unit_acquire(engine, d->units[u], SHERD_BACKWARD));
+        if (u == 1) {
+            ((float *)sherd_param_grad(engine, d->params[1]))[17] = 0.5f;
+        }
+        CHECK_OK(sherd_unit_release(engine, d->units[u], SHERD_BACKWARD));
+    }
+    CHECK_OK(sherd_step(engine, NULL));
+}
+
+static sherd_status ignore_text(void *ctx, const char *text, size_t len_bytes)
+{
+    (void)ctx;
+    (void)text;
+    (void)len_bytes;
+    return SHERD_OK;
+}
+
+/* The whole life; engine_destroy itself asserts that nothing of its account is held. */
+static void live_with_a_fault(sherd_world *world, void *raw)
+{
+    fault_job    *job     = raw;
+    int           is_mine = sherd_world_rank(world) == job->rank;
+    fault_job     others  = {.options = job->options, .rank = job->rank}; /* one rank writes job */
+    fault_job    *mine    = is_mine ? job : &others;
+    const char   *json    = rig_json(&job->options);
+    sherd_config *config;
+    sherd_engine *engine;
+    declared      d;
+    uint64_t      fingerprint;
+
+    (void)sherdi_mem_fail_nth(is_mine ? job->nth : 0);
+    LOCAL(mine, sherd_config_parse(json, strlen(json), &config));
+    COLLECTIVE(mine, world, sherd_engine_create(world, config, &engine));
+    sherd_config_destroy(config);
+    declare(mine, engine, &d);
+    LOCAL(mine, sherd_engine_plan(engine, SHERD_PLAN_JSON, ignore_text, NULL));
+    COLLECTIVE(mine, world, sherd_engine_seal(engine));
+    for (int p = 0; p < 5; p++) {
+        CHECK_OK(sherd_param_fill(engine, d.params[p], rig_fill, (void *)(uintptr_t)p));
+    }
+    COLLECTIVE(mine, world, sherd_engine_fingerprint(engine, &fingerprint));
+    train_once(engine, &d);
+    train_once(engine, &d);
+    CHECK_OK(sherd_engine_fingerprint(engine, &fingerprint));
+    sherd_engine_destroy(engine);
+    if (is_mine) {
+        job->made        = sherdi_mem_fail_nth(0);
+        job->fingerprint = fingerprint;
+    }
+}
+
+static void fail_every_allocation(int world_size, int rank, int stage, const char *zero)
+{
+    fault_job clean = {
+        .options = {.stage = stage, .accumulation = 1, .dtype = SHERD_F32, .zero = zero},
+        .rank    = rank};
+
+    test_world(world_size, live_with_a_fault, &clean);
+    CHECK(clean.made > 30);
+    CHECK_INT(0, clean.failed);
+    for (size_t n = 1; n <= clean.made; n++) {
+        fault_job job = {.options = clean.options, .rank = rank, .nth = n};
+
+        test_world(world_size, live_with_a_fault, &job);
+        CHECK_INT(1, job.failed);
+        CHECK_INT(clean.fingerprint, job.fingerprint);
+    }
+}
+
+static void no_memory_anywhere_on_one_rank_alone(void)
+{
+    for (int stage = 0; stage <= 3; stage++) {
+        fail_every_allocation(1, 0, stage, NULL);
+    }
+}
+
+static void no_memory_anywhere_on_the_first_of_two(void)
+{
+    for (int stage = 0; stage <= 3; stage++) {
+        fail_every_allocation(2, 0, stage, ", \"stage3_param_persistence_threshold\": 4");
+    }
+}
+
+static void no_memory_anywhere_on_the_second_of_two(void)
+{
+    for (int stage = 0; stage <= 3; stage++) {
+        fail_every_allocation(2, 1, stage, ", \"overlap_comm\": true");
+    }
+}
+
+/* --------------------------------------------------- a rank that gives up -- */
+
+typedef enum quit_point {
+    QUIT_BEFORE_SEAL,
+    QUIT_BEFORE_START,
+    QUIT_IN_FORWARD,
+    QUIT_IN_BACKWARD,
+    QUIT_BEFORE_STEP,
+    QUIT_PREPARED,
+    QUIT_POINTS,
+} quit_point;
+
+typedef struct quit_job {
+    rig_options options;
+    quit_point  point;
+    int         leaves; /* by leaving the world instead of aborting it */
+} quit_job;
+
+/* Trains until a call fails; that failure. */
+static sherd_status train_until_failure(rig *r, quit_point point, int is_quitter)
+{
+    int waits_at = 0;
+
+    SHERDI_TRY(point == QUIT_BEFORE_SEAL && is_quitter ? SHERD_E_AGAIN
+                                                       : sherd_engine_seal(r->engine));
+    for (int p = 0; p < r->num_params; p++) {
+        SHERDI_TRY(
+            sherd_param_fill(r->engine, r->params[p].handle, rig_fill, (void *)(uintptr_t)p));
+    }
+    for (;; waits_at++) { /* the others go on until they notice */
+        int quits = is_quitter && waits_at == 1;
+
+        if (quits && point == QUIT_BEFORE_START) {
+            return SHERD_E_AGAIN;
+        }
+        for (int u = 0; u < r->num_units; u++) {
+            SHERDI_TRY(sherd_unit_acquire(r->engine, r->units[u], SHERD_FORWARD));
+            if (quits && point == QUIT_IN_FORWARD && u == 1) {
+                return SHERD_E_AGAIN;
+            }
+            SHERDI_TRY(sherd_unit_release(r->engine, r->units[u], SHERD_FORWARD));
+        }
+        for (int u = r->num_units - 1; u >= 0; u--) {
+            SHERDI_TRY(sherd_unit_acquire(r->engine, r->units[u], SHERD_BACKWARD));
+            if (quits && point == QUIT_IN_BACKWARD && u == 1) {
+                return SHERD_E_AGAIN;
+            }
+            SHERDI_TRY(sherd_unit_release(r->engine, r->units[u], SHERD_BACKWARD));
+        }
+        if (quits && point == QUIT_BEFORE_STEP) {
+            return SHERD_E_AGAIN;
+        }
+        SHERDI_TRY(sherd_step_prepare(r->engine, NULL));
+        if (quits && point == QUIT_PREPARED) {
+            return SHERD_E_AGAIN;
+        }
+        SHERDI_TRY(sherd_step_apply(r->engine, NULL));
+    }
+}
+
+static void lose_rank_1(sherd_world *world, void *raw)
+{
+    const quit_job *job        = raw;
+    int             is_quitter = sherd_world_rank(world) == 1;
+    uint64_t        fingerprint;
+    sherd_status    status;
+    rig             r;
+
+    rig_open(&r, world, &job->options);
+    (void)rig_unit(&r, "zero");
+    (void)rig_unit(&r, "one");
+    (void)rig_unit(&r, "two");
+    (void)rig_param(&r, 0, "zero.w", 5000);
+    (void)rig_param(&r, 1, "one.w", 300);
+    (void)rig_param(&r, 2, "two.w", 300);
+    status = train_until_failure(&r, job->point, is_quitter);
+    if (is_quitter) {
+        CHECK_STATUS(SHERD_E_AGAIN, status);
+        if (!job->leaves) {
+            sherd_world_abort(world, "enough of it");
+        }
+        rig_close(&r); /* with the caller's own, the last reference goes */
+        return;
+    }
+    CHECK_STATUS(SHERD_E_PEER_LOST, status);
+    CHECK_ERROR_SAYS("rank 1");
+    CHECK_ERROR_SAYS(job->leaves ? "left the world" : "enough of it");
+    CHECK(sherd_engine_fingerprint(r.engine, &fingerprint) != SHERD_OK);
+    CHECK(sherd_step(r.engine, NULL) != SHERD_OK);
+    CHECK_STATUS(SHERD_E_PEER_LOST, sherd_world_barrier(world));
+    rig_close(&r);
+}
+
+static void lost_rank_is_named_on_all_others_everywhere(void)
+{
+    for (int leaves = 0; leaves <= 1; leaves++) {
+        for (int stage = 0; stage <= 3; stage++) {
+            for (int point = 0; point < QUIT_POINTS; point++) {
+                quit_job job = {{.stage = stage,
+                                 .zero  = point % 2 == 0 ? ", \"overlap_comm\": true"
+                                                         : ", \"overlap_comm\": false"},
+                                (quit_point)point,
+                                leaves};
+
+                test_world(3, lose_rank_1, &job);
+            }
+        }
+    }
+}
+
+static const test_case CASES[] = {
+    CASE(no_memory_anywhere_on_one_rank_alone),
+    CASE(no_memory_anywhere_on_the_first_of_two),
+    CASE(no_memory_anywhere_on_the_second_of_two),
+    CASE(lost_rank_is_named_on_all_others_everywhere),
+};
+
+RUN_MAIN(CASES)
