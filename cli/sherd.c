@@ -15,6 +15,7 @@ static const command COMMANDS[] = {
     {"env", cli_env, "what this build and this machine have"},
     {"plan", cli_plan, "memory and traffic of a model, for any number of ranks"},
     {"config", cli_config, "check a configuration file and print what it resolves to"},
+    {"test", cli_test, "prove on this machine that layouts do not change results"},
     {"version", cli_version, "the version"},
 };
 
