@@ -43,7 +43,7 @@ vendor() {
     fi
 }
 vendor 'mpi\.h' '^collectives/mpi[a-z_]*\.c$|^include/sherd_mpi\.h$'
-vendor 'jansson\.h' '^base/json[a-z_]*\.[ch]$|^engine/(plan_print|env|config[a-z_]*)\.[ch]$'
+vendor 'jansson\.h' '^base/json[a-z_]*\.[ch]$|^engine/(model|plan_print|env|config[a-z_]*)\.[ch]$'
 vendor 'omp\.h' '^kernels/cpu/parallel\.c$'
 vendor 'cblas\.h|<openblas' '^examples/llm/'
 
