@@ -33,13 +33,18 @@ static int has_prefix(const char *text, const char *prefix)
 static int tcp_split(const char *address, char *host, size_t host_bytes, char *port,
                      size_t port_bytes)
 {
-    const char *begin = address + strlen(TCP_PREFIX);
-    const char *colon = strrchr(begin, ':');
+    const char *begin;
+    const char *colon;
     size_t      len;
     char       *end;
     long        number;
 
-    if (!has_prefix(address, TCP_PREFIX) || colon == NULL || colon == begin) {
+    if (!has_prefix(address, TCP_PREFIX)) {
+        return 0;
+    }
+    begin = address + strlen(TCP_PREFIX);
+    colon = strrchr(begin, ':');
+    if (colon == NULL || colon == begin) {
         return 0;
     }
     number = strtol(colon + 1, &end, 10);
