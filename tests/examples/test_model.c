@@ -1,0 +1,280 @@
+/* Whole models on plain memory, without an engine: the file of the oracle, other ways to compute the
+ * same, and gradients by differences at sizes that nothing divides. */
+#include "tests/lib/check.h"
+#include "tests/examples/cases.h"
+
+#include "examples/llm/model.h"
+#include "kernels/formulas.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A model with all its parameters in memory. */
+typedef struct whole {
+    const model_case *c;
+    pool             *threads;
+    model            *m;
+    model_unit       *units;
+    int32_t          *tokens;
+    sherd_dtype       dtype;
+} whole;
+
+static void *fresh(size_t count, size_t each)
+{
+    void *memory = calloc(count, each);
+
+    CHECK(memory != NULL);
+    return memory;
+}
+
+static void param_make(whole *w, size_t k)
+{
+    arch_param info;
+    tensor    *t;
+    size_t     elems;
+    float     *full;
+    uint16_t  *half;
+
+    arch_param_get(&w->c->sizes, k, &info);
+    t     = &w->units[info.unit].by_role[info.role];
+    elems = arch_param_elems(&info);
+    full  = fresh(elems, sizeof(float));
+    half  = fresh(elems, sizeof(float));
+    case_weights(w->c, k, 0, elems, full);
+    for (size_t i = 0; i < elems; i++) {
+        half[i] = sherdi_cast_f32_bf16(full[i]);
+        full[i] = w->dtype == SHERD_F32 ? full[i] : sherdi_cast_bf16_f32(half[i]);
+    }
+    *t = (tensor){.data  = w->dtype == SHERD_F32 ? (void *)full : (void *)half,
+                  .grad  = fresh(elems, sizeof(float)),
+                  .dtype = w->dtype};
+}
+
+static whole whole_open(const model_case *c, int threads, int is_recomputed, sherd_dtype dtype)
+{
+    whole  w     = {.c = c, .threads = pool_create(threads), .dtype = dtype};
+    size_t units = arch_unit_count(&c->sizes), tokens = c->batch * c->length;
+
+    w.m = model_create(&(model_params){.sizes         = c->sizes,
+                                       .batch         = c->batch,
+                                       .length        = c->length,
+                                       .dtype         = dtype,
+                                       .is_recomputed = is_recomputed,
+                                       .threads       = w.threads});
+    CHECK(w.m != NULL);
+    w.units  = fresh(units, sizeof(*w.units));
+    w.tokens = fresh(2 * tokens, sizeof(*w.tokens));
+    for (size_t k = 0; k < arch_param_count(&c->sizes); k++) {
+        param_make(&w, k);
+    }
+    w.units[units - 1].by_role[ARCH_TOKENS] = w.units[0].by_role[ARCH_TOKENS];
+    case_tokens(c, w.tokens, w.tokens + tokens);
+    model_batch_set(w.m, w.tokens, w.tokens + tokens);
+    return w;
+}
+
+static void whole_close(whole *w)
+{
+    for (size_t unit = 0; unit < arch_unit_count(&w->c->sizes); unit++) {
+        for (int role = 0; role < ARCH_ROLES; role++) {
+            if (role != ARCH_TOKENS || unit == 0) {
+                free(w->units[unit].by_role[role].data);
+                free(w->units[unit].by_role[role].grad);
+            }
+        }
+    }
+    free(w->units);
+    free(w->tokens);
+    model_destroy(w->m);
+    pool_destroy(w->threads);
+}
+
+static double whole_run(whole *w, int has_backward)
+{
+    size_t units = arch_unit_count(&w->c->sizes);
+
+    for (size_t unit = 0; unit < units; unit++) {
+        model_forward(w->m, unit, &w->units[unit], has_backward ? 1.0f : 0.0f);
+    }
+    for (size_t unit = units; has_backward && unit-- > 0;) {
+        model_backward(w->m, unit, &w->units[unit]);
+    }
+    return model_loss(w->m);
+}
+
+static tensor whole_param(const whole *w, size_t k, size_t *elems_out)
+{
+    arch_param info;
+
+    arch_param_get(&w->c->sizes, k, &info);
+    *elems_out = arch_param_elems(&info);
+    return w->units[info.unit].by_role[info.role];
+}
+
+/* Odd sizes: one head of keys for three of queries, an inner width below the hidden one. */
+static const model_case odd_cases[] = {
+    {.name   = "odd minimind",
+     .sizes  = {ARCH_MINIMIND, 42, 2, 3, 1, 25, 37, 64},
+     .batch  = 3,
+     .length = 7,
+     .scale  = 0.3},
+    {.name   = "odd gpt2",
+     .sizes  = {ARCH_GPT2, 33, 2, 3, 3, 130, 300, 9},
+     .batch  = 2,
+     .length = 9,
+     .scale  = 0.3},
+    {.name = "one token", .sizes = {ARCH_GPT2, 8, 1, 2, 2, 16, 5, 4}, .batch = 1, .length = 1,
+     .scale = 0.3},
+};
+
+#define NUM_ODD (sizeof(odd_cases) / sizeof(odd_cases[0]))
+
+static void models_match_the_oracle(void)
+{
+    model_case *cases;
+    size_t      count;
+    char        text[512];
+
+    CHECK_INT(0, cases_load(TEST_MODELS_JSON, &cases, &count, text, sizeof(text)));
+    CHECK(count >= 2);
+    for (size_t i = 0; i < count; i++) {
+        whole  w   = whole_open(&cases[i], 2, 0, SHERD_F32);
+        double sum = 0.0;
+
+        CHECK_CLOSE(cases[i].loss, whole_run(&w, 1), 1e-6);
+        for (size_t k = 0; k < cases[i].num_params; k++) {
+            size_t elems;
+            tensor t    = whole_param(&w, k, &elems);
+            double own  = 0.0;
+
+            for (size_t j = 0; j < elems; j++) {
+                double grad = (double)((float *)t.grad)[j];
+
+                own += grad * grad;
+            }
+            CHECK_CLOSE(cases[i].params[k].grad_l2, sqrt(own), 1e-5);
+            sum += own;
+        }
+        CHECK_CLOSE(cases[i].grad_norm, sqrt(sum), 1e-6);
+        whole_close(&w);
+    }
+    cases_free(cases, count);
+}
+
+/* Moves one weight of each parameter and looks at the loss. fp32 gives differences of the loss to
+ * about 1e-6, so small gradients are compared loosely. */
+static void gradients_match_differences_of_the_loss(void)
+{
+    for (size_t i = 0; i < NUM_ODD; i++) {
+        whole w = whole_open(&odd_cases[i], 2, 0, SHERD_F32);
+
+        (void)whole_run(&w, 1);
+        for (size_t k = 0; k < arch_param_count(&odd_cases[i].sizes); k++) {
+            size_t elems, at;
+            tensor t = whole_param(&w, k, &elems);
+            float *data = t.data, *grad = t.grad, kept;
+            double up, down, want;
+
+            for (at = 0; at < elems && fabsf(grad[at]) < 0.01f; at++) {
+            }
+            at       = at == elems ? elems / 2 : at;
+            kept     = data[at];
+            data[at] = kept + 0x1p-7f;
+            up       = whole_run(&w, 0);
+            data[at] = kept - 0x1p-7f;
+            down     = whole_run(&w, 0);
+            data[at] = kept;
+            want     = (up - down) / 0x1p-6;
+            if (!(fabs(want - (double)grad[at]) <= 3e-4 + 1e-2 * fabs(want))) {
+                test_fail(__FILE__, __LINE__, "%s, parameter %zu [%zu]: gradient %g, differences %g",
+                          odd_cases[i].name, k, at, (double)grad[at], want);
+            }
+        }
+        whole_close(&w);
+    }
+}
+
+static void whole_compare(const model_case *c, whole *a, whole *b)
+{
+    double loss_a = whole_run(a, 1), loss_b = whole_run(b, 1);
+
+    CHECK_BYTES_EQUAL(&loss_a, &loss_b, sizeof(loss_a));
+    for (size_t k = 0; k < arch_param_count(&c->sizes); k++) {
+        size_t elems;
+        tensor ta = whole_param(a, k, &elems), tb = whole_param(b, k, &elems);
+
+        CHECK_BYTES_EQUAL(ta.grad, tb.grad, elems * sherd_dtype_bytes(a->dtype));
+    }
+}
+
+static void threads_do_not_change_a_bit(void)
+{
+    for (size_t i = 0; i < NUM_ODD; i++) {
+        for (int dtype = SHERD_F32; dtype <= SHERD_BF16; dtype++) {
+            whole a = whole_open(&odd_cases[i], 1, 0, (sherd_dtype)dtype);
+            whole b = whole_open(&odd_cases[i], 3, 0, (sherd_dtype)dtype);
+
+            whole_compare(&odd_cases[i], &a, &b);
+            whole_close(&a);
+            whole_close(&b);
+        }
+    }
+}
+
+static void recomputation_does_not_change_a_bit(void)
+{
+    for (size_t i = 0; i < NUM_ODD; i++) {
+        whole a = whole_open(&odd_cases[i], 2, 0, SHERD_F32);
+        whole b = whole_open(&odd_cases[i], 2, 1, SHERD_F32);
+
+        CHECK(odd_cases[i].sizes.layers == 1 || model_bytes(b.m) < model_bytes(a.m));
+        whole_compare(&odd_cases[i], &a, &b);
+        whole_close(&a);
+        whole_close(&b);
+    }
+}
+
+/* bf16 parameters give the loss of their values in fp32; gradients are rounded to bf16 once per
+ * use. The tied table adds two uses, which may cancel: so relative to the largest entry. */
+static void bf16_parameters_give_gradients_of_bf16(void)
+{
+    for (size_t i = 0; i < NUM_ODD; i++) {
+        whole half = whole_open(&odd_cases[i], 2, 0, SHERD_BF16);
+        whole full = whole_open(&odd_cases[i], 2, 0, SHERD_F32);
+
+        for (size_t k = 0; k < arch_param_count(&odd_cases[i].sizes); k++) {
+            size_t elems;
+            tensor to = whole_param(&full, k, &elems), from = whole_param(&half, k, &elems);
+
+            for (size_t j = 0; j < elems; j++) {
+                ((float *)to.data)[j] = sherdi_cast_bf16_f32(((uint16_t *)from.data)[j]);
+            }
+        }
+        CHECK_CLOSE(whole_run(&full, 1), whole_run(&half, 1), 1e-6);
+        for (size_t k = 0; k < arch_param_count(&odd_cases[i].sizes); k++) {
+            size_t elems;
+            tensor tf = whole_param(&full, k, &elems), th = whole_param(&half, k, &elems);
+            float *got = fresh(elems, sizeof(*got)), *want = tf.grad, most = 0.0f;
+
+            for (size_t j = 0; j < elems; j++) {
+                got[j] = sherdi_cast_bf16_f32(((uint16_t *)th.grad)[j]);
+                most   = fmaxf(most, fabsf(want[j]));
+            }
+            CHECK_CLOSE_F32(got, want, elems, 0x1p-8, (double)most * 0x1p-8 + 1e-9);
+            free(got);
+        }
+        whole_close(&half);
+        whole_close(&full);
+    }
+}
+
+static const test_case cases[] = {
+    CASE(models_match_the_oracle),
+    CASE(gradients_match_differences_of_the_loss),
+    CASE(threads_do_not_change_a_bit),
+    CASE(recomputation_does_not_change_a_bit),
+    CASE(bf16_parameters_give_gradients_of_bf16),
+};
+
+RUN_MAIN(cases)

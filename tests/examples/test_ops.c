@@ -1,0 +1,693 @@
+/* Every operation of the trainer: its backward against differences of its forward, its bits under
+ * another number of threads, the AVX2 rows against the plain ones. */
+#include "tests/lib/check.h"
+
+#include "examples/llm/gemm.h"
+#include "examples/llm/ops.h"
+#include "kernels/formulas.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Sizes with remainders everywhere: 3 sequences of 13, heads of 6 and 2, tiles and chunks cut. */
+#define BATCH 3
+#define LENGTH 13
+#define ROWS (BATCH * LENGTH)
+#define HEADS 6
+#define KV_HEADS 2
+#define WIDTH 10
+#define HIDDEN (HEADS * WIDTH)
+#define OUT 75
+
+typedef struct bench {
+    pool *threads;
+    ops  *o;
+} bench;
+
+static bench bench_open(int threads, int is_fp32)
+{
+    const ops_limits limits = {.rows       = ROWS,
+                               .width      = 3 * HIDDEN,
+                               .length     = LENGTH,
+                               .heads      = HEADS,
+                               .head_width = WIDTH,
+                               .is_fp32    = is_fp32};
+    bench            b      = {.threads = pool_create(threads)};
+
+    CHECK(b.threads != NULL);
+    b.o = ops_create(b.threads, &limits, NULL);
+    CHECK(b.o != NULL);
+    return b;
+}
+
+static void bench_close(bench *b)
+{
+    ops_destroy(b->o);
+    pool_destroy(b->threads);
+}
+
+static float *randoms(size_t count, uint64_t seed, float scale)
+{
+    float *x = malloc(count * sizeof(*x));
+
+    CHECK(x != NULL);
+    for (size_t i = 0; i < count; i++) {
+        x[i] = scale * test_random_float(&seed);
+    }
+    return x;
+}
+
+static float *zeros(size_t count)
+{
+    float *x = calloc(count, sizeof(*x));
+
+    CHECK(x != NULL);
+    return x;
+}
+
+/* sum(weights[i] * y[i]): the value whose gradient is taken. */
+static double weigh(const float *weights, const float *y, size_t count)
+{
+    double sum = 0.0;
+
+    for (size_t i = 0; i < count; i++) {
+        sum += (double)weights[i] * (double)y[i];
+    }
+    return sum;
+}
+
+/* Central differences of `value` by `input` against `grad`. In fp32 with steps of 1/128 they are good
+ * to about 1e-3 of the typical entry. */
+static void differences_check(float *input, const float *grad, size_t count,
+                              double (*value)(void *ctx), void *ctx)
+{
+    const float step    = 0x1p-7f;
+    double      typical = 0.0;
+
+    for (size_t i = 0; i < count; i++) {
+        typical += (double)grad[i] * (double)grad[i] / (double)count;
+    }
+    typical = sqrt(typical) + 1e-6;
+    for (size_t i = 0; i < count; i += 1 + count / 300) {
+        float  kept = input[i];
+        double up, down, want;
+
+        input[i] = kept + step;
+        up       = value(ctx);
+        input[i] = kept - step;
+        down     = value(ctx);
+        input[i] = kept;
+        want     = (up - down) / (2.0 * (double)step);
+        if (!(fabs(want - (double)grad[i]) <= 4e-3 * (typical + fabs(want)))) {
+            test_fail(__FILE__, __LINE__, "gradient [%zu of %zu] is %g, differences say %g", i, count,
+                      (double)grad[i], want);
+        }
+    }
+}
+
+/* ---------------------------------------------------------------- linear -- */
+
+typedef struct linear_case {
+    bench        b;
+    linear_shape shape;
+    float       *x, *w, *bias, *residual, *y, *dy;
+} linear_case;
+
+static double linear_value(void *ctx)
+{
+    linear_case *c = ctx;
+    tensor       w = {.data = c->w, .dtype = SHERD_F32};
+
+    ops_linear(c->b.o, c->shape, c->x, w, c->bias, c->residual, c->y);
+    return weigh(c->dy, c->y, c->shape.rows * c->shape.out);
+}
+
+static void linear_back_matches_differences(void)
+{
+    linear_case c = {.b        = bench_open(2, 1),
+                     .shape    = {.rows = ROWS, .in = HIDDEN, .out = OUT},
+                     .x        = randoms(ROWS * HIDDEN, 1, 1.0f),
+                     .w        = randoms(OUT * HIDDEN, 2, 0.5f),
+                     .bias     = randoms(OUT, 3, 1.0f),
+                     .residual = randoms(ROWS * OUT, 4, 1.0f),
+                     .y        = zeros(ROWS * OUT),
+                     .dy       = randoms(ROWS * OUT, 5, 1.0f)};
+    float      *dx = zeros(ROWS * HIDDEN), *dw = zeros(OUT * HIDDEN), *dbias = zeros(OUT);
+    tensor      w  = {.data = c.w, .grad = dw, .dtype = SHERD_F32};
+
+    ops_linear_back_weight(c.b.o, c.shape, c.x, c.dy, w, dbias);
+    ops_linear_back_input(c.b.o, c.shape, c.dy, w, dx, 0);
+    differences_check(c.x, dx, ROWS * HIDDEN, linear_value, &c);
+    differences_check(c.w, dw, OUT * HIDDEN, linear_value, &c);
+    differences_check(c.bias, dbias, OUT, linear_value, &c);
+    differences_check(c.residual, c.dy, ROWS * OUT, linear_value, &c);
+    bench_close(&c.b);
+}
+
+static void linear_adds_to_a_residual_in_place(void)
+{
+    bench        b        = bench_open(1, 1);
+    linear_shape shape    = {.rows = ROWS, .in = HIDDEN, .out = OUT};
+    float       *x        = randoms(ROWS * HIDDEN, 1, 1.0f);
+    tensor       w        = {.data = randoms(OUT * HIDDEN, 2, 0.5f), .dtype = SHERD_F32};
+    float       *residual = randoms(ROWS * OUT, 3, 1.0f), *y = zeros(ROWS * OUT);
+
+    ops_linear(b.o, shape, x, w, NULL, residual, y);
+    ops_linear(b.o, shape, x, w, NULL, residual, residual);
+    CHECK_CLOSE_F32(residual, y, ROWS * OUT, 1e-5, 1e-5); /* sums in another order */
+    bench_close(&b);
+}
+
+/* Matrices of bf16 and fp16 give what the same values in fp32 give; gradients are added and
+ * rounded to their type. */
+static void linear_of_half_types_matches_fp32(void)
+{
+    bench        b     = bench_open(2, 0);
+    linear_shape shape = {.rows = ROWS, .in = HIDDEN, .out = OUT};
+    float       *x = randoms(ROWS * HIDDEN, 1, 1.0f), *dy = randoms(ROWS * OUT, 2, 1.0f);
+
+    for (int type = SHERD_BF16; type <= SHERD_F16; type++) {
+        float    *full = randoms(OUT * HIDDEN, 3, 0.5f), *dfull = zeros(OUT * HIDDEN);
+        uint16_t *half = calloc(OUT * HIDDEN, 2), *dhalf = calloc(OUT * HIDDEN, 2);
+        float    *y = zeros(ROWS * OUT), *y_half = zeros(ROWS * OUT);
+        float    *dx = zeros(ROWS * HIDDEN), *dx_half = zeros(ROWS * HIDDEN);
+        double    step = type == SHERD_BF16 ? 0x1p-8 : 0x1p-11;
+
+        for (size_t i = 0; i < OUT * HIDDEN; i++) {
+            half[i] = type == SHERD_BF16 ? sherdi_cast_f32_bf16(full[i])
+                                         : sherdi_cast_f32_f16(full[i]);
+            full[i] = type == SHERD_BF16 ? sherdi_cast_bf16_f32(half[i])
+                                         : sherdi_cast_f16_f32(half[i]);
+        }
+        tensor w      = {.data = full, .grad = dfull, .dtype = SHERD_F32};
+        tensor w_half = {.data = half, .grad = dhalf, .dtype = (sherd_dtype)type};
+
+        ops_linear(b.o, shape, x, w, NULL, NULL, y);
+        ops_linear(b.o, shape, x, w_half, NULL, NULL, y_half);
+        CHECK_CLOSE_F32(y_half, y, ROWS * OUT, 1e-5, 1e-5); /* strides may choose another kernel */
+        ops_linear_back_input(b.o, shape, dy, w, dx, 0);
+        ops_linear_back_input(b.o, shape, dy, w_half, dx_half, 0);
+        CHECK_CLOSE_F32(dx_half, dx, ROWS * HIDDEN, 1e-5, 1e-5);
+        ops_linear_back_weight(b.o, shape, x, dy, w, NULL);
+        ops_linear_back_weight(b.o, shape, x, dy, w_half, NULL);
+        for (size_t i = 0; i < OUT * HIDDEN; i++) {
+            full[i] = type == SHERD_BF16 ? sherdi_cast_bf16_f32(dhalf[i])
+                                         : sherdi_cast_f16_f32(dhalf[i]);
+        }
+        CHECK_CLOSE_F32(full, dfull, OUT * HIDDEN, step, 1e-5);
+    }
+    bench_close(&b);
+}
+
+/* ------------------------------------------------------------ embedding -- */
+
+static void embedding_back_sums_every_use_of_a_token(void)
+{
+    bench    b = bench_open(2, 1);
+    int32_t  ids[ROWS];
+    uint64_t seed   = 9;
+    float   *tokens = randoms(7 * HIDDEN, 1, 1.0f), *positions = randoms(LENGTH * HIDDEN, 2, 1.0f);
+    float   *dtokens = zeros(7 * HIDDEN), *dpositions = zeros(LENGTH * HIDDEN);
+    float   *want_tokens = zeros(7 * HIDDEN), *want_positions = zeros(LENGTH * HIDDEN);
+    float   *y = zeros(ROWS * HIDDEN), *dy = randoms(ROWS * HIDDEN, 3, 1.0f);
+    tensor   token_table    = {.data = tokens, .grad = dtokens, .dtype = SHERD_F32};
+    tensor   position_table = {.data = positions, .grad = dpositions, .dtype = SHERD_F32};
+
+    for (size_t r = 0; r < ROWS; r++) {
+        ids[r] = (int32_t)(test_random(&seed) % 6); /* token 6 never comes */
+    }
+    ops_embed(b.o, ROWS, LENGTH, HIDDEN, ids, token_table, position_table, y);
+    ops_embed_back(b.o, ROWS, LENGTH, HIDDEN, ids, dy, token_table, position_table);
+    for (size_t r = 0; r < ROWS; r++) {
+        for (size_t i = 0; i < HIDDEN; i++) {
+            size_t token = (size_t)ids[r] * HIDDEN + i, position = r % LENGTH * HIDDEN + i;
+            float  want  = tokens[token] + positions[position];
+
+            CHECK_CLOSE_F32(&y[r * HIDDEN + i], &want, 1, 0.0, 0.0);
+            want_tokens[token] += dy[r * HIDDEN + i];
+            want_positions[position] += dy[r * HIDDEN + i];
+        }
+    }
+    CHECK_BYTES_EQUAL(want_tokens, dtokens, 7 * HIDDEN * sizeof(float));
+    CHECK_BYTES_EQUAL(want_positions, dpositions, LENGTH * HIDDEN * sizeof(float));
+    bench_close(&b);
+}
+
+/* ---------------------------------------------------------------- norms -- */
+
+typedef struct norm_case {
+    bench     b;
+    norm_args args;
+    float    *y, *dy;
+} norm_case;
+
+static double norm_value(void *ctx)
+{
+    norm_case *c = ctx;
+
+    ops_norm(c->b.o, c->args, c->y);
+    return weigh(c->dy, c->y, c->args.rows * c->args.width);
+}
+
+static void norm_check(size_t rows, size_t width, int has_bias)
+{
+    float    *x = randoms(rows * width, 1, 1.0f), *w = randoms(width, 2, 1.0f);
+    float    *bias = has_bias ? randoms(width, 3, 1.0f) : NULL;
+    norm_case c    = {.b    = bench_open(2, 1),
+                      .args = {.rows = rows, .width = width, .x = x, .weight = w, .bias = bias},
+                      .y    = zeros(rows * width),
+                      .dy   = randoms(rows * width, 4, 1.0f)};
+    float    *dx = zeros(rows * width), *dw = zeros(width), *dbias = zeros(width);
+
+    ops_norm_back(c.b.o, c.args, c.dy, dx, dw, has_bias ? dbias : NULL);
+    differences_check(x, dx, rows * width, norm_value, &c);
+    differences_check(w, dw, width, norm_value, &c);
+    if (has_bias) {
+        differences_check(bias, dbias, width, norm_value, &c);
+    }
+    bench_close(&c.b);
+}
+
+static void layer_norm_back_matches_differences(void)
+{
+    norm_check(ROWS, HIDDEN, 1);
+}
+
+static void rms_norm_back_matches_differences(void)
+{
+    norm_check(ROWS, HIDDEN, 0);
+    norm_check(ROWS * HEADS, WIDTH, 0);
+}
+
+/* ---------------------------------------------------- rotary, attention -- */
+
+static void rotation_is_undone_by_its_inverse(void)
+{
+    bench  b = bench_open(2, 1);
+    float  cosines[LENGTH * WIDTH / 2], sines[LENGTH * WIDTH / 2];
+    float *x = randoms(ROWS * HIDDEN, 1, 1.0f), *kept = zeros(ROWS * HIDDEN);
+
+    memcpy(kept, x, ROWS * HIDDEN * sizeof(*x));
+    ops_rotate_tables(LENGTH, WIDTH, 1e6, cosines, sines);
+    ops_rotate(b.o, ROWS, LENGTH, HEADS, WIDTH, x, cosines, sines, 1.0f);
+    CHECK_CLOSE_F32(x, kept, WIDTH, 0.0, 0.0); /* time 0 does not turn */
+    CHECK(fabsf(x[HIDDEN] - (kept[HIDDEN] * cosf(1.0f) - kept[HIDDEN + WIDTH / 2] * sinf(1.0f))) <
+          1e-6f);
+    ops_rotate(b.o, ROWS, LENGTH, HEADS, WIDTH, x, cosines, sines, -1.0f);
+    CHECK_CLOSE_F32(x, kept, ROWS * HIDDEN, 0.0, 1e-6);
+    bench_close(&b);
+}
+
+typedef struct attention_case {
+    bench          b;
+    attention_args args;
+    float         *q, *k, *v, *y, *dy, *log_sums;
+} attention_case;
+
+static double attention_value(void *ctx)
+{
+    attention_case *c = ctx;
+
+    ops_attention(c->b.o, c->args, c->y, c->log_sums);
+    return weigh(c->dy, c->y, ROWS * HIDDEN);
+}
+
+static attention_case attention_open(void)
+{
+    attention_case c = {.b        = bench_open(2, 1),
+                        .q        = randoms(ROWS * HIDDEN, 1, 1.5f),
+                        .k        = randoms(ROWS * KV_HEADS * WIDTH, 2, 1.5f),
+                        .v        = randoms(ROWS * KV_HEADS * WIDTH, 3, 1.0f),
+                        .y        = zeros(ROWS * HIDDEN),
+                        .dy       = randoms(ROWS * HIDDEN, 4, 1.0f),
+                        .log_sums = zeros(ROWS * HEADS)};
+
+    c.args = (attention_args){.batch     = BATCH,
+                              .length    = LENGTH,
+                              .heads     = HEADS,
+                              .kv_heads  = KV_HEADS,
+                              .width     = WIDTH,
+                              .q_stride  = HIDDEN,
+                              .kv_stride = KV_HEADS * WIDTH,
+                              .q         = c.q,
+                              .k         = c.k,
+                              .v         = c.v};
+    return c;
+}
+
+static void attention_back_matches_differences(void)
+{
+    attention_case c  = attention_open();
+    float         *dq = zeros(ROWS * HIDDEN);
+    float *dk = zeros(ROWS * KV_HEADS * WIDTH), *dv = zeros(ROWS * KV_HEADS * WIDTH);
+
+    (void)attention_value(&c);
+    ops_attention_back(c.b.o, c.args, c.dy, c.log_sums, dq, dk, dv);
+    differences_check(c.q, dq, ROWS * HIDDEN, attention_value, &c);
+    differences_check(c.k, dk, ROWS * KV_HEADS * WIDTH, attention_value, &c);
+    differences_check(c.v, dv, ROWS * KV_HEADS * WIDTH, attention_value, &c);
+    bench_close(&c.b);
+}
+
+/* Token t sees nothing after it, and nothing of another sequence. */
+static void attention_does_not_see_the_future(void)
+{
+    attention_case c    = attention_open();
+    float         *kept = zeros(ROWS * HIDDEN);
+    size_t         t    = LENGTH + 4; /* of the second sequence */
+
+    (void)attention_value(&c);
+    memcpy(kept, c.y, ROWS * HIDDEN * sizeof(float));
+    for (size_t i = 0; i < KV_HEADS * WIDTH; i++) {
+        c.k[t * KV_HEADS * WIDTH + i] += 1.0f;
+        c.v[t * KV_HEADS * WIDTH + i] -= 1.0f;
+    }
+    (void)attention_value(&c);
+    CHECK_BYTES_EQUAL(kept, c.y, t * HIDDEN * sizeof(float));
+    CHECK(memcmp(kept + t * HIDDEN, c.y + t * HIDDEN, HIDDEN * sizeof(float)) != 0);
+    CHECK_BYTES_EQUAL(kept + 2 * LENGTH * HIDDEN, c.y + 2 * LENGTH * HIDDEN,
+                      LENGTH * HIDDEN * sizeof(float));
+    bench_close(&c.b);
+}
+
+/* More queries than are taken at once give what one block at a time gives. */
+static void attention_of_several_blocks_matches_its_plain_form(void)
+{
+    enum { LONG = 150, W = 6 };
+    const ops_limits limits = {.rows = LONG, .width = 3 * W, .length = LONG, .heads = 1,
+                               .head_width = W, .is_fp32 = 1};
+    pool  *threads = pool_create(2);
+    ops   *o       = ops_create(threads, &limits, NULL);
+    float *q = randoms(LONG * W, 1, 1.0f), *k = randoms(LONG * W, 2, 1.0f);
+    float *v = randoms(LONG * W, 3, 1.0f), *y = zeros(LONG * W), *log_sums = zeros(LONG);
+    attention_args args = {.batch = 1, .length = LONG, .heads = 1, .kv_heads = 1, .width = W,
+                           .q_stride = W, .kv_stride = W, .q = q, .k = k, .v = v};
+
+    CHECK(o != NULL);
+    ops_attention(o, args, y, log_sums);
+    for (size_t t = 0; t < LONG; t++) {
+        double p[LONG], sum = 0.0;
+
+        for (size_t s = 0; s <= t; s++) {
+            p[s] = exp(weigh(q + t * W, k + s * W, W) / sqrt((double)W));
+            sum += p[s];
+        }
+        for (size_t i = 0; i < W; i++) {
+            double want = 0.0;
+
+            for (size_t s = 0; s <= t; s++) {
+                want += p[s] / sum * (double)v[s * W + i];
+            }
+            CHECK(fabs((double)y[t * W + i] - want) < 1e-5);
+        }
+        CHECK(fabs((double)log_sums[t] - log(sum)) < 1e-5);
+    }
+    ops_destroy(o);
+    pool_destroy(threads);
+}
+
+/* ------------------------------------------------------- element by element -- */
+
+typedef struct element_case {
+    bench  b;
+    int    is_swiglu;
+    float *x, *gate, *y, *dy;
+    size_t count;
+} element_case;
+
+static double element_value(void *ctx)
+{
+    element_case *c = ctx;
+
+    if (c->is_swiglu) {
+        ops_swiglu(c->b.o, c->count, c->gate, c->x, c->y);
+    } else {
+        ops_gelu(c->b.o, c->count, c->x, c->y);
+    }
+    return weigh(c->dy, c->y, c->count);
+}
+
+static element_case element_open(int is_swiglu)
+{
+    element_case c = {.b         = bench_open(2, 1),
+                      .is_swiglu = is_swiglu,
+                      .count     = 277,
+                      .x         = randoms(277, 1, 4.0f),
+                      .gate      = randoms(277, 2, 4.0f),
+                      .y         = zeros(277),
+                      .dy        = randoms(277, 3, 1.0f)};
+    return c;
+}
+
+static void gelu_back_matches_differences(void)
+{
+    element_case c = element_open(0);
+    float       *d = zeros(c.count);
+
+    memcpy(d, c.dy, c.count * sizeof(*d));
+    ops_gelu_back(c.b.o, c.count, c.x, d);
+    differences_check(c.x, d, c.count, element_value, &c);
+    bench_close(&c.b);
+}
+
+static void gelu_is_its_tanh_form(void)
+{
+    element_case c = element_open(0);
+
+    (void)element_value(&c);
+    for (size_t i = 0; i < c.count; i++) {
+        double x    = (double)c.x[i];
+        double want = 0.5 * x * (1.0 + tanh(sqrt(2.0 / 3.14159265358979) * (x + 0.044715 * x * x * x)));
+
+        CHECK(fabs((double)c.y[i] - want) < 2e-6);
+    }
+    bench_close(&c.b);
+}
+
+static void swiglu_back_matches_differences(void)
+{
+    element_case c     = element_open(1);
+    float       *d     = zeros(c.count);
+    float       *dgate = zeros(c.count);
+
+    memcpy(d, c.dy, c.count * sizeof(*d));
+    ops_swiglu_back(c.b.o, c.count, c.gate, c.x, d, dgate);
+    differences_check(c.x, d, c.count, element_value, &c);
+    differences_check(c.gate, dgate, c.count, element_value, &c);
+    bench_close(&c.b);
+}
+
+/* ---------------------------------------------------------- cross-entropy -- */
+
+static void cross_entropy_matches_double(void)
+{
+    enum { VOCAB = 61 };
+    bench    b = bench_open(2, 1);
+    int32_t  targets[ROWS];
+    uint64_t seed   = 5;
+    float   *logits = randoms(ROWS * VOCAB, 1, 8.0f), *grad = zeros(ROWS * VOCAB);
+    double   want = 0.0, value, loss;
+
+    for (size_t r = 0; r < ROWS; r++) {
+        double sum = 0.0;
+
+        targets[r] = (int32_t)(test_random(&seed) % VOCAB);
+        for (size_t i = 0; i < VOCAB; i++) {
+            sum += exp((double)logits[r * VOCAB + i]);
+        }
+        want += log(sum) - (double)logits[r * VOCAB + (size_t)targets[r]];
+        for (size_t i = 0; i < VOCAB; i++) {
+            double p = exp((double)logits[r * VOCAB + i]) / sum;
+
+            grad[r * VOCAB + i] = (float)(2.0 * (p - ((int32_t)i == targets[r])) / ROWS);
+        }
+    }
+    value = ops_cross_entropy(b.o, ROWS, VOCAB, logits, targets, 0.0f);
+    loss  = ops_cross_entropy(b.o, ROWS, VOCAB, logits, targets, 2.0f);
+    CHECK_CLOSE(want / ROWS, value, 1e-6);
+    CHECK_CLOSE(value, loss, 1e-12);
+    CHECK_CLOSE_F32(logits, grad, ROWS * VOCAB, 1e-5, 1e-8);
+    bench_close(&b);
+}
+
+/* --------------------------------------------------------------- rows, gemm -- */
+
+/* The same numbers through both tables, lengths around the width of a vector. */
+static void rows_pair_check(const rows_ops *a, const rows_ops *b, size_t n)
+{
+    float *x = randoms(n + 1, n + 1, 3.0f), *w = randoms(n + 1, n + 2, 1.0f);
+    float *d = randoms(n + 1, n + 3, 1.0f);
+    float *out[2][4];
+    double loss[2];
+    const rows_ops *tables[2] = {a, b};
+
+    for (int t = 0; t < 2; t++) {
+        for (int i = 0; i < 4; i++) {
+            out[t][i] = randoms(8 * n + 8, 77, 1.0f); /* equal starts: some slots add */
+        }
+        tables[t]->gelu(x, out[t][0], n);
+        memcpy(out[t][1], d, n * sizeof(float));
+        tables[t]->gelu_back(x, out[t][1], n);
+        tables[t]->swiglu(x, w, out[t][2], n);
+        memcpy(out[t][3], d, n * sizeof(float));
+        tables[t]->swiglu_back(x, w, out[t][3], out[t][0] + n, n);
+        tables[t]->layer_norm(x, w, d, out[t][0] + 2 * n, n);
+        tables[t]->layer_norm_back(x, w, d, out[t][1] + n, out[t][1] + 2 * n, out[t][1] + 3 * n, n);
+        tables[t]->rms_norm(x, w, out[t][2] + n, n);
+        tables[t]->rms_norm_back(x, w, d, out[t][2] + 2 * n, out[t][2] + 3 * n, n);
+        memcpy(out[t][0] + 3 * n, x, n * sizeof(float));
+        out[t][0][4 * n] = tables[t]->softmax(out[t][0] + 3 * n, n, n, 0.3f);
+        memcpy(out[t][0] + 5 * n, x, n * sizeof(float));
+        tables[t]->softmax_again(out[t][0] + 5 * n, n, n, 0.3f, out[t][0][4 * n]);
+        memcpy(out[t][0] + 6 * n, d, n * sizeof(float));
+        tables[t]->softmax_back(out[t][0] + 3 * n, out[t][0] + 6 * n, n, n, 0.3f);
+        loss[t] = tables[t]->cross_entropy_value(x, n, n / 2);
+        memcpy(out[t][3] + n, x, n * sizeof(float));
+        loss[t] += tables[t]->cross_entropy(out[t][3] + n, n, n / 2, 0.7f);
+    }
+    for (int i = 0; i < 4; i++) {
+        CHECK_BYTES_EQUAL(out[0][i], out[1][i], (8 * n + 8) * sizeof(float));
+    }
+    CHECK_BYTES_EQUAL(&loss[0], &loss[1], sizeof(loss[0]));
+    for (int i = 0; i < 4; i++) {
+        free(out[0][i]);
+        free(out[1][i]);
+    }
+    free(x);
+    free(w);
+    free(d);
+}
+
+static void rows_of_avx2_equal_plain_ones(void)
+{
+    if (rows_best() == rows_plain()) {
+        test_skip("no AVX2 here");
+    }
+    for (size_t n = 1; n < 70; n++) {
+        rows_pair_check(rows_plain(), rows_best(), n);
+    }
+    rows_pair_check(rows_plain(), rows_best(), 1000);
+}
+
+/* All halves, and floats around every half, against the engine's own casts. */
+static void half_types_match_the_engine(void)
+{
+    static uint16_t half[65536];
+    static float    full[65536];
+
+    for (int type = SHERD_BF16; type <= SHERD_F16; type++) {
+        for (uint32_t i = 0; i < 65536; i++) {
+            half[i] = (uint16_t)i;
+        }
+        rows_best()->widen((sherd_dtype)type, half, full, 65536);
+        for (uint32_t i = 0; i < 65536; i++) {
+            float want = type == SHERD_BF16 ? sherdi_cast_bf16_f32((uint16_t)i)
+                                            : sherdi_cast_f16_f32((uint16_t)i);
+
+            CHECK(isnan(want) ? isnan(full[i]) : memcmp(&want, &full[i], sizeof(want)) == 0);
+        }
+        for (int shift = -1; shift <= 1; shift++) {
+            static uint16_t rounded[65536];
+
+            for (uint32_t i = 0; i < 65536; i++) { /* a random fraction and exponent near half's */
+                uint32_t bits = (i << 16) + 0x8000u * (i & 1u) + (uint32_t)shift;
+                memcpy(&full[i], &bits, sizeof(bits));
+                rounded[i] = 0;
+            }
+            rows_best()->accumulate((sherd_dtype)type, full, rounded, 65536);
+            for (uint32_t i = 0; i < 65536; i++) {
+                float    sum  = 0.0f + full[i];
+                uint16_t want = type == SHERD_BF16 ? sherdi_cast_f32_bf16(sum)
+                                                   : sherdi_cast_f32_f16(sum);
+
+                if (!isnan(sum)) {
+                    CHECK_INT(want, rounded[i]);
+                }
+            }
+        }
+    }
+}
+
+static void gemm_matches_double(void)
+{
+    enum { M = 37, N = 131, K = 150 };
+    float *a = randoms(M * K, 1, 1.0f), *b = randoms(K * N, 2, 1.0f), *c = randoms(M * N, 3, 1.0f);
+    float *at = zeros(M * K), *bt = zeros(K * N), *start = zeros(M * N), *want = zeros(M * N);
+
+    memcpy(start, c, M * N * sizeof(*c));
+    for (size_t i = 0; i < M; i++) {
+        for (size_t j = 0; j < N; j++) {
+            double sum = 0.0;
+
+            for (size_t p = 0; p < K; p++) {
+                sum += (double)a[i * K + p] * (double)b[p * N + j];
+                at[p * M + i] = a[i * K + p];
+                bt[j * K + p] = b[p * N + j];
+            }
+            want[i * N + j] = (float)(0.5 * sum + 2.0 * (double)c[i * N + j]);
+        }
+    }
+    for (int flips = 0; flips < 4; flips++) {
+        gemm_matrix x = flips & 1 ? (gemm_matrix){at, M, 1} : (gemm_matrix){a, K, 0};
+        gemm_matrix y = flips & 2 ? (gemm_matrix){bt, K, 1} : (gemm_matrix){b, N, 0};
+
+        memcpy(c, start, M * N * sizeof(*c));
+        gemm(M, N, K, 0.5f, x, y, 2.0f, c, N);
+        CHECK_CLOSE_F32(c, want, M * N, 1e-5, 1e-5);
+    }
+}
+
+/* ------------------------------------------------------------------- pool -- */
+
+static void count_task(void *ctx, size_t task, int thread)
+{
+    unsigned char *seen = ctx;
+
+    (void)thread;
+    seen[task]++;
+}
+
+static void pool_runs_every_task_once(void)
+{
+    static unsigned char seen[1000], once[1000];
+
+    memset(once, 1, sizeof(once));
+    for (int threads = 1; threads <= 5; threads++) {
+        pool *p = pool_create(threads);
+
+        CHECK(p != NULL);
+        for (int round = 0; round < 200; round++) {
+            size_t count = (size_t)round * 5;
+
+            memset(seen, 0, sizeof(seen));
+            pool_run(p, count, count_task, seen);
+            CHECK_BYTES_EQUAL(once, seen, count);
+        }
+        pool_destroy(p);
+    }
+    CHECK(pool_create(0) == NULL);
+}
+
+static const test_case cases[] = {
+    CASE(linear_back_matches_differences),
+    CASE(linear_adds_to_a_residual_in_place),
+    CASE(linear_of_half_types_matches_fp32),
+    CASE(embedding_back_sums_every_use_of_a_token),
+    CASE(layer_norm_back_matches_differences),
+    CASE(rms_norm_back_matches_differences),
+    CASE(rotation_is_undone_by_its_inverse),
+    CASE(attention_back_matches_differences),
+    CASE(attention_does_not_see_the_future),
+    CASE(attention_of_several_blocks_matches_its_plain_form),
+    CASE(gelu_back_matches_differences),
+    CASE(gelu_is_its_tanh_form),
+    CASE(swiglu_back_matches_differences),
+    CASE(cross_entropy_matches_double),
+    CASE(rows_of_avx2_equal_plain_ones),
+    CASE(half_types_match_the_engine),
+    CASE(gemm_matches_double),
+    CASE(pool_runs_every_task_once),
+};
+
+RUN_MAIN(cases)
