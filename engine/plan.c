@@ -183,17 +183,19 @@ static int plan_fits(const sherdi_plan *plan)
 }
 
 /* Tries one other setting; 1 when it fits, with the bytes per rank. */
-static int other_fits(const sherdi_plan *plan, const sherdi_model *model, int stage, int world_size,
-                      int ranks_per_host, size_t *bytes)
+static int other_fits(const sherdi_plan *plan, const sherdi_model *model, int stage,
+                      int has_prefetch, int world_size, size_t *bytes)
 {
     sherdi_settings settings = plan->settings;
-    sherdi_machine  machine  = plan->machine;
     sherdi_plan    *other;
     int             fits;
 
-    settings.stage         = stage;
-    machine.ranks_per_host = ranks_per_host;
-    if (sherdi_plan_create(model, &settings, 0, world_size, &machine, plan->mem, &other) !=
+    settings.stage = stage;
+    if (!has_prefetch) {
+        settings.prefetch_bucket_size = 0;
+        settings.max_reuse_distance   = 0;
+    }
+    if (sherdi_plan_create(model, &settings, 0, world_size, &plan->machine, plan->mem, &other) !=
         SHERD_OK) {
         return 0;
     }
@@ -203,7 +205,7 @@ static int other_fits(const sherdi_plan *plan, const sherdi_model *model, int st
     return fits;
 }
 
-/* First a higher stage, then more hosts of the same kind. */
+/* First a higher stage, then one that gathers nothing ahead, then more hosts of the same kind. */
 static void nearest_fit(const sherdi_plan *plan, const sherdi_model *model, char *text,
                         size_t len_bytes)
 {
@@ -211,15 +213,22 @@ static void nearest_fit(const sherdi_plan *plan, const sherdi_model *model, char
     size_t bytes;
 
     for (int stage = plan->settings.stage + 1; stage <= 3; stage++) {
-        if (other_fits(plan, model, stage, plan->world_size, ranks, &bytes)) {
+        if (other_fits(plan, model, stage, 1, plan->world_size, &bytes)) {
             (void)snprintf(text, len_bytes,
                            "zero_optimization.stage %d would fit (%.1f MiB a rank)", stage,
                            (double)bytes / 0x1p20);
             return;
         }
     }
+    if (other_fits(plan, model, 3, 0, plan->world_size, &bytes)) {
+        (void)snprintf(text, len_bytes,
+                       "zero_optimization.stage 3 with stage3_prefetch_bucket_size 0 and "
+                       "stage3_max_reuse_distance 0 would fit (%.1f MiB a rank)",
+                       (double)bytes / 0x1p20);
+        return;
+    }
     for (int hosts = 2; hosts <= 1024; hosts *= 2) {
-        if (other_fits(plan, model, 3, ranks * hosts, ranks, &bytes)) {
+        if (other_fits(plan, model, 3, 1, ranks * hosts, &bytes)) {
             (void)snprintf(text, len_bytes,
                            "stage 3 on %d ranks over %d such hosts would fit (%.1f MiB a rank)",
                            ranks * hosts, hosts, (double)bytes / 0x1p20);

@@ -236,7 +236,8 @@ static void loop_everywhere(int world_size)
         ", \"stage3_max_live_parameters\": 4000, \"stage3_max_reuse_distance\": 2000",
         ", \"stage3_param_persistence_threshold\": 10",
     };
-    static const char *const COMM[] = {NULL, ", \"communication_data_type\": \"fp32\""};
+    static const char *const TOP[] = {NULL, ", \"communication_data_type\": \"fp32\"",
+                                      ", \"deterministic\": true"};
 
     for (int stage = 0; stage <= 3; stage++) {
         for (int accumulation = 1; accumulation <= 3; accumulation += 2) {
@@ -246,7 +247,7 @@ static void loop_everywhere(int world_size)
                                        .dtype        = i % 2 == 0 ? SHERD_BF16 : SHERD_F32,
                                        .clip         = 1,
                                        .zero         = ZERO[i],
-                                       .top          = COMM[i / 2 % 2]};
+                                       .top          = TOP[i / 2]};
 
                 test_world(world_size, loop_and_count, &options);
             }

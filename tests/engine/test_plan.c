@@ -1,0 +1,1027 @@
+/* The plan alone, without an engine: what must hold for any model, settings and world, told by walks of
+ * this file's own over what a plan says. */
+#include "tests/engine/rig.h"
+#include "tests/lib/check.h"
+
+#include "base/checked.h"
+#include "engine/engine_impl.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* ------------------------------------------------------ making plans ----- */
+
+/* A model without an engine. */
+typedef struct bench {
+    sherdi_mem      mem;
+    sherdi_model    model;
+    sherdi_settings settings;
+} bench;
+
+static const sherdi_machine UNKNOWN = {.ranks_per_host = 1};
+
+static void bench_open(bench *b)
+{
+    memset(b, 0, sizeof(*b));
+    sherdi_mem_init(&b->mem);
+    CHECK_OK(sherdi_model_init(&b->model, &b->mem));
+}
+
+static void bench_settings(bench *b, const rig_options *options, int world_size)
+{
+    const char   *json = rig_json(options);
+    sherd_config *config;
+
+    CHECK_OK(sherd_config_parse(json, strlen(json), &config));
+    CHECK_OK(sherdi_config_resolve(config, world_size, &b->settings));
+    sherd_config_destroy(config);
+}
+
+static void bench_close(bench *b)
+{
+    sherdi_model_fini(&b->model);
+    CHECK_INT(0, sherdi_mem_held_all(&b->mem));
+}
+
+static int bench_unit(bench *b, const char *name)
+{
+    int unit;
+
+    CHECK_OK(sherdi_model_add_unit(&b->model, name, &unit));
+    return unit;
+}
+
+static int bench_param(bench *b, int unit, size_t elems, size_t atom_elems, int is_frozen)
+{
+    sherd_param_params params;
+    char               name[32];
+    int                param;
+
+    sherd_param_params_init(&params);
+    (void)snprintf(name, sizeof(name), "p%zu", b->model.num_params);
+    params.name       = name;
+    params.ndim       = 1;
+    params.shape[0]   = elems;
+    params.atom_elems = atom_elems;
+    params.frozen     = is_frozen;
+    CHECK_OK(sherdi_model_add_param(&b->model, unit, &params, &param));
+    return param;
+}
+
+static sherdi_plan *bench_plan(bench *b, int rank, int world_size)
+{
+    sherdi_plan *plan;
+
+    CHECK_OK(
+        sherdi_plan_create(&b->model, &b->settings, rank, world_size, &UNKNOWN, &b->mem, &plan));
+    return plan;
+}
+
+/* Sizes that miss and meet every border of `slice_elems`; a tied table, frozen ones, repeats. */
+static void declare_odd(bench *b, size_t slice_elems)
+{
+    const size_t ELEMS[] = {0,  1,   63,  64, 65, slice_elems - 1,    slice_elems, slice_elems + 1,
+                            13, 129, 700, 1,  0,  5 * slice_elems + 3};
+    const int    UNIT[]  = {0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 4, 4, 5};
+
+    for (int u = 0; u < 6; u++) {
+        char name[8];
+
+        (void)snprintf(name, sizeof(name), "u%d", u);
+        (void)bench_unit(b, name);
+    }
+    for (size_t p = 0; p < sizeof(ELEMS) / sizeof(ELEMS[0]); p++) {
+        (void)bench_param(b, UNIT[p], ELEMS[p], 1, p == 4 || p == 9);
+    }
+    CHECK_OK(sherdi_model_add_read(&b->model, 5, 3));
+    CHECK_OK(sherdi_model_add_read(&b->model, 3, 13));
+}
+
+/* ------------------------------------------------------------- checks ---- */
+
+#define IS(condition)                                                                              \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            test_fail(__FILE__, __LINE__, "%s: not true: %s", what, #condition);                   \
+        }                                                                                          \
+    } while (0)
+
+/* A segment's own numbers, and that its places lie inside their arenas. */
+static void expect_segments(const sherdi_plan *plan, const bench *b, const char *what)
+{
+    size_t elem = sherd_dtype_bytes(plan->settings.compute_dtype);
+
+    for (size_t s = 0; s < plan->num_segments; s++) {
+        const sherdi_segment *segment = &plan->segments[s];
+        size_t                own     = 0;
+
+        for (size_t p = 0; p < b->model.num_params; p++) {
+            own += plan->params[p].segment == (int)s ? b->model.params[p].elems : 0;
+        }
+        IS(own == segment->elems);
+        IS(segment->slice_elems % SHERD_CHUNK_ELEMS == 0);
+        IS(segment->padded_elems == segment->slice_elems * (size_t)plan->world_size);
+        IS(segment->padded_elems >= segment->elems);
+        if (!segment->is_bound) {
+            IS(segment->param_offset % SHERD_ALIGN_BYTES == 0);
+            IS(segment->param_offset +
+                   elem * (segment->is_resident ? segment->padded_elems : segment->slice_elems) <=
+               plan->buffers[SHERDI_BUFFER_PARAMS].bytes);
+        }
+        IS(segment->is_resident == (segment->gather_offset == SHERDI_NO_OFFSET));
+        if (!segment->is_resident) {
+            IS(segment->gather_offset % SHERD_ALIGN_BYTES == 0);
+            IS(segment->gather_offset + elem * segment->padded_elems <=
+               plan->units[segment->unit].gather_bytes);
+        }
+        IS((segment->kind == SHERDI_SEGMENT_FROZEN) == (segment->grad_offset == SHERDI_NO_OFFSET));
+        IS(segment->kind != SHERDI_SEGMENT_FROZEN || segment->num_blocks == 0);
+        if (segment->kind != SHERDI_SEGMENT_FROZEN) {
+            IS(segment->grad_offset % SHERD_ALIGN_BYTES == 0);
+            IS(segment->grad_offset +
+                   sherdi_plan_grad_bytes(plan) *
+                       (plan->has_slices ? segment->slice_elems : segment->padded_elems) <=
+               plan->buffers[SHERDI_BUFFER_GRADS].bytes);
+        }
+    }
+}
+
+/* No two segments share a byte of an arena: the sum of what they take is what the arena has. */
+static void expect_arenas_are_filled_once(const sherdi_plan *plan, const char *what)
+{
+    size_t params = 0;
+    size_t grads  = 0;
+    size_t state  = 0;
+    size_t elem   = sherd_dtype_bytes(plan->settings.compute_dtype);
+
+    for (size_t s = 0; s < plan->num_segments; s++) {
+        const sherdi_segment *segment = &plan->segments[s];
+
+        IS(segment->is_bound || segment->param_offset == params);
+        params += segment->is_bound
+                      ? 0
+                      : sherdi_round_up(elem * (segment->is_resident ? segment->padded_elems
+                                                                     : segment->slice_elems),
+                                        SHERD_ALIGN_BYTES);
+        if (segment->grad_offset != SHERDI_NO_OFFSET) {
+            IS(segment->grad_offset == grads);
+            grads += sherdi_round_up(sherdi_plan_grad_bytes(plan) * (plan->has_slices
+                                                                         ? segment->slice_elems
+                                                                         : segment->padded_elems),
+                                     SHERD_ALIGN_BYTES);
+        }
+    }
+    for (size_t k = 0; k < plan->num_blocks; k++) {
+        const sherdi_block *block = &plan->blocks[k];
+
+        IS(block->state_offset == state);
+        IS(block->elems > 0 && block->elems % SHERD_CHUNK_ELEMS == 0);
+        IS(block->elems <= sherdi_max_size(plan->settings.sub_group_size, SHERD_CHUNK_ELEMS));
+        state += sherdi_round_up((plan->segments[block->segment].has_master ? 3 : 2) *
+                                     block->elems * sizeof(float),
+                                 SHERD_ALIGN_BYTES);
+    }
+    IS(params == plan->buffers[SHERDI_BUFFER_PARAMS].bytes);
+    IS(grads == plan->buffers[SHERDI_BUFFER_GRADS].bytes);
+    IS(state == plan->buffers[SHERDI_BUFFER_STATE].bytes);
+}
+
+static int step_uses(const bench *b, const sherdi_step_of_pass *step, int unit)
+{
+    const sherdi_model_unit *info = &b->model.units[step->unit];
+
+    for (size_t i = 0; i < info->num_reads; i++) {
+        if (info->reads[i] == unit) {
+            return 1;
+        }
+    }
+    return step->unit == unit;
+}
+
+static int stays_meet(const sherdi_stay *a, const sherdi_stay *b)
+{
+    return a->first <= b->last && b->first <= a->last && a->offset < b->offset + b->bytes &&
+           b->offset < a->offset + a->bytes;
+}
+
+static void expect_stays_apart(const sherdi_stay *stays, size_t count, size_t pool_bytes,
+                               const char *what)
+{
+    for (size_t i = 0; i < count; i++) {
+        IS(stays[i].offset % SHERD_ALIGN_BYTES == 0);
+        IS(stays[i].offset + stays[i].bytes <= pool_bytes);
+        IS(stays[i].bytes > 0 && stays[i].first <= stays[i].last);
+        for (size_t j = 0; j < i; j++) {
+            IS(!stays_meet(&stays[i], &stays[j]));
+        }
+    }
+}
+
+/* At every step what it needs is gathered, once; what is gathered ahead keeps to its limits. */
+static void expect_gathers(const sherdi_plan *plan, const bench *b, const sherdi_sequence *sequence,
+                           const char *what)
+{
+    size_t elem = sherd_dtype_bytes(plan->settings.compute_dtype);
+
+    for (size_t p = 0; p < sequence->num_steps; p++) {
+        size_t ahead             = 0;
+        size_t live              = 0;
+        int    has_started_ahead = 0;
+
+        for (size_t u = 0; u < plan->num_units; u++) {
+            size_t there = 0;
+
+            for (size_t i = 0; i < sequence->num_stays; i++) {
+                const sherdi_stay *stay    = &sequence->stays[i];
+                int                is_used = 0;
+
+                if (stay->unit != (int)u || stay->first > p || stay->last < p) {
+                    continue;
+                }
+                there++;
+                live += stay->bytes / elem;
+                for (size_t q = stay->first; q <= p; q++) {
+                    is_used |= step_uses(b, &sequence->steps[q], (int)u);
+                }
+                ahead += is_used ? 0 : stay->bytes / elem;
+                has_started_ahead |= stay->first == p && !is_used;
+            }
+            IS(there <= 1);
+            IS(!step_uses(b, &sequence->steps[p], (int)u) || plan->units[u].gather_bytes == 0 ||
+               there == 1);
+        }
+        IS(ahead <= plan->settings.prefetch_bucket_size);
+        IS(!has_started_ahead || live <= plan->settings.max_live_parameters);
+    }
+    for (size_t i = 0; i < sequence->num_stays; i++) { /* each is for something, to its end */
+        const sherdi_stay *stay = &sequence->stays[i];
+
+        IS(step_uses(b, &sequence->steps[stay->last], stay->unit));
+        IS(stay->bytes == plan->units[stay->unit].gather_bytes);
+    }
+}
+
+/* Where a unit's transient gradient is from its first planned use to its last. */
+static void expect_transients(const sherdi_plan *plan, const bench *b, const char *what)
+{
+    for (size_t p = 0; p < plan->train.num_steps; p++) {
+        for (size_t u = 0; u < plan->num_units && plan->train.steps[p].pass == SHERD_BACKWARD;
+             u++) {
+            size_t there = 0;
+
+            for (size_t i = 0; i < plan->num_transients; i++) {
+                there += plan->transients[i].unit == (int)u && plan->transients[i].first <= p &&
+                         plan->transients[i].last >= p;
+            }
+            IS(!step_uses(b, &plan->train.steps[p], (int)u) ||
+               there == (plan->units[u].transient_bytes > 0));
+        }
+    }
+}
+
+static uint64_t segment_wire(const sherdi_plan *plan, int segment, sherd_dtype dtype)
+{
+    return (uint64_t)(plan->world_size - 1) * plan->segments[segment].slice_elems *
+           sherd_dtype_bytes(dtype);
+}
+
+/* Bytes of every collective, and how often each is made. */
+static void expect_ops(const sherdi_plan *plan, const char *what)
+{
+    uint64_t micro    = 0;
+    uint64_t boundary = 0;
+    uint64_t control  = 0;
+
+    for (size_t i = 0; i < plan->num_ops; i++) {
+        const sherdi_plan_op *op         = &plan->ops[i];
+        int                   is_control = op->kind == SHERDI_OP_EXCHANGE;
+        int                   is_step    = strcmp(op->phase, "boundary") == 0;
+        uint64_t wire = is_control ? 0 : segment_wire(plan, op->segment, plan->wire_dtype);
+        uint64_t gather =
+            is_control ? 0 : segment_wire(plan, op->segment, plan->settings.compute_dtype);
+
+        micro += is_step || strcmp(op->phase, "eval") == 0 ? 0 : op->sent_bytes;
+        boundary += is_step ? op->sent_bytes : 0;
+        control += is_control ? op->sent_bytes : 0;
+        switch (op->kind) {
+        case SHERDI_OP_GATHER:
+            IS(op->sent_bytes == (is_step ? segment_wire(plan, op->segment, SHERD_F32) : gather));
+            IS(is_step ? plan->is_fixed && plan->settings.stage == 0 : plan->settings.stage == 3);
+            break;
+        case SHERDI_OP_REDUCE_SCATTER:
+            IS(op->sent_bytes == wire);
+            IS(is_step == !plan->has_slices);
+            break;
+        case SHERDI_OP_ALL_REDUCE:
+            IS(op->sent_bytes == 2 * wire);
+            IS(plan->settings.stage == 0 && !plan->is_fixed);
+            break;
+        case SHERDI_OP_PUBLISH:
+            IS(op->sent_bytes == gather);
+            IS(plan->settings.stage > 0 && is_step);
+            break;
+        case SHERDI_OP_EXCHANGE:
+            IS(is_step);
+            break;
+        }
+    }
+    IS(micro == plan->wire_micro_bytes);
+    IS(boundary == plan->wire_boundary_bytes);
+    IS(control == (uint64_t)(plan->world_size - 1) *
+                      (sizeof(sherdi_agree_message) + sizeof(sherdi_norm_message) +
+                       sizeof(sherdi_publish_message)));
+    for (size_t s = 0; s < plan->num_segments; s++) {
+        size_t reduced    = 0;
+        size_t published  = 0;
+        int    is_trained = plan->segments[s].kind != SHERDI_SEGMENT_FROZEN;
+
+        for (size_t i = 0; i < plan->num_ops; i++) {
+            if (plan->ops[i].segment == (int)s) {
+                reduced += plan->ops[i].kind == SHERDI_OP_ALL_REDUCE ||
+                           plan->ops[i].kind == SHERDI_OP_REDUCE_SCATTER;
+                published += plan->ops[i].kind == SHERDI_OP_PUBLISH;
+            }
+        }
+        IS(reduced ==
+           (size_t)(is_trained && plan->units[plan->segments[s].unit].backward_uses > 0));
+        IS(published ==
+           (size_t)(is_trained && plan->settings.stage > 0 && plan->segments[s].is_resident));
+    }
+}
+
+static void expect_valid(const sherdi_plan *plan, const bench *b, const char *what)
+{
+    size_t total = 0;
+
+    IS(sherdi_plan_is_valid(plan, &b->model));
+    for (int i = 0; i < SHERDI_BUFFERS; i++) {
+        IS(plan->buffers[i].bytes % SHERD_ALIGN_BYTES == 0);
+        total += plan->buffers[i].bytes;
+    }
+    IS(total == plan->total_bytes);
+    expect_segments(plan, b, what);
+    expect_arenas_are_filled_once(plan, what);
+    expect_stays_apart(plan->train.stays, plan->train.num_stays,
+                       plan->buffers[SHERDI_BUFFER_GATHER].bytes, what);
+    expect_stays_apart(plan->eval.stays, plan->eval.num_stays,
+                       plan->buffers[SHERDI_BUFFER_GATHER].bytes, what);
+    expect_stays_apart(plan->transients, plan->num_transients,
+                       plan->buffers[SHERDI_BUFFER_TRANSIENT].bytes, what);
+    expect_gathers(plan, b, &plan->train, what);
+    expect_gathers(plan, b, &plan->eval, what);
+    expect_transients(plan, b, what);
+    expect_ops(plan, what);
+}
+
+/* Counts in owners[] what the blocks of a rank's plan update. */
+static void count_owned(const sherdi_plan *plan, unsigned char *owners)
+{
+    for (size_t k = 0; k < plan->num_blocks; k++) {
+        const sherdi_block *block = &plan->blocks[k];
+
+        for (size_t i = 0; i < block->num_spans; i++) {
+            const sherdi_span *span = &plan->spans[block->first_span + i];
+
+            for (size_t e = 0; e < span->count_elems; e++) {
+                owners[span->first_index + e]++;
+            }
+        }
+    }
+}
+
+/* Every trainable element has one owner over all ranks (stage 0: every rank), in its group's span
+ * at its place. */
+static void expect_owned_once(bench *b, int world_size, const char *what)
+{
+    unsigned char *owners = calloc(b->model.total_elems + 1, 1);
+    int            all    = 0;
+
+    for (int rank = 0; rank < world_size; rank++) {
+        sherdi_plan *plan = bench_plan(b, rank, world_size);
+
+        count_owned(plan, owners);
+        for (size_t k = 0; k < plan->num_blocks; k++) {
+            for (size_t i = 0; i < plan->blocks[k].num_spans; i++) {
+                const sherdi_span    *span  = &plan->spans[plan->blocks[k].first_span + i];
+                const sherdi_segment *home  = &plan->segments[plan->blocks[k].segment];
+                size_t                first = 0;
+                size_t                at;
+
+                (void)sherdi_plan_owned(plan, home, &first);
+                at = first + plan->blocks[k].offset_elems + span->offset_elems;
+                IS(plan->params[span->param].segment == plan->blocks[k].segment);
+                IS(at - plan->params[span->param].offset_elems ==
+                   span->first_index - b->model.params[span->param].first_index);
+                IS(span->group == b->model.params[span->param].group);
+            }
+        }
+        sherdi_plan_destroy(plan);
+        all = b->settings.stage == 0 ? world_size : 1;
+    }
+    for (size_t p = 0; p < b->model.num_params; p++) {
+        const sherdi_model_param *param = &b->model.params[p];
+
+        for (size_t e = 0; e < param->elems; e++) {
+            IS(owners[param->first_index + e] == (param->is_frozen ? 0 : all));
+        }
+    }
+    free(owners);
+}
+
+/* -------------------------------------------------------------- cases ---- */
+
+static const char *const SETTINGS[] = {
+    "",
+    ", \"stage3_param_persistence_threshold\": 64",
+    ", \"stage3_param_persistence_threshold\": 130, \"stage3_model_persistence_threshold\": 150",
+    ", \"stage3_param_persistence_threshold\": 1e9, \"sub_group_size\": 64",
+    ", \"sub_group_size\": 1",
+    ", \"sub_group_size\": 200, \"stage3_prefetch_bucket_size\": 0",
+    ", \"stage3_prefetch_bucket_size\": 5000, \"stage3_max_live_parameters\": 12000",
+    ", \"stage3_prefetch_bucket_size\": 9000, \"stage3_max_reuse_distance\": 7000",
+    ", \"stage3_max_live_parameters\": 1, \"stage3_max_reuse_distance\": 1e9",
+    ", \"stage3_max_reuse_distance\": 1e9, \"overlap_comm\": true",
+};
+
+static const int WORLDS[] = {1, 2, 3, 4, 7, 8, 64, 1024};
+
+static void plan_of_odd_sizes_is_valid_everywhere(void)
+{
+    static const char *const TOP[] = {"", ", \"deterministic\": true",
+                                      ", \"communication_data_type\": \"fp32\""};
+    char                     what[256];
+
+    for (size_t w = 0; w < sizeof(WORLDS) / sizeof(WORLDS[0]); w++) {
+        for (int stage = 0; stage <= 3; stage++) {
+            for (size_t i = 0; i < sizeof(SETTINGS) / sizeof(SETTINGS[0]); i++) {
+                rig_options options = {.stage        = stage,
+                                       .accumulation = 1 + (int)(i % 2),
+                                       .dtype        = i % 3 == 0 ? SHERD_F32 : SHERD_BF16,
+                                       .zero         = SETTINGS[i],
+                                       .top          = TOP[i % 3 == 0 ? i % 2 : i % 3]};
+                int         ranks[] = {0, WORLDS[w] / 2, WORLDS[w] - 1};
+                bench       b;
+
+                bench_open(&b);
+                declare_odd(&b, 640);
+                bench_settings(&b, &options, WORLDS[w]);
+                (void)snprintf(what, sizeof(what), "stage %d, %d ranks, %s", stage, WORLDS[w],
+                               SETTINGS[i]);
+                for (int r = 0; r < 3; r++) {
+                    sherdi_plan *plan = bench_plan(&b, ranks[r], WORLDS[w]);
+
+                    expect_valid(plan, &b, what);
+                    sherdi_plan_destroy(plan);
+                }
+                if (WORLDS[w] <= 64) {
+                    expect_owned_once(&b, WORLDS[w], what);
+                }
+                bench_close(&b);
+            }
+        }
+    }
+}
+
+/* Any model: sizes, reads, orders with repeats, frozen ones, from a seed. */
+static void plan_of_random_models_is_valid(void)
+{
+    uint64_t state = 2026;
+    char     what[64];
+
+    for (int round = 0; round < 300; round++) {
+        int         world_size = (int)(1 + test_random(&state) % 9);
+        int         num_units  = (int)(1 + test_random(&state) % 7);
+        rig_options options    = {
+               .stage        = (int)(test_random(&state) % 4),
+               .accumulation = (int)(1 + test_random(&state) % 2),
+               .dtype        = SHERD_BF16,
+               .zero = SETTINGS[test_random(&state) % (sizeof(SETTINGS) / sizeof(SETTINGS[0]))]};
+        bench b;
+
+        (void)snprintf(what, sizeof(what), "random model %d", round);
+        bench_open(&b);
+        for (int u = 0; u < num_units; u++) {
+            char name[8];
+
+            (void)snprintf(name, sizeof(name), "u%d", u);
+            (void)bench_unit(&b, name);
+            for (uint64_t p = test_random(&state) % 4 + (u == 0); p > 0; p--) {
+                (void)bench_param(&b, u, test_random(&state) % 3000, 1,
+                                  test_random(&state) % 4 == 0);
+            }
+        }
+        for (uint64_t i = test_random(&state) % 4; i > 0; i--) {
+            CHECK_OK(sherdi_model_add_read(&b.model,
+                                           (int)(test_random(&state) % (uint64_t)num_units),
+                                           (int)(test_random(&state) % b.model.num_params)));
+        }
+        for (int pass = 0; pass < 3; pass++) {
+            for (uint64_t i = test_random(&state) % 2 * (test_random(&state) % 12); i > 0; i--) {
+                CHECK_OK(sherdi_model_add_pass(&b.model, (sherd_pass)pass,
+                                               (int)(test_random(&state) % (uint64_t)num_units)));
+            }
+        }
+        bench_settings(&b, &options, world_size);
+        for (int rank = 0; rank < world_size; rank++) {
+            sherdi_plan *plan = bench_plan(&b, rank, world_size);
+
+            expect_valid(plan, &b, what);
+            sherdi_plan_destroy(plan);
+        }
+        expect_owned_once(&b, world_size, what);
+        bench_close(&b);
+    }
+}
+
+static void plan_persistent_parameters_are_the_small_ones_first_come(void)
+{
+    rig_options         options = {.stage = 3,
+                                   .zero  = ", \"stage3_param_persistence_threshold\": 100,"
+                                                    "\"stage3_model_persistence_threshold\": 150"};
+    bench               b;
+    sherdi_plan        *plan;
+    static const size_t ELEMS[] = {100, 101, 60, 50, 0};
+    static const int    WANT[]  = {SHERDI_SEGMENT_PERSISTENT, SHERDI_SEGMENT_TRAINABLE,
+                                   SHERDI_SEGMENT_TRAINABLE, SHERDI_SEGMENT_PERSISTENT,
+                                   SHERDI_SEGMENT_PERSISTENT};
+
+    bench_open(&b);
+    (void)bench_unit(&b, "unit");
+    for (size_t p = 0; p < 5; p++) {
+        (void)bench_param(&b, 0, ELEMS[p], 1, 0);
+    }
+    bench_settings(&b, &options, 2);
+    plan = bench_plan(&b, 0, 2);
+    for (size_t p = 0; p < 5; p++) {
+        CHECK_INT(WANT[p], plan->segments[plan->params[p].segment].kind);
+    }
+    sherdi_plan_destroy(plan);
+    bench_close(&b);
+}
+
+/* No slice border inside an atom, on any rank. */
+static void expect_atoms_whole(const bench *b, const sherdi_plan *plan)
+{
+    for (size_t p = 0; p < b->model.num_params; p++) {
+        const sherdi_model_param *param = &b->model.params[p];
+        size_t                    start = plan->params[p].offset_elems;
+        size_t                    slice = plan->segments[plan->params[p].segment].slice_elems;
+
+        for (size_t e = 1; e < param->elems; e++) {
+            if ((start + e) % slice == 0) {
+                CHECK_INT(0, e % param->atom_elems);
+            }
+        }
+    }
+}
+
+static void plan_keeps_atoms_whole_or_refuses(void)
+{
+    static const size_t ATOMS[]    = {2, 3, 48, 100, 128, 1000, 4096};
+    int                 has_kept   = 0;
+    int                 has_failed = 0;
+
+    for (size_t a = 0; a < sizeof(ATOMS) / sizeof(ATOMS[0]); a++) {
+        for (size_t w = 0; w < sizeof(WORLDS) / sizeof(WORLDS[0]); w++) {
+            rig_options  options = {.stage = 3};
+            sherdi_plan *plan;
+            sherd_status status;
+            bench        b;
+
+            bench_open(&b);
+            (void)bench_unit(&b, "plain");
+            (void)bench_unit(&b, "atoms");
+            (void)bench_param(&b, 0, 777, 1, 0);
+            (void)bench_param(&b, 1, 30, 1, 0);
+            (void)bench_param(&b, 1, 20 * ATOMS[a], ATOMS[a], 0);
+            (void)bench_param(&b, 1, 3 * ATOMS[a] + 1, ATOMS[a], 0);
+            bench_settings(&b, &options, WORLDS[w]);
+            status =
+                sherdi_plan_create(&b.model, &b.settings, 0, WORLDS[w], &UNKNOWN, &b.mem, &plan);
+            if (status == SHERD_OK) {
+                const sherdi_segment *segment = &plan->segments[plan->params[1].segment];
+                size_t least = 64 + (20 * ATOMS[a] + 63) / 64 * 64 + (3 * ATOMS[a] + 64) / 64 * 64;
+
+                expect_valid(plan, &b, "atoms");
+                expect_atoms_whole(&b, plan);
+                /* a quarter of the segment, beside what the world alone asks for */
+                CHECK(segment->padded_elems <=
+                      sherdi_round_up(least, 64 * (size_t)WORLDS[w]) * 4 / 3 +
+                          64 * (size_t)WORLDS[w]);
+                has_kept |= WORLDS[w] > 1;
+                sherdi_plan_destroy(plan);
+            } else {
+                CHECK_STATUS(SHERD_E_INVAL, status);
+                CHECK_ERROR_SAYS("unit atoms");
+                CHECK_ERROR_SAYS("quarter");
+                CHECK(WORLDS[w] > 1);
+                has_failed = 1;
+            }
+            bench_close(&b);
+        }
+    }
+    CHECK(has_kept && has_failed);
+}
+
+typedef struct text {
+    char  *bytes;
+    size_t len_bytes, capacity;
+} text;
+
+static sherd_status text_add(void *ctx, const char *piece, size_t len_bytes)
+{
+    text *all = ctx;
+
+    if (all->len_bytes + len_bytes + 1 > all->capacity) {
+        all->capacity = 2 * (all->len_bytes + len_bytes + 1);
+        all->bytes    = realloc(all->bytes, all->capacity);
+        CHECK(all->bytes != NULL);
+    }
+    memcpy(all->bytes + all->len_bytes, piece, len_bytes);
+    all->len_bytes += len_bytes;
+    all->bytes[all->len_bytes] = '\0';
+    return SHERD_OK;
+}
+
+static text plan_text(const sherdi_plan *plan, const bench *b, sherd_plan_format format)
+{
+    text all = {0};
+
+    CHECK_OK(sherdi_plan_write(plan, &b->model, format, text_add, &all));
+    return all;
+}
+
+/* Made twice, in either order: the same bytes, as a table and as JSON. */
+static void plan_is_pure(void)
+{
+    for (int stage = 0; stage <= 3; stage++) {
+        rig_options  options = {.stage = stage, .accumulation = 2, .dtype = SHERD_BF16};
+        sherdi_plan *plans[3];
+        bench        b;
+
+        bench_open(&b);
+        declare_odd(&b, 640);
+        bench_settings(&b, &options, 7);
+        plans[0] = bench_plan(&b, 3, 7);
+        plans[1] = bench_plan(&b, 0, 7); /* another in between */
+        plans[2] = bench_plan(&b, 3, 7);
+        for (int format = SHERD_PLAN_TABLE; format <= SHERD_PLAN_JSON; format++) {
+            text one   = plan_text(plans[0], &b, (sherd_plan_format)format);
+            text other = plan_text(plans[2], &b, (sherd_plan_format)format);
+
+            CHECK_INT(one.len_bytes, other.len_bytes);
+            CHECK_BYTES_EQUAL(one.bytes, other.bytes, one.len_bytes);
+            free(one.bytes);
+            free(other.bytes);
+        }
+        /* ranks differ in what they own, not in how much they hold and send */
+        CHECK_INT(plans[0]->total_bytes, plans[1]->total_bytes);
+        CHECK_INT(plans[0]->wire_micro_bytes, plans[1]->wire_micro_bytes);
+        CHECK_INT(plans[0]->wire_boundary_bytes, plans[1]->wire_boundary_bytes);
+        CHECK_INT(plans[0]->num_blocks, plans[1]->num_blocks);
+        for (int i = 0; i < 3; i++) {
+            sherdi_plan_destroy(plans[i]);
+        }
+        bench_close(&b);
+    }
+}
+
+static int64_t number(const json_t *object, const char *key)
+{
+    const json_t *value = json_object_get(object, key);
+
+    if (!json_is_integer(value)) {
+        test_fail(__FILE__, __LINE__, "no number %s in the plan's JSON", key);
+    }
+    return json_integer_value(value);
+}
+
+/* The number that follows `row` in the table. */
+static int64_t table_number(const text *table, const char *row)
+{
+    char        line[64];
+    const char *at;
+
+    (void)snprintf(line, sizeof(line), "\n%s", row);
+    at = strstr(table->bytes, line);
+    CHECK(at != NULL);
+    at += strlen(line);
+    return strtoll(at + strcspn(at, "0123456789"), NULL, 10);
+}
+
+static void plan_json_adds_up_to_the_table(void)
+{
+    for (int stage = 0; stage <= 3; stage++) {
+        rig_options   options = {.stage = stage, .accumulation = 2, .dtype = SHERD_BF16};
+        int64_t       bytes   = 0;
+        int64_t       micro   = 0;
+        int64_t       elems   = 0;
+        int64_t       padding = 0;
+        sherdi_plan  *plan;
+        const json_t *item;
+        size_t        i;
+        text          json;
+        text          table;
+        json_t       *root;
+        bench         b;
+
+        bench_open(&b);
+        declare_odd(&b, 640);
+        bench_settings(&b, &options, 3);
+        plan  = bench_plan(&b, 1, 3);
+        json  = plan_text(plan, &b, SHERD_PLAN_JSON);
+        table = plan_text(plan, &b, SHERD_PLAN_TABLE);
+        root  = json_loadb(json.bytes, json.len_bytes, 0, NULL);
+        CHECK(json_is_object(root));
+        json_array_foreach(json_object_get(root, "buffers"), i, item)
+        {
+            bytes += number(item, "bytes");
+            CHECK_INT(number(item, "bytes"),
+                      table_number(&table, json_string_value(json_object_get(item, "name"))));
+        }
+        CHECK_INT(number(root, "device_bytes"), bytes);
+        CHECK_INT(bytes, table_number(&table, "total "));
+        json_array_foreach(json_object_get(root, "segments"), i, item)
+        {
+            elems += number(item, "elems");
+            padding += number(item, "padded_elems") - number(item, "elems");
+        }
+        CHECK_INT(number(root, "param_elems"), elems);
+        CHECK_INT(number(root, "padding_elems"), padding);
+        json_array_foreach(json_object_get(root, "collectives"), i, item)
+        {
+            const char *phase = json_string_value(json_object_get(item, "phase"));
+
+            micro += strcmp(phase, "forward") == 0 || strcmp(phase, "backward") == 0
+                         ? number(item, "sent_bytes")
+                         : 0;
+        }
+        CHECK_INT(number(root, "wire_bytes_per_micro_batch"), micro);
+        CHECK_INT(micro, table_number(&table, "wire:"));
+        CHECK_INT(b.model.num_params, json_array_size(json_object_get(root, "params")));
+        json_decref(root);
+        free(json.bytes);
+        free(table.bytes);
+        sherdi_plan_destroy(plan);
+        bench_close(&b);
+    }
+}
+
+/* Stage 3, bf16: 2 bytes of parameter, 2 of gradient and 12 of state for each element's owner, and
+ * beside that the units that are gathered and made. */
+static void plan_of_stage_3_holds_16_bytes_an_element_shared(void)
+{
+    static const int RANKS[] = {2, 3, 8};
+
+    for (size_t w = 0; w < sizeof(RANKS) / sizeof(RANKS[0]); w++) {
+        rig_options  options = {.stage = 3, .dtype = SHERD_BF16};
+        double       want;
+        double       got;
+        sherdi_plan *plan;
+        bench        b;
+
+        bench_open(&b);
+        for (int u = 0; u < 12; u++) {
+            char name[8];
+
+            (void)snprintf(name, sizeof(name), "u%d", u);
+            (void)bench_unit(&b, name);
+            (void)bench_param(&b, u, 512 * 1024, 1, 0);
+            (void)bench_param(&b, u, 1000, 1, 0);
+        }
+        bench_settings(&b, &options, RANKS[w]);
+        plan = bench_plan(&b, 0, RANKS[w]);
+        want = (double)b.model.total_elems * (2 + 2 + 12) / RANKS[w];
+        got  = (double)(plan->total_bytes - plan->buffers[SHERDI_BUFFER_GATHER].bytes -
+                       plan->buffers[SHERDI_BUFFER_TRANSIENT].bytes);
+        CHECK(got >= want);
+        CHECK_CLOSE(want, got, 0.01);
+        /* a few units at a time, not the model */
+        CHECK(plan->buffers[SHERDI_BUFFER_TRANSIENT].bytes <= (size_t)3 * (513 << 11));
+        CHECK_INT(0, plan->buffers[SHERDI_BUFFER_STAGING].bytes);
+        sherdi_plan_destroy(plan);
+        bench_close(&b);
+    }
+}
+
+/* More sharding never takes more memory of a rank. */
+static void plan_of_a_higher_stage_is_smaller(void)
+{
+    for (size_t w = 1; w < 6; w++) {
+        size_t before = SIZE_MAX;
+
+        for (int stage = 0; stage <= 3; stage++) {
+            rig_options  options = {.stage = stage,
+                                    .dtype = SHERD_BF16,
+                                    .zero  = ", \"stage3_prefetch_bucket_size\": 0"};
+            sherdi_plan *plan;
+            bench        b;
+
+            bench_open(&b);
+            for (int u = 0; u < 8; u++) {
+                char name[8];
+
+                (void)snprintf(name, sizeof(name), "u%d", u);
+                (void)bench_unit(&b, name);
+                (void)bench_param(&b, u, 100000, 1, 0);
+            }
+            bench_settings(&b, &options, WORLDS[w]);
+            plan = bench_plan(&b, 0, WORLDS[w]);
+            CHECK(plan->total_bytes < before);
+            before = plan->total_bytes;
+            sherdi_plan_destroy(plan);
+            bench_close(&b);
+        }
+    }
+}
+
+/* ----------------------------------------------------------- does it fit -- */
+
+static void fit_case(int stage, int world_size, int ranks_per_host, double share, const char *says)
+{
+    rig_options    options = {.stage = stage, .dtype = SHERD_BF16};
+    sherdi_machine machine = {.ranks_per_host = ranks_per_host};
+    sherdi_plan   *plan;
+    bench          b;
+
+    bench_open(&b);
+    for (int u = 0; u < 8; u++) {
+        char name[8];
+
+        (void)snprintf(name, sizeof(name), "u%d", u);
+        (void)bench_unit(&b, name);
+        (void)bench_param(&b, u, 1 << 20, 1, 0);
+    }
+    bench_settings(&b, &options, world_size);
+    machine.memory_bytes = (size_t)(share * 8 * 0x1p20 * ranks_per_host);
+    CHECK_OK(sherdi_plan_create(&b.model, &b.settings, 0, world_size, &machine, &b.mem, &plan));
+    CHECK_STATUS(says == NULL ? SHERD_OK : SHERD_E_NOMEM, sherdi_plan_check_fit(plan, &b.model));
+    if (says != NULL) {
+        CHECK_ERROR_SAYS(says);
+        CHECK_ERROR_SAYS("MiB more than");
+    }
+    sherdi_plan_destroy(plan);
+    bench_close(&b);
+}
+
+/* `share`: bytes an element and rank that there is room for. */
+static void plan_that_does_not_fit_says_what_would(void)
+{
+    fit_case(0, 4, 4, 17, NULL); /* 16 */
+    fit_case(0, 4, 4, 12, "zero_optimization.stage 1 would fit");
+    fit_case(0, 4, 4, 6, "zero_optimization.stage 2 would fit");
+    fit_case(2, 4, 4, 5.5, "zero_optimization.stage 3 with stage3_prefetch_bucket_size 0");
+    fit_case(2, 4, 4, 4.9, "zero_optimization.stage 3 with stage3_prefetch_bucket_size 0");
+    fit_case(3, 4, 4, 3, "stage 3 on 32 ranks over 8 such hosts would fit");
+    fit_case(3, 4, 4, 0.001, "no stage fits");
+    fit_case(3, 64, 4, 3, NULL);
+}
+
+static void seal_under_a_limit(sherd_world *world, void *ctx)
+{
+    rig_options options = {.stage = 0};
+    rig         r;
+
+    (void)ctx;
+    rig_open(&r, world, &options);
+    (void)rig_unit(&r, "unit");
+    (void)rig_unit(&r, "other");
+    (void)rig_param(&r, 0, "w", 1 << 19);
+    (void)rig_param(&r, 1, "v", 1 << 19);
+    CHECK_STATUS(SHERD_E_NOMEM, sherd_engine_seal(r.engine));
+    CHECK_ERROR_SAYS("more than the 20.0 MiB that are free");
+    CHECK_ERROR_SAYS("on each of 2 ranks");
+    CHECK_ERROR_SAYS("stage 3 on 16 ranks over 8 such hosts would fit");
+    rig_close(&r);
+}
+
+static void seal_under_nonsense(sherd_world *world, void *ctx)
+{
+    rig_options options = {.stage = 0};
+    rig         r;
+
+    rig_open(&r, world, &options);
+    (void)rig_unit(&r, "unit");
+    (void)rig_param(&r, 0, "w", 10);
+    CHECK_STATUS(SHERD_E_INVAL, sherd_engine_seal(r.engine));
+    CHECK_ERROR_SAYS("SHERD_MEMORY_LIMIT");
+    CHECK_ERROR_SAYS(ctx);
+    rig_close(&r);
+}
+
+static void memory_limit_of_the_environment_is_kept(void)
+{
+    static const char *const NONSENSE[] = {"2G", "0", "-1", "much"};
+
+    CHECK_INT(0, setenv("SHERD_MEMORY_LIMIT", "20971520", 1));
+    test_world(2, seal_under_a_limit, NULL);
+    for (size_t i = 0; i < sizeof(NONSENSE) / sizeof(NONSENSE[0]); i++) {
+        CHECK_INT(0, setenv("SHERD_MEMORY_LIMIT", NONSENSE[i], 1));
+        test_world(2, seal_under_nonsense, (void *)(uintptr_t)NONSENSE[i]);
+    }
+    CHECK_INT(0, unsetenv("SHERD_MEMORY_LIMIT"));
+}
+
+static void write_file(const char *folder, const char *name, const char *content)
+{
+    char  path[256];
+    FILE *file;
+
+    (void)snprintf(path, sizeof(path), "%s/%s", folder, name);
+    file = fopen(path, "w");
+    CHECK(file != NULL && fputs(content, file) >= 0);
+    CHECK_INT(0, fclose(file));
+}
+
+/* A control group's cache of files is no reason to refuse. */
+static void control_group_leaves_what_is_not_used(void)
+{
+    char folder[128];
+
+    (void)snprintf(folder, sizeof(folder), "%s/group", test_scratch());
+    CHECK_INT(0, mkdir(folder, 0700));
+    CHECK(sherdi_machine_group_left(folder) == SIZE_MAX);
+    write_file(folder, "memory.max", "1000\n");
+    write_file(folder, "memory.current", "900\n");
+    CHECK_INT(100, sherdi_machine_group_left(folder));
+    write_file(folder, "memory.stat", "anon 200\nfile 700\ninactive_file 600\n");
+    CHECK_INT(700, sherdi_machine_group_left(folder));
+    write_file(folder, "memory.max", "max\n");
+    CHECK(sherdi_machine_group_left(folder) == SIZE_MAX);
+    write_file(folder, "memory.limit_in_bytes", "2000\n");
+    write_file(folder, "memory.usage_in_bytes", "2500\n");
+    CHECK_INT(0, sherdi_machine_group_left(folder));
+    write_file(folder, "memory.stat", "inactive_file 1\ntotal_inactive_file 1000\n");
+    CHECK_INT(500, sherdi_machine_group_left(folder));
+}
+
+/* --------------------------------------------------------------- pools ---- */
+
+/* A unit that moves in its pool is waited for where it was: a transfer may still use that place. The
+ * wait for a ticket that was never given out is seen by its error. */
+static void pool_waits_for_the_region_that_a_unit_leaves(void)
+{
+    sherd_world *world;
+    sherdi_mem   mem;
+    sherdi_pool  pool = {.base = NULL};
+
+    sherdi_mem_init(&mem);
+    CHECK_OK(sherd_world_self(&world));
+    CHECK_OK(sherdi_pool_init(&pool, &mem, 2));
+    pool.len_bytes = 3 * 4096;
+    CHECK_OK(sherdi_pool_place(&pool, world, 0, 4096, 8192));
+    CHECK_INT(8192, sherdi_pool_region(&pool, 0)->offset);
+    sherdi_pool_region(&pool, 0)->is_pinned = 0;
+    sherdi_pool_region(&pool, 0)->ticket    = 77;
+    CHECK_STATUS(SHERD_E_INVAL, sherdi_pool_place(&pool, world, 0, 4096, 0));
+    CHECK_ERROR_SAYS("ticket 77");
+    CHECK_STATUS(SHERD_E_INVAL, sherdi_pool_place(&pool, world, 1, 4096, 8192)); /* evicts */
+    sherdi_pool_fini(&pool);
+    sherd_world_destroy(world);
+    CHECK_INT(0, sherdi_mem_held_all(&mem));
+}
+
+static void pool_places_at_the_lowest_room_beside_what_is_held(void)
+{
+    sherd_world *world;
+    sherdi_mem   mem;
+    sherdi_pool  pool = {.base = NULL};
+
+    sherdi_mem_init(&mem);
+    CHECK_OK(sherd_world_self(&world));
+    CHECK_OK(sherdi_pool_init(&pool, &mem, 3));
+    pool.len_bytes = 4 * 4096;
+    CHECK_OK(sherdi_pool_place(&pool, world, 0, 4096, 4096));
+    CHECK_OK(sherdi_pool_place(&pool, world, 1, 8192, SHERDI_NO_OFFSET));
+    CHECK_INT(8192, sherdi_pool_region(&pool, 1)->offset);
+    CHECK_STATUS(SHERD_E_NOMEM, sherdi_pool_place(&pool, world, 2, 8192, 0));
+    CHECK_INT(0, sherdi_pool_region(&pool, 2)->is_used);
+    sherdi_pool_region(&pool, 0)->is_pinned = 0;
+    CHECK_OK(sherdi_pool_place(&pool, world, 2, 8192, SHERDI_NO_OFFSET));
+    CHECK_INT(0, sherdi_pool_region(&pool, 2)->offset);
+    CHECK_INT(0, sherdi_pool_region(&pool, 0)->is_used); /* evicted */
+    sherdi_pool_fini(&pool);
+    sherd_world_destroy(world);
+}
+
+static const test_case CASES[] = {
+    CASE(plan_of_odd_sizes_is_valid_everywhere),
+    CASE(plan_of_random_models_is_valid),
+    CASE(plan_persistent_parameters_are_the_small_ones_first_come),
+    CASE(plan_keeps_atoms_whole_or_refuses),
+    CASE(plan_is_pure),
+    CASE(plan_json_adds_up_to_the_table),
+    CASE(plan_of_stage_3_holds_16_bytes_an_element_shared),
+    CASE(plan_of_a_higher_stage_is_smaller),
+    CASE(plan_that_does_not_fit_says_what_would),
+    CASE(memory_limit_of_the_environment_is_kept),
+    CASE(control_group_leaves_what_is_not_used),
+    CASE(pool_waits_for_the_region_that_a_unit_leaves),
+    CASE(pool_places_at_the_lowest_room_beside_what_is_held),
+};
+
+RUN_MAIN(CASES)
