@@ -46,6 +46,7 @@ static void param_make(whole *w, size_t k)
         half[i] = sherdi_cast_f32_bf16(full[i]);
         full[i] = w->dtype == SHERD_F32 ? full[i] : sherdi_cast_bf16_f32(half[i]);
     }
+    free(w->dtype == SHERD_F32 ? (void *)half : (void *)full);
     *t = (tensor){.data  = w->dtype == SHERD_F32 ? (void *)full : (void *)half,
                   .grad  = fresh(elems, sizeof(float)),
                   .dtype = w->dtype};

@@ -41,17 +41,35 @@ static bench bench_open(int threads, int is_fp32)
     return b;
 }
 
+/* What a case has allocated; freed when it closes its bench. */
+static void  *kept[4096];
+static size_t num_kept;
+
+static void *keep(void *memory)
+{
+    CHECK(memory != NULL && num_kept < sizeof(kept) / sizeof(kept[0]));
+    kept[num_kept++] = memory;
+    return memory;
+}
+
+static void kept_free(void)
+{
+    while (num_kept > 0) {
+        free(kept[--num_kept]);
+    }
+}
+
 static void bench_close(bench *b)
 {
     ops_destroy(b->o);
     pool_destroy(b->threads);
+    kept_free();
 }
 
 static float *randoms(size_t count, uint64_t seed, float scale)
 {
-    float *x = malloc(count * sizeof(*x));
+    float *x = keep(malloc(count * sizeof(*x)));
 
-    CHECK(x != NULL);
     for (size_t i = 0; i < count; i++) {
         x[i] = scale * test_random_float(&seed);
     }
@@ -60,10 +78,7 @@ static float *randoms(size_t count, uint64_t seed, float scale)
 
 static float *zeros(size_t count)
 {
-    float *x = calloc(count, sizeof(*x));
-
-    CHECK(x != NULL);
-    return x;
+    return keep(calloc(count, sizeof(float)));
 }
 
 /* sum(weights[i] * y[i]): the value whose gradient is taken. */
@@ -169,7 +184,7 @@ static void linear_of_half_types_matches_fp32(void)
 
     for (int type = SHERD_BF16; type <= SHERD_F16; type++) {
         float    *full = randoms(OUT * HIDDEN, 3, 0.5f), *dfull = zeros(OUT * HIDDEN);
-        uint16_t *half = calloc(OUT * HIDDEN, 2), *dhalf = calloc(OUT * HIDDEN, 2);
+        uint16_t *half = keep(calloc(OUT * HIDDEN, 2)), *dhalf = keep(calloc(OUT * HIDDEN, 2));
         float    *y = zeros(ROWS * OUT), *y_half = zeros(ROWS * OUT);
         float    *dx = zeros(ROWS * HIDDEN), *dx_half = zeros(ROWS * HIDDEN);
         double    step = type == SHERD_BF16 ? 0x1p-8 : 0x1p-11;
@@ -405,6 +420,7 @@ static void attention_of_several_blocks_matches_its_plain_form(void)
     }
     ops_destroy(o);
     pool_destroy(threads);
+    kept_free();
 }
 
 /* ------------------------------------------------------- element by element -- */
@@ -550,13 +566,7 @@ static void rows_pair_check(const rows_ops *a, const rows_ops *b, size_t n)
         CHECK_BYTES_EQUAL(out[0][i], out[1][i], (8 * n + 8) * sizeof(float));
     }
     CHECK_BYTES_EQUAL(&loss[0], &loss[1], sizeof(loss[0]));
-    for (int i = 0; i < 4; i++) {
-        free(out[0][i]);
-        free(out[1][i]);
-    }
-    free(x);
-    free(w);
-    free(d);
+    kept_free();
 }
 
 static void rows_of_avx2_equal_plain_ones(void)
@@ -636,6 +646,7 @@ static void gemm_matches_double(void)
         gemm(M, N, K, 0.5f, x, y, 2.0f, c, N);
         CHECK_CLOSE_F32(c, want, M * N, 1e-5, 1e-5);
     }
+    kept_free();
 }
 
 /* ------------------------------------------------------------------- pool -- */

@@ -1,6 +1,7 @@
 #!/bin/sh
 # The trainer as a person starts it: test_trainer.sh PROGRAM GROUP. Layouts must give the same
 # fingerprints, bad input a sentence.
+# shellcheck disable=SC2317 # the functions are called by name
 set -eu
 program=$1
 group=$2
@@ -44,15 +45,14 @@ same() {
 
 stages() {
     for arch in minimind gpt2; do
-        preset=tiny
         heads=""
-        [ $arch = gpt2 ] && heads="--kv-heads 4"
+        [ "$arch" = gpt2 ] && heads="--kv-heads 4"
         for precision in fp32 bf16; do
             for ranks in 1 2 4; do
                 want=""
                 for stage in 0 1 2 3; do
                     # shellcheck disable=SC2086
-                    tiny --arch $arch --preset $preset $heads --precision $precision --ranks $ranks --stage $stage
+                    tiny --arch "$arch" --preset tiny $heads --precision "$precision" --ranks "$ranks" --stage "$stage"
                     got=$(fingerprints)
                     want=${want:-$got}
                     same "$arch $precision, $ranks ranks, stage $stage" "$want" "$got"
@@ -98,9 +98,11 @@ launched() {
     mv "$scratch/log.0" "$scratch/log"
     same "two processes" "$want" "$(fingerprints)"
     [ ! -e "$scratch/log.1" ] || fail "rank 1 wrote a log"
-    if command -v mpirun >/dev/null; then
+    OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=0 timeout 20 "$program" --data "$scratch/text" >"$scratch/probe" 2>&1 || true
+    if command -v mpirun >/dev/null && ! grep -q "built without MPI" "$scratch/probe"; then
+        # MPI leaves memory behind when it ends, which is not ours to report.
         # shellcheck disable=SC2086
-        mpirun --oversubscribe -n 2 "$program" --data "$scratch/text" $tiny_flags --stage 1 --log "$scratch/log" \
+        ASAN_OPTIONS=${ASAN_OPTIONS-}:detect_leaks=0 mpirun --oversubscribe -n 2 "$program" --data "$scratch/text" $tiny_flags --stage 1 --log "$scratch/log" \
             >"$scratch/out" 2>&1 || fail "mpirun: $(cat "$scratch/out")"
         same "mpirun" "$want" "$(fingerprints)"
     fi
@@ -112,7 +114,7 @@ refused() {
     shift
     code=0
     "$program" "$@" >"$scratch/out" 2>&1 || code=$?
-    if [ $code != 1 ] && [ $code != 2 ]; then
+    if [ "$code" != 1 ] && [ "$code" != 2 ]; then
         fail "exit code $code: $*"
     fi
     grep -q -- "$words" "$scratch/out" || fail "'$words' is not said by: $*: $(cat "$scratch/out")"
@@ -172,11 +174,11 @@ JSON
     "$program" --data "$scratch/text" $tiny_flags --steps 100000 --ranks 2 --log "$scratch/log" >"$scratch/out" 2>&1 &
     pid=$!
     until [ -s "$scratch/log" ]; do
-        kill -0 $pid || break
+        kill -0 "$pid" || break
         sleep 0.1
     done
-    kill -TERM $pid
-    wait $pid || fail "stopping fails: $(cat "$scratch/out")"
+    kill -TERM "$pid"
+    wait "$pid" || fail "stopping fails: $(cat "$scratch/out")"
     grep -q "stopped after step" "$scratch/out" || fail "stopping: $(cat "$scratch/out")"
     grep -q "memory per rank" "$scratch/out" || fail "no summary after stopping"
 }
