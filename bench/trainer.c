@@ -1,0 +1,389 @@
+/* bench-trainer: a training step of the example's model on one rank against the matrix products in
+ * it, done by OpenBLAS with threads of its own at the same shapes on other memory. The two take
+ * turns; the ratio is taken inside each round. 1 would be a step that costs nothing but its
+ * products. */
+#include "bench/timing.h"
+
+#include "examples/llm/drive.h"
+#include "examples/llm/init.h"
+
+#include <cblas.h>
+
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+typedef struct bench_options {
+    arch        sizes;
+    size_t      batch, length, rounds;
+    int         threads;
+    int         stage;
+    const char *precision;
+} bench_options;
+
+typedef struct bench_run {
+    const bench_options *o;
+    /* the trainer */
+    sherd_world  *world;
+    sherd_engine *engine;
+    pool         *threads;
+    drive        *d;
+    int32_t      *tokens; /* inputs, targets */
+    double       *model_seconds, *update_seconds; /* parts of the step, one a call */
+    size_t        num_steps;
+    /* the products: memory of the same sizes */
+    float *weights, *grads; /* of all parameters */
+    float *x, *y;           /* [rows, the widest] */
+    int    has_failed;
+} bench_run;
+
+enum { ROW_STEP, ROW_PRODUCTS, NUM_ROWS };
+
+static double clock_seconds(void)
+{
+    struct timespec now;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* ----------------------------------------------------------------- rows -- */
+
+static void step_call(bench_run *run)
+{
+    const bench_options *o     = run->o;
+    double               start = clock_seconds(), middle, loss;
+    sherd_status         status;
+
+    status = drive_train(run->d, run->tokens, run->tokens + o->batch * o->length, &loss);
+    middle = clock_seconds();
+    if (status == SHERD_OK) {
+        status = sherd_step(run->engine, NULL);
+    }
+    if (status != SHERD_OK) {
+        run->has_failed = 1;
+    }
+    run->model_seconds[run->num_steps]  = middle - start;
+    run->update_seconds[run->num_steps] = clock_seconds() - middle;
+    run->num_steps++;
+}
+
+/* Matrices that a product goes through, the head among them; tables of positions are looked up. */
+static int is_matrix(const arch_param *param)
+{
+    return param->ndim == 2 && param->role != ARCH_POSITIONS;
+}
+
+/* Forward, gradient of the input, gradient of the weight: y = x w^T, x = y w, dw = y^T x. */
+static void products_of(const bench_run *run, size_t in, size_t out, const float *w, float *dw)
+{
+    blasint rows = (blasint)(run->o->batch * run->o->length), i = (blasint)in, n = (blasint)out;
+
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, rows, n, i, 1.0f, run->x, i, w, i, 0.0f,
+                run->y, n);
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, rows, i, n, 1e-6f, run->y, n, w, i, 0.0f,
+                run->x, i);
+    cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, n, i, rows, 1e-6f, run->y, n, run->x, i,
+                0.0f, dw, i);
+}
+
+static void products_call(bench_run *run)
+{
+    size_t offset = 0;
+
+    openblas_set_num_threads(run->o->threads);
+    for (size_t k = 0; k < arch_param_count(&run->o->sizes); k++) {
+        arch_param param;
+
+        arch_param_get(&run->o->sizes, k, &param);
+        if (is_matrix(&param)) {
+            products_of(run, param.shape[1], param.shape[0], run->weights + offset,
+                        run->grads + offset);
+        }
+        offset += arch_param_elems(&param);
+    }
+    openblas_set_num_threads(1);
+}
+
+static void row_call(void *ctx, size_t row)
+{
+    if (row == ROW_STEP) {
+        step_call(ctx);
+    } else {
+        products_call(ctx);
+    }
+}
+
+/* --------------------------------------------------------------- set-up -- */
+
+static sherd_status engine_open(bench_run *run)
+{
+    const bench_options *o = run->o;
+    sherd_config        *config;
+    char                 json[512], block[64] = "";
+    sherd_status         status;
+
+    if (strcmp(o->precision, "fp32") != 0) {
+        (void)snprintf(block, sizeof(block), "\"%s\": {\"enabled\": true},", o->precision);
+    }
+    (void)snprintf(json, sizeof(json),
+                   "{\"train_micro_batch_size_per_gpu\": %zu, %s"
+                   " \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 1e-4}},"
+                   " \"zero_optimization\": {\"stage\": %d}}",
+                   o->batch, block, o->stage);
+    status = sherd_config_parse(json, strlen(json), &config);
+    if (status != SHERD_OK) {
+        return status;
+    }
+    status = sherd_world_self(&run->world);
+    if (status == SHERD_OK) {
+        status = sherd_engine_create(run->world, config, &run->engine);
+    }
+    sherd_config_destroy(config);
+    if (status == SHERD_OK) {
+        status = arch_declare(&o->sizes, run->engine);
+    }
+    if (status == SHERD_OK) {
+        status = sherd_engine_seal(run->engine);
+    }
+    return status == SHERD_OK ? init_fill(&o->sizes, run->engine, 1) : status;
+}
+
+static size_t widest_of(const arch *sizes)
+{
+    size_t widest = 0;
+
+    for (size_t k = 0; k < arch_param_count(sizes); k++) {
+        arch_param param;
+
+        arch_param_get(sizes, k, &param);
+        widest = param.shape[0] > widest ? param.shape[0] : widest;
+        widest = param.shape[1] > widest ? param.shape[1] : widest;
+    }
+    return widest;
+}
+
+/* Small values all over: zeros would be easier on the machine than a model is. */
+static float *values_make(size_t count)
+{
+    float *values = malloc(count * sizeof(*values));
+
+    for (size_t i = 0; values != NULL && i < count; i++) {
+        values[i] = 0.01f * (float)((i * 2654435761u >> 16) % 199) - 1.0f;
+    }
+    return values;
+}
+
+static int memory_make(bench_run *run)
+{
+    const bench_options *o      = run->o;
+    size_t               rows   = o->batch * o->length, elems = arch_elems(&o->sizes);
+    sherd_engine_info    info   = {.struct_size = sizeof(info)};
+    model_params         params = {.sizes = o->sizes, .batch = o->batch, .length = o->length};
+
+    if (sherd_engine_query(run->engine, &info) != SHERD_OK) {
+        return -1;
+    }
+    run->threads        = pool_create(o->threads);
+    params.threads      = run->threads;
+    params.dtype        = info.compute_dtype;
+    run->d              = drive_create(run->engine, &params);
+    run->tokens         = calloc(2 * rows, sizeof(*run->tokens));
+    run->weights        = values_make(elems);
+    run->grads          = values_make(elems);
+    run->x              = values_make(rows * widest_of(&o->sizes));
+    run->y              = values_make(rows * widest_of(&o->sizes));
+    run->model_seconds  = calloc(o->rounds + 1, sizeof(double));
+    run->update_seconds = calloc(o->rounds + 1, sizeof(double));
+    if (run->d == NULL || run->tokens == NULL || run->weights == NULL || run->grads == NULL ||
+        run->x == NULL || run->y == NULL || run->model_seconds == NULL ||
+        run->update_seconds == NULL) {
+        return -1;
+    }
+    for (size_t i = 0; i < 2 * rows; i++) {
+        run->tokens[i] = (int32_t)(i * 2654435761u % o->sizes.vocab);
+    }
+    return 0;
+}
+
+static void run_close(bench_run *run)
+{
+    drive_destroy(run->d);
+    sherd_engine_destroy(run->engine);
+    sherd_world_destroy(run->world);
+    pool_destroy(run->threads);
+    free(run->tokens);
+    free(run->weights);
+    free(run->grads);
+    free(run->x);
+    free(run->y);
+    free(run->model_seconds);
+    free(run->update_seconds);
+}
+
+/* --------------------------------------------------------------- report -- */
+
+static double flops_of(const bench_options *o)
+{
+    double products = 0.0;
+
+    for (size_t k = 0; k < arch_param_count(&o->sizes); k++) {
+        arch_param param;
+
+        arch_param_get(&o->sizes, k, &param);
+        products += is_matrix(&param) ? (double)arch_param_elems(&param) : 0.0;
+    }
+    return 6.0 * products * (double)(o->batch * o->length);
+}
+
+static void line_print(const char *name, double *values, size_t count, double flops)
+{
+    bench_stat stat = bench_stat_of(values, count);
+
+    printf("%-28s %8.1f ms  (%.1f .. %.1f)", name, stat.median * 1e3, stat.min * 1e3,
+           stat.max * 1e3);
+    if (flops > 0.0) {
+        printf("  %6.1f GFLOP/s", flops / stat.median * 1e-9);
+    }
+    printf("\n");
+}
+
+static void report_print(bench_run *run, const double *seconds)
+{
+    size_t  rounds = run->o->rounds;
+    double *model = run->model_seconds, *column = calloc(3 * rounds, sizeof(*column));
+    double  flops = flops_of(run->o);
+
+    if (column == NULL) {
+        return;
+    }
+    for (size_t i = 0; i < rounds; i++) {
+        column[i]              = seconds[i * NUM_ROWS + ROW_STEP];
+        column[rounds + i]     = seconds[i * NUM_ROWS + ROW_PRODUCTS];
+        column[2 * rounds + i] = column[rounds + i] / column[i];
+    }
+    line_print("step", column, rounds, flops);
+    line_print("  forward and backward", model + 1, rounds, flops); /* the first was a trial */
+    line_print("  update", run->update_seconds + 1, rounds, 0.0);
+    line_print("products by OpenBLAS", column + rounds, rounds, flops);
+    printf("ratio products / step        %8.3f\n", bench_stat_of(column + 2 * rounds, rounds).median);
+    free(column);
+}
+
+/* ------------------------------------------------------------------ main -- */
+
+static void usage(FILE *out)
+{
+    (void)fprintf(out,
+                  "usage: bench-trainer [OPTIONS]\n\n"
+                  "Median time of a training step on one rank, and of its matrix products in OpenBLAS.\n\n"
+                  "  --arch NAME       gpt2 (default) or minimind\n"
+                  "  --preset NAME     sizes of the model (default: 124m)\n"
+                  "  --batch N         sequences (default: 4)\n"
+                  "  --length N        tokens of a sequence (default: 64)\n"
+                  "  --threads N       threads of the step and of OpenBLAS (default: 2)\n"
+                  "  --stage N         ZeRO stage (default: 0)\n"
+                  "  --precision TYPE  fp32 (default), bf16 or fp16\n"
+                  "  --rounds N        (default: 7)\n");
+}
+
+static int is_precision(const char *text)
+{
+    return strcmp(text, "fp32") == 0 || strcmp(text, "bf16") == 0 || strcmp(text, "fp16") == 0;
+}
+
+/* Returns 0 to go on, 1 when all is said, 2 on a mistake. */
+static int options_read(int argc, char **argv, bench_options *o)
+{
+    static const struct option table[] = {
+        {"arch", required_argument, NULL, 'a'},    {"preset", required_argument, NULL, 'p'},
+        {"batch", required_argument, NULL, 'b'},   {"length", required_argument, NULL, 'l'},
+        {"threads", required_argument, NULL, 't'}, {"stage", required_argument, NULL, 's'},
+        {"rounds", required_argument, NULL, 'r'},  {"precision", required_argument, NULL, 'f'},
+        {"help", no_argument, NULL, 'h'},          {0},
+    };
+    const char *arch_name = "gpt2", *preset = "124m";
+    size_t      threads = 2, stage = 1; /* stage plus one: 0 means no number */
+    arch_kind   kind;
+    int         option;
+
+    *o = (bench_options){.batch = 4, .length = 64, .rounds = 7, .precision = "fp32"};
+    while ((option = getopt_long(argc, argv, "h", table, NULL)) != -1) {
+        switch (option) {
+        case 'h':
+            usage(stdout);
+            return 1;
+        case 'a':
+            arch_name = optarg;
+            break;
+        case 'p':
+            preset = optarg;
+            break;
+        case 'f':
+            o->precision = optarg;
+            break;
+        case 'b':
+            o->batch = bench_parse_size(optarg);
+            break;
+        case 'l':
+            o->length = bench_parse_size(optarg);
+            break;
+        case 't':
+            threads = bench_parse_size(optarg);
+            break;
+        case 's':
+            stage = strcmp(optarg, "0") == 0 ? 1 : bench_parse_size(optarg) + 1;
+            break;
+        case 'r':
+            o->rounds = bench_parse_size(optarg);
+            break;
+        default:
+            usage(stderr);
+            return 2;
+        }
+    }
+    if (optind != argc || arch_kind_find(arch_name, &kind) != 0 ||
+        arch_preset(kind, preset, &o->sizes) != 0 || o->batch == 0 || o->length == 0 ||
+        o->length > o->sizes.max_length || o->rounds == 0 || threads == 0 ||
+        threads > POOL_MAX_THREADS || stage > 4 || !is_precision(o->precision)) {
+        usage(stderr);
+        return 2;
+    }
+    o->threads = (int)threads;
+    o->stage   = (int)stage - 1;
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    bench_options o;
+    bench_run     run    = {.o = &o};
+    int           result = options_read(argc, argv, &o);
+    char          threads[16];
+    double       *seconds;
+
+    if (result != 0) {
+        return result == 1 ? 0 : result;
+    }
+    bench_print_machine(argc, argv);
+    (void)snprintf(threads, sizeof(threads), "%d", o.threads);
+    (void)setenv("SHERD_THREADS", threads, 1); /* for the engine's kernels */
+    seconds = calloc(o.rounds * NUM_ROWS, sizeof(*seconds));
+    if (seconds == NULL || engine_open(&run) != SHERD_OK || memory_make(&run) != 0) {
+        (void)fprintf(stderr, "bench-trainer: %s\n", sherd_last_error());
+        result = 1;
+    } else {
+        bench_rounds(o.rounds, NUM_ROWS, row_call, &run, seconds);
+        result = run.has_failed;
+        if (run.has_failed) {
+            (void)fprintf(stderr, "bench-trainer: %s\n", sherd_last_error());
+        } else {
+            report_print(&run, seconds);
+        }
+    }
+    free(seconds);
+    run_close(&run);
+    return result;
+}
