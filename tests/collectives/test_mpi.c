@@ -1,6 +1,9 @@
 /* Worlds over MPI on one host: the suite, and how the others learn of a failure. */
+#include "sherd_mpi.h"
 #include "tests/collectives/failures.h"
 #include "tests/collectives/ranks.h"
+
+#include <string.h>
 
 #define SUITE_AT(size)                                                                             \
     static void mpi_suite_holds_at_##size(void)                                                    \
@@ -58,6 +61,49 @@ static void mpi_world_can_be_made_again(void)
     ranks_run_mpi(3, "part_created_twice", -1);
 }
 
+/* The program's own MPI and a part of its ranks: the even ones, and the odd ones. */
+static void part_over_a_communicator(void)
+{
+    sherd_world_params params;
+    sherd_world       *world = NULL;
+    MPI_Comm           half;
+    int                provided;
+    int                rank;
+    int                size;
+    double             sum = 1;
+
+    CHECK_STATUS(SHERD_E_STATE, sherd_world_from_mpi(MPI_COMM_WORLD, NULL, &world));
+    CHECK_INT(MPI_SUCCESS, MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided));
+    (void)MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    (void)MPI_Comm_split(MPI_COMM_WORLD, rank % 2, rank, &half);
+    (void)MPI_Comm_size(half, &size);
+    CHECK_STATUS(SHERD_E_NOTSUP, sherd_world_from_mpi_handle(&half, 3, NULL, &world));
+    CHECK_STATUS(SHERD_E_INVAL, sherd_world_from_mpi(MPI_COMM_NULL, NULL, &world));
+    sherd_world_params_init(&params);
+    params.transport = "threads";
+    CHECK_STATUS(SHERD_E_INVAL, sherd_world_from_mpi(half, &params, &world));
+    CHECK_OK(sherd_world_from_mpi(half, NULL, &world));
+    CHECK_INT(rank / 2, sherd_world_rank(world));
+    CHECK_INT(size, sherd_world_size(world));
+    CHECK(strcmp(sherd_world_transport(world), "mpi") == 0);
+    CHECK_OK(sherd_world_sum_f64(world, &sum, 1));
+    CHECK(sum == size);
+    sherd_world_destroy(world);
+    params.transport = "shm";
+    CHECK_OK(sherd_world_from_mpi(half, &params, &world));
+    CHECK(strcmp(sherd_world_transport(world), "shm") == 0);
+    CHECK_OK(sherd_world_barrier(world));
+    sherd_world_destroy(world);
+    (void)MPI_Comm_free(&half); /* still the caller's */
+    (void)MPI_Finalize();
+}
+
+static void mpi_world_stands_on_any_communicator(void)
+{
+    ranks_need_mpirun();
+    ranks_run_mpi(5, "part_over_a_communicator", -1);
+}
+
 static const test_case CASES[] = {
     CASE(mpi_suite_holds_at_1),
     CASE(mpi_suite_holds_at_2),
@@ -72,6 +118,7 @@ static const test_case CASES[] = {
     CASE(mpi_abort_reaches_all_with_its_reason),
     CASE(mpi_rank_that_leaves_early_is_named),
     CASE(mpi_world_can_be_made_again),
+    CASE(mpi_world_stands_on_any_communicator),
 };
 
 static const rank_part PARTS[] = {
@@ -83,6 +130,7 @@ static const rank_part PARTS[] = {
     PART(part_aborts),
     PART(part_first_leaves_early),
     PART(part_created_twice),
+    PART(part_over_a_communicator),
 };
 
 RANKS_MAIN(CASES, PARTS)
