@@ -158,7 +158,7 @@ static inline float *sherdi_block_moments(const sherd_engine *engine, const sher
 {
     float *state = (float *)(void *)(engine->buffers[SHERDI_BUFFER_STATE] + block->state_offset);
 
-    return engine->plan->segments[block->segment].has_master ? state + block->elems : state;
+    return engine->plan->segments[block->segment].has_master ? state + block->stride_elems : state;
 }
 
 #endif

@@ -49,11 +49,13 @@ typedef struct sherdi_plan_unit {
     int    backward_uses; /* acquires for BACKWARD that reach its gradient, per micro-batch */
 } sherdi_plan_unit;
 
-/* A part of what a rank updates: state lies as [master][m][v], each `elems` fp32. */
+/* A part of what a rank updates: state lies as [master][m][v], each `elems` fp32, each beginning
+ * `stride_elems` after the one before. */
 typedef struct sherdi_block {
     int    segment;
     size_t offset_elems; /* from the start of what this rank owns of the segment */
     size_t elems;
+    size_t stride_elems;
     size_t first_span, num_spans;
     size_t state_offset; /* bytes, state arena */
 } sherdi_block;
