@@ -47,7 +47,7 @@ run() {
     results=$dir/$2-$1-$4
     "$dir/agent" $a "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
         SHERD_TEST_RESULTS=$results SHERD_TEST_HOSTS=2 timeout -k 2 100 mpirun -q --oversubscribe \
-        --enable-recovery --mca plm_rsh_agent $dir/agent --mca btl self,vader,tcp \
+        --enable-recovery --mca orte_tmpdir_base $dir --mca plm_rsh_agent $dir/agent --mca btl self,vader,tcp \
         --mca btl_tcp_if_include 10.231.7.0/24 --mca oob_tcp_if_include 10.231.7.0/24 \
         --host $a:4,$b:4 --map-by $4 -n $1 -x SHERD_TEST_RESULTS -x SHERD_TEST_HOSTS \
         $program --part $2" >"$dir/log" 2>&1
