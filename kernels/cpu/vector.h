@@ -230,6 +230,7 @@ static uint64_t run_fingerprint(const float *master, uint64_t first_index, size_
 typedef struct reduce_plan {
     sherd_dtype src_dtype, round_dtype, dst_dtype;
     size_t      ahead_bytes;
+    int         is_long; /* worth two walks */
     int         dst_streams;
     uint64_t    more_streams;
 } reduce_plan;
@@ -297,11 +298,8 @@ static reduce_plan reduce_plan_make(const sherdi_reduce_args *args, size_t first
     reduce_plan plan = {.src_dtype   = args->src_dtype,
                         .round_dtype = args->comm_dtype,
                         .dst_dtype   = args->dst_dtype,
-                        .ahead_bytes = AHEAD_BYTES};
-
-    if (args->accumulate) {
-        plan.ahead_bytes = sherdi_cpu_in_place_ahead_bytes();
-    }
+                        .ahead_bytes = sherdi_cpu_in_place_ahead_bytes(),
+                        .is_long     = is_streaming};
 
     if (args->comm_dtype == args->dst_dtype && !args->accumulate) {
         plan.round_dtype = SHERD_F32;
@@ -319,23 +317,35 @@ static reduce_plan reduce_plan_make(const sherdi_reduce_args *args, size_t first
     return plan;
 }
 
-/* Whole tiles of [first, end); returns where they end. */
+INLINE void reduce_tile(const sherdi_reduce_args *args, const reduce_plan *plan, size_t first)
+{
+    vec_f32 sum[TILE_VECS];
+
+    reduce_sum(sum, args, plan, first);
+    reduce_round(sum, args->scale, plan->round_dtype);
+    if (args->accumulate) {
+        tile_add(sum, args->dst, plan->dst_dtype, first, plan->ahead_bytes);
+    }
+    tile_store(args->dst, plan->dst_dtype, first, sum, plan->dst_streams);
+    for (int k = 0; k < args->num_more_dsts; k++) {
+        tile_store(args->more_dsts[k], plan->dst_dtype, first, sum,
+                   k < 64 && (plan->more_streams >> k & 1) != 0);
+    }
+}
+
+/* Whole tiles of [first, end); returns where they end. A core fetches more lines at once from
+ * several places than from one: a long run is walked as two halves, a tile of each in turn. */
 INLINE size_t reduce_tiles(const sherdi_reduce_args *args, const reduce_plan *plan, size_t first,
                            size_t end)
 {
-    for (; first + TILE_ELEMS <= end; first += TILE_ELEMS) {
-        vec_f32 sum[TILE_VECS];
+    size_t half = plan->is_long ? (end - first) / 2 / TILE_ELEMS * TILE_ELEMS : 0;
 
-        reduce_sum(sum, args, plan, first);
-        reduce_round(sum, args->scale, plan->round_dtype);
-        if (args->accumulate) {
-            tile_add(sum, args->dst, plan->dst_dtype, first, plan->ahead_bytes);
-        }
-        tile_store(args->dst, plan->dst_dtype, first, sum, plan->dst_streams);
-        for (int k = 0; k < args->num_more_dsts; k++) {
-            tile_store(args->more_dsts[k], plan->dst_dtype, first, sum,
-                       k < 64 && (plan->more_streams >> k & 1) != 0);
-        }
+    for (size_t at = first; at < first + half; at += TILE_ELEMS) {
+        reduce_tile(args, plan, at);
+        reduce_tile(args, plan, at + half);
+    }
+    for (first += 2 * half; first + TILE_ELEMS <= end; first += TILE_ELEMS) {
+        reduce_tile(args, plan, first);
     }
     return first;
 }
