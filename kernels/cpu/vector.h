@@ -426,28 +426,37 @@ static void run_accumulate(void *acc, sherd_dtype acc_dtype, const void *x, sher
 
 /* -------------------------------------------------------- copy and zero -- */
 
+/* Four lines, around the caches. */
+INLINE void copy_lines(char *to, const char *from, size_t ahead_bytes)
+{
+    for (size_t k = 0; k < 4 * CACHE_LINE_BYTES; k += CACHE_LINE_BYTES) {
+        __builtin_prefetch(from + k + ahead_bytes, 0, 3);
+    }
+    for (size_t k = 0; k < 4 * CACHE_LINE_BYTES; k += 4 * LANES) {
+        vec_stream_bits(to + k, vec_load_bits(from + k));
+    }
+}
+
+/* A long run as two halves in turn, as in reduce_tiles. */
 static void run_copy(void *dst, const void *src, size_t len_bytes, int is_streaming)
 {
-    size_t      head = sherdi_min_size(bytes_to_line(dst), len_bytes);
-    char       *to   = (char *)dst + head;
-    const char *from = (const char *)src + head;
-    size_t      body = (len_bytes - head) & ~(size_t)255;
+    size_t      head        = sherdi_min_size(bytes_to_line(dst), len_bytes);
+    char       *to          = (char *)dst + head;
+    const char *from        = (const char *)src + head;
+    size_t      half        = (len_bytes - head) / 2 & ~(size_t)255;
+    size_t      ahead_bytes = sherdi_cpu_in_place_ahead_bytes();
 
     if (!is_streaming) {
         memcpy(dst, src, len_bytes);
         return;
     }
     memcpy(dst, src, head);
-    for (size_t i = 0; i < body; i += 4 * CACHE_LINE_BYTES) {
-        for (size_t k = 0; k < 4 * CACHE_LINE_BYTES; k += CACHE_LINE_BYTES) {
-            __builtin_prefetch(from + i + k + AHEAD_BYTES, 0, 3);
-        }
-        for (size_t k = 0; k < 4 * CACHE_LINE_BYTES; k += 4 * LANES) {
-            vec_stream_bits(to + i + k, vec_load_bits(from + i + k));
-        }
+    for (size_t i = 0; i < half; i += 4 * CACHE_LINE_BYTES) {
+        copy_lines(to + i, from + i, ahead_bytes);
+        copy_lines(to + half + i, from + half + i, ahead_bytes);
     }
     stream_fence();
-    memcpy(to + body, from + body, len_bytes - head - body);
+    memcpy(to + 2 * half, from + 2 * half, len_bytes - head - 2 * half);
 }
 
 static void run_zero(void *dst, size_t len_bytes, int is_streaming)
