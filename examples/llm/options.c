@@ -52,7 +52,7 @@ static const option_row rows[] = {
      "UTF-8 text, a file or a folder (a token is a byte), or a .bin token file of llm.c", "Training"},
     {"config", "FILE", OPTION_TEXT, FIELD(config_path), 0, 0,
      "DeepSpeed-style JSON (default: ZeRO-3, bf16, AdamW, WarmupCosineLR)", NULL},
-    {"steps", "N", OPTION_COUNT, FIELD(steps), 0, 0, "optimizer steps (default: 500)", NULL},
+    {"steps", "N", OPTION_COUNT, FIELD(steps), 0, 0, "optimizer steps (default: 900)", NULL},
     {"seed", "N", OPTION_SEED, FIELD(seed), 0, 0,
      "of initial weights, order of data and sample (default: 1)", NULL},
     {"eval-every", "N", OPTION_COUNT, FIELD(eval_every), 0, 0,
@@ -312,7 +312,7 @@ static int sizes_settle(options *out, const arch *preset)
 int options_parse(int argc, char **argv, options *out)
 {
     options     o = {.length       = 128,
-                     .steps        = 500,
+                     .steps        = 900,
                      .seed         = 1,
                      .lr           = (double)NAN,
                      .batch        = -1,

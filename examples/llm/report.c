@@ -62,7 +62,8 @@ report *report_open(const report_params *params)
         return NULL;
     }
     r->p           = *params;
-    r->is_terminal = isatty(STDOUT_FILENO);
+    /* mpirun gives its processes a terminal of its own, whatever its output goes to */
+    r->is_terminal = isatty(STDOUT_FILENO) && getenv("OMPI_COMM_WORLD_SIZE") == NULL;
     r->recent      = (double)NAN;
     r->recent_loss = (double)NAN;
     r->validation  = (double)NAN;

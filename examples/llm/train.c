@@ -9,14 +9,25 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 
 static volatile sig_atomic_t is_stopping;
+static volatile time_t       asked_at; /* seconds of the monotonic clock */
 
-/* The first signal asks, the second one ends the program as usual. */
+/* The first signal asks, a later one ends the program as usual. Not one in the same moment: who
+ * signals a process and its group, as timeout(1) does, means it once. */
 static void stop_ask(int number)
 {
-    is_stopping = 1;
-    (void)signal(number, SIG_DFL);
+    struct timespec now;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    if (!is_stopping) {
+        is_stopping = 1;
+        asked_at    = now.tv_sec;
+    } else if (now.tv_sec - asked_at > 1) {
+        (void)signal(number, SIG_DFL);
+        (void)raise(number);
+    }
 }
 
 static void signals_catch(void)
@@ -47,7 +58,7 @@ static int launched_run(sherd_world *world, const options *o, trainer_job *job)
 
         (void)snprintf(text, sizeof(text), "the launcher started %d ranks; --ranks says %d",
                        sherd_world_size(world), o->ranks);
-        return complain(text);
+        return sherd_world_rank(world) == 0 ? complain(text) : 1;
     }
     trainer_run(world, job);
     return 0;
