@@ -30,7 +30,7 @@ typedef struct bench_run {
     sherd_engine *engine;
     pool         *threads;
     drive        *d;
-    int32_t      *tokens; /* inputs, targets */
+    int32_t      *tokens;                         /* inputs, targets */
     double       *model_seconds, *update_seconds; /* parts of the step, one a call */
     size_t        num_steps;
     /* the products: memory of the same sizes */
@@ -178,8 +178,8 @@ static float *values_make(size_t count)
 
 static int memory_make(bench_run *run)
 {
-    const bench_options *o      = run->o;
-    size_t               rows   = o->batch * o->length, elems = arch_elems(&o->sizes);
+    const bench_options *o    = run->o;
+    size_t               rows = o->batch * o->length, elems = arch_elems(&o->sizes);
     sherd_engine_info    info   = {.struct_size = sizeof(info)};
     model_params         params = {.sizes = o->sizes, .batch = o->batch, .length = o->length};
 
@@ -268,7 +268,8 @@ static void report_print(bench_run *run, const double *seconds)
     line_print("  forward and backward", model + 1, rounds, flops); /* the first was a trial */
     line_print("  update", run->update_seconds + 1, rounds, 0.0);
     line_print("products by OpenBLAS", column + rounds, rounds, flops);
-    printf("ratio products / step        %8.3f\n", bench_stat_of(column + 2 * rounds, rounds).median);
+    printf("ratio products / step        %8.3f\n",
+           bench_stat_of(column + 2 * rounds, rounds).median);
     free(column);
 }
 
@@ -276,17 +277,18 @@ static void report_print(bench_run *run, const double *seconds)
 
 static void usage(FILE *out)
 {
-    (void)fprintf(out,
-                  "usage: bench-trainer [OPTIONS]\n\n"
-                  "Median time of a training step on one rank, and of its matrix products in OpenBLAS.\n\n"
-                  "  --arch NAME       gpt2 (default) or minimind\n"
-                  "  --preset NAME     sizes of the model (default: 124m)\n"
-                  "  --batch N         sequences (default: 4)\n"
-                  "  --length N        tokens of a sequence (default: 64)\n"
-                  "  --threads N       threads of the step and of OpenBLAS (default: 2)\n"
-                  "  --stage N         ZeRO stage (default: 0)\n"
-                  "  --precision TYPE  fp32 (default), bf16 or fp16\n"
-                  "  --rounds N        (default: 7)\n");
+    (void)fprintf(
+        out,
+        "usage: bench-trainer [OPTIONS]\n\n"
+        "Median time of a training step on one rank, and of its matrix products in OpenBLAS.\n\n"
+        "  --arch NAME       gpt2 (default) or minimind\n"
+        "  --preset NAME     sizes of the model (default: 124m)\n"
+        "  --batch N         sequences (default: 4)\n"
+        "  --length N        tokens of a sequence (default: 64)\n"
+        "  --threads N       threads of the step and of OpenBLAS (default: 2)\n"
+        "  --stage N         ZeRO stage (default: 0)\n"
+        "  --precision TYPE  fp32 (default), bf16 or fp16\n"
+        "  --rounds N        (default: 7)\n");
 }
 
 static int is_precision(const char *text)

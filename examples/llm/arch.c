@@ -82,9 +82,9 @@ static const param_row minimind_last[] = {
     }
 
 static const family families[] = {
-    [ARCH_GPT2]     = FAMILY("gpt2", "transformer.h.", gpt2_embedding, gpt2_layer, gpt2_last),
-    [ARCH_MINIMIND] = FAMILY("minimind", "model.layers.", minimind_embedding, minimind_layer,
-                             minimind_last),
+    [ARCH_GPT2] = FAMILY("gpt2", "transformer.h.", gpt2_embedding, gpt2_layer, gpt2_last),
+    [ARCH_MINIMIND] =
+        FAMILY("minimind", "model.layers.", minimind_embedding, minimind_layer, minimind_last),
 };
 
 typedef struct preset {
@@ -196,8 +196,8 @@ const char *arch_check(const arch *model, char *text, size_t text_bytes)
         }
     }
     if (model->hidden % model->heads != 0) {
-        (void)snprintf(text, text_bytes, "hidden %zu is not a multiple of heads %zu",
-                       model->hidden, model->heads);
+        (void)snprintf(text, text_bytes, "hidden %zu is not a multiple of heads %zu", model->hidden,
+                       model->heads);
         return text;
     }
     if (model->heads % model->kv_heads != 0) {

@@ -18,9 +18,9 @@ typedef struct arch {
     arch_kind kind;
     size_t    hidden;
     size_t    layers;
-    size_t    heads;      /* query heads; hidden is a multiple of it */
-    size_t    kv_heads;   /* key and value heads; GPT-2: = heads */
-    size_t    inner;      /* width of the feed-forward part; GPT-2: 4 * hidden */
+    size_t    heads;    /* query heads; hidden is a multiple of it */
+    size_t    kv_heads; /* key and value heads; GPT-2: = heads */
+    size_t    inner;    /* width of the feed-forward part; GPT-2: 4 * hidden */
     size_t    vocab;
     size_t    max_length; /* longest sequence; GPT-2: rows of the position table */
 } arch;

@@ -12,9 +12,9 @@
 #include <unistd.h>
 
 /* llm.c's token files: 256 int32 (magic, version, count), then uint16 tokens. */
-#define TOKEN_MAGIC 20240520
+#define TOKEN_MAGIC        20240520
 #define TOKEN_HEADER_BYTES 1024
-#define VALIDATION_SHARE 20 /* the last 1/20 */
+#define VALIDATION_SHARE   20 /* the last 1/20 */
 
 /* ---------------------------------------------------------------- text -- */
 

@@ -8,15 +8,15 @@
 #include <stdint.h>
 
 typedef struct corpus {
-    void          *memory; /* of `memory_bytes`, mapped or allocated; private */
-    size_t         memory_bytes;
-    int            is_mapped;
-    const uint8_t *bytes;  /* tokens of text [count]; NULL for token files */
+    void           *memory; /* of `memory_bytes`, mapped or allocated; private */
+    size_t          memory_bytes;
+    int             is_mapped;
+    const uint8_t  *bytes; /* tokens of text [count]; NULL for token files */
     const uint16_t *ids;   /* tokens of a token file [count]; NULL for text */
-    size_t         count;  /* tokens altogether */
-    size_t         train;  /* the first `train` of them are for training */
-    size_t         vocab;  /* least vocabulary that a model needs: 256, or the largest token + 1 */
-    size_t         files;  /* how many were read */
+    size_t          count; /* tokens altogether */
+    size_t          train; /* the first `train` of them are for training */
+    size_t          vocab; /* least vocabulary that a model needs: 256, or the largest token + 1 */
+    size_t          files; /* how many were read */
 } corpus;
 
 /** Reads `path`. Returns 0; -1 with a sentence in `text`. */

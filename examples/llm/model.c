@@ -29,9 +29,9 @@ struct model {
     float        *norm_last, *logits;
     float        *cosines, *sines;
 
-    float *dstream;                  /* gradient of the residual stream */
+    float *dstream; /* gradient of the residual stream */
     float *dhidden, *dqkv, *dinner, *dgate;
-    float *vectors, *vector_grads;   /* one-dimensional parameters of a unit in fp32 */
+    float *vectors, *vector_grads; /* one-dimensional parameters of a unit in fp32 */
     size_t vector_offset[ARCH_ROLES];
     size_t vector_elems[ARCH_ROLES]; /* 0: not a vector, or not in this architecture */
     size_t vector_total;
@@ -216,8 +216,7 @@ static const float *vector_of(const model *m, const model_unit *unit, arch_role 
     if (unit->by_role[role].data == NULL) {
         return NULL;
     }
-    return m->p.dtype == SHERD_F32 ? unit->by_role[role].data
-                                   : m->vectors + m->vector_offset[role];
+    return m->p.dtype == SHERD_F32 ? unit->by_role[role].data : m->vectors + m->vector_offset[role];
 }
 
 static float *vector_grad_of(const model *m, const model_unit *unit, arch_role role)
@@ -231,8 +230,7 @@ static float *vector_grad_of(const model *m, const model_unit *unit, arch_role r
 
 static int is_converted(const model *m, const model_unit *unit, int role)
 {
-    return m->p.dtype != SHERD_F32 && m->vector_elems[role] > 0 &&
-           unit->by_role[role].data != NULL;
+    return m->p.dtype != SHERD_F32 && m->vector_elems[role] > 0 && unit->by_role[role].data != NULL;
 }
 
 static void vectors_load(model *m, const model_unit *unit)
@@ -296,8 +294,8 @@ static norm_args norm_of(const model *m, const model_unit *unit, arch_role weigh
                        .bias   = vector_of(m, unit, bias)};
 }
 
-static void norm(model *m, const model_unit *unit, arch_role weight, arch_role bias,
-                 const float *x, float *y)
+static void norm(model *m, const model_unit *unit, arch_role weight, arch_role bias, const float *x,
+                 float *y)
 {
     ops_norm(m->o, norm_of(m, unit, weight, bias, x), y);
 }
@@ -305,18 +303,16 @@ static void norm(model *m, const model_unit *unit, arch_role weight, arch_role b
 static void norm_back(model *m, const model_unit *unit, arch_role weight, arch_role bias,
                       const float *x, const float *dy, float *dx)
 {
-    ops_norm_back(m->o, norm_of(m, unit, weight, bias, x), dy, dx,
-                  vector_grad_of(m, unit, weight), vector_grad_of(m, unit, bias));
+    ops_norm_back(m->o, norm_of(m, unit, weight, bias, x), dy, dx, vector_grad_of(m, unit, weight),
+                  vector_grad_of(m, unit, bias));
 }
 
 /* Norms of the heads of q or k; they have no bias, so any role without one serves. */
 static norm_args head_norm_of(const model *m, const model_unit *unit, arch_role weight,
                               size_t heads, const float *x)
 {
-    return (norm_args){.rows   = m->rows * heads,
-                       .width  = m->head,
-                       .x      = x,
-                       .weight = vector_of(m, unit, weight)};
+    return (norm_args){
+        .rows = m->rows * heads, .width = m->head, .x = x, .weight = vector_of(m, unit, weight)};
 }
 
 static attention_args attention_of(const model *m, const layer_memory *layer)
@@ -374,8 +370,8 @@ static void minimind_qkv_back(model *m, const model_unit *unit, layer_memory *la
                   vector_grad_of(m, unit, ARCH_K_NORM), NULL);
     linear_back(m, unit, ARCH_K, ARCH_QKV_BIAS, shape_of(m, h, m->kv), layer->norm1, draw,
                 m->dhidden, 1);
-    linear_back(m, unit, ARCH_V, ARCH_QKV_BIAS, shape_of(m, h, m->kv), layer->norm1, dv,
-                m->dhidden, 1);
+    linear_back(m, unit, ARCH_V, ARCH_QKV_BIAS, shape_of(m, h, m->kv), layer->norm1, dv, m->dhidden,
+                1);
 }
 
 /* y NULL: what backward needs is wanted, the result is not. */
@@ -392,8 +388,8 @@ static void feed_forward(model *m, const model_unit *unit, layer_memory *layer, 
         ops_swiglu(m->o, elems, layer->gate, layer->up, layer->act);
     }
     if (y != NULL) {
-        linear(m, unit, ARCH_DOWN, ARCH_DOWN_BIAS, shape_of(m, inner, h), layer->act,
-               layer->middle, y);
+        linear(m, unit, ARCH_DOWN, ARCH_DOWN_BIAS, shape_of(m, inner, h), layer->act, layer->middle,
+               y);
     }
 }
 
@@ -412,8 +408,8 @@ static void feed_forward_back(model *m, const model_unit *unit, layer_memory *la
     linear_back(m, unit, ARCH_UP, ARCH_UP_BIAS, shape_of(m, h, inner), layer->norm2, m->dinner,
                 m->dhidden, 0);
     if (m->p.sizes.kind == ARCH_MINIMIND) {
-        linear_back(m, unit, ARCH_GATE, ARCH_UP_BIAS, shape_of(m, h, inner), layer->norm2,
-                    m->dgate, m->dhidden, 1);
+        linear_back(m, unit, ARCH_GATE, ARCH_UP_BIAS, shape_of(m, h, inner), layer->norm2, m->dgate,
+                    m->dhidden, 1);
     }
 }
 
@@ -478,8 +474,7 @@ static void last_forward(model *m, const model_unit *unit, float grad_scale)
          m->norm_last);
     ops_linear(m->o, shape_of(m, sizes->hidden, sizes->vocab), m->norm_last,
                unit->by_role[ARCH_TOKENS], NULL, NULL, m->logits);
-    m->loss =
-        ops_cross_entropy(m->o, m->rows, sizes->vocab, m->logits, m->targets, grad_scale);
+    m->loss = ops_cross_entropy(m->o, m->rows, sizes->vocab, m->logits, m->targets, grad_scale);
 }
 
 static void last_backward(model *m, const model_unit *unit)

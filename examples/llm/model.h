@@ -12,11 +12,11 @@
 
 typedef struct model_params {
     arch        sizes;
-    size_t      batch;  /* sequences of a micro-batch */
-    size_t      length; /* tokens of a sequence, at most sizes.max_length */
-    sherd_dtype dtype;  /* of the parameters */
-    int         is_recomputed; /* layers keep their input alone; backward runs their forward again */
-    pool       *threads;       /* stays the caller's */
+    size_t      batch;   /* sequences of a micro-batch */
+    size_t      length;  /* tokens of a sequence, at most sizes.max_length */
+    sherd_dtype dtype;   /* of the parameters */
+    int   is_recomputed; /* layers keep their input alone; backward runs their forward again */
+    pool *threads;       /* stays the caller's */
 } model_params;
 
 typedef struct model model;

@@ -8,12 +8,12 @@
 #include <string.h>
 
 /* Cuts, in rows or columns; part of the numbers: other values give other bits. */
-#define TILE_MOST 128      /* columns of a product per task */
-#define TILE_LEAST 64
-#define TILE_DEPTH 4096    /* rows of a matrix that are widened at once in back_input */
-#define NORM_CHUNK 32      /* rows whose shares of a norm's gradient are summed by one task */
-#define ATTENTION_ROWS 128 /* queries at once */
-#define ELEMENT_CHUNK 8192 /* elements per task of an element-wise operation */
+#define TILE_MOST      128 /* columns of a product per task */
+#define TILE_LEAST     64
+#define TILE_DEPTH     4096 /* rows of a matrix that are widened at once in back_input */
+#define NORM_CHUNK     32   /* rows whose shares of a norm's gradient are summed by one task */
+#define ATTENTION_ROWS 128  /* queries at once */
+#define ELEMENT_CHUNK  8192 /* elements per task of an element-wise operation */
 
 struct ops {
     pool           *threads;
@@ -21,11 +21,11 @@ struct ops {
     float          *memory;
     size_t          memory_elems;
 
-    float   *lanes; /* scratch of each thread */
-    size_t   lane_elems;
-    float   *partials; /* shares of norms: [chunks, 2, width] */
-    double  *losses;   /* [rows] */
-    uint64_t *order;   /* [2, rows]: positions by token, for embeddings */
+    float    *lanes; /* scratch of each thread */
+    size_t    lane_elems;
+    float    *partials; /* shares of norms: [chunks, 2, width] */
+    double   *losses;   /* [rows] */
+    uint64_t *order;    /* [2, rows]: positions by token, for embeddings */
 };
 
 static size_t size_max(size_t a, size_t b)
@@ -154,8 +154,8 @@ static void linear_task(void *ctx, size_t task, int thread)
     size_t      first = task * job->tile, out = job->shape.out;
     size_t      count = size_min(job->tile, out - first);
     gemm_matrix x     = {.data = job->x, .stride = job->shape.in};
-    gemm_matrix w     = matrix_part(job->o, job->weight, job->shape.in, first, 0, count,
-                                    job->shape.in, lane_of(job->o, thread));
+    gemm_matrix w = matrix_part(job->o, job->weight, job->shape.in, first, 0, count, job->shape.in,
+                                lane_of(job->o, thread));
     int         is_in_place = job->residual == job->y;
 
     w.is_transposed = 1;
@@ -199,8 +199,8 @@ static void linear_back_input_task(void *ctx, size_t task, int thread)
     for (size_t row = 0; row < out; row += depth) {
         size_t      part = size_min(depth, out - row);
         gemm_matrix dy   = {.data = job->dy + row, .stride = out};
-        gemm_matrix w    = matrix_part(job->o, job->weight, in, row, first, part, count,
-                                       lane_of(job->o, thread));
+        gemm_matrix w =
+            matrix_part(job->o, job->weight, in, row, first, part, count, lane_of(job->o, thread));
 
         gemm(job->shape.rows, count, part, 1.0f, dy, w, job->is_added || row > 0 ? 1.0f : 0.0f,
              job->dx + first, in);
@@ -231,14 +231,14 @@ static void linear_back_weight_task(void *ctx, size_t task, int thread)
     gemm_matrix x     = {.data = job->x, .stride = in};
 
     if (job->weight.dtype == SHERD_F32) {
-        gemm(count, in, job->shape.rows, 1.0f, dy, x, 1.0f,
-             (float *)job->weight.grad + first * in, in);
+        gemm(count, in, job->shape.rows, 1.0f, dy, x, 1.0f, (float *)job->weight.grad + first * in,
+             in);
     } else {
         float *sum = lane_of(job->o, thread);
 
         gemm(count, in, job->shape.rows, 1.0f, dy, x, 0.0f, sum, in);
-        job->o->rows->accumulate(job->weight.dtype, sum,
-                                 (uint16_t *)job->weight.grad + first * in, count * in);
+        job->o->rows->accumulate(job->weight.dtype, sum, (uint16_t *)job->weight.grad + first * in,
+                                 count * in);
     }
     for (size_t r = 0; job->dbias != NULL && r < job->shape.rows; r++) {
         job->o->rows->add(job->dy + r * out + first, job->dbias + first, count);
@@ -262,13 +262,13 @@ void ops_linear_back_weight(ops *o, linear_shape shape, const float *x, const fl
 /* ---------------------------------------------------------- embedding -- */
 
 typedef struct embed_job {
-    ops             *o;
-    size_t           rows, length, hidden;
-    const int32_t   *ids;
-    tensor           tokens, positions;
-    const float     *dy;
-    float           *y;
-    const uint64_t  *order; /* sorted: token in the upper, row in the lower 32 bits */
+    ops            *o;
+    size_t          rows, length, hidden;
+    const int32_t  *ids;
+    tensor          tokens, positions;
+    const float    *dy;
+    float          *y;
+    const uint64_t *order; /* sorted: token in the upper, row in the lower 32 bits */
 } embed_job;
 
 static char *tensor_row(tensor table, void *base, size_t row, size_t width)
@@ -291,10 +291,10 @@ static void embed_task(void *ctx, size_t task, int thread)
         if (job->positions.data != NULL) {
             float *position = lane_of(o, thread);
 
-            o->rows->widen(job->positions.dtype,
-                           tensor_row(job->positions, job->positions.data, r % job->length,
-                                      job->hidden),
-                           position, job->hidden);
+            o->rows->widen(
+                job->positions.dtype,
+                tensor_row(job->positions, job->positions.data, r % job->length, job->hidden),
+                position, job->hidden);
             o->rows->add(position, y, job->hidden);
         }
     }
@@ -448,8 +448,7 @@ static void norm_back_task(void *ctx, size_t task, int thread)
     }
 }
 
-void ops_norm_back(ops *o, norm_args args, const float *dy, float *dx, float *dweight,
-                   float *dbias)
+void ops_norm_back(ops *o, norm_args args, const float *dy, float *dx, float *dweight, float *dbias)
 {
     norm_job job    = {.o = o, .args = args, .dy = dy, .dx = dx};
     size_t   chunks = count_of(args.rows, NORM_CHUNK);
@@ -569,7 +568,8 @@ static void attention_task(void *ctx, size_t task, int thread)
     for (size_t row = 0; row < a->length; row += ATTENTION_ROWS) {
         size_t rows = size_min(ATTENTION_ROWS, a->length - row), seen = row + rows;
 
-        gemm(rows, seen, a->width, 1.0f, matrix_plain(a->q + place.q + row * a->q_stride, a->q_stride),
+        gemm(rows, seen, a->width, 1.0f,
+             matrix_plain(a->q + place.q + row * a->q_stride, a->q_stride),
              matrix_flipped(a->k + place.kv, a->kv_stride), 0.0f, s, seen);
         for (size_t r = 0; r < rows; r++) {
             job->log_sums[place.log_sums + row + r] =
@@ -593,15 +593,15 @@ void ops_attention(ops *o, attention_args args, float *out, float *log_sums)
 }
 
 /* Gradient through one block of queries of one head; dk and dv are added to. */
-static void attention_back_block(attention_job *job, attention_place place, size_t row,
-                                 size_t rows, float *p)
+static void attention_back_block(attention_job *job, attention_place place, size_t row, size_t rows,
+                                 float *p)
 {
     const attention_args *a    = &job->args;
     size_t                seen = row + rows, wide = a->heads * a->width;
-    float                *ds = p + rows * seen;
-    gemm_matrix q    = matrix_plain(a->q + place.q + row * a->q_stride, a->q_stride);
-    gemm_matrix dout = matrix_plain(job->dout + place.out + row * wide, wide);
-    float      *dq   = job->dq + place.q + row * a->q_stride;
+    float                *ds   = p + rows * seen;
+    gemm_matrix           q    = matrix_plain(a->q + place.q + row * a->q_stride, a->q_stride);
+    gemm_matrix           dout = matrix_plain(job->dout + place.out + row * wide, wide);
+    float                *dq   = job->dq + place.q + row * a->q_stride;
 
     gemm(rows, seen, a->width, 1.0f, q, matrix_flipped(a->k + place.kv, a->kv_stride), 0.0f, p,
          seen);
@@ -625,11 +625,11 @@ static void attention_back_block(attention_job *job, attention_place place, size
 /* One task is one key head with all query heads that read it, in their order. */
 static void attention_back_task(void *ctx, size_t task, int thread)
 {
-    attention_job        *job   = ctx;
-    const attention_args *a     = &job->args;
-    size_t                group = a->heads / a->kv_heads;
-    size_t sequence = task / a->kv_heads, first_head = task % a->kv_heads * group;
-    size_t kv = attention_locate(a, sequence, first_head).kv;
+    attention_job        *job      = ctx;
+    const attention_args *a        = &job->args;
+    size_t                group    = a->heads / a->kv_heads;
+    size_t                sequence = task / a->kv_heads, first_head = task % a->kv_heads * group;
+    size_t                kv = attention_locate(a, sequence, first_head).kv;
 
     for (size_t t = 0; t < a->length; t++) {
         memset(job->dk + kv + t * a->kv_stride, 0, a->width * sizeof(float));
@@ -724,12 +724,9 @@ void ops_swiglu(ops *o, size_t elems, const float *gate, const float *up, float 
 void ops_swiglu_back(ops *o, size_t elems, const float *gate, const float *up, float *d,
                      float *dgate)
 {
-    element_run(o, (element_job){.op    = ELEMENT_SWIGLU_BACK,
-                                 .elems = elems,
-                                 .a     = gate,
-                                 .b     = up,
-                                 .y     = d,
-                                 .z     = dgate});
+    element_run(
+        o, (element_job){
+               .op = ELEMENT_SWIGLU_BACK, .elems = elems, .a = gate, .b = up, .y = d, .z = dgate});
 }
 
 /* -------------------------------------------------------- cross-entropy -- */

@@ -25,11 +25,11 @@ typedef struct tensor {
 /* The largest shapes that will come: scratch memory is allocated for them once. */
 typedef struct ops_limits {
     size_t rows;
-    size_t width;      /* most columns of an activation (vocab apart) */
-    size_t length;     /* longest sequence */
-    size_t heads;      /* heads and their width, for norms of heads */
+    size_t width;  /* most columns of an activation (vocab apart) */
+    size_t length; /* longest sequence */
+    size_t heads;  /* heads and their width, for norms of heads */
     size_t head_width;
-    int    is_fp32;    /* parameters are fp32: no room for conversions */
+    int    is_fp32; /* parameters are fp32: no room for conversions */
 } ops_limits;
 
 typedef struct ops ops;

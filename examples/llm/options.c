@@ -49,7 +49,8 @@ static const option_row rows[] = {
     {"length", "N", OPTION_SIZE, FIELD(length), 0, 0, "tokens of a sequence (default: 128)", NULL},
 
     {"data", "PATH", OPTION_TEXT, FIELD(data_path), 0, 0,
-     "UTF-8 text, a file or a folder (a token is a byte), or a .bin token file of llm.c", "Training"},
+     "UTF-8 text, a file or a folder (a token is a byte), or a .bin token file of llm.c",
+     "Training"},
     {"config", "FILE", OPTION_TEXT, FIELD(config_path), 0, 0,
      "DeepSpeed-style JSON (default: ZeRO-3, bf16, AdamW, WarmupCosineLR)", NULL},
     {"steps", "N", OPTION_COUNT, FIELD(steps), 0, 0, "optimizer steps (default: 900)", NULL},
@@ -85,10 +86,11 @@ static const option_row rows[] = {
 
 static void help_print(void)
 {
-    printf("usage: sherd-llm --data PATH [OPTIONS]\n\n"
-           "Trains a small language model with ZeRO on the CPU. Run alone it plays several ranks as\n"
-           "threads; under mpirun, torchrun or srun each process is one rank. Ctrl-C finishes\n"
-           "the step and prints the summary.\n");
+    printf(
+        "usage: sherd-llm --data PATH [OPTIONS]\n\n"
+        "Trains a small language model with ZeRO on the CPU. Run alone it plays several ranks as\n"
+        "threads; under mpirun, torchrun or srun each process is one rank. Ctrl-C finishes\n"
+        "the step and prints the summary.\n");
     for (size_t i = 0; i < NUM_ROWS; i++) {
         char left[64];
 
@@ -112,7 +114,8 @@ static void help_print(void)
     printf("\nExamples\n"
            "  sherd-llm --data text.txt --stage 2 --ranks 2 --precision fp32\n"
            "  mpirun -n 4 sherd-llm --data text.txt --steps 1000 --log run.jsonl\n"
-           "  sherd-llm --data tokens.bin --arch gpt2 --preset 124m --ranks 1 --batch 4 --length 64\n");
+           "  sherd-llm --data tokens.bin --arch gpt2 --preset 124m --ranks 1 --batch 4 --length "
+           "64\n");
 }
 
 static int wrong(const option_row *row, const char *value, const char *wanted)
@@ -247,9 +250,10 @@ static int arguments_walk(int argc, char **argv, options *out, const char **arch
     int           found;
 
     for (size_t i = 0; i < NUM_ROWS; i++) {
-        table[i] = (struct option){.name    = rows[i].name,
-                                   .has_arg = rows[i].value != NULL ? required_argument : no_argument,
-                                   .val     = (int)i};
+        table[i] =
+            (struct option){.name    = rows[i].name,
+                            .has_arg = rows[i].value != NULL ? required_argument : no_argument,
+                            .val     = (int)i};
     }
     optind = 0; /* starts getopt anew */
     while ((found = getopt_long(argc, argv, "", table, NULL)) != -1) {
@@ -311,15 +315,15 @@ static int sizes_settle(options *out, const arch *preset)
 
 int options_parse(int argc, char **argv, options *out)
 {
-    options     o = {.length       = 128,
-                     .steps        = 900,
-                     .seed         = 1,
-                     .lr           = (double)NAN,
-                     .batch        = -1,
-                     .accumulation = -1,
-                     .stage        = -1,
-                     .eval_every   = 100,
-                     .sample       = 200};
+    options     o         = {.length       = 128,
+                             .steps        = 900,
+                             .seed         = 1,
+                             .lr           = (double)NAN,
+                             .batch        = -1,
+                             .accumulation = -1,
+                             .stage        = -1,
+                             .eval_every   = 100,
+                             .sample       = 200};
     const char *arch_name = "minimind", *preset_name = "bytes";
     arch        preset;
     int         result;

@@ -15,12 +15,12 @@ typedef enum options_precision {
 } options_precision;
 
 typedef struct options {
-    arch        sizes; /* complete and fitting together */
+    arch        sizes;       /* complete and fitting together */
     const char *config_path; /* NULL: the built-in default.json */
     const char *data_path;
-    const char *log_path;    /* NULL: no log */
-    const char *prompt;      /* NULL: the start of the validation text */
-    size_t      length;      /* tokens of a sequence */
+    const char *log_path; /* NULL: no log */
+    const char *prompt;   /* NULL: the start of the validation text */
+    size_t      length;   /* tokens of a sequence */
     long        steps;
     uint64_t    seed;
     /* Over the configuration where given: below 0, or NaN, means not given. */

@@ -24,14 +24,14 @@ struct pool {
     pool_helper *helpers; /* [threads - 1] */
 
     /* The round: written before `round` moves on, read after. */
-    pool_task_fn  run;
-    void         *ctx;
-    size_t        num_tasks;
-    atomic_size_t next;         /* first task nobody took; starts past the end */
-    _Atomic(uint64_t) round;    /* release store under `lock`, acquire load by helpers */
-    atomic_int    num_working;  /* helpers that have not finished this round */
-    atomic_int    num_sleeping; /* helpers in pthread_cond_wait; under `lock` */
-    atomic_int    is_stopping;
+    pool_task_fn      run;
+    void             *ctx;
+    size_t            num_tasks;
+    atomic_size_t     next;         /* first task nobody took; starts past the end */
+    _Atomic(uint64_t) round;        /* release store under `lock`, acquire load by helpers */
+    atomic_int        num_working;  /* helpers that have not finished this round */
+    atomic_int        num_sleeping; /* helpers in pthread_cond_wait; under `lock` */
+    atomic_int        is_stopping;
 
     pthread_mutex_t lock;
     pthread_cond_t  wake;

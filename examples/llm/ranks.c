@@ -26,8 +26,8 @@ static sherd_status ranks_start(rank_thread *ranks, int count)
     int          started = 0;
     sherd_status status  = SHERD_OK;
 
-    while (started < count && pthread_create(&ranks[started].thread, NULL, rank_main,
-                                             &ranks[started]) == 0) {
+    while (started < count &&
+           pthread_create(&ranks[started].thread, NULL, rank_main, &ranks[started]) == 0) {
         started++;
     }
     if (started < count) {

@@ -12,7 +12,7 @@
 
 /* Between two progress lines, in seconds: on a terminal the line is rewritten. */
 #define TERMINAL_SECONDS 0.1
-#define PLAIN_SECONDS 5.0
+#define PLAIN_SECONDS    5.0
 
 struct report {
     report_params p;
@@ -61,7 +61,7 @@ report *report_open(const report_params *params)
         (void)fprintf(stderr, "sherd-llm: out of memory\n");
         return NULL;
     }
-    r->p           = *params;
+    r->p = *params;
     /* mpirun gives its processes a terminal of its own, whatever its output goes to */
     r->is_terminal = isatty(STDOUT_FILENO) && getenv("OMPI_COMM_WORLD_SIZE") == NULL;
     r->recent      = (double)NAN;

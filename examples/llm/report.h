@@ -9,8 +9,8 @@ typedef struct report report;
 
 /* One optimizer step. NaN: not known, null in the log. */
 typedef struct report_step {
-    long     step;   /* optimizer steps so far, this one included */
-    double   loss;   /* mean over the global batch */
+    long     step;            /* optimizer steps so far, this one included */
+    double   loss;            /* mean over the global batch */
     double   validation_loss; /* NaN unless it was measured after this step */
     double   grad_norm, lr, loss_scale;
     uint64_t tokens;  /* trained on so far, over all ranks */
@@ -30,9 +30,9 @@ typedef struct report_params {
 /** NULL with a message on standard error: no memory, or the log cannot be written. */
 report *report_open(const report_params *params);
 /** Writes the log line, and progress when it is time. Returns -1 when the log cannot be written. */
-int  report_write(report *r, const report_step *step);
+int report_write(report *r, const report_step *step);
 /** Ends the progress line and closes the log; -1 when that fails. Accepts NULL. */
-int  report_close(report *r);
+int report_close(report *r);
 /** A line above the progress line; printf-like. Nothing when quiet. */
 void report_say(report *r, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 

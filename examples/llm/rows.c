@@ -8,13 +8,13 @@
 #include <string.h>
 
 #ifndef ROWS_TABLE
-#define ROWS_TABLE rows_ops_plain
+#define ROWS_TABLE      rows_ops_plain
 #define ROWS_TABLE_NAME "plain"
 #endif
 
-#define LANES 16
+#define LANES          16
 #define LAYER_NORM_EPS 1e-5f
-#define RMS_NORM_EPS 1e-6f
+#define RMS_NORM_EPS   1e-6f
 
 /* ------------------------------------------------------------- bits --- */
 
@@ -106,25 +106,26 @@ static inline float lanes_fold(const float *lanes)
     for (int i = 0; i < LANES / 2; i++) {
         fold[i] = lanes[i] + lanes[i + LANES / 2];
     }
-    return ((fold[0] + fold[4]) + (fold[2] + fold[6])) + ((fold[1] + fold[5]) + (fold[3] + fold[7]));
+    return ((fold[0] + fold[4]) + (fold[2] + fold[6])) +
+           ((fold[1] + fold[5]) + (fold[3] + fold[7]));
 }
 
 /* A sum of `term`, an expression in i, over i < n. Written out where it is used, because
  * a function per term would hide the loop from the vectoriser. */
-#define LANES_SUM(result, n, term)                                             \
-    do {                                                                       \
-        float  lanes_[LANES] = {0};                                            \
-        size_t whole_        = (n) / LANES * LANES;                            \
-        for (size_t base_ = 0; base_ < whole_; base_ += LANES) {               \
-            for (size_t lane_ = 0; lane_ < LANES; lane_++) {                   \
-                size_t i = base_ + lane_;                                      \
-                lanes_[lane_] += (term);                                       \
-            }                                                                  \
-        }                                                                      \
-        for (size_t i = whole_; i < (n); i++) {                                \
-            lanes_[i - whole_] += (term);                                      \
-        }                                                                      \
-        (result) = lanes_fold(lanes_);                                         \
+#define LANES_SUM(result, n, term)                                                                 \
+    do {                                                                                           \
+        float  lanes_[LANES] = {0};                                                                \
+        size_t whole_        = (n) / LANES * LANES;                                                \
+        for (size_t base_ = 0; base_ < whole_; base_ += LANES) {                                   \
+            for (size_t lane_ = 0; lane_ < LANES; lane_++) {                                       \
+                size_t i = base_ + lane_;                                                          \
+                lanes_[lane_] += (term);                                                           \
+            }                                                                                      \
+        }                                                                                          \
+        for (size_t i = whole_; i < (n); i++) {                                                    \
+            lanes_[i - whole_] += (term);                                                          \
+        }                                                                                          \
+        (result) = lanes_fold(lanes_);                                                             \
     } while (0)
 
 /* A NaN in x is not found here; the sums that follow carry it on. */

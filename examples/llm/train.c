@@ -92,11 +92,11 @@ int main(int argc, char **argv)
 {
     options     o;
     corpus      c;
-    trainer_job job = {.o = &o, .c = &c, .is_stopping = &is_stopping,
-                       .lock = PTHREAD_MUTEX_INITIALIZER};
-    order       data;
-    char        text[1024];
-    int         result = options_parse(argc, argv, &o);
+    trainer_job job = {
+        .o = &o, .c = &c, .is_stopping = &is_stopping, .lock = PTHREAD_MUTEX_INITIALIZER};
+    order data;
+    char  text[1024];
+    int   result = options_parse(argc, argv, &o);
 
     if (result != 0) {
         return result == 1 ? 0 : result;
@@ -110,8 +110,8 @@ int main(int argc, char **argv)
     } else if (c.vocab > o.sizes.vocab) {
         (void)snprintf(text, sizeof(text),
                        "the data has tokens up to %zu, the model knows %zu; give --vocab %zu",
-                       c.vocab - 1, o.sizes.vocab, c.ids != NULL && c.vocab <= 50257 ? (size_t)50257
-                                                                                     : c.vocab);
+                       c.vocab - 1, o.sizes.vocab,
+                       c.ids != NULL && c.vocab <= 50257 ? (size_t)50257 : c.vocab);
         result = complain(text);
     } else {
         if (o.threads > 0) { /* ranks as threads read it from here */

@@ -15,7 +15,7 @@
 
 #define VALIDATION_BATCHES 16 /* over all ranks */
 #define SAMPLE_TEMPERATURE 0.8
-#define PROMPT_TOKENS 32
+#define PROMPT_TOKENS      32
 
 typedef struct trainer {
     const trainer_job *job;
@@ -27,7 +27,7 @@ typedef struct trainer {
     drive             *d;
     report            *r; /* rank 0; NULL elsewhere */
     order              data;
-    int32_t           *tokens;  /* inputs and targets of a micro-batch */
+    int32_t           *tokens;       /* inputs and targets of a micro-batch */
     size_t             stage0_bytes; /* what a rank would hold at stage 0; rank 0 knows */
 
     long     step;
@@ -94,9 +94,8 @@ static sherd_status model_open(trainer *t)
 {
     const options *o = t->job->o;
     sherd_status   status;
-    model_params   params = {.sizes         = o->sizes,
-                             .length        = o->length,
-                             .is_recomputed = o->is_recomputed};
+    model_params   params = {
+          .sizes = o->sizes, .length = o->length, .is_recomputed = o->is_recomputed};
 
     t->info.struct_size = sizeof(t->info);
     status              = sherd_engine_query(t->engine, &t->info);
@@ -105,11 +104,8 @@ static sherd_status model_open(trainer *t)
     }
     params.batch = (size_t)t->info.micro_batch_size;
     params.dtype = t->info.compute_dtype;
-    t->data      = (order){.c      = t->job->c,
-                           .seed   = o->seed,
-                           .length = o->length,
-                           .batch  = params.batch};
-    t->threads   = pool_create(t->info.cpu_threads);
+    t->data = (order){.c = t->job->c, .seed = o->seed, .length = o->length, .batch = params.batch};
+    t->threads = pool_create(t->info.cpu_threads);
     if (t->threads == NULL) {
         return fail(SHERD_E_NOMEM, "%d threads cannot be started", t->info.cpu_threads);
     }
@@ -173,16 +169,17 @@ static void heading_say(const trainer *t)
     char           data[32];
 
     report_say(t->r, "%s of %zu parameters: hidden %zu, %zu layers, %zu heads, vocabulary %zu",
-               arch_kind_name(o->sizes.kind), t->info.param_elems, o->sizes.hidden,
-               o->sizes.layers, o->sizes.heads, o->sizes.vocab);
+               arch_kind_name(o->sizes.kind), t->info.param_elems, o->sizes.hidden, o->sizes.layers,
+               o->sizes.heads, o->sizes.vocab);
     report_say(t->r, "data: %s in %zu file%s, %zu tokens, the last %zu for validation",
                report_bytes(c->count * (c->bytes != NULL ? 1 : 2), data), c->files,
                c->files == 1 ? "" : "s", c->count, c->count - c->train);
-    report_say(t->r,
-               "ZeRO stage %d, %s, %d rank%s (%s) of %d thread%s; a step is %d sequences of %zu tokens",
-               t->info.stage, sherd_dtype_name(t->info.compute_dtype), t->world_size,
-               t->world_size == 1 ? "" : "s", sherd_world_transport(t->world), t->info.cpu_threads,
-               t->info.cpu_threads == 1 ? "" : "s", t->info.train_batch_size, o->length);
+    report_say(
+        t->r,
+        "ZeRO stage %d, %s, %d rank%s (%s) of %d thread%s; a step is %d sequences of %zu tokens",
+        t->info.stage, sherd_dtype_name(t->info.compute_dtype), t->world_size,
+        t->world_size == 1 ? "" : "s", sherd_world_transport(t->world), t->info.cpu_threads,
+        t->info.cpu_threads == 1 ? "" : "s", t->info.train_batch_size, o->length);
 }
 
 static sherd_status report_start(trainer *t)
@@ -295,9 +292,8 @@ static sherd_status step_run(trainer *t, int *stop_out)
     told.tokens      = t->micro * (uint64_t)t->world_size * sequence_tokens(t);
     told.seconds     = clock_seconds() - start;
     t->seconds += told.seconds;
-    if (*stop_out || t->step == o->steps ||
-        (o->eval_every > 0 && t->step % o->eval_every == 0)) {
-        status               = validate(t, &told.validation_loss);
+    if (*stop_out || t->step == o->steps || (o->eval_every > 0 && t->step % o->eval_every == 0)) {
+        status             = validate(t, &told.validation_loss);
         t->last_validation = told.validation_loss;
     }
     if (status == SHERD_OK && t->r != NULL && report_write(t->r, &told) != 0) {

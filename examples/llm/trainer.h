@@ -11,8 +11,8 @@
 
 /* Shared by the ranks of this process. */
 typedef struct trainer_job {
-    const options                *o;
-    const corpus                 *c;
+    const options               *o;
+    const corpus                *c;
     const volatile sig_atomic_t *is_stopping; /* set by Ctrl-C: finish the step and sum up */
 
     pthread_mutex_t lock;

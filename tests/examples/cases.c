@@ -120,8 +120,7 @@ static int case_read(const char *name, const json_t *json, model_case *c, char *
     return 0;
 }
 
-int cases_load(const char *path, model_case **out, size_t *count_out, char *text,
-               size_t text_bytes)
+int cases_load(const char *path, model_case **out, size_t *count_out, char *text, size_t text_bytes)
 {
     json_error_t error;
     json_t      *root = json_load_file(path, 0, &error), *value;
@@ -136,7 +135,8 @@ int cases_load(const char *path, model_case **out, size_t *count_out, char *text
         return -1;
     }
     cases = calloc(json_object_size(root) + 1, sizeof(*cases));
-    json_object_foreach (root, name, value) {
+    json_object_foreach(root, name, value)
+    {
         if (cases == NULL || name[0] == '_') {
             continue;
         }

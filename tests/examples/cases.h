@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 #define CASE_FIRST 4
-#define CASE_LAST 2
+#define CASE_LAST  2
 
 typedef struct case_param {
     char   name[ARCH_NAME_BYTES];

@@ -139,11 +139,11 @@ static sherd_status engine_prepare(const trial *t, sherd_engine *engine)
 /* All steps; the first one's gradients are looked at. */
 static sherd_status steps_run(const trial *t, sherd_engine *engine, drive *d, errors *out)
 {
-    size_t       tokens  = t->c->batch * t->c->length;
-    int32_t     *inputs  = calloc(2 * tokens, sizeof(*inputs));
-    watch        w       = {.c = t->c, .is_on = 1};
-    sherd_status status  = inputs == NULL ? SHERD_E_NOMEM : SHERD_OK;
-    size_t       num     = t->c->num_losses > 0 ? t->c->num_losses : 1;
+    size_t       tokens = t->c->batch * t->c->length;
+    int32_t     *inputs = calloc(2 * tokens, sizeof(*inputs));
+    watch        w      = {.c = t->c, .is_on = 1};
+    sherd_status status = inputs == NULL ? SHERD_E_NOMEM : SHERD_OK;
+    size_t       num    = t->c->num_losses > 0 ? t->c->num_losses : 1;
 
     if (status == SHERD_OK) {
         case_tokens(t->c, inputs, inputs + tokens);
@@ -236,7 +236,8 @@ static int case_check(const model_case *c, int only_stage, int only_ranks)
         for (int ranks = 1; ranks <= (only_ranks > 2 ? only_ranks : 2); ranks++) {
             trial t = {.c = c, .stage = stage, .lock = PTHREAD_MUTEX_INITIALIZER};
 
-            if ((only_stage >= 0 && stage != only_stage) || (only_ranks > 0 && ranks != only_ranks)) {
+            if ((only_stage >= 0 && stage != only_stage) ||
+                (only_ranks > 0 && ranks != only_ranks)) {
                 continue;
             }
             if (ranks_run(ranks, trial_rank, &t) != SHERD_OK) {
@@ -266,13 +267,14 @@ static int case_check(const model_case *c, int only_stage, int only_ranks)
 
 static void usage(FILE *out)
 {
-    (void)fprintf(out,
-                  "usage: sherd-oracle FILE [--stage S] [--ranks N]\n\n"
-                  "Runs every case of FILE through the engine in fp32 and compares loss, gradients and\n"
-                  "AdamW steps with those that FILE holds. Passes within %g, %g and %g.\n\n"
-                  "  --stage S   only this ZeRO stage (all four)\n"
-                  "  --ranks N   only this number of ranks, as threads (1 and 2)\n",
-                  LOSS_TOLERANCE, GRAD_TOLERANCE, STEP_TOLERANCE);
+    (void)fprintf(
+        out,
+        "usage: sherd-oracle FILE [--stage S] [--ranks N]\n\n"
+        "Runs every case of FILE through the engine in fp32 and compares loss, gradients and\n"
+        "AdamW steps with those that FILE holds. Passes within %g, %g and %g.\n\n"
+        "  --stage S   only this ZeRO stage (all four)\n"
+        "  --ranks N   only this number of ranks, as threads (1 and 2)\n",
+        LOSS_TOLERANCE, GRAD_TOLERANCE, STEP_TOLERANCE);
 }
 
 /* A number from 0 to `most`, else -2. */

@@ -21,8 +21,10 @@ static void presets_have_the_published_numbers_of_parameters(void)
         const char *name;
         size_t      elems;
     } known[] = {
-        {ARCH_GPT2, "124m", 124439808},     {ARCH_GPT2, "355m", 354823168},
-        {ARCH_GPT2, "774m", 774030080},     {ARCH_GPT2, "1558m", 1557611200},
+        {ARCH_GPT2, "124m", 124439808},
+        {ARCH_GPT2, "355m", 354823168},
+        {ARCH_GPT2, "774m", 774030080},
+        {ARCH_GPT2, "1558m", 1557611200},
         {ARCH_MINIMIND, "64m", 63912192},
         /* the second generation's, and the norms of the heads that it did not have */
         {ARCH_MINIMIND, "26m", 25829888 + 8 * 2 * 64},

@@ -163,8 +163,8 @@ static void targets_are_one_token_ahead(void)
 /* Every window of an epoch once: 5000 tokens, 4750 to train on, 296 windows of 16 less one. */
 static void epoch_visits_every_window_once(void)
 {
-    corpus         c = corpus_numbers(5000);
-    order          o = {.c = &c, .seed = 3, .length = 16, .batch = 1};
+    corpus         c    = corpus_numbers(5000);
+    order          o    = {.c = &c, .seed = 3, .length = 16, .batch = 1};
     unsigned char *seen = calloc(c.count, 1);
     int32_t        inputs[16], targets[16];
     size_t         windows = (c.train - 1) / 16 - 1, covered = 0;
@@ -201,7 +201,7 @@ static void epoch_visits_every_window_once(void)
  * later epoch gives another order. */
 static void order_depends_on_seed_and_number_alone(void)
 {
-    corpus  c = corpus_numbers(5000);
+    corpus  c   = corpus_numbers(5000);
     order   one = {.c = &c, .seed = 3, .length = 16, .batch = 1};
     order   six = {.c = &c, .seed = 3, .length = 16, .batch = 6}, other = six;
     int32_t a[96], b[96], targets[96];

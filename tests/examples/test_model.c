@@ -125,8 +125,11 @@ static const model_case odd_cases[] = {
      .batch  = 2,
      .length = 9,
      .scale  = 0.3},
-    {.name = "one token", .sizes = {ARCH_GPT2, 8, 1, 2, 2, 16, 5, 4}, .batch = 1, .length = 1,
-     .scale = 0.3},
+    {.name   = "one token",
+     .sizes  = {ARCH_GPT2, 8, 1, 2, 2, 16, 5, 4},
+     .batch  = 1,
+     .length = 1,
+     .scale  = 0.3},
 };
 
 #define NUM_ODD (sizeof(odd_cases) / sizeof(odd_cases[0]))
@@ -146,8 +149,8 @@ static void models_match_the_oracle(void)
         CHECK_CLOSE(cases[i].loss, whole_run(&w, 1), 1e-6);
         for (size_t k = 0; k < cases[i].num_params; k++) {
             size_t elems;
-            tensor t    = whole_param(&w, k, &elems);
-            double own  = 0.0;
+            tensor t   = whole_param(&w, k, &elems);
+            double own = 0.0;
 
             for (size_t j = 0; j < elems; j++) {
                 double grad = (double)((float *)t.grad)[j];
@@ -173,7 +176,7 @@ static void gradients_match_differences_of_the_loss(void)
         (void)whole_run(&w, 1);
         for (size_t k = 0; k < arch_param_count(&odd_cases[i].sizes); k++) {
             size_t elems, at;
-            tensor t = whole_param(&w, k, &elems);
+            tensor t    = whole_param(&w, k, &elems);
             float *data = t.data, *grad = t.grad, kept;
             double up, down, want;
 
@@ -188,8 +191,9 @@ static void gradients_match_differences_of_the_loss(void)
             data[at] = kept;
             want     = (up - down) / 0x1p-6;
             if (!(fabs(want - (double)grad[at]) <= 3e-4 + 1e-2 * fabs(want))) {
-                test_fail(__FILE__, __LINE__, "%s, parameter %zu [%zu]: gradient %g, differences %g",
-                          odd_cases[i].name, k, at, (double)grad[at], want);
+                test_fail(__FILE__, __LINE__,
+                          "%s, parameter %zu [%zu]: gradient %g, differences %g", odd_cases[i].name,
+                          k, at, (double)grad[at], want);
             }
         }
         whole_close(&w);

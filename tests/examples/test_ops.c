@@ -11,14 +11,14 @@
 #include <string.h>
 
 /* Sizes with remainders everywhere: 3 sequences of 13, heads of 6 and 2, tiles and chunks cut. */
-#define BATCH 3
-#define LENGTH 13
-#define ROWS (BATCH * LENGTH)
-#define HEADS 6
+#define BATCH    3
+#define LENGTH   13
+#define ROWS     (BATCH * LENGTH)
+#define HEADS    6
 #define KV_HEADS 2
-#define WIDTH 10
-#define HIDDEN (HEADS * WIDTH)
-#define OUT 75
+#define WIDTH    10
+#define HIDDEN   (HEADS * WIDTH)
+#define OUT      75
 
 typedef struct bench {
     pool *threads;
@@ -115,8 +115,8 @@ static void differences_check(float *input, const float *grad, size_t count,
         input[i] = kept;
         want     = (up - down) / (2.0 * (double)step);
         if (!(fabs(want - (double)grad[i]) <= 4e-3 * (typical + fabs(want)))) {
-            test_fail(__FILE__, __LINE__, "gradient [%zu of %zu] is %g, differences say %g", i, count,
-                      (double)grad[i], want);
+            test_fail(__FILE__, __LINE__, "gradient [%zu of %zu] is %g, differences say %g", i,
+                      count, (double)grad[i], want);
         }
     }
 }
@@ -140,16 +140,16 @@ static double linear_value(void *ctx)
 
 static void linear_back_matches_differences(void)
 {
-    linear_case c = {.b        = bench_open(2, 1),
-                     .shape    = {.rows = ROWS, .in = HIDDEN, .out = OUT},
-                     .x        = randoms(ROWS * HIDDEN, 1, 1.0f),
-                     .w        = randoms(OUT * HIDDEN, 2, 0.5f),
-                     .bias     = randoms(OUT, 3, 1.0f),
-                     .residual = randoms(ROWS * OUT, 4, 1.0f),
-                     .y        = zeros(ROWS * OUT),
-                     .dy       = randoms(ROWS * OUT, 5, 1.0f)};
+    linear_case c  = {.b        = bench_open(2, 1),
+                      .shape    = {.rows = ROWS, .in = HIDDEN, .out = OUT},
+                      .x        = randoms(ROWS * HIDDEN, 1, 1.0f),
+                      .w        = randoms(OUT * HIDDEN, 2, 0.5f),
+                      .bias     = randoms(OUT, 3, 1.0f),
+                      .residual = randoms(ROWS * OUT, 4, 1.0f),
+                      .y        = zeros(ROWS * OUT),
+                      .dy       = randoms(ROWS * OUT, 5, 1.0f)};
     float      *dx = zeros(ROWS * HIDDEN), *dw = zeros(OUT * HIDDEN), *dbias = zeros(OUT);
-    tensor      w  = {.data = c.w, .grad = dw, .dtype = SHERD_F32};
+    tensor      w = {.data = c.w, .grad = dw, .dtype = SHERD_F32};
 
     ops_linear_back_weight(c.b.o, c.shape, c.x, c.dy, w, dbias);
     ops_linear_back_input(c.b.o, c.shape, c.dy, w, dx, 0);
@@ -190,10 +190,10 @@ static void linear_of_half_types_matches_fp32(void)
         double    step = type == SHERD_BF16 ? 0x1p-8 : 0x1p-11;
 
         for (size_t i = 0; i < OUT * HIDDEN; i++) {
-            half[i] = type == SHERD_BF16 ? sherdi_cast_f32_bf16(full[i])
-                                         : sherdi_cast_f32_f16(full[i]);
-            full[i] = type == SHERD_BF16 ? sherdi_cast_bf16_f32(half[i])
-                                         : sherdi_cast_f16_f32(half[i]);
+            half[i] =
+                type == SHERD_BF16 ? sherdi_cast_f32_bf16(full[i]) : sherdi_cast_f32_f16(full[i]);
+            full[i] =
+                type == SHERD_BF16 ? sherdi_cast_bf16_f32(half[i]) : sherdi_cast_f16_f32(half[i]);
         }
         tensor w      = {.data = full, .grad = dfull, .dtype = SHERD_F32};
         tensor w_half = {.data = half, .grad = dhalf, .dtype = (sherd_dtype)type};
@@ -207,8 +207,8 @@ static void linear_of_half_types_matches_fp32(void)
         ops_linear_back_weight(b.o, shape, x, dy, w, NULL);
         ops_linear_back_weight(b.o, shape, x, dy, w_half, NULL);
         for (size_t i = 0; i < OUT * HIDDEN; i++) {
-            full[i] = type == SHERD_BF16 ? sherdi_cast_bf16_f32(dhalf[i])
-                                         : sherdi_cast_f16_f32(dhalf[i]);
+            full[i] =
+                type == SHERD_BF16 ? sherdi_cast_bf16_f32(dhalf[i]) : sherdi_cast_f16_f32(dhalf[i]);
         }
         CHECK_CLOSE_F32(full, dfull, OUT * HIDDEN, step, 1e-5);
     }
@@ -237,7 +237,7 @@ static void embedding_back_sums_every_use_of_a_token(void)
     for (size_t r = 0; r < ROWS; r++) {
         for (size_t i = 0; i < HIDDEN; i++) {
             size_t token = (size_t)ids[r] * HIDDEN + i, position = r % LENGTH * HIDDEN + i;
-            float  want  = tokens[token] + positions[position];
+            float  want = tokens[token] + positions[position];
 
             CHECK_CLOSE_F32(&y[r * HIDDEN + i], &want, 1, 0.0, 0.0);
             want_tokens[token] += dy[r * HIDDEN + i];
@@ -355,7 +355,7 @@ static void attention_back_matches_differences(void)
 {
     attention_case c  = attention_open();
     float         *dq = zeros(ROWS * HIDDEN);
-    float *dk = zeros(ROWS * KV_HEADS * WIDTH), *dv = zeros(ROWS * KV_HEADS * WIDTH);
+    float         *dk = zeros(ROWS * KV_HEADS * WIDTH), *dv = zeros(ROWS * KV_HEADS * WIDTH);
 
     (void)attention_value(&c);
     ops_attention_back(c.b.o, c.args, c.dy, c.log_sums, dq, dk, dv);
@@ -390,14 +390,22 @@ static void attention_does_not_see_the_future(void)
 static void attention_of_several_blocks_matches_its_plain_form(void)
 {
     enum { LONG = 150, W = 6 };
-    const ops_limits limits = {.rows = LONG, .width = 3 * W, .length = LONG, .heads = 1,
-                               .head_width = W, .is_fp32 = 1};
-    pool  *threads = pool_create(2);
-    ops   *o       = ops_create(threads, &limits, NULL);
-    float *q = randoms(LONG * W, 1, 1.0f), *k = randoms(LONG * W, 2, 1.0f);
-    float *v = randoms(LONG * W, 3, 1.0f), *y = zeros(LONG * W), *log_sums = zeros(LONG);
-    attention_args args = {.batch = 1, .length = LONG, .heads = 1, .kv_heads = 1, .width = W,
-                           .q_stride = W, .kv_stride = W, .q = q, .k = k, .v = v};
+    const ops_limits limits = {
+        .rows = LONG, .width = 3 * W, .length = LONG, .heads = 1, .head_width = W, .is_fp32 = 1};
+    pool          *threads = pool_create(2);
+    ops           *o       = ops_create(threads, &limits, NULL);
+    float         *q = randoms(LONG * W, 1, 1.0f), *k = randoms(LONG * W, 2, 1.0f);
+    float         *v = randoms(LONG * W, 3, 1.0f), *y = zeros(LONG * W), *log_sums = zeros(LONG);
+    attention_args args = {.batch     = 1,
+                           .length    = LONG,
+                           .heads     = 1,
+                           .kv_heads  = 1,
+                           .width     = W,
+                           .q_stride  = W,
+                           .kv_stride = W,
+                           .q         = q,
+                           .k         = k,
+                           .v         = v};
 
     CHECK(o != NULL);
     ops_attention(o, args, y, log_sums);
@@ -473,8 +481,9 @@ static void gelu_is_its_tanh_form(void)
 
     (void)element_value(&c);
     for (size_t i = 0; i < c.count; i++) {
-        double x    = (double)c.x[i];
-        double want = 0.5 * x * (1.0 + tanh(sqrt(2.0 / 3.14159265358979) * (x + 0.044715 * x * x * x)));
+        double x = (double)c.x[i];
+        double want =
+            0.5 * x * (1.0 + tanh(sqrt(2.0 / 3.14159265358979) * (x + 0.044715 * x * x * x)));
 
         CHECK(fabs((double)c.y[i] - want) < 2e-6);
     }
@@ -532,10 +541,10 @@ static void cross_entropy_matches_double(void)
 /* The same numbers through both tables, lengths around the width of a vector. */
 static void rows_pair_check(const rows_ops *a, const rows_ops *b, size_t n)
 {
-    float *x = randoms(n + 1, n + 1, 3.0f), *w = randoms(n + 1, n + 2, 1.0f);
-    float *d = randoms(n + 1, n + 3, 1.0f);
-    float *out[2][4];
-    double loss[2];
+    float          *x = randoms(n + 1, n + 1, 3.0f), *w = randoms(n + 1, n + 2, 1.0f);
+    float          *d = randoms(n + 1, n + 3, 1.0f);
+    float          *out[2][4];
+    double          loss[2];
     const rows_ops *tables[2] = {a, b};
 
     for (int t = 0; t < 2; t++) {
@@ -607,9 +616,9 @@ static void half_types_match_the_engine(void)
             }
             rows_best()->accumulate((sherd_dtype)type, full, rounded, 65536);
             for (uint32_t i = 0; i < 65536; i++) {
-                float    sum  = 0.0f + full[i];
-                uint16_t want = type == SHERD_BF16 ? sherdi_cast_f32_bf16(sum)
-                                                   : sherdi_cast_f32_f16(sum);
+                float    sum = 0.0f + full[i];
+                uint16_t want =
+                    type == SHERD_BF16 ? sherdi_cast_f32_bf16(sum) : sherdi_cast_f32_f16(sum);
 
                 if (!isnan(sum)) {
                     CHECK_INT(want, rounded[i]);
