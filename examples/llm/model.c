@@ -5,6 +5,8 @@
 #include <string.h>
 
 #define ROTARY_THETA 1e6
+/* Most tokens of a micro-batch: keeps products of sizes far from overflow. */
+#define MAX_ROWS ((size_t)1 << 26)
 
 /* What a layer's forward keeps for its backward; with recomputation all layers share one. */
 typedef struct layer_memory {
@@ -147,7 +149,8 @@ model *model_create(const model_params *params)
     arena      room   = {0};
     model     *m      = calloc(1, sizeof(*m));
 
-    if (m == NULL) {
+    if (m == NULL || params->length > MAX_ROWS / params->batch) {
+        free(m);
         return NULL;
     }
     m->p    = *params;

@@ -53,7 +53,7 @@ static const option_row rows[] = {
      "Training"},
     {"config", "FILE", OPTION_TEXT, FIELD(config_path), 0, 0,
      "DeepSpeed-style JSON (default: ZeRO-3, bf16, AdamW, WarmupCosineLR)", NULL},
-    {"steps", "N", OPTION_COUNT, FIELD(steps), 0, 0, "optimizer steps (default: 900)", NULL},
+    {"steps", "N", OPTION_COUNT, FIELD(steps), 0, 0, "optimizer steps (default: 800)", NULL},
     {"seed", "N", OPTION_SEED, FIELD(seed), 0, 0,
      "of initial weights, order of data and sample (default: 1)", NULL},
     {"eval-every", "N", OPTION_COUNT, FIELD(eval_every), 0, 0,
@@ -316,7 +316,7 @@ static int sizes_settle(options *out, const arch *preset)
 int options_parse(int argc, char **argv, options *out)
 {
     options     o         = {.length       = 128,
-                             .steps        = 900,
+                             .steps        = 800,
                              .seed         = 1,
                              .lr           = (double)NAN,
                              .batch        = -1,
