@@ -325,7 +325,7 @@ static double attention_value(void *ctx)
     attention_case *c = ctx;
 
     ops_attention(c->b.o, c->args, c->y, c->log_sums);
-    return weigh(c->dy, c->y, ROWS * HIDDEN);
+    return weigh(c->dy, c->y, c->args.batch * c->args.length * c->args.heads * c->args.width);
 }
 
 static attention_case attention_open(void)
@@ -426,6 +426,17 @@ static void attention_of_several_blocks_matches_its_plain_form(void)
         }
         CHECK(fabs((double)log_sums[t] - log(sum)) < 1e-5);
     }
+    attention_case c  = {.b        = {.threads = threads, .o = o},
+                         .args     = args,
+                         .y        = y,
+                         .dy       = randoms(LONG * W, 4, 1.0f),
+                         .log_sums = log_sums};
+    float         *dq = zeros(LONG * W), *dk = zeros(LONG * W), *dv = zeros(LONG * W);
+
+    ops_attention_back(o, args, c.dy, log_sums, dq, dk, dv);
+    differences_check(q, dq, LONG * W, attention_value, &c);
+    differences_check(k, dk, LONG * W, attention_value, &c);
+    differences_check(v, dv, LONG * W, attention_value, &c);
     ops_destroy(o);
     pool_destroy(threads);
     kept_free();
