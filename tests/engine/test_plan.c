@@ -959,6 +959,49 @@ static void control_group_leaves_what_is_not_used(void)
     CHECK_INT(500, sherdi_machine_group_left(folder));
 }
 
+/* A rank of a large world, alone: it plans, holds and sends as one of so many would. */
+static void simulated_rank_holds_and_sends_what_it_plans(void)
+{
+    for (int stage = 0; stage <= 3; stage++) {
+        rig_options         options = {.stage = stage, .accumulation = 2, .dtype = SHERD_BF16};
+        sherd_memory_report planned = {.struct_size = sizeof(planned)};
+        sherd_memory_report held    = {.struct_size = sizeof(held)};
+        uint64_t            sent[2];
+        uint64_t            received;
+        sherd_world        *world;
+        text                json = {0};
+        json_t             *root;
+        rig                 r;
+
+        CHECK_OK(sherd_world_simulate(5, 1024, &world));
+        rig_open(&r, world, &options);
+        (void)rig_unit(&r, "first");
+        (void)rig_unit(&r, "second");
+        (void)rig_param(&r, 0, "a", 100000);
+        (void)rig_param(&r, 1, "b", 777);
+        CHECK_OK(sherd_engine_memory(r.engine, &planned));
+        CHECK_INT(0, planned.total_held);
+        rig_seal(&r);
+        CHECK_OK(sherd_engine_memory(r.engine, &held));
+        CHECK_INT(planned.total_planned, held.total_planned);
+        CHECK_INT(held.total_planned, held.total_held);
+        CHECK_OK(sherd_engine_plan(r.engine, SHERD_PLAN_JSON, text_add, &json));
+        root = json_loadb(json.bytes, json.len_bytes, 0, NULL);
+        CHECK_INT(1024, number(root, "world_size"));
+        (void)rig_train(&r, 2);
+        sherd_world_traffic(world, &sent[0], &received);
+        CHECK_INT(2, rig_train(&r, 2).step);
+        sherd_world_traffic(world, &sent[1], &received);
+        CHECK_INT(2 * number(root, "wire_bytes_per_micro_batch") +
+                      number(root, "wire_bytes_per_boundary"),
+                  sent[1] - sent[0]);
+        json_decref(root);
+        free(json.bytes);
+        rig_close(&r);
+        sherd_world_destroy(world);
+    }
+}
+
 /* --------------------------------------------------------------- pools ---- */
 
 /* A unit that moves in its pool is waited for where it was: a transfer may still use that place. The
@@ -1020,6 +1063,7 @@ static const test_case CASES[] = {
     CASE(plan_that_does_not_fit_says_what_would),
     CASE(memory_limit_of_the_environment_is_kept),
     CASE(control_group_leaves_what_is_not_used),
+    CASE(simulated_rank_holds_and_sends_what_it_plans),
     CASE(pool_waits_for_the_region_that_a_unit_leaves),
     CASE(pool_places_at_the_lowest_room_beside_what_is_held),
 };
