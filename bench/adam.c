@@ -153,6 +153,30 @@ static void row_copy_nt(bench_run *run)
     sherdi_parallel_run(run->backend.threads, copy_nt_part, run);
 }
 
+/* The gradient is read and nothing else: four far-apart streams of whole lines, one word of each.
+ * What a machine cannot read, no norm reads. */
+static void read_part(void *ctx, int part, int parts)
+{
+    bench_run      *run     = ctx;
+    const uint64_t *words   = (const uint64_t *)(const void *)run->arrays->g;
+    size_t          lines   = run->arrays->elems / 16 / (size_t)parts;
+    size_t          stream  = lines / 4;
+    uint64_t        sums[4] = {0, 0, 0, 0};
+
+    words += lines * 8 * (size_t)part;
+    for (size_t i = 0; i < stream; i++) {
+        for (size_t k = 0; k < 4; k++) {
+            sums[k] += words[(k * stream + i) * 8];
+        }
+    }
+    (void)__atomic_fetch_add(&run->sink, sums[0] + sums[1] + sums[2] + sums[3], __ATOMIC_RELAXED);
+}
+
+static void row_read(bench_run *run)
+{
+    sherdi_parallel_run(run->backend.threads, read_part, run);
+}
+
 static void row_copy(bench_run *run)
 {
     const bench_arrays *a = run->arrays;
@@ -257,6 +281,7 @@ static const bench_row ROWS[] = {
     [LIMIT_MIXED]       = {"adamw mixed traffic (limit)", row_traffic_mixed, 28, -1},
     [LIMIT_MIXED_AHEAD] = {"  the same, prefetching", row_traffic_mixed_ahead, 28, -1},
     {"adamw mixed bf16", row_adam_mixed, 28, LIMIT_MIXED},
+    {"read only, 4 streams", row_read, 4, LIMIT_COPY},
     {"norm fp32", row_norm_f32, 4, LIMIT_COPY},
     {"norm bf16", row_norm_bf16, 2, LIMIT_COPY},
     {"fingerprint", row_fingerprint, 4, LIMIT_COPY},
@@ -379,6 +404,7 @@ static void *array_map(size_t len_bytes)
         (void)fprintf(stderr, "bench-adam: no memory for %zu bytes\n", len_bytes);
         exit(1);
     }
+    (void)madvise(array, len_bytes, MADV_HUGEPAGE); /* as base/mem.c asks for large blocks */
     return array;
 }
 
