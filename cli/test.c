@@ -84,7 +84,7 @@ static void group_run(test_run *run, const char *name, int ranks, proof_layout l
             int    step;
             double row_start = now_s();
             int    is_equal;
-            char row[192];
+            char   row[192];
 
             layout.zero_extra = extras[e];
             layout_run(run, ranks, &layout, &got);

@@ -38,6 +38,16 @@ void sherd_step_params_init(sherd_step_params *params)
         .struct_size = sizeof(*params), .grad_norm = NAN, .clip_coefficient = NAN};
 }
 
+void sherd_memory_report_init(sherd_memory_report *report)
+{
+    *report = (sherd_memory_report){.struct_size = sizeof(*report)};
+}
+
+void sherd_engine_info_init(sherd_engine_info *info)
+{
+    *info = (sherd_engine_info){.struct_size = sizeof(*info)};
+}
+
 void sherd_step_report_init(sherd_step_report *report)
 {
     *report = (sherd_step_report){.struct_size = sizeof(*report)};

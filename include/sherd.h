@@ -321,13 +321,13 @@ typedef struct sherd_step_report {
     int      is_padded;        /* keeps the layout; zero */
     int64_t  micro_step;       /* micro-batches seen by this engine */
     int64_t  step;             /* updates done (skipped ones not counted) */
-    int64_t  skipped_steps;    /* boundaries without an update */
+    int64_t  skipped_steps;    /* boundaries skipped for overflow; discarded ones are not counted */
     double   grad_norm;        /* L2 norm of the mean gradient before clipping; boundary only */
     double   grad_sumsq;       /* its square: what this world holds, for other parallelisms */
     double   clip_coefficient; /* what gradients were multiplied by; 1: not clipped */
     double   lr;               /* of the default group, used in this update */
     double   loss_scale;       /* in force during this window */
-    uint64_t fingerprint;      /* of all master weights after this call; boundary only */
+    uint64_t fingerprint;      /* of all master weights after an update or a skip; 0 from prepare */
 } sherd_step_report;
 SHERD_API void sherd_step_report_init(sherd_step_report *report);
 
@@ -391,6 +391,7 @@ typedef struct sherd_memory_report {
     size_t staging_planned, staging_held;     /* wire and bind staging */
     size_t total_planned, total_held;
 } sherd_memory_report;
+SHERD_API void                        sherd_memory_report_init(sherd_memory_report *report);
 SHERD_API SHERD_MUST_USE sherd_status sherd_engine_memory(sherd_engine        *engine,
                                                           sherd_memory_report *out);
 
@@ -408,6 +409,7 @@ typedef struct sherd_engine_info {
     size_t      param_elems; /* all parameters, frozen ones included, no padding */
     size_t      trainable_elems;
 } sherd_engine_info;
+SHERD_API void sherd_engine_info_init(sherd_engine_info *info);
 /** Before seal too, apart from the counts of elements declared so far. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_engine_query(const sherd_engine *engine,
                                                          sherd_engine_info  *out);
