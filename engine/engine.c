@@ -555,27 +555,54 @@ void *sherd_param_grad(sherd_engine *engine, sherd_param param)
 
 /* -------------------------------------------------------- looking inside ---- */
 
-sherd_status sherd_engine_fingerprint(sherd_engine *engine, uint64_t *out)
+static sherd_status fingerprint_check(sherd_engine *engine, const void *out, const char *call)
 {
-    sherdi_publish_message mine = {0};
-    uint64_t               sum;
-
     SHERDI_TRY(sherdi_engine_check_alive(engine));
     if (engine->phase == SHERDI_PHASE_OPEN) {
         return sherdi_fail(SHERD_E_STATE, "the fingerprint comes after seal and fill");
     }
-    SHERDI_TRY(out_check(out, "sherd_engine_fingerprint"));
-    if (engine->phase == SHERDI_PHASE_SEALED) {
-        SHERDI_TRY(sherdi_engine_start(engine));
-    }
-    mine.fingerprint = sherdi_fill_own_fingerprint(engine);
-    sum = engine->frozen_fingerprint + (engine->plan->is_sliced ? 0 : mine.fingerprint);
+    SHERDI_TRY(out_check(out, call));
+    return engine->phase == SHERDI_PHASE_SEALED ? sherdi_engine_start(engine) : SHERD_OK;
+}
+
+/* Adds the shares of the ranks; where every rank has everything, one share is all. */
+static sherd_status fingerprint_sum(sherd_engine *engine, uint64_t share, int is_shared_out,
+                                    uint64_t *out)
+{
+    sherdi_publish_message mine = {.fingerprint = share};
+    uint64_t               sum  = is_shared_out ? 0 : share;
+
     SHERDI_TRY(sherdi_world_exchange(engine->world, &mine, engine->publish_all, sizeof(mine)));
-    for (int r = 0; r < engine->world_size && engine->plan->is_sliced; r++) {
+    for (int r = 0; r < engine->world_size && is_shared_out; r++) {
         sum += engine->publish_all[r].fingerprint;
     }
     *out = sum;
     return SHERD_OK;
+}
+
+sherd_status sherd_engine_fingerprint(sherd_engine *engine, uint64_t *out)
+{
+    uint64_t sum;
+
+    SHERDI_TRY(fingerprint_check(engine, out, "sherd_engine_fingerprint"));
+    SHERDI_TRY(fingerprint_sum(engine, sherdi_fill_own_fingerprint(engine), engine->plan->is_sliced,
+                               &sum));
+    *out = engine->frozen_fingerprint + sum;
+    return SHERD_OK;
+}
+
+sherd_status sherd_param_fingerprint(sherd_engine *engine, sherd_param param, uint64_t *out)
+{
+    int is_frozen;
+
+    SHERDI_TRY(fingerprint_check(engine, out, "sherd_param_fingerprint"));
+    if (param < 0 || (size_t)param >= engine->model.num_params) {
+        return sherdi_fail(SHERD_E_INVAL, "parameter %d does not exist; there are %zu", param,
+                           engine->model.num_params);
+    }
+    is_frozen = engine->model.params[param].is_frozen; /* counted by slice at every stage */
+    return fingerprint_sum(engine, sherdi_fill_param_fingerprint(engine, (size_t)param),
+                           is_frozen || engine->plan->is_sliced, out);
 }
 
 /* The sealed plan, or one made for this call from what is declared so far. */

@@ -89,6 +89,8 @@ sherd_status sherdi_fill_finish(sherd_engine *engine);
 /** Sums of the element mixes of what this rank owns: trainable (from the master), frozen. */
 uint64_t sherdi_fill_own_fingerprint(const sherd_engine *engine);
 uint64_t sherdi_fill_frozen_fingerprint(const sherd_engine *engine);
+/** ... of one parameter, frozen or not. */
+uint64_t sherdi_fill_param_fingerprint(const sherd_engine *engine, size_t param);
 
 /* ---- machine.c */
 /** What this host has, the same on all ranks. Collective. */

@@ -318,3 +318,29 @@ uint64_t sherdi_fill_frozen_fingerprint(const sherd_engine *engine)
     }
     return sum;
 }
+
+static uint64_t trainable_param_fingerprint(const sherd_engine *engine, size_t param)
+{
+    const sherdi_plan *plan = engine->plan;
+    uint64_t           sum  = 0;
+
+    for (size_t b = 0; b < plan->num_blocks; b++) {
+        const sherdi_block *block = &plan->blocks[b];
+
+        for (size_t i = 0; i < block->num_spans; i++) {
+            const sherdi_span *span = &plan->spans[block->first_span + i];
+
+            if ((size_t)span->param == param) {
+                sum += engine->backend->kernels->fingerprint(engine->backend, span, 1,
+                                                             sherdi_block_master(engine, block));
+            }
+        }
+    }
+    return sum;
+}
+
+uint64_t sherdi_fill_param_fingerprint(const sherd_engine *engine, size_t param)
+{
+    return engine->model.params[param].is_frozen ? frozen_param_fingerprint(engine, param)
+                                                 : trainable_param_fingerprint(engine, param);
+}

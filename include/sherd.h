@@ -367,6 +367,10 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_step_undo(sherd_engine *engine);
 /** Recomputed from the state: sum modulo 2^64 over all elements of a mix of (global
  *  element index, bits of the fp32 master weight); see docs/numerics.md. Collective. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_engine_fingerprint(sherd_engine *engine, uint64_t *out);
+/** The share of one parameter in it: where two runs differ. Collective; as slow as reading the parameter
+ *  once. */
+SHERD_API SHERD_MUST_USE sherd_status sherd_param_fingerprint(sherd_engine *engine,
+                                                              sherd_param param, uint64_t *out);
 
 /* ------------------------------------------- looking inside an engine ---- */
 

@@ -3,6 +3,7 @@
 #include "tests/lib/check.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define GLOBAL_BATCH 24
@@ -41,31 +42,51 @@ static toy_options options_of(const layout *how, sherd_dtype dtype, int stage, i
     };
 }
 
+/* Both again, step by step and parameter by parameter, to say where they part. */
+static void difference_find(int ranks, toy_options options, int reference_ranks,
+                            toy_options reference, char *text, size_t len_bytes)
+{
+    toy_result want = {0};
+    toy_result got  = {0};
+
+    options.tells_params   = 1;
+    reference.tells_params = 1;
+    toy_reference(reference_ranks, &reference, &want);
+    toy_train_threads(ranks, &options, &got);
+    toy_difference(&want, &got, text, len_bytes);
+}
+
+static void expect_equal(const layout *how, int ranks, toy_options options, int reference_ranks,
+                         toy_options reference, const toy_result *want)
+{
+    toy_result got = {0};
+    char       where[160];
+
+    toy_train_threads(ranks, &options, &got);
+    CHECK_INT(got.memory.total_planned, got.memory.total_held);
+    if (got.fingerprint != want->fingerprint ||
+        memcmp(got.grad_norm, want->grad_norm, sizeof(want->grad_norm)) != 0) {
+        difference_find(ranks, options, reference_ranks, reference, where, sizeof(where));
+        test_fail(
+            __FILE__, __LINE__,
+            "%s, stage %d, %d ranks, %s: fingerprint %016llx, the plain training has %016llx; "
+            "the first difference is in %s",
+            how->name, options.stage, ranks, sherd_dtype_name(options.dtype),
+            (unsigned long long)got.fingerprint, (unsigned long long)want->fingerprint, where);
+    }
+}
+
 static void expect_one_result(sherd_dtype dtype, const layout *how, const int *ranks,
                               size_t num_ranks)
 {
-    toy_result first = {0};
+    toy_options reference = options_of(how, dtype, 0, ranks[0]);
+    toy_result  want      = {0};
 
+    toy_reference(ranks[0], &reference, &want);
     for (size_t r = 0; r < num_ranks; r++) {
         for (int stage = 0; stage <= (how->is_bound ? 2 : 3); stage++) {
-            toy_options options = options_of(how, dtype, stage, ranks[r]);
-            toy_result  got     = {0};
-
-            toy_train_threads(ranks[r], &options, &got);
-            CHECK_INT(got.memory.total_planned, got.memory.total_held);
-            if (r == 0 && stage == 0) {
-                toy_reference(ranks[r], &options, &first);
-            }
-            if (got.fingerprint != first.fingerprint ||
-                memcmp(got.grad_norm, first.grad_norm, sizeof(first.grad_norm)) != 0) {
-                test_fail(__FILE__, __LINE__,
-                          "%s, stage %d, %d ranks, %s: fingerprint %016llx, norms %.17g %.17g; the "
-                          "plain training has %016llx, %.17g %.17g",
-                          how->name, stage, ranks[r], sherd_dtype_name(dtype),
-                          (unsigned long long)got.fingerprint, got.grad_norm[0], got.grad_norm[1],
-                          (unsigned long long)first.fingerprint, first.grad_norm[0],
-                          first.grad_norm[1]);
-            }
+            expect_equal(how, ranks[r], options_of(how, dtype, stage, ranks[r]), ranks[0],
+                         reference, &want);
         }
     }
 }
@@ -100,6 +121,85 @@ static void deterministic_settings_agree(void)
     }
 }
 
+/* The environment is read when a world is made. */
+static void deterministic_instruction_sets_agree(void)
+{
+    static const char *const ISAS[]  = {"scalar", "avx2", "avx512"};
+    static const int         RANKS[] = {1, 2, 3};
+
+    for (size_t i = 0; i < sizeof(ISAS) / sizeof(ISAS[0]); i++) {
+        sherd_world *probe;
+
+        CHECK(setenv("SHERD_ISA", ISAS[i], 1) == 0);
+        if (sherd_world_self(&probe) == SHERD_OK) {
+            sherd_world_destroy(probe);
+            expect_one_result(SHERD_BF16, &LAYOUTS[0], RANKS, 3);
+            expect_one_result(SHERD_F32, &LAYOUTS[0], RANKS, 3);
+        }
+    }
+    CHECK(unsetenv("SHERD_ISA") == 0);
+}
+
+static sherd_status fill_one_bit_off(void *ctx, size_t first_elem, size_t count_elems, float *out)
+{
+    sherd_status status = toy_fill(ctx, first_elem, count_elems, out);
+    uint32_t     bits;
+
+    if (first_elem <= 7 && first_elem + count_elems > 7) {
+        memcpy(&bits, &out[7 - first_elem], sizeof(bits));
+        bits ^= 1;
+        memcpy(&out[7 - first_elem], &bits, sizeof(bits));
+    }
+    return status;
+}
+
+static void one_bit_off(sherd_world *world, void *raw)
+{
+    uint64_t *fingerprints =
+        raw; /* whole, one bit off, its parameter, another parameter, each twice */
+    toy_options   options = {.stage = 3, .accumulation = 1, .dtype = SHERD_F32};
+    const char   *json    = toy_json(&options);
+    sherd_config *config;
+    sherd_unit    units[TOY_UNITS];
+    sherd_param   params[TOY_PARAMS];
+
+    for (int off = 0; off <= 1; off++) {
+        sherd_engine *engine;
+        uint64_t      whole, changed, other;
+
+        CHECK_OK(sherd_config_parse(json, strlen(json), &config));
+        CHECK_OK(sherd_engine_create(world, config, &engine));
+        sherd_config_destroy(config);
+        toy_declare(engine, units, params);
+        CHECK_OK(sherd_engine_seal(engine));
+        for (size_t p = 0; p < TOY_PARAMS; p++) {
+            CHECK_OK(sherd_param_fill(engine, params[p],
+                                      off && p == 4 ? fill_one_bit_off : toy_fill,
+                                      (void *)(uintptr_t)p));
+        }
+        CHECK_OK(sherd_engine_fingerprint(engine, &whole));
+        CHECK_OK(sherd_param_fingerprint(engine, params[4], &changed));
+        CHECK_OK(sherd_param_fingerprint(engine, params[0], &other));
+        if (sherd_world_rank(world) == 0) {
+            fingerprints[off * 3]     = whole;
+            fingerprints[off * 3 + 1] = changed;
+            fingerprints[off * 3 + 2] = other;
+        }
+        sherd_engine_destroy(engine);
+    }
+}
+
+static void one_bit_of_one_weight_is_seen_and_found(void)
+{
+    uint64_t fingerprints[6] = {0};
+
+    test_world(3, one_bit_off, fingerprints);
+    CHECK(fingerprints[0] != fingerprints[3]);
+    CHECK(fingerprints[1] != fingerprints[4]);
+    CHECK_INT(fingerprints[2], fingerprints[5]);
+    CHECK_INT(fingerprints[0] - fingerprints[1], fingerprints[3] - fingerprints[4]);
+}
+
 /* The promise of the mode can fail: without it these layouts differ. */
 static void default_mode_differs_between_world_sizes(void)
 {
@@ -118,6 +218,7 @@ static void default_mode_differs_between_world_sizes(void)
 static const test_case CASES[] = {
     CASE(deterministic_layouts_agree_in_fp32),      CASE(deterministic_layouts_agree_in_bf16),
     CASE(deterministic_layouts_agree_in_fp16),      CASE(deterministic_settings_agree),
+    CASE(deterministic_instruction_sets_agree),     CASE(one_bit_of_one_weight_is_seen_and_found),
     CASE(default_mode_differs_between_world_sizes),
 };
 

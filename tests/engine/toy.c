@@ -305,6 +305,10 @@ void toy_train(sherd_world *world, const toy_options *options, toy_result *out)
         CHECK_INT(step + 1, report.step);
         out->grad_norm[step] = report.grad_norm;
         out->fingerprint     = report.fingerprint;
+        for (int p = 0; p < TOY_PARAMS && options->tells_params; p++) {
+            CHECK_OK(
+                sherd_param_fingerprint(t.engine, t.params[p], &out->param_fingerprints[step][p]));
+        }
         if (options->has_eval) {
             pass_forward(&t, SHERD_EVAL);
             pass_forward(&t, SHERD_EVAL);
@@ -484,6 +488,32 @@ static void plain_adamw(plain_param *param, size_t p, const toy_options *options
     }
 }
 
+static void plain_param_fingerprints(const plain_param *params, uint64_t *sums)
+{
+    uint64_t index = 0;
+
+    for (size_t p = 0; p < TOY_PARAMS; p++) {
+        for (size_t i = 0; i < param_elems(&PARAMS[p]); i++, index++) {
+            sums[p] += sherdi_mix_element(index, PARAMS[p].is_frozen ? params[p].weight[i]
+                                                                     : params[p].master[i]);
+        }
+    }
+}
+
+void toy_difference(const toy_result *want, const toy_result *got, char *text, size_t len_bytes)
+{
+    for (int step = 0; step < TOY_STEPS; step++) {
+        for (int p = 0; p < TOY_PARAMS; p++) {
+            if (want->param_fingerprints[step][p] != got->param_fingerprints[step][p]) {
+                (void)snprintf(text, len_bytes, "step %d, unit %s, parameter %s", step + 1,
+                               UNITS[PARAMS[p].unit], PARAMS[p].name);
+                return;
+            }
+        }
+    }
+    (void)snprintf(text, len_bytes, "no parameter; only what the steps report");
+}
+
 static uint64_t plain_fingerprint(const plain_param *params)
 {
     uint64_t index = 0;
@@ -543,6 +573,9 @@ void toy_reference(int world_size, const toy_options *options, toy_result *out)
             }
         }
         out->grad_norm[step] = norm;
+        if (options->tells_params) {
+            plain_param_fingerprints(params, out->param_fingerprints[step]);
+        }
         micro += window;
     }
     out->fingerprint = plain_fingerprint(params);

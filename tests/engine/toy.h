@@ -23,9 +23,11 @@ typedef struct toy_options {
     int         short_window;  /* the last step sees one micro-batch only */
     int         skips_unit;    /* a unit's backward never comes */
     double      clip;          /* gradient_clipping */
+    int         tells_params;  /* fill param_fingerprints of the result, at some cost */
 } toy_options;
 
 typedef struct toy_result {
+    uint64_t            param_fingerprints[TOY_STEPS][TOY_PARAMS];
     uint64_t            fingerprint;
     double              grad_norm[TOY_STEPS];
     sherd_memory_report memory;
@@ -40,6 +42,9 @@ void toy_train_threads(int world_size, const toy_options *options, toy_result *o
 
 /** Written plainly: whole arrays, no engine. */
 void toy_reference(int world_size, const toy_options *options, toy_result *out);
+
+/** Where two results with tells_params first differ: "step 2, unit layer1, parameter layer1.b". */
+void toy_difference(const toy_result *want, const toy_result *got, char *text, size_t len_bytes);
 
 /** The configuration as JSON, in a static buffer of the calling thread. */
 const char *toy_json(const toy_options *options);
