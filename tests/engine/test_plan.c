@@ -89,7 +89,7 @@ static void declare_odd(bench *b, size_t slice_elems)
     const int    UNIT[]  = {0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 4, 4, 5};
 
     for (int u = 0; u < 6; u++) {
-        char name[8];
+        char name[16];
 
         (void)snprintf(name, sizeof(name), "u%d", u);
         (void)bench_unit(b, name);
@@ -505,7 +505,7 @@ static void plan_of_random_models_is_valid(void)
         (void)snprintf(what, sizeof(what), "random model %d", round);
         bench_open(&b);
         for (int u = 0; u < num_units; u++) {
-            char name[8];
+            char name[16];
 
             (void)snprintf(name, sizeof(name), "u%d", u);
             (void)bench_unit(&b, name);
@@ -786,7 +786,7 @@ static void plan_of_stage_3_holds_16_bytes_an_element_shared(void)
 
         bench_open(&b);
         for (int u = 0; u < 12; u++) {
-            char name[8];
+            char name[16];
 
             (void)snprintf(name, sizeof(name), "u%d", u);
             (void)bench_unit(&b, name);
@@ -823,7 +823,7 @@ static void plan_of_a_higher_stage_is_smaller(void)
 
             bench_open(&b);
             for (int u = 0; u < 8; u++) {
-                char name[8];
+                char name[16];
 
                 (void)snprintf(name, sizeof(name), "u%d", u);
                 (void)bench_unit(&b, name);
@@ -850,7 +850,7 @@ static void fit_case(int stage, int world_size, int ranks_per_host, double share
 
     bench_open(&b);
     for (int u = 0; u < 8; u++) {
-        char name[8];
+        char name[16];
 
         (void)snprintf(name, sizeof(name), "u%d", u);
         (void)bench_unit(&b, name);
