@@ -108,6 +108,22 @@ launched() {
     fi
 }
 
+# One job, however it is laid out: every printed digit of the log is the same, the time apart.
+deterministic() {
+    printf '{"deterministic": true, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": "auto",
+        "bf16": {"enabled": true}, "optimizer": {"type": "AdamW", "params": {"lr": 1e-2}},
+        "zero_optimization": {"stage": "auto"}}' >"$scratch/config.json"
+    want=""
+    for layout in "1 6 0" "1 6 3" "6 1 3" "6 1 0" "2 3 1" "3 2 2"; do
+        # shellcheck disable=SC2086
+        set -- $layout
+        tiny --config "$scratch/config.json" --ranks "$1" --accumulation "$2" --stage "$3"
+        got=$(sed 's/"seconds": [0-9.e+-]*, //' "$scratch/log")
+        want=${want:-$got}
+        same "the log of $1 ranks x $2 micro-batches, stage $3" "$want" "$got"
+    done
+}
+
 # refused WORDS ARGS: exits 1 or 2 and says WORDS.
 refused() {
     words=$1
