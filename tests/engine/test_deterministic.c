@@ -2,6 +2,9 @@
 #include "tests/engine/toy.h"
 #include "tests/lib/check.h"
 
+#include "kernels/formulas.h"
+
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -200,6 +203,95 @@ static void one_bit_of_one_weight_is_seen_and_found(void)
     CHECK_INT(fingerprints[0] - fingerprints[1], fingerprints[3] - fingerprints[4]);
 }
 
+/* One step in which rank 1 leaves `value` in one gradient element; then one without. */
+typedef struct odd_step {
+    float       value;
+    sherd_dtype dtype;
+} odd_step;
+
+static sherd_status step_with(sherd_engine *engine, const sherd_unit *units, sherd_param param,
+                              sherd_dtype dtype, float value, sherd_step_report *report)
+{
+    void *grad;
+
+    CHECK_OK(sherd_unit_acquire(engine, units[2], SHERD_BACKWARD));
+    grad = sherd_param_grad(engine, param);
+    CHECK(grad != NULL);
+    if (dtype == SHERD_F32) {
+        ((float *)grad)[3] = value;
+    } else {
+        ((uint16_t *)grad)[3] = sherdi_cast_f32_f16(value);
+    }
+    CHECK_OK(sherd_unit_release(engine, units[2], SHERD_BACKWARD));
+    sherd_step_report_init(report);
+    return sherd_step(engine, report);
+}
+
+static void odd_value(sherd_world *world, void *raw)
+{
+    const odd_step   *odd     = raw;
+    toy_options       options = {.stage        = 2,
+                                 .accumulation = 1,
+                                 .dtype        = odd->dtype,
+                                 .clip         = 1,
+                                 .top_extra    = ", \"deterministic\": true"};
+    const char       *json    = toy_json(&options);
+    float             mine    = sherd_world_rank(world) == 1 ? odd->value : 1;
+    sherd_config     *config;
+    sherd_engine     *engine;
+    sherd_unit        units[TOY_UNITS];
+    sherd_param       params[TOY_PARAMS];
+    sherd_step_report report;
+    uint64_t          before, after;
+    float             scale;
+
+    CHECK_OK(sherd_config_parse(json, strlen(json), &config));
+    CHECK_OK(sherd_engine_create(world, config, &engine));
+    sherd_config_destroy(config);
+    toy_declare(engine, units, params);
+    CHECK_OK(sherd_engine_seal(engine));
+    for (size_t p = 0; p < TOY_PARAMS; p++) {
+        CHECK_OK(sherd_param_fill(engine, params[p], toy_fill, (void *)(uintptr_t)p));
+    }
+    CHECK_OK(sherd_engine_fingerprint(engine, &before));
+    scale = sherd_loss_scale(engine);
+    if (isfinite(odd->value)) { /* no loss scale cures it: an error of its own */
+        CHECK_STATUS(SHERD_E_NUMERIC,
+                     step_with(engine, units, params[4], odd->dtype, mine, &report));
+        CHECK_ERROR_SAYS("8192");
+        CHECK(sherd_loss_scale(engine) == scale);
+    } else { /* an overflow: skipped on all ranks */
+        CHECK_OK(step_with(engine, units, params[4], odd->dtype, mine, &report));
+        CHECK_INT(1, report.has_overflow);
+        CHECK_INT(0, report.was_updated);
+        CHECK_INT(1, report.skipped_steps);
+    }
+    CHECK_OK(sherd_engine_fingerprint(engine, &after));
+    CHECK_INT(before, after);
+    CHECK_OK(step_with(engine, units, params[4], odd->dtype, 1, &report)); /* and on it goes */
+    CHECK_INT(1, report.was_updated);
+    CHECK(report.fingerprint != before);
+    sherd_engine_destroy(engine);
+}
+
+static void deterministic_large_gradient_is_an_error_of_its_own(void)
+{
+    odd_step odd = {.value = 8192, .dtype = SHERD_F32};
+
+    test_world(3, odd_value, &odd);
+    odd.value = -1e30f;
+    test_world(3, odd_value, &odd);
+}
+
+static void deterministic_overflow_of_one_rank_skips_on_all(void)
+{
+    odd_step odd = {.value = INFINITY, .dtype = SHERD_F16};
+
+    test_world(3, odd_value, &odd);
+    odd = (odd_step){.value = NAN, .dtype = SHERD_F32};
+    test_world(3, odd_value, &odd);
+}
+
 /* The promise of the mode can fail: without it these layouts differ. */
 static void default_mode_differs_between_world_sizes(void)
 {
@@ -216,9 +308,14 @@ static void default_mode_differs_between_world_sizes(void)
 }
 
 static const test_case CASES[] = {
-    CASE(deterministic_layouts_agree_in_fp32),      CASE(deterministic_layouts_agree_in_bf16),
-    CASE(deterministic_layouts_agree_in_fp16),      CASE(deterministic_settings_agree),
-    CASE(deterministic_instruction_sets_agree),     CASE(one_bit_of_one_weight_is_seen_and_found),
+    CASE(deterministic_layouts_agree_in_fp32),
+    CASE(deterministic_layouts_agree_in_bf16),
+    CASE(deterministic_layouts_agree_in_fp16),
+    CASE(deterministic_settings_agree),
+    CASE(deterministic_instruction_sets_agree),
+    CASE(one_bit_of_one_weight_is_seen_and_found),
+    CASE(deterministic_large_gradient_is_an_error_of_its_own),
+    CASE(deterministic_overflow_of_one_rank_skips_on_all),
     CASE(default_mode_differs_between_world_sizes),
 };
 
