@@ -300,3 +300,21 @@ sherd_status sherd_config_set(sherd_config *config, const char *dotted_key, cons
     /* Switching strict mode on is about everything said so far. */
     return strict_check(config, was_strict ? warned : 0);
 }
+
+int sherd_config_has(const sherd_config *config, const char *dotted_key)
+{
+    const sherdi_config_alias *alias;
+    sherdi_config_effect       effect;
+    sherdi_config_id           id;
+
+    if (config == NULL || dotted_key == NULL) {
+        return 0;
+    }
+    alias = sherdi_config_alias_find(dotted_key);
+    id    = alias == NULL ? sherdi_config_find(dotted_key) : alias->id;
+    if (id == SHERDI_CONFIG_IDS) {
+        return 0;
+    }
+    sherdi_config_effective(config, 0, id, &effect);
+    return !effect.is_null && !effect.is_missing;
+}

@@ -192,6 +192,9 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_config_parse(const char *json, size_
  *  (E_INVAL, naming both); a key starting with '!' overrides the file. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_config_set(sherd_config *config, const char *dotted_key,
                                                        const char *json_value);
+/** 1 when the key has a value, from the file, the program or by default; 0 when it is "auto" or nobody
+ *  gave one, so that the program should; 0 for an unknown key too. */
+SHERD_API int sherd_config_has(const sherd_config *config, const char *dotted_key);
 /** Receives text in pieces; return other than SHERD_OK stops the writer. */
 typedef sherd_status (*sherd_write_fn)(void *ctx, const char *text, size_t len_bytes);
 /** The resolved configuration as JSON, each key with value and origin. */

@@ -3,44 +3,10 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 static const char default_json[] =
 #include "default_json.h"
     ;
-
-/* What sherd_config_dump writes, in one piece. */
-typedef struct dump {
-    char  *text;
-    size_t len_bytes;
-} dump;
-
-static sherd_status dump_append(void *ctx, const char *text, size_t len_bytes)
-{
-    dump *d     = ctx;
-    char *grown = realloc(d->text, d->len_bytes + len_bytes + 1);
-
-    if (grown == NULL) {
-        return SHERD_E_NOMEM;
-    }
-    memcpy(grown + d->len_bytes, text, len_bytes);
-    d->text = grown;
-    d->len_bytes += len_bytes;
-    d->text[d->len_bytes] = '\0';
-    return SHERD_OK;
-}
-
-/* Whether neither file nor default gives the key a value: "auto", or not there. */
-static int is_open(const dump *d, const char *key)
-{
-    char        line[128];
-    const char *at;
-
-    (void)snprintf(line, sizeof(line), "\"%s\": {\"value\": ", key);
-    at = d->text == NULL ? NULL : strstr(d->text, line);
-    return at != NULL && strncmp(at + strlen(line), "null", 4) == 0;
-}
 
 static sherd_status number_set(sherd_config *config, const char *key, double value)
 {
@@ -53,25 +19,23 @@ static sherd_status number_set(sherd_config *config, const char *key, double val
 /* What was left open: the batch, the optimizer, the length of the schedule. */
 static sherd_status open_fill(sherd_config *config, const options *o)
 {
-    dump         d      = {0};
-    sherd_status status = sherd_config_dump(config, dump_append, &d);
+    sherd_status status = SHERD_OK;
 
-    if (status == SHERD_OK && is_open(&d, "optimizer.type")) {
+    if (!sherd_config_has(config, "optimizer.type")) {
         status = sherd_config_set(config, "optimizer.type", "\"AdamW\"");
     }
-    if (status == SHERD_OK && is_open(&d, "optimizer.params.lr")) {
+    if (status == SHERD_OK && !sherd_config_has(config, "optimizer.params.lr")) {
         status = number_set(config, "optimizer.params.lr", 1e-3);
     }
-    if (status == SHERD_OK && is_open(&d, "train_micro_batch_size_per_gpu") &&
-        is_open(&d, "train_batch_size")) {
+    if (status == SHERD_OK && !sherd_config_has(config, "train_micro_batch_size_per_gpu") &&
+        !sherd_config_has(config, "train_batch_size")) {
         status = number_set(config, "train_micro_batch_size_per_gpu", 4);
     }
-    if (status == SHERD_OK && !is_open(&d, "scheduler.type") &&
-        is_open(&d, "scheduler.params.total_num_steps")) {
+    if (status == SHERD_OK && sherd_config_has(config, "scheduler.type") &&
+        !sherd_config_has(config, "scheduler.params.total_num_steps")) {
         status = number_set(config, "scheduler.params.total_num_steps",
                             o->steps > 0 ? (double)o->steps : 1.0);
     }
-    free(d.text);
     return status;
 }
 

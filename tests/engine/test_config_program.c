@@ -39,6 +39,24 @@ static void config_program_fills_what_is_absent(void)
     sherd_config_destroy(config);
 }
 
+static void config_has_tells_what_is_left_to_the_program(void)
+{
+    sherd_config *config =
+        parsed("{\"train_micro_batch_size_per_gpu\": \"auto\", \"optimizer\": {\"type\":"
+               " \"AdamW\", \"params\": {\"lr\": \"auto\"}}}");
+
+    CHECK_INT(1, sherd_config_has(config, "optimizer.type"));
+    CHECK_INT(0, sherd_config_has(config, "optimizer.params.lr"));
+    CHECK_INT(0, sherd_config_has(config, "train_micro_batch_size_per_gpu"));
+    CHECK_INT(1, sherd_config_has(config, "gradient_clipping")); /* by default */
+    CHECK_INT(1, sherd_config_has(config, "zero_optimization.prefetch_bucket_size")); /* an alias */
+    CHECK_INT(0, sherd_config_has(config, "no.such.key"));
+    CHECK_INT(0, sherd_config_has(NULL, "optimizer.type"));
+    CHECK_OK(sherd_config_set(config, "optimizer.params.lr", "1e-3"));
+    CHECK_INT(1, sherd_config_has(config, "optimizer.params.lr"));
+    sherd_config_destroy(config);
+}
+
 static void config_program_gets_errors_too(void)
 {
     static const struct {
@@ -431,6 +449,7 @@ static void config_damaged_texts_are_survived(void)
 static const test_case CASES[] = {
     CASE(config_program_may_not_contradict_the_file),
     CASE(config_program_fills_what_is_absent),
+    CASE(config_has_tells_what_is_left_to_the_program),
     CASE(config_program_gets_errors_too),
     CASE(config_contradiction_by_the_program_shows_when_resolving),
     CASE(config_strict_makes_warnings_errors),
