@@ -195,9 +195,9 @@
     X(OVERLAP_COMM, "zero_optimization.overlap_comm", BOOL, HONOUR, NULLABLE | RULE, "true at stage 3, else false", \
       ANYTHING, NULL, "communicate while computing") \
     X(REDUCE_BUCKET, "zero_optimization.reduce_bucket_size", SIZE, HONOUR, NONE, "5e8", \
-      RANGE(0, INFINITY), "hidden_size squared, else the default", "most elements reduced at once; an upper bound") \
+      RANGE(0, INFINITY), "hidden_size squared, else the default", "an upper bound that nothing reaches: a unit is reduced where its gradient was made, in no bucket") \
     X(ALLGATHER_BUCKET, "zero_optimization.allgather_bucket_size", SIZE, HONOUR, NONE, "5e8", \
-      RANGE(0, INFINITY), NULL, "most elements gathered at once; an upper bound") \
+      RANGE(0, INFINITY), NULL, "an upper bound that nothing reaches: a unit is gathered into its planned place, in no bucket") \
     X(SUB_GROUP, "zero_optimization.sub_group_size", SIZE, HONOUR, NONE, "1e9", \
       RANGE(0, INFINITY), NULL, "most elements of a block of optimizer state; 0: the default") \
     X(PREFETCH_BUCKET, "zero_optimization.stage3_prefetch_bucket_size", SIZE, HONOUR, TRUNCATE, "5e7", \
