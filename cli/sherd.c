@@ -2,6 +2,7 @@
  * sherd.h; the architectures are those of the example trainer (examples/llm/arch.h). */
 #include "cli/cli.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -47,6 +48,16 @@ int cli_version(int argc, char **argv)
     return 0;
 }
 
+/* What stays in stdio's buffer is lost in silence otherwise, on a full disk for one. */
+static int output_finish(int status)
+{
+    if (fflush(stdout) != 0 || ferror(stdout)) {
+        (void)fprintf(stderr, "sherd: the output cannot be written: %s\n", strerror(errno));
+        return 1;
+    }
+    return status;
+}
+
 int main(int argc, char **argv)
 {
     if (argc < 2) {
@@ -55,7 +66,7 @@ int main(int argc, char **argv)
     }
     for (size_t i = 0; i < sizeof(COMMANDS) / sizeof(COMMANDS[0]); i++) {
         if (strcmp(argv[1], COMMANDS[i].name) == 0) {
-            return COMMANDS[i].run(argc - 1, argv + 1);
+            return output_finish(COMMANDS[i].run(argc - 1, argv + 1));
         }
     }
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
