@@ -2,6 +2,7 @@
 #include "tests/engine/rig.h"
 
 #include "kernels/formulas.h"
+#include "tests/engine/numbers.h"
 #include "tests/lib/check.h"
 
 #include <math.h>
@@ -13,34 +14,6 @@ static float noise(uint64_t stream, uint64_t index)
     uint64_t state = stream * 0x100000001b3u + index;
 
     return test_random_float(&state);
-}
-
-static float load(const void *data, size_t i, sherd_dtype dtype)
-{
-    switch (dtype) {
-    case SHERD_BF16:
-        return sherdi_cast_bf16_f32(((const uint16_t *)data)[i]);
-    case SHERD_F16:
-        return sherdi_cast_f16_f32(((const uint16_t *)data)[i]);
-    case SHERD_F32:
-        break;
-    }
-    return ((const float *)data)[i];
-}
-
-static void store(void *data, size_t i, sherd_dtype dtype, float value)
-{
-    switch (dtype) {
-    case SHERD_BF16:
-        ((uint16_t *)data)[i] = sherdi_cast_f32_bf16(value);
-        return;
-    case SHERD_F16:
-        ((uint16_t *)data)[i] = sherdi_cast_f32_f16(value);
-        return;
-    case SHERD_F32:
-        break;
-    }
-    ((float *)data)[i] = value;
 }
 
 const char *rig_json(const rig_options *options)

@@ -2,6 +2,7 @@
 #include "tests/engine/toy.h"
 
 #include "kernels/formulas.h"
+#include "tests/engine/numbers.h"
 #include "tests/lib/check.h"
 
 #include <math.h>
@@ -119,34 +120,6 @@ void toy_declare(sherd_engine *engine, sherd_unit *units, sherd_param *params)
 }
 
 /* ------------------------------------------------------- types in memory -- */
-
-static float load(const void *data, size_t i, sherd_dtype dtype)
-{
-    switch (dtype) {
-    case SHERD_BF16:
-        return sherdi_cast_bf16_f32(((const uint16_t *)data)[i]);
-    case SHERD_F16:
-        return sherdi_cast_f16_f32(((const uint16_t *)data)[i]);
-    case SHERD_F32:
-        break;
-    }
-    return ((const float *)data)[i];
-}
-
-static void store(void *data, size_t i, sherd_dtype dtype, float value)
-{
-    switch (dtype) {
-    case SHERD_BF16:
-        ((uint16_t *)data)[i] = sherdi_cast_f32_bf16(value);
-        return;
-    case SHERD_F16:
-        ((uint16_t *)data)[i] = sherdi_cast_f32_f16(value);
-        return;
-    case SHERD_F32:
-        break;
-    }
-    ((float *)data)[i] = value;
-}
 
 static float round_to(float value, sherd_dtype dtype)
 {
