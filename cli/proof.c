@@ -249,7 +249,8 @@ static void result_fail(proof_result *out, sherd_status status, const char *why)
     (void)snprintf(out->error, sizeof(out->error), "%s", why);
 }
 
-void proof_run_threads(int ranks, const proof_layout *layout, proof_result *out)
+void proof_run_threads(int ranks, const sherd_world_params *params, const proof_layout *layout,
+                       proof_result *out)
 {
     proof_thread *threads = calloc((size_t)ranks, sizeof(*threads));
     sherd_world **worlds  = calloc((size_t)ranks, sizeof(*worlds));
@@ -257,7 +258,7 @@ void proof_run_threads(int ranks, const proof_layout *layout, proof_result *out)
 
     if (threads == NULL || worlds == NULL) {
         result_fail(out, SHERD_E_NOMEM, "no memory for the ranks");
-    } else if (sherd_world_threads(ranks, worlds) != SHERD_OK) {
+    } else if (sherd_world_threads_with(ranks, params, worlds) != SHERD_OK) {
         result_fail(out, SHERD_E_NOMEM, sherd_last_error());
     } else {
         for (int r = 0; r < ranks; r++) {

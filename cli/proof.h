@@ -27,8 +27,9 @@ typedef struct proof_result {
 /** Trains on this rank of `world`. Collective. */
 void proof_run(sherd_world *world, const proof_layout *layout, proof_result *out);
 
-/** The same with `ranks` threads of this process; the worst status, else rank 0's result. */
-void proof_run_threads(int ranks, const proof_layout *layout, proof_result *out);
+/** The same with `ranks` threads of this process, whose waits end as `params` says; the worst status, else rank 0's result. */
+void proof_run_threads(int ranks, const sherd_world_params *params, const proof_layout *layout,
+                       proof_result *out);
 
 /** 1 when both are complete and equal in every step; else *step_out is the first that differs. */
 int proof_is_equal(const proof_result *a, const proof_result *b, int *step_out);

@@ -18,16 +18,17 @@ static const char HELP[] =
     "give the same bits. Prints a table and one verdict; exit status 0 when all agree.\n"
     "Under mpirun, srun or torchrun the ranks of the job are tested together.\n\n"
     "  -n, --ranks N        most ranks to play as threads (default 8)\n"
-    "  --time-limit S       longest wait for a rank of the job, in seconds (default 60); a rank\n"
+    "  --time-limit S       longest wait for a rank in a row, in seconds (default 60); a rank\n"
     "                       that does not come is named\n"
     "  --verbose            a row for each layout, not for each group\n";
 
 typedef struct test_run {
-    sherd_world *world; /* of the job; NULL: ranks are threads */
-    int          rank;
-    int          is_verbose;
-    int          most_ranks;
-    int          rows, failed;
+    sherd_world_params params; /* of every world: the time limit */
+    sherd_world       *world;  /* of the job; NULL: ranks are threads */
+    int                rank;
+    int                is_verbose;
+    int                most_ranks;
+    int                rows, failed;
 } test_run;
 
 static double now_s(void)
@@ -55,7 +56,7 @@ static void layout_run(test_run *run, int ranks, const proof_layout *layout, pro
     if (run->world != NULL) {
         proof_run(run->world, layout, out);
     } else {
-        proof_run_threads(ranks, layout, out);
+        proof_run_threads(ranks, &run->params, layout, out);
     }
 }
 
@@ -67,7 +68,7 @@ static void reference_run(const proof_layout *layout, int world_size, proof_resu
     alone.stage        = 0;
     alone.accumulation = layout->accumulation * world_size;
     alone.zero_extra   = NULL;
-    proof_run_threads(1, &alone, out);
+    proof_run_threads(1, NULL, &alone, out);
 }
 
 /* One group: the four stages (and what else `extras` says) of one layout against `want`. */
@@ -199,8 +200,8 @@ static void control_row(test_run *run)
     proof_result b;
     double       start = now_s();
 
-    proof_run_threads(3, &one, &a);
-    proof_run_threads(2, &two, &b);
+    proof_run_threads(3, &run->params, &one, &a);
+    proof_run_threads(2, &run->params, &two, &b);
     row_print(run, "control: the default mode on 3 and on 2 ranks must differ",
               a.status == SHERD_OK && b.status == SHERD_OK && a.fingerprint != b.fingerprint, &b,
               now_s() - start, "(it does not: the comparison is blind)");
@@ -245,8 +246,7 @@ int cli_test(int argc, char **argv)
                                             {"help", no_argument, NULL, 'h'},
                                             {NULL, 0, NULL, 0}};
     test_run                   run       = {.most_ranks = 8};
-    sherd_world_params         params;
-    int                        limit_s = 60;
+    int                        limit_s   = 60;
     int                        option;
     int                        failed;
 
@@ -275,9 +275,9 @@ int cli_test(int argc, char **argv)
             return 2;
         }
     }
-    sherd_world_params_init(&params);
-    params.timeout_ns = (int64_t)limit_s * 1000000000;
-    if (sherd_world_from_env(&params, &run.world) != SHERD_OK) {
+    sherd_world_params_init(&run.params);
+    run.params.timeout_ns = (int64_t)limit_s * 1000000000;
+    if (sherd_world_from_env(&run.params, &run.world) != SHERD_OK) {
         return cli_fail();
     }
     run.rank = sherd_world_rank(run.world);

@@ -6,6 +6,7 @@
 #include "base/checked.h"
 
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 
 /* Pages with as many owners as there are ranks. */
@@ -201,7 +202,7 @@ static const sherdi_world_ops THREADS_OPS = {
 };
 
 static sherd_status rank_create(thread_group *group, int rank, int world_size, const int *ranks,
-                                sherd_world **out)
+                                const sherd_world_params *params, sherd_world **out)
 {
     thread_world *self = calloc(1, sizeof(*self));
     sherd_status  status;
@@ -209,13 +210,13 @@ static sherd_status rank_create(thread_group *group, int rank, int world_size, c
     if (self == NULL) {
         return sherdi_fail(SHERD_E_NOMEM, "no room for the world of rank %d", rank);
     }
-    sherdi_world_init(&self->world, &THREADS_OPS, rank, world_size, NULL);
+    sherdi_world_init(&self->world, &THREADS_OPS, rank, world_size, params);
     self->group = group;
     (void)atomic_fetch_add(&group->owners, 1);
     status = sherdi_peers_init(&self->peers, &self->world, &THREADS_HOOKS, world_size, rank, ranks,
                                group->shared->base);
     if (status == SHERD_OK) {
-        status = sherdi_world_equip(&self->world, NULL, world_size);
+        status = sherdi_world_equip(&self->world, params, world_size);
     }
     if (status != SHERD_OK) {
         threads_close(&self->world);
@@ -251,6 +252,12 @@ static sherd_status group_create(int world_size, thread_group **out)
 
 sherd_status sherd_world_threads(int world_size, sherd_world **worlds_out)
 {
+    return sherd_world_threads_with(world_size, NULL, worlds_out);
+}
+
+sherd_status sherd_world_threads_with(int world_size, const sherd_world_params *params,
+                                      sherd_world **worlds_out)
+{
     thread_group *group = NULL;
     sherd_world **made;
     int          *ranks;
@@ -260,6 +267,11 @@ sherd_status sherd_world_threads(int world_size, sherd_world **worlds_out)
     if (world_size < 1 || world_size > 4096) {
         return sherdi_fail(SHERD_E_INVAL, "a world of %d threads: 1 to 4096 are possible",
                            world_size);
+    }
+    SHERDI_TRY(sherdi_world_params_check(params));
+    if (params != NULL && params->transport != NULL && strcmp(params->transport, "threads") != 0) {
+        return sherdi_fail(SHERD_E_INVAL, "ranks that are threads cannot use transport %s",
+                           params->transport);
     }
     SHERDI_TRY(group_create(world_size, &group));
     ranks  = calloc((size_t)world_size, sizeof(*ranks));
@@ -271,7 +283,7 @@ sherd_status sherd_world_threads(int world_size, sherd_world **worlds_out)
         ranks[rank] = rank;
     }
     for (rank = 0; rank < world_size && status == SHERD_OK; rank++) {
-        status = rank_create(group, rank, world_size, ranks, &made[rank]);
+        status = rank_create(group, rank, world_size, ranks, params, &made[rank]);
     }
     for (rank = 0; made != NULL && rank < world_size; rank++) {
         if (status == SHERD_OK) {

@@ -130,6 +130,12 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_world_self(sherd_world **out);
  *  plays rank r. Each is destroyed on its own. Not collective. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_world_threads(int world_size, sherd_world **worlds_out);
 
+/** The same with a time limit and compute threads of `params` (its transport must be NULL or "threads";
+ *  device and local_rank have no meaning here). */
+SHERD_API SHERD_MUST_USE sherd_status sherd_world_threads_with(int                       world_size,
+                                                               const sherd_world_params *params,
+                                                               sherd_world **worlds_out);
+
 /** The world that the launcher set up: torchrun, mpirun, srun, or an explicit
  *  SHERD_RANK/SHERD_WORLD_SIZE/SHERD_RENDEZVOUS; one rank alone when no launcher
  *  is seen. Collective over the job. Blocks until all ranks have met.

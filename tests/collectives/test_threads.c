@@ -110,10 +110,10 @@ static void threads_rank_that_leaves_early_is_named(void)
     test_world(3, leave_body, NULL);
 }
 
-static void late_body(sherd_world *world, void *ctx)
+static void late_body(int rank, void *ctx)
 {
-    (void)ctx;
-    world->timeout_ns = INT64_C(200000000);
+    sherd_world *world = ((sherd_world **)ctx)[rank];
+
     if (sherd_world_rank(world) == 2) {
         /* Alive, elsewhere, until it is told that the others have given up. */
         while (sherdi_world_status(world) == SHERD_OK) {
@@ -125,7 +125,18 @@ static void late_body(sherd_world *world, void *ctx)
 
 static void threads_rank_that_does_not_come_is_named(void)
 {
-    test_world(3, late_body, NULL);
+    sherd_world       *worlds[3];
+    sherd_world_params params;
+
+    sherd_world_params_init(&params);
+    params.timeout_ns = INT64_C(200000000);
+    CHECK_OK(sherd_world_threads_with(3, &params, worlds));
+    test_threads(3, late_body, worlds);
+    for (int rank = 0; rank < 3; rank++) {
+        sherd_world_destroy(worlds[rank]);
+    }
+    params.transport = "shm";
+    CHECK_STATUS(SHERD_E_INVAL, sherd_world_threads_with(3, &params, worlds));
 }
 
 static void disagree_body(sherd_world *world, void *ctx)
