@@ -13,6 +13,32 @@ typedef enum sherdi_optimizer_kind {
     SHERDI_OPTIMIZER_ADAM  = 1, /* "Adam" with adam_w_mode false: decay in the gradient */
 } sherdi_optimizer_kind;
 
+/* Where something rests between uses. */
+typedef enum sherdi_place {
+    SHERDI_PLACE_DEVICE = 0,
+    SHERDI_PLACE_HOST,
+    SHERDI_PLACE_NVME,
+} sherdi_place;
+
+#define SHERDI_MAX_FOLDERS  8
+#define SHERDI_FOLDER_BYTES 256
+
+/* One of the blocks offload_optimizer and offload_param. */
+typedef struct sherdi_offload_settings {
+    sherdi_place place; /* DEVICE too where the stage has nothing to offload */
+    int          num_folders;
+    char         folders[SHERDI_MAX_FOLDERS][SHERDI_FOLDER_BYTES];
+    int          buffer_count;
+    size_t       buffer_elems; /* most elements of a buffer */
+    int          pin_memory;
+} sherdi_offload_settings;
+
+typedef enum sherdi_io_engine {
+    SHERDI_IO_AUTO = 0,
+    SHERDI_IO_URING,
+    SHERDI_IO_THREADS,
+} sherdi_io_engine;
+
 /* Everything the engine wants to know, resolved: no "auto" is left. Element counts are in
  * elements, as in the file, 0 included (but for sub_group_size); "unlimited" is SIZE_MAX. */
 typedef struct sherdi_settings {
@@ -47,6 +73,23 @@ typedef struct sherdi_settings {
     size_t reduce_bucket_size;
     size_t allgather_bucket_size;
     int    overlap_comm;
+
+    /* offload */
+    sherdi_offload_settings offload_state, offload_param;
+    double offload_ratio; /* share of the blocks whose state is offloaded, 0 .. 1 */
+    int    pipeline_read, pipeline_write;
+    int    fast_init;         /* moments start as the file's own zeros */
+    int    gradients_on_nvme; /* else in host memory, with offloaded state */
+    int    verify_reads;      /* checksums of state on NVMe are compared on every read */
+    int    resume_state;      /* go on from state files that an earlier run left */
+    int    keep_state;        /* a clean end leaves the state files too */
+    int    durable;           /* commits reach the medium, not only the drive's queue */
+    size_t
+        params_in_cpu; /* offload_param.max_in_cpu: elements of a rank that stay in host memory */
+    sherdi_io_engine io_engine;
+    size_t           io_block_bytes;
+    int              io_depth;
+    int              wall_clock_breakdown;
 
     int deterministic;
 

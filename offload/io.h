@@ -1,0 +1,119 @@
+/* Asynchronous transfers between memory and files: one queue per rank, many requests in flight,
+ * several files. Two engines behind one interface: io_uring (uring.c) and a pool of threads with
+ * pread and pwrite (threads.c) where io_uring is not to be had.
+ *
+ * A transfer is cut into requests of at most `request_bytes`; they leave in the order in which the
+ * transfers were started, so a large read and a large write follow each other as batches, and the
+ * requests of the next transfer fill the queue while the last of this one are still on their way.
+ * Every completion is looked at: a short one is resumed, EINTR and EAGAIN are tried again, anything
+ * else ends the transfer with E_IO and a sentence that names file, offset and what it was.
+ *
+ * Files are opened with O_DIRECT where the file system takes it; offsets, lengths and addresses are
+ * multiples of sherdi_file_granularity (SHERD_ALIGN_BYTES always is one). */
+#ifndef SHERDI_OFFLOAD_IO_H
+#define SHERDI_OFFLOAD_IO_H
+
+#include "base/mem.h"
+#include "base/status.h"
+
+#include <sys/uio.h>
+
+typedef struct sherdi_ioq  sherdi_ioq;
+typedef struct sherdi_file sherdi_file;
+
+/* ---- the queue ---- */
+
+typedef enum sherdi_ioq_kind {
+    SHERDI_IOQ_AUTO = 0, /* io_uring, else threads, said once in the log */
+    SHERDI_IOQ_URING,
+    SHERDI_IOQ_THREADS,
+} sherdi_ioq_kind;
+
+typedef struct sherdi_ioq_params {
+    sherdi_ioq_kind kind;          /* AUTO also reads SHERD_IO=io_uring|threads */
+    size_t          request_bytes; /* of one request; rounded up to SHERD_ALIGN_BYTES */
+    int             depth;         /* requests in flight, from 1 on */
+    int             rank;          /* for the log */
+} sherdi_ioq_params;
+
+/** E_NOTSUP when the kind was asked for by name and is not to be had, E_NOMEM. Starts the queue's threads. */
+sherd_status sherdi_ioq_create(const sherdi_ioq_params *params, sherdi_mem *mem, sherdi_ioq **out);
+/** Waits for what is in flight. Files are closed before. Accepts NULL. */
+void sherdi_ioq_destroy(sherdi_ioq *queue);
+/** "io_uring" or "threads". */
+const char *sherdi_ioq_name(const sherdi_ioq *queue);
+
+/** Memory that transfers will use, so that the kernel keeps it pinned: once, before the first transfer.
+ *  Where the limit on locked memory forbids it, transfers work without, which the log says once.
+ *  *pinned_bytes_out is what was registered. */
+void sherdi_ioq_register(sherdi_ioq *queue, const struct iovec *memory, int count,
+                         size_t *pinned_bytes_out);
+
+/* Bytes that were moved since the queue was made; requests that were made again count once. */
+typedef struct sherdi_io_traffic {
+    uint64_t read_bytes, written_bytes;
+} sherdi_io_traffic;
+sherdi_io_traffic sherdi_ioq_traffic(const sherdi_ioq *queue);
+
+/* ---- files ---- */
+
+enum {
+    SHERDI_FILE_CREATE  = 1 << 0, /* must not exist; mode 0600, space reserved */
+    SHERDI_FILE_SCRATCH = 1 << 1, /* with CREATE: unlinked at once, gone with the process */
+};
+
+typedef struct sherdi_file_params {
+    const char *const *folders; /* one file in each; the bytes are striped over them */
+    int                num_folders;
+    const char        *name; /* of the first; the others add ".1", ".2", ... */
+    size_t             capacity_bytes;
+    size_t   stripe_bytes; /* a multiple of SHERD_ALIGN_BYTES; matters with several folders only */
+    uint32_t flags;
+} sherdi_file_params;
+
+/** Opens and locks (exclusively, against other processes and other opens in this one). With CREATE checks
+ *  the space that is free and reserves it. Errors name the path: E_IO (does not exist, no
+ *  permission, no space with the bytes that are missing), E_STATE (in use by another process). */
+sherd_status sherdi_file_open(sherdi_ioq *queue, const sherdi_file_params *params,
+                              sherdi_file **out);
+/** Transfers must be over. `is_removed`: unlinks it first. Accepts NULL. */
+void sherdi_file_close(sherdi_file *file, int is_removed);
+/** What was written is on the medium when this returns (fdatasync of every stripe). */
+sherd_status sherdi_file_sync(sherdi_file *file);
+/** Multiple of which offsets, lengths and addresses have to be. */
+size_t sherdi_file_granularity(const sherdi_file *file);
+/** Path of the first stripe, for messages. */
+const char *sherdi_file_path(const sherdi_file *file);
+/** 0 when somebody unlinked one of its stripes (SCRATCH: always 1). */
+int sherdi_file_is_linked(const sherdi_file *file);
+
+/* ---- transfers ---- */
+
+/* One transfer: caller's storage, borrowed with its memory from start until wait has returned. The first
+ * fields are the caller's; the rest is the queue's and starts as zero. */
+typedef struct sherdi_io {
+    sherdi_file   *file;
+    int            is_write;
+    unsigned char *memory; /* read, or written to */
+    size_t         offset_bytes;
+    size_t         len_bytes;
+    const char    *what; /* for the sentence of a failure: "state", "parameters"; static storage */
+    size_t         number; /* ... and which: "state 17" */
+
+    struct sherdi_io *next;                /* in the queue's list */
+    size_t            started_bytes;       /* handed out as requests */
+    size_t            left_bytes;          /* not completed yet */
+    int               is_started, is_done; /* is_done under the queue's lock */
+    int               error;               /* errno of the first request that failed; 0: none */
+    size_t            error_offset;        /* in the file of the stripe */
+    int               error_stripe;
+} sherdi_io;
+
+/** Never blocks, never fails: what goes wrong is told by wait. len_bytes 0 is done at once. */
+void sherdi_io_start(sherdi_ioq *queue, sherdi_io *io);
+/** Never blocks. A transfer that was never started is done. */
+int sherdi_io_is_done(sherdi_ioq *queue, const sherdi_io *io);
+/** Blocks until the transfer is over, however it ended; then it may be started again. E_IO. */
+sherd_status sherdi_io_wait(sherdi_ioq *queue, sherdi_io *io);
+
+#endif

@@ -1,0 +1,118 @@
+/* A tier: where extents rest between uses. An extent is a numbered stretch of bytes, the grain of
+ * transfer; what is in it the tier does not know. Three of them: device and host memory (memory.c), where
+ * nothing has to be read because it is there, and nvme (nvme.c, over io.h).
+ *
+ * Generations. A tier on a drive may keep two slots per extent: a write goes to the spare one, and
+ * commit makes all that was written the live generation by one record, written last. A process
+ * that dies at any moment leaves the last committed generation readable, and the one before it until
+ * the first write after the commit: that is what rollback returns to. */
+#ifndef SHERDI_OFFLOAD_TIER_H
+#define SHERDI_OFFLOAD_TIER_H
+
+#include "offload/io.h"
+
+typedef struct sherdi_tier sherdi_tier;
+
+/* In the tier's own space; both multiples of SHERD_ALIGN_BYTES; extents do not overlap and ascend. */
+typedef struct sherdi_extent {
+    size_t offset_bytes;
+    size_t len_bytes;
+} sherdi_extent;
+
+/* What the owner keeps with a generation: plain data, the same bytes come back. */
+#define SHERDI_TIER_NOTE_BYTES 512
+
+typedef struct sherdi_tier_ops {
+    size_t      struct_size;
+    const char *name; /* "device", "host", "nvme" */
+
+    /* Required. Transfers must be over. `is_kept` 0: what it kept on a drive is removed. */
+    void (*close)(sherdi_tier *tier, int is_kept);
+    /* Memory tiers only (else NULL): where the extent is. Reads and writes are then not called. */
+    void *(*address)(sherdi_tier *tier, size_t extent);
+    /* Start a transfer of a whole extent; never block. The memory is borrowed until wait. A read sees
+     * what was written last, committed or not; an extent that was never written reads as zero. */
+    void (*read_start)(sherdi_tier *tier, size_t extent, void *memory, sherdi_io *io);
+    void (*write_start)(sherdi_tier *tier, size_t extent, void *memory, sherdi_io *io);
+    /* Blocks until a transfer is over. E_IO; also E_IO when a read does not have the checksum of
+     * what was written and the tier verifies. `memory` as given at start. */
+    sherd_status (*wait)(sherdi_tier *tier, sherdi_io *io);
+
+    /* With generations only, else NULL. All block, with no transfer in flight. */
+    /* What was written since the last commit becomes the live generation: its data is durable before
+     * the record is written, and the record when this returns. note [SHERDI_TIER_NOTE_BYTES]. */
+    sherd_status (*commit)(sherdi_tier *tier, const void *note);
+    /* Forgets what was written since the last commit. */
+    void (*abandon)(sherdi_tier *tier);
+    /* The generation before becomes the live one, durably; note_out as it was committed with it. E_STATE
+     * when there is none (nothing before, or written over since). */
+    sherd_status (*rollback)(sherdi_tier *tier, void *note_out);
+    /* Number of the live generation, from 1 on; 0: nothing was committed. */
+    uint64_t (*generation)(const sherdi_tier *tier);
+} sherdi_tier_ops;
+
+struct sherdi_tier {
+    const sherdi_tier_ops *ops;
+};
+
+/** Over memory that the caller owns; `name` is "device" or "host". */
+sherd_status sherdi_tier_memory(const char *name, void *memory, const sherdi_extent *extents,
+                                size_t num_extents, sherdi_mem *mem, sherdi_tier **out);
+
+/** Over a file without generations whose contents mean nothing after this process: one slot per extent,
+ *  unlinked at once. */
+sherd_status sherdi_tier_scratch(sherdi_ioq *queue, const char *const *folders, int num_folders,
+                                 const char *what, const sherdi_extent *extents, size_t num_extents,
+                                 sherdi_mem *mem, sherdi_tier **out);
+
+/* ---- state on a drive, with generations ---- */
+
+/* Names of the files: sherd-<run, 16 hex digits>-<rank>of<world_size>.state */
+typedef struct sherdi_state_id {
+    uint64_t run; /* the same on all ranks of a run, never 0 */
+    int      rank, world_size;
+    uint64_t layout; /* hash of all that must agree for the extents to mean the same */
+} sherdi_state_id;
+
+typedef struct sherdi_tier_state_params {
+    const char *const   *folders;
+    int                  num_folders;
+    sherdi_state_id      id;
+    const sherdi_extent *extents; /* copied */
+    size_t               num_extents;
+    int                  is_verified; /* checksums are compared on every read, not on load alone */
+    int is_durable; /* commits reach the medium (fdatasync); 0: the process's death alone is survived */
+} sherdi_tier_state_params;
+
+/** A new file, empty: generation 0. */
+sherd_status sherdi_tier_state_create(sherdi_ioq *queue, const sherdi_tier_state_params *params,
+                                      sherdi_mem *mem, sherdi_tier **out);
+/** The file of an earlier run, as it was left; E_STATE when it is locked, when its layout is another, when
+ *  no generation is whole. Both generations it may have are told by `generation` and rollback. */
+sherd_status sherdi_tier_state_open(sherdi_ioq *queue, const sherdi_tier_state_params *params,
+                                    sherdi_mem *mem, sherdi_tier **out);
+/** The note of the live generation. */
+void sherdi_tier_state_note(const sherdi_tier *tier, void *note_out);
+/** Whether rollback would succeed. */
+int sherdi_tier_state_has_previous(const sherdi_tier *tier);
+
+/* One file that lies in a folder. */
+typedef struct sherdi_state_found {
+    sherdi_state_id id;
+    char            path[1024];
+    uint64_t        generation, previous; /* 0: none */
+    int             is_locked;            /* a run has it open */
+    int             is_valid;             /* its index is whole */
+    uint64_t        held_bytes;           /* on the drive, of this file alone */
+    int64_t         changed_s;            /* seconds since 1970 */
+    unsigned char   note[SHERDI_TIER_NOTE_BYTES];
+} sherdi_state_found;
+
+typedef sherd_status (*sherdi_state_found_fn)(void *ctx, const sherdi_state_found *found);
+/** Calls `fn` for every state file in a folder, in order of name. Reads nothing but their first pages. E_IO. */
+sherd_status sherdi_state_find(const char *folder, sherdi_state_found_fn fn, void *ctx);
+/** Removes one that is not locked, with its other stripes where they lie beside it in `folders`. E_STATE when
+ *  it is in use, E_IO. */
+sherd_status sherdi_state_remove(const char *path);
+
+#endif
