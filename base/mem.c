@@ -26,7 +26,8 @@ static _Thread_local size_t fail_countdown;
 static _Thread_local size_t allocations_here;
 
 static const char *const PURPOSE_NAMES[SHERDI_MEM_PURPOSES] = {
-    "control", "params", "grads", "state", "gather", "transient", "staging", "transport",
+    "control", "params",      "grads",      "state",      "gather",       "transient",
+    "staging", "host params", "host grads", "host state", "host staging", "transport",
 };
 
 void sherdi_mem_init(sherdi_mem *mem)

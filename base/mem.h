@@ -17,6 +17,10 @@ typedef enum sherdi_mem_purpose {
     SHERDI_MEM_GATHER,
     SHERDI_MEM_TRANSIENT,
     SHERDI_MEM_STAGING,
+    SHERDI_MEM_HOST_PARAMS, /* of offload: in host memory, which on the CPU is the same memory */
+    SHERDI_MEM_HOST_GRADS,
+    SHERDI_MEM_HOST_STATE,
+    SHERDI_MEM_HOST_STAGING,
     SHERDI_MEM_TRANSPORT, /* a world's own segments and bounce buffers */
     SHERDI_MEM_PURPOSES,
 } sherdi_mem_purpose;

@@ -91,6 +91,8 @@ sherd_status sherdi_tier_state_create(sherdi_ioq *queue, const sherdi_tier_state
  *  no generation is whole. Both generations it may have are told by `generation` and rollback. */
 sherd_status sherdi_tier_state_open(sherdi_ioq *queue, const sherdi_tier_state_params *params,
                                     sherdi_mem *mem, sherdi_tier **out);
+/** Bytes that one commit writes besides the extents. */
+size_t sherdi_tier_state_commit_bytes(size_t num_extents);
 /** The note of the live generation. */
 void sherdi_tier_state_note(const sherdi_tier *tier, void *note_out);
 /** Whether rollback would succeed. */
