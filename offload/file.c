@@ -1,0 +1,442 @@
+/* Files of the queue: opened for direct I/O where that is possible, locked, their space reserved, their
+ * bytes striped over folders. See io.h. */
+#include "offload/io_impl.h"
+
+#include "base/checked.h"
+#include "base/log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <time.h>
+#include <unistd.h>
+
+/* Somebody who looks whether a file is in use holds its lock for a moment. */
+#define LOCK_TRIES    10
+#define LOCK_PAUSE_NS 5000000
+
+#define MODE_OWNER 0600
+
+/* ---------------------------------------------------------------- places -- */
+
+size_t sherdi_file_place(const sherdi_file *file, size_t offset_bytes, int *stripe_out,
+                         size_t *offset_out)
+{
+    size_t number, in_stripe;
+    size_t count = (size_t)file->num_stripes;
+
+    if (count == 1) {
+        *stripe_out = 0;
+        *offset_out = offset_bytes;
+        return SIZE_MAX;
+    }
+    number      = offset_bytes / file->stripe_bytes;
+    in_stripe   = offset_bytes % file->stripe_bytes;
+    *stripe_out = (int)(number % count);
+    *offset_out = number / count * file->stripe_bytes + in_stripe;
+    return file->stripe_bytes - in_stripe;
+}
+
+/* Of the bytes [0, capacity_bytes) those that lie in stripe `index`. */
+static size_t stripe_size(const sherdi_file *file, int index, size_t capacity_bytes)
+{
+    size_t count = (size_t)file->num_stripes;
+    size_t whole, size_bytes;
+
+    if (count == 1) {
+        return capacity_bytes;
+    }
+    whole      = capacity_bytes / file->stripe_bytes;
+    size_bytes = (whole / count + ((size_t)index < whole % count)) * file->stripe_bytes;
+    if ((size_t)index == whole % count) {
+        size_bytes += capacity_bytes % file->stripe_bytes;
+    }
+    return size_bytes;
+}
+
+/* --------------------------------------------------------------- opening -- */
+
+static int folder_is_there(const char *folder)
+{
+    struct stat info;
+
+    return stat(folder, &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+static sherd_status open_fail(const sherdi_stripe *stripe, const char *folder, int error)
+{
+    char buffer[128];
+
+    if (error == EEXIST) {
+        return sherdi_fail(SHERD_E_IO, "%s already exists", stripe->path);
+    }
+    if ((error == ENOENT || error == ENOTDIR) && !folder_is_there(folder)) {
+        return sherdi_fail(
+            SHERD_E_IO, "folder %s does not exist; create it (mkdir -p) or name another", folder);
+    }
+    return sherdi_fail(SHERD_E_IO, "cannot open %s: %s", stripe->path,
+                       strerror_r(error, buffer, sizeof(buffer)));
+}
+
+static sherd_status stripe_lock(const sherdi_stripe *stripe)
+{
+    static const struct timespec PAUSE = {.tv_nsec = LOCK_PAUSE_NS};
+    char                         buffer[128];
+    int                          error = EWOULDBLOCK;
+
+    for (int tries = 0; tries < LOCK_TRIES && (error == EWOULDBLOCK || error == EINTR); tries++) {
+        if (tries > 0) {
+            (void)nanosleep(&PAUSE, NULL);
+        }
+        error = flock(stripe->fd, LOCK_EX | LOCK_NB) == 0 ? 0 : errno;
+    }
+    if (error == EWOULDBLOCK || error == EINTR) {
+        return sherdi_fail(SHERD_E_STATE, "%s is in use by another run", stripe->path);
+    }
+    if (error != 0) {
+        return sherdi_fail(SHERD_E_IO, "cannot lock %s: %s", stripe->path,
+                           strerror_r(error, buffer, sizeof(buffer)));
+    }
+    return SHERD_OK;
+}
+
+/* Who it is; also that it was not removed between open and lock. */
+static sherd_status stripe_identify(sherdi_stripe *stripe, int is_scratch)
+{
+    struct stat info;
+    char        buffer[128];
+
+    if (fstat(stripe->fd, &info) != 0) {
+        return sherdi_fail(SHERD_E_IO, "cannot look at %s: %s", stripe->path,
+                           strerror_r(errno, buffer, sizeof(buffer)));
+    }
+    if (!S_ISREG(info.st_mode)) {
+        return sherdi_fail(SHERD_E_IO, "%s is not a regular file", stripe->path);
+    }
+    if (info.st_nlink == 0 && !is_scratch) {
+        return sherdi_fail(SHERD_E_IO, "%s was removed while it was opened", stripe->path);
+    }
+    stripe->device = info.st_dev;
+    stripe->inode  = info.st_ino;
+    return SHERD_OK;
+}
+
+/* What direct I/O asks of offsets and addresses; 0 where it does not work on this file. */
+static size_t stripe_alignment(const sherdi_stripe *stripe)
+{
+#ifdef STATX_DIOALIGN
+    struct statx info = {0};
+
+    if (statx(stripe->fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &info) == 0 &&
+        (info.stx_mask & STATX_DIOALIGN) != 0) {
+        return info.stx_dio_offset_align == 0
+                   ? 0
+                   : sherdi_max_size(info.stx_dio_mem_align, info.stx_dio_offset_align);
+    }
+#else
+    (void)stripe;
+#endif
+    return SHERD_ALIGN_BYTES;
+}
+
+/* Opened without O_DIRECT and switched: a file system that refuses it at open has made the file by then. */
+static size_t stripe_make_direct(sherdi_file *file, sherdi_stripe *stripe)
+{
+    int    flags       = fcntl(stripe->fd, F_GETFL);
+    size_t align_bytes = stripe_alignment(stripe);
+
+    if (align_bytes > 0 && SHERD_ALIGN_BYTES % align_bytes == 0 && flags >= 0 &&
+        fcntl(stripe->fd, F_SETFL, flags | O_DIRECT) == 0) {
+        stripe->is_direct = 1;
+        return align_bytes;
+    }
+    if (!file->queue->is_buffered_told) {
+        file->queue->is_buffered_told = 1;
+        sherdi_log(SHERD_LOG_INFO, file->queue->rank,
+                   "%s takes no direct I/O; its transfers pass through the page cache",
+                   stripe->path);
+    }
+    return SHERD_ALIGN_BYTES;
+}
+
+/* ----------------------------------------------------------------- space -- */
+
+/* Beyond the limit on the size of files the kernel sends SIGXFSZ, which would end the program. */
+static int file_grow(int fd, size_t size_bytes)
+{
+    static const struct timespec AT_ONCE = {0};
+    sigset_t                     limit, before, pending;
+    int                          error;
+
+    (void)sigemptyset(&limit);
+    (void)sigaddset(&limit, SIGXFSZ);
+    (void)sigpending(&pending);
+    (void)pthread_sigmask(SIG_BLOCK, &limit, &before);
+    do {
+        error = fallocate(fd, 0, 0, (off_t)size_bytes) == 0 ? 0 : errno;
+    } while (error == EINTR);
+    if (error == EOPNOTSUPP || error == ENOSYS) {
+        error = ftruncate(fd, (off_t)size_bytes) == 0 ? 0 : errno;
+    }
+    if (error == EFBIG && !sigismember(&pending, SIGXFSZ)) {
+        (void)sigtimedwait(&limit, NULL, &AT_ONCE);
+    }
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return error;
+}
+
+static sherd_status space_fail(const sherdi_stripe *stripe, size_t size_bytes, uint64_t free_bytes)
+{
+    return sherdi_fail(SHERD_E_IO,
+                       "%s needs %zu bytes and its file system has %llu free: make room for "
+                       "%llu more or choose another folder",
+                       stripe->path, size_bytes, (unsigned long long)free_bytes,
+                       (unsigned long long)(free_bytes < size_bytes ? size_bytes - free_bytes : 0));
+}
+
+static sherd_status stripe_reserve(const sherdi_stripe *stripe, size_t size_bytes)
+{
+    struct statvfs info;
+    char           buffer[128];
+    uint64_t       free_bytes = UINT64_MAX;
+    int            error;
+
+    if (size_bytes == 0) {
+        return SHERD_OK;
+    }
+    if (fstatvfs(stripe->fd, &info) == 0) {
+        free_bytes = (uint64_t)info.f_bavail * info.f_frsize;
+    }
+    if (free_bytes < size_bytes) {
+        return space_fail(stripe, size_bytes, free_bytes);
+    }
+    error = file_grow(stripe->fd, size_bytes);
+    if (error == ENOSPC) {
+        return space_fail(stripe, size_bytes, free_bytes);
+    }
+    if (error != 0) {
+        return sherdi_fail(SHERD_E_IO, "cannot reserve %zu bytes for %s: %s%s", size_bytes,
+                           stripe->path, strerror_r(error, buffer, sizeof(buffer)),
+                           error == EFBIG ? "; raise the limit on the size of files (ulimit -f)"
+                                          : "");
+    }
+    return SHERD_OK;
+}
+
+/* ---------------------------------------------------------------- stripes -- */
+
+static char *path_make(sherdi_mem *mem, const char *folder, const char *name, int index)
+{
+    size_t len_bytes = strlen(folder) + strlen(name) + 16;
+    char  *path      = sherdi_alloc(mem, SHERDI_MEM_CONTROL, len_bytes);
+
+    if (path != NULL && index == 0) {
+        (void)snprintf(path, len_bytes, "%s/%s", folder, name);
+    } else if (path != NULL) {
+        (void)snprintf(path, len_bytes, "%s/%s.%d", folder, name, index);
+    }
+    return path;
+}
+
+static sherd_status stripe_open(sherdi_file *file, const sherdi_file_params *params, int index)
+{
+    sherdi_stripe *stripe = &file->stripes[index];
+    sherdi_ioq    *queue  = file->queue;
+    int            is_new = (params->flags & SHERDI_FILE_CREATE) != 0;
+
+    stripe->path = path_make(queue->mem, params->folders[index], params->name, index);
+    if (stripe->path == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    stripe->fd =
+        open(stripe->path, O_RDWR | O_CLOEXEC | (is_new ? O_CREAT | O_EXCL : 0), MODE_OWNER);
+    if (stripe->fd < 0) {
+        return open_fail(stripe, params->folders[index], errno);
+    }
+    stripe->is_made = is_new;
+    if (is_new && file->is_scratch) {
+        (void)unlink(stripe->path);
+    }
+    SHERDI_TRY(stripe_lock(stripe));
+    SHERDI_TRY(stripe_identify(stripe, file->is_scratch));
+    file->granularity_bytes =
+        sherdi_max_size(file->granularity_bytes, stripe_make_direct(file, stripe));
+    if (is_new) {
+        SHERDI_TRY(stripe_reserve(
+            stripe,
+            stripe_size(file, index, sherdi_round_up(params->capacity_bytes, SHERD_ALIGN_BYTES))));
+    }
+    if (queue->ops->attach != NULL) {
+        queue->ops->attach(queue, stripe);
+    }
+    return SHERD_OK;
+}
+
+/* Whether the path still leads to the file that was opened. */
+static int stripe_is_at_path(const sherdi_stripe *stripe)
+{
+    struct stat info;
+
+    return lstat(stripe->path, &info) == 0 && info.st_dev == stripe->device &&
+           info.st_ino == stripe->inode;
+}
+
+static void stripe_close(sherdi_file *file, sherdi_stripe *stripe, int is_removed)
+{
+    char buffer[128];
+
+    if (stripe->fd < 0) {
+        return;
+    }
+    if (is_removed && !file->is_scratch && unlink(stripe->path) != 0 && errno != ENOENT) {
+        sherdi_log(SHERD_LOG_WARN, file->queue->rank, "%s stays: %s", stripe->path,
+                   strerror_r(errno, buffer, sizeof(buffer)));
+    }
+    if (file->queue->ops->detach != NULL) {
+        file->queue->ops->detach(file->queue, stripe);
+    }
+    /* Not left to close: a child or the ring may hold the same open file a little longer. */
+    (void)flock(stripe->fd, LOCK_UN);
+    (void)close(stripe->fd);
+    stripe->fd = -1;
+}
+
+/* ------------------------------------------------------------------ files -- */
+
+static void file_free(sherdi_file *file)
+{
+    for (int i = 0; i < file->num_stripes; i++) {
+        sherdi_free(file->stripes[i].path);
+    }
+    sherdi_free(file->stripes);
+    sherdi_free(file);
+}
+
+static sherdi_file *file_alloc(sherdi_ioq *queue, const sherdi_file_params *params)
+{
+    sherdi_file *file = sherdi_alloc(queue->mem, SHERDI_MEM_CONTROL, sizeof(*file));
+
+    if (file == NULL) {
+        return NULL;
+    }
+    file->queue        = queue;
+    file->stripe_bytes = params->stripe_bytes;
+    file->is_scratch   = (params->flags & SHERDI_FILE_SCRATCH) != 0;
+    file->stripes = sherdi_alloc_array(queue->mem, SHERDI_MEM_CONTROL, (size_t)params->num_folders,
+                                       sizeof(*file->stripes));
+    if (file->stripes == NULL) {
+        sherdi_free(file);
+        return NULL;
+    }
+    file->num_stripes = params->num_folders;
+    for (int i = 0; i < file->num_stripes; i++) {
+        file->stripes[i].fd   = -1;
+        file->stripes[i].slot = -1;
+    }
+    return file;
+}
+
+sherd_status sherdi_file_open(sherdi_ioq *queue, const sherdi_file_params *params,
+                              sherdi_file **out)
+{
+    sherdi_file *file;
+    sherd_status status = SHERD_OK;
+
+    if (params->num_folders > 1 &&
+        (params->stripe_bytes == 0 || params->stripe_bytes % SHERD_ALIGN_BYTES != 0)) {
+        return sherdi_fail(SHERD_E_INVAL, "stripes of %zu bytes: a multiple of %d is needed",
+                           params->stripe_bytes, SHERD_ALIGN_BYTES);
+    }
+    file = file_alloc(queue, params);
+    if (file == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    for (int i = 0; i < file->num_stripes && status == SHERD_OK; i++) {
+        status = stripe_open(file, params, i);
+    }
+    if (status != SHERD_OK) {
+        for (int i = 0; i < file->num_stripes; i++) {
+            stripe_close(file, &file->stripes[i], file->stripes[i].is_made);
+        }
+        file_free(file);
+        return status;
+    }
+    *out = file;
+    return SHERD_OK;
+}
+
+void sherdi_file_close(sherdi_file *file, int is_removed)
+{
+    if (file == NULL) {
+        return;
+    }
+    for (int i = 0; i < file->num_stripes; i++) {
+        stripe_close(file, &file->stripes[i], is_removed && stripe_is_at_path(&file->stripes[i]));
+    }
+    file_free(file);
+}
+
+/* A new file survives when its name does. */
+static int folder_sync(const char *path)
+{
+    char        folder[PATH_MAX];
+    const char *slash = strrchr(path, '/');
+    int         fd, error;
+
+    (void)snprintf(folder, sizeof(folder), "%.*s/", (int)(slash - path), path);
+    fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) {
+        return errno;
+    }
+    error = fsync(fd) == 0 || errno == EINVAL ? 0 : errno; /* EINVAL: has no such thing */
+    (void)close(fd);
+    return error;
+}
+
+sherd_status sherdi_file_sync(sherdi_file *file)
+{
+    char buffer[128];
+
+    for (int i = 0; i < file->num_stripes; i++) {
+        sherdi_stripe *stripe = &file->stripes[i];
+        int            error  = fdatasync(stripe->fd) == 0 ? 0 : errno;
+
+        if (error == 0 && stripe->is_made && !stripe->is_entered && !file->is_scratch) {
+            error              = folder_sync(stripe->path);
+            stripe->is_entered = error == 0;
+        }
+        if (error != 0) {
+            return sherdi_fail(SHERD_E_IO, "%s did not reach the medium: %s", stripe->path,
+                               strerror_r(error, buffer, sizeof(buffer)));
+        }
+    }
+    return SHERD_OK;
+}
+
+size_t sherdi_file_granularity(const sherdi_file *file)
+{
+    return file->granularity_bytes;
+}
+
+const char *sherdi_file_path(const sherdi_file *file)
+{
+    return file->stripes[0].path;
+}
+
+int sherdi_file_is_linked(const sherdi_file *file)
+{
+    struct stat info;
+
+    for (int i = 0; i < file->num_stripes && !file->is_scratch; i++) {
+        if (fstat(file->stripes[i].fd, &info) != 0 || info.st_nlink == 0) {
+            return 0;
+        }
+    }
+    return 1;
+}

@@ -1,0 +1,357 @@
+/* What both engines of the queue share: transfers in the order in which they were started, cut into requests,
+ * and the books on what came back. See io.h; next to read: threads.c, then uring.c. */
+#include "offload/io_impl.h"
+
+#include "base/checked.h"
+#include "base/log.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* Beside errno's values in sherdi_io.error. */
+enum {
+    IO_ENDED = -1, /* a read came to the end of the file */
+    IO_STUCK = -2, /* a write took nothing, again and again */
+};
+
+/* What moved nothing is tried again for about two seconds: 50 us, doubled up to 10 ms. */
+#define MAX_STALLS   200
+#define PAUSE_NS     INT64_C(50000)
+#define MAX_PAUSE_NS INT64_C(10000000)
+
+/* One read or write of Linux moves less than 2 GiB; a registered buffer has at most this. */
+#define MAX_REQUEST_BYTES ((size_t)1 << 30)
+
+#define STACK_BYTES ((size_t)256 << 10)
+
+/* ------------------------------------------------- transfers to requests -- */
+
+/* The transfer has nothing left to hand out. Requests are cut from the first one alone. */
+static void list_pop(sherdi_ioq *queue)
+{
+    queue->first = queue->first->next;
+    if (queue->first == NULL) {
+        queue->last = NULL;
+    }
+}
+
+static void transfer_moved(sherdi_ioq *queue, sherdi_io *io, size_t len_bytes)
+{
+    assert(len_bytes <= io->left_bytes);
+    io->left_bytes -= len_bytes;
+    if (io->left_bytes == 0) {
+        io->is_done = 1;
+        (void)pthread_cond_broadcast(&queue->is_over);
+    }
+}
+
+int sherdi_ioq_take(sherdi_ioq *queue, sherdi_request *out)
+{
+    sherdi_io *io = queue->first;
+    size_t     place_bytes;
+
+    if (io == NULL) {
+        return 0;
+    }
+    *out           = (sherdi_request){.io = io, .memory = io->memory + io->started_bytes};
+    place_bytes    = sherdi_file_place(io->file, io->offset_bytes + io->started_bytes, &out->stripe,
+                                       &out->offset_bytes);
+    out->len_bytes = sherdi_min_size(io->len_bytes - io->started_bytes,
+                                     sherdi_min_size(queue->request_bytes, place_bytes));
+    io->started_bytes += out->len_bytes;
+    if (io->started_bytes == io->len_bytes) {
+        list_pop(queue);
+    }
+    return 1;
+}
+
+void sherdi_ioq_drop(sherdi_ioq *queue, sherdi_request *request, int error)
+{
+    sherdi_io *io          = request->io;
+    size_t     never_bytes = io->len_bytes - io->started_bytes;
+
+    if (io->error == 0) {
+        io->error        = error;
+        io->error_stripe = request->stripe;
+        io->error_offset = request->offset_bytes;
+    }
+    if (never_bytes > 0) {
+        assert(queue->first == io);
+        io->started_bytes = io->len_bytes;
+        list_pop(queue);
+    }
+    transfer_moved(queue, io, request->len_bytes + never_bytes);
+}
+
+/* What the result means: 0, or what ends the transfer. */
+static int result_error(const sherdi_request *request, ssize_t result, size_t moved_bytes)
+{
+    if (moved_bytes > 0) {
+        return 0;
+    }
+    if (result < 0 && result != -EINTR && result != -EAGAIN) {
+        return (int)-result;
+    }
+    if (result == 0 && !request->io->is_write) {
+        return IO_ENDED;
+    }
+    if (request->stalls < MAX_STALLS) {
+        return 0;
+    }
+    return result < 0 ? (int)-result : request->io->is_write ? IO_STUCK : IO_ENDED;
+}
+
+int sherdi_ioq_complete(sherdi_ioq *queue, sherdi_request *request, ssize_t result)
+{
+    sherdi_io           *io          = request->io;
+    const sherdi_stripe *stripe      = &io->file->stripes[request->stripe];
+    size_t               moved_bytes = result > 0 ? (size_t)result : 0;
+    int                  error;
+
+    assert(moved_bytes <= request->len_bytes);
+    /* A short transfer need not end where the next one may begin. */
+    if (moved_bytes < request->len_bytes && stripe->is_direct) {
+        moved_bytes -= moved_bytes % io->file->granularity_bytes;
+    }
+    error = result_error(request, result, moved_bytes);
+    if (error != 0 || (io->error != 0 && moved_bytes < request->len_bytes)) {
+        sherdi_ioq_drop(queue, request, error);
+        return 0;
+    }
+    *(io->is_write ? &queue->traffic.written_bytes : &queue->traffic.read_bytes) += moved_bytes;
+    request->stalls = moved_bytes > 0 ? 0 : request->stalls + 1;
+    request->memory += moved_bytes;
+    request->offset_bytes += moved_bytes;
+    request->len_bytes -= moved_bytes;
+    transfer_moved(queue, io, moved_bytes);
+    return request->len_bytes > 0;
+}
+
+void sherdi_ioq_pause(int stalls)
+{
+    int64_t         pause_ns = stalls > 8 ? MAX_PAUSE_NS : PAUSE_NS << stalls;
+    struct timespec pause    = {
+           .tv_nsec = (long)(pause_ns < MAX_PAUSE_NS ? pause_ns : MAX_PAUSE_NS),
+    };
+
+    (void)nanosleep(&pause, NULL);
+}
+
+/* ------------------------------------------------------------- transfers -- */
+
+static int transfer_is_aligned(const sherdi_io *io)
+{
+    size_t unit = sherdi_file_granularity(io->file);
+
+    return io->offset_bytes % unit == 0 && io->len_bytes % unit == 0 &&
+           (uintptr_t)io->memory % unit == 0;
+}
+
+void sherdi_io_start(sherdi_ioq *queue, sherdi_io *io)
+{
+    assert(!io->is_started && io->file->queue == queue && transfer_is_aligned(io));
+    io->next          = NULL;
+    io->started_bytes = 0;
+    io->left_bytes    = io->len_bytes;
+    io->error         = 0;
+    io->is_started    = 1;
+    io->is_done       = io->len_bytes == 0;
+    if (io->is_done) {
+        return;
+    }
+    (void)pthread_mutex_lock(&queue->lock);
+    if (queue->last != NULL) {
+        queue->last->next = io;
+    } else {
+        queue->first = io;
+    }
+    queue->last = io;
+    queue->ops->wake(queue);
+    (void)pthread_mutex_unlock(&queue->lock);
+}
+
+int sherdi_io_is_done(sherdi_ioq *queue, const sherdi_io *io)
+{
+    int is_done;
+
+    if (!io->is_started) {
+        return 1;
+    }
+    (void)pthread_mutex_lock(&queue->lock);
+    is_done = io->is_done;
+    (void)pthread_mutex_unlock(&queue->lock);
+    return is_done;
+}
+
+static const char *error_advice(int error)
+{
+    switch (error) {
+    case ENOSPC:
+    case EDQUOT:
+        return "; free space there or choose another folder";
+    case EFBIG:
+        return "; raise the limit on the size of files (ulimit -f)";
+    case IO_ENDED:
+        return "; somebody cut it short";
+    }
+    return "";
+}
+
+static sherd_status transfer_fail(const sherdi_io *io)
+{
+    char        buffer[128];
+    const char *what = io->what != NULL ? io->what : "block";
+    const char *cause;
+
+    cause = io->error == IO_ENDED   ? "the file ends before"
+            : io->error == IO_STUCK ? "the file takes no more bytes"
+                                    : strerror_r(io->error, buffer, sizeof(buffer));
+    return sherdi_fail(SHERD_E_IO, "%s %s %zu failed at byte %zu of %s: %s%s",
+                       io->is_write ? "writing" : "reading", what, io->number, io->error_offset,
+                       io->file->stripes[io->error_stripe].path, cause, error_advice(io->error));
+}
+
+sherd_status sherdi_io_wait(sherdi_ioq *queue, sherdi_io *io)
+{
+    if (!io->is_started) {
+        return SHERD_OK;
+    }
+    (void)pthread_mutex_lock(&queue->lock);
+    while (!io->is_done) {
+        (void)pthread_cond_wait(&queue->is_over, &queue->lock);
+    }
+    (void)pthread_mutex_unlock(&queue->lock);
+    io->is_started = 0;
+    return io->error == 0 ? SHERD_OK : transfer_fail(io);
+}
+
+/* ------------------------------------------------------------- the queue -- */
+
+void sherdi_ioq_init(sherdi_ioq *queue, const sherdi_ioq_ops *ops, const sherdi_ioq_params *params,
+                     sherdi_mem *mem)
+{
+    assert(params->depth >= 1 && params->request_bytes >= 1);
+    queue->ops           = ops;
+    queue->mem           = mem;
+    queue->rank          = params->rank;
+    queue->depth         = params->depth;
+    queue->request_bytes = sherdi_round_up(
+        sherdi_min_size(params->request_bytes, MAX_REQUEST_BYTES), SHERD_ALIGN_BYTES);
+    (void)pthread_mutex_init(&queue->lock, NULL);
+    (void)pthread_cond_init(&queue->is_over, NULL);
+}
+
+void sherdi_ioq_fini(sherdi_ioq *queue)
+{
+    assert(queue->first == NULL);
+    (void)pthread_cond_destroy(&queue->is_over);
+    (void)pthread_mutex_destroy(&queue->lock);
+}
+
+int sherdi_ioq_thread_start(pthread_t *thread, void *(*body)(void *), void *ctx)
+{
+    pthread_attr_t attributes;
+    sigset_t       all, before;
+    int            error;
+
+    (void)pthread_attr_init(&attributes);
+    (void)pthread_attr_setstacksize(&attributes, STACK_BYTES);
+    (void)sigfillset(&all);
+    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
+    error = pthread_create(thread, &attributes, body, ctx);
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    (void)pthread_attr_destroy(&attributes);
+    return error;
+}
+
+/* AUTO becomes what SHERD_IO says, if it says anything. */
+static sherd_status kind_resolve(sherdi_ioq_kind *kind)
+{
+    const char *wanted = getenv("SHERD_IO");
+
+    if (*kind != SHERDI_IOQ_AUTO || wanted == NULL || wanted[0] == '\0' ||
+        strcmp(wanted, "auto") == 0) {
+        return SHERD_OK;
+    }
+    if (strcmp(wanted, "io_uring") == 0) {
+        *kind = SHERDI_IOQ_URING;
+    } else if (strcmp(wanted, "threads") == 0) {
+        *kind = SHERDI_IOQ_THREADS;
+    } else {
+        return sherdi_fail(SHERD_E_INVAL, "SHERD_IO is %s; it may be io_uring or threads", wanted);
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherdi_ioq_create(const sherdi_ioq_params *params, sherdi_mem *mem, sherdi_ioq **out)
+{
+    sherdi_ioq_kind kind = params->kind;
+    sherd_status    status;
+
+    SHERDI_TRY(kind_resolve(&kind));
+    if (kind == SHERDI_IOQ_THREADS) {
+        return sherdi_ioq_threads_create(params, mem, out);
+    }
+    status = sherdi_ioq_uring_create(params, mem, out);
+    if (status == SHERD_E_NOTSUP && kind == SHERDI_IOQ_AUTO) {
+        sherdi_log(SHERD_LOG_INFO, params->rank, "%s; transfers run on %d threads",
+                   sherd_last_error(), params->depth);
+        return sherdi_ioq_threads_create(params, mem, out);
+    }
+    return status;
+}
+
+void sherdi_ioq_destroy(sherdi_ioq *queue)
+{
+    if (queue != NULL) {
+        queue->ops->destroy(queue);
+    }
+}
+
+const char *sherdi_ioq_name(const sherdi_ioq *queue)
+{
+    return queue->ops->name;
+}
+
+void sherdi_ioq_register(sherdi_ioq *queue, const struct iovec *memory, int count,
+                         size_t *pinned_bytes_out)
+{
+    char   buffer[128];
+    size_t wanted_bytes = 0;
+
+    *pinned_bytes_out = 0;
+    if (queue->ops->pin == NULL) {
+        return;
+    }
+    for (int i = 0; i < count; i++) {
+        wanted_bytes += memory[i].iov_len;
+    }
+    if (wanted_bytes == 0) {
+        return;
+    }
+    *pinned_bytes_out = queue->ops->pin(queue, memory, count);
+    if (*pinned_bytes_out == 0) {
+        sherdi_log(
+            SHERD_LOG_INFO, queue->rank,
+            "%zu bytes of memory stay unregistered for transfers, which then cost more: %s%s",
+            wanted_bytes, strerror_r(errno, buffer, sizeof(buffer)),
+            errno == ENOMEM ? " (the limit on locked memory, ulimit -l)" : "");
+    }
+}
+
+sherdi_io_traffic sherdi_ioq_traffic(const sherdi_ioq *queue)
+{
+    sherdi_ioq       *mine = (sherdi_ioq *)(uintptr_t)queue; /* to lock */
+    sherdi_io_traffic traffic;
+
+    (void)pthread_mutex_lock(&mine->lock);
+    traffic = queue->traffic;
+    (void)pthread_mutex_unlock(&mine->lock);
+    return traffic;
+}
