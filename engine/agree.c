@@ -71,7 +71,8 @@ static uint64_t double_bits(double value)
     return bits;
 }
 
-#define NUM_SETTINGS 39
+/* Folders, pinning and the requests to a drive are not here: the hosts' drives may differ. */
+#define NUM_SETTINGS 56
 
 static void settings_list(const sherdi_settings *s, named_value *list)
 {
@@ -114,6 +115,24 @@ static void settings_list(const sherdi_settings *s, named_value *list)
         {"zero_optimization.stage3_max_reuse_distance", s->max_reuse_distance},
         {"zero_optimization.overlap_comm", (uint64_t)s->overlap_comm},
         {"deterministic", (uint64_t)s->deterministic},
+        {"wall_clock_breakdown", (uint64_t)s->wall_clock_breakdown},
+        {"zero_optimization.offload_optimizer.device", (uint64_t)s->offload_state.place},
+        {"zero_optimization.offload_optimizer.buffer_count",
+         (uint64_t)s->offload_state.buffer_count},
+        {"zero_optimization.offload_optimizer.buffer_size", s->offload_state.buffer_elems},
+        {"zero_optimization.offload_optimizer.ratio", double_bits(s->offload_ratio)},
+        {"zero_optimization.offload_optimizer.pipeline_read", (uint64_t)s->pipeline_read},
+        {"zero_optimization.offload_optimizer.pipeline_write", (uint64_t)s->pipeline_write},
+        {"zero_optimization.offload_optimizer.fast_init", (uint64_t)s->fast_init},
+        {"zero_optimization.offload_optimizer.gradients", (uint64_t)s->gradients_on_nvme},
+        {"zero_optimization.offload_optimizer.verify_reads", (uint64_t)s->verify_reads},
+        {"zero_optimization.offload_optimizer.resume", (uint64_t)s->resume_state},
+        {"zero_optimization.offload_optimizer.keep", (uint64_t)s->keep_state},
+        {"zero_optimization.offload_optimizer.durable", (uint64_t)s->durable},
+        {"zero_optimization.offload_param.device", (uint64_t)s->offload_param.place},
+        {"zero_optimization.offload_param.buffer_count", (uint64_t)s->offload_param.buffer_count},
+        {"zero_optimization.offload_param.buffer_size", s->offload_param.buffer_elems},
+        {"zero_optimization.offload_param.max_in_cpu", s->params_in_cpu},
         {"SHERD_DEBUG (environment)", (uint64_t)s->is_debug},
     };
 

@@ -150,7 +150,7 @@ static sherd_status config_read_text(sherd_config *config, const char *text, siz
     status = sherdi_config_read(&reader, sherdi_json_root(document));
     sherdi_json_destroy(document);
     SHERDI_TRY(status);
-    SHERDI_TRY(sherdi_config_check(config));
+    SHERDI_TRY(sherdi_config_check(config, 0));
     SHERDI_TRY(sherdi_config_remark(config));
     return strict_check(config, 0);
 }

@@ -321,3 +321,10 @@ double sherdi_config_real(const sherd_config *config, sherdi_config_id id)
     sherdi_config_effective(config, 0, id, &effect);
     return effect.value.real;
 }
+
+size_t sherdi_config_size(const sherd_config *config, sherdi_config_id id)
+{
+    int64_t size = sherdi_config_integer(config, id);
+
+    return size == INT64_MAX ? SIZE_MAX : (size_t)size;
+}

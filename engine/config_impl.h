@@ -6,6 +6,7 @@
  *   config_read.c    a document into entries, with warnings and refusals
  *   config_effect.c  the value in force of a key: given, "auto", derived or default
  *   config_resolve.c sherdi_config_resolve: checks across keys, sherdi_settings
+ *   config_offload.c the same for what rests elsewhere
  *   config_text.c    the dump and the reference page */
 #ifndef SHERDI_ENGINE_CONFIG_IMPL_H
 #define SHERDI_ENGINE_CONFIG_IMPL_H
@@ -31,8 +32,9 @@ typedef enum sherdi_config_type {
     SHERDI_TYPE_SIZE, /* INT64_MAX and more: unlimited */
     SHERDI_TYPE_REAL,
     SHERDI_TYPE_TEXT,
-    SHERDI_TYPE_PAIR, /* of reals */
-    SHERDI_TYPE_ANY,  /* not looked at */
+    SHERDI_TYPE_PAIR,    /* of reals */
+    SHERDI_TYPE_FOLDERS, /* a name, or a list of names */
+    SHERDI_TYPE_ANY,     /* not looked at */
 } sherdi_config_type;
 
 typedef enum sherdi_config_action {
@@ -107,6 +109,7 @@ const char *sherdi_config_choice_at(const char *choices, size_t index, size_t *b
 /* Positions in the choices of the table. */
 enum { SHERDI_CHOICE_FP32 = 0, SHERDI_CHOICE_FP16 = 1, SHERDI_CHOICE_BF16 = 2 };
 enum { SHERDI_CHOICE_NONE = 0, SHERDI_CHOICE_CPU = 1, SHERDI_CHOICE_NVME = 2 };
+enum { SHERDI_CHOICE_GRADIENTS_CPU = 0, SHERDI_CHOICE_GRADIENTS_NVME = 1 };
 enum { SHERDI_CHOICE_ADAMW = 0, SHERDI_CHOICE_ADAM = 1 };
 enum { SHERDI_CHOICE_WARMUP = 0, SHERDI_CHOICE_DECAY = 1, SHERDI_CHOICE_COSINE = 2 };
 
@@ -116,7 +119,8 @@ typedef struct sherdi_config_value {
     int64_t integer; /* BOOL, INT, SIZE; TEXT with choices: which one */
     double  real;    /* REAL; first of PAIR */
     double  second;
-    char   *text; /* TEXT without choices, owned by the entry */
+    char   *text; /* TEXT without choices; FOLDERS: each with its end, an empty one after the last.
+                     Owned by the entry */
 } sherdi_config_value;
 
 typedef enum sherdi_config_origin {
@@ -185,8 +189,9 @@ void sherdi_reader_info(const sherdi_config_reader *reader, const sherdi_json_no
                         const char *fmt, ...) SHERDI_PRINTF(3, 4);
 /** Adds a warning as it stands. */
 sherd_status sherdi_config_warn(sherd_config *config, const char *text);
-/** Contradictions between keys that need no world to be seen. */
-sherd_status sherdi_config_check(const sherd_config *config);
+/** Contradictions between keys that need no world to be seen. `is_complete` 0: the program may
+ *  still fill what is "auto". */
+sherd_status sherdi_config_check(const sherd_config *config, int is_complete);
 /** Combinations that deserve a warning; once, after a file is read. */
 sherd_status sherdi_config_remark(sherd_config *config);
 
@@ -208,6 +213,28 @@ sherd_status sherdi_config_need(const sherd_config *config, int world_size, sher
 /** Without an origin, for keys that always have a value. */
 int64_t sherdi_config_integer(const sherd_config *config, sherdi_config_id id);
 double  sherdi_config_real(const sherd_config *config, sherdi_config_id id);
+/** SIZE_MAX: unlimited. */
+size_t sherdi_config_size(const sherd_config *config, sherdi_config_id id);
+
+static inline int sherdi_config_is_on(const sherd_config *config, sherdi_config_id id)
+{
+    return sherdi_config_integer(config, id) != 0;
+}
+
+/** The sentence goes on after place and key. */
+sherd_status sherdi_config_key_fail(const sherd_config *config, sherdi_config_id id,
+                                    sherd_status code, const char *sentence);
+sherd_status sherdi_config_key_warn(sherd_config *config, sherdi_config_id id,
+                                    const char *sentence);
+
+/* ---- what rests elsewhere (config_offload.c) ---- */
+
+sherd_status sherdi_config_offload_check(const sherd_config *config, int is_complete);
+sherd_status sherdi_config_offload_remark(sherd_config *config);
+/** settings->stage is known. */
+void sherdi_config_offload_resolve(const sherd_config *config, sherdi_settings *out);
+
+/* ---- batch ---- */
 
 typedef struct sherdi_config_batch {
     int64_t train, micro, accumulation;

@@ -43,8 +43,8 @@
       ANYTHING, NULL, "every optimizer here works at every stage") \
     X(FORCE_CPU_OPTIMIZER, "zero_force_ds_cpu_optimizer", BOOL, ACCEPT, NONE, "true", \
       ANYTHING, NULL, "there is one optimizer implementation") \
-    X(WALL_CLOCK, "wall_clock_breakdown", BOOL, IGNORE, NONE, "false", \
-      ANYTHING, NULL, "no clock per phase of a step is kept") \
+    X(WALL_CLOCK, "wall_clock_breakdown", BOOL, HONOUR, NONE, "false", \
+      ANYTHING, NULL, "the time of a step by phase") \
     X(MEMORY_BREAKDOWN, "memory_breakdown", BOOL, IGNORE, NONE, "false", \
       ANYTHING, NULL, "sherd_engine_memory reports memory by purpose") \
     X(DUMP_STATE, "dump_state", BOOL, IGNORE, NONE, "false", \
@@ -270,51 +270,65 @@
     X(OFFLOAD_PARAM, "zero_optimization.offload_param", BLOCK, HONOUR, CLOSED | NULLABLE | AUTO_ABSENT, NULL, \
       ANYTHING, "no offload", "where parameters rest at stage 3") \
     X(PARAM_DEVICE, "zero_optimization.offload_param.device", TEXT, HONOUR, NONE, "\"none\"", \
-      CHOICES("none|cpu|nvme"), "none", "this version keeps state in memory: cpu and nvme load, but do not run") \
-    X(PARAM_PATH, "zero_optimization.offload_param.nvme_path", TEXT, ACCEPT, NULLABLE, NULL, \
-      ANYTHING, NULL, "folder on the drive; required for nvme") \
-    X(PARAM_BUFFERS, "zero_optimization.offload_param.buffer_count", INT, ACCEPT, NONE, "5", \
-      RANGE(0, INT_MAX), NULL, "for device nvme") \
-    X(PARAM_BUFFER_SIZE, "zero_optimization.offload_param.buffer_size", SIZE, ACCEPT, NONE, "1e8", \
-      RANGE(0, INFINITY), NULL, "for device nvme") \
-    X(PARAM_IN_CPU, "zero_optimization.offload_param.max_in_cpu", SIZE, ACCEPT, NONE, "1e9", \
-      RANGE(0, INFINITY), NULL, "for device nvme") \
-    X(PARAM_PIN, "zero_optimization.offload_param.pin_memory", BOOL, ACCEPT, NONE, "true", \
-      ANYTHING, NULL, "for devices cpu and nvme") \
+      CHOICES("none|cpu|nvme"), "none", "none: where they are computed with; cpu: in host memory; nvme: in files") \
+    X(PARAM_PATH, "zero_optimization.offload_param.nvme_path", FOLDERS, HONOUR, NULLABLE, NULL, \
+      ANYTHING, "an error with device nvme: the program must give it", "folder of the files, required for device nvme; several folders on several drives share them in stripes") \
+    X(PARAM_BUFFERS, "zero_optimization.offload_param.buffer_count", INT, HONOUR, NONE, "5", \
+      RANGE(1, INT_MAX), NULL, "buffers in memory that slices pass through; device nvme") \
+    X(PARAM_BUFFER_SIZE, "zero_optimization.offload_param.buffer_size", SIZE, HONOUR, NONE, "1e8", \
+      RANGE(1, INFINITY), NULL, "most elements of a buffer, and of what travels as one; devices cpu and nvme") \
+    X(PARAM_IN_CPU, "zero_optimization.offload_param.max_in_cpu", SIZE, HONOUR, NONE, "1e9", \
+      RANGE(0, INFINITY), NULL, "elements of a rank that stay in host memory; device nvme") \
+    X(PARAM_PIN, "zero_optimization.offload_param.pin_memory", BOOL, HONOUR, NONE, "true", \
+      ANYTHING, NULL, "register the buffers with the kernel, as far as the limit on locked memory goes") \
     X(OFFLOAD_OPTIMIZER, "zero_optimization.offload_optimizer", BLOCK, HONOUR, CLOSED | NULLABLE | AUTO_ABSENT, NULL, \
       ANYTHING, "no offload", "where optimizer state rests at stages 1 to 3") \
     X(STATE_DEVICE, "zero_optimization.offload_optimizer.device", TEXT, HONOUR, NONE, "\"none\"", \
-      CHOICES("none|cpu|nvme"), "none", "this version keeps state in memory: cpu and nvme load, but do not run") \
-    X(STATE_PATH, "zero_optimization.offload_optimizer.nvme_path", TEXT, ACCEPT, NULLABLE, NULL, \
-      ANYTHING, NULL, "folder on the drive; required for nvme") \
-    X(STATE_BUFFERS, "zero_optimization.offload_optimizer.buffer_count", INT, ACCEPT, NONE, "4", \
-      RANGE(0, INT_MAX), NULL, "for device nvme") \
-    X(STATE_PIN, "zero_optimization.offload_optimizer.pin_memory", BOOL, ACCEPT, NONE, "true", \
-      ANYTHING, NULL, "for devices cpu and nvme") \
-    X(STATE_PIPELINE_READ, "zero_optimization.offload_optimizer.pipeline_read", BOOL, ACCEPT, NONE, "false", \
-      ANYTHING, NULL, "for device nvme") \
-    X(STATE_PIPELINE_WRITE, "zero_optimization.offload_optimizer.pipeline_write", BOOL, ACCEPT, NONE, "false", \
-      ANYTHING, NULL, "for device nvme") \
-    X(STATE_FAST_INIT, "zero_optimization.offload_optimizer.fast_init", BOOL, ACCEPT, NONE, "false", \
-      ANYTHING, NULL, "for device nvme") \
-    X(STATE_RATIO, "zero_optimization.offload_optimizer.ratio", REAL, ACCEPT, NONE, "1.0", \
-      RANGE(0, 1), NULL, "share of the state that is offloaded; below 1 at stage 3 only") \
+      CHOICES("none|cpu|nvme"), "none", "none: where it is computed with; cpu: in host memory; nvme: in files") \
+    X(STATE_PATH, "zero_optimization.offload_optimizer.nvme_path", FOLDERS, HONOUR, NULLABLE, NULL, \
+      ANYTHING, "an error with device nvme: the program must give it", "folder of the files, required for device nvme; several folders on several drives share them in stripes") \
+    X(STATE_BUFFERS, "zero_optimization.offload_optimizer.buffer_count", INT, HONOUR, NONE, "4", \
+      RANGE(1, INT_MAX), NULL, "buffers in memory that blocks pass through; device nvme") \
+    X(STATE_BUFFER_SIZE, "zero_optimization.offload_optimizer.buffer_size", SIZE, HONOUR, NONE, "4194304", \
+      RANGE(4096, INFINITY), NULL, "most elements of a buffer, and of what travels as one; devices cpu and nvme (a key of sherd's own)") \
+    X(STATE_PIN, "zero_optimization.offload_optimizer.pin_memory", BOOL, HONOUR, NONE, "true", \
+      ANYTHING, NULL, "register the buffers with the kernel, as far as the limit on locked memory goes") \
+    X(STATE_PIPELINE_READ, "zero_optimization.offload_optimizer.pipeline_read", BOOL, HONOUR, NONE, "true", \
+      ANYTHING, NULL, "read the next blocks while one is updated (DeepSpeed's default is false; the bits are the same, and only slower without)") \
+    X(STATE_PIPELINE_WRITE, "zero_optimization.offload_optimizer.pipeline_write", BOOL, HONOUR, NONE, "true", \
+      ANYTHING, NULL, "write the last blocks while one is updated (DeepSpeed's default is false; the bits are the same, and only slower without)") \
+    X(STATE_FAST_INIT, "zero_optimization.offload_optimizer.fast_init", BOOL, HONOUR, NONE, "false", \
+      ANYTHING, NULL, "the first moments are not written: what a file never held reads as zero") \
+    X(STATE_RATIO, "zero_optimization.offload_optimizer.ratio", REAL, HONOUR, NONE, "1.0", \
+      RANGE(0, 1), NULL, "share of the state that is offloaded, at any stage (DeepSpeed: below 1 at stage 3 only)") \
+    X(STATE_GRADIENTS, "zero_optimization.offload_optimizer.gradients", TEXT, HONOUR, NONE, "\"cpu\"", \
+      CHOICES("cpu|nvme"), NULL, "where the gradients of offloaded state are added up; nvme with device nvme only (a key of sherd's own)") \
+    X(STATE_VERIFY, "zero_optimization.offload_optimizer.verify_reads", BOOL, HONOUR, NONE, "false", \
+      ANYTHING, NULL, "compare the checksum of every block that is read; device nvme (a key of sherd's own)") \
+    X(STATE_RESUME, "zero_optimization.offload_optimizer.resume", BOOL, HONOUR, NONE, "false", \
+      ANYTHING, NULL, "go on from the state files that an earlier run left in nvme_path; not with a ratio below 1 (a key of sherd's own)") \
+    X(STATE_KEEP, "zero_optimization.offload_optimizer.keep", BOOL, HONOUR, NONE, "false", \
+      ANYTHING, NULL, "leave the state files when the engine is destroyed; a run that dies leaves them anyway (a key of sherd's own)") \
+    X(STATE_DURABLE, "zero_optimization.offload_optimizer.durable", BOOL, HONOUR, NONE, "true", \
+      ANYTHING, NULL, "a step is on the medium when it is over; false: it survives the end of the process, not of the machine; device nvme (a key of sherd's own)") \
     X(STATE_SUPER, "zero_optimization.offload_optimizer.super_offload", BOOL, IGNORE, NONE, "false", \
       ANYTHING, NULL, "a speed hint for offloaded updates") \
     X(STATE_CORES, "zero_optimization.offload_optimizer.cpuadam_cores_perc", REAL, ACCEPT, NONE, "0.8", \
       RANGE(0, 1), NULL, "about super_offload") \
     X(AIO, "aio", BLOCK, HONOUR, NULLABLE, NULL, \
       ANYTHING, NULL, "reading and writing the drive of device nvme") \
-    X(AIO_BLOCK, "aio.block_size", SIZE, ACCEPT, NONE, "1048576", \
-      RANGE(0, INFINITY), NULL, "bytes of a request") \
-    X(AIO_DEPTH, "aio.queue_depth", INT, ACCEPT, NONE, "8", \
-      RANGE(0, INT_MAX), NULL, "requests in flight") \
+    X(AIO_BLOCK, "aio.block_size", SIZE, HONOUR, NONE, "1048576", \
+      RANGE(4096, INFINITY), NULL, "most bytes of a request") \
+    X(AIO_DEPTH, "aio.queue_depth", INT, HONOUR, NONE, "8", \
+      RANGE(1, INT_MAX), NULL, "requests in flight") \
+    X(AIO_ENGINE, "aio.engine", TEXT, HONOUR, NONE, "\"auto\"", \
+      CHOICES("auto|io_uring|threads"), "io_uring where the kernel has it, else threads", "what makes the requests (a key of sherd's own)") \
     X(AIO_PARALLELISM, "aio.intra_op_parallelism", INT, ACCEPT, NONE, "1", \
-      RANGE(0, INT_MAX), NULL, "threads of a transfer") \
+      RANGE(0, INT_MAX), NULL, "requests are in flight together without a thread for each") \
     X(AIO_SINGLE, "aio.single_submit", BOOL, ACCEPT, NONE, "false", \
-      ANYTHING, NULL, "one request per system call") \
+      ANYTHING, NULL, "requests that are ready together are handed to the kernel together") \
     X(AIO_OVERLAP, "aio.overlap_events", BOOL, ACCEPT, NONE, "true", \
-      ANYTHING, NULL, "submit and complete at once") \
+      ANYTHING, NULL, "requests are made while others complete") \
     X(AIO_GDS, "aio.use_gds", BOOL, IGNORE, NONE, "false", \
       ANYTHING, NULL, "a speed hint for GPUs") \
     /* ---- what others of DeepSpeed's features say ---- */ \

@@ -7,13 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
-static int is_on(const sherd_config *config, sherdi_config_id id)
-{
-    return sherdi_config_integer(config, id) != 0;
-}
-
-static sherd_status key_fail(const sherd_config *config, sherdi_config_id id, sherd_status code,
-                             const char *sentence)
+sherd_status sherdi_config_key_fail(const sherd_config *config, sherdi_config_id id,
+                                    sherd_status code, const char *sentence)
 {
     char place[SHERDI_PLACE_BYTES];
 
@@ -21,7 +16,7 @@ static sherd_status key_fail(const sherd_config *config, sherdi_config_id id, sh
                        sherdi_config_table[id].path, sentence);
 }
 
-static sherd_status key_warn(sherd_config *config, sherdi_config_id id, const char *sentence)
+sherd_status sherdi_config_key_warn(sherd_config *config, sherdi_config_id id, const char *sentence)
 {
     char place[SHERDI_PLACE_BYTES];
     char line[SHERDI_ERROR_BYTES];
@@ -38,121 +33,62 @@ static sherd_status precision_check(const sherd_config *config)
     char other[SHERDI_PLACE_BYTES];
     char sentence[SHERDI_PLACE_BYTES + 64];
 
-    if (is_on(config, SHERDI_CONFIG_FP16_ENABLED) && is_on(config, SHERDI_CONFIG_BF16_ENABLED)) {
+    if (sherdi_config_is_on(config, SHERDI_CONFIG_FP16_ENABLED) &&
+        sherdi_config_is_on(config, SHERDI_CONFIG_BF16_ENABLED)) {
         (void)snprintf(sentence, sizeof(sentence),
                        "and bf16.enabled (%s) are both true; switch one off",
                        sherdi_config_place(config, SHERDI_CONFIG_BF16_ENABLED, other));
-        return key_fail(config, SHERDI_CONFIG_FP16_ENABLED, SHERD_E_INVAL, sentence);
+        return sherdi_config_key_fail(config, SHERDI_CONFIG_FP16_ENABLED, SHERD_E_INVAL, sentence);
     }
-    if (is_on(config, SHERDI_CONFIG_FP16_ENABLED) &&
+    if (sherdi_config_is_on(config, SHERDI_CONFIG_FP16_ENABLED) &&
         sherdi_config_real(config, SHERDI_CONFIG_LOSS_SCALE) == 0 &&
         sherdi_config_integer(config, SHERDI_CONFIG_SCALE_WINDOW) < 1) {
-        return key_fail(config, SHERDI_CONFIG_SCALE_WINDOW, SHERD_E_INVAL,
-                        "must be at least 1 when the loss scale is dynamic");
+        return sherdi_config_key_fail(config, SHERDI_CONFIG_SCALE_WINDOW, SHERD_E_INVAL,
+                                      "must be at least 1 when the loss scale is dynamic");
     }
     return SHERD_OK;
 }
 
-/* What one kind of state's offload block is made of. */
-typedef struct offload_keys {
-    sherdi_config_id block, device, path;
-} offload_keys;
-
-static const offload_keys OFFLOADS[] = {
-    {SHERDI_CONFIG_OFFLOAD_PARAM, SHERDI_CONFIG_PARAM_DEVICE, SHERDI_CONFIG_PARAM_PATH},
-    {SHERDI_CONFIG_OFFLOAD_OPTIMIZER, SHERDI_CONFIG_STATE_DEVICE, SHERDI_CONFIG_STATE_PATH},
-};
-
-static sherd_status offload_check(const sherd_config *config, const offload_keys *keys)
-{
-    const sherdi_config_alias *alias = config->entries[keys->device].alias;
-    char                       place[SHERDI_PLACE_BYTES];
-
-    if (alias != NULL && config->entries[keys->block].origin != SHERDI_ORIGIN_DEFAULT) {
-        return sherdi_fail(
-            SHERD_E_INVAL,
-            "%s: %s and the block %s that replaced it are both there; keep the block",
-            sherdi_config_place(config, keys->device, place), alias->path,
-            sherdi_config_table[keys->block].path);
-    }
-    if (sherdi_config_integer(config, keys->device) == SHERDI_CHOICE_NVME &&
-        !sherdi_config_is_given(config, keys->path)) {
-        return key_fail(config, keys->device, SHERD_E_INVAL,
-                        "is nvme, which needs nvme_path: the folder to use");
-    }
-    return SHERD_OK;
-}
-
-static sherd_status ratio_check(const sherd_config *config)
-{
-    if (sherdi_config_is_given(config, SHERDI_CONFIG_STATE_RATIO) &&
-        sherdi_config_real(config, SHERDI_CONFIG_STATE_RATIO) < 1 &&
-        !config->entries[SHERDI_CONFIG_STAGE].is_auto &&
-        sherdi_config_integer(config, SHERDI_CONFIG_STAGE) < 3) {
-        return key_fail(config, SHERDI_CONFIG_STATE_RATIO, SHERD_E_INVAL,
-                        "is below 1, which only stage 3 can do; remove it");
-    }
-    return SHERD_OK;
-}
-
-sherd_status sherdi_config_check(const sherd_config *config)
+sherd_status sherdi_config_check(const sherd_config *config, int is_complete)
 {
     SHERDI_TRY(precision_check(config));
-    SHERDI_TRY(ratio_check(config));
-    for (size_t i = 0; i < sizeof(OFFLOADS) / sizeof(OFFLOADS[0]); i++) {
-        SHERDI_TRY(offload_check(config, &OFFLOADS[i]));
-    }
-    return SHERD_OK;
+    return sherdi_config_offload_check(config, is_complete);
 }
 
 /* ---- remarks ---- */
 
-/* Least stage at which an offload block does something. */
-static int64_t offload_stage(const offload_keys *keys)
-{
-    return keys->device == SHERDI_CONFIG_PARAM_DEVICE ? 3 : 1;
-}
-
-static sherd_status offload_remark(sherd_config *config, const offload_keys *keys)
-{
-    if (sherdi_config_integer(config, keys->device) != SHERDI_CHOICE_NONE &&
-        !config->entries[SHERDI_CONFIG_STAGE].is_auto &&
-        sherdi_config_integer(config, SHERDI_CONFIG_STAGE) < offload_stage(keys)) {
-        return key_warn(config, keys->device,
-                        "is ignored: there is nothing to offload at this stage");
-    }
-    return SHERD_OK;
-}
-
 static sherd_status optimizer_remark(sherd_config *config)
 {
     if (sherdi_config_is_given(config, SHERDI_CONFIG_MAX_GRAD_NORM)) {
-        SHERDI_TRY(key_warn(config, SHERDI_CONFIG_MAX_GRAD_NORM,
-                            sherdi_config_is_given(config, SHERDI_CONFIG_GRADIENT_CLIPPING)
-                                ? "is ignored: gradient_clipping is there too, and wins"
-                                : "is taken as gradient_clipping; write it there"));
+        SHERDI_TRY(
+            sherdi_config_key_warn(config, SHERDI_CONFIG_MAX_GRAD_NORM,
+                                   sherdi_config_is_given(config, SHERDI_CONFIG_GRADIENT_CLIPPING)
+                                       ? "is ignored: gradient_clipping is there too, and wins"
+                                       : "is taken as gradient_clipping; write it there"));
     }
     if (sherdi_config_is_given(config, SHERDI_CONFIG_OPTIMIZER_TYPE) &&
         sherdi_config_integer(config, SHERDI_CONFIG_OPTIMIZER_TYPE) == SHERDI_CHOICE_ADAMW &&
-        !is_on(config, SHERDI_CONFIG_ADAM_W_MODE)) {
-        return key_warn(config, SHERDI_CONFIG_ADAM_W_MODE,
-                        "is ignored: AdamW always decouples the decay; type Adam does not have to");
+        !sherdi_config_is_on(config, SHERDI_CONFIG_ADAM_W_MODE)) {
+        return sherdi_config_key_warn(
+            config, SHERDI_CONFIG_ADAM_W_MODE,
+            "is ignored: AdamW always decouples the decay; type Adam does not have to");
     }
     return SHERD_OK;
 }
 
 static sherd_status scaler_remark(sherd_config *config)
 {
-    if (!is_on(config, SHERDI_CONFIG_FP16_ENABLED) ||
+    if (!sherdi_config_is_on(config, SHERDI_CONFIG_FP16_ENABLED) ||
         sherdi_config_real(config, SHERDI_CONFIG_LOSS_SCALE) != 0) {
         return SHERD_OK;
     }
     if (sherdi_config_real(config, SHERDI_CONFIG_MIN_SCALE) == 0) {
-        SHERDI_TRY(key_warn(config, SHERDI_CONFIG_MIN_SCALE,
-                            "is 0: the loss scale may fall without a floor"));
+        SHERDI_TRY(sherdi_config_key_warn(config, SHERDI_CONFIG_MIN_SCALE,
+                                          "is 0: the loss scale may fall without a floor"));
     }
     if (sherdi_config_integer(config, SHERDI_CONFIG_HYSTERESIS) == 0) {
-        SHERDI_TRY(key_warn(config, SHERDI_CONFIG_HYSTERESIS, "is 0 and counts as 1"));
+        SHERDI_TRY(
+            sherdi_config_key_warn(config, SHERDI_CONFIG_HYSTERESIS, "is 0 and counts as 1"));
     }
     return SHERD_OK;
 }
@@ -175,8 +111,8 @@ static sherd_status scheduler_remark(sherd_config *config)
 
     if (!sherdi_config_is_given(config, SHERDI_CONFIG_SCHEDULER_TYPE)) {
         if (config->entries[SHERDI_CONFIG_SCHEDULER_PARAMS].origin != SHERDI_ORIGIN_DEFAULT) {
-            return key_warn(config, SHERDI_CONFIG_SCHEDULER_PARAMS,
-                            "is ignored: scheduler.type is not there");
+            return sherdi_config_key_warn(config, SHERDI_CONFIG_SCHEDULER_PARAMS,
+                                          "is ignored: scheduler.type is not there");
         }
         return SHERD_OK;
     }
@@ -184,8 +120,9 @@ static sherd_status scheduler_remark(sherd_config *config)
     for (size_t i = 0; i < sizeof(SCHEDULER_READERS) / sizeof(SCHEDULER_READERS[0]); i++) {
         if ((SCHEDULER_READERS[i].readers & reader) == 0 &&
             sherdi_config_is_given(config, SCHEDULER_READERS[i].id)) {
-            SHERDI_TRY(key_warn(config, SCHEDULER_READERS[i].id,
-                                "is ignored: this type of schedule does not read it"));
+            SHERDI_TRY(
+                sherdi_config_key_warn(config, SCHEDULER_READERS[i].id,
+                                       "is ignored: this type of schedule does not read it"));
         }
     }
     return SHERD_OK;
@@ -193,9 +130,7 @@ static sherd_status scheduler_remark(sherd_config *config)
 
 sherd_status sherdi_config_remark(sherd_config *config)
 {
-    for (size_t i = 0; i < sizeof(OFFLOADS) / sizeof(OFFLOADS[0]); i++) {
-        SHERDI_TRY(offload_remark(config, &OFFLOADS[i]));
-    }
+    SHERDI_TRY(sherdi_config_offload_remark(config));
     SHERDI_TRY(optimizer_remark(config));
     SHERDI_TRY(scaler_remark(config));
     return scheduler_remark(config);
@@ -208,13 +143,6 @@ static sherd_dtype dtype_of(int64_t choice)
     return choice == SHERDI_CHOICE_FP16   ? SHERD_F16
            : choice == SHERDI_CHOICE_BF16 ? SHERD_BF16
                                           : SHERD_F32;
-}
-
-static size_t size_of(const sherd_config *config, sherdi_config_id id)
-{
-    int64_t size = sherdi_config_integer(config, id);
-
-    return size == INT64_MAX ? SIZE_MAX : (size_t)size;
 }
 
 static sherd_status batch_resolve(const sherd_config *config, int world_size, sherdi_settings *out)
@@ -234,12 +162,13 @@ static void scaler_resolve(const sherd_config *config, sherdi_scaler_params *out
 {
     double fixed = sherdi_config_real(config, SHERDI_CONFIG_LOSS_SCALE);
 
-    out->initial_scale             = 1;
-    out->window                    = sherdi_config_integer(config, SHERDI_CONFIG_SCALE_WINDOW);
-    out->hysteresis                = (int)sherdi_config_integer(config, SHERDI_CONFIG_HYSTERESIS);
-    out->min_scale                 = sherdi_config_real(config, SHERDI_CONFIG_MIN_SCALE);
-    out->is_consecutive_hysteresis = is_on(config, SHERDI_CONFIG_CONSECUTIVE_HYSTERESIS);
-    if (is_on(config, SHERDI_CONFIG_FP16_ENABLED)) {
+    out->initial_scale = 1;
+    out->window        = sherdi_config_integer(config, SHERDI_CONFIG_SCALE_WINDOW);
+    out->hysteresis    = (int)sherdi_config_integer(config, SHERDI_CONFIG_HYSTERESIS);
+    out->min_scale     = sherdi_config_real(config, SHERDI_CONFIG_MIN_SCALE);
+    out->is_consecutive_hysteresis =
+        sherdi_config_is_on(config, SHERDI_CONFIG_CONSECUTIVE_HYSTERESIS);
+    if (sherdi_config_is_on(config, SHERDI_CONFIG_FP16_ENABLED)) {
         out->is_dynamic    = fixed == 0;
         out->initial_scale = fixed;
         if (out->is_dynamic) {
@@ -254,17 +183,17 @@ static sherd_status precision_resolve(const sherd_config *config, sherdi_setting
     /* Absent, it is the compute type; given, it has to agree with that. */
     int64_t param = sherdi_config_integer(config, SHERDI_CONFIG_PARAM_DTYPE);
 
-    out->compute_dtype = is_on(config, SHERDI_CONFIG_FP16_ENABLED)   ? SHERD_F16
-                         : is_on(config, SHERDI_CONFIG_BF16_ENABLED) ? SHERD_BF16
-                                                                     : SHERD_F32;
+    out->compute_dtype = sherdi_config_is_on(config, SHERDI_CONFIG_FP16_ENABLED)   ? SHERD_F16
+                         : sherdi_config_is_on(config, SHERDI_CONFIG_BF16_ENABLED) ? SHERD_BF16
+                                                                                   : SHERD_F32;
     if (dtype_of(param) != out->compute_dtype) {
-        return key_fail(config, SHERDI_CONFIG_PARAM_DTYPE, SHERD_E_INVAL,
-                        "contradicts fp16.enabled and bf16.enabled; remove it");
+        return sherdi_config_key_fail(config, SHERDI_CONFIG_PARAM_DTYPE, SHERD_E_INVAL,
+                                      "contradicts fp16.enabled and bf16.enabled; remove it");
     }
-    out->comm_dtype  = dtype_of(sherdi_config_integer(config, SHERDI_CONFIG_COMM_DTYPE));
-    out->accum_dtype = dtype_of(sherdi_config_integer(config, SHERDI_CONFIG_ACCUM_DTYPE));
-    out->check_overflow =
-        out->compute_dtype == SHERD_F16 || is_on(config, SHERDI_CONFIG_BF16_CHECK_OVERFLOW);
+    out->comm_dtype     = dtype_of(sherdi_config_integer(config, SHERDI_CONFIG_COMM_DTYPE));
+    out->accum_dtype    = dtype_of(sherdi_config_integer(config, SHERDI_CONFIG_ACCUM_DTYPE));
+    out->check_overflow = out->compute_dtype == SHERD_F16 ||
+                          sherdi_config_is_on(config, SHERDI_CONFIG_BF16_CHECK_OVERFLOW);
     scaler_resolve(config, &out->scaler);
     return SHERD_OK;
 }
@@ -277,15 +206,16 @@ static sherd_status optimizer_resolve(const sherd_config *config, sherdi_setting
     SHERDI_TRY(sherdi_config_need(config, 0, SHERDI_CONFIG_OPTIMIZER_TYPE, &type));
     SHERDI_TRY(sherdi_config_need(config, 0, SHERDI_CONFIG_LR, &lr));
     sherdi_config_effective(config, 0, SHERDI_CONFIG_BETAS, &betas);
-    out->optimizer = type.integer == SHERDI_CHOICE_ADAM && !is_on(config, SHERDI_CONFIG_ADAM_W_MODE)
-                         ? SHERDI_OPTIMIZER_ADAM
-                         : SHERDI_OPTIMIZER_ADAMW;
-    out->lr        = lr.real;
-    out->beta1     = betas.value.real;
-    out->beta2     = betas.value.second;
-    out->eps       = sherdi_config_real(config, SHERDI_CONFIG_EPS);
+    out->optimizer         = type.integer == SHERDI_CHOICE_ADAM &&
+                             !sherdi_config_is_on(config, SHERDI_CONFIG_ADAM_W_MODE)
+                                 ? SHERDI_OPTIMIZER_ADAM
+                                 : SHERDI_OPTIMIZER_ADAMW;
+    out->lr                = lr.real;
+    out->beta1             = betas.value.real;
+    out->beta2             = betas.value.second;
+    out->eps               = sherdi_config_real(config, SHERDI_CONFIG_EPS);
     out->weight_decay      = sherdi_config_real(config, SHERDI_CONFIG_WEIGHT_DECAY);
-    out->bias_correction   = is_on(config, SHERDI_CONFIG_BIAS_CORRECTION);
+    out->bias_correction   = sherdi_config_is_on(config, SHERDI_CONFIG_BIAS_CORRECTION);
     out->gradient_clipping = sherdi_config_real(config, SHERDI_CONFIG_GRADIENT_CLIPPING);
     return SHERD_OK;
 }
@@ -312,7 +242,7 @@ static sherd_status schedule_resolve(const sherd_config *config, sherdi_schedule
     sherdi_config_effective(config, 0, SHERDI_CONFIG_WARMUP_MAX_LR, &max_lr);
     out->max_lr        = max_lr.is_null ? NAN : max_lr.value.real;
     out->min_lr        = sherdi_config_real(config, SHERDI_CONFIG_WARMUP_MIN_LR);
-    out->is_linear     = is_on(config, SHERDI_CONFIG_WARMUP_TYPE);
+    out->is_linear     = sherdi_config_is_on(config, SHERDI_CONFIG_WARMUP_TYPE);
     out->warmup_steps  = sherdi_config_integer(config, SHERDI_CONFIG_WARMUP_STEPS);
     out->total_steps   = total.integer;
     out->min_ratio     = sherdi_config_real(config, SHERDI_CONFIG_MIN_RATIO);
@@ -325,25 +255,19 @@ static sherd_status zero_resolve(const sherd_config *config, sherdi_settings *ou
     sherdi_config_value stage;
 
     SHERDI_TRY(sherdi_config_need(config, 0, SHERDI_CONFIG_STAGE, &stage));
-    for (size_t i = 0; i < sizeof(OFFLOADS) / sizeof(OFFLOADS[0]); i++) {
-        if (sherdi_config_integer(config, OFFLOADS[i].device) != SHERDI_CHOICE_NONE &&
-            stage.integer >= offload_stage(&OFFLOADS[i])) {
-            return key_fail(config, OFFLOADS[i].device, SHERD_E_NOTSUP,
-                            "asks for offload, and this version keeps all state in memory; set it "
-                            "to \"none\"");
-        }
-    }
     out->stage                       = (int)stage.integer;
-    out->persistence_threshold       = size_of(config, SHERDI_CONFIG_PERSISTENCE);
-    out->model_persistence_threshold = size_of(config, SHERDI_CONFIG_MODEL_PERSISTENCE);
-    out->sub_group_size              = size_of(config, SHERDI_CONFIG_SUB_GROUP);
-    out->prefetch_bucket_size        = size_of(config, SHERDI_CONFIG_PREFETCH_BUCKET);
-    out->max_live_parameters         = size_of(config, SHERDI_CONFIG_MAX_LIVE);
-    out->max_reuse_distance          = size_of(config, SHERDI_CONFIG_MAX_REUSE);
-    out->reduce_bucket_size          = size_of(config, SHERDI_CONFIG_REDUCE_BUCKET);
-    out->allgather_bucket_size       = size_of(config, SHERDI_CONFIG_ALLGATHER_BUCKET);
-    out->overlap_comm                = is_on(config, SHERDI_CONFIG_OVERLAP_COMM);
-    out->deterministic               = is_on(config, SHERDI_CONFIG_DETERMINISTIC);
+    out->persistence_threshold       = sherdi_config_size(config, SHERDI_CONFIG_PERSISTENCE);
+    out->model_persistence_threshold = sherdi_config_size(config, SHERDI_CONFIG_MODEL_PERSISTENCE);
+    out->sub_group_size              = sherdi_config_size(config, SHERDI_CONFIG_SUB_GROUP);
+    out->prefetch_bucket_size        = sherdi_config_size(config, SHERDI_CONFIG_PREFETCH_BUCKET);
+    out->max_live_parameters         = sherdi_config_size(config, SHERDI_CONFIG_MAX_LIVE);
+    out->max_reuse_distance          = sherdi_config_size(config, SHERDI_CONFIG_MAX_REUSE);
+    out->reduce_bucket_size          = sherdi_config_size(config, SHERDI_CONFIG_REDUCE_BUCKET);
+    out->allgather_bucket_size       = sherdi_config_size(config, SHERDI_CONFIG_ALLGATHER_BUCKET);
+    out->overlap_comm                = sherdi_config_is_on(config, SHERDI_CONFIG_OVERLAP_COMM);
+    out->deterministic               = sherdi_config_is_on(config, SHERDI_CONFIG_DETERMINISTIC);
+    out->wall_clock_breakdown        = sherdi_config_is_on(config, SHERDI_CONFIG_WALL_CLOCK);
+    sherdi_config_offload_resolve(config, out);
     return SHERD_OK;
 }
 
@@ -352,7 +276,7 @@ sherd_status sherdi_config_resolve(const sherd_config *config, int world_size, s
     sherdi_settings settings;
 
     memset(&settings, 0, sizeof(settings)); /* padding too: ranks may hash it */
-    SHERDI_TRY(sherdi_config_check(config));
+    SHERDI_TRY(sherdi_config_check(config, 1));
     SHERDI_TRY(batch_resolve(config, world_size, &settings));
     SHERDI_TRY(precision_resolve(config, &settings));
     SHERDI_TRY(optimizer_resolve(config, &settings));

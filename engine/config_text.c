@@ -73,6 +73,16 @@ static sherd_status real_put(const text_writer *writer, double value)
     return writer_put(writer, digits);
 }
 
+/* A list, also where the file has one name alone. */
+static sherd_status folders_put(const text_writer *writer, const char *folder)
+{
+    for (const char *start = "["; *folder != '\0'; folder += strlen(folder) + 1, start = ", ") {
+        SHERDI_TRY(writer_put(writer, start));
+        SHERDI_TRY(text_put(writer, folder, strlen(folder)));
+    }
+    return writer_put(writer, "]");
+}
+
 static sherd_status value_put(const text_writer *writer, const sherdi_config_key *key,
                               const sherdi_config_value *value)
 {
@@ -100,6 +110,11 @@ static sherd_status value_put(const text_writer *writer, const sherdi_config_key
         }
         if (value->text != NULL) {
             return text_put(writer, value->text, strlen(value->text));
+        }
+        break;
+    case SHERDI_TYPE_FOLDERS:
+        if (value->text != NULL) {
+            return folders_put(writer, value->text);
         }
         break;
     case SHERDI_TYPE_BLOCK:
@@ -213,10 +228,15 @@ static const char PAGE_ALIASES[] = "\n"
                                    "|---|---|---|\n";
 
 static const char *const TYPE_NAMES[] = {
-    [SHERDI_TYPE_BLOCK] = "block",           [SHERDI_TYPE_BOOL] = "bool",
-    [SHERDI_TYPE_INT] = "integer",           [SHERDI_TYPE_SIZE] = "integer",
-    [SHERDI_TYPE_REAL] = "number",           [SHERDI_TYPE_TEXT] = "text",
-    [SHERDI_TYPE_PAIR] = "[number, number]", [SHERDI_TYPE_ANY] = "any",
+    [SHERDI_TYPE_BLOCK]   = "block",
+    [SHERDI_TYPE_BOOL]    = "bool",
+    [SHERDI_TYPE_INT]     = "integer",
+    [SHERDI_TYPE_SIZE]    = "integer",
+    [SHERDI_TYPE_REAL]    = "number",
+    [SHERDI_TYPE_TEXT]    = "text",
+    [SHERDI_TYPE_PAIR]    = "[number, number]",
+    [SHERDI_TYPE_FOLDERS] = "text or list of texts",
+    [SHERDI_TYPE_ANY]     = "any",
 };
 
 static const char *const ACTION_NAMES[] = {

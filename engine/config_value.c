@@ -204,6 +204,110 @@ static sherd_status text_read(const value_site *site, sherdi_config_value *out)
     return site_fail(site, reason);
 }
 
+/* ---- folders ---- */
+
+/* Slashes at the end are not part of the name. */
+static size_t folder_name_bytes(const char *folder)
+{
+    size_t bytes = strlen(folder);
+
+    while (bytes > 1 && folder[bytes - 1] == '/') {
+        bytes--;
+    }
+    return bytes;
+}
+
+static int folder_is_same(const char *a, const char *b)
+{
+    size_t bytes = folder_name_bytes(a);
+
+    return bytes == folder_name_bytes(b) && memcmp(a, b, bytes) == 0;
+}
+
+/* One name of the list that starts at `first`; the site is the name's own. */
+static sherd_status folder_check(const value_site *site, const sherdi_json_node *first)
+{
+    const sherdi_json_node *other;
+    char                    reason[64];
+
+    if (site->node->kind != SHERDI_JSON_STRING) {
+        return site_fail(site, "it must be the name of a folder, or a list of such names");
+    }
+    if (site->node->string[0] == '\0') {
+        return site_fail(site, "the name of a folder is not empty");
+    }
+    if (strlen(site->node->string) >= SHERDI_FOLDER_BYTES) {
+        (void)snprintf(reason, sizeof(reason), "the name of a folder has at most %d bytes",
+                       SHERDI_FOLDER_BYTES - 1);
+        return site_fail(site, reason);
+    }
+    for (other = first; other != site->node; other = sherdi_json_next(other)) {
+        if (folder_is_same(other->string, site->node->string)) {
+            return site_fail(site, "it is in the list already");
+        }
+    }
+    return SHERD_OK;
+}
+
+static sherd_status folders_pack(const value_site *site, const sherdi_json_node *first,
+                                 size_t count, sherdi_config_value *out)
+{
+    const sherdi_json_node *name     = first;
+    size_t                  capacity = 1;
+    char                   *end;
+
+    for (size_t i = 0; i < count; i++, name = sherdi_json_next(name)) {
+        capacity += strlen(name->string) + 1;
+    }
+    out->text = sherdi_alloc(&site->reader->config->mem, SHERDI_MEM_CONTROL, capacity);
+    if (out->text == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    end  = out->text;
+    name = first;
+    for (size_t i = 0; i < count; i++, name = sherdi_json_next(name)) {
+        size_t bytes = strlen(name->string) + 1;
+
+        memcpy(end, name->string, bytes);
+        end += bytes;
+    }
+    *end = '\0';
+    return SHERD_OK;
+}
+
+static sherd_status folders_read(const value_site *site, sherdi_config_value *out)
+{
+    int                     is_list = site->node->kind == SHERDI_JSON_ARRAY;
+    const sherdi_json_node *first   = is_list ? sherdi_json_first(site->node) : site->node;
+    value_site              inside  = *site;
+    size_t                  count   = 0;
+    char                    reason[64];
+
+    if (first == NULL) {
+        return site_fail(site, "give a folder at least");
+    }
+    for (inside.node = first; inside.node != NULL;
+         inside.node = is_list ? sherdi_json_next(inside.node) : NULL) {
+        if (++count > SHERDI_MAX_FOLDERS) {
+            (void)snprintf(reason, sizeof(reason), "there are at most %d folders",
+                           SHERDI_MAX_FOLDERS);
+            return site_fail(&inside, reason);
+        }
+        SHERDI_TRY(folder_check(&inside, first));
+    }
+    return folders_pack(site, first, count, out);
+}
+
+/* Two lists as packed above. */
+static int folders_are_equal(const char *a, const char *b)
+{
+    while (*a != '\0' && strcmp(a, b) == 0) {
+        a += strlen(a) + 1;
+        b += strlen(b) + 1;
+    }
+    return *a == '\0' && *b == '\0';
+}
+
 sherd_status sherdi_config_value_read(sherdi_config_reader *reader, const sherdi_config_key *key,
                                       const char *path, const sherdi_json_node *node,
                                       sherdi_config_value *out, int *is_auto_out)
@@ -229,6 +333,8 @@ sherd_status sherdi_config_value_read(sherdi_config_reader *reader, const sherdi
         return pair_read(&site, out);
     case SHERDI_TYPE_TEXT:
         return text_read(&site, out);
+    case SHERDI_TYPE_FOLDERS:
+        return folders_read(&site, out);
     case SHERDI_TYPE_BLOCK:
     case SHERDI_TYPE_ANY:
         break;
@@ -296,6 +402,7 @@ void sherdi_config_default(sherdi_config_id id, sherdi_config_value *out)
             out->integer = (int64_t)choice;
         }
         break;
+    case SHERDI_TYPE_FOLDERS:
     case SHERDI_TYPE_BLOCK:
     case SHERDI_TYPE_ANY:
         break;
@@ -315,6 +422,8 @@ int sherdi_config_same(const sherdi_config_key *key, const sherdi_config_value *
             return a->text != NULL && b->text != NULL && strcmp(a->text, b->text) == 0;
         }
         return a->integer == b->integer;
+    case SHERDI_TYPE_FOLDERS:
+        return a->text != NULL && b->text != NULL && folders_are_equal(a->text, b->text);
     case SHERDI_TYPE_ANY:
         return 0;
     case SHERDI_TYPE_BOOL:

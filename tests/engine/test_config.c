@@ -41,6 +41,7 @@ static void config_smallest_file_resolves_to_the_defaults(void)
     CHECK_INT(500000000, got.allgather_bucket_size);
     CHECK_INT(0, got.overlap_comm);
     CHECK_INT(0, got.deterministic);
+    CHECK_INT(0, got.wall_clock_breakdown);
 }
 
 static void config_every_honoured_key_arrives(void)
@@ -48,7 +49,8 @@ static void config_every_honoured_key_arrives(void)
     sherdi_settings got = settings_of(
         "\"steps_per_print\": 10, \"gradient_clipping\": 0.5, \"communication_data_type\": "
         "\"fp32\","
-        "\"deterministic\": true, \"data_types\": {\"grad_accum_dtype\": \"fp16\"},"
+        "\"deterministic\": true, \"wall_clock_breakdown\": true, \"data_types\": "
+        "{\"grad_accum_dtype\": \"fp16\"},"
         "\"fp16\": {\"enabled\": true, \"initial_scale_power\": 10, \"loss_scale_window\": 500,"
         " \"hysteresis\": 3, \"consecutive_hysteresis\": true, \"min_loss_scale\": 0.25},"
         "\"scheduler\": {\"type\": \"WarmupDecayLR\", \"params\": {\"warmup_min_lr\": 1e-6,"
@@ -65,6 +67,7 @@ static void config_every_honoured_key_arrives(void)
     CHECK_INT(SHERD_F32, got.comm_dtype);
     CHECK_INT(SHERD_F16, got.accum_dtype);
     CHECK_INT(1, got.deterministic);
+    CHECK_INT(1, got.wall_clock_breakdown);
     CHECK_INT(1, got.scaler.is_dynamic);
     CHECK_CLOSE(1024, got.scaler.initial_scale, 0);
     CHECK_INT(500, got.scaler.window);
@@ -319,8 +322,6 @@ static void config_head_offload_errors_are_named(void)
         {"{\"stage3_max_live_parameters\": 1, \"max_live_parameters\": 1}", "keep one of them"},
         {"{\"max_live_parameters\": 1, \"stage3_max_live_parameters\": 1}",
          "says what zero_optimization.max_live_parameters (configuration:1:24) has said"},
-        {"{\"stage\": 2, \"offload_optimizer\": {\"device\": \"cpu\", \"ratio\": 0.5}}",
-         "zero_optimization.offload_optimizer.ratio is below 1"},
         {"{\"offload_optimizer\": {\"devise\": \"cpu\"}}",
          "zero_optimization.offload_optimizer.devise is not a known key; did you mean "
          "zero_optimization.offload_optimizer.device?"},
@@ -412,25 +413,6 @@ static void config_other_names_arrive(void)
     check_warns("\"bfloat16\": {}, \"bf16\": {}", "bfloat16 is ignored: bf16 is there too");
 }
 
-static void config_old_offload_switches_ask_for_offload(void)
-{
-    static const char *const NAMES[]  = {"cpu_offload", "cpu-offload"};
-    static const char *const PARAMS[] = {"cpu_offload_param", "cpu_offload_params"};
-    char                     members[256];
-    char                     text[TEXT_BYTES];
-
-    for (size_t i = 0; i < 2; i++) {
-        (void)snprintf(members, sizeof(members),
-                       "\"zero_optimization\": {\"stage\": 2, \"%s\": true}", NAMES[i]);
-        complete(text, members);
-        check_resolve_refused(SHERD_E_NOTSUP, text, 1, "offload_optimizer.device asks for offload");
-        (void)snprintf(members, sizeof(members),
-                       "\"zero_optimization\": {\"stage\": 3, \"%s\": true}", PARAMS[i]);
-        complete(text, members);
-        check_resolve_refused(SHERD_E_NOTSUP, text, 1, "offload_param.device asks for offload");
-    }
-}
-
 static void config_max_grad_norm_is_clipping_where_that_is_absent(void)
 {
     sherd_config *config;
@@ -487,7 +469,7 @@ static void config_messages_are_one_line(void)
 static void config_hints_are_ignored_with_a_warning(void)
 {
     static const char *const ACTIVE[] = {
-        "\"wall_clock_breakdown\": true",
+        "\"memory_breakdown\": true",
         "\"dump_state\": true",
         "\"disable_allgather\": true",
         "\"tensorboard\": {\"enabled\": true}",
@@ -504,7 +486,7 @@ static void config_hints_are_ignored_with_a_warning(void)
         "\"zero_optimization\": {\"zenflow\": {}}",
     };
     static const char *const OFF[] = {
-        "\"wall_clock_breakdown\": false",
+        "\"wall_clock_breakdown\": true",
         "\"tensorboard\": {\"enabled\": false, \"output_path\": \"x\"}",
         "\"zero_optimization\": {\"ignore_unused_parameters\": true, \"zenflow\": null}",
         "\"zero_optimization\": {\"zero_hpz_partition_size\": 1, \"mics_shard_size\": -1}",
@@ -653,24 +635,6 @@ static void config_missing_values_name_the_fix(void)
     }
 }
 
-static void config_offload_loads_and_the_program_may_take_it_back(void)
-{
-    sherd_config *config =
-        completed("\n\"zero_optimization\": {\"stage\": 3, \"offload_optimizer\": "
-                  "{\"device\": \"nvme\", \"nvme_path\": \"/x\"}}");
-    sherdi_settings settings;
-
-    CHECK_STATUS(SHERD_E_NOTSUP, sherdi_config_resolve(config, 1, &settings));
-    CHECK_ERROR_SAYS("configuration:2:57: zero_optimization.offload_optimizer.device asks for "
-                     "offload, and this version keeps all state in memory");
-    CHECK_STATUS(
-        SHERD_E_INVAL,
-        sherd_config_set(config, "zero_optimization.offload_optimizer.device", "\"none\""));
-    CHECK_OK(sherd_config_set(config, "!zero_optimization.offload_optimizer.device", "\"none\""));
-    CHECK_INT(3, resolved(config, 1).stage);
-    sherd_config_destroy(config);
-}
-
 static void config_auto_sizes_follow_the_hidden_size(void)
 {
     static const char members[] =
@@ -780,7 +744,6 @@ static const test_case CASES[] = {
     CASE(config_head_general_keys),
     CASE(config_head_batch_may_be_written_as_a_real),
     CASE(config_other_names_arrive),
-    CASE(config_old_offload_switches_ask_for_offload),
     CASE(config_max_grad_norm_is_clipping_where_that_is_absent),
     CASE(config_unknown_keys_warn_at_the_top_and_fail_in_closed_blocks),
     CASE(config_messages_are_one_line),
@@ -789,7 +752,6 @@ static const test_case CASES[] = {
     CASE(config_bad_values_name_place_key_and_reason),
     CASE(config_combinations_that_do_nothing_warn),
     CASE(config_missing_values_name_the_fix),
-    CASE(config_offload_loads_and_the_program_may_take_it_back),
     CASE(config_auto_sizes_follow_the_hidden_size),
     CASE(config_auto_of_the_optimizer_and_schedule_has_rules),
     CASE(config_warmup_maximum_depends_on_the_schedule),

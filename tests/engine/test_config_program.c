@@ -111,8 +111,8 @@ static void config_strict_makes_warnings_errors(void)
     check_load_refused(SHERD_E_INVAL, "{\"bp16\": {}, \"sherd\": {\"strict\": true}}",
                        "strict: configuration:1:2: bp16 is not a known key");
     CHECK_OK(sherd_config_set(config, "strict", "true"));
-    CHECK_STATUS(SHERD_E_INVAL, sherd_config_set(config, "wall_clock_breakdown", "true"));
-    CHECK_ERROR_SAYS("strict: set by the program: wall_clock_breakdown is ignored");
+    CHECK_STATUS(SHERD_E_INVAL, sherd_config_set(config, "dump_state", "true"));
+    CHECK_ERROR_SAYS("strict: set by the program: dump_state is ignored");
     sherd_config_destroy(config);
 
     config = completed("\"bp16\": {}");
@@ -157,7 +157,7 @@ static void config_log_hears_warnings_and_what_makes_no_difference(void)
     sherd_config *config;
 
     sherd_log_set(hear, &got, SHERD_LOG_INFO);
-    config = completed("\"wall_clock_breakdown\": true, \"tensorboard\": {\"enabled\": false},"
+    config = completed("\"dump_state\": true, \"tensorboard\": {\"enabled\": false},"
                        " \"prescale_gradients\": true");
     sherd_log_set(NULL, NULL, SHERD_LOG_INFO);
     CHECK_INT(1, got.warnings);
@@ -387,7 +387,7 @@ static const char FULL[] =
     " \"max_grad_norm\": 1}}, \"x\": 1, \"y\": 2, \"bfloat16\": {\"enabled\": true},"
     " \"zero_optimization\": {\"stage\": 2, \"cpu_offload\": false, \"offload_param\": "
     "{\"nvme_path\":"
-    " \"/x\"}}, \"data_types\": {\"buffer_dtype\": \"fp32\"}}";
+    " [\"/x\", \"/z\"]}}, \"data_types\": {\"buffer_dtype\": \"fp32\"}}";
 
 static void config_failed_allocations_leave_nothing(void)
 {

@@ -1,0 +1,183 @@
+/* What rests elsewhere than where it is computed with: the blocks offload_optimizer and
+ * offload_param, and aio. Contradictions, remarks, settings. */
+#include "engine/config_impl.h"
+
+#include <string.h>
+
+#define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
+
+/* What one kind of offload's block is made of, and the least stage at which it does something. */
+typedef struct offload_keys {
+    sherdi_config_id block, device, path, buffers, buffer_size, pin;
+    int64_t          stage;
+} offload_keys;
+
+static const offload_keys PARAM_KEYS = {
+    SHERDI_CONFIG_OFFLOAD_PARAM,
+    SHERDI_CONFIG_PARAM_DEVICE,
+    SHERDI_CONFIG_PARAM_PATH,
+    SHERDI_CONFIG_PARAM_BUFFERS,
+    SHERDI_CONFIG_PARAM_BUFFER_SIZE,
+    SHERDI_CONFIG_PARAM_PIN,
+    .stage = 3,
+};
+static const offload_keys STATE_KEYS = {
+    SHERDI_CONFIG_OFFLOAD_OPTIMIZER,
+    SHERDI_CONFIG_STATE_DEVICE,
+    SHERDI_CONFIG_STATE_PATH,
+    SHERDI_CONFIG_STATE_BUFFERS,
+    SHERDI_CONFIG_STATE_BUFFER_SIZE,
+    SHERDI_CONFIG_STATE_PIN,
+    .stage = 1,
+};
+
+/* ---- checks ---- */
+
+static sherd_status block_check(const sherd_config *config, const offload_keys *keys,
+                                int is_complete)
+{
+    const sherdi_config_alias *alias = config->entries[keys->device].alias;
+    char                       place[SHERDI_PLACE_BYTES];
+
+    if (alias != NULL && config->entries[keys->block].origin != SHERDI_ORIGIN_DEFAULT) {
+        return sherdi_fail(
+            SHERD_E_INVAL,
+            "%s: %s and the block %s that replaced it are both there; keep the block",
+            sherdi_config_place(config, keys->device, place), alias->path,
+            sherdi_config_table[keys->block].path);
+    }
+    if (sherdi_config_integer(config, keys->device) == SHERDI_CHOICE_NVME &&
+        !sherdi_config_is_given(config, keys->path) &&
+        (is_complete || !config->entries[keys->path].is_auto)) {
+        return sherdi_config_key_fail(config, keys->device, SHERD_E_INVAL,
+                                      "is nvme, which needs nvme_path: the folder to use");
+    }
+    return SHERD_OK;
+}
+
+static sherd_status state_check(const sherd_config *config, int is_complete)
+{
+    int is_nvme = sherdi_config_integer(config, SHERDI_CONFIG_STATE_DEVICE) == SHERDI_CHOICE_NVME;
+    int is_open = !is_complete && config->entries[SHERDI_CONFIG_STATE_DEVICE].is_auto;
+
+    if (sherdi_config_integer(config, SHERDI_CONFIG_STATE_GRADIENTS) ==
+            SHERDI_CHOICE_GRADIENTS_NVME &&
+        !is_nvme && !is_open) {
+        return sherdi_config_key_fail(config, SHERDI_CONFIG_STATE_GRADIENTS, SHERD_E_INVAL,
+                                      "is nvme, and device beside it is not; set both, or \"cpu\"");
+    }
+    if (is_nvme && sherdi_config_is_on(config, SHERDI_CONFIG_STATE_RESUME) &&
+        sherdi_config_real(config, SHERDI_CONFIG_STATE_RATIO) < 1) {
+        return sherdi_config_key_fail(config, SHERDI_CONFIG_STATE_RESUME, SHERD_E_INVAL,
+                                      "is true with a ratio below 1; only state that is on the "
+                                      "drive as a whole can be resumed");
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherdi_config_offload_check(const sherd_config *config, int is_complete)
+{
+    SHERDI_TRY(block_check(config, &PARAM_KEYS, is_complete));
+    SHERDI_TRY(block_check(config, &STATE_KEYS, is_complete));
+    return state_check(config, is_complete);
+}
+
+/* ---- remarks ---- */
+
+static sherd_status stage_remark(sherd_config *config, const offload_keys *keys)
+{
+    if (sherdi_config_integer(config, keys->device) != SHERDI_CHOICE_NONE &&
+        !config->entries[SHERDI_CONFIG_STAGE].is_auto &&
+        sherdi_config_integer(config, SHERDI_CONFIG_STAGE) < keys->stage) {
+        return sherdi_config_key_warn(config, keys->device,
+                                      "is ignored: there is nothing to offload at this stage");
+    }
+    return SHERD_OK;
+}
+
+/* Keys of the files, asked for where there will be no files. */
+static sherd_status files_remark(sherd_config *config)
+{
+    static const sherdi_config_id FILES[] = {SHERDI_CONFIG_STATE_VERIFY, SHERDI_CONFIG_STATE_RESUME,
+                                             SHERDI_CONFIG_STATE_KEEP, SHERDI_CONFIG_STATE_DURABLE};
+    sherdi_config_value           off;
+
+    if (config->entries[SHERDI_CONFIG_STATE_DEVICE].is_auto ||
+        sherdi_config_integer(config, SHERDI_CONFIG_STATE_DEVICE) == SHERDI_CHOICE_NVME) {
+        return SHERD_OK;
+    }
+    for (size_t i = 0; i < COUNT_OF(FILES); i++) {
+        sherdi_config_default(FILES[i], &off);
+        if (sherdi_config_integer(config, FILES[i]) != off.integer) {
+            SHERDI_TRY(sherdi_config_key_warn(config, FILES[i],
+                                              "is without effect: only device nvme has files"));
+        }
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherdi_config_offload_remark(sherd_config *config)
+{
+    SHERDI_TRY(stage_remark(config, &PARAM_KEYS));
+    SHERDI_TRY(stage_remark(config, &STATE_KEYS));
+    return files_remark(config);
+}
+
+/* ---- settings ---- */
+
+static void folders_resolve(const sherd_config *config, sherdi_config_id id,
+                            sherdi_offload_settings *out)
+{
+    sherdi_config_effect effect;
+    const char          *folder;
+
+    sherdi_config_effective(config, 0, id, &effect);
+    for (folder = effect.value.text; *folder != '\0'; folder += strlen(folder) + 1) {
+        memcpy(out->folders[out->num_folders++], folder, strlen(folder) + 1);
+    }
+}
+
+/* `out` is zero. */
+static void block_resolve(const sherd_config *config, const offload_keys *keys, int stage,
+                          sherdi_offload_settings *out)
+{
+    static const sherdi_place PLACES[] = {
+        [SHERDI_CHOICE_NONE] = SHERDI_PLACE_DEVICE,
+        [SHERDI_CHOICE_CPU]  = SHERDI_PLACE_HOST,
+        [SHERDI_CHOICE_NVME] = SHERDI_PLACE_NVME,
+    };
+
+    if (stage >= keys->stage) {
+        out->place = PLACES[sherdi_config_integer(config, keys->device)];
+    }
+    if (out->place == SHERDI_PLACE_NVME) {
+        folders_resolve(config, keys->path, out);
+    }
+    out->buffer_count = (int)sherdi_config_integer(config, keys->buffers);
+    out->buffer_elems = sherdi_config_size(config, keys->buffer_size);
+    out->pin_memory   = sherdi_config_is_on(config, keys->pin);
+}
+
+void sherdi_config_offload_resolve(const sherd_config *config, sherdi_settings *out)
+{
+    static const sherdi_io_engine ENGINES[] = {SHERDI_IO_AUTO, SHERDI_IO_URING, SHERDI_IO_THREADS};
+    int                           has_files;
+
+    block_resolve(config, &PARAM_KEYS, out->stage, &out->offload_param);
+    block_resolve(config, &STATE_KEYS, out->stage, &out->offload_state);
+    has_files           = out->offload_state.place == SHERDI_PLACE_NVME;
+    out->offload_ratio  = sherdi_config_real(config, SHERDI_CONFIG_STATE_RATIO);
+    out->pipeline_read  = sherdi_config_is_on(config, SHERDI_CONFIG_STATE_PIPELINE_READ);
+    out->pipeline_write = sherdi_config_is_on(config, SHERDI_CONFIG_STATE_PIPELINE_WRITE);
+    out->fast_init      = sherdi_config_is_on(config, SHERDI_CONFIG_STATE_FAST_INIT);
+    out->gradients_on_nvme =
+        has_files && sherdi_config_is_on(config, SHERDI_CONFIG_STATE_GRADIENTS);
+    out->verify_reads   = has_files && sherdi_config_is_on(config, SHERDI_CONFIG_STATE_VERIFY);
+    out->resume_state   = has_files && sherdi_config_is_on(config, SHERDI_CONFIG_STATE_RESUME);
+    out->keep_state     = has_files && sherdi_config_is_on(config, SHERDI_CONFIG_STATE_KEEP);
+    out->durable        = sherdi_config_is_on(config, SHERDI_CONFIG_STATE_DURABLE);
+    out->params_in_cpu  = sherdi_config_size(config, SHERDI_CONFIG_PARAM_IN_CPU);
+    out->io_engine      = ENGINES[sherdi_config_integer(config, SHERDI_CONFIG_AIO_ENGINE)];
+    out->io_block_bytes = sherdi_config_size(config, SHERDI_CONFIG_AIO_BLOCK);
+    out->io_depth       = (int)sherdi_config_integer(config, SHERDI_CONFIG_AIO_DEPTH);
+}
