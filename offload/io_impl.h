@@ -84,6 +84,8 @@ int sherdi_ioq_take(sherdi_ioq *queue, sherdi_request *out);
 int sherdi_ioq_complete(sherdi_ioq *queue, sherdi_request *request, ssize_t result);
 /** Under the lock: the request has failed for good and its transfer with it. */
 void sherdi_ioq_drop(sherdi_ioq *queue, sherdi_request *request, int error);
+/* Times in a row that a request may move nothing before it has failed. */
+#define SHERDI_IOQ_MAX_STALLS 200
 /** Before a request is made again that moved nothing: sleeps, longer each time. Without the lock. */
 void sherdi_ioq_pause(int stalls);
 

@@ -101,7 +101,7 @@ static int result_error(const sherdi_request *request, ssize_t result, size_t mo
     if (result == 0 && !request->io->is_write) {
         return IO_ENDED;
     }
-    if (request->stalls < MAX_STALLS) {
+    if (request->stalls < SHERDI_IOQ_MAX_STALLS) {
         return 0;
     }
     return result < 0 ? (int)-result : request->io->is_write ? IO_STUCK : IO_ENDED;

@@ -19,13 +19,14 @@ generated='sherd_build\.h|sherd_commit\.h'
 allowed base "base/|sherd|$generated"
 allowed kernels "kernels/|base/|sherd"
 allowed collectives "collectives/|kernels/|base/|sherd"
+allowed offload "offload/|kernels/|base/|sherd"
 allowed engine "engine/|offload/|collectives/|kernels/|base/|sherd|$generated"
 allowed cli "cli/|sherd|examples/llm/arch\.h"
 allowed examples "examples/|sherd|[a-z_]+\.h"
 allowed include "sherd"
 
 # <folder>/<name>_impl.h is for its own folder.
-bad=$(grep -rnE '#include "[a-z]+/[a-z_]+_impl\.h"' --include='*.[ch]' base kernels collectives engine cli examples |
+bad=$(grep -rnE '#include "[a-z]+/[a-z_]+_impl\.h"' --include='*.[ch]' base kernels collectives offload engine cli examples |
     awk -F: '{ split($1, at, "/"); line = $3; sub(/.*#include "/, "", line); split(line, to, "/"); if (at[1] != to[1]) print }')
 if [ -n "$bad" ]; then
     echo "an _impl.h crosses folders:"
@@ -45,6 +46,7 @@ vendor() {
 vendor 'mpi\.h' '^collectives/mpi[a-z_]*\.c$|^include/sherd_mpi\.h$'
 vendor 'jansson\.h' '^base/json[a-z_]*\.[ch]$|^engine/(model|plan_print|env|config[a-z_]*)\.[ch]$'
 vendor 'omp\.h' '^kernels/cpu/parallel\.c$'
+vendor 'liburing' '^offload/uring\.c$'
 vendor 'cblas\.h|<openblas' '^examples/llm/'
 
 [ $failed = 0 ] && echo "the arrows point down"
