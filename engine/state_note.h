@@ -1,0 +1,15 @@
+/* What the engine keeps with each generation of state on a drive (SHERDI_TIER_NOTE_BYTES of
+ * offload/tier.h). Written by the engine, read by it on resume and by state_files.c, which shows the
+ * step of files whose layout it does not know: new fields go to the end. */
+#ifndef SHERDI_ENGINE_STATE_NOTE_H
+#define SHERDI_ENGINE_STATE_NOTE_H
+
+#include "offload/tier.h"
+
+typedef struct sherdi_state_note {
+    int64_t step; /* updates done; the first eight bytes, always */
+} sherdi_state_note;
+
+_Static_assert(sizeof(sherdi_state_note) <= SHERDI_TIER_NOTE_BYTES, "a note has room for it");
+
+#endif
