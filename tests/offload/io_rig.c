@@ -70,9 +70,14 @@ sherdi_ioq *rig_queue(size_t request_bytes, int depth)
         .request_bytes = request_bytes,
         .depth         = depth,
     };
-    sherdi_ioq *queue = NULL;
+    sherdi_ioq  *queue  = NULL;
+    sherd_status status = sherdi_ioq_create(&params, &mem, &queue);
 
-    CHECK_OK(sherdi_ioq_create(&params, &mem, &queue));
+    /* Rings made in quick succession: the kernel gives back late what it counts as locked. */
+    if (status == SHERD_E_NOTSUP) {
+        test_skip("%s", sherd_last_error());
+    }
+    CHECK_OK(status);
     return queue;
 }
 
