@@ -13,6 +13,7 @@ static sherdi_mem      mem;
 static sherdi_ioq_kind kind_now;
 static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER; /* guards log_text */
 static char            log_text[4096];
+static int             cases_begun;
 
 static void log_hear(void *ctx, sherd_log_level level, const char *line)
 {
@@ -35,6 +36,7 @@ void rig_begin(sherdi_ioq_kind kind)
     fault_arm(FAULT_NONE, FAULT_ANY, 0, 0);
     (void)sherdi_mem_fail_nth(0);
     sherdi_mem_init(&mem);
+    cases_begun++;
     kind_now = kind;
     status   = sherdi_ioq_create(&params, &mem, &queue);
     if (status == SHERD_E_NOTSUP) {
@@ -87,7 +89,9 @@ const char *rig_folder(const char *name)
     static int  turn;
     char       *path = paths[turn++ % 8];
 
-    (void)snprintf(path, sizeof(paths[0]), "%s/%s", test_scratch(), name);
+    (void)snprintf(path, sizeof(paths[0]), "%s/%d", test_scratch(), cases_begun);
+    CHECK(mkdir(path, 0700) == 0 || errno == EEXIST);
+    (void)snprintf(path, sizeof(paths[0]), "%s/%d/%s", test_scratch(), cases_begun, name);
     CHECK(mkdir(path, 0700) == 0 || errno == EEXIST);
     return path;
 }

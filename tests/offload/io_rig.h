@@ -32,9 +32,9 @@ sherdi_mem     *rig_mem(void);
 sherdi_ioq_kind rig_kind(void);
 sherdi_ioq     *rig_queue(size_t request_bytes, int depth);
 
-/** A folder of that name below the scratch folder, made when it is not there. Static storage until the end. */
+/** A folder of that name for this case, made when it is not there. The path is overwritten after some calls. */
 const char *rig_folder(const char *name);
-/** A new file over `num_folders` folders "f0", "f1", ... of the scratch folder. */
+/** A new file over `num_folders` folders "f0", "f1", ... of this case. */
 sherdi_file *rig_file(sherdi_ioq *queue, const char *name, int num_folders, size_t capacity_bytes,
                       size_t stripe_bytes);
 /** The same with flags, and as a status. */

@@ -105,11 +105,12 @@ static void skip_unless_injectable(void)
 
 static void request_nth_error_fails_its_transfer_alone(void)
 {
-    trip t = trip_begin();
+    trip t;
     int  hits;
     int  rounds = 0;
 
     skip_unless_injectable();
+    t = trip_begin();
     do {
         int failed;
 
@@ -128,9 +129,10 @@ BOTH(request_nth_error_fails_its_transfer_alone)
 
 static void requests_that_all_fail_fail_all(void)
 {
-    trip t = trip_begin();
+    trip t;
 
     skip_unless_injectable();
+    t = trip_begin();
     fault_arm(FAULT_ENOSPC, FAULT_WRITES, 1, 0);
     CHECK_INT(PARTS, trip_half(&t, 1, "No space left on device; free space there"));
     CHECK_INT(0, trip_half(&t, 0, ""));
@@ -188,9 +190,10 @@ BOTH(request_nth_interrupted_is_made_again)
 /* It gives up in the end. */
 static void request_refused_for_ever_fails(void)
 {
-    trip t = trip_begin();
+    trip t;
 
     skip_unless_injectable();
+    t = trip_begin();
     fault_arm(FAULT_EAGAIN, FAULT_READS, 1, 0);
     CHECK_STATUS(SHERD_E_IO, rig_read(t.queue, t.file, t.got, 0, PART_BYTES));
     CHECK_ERROR_SAYS("Resource temporarily unavailable");
