@@ -1,0 +1,492 @@
+/* bench-storage: the queue of transfers (offload/io.h) against a bare io_uring loop on the same file, with
+ * the same memory, request size and depth, both registered. They take turns in each round, who begins
+ * changes from round to round; a ratio is taken inside each round and the median shown. fio, where
+ * it is installed, takes its turn too, for a figure that others know. */
+#include "bench/timing.h"
+
+#include "base/checked.h"
+#include "base/clock.h"
+#include "offload/io.h"
+
+#include <liburing.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* What the engine would move at a time. */
+#define TRANSFER_BYTES ((size_t)16 << 20)
+#define MAX_LIST       8
+#define MAX_TRANSFERS  128
+
+typedef struct bench_options {
+    const char *dir;
+    const char *json; /* NULL: none */
+    const char *engine;
+    size_t      size_bytes, rounds;
+    size_t      blocks[MAX_LIST], depths[MAX_LIST];
+    size_t      num_blocks, num_depths;
+    int         has_fio;
+} bench_options;
+
+enum { QUEUE = 0, BARE, FIO, RUNNERS };
+
+/* GB/s of each runner in each round, reads [0] and writes [1]. */
+typedef struct bench_cell {
+    size_t  block_bytes, depth;
+    double *rates[2][RUNNERS];
+} bench_cell;
+
+typedef struct bench_setting {
+    const bench_options *options;
+    bench_cell          *cell;
+    sherdi_mem          *mem;
+    unsigned char       *memory;
+    size_t               memory_bytes; /* whole transfers, twice what may be in flight */
+    sherdi_ioq          *queue;
+    sherdi_file         *file;
+    struct io_uring      ring;
+    int                  fd;
+} bench_setting;
+
+static _Noreturn void die(const char *what, const char *why)
+{
+    (void)fprintf(stderr, "bench-storage: %s: %s\n", what, why);
+    exit(1);
+}
+
+/* ------------------------------------------------------------- the queue -- */
+
+/* As many transfers at a time as there is memory, one after another through the file. */
+static void queue_pass(bench_setting *set, int is_write)
+{
+    sherdi_io ios[MAX_TRANSFERS];
+    size_t    in_flight = set->memory_bytes / TRANSFER_BYTES;
+    size_t    count     = set->options->size_bytes / TRANSFER_BYTES;
+
+    for (size_t i = 0; i < count + in_flight; i++) {
+        sherdi_io *io = &ios[i % in_flight];
+
+        if (i >= in_flight && i - in_flight < count && sherdi_io_wait(set->queue, io) != SHERD_OK) {
+            die("transfer", sherd_last_error());
+        }
+        if (i < count) {
+            *io = (sherdi_io){
+                .file         = set->file,
+                .is_write     = is_write,
+                .memory       = set->memory + i % in_flight * TRANSFER_BYTES,
+                .offset_bytes = i * TRANSFER_BYTES,
+                .len_bytes    = TRANSFER_BYTES,
+            };
+            sherdi_io_start(set->queue, io);
+        }
+    }
+}
+
+/* -------------------------------------------------------------- the loop -- */
+
+static void bare_reap(bench_setting *set, size_t *in_flight)
+{
+    struct io_uring_cqe *cqe;
+    unsigned             head;
+    unsigned             count = 0;
+
+    io_uring_for_each_cqe(&set->ring, head, cqe)
+    {
+        if (cqe->res != (int)set->cell->block_bytes) {
+            die("bare loop", cqe->res < 0 ? strerror(-cqe->res) : "short transfer");
+        }
+        count++;
+    }
+    io_uring_cq_advance(&set->ring, count);
+    *in_flight -= count;
+}
+
+static void bare_pass(bench_setting *set, int is_write)
+{
+    const size_t block     = set->cell->block_bytes;
+    size_t       in_flight = 0;
+
+    for (size_t at = 0; at < set->options->size_bytes || in_flight > 0;) {
+        for (; at < set->options->size_bytes && in_flight < set->cell->depth; at += block) {
+            struct io_uring_sqe *sqe    = io_uring_get_sqe(&set->ring);
+            unsigned char       *memory = set->memory + at % set->memory_bytes;
+
+            if (is_write) {
+                io_uring_prep_write_fixed(sqe, 0, memory, (unsigned)block, at, 0);
+            } else {
+                io_uring_prep_read_fixed(sqe, 0, memory, (unsigned)block, at, 0);
+            }
+            io_uring_sqe_set_flags(sqe, IOSQE_FIXED_FILE);
+            in_flight++;
+        }
+        if (io_uring_submit_and_wait(&set->ring, 1) < 0) {
+            die("bare loop", "submission failed");
+        }
+        bare_reap(set, &in_flight);
+    }
+}
+
+static void bare_open(bench_setting *set)
+{
+    struct iovec range   = {.iov_base = set->memory, .iov_len = set->memory_bytes};
+    unsigned     entries = (unsigned)set->cell->depth;
+    int          error   = -EINVAL;
+
+#ifdef IORING_SETUP_DEFER_TASKRUN
+    error = io_uring_queue_init(entries, &set->ring,
+                                IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN);
+#endif
+    if (error == -EINVAL) {
+        error = io_uring_queue_init(entries, &set->ring, 0);
+    }
+    if (error == 0) {
+        error = io_uring_register_buffers(&set->ring, &range, 1);
+    }
+    set->fd = open(sherdi_file_path(set->file), O_RDWR | O_DIRECT | O_CLOEXEC);
+    if (set->fd < 0) {
+        die(sherdi_file_path(set->file), strerror(errno));
+    }
+    if (error == 0) {
+        error = io_uring_register_files(&set->ring, &set->fd, 1);
+    }
+    if (error != 0) {
+        die("bare loop", strerror(-error));
+    }
+}
+
+/* ------------------------------------------------------------------- fio -- */
+
+static int fio_is_there(void)
+{
+    return system("fio --version >/dev/null 2>&1") == 0;
+}
+
+/* Its own figure, in GB/s; 0 when it has none. */
+static double fio_pass(const bench_setting *set, int is_write)
+{
+    char  command[1024];
+    char  line[8192];
+    FILE *pipe;
+    char *field  = NULL;
+    char *rest   = line;
+    int   wanted = is_write ? 48 : 7; /* of the terse format: bandwidth in KiB/s */
+
+    (void)snprintf(command, sizeof(command),
+                   "fio --name=bench --filename='%s' --rw=%s --bs=%zu --iodepth=%zu --size=%zu "
+                   "--direct=1 --ioengine=io_uring --fixedbufs=1 --registerfiles=1 --thread=1 "
+                   "--output-format=terse --terse-version=3 2>/dev/null",
+                   sherdi_file_path(set->file), is_write ? "write" : "read", set->cell->block_bytes,
+                   set->cell->depth, set->options->size_bytes);
+    pipe = popen(command, "r");
+    if (pipe == NULL) {
+        return 0;
+    }
+    if (fgets(line, sizeof(line), pipe) == NULL) {
+        rest = NULL;
+    }
+    for (int i = 0; i < wanted && rest != NULL; i++) {
+        field = strsep(&rest, ";");
+    }
+    (void)pclose(pipe);
+    return field == NULL ? 0 : atof(field) * 1024 * 1e-9;
+}
+
+/* ----------------------------------------------------------------- rounds -- */
+
+static double runner_rate(bench_setting *set, int runner, int is_write)
+{
+    int64_t start_ns = sherdi_now_ns();
+
+    if (runner == FIO) {
+        return fio_pass(set, is_write);
+    }
+    (runner == QUEUE ? queue_pass : bare_pass)(set, is_write);
+    return (double)set->options->size_bytes / (double)(sherdi_now_ns() - start_ns);
+}
+
+static void cell_rounds(bench_setting *set)
+{
+    for (int is_write = 1; is_write >= 0; is_write--) { /* also fills the file and warms up */
+        (void)runner_rate(set, QUEUE, is_write);
+        (void)runner_rate(set, BARE, is_write);
+    }
+    for (size_t round = 0; round < set->options->rounds; round++) {
+        for (int is_write = 0; is_write < 2; is_write++) {
+            for (int turn = 0; turn < 2; turn++) {
+                int runner = (turn + (int)round) % 2 == 0 ? QUEUE : BARE;
+
+                set->cell->rates[is_write][runner][round] = runner_rate(set, runner, is_write);
+            }
+            if (set->options->has_fio) {
+                set->cell->rates[is_write][FIO][round] = runner_rate(set, FIO, is_write);
+            }
+        }
+    }
+}
+
+static void cell_run(const bench_options *options, bench_cell *cell)
+{
+    const sherdi_ioq_params params = {
+        .kind = strcmp(options->engine, "threads") == 0 ? SHERDI_IOQ_THREADS : SHERDI_IOQ_URING,
+        .request_bytes = cell->block_bytes,
+        .depth         = (int)cell->depth,
+    };
+    const sherdi_file_params file = {
+        .folders        = &options->dir,
+        .num_folders    = 1,
+        .name           = "sherd-bench-storage",
+        .capacity_bytes = options->size_bytes,
+        .flags          = SHERDI_FILE_CREATE,
+    };
+    sherdi_mem    mem;
+    bench_setting set = {.options = options, .cell = cell, .mem = &mem};
+    struct iovec  range;
+    size_t        pinned_bytes;
+
+    sherdi_mem_init(&mem);
+    set.memory_bytes = sherdi_round_up(
+        sherdi_max_size(4 * TRANSFER_BYTES, 2 * cell->depth * cell->block_bytes), TRANSFER_BYTES);
+    set.memory = sherdi_alloc(&mem, SHERDI_MEM_STAGING, set.memory_bytes);
+    if (set.memory == NULL || sherdi_ioq_create(&params, &mem, &set.queue) != SHERD_OK ||
+        sherdi_file_open(set.queue, &file, &set.file) != SHERD_OK) {
+        die("set-up", sherd_last_error());
+    }
+    range = (struct iovec){.iov_base = set.memory, .iov_len = set.memory_bytes};
+    sherdi_ioq_register(set.queue, &range, 1, &pinned_bytes);
+    if (pinned_bytes == 0 && params.kind == SHERDI_IOQ_URING) {
+        (void)printf("# the queue's memory could not be registered\n");
+    }
+    bare_open(&set);
+    cell_rounds(&set);
+    io_uring_queue_exit(&set.ring);
+    (void)close(set.fd);
+    sherdi_file_close(set.file, 1);
+    sherdi_ioq_destroy(set.queue);
+    sherdi_free(set.memory);
+}
+
+/* ----------------------------------------------------------------- output -- */
+
+static bench_stat ratio_of(const bench_cell *cell, int is_write, size_t rounds, double *scratch)
+{
+    for (size_t i = 0; i < rounds; i++) {
+        scratch[i] = cell->rates[is_write][QUEUE][i] / cell->rates[is_write][BARE][i];
+    }
+    return bench_stat_of(scratch, rounds);
+}
+
+static bench_stat rate_of(const bench_cell *cell, int is_write, int runner, size_t rounds,
+                          double *scratch)
+{
+    memcpy(scratch, cell->rates[is_write][runner], rounds * sizeof(*scratch));
+    return bench_stat_of(scratch, rounds);
+}
+
+static void cell_print(const bench_options *options, const bench_cell *cell, double *scratch)
+{
+    for (int is_write = 0; is_write < 2; is_write++) {
+        bench_stat ratio = ratio_of(cell, is_write, options->rounds, scratch);
+
+        (void)printf("%-5s %5zuK %3zu  %6.2f %6.2f  %5.3f (%.2f..%.2f)",
+                     is_write ? "write" : "read", cell->block_bytes >> 10, cell->depth,
+                     rate_of(cell, is_write, QUEUE, options->rounds, scratch).median,
+                     rate_of(cell, is_write, BARE, options->rounds, scratch).median, ratio.median,
+                     ratio.min, ratio.max);
+        if (options->has_fio) {
+            (void)printf("  %6.2f", rate_of(cell, is_write, FIO, options->rounds, scratch).median);
+        }
+        (void)printf("\n");
+    }
+    (void)fflush(stdout);
+}
+
+static void cell_print_json(const bench_options *options, const bench_cell *cell, double *scratch,
+                            int is_first)
+{
+    for (int is_write = 0; is_write < 2; is_write++) {
+        bench_stat ratio = ratio_of(cell, is_write, options->rounds, scratch);
+
+        (void)printf("%s{\"direction\": \"%s\", \"block_bytes\": %zu, \"depth\": %zu, "
+                     "\"queue_gb_s\": %.4f, \"bare_gb_s\": %.4f, \"ratio\": %.4f, "
+                     "\"ratio_min\": %.4f, \"ratio_max\": %.4f",
+                     is_first && !is_write ? "" : ", ", is_write ? "write" : "read",
+                     cell->block_bytes, cell->depth,
+                     rate_of(cell, is_write, QUEUE, options->rounds, scratch).median,
+                     rate_of(cell, is_write, BARE, options->rounds, scratch).median, ratio.median,
+                     ratio.min, ratio.max);
+        if (options->has_fio) {
+            (void)printf(", \"fio_gb_s\": %.4f",
+                         rate_of(cell, is_write, FIO, options->rounds, scratch).median);
+        }
+        (void)printf("}");
+    }
+}
+
+static void json_write(const bench_options *options, const bench_cell *cells, size_t count,
+                       double *scratch, int argc, char **argv)
+{
+    if (freopen(options->json, "w", stdout) == NULL) {
+        die(options->json, strerror(errno));
+    }
+    (void)printf("{");
+    bench_print_machine_json(argc, argv);
+    (void)printf(", \"engine\": \"%s\", \"size_bytes\": %zu, \"rounds\": %zu, \"rows\": [",
+                 options->engine, options->size_bytes, options->rounds);
+    for (size_t i = 0; i < count; i++) {
+        cell_print_json(options, &cells[i], scratch, i == 0);
+    }
+    (void)printf("]}\n");
+    if (fclose(stdout) != 0) {
+        die(options->json, strerror(errno));
+    }
+}
+
+/* ---------------------------------------------------------------- options -- */
+
+static const char USAGE[] =
+    "usage: bench-storage [OPTIONS]\n"
+    "  --dir FOLDER      where the file is made, and removed again (here)\n"
+    "  --size BYTES      of the file, from 256M on (1G; K, M and G are binary)\n"
+    "  --block LIST      sizes of one request (256K,1M,4M)\n"
+    "  --depth LIST      requests in flight (8,16,32)\n"
+    "  --rounds N        (7)\n"
+    "  --engine NAME     io_uring or threads: what the queue runs on (io_uring)\n"
+    "  --no-fio          leave fio out where it is installed\n"
+    "  --json FILE       the same figures for programs\n"
+    "Ratios are the queue's rate over the bare loop's, taken in the same round.\n";
+
+static size_t list_parse(char *text, size_t *values)
+{
+    size_t count = 0;
+    char  *rest  = text;
+
+    for (char *part = strsep(&rest, ","); part != NULL && count < MAX_LIST;
+         part       = strsep(&rest, ",")) {
+        values[count++] = bench_parse_size(part);
+    }
+    return count;
+}
+
+static int options_are_valid(const bench_options *options)
+{
+    for (size_t i = 0; i < options->num_blocks; i++) {
+        size_t block = options->blocks[i];
+
+        if (block < SHERD_ALIGN_BYTES || block > TRANSFER_BYTES || TRANSFER_BYTES % block != 0) {
+            return 0;
+        }
+    }
+    for (size_t i = 0; i < options->num_depths; i++) {
+        if (options->depths[i] < 1 || options->depths[i] > MAX_TRANSFERS / 2) {
+            return 0;
+        }
+    }
+    return options->rounds > 0 && options->num_blocks > 0 && options->num_depths > 0 &&
+           options->size_bytes >= (size_t)256 << 20 && options->size_bytes % TRANSFER_BYTES == 0 &&
+           (strcmp(options->engine, "io_uring") == 0 || strcmp(options->engine, "threads") == 0);
+}
+
+static int options_parse(int argc, char **argv, bench_options *options)
+{
+    static const struct option LONG[] = {
+        {"dir", required_argument, NULL, 'd'},    {"size", required_argument, NULL, 's'},
+        {"block", required_argument, NULL, 'b'},  {"depth", required_argument, NULL, 'q'},
+        {"rounds", required_argument, NULL, 'r'}, {"engine", required_argument, NULL, 'e'},
+        {"json", required_argument, NULL, 'j'},   {"no-fio", no_argument, NULL, 'n'},
+        {"help", no_argument, NULL, 'h'},         {NULL, 0, NULL, 0},
+    };
+    int option;
+
+    while ((option = getopt_long(argc, argv, "", LONG, NULL)) != -1) {
+        switch (option) {
+        case 'd':
+            options->dir = optarg;
+            break;
+        case 's':
+            options->size_bytes = bench_parse_size(optarg);
+            break;
+        case 'b':
+            options->num_blocks = list_parse(strdup(optarg), options->blocks);
+            break;
+        case 'q':
+            options->num_depths = list_parse(strdup(optarg), options->depths);
+            break;
+        case 'r':
+            options->rounds = bench_parse_size(optarg);
+            break;
+        case 'e':
+            options->engine = optarg;
+            break;
+        case 'j':
+            options->json = optarg;
+            break;
+        case 'n':
+            options->has_fio = 0;
+            break;
+        case 'h':
+            (void)fputs(USAGE, stdout);
+            exit(0);
+        default:
+            return 1;
+        }
+    }
+    return optind != argc || !options_are_valid(options);
+}
+
+static bench_cell cell_make(size_t block_bytes, size_t depth, size_t rounds)
+{
+    bench_cell cell = {.block_bytes = block_bytes, .depth = depth};
+
+    for (int i = 0; i < 2 * RUNNERS; i++) {
+        cell.rates[i / RUNNERS][i % RUNNERS] = calloc(rounds, sizeof(double));
+        if (cell.rates[i / RUNNERS][i % RUNNERS] == NULL) {
+            die("set-up", "out of memory");
+        }
+    }
+    return cell;
+}
+
+int main(int argc, char **argv)
+{
+    bench_options options = {
+        .dir        = ".",
+        .engine     = "io_uring",
+        .size_bytes = (size_t)1 << 30,
+        .rounds     = 7,
+        .blocks     = {(size_t)256 << 10, (size_t)1 << 20, (size_t)4 << 20},
+        .depths     = {8, 16, 32},
+        .num_blocks = 3,
+        .num_depths = 3,
+        .has_fio    = fio_is_there(),
+    };
+    bench_cell cells[MAX_LIST * MAX_LIST];
+    size_t     count = 0;
+    double    *scratch;
+
+    if (options_parse(argc, argv, &options) != 0) {
+        (void)fputs(USAGE, stderr);
+        return 2;
+    }
+    scratch = calloc(options.rounds, sizeof(*scratch));
+    bench_print_machine(argc, argv);
+    (void)printf("# %zu MiB in %s, %zu rounds; GB/s are medians\n", options.size_bytes >> 20,
+                 options.dir, options.rounds);
+    (void)printf("      block depth  queue   bare  ratio (min..max)%s\n",
+                 options.has_fio ? "      fio" : "");
+    for (size_t b = 0; b < options.num_blocks; b++) {
+        for (size_t q = 0; q < options.num_depths; q++) {
+            cells[count] = cell_make(options.blocks[b], options.depths[q], options.rounds);
+            cell_run(&options, &cells[count]);
+            cell_print(&options, &cells[count++], scratch);
+        }
+    }
+    if (options.json != NULL) {
+        json_write(&options, cells, count, scratch, argc, argv);
+    }
+    return 0;
+}
