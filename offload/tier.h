@@ -1,11 +1,14 @@
 /* A tier: where extents rest between uses. An extent is a numbered stretch of bytes, the grain of
  * transfer; what is in it the tier does not know. Three of them: device and host memory (memory.c), where
- * nothing has to be read because it is there, and nvme (nvme.c, over io.h).
+ * nothing has to be read because it is there, and nvme over io.h (nvme_scratch.c; with generations
+ * nvme_state.c).
  *
  * Generations. A tier on a drive may keep two slots per extent: a write goes to the spare one, and
  * commit makes all that was written the live generation by one record, written last. A process
  * that dies at any moment leaves the last committed generation readable, and the one before it until
- * the first write after the commit: that is what rollback returns to. */
+ * the first write after the commit: that is what rollback returns to.
+ *
+ * One thread at a time uses a tier. Nothing is allocated after it was made, but by rollback. */
 #ifndef SHERDI_OFFLOAD_TIER_H
 #define SHERDI_OFFLOAD_TIER_H
 
@@ -37,15 +40,20 @@ typedef struct sherdi_tier_ops {
     /* Blocks until a transfer is over. E_IO; also E_IO when a read does not have the checksum of
      * what was written and the tier verifies. `memory` as given at start. */
     sherd_status (*wait)(sherdi_tier *tier, sherdi_io *io);
+    /* Never blocks: whether wait would return at once (but for the checksum). */
+    int (*is_done)(sherdi_tier *tier, const sherdi_io *io);
 
     /* With generations only, else NULL. All block, with no transfer in flight. */
     /* What was written since the last commit becomes the live generation: its data is durable before
-     * the record is written, and the record when this returns. note [SHERDI_TIER_NOTE_BYTES]. */
+     * the record is written, and the record when this returns. note [SHERDI_TIER_NOTE_BYTES]. E_STATE after
+     * a write that failed: abandon it first. E_IO: which generation counts on the drive is not known;
+     * from then on writes fail and nothing is committed. */
     sherd_status (*commit)(sherdi_tier *tier, const void *note);
     /* Forgets what was written since the last commit. */
     void (*abandon)(sherdi_tier *tier);
     /* The generation before becomes the live one, durably; note_out as it was committed with it. E_STATE
-     * when there is none (nothing before, or written over since). */
+     * when there is none (nothing before, or written over since). What another process wrote is read and
+     * compared first, so this takes as long as reading it. */
     sherd_status (*rollback)(sherdi_tier *tier, void *note_out);
     /* Number of the live generation, from 1 on; 0: nothing was committed. */
     uint64_t (*generation)(const sherdi_tier *tier);
@@ -95,26 +103,29 @@ sherd_status sherdi_tier_state_open(sherdi_ioq *queue, const sherdi_tier_state_p
 size_t sherdi_tier_state_commit_bytes(size_t num_extents);
 /** The note of the live generation. */
 void sherdi_tier_state_note(const sherdi_tier *tier, void *note_out);
-/** Whether rollback would succeed. */
+/** Whether there is a generation to roll back to. Just opened, the index alone says so: rollback finds out
+ *  whether the earlier process had begun to write over it. */
 int sherdi_tier_state_has_previous(const sherdi_tier *tier);
 
 /* One file that lies in a folder. */
 typedef struct sherdi_state_found {
     sherdi_state_id id;
     char            path[1024];
-    uint64_t        generation, previous; /* 0: none */
+    uint64_t        generation, previous; /* 0: none; previous may be written over already */
     int             is_locked;            /* a run has it open */
-    int             is_valid;             /* its index is whole */
-    uint64_t        held_bytes;           /* on the drive, of this file alone */
-    int64_t         changed_s;            /* seconds since 1970 */
-    unsigned char   note[SHERDI_TIER_NOTE_BYTES];
+    int           is_valid; /* header and index are whole; else only id.run, rank, world_size (from
+                                 the name), path, held_bytes and changed_s mean something */
+    uint64_t      held_bytes; /* on the drive, of this file alone */
+    int64_t       changed_s;  /* seconds since 1970 */
+    unsigned char note[SHERDI_TIER_NOTE_BYTES];
 } sherdi_state_found;
 
 typedef sherd_status (*sherdi_state_found_fn)(void *ctx, const sherdi_state_found *found);
-/** Calls `fn` for every state file in a folder, in order of name. Reads nothing but their first pages. E_IO. */
+/** Calls `fn` for every state file in a folder, in order of name, until it fails. Reads nothing but their
+ *  first pages. E_IO, E_NOTSUP (built without libxxhash). */
 sherd_status sherdi_state_find(const char *folder, sherdi_state_found_fn fn, void *ctx);
-/** Removes one that is not locked, with its other stripes where they lie beside it in `folders`. E_STATE when
- *  it is in use, E_IO. */
+/** Removes one that is not locked, with its other stripes in the folders that its header names. E_STATE
+ *  when it is in use, E_INVAL when it is not named like a state file, E_IO. */
 sherd_status sherdi_state_remove(const char *path);
 
 #endif

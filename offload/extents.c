@@ -1,0 +1,43 @@
+/* Extents: that they are as tier.h says, and where they lie in a file. */
+#include "offload/tier_impl.h"
+
+#include "base/checked.h"
+
+#include <stdint.h>
+
+sherd_status sherdi_extents_check(const sherdi_extent *extents, size_t num_extents)
+{
+    size_t end_bytes = 0;
+
+    for (size_t i = 0; i < num_extents; i++) {
+        size_t offset_bytes = extents[i].offset_bytes, len_bytes = extents[i].len_bytes;
+
+        if (offset_bytes % SHERD_ALIGN_BYTES != 0 || len_bytes % SHERD_ALIGN_BYTES != 0 ||
+            offset_bytes < end_bytes || !sherdi_add_fits(offset_bytes, len_bytes, &end_bytes)) {
+            return sherdi_fail(SHERD_E_INVAL,
+                               "extent %zu at byte %zu with %zu bytes: multiples of %d that ascend "
+                               "and do not overlap are needed",
+                               i, offset_bytes, len_bytes, SHERD_ALIGN_BYTES);
+        }
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherdi_extents_place(const sherdi_extent *extents, size_t num_extents, size_t slots,
+                                  size_t start_bytes, sherdi_extent *places, size_t *end_out)
+{
+    size_t at_bytes = start_bytes;
+
+    for (size_t i = 0; i < num_extents; i++) {
+        size_t all_bytes;
+
+        places[i] = (sherdi_extent){at_bytes, extents[i].len_bytes};
+        if (!sherdi_mul_fits(extents[i].len_bytes, slots, &all_bytes) ||
+            !sherdi_add_fits(at_bytes, all_bytes, &at_bytes) || at_bytes > INT64_MAX) {
+            return sherdi_fail(SHERD_E_INVAL, "%zu extents are more than a file holds",
+                               num_extents);
+        }
+    }
+    *end_out = at_bytes;
+    return SHERD_OK;
+}

@@ -1,0 +1,149 @@
+/* The tier on a drive whose contents mean nothing after this process: one slot per extent, in a file
+ * without a name. See tier.h; nvme_state.c is the one with generations. */
+#include "offload/tier_impl.h"
+
+#include "base/clock.h"
+#include "base/hash.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef struct scratch_tier {
+    sherdi_tier    tier;
+    sherdi_ioq    *queue;
+    sherdi_file   *file;
+    const char    *what;
+    sherdi_extent *places;     /* [num_extents], in the file */
+    unsigned char *is_written; /* [num_extents]; what never was is not read but zeroed */
+} scratch_tier;
+
+/* ----------------------------------------------------------------- slots -- */
+
+static void scratch_close(sherdi_tier *tier, int is_kept)
+{
+    scratch_tier *self = (scratch_tier *)tier;
+
+    (void)is_kept; /* nothing that another process could find */
+    sherdi_file_close(self->file, 0);
+    sherdi_free(self->is_written);
+    sherdi_free(self->places);
+    sherdi_free(self);
+}
+
+static void scratch_start(scratch_tier *self, size_t extent, void *memory, size_t len_bytes,
+                          int is_write, sherdi_io *io)
+{
+    assert(!io->is_started);
+    *io = (sherdi_io){.file         = self->file,
+                      .is_write     = is_write,
+                      .memory       = memory,
+                      .offset_bytes = self->places[extent].offset_bytes,
+                      .len_bytes    = len_bytes,
+                      .what         = self->what,
+                      .number       = extent};
+    sherdi_io_start(self->queue, io);
+}
+
+static void scratch_read_start(sherdi_tier *tier, size_t extent, void *memory, sherdi_io *io)
+{
+    scratch_tier *self      = (scratch_tier *)tier;
+    size_t        len_bytes = self->places[extent].len_bytes;
+
+    if (!self->is_written[extent]) {
+        memset(memory, 0, len_bytes);
+        len_bytes = 0;
+    }
+    scratch_start(self, extent, memory, len_bytes, 0, io);
+}
+
+static void scratch_write_start(sherdi_tier *tier, size_t extent, void *memory, sherdi_io *io)
+{
+    scratch_tier *self = (scratch_tier *)tier;
+
+    self->is_written[extent] = 1;
+    scratch_start(self, extent, memory, self->places[extent].len_bytes, 1, io);
+}
+
+static sherd_status scratch_wait(sherdi_tier *tier, sherdi_io *io)
+{
+    return sherdi_io_wait(((scratch_tier *)tier)->queue, io);
+}
+
+static int scratch_is_done(sherdi_tier *tier, const sherdi_io *io)
+{
+    return sherdi_io_is_done(((scratch_tier *)tier)->queue, io);
+}
+
+static const sherdi_tier_ops SCRATCH_OPS = {
+    .struct_size = sizeof(sherdi_tier_ops),
+    .name        = "nvme",
+    .close       = scratch_close,
+    .read_start  = scratch_read_start,
+    .write_start = scratch_write_start,
+    .wait        = scratch_wait,
+    .is_done     = scratch_is_done,
+};
+
+/* --------------------------------------------------------------- opening -- */
+
+static sherd_status scratch_open(scratch_tier *self, const char *const *folders, int num_folders,
+                                 size_t capacity_bytes)
+{
+    sherdi_file_params params = {.folders        = folders,
+                                 .num_folders    = num_folders,
+                                 .capacity_bytes = capacity_bytes,
+                                 .stripe_bytes   = SHERDI_STRIPE_BYTES,
+                                 .flags          = SHERDI_FILE_CREATE | SHERDI_FILE_SCRATCH};
+    uint64_t           hash   = sherdi_hash_u64((uint64_t)(uintptr_t)self, (uint64_t)getpid());
+    char               name[64];
+
+    /* Unlinked at once; until then it differs from that of any other rank. */
+    (void)snprintf(name, sizeof(name), "sherd-%016llx.scratch",
+                   (unsigned long long)sherdi_hash_u64(hash, (uint64_t)sherdi_now_ns()));
+    params.name = name;
+    return sherdi_file_open(self->queue, &params, &self->file);
+}
+
+static sherd_status scratch_fill(scratch_tier *self, const sherdi_extent *extents,
+                                 size_t num_extents, sherdi_mem *mem, size_t *capacity_out)
+{
+    self->places = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, num_extents, sizeof(*self->places));
+    if (self->places == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    self->is_written = sherdi_alloc(mem, SHERDI_MEM_CONTROL, num_extents);
+    if (self->is_written == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    return sherdi_extents_place(extents, num_extents, 1, 0, self->places, capacity_out);
+}
+
+sherd_status sherdi_tier_scratch(sherdi_ioq *queue, const char *const *folders, int num_folders,
+                                 const char *what, const sherdi_extent *extents, size_t num_extents,
+                                 sherdi_mem *mem, sherdi_tier **out)
+{
+    scratch_tier *self;
+    size_t        capacity_bytes = 0;
+    sherd_status  status;
+
+    SHERDI_TRY(sherdi_extents_check(extents, num_extents));
+    self = sherdi_alloc(mem, SHERDI_MEM_CONTROL, sizeof(*self));
+    if (self == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    self->tier.ops = &SCRATCH_OPS;
+    self->queue    = queue;
+    self->what     = what;
+    status         = scratch_fill(self, extents, num_extents, mem, &capacity_bytes);
+    if (status == SHERD_OK) {
+        status = scratch_open(self, folders, num_folders, capacity_bytes);
+    }
+    if (status != SHERD_OK) {
+        scratch_close(&self->tier, 0);
+        return status;
+    }
+    *out = &self->tier;
+    return SHERD_OK;
+}
