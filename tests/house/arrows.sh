@@ -45,6 +45,7 @@ vendor() {
 }
 vendor 'mpi\.h' '^collectives/mpi[a-z_]*\.c$|^include/sherd_mpi\.h$'
 vendor 'jansson\.h' '^base/json[a-z_]*\.[ch]$|^engine/(model|plan_print|env|config[a-z_]*)\.[ch]$'
+vendor 'xxhash\.h' '^offload/checksum\.c$'
 vendor 'omp\.h' '^kernels/cpu/parallel\.c$'
 vendor 'liburing' '^offload/uring\.c$'
 vendor 'cblas\.h|<openblas' '^examples/llm/'

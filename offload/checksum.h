@@ -1,0 +1,22 @@
+/* Checksums of what lies on a drive: XXH3, 64 bits. They find what a drive, a cable or a torn write
+ * did; they do not withstand somebody who wants to deceive. */
+#ifndef SHERDI_OFFLOAD_CHECKSUM_H
+#define SHERDI_OFFLOAD_CHECKSUM_H
+
+#include "base/status.h"
+
+/** E_NOTSUP when the library was built without libxxhash; nothing else here may be called then. */
+sherd_status sherdi_checksum_check_built(void);
+
+uint64_t sherdi_checksum(const void *data, size_t len_bytes);
+
+/* The same piece by piece. */
+typedef struct sherdi_checksum_stream {
+    _Alignas(64) unsigned char opaque[640];
+} sherdi_checksum_stream;
+
+void     sherdi_checksum_begin(sherdi_checksum_stream *stream);
+void     sherdi_checksum_add(sherdi_checksum_stream *stream, const void *data, size_t len_bytes);
+uint64_t sherdi_checksum_end(const sherdi_checksum_stream *stream);
+
+#endif

@@ -1,0 +1,224 @@
+/* State files as they lie in folders, seen from outside: listed and removed without the queue, whoever made
+ * them. A file that a run has open is only looked at. */
+#include "offload/checksum.h"
+#include "offload/state_file.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Stripes that are tried when the header does not say how many there are. */
+#define STRIPES_TRIED 64
+
+static sherd_status file_fail(const char *what, const char *path, int error)
+{
+    char buffer[128];
+
+    return sherdi_fail(SHERD_E_IO, "cannot %s %s: %s", what, path,
+                       strerror_r(error, buffer, sizeof(buffer)));
+}
+
+/* How many of the bytes there are. */
+static size_t front_read(int fd, sherdi_state_front *front)
+{
+    size_t done = 0;
+
+    while (done < sizeof(*front)) {
+        ssize_t got = pread(fd, (char *)front + done, sizeof(*front) - done, (off_t)done);
+
+        if (got < 0 && errno == EINTR) {
+            continue;
+        }
+        if (got <= 0) {
+            break;
+        }
+        done += (size_t)got;
+    }
+    return done;
+}
+
+static int id_is_same(const sherdi_state_id *a, const sherdi_state_id *b)
+{
+    return a->run == b->run && a->rank == b->rank && a->world_size == b->world_size;
+}
+
+/* Whether the header is whole and of a file with this name. */
+static int front_is_of(const sherdi_state_front *front, const sherdi_state_id *id)
+{
+    const sherdi_state_id has = sherdi_state_header_id(&front->header);
+
+    return sherdi_state_header_is_whole(&front->header) && id_is_same(&has, id);
+}
+
+/* --------------------------------------------------------------- listing -- */
+
+static void found_read(int fd, sherdi_state_found *found)
+{
+    static const int   BOTH[2] = {1, 1}; /* heads are written after their tables */
+    sherdi_state_front front;
+    sherdi_state_heads heads;
+
+    if (front_read(fd, &front) != sizeof(front) || !front_is_of(&front, &found->id)) {
+        return;
+    }
+    found->id         = sherdi_state_header_id(&front.header);
+    heads             = sherdi_state_heads_read(front.heads, BOTH, &found->id);
+    found->is_valid   = heads.live >= 0 || !heads.is_damaged;
+    found->generation = heads.generation;
+    found->previous   = heads.previous;
+    if (heads.live >= 0) {
+        memcpy(found->note, front.heads[heads.live].note, sizeof(found->note));
+    }
+}
+
+/* Whether somebody else holds the lock; a free one is held for a moment. */
+static int lock_is_held(int fd)
+{
+    if (flock(fd, LOCK_SH | LOCK_NB) == 0) {
+        (void)flock(fd, LOCK_UN);
+        return 0;
+    }
+    return errno == EWOULDBLOCK;
+}
+
+/* 0: no regular file is there (any more). One that cannot be opened is told as not valid. */
+static int found_fill(sherdi_state_found *found)
+{
+    struct stat info;
+    int         fd;
+
+    if (lstat(found->path, &info) != 0 || !S_ISREG(info.st_mode)) {
+        return 0;
+    }
+    found->held_bytes = (uint64_t)info.st_blocks * 512;
+    found->changed_s  = info.st_mtime;
+    fd                = open(found->path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (fd >= 0) {
+        found->is_locked = lock_is_held(fd);
+        found_read(fd, found);
+        (void)close(fd);
+    }
+    return 1;
+}
+
+static sherd_status entry_hand_over(const char *folder, const char *name, sherdi_state_found_fn fn,
+                                    void *ctx)
+{
+    sherdi_state_found found = {0};
+    int                len;
+
+    if (!sherdi_state_name_parse(name, &found.id)) {
+        return SHERD_OK;
+    }
+    len = snprintf(found.path, sizeof(found.path), "%s/%s", folder, name);
+    if (len < 0 || (size_t)len >= sizeof(found.path)) {
+        return sherdi_fail(SHERD_E_INVAL, "the folder's name has more than %zu bytes: %s",
+                           sizeof(found.path), folder);
+    }
+    return found_fill(&found) ? fn(ctx, &found) : SHERD_OK;
+}
+
+static int entry_is_ours(const struct dirent *entry)
+{
+    sherdi_state_id id;
+
+    return sherdi_state_name_parse(entry->d_name, &id);
+}
+
+sherd_status sherdi_state_find(const char *folder, sherdi_state_found_fn fn, void *ctx)
+{
+    struct dirent **entries;
+    sherd_status    status = SHERD_OK;
+    int             count;
+
+    SHERDI_TRY(sherdi_checksum_check_built());
+    count = scandir(folder, &entries, entry_is_ours, alphasort);
+    if (count < 0) {
+        return file_fail("list", folder, errno);
+    }
+    for (int i = 0; i < count; i++) {
+        if (status == SHERD_OK) {
+            status = entry_hand_over(folder, entries[i]->d_name, fn, ctx);
+        }
+        free(entries[i]); /* scandir's own */
+    }
+    free(entries);
+    return status;
+}
+
+/* -------------------------------------------------------------- removing -- */
+
+static sherd_status stripe_remove(const char *folder, int folder_len, const char *name, int index)
+{
+    char path[SHERDI_STATE_FOLDER_BYTES + SHERDI_STATE_NAME_BYTES + 16];
+
+    (void)snprintf(path, sizeof(path), "%.*s%s.%d", folder_len, folder, name, index);
+    if (unlink(path) != 0 && errno != ENOENT && errno != ENOTDIR) {
+        return file_fail("remove", path, errno);
+    }
+    return SHERD_OK;
+}
+
+/* Where the header does not say, beside the first. */
+static sherd_status stripes_remove(int fd, const char *path, const char *name,
+                                   const sherdi_state_id *id)
+{
+    sherdi_state_front front;
+
+    if (front_read(fd, &front) != sizeof(front) || !front_is_of(&front, id)) {
+        for (int i = 1; i < STRIPES_TRIED; i++) {
+            SHERDI_TRY(stripe_remove(path, (int)(name - path), name, i));
+        }
+        return SHERD_OK;
+    }
+    for (uint32_t i = 1; i < front.header.num_folders; i++) {
+        char        folder[SHERDI_STATE_FOLDER_BYTES + 1];
+        const char *at = sherdi_state_header_folder(&front.header, i);
+
+        if (at == NULL) {
+            break;
+        }
+        (void)snprintf(folder, sizeof(folder), "%s/", at);
+        SHERDI_TRY(stripe_remove(folder, (int)strlen(folder), name, (int)i));
+    }
+    return SHERD_OK;
+}
+
+/* The first goes last: as long as it is there the others are found. */
+static sherd_status locked_remove(int fd, const char *path, const char *name,
+                                  const sherdi_state_id *id)
+{
+    if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+        return errno == EWOULDBLOCK ? sherdi_fail(SHERD_E_STATE, "%s is in use by a run", path)
+                                    : file_fail("lock", path, errno);
+    }
+    SHERDI_TRY(stripes_remove(fd, path, name, id));
+    return unlink(path) == 0 ? SHERD_OK : file_fail("remove", path, errno);
+}
+
+sherd_status sherdi_state_remove(const char *path)
+{
+    const char     *slash = strrchr(path, '/');
+    const char     *name  = slash == NULL ? path : slash + 1;
+    sherdi_state_id id;
+    sherd_status    status;
+    int             fd;
+
+    SHERDI_TRY(sherdi_checksum_check_built());
+    if (!sherdi_state_name_parse(name, &id)) {
+        return sherdi_fail(SHERD_E_INVAL, "%s is not named like a state file", path);
+    }
+    fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (fd < 0) {
+        return file_fail("open", path, errno);
+    }
+    status = locked_remove(fd, path, name, &id);
+    (void)close(fd);
+    return status;
+}

@@ -1,0 +1,577 @@
+/* The tier on a drive that keeps generations of state over the death of the process. See tier.h for what it
+ * promises and state_file.h for what lies where.
+ *
+ * Three tables say where an extent is: those of the two records, as they lie in the file, and `now`, which is
+ * the live record's but for what was written since the commit. A write goes to the slot that the live
+ * record does not use; commit copies `now` over the record that is not live, writes its table with the data,
+ * and its head last. */
+#include "offload/state_file.h"
+
+#include "base/checked.h"
+#include "base/log.h"
+#include "offload/checksum.h"
+
+#include <assert.h>
+#include <string.h>
+
+/* Read at a time when rollback compares. */
+#define COMPARE_BYTES ((size_t)4 << 20)
+
+typedef struct state_tier {
+    sherdi_tier         tier;
+    sherdi_ioq         *queue;
+    sherdi_file        *file;
+    sherdi_mem         *mem;
+    sherdi_state_id     id;
+    int                 is_verified, is_durable;
+    size_t              num_extents;
+    sherdi_extent      *places; /* [num_extents] the first slot; the second follows it */
+    sherdi_state_map    map;
+    sherdi_state_front *front;     /* as in the file */
+    sherdi_state_entry *tables[2]; /* [table_bytes] as in the file, where the head counts */
+    sherdi_state_entry *now;       /* [num_extents] */
+    unsigned char      *is_ours;   /* [num_extents] bit s: this process wrote slot s whole */
+    int                 live;      /* the live record; with generation 0 an empty table */
+    uint64_t            generation;
+    int                 has_previous; /* the other record counts and its slots were not touched */
+    int                 is_write_failed; /* since the commit */
+    int                 is_broken;       /* a commit failed: which record counts is not known */
+    int                 is_unlinked_told;
+    size_t              in_flight; /* transfers, for asserts */
+} state_tier;
+
+/* ---------------------------------------------------------- transfers -- */
+
+static void io_start(state_tier *self, sherdi_io *io, int is_write, void *memory,
+                     size_t offset_bytes, size_t len_bytes, const char *what, size_t number)
+{
+    *io = (sherdi_io){.file         = self->file,
+                      .is_write     = is_write,
+                      .memory       = memory,
+                      .offset_bytes = offset_bytes,
+                      .len_bytes    = len_bytes,
+                      .what         = what,
+                      .number       = number};
+    sherdi_io_start(self->queue, io);
+}
+
+static sherd_status front_write(state_tier *self)
+{
+    sherdi_io io = {0};
+
+    io_start(self, &io, 1, self->front, 0, sizeof(*self->front), "header", 0);
+    return sherdi_io_wait(self->queue, &io);
+}
+
+static sherd_status head_write(state_tier *self, int index)
+{
+    sherdi_io io = {0};
+
+    io_start(self, &io, 1, &self->front->heads[index],
+             offsetof(sherdi_state_front, heads) + (size_t)index * sizeof(sherdi_state_head),
+             sizeof(sherdi_state_head), "index", (size_t)index);
+    return sherdi_io_wait(self->queue, &io);
+}
+
+static sherd_status table_move(state_tier *self, int index, int is_write)
+{
+    sherdi_io io = {0};
+
+    io_start(self, &io, is_write, self->tables[index], self->map.tables_at[index],
+             self->map.table_bytes, "index", (size_t)index);
+    return sherdi_io_wait(self->queue, &io);
+}
+
+static sherd_status sync_if_durable(state_tier *self)
+{
+    return self->is_durable ? sherdi_file_sync(self->file) : SHERD_OK;
+}
+
+static size_t slot_offset(const state_tier *self, size_t extent, uint32_t slot)
+{
+    return self->places[extent].offset_bytes + slot * self->places[extent].len_bytes;
+}
+
+/* ------------------------------------------------------------ reading -- */
+
+static void state_read_start(sherdi_tier *tier, size_t extent, void *memory, sherdi_io *io)
+{
+    state_tier               *self      = (state_tier *)tier;
+    const sherdi_state_entry *entry     = &self->now[extent];
+    size_t                    len_bytes = self->places[extent].len_bytes;
+
+    assert(!io->is_started && extent < self->num_extents);
+    self->in_flight++;
+    if (!entry->is_written) {
+        memset(memory, 0, len_bytes);
+        len_bytes = 0;
+    }
+    io_start(self, io, 0, memory, slot_offset(self, extent, entry->slot), len_bytes, "state",
+             extent);
+}
+
+/* The slot that a transfer of an extent used. */
+static uint32_t io_slot(const state_tier *self, const sherdi_io *io)
+{
+    return io->offset_bytes != self->places[io->number].offset_bytes;
+}
+
+static sherd_status contents_fail(const state_tier *self, size_t extent, size_t offset_bytes)
+{
+    return sherdi_fail(SHERD_E_IO,
+                       "%s does not hold what was written: state %zu at byte %zu (%zu bytes) has "
+                       "another checksum",
+                       sherdi_file_path(self->file), extent, offset_bytes,
+                       self->places[extent].len_bytes);
+}
+
+static sherd_status read_check(const state_tier *self, const sherdi_io *io)
+{
+    uint32_t                  slot  = io_slot(self, io);
+    const sherdi_state_entry *entry = &self->now[io->number];
+
+    if (io->len_bytes == 0 || (!self->is_verified && (self->is_ours[io->number] >> slot & 1))) {
+        return SHERD_OK;
+    }
+    if (entry->slot != slot) {
+        entry = &self->tables[self->live][io->number]; /* written again since the read began */
+    }
+    return sherdi_checksum(io->memory, io->len_bytes) == entry->checksum
+               ? SHERD_OK
+               : contents_fail(self, io->number, io->offset_bytes);
+}
+
+/* ------------------------------------------------------------ writing -- */
+
+static void state_write_start(sherdi_tier *tier, size_t extent, void *memory, sherdi_io *io)
+{
+    state_tier *self      = (state_tier *)tier;
+    size_t      len_bytes = self->places[extent].len_bytes;
+    uint32_t    slot      = self->tables[self->live][extent].slot ^ 1;
+
+    assert(!io->is_started && extent < self->num_extents);
+    self->in_flight++;
+    if (self->is_broken) {
+        io_start(self, io, 1, memory, slot_offset(self, extent, slot), 0, "state", extent);
+        return; /* wait says why */
+    }
+    self->has_previous = 0;
+    self->is_ours[extent] |= (unsigned char)(1u << slot);
+    self->now[extent] = (sherdi_state_entry){
+        .checksum = sherdi_checksum(memory, len_bytes), .slot = slot, .is_written = 1};
+    io_start(self, io, 1, memory, slot_offset(self, extent, slot), len_bytes, "state", extent);
+}
+
+static sherd_status broken_fail(const state_tier *self, sherd_status code)
+{
+    return sherdi_fail(code, "%s: a commit failed before, nothing more is written to it",
+                       sherdi_file_path(self->file));
+}
+
+static sherd_status write_end(state_tier *self, const sherdi_io *io, sherd_status status)
+{
+    if (status != SHERD_OK) {
+        self->is_write_failed = 1;
+        self->is_ours[io->number] &= (unsigned char)~(1u << io_slot(self, io));
+        return status;
+    }
+    return self->is_broken ? broken_fail(self, SHERD_E_IO) : SHERD_OK;
+}
+
+static sherd_status state_wait(sherdi_tier *tier, sherdi_io *io)
+{
+    state_tier  *self = (state_tier *)tier;
+    sherd_status status;
+
+    if (!io->is_started) {
+        return SHERD_OK;
+    }
+    status = sherdi_io_wait(self->queue, io);
+    self->in_flight--;
+    if (io->is_write) {
+        return write_end(self, io, status);
+    }
+    return status == SHERD_OK ? read_check(self, io) : status;
+}
+
+static int state_is_done(sherdi_tier *tier, const sherdi_io *io)
+{
+    return sherdi_io_is_done(((state_tier *)tier)->queue, io);
+}
+
+/* -------------------------------------------------------- generations -- */
+
+static void now_reset(state_tier *self)
+{
+    if (self->num_extents > 0) {
+        memcpy(self->now, self->tables[self->live], self->num_extents * sizeof(*self->now));
+    }
+    self->is_write_failed = 0;
+}
+
+static void state_abandon(sherdi_tier *tier)
+{
+    state_tier *self = (state_tier *)tier;
+
+    assert(self->in_flight == 0);
+    now_reset(self);
+}
+
+/* Data and table first, the head when they are there. */
+static sherd_status record_write(state_tier *self, int index)
+{
+    SHERDI_TRY(table_move(self, index, 1));
+    SHERDI_TRY(sync_if_durable(self));
+    SHERDI_TRY(head_write(self, index));
+    return sync_if_durable(self);
+}
+
+static void unlinked_tell(state_tier *self)
+{
+    if (!self->is_unlinked_told && !sherdi_file_is_linked(self->file)) {
+        self->is_unlinked_told = 1;
+        sherdi_log(SHERD_LOG_WARN, self->id.rank,
+                   "%s was removed by somebody: its state will be gone with this process",
+                   sherdi_file_path(self->file));
+    }
+}
+
+static sherd_status state_commit(sherdi_tier *tier, const void *note)
+{
+    state_tier  *self  = (state_tier *)tier;
+    int          spare = 1 - self->live;
+    sherd_status status;
+
+    assert(self->in_flight == 0);
+    if (self->is_broken) {
+        return broken_fail(self, SHERD_E_STATE);
+    }
+    if (self->is_write_failed) {
+        return sherdi_fail(SHERD_E_STATE, "%s: a write failed since the last commit",
+                           sherdi_file_path(self->file));
+    }
+    if (self->num_extents > 0) {
+        memcpy(self->tables[spare], self->now, self->num_extents * sizeof(*self->now));
+    }
+    sherdi_state_head_fill(&self->id, self->generation + 1, note, self->tables[spare],
+                           self->map.table_bytes, &self->front->heads[spare]);
+    status = record_write(self, spare);
+    if (status != SHERD_OK) {
+        self->is_broken    = 1;
+        self->has_previous = 0;
+        return status;
+    }
+    self->has_previous = self->generation > 0;
+    self->generation++;
+    self->live = spare;
+    unlinked_tell(self);
+    return SHERD_OK;
+}
+
+static uint64_t state_generation(const sherdi_tier *tier)
+{
+    return ((const state_tier *)tier)->generation;
+}
+
+/* ----------------------------------------------------------- rollback -- */
+
+static sherd_status slot_checksum(state_tier *self, size_t extent, uint32_t slot,
+                                  unsigned char *memory, uint64_t *out)
+{
+    size_t                 len_bytes = self->places[extent].len_bytes;
+    size_t                 at_bytes  = slot_offset(self, extent, slot);
+    sherdi_checksum_stream stream;
+    sherdi_io              io = {0};
+
+    sherdi_checksum_begin(&stream);
+    for (size_t done = 0; done < len_bytes; done += io.len_bytes) {
+        io_start(self, &io, 0, memory, at_bytes + done,
+                 sherdi_min_size(COMPARE_BYTES, len_bytes - done), "state", extent);
+        SHERDI_TRY(sherdi_io_wait(self->queue, &io));
+        sherdi_checksum_add(&stream, memory, io.len_bytes);
+    }
+    *out = sherdi_checksum_end(&stream);
+    return SHERD_OK;
+}
+
+/* What another process wrote may have been written over by it: the only way to know is to read it. Slots that
+ * the live generation uses too cannot have been. */
+static sherd_status previous_compare(state_tier *self, unsigned char *memory)
+{
+    const sherdi_state_entry *before = self->tables[1 - self->live];
+    const sherdi_state_entry *live   = self->tables[self->live];
+
+    for (size_t i = 0; i < self->num_extents; i++) {
+        uint64_t checksum;
+
+        if (!before[i].is_written || before[i].slot == live[i].slot ||
+            (self->is_ours[i] >> before[i].slot & 1)) {
+            continue;
+        }
+        SHERDI_TRY(slot_checksum(self, i, before[i].slot, memory, &checksum));
+        if (checksum != before[i].checksum) {
+            self->has_previous = 0;
+            return sherdi_fail(
+                SHERD_E_STATE, "%s: generation %llu is written over in part (state %zu)",
+                sherdi_file_path(self->file), (unsigned long long)(self->generation - 1), i);
+        }
+    }
+    return SHERD_OK;
+}
+
+static sherd_status previous_check(state_tier *self)
+{
+    unsigned char *memory;
+    sherd_status   status;
+
+    memory = sherdi_alloc(self->mem, SHERDI_MEM_CONTROL, COMPARE_BYTES);
+    if (memory == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    status = previous_compare(self, memory);
+    sherdi_free(memory);
+    return status;
+}
+
+/* Durable whatever the params say: ranks that are to agree roll back on account of each other. */
+static sherd_status head_erase(state_tier *self, int index)
+{
+    memset(&self->front->heads[index], 0, sizeof(self->front->heads[index]));
+    SHERDI_TRY(head_write(self, index));
+    return sherdi_file_sync(self->file);
+}
+
+/* Takes the live head away: before it is gone the live generation counts, after it the one before, and a
+ * head that was torn in between counts as gone. */
+static sherd_status state_rollback(sherdi_tier *tier, void *note_out)
+{
+    state_tier  *self = (state_tier *)tier;
+    sherd_status status;
+
+    assert(self->in_flight == 0);
+    if (!self->has_previous || self->is_broken) {
+        return sherdi_fail(SHERD_E_STATE,
+                           "%s holds no generation before %llu, or it is written over",
+                           sherdi_file_path(self->file), (unsigned long long)self->generation);
+    }
+    SHERDI_TRY(previous_check(self));
+    status = head_erase(self, self->live);
+    if (status != SHERD_OK) {
+        self->is_broken = 1;
+        return status;
+    }
+    self->live         = 1 - self->live;
+    self->generation   = self->generation - 1;
+    self->has_previous = 0;
+    now_reset(self);
+    memcpy(note_out, self->front->heads[self->live].note, SHERDI_TIER_NOTE_BYTES);
+    return SHERD_OK;
+}
+
+static void state_close(sherdi_tier *tier, int is_kept)
+{
+    state_tier *self = (state_tier *)tier;
+
+    assert(self->in_flight == 0);
+    sherdi_file_close(self->file, !is_kept);
+    sherdi_free(self->is_ours);
+    sherdi_free(self->now);
+    sherdi_free(self->tables[1]);
+    sherdi_free(self->tables[0]);
+    sherdi_free(self->front);
+    sherdi_free(self->places);
+    sherdi_free(self);
+}
+
+static const sherdi_tier_ops STATE_OPS = {
+    .struct_size = sizeof(sherdi_tier_ops),
+    .name        = "nvme",
+    .close       = state_close,
+    .read_start  = state_read_start,
+    .write_start = state_write_start,
+    .wait        = state_wait,
+    .is_done     = state_is_done,
+    .commit      = state_commit,
+    .abandon     = state_abandon,
+    .rollback    = state_rollback,
+    .generation  = state_generation,
+};
+
+/* --------------------------------------------------- creating, opening -- */
+
+static sherd_status state_fill(state_tier *self, const sherdi_tier_state_params *params)
+{
+    sherdi_mem              *mem     = self->mem;
+    const sherdi_mem_purpose purpose = SHERDI_MEM_CONTROL;
+
+    self->places = sherdi_alloc_array(mem, purpose, self->num_extents, sizeof(*self->places));
+    if (self->places == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    SHERDI_TRY(
+        sherdi_state_map_extents(params->extents, self->num_extents, self->places, &self->map));
+    self->front     = sherdi_alloc(mem, purpose, sizeof(*self->front));
+    self->tables[0] = sherdi_alloc(mem, purpose, self->map.table_bytes);
+    self->tables[1] = sherdi_alloc(mem, purpose, self->map.table_bytes);
+    self->now       = sherdi_alloc(mem, purpose, self->map.table_bytes);
+    self->is_ours   = sherdi_alloc(mem, purpose, self->num_extents);
+    if (self->front == NULL || self->tables[0] == NULL || self->tables[1] == NULL ||
+        self->now == NULL || self->is_ours == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    return SHERD_OK;
+}
+
+static sherd_status state_file_open(state_tier *self, const sherdi_tier_state_params *params,
+                                    uint32_t flags)
+{
+    char               name[SHERDI_STATE_NAME_BYTES];
+    sherdi_file_params file = {.folders        = params->folders,
+                               .num_folders    = params->num_folders,
+                               .name           = name,
+                               .capacity_bytes = self->map.file_bytes,
+                               .stripe_bytes   = SHERDI_STRIPE_BYTES,
+                               .flags          = flags};
+
+    sherdi_state_name(&params->id, name);
+    return sherdi_file_open(self->queue, &file, &self->file);
+}
+
+/* All of it but the file. */
+static sherd_status state_make(sherdi_ioq *queue, const sherdi_tier_state_params *params,
+                               sherdi_mem *mem, state_tier **out)
+{
+    state_tier  *self;
+    sherd_status status;
+
+    SHERDI_TRY(sherdi_checksum_check_built());
+    self = sherdi_alloc(mem, SHERDI_MEM_CONTROL, sizeof(*self));
+    if (self == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    self->tier.ops    = &STATE_OPS;
+    self->queue       = queue;
+    self->mem         = mem;
+    self->id          = params->id;
+    self->is_verified = params->is_verified;
+    self->is_durable  = params->is_durable;
+    self->num_extents = params->num_extents;
+    status            = state_fill(self, params);
+    if (status != SHERD_OK) {
+        state_close(&self->tier, 1);
+        return status;
+    }
+    *out = self;
+    return SHERD_OK;
+}
+
+static sherd_status state_create(state_tier *self, const sherdi_tier_state_params *params)
+{
+    SHERDI_TRY(sherdi_state_header_fill(params, self->map.file_bytes, &self->front->header));
+    SHERDI_TRY(state_file_open(self, params, SHERDI_FILE_CREATE));
+    SHERDI_TRY(front_write(self));
+    return sync_if_durable(self);
+}
+
+sherd_status sherdi_tier_state_create(sherdi_ioq *queue, const sherdi_tier_state_params *params,
+                                      sherdi_mem *mem, sherdi_tier **out)
+{
+    state_tier  *self;
+    sherd_status status;
+
+    SHERDI_TRY(state_make(queue, params, mem, &self));
+    status = state_create(self, params);
+    if (status != SHERD_OK) {
+        state_close(&self->tier, 0);
+        return status;
+    }
+    *out = &self->tier;
+    return SHERD_OK;
+}
+
+static sherd_status header_load(state_tier *self, const sherdi_tier_state_params *params)
+{
+    const char *path = sherdi_file_path(self->file);
+    sherdi_io   io   = {0};
+
+    io_start(self, &io, 0, self->front, 0, sizeof(*self->front), "header", 0);
+    SHERDI_TRY(sherdi_io_wait(self->queue, &io));
+    if (!sherdi_state_header_is_whole(&self->front->header)) {
+        return sherdi_fail(SHERD_E_STATE, "%s has no whole header: it is no state file or damaged",
+                           path);
+    }
+    return sherdi_state_header_compare(&self->front->header, params, self->map.file_bytes, path);
+}
+
+/* A table that cannot be read takes its head with it, as one that is not whole does. */
+static int table_load(state_tier *self, int index)
+{
+    const sherdi_state_head *head = &self->front->heads[index];
+
+    return sherdi_state_head_is_whole(head, &self->id) && table_move(self, index, 0) == SHERD_OK &&
+           sherdi_state_table_is_whole(head, self->tables[index], self->num_extents,
+                                       self->map.table_bytes);
+}
+
+static sherd_status records_load(state_tier *self)
+{
+    const sherdi_state_head *heads     = self->front->heads;
+    const int                usable[2] = {table_load(self, 0), table_load(self, 1)};
+    const sherdi_state_heads found     = sherdi_state_heads_read(heads, usable, &self->id);
+
+    if (found.live < 0 && found.is_damaged) {
+        return sherdi_fail(SHERD_E_STATE, "%s holds no generation that is whole",
+                           sherdi_file_path(self->file));
+    }
+    if (found.live < 0) {
+        return sherdi_fail(SHERD_E_STATE, "%s holds no generation: nothing was committed to it",
+                           sherdi_file_path(self->file));
+    }
+    if (found.is_damaged) {
+        sherdi_log(SHERD_LOG_INFO, self->id.rank,
+                   "%s: one of two index records is not whole; generation %llu counts",
+                   sherdi_file_path(self->file), (unsigned long long)found.generation);
+    }
+    self->live         = found.live;
+    self->generation   = found.generation;
+    self->has_previous = found.previous > 0;
+    now_reset(self);
+    return SHERD_OK;
+}
+
+static sherd_status state_open(state_tier *self, const sherdi_tier_state_params *params)
+{
+    SHERDI_TRY(state_file_open(self, params, 0));
+    SHERDI_TRY(header_load(self, params));
+    return records_load(self);
+}
+
+sherd_status sherdi_tier_state_open(sherdi_ioq *queue, const sherdi_tier_state_params *params,
+                                    sherdi_mem *mem, sherdi_tier **out)
+{
+    state_tier  *self;
+    sherd_status status;
+
+    SHERDI_TRY(state_make(queue, params, mem, &self));
+    status = state_open(self, params);
+    if (status != SHERD_OK) {
+        state_close(&self->tier, 1);
+        return status;
+    }
+    *out = &self->tier;
+    return SHERD_OK;
+}
+
+void sherdi_tier_state_note(const sherdi_tier *tier, void *note_out)
+{
+    const state_tier *self = (const state_tier *)tier;
+
+    memcpy(note_out, self->front->heads[self->live].note, SHERDI_TIER_NOTE_BYTES);
+}
+
+int sherdi_tier_state_has_previous(const sherdi_tier *tier)
+{
+    const state_tier *self = (const state_tier *)tier;
+
+    return self->has_previous && !self->is_broken;
+}

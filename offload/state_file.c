@@ -1,0 +1,283 @@
+/* Pages of a state file, made and checked. See state_file.h. */
+#include "offload/state_file.h"
+
+#include "base/checked.h"
+#include "base/hash.h"
+#include "offload/checksum.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define HEADER_MAGIC 0x317461745364686cu /* "lhdStat1" as it lies */
+#define HEAD_MAGIC   0x3164616548646873u /* "shdHead1" */
+#define VERSION      1u
+#define NUM_SLOTS    2
+
+/* ------------------------------------------------------------------- map -- */
+
+size_t sherdi_state_table_bytes(size_t num_extents)
+{
+    size_t len_bytes;
+
+    if (!sherdi_mul_fits(num_extents, sizeof(sherdi_state_entry), &len_bytes) ||
+        len_bytes > INT64_MAX / 8) {
+        return SIZE_MAX;
+    }
+    return sherdi_round_up(len_bytes, SHERDI_STATE_PAGE_BYTES);
+}
+
+size_t sherdi_tier_state_commit_bytes(size_t num_extents)
+{
+    return sherdi_state_table_bytes(num_extents) + SHERDI_STATE_PAGE_BYTES;
+}
+
+sherd_status sherdi_state_map_extents(const sherdi_extent *extents, size_t num_extents,
+                                      sherdi_extent *places, sherdi_state_map *out)
+{
+    sherdi_state_map map = {.table_bytes = sherdi_state_table_bytes(num_extents)};
+
+    SHERDI_TRY(sherdi_extents_check(extents, num_extents));
+    if (map.table_bytes == SIZE_MAX) {
+        return sherdi_fail(SHERD_E_INVAL, "%zu extents are more than a file holds", num_extents);
+    }
+    map.tables_at[0] = sizeof(sherdi_state_front);
+    map.tables_at[1] = map.tables_at[0] + map.table_bytes;
+    map.slots_at     = map.tables_at[1] + map.table_bytes;
+    SHERDI_TRY(sherdi_extents_place(extents, num_extents, NUM_SLOTS, map.slots_at, places,
+                                    &map.file_bytes));
+    *out = map;
+    return SHERD_OK;
+}
+
+static uint64_t lengths_hash(const sherdi_extent *extents, size_t num_extents)
+{
+    uint64_t hash = num_extents;
+
+    for (size_t i = 0; i < num_extents; i++) {
+        hash = sherdi_hash_u64(hash, extents[i].len_bytes);
+    }
+    return hash;
+}
+
+/* ------------------------------------------------------------------ name -- */
+
+void sherdi_state_name(const sherdi_state_id *id, char *name)
+{
+    (void)snprintf(name, SHERDI_STATE_NAME_BYTES, "sherd-%016llx-%dof%d.state",
+                   (unsigned long long)id->run, id->rank, id->world_size);
+}
+
+int sherdi_state_name_parse(const char *name, sherdi_state_id *out)
+{
+    char               again[SHERDI_STATE_NAME_BYTES];
+    sherdi_state_id    id = {0};
+    unsigned long long run;
+
+    if (strlen(name) >= sizeof(again) ||
+        sscanf(name, "sherd-%16llx-%9dof%9d.state", &run, &id.rank, &id.world_size) != 3) {
+        return 0;
+    }
+    id.run = run;
+    sherdi_state_name(&id, again);
+    if (strcmp(name, again) != 0 || id.run == 0 || id.rank < 0 || id.rank >= id.world_size) {
+        return 0;
+    }
+    *out = id;
+    return 1;
+}
+
+/* ---------------------------------------------------------------- header -- */
+
+static uint64_t header_checksum(const sherdi_state_header *header)
+{
+    return sherdi_checksum(header, offsetof(sherdi_state_header, checksum));
+}
+
+static sherd_status folders_fill(const sherdi_tier_state_params *params, sherdi_state_header *out)
+{
+    char   path[PATH_MAX];
+    char   buffer[128];
+    size_t used_bytes = 0;
+
+    for (int i = 0; i < params->num_folders; i++) {
+        size_t len_bytes;
+
+        if (realpath(params->folders[i], path) == NULL) {
+            return sherdi_fail(SHERD_E_IO, "folder %s: %s", params->folders[i],
+                               strerror_r(errno, buffer, sizeof(buffer)));
+        }
+        len_bytes = strlen(path) + 1;
+        if (len_bytes > sizeof(out->folders) - used_bytes) {
+            return sherdi_fail(SHERD_E_INVAL,
+                               "the %d folders' names have more than %d bytes together",
+                               params->num_folders, SHERDI_STATE_FOLDER_BYTES);
+        }
+        memcpy(out->folders + used_bytes, path, len_bytes);
+        used_bytes += len_bytes;
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherdi_state_header_fill(const sherdi_tier_state_params *params, size_t file_bytes,
+                                      sherdi_state_header *out)
+{
+    memset(out, 0, sizeof(*out));
+    out->magic        = HEADER_MAGIC;
+    out->version      = VERSION;
+    out->num_folders  = (uint32_t)params->num_folders;
+    out->run          = params->id.run;
+    out->rank         = params->id.rank;
+    out->world_size   = params->id.world_size;
+    out->layout       = params->id.layout;
+    out->lengths      = lengths_hash(params->extents, params->num_extents);
+    out->num_extents  = params->num_extents;
+    out->stripe_bytes = SHERDI_STRIPE_BYTES;
+    out->file_bytes   = file_bytes;
+    SHERDI_TRY(folders_fill(params, out));
+    out->checksum = header_checksum(out);
+    return SHERD_OK;
+}
+
+int sherdi_state_header_is_whole(const sherdi_state_header *header)
+{
+    return header->magic == HEADER_MAGIC && header->checksum == header_checksum(header);
+}
+
+sherdi_state_id sherdi_state_header_id(const sherdi_state_header *header)
+{
+    return (sherdi_state_id){.run        = header->run,
+                             .rank       = header->rank,
+                             .world_size = header->world_size,
+                             .layout     = header->layout};
+}
+
+sherd_status sherdi_state_header_compare(const sherdi_state_header      *header,
+                                         const sherdi_tier_state_params *params, size_t file_bytes,
+                                         const char *path)
+{
+    const sherdi_state_id *id = &params->id;
+
+    if (header->version != VERSION) {
+        return sherdi_fail(SHERD_E_STATE, "%s has format %u; this version reads %u", path,
+                           header->version, VERSION);
+    }
+    if (header->run != id->run || header->rank != id->rank ||
+        header->world_size != id->world_size) {
+        return sherdi_fail(SHERD_E_STATE, "%s belongs to rank %d of %d of run %016llx", path,
+                           header->rank, header->world_size, (unsigned long long)header->run);
+    }
+    if (header->num_folders != (uint32_t)params->num_folders ||
+        header->stripe_bytes != SHERDI_STRIPE_BYTES) {
+        return sherdi_fail(SHERD_E_STATE, "%s lies in %u folders, %d are given", path,
+                           header->num_folders, params->num_folders);
+    }
+    if (header->layout != id->layout || header->num_extents != params->num_extents ||
+        header->file_bytes != file_bytes ||
+        header->lengths != lengths_hash(params->extents, params->num_extents)) {
+        return sherdi_fail(SHERD_E_STATE,
+                           "%s holds state of another model or configuration (%llu extents, layout "
+                           "%016llx, not %zu, %016llx)",
+                           path, (unsigned long long)header->num_extents,
+                           (unsigned long long)header->layout, params->num_extents,
+                           (unsigned long long)id->layout);
+    }
+    return SHERD_OK;
+}
+
+const char *sherdi_state_header_folder(const sherdi_state_header *header, uint32_t stripe)
+{
+    const char *folder     = header->folders;
+    size_t      left_bytes = sizeof(header->folders);
+
+    for (uint32_t i = 0;; i++) {
+        size_t len_bytes = strnlen(folder, left_bytes);
+
+        if (len_bytes == 0 || len_bytes == left_bytes) {
+            return NULL;
+        }
+        if (i == stripe) {
+            return folder;
+        }
+        folder += len_bytes + 1;
+        left_bytes -= len_bytes + 1;
+    }
+}
+
+/* ----------------------------------------------------------------- heads -- */
+
+static uint64_t head_checksum(const sherdi_state_head *head)
+{
+    return sherdi_checksum(head, offsetof(sherdi_state_head, checksum));
+}
+
+void sherdi_state_head_fill(const sherdi_state_id *id, uint64_t generation, const void *note,
+                            const sherdi_state_entry *table, size_t table_bytes,
+                            sherdi_state_head *out)
+{
+    memset(out, 0, sizeof(*out));
+    out->magic          = HEAD_MAGIC;
+    out->run            = id->run;
+    out->rank           = id->rank;
+    out->world_size     = id->world_size;
+    out->generation     = generation;
+    out->table_checksum = sherdi_checksum(table, table_bytes);
+    memcpy(out->note, note, sizeof(out->note));
+    out->checksum = head_checksum(out);
+}
+
+int sherdi_state_head_is_whole(const sherdi_state_head *head, const sherdi_state_id *id)
+{
+    return head->magic == HEAD_MAGIC && head->run == id->run && head->rank == id->rank &&
+           head->world_size == id->world_size && head->generation > 0 &&
+           head->checksum == head_checksum(head);
+}
+
+int sherdi_state_head_is_empty(const sherdi_state_head *head)
+{
+    const unsigned char *bytes = (const unsigned char *)head;
+
+    return bytes[0] == 0 && memcmp(bytes, bytes + 1, sizeof(*head) - 1) == 0;
+}
+
+int sherdi_state_table_is_whole(const sherdi_state_head *head, const sherdi_state_entry *table,
+                                size_t num_extents, size_t table_bytes)
+{
+    if (head->table_checksum != sherdi_checksum(table, table_bytes)) {
+        return 0;
+    }
+    for (size_t i = 0; i < num_extents; i++) {
+        if (table[i].slot >= NUM_SLOTS || table[i].is_written > 1) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+sherdi_state_heads sherdi_state_heads_read(const sherdi_state_head *heads, const int *is_usable,
+                                           const sherdi_state_id *id)
+{
+    sherdi_state_heads found = {.live = -1};
+
+    for (int i = 0; i < 2; i++) {
+        int is_whole = is_usable[i] && sherdi_state_head_is_whole(&heads[i], id);
+
+        if (!is_whole && !sherdi_state_head_is_empty(&heads[i])) {
+            found.is_damaged = 1;
+        } else if (is_whole && heads[i].generation > found.generation) {
+            found.previous   = found.generation;
+            found.generation = heads[i].generation;
+            found.live       = i;
+        } else if (is_whole) {
+            found.previous = heads[i].generation;
+        }
+    }
+    /* Records are written in turn: one that does not precede the live one is of another time. */
+    if (found.previous + 1 != found.generation) {
+        found.previous = 0;
+    }
+    return found;
+}
