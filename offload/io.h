@@ -32,11 +32,12 @@ typedef enum sherdi_ioq_kind {
 typedef struct sherdi_ioq_params {
     sherdi_ioq_kind kind;          /* AUTO also reads SHERD_IO=io_uring|threads */
     size_t          request_bytes; /* of one request; rounded up to SHERD_ALIGN_BYTES */
-    int             depth;         /* requests in flight, from 1 on */
+    int             depth;         /* requests in flight, from 1 on; io_uring takes up to 4096 */
     int             rank;          /* for the log */
 } sherdi_ioq_params;
 
-/** E_NOTSUP when the kind was asked for by name and is not to be had, E_NOMEM. Starts the queue's threads. */
+/** Starts the queue's threads, which no signal reaches. E_NOTSUP when the kind was asked for by name and is
+ *  not to be had, E_INVAL when SHERD_IO names none, E_NOMEM. */
 sherd_status sherdi_ioq_create(const sherdi_ioq_params *params, sherdi_mem *mem, sherdi_ioq **out);
 /** Waits for what is in flight. Files are closed before. Accepts NULL. */
 void sherdi_ioq_destroy(sherdi_ioq *queue);
@@ -104,12 +105,12 @@ typedef struct sherdi_io {
     size_t            started_bytes;       /* handed out as requests */
     size_t            left_bytes;          /* not completed yet */
     int               is_started, is_done; /* is_done under the queue's lock */
-    int               error;               /* errno of the first request that failed; 0: none */
-    size_t            error_offset;        /* in the file of the stripe */
-    int               error_stripe;
+    int    error; /* errno of the first request that failed, or queue.c's own below 0; 0: none */
+    size_t error_offset; /* in the file of the stripe */
+    int    error_stripe;
 } sherdi_io;
 
-/** Never blocks, never fails: what goes wrong is told by wait. len_bytes 0 is done at once. */
+/** From any thread. Never blocks, never fails: what goes wrong is told by wait. len_bytes 0 is done at once. */
 void sherdi_io_start(sherdi_ioq *queue, sherdi_io *io);
 /** Never blocks. A transfer that was never started is done. */
 int sherdi_io_is_done(sherdi_ioq *queue, const sherdi_io *io);

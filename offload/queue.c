@@ -20,8 +20,10 @@ enum {
     IO_STUCK = -2, /* a write took nothing, again and again */
 };
 
-/* What moved nothing is tried again for about two seconds: 50 us, doubled up to 10 ms. */
-#define MAX_STALLS   200
+/* So often a read may bring less than the granularity before that is the end of the file. */
+#define MAX_CRUMBS 3
+
+/* What moved nothing is tried again: after 50 us, doubled up to 10 ms, for about two seconds. */
 #define PAUSE_NS     INT64_C(50000)
 #define MAX_PAUSE_NS INT64_C(10000000)
 
@@ -92,19 +94,22 @@ void sherdi_ioq_drop(sherdi_ioq *queue, sherdi_request *request, int error)
 /* What the result means: 0, or what ends the transfer. */
 static int result_error(const sherdi_request *request, ssize_t result, size_t moved_bytes)
 {
+    int is_write = request->io->is_write;
+
     if (moved_bytes > 0) {
         return 0;
     }
     if (result < 0 && result != -EINTR && result != -EAGAIN) {
         return (int)-result;
     }
-    if (result == 0 && !request->io->is_write) {
-        return IO_ENDED;
+    if (!is_write && result >= 0) {
+        /* Nothing, or a few bytes again and again, less than may be read on its own. */
+        return result == 0 || request->stalls >= MAX_CRUMBS ? IO_ENDED : 0;
     }
     if (request->stalls < SHERDI_IOQ_MAX_STALLS) {
         return 0;
     }
-    return result < 0 ? (int)-result : request->io->is_write ? IO_STUCK : IO_ENDED;
+    return result < 0 ? (int)-result : IO_STUCK;
 }
 
 int sherdi_ioq_complete(sherdi_ioq *queue, sherdi_request *request, ssize_t result)
@@ -145,17 +150,12 @@ void sherdi_ioq_pause(int stalls)
 
 /* ------------------------------------------------------------- transfers -- */
 
-static int transfer_is_aligned(const sherdi_io *io)
-{
-    size_t unit = sherdi_file_granularity(io->file);
-
-    return io->offset_bytes % unit == 0 && io->len_bytes % unit == 0 &&
-           (uintptr_t)io->memory % unit == 0;
-}
-
 void sherdi_io_start(sherdi_ioq *queue, sherdi_io *io)
 {
-    assert(!io->is_started && io->file->queue == queue && transfer_is_aligned(io));
+    assert(!io->is_started && io->file->queue == queue);
+    assert(io->offset_bytes % sherdi_file_granularity(io->file) == 0);
+    assert(io->len_bytes % sherdi_file_granularity(io->file) == 0);
+    assert((uintptr_t)io->memory % sherdi_file_granularity(io->file) == 0);
     io->next          = NULL;
     io->started_bytes = 0;
     io->left_bytes    = io->len_bytes;

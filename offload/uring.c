@@ -333,6 +333,7 @@ static size_t uring_pin(sherdi_ioq *queue, const struct iovec *memory, int count
     size_t       pinned_bytes = 0;
     int          result;
 
+    assert(self->num_buffers == 0);
     self->buffers =
         sherdi_alloc_array(queue->mem, SHERDI_MEM_CONTROL, num_buffers, sizeof(*self->buffers));
     if (self->buffers == NULL) {

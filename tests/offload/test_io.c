@@ -286,6 +286,42 @@ static void transfer_over_stripes_moves_the_right_bytes(void)
 }
 BOTH(transfer_over_stripes_moves_the_right_bytes)
 
+typedef struct crowd {
+    sherdi_ioq  *queue;
+    sherdi_file *files[3];
+} crowd;
+
+static void crowd_member(int rank, void *ctx)
+{
+    crowd         *all   = ctx;
+    unsigned char *wrote = rig_memory(40 * PAGE);
+    unsigned char *got   = rig_memory(40 * PAGE);
+
+    for (uint64_t i = 0; i < 20; i++) {
+        rig_fill(wrote, 40 * PAGE, i * 3 + (uint64_t)rank);
+        CHECK_OK(rig_write(all->queue, all->files[rank], wrote, 0, 40 * PAGE));
+        CHECK_OK(rig_read(all->queue, all->files[rank], got, 0, 40 * PAGE));
+        CHECK_BYTES_EQUAL(wrote, got, 40 * PAGE);
+    }
+    sherdi_free(wrote);
+    sherdi_free(got);
+}
+
+static void transfers_of_several_threads_share_a_queue(void)
+{
+    crowd all = {.queue = rig_queue(7 * PAGE, 4)};
+
+    all.files[0] = rig_file(all.queue, "a", 1, 40 * PAGE, 0);
+    all.files[1] = rig_file(all.queue, "b", 2, 40 * PAGE, PAGE);
+    all.files[2] = rig_file(all.queue, "c", 3, 40 * PAGE, 3 * PAGE);
+    test_threads(3, crowd_member, &all);
+    for (int i = 0; i < 3; i++) {
+        sherdi_file_close(all.files[i], 1);
+    }
+    sherdi_ioq_destroy(all.queue);
+}
+BOTH(transfers_of_several_threads_share_a_queue)
+
 /* More files than the ring has room to register. */
 static void transfer_over_many_files_finds_each(void)
 {
@@ -653,6 +689,7 @@ static const test_case CASE_LIST[] = {
     CASES(transfer_allocates_nothing),
     CASES(transfer_many_at_once_move_the_right_bytes),
     CASES(transfer_over_stripes_moves_the_right_bytes),
+    CASES(transfers_of_several_threads_share_a_queue),
     CASES(transfer_over_many_files_finds_each),
     CASES(transfer_across_two_registered_buffers_works),
     CASES(file_stripes_lie_in_turn_in_the_folders),
