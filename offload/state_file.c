@@ -27,7 +27,7 @@ size_t sherdi_state_table_bytes(size_t num_extents)
         len_bytes > INT64_MAX / 8) {
         return SIZE_MAX;
     }
-    return sherdi_round_up(len_bytes, SHERDI_STATE_PAGE_BYTES);
+    return sherdi_round_up(sherdi_max_size(len_bytes, 1), SHERDI_STATE_PAGE_BYTES);
 }
 
 size_t sherdi_tier_state_commit_bytes(size_t num_extents)

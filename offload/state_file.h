@@ -67,7 +67,7 @@ _Static_assert(SHERDI_STRIPE_BYTES >= sizeof(sherdi_state_front), "the front is 
 
 /* Where things are. */
 typedef struct sherdi_state_map {
-    size_t table_bytes; /* of one, whole pages */
+    size_t table_bytes; /* of one, whole pages, at least one */
     size_t tables_at[2];
     size_t slots_at;
     size_t file_bytes;

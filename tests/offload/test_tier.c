@@ -1,0 +1,472 @@
+/* Tiers: memory, scratch files, and generations of state against a model of them. */
+#include "tests/offload/tier_rig.h"
+
+#include <string.h>
+
+#define DEPTH 4
+#define CHUNK (8 * PAGE)
+
+/* ---------------------------------------------------------------- memory -- */
+
+static void memory_extent_is_where_it_is(void)
+{
+    static const char *const NAMES[] = {"device", "host"};
+    unsigned char           *memory;
+    sherdi_tier             *tier = NULL;
+
+    rig_begin(SHERDI_IOQ_THREADS);
+    memory = rig_memory(rig_space_bytes());
+    for (int n = 0; n < 2; n++) {
+        CHECK_OK(
+            sherdi_tier_memory(NAMES[n], memory, rig_extents(), RIG_EXTENTS, rig_mem(), &tier));
+        CHECK(strcmp(NAMES[n], tier->ops->name) == 0);
+        CHECK(tier->ops->read_start == NULL && tier->ops->commit == NULL);
+        for (size_t i = 0; i < RIG_EXTENTS; i++) {
+            CHECK(tier->ops->address(tier, i) == memory + rig_extents()[i].offset_bytes);
+        }
+        tier->ops->close(tier, 0);
+    }
+    CHECK_STATUS(SHERD_E_INVAL,
+                 sherdi_tier_memory("disk", memory, rig_extents(), RIG_EXTENTS, rig_mem(), &tier));
+    sherdi_free(memory);
+    rig_end();
+}
+
+static void extents_that_are_wrong_are_refused(void)
+{
+    static const sherdi_extent WRONG[][2] = {
+        {{0, PAGE}, {PAGE + 1, PAGE}},           /* offset */
+        {{0, PAGE}, {PAGE, PAGE - 1}},           /* length */
+        {{0, 2 * PAGE}, {PAGE, PAGE}},           /* overlap */
+        {{PAGE, PAGE}, {0, PAGE}},               /* order */
+        {{0, PAGE}, {SIZE_MAX - PAGE + 1, PAGE}} /* beyond any space */
+    };
+    static const sherdi_extent LONG[2] = {{0, (size_t)1 << 62}, {(size_t)1 << 62, (size_t)1 << 62}};
+    sherdi_tier_state_params   params;
+    sherdi_ioq                *queue;
+    sherdi_tier               *tier = NULL;
+
+    rig_begin(SHERDI_IOQ_THREADS);
+    queue  = rig_queue(CHUNK, DEPTH);
+    params = rig_state_params(1);
+    for (size_t i = 0; i < sizeof(WRONG) / sizeof(WRONG[0]); i++) {
+        params.extents     = WRONG[i];
+        params.num_extents = 2;
+        CHECK_STATUS(SHERD_E_INVAL,
+                     sherdi_tier_memory("host", NULL, WRONG[i], 2, rig_mem(), &tier));
+        CHECK_STATUS(SHERD_E_INVAL, sherdi_tier_scratch(queue, params.folders, 1, "block", WRONG[i],
+                                                        2, rig_mem(), &tier));
+        CHECK_STATUS(SHERD_E_INVAL, sherdi_tier_state_create(queue, &params, rig_mem(), &tier));
+    }
+    params.extents = LONG;
+    CHECK_STATUS(SHERD_E_INVAL,
+                 sherdi_tier_scratch(queue, params.folders, 1, "block", LONG, 2, rig_mem(), &tier));
+    CHECK_STATUS(SHERD_E_INVAL, sherdi_tier_state_create(queue, &params, rig_mem(), &tier));
+    CHECK_ERROR_SAYS("more than a file holds");
+    CHECK_INT(0, rig_folder_count(params.folders[0]));
+    sherdi_ioq_destroy(queue);
+    rig_end();
+}
+
+/* --------------------------------------------------------------- scratch -- */
+
+static void scratch_reads_what_was_written(void)
+{
+    sherdi_ioq *queue = rig_queue(CHUNK, DEPTH);
+
+    for (int folders = 1; folders <= 3; folders++) {
+        const sherdi_tier_state_params params = rig_state_params(folders);
+        sherdi_tier                   *tier   = NULL;
+
+        CHECK_OK(sherdi_tier_scratch(queue, params.folders, folders, "parameters", rig_extents(),
+                                     RIG_EXTENTS, rig_mem(), &tier));
+        CHECK_INT(0, rig_folder_count(params.folders[0])); /* it has no name */
+        CHECK(tier->ops->commit == NULL && tier->ops->address == NULL);
+        rig_expect_all(tier, 0);
+        rig_put(tier, 3, 1);
+        rig_put(tier, 6, 2);
+        rig_put(tier, 3, 3);
+        rig_expect(tier, 0, 0);
+        rig_expect(tier, 3, 3);
+        rig_expect(tier, 6, 2);
+        rig_put_all(tier, 4);
+        rig_expect_all(tier, 4);
+        tier->ops->close(tier, 0);
+    }
+    sherdi_ioq_destroy(queue);
+}
+BOTH(scratch_reads_what_was_written)
+
+/* ----------------------------------------------------------------- state -- */
+
+static void state_reads_what_was_written_last(void)
+{
+    sherdi_ioq  *queue = rig_queue(CHUNK, DEPTH);
+    sherdi_tier *tier  = rig_state_create(queue, 2);
+
+    CHECK_INT(0, tier->ops->generation(tier));
+    rig_expect_all(tier, 0);
+    rig_put(tier, 3, 1);
+    rig_put(tier, 0, 1);
+    rig_expect(tier, 3, 1);
+    rig_put(tier, 3, 2);
+    rig_expect(tier, 3, 2);
+    rig_expect(tier, 0, 1);
+    rig_expect(tier, 1, 0);
+    rig_commit(tier, 1);
+    rig_expect(tier, 3, 2);
+    rig_put(tier, 3, 3);
+    rig_expect(tier, 3, 3);
+    tier->ops->close(tier, 0);
+    sherdi_ioq_destroy(queue);
+}
+BOTH(state_reads_what_was_written_last)
+
+static void state_commit_is_there_after_reopen(void)
+{
+    sherdi_ioq *queue = rig_queue(CHUNK, DEPTH);
+
+    for (int folders = 1; folders <= 3; folders++) {
+        sherdi_tier *tier = rig_state_create(queue, folders);
+
+        rig_put(tier, 1, 1);
+        rig_put(tier, 3, 1);
+        rig_commit(tier, 1);
+        tier->ops->close(tier, 1);
+        tier = rig_state_open(queue, folders);
+        rig_expect_generation(tier, 1, 1);
+        CHECK(!sherdi_tier_state_has_previous(tier));
+        rig_expect(tier, 1, 1);
+        rig_expect(tier, 3, 1);
+        rig_expect(tier, 4, 0); /* never written, here or there */
+        rig_put(tier, 3, 2);
+        rig_commit(tier, 2);
+        rig_put_all(tier, 3); /* not committed */
+        tier->ops->close(tier, 1);
+        tier = rig_state_open(queue, folders);
+        rig_expect_generation(tier, 2, 2);
+        rig_expect(tier, 1, 1);
+        rig_expect(tier, 3, 2);
+        rig_expect(tier, 4, 0);
+        tier->ops->close(tier, 0);
+        CHECK_INT(0, rig_folder_count(rig_folder("f0")) + rig_folder_count(rig_folder("f1")) +
+                         rig_folder_count(rig_folder("f2")));
+    }
+    sherdi_ioq_destroy(queue);
+}
+BOTH(state_commit_is_there_after_reopen)
+
+static void state_abandon_forgets_what_was_written(void)
+{
+    sherdi_ioq  *queue = rig_queue(CHUNK, DEPTH);
+    sherdi_tier *tier  = rig_state_create(queue, 1);
+
+    rig_put_all(tier, 1);
+    tier->ops->abandon(tier);
+    rig_expect_all(tier, 0);
+    rig_put_all(tier, 2);
+    rig_commit(tier, 2);
+    rig_put(tier, 3, 3);
+    tier->ops->abandon(tier);
+    rig_expect_all(tier, 2);
+    rig_put(tier, 4, 4);
+    rig_commit(tier, 4);
+    rig_expect(tier, 3, 2);
+    rig_expect(tier, 4, 4);
+    tier->ops->close(tier, 0);
+    sherdi_ioq_destroy(queue);
+}
+BOTH(state_abandon_forgets_what_was_written)
+
+static void state_rollback_returns_to_the_generation_before(void)
+{
+    unsigned char note[SHERDI_TIER_NOTE_BYTES];
+    sherdi_ioq   *queue = rig_queue(CHUNK, DEPTH);
+    sherdi_tier  *tier  = rig_state_create(queue, 2);
+
+    CHECK_STATUS(SHERD_E_STATE, tier->ops->rollback(tier, note));
+    rig_put_all(tier, 1);
+    rig_commit(tier, 1);
+    CHECK_STATUS(SHERD_E_STATE, tier->ops->rollback(tier, note)); /* 0 is no generation */
+    rig_put(tier, 3, 2);
+    rig_commit(tier, 2);
+    rig_rollback(tier, 1);
+    rig_expect_generation(tier, 1, 1);
+    rig_expect_all(tier, 1);
+    CHECK_STATUS(SHERD_E_STATE, tier->ops->rollback(tier, note)); /* not twice */
+    tier->ops->close(tier, 1);
+
+    tier = rig_state_open(queue, 2); /* it is durable */
+    rig_expect_generation(tier, 1, 1);
+    rig_expect_all(tier, 1);
+    rig_put(tier, 3, 3);
+    rig_commit(tier, 3);
+    rig_expect_generation(tier, 2, 3);
+    rig_expect(tier, 3, 3);
+    rig_rollback(tier, 1);
+    rig_expect_all(tier, 1);
+    tier->ops->close(tier, 0);
+    sherdi_ioq_destroy(queue);
+}
+BOTH(state_rollback_returns_to_the_generation_before)
+
+static void state_rollback_after_a_write_is_refused(void)
+{
+    unsigned char note[SHERDI_TIER_NOTE_BYTES];
+    sherdi_ioq   *queue = rig_queue(CHUNK, DEPTH);
+    sherdi_tier  *tier  = rig_state_create(queue, 1);
+
+    for (uint64_t seed = 1; seed <= 2; seed++) {
+        rig_put_all(tier, seed);
+        rig_commit(tier, seed);
+    }
+    rig_put(tier, 2, 3);
+    CHECK(!sherdi_tier_state_has_previous(tier));
+    CHECK_STATUS(SHERD_E_STATE, tier->ops->rollback(tier, note));
+    tier->ops->abandon(tier); /* forgets it, and cannot bring back what was there */
+    CHECK_STATUS(SHERD_E_STATE, tier->ops->rollback(tier, note));
+    rig_expect_all(tier, 2);
+    rig_commit(tier, 4); /* nothing new: the same contents as generation 3 */
+    rig_rollback(tier, 2);
+    rig_expect_all(tier, 2);
+    tier->ops->close(tier, 0);
+    sherdi_ioq_destroy(queue);
+}
+BOTH(state_rollback_after_a_write_is_refused)
+
+static void state_rollback_of_another_process_is_compared(void)
+{
+    unsigned char note[SHERDI_TIER_NOTE_BYTES];
+    sherdi_ioq   *queue = rig_queue(CHUNK, DEPTH);
+    sherdi_tier  *tier  = rig_state_create(queue, 1);
+
+    for (uint64_t seed = 1; seed <= 2; seed++) {
+        rig_put_all(tier, seed);
+        rig_commit(tier, seed);
+    }
+    rig_put(tier, 3, 3);
+    tier->ops->close(tier, 1);
+    tier = rig_state_open(queue, 1);
+    CHECK(sherdi_tier_state_has_previous(tier)); /* as far as the index knows */
+    CHECK_STATUS(SHERD_E_STATE, tier->ops->rollback(tier, note));
+    CHECK_ERROR_SAYS("generation 1 is written over in part (state 3)");
+    CHECK(!sherdi_tier_state_has_previous(tier));
+    rig_expect_generation(tier, 2, 2);
+    rig_expect_all(tier, 2);
+    tier->ops->close(tier, 0);
+    sherdi_ioq_destroy(queue);
+}
+BOTH(state_rollback_of_another_process_is_compared)
+
+static void state_commit_writes_what_it_says_and_allocates_nothing(void)
+{
+    sherdi_ioq       *queue  = rig_queue(CHUNK, DEPTH);
+    sherdi_tier      *tier   = rig_state_create(queue, 2);
+    unsigned char    *memory = rig_memory(RIG_LONGEST_BYTES);
+    sherdi_io         io     = {0};
+    sherdi_io_traffic before, after;
+
+    rig_contents(3, 1, memory);
+    before = sherdi_ioq_traffic(queue);
+    sherdi_mem_forbid_begin();
+    tier->ops->write_start(tier, 3, memory, &io);
+    CHECK_OK(tier->ops->wait(tier, &io));
+    tier->ops->read_start(tier, 3, memory, &io);
+    CHECK_OK(tier->ops->wait(tier, &io));
+    rig_commit(tier, 1);
+    sherdi_mem_forbid_end();
+    after = sherdi_ioq_traffic(queue);
+    CHECK_INT(RIG_LONGEST_BYTES + sherdi_tier_state_commit_bytes(RIG_EXTENTS),
+              after.written_bytes - before.written_bytes);
+    CHECK_INT(RIG_LONGEST_BYTES, after.read_bytes - before.read_bytes);
+    sherdi_free(memory);
+    tier->ops->close(tier, 0);
+    sherdi_ioq_destroy(queue);
+}
+BOTH(state_commit_writes_what_it_says_and_allocates_nothing)
+
+/* A table of many pages, and one of none. */
+static void state_of_any_number_of_extents_is_kept(void)
+{
+    static const size_t  COUNTS[] = {0, 1, 255, 256, 257, 5000};
+    static sherdi_extent extents[5000];
+    unsigned char        note[SHERDI_TIER_NOTE_BYTES] = {0};
+    unsigned char       *memory                       = rig_memory(PAGE);
+    sherdi_ioq          *queue                        = rig_queue(CHUNK, DEPTH);
+
+    for (size_t i = 0; i < 5000; i++) {
+        extents[i] = (sherdi_extent){i * PAGE, PAGE};
+    }
+    for (size_t c = 0; c < sizeof(COUNTS) / sizeof(COUNTS[0]); c++) {
+        sherdi_tier_state_params params = rig_state_params(2);
+        sherdi_tier             *tier   = NULL;
+        sherdi_io                io     = {0};
+        size_t                   last   = COUNTS[c] - 1;
+
+        params.extents     = extents;
+        params.num_extents = COUNTS[c];
+        CHECK_OK(sherdi_tier_state_create(queue, &params, rig_mem(), &tier));
+        if (COUNTS[c] > 0) {
+            memset(memory, 5, PAGE);
+            tier->ops->write_start(tier, last, memory, &io);
+            CHECK_OK(tier->ops->wait(tier, &io));
+        }
+        CHECK_OK(tier->ops->commit(tier, note));
+        tier->ops->close(tier, 1);
+        CHECK_OK(sherdi_tier_state_open(queue, &params, rig_mem(), &tier));
+        CHECK_INT(1, tier->ops->generation(tier));
+        if (COUNTS[c] > 0) {
+            memset(memory, 0, PAGE);
+            tier->ops->read_start(tier, last, memory, &io);
+            CHECK_OK(tier->ops->wait(tier, &io));
+            CHECK_INT(5, memory[0]);
+            CHECK_INT(5, memory[PAGE - 1]);
+        }
+        tier->ops->close(tier, 0);
+    }
+    sherdi_free(memory);
+    sherdi_ioq_destroy(queue);
+}
+BOTH(state_of_any_number_of_extents_is_kept)
+
+/* ----------------------------------------------------- against a model -- */
+
+/* Seeds that the extents hold: what a read sees, in the live generation, in the one before. */
+typedef struct state_model {
+    uint64_t now[RIG_EXTENTS], live[RIG_EXTENTS], previous[RIG_EXTENTS];
+    uint64_t generation, live_note, previous_note;
+    int      has_previous;         /* its record is there */
+    int      is_touched;           /* this process wrote since the commit */
+    int      is_over[RIG_EXTENTS]; /* its slot holds something else by now */
+    uint64_t seed;
+} state_model;
+
+static void model_put(state_model *model, sherdi_tier *tier, size_t extent)
+{
+    rig_put(tier, extent, ++model->seed);
+    model->now[extent]     = model->seed;
+    model->is_touched      = 1;
+    model->is_over[extent] = 1;
+}
+
+static void model_commit(state_model *model, sherdi_tier *tier)
+{
+    rig_commit(tier, ++model->seed);
+    memcpy(model->previous, model->live, sizeof(model->live));
+    memcpy(model->live, model->now, sizeof(model->live));
+    memset(model->is_over, 0, sizeof(model->is_over));
+    model->previous_note = model->live_note;
+    model->live_note     = model->seed;
+    model->has_previous  = model->generation > 0;
+    model->is_touched    = 0;
+    model->generation++;
+}
+
+static void model_abandon(state_model *model, sherdi_tier *tier)
+{
+    tier->ops->abandon(tier);
+    memcpy(model->now, model->live, sizeof(model->live));
+}
+
+/* Both generations use the same slot of what the live one did not change. */
+static int model_can_roll_back(const state_model *model)
+{
+    int can = model->has_previous && !model->is_touched;
+
+    for (size_t i = 0; i < RIG_EXTENTS; i++) {
+        can = can && !(model->is_over[i] && model->previous[i] != model->live[i] &&
+                       model->previous[i] != 0 && rig_extents()[i].len_bytes > 0);
+    }
+    return can;
+}
+
+static void model_rollback(state_model *model, sherdi_tier *tier)
+{
+    unsigned char note[SHERDI_TIER_NOTE_BYTES];
+
+    if (!model_can_roll_back(model)) {
+        CHECK_STATUS(SHERD_E_STATE, tier->ops->rollback(tier, note));
+        return;
+    }
+    rig_rollback(tier, model->previous_note);
+    memcpy(model->now, model->previous, sizeof(model->now));
+    memcpy(model->live, model->previous, sizeof(model->live));
+    model->live_note    = model->previous_note;
+    model->has_previous = 0;
+    model->generation--;
+}
+
+static sherdi_tier *model_reopen(state_model *model, sherdi_ioq *queue, sherdi_tier *tier,
+                                 int folders)
+{
+    if (model->generation == 0) {
+        return tier; /* would be refused */
+    }
+    tier->ops->close(tier, 1);
+    memcpy(model->now, model->live, sizeof(model->live));
+    model->is_touched = 0;
+    return rig_state_open(queue, folders);
+}
+
+static void model_compare(const state_model *model, sherdi_tier *tier)
+{
+    for (size_t i = 0; i < RIG_EXTENTS; i++) {
+        rig_expect(tier, i, model->now[i]);
+    }
+    if (model->generation > 0) {
+        rig_expect_generation(tier, model->generation, model->live_note);
+    }
+}
+
+static void state_does_what_the_model_does(void)
+{
+    sherdi_ioq *queue = rig_queue(CHUNK, DEPTH);
+    uint64_t    seed  = 20261121;
+
+    for (int walk = 0; walk < 6; walk++) {
+        int          folders = 1 + walk % 3;
+        sherdi_tier *tier    = rig_state_create(queue, folders);
+        state_model  model   = {0};
+
+        for (int i = 0; i < 60; i++) {
+            switch (test_random(&seed) % 8) {
+            default:
+                model_put(&model, tier, test_random(&seed) % RIG_EXTENTS);
+                break;
+            case 4:
+                model_commit(&model, tier);
+                break;
+            case 5:
+                model_abandon(&model, tier);
+                break;
+            case 6:
+                model_rollback(&model, tier);
+                break;
+            case 7:
+                tier = model_reopen(&model, queue, tier, folders);
+                break;
+            }
+            model_compare(&model, tier);
+        }
+        tier->ops->close(tier, 0);
+    }
+    sherdi_ioq_destroy(queue);
+}
+BOTH(state_does_what_the_model_does)
+
+static const test_case cases[] = {
+    CASE(memory_extent_is_where_it_is),
+    CASE(extents_that_are_wrong_are_refused),
+    CASES(scratch_reads_what_was_written),
+    CASES(state_reads_what_was_written_last),
+    CASES(state_commit_is_there_after_reopen),
+    CASES(state_abandon_forgets_what_was_written),
+    CASES(state_rollback_returns_to_the_generation_before),
+    CASES(state_rollback_after_a_write_is_refused),
+    CASES(state_rollback_of_another_process_is_compared),
+    CASES(state_commit_writes_what_it_says_and_allocates_nothing),
+    CASES(state_of_any_number_of_extents_is_kept),
+    CASES(state_does_what_the_model_does),
+};
+
+RUN_MAIN(cases)

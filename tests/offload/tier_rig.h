@@ -1,0 +1,46 @@
+/* What the tests of tiers share: a handful of extents, state files of them, contents by seed. */
+#ifndef TESTS_OFFLOAD_TIER_RIG_H
+#define TESTS_OFFLOAD_TIER_RIG_H
+
+#include "offload/tier.h"
+#include "tests/offload/io_rig.h"
+
+/* Of different lengths, one of them longer than a stripe, with gaps between some. */
+#define RIG_EXTENTS       7
+#define RIG_LONGEST_BYTES (300 * PAGE)
+
+const sherdi_extent *rig_extents(void);
+/** Bytes of the extents' own space. */
+size_t rig_space_bytes(void);
+
+#define RIG_RUN 0xab54a98ceb1f0ad2u
+
+/** Over folders "f0", "f1", "f2" of this case; rank 0 of 1, not verified, not durable. */
+sherdi_tier_state_params rig_state_params(int num_folders);
+sherdi_tier             *rig_state_create(sherdi_ioq *queue, int num_folders);
+sherdi_tier             *rig_state_open(sherdi_ioq *queue, int num_folders);
+/** Of its first stripe. The path is overwritten after some calls. */
+const char *rig_state_path(void);
+
+/** What an extent holds for a seed; 0: zeros. */
+void rig_contents(size_t extent, uint64_t seed, unsigned char *memory);
+
+/** Writes, from start to end. */
+sherd_status rig_try_put(sherdi_tier *tier, size_t extent, uint64_t seed);
+void         rig_put(sherdi_tier *tier, size_t extent, uint64_t seed);
+void         rig_put_all(sherdi_tier *tier, uint64_t seed);
+/** The extent holds what rig_put wrote with the seed. */
+void rig_expect(sherdi_tier *tier, size_t extent, uint64_t seed);
+void rig_expect_all(sherdi_tier *tier, uint64_t seed);
+/** E_IO when it cannot be read; anything else but the seed's contents fails the case. */
+sherd_status rig_try_expect(sherdi_tier *tier, size_t extent, uint64_t seed);
+
+/** With a note made of the seed. */
+sherd_status rig_try_commit(sherdi_tier *tier, uint64_t seed);
+void         rig_commit(sherdi_tier *tier, uint64_t seed);
+/** Generation, and the note that rig_commit made of the seed. */
+void rig_expect_generation(sherdi_tier *tier, uint64_t generation, uint64_t seed);
+/** Rolls back and checks the note. */
+void rig_rollback(sherdi_tier *tier, uint64_t seed);
+
+#endif
