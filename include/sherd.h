@@ -433,6 +433,34 @@ SHERD_API void sherd_world_traffic(const sherd_world *world, uint64_t *sent_byte
 /** Waits for work in flight, frees all memory. Accepts NULL. Not collective. */
 SHERD_API void sherd_engine_destroy(sherd_engine *engine);
 
+/* --------------------------------------------------------- state files --- */
+
+/* Optimizer state on a drive that a run left behind, or uses: one file per rank. */
+typedef struct sherd_state_file {
+    size_t   struct_size;
+    char     path[1024];
+    uint64_t run; /* the same in all files of a run */
+    int      rank, world_size;
+    uint64_t generation; /* counts the commits; 0: nothing was committed */
+    int64_t  step;       /* updates done; -1: nothing was committed, or the file does not say */
+    int      is_locked;  /* a process has it open */
+    int      is_valid;   /* its index is whole */
+    uint64_t held_bytes; /* on the drive */
+    int64_t  changed_s;  /* last written, in seconds since 1970 */
+} sherd_state_file;
+SHERD_API void sherd_state_file_init(sherd_state_file *file);
+
+/** Receives one file, borrowed for the call; a return other than SHERD_OK ends the search and is
+ *  what it returns. */
+typedef sherd_status (*sherd_state_file_fn)(void *ctx, const sherd_state_file *file);
+/** Calls `fn` for every state file in `folder`, in order of name. Opens them to read only; the files of
+ *  runs that go on are among them. E_IO, E_NOTSUP (a build without libxxhash). */
+SHERD_API SHERD_MUST_USE sherd_status sherd_state_files_find(const char         *folder,
+                                                             sherd_state_file_fn fn, void *ctx);
+/** Removes one, with its stripes in other folders. E_STATE when a process has it open, E_INVAL when it is
+ *  not named like a state file, E_IO. */
+SHERD_API SHERD_MUST_USE sherd_status sherd_state_file_remove(const char *path);
+
 /* ----------------------------------------------------------- build info -- */
 
 /** What this build and this machine have, one "name: value" line each. */
