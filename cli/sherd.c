@@ -17,6 +17,7 @@ static const command COMMANDS[] = {
     {"plan", cli_plan, "memory and traffic of a model, for any number of ranks"},
     {"config", cli_config, "check a configuration file and print what it resolves to"},
     {"test", cli_test, "prove on this machine that layouts do not change results"},
+    {"state", cli_state, "state files that runs left on drives: list them, remove them"},
     {"version", cli_version, "the version"},
 };
 

@@ -1,0 +1,540 @@
+/* sherd state: the state files that runs left on drives, by run: which can be resumed, which are
+ * in the way. Removes them, but for those that a process has open. */
+#include "cli/cli.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <getopt.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+static const char HELP[] =
+    "usage: sherd state list DIR... [--json]\n"
+    "       sherd state remove DIR... (--run HEX | --all) [--yes]\n\n"
+    "State files that runs left in folders (offload_optimizer.nvme_path), by run.\n\n"
+    "  resumable       the files of all ranks are there and whole, and nobody uses them\n"
+    "  in use          a process has one of them open\n"
+    "  incomplete      ranks are missing; they may lie in a folder that was not given\n"
+    "  apart           the ranks are more than one commit apart\n"
+    "  empty           nothing was committed yet\n"
+    "  damaged         the index of a file cannot be read\n\n"
+    "  list            a line per run, and one per rank's file under it\n"
+    "  remove          removes the files of runs that no process uses, after asking\n"
+    "  --run HEX       of this run alone, as list shows it\n"
+    "  --all           of all runs\n"
+    "  --yes           without asking; needed where there is no terminal to ask on\n"
+    "  --json          the list as one JSON object\n";
+
+/* ---- files ---- */
+
+typedef struct file_list {
+    sherd_state_file *files;
+    size_t            count, capacity;
+} file_list;
+
+static sherd_status list_add(void *ctx, const sherd_state_file *file)
+{
+    file_list *list = ctx;
+
+    if (list->count == list->capacity) {
+        size_t            capacity = list->capacity * 2 + 16;
+        sherd_state_file *files    = realloc(list->files, capacity * sizeof(*files));
+
+        if (files == NULL) {
+            (void)fprintf(stderr, "sherd: no memory for %zu files\n", capacity);
+            exit(1);
+        }
+        list->files    = files;
+        list->capacity = capacity;
+    }
+    list->files[list->count++] = *file;
+    return SHERD_OK;
+}
+
+/* Runs together, and a run's ranks in order. */
+static int file_compare(const void *a, const void *b)
+{
+    const sherd_state_file *one = a;
+    const sherd_state_file *two = b;
+
+    if (one->run != two->run) {
+        return one->run < two->run ? -1 : 1;
+    }
+    if (one->world_size != two->world_size) {
+        return one->world_size < two->world_size ? -1 : 1;
+    }
+    if (one->rank != two->rank) {
+        return one->rank < two->rank ? -1 : 1;
+    }
+    return strcmp(one->path, two->path);
+}
+
+static const char *file_state(const sherd_state_file *file)
+{
+    return file->is_locked         ? "in use"
+           : !file->is_valid       ? "damaged"
+           : file->generation == 0 ? "empty"
+                                   : "whole";
+}
+
+/* ---- runs ---- */
+
+typedef struct run_view {
+    const sherd_state_file *files;
+    size_t                  count;
+} run_view;
+
+/* The run that starts at files[first]. */
+static run_view run_at(const file_list *list, size_t first)
+{
+    run_view run = {&list->files[first], 1};
+
+    while (first + run.count < list->count && run.files[run.count].run == run.files[0].run &&
+           run.files[run.count].world_size == run.files[0].world_size) {
+        run.count++;
+    }
+    return run;
+}
+
+static int run_has_state(const run_view *run, const char *state)
+{
+    for (size_t i = 0; i < run->count; i++) {
+        if (strcmp(file_state(&run->files[i]), state) == 0) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+static int run_has_rank(const run_view *run, int rank)
+{
+    for (size_t i = 0; i < run->count; i++) {
+        if (run->files[i].rank == rank) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+static int run_num_ranks(const run_view *run)
+{
+    int ranks = 0;
+
+    for (size_t i = 0; i < run->count; i++) {
+        ranks += i == 0 || run->files[i].rank != run->files[i - 1].rank;
+    }
+    return ranks;
+}
+
+/* A run that dies leaves its ranks one commit apart at most, and goes on from the smaller. */
+static int run_is_apart(const run_view *run)
+{
+    uint64_t least = run->files[0].generation;
+    uint64_t most  = least;
+
+    for (size_t i = 1; i < run->count; i++) {
+        least = run->files[i].generation < least ? run->files[i].generation : least;
+        most  = run->files[i].generation > most ? run->files[i].generation : most;
+    }
+    return most - least > 1;
+}
+
+/* The worst of its files, and whether they fit together. */
+static const char *run_state(const run_view *run)
+{
+    static const char *const WORST[] = {"in use", "damaged", "empty"};
+
+    for (size_t i = 0; i < sizeof(WORST) / sizeof(WORST[0]); i++) {
+        if (run_has_state(run, WORST[i])) {
+            return WORST[i];
+        }
+    }
+    return run_num_ranks(run) < run->files[0].world_size ? "incomplete"
+           : run_is_apart(run)                           ? "apart"
+                                                         : "resumable";
+}
+
+static uint64_t run_bytes(const run_view *run)
+{
+    uint64_t bytes = 0;
+
+    for (size_t i = 0; i < run->count; i++) {
+        bytes += run->files[i].held_bytes;
+    }
+    return bytes;
+}
+
+/* ---- the table ---- */
+
+#define WORD_BYTES 64
+
+static const char *bytes_text(uint64_t bytes, char text[WORD_BYTES])
+{
+    if (bytes >= (uint64_t)1 << 30) {
+        (void)snprintf(text, WORD_BYTES, "%.2f GiB", (double)bytes / 0x1p30);
+    } else if (bytes >= (uint64_t)1 << 20) {
+        (void)snprintf(text, WORD_BYTES, "%.2f MiB", (double)bytes / 0x1p20);
+    } else {
+        (void)snprintf(text, WORD_BYTES, "%.0f KiB", (double)bytes / 0x1p10);
+    }
+    return text;
+}
+
+static const char *age_text(int64_t changed_s, char text[WORD_BYTES])
+{
+    int64_t age_s = (int64_t)time(NULL) - changed_s;
+
+    if (age_s < 120) {
+        (void)snprintf(text, WORD_BYTES, "%" PRId64 " s", age_s > 0 ? age_s : 0);
+    } else if (age_s < 120 * 60) {
+        (void)snprintf(text, WORD_BYTES, "%" PRId64 " min", age_s / 60);
+    } else if (age_s < 48 * 3600) {
+        (void)snprintf(text, WORD_BYTES, "%" PRId64 " h", age_s / 3600);
+    } else {
+        (void)snprintf(text, WORD_BYTES, "%" PRId64 " d", age_s / 86400);
+    }
+    return text;
+}
+
+static const char *step_text(int64_t step, char text[WORD_BYTES])
+{
+    (void)snprintf(text, WORD_BYTES, "%" PRId64, step);
+    return step < 0 ? "-" : text;
+}
+
+/* The first few ranks that have no file. */
+static void missing_print(const run_view *run)
+{
+    int missing = run->files[0].world_size - run_num_ranks(run);
+    int named   = 0;
+
+    for (int rank = 0; named < missing && named < 8; rank++) {
+        if (!run_has_rank(run, rank)) {
+            (void)printf("%s %d", named == 0 ? "; no file of rank" : ",", rank);
+            named++;
+        }
+    }
+    if (missing > named) {
+        (void)printf(" and %d more", missing - named);
+    }
+}
+
+static void run_print(const run_view *run)
+{
+    char word[3][WORD_BYTES];
+
+    (void)printf("run %016" PRIx64 ": %s, %d of %d ranks, %s", run->files[0].run, run_state(run),
+                 run_num_ranks(run), run->files[0].world_size, bytes_text(run_bytes(run), word[0]));
+    missing_print(run);
+    (void)printf("\n%8s %12s %14s %10s  %-8s %s\n", "rank", "step", "size", "age", "state", "file");
+    for (size_t i = 0; i < run->count; i++) {
+        const sherd_state_file *file = &run->files[i];
+
+        (void)printf("%8d %12s %14s %10s  %-8s %s\n", file->rank, step_text(file->step, word[0]),
+                     bytes_text(file->held_bytes, word[1]), age_text(file->changed_s, word[2]),
+                     file_state(file), file->path);
+    }
+}
+
+/* ---- JSON ---- */
+
+static void json_text_print(const char *text)
+{
+    (void)putchar('"');
+    for (; *text != '\0'; text++) {
+        if (*text == '"' || *text == '\\') {
+            (void)printf("\\%c", *text);
+        } else if ((unsigned char)*text < ' ') {
+            (void)printf("\\u%04x", (unsigned)*text);
+        } else {
+            (void)putchar(*text);
+        }
+    }
+    (void)putchar('"');
+}
+
+static void run_print_json(const run_view *run)
+{
+    (void)printf("{\"run\": \"%016" PRIx64 "\", \"state\": \"%s\", \"world_size\": %d, "
+                 "\"ranks\": %d, \"held_bytes\": %" PRIu64 ", \"files\": [",
+                 run->files[0].run, run_state(run), run->files[0].world_size, run_num_ranks(run),
+                 run_bytes(run));
+    for (size_t i = 0; i < run->count; i++) {
+        const sherd_state_file *file = &run->files[i];
+
+        (void)printf("%s\n    {\"rank\": %d, \"path\": ", i == 0 ? "" : ",", file->rank);
+        json_text_print(file->path);
+        (void)printf(", \"state\": \"%s\", \"step\": %" PRId64 ", \"generation\": %" PRIu64
+                     ", \"held_bytes\": %" PRIu64 ", \"changed_s\": %" PRId64 "}",
+                     file_state(file), file->step, file->generation, file->held_bytes,
+                     file->changed_s);
+    }
+    (void)printf("]}");
+}
+
+/* ---- the commands ---- */
+
+typedef struct state_arguments {
+    char   **folders;
+    int      num_folders;
+    uint64_t run; /* 0: not given */
+    int      is_all, is_yes, is_json;
+} state_arguments;
+
+/* Folders that are the same count once. */
+static int folder_is_seen(const state_arguments *arguments, int index)
+{
+    char *path   = realpath(arguments->folders[index], NULL);
+    int   is_one = 0;
+
+    for (int i = 0; i < index && path != NULL && !is_one; i++) {
+        char *other = realpath(arguments->folders[i], NULL);
+
+        is_one = other != NULL && strcmp(path, other) == 0;
+        free(other);
+    }
+    free(path);
+    return is_one;
+}
+
+static int list_read(const state_arguments *arguments, file_list *out)
+{
+    for (int i = 0; i < arguments->num_folders; i++) {
+        if (!folder_is_seen(arguments, i) &&
+            sherd_state_files_find(arguments->folders[i], list_add, out) != SHERD_OK) {
+            return cli_fail();
+        }
+    }
+    if (out->count > 0) {
+        qsort(out->files, out->count, sizeof(*out->files), file_compare);
+    }
+    return 0;
+}
+
+static int state_list(const state_arguments *arguments, const file_list *list)
+{
+    run_view run;
+
+    if (arguments->is_json) {
+        (void)printf("{\"runs\": [");
+    } else if (list->count == 0) {
+        (void)printf("no state files\n");
+    }
+    for (size_t first = 0; first < list->count; first += run.count) {
+        run = run_at(list, first);
+        if (arguments->is_json) {
+            (void)printf(first == 0 ? "\n  " : ",\n  ");
+            run_print_json(&run);
+        } else {
+            (void)printf(first == 0 ? "" : "\n");
+            run_print(&run);
+        }
+    }
+    if (arguments->is_json) {
+        (void)printf("]}\n");
+    }
+    return 0;
+}
+
+/* Moves what is to be removed to the front of the list. *left_out: runs that are in use. */
+static void removable_select(const state_arguments *arguments, file_list *list, int *left_out)
+{
+    size_t   kept = 0;
+    run_view run;
+
+    *left_out = 0;
+    for (size_t first = 0; first < list->count; first += run.count) {
+        run = run_at(list, first);
+        if (!arguments->is_all && run.files[0].run != arguments->run) {
+            continue;
+        }
+        if (run_has_state(&run, "in use")) {
+            (void)fprintf(stderr, "sherd: run %016" PRIx64 " is in use and stays\n",
+                          run.files[0].run);
+            (*left_out)++;
+            continue;
+        }
+        memmove(&list->files[kept], run.files, run.count * sizeof(*run.files));
+        kept += run.count;
+    }
+    list->count = kept;
+}
+
+/* Whether the person at the terminal agrees. */
+static int removal_is_confirmed(size_t count, uint64_t bytes)
+{
+    char word[WORD_BYTES];
+    int  answer;
+    int  next;
+
+    (void)printf("remove %zu file%s, %s? [y/N] ", count, count == 1 ? "" : "s",
+                 bytes_text(bytes, word));
+    (void)fflush(stdout);
+    answer = getchar();
+    for (next = answer; next != '\n' && next != EOF;) {
+        next = getchar();
+    }
+    return answer == 'y' || answer == 'Y';
+}
+
+static int files_remove(const file_list *list)
+{
+    char     word[WORD_BYTES];
+    uint64_t bytes   = 0;
+    size_t   removed = 0;
+
+    for (size_t i = 0; i < list->count; i++) {
+        if (sherd_state_file_remove(list->files[i].path) != SHERD_OK) {
+            (void)cli_fail();
+        } else {
+            removed++;
+            bytes += list->files[i].held_bytes;
+        }
+    }
+    (void)printf("removed %zu file%s, %s\n", removed, removed == 1 ? "" : "s",
+                 bytes_text(bytes, word));
+    return removed == list->count ? 0 : 1;
+}
+
+static int state_remove(const state_arguments *arguments, file_list *list)
+{
+    uint64_t bytes = 0;
+    int      left_out;
+
+    removable_select(arguments, list, &left_out);
+    if (list->count == 0) {
+        if (left_out == 0 && !arguments->is_all) {
+            (void)fprintf(stderr, "sherd: no state files of run %016" PRIx64 "\n", arguments->run);
+            return 1;
+        }
+        if (left_out == 0) {
+            (void)printf("no state files\n");
+        }
+        return left_out == 0 ? 0 : 1;
+    }
+    (void)state_list(arguments, list);
+    for (size_t i = 0; i < list->count; i++) {
+        bytes += list->files[i].held_bytes;
+    }
+    if (!arguments->is_yes) {
+        if (!isatty(STDIN_FILENO)) {
+            (void)fprintf(stderr, "sherd: nothing is removed; without a terminal it takes --yes\n");
+            return 2;
+        }
+        if (!removal_is_confirmed(list->count, bytes)) {
+            (void)printf("nothing is removed\n");
+            return 1;
+        }
+    }
+    return files_remove(list) != 0 || left_out > 0;
+}
+
+/* ---- arguments ---- */
+
+static int usage_fail(const char *fmt, const char *what)
+{
+    (void)fprintf(stderr, "sherd: ");
+    (void)fprintf(stderr, fmt, what);
+    (void)fprintf(stderr, "; sherd state --help lists the options\n");
+    return 2;
+}
+
+static int read_run(const char *text, uint64_t *out)
+{
+    char *end;
+
+    errno = 0;
+    *out  = strtoull(text, &end, 16);
+    return errno == 0 && *end == '\0' && isxdigit((unsigned char)text[0]) && *out > 0;
+}
+
+static int arguments_read(int argc, char **argv, state_arguments *out, int *is_help)
+{
+    static const struct option OPTIONS[] = {
+        {"run", required_argument, NULL, 'r'}, {"all", no_argument, NULL, 'a'},
+        {"yes", no_argument, NULL, 'y'},       {"json", no_argument, NULL, 'j'},
+        {"help", no_argument, NULL, 'h'},      {NULL, 0, NULL, 0}};
+    int option;
+
+    while ((option = getopt_long(argc, argv, "r:ayjh", OPTIONS, NULL)) != -1) {
+        switch (option) {
+        case 'r':
+            if (!read_run(optarg, &out->run)) {
+                return usage_fail("--run wants a run as list shows it, not '%s'", optarg);
+            }
+            break;
+        case 'a':
+            out->is_all = 1;
+            break;
+        case 'y':
+            out->is_yes = 1;
+            break;
+        case 'j':
+            out->is_json = 1;
+            break;
+        case 'h':
+            *is_help = 1;
+            return 0;
+        default:
+            (void)fputs(HELP, stderr);
+            return 2;
+        }
+    }
+    return 0;
+}
+
+/* Options that belong to the other command are mistakes. */
+static int arguments_check(const state_arguments *arguments, const char *verb)
+{
+    int is_list = strcmp(verb, "list") == 0;
+
+    if (!is_list && strcmp(verb, "remove") != 0) {
+        return usage_fail("'%s' is neither list nor remove", verb);
+    }
+    if (arguments->num_folders == 0) {
+        return usage_fail("%s wants a folder", verb);
+    }
+    if (is_list && (arguments->run != 0 || arguments->is_all || arguments->is_yes)) {
+        return usage_fail("%s takes no option but --json", verb);
+    }
+    if (!is_list && (arguments->is_json || (arguments->run != 0) == arguments->is_all)) {
+        return usage_fail("%s wants either --run HEX or --all, and no --json", verb);
+    }
+    return 0;
+}
+
+int cli_state(int argc, char **argv)
+{
+    state_arguments arguments = {0};
+    file_list       list      = {0};
+    int             is_help   = 0;
+    int             failed    = arguments_read(argc, argv, &arguments, &is_help);
+
+    if (failed != 0) {
+        return failed;
+    }
+    if (is_help) {
+        (void)fputs(HELP, stdout);
+        return 0;
+    }
+    if (optind == argc) {
+        (void)fputs(HELP, stderr);
+        return 2;
+    }
+    arguments.folders     = argv + optind + 1;
+    arguments.num_folders = argc - optind - 1;
+    failed                = arguments_check(&arguments, argv[optind]);
+    if (failed == 0) {
+        failed = list_read(&arguments, &list);
+    }
+    if (failed == 0) {
+        failed = strcmp(argv[optind], "list") == 0 ? state_list(&arguments, &list)
+                                                   : state_remove(&arguments, &list);
+    }
+    free(list.files);
+    return failed;
+}
