@@ -1,0 +1,224 @@
+/* Who writes state is killed at random moments; whoever opens the file next finds a generation that is
+ * whole, and the one before it too when a rollback says so. Every extent of a generation is filled with one
+ * random word, its serial, which its note holds too: a generation mixed of two shows. */
+#include "tests/offload/tier_rig.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define KILLS 50
+#define DEPTH 4
+#define CHUNK (8 * PAGE)
+
+/* Until the kernel has ended a dead process's transfers its file stays locked. */
+#define OPEN_TRIES    2000
+#define OPEN_PAUSE_NS 5000000
+
+#define EXTENTS 12
+
+static sherdi_extent extents[EXTENTS];
+
+static void pause_for(long ns)
+{
+    const struct timespec pause = {.tv_nsec = ns};
+
+    (void)nanosleep(&pause, NULL);
+}
+
+static sherdi_tier_state_params kill_params(int is_durable)
+{
+    sherdi_tier_state_params params = rig_state_params(2);
+
+    for (size_t i = 0; i < EXTENTS; i++) {
+        extents[i] = (sherdi_extent){i * 64 * PAGE, (1 + i * i % 50) * PAGE};
+    }
+    params.extents     = extents;
+    params.num_extents = EXTENTS;
+    params.is_durable  = is_durable;
+    return params;
+}
+
+/* ------------------------------------------------------------ generations -- */
+
+static uint64_t note_serial(const unsigned char *note)
+{
+    uint64_t serial;
+
+    memcpy(&serial, note, sizeof(serial));
+    return serial;
+}
+
+static void words_fill(unsigned char *memory, size_t len_bytes, uint64_t word)
+{
+    for (size_t i = 0; i < len_bytes; i += sizeof(word)) {
+        memcpy(memory + i, &word, sizeof(word));
+    }
+}
+
+/* All writes of a generation are in flight at a time, as many as the queue takes. */
+static sherd_status generation_write(sherdi_tier *tier, unsigned char *memory, uint64_t serial)
+{
+    unsigned char note[SHERDI_TIER_NOTE_BYTES] = {0};
+    sherdi_io     ios[EXTENTS]                 = {0};
+    sherd_status  status                       = SHERD_OK;
+
+    words_fill(memory, 64 * PAGE, serial);
+    for (size_t i = 0; i < EXTENTS; i++) {
+        tier->ops->write_start(tier, i, memory, &ios[i]);
+    }
+    for (size_t i = 0; i < EXTENTS; i++) {
+        sherd_status one = tier->ops->wait(tier, &ios[i]);
+
+        status = status == SHERD_OK ? one : status;
+    }
+    memcpy(note, &serial, sizeof(serial));
+    return status == SHERD_OK ? tier->ops->commit(tier, note) : status;
+}
+
+/* Every word of every extent is the serial of the note. */
+static void generation_check(sherdi_tier *tier)
+{
+    unsigned char  note[SHERDI_TIER_NOTE_BYTES];
+    unsigned char *want = rig_memory(64 * PAGE);
+    unsigned char *got  = rig_memory(64 * PAGE);
+
+    sherdi_tier_state_note(tier, note);
+    words_fill(want, 64 * PAGE, note_serial(note));
+    for (size_t i = 0; i < EXTENTS; i++) {
+        sherdi_io io = {0};
+
+        tier->ops->read_start(tier, i, got, &io);
+        CHECK_OK(tier->ops->wait(tier, &io));
+        CHECK_BYTES_EQUAL(want, got, extents[i].len_bytes);
+    }
+    sherdi_free(got);
+    sherdi_free(want);
+}
+
+/* --------------------------------------------------------------- the child -- */
+
+/* Writes until it is killed; says when it has begun. Now and then it goes back. */
+static int child_write(int ready, int is_durable, uint64_t seed)
+{
+    const sherdi_tier_state_params params = kill_params(is_durable);
+    sherdi_ioq                    *queue  = rig_queue(CHUNK, DEPTH);
+    unsigned char                 *memory = rig_memory(64 * PAGE);
+    unsigned char                  note[SHERDI_TIER_NOTE_BYTES];
+    sherdi_tier                   *tier;
+
+    if (sherdi_tier_state_open(queue, &params, rig_mem(), &tier) != SHERD_OK ||
+        write(ready, "r", 1) != 1) {
+        return 1;
+    }
+    for (;;) {
+        if (generation_write(tier, memory, test_random(&seed)) != SHERD_OK) {
+            return 2;
+        }
+        if (test_random(&seed) % 4 == 0 && sherdi_tier_state_has_previous(tier) &&
+            tier->ops->rollback(tier, note) != SHERD_OK) {
+            return 3;
+        }
+    }
+}
+
+static void child_run_and_kill(int is_durable, uint64_t *seed)
+{
+    int   ready[2], ended;
+    char  byte;
+    pid_t child;
+
+    CHECK(pipe(ready) == 0);
+    child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        (void)close(ready[0]);
+        _exit(child_write(ready[1], is_durable, *seed));
+    }
+    (void)close(ready[1]);
+    CHECK_INT(1, read(ready[0], &byte, 1));
+    (void)close(ready[0]);
+    pause_for((long)(test_random(seed) % 12000000));
+    CHECK(kill(child, SIGKILL) == 0);
+    CHECK_INT(child, waitpid(child, &ended, 0));
+    CHECK(WIFSIGNALED(ended) && WTERMSIG(ended) == SIGKILL);
+}
+
+/* -------------------------------------------------------------- the parent -- */
+
+static sherdi_tier *open_after_death(sherdi_ioq *queue, const sherdi_tier_state_params *params)
+{
+    sherdi_tier *tier   = NULL;
+    sherd_status status = SHERD_E_STATE;
+
+    for (int i = 0; i < OPEN_TRIES && status == SHERD_E_STATE; i++) {
+        status = sherdi_tier_state_open(queue, params, rig_mem(), &tier);
+        if (status == SHERD_E_STATE) {
+            test_check_contains(__FILE__, __LINE__, sherd_last_error(), "in use");
+            pause_for(OPEN_PAUSE_NS);
+        }
+    }
+    CHECK_OK(status);
+    return tier;
+}
+
+/* Returns whether the generation before was there too. */
+static int survivor_check(int is_durable, int is_rolled_back)
+{
+    const sherdi_tier_state_params params = kill_params(is_durable);
+    unsigned char                  note[SHERDI_TIER_NOTE_BYTES];
+    sherdi_ioq                    *queue = rig_queue(CHUNK, DEPTH);
+    sherdi_tier                   *tier  = open_after_death(queue, &params);
+    uint64_t                       before;
+    sherd_status                   status = SHERD_E_STATE;
+
+    before = tier->ops->generation(tier);
+    generation_check(tier);
+    if (is_rolled_back && sherdi_tier_state_has_previous(tier)) {
+        status = tier->ops->rollback(tier, note);
+        CHECK(status == SHERD_OK || status == SHERD_E_STATE);
+        CHECK_INT(status == SHERD_OK ? before - 1 : before, tier->ops->generation(tier));
+        generation_check(tier);
+    }
+    tier->ops->close(tier, 1);
+    sherdi_ioq_destroy(queue);
+    return status == SHERD_OK;
+}
+
+static void first_generation(int is_durable)
+{
+    const sherdi_tier_state_params params = kill_params(is_durable);
+    sherdi_ioq                    *queue  = rig_queue(CHUNK, DEPTH);
+    unsigned char                 *memory = rig_memory(64 * PAGE);
+    sherdi_tier                   *tier   = NULL;
+
+    CHECK_OK(sherdi_tier_state_create(queue, &params, rig_mem(), &tier));
+    CHECK_OK(generation_write(tier, memory, 1));
+    tier->ops->close(tier, 1);
+    sherdi_free(memory);
+    sherdi_ioq_destroy(queue);
+}
+
+static void state_survives_who_writes_it(void)
+{
+    uint64_t seed = 4711;
+
+    for (int is_durable = 0; is_durable < 2; is_durable++) {
+        first_generation(is_durable);
+        for (int i = 0; i < KILLS / 2; i++) {
+            child_run_and_kill(is_durable, &seed);
+            (void)survivor_check(is_durable, i % 3 != 0);
+        }
+        CHECK_OK(sherdi_state_remove(rig_state_path()));
+    }
+}
+BOTH(state_survives_who_writes_it)
+
+static const test_case cases[] = {
+    CASES(state_survives_who_writes_it),
+};
+
+RUN_MAIN(cases)
