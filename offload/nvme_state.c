@@ -562,6 +562,11 @@ sherd_status sherdi_tier_state_open(sherdi_ioq *queue, const sherdi_tier_state_p
     return SHERD_OK;
 }
 
+void sherdi_tier_state_verify(sherdi_tier *tier, int is_on)
+{
+    ((state_tier *)tier)->is_verified = is_on;
+}
+
 void sherdi_tier_state_note(const sherdi_tier *tier, void *note_out)
 {
     const state_tier *self = (const state_tier *)tier;

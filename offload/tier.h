@@ -101,6 +101,8 @@ sherd_status sherdi_tier_state_open(sherdi_ioq *queue, const sherdi_tier_state_p
                                     sherdi_mem *mem, sherdi_tier **out);
 /** Bytes that one commit writes besides the extents. */
 size_t sherdi_tier_state_commit_bytes(size_t num_extents);
+/** Changes what is_verified of the parameters said. */
+void sherdi_tier_state_verify(sherdi_tier *tier, int is_on);
 /** The note of the live generation. */
 void sherdi_tier_state_note(const sherdi_tier *tier, void *note_out);
 /** Whether there is a generation to roll back to. Just opened, the index alone says so: rollback finds out
