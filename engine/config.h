@@ -89,6 +89,8 @@ typedef struct sherdi_settings {
     sherdi_io_engine io_engine;
     size_t           io_block_bytes;
     int              io_depth;
+    double           step_seconds; /* for the plan's wear line; 0: not given */
+    double           drive_tbw;    /* 1e12 bytes that the drive is rated to take */
     int              wall_clock_breakdown;
 
     int deterministic;

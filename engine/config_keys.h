@@ -323,6 +323,10 @@
       RANGE(1, INT_MAX), NULL, "requests in flight") \
     X(AIO_ENGINE, "aio.engine", TEXT, HONOUR, NONE, "\"auto\"", \
       CHOICES("auto|io_uring|threads"), "io_uring where the kernel has it, else threads", "what makes the requests (a key of sherd's own)") \
+    X(AIO_TBW, "aio.rated_tbw", REAL, HONOUR, NONE, "600", \
+      RANGE(0, INFINITY), NULL, "terabytes that a drive is rated to take, for the plan's wear line (a key of sherd's own)") \
+    X(AIO_STEP_SECONDS, "aio.step_seconds", REAL, HONOUR, NONE, "0", \
+      RANGE(0, INFINITY), NULL, "seconds of a step, for the plan's wear line; 0: what a drive of 2 GB/s allows (a key of sherd's own)") \
     X(AIO_PARALLELISM, "aio.intra_op_parallelism", INT, ACCEPT, NONE, "1", \
       RANGE(0, INT_MAX), NULL, "requests are in flight together without a thread for each") \
     X(AIO_SINGLE, "aio.single_submit", BOOL, ACCEPT, NONE, "false", \

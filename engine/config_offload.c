@@ -180,4 +180,6 @@ void sherdi_config_offload_resolve(const sherd_config *config, sherdi_settings *
     out->io_engine      = ENGINES[sherdi_config_integer(config, SHERDI_CONFIG_AIO_ENGINE)];
     out->io_block_bytes = sherdi_config_size(config, SHERDI_CONFIG_AIO_BLOCK);
     out->io_depth       = (int)sherdi_config_integer(config, SHERDI_CONFIG_AIO_DEPTH);
+    out->drive_tbw      = sherdi_config_real(config, SHERDI_CONFIG_AIO_TBW);
+    out->step_seconds   = sherdi_config_real(config, SHERDI_CONFIG_AIO_STEP_SECONDS);
 }

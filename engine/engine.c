@@ -346,6 +346,7 @@ static void transfers_finish(sherd_engine *engine)
 static void memory_close(sherd_engine *engine)
 {
     transfers_finish(engine);
+    sherdi_store_close(engine);
     for (int b = 0; b < SHERDI_BUFFERS; b++) {
         buffer_close(engine, b);
         engine->is_shared[b] = 0;
@@ -407,6 +408,12 @@ sherd_status sherd_engine_seal(sherd_engine *engine)
     if (status == SHERD_OK) {
         status = sherdi_agree_status(engine->world, overlap_start(engine));
     }
+    if (status == SHERD_OK) {
+        status = sherdi_store_open(engine);
+    }
+    if (status == SHERD_OK && engine->store.is_resumed) {
+        status = sherdi_restore_resume(engine);
+    }
     if (status != SHERD_OK) {
         memory_close(engine);
         return status;
@@ -460,6 +467,10 @@ sherd_status sherd_unit_acquire(sherd_engine *engine, sherd_unit unit, sherd_pas
     }
     sherdi_mem_forbid_begin();
     status = sherdi_gather_acquire(engine, unit, pass);
+    if (status == SHERD_OK && pass == SHERD_BACKWARD && engine->settings.pipeline_read &&
+        (engine->is_closing || engine->micro_seen + 1 >= engine->settings.accumulation)) {
+        sherdi_store_read_ahead(engine); /* the update comes after this pass */
+    }
     sherdi_mem_forbid_end();
     return status;
 }
@@ -566,12 +577,13 @@ static sherd_status fingerprint_check(sherd_engine *engine, const void *out, con
 }
 
 /* Adds the shares of the ranks; where every rank has everything, one share is all. */
-static sherd_status fingerprint_sum(sherd_engine *engine, uint64_t share, int is_shared_out,
-                                    uint64_t *out)
+static sherd_status fingerprint_sum(sherd_engine *engine, sherd_status status, uint64_t share,
+                                    int is_shared_out, uint64_t *out)
 {
     sherdi_publish_message mine = {.fingerprint = share};
     uint64_t               sum  = is_shared_out ? 0 : share;
 
+    SHERDI_TRY(sherdi_agree_status(engine->world, status));
     SHERDI_TRY(sherdi_world_exchange(engine->world, &mine, engine->publish_all, sizeof(mine)));
     for (int r = 0; r < engine->world_size && is_shared_out; r++) {
         sum += engine->publish_all[r].fingerprint;
@@ -582,18 +594,22 @@ static sherd_status fingerprint_sum(sherd_engine *engine, uint64_t share, int is
 
 sherd_status sherd_engine_fingerprint(sherd_engine *engine, uint64_t *out)
 {
-    uint64_t sum;
+    sherd_status status;
+    uint64_t     own = 0;
+    uint64_t     sum;
 
     SHERDI_TRY(fingerprint_check(engine, out, "sherd_engine_fingerprint"));
-    SHERDI_TRY(fingerprint_sum(engine, sherdi_fill_own_fingerprint(engine), engine->plan->is_sliced,
-                               &sum));
+    status = sherdi_fill_own_fingerprint(engine, &own);
+    SHERDI_TRY(fingerprint_sum(engine, status, own, engine->plan->is_sliced, &sum));
     *out = engine->frozen_fingerprint + sum;
     return SHERD_OK;
 }
 
 sherd_status sherd_param_fingerprint(sherd_engine *engine, sherd_param param, uint64_t *out)
 {
-    int is_frozen;
+    sherd_status status;
+    uint64_t     own = 0;
+    int          is_frozen;
 
     SHERDI_TRY(fingerprint_check(engine, out, "sherd_param_fingerprint"));
     if (param < 0 || (size_t)param >= engine->model.num_params) {
@@ -601,8 +617,8 @@ sherd_status sherd_param_fingerprint(sherd_engine *engine, sherd_param param, ui
                            engine->model.num_params);
     }
     is_frozen = engine->model.params[param].is_frozen; /* counted by slice at every stage */
-    return fingerprint_sum(engine, sherdi_fill_param_fingerprint(engine, (size_t)param),
-                           is_frozen || engine->plan->is_sliced, out);
+    status    = sherdi_fill_param_fingerprint(engine, (size_t)param, &own);
+    return fingerprint_sum(engine, status, own, is_frozen || engine->plan->is_sliced, out);
 }
 
 /* The sealed plan, or one made for this call from what is declared so far. */
@@ -651,7 +667,22 @@ sherd_status sherd_engine_memory(sherd_engine *engine, sherd_memory_report *out)
     report.state_planned     = plan->buffers[SHERDI_BUFFER_STATE].bytes;
     report.gather_planned    = plan->buffers[SHERDI_BUFFER_GATHER].bytes;
     report.transient_planned = plan->buffers[SHERDI_BUFFER_TRANSIENT].bytes;
-    report.staging_planned   = plan->buffers[SHERDI_BUFFER_STAGING].bytes;
+    report.staging_planned =
+        plan->buffers[SHERDI_BUFFER_STAGING].bytes + plan->buffers[SHERDI_BUFFER_LANDING].bytes;
+    report.host_params_planned  = plan->buffers[SHERDI_BUFFER_HOST_PARAMS].bytes;
+    report.host_grads_planned   = plan->buffers[SHERDI_BUFFER_HOST_GRADS].bytes;
+    report.host_state_planned   = plan->buffers[SHERDI_BUFFER_HOST_STATE].bytes;
+    report.host_staging_planned = plan->buffers[SHERDI_BUFFER_BRIDGE].bytes +
+                                  plan->buffers[SHERDI_BUFFER_STATE_RING].bytes +
+                                  plan->buffers[SHERDI_BUFFER_PARAM_RING].bytes +
+                                  plan->buffers[SHERDI_BUFFER_GRAD_RING].bytes;
+    report.host_params_held  = sherdi_mem_held(&engine->mem, SHERDI_MEM_HOST_PARAMS);
+    report.host_grads_held   = sherdi_mem_held(&engine->mem, SHERDI_MEM_HOST_GRADS);
+    report.host_state_held   = sherdi_mem_held(&engine->mem, SHERDI_MEM_HOST_STATE);
+    report.host_staging_held = sherdi_mem_held(&engine->mem, SHERDI_MEM_HOST_STAGING);
+    report.pinned_planned    = plan->pinned_bytes;
+    report.pinned_held       = engine->store.pinned_bytes;
+    report.nvme_planned      = plan->nvme_bytes[0] + plan->nvme_bytes[1] + plan->nvme_bytes[2];
     report.total_planned     = plan->total_bytes;
     report.params_held       = sherdi_mem_held(&engine->mem, SHERDI_MEM_PARAMS);
     report.grads_held        = sherdi_mem_held(&engine->mem, SHERDI_MEM_GRADS);
@@ -660,7 +691,9 @@ sherd_status sherd_engine_memory(sherd_engine *engine, sherd_memory_report *out)
     report.transient_held    = sherdi_mem_held(&engine->mem, SHERDI_MEM_TRANSIENT);
     report.staging_held      = sherdi_mem_held(&engine->mem, SHERDI_MEM_STAGING);
     report.total_held        = report.params_held + report.grads_held + report.state_held +
-                        report.gather_held + report.transient_held + report.staging_held;
+                        report.gather_held + report.transient_held + report.staging_held +
+                        report.host_params_held + report.host_grads_held + report.host_state_held +
+                        report.host_staging_held;
     plan_return(engine, plan);
     report.struct_size = out->struct_size;
     memcpy(out, &report, out->struct_size);
@@ -684,6 +717,10 @@ sherd_status sherd_engine_query(const sherd_engine *engine, sherd_engine_info *o
     info.cpu_threads      = engine->backend->threads;
     info.param_elems      = engine->model.total_elems;
     info.trainable_elems  = engine->model.trainable_elems;
+    info.is_resumed       = engine->store.is_resumed;
+    info.step             = engine->step;
+    info.micro_step       = engine->micro_step;
+    info.state_run        = engine->store.run;
     info.struct_size      = out->struct_size;
     memcpy(out, &info, out->struct_size);
     return SHERD_OK;

@@ -8,6 +8,7 @@
 #include "engine/model.h"
 #include "engine/plan.h"
 #include "engine/pool.h"
+#include "engine/store.h"
 #include "kernels/backend.h"
 
 typedef enum sherdi_phase {
@@ -57,17 +58,21 @@ struct sherd_engine {
     sherdi_publish_message *publish_all;
     uint64_t               *runs_all; /* world_size x units: only looked at when ranks disagree */
     sherdi_cursor           train, eval;
-    uint64_t                frozen_fingerprint; /* of all ranks */
+    uint64_t                frozen_fingerprint;  /* of all ranks */
+    uint64_t                own_fingerprint;     /* of this rank's master weights ... */
+    int                     has_own_fingerprint; /* ... once somebody had to know */
+    sherdi_store            store;
 
     /* the window and the run */
     sherdi_scaler       scaler;
     int64_t             micro_step, step, skipped_steps;
-    int                 micro_seen;     /* in this window */
-    int                 micro_backward; /* of these, with a backward pass */
-    int                 has_backward;   /* a unit was acquired for BACKWARD since the last step */
-    int                 is_closing;     /* the window ends with the next step */
-    double              sumsq;          /* of the prepared gradient, before unscaling */
-    sherdi_fixed_counts fixed_counts;   /* of this window; the world's thread adds to them */
+    int                 micro_seen;       /* in this window */
+    int                 micro_backward;   /* of these, with a backward pass */
+    int                 has_backward;     /* a unit was acquired for BACKWARD since the last step */
+    int                 is_closing;       /* the window ends with the next step */
+    int                 is_gradient_lost; /* of this window: it will be dropped */
+    double              sumsq;            /* of the prepared gradient, before unscaling */
+    sherdi_fixed_counts fixed_counts;     /* of this window; the world's thread adds to them */
     sherdi_fixed_sink   fixed_sink;
     sherd_step_report   report;   /* of the last micro-batch */
     sherd_step_report   boundary; /* of the last boundary */
@@ -86,11 +91,11 @@ sherd_status sherdi_engine_start(sherd_engine *engine);
 /** Every parameter is filled (bound ones from their memory), and what is whole on every rank is the
  *  same there. Collective. */
 sherd_status sherdi_fill_finish(sherd_engine *engine);
-/** Sums of the element mixes of what this rank owns: trainable (from the master), frozen. */
-uint64_t sherdi_fill_own_fingerprint(const sherd_engine *engine);
-uint64_t sherdi_fill_frozen_fingerprint(const sherd_engine *engine);
+/** Sum of the element mixes of what this rank owns and trains, from the master weights; reads the whole
+ *  state. E_IO. */
+sherd_status sherdi_fill_own_fingerprint(sherd_engine *engine, uint64_t *out);
 /** ... of one parameter, frozen or not. */
-uint64_t sherdi_fill_param_fingerprint(const sherd_engine *engine, size_t param);
+sherd_status sherdi_fill_param_fingerprint(sherd_engine *engine, size_t param, uint64_t *out);
 
 /* ---- machine.c */
 /** What this host has, the same on all ranks. Collective. */
@@ -128,6 +133,8 @@ sherd_status sherdi_reduce_end_micro_batch(sherd_engine *engine);
 /** End of a window: what stages 0 and 1 reduce late, zero where nothing came. */
 sherd_status sherdi_reduce_end_window(sherd_engine *engine);
 void         sherdi_reduce_reset_window(sherd_engine *engine);
+/** ... and forgets the gradients of a micro-batch that is under way. */
+void sherdi_reduce_drop(sherd_engine *engine);
 /** Where gradients of a segment are made, NULL when it has none. */
 unsigned char *sherdi_reduce_micro_gradient(sherd_engine *engine, const sherdi_segment *segment);
 
@@ -140,27 +147,63 @@ void   sherdi_optimizer_coeffs(const sherd_engine *engine, const sherd_step_para
 double sherdi_optimizer_group_lr(const sherd_engine *engine, const sherd_step_params *params,
                                  int group, int64_t step);
 
+/* ---- update.c */
+/** Updates every block and publishes; engine->coeffs are this update's. E_IO of any rank is every
+ *  rank's. Collective. */
+sherd_status sherdi_update_run(sherd_engine *engine);
+/** New parameters from the master weights that the state has; this rank's fingerprint of them. Collective. */
+sherd_status sherdi_update_republish(sherd_engine *engine, uint64_t *own_out);
+/** The ranks tell each other how it went and what they did; *out is the sum of the fingerprints.
+ *  Collective. */
+sherd_status sherdi_update_agree(sherd_engine *engine, sherd_status status, uint64_t own,
+                                 uint64_t decision, uint64_t *out);
+/** fp32 gradients of elements [first, first + elems) of the slice, from the integers, in the staging
+ *  buffer. */
+const float *sherdi_update_fixed_gradient(sherd_engine *engine, const sherdi_segment *segment,
+                                          size_t first, size_t elems);
+
+/* ---- restore.c */
+/** Goes on from the state that was found: the generation that all ranks have. Collective. */
+sherd_status sherdi_restore_resume(sherd_engine *engine);
+
+/* ---- between the pools of device and host: counted, on the CPU a copy */
+static inline void sherdi_link_down(sherd_engine *engine, void *dst, const void *src,
+                                    size_t len_bytes)
+{
+    engine->store.link.down_bytes += len_bytes;
+    engine->backend->kernels->copy(engine->backend, dst, src, len_bytes);
+}
+
+static inline void sherdi_link_up(sherd_engine *engine, void *dst, const void *src,
+                                  size_t len_bytes)
+{
+    engine->store.link.up_bytes += len_bytes;
+    engine->backend->kernels->copy(engine->backend, dst, src, len_bytes);
+}
+
 /* ---- addresses */
-static inline float *sherdi_block_master(const sherd_engine *engine, const sherdi_block *block)
+
+/* The parts of a block's state. */
+typedef struct sherdi_parts {
+    float *master, *m, *v;
+} sherdi_parts;
+
+static inline sherdi_parts sherdi_block_parts(const sherd_engine *engine, const sherdi_block *block,
+                                              float *state)
 {
     const sherdi_segment *segment = &engine->plan->segments[block->segment];
     size_t                first;
 
     if (segment->has_master) {
-        return (float *)(void *)(engine->buffers[SHERDI_BUFFER_STATE] + block->state_offset);
+        return (sherdi_parts){state, state + block->stride_elems, state + 2 * block->stride_elems};
     }
     /* fp32: the parameter is the master */
     (void)sherdi_plan_owned(engine->plan, segment, &first);
     first = segment->is_resident ? first : 0;
-    return (float *)(void *)(engine->buffers[SHERDI_BUFFER_PARAMS] + segment->param_offset) +
-           first + block->offset_elems;
-}
-
-static inline float *sherdi_block_moments(const sherd_engine *engine, const sherdi_block *block)
-{
-    float *state = (float *)(void *)(engine->buffers[SHERDI_BUFFER_STATE] + block->state_offset);
-
-    return engine->plan->segments[block->segment].has_master ? state + block->stride_elems : state;
+    return (sherdi_parts){
+        (float *)(void *)(engine->buffers[SHERDI_BUFFER_PARAMS] + segment->param_offset) + first +
+            block->offset_elems,
+        state, state + block->stride_elems};
 }
 
 #endif

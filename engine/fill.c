@@ -20,7 +20,7 @@ typedef struct stretch {
 } stretch;
 
 /* Writes the part of the stretch that lies in this rank's blocks to the master weights. */
-static void stretch_to_master(sherd_engine *engine, const stretch *part)
+static sherd_status stretch_to_master(sherd_engine *engine, const stretch *part)
 {
     const sherdi_segment *segment = part->segment;
     size_t                first;
@@ -33,14 +33,55 @@ static void stretch_to_master(sherd_engine *engine, const stretch *part)
             sherdi_min_size(part->at + part->count, first + block->offset_elems + block->elems);
 
         if (start < end) {
-            memcpy(sherdi_block_master(engine, block) + (start - first - block->offset_elems),
+            float *state;
+
+            SHERDI_TRY(sherdi_store_look(engine, block, 1, &state));
+            memcpy(sherdi_block_parts(engine, block, state).master +
+                       (start - first - block->offset_elems),
                    part->values + (start - part->at), (end - start) * sizeof(float));
         }
     }
+    return SHERD_OK;
+}
+
+/* ... of the slice, elements [start, end) of it, to the pieces on NVMe. */
+static sherd_status stretch_to_pieces(sherd_engine *engine, const stretch *part, size_t start,
+                                      size_t end)
+{
+    const sherdi_segment *segment = part->segment;
+    sherd_dtype           dtype   = engine->settings.compute_dtype;
+    size_t                slice   = (size_t)engine->rank * segment->slice_elems;
+
+    for (size_t p = 0; p < segment->num_pieces; p++) {
+        const sherdi_piece *piece = &engine->plan->pieces[segment->first_piece + p];
+        size_t              from  = sherdi_max_size(start, piece->offset_elems);
+        size_t              to    = sherdi_min_size(end, piece->offset_elems + piece->elems);
+        void               *memory;
+
+        if (from >= to) {
+            continue;
+        }
+        SHERDI_TRY(
+            sherdi_window_open(&engine->store.param_window, segment->first_piece + p, 1, &memory));
+        engine->backend->kernels->cast(
+            engine->backend,
+            (unsigned char *)memory + (from - piece->offset_elems) * sherd_dtype_bytes(dtype),
+            dtype, part->values + (slice + from - part->at), SHERD_F32, to - from);
+    }
+    return SHERD_OK;
+}
+
+/* What is resident, or this rank's slice, in the memory of its place. */
+static unsigned char *slice_memory(const sherd_engine *engine, const sherdi_segment *segment)
+{
+    int buffer = segment->param_place == SHERDI_PLACE_HOST ? SHERDI_BUFFER_HOST_PARAMS
+                                                           : SHERDI_BUFFER_PARAMS;
+
+    return engine->buffers[buffer] + segment->param_offset;
 }
 
 /* Writes the stretch, or the part of it in this rank's slice, in the compute type. */
-static void stretch_to_param(sherd_engine *engine, const stretch *part)
+static sherd_status stretch_to_param(sherd_engine *engine, const stretch *part)
 {
     const sherdi_segment *segment = part->segment;
     sherd_dtype           dtype   = engine->settings.compute_dtype;
@@ -57,7 +98,7 @@ static void stretch_to_param(sherd_engine *engine, const stretch *part)
 
         engine->backend->kernels->cast(engine->backend, data + at * elem, dtype, part->values,
                                        SHERD_F32, part->count);
-        return;
+        return SHERD_OK;
     }
     if (!segment->is_resident) {
         first = (size_t)engine->rank * segment->slice_elems;
@@ -65,12 +106,16 @@ static void stretch_to_param(sherd_engine *engine, const stretch *part)
     }
     start = sherdi_max_size(part->at, first);
     end   = sherdi_min_size(part->at + part->count, first + owned);
-    if (start < end) {
-        engine->backend->kernels->cast(
-            engine->backend,
-            engine->buffers[SHERDI_BUFFER_PARAMS] + segment->param_offset + (start - first) * elem,
-            dtype, part->values + (start - part->at), SHERD_F32, end - start);
+    if (start >= end) {
+        return SHERD_OK;
     }
+    if (segment->param_place == SHERDI_PLACE_NVME) {
+        return stretch_to_pieces(engine, part, start - first, end - first);
+    }
+    engine->backend->kernels->cast(engine->backend,
+                                   slice_memory(engine, segment) + (start - first) * elem, dtype,
+                                   part->values + (start - part->at), SHERD_F32, end - start);
+    return SHERD_OK;
 }
 
 /* The elements of a parameter that this rank holds in any form. */
@@ -114,8 +159,8 @@ static sherd_status param_fill(sherd_engine *engine, int param, sherd_fill_fn fi
                                "the fill function of parameter %s returned %s at element %zu",
                                info->name, sherd_status_name(status), at);
         }
-        stretch_to_master(engine, &part);
-        stretch_to_param(engine, &part);
+        SHERDI_TRY(stretch_to_master(engine, &part));
+        SHERDI_TRY(stretch_to_param(engine, &part));
     }
     engine->is_filled[param] = 1;
     return SHERD_OK;
@@ -137,6 +182,9 @@ sherd_status sherd_param_fill(sherd_engine *engine, sherd_param param, sherd_fil
     if (fill == NULL) {
         return sherdi_fail(SHERD_E_INVAL, "parameter %s: fill needs a function",
                            engine->model.params[param].name);
+    }
+    if (engine->store.is_resumed && !engine->model.params[param].is_frozen) {
+        return SHERD_OK; /* its values came with the state */
     }
     return param_fill(engine, param, fill, ctx);
 }
@@ -251,34 +299,62 @@ static sherd_status filled_exchange(sherd_engine *engine, sherd_status own, uint
     return SHERD_OK;
 }
 
-sherd_status sherdi_fill_finish(sherd_engine *engine)
-{
-    sherd_status status = unfilled_take(engine);
-
-    SHERDI_TRY(filled_exchange(engine, status,
-                               status == SHERD_OK ? sherdi_fill_frozen_fingerprint(engine) : 0));
-    return wholes_compare(engine);
-}
-
 /* ------------------------------------------------------------ fingerprints -- */
 
-uint64_t sherdi_fill_own_fingerprint(const sherd_engine *engine)
+sherd_status sherdi_fill_own_fingerprint(sherd_engine *engine, uint64_t *out)
 {
-    const sherdi_plan *plan = engine->plan;
-    uint64_t           sum  = 0;
+    const sherdi_plan *plan   = engine->plan;
+    uint64_t           sum    = 0;
+    sherd_status       status = sherdi_store_cancel(engine);
+    sherd_status       own;
 
-    for (size_t b = 0; b < plan->num_blocks; b++) {
+    sherdi_store_read_ahead(engine);
+    for (size_t b = 0; b < plan->num_blocks && status == SHERD_OK; b++) {
         const sherdi_block *block = &plan->blocks[b];
+        float              *state;
 
-        sum += engine->backend->kernels->fingerprint(
-            engine->backend, &plan->spans[block->first_span], block->num_spans,
-            sherdi_block_master(engine, block));
+        status = sherdi_store_take(engine, block, 0, &state);
+        if (status == SHERD_OK) {
+            sum += engine->backend->kernels->fingerprint(
+                engine->backend, &plan->spans[block->first_span], block->num_spans,
+                sherdi_block_parts(engine, block, state).master);
+        }
     }
-    return sum;
+    own = sherdi_store_pass_end(engine, 0);
+    SHERDI_TRY(status);
+    SHERDI_TRY(own);
+    *out = sum;
+    return SHERD_OK;
+}
+
+/* Elements [at, at + count) of a sliced parameter's segment, in the compute type; may give fewer. */
+static sherd_status slice_look(sherd_engine *engine, const sherdi_segment *segment, size_t at,
+                               size_t *count, const unsigned char **out)
+{
+    size_t elem = sherd_dtype_bytes(engine->settings.compute_dtype);
+
+    if (segment->param_place != SHERDI_PLACE_NVME) {
+        *out = slice_memory(engine, segment) + at * elem;
+        return SHERD_OK;
+    }
+    for (size_t p = 0; p < segment->num_pieces; p++) {
+        const sherdi_piece *piece = &engine->plan->pieces[segment->first_piece + p];
+        void               *memory;
+
+        if (at >= piece->offset_elems + piece->elems) {
+            continue;
+        }
+        SHERDI_TRY(
+            sherdi_window_open(&engine->store.param_window, segment->first_piece + p, 0, &memory));
+        *count = sherdi_min_size(*count, piece->offset_elems + piece->elems - at);
+        *out   = (const unsigned char *)memory + (at - piece->offset_elems) * elem;
+        break;
+    }
+    return SHERD_OK;
 }
 
 /* Frozen elements are counted from the compute type, by the owner of their slice. */
-static uint64_t frozen_param_fingerprint(const sherd_engine *engine, size_t param)
+static sherd_status frozen_param_fingerprint(sherd_engine *engine, size_t param, uint64_t *sum)
 {
     const sherdi_model_param *info    = &engine->model.params[param];
     const sherdi_plan_param  *place   = &engine->plan->params[param];
@@ -286,61 +362,123 @@ static uint64_t frozen_param_fingerprint(const sherd_engine *engine, size_t para
     sherd_dtype               dtype   = engine->settings.compute_dtype;
     const unsigned char      *whole   = whole_param(engine, param);
     size_t                    first   = (size_t)engine->rank * segment->slice_elems;
-    size_t                    begin   = sherdi_max_size(place->offset_elems, first);
-    size_t   end = sherdi_min_size(place->offset_elems + info->elems, first + segment->slice_elems);
-    uint64_t sum = 0;
-    float    values[FILL_ELEMS];
+    size_t                    at      = sherdi_max_size(place->offset_elems, first);
+    size_t end = sherdi_min_size(place->offset_elems + info->elems, first + segment->slice_elems);
+    float  values[FILL_ELEMS];
 
-    for (size_t at = begin; at < end; at += FILL_ELEMS) {
+    while (at < end) {
         size_t               count = sherdi_min_size(FILL_ELEMS, end - at);
-        const unsigned char *from =
-            whole != NULL ? whole + (at - place->offset_elems) * sherd_dtype_bytes(dtype)
-                          : engine->buffers[SHERDI_BUFFER_PARAMS] + segment->param_offset +
-                                (at - first) * sherd_dtype_bytes(dtype);
+        const unsigned char *from  = NULL;
 
+        if (whole != NULL) {
+            from = whole + (at - place->offset_elems) * sherd_dtype_bytes(dtype);
+        } else {
+            SHERDI_TRY(slice_look(engine, segment, at - first, &count, &from));
+        }
         engine->backend->kernels->cast(engine->backend, values, SHERD_F32, from, dtype, count);
         for (size_t i = 0; i < count; i++) {
-            sum +=
+            *sum +=
                 sherdi_mix_element(info->first_index + (at + i - place->offset_elems), values[i]);
         }
+        at += count;
     }
-    return sum;
+    return SHERD_OK;
 }
 
-uint64_t sherdi_fill_frozen_fingerprint(const sherd_engine *engine)
+static sherd_status frozen_fingerprint(sherd_engine *engine, uint64_t *sum)
 {
-    uint64_t sum = 0;
-
     for (size_t p = 0; p < engine->model.num_params; p++) {
         if (engine->model.params[p].is_frozen) {
-            sum += frozen_param_fingerprint(engine, p);
+            SHERDI_TRY(frozen_param_fingerprint(engine, p, sum));
         }
     }
-    return sum;
+    return SHERD_OK;
 }
 
-static uint64_t trainable_param_fingerprint(const sherd_engine *engine, size_t param)
+static sherd_status trainable_param_fingerprint(sherd_engine *engine, size_t param, uint64_t *sum)
 {
     const sherdi_plan *plan = engine->plan;
-    uint64_t           sum  = 0;
 
     for (size_t b = 0; b < plan->num_blocks; b++) {
         const sherdi_block *block = &plan->blocks[b];
 
         for (size_t i = 0; i < block->num_spans; i++) {
             const sherdi_span *span = &plan->spans[block->first_span + i];
+            float             *state;
 
             if ((size_t)span->param == param) {
-                sum += engine->backend->kernels->fingerprint(engine->backend, span, 1,
-                                                             sherdi_block_master(engine, block));
+                SHERDI_TRY(sherdi_store_look(engine, block, 0, &state));
+                *sum += engine->backend->kernels->fingerprint(
+                    engine->backend, span, 1, sherdi_block_parts(engine, block, state).master);
             }
         }
     }
-    return sum;
+    return SHERD_OK;
 }
 
-uint64_t sherdi_fill_param_fingerprint(const sherd_engine *engine, size_t param)
+sherd_status sherdi_fill_param_fingerprint(sherd_engine *engine, size_t param, uint64_t *out)
 {
-    return engine->model.params[param].is_frozen ? frozen_param_fingerprint(engine, param)
-                                                 : trainable_param_fingerprint(engine, param);
+    sherd_status status = sherdi_store_cancel(engine); /* the windows share the pipelines' memory */
+    sherd_status own;
+
+    *out = 0;
+    if (status == SHERD_OK) {
+        status = sherdi_fetch_stop(engine);
+    }
+    if (status == SHERD_OK) {
+        status = engine->model.params[param].is_frozen
+                     ? frozen_param_fingerprint(engine, param, out)
+                     : trainable_param_fingerprint(engine, param, out);
+    }
+    own = sherdi_store_settle(engine);
+    return status == SHERD_OK ? own : status;
+}
+
+/* ------------------------------------------------------------- the start -- */
+
+/* What was filled becomes the first generation, and is looked at once: a drive that does not give
+ * back what it was given shows before the training, unless fast_init is on. */
+static sherd_status state_begin(sherd_engine *engine)
+{
+    SHERDI_TRY(sherdi_store_settle(engine));
+    if (engine->store.is_resumed) {
+        return SHERD_OK;
+    }
+    if (engine->store.queue == NULL) {
+        return SHERD_OK;
+    }
+    if (!engine->settings.fast_init) {
+        sherdi_store_verify(engine, 1);
+    }
+    SHERDI_TRY(sherdi_fill_own_fingerprint(engine, &engine->own_fingerprint));
+    engine->has_own_fingerprint = 1;
+    sherdi_store_verify(engine, engine->settings.verify_reads);
+    return sherdi_store_commit(engine, engine->step, engine->own_fingerprint);
+}
+
+/* A resumed state publishes what is whole on every rank. */
+static sherd_status publish_finish(sherd_engine *engine)
+{
+    for (size_t s = 0; s < engine->plan->num_segments; s++) {
+        SHERDI_TRY(sherdi_world_wait(engine->world, engine->publish_tickets[s]));
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherdi_fill_finish(sherd_engine *engine)
+{
+    uint64_t     frozen = 0;
+    sherd_status status = unfilled_take(engine);
+
+    if (status == SHERD_OK) {
+        status = frozen_fingerprint(engine, &frozen);
+    }
+    if (status == SHERD_OK) {
+        status = state_begin(engine);
+    }
+    SHERDI_TRY(filled_exchange(engine, status, frozen));
+    SHERDI_TRY(publish_finish(engine));
+    SHERDI_TRY(wholes_compare(engine));
+    sherdi_fetch_rewind(engine);
+    return SHERD_OK;
 }

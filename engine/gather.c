@@ -38,17 +38,39 @@ static const sherdi_step_of_pass *cursor_take(sherdi_cursor *cursor, int unit, s
     return NULL; /* the plan has no such acquire at all */
 }
 
-static sherd_status unit_gather(sherd_engine *engine, int unit, size_t preferred)
+static sherd_status segment_gather(sherd_engine *engine, const sherdi_segment *segment,
+                                   sherd_pass pass)
+{
+    sherdi_region *region = sherdi_pool_region(&engine->gather_pool, segment->unit);
+    unsigned char *whole  = engine->gather_pool.base + region->offset + segment->gather_offset;
+    size_t slice_bytes = segment->slice_elems * sherd_dtype_bytes(engine->settings.compute_dtype);
+    sherdi_all_gather_args args = {
+        .recv        = whole,
+        .slice_bytes = slice_bytes,
+        .what        = engine->model.units[segment->unit].name,
+    };
+
+    if (segment->param_place == SHERDI_PLACE_DEVICE) {
+        args.send  = engine->buffers[SHERDI_BUFFER_PARAMS] + segment->param_offset;
+        args.flags = engine->settings.is_debug ? 0 : SHERDI_COLL_STABLE;
+    } else { /* was not there when the ranks last met */
+        args.send = whole + (size_t)engine->rank * slice_bytes;
+        SHERDI_TRY(
+            sherdi_fetch_slice(engine, segment, pass, whole + (size_t)engine->rank * slice_bytes));
+    }
+    return sherdi_world_all_gather(engine->world, &args, &region->ticket);
+}
+
+static sherd_status unit_gather(sherd_engine *engine, int unit, sherd_pass pass, size_t preferred)
 {
     const sherdi_plan_unit *info   = &engine->plan->units[unit];
     sherdi_region          *region = sherdi_pool_region(&engine->gather_pool, unit);
-    size_t                  elem   = sherd_dtype_bytes(engine->settings.compute_dtype);
 
     SHERDI_TRY(sherdi_pool_place(&engine->gather_pool, engine->world, unit, info->gather_bytes,
                                  preferred));
     for (int kind = 0; kind < SHERDI_SEGMENT_KINDS; kind++) {
-        const sherdi_segment  *segment;
-        sherdi_all_gather_args args;
+        const sherdi_segment *segment;
+        sherd_status          status;
 
         if (info->segments[kind] < 0) {
             continue;
@@ -57,14 +79,12 @@ static sherd_status unit_gather(sherd_engine *engine, int unit, size_t preferred
         if (segment->gather_offset == SHERDI_NO_OFFSET) {
             continue;
         }
-        args = (sherdi_all_gather_args){
-            .send        = engine->buffers[SHERDI_BUFFER_PARAMS] + segment->param_offset,
-            .recv        = engine->gather_pool.base + region->offset + segment->gather_offset,
-            .slice_bytes = segment->slice_elems * elem,
-            .flags       = engine->settings.is_debug ? 0 : SHERDI_COLL_STABLE,
-            .what        = engine->model.units[unit].name,
-        };
-        SHERDI_TRY(sherdi_world_all_gather(engine->world, &args, &region->ticket));
+        status = segment_gather(engine, segment, pass);
+        if (status != SHERD_OK) { /* nobody shall take it for gathered */
+            region->is_used   = 0;
+            region->is_pinned = 0;
+            return status;
+        }
     }
     return SHERD_OK;
 }
@@ -84,13 +104,14 @@ static size_t planned_offset(const sherdi_sequence *sequence, const sherdi_step_
 }
 
 static sherd_status unit_hold(sherd_engine *engine, const sherdi_cursor *cursor,
-                              const sherdi_step_of_pass *step, int unit)
+                              const sherdi_step_of_pass *step, int unit, sherd_pass pass)
 {
     sherdi_region *region = sherdi_pool_region(&engine->gather_pool, unit);
 
     if (engine->plan->units[unit].gather_bytes > 0) {
         if (!region->is_used) {
-            SHERDI_TRY(unit_gather(engine, unit, planned_offset(cursor->sequence, step, unit)));
+            SHERDI_TRY(
+                unit_gather(engine, unit, pass, planned_offset(cursor->sequence, step, unit)));
         }
         region->is_pinned = 1;
     }
@@ -108,7 +129,7 @@ static sherd_status prefetch(sherd_engine *engine, const sherdi_cursor *cursor,
         sherdi_region     *region = sherdi_pool_region(&engine->gather_pool, stay->unit);
 
         if (!region->is_used) {
-            sherd_status status = unit_gather(engine, stay->unit, stay->offset);
+            sherd_status status = unit_gather(engine, stay->unit, step->pass, stay->offset);
 
             if (status == SHERD_E_NOMEM) {
                 return SHERD_OK; /* units held off the plan are in the way: gathered when needed */
@@ -167,12 +188,12 @@ static int is_kept(const sherdi_cursor *cursor, int unit)
 
 /* Holds all that an acquire of `unit` reaches, or nothing. */
 static sherd_status units_hold(sherd_engine *engine, const sherdi_cursor *cursor,
-                               const sherdi_step_of_pass *step, int unit)
+                               const sherdi_step_of_pass *step, int unit, sherd_pass pass)
 {
     int reached;
 
     for (size_t n = 0; (reached = reached_unit(engine, unit, n)) >= 0; n++) {
-        sherd_status status = unit_hold(engine, cursor, step, reached);
+        sherd_status status = unit_hold(engine, cursor, step, reached, pass);
 
         if (status != SHERD_OK) {
             while (n-- > 0) {
@@ -195,7 +216,8 @@ static void units_unhold(sherd_engine *engine, int unit)
 
 /* A unit that was gathered ahead may lie where it splits the room that this acquire needs: all that it
  * reaches and nobody holds is gathered anew, one behind the other. */
-static sherd_status units_hold_anew(sherd_engine *engine, const sherdi_cursor *cursor, int unit)
+static sherd_status units_hold_anew(sherd_engine *engine, const sherdi_cursor *cursor, int unit,
+                                    sherd_pass pass)
 {
     int reached;
 
@@ -207,7 +229,7 @@ static sherd_status units_hold_anew(sherd_engine *engine, const sherdi_cursor *c
             region->is_used = 0;
         }
     }
-    return units_hold(engine, cursor, NULL, unit);
+    return units_hold(engine, cursor, NULL, unit, pass);
 }
 
 static void gradient_unbegin(sherd_engine *engine, int unit)
@@ -260,10 +282,10 @@ static sherd_status units_take(sherd_engine *engine, sherdi_cursor *cursor, int 
                                sherd_pass pass)
 {
     const sherdi_step_of_pass *step   = cursor_take(cursor, unit, pass);
-    sherd_status               status = units_hold(engine, cursor, step, unit);
+    sherd_status               status = units_hold(engine, cursor, step, unit, pass);
 
     if (status == SHERD_E_NOMEM) {
-        status = units_hold_anew(engine, cursor, unit);
+        status = units_hold_anew(engine, cursor, unit, pass);
     }
     SHERDI_TRY(status);
     if (step != NULL) {

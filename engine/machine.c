@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 /* The first number of a file, SIZE_MAX when there is none ("max" in a cgroup). */
 static size_t file_number(const char *path, const char *label)
@@ -85,6 +86,50 @@ static sherd_status limit_given(size_t *out)
     return SHERD_OK;
 }
 
+/* The group that this process is in, under its version's place, and that place itself: a container shows
+ * its own group there. */
+static size_t own_group_left(void)
+{
+    size_t left = sherdi_min_size(sherdi_machine_group_left("/sys/fs/cgroup"),
+                                  sherdi_machine_group_left("/sys/fs/cgroup/memory"));
+    FILE  *file = fopen("/proc/self/cgroup", "r");
+    char   line[512];
+
+    while (file != NULL && fgets(line, sizeof(line), file) != NULL) {
+        const char *path = strchr(line, ':') == NULL ? NULL : strchr(strchr(line, ':') + 1, ':');
+        char        folder[640];
+
+        if (path == NULL) {
+            continue;
+        }
+        line[strcspn(line, "\n")] = '\0';
+        if (strncmp(line, "0::", 3) == 0 || strstr(line, ":memory:") != NULL) {
+            (void)snprintf(folder, sizeof(folder), "/sys/fs/cgroup%s%s",
+                           line[0] == '0' ? "" : "/memory", path + 1);
+            left = sherdi_min_size(left, sherdi_machine_group_left(folder));
+        }
+    }
+    if (file != NULL) {
+        (void)fclose(file);
+    }
+    return left;
+}
+
+/* What the process itself may take, over what it has. */
+static size_t own_limit_left(void)
+{
+    struct rlimit limit;
+    size_t        used = file_number("/proc/self/status", "VmData:");
+    size_t        most;
+
+    if (getrlimit(RLIMIT_DATA, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY ||
+        used == SIZE_MAX) {
+        return SIZE_MAX;
+    }
+    most = (size_t)limit.rlim_cur;
+    return used * 1024 < most ? most - used * 1024 : 1;
+}
+
 /* Never 0, which means unknown. */
 static sherd_status free_memory(size_t *out)
 {
@@ -93,8 +138,8 @@ static sherd_status free_memory(size_t *out)
     size_t limit;
 
     SHERDI_TRY(limit_given(&limit));
-    bytes = sherdi_min_size(bytes, sherdi_machine_group_left("/sys/fs/cgroup"));
-    bytes = sherdi_min_size(bytes, sherdi_machine_group_left("/sys/fs/cgroup/memory"));
+    bytes = sherdi_min_size(bytes, own_group_left());
+    bytes = sherdi_min_size(bytes, own_limit_left());
     bytes = sherdi_min_size(bytes, limit);
     *out  = bytes == SIZE_MAX ? 0 : sherdi_max_size(bytes, 1);
     return SHERD_OK;

@@ -75,17 +75,33 @@ static sherd_status types_choose(sherdi_plan *plan)
 static void buffers_name(sherdi_plan *plan)
 {
     static const sherdi_plan_buffer NAMES[SHERDI_BUFFERS] = {
-        [SHERDI_BUFFER_PARAMS]    = {"parameters", SHERDI_MEM_PARAMS, 0, 1},
-        [SHERDI_BUFFER_GRADS]     = {"gradients", SHERDI_MEM_GRADS, 0, 0},
-        [SHERDI_BUFFER_STATE]     = {"optimizer state", SHERDI_MEM_STATE, 0, 0},
-        [SHERDI_BUFFER_GATHER]    = {"gathered units", SHERDI_MEM_GATHER, 0, 0},
-        [SHERDI_BUFFER_TRANSIENT] = {"transient gradients", SHERDI_MEM_TRANSIENT, 0, 0},
-        [SHERDI_BUFFER_STAGING]   = {"staging", SHERDI_MEM_STAGING, 0, 1},
+        [SHERDI_BUFFER_PARAMS]      = {"parameters", SHERDI_MEM_PARAMS, 0, 1, 0, 0},
+        [SHERDI_BUFFER_GRADS]       = {"gradients", SHERDI_MEM_GRADS, 0, 0, 0, 0},
+        [SHERDI_BUFFER_STATE]       = {"optimizer state", SHERDI_MEM_STATE, 0, 0, 0, 0},
+        [SHERDI_BUFFER_GATHER]      = {"gathered units", SHERDI_MEM_GATHER, 0, 0, 0, 0},
+        [SHERDI_BUFFER_TRANSIENT]   = {"transient gradients", SHERDI_MEM_TRANSIENT, 0, 0, 0, 0},
+        [SHERDI_BUFFER_STAGING]     = {"staging", SHERDI_MEM_STAGING, 0, 1, 0, 0},
+        [SHERDI_BUFFER_LANDING]     = {"landing of gradients", SHERDI_MEM_STAGING, 0, 0, 0, 0},
+        [SHERDI_BUFFER_HOST_PARAMS] = {"offloaded parameters", SHERDI_MEM_HOST_PARAMS, 0, 0, 1, 0},
+        [SHERDI_BUFFER_HOST_GRADS]  = {"offloaded gradients", SHERDI_MEM_HOST_GRADS, 0, 0, 1, 0},
+        [SHERDI_BUFFER_HOST_STATE]  = {"offloaded optimizer state", SHERDI_MEM_HOST_STATE, 0, 0, 1,
+                                       0},
+        [SHERDI_BUFFER_BRIDGE]      = {"bridge of the update", SHERDI_MEM_HOST_STAGING, 0, 0, 1, 0},
+        [SHERDI_BUFFER_STATE_RING]  = {"ring of state", SHERDI_MEM_HOST_STAGING, 0, 0, 1, 0},
+        [SHERDI_BUFFER_PARAM_RING]  = {"ring of parameters", SHERDI_MEM_HOST_STAGING, 0, 0, 1, 0},
+        [SHERDI_BUFFER_GRAD_RING]   = {"ring of gradients", SHERDI_MEM_HOST_STAGING, 0, 0, 1, 0},
     };
+    const sherdi_settings *settings = &plan->settings;
 
     memcpy(plan->buffers, NAMES, sizeof(NAMES));
     plan->buffers[SHERDI_BUFFER_GRADS].is_shared     = !plan->has_slices;
     plan->buffers[SHERDI_BUFFER_TRANSIENT].is_shared = plan->has_slices;
+    /* offloaded slices come up into the gathered unit itself, and peers read them there */
+    plan->buffers[SHERDI_BUFFER_GATHER].is_shared =
+        settings->stage == 3 && settings->offload_param.place != SHERDI_PLACE_DEVICE;
+    plan->buffers[SHERDI_BUFFER_STATE_RING].is_pinned = settings->offload_state.pin_memory;
+    plan->buffers[SHERDI_BUFFER_GRAD_RING].is_pinned  = settings->offload_state.pin_memory;
+    plan->buffers[SHERDI_BUFFER_PARAM_RING].is_pinned = settings->offload_param.pin_memory;
 }
 
 static sherd_status plan_make(sherdi_plan *plan, const sherdi_model *model)
@@ -107,7 +123,11 @@ static sherd_status plan_make(sherdi_plan *plan, const sherdi_model *model)
         plan->padding_elems += plan->segments[s].padded_elems - plan->segments[s].elems;
     }
     for (int b = 0; b < SHERDI_BUFFERS; b++) {
-        plan->total_bytes += plan->buffers[b].bytes;
+        const sherdi_plan_buffer *buffer = &plan->buffers[b];
+
+        plan->total_bytes += buffer->bytes;
+        plan->host_bytes += buffer->is_host ? buffer->bytes : 0;
+        plan->pinned_bytes += buffer->is_pinned ? buffer->bytes : 0;
     }
     return SHERD_OK;
 }
@@ -146,6 +166,13 @@ void sherdi_plan_destroy(sherdi_plan *plan)
     sherdi_free(plan->segments);
     sherdi_free(plan->blocks);
     sherdi_free(plan->spans);
+    for (int place = 0; place < SHERDI_PLACES; place++) {
+        sherdi_free(plan->extents[place]);
+    }
+    sherdi_free(plan->pieces);
+    sherdi_free(plan->piece_extents);
+    sherdi_free(plan->grad_extents);
+    sherdi_free(plan->fetches);
     sherdi_free(plan->train.steps);
     sherdi_free(plan->train.stays);
     sherdi_free(plan->eval.steps);
@@ -182,21 +209,41 @@ static int plan_fits(const sherdi_plan *plan)
             all <= plan->machine.memory_bytes);
 }
 
-/* Tries one other setting; 1 when it fits, with the bytes per rank. */
-static int other_fits(const sherdi_plan *plan, const sherdi_model *model, int stage,
-                      int has_prefetch, int world_size, size_t *bytes)
+/* Another setting, to be tried. */
+typedef struct other_plan {
+    int          stage;
+    int          has_prefetch;
+    sherdi_place state, params;
+    int          world_size;
+} other_plan;
+
+static void place_set(sherdi_offload_settings *offload, sherdi_place place)
+{
+    if (offload->place < place) {
+        offload->place = place;
+    }
+}
+
+/* 1 when it fits, with the bytes per rank. */
+static int other_fits(const sherdi_plan *plan, const sherdi_model *model, const other_plan *how,
+                      size_t *bytes)
 {
     sherdi_settings settings = plan->settings;
     sherdi_plan    *other;
     int             fits;
 
-    settings.stage = stage;
-    if (!has_prefetch) {
+    settings.stage = how->stage;
+    if (!how->has_prefetch) {
         settings.prefetch_bucket_size = 0;
         settings.max_reuse_distance   = 0;
     }
-    if (sherdi_plan_create(model, &settings, 0, world_size, &plan->machine, plan->mem, &other) !=
-        SHERD_OK) {
+    place_set(&settings.offload_state, how->state);
+    place_set(&settings.offload_param, how->params);
+    if (how->params == SHERDI_PLACE_NVME) {
+        settings.params_in_cpu = 0;
+    }
+    if (sherdi_plan_create(model, &settings, 0, how->world_size, &plan->machine, plan->mem,
+                           &other) != SHERD_OK) {
         return 0;
     }
     fits   = plan_fits(other);
@@ -205,30 +252,57 @@ static int other_fits(const sherdi_plan *plan, const sherdi_model *model, int st
     return fits;
 }
 
-/* First a higher stage, then one that gathers nothing ahead, then more hosts of the same kind. */
+/* First a higher stage, then one that gathers nothing ahead, then the drive, then more hosts of the same
+ * kind. The host's memory is no way out: on the CPU it is the device's. */
 static void nearest_fit(const sherdi_plan *plan, const sherdi_model *model, char *text,
                         size_t len_bytes)
 {
-    int    ranks = plan->machine.ranks_per_host;
-    size_t bytes;
+    other_plan how   = {.has_prefetch = 1, .world_size = plan->world_size};
+    int        ranks = plan->machine.ranks_per_host;
+    size_t     bytes;
 
-    for (int stage = plan->settings.stage + 1; stage <= 3; stage++) {
-        if (other_fits(plan, model, stage, 1, plan->world_size, &bytes)) {
+    for (how.stage = plan->settings.stage + 1; how.stage <= 3; how.stage++) {
+        if (other_fits(plan, model, &how, &bytes)) {
             (void)snprintf(text, len_bytes,
-                           "zero_optimization.stage %d would fit (%.1f MiB a rank)", stage,
+                           "zero_optimization.stage %d would fit (%.1f MiB a rank)", how.stage,
                            (double)bytes / 0x1p20);
             return;
         }
     }
-    if (other_fits(plan, model, 3, 0, plan->world_size, &bytes)) {
+    how.stage        = 3;
+    how.has_prefetch = 0;
+    if (other_fits(plan, model, &how, &bytes)) {
         (void)snprintf(text, len_bytes,
                        "zero_optimization.stage 3 with stage3_prefetch_bucket_size 0 and "
                        "stage3_max_reuse_distance 0 would fit (%.1f MiB a rank)",
                        (double)bytes / 0x1p20);
         return;
     }
+    how.has_prefetch = 1;
+    how.state        = SHERDI_PLACE_NVME;
+    for (how.stage = plan->settings.stage > 1 ? plan->settings.stage : 1; how.stage <= 3;
+         how.stage++) {
+        if (other_fits(plan, model, &how, &bytes)) {
+            (void)snprintf(text, len_bytes,
+                           "zero_optimization.stage %d with offload_optimizer on nvme would fit "
+                           "(%.1f MiB a rank)",
+                           how.stage, (double)bytes / 0x1p20);
+            return;
+        }
+    }
+    how.stage  = 3;
+    how.params = SHERDI_PLACE_NVME;
+    if (other_fits(plan, model, &how, &bytes)) {
+        (void)snprintf(text, len_bytes,
+                       "zero_optimization.stage 3 with offload_optimizer and offload_param "
+                       "(max_in_cpu 0) on nvme would fit (%.1f MiB a rank)",
+                       (double)bytes / 0x1p20);
+        return;
+    }
+    how = (other_plan){.stage = 3, .has_prefetch = 1};
     for (int hosts = 2; hosts <= 1024; hosts *= 2) {
-        if (other_fits(plan, model, 3, 1, ranks * hosts, &bytes)) {
+        how.world_size = ranks * hosts;
+        if (other_fits(plan, model, &how, &bytes)) {
             (void)snprintf(text, len_bytes,
                            "stage 3 on %d ranks over %d such hosts would fit (%.1f MiB a rank)",
                            ranks * hosts, hosts, (double)bytes / 0x1p20);
@@ -240,7 +314,7 @@ static void nearest_fit(const sherdi_plan *plan, const sherdi_model *model, char
 
 sherd_status sherdi_plan_check_fit(const sherdi_plan *plan, const sherdi_model *model)
 {
-    char   nearest[160];
+    char   nearest[240];
     double each = (double)(plan->total_bytes + plan->machine.transport_bytes);
     double all  = each * plan->machine.ranks_per_host;
 

@@ -11,6 +11,9 @@
 #include "engine/config.h"
 #include "engine/model.h"
 #include "kernels/backend.h"
+#include "offload/tier.h"
+
+#define SHERDI_PLACES 3 /* of sherdi_place */
 
 typedef enum sherdi_segment_kind {
     SHERDI_SEGMENT_TRAINABLE = 0, /* sliced at stage 3 */
@@ -30,9 +33,16 @@ typedef struct sherdi_segment {
     int                 is_bound;     /* parameters live in the trainer's memory */
     int                 is_resident;  /* the whole is in the params arena on every rank */
     int                 has_master;   /* fp32 master in the state, apart from the parameter */
-    size_t param_offset;     /* params arena: whole when resident, else slice; none if bound */
-    size_t gather_offset;    /* inside a gathered unit; none when resident or bound */
-    size_t grad_offset;      /* grads arena: whole at stages 0 and 1, else slice; none if frozen */
+    sherdi_place        param_place;  /* where the parameters rest; DEVICE when resident */
+    size_t
+        param_offset; /* arena of its place: whole when resident, else slice; none: bound, NVMe */
+    size_t first_piece, num_pieces; /* on NVMe: how the slice is cut */
+    size_t gather_offset;           /* inside a gathered unit; none when resident or bound */
+    size_t grad_offset; /* grads arena: whole at stages 0 and 1, else slice; none if frozen. Where
+                           has_landing, the blocks say where their parts rest */
+    int    has_gradient;
+    int    has_landing; /* reduced to the landing buffer first: some of its blocks' gradients rest
+                           elsewhere than on the device */
     size_t transient_offset; /* inside a unit's transient gradient; none if there is none */
     size_t first_block, num_blocks;
 } sherdi_segment;
@@ -49,15 +59,27 @@ typedef struct sherdi_plan_unit {
     int    backward_uses; /* acquires for BACKWARD that reach its gradient, per micro-batch */
 } sherdi_plan_unit;
 
+/* A part of a slice on NVMe that is read and written as one: extent `i` of the parameters' tier is
+ * piece i. Those of a trainable segment are its blocks. */
+typedef struct sherdi_piece {
+    int    segment;
+    size_t offset_elems; /* from the start of the slice */
+    size_t elems;
+} sherdi_piece;
+
 /* A part of what a rank updates: state lies as [master][m][v], each `elems` fp32, each beginning
  * `stride_elems` after the one before. */
 typedef struct sherdi_block {
-    int    segment;
-    size_t offset_elems; /* from the start of what this rank owns of the segment */
-    size_t elems;
-    size_t stride_elems;
-    size_t first_span, num_spans;
-    size_t state_offset; /* bytes, state arena */
+    int          segment;
+    size_t       offset_elems; /* from the start of what this rank owns of the segment */
+    size_t       elems;
+    size_t       stride_elems;
+    size_t       first_span, num_spans;
+    sherdi_place place;        /* of its state, and where it is updated (NVMe: on the host) */
+    size_t       extent;       /* of its place's tier */
+    size_t       state_offset; /* bytes, inside that extent */
+    sherdi_place grad_place;   /* where its slice of the gradient rests, has_slices only */
+    size_t       grad_offset;  /* bytes, arena of that place; NVMe: extent of the gradients' tier */
 } sherdi_block;
 
 /* A stay of a unit in the gather or transient pool. Positions count the acquires of a
@@ -86,6 +108,8 @@ typedef struct sherdi_plan_buffer {
     sherdi_mem_purpose purpose;
     size_t             bytes;
     int                is_shared; /* peers read it: allocated by the world */
+    int                is_host;   /* host memory, else the device's */
+    int                is_pinned;
 } sherdi_plan_buffer;
 
 typedef enum sherdi_buffer_id {
@@ -95,6 +119,14 @@ typedef enum sherdi_buffer_id {
     SHERDI_BUFFER_GATHER,
     SHERDI_BUFFER_TRANSIENT,
     SHERDI_BUFFER_STAGING,
+    SHERDI_BUFFER_LANDING,     /* slices of gradients on their way to host memory */
+    SHERDI_BUFFER_HOST_PARAMS, /* from here on in host memory */
+    SHERDI_BUFFER_HOST_GRADS,
+    SHERDI_BUFFER_HOST_STATE,
+    SHERDI_BUFFER_BRIDGE, /* of the block that is updated: its gradient from, its new values to the device */
+    SHERDI_BUFFER_STATE_RING, /* what is on its way from and to NVMe */
+    SHERDI_BUFFER_PARAM_RING,
+    SHERDI_BUFFER_GRAD_RING,
     SHERDI_BUFFERS,
 } sherdi_buffer_id;
 
@@ -113,6 +145,15 @@ typedef struct sherdi_plan_op {
     int            segment;    /* -1: control data */
     uint64_t       sent_bytes; /* by this rank; as many received */
 } sherdi_plan_op;
+
+/* Bytes of this rank that pass between media when the trainer follows the plan. */
+typedef struct sherdi_plan_moves {
+    uint64_t down_micro_bytes, up_micro_bytes; /* device to host, host to device; per micro-batch */
+    uint64_t down_step_bytes, up_step_bytes;   /* ... and per boundary */
+    uint64_t nvme_read_micro_bytes, nvme_written_micro_bytes;
+    uint64_t nvme_read_step_bytes, nvme_written_step_bytes;
+    uint64_t nvme_index_bytes; /* of these, a commit's record */
+} sherdi_plan_moves;
 
 /* What the plan knows of the machine. 0: unknown. */
 typedef struct sherdi_machine {
@@ -135,7 +176,12 @@ typedef struct sherdi_plan {
     int    has_transient; /* gradients are made in the transient pool */
     int    is_fixed;      /* deterministic: kept as 64-bit integers, a slice at every stage */
     int    fixed_shift;   /* 50 - ceil(log2 G): the integers count 2^-shift */
-    size_t publish_offset; /* staging: new values of bound parameters, behind the gradients */
+    size_t publish_offset; /* staging: new values of bound parameters, behind the gradients; of a
+                              block that is updated on the device, when they rest elsewhere */
+    size_t landing_bytes;  /* of one slot; there are num_landings */
+    int    num_landings;
+    size_t bridge_param_offset; /* bridge: new values, behind the gradient */
+    size_t ring_bytes, param_ring_bytes, grad_ring_bytes; /* of one buffer */
 
     sherdi_plan_param *params;
     sherdi_plan_unit  *units;
@@ -145,6 +191,18 @@ typedef struct sherdi_plan {
     size_t             num_blocks, cap_blocks;
     sherdi_span       *spans;
     size_t             num_spans, cap_spans;
+    /* Offload: extents of the state by place, of the parameters and of the gradients on NVMe. */
+    sherdi_extent *extents[SHERDI_PLACES];
+    size_t         num_extents[SHERDI_PLACES], cap_extents[SHERDI_PLACES];
+    sherdi_piece  *pieces;
+    sherdi_extent *piece_extents;
+    size_t         num_pieces, cap_pieces, cap_piece_extents;
+    sherdi_extent *grad_extents;
+    size_t         num_grad_extents, cap_grad_extents;
+    uint32_t *fetches; /* pieces in the order of the gathers: train_fetches, then eval_fetches */
+    size_t    num_train_fetches, num_eval_fetches;
+    sherdi_plan_moves  moves;
+    uint64_t           nvme_bytes[3]; /* of the files: state (both slots), parameters, gradients */
     sherdi_sequence    train, eval;
     sherdi_stay       *transients;
     size_t             num_transients, cap_transients;
@@ -153,10 +211,10 @@ typedef struct sherdi_plan {
     sherdi_plan_buffer buffers[SHERDI_BUFFERS];
 
     size_t   num_params, num_units;
-    size_t   padding_elems; /* of all segments together, whole */
-    size_t   total_bytes;
-    uint64_t wire_micro_bytes;    /* sent by this rank per micro-batch */
-    uint64_t wire_boundary_bytes; /* and per boundary, control data included */
+    size_t   padding_elems;                         /* of all segments together, whole */
+    size_t   total_bytes, host_bytes, pinned_bytes; /* host and pinned are parts of the total */
+    uint64_t wire_micro_bytes;                      /* sent by this rank per micro-batch */
+    uint64_t wire_boundary_bytes;                   /* and per boundary, control data included */
 } sherdi_plan;
 
 /* Control messages of a boundary, per rank; the step fills them (step.c). */
@@ -169,6 +227,7 @@ typedef struct sherdi_agree_message {
 typedef struct sherdi_norm_message {
     sherdi_norm_acc     norm;
     sherdi_fixed_counts counts;
+    uint64_t            status;
 } sherdi_norm_message;
 
 typedef struct sherdi_publish_message {
@@ -206,6 +265,31 @@ size_t sherdi_plan_owned(const sherdi_plan *plan, const sherdi_segment *segment,
 /* Parts of plan_create, in this order. */
 sherd_status sherdi_plan_lay_out(sherdi_plan *plan, const sherdi_model *model);
 sherd_status sherdi_plan_schedule(sherdi_plan *plan, const sherdi_model *model);
+sherd_status sherdi_plan_fetches(sherdi_plan *plan);
+void         sherdi_plan_count_moves(sherdi_plan *plan);
+
+/* plan_offload.c, for the layout. */
+/** Where a segment's parameters rest; takes from the host's budget. */
+sherdi_place sherdi_plan_param_place(const sherdi_plan *plan, const sherdi_segment *segment,
+                                     size_t *host_elems);
+/** Most elements of a block. */
+size_t sherdi_plan_block_elems(const sherdi_plan *plan);
+/** Places of all blocks' state and gradient, pieces of parameters, buffers on the way. */
+sherd_status sherdi_plan_place(sherdi_plan *plan);
+
+/** Seconds of a step and what a drive is rated for: given, or assumed. */
+typedef struct sherdi_plan_wear {
+    double written_bytes; /* by this rank per step, onto NVMe */
+    double step_seconds;
+    int    is_assumed; /* step_seconds: what ASSUMED_RATE allows */
+    double rated_bytes;
+    double bytes_a_day, days;
+} sherdi_plan_wear;
+sherdi_plan_wear sherdi_plan_drive_wear(const sherdi_plan *plan);
+
+/** Whether any state rests elsewhere than on the device; whether all of it has a spare generation. */
+int sherdi_plan_offloads_state(const sherdi_plan *plan);
+int sherdi_plan_has_generations(const sherdi_plan *plan);
 
 const char *sherdi_segment_kind_name(sherdi_segment_kind kind);
 const char *sherdi_op_kind_name(sherdi_op_kind kind);

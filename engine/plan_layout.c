@@ -192,7 +192,7 @@ static size_t arena_take(sherdi_plan_buffer *arena, size_t elems, size_t elem_by
     return offset;
 }
 
-static void segment_place(sherdi_plan *plan, sherdi_segment *segment)
+static void segment_place(sherdi_plan *plan, sherdi_segment *segment, size_t *host_elems)
 {
     const sherdi_settings *settings  = &plan->settings;
     sherdi_plan_unit      *unit      = &plan->units[segment->unit];
@@ -201,13 +201,19 @@ static void segment_place(sherdi_plan *plan, sherdi_segment *segment)
     sherdi_plan_buffer     gathered  = {.bytes = unit->gather_bytes};
     sherdi_plan_buffer     transient = {.bytes = unit->transient_bytes};
 
-    segment->is_resident =
-        settings->stage < 3 || plan->world_size == 1 || segment->kind == SHERDI_SEGMENT_PERSISTENT;
-    segment->has_master = !is_frozen && (settings->compute_dtype != SHERD_F32 || segment->is_bound);
-    if (!segment->is_bound) {
-        segment->param_offset =
-            arena_take(&plan->buffers[SHERDI_BUFFER_PARAMS],
-                       segment->is_resident ? segment->padded_elems : segment->slice_elems, elem);
+    segment->param_place = sherdi_plan_param_place(plan, segment, host_elems);
+    segment->is_resident = settings->stage < 3 || segment->kind == SHERDI_SEGMENT_PERSISTENT ||
+                           (plan->world_size == 1 && segment->param_place == SHERDI_PLACE_DEVICE);
+    segment->has_gradient = !is_frozen;
+    /* In fp32 the parameter is the master, where both rest in the device's memory. */
+    segment->has_master = !is_frozen && (settings->compute_dtype != SHERD_F32 ||
+                                         segment->is_bound || sherdi_plan_offloads_state(plan) ||
+                                         segment->param_place != SHERDI_PLACE_DEVICE);
+    if (!segment->is_bound && segment->param_place != SHERDI_PLACE_NVME) {
+        segment->param_offset = arena_take(
+            &plan->buffers[segment->param_place == SHERDI_PLACE_HOST ? SHERDI_BUFFER_HOST_PARAMS
+                                                                     : SHERDI_BUFFER_PARAMS],
+            segment->is_resident ? segment->padded_elems : segment->slice_elems, elem);
     }
     if (!segment->is_resident) {
         segment->gather_offset = arena_take(&gathered, segment->padded_elems, elem);
@@ -216,10 +222,6 @@ static void segment_place(sherdi_plan *plan, sherdi_segment *segment)
     if (is_frozen) {
         return;
     }
-    segment->grad_offset =
-        arena_take(&plan->buffers[SHERDI_BUFFER_GRADS],
-                   plan->has_slices ? segment->slice_elems : segment->padded_elems,
-                   sherdi_plan_grad_bytes(plan));
     if (plan->has_transient) {
         segment->transient_offset = arena_take(&transient, segment->padded_elems, elem);
         unit->transient_bytes     = transient.bytes;
@@ -267,9 +269,8 @@ static sherd_status block_add_spans(sherdi_plan *plan, const sherdi_model *model
 
 static sherd_status blocks_make(sherdi_plan *plan, const sherdi_model *model)
 {
-    size_t most = plan->settings.sub_group_size / SHERD_CHUNK_ELEMS * SHERD_CHUNK_ELEMS;
+    size_t most = sherdi_plan_block_elems(plan);
 
-    most = sherdi_max_size(most, SHERD_CHUNK_ELEMS);
     for (size_t s = 0; s < plan->num_segments; s++) {
         sherdi_segment *segment = &plan->segments[s];
         size_t          first;
@@ -282,12 +283,8 @@ static sherd_status blocks_make(sherdi_plan *plan, const sherdi_model *model)
         for (size_t at = 0; at < owned; at += most) {
             sherdi_block block = {
                 .segment = (int)s, .offset_elems = at, .elems = sherdi_min_size(most, owned - at)};
-            size_t parts = segment->has_master ? 3 : 2;
 
             block.stride_elems = block.elems + (block.elems % ALIASING_ELEMS == 0 ? SKEW_ELEMS : 0);
-            block.state_offset =
-                arena_take(&plan->buffers[SHERDI_BUFFER_STATE],
-                           (parts - 1) * block.stride_elems + block.elems, sizeof(float));
             SHERDI_TRY(block_add_spans(plan, model, &block, first + at));
             SHERDI_TRY(GROW(plan, plan->blocks, plan->num_blocks, plan->cap_blocks));
             plan->blocks[plan->num_blocks++] = block;
@@ -308,6 +305,21 @@ static size_t fixed_staging_elems(const sherdi_plan *plan, const sherdi_segment 
     }
     for (size_t b = 0; b < segment->num_blocks; b++) {
         most = sherdi_max_size(most, plan->blocks[segment->first_block + b].elems);
+    }
+    return most;
+}
+
+/* Elements of the largest block that is updated on the device. */
+static size_t segment_device_block(const sherdi_plan *plan, const sherdi_segment *segment)
+{
+    size_t most = 0;
+
+    for (size_t b = 0; b < segment->num_blocks; b++) {
+        const sherdi_block *block = &plan->blocks[segment->first_block + b];
+
+        if (block->place == SHERDI_PLACE_DEVICE) {
+            most = sherdi_max_size(most, block->elems);
+        }
     }
     return most;
 }
@@ -333,6 +345,10 @@ static void staging_size(sherdi_plan *plan)
             grads =
                 sherdi_max_size(grads, segment->padded_elems * sherd_dtype_bytes(plan->wire_dtype));
         }
+        if (segment->param_place != SHERDI_PLACE_DEVICE) {
+            publish = sherdi_max_size(publish, segment_device_block(plan, segment) *
+                                                   sherd_dtype_bytes(plan->settings.compute_dtype));
+        }
         if (segment->is_bound) {
             publish = sherdi_max_size(publish, segment->padded_elems *
                                                    sherd_dtype_bytes(plan->settings.compute_dtype));
@@ -346,11 +362,14 @@ static void staging_size(sherdi_plan *plan)
 
 sherd_status sherdi_plan_lay_out(sherdi_plan *plan, const sherdi_model *model)
 {
+    size_t host_elems = 0;
+
     SHERDI_TRY(segments_make(plan, model));
     for (size_t s = 0; s < plan->num_segments; s++) {
-        segment_place(plan, &plan->segments[s]);
+        segment_place(plan, &plan->segments[s], &host_elems);
     }
     SHERDI_TRY(blocks_make(plan, model));
+    SHERDI_TRY(sherdi_plan_place(plan));
     staging_size(plan);
     return SHERD_OK;
 }

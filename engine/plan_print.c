@@ -35,6 +35,8 @@ static void print(printer *out, const char *fmt, ...)
     out->status = out->write(out->ctx, text, (size_t)len);
 }
 
+static const char *const FILES[] = {"state with its spare", "parameters", "gradients"};
+
 static double mib(size_t bytes)
 {
     return (double)bytes / 0x1p20;
@@ -51,20 +53,80 @@ static void print_head(printer *out, const sherdi_plan *plan, const sherdi_model
           plan->padding_elems);
 }
 
+/* Those of offload where it has any. */
+static int is_listed(const sherdi_plan *plan, int b)
+{
+    return b < SHERDI_BUFFER_LANDING || plan->buffers[b].bytes > 0;
+}
+
+static void print_total(printer *out, const char *name, const char *tier, uint64_t bytes)
+{
+    print(out, "%-22s %-8s %16llu %12.2f\n", name, tier, (unsigned long long)bytes,
+          (double)bytes / 0x1p20);
+}
+
 static void print_buffers(printer *out, const sherdi_plan *plan)
 {
     print(out, "%-22s %-8s %16s %12s  %s\n", "buffer", "tier", "bytes", "MiB", "memory of");
     for (int b = 0; b < SHERDI_BUFFERS; b++) {
         const sherdi_plan_buffer *buffer = &plan->buffers[b];
 
-        print(out, "%-22s %-8s %16zu %12.2f  %s\n", buffer->name, "device", buffer->bytes,
-              mib(buffer->bytes), buffer->is_shared ? "world" : "rank");
+        if (!is_listed(plan, b)) {
+            continue;
+        }
+        print(out, "%-22s %-8s %16zu %12.2f  %s%s\n", buffer->name,
+              buffer->is_host ? "host" : "device", buffer->bytes, mib(buffer->bytes),
+              buffer->is_shared ? "world" : "rank", buffer->is_pinned ? ", pinned" : "");
     }
-    print(out, "%-22s %-8s %16zu %12.2f\n", "total", "device", plan->total_bytes,
-          mib(plan->total_bytes));
+    print_total(out, "total", "device", plan->total_bytes - plan->host_bytes);
+    if (plan->host_bytes > 0) {
+        print_total(out, "total", "host", plan->host_bytes);
+        print_total(out, "of these pinned", "host", plan->pinned_bytes);
+    }
+    for (int i = 0; i < 3; i++) {
+        if (plan->nvme_bytes[i] > 0) {
+            print_total(out, FILES[i], "nvme", plan->nvme_bytes[i]);
+        }
+    }
     if (plan->machine.transport_bytes > 0) {
         print(out, "%-22s %-8s %16zu %12.2f  measured, not planned\n", "transport", "host",
               plan->machine.transport_bytes, mib(plan->machine.transport_bytes));
+    }
+    print(out, "\n");
+}
+
+/* What passes between the media in a step of this rank. */
+static void print_moves(printer *out, const sherdi_plan *plan)
+{
+    const sherdi_plan_moves *moves = &plan->moves;
+    uint64_t                 micro = (uint64_t)plan->settings.accumulation;
+    sherdi_plan_wear         wear  = sherdi_plan_drive_wear(plan);
+    const struct {
+        const char *name;
+        uint64_t    micro, step;
+    } rows[] = {
+        {"device to host", moves->down_micro_bytes, moves->down_step_bytes},
+        {"host to device", moves->up_micro_bytes, moves->up_step_bytes},
+        {"nvme read", moves->nvme_read_micro_bytes, moves->nvme_read_step_bytes},
+        {"nvme written", moves->nvme_written_micro_bytes, moves->nvme_written_step_bytes},
+    };
+
+    if (plan->host_bytes == 0) {
+        return;
+    }
+    print(out, "%-22s %16s %16s %16s\n", "moved", "per micro-batch", "per boundary", "per step");
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        print(out, "%-22s %16llu %16llu %16llu\n", rows[i].name, (unsigned long long)rows[i].micro,
+              (unsigned long long)rows[i].step,
+              (unsigned long long)(rows[i].micro * micro + rows[i].step));
+    }
+    if (wear.written_bytes > 0) {
+        print(out,
+              "wear: %.2f GB written per step, %.2f TB a day at %.2f s a step (%s); a drive rated "
+              "%.0f TBW lasts %.0f days\n",
+              wear.written_bytes / 1e9, wear.bytes_a_day / 1e12, wear.step_seconds,
+              wear.is_assumed ? "assumed: 2 GB/s and no compute" : "as given",
+              wear.rated_bytes / 1e12, wear.days);
     }
     print(out, "\n");
 }
@@ -126,6 +188,7 @@ static sherd_status table_write(const sherdi_plan *plan, const sherdi_model *mod
 
     print_head(&out, plan, model);
     print_buffers(&out, plan);
+    print_moves(&out, plan);
     print_units(&out, plan, model);
     print_stays(&out, "gathered in training", plan->train.stays, plan->train.num_stays, model);
     print_stays(&out, "transient gradients", plan->transients, plan->num_transients, model);
@@ -147,11 +210,15 @@ static json_t *buffers_json(const sherdi_plan *plan)
     for (int b = 0; b < SHERDI_BUFFERS; b++) {
         const sherdi_plan_buffer *buffer = &plan->buffers[b];
 
+        if (!is_listed(plan, b)) {
+            continue;
+        }
         (void)json_array_append_new(
-            list, json_pack("{s:s, s:s, s:s, s:o, s:i, s:b}", "name", buffer->name, "purpose",
-                            sherdi_mem_purpose_name(buffer->purpose), "tier", "device", "bytes",
-                            json_size(buffer->bytes), "align_bytes", SHERD_ALIGN_BYTES, "is_shared",
-                            buffer->is_shared));
+            list, json_pack("{s:s, s:s, s:s, s:o, s:i, s:b, s:b}", "name", buffer->name, "purpose",
+                            sherdi_mem_purpose_name(buffer->purpose), "tier",
+                            buffer->is_host ? "host" : "device", "bytes", json_size(buffer->bytes),
+                            "align_bytes", SHERD_ALIGN_BYTES, "is_shared", buffer->is_shared,
+                            "is_pinned", buffer->is_pinned));
     }
     return list;
 }
@@ -227,6 +294,31 @@ static size_t buffer_bytes(const sherdi_plan *plan, int buffer)
     return plan->buffers[buffer].bytes;
 }
 
+static json_t *moves_json(const sherdi_plan *plan)
+{
+    const sherdi_plan_moves *moves = &plan->moves;
+    sherdi_plan_wear         wear  = sherdi_plan_drive_wear(plan);
+    json_t                  *root  = json_object();
+
+    (void)json_object_set_new(root, "down_bytes_per_micro_batch",
+                              json_size(moves->down_micro_bytes));
+    (void)json_object_set_new(root, "down_bytes_per_boundary", json_size(moves->down_step_bytes));
+    (void)json_object_set_new(root, "up_bytes_per_micro_batch", json_size(moves->up_micro_bytes));
+    (void)json_object_set_new(root, "up_bytes_per_boundary", json_size(moves->up_step_bytes));
+    (void)json_object_set_new(root, "nvme_read_bytes_per_micro_batch",
+                              json_size(moves->nvme_read_micro_bytes));
+    (void)json_object_set_new(root, "nvme_read_bytes_per_boundary",
+                              json_size(moves->nvme_read_step_bytes));
+    (void)json_object_set_new(root, "nvme_written_bytes_per_micro_batch",
+                              json_size(moves->nvme_written_micro_bytes));
+    (void)json_object_set_new(root, "nvme_written_bytes_per_boundary",
+                              json_size(moves->nvme_written_step_bytes));
+    (void)json_object_set_new(root, "wear_bytes_per_step", json_real(wear.written_bytes));
+    (void)json_object_set_new(root, "wear_bytes_per_day", json_real(wear.bytes_a_day));
+    (void)json_object_set_new(root, "wear_days", json_real(wear.days));
+    return root;
+}
+
 static json_t *plan_json(const sherdi_plan *plan, const sherdi_model *model)
 {
     json_t *root = json_pack(
@@ -237,19 +329,33 @@ static json_t *plan_json(const sherdi_plan *plan, const sherdi_model *model)
         sherd_dtype_name(plan->grad_dtype), "accumulation", plan->settings.accumulation,
         "param_elems", json_size(model->total_elems), "trainable_elems",
         json_size(model->trainable_elems), "padding_elems", json_size(plan->padding_elems));
-    size_t grads =
-        buffer_bytes(plan, SHERDI_BUFFER_GRADS) + buffer_bytes(plan, SHERDI_BUFFER_TRANSIENT);
+    size_t nvme = 0;
 
+    for (int i = 0; i < 3; i++) {
+        nvme += plan->nvme_bytes[i];
+    }
+    /* by purpose wherever it rests, one slot of state; by place whatever it is */
     (void)json_object_set_new(root, "params_bytes",
                               json_size(buffer_bytes(plan, SHERDI_BUFFER_PARAMS) +
-                                        buffer_bytes(plan, SHERDI_BUFFER_GATHER)));
-    (void)json_object_set_new(root, "grads_bytes", json_size(grads));
-    (void)json_object_set_new(root, "optimizer_bytes",
-                              json_size(buffer_bytes(plan, SHERDI_BUFFER_STATE)));
-    (void)json_object_set_new(root, "device_bytes", json_size(plan->total_bytes));
-    (void)json_object_set_new(root, "host_bytes", json_size(0));
-    (void)json_object_set_new(root, "pinned_bytes", json_size(0));
-    (void)json_object_set_new(root, "nvme_bytes", json_size(0));
+                                        buffer_bytes(plan, SHERDI_BUFFER_GATHER) +
+                                        buffer_bytes(plan, SHERDI_BUFFER_HOST_PARAMS) +
+                                        plan->nvme_bytes[1]));
+    (void)json_object_set_new(root, "grads_bytes",
+                              json_size(buffer_bytes(plan, SHERDI_BUFFER_GRADS) +
+                                        buffer_bytes(plan, SHERDI_BUFFER_TRANSIENT) +
+                                        buffer_bytes(plan, SHERDI_BUFFER_HOST_GRADS) +
+                                        plan->nvme_bytes[2]));
+    (void)json_object_set_new(
+        root, "optimizer_bytes",
+        json_size(buffer_bytes(plan, SHERDI_BUFFER_STATE) +
+                  buffer_bytes(plan, SHERDI_BUFFER_HOST_STATE) +
+                  plan->nvme_bytes[0] / (sherdi_plan_has_generations(plan) ? 2 : 1)));
+    (void)json_object_set_new(root, "device_bytes",
+                              json_size(plan->total_bytes - plan->host_bytes));
+    (void)json_object_set_new(root, "host_bytes", json_size(plan->host_bytes));
+    (void)json_object_set_new(root, "pinned_bytes", json_size(plan->pinned_bytes));
+    (void)json_object_set_new(root, "nvme_bytes", json_size(nvme));
+    (void)json_object_set_new(root, "moved", moves_json(plan));
     (void)json_object_set_new(root, "wire_bytes_per_micro_batch",
                               json_size(plan->wire_micro_bytes));
     (void)json_object_set_new(root, "wire_bytes_per_boundary",

@@ -391,7 +391,7 @@ static sherd_status reduce_ops(sherdi_plan *plan, const sherdi_model *model, siz
         for (int kind = 0; kind < SHERDI_SEGMENT_KINDS; kind++) {
             int s = plan->units[unit].segments[kind];
 
-            if (s >= 0 && plan->segments[s].grad_offset != SHERDI_NO_OFFSET) {
+            if (s >= 0 && plan->segments[s].has_gradient) {
                 SHERDI_TRY(reduce_op(plan, "backward", s));
             }
         }
@@ -426,7 +426,7 @@ static sherd_status publish_ops(sherdi_plan *plan, int is_bound)
 static sherd_status collect_ops(sherdi_plan *plan)
 {
     for (size_t s = 0; s < plan->num_segments && plan->is_fixed && !plan->is_sliced; s++) {
-        if (plan->segments[s].grad_offset != SHERDI_NO_OFFSET) {
+        if (plan->segments[s].has_gradient) {
             SHERDI_TRY(op_add(plan, SHERDI_OP_GATHER, "boundary", (int)s,
                               peers_bytes(plan, plan->segments[s].slice_elems, SHERD_F32)));
         }
@@ -440,8 +440,7 @@ static sherd_status boundary_ops(sherdi_plan *plan)
     for (size_t s = 0; s < plan->num_segments && !plan->has_slices; s++) {
         const sherdi_segment *segment = &plan->segments[s];
 
-        if (segment->grad_offset != SHERDI_NO_OFFSET &&
-            plan->units[segment->unit].backward_uses > 0) {
+        if (segment->has_gradient && plan->units[segment->unit].backward_uses > 0) {
             SHERDI_TRY(reduce_op(plan, "boundary", (int)s));
         }
     }
@@ -496,7 +495,9 @@ sherd_status sherdi_plan_schedule(sherdi_plan *plan, const sherdi_model *model)
     SHERDI_TRY(stays_pack(plan, plan->eval.stays, plan->eval.num_stays, gather));
     SHERDI_TRY(stays_pack(plan, plan->transients, plan->num_transients, transient));
     pools_cover_single_acquires(plan, model);
+    SHERDI_TRY(sherdi_plan_fetches(plan));
     SHERDI_TRY(ops_list(plan, model));
     wire_count(plan);
+    sherdi_plan_count_moves(plan);
     return SHERD_OK;
 }

@@ -15,7 +15,7 @@ static const sherdi_segment *gradient_segment(const sherd_engine *engine, int un
 {
     int index = engine->plan->units[unit].segments[kind];
 
-    if (index < 0 || engine->plan->segments[index].grad_offset == SHERDI_NO_OFFSET) {
+    if (index < 0 || !engine->plan->segments[index].has_gradient) {
         return NULL;
     }
     return &engine->plan->segments[index];
@@ -40,7 +40,7 @@ unsigned char *sherdi_reduce_micro_gradient(sherd_engine *engine, const sherdi_s
 {
     const sherdi_region *region = sherdi_pool_region(&engine->transient_pool, segment->unit);
 
-    if (segment->grad_offset == SHERDI_NO_OFFSET) {
+    if (!segment->has_gradient) {
         return NULL;
     }
     if (!engine->plan->has_transient) {
@@ -195,17 +195,31 @@ static sherd_status segment_scatter(sherd_engine *engine, const sherdi_segment *
     sherd_dtype    made_in = engine->settings.compute_dtype;
     const void    *send =
         wire_gradient(engine, segment, sherdi_reduce_micro_gradient(engine, segment), made_in);
-    sherdi_reduction_args args =
-        reduction_of(engine, segment, send, arena_gradient(engine, segment));
+    int                   is_first = engine->units[segment->unit].runs == 0;
+    sherdi_ticket        *landed   = NULL;
+    sherdi_reduction_args args     = reduction_of(engine, segment, send, NULL);
 
-    args.accumulate = engine->units[segment->unit].runs > 0;
+    if (segment->has_landing) {
+        unsigned char *slice;
+
+        SHERDI_TRY(sherdi_landing_open(engine, segment, is_first, &slice, &landed));
+        args.recv       = slice;
+        args.recv_dtype = engine->settings.comm_dtype;
+    } else {
+        args.recv       = arena_gradient(engine, segment);
+        args.accumulate = !is_first;
+    }
     if (engine->plan->is_fixed) {
         args.fixed = fixed_sink(engine);
     }
     if (engine->plan->wire_dtype != made_in) {
         return sherdi_world_reduce_scatter(engine->world, &args, NULL); /* staging is free after */
     }
-    return sherdi_world_reduce_scatter(engine->world, &args, &region->ticket);
+    SHERDI_TRY(sherdi_world_reduce_scatter(engine->world, &args, &region->ticket));
+    if (landed != NULL) {
+        *landed = region->ticket;
+    }
+    return SHERD_OK;
 }
 
 /* Stages 0 and 1 with an accumulator: local, the wire comes at the boundary. */
@@ -224,10 +238,8 @@ static void segment_accumulate(sherd_engine *engine, const sherdi_segment *segme
     }
 }
 
-sherd_status sherdi_reduce_complete(sherd_engine *engine, int unit)
+static sherd_status gradient_reduce(sherd_engine *engine, int unit)
 {
-    sherdi_unit_state *state = &engine->units[unit];
-
     bound_gradients_take(engine, unit);
     for (int kind = 0; kind < SHERDI_SEGMENT_KINDS; kind++) {
         const sherdi_segment *segment = gradient_segment(engine, unit, kind);
@@ -240,6 +252,28 @@ sherd_status sherdi_reduce_complete(sherd_engine *engine, int unit)
         } else if (engine->plan->has_accumulator) {
             segment_accumulate(engine, segment);
         }
+    }
+    return SHERD_OK;
+}
+
+/* What one rank cannot keep is lost for the window; the others, who would wait for it at the boundary,
+ * are told now. */
+static sherd_status gradient_lose(sherd_engine *engine, sherd_status status)
+{
+    engine->is_gradient_lost = 1;
+    if (status == SHERD_E_IO && engine->world_size > 1) {
+        sherd_world_abort(engine->world, sherd_last_error());
+    }
+    return status;
+}
+
+sherd_status sherdi_reduce_complete(sherd_engine *engine, int unit)
+{
+    sherdi_unit_state *state  = &engine->units[unit];
+    sherd_status       status = gradient_reduce(engine, unit);
+
+    if (status != SHERD_OK) {
+        return gradient_lose(engine, status);
     }
     if (engine->plan->has_transient) {
         sherdi_region *region = sherdi_pool_region(&engine->transient_pool, unit);
@@ -308,10 +342,12 @@ sherd_status sherdi_reduce_end_window(sherd_engine *engine)
         const sherdi_segment *segment = &plan->segments[s];
         size_t elems = plan->has_slices ? segment->slice_elems : segment->padded_elems;
 
-        if (segment->grad_offset == SHERDI_NO_OFFSET) {
+        if (!segment->has_gradient) {
             continue;
         }
-        if (engine->units[segment->unit].runs == 0) { /* the ranks agree on that: agree.c */
+        if (engine->units[segment->unit].runs == 0 && segment->has_landing) {
+            SHERDI_TRY(sherdi_spill_zero(engine, segment));
+        } else if (engine->units[segment->unit].runs == 0) { /* the ranks agree: agree.c */
             engine->backend->kernels->zero(engine->backend, arena_gradient(engine, segment),
                                            elems * sherdi_plan_grad_bytes(plan));
         } else if (!plan->has_slices) {
@@ -326,8 +362,22 @@ sherd_status sherdi_reduce_end_window(sherd_engine *engine)
     return SHERD_OK;
 }
 
+void sherdi_reduce_drop(sherd_engine *engine)
+{
+    (void)sherdi_landings_drain(engine); /* to where the next window overwrites it */
+    for (size_t u = 0; u < engine->plan->num_units; u++) {
+        if (engine->units[u].has_gradient) {
+            sherdi_reduce_cancel(engine, (int)u);
+        }
+        engine->units[u].is_complete = 0;
+        engine->units[u].uses_left   = engine->plan->units[u].backward_uses;
+    }
+    sherdi_reduce_reset_window(engine);
+}
+
 void sherdi_reduce_reset_window(sherd_engine *engine)
 {
+    engine->is_gradient_lost = 0;
     for (size_t u = 0; u < engine->plan->num_units; u++) {
         engine->units[u].runs = 0;
     }

@@ -4,10 +4,15 @@
 #ifndef SHERDI_ENGINE_STATE_NOTE_H
 #define SHERDI_ENGINE_STATE_NOTE_H
 
+#include "engine/scaler.h"
 #include "offload/tier.h"
 
 typedef struct sherdi_state_note {
-    int64_t step; /* updates done; the first eight bytes, always */
+    int64_t       step; /* updates done; the first eight bytes, always */
+    int64_t       micro_step;
+    int64_t       skipped_steps;
+    uint64_t      fingerprint; /* of this rank's master weights */
+    sherdi_scaler scaler;
 } sherdi_state_note;
 
 _Static_assert(sizeof(sherdi_state_note) <= SHERDI_TIER_NOTE_BYTES, "a note has room for it");

@@ -6,9 +6,11 @@
 #include "engine/engine_impl.h"
 
 #include "base/checked.h"
-#include "base/hash.h"
+#include "base/clock.h"
+#include "base/log.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 /* Torch's and DeepSpeed's guard in the clip coefficient. */
@@ -52,19 +54,8 @@ static sherd_status nothing_is_held(const sherd_engine *engine)
     return SHERD_OK;
 }
 
-/* fp32 gradients of a block's elements [first, first + elems) of the slice, from the integers. */
-static const float *fixed_gradient(sherd_engine *engine, const sherdi_segment *segment,
-                                   size_t first, size_t elems)
-{
-    float         *staging = (float *)(void *)engine->buffers[SHERDI_BUFFER_STAGING];
-    const int64_t *sums    = (const int64_t *)(const void *)(engine->buffers[SHERDI_BUFFER_GRADS] +
-                                                          segment->grad_offset);
-
-    engine->backend->kernels->fixed_to_f32(engine->backend, staging, sums + first, elems);
-    return staging;
-}
-
-static void segment_sumsq(sherd_engine *engine, const sherdi_segment *segment, sherdi_norm_acc *acc)
+static sherd_status segment_sumsq(sherd_engine *engine, const sherdi_segment *segment,
+                                  sherdi_norm_acc *acc)
 {
     const sherdi_plan       *plan    = engine->plan;
     const sherdi_kernel_ops *kernels = engine->backend->kernels;
@@ -78,33 +69,77 @@ static void segment_sumsq(sherd_engine *engine, const sherdi_segment *segment, s
         for (first = 0; first < segment->slice_elems; first += staged) {
             size_t elems = sherdi_min_size(staged, segment->slice_elems - first);
 
-            kernels->sumsq(engine->backend, fixed_gradient(engine, segment, first, elems),
-                           SHERD_F32, elems, acc);
+            kernels->sumsq(engine->backend,
+                           sherdi_update_fixed_gradient(engine, segment, first, elems), SHERD_F32,
+                           elems, acc);
         }
-        return;
+        return SHERD_OK;
+    }
+    for (size_t b = 0; b < segment->num_blocks && segment->has_landing; b++) {
+        const sherdi_block *block = &plan->blocks[segment->first_block + b];
+        const void         *gradient;
+
+        SHERDI_TRY(sherdi_spill_take(engine, block, &gradient));
+        kernels->sumsq(engine->backend, gradient, plan->grad_dtype, block->elems, acc);
+        SHERDI_TRY(sherdi_spill_give(engine, block));
+    }
+    if (segment->has_landing) {
+        return SHERD_OK;
     }
     owned = sherdi_plan_owned(plan, segment, &first);
     first = plan->has_slices ? 0 : first;
     kernels->sumsq(engine->backend,
                    engine->buffers[SHERDI_BUFFER_GRADS] + segment->grad_offset + first * elem,
                    plan->grad_dtype, owned, acc);
+    return SHERD_OK;
+}
+
+/* What this rank holds of the gradient. */
+static sherd_status own_sumsq(sherd_engine *engine, sherdi_norm_acc *acc)
+{
+    const sherdi_plan *plan   = engine->plan;
+    sherd_status       status = sherdi_landings_drain(engine);
+
+    if (status == SHERD_OK) {
+        status = sherdi_spill_start(engine);
+    }
+    for (size_t s = 0; s < plan->num_segments && status == SHERD_OK; s++) {
+        if (plan->segments[s].has_gradient) {
+            status = segment_sumsq(engine, &plan->segments[s], acc);
+        }
+    }
+    SHERDI_TRY(status);
+    return sherdi_spill_finish(engine);
 }
 
 /* Sum of squares of the whole model's gradient, the same bits on every rank and layout; and what
- * the integers could not hold. */
-static sherd_status norm_measure(sherd_engine *engine, sherdi_norm_message *own)
+ * the integers could not hold. `status`: how it went here before; what fails on one rank fails on all. */
+static sherd_status norm_measure(sherd_engine *engine, sherd_status status,
+                                 sherdi_norm_message *own)
 {
-    const sherdi_plan *plan = engine->plan;
+    const sherdi_plan *plan  = engine->plan;
+    int64_t            start = sherdi_now_ns();
+    char               text[SHERDI_ERROR_BYTES];
 
     memset(own, 0, sizeof(*own));
-    for (size_t s = 0; s < plan->num_segments; s++) {
-        if (plan->segments[s].grad_offset != SHERDI_NO_OFFSET) {
-            segment_sumsq(engine, &plan->segments[s], &own->norm);
-        }
+    if (status == SHERD_OK) {
+        status = own_sumsq(engine, &own->norm);
     }
+    (void)snprintf(text, sizeof(text), "%s", sherd_last_error());
     sherdi_norm_normalise(&own->norm);
     own->counts = engine->fixed_counts;
+    own->status = (uint64_t)status;
+    engine->store.times.norm_ns += sherdi_now_ns() - start;
     SHERDI_TRY(sherdi_world_exchange(engine->world, own, engine->norm_all, sizeof(*own)));
+    if (status != SHERD_OK) {
+        return sherdi_fail_relay(status, text);
+    }
+    for (int r = 0; r < engine->world_size; r++) {
+        if (engine->norm_all[r].status != SHERD_OK) {
+            return sherdi_fail((sherd_status)engine->norm_all[r].status,
+                               "rank %d could not read its gradient; nothing was updated", r);
+        }
+    }
     for (int r = 0; (plan->is_sliced || plan->is_fixed) && r < engine->world_size; r++) {
         if (r != engine->rank) {
             sherdi_norm_merge(&own->norm, &engine->norm_all[r].norm);
@@ -130,6 +165,21 @@ static sherd_status range_check(sherd_engine *engine, const sherdi_fixed_counts 
         (unsigned long long)counts->out_of_range, SHERDI_FIXED_RANGE);
 }
 
+/* The gradients of this window are gone, nothing was updated; `status` says why and is returned. */
+static sherd_status window_drop(sherd_engine *engine, sherd_status status)
+{
+    char text[SHERDI_ERROR_BYTES];
+
+    (void)snprintf(text, sizeof(text), "%s", sherd_last_error());
+    (void)sherdi_store_cancel(engine);
+    (void)sherdi_spill_finish(engine);
+    sherdi_reduce_drop(engine);
+    engine->has_backward = 0;
+    engine->train.next   = 0;
+    sherdi_fetch_rewind(engine);
+    return sherdi_fail_relay(status, text);
+}
+
 static sherd_status boundary_prepare(sherd_engine *engine)
 {
     sherd_step_report  *report = &engine->report;
@@ -137,11 +187,15 @@ static sherd_status boundary_prepare(sherd_engine *engine)
     sherdi_norm_message seen;
 
     if (status != SHERD_OK) {
-        sherdi_reduce_reset_window(engine); /* what it held is of no use to anybody */
-        return status;
+        return window_drop(engine, status); /* what it held is of no use to anybody */
     }
-    SHERDI_TRY(sherdi_reduce_end_window(engine));
-    SHERDI_TRY(norm_measure(engine, &seen));
+    status = sherdi_reduce_end_window(engine);
+    if (status != SHERD_E_PEER_LOST) {
+        status = norm_measure(engine, status, &seen);
+    }
+    if (status != SHERD_OK) {
+        return window_drop(engine, status);
+    }
     SHERDI_TRY(sherdi_gather_forget(engine));
     SHERDI_TRY(range_check(engine, &seen.counts));
 
@@ -160,8 +214,19 @@ static sherd_status step_prepare(sherd_engine *engine)
 {
     sherd_step_report *report = &engine->report;
 
+    sherd_status status;
+
     SHERDI_TRY(nothing_is_held(engine));
-    SHERDI_TRY(sherdi_reduce_end_micro_batch(engine));
+    if (engine->is_gradient_lost) {
+        return window_drop(engine,
+                           sherdi_fail(SHERD_E_IO, "a gradient of this window was lost when its "
+                                                   "unit was released; the window was dropped, "
+                                                   "nothing was updated"));
+    }
+    status = sherdi_reduce_end_micro_batch(engine);
+    if (status != SHERD_OK) {
+        return window_drop(engine, status);
+    }
     engine->micro_seen++;
     engine->micro_backward += engine->has_backward;
     engine->has_backward = 0;
@@ -176,192 +241,49 @@ static sherd_status step_prepare(sherd_engine *engine)
         .loss_scale    = engine->scaler.scale,
         .lr = sherdi_optimizer_group_lr(engine, NULL, SHERD_GROUP_DEFAULT, engine->step + 1),
     };
-    return window_is_over(engine) ? boundary_prepare(engine) : SHERD_OK;
+    if (window_is_over(engine)) {
+        return boundary_prepare(engine);
+    }
+    sherdi_fetch_rewind(engine);
+    return SHERD_OK;
 }
 
 /* ------------------------------------------------------------------ apply -- */
 
-/* Where the update writes the compute type of a block; NULL when the master is the parameter. */
-static void *block_param(sherd_engine *engine, const sherdi_segment *segment,
-                         const sherdi_block *block)
+/* What this boundary and the window before it moved and waited for; the counting starts anew. */
+static void boundary_close(sherd_engine *engine)
 {
-    size_t elem = sherd_dtype_bytes(engine->settings.compute_dtype);
-    size_t first;
+    sherdi_store      *store   = &engine->store;
+    sherd_step_report *report  = &engine->report;
+    sherdi_io_traffic  traffic = {0};
 
-    (void)sherdi_plan_owned(engine->plan, segment, &first);
-    if (segment->is_bound) {
-        return engine->buffers[SHERDI_BUFFER_STAGING] + engine->plan->publish_offset +
-               (first + block->offset_elems) * elem;
+    if (store->queue != NULL) {
+        traffic = sherdi_ioq_traffic(store->queue);
     }
-    if (!segment->has_master) {
-        return NULL;
+    report->wait_read_s        = (double)store->times.read_ns * 1e-9;
+    report->wait_write_s       = (double)store->times.write_ns * 1e-9;
+    report->wait_param_s       = (double)store->times.param_ns * 1e-9;
+    report->update_s           = (double)store->times.update_ns * 1e-9;
+    report->norm_s             = (double)store->times.norm_ns * 1e-9;
+    report->nvme_read_bytes    = traffic.read_bytes - store->reported.read_bytes;
+    report->nvme_written_bytes = traffic.written_bytes - store->reported.written_bytes;
+    report->link_down_bytes    = store->link.down_bytes - store->reported_link.down_bytes;
+    report->link_up_bytes      = store->link.up_bytes - store->reported_link.up_bytes;
+    store->reported            = traffic;
+    store->reported_link       = store->link;
+    store->times               = (sherdi_store_times){0};
+    engine->boundary           = *report;
+    if (engine->settings.wall_clock_breakdown) {
+        sherdi_log(
+            SHERD_LOG_INFO, engine->rank,
+            "step %lld: update %.1f ms, norm %.1f ms; waited for reads %.1f ms, writes "
+            "%.1f ms, parameters %.1f ms; NVMe %.1f MiB read, %.1f MiB written; link %.1f "
+            "MiB down, %.1f MiB up",
+            (long long)engine->step, report->update_s * 1e3, report->norm_s * 1e3,
+            report->wait_read_s * 1e3, report->wait_write_s * 1e3, report->wait_param_s * 1e3,
+            (double)report->nvme_read_bytes / 0x1p20, (double)report->nvme_written_bytes / 0x1p20,
+            (double)report->link_down_bytes / 0x1p20, (double)report->link_up_bytes / 0x1p20);
     }
-    first = segment->is_resident ? first : 0;
-    return engine->buffers[SHERDI_BUFFER_PARAMS] + segment->param_offset +
-           (first + block->offset_elems) * elem;
-}
-
-/* The reduced gradient of a block, in grad_dtype. */
-static const void *block_gradient(sherd_engine *engine, const sherdi_segment *segment,
-                                  const sherdi_block *block)
-{
-    const sherdi_plan *plan = engine->plan;
-    size_t             elem = sherd_dtype_bytes(plan->grad_dtype);
-    size_t             first;
-
-    if (plan->is_fixed && plan->is_sliced) {
-        return fixed_gradient(engine, segment, block->offset_elems, block->elems);
-    }
-    if (plan->is_fixed) { /* collected whole before the segment's first block */
-        return engine->buffers[SHERDI_BUFFER_STAGING] + block->offset_elems * elem;
-    }
-    (void)sherdi_plan_owned(plan, segment, &first);
-    first = plan->has_slices ? 0 : first;
-    return engine->buffers[SHERDI_BUFFER_GRADS] + segment->grad_offset +
-           (first + block->offset_elems) * elem;
-}
-
-/* Stage 0, deterministic: every rank updates everything and needs the others' slices. */
-static sherd_status fixed_collect(sherd_engine *engine, const sherdi_segment *segment)
-{
-    float         *whole = (float *)(void *)engine->buffers[SHERDI_BUFFER_STAGING];
-    float         *own   = whole + (size_t)engine->rank * segment->slice_elems;
-    const int64_t *sums  = (const int64_t *)(const void *)(engine->buffers[SHERDI_BUFFER_GRADS] +
-                                                          segment->grad_offset);
-    sherdi_all_gather_args args = {
-        .send = own, .recv = whole, .slice_bytes = segment->slice_elems * sizeof(float)};
-
-    engine->backend->kernels->fixed_to_f32(engine->backend, own, sums, segment->slice_elems);
-    return sherdi_world_all_gather(engine->world, &args, NULL);
-}
-
-static void block_update(sherd_engine *engine, const sherdi_segment *segment,
-                         const sherdi_block *block, uint64_t *fingerprint)
-{
-    const sherdi_plan *plan    = engine->plan;
-    float             *moments = sherdi_block_moments(engine, block);
-    sherdi_adam_args   args;
-
-    args = (sherdi_adam_args){
-        .spans       = &plan->spans[block->first_span],
-        .num_spans   = block->num_spans,
-        .coeffs      = engine->coeffs,
-        .grad        = block_gradient(engine, segment, block),
-        .grad_dtype  = plan->grad_dtype,
-        .master      = sherdi_block_master(engine, block),
-        .m           = moments,
-        .v           = moments + block->stride_elems,
-        .param       = block_param(engine, segment, block),
-        .param_dtype = engine->settings.compute_dtype,
-        .fingerprint = fingerprint,
-    };
-    engine->backend->kernels->adam(engine->backend, &args);
-}
-
-/* New values of bound parameters: gathered in the staging buffer, then copied to the trainer. */
-static sherd_status bound_publish(sherd_engine *engine, size_t s)
-{
-    const sherdi_segment    *segment = &engine->plan->segments[s];
-    const sherdi_model_unit *unit    = &engine->model.units[segment->unit];
-    size_t                   elem    = sherd_dtype_bytes(engine->settings.compute_dtype);
-    unsigned char *staging = engine->buffers[SHERDI_BUFFER_STAGING] + engine->plan->publish_offset;
-    sherdi_all_gather_args args = {
-        .send        = staging + (size_t)engine->rank * segment->slice_elems * elem,
-        .recv        = staging,
-        .slice_bytes = segment->slice_elems * elem,
-    };
-
-    if (engine->plan->is_sliced) {
-        SHERDI_TRY(sherdi_world_all_gather(engine->world, &args, NULL));
-    }
-    for (size_t i = 0; i < unit->num_params; i++) {
-        const sherdi_plan_param  *place = &engine->plan->params[unit->params[i]];
-        const sherdi_model_param *param = &engine->model.params[unit->params[i]];
-
-        if (place->segment == (int)s) {
-            engine->backend->kernels->copy(engine->backend, param->bound_data,
-                                           staging + place->offset_elems * elem,
-                                           param->elems * elem);
-        }
-    }
-    return SHERD_OK;
-}
-
-/* Slices of whole parameters go to all: without meeting, since the exchange of the fingerprint
- * has promised that they are written. The next acquire of the unit waits. */
-static sherd_status resident_publish(sherd_engine *engine)
-{
-    size_t elem = sherd_dtype_bytes(engine->settings.compute_dtype);
-
-    for (size_t s = 0; s < engine->plan->num_segments && engine->plan->is_sliced; s++) {
-        const sherdi_segment  *segment = &engine->plan->segments[s];
-        sherdi_all_gather_args args;
-        unsigned char         *whole;
-
-        if (segment->kind == SHERDI_SEGMENT_FROZEN || !segment->is_resident || segment->is_bound) {
-            continue;
-        }
-        whole = engine->buffers[SHERDI_BUFFER_PARAMS] + segment->param_offset;
-        args  = (sherdi_all_gather_args){
-             .send        = whole + (size_t)engine->rank * segment->slice_elems * elem,
-             .recv        = whole,
-             .slice_bytes = segment->slice_elems * elem,
-             .flags       = SHERDI_COLL_STABLE,
-        };
-        SHERDI_TRY(sherdi_world_all_gather(engine->world, &args, &engine->publish_tickets[s]));
-    }
-    return SHERD_OK;
-}
-
-/* Also: all ranks did the same. They would differ when sherd_step_params did. */
-static sherd_status fingerprint_exchange(sherd_engine *engine, uint64_t own, uint64_t decision,
-                                         uint64_t *out)
-{
-    sherdi_publish_message mine = {.fingerprint = own, .decision = decision};
-
-    SHERDI_TRY(sherdi_world_exchange(engine->world, &mine, engine->publish_all, sizeof(mine)));
-    for (int r = 1; r < engine->world_size; r++) {
-        if (engine->publish_all[r].decision != engine->publish_all[0].decision) {
-            return sherdi_fail(SHERD_E_INVAL,
-                               "rank %d was given other sherd_step_params than rank 0 (norm, "
-                               "coefficient, overflow or rates); all ranks must apply the same",
-                               r);
-        }
-    }
-    *out = engine->frozen_fingerprint;
-    if (!engine->plan->is_sliced) {
-        *out += own;
-        return SHERD_OK;
-    }
-    for (int r = 0; r < engine->world_size; r++) {
-        *out += engine->publish_all[r].fingerprint;
-    }
-    return SHERD_OK;
-}
-
-static sherd_status update_and_publish(sherd_engine *engine)
-{
-    const sherdi_plan *plan = engine->plan;
-    uint64_t           own  = 0;
-
-    for (size_t s = 0; s < plan->num_segments; s++) {
-        const sherdi_segment *segment = &plan->segments[s];
-
-        if (plan->is_fixed && !plan->is_sliced && segment->grad_offset != SHERDI_NO_OFFSET) {
-            SHERDI_TRY(fixed_collect(engine, segment));
-        }
-        for (size_t b = 0; b < segment->num_blocks; b++) {
-            block_update(engine, segment, &plan->blocks[segment->first_block + b], &own);
-        }
-        if (segment->is_bound && segment->kind != SHERDI_SEGMENT_FROZEN) {
-            SHERDI_TRY(bound_publish(engine, s));
-        }
-    }
-    SHERDI_TRY(fingerprint_exchange(
-        engine, own,
-        sherdi_hash_bytes(1, engine->coeffs, engine->model.num_groups * sizeof(*engine->coeffs)),
-        &engine->report.fingerprint));
-    return resident_publish(engine);
 }
 
 /* What the gradients are multiplied by to clip them: Pascanu et al. 2013, with torch's guard. */
@@ -383,6 +305,17 @@ static double clip_coefficient(const sherd_engine *engine, const sherd_step_para
     return coefficient < 1 ? coefficient : 1;
 }
 
+/* Of the state as it is; what was read ahead of an update is dropped. */
+static sherd_status own_fingerprint(sherd_engine *engine)
+{
+    SHERDI_TRY(sherdi_store_cancel(engine));
+    if (!engine->has_own_fingerprint) {
+        SHERDI_TRY(sherdi_fill_own_fingerprint(engine, &engine->own_fingerprint));
+        engine->has_own_fingerprint = 1;
+    }
+    return SHERD_OK;
+}
+
 static sherd_status apply_skip(sherd_engine *engine)
 {
     sherd_step_report *report = &engine->report;
@@ -393,13 +326,14 @@ static sherd_status apply_skip(sherd_engine *engine)
     report->skipped_steps = engine->skipped_steps;
     sherdi_reduce_reset_window(engine);
     engine->phase = SHERDI_PHASE_RUNNING;
-    status =
-        fingerprint_exchange(engine, sherdi_fill_own_fingerprint(engine), 0, &report->fingerprint);
+    status        = own_fingerprint(engine);
+    status = sherdi_update_agree(engine, status, engine->own_fingerprint, 0, &report->fingerprint);
     if (status != SHERD_OK) {
         sherdi_engine_poison(engine, status); /* another rank may have updated */
         return status;
     }
-    engine->boundary = *report;
+    boundary_close(engine);
+    sherdi_fetch_rewind(engine);
     return sherdi_scaler_update(&engine->scaler, 1);
 }
 
@@ -418,7 +352,7 @@ static sherd_status step_apply(sherd_engine *engine, const sherd_step_params *pa
     report->lr = sherdi_optimizer_group_lr(engine, params, SHERD_GROUP_DEFAULT, engine->step + 1);
     sherdi_optimizer_coeffs(engine, params, report->clip_coefficient * unscale, engine->step + 1,
                             engine->coeffs);
-    status = update_and_publish(engine);
+    status = sherdi_update_run(engine);
     if (status != SHERD_OK) {
         sherdi_engine_poison(engine, status);
         return status;
@@ -426,7 +360,8 @@ static sherd_status step_apply(sherd_engine *engine, const sherd_step_params *pa
     engine->step++;
     report->step        = engine->step;
     report->was_updated = 1;
-    engine->boundary    = *report;
+    boundary_close(engine);
+    sherdi_fetch_rewind(engine);
     sherdi_reduce_reset_window(engine);
     engine->phase = SHERDI_PHASE_RUNNING;
     return sherdi_scaler_update(&engine->scaler, 0);
@@ -545,8 +480,12 @@ sherd_status sherd_step_apply(sherd_engine *engine, const sherd_step_params *par
 
 sherd_status sherd_step_discard(sherd_engine *engine)
 {
-    SHERDI_TRY(phase_check(engine, SHERDI_PHASE_PREPARED));
-    sherdi_reduce_reset_window(engine);
+    SHERDI_TRY(sherdi_engine_check_alive(engine));
+    if (engine->phase != SHERDI_PHASE_RUNNING) {
+        SHERDI_TRY(phase_check(engine, SHERDI_PHASE_PREPARED));
+    }
+    SHERDI_TRY(nothing_is_held(engine));
+    (void)window_drop(engine, SHERD_OK); /* a read that failed will fail where it is needed */
     engine->phase = SHERDI_PHASE_RUNNING;
     return SHERD_OK;
 }
@@ -568,14 +507,6 @@ sherd_status sherd_step_close_window(sherd_engine *engine)
     SHERDI_TRY(phase_check(engine, SHERDI_PHASE_RUNNING));
     engine->is_closing = 1;
     return SHERD_OK;
-}
-
-sherd_status sherd_step_undo(sherd_engine *engine)
-{
-    SHERDI_TRY(sherdi_engine_check_alive(engine));
-    return sherdi_fail(SHERD_E_NOTSUP,
-                       "no spare generation of the state exists: it rests in memory, "
-                       "where updates are made in place");
 }
 
 float sherd_loss_scale(const sherd_engine *engine)

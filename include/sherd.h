@@ -299,7 +299,8 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_engine_seal(sherd_engine *engine);
  *  at the first acquire for what is held whole). */
 typedef sherd_status (*sherd_fill_fn)(void *ctx, size_t first_elem, size_t count_elems, float *out);
 /** Fills `param` by calling `fill` for the ranges that this rank holds. Local.
- *  After seal, before the first acquire. */
+ *  After seal, before the first acquire. A trainable parameter whose state was resumed
+ *  (sherd_engine_query: is_resumed) keeps its values, and `fill` is not called. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_param_fill(sherd_engine *engine, sherd_param param,
                                                        sherd_fill_fn fill, void *ctx);
 
@@ -337,6 +338,15 @@ typedef struct sherd_step_report {
     double   lr;               /* of the default group, used in this update */
     double   loss_scale;       /* in force during this window */
     uint64_t fingerprint;      /* of all master weights after an update or a skip; 0 from prepare */
+    /* Of this rank since the boundary before; filled at a boundary. Waits are what the trainer's thread
+     * stood still for: 0 where all was hidden behind something else. */
+    double   wait_read_s;  /* state (and spilled gradients) to come from NVMe */
+    double   wait_write_s; /* buffers to be written, and the commit */
+    double   wait_param_s; /* parameters to come from NVMe, in acquire */
+    double   update_s;     /* the optimizer's kernels */
+    double   norm_s;       /* the norm of the gradient */
+    uint64_t nvme_read_bytes, nvme_written_bytes;
+    uint64_t link_down_bytes, link_up_bytes; /* device to host, host to device */
 } sherd_step_report;
 SHERD_API void sherd_step_report_init(sherd_step_report *report);
 
@@ -361,7 +371,9 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_step_prepare(sherd_engine      *engi
                                                          sherd_step_report *out);
 SHERD_API SHERD_MUST_USE sherd_status sherd_step_apply(sherd_engine            *engine,
                                                        const sherd_step_params *params);
-/** Drops the window's gradients; nothing else changes. Collective. */
+/** Drops the window's gradients; nothing else changes. Instead of apply, or in the middle of a window, with
+ *  no unit acquired: what a trainer does after an acquire or release that failed and that it wants to
+ *  do again (from the window's first micro-batch). Collective. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_step_discard(sherd_engine *engine);
 /** The report of the last boundary, complete: fingerprint and numbers that the
  *  device had to deliver. Collective. */
@@ -369,8 +381,10 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_step_wait(sherd_engine *engine, sher
 /** The next sherd_step or _prepare is a boundary even if the window is short; the
  *  mean is taken over the micro-batches that it saw. Same on all ranks. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_step_close_window(sherd_engine *engine);
-/** Back to the state before the last update. E_NOTSUP where no spare generation of
- *  the state exists (none does before state rests on NVMe). */
+/** Back to the state before the last update, parameters and counters too; after an update that failed,
+ *  to the state before it, and the engine lives again. Once: the next update's spare generation is needed.
+ *  Collective. E_NOTSUP where no spare generation of the state exists (one does where all of it
+ *  rests on NVMe), E_STATE (no update yet, undone already), E_IO. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_step_undo(sherd_engine *engine);
 
 /** Recomputed from the state: sum modulo 2^64 over all elements of a mix of (global
@@ -401,8 +415,15 @@ typedef struct sherd_memory_report {
     size_t state_planned, state_held;         /* master weights and optimizer state */
     size_t gather_planned, gather_held;       /* gathered units */
     size_t transient_planned, transient_held; /* gradients of units in backward */
-    size_t staging_planned, staging_held;     /* wire and bind staging */
-    size_t total_planned, total_held;
+    size_t staging_planned, staging_held;     /* wire, bind and landing of gradients */
+    size_t total_planned, total_held;         /* device and host */
+    /* of offload, in host memory; parts of the total */
+    size_t host_params_planned, host_params_held;
+    size_t host_grads_planned, host_grads_held;
+    size_t host_state_planned, host_state_held;
+    size_t host_staging_planned, host_staging_held; /* bridge to the device, rings of NVMe */
+    size_t pinned_planned, pinned_held;             /* a part of the host's */
+    size_t nvme_planned;                            /* of the files, both slots of state */
 } sherd_memory_report;
 SHERD_API void                        sherd_memory_report_init(sherd_memory_report *report);
 SHERD_API SHERD_MUST_USE sherd_status sherd_engine_memory(sherd_engine        *engine,
@@ -421,6 +442,10 @@ typedef struct sherd_engine_info {
     int         cpu_threads; /* of this rank's kernels */
     size_t      param_elems; /* all parameters, frozen ones included, no padding */
     size_t      trainable_elems;
+    int         is_resumed; /* state files of an earlier run were found and taken */
+    int64_t     step;       /* updates done */
+    int64_t     micro_step; /* micro-batches seen: where a resumed trainer goes on in its data */
+    uint64_t    state_run;  /* number of the run in the names of its state files; 0: none */
 } sherd_engine_info;
 SHERD_API void sherd_engine_info_init(sherd_engine_info *info);
 /** Before seal too, apart from the counts of elements declared so far. */

@@ -525,7 +525,7 @@ static void prepared_step_wants_apply_or_discard(void)
     CHECK(sherd_param_data(r.engine, 0) == NULL);
     CHECK_OK(sherd_step_apply(r.engine, NULL));
     CHECK_STATUS(SHERD_E_STATE, sherd_step_apply(r.engine, NULL));
-    CHECK_STATUS(SHERD_E_STATE, sherd_step_discard(r.engine));
+    CHECK_OK(sherd_step_discard(r.engine)); /* drops nothing */
     CHECK_STATUS(SHERD_E_NOTSUP, sherd_step_undo(r.engine));
     rig_close(&r);
 }

@@ -178,7 +178,7 @@ static void expect_arenas_are_filled_once(const sherdi_plan *plan, const char *w
     for (size_t k = 0; k < plan->num_blocks; k++) {
         const sherdi_block *block = &plan->blocks[k];
 
-        IS(block->state_offset == state);
+        IS(plan->extents[block->place][block->extent].offset_bytes + block->state_offset == state);
         IS(block->elems > 0 && block->elems % SHERD_CHUNK_ELEMS == 0);
         IS(block->elems <= sherdi_max_size(plan->settings.sub_group_size, SHERD_CHUNK_ELEMS));
         state += sherdi_round_up((plan->segments[block->segment].has_master ? 3 : 2) *

@@ -1,0 +1,153 @@
+/* Back to a generation of the state on NVMe: the one that an earlier run left, or the one before the
+ * last update. The parameters are made anew from the master weights, so nothing else has to be kept. */
+#include "engine/engine_impl.h"
+
+#include "base/log.h"
+
+#include <string.h>
+
+typedef union record {
+    sherdi_state_note note;
+    unsigned char     bytes[SHERDI_TIER_NOTE_BYTES];
+} record;
+
+static sherdi_tier *state_tier(const sherd_engine *engine)
+{
+    return engine->store.state[SHERDI_PLACE_NVME];
+}
+
+/* The live generation becomes that of `step`, which is it or the one before. */
+static sherd_status generation_aim(sherd_engine *engine, int64_t step, record *out)
+{
+    sherdi_tier *tier = state_tier(engine);
+
+    sherdi_tier_state_note(tier, out);
+    if (out->note.step == step + 1) {
+        SHERDI_TRY(tier->ops->rollback(tier, out));
+    }
+    if (out->note.step != step) {
+        return sherdi_fail(SHERD_E_STATE,
+                           "the state on NVMe is that of step %lld, and step %lld was asked for",
+                           (long long)out->note.step, (long long)step);
+    }
+    return SHERD_OK;
+}
+
+/* Counters as they were, parameters from the master weights; all ranks or none. */
+static sherd_status generation_take(sherd_engine *engine, const record *from)
+{
+    sherd_status status = SHERD_OK;
+    uint64_t     own    = 0;
+
+    engine->step          = from->note.step;
+    engine->micro_step    = from->note.micro_step;
+    engine->skipped_steps = from->note.skipped_steps;
+    engine->scaler        = from->note.scaler;
+    engine->scaler.params = engine->settings.scaler;
+    SHERDI_TRY(sherdi_update_republish(engine, &own));
+    if (own != from->note.fingerprint) {
+        status = sherdi_fail(SHERD_E_IO,
+                             "the state on NVMe has fingerprint %016llx and was committed with "
+                             "%016llx: it is not what was written; train from another checkpoint",
+                             (unsigned long long)own, (unsigned long long)from->note.fingerprint);
+    }
+    return sherdi_agree_status(engine->world, status);
+}
+
+/* The smallest step of all ranks: they differ by one commit at most. */
+static sherd_status step_smallest(sherd_engine *engine, int64_t own, int64_t *out)
+{
+    sherdi_publish_message mine = {.fingerprint = (uint64_t)own};
+
+    SHERDI_TRY(sherdi_world_exchange(engine->world, &mine, engine->publish_all, sizeof(mine)));
+    *out = own;
+    for (int r = 0; r < engine->world_size; r++) {
+        int64_t step = (int64_t)engine->publish_all[r].fingerprint;
+
+        *out = step < *out ? step : *out;
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherdi_restore_resume(sherd_engine *engine)
+{
+    record  found;
+    int64_t step;
+
+    sherdi_tier_state_note(state_tier(engine), &found);
+    SHERDI_TRY(step_smallest(engine, found.note.step, &step));
+    SHERDI_TRY(sherdi_agree_status(engine->world, generation_aim(engine, step, &found)));
+    SHERDI_TRY(generation_take(engine, &found));
+    for (size_t p = 0; p < engine->model.num_params; p++) {
+        engine->is_filled[p] = !engine->model.params[p].is_frozen;
+    }
+    sherdi_log(SHERD_LOG_INFO, engine->rank, "goes on from step %lld of run %016llx",
+               (long long)engine->step, (unsigned long long)engine->store.run);
+    return SHERD_OK;
+}
+
+/* ------------------------------------------------------------------- undo -- */
+
+static sherd_status undo_check(const sherd_engine *engine)
+{
+    if (engine == NULL) {
+        return sherdi_fail(SHERD_E_INVAL, "the engine is NULL");
+    }
+    if (engine->phase == SHERDI_PHASE_OPEN) {
+        return sherdi_fail(SHERD_E_STATE, "the engine is not sealed; call sherd_engine_seal first");
+    }
+    if (!sherdi_plan_has_generations(engine->plan)) {
+        SHERDI_TRY(sherdi_engine_check_alive(engine));
+        return sherdi_fail(
+            SHERD_E_NOTSUP,
+            "no spare generation of the state exists: it rests in memory, where "
+            "updates are made in place; offload_optimizer with device nvme keeps one");
+    }
+    for (size_t u = 0; u < engine->plan->num_units; u++) {
+        if (engine->units[u].held > 0 && engine->poison == SHERD_OK) {
+            return sherdi_fail(SHERD_E_STATE,
+                               "unit %s is still acquired; release every unit before the undo",
+                               engine->model.units[u].name);
+        }
+    }
+    return SHERD_OK;
+}
+
+/* Nothing of the window, and no transfer, is left. */
+static sherd_status window_drop(sherd_engine *engine)
+{
+    /* what these would say is of what is dropped */
+    (void)sherdi_store_cancel(engine);
+    (void)sherdi_fetch_stop(engine);
+    state_tier(engine)->ops->abandon(state_tier(engine));
+    sherdi_reduce_drop(engine);
+    return sherdi_gather_forget(engine);
+}
+
+sherd_status sherd_step_undo(sherd_engine *engine)
+{
+    record       found;
+    int64_t      target;
+    sherd_status status;
+
+    SHERDI_TRY(undo_check(engine));
+    SHERDI_TRY(sherdi_world_status(engine->world));
+    target = engine->poison == SHERD_OK ? engine->step - 1 : engine->step;
+    if (target < 0) {
+        return sherdi_fail(SHERD_E_STATE, "there is no update yet that could be undone");
+    }
+    status = window_drop(engine);
+    if (status == SHERD_OK) {
+        status = generation_aim(engine, target, &found);
+    }
+    SHERDI_TRY(sherdi_agree_status(engine->world, status));
+    status = generation_take(engine, &found);
+    if (status != SHERD_OK) {
+        sherdi_engine_poison(engine, status);
+        return status;
+    }
+    engine->poison = SHERD_OK;
+    engine->phase  = SHERDI_PHASE_RUNNING;
+    sherdi_fetch_rewind(engine);
+    return SHERD_OK;
+}

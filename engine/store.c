@@ -1,0 +1,551 @@
+/* Tiers and pipelines of an engine, opened as the plan says; the state's windows, passes and commits.
+ * See store.h. */
+#include "engine/engine_impl.h"
+
+#include "base/checked.h"
+#include "base/clock.h"
+#include "base/hash.h"
+#include "base/log.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+
+/* ------------------------------------------------------------------- open -- */
+
+typedef struct folder_list {
+    const char *paths[SHERDI_MAX_FOLDERS];
+    int         count;
+} folder_list;
+
+static folder_list folders_of(const sherdi_offload_settings *settings)
+{
+    folder_list list = {.count = settings->num_folders};
+
+    for (int i = 0; i < settings->num_folders; i++) {
+        list.paths[i] = settings->folders[i];
+    }
+    return list;
+}
+
+static int uses_nvme(const sherdi_plan *plan)
+{
+    return plan->num_extents[SHERDI_PLACE_NVME] > 0 || plan->num_pieces > 0;
+}
+
+static sherd_status queue_open(sherd_engine *engine)
+{
+    static const sherdi_ioq_kind KINDS[] = {
+        [SHERDI_IO_AUTO]    = SHERDI_IOQ_AUTO,
+        [SHERDI_IO_URING]   = SHERDI_IOQ_URING,
+        [SHERDI_IO_THREADS] = SHERDI_IOQ_THREADS,
+    };
+    const sherdi_settings *settings = &engine->settings;
+    sherdi_ioq_params      params   = {
+               .kind          = KINDS[settings->io_engine],
+               .request_bytes = settings->io_block_bytes,
+               .depth         = settings->io_depth,
+               .rank          = engine->rank,
+    };
+
+    return uses_nvme(engine->plan) ? sherdi_ioq_create(&params, &engine->mem, &engine->store.queue)
+                                   : SHERD_OK;
+}
+
+static void queue_register(sherd_engine *engine)
+{
+    static const int RINGS[] = {SHERDI_BUFFER_STATE_RING, SHERDI_BUFFER_PARAM_RING,
+                                SHERDI_BUFFER_GRAD_RING};
+    struct iovec     memory[3];
+    int              count = 0;
+
+    for (int i = 0; i < 3; i++) {
+        const sherdi_plan_buffer *buffer = &engine->plan->buffers[RINGS[i]];
+
+        if (buffer->bytes > 0 && buffer->is_pinned) {
+            memory[count++] =
+                (struct iovec){.iov_base = engine->buffers[RINGS[i]], .iov_len = buffer->bytes};
+        }
+    }
+    if (count > 0) {
+        sherdi_ioq_register(engine->store.queue, memory, count, &engine->store.pinned_bytes);
+    }
+}
+
+/* All that must be the same for a state file to be this engine's. */
+static uint64_t layout_hash(const sherd_engine *engine)
+{
+    const sherdi_plan *plan = engine->plan;
+    uint64_t           hash = sherdi_hash_u64(1, (uint64_t)engine->settings.compute_dtype);
+
+    hash = sherdi_hash_u64(hash, (uint64_t)engine->settings.stage);
+    for (size_t i = 0; i < sherdi_model_num_items(&engine->model); i++) {
+        hash = sherdi_hash_u64(hash, sherdi_model_item_hash(&engine->model, i));
+    }
+    for (size_t b = 0; b < plan->num_blocks; b++) {
+        const sherdi_block *block = &plan->blocks[b];
+        uint64_t numbers[]        = {(uint64_t)block->segment, block->offset_elems, block->elems,
+                                     block->stride_elems,      block->extent,       block->state_offset};
+
+        hash = sherdi_hash_bytes(hash, numbers, sizeof(numbers));
+    }
+    return hash;
+}
+
+static uint64_t run_draw(void)
+{
+    uint64_t run = 0;
+
+    if (getrandom(&run, sizeof(run), 0) != sizeof(run)) {
+        run = sherdi_mix64((uint64_t)sherdi_now_ns());
+    }
+    return run == 0 ? 1 : run;
+}
+
+/* ----------------------------------------------- state files that are there -- */
+
+/* Runs that could be gone on from, newest first. */
+#define MOST_RUNS 16
+
+typedef struct file_run {
+    uint64_t run;
+    int64_t  changed_s;
+} file_run;
+
+typedef struct file_search {
+    const sherd_engine *engine;
+    uint64_t            layout;
+    file_run            runs[MOST_RUNS]; /* this rank's file fits and has a generation */
+    size_t              num_runs;
+    size_t              others; /* files that nobody has open */
+    uint64_t            others_bytes;
+} file_search;
+
+static void run_insert(file_search *search, file_run run)
+{
+    size_t at = search->num_runs;
+
+    while (at > 0 && search->runs[at - 1].changed_s < run.changed_s) {
+        at--;
+    }
+    if (at == MOST_RUNS) {
+        return;
+    }
+    search->num_runs = sherdi_min_size(search->num_runs + 1, MOST_RUNS);
+    memmove(&search->runs[at + 1], &search->runs[at],
+            (search->num_runs - 1 - at) * sizeof(search->runs[0]));
+    search->runs[at] = run;
+}
+
+static sherd_status file_found(void *ctx, const sherdi_state_found *found)
+{
+    file_search *search = ctx;
+
+    if (found->is_locked) {
+        return SHERD_OK;
+    }
+    search->others++;
+    search->others_bytes += found->held_bytes;
+    if (found->is_valid && found->id.layout == search->layout && found->generation > 0 &&
+        found->id.rank == search->engine->rank &&
+        found->id.world_size == search->engine->world_size) {
+        run_insert(search, (file_run){found->id.run, found->changed_s});
+    }
+    return SHERD_OK;
+}
+
+/* The newest of rank 0's that every rank has its part of; 0: none. Collective. */
+static sherd_status run_choose(sherd_engine *engine, const file_search *search, uint64_t *out)
+{
+    uint64_t               wanted[MOST_RUNS] = {0};
+    sherdi_publish_message mine              = {0};
+    uint64_t               common            = ~(uint64_t)0;
+
+    for (size_t i = 0; i < search->num_runs; i++) {
+        wanted[i] = search->runs[i].run;
+    }
+    SHERDI_TRY(sherd_world_broadcast(engine->world, wanted, sizeof(wanted), 0));
+    for (size_t i = 0; i < MOST_RUNS * search->num_runs; i++) {
+        if (wanted[i / search->num_runs] == search->runs[i % search->num_runs].run) {
+            mine.fingerprint |= (uint64_t)1 << i / search->num_runs;
+        }
+    }
+    SHERDI_TRY(sherdi_world_exchange(engine->world, &mine, engine->publish_all, sizeof(mine)));
+    for (int r = 0; r < engine->world_size; r++) {
+        common &= engine->publish_all[r].fingerprint;
+    }
+    *out = common == 0 ? 0 : wanted[__builtin_ctzll(common)];
+    return SHERD_OK;
+}
+
+static void others_report(const sherd_engine *engine, const folder_list *folders,
+                          const file_search *search)
+{
+    if (engine->rank == 0 && search->others > 0) {
+        sherdi_log(
+            SHERD_LOG_WARN, engine->rank,
+            "%s holds %zu state files of earlier runs (%.1f MiB); they are kept: `sherd state "
+            "list` shows them, `\"resume\": true` goes on from them, `sherd state remove` "
+            "frees the space",
+            folders->paths[0], search->others, (double)search->others_bytes / 0x1p20);
+    }
+}
+
+static sherd_status state_create(sherd_engine *engine, sherdi_tier_state_params *params)
+{
+    params->id.run = run_draw();
+    SHERDI_TRY(sherd_world_broadcast(engine->world, &params->id.run, sizeof(params->id.run), 0));
+    engine->store.run = params->id.run;
+    return sherdi_agree_status(engine->world,
+                               sherdi_tier_state_create(engine->store.queue, params, &engine->mem,
+                                                        &engine->store.state[SHERDI_PLACE_NVME]));
+}
+
+static sherd_status state_reopen(sherd_engine *engine, sherdi_tier_state_params *params)
+{
+    sherdi_store *store = &engine->store;
+    sherd_status  status;
+
+    status = sherdi_agree_status(engine->world,
+                                 sherdi_tier_state_open(store->queue, params, &engine->mem,
+                                                        &store->state[SHERDI_PLACE_NVME]));
+    SHERDI_TRY(status);
+    store->run              = params->id.run;
+    store->is_resumed       = 1;
+    store->is_worth_keeping = 1;
+    return SHERD_OK;
+}
+
+static sherd_status state_open(sherd_engine *engine)
+{
+    const sherdi_plan       *plan    = engine->plan;
+    folder_list              folders = folders_of(&engine->settings.offload_state);
+    file_search              search  = {.engine = engine, .layout = layout_hash(engine)};
+    sherdi_tier_state_params params  = {
+         .folders     = folders.paths,
+         .num_folders = folders.count,
+         .id = {.rank = engine->rank, .world_size = engine->world_size, .layout = search.layout},
+         .extents     = plan->extents[SHERDI_PLACE_NVME],
+         .num_extents = plan->num_extents[SHERDI_PLACE_NVME],
+         .is_verified = engine->settings.verify_reads,
+         .is_durable  = engine->settings.durable,
+    };
+
+    SHERDI_TRY(sherdi_agree_status(engine->world,
+                                   sherdi_state_find(folders.paths[0], file_found, &search)));
+    if (engine->settings.resume_state) {
+        SHERDI_TRY(run_choose(engine, &search, &params.id.run));
+        if (params.id.run != 0) {
+            return state_reopen(engine, &params);
+        }
+    }
+    others_report(engine, &folders, &search);
+    return state_create(engine, &params);
+}
+
+/* A part of the state that cannot be gone on from: the rest of it is in memory. */
+static sherd_status state_scratch_open(sherd_engine *engine)
+{
+    folder_list folders = folders_of(&engine->settings.offload_state);
+
+    return sherdi_agree_status(
+        engine->world, sherdi_tier_scratch(engine->store.queue, folders.paths, folders.count,
+                                           "state", engine->plan->extents[SHERDI_PLACE_NVME],
+                                           engine->plan->num_extents[SHERDI_PLACE_NVME],
+                                           &engine->mem, &engine->store.state[SHERDI_PLACE_NVME]));
+}
+
+static sherd_status state_tiers_open(sherd_engine *engine)
+{
+    static const char *const NAMES[]   = {"device", "host"};
+    static const int         BUFFERS[] = {SHERDI_BUFFER_STATE, SHERDI_BUFFER_HOST_STATE};
+    const sherdi_plan       *plan      = engine->plan;
+
+    for (int place = SHERDI_PLACE_DEVICE; place <= SHERDI_PLACE_HOST; place++) {
+        SHERDI_TRY(sherdi_tier_memory(NAMES[place], engine->buffers[BUFFERS[place]],
+                                      plan->extents[place], plan->num_extents[place], &engine->mem,
+                                      &engine->store.state[place]));
+    }
+    return SHERD_OK;
+}
+
+static sherd_status pipeline_open(sherd_engine *engine, sherdi_tier *tier, sherdi_buffer_id ring,
+                                  size_t buffer_bytes, sherdi_pipeline **out)
+{
+    sherdi_pipeline_params params = {
+        .tier         = tier,
+        .memory       = engine->buffers[ring],
+        .buffer_bytes = buffer_bytes,
+        .buffer_count =
+            buffer_bytes == 0 ? 1 : (int)(engine->plan->buffers[ring].bytes / buffer_bytes),
+        .is_read_ahead   = engine->settings.pipeline_read,
+        .is_write_behind = engine->settings.pipeline_write,
+    };
+
+    return sherdi_pipeline_create(&params, &engine->mem, out);
+}
+
+static sherd_status pipelines_open(sherd_engine *engine)
+{
+    sherdi_store      *store = &engine->store;
+    const sherdi_plan *plan  = engine->plan;
+
+    for (int place = 0; place < SHERDI_PLACES; place++) {
+        if (store->state[place] == NULL) {
+            continue;
+        }
+        SHERDI_TRY(pipeline_open(engine, store->state[place], SHERDI_BUFFER_STATE_RING,
+                                 place == SHERDI_PLACE_NVME ? plan->ring_bytes : 0,
+                                 &store->state_pipes[place]));
+        store->state_windows[place].tier   = store->state[place];
+        store->state_windows[place].memory = engine->buffers[SHERDI_BUFFER_STATE_RING];
+    }
+    if (store->params != NULL) {
+        SHERDI_TRY(pipeline_open(engine, store->params, SHERDI_BUFFER_PARAM_RING,
+                                 plan->param_ring_bytes, &store->param_pipe));
+        SHERDI_TRY(sherdi_writer_open(
+            &store->param_writer, store->params, engine->buffers[SHERDI_BUFFER_PARAM_RING],
+            plan->param_ring_bytes, plan->buffers[SHERDI_BUFFER_PARAM_RING].bytes, &engine->mem));
+        store->param_window.tier   = store->params;
+        store->param_window.memory = engine->buffers[SHERDI_BUFFER_PARAM_RING];
+    }
+    if (store->grads != NULL) {
+        SHERDI_TRY(pipeline_open(engine, store->grads, SHERDI_BUFFER_GRAD_RING,
+                                 plan->grad_ring_bytes, &store->grad_pipe));
+        SHERDI_TRY(sherdi_writer_open(
+            &store->grad_writer, store->grads, engine->buffers[SHERDI_BUFFER_GRAD_RING],
+            plan->grad_ring_bytes, plan->buffers[SHERDI_BUFFER_GRAD_RING].bytes, &engine->mem));
+    }
+    return SHERD_OK;
+}
+
+static sherd_status scratch_open(sherd_engine *engine)
+{
+    sherdi_store      *store  = &engine->store;
+    const sherdi_plan *plan   = engine->plan;
+    folder_list        params = folders_of(&engine->settings.offload_param);
+    folder_list        grads  = folders_of(&engine->settings.offload_state);
+
+    if (plan->num_pieces > 0) {
+        SHERDI_TRY(sherdi_tier_scratch(store->queue, params.paths, params.count, "parameters",
+                                       plan->piece_extents, plan->num_pieces, &engine->mem,
+                                       &store->params));
+    }
+    if (plan->num_grad_extents > 0) {
+        SHERDI_TRY(sherdi_tier_scratch(store->queue, grads.paths, grads.count, "gradients",
+                                       plan->grad_extents, plan->num_grad_extents, &engine->mem,
+                                       &store->grads));
+    }
+    return SHERD_OK;
+}
+
+/* What a rank does by itself. */
+static sherd_status local_open(sherd_engine *engine)
+{
+    sherdi_store *store = &engine->store;
+
+    for (int i = 0; i < 2; i++) {
+        store->landings[i].segment = -1;
+    }
+    store->identity = sherdi_alloc_array(&engine->mem, SHERDI_MEM_CONTROL, engine->plan->num_pieces,
+                                         sizeof(*store->identity));
+    if (store->identity == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    for (size_t i = 0; i < engine->plan->num_pieces; i++) {
+        store->identity[i] = (uint32_t)i;
+    }
+    SHERDI_TRY(queue_open(engine));
+    if (store->queue != NULL) {
+        queue_register(engine);
+    }
+    SHERDI_TRY(state_tiers_open(engine));
+    return scratch_open(engine);
+}
+
+sherd_status sherdi_store_open(sherd_engine *engine)
+{
+    SHERDI_TRY(sherdi_agree_status(engine->world, local_open(engine)));
+    if (engine->plan->num_extents[SHERDI_PLACE_NVME] > 0) {
+        SHERDI_TRY(sherdi_plan_has_generations(engine->plan) ? state_open(engine)
+                                                             : state_scratch_open(engine));
+    }
+    return sherdi_agree_status(engine->world, pipelines_open(engine));
+}
+
+/* ------------------------------------------------------------------ close -- */
+
+static void tier_close(sherdi_tier *tier, int is_kept)
+{
+    if (tier != NULL) {
+        tier->ops->close(tier, is_kept);
+    }
+}
+
+/* A file with a whole generation outlives a run that failed; one that ended leaves it when asked to. */
+static int state_is_kept(const sherd_engine *engine)
+{
+    return engine->store.is_worth_keeping &&
+           (engine->settings.keep_state || engine->poison != SHERD_OK ||
+            sherdi_world_status(engine->world) != SHERD_OK);
+}
+
+void sherdi_store_close(sherd_engine *engine)
+{
+    sherdi_store *store = &engine->store;
+
+    for (int place = 0; place < SHERDI_PLACES; place++) {
+        sherdi_pipeline_destroy(store->state_pipes[place]);
+    }
+    sherdi_pipeline_destroy(store->param_pipe);
+    sherdi_pipeline_destroy(store->grad_pipe);
+    sherdi_writer_close(&store->param_writer);
+    sherdi_writer_close(&store->grad_writer);
+    for (int place = 0; place < SHERDI_PLACES; place++) {
+        tier_close(store->state[place], state_is_kept(engine));
+    }
+    tier_close(store->params, 0);
+    tier_close(store->grads, 0);
+    sherdi_ioq_destroy(store->queue);
+    sherdi_free(store->identity);
+    *store = (sherdi_store){0};
+}
+
+/* ---------------------------------------------------------------- windows -- */
+
+sherd_status sherdi_store_look(sherd_engine *engine, const sherdi_block *block, int is_write,
+                               float **state_out)
+{
+    void *memory;
+
+    SHERDI_TRY(sherdi_window_open(&engine->store.state_windows[block->place], block->extent,
+                                  is_write, &memory));
+    *state_out = (float *)(void *)((unsigned char *)memory + block->state_offset);
+    return SHERD_OK;
+}
+
+sherd_status sherdi_store_settle(sherd_engine *engine)
+{
+    sherd_status status = SHERD_OK;
+
+    for (int place = 0; place < SHERDI_PLACES; place++) {
+        sherd_status own = sherdi_window_close(&engine->store.state_windows[place]);
+
+        status = status == SHERD_OK ? own : status;
+    }
+    if (status == SHERD_OK) {
+        return sherdi_window_close(&engine->store.param_window);
+    }
+    return status;
+}
+
+/* ---------------------------------------------------- the pass of an update -- */
+
+void sherdi_store_read_ahead(sherd_engine *engine)
+{
+    sherdi_store *store = &engine->store;
+
+    for (int place = 0; place < SHERDI_PLACES; place++) {
+        if (store->state_pipes[place] != NULL &&
+            !sherdi_pipeline_is_running(store->state_pipes[place])) {
+            sherdi_pipeline_start(store->state_pipes[place], NULL,
+                                  engine->plan->num_extents[place]);
+        }
+    }
+}
+
+static sherd_status held_give(sherdi_store *store, int place, int is_written)
+{
+    if (store->held[place].memory == NULL) {
+        return SHERD_OK;
+    }
+    store->held[place].memory = NULL;
+    return sherdi_pipeline_give(store->state_pipes[place], is_written);
+}
+
+sherd_status sherdi_store_take(sherd_engine *engine, const sherdi_block *block, int is_written,
+                               float **state_out)
+{
+    sherdi_store       *store = &engine->store;
+    sherdi_held_extent *held  = &store->held[block->place];
+    void               *memory;
+
+    if (held->memory == NULL || held->extent != block->extent) {
+        SHERDI_TRY(held_give(store, (int)block->place, is_written));
+        SHERDI_TRY(sherdi_pipeline_take(store->state_pipes[block->place], &held->extent, &memory));
+        held->memory = memory;
+    }
+    *state_out = (float *)(void *)(held->memory + block->state_offset);
+    return SHERD_OK;
+}
+
+static void waits_add(sherdi_store *store, sherdi_pipeline *pipe)
+{
+    sherdi_pipeline_waits waits;
+
+    if (pipe != NULL) {
+        waits = sherdi_pipeline_waits_take(pipe);
+        store->times.read_ns += waits.read_ns;
+        store->times.write_ns += waits.write_ns;
+    }
+}
+
+sherd_status sherdi_store_pass_end(sherd_engine *engine, int is_written)
+{
+    sherdi_store *store  = &engine->store;
+    sherd_status  status = SHERD_OK;
+
+    for (int place = 0; place < SHERDI_PLACES; place++) {
+        sherd_status own;
+
+        if (store->state_pipes[place] == NULL ||
+            !sherdi_pipeline_is_running(store->state_pipes[place])) {
+            continue;
+        }
+        own    = held_give(store, place, is_written);
+        status = status == SHERD_OK ? own : status;
+        own    = sherdi_pipeline_finish(store->state_pipes[place]);
+        status = status == SHERD_OK ? own : status;
+        waits_add(store, store->state_pipes[place]);
+    }
+    waits_add(store, store->grad_pipe);
+    return status;
+}
+
+sherd_status sherdi_store_cancel(sherd_engine *engine)
+{
+    return sherdi_store_pass_end(engine, 0);
+}
+
+/* ---------------------------------------------------------------- commits -- */
+
+sherd_status sherdi_store_commit(sherd_engine *engine, int64_t step, uint64_t fingerprint)
+{
+    sherdi_tier *tier = engine->store.state[SHERDI_PLACE_NVME];
+    union {
+        sherdi_state_note note;
+        unsigned char     bytes[SHERDI_TIER_NOTE_BYTES];
+    } record;
+    int64_t start = sherdi_now_ns();
+
+    if (tier == NULL || tier->ops->commit == NULL) {
+        return SHERD_OK;
+    }
+    memset(&record, 0, sizeof(record));
+    record.note.step          = step;
+    record.note.micro_step    = engine->micro_step;
+    record.note.skipped_steps = engine->skipped_steps;
+    record.note.fingerprint   = fingerprint;
+    record.note.scaler        = engine->scaler;
+    SHERDI_TRY(tier->ops->commit(tier, &record));
+    engine->store.is_worth_keeping = 1;
+    engine->store.times.write_ns += sherdi_now_ns() - start;
+    return SHERD_OK;
+}
+
+void sherdi_store_verify(sherd_engine *engine, int is_on)
+{
+    if (sherdi_plan_has_generations(engine->plan)) {
+        sherdi_tier_state_verify(engine->store.state[SHERDI_PLACE_NVME], is_on);
+    }
+}

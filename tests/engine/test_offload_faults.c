@@ -1,0 +1,573 @@
+/* Drives that break while an engine trains: a request that fails or falls short, at every request of a
+ * step; a full file system; a file that somebody deletes; a process killed at any moment. The outcome is an
+ * error or a complete state, never another number and never a hang. */
+#include "tests/engine/rig.h"
+#include "tests/lib/check.h"
+#include "tests/offload/fault_uring.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define STEPS 3 /* the second one meets the fault */
+#define ELEMS 3000
+
+static const char *const ENGINES[] = {"io_uring", "threads"};
+
+/* Everything on the drive, in small blocks; `more` are keys of offload_optimizer. */
+static const char *nvme_keys(const char *more, char out[1024])
+{
+    (void)snprintf(out, 1024,
+                   ", \"sub_group_size\": 2048, \"offload_optimizer\": {\"device\": \"nvme\","
+                   " \"nvme_path\": \"%s\"%s}, \"offload_param\": {\"device\": \"nvme\","
+                   " \"nvme_path\": \"%s\", \"max_in_cpu\": 0}",
+                   test_scratch(), more, test_scratch());
+    return out;
+}
+
+static void model_declare(rig *r)
+{
+    static const char *const NAMES[] = {"a", "b", "c"};
+
+    for (int u = 0; u < 3; u++) {
+        char name[16];
+
+        (void)rig_unit(r, NAMES[u]);
+        (void)snprintf(name, sizeof(name), "%s.w", NAMES[u]);
+        (void)rig_param(r, u, name, ELEMS + (size_t)u * 641);
+    }
+}
+
+static rig_options options_of(const char *keys)
+{
+    return (rig_options){
+        .stage = 3, .accumulation = 1, .dtype = SHERD_BF16, .clip = 1, .zero = keys};
+}
+
+/* A micro-batch and its step whose failures are told. */
+static sherd_status step_try(rig *r, sherd_step_report *report)
+{
+    for (int u = 0; u < 2 * r->num_units; u++) {
+        int          is_forward = u < r->num_units;
+        int          unit       = is_forward ? u : 2 * r->num_units - 1 - u;
+        sherd_pass   pass       = is_forward ? SHERD_FORWARD : SHERD_BACKWARD;
+        sherd_status status     = sherd_unit_acquire(r->engine, r->units[unit], pass);
+
+        if (status == SHERD_OK && !is_forward) {
+            rig_touch(r, unit, 1);
+        }
+        if (status == SHERD_OK) {
+            status = sherd_unit_release(r->engine, r->units[unit], pass);
+        }
+        if (status != SHERD_OK) {
+            return status;
+        }
+    }
+    sherd_step_report_init(report);
+    return sherd_step(r->engine, report);
+}
+
+static uint64_t reference[STEPS + 4]; /* fingerprints after each step, in memory */
+
+static void reference_train(sherd_world *world, void *ctx)
+{
+    rig         r;
+    rig_options options = options_of("");
+
+    (void)ctx;
+    rig_open(&r, world, &options);
+    model_declare(&r);
+    rig_seal(&r);
+    reference[0] = rig_fingerprint(&r);
+    for (size_t step = 1; step < sizeof(reference) / sizeof(reference[0]); step++) {
+        reference[step] = rig_train(&r, 1).fingerprint;
+    }
+    rig_close(&r);
+}
+
+/* ------------------------------------------------------- the n-th request -- */
+
+typedef struct fault_run {
+    fault_kind   kind;
+    int          nth;
+    int          count;  /* requests that were seen in the step */
+    sherd_status status; /* of the step */
+    const char  *more;
+} fault_run;
+
+/* After an error the state is that of a whole step, and training goes on from it to the same numbers: by
+ * itself where nothing was written, by the undo where the update had begun. */
+static sherd_status recover(rig *r, int64_t step)
+{
+    sherd_step_report report;
+    sherd_engine_info info;
+    uint64_t          fingerprint;
+    sherd_status      status = sherd_engine_fingerprint(r->engine, &fingerprint);
+
+    if (status != SHERD_OK) { /* the update had begun */
+        CHECK_INT(SHERD_E_STATE, status);
+        CHECK_OK(sherd_step_undo(r->engine));
+        CHECK_OK(sherd_engine_fingerprint(r->engine, &fingerprint));
+    }
+    sherd_engine_info_init(&info);
+    CHECK_OK(sherd_engine_query(r->engine, &info));
+    CHECK_INT(step, info.step);
+    CHECK_INT(reference[step], fingerprint);
+    CHECK_OK(sherd_step_discard(r->engine));
+    return step_try(r, &report);
+}
+
+/* After a commit that failed nobody knows which record the drive has: nothing more is written, and what is
+ * there is one of the two steps, whole. */
+static void reopen(rig *r, sherd_world *world, const char *more)
+{
+    char              keys[1024];
+    char              all[512];
+    rig_options       options;
+    sherd_engine_info info;
+
+    (void)snprintf(all, sizeof(all), ", \"resume\": true%s", more);
+    options = options_of(nvme_keys(all, keys));
+    rig_close(r);
+    *r = (rig){0};
+    rig_open(r, world, &options);
+    model_declare(r);
+    rig_seal(r);
+    sherd_engine_info_init(&info);
+    CHECK_OK(sherd_engine_query(r->engine, &info));
+    CHECK(info.is_resumed && (info.step == 1 || info.step == 2));
+    CHECK_INT(reference[info.step], rig_fingerprint(r));
+    r->micro = 1;
+    if (info.step == 1) {
+        CHECK_INT(reference[2], rig_train(r, 1).fingerprint);
+        r->micro = 1; /* the loop counts it */
+    }
+}
+
+static void fault_train(sherd_world *world, void *ctx)
+{
+    fault_run        *run = ctx;
+    rig               r;
+    char              keys[1024];
+    rig_options       options = options_of(nvme_keys(run->more, keys));
+    sherd_step_report report  = {0};
+
+    rig_open(&r, world, &options);
+    model_declare(&r);
+    rig_seal(&r);
+    for (int64_t step = 1; step <= STEPS; step++, r.micro++) {
+        if (step != 2) {
+            sherd_status status = step_try(&r, &report);
+
+            if (step == 3 &&
+                status == SHERD_E_IO) { /* the fault met what was read ahead for this step */
+                status = recover(&r, step - 1);
+                CHECK_OK(status);
+                CHECK_OK(sherd_step_wait(r.engine, &report));
+            }
+            CHECK_OK(status);
+        } else {
+            fault_arm(run->kind, FAULT_ANY, run->nth, 1);
+            run->status = step_try(&r, &report);
+            run->count  = fault_seen();
+            fault_arm(FAULT_NONE, FAULT_ANY, 0, 0);
+            if (run->status != SHERD_OK) {
+                CHECK_INT(SHERD_E_IO, run->status);
+                CHECK(strlen(sherd_last_error()) > 20);
+                if (recover(&r, step - 1) != SHERD_OK) {
+                    CHECK(strstr(sherd_last_error(), "a commit failed before") != NULL);
+                    reopen(&r, world, run->more);
+                    continue;
+                }
+                CHECK_OK(sherd_step_wait(r.engine, &report));
+            }
+        }
+        CHECK_INT(reference[step], report.fingerprint);
+    }
+    rig_close(&r);
+}
+
+static void every_request_fails_once(fault_kind kind, int may_fail, const char *more)
+{
+    test_world(1, reference_train, NULL);
+    for (size_t e = 0; e < 2; e++) {
+        fault_run run    = {.more = more};
+        int       failed = 0;
+
+        if (setenv("SHERD_IO", ENGINES[e], 1) != 0) {
+            test_fail(__FILE__, __LINE__, "setenv");
+        }
+        if (e == 0 && !fault_can_inject()) {
+            continue;
+        }
+        test_world(1, fault_train, &run); /* nothing armed: counts */
+        CHECK_INT(SHERD_OK, run.status);
+        CHECK(run.count > 10);
+        for (int nth = 1, count = run.count; nth <= count; nth++) {
+            run.kind = kind;
+            run.nth  = nth;
+            test_world(1, fault_train, &run);
+            failed += run.status != SHERD_OK;
+        }
+        CHECK(may_fail ? failed > 0 : failed == 0);
+    }
+    (void)unsetenv("SHERD_IO");
+}
+
+static void eio_at_every_request_is_an_error_and_no_number(void)
+{
+    every_request_fails_once(FAULT_EIO, 1, "");
+}
+
+static void eio_with_gradients_on_nvme(void)
+{
+    every_request_fails_once(FAULT_EIO, 1, ", \"gradients\": \"nvme\", \"buffer_count\": 2");
+}
+
+static void enospc_at_every_request_is_an_error_and_no_number(void)
+{
+    every_request_fails_once(FAULT_ENOSPC, 1,
+                             ", \"pipeline_read\": false, \"pipeline_write\": false");
+}
+
+static void short_transfers_at_every_request_change_nothing(void)
+{
+    every_request_fails_once(FAULT_SHORT, 0, ", \"verify_reads\": true");
+}
+
+static void interrupted_requests_change_nothing(void)
+{
+    every_request_fails_once(FAULT_EINTR, 0, "");
+    every_request_fails_once(FAULT_EAGAIN, 0, ", \"gradients\": \"nvme\"");
+}
+
+/* Several ranks: whoever meets the fault, all of them end with an error or with the right number. */
+typedef struct ranks_run {
+    int          nth;
+    int          count;
+    sherd_status status[2];
+} ranks_run;
+
+static void ranks_train(sherd_world *world, void *ctx)
+{
+    ranks_run        *run  = ctx;
+    int               rank = sherd_world_rank(world);
+    rig               r;
+    char              keys[1024];
+    rig_options       options = options_of(nvme_keys("", keys));
+    sherd_step_report report  = {0};
+    sherd_status      status;
+
+    rig_open(&r, world, &options);
+    model_declare(&r);
+    rig_seal(&r);
+    CHECK_OK(step_try(&r, &report));
+    r.micro++;
+    CHECK_OK(sherd_world_barrier(world));
+    if (rank == 0) {
+        fault_arm(run->nth > 0 ? FAULT_EIO : FAULT_NONE, FAULT_ANY, run->nth, 1);
+    }
+    CHECK_OK(sherd_world_barrier(world));
+    status            = step_try(&r, &report);
+    run->status[rank] = status;
+    if (status == SHERD_OK) {
+        status = sherd_world_barrier(world);
+        if (rank == 0 && status == SHERD_OK) {
+            run->count = fault_seen();
+            fault_arm(FAULT_NONE, FAULT_ANY, 0, 0);
+        }
+        status = sherd_world_barrier(world);
+    }
+    rig_close(&r);
+}
+
+static void a_rank_that_fails_fails_all(void)
+{
+    ranks_run run = {0};
+
+    (void)setenv("SHERD_IO", "threads", 1);
+    test_world(2, ranks_train, &run);
+    CHECK_INT(SHERD_OK, run.status[0]);
+    CHECK(run.count > 20);
+    for (int nth = 1, count = run.count; nth <= count; nth += 3) {
+        run.nth = nth;
+        test_world(2, ranks_train, &run);
+        fault_arm(FAULT_NONE, FAULT_ANY, 0, 0);
+        CHECK((run.status[0] == SHERD_OK) == (run.status[1] == SHERD_OK));
+    }
+    (void)unsetenv("SHERD_IO");
+}
+
+/* ------------------------------------------------------------- full, deleted -- */
+
+static size_t files_in_scratch(void)
+{
+    DIR           *dir   = opendir(test_scratch());
+    size_t         count = 0;
+    struct dirent *entry;
+
+    CHECK(dir != NULL);
+    while ((entry = readdir(dir)) != NULL) {
+        count += entry->d_name[0] != '.';
+    }
+    (void)closedir(dir);
+    return count;
+}
+
+static void files_remove(void)
+{
+    DIR           *dir = opendir(test_scratch());
+    struct dirent *entry;
+
+    CHECK(dir != NULL);
+    while ((entry = readdir(dir)) != NULL) {
+        char path[1024];
+
+        (void)snprintf(path, sizeof(path), "%s/%s", test_scratch(), entry->d_name);
+        if (entry->d_name[0] != '.') {
+            (void)unlink(path);
+        }
+    }
+    (void)closedir(dir);
+}
+
+/* Real limit, in a child: no file may grow past 64 KiB. */
+static void no_room_is_an_error_at_seal(void)
+{
+    pid_t child;
+    int   status;
+
+    files_remove(); /* of the cases before */
+    child = fork();
+    if (child == 0) {
+        struct rlimit      limit = {65536, 65536};
+        char               keys[1024];
+        rig_options        options = options_of(nvme_keys("", keys));
+        sherd_world       *world;
+        sherd_engine      *engine;
+        sherd_unit_params  unit;
+        sherd_param_params param;
+        sherd_unit         u;
+        sherd_param        p;
+
+        (void)signal(SIGXFSZ, SIG_IGN);
+        if (setrlimit(RLIMIT_FSIZE, &limit) != 0 || sherd_world_self(&world) != SHERD_OK ||
+            rig_create(world, rig_json(&options), &engine) != SHERD_OK) {
+            _exit(2);
+        }
+        sherd_unit_params_init(&unit);
+        unit.name = "u";
+        sherd_param_params_init(&param);
+        param.name     = "w";
+        param.ndim     = 1;
+        param.shape[0] = 100000;
+        if (sherd_unit_add(engine, &unit, &u) != SHERD_OK ||
+            sherd_param_add(engine, u, &param, &p) != SHERD_OK) {
+            _exit(3);
+        }
+        if (sherd_engine_seal(engine) != SHERD_E_IO ||
+            strstr(sherd_last_error(), test_scratch()) == NULL) {
+            (void)fprintf(stderr, "%s\n", sherd_last_error());
+            _exit(4);
+        }
+        sherd_engine_destroy(engine);
+        sherd_world_destroy(world);
+        _exit(0);
+    }
+    CHECK(waitpid(child, &status, 0) == child);
+    CHECK(WIFEXITED(status));
+    CHECK_INT(0, WEXITSTATUS(status));
+    CHECK_INT(0, files_in_scratch());
+}
+
+static void deleted_train(sherd_world *world, void *ctx)
+{
+    rig         r;
+    char        keys[1024];
+    rig_options options = options_of(nvme_keys("", keys));
+
+    (void)ctx;
+    rig_open(&r, world, &options);
+    model_declare(&r);
+    rig_seal(&r);
+    CHECK_INT(reference[1], rig_train(&r, 1).fingerprint);
+    files_remove();
+    for (int step = 2; step <= STEPS; step++) {
+        CHECK_INT(reference[step], rig_train(&r, 1).fingerprint);
+    }
+    rig_close(&r);
+}
+
+/* The open file lives on: training goes on with the right numbers, and the log has said what is lost. */
+static void a_deleted_file_trains_on(void)
+{
+    test_world(1, reference_train, NULL);
+    test_world(1, deleted_train, NULL);
+    CHECK_INT(0, files_in_scratch());
+}
+
+/* --------------------------------------------------------------------- undo -- */
+
+static void undo_train(sherd_world *world, void *ctx)
+{
+    rig               r;
+    char              keys[1024];
+    rig_options       options = options_of(nvme_keys(ctx, keys));
+    sherd_engine_info info;
+
+    rig_open(&r, world, &options);
+    model_declare(&r);
+    rig_seal(&r);
+    CHECK_INT(SHERD_E_STATE, sherd_step_undo(r.engine)); /* nothing to undo */
+    (void)rig_train(&r, 3);
+    CHECK_OK(sherd_step_undo(r.engine));
+    CHECK_INT(reference[2], rig_fingerprint(&r));
+    sherd_engine_info_init(&info);
+    CHECK_OK(sherd_engine_query(r.engine, &info));
+    CHECK_INT(2, info.step);
+    CHECK_INT(2, info.micro_step);
+    CHECK_INT(SHERD_E_STATE, sherd_step_undo(r.engine)); /* once */
+    r.micro = 2;
+    CHECK_INT(reference[3], rig_train(&r, 1).fingerprint);
+    CHECK_INT(reference[4], rig_train(&r, 1).fingerprint);
+    CHECK_OK(sherd_step_undo(r.engine));
+    r.micro = 3;
+    CHECK_INT(reference[4], rig_train(&r, 1).fingerprint);
+    CHECK_INT(reference[5], rig_train(&r, 1).fingerprint);
+    rig_close(&r);
+}
+
+static void the_last_step_is_undone(void)
+{
+    test_world(1, reference_train, NULL);
+    test_world(1, undo_train, "");
+    test_world(1, undo_train, ", \"gradients\": \"nvme\", \"verify_reads\": true");
+}
+
+/* --------------------------------------------------------------------- kill -- */
+
+#define KILLS      50
+#define KILL_RANKS 2
+#define MOST_STEPS 400
+
+/* Goes on from what is there until it is killed or has done so many steps. */
+typedef struct killed_run {
+    int      more;            /* steps to go */
+    int64_t  first;           /* out: where it began */
+    uint64_t fingerprints[2]; /* out: at the beginning, at the end */
+} killed_run;
+
+static void killed_train(sherd_world *world, void *ctx)
+{
+    killed_run *run = ctx;
+    rig         r;
+    char        keys[1024];
+    rig_options options = options_of(nvme_keys(", \"resume\": true, \"fast_init\": true", keys));
+    sherd_engine_info info;
+    uint64_t          fingerprint;
+
+    rig_open(&r, world, &options);
+    model_declare(&r);
+    rig_seal(&r);
+    sherd_engine_info_init(&info);
+    CHECK_OK(sherd_engine_query(r.engine, &info));
+    CHECK_INT(info.step, info.micro_step);
+    r.micro     = info.micro_step;
+    fingerprint = rig_fingerprint(&r);
+    if (sherd_world_rank(world) == 0) {
+        run->first           = info.step;
+        run->fingerprints[0] = fingerprint;
+    }
+    for (int step = 0; step < run->more; step++) {
+        fingerprint = rig_train(&r, 1).fingerprint;
+    }
+    if (sherd_world_rank(world) == 0) {
+        run->fingerprints[1] = fingerprint;
+    }
+    rig_close(&r);
+}
+
+static void reference_ranks_train(sherd_world *world, void *ctx)
+{
+    rig         r;
+    rig_options options = options_of("");
+    uint64_t   *out     = ctx;
+
+    rig_open(&r, world, &options);
+    model_declare(&r);
+    rig_seal(&r);
+    for (int64_t step = 0; step < MOST_STEPS + 3; step++) {
+        uint64_t fingerprint = step == 0 ? rig_fingerprint(&r) : rig_train(&r, 1).fingerprint;
+
+        if (sherd_world_rank(world) == 0) {
+            out[step] = fingerprint;
+        }
+    }
+    rig_close(&r);
+}
+
+static void sleep_us(uint64_t us)
+{
+    struct timespec rest = {(time_t)(us / 1000000), (long)(us % 1000000) * 1000};
+
+    (void)nanosleep(&rest, NULL);
+}
+
+/* 50 times: a process of two ranks trains and is killed at a random moment; what it leaves is a whole
+ * step, and going on from there gives the numbers of a run that was never disturbed. */
+static void killed_at_any_moment_the_last_step_is_whole(void)
+{
+    static uint64_t want[MOST_STEPS + 3];
+    uint64_t        seed    = 20261121;
+    int             resumed = 0;
+
+    test_world(KILL_RANKS, reference_ranks_train, want);
+    for (int k = 0; k < KILLS; k++) {
+        killed_run run   = {.more = 1 << 30};
+        killed_run look  = {.more = 3};
+        pid_t      child = fork();
+        int        status;
+
+        if (child == 0) {
+            test_world(KILL_RANKS, killed_train, &run);
+            _exit(1);
+        }
+        sleep_us(test_random(&seed) % 60000);
+        CHECK(kill(child, SIGKILL) == 0);
+        CHECK(waitpid(child, &status, 0) == child);
+        CHECK(WIFSIGNALED(status));
+        if (k % 5 != 4) {
+            continue; /* the next one goes on from what is there, and is killed in its turn */
+        }
+        test_world(KILL_RANKS, killed_train, &look);
+        CHECK(look.first < MOST_STEPS);
+        CHECK_INT(want[look.first], look.fingerprints[0]);
+        CHECK_INT(want[look.first + 3], look.fingerprints[1]);
+        resumed += look.first > 0;
+        files_remove();
+    }
+    CHECK(resumed > 0);
+}
+
+static const test_case CASES[] = {
+    CASE(eio_at_every_request_is_an_error_and_no_number),
+    CASE(eio_with_gradients_on_nvme),
+    CASE(enospc_at_every_request_is_an_error_and_no_number),
+    CASE(short_transfers_at_every_request_change_nothing),
+    CASE(interrupted_requests_change_nothing),
+    CASE(a_rank_that_fails_fails_all),
+    CASE(no_room_is_an_error_at_seal),
+    CASE(a_deleted_file_trains_on),
+    CASE(the_last_step_is_undone),
+    CASE(killed_at_any_moment_the_last_step_is_whole),
+};
+
+RUN_MAIN(CASES)
