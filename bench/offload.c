@@ -1,0 +1,384 @@
+/* bench-offload: the optimizer's step with its state on NVMe, against what the drive and the update
+ * allow. In every round, one after the other:
+ *
+ *   I/O alone      the same blocks through the same pipeline, the same flips, the same commit; no update
+ *   step           sherd_step: norm, update, commit
+ *   update alone   sherd_step of an engine whose state is in host memory
+ *   serial step    sherd_step without reading ahead and writing behind
+ *
+ * A ratio is taken inside each round; the median of the rounds is shown. The window of a step is closed
+ * by hand, so that no read has begun in backward. */
+#include "bench/timing.h"
+#include "engine/engine_impl.h"
+
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { ROW_IO, ROW_STEP, ROW_UPDATE, ROW_SERIAL, NUM_ROWS };
+
+static const char *const ROW_NAMES[NUM_ROWS] = {"I/O alone", "step", "update alone", "serial step"};
+
+#define UNITS 16
+
+typedef struct bench_options {
+    const char *folder;
+    const char *json;
+    size_t      elems, rounds, buffer_elems;
+    int         buffers, depth;
+    size_t      request_bytes;
+    const char *engine;
+    const char *dtype;
+    int         is_durable;
+} bench_options;
+
+typedef struct bench_engine {
+    sherd_engine *engine;
+    sherd_unit    units[UNITS];
+} bench_engine;
+
+typedef struct bench {
+    const bench_options *options;
+    sherd_world         *world;
+    bench_engine         piped, serial, memory;
+    sherd_step_report    reports[NUM_ROWS];
+} bench;
+
+static const char HELP[] =
+    "usage: ./run bench offload [OPTIONS]\n\n"
+    "The optimizer's step with state on NVMe against I/O alone, the update alone and a serial\n"
+    "step, interleaved in one run.\n\n"
+    "  --dir DIR          folder on the drive (default: the current one)\n"
+    "  --elems N          parameters (default 128M)\n"
+    "  --rounds N         (default 7)\n"
+    "  --dtype T          bf16 or fp32 (default bf16)\n"
+    "  --buffer-size N    elements of a buffer (default: the engine's)\n"
+    "  --buffer-count N   (default: the engine's)\n"
+    "  --block-size N     bytes of a request (default: the engine's)\n"
+    "  --queue-depth N    requests in flight (default: the engine's)\n"
+    "  --engine E         auto, io_uring or threads\n"
+    "  --fast             commits need not reach the medium (\"durable\": false)\n"
+    "  --json FILE        results as JSON too\n";
+
+static void must(sherd_status status, const char *what)
+{
+    if (status != SHERD_OK) {
+        (void)fprintf(stderr, "bench-offload: %s: %s\n", what, sherd_last_error());
+        exit(1);
+    }
+}
+
+static sherd_status fill(void *ctx, size_t first_elem, size_t count_elems, float *out)
+{
+    (void)ctx;
+    for (size_t i = 0; i < count_elems; i++) {
+        out[i] = 0.01f * (float)((first_elem + i) % 199) - 1.0f;
+    }
+    return SHERD_OK;
+}
+
+static void number_set(sherd_config *config, const char *key, size_t value)
+{
+    char text[32];
+
+    if (value > 0) {
+        (void)snprintf(text, sizeof(text), "%zu", value);
+        must(sherd_config_set(config, key, text), key);
+    }
+}
+
+static sherd_config *config_make(const bench_options *o, const char *device, int is_serial)
+{
+    sherd_config *config;
+    char          json[2048];
+    int           len = snprintf(
+                  json, sizeof(json),
+                  "{\"train_micro_batch_size_per_gpu\": 1, \"gradient_accumulation_steps\": 2,"
+                            " \"bf16\": {\"enabled\": %s}, \"aio\": {\"engine\": \"%s\"},"
+                            " \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.001}},"
+                            " \"data_types\": {\"grad_accum_dtype\": \"%s\"},"
+                            " \"zero_optimization\": {\"stage\": 1, \"offload_optimizer\": {\"device\": \"%s\","
+                            " \"nvme_path\": \"%s\", \"fast_init\": true, \"durable\": %s, \"pipeline_read\": %s,"
+                            " \"pipeline_write\": %s}}}",
+        strcmp(o->dtype, "bf16") == 0 ? "true" : "false", o->engine, o->dtype, device, o->folder,
+        o->is_durable ? "true" : "false", is_serial ? "false" : "true",
+        is_serial ? "false" : "true");
+
+    must(sherd_config_parse(json, (size_t)len, &config), "configuration");
+    number_set(config, "!zero_optimization.offload_optimizer.buffer_size", o->buffer_elems);
+    number_set(config, "!zero_optimization.offload_optimizer.buffer_count", (size_t)o->buffers);
+    number_set(config, "!aio.block_size", o->request_bytes);
+    number_set(config, "!aio.queue_depth", (size_t)o->depth);
+    return config;
+}
+
+static void engine_open(bench *b, const char *device, int is_serial, bench_engine *out)
+{
+    sherd_config *config = config_make(b->options, device, is_serial);
+    sherd_param   params[UNITS];
+
+    must(sherd_engine_create(b->world, config, &out->engine), "engine");
+    sherd_config_destroy(config);
+    for (int u = 0; u < UNITS; u++) {
+        sherd_unit_params  unit;
+        sherd_param_params param;
+        char               name[32];
+
+        (void)snprintf(name, sizeof(name), "unit.%d", u);
+        sherd_unit_params_init(&unit);
+        unit.name = name;
+        must(sherd_unit_add(out->engine, &unit, &out->units[u]), "unit");
+        sherd_param_params_init(&param);
+        param.name     = name;
+        param.ndim     = 1;
+        param.shape[0] = b->options->elems / UNITS;
+        must(sherd_param_add(out->engine, out->units[u], &param, &params[u]), "parameter");
+    }
+    must(sherd_engine_seal(out->engine), "seal");
+    for (int u = 0; u < UNITS; u++) {
+        must(sherd_param_fill(out->engine, params[u], fill, NULL), "fill");
+    }
+}
+
+static double now_s(void)
+{
+    struct timespec now;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+/* A micro-batch whose gradients are zero, and the end of its window; then the step, timed. */
+static double step_run(bench_engine *e, sherd_step_report *report)
+{
+    double start;
+
+    for (int u = UNITS - 1; u >= 0; u--) {
+        must(sherd_unit_acquire(e->engine, e->units[u], SHERD_BACKWARD), "acquire");
+        must(sherd_unit_release(e->engine, e->units[u], SHERD_BACKWARD), "release");
+    }
+    must(sherd_step_close_window(e->engine), "window");
+    sherd_step_report_init(report);
+    start = now_s();
+    must(sherd_step(e->engine, report), "step");
+    return now_s() - start;
+}
+
+/* The pass of an update that computes nothing. */
+static double io_run(sherd_engine *engine)
+{
+    double start = now_s();
+
+    sherdi_store_read_ahead(engine);
+    for (size_t i = 0; i < engine->plan->num_blocks; i++) {
+        float *state;
+
+        must(sherdi_store_take(engine, &engine->plan->blocks[i], 1, &state), "read");
+    }
+    must(sherdi_store_pass_end(engine, 1), "write");
+    must(sherdi_store_commit(engine, engine->step, engine->own_fingerprint), "commit");
+    return now_s() - start;
+}
+
+static double row_run(bench *b, int row)
+{
+    switch (row) {
+    case ROW_IO:
+        return io_run(b->piped.engine);
+    case ROW_STEP:
+        return step_run(&b->piped, &b->reports[row]);
+    case ROW_UPDATE:
+        return step_run(&b->memory, &b->reports[row]);
+    default:
+        return step_run(&b->serial, &b->reports[row]);
+    }
+}
+
+static double *rounds_run(bench *b)
+{
+    size_t  rounds  = b->options->rounds;
+    double *seconds = calloc(rounds * NUM_ROWS, sizeof(*seconds));
+
+    must(seconds == NULL ? SHERD_E_NOMEM : SHERD_OK, "rounds");
+    for (size_t round = 0; round < rounds + 2; round++) { /* two to write both slots once */
+        for (int row = 0; row < NUM_ROWS; row++) {
+            double taken = row_run(b, row);
+
+            if (round >= 2) {
+                seconds[(round - 2) * NUM_ROWS + (size_t)row] = taken;
+            }
+        }
+        (void)fprintf(stderr, "\rround %zu of %zu", round + 1, rounds + 2);
+    }
+    (void)fprintf(stderr, "\n");
+    return seconds;
+}
+
+/* Median over the rounds of one row, or of its ratio to another. */
+static bench_stat row_stat(const bench *b, const double *seconds, int row, int to)
+{
+    size_t     rounds = b->options->rounds;
+    double    *values = calloc(rounds, sizeof(*values));
+    bench_stat stat;
+
+    must(values == NULL ? SHERD_E_NOMEM : SHERD_OK, "statistics");
+    for (size_t r = 0; r < rounds; r++) {
+        const double *round = seconds + r * NUM_ROWS;
+        double        base  = to == ROW_IO && round[ROW_UPDATE] > round[ROW_IO] && row == ROW_STEP
+                                  ? round[ROW_UPDATE] /* the longer of both */
+                                  : round[to < 0 ? row : to];
+
+        values[r] = to < 0 ? round[row] : round[row] / base;
+    }
+    stat = bench_stat_of(values, rounds);
+    free(values);
+    return stat;
+}
+
+static void results_print(const bench *b, const double *seconds, double bytes)
+{
+    bench_stat               to_limit  = row_stat(b, seconds, ROW_STEP, ROW_IO);
+    bench_stat               to_serial = row_stat(b, seconds, ROW_SERIAL, ROW_STEP);
+    const sherd_step_report *report    = &b->reports[ROW_STEP];
+
+    (void)printf("%-14s %10s %10s %10s %12s\n", "row", "median s", "min", "max", "NVMe GB/s");
+    for (int row = 0; row < NUM_ROWS; row++) {
+        bench_stat stat = row_stat(b, seconds, row, -1);
+
+        (void)printf("%-14s %10.3f %10.3f %10.3f %12.2f\n", ROW_NAMES[row], stat.median, stat.min,
+                     stat.max, row == ROW_UPDATE ? 0.0 : bytes / stat.median / 1e9);
+    }
+    (void)printf("step / max(I/O alone, update alone): %.3f (%.3f to %.3f)\n", to_limit.median,
+                 to_limit.min, to_limit.max);
+    (void)printf("serial step / step: %.3f (%.3f to %.3f)\n", to_serial.median, to_serial.min,
+                 to_serial.max);
+    (void)printf("the last step waited %.3f s for reads and %.3f s for writes and the commit, "
+                 "computed %.3f s, norm %.3f s\n",
+                 report->wait_read_s, report->wait_write_s, report->update_s, report->norm_s);
+    (void)printf("staging %.1f MiB\n",
+                 (double)b->piped.engine->plan->buffers[SHERDI_BUFFER_STATE_RING].bytes / 0x1p20);
+}
+
+static void results_json(const bench *b, const double *seconds, double bytes, int argc, char **argv)
+{
+    FILE *file = freopen(b->options->json, "w", stdout);
+
+    must(file == NULL ? SHERD_E_IO : SHERD_OK, b->options->json);
+    (void)printf("{");
+    bench_print_machine_json(argc, argv);
+    (void)printf(", \"elems\": %zu, \"nvme_bytes\": %.0f", b->options->elems, bytes);
+    for (int row = 0; row < NUM_ROWS; row++) {
+        bench_stat stat = row_stat(b, seconds, row, -1);
+
+        (void)printf(", \"%s\": {\"median_s\": %.6f, \"min_s\": %.6f, \"max_s\": %.6f}",
+                     ROW_NAMES[row], stat.median, stat.min, stat.max);
+    }
+    (void)printf(", \"step_to_limit\": %.4f, \"serial_to_step\": %.4f}\n",
+                 row_stat(b, seconds, ROW_STEP, ROW_IO).median,
+                 row_stat(b, seconds, ROW_SERIAL, ROW_STEP).median);
+}
+
+static int options_parse(int argc, char **argv, bench_options *o)
+{
+    static const struct option LONG[] = {{"dir", required_argument, NULL, 'd'},
+                                         {"elems", required_argument, NULL, 'e'},
+                                         {"rounds", required_argument, NULL, 'r'},
+                                         {"dtype", required_argument, NULL, 't'},
+                                         {"buffer-size", required_argument, NULL, 's'},
+                                         {"buffer-count", required_argument, NULL, 'c'},
+                                         {"block-size", required_argument, NULL, 'b'},
+                                         {"queue-depth", required_argument, NULL, 'q'},
+                                         {"engine", required_argument, NULL, 'g'},
+                                         {"json", required_argument, NULL, 'j'},
+                                         {"fast", no_argument, NULL, 'f'},
+                                         {"help", no_argument, NULL, 'h'},
+                                         {NULL, 0, NULL, 0}};
+    int                        c;
+
+    while ((c = getopt_long(argc, argv, "h", LONG, NULL)) != -1) {
+        switch (c) {
+        case 'd':
+            o->folder = optarg;
+            break;
+        case 'e':
+            o->elems = bench_parse_size(optarg);
+            break;
+        case 'r':
+            o->rounds = bench_parse_size(optarg);
+            break;
+        case 't':
+            o->dtype = optarg;
+            break;
+        case 's':
+            o->buffer_elems = bench_parse_size(optarg);
+            break;
+        case 'c':
+            o->buffers = (int)bench_parse_size(optarg);
+            break;
+        case 'b':
+            o->request_bytes = bench_parse_size(optarg);
+            break;
+        case 'q':
+            o->depth = (int)bench_parse_size(optarg);
+            break;
+        case 'g':
+            o->engine = optarg;
+            break;
+        case 'j':
+            o->json = optarg;
+            break;
+        case 'f':
+            o->is_durable = 0;
+            break;
+        case 'h':
+            (void)fputs(HELP, stdout);
+            exit(0);
+        default:
+            (void)fputs(HELP, stderr);
+            return 2;
+        }
+    }
+    if (optind < argc || o->elems < UNITS || o->rounds == 0 ||
+        (strcmp(o->dtype, "bf16") != 0 && strcmp(o->dtype, "fp32") != 0)) {
+        (void)fputs(HELP, stderr);
+        return 2;
+    }
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    bench_options options = {.folder     = ".",
+                             .elems      = (size_t)128 << 20,
+                             .rounds     = 7,
+                             .engine     = "auto",
+                             .dtype      = "bf16",
+                             .is_durable = 1};
+    bench         b       = {.options = &options};
+    double       *seconds;
+    double        bytes;
+    int           status = options_parse(argc, argv, &options);
+
+    if (status != 0) {
+        return status;
+    }
+    must(sherd_world_self(&b.world), "world");
+    engine_open(&b, "nvme", 0, &b.piped);
+    engine_open(&b, "nvme", 1, &b.serial);
+    engine_open(&b, "cpu", 0, &b.memory);
+    bench_print_machine(argc, argv);
+    seconds = rounds_run(&b);
+    bytes = (double)(b.reports[ROW_STEP].nvme_read_bytes + b.reports[ROW_STEP].nvme_written_bytes);
+    results_print(&b, seconds, bytes);
+    if (options.json != NULL) {
+        results_json(&b, seconds, bytes, argc, argv);
+    }
+    free(seconds);
+    sherd_engine_destroy(b.piped.engine);
+    sherd_engine_destroy(b.serial.engine);
+    sherd_engine_destroy(b.memory.engine);
+    sherd_world_destroy(b.world);
+    return 0;
+}
