@@ -32,6 +32,8 @@ typedef struct options {
     long              eval_every; /* steps; 0: at the end alone */
     long              sample;     /* tokens to write at the end */
     int               is_recomputed;
+    int               is_resumed;
+    const char       *offload, *offload_params, *nvme_path; /* NULL: as the configuration says */
     int               is_quiet;
 } options;
 

@@ -39,6 +39,45 @@ static sherd_status open_fill(sherd_config *config, const options *o)
     return status;
 }
 
+/* A text of the command line as a JSON string. */
+static sherd_status text_set(sherd_config *config, const char *key, const char *text)
+{
+    char   json[1024] = "\"";
+    size_t len        = 1;
+
+    for (; *text != '\0' && len + 4 < sizeof(json); text++) {
+        if (*text == '"' || *text == '\\') {
+            json[len++] = '\\';
+        }
+        json[len++] = *text;
+    }
+    json[len++] = '"';
+    json[len]   = '\0';
+    return sherd_config_set(config, key, json);
+}
+
+static sherd_status offload_set(sherd_config *config, const options *o)
+{
+    sherd_status status = SHERD_OK;
+
+    if (o->offload != NULL) {
+        status = text_set(config, "!zero_optimization.offload_optimizer.device", o->offload);
+    }
+    if (status == SHERD_OK && o->offload_params != NULL) {
+        status = text_set(config, "!zero_optimization.offload_param.device", o->offload_params);
+    }
+    if (status == SHERD_OK && o->nvme_path != NULL) {
+        status = text_set(config, "!zero_optimization.offload_optimizer.nvme_path", o->nvme_path);
+    }
+    if (status == SHERD_OK && o->nvme_path != NULL) {
+        status = text_set(config, "!zero_optimization.offload_param.nvme_path", o->nvme_path);
+    }
+    if (status == SHERD_OK && o->is_resumed) {
+        status = sherd_config_set(config, "!zero_optimization.offload_optimizer.resume", "true");
+    }
+    return status;
+}
+
 /* A leading '!' overrides what the file says. */
 static sherd_status overrides_set(sherd_config *config, const options *o, int stage)
 {
@@ -64,7 +103,7 @@ static sherd_status overrides_set(sherd_config *config, const options *o, int st
         status = sherd_config_set(config, "!fp16.enabled",
                                   o->precision == PRECISION_FP16 ? "true" : "false");
     }
-    return status;
+    return status == SHERD_OK ? offload_set(config, o) : status;
 }
 
 sherd_status settings_make(const options *o, int stage, sherd_config **out)

@@ -32,9 +32,13 @@ typedef struct trainer {
 
     long     step;
     uint64_t micro; /* micro-batches of this rank */
+    uint64_t
+         first_micro; /* ... when this program began: not 0 when it goes on from another's state */
+    long first_step;
     double   first_loss, last_loss, first_validation, last_validation;
     double   seconds; /* of the steps */
     uint64_t fingerprint;
+    uint64_t nvme_read, nvme_written; /* bytes of the last step */
 } trainer;
 
 /* Failures that are this program's, in words; the engine's are in sherd_last_error(). */
@@ -102,8 +106,12 @@ static sherd_status model_open(trainer *t)
     if (status != SHERD_OK) {
         return status;
     }
-    params.batch = (size_t)t->info.micro_batch_size;
-    params.dtype = t->info.compute_dtype;
+    t->micro       = (uint64_t)t->info.micro_step;
+    t->step        = (long)(t->info.micro_step / t->info.accumulation);
+    t->first_micro = t->micro;
+    t->first_step  = t->step;
+    params.batch   = (size_t)t->info.micro_batch_size;
+    params.dtype   = t->info.compute_dtype;
     t->data = (order){.c = t->job->c, .seed = o->seed, .length = o->length, .batch = params.batch};
     t->threads = pool_create(t->info.cpu_threads);
     if (t->threads == NULL) {
@@ -180,6 +188,10 @@ static void heading_say(const trainer *t)
         t->info.stage, sherd_dtype_name(t->info.compute_dtype), t->world_size,
         t->world_size == 1 ? "" : "s", sherd_world_transport(t->world), t->info.cpu_threads,
         t->info.cpu_threads == 1 ? "" : "s", t->info.train_batch_size, o->length);
+    if (t->info.is_resumed) {
+        report_say(t->r, "goes on from step %ld of run %016llx", t->step,
+                   (unsigned long long)t->info.state_run);
+    }
 }
 
 static sherd_status report_start(trainer *t)
@@ -280,8 +292,10 @@ static sherd_status step_run(trainer *t, int *stop_out)
     t->step++;
     *stop_out        = sums[1] > 0.0;
     t->last_loss     = sums[0] / ((double)t->info.accumulation * (double)t->world_size);
-    t->first_loss    = t->step == 1 ? t->last_loss : t->first_loss;
+    t->first_loss    = t->step == t->first_step + 1 ? t->last_loss : t->first_loss;
     t->fingerprint   = step.fingerprint;
+    t->nvme_read     = step.nvme_read_bytes;
+    t->nvme_written  = step.nvme_written_bytes;
     told.step        = t->step;
     told.loss        = t->last_loss;
     told.grad_norm   = step.grad_norm;
@@ -311,7 +325,7 @@ static sherd_status loop_run(trainer *t)
     while (status == SHERD_OK && t->step < t->job->o->steps && !stop) {
         status = step_run(t, &stop);
     }
-    if (status == SHERD_OK && t->step == 0) {
+    if (status == SHERD_OK && t->step == t->first_step) {
         status = sherd_engine_fingerprint(t->engine, &t->fingerprint);
     }
     if (status == SHERD_OK && stop && t->r != NULL) {
@@ -326,6 +340,7 @@ static void memory_say(const trainer *t)
 {
     sherd_memory_report m = memory_of(t->engine);
     char total[32], stage0[32], params[32], grads[32], state[32], units[32], activations[32];
+    char nvme[32], read_bytes[32], written[32];
 
     report_say(t->r,
                "memory per rank: %s at stage %d, %s at stage 0 (%.2f times as much)\n"
@@ -333,9 +348,16 @@ static void memory_say(const trainer *t)
                report_bytes(m.total_held, total), t->info.stage,
                report_bytes(t->stage0_bytes, stage0),
                m.total_held > 0 ? (double)t->stage0_bytes / (double)m.total_held : 0.0,
-               report_bytes(m.params_held, params), report_bytes(m.grads_held, grads),
-               report_bytes(m.state_held, state),
-               report_bytes(m.gather_held + m.transient_held + m.staging_held, units));
+               report_bytes(m.params_held + m.host_params_held, params),
+               report_bytes(m.grads_held + m.host_grads_held, grads),
+               report_bytes(m.state_held + m.host_state_held, state),
+               report_bytes(m.gather_held + m.transient_held + m.staging_held + m.host_staging_held,
+                            units));
+    if (m.nvme_planned > 0) {
+        report_say(t->r, "  on NVMe %s; the last step read %s and wrote %s there",
+                   report_bytes(m.nvme_planned, nvme), report_bytes(t->nvme_read, read_bytes),
+                   report_bytes(t->nvme_written, written));
+    }
     report_say(t->r, "  beside it %s of activations, the same at every stage",
                report_bytes(drive_bytes(t->d), activations));
 }
@@ -343,12 +365,13 @@ static void memory_say(const trainer *t)
 static void summary_say(const trainer *t)
 {
     char     duration[32];
-    uint64_t tokens = t->micro * (uint64_t)t->world_size * sequence_tokens(t);
+    uint64_t tokens = (t->micro - t->first_micro) * (uint64_t)t->world_size * sequence_tokens(t);
+    long     steps  = t->step - t->first_step;
 
-    if (t->step > 0) {
-        report_say(t->r, "\n%ld steps, %llu tokens in %s: %.2f steps/s, %.0f tokens/s", t->step,
+    if (steps > 0) {
+        report_say(t->r, "\n%ld steps, %llu tokens in %s: %.2f steps/s, %.0f tokens/s", steps,
                    (unsigned long long)tokens, report_duration(t->seconds, duration),
-                   (double)t->step / t->seconds, (double)tokens / t->seconds);
+                   (double)steps / t->seconds, (double)tokens / t->seconds);
         report_say(t->r, "loss %.4f -> %.4f", t->first_loss, t->last_loss);
     }
     report_say(t->r, "validation loss %.4f -> %.4f", t->first_validation, t->last_validation);
