@@ -83,6 +83,13 @@ static void row_adam_mixed(bench_run *run)
     adam_call(run, 1);
 }
 
+static void on_all_threads(bench_run *run, sherdi_part_fn fn)
+{
+    const sherdi_split split = {run->backend.threads, SIZE_MAX};
+
+    sherdi_parallel_run(&run->backend, split, fn, run);
+}
+
 /* First element and number of elements of a part, whole pages. */
 static size_t part_range(size_t elems, int part, int parts, size_t *first)
 {
@@ -106,13 +113,13 @@ static void traffic_f32_part(void *ctx, int part, int parts)
 static void row_traffic_f32(bench_run *run)
 {
     run->ahead_bytes = 0;
-    sherdi_parallel_run(run->backend.threads, traffic_f32_part, run);
+    on_all_threads(run, traffic_f32_part);
 }
 
 static void row_traffic_f32_ahead(bench_run *run)
 {
     run->ahead_bytes = AHEAD_BYTES;
-    sherdi_parallel_run(run->backend.threads, traffic_f32_part, run);
+    on_all_threads(run, traffic_f32_part);
 }
 
 static void traffic_mixed_part(void *ctx, int part, int parts)
@@ -129,13 +136,13 @@ static void traffic_mixed_part(void *ctx, int part, int parts)
 static void row_traffic_mixed(bench_run *run)
 {
     run->ahead_bytes = 0;
-    sherdi_parallel_run(run->backend.threads, traffic_mixed_part, run);
+    on_all_threads(run, traffic_mixed_part);
 }
 
 static void row_traffic_mixed_ahead(bench_run *run)
 {
     run->ahead_bytes = AHEAD_BYTES;
-    sherdi_parallel_run(run->backend.threads, traffic_mixed_part, run);
+    on_all_threads(run, traffic_mixed_part);
 }
 
 static void copy_nt_part(void *ctx, int part, int parts)
@@ -150,7 +157,7 @@ static void copy_nt_part(void *ctx, int part, int parts)
 
 static void row_copy_nt(bench_run *run)
 {
-    sherdi_parallel_run(run->backend.threads, copy_nt_part, run);
+    on_all_threads(run, copy_nt_part);
 }
 
 /* The gradient is read and nothing else: four far-apart streams of whole lines, one word of each.
@@ -174,7 +181,7 @@ static void read_part(void *ctx, int part, int parts)
 
 static void row_read(bench_run *run)
 {
-    sherdi_parallel_run(run->backend.threads, read_part, run);
+    on_all_threads(run, read_part);
 }
 
 static void row_copy(bench_run *run)

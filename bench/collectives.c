@@ -91,7 +91,10 @@ static void copy_part(void *ctx, int part, int parts)
 
 static void row_copy(bench_rank *rank)
 {
-    sherdi_parallel_run(sherdi_world_backend(rank->world)->threads, copy_part, rank);
+    const sherdi_backend *backend = sherdi_world_backend(rank->world);
+
+    sherdi_parallel_run(backend, (sherdi_split){backend->threads, rank->options->bytes}, copy_part,
+                        rank);
 }
 
 static sherdi_reduction_args reduction_of(const bench_rank *rank, void *recv)

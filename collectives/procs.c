@@ -240,14 +240,14 @@ static sherd_status one_host_check(const sherdi_procs *procs)
     return SHERD_OK;
 }
 
-/* Ranks that may run on the same cores as this one. */
-static int sharers_count(const sherdi_procs *procs)
+/* Ranks below `end` that may run on the same cores as this one. */
+static int sharers_before(const sherdi_procs *procs, int end)
 {
     const rendezvous_card *cards = procs->meeting.cards;
     const rendezvous_card *mine  = &cards[procs->world.rank];
     int                    count = 0;
 
-    for (int r = 0; r < procs->world.world_size; r++) {
+    for (int r = 0; r < end; r++) {
         count += cards[r].host == mine->host && cards[r].cores == mine->cores;
     }
     return count;
@@ -367,7 +367,11 @@ sherd_status sherdi_procs_open(sherdi_procs *procs, const sherdi_world_ops *ops,
         status = host_share(procs);
     }
     if (status == SHERD_OK) {
-        status = sherdi_world_equip(&procs->world, params->world, sharers_count(procs));
+        int world_size = procs->world.world_size;
+
+        status = sherdi_world_equip(&procs->world, params->world,
+                                    sharers_before(procs, procs->world.rank),
+                                    sharers_before(procs, world_size));
     }
     if (status != SHERD_OK) {
         char text[SHERDI_ERROR_BYTES];

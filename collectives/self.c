@@ -142,7 +142,7 @@ sherd_status sherdi_world_self_create(const sherd_world_params *params, sherd_wo
         return sherdi_fail(SHERD_E_NOMEM, "no room for the world");
     }
     sherdi_world_init(&self->world, &SELF_OPS, 0, 1, params);
-    status = sherdi_world_equip(&self->world, params, 1);
+    status = sherdi_world_equip(&self->world, params, 0, 1);
     if (status != SHERD_OK) {
         self_close(&self->world);
         return status;

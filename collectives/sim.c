@@ -139,7 +139,7 @@ sherd_status sherd_world_simulate(int rank, int world_size, sherd_world **out)
         return sherdi_fail(SHERD_E_NOMEM, "no room for the simulated world");
     }
     sherdi_world_init(&sim->world, &SIM_OPS, rank, world_size, NULL);
-    status = sherdi_world_equip(&sim->world, NULL, 1);
+    status = sherdi_world_equip(&sim->world, NULL, 0, 1);
     if (status != SHERD_OK) {
         sim_close(&sim->world);
         return status;

@@ -216,7 +216,7 @@ static sherd_status rank_create(thread_group *group, int rank, int world_size, c
     status = sherdi_peers_init(&self->peers, &self->world, &THREADS_HOOKS, world_size, rank, ranks,
                                group->shared->base);
     if (status == SHERD_OK) {
-        status = sherdi_world_equip(&self->world, params, world_size);
+        status = sherdi_world_equip(&self->world, params, rank, world_size);
     }
     if (status != SHERD_OK) {
         threads_close(&self->world);

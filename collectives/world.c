@@ -159,12 +159,17 @@ static sherd_status threads_wanted(const sherd_world_params *params, int sharers
     return SHERD_OK;
 }
 
-sherd_status sherdi_world_equip(sherd_world *world, const sherd_world_params *params, int sharers)
+sherd_status sherdi_world_equip(sherd_world *world, const sherd_world_params *params, int share,
+                                int shares)
 {
-    int threads = 1;
+    sherdi_cpu_params cpu = {.share   = share,
+                             .shares  = shares,
+                             .rank    = world->rank,
+                             .is_idle = (world->ops->caps & SHERDI_WORLD_SIMULATES) != 0};
+    char              threads[128];
 
-    SHERDI_TRY(threads_wanted(params, sharers, &threads));
-    SHERDI_TRY(sherdi_backend_cpu_create(threads, &world->mem, &world->backend));
+    SHERDI_TRY(threads_wanted(params, shares, &cpu.threads));
+    SHERDI_TRY(sherdi_backend_cpu_create_with(&cpu, &world->mem, &world->backend));
     if (world->world_size > 1 && !(world->ops->caps & SHERDI_WORLD_SIMULATES)) {
         world->sum_scratch =
             sherdi_alloc_array(&world->mem, SHERDI_MEM_CONTROL,
@@ -173,7 +178,8 @@ sherd_status sherdi_world_equip(sherd_world *world, const sherd_world_params *pa
             return SHERD_E_NOMEM;
         }
     }
-    sherdi_log(SHERD_LOG_DEBUG, world->rank, "world %s, rank %d of %d, local %d of %d, threads %d",
+    sherdi_backend_cpu_describe(world->backend, threads, sizeof(threads));
+    sherdi_log(SHERD_LOG_DEBUG, world->rank, "world %s, rank %d of %d, local %d of %d, %s",
                world->ops->name, world->rank, world->world_size, world->local_rank,
                world->local_size, threads);
     return SHERD_OK;

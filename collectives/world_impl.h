@@ -88,9 +88,10 @@ struct sherd_world {
  *  Local rank and size are those of a world on one host until the transport says otherwise. */
 void sherdi_world_init(sherd_world *world, const sherdi_world_ops *ops, int rank, int world_size,
                        const sherd_world_params *params);
-/** Makes the backend and the scratch once local_size is known; `sharers` ranks use the cores
- *  that this process may run on. */
-sherd_status sherdi_world_equip(sherd_world *world, const sherd_world_params *params, int sharers);
+/** Makes the backend and the scratch once local_size is known. `shares` ranks use the cores that
+ *  this process may run on; this is number `share` of them. */
+sherd_status sherdi_world_equip(sherd_world *world, const sherd_world_params *params, int share,
+                                int shares);
 /** The reverse of both. */
 void sherdi_world_fini(sherd_world *world);
 

@@ -1,5 +1,4 @@
 /* What this build and this machine have: the text of `sherd env`. */
-#include "base/mem.h"
 #include "collectives/world.h"
 #include "kernels/backend.h"
 #include "sherd_build.h"
@@ -73,9 +72,8 @@ static void put_machine(json_t *list)
 static void put_kernels(json_t *list)
 {
     static const char *const ISAS[] = {"scalar", "avx2", "avx512"};
-    sherdi_backend          *backend;
-    sherdi_mem               mem;
-    char                     text[64] = "";
+    sherd_world             *world;
+    char                     text[128] = "";
 
     for (size_t i = 0; i < sizeof(ISAS) / sizeof(ISAS[0]); i++) {
         if (sherdi_kernels_cpu_find(ISAS[i]) != NULL) {
@@ -84,10 +82,13 @@ static void put_kernels(json_t *list)
         }
     }
     put(list, "kernels that run here", text);
-    sherdi_mem_init(&mem);
-    if (sherdi_backend_cpu_create(1, &mem, &backend) == SHERD_OK) {
+    if (sherd_world_self(&world) == SHERD_OK) {
+        const sherdi_backend *backend = sherdi_world_backend(world);
+
         put(list, "kernels chosen", backend->kernels->isa);
-        sherdi_backend_destroy(backend);
+        sherdi_backend_cpu_describe(backend, text, sizeof(text));
+        put(list, "kernel threads of one rank", text);
+        sherd_world_destroy(world);
     } else {
         put(list, "kernels chosen", sherd_last_error());
     }
@@ -103,27 +104,23 @@ static void put_build(json_t *list)
 #ifdef SHERDI_HAVE_MPI
     const int has_mpi = 1;
 #else
-    const int   has_mpi    = 0;
-#endif
-#ifdef SHERDI_HAVE_OPENMP
-    const int has_openmp = 1;
-#else
-    const int   has_openmp = 0;
+    const int   has_mpi = 0;
 #endif
 #ifdef SHERDI_HAVE_URING
     const char *uring = "library found; the NVMe tier is not in this version";
 #else
-    const char *uring      = "library not found; the NVMe tier is not in this version";
+    const char *uring   = "library not found; the NVMe tier is not in this version";
 #endif
 #ifdef SHERDI_HAVE_NVCC
     const char *cuda = "toolkit found; the CUDA back-end is not in this version";
 #else
-    const char *cuda       = "toolkit not found; the CUDA back-end is not in this version";
+    const char *cuda    = "toolkit not found; the CUDA back-end is not in this version";
 #endif
 
     put(list, "compiler", SHERDI_COMPILER);
     put(list, "json", "jansson " JANSSON_VERSION);
-    put(list, "openmp", yes_or(has_openmp, "no: one thread per kernel"));
+    put(list, "hwloc",
+        yes_or(sherdi_backend_cpu_knows_cores(), "no: cores are taken in the system's order"));
     put(list, "mpi", yes_or(has_mpi, "no: ranks on one host only"));
     put(list, "transports", has_mpi ? "self, threads, shm, mpi, sim" : "self, threads, shm, sim");
     put(list, "liburing", uring);
@@ -134,23 +131,12 @@ static void put_build(json_t *list)
 static void put_environment(json_t *list)
 {
     static const char *const NAMES[] = {
-        "SHERD_ISA",
-        "SHERD_THREADS",
-        "SHERD_LOG",
-        "SHERD_DEBUG",
-        "SHERD_MEMORY_LIMIT",
-        "SHERD_RENDEZVOUS",
-        "SHERD_RANK",
-        "SHERD_WORLD_SIZE",
-        "SHERD_PORT",
-        "OMP_NUM_THREADS",
-        "RANK",
-        "WORLD_SIZE",
-        "MASTER_ADDR",
-        "MASTER_PORT",
-        "OMPI_COMM_WORLD_SIZE",
-        "SLURM_NTASKS",
-        "SLURM_STEP_ID",
+        "SHERD_ISA",        "SHERD_THREADS", "SHERD_CPU_BIND",
+        "SHERD_LOG",        "SHERD_DEBUG",   "SHERD_MEMORY_LIMIT",
+        "SHERD_RENDEZVOUS", "SHERD_RANK",    "SHERD_WORLD_SIZE",
+        "SHERD_PORT",       "RANK",          "WORLD_SIZE",
+        "MASTER_ADDR",      "MASTER_PORT",   "OMPI_COMM_WORLD_SIZE",
+        "SLURM_NTASKS",     "SLURM_STEP_ID",
     };
 
     for (size_t i = 0; i < sizeof(NAMES) / sizeof(NAMES[0]); i++) {

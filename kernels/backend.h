@@ -76,7 +76,7 @@ typedef struct sherdi_fixed_args {
 } sherdi_fixed_args;
 
 /* Pure functions of their arguments; they return when the result is in memory. None
- * fails, none allocates after the first call on a thread. Lengths may be 0. */
+ * fails, none allocates. Lengths may be 0. */
 typedef struct sherdi_kernel_ops {
     size_t      struct_size;
     const char *isa; /* "scalar", "avx2", "avx512"; unique, static storage */
@@ -111,13 +111,40 @@ struct sherdi_backend {
     const sherdi_kernel_ops *kernels; /* filled at creation, never changes */
     int                      threads; /* of one kernel call */
     sherdi_mem              *mem;     /* account of the handle */
+    struct sherdi_team      *team;    /* the other threads; NULL: the caller runs all parts */
 };
 
-/** The CPU backend. `threads` of each kernel call, at least 1. The instruction set is
- *  the best of the machine, or the environment variable SHERD_ISA=scalar|avx2|avx512
- *  (E_NOTSUP where the machine lacks it). The environment is read here, once. */
+typedef struct sherdi_cpu_params {
+    int threads; /* of each kernel call, the caller's among them; at least 1 */
+    int share;   /* this rank among the `shares` that may run on the same CPUs */
+    int shares;  /* at least 1 */
+    int rank;    /* for the log; -1: none */
+    int is_idle; /* will run next to nothing: no threads are made, the caller runs all parts */
+} sherdi_cpu_params;
+
+/**
+ * The CPU backend, with threads of its own.
+ *
+ * Environment SHERD_ISA=scalar|avx2|avx512 in place of the machine's best; SHERD_CPU_BIND=none|auto|LIST,
+ *            see kernels/cpu/places.h. Read here, once.
+ * Threads    any number may call kernels at once; one has the team, the others work alone.
+ *            After fork a child runs kernels alone, and destroy does not wait for threads that it
+ *            has not got.
+ * Errors     E_INVAL   threads below 1, an unknown word in the environment, CPUs that may not be used
+ *            E_NOTSUP  the machine or build lacks SHERD_ISA
+ *            E_NOMEM   no memory or no more threads
+ */
+sherd_status sherdi_backend_cpu_create_with(const sherdi_cpu_params *params, sherdi_mem *mem,
+                                            sherdi_backend **out);
+/** The same for somebody alone on the machine. */
 sherd_status sherdi_backend_cpu_create(int threads, sherdi_mem *mem, sherdi_backend **out);
-void         sherdi_backend_destroy(sherdi_backend *backend);
+/** No kernel is running. Accepts NULL. */
+void sherdi_backend_destroy(sherdi_backend *backend);
+
+/** How its threads are bound, for people: "2 threads, workers bound to cpu 1". */
+void sherdi_backend_cpu_describe(const sherdi_backend *backend, char *text, size_t text_bytes);
+/** Whether this build knows (hwloc) which CPUs are one core, which cores are neighbours. */
+int sherdi_backend_cpu_knows_cores(void);
 
 /** The table of an instruction set by name; NULL when it is not built in or the
  *  machine cannot run it. For tests and benchmarks. */

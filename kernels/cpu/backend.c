@@ -2,8 +2,10 @@
  * scalar.c (read it first), avx2.c and avx512.c. */
 #include "kernels/backend.h"
 
+#include "kernels/cpu/team.h"
 #include "kernels/cpu/variants.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #if defined(__x86_64__)
@@ -101,14 +103,27 @@ static sherd_status kernels_choose(const sherdi_kernel_ops **out)
     return SHERD_OK;
 }
 
-sherd_status sherdi_backend_cpu_create(int threads, sherdi_mem *mem, sherdi_backend **out)
+static sherd_status team_make(sherdi_backend *backend, const sherdi_cpu_params *params)
+{
+    sherdi_places places;
+
+    SHERDI_TRY(sherdi_places_find(params->threads, params->share, params->shares, &places));
+    if (params->threads == 1 || params->is_idle) {
+        return SHERD_OK;
+    }
+    return sherdi_team_create(params->threads, &places, params->rank, backend->mem, &backend->team);
+}
+
+sherd_status sherdi_backend_cpu_create_with(const sherdi_cpu_params *params, sherdi_mem *mem,
+                                            sherdi_backend **out)
 {
     const sherdi_kernel_ops *kernels;
     sherdi_backend          *backend;
+    sherd_status             status;
 
-    if (threads < 1) {
+    if (params->threads < 1) {
         return sherdi_fail(SHERD_E_INVAL, "the CPU backend needs at least one thread, not %d",
-                           threads);
+                           params->threads);
     }
     SHERDI_TRY(kernels_choose(&kernels));
     backend = sherdi_alloc(mem, SHERDI_MEM_CONTROL, sizeof(*backend));
@@ -117,15 +132,44 @@ sherd_status sherdi_backend_cpu_create(int threads, sherdi_mem *mem, sherdi_back
     }
     backend->name    = "cpu";
     backend->kernels = kernels;
-    backend->threads = threads;
+    backend->threads = params->threads;
     backend->mem     = mem;
-    *out             = backend;
+    status           = team_make(backend, params);
+    if (status != SHERD_OK) {
+        sherdi_backend_destroy(backend);
+        return status;
+    }
+    *out = backend;
     return SHERD_OK;
+}
+
+sherd_status sherdi_backend_cpu_create(int threads, sherdi_mem *mem, sherdi_backend **out)
+{
+    const sherdi_cpu_params params = {.threads = threads, .shares = 1, .rank = -1};
+
+    return sherdi_backend_cpu_create_with(&params, mem, out);
 }
 
 void sherdi_backend_destroy(sherdi_backend *backend)
 {
-    sherdi_free(backend);
+    if (backend != NULL) {
+        sherdi_team_destroy(backend->team);
+        sherdi_free(backend);
+    }
+}
+
+void sherdi_backend_cpu_describe(const sherdi_backend *backend, char *text, size_t text_bytes)
+{
+    const char *plural = backend->threads == 1 ? "" : "s";
+
+    if (backend->team == NULL) {
+        (void)snprintf(text, text_bytes, "%d thread%s", backend->threads, plural);
+    } else {
+        char cpus[64];
+
+        sherdi_team_describe(backend->team, cpus, sizeof(cpus));
+        (void)snprintf(text, text_bytes, "%d thread%s, %s", backend->threads, plural, cpus);
+    }
 }
 
 size_t sherdi_adam_traffic_bytes(const sherdi_adam_args *args)

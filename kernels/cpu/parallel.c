@@ -1,7 +1,7 @@
-/* The one file that knows OpenMP. Without it the parts run one after the other. */
+/* Parts of a kernel: on the team (team.c) or one after the other. */
 #include "kernels/cpu/parallel.h"
 
-#include "sherd_build.h"
+#include "kernels/cpu/team.h"
 
 #if defined(__x86_64__)
 #include <xmmintrin.h>
@@ -14,7 +14,7 @@
 #if defined(__x86_64__)
 #define MXCSR_DEFAULT 0x1f80u
 
-static void part_run(sherdi_part_fn fn, void *ctx, int part, int parts)
+void sherdi_part_run(sherdi_part_fn fn, void *ctx, int part, int parts)
 {
     unsigned callers = _mm_getcsr();
 
@@ -23,7 +23,7 @@ static void part_run(sherdi_part_fn fn, void *ctx, int part, int parts)
     _mm_setcsr(callers);
 }
 #else
-static void part_run(sherdi_part_fn fn, void *ctx, int part, int parts)
+void sherdi_part_run(sherdi_part_fn fn, void *ctx, int part, int parts)
 {
     fenv_t callers;
 
@@ -34,17 +34,17 @@ static void part_run(sherdi_part_fn fn, void *ctx, int part, int parts)
 }
 #endif
 
-void sherdi_parallel_run(int parts, sherdi_part_fn fn, void *ctx)
+void sherdi_parallel_run(const sherdi_backend *backend, sherdi_split split, sherdi_part_fn fn,
+                         void *ctx)
 {
-    if (parts <= 1) {
-        part_run(fn, ctx, 0, 1);
+    if (split.parts <= 1) {
+        sherdi_part_run(fn, ctx, 0, 1);
         return;
     }
-    /* Inside a parallel region of the trainer the team may be smaller than asked for. */
-#if defined(SHERDI_HAVE_OPENMP)
-#pragma omp parallel for schedule(static, 1) num_threads(parts)
-#endif
-    for (int part = 0; part < parts; part++) {
-        part_run(fn, ctx, part, parts);
+    if (backend->team != NULL && sherdi_team_run(backend->team, split, fn, ctx)) {
+        return;
+    }
+    for (int part = 0; part < split.parts; part++) {
+        sherdi_part_run(fn, ctx, part, split.parts);
     }
 }

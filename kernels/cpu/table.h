@@ -8,16 +8,6 @@
 
 #include <stdatomic.h>
 
-/* Fewer chunks than this are not worth a second thread. */
-#define PART_CHUNKS_MIN ((size_t)128)
-
-static int parts_of(const sherdi_backend *backend, size_t chunks)
-{
-    size_t worth = chunks / PART_CHUNKS_MIN;
-
-    return worth < (size_t)backend->threads ? (int)worth : backend->threads;
-}
-
 /* The first chunk of a part; that of part `parts` is the end. */
 static size_t part_first(size_t chunks, int part, int parts)
 {
@@ -30,6 +20,11 @@ static size_t part_first(size_t chunks, int part, int parts)
 static size_t chunks_of(size_t count_elems)
 {
     return sherdi_div_up(count_elems, SHERD_CHUNK_ELEMS);
+}
+
+static sherdi_split split_of(const sherdi_backend *backend, size_t count_elems, size_t per_elem)
+{
+    return sherdi_split_of(backend, chunks_of(count_elems), SHERD_CHUNK_ELEMS * per_elem);
 }
 
 /* ---------------------------------------------------------------- spans -- */
@@ -162,13 +157,16 @@ static void adam_part(void *ctx, int part, int parts)
 
 static void table_adam(const sherdi_backend *backend, const sherdi_adam_args *args)
 {
-    adam_call call = {
-        .args         = args,
-        .chunks       = spans_chunks(args->spans, args->num_spans),
-        .is_streaming = sherdi_adam_traffic_bytes(args) >= SHERDI_STREAM_BYTES,
+    size_t    bytes  = sherdi_adam_traffic_bytes(args);
+    size_t    chunks = spans_chunks(args->spans, args->num_spans);
+    adam_call call   = {
+          .args         = args,
+          .chunks       = chunks,
+          .is_streaming = bytes >= SHERDI_STREAM_BYTES,
     };
 
-    sherdi_parallel_run(parts_of(backend, call.chunks), adam_part, &call);
+    sherdi_parallel_run(backend, sherdi_split_of(backend, chunks, chunks > 0 ? bytes / chunks : 0),
+                        adam_part, &call);
     *args->fingerprint += call.fingerprint;
 }
 
@@ -214,7 +212,9 @@ static uint64_t table_fingerprint(const sherdi_backend *backend, const sherdi_sp
         .master    = master,
     };
 
-    sherdi_parallel_run(parts_of(backend, call.chunks), fingerprint_part, &call);
+    sherdi_parallel_run(backend,
+                        sherdi_split_of(backend, call.chunks, SHERD_CHUNK_ELEMS * sizeof(float)),
+                        fingerprint_part, &call);
     return call.fingerprint;
 }
 
@@ -250,7 +250,10 @@ static void table_sumsq(const sherdi_backend *backend, const void *x, sherd_dtyp
     sumsq_call      call = {.x = x, .dtype = dtype, .chunks = count_elems / SHERD_CHUNK_ELEMS};
     sherdi_norm_acc sum  = {0};
 
-    sherdi_parallel_run(parts_of(backend, call.chunks), sumsq_part, &call);
+    sherdi_parallel_run(
+        backend,
+        sherdi_split_of(backend, call.chunks, SHERD_CHUNK_ELEMS * sherd_dtype_bytes(dtype)),
+        sumsq_part, &call);
     for (int i = 0; i < SHERDI_NORM_BINS; i++) {
         sum.bins[i] = call.bins[i];
     }
@@ -283,7 +286,8 @@ static void table_reduce(const sherdi_backend *backend, const sherdi_reduce_args
     reduce_call call = {.args         = args,
                         .is_streaming = per_elem * args->count_elems >= SHERDI_STREAM_BYTES};
 
-    sherdi_parallel_run(parts_of(backend, chunks_of(args->count_elems)), reduce_part, &call);
+    sherdi_parallel_run(backend, split_of(backend, args->count_elems, per_elem), reduce_part,
+                        &call);
 }
 
 /* ------------------------------------------------- element by element -- */
@@ -359,7 +363,9 @@ static void table_copy(const sherdi_backend *backend, void *dst, const void *src
                      .is_streaming = 2 * len_bytes >= SHERDI_STREAM_BYTES};
 
     if (dst != src && len_bytes > 0) {
-        sherdi_parallel_run(parts_of(backend, len_bytes / COPY_UNIT_BYTES), copy_part, &call);
+        sherdi_parallel_run(
+            backend, sherdi_split_of(backend, len_bytes / COPY_UNIT_BYTES, 2 * COPY_UNIT_BYTES),
+            copy_part, &call);
     }
 }
 
@@ -369,7 +375,9 @@ static void table_zero(const sherdi_backend *backend, void *dst, size_t len_byte
         .dst = dst, .count_elems = len_bytes, .is_streaming = len_bytes >= SHERDI_STREAM_BYTES};
 
     if (len_bytes > 0) {
-        sherdi_parallel_run(parts_of(backend, len_bytes / COPY_UNIT_BYTES), zero_part, &call);
+        sherdi_parallel_run(backend,
+                            sherdi_split_of(backend, len_bytes / COPY_UNIT_BYTES, COPY_UNIT_BYTES),
+                            zero_part, &call);
     }
 }
 
@@ -388,19 +396,20 @@ static void table_cast(const sherdi_backend *backend, void *dst, sherd_dtype dst
         table_copy(backend, dst, src, count_elems * sherd_dtype_bytes(dst_dtype));
         return;
     }
-    sherdi_parallel_run(parts_of(backend, chunks_of(count_elems)), cast_part, &call);
+    sherdi_parallel_run(backend, split_of(backend, count_elems, per_elem), cast_part, &call);
 }
 
 static void table_accumulate(const sherdi_backend *backend, void *acc, sherd_dtype acc_dtype,
                              const void *x, sherd_dtype x_dtype, size_t count_elems)
 {
-    map_call call = {.dst         = acc,
-                     .dst_dtype   = acc_dtype,
-                     .src         = x,
-                     .src_dtype   = x_dtype,
-                     .count_elems = count_elems};
+    size_t   per_elem = sherd_dtype_bytes(x_dtype) + 2 * sherd_dtype_bytes(acc_dtype);
+    map_call call     = {.dst         = acc,
+                         .dst_dtype   = acc_dtype,
+                         .src         = x,
+                         .src_dtype   = x_dtype,
+                         .count_elems = count_elems};
 
-    sherdi_parallel_run(parts_of(backend, chunks_of(count_elems)), accumulate_part, &call);
+    sherdi_parallel_run(backend, split_of(backend, count_elems, per_elem), accumulate_part, &call);
 }
 
 /* ---------------------------------------------------------- fixed point -- */
@@ -464,9 +473,10 @@ static void fixed_part(void *ctx, int part, int parts)
 
 static void table_reduce_fixed(const sherdi_backend *backend, const sherdi_fixed_args *args)
 {
-    fixed_call call = {.args = args};
+    size_t     per_elem = sherd_dtype_bytes(args->src_dtype) * (size_t)args->num_srcs + 16;
+    fixed_call call     = {.args = args};
 
-    sherdi_parallel_run(parts_of(backend, chunks_of(args->count_elems)), fixed_part, &call);
+    sherdi_parallel_run(backend, split_of(backend, args->count_elems, per_elem), fixed_part, &call);
     args->counts->nonfinite += call.nonfinite;
     args->counts->out_of_range += call.out_of_range;
 }
@@ -495,7 +505,7 @@ static void table_fixed_to_f32(const sherdi_backend *backend, float *dst, const 
 {
     fixed_to_f32_call call = {dst, acc, count_elems};
 
-    sherdi_parallel_run(parts_of(backend, chunks_of(count_elems)), fixed_to_f32_part, &call);
+    sherdi_parallel_run(backend, split_of(backend, count_elems, 12), fixed_to_f32_part, &call);
 }
 
 const sherdi_kernel_ops TABLE_NAME = {

@@ -106,6 +106,7 @@ static void environment_that_is_no_number_is_refused(void)
         LIST("RANK", "0", "WORLD_SIZE", "2", "MASTER_ADDR", "h", "SHERD_PORT", "70000"),
         "SHERD_PORT", "70000");
     environment_is_refused(LIST("SHERD_THREADS", "many"), "SHERD_THREADS", "many");
+    environment_is_refused(LIST("SHERD_CPU_BIND", "0-x"), "SHERD_CPU_BIND", "0-x");
 }
 
 static void environment_that_contradicts_mpirun_is_refused(void)

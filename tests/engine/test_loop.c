@@ -1,6 +1,6 @@
 /* The training loop allocates nothing, of anybody: this program counts every malloc of the process
  * between two marks. And it sends what the plan says. The first two windows are not counted: there
- * OpenMP makes its threads, once per calling thread, and the C library its buffers. */
+ * the C library makes its buffers. */
 #include "tests/engine/rig.h"
 #include "tests/lib/check.h"
 

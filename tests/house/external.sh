@@ -23,9 +23,10 @@ cd "$scratch"
 # shellcheck disable=SC2046
 ${CC:-cc} -std=c17 -Wall -Wextra -Werror readme.c $(pkg-config --define-variable=prefix="$root" --cflags --libs sherd) \
     -Wl,-rpath,"$libdir" -o shared
+# libudev is what a static hwloc would need; the one here may be shared.
 # shellcheck disable=SC2046
 ${CC:-cc} -std=c17 readme.c $(pkg-config --define-variable=prefix="$root" --cflags sherd) "$libdir/libsherd.a" \
-    $(pkg-config --define-variable=prefix="$root" --static --libs sherd | sed 's/-lsherd//') -fopenmp -o static
+    $(pkg-config --define-variable=prefix="$root" --static --libs sherd | sed 's/-lsherd//; s/-ludev//') -o static
 
 check() {
     echo "$2"

@@ -1,5 +1,7 @@
 #include "tests/kernels/bits.h"
 
+#include "kernels/cpu/team.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -85,4 +87,25 @@ void guarded_free(guarded *array)
 {
     free(array->start);
     array->start = NULL;
+}
+
+/* The team is the created backend's, in a copy that runs another table. */
+static sherdi_mem made_mem;
+
+sherdi_backend backend_make(const char *isa, int threads)
+{
+    sherdi_backend *made = NULL;
+    sherdi_backend  copy;
+
+    CHECK_OK(sherdi_backend_cpu_create(threads, &made_mem, &made));
+    copy         = *made;
+    copy.kernels = sherdi_kernels_cpu_find(isa);
+    made->team   = NULL;
+    sherdi_backend_destroy(made);
+    return copy;
+}
+
+void backend_destroy(sherdi_backend *backend)
+{
+    sherdi_team_destroy(backend->team);
 }

@@ -31,6 +31,11 @@ void    guarded_fill(guarded *array, input_kind kind, uint64_t *seed);
 void    guarded_copy(guarded *to, const guarded *from); /* guards too; same shape */
 void    guarded_free(guarded *array);
 
+/** A backend of `threads` threads that runs the kernels of `isa`; its kernels are NULL where the machine
+ *  lacks those. To be ended with backend_destroy. */
+sherdi_backend backend_make(const char *isa, int threads);
+void           backend_destroy(sherdi_backend *backend);
+
 /* All bytes, guards included. */
 #define CHECK_GUARDED(want, got)                                                                   \
     test_check_bytes(__FILE__, __LINE__, #got, (want)->start, (got)->start, (want)->total_bytes)

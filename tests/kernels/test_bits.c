@@ -1,5 +1,5 @@
 /* Every instruction set gives the bits of scalar: all kernels, types, lengths around the
- * vector sizes, starts that no vector is aligned to, inputs of every kind, one to three threads.
+ * vector sizes, starts that no vector is aligned to, inputs of every kind, one to eight threads.
  * Arrays are compared with the guard bytes around them. */
 #include "tests/kernels/bits.h"
 
@@ -14,30 +14,25 @@ static const sherd_dtype DTYPES[] = {SHERD_F32, SHERD_BF16, SHERD_F16};
 
 #define NUM_DTYPES 3
 #define NUM_ISAS   3
-/* Long enough for three parts, not a multiple of anything. */
-#define LONG_ELEMS (3 * 128 * 64 + 77)
+/* Long enough for several parts of every kernel, not a multiple of anything. */
+#define LONG_ELEMS (3 * 8192 + 77)
 
 static const char *const ISAS[NUM_ISAS] = {"scalar", "avx2", "avx512"};
 
-/* One way to compute: an instruction set and a number of threads. */
-static sherdi_backend backend_of(const char *isa, int threads)
-{
-    return (sherdi_backend){
-        .name = "cpu", .kernels = sherdi_kernels_cpu_find(isa), .threads = threads};
-}
-
-/* Calls body for every way that this machine has. */
+/* Calls body for every way that this machine has: an instruction set and a number of threads. */
 static void every_way(void (*body)(const sherdi_backend *yardstick, const sherdi_backend *tested))
 {
-    sherdi_backend yardstick = backend_of("scalar", 1);
+    static const int THREADS[] = {1, 2, 3, 5, 8};
+    sherdi_backend   yardstick = backend_make("scalar", 1);
 
     for (int i = 0; i < NUM_ISAS; i++) {
-        for (int threads = 1; threads <= 3; threads++) {
-            sherdi_backend tested = backend_of(ISAS[i], threads);
+        for (size_t t = 0; t < sizeof(THREADS) / sizeof(THREADS[0]); t++) {
+            sherdi_backend tested = backend_make(ISAS[i], THREADS[t]);
 
-            if (tested.kernels != NULL && (i > 0 || threads > 1)) {
+            if (tested.kernels != NULL && (i > 0 || t > 0)) {
                 body(&yardstick, &tested);
             }
+            backend_destroy(&tested);
         }
     }
 }
@@ -234,7 +229,7 @@ static void adam_spans_leave_the_padding_alone(void)
 static void adam_no_spans_does_nothing(void)
 {
     for (int i = 0; i < NUM_ISAS; i++) {
-        sherdi_backend backend = backend_of(ISAS[i], 2);
+        sherdi_backend backend = backend_make(ISAS[i], 2);
         adam_shape     shape   = {.spans = NULL, .num_spans = 0, .block_elems = 64};
         adam_arrays    arrays;
 
@@ -243,6 +238,7 @@ static void adam_no_spans_does_nothing(void)
             CHECK_INT(17, adam_run(&backend, &shape, &arrays));
             adam_free(&arrays);
         }
+        backend_destroy(&backend);
     }
 }
 
@@ -661,12 +657,13 @@ static void fingerprint_is_the_plain_sum(void)
             want += sherdi_mix_element(span.first_index + i, ((float *)(void *)x.first)[i]);
         }
         for (int i = 0; i < 2 * NUM_ISAS; i++) {
-            sherdi_backend backend = backend_of(ISAS[i / 2], 1 + i % 2);
+            sherdi_backend backend = backend_make(ISAS[i / 2], 1 + i % 2);
 
             if (backend.kernels != NULL) {
                 CHECK_INT(want, backend.kernels->fingerprint(&backend, &span, 1,
                                                              (const float *)(const void *)x.first));
             }
+            backend_destroy(&backend);
         }
     }
     guarded_free(&x);
@@ -682,7 +679,7 @@ static void kernels_ignore_the_callers_float_settings(void)
     const unsigned flush_and_truncate = 0x1f80u | 0x8040u | 0x6000u;
 
     for (int i = 0; i < NUM_ISAS; i++) {
-        sherdi_backend backend = backend_of(ISAS[i], 1 + i % 2);
+        sherdi_backend backend = backend_make(ISAS[i], 1 + i % 2);
         uint64_t       seed    = 11;
         sherdi_span    span    = {.count_elems = LONG_ELEMS};
         adam_shape     shape   = {
@@ -691,6 +688,7 @@ static void kernels_ignore_the_callers_float_settings(void)
         adam_arrays got;
 
         if (backend.kernels == NULL) {
+            backend_destroy(&backend);
             continue;
         }
         want = adam_make(&shape);
@@ -708,6 +706,7 @@ static void kernels_ignore_the_callers_float_settings(void)
         adam_check_equal(&want, &got);
         adam_free(&want);
         adam_free(&got);
+        backend_destroy(&backend);
     }
 #else
     test_skip("written for x86");

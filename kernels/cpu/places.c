@@ -1,0 +1,313 @@
+/* The one file that knows hwloc. Without it the system's numbers are the order, and each CPU counts as
+ * a core. */
+#include "kernels/cpu/places.h"
+
+#include "kernels/backend.h"
+#include "sherd_build.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#if defined(SHERDI_HAVE_HWLOC)
+#include <hwloc.h>
+#endif
+
+/* -------------------------------------------------------------- the machine -- */
+
+static void list_add(sherdi_cpu_list *list, int cpu, int core)
+{
+    list->cpus[list->count]  = cpu;
+    list->cores[list->count] = core;
+    list->count++;
+}
+
+static void list_by_number(const cpu_set_t *allowed, sherdi_cpu_list *list)
+{
+    list->count = 0;
+    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+        if (CPU_ISSET((size_t)cpu, allowed)) {
+            list_add(list, cpu, cpu);
+        }
+    }
+}
+
+#if defined(SHERDI_HAVE_HWLOC)
+static void list_by_topology(hwloc_topology_t topology, const cpu_set_t *allowed,
+                             sherdi_cpu_list *list)
+{
+    int       count = hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_PU);
+    cpu_set_t left  = *allowed; /* never twice, whatever the topology says */
+
+    list->count = 0;
+    for (int i = 0; i < count; i++) {
+        hwloc_obj_t pu   = hwloc_get_obj_by_type(topology, HWLOC_OBJ_PU, (unsigned)i);
+        hwloc_obj_t core = hwloc_get_ancestor_obj_by_type(topology, HWLOC_OBJ_CORE, pu);
+
+        if (pu->os_index < CPU_SETSIZE && CPU_ISSET(pu->os_index, &left)) {
+            CPU_CLR(pu->os_index, &left);
+            list_add(list, (int)pu->os_index,
+                     core != NULL ? (int)core->logical_index : (int)pu->logical_index);
+        }
+    }
+}
+
+static void list_read(const cpu_set_t *allowed, sherdi_cpu_list *list)
+{
+    hwloc_topology_t topology;
+
+    list->count = 0;
+    if (hwloc_topology_init(&topology) == 0) {
+        if (hwloc_topology_load(topology) == 0) {
+            list_by_topology(topology, allowed, list);
+        }
+        hwloc_topology_destroy(topology);
+    }
+    if (list->count != CPU_COUNT(allowed)) {
+        list_by_number(allowed, list); /* a topology of some other machine: XML, synthetic */
+    }
+}
+
+int sherdi_backend_cpu_knows_cores(void)
+{
+    return 1;
+}
+#else
+static void list_read(const cpu_set_t *allowed, sherdi_cpu_list *list)
+{
+    list_by_number(allowed, list);
+}
+
+int sherdi_backend_cpu_knows_cores(void)
+{
+    return 0;
+}
+#endif
+
+/* ------------------------------------------------------------------- shares -- */
+
+/* Where share `share` of `count` things begins; that of share `shares` is the end. */
+static int share_first(int count, int share, int shares)
+{
+    return (int)((long long)count * share / shares);
+}
+
+/* Whether CPU i is the first of its core among those from `first` on. */
+static int is_first_of_core(const sherdi_cpu_list *list, int first, int i)
+{
+    return i == first || list->cores[i] != list->cores[i - 1];
+}
+
+static int cores_of(const sherdi_cpu_list *list, int first, int end)
+{
+    int cores = 0;
+
+    for (int i = first; i < end; i++) {
+        cores += is_first_of_core(list, first, i);
+    }
+    return cores;
+}
+
+/* The first CPU of core number `core` of the list; its end when it has no more than that. */
+static int core_find(const sherdi_cpu_list *list, int core)
+{
+    int i = 0;
+
+    while (i < list->count && (core -= is_first_of_core(list, 0, i)) >= 0) {
+        i++;
+    }
+    return i;
+}
+
+/* One thread per core of [first, end) while there are cores, then the others. */
+static void cpus_take(const sherdi_cpu_list *list, int first, int end, int threads, int *cpus)
+{
+    int taken = 0;
+
+    for (int is_first = 1; is_first >= 0; is_first--) {
+        for (int i = first; i < end && taken < threads; i++) {
+            if (is_first_of_core(list, first, i) == is_first) {
+                cpus[taken++] = list->cpus[i];
+            }
+        }
+    }
+}
+
+/* The CPUs [*first, *end) of a share, in whole cores. */
+static void share_find(const sherdi_cpu_list *list, int share, int shares, int *first, int *end)
+{
+    int num_cores = cores_of(list, 0, list->count);
+
+    *first = core_find(list, share_first(num_cores, share, shares));
+    *end   = core_find(list, share_first(num_cores, share + 1, shares));
+}
+
+/* Whether cores must be cut between shares so that each has enough CPUs. All ranks find the same. */
+static int cores_are_cut(const sherdi_cpu_list *list, int threads, int shares)
+{
+    for (int share = 0; share < shares; share++) {
+        int first;
+        int end;
+
+        share_find(list, share, shares, &first, &end);
+        if (end - first < threads) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+void sherdi_places_choose(const sherdi_cpu_list *list, int threads, int share, int shares,
+                          sherdi_places *out)
+{
+    int first = share_first(list->count, share, shares);
+    int end   = share_first(list->count, share + 1, shares);
+
+    out->is_bound   = 0;
+    out->is_crowded = (long long)threads * shares > list->count;
+    if (!out->is_crowded && !cores_are_cut(list, threads, shares)) {
+        share_find(list, share, shares, &first, &end);
+    }
+    if (!out->is_crowded && end - first >= threads && threads >= cores_of(list, first, end)) {
+        cpus_take(list, first, end, threads, out->cpus);
+        out->count    = threads;
+        out->is_bound = 1;
+    }
+}
+
+/* --------------------------------------------------------------------- text -- */
+
+void sherdi_cpus_print(const int *cpus, int count, char *text, size_t text_bytes)
+{
+    size_t len = 0;
+
+    text[0] = '\0';
+    for (int i = 0, next; i < count; i = next) {
+        char piece[32];
+        int  piece_len;
+
+        for (next = i + 1; next < count && cpus[next] == cpus[next - 1] + 1;) {
+            next++;
+        }
+        piece_len = next - i > 1
+                        ? snprintf(piece, sizeof(piece), "%s%d-%d", i > 0 ? "," : "", cpus[i],
+                                   cpus[next - 1])
+                        : snprintf(piece, sizeof(piece), "%s%d", i > 0 ? "," : "", cpus[i]);
+        if (len + (size_t)piece_len + sizeof("..") > text_bytes) {
+            (void)snprintf(text + len, text_bytes - len, "..");
+            return;
+        }
+        memcpy(text + len, piece, (size_t)piece_len + 1);
+        len += (size_t)piece_len;
+    }
+}
+
+static sherd_status bind_refuse(const char *text, const cpu_set_t *allowed, const char *why)
+{
+    sherdi_cpu_list list;
+    char            cpus[256];
+
+    list_by_number(allowed, &list);
+    sherdi_cpus_print(list.cpus, list.count, cpus, sizeof(cpus));
+    return sherdi_fail(SHERD_E_INVAL,
+                       "SHERD_CPU_BIND is \"%.100s\": %s; it may be none, auto, or CPUs out of %s, "
+                       "each once, written like 0-3,8",
+                       text, why, cpus);
+}
+
+/* A number at *at, which moves behind it; -1: there is none. */
+static int number_read(const char **at)
+{
+    int value = -1;
+
+    for (; **at >= '0' && **at <= '9'; (*at)++) {
+        value = 10 * (value < 0 ? 0 : value) + (**at - '0');
+        value = value < CPU_SETSIZE ? value : CPU_SETSIZE; /* no CPU of ours has that number */
+    }
+    return value;
+}
+
+/* NULL when `text` is a list of allowed CPUs, else what is wrong with it. */
+static const char *list_parse(const char *text, const cpu_set_t *allowed, sherdi_cpu_list *list)
+{
+    const char *at   = text;
+    cpu_set_t   left = *allowed;
+
+    list->count = 0;
+    for (;;) {
+        int first = number_read(&at);
+        int last  = first;
+
+        if (first >= 0 && *at == '-') {
+            at++;
+            last = number_read(&at);
+        }
+        if (first < 0 || last < first || (*at != ',' && *at != '\0')) {
+            return "that is no list";
+        }
+        for (int cpu = first; cpu <= last; cpu++) {
+            if (cpu >= CPU_SETSIZE || !CPU_ISSET((size_t)cpu, allowed)) {
+                return "that is more than may be used";
+            }
+            if (!CPU_ISSET((size_t)cpu, &left)) {
+                return "a CPU stands there twice";
+            }
+            CPU_CLR((size_t)cpu, &left);
+            list_add(list, cpu, cpu);
+        }
+        if (*at == '\0') {
+            return NULL;
+        }
+        at++;
+    }
+}
+
+static sherd_status list_divide(const char *text, const sherdi_cpu_list *list, int threads,
+                                int share, int shares, sherdi_places *out)
+{
+    int first = share_first(list->count, share, shares);
+    int end   = share_first(list->count, share + 1, shares);
+
+    if (threads > 1 && end - first < threads) {
+        char why[128];
+
+        (void)snprintf(why, sizeof(why), "%d CPUs are too few for %d ranks of %d threads",
+                       list->count, shares, threads);
+        return bind_refuse(text, &out->allowed, why);
+    }
+    if (threads > 1) {
+        memcpy(out->cpus, list->cpus + first, (size_t)threads * sizeof(*out->cpus));
+        out->count    = threads;
+        out->is_bound = 1;
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherdi_places_find(int threads, int share, int shares, sherdi_places *out)
+{
+    const char     *text = getenv("SHERD_CPU_BIND");
+    sherdi_cpu_list list;
+
+    memset(out, 0, sizeof(*out));
+    if (sched_getaffinity(0, sizeof(out->allowed), &out->allowed) != 0) {
+        CPU_ZERO(&out->allowed); /* more CPUs than the set holds: the system places the threads */
+    }
+    list_by_number(&out->allowed, &list);
+    out->is_crowded = (long long)threads * shares > list.count && list.count > 0;
+    if (text == NULL || text[0] == '\0' || strcmp(text, "auto") == 0) {
+        if (threads > 1 && !out->is_crowded) {
+            list_read(&out->allowed, &list);
+            sherdi_places_choose(&list, threads, share, shares, out);
+        }
+        return SHERD_OK;
+    }
+    if (strcmp(text, "none") != 0) {
+        const char *wrong = list_parse(text, &out->allowed, &list);
+
+        if (wrong != NULL) {
+            return bind_refuse(text, &out->allowed, wrong);
+        }
+        return list_divide(text, &list, threads, share, shares, out);
+    }
+    return SHERD_OK;
+}

@@ -1,0 +1,395 @@
+/* A team: one worker for each part of a call but the first, which the caller runs. A part is offered
+ * to its worker by one store; whoever takes the offer first runs it, the worker or, when its own part is
+ * done, the caller. So a call never waits for a thread that has not begun: one that sleeps deep, shares
+ * a core with somebody, or is not there (a child after fork) costs its help and nothing else. */
+#include "kernels/cpu/team.h"
+
+#include "base/checked.h"
+#include "base/clock.h"
+#include "base/log.h"
+
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* How long a thread with nothing to do looks for more before it sleeps: about what waking it costs. */
+#define SPIN_NS 25000
+/* Calls that follow one another at once wake sleepers when they have touched this much: alone it takes
+ * longer than waking somebody. Workers that are awake help from SHERDI_PART_BYTES on. */
+#define WAKE_BYTES ((size_t)4 << 20)
+
+/* What a worker's state says. */
+enum {
+    WORKER_IS_AWAKE = 0, /* looking, or running a part */
+    WORKER_HAS_OFFER,
+    WORKER_IS_ASLEEP,
+    WORKER_SHALL_END,
+};
+
+/* One cache line and its own allocation each: a thread that cannot be made and memory that cannot
+ * be had leave the same half-built team. */
+typedef struct team_worker {
+    _Alignas(64) atomic_uint state; /* futex */
+    int          part;              /* 1, 2, .. */
+    int          cpu;               /* where it is bound */
+    int          must_be_woken;     /* in this call, by the parent in next_wake's tree */
+    int          is_left_out;       /* in this call */
+    sherdi_team *team;
+    pthread_t    thread;
+} team_worker;
+
+/* Of `left`: the caller sleeps on it. The other bits count. */
+#define CALLER_IS_ASLEEP 0x80000000u
+
+struct sherdi_team {
+    atomic_int is_busy; /* somebody's call is running */
+    int        num_workers;
+    int        is_bound;
+    int        free_cpu; /* of a bound team: the caller's, as far as it is one of the team's */
+    int64_t    spin_ns;
+    pid_t      process;
+
+    /* Calls in a row, who is busy writes them. */
+    int64_t last_ns;
+    size_t  row_bytes;
+
+    /* The call: written while no offer is out, read by who has taken one. */
+    sherdi_part_fn fn;
+    void          *ctx;
+    int            parts;
+    int            offers; /* to workers[0 .. offers) */
+
+    _Alignas(64) atomic_uint left; /* futex: offered parts that have not ended */
+    team_worker *workers[];        /* [num_workers] */
+};
+
+/* ----------------------------------------------------------------- waiting -- */
+
+static inline void cpu_relax(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ __volatile__("yield");
+#endif
+}
+
+static void futex_wait(atomic_uint *word, unsigned while_is)
+{
+    (void)syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, while_is, NULL, NULL, 0);
+}
+
+static void futex_wake(atomic_uint *word)
+{
+    (void)syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+}
+
+/* Looks at *word while it is 0 (or, is_zero 0, while it is not), but not for long. */
+static void spin_while(atomic_uint *word, int is_zero, int64_t spin_ns)
+{
+    int64_t end_ns = spin_ns > 0 ? sherdi_now_ns() + spin_ns : 0;
+
+    while (spin_ns > 0 && sherdi_now_ns() < end_ns) {
+        for (int i = 0; i < 32; i++) {
+            if ((atomic_load_explicit(word, memory_order_relaxed) == 0) != is_zero) {
+                return;
+            }
+            cpu_relax();
+        }
+    }
+}
+
+/* ------------------------------------------------------------------ workers -- */
+
+/* Whoever changes an offer to "awake" has the part. */
+static int offer_take(team_worker *worker)
+{
+    unsigned offered = WORKER_HAS_OFFER;
+
+    return atomic_compare_exchange_strong_explicit(&worker->state, &offered, WORKER_IS_AWAKE,
+                                                   memory_order_acq_rel, memory_order_relaxed);
+}
+
+static void part_end(sherdi_team *team)
+{
+    /* Pairs with the load in parts_wait: what the part wrote is seen there. */
+    if (atomic_fetch_sub_explicit(&team->left, 1, memory_order_acq_rel) == (CALLER_IS_ASLEEP | 1)) {
+        futex_wake(&team->left);
+    }
+}
+
+/* Sleepers are woken by who has work already, a tree with the caller at its root. */
+static void next_wake(sherdi_team *team, int part)
+{
+    for (int i = 2 * part; i < 2 * part + 2 && i < team->offers; i++) {
+        if (team->workers[i]->must_be_woken) {
+            futex_wake(&team->workers[i]->state);
+        }
+    }
+}
+
+/* By the worker, or by the caller in its place. */
+static void part_run_taken(team_worker *worker)
+{
+    sherdi_team *team = worker->team;
+
+    next_wake(team, worker->part);
+    sherdi_part_run(team->fn, team->ctx, worker->part, team->parts);
+    part_end(team);
+}
+
+/* Until there is an offer or the end, perhaps a taken one. */
+static void worker_wait(team_worker *worker, int64_t spin_ns)
+{
+    unsigned awake = WORKER_IS_AWAKE;
+
+    spin_while(&worker->state, 1, spin_ns);
+    if (!atomic_compare_exchange_strong(&worker->state, &awake, WORKER_IS_ASLEEP)) {
+        return;
+    }
+    while (atomic_load_explicit(&worker->state, memory_order_relaxed) == WORKER_IS_ASLEEP) {
+        futex_wait(&worker->state, WORKER_IS_ASLEEP);
+    }
+}
+
+/* Who came too late does not spin: perhaps it stands where the caller wants to run. */
+static void *worker_main(void *raw)
+{
+    team_worker *worker  = raw;
+    int64_t      spin_ns = 0;
+
+    while (atomic_load_explicit(&worker->state, memory_order_relaxed) != WORKER_SHALL_END) {
+        worker_wait(worker, spin_ns);
+        if (offer_take(worker)) {
+            part_run_taken(worker);
+            spin_ns = worker->team->spin_ns;
+        } else {
+            spin_ns = 0;
+        }
+    }
+    return NULL;
+}
+
+/* ------------------------------------------------------------------- a call -- */
+
+static void parts_wait(sherdi_team *team)
+{
+    unsigned left;
+
+    spin_while(&team->left, 0, team->spin_ns);
+    if (atomic_load_explicit(&team->left, memory_order_acquire) == 0) {
+        return;
+    }
+    left = atomic_fetch_or_explicit(&team->left, CALLER_IS_ASLEEP, memory_order_acq_rel) |
+           CALLER_IS_ASLEEP;
+    while (left != CALLER_IS_ASLEEP) {
+        futex_wait(&team->left, left);
+        left = atomic_load_explicit(&team->left, memory_order_acquire);
+    }
+}
+
+static int worker_bind(const team_worker *worker, int cpu)
+{
+    cpu_set_t set;
+
+    CPU_ZERO(&set);
+    CPU_SET((size_t)cpu, &set);
+    return pthread_setaffinity_np(worker->thread, sizeof(set), &set);
+}
+
+/* The caller runs where the system puts it. Where that is a worker's CPU, the worker moves to the one
+ * that the caller does not use. */
+static void caller_make_room(sherdi_team *team)
+{
+    int cpu = sched_getcpu();
+
+    for (int i = 0; i < team->num_workers && cpu != team->free_cpu; i++) {
+        if (team->workers[i]->cpu == cpu) {
+            team->workers[i]->cpu = team->free_cpu;
+            team->free_cpu        = cpu;
+            (void)worker_bind(team->workers[i], team->workers[i]->cpu);
+        }
+    }
+}
+
+static int row_is_long(sherdi_team *team, size_t bytes)
+{
+    if (sherdi_now_ns() - team->last_ns > SPIN_NS) {
+        team->row_bytes = 0;
+    }
+    team->row_bytes += sherdi_min_size(bytes, WAKE_BYTES);
+    return team->row_bytes >= WAKE_BYTES;
+}
+
+/* Who is asleep and not worth waking gets no offer: its part is the caller's. From the last to the
+ * first, so that who takes an offer sees whom to wake after it. */
+static void offers_make(sherdi_team *team, int may_wake)
+{
+    for (int i = team->offers - 1; i >= 0; i--) {
+        team_worker *worker = team->workers[i];
+        unsigned     awake  = WORKER_IS_AWAKE;
+
+        worker->is_left_out   = 0;
+        worker->must_be_woken = 0;
+        if (atomic_compare_exchange_strong_explicit(&worker->state, &awake, WORKER_HAS_OFFER,
+                                                    memory_order_acq_rel, memory_order_relaxed)) {
+            continue;
+        }
+        worker->is_left_out   = !may_wake;
+        worker->must_be_woken = may_wake;
+        if (may_wake) { /* asleep, and stays so until woken */
+            atomic_store_explicit(&worker->state, WORKER_HAS_OFFER, memory_order_release);
+        }
+    }
+    next_wake(team, 0);
+}
+
+int sherdi_team_run(sherdi_team *team, sherdi_split split, sherdi_part_fn fn, void *ctx)
+{
+    if (atomic_exchange_explicit(&team->is_busy, 1, memory_order_acquire) != 0) {
+        return 0;
+    }
+    if (team->is_bound) {
+        caller_make_room(team);
+    }
+    team->fn     = fn;
+    team->ctx    = ctx;
+    team->parts  = split.parts;
+    team->offers = split.parts - 1 < team->num_workers ? split.parts - 1 : team->num_workers;
+    atomic_store_explicit(&team->left, (unsigned)team->offers, memory_order_relaxed);
+    offers_make(team, row_is_long(team, split.bytes));
+    sherdi_part_run(fn, ctx, 0, split.parts);
+    for (int i = 0; i < team->offers; i++) {
+        if (team->workers[i]->is_left_out || offer_take(team->workers[i])) {
+            part_run_taken(team->workers[i]);
+        }
+    }
+    for (int part = team->offers + 1; part < split.parts; part++) {
+        sherdi_part_run(fn, ctx, part, split.parts);
+    }
+    parts_wait(team);
+    team->last_ns = sherdi_now_ns();
+    atomic_store_explicit(&team->is_busy, 0, memory_order_release);
+    return 1;
+}
+
+/* ------------------------------------------------------------------- a life -- */
+
+/* The whole team or nobody: with half a team bound, the others would crowd together. */
+static void team_bind(sherdi_team *team, const sherdi_places *places, int rank)
+{
+    int error = 0;
+    int i;
+
+    for (i = 0; i < team->num_workers && error == 0; i++) {
+        team->workers[i]->cpu = places->cpus[team->workers[i]->part];
+        error                 = worker_bind(team->workers[i], team->workers[i]->cpu);
+    }
+    team->is_bound = error == 0;
+    team->free_cpu = places->cpus[0];
+    if (error != 0) {
+        sherdi_log(SHERD_LOG_WARN, rank, "kernel threads are not bound, cpu %d: %s",
+                   team->workers[i - 1]->cpu, strerror(error));
+        while (i-- > 0) {
+            (void)pthread_setaffinity_np(team->workers[i]->thread, sizeof(places->allowed),
+                                         &places->allowed);
+        }
+    }
+}
+
+static sherd_status worker_create(sherdi_team *team, int part, sherdi_mem *mem)
+{
+    team_worker *worker = sherdi_alloc(mem, SHERDI_MEM_CONTROL, sizeof(*worker));
+    char         name[16];
+    sigset_t     all;
+    sigset_t     before;
+    int          error;
+
+    if (worker == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    worker->part = part;
+    worker->team = team;
+    (void)sigfillset(&all); /* the program's signals are for its own threads */
+    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
+    error = pthread_create(&worker->thread, NULL, worker_main, worker);
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (error != 0) {
+        sherdi_free(worker);
+        return sherdi_fail(SHERD_E_NOMEM, "no kernel thread %d: %s; SHERD_THREADS asks for fewer",
+                           part, strerror(error));
+    }
+    (void)snprintf(name, sizeof(name), "sherd-cpu-%d", part % 10000);
+    (void)pthread_setname_np(worker->thread, name);
+    team->workers[team->num_workers++] = worker;
+    return SHERD_OK;
+}
+
+sherd_status sherdi_team_create(int threads, const sherdi_places *places, int rank, sherdi_mem *mem,
+                                sherdi_team **out)
+{
+    size_t       len_bytes = sizeof(sherdi_team) + (size_t)(threads - 1) * sizeof(team_worker *);
+    sherdi_team *team      = sherdi_alloc(mem, SHERDI_MEM_CONTROL, len_bytes);
+
+    if (team == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    team->spin_ns = places->is_crowded ? 0 : SPIN_NS;
+    team->process = getpid();
+    for (int part = 1; part < threads; part++) {
+        sherd_status status = worker_create(team, part, mem);
+
+        if (status != SHERD_OK) {
+            sherdi_team_destroy(team);
+            return status;
+        }
+    }
+    if (places->is_bound) {
+        team_bind(team, places, rank);
+    }
+    *out = team;
+    return SHERD_OK;
+}
+
+void sherdi_team_destroy(sherdi_team *team)
+{
+    int has_threads;
+
+    if (team == NULL) {
+        return;
+    }
+    has_threads = team->process == getpid();
+    for (int i = 0; i < team->num_workers && has_threads; i++) {
+        atomic_store_explicit(&team->workers[i]->state, WORKER_SHALL_END, memory_order_release);
+        futex_wake(&team->workers[i]->state);
+    }
+    for (int i = 0; i < team->num_workers; i++) {
+        if (has_threads) {
+            (void)pthread_join(team->workers[i]->thread, NULL);
+        }
+        sherdi_free(team->workers[i]);
+    }
+    sherdi_free(team);
+}
+
+void sherdi_team_describe(const sherdi_team *team, char *text, size_t text_bytes)
+{
+    int  numbers[CPU_SETSIZE]; /* enough where a team is bound */
+    char cpus[64];
+
+    if (!team->is_bound) {
+        (void)snprintf(text, text_bytes, "workers not bound");
+        return;
+    }
+    for (int i = 0; i < team->num_workers; i++) {
+        numbers[i] = team->workers[i]->cpu;
+    }
+    sherdi_cpus_print(numbers, team->num_workers, cpus, sizeof(cpus));
+    (void)snprintf(text, text_bytes, "workers bound to cpu%s %s", team->num_workers > 1 ? "s" : "",
+                   cpus);
+}
