@@ -32,7 +32,11 @@ size_t sherdi_state_table_bytes(size_t num_extents)
 
 size_t sherdi_tier_state_commit_bytes(size_t num_extents)
 {
-    return sherdi_state_table_bytes(num_extents) + SHERDI_STATE_PAGE_BYTES;
+    size_t len_bytes;
+
+    (void)sherdi_add_fits(sherdi_state_table_bytes(num_extents), SHERDI_STATE_PAGE_BYTES,
+                          &len_bytes); /* SIZE_MAX when it does not */
+    return len_bytes;
 }
 
 sherd_status sherdi_state_map_extents(const sherdi_extent *extents, size_t num_extents,

@@ -680,9 +680,7 @@ static sherd_status make_opened(sherdi_ioq *queue, sherdi_tier **out)
 
 static sherd_status make_scratch(sherdi_ioq *queue, sherdi_tier **out)
 {
-    const sherdi_tier_state_params params = rig_state_params(2);
-
-    return sherdi_tier_scratch(queue, params.folders, 2, "block", rig_extents(), RIG_EXTENTS,
+    return sherdi_tier_scratch(queue, rig_folders(), 2, "block", rig_extents(), RIG_EXTENTS,
                                rig_mem(), out);
 }
 

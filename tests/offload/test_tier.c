@@ -41,29 +41,44 @@ static void extents_that_are_wrong_are_refused(void)
         {{PAGE, PAGE}, {0, PAGE}},               /* order */
         {{0, PAGE}, {SIZE_MAX - PAGE + 1, PAGE}} /* beyond any space */
     };
-    static const sherdi_extent LONG[2] = {{0, (size_t)1 << 62}, {(size_t)1 << 62, (size_t)1 << 62}};
+    sherdi_ioq  *queue;
+    sherdi_tier *tier = NULL;
+
+    rig_begin(SHERDI_IOQ_THREADS);
+    queue = rig_queue(CHUNK, DEPTH);
+    for (size_t i = 0; i < sizeof(WRONG) / sizeof(WRONG[0]); i++) {
+        CHECK_STATUS(SHERD_E_INVAL,
+                     sherdi_tier_memory("host", NULL, WRONG[i], 2, rig_mem(), &tier));
+        CHECK_STATUS(SHERD_E_INVAL, sherdi_tier_scratch(queue, rig_folders(), 1, "block", WRONG[i],
+                                                        2, rig_mem(), &tier));
+    }
+    CHECK_INT(0, rig_folder_count(rig_folder("f0")));
+    sherdi_ioq_destroy(queue);
+    rig_end();
+}
+
+/* No file is as long as these together, and twice the first already is more than a number holds. */
+static void extents_that_no_file_holds_are_refused(void)
+{
+    static const sherdi_extent LONG[3] = {{0, (size_t)1 << 61},
+                                          {(size_t)1 << 61, (size_t)1 << 62},
+                                          {(size_t)3 << 61, (size_t)1 << 62}};
     sherdi_tier_state_params   params;
     sherdi_ioq                *queue;
     sherdi_tier               *tier = NULL;
 
     rig_begin(SHERDI_IOQ_THREADS);
-    queue  = rig_queue(CHUNK, DEPTH);
-    params = rig_state_params(1);
-    for (size_t i = 0; i < sizeof(WRONG) / sizeof(WRONG[0]); i++) {
-        params.extents     = WRONG[i];
-        params.num_extents = 2;
-        CHECK_STATUS(SHERD_E_INVAL,
-                     sherdi_tier_memory("host", NULL, WRONG[i], 2, rig_mem(), &tier));
-        CHECK_STATUS(SHERD_E_INVAL, sherdi_tier_scratch(queue, params.folders, 1, "block", WRONG[i],
-                                                        2, rig_mem(), &tier));
-        CHECK_STATUS(SHERD_E_INVAL, sherdi_tier_state_create(queue, &params, rig_mem(), &tier));
-    }
-    params.extents = LONG;
+    queue = rig_queue(CHUNK, DEPTH);
     CHECK_STATUS(SHERD_E_INVAL,
-                 sherdi_tier_scratch(queue, params.folders, 1, "block", LONG, 2, rig_mem(), &tier));
+                 sherdi_tier_scratch(queue, rig_folders(), 1, "block", LONG, 3, rig_mem(), &tier));
+    CHECK_ERROR_SAYS("more than a file holds");
+    params             = rig_state_params(1);
+    params.extents     = LONG;
+    params.num_extents = 2;
     CHECK_STATUS(SHERD_E_INVAL, sherdi_tier_state_create(queue, &params, rig_mem(), &tier));
     CHECK_ERROR_SAYS("more than a file holds");
-    CHECK_INT(0, rig_folder_count(params.folders[0]));
+    CHECK(sherdi_tier_state_commit_bytes(SIZE_MAX) == SIZE_MAX);
+    CHECK_INT(0, rig_folder_count(rig_folder("f0")));
     sherdi_ioq_destroy(queue);
     rig_end();
 }
@@ -75,12 +90,11 @@ static void scratch_reads_what_was_written(void)
     sherdi_ioq *queue = rig_queue(CHUNK, DEPTH);
 
     for (int folders = 1; folders <= 3; folders++) {
-        const sherdi_tier_state_params params = rig_state_params(folders);
-        sherdi_tier                   *tier   = NULL;
+        sherdi_tier *tier = NULL;
 
-        CHECK_OK(sherdi_tier_scratch(queue, params.folders, folders, "parameters", rig_extents(),
+        CHECK_OK(sherdi_tier_scratch(queue, rig_folders(), folders, "parameters", rig_extents(),
                                      RIG_EXTENTS, rig_mem(), &tier));
-        CHECK_INT(0, rig_folder_count(params.folders[0])); /* it has no name */
+        CHECK_INT(0, rig_folder_count(rig_folder("f0"))); /* it has no name */
         CHECK(tier->ops->commit == NULL && tier->ops->address == NULL);
         rig_expect_all(tier, 0);
         rig_put(tier, 3, 1);
@@ -98,6 +112,26 @@ static void scratch_reads_what_was_written(void)
 BOTH(scratch_reads_what_was_written)
 
 /* ----------------------------------------------------------------- state -- */
+
+static void state_without_libxxhash_is_refused(void)
+{
+    const sherdi_tier_state_params none = {.extents = rig_extents(), .num_extents = RIG_EXTENTS};
+    sherdi_ioq                    *queue;
+    sherdi_tier                   *tier = NULL;
+
+    if (rig_has_state()) {
+        test_skip("built with libxxhash");
+    }
+    rig_begin(SHERDI_IOQ_THREADS);
+    queue = rig_queue(CHUNK, DEPTH);
+    CHECK_STATUS(SHERD_E_NOTSUP, sherdi_tier_state_create(queue, &none, rig_mem(), &tier));
+    CHECK_ERROR_SAYS("libxxhash");
+    CHECK_STATUS(SHERD_E_NOTSUP, sherdi_tier_state_open(queue, &none, rig_mem(), &tier));
+    CHECK_STATUS(SHERD_E_NOTSUP, sherdi_state_find(test_scratch(), NULL, NULL));
+    CHECK_STATUS(SHERD_E_NOTSUP, sherdi_state_remove("/some/file"));
+    sherdi_ioq_destroy(queue);
+    rig_end();
+}
 
 static void state_reads_what_was_written_last(void)
 {
@@ -457,6 +491,8 @@ BOTH(state_does_what_the_model_does)
 static const test_case cases[] = {
     CASE(memory_extent_is_where_it_is),
     CASE(extents_that_are_wrong_are_refused),
+    CASE(extents_that_no_file_holds_are_refused),
+    CASE(state_without_libxxhash_is_refused),
     CASES(scratch_reads_what_was_written),
     CASES(state_reads_what_was_written_last),
     CASES(state_commit_is_there_after_reopen),

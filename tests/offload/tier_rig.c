@@ -1,5 +1,6 @@
 #include "tests/offload/tier_rig.h"
 
+#include "offload/checksum.h"
 #include "offload/state_file.h"
 
 #include <stdio.h>
@@ -21,15 +22,28 @@ size_t rig_space_bytes(void)
     return EXTENTS[RIG_EXTENTS - 1].offset_bytes + EXTENTS[RIG_EXTENTS - 1].len_bytes;
 }
 
-sherdi_tier_state_params rig_state_params(int num_folders)
+const char *const *rig_folders(void)
 {
     static const char *folders[3];
 
     folders[0] = rig_folder("f0");
     folders[1] = rig_folder("f1");
     folders[2] = rig_folder("f2");
+    return folders;
+}
+
+int rig_has_state(void)
+{
+    return sherdi_checksum_check_built() == SHERD_OK;
+}
+
+sherdi_tier_state_params rig_state_params(int num_folders)
+{
+    if (!rig_has_state()) {
+        test_skip("built without libxxhash");
+    }
     return (sherdi_tier_state_params){
-        .folders     = folders,
+        .folders     = rig_folders(),
         .num_folders = num_folders,
         .id          = {.run = RIG_RUN, .rank = 0, .world_size = 1, .layout = 77},
         .extents     = EXTENTS,

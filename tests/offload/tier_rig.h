@@ -15,7 +15,12 @@ size_t rig_space_bytes(void);
 
 #define RIG_RUN 0xab54a98ceb1f0ad2u
 
-/** Over folders "f0", "f1", "f2" of this case; rank 0 of 1, not verified, not durable. */
+/** Three of this case, "f0", "f1", "f2". */
+const char *const *rig_folders(void);
+
+/** Whether state can be kept: it needs libxxhash. */
+int rig_has_state(void);
+/** Over rig_folders; rank 0 of 1, not verified, not durable. Skips the case when state cannot be kept. */
 sherdi_tier_state_params rig_state_params(int num_folders);
 sherdi_tier             *rig_state_create(sherdi_ioq *queue, int num_folders);
 sherdi_tier             *rig_state_open(sherdi_ioq *queue, int num_folders);
