@@ -1,6 +1,7 @@
 /* What this build and this machine have: the text of `sherd env`. */
 #include "collectives/world.h"
 #include "kernels/backend.h"
+#include "offload/io.h"
 #include "sherd_build.h"
 #include "sherd_commit.h"
 
@@ -99,22 +100,38 @@ static const char *yes_or(int is_there, const char *otherwise)
     return is_there ? "yes" : otherwise;
 }
 
+/* In the build, and to be had from this kernel. */
+static int has_uring(void)
+{
+    sherdi_ioq_params params = {
+        .kind = SHERDI_IOQ_URING, .request_bytes = SHERD_ALIGN_BYTES, .depth = 1};
+    sherdi_ioq *queue;
+    sherdi_mem  mem;
+
+    sherdi_mem_init(&mem);
+    if (sherdi_ioq_create(&params, &mem, &queue) != SHERD_OK) {
+        return 0;
+    }
+    sherdi_ioq_destroy(queue);
+    return 1;
+}
+
 static void put_build(json_t *list)
 {
 #ifdef SHERDI_HAVE_MPI
     const int has_mpi = 1;
 #else
-    const int   has_mpi = 0;
+    const int   has_mpi    = 0;
 #endif
-#ifdef SHERDI_HAVE_URING
-    const char *uring = "library found; the NVMe tier is not in this version";
+#ifdef SHERDI_HAVE_XXHASH
+    const int has_xxhash = 1;
 #else
-    const char *uring   = "library not found; the NVMe tier is not in this version";
+    const int   has_xxhash = 0;
 #endif
 #ifdef SHERDI_HAVE_NVCC
     const char *cuda = "toolkit found; the CUDA back-end is not in this version";
 #else
-    const char *cuda    = "toolkit not found; the CUDA back-end is not in this version";
+    const char *cuda       = "toolkit not found; the CUDA back-end is not in this version";
 #endif
 
     put(list, "compiler", SHERDI_COMPILER);
@@ -123,7 +140,8 @@ static void put_build(json_t *list)
         yes_or(sherdi_backend_cpu_knows_cores(), "no: cores are taken in the system's order"));
     put(list, "mpi", yes_or(has_mpi, "no: ranks on one host only"));
     put(list, "transports", has_mpi ? "self, threads, shm, mpi, sim" : "self, threads, shm, sim");
-    put(list, "liburing", uring);
+    put(list, "io_uring", yes_or(has_uring(), "no: NVMe is read and written by threads"));
+    put(list, "xxhash", yes_or(has_xxhash, "no: state cannot rest on NVMe"));
     put(list, "cuda", cuda);
     put(list, "nccl", "the NCCL transport is not in this version");
 }
