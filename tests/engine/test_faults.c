@@ -145,11 +145,15 @@ static void live_with_a_fault(sherd_world *world, void *raw)
     }
 }
 
+/* Asked for by name: io_uring that cannot be had gives way to threads otherwise. */
 static void fail_every_allocation(int world_size, int rank, int stage, const char *zero)
 {
-    fault_job clean = {
-        .options = {.stage = stage, .accumulation = 1, .dtype = SHERD_F32, .zero = zero},
-        .rank    = rank};
+    fault_job clean = {.options = {.stage        = stage,
+                                   .accumulation = 1,
+                                   .dtype        = SHERD_F32,
+                                   .zero         = zero,
+                                   .top          = ", \"aio\": {\"engine\": \"threads\"}"},
+                       .rank    = rank};
 
     test_world(world_size, live_with_a_fault, &clean);
     CHECK(clean.made > 30);
@@ -182,6 +186,22 @@ static void no_memory_anywhere_on_the_second_of_two(void)
     for (int stage = 0; stage <= 3; stage++) {
         fail_every_allocation(2, 1, stage, ", \"overlap_comm\": true");
     }
+}
+
+/* Everything on NVMe: the tiers, the queue and the pipelines are made at seal too. */
+static void no_memory_anywhere_with_offload(void)
+{
+    char keys[1024];
+
+    (void)snprintf(keys, sizeof(keys),
+                   ", \"sub_group_size\": 2048, \"offload_optimizer\": {\"device\": \"nvme\","
+                   " \"nvme_path\": \"%s\", \"gradients\": \"nvme\", \"durable\": false},"
+                   " \"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"%s\","
+                   " \"max_in_cpu\": 0}",
+                   test_scratch(), test_scratch());
+    fail_every_allocation(1, 0, 3, keys);
+    fail_every_allocation(2, 1, 3, keys);
+    fail_every_allocation(2, 0, 2, keys);
 }
 
 /* --------------------------------------------------- a rank that gives up -- */
@@ -295,9 +315,8 @@ static void lost_rank_is_named_on_all_others_everywhere(void)
 }
 
 static const test_case CASES[] = {
-    CASE(no_memory_anywhere_on_one_rank_alone),
-    CASE(no_memory_anywhere_on_the_first_of_two),
-    CASE(no_memory_anywhere_on_the_second_of_two),
+    CASE(no_memory_anywhere_on_one_rank_alone),        CASE(no_memory_anywhere_on_the_first_of_two),
+    CASE(no_memory_anywhere_on_the_second_of_two),     CASE(no_memory_anywhere_with_offload),
     CASE(lost_rank_is_named_on_all_others_everywhere),
 };
 
