@@ -147,12 +147,16 @@ static sherd_status line_print(sherd_engine *engine, int world_size)
         status = sherd_engine_query(engine, &info);
     }
     if (status == SHERD_OK) {
+        size_t host = memory.host_params_planned + memory.host_grads_planned +
+                      memory.host_state_planned + memory.host_staging_planned;
+
         (void)printf(
-            "%6d %6d %12.2f %12.2f %12.2f %12.2f %12.2f %12.2f %12.2f\n", info.stage, world_size,
-            (double)memory.params_planned / 0x1p20, (double)memory.grads_planned / 0x1p20,
-            (double)memory.state_planned / 0x1p20, (double)memory.gather_planned / 0x1p20,
-            (double)memory.transient_planned / 0x1p20, (double)memory.staging_planned / 0x1p20,
-            (double)memory.total_planned / 0x1p20);
+            "%6d %6d %10.2f %10.2f %10.2f %10.2f %10.2f %10.2f %10.2f %10.2f %10.2f\n", info.stage,
+            world_size, (double)memory.params_planned / 0x1p20,
+            (double)memory.grads_planned / 0x1p20, (double)memory.state_planned / 0x1p20,
+            (double)memory.gather_planned / 0x1p20, (double)memory.transient_planned / 0x1p20,
+            (double)memory.staging_planned / 0x1p20, (double)(memory.total_planned - host) / 0x1p20,
+            (double)host / 0x1p20, (double)memory.nvme_planned / 0x1p20);
     }
     return status;
 }
@@ -183,8 +187,9 @@ static int plans_print(const plan_arguments *arguments)
     if (is_line) {
         (void)printf("%s, %zu elements; MiB of rank %d\n", arch_kind_name(arguments->model.kind),
                      arch_elems(&arguments->model), arguments->rank);
-        (void)printf("%6s %6s %12s %12s %12s %12s %12s %12s %12s\n", "stage", "world", "params",
-                     "grads", "state", "gathered", "transient", "staging", "total");
+        (void)printf("%6s %6s %10s %10s %10s %10s %10s %10s %10s %10s %10s\n", "stage", "world",
+                     "params", "grads", "state", "gathered", "transient", "staging", "= device",
+                     "host", "nvme");
     }
     for (int s = 0; s < arguments->num_stages; s++) {
         for (int w = 0; w < arguments->num_worlds; w++) {

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
+#include <time.h>
 
 /* ------------------------------------------------------------------- open -- */
 
@@ -105,7 +106,8 @@ static uint64_t run_draw(void)
 /* ----------------------------------------------- state files that are there -- */
 
 /* Runs that could be gone on from, newest first. */
-#define MOST_RUNS 16
+#define MOST_RUNS        16
+#define LOCK_PATIENCE_NS ((int64_t)5 * 1000 * 1000 * 1000)
 
 typedef struct file_run {
     uint64_t run;
@@ -118,6 +120,7 @@ typedef struct file_search {
     file_run            runs[MOST_RUNS]; /* this rank's file fits and has a generation */
     size_t              num_runs;
     size_t              others; /* files that nobody has open */
+    size_t              locked; /* files that would fit, and a process has */
     uint64_t            others_bytes;
 } file_search;
 
@@ -141,17 +144,40 @@ static sherd_status file_found(void *ctx, const sherdi_state_found *found)
 {
     file_search *search = ctx;
 
+    int fits = found->is_valid && found->id.layout == search->layout && found->generation > 0 &&
+               found->id.rank == search->engine->rank &&
+               found->id.world_size == search->engine->world_size;
+
     if (found->is_locked) {
+        search->locked += (size_t)fits;
         return SHERD_OK;
     }
     search->others++;
     search->others_bytes += found->held_bytes;
-    if (found->is_valid && found->id.layout == search->layout && found->generation > 0 &&
-        found->id.rank == search->engine->rank &&
-        found->id.world_size == search->engine->world_size) {
+    if (fits) {
         run_insert(search, (file_run){found->id.run, found->changed_s});
     }
     return SHERD_OK;
+}
+
+/* A process that was killed keeps its files until its requests in flight have ended. Files that a living
+ * run has are left to it after a while. */
+static sherd_status files_search(const sherd_engine *engine, const char *folder,
+                                 file_search *search)
+{
+    static const struct timespec REST  = {0, 20 * 1000 * 1000};
+    int64_t                      start = sherdi_now_ns();
+    file_search                  empty = *search;
+
+    for (;;) {
+        *search = empty;
+        SHERDI_TRY(sherdi_state_find(folder, file_found, search));
+        if (search->locked == 0 || !engine->settings.resume_state ||
+            sherdi_now_ns() - start > LOCK_PATIENCE_NS) {
+            return SHERD_OK;
+        }
+        (void)nanosleep(&REST, NULL);
+    }
 }
 
 /* The newest of rank 0's that every rank has its part of; 0: none. Collective. */
@@ -231,8 +257,8 @@ static sherd_status state_open(sherd_engine *engine)
          .is_durable  = engine->settings.durable,
     };
 
-    SHERDI_TRY(sherdi_agree_status(engine->world,
-                                   sherdi_state_find(folders.paths[0], file_found, &search)));
+    SHERDI_TRY(
+        sherdi_agree_status(engine->world, files_search(engine, folders.paths[0], &search)));
     if (engine->settings.resume_state) {
         SHERDI_TRY(run_choose(engine, &search, &params.id.run));
         if (params.id.run != 0) {

@@ -414,6 +414,80 @@ static void a_deleted_file_trains_on(void)
     CHECK_INT(0, files_in_scratch());
 }
 
+/* ------------------------------------------------------------ flipped bits -- */
+
+/* One bit in each page of every state file, behind its first pages. */
+static void bits_flip(void)
+{
+    DIR           *dir = opendir(test_scratch());
+    struct dirent *entry;
+
+    CHECK(dir != NULL);
+    while ((entry = readdir(dir)) != NULL) {
+        char          path[1024];
+        unsigned char byte;
+        off_t         at;
+        int           fd;
+
+        (void)snprintf(path, sizeof(path), "%s/%s", test_scratch(), entry->d_name);
+        if (strstr(entry->d_name, ".state") == NULL) {
+            continue;
+        }
+        fd = open(path, O_RDWR | O_CLOEXEC);
+        CHECK(fd >= 0);
+        for (at = 7 * 4096 + 100; pread(fd, &byte, 1, at) == 1; at += 4096) {
+            byte ^= 4;
+            CHECK(pwrite(fd, &byte, 1, at) == 1);
+        }
+        CHECK(fsync(fd) == 0); /* before somebody reads around the cache */
+        (void)close(fd);
+    }
+    (void)closedir(dir);
+}
+
+static void flipped_train(sherd_world *world, void *ctx)
+{
+    rig               r;
+    char              keys[1024];
+    rig_options       options = options_of(nvme_keys(ctx, keys));
+    sherd_step_report report;
+
+    rig_open(&r, world, &options);
+    model_declare(&r);
+    rig_seal(&r);
+    CHECK_INT(reference[1], rig_train(&r, 1).fingerprint);
+    bits_flip();
+    CHECK_STATUS(SHERD_E_IO, step_try(&r, &report));
+    CHECK(strstr(sherd_last_error(), ".state") != NULL);
+    CHECK(sherd_step_undo(r.engine) != SHERD_OK); /* both slots are damaged */
+    rig_close(&r);
+}
+
+static void resume_refused(sherd_world *world, void *ctx)
+{
+    rig         r;
+    char        keys[1024];
+    rig_options options = options_of(nvme_keys(", \"resume\": true", keys));
+
+    (void)ctx;
+    rig_open(&r, world, &options);
+    model_declare(&r);
+    CHECK_STATUS(SHERD_E_IO, sherd_engine_seal(r.engine));
+    CHECK(strstr(sherd_last_error(), ".state") != NULL);
+    rig_close(&r);
+}
+
+/* Caught on the next read where that is asked for, and always when a run goes on from it. */
+static void a_flipped_bit_is_found(void)
+{
+    files_remove();
+    test_world(1, reference_train, NULL);
+    test_world(1, flipped_train, ", \"verify_reads\": true");
+    CHECK_INT(1, files_in_scratch()); /* a run that failed leaves its state */
+    test_world(1, resume_refused, NULL);
+    files_remove();
+}
+
 /* --------------------------------------------------------------------- undo -- */
 
 static void undo_train(sherd_world *world, void *ctx)
@@ -529,6 +603,7 @@ static void killed_at_any_moment_the_last_step_is_whole(void)
     uint64_t        seed    = 20261121;
     int             resumed = 0;
 
+    files_remove(); /* of the cases before; the folder is there before the first child is */
     test_world(KILL_RANKS, reference_ranks_train, want);
     for (int k = 0; k < KILLS; k++) {
         killed_run run   = {.more = 1 << 30};
@@ -566,6 +641,7 @@ static const test_case CASES[] = {
     CASE(a_rank_that_fails_fails_all),
     CASE(no_room_is_an_error_at_seal),
     CASE(a_deleted_file_trains_on),
+    CASE(a_flipped_bit_is_found),
     CASE(the_last_step_is_undone),
     CASE(killed_at_any_moment_the_last_step_is_whole),
 };
