@@ -3,10 +3,12 @@
 #include "kernels/cpu/variants.h"
 #include "kernels/cpu/vector_defs.h"
 
-#define LANES 8
+#define LANES     8
+#define ADAM_VECS 1
 
 typedef __m256  vec_f32;
 typedef __m256i vec_bits;
+typedef __m256i vec_flags;
 
 /* ---------------------------------------------------- load, store, casts -- */
 
@@ -20,6 +22,16 @@ INLINE vec_f32 vec_canonical(vec_f32 x)
     vec_f32 is_nan = _mm256_cmp_ps(x, x, _CMP_UNORD_Q);
 
     return _mm256_blendv_ps(x, _mm256_castsi256_ps(_mm256_set1_epi32(0x7fc00000)), is_nan);
+}
+
+INLINE vec_flags vec_unordered(vec_f32 a, vec_f32 b)
+{
+    return _mm256_castps_si256(_mm256_cmp_ps(a, b, _CMP_UNORD_Q));
+}
+
+INLINE int vec_flags_any(vec_flags flags)
+{
+    return !_mm256_testz_si256(flags, flags);
 }
 
 INLINE vec_f32 vec_quiet(vec_f32 x)
@@ -163,7 +175,15 @@ INLINE vec_f32 vec_fma(vec_f32 a, vec_f32 b, vec_f32 c)
  * their lowest bit stays set. */
 typedef struct vec_mixer {
     vec_bits keys, even, odd, sum;
+    vec_bits key_step, step;
 } vec_mixer;
+
+/* Compilers that know the steps make a constant of each multiple, and then have no registers left. */
+INLINE vec_bits vec_opaque(vec_bits x)
+{
+    __asm__("" : "+x"(x));
+    return x;
+}
 
 INLINE vec_mixer vec_mixer_start(uint64_t first_index)
 {
@@ -175,25 +195,25 @@ INLINE vec_mixer vec_mixer_start(uint64_t first_index)
         keys[i]        = sherdi_mix_key(first_index + i);
         multipliers[i] = sherdi_mix_multiplier(first_index + i);
     }
-    mixer.keys = vec_load_bits(keys);
-    mixer.even = vec_load_bits(multipliers);
-    mixer.odd  = _mm256_srli_epi64(mixer.even, 32);
-    mixer.sum  = vec_zero_bits();
+    mixer.keys     = vec_load_bits(keys);
+    mixer.even     = vec_load_bits(multipliers);
+    mixer.odd      = _mm256_srli_epi64(mixer.even, 32);
+    mixer.sum      = vec_zero_bits();
+    mixer.key_step = vec_opaque(_mm256_set1_epi32((int)(LANES * 0x9e3779b1u)));
+    mixer.step     = vec_opaque(_mm256_set1_epi32((int)(LANES * 0xc2b2ae3du)));
     return mixer;
 }
 
 INLINE void vec_mixer_add(vec_mixer *mixer, vec_f32 x)
 {
-    const vec_bits key_step = _mm256_set1_epi32((int)(LANES * 0x9e3779b1u));
-    const vec_bits step     = _mm256_set1_epi32((int)(LANES * 0xc2b2ae3du));
-    vec_bits       keyed    = _mm256_xor_si256(_mm256_castps_si256(x), mixer->keys);
-    vec_bits       even     = _mm256_mul_epu32(keyed, mixer->even);
-    vec_bits       odd      = _mm256_mul_epu32(_mm256_srli_epi64(keyed, 32), mixer->odd);
+    vec_bits keyed = _mm256_xor_si256(_mm256_castps_si256(x), mixer->keys);
+    vec_bits even  = _mm256_mul_epu32(keyed, mixer->even);
+    vec_bits odd   = _mm256_mul_epu32(_mm256_srli_epi64(keyed, 32), mixer->odd);
 
     mixer->sum  = _mm256_add_epi64(mixer->sum, _mm256_add_epi64(even, odd));
-    mixer->keys = _mm256_add_epi32(mixer->keys, key_step);
-    mixer->even = _mm256_add_epi32(mixer->even, step);
-    mixer->odd  = _mm256_add_epi32(mixer->odd, step);
+    mixer->keys = _mm256_add_epi32(mixer->keys, mixer->key_step);
+    mixer->even = _mm256_add_epi32(mixer->even, mixer->step);
+    mixer->odd  = _mm256_add_epi32(mixer->odd, mixer->step);
 }
 
 INLINE uint64_t vec_mixer_sum(const vec_mixer *mixer)

@@ -4,10 +4,12 @@
 #include "kernels/cpu/variants.h"
 #include "kernels/cpu/vector_defs.h"
 
-#define LANES 16
+#define LANES     16
+#define ADAM_VECS 2
 
-typedef __m512  vec_f32;
-typedef __m512i vec_bits;
+typedef __m512    vec_f32;
+typedef __m512i   vec_bits;
+typedef __mmask16 vec_flags;
 
 /* ---------------------------------------------------- load, store, casts -- */
 
@@ -22,6 +24,16 @@ INLINE vec_f32 vec_canonical(vec_f32 x)
     __mmask16 is_nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
 
     return _mm512_mask_mov_ps(x, is_nan, _mm512_castsi512_ps(_mm512_set1_epi32(0x7fc00000)));
+}
+
+INLINE vec_flags vec_unordered(vec_f32 a, vec_f32 b)
+{
+    return _mm512_cmp_ps_mask(a, b, _CMP_UNORD_Q);
+}
+
+INLINE int vec_flags_any(vec_flags flags)
+{
+    return flags != 0;
 }
 
 INLINE vec_f32 vec_quiet(vec_f32 x)
@@ -166,7 +178,15 @@ INLINE vec_f32 vec_fma(vec_f32 a, vec_f32 b, vec_f32 c)
  * their lowest bit stays set. */
 typedef struct vec_mixer {
     vec_bits keys, even, odd, sum;
+    vec_bits key_step, step;
 } vec_mixer;
+
+/* Compilers that know the steps make a constant of each multiple, and then have no registers left. */
+INLINE vec_bits vec_opaque(vec_bits x)
+{
+    __asm__("" : "+v"(x));
+    return x;
+}
 
 INLINE vec_mixer vec_mixer_start(uint64_t first_index)
 {
@@ -178,25 +198,25 @@ INLINE vec_mixer vec_mixer_start(uint64_t first_index)
         keys[i]        = sherdi_mix_key(first_index + i);
         multipliers[i] = sherdi_mix_multiplier(first_index + i);
     }
-    mixer.keys = _mm512_loadu_si512(keys);
-    mixer.even = _mm512_loadu_si512(multipliers);
-    mixer.odd  = _mm512_srli_epi64(mixer.even, 32);
-    mixer.sum  = _mm512_setzero_si512();
+    mixer.keys     = _mm512_loadu_si512(keys);
+    mixer.even     = _mm512_loadu_si512(multipliers);
+    mixer.odd      = _mm512_srli_epi64(mixer.even, 32);
+    mixer.sum      = _mm512_setzero_si512();
+    mixer.key_step = vec_opaque(_mm512_set1_epi32((int)(LANES * 0x9e3779b1u)));
+    mixer.step     = vec_opaque(_mm512_set1_epi32((int)(LANES * 0xc2b2ae3du)));
     return mixer;
 }
 
 INLINE void vec_mixer_add(vec_mixer *mixer, vec_f32 x)
 {
-    const vec_bits key_step = _mm512_set1_epi32((int)(LANES * 0x9e3779b1u));
-    const vec_bits step     = _mm512_set1_epi32((int)(LANES * 0xc2b2ae3du));
-    vec_bits       keyed    = _mm512_xor_si512(_mm512_castps_si512(x), mixer->keys);
-    vec_bits       even     = _mm512_mul_epu32(keyed, mixer->even);
-    vec_bits       odd      = _mm512_mul_epu32(_mm512_srli_epi64(keyed, 32), mixer->odd);
+    vec_bits keyed = _mm512_xor_si512(_mm512_castps_si512(x), mixer->keys);
+    vec_bits even  = _mm512_mul_epu32(keyed, mixer->even);
+    vec_bits odd   = _mm512_mul_epu32(_mm512_srli_epi64(keyed, 32), mixer->odd);
 
     mixer->sum  = _mm512_add_epi64(mixer->sum, _mm512_add_epi64(even, odd));
-    mixer->keys = _mm512_add_epi32(mixer->keys, key_step);
-    mixer->even = _mm512_add_epi32(mixer->even, step);
-    mixer->odd  = _mm512_add_epi32(mixer->odd, step);
+    mixer->keys = _mm512_add_epi32(mixer->keys, mixer->key_step);
+    mixer->even = _mm512_add_epi32(mixer->even, mixer->step);
+    mixer->odd  = _mm512_add_epi32(mixer->odd, mixer->step);
 }
 
 INLINE uint64_t vec_mixer_sum(const vec_mixer *mixer)

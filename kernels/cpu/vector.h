@@ -1,11 +1,13 @@
 /* The runs of runs.h over vectors, written once on the primitives of an instruction set.
  * avx2.c and avx512.c define those first:
  *   LANES, vec_f32, vec_bits                 one register as floats, as bits
+ *   ADAM_VECS                                registers of each array that AdamW works on at once
  *   vec_load, vec_load_bf16, vec_load_f16    LANES elements as fp32; unaligned
  *   vec_store, vec_stream                    LANES floats; stream: aligned, around the caches
  *   vec_store_bits, vec_stream_bits          one register
  *   vec_set, vec_add, vec_mul, vec_div, vec_sqrt, vec_fma (a * b + c)
  *   vec_canonical                            NaN -> 0x7fc00000
+ *   vec_flags, vec_unordered, vec_flags_any  where one of two registers has a NaN; joined by |
  *   vec_quiet                                NaN -> the same with the sign kept
  *   vec_round_bf16, vec_round_f16            to the nearest value that the type has
  *   vec_pack_bf16, vec_pack_f16              two registers into one of 16-bit elements
@@ -114,6 +116,17 @@ INLINE void tile_prefetch(const void *array, sherd_dtype dtype, size_t first, si
     }
 }
 
+/* One comparison tests two registers. */
+INLINE int tile_has_nan(const float *tile)
+{
+    vec_flags is_nan = vec_unordered(vec_load(tile), vec_load(tile + LANES));
+
+    for (size_t i = 2 * LANES; i < TILE_ELEMS; i += 2 * LANES) {
+        is_nan |= vec_unordered(vec_load(tile + i), vec_load(tile + i + LANES));
+    }
+    return vec_flags_any(is_nan);
+}
+
 static int is_line_aligned(const void *at)
 {
     return (uintptr_t)at % CACHE_LINE_BYTES == 0;
@@ -148,64 +161,137 @@ INLINE adam_vecs adam_vecs_make(const sherdi_adam_coeffs *c)
     };
 }
 
-/* sherdi_adam_element, LANES at a time; returns the new master. */
-INLINE vec_f32 adam_vec(const adam_vecs *c, const sherdi_adam_run *run, size_t first)
+/* sherdi_adam_element for a few registers at once, but that NaN are left as they come: the new values go
+ * to memory. Loads of one array stand together: memory likes that better. */
+INLINE void adam_vecs_update(const adam_vecs *c, const sherdi_adam_run *run, size_t first)
 {
-    vec_f32 g = vec_mul(vec_load_as(run->grad, run->grad_dtype, first), c->grad_scale);
-    vec_f32 p = vec_load(run->master + first);
-    vec_f32 m = vec_load(run->m + first);
-    vec_f32 v = vec_load(run->v + first);
-    vec_f32 denominator;
+    vec_f32 g[ADAM_VECS];
+    vec_f32 p[ADAM_VECS];
+    vec_f32 m[ADAM_VECS];
+    vec_f32 v[ADAM_VECS];
 
-    g           = vec_fma(c->l2_decay, p, g);
-    p           = vec_fma(c->neg_lr_decay, p, p);
-    m           = vec_canonical(vec_fma(c->beta1, m, vec_mul(c->one_minus_beta1, g)));
-    v           = vec_canonical(vec_fma(vec_mul(c->one_minus_beta2, g), g, vec_mul(c->beta2, v)));
-    denominator = vec_fma(vec_sqrt(v), c->inv_sqrt_bias, c->eps);
-    p           = vec_canonical(vec_fma(c->neg_step_size, vec_div(m, denominator), p));
-    vec_store(run->m + first, m);
-    vec_store(run->v + first, v);
-    vec_store(run->master + first, p);
-    return p;
+    for (size_t i = 0; i < ADAM_VECS; i++) {
+        g[i] = vec_load_as(run->grad, run->grad_dtype, first + i * LANES);
+    }
+    for (size_t i = 0; i < ADAM_VECS; i++) {
+        m[i] = vec_load(run->m + first + i * LANES);
+    }
+    for (size_t i = 0; i < ADAM_VECS; i++) {
+        v[i] = vec_load(run->v + first + i * LANES);
+    }
+    for (size_t i = 0; i < ADAM_VECS; i++) {
+        p[i] = vec_load(run->master + first + i * LANES);
+    }
+    for (size_t i = 0; i < ADAM_VECS; i++) {
+        vec_f32 denominator;
+
+        g[i]        = vec_fma(c->l2_decay, p[i], vec_mul(g[i], c->grad_scale));
+        p[i]        = vec_fma(c->neg_lr_decay, p[i], p[i]);
+        m[i]        = vec_fma(c->beta1, m[i], vec_mul(c->one_minus_beta1, g[i]));
+        v[i]        = vec_fma(vec_mul(c->one_minus_beta2, g[i]), g[i], vec_mul(c->beta2, v[i]));
+        denominator = vec_fma(vec_sqrt(v[i]), c->inv_sqrt_bias, c->eps);
+        p[i]        = vec_fma(c->neg_step_size, vec_div(m[i], denominator), p[i]);
+    }
+    for (size_t i = 0; i < ADAM_VECS; i++) {
+        vec_store(run->m + first + i * LANES, m[i]);
+    }
+    for (size_t i = 0; i < ADAM_VECS; i++) {
+        vec_store(run->v + first + i * LANES, v[i]);
+    }
+    for (size_t i = 0; i < ADAM_VECS; i++) {
+        vec_store(run->master + first + i * LANES, p[i]);
+    }
+}
+
+/* NaN of a tile to the one that formulas.h stores. */
+static __attribute__((noinline, cold)) void adam_tile_canonical(const sherdi_adam_run *run,
+                                                                size_t                 first)
+{
+    for (size_t i = first; i < first + TILE_ELEMS; i += LANES) {
+        vec_store(run->m + i, vec_canonical(vec_load(run->m + i)));
+        vec_store(run->v + i, vec_canonical(vec_load(run->v + i)));
+        vec_store(run->master + i, vec_canonical(vec_load(run->master + i)));
+    }
+}
+
+/* What follows from a tile's new masters. A NaN in m or v made one there. */
+INLINE void adam_tile_finish(const sherdi_adam_run *run, size_t first, vec_mixer *mixer,
+                             int is_streaming)
+{
+    if (__builtin_expect(tile_has_nan(run->master + first), 0)) {
+        adam_tile_canonical(run, first);
+    }
+    for (size_t i = first; i < first + TILE_ELEMS; i += 2 * LANES) {
+        vec_f32 a = vec_load(run->master + i);
+        vec_f32 b = vec_load(run->master + i + LANES);
+
+        vec_mixer_add(mixer, a);
+        vec_mixer_add(mixer, b);
+        if (run->param != NULL) {
+            vec_store_pair(run->param, run->param_dtype, i, a, b, is_streaming);
+        }
+    }
 }
 
 INLINE void adam_prefetch(const sherdi_adam_run *run, size_t first, size_t ahead_bytes)
 {
-    for (size_t i = 0; i < 2 * LANES; i += CACHE_LINE_BYTES / 4) {
-        __builtin_prefetch((const char *)(run->master + first + i) + ahead_bytes, 0, 3);
-        __builtin_prefetch((const char *)(run->m + first + i) + ahead_bytes, 0, 3);
-        __builtin_prefetch((const char *)(run->v + first + i) + ahead_bytes, 0, 3);
-        if (run->grad_dtype == SHERD_F32 || i == 0) {
-            const char *grad = sherdi_elem_at(run->grad, run->grad_dtype, first + i);
-            __builtin_prefetch(grad + ahead_bytes, 0, 3);
-        }
-    }
+    tile_prefetch(run->master, SHERD_F32, first, ahead_bytes);
+    tile_prefetch(run->m, SHERD_F32, first, ahead_bytes);
+    tile_prefetch(run->v, SHERD_F32, first, ahead_bytes);
+    tile_prefetch(run->grad, run->grad_dtype, first, ahead_bytes);
 }
 
-static uint64_t run_adam(const sherdi_adam_run *caller_run)
+/* Whole tiles; returns where they end. A tile is finished while the roots and quotients of the next are
+ * on their way: what waits for nothing does not stand behind them. */
+INLINE size_t adam_tiles(const sherdi_adam_run *run, const adam_vecs *coeffs, vec_mixer *mixer,
+                         int is_streaming, size_t ahead_bytes)
 {
-    const sherdi_adam_run run    = *caller_run; /* ours: no store through a vector can change it */
-    adam_vecs             coeffs = adam_vecs_make(run.coeffs);
-    vec_mixer             mixer  = vec_mixer_start(run.first_index);
-    int                   is_streaming = run.is_streaming && is_line_aligned(run.param);
-    size_t                ahead_bytes  = sherdi_cpu_in_place_ahead_bytes();
-    size_t                first        = 0;
+    size_t end = run->count_elems / TILE_ELEMS * TILE_ELEMS;
 
-    for (; first + 2 * LANES <= run.count_elems; first += 2 * LANES) {
-        vec_f32 a;
-        vec_f32 b;
-
-        adam_prefetch(&run, first, ahead_bytes);
-        a = adam_vec(&coeffs, &run, first);
-        b = adam_vec(&coeffs, &run, first + LANES);
-        vec_mixer_add(&mixer, a);
-        vec_mixer_add(&mixer, b);
-        if (run.param != NULL) {
-            vec_store_pair(run.param, run.param_dtype, first, a, b, is_streaming);
+    for (size_t first = 0; first < end; first += TILE_ELEMS) {
+        if (ahead_bytes > 0) {
+            adam_prefetch(run, first, ahead_bytes);
+        }
+        for (size_t i = 0; i < TILE_ELEMS; i += ADAM_VECS * LANES) {
+            adam_vecs_update(coeffs, run, first + i);
+        }
+        if (first > 0) {
+            adam_tile_finish(run, first - TILE_ELEMS, mixer, is_streaming);
         }
     }
+    if (end > 0) {
+        adam_tile_finish(run, end - TILE_ELEMS, mixer, is_streaming);
+    }
+    return end;
+}
+
+/* The cases that count, where the compiler sees the types. */
+static size_t adam_tiles_of(const sherdi_adam_run *run, vec_mixer *mixer, int is_streaming)
+{
+    size_t          ahead_bytes = sherdi_cpu_in_place_ahead_bytes();
+    adam_vecs       coeffs      = adam_vecs_make(run->coeffs);
+    sherdi_adam_run same        = *run;
+
+    if (run->grad_dtype == SHERD_F32 && run->param == NULL) {
+        same.grad_dtype = SHERD_F32;
+        same.param      = NULL;
+        return adam_tiles(&same, &coeffs, mixer, 0, ahead_bytes);
+    }
+    if (run->grad_dtype == SHERD_BF16 && run->param_dtype == SHERD_BF16 && is_streaming) {
+        same.grad_dtype  = SHERD_BF16;
+        same.param_dtype = SHERD_BF16;
+        return adam_tiles(&same, &coeffs, mixer, 1, ahead_bytes);
+    }
+    return adam_tiles(&same, &coeffs, mixer, is_streaming, ahead_bytes);
+}
+
+static uint64_t run_adam(const sherdi_adam_run *run)
+{
+    vec_mixer mixer = vec_mixer_start(run->first_index);
+    size_t    first = adam_tiles_of(run, &mixer, run->is_streaming && is_line_aligned(run->param));
+
     stream_fence();
-    return vec_mixer_sum(&mixer) + sherdi_adam_elems(caller_run, first);
+    return vec_mixer_sum(&mixer) + sherdi_adam_elems(run, first);
 }
 
 /* ---------------------------------------------------------- fingerprint -- */
