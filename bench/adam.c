@@ -1,50 +1,50 @@
-/* bench-adam: the element-wise kernels against what memory allows. AdamW is held against a
- * loop with the same loads and stores and no arithmetic; norm, casts, reduction and copy against
- * a copy that goes around the caches. Rows take turns in each round; a ratio is taken inside
- * each round, and the median of the rounds is shown. */
+/* bench-adam: the CPU optimizer. AdamW in fp32 and mixed (bf16 gradient in, bf16 parameter out) by size and
+ * threads, against a loop with the same loads and stores and no arithmetic, against a copy around the
+ * caches, and against PyTorch and DeepSpeed where they are installed (peers.py). Rows take turns in each
+ * round, peers too; a ratio is taken inside each round, and the median of the rounds is shown. */
+#include "base/clock.h"
+#include "bench/arrays.h"
+#include "bench/plot.h"
 #include "bench/timing.h"
-#include "bench/traffic.h"
-#include "kernels/backend.h"
-#include "kernels/cpu/parallel.h"
 
+#include <errno.h>
 #include <getopt.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
-typedef struct bench_options {
-    size_t      elems;
-    size_t      rounds;
-    int         threads; /* 0: one, then all cores */
-    const char *isa;     /* NULL: the best; "all" */
-    int         is_json;
-} bench_options;
-
-typedef struct bench_arrays {
-    float    *p, *m, *v, *g, *out;
-    uint16_t *g16, *p16;
-    size_t    elems;
-} bench_arrays;
-
+#define MAX_LIST  16
+#define MAX_PEERS 8
+/* Loops over less than this are repeated: a clock and a waking thread are nothing then. */
+#define TIMED_ELEMS ((size_t)64 << 20)
 /* The distance of the limits that prefetch. */
 #define AHEAD_BYTES 1024
 
-typedef struct bench_run {
-    const bench_arrays  *arrays;
-    sherdi_backend       backend;
-    const traffic_loops *traffic;
-    size_t               ahead_bytes;
-    uint64_t             sink;
-} bench_run;
+typedef struct bench_options {
+    size_t      sizes[MAX_LIST], num_sizes;
+    size_t      threads[MAX_LIST], num_threads;
+    size_t      rounds;
+    const char *isa;    /* NULL: the best; "all" */
+    const char *python; /* NULL: no peers */
+    const char *json;
+    const char *plot;
+} bench_options;
+
+static _Noreturn void die(const char *what, const char *why)
+{
+    (void)fprintf(stderr, "bench-adam: %s: %s\n", what, why);
+    exit(1);
+}
 
 /* ----------------------------------------------------------------- rows -- */
 
 static void adam_call(bench_run *run, int is_mixed)
 {
     const bench_arrays      *a      = run->arrays;
-    const sherdi_span        span   = {.count_elems = a->elems};
+    const sherdi_span        span   = {.count_elems = run->elems};
     const sherdi_adam_coeffs coeffs = {
         .grad_scale      = 1.0f,
         .beta1           = 0.9f,
@@ -70,7 +70,7 @@ static void adam_call(bench_run *run, int is_mixed)
         .fingerprint = &run->sink,
     };
 
-    run->backend.kernels->adam(&run->backend, &args);
+    run->backend->kernels->adam(run->backend, &args);
 }
 
 static void row_adam_f32(bench_run *run)
@@ -83,469 +83,548 @@ static void row_adam_mixed(bench_run *run)
     adam_call(run, 1);
 }
 
-static void on_all_threads(bench_run *run, sherdi_part_fn fn)
-{
-    const sherdi_split split = {run->backend.threads, SIZE_MAX};
-
-    sherdi_parallel_run(&run->backend, split, fn, run);
-}
-
-/* First element and number of elements of a part, whole pages. */
-static size_t part_range(size_t elems, int part, int parts, size_t *first)
-{
-    size_t each = elems / (size_t)parts / 4096 * 4096;
-
-    *first = each * (size_t)part;
-    return part == parts - 1 ? elems - *first : each;
-}
-
-static void traffic_f32_part(void *ctx, int part, int parts)
-{
-    const bench_run    *run = ctx;
-    const bench_arrays *a   = run->arrays;
-    size_t              first;
-    size_t              count = part_range(a->elems, part, parts, &first);
-
-    run->traffic->adam_f32(a->p + first, a->m + first, a->v + first, a->g + first, count,
-                           run->ahead_bytes);
-}
-
 static void row_traffic_f32(bench_run *run)
 {
-    run->ahead_bytes = 0;
-    on_all_threads(run, traffic_f32_part);
+    bench_traffic_f32(run, 0);
 }
 
 static void row_traffic_f32_ahead(bench_run *run)
 {
-    run->ahead_bytes = AHEAD_BYTES;
-    on_all_threads(run, traffic_f32_part);
-}
-
-static void traffic_mixed_part(void *ctx, int part, int parts)
-{
-    const bench_run    *run = ctx;
-    const bench_arrays *a   = run->arrays;
-    size_t              first;
-    size_t              count = part_range(a->elems, part, parts, &first);
-
-    run->traffic->adam_mixed(a->p + first, a->m + first, a->v + first, a->g16 + first,
-                             a->p16 + first, count, run->ahead_bytes);
+    bench_traffic_f32(run, AHEAD_BYTES);
 }
 
 static void row_traffic_mixed(bench_run *run)
 {
-    run->ahead_bytes = 0;
-    on_all_threads(run, traffic_mixed_part);
+    bench_traffic_mixed(run, 0);
 }
 
 static void row_traffic_mixed_ahead(bench_run *run)
 {
-    run->ahead_bytes = AHEAD_BYTES;
-    on_all_threads(run, traffic_mixed_part);
+    bench_traffic_mixed(run, AHEAD_BYTES);
 }
 
-static void copy_nt_part(void *ctx, int part, int parts)
-{
-    const bench_run    *run = ctx;
-    const bench_arrays *a   = run->arrays;
-    size_t              first;
-    size_t              count = part_range(a->elems, part, parts, &first);
-
-    run->traffic->copy(a->out + first, a->g + first, count * sizeof(float));
-}
-
-static void row_copy_nt(bench_run *run)
-{
-    on_all_threads(run, copy_nt_part);
-}
-
-/* The gradient is read and nothing else: four far-apart streams of whole lines, one word of each.
- * What a machine cannot read, no norm reads. */
-static void read_part(void *ctx, int part, int parts)
-{
-    bench_run      *run     = ctx;
-    const uint64_t *words   = (const uint64_t *)(const void *)run->arrays->g;
-    size_t          lines   = run->arrays->elems / 16 / (size_t)parts;
-    size_t          stream  = lines / 4;
-    uint64_t        sums[4] = {0, 0, 0, 0};
-
-    words += lines * 8 * (size_t)part;
-    for (size_t i = 0; i < stream; i++) {
-        for (size_t k = 0; k < 4; k++) {
-            sums[k] += words[(k * stream + i) * 8];
-        }
-    }
-    (void)__atomic_fetch_add(&run->sink, sums[0] + sums[1] + sums[2] + sums[3], __ATOMIC_RELAXED);
-}
-
-static void row_read(bench_run *run)
-{
-    on_all_threads(run, read_part);
-}
-
-static void row_copy(bench_run *run)
-{
-    const bench_arrays *a = run->arrays;
-
-    run->backend.kernels->copy(&run->backend, a->out, a->g, a->elems * sizeof(float));
-}
-
-static void sumsq_call(bench_run *run, const void *x, sherd_dtype dtype)
-{
-    sherdi_norm_acc acc = {0};
-
-    run->backend.kernels->sumsq(&run->backend, x, dtype, run->arrays->elems, &acc);
-    run->sink += acc.bins[10];
-}
-
-static void row_norm_f32(bench_run *run)
-{
-    sumsq_call(run, run->arrays->g, SHERD_F32);
-}
-
-static void row_norm_bf16(bench_run *run)
-{
-    sumsq_call(run, run->arrays->g16, SHERD_BF16);
-}
-
-static void row_fingerprint(bench_run *run)
-{
-    const sherdi_span span = {.count_elems = run->arrays->elems};
-
-    run->sink += run->backend.kernels->fingerprint(&run->backend, &span, 1, run->arrays->g);
-}
-
-static void row_cast_f32_bf16(bench_run *run)
-{
-    const bench_arrays *a = run->arrays;
-
-    run->backend.kernels->cast(&run->backend, a->p16, SHERD_BF16, a->g, SHERD_F32, a->elems);
-}
-
-static void row_cast_bf16_f32(bench_run *run)
-{
-    const bench_arrays *a = run->arrays;
-
-    run->backend.kernels->cast(&run->backend, a->out, SHERD_F32, a->g16, SHERD_BF16, a->elems);
-}
-
-static void reduce_call(bench_run *run, const void *x, const void *y, sherd_dtype dtype)
-{
-    const void *const        srcs[2] = {x, y};
-    const sherdi_reduce_args args    = {
-           .srcs        = srcs,
-           .num_srcs    = 2,
-           .src_dtype   = dtype,
-           .comm_dtype  = dtype,
-           .dst         = run->arrays->out,
-           .dst_dtype   = dtype,
-           .count_elems = run->arrays->elems,
-           .scale       = 0.5f,
-    };
-
-    run->backend.kernels->reduce(&run->backend, &args);
-}
-
-static void row_reduce_f32(bench_run *run)
-{
-    reduce_call(run, run->arrays->g, run->arrays->v, SHERD_F32);
-}
-
-static void row_reduce_bf16(bench_run *run)
-{
-    reduce_call(run, run->arrays->g16, run->arrays->p16, SHERD_BF16);
-}
-
-static void row_accumulate(bench_run *run)
-{
-    const bench_arrays *a = run->arrays;
-
-    run->backend.kernels->accumulate(&run->backend, a->out, SHERD_F32, a->g16, SHERD_BF16,
-                                     a->elems);
-}
-
-static void row_zero(bench_run *run)
-{
-    run->backend.kernels->zero(&run->backend, run->arrays->out, run->arrays->elems * sizeof(float));
-}
+enum {
+    ROW_COPY,
+    ROW_LIMIT_F32,
+    ROW_LIMIT_F32_AHEAD,
+    ROW_F32,
+    ROW_LIMIT_MIXED,
+    ROW_LIMIT_MIXED_AHEAD,
+    ROW_MIXED,
+    NUM_ROWS,
+};
 
 typedef struct bench_row {
     const char *name;
     void (*run)(bench_run *run);
     double bytes_per_elem; /* that the algorithm must move */
-    int    limit;          /* index of the row that it is held against; -1: it is a limit */
+    int    limit;          /* the row that it is held against, or the next if that was faster */
 } bench_row;
 
-enum { LIMIT_COPY = 0, LIMIT_F32 = 1, LIMIT_F32_AHEAD, LIMIT_MIXED = 4, LIMIT_MIXED_AHEAD };
-
-/* Of the two limits of AdamW the faster one of each round counts. */
-static const bench_row ROWS[] = {
-    [LIMIT_COPY]      = {"copy-nt (limit)", row_copy_nt, 8, -1},
-    [LIMIT_F32]       = {"adamw fp32 traffic (limit)", row_traffic_f32, 28, -1},
-    [LIMIT_F32_AHEAD] = {"  the same, prefetching", row_traffic_f32_ahead, 28, -1},
-    {"adamw fp32", row_adam_f32, 28, LIMIT_F32},
-    [LIMIT_MIXED]       = {"adamw mixed traffic (limit)", row_traffic_mixed, 28, -1},
-    [LIMIT_MIXED_AHEAD] = {"  the same, prefetching", row_traffic_mixed_ahead, 28, -1},
-    {"adamw mixed bf16", row_adam_mixed, 28, LIMIT_MIXED},
-    {"read only, 4 streams", row_read, 4, LIMIT_COPY},
-    {"norm fp32", row_norm_f32, 4, LIMIT_COPY},
-    {"norm bf16", row_norm_bf16, 2, LIMIT_COPY},
-    {"fingerprint", row_fingerprint, 4, LIMIT_COPY},
-    {"cast fp32 to bf16", row_cast_f32_bf16, 6, LIMIT_COPY},
-    {"cast bf16 to fp32", row_cast_bf16_f32, 6, LIMIT_COPY},
-    {"reduce 2 x fp32", row_reduce_f32, 12, LIMIT_COPY},
-    {"reduce 2 x bf16", row_reduce_bf16, 6, LIMIT_COPY},
-    {"accumulate fp32 += bf16", row_accumulate, 10, LIMIT_COPY},
-    {"copy", row_copy, 8, LIMIT_COPY},
-    {"zero", row_zero, 4, LIMIT_COPY},
+static const bench_row ROWS[NUM_ROWS] = {
+    [ROW_COPY]            = {"copy-nt (limit)", bench_copy_nt, 8, ROW_COPY},
+    [ROW_LIMIT_F32]       = {"adamw fp32 traffic (limit)", row_traffic_f32, 28, ROW_LIMIT_F32},
+    [ROW_LIMIT_F32_AHEAD] = {"  the same, prefetching", row_traffic_f32_ahead, 28, ROW_LIMIT_F32},
+    [ROW_F32]             = {"adamw fp32", row_adam_f32, 28, ROW_LIMIT_F32},
+    [ROW_LIMIT_MIXED]     = {"adamw mixed traffic (limit)", row_traffic_mixed, 28, ROW_LIMIT_MIXED},
+    [ROW_LIMIT_MIXED_AHEAD] = {"  the same, prefetching", row_traffic_mixed_ahead, 28,
+                               ROW_LIMIT_MIXED},
+    [ROW_MIXED]             = {"adamw mixed bf16", row_adam_mixed, 28, ROW_LIMIT_MIXED},
 };
 
-#define NUM_ROWS (sizeof(ROWS) / sizeof(ROWS[0]))
+/* ---------------------------------------------------------------- peers -- */
 
-static void row_run(void *ctx, size_t row)
+/* peers.py and its pipes. */
+typedef struct bench_peers {
+    FILE  *to, *from;
+    char   names[MAX_PEERS][64];
+    size_t count;
+} bench_peers;
+
+static void peers_start(bench_peers *peers, const char *python)
 {
-    ROWS[row].run(ctx);
-}
+    int  to[2];
+    int  from[2];
+    char command[1024];
 
-/* --------------------------------------------------------------- tables -- */
-
-/* GB/s of a row over GB/s of another, in each round. */
-static bench_stat ratio_of(const bench_options *options, const double *seconds, double *scratch,
-                           size_t row, size_t limit)
-{
-    for (size_t i = 0; i < options->rounds; i++) {
-        const double *round         = seconds + i * NUM_ROWS;
-        double        limit_seconds = round[limit];
-
-        if (limit != row && limit != LIMIT_COPY && round[limit + 1] < limit_seconds) {
-            limit_seconds = round[limit + 1];
+    (void)signal(SIGPIPE, SIG_IGN); /* its end is found when its answer is read */
+    if (pipe(to) != 0 || pipe(from) != 0) {
+        die("pipe", strerror(errno));
+    }
+    (void)snprintf(command, sizeof(command), "exec '%s' '%s' --serve", python, BENCH_PEERS);
+    switch (fork()) {
+    case -1:
+        die("fork", strerror(errno));
+    case 0:
+        (void)dup2(to[0], 0);
+        (void)dup2(from[1], 1);
+        for (int i = 0; i < 2; i++) {
+            (void)close(to[i]);
+            (void)close(from[i]);
         }
-        scratch[i] =
-            ROWS[row].bytes_per_elem / round[row] / (ROWS[limit].bytes_per_elem / limit_seconds);
+        (void)execl("/bin/sh", "sh", "-c", command, (char *)NULL);
+        _exit(127);
+    default:
+        break;
     }
-    return bench_stat_of(scratch, options->rounds);
+    (void)close(to[0]);
+    (void)close(from[1]);
+    peers->to   = fdopen(to[1], "w");
+    peers->from = fdopen(from[0], "r");
 }
 
-static bench_stat rate_of(const bench_options *options, const double *seconds, double *scratch,
-                          size_t row)
+static void peers_answer(bench_peers *peers, char *line, size_t line_bytes)
 {
-    for (size_t i = 0; i < options->rounds; i++) {
-        scratch[i] =
-            ROWS[row].bytes_per_elem * (double)options->elems / seconds[i * NUM_ROWS + row] * 1e-9;
+    (void)fflush(peers->to);
+    if (fgets(line, (int)line_bytes, peers->from) == NULL) {
+        die("peers.py", "it ended; without it: no --peers");
     }
-    return bench_stat_of(scratch, options->rounds);
+    line[strcspn(line, "\n")] = '\0';
 }
 
-static void row_print(const bench_options *options, const double *seconds, double *scratch,
-                      size_t row)
+static void peers_setup(bench_peers *peers, size_t elems, int threads)
 {
-    size_t     limit = ROWS[row].limit < 0 ? row : (size_t)ROWS[row].limit;
-    bench_stat rate  = rate_of(options, seconds, scratch, row);
-    bench_stat copy  = ratio_of(options, seconds, scratch, row, LIMIT_COPY);
-    bench_stat ratio = ratio_of(options, seconds, scratch, row, limit);
+    char  line[1024];
+    char *rest = line;
 
-    if (options->is_json) {
-        (void)printf("%s{\"name\": \"%s\", \"gb_per_s\": [%.3f, %.3f, %.3f], \"of_copy\": %.4f, "
-                     "\"of_limit\": [%.4f, %.4f, %.4f]}",
-                     row == 0 ? "" : ",\n", ROWS[row].name, rate.median, rate.min, rate.max,
-                     copy.median, ratio.median, ratio.min, ratio.max);
+    peers->count = 0;
+    if (peers->to == NULL) {
         return;
     }
-    (void)printf("%-28s %6.3f %7.1f (%5.1f..%5.1f) %8.3f", ROWS[row].name,
-                 rate.median / ROWS[row].bytes_per_elem, rate.median, rate.min, rate.max,
-                 copy.median);
-    if (limit != row) {
-        (void)printf("   %5.3f (%.3f..%.3f)", ratio.median, ratio.min, ratio.max);
+    (void)fprintf(peers->to, "setup %zu %d\n", elems, threads);
+    peers_answer(peers, line, sizeof(line));
+    for (char *name; (name = strsep(&rest, "\t")) != NULL && peers->count < MAX_PEERS;) {
+        (void)snprintf(peers->names[peers->count++], sizeof(peers->names[0]), "%s", name);
     }
-    (void)printf("\n");
 }
 
-static int table_run(const bench_options *options, const bench_arrays *arrays, const char *isa,
-                     int threads, int is_first)
+static double peer_seconds(bench_peers *peers, size_t index, size_t repeats)
 {
-    bench_run run     = {.arrays = arrays, .traffic = traffic_loops_find(isa)};
-    double   *seconds = calloc(options->rounds * (NUM_ROWS + 1), sizeof(*seconds));
+    const struct timespec settle = {.tv_nsec = 5000000}; /* its threads spin for a while */
+    char                  line[1024];
+    double                seconds;
 
+    (void)fprintf(peers->to, "run %zu %zu\n", index, repeats);
+    peers_answer(peers, line, sizeof(line));
+    seconds = strtod(line, NULL);
+    if (!(seconds > 0)) {
+        die("peers.py", line);
+    }
+    (void)nanosleep(&settle, NULL);
+    return seconds;
+}
+
+/* --------------------------------------------------------------- rounds -- */
+
+#define MAX_ROWS (NUM_ROWS + MAX_PEERS)
+
+/* One instruction set, number of threads and size. */
+typedef struct bench_table {
+    char       isa[16];
+    int        threads;
+    size_t     elems, num_rows;
+    char       names[MAX_ROWS][64];
+    bench_stat gel_per_s[MAX_ROWS];
+    bench_stat of_copy[MAX_ROWS];  /* by bytes; of ours */
+    bench_stat of_limit[MAX_ROWS]; /* by time; of ours */
+    bench_stat ours_of[MAX_ROWS];  /* our elements per second over theirs; of peers */
+} bench_table;
+
+static double own_seconds(bench_run *run, size_t row, size_t repeats)
+{
+    int64_t start_ns = sherdi_now_ns();
+
+    for (size_t i = 0; i < repeats; i++) {
+        ROWS[row].run(run);
+    }
+    return (double)(sherdi_now_ns() - start_ns) * 1e-9 / (double)repeats;
+}
+
+static void table_measure(bench_table *table, const bench_options *options, bench_run *run,
+                          bench_peers *peers, double *seconds)
+{
+    size_t repeats = table->elems < TIMED_ELEMS ? TIMED_ELEMS / table->elems : 1;
+
+    for (size_t round = 0; round <= options->rounds; round++) { /* the first is thrown away */
+        double *of_round = seconds + (round == 0 ? 0 : round - 1) * table->num_rows;
+
+        for (size_t row = 0; row < table->num_rows; row++) {
+            of_round[row] = row < NUM_ROWS ? own_seconds(run, row, repeats)
+                                           : peer_seconds(peers, row - NUM_ROWS, repeats);
+        }
+    }
+}
+
+/* Of each round: work of one row by time, over that of another. */
+static bench_stat ratio_of(const bench_table *table, size_t rounds, const double *seconds,
+                           double *scratch, size_t row, size_t other, double scale)
+{
+    for (size_t i = 0; i < rounds; i++) {
+        const double *round = seconds + i * table->num_rows;
+        double        base  = round[other];
+
+        if ((other == ROW_LIMIT_F32 || other == ROW_LIMIT_MIXED) && other != row &&
+            round[other + 1] < base) {
+            base = round[other + 1];
+        }
+        scratch[i] = scale * base / round[row];
+    }
+    return bench_stat_of(scratch, rounds);
+}
+
+static void table_evaluate(bench_table *table, size_t rounds, const double *seconds,
+                           double *scratch)
+{
+    for (size_t row = 0; row < table->num_rows; row++) {
+        for (size_t i = 0; i < rounds; i++) {
+            scratch[i] = (double)table->elems / seconds[i * table->num_rows + row] * 1e-9;
+        }
+        table->gel_per_s[row] = bench_stat_of(scratch, rounds);
+        if (row < NUM_ROWS) {
+            table->of_copy[row] =
+                ratio_of(table, rounds, seconds, scratch, row, ROW_COPY,
+                         ROWS[row].bytes_per_elem / ROWS[ROW_COPY].bytes_per_elem);
+            table->of_limit[row] =
+                ratio_of(table, rounds, seconds, scratch, row, (size_t)ROWS[row].limit, 1);
+        } else {
+            size_t ours = strstr(table->names[row], "mixed") != NULL ? ROW_MIXED : ROW_F32;
+
+            table->ours_of[row] = ratio_of(table, rounds, seconds, scratch, ours, row, 1);
+        }
+    }
+}
+
+static void table_run(bench_table *table, const bench_options *options, const bench_arrays *arrays,
+                      bench_peers *peers)
+{
+    bench_run run;
+    double   *seconds;
+
+    peers_setup(peers, table->elems, table->threads);
+    table->num_rows = NUM_ROWS + peers->count;
+    for (size_t row = 0; row < table->num_rows; row++) {
+        (void)snprintf(table->names[row], sizeof(table->names[0]), "%s",
+                       row < NUM_ROWS ? ROWS[row].name : peers->names[row - NUM_ROWS]);
+    }
+    seconds = calloc(options->rounds * (table->num_rows + 1), sizeof(*seconds));
     if (seconds == NULL) {
-        (void)fprintf(stderr, "bench-adam: no memory for %zu rounds\n", options->rounds);
-        return 1;
+        die("rounds", strerror(ENOMEM));
     }
-    run.backend = (sherdi_backend){
-        .name = "cpu", .kernels = sherdi_kernels_cpu_find(isa), .threads = threads};
-    bench_rounds(options->rounds, NUM_ROWS, row_run, &run, seconds);
+    bench_run_init(&run, arrays, table->isa, table->threads);
+    run.elems = table->elems;
+    table_measure(table, options, &run, peers, seconds);
+    bench_run_fini(&run);
+    table_evaluate(table, options->rounds, seconds, seconds + options->rounds * table->num_rows);
+    free(seconds);
+}
 
-    if (options->is_json) {
-        (void)printf("%s{\"isa\": \"%s\", \"threads\": %d, \"rows\": [\n", is_first ? "" : ",\n",
-                     isa, threads);
+/* --------------------------------------------------------------- output -- */
+
+static void size_name(size_t elems, char *text, size_t text_bytes)
+{
+    if (elems >> 20 << 20 == elems) {
+        (void)snprintf(text, text_bytes, "%zu Mi", elems >> 20);
     } else {
-        (void)printf("\n%s, %d thread%s, %zu elements, %zu rounds: median (min..max)\n", isa,
-                     threads, threads == 1 ? "" : "s", options->elems, options->rounds);
-        (void)printf("%-28s %6s %7s %14s %8s   %s\n", "", "Gel/s", "GB/s", "", "/ copy",
-                     "/ its limit above, paired");
+        (void)snprintf(text, text_bytes, "%.4g Mi", (double)elems * 0x1p-20);
     }
-    for (size_t row = 0; row < NUM_ROWS; row++) {
-        row_print(options, seconds, seconds + options->rounds * NUM_ROWS, row);
-    }
-    if (options->is_json) {
-        (void)printf("]}");
+}
+
+static void table_print(const bench_table *table, size_t rounds)
+{
+    char size[32];
+
+    size_name(table->elems, size, sizeof(size));
+    (void)printf("\n%s, %d thread%s, %s elements, %zu rounds: median (min..max)\n", table->isa,
+                 table->threads, table->threads == 1 ? "" : "s", size, rounds);
+    (void)printf("%-28s %6s %-15s %6s %6s   %s\n", "", "Gel/s", "", "GB/s", "/ copy",
+                 "/ its limit; ours / this");
+    for (size_t row = 0; row < table->num_rows; row++) {
+        const bench_stat *rate  = &table->gel_per_s[row];
+        const bench_stat *ratio = row < NUM_ROWS ? &table->of_limit[row] : &table->ours_of[row];
+
+        (void)printf("%-28s %6.3f (%5.3f..%5.3f)", table->names[row], rate->median, rate->min,
+                     rate->max);
+        if (row < NUM_ROWS) {
+            (void)printf(" %6.1f %6.3f", rate->median * ROWS[row].bytes_per_elem,
+                         table->of_copy[row].median);
+        } else {
+            (void)printf(" %6s %6s", "", "");
+        }
+        if (row == ROW_F32 || row == ROW_MIXED || row >= NUM_ROWS) {
+            (void)printf("   %5.3f (%.3f..%.3f)", ratio->median, ratio->min, ratio->max);
+        }
+        (void)printf("\n");
     }
     (void)fflush(stdout);
-    free(seconds);
-    return 0;
 }
 
-/* --------------------------------------------------------------- arrays -- */
-
-/* Some pages apart from the next: the first-level cache of AMD's cores takes addresses that
- * differ by a multiple of 256 MiB for one another, and a loop over such arrays is three times
- * slower whatever it does. */
-#define GAP_BYTES ((size_t)37 * 4096)
-
-static void *array_map(size_t len_bytes)
+static void stat_print_json(const char *name, const bench_stat *stat)
 {
-    void *array = mmap(NULL, len_bytes + GAP_BYTES, PROT_READ | PROT_WRITE,
-                       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-
-    if (array == MAP_FAILED) {
-        (void)fprintf(stderr, "bench-adam: no memory for %zu bytes\n", len_bytes);
-        exit(1);
-    }
-    (void)madvise(array, len_bytes, MADV_HUGEPAGE); /* as base/mem.c asks for large blocks */
-    return array;
+    (void)printf(", \"%s\": [%.4f, %.4f, %.4f]", name, stat->median, stat->min, stat->max);
 }
 
-static void array_fill(float *x, size_t elems, float scale)
+/* Standard output becomes the file. */
+static void json_write(const bench_options *options, const bench_table *tables, size_t count,
+                       int argc, char **argv)
 {
-    uint32_t state = 12345;
-
-    for (size_t i = 0; i < elems; i++) {
-        state = state * 1664525u + 1013904223u;
-        x[i]  = scale * (float)((state >> 8) + 1) * 0x1p-24f;
+    if (freopen(options->json, "w", stdout) == NULL) {
+        die(options->json, strerror(errno));
+    }
+    (void)printf("{");
+    bench_print_machine_json(argc, argv);
+    (void)printf(", \"rounds\": %zu, \"tables\": [", options->rounds);
+    for (size_t t = 0; t < count; t++) {
+        (void)printf("%s\n{\"isa\": \"%s\", \"threads\": %d, \"elems\": %zu, \"rows\": [",
+                     t > 0 ? "," : "", tables[t].isa, tables[t].threads, tables[t].elems);
+        for (size_t row = 0; row < tables[t].num_rows; row++) {
+            (void)printf("%s\n {\"name\": \"%s\"", row > 0 ? "," : "", tables[t].names[row]);
+            stat_print_json("gel_per_s", &tables[t].gel_per_s[row]);
+            if (row < NUM_ROWS) {
+                stat_print_json("of_copy", &tables[t].of_copy[row]);
+                stat_print_json("of_limit", &tables[t].of_limit[row]);
+            } else {
+                stat_print_json("ours_of_this", &tables[t].ours_of[row]);
+            }
+            (void)printf("}");
+        }
+        (void)printf("]}");
+    }
+    (void)printf("\n]}\n");
+    if (fflush(stdout) != 0) {
+        die(options->json, strerror(errno));
     }
 }
 
-static bench_arrays arrays_make(size_t elems)
+/* The rows that say something at a glance: limits, ours, peers. */
+static int row_is_plotted(size_t row)
 {
-    bench_arrays a = {.elems = elems};
+    return row != ROW_COPY && row != ROW_LIMIT_F32_AHEAD && row != ROW_LIMIT_MIXED_AHEAD;
+}
 
-    a.p   = array_map(elems * sizeof(float));
-    a.m   = array_map(elems * sizeof(float));
-    a.v   = array_map(elems * sizeof(float));
-    a.g   = array_map(elems * sizeof(float));
-    a.out = array_map(elems * sizeof(float));
-    a.g16 = array_map(elems * sizeof(uint16_t));
-    a.p16 = array_map(elems * sizeof(uint16_t));
-    array_fill(a.p, elems, 1.0f);
-    array_fill(a.m, elems, 1e-3f);
-    array_fill(a.v, elems, 1e-5f);
-    array_fill(a.g, elems, 1e-3f);
-    memset(a.out, 0, elems * sizeof(float));
-    for (size_t i = 0; i < elems; i++) {
-        a.g16[i] = sherdi_cast_f32_bf16(a.g[i]);
+static int plot_write(const bench_options *options, const bench_table *tables, size_t count)
+{
+    const char *series[MAX_ROWS];
+    size_t      num_series = 0;
+    size_t      num_values = 0;
+    char(*labels)[64]      = calloc(count, sizeof(*labels));
+    const char **groups    = calloc(count, sizeof(*groups));
+    double      *values    = calloc(count * MAX_ROWS, sizeof(*values));
+    bench_bars   bars      = {.title   = "AdamW, elements per second",
+                              .y_label = "10^9 elements / s",
+                              .groups  = groups,
+                              .series  = series,
+                              .values  = values};
+    int          result;
+
+    if (labels == NULL || groups == NULL || values == NULL) {
+        die(options->plot, strerror(ENOMEM));
     }
-    memcpy(a.p16, a.g16, elems * sizeof(uint16_t));
-    return a;
+    for (size_t t = 0; t < count; t++) {
+        char size[32];
+
+        size_name(tables[t].elems, size, sizeof(size));
+        (void)snprintf(labels[t], sizeof(labels[t]), "%s\n%d thread%s\n%s", size, tables[t].threads,
+                       tables[t].threads == 1 ? "" : "s", tables[t].isa);
+        groups[t] = labels[t];
+        for (size_t row = 0; row < tables[t].num_rows; row++) {
+            if (row_is_plotted(row)) {
+                if (t == 0) {
+                    series[num_series++] = tables[0].names[row];
+                }
+                values[num_values++] = tables[t].gel_per_s[row].median;
+            }
+        }
+    }
+    bars.num_groups = count;
+    bars.num_series = num_series;
+    result          = bench_plot_bars(&bars, options->plot);
+    free(labels);
+    free(groups);
+    free(values);
+    return result;
 }
 
 /* -------------------------------------------------------------- command -- */
 
 static const char USAGE[] =
-    "usage: bench-adam [--elems N] [--threads N] [--rounds N] [--isa NAME] [--json]\n"
-    "  --elems N    elements, suffix K, M or G (default 128M: about 3 GiB)\n"
-    "  --threads N  threads (default: one, then all cores)\n"
-    "  --rounds N   interleaved rounds (default 7)\n"
-    "  --isa NAME   scalar, avx2, avx512, or all (default: the best of the machine)\n"
-    "  --json       one JSON object\n";
+    "usage: bench-adam [OPTIONS]\n"
+    "  --sizes LIST      elements, suffix K, M or G (1M,16M,128M; the last takes 3 GiB)\n"
+    "  --threads LIST    (1, 2, 4 .. all cores)\n"
+    "  --rounds N        interleaved rounds (7)\n"
+    "  --isa NAME        scalar, avx2, avx512, or all (the best of the machine)\n"
+    "  --peers PYTHON    time PyTorch and DeepSpeed in the same rounds, as far as this "
+    "interpreter\n"
+    "                    has them; as much memory again, and more\n"
+    "  --json FILE       the same figures for programs\n"
+    "  --plot FILE.svg   a chart, where gnuplot is installed\n"
+    "Ratios are taken inside a round. \"/ its limit\" is the rate over that of the faster limit of "
+    "its\n"
+    "kind above, \"ours / this\" our rate over the peer's.\n";
+
+static size_t list_parse(const char *text, size_t *values)
+{
+    char  *copy  = strdup(text);
+    char  *rest  = copy;
+    size_t count = 0;
+
+    for (char *part; (part = strsep(&rest, ",")) != NULL && count < MAX_LIST;) {
+        values[count] = bench_parse_size(part);
+        if (values[count++] == 0) {
+            count = 0;
+            break;
+        }
+    }
+    free(copy);
+    return count;
+}
+
+static void threads_default(bench_options *options)
+{
+    size_t cores = (size_t)sysconf(_SC_NPROCESSORS_ONLN);
+
+    for (size_t n = 1; options->num_threads < MAX_LIST - 1 && n < cores; n *= 2) {
+        options->threads[options->num_threads++] = n;
+    }
+    options->threads[options->num_threads++] = cores;
+}
 
 static int options_parse(int argc, char **argv, bench_options *options)
 {
     static const struct option LONG[] = {
-        {"elems", required_argument, NULL, 'e'},
+        {"sizes", required_argument, NULL, 's'},
         {"threads", required_argument, NULL, 't'},
         {"rounds", required_argument, NULL, 'r'},
         {"isa", required_argument, NULL, 'i'},
-        {"json", no_argument, NULL, 'j'},
+        {"peers", required_argument, NULL, 'p'},
+        {"json", required_argument, NULL, 'j'},
+        {"plot", required_argument, NULL, 'g'},
         {"help", no_argument, NULL, 'h'},
         {NULL, 0, NULL, 0},
     };
     int option;
+    int is_wrong = 0;
 
     while ((option = getopt_long(argc, argv, "h", LONG, NULL)) != -1) {
-        size_t value = optarg == NULL ? 0 : bench_parse_size(optarg);
-
-        if (option == 'h') {
+        switch (option) {
+        case 'h':
             (void)fputs(USAGE, stdout);
             exit(0);
-        } else if (option == 'j') {
-            options->is_json = 1;
-        } else if (option == 'i') {
+        case 's':
+            options->num_sizes = list_parse(optarg, options->sizes);
+            is_wrong |= options->num_sizes == 0;
+            break;
+        case 't':
+            options->num_threads = list_parse(optarg, options->threads);
+            is_wrong |= options->num_threads == 0;
+            break;
+        case 'r':
+            options->rounds = bench_parse_size(optarg);
+            is_wrong |= options->rounds == 0;
+            break;
+        case 'i':
             options->isa = optarg;
-        } else if (option == 'e' && value > 0) {
-            options->elems = (value + 63) / 64 * 64;
-        } else if (option == 'r' && value > 0) {
-            options->rounds = value;
-        } else if (option == 't' && value > 0 && value <= 1024) {
-            options->threads = (int)value;
-        } else {
-            return 1;
+            break;
+        case 'p':
+            options->python = optarg;
+            break;
+        case 'j':
+            options->json = optarg;
+            break;
+        case 'g':
+            options->plot = optarg;
+            break;
+        default:
+            is_wrong = 1;
         }
     }
-    return optind != argc;
+    if (options->num_threads == 0) {
+        threads_default(options);
+    }
+    for (size_t i = 0; i < options->num_sizes; i++) {
+        options->sizes[i] = (options->sizes[i] + 63) / 64 * 64;
+    }
+    for (size_t i = 0; i < options->num_threads; i++) {
+        is_wrong |= options->threads[i] > 1024;
+    }
+    return is_wrong || optind != argc;
 }
 
-static int isa_is_asked(const bench_options *options, const char *isa, size_t best, size_t index)
+/* The asked-for sets that this machine has. */
+static size_t isas_find(const char *asked, const char **out)
 {
-    if (options->isa == NULL) {
-        return index == best;
+    static const char *const ISAS[] = {"avx512", "avx2", "scalar"};
+    size_t                   count  = 0;
+
+    for (size_t i = 0; i < sizeof(ISAS) / sizeof(ISAS[0]); i++) {
+        int is_asked =
+            asked == NULL ? count == 0 : strcmp(asked, "all") == 0 || strcmp(asked, ISAS[i]) == 0;
+
+        if (is_asked && sherdi_kernels_cpu_find(ISAS[i]) != NULL) {
+            out[count++] = ISAS[i];
+        }
     }
-    return strcmp(options->isa, "all") == 0 || strcmp(options->isa, isa) == 0;
+    if (count == 0) {
+        die(asked, "this machine or build does not have it");
+    }
+    return count;
+}
+
+static size_t largest(const bench_options *options)
+{
+    size_t elems = 0;
+
+    for (size_t i = 0; i < options->num_sizes; i++) {
+        elems = options->sizes[i] > elems ? options->sizes[i] : elems;
+    }
+    return elems;
 }
 
 int main(int argc, char **argv)
 {
-    static const char *const ISAS[]  = {"scalar", "avx2", "avx512"};
-    bench_options            options = {.elems = (size_t)128 << 20, .rounds = 7};
-    bench_arrays             arrays;
-    size_t                   best   = 0;
-    int                      tables = 0;
-    int                      cores  = (int)sysconf(_SC_NPROCESSORS_ONLN);
+    bench_options options = {.sizes     = {(size_t)1 << 20, (size_t)16 << 20, (size_t)128 << 20},
+                             .num_sizes = 3,
+                             .rounds    = 7};
+    const char   *isas[3];
+    size_t        num_isas;
+    size_t        count = 0;
+    bench_table  *tables;
+    bench_arrays  arrays;
+    bench_peers   peers = {.to = NULL};
 
     if (options_parse(argc, argv, &options) != 0) {
         (void)fputs(USAGE, stderr);
         return 2;
     }
-    for (size_t i = 0; i < 3; i++) {
-        best = sherdi_kernels_cpu_find(ISAS[i]) != NULL ? i : best;
+    num_isas = isas_find(options.isa, isas);
+    tables   = calloc(num_isas * options.num_threads * options.num_sizes, sizeof(*tables));
+    if (tables == NULL) {
+        die("tables", strerror(ENOMEM));
     }
-    arrays = arrays_make(options.elems);
-    if (options.is_json) {
-        (void)printf("{");
-        bench_print_machine_json(argc, argv);
-        (void)printf(", \"elems\": %zu, \"rounds\": %zu, \"tables\": [", options.elems,
-                     options.rounds);
-    } else {
-        bench_print_machine(argc, argv);
+    bench_print_machine(argc, argv);
+    (void)fflush(stdout);
+    if (options.python != NULL) {
+        peers_start(&peers, options.python);
     }
-    for (size_t i = 0; i < 3; i++) {
-        int first = options.threads > 0 ? options.threads : 1;
-        int last  = options.threads > 0 ? options.threads : cores;
+    arrays = bench_arrays_make(largest(&options));
+    for (size_t i = 0; i < num_isas; i++) {
+        for (size_t s = 0; s < options.num_sizes; s++) {
+            for (size_t t = 0; t < options.num_threads; t++) {
+                bench_table *table = &tables[count++];
 
-        if (!isa_is_asked(&options, ISAS[i], best, i) || sherdi_kernels_cpu_find(ISAS[i]) == NULL) {
-            continue;
-        }
-        for (int threads = first; threads <= last; threads = threads < last ? last : last + 1) {
-            if (table_run(&options, &arrays, ISAS[i], threads, tables++ == 0) != 0) {
-                return 1;
+                (void)snprintf(table->isa, sizeof(table->isa), "%s", isas[i]);
+                table->threads = (int)options.threads[t];
+                table->elems   = options.sizes[s];
+                table_run(table, &options, &arrays, &peers);
+                table_print(table, options.rounds);
             }
         }
     }
-    if (options.is_json) {
-        (void)printf("]}\n");
-    }
-    if (tables == 0) {
-        (void)fprintf(stderr, "bench-adam: this machine or build has no %s\n", options.isa);
+    if (options.plot != NULL && plot_write(&options, tables, count) != 0) {
         return 1;
     }
+    if (options.json != NULL) {
+        json_write(&options, tables, count, argc, argv);
+    }
+    free(tables);
     return 0;
 }
