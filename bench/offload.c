@@ -8,6 +8,7 @@
  *
  * A ratio is taken inside each round; the median of the rounds is shown. The window of a step is closed
  * by hand, so that no read has begun in backward. */
+#include "bench/plot.h"
 #include "bench/timing.h"
 #include "engine/engine_impl.h"
 
@@ -26,6 +27,7 @@ static const char *const ROW_NAMES[NUM_ROWS] = {"I/O alone", "step", "update alo
 typedef struct bench_options {
     const char *folder;
     const char *json;
+    const char *plot;
     size_t      elems, rounds, buffer_elems;
     int         buffers, depth;
     size_t      request_bytes;
@@ -60,7 +62,8 @@ static const char HELP[] =
     "  --queue-depth N    requests in flight (default: the engine's)\n"
     "  --engine E         auto, io_uring or threads\n"
     "  --fast             commits need not reach the medium (\"durable\": false)\n"
-    "  --json FILE        results as JSON too\n";
+    "  --json FILE        results as JSON too\n"
+    "  --plot FILE.svg    a chart, where gnuplot is installed\n";
 
 static void must(sherd_status status, const char *what)
 {
@@ -282,6 +285,24 @@ static void results_json(const bench *b, const double *seconds, double bytes, in
                  row_stat(b, seconds, ROW_SERIAL, ROW_STEP).median);
 }
 
+static int plot_write(const bench *b, const double *seconds)
+{
+    static const char *const SERIES[] = {"seconds"};
+    double                   values[NUM_ROWS];
+    bench_bars               bars = {.title      = "A step with its state on NVMe",
+                                     .y_label    = "seconds",
+                                     .groups     = ROW_NAMES,
+                                     .num_groups = NUM_ROWS,
+                                     .series     = SERIES,
+                                     .num_series = 1,
+                                     .values     = values};
+
+    for (int row = 0; row < NUM_ROWS; row++) {
+        values[row] = row_stat(b, seconds, row, -1).median;
+    }
+    return bench_plot_bars(&bars, b->options->plot);
+}
+
 static int options_parse(int argc, char **argv, bench_options *o)
 {
     static const struct option LONG[] = {{"dir", required_argument, NULL, 'd'},
@@ -294,6 +315,7 @@ static int options_parse(int argc, char **argv, bench_options *o)
                                          {"queue-depth", required_argument, NULL, 'q'},
                                          {"engine", required_argument, NULL, 'g'},
                                          {"json", required_argument, NULL, 'j'},
+                                         {"plot", required_argument, NULL, 'p'},
                                          {"fast", no_argument, NULL, 'f'},
                                          {"help", no_argument, NULL, 'h'},
                                          {NULL, 0, NULL, 0}};
@@ -330,6 +352,9 @@ static int options_parse(int argc, char **argv, bench_options *o)
             break;
         case 'j':
             o->json = optarg;
+            break;
+        case 'p':
+            o->plot = optarg;
             break;
         case 'f':
             o->is_durable = 0;
@@ -374,6 +399,9 @@ int main(int argc, char **argv)
     seconds = rounds_run(&b);
     bytes = (double)(b.reports[ROW_STEP].nvme_read_bytes + b.reports[ROW_STEP].nvme_written_bytes);
     results_print(&b, seconds, bytes);
+    if (options.plot != NULL && plot_write(&b, seconds) != 0) {
+        status = 1;
+    }
     if (options.json != NULL) {
         results_json(&b, seconds, bytes, argc, argv);
     }
@@ -382,5 +410,5 @@ int main(int argc, char **argv)
     sherd_engine_destroy(b.serial.engine);
     sherd_engine_destroy(b.memory.engine);
     sherd_world_destroy(b.world);
-    return 0;
+    return status;
 }

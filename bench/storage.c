@@ -2,6 +2,7 @@
  * the same memory, request size and depth, both registered. They take turns in each round, who begins
  * changes from round to round; a ratio is taken inside each round and the median shown. fio, where
  * it is installed, takes its turn too, for a figure that others know. */
+#include "bench/plot.h"
 #include "bench/timing.h"
 
 #include "base/checked.h"
@@ -26,6 +27,7 @@
 typedef struct bench_options {
     const char *dir;
     const char *json; /* NULL: none */
+    const char *plot;
     const char *engine;
     size_t      size_bytes, rounds;
     size_t      blocks[MAX_LIST], depths[MAX_LIST];
@@ -346,6 +348,38 @@ static void json_write(const bench_options *options, const bench_cell *cells, si
     }
 }
 
+static int plot_write(const bench_options *options, const bench_cell *cells, size_t count,
+                      double *scratch)
+{
+    static const char *const SERIES[] = {"sherd", "bare io_uring loop", "fio"};
+    char                     labels[2 * MAX_LIST * MAX_LIST][64];
+    const char              *groups[2 * MAX_LIST * MAX_LIST];
+    double                   values[2 * MAX_LIST * MAX_LIST * RUNNERS];
+    size_t                   num_series = options->has_fio ? RUNNERS : FIO;
+    size_t                   num_values = 0;
+    bench_bars               bars       = {.title      = "Transfers of a file",
+                                           .y_label    = "GB/s",
+                                           .groups     = groups,
+                                           .num_groups = 2 * count,
+                                           .series     = SERIES,
+                                           .num_series = num_series,
+                                           .values     = values};
+
+    for (size_t i = 0; i < 2 * count; i++) {
+        const bench_cell *cell     = &cells[i % count];
+        int               is_write = i >= count;
+
+        (void)snprintf(labels[i], sizeof(labels[i]), "%s\n%zuK x %zu", is_write ? "write" : "read",
+                       cell->block_bytes >> 10, cell->depth);
+        groups[i] = labels[i];
+        for (size_t runner = 0; runner < num_series; runner++) {
+            values[num_values++] =
+                rate_of(cell, is_write, (int)runner, options->rounds, scratch).median;
+        }
+    }
+    return bench_plot_bars(&bars, options->plot);
+}
+
 /* ---------------------------------------------------------------- options -- */
 
 static const char USAGE[] =
@@ -358,6 +392,7 @@ static const char USAGE[] =
     "  --engine NAME     io_uring or threads: what the queue runs on (io_uring)\n"
     "  --no-fio          leave fio out where it is installed\n"
     "  --json FILE       the same figures for programs\n"
+    "  --plot FILE.svg   a chart, where gnuplot is installed\n"
     "Ratios are the queue's rate over the bare loop's, taken in the same round.\n";
 
 static size_t list_parse(char *text, size_t *values)
@@ -394,11 +429,17 @@ static int options_are_valid(const bench_options *options)
 static int options_parse(int argc, char **argv, bench_options *options)
 {
     static const struct option LONG[] = {
-        {"dir", required_argument, NULL, 'd'},    {"size", required_argument, NULL, 's'},
-        {"block", required_argument, NULL, 'b'},  {"depth", required_argument, NULL, 'q'},
-        {"rounds", required_argument, NULL, 'r'}, {"engine", required_argument, NULL, 'e'},
-        {"json", required_argument, NULL, 'j'},   {"no-fio", no_argument, NULL, 'n'},
-        {"help", no_argument, NULL, 'h'},         {NULL, 0, NULL, 0},
+        {"dir", required_argument, NULL, 'd'},
+        {"size", required_argument, NULL, 's'},
+        {"block", required_argument, NULL, 'b'},
+        {"depth", required_argument, NULL, 'q'},
+        {"rounds", required_argument, NULL, 'r'},
+        {"engine", required_argument, NULL, 'e'},
+        {"json", required_argument, NULL, 'j'},
+        {"no-fio", no_argument, NULL, 'n'},
+        {"plot", required_argument, NULL, 'g'},
+        {"help", no_argument, NULL, 'h'},
+        {NULL, 0, NULL, 0},
     };
     int option;
 
@@ -424,6 +465,9 @@ static int options_parse(int argc, char **argv, bench_options *options)
             break;
         case 'j':
             options->json = optarg;
+            break;
+        case 'g':
+            options->plot = optarg;
             break;
         case 'n':
             options->has_fio = 0;
@@ -484,6 +528,9 @@ int main(int argc, char **argv)
             cell_run(&options, &cells[count]);
             cell_print(&options, &cells[count++], scratch);
         }
+    }
+    if (options.plot != NULL && plot_write(&options, cells, count, scratch) != 0) {
+        return 1;
     }
     if (options.json != NULL) {
         json_write(&options, cells, count, scratch, argc, argv);
