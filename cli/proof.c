@@ -128,7 +128,7 @@ static sherd_status proof_open(proof *p, sherd_world *world)
     const proof_layout *layout = p->layout;
     sherd_config       *config;
     sherd_status        status;
-    char                json[1024];
+    char                json[2048];
     int                 len;
 
     len =
@@ -141,6 +141,9 @@ static sherd_status proof_open(proof *p, sherd_world *world)
                  layout->accumulation, layout->dtype == SHERD_BF16 ? "true" : "false",
                  layout->is_deterministic ? "true" : "false", layout->stage,
                  layout->zero_extra == NULL ? "" : layout->zero_extra);
+    if (len < 0 || (size_t)len >= sizeof(json)) {
+        return SHERD_E_INVAL;
+    }
     TRY(sherd_config_parse(json, (size_t)len, &config));
     status = sherd_engine_create(world, config, &p->engine);
     sherd_config_destroy(config);

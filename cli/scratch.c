@@ -1,0 +1,282 @@
+/* The folder of `sherd test`. See scratch.h. Signals are taken by a thread that waits for them, so that
+ * removing the folder is plain code and no handler's. */
+#include "cli/scratch.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#define NAME "sherd-test-XXXXXX"
+
+/* Somebody may be making files while the folder is emptied. */
+#define REMOVE_TRIES 100
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static char            guarded[SCRATCH_PATH_BYTES]; /* under the lock; "" when there is none */
+static pthread_t       guard;
+static sigset_t        before;
+
+/* -------------------------------------------------------------- removing -- */
+
+static void files_remove(const char *folder)
+{
+    DIR           *dir = opendir(folder);
+    struct dirent *entry;
+
+    if (dir == NULL) {
+        return;
+    }
+    while ((entry = readdir(dir)) != NULL) {
+        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0) {
+            (void)unlinkat(dirfd(dir), entry->d_name, 0);
+        }
+    }
+    (void)closedir(dir);
+}
+
+/* 0 when it is gone, whoever removed it. */
+static int folder_remove(const char *folder)
+{
+    for (int tries = 0; tries < REMOVE_TRIES; tries++) {
+        if (rmdir(folder) == 0 || errno == ENOENT) {
+            return 0;
+        }
+        if (errno != ENOTEMPTY && errno != EEXIST) {
+            return -1;
+        }
+        files_remove(folder);
+    }
+    return -1;
+}
+
+static void guarded_remove(void)
+{
+    (void)pthread_mutex_lock(&lock);
+    if (guarded[0] != '\0' && folder_remove(guarded) != 0) {
+        (void)fprintf(stderr, "sherd: %s stays: %s\n", guarded, strerror(errno));
+    }
+    guarded[0] = '\0';
+    (void)pthread_mutex_unlock(&lock);
+}
+
+/* --------------------------------------------------------------- signals -- */
+
+/* Those that would end the program; nohup and shells have some of them ignored. */
+static void signals_fill(sigset_t *out)
+{
+    static const int NUMBERS[] = {SIGINT, SIGTERM, SIGHUP};
+
+    (void)sigemptyset(out);
+    for (size_t i = 0; i < sizeof(NUMBERS) / sizeof(NUMBERS[0]); i++) {
+        struct sigaction action;
+
+        if (sigaction(NUMBERS[i], NULL, &action) == 0 && action.sa_handler != SIG_IGN) {
+            (void)sigaddset(out, NUMBERS[i]);
+        }
+    }
+}
+
+static void *guard_main(void *ctx)
+{
+    sigset_t signals;
+    int      number = 0;
+
+    (void)ctx;
+    signals_fill(&signals);
+    if (sigwait(&signals, &number) == 0) {
+        (void)pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
+        guarded_remove();
+        (void)signal(number, SIG_DFL);
+        (void)pthread_sigmask(SIG_UNBLOCK, &signals, NULL);
+        (void)raise(number);
+    }
+    return NULL;
+}
+
+int scratch_guard_begin(void)
+{
+    sigset_t signals;
+
+    signals_fill(&signals);
+    (void)pthread_sigmask(SIG_BLOCK, &signals, &before);
+    errno = pthread_create(&guard, NULL, guard_main, NULL);
+    if (errno != 0) {
+        (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+        return -1;
+    }
+    return 0;
+}
+
+void scratch_guard_end(void)
+{
+    (void)pthread_cancel(guard);
+    (void)pthread_join(guard, NULL);
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
+/* ---------------------------------------------------------------- making -- */
+
+static int fail(scratch_folder *out, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static int fail(scratch_folder *out, const char *fmt, ...)
+{
+    va_list args;
+
+    va_start(args, fmt);
+    (void)vsnprintf(out->why, sizeof(out->why), fmt, args);
+    va_end(args);
+    out->path[0] = '\0'; /* not before: it may be among the words */
+    return -1;
+}
+
+static int folder_make_in(const char *parent, scratch_folder *out)
+{
+    char *absolute = realpath(parent, NULL);
+    int   len;
+
+    if (absolute == NULL) {
+        return fail(out, "%.200s: %s", parent, strerror(errno));
+    }
+    len = snprintf(out->path, sizeof(out->path), "%s/" NAME, absolute);
+    free(absolute);
+    if (len < 0 || (size_t)len >= sizeof(out->path)) {
+        return fail(out, "%.200s: the name is too long; --nvme-path names another folder", parent);
+    }
+    (void)pthread_mutex_lock(&lock); /* a signal in between would not know of it */
+    if (mkdtemp(out->path) == NULL) {
+        (void)fail(out, "no folder can be made in %.200s: %s", parent, strerror(errno));
+    } else {
+        (void)snprintf(guarded, sizeof(guarded), "%s", out->path);
+    }
+    (void)pthread_mutex_unlock(&lock);
+    return out->path[0] == '\0' ? -1 : 0;
+}
+
+static int folder_make(const char *parent, scratch_folder *out)
+{
+    const char    *elsewhere = getenv("TMPDIR");
+    scratch_folder second    = {0};
+
+    if (folder_make_in(parent == NULL ? "." : parent, out) == 0) {
+        return 0;
+    }
+    if (parent != NULL || folder_make_in(elsewhere == NULL ? "/tmp" : elsewhere, &second) != 0) {
+        return -1; /* the first reason is the one to tell */
+    }
+    *out = second;
+    return 0;
+}
+
+/* On a host of its own a rank makes the folder that rank 0 made on another. */
+static int folder_join(scratch_folder *out)
+{
+    if (mkdir(out->path, 0700) != 0 && errno != EEXIST) {
+        return fail(out, "%.200s cannot be made here too: %s", out->path, strerror(errno));
+    }
+    (void)pthread_mutex_lock(&lock);
+    (void)snprintf(guarded, sizeof(guarded), "%s", out->path);
+    (void)pthread_mutex_unlock(&lock);
+    return 0;
+}
+
+static int folder_check(uint64_t need_bytes, scratch_folder *out)
+{
+    struct statvfs info;
+    struct rlimit  limit;
+
+    if (access(out->path, W_OK | X_OK) != 0) {
+        return fail(out, "%.200s: %s", out->path, strerror(errno));
+    }
+    if (statvfs(out->path, &info) == 0 && (uint64_t)info.f_bavail * info.f_frsize < need_bytes) {
+        return fail(out, "%.200s has %.1f MiB free, %.0f are needed", out->path,
+                    (double)info.f_bavail * (double)info.f_frsize / 0x1p20,
+                    (double)need_bytes / 0x1p20);
+    }
+    if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < need_bytes) {
+        return fail(out, "files may have %.1f MiB (ulimit -f), %.0f are needed",
+                    (double)limit.rlim_cur / 0x1p20, (double)need_bytes / 0x1p20);
+    }
+    return 0;
+}
+
+/* The first rank that could not; -1: all could. */
+static int first_failed(const double *fails, int ranks)
+{
+    for (int r = 0; r < ranks; r++) {
+        if (fails[r] > 0) {
+            return r;
+        }
+    }
+    return -1;
+}
+
+/* What the first rank that could not says is what all say. */
+static int world_agree(sherd_world *world, int result, scratch_folder *out)
+{
+    int     rank  = sherd_world_rank(world);
+    int     ranks = sherd_world_size(world);
+    double *fails = calloc((size_t)ranks, sizeof(*fails));
+    int     first = -1;
+
+    if (fails == NULL) {
+        sherd_world_abort(world, "no memory to agree on a folder");
+        return fail(out, "no memory to agree on a folder");
+    }
+    fails[rank] = result == 0 ? 0 : 1;
+    if (sherd_world_sum_f64(world, fails, (size_t)ranks) != SHERD_OK) {
+        result = fail(out, "%.300s", sherd_last_error());
+    } else {
+        first = first_failed(fails, ranks);
+    }
+    free(fails);
+    if (first >= 0) {
+        result = -1;
+        if (sherd_world_broadcast(world, out, sizeof(*out), first) != SHERD_OK) {
+            (void)fail(out, "%.300s", sherd_last_error());
+        }
+    }
+    return result;
+}
+
+int scratch_make(sherd_world *world, const char *parent, uint64_t need_bytes, scratch_folder *out)
+{
+    int result = 0;
+
+    *out = (scratch_folder){0};
+    if (world == NULL || sherd_world_rank(world) == 0) {
+        result = folder_make(parent, out);
+    }
+    if (world != NULL) {
+        if (sherd_world_broadcast(world, out, sizeof(*out), 0) != SHERD_OK) {
+            return fail(out, "%.300s", sherd_last_error());
+        }
+        result = out->path[0] == '\0' ? -1 : folder_join(out);
+    }
+    if (result == 0) {
+        result = folder_check(need_bytes, out);
+    }
+    if (world != NULL) {
+        result = world_agree(world, result, out);
+    }
+    if (result != 0) {
+        scratch_remove(world);
+    }
+    return result;
+}
+
+void scratch_remove(sherd_world *world)
+{
+    /* Then nobody works in it any more; or the world is lost, and nobody does either. */
+    sherd_status status = world == NULL ? SHERD_OK : sherd_world_barrier(world);
+
+    (void)status;
+    guarded_remove();
+}
