@@ -191,6 +191,9 @@ static void heading_say(const trainer *t)
     if (t->info.is_resumed) {
         report_say(t->r, "goes on from step %ld of run %016llx", t->step,
                    (unsigned long long)t->info.state_run);
+    } else if (o->is_resumed) {
+        (void)fprintf(stderr, "sherd-llm: --resume finds no state that fits this model, "
+                              "configuration and number of ranks: starts anew\n");
     }
 }
 

@@ -1,10 +1,11 @@
 #!/bin/sh
-# The trainer as a person starts it: test_trainer.sh PROGRAM GROUP. Layouts must give the same
-# fingerprints, bad input a sentence.
+# The trainer as a person starts it: test_trainer.sh PROGRAM GROUP SHERD. Layouts must give the same
+# fingerprints, bad input a sentence; what is killed can be gone on from.
 # shellcheck disable=SC2317 # the functions are called by name
 set -eu
 program=$1
 group=$2
+sherd=$3
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 failed=0
@@ -108,6 +109,165 @@ launched() {
     fi
 }
 
+# A folder for state; ends the test where the build can keep none.
+drive=$scratch/drive
+drive_open() {
+    mkdir "$drive"
+    if ! "$sherd" state list "$drive" >"$scratch/out" 2>&1; then
+        cat "$scratch/out"
+        exit 77
+    fi
+}
+
+drive_is_empty() {
+    [ -z "$(ls -A "$drive")" ] || fail "$* leaves $(ls -A "$drive")"
+}
+
+# Where state and parameters rest must not show.
+offload() {
+    drive_open
+    printf '{"train_micro_batch_size_per_gpu": 4, "bf16": {"enabled": true}, "gradient_clipping": 1.0,
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-2}}, "zero_optimization": {"stage": 3, "sub_group_size": 4096,
+        "offload_optimizer": {"device": "nvme", "nvme_path": "%s", "gradients": "nvme"},
+        "offload_param": {"device": "nvme", "nvme_path": "%s", "max_in_cpu": 0, "buffer_size": 4096}}}' \
+        "$drive" "$drive" >"$scratch/small.json"
+    sed 's/"device": "nvme"/"device": "none"/; s/, "gradients": "nvme"//' "$scratch/small.json" >"$scratch/plain.json"
+    for ranks in 1 2; do
+        for precision in fp32 bf16; do
+            tiny --ranks "$ranks" --precision "$precision" --stage 0
+            want=$(fingerprints)
+            for stage in 1 2 3; do
+                for place in cpu nvme; do
+                    tiny --ranks "$ranks" --precision "$precision" --stage "$stage" --offload "$place" --nvme-path "$drive"
+                    same "$ranks ranks, $precision, stage $stage, optimizer on $place" "$want" "$(fingerprints)"
+                done
+            done
+            for place in cpu nvme; do
+                tiny --ranks "$ranks" --precision "$precision" --offload-params "$place" --nvme-path "$drive"
+                same "$ranks ranks, $precision, parameters on $place" "$want" "$(fingerprints)"
+                tiny --ranks "$ranks" --precision "$precision" --offload "$place" --offload-params "$place" --nvme-path "$drive"
+                same "$ranks ranks, $precision, both on $place" "$want" "$(fingerprints)"
+            done
+        done
+        tiny --ranks "$ranks" --config "$scratch/plain.json"
+        want=$(fingerprints)
+        tiny --ranks "$ranks" --config "$scratch/small.json"
+        same "$ranks ranks, all on nvme in small blocks" "$want" "$(fingerprints)"
+        grep -q "on NVMe" "$scratch/out" || fail "nothing is on NVMe: $(cat "$scratch/out")"
+        drive_is_empty "a clean end"
+    done
+}
+
+# A rate that does not depend on --steps, so that runs of any length agree.
+killed_config() {
+    printf '{"train_micro_batch_size_per_gpu": 2, "bf16": {"enabled": true}, "zero_optimization": {"stage": 2},
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}}}' >"$scratch/config.json"
+    killed_flags="--config $scratch/config.json --offload nvme --nvme-path $drive --sample 0"
+}
+
+# Until the log has some steps, or the program ends by itself, which it must not.
+killed_wait() {
+    while [ ! -s "$scratch/killed" ] || [ "$(wc -l <"$scratch/killed")" -lt 3 ]; do
+        if ! kill -0 "$1"; then
+            fail "ends by itself: $(cat "$scratch/killed.out")"
+            return
+        fi
+        sleep 0.02
+    done
+}
+
+# A process that was killed may keep its files a moment longer: the kernel tidies up for it.
+killed_settle() {
+    tries=0
+    while "$sherd" state list "$drive" | grep -q "in use" && [ "$tries" -lt 500 ]; do
+        tries=$((tries + 1))
+        sleep 0.02
+    done
+    "$sherd" state list "$drive" >"$scratch/list"
+    grep -q "^run [0-9a-f]*: resumable, 2 of 2 ranks" "$scratch/list" || fail "$1: $(cat "$scratch/list")"
+}
+
+# steps LOG: its whole lines, without the time and the last one's validation.
+steps() {
+    sed -n 's/"seconds": [0-9.e+-]*, //; s/"validation_loss": [0-9.]*, //; /}$/p' "$1"
+}
+
+# Goes on with the command that is given, three steps, and compares every step with an undisturbed run.
+killed_resume() {
+    name=$1
+    shift
+    logged=$(steps "$scratch/killed" | wc -l)
+    last=$((logged + 4))
+    # shellcheck disable=SC2086
+    "$@" "$program" --data "$scratch/text" $tiny_flags $killed_flags $killed_ranks --resume --steps "$last" \
+        --log "$scratch/resumed" >"$scratch/out" 2>&1 || fail "$name: $(cat "$scratch/out")"
+    first=$(sed -n 's/.*goes on from step \([0-9]*\) of run.*/\1/p' "$scratch/out")
+    if [ "${first:-x}" != "$logged" ] && [ "${first:-x}" != $((logged + 1)) ]; then
+        fail "$name: the log ends with step $logged, the state has '$first': $(cat "$scratch/out")"
+        return
+    fi
+    drive_is_empty "$name: a clean end"
+    tiny --config "$scratch/config.json" --ranks 2 --steps "$last"
+    steps "$scratch/log" >"$scratch/want"
+    for file in killed resumed; do
+        odd=$(steps "$scratch/$file" | grep -vxF -f "$scratch/want" || true)
+        [ -z "$odd" ] || fail "$name: $file has steps that the undisturbed run does not have: $odd"
+    done
+    [ "$(wc -l <"$scratch/resumed")" = $((last - first)) ] || fail "$name: steps are missing"
+}
+
+# Ranks as threads of one process.
+killed() {
+    drive_open
+    killed_config
+    killed_ranks="--ranks 2"
+    for round in first second; do
+        rm -f "$scratch/killed"
+        # shellcheck disable=SC2086
+        "$program" --data "$scratch/text" $tiny_flags $killed_flags $killed_ranks --steps 1000000 \
+            --log "$scratch/killed" >"$scratch/killed.out" 2>&1 &
+        pid=$!
+        killed_wait "$pid"
+        kill -9 "$pid"
+        wait "$pid" 2>/dev/null || true
+        killed_settle "$round kill"
+        if [ "$round" = first ]; then
+            killed_resume "killed"
+        fi
+    done
+    # Other ranks: nothing fits, and what is there stays.
+    tiny --config "$scratch/config.json" --offload nvme --nvme-path "$drive" --ranks 1 --resume
+    grep -q "finds no state that fits" "$scratch/out" || fail "another number of ranks: $(cat "$scratch/out")"
+    killed_settle "a run of another number of ranks"
+    "$sherd" state remove "$drive" --all --yes >"$scratch/out" || fail "$(cat "$scratch/out")"
+    drive_is_empty "sherd state remove"
+}
+
+# Ranks as processes, of which one is killed.
+killed_launched() {
+    drive_open
+    killed_config
+    killed_ranks=""
+    OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=0 timeout 20 "$program" --data "$scratch/text" >"$scratch/probe" 2>&1 || true
+    if ! command -v mpirun >/dev/null || grep -q "built without MPI" "$scratch/probe"; then
+        echo "no mpirun, or built without MPI"
+        exit 77
+    fi
+    ASAN_OPTIONS=${ASAN_OPTIONS-}:detect_leaks=0
+    export ASAN_OPTIONS
+    # The ranks' numbers: exec keeps them.
+    # shellcheck disable=SC2016,SC2086
+    mpirun --oversubscribe -n 2 sh -c 'echo $$ >"$0.$OMPI_COMM_WORLD_RANK"; exec "$@"' "$scratch/pid" \
+        "$program" --data "$scratch/text" $tiny_flags $killed_flags --steps 1000000 --log "$scratch/killed" \
+        >"$scratch/killed.out" 2>&1 &
+    pid=$!
+    killed_wait "$pid"
+    kill -9 "$(cat "$scratch/pid.1")"
+    wait "$pid" && fail "mpirun ends well when a rank is killed"
+    killed_settle "a killed rank"
+    killed_resume "a killed rank" mpirun --oversubscribe -n 2
+}
+
 # One job, however it is laid out: every printed digit of the log is the same, the time apart.
 deterministic() {
     printf '{"deterministic": true, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": "auto",
@@ -161,6 +321,26 @@ mistakes() {
     refused "bad.json:1" --data "$scratch/text" --config "$scratch/bad.json"
     printf '{"optimizer": {"type": "Lion"}}' >"$scratch/bad.json"
     refused "Lion" --data "$scratch/text" --config "$scratch/bad.json"
+
+    refused "needs nvme_path" --data "$scratch/text" --offload nvme
+    refused "needs nvme_path" --data "$scratch/text" --offload-params nvme
+    refused 'offload_optimizer.device is "disk"; known: none|cpu|nvme' --data "$scratch/text" --offload disk
+    if "$sherd" state list "$scratch" >"$scratch/probe" 2>&1; then
+        refused "$scratch/nowhere: No such file" --data "$scratch/text" --offload nvme --nvme-path "$scratch/nowhere"
+        refused "$scratch/short: Not a directory" --data "$scratch/text" --offload nvme --nvme-path "$scratch/short"
+        # Nobody can make files there, root neither.
+        refused "cannot open /proc/sherd-" --data "$scratch/text" --offload nvme --nvme-path /proc
+        if [ "$(id -u)" != 0 ]; then
+            mkdir -m 500 "$scratch/locked"
+            refused "cannot open $scratch/locked/.*: Permission denied" --data "$scratch/text" --offload nvme \
+                --nvme-path "$scratch/locked"
+        fi
+    else
+        refused "libxxhash" --data "$scratch/text" --offload nvme --nvme-path "$scratch"
+    fi
+    # Without state on a drive there is nothing to go on from, and that is said.
+    tiny --resume
+    grep -q "resume finds no state" "$scratch/out" || fail "--resume alone: $(cat "$scratch/out")"
 
     "$program" --help >"$scratch/out" 2>&1 || fail "--help fails"
     grep -q "mpirun" "$scratch/out" || fail "--help has no examples"
