@@ -181,7 +181,8 @@ static double io_run(sherd_engine *engine)
         must(sherdi_store_take(engine, &engine->plan->blocks[i], 1, &state), "read");
     }
     must(sherdi_store_pass_end(engine, 1), "write");
-    must(sherdi_store_commit(engine, engine->step, engine->own_fingerprint), "commit");
+    must(sherdi_store_commit(engine, engine->step, engine->own_fingerprint, &engine->scaler),
+         "commit");
     start               = now_s() - start;
     engine->store.times = (sherdi_store_times){0}; /* the next step shall tell of itself */
     return start;

@@ -453,7 +453,7 @@ static sherd_status state_begin(sherd_engine *engine)
     SHERDI_TRY(sherdi_fill_own_fingerprint(engine, &engine->own_fingerprint));
     engine->has_own_fingerprint = 1;
     sherdi_store_verify(engine, engine->settings.verify_reads);
-    return sherdi_store_commit(engine, engine->step, engine->own_fingerprint);
+    return sherdi_store_commit(engine, engine->step, engine->own_fingerprint, &engine->scaler);
 }
 
 /* A resumed state publishes what is whole on every rank. */

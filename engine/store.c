@@ -120,7 +120,7 @@ typedef struct file_search {
     file_run            runs[MOST_RUNS]; /* this rank's file fits and has a generation */
     size_t              num_runs;
     size_t              others; /* files that nobody has open */
-    size_t              locked; /* files that would fit, and a process has */
+    uint64_t            locked; /* a run whose file would fit, and a process has it; 0: none */
     uint64_t            others_bytes;
 } file_search;
 
@@ -149,7 +149,7 @@ static sherd_status file_found(void *ctx, const sherdi_state_found *found)
                found->id.world_size == search->engine->world_size;
 
     if (found->is_locked) {
-        search->locked += (size_t)fits;
+        search->locked = fits ? found->id.run : search->locked;
         return SHERD_OK;
     }
     search->others++;
@@ -204,16 +204,32 @@ static sherd_status run_choose(sherd_engine *engine, const file_search *search, 
     return SHERD_OK;
 }
 
-static void others_report(const sherd_engine *engine, const folder_list *folders,
-                          const file_search *search)
+/* Why a run that was to be gone on from is not: an engine that starts anew in its place must not look like
+ * it. */
+static void anew_report(const sherd_engine *engine, const char *folder, const file_search *search)
 {
-    if (engine->rank == 0 && search->others > 0) {
+    if (search->locked != 0) {
+        sherdi_log(SHERD_LOG_WARN, engine->rank,
+                   "run %016llx in %s is in use by a process and not gone on from: this one starts "
+                   "anew",
+                   (unsigned long long)search->locked, folder);
+    } else {
+        sherdi_log(SHERD_LOG_WARN, engine->rank,
+                   "\"resume\" is true and no run in %s fits this model, configuration and number "
+                   "of ranks: this one starts anew",
+                   folder);
+    }
+}
+
+static void others_report(const sherd_engine *engine, const char *folder, const file_search *search)
+{
+    if (search->others > 0) {
         sherdi_log(
             SHERD_LOG_WARN, engine->rank,
             "%s holds %zu state files of earlier runs (%.1f MiB); they are kept: `sherd state "
-            "list` shows them, `\"resume\": true` goes on from them, `sherd state remove` "
+            "list` shows them, `\"resume\": true` goes on from what fits, `sherd state remove` "
             "frees the space",
-            folders->paths[0], search->others, (double)search->others_bytes / 0x1p20);
+            folder, search->others, (double)search->others_bytes / 0x1p20);
     }
 }
 
@@ -257,15 +273,19 @@ static sherd_status state_open(sherd_engine *engine)
          .is_durable  = engine->settings.durable,
     };
 
-    SHERDI_TRY(
-        sherdi_agree_status(engine->world, files_search(engine, folders.paths[0], &search)));
+    SHERDI_TRY(sherdi_agree_status(engine->world, files_search(engine, folders.paths[0], &search)));
     if (engine->settings.resume_state) {
         SHERDI_TRY(run_choose(engine, &search, &params.id.run));
         if (params.id.run != 0) {
             return state_reopen(engine, &params);
         }
     }
-    others_report(engine, &folders, &search);
+    if (engine->rank == 0 && engine->settings.resume_state) {
+        anew_report(engine, folders.paths[0], &search);
+    }
+    if (engine->rank == 0) {
+        others_report(engine, folders.paths[0], &search);
+    }
     return state_create(engine, &params);
 }
 
@@ -545,7 +565,8 @@ sherd_status sherdi_store_cancel(sherd_engine *engine)
 
 /* ---------------------------------------------------------------- commits -- */
 
-sherd_status sherdi_store_commit(sherd_engine *engine, int64_t step, uint64_t fingerprint)
+sherd_status sherdi_store_commit(sherd_engine *engine, int64_t step, uint64_t fingerprint,
+                                 const sherdi_scaler *scaler)
 {
     sherdi_tier *tier = engine->store.state[SHERDI_PLACE_NVME];
     union {
@@ -562,7 +583,7 @@ sherd_status sherdi_store_commit(sherd_engine *engine, int64_t step, uint64_t fi
     record.note.micro_step    = engine->micro_step;
     record.note.skipped_steps = engine->skipped_steps;
     record.note.fingerprint   = fingerprint;
-    record.note.scaler        = engine->scaler;
+    record.note.scaler        = *scaler;
     SHERDI_TRY(tier->ops->commit(tier, &record));
     engine->store.is_worth_keeping = 1;
     engine->store.times.write_ns += sherdi_now_ns() - start;

@@ -97,8 +97,9 @@ sherd_status sherdi_store_pass_end(sherd_engine *engine, int is_written);
 /** Drops what was read ahead. */
 sherd_status sherdi_store_cancel(sherd_engine *engine);
 
-/** What was written is the state of `step` from now on. */
-sherd_status sherdi_store_commit(sherd_engine *engine, int64_t step, uint64_t fingerprint);
+/** What was written is the state of `step` from now on; `scaler` is the one that follows it. */
+sherd_status sherdi_store_commit(sherd_engine *engine, int64_t step, uint64_t fingerprint,
+                                 const sherdi_scaler *scaler);
 
 /** Whether reads of state on NVMe are held against their checksums from now on. */
 void sherdi_store_verify(sherd_engine *engine, int is_on);

@@ -411,7 +411,8 @@ sherd_status sherdi_update_run(sherd_engine *engine)
     uint64_t own = 0;
     uint64_t decision =
         sherdi_hash_bytes(1, engine->coeffs, engine->model.num_groups * sizeof(*engine->coeffs));
-    sherd_status status = sherdi_fetch_stop(engine);
+    sherdi_scaler scaler = engine->scaler; /* as the step that succeeds leaves it */
+    sherd_status  status = sherdi_fetch_stop(engine);
 
     if (status == SHERD_OK && engine->plan->has_slices && !engine->plan->is_fixed) {
         status = sherdi_spill_start(engine);
@@ -420,7 +421,10 @@ sherd_status sherdi_update_run(sherd_engine *engine)
         status = pass_run(engine, segment_update, 1, &own);
     }
     if (status == SHERD_OK) {
-        status = sherdi_store_commit(engine, engine->step + 1, own);
+        status = sherdi_scaler_update(&scaler, 0);
+    }
+    if (status == SHERD_OK) {
+        status = sherdi_store_commit(engine, engine->step + 1, own, &scaler);
     }
     SHERDI_TRY(sherdi_update_agree(engine, status, own, decision, &engine->report.fingerprint));
     engine->own_fingerprint     = own;
