@@ -26,18 +26,20 @@ static void setting(FILE *out, const char *name, const char *text)
 
 static void bars_write(FILE *out, const bench_bars *bars, const char *path)
 {
-    size_t width = 200 + 130 * bars->num_groups;
+    size_t width = 360 + 130 * bars->num_groups;
 
-    (void)fprintf(out, "set terminal svg size %zu,480 noenhanced font 'sans,12'\n",
-                  width < 640 ? 640 : width);
+    (void)fprintf(out,
+                  "set terminal svg size %zu,480 noenhanced background \"white\" font 'sans,12'\n",
+                  width < 800 ? 800 : width);
     setting(out, "output", path);
     setting(out, "title", bars->title);
     setting(out, "ylabel", bars->y_label);
-    (void)fputs("set style data histogram\nset style histogram clustered gap 1\n"
-                "set style fill solid 0.85 noborder\nset yrange [0:*]\nset grid ytics\n"
-                "set key outside bottom center horizontal\nset xtics scale 0\n"
-                "set datafile missing '?'\n$data << END\n",
-                out);
+    (void)fputs(
+        "set style data histogram\nset style histogram clustered gap 1\n"
+        "set style fill solid 0.85 noborder\nset yrange [0:*]\nset grid ytics\n"
+        "set key outside right top vertical Left reverse\nset xtics scale 0\nset bmargin 5\n"
+        "set datafile missing '?'\n$data << END\n",
+        out);
     for (size_t g = 0; g < bars->num_groups; g++) {
         quoted(out, bars->groups[g]);
         for (size_t s = 0; s < bars->num_series; s++) {
