@@ -46,7 +46,7 @@ static void must(sherd_status status, const char *what)
     }
 }
 
-static void give_up(const char *what)
+_Noreturn static void give_up(const char *what)
 {
     (void)fprintf(stderr, "bench-limited: %s: %s\n", what, strerror(errno));
     exit(1);
