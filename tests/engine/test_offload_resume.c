@@ -24,9 +24,9 @@
 /* A list of empty folders of this case, as JSON; the first `count` of "f0", "f1", "f2". */
 static const char *folders_make(int count)
 {
-    static char lists[MOST_PLACES + 1][512];
-    char       *json = lists[count];
-    size_t      len  = 0;
+    static _Thread_local char lists[MOST_PLACES + 1][512];
+    char                     *json = lists[count];
+    size_t                    len  = 0;
 
     for (int i = 0; i < count; i++) {
         char path[256];
