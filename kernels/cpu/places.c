@@ -11,6 +11,7 @@
 
 #if defined(SHERDI_HAVE_HWLOC)
 #include <hwloc.h>
+#include <unistd.h>
 #endif
 
 /* -------------------------------------------------------------- the machine -- */
@@ -52,12 +53,15 @@ static void list_by_topology(hwloc_topology_t topology, const cpu_set_t *allowed
     }
 }
 
+/* Where Linux tells of its processors; hwloc complains on standard error where that is not mounted. */
+#define TOPOLOGY_FOLDER "/sys/devices/system/cpu"
+
 static void list_read(const cpu_set_t *allowed, sherdi_cpu_list *list)
 {
     hwloc_topology_t topology;
 
     list->count = 0;
-    if (hwloc_topology_init(&topology) == 0) {
+    if (access(TOPOLOGY_FOLDER, R_OK) == 0 && hwloc_topology_init(&topology) == 0) {
         if (hwloc_topology_load(topology) == 0) {
             list_by_topology(topology, allowed, list);
         }
