@@ -293,7 +293,11 @@ static void part_start(const bench_options *o, const char *part, const char *gro
     FILE         *from;
     pid_t         child;
 
-    if (pipe2(pipes, O_CLOEXEC) != 0 || (child = fork()) < 0) {
+    if (pipe2(pipes, O_CLOEXEC) != 0) {
+        give_up("starting a part");
+    }
+    child = fork();
+    if (child < 0) {
         give_up("starting a part");
     }
     if (child == 0) {
