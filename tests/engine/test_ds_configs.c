@@ -47,6 +47,7 @@ static void column_of(const char *line, size_t index, char out[COLUMN_BYTES])
         CHECK(line != NULL);
         line++;
     }
+    CHECK(line != NULL);
     (void)snprintf(out, COLUMN_BYTES, "%.*s", (int)strcspn(line, "\t\r\n"), line);
 }
 

@@ -2,6 +2,7 @@
  * written plainly, for every place, stage, number of ranks and way of driving the engine; bytes counted
  * as planned; the undo. Real files on a real file system. */
 #include "engine/engine_impl.h"
+#include "sherd_build.h"
 #include "tests/engine/rig.h"
 #include "tests/engine/toy.h"
 #include "tests/lib/check.h"
@@ -63,8 +64,21 @@ static const layout LAYOUTS[] = {
 /* The keys with the folder in them, in `out`. */
 static const char *layout_keys(const layout *what, char out[1024])
 {
+    CHECK(what->keys != NULL);
     (void)snprintf(out, 1024, what->keys, test_scratch(), test_scratch());
     return out;
+}
+
+/* Without checksums in the build the whole state cannot rest on a drive. */
+static int layout_is_possible(const layout *what)
+{
+#ifdef SHERDI_HAVE_XXHASH
+    (void)what;
+    return 1;
+#else
+    return strstr(what->keys, "offload_optimizer\": {\"device\": \"nvme\"") == NULL ||
+           strstr(what->keys, "ratio") != NULL;
+#endif
 }
 
 static void expect_reference(int world_size, const toy_options *options, const char *name)
@@ -91,6 +105,9 @@ static void expect_reference_everywhere(toy_options options, const int *ranks, s
     char keys[1024];
 
     for (size_t i = 0; i < NUM_LAYOUTS; i++) {
+        if (!layout_is_possible(&LAYOUTS[i])) {
+            continue;
+        }
         options.zero_extra = layout_keys(&LAYOUTS[i], keys);
         for (size_t r = 0; r < num_ranks; r++) {
             for (options.stage = LAYOUTS[i].least_stage; options.stage <= 3; options.stage++) {
@@ -168,6 +185,9 @@ static void offload_deterministic_equals_without(void)
 
     toy_train_threads(3, &options, &want);
     for (size_t i = 0; i < NUM_LAYOUTS; i++) {
+        if (!layout_is_possible(&LAYOUTS[i])) {
+            continue;
+        }
         options.zero_extra = layout_keys(&LAYOUTS[i], keys);
         for (options.stage = LAYOUTS[i].least_stage; options.stage <= 3; options.stage++) {
             toy_train_threads(3, &options, &got);
@@ -227,7 +247,8 @@ static void bytes_are_counted_as_planned(void)
     char keys[1024];
 
     for (size_t i = 0; i < NUM_LAYOUTS; i++) {
-        for (int stage = LAYOUTS[i].least_stage; stage <= 3; stage++) {
+        for (int stage = LAYOUTS[i].least_stage; stage <= 3 && layout_is_possible(&LAYOUTS[i]);
+             stage++) {
             for (int accumulation = 1; accumulation <= 3; accumulation += 2) {
                 rig_options options = {.stage        = stage,
                                        .accumulation = accumulation,
@@ -263,6 +284,9 @@ static void check_budget(sherd_world *world, void *ctx)
 /* bf16, one micro-batch: 12 read and 12 written per parameter on NVMe, 2 down and 2 up on the link. */
 static void the_budget_per_parameter_holds(void)
 {
+    if (!layout_is_possible(&LAYOUTS[1])) {
+        test_skip("no libxxhash in this build");
+    }
     for (int stage = 1; stage <= 2; stage++) {
         char        keys[1024];
         rig_options options = {.stage        = stage,
