@@ -70,7 +70,10 @@ static void guarded_remove(void)
 
 /* --------------------------------------------------------------- signals -- */
 
-/* Those that would end the program; nohup and shells have some of them ignored. */
+/* Tells the guard that there is nothing to guard any more. */
+#define SIGNAL_OVER SIGUSR2
+
+/* Those that would end the program, and that one; nohup and shells have some of them ignored. */
 static void signals_fill(sigset_t *out)
 {
     static const int NUMBERS[] = {SIGINT, SIGTERM, SIGHUP};
@@ -83,6 +86,7 @@ static void signals_fill(sigset_t *out)
             (void)sigaddset(out, NUMBERS[i]);
         }
     }
+    (void)sigaddset(out, SIGNAL_OVER);
 }
 
 static void *guard_main(void *ctx)
@@ -92,8 +96,7 @@ static void *guard_main(void *ctx)
 
     (void)ctx;
     signals_fill(&signals);
-    if (sigwait(&signals, &number) == 0) {
-        (void)pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
+    if (sigwait(&signals, &number) == 0 && number != SIGNAL_OVER) {
         guarded_remove();
         (void)signal(number, SIG_DFL);
         (void)pthread_sigmask(SIG_UNBLOCK, &signals, NULL);
@@ -118,7 +121,7 @@ int scratch_guard_begin(void)
 
 void scratch_guard_end(void)
 {
-    (void)pthread_cancel(guard);
+    (void)pthread_kill(guard, SIGNAL_OVER);
     (void)pthread_join(guard, NULL);
     (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
