@@ -31,6 +31,7 @@ typedef struct sherdi_offload_settings {
     int          buffer_count;
     size_t       buffer_elems; /* most elements of a buffer */
     int          pin_memory;
+    int          is_ignored; /* the program asked for it, at a stage with nothing to offload */
 } sherdi_offload_settings;
 
 typedef enum sherdi_io_engine {

@@ -149,6 +149,10 @@ static void block_resolve(const sherd_config *config, const offload_keys *keys, 
 
     if (stage >= keys->stage) {
         out->place = PLACES[sherdi_config_integer(config, keys->device)];
+    } else if (config->entries[SHERDI_CONFIG_STAGE].origin == SHERDI_ORIGIN_PROGRAM ||
+               config->entries[keys->device].origin == SHERDI_ORIGIN_PROGRAM) {
+        /* a file's own contradiction was remarked on when it was read */
+        out->is_ignored = sherdi_config_integer(config, keys->device) != SHERDI_CHOICE_NONE;
     }
     if (out->place == SHERDI_PLACE_NVME) {
         folders_resolve(config, keys->path, out);

@@ -112,12 +112,32 @@ static sherd_status out_check(const void *out, const char *call)
 
 /* ------------------------------------------------------- create, declare ---- */
 
+/* What the program set after the file was read: no warning of the configuration has it. */
+static void ignored_tell(const sherd_engine *engine)
+{
+    static const char *const NAMES[]      = {"offload_optimizer", "offload_param"};
+    const int                is_ignored[] = {engine->settings.offload_state.is_ignored,
+                                             engine->settings.offload_param.is_ignored};
+
+    if (engine->rank != 0 || (sherdi_world_caps(engine->world) & SHERDI_WORLD_SIMULATES) != 0) {
+        return;
+    }
+    for (int i = 0; i < 2; i++) {
+        if (is_ignored[i]) {
+            sherdi_log(SHERD_LOG_WARN, engine->rank,
+                       "zero_optimization.%s is ignored: there is nothing to offload at stage %d",
+                       NAMES[i], engine->settings.stage);
+        }
+    }
+}
+
 /* What a rank does by itself: it may fail on one rank only. */
 static sherd_status engine_open(sherd_engine *engine, const sherd_config *config)
 {
     const char *debug = getenv("SHERD_DEBUG");
 
     SHERDI_TRY(sherdi_config_resolve(config, engine->world_size, &engine->settings));
+    ignored_tell(engine);
     engine->settings.is_debug = debug != NULL && debug[0] != '\0' && strcmp(debug, "0") != 0;
     sherdi_scaler_init(&engine->scaler, &engine->settings.scaler);
     return sherdi_model_init(&engine->model, &engine->mem);

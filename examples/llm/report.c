@@ -68,6 +68,7 @@ report *report_open(const report_params *params)
     r->recent_loss = (double)NAN;
     r->validation  = (double)NAN;
     r->printed_at  = -1e9;
+    r->last_tokens = params->first_tokens;
     if (params->log_path != NULL) {
         r->log = fopen(params->log_path, "w");
         if (r->log == NULL) {

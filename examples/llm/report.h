@@ -25,6 +25,7 @@ typedef struct report_params {
     long        print_every;  /* 0: chosen by the output */
     size_t      memory_bytes; /* per rank, engine and activations */
     int         is_quiet;
+    uint64_t    first_tokens; /* seen before this program began */
 } report_params;
 
 /** NULL with a message on standard error: no memory, or the log cannot be written. */

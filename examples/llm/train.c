@@ -88,6 +88,13 @@ static int job_run(const options *o, trainer_job *job)
     return job->status == SHERD_OK ? result : complain(job->why);
 }
 
+/* What the engine finds odd is told, unless the environment chose something else. */
+static void warning_print(void *ctx, sherd_log_level level, const char *line)
+{
+    (void)ctx;
+    (void)fprintf(stderr, "sherd-llm: %s%s\n", level == SHERD_LOG_WARN ? "" : "error: ", line);
+}
+
 int main(int argc, char **argv)
 {
     options     o;
@@ -117,6 +124,9 @@ int main(int argc, char **argv)
         if (o.threads > 0) { /* ranks as threads read it from here */
             (void)snprintf(text, sizeof(text), "%d", o.threads);
             (void)setenv("SHERD_THREADS", text, 1);
+        }
+        if (getenv("SHERD_LOG") == NULL) {
+            sherd_log_set(warning_print, NULL, SHERD_LOG_WARN);
         }
         gemm_init();
         signals_catch();

@@ -197,6 +197,11 @@ static void heading_say(const trainer *t)
     }
 }
 
+static size_t sequence_tokens(const trainer *t)
+{
+    return t->data.batch * t->data.length;
+}
+
 static sherd_status report_start(trainer *t)
 {
     const options *o      = t->job->o;
@@ -204,7 +209,9 @@ static sherd_status report_start(trainer *t)
                              .steps        = o->steps,
                              .print_every  = t->info.steps_per_print,
                              .memory_bytes = rank_bytes(t),
-                             .is_quiet     = o->is_quiet};
+                             .is_quiet     = o->is_quiet,
+                             .first_tokens =
+                                 t->micro * (uint64_t)t->world_size * sequence_tokens(t)};
 
     if (t->rank != 0) {
         return SHERD_OK;
@@ -218,11 +225,6 @@ static sherd_status report_start(trainer *t)
 }
 
 /* ----------------------------------------------------------------- loop -- */
-
-static size_t sequence_tokens(const trainer *t)
-{
-    return t->data.batch * t->data.length;
-}
 
 /* Mean loss over the same micro-batches whatever the number of ranks; who has none left over
  * takes part and does not count. */
