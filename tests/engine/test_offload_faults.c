@@ -527,6 +527,49 @@ static void the_last_step_is_undone(void)
     test_world(1, undo_train, ", \"gradients\": \"nvme\", \"verify_reads\": true");
 }
 
+/* Every stage, several ranks, small parameters that stay whole: what is published again is what was. */
+static void undo_everywhere_train(sherd_world *world, void *ctx)
+{
+    const int  *stage = ctx;
+    char        keys[1024];
+    rig_options options = options_of(keys);
+    uint64_t    want[4];
+    float       before[ELEMS];
+    float       after[ELEMS];
+    rig         r;
+
+    (void)snprintf(keys, sizeof(keys),
+                   ", \"stage3_param_persistence_threshold\": 3100, \"sub_group_size\": 2048,"
+                   " \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s\","
+                   " \"durable\": false}",
+                   test_scratch());
+    options.stage = *stage;
+    rig_open(&r, world, &options);
+    model_declare(&r);
+    rig_seal(&r);
+    for (int step = 0; step < 3; step++) {
+        want[step] = rig_train(&r, 1).fingerprint;
+        if (step == 1) {
+            rig_values(&r, 0, before);
+        }
+    }
+    CHECK_OK(sherd_step_undo(r.engine));
+    CHECK_INT(want[1], rig_fingerprint(&r));
+    rig_values(&r, 0, after);
+    CHECK(memcmp(before, after, sizeof(before)) == 0);
+    r.micro = 2;
+    CHECK_INT(want[2], rig_train(&r, 1).fingerprint);
+    rig_close(&r);
+}
+
+static void the_last_step_is_undone_at_every_stage(void)
+{
+    for (int stage = 1; stage <= 3; stage++) {
+        test_world(1, undo_everywhere_train, &stage);
+        test_world(3, undo_everywhere_train, &stage);
+    }
+}
+
 /* --------------------------------------------------------------------- kill -- */
 
 #define KILLS      50
@@ -644,6 +687,7 @@ static const test_case CASES[] = {
     CASE(a_deleted_file_trains_on),
     CASE(a_flipped_bit_is_found),
     CASE(the_last_step_is_undone),
+    CASE(the_last_step_is_undone_at_every_stage),
     CASE(killed_at_any_moment_the_last_step_is_whole),
 };
 
