@@ -151,3 +151,13 @@ sherd_status sherd_step_undo(sherd_engine *engine)
     sherdi_fetch_rewind(engine);
     return SHERD_OK;
 }
+
+sherd_status sherd_engine_keep_state(sherd_engine *engine, int is_kept)
+{
+    SHERDI_TRY(sherdi_engine_check_alive(engine));
+    if (engine->phase == SHERDI_PHASE_OPEN) {
+        return sherdi_fail(SHERD_E_STATE, "the engine is not sealed; call sherd_engine_seal first");
+    }
+    engine->settings.keep_state = is_kept != 0;
+    return SHERD_OK;
+}

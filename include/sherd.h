@@ -455,6 +455,11 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_engine_query(const sherd_engine *eng
 SHERD_API void sherd_world_traffic(const sherd_world *world, uint64_t *sent_bytes_out,
                                    uint64_t *received_bytes_out);
 
+/** From now on a clean end leaves the state files on NVMe (as "keep" of offload_optimizer does), or not: for
+ *  a program that was asked to stop and wants to go on later. Without effect where no state rests there.
+ *  Local; all ranks should say the same. E_STATE before seal. */
+SHERD_API SHERD_MUST_USE sherd_status sherd_engine_keep_state(sherd_engine *engine, int is_kept);
+
 /** Waits for work in flight, frees all memory. Accepts NULL. Not collective. */
 SHERD_API void sherd_engine_destroy(sherd_engine *engine);
 

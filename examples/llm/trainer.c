@@ -334,9 +334,10 @@ static sherd_status loop_run(trainer *t)
         status = sherd_engine_fingerprint(t->engine, &t->fingerprint);
     }
     if (status == SHERD_OK && stop && t->r != NULL) {
-        report_say(t->r, "stopped after step %ld", t->step);
+        report_say(t->r, "stopped after step %ld%s", t->step,
+                   t->info.state_run != 0 ? "; its state stays, --resume goes on from it" : "");
     }
-    return status;
+    return status == SHERD_OK && stop ? sherd_engine_keep_state(t->engine, 1) : status;
 }
 
 /* -------------------------------------------------------------- summary -- */

@@ -163,6 +163,7 @@ typedef struct session {
     sherd_dtype dtype;
     int         steps;
     int         more_micros;                  /* micro-batches after the last step */
+    int         is_kept;                      /* by the program, at its end */
     int         is_resumed;                   /* out, rank 0's, from here on */
     int64_t     first;                        /* the step at which it began */
     int64_t     first_micro;                  /* and the micro-batch */
@@ -278,6 +279,9 @@ static void session_run(sherd_world *world, void *ctx)
         }
     }
     CHECK_OK(sherd_world_barrier(world));
+    if (s->is_kept) {
+        CHECK_OK(sherd_engine_keep_state(r.engine, 1));
+    }
     rig_close(&r);
 }
 
@@ -411,6 +415,21 @@ static void a_kept_run_is_gone_on_from(void)
             CHECK_INT(0, files_in(0, 0));
         }
     }
+}
+
+static void a_program_keeps_what_its_file_does_not(void)
+{
+    session kept  = session_of(2, "");
+    session again = session_of(2, ", \"resume\": true");
+    session want  = reference_run(2, &kept);
+
+    case_begin();
+    kept.is_kept = 1;
+    test_world(2, session_run, &kept);
+    test_world(2, session_run, &again);
+    CHECK_INT(kept.first + kept.steps, again.first);
+    expect_steps(&want, &again);
+    CHECK_INT(0, files_in(0, 0));
 }
 
 /* What was accumulated is in no file: the window begins again. */
@@ -743,6 +762,7 @@ static const test_case CASES[] = {
     CASE(stripes_are_filled_kept_and_gone_on_from),
     CASE(fewer_folders_are_an_error_that_says_so),
     CASE(a_kept_run_is_gone_on_from),
+    CASE(a_program_keeps_what_its_file_does_not),
     CASE(half_a_window_is_done_again),
     CASE(the_loss_scale_is_gone_on_from),
     CASE(another_layout_begins_anew),
