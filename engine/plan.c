@@ -421,6 +421,7 @@ int sherdi_plan_is_valid(const sherdi_plan *plan, const sherdi_model *model)
     size_t gather = plan->buffers[SHERDI_BUFFER_GATHER].bytes;
 
     return segments_are_valid(plan, model) && blocks_are_valid(plan) &&
+           sherdi_plan_places_are_valid(plan) &&
            stays_are_valid(plan->train.stays, plan->train.num_stays, gather) &&
            stays_are_valid(plan->eval.stays, plan->eval.num_stays, gather) &&
            stays_are_valid(plan->transients, plan->num_transients,

@@ -287,6 +287,9 @@ typedef struct sherdi_plan_wear {
 } sherdi_plan_wear;
 sherdi_plan_wear sherdi_plan_drive_wear(const sherdi_plan *plan);
 
+/** A part of sherdi_plan_is_valid: extents, gradients and pieces tile what they should. */
+int sherdi_plan_places_are_valid(const sherdi_plan *plan);
+
 /** Whether any state rests elsewhere than on the device; whether all of it has a spare generation. */
 int sherdi_plan_offloads_state(const sherdi_plan *plan);
 int sherdi_plan_has_generations(const sherdi_plan *plan);

@@ -337,6 +337,110 @@ sherd_status sherdi_plan_place(sherdi_plan *plan)
     return SHERD_OK;
 }
 
+/* ------------------------------------------------------------- invariants -- */
+
+static int extents_are_valid(const sherdi_extent *extents, size_t count, size_t longest)
+{
+    size_t end = 0;
+
+    for (size_t i = 0; i < count; i++) {
+        if (extents[i].offset_bytes != end || extents[i].len_bytes == 0 ||
+            extents[i].len_bytes % SHERD_ALIGN_BYTES != 0 || extents[i].len_bytes > longest) {
+            return 0;
+        }
+        end += extents[i].len_bytes;
+    }
+    return 1;
+}
+
+/* The blocks of a place fill its extents one after the other. */
+static int states_are_valid(const sherdi_plan *plan, sherdi_place place)
+{
+    size_t extent = 0;
+    size_t end    = 0;
+
+    for (size_t b = 0; b < plan->num_blocks; b++) {
+        const sherdi_block *block = &plan->blocks[b];
+
+        if (block->place != place) {
+            continue;
+        }
+        if (extent < plan->num_extents[place] && end == plan->extents[place][extent].len_bytes) {
+            extent++;
+            end = 0;
+        }
+        if (block->extent != extent || block->state_offset != end) {
+            return 0;
+        }
+        end += block_state_bytes(plan, block);
+    }
+    return plan->num_extents[place] == 0 || (extent == plan->num_extents[place] - 1 &&
+                                             end == plan->extents[place][extent].len_bytes);
+}
+
+/* Gradients of blocks in one arena lie one behind the other, those on NVMe are numbered. */
+static int gradients_are_valid(const sherdi_plan *plan)
+{
+    size_t ends[SHERDI_PLACES] = {0};
+    size_t elem                = sherdi_plan_grad_bytes(plan);
+
+    for (size_t b = 0; b < plan->num_blocks; b++) {
+        const sherdi_block *block = &plan->blocks[b];
+
+        if (!plan->segments[block->segment].has_landing) {
+            continue;
+        }
+        if (block->grad_offset < ends[block->grad_place] ||
+            (block->place == SHERDI_PLACE_DEVICE) != (block->grad_place == SHERDI_PLACE_DEVICE)) {
+            return 0;
+        }
+        ends[block->grad_place] =
+            block->grad_offset + (block->grad_place == SHERDI_PLACE_NVME ? 1 : block->elems * elem);
+    }
+    return ends[SHERDI_PLACE_DEVICE] <= plan->buffers[SHERDI_BUFFER_GRADS].bytes &&
+           ends[SHERDI_PLACE_HOST] <= plan->buffers[SHERDI_BUFFER_HOST_GRADS].bytes &&
+           ends[SHERDI_PLACE_NVME] == plan->num_grad_extents;
+}
+
+/* Pieces tile the slices that rest on NVMe; those of a trainable segment are its blocks. */
+static int pieces_are_valid(const sherdi_plan *plan)
+{
+    for (size_t s = 0; s < plan->num_segments; s++) {
+        const sherdi_segment *segment = &plan->segments[s];
+        size_t                at      = 0;
+
+        for (size_t p = 0; p < segment->num_pieces; p++) {
+            const sherdi_piece *piece = &plan->pieces[segment->first_piece + p];
+
+            if (piece->segment != (int)s || piece->offset_elems != at ||
+                (segment->num_blocks > 0 &&
+                 plan->blocks[segment->first_block + p].elems != piece->elems)) {
+                return 0;
+            }
+            at += piece->elems;
+        }
+        if (at != (segment->param_place == SHERDI_PLACE_NVME ? segment->slice_elems : 0)) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+int sherdi_plan_places_are_valid(const sherdi_plan *plan)
+{
+    for (int place = 0; place < SHERDI_PLACES; place++) {
+        size_t longest = place == SHERDI_PLACE_NVME ? plan->ring_bytes : SIZE_MAX;
+
+        if (!extents_are_valid(plan->extents[place], plan->num_extents[place], longest) ||
+            !states_are_valid(plan, (sherdi_place)place)) {
+            return 0;
+        }
+    }
+    return extents_are_valid(plan->piece_extents, plan->num_pieces, plan->param_ring_bytes) &&
+           extents_are_valid(plan->grad_extents, plan->num_grad_extents, plan->grad_ring_bytes) &&
+           gradients_are_valid(plan) && pieces_are_valid(plan);
+}
+
 /* ------------------------------------------------------------------ moves -- */
 
 static size_t stays_pieces(const sherdi_plan *plan, const sherdi_sequence *sequence, uint32_t *out)

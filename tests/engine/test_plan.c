@@ -434,6 +434,61 @@ static void expect_owned_once(bench *b, int world_size, const char *what)
 
 /* -------------------------------------------------------------- cases ---- */
 
+#define OFFLOAD(state, params)                                                                     \
+    ", \"sub_group_size\": 2048, \"offload_optimizer\": {" state "}, \"offload_param\": {" params  \
+    "}"
+#define ON_NVME "\"device\": \"nvme\", \"nvme_path\": \"/nowhere\""
+
+static const char *const PLACES[] = {
+    OFFLOAD("\"device\": \"cpu\"", "\"device\": \"cpu\""),
+    OFFLOAD("\"device\": \"cpu\", \"ratio\": 0.3", "\"device\": \"none\""),
+    OFFLOAD(ON_NVME, ON_NVME ", \"max_in_cpu\": 0"),
+    OFFLOAD(ON_NVME ", \"gradients\": \"nvme\"", ON_NVME ", \"max_in_cpu\": 500"),
+    OFFLOAD(ON_NVME ", \"gradients\": \"nvme\", \"ratio\": 0.5", "\"device\": \"cpu\""),
+    OFFLOAD("\"device\": \"none\"", ON_NVME ", \"max_in_cpu\": 0"),
+};
+
+/* Made from settings alone: no folder is looked at. Every element has one owner wherever it rests. */
+static void plan_of_offload_is_valid_everywhere(void)
+{
+    static const int RANKS[] = {1, 2, 3, 4, 7, 8};
+
+    for (size_t i = 0; i < sizeof(PLACES) / sizeof(PLACES[0]); i++) {
+        for (size_t r = 0; r < sizeof(RANKS) / sizeof(RANKS[0]); r++) {
+            for (int stage = 1; stage <= 3; stage++) {
+                rig_options  options = {.stage        = stage,
+                                        .accumulation = 1 + (stage & 1),
+                                        .dtype        = stage == 2 ? SHERD_F32 : SHERD_BF16,
+                                        .zero         = PLACES[i]};
+                size_t       total   = 0;
+                bench        b;
+                sherdi_plan *plan;
+
+                bench_open(&b);
+                declare_odd(&b, 20000);
+                bench_settings(&b, &options, RANKS[r]);
+                for (int rank = 0; rank < RANKS[r]; rank++) {
+                    const char *what = PLACES[i];
+
+                    plan  = bench_plan(&b, rank, RANKS[r]);
+                    total = 0;
+                    IS(sherdi_plan_is_valid(plan, &b.model));
+                    for (int k = 0; k < SHERDI_BUFFERS; k++) {
+                        IS(plan->buffers[k].bytes % SHERD_ALIGN_BYTES == 0);
+                        total += plan->buffers[k].bytes;
+                    }
+                    IS(total == plan->total_bytes);
+                    IS(plan->host_bytes <= plan->total_bytes);
+                    IS(plan->pinned_bytes <= plan->host_bytes);
+                    sherdi_plan_destroy(plan);
+                }
+                expect_owned_once(&b, RANKS[r], PLACES[i]);
+                bench_close(&b);
+            }
+        }
+    }
+}
+
 static const char *const SETTINGS[] = {
     "",
     ", \"stage3_param_persistence_threshold\": 64",
@@ -1053,6 +1108,7 @@ static void pool_places_at_the_lowest_room_beside_what_is_held(void)
 
 static const test_case CASES[] = {
     CASE(plan_of_odd_sizes_is_valid_everywhere),
+    CASE(plan_of_offload_is_valid_everywhere),
     CASE(plan_of_random_models_is_valid),
     CASE(plan_persistent_parameters_are_the_small_ones_first_come),
     CASE(plan_keeps_atoms_whole_or_refuses),
