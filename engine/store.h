@@ -12,19 +12,9 @@
 #include "engine/state_note.h"
 #include "offload/pipeline.h"
 #include "offload/window.h"
+#include "offload/writer.h"
 
 #include "collectives/world.h"
-
-/* Buffers of a ring that are written to a tier, one after the other. */
-typedef struct sherdi_writer {
-    sherdi_tier   *tier;
-    unsigned char *memory;
-    size_t         buffer_bytes;
-    int            count, next;
-    sherdi_io     *ios;     /* [count] */
-    int           *is_busy; /* [count] */
-    size_t        *extents; /* [count] */
-} sherdi_writer;
 
 /* A slice of a gradient that was reduced and has not come to rest. */
 typedef struct sherdi_landing {
@@ -134,15 +124,5 @@ sherd_status sherdi_spill_take(sherd_engine *engine, const sherdi_block *block,
                                const void **gradient_out);
 sherd_status sherdi_spill_give(sherd_engine *engine, const sherdi_block *block);
 sherd_status sherdi_spill_finish(sherd_engine *engine);
-
-/* ---- the writer */
-
-sherd_status sherdi_writer_open(sherdi_writer *writer, sherdi_tier *tier, unsigned char *memory,
-                                size_t buffer_bytes, size_t ring_bytes, sherdi_mem *mem);
-void         sherdi_writer_close(sherdi_writer *writer);
-/** The next buffer, when it is free. Blocks. E_IO of its last write. */
-sherd_status sherdi_writer_begin(sherdi_writer *writer, void **memory_out);
-void         sherdi_writer_put(sherdi_writer *writer, size_t extent);
-sherd_status sherdi_writer_wait(sherdi_writer *writer);
 
 #endif
