@@ -300,6 +300,8 @@ static sherd_status tables_open(sherd_engine *engine)
     engine->units     = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, units, sizeof(*engine->units));
     engine->is_filled = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, engine->model.num_params,
                                            sizeof(*engine->is_filled));
+    engine->fill_shares     = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, engine->model.num_params,
+                                                 sizeof(*engine->fill_shares));
     engine->publish_tickets = sherdi_alloc_array(
         mem, SHERDI_MEM_CONTROL, engine->plan->num_segments, sizeof(*engine->publish_tickets));
     engine->coeffs = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, engine->model.num_groups,
@@ -312,9 +314,9 @@ static sherd_status tables_open(sherd_engine *engine)
         sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, world, sizeof(*engine->publish_all));
     engine->runs_all =
         sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, world * units, sizeof(*engine->runs_all));
-    if (engine->units == NULL || engine->is_filled == NULL || engine->publish_tickets == NULL ||
-        engine->coeffs == NULL || engine->agree_all == NULL || engine->norm_all == NULL ||
-        engine->publish_all == NULL || engine->runs_all == NULL) {
+    if (engine->units == NULL || engine->is_filled == NULL || engine->fill_shares == NULL ||
+        engine->publish_tickets == NULL || engine->coeffs == NULL || engine->agree_all == NULL ||
+        engine->norm_all == NULL || engine->publish_all == NULL || engine->runs_all == NULL) {
         return SHERD_E_NOMEM;
     }
     SHERDI_TRY(sherdi_pool_init(&engine->gather_pool, mem, units));
@@ -375,6 +377,7 @@ static void memory_close(sherd_engine *engine)
     sherdi_pool_fini(&engine->transient_pool);
     sherdi_free(engine->units);
     sherdi_free(engine->is_filled);
+    sherdi_free(engine->fill_shares);
     sherdi_free(engine->publish_tickets);
     sherdi_free(engine->coeffs);
     sherdi_free(engine->agree_all);
@@ -383,6 +386,7 @@ static void memory_close(sherd_engine *engine)
     sherdi_free(engine->runs_all);
     engine->units           = NULL;
     engine->is_filled       = NULL;
+    engine->fill_shares     = NULL;
     engine->publish_tickets = NULL;
     engine->coeffs          = NULL;
     engine->agree_all       = NULL;

@@ -52,6 +52,7 @@ struct sherd_engine {
     sherdi_unit_state      *units;
     sherdi_ticket          *publish_tickets; /* by segment: new values on their way */
     int                    *is_filled;       /* by parameter */
+    uint64_t               *fill_shares;     /* by parameter, of the fingerprint; with fast_init */
     sherdi_adam_coeffs     *coeffs;          /* by group */
     sherdi_agree_message   *agree_all;       /* one per rank, for the exchanges of a boundary */
     sherdi_norm_message    *norm_all;

@@ -20,10 +20,11 @@ typedef struct stretch {
 } stretch;
 
 /* Writes the part of the stretch that lies in this rank's blocks to the master weights. */
-static sherd_status stretch_to_master(sherd_engine *engine, const stretch *part)
+static sherd_status stretch_to_master(sherd_engine *engine, const stretch *part, uint64_t *share)
 {
     const sherdi_segment *segment = part->segment;
     size_t                first;
+    size_t start_of_param = engine->plan->params[part->param - engine->model.params].offset_elems;
 
     (void)sherdi_plan_owned(engine->plan, segment, &first);
     for (size_t b = 0; b < segment->num_blocks && segment->has_master; b++) {
@@ -39,6 +40,10 @@ static sherd_status stretch_to_master(sherd_engine *engine, const stretch *part)
             memcpy(sherdi_block_parts(engine, block, state).master +
                        (start - first - block->offset_elems),
                    part->values + (start - part->at), (end - start) * sizeof(float));
+        }
+        for (size_t at = start; at < end && engine->settings.fast_init; at++) {
+            *share += sherdi_mix_element(part->param->first_index + (at - start_of_param),
+                                         part->values[at - part->at]);
         }
     }
     return SHERD_OK;
@@ -142,6 +147,7 @@ static sherd_status param_fill(sherd_engine *engine, int param, sherd_fill_fn fi
     const sherdi_plan_param  *place   = &engine->plan->params[param];
     const sherdi_segment     *segment = &engine->plan->segments[place->segment];
     float                     values[FILL_ELEMS];
+    uint64_t                  share = 0;
     size_t                    begin;
     size_t                    end;
 
@@ -159,10 +165,11 @@ static sherd_status param_fill(sherd_engine *engine, int param, sherd_fill_fn fi
                                "the fill function of parameter %s returned %s at element %zu",
                                info->name, sherd_status_name(status), at);
         }
-        SHERDI_TRY(stretch_to_master(engine, &part));
+        SHERDI_TRY(stretch_to_master(engine, &part, &share));
         SHERDI_TRY(stretch_to_param(engine, &part));
     }
-    engine->is_filled[param] = 1;
+    engine->fill_shares[param] = share;
+    engine->is_filled[param]   = 1;
     return SHERD_OK;
 }
 
@@ -441,18 +448,20 @@ sherd_status sherdi_fill_param_fingerprint(sherd_engine *engine, size_t param, u
 static sherd_status state_begin(sherd_engine *engine)
 {
     SHERDI_TRY(sherdi_store_settle(engine));
-    if (engine->store.is_resumed) {
+    if (engine->store.is_resumed || !sherdi_plan_has_generations(engine->plan)) {
         return SHERD_OK;
     }
-    if (engine->store.queue == NULL) {
-        return SHERD_OK;
-    }
-    if (!engine->settings.fast_init) {
+    if (engine->settings.fast_init) { /* as it was filled: nothing is read */
+        engine->own_fingerprint = 0;
+        for (size_t p = 0; p < engine->model.num_params; p++) {
+            engine->own_fingerprint += engine->fill_shares[p];
+        }
+    } else {
         sherdi_store_verify(engine, 1);
+        SHERDI_TRY(sherdi_fill_own_fingerprint(engine, &engine->own_fingerprint));
+        sherdi_store_verify(engine, engine->settings.verify_reads);
     }
-    SHERDI_TRY(sherdi_fill_own_fingerprint(engine, &engine->own_fingerprint));
     engine->has_own_fingerprint = 1;
-    sherdi_store_verify(engine, engine->settings.verify_reads);
     return sherdi_store_commit(engine, engine->step, engine->own_fingerprint, &engine->scaler);
 }
 
