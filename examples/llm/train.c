@@ -88,11 +88,14 @@ static int job_run(const options *o, trainer_job *job)
     return job->status == SHERD_OK ? result : complain(job->why);
 }
 
-/* What the engine finds odd is told, unless the environment chose something else. */
+/* What the engine finds odd is told, unless the environment chose something else. Failures are told once,
+ * by job_run. */
 static void warning_print(void *ctx, sherd_log_level level, const char *line)
 {
     (void)ctx;
-    (void)fprintf(stderr, "sherd-llm: %s%s\n", level == SHERD_LOG_WARN ? "" : "error: ", line);
+    if (level == SHERD_LOG_WARN) {
+        (void)fprintf(stderr, "sherd-llm: %s\n", line);
+    }
 }
 
 int main(int argc, char **argv)
