@@ -20,8 +20,10 @@ static sherd_status file_fail(const char *what, const char *path, int error)
 {
     char buffer[128];
 
-    return sherdi_fail(SHERD_E_IO, "cannot %s %s: %s", what, path,
-                       strerror_r(error, buffer, sizeof(buffer)));
+    return sherdi_fail(
+        SHERD_E_IO, "cannot %s %s: %s%s", what, path, strerror_r(error, buffer, sizeof(buffer)),
+        error == ENOENT && strcmp(what, "list") == 0 ? "; create it (mkdir -p) or name another"
+                                                     : "");
 }
 
 /* How many of the bytes there are. */
