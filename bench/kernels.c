@@ -49,7 +49,7 @@ static void row_fingerprint(bench_run *run)
 {
     const sherdi_span span = {.count_elems = run->elems};
 
-    run->sink += run->backend->kernels->fingerprint(run->backend, &span, 1, run->arrays->g);
+    run->backend->kernels->fingerprint(run->backend, &span, 1, run->arrays->g, &run->sink);
 }
 
 static void row_cast_f32_bf16(bench_run *run)

@@ -322,9 +322,9 @@ sherd_status sherdi_fill_own_fingerprint(sherd_engine *engine, uint64_t *out)
 
         status = sherdi_store_take(engine, block, 0, &state);
         if (status == SHERD_OK) {
-            sum += engine->backend->kernels->fingerprint(
+            engine->backend->kernels->fingerprint(
                 engine->backend, &plan->spans[block->first_span], block->num_spans,
-                sherdi_block_parts(engine, block, state).master);
+                sherdi_block_parts(engine, block, state).master, &sum);
         }
     }
     own = sherdi_store_pass_end(engine, 0);
@@ -415,8 +415,8 @@ static sherd_status trainable_param_fingerprint(sherd_engine *engine, size_t par
 
             if ((size_t)span->param == param) {
                 SHERDI_TRY(sherdi_store_look(engine, block, 0, &state));
-                *sum += engine->backend->kernels->fingerprint(
-                    engine->backend, span, 1, sherdi_block_parts(engine, block, state).master);
+                engine->backend->kernels->fingerprint(
+                    engine->backend, span, 1, sherdi_block_parts(engine, block, state).master, sum);
             }
         }
     }

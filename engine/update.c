@@ -304,9 +304,9 @@ static sherd_status segment_republish(sherd_engine *engine, size_t s, uint64_t *
 
         SHERDI_TRY(sherdi_store_take(engine, block, 0, &state));
         SHERDI_TRY(param_open(engine, segment, block, &param));
-        *fingerprint +=
-            kernels->fingerprint(engine->backend, &engine->plan->spans[block->first_span],
-                                 block->num_spans, sherdi_block_parts(engine, block, state).master);
+        kernels->fingerprint(engine->backend, &engine->plan->spans[block->first_span],
+                             block->num_spans, sherdi_block_parts(engine, block, state).master,
+                             fingerprint);
         if (param != NULL) { /* padding of the master is zero */
             kernels->cast(engine->backend, param, engine->settings.compute_dtype,
                           sherdi_block_parts(engine, block, state).master, SHERD_F32, block->elems);

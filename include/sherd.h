@@ -47,7 +47,7 @@ extern "C" {
  *   retry             E_AGAIN
  *   fix the call      E_INVAL, E_STATE, E_NOTSUP
  *   drop this step    E_NOMEM, E_IO, E_NUMERIC   (old state still whole)
- *   rebuild the group E_PEER_LOST                (destroy the world) */
+ *   rebuild the group E_PEER_LOST, E_DEVICE      (destroy the world) */
 #define SHERD_STATUS_LIST(X)                                                                       \
     X(SHERD_OK, 0, "success")                                                                      \
     X(SHERD_E_AGAIN, 1, "busy, try again")                                                         \
@@ -57,7 +57,8 @@ extern "C" {
     X(SHERD_E_NOMEM, 5, "out of memory")                                                           \
     X(SHERD_E_IO, 6, "input or output failed")                                                     \
     X(SHERD_E_NUMERIC, 7, "a number is out of the range that is allowed")                          \
-    X(SHERD_E_PEER_LOST, 8, "a rank of the world is lost")
+    X(SHERD_E_PEER_LOST, 8, "a rank of the world is lost")                                         \
+    X(SHERD_E_DEVICE, 9, "work on the device failed")
 
 typedef enum sherd_status {
 #define SHERD_STATUS_ENUM(name, code, text) name = code,
@@ -112,13 +113,16 @@ typedef struct sherd_world sherd_world;
 
 typedef struct sherd_world_params {
     size_t      struct_size;
-    const char *transport;   /* NULL: best there is; "shm", "mpi", "threads", "self" */
+    const char *transport;   /* NULL: best there is; "shm", "mpi", "nccl", "threads", "self" */
     int         device;      /* GPU of this rank; -1: by local rank. Unused on the CPU. */
     int         local_rank;  /* rank inside this host; -1: found out */
     int64_t     timeout_ns;  /* longest wait for the other ranks in one call: 0: 30 min.
                                     Lost ranks are noticed in seconds whatever this says. */
     int         cpu_threads; /* compute threads of this rank's CPU kernels; 0: SHERD_THREADS,
                                     else cores of the host / ranks of the host, at least 1 */
+    const char *backend;     /* where the engine's device memory and kernels are: "cpu" or "cuda"; NULL:
+                                    SHERD_BACKEND, else "cuda" when `device` is given or the transport is
+                                    "nccl", else "cpu" */
 } sherd_world_params;
 
 SHERD_API void sherd_world_params_init(sherd_world_params *params);

@@ -1,6 +1,11 @@
-/* What one kind of device offers: memory and the numeric kernels. The engine and
- * the transports see only this. `cpu` is the first (kernels/cpu); a second device
- * adds its streams here, see docs/architecture.md.
+/* What one kind of device offers: memory, lanes, events and the numeric kernels. The engine and
+ * the transports see only this: `cpu` (kernels/cpu), `cuda` (kernels/cuda).
+ *
+ * Lanes. A backend handle is a lane: what is called on it runs in the order of the calls. A device's
+ * lane is a stream: calls return at once, lanes run beside each other and wait for each other by
+ * sherdi_lane_follow and events, the host waits by sherdi_lane_wait and sherdi_event_wait. The CPU has
+ * one lane, the calling thread: every call has ended when it returns, and following and waiting are
+ * nothing. So the same engine code drives both.
  *
  * Every kernel gives the same bits on every backend, instruction set and thread
  * count: the arithmetic stands once in formulas.h, and no result depends on how
@@ -26,6 +31,11 @@ typedef struct sherdi_span {
     int32_t  group;
 } sherdi_span;
 
+/* Memory of kernels. Whatever an args struct points at by data (arrays, spans, coefficients, norms,
+ * ratios, counts, sums) is memory of the backend's device, borrowed until the lane has passed the call;
+ * the args struct itself, and the array of pointers `srcs`, are read before the call returns. Pinned host
+ * memory may stand for device memory. What is "added to" is added by integers, so lanes may share it. */
+
 /* Adam and AdamW over one block. Arrays start at the block's first element and may
  * have any alignment of their element type; grad and param never overlap the rest. */
 typedef struct sherdi_adam_args {
@@ -41,6 +51,41 @@ typedef struct sherdi_adam_args {
     sherd_dtype               param_dtype;
     uint64_t                 *fingerprint; /* the block's share is added; see sherdi_mix_element */
 } sherdi_adam_args;
+
+/* The norms of one parameter tensor that LAMB divides: of its weights before the update and of the
+ * update's direction. Sums of integers: shares of blocks and ranks add up in any order. */
+typedef struct sherdi_lamb_norms {
+    sherdi_norm_acc param, update;
+} sherdi_lamb_norms;
+
+/* LAMB over one block, in two sweeps. `lamb_norms` only reads: it adds to norms[span.param] what
+ * sherdi_lamb_direction gives for each span, a chunk of 64 elements counted from the span's start at a time
+ * (sherdi_norm_chunk, the last one filled up with zeros). `lamb` updates as sherdi_adam_args says, with
+ * ratios[span.param]; norms is not looked at. */
+typedef struct sherdi_lamb_args {
+    const sherdi_span        *spans;
+    size_t                    num_spans;
+    const sherdi_lamb_coeffs *coeffs; /* indexed by group */
+    const void               *grad;
+    sherd_dtype               grad_dtype;
+    float                    *master;
+    float                    *m;
+    float                    *v;
+    void                     *param; /* as in sherdi_adam_args */
+    sherd_dtype               param_dtype;
+    uint64_t                 *fingerprint; /* added to, by `lamb` */
+    sherdi_lamb_norms        *norms;       /* added to, by `lamb_norms`; need not be normalised */
+    const float              *ratios;
+} sherdi_lamb_args;
+
+/* Trust ratios of all parameters: ratios[i] = sherdi_lamb_ratio(...) of norms[i], of any form. */
+typedef struct sherdi_lamb_ratio_args {
+    const sherdi_lamb_norms  *norms;
+    const int32_t            *groups; /* of parameter i; below 0: the ratio is 1 */
+    const sherdi_lamb_coeffs *coeffs; /* indexed by group */
+    float                    *ratios;
+    size_t                    num_params;
+} sherdi_lamb_ratio_args;
 
 /* One slice of a reduction: for i < count_elems
  *   x = round_to(comm_dtype, (((s0[i] + s1[i]) + s2[i]) + ...) * scale), sums in fp32
@@ -75,15 +120,15 @@ typedef struct sherdi_fixed_args {
     sherdi_fixed_counts *counts; /* added to */
 } sherdi_fixed_args;
 
-/* Pure functions of their arguments; they return when the result is in memory. None
- * fails, none allocates. Lengths may be 0. */
+/* Pure functions of their arguments, queued on the lane that `backend` is. None fails (a device that
+ * does says so when its lane is waited for), none allocates. Lengths may be 0. */
 typedef struct sherdi_kernel_ops {
     size_t      struct_size;
     const char *isa; /* "scalar", "avx2", "avx512"; unique, static storage */
 
     void (*adam)(const sherdi_backend *backend, const sherdi_adam_args *args);
-    /* Adds the chunk sums of x[0 .. count_elems) to *acc, which is normalised after;
-     * count_elems a multiple of SHERD_CHUNK_ELEMS (padding is zero). */
+    /* Adds the chunk sums of x[0 .. count_elems) to *acc, which on the CPU is normalised after, and
+     * elsewhere may be after any number of calls below 2^32 chunks; count_elems a multiple of SHERD_CHUNK_ELEMS (padding is zero). */
     void (*sumsq)(const sherdi_backend *backend, const void *x, sherd_dtype dtype,
                   size_t count_elems, sherdi_norm_acc *acc);
     void (*reduce)(const sherdi_backend *backend, const sherdi_reduce_args *args);
@@ -95,24 +140,105 @@ typedef struct sherdi_kernel_ops {
     /* acc = round_to(acc_dtype, acc + x), the sum in fp32. */
     void (*accumulate)(const sherdi_backend *backend, void *acc, sherd_dtype acc_dtype,
                        const void *x, sherd_dtype x_dtype, size_t count_elems);
+    /* Between any two of device, pinned and, on a device not asynchronously, plain host memory. */
     void (*copy)(const sherdi_backend *backend, void *dst, const void *src, size_t len_bytes);
     void (*zero)(const sherdi_backend *backend, void *dst, size_t len_bytes);
-    /* Sum of sherdi_mix_element over the spans of `master` (which starts at the block). */
-    uint64_t (*fingerprint)(const sherdi_backend *backend, const sherdi_span *spans,
-                            size_t num_spans, const float *master);
+    /* Adds to *sum sherdi_mix_element over the spans of `master` (which starts at the block). */
+    void (*fingerprint)(const sherdi_backend *backend, const sherdi_span *spans, size_t num_spans,
+                        const float *master, uint64_t *sum);
     void (*reduce_fixed)(const sherdi_backend *backend, const sherdi_fixed_args *args);
     /* dst[i] = sherdi_fixed_f32(acc[i]); not overlapping. */
     void (*fixed_to_f32)(const sherdi_backend *backend, float *dst, const int64_t *acc,
                          size_t count_elems);
+    void (*lamb_norms)(const sherdi_backend *backend, const sherdi_lamb_args *args);
+    void (*lamb_ratios)(const sherdi_backend *backend, const sherdi_lamb_ratio_args *args);
+    void (*lamb)(const sherdi_backend *backend, const sherdi_lamb_args *args);
 } sherdi_kernel_ops;
 
+typedef enum sherdi_memory_kind {
+    SHERDI_MEMORY_DEVICE = 0, /* what kernels work on */
+    SHERDI_MEMORY_PINNED,     /* host memory that lanes copy to and from without waiting */
+} sherdi_memory_kind;
+
+/* A point in the work of a lane. */
+typedef struct sherdi_event sherdi_event;
+
+/* Memory, lanes and events of a device. Every lane of one device shares them. Calls that can fail and
+ * have no status of their own keep the device's error for the next wait. */
+typedef struct sherdi_device_ops {
+    size_t      struct_size;
+    const char *name;
+    int is_async; /* 0: device memory is host memory, every call has ended when it returns */
+
+    /* Required. Zeroed, SHERD_ALIGN_BYTES aligned, entered in `mem` under `purpose`. May block. */
+    sherd_status (*alloc)(sherdi_backend *lane, sherdi_mem *mem, sherdi_mem_purpose purpose,
+                          sherdi_memory_kind kind, size_t len_bytes, void **out);
+    /* Required. No lane uses it any more. Accepts NULL. */
+    void (*free)(sherdi_backend *lane, void *memory);
+
+    /* Required. Another lane of the same device; `name` for traces, static storage. `stream` NULL: one
+     * of its own; else a stream of the device's kind that stays the caller's. */
+    sherd_status (*lane_create)(sherdi_backend *lane, const char *name, void *stream,
+                                sherdi_backend **out);
+    /* Required. Waits for its work. Accepts NULL. */
+    void (*lane_destroy)(sherdi_backend *lane);
+    /* Required. Later work on `lane` comes after all that `other` was given up to now. Never blocks. */
+    void (*lane_follow)(const sherdi_backend *lane, const sherdi_backend *other);
+    /* Required. Blocks until the lane has done all. E_DEVICE: work on this device has failed. */
+    sherd_status (*lane_wait)(const sherdi_backend *lane);
+
+    /* Required. */
+    sherd_status (*event_create)(sherdi_backend *lane, sherdi_event **out);
+    void (*event_destroy)(sherdi_event *event); /* accepts NULL */
+    /* Required. Never block. An event that was never recorded is done. */
+    void (*event_record)(sherdi_event *event, const sherdi_backend *lane);
+    void (*lane_follow_event)(const sherdi_backend *lane, const sherdi_event *event);
+    int (*event_is_done)(const sherdi_event *event);
+    /* Required. Blocks until the work before it is done. E_DEVICE. */
+    sherd_status (*event_wait)(const sherdi_event *event);
+    /* Required. Nanoseconds on the clock of sherdi_now_ns() at which an event that is done was passed,
+     * as well as the device can tell; 0 where it cannot. For traces. */
+    int64_t (*event_ns)(const sherdi_event *event);
+
+    /* Required. Fills with a byte, on the lane. */
+    void (*fill)(const sherdi_backend *lane, void *dst, int byte, size_t len_bytes);
+    /* Required. The device's own stream, as void *; NULL where there is none. */
+    void *(*lane_stream)(const sherdi_backend *lane);
+} sherdi_device_ops;
+
 struct sherdi_backend {
-    const char              *name;    /* "cpu" */
+    const char              *name;    /* "cpu", "cuda" */
     const sherdi_kernel_ops *kernels; /* filled at creation, never changes */
-    int                      threads; /* of one kernel call */
+    const sherdi_device_ops *device;
+    int                      threads; /* of one kernel call, on the CPU */
     sherdi_mem              *mem;     /* account of the handle */
     struct sherdi_team      *team;    /* the other threads; NULL: the caller runs all parts */
+    int                      lanes;   /* CPU: handles given out beside the first */
 };
+
+/* ---- shorthands */
+
+static inline void sherdi_lane_follow(const sherdi_backend *lane, const sherdi_backend *other)
+{
+    if (lane != other) {
+        lane->device->lane_follow(lane, other);
+    }
+}
+
+static inline sherd_status sherdi_lane_wait(const sherdi_backend *lane)
+{
+    return lane->device->lane_wait(lane);
+}
+
+/** What a process has of a kind of device ("cuda"): 0 without a driver or in a build without it; `why`
+ *  (may be NULL) receives one sentence then. */
+int sherdi_backend_device_count(const char *kind, char *why, size_t why_bytes);
+/** The first lane of a device. Errors: E_INVAL (no such kind or number), E_NOTSUP (not in this build, no
+ *  driver, a device older than the kernels), E_NOMEM. sherdi_backend_destroy when no other lane is left. */
+sherd_status sherdi_backend_device_create(const char *kind, int index, sherdi_mem *mem,
+                                          sherdi_backend **out);
+/** "NVIDIA H200, 143771 MiB, compute capability 9.0"; "" where there is none. */
+void sherdi_backend_device_describe(const char *kind, int index, char *text, size_t text_bytes);
 
 typedef struct sherdi_cpu_params {
     int threads; /* of each kernel call, the caller's among them; at least 1 */
@@ -138,7 +264,7 @@ sherd_status sherdi_backend_cpu_create_with(const sherdi_cpu_params *params, she
                                             sherdi_backend **out);
 /** The same for somebody alone on the machine. */
 sherd_status sherdi_backend_cpu_create(int threads, sherdi_mem *mem, sherdi_backend **out);
-/** No kernel is running. Accepts NULL. */
+/** The first lane of a device of any kind; no kernel is running. Accepts NULL. */
 void sherdi_backend_destroy(sherdi_backend *backend);
 
 /** How its threads are bound, for people: "2 threads, workers bound to cpu 1". */
@@ -152,5 +278,8 @@ const sherdi_kernel_ops *sherdi_kernels_cpu_find(const char *isa);
 
 /** Bytes that the engine counts for the update pass of one block (design, budgets). */
 size_t sherdi_adam_traffic_bytes(const sherdi_adam_args *args);
+/** The same of LAMB's first sweep (reads alone) and of its second. */
+size_t sherdi_lamb_norms_traffic_bytes(const sherdi_lamb_args *args);
+size_t sherdi_lamb_traffic_bytes(const sherdi_lamb_args *args);
 
 #endif

@@ -1,5 +1,5 @@
 /* The arithmetic of sherd, per element, written once. Compiled by the C compiler
- * (and later by nvcc), with contraction off, so that every variant gives these bits:
+ * and by nvcc, with contraction off, so that every variant gives these bits:
  * explicit fma, correctly rounded sqrt and division, round to nearest even, no flush
  * to zero. docs/numerics.md says it in words. Vector code must equal this, bit for bit;
  * so a NaN that arithmetic made is replaced by one fixed NaN (machines differ in sign
@@ -154,6 +154,46 @@ SHERDI_FN void sherdi_adam_element(const sherdi_adam_coeffs *c, float grad, floa
     *master     = sherdi_canonical_f32(fmaf(c->neg_step_size, *m / denominator, p));
 }
 
+/* ----------------------------------------------------------------- lamb -- */
+
+/* As sherdi_adam_coeffs. One element formula for two forms, which differ in where the bias corrections go:
+ *   DeepSpeed's   corrections multiply the whole step: inv_bias1 = inv_bias2 = 1
+ *   the paper's   u is made of the corrected m and v (You et al. 2020, algorithm 2) */
+typedef struct sherdi_lamb_coeffs {
+    float grad_scale;
+    float beta1, one_minus_beta1;
+    float beta2, one_minus_beta2;
+    float inv_bias1;  /* of m: 1 / (1 - beta1^t), or 1 */
+    float inv_bias2;  /* of v, under the root: 1 / (1 - beta2^t), or 1 */
+    float eps_inside; /* under the root: eps or 0 */
+    float eps;        /* beside the root: eps or 0 */
+    float decay;
+    float neg_step_size; /* -lr, in DeepSpeed's form times sqrt(1 - beta2^t) / (1 - beta1^t) */
+    float min_ratio, max_ratio;
+} sherdi_lamb_coeffs;
+
+/* New moments, and the direction that the trust ratio scales; p is the weight before the update. */
+SHERDI_FN float sherdi_lamb_direction(const sherdi_lamb_coeffs *c, float grad, float p, float *m,
+                                      float *v)
+{
+    float g = grad * c->grad_scale;
+    float root;
+
+    *m   = sherdi_canonical_f32(fmaf(c->beta1, *m, c->one_minus_beta1 * g));
+    *v   = sherdi_canonical_f32(fmaf(c->one_minus_beta2 * g, g, c->beta2 * *v));
+    root = sqrtf(fmaf(c->inv_bias2, *v, c->eps_inside));
+    return fmaf(c->decay, p, (*m * c->inv_bias1) / (root + c->eps));
+}
+
+/* `step` is neg_step_size * ratio of the element's parameter, rounded once. */
+SHERDI_FN void sherdi_lamb_element(const sherdi_lamb_coeffs *c, float step, float grad,
+                                   float *master, float *m, float *v)
+{
+    float u = sherdi_lamb_direction(c, grad, *master, m, v);
+
+    *master = sherdi_canonical_f32(fmaf(step, u, *master));
+}
+
 /* ----------------------------------------------------------------- norm -- */
 
 /* Sum of squares that no order can change. Inside a chunk of 64 elements of one
@@ -218,12 +258,98 @@ SHERDI_FN void sherdi_norm_add(sherdi_norm_acc *acc, double sum)
 }
 
 /* Carries: every bin but the last below 2^32, the one form that a value has. */
-void sherdi_norm_normalise(sherdi_norm_acc *acc);
+SHERDI_FN void sherdi_norm_normalise(sherdi_norm_acc *acc)
+{
+    uint64_t carry = 0;
+
+    for (int i = 0; i < SHERDI_NORM_BINS - 1; i++) {
+        /* A full bin and the carry may pass 2^64: split before adding. */
+        uint64_t low = (acc->bins[i] & 0xffffffffu) + (carry & 0xffffffffu);
+
+        carry        = (acc->bins[i] >> 32) + (carry >> 32) + (low >> 32);
+        acc->bins[i] = low & 0xffffffffu;
+    }
+    acc->bins[SHERDI_NORM_BINS - 1] += carry;
+}
+
 /* Adds another accumulator (a thread's, a rank's), exactly; the result is normalised, so no
  * bin can overflow however many are added. */
-void sherdi_norm_merge(sherdi_norm_acc *acc, const sherdi_norm_acc *other);
-/* The sum of squares, rounded once; NaN when nonfinite. */
-double sherdi_norm_value(const sherdi_norm_acc *acc);
+SHERDI_FN void sherdi_norm_merge(sherdi_norm_acc *acc, const sherdi_norm_acc *other)
+{
+    sherdi_norm_acc addend = *other;
+
+    sherdi_norm_normalise(acc);
+    sherdi_norm_normalise(&addend);
+    for (int i = 0; i < SHERDI_NORM_BINS; i++) {
+        acc->bins[i] += addend.bins[i];
+    }
+    acc->nonfinite += addend.nonfinite;
+    sherdi_norm_normalise(acc);
+}
+
+/* The sum of squares, rounded once; NaN when nonfinite. The upper 64 bits below the leading one, all lower
+ * bits gathered in the last: the conversion to double then rounds the exact sum. */
+SHERDI_FN double sherdi_norm_value(const sherdi_norm_acc *acc)
+{
+    sherdi_norm_acc sum = *acc;
+    uint64_t        digits[SHERDI_NORM_BINS + 1];
+    uint64_t        lead;
+    int             top = SHERDI_NORM_BINS;
+    int             shift;
+
+    if (acc->nonfinite != 0) {
+        return (double)NAN;
+    }
+    sherdi_norm_normalise(&sum);
+    for (int i = 0; i < SHERDI_NORM_BINS; i++) {
+        digits[i] = sum.bins[i] & 0xffffffffu;
+    }
+    digits[SHERDI_NORM_BINS] = sum.bins[SHERDI_NORM_BINS - 1] >> 32;
+    while (top > 0 && digits[top] == 0) {
+        top--;
+    }
+    if (top == 0) { /* below the range of squares of fp32 unless zero */
+        return ldexp((double)digits[0], SHERDI_NORM_LOW_EXPONENT);
+    }
+    lead  = digits[top] << 32 | digits[top - 1];
+    shift = 0;
+    while ((lead >> (63 - shift)) == 0) { /* below 32: the upper half is not zero */
+        shift++;
+    }
+    if (top >= 2) {
+        lead = lead << shift | (digits[top - 2] << shift) >> 32;
+        for (int i = top - 2; i >= 0; i--) {
+            uint64_t below = i == top - 2 ? digits[i] << shift & 0xffffffffu : digits[i];
+
+            lead |= below != 0;
+        }
+    } else {
+        lead <<= shift;
+    }
+    return ldexp((double)lead, SHERDI_NORM_LOW_EXPONENT + 32 * (top - 1) - shift);
+}
+
+/* phi of You et al. 2020 as DeepSpeed has it: ||p|| / ||u|| between the coefficients, 1 when either is 0.
+ * Roots, quotient and comparisons in double, rounded once; NaN stays NaN. */
+SHERDI_FN float sherdi_lamb_ratio(const sherdi_lamb_coeffs *c, const sherdi_norm_acc *param,
+                                  const sherdi_norm_acc *update)
+{
+    double p = sqrt(sherdi_norm_value(param));
+    double u = sqrt(sherdi_norm_value(update));
+    double ratio;
+
+    if (p == 0 || u == 0) {
+        return 1;
+    }
+    ratio = p / u;
+    if (ratio < (double)c->min_ratio) {
+        ratio = (double)c->min_ratio;
+    }
+    if (ratio > (double)c->max_ratio) {
+        ratio = (double)c->max_ratio;
+    }
+    return sherdi_canonical_f32((float)ratio);
+}
 
 /* ---------------------------------------------------------- fixed point -- */
 

@@ -2,6 +2,7 @@
  * scalar.c (read it first), avx2.c and avx512.c. */
 #include "kernels/backend.h"
 
+#include "kernels/cpu/device.h"
 #include "kernels/cpu/team.h"
 #include "kernels/cpu/variants.h"
 
@@ -132,11 +133,12 @@ sherd_status sherdi_backend_cpu_create_with(const sherdi_cpu_params *params, she
     }
     backend->name    = "cpu";
     backend->kernels = kernels;
+    backend->device  = &sherdi_device_cpu;
     backend->threads = params->threads;
     backend->mem     = mem;
     status           = team_make(backend, params);
     if (status != SHERD_OK) {
-        sherdi_backend_destroy(backend);
+        backend->device->lane_destroy(backend);
         return status;
     }
     *out = backend;
@@ -148,14 +150,6 @@ sherd_status sherdi_backend_cpu_create(int threads, sherdi_mem *mem, sherdi_back
     const sherdi_cpu_params params = {.threads = threads, .shares = 1, .rank = -1};
 
     return sherdi_backend_cpu_create_with(&params, mem, out);
-}
-
-void sherdi_backend_destroy(sherdi_backend *backend)
-{
-    if (backend != NULL) {
-        sherdi_team_destroy(backend->team);
-        sherdi_free(backend);
-    }
 }
 
 void sherdi_backend_cpu_describe(const sherdi_backend *backend, char *text, size_t text_bytes)
@@ -172,16 +166,37 @@ void sherdi_backend_cpu_describe(const sherdi_backend *backend, char *text, size
     }
 }
 
+static size_t spans_elems(const sherdi_span *spans, size_t num_spans)
+{
+    size_t elems = 0;
+
+    for (size_t i = 0; i < num_spans; i++) {
+        elems += spans[i].count_elems;
+    }
+    return elems;
+}
+
+static size_t param_bytes(const void *param, sherd_dtype dtype)
+{
+    return param == NULL ? 0 : sherd_dtype_bytes(dtype);
+}
+
 size_t sherdi_adam_traffic_bytes(const sherdi_adam_args *args)
 {
-    size_t per_elem = sherd_dtype_bytes(args->grad_dtype) + 6 * sizeof(float);
-    size_t elems    = 0;
+    return spans_elems(args->spans, args->num_spans) *
+           (sherd_dtype_bytes(args->grad_dtype) + 6 * sizeof(float) +
+            param_bytes(args->param, args->param_dtype));
+}
 
-    if (args->param != NULL) {
-        per_elem += sherd_dtype_bytes(args->param_dtype);
-    }
-    for (size_t i = 0; i < args->num_spans; i++) {
-        elems += args->spans[i].count_elems;
-    }
-    return elems * per_elem;
+size_t sherdi_lamb_norms_traffic_bytes(const sherdi_lamb_args *args)
+{
+    return spans_elems(args->spans, args->num_spans) *
+           (sherd_dtype_bytes(args->grad_dtype) + 3 * sizeof(float));
+}
+
+size_t sherdi_lamb_traffic_bytes(const sherdi_lamb_args *args)
+{
+    return spans_elems(args->spans, args->num_spans) *
+           (sherd_dtype_bytes(args->grad_dtype) + 6 * sizeof(float) +
+            param_bytes(args->param, args->param_dtype));
 }

@@ -62,6 +62,43 @@ static inline uint64_t sherdi_adam_elems(const sherdi_adam_run *run, size_t firs
     return fingerprint;
 }
 
+/* Chunks from `first` on, a multiple of 64. */
+static inline void sherdi_lamb_norms_elems(const sherdi_lamb_run *run, size_t first,
+                                           sherdi_lamb_norms *norms)
+{
+    for (; first < run->count_elems; first += SHERD_CHUNK_ELEMS) {
+        float p[SHERD_CHUNK_ELEMS] = {0};
+        float u[SHERD_CHUNK_ELEMS] = {0};
+
+        for (size_t i = 0; i < SHERD_CHUNK_ELEMS && first + i < run->count_elems; i++) {
+            float m = run->m[first + i];
+            float v = run->v[first + i];
+
+            p[i] = run->master[first + i];
+            u[i] = sherdi_lamb_direction(
+                run->coeffs, sherdi_load_elem(run->grad, run->grad_dtype, first + i), p[i], &m, &v);
+        }
+        sherdi_norm_add(&norms->param, sherdi_norm_chunk(p));
+        sherdi_norm_add(&norms->update, sherdi_norm_chunk(u));
+    }
+}
+
+static inline uint64_t sherdi_lamb_elems(const sherdi_lamb_run *run, size_t first)
+{
+    uint64_t fingerprint = 0;
+
+    for (size_t i = first; i < run->count_elems; i++) {
+        float grad = sherdi_load_elem(run->grad, run->grad_dtype, i);
+
+        sherdi_lamb_element(run->coeffs, run->step, grad, &run->master[i], &run->m[i], &run->v[i]);
+        if (run->param != NULL) {
+            sherdi_store_elem(run->param, run->param_dtype, i, run->master[i]);
+        }
+        fingerprint += sherdi_mix_element(run->first_index + i, run->master[i]);
+    }
+    return fingerprint;
+}
+
 static inline void sherdi_reduce_elems(const sherdi_reduce_args *args, size_t first, size_t end)
 {
     for (size_t i = first; i < end; i++) {

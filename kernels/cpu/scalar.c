@@ -57,6 +57,16 @@ static uint64_t run_fingerprint(const float *master, uint64_t first_index, size_
     return sherdi_fingerprint_elems(master, first_index, 0, count_elems);
 }
 
+static void run_lamb_norms(const sherdi_lamb_run *run, sherdi_lamb_norms *norms)
+{
+    sherdi_lamb_norms_elems(run, 0, norms);
+}
+
+static uint64_t run_lamb(const sherdi_lamb_run *run)
+{
+    return sherdi_lamb_elems(run, 0);
+}
+
 #define TABLE_NAME sherdi_kernels_scalar
 #define TABLE_ISA  "scalar"
 #include "kernels/cpu/table.h"

@@ -170,6 +170,124 @@ static void table_adam(const sherdi_backend *backend, const sherdi_adam_args *ar
     *args->fingerprint += call.fingerprint;
 }
 
+/* ----------------------------------------------------------------- lamb -- */
+
+typedef struct lamb_call {
+    const sherdi_lamb_args *args;
+    size_t                  chunks;
+    int                     is_streaming;
+    _Atomic uint64_t        fingerprint;
+} lamb_call;
+
+static sherdi_lamb_run lamb_run_of(const lamb_call *call, const span_run *where, size_t done)
+{
+    const sherdi_lamb_args *args   = call->args;
+    uint64_t                index  = where->span->first_index + where->first + done;
+    size_t                  offset = where->span->offset_elems + where->first + done;
+    sherdi_lamb_run         run    = {
+                   .coeffs       = &args->coeffs[where->span->group],
+                   .grad         = sherdi_elem_at(args->grad, args->grad_dtype, offset),
+                   .grad_dtype   = args->grad_dtype,
+                   .master       = args->master + offset,
+                   .m            = args->m + offset,
+                   .v            = args->v + offset,
+                   .param_dtype  = args->param_dtype,
+                   .first_index  = index,
+                   .count_elems  = where->count_elems - done,
+                   .is_streaming = call->is_streaming,
+    };
+
+    if (args->param != NULL) {
+        run.param = sherdi_elem_at(args->param, args->param_dtype, offset);
+    }
+    return run;
+}
+
+/* To the one that all threads of the call share; a part has few parameters. */
+static void norm_share(sherdi_norm_acc *acc, sherdi_norm_acc *share)
+{
+    sherdi_norm_normalise(share);
+    for (int i = 0; i < SHERDI_NORM_BINS; i++) {
+        if (share->bins[i] != 0) {
+            (void)__atomic_fetch_add(&acc->bins[i], share->bins[i], __ATOMIC_RELAXED);
+        }
+    }
+    if (share->nonfinite != 0) {
+        (void)__atomic_fetch_add(&acc->nonfinite, share->nonfinite, __ATOMIC_RELAXED);
+    }
+}
+
+static void lamb_norms_part(void *ctx, int part, int parts)
+{
+    const lamb_call        *call = ctx;
+    const sherdi_lamb_args *args = call->args;
+    span_walk walk = walk_part(args->spans, args->num_spans, call->chunks, part, parts);
+    span_run  where;
+
+    while (walk_next(&walk, &where)) {
+        sherdi_lamb_run    run   = lamb_run_of(call, &where, 0);
+        sherdi_lamb_norms  share = {0};
+        sherdi_lamb_norms *norms = &args->norms[where.span->param];
+
+        run_lamb_norms(&run, &share);
+        norm_share(&norms->param, &share.param);
+        norm_share(&norms->update, &share.update);
+    }
+}
+
+static void table_lamb_norms(const sherdi_backend *backend, const sherdi_lamb_args *args)
+{
+    size_t    bytes  = sherdi_lamb_norms_traffic_bytes(args);
+    size_t    chunks = spans_chunks(args->spans, args->num_spans);
+    lamb_call call   = {.args = args, .chunks = chunks};
+
+    sherdi_parallel_run(backend, sherdi_split_of(backend, chunks, chunks > 0 ? bytes / chunks : 0),
+                        lamb_norms_part, &call);
+}
+
+static void lamb_part(void *ctx, int part, int parts)
+{
+    lamb_call              *call = ctx;
+    const sherdi_lamb_args *args = call->args;
+    span_walk walk        = walk_part(args->spans, args->num_spans, call->chunks, part, parts);
+    span_run  where       = {0};
+    uint64_t  fingerprint = 0;
+
+    while (walk_next(&walk, &where)) {
+        for (size_t done = 0; done < where.count_elems;) {
+            sherdi_lamb_run run = lamb_run_of(call, &where, done);
+
+            run.step        = run.coeffs->neg_step_size * args->ratios[where.span->param];
+            run.count_elems = same_high_half(run.first_index, run.count_elems);
+            fingerprint += run_lamb(&run);
+            done += run.count_elems;
+        }
+    }
+    (void)atomic_fetch_add_explicit(&call->fingerprint, fingerprint, memory_order_relaxed);
+}
+
+static void table_lamb(const sherdi_backend *backend, const sherdi_lamb_args *args)
+{
+    size_t    bytes  = sherdi_lamb_traffic_bytes(args);
+    size_t    chunks = spans_chunks(args->spans, args->num_spans);
+    lamb_call call = {.args = args, .chunks = chunks, .is_streaming = bytes >= SHERDI_STREAM_BYTES};
+
+    sherdi_parallel_run(backend, sherdi_split_of(backend, chunks, chunks > 0 ? bytes / chunks : 0),
+                        lamb_part, &call);
+    *args->fingerprint += call.fingerprint;
+}
+
+static void table_lamb_ratios(const sherdi_backend *backend, const sherdi_lamb_ratio_args *args)
+{
+    (void)backend;
+    for (size_t i = 0; i < args->num_params; i++) {
+        args->ratios[i] = args->groups[i] < 0
+                              ? 1
+                              : sherdi_lamb_ratio(&args->coeffs[args->groups[i]],
+                                                  &args->norms[i].param, &args->norms[i].update);
+    }
+}
+
 /* ---------------------------------------------------------- fingerprint -- */
 
 typedef struct fingerprint_call {
@@ -202,8 +320,8 @@ static void fingerprint_part(void *ctx, int part, int parts)
     (void)atomic_fetch_add_explicit(&call->fingerprint, fingerprint, memory_order_relaxed);
 }
 
-static uint64_t table_fingerprint(const sherdi_backend *backend, const sherdi_span *spans,
-                                  size_t num_spans, const float *master)
+static void table_fingerprint(const sherdi_backend *backend, const sherdi_span *spans,
+                              size_t num_spans, const float *master, uint64_t *sum)
 {
     fingerprint_call call = {
         .spans     = spans,
@@ -215,7 +333,7 @@ static uint64_t table_fingerprint(const sherdi_backend *backend, const sherdi_sp
     sherdi_parallel_run(backend,
                         sherdi_split_of(backend, call.chunks, SHERD_CHUNK_ELEMS * sizeof(float)),
                         fingerprint_part, &call);
-    return call.fingerprint;
+    *sum += call.fingerprint;
 }
 
 /* ---------------------------------------------------------------- sumsq -- */
@@ -521,4 +639,7 @@ const sherdi_kernel_ops TABLE_NAME = {
     .fingerprint  = table_fingerprint,
     .reduce_fixed = table_reduce_fixed,
     .fixed_to_f32 = table_fixed_to_f32,
+    .lamb_norms   = table_lamb_norms,
+    .lamb_ratios  = table_lamb_ratios,
+    .lamb         = table_lamb,
 };

@@ -294,6 +294,18 @@ static uint64_t run_adam(const sherdi_adam_run *run)
     return vec_mixer_sum(&mixer) + sherdi_adam_elems(run, first);
 }
 
+/* ----------------------------------------------------------------- lamb -- */
+
+static void run_lamb_norms(const sherdi_lamb_run *run, sherdi_lamb_norms *norms)
+{
+    sherdi_lamb_norms_elems(run, 0, norms);
+}
+
+static uint64_t run_lamb(const sherdi_lamb_run *run)
+{
+    return sherdi_lamb_elems(run, 0);
+}
+
 /* ---------------------------------------------------------- fingerprint -- */
 
 static uint64_t run_fingerprint(const float *master, uint64_t first_index, size_t count_elems)

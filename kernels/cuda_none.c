@@ -1,0 +1,33 @@
+/* A build without CUDA. */
+#include "kernels/devices.h"
+
+#include <stdio.h>
+
+static int none_count(char *why, size_t why_bytes)
+{
+    (void)snprintf(why, why_bytes,
+                   "sherd was built without CUDA; meson -Dcuda=enabled says what is "
+                   "missing");
+    return 0;
+}
+
+static sherd_status none_create(int index, sherdi_mem *mem, sherdi_backend **out)
+{
+    (void)index;
+    (void)mem;
+    (void)out;
+    return sherdi_fail(SHERD_E_NOTSUP, "sherd was built without CUDA");
+}
+
+static void none_describe(int index, char *text, size_t text_bytes)
+{
+    (void)index;
+    (void)snprintf(text, text_bytes, "none");
+}
+
+const sherdi_device_kind sherdi_device_kind_cuda = {
+    .name     = "cuda",
+    .count    = none_count,
+    .create   = none_create,
+    .describe = none_describe,
+};

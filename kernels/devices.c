@@ -1,0 +1,72 @@
+/* Kinds of devices beside the CPU, by name. A new one is a folder and a line here. */
+#include "kernels/devices.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const sherdi_device_kind *const KINDS[] = {&sherdi_device_kind_cuda};
+
+static const sherdi_device_kind *kind_find(const char *name)
+{
+    for (size_t i = 0; i < sizeof(KINDS) / sizeof(KINDS[0]); i++) {
+        if (strcmp(KINDS[i]->name, name) == 0) {
+            return KINDS[i];
+        }
+    }
+    return NULL;
+}
+
+int sherdi_backend_device_count(const char *kind, char *why, size_t why_bytes)
+{
+    const sherdi_device_kind *found = kind_find(kind);
+
+    if (why_bytes > 0) {
+        why[0] = '\0';
+    }
+    if (found == NULL) {
+        (void)snprintf(why, why_bytes, "there is no kind of device called \"%s\"", kind);
+        return 0;
+    }
+    return found->count(why, why_bytes);
+}
+
+sherd_status sherdi_backend_device_create(const char *kind, int index, sherdi_mem *mem,
+                                          sherdi_backend **out)
+{
+    const sherdi_device_kind *found = kind_find(kind);
+    char                      why[256];
+    int                       count;
+
+    if (found == NULL) {
+        return sherdi_fail(SHERD_E_INVAL, "there is no backend \"%s\"; there are cpu and cuda",
+                           kind);
+    }
+    count = found->count(why, sizeof(why));
+    if (count == 0) {
+        return sherdi_fail(SHERD_E_NOTSUP, "backend %s: %s", kind, why);
+    }
+    if (index < 0 || index >= count) {
+        return sherdi_fail(SHERD_E_INVAL, "backend %s: there is no device %d; there are 0 to %d",
+                           kind, index, count - 1);
+    }
+    return found->create(index, mem, out);
+}
+
+void sherdi_backend_device_describe(const char *kind, int index, char *text, size_t text_bytes)
+{
+    const sherdi_device_kind *found = kind_find(kind);
+
+    if (text_bytes > 0) {
+        text[0] = '\0';
+    }
+    if (found != NULL && index >= 0 && index < found->count(NULL, 0)) {
+        found->describe(index, text, text_bytes);
+    }
+}
+
+void sherdi_backend_destroy(sherdi_backend *backend)
+{
+    if (backend != NULL) {
+        backend->device->lane_destroy(backend);
+    }
+}
