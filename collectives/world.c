@@ -169,16 +169,17 @@ sherd_status sherdi_world_equip(sherd_world *world, const sherd_world_params *pa
     char              threads[128];
 
     SHERDI_TRY(threads_wanted(params, shares, &cpu.threads));
-    SHERDI_TRY(sherdi_backend_cpu_create_with(&cpu, &world->mem, &world->backend));
+    SHERDI_TRY(sherdi_backend_cpu_create_with(&cpu, &world->mem, &world->host));
+    world->backend = world->host;
     if (world->world_size > 1 && !(world->ops->caps & SHERDI_WORLD_SIMULATES)) {
         world->sum_scratch =
             sherdi_alloc_array(&world->mem, SHERDI_MEM_CONTROL,
-                               (size_t)world->world_size * WORLD_SUM_PIECE, sizeof(double));
+                               2 * (size_t)world->world_size * SHERDI_SUM_PIECE, sizeof(double));
         if (world->sum_scratch == NULL) {
             return SHERD_E_NOMEM;
         }
     }
-    sherdi_backend_cpu_describe(world->backend, threads, sizeof(threads));
+    sherdi_backend_cpu_describe(world->host, threads, sizeof(threads));
     sherdi_log(SHERD_LOG_DEBUG, world->rank, "world %s, rank %d of %d, local %d of %d, %s",
                world->ops->name, world->rank, world->world_size, world->local_rank,
                world->local_size, threads);
@@ -188,7 +189,7 @@ sherd_status sherdi_world_equip(sherd_world *world, const sherd_world_params *pa
 void sherdi_world_fini(sherd_world *world)
 {
     sherdi_free(world->sum_scratch);
-    sherdi_backend_destroy(world->backend);
+    sherdi_backend_destroy(world->host);
     (void)pthread_cond_destroy(&world->queue.has_progress);
     (void)pthread_cond_destroy(&world->queue.has_work);
     (void)pthread_mutex_destroy(&world->queue.lock);
@@ -451,6 +452,13 @@ sherd_status sherdi_world_wait(sherd_world *world, sherdi_ticket ticket)
     return SHERD_OK;
 }
 
+sherd_status sherdi_world_follow(sherd_world *world, const sherdi_backend *lane,
+                                 sherdi_ticket ticket)
+{
+    (void)lane;
+    return sherdi_world_wait(world, ticket);
+}
+
 int sherdi_world_is_done(sherd_world *world, sherdi_ticket ticket)
 {
     return atomic_load_explicit(&world->queue.done, memory_order_acquire) >= ticket;
@@ -603,6 +611,11 @@ const sherdi_backend *sherdi_world_backend(const sherd_world *world)
     return world->backend;
 }
 
+const sherdi_backend *sherdi_world_host(const sherd_world *world)
+{
+    return world->host;
+}
+
 int sherdi_world_local_size(const sherd_world *world)
 {
     return world->local_size;
@@ -690,7 +703,8 @@ sherd_status sherdi_world_all_to_all(sherd_world *world, const sherdi_all_to_all
 sherd_status sherdi_world_exchange(sherd_world *world, const void *mine, void *all,
                                    size_t len_bytes)
 {
-    sherdi_all_gather_args args = {.send = mine, .recv = all, .slice_bytes = len_bytes};
+    sherdi_all_gather_args args = {
+        .send = mine, .recv = all, .slice_bytes = len_bytes, .flags = SHERDI_COLL_HOST};
 
     if (world->ops->caps & SHERDI_WORLD_SIMULATES) {
         SHERDI_TRY(all_gather_check(world, &args));
@@ -701,6 +715,54 @@ sherd_status sherdi_world_exchange(sherd_world *world, const void *mine, void *a
         return SHERD_OK;
     }
     return sherdi_world_all_gather(world, &args, NULL);
+}
+
+/* The values that rank r adds up are slice r of a piece; behind the last value are zeros. */
+static sherd_status sum_integers(sherd_world *world, uint64_t *values, size_t count, size_t slice)
+{
+    size_t    words = slice * (size_t)world->world_size;
+    uint64_t *piece = (uint64_t *)(void *)world->sum_scratch;
+    uint64_t *parts = piece + words;
+    uint64_t *own   = piece + (size_t)world->rank * slice;
+
+    memcpy(piece, values, count * sizeof(*values));
+    memset(piece + count, 0, (words - count) * sizeof(*values));
+    SHERDI_TRY(sherdi_world_all_to_all(world,
+                                       &(sherdi_all_to_all_args){
+                                           .send        = piece,
+                                           .recv        = parts,
+                                           .slice_bytes = slice * sizeof(*values),
+                                           .flags       = SHERDI_COLL_HOST,
+                                       },
+                                       NULL));
+    memset(own, 0, slice * sizeof(*own));
+    for (int r = 0; r < world->world_size; r++) {
+        for (size_t i = 0; i < slice; i++) {
+            own[i] += parts[(size_t)r * slice + i];
+        }
+    }
+    SHERDI_TRY(sherdi_world_exchange(world, own, piece, slice * sizeof(*own)));
+    memcpy(values, piece, count * sizeof(*values));
+    return SHERD_OK;
+}
+
+sherd_status sherdi_world_sum_u64(sherd_world *world, uint64_t *values, size_t count)
+{
+    SHERDI_TRY(sherdi_world_status(world));
+    if (world->ops->caps & SHERDI_WORLD_SIMULATES) {
+        uint64_t bytes = sherdi_wire_sum_u64(world->world_size, count);
+
+        traffic_add(world, bytes, bytes);
+        return SHERD_OK;
+    }
+    for (size_t at = 0; at < count && world->world_size > 1;) {
+        size_t slice = sherdi_sum_slice(world->world_size, count - at);
+        size_t piece = sherdi_min_size(slice * (size_t)world->world_size, count - at);
+
+        SHERDI_TRY(sum_integers(world, values + at, piece, slice));
+        at += piece;
+    }
+    return SHERD_OK;
 }
 
 /* ------------------------------------------------------ the public calls -- */
@@ -756,8 +818,8 @@ sherd_status sherd_world_sum_f64(sherd_world *world, double *values, size_t coun
     }
     SHERDI_TRY(sherdi_world_status(world));
     queue_drain(&world->queue);
-    for (size_t at = 0; at < count && world->world_size > 1; at += WORLD_SUM_PIECE) {
-        SHERDI_TRY(sum_piece(world, values + at, sherdi_min_size(WORLD_SUM_PIECE, count - at)));
+    for (size_t at = 0; at < count && world->world_size > 1; at += SHERDI_SUM_PIECE) {
+        SHERDI_TRY(sum_piece(world, values + at, sherdi_min_size(SHERDI_SUM_PIECE, count - at)));
     }
     return SHERD_OK;
 }

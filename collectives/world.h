@@ -14,6 +14,13 @@
 #include "kernels/backend.h"
 #include "sherd.h"
 
+/* Devices. `send` and `recv` are memory of the world's backend (sherdi_world_backend), a lane of the
+ * world's own: the caller has it follow the lanes that wrote `send` and used `recv` before the call
+ * (sherdi_lane_follow), and has the lane that needs the result follow the ticket
+ * (sherdi_world_follow). A transport that orders its work on the lane returns before it is done; one that
+ * moves through the host waits for the lane on the world's thread. Control data (exchange, sums, broadcast,
+ * SHERDI_COLL_HOST) is host memory. */
+
 /* Position in the queue of a world; 0 is "done before the start". */
 typedef uint64_t sherdi_ticket;
 
@@ -21,6 +28,8 @@ typedef uint64_t sherdi_ticket;
  * that met (barrier, exchange, reduction) and will not change before the next one: a
  * transport that can read peers' memory need not meet for this call. */
 #define SHERDI_COLL_STABLE 1u
+/* The buffers are host memory, whatever the backend; complete when the call returns. */
+#define SHERDI_COLL_HOST 2u
 
 /* recv [world_size * slice_bytes]; in place when send == recv + rank * slice_bytes. */
 typedef struct sherdi_all_gather_args {
@@ -68,11 +77,13 @@ typedef struct sherdi_all_to_all_args {
     const void *send;
     void       *recv;
     size_t      slice_bytes;
+    uint32_t    flags; /* SHERDI_COLL_HOST or 0 */
 } sherdi_all_to_all_args;
 
 /* Capabilities, asked once. */
 #define SHERDI_WORLD_SHARES_MEMORY 1u /* peers' sherdi_world_alloc memory is read in place */
 #define SHERDI_WORLD_SIMULATES     2u /* moves nothing: contents of buffers mean nothing */
+#define SHERDI_WORLD_ON_LANE       4u /* orders device collectives on the lane of its backend */
 
 /* A transport. Slots are called by one thread at a time, in the same order on all ranks,
  * with valid arguments, never with world_size 1 (the layer above copies), and block until the
@@ -103,8 +114,11 @@ typedef struct sherdi_world_ops {
 /* ---- what the engine uses. `ticket_out` NULL: returns when done; else queued where the
  *      world overlaps (done at once where it does not), and sherdi_world_wait takes the ticket. */
 
-uint32_t              sherdi_world_caps(const sherd_world *world);
+uint32_t sherdi_world_caps(const sherd_world *world);
+/* The lane of collectives, on the device that holds the engine's memory. */
 const sherdi_backend *sherdi_world_backend(const sherd_world *world);
+/* The CPU, for what rests in host memory; the same as above where there is no other device. */
+const sherdi_backend *sherdi_world_host(const sherd_world *world);
 int                   sherdi_world_local_size(const sherd_world *world);
 /* Bytes that the world itself holds on this rank: segments for control and bouncing. */
 size_t sherdi_world_overhead_bytes(const sherd_world *world);
@@ -134,19 +148,52 @@ sherd_status sherdi_world_all_to_all(sherd_world *world, const sherdi_all_to_all
 sherd_status sherdi_world_exchange(sherd_world *world, const void *mine, void *all,
                                    size_t len_bytes);
 
+/** values[i] becomes the sum over the ranks modulo 2^64, on all. Host memory, `count` equal on all. Meets.
+ *  Blocking; allocates nothing. On the simulated world values stay. */
+sherd_status sherdi_world_sum_u64(sherd_world *world, uint64_t *values, size_t count);
+
 /** Blocks until the call with this ticket is done; its failure, or that of an earlier call. */
 sherd_status sherdi_world_wait(sherd_world *world, sherdi_ticket ticket);
+/** Later work on `lane` comes after the call with this ticket. Blocks only where the call is not on a
+ *  lane (SHERDI_WORLD_ON_LANE, or one rank). Returns as sherdi_world_wait, of what is known. */
+sherd_status sherdi_world_follow(sherd_world *world, const sherdi_backend *lane,
+                                 sherdi_ticket ticket);
 /** 1 when the call with this ticket is done. Never blocks. */
 int sherdi_world_is_done(sherd_world *world, sherdi_ticket ticket);
 
 /** The failure of the world, if it has one: E_PEER_LOST and the sentence; else SHERD_OK. */
 sherd_status sherdi_world_status(sherd_world *world);
 
+/* Sums work through their values in pieces of so many for each rank. */
+#define SHERDI_SUM_PIECE ((size_t)256)
+
 /* What a call puts on the wire for one rank, sent (equal to received), independent of the
  * transport: the plan's counting. */
 static inline uint64_t sherdi_wire_all_gather(int world_size, size_t slice_bytes)
 {
     return (uint64_t)(world_size - 1) * slice_bytes;
+}
+
+/* Values of each rank in the next piece, `left` to go. */
+static inline size_t sherdi_sum_slice(int world_size, size_t left)
+{
+    size_t each = left / (size_t)world_size + (left % (size_t)world_size != 0);
+
+    return each < SHERDI_SUM_PIECE ? each : SHERDI_SUM_PIECE;
+}
+
+static inline uint64_t sherdi_wire_sum_u64(int world_size, size_t count)
+{
+    uint64_t bytes = 0;
+
+    while (count > 0 && world_size > 1) {
+        size_t slice = sherdi_sum_slice(world_size, count);
+        size_t piece = slice * (size_t)world_size;
+
+        bytes += 2 * sherdi_wire_all_gather(world_size, slice * sizeof(uint64_t));
+        count -= piece < count ? piece : count;
+    }
+    return bytes;
 }
 
 #endif

@@ -12,8 +12,6 @@
 #define WORLD_TIMEOUT_NS (30 * 60 * INT64_C(1000000000))
 /* Calls that may wait in the queue; a further one makes its caller wait. */
 #define WORLD_QUEUE_CALLS 64
-/* sherd_world_sum_f64 works through its values in pieces of so many. */
-#define WORLD_SUM_PIECE 64
 
 typedef struct world_broadcast_args {
     void  *data;
@@ -72,9 +70,10 @@ struct sherd_world {
     int64_t          timeout_ns;
     atomic_int       owners;
     sherdi_mem       mem;
-    sherdi_backend  *backend;
+    sherdi_backend  *host;    /* the CPU */
+    sherdi_backend  *backend; /* the lane of collectives on a device; else `host` */
     size_t           overhead_bytes;
-    double          *sum_scratch; /* [world_size * WORLD_SUM_PIECE]; NULL where not needed */
+    double          *sum_scratch; /* [2 * world_size * SHERDI_SUM_PIECE]; NULL where not needed */
     _Atomic uint64_t sent_bytes;
     _Atomic uint64_t received_bytes;
     world_queue      queue;

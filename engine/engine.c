@@ -131,12 +131,25 @@ static void ignored_tell(const sherd_engine *engine)
     }
 }
 
+/* In place of the one before. */
+static sherd_status compute_lane_open(sherd_engine *engine, void *stream)
+{
+    sherdi_backend *device = (sherdi_backend *)(uintptr_t)sherdi_world_backend(engine->world);
+    sherdi_backend *lane;
+
+    SHERDI_TRY(device->device->lane_create(device, "compute", stream, &lane));
+    sherdi_backend_destroy(engine->backend);
+    engine->backend = lane;
+    return SHERD_OK;
+}
+
 /* What a rank does by itself: it may fail on one rank only. */
 static sherd_status engine_open(sherd_engine *engine, const sherd_config *config)
 {
     const char *debug = getenv("SHERD_DEBUG");
 
     SHERDI_TRY(sherdi_config_resolve(config, engine->world_size, &engine->settings));
+    SHERDI_TRY(compute_lane_open(engine, NULL));
     ignored_tell(engine);
     engine->settings.is_debug = debug != NULL && debug[0] != '\0' && strcmp(debug, "0") != 0;
     sherdi_scaler_init(&engine->scaler, &engine->settings.scaler);
@@ -161,7 +174,7 @@ sherd_status sherd_engine_create(sherd_world *world, const sherd_config *config,
     sherdi_mem_init(&engine->mem);
     engine->model.mem  = &engine->mem;
     engine->world      = sherdi_world_retain(world);
-    engine->backend    = sherdi_world_backend(world);
+    engine->host       = sherdi_world_host(world);
     engine->rank       = sherd_world_rank(world);
     engine->world_size = sherd_world_size(world);
     status             = sherdi_agree_status(world, engine_open(engine, config));
@@ -174,6 +187,38 @@ sherd_status sherd_engine_create(sherd_world *world, const sherd_config *config,
     }
     *out = engine;
     return SHERD_OK;
+}
+
+void *sherd_engine_stream(const sherd_engine *engine)
+{
+    return engine == NULL ? NULL : engine->backend->device->lane_stream(engine->backend);
+}
+
+sherd_status sherd_engine_set_stream(sherd_engine *engine, void *stream)
+{
+    SHERDI_TRY(open_check(engine, "sherd_engine_set_stream"));
+    return compute_lane_open(engine, stream);
+}
+
+int sherd_device_count(const char *backend)
+{
+    char why[256];
+    int  count = sherdi_backend_device_count(backend, why, sizeof(why));
+
+    if (count == 0) {
+        (void)sherdi_fail(SHERD_E_NOTSUP, "backend %s: %s", backend, why);
+    }
+    return count;
+}
+
+sherd_status sherd_copy(sherd_engine *engine, void *dst, const void *src, size_t len_bytes)
+{
+    SHERDI_TRY(sherdi_engine_check_alive(engine));
+    if ((dst == NULL || src == NULL) && len_bytes > 0) {
+        return sherdi_fail(SHERD_E_INVAL, "sherd_copy of %zu bytes: dst or src is NULL", len_bytes);
+    }
+    engine->backend->kernels->copy(engine->backend, dst, src, len_bytes);
+    return sherdi_lane_wait(engine->backend);
 }
 
 sherd_status sherd_group_add(sherd_engine *engine, const sherd_group_params *params,
@@ -738,7 +783,8 @@ sherd_status sherd_engine_query(const sherd_engine *engine, sherd_engine_info *o
     info.train_batch_size = engine->settings.train_batch_size;
     info.steps_per_print  = engine->settings.steps_per_print;
     info.is_deterministic = engine->settings.deterministic;
-    info.cpu_threads      = engine->backend->threads;
+    info.cpu_threads      = engine->host->threads;
+    info.backend          = engine->backend->name;
     info.param_elems      = engine->model.total_elems;
     info.trainable_elems  = engine->model.trainable_elems;
     info.is_resumed       = engine->store.is_resumed;
@@ -757,6 +803,7 @@ void sherd_engine_destroy(sherd_engine *engine)
     }
     memory_close(engine);
     sherdi_model_fini(&engine->model);
+    sherdi_backend_destroy(engine->backend);
     sherd_world_destroy(engine->world);
     assert(sherdi_mem_held_all(&engine->mem) == 0 && "the engine leaves memory behind");
     free(engine);

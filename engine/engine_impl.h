@@ -36,7 +36,8 @@ typedef struct sherdi_cursor {
 struct sherd_engine {
     sherdi_mem            mem;
     sherd_world          *world;
-    const sherdi_backend *backend;
+    sherdi_backend       *backend; /* the compute lane: what the trainer reads and writes */
+    const sherdi_backend *host;    /* the CPU; the same where there is no other device */
     int                   rank, world_size;
     sherdi_settings       settings;
     sherdi_model          model;

@@ -120,7 +120,7 @@ typedef struct sherd_world_params {
                                     Lost ranks are noticed in seconds whatever this says. */
     int         cpu_threads; /* compute threads of this rank's CPU kernels; 0: SHERD_THREADS,
                                     else cores of the host / ranks of the host, at least 1 */
-    const char *backend;     /* where the engine's device memory and kernels are: "cpu" or "cuda"; NULL:
+    const char *backend; /* where the engine's device memory and kernels are: "cpu" or "cuda"; NULL:
                                     SHERD_BACKEND, else "cuda" when `device` is given or the transport is
                                     "nccl", else "cpu" */
 } sherd_world_params;
@@ -238,6 +238,8 @@ typedef struct sherd_group_params {
     double      lr;
     double      weight_decay;
     double      beta1, beta2, eps;
+    int         exclude_1d; /* LAMB: the trust ratio of parameters of this group with at most one
+                                   dimension (biases, scales of norms) is 1. Default 0 */
 } sherd_group_params;
 SHERD_API void sherd_group_params_init(sherd_group_params *params);
 
@@ -399,6 +401,31 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_engine_fingerprint(sherd_engine *eng
 SHERD_API SHERD_MUST_USE sherd_status sherd_param_fingerprint(sherd_engine *engine,
                                                               sherd_param param, uint64_t *out);
 
+/* -------------------------------------------------------------- device --- */
+
+/** The stream on which the engine makes parameters readable and takes gradients: the trainer's kernels go
+ *  there (or on one that waits for it, and that it waits for before release). A cudaStream_t as void *; NULL
+ *  on the CPU, where everything has ended when a call returns. Local. Valid until destroy. */
+SHERD_API void *sherd_engine_stream(const sherd_engine *engine);
+/** Makes a stream of the trainer's own the compute stream; it outlives the engine. Before seal. Local.
+ *  E_STATE after seal, E_NOTSUP on the CPU. Typed: sherd_cuda.h. */
+SHERD_API SHERD_MUST_USE sherd_status sherd_engine_set_stream(sherd_engine *engine, void *stream);
+/** Copies between host memory and what the engine handed out (sherd_param_data, sherd_param_grad), behind
+ *  all work of the compute stream; blocks until the bytes are there. For programs that work on the host
+ *  whatever the backend. Local. E_DEVICE. */
+SHERD_API SHERD_MUST_USE sherd_status sherd_copy(sherd_engine *engine, void *dst, const void *src,
+                                                 size_t len_bytes);
+
+/** How many devices of a backend ("cuda") this process can use; 0 with the reason in sherd_last_error(). */
+SHERD_API int sherd_device_count(const char *backend);
+
+/** A world over a communicator of the trainer's own, which stays its own and outlives the world; use
+ *  sherd_cuda.h, which wraps this call. `comm` is an ncclComm_t. `params` may name a device; its transport must
+ *  be NULL or "nccl". Collective over the communicator. E_NOTSUP in a build without NCCL. */
+SHERD_API SHERD_MUST_USE sherd_status sherd_world_from_nccl_handle(void                     *comm,
+                                                                   const sherd_world_params *params,
+                                                                   sherd_world             **out);
+
 /* ------------------------------------------- looking inside an engine ---- */
 
 typedef enum sherd_plan_format {
@@ -450,6 +477,7 @@ typedef struct sherd_engine_info {
     int64_t     step;       /* updates done */
     int64_t     micro_step; /* micro-batches seen: where a resumed trainer goes on in its data */
     uint64_t    state_run;  /* number of the run in the names of its state files; 0: none */
+    const char *backend;    /* "cpu" or "cuda"; static storage */
 } sherd_engine_info;
 SHERD_API void sherd_engine_info_init(sherd_engine_info *info);
 /** Before seal too, apart from the counts of elements declared so far. */

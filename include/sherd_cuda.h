@@ -1,0 +1,36 @@
+/* What a CUDA trainer hands to sherd and gets from it, typed. With cuda_runtime_api.h and, for
+ * sherd_world_from_nccl, nccl.h: define SHERD_WITH_NCCL before including this. */
+#ifndef SHERD_CUDA_H
+#define SHERD_CUDA_H
+
+#include "sherd.h"
+
+#include <cuda_runtime_api.h>
+#ifdef SHERD_WITH_NCCL
+#include <nccl.h>
+#endif
+
+/** See sherd_engine_stream. */
+static inline cudaStream_t sherd_cuda_stream(const sherd_engine *engine)
+{
+    return (cudaStream_t)sherd_engine_stream(engine);
+}
+
+/** See sherd_engine_set_stream. */
+static inline SHERD_MUST_USE sherd_status sherd_cuda_set_stream(sherd_engine *engine,
+                                                                cudaStream_t  stream)
+{
+    return sherd_engine_set_stream(engine, (void *)stream);
+}
+
+#ifdef SHERD_WITH_NCCL
+/** See sherd_world_from_nccl_handle. */
+static inline SHERD_MUST_USE sherd_status sherd_world_from_nccl(ncclComm_t                comm,
+                                                                const sherd_world_params *params,
+                                                                sherd_world             **out)
+{
+    return sherd_world_from_nccl_handle((void *)comm, params, out);
+}
+#endif
+
+#endif
