@@ -6,7 +6,7 @@
 sherd_status sherdi_world_at(int rank, int world_size, const char *address,
                              const sherd_world_params *params, sherd_world **out)
 {
-    const char  *transport = params != NULL ? params->transport : NULL;
+    const char  *transport = params->transport;
     procs_params procs     = {.world            = params,
                               .rank             = rank,
                               .world_size       = world_size,
@@ -36,7 +36,9 @@ sherd_status sherdi_world_at(int rank, int world_size, const char *address,
 sherd_status sherd_world_create(int rank, int world_size, const char *rendezvous,
                                 const sherd_world_params *params, sherd_world **out)
 {
-    SHERDI_TRY(sherdi_world_params_check(params));
+    sherd_world_params here;
+
+    SHERDI_TRY(sherdi_world_params_read(params, &here));
     if (world_size < 1 || rank < 0 || rank >= world_size) {
         return sherdi_fail(SHERD_E_INVAL, "rank %d of %d is not a rank of a world", rank,
                            world_size);
@@ -44,5 +46,5 @@ sherd_status sherd_world_create(int rank, int world_size, const char *rendezvous
     if (world_size > 1) {
         SHERDI_TRY(sherdi_net_address_check(rendezvous));
     }
-    return sherdi_world_at(rank, world_size, rendezvous, params, out);
+    return sherdi_world_at(rank, world_size, rendezvous, &here, out);
 }

@@ -268,13 +268,8 @@ sherd_status sherd_world_from_env(const sherd_world_params *params, sherd_world 
     env_place          place = {.scheme = NULL};
     sherd_world_params here;
 
-    SHERDI_TRY(sherdi_world_params_check(params));
+    SHERDI_TRY(sherdi_world_params_read(params, &here));
     SHERDI_TRY(place_find(&place));
-    if (params != NULL) {
-        here = *params;
-    } else {
-        sherd_world_params_init(&here);
-    }
     if (place.scheme == NULL) {
         sherdi_log(SHERD_LOG_INFO, -1, "no launcher seen: one rank, alone");
         return sherdi_world_at(0, 1, NULL, &here, out);

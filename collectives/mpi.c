@@ -726,8 +726,7 @@ static sherd_status comm_duplicate(MPI_Comm comm, int64_t deadline_ns, MPI_Comm 
 
 static sherd_status create_over(MPI_Comm comm, const sherd_world_params *params, sherd_world **out)
 {
-    int64_t timeout_ns =
-        params != NULL && params->timeout_ns > 0 ? params->timeout_ns : WORLD_TIMEOUT_NS;
+    int64_t         timeout_ns  = params->timeout_ns > 0 ? params->timeout_ns : WORLD_TIMEOUT_NS;
     int64_t         deadline_ns = sherdi_now_ns() + timeout_ns;
     char            address[ADDRESS_BYTES];
     procs_params    procs = {.world = params, .address = address, .listener = -1};
@@ -739,7 +738,7 @@ static sherd_status create_over(MPI_Comm comm, const sherd_world_params *params,
     SHERDI_TRY(comm_duplicate(comm, deadline_ns, &own));
     sherdi_rendezvous_card_fill(&card, procs.rank, procs.world_size, params, MPI_OPS.name);
     SHERDI_TRY(meeting_agree(own, &card, deadline_ns, &procs.listener, address));
-    if (params != NULL && params->transport != NULL && strcmp(params->transport, "shm") == 0) {
+    if (params->transport != NULL && strcmp(params->transport, "shm") == 0) {
         procs.is_one_host_only = 1;
         (void)MPI_Comm_free(&own);
         return sherdi_world_shm_create(&procs, out);
@@ -768,11 +767,12 @@ sherd_status sherdi_world_mpi_create(int rank, int world_size, const sherd_world
 sherd_status sherd_world_from_mpi_handle(const void *comm, size_t comm_bytes,
                                          const sherd_world_params *params, sherd_world **out)
 {
-    int      is_initialized = 0;
-    int      is_finalized   = 0;
-    MPI_Comm given;
+    int                is_initialized = 0;
+    int                is_finalized   = 0;
+    MPI_Comm           given;
+    sherd_world_params here;
 
-    SHERDI_TRY(sherdi_world_params_check(params));
+    SHERDI_TRY(sherdi_world_params_read(params, &here));
     if (comm == NULL || comm_bytes != sizeof(given)) {
         return sherdi_fail(SHERD_E_NOTSUP,
                            "an MPI_Comm of %zu bytes; sherd was built with an MPI where it has %zu",
@@ -787,10 +787,10 @@ sherd_status sherd_world_from_mpi_handle(const void *comm, size_t comm_bytes,
     if (given == MPI_COMM_NULL) {
         return sherdi_fail(SHERD_E_INVAL, "the communicator is MPI_COMM_NULL");
     }
-    if (params != NULL && params->transport != NULL && strcmp(params->transport, "mpi") != 0 &&
-        strcmp(params->transport, "shm") != 0) {
+    if (here.transport != NULL && strcmp(here.transport, "mpi") != 0 &&
+        strcmp(here.transport, "shm") != 0) {
         return sherdi_fail(SHERD_E_INVAL, "a world over MPI cannot use transport %s",
-                           params->transport);
+                           here.transport);
     }
-    return create_over(given, params, out);
+    return create_over(given, &here, out);
 }

@@ -65,7 +65,7 @@ static const unsigned char *half_of(const sherdi_peers *peers, int index)
 static void copy(const sherdi_peers *peers, void *dst, const void *src, size_t len_bytes)
 {
     if (dst != src) {
-        peers->world->backend->kernels->copy(peers->world->backend, dst, src, len_bytes);
+        peers->world->host->kernels->copy(peers->world->host, dst, src, len_bytes);
     }
 }
 
@@ -245,7 +245,7 @@ static sherd_status srcs_find(sherdi_peers *peers, const unsigned char *send, in
 static void srcs_reduce(sherdi_peers *peers, const sherdi_reduction_args *args, void *dst,
                         size_t count_elems, int num_more_dsts)
 {
-    sherdi_world_reduce_local(peers->world, args, peers->srcs, peers->world->world_size, dst,
+    sherdi_world_reduce_local(peers->world->host, args, peers->srcs, peers->world->world_size, dst,
                               count_elems, peers->dsts, num_more_dsts);
 }
 

@@ -301,6 +301,7 @@ void sherdi_procs_abort(sherd_world *world, const char *why)
 static sherd_status meet_all(sherdi_procs *procs, const procs_params *params)
 {
     rendezvous_card      card;
+    const char          *backend;
     const monitor_params watch = {.world   = &procs->world,
                                   .meeting = &procs->meeting,
                                   .failed  = procs_failed,
@@ -308,6 +309,8 @@ static sherd_status meet_all(sherdi_procs *procs, const procs_params *params)
 
     sherdi_rendezvous_card_fill(&card, params->rank, params->world_size, params->world,
                                 procs->world.ops->name);
+    SHERDI_TRY(sherdi_world_backend_kind(params->world, &backend));
+    (void)snprintf(card.backend, sizeof(card.backend), "%s", backend);
     if (params->world_size > 1) {
         sherd_status status = sherdi_net_listen(card.channel, &procs->channel_desk);
 

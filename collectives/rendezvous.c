@@ -19,7 +19,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define CARD_MAGIC UINT64_C(0x0001647265687301)
+#define CARD_MAGIC UINT64_C(0x0002647265687301)
 /* Others give rank 0 so much longer than their own limit: its sentence names the missing. */
 #define GRACE_NS       INT64_C(3000000000)
 #define RETRY_FIRST_MS 5
@@ -78,7 +78,7 @@ void sherdi_rendezvous_card_fill(rendezvous_card *card, int rank, int world_size
     card->magic      = CARD_MAGIC;
     card->rank       = rank;
     card->world_size = world_size;
-    card->local_rank = params != NULL ? params->local_rank : -1;
+    card->local_rank = params->local_rank;
     card->process    = (int32_t)getpid();
     (void)gethostname(card->host_name, sizeof(card->host_name) - 1);
     card->host = host_identity(card->host_name);
@@ -86,6 +86,7 @@ void sherdi_rendezvous_card_fill(rendezvous_card *card, int rank, int world_size
         card->cores = sherdi_hash_bytes(0, &cores, sizeof(cores));
     }
     (void)snprintf(card->transport, sizeof(card->transport), "%s", transport);
+    (void)snprintf(card->backend, sizeof(card->backend), "cpu");
     (void)snprintf(card->channel, sizeof(card->channel), "abstract:sherd-%d-%016llx",
                    (int)card->process, (unsigned long long)random_number());
 }
@@ -143,6 +144,12 @@ static sherd_status card_check(const rendezvous *meeting, const rendezvous_card 
         return sherdi_fail(SHERD_E_INVAL, "rank %d asks for transport %s, rank 0 for %s",
                            card->rank, card->transport, mine->transport);
     }
+    if (strcmp(card->backend, mine->backend) != 0) {
+        return sherdi_fail(SHERD_E_INVAL,
+                           "rank %d asks for backend %s, rank 0 for %s: all ranks need the same "
+                           "(SHERD_BACKEND, or sherd_world_params.backend)",
+                           card->rank, card->backend, mine->backend);
+    }
     return SHERD_OK;
 }
 
@@ -167,6 +174,7 @@ static sherd_status stranger_read(reception *desk, stranger *who)
     }
     who->card.host_name[sizeof(who->card.host_name) - 1] = '\0';
     who->card.transport[sizeof(who->card.transport) - 1] = '\0';
+    who->card.backend[sizeof(who->card.backend) - 1]     = '\0';
     who->card.channel[sizeof(who->card.channel) - 1]     = '\0';
     if (who->card.magic != CARD_MAGIC) {
         sherdi_log(SHERD_LOG_WARN, 0, "something that is no rank of ours connected to %s: dropped",

@@ -19,6 +19,7 @@ typedef struct rendezvous_card {
     uint64_t cores;      /* equal for ranks that may run on the same cores */
     char     host_name[64];
     char     transport[16];
+    char     backend[8];  /* kind of device: "cpu", "cuda" */
     char     channel[80]; /* address that takes and gives descriptors */
 } rendezvous_card;
 
@@ -30,7 +31,7 @@ typedef struct rendezvous {
     uint64_t         session; /* random, the same on all: who belongs to this world */
 } rendezvous;
 
-/** This process's card: host, cores and channel name filled. */
+/** This process's card: host, cores and channel name filled; the backend is the CPU until changed. */
 void sherdi_rendezvous_card_fill(rendezvous_card *card, int rank, int world_size,
                                  const sherd_world_params *params, const char *transport);
 

@@ -118,7 +118,7 @@ static void self_abort(sherd_world *world, const char *why)
 static const sherdi_world_ops SELF_OPS = {
     .struct_size    = sizeof(SELF_OPS),
     .name           = "self",
-    .caps           = SHERDI_WORLD_SHARES_MEMORY,
+    .caps           = SHERDI_WORLD_SHARES_MEMORY | SHERDI_WORLD_ON_LANE,
     .close          = self_close,
     .alloc          = self_alloc,
     .free           = self_free,
@@ -136,7 +136,6 @@ sherd_status sherdi_world_self_create(const sherd_world_params *params, sherd_wo
     self_world  *self;
     sherd_status status;
 
-    SHERDI_TRY(sherdi_world_params_check(params));
     self = calloc(1, sizeof(*self));
     if (self == NULL) {
         return sherdi_fail(SHERD_E_NOMEM, "no room for the world");
@@ -153,5 +152,8 @@ sherd_status sherdi_world_self_create(const sherd_world_params *params, sherd_wo
 
 sherd_status sherd_world_self(sherd_world **out)
 {
-    return sherdi_world_self_create(NULL, out);
+    sherd_world_params params;
+
+    sherd_world_params_init(&params);
+    return sherdi_world_self_create(&params, out);
 }

@@ -127,9 +127,11 @@ static const sherdi_world_ops SIM_OPS = {
 
 sherd_status sherd_world_simulate(int rank, int world_size, sherd_world **out)
 {
-    sim_world   *sim;
-    sherd_status status;
+    sim_world         *sim;
+    sherd_world_params params;
+    sherd_status       status;
 
+    sherd_world_params_init(&params);
     if (world_size < 1 || rank < 0 || rank >= world_size) {
         return sherdi_fail(SHERD_E_INVAL, "rank %d of %d is not a rank of a world", rank,
                            world_size);
@@ -138,8 +140,8 @@ sherd_status sherd_world_simulate(int rank, int world_size, sherd_world **out)
     if (sim == NULL) {
         return sherdi_fail(SHERD_E_NOMEM, "no room for the simulated world");
     }
-    sherdi_world_init(&sim->world, &SIM_OPS, rank, world_size, NULL);
-    status = sherdi_world_equip(&sim->world, NULL, 0, 1);
+    sherdi_world_init(&sim->world, &SIM_OPS, rank, world_size, &params);
+    status = sherdi_world_equip(&sim->world, &params, 0, 1);
     if (status != SHERD_OK) {
         sim_close(&sim->world);
         return status;

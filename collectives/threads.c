@@ -258,21 +258,23 @@ sherd_status sherd_world_threads(int world_size, sherd_world **worlds_out)
 sherd_status sherd_world_threads_with(int world_size, const sherd_world_params *params,
                                       sherd_world **worlds_out)
 {
-    thread_group *group = NULL;
-    sherd_world **made;
-    int          *ranks;
-    sherd_status  status;
-    int           rank;
+    thread_group      *group = NULL;
+    sherd_world      **made;
+    int               *ranks;
+    sherd_world_params here;
+    sherd_status       status;
+    int                rank;
 
     if (world_size < 1 || world_size > 4096) {
         return sherdi_fail(SHERD_E_INVAL, "a world of %d threads: 1 to 4096 are possible",
                            world_size);
     }
-    SHERDI_TRY(sherdi_world_params_check(params));
-    if (params != NULL && params->transport != NULL && strcmp(params->transport, "threads") != 0) {
+    SHERDI_TRY(sherdi_world_params_read(params, &here));
+    if (here.transport != NULL && strcmp(here.transport, "threads") != 0) {
         return sherdi_fail(SHERD_E_INVAL, "ranks that are threads cannot use transport %s",
-                           params->transport);
+                           here.transport);
     }
+    here.local_rank = -1;
     SHERDI_TRY(group_create(world_size, &group));
     ranks  = calloc((size_t)world_size, sizeof(*ranks));
     made   = calloc((size_t)world_size, sizeof(*made));
@@ -283,7 +285,7 @@ sherd_status sherd_world_threads_with(int world_size, const sherd_world_params *
         ranks[rank] = rank;
     }
     for (rank = 0; rank < world_size && status == SHERD_OK; rank++) {
-        status = rank_create(group, rank, world_size, ranks, params, &made[rank]);
+        status = rank_create(group, rank, world_size, ranks, &here, &made[rank]);
     }
     for (rank = 0; made != NULL && rank < world_size; rank++) {
         if (status == SHERD_OK) {

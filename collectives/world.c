@@ -75,35 +75,6 @@ sherd_status sherdi_world_status(sherd_world *world)
 
 /* ------------------------------------------------------ life of a world -- */
 
-void sherd_world_params_init(sherd_world_params *params)
-{
-    *params = (sherd_world_params){
-        .struct_size = sizeof(*params),
-        .device      = -1,
-        .local_rank  = -1,
-    };
-}
-
-sherd_status sherdi_world_params_check(const sherd_world_params *params)
-{
-    if (params == NULL) {
-        return SHERD_OK;
-    }
-    if (params->struct_size != sizeof(*params)) {
-        return sherdi_fail(SHERD_E_INVAL,
-                           "sherd_world_params has struct_size %zu, not %zu: call "
-                           "sherd_world_params_init()",
-                           params->struct_size, sizeof(*params));
-    }
-    if (params->timeout_ns < 0 || params->cpu_threads < 0 || params->local_rank < -1) {
-        return sherdi_fail(SHERD_E_INVAL,
-                           "sherd_world_params: timeout_ns %lld, cpu_threads %d, local_rank %d: "
-                           "only local_rank may be negative, and then -1",
-                           (long long)params->timeout_ns, params->cpu_threads, params->local_rank);
-    }
-    return SHERD_OK;
-}
-
 void sherdi_world_init(sherd_world *world, const sherdi_world_ops *ops, int rank, int world_size,
                        const sherd_world_params *params)
 {
@@ -113,8 +84,7 @@ void sherdi_world_init(sherd_world *world, const sherdi_world_ops *ops, int rank
     world->world_size = world_size;
     world->local_rank = rank;
     world->local_size = world_size;
-    world->timeout_ns =
-        params != NULL && params->timeout_ns > 0 ? params->timeout_ns : WORLD_TIMEOUT_NS;
+    world->timeout_ns = params->timeout_ns > 0 ? params->timeout_ns : WORLD_TIMEOUT_NS;
     atomic_init(&world->owners, 1);
     atomic_init(&world->failure_state, WORLD_IS_WHOLE);
     sherdi_mem_init(&world->mem);
@@ -139,7 +109,7 @@ static sherd_status threads_wanted(const sherd_world_params *params, int sharers
     char       *end;
     long        value;
 
-    if (params != NULL && params->cpu_threads > 0) {
+    if (params->cpu_threads > 0) {
         *out = params->cpu_threads;
         return SHERD_OK;
     }
@@ -179,6 +149,9 @@ sherd_status sherdi_world_equip(sherd_world *world, const sherd_world_params *pa
             return SHERD_E_NOMEM;
         }
     }
+    if (!(world->ops->caps & SHERDI_WORLD_SIMULATES)) {
+        SHERDI_TRY(sherdi_world_device_open(world, params));
+    }
     sherdi_backend_cpu_describe(world->host, threads, sizeof(threads));
     sherdi_log(SHERD_LOG_DEBUG, world->rank, "world %s, rank %d of %d, local %d of %d, %s",
                world->ops->name, world->rank, world->world_size, world->local_rank,
@@ -188,6 +161,7 @@ sherd_status sherdi_world_equip(sherd_world *world, const sherd_world_params *pa
 
 void sherdi_world_fini(sherd_world *world)
 {
+    sherdi_world_device_close(world);
     sherdi_free(world->sum_scratch);
     sherdi_backend_destroy(world->host);
     (void)pthread_cond_destroy(&world->queue.has_progress);
@@ -215,61 +189,81 @@ void *sherdi_pages_map(size_t len_bytes, int flags)
 
 /* --------------------------------------------------------------- running -- */
 
-void sherdi_world_reduce_local(sherd_world *world, const sherdi_reduction_args *args,
+void sherdi_world_reduce_local(const sherdi_backend *lane, const sherdi_reduction_args *args,
                                const void *const *srcs, int num_srcs, void *dst, size_t count_elems,
                                void *const *more_dsts, int num_more_dsts)
 {
-    const sherdi_kernel_ops *kernels = world->backend->kernels;
-
     if (args->fixed != NULL) {
-        kernels->reduce_fixed(world->backend, &(sherdi_fixed_args){
-                                                  .srcs        = srcs,
-                                                  .num_srcs    = num_srcs,
-                                                  .src_dtype   = args->send_dtype,
-                                                  .acc         = dst,
-                                                  .count_elems = count_elems,
-                                                  .multiplier  = args->fixed->multiplier,
-                                                  .limit       = args->fixed->limit,
-                                                  .accumulate  = args->accumulate,
-                                                  .counts      = args->fixed->counts,
-                                              });
+        lane->kernels->reduce_fixed(lane, &(sherdi_fixed_args){
+                                              .srcs        = srcs,
+                                              .num_srcs    = num_srcs,
+                                              .src_dtype   = args->send_dtype,
+                                              .acc         = dst,
+                                              .count_elems = count_elems,
+                                              .multiplier  = args->fixed->multiplier,
+                                              .limit       = args->fixed->limit,
+                                              .accumulate  = args->accumulate,
+                                              .counts      = args->fixed->counts,
+                                          });
         return;
     }
-    kernels->reduce(world->backend, &(sherdi_reduce_args){
-                                        .srcs          = srcs,
-                                        .num_srcs      = num_srcs,
-                                        .src_dtype     = args->send_dtype,
-                                        .comm_dtype    = args->comm_dtype,
-                                        .dst           = dst,
-                                        .dst_dtype     = args->recv_dtype,
-                                        .count_elems   = count_elems,
-                                        .scale         = args->scale,
-                                        .accumulate    = args->accumulate,
-                                        .more_dsts     = more_dsts,
-                                        .num_more_dsts = num_more_dsts,
-                                    });
+    lane->kernels->reduce(lane, &(sherdi_reduce_args){
+                                    .srcs          = srcs,
+                                    .num_srcs      = num_srcs,
+                                    .src_dtype     = args->send_dtype,
+                                    .comm_dtype    = args->comm_dtype,
+                                    .dst           = dst,
+                                    .dst_dtype     = args->recv_dtype,
+                                    .count_elems   = count_elems,
+                                    .scale         = args->scale,
+                                    .accumulate    = args->accumulate,
+                                    .more_dsts     = more_dsts,
+                                    .num_more_dsts = num_more_dsts,
+                                });
+}
+
+/* The buffers of the call are memory of the world's device. */
+static int call_is_on_device(const sherd_world *world, const world_call *call)
+{
+    if (!sherdi_world_has_device(world)) {
+        return 0;
+    }
+    switch (call->kind) {
+    case CALL_ALL_GATHER:
+        return !(call->args.all_gather.flags & SHERDI_COLL_HOST);
+    case CALL_ALL_TO_ALL:
+        return !(call->args.all_to_all.flags & SHERDI_COLL_HOST);
+    case CALL_REDUCE_SCATTER:
+    case CALL_ALL_REDUCE:
+        return 1;
+    case CALL_BARRIER:
+    case CALL_BROADCAST:
+    case CALL_ALLOC:
+        break;
+    }
+    return 0;
 }
 
 /* What a call means when there is nobody else. */
 static void call_run_alone(sherd_world *world, const world_call *call)
 {
-    const sherdi_kernel_ops      *kernels = world->backend->kernels;
-    const sherdi_reduction_args  *red     = &call->args.reduction;
-    const sherdi_all_gather_args *gather  = &call->args.all_gather;
-    const sherdi_all_to_all_args *swap    = &call->args.all_to_all;
+    const sherdi_backend *lane = call_is_on_device(world, call) ? world->backend : world->host;
+    const sherdi_reduction_args  *red    = &call->args.reduction;
+    const sherdi_all_gather_args *gather = &call->args.all_gather;
+    const sherdi_all_to_all_args *swap   = &call->args.all_to_all;
 
     switch (call->kind) {
     case CALL_ALL_GATHER:
         if (gather->recv != gather->send) {
-            kernels->copy(world->backend, gather->recv, gather->send, gather->slice_bytes);
+            lane->kernels->copy(lane, gather->recv, gather->send, gather->slice_bytes);
         }
         break;
     case CALL_ALL_TO_ALL:
-        kernels->copy(world->backend, swap->recv, swap->send, swap->slice_bytes);
+        lane->kernels->copy(lane, swap->recv, swap->send, swap->slice_bytes);
         break;
     case CALL_REDUCE_SCATTER:
     case CALL_ALL_REDUCE:
-        sherdi_world_reduce_local(world, red, &red->send, 1, red->recv, red->slice_elems, NULL, 0);
+        sherdi_world_reduce_local(lane, red, &red->send, 1, red->recv, red->slice_elems, NULL, 0);
         break;
     case CALL_BARRIER:
     case CALL_BROADCAST:
@@ -286,6 +280,9 @@ static sherd_status call_run(sherd_world *world, const world_call *call)
     if (world->world_size == 1) {
         call_run_alone(world, call);
         return SHERD_OK;
+    }
+    if (call_is_on_device(world, call) && !sherdi_world_is_on_lane(world)) {
+        return sherdi_staged_run(world->device.staged, call);
     }
     switch (call->kind) {
     case CALL_BARRIER:
@@ -329,6 +326,9 @@ static void *queue_main(void *raw)
         call = queue->ring[(next - 1) % WORLD_QUEUE_CALLS];
         (void)pthread_mutex_unlock(&queue->lock);
         status = call_run(world, &call);
+        if (sherdi_world_is_on_lane(world)) {
+            sherdi_world_lane_record(world, next);
+        }
         (void)pthread_mutex_lock(&queue->lock);
         if (status != SHERD_OK && atomic_load(&queue->failed_ticket) == 0) {
             queue->failed_status = status;
@@ -350,7 +350,7 @@ sherd_status sherdi_world_overlap(sherd_world *world)
     sigset_t     before;
     int          error;
 
-    if (queue->is_running) {
+    if (queue->is_running || world->device.is_direct) {
         return SHERD_OK;
     }
     if (world->is_foreign_to_threads) {
@@ -419,9 +419,25 @@ static void queue_drain(world_queue *queue)
     queue_wait_done(queue, queue->issued);
 }
 
+/* A ticket for a call that the caller's thread has run; the queue is empty. */
+static sherdi_ticket queue_pass(sherd_world *world)
+{
+    world_queue  *queue = &world->queue;
+    sherdi_ticket ticket;
+
+    (void)pthread_mutex_lock(&queue->lock);
+    ticket = ++queue->issued;
+    sherdi_world_lane_record(world, ticket);
+    atomic_store_explicit(&queue->done, ticket, memory_order_release);
+    (void)pthread_mutex_unlock(&queue->lock);
+    return ticket;
+}
+
 static sherd_status call_submit(sherd_world *world, const world_call *call,
                                 sherdi_ticket *ticket_out)
 {
+    sherdi_ticket ticket = 0;
+
     SHERDI_TRY(sherdi_world_status(world));
     if (ticket_out != NULL && world->queue.is_running) {
         *ticket_out = queue_push(&world->queue, call);
@@ -429,13 +445,22 @@ static sherd_status call_submit(sherd_world *world, const world_call *call,
     }
     queue_drain(&world->queue);
     SHERDI_TRY(call_run(world, call));
+    if (call_is_on_device(world, call)) {
+        if (sherdi_world_is_on_lane(world)) {
+            ticket = queue_pass(world);
+        }
+        if (ticket_out == NULL) {
+            SHERDI_TRY(sherdi_world_lane_wait(world, ticket));
+        }
+    }
     if (ticket_out != NULL) {
-        *ticket_out = 0;
+        *ticket_out = ticket;
     }
     return SHERD_OK;
 }
 
-sherd_status sherdi_world_wait(sherd_world *world, sherdi_ticket ticket)
+/* The call with this ticket has run, as far as the host has to do with it. */
+static sherd_status queue_wait_run(sherd_world *world, sherdi_ticket ticket)
 {
     world_queue *queue = &world->queue;
     uint64_t     failed;
@@ -452,16 +477,27 @@ sherd_status sherdi_world_wait(sherd_world *world, sherdi_ticket ticket)
     return SHERD_OK;
 }
 
+sherd_status sherdi_world_wait(sherd_world *world, sherdi_ticket ticket)
+{
+    SHERDI_TRY(queue_wait_run(world, ticket));
+    return sherdi_world_is_on_lane(world) ? sherdi_world_lane_wait(world, ticket) : SHERD_OK;
+}
+
 sherd_status sherdi_world_follow(sherd_world *world, const sherdi_backend *lane,
                                  sherdi_ticket ticket)
 {
-    (void)lane;
-    return sherdi_world_wait(world, ticket);
+    if (!sherdi_world_is_on_lane(world) || !lane->device->is_async) {
+        return sherdi_world_wait(world, ticket);
+    }
+    SHERDI_TRY(queue_wait_run(world, ticket));
+    sherdi_world_lane_follow(world, lane, ticket);
+    return sherdi_world_status(world);
 }
 
 int sherdi_world_is_done(sherd_world *world, sherdi_ticket ticket)
 {
-    return atomic_load_explicit(&world->queue.done, memory_order_acquire) >= ticket;
+    return atomic_load_explicit(&world->queue.done, memory_order_acquire) >= ticket &&
+           (!sherdi_world_is_on_lane(world) || sherdi_world_lane_is_done(world, ticket));
 }
 
 /* -------------------------------------------------------------- checking -- */
@@ -529,6 +565,15 @@ static sherd_status reduction_check_types(const sherd_world *world, world_call_k
                          &slice_bytes)) {
         return sherdi_fail(SHERD_E_INVAL, "%s: %zu elements are more than an address holds",
                            CALL_NAMES[kind], args->slice_elems);
+    }
+    if ((args->flags & SHERDI_COLL_VENDOR_SUM) && world->world_size > 1 &&
+        !(sherdi_world_caps(world) & SHERDI_WORLD_VENDOR_SUMS)) {
+        return sherdi_fail(SHERD_E_NOTSUP, "%s: transport %s has no sum of a vendor's",
+                           CALL_NAMES[kind], world->ops->name);
+    }
+    if ((args->flags & SHERDI_COLL_VENDOR_SUM) && args->fixed != NULL) {
+        return sherdi_fail(SHERD_E_INVAL, "%s: a vendor's sum is not deterministic",
+                           CALL_NAMES[kind]);
     }
     return slices_check(world, kind, args->send, args->recv, slice_bytes);
 }
@@ -603,7 +648,12 @@ static void traffic_add_slices(sherd_world *world, size_t slice_bytes)
 
 uint32_t sherdi_world_caps(const sherd_world *world)
 {
-    return world->ops->caps;
+    uint32_t caps = world->ops->caps;
+
+    if (!sherdi_world_has_device(world)) {
+        return caps & ~(SHERDI_WORLD_ON_LANE | SHERDI_WORLD_VENDOR_SUMS);
+    }
+    return caps & SHERDI_WORLD_ON_LANE ? caps : caps & ~SHERDI_WORLD_SHARES_MEMORY;
 }
 
 const sherdi_backend *sherdi_world_backend(const sherd_world *world)
@@ -639,6 +689,9 @@ sherd_status sherdi_world_alloc(sherd_world *world, size_t len_bytes, void **out
                            world->world_size, len_bytes);
     }
     queue_drain(&world->queue);
+    if (sherdi_world_has_device(world)) {
+        return sherdi_world_device_alloc(world, sherdi_max_size(len_bytes, 1), out);
+    }
     return world->ops->alloc(world, sherdi_max_size(len_bytes, 1), out);
 }
 
@@ -648,7 +701,11 @@ void sherdi_world_free(sherd_world *world, void *memory)
         return;
     }
     queue_drain(&world->queue);
-    world->ops->free(world, memory);
+    if (sherdi_world_has_device(world)) {
+        sherdi_world_device_free(world, memory);
+    } else {
+        world->ops->free(world, memory);
+    }
 }
 
 sherd_status sherdi_world_all_gather(sherd_world *world, const sherdi_all_gather_args *args,
@@ -752,6 +809,14 @@ sherd_status sherdi_world_sum_u64(sherd_world *world, uint64_t *values, size_t c
     if (world->ops->caps & SHERDI_WORLD_SIMULATES) {
         uint64_t bytes = sherdi_wire_sum_u64(world->world_size, count);
 
+        traffic_add(world, bytes, bytes);
+        return SHERD_OK;
+    }
+    if (world->ops->sum_u64 != NULL && world->world_size > 1) {
+        uint64_t bytes = sherdi_wire_sum_u64(world->world_size, count);
+
+        queue_drain(&world->queue);
+        SHERDI_TRY(world->ops->sum_u64(world, values, count));
         traffic_add(world, bytes, bytes);
         return SHERD_OK;
     }

@@ -30,6 +30,9 @@ typedef uint64_t sherdi_ticket;
 #define SHERDI_COLL_STABLE 1u
 /* The buffers are host memory, whatever the backend; complete when the call returns. */
 #define SHERDI_COLL_HOST 2u
+/* Of a reduction: the sum of the transport's vendor, in any order and rounding it likes, in place of the one
+ * reduction. Only where SHERDI_WORLD_VENDOR_SUMS says so; without effect on one rank. */
+#define SHERDI_COLL_VENDOR_SUM 8u
 
 /* recv [world_size * slice_bytes]; in place when send == recv + rank * slice_bytes. */
 typedef struct sherdi_all_gather_args {
@@ -67,8 +70,9 @@ typedef struct sherdi_reduction_args {
      * not looked at. Reduce-scatter only. The counts are added to when the call runs. */
     const struct sherdi_fixed_sink *fixed;
     const char
-        *what; /* the name of it, compared and told when ranks disagree; lives until the call is
+            *what; /* the name of it, compared and told when ranks disagree; lives until the call is
                          done; may be NULL */
+    uint32_t flags; /* SHERDI_COLL_VENDOR_SUM or 0 */
 } sherdi_reduction_args;
 
 /* send and recv [world_size * slice_bytes], not overlapping: recv slice s is what rank s
@@ -84,11 +88,16 @@ typedef struct sherdi_all_to_all_args {
 #define SHERDI_WORLD_SHARES_MEMORY 1u /* peers' sherdi_world_alloc memory is read in place */
 #define SHERDI_WORLD_SIMULATES     2u /* moves nothing: contents of buffers mean nothing */
 #define SHERDI_WORLD_ON_LANE       4u /* orders device collectives on the lane of its backend */
+#define SHERDI_WORLD_VENDOR_SUMS   8u /* knows SHERDI_COLL_VENDOR_SUM */
 
 /* A transport. Slots are called by one thread at a time, in the same order on all ranks,
  * with valid arguments, never with world_size 1 (the layer above copies), and block until the
  * local result is complete and the send buffer may be reused. Memory may be any; it is fastest
- * in memory of `alloc`. None allocates (but alloc). */
+ * in memory of `alloc`. None allocates (but alloc).
+ *
+ * On a device a transport without ON_LANE sees host memory alone: staged.c carries the bytes. One with it
+ * is given device memory where SHERDI_COLL_HOST is not set, queues on world->backend, and may return before
+ * the lane is done. */
 typedef struct sherdi_world_ops {
     size_t      struct_size;
     const char *name;
@@ -109,6 +118,15 @@ typedef struct sherdi_world_ops {
     sherd_status (*broadcast)(sherd_world *world, void *data, size_t len_bytes, int root);
     /* Required. Any thread, never blocks: makes all ranks' calls fail. */
     void (*abort)(sherd_world *world, const char *why);
+
+    /* Optional (NULL = by all_to_all and all_gather of host memory): sherdi_world_sum_u64. */
+    sherd_status (*sum_u64)(sherd_world *world, uint64_t *values, size_t count);
+    /* Optional (NULL = none): sherdi_world_reserve_bytes. */
+    size_t (*reserve_bytes)(const sherd_world *world, size_t whole_bytes);
+    /* Optional, both or none: device memory of the world came, is about to go. For a library that moves
+     * registered memory faster; what it cannot do stays undone. */
+    void (*memory_enter)(sherd_world *world, void *memory, size_t len_bytes);
+    void (*memory_leave)(sherd_world *world, void *memory);
 } sherdi_world_ops;
 
 /* ---- what the engine uses. `ticket_out` NULL: returns when done; else queued where the
@@ -130,10 +148,24 @@ sherd_world *sherdi_world_retain(sherd_world *world);
  *  E_NOTSUP when the transport cannot be called from another thread. */
 sherd_status sherdi_world_overlap(sherd_world *world);
 
-/** Collective, blocking; see the slot. Equal len_bytes on all; 0 gives a valid pointer. */
+/** Collective, blocking; see the slot. Equal len_bytes on all; 0 gives a valid pointer. Memory of the world's
+ *  device where it has one. */
 sherd_status sherdi_world_alloc(sherd_world *world, size_t len_bytes, void **out);
 /** Waits for queued calls, then frees. Accepts NULL. */
 void sherdi_world_free(sherd_world *world, void *memory);
+
+/**
+ * Room for reductions: a transport that cannot sum in the order of ranks receives the other ranks' slices
+ * and sums them itself. The engine reserves once, at seal, for the largest gradient that is reduced.
+ *
+ * Units      whole_bytes is world_size * slice_elems elements of send_dtype, the send buffer of the call.
+ * Collective equal whole_bytes on all; nothing to do where it is not more than before, or not needed.
+ * Ownership  the world's; enters sherdi_world_overhead_bytes with sherdi_world_reserve_bytes of it.
+ * Errors     E_NOMEM on all ranks. A reduction that was not reserved for is E_NOMEM with the numbers.
+ */
+sherd_status sherdi_world_reserve(sherd_world *world, size_t whole_bytes);
+/** What a reservation holds on this rank, for the plan: 0 on most transports. */
+size_t sherdi_world_reserve_bytes(const sherd_world *world, size_t whole_bytes);
 
 sherd_status sherdi_world_all_gather(sherd_world *world, const sherdi_all_gather_args *args,
                                      sherdi_ticket *ticket_out);

@@ -12,6 +12,8 @@
 #define WORLD_TIMEOUT_NS (30 * 60 * INT64_C(1000000000))
 /* Calls that may wait in the queue; a further one makes its caller wait. */
 #define WORLD_QUEUE_CALLS 64
+/* Tickets of a lane that have an event of their own: device.c. */
+#define WORLD_EVENTS 64
 
 typedef struct world_broadcast_args {
     void  *data;
@@ -57,6 +59,19 @@ typedef struct world_queue {
     world_call       ring[WORLD_QUEUE_CALLS];
 } world_queue;
 
+/* What a world has on a device; all zero where it has none. */
+typedef struct world_device {
+    int                   index;     /* of the device, in this process */
+    int                   is_direct; /* device calls only queue: they need no thread to overlap */
+    sherdi_event         *events[WORLD_EVENTS]; /* of ticket t: [(t - 1) % WORLD_EVENTS] */
+    sherdi_mem            given;                /* what sherdi_world_alloc gave out */
+    void                **blocks;               /* the same, to be freed; NULL: free entry */
+    size_t                block_capacity;
+    void                 *receive; /* sherdi_world_reserve */
+    size_t                receive_bytes;
+    struct sherdi_staged *staged; /* where the transport moves host memory only */
+} world_device;
+
 enum { WORLD_IS_WHOLE = 0, WORLD_IS_FAILING = 1, WORLD_HAS_FAILED = 2 };
 
 /* The beginning of every transport's object. */
@@ -72,6 +87,7 @@ struct sherd_world {
     sherdi_mem       mem;
     sherdi_backend  *host;    /* the CPU */
     sherdi_backend  *backend; /* the lane of collectives on a device; else `host` */
+    world_device     device;
     size_t           overhead_bytes;
     double          *sum_scratch; /* [2 * world_size * SHERDI_SUM_PIECE]; NULL where not needed */
     _Atomic uint64_t sent_bytes;
@@ -94,8 +110,12 @@ sherd_status sherdi_world_equip(sherd_world *world, const sherd_world_params *pa
 /** The reverse of both. */
 void sherdi_world_fini(sherd_world *world);
 
-/** Checks struct_size and ranges. Accepts NULL. */
-sherd_status sherdi_world_params_check(const sherd_world_params *params);
+/** Checks struct_size and ranges of what a caller gave (NULL: nothing) and fills in the rest: *out is whole,
+ *  and what the functions below take. */
+sherd_status sherdi_world_params_read(const sherd_world_params *given, sherd_world_params *out);
+/** "cpu" or the kind of device that is asked for, by `backend`, SHERD_BACKEND, `device` and transport; static
+ *  storage. E_INVAL. */
+sherd_status sherdi_world_backend_kind(const sherd_world_params *params, const char **out);
 
 /** Any thread: the world is unusable from now on; the first sentence stays. Does not tell
  *  the other ranks. */
@@ -115,11 +135,50 @@ static inline size_t sherdi_reduction_recv_bytes(const sherdi_reduction_args *ar
     return args->fixed != NULL ? sizeof(int64_t) : sherd_dtype_bytes(args->recv_dtype);
 }
 
-/** The local part of a reduction: count_elems of every rank's slice, srcs in the order of ranks, to
+/** The local part of a reduction, on `lane`: count_elems of every rank's slice, srcs in the order of ranks, to
  *  dst and, the same result, to more_dsts. */
-void sherdi_world_reduce_local(sherd_world *world, const sherdi_reduction_args *args,
+void sherdi_world_reduce_local(const sherdi_backend *lane, const sherdi_reduction_args *args,
                                const void *const *srcs, int num_srcs, void *dst, size_t count_elems,
                                void *const *more_dsts, int num_more_dsts);
+
+/* ---- the device of a world: device.c */
+
+static inline int sherdi_world_has_device(const sherd_world *world)
+{
+    return world->backend != world->host;
+}
+
+/** Device calls of this world are ordered on its lane: their tickets are events. */
+static inline int sherdi_world_is_on_lane(const sherd_world *world)
+{
+    return sherdi_world_has_device(world) &&
+           (world->world_size == 1 || (world->ops->caps & SHERDI_WORLD_ON_LANE) != 0);
+}
+
+/** The device of a rank: `wanted`, or -1 for the one that its place among the ranks of the host gives. */
+int sherdi_world_device_index(int wanted, int local_rank, int count);
+/** Opens the device that `params` ask for, once local_rank is known; nothing to do for the CPU. */
+sherd_status sherdi_world_device_open(sherd_world *world, const sherd_world_params *params);
+void         sherdi_world_device_close(sherd_world *world);
+/** Collective. Zeroed memory of the device on every rank, or on none; freed with the world at the latest. */
+sherd_status sherdi_world_device_alloc(sherd_world *world, size_t len_bytes, void **out);
+void         sherdi_world_device_free(sherd_world *world, void *memory);
+
+/** The call with this ticket has been queued on the lane. */
+void sherdi_world_lane_record(sherd_world *world, sherdi_ticket ticket);
+/** Blocks until the lane has passed it, or the world has failed. */
+sherd_status sherdi_world_lane_wait(sherd_world *world, sherdi_ticket ticket);
+void sherdi_world_lane_follow(sherd_world *world, const sherdi_backend *lane, sherdi_ticket ticket);
+int  sherdi_world_lane_is_done(sherd_world *world, sherdi_ticket ticket);
+
+/* ---- device memory over a transport of host memory: staged.c */
+
+struct sherdi_staged;
+sherd_status sherdi_staged_create(sherd_world *world, struct sherdi_staged **out);
+/** Accepts NULL. */
+void sherdi_staged_destroy(struct sherdi_staged *staged);
+/** Runs a call on device memory; returns when the results are queued up to the device on the lane. */
+sherd_status sherdi_staged_run(struct sherdi_staged *staged, const world_call *call);
 
 /** Pages of zero that the kernel gives on first touch; NULL (E_NOMEM) when there are none. */
 void *sherdi_pages_map(size_t len_bytes, int flags);

@@ -218,12 +218,14 @@ static void part_misses_rank_0(void)
 /* Rank 1 shows its card, is welcomed, and ends. */
 static void part_shows_card_and_ends(void)
 {
-    rendezvous_card card;
-    const net_wait  wait = {.deadline_ns = sherdi_now_ns() + INT64_C(10000000000)};
-    int             fd   = -1;
-    char            byte;
+    rendezvous_card    card;
+    const net_wait     wait = {.deadline_ns = sherdi_now_ns() + INT64_C(10000000000)};
+    int                fd   = -1;
+    char               byte;
+    sherd_world_params params;
 
-    sherdi_rendezvous_card_fill(&card, 1, 3, NULL, "shm");
+    sherd_world_params_init(&params);
+    sherdi_rendezvous_card_fill(&card, 1, 3, &params, "shm");
     while (sherdi_net_connect(getenv("SHERD_RENDEZVOUS"), &wait, &fd) != SHERD_OK) {
         (void)sched_yield();
     }
@@ -255,6 +257,14 @@ static void part_meets_after_strangers(void)
     CHECK_OK(sherdi_net_send(fd[0], noise, sizeof(noise), &wait));
     CHECK_OK(sherdi_net_send(fd[1], much, sizeof(much), &wait));
     part_meets();
+}
+
+/* One rank's memory would be on a device, the other's on the host. */
+static void part_asks_for_another_backend(void)
+{
+    CHECK_INT(0, setenv("SHERD_BACKEND", ranks_variable("SHERD_RANK") == 0 ? "cpu" : "cuda", 1));
+    CHECK_STATUS(SHERD_E_INVAL, world_try(0));
+    CHECK_ERROR_SAYS("rank 1 asks for backend cuda, rank 0 for cpu");
 }
 
 /* Another name of the host is another host. */
@@ -315,6 +325,13 @@ static void meeting_names_the_rank_that_died_in_it(void)
     ranks_run_explicit(
         (const char *const[]){"part_loses_rank_1", "part_shows_card_and_ends", "part_loses_rank_1"},
         (const int[]){0, 1, 2}, (const int[]){3, 3, 3}, 3);
+}
+
+static void meeting_with_another_backend_is_refused(void)
+{
+    ranks_run_explicit(
+        (const char *const[]){"part_asks_for_another_backend", "part_asks_for_another_backend"},
+        (const int[]){0, 1}, (const int[]){2, 2}, 2);
 }
 
 static void meeting_drops_strangers(void)
@@ -396,6 +413,47 @@ static void create_of_one_rank_needs_no_meeting(void)
     sherd_world_destroy(world);
 }
 
+static void create_takes_the_struct_of_an_older_program(void)
+{
+    sherd_world       *world = NULL;
+    sherd_world_params params;
+
+    sherd_world_params_init(&params);
+    params.struct_size = offsetof(sherd_world_params, backend);
+    params.backend     = "behind the end";
+    CHECK_OK(sherd_world_create(0, 1, NULL, &params, &world));
+    sherd_world_destroy(world);
+    params.struct_size = sizeof(params) + 8;
+    CHECK_STATUS(SHERD_E_INVAL, sherd_world_create(0, 1, NULL, &params, &world));
+    CHECK_ERROR_SAYS("sherd_world_params_init");
+}
+
+static void create_opens_the_backend_that_is_asked_for(void)
+{
+    sherd_world       *world = NULL;
+    sherd_world_params params;
+
+    sherd_world_params_init(&params);
+    params.backend = "abacus";
+    CHECK_STATUS(SHERD_E_INVAL, sherd_world_create(0, 1, NULL, &params, &world));
+    CHECK_ERROR_SAYS("abacus");
+    environment_is_refused(LIST("SHERD_BACKEND", "abacus"), "SHERD_BACKEND", "abacus");
+    params.backend = "cpu";
+    params.device  = 3; /* unused on the CPU */
+    CHECK_OK(sherd_world_create(0, 1, NULL, &params, &world));
+    CHECK(sherdi_world_backend(world) == sherdi_world_host(world));
+    sherd_world_destroy(world);
+    world = NULL;
+    if (sherdi_backend_device_count("cuda", NULL, 0) == 0) {
+        params.backend = "cuda";
+        CHECK_STATUS(SHERD_E_NOTSUP, sherd_world_create(0, 1, NULL, &params, &world));
+        params.backend = NULL; /* asked for by the device */
+        CHECK_STATUS(SHERD_E_NOTSUP, sherd_world_create(0, 1, NULL, &params, &world));
+        CHECK_ERROR_SAYS("cuda");
+        CHECK(world == NULL);
+    }
+}
+
 static void create_at_a_taken_place_is_refused(void)
 {
     const char  *address  = ranks_address();
@@ -424,18 +482,28 @@ static const test_case CASES[] = {
     CASE(meeting_with_two_of_one_rank_is_refused),
     CASE(meeting_names_the_rank_that_never_came),
     CASE(meeting_names_the_rank_that_died_in_it),
+    CASE(meeting_with_another_backend_is_refused),
     CASE(meeting_drops_strangers),
     CASE(meeting_over_tcp_works),
     CASE(meeting_of_two_hosts_is_refused_by_shm),
     CASE(create_refuses_bad_arguments),
     CASE(create_of_one_rank_needs_no_meeting),
+    CASE(create_takes_the_struct_of_an_older_program),
+    CASE(create_opens_the_backend_that_is_asked_for),
     CASE(create_at_a_taken_place_is_refused),
 };
 
 static const rank_part PARTS[] = {
-    PART(part_meets),         PART(part_finds_other_world_size), PART(part_finds_other_of_its_rank),
-    PART(part_misses_rank_2), PART(part_misses_rank_0),          PART(part_shows_card_and_ends),
-    PART(part_loses_rank_1),  PART(part_meets_after_strangers),  PART(part_is_on_another_host),
+    PART(part_meets),
+    PART(part_finds_other_world_size),
+    PART(part_finds_other_of_its_rank),
+    PART(part_misses_rank_2),
+    PART(part_misses_rank_0),
+    PART(part_shows_card_and_ends),
+    PART(part_loses_rank_1),
+    PART(part_meets_after_strangers),
+    PART(part_is_on_another_host),
+    PART(part_asks_for_another_backend),
 };
 
 RANKS_MAIN(CASES, PARTS)

@@ -1,0 +1,324 @@
+/* A world on a device: which one it is, the lane of its collectives, tickets as events of that lane, and the
+ * memory that all ranks allocate together. world.c calls it; on the CPU there is nothing of this. */
+#include "collectives/world_impl.h"
+
+#include "base/checked.h"
+#include "base/log.h"
+
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* Looks at an event before sleeping between them. */
+#define LOOKS_BEFORE_SLEEP 2000
+#define SLEEP_NS           50000
+
+/* --------------------------------------------------------- what is asked for -- */
+
+void sherd_world_params_init(sherd_world_params *params)
+{
+    *params = (sherd_world_params){
+        .struct_size = sizeof(*params),
+        .device      = -1,
+        .local_rank  = -1,
+    };
+}
+
+sherd_status sherdi_world_params_read(const sherd_world_params *given, sherd_world_params *out)
+{
+    const char *kind;
+
+    sherd_world_params_init(out);
+    if (given == NULL) {
+        return sherdi_world_backend_kind(out, &kind);
+    }
+    if (given->struct_size < sizeof(size_t) || given->struct_size > sizeof(*given)) {
+        return sherdi_fail(SHERD_E_INVAL,
+                           "sherd_world_params.struct_size is %zu and this library knows %zu; use "
+                           "sherd_world_params_init()",
+                           given->struct_size, sizeof(*given));
+    }
+    memcpy(out, given, given->struct_size); /* a program of an earlier version knew less of it */
+    out->struct_size = sizeof(*out);
+    if (out->timeout_ns < 0 || out->cpu_threads < 0 || out->local_rank < -1 || out->device < -1) {
+        return sherdi_fail(SHERD_E_INVAL,
+                           "sherd_world_params: timeout_ns %lld, cpu_threads %d, local_rank %d, "
+                           "device %d: only the last two may be negative, and then -1",
+                           (long long)out->timeout_ns, out->cpu_threads, out->local_rank,
+                           out->device);
+    }
+    return sherdi_world_backend_kind(out, &kind);
+}
+
+sherd_status sherdi_world_backend_kind(const sherd_world_params *params, const char **out)
+{
+    const char *wanted = params->backend;
+    const char *where  = "sherd_world_params.backend";
+
+    if (wanted == NULL) {
+        wanted = getenv("SHERD_BACKEND");
+        where  = "SHERD_BACKEND";
+    }
+    if (wanted == NULL || wanted[0] == '\0') {
+        int is_given = params->device >= 0 ||
+                       (params->transport != NULL && strcmp(params->transport, "nccl") == 0);
+
+        *out = is_given ? "cuda" : "cpu";
+        return SHERD_OK;
+    }
+    if (strcmp(wanted, "cpu") != 0 && strcmp(wanted, "cuda") != 0) {
+        return sherdi_fail(SHERD_E_INVAL, "%s is \"%s\"; there are cpu and cuda", where, wanted);
+    }
+    *out = strcmp(wanted, "cpu") == 0 ? "cpu" : "cuda";
+    return SHERD_OK;
+}
+
+int sherdi_world_device_index(int wanted, int local_rank, int count)
+{
+    return wanted >= 0 ? wanted : count > 0 ? local_rank % count : 0;
+}
+
+/* ------------------------------------------------------------- life of it -- */
+
+static sherd_status events_create(sherd_world *world)
+{
+    sherdi_backend *lane = world->backend;
+
+    for (int i = 0; i < WORLD_EVENTS; i++) {
+        SHERDI_TRY(lane->device->event_create(lane, &world->device.events[i]));
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherdi_world_device_open(sherd_world *world, const sherd_world_params *params)
+{
+    const char *kind;
+    int         count;
+    char        text[160];
+
+    SHERDI_TRY(sherdi_world_backend_kind(params, &kind));
+    if (strcmp(kind, "cpu") == 0) {
+        return SHERD_OK;
+    }
+    count               = sherdi_backend_device_count(kind, text, sizeof(text));
+    world->device.index = sherdi_world_device_index(
+        params->device, params->local_rank >= 0 ? params->local_rank : world->local_rank, count);
+    sherdi_mem_init(&world->device.given);
+    SHERDI_TRY(
+        sherdi_backend_device_create(kind, world->device.index, &world->mem, &world->backend));
+    SHERDI_TRY(events_create(world));
+    world->device.is_direct = world->world_size == 1;
+    if (!sherdi_world_is_on_lane(world)) {
+        SHERDI_TRY(sherdi_staged_create(world, &world->device.staged));
+    }
+    sherdi_backend_device_describe(kind, world->device.index, text, sizeof(text));
+    sherdi_log(SHERD_LOG_DEBUG, world->rank, "%s device %d: %s", kind, world->device.index, text);
+    return SHERD_OK;
+}
+
+void sherdi_world_device_close(sherd_world *world)
+{
+    sherdi_backend *lane = world->backend;
+
+    if (lane == NULL || lane == world->host) {
+        return;
+    }
+    if (sherdi_lane_wait(lane) != SHERD_OK) {
+        sherdi_log(SHERD_LOG_WARN, world->rank, "the device of a world that is destroyed: %s",
+                   sherd_last_error());
+    }
+    sherdi_staged_destroy(world->device.staged);
+    for (size_t i = 0; i < world->device.block_capacity; i++) {
+        lane->device->free(lane, world->device.blocks[i]);
+    }
+    sherdi_free(world->device.blocks);
+    for (int i = 0; i < WORLD_EVENTS; i++) {
+        lane->device->event_destroy(world->device.events[i]);
+    }
+    sherdi_backend_destroy(lane);
+    world->backend = NULL;
+}
+
+/* ----------------------------------------------------------------- memory -- */
+
+/* How it went on each rank, and what each asked for. */
+typedef struct alloc_record {
+    uint64_t len_bytes;
+    int32_t  status;
+    int32_t  unused;
+} alloc_record;
+
+_Static_assert(sizeof(alloc_record) <= SHERDI_SUM_PIECE * sizeof(double),
+               "records of all ranks fit the scratch of sums");
+
+/* What this rank's call came to, as all ranks see it. */
+static sherd_status alloc_agree(sherd_world *world, sherd_status here, size_t len_bytes)
+{
+    alloc_record           mine = {.len_bytes = len_bytes, .status = (int32_t)here};
+    alloc_record          *all  = (alloc_record *)(void *)world->sum_scratch;
+    sherdi_all_gather_args args = {
+        .send = &mine, .recv = all, .slice_bytes = sizeof(mine), .flags = SHERDI_COLL_HOST};
+
+    if (world->world_size == 1) {
+        return here;
+    }
+    SHERDI_TRY(world->ops->all_gather(world, &args));
+    for (int r = 0; r < world->world_size; r++) {
+        if (all[r].len_bytes != mine.len_bytes) {
+            return sherdi_world_fail(world, SHERD_E_INVAL,
+                                     "ranks disagree: rank %d allocates %llu bytes, rank %d %llu",
+                                     world->rank, (unsigned long long)mine.len_bytes, r,
+                                     (unsigned long long)all[r].len_bytes);
+        }
+    }
+    for (int r = 0; r < world->world_size; r++) {
+        if (all[r].status != SHERD_OK) {
+            return sherdi_fail((sherd_status)all[r].status,
+                               "rank %d: no memory for %llu bytes of device memory", r,
+                               (unsigned long long)mine.len_bytes);
+        }
+    }
+    return SHERD_OK;
+}
+
+static sherd_status block_make(sherd_world *world, size_t len_bytes, size_t *out)
+{
+    sherdi_backend *lane  = world->backend;
+    size_t          entry = 0;
+
+    while (entry < world->device.block_capacity && world->device.blocks[entry] != NULL) {
+        entry++;
+    }
+    SHERDI_TRY(sherdi_grow(&world->mem, SHERDI_MEM_CONTROL, (void **)&world->device.blocks,
+                           &world->device.block_capacity, entry + 1,
+                           sizeof(*world->device.blocks)));
+    SHERDI_TRY(lane->device->alloc(lane, &world->device.given, SHERDI_MEM_TRANSPORT,
+                                   SHERDI_MEMORY_DEVICE, len_bytes, &world->device.blocks[entry]));
+    *out = entry;
+    return SHERD_OK;
+}
+
+sherd_status sherdi_world_device_alloc(sherd_world *world, size_t len_bytes, void **out)
+{
+    size_t       entry  = 0;
+    sherd_status here   = block_make(world, len_bytes, &entry);
+    sherd_status status = alloc_agree(world, here, len_bytes);
+
+    if (status != SHERD_OK) {
+        if (here == SHERD_OK) {
+            world->backend->device->free(world->backend, world->device.blocks[entry]);
+            world->device.blocks[entry] = NULL;
+        }
+        return status;
+    }
+    *out = world->device.blocks[entry];
+    if (world->ops->memory_enter != NULL && world->world_size > 1) {
+        world->ops->memory_enter(world, *out, len_bytes);
+    }
+    return SHERD_OK;
+}
+
+void sherdi_world_device_free(sherd_world *world, void *memory)
+{
+    for (size_t i = 0; i < world->device.block_capacity; i++) {
+        if (world->device.blocks[i] == memory) {
+            (void)sherdi_lane_wait(world->backend); /* its failure is told by the next call */
+            if (world->ops->memory_leave != NULL && world->world_size > 1) {
+                world->ops->memory_leave(world, memory);
+            }
+            world->backend->device->free(world->backend, memory);
+            world->device.blocks[i] = NULL;
+            return;
+        }
+    }
+}
+
+size_t sherdi_world_reserve_bytes(const sherd_world *world, size_t whole_bytes)
+{
+    if (!sherdi_world_has_device(world) || world->world_size == 1 ||
+        world->ops->reserve_bytes == NULL) {
+        return 0;
+    }
+    return world->ops->reserve_bytes(world, whole_bytes);
+}
+
+/* The old room goes first: two of them would not fit where one is planned. */
+sherd_status sherdi_world_reserve(sherd_world *world, size_t whole_bytes)
+{
+    size_t       bytes = sherdi_world_reserve_bytes(world, whole_bytes);
+    void        *receive;
+    sherd_status status;
+
+    SHERDI_TRY(sherdi_world_status(world));
+    if (bytes <= world->device.receive_bytes) {
+        return SHERD_OK;
+    }
+    sherdi_world_free(world, world->device.receive);
+    world->overhead_bytes -= world->device.receive_bytes;
+    world->device.receive       = NULL;
+    world->device.receive_bytes = 0;
+    status                      = sherdi_world_alloc(world, bytes, &receive);
+    if (status != SHERD_OK) {
+        return status;
+    }
+    world->device.receive       = receive;
+    world->device.receive_bytes = bytes;
+    world->overhead_bytes += bytes;
+    return SHERD_OK;
+}
+
+/* ---------------------------------------------------------------- tickets -- */
+
+/* An event is recorded again after WORLD_EVENTS tickets. Then it stands for a later call of the same lane, and
+ * who waits for it waits for the earlier one too. */
+static sherdi_event *ticket_event(const sherd_world *world, sherdi_ticket ticket)
+{
+    return world->device.events[(ticket - 1) % WORLD_EVENTS];
+}
+
+void sherdi_world_lane_record(sherd_world *world, sherdi_ticket ticket)
+{
+    world->backend->device->event_record(ticket_event(world, ticket), world->backend);
+}
+
+/* With other ranks in it a lane may stand still because one of them is dead: so the wait looks at the
+ * world, too. */
+sherd_status sherdi_world_lane_wait(sherd_world *world, sherdi_ticket ticket)
+{
+    const sherdi_device_ops *device = world->backend->device;
+    sherdi_event            *event;
+    sherd_status             status;
+
+    if (ticket == 0) {
+        return SHERD_OK;
+    }
+    event = ticket_event(world, ticket);
+    for (int turn = 0; world->world_size > 1 && !device->event_is_done(event); turn++) {
+        const struct timespec nap = {.tv_nsec = SLEEP_NS};
+
+        SHERDI_TRY(sherdi_world_status(world));
+        if (turn < LOOKS_BEFORE_SLEEP) {
+            (void)sched_yield();
+        } else {
+            (void)nanosleep(&nap, NULL);
+        }
+    }
+    status = device->event_wait(event);
+    if (status != SHERD_OK) {
+        return sherdi_world_fail(world, status, "rank %d: %s", world->rank, sherd_last_error());
+    }
+    return world->world_size > 1 ? sherdi_world_status(world) : SHERD_OK;
+}
+
+void sherdi_world_lane_follow(sherd_world *world, const sherdi_backend *lane, sherdi_ticket ticket)
+{
+    if (ticket != 0 && lane != world->backend) {
+        lane->device->lane_follow_event(lane, ticket_event(world, ticket));
+    }
+}
+
+int sherdi_world_lane_is_done(sherd_world *world, sherdi_ticket ticket)
+{
+    return ticket == 0 || world->backend->device->event_is_done(ticket_event(world, ticket));
+}

@@ -1,0 +1,270 @@
+/* Device memory over a transport that moves host memory only (shm, mpi): each piece of a call comes down to pinned
+ * memory, the transport's own host call moves or sums it, and the result goes up. The sums are the host's,
+ * in the order of ranks, so the bits are too. world.c calls it, on the thread that runs the calls.
+ *
+ * No rank can read another's device memory, so every call here meets, SHERDI_COLL_STABLE or not. Where a
+ * reduction adds to what is in the result, that comes down first. Counts of a deterministic one are
+ * added on the host: nothing else may add to the same counts meanwhile. */
+#include "collectives/world_impl.h"
+
+#include "base/checked.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Of both buffers together, unless that leaves a rank less than the least piece. */
+#define BOUNCE_BYTES    ((size_t)16 << 20)
+#define PIECE_MIN_BYTES ((size_t)64 << 10)
+/* A result may take four times the bytes of what is sent for it: 64-bit integers of 16-bit gradients. */
+#define WIDEST 4
+
+struct sherdi_staged {
+    sherd_world         *world;
+    size_t               piece_bytes; /* of one rank's slice, at most */
+    size_t               up_bytes;
+    unsigned char       *down; /* [world_size * piece_bytes] what this rank sends */
+    unsigned char       *up;   /* [up_bytes] what it gets */
+    sherdi_fixed_counts *counts;
+};
+
+sherd_status sherdi_staged_create(sherd_world *world, struct sherdi_staged **out)
+{
+    struct sherdi_staged *staged = calloc(1, sizeof(*staged));
+    sherdi_backend       *lane   = world->backend;
+    size_t                size   = (size_t)world->world_size;
+    size_t                down_bytes;
+    void                 *memory = NULL;
+    sherd_status          status;
+
+    if (staged == NULL) {
+        return sherdi_fail(SHERD_E_NOMEM, "no room for the staging of device memory");
+    }
+    staged->world       = world;
+    staged->piece_bytes = sherdi_max_size(
+        PIECE_MIN_BYTES, BOUNCE_BYTES / 2 / size / SHERD_ALIGN_BYTES * SHERD_ALIGN_BYTES);
+    down_bytes       = size * staged->piece_bytes;
+    staged->up_bytes = sherdi_max_size(size, WIDEST) * staged->piece_bytes;
+    /* One piece of memory: pages are pinned as a whole. */
+    status = lane->device->alloc(lane, &world->mem, SHERDI_MEM_TRANSPORT, SHERDI_MEMORY_PINNED,
+                                 down_bytes + staged->up_bytes + sizeof(*staged->counts), &memory);
+    if (status != SHERD_OK) {
+        free(staged);
+        return status;
+    }
+    staged->down   = memory;
+    staged->up     = staged->down + down_bytes;
+    staged->counts = (sherdi_fixed_counts *)(void *)(staged->up + staged->up_bytes);
+    world->overhead_bytes += down_bytes + staged->up_bytes + sizeof(*staged->counts);
+    *out = staged;
+    return SHERD_OK;
+}
+
+void sherdi_staged_destroy(struct sherdi_staged *staged)
+{
+    if (staged != NULL) {
+        staged->world->backend->device->free(staged->world->backend, staged->down);
+        free(staged);
+    }
+}
+
+/* -------------------------------------------------------------- pieces -- */
+
+static void copy(const struct sherdi_staged *staged, void *dst, const void *src, size_t len_bytes)
+{
+    staged->world->backend->kernels->copy(staged->world->backend, dst, src, len_bytes);
+}
+
+/* What was queued is in place. A device that fails takes the world with it. */
+static sherd_status lane_settle(const struct sherdi_staged *staged)
+{
+    sherd_world *world  = staged->world;
+    sherd_status status = sherdi_lane_wait(world->backend);
+
+    if (status != SHERD_OK) {
+        char text[SHERDI_ERROR_BYTES];
+
+        (void)strncpy(text, sherd_last_error(), sizeof(text) - 1);
+        text[sizeof(text) - 1] = '\0';
+        return sherdi_world_fail(world, status, "rank %d: %s", world->rank, text);
+    }
+    return SHERD_OK;
+}
+
+/* Before a call that takes several pieces: that it takes as many on all ranks. One of one piece is compared by
+ * the transport. */
+static sherd_status pieces_agree(struct sherdi_staged *staged, world_call_kind kind,
+                                 size_t slice_bytes, const char *what)
+{
+    sherd_world           *world = staged->world;
+    uint64_t               mine  = slice_bytes;
+    uint64_t              *all   = (uint64_t *)(void *)staged->up;
+    sherdi_all_gather_args args  = {.send        = &mine,
+                                    .recv        = all,
+                                    .slice_bytes = sizeof(mine),
+                                    .flags       = SHERDI_COLL_HOST,
+                                    .what        = what};
+
+    if (slice_bytes <= staged->piece_bytes) {
+        return SHERD_OK;
+    }
+    SHERDI_TRY(lane_settle(staged)); /* `up` may still be on its way to the device */
+    SHERDI_TRY(world->ops->all_gather(world, &args));
+    for (int r = 0; r < world->world_size; r++) {
+        if (all[r] != mine) {
+            return sherdi_world_fail(
+                world, SHERD_E_INVAL,
+                "ranks disagree: rank %d calls %s of %zu bytes, rank %d of %llu", world->rank,
+                sherdi_world_call_name(kind), slice_bytes, r, (unsigned long long)all[r]);
+        }
+    }
+    return SHERD_OK;
+}
+
+static sherd_status run_all_gather(struct sherdi_staged *staged, const sherdi_all_gather_args *args)
+{
+    sherd_world         *world = staged->world;
+    const unsigned char *send  = args->send;
+    unsigned char       *recv  = args->recv;
+    size_t               at    = 0;
+
+    SHERDI_TRY(pieces_agree(staged, CALL_ALL_GATHER, args->slice_bytes, args->what));
+    do { /* at least once: a call of nothing meets, too */
+        size_t piece = sherdi_min_size(staged->piece_bytes, args->slice_bytes - at);
+
+        copy(staged, staged->down, send + at, piece);
+        SHERDI_TRY(lane_settle(staged));
+        SHERDI_TRY(world->ops->all_gather(world, &(sherdi_all_gather_args){
+                                                     .send        = staged->down,
+                                                     .recv        = staged->up,
+                                                     .slice_bytes = piece,
+                                                     .flags       = SHERDI_COLL_HOST,
+                                                     .what        = args->what,
+                                                 }));
+        for (int r = 0; r < world->world_size; r++) {
+            unsigned char *to = recv + (size_t)r * args->slice_bytes + at;
+
+            if (r != world->rank || to != send + at) {
+                copy(staged, to, staged->up + (size_t)r * piece, piece);
+            }
+        }
+        at += piece;
+    } while (at < args->slice_bytes);
+    return lane_settle(staged);
+}
+
+static sherd_status run_all_to_all(struct sherdi_staged *staged, const sherdi_all_to_all_args *args)
+{
+    sherd_world         *world = staged->world;
+    const unsigned char *send  = args->send;
+    unsigned char       *recv  = args->recv;
+    size_t               at    = 0;
+
+    SHERDI_TRY(pieces_agree(staged, CALL_ALL_TO_ALL, args->slice_bytes, NULL));
+    do {
+        size_t piece = sherdi_min_size(staged->piece_bytes, args->slice_bytes - at);
+
+        for (size_t r = 0; r < (size_t)world->world_size; r++) {
+            copy(staged, staged->down + r * piece, send + r * args->slice_bytes + at, piece);
+        }
+        SHERDI_TRY(lane_settle(staged));
+        SHERDI_TRY(world->ops->all_to_all(world, &(sherdi_all_to_all_args){
+                                                     .send        = staged->down,
+                                                     .recv        = staged->up,
+                                                     .slice_bytes = piece,
+                                                     .flags       = SHERDI_COLL_HOST,
+                                                 }));
+        for (size_t r = 0; r < (size_t)world->world_size; r++) {
+            copy(staged, recv + r * args->slice_bytes + at, staged->up + r * piece, piece);
+        }
+        at += piece;
+    } while (at < args->slice_bytes);
+    return lane_settle(staged);
+}
+
+/* What the host counted joins what the device has. */
+static sherd_status counts_add(struct sherdi_staged *staged, const sherdi_fixed_sink *sink,
+                               const sherdi_fixed_counts *counted)
+{
+    copy(staged, staged->counts, sink->counts, sizeof(*staged->counts));
+    SHERDI_TRY(lane_settle(staged));
+    staged->counts->nonfinite += counted->nonfinite;
+    staged->counts->out_of_range += counted->out_of_range;
+    copy(staged, sink->counts, staged->counts, sizeof(*staged->counts));
+    return SHERD_OK;
+}
+
+/* Elements [first, first + count) of all slices; `is_whole`: the result is that of every slice. */
+static sherd_status reduction_piece(struct sherdi_staged *staged, const sherdi_reduction_args *args,
+                                    int is_whole, size_t first, size_t count)
+{
+    sherd_world          *world      = staged->world;
+    size_t                send_bytes = sherd_dtype_bytes(args->send_dtype);
+    size_t                recv_bytes = sherdi_reduction_recv_bytes(args);
+    const unsigned char  *send       = (const unsigned char *)args->send + first * send_bytes;
+    unsigned char        *recv       = (unsigned char *)args->recv + first * recv_bytes;
+    size_t                slices     = is_whole ? (size_t)world->world_size : 1;
+    sherdi_fixed_counts   counted    = {0, 0};
+    sherdi_fixed_sink     sink       = {.counts = &counted};
+    sherdi_reduction_args piece      = *args;
+
+    for (size_t r = 0; r < (size_t)world->world_size; r++) {
+        copy(staged, staged->down + r * count * send_bytes,
+             send + r * args->slice_elems * send_bytes, count * send_bytes);
+    }
+    if (args->accumulate) {
+        copy(staged, staged->up, recv, count * recv_bytes);
+    }
+    SHERDI_TRY(lane_settle(staged));
+    piece.send        = staged->down;
+    piece.recv        = staged->up;
+    piece.slice_elems = count;
+    if (args->fixed != NULL) {
+        sink.multiplier = args->fixed->multiplier;
+        sink.limit      = args->fixed->limit;
+        piece.fixed     = &sink;
+    }
+    SHERDI_TRY(is_whole ? world->ops->all_reduce(world, &piece)
+                        : world->ops->reduce_scatter(world, &piece));
+    for (size_t r = 0; r < slices; r++) {
+        copy(staged, recv + r * args->slice_elems * recv_bytes, staged->up + r * count * recv_bytes,
+             count * recv_bytes);
+    }
+    return args->fixed != NULL ? counts_add(staged, args->fixed, &counted) : SHERD_OK;
+}
+
+static sherd_status run_reduction(struct sherdi_staged *staged, const sherdi_reduction_args *args,
+                                  int is_whole)
+{
+    size_t piece = staged->piece_bytes / sherd_dtype_bytes(args->send_dtype);
+    size_t at    = 0;
+
+    SHERDI_TRY(pieces_agree(staged, is_whole ? CALL_ALL_REDUCE : CALL_REDUCE_SCATTER,
+                            args->slice_elems * sherd_dtype_bytes(args->send_dtype), args->what));
+    do {
+        size_t count = sherdi_min_size(piece, args->slice_elems - at);
+
+        SHERDI_TRY(reduction_piece(staged, args, is_whole, at, count));
+        at += count;
+    } while (at < args->slice_elems);
+    return lane_settle(staged);
+}
+
+sherd_status sherdi_staged_run(struct sherdi_staged *staged, const world_call *call)
+{
+    switch (call->kind) {
+    case CALL_ALL_GATHER:
+        return run_all_gather(staged, &call->args.all_gather);
+    case CALL_ALL_TO_ALL:
+        return run_all_to_all(staged, &call->args.all_to_all);
+    case CALL_REDUCE_SCATTER:
+        return run_reduction(staged, &call->args.reduction, 0);
+    case CALL_ALL_REDUCE:
+        return run_reduction(staged, &call->args.reduction, 1);
+    case CALL_BARRIER:
+    case CALL_BROADCAST:
+    case CALL_ALLOC:
+        break;
+    }
+    return sherdi_fail(SHERD_E_STATE, "%s is no call on device memory",
+                       sherdi_world_call_name(call->kind));
+}
