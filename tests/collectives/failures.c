@@ -104,12 +104,13 @@ void part_killed_in_queue(void)
     enum { CALLS = 100, SLICE = 2000 };
 
     sherd_world   *world  = world_open(0);
-    unsigned char *send   = calloc(1, SLICE);
-    unsigned char *recv   = calloc((size_t)sherd_world_size(world), SLICE);
+    unsigned char *send   = suite_alloc(world, SLICE);
+    unsigned char *recv   = suite_alloc(world, (size_t)sherd_world_size(world) * SLICE);
     sherdi_ticket  last   = 0;
     sherd_status   status = SHERD_OK;
     int64_t        start_ns;
 
+    suite_fill(world, send, 0, SLICE);
     CHECK_OK(sherdi_world_overlap(world));
     barrier_before_failure(world);
     if (sherd_world_rank(world) == last_of(world)) {
@@ -127,16 +128,17 @@ void part_killed_in_queue(void)
     CHECK_STATUS(SHERD_E_PEER_LOST, status);
     CHECK(sherdi_now_ns() - start_ns < NOTICED_WITHIN_NS);
     CHECK_ERROR_SAYS(says_rank(last_of(world)));
+    suite_free(world, recv);
+    suite_free(world, send);
     sherd_world_destroy(world);
-    free(recv);
-    free(send);
 }
 
 void part_killed_in_all_reduce(void)
 {
     sherd_world          *world = world_open(0);
     size_t                slice = 300000;
-    float                *data  = calloc(slice * (size_t)sherd_world_size(world), sizeof(*data));
+    size_t                bytes = slice * (size_t)sherd_world_size(world) * sizeof(float);
+    float                *data  = suite_alloc(world, bytes);
     sherdi_reduction_args args  = {
          .send        = data,
          .recv        = data,
@@ -145,6 +147,8 @@ void part_killed_in_all_reduce(void)
     };
     sherd_status status = SHERD_OK;
 
+    suite_fill(world, data, 0, bytes);
+    CHECK_OK(sherdi_world_reserve(world, bytes));
     for (int i = 0; i < 1000 && status == SHERD_OK; i++) {
         if (i == 3 && sherd_world_rank(world) == last_of(world)) {
             (void)raise(SIGKILL);
@@ -154,8 +158,8 @@ void part_killed_in_all_reduce(void)
     }
     CHECK_STATUS(SHERD_E_PEER_LOST, status);
     CHECK_ERROR_SAYS(says_rank(last_of(world)));
+    suite_free(world, data);
     sherd_world_destroy(world);
-    free(data);
 }
 
 void part_exits_without_destroy(void)

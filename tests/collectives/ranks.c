@@ -16,6 +16,20 @@ static const char *const LAUNCHER_PREFIXES[] = {"SHERD_",        "OMPI_", "PMIX_
                                                 "TORCHELASTIC_", "RANK=", "WORLD_SIZE=", "LOCAL_",
                                                 "MASTER_",       "PMI_"};
 
+/* No launcher's mark: what lets root run mpirun, and what a whole run is started with. */
+static int is_kept(const char *entry)
+{
+    static const char *const KEPT[] = {"OMPI_ALLOW", "SHERD_LOG", "SHERD_BACKEND",
+                                       "SHERD_EMULATOR_", "SHERD_NCCL_"};
+
+    for (size_t i = 0; i < sizeof(KEPT) / sizeof(KEPT[0]); i++) {
+        if (strncmp(entry, KEPT[i], strlen(KEPT[i])) == 0) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
 void ranks_clear_environment(void)
 {
     char name[128];
@@ -26,9 +40,7 @@ void ranks_clear_environment(void)
         for (size_t i = 0; i < sizeof(LAUNCHER_PREFIXES) / sizeof(LAUNCHER_PREFIXES[0]); i++) {
             const char *prefix = LAUNCHER_PREFIXES[i];
 
-            /* What lets root run mpirun is no launcher's mark. */
-            if (strncmp(*entry, prefix, strlen(prefix)) == 0 &&
-                strncmp(*entry, "OMPI_ALLOW", 10) != 0 && strncmp(*entry, "SHERD_LOG", 9) != 0) {
+            if (strncmp(*entry, prefix, strlen(prefix)) == 0 && !is_kept(*entry)) {
                 (void)snprintf(name, sizeof(name), "%.*s", (int)strcspn(*entry, "="), *entry);
                 is_cleared = unsetenv(name) == 0;
                 break;

@@ -428,6 +428,16 @@ static void create_takes_the_struct_of_an_older_program(void)
     CHECK_ERROR_SAYS("sherd_world_params_init");
 }
 
+static void environment_with_an_unknown_backend_is_refused(void)
+{
+    const char *before = getenv("SHERD_BACKEND"); /* of the whole run, which goes on after */
+    char        kept[16];
+
+    (void)snprintf(kept, sizeof(kept), "%s", before == NULL ? "" : before);
+    environment_is_refused(LIST("SHERD_BACKEND", "abacus"), "SHERD_BACKEND", "abacus");
+    CHECK_INT(0, kept[0] == '\0' ? unsetenv("SHERD_BACKEND") : setenv("SHERD_BACKEND", kept, 1));
+}
+
 static void create_opens_the_backend_that_is_asked_for(void)
 {
     sherd_world       *world = NULL;
@@ -437,7 +447,6 @@ static void create_opens_the_backend_that_is_asked_for(void)
     params.backend = "abacus";
     CHECK_STATUS(SHERD_E_INVAL, sherd_world_create(0, 1, NULL, &params, &world));
     CHECK_ERROR_SAYS("abacus");
-    environment_is_refused(LIST("SHERD_BACKEND", "abacus"), "SHERD_BACKEND", "abacus");
     params.backend = "cpu";
     params.device  = 3; /* unused on the CPU */
     CHECK_OK(sherd_world_create(0, 1, NULL, &params, &world));
@@ -476,6 +485,7 @@ static const test_case CASES[] = {
     CASE(environment_that_is_incomplete_is_refused),
     CASE(environment_that_is_no_number_is_refused),
     CASE(environment_that_contradicts_mpirun_is_refused),
+    CASE(environment_with_an_unknown_backend_is_refused),
     CASE(launcher_torchrun_wins_over_srun),
     CASE(launcher_srun_is_understood),
     CASE(meeting_with_other_world_size_is_refused),

@@ -65,11 +65,86 @@ static unsigned char word_byte(uint64_t word, size_t i)
     return (unsigned char)(word >> i % 8 * 8);
 }
 
-static void fill_elems(void *data, int rank, size_t count, sherd_dtype dtype)
+/* ------------------------------------------------------- memory of the world's backend -- */
+
+static sherdi_backend *lane_of(const sherd_world *world)
 {
-    for (size_t i = 0; i < count; i++) {
-        elem_store(data, i, dtype, known_value(rank, i));
+    return (sherdi_backend *)(uintptr_t)sherdi_world_backend(world);
+}
+
+int suite_is_on_device(const sherd_world *world)
+{
+    return sherdi_world_backend(world) != sherdi_world_host(world);
+}
+
+void *suite_alloc(sherd_world *world, size_t len_bytes)
+{
+    sherdi_backend *lane   = lane_of(world);
+    void           *memory = NULL;
+
+    if (!suite_is_on_device(world)) {
+        memory = malloc(len_bytes);
+        CHECK(memory != NULL);
+        return memory;
     }
+    CHECK_OK(lane->device->alloc(lane, lane->mem, SHERDI_MEM_CONTROL, SHERDI_MEMORY_DEVICE,
+                                 len_bytes, &memory));
+    return memory;
+}
+
+void suite_free(sherd_world *world, void *memory)
+{
+    sherdi_backend *lane = lane_of(world);
+
+    if (!suite_is_on_device(world)) {
+        free(memory);
+        return;
+    }
+    (void)sherdi_lane_wait(lane);
+    lane->device->free(lane, memory);
+}
+
+void suite_put(sherd_world *world, void *dst, const void *src, size_t len_bytes)
+{
+    const sherdi_backend *lane = sherdi_world_backend(world);
+
+    if (len_bytes > 0) {
+        lane->kernels->copy(lane, dst, src, len_bytes);
+        CHECK_OK(sherdi_lane_wait(lane));
+    }
+}
+
+void suite_get(sherd_world *world, void *dst, const void *src, size_t len_bytes)
+{
+    suite_put(world, dst, src, len_bytes);
+}
+
+void suite_fill(sherd_world *world, void *dst, int byte, size_t len_bytes)
+{
+    const sherdi_backend *lane = sherdi_world_backend(world);
+
+    lane->device->fill(lane, dst, byte, len_bytes);
+    CHECK_OK(sherdi_lane_wait(lane));
+}
+
+static void *host_room(size_t len_bytes)
+{
+    void *room = malloc(len_bytes + 1);
+
+    CHECK(room != NULL);
+    return room;
+}
+
+/* What is filled and checked in the memory of the backend goes through these. */
+static void put_elems(sherd_world *world, void *data, int rank, size_t count, sherd_dtype dtype)
+{
+    unsigned char *room = host_room(count * 4);
+
+    for (size_t i = 0; i < count; i++) {
+        elem_store(room, i, dtype, known_value(rank, i));
+    }
+    suite_put(world, data, room, count * sherd_dtype_bytes(dtype));
+    free(room);
 }
 
 static void fill_bytes(unsigned char *data, int rank, size_t first, size_t len_bytes)
@@ -80,6 +155,15 @@ static void fill_bytes(unsigned char *data, int rank, size_t first, size_t len_b
         word            = i % 8 == 0 ? known_word(rank, i) : word;
         data[i - first] = word_byte(word, i);
     }
+}
+
+static void put_bytes(sherd_world *world, void *data, int rank, size_t first, size_t len_bytes)
+{
+    unsigned char *room = host_room(len_bytes);
+
+    fill_bytes(room, rank, first, len_bytes);
+    suite_put(world, data, room, len_bytes);
+    free(room);
 }
 
 static void check_bytes(const unsigned char *data, int rank, size_t first, size_t len_bytes)
@@ -93,6 +177,16 @@ static void check_bytes(const unsigned char *data, int rank, size_t first, size_
                       data[i - first], word_byte(word, i));
         }
     }
+}
+
+static void check_bytes_of(sherd_world *world, const void *data, int rank, size_t first,
+                           size_t len_bytes)
+{
+    unsigned char *room = host_room(len_bytes);
+
+    suite_get(world, room, data, len_bytes);
+    check_bytes(room, rank, first, len_bytes);
+    free(room);
 }
 
 /* The reduction of element i over all ranks, as world.h defines it. */
@@ -112,13 +206,14 @@ static float known_sum(const sherd_world *world, size_t i, sherd_dtype send, she
 enum { MEMORY_OF_WORLD = 0, MEMORY_ORDINARY = 1, MEMORY_MIXED = 2, MEMORY_KINDS = 3 };
 
 typedef struct buffer {
-    sherd_world   *world; /* NULL: ordinary memory */
+    sherd_world   *world;
+    int            is_of_world;
     unsigned char *data;
     unsigned char *start;
 } buffer;
 
 /* MIXED: even ranks have world memory, odd ones ordinary; allocation is collective all the
- * same. Ordinary memory is aligned to its elements and no better. */
+ * same. Ordinary memory is the backend's, aligned to its elements and no better. */
 static buffer buffer_make(sherd_world *world, int kind, size_t len_bytes)
 {
     buffer made = {0};
@@ -127,23 +222,23 @@ static buffer buffer_make(sherd_world *world, int kind, size_t len_bytes)
     if (kind != MEMORY_ORDINARY) {
         CHECK_OK(sherdi_world_alloc(world, len_bytes, &memory));
         if (kind == MEMORY_OF_WORLD || sherd_world_rank(world) % 2 == 0) {
-            return (buffer){.world = world, .data = memory, .start = memory};
+            return (buffer){.world = world, .is_of_world = 1, .data = memory, .start = memory};
         }
         sherdi_world_free(world, memory);
     }
-    made.start = malloc(len_bytes + 16);
-    CHECK(made.start != NULL);
-    memset(made.start, 0xa5, len_bytes + 16);
+    made.world = world;
+    made.start = suite_alloc(world, len_bytes + 16);
+    suite_fill(world, made.start, 0xa5, len_bytes + 16);
     made.data = made.start + 4;
     return made;
 }
 
 static void buffer_drop(buffer *made)
 {
-    if (made->world != NULL) {
+    if (made->is_of_world) {
         sherdi_world_free(made->world, made->start);
     } else {
-        free(made->start);
+        suite_free(made->world, made->start);
     }
 }
 
@@ -164,18 +259,18 @@ static void gather_once(sherd_world *world, int kind, size_t slice_bytes, int is
         .flags       = flags,
     };
 
-    fill_bytes(mine, rank, 0, slice_bytes);
+    put_bytes(world, mine, rank, 0, slice_bytes);
     if (flags & SHERDI_COLL_STABLE) {
         CHECK_OK(sherd_world_barrier(world));
     }
     CHECK_OK(sherdi_world_all_gather(world, &args, NULL));
     for (int r = 0; r < size; r++) {
-        check_bytes(recv.data + (size_t)r * slice_bytes, r, 0, slice_bytes);
+        check_bytes_of(world, recv.data + (size_t)r * slice_bytes, r, 0, slice_bytes);
     }
     if (flags & SHERDI_COLL_STABLE) {
         CHECK_OK(sherd_world_barrier(world));
     } else {
-        memset(mine, 0xee, slice_bytes); /* the send buffer is the caller's again */
+        suite_fill(world, mine, 0xee, slice_bytes); /* the send buffer is the caller's again */
         CHECK_OK(sherd_world_barrier(world));
     }
     buffer_drop(&send);
@@ -220,9 +315,12 @@ static const reduction_types REDUCTION_TYPES[] = {
     {SHERD_F16, SHERD_F16, SHERD_F32},
 };
 
-static void check_sums(const sherd_world *world, const void *got, size_t first, size_t count,
+static void check_sums(sherd_world *world, const void *at, size_t first, size_t count,
                        const sherdi_reduction_args *args, float before)
 {
+    unsigned char *got = host_room(count * 4);
+
+    suite_get(world, got, at, count * sherd_dtype_bytes(args->recv_dtype));
     for (size_t i = 0; i < count; i++) {
         float want = known_sum(world, first + i, args->send_dtype, args->comm_dtype, args->scale);
         uint32_t want_bits = 0;
@@ -232,7 +330,7 @@ static void check_sums(const sherd_world *world, const void *got, size_t first, 
             want = before + want;
         }
         elem_store(&want_bits, 0, args->recv_dtype, want);
-        memcpy(&got_bits, (const unsigned char *)got + i * sherd_dtype_bytes(args->recv_dtype),
+        memcpy(&got_bits, got + i * sherd_dtype_bytes(args->recv_dtype),
                sherd_dtype_bytes(args->recv_dtype));
         if (want_bits != got_bits) {
             test_fail(__FILE__, __LINE__,
@@ -241,6 +339,19 @@ static void check_sums(const sherd_world *world, const void *got, size_t first, 
                       sherd_dtype_name(args->recv_dtype), args->accumulate, got_bits, want_bits);
         }
     }
+    free(got);
+}
+
+static void put_constant(sherd_world *world, void *data, size_t count, sherd_dtype dtype,
+                         float value)
+{
+    unsigned char *room = host_room(count * 4);
+
+    for (size_t i = 0; i < count; i++) {
+        elem_store(room, i, dtype, value);
+    }
+    suite_put(world, data, room, count * sherd_dtype_bytes(dtype));
+    free(room);
 }
 
 static void scatter_once(sherd_world *world, int kind, const reduction_types *types, size_t slice,
@@ -262,10 +373,11 @@ static void scatter_once(sherd_world *world, int kind, const reduction_types *ty
         .accumulate  = accumulate,
     };
 
-    fill_elems(send.data, rank, size * slice, types->send);
-    for (size_t i = 0; i < slice && !is_in_place; i++) {
-        elem_store(recv.data, i, types->recv, 0.75f);
+    put_elems(world, send.data, rank, size * slice, types->send);
+    if (!is_in_place) {
+        put_constant(world, recv.data, slice, types->recv, 0.75f);
     }
+    CHECK_OK(sherdi_world_reserve(world, size * slice * send_bytes));
     CHECK_OK(sherdi_world_reduce_scatter(world, &args, NULL));
     check_sums(world, args.recv, (size_t)rank * slice, slice, &args, 0.75f);
     buffer_drop(&recv);
@@ -324,7 +436,8 @@ static void all_reduce_once(sherd_world *world, int kind, sherd_dtype dtype, siz
          .scale       = 0.3f,
     };
 
-    fill_elems(send.data, sherd_world_rank(world), whole, dtype);
+    put_elems(world, send.data, sherd_world_rank(world), whole, dtype);
+    CHECK_OK(sherdi_world_reserve(world, whole * bytes));
     CHECK_OK(sherdi_world_all_reduce(world, &args, NULL));
     check_sums(world, args.recv, 0, whole, &args, 0);
     buffer_drop(&recv);
@@ -367,10 +480,10 @@ static void swap_once(sherd_world *world, int kind, size_t slice)
     buffer                 recv = buffer_make(world, kind, slice * (size_t)size);
     sherdi_all_to_all_args args = {.send = send.data, .recv = recv.data, .slice_bytes = slice};
 
-    fill_bytes(send.data, rank, 0, slice * (size_t)size);
+    put_bytes(world, send.data, rank, 0, slice * (size_t)size);
     CHECK_OK(sherdi_world_all_to_all(world, &args, NULL));
     for (int r = 0; r < size; r++) {
-        check_bytes(recv.data + (size_t)r * slice, r, (size_t)rank * slice, slice);
+        check_bytes_of(world, recv.data + (size_t)r * slice, r, (size_t)rank * slice, slice);
     }
     buffer_drop(&recv);
     buffer_drop(&send);
@@ -389,6 +502,30 @@ static void all_to_all_swaps_slices(sherd_world *world, void *ctx)
     }
 }
 
+/* Host memory, whatever the backend: on a device the world's would be something else. */
+static void broadcast_once(sherd_world *world, int kind, size_t len_bytes, int root)
+{
+    buffer         data  = {0};
+    unsigned char *bytes = NULL;
+
+    if (suite_is_on_device(world)) {
+        bytes = host_room(len_bytes);
+    } else {
+        data  = buffer_make(world, kind, len_bytes);
+        bytes = data.data;
+    }
+    if (sherd_world_rank(world) == root) {
+        fill_bytes(bytes, root, 0, len_bytes);
+    }
+    CHECK_OK(sherd_world_broadcast(world, bytes, len_bytes, root));
+    check_bytes(bytes, root, 0, len_bytes);
+    if (suite_is_on_device(world)) {
+        free(bytes);
+    } else {
+        buffer_drop(&data);
+    }
+}
+
 static void broadcast_reaches_all_from_each_root(sherd_world *world, void *ctx)
 {
     const size_t lens[] = {0, 1, 777, 2 * PEERS_HALF_BYTES + 5};
@@ -397,14 +534,7 @@ static void broadcast_reaches_all_from_each_root(sherd_world *world, void *ctx)
     for (int root = 0; root < sherd_world_size(world); root++) {
         for (size_t i = 0; i < sizeof(lens) / sizeof(lens[0]); i++) {
             for (int kind = 0; kind < (i == 3 && root > 0 ? 1 : MEMORY_KINDS); kind++) {
-                buffer data = buffer_make(world, kind, lens[i]);
-
-                if (sherd_world_rank(world) == root) {
-                    fill_bytes(data.data, root, 0, lens[i]);
-                }
-                CHECK_OK(sherd_world_broadcast(world, data.data, lens[i], root));
-                check_bytes(data.data, root, 0, lens[i]);
-                buffer_drop(&data);
+                broadcast_once(world, kind, lens[i], root);
             }
         }
     }
@@ -461,24 +591,27 @@ static void barrier_can_follow_barrier(sherd_world *world, void *ctx)
 
 static void world_memory_is_zeroed_aligned_and_ends_with_its_owner(sherd_world *world, void *ctx)
 {
-    const size_t lens[] = {0, 1, 4096, 100001};
-    void        *kept[4];
+    const size_t   lens[] = {0, 1, 4096, 100001};
+    void          *kept[4];
+    unsigned char *room = host_room(100001);
 
     (void)ctx;
     for (int round = 0; round < 3; round++) {
         for (int i = 0; i < 4; i++) {
             CHECK_OK(sherdi_world_alloc(world, lens[i], &kept[i]));
             CHECK(kept[i] != NULL && (uintptr_t)kept[i] % SHERD_ALIGN_BYTES == 0);
+            suite_get(world, room, kept[i], lens[i]);
             for (size_t b = 0; b < lens[i]; b++) {
-                CHECK(((unsigned char *)kept[i])[b] == 0);
+                CHECK(room[b] == 0);
             }
-            memset(kept[i], 0xff, lens[i]);
+            suite_fill(world, kept[i], 0xff, lens[i]);
         }
         for (int i = 0; i < 4; i++) {
             sherdi_world_free(world, kept[(i + round) % 4]);
         }
     }
     sherdi_world_free(world, NULL);
+    free(room);
 }
 
 static void world_memory_that_one_rank_lacks_fails_on_all(sherd_world *world, void *ctx)
@@ -524,12 +657,13 @@ static void tickets_end_in_the_order_of_calls(sherd_world *world)
 {
     size_t         size = (size_t)sherd_world_size(world);
     int            rank = sherd_world_rank(world);
-    unsigned char *send = malloc(TICKET_CALLS * TICKET_SLICE);
-    unsigned char *recv = malloc(TICKET_CALLS * TICKET_SLICE * size);
+    unsigned char *send = suite_alloc(world, TICKET_CALLS * TICKET_SLICE);
+    unsigned char *recv = suite_alloc(world, TICKET_CALLS * TICKET_SLICE * size);
     sherdi_ticket  tickets[TICKET_CALLS];
-    double         one = 1;
+    double         one     = 1;
+    int            on_lane = (sherdi_world_caps(world) & SHERDI_WORLD_ON_LANE) != 0;
 
-    fill_bytes(send, rank, 0, TICKET_CALLS * TICKET_SLICE);
+    put_bytes(world, send, rank, 0, TICKET_CALLS * TICKET_SLICE);
     for (size_t i = 0; i < TICKET_CALLS; i++) {
         sherdi_all_gather_args args = {.send        = send + i * TICKET_SLICE,
                                        .recv        = recv + i * TICKET_SLICE * size,
@@ -539,7 +673,8 @@ static void tickets_end_in_the_order_of_calls(sherd_world *world)
         if (i == TICKET_CALLS / 2) { /* a blocking call among them */
             CHECK_OK(sherd_world_sum_f64(world, &one, 1));
             CHECK(one == (double)size);
-            CHECK(sherdi_world_is_done(world, tickets[i]));
+            /* On a lane control data does not wait for what is queued there. */
+            CHECK(on_lane || sherdi_world_is_done(world, tickets[i]));
         }
     }
     CHECK_OK(sherdi_world_wait(world, tickets[TICKET_CALLS - 1]));
@@ -547,14 +682,14 @@ static void tickets_end_in_the_order_of_calls(sherd_world *world)
         CHECK(sherdi_world_is_done(world, tickets[i]));
         CHECK_OK(sherdi_world_wait(world, tickets[i]));
         for (size_t r = 0; r < size; r++) {
-            check_bytes(recv + (i * size + r) * TICKET_SLICE, (int)r, i * TICKET_SLICE,
-                        TICKET_SLICE);
+            check_bytes_of(world, recv + (i * size + r) * TICKET_SLICE, (int)r, i * TICKET_SLICE,
+                           TICKET_SLICE);
         }
     }
     CHECK_OK(sherdi_world_wait(world, 0));
     CHECK_STATUS(SHERD_E_INVAL, sherdi_world_wait(world, tickets[TICKET_CALLS - 1] + 1));
-    free(recv);
-    free(send);
+    suite_free(world, recv);
+    suite_free(world, send);
 }
 
 static void tickets_keep_the_order_with_and_without_overlap(sherd_world *world, void *ctx)
@@ -588,7 +723,8 @@ static void overlapped_calls_of_every_kind_give_the_same_bits(sherd_world *world
 
     (void)ctx;
     whole.recv = other.data;
-    fill_elems(send.data, sherd_world_rank(world), size * slice, SHERD_F32);
+    put_elems(world, send.data, sherd_world_rank(world), size * slice, SHERD_F32);
+    CHECK_OK(sherdi_world_reserve(world, size * slice * 4));
     CHECK_OK(sherdi_world_overlap(world));
     CHECK_OK(sherdi_world_reduce_scatter(world, &args, &tickets[0]));
     CHECK_OK(sherdi_world_all_to_all(world, &swap, &tickets[1]));
@@ -608,8 +744,9 @@ static void counters_say_what_goes_on_the_wire(sherd_world *world, void *ctx)
     uint64_t               others = (uint64_t)sherd_world_size(world) - 1;
     uint64_t               before[2];
     uint64_t               after[2];
-    float                 *data      = calloc(4096, sizeof(*data));
-    float                 *more      = calloc(4096, sizeof(*more));
+    float                 *data      = suite_alloc(world, 4096 * sizeof(*data));
+    float                 *more      = suite_alloc(world, 4096 * sizeof(*more));
+    char                   text[100] = {0};
     sherdi_all_gather_args gather    = {.send = data, .recv = more, .slice_bytes = 12};
     sherdi_reduction_args  reduction = {
          .send        = data,
@@ -623,6 +760,8 @@ static void counters_say_what_goes_on_the_wire(sherd_world *world, void *ctx)
     sherdi_reduction_args whole = {.send = data, .recv = more, .slice_elems = 7, .scale = 1};
 
     (void)ctx;
+    suite_fill(world, data, 0, 4096 * sizeof(*data));
+    CHECK_OK(sherdi_world_reserve(world, 4096));
     sherd_world_traffic(world, &before[0], &before[1]);
     CHECK_OK(sherdi_world_all_gather(world, &gather, NULL));
     CHECK_OK(sherdi_world_reduce_scatter(world, &reduction, NULL));
@@ -631,12 +770,12 @@ static void counters_say_what_goes_on_the_wire(sherd_world *world, void *ctx)
     sherd_world_traffic(world, &after[0], &after[1]);
     CHECK_INT(others * (12 + 5 * 2 + 7 * 4 * 2), after[0] - before[0]);
     CHECK_INT(after[0] - before[0], after[1] - before[1]);
-    CHECK_OK(sherd_world_broadcast(world, data, 100, 0));
+    CHECK_OK(sherd_world_broadcast(world, text, 100, 0));
     sherd_world_traffic(world, &before[0], &before[1]);
     CHECK_INT(sherd_world_rank(world) == 0 ? others * 100 : 0, before[0] - after[0]);
     CHECK_INT(sherd_world_rank(world) == 0 ? 0 : 100, before[1] - after[1]);
-    free(more);
-    free(data);
+    suite_free(world, more);
+    suite_free(world, data);
 }
 
 static void bad_arguments_are_refused_without_meeting(sherd_world *world, void *ctx)

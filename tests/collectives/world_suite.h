@@ -13,6 +13,15 @@ typedef struct world_case {
 extern const world_case WORLD_SUITE[];
 extern const size_t     WORLD_SUITE_COUNT;
 
+/* Memory of the world's backend, and what the host has to do with it: on the CPU malloc and memcpy. Blocking,
+ * not collective. */
+int   suite_is_on_device(const sherd_world *world);
+void *suite_alloc(sherd_world *world, size_t len_bytes);
+void  suite_free(sherd_world *world, void *memory);
+void  suite_put(sherd_world *world, void *dst, const void *src, size_t len_bytes);
+void  suite_get(sherd_world *world, void *dst, const void *src, size_t len_bytes);
+void  suite_fill(sherd_world *world, void *dst, int byte, size_t len_bytes);
+
 /** The sizes that every transport is tried with. */
 extern const int    WORLD_SIZES[];
 extern const size_t WORLD_SIZES_COUNT;
