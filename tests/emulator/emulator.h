@@ -1,0 +1,65 @@
+/* A device that is threads of this process: enough of CUDA's runtime for g++ to compile the kernels of
+ * kernels/cuda (and of examples/llm/cuda) as they stand and for tests to run them where there is no GPU.
+ * For tests alone; nothing of it is installed.
+ *
+ * To compile a .cu file with it: put -Itests/emulator in front, name the file to the C++ compiler as C++
+ * (tests/emulator/meson.build wraps it: emulate.cpp.in) with -ffp-contract=off, link `emulator_lib`. The source
+ * includes <cuda_runtime.h> (C: <cuda_runtime_api.h>) as always; <cuda_bf16.h>, <cuda_fp16.h> and <mma.h>
+ * (wmma, 16 x 16 x 16, bf16 or half into float) are there in part. SHERD_EMULATOR is defined. Three things differ:
+ *   - `kernel<<<grid, block, shared, stream>>>(args)` is written, under #ifdef SHERD_EMULATOR,
+ *     emulator_launch(kernel, grid, block, shared, stream, args...), which returns a cudaError_t;
+ *   - `extern __shared__` is written float *x = (float *)emulator_shared() (`__shared__ float x[64]` works);
+ *   - there is no inline PTX, no cooperative groups, no texture.
+ *
+ * Streams are threads with queues. Calls return at once; what does not wait for an event that it needs reads
+ * wrong numbers, above all with SHERD_EMULATOR_SEED=n, which delays operations at random and runs threads of
+ * a block in another order. Events have CUDA's meaning (a wait is for the record that was last when it was called).
+ * Device and pinned memory have unreadable pages on both sides, fresh device memory is garbage, freed memory
+ * faults. While no stream works, device memory cannot be read or written: a host that does ends by SIGSEGV and
+ * is told why (SHERD_EMULATOR_GUARD=0: it may).
+ *
+ * The blocks of a kernel run one after another, the threads of a block as fibers that change at barriers,
+ * shuffles and wmma; a barrier that not all can reach ends the process with the kernel's state. Work
+ * on a stream of another device than the current one is refused, as CUDA does.
+ *
+ * Environment, read once:
+ *   SHERD_EMULATOR_DEVICES=n      how many devices there are, default 8; 0: none, as without a driver
+ *   SHERD_EMULATOR_SEED=n         see above
+ *   SHERD_EMULATOR_GUARD=0        see above
+ *   SHERD_EMULATOR_MEMORY=bytes   of each device, default 16 GiB; more gives cudaErrorMemoryAllocation
+ *   SHERD_EMULATOR_FAIL_ALLOC=n, SHERD_EMULATOR_FAIL_LAUNCH=n, SHERD_EMULATOR_FAIL_KERNEL=n
+ *                                 as the functions below, counted from the start of the process
+ */
+#ifndef TESTS_EMULATOR_EMULATOR_H
+#define TESTS_EMULATOR_EMULATOR_H
+
+#include <cuda_runtime_api.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** The n-th allocation of device or pinned memory from now on (1: the next) fails once; 0: none. */
+void emulator_fail_alloc(long n);
+/** The n-th launch of a kernel from now on is refused once, by cudaErrorLaunchOutOfResources. */
+void emulator_fail_launch(long n);
+/** The n-th kernel from now on faults when it runs: cudaErrorIllegalAddress from all later calls
+ *  to its device, as CUDA does, and nothing more runs there. */
+void emulator_fail_kernel(long n);
+/** Ends that state of a device, which CUDA cannot. Its streams are idle. */
+void emulator_heal(int device);
+
+/** Kernels launched so far, bytes of device memory held on all devices, streams alive. */
+unsigned long emulator_launches(void);
+size_t        emulator_held_bytes(void);
+int           emulator_streams(void);
+
+/** Runs fn(ctx) in the stream's order on its thread, where device memory can be read and written. It may
+ *  block, for other streams as well: each has its own thread. A stand-in for NCCL is made of this. */
+cudaError_t emulator_call(cudaStream_t stream, void (*fn)(void *ctx), void *ctx);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

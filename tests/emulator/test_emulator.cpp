@@ -1,0 +1,246 @@
+/* The emulator itself: fibers, streams, events, memory, faults. */
+#include "cuda_runtime.h"
+#include "emulator.h"
+#include "mma.h"
+
+#define _Noreturn __attribute__((noreturn))
+extern "C" {
+#include "tests/lib/check.h"
+}
+
+#define CHECK_CUDA(want, call)                                                                     \
+    do {                                                                                           \
+        cudaError_t check_error_ = (call);                                                         \
+        if (check_error_ != (want)) {                                                              \
+            test_fail(__FILE__, __LINE__, "%s gave %s", #call, cudaGetErrorName(check_error_));    \
+        }                                                                                          \
+    } while (0)
+
+template <typename T> static T *device_array(size_t count)
+{
+    T *made = nullptr;
+
+    CHECK_CUDA(cudaSuccess, cudaMalloc(&made, count * sizeof(T)));
+    return made;
+}
+
+/* ----------------------------------------------------------- threads -- */
+
+#define SUM_THREADS 256
+
+/* Block sums by shuffles, shared memory and one atomic. */
+static void __global__ sum_kernel(const int *x, int count, unsigned long long *sum)
+{
+    __shared__ int warps[SUM_THREADS / 32];
+    int            own = 0;
+
+    for (int i = (int)(blockIdx.x * blockDim.x + threadIdx.x); i < count;
+         i += (int)(gridDim.x * blockDim.x)) {
+        own += x[i];
+    }
+    for (int by = 16; by > 0; by /= 2) {
+        own += __shfl_down_sync(0xffffffffu, own, (unsigned)by);
+    }
+    if (threadIdx.x % 32 == 0) {
+        warps[threadIdx.x / 32] = own;
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        int total = 0;
+
+        for (int w = 0; w < SUM_THREADS / 32; w++) {
+            total += warps[w];
+        }
+        atomicAdd(sum, (unsigned long long)total);
+    }
+}
+
+static void kernel_with_barriers_and_shuffles_sums(void)
+{
+    const int           count = 100003;
+    int                *x     = device_array<int>((size_t)count);
+    unsigned long long *sum   = device_array<unsigned long long>(1);
+    int                *host  = (int *)malloc((size_t)count * sizeof(int));
+    unsigned long long  got   = 0;
+
+    for (int i = 0; i < count; i++) {
+        host[i] = i % 1000;
+        got -= (unsigned long long)host[i];
+    }
+    CHECK_CUDA(cudaSuccess, cudaMemcpy(x, host, (size_t)count * sizeof(int), cudaMemcpyDefault));
+    CHECK_CUDA(cudaSuccess, cudaMemset(sum, 0, sizeof(*sum)));
+    CHECK_CUDA(cudaSuccess, emulator_launch(sum_kernel, 7, SUM_THREADS, 0, nullptr, x, count, sum));
+    unsigned long long total;
+    CHECK_CUDA(cudaSuccess, cudaMemcpy(&total, sum, sizeof(total), cudaMemcpyDefault));
+    CHECK_INT(0, got + total);
+    free(host);
+    cudaFree(x);
+    cudaFree(sum);
+}
+
+/* Lanes that have ended are not waited for; sub-warps meet by their own masks. */
+static void __global__ partial_kernel(int *out)
+{
+    unsigned lane = threadIdx.x % 32;
+    unsigned mask = lane < 8 ? 0xffu : 0xffff00u;
+
+    if (lane >= 24) {
+        return;
+    }
+    out[threadIdx.x] = (int)__ballot_sync(mask, lane % 2 == 0) +
+                       __shfl_xor_sync(0xffffffu, (int)lane, 1) * 1000000000 * 0;
+    __syncthreads();
+    out[threadIdx.x] += __syncthreads_count(lane == 3) << 24;
+}
+
+static void ended_lanes_and_masks_are_kept_apart(void)
+{
+    int *out = device_array<int>(64);
+    int  got[64];
+
+    CHECK_CUDA(cudaSuccess, cudaMemset(out, 0, 64 * sizeof(int)));
+    CHECK_CUDA(cudaSuccess, emulator_launch(partial_kernel, 1, 64, 0, nullptr, out));
+    CHECK_CUDA(cudaSuccess, cudaMemcpy(got, out, sizeof(got), cudaMemcpyDefault));
+    for (int i = 0; i < 64; i++) {
+        int lane = i % 32;
+
+        CHECK_INT(lane >= 24 ? 0 : (lane < 8 ? 0x55 : 0x555500) + (2 << 24), got[i]);
+    }
+    cudaFree(out);
+}
+
+static void __global__ wmma_kernel(const __nv_bfloat16 *a, const __nv_bfloat16 *b, float *c)
+{
+    using namespace nvcuda::wmma;
+    fragment<matrix_a, 16, 16, 16, __nv_bfloat16, row_major> left;
+    fragment<matrix_b, 16, 16, 16, __nv_bfloat16, col_major> right;
+    fragment<accumulator, 16, 16, 16, float>                 sum;
+
+    fill_fragment(sum, 1.0f);
+    load_matrix_sync(left, a, 16);
+    load_matrix_sync(right, b, 16);
+    mma_sync(sum, left, right, sum);
+    for (int i = 0; i < sum.num_elements; i++) {
+        sum.x[i] *= 2;
+    }
+    store_matrix_sync(c, sum, 16, mem_row_major);
+}
+
+static void wmma_multiplies(void)
+{
+    __nv_bfloat16 host[256];
+    float         got[256];
+    auto         *a = device_array<__nv_bfloat16>(256);
+    auto         *c = device_array<float>(256);
+
+    for (int i = 0; i < 256; i++) {
+        host[i] = (float)(i * 7 % 13 - 6);
+    }
+    CHECK_CUDA(cudaSuccess, cudaMemcpy(a, host, sizeof(host), cudaMemcpyDefault));
+    CHECK_CUDA(cudaSuccess, emulator_launch(wmma_kernel, 1, 32, 0, nullptr, a, a, c));
+    CHECK_CUDA(cudaSuccess, cudaMemcpy(got, c, sizeof(got), cudaMemcpyDefault));
+    for (int row = 0; row < 16; row++) {
+        for (int col = 0; col < 16; col++) {
+            float want = 1;
+
+            for (int k = 0; k < 16; k++) {
+                want += (float)host[row * 16 + k] * (float)host[col * 16 + k];
+            }
+            CHECK(got[row * 16 + col] == 2 * want);
+        }
+    }
+    cudaFree(a);
+    cudaFree(c);
+}
+
+/* ----------------------------------------------------------- streams -- */
+
+static void __global__ add_kernel(int *x, int by)
+{
+    atomicAdd(x, by);
+}
+
+static void __global__ double_kernel(int *x)
+{
+    *x *= 2;
+}
+
+static void wait_is_for_the_last_record(void)
+{
+    int         *x = device_array<int>(1);
+    cudaStream_t first;
+    cudaStream_t second;
+    cudaEvent_t  event;
+    int          got;
+
+    CHECK_CUDA(cudaSuccess, cudaMemset(x, 0, sizeof(int)));
+    CHECK_CUDA(cudaSuccess, cudaDeviceSynchronize());
+    CHECK_CUDA(cudaSuccess, cudaStreamCreateWithFlags(&first, cudaStreamNonBlocking));
+    CHECK_CUDA(cudaSuccess, cudaStreamCreateWithFlags(&second, cudaStreamNonBlocking));
+    CHECK_CUDA(cudaSuccess, cudaEventCreate(&event));
+    CHECK_CUDA(cudaSuccess, cudaStreamWaitEvent(second, event, 0)); /* never recorded: nothing */
+    for (int i = 0; i < 100; i++) {
+        CHECK_CUDA(cudaSuccess, emulator_launch(add_kernel, 1, 1, 0, first, x, 1));
+        CHECK_CUDA(cudaSuccess, cudaEventRecord(event, first));
+        CHECK_CUDA(cudaSuccess, cudaStreamWaitEvent(second, event, 0));
+        CHECK_CUDA(cudaSuccess, emulator_launch(add_kernel, 1, 1, 0, second, x, 1));
+        CHECK_CUDA(cudaSuccess, cudaEventRecord(event, second));
+        CHECK_CUDA(cudaSuccess, cudaStreamWaitEvent(first, event, 0));
+        if (i % 10 == 9) {
+            CHECK_CUDA(cudaSuccess, emulator_launch(double_kernel, 1, 1, 0, first, x));
+        }
+    }
+    CHECK_CUDA(cudaSuccess, cudaStreamDestroy(second)); /* its work is done all the same */
+    CHECK_CUDA(cudaSuccess, cudaStreamSynchronize(first));
+    CHECK_CUDA(cudaSuccess, cudaMemcpy(&got, x, sizeof(got), cudaMemcpyDefault));
+    CHECK_INT(20 * (2048 - 2), got);
+    CHECK_CUDA(cudaSuccess, cudaStreamDestroy(first));
+    CHECK_CUDA(cudaSuccess, cudaEventDestroy(event));
+    cudaFree(x);
+}
+
+static void stream_of_another_device_is_refused(void)
+{
+    cudaStream_t stream;
+
+    CHECK_CUDA(cudaSuccess, cudaSetDevice(1));
+    CHECK_CUDA(cudaSuccess, cudaStreamCreate(&stream));
+    CHECK_CUDA(cudaSuccess, cudaSetDevice(0));
+    CHECK_CUDA(cudaErrorInvalidResourceHandle,
+               emulator_launch(add_kernel, 1, 1, 0, stream, nullptr, 1));
+    CHECK_CUDA(cudaErrorInvalidResourceHandle, cudaGetLastError());
+    CHECK_CUDA(cudaSuccess, cudaGetLastError());
+    CHECK_CUDA(cudaSuccess, cudaStreamDestroy(stream));
+}
+
+static void faults_come_as_asked(void)
+{
+    void *memory = nullptr;
+    int  *x      = device_array<int>(1);
+
+    emulator_fail_alloc(2);
+    CHECK_CUDA(cudaSuccess, cudaMalloc(&memory, 10));
+    CHECK_CUDA(cudaSuccess, cudaFree(memory));
+    CHECK_CUDA(cudaErrorMemoryAllocation, cudaMalloc(&memory, 10));
+    emulator_fail_launch(1);
+    CHECK_CUDA(cudaErrorLaunchOutOfResources, emulator_launch(add_kernel, 1, 1, 0, nullptr, x, 1));
+    CHECK_CUDA(cudaSuccess, emulator_launch(add_kernel, 1, 1, 0, nullptr, x, 1));
+    CHECK_CUDA(cudaErrorInvalidConfiguration, emulator_launch(add_kernel, 0, 1, 0, nullptr, x, 1));
+    emulator_fail_kernel(1);
+    (void)emulator_launch(add_kernel, 1, 1, 0, nullptr, x, 1);
+    CHECK_CUDA(cudaErrorIllegalAddress, cudaDeviceSynchronize());
+    CHECK_CUDA(cudaErrorIllegalAddress, cudaMalloc(&memory, 10));
+    emulator_heal(0);
+    CHECK_CUDA(cudaSuccess, cudaFree(x));
+}
+
+static const test_case CASES[] = {
+    CASE(kernel_with_barriers_and_shuffles_sums),
+    CASE(ended_lanes_and_masks_are_kept_apart),
+    CASE(wmma_multiplies),
+    CASE(wait_is_for_the_last_record),
+    CASE(stream_of_another_device_is_refused),
+    CASE(faults_come_as_asked),
+};
+
+RUN_MAIN(CASES)
