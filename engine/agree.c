@@ -21,7 +21,7 @@ static int odd_rank(const uint64_t *values, int world_size)
 
 /* -------------------------------------------------------------- status ---- */
 
-#define NUM_STATUSES (SHERD_E_PEER_LOST + 1)
+#define NUM_STATUSES (SHERDI_AGREE_STATUS_WORDS - 1)
 
 sherd_status sherdi_agree_status(sherd_world *world, sherd_status own)
 {
@@ -72,7 +72,7 @@ static uint64_t double_bits(double value)
 }
 
 /* Folders, pinning and the requests to a drive are not here: the hosts' drives may differ. */
-#define NUM_SETTINGS 56
+#define NUM_SETTINGS 63
 
 static void settings_list(const sherdi_settings *s, named_value *list)
 {
@@ -97,6 +97,13 @@ static void settings_list(const sherdi_settings *s, named_value *list)
         {"optimizer.params.eps", double_bits(s->eps)},
         {"optimizer.params.weight_decay", double_bits(s->weight_decay)},
         {"optimizer.params.bias_correction", (uint64_t)s->bias_correction},
+        {"optimizer.params.max_coeff", double_bits(s->lamb.max_coeff)},
+        {"optimizer.params.min_coeff", double_bits(s->lamb.min_coeff)},
+        {"optimizer.params.eps_inside_sqrt", (uint64_t)s->lamb.eps_inside_sqrt},
+        {"optimizer.params.lamb_form", (uint64_t)s->lamb.is_papers},
+        {"optimizer.params.exclude_1d", (uint64_t)s->lamb.exclude_1d},
+        {"sherd.vendor_reduction", (uint64_t)s->vendor_reduction},
+        {"zero_optimization.offload_optimizer.accumulate", (uint64_t)s->accumulate},
         {"scheduler.type", (uint64_t)s->schedule.kind},
         {"scheduler.params.warmup_min_lr", double_bits(s->schedule.min_lr)},
         {"scheduler.params.warmup_max_lr", double_bits(s->schedule.max_lr)},

@@ -11,7 +11,16 @@
 typedef enum sherdi_optimizer_kind {
     SHERDI_OPTIMIZER_ADAMW = 0, /* decoupled decay: "AdamW", and "Adam" by default */
     SHERDI_OPTIMIZER_ADAM  = 1, /* "Adam" with adam_w_mode false: decay in the gradient */
+    SHERDI_OPTIMIZER_LAMB  = 2,
 } sherdi_optimizer_kind;
+
+/* What LAMB has beside Adam's numbers. */
+typedef struct sherdi_lamb_settings {
+    double max_coeff, min_coeff; /* of the trust ratio */
+    int    eps_inside_sqrt;
+    int    is_papers; /* bias corrections as in the paper, else as in DeepSpeed */
+    int    exclude_1d;
+} sherdi_lamb_settings;
 
 /* Where something rests between uses. */
 typedef enum sherdi_place {
@@ -33,6 +42,13 @@ typedef struct sherdi_offload_settings {
     int          pin_memory;
     int          is_ignored; /* the program asked for it, at a stage with nothing to offload */
 } sherdi_offload_settings;
+
+/* Where the micro-batches of a step are added up when state is offloaded. */
+typedef enum sherdi_accumulate {
+    SHERDI_ACCUMULATE_AUTO = 0, /* on the device where it has memory of its own, else on the host */
+    SHERDI_ACCUMULATE_HOST,
+    SHERDI_ACCUMULATE_DEVICE,
+} sherdi_accumulate;
 
 typedef enum sherdi_io_engine {
     SHERDI_IO_AUTO = 0,
@@ -60,6 +76,7 @@ typedef struct sherdi_settings {
     sherdi_optimizer_kind  optimizer;
     double                 lr, beta1, beta2, eps, weight_decay;
     int                    bias_correction;
+    sherdi_lamb_settings   lamb;
     sherdi_schedule_params schedule;
     double                 gradient_clipping; /* 0: off */
 
@@ -74,17 +91,19 @@ typedef struct sherdi_settings {
     size_t reduce_bucket_size;
     size_t allgather_bucket_size;
     int    overlap_comm;
+    int    vendor_reduction; /* outside the promise of equal bits */
 
     /* offload */
     sherdi_offload_settings offload_state, offload_param;
-    double offload_ratio; /* share of the blocks whose state is offloaded, 0 .. 1 */
-    int    pipeline_read, pipeline_write;
-    int    fast_init;         /* moments start as the file's own zeros */
-    int    gradients_on_nvme; /* else in host memory, with offloaded state */
-    int    verify_reads;      /* checksums of state on NVMe are compared on every read */
-    int    resume_state;      /* go on from state files that an earlier run left */
-    int    keep_state;        /* a clean end leaves the state files too */
-    int    durable;           /* commits reach the medium, not only the drive's queue */
+    double            offload_ratio; /* share of the blocks whose state is offloaded, 0 .. 1 */
+    int               pipeline_read, pipeline_write;
+    int               fast_init; /* moments start as the file's own zeros */
+    sherdi_accumulate accumulate;
+    int               gradients_on_nvme; /* else in host memory, with offloaded state */
+    int               verify_reads;      /* checksums of state on NVMe are compared on every read */
+    int               resume_state;      /* go on from state files that an earlier run left */
+    int               keep_state;        /* a clean end leaves the state files too */
+    int               durable;           /* commits reach the medium, not only the drive's queue */
     size_t
         params_in_cpu; /* offload_param.max_in_cpu: elements of a rank that stay in host memory */
     sherdi_io_engine io_engine;

@@ -224,6 +224,10 @@ static void rule_effect(const sherd_config *config, int world_size, sherdi_confi
     case SHERDI_CONFIG_GRADIENT_CLIPPING:
         clipping_effect(config, out);
         break;
+    case SHERDI_CONFIG_STATE_ACCUMULATE:
+        out->is_null = 1;
+        effect_say(out, "device on a GPU, else cpu");
+        break;
     case SHERDI_CONFIG_COMM_DTYPE:
     case SHERDI_CONFIG_PARAM_DTYPE:
         out->value.integer = compute_dtype(config);

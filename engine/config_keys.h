@@ -68,6 +68,8 @@
       ANYTHING, NULL, "every warning about the configuration is an error") \
     X(LENIENT, "sherd.lenient", BOOL, HONOUR, NONE, "false", \
       ANYTHING, NULL, "unknown keys inside closed blocks warn instead of failing; holds for what is read with or after it") \
+    X(VENDOR_REDUCTION, "sherd.vendor_reduction", BOOL, HONOUR, NONE, "false", \
+      ANYTHING, NULL, "reduce gradients with the transport's own reduction (NCCL): its bits depend on the layout, and no promise of equal bits holds; other transports do not look at it") \
     X(HIDDEN_SIZE, "sherd.hidden_size", INT, HONOUR, NULLABLE, NULL, \
       RANGE(1, INT_MAX), NULL, "width of the model: what \"auto\" bucket sizes are computed from; the program gives it") \
     /* ---- precision ---- */ \
@@ -133,7 +135,7 @@
     X(OPTIMIZER, "optimizer", BLOCK, HONOUR, CLOSED, NULL, \
       ANYTHING, NULL, "required, in the file or by the program") \
     X(OPTIMIZER_TYPE, "optimizer.type", TEXT, HONOUR, ANY_CASE, NULL, \
-      CHOICES("AdamW|Adam"), NULL, "Adam decays weights as AdamW does unless adam_w_mode is false") \
+      CHOICES("AdamW|Adam|Lamb"), NULL, "Adam decays weights as AdamW does unless adam_w_mode is false") \
     X(LEGACY_FUSION, "optimizer.legacy_fusion", ANY, ACCEPT, NONE, NULL, \
       ANYTHING, NULL, "a choice between implementations") \
     X(OPTIMIZER_PARAMS, "optimizer.params", BLOCK, HONOUR, CLOSED | NULLABLE, NULL, \
@@ -150,6 +152,16 @@
       ANYTHING, NULL, "correct the moments for their start at zero") \
     X(ADAM_W_MODE, "optimizer.params.adam_w_mode", BOOL, HONOUR, NONE, "true", \
       ANYTHING, NULL, "false, with type Adam: decay is added to the gradient") \
+    X(MAX_COEFF, "optimizer.params.max_coeff", REAL, HONOUR, NONE, "10.0", \
+      RANGE(0, INFINITY), NULL, "Lamb: largest trust ratio") \
+    X(MIN_COEFF, "optimizer.params.min_coeff", REAL, HONOUR, NONE, "0.01", \
+      RANGE(0, INFINITY), NULL, "Lamb: smallest trust ratio") \
+    X(EPS_INSIDE_SQRT, "optimizer.params.eps_inside_sqrt", BOOL, HONOUR, NONE, "false", \
+      ANYTHING, NULL, "Lamb: eps is added under the square root") \
+    X(LAMB_FORM, "optimizer.params.lamb_form", TEXT, HONOUR, NONE, "\"deepspeed\"", \
+      CHOICES("deepspeed|paper"), NULL, "Lamb: whether the bias corrections multiply the whole step, or make the moments that the direction is of (a key of sherd's own)") \
+    X(EXCLUDE_1D, "optimizer.params.exclude_1d", BOOL, HONOUR, NONE, "false", \
+      ANYTHING, NULL, "Lamb: the trust ratio of parameters with at most one dimension is 1, in groups that do not say otherwise (a key of sherd's own)") \
     X(MAX_GRAD_NORM, "optimizer.params.max_grad_norm", REAL, HONOUR, NONE, NULL, \
       RANGE(0, INFINITY), NULL, "taken as gradient_clipping where that is absent, with a warning") \
     X(AMSGRAD, "optimizer.params.amsgrad", BOOL, REFUSE, NONE, "false", \
@@ -303,6 +315,8 @@
       RANGE(0, 1), NULL, "share of the state that is offloaded, at any stage (DeepSpeed: below 1 at stage 3 only)") \
     X(STATE_GRADIENTS, "zero_optimization.offload_optimizer.gradients", TEXT, HONOUR, NONE, "\"cpu\"", \
       CHOICES("cpu|nvme"), NULL, "where the gradients of offloaded state are added up; nvme with device nvme only (a key of sherd's own)") \
+    X(STATE_ACCUMULATE, "zero_optimization.offload_optimizer.accumulate", TEXT, HONOUR, NULLABLE | RULE, "device on a GPU, else cpu", \
+      CHOICES("cpu|device"), "device on a GPU, else cpu", "where the micro-batches of a step are added up at stages 2 and 3: in host memory, each going down; or in an accumulator on the device, which goes down once (a key of sherd's own)") \
     X(STATE_VERIFY, "zero_optimization.offload_optimizer.verify_reads", BOOL, HONOUR, NONE, "false", \
       ANYTHING, NULL, "compare the checksum of every block that is read; device nvme (a key of sherd's own)") \
     X(STATE_RESUME, "zero_optimization.offload_optimizer.resume", BOOL, HONOUR, NONE, "false", \

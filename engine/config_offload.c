@@ -176,6 +176,11 @@ void sherdi_config_offload_resolve(const sherd_config *config, sherdi_settings *
     out->fast_init      = sherdi_config_is_on(config, SHERDI_CONFIG_STATE_FAST_INIT);
     out->gradients_on_nvme =
         has_files && sherdi_config_is_on(config, SHERDI_CONFIG_STATE_GRADIENTS);
+    if (sherdi_config_is_given(config, SHERDI_CONFIG_STATE_ACCUMULATE)) {
+        out->accumulate = sherdi_config_integer(config, SHERDI_CONFIG_STATE_ACCUMULATE) == 0
+                              ? SHERDI_ACCUMULATE_HOST
+                              : SHERDI_ACCUMULATE_DEVICE;
+    }
     out->verify_reads   = has_files && sherdi_config_is_on(config, SHERDI_CONFIG_STATE_VERIFY);
     out->resume_state   = has_files && sherdi_config_is_on(config, SHERDI_CONFIG_STATE_RESUME);
     out->keep_state     = has_files && sherdi_config_is_on(config, SHERDI_CONFIG_STATE_KEEP);

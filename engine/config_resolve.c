@@ -49,16 +49,47 @@ static sherd_status precision_check(const sherd_config *config)
     return SHERD_OK;
 }
 
+static sherd_status coefficients_check(const sherd_config *config)
+{
+    if (sherdi_config_real(config, SHERDI_CONFIG_MIN_COEFF) >
+        sherdi_config_real(config, SHERDI_CONFIG_MAX_COEFF)) {
+        return sherdi_config_key_fail(config, SHERDI_CONFIG_MIN_COEFF, SHERD_E_INVAL,
+                                      "is larger than max_coeff");
+    }
+    return SHERD_OK;
+}
+
 sherd_status sherdi_config_check(const sherd_config *config, int is_complete)
 {
+    SHERDI_TRY(coefficients_check(config));
     SHERDI_TRY(precision_check(config));
     return sherdi_config_offload_check(config, is_complete);
 }
 
 /* ---- remarks ---- */
 
+/* What LAMB alone reads. */
+static sherd_status lamb_remark(sherd_config *config)
+{
+    static const sherdi_config_id LAMBS[] = {SHERDI_CONFIG_MAX_COEFF, SHERDI_CONFIG_MIN_COEFF,
+                                             SHERDI_CONFIG_EPS_INSIDE_SQRT, SHERDI_CONFIG_LAMB_FORM,
+                                             SHERDI_CONFIG_EXCLUDE_1D};
+
+    if (!sherdi_config_is_given(config, SHERDI_CONFIG_OPTIMIZER_TYPE) ||
+        sherdi_config_integer(config, SHERDI_CONFIG_OPTIMIZER_TYPE) == SHERDI_CHOICE_LAMB) {
+        return SHERD_OK;
+    }
+    for (size_t i = 0; i < sizeof(LAMBS) / sizeof(LAMBS[0]); i++) {
+        if (sherdi_config_is_given(config, LAMBS[i])) {
+            SHERDI_TRY(sherdi_config_key_warn(config, LAMBS[i], "is ignored: only Lamb reads it"));
+        }
+    }
+    return SHERD_OK;
+}
+
 static sherd_status optimizer_remark(sherd_config *config)
 {
+    SHERDI_TRY(lamb_remark(config));
     if (sherdi_config_is_given(config, SHERDI_CONFIG_MAX_GRAD_NORM)) {
         SHERDI_TRY(
             sherdi_config_key_warn(config, SHERDI_CONFIG_MAX_GRAD_NORM,
@@ -67,11 +98,12 @@ static sherd_status optimizer_remark(sherd_config *config)
                                        : "is taken as gradient_clipping; write it there"));
     }
     if (sherdi_config_is_given(config, SHERDI_CONFIG_OPTIMIZER_TYPE) &&
-        sherdi_config_integer(config, SHERDI_CONFIG_OPTIMIZER_TYPE) == SHERDI_CHOICE_ADAMW &&
+        sherdi_config_integer(config, SHERDI_CONFIG_OPTIMIZER_TYPE) != SHERDI_CHOICE_ADAM &&
         !sherdi_config_is_on(config, SHERDI_CONFIG_ADAM_W_MODE)) {
         return sherdi_config_key_warn(
             config, SHERDI_CONFIG_ADAM_W_MODE,
-            "is ignored: AdamW always decouples the decay; type Adam does not have to");
+            "is ignored: AdamW always decouples the decay, and Lamb scales it; type Adam does not "
+            "have to");
     }
     return SHERD_OK;
 }
@@ -198,6 +230,16 @@ static sherd_status precision_resolve(const sherd_config *config, sherdi_setting
     return SHERD_OK;
 }
 
+static sherdi_optimizer_kind optimizer_kind(const sherd_config *config, int64_t choice)
+{
+    if (choice == SHERDI_CHOICE_LAMB) {
+        return SHERDI_OPTIMIZER_LAMB;
+    }
+    return choice == SHERDI_CHOICE_ADAM && !sherdi_config_is_on(config, SHERDI_CONFIG_ADAM_W_MODE)
+               ? SHERDI_OPTIMIZER_ADAM
+               : SHERDI_OPTIMIZER_ADAMW;
+}
+
 static sherd_status optimizer_resolve(const sherd_config *config, sherdi_settings *out)
 {
     sherdi_config_value  type, lr;
@@ -206,10 +248,7 @@ static sherd_status optimizer_resolve(const sherd_config *config, sherdi_setting
     SHERDI_TRY(sherdi_config_need(config, 0, SHERDI_CONFIG_OPTIMIZER_TYPE, &type));
     SHERDI_TRY(sherdi_config_need(config, 0, SHERDI_CONFIG_LR, &lr));
     sherdi_config_effective(config, 0, SHERDI_CONFIG_BETAS, &betas);
-    out->optimizer         = type.integer == SHERDI_CHOICE_ADAM &&
-                             !sherdi_config_is_on(config, SHERDI_CONFIG_ADAM_W_MODE)
-                                 ? SHERDI_OPTIMIZER_ADAM
-                                 : SHERDI_OPTIMIZER_ADAMW;
+    out->optimizer         = optimizer_kind(config, type.integer);
     out->lr                = lr.real;
     out->beta1             = betas.value.real;
     out->beta2             = betas.value.second;
@@ -217,6 +256,14 @@ static sherd_status optimizer_resolve(const sherd_config *config, sherdi_setting
     out->weight_decay      = sherdi_config_real(config, SHERDI_CONFIG_WEIGHT_DECAY);
     out->bias_correction   = sherdi_config_is_on(config, SHERDI_CONFIG_BIAS_CORRECTION);
     out->gradient_clipping = sherdi_config_real(config, SHERDI_CONFIG_GRADIENT_CLIPPING);
+    out->lamb              = (sherdi_lamb_settings){
+                     .max_coeff       = sherdi_config_real(config, SHERDI_CONFIG_MAX_COEFF),
+                     .min_coeff       = sherdi_config_real(config, SHERDI_CONFIG_MIN_COEFF),
+                     .eps_inside_sqrt = sherdi_config_is_on(config, SHERDI_CONFIG_EPS_INSIDE_SQRT),
+                     .is_papers =
+                         sherdi_config_integer(config, SHERDI_CONFIG_LAMB_FORM) == SHERDI_CHOICE_LAMB_PAPER,
+                     .exclude_1d = sherdi_config_is_on(config, SHERDI_CONFIG_EXCLUDE_1D),
+    };
     return SHERD_OK;
 }
 
@@ -264,6 +311,7 @@ static sherd_status zero_resolve(const sherd_config *config, sherdi_settings *ou
     out->max_reuse_distance          = sherdi_config_size(config, SHERDI_CONFIG_MAX_REUSE);
     out->reduce_bucket_size          = sherdi_config_size(config, SHERDI_CONFIG_REDUCE_BUCKET);
     out->allgather_bucket_size       = sherdi_config_size(config, SHERDI_CONFIG_ALLGATHER_BUCKET);
+    out->vendor_reduction            = sherdi_config_is_on(config, SHERDI_CONFIG_VENDOR_REDUCTION);
     out->overlap_comm                = sherdi_config_is_on(config, SHERDI_CONFIG_OVERLAP_COMM);
     out->deterministic               = sherdi_config_is_on(config, SHERDI_CONFIG_DETERMINISTIC);
     out->wall_clock_breakdown        = sherdi_config_is_on(config, SHERDI_CONFIG_WALL_CLOCK);

@@ -19,7 +19,8 @@ void sherd_group_params_init(sherd_group_params *params)
                                    .weight_decay = NAN,
                                    .beta1        = NAN,
                                    .beta2        = NAN,
-                                   .eps          = NAN};
+                                   .eps          = NAN,
+                                   .exclude_1d   = -1};
 }
 
 void sherd_unit_params_init(sherd_unit_params *params)
@@ -298,6 +299,20 @@ static sherd_status plan_make(sherd_engine *engine, const sherdi_machine *machin
                               machine, &engine->mem, out);
 }
 
+/* Host memory that lanes copy from and to without waiting, and device memory: the device's. */
+static sherd_status device_buffer_open(sherd_engine *engine, int b)
+{
+    const sherdi_plan_buffer *buffer = &engine->plan->buffers[b];
+    void                     *memory;
+
+    SHERDI_TRY(engine->backend->device->alloc(
+        engine->backend, &engine->mem, buffer->purpose,
+        buffer->is_host ? SHERDI_MEMORY_PINNED : SHERDI_MEMORY_DEVICE, buffer->bytes, &memory));
+    engine->buffers[b]    = memory;
+    engine->is_devices[b] = 1;
+    return SHERD_OK;
+}
+
 static sherd_status buffer_open(sherd_engine *engine, int b)
 {
     const sherdi_plan_buffer *buffer = &engine->plan->buffers[b];
@@ -314,6 +329,9 @@ static sherd_status buffer_open(sherd_engine *engine, int b)
         sherdi_mem_note(&engine->mem, buffer->purpose, (int64_t)buffer->bytes);
         return SHERD_OK;
     }
+    if (sherdi_has_device(engine) && (!buffer->is_host || buffer->is_pinned)) {
+        return device_buffer_open(engine, b);
+    }
     engine->buffers[b] = sherdi_alloc(&engine->mem, buffer->purpose, buffer->bytes);
     return engine->buffers[b] == NULL ? SHERD_E_NOMEM : SHERD_OK;
 }
@@ -329,6 +347,9 @@ static void buffer_close(sherd_engine *engine, int b)
     if (engine->is_shared[b]) {
         sherdi_world_free(engine->world, engine->buffers[b]);
         sherdi_mem_note(&engine->mem, buffer->purpose, -(int64_t)buffer->bytes);
+    } else if (engine->is_devices[b]) {
+        engine->backend->device->free(engine->backend, engine->buffers[b]);
+        engine->is_devices[b] = 0;
     } else {
         sherdi_free(engine->buffers[b]);
     }
@@ -349,8 +370,6 @@ static sherd_status tables_open(sherd_engine *engine)
                                                  sizeof(*engine->fill_shares));
     engine->publish_tickets = sherdi_alloc_array(
         mem, SHERDI_MEM_CONTROL, engine->plan->num_segments, sizeof(*engine->publish_tickets));
-    engine->coeffs = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, engine->model.num_groups,
-                                        sizeof(*engine->coeffs));
     engine->agree_all =
         sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, world, sizeof(*engine->agree_all));
     engine->norm_all =
@@ -360,8 +379,8 @@ static sherd_status tables_open(sherd_engine *engine)
     engine->runs_all =
         sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, world * units, sizeof(*engine->runs_all));
     if (engine->units == NULL || engine->is_filled == NULL || engine->fill_shares == NULL ||
-        engine->publish_tickets == NULL || engine->coeffs == NULL || engine->agree_all == NULL ||
-        engine->norm_all == NULL || engine->publish_all == NULL || engine->runs_all == NULL) {
+        engine->publish_tickets == NULL || engine->agree_all == NULL || engine->norm_all == NULL ||
+        engine->publish_all == NULL || engine->runs_all == NULL) {
         return SHERD_E_NOMEM;
     }
     SHERDI_TRY(sherdi_pool_init(&engine->gather_pool, mem, units));
@@ -378,6 +397,9 @@ static sherd_status memory_open(sherd_engine *engine)
 {
     sherd_status status = tables_open(engine);
 
+    if (status == SHERD_OK) {
+        status = sherdi_lanes_open(engine);
+    }
     SHERDI_TRY(sherdi_agree_status(engine->world, status));
     for (int b = 0; b < SHERDI_BUFFERS; b++) {
         status = buffer_open(engine, b);
@@ -393,7 +415,11 @@ static sherd_status memory_open(sherd_engine *engine)
     engine->gather_pool.len_bytes    = engine->plan->buffers[SHERDI_BUFFER_GATHER].bytes;
     engine->transient_pool.base      = engine->buffers[SHERDI_BUFFER_TRANSIENT];
     engine->transient_pool.len_bytes = engine->plan->buffers[SHERDI_BUFFER_TRANSIENT].bytes;
-    return SHERD_OK;
+    for (int i = 0; i < engine->plan->num_bridges; i++) {
+        engine->bridges[i].memory =
+            engine->buffers[SHERDI_BUFFER_BRIDGE] + (size_t)i * engine->plan->bridge_bytes;
+    }
+    return sherdi_agree_status(engine->world, sherdi_numbers_open(engine));
 }
 
 /* Transfers into and out of the engine's memory end before it does. What they say is no matter. */
@@ -413,7 +439,10 @@ static void transfers_finish(sherd_engine *engine)
 static void memory_close(sherd_engine *engine)
 {
     transfers_finish(engine);
+    sherdi_lanes_drain(engine);
+    sherdi_lanes_close(engine);
     sherdi_store_close(engine);
+    sherdi_numbers_close(engine);
     for (int b = 0; b < SHERDI_BUFFERS; b++) {
         buffer_close(engine, b);
         engine->is_shared[b] = 0;
@@ -424,7 +453,6 @@ static void memory_close(sherd_engine *engine)
     sherdi_free(engine->is_filled);
     sherdi_free(engine->fill_shares);
     sherdi_free(engine->publish_tickets);
-    sherdi_free(engine->coeffs);
     sherdi_free(engine->agree_all);
     sherdi_free(engine->norm_all);
     sherdi_free(engine->publish_all);
@@ -433,7 +461,6 @@ static void memory_close(sherd_engine *engine)
     engine->is_filled       = NULL;
     engine->fill_shares     = NULL;
     engine->publish_tickets = NULL;
-    engine->coeffs          = NULL;
     engine->agree_all       = NULL;
     engine->norm_all        = NULL;
     engine->publish_all     = NULL;
@@ -736,15 +763,17 @@ sherd_status sherd_engine_memory(sherd_engine *engine, sherd_memory_report *out)
     report.state_planned     = plan->buffers[SHERDI_BUFFER_STATE].bytes;
     report.gather_planned    = plan->buffers[SHERDI_BUFFER_GATHER].bytes;
     report.transient_planned = plan->buffers[SHERDI_BUFFER_TRANSIENT].bytes;
-    report.staging_planned =
-        plan->buffers[SHERDI_BUFFER_STAGING].bytes + plan->buffers[SHERDI_BUFFER_LANDING].bytes;
+    report.staging_planned   = plan->buffers[SHERDI_BUFFER_STAGING].bytes +
+                             plan->buffers[SHERDI_BUFFER_LANDING].bytes +
+                             plan->buffers[SHERDI_BUFFER_NUMBERS].bytes;
     report.host_params_planned  = plan->buffers[SHERDI_BUFFER_HOST_PARAMS].bytes;
     report.host_grads_planned   = plan->buffers[SHERDI_BUFFER_HOST_GRADS].bytes;
     report.host_state_planned   = plan->buffers[SHERDI_BUFFER_HOST_STATE].bytes;
     report.host_staging_planned = plan->buffers[SHERDI_BUFFER_BRIDGE].bytes +
                                   plan->buffers[SHERDI_BUFFER_STATE_RING].bytes +
                                   plan->buffers[SHERDI_BUFFER_PARAM_RING].bytes +
-                                  plan->buffers[SHERDI_BUFFER_GRAD_RING].bytes;
+                                  plan->buffers[SHERDI_BUFFER_GRAD_RING].bytes +
+                                  plan->buffers[SHERDI_BUFFER_HOST_NUMBERS].bytes;
     report.host_params_held  = sherdi_mem_held(&engine->mem, SHERDI_MEM_HOST_PARAMS);
     report.host_grads_held   = sherdi_mem_held(&engine->mem, SHERDI_MEM_HOST_GRADS);
     report.host_state_held   = sherdi_mem_held(&engine->mem, SHERDI_MEM_HOST_STATE);

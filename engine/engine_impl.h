@@ -33,11 +33,34 @@ typedef struct sherdi_cursor {
     size_t                 next; /* step of the sequence that the plan expects */
 } sherdi_cursor;
 
+/* One side's small data of kernels, at the offsets of the plan. */
+typedef struct sherdi_numbers {
+    sherdi_numbers_head *head;
+    sherdi_lamb_norms   *norms;  /* by parameter; of LAMB only, as ratios and groups */
+    void                *coeffs; /* by group: of Adam or LAMB */
+    float               *ratios;
+    int32_t             *groups;
+    const sherdi_span   *spans;
+} sherdi_numbers;
+
+/* Orders of work beside the compute lane (engine->backend). On the CPU all are one. */
+typedef struct sherdi_lanes {
+    sherdi_backend *update;    /* norm and update of what rests on the device */
+    sherdi_backend *up, *down; /* host to device, device to host */
+} sherdi_lanes;
+
+/* A block's gradient on its way down and its new values on their way up: memory of the bridge buffer. */
+typedef struct sherdi_bridge {
+    unsigned char *memory;
+    sherdi_event  *down, *up;
+} sherdi_bridge;
+
 struct sherd_engine {
     sherdi_mem            mem;
     sherd_world          *world;
     sherdi_backend       *backend; /* the compute lane: what the trainer reads and writes */
     const sherdi_backend *host;    /* the CPU; the same where there is no other device */
+    sherdi_lanes          lanes;   /* from seal on */
     int                   rank, world_size;
     sherdi_settings       settings;
     sherdi_model          model;
@@ -48,14 +71,18 @@ struct sherd_engine {
     /* from seal on */
     sherdi_plan            *plan;
     unsigned char          *buffers[SHERDI_BUFFERS];
-    int                     is_shared[SHERDI_BUFFERS]; /* allocated by the world */
+    int                     is_shared[SHERDI_BUFFERS];  /* allocated by the world */
+    int                     is_devices[SHERDI_BUFFERS]; /* ... by the device */
     sherdi_pool             gather_pool, transient_pool;
     sherdi_unit_state      *units;
     sherdi_ticket          *publish_tickets; /* by segment: new values on their way */
     int                    *is_filled;       /* by parameter */
     uint64_t               *fill_shares;     /* by parameter, of the fingerprint; with fast_init */
-    sherdi_adam_coeffs     *coeffs;          /* by group */
-    sherdi_agree_message   *agree_all;       /* one per rank, for the exchanges of a boundary */
+    sherdi_numbers          device, on_host; /* the same where the device's memory is the host's */
+    unsigned char          *numbers_own;     /* where the plan gives them no buffer */
+    sherdi_bridge           bridges[SHERDI_MOST_BRIDGES];
+    size_t                  bridge_next; /* block whose gradient goes down next, of this sweep */
+    sherdi_agree_message   *agree_all;   /* one per rank, for the exchanges of a boundary */
     sherdi_norm_message    *norm_all;
     sherdi_publish_message *publish_all;
     uint64_t               *runs_all; /* world_size x units: only looked at when ranks disagree */
@@ -66,18 +93,17 @@ struct sherd_engine {
     sherdi_store            store;
 
     /* the window and the run */
-    sherdi_scaler       scaler;
-    int64_t             micro_step, step, skipped_steps;
-    int                 micro_seen;       /* in this window */
-    int                 micro_backward;   /* of these, with a backward pass */
-    int                 has_backward;     /* a unit was acquired for BACKWARD since the last step */
-    int                 is_closing;       /* the window ends with the next step */
-    int                 is_gradient_lost; /* of this window: it will be dropped */
-    double              sumsq;            /* of the prepared gradient, before unscaling */
-    sherdi_fixed_counts fixed_counts;     /* of this window; the world's thread adds to them */
-    sherdi_fixed_sink   fixed_sink;
-    sherd_step_report   report;   /* of the last micro-batch */
-    sherd_step_report   boundary; /* of the last boundary */
+    sherdi_scaler     scaler;
+    int64_t           micro_step, step, skipped_steps;
+    int               micro_seen;       /* in this window */
+    int               micro_backward;   /* of these, with a backward pass */
+    int               has_backward;     /* a unit was acquired for BACKWARD since the last step */
+    int               is_closing;       /* the window ends with the next step */
+    int               is_gradient_lost; /* of this window: it will be dropped */
+    double            sumsq;            /* of the prepared gradient, before unscaling */
+    sherdi_fixed_sink fixed_sink;
+    sherd_step_report report;   /* of the last micro-batch */
+    sherd_step_report boundary; /* of the last boundary */
 };
 
 /* ---- engine.c */
@@ -144,15 +170,21 @@ unsigned char *sherdi_reduce_micro_gradient(sherd_engine *engine, const sherdi_s
 /** What turns the prepared gradient into the mean over the window, loss scale taken out. */
 double sherdi_optimizer_unscale(const sherd_engine *engine);
 
-void   sherdi_optimizer_coeffs(const sherd_engine *engine, const sherd_step_params *params,
-                               double grad_scale, int64_t step, sherdi_adam_coeffs *coeffs);
+/** Writes this update's coefficients of all groups for the kernels of both sides, and takes their hash. */
+uint64_t sherdi_optimizer_coeffs(sherd_engine *engine, const sherd_step_params *params,
+                                 double grad_scale, int64_t step);
+/** The group whose coefficients bound the trust ratio of a parameter; -1: its ratio is 1. */
+int    sherdi_optimizer_ratio_group(const sherd_engine *engine, size_t param);
 double sherdi_optimizer_group_lr(const sherd_engine *engine, const sherd_step_params *params,
                                  int group, int64_t step);
 
 /* ---- update.c */
-/** Updates every block and publishes; engine->coeffs are this update's. E_IO of any rank is every
+/** LAMB's first sweep: the trust ratios of all parameters. Writes no state: what fails on one rank fails on all,
+ *  and the old state is whole. Nothing for the other optimizers. Collective. */
+sherd_status sherdi_update_measure(sherd_engine *engine);
+/** Updates every block and publishes; `decision` is the hash of the coefficients. E_IO of any rank is every
  *  rank's. Collective. */
-sherd_status sherdi_update_run(sherd_engine *engine);
+sherd_status sherdi_update_run(sherd_engine *engine, uint64_t decision);
 /** New parameters from the master weights that the state has; this rank's fingerprint of them. Collective. */
 sherd_status sherdi_update_republish(sherd_engine *engine, uint64_t *own_out);
 /** The ranks tell each other how it went and what they did; *out is the sum of the fingerprints.
@@ -168,19 +200,69 @@ const float *sherdi_update_fixed_gradient(sherd_engine *engine, const sherdi_seg
 /** Goes on from the state that was found: the generation that all ranks have. Collective. */
 sherd_status sherdi_restore_resume(sherd_engine *engine);
 
-/* ---- between the pools of device and host: counted, on the CPU a copy */
+/* ---- numbers.c */
+sherd_status sherdi_numbers_open(sherd_engine *engine);
+void         sherdi_numbers_close(sherd_engine *engine);
+/** Results are zero again: of the norm, of the update (LAMB's norms too), of the window's integers. */
+void sherdi_numbers_zero_norm(sherd_engine *engine);
+void sherdi_numbers_zero_update(sherd_engine *engine);
+void sherdi_numbers_zero_counts(sherd_engine *engine);
+/** What kernels are told goes to the device, behind the update lane. */
+void sherdi_numbers_tell(sherd_engine *engine);
+/** Waits for the update lane; the results of both sides together, the norm normalised. LAMB's norms of the
+ *  device are added to the host's. */
+sherd_status sherdi_numbers_read(sherd_engine *engine, sherdi_numbers_head *out);
+
+/* ---- lanes.c */
+sherd_status sherdi_lanes_open(sherd_engine *engine);
+void         sherdi_lanes_close(sherd_engine *engine);
+/** The trainer's next kernels come after the update. */
+void sherdi_lanes_join(sherd_engine *engine);
+/** Waits for all of them; what has failed does not matter any more. */
+void sherdi_lanes_drain(sherd_engine *engine);
+/** Whether device memory is apart from the host's. */
+static inline int sherdi_has_device(const sherd_engine *engine)
+{
+    return engine->backend->device->is_async;
+}
+/** The next collective comes after what `lane` was given. */
+static inline void sherdi_collective_follow(const sherd_engine *engine, const sherdi_backend *lane)
+{
+    sherdi_lane_follow(sherdi_world_backend(engine->world), lane);
+}
+/** Bytes of the host to memory of a place; returns when `src` may change. */
+void sherdi_place_put(sherd_engine *engine, sherdi_place place, void *dst, const void *src,
+                      size_t len_bytes);
+/** Bytes of a place to the host; blocks. */
+sherd_status sherdi_place_get(sherd_engine *engine, sherdi_place place, void *dst, const void *src,
+                              size_t len_bytes);
+
+/* What works on memory of a place, and what its kernels read and add to. */
+static inline const sherdi_backend *sherdi_place_lane(const sherd_engine *engine,
+                                                      sherdi_place        place)
+{
+    return place == SHERDI_PLACE_DEVICE ? engine->lanes.update : engine->host;
+}
+
+static inline const sherdi_numbers *sherdi_place_numbers(const sherd_engine *engine,
+                                                         sherdi_place        place)
+{
+    return place == SHERDI_PLACE_DEVICE ? &engine->device : &engine->on_host;
+}
+
+/* ---- between the pools of device and host: counted, on the lanes of the link */
 static inline void sherdi_link_down(sherd_engine *engine, void *dst, const void *src,
                                     size_t len_bytes)
 {
     engine->store.link.down_bytes += len_bytes;
-    engine->backend->kernels->copy(engine->backend, dst, src, len_bytes);
+    engine->lanes.down->kernels->copy(engine->lanes.down, dst, src, len_bytes);
 }
 
 static inline void sherdi_link_up(sherd_engine *engine, void *dst, const void *src,
                                   size_t len_bytes)
 {
     engine->store.link.up_bytes += len_bytes;
-    engine->backend->kernels->copy(engine->backend, dst, src, len_bytes);
+    engine->lanes.up->kernels->copy(engine->lanes.up, dst, src, len_bytes);
 }
 
 /* ---- addresses */

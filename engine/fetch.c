@@ -72,6 +72,7 @@ static sherd_status piece_fetch(sherd_engine *engine, const sherdi_segment *segm
     SHERDI_TRY(sherdi_pipeline_take(store->param_pipe, &extent, &memory));
     sherdi_link_up(engine, dst + engine->plan->pieces[piece].offset_elems * elem, memory,
                    engine->plan->pieces[piece].elems * elem);
+    SHERDI_TRY(sherdi_lane_wait(engine->lanes.up)); /* the buffer is read into again */
     return sherdi_pipeline_give(store->param_pipe, 0);
 }
 

@@ -37,9 +37,10 @@ static sherd_status stretch_to_master(sherd_engine *engine, const stretch *part,
             float *state;
 
             SHERDI_TRY(sherdi_store_look(engine, block, 1, &state));
-            memcpy(sherdi_block_parts(engine, block, state).master +
-                       (start - first - block->offset_elems),
-                   part->values + (start - part->at), (end - start) * sizeof(float));
+            sherdi_place_put(engine, block->place,
+                             sherdi_block_parts(engine, block, state).master +
+                                 (start - first - block->offset_elems),
+                             part->values + (start - part->at), (end - start) * sizeof(float));
         }
         for (size_t at = start; at < end && engine->settings.fast_init; at++) {
             *share += sherdi_mix_element(part->param->first_index + (at - start_of_param),
@@ -68,11 +69,34 @@ static sherd_status stretch_to_pieces(sherd_engine *engine, const stretch *part,
         }
         SHERDI_TRY(
             sherdi_window_open(&engine->store.param_window, segment->first_piece + p, 1, &memory));
-        engine->backend->kernels->cast(
-            engine->backend,
+        engine->host->kernels->cast(
+            engine->host,
             (unsigned char *)memory + (from - piece->offset_elems) * sherd_dtype_bytes(dtype),
             dtype, part->values + (slice + from - part->at), SHERD_F32, to - from);
     }
+    return SHERD_OK;
+}
+
+/* Values in the compute type, at most FILL_ELEMS, to memory of a place. */
+static void values_put(sherd_engine *engine, sherdi_place place, void *dst, const float *values,
+                       size_t count)
+{
+    sherd_dtype dtype = engine->settings.compute_dtype;
+    float       cast[FILL_ELEMS];
+
+    engine->host->kernels->cast(engine->host, cast, dtype, values, SHERD_F32, count);
+    sherdi_place_put(engine, place, dst, cast, count * sherd_dtype_bytes(dtype));
+}
+
+/* ... and back. */
+static sherd_status values_get(sherd_engine *engine, sherdi_place place, float *values,
+                               const void *src, size_t count)
+{
+    sherd_dtype dtype = engine->settings.compute_dtype;
+    float       cast[FILL_ELEMS];
+
+    SHERDI_TRY(sherdi_place_get(engine, place, cast, src, count * sherd_dtype_bytes(dtype)));
+    engine->host->kernels->cast(engine->host, values, SHERD_F32, cast, dtype, count);
     return SHERD_OK;
 }
 
@@ -89,8 +113,7 @@ static unsigned char *slice_memory(const sherd_engine *engine, const sherdi_segm
 static sherd_status stretch_to_param(sherd_engine *engine, const stretch *part)
 {
     const sherdi_segment *segment = part->segment;
-    sherd_dtype           dtype   = engine->settings.compute_dtype;
-    size_t                elem    = sherd_dtype_bytes(dtype);
+    size_t                elem    = sherd_dtype_bytes(engine->settings.compute_dtype);
     size_t                first   = 0;
     size_t                owned   = segment->padded_elems;
     size_t                start;
@@ -101,8 +124,7 @@ static sherd_status stretch_to_param(sherd_engine *engine, const stretch *part)
         size_t         at =
             part->at - engine->plan->params[part->param - engine->model.params].offset_elems;
 
-        engine->backend->kernels->cast(engine->backend, data + at * elem, dtype, part->values,
-                                       SHERD_F32, part->count);
+        values_put(engine, SHERDI_PLACE_DEVICE, data + at * elem, part->values, part->count);
         return SHERD_OK;
     }
     if (!segment->is_resident) {
@@ -117,9 +139,8 @@ static sherd_status stretch_to_param(sherd_engine *engine, const stretch *part)
     if (segment->param_place == SHERDI_PLACE_NVME) {
         return stretch_to_pieces(engine, part, start - first, end - first);
     }
-    engine->backend->kernels->cast(engine->backend,
-                                   slice_memory(engine, segment) + (start - first) * elem, dtype,
-                                   part->values + (start - part->at), SHERD_F32, end - start);
+    values_put(engine, segment->param_place, slice_memory(engine, segment) + (start - first) * elem,
+               part->values + (start - part->at), end - start);
     return SHERD_OK;
 }
 
@@ -209,10 +230,8 @@ static sherd_status bound_read(void *ctx, size_t first_elem, size_t count_elems,
     sherd_dtype          dtype  = source->engine->settings.compute_dtype;
     const unsigned char *data   = source->param->bound_data;
 
-    source->engine->backend->kernels->cast(source->engine->backend, out, SHERD_F32,
-                                           data + first_elem * sherd_dtype_bytes(dtype), dtype,
-                                           count_elems);
-    return SHERD_OK;
+    return values_get(source->engine, SHERDI_PLACE_DEVICE, out,
+                      data + first_elem * sherd_dtype_bytes(dtype), count_elems);
 }
 
 static sherd_status unfilled_take(sherd_engine *engine)
@@ -250,6 +269,26 @@ static const unsigned char *whole_param(const sherd_engine *engine, size_t param
            place->offset_elems * sherd_dtype_bytes(engine->settings.compute_dtype);
 }
 
+/* Of bytes on the device. */
+static sherd_status device_hash(sherd_engine *engine, uint64_t seed, const unsigned char *bytes,
+                                size_t len_bytes, uint64_t *out)
+{
+    unsigned char piece[FILL_ELEMS * sizeof(float)];
+
+    *out = seed;
+    if (!sherdi_has_device(engine)) {
+        *out = sherdi_hash_bytes(seed, bytes, len_bytes);
+        return SHERD_OK;
+    }
+    for (size_t at = 0; at < len_bytes; at += sizeof(piece)) {
+        size_t len = sherdi_min_size(sizeof(piece), len_bytes - at);
+
+        SHERDI_TRY(sherdi_place_get(engine, SHERDI_PLACE_DEVICE, piece, bytes + at, len));
+        *out = sherdi_hash_bytes(*out, piece, len);
+    }
+    return SHERD_OK;
+}
+
 static sherd_status wholes_compare(sherd_engine *engine)
 {
     size_t       elem  = sherd_dtype_bytes(engine->settings.compute_dtype);
@@ -265,8 +304,10 @@ static sherd_status wholes_compare(sherd_engine *engine)
     for (size_t p = 0; p < count && status == SHERD_OK; p++) {
         const unsigned char *whole = whole_param(engine, p);
 
-        mine[p] =
-            whole == NULL ? 0 : sherdi_hash_bytes(p, whole, engine->model.params[p].elems * elem);
+        mine[p] = 0;
+        if (whole != NULL) {
+            status = device_hash(engine, p, whole, engine->model.params[p].elems * elem, &mine[p]);
+        }
     }
     if (status == SHERD_OK) {
         status = sherdi_world_exchange(engine->world, mine, all, count * sizeof(*mine));
@@ -308,29 +349,41 @@ static sherd_status filled_exchange(sherd_engine *engine, sherd_status own, uint
 
 /* ------------------------------------------------------------ fingerprints -- */
 
+/* Of some of its spans, added to the results of the side where the block rests. */
+static void block_fingerprint(sherd_engine *engine, const sherdi_block *block, float *state,
+                              size_t first, size_t count)
+{
+    const sherdi_backend *lane    = sherdi_place_lane(engine, block->place);
+    const sherdi_numbers *numbers = sherdi_place_numbers(engine, block->place);
+
+    lane->kernels->fingerprint(lane, numbers->spans + block->first_span + first, count,
+                               sherdi_block_parts(engine, block, state).master,
+                               &numbers->head->fingerprint);
+}
+
 sherd_status sherdi_fill_own_fingerprint(sherd_engine *engine, uint64_t *out)
 {
-    const sherdi_plan *plan   = engine->plan;
-    uint64_t           sum    = 0;
-    sherd_status       status = sherdi_store_cancel(engine);
-    sherd_status       own;
+    const sherdi_plan  *plan   = engine->plan;
+    sherdi_numbers_head head   = {0};
+    sherd_status        status = sherdi_store_cancel(engine);
+    sherd_status        own;
 
+    sherdi_lane_follow(engine->lanes.update, engine->backend);
+    sherdi_numbers_zero_update(engine);
     sherdi_store_read_ahead(engine);
     for (size_t b = 0; b < plan->num_blocks && status == SHERD_OK; b++) {
-        const sherdi_block *block = &plan->blocks[b];
-        float              *state;
+        float *state;
 
-        status = sherdi_store_take(engine, block, 0, &state);
+        status = sherdi_store_take(engine, &plan->blocks[b], 0, &state);
         if (status == SHERD_OK) {
-            engine->backend->kernels->fingerprint(
-                engine->backend, &plan->spans[block->first_span], block->num_spans,
-                sherdi_block_parts(engine, block, state).master, &sum);
+            block_fingerprint(engine, &plan->blocks[b], state, 0, plan->blocks[b].num_spans);
         }
     }
     own = sherdi_store_pass_end(engine, 0);
     SHERDI_TRY(status);
     SHERDI_TRY(own);
-    *out = sum;
+    SHERDI_TRY(sherdi_numbers_read(engine, &head));
+    *out = head.fingerprint;
     return SHERD_OK;
 }
 
@@ -382,7 +435,7 @@ static sherd_status frozen_param_fingerprint(sherd_engine *engine, size_t param,
         } else {
             SHERDI_TRY(slice_look(engine, segment, at - first, &count, &from));
         }
-        engine->backend->kernels->cast(engine->backend, values, SHERD_F32, from, dtype, count);
+        SHERDI_TRY(values_get(engine, segment->param_place, values, from, count));
         for (size_t i = 0; i < count; i++) {
             *sum +=
                 sherdi_mix_element(info->first_index + (at + i - place->offset_elems), values[i]);
@@ -404,7 +457,11 @@ static sherd_status frozen_fingerprint(sherd_engine *engine, uint64_t *sum)
 
 static sherd_status trainable_param_fingerprint(sherd_engine *engine, size_t param, uint64_t *sum)
 {
-    const sherdi_plan *plan = engine->plan;
+    const sherdi_plan  *plan = engine->plan;
+    sherdi_numbers_head head = {0};
+
+    sherdi_lane_follow(engine->lanes.update, engine->backend);
+    sherdi_numbers_zero_update(engine);
 
     for (size_t b = 0; b < plan->num_blocks; b++) {
         const sherdi_block *block = &plan->blocks[b];
@@ -415,11 +472,12 @@ static sherd_status trainable_param_fingerprint(sherd_engine *engine, size_t par
 
             if ((size_t)span->param == param) {
                 SHERDI_TRY(sherdi_store_look(engine, block, 0, &state));
-                engine->backend->kernels->fingerprint(
-                    engine->backend, span, 1, sherdi_block_parts(engine, block, state).master, sum);
+                block_fingerprint(engine, block, state, i, 1);
             }
         }
     }
+    SHERDI_TRY(sherdi_numbers_read(engine, &head));
+    *sum = head.fingerprint;
     return SHERD_OK;
 }
 

@@ -50,13 +50,16 @@ static sherd_status segment_gather(sherd_engine *engine, const sherdi_segment *s
         .what        = engine->model.units[segment->unit].name,
     };
 
+    sherdi_collective_follow(engine, engine->backend); /* who used the place is done */
     if (segment->param_place == SHERDI_PLACE_DEVICE) {
         args.send  = engine->buffers[SHERDI_BUFFER_PARAMS] + segment->param_offset;
         args.flags = engine->settings.is_debug ? 0 : SHERDI_COLL_STABLE;
     } else { /* was not there when the ranks last met */
         args.send = whole + (size_t)engine->rank * slice_bytes;
+        sherdi_lane_follow(engine->lanes.up, engine->backend);
         SHERDI_TRY(
             sherdi_fetch_slice(engine, segment, pass, whole + (size_t)engine->rank * slice_bytes));
+        sherdi_collective_follow(engine, engine->lanes.up);
     }
     return sherdi_world_all_gather(engine->world, &args, &region->ticket);
 }
@@ -66,8 +69,8 @@ static sherd_status unit_gather(sherd_engine *engine, int unit, sherd_pass pass,
     const sherdi_plan_unit *info   = &engine->plan->units[unit];
     sherdi_region          *region = sherdi_pool_region(&engine->gather_pool, unit);
 
-    SHERDI_TRY(sherdi_pool_place(&engine->gather_pool, engine->world, unit, info->gather_bytes,
-                                 preferred));
+    SHERDI_TRY(sherdi_pool_place(&engine->gather_pool, engine->world, engine->lanes.up, unit,
+                                 info->gather_bytes, preferred));
     for (int kind = 0; kind < SHERDI_SEGMENT_KINDS; kind++) {
         const sherdi_segment *segment;
         sherd_status          status;
@@ -141,16 +144,18 @@ static sherd_status prefetch(sherd_engine *engine, const sherdi_cursor *cursor,
     return SHERD_OK;
 }
 
-/* Waits until a unit's parameters are complete: gathered, or published after the last update. */
+/* What is computed from now on comes after a unit's parameters are complete: gathered, or published after the
+ * last update. */
 static sherd_status unit_wait(sherd_engine *engine, int unit)
 {
-    SHERDI_TRY(
-        sherdi_world_wait(engine->world, sherdi_pool_region(&engine->gather_pool, unit)->ticket));
+    SHERDI_TRY(sherdi_world_follow(engine->world, engine->backend,
+                                   sherdi_pool_region(&engine->gather_pool, unit)->ticket));
     for (int kind = 0; kind < SHERDI_SEGMENT_KINDS; kind++) {
         int segment = engine->plan->units[unit].segments[kind];
 
         if (segment >= 0 && engine->publish_tickets[segment] != 0) {
-            SHERDI_TRY(sherdi_world_wait(engine->world, engine->publish_tickets[segment]));
+            SHERDI_TRY(sherdi_world_follow(engine->world, engine->backend,
+                                           engine->publish_tickets[segment]));
             engine->publish_tickets[segment] = 0;
         }
     }
@@ -165,7 +170,8 @@ static void unit_unhold(sherd_engine *engine, int unit, int is_kept)
     if (--state->held == 0) {
         region->is_pinned = 0;
         if (region->is_used && !is_kept) {
-            sherdi_pool_poison(&engine->gather_pool, unit, engine->settings.is_debug);
+            sherdi_pool_poison(&engine->gather_pool, engine->backend, unit,
+                               engine->settings.is_debug);
             region->is_used = 0;
         }
     }
@@ -350,7 +356,8 @@ sherd_status sherdi_gather_forget(sherd_engine *engine)
         sherdi_region *region = sherdi_pool_region(&engine->gather_pool, (int)u);
 
         SHERDI_TRY(sherdi_world_wait(engine->world, region->ticket));
-        sherdi_pool_poison(&engine->gather_pool, (int)u, engine->settings.is_debug);
+        sherdi_pool_poison(&engine->gather_pool, engine->backend, (int)u,
+                           engine->settings.is_debug);
         *region = (sherdi_region){0};
     }
     engine->train.next = 0;

@@ -150,6 +150,8 @@ sherd_status sherdi_machine_detect(sherd_world *world, sherdi_machine *out)
     sherdi_machine mine = {
         .ranks_per_host  = sherdi_world_local_size(world),
         .transport_bytes = sherdi_world_overhead_bytes(world),
+        .has_device      = sherdi_world_backend(world)->device->is_async,
+        .is_on_lane      = (sherdi_world_caps(world) & SHERDI_WORLD_ON_LANE) != 0,
     };
     int    world_size = sherd_world_size(world);
     double all[3]     = {0, 0, 0};
@@ -174,6 +176,7 @@ sherd_status sherdi_machine_detect(sherd_world *world, sherdi_machine *out)
         all[1] = one[1] > all[1] ? one[1] : all[1];
         all[2] = one[2] > all[2] ? one[2] : all[2];
     }
+    *out                 = mine;
     out->memory_bytes    = (size_t)all[0];
     out->ranks_per_host  = (int)all[1];
     out->transport_bytes = (size_t)all[2];

@@ -94,6 +94,7 @@ sherd_status sherdi_model_add_group(sherdi_model *model, const sherd_group_param
         .beta1        = params->beta1,
         .beta2        = params->beta2,
         .eps          = params->eps,
+        .exclude_1d   = params->exclude_1d,
     };
     if (group.name == NULL) {
         return SHERD_E_NOMEM;
@@ -294,8 +295,8 @@ static uint64_t hash_text(uint64_t hash, const char *text)
 
 static uint64_t group_hash(const sherdi_model_group *group)
 {
-    const double numbers[] = {group->lr, group->weight_decay, group->beta1, group->beta2,
-                              group->eps};
+    const double numbers[] = {group->lr,    group->weight_decay, group->beta1,
+                              group->beta2, group->eps,          group->exclude_1d};
 
     return sherdi_hash_bytes(1, numbers, sizeof(numbers));
 }

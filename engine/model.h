@@ -31,6 +31,7 @@ typedef struct sherdi_model_unit {
 typedef struct sherdi_model_group {
     char  *name;
     double lr, weight_decay, beta1, beta2, eps; /* NaN: as in the configuration */
+    int    exclude_1d;                          /* below 0: as in the configuration */
 } sherdi_model_group;
 
 typedef struct sherdi_model_pass {

@@ -2,6 +2,8 @@
  * numbers on every rank, and rounded to fp32 for the kernels. */
 #include "engine/engine_impl.h"
 
+#include "base/hash.h"
+
 #include <math.h>
 
 static double or_default(double value, double fallback)
@@ -30,32 +32,104 @@ double sherdi_optimizer_group_lr(const sherd_engine *engine, const sherd_step_pa
     return sherdi_schedule_lr(&engine->settings.schedule, own, step);
 }
 
-void sherdi_optimizer_coeffs(const sherd_engine *engine, const sherd_step_params *params,
-                             double grad_scale, int64_t step, sherdi_adam_coeffs *coeffs)
+/* A group's numbers of one step. */
+typedef struct group_step {
+    double lr, beta1, beta2, eps, decay;
+    double bias1, bias2; /* 1 - beta^step, or 1 */
+} group_step;
+
+static group_step group_step_of(const sherd_engine *engine, const sherd_step_params *params,
+                                size_t g, int64_t step)
 {
-    const sherdi_settings *settings = &engine->settings;
+    const sherdi_settings    *settings = &engine->settings;
+    const sherdi_model_group *group    = &engine->model.groups[g];
+    group_step                out      = {
+                            .lr    = sherdi_optimizer_group_lr(engine, params, (int)g, step),
+                            .beta1 = or_default(group->beta1, settings->beta1),
+                            .beta2 = or_default(group->beta2, settings->beta2),
+                            .eps   = or_default(group->eps, settings->eps),
+                            .decay = or_default(group->weight_decay, settings->weight_decay),
+                            .bias1 = 1,
+                            .bias2 = 1,
+    };
 
-    for (size_t g = 0; g < engine->model.num_groups; g++) {
-        const sherdi_model_group *group = &engine->model.groups[g];
-        double                    lr    = sherdi_optimizer_group_lr(engine, params, (int)g, step);
-        double                    beta1 = or_default(group->beta1, settings->beta1);
-        double                    beta2 = or_default(group->beta2, settings->beta2);
-        double                    decay = or_default(group->weight_decay, settings->weight_decay);
-        double bias1 = settings->bias_correction ? 1 - pow(beta1, (double)step) : 1;
-        double bias2 = settings->bias_correction ? 1 - pow(beta2, (double)step) : 1;
-        int    is_l2 = settings->optimizer == SHERDI_OPTIMIZER_ADAM;
-
-        coeffs[g] = (sherdi_adam_coeffs){
-            .grad_scale      = (float)grad_scale,
-            .beta1           = (float)beta1,
-            .one_minus_beta1 = (float)(1 - beta1),
-            .beta2           = (float)beta2,
-            .one_minus_beta2 = (float)(1 - beta2),
-            .eps             = (float)or_default(group->eps, settings->eps),
-            .neg_lr_decay    = is_l2 ? 0 : (float)(-lr * decay),
-            .l2_decay        = is_l2 ? (float)decay : 0,
-            .neg_step_size   = (float)(-lr / bias1),
-            .inv_sqrt_bias   = (float)(1 / sqrt(bias2)),
-        };
+    if (settings->bias_correction) {
+        out.bias1 = 1 - pow(out.beta1, (double)step);
+        out.bias2 = 1 - pow(out.beta2, (double)step);
     }
+    return out;
+}
+
+static sherdi_adam_coeffs adam_coeffs(const sherd_engine *engine, const group_step *group,
+                                      double grad_scale)
+{
+    int is_l2 = engine->settings.optimizer == SHERDI_OPTIMIZER_ADAM;
+
+    return (sherdi_adam_coeffs){
+        .grad_scale      = (float)grad_scale,
+        .beta1           = (float)group->beta1,
+        .one_minus_beta1 = (float)(1 - group->beta1),
+        .beta2           = (float)group->beta2,
+        .one_minus_beta2 = (float)(1 - group->beta2),
+        .eps             = (float)group->eps,
+        .neg_lr_decay    = is_l2 ? 0 : (float)(-group->lr * group->decay),
+        .l2_decay        = is_l2 ? (float)group->decay : 0,
+        .neg_step_size   = (float)(-group->lr / group->bias1),
+        .inv_sqrt_bias   = (float)(1 / sqrt(group->bias2)),
+    };
+}
+
+static sherdi_lamb_coeffs lamb_coeffs(const sherd_engine *engine, const group_step *group,
+                                      double grad_scale)
+{
+    const sherdi_lamb_settings *lamb = &engine->settings.lamb;
+    double step = lamb->is_papers ? group->lr : group->lr * sqrt(group->bias2) / group->bias1;
+
+    return (sherdi_lamb_coeffs){
+        .grad_scale      = (float)grad_scale,
+        .beta1           = (float)group->beta1,
+        .one_minus_beta1 = (float)(1 - group->beta1),
+        .beta2           = (float)group->beta2,
+        .one_minus_beta2 = (float)(1 - group->beta2),
+        .inv_bias1       = lamb->is_papers ? (float)(1 / group->bias1) : 1,
+        .inv_bias2       = lamb->is_papers ? (float)(1 / group->bias2) : 1,
+        .eps_inside      = lamb->eps_inside_sqrt ? (float)group->eps : 0,
+        .eps             = lamb->eps_inside_sqrt ? 0 : (float)group->eps,
+        .decay           = (float)group->decay,
+        .neg_step_size   = (float)-step,
+        .min_ratio       = (float)lamb->min_coeff,
+        .max_ratio       = (float)lamb->max_coeff,
+    };
+}
+
+uint64_t sherdi_optimizer_coeffs(sherd_engine *engine, const sherd_step_params *params,
+                                 double grad_scale, int64_t step)
+{
+    int    is_lamb = engine->settings.optimizer == SHERDI_OPTIMIZER_LAMB;
+    size_t groups  = engine->model.num_groups;
+
+    for (size_t g = 0; g < groups; g++) {
+        group_step group = group_step_of(engine, params, g, step);
+
+        if (is_lamb) {
+            ((sherdi_lamb_coeffs *)engine->on_host.coeffs)[g] =
+                lamb_coeffs(engine, &group, grad_scale);
+        } else {
+            ((sherdi_adam_coeffs *)engine->on_host.coeffs)[g] =
+                adam_coeffs(engine, &group, grad_scale);
+        }
+    }
+    sherdi_numbers_tell(engine);
+    return sherdi_hash_bytes(
+        1, engine->on_host.coeffs,
+        groups * (is_lamb ? sizeof(sherdi_lamb_coeffs) : sizeof(sherdi_adam_coeffs)));
+}
+
+int sherdi_optimizer_ratio_group(const sherd_engine *engine, size_t param)
+{
+    const sherdi_model_param *info  = &engine->model.params[param];
+    const sherdi_model_group *group = &engine->model.groups[info->group];
+    int is_excluded = group->exclude_1d < 0 ? engine->settings.lamb.exclude_1d : group->exclude_1d;
+
+    return is_excluded && info->ndim <= 1 ? -1 : info->group;
 }

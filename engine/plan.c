@@ -34,6 +34,16 @@ static sherd_status fixed_choose(sherdi_plan *plan)
     return SHERD_OK;
 }
 
+/* A window's sum stays on the device and goes down once. */
+static int accumulates_on_device(const sherdi_plan *plan)
+{
+    const sherdi_settings *settings = &plan->settings;
+
+    return settings->accumulation > 1 &&
+           (settings->accumulate == SHERDI_ACCUMULATE_DEVICE ||
+            (settings->accumulate == SHERDI_ACCUMULATE_AUTO && plan->machine.has_device));
+}
+
 /* Which types gradients have on their way: design section 2, "one reduction". */
 static sherd_status types_choose(sherdi_plan *plan)
 {
@@ -44,6 +54,10 @@ static sherd_status types_choose(sherdi_plan *plan)
     plan->is_sliced  = settings->stage >= 1;
     plan->is_fixed   = settings->deterministic;
     plan->has_slices = settings->stage >= 2 || plan->is_fixed;
+    plan->has_spill  = settings->stage >= 2 && !plan->is_fixed && !accumulates_on_device(plan);
+    plan->publishes_early =
+        plan->machine.is_on_lane && settings->offload_state.place != SHERDI_PLACE_NVME &&
+        settings->offload_param.place != SHERDI_PLACE_NVME; /* nothing that can fail on one rank */
     if (plan->is_fixed) {
         return fixed_choose(plan);
     }
@@ -82,6 +96,7 @@ static void buffers_name(sherdi_plan *plan)
         [SHERDI_BUFFER_TRANSIENT]   = {"transient gradients", SHERDI_MEM_TRANSIENT, 0, 0, 0, 0},
         [SHERDI_BUFFER_STAGING]     = {"staging", SHERDI_MEM_STAGING, 0, 1, 0, 0},
         [SHERDI_BUFFER_LANDING]     = {"landing of gradients", SHERDI_MEM_STAGING, 0, 0, 0, 0},
+        [SHERDI_BUFFER_NUMBERS]     = {"numbers of kernels", SHERDI_MEM_STAGING, 0, 0, 0, 0},
         [SHERDI_BUFFER_HOST_PARAMS] = {"offloaded parameters", SHERDI_MEM_HOST_PARAMS, 0, 0, 1, 0},
         [SHERDI_BUFFER_HOST_GRADS]  = {"offloaded gradients", SHERDI_MEM_HOST_GRADS, 0, 0, 1, 0},
         [SHERDI_BUFFER_HOST_STATE]  = {"offloaded optimizer state", SHERDI_MEM_HOST_STATE, 0, 0, 1,
@@ -90,6 +105,7 @@ static void buffers_name(sherdi_plan *plan)
         [SHERDI_BUFFER_STATE_RING]  = {"ring of state", SHERDI_MEM_HOST_STAGING, 0, 0, 1, 0},
         [SHERDI_BUFFER_PARAM_RING]  = {"ring of parameters", SHERDI_MEM_HOST_STAGING, 0, 0, 1, 0},
         [SHERDI_BUFFER_GRAD_RING]   = {"ring of gradients", SHERDI_MEM_HOST_STAGING, 0, 0, 1, 0},
+        [SHERDI_BUFFER_HOST_NUMBERS] = {"numbers of kernels", SHERDI_MEM_HOST_STAGING, 0, 0, 1, 1},
     };
     const sherdi_settings *settings = &plan->settings;
 
@@ -102,6 +118,39 @@ static void buffers_name(sherdi_plan *plan)
     plan->buffers[SHERDI_BUFFER_STATE_RING].is_pinned = settings->offload_state.pin_memory;
     plan->buffers[SHERDI_BUFFER_GRAD_RING].is_pinned  = settings->offload_state.pin_memory;
     plan->buffers[SHERDI_BUFFER_PARAM_RING].is_pinned = settings->offload_param.pin_memory;
+    if (plan->machine.has_device) { /* what copies to and from the device begin or end in */
+        plan->buffers[SHERDI_BUFFER_HOST_GRADS].is_pinned  = settings->offload_state.pin_memory;
+        plan->buffers[SHERDI_BUFFER_BRIDGE].is_pinned      = 1;
+        plan->buffers[SHERDI_BUFFER_HOST_PARAMS].is_pinned = settings->offload_param.pin_memory;
+    }
+}
+
+static void numbers_lay_out(sherdi_plan *plan, const sherdi_model *model)
+{
+    sherdi_plan_numbers *numbers = &plan->numbers;
+    int                  is_lamb = plan->settings.optimizer == SHERDI_OPTIMIZER_LAMB;
+    size_t               params  = is_lamb ? model->num_params : 0;
+    size_t               coeff = is_lamb ? sizeof(sherdi_lamb_coeffs) : sizeof(sherdi_adam_coeffs);
+
+    numbers->head          = 0;
+    numbers->norms         = sizeof(sherdi_numbers_head);
+    numbers->results_bytes = numbers->norms + params * sizeof(sherdi_lamb_norms);
+    numbers->coeffs        = numbers->results_bytes;
+    numbers->ratios        = numbers->coeffs + model->num_groups * coeff;
+    numbers->groups        = numbers->ratios + params * sizeof(float);
+    numbers->shared_bytes  = sherdi_round_up(numbers->groups + params * sizeof(int32_t), 64);
+    numbers->spans         = numbers->shared_bytes;
+    numbers->bytes         = numbers->shared_bytes;
+    if (plan->machine.has_device) {
+        numbers->bytes += plan->num_spans * sizeof(sherdi_span);
+        /* the host's own, and what comes down of the device's */
+        plan->buffers[SHERDI_BUFFER_HOST_NUMBERS].bytes =
+            sherdi_round_up(numbers->shared_bytes + numbers->results_bytes, SHERD_ALIGN_BYTES);
+    }
+    if (plan->machine.has_device || is_lamb) {
+        plan->buffers[SHERDI_BUFFER_NUMBERS].bytes =
+            sherdi_round_up(numbers->bytes, SHERD_ALIGN_BYTES);
+    }
 }
 
 static sherd_status plan_make(sherdi_plan *plan, const sherdi_model *model)
@@ -118,6 +167,7 @@ static sherd_status plan_make(sherdi_plan *plan, const sherdi_model *model)
         return SHERD_E_NOMEM;
     }
     SHERDI_TRY(sherdi_plan_lay_out(plan, model));
+    numbers_lay_out(plan, model);
     SHERDI_TRY(sherdi_plan_schedule(plan, model));
     for (size_t s = 0; s < plan->num_segments; s++) {
         plan->padding_elems += plan->segments[s].padded_elems - plan->segments[s].elems;
@@ -191,19 +241,35 @@ const char *sherdi_segment_kind_name(sherdi_segment_kind kind)
 
 const char *sherdi_op_kind_name(sherdi_op_kind kind)
 {
-    static const char *const NAMES[] = {"all-gather", "reduce-scatter", "all-reduce", "publish",
-                                        "exchange"};
+    static const char *const NAMES[] = {"all-gather", "reduce-scatter", "all-reduce",
+                                        "publish",    "exchange",       "sum"};
 
     return NAMES[kind];
 }
 
 /* ------------------------------------------------------------ does it fit -- */
 
+/* What the ranks of a host take of its memory. */
+static size_t host_need(const sherdi_plan *plan)
+{
+    return plan->machine.transport_bytes +
+           (plan->machine.has_device ? plan->host_bytes : plan->total_bytes);
+}
+
+static int device_fits(const sherdi_plan *plan)
+{
+    return !plan->machine.has_device || plan->machine.device_bytes == 0 ||
+           plan->total_bytes - plan->host_bytes <= plan->machine.device_bytes;
+}
+
 static int plan_fits(const sherdi_plan *plan)
 {
-    size_t each = plan->total_bytes + plan->machine.transport_bytes;
+    size_t each = host_need(plan);
     size_t all;
 
+    if (!device_fits(plan)) {
+        return 0;
+    }
     return plan->machine.memory_bytes == 0 ||
            (sherdi_mul_fits(each, (size_t)plan->machine.ranks_per_host, &all) &&
             all <= plan->machine.memory_bytes);
@@ -315,13 +381,22 @@ static void nearest_fit(const sherdi_plan *plan, const sherdi_model *model, char
 sherd_status sherdi_plan_check_fit(const sherdi_plan *plan, const sherdi_model *model)
 {
     char   nearest[240];
-    double each = (double)(plan->total_bytes + plan->machine.transport_bytes);
+    double each = (double)host_need(plan);
     double all  = each * plan->machine.ranks_per_host;
 
     if (plan_fits(plan)) {
         return SHERD_OK;
     }
     nearest_fit(plan, model, nearest, sizeof(nearest));
+    if (!device_fits(plan)) {
+        double device = (double)(plan->total_bytes - plan->host_bytes);
+
+        return sherdi_fail(SHERD_E_NOMEM,
+                           "the plan needs %.1f MiB of device memory on each rank, %.1f MiB more "
+                           "than the %.1f MiB that a rank may take; %s",
+                           device / 0x1p20, (device - (double)plan->machine.device_bytes) / 0x1p20,
+                           (double)plan->machine.device_bytes / 0x1p20, nearest);
+    }
     return sherdi_fail(
         SHERD_E_NOMEM,
         "the plan needs %.1f MiB on each of %d ranks of this host, %.1f MiB more than "

@@ -15,6 +15,9 @@
 
 #define SHERDI_PLACES 3 /* of sherdi_place */
 
+/* Most blocks whose gradient and new values are on their way over the link at once. */
+#define SHERDI_MOST_BRIDGES 3
+
 typedef enum sherdi_segment_kind {
     SHERDI_SEGMENT_TRAINABLE = 0, /* sliced at stage 3 */
     SHERDI_SEGMENT_FROZEN,        /* sliced at stage 3; no gradient, no state */
@@ -120,6 +123,7 @@ typedef enum sherdi_buffer_id {
     SHERDI_BUFFER_TRANSIENT,
     SHERDI_BUFFER_STAGING,
     SHERDI_BUFFER_LANDING,     /* slices of gradients on their way to host memory */
+    SHERDI_BUFFER_NUMBERS,     /* small data of kernels: see sherdi_plan_numbers */
     SHERDI_BUFFER_HOST_PARAMS, /* from here on in host memory */
     SHERDI_BUFFER_HOST_GRADS,
     SHERDI_BUFFER_HOST_STATE,
@@ -127,6 +131,7 @@ typedef enum sherdi_buffer_id {
     SHERDI_BUFFER_STATE_RING, /* what is on its way from and to NVMe */
     SHERDI_BUFFER_PARAM_RING,
     SHERDI_BUFFER_GRAD_RING,
+    SHERDI_BUFFER_HOST_NUMBERS,
     SHERDI_BUFFERS,
 } sherdi_buffer_id;
 
@@ -136,6 +141,7 @@ typedef enum sherdi_op_kind {
     SHERDI_OP_ALL_REDUCE,
     SHERDI_OP_PUBLISH,
     SHERDI_OP_EXCHANGE,
+    SHERDI_OP_SUM, /* of integers: the norms of LAMB */
 } sherdi_op_kind;
 
 /* One collective, in the order in which it is made when the trainer follows the plan. */
@@ -160,7 +166,26 @@ typedef struct sherdi_machine {
     size_t memory_bytes; /* that the ranks of this host may still take together */
     int    ranks_per_host;
     size_t transport_bytes; /* held by the world itself, per rank: shown as its own line */
+    int    has_device;      /* device memory is not the host's */
+    size_t device_bytes;    /* of it, that this rank may still take; only with has_device */
+    int    is_on_lane;      /* collectives are ordered on the device: new values are published while
+                               later blocks are updated */
 } sherdi_machine;
+
+/* Offsets of the small data that kernels read and give, in bytes from the start of its buffer. Where the device
+ * has memory of its own there are two: the kernels of each kind of place have theirs; else they are one.
+ * The first three are results, the next three what kernels are told. */
+typedef struct sherdi_plan_numbers {
+    size_t head;  /* sherdi_numbers_head */
+    size_t norms; /* sherdi_lamb_norms, by parameter; LAMB only */
+    size_t results_bytes;
+    size_t coeffs; /* by group */
+    size_t ratios; /* by parameter; LAMB only */
+    size_t groups; /* by parameter, -1: no ratio; LAMB only */
+    size_t shared_bytes;
+    size_t spans; /* of all blocks; the device's buffer only */
+    size_t bytes;
+} sherdi_plan_numbers;
 
 typedef struct sherdi_plan {
     sherdi_mem     *mem;
@@ -172,6 +197,7 @@ typedef struct sherdi_plan {
     sherd_dtype grad_dtype;      /* of the grads arena */
     sherd_dtype wire_dtype;      /* what reductions send */
     int         is_sliced;       /* this rank updates a slice (stage >= 1), else everything */
+    int         has_spill; /* slices of offloaded state leave the device when they are reduced */
     int    has_slices;    /* gradients are reduced in backward, to slices: stages 2, 3, and fixed */
     int    has_transient; /* gradients are made in the transient pool */
     int    is_fixed;      /* deterministic: kept as 64-bit integers, a slice at every stage */
@@ -181,7 +207,11 @@ typedef struct sherdi_plan {
     size_t landing_bytes;  /* of one slot; there are num_landings */
     int    num_landings;
     size_t bridge_param_offset; /* bridge: new values, behind the gradient */
-    size_t ring_bytes, param_ring_bytes, grad_ring_bytes; /* of one buffer */
+    size_t bridge_bytes;        /* of one bridge; there are num_bridges */
+    int    num_bridges;
+    int    publishes_early; /* while later blocks are updated */
+    sherdi_plan_numbers numbers;
+    size_t              ring_bytes, param_ring_bytes, grad_ring_bytes; /* of one buffer */
 
     sherdi_plan_param *params;
     sherdi_plan_unit  *units;
@@ -216,6 +246,16 @@ typedef struct sherdi_plan {
     uint64_t wire_micro_bytes;                      /* sent by this rank per micro-batch */
     uint64_t wire_boundary_bytes;                   /* and per boundary, control data included */
 } sherdi_plan;
+
+/* Results of kernels. */
+typedef struct sherdi_numbers_head {
+    sherdi_norm_acc     norm;
+    sherdi_fixed_counts counts;
+    uint64_t            fingerprint;
+} sherdi_numbers_head;
+
+/* What sherdi_agree_status exchanges: ranks by status, and the sum of those that failed. */
+#define SHERDI_AGREE_STATUS_WORDS (SHERD_E_DEVICE + 2)
 
 /* Control messages of a boundary, per rank; the step fills them (step.c). */
 typedef struct sherdi_agree_message {
@@ -257,6 +297,12 @@ sherd_status sherdi_plan_write(const sherdi_plan *plan, const sherdi_model *mode
 static inline size_t sherdi_plan_grad_bytes(const sherdi_plan *plan)
 {
     return plan->is_fixed ? sizeof(int64_t) : sherd_dtype_bytes(plan->grad_dtype);
+}
+
+/** How often an update goes over the state: LAMB looks before it writes. */
+static inline uint64_t sherdi_plan_sweeps(const sherdi_plan *plan)
+{
+    return plan->settings.optimizer == SHERDI_OPTIMIZER_LAMB ? 2 : 1;
 }
 
 /** What this rank updates of a segment: [*first, *first + count) of its whole. */

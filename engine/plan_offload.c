@@ -152,7 +152,7 @@ static sherd_status gradients_place(sherdi_plan *plan)
     size_t  *bytes      = &plan->buffers[SHERDI_BUFFER_HOST_GRADS].bytes;
     unsigned is_spilled = plan->settings.gradients_on_nvme ? 1 : 0;
 
-    if (!plan->has_slices || plan->is_fixed) {
+    if (!plan->has_spill) {
         return SHERD_OK;
     }
     for (size_t b = 0; b < plan->num_blocks; b++) {
@@ -264,14 +264,15 @@ static void landing_size(sherdi_plan *plan)
                                                 SHERD_ALIGN_BYTES));
         }
     }
-    plan->num_landings = plan->settings.overlap_comm && plan->world_size > 1 ? 2 : 1;
+    plan->num_landings =
+        plan->machine.has_device || (plan->settings.overlap_comm && plan->world_size > 1) ? 2 : 1;
     plan->buffers[SHERDI_BUFFER_LANDING].bytes = plan->landing_bytes * (size_t)plan->num_landings;
 }
 
 /* Bytes of an offloaded block's gradient that have to pass through the bridge. */
 static size_t bridge_grad_bytes(const sherdi_plan *plan, const sherdi_block *block)
 {
-    if (!plan->has_slices || plan->is_fixed) { /* down at the boundary, in the type of the update */
+    if (!plan->has_spill) { /* down at the boundary, in the type of the update */
         return block->elems * sherd_dtype_bytes(plan->grad_dtype);
     }
     return plan->has_accumulator ? block->elems * sherd_dtype_bytes(plan->settings.comm_dtype) : 0;
@@ -295,8 +296,9 @@ static void bridge_size(sherdi_plan *plan)
         }
     }
     plan->bridge_param_offset = sherdi_round_up(grads, SHERD_ALIGN_BYTES);
-    plan->buffers[SHERDI_BUFFER_BRIDGE].bytes =
-        plan->bridge_param_offset + sherdi_round_up(params, SHERD_ALIGN_BYTES);
+    plan->bridge_bytes = plan->bridge_param_offset + sherdi_round_up(params, SHERD_ALIGN_BYTES);
+    plan->num_bridges  = plan->machine.has_device ? SHERDI_MOST_BRIDGES : 1;
+    plan->buffers[SHERDI_BUFFER_BRIDGE].bytes = plan->bridge_bytes * (size_t)plan->num_bridges;
 }
 
 static void ring_size(sherdi_plan *plan, sherdi_buffer_id id, const sherdi_extent *extents,
@@ -505,6 +507,7 @@ static void block_count(sherdi_plan *plan, const sherdi_block *block)
     const sherdi_segment *segment = &plan->segments[block->segment];
     size_t                elem    = sherd_dtype_bytes(plan->settings.compute_dtype);
     int                   is_used = plan->units[segment->unit].backward_uses > 0;
+    uint64_t              sweeps  = sherdi_plan_sweeps(plan);
 
     if (block->place == SHERDI_PLACE_DEVICE) {
         if (segment->param_place != SHERDI_PLACE_DEVICE) {
@@ -515,17 +518,17 @@ static void block_count(sherdi_plan *plan, const sherdi_block *block)
     if (segment->param_place == SHERDI_PLACE_DEVICE) {
         plan->moves.up_step_bytes += block->elems * elem;
     }
-    if (!plan->has_slices || plan->is_fixed) {
-        plan->moves.down_step_bytes += block->elems * sherd_dtype_bytes(plan->grad_dtype);
+    if (!plan->has_spill) {
+        plan->moves.down_step_bytes += sweeps * block->elems * sherd_dtype_bytes(plan->grad_dtype);
     } else if (is_used) {
         plan->moves.down_micro_bytes += block->elems * sherd_dtype_bytes(plan->settings.comm_dtype);
     }
     if (block->grad_place == SHERDI_PLACE_NVME) {
         uint64_t len = plan->grad_extents[block->grad_offset].len_bytes;
 
-        /* read for the norm and for the update, and to be added to */
+        /* read for the norm and in each sweep, and to be added to */
         plan->moves.nvme_read_step_bytes +=
-            len * (uint64_t)(is_used ? 1 + plan->settings.accumulation : 2);
+            len * (sweeps + (uint64_t)(is_used ? plan->settings.accumulation : 1));
         if (is_used) {
             plan->moves.nvme_written_micro_bytes += len;
         } else {
@@ -547,7 +550,7 @@ void sherdi_plan_count_moves(sherdi_plan *plan)
         plan->moves.nvme_index_bytes =
             sherdi_tier_state_commit_bytes(plan->num_extents[SHERDI_PLACE_NVME]);
     }
-    plan->moves.nvme_read_step_bytes += state;
+    plan->moves.nvme_read_step_bytes += state * sherdi_plan_sweeps(plan);
     plan->moves.nvme_written_step_bytes += state + plan->moves.nvme_index_bytes;
     for (size_t i = 0; i < plan->num_pieces; i++) {
         if (plan->segments[plan->pieces[i].segment].kind != SHERDI_SEGMENT_FROZEN) {

@@ -434,6 +434,18 @@ static sherd_status collect_ops(sherdi_plan *plan)
     return SHERD_OK;
 }
 
+/* LAMB's first sweep: how it went, and the norms of all tensors. */
+static sherd_status norms_ops(sherdi_plan *plan)
+{
+    size_t words = plan->num_params * sizeof(sherdi_lamb_norms) / sizeof(uint64_t);
+
+    SHERDI_TRY(collect_ops(plan));
+    SHERDI_TRY(exchange_op(plan, SHERDI_AGREE_STATUS_WORDS * sizeof(double)));
+    return plan->is_sliced ? op_add(plan, SHERDI_OP_SUM, "boundary", -1,
+                                    sherdi_wire_sum_u64(plan->world_size, words))
+                           : SHERD_OK;
+}
+
 static sherd_status boundary_ops(sherdi_plan *plan)
 {
     SHERDI_TRY(exchange_op(plan, sizeof(sherdi_agree_message)));
@@ -445,8 +457,15 @@ static sherd_status boundary_ops(sherdi_plan *plan)
         }
     }
     SHERDI_TRY(exchange_op(plan, sizeof(sherdi_norm_message)));
+    if (sherdi_plan_sweeps(plan) > 1) {
+        SHERDI_TRY(norms_ops(plan));
+    }
     SHERDI_TRY(collect_ops(plan));
     SHERDI_TRY(publish_ops(plan, 1));
+    if (plan->publishes_early) {
+        SHERDI_TRY(publish_ops(plan, 0));
+        return exchange_op(plan, sizeof(sherdi_publish_message));
+    }
     SHERDI_TRY(exchange_op(plan, sizeof(sherdi_publish_message)));
     return publish_ops(plan, 0);
 }

@@ -56,13 +56,13 @@ static size_t free_place(const sherdi_pool *pool, size_t bytes, size_t preferred
     return offset + bytes <= pool->len_bytes ? offset : SHERDI_NO_OFFSET;
 }
 
-sherd_status sherdi_pool_place(sherdi_pool *pool, sherd_world *world, int unit, size_t bytes,
-                               size_t preferred)
+sherd_status sherdi_pool_place(sherdi_pool *pool, sherd_world *world, const sherdi_backend *writer,
+                               int unit, size_t bytes, size_t preferred)
 {
     size_t offset = free_place(pool, bytes, preferred);
 
     /* Its own former region may lie elsewhere and be in flight: nobody would wait for that later. */
-    SHERDI_TRY(sherdi_world_wait(world, pool->regions[unit].ticket));
+    SHERDI_TRY(sherdi_world_follow(world, writer, pool->regions[unit].ticket));
     if (offset == SHERDI_NO_OFFSET) {
         return sherdi_fail(SHERD_E_NOMEM,
                            "%zu bytes do not fit beside the units held now in the planned %zu; "
@@ -74,7 +74,7 @@ sherd_status sherdi_pool_place(sherdi_pool *pool, sherd_world *world, int unit, 
         sherdi_region *region = &pool->regions[u];
 
         if (region_overlaps(region, offset, bytes)) {
-            SHERDI_TRY(sherdi_world_wait(world, region->ticket));
+            SHERDI_TRY(sherdi_world_follow(world, writer, region->ticket));
             region->is_used = 0;
         }
     }
@@ -83,11 +83,11 @@ sherd_status sherdi_pool_place(sherdi_pool *pool, sherd_world *world, int unit, 
     return SHERD_OK;
 }
 
-void sherdi_pool_poison(sherdi_pool *pool, int unit, int is_on)
+void sherdi_pool_poison(sherdi_pool *pool, const sherdi_backend *lane, int unit, int is_on)
 {
     const sherdi_region *region = &pool->regions[unit];
 
     if (is_on && region->is_used) {
-        memset(pool->base + region->offset, 0xff, region->bytes);
+        lane->device->fill(lane, pool->base + region->offset, 0xff, region->bytes);
     }
 }

@@ -27,12 +27,12 @@ void         sherdi_pool_fini(sherdi_pool *pool);
 /** Gives `unit` a region of `bytes`, at `preferred` if nothing pinned is there (SHERDI_NO_OFFSET: no
  *  preference). Evicts what is not pinned, waiting for its transfer. E_NOMEM: the pinned ones leave no
  *  room. The region is used and pinned afterwards. */
-sherd_status sherdi_pool_place(sherdi_pool *pool, sherd_world *world, int unit, size_t bytes,
-                               size_t preferred);
+sherd_status sherdi_pool_place(sherdi_pool *pool, sherd_world *world, const sherdi_backend *writer,
+                               int unit, size_t bytes, size_t preferred);
 
 /** Debug mode: overwrites a used region with NaN of every type, so that whoever reads it late sees it in
  *  the next number. Does nothing when `is_on` is 0. */
-void sherdi_pool_poison(sherdi_pool *pool, int unit, int is_on);
+void sherdi_pool_poison(sherdi_pool *pool, const sherdi_backend *lane, int unit, int is_on);
 
 static inline sherdi_region *sherdi_pool_region(sherdi_pool *pool, int unit)
 {

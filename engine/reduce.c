@@ -96,7 +96,7 @@ sherd_status sherdi_reduce_begin(sherd_engine *engine, int unit)
         return SHERD_OK;
     }
     if (engine->plan->has_transient) {
-        SHERDI_TRY(sherdi_pool_place(&engine->transient_pool, engine->world, unit,
+        SHERDI_TRY(sherdi_pool_place(&engine->transient_pool, engine->world, engine->backend, unit,
                                      info->transient_bytes, planned_offset(engine, unit)));
     }
     for (int kind = 0; kind < SHERDI_SEGMENT_KINDS; kind++) {
@@ -168,6 +168,7 @@ static sherdi_reduction_args reduction_of(const sherd_engine *engine, const sher
         .comm_dtype  = engine->settings.comm_dtype,
         .recv_dtype  = engine->plan->grad_dtype,
         .scale       = (float)(1.0 / engine->world_size),
+        .is_vendors  = engine->settings.vendor_reduction,
         .what        = engine->model.units[segment->unit].name,
     };
 }
@@ -182,7 +183,7 @@ static const sherdi_fixed_sink *fixed_sink(sherd_engine *engine)
         engine->fixed_sink = (sherdi_fixed_sink){
             .multiplier = multiplier,
             .limit      = ldexp(SHERDI_FIXED_RANGE, engine->plan->fixed_shift),
-            .counts     = &engine->fixed_counts,
+            .counts     = &engine->device.head->counts,
         };
     }
     return &engine->fixed_sink;
@@ -196,13 +197,13 @@ static sherd_status segment_scatter(sherd_engine *engine, const sherdi_segment *
     const void    *send =
         wire_gradient(engine, segment, sherdi_reduce_micro_gradient(engine, segment), made_in);
     int                   is_first = engine->units[segment->unit].runs == 0;
-    sherdi_ticket        *landed   = NULL;
+    sherdi_landing       *landing  = NULL;
     sherdi_reduction_args args     = reduction_of(engine, segment, send, NULL);
 
     if (segment->has_landing) {
         unsigned char *slice;
 
-        SHERDI_TRY(sherdi_landing_open(engine, segment, is_first, &slice, &landed));
+        SHERDI_TRY(sherdi_landing_open(engine, segment, is_first, &slice, &landing));
         args.recv       = slice;
         args.recv_dtype = engine->settings.comm_dtype;
     } else {
@@ -212,12 +213,14 @@ static sherd_status segment_scatter(sherd_engine *engine, const sherdi_segment *
     if (engine->plan->is_fixed) {
         args.fixed = fixed_sink(engine);
     }
-    if (engine->plan->wire_dtype != made_in) {
-        return sherdi_world_reduce_scatter(engine->world, &args, NULL); /* staging is free after */
-    }
+    sherdi_collective_follow(engine, engine->backend);
     SHERDI_TRY(sherdi_world_reduce_scatter(engine->world, &args, &region->ticket));
-    if (landed != NULL) {
-        *landed = region->ticket;
+    if (engine->plan->wire_dtype != made_in) { /* the staging is free after it */
+        SHERDI_TRY(sherdi_world_follow(engine->world, engine->backend, region->ticket));
+    }
+    if (landing != NULL) {
+        landing->ticket = region->ticket;
+        return sherdi_landing_leave(engine, landing);
     }
     return SHERD_OK;
 }
@@ -281,7 +284,7 @@ sherd_status sherdi_reduce_complete(sherd_engine *engine, int unit)
         region->is_pinned = 0; /* free once its reduction is over; placing waits for that */
         if (engine->settings.is_debug) {
             SHERDI_TRY(sherdi_world_wait(engine->world, region->ticket));
-            sherdi_pool_poison(&engine->transient_pool, unit, 1);
+            sherdi_pool_poison(&engine->transient_pool, engine->backend, unit, 1);
         }
     }
     state->has_gradient = 0;
@@ -318,15 +321,19 @@ static sherd_status segment_reduce_late(sherd_engine *engine, const sherdi_segme
     const void           *send     = wire_gradient(engine, segment, gradient, plan->grad_dtype);
     size_t                own      = (size_t)engine->rank * segment->slice_elems;
     sherdi_reduction_args args;
+    sherdi_ticket         ticket;
 
+    sherdi_collective_follow(engine, engine->backend);
     if (engine->settings.stage == 1) {
         args = reduction_of(engine, segment, send,
                             gradient + own * sherd_dtype_bytes(plan->grad_dtype));
-        return sherdi_world_reduce_scatter(engine->world, &args, NULL);
+        SHERDI_TRY(sherdi_world_reduce_scatter(engine->world, &args, &ticket));
+        return sherdi_world_follow(engine->world, engine->backend, ticket);
     }
     args            = reduction_of(engine, segment, send, (void *)(uintptr_t)send);
     args.recv_dtype = plan->wire_dtype;
-    SHERDI_TRY(sherdi_world_all_reduce(engine->world, &args, NULL));
+    SHERDI_TRY(sherdi_world_all_reduce(engine->world, &args, &ticket));
+    SHERDI_TRY(sherdi_world_follow(engine->world, engine->backend, ticket));
     if (send != gradient) {
         engine->backend->kernels->cast(engine->backend, gradient, plan->grad_dtype, send,
                                        plan->wire_dtype, segment->padded_elems);
@@ -357,8 +364,9 @@ sherd_status sherdi_reduce_end_window(sherd_engine *engine)
     for (size_t u = 0; u < plan->num_units; u++) {
         sherdi_region *region = sherdi_pool_region(&engine->transient_pool, (int)u);
 
-        SHERDI_TRY(sherdi_world_wait(engine->world, region->ticket));
+        SHERDI_TRY(sherdi_world_follow(engine->world, engine->lanes.update, region->ticket));
     }
+    sherdi_lane_follow(engine->lanes.update, engine->backend);
     return SHERD_OK;
 }
 
@@ -384,5 +392,5 @@ void sherdi_reduce_reset_window(sherd_engine *engine)
     engine->micro_seen     = 0;
     engine->micro_backward = 0;
     engine->is_closing     = 0;
-    engine->fixed_counts   = (sherdi_fixed_counts){0};
+    sherdi_numbers_zero_counts(engine);
 }

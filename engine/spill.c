@@ -5,30 +5,34 @@
 /* ---------------------------------------------------- to where it comes to rest -- */
 
 /* Adds to, or begins, an accumulator in memory. `part` is in the communication type. */
-static void part_add(sherd_engine *engine, void *sum, const void *part, size_t elems, int is_first)
+static void part_add(sherd_engine *engine, const sherdi_backend *lane, void *sum, const void *part,
+                     size_t elems, int is_first)
 {
-    const sherdi_kernel_ops *kernels = engine->backend->kernels;
+    const sherdi_kernel_ops *kernels = lane->kernels;
     sherd_dtype              comm    = engine->settings.comm_dtype;
 
     if (is_first) {
-        kernels->cast(engine->backend, sum, engine->plan->grad_dtype, part, comm, elems);
+        kernels->cast(lane, sum, engine->plan->grad_dtype, part, comm, elems);
     } else {
-        kernels->accumulate(engine->backend, sum, engine->plan->grad_dtype, part, comm, elems);
+        kernels->accumulate(lane, sum, engine->plan->grad_dtype, part, comm, elems);
     }
 }
 
-static void part_to_host(sherd_engine *engine, void *sum, const unsigned char *part, size_t elems,
-                         int is_first)
+/* Without an accumulator nothing but the copy, in its own type, which the host does not wait for. */
+static sherd_status part_to_host(sherd_engine *engine, void *sum, const unsigned char *part,
+                                 size_t elems, int is_first)
 {
     size_t         len    = elems * sherd_dtype_bytes(engine->settings.comm_dtype);
     unsigned char *bridge = engine->buffers[SHERDI_BUFFER_BRIDGE];
 
-    if (!engine->plan->has_accumulator) { /* in its own type: nothing but the copy */
+    if (!engine->plan->has_accumulator) {
         sherdi_link_down(engine, sum, part, len);
-        return;
+        return SHERD_OK;
     }
     sherdi_link_down(engine, bridge, part, len);
-    part_add(engine, sum, bridge, elems, is_first);
+    SHERDI_TRY(sherdi_lane_wait(engine->lanes.down));
+    part_add(engine, engine->host, sum, bridge, elems, is_first);
+    return SHERD_OK;
 }
 
 /* What an earlier micro-batch has spilled, where it can be added to. */
@@ -52,7 +56,8 @@ static sherd_status part_to_nvme(sherd_engine *engine, size_t extent, const unsi
     if (!is_first) {
         SHERDI_TRY(spilled_read(engine, extent, memory));
     }
-    part_to_host(engine, memory, part, elems, is_first);
+    SHERDI_TRY(part_to_host(engine, memory, part, elems, is_first));
+    SHERDI_TRY(sherdi_lane_wait(engine->lanes.down));
     sherdi_writer_put(writer, extent);
     return SHERD_OK;
 }
@@ -78,7 +83,7 @@ static sherd_status landing_drain(sherd_engine *engine, sherdi_landing *landing)
     landing->segment = -1;
     slice            = engine->buffers[SHERDI_BUFFER_LANDING] +
             (size_t)(landing - engine->store.landings) * engine->plan->landing_bytes;
-    SHERDI_TRY(sherdi_world_wait(engine->world, landing->ticket));
+    SHERDI_TRY(sherdi_world_follow(engine->world, engine->lanes.down, landing->ticket));
     for (size_t b = 0; b < segment->num_blocks; b++) {
         const sherdi_block  *block = &engine->plan->blocks[segment->first_block + b];
         const unsigned char *part  = slice + block->offset_elems * elem;
@@ -87,29 +92,47 @@ static sherd_status landing_drain(sherd_engine *engine, sherdi_landing *landing)
             SHERDI_TRY(
                 part_to_nvme(engine, block->grad_offset, part, block->elems, landing->is_first));
         } else if (block->grad_place == SHERDI_PLACE_HOST) {
-            part_to_host(engine, resting_place(engine, block), part, block->elems,
-                         landing->is_first);
+            SHERDI_TRY(part_to_host(engine, resting_place(engine, block), part, block->elems,
+                                    landing->is_first));
         } else {
-            part_add(engine, resting_place(engine, block), part, block->elems, landing->is_first);
+            part_add(engine, engine->lanes.down, resting_place(engine, block), part, block->elems,
+                     landing->is_first);
         }
     }
+    engine->lanes.down->device->event_record(landing->drained, engine->lanes.down);
     return SHERD_OK;
 }
 
-sherd_status sherdi_landing_open(sherd_engine *engine, const sherdi_segment *segment, int is_first,
-                                 unsigned char **memory_out, sherdi_ticket **ticket_out)
+/* Whether the way from a landing needs the host: then it waits until the slot is wanted again, so that
+ * what the ranks reduce meanwhile is not held up. */
+static int drain_needs_host(const sherd_engine *engine)
 {
-    sherdi_store   *store   = &engine->store;
-    int             slot    = store->landing_next;
-    sherdi_landing *landing = &store->landings[slot];
+    return !sherdi_has_device(engine) || engine->plan->has_accumulator ||
+           engine->plan->num_grad_extents > 0;
+}
+
+sherd_status sherdi_landing_leave(sherd_engine *engine, sherdi_landing *landing)
+{
+    return drain_needs_host(engine) ? SHERD_OK : landing_drain(engine, landing);
+}
+
+sherd_status sherdi_landing_open(sherd_engine *engine, const sherdi_segment *segment, int is_first,
+                                 unsigned char **memory_out, sherdi_landing **landing_out)
+{
+    const sherdi_backend *collectives = sherdi_world_backend(engine->world);
+    sherdi_store         *store       = &engine->store;
+    int                   slot        = store->landing_next;
+    sherdi_landing       *landing     = &store->landings[slot];
 
     SHERDI_TRY(landing_drain(engine, landing));
     store->landing_next = (slot + 1) % engine->plan->num_landings;
-    *landing =
-        (sherdi_landing){.segment = (int)(segment - engine->plan->segments), .is_first = is_first};
+    collectives->device->lane_follow_event(collectives, landing->drained);
+    landing->segment  = (int)(segment - engine->plan->segments);
+    landing->is_first = is_first;
+    landing->ticket   = 0;
     *memory_out =
         engine->buffers[SHERDI_BUFFER_LANDING] + (size_t)slot * engine->plan->landing_bytes;
-    *ticket_out = &landing->ticket;
+    *landing_out = landing;
     return SHERD_OK;
 }
 
@@ -131,16 +154,16 @@ sherd_status sherdi_spill_zero(sherd_engine *engine, const sherdi_segment *segme
     size_t elem = sherdi_plan_grad_bytes(engine->plan);
 
     for (size_t b = 0; b < segment->num_blocks; b++) {
-        const sherdi_block *block  = &engine->plan->blocks[segment->first_block + b];
-        void               *memory = NULL;
+        const sherdi_block   *block  = &engine->plan->blocks[segment->first_block + b];
+        void                 *memory = NULL;
+        const sherdi_backend *lane   = sherdi_place_lane(engine, block->grad_place);
 
         if (block->grad_place != SHERDI_PLACE_NVME) {
-            engine->backend->kernels->zero(engine->backend, resting_place(engine, block),
-                                           block->elems * elem);
+            lane->kernels->zero(lane, resting_place(engine, block), block->elems * elem);
             continue;
         }
         SHERDI_TRY(sherdi_writer_begin(&engine->store.grad_writer, &memory));
-        engine->backend->kernels->zero(engine->backend, memory, block->elems * elem);
+        engine->host->kernels->zero(engine->host, memory, block->elems * elem);
         sherdi_writer_put(&engine->store.grad_writer, block->grad_offset);
     }
     return SHERD_OK;

@@ -54,12 +54,11 @@ static sherd_status nothing_is_held(const sherd_engine *engine)
     return SHERD_OK;
 }
 
-static sherd_status segment_sumsq(sherd_engine *engine, const sherdi_segment *segment,
-                                  sherdi_norm_acc *acc)
+static sherd_status segment_sumsq(sherd_engine *engine, const sherdi_segment *segment)
 {
-    const sherdi_plan       *plan    = engine->plan;
-    const sherdi_kernel_ops *kernels = engine->backend->kernels;
-    size_t                   elem    = sherd_dtype_bytes(plan->grad_dtype);
+    const sherdi_plan    *plan   = engine->plan;
+    const sherdi_backend *update = engine->lanes.update;
+    size_t                elem   = sherd_dtype_bytes(plan->grad_dtype);
     size_t staged = plan->buffers[SHERDI_BUFFER_STAGING].bytes / sizeof(float) / SHERD_CHUNK_ELEMS *
                     SHERD_CHUNK_ELEMS;
     size_t first;
@@ -69,18 +68,20 @@ static sherd_status segment_sumsq(sherd_engine *engine, const sherdi_segment *se
         for (first = 0; first < segment->slice_elems; first += staged) {
             size_t elems = sherdi_min_size(staged, segment->slice_elems - first);
 
-            kernels->sumsq(engine->backend,
-                           sherdi_update_fixed_gradient(engine, segment, first, elems), SHERD_F32,
-                           elems, acc);
+            update->kernels->sumsq(update,
+                                   sherdi_update_fixed_gradient(engine, segment, first, elems),
+                                   SHERD_F32, elems, &engine->device.head->norm);
         }
         return SHERD_OK;
     }
     for (size_t b = 0; b < segment->num_blocks && segment->has_landing; b++) {
-        const sherdi_block *block = &plan->blocks[segment->first_block + b];
-        const void         *gradient;
+        const sherdi_block   *block = &plan->blocks[segment->first_block + b];
+        const sherdi_backend *lane  = sherdi_place_lane(engine, block->grad_place);
+        const void           *gradient;
 
         SHERDI_TRY(sherdi_spill_take(engine, block, &gradient));
-        kernels->sumsq(engine->backend, gradient, plan->grad_dtype, block->elems, acc);
+        lane->kernels->sumsq(lane, gradient, plan->grad_dtype, block->elems,
+                             &sherdi_place_numbers(engine, block->grad_place)->head->norm);
         SHERDI_TRY(sherdi_spill_give(engine, block));
     }
     if (segment->has_landing) {
@@ -88,24 +89,27 @@ static sherd_status segment_sumsq(sherd_engine *engine, const sherdi_segment *se
     }
     owned = sherdi_plan_owned(plan, segment, &first);
     first = plan->has_slices ? 0 : first;
-    kernels->sumsq(engine->backend,
-                   engine->buffers[SHERDI_BUFFER_GRADS] + segment->grad_offset + first * elem,
-                   plan->grad_dtype, owned, acc);
+    update->kernels->sumsq(
+        update, engine->buffers[SHERDI_BUFFER_GRADS] + segment->grad_offset + first * elem,
+        plan->grad_dtype, owned, &engine->device.head->norm);
     return SHERD_OK;
 }
 
 /* What this rank holds of the gradient. */
-static sherd_status own_sumsq(sherd_engine *engine, sherdi_norm_acc *acc)
+static sherd_status own_sumsq(sherd_engine *engine)
 {
     const sherdi_plan *plan   = engine->plan;
     sherd_status       status = sherdi_landings_drain(engine);
 
+    if (status == SHERD_OK) { /* what went down is there */
+        status = sherdi_lane_wait(engine->lanes.down);
+    }
     if (status == SHERD_OK) {
         status = sherdi_spill_start(engine);
     }
     for (size_t s = 0; s < plan->num_segments && status == SHERD_OK; s++) {
         if (plan->segments[s].has_gradient) {
-            status = segment_sumsq(engine, &plan->segments[s], acc);
+            status = segment_sumsq(engine, &plan->segments[s]);
         }
     }
     SHERDI_TRY(status);
@@ -117,17 +121,22 @@ static sherd_status own_sumsq(sherd_engine *engine, sherdi_norm_acc *acc)
 static sherd_status norm_measure(sherd_engine *engine, sherd_status status,
                                  sherdi_norm_message *own)
 {
-    const sherdi_plan *plan  = engine->plan;
-    int64_t            start = sherdi_now_ns();
-    char               text[SHERDI_ERROR_BYTES];
+    const sherdi_plan  *plan  = engine->plan;
+    sherdi_numbers_head head  = {0};
+    int64_t             start = sherdi_now_ns();
+    char                text[SHERDI_ERROR_BYTES];
 
     memset(own, 0, sizeof(*own));
+    sherdi_numbers_zero_norm(engine);
     if (status == SHERD_OK) {
-        status = own_sumsq(engine, &own->norm);
+        status = own_sumsq(engine);
+    }
+    if (status == SHERD_OK) {
+        status = sherdi_numbers_read(engine, &head);
     }
     (void)snprintf(text, sizeof(text), "%s", sherd_last_error());
-    sherdi_norm_normalise(&own->norm);
-    own->counts = engine->fixed_counts;
+    own->norm   = head.norm;
+    own->counts = head.counts;
     own->status = (uint64_t)status;
     engine->store.times.norm_ns += sherdi_now_ns() - start;
     SHERDI_TRY(sherdi_world_exchange(engine->world, own, engine->norm_all, sizeof(*own)));
@@ -343,6 +352,7 @@ static sherd_status step_apply(sherd_engine *engine, const sherd_step_params *pa
     int                overflows = (params != NULL && params->overflow) ||
                     (report->has_overflow && engine->settings.check_overflow);
     double       unscale = sherdi_optimizer_unscale(engine);
+    uint64_t     decision;
     sherd_status status;
 
     if (overflows) {
@@ -350,9 +360,14 @@ static sherd_status step_apply(sherd_engine *engine, const sherd_step_params *pa
     }
     report->clip_coefficient = clip_coefficient(engine, params);
     report->lr = sherdi_optimizer_group_lr(engine, params, SHERD_GROUP_DEFAULT, engine->step + 1);
-    sherdi_optimizer_coeffs(engine, params, report->clip_coefficient * unscale, engine->step + 1,
-                            engine->coeffs);
-    status = sherdi_update_run(engine);
+    decision   = sherdi_optimizer_coeffs(engine, params, report->clip_coefficient * unscale,
+                                         engine->step + 1);
+    status     = sherdi_update_measure(engine);
+    if (status != SHERD_OK) { /* the state is whole */
+        engine->phase = SHERDI_PHASE_RUNNING;
+        return window_drop(engine, status);
+    }
+    status = sherdi_update_run(engine, decision);
     if (status != SHERD_OK) {
         sherdi_engine_poison(engine, status);
         return status;

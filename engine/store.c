@@ -80,6 +80,9 @@ static uint64_t layout_hash(const sherd_engine *engine)
     uint64_t           hash = sherdi_hash_u64(1, (uint64_t)engine->settings.compute_dtype);
 
     hash = sherdi_hash_u64(hash, (uint64_t)engine->settings.stage);
+    if (engine->settings.optimizer == SHERDI_OPTIMIZER_LAMB) { /* its moments are no other's */
+        hash = sherdi_hash_u64(hash, SHERDI_OPTIMIZER_LAMB);
+    }
     for (size_t i = 0; i < sherdi_model_num_items(&engine->model); i++) {
         hash = sherdi_hash_u64(hash, sherdi_model_item_hash(&engine->model, i));
     }

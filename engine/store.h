@@ -21,6 +21,7 @@ typedef struct sherdi_landing {
     int           segment; /* -1: none */
     int           is_first;
     sherdi_ticket ticket;
+    sherdi_event *drained; /* the slot may be reduced into again */
 } sherdi_landing;
 
 /* State of one place that is held while its blocks are updated. */
@@ -112,7 +113,9 @@ sherd_status sherdi_fetch_put_end(sherd_engine *engine);
 
 /** A free slot for the reduction of a segment's slice, on the device. */
 sherd_status sherdi_landing_open(sherd_engine *engine, const sherdi_segment *segment, int is_first,
-                                 unsigned char **memory_out, sherdi_ticket **ticket_out);
+                                 unsigned char **memory_out, sherdi_landing **landing_out);
+/** Its reduction is on the way, with a ticket: starts the way from there where that needs no host. */
+sherd_status sherdi_landing_leave(sherd_engine *engine, sherdi_landing *landing);
 /** All slices come to rest. */
 sherd_status sherdi_landings_drain(sherd_engine *engine);
 /** The gradient of a segment with a landing is zero. */

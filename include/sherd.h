@@ -239,7 +239,8 @@ typedef struct sherd_group_params {
     double      weight_decay;
     double      beta1, beta2, eps;
     int         exclude_1d; /* LAMB: the trust ratio of parameters of this group with at most one
-                                   dimension (biases, scales of norms) is 1. Default 0 */
+                                   dimension (biases, scales of norms) is 1; below 0, the default: as in the
+                                   configuration (exclude_1d) */
 } sherd_group_params;
 SHERD_API void sherd_group_params_init(sherd_group_params *params);
 

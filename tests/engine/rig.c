@@ -7,6 +7,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static float noise(uint64_t stream, uint64_t index)
@@ -28,11 +29,11 @@ const char *rig_json(const rig_options *options)
 
     (void)snprintf(json, sizeof(json),
                    "{\"train_micro_batch_size_per_gpu\": 1, \"gradient_accumulation_steps\": %d,"
-                   "\"gradient_clipping\": %g, \"optimizer\": {\"type\": \"AdamW\", \"params\": {"
+                   "\"gradient_clipping\": %g, \"optimizer\": {\"type\": \"%s\", \"params\": {"
                    "\"lr\": 0.01, \"betas\": [0.9, 0.95], \"eps\": 1e-8, \"weight_decay\": 0.1}},"
                    "\"zero_optimization\": {\"stage\": %d%s%s}%s%s}",
                    options->accumulation == 0 ? 1 : options->accumulation, options->clip,
-                   options->stage,
+                   options->optimizer == NULL ? "AdamW" : options->optimizer, options->stage,
                    options->zero != NULL && strstr(options->zero, "param_persistence") != NULL
                        ? ""
                        : ", \"stage3_param_persistence_threshold\": 0",
@@ -125,41 +126,84 @@ void rig_release(rig *r, int unit, sherd_pass pass)
     CHECK_OK(sherd_unit_release(r->engine, r->units[unit], pass));
 }
 
+static int is_on_host(const rig *r)
+{
+    sherd_engine_info info;
+
+    sherd_engine_info_init(&info);
+    CHECK_OK(sherd_engine_query(r->engine, &info));
+    return strcmp(info.backend, "cpu") == 0;
+}
+
+/* What the engine handed out, in host memory: itself, or a copy until it is pushed back. */
+static void *pulled(rig *r, int param, void *from)
+{
+    size_t len = r->params[param].elems * sherd_dtype_bytes(r->dtype);
+    void  *copy;
+
+    CHECK(from != NULL);
+    if (is_on_host(r)) {
+        return from;
+    }
+    copy = malloc(len + 1);
+    CHECK(copy != NULL);
+    CHECK_OK(sherd_copy(r->engine, copy, from, len));
+    return copy;
+}
+
+/* `to` NULL: it was only read. */
+static void pushed(rig *r, int param, void *to, void *copy)
+{
+    if (is_on_host(r)) {
+        return;
+    }
+    if (to != NULL) {
+        CHECK_OK(
+            sherd_copy(r->engine, to, copy, r->params[param].elems * sherd_dtype_bytes(r->dtype)));
+    }
+    free(copy);
+}
+
 double rig_read(rig *r, int param)
 {
-    const void *data = sherd_param_data(r->engine, r->params[param].handle);
-    double      sum  = 0;
+    void  *data = pulled(r, param, sherd_param_data(r->engine, r->params[param].handle));
+    double sum  = 0;
 
-    CHECK(data != NULL);
     for (size_t i = 0; i < r->params[param].elems; i++) {
         sum += load(data, i, r->dtype);
     }
+    pushed(r, param, NULL, data);
     CHECK(isfinite(sum));
     return sum;
 }
 
 void rig_touch(rig *r, int param, float share)
 {
-    const void *data  = sherd_param_data(r->engine, r->params[param].handle);
-    void       *grad  = sherd_param_grad(r->engine, r->params[param].handle);
-    float       scale = sherd_loss_scale(r->engine);
-    uint64_t    n = (uint64_t)(r->micro * sherd_world_size(r->world) + sherd_world_rank(r->world));
+    void    *memory = sherd_param_grad(r->engine, r->params[param].handle);
+    void    *data   = pulled(r, param, sherd_param_data(r->engine, r->params[param].handle));
+    void    *grad   = pulled(r, param, memory);
+    float    scale  = sherd_loss_scale(r->engine);
+    uint64_t n = (uint64_t)(r->micro * sherd_world_size(r->world) + sherd_world_rank(r->world));
 
-    CHECK(data != NULL && grad != NULL);
     for (size_t i = 0; i < r->params[param].elems; i++) {
         float g =
             noise(1000 + n * RIG_PARAMS + (uint64_t)param, i) + 0.25f * load(data, i, r->dtype);
 
         store(grad, i, r->dtype, load(grad, i, r->dtype) + share * scale * g);
     }
+    pushed(r, param, memory, grad);
+    pushed(r, param, NULL, data);
 }
 
 void rig_poke(rig *r, int param, size_t index, float value)
 {
-    void *grad = sherd_param_grad(r->engine, r->params[param].handle);
+    unsigned char *grad = sherd_param_grad(r->engine, r->params[param].handle);
+    size_t         elem = sherd_dtype_bytes(r->dtype);
+    float          bits;
 
     CHECK(grad != NULL);
-    store(grad, index, r->dtype, value);
+    store(&bits, 0, r->dtype, value);
+    CHECK_OK(sherd_copy(r->engine, grad + index * elem, &bits, elem));
 }
 
 void rig_forward(rig *r, int unit, sherd_pass pass)
@@ -226,13 +270,13 @@ uint64_t rig_fingerprint(rig *r)
 void rig_values(rig *r, int param, float *out)
 {
     const rig_param_info *info = &r->params[param];
-    const void           *data;
+    void                 *data;
 
     rig_acquire(r, info->unit, SHERD_EVAL);
-    data = sherd_param_data(r->engine, info->handle);
-    CHECK(data != NULL);
+    data = pulled(r, param, sherd_param_data(r->engine, info->handle));
     for (size_t i = 0; i < info->elems; i++) {
         out[i] = load(data, i, r->dtype);
     }
+    pushed(r, param, NULL, data);
     rig_release(r, info->unit, SHERD_EVAL);
 }

@@ -14,8 +14,9 @@ typedef struct rig_options {
     int         accumulation; /* 0: 1 */
     sherd_dtype dtype;
     double      clip;
-    const char *zero; /* more keys of zero_optimization, ", \"key\": value" */
-    const char *top;  /* and of the top level */
+    const char *zero;      /* more keys of zero_optimization, ", \"key\": value" */
+    const char *top;       /* and of the top level */
+    const char *optimizer; /* NULL: AdamW */
 } rig_options;
 
 typedef struct rig_param_info {

@@ -297,9 +297,9 @@ static void expect_ops(const sherdi_plan *plan, const char *what)
     uint64_t control  = 0;
 
     for (size_t i = 0; i < plan->num_ops; i++) {
-        const sherdi_plan_op *op         = &plan->ops[i];
-        int                   is_control = op->kind == SHERDI_OP_EXCHANGE;
-        int                   is_step    = strcmp(op->phase, "boundary") == 0;
+        const sherdi_plan_op *op = &plan->ops[i];
+        int      is_control      = op->kind == SHERDI_OP_EXCHANGE || op->kind == SHERDI_OP_SUM;
+        int      is_step         = strcmp(op->phase, "boundary") == 0;
         uint64_t wire = is_control ? 0 : segment_wire(plan, op->segment, plan->wire_dtype);
         uint64_t gather =
             is_control ? 0 : segment_wire(plan, op->segment, plan->settings.compute_dtype);
@@ -324,6 +324,7 @@ static void expect_ops(const sherdi_plan *plan, const char *what)
             IS(op->sent_bytes == gather);
             IS(plan->settings.stage > 0 && is_step);
             break;
+        case SHERDI_OP_SUM:
         case SHERDI_OP_EXCHANGE:
             IS(is_step);
             break;
@@ -1071,13 +1072,13 @@ static void pool_waits_for_the_region_that_a_unit_leaves(void)
     CHECK_OK(sherd_world_self(&world));
     CHECK_OK(sherdi_pool_init(&pool, &mem, 2));
     pool.len_bytes = 3 * 4096;
-    CHECK_OK(sherdi_pool_place(&pool, world, 0, 4096, 8192));
+    CHECK_OK(sherdi_pool_place(&pool, world, NULL, 0, 4096, 8192));
     CHECK_INT(8192, sherdi_pool_region(&pool, 0)->offset);
     sherdi_pool_region(&pool, 0)->is_pinned = 0;
     sherdi_pool_region(&pool, 0)->ticket    = 77;
-    CHECK_STATUS(SHERD_E_INVAL, sherdi_pool_place(&pool, world, 0, 4096, 0));
+    CHECK_STATUS(SHERD_E_INVAL, sherdi_pool_place(&pool, world, NULL, 0, 4096, 0));
     CHECK_ERROR_SAYS("ticket 77");
-    CHECK_STATUS(SHERD_E_INVAL, sherdi_pool_place(&pool, world, 1, 4096, 8192)); /* evicts */
+    CHECK_STATUS(SHERD_E_INVAL, sherdi_pool_place(&pool, world, NULL, 1, 4096, 8192)); /* evicts */
     sherdi_pool_fini(&pool);
     sherd_world_destroy(world);
     CHECK_INT(0, sherdi_mem_held_all(&mem));
@@ -1093,13 +1094,13 @@ static void pool_places_at_the_lowest_room_beside_what_is_held(void)
     CHECK_OK(sherd_world_self(&world));
     CHECK_OK(sherdi_pool_init(&pool, &mem, 3));
     pool.len_bytes = 4 * 4096;
-    CHECK_OK(sherdi_pool_place(&pool, world, 0, 4096, 4096));
-    CHECK_OK(sherdi_pool_place(&pool, world, 1, 8192, SHERDI_NO_OFFSET));
+    CHECK_OK(sherdi_pool_place(&pool, world, NULL, 0, 4096, 4096));
+    CHECK_OK(sherdi_pool_place(&pool, world, NULL, 1, 8192, SHERDI_NO_OFFSET));
     CHECK_INT(8192, sherdi_pool_region(&pool, 1)->offset);
-    CHECK_STATUS(SHERD_E_NOMEM, sherdi_pool_place(&pool, world, 2, 8192, 0));
+    CHECK_STATUS(SHERD_E_NOMEM, sherdi_pool_place(&pool, world, NULL, 2, 8192, 0));
     CHECK_INT(0, sherdi_pool_region(&pool, 2)->is_used);
     sherdi_pool_region(&pool, 0)->is_pinned = 0;
-    CHECK_OK(sherdi_pool_place(&pool, world, 2, 8192, SHERDI_NO_OFFSET));
+    CHECK_OK(sherdi_pool_place(&pool, world, NULL, 2, 8192, SHERDI_NO_OFFSET));
     CHECK_INT(0, sherdi_pool_region(&pool, 2)->offset);
     CHECK_INT(0, sherdi_pool_region(&pool, 0)->is_used); /* evicted */
     sherdi_pool_fini(&pool);

@@ -1,6 +1,7 @@
 /* The toy trainer and its unsharded twin. See toy.h. */
 #include "tests/engine/toy.h"
 
+#include "collectives/world.h"
 #include "kernels/formulas.h"
 #include "tests/engine/numbers.h"
 #include "tests/lib/check.h"
@@ -77,11 +78,12 @@ const char *toy_json(const toy_options *options)
     (void)snprintf(
         json, sizeof(json),
         "{\"train_micro_batch_size_per_gpu\": 1, \"gradient_accumulation_steps\": %d,"
-        "\"gradient_clipping\": %g, \"optimizer\": {\"type\": \"AdamW\", \"params\": {"
-        "\"lr\": 0.01, \"betas\": [0.9, 0.95], \"eps\": 1e-8, \"weight_decay\": 0.1}},"
+        "\"gradient_clipping\": %g, \"optimizer\": {\"type\": \"%s\", \"params\": {"
+        "\"lr\": 0.01, \"betas\": [0.9, 0.95], \"eps\": 1e-8, \"weight_decay\": 0.1%s}},"
         "\"zero_optimization\": {\"stage\": %d, \"stage3_param_persistence_threshold\": 4%s}"
         "%s%s}",
-        options->accumulation, options->clip, options->stage,
+        options->accumulation, options->clip, options->lamb ? "Lamb" : "AdamW",
+        options->lamb == 2 ? ", \"lamb_form\": \"paper\", \"max_coeff\": 2.5" : "", options->stage,
         options->zero_extra == NULL ? "" : options->zero_extra, precision,
         options->top_extra == NULL ? "" : options->top_extra);
     return json;
@@ -96,6 +98,7 @@ void toy_declare(sherd_engine *engine, sherd_unit *units, sherd_param *params)
     group.name         = "no decay";
     group.weight_decay = 0;
     group.lr           = 0.02;
+    group.exclude_1d   = 1;
     CHECK_OK(sherd_group_add(engine, &group, &bias_group));
     CHECK_INT(1, bias_group);
     for (int u = 0; u < TOY_UNITS; u++) {
@@ -133,24 +136,38 @@ static float round_to(float value, sherd_dtype dtype)
 
 typedef struct toy {
     sherd_engine      *engine;
+    sherd_world       *world;
+    sherdi_mem         mem; /* of bound memory */
     const toy_options *options;
     sherd_unit         units[TOY_UNITS];
     sherd_param        params[TOY_PARAMS];
     void              *bound_data[TOY_PARAMS], *bound_grad[TOY_PARAMS];
 } toy;
 
+#define MOST_ELEMS 1024
+
+/* What the engine handed out, in host memory: the device's may be another. */
+static void pull(toy *t, size_t p, const void *from, float to[MOST_ELEMS])
+{
+    CHECK(from != NULL);
+    CHECK_OK(sherd_copy(t->engine, to, from,
+                        param_elems(&PARAMS[p]) * sherd_dtype_bytes(t->options->dtype)));
+}
+
 static void add_gradient(toy *t, size_t p, int64_t n, float loss_scale)
 {
     sherd_dtype dtype = t->options->dtype;
-    const void *data  = sherd_param_data(t->engine, t->params[p]);
-    void       *grad  = sherd_param_grad(t->engine, t->params[p]);
+    float       data[MOST_ELEMS], grad[MOST_ELEMS];
 
-    CHECK(data != NULL && grad != NULL);
+    pull(t, p, sherd_param_data(t->engine, t->params[p]), data);
+    pull(t, p, sherd_param_grad(t->engine, t->params[p]), grad);
     for (size_t i = 0; i < param_elems(&PARAMS[p]); i++) {
         float g = micro_gradient(n, p, i, load(data, i, dtype), loss_scale);
 
         store(grad, i, dtype, load(grad, i, dtype) + g);
     }
+    CHECK_OK(sherd_copy(t->engine, sherd_param_grad(t->engine, t->params[p]), grad,
+                        param_elems(&PARAMS[p]) * sherd_dtype_bytes(dtype)));
 }
 
 static double read_all(toy *t, int unit)
@@ -158,13 +175,12 @@ static double read_all(toy *t, int unit)
     double sum = 0;
 
     for (size_t p = 0; p < TOY_PARAMS; p++) {
-        const void *data;
+        float data[MOST_ELEMS];
 
         if (PARAMS[p].unit != unit && !(unit == 3 && p == 0)) {
             continue;
         }
-        data = sherd_param_data(t->engine, t->params[p]);
-        CHECK(data != NULL);
+        pull(t, p, sherd_param_data(t->engine, t->params[p]), data);
         for (size_t i = 0; i < param_elems(&PARAMS[p]); i++) {
             sum += load(data, i, t->options->dtype);
         }
@@ -215,22 +231,34 @@ static int window_of(const toy_options *options, int step)
     return options->short_window && step == TOY_STEPS - 1 ? 1 : options->accumulation;
 }
 
+/* The trainer's own memory, where the engine's is. */
+static void *bound_memory(toy *t, size_t p)
+{
+    sherdi_backend *lane = (sherdi_backend *)(uintptr_t)sherdi_world_backend(t->world);
+    void           *memory;
+
+    CHECK_OK(lane->device->alloc(lane, &t->mem, SHERDI_MEM_CONTROL, SHERDI_MEMORY_DEVICE,
+                                 param_elems(&PARAMS[p]) * sherd_dtype_bytes(t->options->dtype),
+                                 &memory));
+    return memory;
+}
+
 static void toy_open(toy *t, sherd_world *world, const toy_options *options)
 {
     const char   *json = toy_json(options);
     sherd_config *config;
 
     memset(t, 0, sizeof(*t));
+    sherdi_mem_init(&t->mem);
     t->options = options;
+    t->world   = world;
     CHECK_OK(sherd_config_parse(json, strlen(json), &config));
     CHECK_OK(sherd_engine_create(world, config, &t->engine));
     sherd_config_destroy(config);
     toy_declare(t->engine, t->units, t->params);
     for (size_t p = 0; p < TOY_PARAMS && options->is_bound; p++) {
-        size_t bytes = param_elems(&PARAMS[p]) * sherd_dtype_bytes(options->dtype);
-
-        t->bound_data[p] = calloc(1, bytes);
-        t->bound_grad[p] = calloc(1, bytes);
+        t->bound_data[p] = bound_memory(t, p);
+        t->bound_grad[p] = bound_memory(t, p);
         CHECK_OK(sherd_param_bind(t->engine, t->params[p], t->bound_data[p],
                                   PARAMS[p].is_frozen ? NULL : t->bound_grad[p]));
     }
@@ -242,10 +270,12 @@ static void toy_open(toy *t, sherd_world *world, const toy_options *options)
 
 static void toy_close(toy *t)
 {
+    sherdi_backend *lane = (sherdi_backend *)(uintptr_t)sherdi_world_backend(t->world);
+
     sherd_engine_destroy(t->engine);
     for (size_t p = 0; p < TOY_PARAMS; p++) {
-        free(t->bound_data[p]);
-        free(t->bound_grad[p]);
+        lane->device->free(lane, t->bound_data[p]);
+        lane->device->free(lane, t->bound_grad[p]);
     }
 }
 
@@ -322,8 +352,6 @@ void toy_train_threads(int world_size, const toy_options *options, toy_result *o
 }
 
 /* ------------------------------------------------------------- unsharded -- */
-
-#define MOST_ELEMS 1024
 
 typedef struct plain_param {
     float master[MOST_ELEMS], m[MOST_ELEMS], v[MOST_ELEMS];
@@ -461,6 +489,57 @@ static void plain_adamw(plain_param *param, size_t p, const toy_options *options
     }
 }
 
+/* Exact, as docs/numerics.md has it. */
+static double plain_norm(const float *values, size_t elems)
+{
+    sherdi_norm_acc acc = {0};
+
+    for (size_t at = 0; at < elems; at += SHERD_CHUNK_ELEMS) {
+        float  chunk[SHERD_CHUNK_ELEMS] = {0};
+        size_t count = elems - at < SHERD_CHUNK_ELEMS ? elems - at : SHERD_CHUNK_ELEMS;
+
+        memcpy(chunk, values + at, count * sizeof(float));
+        sherdi_norm_add(&acc, sherdi_norm_chunk(chunk));
+    }
+    return sqrt(sherdi_norm_value(&acc));
+}
+
+static void plain_lamb(plain_param *param, size_t p, const toy_options *options, double scale,
+                       int t)
+{
+    int    is_paper = options->lamb == 2;
+    double lr       = PARAMS[p].group == 1 ? 0.02 : 0.01;
+    float  decay    = PARAMS[p].group == 1 ? 0 : 0.1f;
+    double bias1 = 1 - pow(0.9, t), bias2 = 1 - pow(0.95, t);
+    float  b1 = 0.9f, b2 = 0.95f, c1 = (float)(1 - 0.9), c2 = (float)(1 - 0.95);
+    float  step  = (float)-(is_paper ? lr : lr * sqrt(bias2) / bias1);
+    float  fix1  = is_paper ? (float)(1 / bias1) : 1;
+    float  fix2  = is_paper ? (float)(1 / bias2) : 1;
+    double most  = is_paper ? 2.5 : 10;
+    double ratio = 1;
+    double norm_w, norm_u;
+    float  u[MOST_ELEMS] = {0};
+    size_t elems = param_elems(&PARAMS[p]);
+
+    for (size_t i = 0; i < elems; i++) {
+        float g = param->grad[i] * (float)scale;
+
+        param->m[i] = fmaf(b1, param->m[i], c1 * g);
+        param->v[i] = fmaf(c2 * g, g, b2 * param->v[i]);
+        u[i]        = fmaf(decay, param->master[i],
+                           (param->m[i] * fix1) / (sqrtf(fix2 * param->v[i]) + 1e-8f));
+    }
+    norm_w = plain_norm(param->master, elems);
+    norm_u = plain_norm(u, elems);
+    if (norm_w != 0 && norm_u != 0 && !(PARAMS[p].group == 1 && PARAMS[p].ndim <= 1)) {
+        ratio = fmin(fmax(norm_w / norm_u, (double)0.01f), most);
+    }
+    for (size_t i = 0; i < elems; i++) {
+        param->master[i] = fmaf(step * (float)ratio, u[i], param->master[i]);
+        param->weight[i] = round_to(param->master[i], options->dtype);
+    }
+}
+
 static void plain_param_fingerprints(const plain_param *params, uint64_t *sums)
 {
     uint64_t index = 0;
@@ -542,7 +621,8 @@ void toy_reference(int world_size, const toy_options *options, toy_result *out)
         }
         for (size_t p = 0; p < TOY_PARAMS; p++) {
             if (!PARAMS[p].is_frozen) {
-                plain_adamw(&params[p], p, options, clip * unscale, step + 1);
+                (options->lamb ? plain_lamb : plain_adamw)(&params[p], p, options, clip * unscale,
+                                                           step + 1);
             }
         }
         out->grad_norm[step] = norm;

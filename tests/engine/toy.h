@@ -23,7 +23,9 @@ typedef struct toy_options {
     int         short_window;  /* the last step sees one micro-batch only */
     int         skips_unit;    /* a unit's backward never comes */
     double      clip;          /* gradient_clipping */
-    int         tells_params;  /* fill param_fingerprints of the result, at some cost */
+    int         lamb; /* 0: AdamW; 1: LAMB in DeepSpeed's form, 2: in the paper's; the group of
+                                  biases excludes parameters of one dimension */
+    int         tells_params; /* fill param_fingerprints of the result, at some cost */
 } toy_options;
 
 typedef struct toy_result {

@@ -1,0 +1,144 @@
+/* Small data of kernels: coefficients, spans and ratios that they read, norms, counts and fingerprints that
+ * they add to. One set where the device's memory is the host's; else one for each side, and the sums of both
+ * are the result: all of them are integers. */
+#include "engine/engine_impl.h"
+
+#include <string.h>
+
+static sherdi_numbers numbers_at(const sherdi_plan *plan, unsigned char *memory)
+{
+    const sherdi_plan_numbers *at = &plan->numbers;
+
+    return (sherdi_numbers){
+        .head   = (sherdi_numbers_head *)(void *)(memory + at->head),
+        .norms  = (sherdi_lamb_norms *)(void *)(memory + at->norms),
+        .coeffs = memory + at->coeffs,
+        .ratios = (float *)(void *)(memory + at->ratios),
+        .groups = (int32_t *)(void *)(memory + at->groups),
+        .spans  = plan->spans,
+    };
+}
+
+/* What came down of the device's results. */
+static unsigned char *down_area(const sherd_engine *engine)
+{
+    return engine->buffers[SHERDI_BUFFER_HOST_NUMBERS] + engine->plan->numbers.shared_bytes;
+}
+
+static void groups_write(sherd_engine *engine)
+{
+    for (size_t p = 0; p < engine->plan->num_params && sherdi_plan_sweeps(engine->plan) > 1; p++) {
+        engine->on_host.groups[p] = sherdi_optimizer_ratio_group(engine, p);
+    }
+}
+
+sherd_status sherdi_numbers_open(sherd_engine *engine)
+{
+    const sherdi_plan *plan   = engine->plan;
+    unsigned char     *memory = engine->buffers[SHERDI_BUFFER_NUMBERS];
+
+    if (memory == NULL) {
+        engine->numbers_own =
+            sherdi_alloc(&engine->mem, SHERDI_MEM_CONTROL, plan->numbers.shared_bytes);
+        if (engine->numbers_own == NULL) {
+            return SHERD_E_NOMEM;
+        }
+        memory = engine->numbers_own;
+    }
+    engine->device  = numbers_at(plan, memory);
+    engine->on_host = engine->device;
+    if (sherdi_has_device(engine)) {
+        engine->on_host      = numbers_at(plan, engine->buffers[SHERDI_BUFFER_HOST_NUMBERS]);
+        engine->device.spans = (const sherdi_span *)(const void *)(memory + plan->numbers.spans);
+        sherdi_place_put(engine, SHERDI_PLACE_DEVICE, memory + plan->numbers.spans, plan->spans,
+                         plan->num_spans * sizeof(*plan->spans));
+        SHERDI_TRY(sherdi_lane_wait(engine->backend));
+    }
+    groups_write(engine);
+    return SHERD_OK;
+}
+
+void sherdi_numbers_close(sherd_engine *engine)
+{
+    sherdi_free(engine->numbers_own);
+    engine->numbers_own = NULL;
+    engine->device      = (sherdi_numbers){0};
+    engine->on_host     = (sherdi_numbers){0};
+}
+
+/* `device` and `host` are the same field of the two sides. */
+static void both_zero(sherd_engine *engine, const sherdi_backend *lane, void *device, void *host,
+                      size_t len_bytes)
+{
+    memset(host, 0, len_bytes);
+    if (device != host) {
+        lane->device->fill(lane, device, 0, len_bytes);
+    }
+    (void)engine;
+}
+
+void sherdi_numbers_zero_norm(sherd_engine *engine)
+{
+    both_zero(engine, engine->lanes.update, &engine->device.head->norm, &engine->on_host.head->norm,
+              sizeof(engine->on_host.head->norm));
+}
+
+void sherdi_numbers_zero_update(sherd_engine *engine)
+{
+    size_t norms = engine->plan->numbers.results_bytes - engine->plan->numbers.norms;
+
+    both_zero(engine, engine->lanes.update, &engine->device.head->fingerprint,
+              &engine->on_host.head->fingerprint, sizeof(engine->on_host.head->fingerprint));
+    if (norms > 0) {
+        both_zero(engine, engine->lanes.update, engine->device.norms, engine->on_host.norms, norms);
+    }
+}
+
+/* On the compute lane: the next reductions follow that. */
+void sherdi_numbers_zero_counts(sherd_engine *engine)
+{
+    both_zero(engine, engine->backend, &engine->device.head->counts, &engine->on_host.head->counts,
+              sizeof(engine->on_host.head->counts));
+}
+
+void sherdi_numbers_tell(sherd_engine *engine)
+{
+    const sherdi_plan_numbers *at = &engine->plan->numbers;
+
+    if (sherdi_has_device(engine)) {
+        engine->lanes.update->kernels->copy(engine->lanes.update, engine->device.coeffs,
+                                            engine->on_host.coeffs, at->shared_bytes - at->coeffs);
+    }
+}
+
+/* What the device found joins what the host's kernels found. */
+static void down_add(sherd_engine *engine, sherdi_numbers_head *out)
+{
+    const sherdi_plan_numbers *at   = &engine->plan->numbers;
+    const sherdi_numbers       down = numbers_at(engine->plan, down_area(engine));
+
+    sherdi_norm_merge(&out->norm, &down.head->norm);
+    out->counts.nonfinite += down.head->counts.nonfinite;
+    out->counts.out_of_range += down.head->counts.out_of_range;
+    out->fingerprint += down.head->fingerprint;
+    for (size_t p = 0; p < (at->results_bytes - at->norms) / sizeof(*down.norms); p++) {
+        sherdi_norm_merge(&engine->on_host.norms[p].param, &down.norms[p].param);
+        sherdi_norm_merge(&engine->on_host.norms[p].update, &down.norms[p].update);
+    }
+}
+
+sherd_status sherdi_numbers_read(sherd_engine *engine, sherdi_numbers_head *out)
+{
+    if (sherdi_has_device(engine)) {
+        engine->lanes.update->kernels->copy(engine->lanes.update, down_area(engine),
+                                            engine->device.head,
+                                            engine->plan->numbers.results_bytes);
+        SHERDI_TRY(sherdi_lane_wait(engine->lanes.update));
+    }
+    *out = *engine->on_host.head;
+    if (sherdi_has_device(engine)) {
+        down_add(engine, out);
+    }
+    sherdi_norm_normalise(&out->norm);
+    return SHERD_OK;
+}
