@@ -7,7 +7,9 @@
 
 #include "base/status.h"
 
+#ifndef __cplusplus
 #include <stdatomic.h>
+#endif
 
 typedef enum sherdi_mem_purpose {
     SHERDI_MEM_CONTROL = 0, /* handles, tables, names */
@@ -25,11 +27,15 @@ typedef enum sherdi_mem_purpose {
     SHERDI_MEM_PURPOSES,
 } sherdi_mem_purpose;
 
+#ifdef __cplusplus /* .cu files pass accounts on and look into none */
+typedef struct sherdi_mem sherdi_mem;
+#else
 typedef struct sherdi_mem {
     atomic_size_t held_bytes[SHERDI_MEM_PURPOSES];
     atomic_size_t peak_bytes[SHERDI_MEM_PURPOSES];
     atomic_size_t allocations; /* since the account was made */
 } sherdi_mem;
+#endif
 
 void        sherdi_mem_init(sherdi_mem *mem);
 const char *sherdi_mem_purpose_name(sherdi_mem_purpose purpose);

@@ -19,8 +19,8 @@
 
 typedef struct sherdi_backend sherdi_backend;
 
-/* A run of one parameter's elements inside a block of a slice. Between spans lies
- * padding, which no update touches: it is zero and stays zero. */
+/* A run of one parameter's elements inside a block of a slice. An array of them is in ascending order of
+ * offset_elems and none overlap; between them lies padding, which no update touches: it is zero and stays zero. */
 typedef struct sherdi_span {
     size_t   offset_elems; /* from the start of the block; a multiple of SHERD_CHUNK_ELEMS,
                               or further where a cut (atom, slice) starts inside a parameter */

@@ -228,33 +228,48 @@ SHERDI_FN double sherdi_norm_chunk(const float *x)
     return lanes[0] + lanes[1];
 }
 
-/* Adds one chunk sum, exactly. */
-SHERDI_FN void sherdi_norm_add(sherdi_norm_acc *acc, double sum)
+/* A chunk's sum cut into the digits of bins *bin .. *bin + 2. 0: it is zero and has none; -1: it is Inf or NaN. */
+SHERDI_FN int sherdi_norm_split(double sum, unsigned *bin, uint64_t digits[3])
 {
     uint64_t bits;
     int      exponent;
     uint64_t fraction;
     unsigned place;
-    unsigned bin;
     unsigned shift;
 
     memcpy(&bits, &sum, sizeof(bits));
     exponent = (int)(bits >> 52); /* a sum of squares has no sign; its NaN may */
     if ((exponent & 0x7ff) == 0x7ff) {
-        acc->nonfinite++;
-        return;
+        return -1;
     }
     if (exponent == 0) { /* zero: sums of squares of fp32 are never denormal doubles */
-        return;
+        return 0;
     }
     fraction = (bits & 0xfffffffffffffu) | 0x10000000000000u;
     place    = (unsigned)(exponent - 1075 - SHERDI_NORM_LOW_EXPONENT);
-    bin      = place / 32;
     shift    = place % 32;
+    *bin     = place / 32;
     /* 53 bits shifted by up to 31: digits 0 and 1 from the low 64, digit 2 from the rest. */
-    acc->bins[bin] += (fraction << shift) & 0xffffffffu;
-    acc->bins[bin + 1] += (fraction << shift) >> 32;
-    acc->bins[bin + 2] += shift == 0 ? 0 : fraction >> (64 - shift);
+    digits[0] = (fraction << shift) & 0xffffffffu;
+    digits[1] = (fraction << shift) >> 32;
+    digits[2] = shift == 0 ? 0 : fraction >> (64 - shift);
+    return 1;
+}
+
+/* Adds one chunk sum, exactly. */
+SHERDI_FN void sherdi_norm_add(sherdi_norm_acc *acc, double sum)
+{
+    uint64_t digits[3];
+    unsigned bin;
+    int      kind = sherdi_norm_split(sum, &bin, digits);
+
+    if (kind < 0) {
+        acc->nonfinite++;
+    } else if (kind > 0) {
+        acc->bins[bin] += digits[0];
+        acc->bins[bin + 1] += digits[1];
+        acc->bins[bin + 2] += digits[2];
+    }
 }
 
 /* Carries: every bin but the last below 2^32, the one form that a value has. */

@@ -1,0 +1,172 @@
+/* What the kernels share: vectors of four elements of any type, tiles, sums over a block's threads, launches.
+ *
+ * A type is known at run time and the same for all threads: choosing a load by it is a predicate, and one
+ * kernel serves all types. Loads of several vectors are issued before the first one is used. */
+#ifndef SHERDI_KERNELS_CUDA_ELEMENTS_CUH
+#define SHERDI_KERNELS_CUDA_ELEMENTS_CUH
+
+#include "kernels/cuda/launch.h"
+
+/* Of every kernel but lamb_ratios. */
+#define BLOCK_THREADS 256
+#define BLOCK_WARPS   (BLOCK_THREADS / 32)
+#define ALL_LANES     0xffffffffu
+/* Elements of one access: 16 bytes of fp32, 8 of the others. */
+#define VECTOR_ELEMS 4
+
+/* Indices fit size_t; integers that atomics add are of this type, which has 64 bits here and on the host. */
+typedef unsigned long long bin_t;
+
+/* ----------------------------------------------------------- elements -- */
+
+/* The bits of four elements; of a 16-bit type in the first two words. */
+typedef uint4 packed4;
+
+static inline __device__ packed4 packed_load(const void *array, sherd_dtype dtype, size_t index)
+{
+    packed4 x = {0, 0, 0, 0};
+
+    if (dtype == SHERD_F32) {
+        x = *(const uint4 *)((const uint32_t *)array + index);
+    } else {
+        uint2 two = *(const uint2 *)((const uint16_t *)array + index);
+
+        x.x = two.x;
+        x.y = two.y;
+    }
+    return x;
+}
+
+static inline __device__ float half_widen(uint32_t bits, sherd_dtype dtype)
+{
+    return dtype == SHERD_BF16 ? sherdi_cast_bf16_f32((uint16_t)bits)
+                               : sherdi_cast_f16_f32((uint16_t)bits);
+}
+
+static inline __device__ float4 packed_widen(packed4 x, sherd_dtype dtype)
+{
+    if (dtype == SHERD_F32) {
+        return make_float4(sherdi_f32_from_bits(x.x), sherdi_f32_from_bits(x.y),
+                           sherdi_f32_from_bits(x.z), sherdi_f32_from_bits(x.w));
+    }
+    return make_float4(half_widen(x.x & 0xffffu, dtype), half_widen(x.x >> 16, dtype),
+                       half_widen(x.y & 0xffffu, dtype), half_widen(x.y >> 16, dtype));
+}
+
+static inline __device__ uint32_t half_narrow(float x, sherd_dtype dtype)
+{
+    return dtype == SHERD_BF16 ? sherdi_cast_f32_bf16(x) : sherdi_cast_f32_f16(x);
+}
+
+/* Four elements, rounded to `dtype`, at a multiple of their size. */
+static inline __device__ void vector_store(void *array, sherd_dtype dtype, size_t index, float4 x)
+{
+    if (dtype == SHERD_F32) {
+        *(float4 *)((float *)array + index) = x;
+    } else {
+        uint2 two = make_uint2(half_narrow(x.x, dtype) | half_narrow(x.y, dtype) << 16,
+                               half_narrow(x.z, dtype) | half_narrow(x.w, dtype) << 16);
+
+        *(uint2 *)((uint16_t *)array + index) = two;
+    }
+}
+
+static inline __device__ float element_load(const void *array, sherd_dtype dtype, size_t index)
+{
+    return dtype == SHERD_F32 ? ((const float *)array)[index]
+                              : half_widen(((const uint16_t *)array)[index], dtype);
+}
+
+static inline __device__ void element_store(void *array, sherd_dtype dtype, size_t index, float x)
+{
+    if (dtype == SHERD_F32) {
+        ((float *)array)[index] = x;
+    } else {
+        ((uint16_t *)array)[index] = (uint16_t)half_narrow(x, dtype);
+    }
+}
+
+/* To the nearest value that `dtype` has. */
+static inline __device__ float element_round(float x, sherd_dtype dtype)
+{
+    return dtype == SHERD_F32 ? x : half_widen(half_narrow(x, dtype), dtype);
+}
+
+/* Whether element 0 of an array is where vectors may start. */
+static inline int is_vector_start(const void *array, sherd_dtype dtype)
+{
+    return (uintptr_t)array % (VECTOR_ELEMS * (dtype == SHERD_F32 ? 4 : 2)) == 0;
+}
+
+/* ----------------------------------------------------------- sums -- */
+
+/* The sum over the lanes of a group, in all of them. */
+static inline __device__ bin_t lanes_sum(bin_t x, int group)
+{
+    for (int by = group / 2; by > 0; by /= 2) {
+        x += __shfl_xor_sync(ALL_LANES, x, by);
+    }
+    return x;
+}
+
+/* Adds every thread's share to *sum, modulo 2^64: one atomic per block, of integers. All threads of the
+ * block call it, once in a kernel. */
+static inline __device__ void block_sum(bin_t share, bin_t *sum)
+{
+    __shared__ bin_t warps[BLOCK_WARPS];
+
+    share = lanes_sum(share, 32);
+    if (threadIdx.x % 32 == 0) {
+        warps[threadIdx.x / 32] = share;
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        bin_t total = 0;
+
+        for (int i = 0; i < BLOCK_WARPS; i++) {
+            total += warps[i];
+        }
+        if (total != 0) {
+            atomicAdd(sum, total);
+        }
+    }
+}
+
+/* ----------------------------------------------------------- launches -- */
+
+template <typename T> struct same_type {
+    typedef T type;
+};
+
+template <typename... P>
+static cudaError_t kernel_launch(void (*kernel)(P...), size_t blocks, sherdi_cuda_place place,
+                                 typename same_type<P>::type... args)
+{
+#ifdef SHERD_EMULATOR
+    return emulator_launch(kernel, dim3((unsigned)blocks), dim3(BLOCK_THREADS), 0, place.stream,
+                           args...);
+#else
+    void *pointers[] = {(void *)&args...};
+
+    /* Not <<<>>>: its error would be asked for by cudaGetLastError, which may have one of the caller's. */
+    return cudaLaunchKernel((const void *)kernel, dim3((unsigned)blocks), dim3(BLOCK_THREADS), pointers, 0,
+                            place.stream);
+#endif
+}
+
+/* Blocks that are resident at once, when `each` fit a processor; the tiles are theirs in turn. */
+static inline size_t blocks_of_machine(sherdi_cuda_place place, int each)
+{
+    return (size_t)place.processors * (size_t)each;
+}
+
+/* No more than there are tiles. */
+static inline size_t blocks_of(sherdi_cuda_place place, int each, size_t count, size_t tile)
+{
+    size_t tiles = count / tile + (count % tile != 0);
+    size_t most  = blocks_of_machine(place, each);
+
+    return tiles < most ? tiles : most;
+}
+
+#endif

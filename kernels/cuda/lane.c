@@ -1,0 +1,339 @@
+/* Lanes and events of a CUDA device, and the tables: every slot makes its device current, queues, and keeps what
+ * CUDA says against it for the next wait. Kernels are in update.cu, norm.cu, move.cu. */
+#include "kernels/cuda/cuda_impl.h"
+#include "kernels/cuda/launch.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+
+static const sherdi_kernel_ops KERNELS;
+static const sherdi_device_ops DEVICE;
+
+/* The lane of a call, on its device. */
+static const cuda_lane *lane_enter(const sherdi_backend *backend)
+{
+    const cuda_lane *lane = (const cuda_lane *)backend;
+
+    sherdi_cuda_enter(lane->device);
+    return lane;
+}
+
+static sherdi_cuda_place place_of(const cuda_lane *lane)
+{
+    return (sherdi_cuda_place){.stream = lane->stream, .processors = lane->device->processors};
+}
+
+/* ---------------------------------------------------------------- lanes -- */
+
+static void lane_free(cuda_lane *lane)
+{
+    cuda_device *device = lane->device;
+
+    if (lane->follow != NULL) {
+        sherdi_cuda_note(device, cudaEventDestroy(lane->follow));
+    }
+    if (lane->is_own && lane->stream != NULL) {
+        sherdi_cuda_note(device, cudaStreamDestroy(lane->stream));
+    }
+    sherdi_free(lane);
+}
+
+sherd_status sherdi_cuda_lane_make(cuda_device *device, const char *name, void *stream,
+                                   sherdi_mem *mem, sherdi_backend **out)
+{
+    cuda_lane   *lane = sherdi_alloc(mem, SHERDI_MEM_CONTROL, sizeof(*lane));
+    cudaError_t  error;
+    sherd_status status;
+
+    if (lane == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    lane->base = (sherdi_backend){
+        .name = "cuda", .kernels = &KERNELS, .device = &DEVICE, .threads = 1, .mem = mem};
+    lane->device = device;
+    lane->name   = name;
+    lane->is_own = stream == NULL;
+    lane->stream = stream;
+    sherdi_cuda_enter(device);
+    error = cudaEventCreateWithFlags(&lane->follow, cudaEventDisableTiming);
+    if (error == cudaSuccess && stream == NULL) {
+        error = cudaStreamCreateWithFlags(&lane->stream, cudaStreamNonBlocking);
+    }
+    status = sherdi_cuda_result(device, error, "making lane", name);
+    if (status != SHERD_OK) {
+        lane_free(lane);
+        return status;
+    }
+    (void)atomic_fetch_add(&device->lanes, 1);
+    *out = &lane->base;
+    return SHERD_OK;
+}
+
+static sherd_status cuda_lane_create(sherdi_backend *lane, const char *name, void *stream,
+                                     sherdi_backend **out)
+{
+    return sherdi_cuda_lane_make(((cuda_lane *)lane)->device, name, stream, lane->mem, out);
+}
+
+static void cuda_lane_destroy(sherdi_backend *backend)
+{
+    cuda_lane   *lane = (cuda_lane *)backend;
+    cuda_device *device;
+
+    if (lane == NULL) {
+        return;
+    }
+    device = lane->device;
+    sherdi_cuda_enter(device);
+    sherdi_cuda_note(device, cudaStreamSynchronize(lane->stream));
+    lane_free(lane);
+    if (atomic_fetch_sub(&device->lanes, 1) == 1) {
+        sherdi_cuda_device_free(device);
+    }
+}
+
+/* Two threads may record the event of one lane before either waits for it: both then wait for the later. */
+static void cuda_lane_follow(const sherdi_backend *backend, const sherdi_backend *other)
+{
+    const cuda_lane *after = lane_enter(other);
+    const cuda_lane *lane;
+
+    sherdi_cuda_note(after->device, cudaEventRecord(after->follow, after->stream));
+    lane = lane_enter(backend);
+    sherdi_cuda_note(lane->device, cudaStreamWaitEvent(lane->stream, after->follow, 0));
+}
+
+static sherd_status cuda_lane_wait(const sherdi_backend *backend)
+{
+    const cuda_lane *lane = lane_enter(backend);
+
+    return sherdi_cuda_result(lane->device, cudaStreamSynchronize(lane->stream), "lane",
+                              lane->name);
+}
+
+static void *cuda_lane_stream(const sherdi_backend *backend)
+{
+    return ((const cuda_lane *)backend)->stream;
+}
+
+/* --------------------------------------------------------------- events -- */
+
+static sherd_status cuda_event_create(sherdi_backend *backend, sherdi_event **out)
+{
+    const cuda_lane *lane  = lane_enter(backend);
+    sherdi_event    *event = sherdi_alloc(backend->mem, SHERDI_MEM_CONTROL, sizeof(*event));
+    sherd_status     status;
+
+    if (event == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    event->device = lane->device;
+    status        = sherdi_cuda_result(event->device, cudaEventCreate(&event->event),
+                                       "making an event of lane", lane->name);
+    if (status != SHERD_OK) {
+        sherdi_free(event);
+        return status;
+    }
+    *out = event;
+    return SHERD_OK;
+}
+
+static void cuda_event_destroy(sherdi_event *event)
+{
+    if (event != NULL) {
+        sherdi_cuda_enter(event->device);
+        sherdi_cuda_note(event->device, cudaEventDestroy(event->event));
+        sherdi_free(event);
+    }
+}
+
+static void cuda_event_record(sherdi_event *event, const sherdi_backend *backend)
+{
+    const cuda_lane *lane = lane_enter(backend);
+
+    sherdi_cuda_note(lane->device, cudaEventRecord(event->event, lane->stream));
+}
+
+static void cuda_lane_follow_event(const sherdi_backend *backend, const sherdi_event *event)
+{
+    const cuda_lane *lane = lane_enter(backend);
+
+    sherdi_cuda_note(lane->device, cudaStreamWaitEvent(lane->stream, event->event, 0));
+}
+
+/* A failed device is done with everything: its waits say why. */
+static int cuda_event_is_done(const sherdi_event *event)
+{
+    cudaError_t error;
+
+    sherdi_cuda_enter(event->device);
+    error = cudaEventQuery(event->event);
+    if (error == cudaErrorNotReady) {
+        (void)cudaGetLastError(); /* it counts as the thread's last error */
+        return 0;
+    }
+    sherdi_cuda_note(event->device, error);
+    return 1;
+}
+
+static sherd_status cuda_event_wait(const sherdi_event *event)
+{
+    sherdi_cuda_enter(event->device);
+    return sherdi_cuda_result(event->device, cudaEventSynchronize(event->event), "an event", NULL);
+}
+
+/* -------------------------------------------------------------- kernels -- */
+
+static void cuda_adam(const sherdi_backend *backend, const sherdi_adam_args *args)
+{
+    const cuda_lane *lane = lane_enter(backend);
+
+    sherdi_cuda_note(lane->device, sherdi_cuda_adam(place_of(lane), args));
+}
+
+static void cuda_sumsq(const sherdi_backend *backend, const void *x, sherd_dtype dtype,
+                       size_t count_elems, sherdi_norm_acc *acc)
+{
+    const cuda_lane *lane = lane_enter(backend);
+
+    sherdi_cuda_note(lane->device, sherdi_cuda_sumsq(place_of(lane), x, dtype, count_elems, acc));
+}
+
+static void cuda_reduce(const sherdi_backend *backend, const sherdi_reduce_args *args)
+{
+    const cuda_lane *lane = lane_enter(backend);
+
+    sherdi_cuda_note(lane->device, sherdi_cuda_reduce(place_of(lane), args));
+}
+
+static void cuda_copy(const sherdi_backend *backend, void *dst, const void *src, size_t len_bytes)
+{
+    const cuda_lane *lane = lane_enter(backend);
+
+    if (dst != src && len_bytes > 0) {
+        sherdi_cuda_note(lane->device,
+                         cudaMemcpyAsync(dst, src, len_bytes, cudaMemcpyDefault, lane->stream));
+    }
+}
+
+static void cuda_cast(const sherdi_backend *backend, void *dst, sherd_dtype dst_dtype,
+                      const void *src, sherd_dtype src_dtype, size_t count_elems)
+{
+    const cuda_lane *lane;
+
+    if (dst_dtype == src_dtype) {
+        cuda_copy(backend, dst, src, count_elems * sherd_dtype_bytes(dst_dtype));
+        return;
+    }
+    lane = lane_enter(backend);
+    sherdi_cuda_note(lane->device,
+                     sherdi_cuda_cast(place_of(lane), dst, dst_dtype, src, src_dtype, count_elems));
+}
+
+static void cuda_accumulate(const sherdi_backend *backend, void *acc, sherd_dtype acc_dtype,
+                            const void *x, sherd_dtype x_dtype, size_t count_elems)
+{
+    const cuda_lane *lane = lane_enter(backend);
+
+    sherdi_cuda_note(lane->device, sherdi_cuda_accumulate(place_of(lane), acc, acc_dtype, x,
+                                                          x_dtype, count_elems));
+}
+
+/* cudaMemsetAsync of pinned memory is in the stream's order too. */
+static void cuda_fill(const sherdi_backend *backend, void *dst, int byte, size_t len_bytes)
+{
+    const cuda_lane *lane = lane_enter(backend);
+
+    if (len_bytes > 0) {
+        sherdi_cuda_note(lane->device, cudaMemsetAsync(dst, byte, len_bytes, lane->stream));
+    }
+}
+
+static void cuda_zero(const sherdi_backend *backend, void *dst, size_t len_bytes)
+{
+    cuda_fill(backend, dst, 0, len_bytes);
+}
+
+static void cuda_fingerprint(const sherdi_backend *backend, const sherdi_span *spans,
+                             size_t num_spans, const float *master, uint64_t *sum)
+{
+    const cuda_lane *lane = lane_enter(backend);
+
+    sherdi_cuda_note(lane->device,
+                     sherdi_cuda_fingerprint(place_of(lane), spans, num_spans, master, sum));
+}
+
+static void cuda_reduce_fixed(const sherdi_backend *backend, const sherdi_fixed_args *args)
+{
+    const cuda_lane *lane = lane_enter(backend);
+
+    sherdi_cuda_note(lane->device, sherdi_cuda_reduce_fixed(place_of(lane), args));
+}
+
+static void cuda_fixed_to_f32(const sherdi_backend *backend, float *dst, const int64_t *acc,
+                              size_t count_elems)
+{
+    const cuda_lane *lane = lane_enter(backend);
+
+    sherdi_cuda_note(lane->device, sherdi_cuda_fixed_to_f32(place_of(lane), dst, acc, count_elems));
+}
+
+static void cuda_lamb_norms(const sherdi_backend *backend, const sherdi_lamb_args *args)
+{
+    const cuda_lane *lane = lane_enter(backend);
+
+    sherdi_cuda_note(lane->device, sherdi_cuda_lamb_norms(place_of(lane), args));
+}
+
+static void cuda_lamb_ratios(const sherdi_backend *backend, const sherdi_lamb_ratio_args *args)
+{
+    const cuda_lane *lane = lane_enter(backend);
+
+    sherdi_cuda_note(lane->device, sherdi_cuda_lamb_ratios(place_of(lane), args));
+}
+
+static void cuda_lamb(const sherdi_backend *backend, const sherdi_lamb_args *args)
+{
+    const cuda_lane *lane = lane_enter(backend);
+
+    sherdi_cuda_note(lane->device, sherdi_cuda_lamb(place_of(lane), args));
+}
+
+static const sherdi_kernel_ops KERNELS = {
+    .struct_size  = sizeof(sherdi_kernel_ops),
+    .isa          = "cuda",
+    .adam         = cuda_adam,
+    .sumsq        = cuda_sumsq,
+    .reduce       = cuda_reduce,
+    .cast         = cuda_cast,
+    .accumulate   = cuda_accumulate,
+    .copy         = cuda_copy,
+    .zero         = cuda_zero,
+    .fingerprint  = cuda_fingerprint,
+    .reduce_fixed = cuda_reduce_fixed,
+    .fixed_to_f32 = cuda_fixed_to_f32,
+    .lamb_norms   = cuda_lamb_norms,
+    .lamb_ratios  = cuda_lamb_ratios,
+    .lamb         = cuda_lamb,
+};
+
+static const sherdi_device_ops DEVICE = {
+    .struct_size       = sizeof(sherdi_device_ops),
+    .name              = "cuda",
+    .is_async          = 1,
+    .alloc             = sherdi_cuda_alloc,
+    .free              = sherdi_cuda_free,
+    .lane_create       = cuda_lane_create,
+    .lane_destroy      = cuda_lane_destroy,
+    .lane_follow       = cuda_lane_follow,
+    .lane_wait         = cuda_lane_wait,
+    .event_create      = cuda_event_create,
+    .event_destroy     = cuda_event_destroy,
+    .event_record      = cuda_event_record,
+    .lane_follow_event = cuda_lane_follow_event,
+    .event_is_done     = cuda_event_is_done,
+    .event_wait        = cuda_event_wait,
+    .event_ns          = sherdi_cuda_event_ns,
+    .fill              = cuda_fill,
+    .lane_stream       = cuda_lane_stream,
+};

@@ -1,0 +1,155 @@
+/* The gradient's norm and the fingerprint.
+ *
+ * sumsq: a warp owns tiles of 4 KiB (16 chunks of fp32, 32 of a 16-bit type), number w, w + warps, ... It loads
+ * a tile as eight coalesced vectors of 16 bytes per thread, all in flight at once, lays it down in shared memory as rows of
+ * a chunk and sums each row in the formula's order (norms.cuh). 37 KiB shared, four thread blocks on a processor.
+ * Vectors need x at a multiple of 16 bytes; otherwise elements are loaded one by one.
+ * fingerprint: as the updates (spans.cuh), reading master alone. */
+#include "kernels/cuda/norms.cuh"
+#include "kernels/cuda/spans.cuh"
+
+#define SUMSQ_BLOCKS       4 /* on a processor */
+#define SUMSQ_VECTORS      8
+#define FINGERPRINT_BLOCKS 8
+
+/* Lays down chunks [first, first + left) of x, zeros for what is beyond, up to a tile. */
+template <typename Elem, int ROW_BYTES>
+static inline __device__ void rows_load(unsigned char *rows, const Elem *x, size_t left,
+                                        int is_vector)
+{
+    const unsigned pieces = SHERD_CHUNK_ELEMS * sizeof(Elem) / 16; /* of a chunk */
+    const unsigned lane   = threadIdx.x % 32;
+
+    if (is_vector) {
+        uint4 piece[SUMSQ_VECTORS];
+
+#pragma unroll
+        for (unsigned i = 0; i < SUMSQ_VECTORS; i++) {
+            unsigned number = i * 32 + lane;
+
+            piece[i] = number / pieces < left ? ((const uint4 *)x)[number] : make_uint4(0, 0, 0, 0);
+        }
+#pragma unroll
+        for (unsigned i = 0; i < SUMSQ_VECTORS; i++) {
+            unsigned number = i * 32 + lane;
+
+            *(uint4 *)(rows + number / pieces * ROW_BYTES + number % pieces * 16) = piece[i];
+        }
+        return;
+    }
+#pragma unroll 4
+    for (unsigned i = lane; i < SUMSQ_VECTORS * 32 * 16 / sizeof(Elem); i += 32) {
+        unsigned chunk = i / SHERD_CHUNK_ELEMS;
+
+        ((Elem *)(rows + chunk * ROW_BYTES))[i % SHERD_CHUNK_ELEMS] = chunk < left ? x[i] : 0;
+    }
+}
+
+template <int IS_F32>
+static void __global__ __launch_bounds__(BLOCK_THREADS, SUMSQ_BLOCKS)
+    sumsq_kernel(const void *x, sherd_dtype dtype, size_t num_chunks, int is_vector, bin_t *acc)
+{
+    __shared__ __align__(16) unsigned char rows[BLOCK_WARPS][WARP_ROWS_BYTES];
+    __shared__ bin_t                       bins[NORM_WORDS];
+    const size_t                           chunks = IS_F32 ? 16 : 32; /* of a tile */
+    const unsigned                         warp   = threadIdx.x / 32;
+    norm_window                            window;
+
+    if (threadIdx.x < NORM_WORDS) {
+        bins[threadIdx.x] = 0;
+    }
+    __syncthreads();
+    window_init(&window);
+    for (size_t first = ((size_t)blockIdx.x * BLOCK_WARPS + warp) * chunks; first < num_chunks;
+         first += (size_t)gridDim.x * BLOCK_WARPS * chunks) {
+        double sum;
+
+        if (IS_F32) {
+            rows_load<uint32_t, ROW_F32_BYTES>(
+                rows[warp], (const uint32_t *)x + first * SHERD_CHUNK_ELEMS, num_chunks - first,
+                is_vector);
+            __syncwarp();
+            sum = rows_sum_f32(rows[warp]);
+            sum = threadIdx.x % 2 == 0 ? sum : 0;
+        } else {
+            rows_load<uint16_t, ROW_HALF_BYTES>(
+                rows[warp], (const uint16_t *)x + first * SHERD_CHUNK_ELEMS, num_chunks - first,
+                is_vector);
+            __syncwarp();
+            sum = rows_sum_half(rows[warp], dtype);
+        }
+        __syncwarp();
+        window_add(&window, 32, sum, bins);
+    }
+    window_flush(&window, 32, bins);
+    bins_flush(bins, NORM_WORDS, acc);
+}
+
+extern "C" cudaError_t sherdi_cuda_sumsq(sherdi_cuda_place place, const void *x, sherd_dtype dtype,
+                                         size_t count_elems, sherdi_norm_acc *acc)
+{
+    size_t num_chunks = count_elems / SHERD_CHUNK_ELEMS;
+    int    is_f32     = dtype == SHERD_F32;
+    size_t blocks = blocks_of(place, SUMSQ_BLOCKS, num_chunks, BLOCK_WARPS * (is_f32 ? 16 : 32));
+
+    if (num_chunks == 0) {
+        return cudaSuccess;
+    }
+    return kernel_launch(is_f32 ? sumsq_kernel<1> : sumsq_kernel<0>, blocks, place, x, dtype,
+                         num_chunks, (uintptr_t)x % 16 == 0, (bin_t *)acc);
+}
+
+/* ---------------------------------------------------------- fingerprint -- */
+
+typedef struct fingerprint_op {
+    typedef float4 loaded;
+
+    const float *master;
+    int          is_vector;
+    bin_t        sum;
+
+    __device__ void span(const span_place &place)
+    {
+        (void)place;
+    }
+
+    __device__ void part(const span_place &place, size_t tile_first, size_t low, size_t high)
+    {
+        part_update(*this, place, tile_first, low, high, is_vector);
+    }
+
+    __device__ void load(size_t at, float4 *x)
+    {
+        *x = *(const float4 *)(master + at);
+    }
+
+    __device__ void vector(const float4 &x, const span_place &place, size_t at)
+    {
+        uint64_t index = place.index + at;
+
+        sum += sherdi_mix_element(index, x.x) + sherdi_mix_element(index + 1, x.y) +
+               sherdi_mix_element(index + 2, x.z) + sherdi_mix_element(index + 3, x.w);
+    }
+
+    __device__ void element(const span_place &place, size_t at)
+    {
+        sum += sherdi_mix_element(place.index + at, master[at]);
+    }
+} fingerprint_op;
+
+static void __global__ __launch_bounds__(BLOCK_THREADS, FINGERPRINT_BLOCKS)
+    fingerprint_kernel(const sherdi_span *spans, size_t num_spans, const float *master,
+                       int is_vector, bin_t *sum)
+{
+    fingerprint_op op = {master, is_vector, 0};
+
+    spans_walk(spans, num_spans, TILE_ELEMS, op);
+    block_sum(op.sum, sum);
+}
+
+extern "C" cudaError_t sherdi_cuda_fingerprint(sherdi_cuda_place place, const sherdi_span *spans,
+                                               size_t num_spans, const float *master, uint64_t *sum)
+{
+    return kernel_launch(fingerprint_kernel, blocks_of_machine(place, FINGERPRINT_BLOCKS), place,
+                         spans, num_spans, master, is_vector_start(master, SHERD_F32), (bin_t *)sum);
+}

@@ -1,0 +1,170 @@
+/* Sums of squares (see formulas.h): how a warp makes the sums of chunks out of shared memory, and how it adds
+ * them up without an atomic per chunk.
+ *
+ * Chunks lie in shared memory as rows, CHUNK_PAD bytes apart, so that lanes that read different rows meet
+ * different banks. The order of additions inside a chunk is the formula's: eight sums that each go down the
+ * rows of eight, then a tree; of an fp32 chunk two lanes have four of the sums each.
+ *
+ * Chunk sums become digits of bins. A warp's lanes keep the digits of four neighbouring bins (the window) in
+ * registers: a chunk's three digits fit when its lowest bin is the window's first or second, so 64 binary
+ * orders of magnitude share a window. What does not fit goes to the bins at once; when much does not, the window is
+ * emptied and moved. All of it is integers: no order shows. */
+#ifndef SHERDI_KERNELS_CUDA_NORMS_CUH
+#define SHERDI_KERNELS_CUDA_NORMS_CUH
+
+#include "kernels/cuda/elements.cuh"
+
+/* As bins: the digits and the count of chunks that were not finite. */
+#define NORM_WORDS   (SHERDI_NORM_BINS + 1)
+#define WINDOW_BINS  4
+#define WINDOW_NONE  0x40000000u
+/* Lanes that may go past the window before it is moved. */
+#define WINDOW_STRAYS 4
+
+static_assert(sizeof(sherdi_norm_acc) == NORM_WORDS * sizeof(bin_t), "bins and a count");
+
+/* ----------------------------------------------------------- chunks -- */
+
+#define ROW_F32_BYTES  (SHERD_CHUNK_ELEMS * 4 + 32)
+#define ROW_HALF_BYTES (SHERD_CHUNK_ELEMS * 2 + 16)
+/* Rows of one warp: 16 of fp32, 32 of the others. */
+#define WARP_ROWS_BYTES (16 * ROW_F32_BYTES)
+
+static_assert(32 * ROW_HALF_BYTES == WARP_ROWS_BYTES, "the same room for both");
+
+/* The sum of row lane / 2 of 16 rows of fp32, in the even lanes. */
+static inline __device__ double rows_sum_f32(const unsigned char *rows)
+{
+    unsigned     lane    = threadIdx.x % 32;
+    const float *from    = (const float *)(rows + lane / 2 * ROW_F32_BYTES) + lane % 2 * 4;
+    double       sums[4] = {0, 0, 0, 0};
+
+#pragma unroll
+    for (int row = 0; row < 8; row++) {
+        float4 x = *(const float4 *)(from + row * 8);
+
+        sums[0] = fma((double)x.x, (double)x.x, sums[0]);
+        sums[1] = fma((double)x.y, (double)x.y, sums[1]);
+        sums[2] = fma((double)x.z, (double)x.z, sums[2]);
+        sums[3] = fma((double)x.w, (double)x.w, sums[3]);
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        sums[i] = sums[i] + __shfl_down_sync(ALL_LANES, sums[i], 1);
+    }
+    return (sums[0] + sums[2]) + (sums[1] + sums[3]);
+}
+
+/* The sum of row `lane` of 32 rows of a 16-bit type. */
+static inline __device__ double rows_sum_half(const unsigned char *rows, sherd_dtype dtype)
+{
+    const unsigned char *from    = rows + threadIdx.x % 32 * ROW_HALF_BYTES;
+    double               sums[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+
+#pragma unroll
+    for (int row = 0; row < 8; row++) {
+        uint4    x        = *(const uint4 *)(from + row * 16);
+        uint32_t words[4] = {x.x, x.y, x.z, x.w};
+
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            double low  = half_widen(words[i] & 0xffffu, dtype);
+            double high = half_widen(words[i] >> 16, dtype);
+
+            sums[2 * i]     = fma(low, low, sums[2 * i]);
+            sums[2 * i + 1] = fma(high, high, sums[2 * i + 1]);
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        sums[i] = sums[i] + sums[i + 4];
+    }
+    return (sums[0] + sums[2]) + (sums[1] + sums[3]);
+}
+
+/* ----------------------------------------------------------- window -- */
+
+/* Of one lane; `base` is the same in all lanes of a group. */
+typedef struct norm_window {
+    unsigned base; /* WINDOW_NONE: empty */
+    bin_t    digits[WINDOW_BINS];
+} norm_window;
+
+static inline __device__ void window_init(norm_window *window)
+{
+    window->base = WINDOW_NONE;
+    for (int i = 0; i < WINDOW_BINS; i++) {
+        window->digits[i] = 0;
+    }
+}
+
+/* Adds the windows of `group` lanes to their bins and empties them. All lanes of the warp. */
+static inline __device__ void window_flush(norm_window *window, int group, bin_t *bins)
+{
+#pragma unroll
+    for (int i = 0; i < WINDOW_BINS; i++) {
+        bin_t sum = lanes_sum(window->digits[i], group);
+
+        if (sum != 0 && threadIdx.x % (unsigned)group == 0) {
+            atomicAdd(&bins[window->base + (unsigned)i], sum);
+        }
+        window->digits[i] = 0;
+    }
+    window->base = WINDOW_NONE;
+}
+
+/* Adds a chunk's sum per lane (0 where it has none). All lanes of the warp; groups of `group` lanes have
+ * bins of their own. */
+static inline __device__ void window_add(norm_window *window, int group, double sum, bin_t *bins)
+{
+    uint64_t digits[3] = {0, 0, 0};
+    unsigned bin       = 0;
+    int      kind      = sherdi_norm_split(sum, &bin, digits);
+    int      is_stray  = kind > 0 && bin - window->base > 1; /* so is all while it is empty */
+    unsigned strays    = __ballot_sync(ALL_LANES, is_stray);
+
+    if (kind < 0) {
+        atomicAdd(&bins[SHERDI_NORM_BINS], (bin_t)1);
+    }
+    if (__popc(strays) > WINDOW_STRAYS) {
+        unsigned lowest = kind > 0 ? bin : WINDOW_NONE;
+
+        window_flush(window, group, bins);
+        for (int by = group / 2; by > 0; by /= 2) {
+            unsigned other = __shfl_xor_sync(ALL_LANES, lowest, by);
+
+            lowest = other < lowest ? other : lowest;
+        }
+        window->base = lowest;
+        is_stray     = kind > 0 && bin - lowest > 1;
+    }
+    if (is_stray) {
+        for (unsigned i = 0; i < 3; i++) {
+            if (digits[i] != 0) {
+                atomicAdd(&bins[bin + i], (bin_t)digits[i]);
+            }
+        }
+    } else if (kind > 0) {
+        int is_second = bin != window->base;
+
+        window->digits[0] += is_second ? 0 : digits[0];
+        window->digits[1] += is_second ? digits[0] : digits[1];
+        window->digits[2] += is_second ? digits[1] : digits[2];
+        window->digits[3] += is_second ? digits[2] : 0;
+    }
+}
+
+/* Adds a block's bins to an accumulator's and clears them. All threads of the block. */
+static inline __device__ void bins_flush(bin_t *bins, int words, bin_t *acc)
+{
+    __syncthreads();
+    for (int i = (int)threadIdx.x; i < words; i += BLOCK_THREADS) {
+        if (bins[i] != 0) {
+            atomicAdd(&acc[i], bins[i]);
+        }
+        bins[i] = 0;
+    }
+    __syncthreads();
+}
+
+#endif

@@ -1,0 +1,397 @@
+/* AdamW and LAMB: one pass over a block's master weights, moments and gradient (read), which also writes the new
+ * parameters and adds up the fingerprint. spans.cuh says who owns which element; formulas.h has the arithmetic.
+ *
+ * adam, lamb      256 threads, 64 registers: four thread blocks on a processor, each thread with two vectors of
+ *                 four elements in flight (56 bytes each with a 16-bit gradient). 64 bytes shared.
+ * lamb_norms      see there.
+ * Vectors need master, m, v at multiples of 16 bytes, grad and param of four elements; the slices of a
+ * block are. Otherwise elements are loaded one by one. */
+#include "kernels/cuda/norms.cuh"
+#include "kernels/cuda/spans.cuh"
+
+#define UPDATE_BLOCKS 4 /* on a processor */
+
+/* What both optimizers have. */
+typedef struct update_arrays {
+    const void *grad;
+    float      *master, *m, *v;
+    void       *param; /* may be NULL */
+    sherd_dtype grad_dtype, param_dtype;
+    int         is_vector;
+} update_arrays;
+
+typedef struct update_loaded {
+    packed4 grad;
+    float4  master, m, v;
+} update_loaded;
+
+static inline __device__ void update_load(const update_arrays &a, size_t at, update_loaded *x)
+{
+    x->grad   = packed_load(a.grad, a.grad_dtype, at);
+    x->master = *(const float4 *)(a.master + at);
+    x->m      = *(const float4 *)(a.m + at);
+    x->v      = *(const float4 *)(a.v + at);
+}
+
+static inline __device__ bin_t mix_vector(uint64_t index, float4 x)
+{
+    return sherdi_mix_element(index, x.x) + sherdi_mix_element(index + 1, x.y) +
+           sherdi_mix_element(index + 2, x.z) + sherdi_mix_element(index + 3, x.w);
+}
+
+/* The walk's operation; Rule has the coefficients of a span and updates one element. */
+template <typename Rule> struct update {
+    typedef update_loaded loaded;
+
+    const update_arrays &arrays;
+    Rule                 rule;
+    bin_t                fingerprint;
+
+    __device__ void span(const span_place &place)
+    {
+        rule.span(place);
+    }
+
+    __device__ void part(const span_place &place, size_t tile_first, size_t low, size_t high)
+    {
+        part_update(*this, place, tile_first, low, high, arrays.is_vector);
+    }
+
+    __device__ void load(size_t at, loaded *x)
+    {
+        update_load(arrays, at, x);
+    }
+
+    __device__ void vector(loaded &x, const span_place &place, size_t at)
+    {
+        float4 grad = packed_widen(x.grad, arrays.grad_dtype);
+
+        rule.element(grad.x, &x.master.x, &x.m.x, &x.v.x);
+        rule.element(grad.y, &x.master.y, &x.m.y, &x.v.y);
+        rule.element(grad.z, &x.master.z, &x.m.z, &x.v.z);
+        rule.element(grad.w, &x.master.w, &x.m.w, &x.v.w);
+        *(float4 *)(arrays.master + at) = x.master;
+        *(float4 *)(arrays.m + at)      = x.m;
+        *(float4 *)(arrays.v + at)      = x.v;
+        if (arrays.param != NULL) {
+            vector_store(arrays.param, arrays.param_dtype, at, x.master);
+        }
+        fingerprint += mix_vector(place.index + at, x.master);
+    }
+
+    __device__ void element(const span_place &place, size_t at)
+    {
+        float master = arrays.master[at];
+        float m      = arrays.m[at];
+        float v      = arrays.v[at];
+
+        rule.element(element_load(arrays.grad, arrays.grad_dtype, at), &master, &m, &v);
+        arrays.master[at] = master;
+        arrays.m[at]      = m;
+        arrays.v[at]      = v;
+        if (arrays.param != NULL) {
+            element_store(arrays.param, arrays.param_dtype, at, master);
+        }
+        fingerprint += sherdi_mix_element(place.index + at, master);
+    }
+};
+
+template <typename Rule>
+static inline __device__ void update_run(const update_arrays &arrays, const Rule &rule,
+                                         const sherdi_span *spans, size_t num_spans,
+                                         bin_t *fingerprint)
+{
+    update<Rule> op = {arrays, rule, 0};
+
+    spans_walk(spans, num_spans, TILE_ELEMS, op);
+    block_sum(op.fingerprint, fingerprint);
+}
+
+/* ----------------------------------------------------------------- adam -- */
+
+typedef struct adam_rule {
+    const sherdi_adam_coeffs *groups;
+    sherdi_adam_coeffs        c;
+
+    __device__ void span(const span_place &place)
+    {
+        c = groups[place.group];
+    }
+
+    __device__ void element(float grad, float *master, float *m, float *v) const
+    {
+        sherdi_adam_element(&c, grad, master, m, v);
+    }
+} adam_rule;
+
+static void __global__ __launch_bounds__(BLOCK_THREADS, UPDATE_BLOCKS)
+    adam_kernel(const __grid_constant__ update_arrays arrays, const sherdi_adam_coeffs *coeffs,
+                const sherdi_span *spans, size_t num_spans, bin_t *fingerprint)
+{
+    adam_rule rule = {coeffs, {}};
+
+    update_run(arrays, rule, spans, num_spans, fingerprint);
+}
+
+extern "C" cudaError_t sherdi_cuda_adam(sherdi_cuda_place place, const sherdi_adam_args *args)
+{
+    update_arrays arrays = {args->grad,       args->master,      args->m, args->v, args->param,
+                            args->grad_dtype, args->param_dtype, 0};
+
+    arrays.is_vector =
+        is_vector_start(args->grad, args->grad_dtype) && is_vector_start(args->master, SHERD_F32) &&
+        is_vector_start(args->m, SHERD_F32) && is_vector_start(args->v, SHERD_F32) &&
+        is_vector_start(args->param, args->param_dtype);
+    return kernel_launch(adam_kernel, blocks_of_machine(place, UPDATE_BLOCKS), place, arrays,
+                         args->coeffs, args->spans, args->num_spans, (bin_t *)args->fingerprint);
+}
+
+extern "C" cudaError_t sherdi_cuda_probe(void)
+{
+    cudaFuncAttributes attributes;
+
+    return cudaFuncGetAttributes(&attributes, adam_kernel);
+}
+
+/* ----------------------------------------------------------------- lamb -- */
+
+typedef struct lamb_rule {
+    const sherdi_lamb_coeffs *groups;
+    const float              *ratios;
+    sherdi_lamb_coeffs        c;
+    float                     step;
+
+    __device__ void span(const span_place &place)
+    {
+        c    = groups[place.group];
+        step = c.neg_step_size * ratios[place.param];
+    }
+
+    __device__ void element(float grad, float *master, float *m, float *v) const
+    {
+        sherdi_lamb_element(&c, step, grad, master, m, v);
+    }
+} lamb_rule;
+
+static void __global__ __launch_bounds__(BLOCK_THREADS, UPDATE_BLOCKS)
+    lamb_kernel(const __grid_constant__ update_arrays arrays, const sherdi_lamb_coeffs *coeffs,
+                const float *ratios, const sherdi_span *spans, size_t num_spans, bin_t *fingerprint)
+{
+    lamb_rule rule = {coeffs, ratios, {}, 0};
+
+    update_run(arrays, rule, spans, num_spans, fingerprint);
+}
+
+static update_arrays lamb_arrays(const sherdi_lamb_args *args)
+{
+    update_arrays arrays = {args->grad,       args->master,      args->m, args->v, args->param,
+                            args->grad_dtype, args->param_dtype, 0};
+
+    arrays.is_vector =
+        is_vector_start(args->grad, args->grad_dtype) && is_vector_start(args->master, SHERD_F32) &&
+        is_vector_start(args->m, SHERD_F32) && is_vector_start(args->v, SHERD_F32) &&
+        is_vector_start(args->param, args->param_dtype);
+    return arrays;
+}
+
+extern "C" cudaError_t sherdi_cuda_lamb(sherdi_cuda_place place, const sherdi_lamb_args *args)
+{
+    return kernel_launch(lamb_kernel, blocks_of_machine(place, UPDATE_BLOCKS), place,
+                         lamb_arrays(args), args->coeffs, args->ratios, args->spans,
+                         args->num_spans, (bin_t *)args->fingerprint);
+}
+
+/* ----------------------------------------------------------- lamb norms -- */
+
+/* Both norms of every parameter of a block. A thread block owns the chunks that start in its tiles of 4096
+ * elements of the block; chunks count from their span's start. A warp takes eight chunks at once: it loads
+ * them as vectors, makes directions, lays weights and directions down as 16 rows in shared memory and sums row by
+ * row. Bins of the parameter at hand are the thread block's, in shared memory; they go to norms[] when the
+ * next parameter comes, so one atomic per bin, thread block and parameter. 37 KiB shared. */
+#define NORM_TILE_ELEMS  ((size_t)4096)
+#define NORM_WARP_CHUNKS 8
+#define NORM_BLOCKS      3 /* on a processor */
+
+static_assert(NORM_TILE_ELEMS == BLOCK_WARPS * NORM_WARP_CHUNKS * SHERD_CHUNK_ELEMS,
+              "a warp has one turn per tile");
+static_assert(sizeof(sherdi_lamb_norms) == 2 * NORM_WORDS * sizeof(bin_t), "two accumulators");
+
+typedef struct norms_op {
+    const update_arrays      &arrays;
+    const sherdi_lamb_coeffs *groups;
+    sherdi_lamb_norms        *norms;
+    unsigned char            *rows; /* of this warp */
+    bin_t                    *bins; /* of the thread block: 2 * NORM_WORDS */
+    bin_t                    *warp_bins; /* of this lane's half: weights or directions */
+    int32_t                   param;
+    sherdi_lamb_coeffs        c;
+    norm_window               window;
+
+    __device__ void flush(void)
+    {
+        window_flush(&window, 16, warp_bins);
+        bins_flush(bins, 2 * NORM_WORDS, (bin_t *)&norms[param]);
+    }
+
+    __device__ void span(const span_place &place)
+    {
+        if (param >= 0 && param != place.param) {
+            flush();
+        }
+        param = place.param;
+        c     = groups[place.group];
+    }
+
+    __device__ float direction(float grad, float p, float m, float v) const
+    {
+        return sherdi_lamb_direction(&c, grad, p, &m, &v);
+    }
+
+    __device__ void row_store(unsigned vector, float4 p, float4 u)
+    {
+        unsigned char *at = rows + vector / 16 * ROW_F32_BYTES + vector % 16 * 16;
+
+        *(float4 *)at                                        = p;
+        *(float4 *)(at + NORM_WARP_CHUNKS * ROW_F32_BYTES) = u;
+    }
+
+    __device__ void load(size_t at, update_loaded *x)
+    {
+        update_load(arrays, at, x);
+    }
+
+    __device__ void vector_store_rows(unsigned vector, const update_loaded &x)
+    {
+        float4 grad = packed_widen(x.grad, arrays.grad_dtype);
+
+        row_store(vector, x.master,
+                  make_float4(direction(grad.x, x.master.x, x.m.x, x.v.x),
+                              direction(grad.y, x.master.y, x.m.y, x.v.y),
+                              direction(grad.z, x.master.z, x.m.z, x.v.z),
+                              direction(grad.w, x.master.w, x.m.w, x.v.w)));
+    }
+
+    /* Up to four elements, the rest zero. */
+    __device__ void elements_store_rows(unsigned vector, size_t at, size_t count)
+    {
+        float p[VECTOR_ELEMS] = {0, 0, 0, 0};
+        float u[VECTOR_ELEMS] = {0, 0, 0, 0};
+
+#pragma unroll
+        for (size_t i = 0; i < VECTOR_ELEMS; i++) {
+            if (i < count) {
+                p[i] = arrays.master[at + i];
+                u[i] = direction(element_load(arrays.grad, arrays.grad_dtype, at + i), p[i],
+                                 arrays.m[at + i], arrays.v[at + i]);
+            }
+        }
+        row_store(vector, make_float4(p[0], p[1], p[2], p[3]), make_float4(u[0], u[1], u[2], u[3]));
+    }
+
+    /* Lays down the weights and directions of `count` elements from `first`, at most eight chunks. */
+    __device__ void rows_fill(size_t first, size_t count)
+    {
+        const size_t all = NORM_WARP_CHUNKS * SHERD_CHUNK_ELEMS;
+
+        if (count == all && arrays.is_vector && first % VECTOR_ELEMS == 0) {
+#pragma unroll 1
+            for (unsigned i = 0; i < all / VECTOR_ELEMS; i += 64) {
+                unsigned      vector = i + threadIdx.x % 32;
+                update_loaded x[2];
+
+                update_load(arrays, first + vector * VECTOR_ELEMS, &x[0]);
+                update_load(arrays, first + (vector + 32) * VECTOR_ELEMS, &x[1]);
+                vector_store_rows(vector, x[0]);
+                vector_store_rows(vector + 32, x[1]);
+            }
+            return;
+        }
+#pragma unroll 1
+        for (unsigned vector = threadIdx.x % 32; vector < all / VECTOR_ELEMS; vector += 32) {
+            size_t done = vector * VECTOR_ELEMS;
+
+            elements_store_rows(vector, first + done, done < count ? count - done : 0);
+        }
+    }
+
+    __device__ void part(const span_place &place, size_t tile_first, size_t low, size_t high)
+    {
+        size_t elems = place.end - place.first;
+        size_t skip  = (low - place.first + SHERD_CHUNK_ELEMS - 1) / SHERD_CHUNK_ELEMS;
+        size_t end   = (high - place.first + SHERD_CHUNK_ELEMS - 1) / SHERD_CHUNK_ELEMS;
+        size_t chunk = skip + threadIdx.x / 32 * NORM_WARP_CHUNKS;
+        double sum;
+
+        (void)tile_first;
+        if (chunk >= end) {
+            return; /* the whole warp */
+        }
+        end = end - chunk < NORM_WARP_CHUNKS ? end : chunk + NORM_WARP_CHUNKS;
+        elems = end * SHERD_CHUNK_ELEMS < elems ? end * SHERD_CHUNK_ELEMS : elems;
+        rows_fill(place.first + chunk * SHERD_CHUNK_ELEMS, elems - chunk * SHERD_CHUNK_ELEMS);
+        __syncwarp();
+        sum = rows_sum_f32(rows);
+        __syncwarp();
+        window_add(&window, 16, threadIdx.x % 2 == 0 ? sum : 0, warp_bins);
+    }
+} norms_op;
+
+static void __global__ __launch_bounds__(BLOCK_THREADS, NORM_BLOCKS)
+    lamb_norms_kernel(const __grid_constant__ update_arrays arrays,
+                      const sherdi_lamb_coeffs *coeffs, const sherdi_span *spans, size_t num_spans,
+                      sherdi_lamb_norms *norms)
+{
+    __shared__ __align__(16) unsigned char rows[BLOCK_WARPS][WARP_ROWS_BYTES];
+    __shared__ bin_t                       bins[2 * NORM_WORDS];
+    norms_op                               op = {arrays,
+                                                 coeffs,
+                                                 norms,
+                                                 rows[threadIdx.x / 32],
+                                                 bins,
+                                                 bins + (threadIdx.x % 32 < 16 ? 0 : NORM_WORDS),
+                                                 -1,
+                                                 {},
+                                                 {}};
+
+    if (threadIdx.x < 2 * NORM_WORDS) {
+        bins[threadIdx.x] = 0;
+    }
+    __syncthreads();
+    window_init(&op.window);
+    spans_walk(spans, num_spans, NORM_TILE_ELEMS, op);
+    if (op.param >= 0) {
+        op.flush();
+    }
+}
+
+extern "C" cudaError_t sherdi_cuda_lamb_norms(sherdi_cuda_place place, const sherdi_lamb_args *args)
+{
+    update_arrays arrays = lamb_arrays(args);
+
+    return kernel_launch(lamb_norms_kernel, blocks_of_machine(place, NORM_BLOCKS), place, arrays,
+                         args->coeffs, args->spans, args->num_spans, args->norms);
+}
+
+/* One thread per parameter. */
+static void __global__ __launch_bounds__(BLOCK_THREADS)
+    lamb_ratios_kernel(const __grid_constant__ sherdi_lamb_ratio_args args)
+{
+    for (size_t i = (size_t)blockIdx.x * BLOCK_THREADS + threadIdx.x; i < args.num_params;
+         i += (size_t)gridDim.x * BLOCK_THREADS) {
+        int32_t group = args.groups[i];
+
+        args.ratios[i] = group < 0 ? 1
+                                   : sherdi_lamb_ratio(&args.coeffs[group], &args.norms[i].param,
+                                                       &args.norms[i].update);
+    }
+}
+
+extern "C" cudaError_t sherdi_cuda_lamb_ratios(sherdi_cuda_place place,
+                                               const sherdi_lamb_ratio_args *args)
+{
+    if (args->num_params == 0) {
+        return cudaSuccess;
+    }
+    return kernel_launch(lamb_ratios_kernel, blocks_of(place, 1, args->num_params, BLOCK_THREADS),
+                         place, *args);
+}
