@@ -4,6 +4,7 @@
 #include "collectives/world_impl.h"
 
 #include "base/checked.h"
+#include "base/clock.h"
 #include "base/log.h"
 
 #include <assert.h>
@@ -272,7 +273,7 @@ static void call_run_alone(sherd_world *world, const world_call *call)
     }
 }
 
-static sherd_status call_run(sherd_world *world, const world_call *call)
+static sherd_status call_make(sherd_world *world, const world_call *call)
 {
     const sherdi_world_ops *ops = world->ops;
 
@@ -303,6 +304,43 @@ static sherd_status call_run(sherd_world *world, const world_call *call)
     }
     assert(!"a call that is not queued");
     return SHERD_E_STATE;
+}
+
+/* Tells the observer what moved; control data is not worth a word. */
+static void call_tell(sherd_world *world, const world_call *call, int64_t start_ns)
+{
+    const sherdi_reduction_args *reduction = &call->args.reduction;
+    int                          is_gather = call->kind == CALL_ALL_GATHER;
+
+    if (is_gather && call->args.all_gather.flags & SHERDI_COLL_HOST) {
+        return;
+    }
+    if (is_gather) {
+        world->observe(world->observe_ctx, 0, call->args.all_gather.what,
+                       sherdi_wire_all_gather(world->world_size, call->args.all_gather.slice_bytes),
+                       start_ns, sherdi_now_ns());
+    } else if (call->kind == CALL_REDUCE_SCATTER || call->kind == CALL_ALL_REDUCE) {
+        world->observe(
+            world->observe_ctx, 1, reduction->what,
+            sherdi_wire_all_gather(world->world_size, reduction->slice_elems *
+                                                          sherd_dtype_bytes(reduction->send_dtype)),
+            start_ns, sherdi_now_ns());
+    }
+}
+
+static sherd_status call_run(sherd_world *world, const world_call *call)
+{
+    int64_t      start_ns;
+    sherd_status status;
+
+    if (world->observe == NULL ||
+        (call_is_on_device(world, call) && sherdi_world_is_on_lane(world))) {
+        return call_make(world, call);
+    }
+    start_ns = sherdi_now_ns();
+    status   = call_make(world, call);
+    call_tell(world, call, start_ns);
+    return status;
 }
 
 static void *queue_main(void *raw)
@@ -664,6 +702,13 @@ const sherdi_backend *sherdi_world_backend(const sherd_world *world)
 const sherdi_backend *sherdi_world_host(const sherd_world *world)
 {
     return world->host;
+}
+
+void sherdi_world_observe(sherd_world *world, sherdi_world_observe_fn fn, void *ctx)
+{
+    queue_drain(&world->queue);
+    world->observe     = fn;
+    world->observe_ctx = ctx;
 }
 
 int sherdi_world_local_size(const sherd_world *world)

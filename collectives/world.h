@@ -142,6 +142,12 @@ int                   sherdi_world_local_size(const sherd_world *world);
 /* Bytes that the world itself holds on this rank: segments for control and bouncing. */
 size_t sherdi_world_overhead_bytes(const sherd_world *world);
 
+/** Told of every gather and reduction that runs on the host's side of a transport, when it is over, by the thread
+ *  that ran it; `what` is the call's. NULL: nobody. Not for calls on a lane, which the caller can mark. */
+typedef void (*sherdi_world_observe_fn)(void *ctx, int is_reduction, const char *what,
+                                        uint64_t bytes, int64_t start_ns, int64_t end_ns);
+void sherdi_world_observe(sherd_world *world, sherdi_world_observe_fn fn, void *ctx);
+
 /** Another owner. sherd_world_destroy drops one. */
 sherd_world *sherdi_world_retain(sherd_world *world);
 

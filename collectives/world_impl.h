@@ -93,6 +93,8 @@ struct sherd_world {
     _Atomic uint64_t sent_bytes;
     _Atomic uint64_t received_bytes;
     world_queue      queue;
+    sherdi_world_observe_fn observe; /* changed while the queue is empty */
+    void                   *observe_ctx;
 
     atomic_int   failure_state; /* WORLD_IS_WHOLE, ...; the other two are read after HAS_FAILED */
     sherd_status failure_status;

@@ -440,8 +440,8 @@ static void memory_close(sherd_engine *engine)
 {
     transfers_finish(engine);
     sherdi_lanes_drain(engine);
-    sherdi_lanes_close(engine);
     sherdi_store_close(engine);
+    sherdi_lanes_close(engine);
     sherdi_numbers_close(engine);
     for (int b = 0; b < SHERDI_BUFFERS; b++) {
         buffer_close(engine, b);

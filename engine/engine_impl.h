@@ -5,6 +5,7 @@
 
 #include "collectives/world.h"
 #include "engine/config.h"
+#include "engine/marks.h"
 #include "engine/model.h"
 #include "engine/plan.h"
 #include "engine/pool.h"
@@ -19,11 +20,12 @@ typedef enum sherdi_phase {
 } sherdi_phase;
 
 typedef struct sherdi_unit_state {
-    int      acquired[3];   /* by pass: acquires of the unit itself, not yet released */
-    int      held;          /* acquires that reach it, not yet released */
-    int      held_backward; /* of these, for BACKWARD */
-    int      has_gradient;  /* zeroed in this micro-batch and not complete */
-    int      is_complete;   /* its last planned use of this micro-batch is over */
+    sherdi_mark compute[3];    /* by pass: the outermost acquire, until it is released */
+    int         acquired[3];   /* by pass: acquires of the unit itself, not yet released */
+    int         held;          /* acquires that reach it, not yet released */
+    int         held_backward; /* of these, for BACKWARD */
+    int         has_gradient;  /* zeroed in this micro-batch and not complete */
+    int         is_complete;   /* its last planned use of this micro-batch is over */
     int      uses_left; /* planned BACKWARD uses to come in this micro-batch; below 0: unplanned */
     uint64_t runs;      /* micro-batches of this window with a gradient */
 } sherdi_unit_state;
@@ -81,6 +83,7 @@ struct sherd_engine {
     sherdi_numbers          device, on_host; /* the same where the device's memory is the host's */
     unsigned char          *numbers_own;     /* where the plan gives them no buffer */
     sherdi_bridge           bridges[SHERDI_MOST_BRIDGES];
+    sherdi_event           *drained[2];  /* by landing: it may be reduced into again */
     size_t                  bridge_next; /* block whose gradient goes down next, of this sweep */
     sherdi_agree_message   *agree_all;   /* one per rank, for the exchanges of a boundary */
     sherdi_norm_message    *norm_all;
@@ -91,6 +94,8 @@ struct sherd_engine {
     uint64_t                own_fingerprint;     /* of this rank's master weights ... */
     int                     has_own_fingerprint; /* ... once somebody had to know */
     sherdi_store            store;
+    sherdi_marks            marks;
+    sherdi_mark             step_mark; /* of the boundary under way */
 
     /* the window and the run */
     sherdi_scaler     scaler;
@@ -230,6 +235,23 @@ static inline void sherdi_collective_follow(const sherd_engine *engine, const sh
 {
     sherdi_lane_follow(sherdi_world_backend(engine->world), lane);
 }
+/** Marks of a collective on its lane; where the transport runs on the host, it tells its time itself. */
+static inline sherdi_mark sherdi_collective_mark(sherd_engine *engine, sherdi_mark_kind kind,
+                                                 const char *what, size_t slice_bytes)
+{
+    const sherdi_backend *lane = sherdi_world_backend(engine->world);
+
+    if (!lane->device->is_async ||
+        !(engine->world_size == 1 || sherdi_world_caps(engine->world) & SHERDI_WORLD_ON_LANE)) {
+        return (sherdi_mark){.slot = -1};
+    }
+    return sherdi_mark_begin(&engine->marks, kind, lane, what,
+                             sherdi_wire_all_gather(engine->world_size, slice_bytes));
+}
+static inline void sherdi_collective_mark_end(sherd_engine *engine, const sherdi_mark *mark)
+{
+    sherdi_mark_end(&engine->marks, sherdi_world_backend(engine->world), mark);
+}
 /** Bytes of the host to memory of a place; returns when `src` may change. */
 void sherdi_place_put(sherd_engine *engine, sherdi_place place, void *dst, const void *src,
                       size_t len_bytes);
@@ -251,19 +273,8 @@ static inline const sherdi_numbers *sherdi_place_numbers(const sherd_engine *eng
 }
 
 /* ---- between the pools of device and host: counted, on the lanes of the link */
-static inline void sherdi_link_down(sherd_engine *engine, void *dst, const void *src,
-                                    size_t len_bytes)
-{
-    engine->store.link.down_bytes += len_bytes;
-    engine->lanes.down->kernels->copy(engine->lanes.down, dst, src, len_bytes);
-}
-
-static inline void sherdi_link_up(sherd_engine *engine, void *dst, const void *src,
-                                  size_t len_bytes)
-{
-    engine->store.link.up_bytes += len_bytes;
-    engine->lanes.up->kernels->copy(engine->lanes.up, dst, src, len_bytes);
-}
+void sherdi_link_down(sherd_engine *engine, void *dst, const void *src, size_t len_bytes);
+void sherdi_link_up(sherd_engine *engine, void *dst, const void *src, size_t len_bytes);
 
 /* ---- addresses */
 

@@ -155,6 +155,7 @@ static void put_environment(json_t *list)
         "SHERD_PORT",       "RANK",          "WORLD_SIZE",
         "MASTER_ADDR",      "MASTER_PORT",   "OMPI_COMM_WORLD_SIZE",
         "SLURM_NTASKS",     "SLURM_STEP_ID", "SHERD_IO",
+        "SHERD_TRACE",      "SHERD_BACKEND",
     };
 
     for (size_t i = 0; i < sizeof(NAMES) / sizeof(NAMES[0]); i++) {

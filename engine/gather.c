@@ -49,6 +49,9 @@ static sherd_status segment_gather(sherd_engine *engine, const sherdi_segment *s
         .slice_bytes = slice_bytes,
         .what        = engine->model.units[segment->unit].name,
     };
+    sherdi_mark  wait;
+    sherdi_mark  gather;
+    sherd_status status;
 
     sherdi_collective_follow(engine, engine->backend); /* who used the place is done */
     if (segment->param_place == SHERDI_PLACE_DEVICE) {
@@ -61,7 +64,12 @@ static sherd_status segment_gather(sherd_engine *engine, const sherdi_segment *s
             sherdi_fetch_slice(engine, segment, pass, whole + (size_t)engine->rank * slice_bytes));
         sherdi_collective_follow(engine, engine->lanes.up);
     }
-    return sherdi_world_all_gather(engine->world, &args, &region->ticket);
+    wait   = sherdi_mark_begin(&engine->marks, SHERDI_MARK_WAIT_GATHER, NULL, args.what, 0);
+    gather = sherdi_collective_mark(engine, SHERDI_MARK_GATHER, args.what, slice_bytes);
+    status = sherdi_world_all_gather(engine->world, &args, &region->ticket);
+    sherdi_collective_mark_end(engine, &gather);
+    sherdi_mark_end(&engine->marks, NULL, &wait);
+    return status;
 }
 
 static sherd_status unit_gather(sherd_engine *engine, int unit, sherd_pass pass, size_t preferred)
@@ -146,7 +154,7 @@ static sherd_status prefetch(sherd_engine *engine, const sherdi_cursor *cursor,
 
 /* What is computed from now on comes after a unit's parameters are complete: gathered, or published after the
  * last update. */
-static sherd_status unit_wait(sherd_engine *engine, int unit)
+static sherd_status unit_follow(sherd_engine *engine, int unit)
 {
     SHERDI_TRY(sherdi_world_follow(engine->world, engine->backend,
                                    sherdi_pool_region(&engine->gather_pool, unit)->ticket));
@@ -160,6 +168,16 @@ static sherd_status unit_wait(sherd_engine *engine, int unit)
         }
     }
     return SHERD_OK;
+}
+
+static sherd_status unit_wait(sherd_engine *engine, int unit)
+{
+    sherdi_mark  wait = sherdi_mark_begin(&engine->marks, SHERDI_MARK_WAIT_GATHER, engine->backend,
+                                          engine->model.units[unit].name, 0);
+    sherd_status status = unit_follow(engine, unit);
+
+    sherdi_mark_end(&engine->marks, engine->backend, &wait);
+    return status;
 }
 
 static void unit_unhold(sherd_engine *engine, int unit, int is_kept)
@@ -326,6 +344,11 @@ sherd_status sherdi_gather_acquire(sherd_engine *engine, int unit, sherd_pass pa
     for (size_t n = 0; (reached = reached_unit(engine, unit, n)) >= 0; n++) {
         SHERDI_TRY(unit_wait(engine, reached));
     }
+    if (engine->units[unit].acquired[pass] == 1) {
+        engine->units[unit].compute[pass] =
+            sherdi_mark_begin(&engine->marks, SHERDI_MARK_COMPUTE, engine->backend,
+                              engine->model.units[unit].name, 0);
+    }
     return SHERD_OK;
 }
 
@@ -335,6 +358,9 @@ sherd_status sherdi_gather_release(sherd_engine *engine, int unit, sherd_pass pa
     int            reached;
 
     engine->units[unit].acquired[pass]--;
+    if (engine->units[unit].acquired[pass] == 0) {
+        sherdi_mark_end(&engine->marks, engine->backend, &engine->units[unit].compute[pass]);
+    }
     for (size_t n = 0; (reached = reached_unit(engine, unit, n)) >= 0; n++) {
         sherdi_unit_state *state = &engine->units[reached];
 

@@ -23,10 +23,19 @@ static sherd_status bridges_open(sherd_engine *engine)
         SHERDI_TRY(engine->backend->device->event_create(engine->backend, &bridge->up));
     }
     for (int i = 0; i < plan->num_landings; i++) {
-        SHERDI_TRY(engine->backend->device->event_create(engine->backend,
-                                                         &engine->store.landings[i].drained));
+        SHERDI_TRY(engine->backend->device->event_create(engine->backend, &engine->drained[i]));
     }
     return SHERD_OK;
+}
+
+/* A transport's own time, on whatever thread it ran. */
+static void transfer_tell(void *ctx, int is_reduction, const char *what, uint64_t bytes,
+                          int64_t start_ns, int64_t end_ns)
+{
+    sherd_engine *engine = ctx;
+
+    sherdi_mark_add(&engine->marks, is_reduction ? SHERDI_MARK_REDUCE : SHERDI_MARK_GATHER, what,
+                    bytes, start_ns, end_ns);
 }
 
 sherd_status sherdi_lanes_open(sherd_engine *engine)
@@ -34,6 +43,9 @@ sherd_status sherdi_lanes_open(sherd_engine *engine)
     sherdi_backend          *compute = engine->backend;
     const sherdi_device_ops *device  = compute->device;
 
+    SHERDI_TRY(sherdi_marks_open(&engine->marks, compute, engine->settings.wall_clock_breakdown,
+                                 engine->rank, engine->world_size, &engine->mem));
+    sherdi_world_observe(engine->world, transfer_tell, engine);
     SHERDI_TRY(device->lane_create(compute, "update", NULL, &engine->lanes.update));
     SHERDI_TRY(device->lane_create(compute, "up", NULL, &engine->lanes.up));
     SHERDI_TRY(device->lane_create(compute, "down", NULL, &engine->lanes.down));
@@ -45,14 +57,16 @@ void sherdi_lanes_close(sherd_engine *engine)
     if (engine->backend == NULL) {
         return;
     }
+    sherdi_world_observe(engine->world, NULL, NULL);
+    sherdi_marks_close(&engine->marks, engine->backend);
     for (int i = 0; i < SHERDI_MOST_BRIDGES; i++) {
         engine->backend->device->event_destroy(engine->bridges[i].down);
         engine->backend->device->event_destroy(engine->bridges[i].up);
         engine->bridges[i] = (sherdi_bridge){0};
     }
     for (int i = 0; i < 2; i++) {
-        engine->backend->device->event_destroy(engine->store.landings[i].drained);
-        engine->store.landings[i].drained = NULL;
+        engine->backend->device->event_destroy(engine->drained[i]);
+        engine->drained[i] = NULL;
     }
     sherdi_backend_destroy(engine->lanes.update);
     sherdi_backend_destroy(engine->lanes.up);
@@ -75,6 +89,27 @@ void sherdi_lanes_drain(sherd_engine *engine)
     (void)sherdi_lane_wait(engine->lanes.update);
     (void)sherdi_lane_wait(engine->lanes.up);
     (void)sherdi_lane_wait(engine->lanes.down);
+}
+
+static void link_copy(sherd_engine *engine, sherdi_mark_kind kind, const sherdi_backend *lane,
+                      void *dst, const void *src, size_t len_bytes)
+{
+    sherdi_mark mark = sherdi_mark_begin(&engine->marks, kind, lane, NULL, len_bytes);
+
+    lane->kernels->copy(lane, dst, src, len_bytes);
+    sherdi_mark_end(&engine->marks, lane, &mark);
+}
+
+void sherdi_link_down(sherd_engine *engine, void *dst, const void *src, size_t len_bytes)
+{
+    engine->store.link.down_bytes += len_bytes;
+    link_copy(engine, SHERDI_MARK_DOWN, engine->lanes.down, dst, src, len_bytes);
+}
+
+void sherdi_link_up(sherd_engine *engine, void *dst, const void *src, size_t len_bytes)
+{
+    engine->store.link.up_bytes += len_bytes;
+    link_copy(engine, SHERDI_MARK_UP, engine->lanes.up, dst, src, len_bytes);
 }
 
 void sherdi_place_put(sherd_engine *engine, sherdi_place place, void *dst, const void *src,

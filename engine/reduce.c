@@ -96,8 +96,14 @@ sherd_status sherdi_reduce_begin(sherd_engine *engine, int unit)
         return SHERD_OK;
     }
     if (engine->plan->has_transient) {
-        SHERDI_TRY(sherdi_pool_place(&engine->transient_pool, engine->world, engine->backend, unit,
-                                     info->transient_bytes, planned_offset(engine, unit)));
+        sherdi_mark  wait = sherdi_mark_begin(&engine->marks, SHERDI_MARK_WAIT_REDUCE,
+                                              engine->backend, engine->model.units[unit].name, 0);
+        sherd_status status =
+            sherdi_pool_place(&engine->transient_pool, engine->world, engine->backend, unit,
+                              info->transient_bytes, planned_offset(engine, unit));
+
+        sherdi_mark_end(&engine->marks, engine->backend, &wait);
+        SHERDI_TRY(status);
     }
     for (int kind = 0; kind < SHERDI_SEGMENT_KINDS; kind++) {
         const sherdi_segment *segment = gradient_segment(engine, unit, kind);
@@ -199,6 +205,9 @@ static sherd_status segment_scatter(sherd_engine *engine, const sherdi_segment *
     int                   is_first = engine->units[segment->unit].runs == 0;
     sherdi_landing       *landing  = NULL;
     sherdi_reduction_args args     = reduction_of(engine, segment, send, NULL);
+    sherdi_mark           wait;
+    sherdi_mark           reduce;
+    sherd_status          status;
 
     if (segment->has_landing) {
         unsigned char *slice;
@@ -214,7 +223,13 @@ static sherd_status segment_scatter(sherd_engine *engine, const sherdi_segment *
         args.fixed = fixed_sink(engine);
     }
     sherdi_collective_follow(engine, engine->backend);
-    SHERDI_TRY(sherdi_world_reduce_scatter(engine->world, &args, &region->ticket));
+    wait   = sherdi_mark_begin(&engine->marks, SHERDI_MARK_WAIT_REDUCE, NULL, args.what, 0);
+    reduce = sherdi_collective_mark(engine, SHERDI_MARK_REDUCE, args.what,
+                                    args.slice_elems * sherd_dtype_bytes(args.send_dtype));
+    status = sherdi_world_reduce_scatter(engine->world, &args, &region->ticket);
+    sherdi_collective_mark_end(engine, &reduce);
+    sherdi_mark_end(&engine->marks, NULL, &wait);
+    SHERDI_TRY(status);
     if (engine->plan->wire_dtype != made_in) { /* the staging is free after it */
         SHERDI_TRY(sherdi_world_follow(engine->world, engine->backend, region->ticket));
     }

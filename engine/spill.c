@@ -99,7 +99,8 @@ static sherd_status landing_drain(sherd_engine *engine, sherdi_landing *landing)
                      landing->is_first);
         }
     }
-    engine->lanes.down->device->event_record(landing->drained, engine->lanes.down);
+    engine->lanes.down->device->event_record(engine->drained[landing - engine->store.landings],
+                                             engine->lanes.down);
     return SHERD_OK;
 }
 
@@ -126,7 +127,8 @@ sherd_status sherdi_landing_open(sherd_engine *engine, const sherdi_segment *seg
 
     SHERDI_TRY(landing_drain(engine, landing));
     store->landing_next = (slot + 1) % engine->plan->num_landings;
-    collectives->device->lane_follow_event(collectives, landing->drained);
+    collectives->device->lane_follow_event(collectives,
+                                           engine->drained[landing - engine->store.landings]);
     landing->segment  = (int)(segment - engine->plan->segments);
     landing->is_first = is_first;
     landing->ticket   = 0;

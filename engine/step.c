@@ -121,9 +121,9 @@ static sherd_status own_sumsq(sherd_engine *engine)
 static sherd_status norm_measure(sherd_engine *engine, sherd_status status,
                                  sherdi_norm_message *own)
 {
-    const sherdi_plan  *plan  = engine->plan;
-    sherdi_numbers_head head  = {0};
-    int64_t             start = sherdi_now_ns();
+    const sherdi_plan  *plan = engine->plan;
+    sherdi_numbers_head head = {0};
+    sherdi_mark         mark = sherdi_mark_begin(&engine->marks, SHERDI_MARK_NORM, NULL, NULL, 0);
     char                text[SHERDI_ERROR_BYTES];
 
     memset(own, 0, sizeof(*own));
@@ -138,7 +138,7 @@ static sherd_status norm_measure(sherd_engine *engine, sherd_status status,
     own->norm   = head.norm;
     own->counts = head.counts;
     own->status = (uint64_t)status;
-    engine->store.times.norm_ns += sherdi_now_ns() - start;
+    sherdi_mark_end(&engine->marks, NULL, &mark);
     SHERDI_TRY(sherdi_world_exchange(engine->world, own, engine->norm_all, sizeof(*own)));
     if (status != SHERD_OK) {
         return sherdi_fail_relay(status, text);
@@ -251,6 +251,8 @@ static sherd_status step_prepare(sherd_engine *engine)
         .lr = sherdi_optimizer_group_lr(engine, NULL, SHERD_GROUP_DEFAULT, engine->step + 1),
     };
     if (window_is_over(engine)) {
+        engine->step_mark =
+            sherdi_mark_begin(&engine->marks, SHERDI_MARK_STEP, engine->backend, NULL, 0);
         return boundary_prepare(engine);
     }
     sherdi_fetch_rewind(engine);
@@ -258,6 +260,35 @@ static sherd_status step_prepare(sherd_engine *engine)
 }
 
 /* ------------------------------------------------------------------ apply -- */
+
+/* Where the time of this boundary and the window before it went. The step's own mark ends here: what the device
+ * has not passed yet counts for the next one. */
+static void times_close(sherd_engine *engine)
+{
+    sherd_step_report *report = &engine->report;
+    sherdi_marks      *marks  = &engine->marks;
+    double             waits;
+    double             moves;
+
+    sherdi_lanes_join(engine);
+    sherdi_mark_end(marks, engine->backend, &engine->step_mark);
+    engine->step_mark = (sherdi_mark){.slot = -1};
+    sherdi_marks_resolve(marks, engine->backend);
+    report->update_s = sherdi_marks_take(marks, SHERDI_MARK_UPDATE);
+    report->norm_s   = sherdi_marks_take(marks, SHERDI_MARK_NORM);
+    report->gather_s = sherdi_marks_take(marks, SHERDI_MARK_GATHER);
+    report->reduce_s = sherdi_marks_take(marks, SHERDI_MARK_REDUCE);
+    report->copy_s =
+        sherdi_marks_take(marks, SHERDI_MARK_DOWN) + sherdi_marks_take(marks, SHERDI_MARK_UP);
+    report->wait_gather_s = sherdi_marks_take(marks, SHERDI_MARK_WAIT_GATHER);
+    report->wait_reduce_s = sherdi_marks_take(marks, SHERDI_MARK_WAIT_REDUCE);
+    report->step_s        = sherdi_marks_take(marks, SHERDI_MARK_STEP);
+    report->compute_s     = sherdi_marks_take(marks, SHERDI_MARK_COMPUTE);
+    waits                 = report->wait_gather_s + report->wait_reduce_s;
+    moves                 = report->gather_s + report->reduce_s;
+    report->exposed_s     = waits + report->wait_param_s + report->step_s;
+    report->hidden_s      = moves > waits ? moves - waits : 0;
+}
 
 /* What this boundary and the window before it moved and waited for; the counting starts anew. */
 static void boundary_close(sherd_engine *engine)
@@ -269,11 +300,10 @@ static void boundary_close(sherd_engine *engine)
     if (store->queue != NULL) {
         traffic = sherdi_ioq_traffic(store->queue);
     }
-    report->wait_read_s        = (double)store->times.read_ns * 1e-9;
-    report->wait_write_s       = (double)store->times.write_ns * 1e-9;
-    report->wait_param_s       = (double)store->times.param_ns * 1e-9;
-    report->update_s           = (double)store->times.update_ns * 1e-9;
-    report->norm_s             = (double)store->times.norm_ns * 1e-9;
+    report->wait_read_s  = (double)store->times.read_ns * 1e-9;
+    report->wait_write_s = (double)store->times.write_ns * 1e-9;
+    report->wait_param_s = (double)store->times.param_ns * 1e-9;
+    times_close(engine);
     report->nvme_read_bytes    = traffic.read_bytes - store->reported.read_bytes;
     report->nvme_written_bytes = traffic.written_bytes - store->reported.written_bytes;
     report->link_down_bytes    = store->link.down_bytes - store->reported_link.down_bytes;

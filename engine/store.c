@@ -47,6 +47,7 @@ static sherd_status queue_open(sherd_engine *engine)
                .request_bytes = settings->io_block_bytes,
                .depth         = settings->io_depth,
                .rank          = engine->rank,
+               .trace         = engine->marks.trace,
     };
 
     return uses_nvme(engine->plan) ? sherdi_ioq_create(&params, &engine->mem, &engine->store.queue)

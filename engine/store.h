@@ -21,7 +21,6 @@ typedef struct sherdi_landing {
     int           segment; /* -1: none */
     int           is_first;
     sherdi_ticket ticket;
-    sherdi_event *drained; /* the slot may be reduced into again */
 } sherdi_landing;
 
 /* State of one place that is held while its blocks are updated. */
@@ -32,7 +31,7 @@ typedef struct sherdi_held_extent {
 
 /* What a step stood still for, and computed. */
 typedef struct sherdi_store_times {
-    int64_t read_ns, write_ns, param_ns, update_ns, norm_ns;
+    int64_t read_ns, write_ns, param_ns;
 } sherdi_store_times;
 
 typedef struct sherdi_link {

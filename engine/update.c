@@ -16,8 +16,6 @@
  * updated on the host: the bridge has room for several. */
 #include "engine/engine_impl.h"
 
-#include "base/clock.h"
-
 #include <stdio.h>
 #include <string.h>
 
@@ -374,19 +372,26 @@ static int is_lamb(const sherd_engine *engine)
     return engine->settings.optimizer == SHERDI_OPTIMIZER_LAMB;
 }
 
+static sherdi_mark update_mark(sherd_engine *engine, const sherdi_block *block)
+{
+    return sherdi_mark_begin(
+        &engine->marks, SHERDI_MARK_UPDATE, sherdi_place_lane(engine, block->place),
+        engine->model.units[engine->plan->segments[block->segment].unit].name, 0);
+}
+
 /* What LAMB's first sweep reads of a block. */
 static sherd_status block_measure(sherd_engine *engine, const sherdi_segment *segment,
                                   const sherdi_block *block)
 {
     const void *gradient;
     float      *state;
-    int64_t     start;
+    sherdi_mark mark;
 
     SHERDI_TRY(sherdi_store_take(engine, block, 0, &state));
     SHERDI_TRY(gradient_take(engine, segment, block, &gradient));
-    start = sherdi_now_ns();
+    mark = update_mark(engine, block);
     lamb_run(engine, block, sherdi_block_parts(engine, block, state), gradient, NULL, 1);
-    engine->store.times.update_ns += sherdi_now_ns() - start;
+    sherdi_mark_end(&engine->marks, sherdi_place_lane(engine, block->place), &mark);
     return gradient_give(engine, block);
 }
 
@@ -397,19 +402,19 @@ static sherd_status block_update(sherd_engine *engine, const sherdi_segment *seg
     const void  *gradient;
     float       *state;
     void        *param;
-    int64_t      start;
+    sherdi_mark  mark;
 
     SHERDI_TRY(sherdi_store_take(engine, block, 1, &state));
     SHERDI_TRY(gradient_take(engine, segment, block, &gradient));
     SHERDI_TRY(param_open(engine, segment, block, &param));
     parts = sherdi_block_parts(engine, block, state);
-    start = sherdi_now_ns();
+    mark  = update_mark(engine, block);
     if (is_lamb(engine)) {
         lamb_run(engine, block, parts, gradient, param, 0);
     } else {
         adam_run(engine, block, parts, gradient, param);
     }
-    engine->store.times.update_ns += sherdi_now_ns() - start;
+    sherdi_mark_end(&engine->marks, sherdi_place_lane(engine, block->place), &mark);
     SHERDI_TRY(param_close(engine, segment, block, param));
     return gradient_give(engine, block);
 }

@@ -354,6 +354,15 @@ typedef struct sherd_step_report {
     double   norm_s;       /* the norm of the gradient */
     uint64_t nvme_read_bytes, nvme_written_bytes;
     uint64_t link_down_bytes, link_up_bytes; /* device to host, host to device */
+    /* Exposed: what the trainer's work stood still for; hidden: what ran beside it. On a GPU times of its
+     * work are taken only with wall_clock_breakdown or SHERD_TRACE, and else 0. */
+    double wait_gather_s; /* exposed: for parameters of other ranks */
+    double wait_reduce_s; /* exposed: for reductions of gradients */
+    double step_s;        /* exposed: the boundary, from the last backward to the next forward */
+    double gather_s, reduce_s, copy_s; /* what transfers took, exposed or hidden */
+    double compute_s;                  /* the trainer's, between acquire and release */
+    double exposed_s;                  /* of the engine altogether: waits, and the boundary */
+    double hidden_s;                   /* of gathers and reductions, what was not waited for */
 } sherd_step_report;
 SHERD_API void sherd_step_report_init(sherd_step_report *report);
 

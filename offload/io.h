@@ -14,6 +14,7 @@
 #define SHERDI_OFFLOAD_IO_H
 
 #include "base/mem.h"
+#include "base/trace.h"
 #include "base/status.h"
 
 #include <sys/uio.h>
@@ -34,6 +35,7 @@ typedef struct sherdi_ioq_params {
     size_t          request_bytes; /* of one request; rounded up to SHERD_ALIGN_BYTES */
     int             depth;         /* requests in flight, from 1 on; io_uring takes up to 4096 */
     int             rank;          /* for the log */
+    sherdi_trace   *trace;         /* receives every transfer; may be NULL; outlives the queue */
 } sherdi_ioq_params;
 
 /** Starts the queue's threads, which no signal reaches. E_NOTSUP when the kind was asked for by name and is
@@ -101,6 +103,7 @@ typedef struct sherdi_io {
     const char    *what; /* for the sentence of a failure: "state", "parameters"; static storage */
     size_t         number; /* ... and which: "state 17" */
 
+    int64_t           start_ns;            /* for the trace */
     struct sherdi_io *next;                /* in the queue's list */
     size_t            started_bytes;       /* handed out as requests */
     size_t            left_bytes;          /* not completed yet */

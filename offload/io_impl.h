@@ -62,6 +62,7 @@ struct sherdi_ioq {
     size_t                request_bytes;
     int                   depth;
     int                   rank;
+    sherdi_trace         *trace;
     int                   is_buffered_told; /* by file.c, in the log */
     pthread_mutex_t       lock;             /* guards all below, and what a transfer keeps here */
     pthread_cond_t        is_over;          /* some transfer is */

@@ -3,6 +3,7 @@
 #include "offload/io_impl.h"
 
 #include "base/checked.h"
+#include "base/clock.h"
 #include "base/log.h"
 
 #include <assert.h>
@@ -48,6 +49,10 @@ static void transfer_moved(sherdi_ioq *queue, sherdi_io *io, size_t len_bytes)
     assert(len_bytes <= io->left_bytes);
     io->left_bytes -= len_bytes;
     if (io->left_bytes == 0) {
+        if (queue->trace != NULL) {
+            sherdi_trace_span(queue->trace, io->is_write ? SHERDI_TRACE_WRITE : SHERDI_TRACE_READ,
+                              io->what, NULL, io->len_bytes, io->start_ns, sherdi_now_ns());
+        }
         io->is_done = 1;
         (void)pthread_cond_broadcast(&queue->is_over);
     }
@@ -161,6 +166,7 @@ void sherdi_io_start(sherdi_ioq *queue, sherdi_io *io)
     io->left_bytes    = io->len_bytes;
     io->error         = 0;
     io->is_started    = 1;
+    io->start_ns      = queue->trace == NULL ? 0 : sherdi_now_ns();
     io->is_done       = io->len_bytes == 0;
     if (io->is_done) {
         return;
@@ -239,6 +245,7 @@ void sherdi_ioq_init(sherdi_ioq *queue, const sherdi_ioq_ops *ops, const sherdi_
     assert(params->depth >= 1 && params->request_bytes >= 1);
     queue->ops           = ops;
     queue->mem           = mem;
+    queue->trace         = params->trace;
     queue->rank          = params->rank;
     queue->depth         = params->depth;
     queue->request_bytes = sherdi_round_up(

@@ -1,0 +1,192 @@
+/* See trace.h. The format is Google's "Trace Event Format": complete events (X) on rows where one thing runs at
+ * a time, pairs of asynchronous events (b, e) where several do. */
+#include "base/trace.h"
+
+#include "base/log.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#define TRACE_SPANS      4096
+#define TRACE_PATH_BYTES 1024
+
+typedef struct trace_span {
+    sherdi_trace_lane lane;
+    const char       *name, *what;
+    uint64_t          bytes;
+    int64_t           start_ns, end_ns;
+} trace_span;
+
+struct sherdi_trace {
+    FILE           *file;
+    int             rank;
+    int             has_failed;
+    pthread_mutex_t lock; /* guards the rest */
+    uint64_t        written;
+    size_t          count;
+    trace_span      spans[TRACE_SPANS];
+};
+
+static const char *const LANES[SHERDI_TRACE_LANES] = {
+    [SHERDI_TRACE_COMPUTE] = "compute",  [SHERDI_TRACE_WAIT] = "wait (exposed)",
+    [SHERDI_TRACE_GATHER] = "gather",    [SHERDI_TRACE_REDUCE] = "reduce",
+    [SHERDI_TRACE_DOWN] = "copy down",   [SHERDI_TRACE_UP] = "copy up",
+    [SHERDI_TRACE_READ] = "read (NVMe)", [SHERDI_TRACE_WRITE] = "write (NVMe)",
+    [SHERDI_TRACE_UPDATE] = "update",    [SHERDI_TRACE_STEP] = "step",
+};
+
+static void path_make(const char *path, int rank, int world_size, char out[TRACE_PATH_BYTES])
+{
+    const char *mark  = strstr(path, "%r");
+    const char *slash = strrchr(path, '/');
+    const char *dot   = strrchr(path, '.');
+
+    if (mark != NULL) {
+        (void)snprintf(out, TRACE_PATH_BYTES, "%.*s%d%s", (int)(mark - path), path, rank, mark + 2);
+        return;
+    }
+    if (world_size == 1 || rank == 0) {
+        (void)snprintf(out, TRACE_PATH_BYTES, "%s", path);
+        return;
+    }
+    if (dot == NULL || (slash != NULL && dot < slash)) {
+        dot = path + strlen(path);
+    }
+    (void)snprintf(out, TRACE_PATH_BYTES, "%.*s.%d%s", (int)(dot - path), path, rank, dot);
+}
+
+static void names_write(sherdi_trace *trace)
+{
+    (void)fprintf(trace->file,
+                  "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n"
+                  "{\"ph\":\"M\",\"pid\":%d,\"name\":\"process_name\",\"args\":{\"name\":\"rank "
+                  "%d\"}}",
+                  trace->rank, trace->rank);
+    for (int lane = 0; lane < SHERDI_TRACE_LANES; lane++) {
+        (void)fprintf(trace->file,
+                      ",\n{\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"name\":\"thread_name\",\"args\":{"
+                      "\"name\":\"%s\"}}"
+                      ",\n{\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"name\":\"thread_sort_index\","
+                      "\"args\":{\"sort_index\":%d}}",
+                      trace->rank, lane, LANES[lane], trace->rank, lane, lane);
+    }
+}
+
+sherd_status sherdi_trace_open(const char *path, int rank, int world_size, sherdi_mem *mem,
+                               sherdi_trace **out)
+{
+    char          own[TRACE_PATH_BYTES];
+    sherdi_trace *trace = sherdi_alloc(mem, SHERDI_MEM_CONTROL, sizeof(*trace));
+
+    if (trace == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    path_make(path, rank, world_size, own);
+    trace->rank = rank;
+    trace->file = fopen(own, "we");
+    if (trace->file == NULL) {
+        sherdi_free(trace);
+        return sherdi_fail(SHERD_E_IO,
+                           "SHERD_TRACE: cannot write %s: %s; name a file in a folder that is "
+                           "there",
+                           own, strerror(errno));
+    }
+    (void)pthread_mutex_init(&trace->lock, NULL);
+    names_write(trace);
+    *out = trace;
+    return SHERD_OK;
+}
+
+/* Names of units are the trainer's: anything may be in them. */
+static void text_write(FILE *file, const char *text)
+{
+    for (; *text != '\0'; text++) {
+        unsigned char c = (unsigned char)*text;
+
+        if (c == '"' || c == '\\') {
+            (void)fprintf(file, "\\%c", c);
+        } else if (c < 0x20) {
+            (void)fprintf(file, "\\u%04x", c);
+        } else {
+            (void)fputc(c, file);
+        }
+    }
+}
+
+static void head_write(sherdi_trace *trace, const trace_span *span, const char *phase, int64_t ns)
+{
+    (void)fprintf(trace->file,
+                  ",\n{\"ph\":\"%s\",\"pid\":%d,\"tid\":%d,\"ts\":%" PRId64 ".%03d,\"name\":\"",
+                  phase, trace->rank, (int)span->lane, ns / 1000, (int)(ns % 1000));
+    text_write(trace->file, span->name);
+    if (span->what != NULL) {
+        (void)fputc(' ', trace->file);
+        text_write(trace->file, span->what);
+    }
+    (void)fprintf(trace->file, "\",\"cat\":\"%s\"", LANES[span->lane]);
+}
+
+static void span_write(sherdi_trace *trace, const trace_span *span)
+{
+    int64_t duration = span->end_ns > span->start_ns ? span->end_ns - span->start_ns : 0;
+
+    if (span->lane == SHERDI_TRACE_READ || span->lane == SHERDI_TRACE_WRITE) {
+        head_write(trace, span, "b", span->start_ns);
+        (void)fprintf(trace->file, ",\"id\":%" PRIu64 ",\"args\":{\"bytes\":%" PRIu64 "}}",
+                      trace->written, span->bytes);
+        head_write(trace, span, "e", span->start_ns + duration);
+        (void)fprintf(trace->file, ",\"id\":%" PRIu64 "}", trace->written);
+    } else {
+        head_write(trace, span, "X", span->start_ns);
+        (void)fprintf(trace->file, ",\"dur\":%" PRId64 ".%03d", duration / 1000,
+                      (int)(duration % 1000));
+        if (span->bytes > 0) {
+            (void)fprintf(trace->file, ",\"args\":{\"bytes\":%" PRIu64 "}", span->bytes);
+        }
+        (void)fputc('}', trace->file);
+    }
+    trace->written++;
+}
+
+static void buffer_write(sherdi_trace *trace)
+{
+    for (size_t i = 0; i < trace->count; i++) {
+        span_write(trace, &trace->spans[i]);
+    }
+    trace->count = 0;
+}
+
+void sherdi_trace_span(sherdi_trace *trace, sherdi_trace_lane lane, const char *name,
+                       const char *what, uint64_t bytes, int64_t start_ns, int64_t end_ns)
+{
+    if (trace == NULL) {
+        return;
+    }
+    (void)pthread_mutex_lock(&trace->lock);
+    if (trace->count == TRACE_SPANS) {
+        buffer_write(trace);
+    }
+    trace->spans[trace->count++] = (trace_span){lane, name, what, bytes, start_ns, end_ns};
+    (void)pthread_mutex_unlock(&trace->lock);
+}
+
+void sherdi_trace_close(sherdi_trace *trace)
+{
+    int has_failed;
+
+    if (trace == NULL) {
+        return;
+    }
+    buffer_write(trace);
+    (void)fprintf(trace->file, "\n]}\n");
+    has_failed = ferror(trace->file);
+    if (fclose(trace->file) != 0 || has_failed) {
+        sherdi_log(SHERD_LOG_WARN, trace->rank,
+                   "SHERD_TRACE: the trace could not be written whole: %s", strerror(errno));
+    }
+    (void)pthread_mutex_destroy(&trace->lock);
+    sherdi_free(trace);
+}

@@ -1,0 +1,230 @@
+/* SHERD_TRACE: a file per rank that is JSON, with a span for everything that the plan has, rows on which one
+ * thing runs at a time, and the report's sums of the same times. */
+#include "base/json.h"
+#include "engine/engine_impl.h"
+#include "sherd_build.h"
+#include "tests/engine/rig.h"
+#include "tests/lib/check.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define STEPS 3
+
+typedef struct job {
+    rig_options       options;
+    sherd_step_report reports[STEPS];
+    size_t            gathers; /* of the plan, forward and backward */
+    size_t            reductions;
+} job;
+
+static void train(sherd_world *world, void *raw)
+{
+    job *what = raw;
+    rig  r;
+
+    rig_open(&r, world, &what->options);
+    for (int u = 0; u < 3; u++) {
+        char name[32];
+
+        (void)snprintf(name, sizeof(name), "unit \"%d\"\\", u); /* what JSON must escape */
+        (void)rig_unit(&r, name);
+        (void)snprintf(name, sizeof(name), "u%d.w", u);
+        (void)rig_param(&r, u, name, 5000);
+    }
+    rig_seal(&r);
+    for (int i = 0; i < STEPS; i++) {
+        sherd_step_report report = rig_train(&r, 1);
+
+        if (sherd_world_rank(world) == 0) {
+            what->reports[i] = report;
+        }
+    }
+    for (size_t i = 0; i < r.engine->plan->num_ops && sherd_world_rank(world) == 0; i++) {
+        const sherdi_plan_op *op = &r.engine->plan->ops[i];
+
+        what->gathers += op->kind == SHERDI_OP_GATHER && strcmp(op->phase, "eval") != 0;
+        what->reductions += op->kind == SHERDI_OP_REDUCE_SCATTER;
+    }
+    rig_close(&r);
+}
+
+typedef struct rows {
+    size_t spans[SHERDI_TRACE_LANES];
+    double seconds[SHERDI_TRACE_LANES];
+    double last_end[SHERDI_TRACE_LANES];
+    int    has_name; /* the quoted one */
+} rows;
+
+static double number_of(const sherdi_json_node *event, const char *key)
+{
+    const sherdi_json_node *node = sherdi_json_find(event, key);
+
+    CHECK(node != NULL && node->kind == SHERDI_JSON_NUMBER);
+    return node->number;
+}
+
+static void event_count(const sherdi_json_node *event, rows *out)
+{
+    const char *phase = sherdi_json_find(event, "ph")->string;
+    int         lane;
+
+    if (strcmp(phase, "X") != 0 && strcmp(phase, "b") != 0) {
+        return;
+    }
+    lane = (int)number_of(event, "tid");
+    out->spans[lane]++;
+    out->has_name |= strstr(sherdi_json_find(event, "name")->string, "unit \"1\"\\") != NULL;
+    if (phase[0] == 'X') {
+        double start = number_of(event, "ts");
+
+        CHECK(number_of(event, "dur") >= 0);
+        out->seconds[lane] += number_of(event, "dur") * 1e-6;
+        if (lane != SHERDI_TRACE_WAIT) { /* a wait may be inside another */
+            CHECK(start >= out->last_end[lane] - 1e-3);
+        }
+        out->last_end[lane] = fmax(out->last_end[lane], start + number_of(event, "dur"));
+    }
+}
+
+static rows rows_of(const char *path)
+{
+    static char  text[1 << 22];
+    FILE        *file = fopen(path, "rb");
+    sherdi_mem   mem;
+    sherdi_json *json;
+    rows         out = {0};
+    size_t       len;
+
+    CHECK(file != NULL);
+    len = fread(text, 1, sizeof(text), file);
+    CHECK(len < sizeof(text));
+    (void)fclose(file);
+    sherdi_mem_init(&mem);
+    CHECK_OK(sherdi_json_parse(&mem, path, text, len, &json));
+    for (const sherdi_json_node *event =
+             sherdi_json_first(sherdi_json_find(sherdi_json_root(json), "traceEvents"));
+         event != NULL; event = sherdi_json_next(event)) {
+        event_count(event, &out);
+    }
+    sherdi_json_destroy(json);
+    return out;
+}
+
+static void trace_train(int ranks, job *what, const char *file, char path[512])
+{
+    (void)snprintf(path, 512, "%s/%s", test_scratch(), file);
+    CHECK_INT(0, setenv("SHERD_TRACE", path, 1));
+    test_world(ranks, train, what);
+    CHECK_INT(0, unsetenv("SHERD_TRACE"));
+}
+
+static void trace_has_a_row_for_everything(void)
+{
+    job  what = {.options = {.stage = 3, .dtype = SHERD_BF16}};
+    char path[512];
+    rows seen;
+
+    trace_train(2, &what, "trace.json", path);
+    seen = rows_of(path);
+    CHECK_INT(STEPS * what.gathers, seen.spans[SHERDI_TRACE_GATHER]);
+    CHECK_INT(STEPS * what.reductions, seen.spans[SHERDI_TRACE_REDUCE]);
+    CHECK_INT(STEPS * 6, seen.spans[SHERDI_TRACE_COMPUTE]);
+    CHECK_INT(STEPS * 3 + STEPS, seen.spans[SHERDI_TRACE_UPDATE]); /* blocks, and the norm */
+    CHECK_INT(STEPS, seen.spans[SHERDI_TRACE_STEP]);
+    CHECK(seen.has_name);
+    (void)snprintf(path, sizeof(path), "%s/trace.1.json", test_scratch());
+    CHECK_INT(STEPS * what.gathers, rows_of(path).spans[SHERDI_TRACE_GATHER]);
+}
+
+static void trace_has_the_copies_of_offload(void)
+{
+    job  what = {.options = {.stage = 3,
+                             .dtype = SHERD_BF16,
+                             .zero  = ", \"offload_optimizer\": {\"device\": \"cpu\"}"}};
+    char path[512];
+    rows seen;
+
+    trace_train(2, &what, "copies-%r.json", path);
+    (void)snprintf(path, sizeof(path), "%s/copies-1.json", test_scratch());
+    seen = rows_of(path);
+    CHECK_INT(STEPS * 3, seen.spans[SHERDI_TRACE_DOWN]);
+    CHECK_INT(STEPS * 3, seen.spans[SHERDI_TRACE_UP]);
+}
+
+static void trace_has_the_transfers_of_a_drive(void)
+{
+#ifdef SHERDI_HAVE_XXHASH
+    char keys[512];
+    job  what = {.options = {.stage = 3, .dtype = SHERD_BF16, .zero = keys}};
+    char path[512];
+    rows seen;
+
+    (void)snprintf(keys, sizeof(keys),
+                   ", \"sub_group_size\": 2048, \"offload_optimizer\": {\"device\": \"nvme\", "
+                   "\"nvme_path\": \"%s\", \"durable\": false, \"fast_init\": true}",
+                   test_scratch());
+    trace_train(1, &what, "drive.json", path);
+    seen = rows_of(path);
+    CHECK(seen.spans[SHERDI_TRACE_READ] > 0 && seen.spans[SHERDI_TRACE_WRITE] > 0);
+#else
+    test_skip("no libxxhash in this build");
+#endif
+}
+
+static void report_has_the_traces_sums(void)
+{
+    job    what = {.options = {.stage = 3, .dtype = SHERD_BF16}};
+    char   path[512];
+    rows   seen;
+    double step = 0, compute = 0, update = 0;
+
+    trace_train(2, &what, "sums.json", path);
+    seen = rows_of(path);
+    for (int i = 0; i < STEPS; i++) {
+        const sherd_step_report *report = &what.reports[i];
+
+        step += report->step_s;
+        compute += report->compute_s;
+        update += report->update_s + report->norm_s;
+        CHECK(report->exposed_s >= report->step_s);
+        CHECK(report->gather_s > 0 && report->reduce_s > 0);
+        CHECK(report->hidden_s <= report->gather_s + report->reduce_s);
+    }
+    CHECK(fabs(step - seen.seconds[SHERDI_TRACE_STEP]) < 1e-6);
+    CHECK(fabs(compute - seen.seconds[SHERDI_TRACE_COMPUTE]) < 1e-6);
+    CHECK(fabs(update - seen.seconds[SHERDI_TRACE_UPDATE]) < 1e-6);
+}
+
+static void seal_trace(sherd_world *world, void *ctx)
+{
+    rig r;
+
+    rig_open(&r, world, ctx);
+    (void)rig_unit(&r, "a");
+    (void)rig_param(&r, 0, "a.w", 100);
+    CHECK_STATUS(SHERD_E_IO, sherd_engine_seal(r.engine));
+    CHECK_ERROR_SAYS("/no/such/folder/trace");
+    rig_close(&r);
+}
+
+static void trace_that_cannot_be_written_is_refused_at_seal(void)
+{
+    rig_options options = {.stage = 1, .dtype = SHERD_F32};
+
+    CHECK_INT(0, setenv("SHERD_TRACE", "/no/such/folder/trace.json", 1));
+    test_world(1, seal_trace, &options);
+    CHECK_INT(0, unsetenv("SHERD_TRACE"));
+}
+
+static const test_case CASES[] = {
+    CASE(trace_has_a_row_for_everything),
+    CASE(trace_has_the_copies_of_offload),
+    CASE(trace_has_the_transfers_of_a_drive),
+    CASE(report_has_the_traces_sums),
+    CASE(trace_that_cannot_be_written_is_refused_at_seal),
+};
+
+RUN_MAIN(CASES)
