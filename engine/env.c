@@ -116,22 +116,42 @@ static int has_uring(void)
     return 1;
 }
 
+/* What the build has, then each device, or why there is none. */
+static void put_cuda(json_t *list)
+{
+    char why[256];
+    char text[320];
+    int  count = sherdi_backend_device_count("cuda", why, sizeof(why));
+
+#ifdef SHERDI_CUDA_TOOLKIT
+    put(list, "cuda", "yes: toolkit " SHERDI_CUDA_TOOLKIT);
+#else
+    put(list, "cuda", "no: the toolkit was not found when this was built");
+#endif
+    for (int i = 0; i < count; i++) {
+        char name[64];
+
+        (void)snprintf(name, sizeof(name), "cuda device %d", i);
+        sherdi_backend_device_describe("cuda", i, text, sizeof(text));
+        put(list, name, text);
+    }
+    if (count == 0) {
+        (void)snprintf(text, sizeof(text), "none: %s", why);
+        put(list, "cuda devices", text);
+    }
+}
+
 static void put_build(json_t *list)
 {
 #ifdef SHERDI_HAVE_MPI
     const int has_mpi = 1;
 #else
-    const int   has_mpi    = 0;
+    const int has_mpi    = 0;
 #endif
 #ifdef SHERDI_HAVE_XXHASH
     const int has_xxhash = 1;
 #else
-    const int   has_xxhash = 0;
-#endif
-#ifdef SHERDI_HAVE_NVCC
-    const char *cuda = "toolkit found; the CUDA back-end is not in this version";
-#else
-    const char *cuda       = "toolkit not found; the CUDA back-end is not in this version";
+    const int has_xxhash = 0;
 #endif
 
     put(list, "compiler", SHERDI_COMPILER);
@@ -142,7 +162,7 @@ static void put_build(json_t *list)
     put(list, "transports", has_mpi ? "self, threads, shm, mpi, sim" : "self, threads, shm, sim");
     put(list, "io_uring", yes_or(has_uring(), "no: NVMe is read and written by threads"));
     put(list, "xxhash", yes_or(has_xxhash, "no: state cannot rest on NVMe"));
-    put(list, "cuda", cuda);
+    put_cuda(list);
     put(list, "nccl", "the NCCL transport is not in this version");
 }
 

@@ -108,7 +108,7 @@ emulator::emulator()
     has_guard    = environment_number("SHERD_EMULATOR_GUARD", 1) != 0;
     is_open      = !has_guard;
     memory_bytes = (size_t)environment_number("SHERD_EMULATOR_MEMORY", 16L << 30);
-    is_seeded    = getenv("SHERD_EMULATOR_SEED") != nullptr;
+    is_seeded    = environment_number("SHERD_EMULATOR_SEED", -1) >= 0;
     seed         = (uint64_t)environment_number("SHERD_EMULATOR_SEED", 0);
     fail_alloc   = environment_number("SHERD_EMULATOR_FAIL_ALLOC", 0);
     fail_launch  = environment_number("SHERD_EMULATOR_FAIL_LAUNCH", 0);

@@ -7,7 +7,7 @@ failed=0
 
 # allowed FOLDER REGEX: quoted includes of FOLDER must match REGEX (or be headers of the folder itself).
 allowed() {
-    bad=$(grep -rnE '^#include "' --include='*.[ch]' "$1" | grep -vE "#include \"($2)" || true)
+    bad=$(grep -rnE '^#include "' --include='*.[ch]' --include='*.cu' --include='*.cuh' "$1" | grep -vE "#include \"($2)" || true)
     if [ -n "$bad" ]; then
         echo "$1 may not include:"
         echo "$bad"
@@ -26,7 +26,7 @@ allowed examples "examples/|sherd|[a-z_]+\.h"
 allowed include "sherd"
 
 # <folder>/<name>_impl.h is for its own folder.
-bad=$(grep -rnE '#include "[a-z]+/[a-z_]+_impl\.h"' --include='*.[ch]' base kernels collectives offload engine cli examples |
+bad=$(grep -rnE '#include "[a-z]+/([a-z]+/)?[a-z_]+_impl\.h"' --include='*.[ch]' base kernels collectives offload engine cli examples |
     awk -F: '{ split($1, at, "/"); line = $3; sub(/.*#include "/, "", line); split(line, to, "/"); if (at[1] != to[1]) print }')
 if [ -n "$bad" ]; then
     echo "an _impl.h crosses folders:"
@@ -36,7 +36,7 @@ fi
 
 # Vendor headers, each in its one back-end file (and its public header).
 vendor() {
-    bad=$(grep -rlE "#include <$1" --include='*.[ch]' base kernels collectives offload engine cli include examples |
+    bad=$(grep -rlE "#include <($1)" --include='*.[ch]' --include='*.cu' --include='*.cuh' base kernels collectives offload engine cli include examples |
         grep -vE "$2" || true)
     if [ -n "$bad" ]; then
         echo "<$1> is included outside its file: $bad"
@@ -49,7 +49,10 @@ vendor 'hwloc' '^kernels/cpu/places\.c$'
 vendor 'xxhash\.h' '^offload/checksum\.c$'
 vendor 'liburing' '^offload/uring\.c$'
 vendor 'omp\.h' '^$'
-vendor 'cblas\.h|<openblas' '^examples/llm/'
+vendor 'cblas\.h|openblas' '^examples/llm/'
+vendor 'cuda|mma\.h|device_launch' '^kernels/cuda/|^include/sherd_cuda\.h$|^collectives/nccl[a-z_]*\.[ch]$|^examples/llm/cuda/'
+vendor 'nccl\.h' '^collectives/nccl[a-z_]*\.[ch]$|^include/sherd_cuda\.h$'
+vendor 'cublas' '^examples/llm/cuda/'
 
 [ $failed = 0 ] && echo "the arrows point down"
 exit $failed
