@@ -4,20 +4,18 @@
  * round, peers too; a ratio is taken inside each round, and the median of the rounds is shown. */
 #include "base/clock.h"
 #include "bench/arrays.h"
+#include "bench/peers.h"
 #include "bench/plot.h"
 #include "bench/timing.h"
 
 #include <errno.h>
 #include <getopt.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
-#define MAX_LIST  16
-#define MAX_PEERS 8
+#define MAX_LIST 16
 /* Loops over less than this are repeated: a clock and a waking thread are nothing then. */
 #define TIMED_ELEMS ((size_t)64 << 20)
 /* The distance of the limits that prefetch. */
@@ -132,91 +130,9 @@ static const bench_row ROWS[NUM_ROWS] = {
     [ROW_MIXED]             = {"adamw mixed bf16", row_adam_mixed, 28, ROW_LIMIT_MIXED},
 };
 
-/* ---------------------------------------------------------------- peers -- */
-
-/* peers.py and its pipes. */
-typedef struct bench_peers {
-    FILE  *to, *from;
-    char   names[MAX_PEERS][64];
-    size_t count;
-} bench_peers;
-
-static void peers_start(bench_peers *peers, const char *python)
-{
-    int  to[2];
-    int  from[2];
-    char command[1024];
-
-    (void)signal(SIGPIPE, SIG_IGN); /* its end is found when its answer is read */
-    if (pipe(to) != 0 || pipe(from) != 0) {
-        die("pipe", strerror(errno));
-    }
-    (void)snprintf(command, sizeof(command), "exec '%s' '%s' --serve", python, BENCH_PEERS);
-    switch (fork()) {
-    case -1:
-        die("fork", strerror(errno));
-    case 0:
-        (void)dup2(to[0], 0);
-        (void)dup2(from[1], 1);
-        for (int i = 0; i < 2; i++) {
-            (void)close(to[i]);
-            (void)close(from[i]);
-        }
-        (void)execl("/bin/sh", "sh", "-c", command, (char *)NULL);
-        _exit(127);
-    default:
-        break;
-    }
-    (void)close(to[0]);
-    (void)close(from[1]);
-    peers->to   = fdopen(to[1], "w");
-    peers->from = fdopen(from[0], "r");
-}
-
-static void peers_answer(bench_peers *peers, char *line, size_t line_bytes)
-{
-    (void)fflush(peers->to);
-    if (fgets(line, (int)line_bytes, peers->from) == NULL) {
-        die("peers.py", "it ended; without it: no --peers");
-    }
-    line[strcspn(line, "\n")] = '\0';
-}
-
-static void peers_setup(bench_peers *peers, size_t elems, int threads)
-{
-    char  line[1024];
-    char *rest = line;
-
-    peers->count = 0;
-    if (peers->to == NULL) {
-        return;
-    }
-    (void)fprintf(peers->to, "setup %zu %d\n", elems, threads);
-    peers_answer(peers, line, sizeof(line));
-    for (char *name; (name = strsep(&rest, "\t")) != NULL && peers->count < MAX_PEERS;) {
-        (void)snprintf(peers->names[peers->count++], sizeof(peers->names[0]), "%s", name);
-    }
-}
-
-static double peer_seconds(bench_peers *peers, size_t index, size_t repeats)
-{
-    const struct timespec settle = {.tv_nsec = 5000000}; /* its threads spin for a while */
-    char                  line[1024];
-    double                seconds;
-
-    (void)fprintf(peers->to, "run %zu %zu\n", index, repeats);
-    peers_answer(peers, line, sizeof(line));
-    seconds = strtod(line, NULL);
-    if (!(seconds > 0)) {
-        die("peers.py", line);
-    }
-    (void)nanosleep(&settle, NULL);
-    return seconds;
-}
-
 /* --------------------------------------------------------------- rounds -- */
 
-#define MAX_ROWS (NUM_ROWS + MAX_PEERS)
+#define MAX_ROWS (NUM_ROWS + BENCH_MAX_PEERS)
 
 /* One instruction set, number of threads and size. */
 typedef struct bench_table {
@@ -250,7 +166,7 @@ static void table_measure(bench_table *table, const bench_options *options, benc
 
         for (size_t row = 0; row < table->num_rows; row++) {
             of_round[row] = row < NUM_ROWS ? own_seconds(run, row, repeats)
-                                           : peer_seconds(peers, row - NUM_ROWS, repeats);
+                                           : bench_peer_seconds(peers, row - NUM_ROWS, repeats);
         }
     }
 }
@@ -300,7 +216,7 @@ static void table_run(bench_table *table, const bench_options *options, const be
     bench_run run;
     double   *seconds;
 
-    peers_setup(peers, table->elems, table->threads);
+    bench_peers_setup(peers, table->elems, table->threads);
     table->num_rows = NUM_ROWS + peers->count;
     for (size_t row = 0; row < table->num_rows; row++) {
         (void)snprintf(table->names[row], sizeof(table->names[0]), "%s",
@@ -603,7 +519,7 @@ int main(int argc, char **argv)
     bench_print_machine(argc, argv);
     (void)fflush(stdout);
     if (options.python != NULL) {
-        peers_start(&peers, options.python);
+        bench_peers_start(&peers, options.python, BENCH_PEERS);
     }
     arrays = bench_arrays_make(largest(&options));
     for (size_t i = 0; i < num_isas; i++) {

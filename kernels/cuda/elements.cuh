@@ -43,14 +43,23 @@ static inline __device__ float half_widen(uint32_t bits, sherd_dtype dtype)
                                : sherdi_cast_f16_f32((uint16_t)bits);
 }
 
+/* One branch for the four of them. */
 static inline __device__ float4 packed_widen(packed4 x, sherd_dtype dtype)
 {
     if (dtype == SHERD_F32) {
         return make_float4(sherdi_f32_from_bits(x.x), sherdi_f32_from_bits(x.y),
                            sherdi_f32_from_bits(x.z), sherdi_f32_from_bits(x.w));
     }
-    return make_float4(half_widen(x.x & 0xffffu, dtype), half_widen(x.x >> 16, dtype),
-                       half_widen(x.y & 0xffffu, dtype), half_widen(x.y >> 16, dtype));
+    if (dtype == SHERD_BF16) {
+        return make_float4(sherdi_cast_bf16_f32((uint16_t)(x.x & 0xffffu)),
+                           sherdi_cast_bf16_f32((uint16_t)(x.x >> 16)),
+                           sherdi_cast_bf16_f32((uint16_t)(x.y & 0xffffu)),
+                           sherdi_cast_bf16_f32((uint16_t)(x.y >> 16)));
+    }
+    return make_float4(sherdi_cast_f16_f32((uint16_t)(x.x & 0xffffu)),
+                       sherdi_cast_f16_f32((uint16_t)(x.x >> 16)),
+                       sherdi_cast_f16_f32((uint16_t)(x.y & 0xffffu)),
+                       sherdi_cast_f16_f32((uint16_t)(x.y >> 16)));
 }
 
 static inline __device__ uint32_t half_narrow(float x, sherd_dtype dtype)
@@ -58,16 +67,24 @@ static inline __device__ uint32_t half_narrow(float x, sherd_dtype dtype)
     return dtype == SHERD_BF16 ? sherdi_cast_f32_bf16(x) : sherdi_cast_f32_f16(x);
 }
 
+static inline __device__ uint32_t pair_of(uint16_t low, uint16_t high)
+{
+    return low | (uint32_t)high << 16;
+}
+
 /* Four elements, rounded to `dtype`, at a multiple of their size. */
 static inline __device__ void vector_store(void *array, sherd_dtype dtype, size_t index, float4 x)
 {
     if (dtype == SHERD_F32) {
         *(float4 *)((float *)array + index) = x;
+    } else if (dtype == SHERD_BF16) {
+        *(uint2 *)((uint16_t *)array + index) =
+            make_uint2(pair_of(sherdi_cast_f32_bf16(x.x), sherdi_cast_f32_bf16(x.y)),
+                       pair_of(sherdi_cast_f32_bf16(x.z), sherdi_cast_f32_bf16(x.w)));
     } else {
-        uint2 two = make_uint2(half_narrow(x.x, dtype) | half_narrow(x.y, dtype) << 16,
-                               half_narrow(x.z, dtype) | half_narrow(x.w, dtype) << 16);
-
-        *(uint2 *)((uint16_t *)array + index) = two;
+        *(uint2 *)((uint16_t *)array + index) =
+            make_uint2(pair_of(sherdi_cast_f32_f16(x.x), sherdi_cast_f32_f16(x.y)),
+                       pair_of(sherdi_cast_f32_f16(x.z), sherdi_cast_f32_f16(x.w)));
     }
 }
 

@@ -11,7 +11,7 @@
 
 #define MOVE_BLOCKS    6 /* on a processor */
 #define MOVE_VECTORS   4
-#define REDUCE_BLOCKS  4
+#define REDUCE_BLOCKS  3
 #define REDUCE_VECTORS 2
 #define SOURCES_AHEAD  4 /* of a vector, loaded at once */
 

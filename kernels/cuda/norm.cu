@@ -45,13 +45,13 @@ static inline __device__ void rows_load(unsigned char *rows, const Elem *x, size
     }
 }
 
-template <int IS_F32>
+template <sherd_dtype DTYPE>
 static void __global__ __launch_bounds__(BLOCK_THREADS, SUMSQ_BLOCKS)
-    sumsq_kernel(const void *x, sherd_dtype dtype, size_t num_chunks, int is_vector, bin_t *acc)
+    sumsq_kernel(const void *x, size_t num_chunks, int is_vector, bin_t *acc)
 {
     __shared__ __align__(16) unsigned char rows[BLOCK_WARPS][WARP_ROWS_BYTES];
     __shared__ bin_t                       bins[NORM_WORDS];
-    const size_t                           chunks = IS_F32 ? 16 : 32; /* of a tile */
+    const size_t                           chunks = DTYPE == SHERD_F32 ? 16 : 32; /* of a tile */
     const unsigned                         warp   = threadIdx.x / 32;
     norm_window                            window;
 
@@ -64,7 +64,7 @@ static void __global__ __launch_bounds__(BLOCK_THREADS, SUMSQ_BLOCKS)
          first += (size_t)gridDim.x * BLOCK_WARPS * chunks) {
         double sum;
 
-        if (IS_F32) {
+        if (DTYPE == SHERD_F32) {
             rows_load<uint32_t, ROW_F32_BYTES>(
                 rows[warp], (const uint32_t *)x + first * SHERD_CHUNK_ELEMS, num_chunks - first,
                 is_vector);
@@ -76,7 +76,7 @@ static void __global__ __launch_bounds__(BLOCK_THREADS, SUMSQ_BLOCKS)
                 rows[warp], (const uint16_t *)x + first * SHERD_CHUNK_ELEMS, num_chunks - first,
                 is_vector);
             __syncwarp();
-            sum = rows_sum_half(rows[warp], dtype);
+            sum = rows_sum_half<DTYPE>(rows[warp]);
         }
         __syncwarp();
         window_add(&window, 32, sum, bins);
@@ -95,8 +95,10 @@ extern "C" cudaError_t sherdi_cuda_sumsq(sherdi_cuda_place place, const void *x,
     if (num_chunks == 0) {
         return cudaSuccess;
     }
-    return kernel_launch(is_f32 ? sumsq_kernel<1> : sumsq_kernel<0>, blocks, place, x, dtype,
-                         num_chunks, (uintptr_t)x % 16 == 0, (bin_t *)acc);
+    return kernel_launch(is_f32                ? sumsq_kernel<SHERD_F32>
+                         : dtype == SHERD_BF16 ? sumsq_kernel<SHERD_BF16>
+                                               : sumsq_kernel<SHERD_F16>,
+                         blocks, place, x, num_chunks, (uintptr_t)x % 16 == 0, (bin_t *)acc);
 }
 
 /* ---------------------------------------------------------- fingerprint -- */

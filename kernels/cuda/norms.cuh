@@ -56,7 +56,7 @@ static inline __device__ double rows_sum_f32(const unsigned char *rows)
 }
 
 /* The sum of row `lane` of 32 rows of a 16-bit type. */
-static inline __device__ double rows_sum_half(const unsigned char *rows, sherd_dtype dtype)
+template <sherd_dtype DTYPE> static inline __device__ double rows_sum_half(const unsigned char *rows)
 {
     const unsigned char *from    = rows + threadIdx.x % 32 * ROW_HALF_BYTES;
     double               sums[8] = {0, 0, 0, 0, 0, 0, 0, 0};
@@ -68,8 +68,8 @@ static inline __device__ double rows_sum_half(const unsigned char *rows, sherd_d
 
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            double low  = half_widen(words[i] & 0xffffu, dtype);
-            double high = half_widen(words[i] >> 16, dtype);
+            double low  = half_widen(words[i] & 0xffffu, DTYPE);
+            double high = half_widen(words[i] >> 16, DTYPE);
 
             sums[2 * i]     = fma(low, low, sums[2 * i]);
             sums[2 * i + 1] = fma(high, high, sums[2 * i + 1]);
