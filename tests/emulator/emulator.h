@@ -26,6 +26,8 @@
  *   SHERD_EMULATOR_DEVICES=n      how many devices there are, default 8; 0: none, as without a driver
  *   SHERD_EMULATOR_SEED=n         see above
  *   SHERD_EMULATOR_GUARD=0        see above
+ *   SHERD_EMULATOR_EAGER=1        what can begin at once runs on the calling thread: for tests that are
+ *                                 many and want numbers, not order
  *   SHERD_EMULATOR_MEMORY=bytes   of each device, default 16 GiB; more gives cudaErrorMemoryAllocation
  *   SHERD_EMULATOR_FAIL_ALLOC=n, SHERD_EMULATOR_FAIL_LAUNCH=n, SHERD_EMULATOR_FAIL_KERNEL=n
  *                                 as the functions below, counted from the start of the process

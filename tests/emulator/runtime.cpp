@@ -37,6 +37,7 @@ struct operation {
     std::function<void()> run;   /* may be empty */
     mark_ref              done;
     bool                  is_kernel = false;
+    bool                  may_block = false; /* calls a function of somebody's */
 };
 
 struct CUstream_st {
@@ -46,6 +47,7 @@ struct CUstream_st {
     uint64_t                random;
     bool                    is_slow;
     unsigned                order;
+    unsigned                busy = 0; /* operations queued or under way */
     std::deque<operation>   queue;
     mark_ref                last; /* of the last operation given; may be empty */
     std::condition_variable has_work;
@@ -84,6 +86,7 @@ struct emulator {
     size_t                          memory_bytes;
     uint64_t                        seed;
     bool                            is_seeded;
+    bool                            is_eager;
     uint64_t                        streams_made  = 0;
     int                             streams_alive = 0;
     int                             running       = 0; /* operations queued or under way */
@@ -110,6 +113,7 @@ emulator::emulator()
     memory_bytes = (size_t)environment_number("SHERD_EMULATOR_MEMORY", 16L << 30);
     is_seeded    = environment_number("SHERD_EMULATOR_SEED", -1) >= 0;
     seed         = (uint64_t)environment_number("SHERD_EMULATOR_SEED", 0);
+    is_eager     = environment_number("SHERD_EMULATOR_EAGER", 0) != 0;
     fail_alloc   = environment_number("SHERD_EMULATOR_FAIL_ALLOC", 0);
     fail_launch  = environment_number("SHERD_EMULATOR_FAIL_LAUNCH", 0);
     fail_kernel  = environment_number("SHERD_EMULATOR_FAIL_KERNEL", 0);
@@ -341,6 +345,7 @@ static void stream_main(CUstream_st *stream)
         next.done->is_done = true;
         next.done->ns      = now_ns();
         e.running--;
+        stream->busy--;
         e.progress.notify_all();
     }
     e.devices[stream->device].streams.erase(stream);
@@ -397,6 +402,29 @@ static cudaStream_t stream_of(emulator &e, cudaStream_t handle)
     return nullptr;
 }
 
+/* Runs on the calling thread what could begin at once, and is no kernel that shall fail. With the lock held. */
+static bool operation_run_now(emulator &e, cudaStream_t stream, operation &what)
+{
+    if (what.may_block || stream->busy > 0 || e.fail_kernel > 0 ||
+        e.devices[stream->device].fault != cudaSuccess) {
+        return false;
+    }
+    for (const mark_ref &other : what.after) {
+        if (!other->is_done) {
+            return false;
+        }
+    }
+    if (what.run) {
+        guard_set(e, true);
+        what.run();
+        what.run = nullptr;
+    }
+    what.done->is_done = true;
+    what.done->ns      = now_ns();
+    e.progress.notify_all();
+    return true;
+}
+
 /* Gives a stream an operation. With the lock held. */
 static mark_ref stream_give(emulator &e, cudaStream_t stream, operation &&what)
 {
@@ -414,7 +442,11 @@ static mark_ref stream_give(emulator &e, cudaStream_t stream, operation &&what)
     }
     what.done    = done;
     stream->last = done;
+    if (e.is_eager && operation_run_now(e, stream, what)) {
+        return done;
+    }
     stream->queue.push_back(std::move(what));
+    stream->busy++;
     e.running++;
     stream->has_work.notify_one();
     return done;
@@ -551,7 +583,7 @@ extern "C" cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t even
 
 /* An operation on a stream of the current device. `done_out` may be nullptr. */
 static cudaError_t stream_run(cudaStream_t handle, bool is_kernel, bool any_device,
-                              std::function<void()> &&run, bool waits)
+                              std::function<void()> &&run, bool waits, bool may_block = false)
 {
     emulator                    &e = the();
     std::unique_lock<std::mutex> held(e.lock);
@@ -574,6 +606,7 @@ static cudaError_t stream_run(cudaStream_t handle, bool is_kernel, bool any_devi
         e.launches++;
     }
     what.is_kernel = is_kernel;
+    what.may_block = may_block;
     what.run       = std::move(run);
     done           = stream_give(e, stream, std::move(what));
     if (waits) {
@@ -585,13 +618,13 @@ static cudaError_t stream_run(cudaStream_t handle, bool is_kernel, bool any_devi
 extern "C" cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t fn, void *ctx)
 {
     return stream_run(
-        stream, false, true, [=] { fn(ctx); }, false);
+        stream, false, true, [=] { fn(ctx); }, false, true);
 }
 
 extern "C" cudaError_t emulator_call(cudaStream_t stream, void (*fn)(void *ctx), void *ctx)
 {
     return stream_run(
-        stream, false, true, [=] { fn(ctx); }, false);
+        stream, false, true, [=] { fn(ctx); }, false, true);
 }
 
 extern "C" cudaError_t cudaDeviceSynchronize(void)

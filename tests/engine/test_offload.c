@@ -110,7 +110,8 @@ static void expect_reference_everywhere(toy_options options, const int *ranks, s
         }
         options.zero_extra = layout_keys(&LAYOUTS[i], keys);
         for (size_t r = 0; r < num_ranks; r++) {
-            for (options.stage = LAYOUTS[i].least_stage; options.stage <= 3; options.stage++) {
+            for (options.stage = LAYOUTS[i].least_stage;
+                 options.stage <= 3 && toy_takes_ranks(ranks[r]); options.stage++) {
                 if (options.is_bound && options.stage == 3) {
                     continue;
                 }

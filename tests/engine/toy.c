@@ -31,6 +31,14 @@ static const toy_param PARAMS[TOY_PARAMS] = {
 
 static const char *const UNITS[TOY_UNITS] = {"embedding", "layer1", "layer2", "head"};
 
+int toy_takes_ranks(int world_size)
+{
+    if (getenv("SHERD_BACKEND") == NULL || getenv("SHERD_TEST_FULL") != NULL) {
+        return 1;
+    }
+    return world_size == 3 || (world_size == 1 && getenv("SHERD_TEST_BRIEF") == NULL);
+}
+
 static size_t param_elems(const toy_param *param)
 {
     size_t elems = 1;
@@ -519,7 +527,7 @@ static void plain_lamb(plain_param *param, size_t p, const toy_options *options,
     double ratio = 1;
     double norm_w, norm_u;
     float  u[MOST_ELEMS] = {0};
-    size_t elems = param_elems(&PARAMS[p]);
+    size_t elems         = param_elems(&PARAMS[p]);
 
     for (size_t i = 0; i < elems; i++) {
         float g = param->grad[i] * (float)scale;

@@ -36,6 +36,10 @@ typedef struct toy_result {
     uint64_t            sent_bytes;
 } toy_result;
 
+/** Whether a matrix shall have this number of ranks: on an emulated device, which takes a hundred times as long,
+ *  1 and 3 alone (SHERD_TEST_BRIEF: 3), unless SHERD_TEST_FULL is set. */
+int toy_takes_ranks(int world_size);
+
 /** Trains on one rank of `world`; the result is the same on every rank. Fails the test on error. */
 void toy_train(sherd_world *world, const toy_options *options, toy_result *out);
 
