@@ -46,14 +46,15 @@ static inline float sherdi_round_elem(float x, sherd_dtype dtype)
 }
 
 /* Elements from `first` on of the run. */
-static inline uint64_t sherdi_adam_elems(const sherdi_adam_run *run, size_t first)
+static inline uint64_t sherdi_adam_elems(const sherdi_update_run  *run,
+                                         const sherdi_adam_coeffs *coeffs, size_t first)
 {
     uint64_t fingerprint = 0;
 
     for (size_t i = first; i < run->count_elems; i++) {
         float grad = sherdi_load_elem(run->grad, run->grad_dtype, i);
 
-        sherdi_adam_element(run->coeffs, grad, &run->master[i], &run->m[i], &run->v[i]);
+        sherdi_adam_element(coeffs, grad, &run->master[i], &run->m[i], &run->v[i]);
         if (run->param != NULL) {
             sherdi_store_elem(run->param, run->param_dtype, i, run->master[i]);
         }
@@ -63,7 +64,8 @@ static inline uint64_t sherdi_adam_elems(const sherdi_adam_run *run, size_t firs
 }
 
 /* Chunks from `first` on, a multiple of 64. */
-static inline void sherdi_lamb_norms_elems(const sherdi_lamb_run *run, size_t first,
+static inline void sherdi_lamb_norms_elems(const sherdi_update_run  *run,
+                                           const sherdi_lamb_coeffs *coeffs, size_t first,
                                            sherdi_lamb_norms *norms)
 {
     for (; first < run->count_elems; first += SHERD_CHUNK_ELEMS) {
@@ -76,21 +78,22 @@ static inline void sherdi_lamb_norms_elems(const sherdi_lamb_run *run, size_t fi
 
             p[i] = run->master[first + i];
             u[i] = sherdi_lamb_direction(
-                run->coeffs, sherdi_load_elem(run->grad, run->grad_dtype, first + i), p[i], &m, &v);
+                coeffs, sherdi_load_elem(run->grad, run->grad_dtype, first + i), p[i], &m, &v);
         }
         sherdi_norm_add(&norms->param, sherdi_norm_chunk(p));
         sherdi_norm_add(&norms->update, sherdi_norm_chunk(u));
     }
 }
 
-static inline uint64_t sherdi_lamb_elems(const sherdi_lamb_run *run, size_t first)
+static inline uint64_t sherdi_lamb_elems(const sherdi_update_run  *run,
+                                         const sherdi_lamb_coeffs *coeffs, float step, size_t first)
 {
     uint64_t fingerprint = 0;
 
     for (size_t i = first; i < run->count_elems; i++) {
         float grad = sherdi_load_elem(run->grad, run->grad_dtype, i);
 
-        sherdi_lamb_element(run->coeffs, run->step, grad, &run->master[i], &run->m[i], &run->v[i]);
+        sherdi_lamb_element(coeffs, step, grad, &run->master[i], &run->m[i], &run->v[i]);
         if (run->param != NULL) {
             sherdi_store_elem(run->param, run->param_dtype, i, run->master[i]);
         }

@@ -3,9 +3,9 @@
 #include "kernels/cpu/elements.h"
 #include "kernels/cpu/variants.h"
 
-static uint64_t run_adam(const sherdi_adam_run *run)
+static uint64_t run_adam(const sherdi_update_run *run, const sherdi_adam_coeffs *coeffs)
 {
-    return sherdi_adam_elems(run, 0);
+    return sherdi_adam_elems(run, coeffs, 0);
 }
 
 static void run_sumsq(const void *x, sherd_dtype dtype, size_t count_elems, sherdi_norm_acc *acc)
@@ -57,14 +57,15 @@ static uint64_t run_fingerprint(const float *master, uint64_t first_index, size_
     return sherdi_fingerprint_elems(master, first_index, 0, count_elems);
 }
 
-static void run_lamb_norms(const sherdi_lamb_run *run, sherdi_lamb_norms *norms)
+static void run_lamb_norms(const sherdi_update_run *run, const sherdi_lamb_coeffs *coeffs,
+                           sherdi_lamb_norms *norms)
 {
-    sherdi_lamb_norms_elems(run, 0, norms);
+    sherdi_lamb_norms_elems(run, coeffs, 0, norms);
 }
 
-static uint64_t run_lamb(const sherdi_lamb_run *run)
+static uint64_t run_lamb(const sherdi_update_run *run, const sherdi_lamb_coeffs *coeffs, float step)
 {
-    return sherdi_lamb_elems(run, 0);
+    return sherdi_lamb_elems(run, coeffs, step, 0);
 }
 
 #define TABLE_NAME sherdi_kernels_scalar

@@ -103,54 +103,48 @@ static size_t same_high_half(uint64_t index, size_t count)
 
 /* ----------------------------------------------------------------- adam -- */
 
+/* Elements from `done` on of a part's run; `block` has the arrays from the block's start. */
+static sherdi_update_run update_run_at(const sherdi_update_run *block, const span_run *where,
+                                       size_t done)
+{
+    size_t            offset = where->span->offset_elems + where->first + done;
+    sherdi_update_run run    = *block;
+
+    run.grad = sherdi_elem_at(block->grad, block->grad_dtype, offset);
+    run.master += offset;
+    run.m += offset;
+    run.v += offset;
+    if (block->param != NULL) {
+        run.param = sherdi_elem_at(block->param, block->param_dtype, offset);
+    }
+    run.first_index = where->span->first_index + where->first + done;
+    run.count_elems = where->count_elems - done;
+    return run;
+}
+
 typedef struct adam_call {
     const sherdi_adam_args *args;
+    sherdi_update_run       block;
     size_t                  chunks;
-    int                     is_streaming;
     _Atomic uint64_t        fingerprint;
 } adam_call;
-
-static uint64_t adam_span_run(const adam_call *call, const span_run *where)
-{
-    const sherdi_adam_args *args        = call->args;
-    uint64_t                fingerprint = 0;
-    size_t                  done        = 0;
-
-    while (done < where->count_elems) {
-        uint64_t        index  = where->span->first_index + where->first + done;
-        size_t          offset = where->span->offset_elems + where->first + done;
-        sherdi_adam_run run    = {
-               .coeffs       = &args->coeffs[where->span->group],
-               .grad         = sherdi_elem_at(args->grad, args->grad_dtype, offset),
-               .grad_dtype   = args->grad_dtype,
-               .master       = args->master + offset,
-               .m            = args->m + offset,
-               .v            = args->v + offset,
-               .param_dtype  = args->param_dtype,
-               .first_index  = index,
-               .count_elems  = same_high_half(index, where->count_elems - done),
-               .is_streaming = call->is_streaming,
-        };
-
-        if (args->param != NULL) {
-            run.param = sherdi_elem_at(args->param, args->param_dtype, offset);
-        }
-        fingerprint += run_adam(&run);
-        done += run.count_elems;
-    }
-    return fingerprint;
-}
 
 static void adam_part(void *ctx, int part, int parts)
 {
     adam_call              *call = ctx;
     const sherdi_adam_args *args = call->args;
     span_walk walk        = walk_part(args->spans, args->num_spans, call->chunks, part, parts);
-    span_run  run         = {0};
+    span_run  where       = {0};
     uint64_t  fingerprint = 0;
 
-    while (walk_next(&walk, &run)) {
-        fingerprint += adam_span_run(call, &run);
+    while (walk_next(&walk, &where)) {
+        for (size_t done = 0; done < where.count_elems;) {
+            sherdi_update_run run = update_run_at(&call->block, &where, done);
+
+            run.count_elems = same_high_half(run.first_index, run.count_elems);
+            fingerprint += run_adam(&run, &args->coeffs[where.span->group]);
+            done += run.count_elems;
+        }
     }
     (void)atomic_fetch_add_explicit(&call->fingerprint, fingerprint, memory_order_relaxed);
 }
@@ -160,9 +154,16 @@ static void table_adam(const sherdi_backend *backend, const sherdi_adam_args *ar
     size_t    bytes  = sherdi_adam_traffic_bytes(args);
     size_t    chunks = spans_chunks(args->spans, args->num_spans);
     adam_call call   = {
-          .args         = args,
-          .chunks       = chunks,
-          .is_streaming = bytes >= SHERDI_STREAM_BYTES,
+          .args   = args,
+          .block  = {.grad         = args->grad,
+                     .grad_dtype   = args->grad_dtype,
+                     .master       = args->master,
+                     .m            = args->m,
+                     .v            = args->v,
+                     .param        = args->param,
+                     .param_dtype  = args->param_dtype,
+                     .is_streaming = bytes >= SHERDI_STREAM_BYTES},
+          .chunks = chunks,
     };
 
     sherdi_parallel_run(backend, sherdi_split_of(backend, chunks, chunks > 0 ? bytes / chunks : 0),
@@ -174,33 +175,25 @@ static void table_adam(const sherdi_backend *backend, const sherdi_adam_args *ar
 
 typedef struct lamb_call {
     const sherdi_lamb_args *args;
+    sherdi_update_run       block;
     size_t                  chunks;
-    int                     is_streaming;
     _Atomic uint64_t        fingerprint;
 } lamb_call;
 
-static sherdi_lamb_run lamb_run_of(const lamb_call *call, const span_run *where, size_t done)
+static lamb_call lamb_call_make(const sherdi_lamb_args *args, size_t bytes)
 {
-    const sherdi_lamb_args *args   = call->args;
-    uint64_t                index  = where->span->first_index + where->first + done;
-    size_t                  offset = where->span->offset_elems + where->first + done;
-    sherdi_lamb_run         run    = {
-                   .coeffs       = &args->coeffs[where->span->group],
-                   .grad         = sherdi_elem_at(args->grad, args->grad_dtype, offset),
+    return (lamb_call){
+        .args   = args,
+        .block  = {.grad         = args->grad,
                    .grad_dtype   = args->grad_dtype,
-                   .master       = args->master + offset,
-                   .m            = args->m + offset,
-                   .v            = args->v + offset,
+                   .master       = args->master,
+                   .m            = args->m,
+                   .v            = args->v,
+                   .param        = args->param,
                    .param_dtype  = args->param_dtype,
-                   .first_index  = index,
-                   .count_elems  = where->count_elems - done,
-                   .is_streaming = call->is_streaming,
+                   .is_streaming = bytes >= SHERDI_STREAM_BYTES},
+        .chunks = spans_chunks(args->spans, args->num_spans),
     };
-
-    if (args->param != NULL) {
-        run.param = sherdi_elem_at(args->param, args->param_dtype, offset);
-    }
-    return run;
 }
 
 /* To the one that all threads of the call share; a part has few parameters. */
@@ -225,11 +218,11 @@ static void lamb_norms_part(void *ctx, int part, int parts)
     span_run  where;
 
     while (walk_next(&walk, &where)) {
-        sherdi_lamb_run    run   = lamb_run_of(call, &where, 0);
+        sherdi_update_run  run   = update_run_at(&call->block, &where, 0);
         sherdi_lamb_norms  share = {0};
         sherdi_lamb_norms *norms = &args->norms[where.span->param];
 
-        run_lamb_norms(&run, &share);
+        run_lamb_norms(&run, &args->coeffs[where.span->group], &share);
         norm_share(&norms->param, &share.param);
         norm_share(&norms->update, &share.update);
     }
@@ -238,8 +231,8 @@ static void lamb_norms_part(void *ctx, int part, int parts)
 static void table_lamb_norms(const sherdi_backend *backend, const sherdi_lamb_args *args)
 {
     size_t    bytes  = sherdi_lamb_norms_traffic_bytes(args);
-    size_t    chunks = spans_chunks(args->spans, args->num_spans);
-    lamb_call call   = {.args = args, .chunks = chunks};
+    lamb_call call   = lamb_call_make(args, bytes);
+    size_t    chunks = call.chunks;
 
     sherdi_parallel_run(backend, sherdi_split_of(backend, chunks, chunks > 0 ? bytes / chunks : 0),
                         lamb_norms_part, &call);
@@ -254,12 +247,14 @@ static void lamb_part(void *ctx, int part, int parts)
     uint64_t  fingerprint = 0;
 
     while (walk_next(&walk, &where)) {
-        for (size_t done = 0; done < where.count_elems;) {
-            sherdi_lamb_run run = lamb_run_of(call, &where, done);
+        const sherdi_lamb_coeffs *coeffs = &args->coeffs[where.span->group];
+        float                     step   = coeffs->neg_step_size * args->ratios[where.span->param];
 
-            run.step        = run.coeffs->neg_step_size * args->ratios[where.span->param];
+        for (size_t done = 0; done < where.count_elems;) {
+            sherdi_update_run run = update_run_at(&call->block, &where, done);
+
             run.count_elems = same_high_half(run.first_index, run.count_elems);
-            fingerprint += run_lamb(&run);
+            fingerprint += run_lamb(&run, coeffs, step);
             done += run.count_elems;
         }
     }
@@ -269,8 +264,8 @@ static void lamb_part(void *ctx, int part, int parts)
 static void table_lamb(const sherdi_backend *backend, const sherdi_lamb_args *args)
 {
     size_t    bytes  = sherdi_lamb_traffic_bytes(args);
-    size_t    chunks = spans_chunks(args->spans, args->num_spans);
-    lamb_call call = {.args = args, .chunks = chunks, .is_streaming = bytes >= SHERDI_STREAM_BYTES};
+    lamb_call call   = lamb_call_make(args, bytes);
+    size_t    chunks = call.chunks;
 
     sherdi_parallel_run(backend, sherdi_split_of(backend, chunks, chunks > 0 ? bytes / chunks : 0),
                         lamb_part, &call);

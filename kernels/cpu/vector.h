@@ -163,7 +163,7 @@ INLINE adam_vecs adam_vecs_make(const sherdi_adam_coeffs *c)
 
 /* sherdi_adam_element for a few registers at once, but that NaN are left as they come: the new values go
  * to memory. Loads of one array stand together: memory likes that better. */
-INLINE void adam_vecs_update(const adam_vecs *c, const sherdi_adam_run *run, size_t first)
+INLINE void adam_vecs_update(const adam_vecs *c, const sherdi_update_run *run, size_t first)
 {
     vec_f32 g[ADAM_VECS];
     vec_f32 p[ADAM_VECS];
@@ -204,8 +204,8 @@ INLINE void adam_vecs_update(const adam_vecs *c, const sherdi_adam_run *run, siz
 }
 
 /* NaN of a tile to the one that formulas.h stores. */
-static __attribute__((noinline, cold)) void adam_tile_canonical(const sherdi_adam_run *run,
-                                                                size_t                 first)
+static __attribute__((noinline, cold)) void adam_tile_canonical(const sherdi_update_run *run,
+                                                                size_t                   first)
 {
     for (size_t i = first; i < first + TILE_ELEMS; i += LANES) {
         vec_store(run->m + i, vec_canonical(vec_load(run->m + i)));
@@ -215,7 +215,7 @@ static __attribute__((noinline, cold)) void adam_tile_canonical(const sherdi_ada
 }
 
 /* What follows from a tile's new masters. A NaN in m or v made one there. */
-INLINE void adam_tile_finish(const sherdi_adam_run *run, size_t first, vec_mixer *mixer,
+INLINE void adam_tile_finish(const sherdi_update_run *run, size_t first, vec_mixer *mixer,
                              int is_streaming)
 {
     if (__builtin_expect(tile_has_nan(run->master + first), 0)) {
@@ -233,7 +233,7 @@ INLINE void adam_tile_finish(const sherdi_adam_run *run, size_t first, vec_mixer
     }
 }
 
-INLINE void adam_prefetch(const sherdi_adam_run *run, size_t first, size_t ahead_bytes)
+INLINE void adam_prefetch(const sherdi_update_run *run, size_t first, size_t ahead_bytes)
 {
     tile_prefetch(run->master, SHERD_F32, first, ahead_bytes);
     tile_prefetch(run->m, SHERD_F32, first, ahead_bytes);
@@ -243,7 +243,7 @@ INLINE void adam_prefetch(const sherdi_adam_run *run, size_t first, size_t ahead
 
 /* Whole tiles; returns where they end. A tile is finished while the roots and quotients of the next are
  * on their way: what waits for nothing does not stand behind them. */
-INLINE size_t adam_tiles(const sherdi_adam_run *run, const adam_vecs *coeffs, vec_mixer *mixer,
+INLINE size_t adam_tiles(const sherdi_update_run *run, const adam_vecs *coeffs, vec_mixer *mixer,
                          int is_streaming, size_t ahead_bytes)
 {
     size_t end = run->count_elems / TILE_ELEMS * TILE_ELEMS;
@@ -266,11 +266,12 @@ INLINE size_t adam_tiles(const sherdi_adam_run *run, const adam_vecs *coeffs, ve
 }
 
 /* The cases that count, where the compiler sees the types. */
-static size_t adam_tiles_of(const sherdi_adam_run *run, vec_mixer *mixer, int is_streaming)
+static size_t adam_tiles_of(const sherdi_update_run *run, const sherdi_adam_coeffs *c,
+                            vec_mixer *mixer, int is_streaming)
 {
-    size_t          ahead_bytes = sherdi_cpu_in_place_ahead_bytes();
-    adam_vecs       coeffs      = adam_vecs_make(run->coeffs);
-    sherdi_adam_run same        = *run;
+    size_t            ahead_bytes = sherdi_cpu_in_place_ahead_bytes();
+    adam_vecs         coeffs      = adam_vecs_make(c);
+    sherdi_update_run same        = *run;
 
     if (run->grad_dtype == SHERD_F32 && run->param == NULL) {
         same.grad_dtype = SHERD_F32;
@@ -285,25 +286,27 @@ static size_t adam_tiles_of(const sherdi_adam_run *run, vec_mixer *mixer, int is
     return adam_tiles(&same, &coeffs, mixer, is_streaming, ahead_bytes);
 }
 
-static uint64_t run_adam(const sherdi_adam_run *run)
+static uint64_t run_adam(const sherdi_update_run *run, const sherdi_adam_coeffs *coeffs)
 {
     vec_mixer mixer = vec_mixer_start(run->first_index);
-    size_t    first = adam_tiles_of(run, &mixer, run->is_streaming && is_line_aligned(run->param));
+    size_t    first =
+        adam_tiles_of(run, coeffs, &mixer, run->is_streaming && is_line_aligned(run->param));
 
     stream_fence();
-    return vec_mixer_sum(&mixer) + sherdi_adam_elems(run, first);
+    return vec_mixer_sum(&mixer) + sherdi_adam_elems(run, coeffs, first);
 }
 
 /* ----------------------------------------------------------------- lamb -- */
 
-static void run_lamb_norms(const sherdi_lamb_run *run, sherdi_lamb_norms *norms)
+static void run_lamb_norms(const sherdi_update_run *run, const sherdi_lamb_coeffs *coeffs,
+                           sherdi_lamb_norms *norms)
 {
-    sherdi_lamb_norms_elems(run, 0, norms);
+    sherdi_lamb_norms_elems(run, coeffs, 0, norms);
 }
 
-static uint64_t run_lamb(const sherdi_lamb_run *run)
+static uint64_t run_lamb(const sherdi_update_run *run, const sherdi_lamb_coeffs *coeffs, float step)
 {
-    return sherdi_lamb_elems(run, 0);
+    return sherdi_lamb_elems(run, coeffs, step, 0);
 }
 
 /* ---------------------------------------------------------- fingerprint -- */
