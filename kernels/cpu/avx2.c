@@ -3,8 +3,8 @@
 #include "kernels/cpu/variants.h"
 #include "kernels/cpu/vector_defs.h"
 
-#define LANES     8
-#define ADAM_VECS 1
+#define LANES       8
+#define UPDATE_VECS 1
 
 typedef __m256  vec_f32;
 typedef __m256i vec_bits;

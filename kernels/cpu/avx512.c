@@ -4,8 +4,8 @@
 #include "kernels/cpu/variants.h"
 #include "kernels/cpu/vector_defs.h"
 
-#define LANES     16
-#define ADAM_VECS 2
+#define LANES       16
+#define UPDATE_VECS 2
 
 typedef __m512    vec_f32;
 typedef __m512i   vec_bits;

@@ -1,7 +1,7 @@
 /* The runs of runs.h over vectors, written once on the primitives of an instruction set.
  * avx2.c and avx512.c define those first:
  *   LANES, vec_f32, vec_bits                 one register as floats, as bits
- *   ADAM_VECS                                registers of each array that AdamW works on at once
+ *   UPDATE_VECS                              registers of each array that updates work on at once
  *   vec_load, vec_load_bf16, vec_load_f16    LANES elements as fp32; unaligned
  *   vec_store, vec_stream                    LANES floats; stream: aligned, around the caches
  *   vec_store_bits, vec_stream_bits          one register
@@ -138,6 +138,132 @@ static size_t bytes_to_line(const void *at)
     return -(uintptr_t)at % CACHE_LINE_BYTES;
 }
 
+/* --------------------------------------------------------------- update -- */
+
+/* The loop that optimizers share. What differs is the step from old to new of UPDATE_VECS registers of each
+ * array: sets m, v and the master in memory, NaN as they come. */
+typedef void (*update_fn)(const void *coeffs, const sherdi_update_run *run, size_t first);
+
+/* Old values of a few registers. Loads of one array stand together: memory likes that better. */
+typedef struct update_vecs {
+    vec_f32 g[UPDATE_VECS];
+    vec_f32 p[UPDATE_VECS];
+    vec_f32 m[UPDATE_VECS];
+    vec_f32 v[UPDATE_VECS];
+} update_vecs;
+
+INLINE void update_load(update_vecs *x, const sherdi_update_run *run, size_t first)
+{
+    for (size_t i = 0; i < UPDATE_VECS; i++) {
+        x->g[i] = vec_load_as(run->grad, run->grad_dtype, first + i * LANES);
+    }
+    for (size_t i = 0; i < UPDATE_VECS; i++) {
+        x->m[i] = vec_load(run->m + first + i * LANES);
+    }
+    for (size_t i = 0; i < UPDATE_VECS; i++) {
+        x->v[i] = vec_load(run->v + first + i * LANES);
+    }
+    for (size_t i = 0; i < UPDATE_VECS; i++) {
+        x->p[i] = vec_load(run->master + first + i * LANES);
+    }
+}
+
+INLINE void update_store(const update_vecs *x, const sherdi_update_run *run, size_t first)
+{
+    for (size_t i = 0; i < UPDATE_VECS; i++) {
+        vec_store(run->m + first + i * LANES, x->m[i]);
+    }
+    for (size_t i = 0; i < UPDATE_VECS; i++) {
+        vec_store(run->v + first + i * LANES, x->v[i]);
+    }
+    for (size_t i = 0; i < UPDATE_VECS; i++) {
+        vec_store(run->master + first + i * LANES, x->p[i]);
+    }
+}
+
+/* NaN of a tile to the one that formulas.h stores. */
+static __attribute__((noinline, cold)) void update_tile_canonical(const sherdi_update_run *run,
+                                                                  size_t                   first)
+{
+    for (size_t i = first; i < first + TILE_ELEMS; i += LANES) {
+        vec_store(run->m + i, vec_canonical(vec_load(run->m + i)));
+        vec_store(run->v + i, vec_canonical(vec_load(run->v + i)));
+        vec_store(run->master + i, vec_canonical(vec_load(run->master + i)));
+    }
+}
+
+/* What follows from a tile's new masters. A NaN in m or v made one there. */
+INLINE void update_tile_finish(const sherdi_update_run *run, size_t first, vec_mixer *mixer,
+                               int is_streaming)
+{
+    if (__builtin_expect(tile_has_nan(run->master + first), 0)) {
+        update_tile_canonical(run, first);
+    }
+    for (size_t i = first; i < first + TILE_ELEMS; i += 2 * LANES) {
+        vec_f32 a = vec_load(run->master + i);
+        vec_f32 b = vec_load(run->master + i + LANES);
+
+        vec_mixer_add(mixer, a);
+        vec_mixer_add(mixer, b);
+        if (run->param != NULL) {
+            vec_store_pair(run->param, run->param_dtype, i, a, b, is_streaming);
+        }
+    }
+}
+
+INLINE void update_prefetch(const sherdi_update_run *run, size_t first, size_t ahead_bytes)
+{
+    tile_prefetch(run->master, SHERD_F32, first, ahead_bytes);
+    tile_prefetch(run->m, SHERD_F32, first, ahead_bytes);
+    tile_prefetch(run->v, SHERD_F32, first, ahead_bytes);
+    tile_prefetch(run->grad, run->grad_dtype, first, ahead_bytes);
+}
+
+/* Whole tiles; returns where they end. A tile is finished while the roots and quotients of the next are
+ * on their way: what waits for nothing does not stand behind them. */
+INLINE size_t update_tiles(const sherdi_update_run *run, update_fn update, const void *coeffs,
+                           vec_mixer *mixer, int is_streaming, size_t ahead_bytes)
+{
+    size_t end = run->count_elems / TILE_ELEMS * TILE_ELEMS;
+
+    for (size_t first = 0; first < end; first += TILE_ELEMS) {
+        if (ahead_bytes > 0) {
+            update_prefetch(run, first, ahead_bytes);
+        }
+        for (size_t i = 0; i < TILE_ELEMS; i += UPDATE_VECS * LANES) {
+            update(coeffs, run, first + i);
+        }
+        if (first > 0) {
+            update_tile_finish(run, first - TILE_ELEMS, mixer, is_streaming);
+        }
+    }
+    if (end > 0) {
+        update_tile_finish(run, end - TILE_ELEMS, mixer, is_streaming);
+    }
+    return end;
+}
+
+/* The cases that count, where the compiler sees the types. */
+INLINE size_t update_tiles_of(const sherdi_update_run *run, update_fn update, const void *coeffs,
+                              vec_mixer *mixer)
+{
+    int               is_streaming = run->is_streaming && is_line_aligned(run->param);
+    size_t            ahead_bytes  = sherdi_cpu_in_place_ahead_bytes();
+    sherdi_update_run same         = *run;
+
+    if (run->grad_dtype == SHERD_F32 && run->param == NULL) {
+        same.grad_dtype = SHERD_F32;
+        same.param      = NULL;
+        return update_tiles(&same, update, coeffs, mixer, 0, ahead_bytes);
+    }
+    if (run->grad_dtype == SHERD_BF16 && run->param_dtype == SHERD_BF16 && is_streaming) {
+        same.grad_dtype  = SHERD_BF16;
+        same.param_dtype = SHERD_BF16;
+        return update_tiles(&same, update, coeffs, mixer, 1, ahead_bytes);
+    }
+    return update_tiles(&same, update, coeffs, mixer, is_streaming, ahead_bytes);
+}
+
 /* ----------------------------------------------------------------- adam -- */
 
 typedef struct adam_vecs {
@@ -161,136 +287,31 @@ INLINE adam_vecs adam_vecs_make(const sherdi_adam_coeffs *c)
     };
 }
 
-/* sherdi_adam_element for a few registers at once, but that NaN are left as they come: the new values go
- * to memory. Loads of one array stand together: memory likes that better. */
-INLINE void adam_vecs_update(const adam_vecs *c, const sherdi_update_run *run, size_t first)
+/* sherdi_adam_element, but for NaN. */
+INLINE void adam_update(const void *coeffs, const sherdi_update_run *run, size_t first)
 {
-    vec_f32 g[ADAM_VECS];
-    vec_f32 p[ADAM_VECS];
-    vec_f32 m[ADAM_VECS];
-    vec_f32 v[ADAM_VECS];
+    const adam_vecs *c = coeffs;
+    update_vecs      x;
 
-    for (size_t i = 0; i < ADAM_VECS; i++) {
-        g[i] = vec_load_as(run->grad, run->grad_dtype, first + i * LANES);
-    }
-    for (size_t i = 0; i < ADAM_VECS; i++) {
-        m[i] = vec_load(run->m + first + i * LANES);
-    }
-    for (size_t i = 0; i < ADAM_VECS; i++) {
-        v[i] = vec_load(run->v + first + i * LANES);
-    }
-    for (size_t i = 0; i < ADAM_VECS; i++) {
-        p[i] = vec_load(run->master + first + i * LANES);
-    }
-    for (size_t i = 0; i < ADAM_VECS; i++) {
+    update_load(&x, run, first);
+    for (size_t i = 0; i < UPDATE_VECS; i++) {
+        vec_f32 g = vec_fma(c->l2_decay, x.p[i], vec_mul(x.g[i], c->grad_scale));
+        vec_f32 p = vec_fma(c->neg_lr_decay, x.p[i], x.p[i]);
         vec_f32 denominator;
 
-        g[i]        = vec_fma(c->l2_decay, p[i], vec_mul(g[i], c->grad_scale));
-        p[i]        = vec_fma(c->neg_lr_decay, p[i], p[i]);
-        m[i]        = vec_fma(c->beta1, m[i], vec_mul(c->one_minus_beta1, g[i]));
-        v[i]        = vec_fma(vec_mul(c->one_minus_beta2, g[i]), g[i], vec_mul(c->beta2, v[i]));
-        denominator = vec_fma(vec_sqrt(v[i]), c->inv_sqrt_bias, c->eps);
-        p[i]        = vec_fma(c->neg_step_size, vec_div(m[i], denominator), p[i]);
+        x.m[i]      = vec_fma(c->beta1, x.m[i], vec_mul(c->one_minus_beta1, g));
+        x.v[i]      = vec_fma(vec_mul(c->one_minus_beta2, g), g, vec_mul(c->beta2, x.v[i]));
+        denominator = vec_fma(vec_sqrt(x.v[i]), c->inv_sqrt_bias, c->eps);
+        x.p[i]      = vec_fma(c->neg_step_size, vec_div(x.m[i], denominator), p);
     }
-    for (size_t i = 0; i < ADAM_VECS; i++) {
-        vec_store(run->m + first + i * LANES, m[i]);
-    }
-    for (size_t i = 0; i < ADAM_VECS; i++) {
-        vec_store(run->v + first + i * LANES, v[i]);
-    }
-    for (size_t i = 0; i < ADAM_VECS; i++) {
-        vec_store(run->master + first + i * LANES, p[i]);
-    }
-}
-
-/* NaN of a tile to the one that formulas.h stores. */
-static __attribute__((noinline, cold)) void adam_tile_canonical(const sherdi_update_run *run,
-                                                                size_t                   first)
-{
-    for (size_t i = first; i < first + TILE_ELEMS; i += LANES) {
-        vec_store(run->m + i, vec_canonical(vec_load(run->m + i)));
-        vec_store(run->v + i, vec_canonical(vec_load(run->v + i)));
-        vec_store(run->master + i, vec_canonical(vec_load(run->master + i)));
-    }
-}
-
-/* What follows from a tile's new masters. A NaN in m or v made one there. */
-INLINE void adam_tile_finish(const sherdi_update_run *run, size_t first, vec_mixer *mixer,
-                             int is_streaming)
-{
-    if (__builtin_expect(tile_has_nan(run->master + first), 0)) {
-        adam_tile_canonical(run, first);
-    }
-    for (size_t i = first; i < first + TILE_ELEMS; i += 2 * LANES) {
-        vec_f32 a = vec_load(run->master + i);
-        vec_f32 b = vec_load(run->master + i + LANES);
-
-        vec_mixer_add(mixer, a);
-        vec_mixer_add(mixer, b);
-        if (run->param != NULL) {
-            vec_store_pair(run->param, run->param_dtype, i, a, b, is_streaming);
-        }
-    }
-}
-
-INLINE void adam_prefetch(const sherdi_update_run *run, size_t first, size_t ahead_bytes)
-{
-    tile_prefetch(run->master, SHERD_F32, first, ahead_bytes);
-    tile_prefetch(run->m, SHERD_F32, first, ahead_bytes);
-    tile_prefetch(run->v, SHERD_F32, first, ahead_bytes);
-    tile_prefetch(run->grad, run->grad_dtype, first, ahead_bytes);
-}
-
-/* Whole tiles; returns where they end. A tile is finished while the roots and quotients of the next are
- * on their way: what waits for nothing does not stand behind them. */
-INLINE size_t adam_tiles(const sherdi_update_run *run, const adam_vecs *coeffs, vec_mixer *mixer,
-                         int is_streaming, size_t ahead_bytes)
-{
-    size_t end = run->count_elems / TILE_ELEMS * TILE_ELEMS;
-
-    for (size_t first = 0; first < end; first += TILE_ELEMS) {
-        if (ahead_bytes > 0) {
-            adam_prefetch(run, first, ahead_bytes);
-        }
-        for (size_t i = 0; i < TILE_ELEMS; i += ADAM_VECS * LANES) {
-            adam_vecs_update(coeffs, run, first + i);
-        }
-        if (first > 0) {
-            adam_tile_finish(run, first - TILE_ELEMS, mixer, is_streaming);
-        }
-    }
-    if (end > 0) {
-        adam_tile_finish(run, end - TILE_ELEMS, mixer, is_streaming);
-    }
-    return end;
-}
-
-/* The cases that count, where the compiler sees the types. */
-static size_t adam_tiles_of(const sherdi_update_run *run, const sherdi_adam_coeffs *c,
-                            vec_mixer *mixer, int is_streaming)
-{
-    size_t            ahead_bytes = sherdi_cpu_in_place_ahead_bytes();
-    adam_vecs         coeffs      = adam_vecs_make(c);
-    sherdi_update_run same        = *run;
-
-    if (run->grad_dtype == SHERD_F32 && run->param == NULL) {
-        same.grad_dtype = SHERD_F32;
-        same.param      = NULL;
-        return adam_tiles(&same, &coeffs, mixer, 0, ahead_bytes);
-    }
-    if (run->grad_dtype == SHERD_BF16 && run->param_dtype == SHERD_BF16 && is_streaming) {
-        same.grad_dtype  = SHERD_BF16;
-        same.param_dtype = SHERD_BF16;
-        return adam_tiles(&same, &coeffs, mixer, 1, ahead_bytes);
-    }
-    return adam_tiles(&same, &coeffs, mixer, is_streaming, ahead_bytes);
+    update_store(&x, run, first);
 }
 
 static uint64_t run_adam(const sherdi_update_run *run, const sherdi_adam_coeffs *coeffs)
 {
+    adam_vecs vecs  = adam_vecs_make(coeffs);
     vec_mixer mixer = vec_mixer_start(run->first_index);
-    size_t    first =
-        adam_tiles_of(run, coeffs, &mixer, run->is_streaming && is_line_aligned(run->param));
+    size_t    first = update_tiles_of(run, adam_update, &vecs, &mixer);
 
     stream_fence();
     return vec_mixer_sum(&mixer) + sherdi_adam_elems(run, coeffs, first);
@@ -298,15 +319,122 @@ static uint64_t run_adam(const sherdi_update_run *run, const sherdi_adam_coeffs 
 
 /* ----------------------------------------------------------------- lamb -- */
 
-static void run_lamb_norms(const sherdi_update_run *run, const sherdi_lamb_coeffs *coeffs,
-                           sherdi_lamb_norms *norms)
+typedef struct lamb_vecs {
+    vec_f32 grad_scale, beta1, one_minus_beta1, beta2, one_minus_beta2, inv_bias1, inv_bias2,
+        eps_inside, eps, decay, step;
+} lamb_vecs;
+
+INLINE lamb_vecs lamb_vecs_make(const sherdi_lamb_coeffs *c, float step)
 {
-    sherdi_lamb_norms_elems(run, coeffs, 0, norms);
+    return (lamb_vecs){
+        .grad_scale      = vec_set(c->grad_scale),
+        .beta1           = vec_set(c->beta1),
+        .one_minus_beta1 = vec_set(c->one_minus_beta1),
+        .beta2           = vec_set(c->beta2),
+        .one_minus_beta2 = vec_set(c->one_minus_beta2),
+        .inv_bias1       = vec_set(c->inv_bias1),
+        .inv_bias2       = vec_set(c->inv_bias2),
+        .eps_inside      = vec_set(c->eps_inside),
+        .eps             = vec_set(c->eps),
+        .decay           = vec_set(c->decay),
+        .step            = vec_set(step),
+    };
+}
+
+/* sherdi_lamb_direction, but for NaN: those of m and v are left as they come, and go on into the result. */
+INLINE vec_f32 lamb_direction(const lamb_vecs *c, vec_f32 grad, vec_f32 p, vec_f32 *m, vec_f32 *v)
+{
+    vec_f32 g = vec_mul(grad, c->grad_scale);
+    vec_f32 root;
+
+    *m   = vec_fma(c->beta1, *m, vec_mul(c->one_minus_beta1, g));
+    *v   = vec_fma(vec_mul(c->one_minus_beta2, g), g, vec_mul(c->beta2, *v));
+    root = vec_sqrt(vec_fma(c->inv_bias2, *v, c->eps_inside));
+    return vec_fma(c->decay, p, vec_div(vec_mul(*m, c->inv_bias1), vec_add(root, c->eps)));
+}
+
+/* sherdi_lamb_element, but for NaN. */
+INLINE void lamb_update(const void *coeffs, const sherdi_update_run *run, size_t first)
+{
+    const lamb_vecs *c = coeffs;
+    update_vecs      x;
+
+    update_load(&x, run, first);
+    for (size_t i = 0; i < UPDATE_VECS; i++) {
+        vec_f32 u = lamb_direction(c, x.g[i], x.p[i], &x.m[i], &x.v[i]);
+
+        x.p[i] = vec_fma(c->step, u, x.p[i]);
+    }
+    update_store(&x, run, first);
 }
 
 static uint64_t run_lamb(const sherdi_update_run *run, const sherdi_lamb_coeffs *coeffs, float step)
 {
-    return sherdi_lamb_elems(run, coeffs, step, 0);
+    lamb_vecs vecs  = lamb_vecs_make(coeffs, step);
+    vec_mixer mixer = vec_mixer_start(run->first_index);
+    size_t    first = update_tiles_of(run, lamb_update, &vecs, &mixer);
+
+    stream_fence();
+    return vec_mixer_sum(&mixer) + sherdi_lamb_elems(run, coeffs, step, first);
+}
+
+/* The directions of a tile. */
+INLINE void lamb_tile_directions(const lamb_vecs *c, const sherdi_update_run *run, size_t first,
+                                 float *out)
+{
+    for (size_t at = 0; at < TILE_ELEMS; at += UPDATE_VECS * LANES) {
+        update_vecs x;
+
+        update_load(&x, run, first + at);
+        for (size_t i = 0; i < UPDATE_VECS; i++) {
+            vec_store(out + at + i * LANES, lamb_direction(c, x.g[i], x.p[i], &x.m[i], &x.v[i]));
+        }
+    }
+}
+
+/* Four tiles at a time, as the sum of squares takes them; returns where they end. */
+INLINE size_t lamb_norms_tiles(const sherdi_update_run *run, const lamb_vecs *c,
+                               sherdi_lamb_norms *norms)
+{
+    size_t      end    = run->count_elems / (4 * TILE_ELEMS) * (4 * TILE_ELEMS);
+    norm_window param  = window_empty();
+    norm_window update = window_empty();
+
+    for (size_t first = 0; first < end; first += 4 * TILE_ELEMS) {
+        float       directions[4 * TILE_ELEMS] __attribute__((aligned(64)));
+        const char *p[4];
+        const char *u[4];
+
+        for (size_t k = 0; k < 4; k++) {
+            p[k] = (const char *)(run->master + first + k * TILE_ELEMS);
+            u[k] = (const char *)(directions + k * TILE_ELEMS);
+            lamb_tile_directions(c, run, first + k * TILE_ELEMS, directions + k * TILE_ELEMS);
+        }
+        window_add(&param, &norms->param, chunk_sums(p, SHERD_F32));
+        window_add(&update, &norms->update, chunk_sums(u, SHERD_F32));
+    }
+    window_flush(&param, &norms->param);
+    window_flush(&update, &norms->update);
+    return end;
+}
+
+static void run_lamb_norms(const sherdi_update_run *run, const sherdi_lamb_coeffs *coeffs,
+                           sherdi_lamb_norms *norms)
+{
+    lamb_vecs         vecs = lamb_vecs_make(coeffs, 0);
+    sherdi_update_run same = *run;
+    size_t            first;
+
+    if (run->grad_dtype == SHERD_F32) {
+        same.grad_dtype = SHERD_F32;
+        first           = lamb_norms_tiles(&same, &vecs, norms);
+    } else if (run->grad_dtype == SHERD_BF16) {
+        same.grad_dtype = SHERD_BF16;
+        first           = lamb_norms_tiles(&same, &vecs, norms);
+    } else {
+        first = lamb_norms_tiles(&same, &vecs, norms);
+    }
+    sherdi_lamb_norms_elems(run, coeffs, first, norms);
 }
 
 /* ---------------------------------------------------------- fingerprint -- */
