@@ -1,7 +1,8 @@
-/* bench-adam: the CPU optimizer. AdamW in fp32 and mixed (bf16 gradient in, bf16 parameter out) by size and
- * threads, against a loop with the same loads and stores and no arithmetic, against a copy around the
- * caches, and against PyTorch and DeepSpeed where they are installed (peers.py). Rows take turns in each
- * round, peers too; a ratio is taken inside each round, and the median of the rounds is shown. */
+/* bench-adam: the CPU optimizers. AdamW and both sweeps of LAMB in fp32 and mixed (bf16 gradient in, bf16
+ * parameter out) by size and threads, against loops with the same loads and stores and no arithmetic, against
+ * a copy around the caches, and AdamW against PyTorch and DeepSpeed where they are installed (peers.py). Rows
+ * take turns in each round, peers too; a ratio is taken inside each round, and the median of the rounds is
+ * shown. */
 #include "base/clock.h"
 #include "bench/arrays.h"
 #include "bench/peers.h"
@@ -81,6 +82,88 @@ static void row_adam_mixed(bench_run *run)
     adam_call(run, 1);
 }
 
+static void lamb_call(bench_run *run, int is_mixed, int is_norms)
+{
+    const bench_arrays      *a      = run->arrays;
+    const sherdi_span        span   = {.count_elems = run->elems};
+    const sherdi_lamb_coeffs coeffs = {
+        .grad_scale      = 1.0f,
+        .beta1           = 0.9f,
+        .one_minus_beta1 = 0.1f,
+        .beta2           = 0.999f,
+        .one_minus_beta2 = 0.001f,
+        .inv_bias1       = 1.0f,
+        .inv_bias2       = 1.0f,
+        .eps             = 1e-8f,
+        .decay           = 0.01f,
+        .neg_step_size   = -1e-4f,
+    };
+    const float            ratio = 0.5f;
+    sherdi_lamb_norms      norms = {0};
+    const sherdi_lamb_args args  = {
+         .spans       = &span,
+         .num_spans   = 1,
+         .coeffs      = &coeffs,
+         .grad        = is_mixed ? (const void *)a->g16 : a->g,
+         .grad_dtype  = is_mixed ? SHERD_BF16 : SHERD_F32,
+         .master      = a->p,
+         .m           = a->m,
+         .v           = a->v,
+         .param       = is_mixed ? a->p16 : NULL,
+         .param_dtype = SHERD_BF16,
+         .fingerprint = &run->sink,
+         .norms       = &norms,
+         .ratios      = &ratio,
+    };
+
+    if (is_norms) {
+        run->backend->kernels->lamb_norms(run->backend, &args);
+        run->sink += norms.update.bins[10];
+    } else {
+        run->backend->kernels->lamb(run->backend, &args);
+    }
+}
+
+static void row_lamb_norms_f32(bench_run *run)
+{
+    lamb_call(run, 0, 1);
+}
+
+static void row_lamb_norms_mixed(bench_run *run)
+{
+    lamb_call(run, 1, 1);
+}
+
+static void row_lamb_f32(bench_run *run)
+{
+    lamb_call(run, 0, 0);
+}
+
+static void row_lamb_mixed(bench_run *run)
+{
+    lamb_call(run, 1, 0);
+}
+
+static void row_read_f32(bench_run *run)
+{
+    bench_traffic_read_f32(run, 0);
+}
+
+static void row_read_f32_ahead(bench_run *run)
+{
+    bench_traffic_read_f32(run, AHEAD_BYTES);
+}
+
+static void row_read_mixed(bench_run *run)
+{
+    bench_traffic_read_mixed(run, 0);
+}
+
+static void row_read_mixed_ahead(bench_run *run)
+{
+    bench_traffic_read_mixed(run, AHEAD_BYTES);
+}
+
 static void row_traffic_f32(bench_run *run)
 {
     bench_traffic_f32(run, 0);
@@ -106,9 +189,17 @@ enum {
     ROW_LIMIT_F32,
     ROW_LIMIT_F32_AHEAD,
     ROW_F32,
+    ROW_LAMB_F32,
     ROW_LIMIT_MIXED,
     ROW_LIMIT_MIXED_AHEAD,
     ROW_MIXED,
+    ROW_LAMB_MIXED,
+    ROW_READ_F32,
+    ROW_READ_F32_AHEAD,
+    ROW_NORMS_F32,
+    ROW_READ_MIXED,
+    ROW_READ_MIXED_AHEAD,
+    ROW_NORMS_MIXED,
     NUM_ROWS,
 };
 
@@ -117,17 +208,28 @@ typedef struct bench_row {
     void (*run)(bench_run *run);
     double bytes_per_elem; /* that the algorithm must move */
     int    limit;          /* the row that it is held against, or the next if that was faster */
+    int    is_kernel;
 } bench_row;
 
 static const bench_row ROWS[NUM_ROWS] = {
-    [ROW_COPY]            = {"copy-nt (limit)", bench_copy_nt, 8, ROW_COPY},
-    [ROW_LIMIT_F32]       = {"adamw fp32 traffic (limit)", row_traffic_f32, 28, ROW_LIMIT_F32},
-    [ROW_LIMIT_F32_AHEAD] = {"  the same, prefetching", row_traffic_f32_ahead, 28, ROW_LIMIT_F32},
-    [ROW_F32]             = {"adamw fp32", row_adam_f32, 28, ROW_LIMIT_F32},
-    [ROW_LIMIT_MIXED]     = {"adamw mixed traffic (limit)", row_traffic_mixed, 28, ROW_LIMIT_MIXED},
+    [ROW_COPY]              = {"copy-nt (limit)", bench_copy_nt, 8, ROW_COPY, 0},
+    [ROW_LIMIT_F32]         = {"fp32 traffic (limit)", row_traffic_f32, 28, ROW_LIMIT_F32, 0},
+    [ROW_LIMIT_F32_AHEAD]   = {"  the same, prefetching", row_traffic_f32_ahead, 28, ROW_LIMIT_F32,
+                               0},
+    [ROW_F32]               = {"adamw fp32", row_adam_f32, 28, ROW_LIMIT_F32, 1},
+    [ROW_LAMB_F32]          = {"lamb fp32", row_lamb_f32, 28, ROW_LIMIT_F32, 1},
+    [ROW_LIMIT_MIXED]       = {"mixed traffic (limit)", row_traffic_mixed, 28, ROW_LIMIT_MIXED, 0},
     [ROW_LIMIT_MIXED_AHEAD] = {"  the same, prefetching", row_traffic_mixed_ahead, 28,
-                               ROW_LIMIT_MIXED},
-    [ROW_MIXED]             = {"adamw mixed bf16", row_adam_mixed, 28, ROW_LIMIT_MIXED},
+                               ROW_LIMIT_MIXED, 0},
+    [ROW_MIXED]             = {"adamw mixed bf16", row_adam_mixed, 28, ROW_LIMIT_MIXED, 1},
+    [ROW_LAMB_MIXED]        = {"lamb mixed bf16", row_lamb_mixed, 28, ROW_LIMIT_MIXED, 1},
+    [ROW_READ_F32]          = {"fp32 reads (limit)", row_read_f32, 16, ROW_READ_F32, 0},
+    [ROW_READ_F32_AHEAD]    = {"  the same, prefetching", row_read_f32_ahead, 16, ROW_READ_F32, 0},
+    [ROW_NORMS_F32]         = {"lamb norms fp32", row_lamb_norms_f32, 16, ROW_READ_F32, 1},
+    [ROW_READ_MIXED]        = {"mixed reads (limit)", row_read_mixed, 14, ROW_READ_MIXED, 0},
+    [ROW_READ_MIXED_AHEAD]  = {"  the same, prefetching", row_read_mixed_ahead, 14, ROW_READ_MIXED,
+                               0},
+    [ROW_NORMS_MIXED] = {"lamb norms mixed bf16", row_lamb_norms_mixed, 14, ROW_READ_MIXED, 1},
 };
 
 /* --------------------------------------------------------------- rounds -- */
@@ -179,7 +281,7 @@ static bench_stat ratio_of(const bench_table *table, size_t rounds, const double
         const double *round = seconds + i * table->num_rows;
         double        base  = round[other];
 
-        if ((other == ROW_LIMIT_F32 || other == ROW_LIMIT_MIXED) && other != row &&
+        if (row < NUM_ROWS && ROWS[row].is_kernel && ROWS[row].limit == (int)other &&
             round[other + 1] < base) {
             base = round[other + 1];
         }
@@ -266,7 +368,7 @@ static void table_print(const bench_table *table, size_t rounds)
         } else {
             (void)printf(" %6s %6s", "", "");
         }
-        if (row == ROW_F32 || row == ROW_MIXED || row >= NUM_ROWS) {
+        if (row >= NUM_ROWS || ROWS[row].is_kernel) {
             (void)printf("   %5.3f (%.3f..%.3f)", ratio->median, ratio->min, ratio->max);
         }
         (void)printf("\n");
@@ -311,10 +413,11 @@ static void json_write(const bench_options *options, const bench_table *tables, 
     }
 }
 
-/* The rows that say something at a glance: limits, ours, peers. */
+/* AdamW's rows that say something at a glance: limits, ours, peers. */
 static int row_is_plotted(size_t row)
 {
-    return row != ROW_COPY && row != ROW_LIMIT_F32_AHEAD && row != ROW_LIMIT_MIXED_AHEAD;
+    return row >= NUM_ROWS || row == ROW_LIMIT_F32 || row == ROW_F32 || row == ROW_LIMIT_MIXED ||
+           row == ROW_MIXED;
 }
 
 static int plot_write(const bench_options *options, const bench_table *tables, size_t count)

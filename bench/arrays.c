@@ -132,6 +132,42 @@ void bench_traffic_mixed(bench_run *run, size_t ahead_bytes)
     on_all_threads(run, traffic_mixed_part);
 }
 
+static void traffic_read_f32_part(void *ctx, int part, int parts)
+{
+    bench_run          *run = ctx;
+    const bench_arrays *a   = run->arrays;
+    size_t              first;
+    size_t              count = part_range(run, part, parts, &first);
+    uint64_t sum = run->traffic->read_f32(a->p + first, a->m + first, a->v + first, a->g + first,
+                                          count, run->ahead_bytes);
+
+    (void)__atomic_fetch_add(&run->sink, sum, __ATOMIC_RELAXED);
+}
+
+void bench_traffic_read_f32(bench_run *run, size_t ahead_bytes)
+{
+    run->ahead_bytes = ahead_bytes;
+    on_all_threads(run, traffic_read_f32_part);
+}
+
+static void traffic_read_mixed_part(void *ctx, int part, int parts)
+{
+    bench_run          *run = ctx;
+    const bench_arrays *a   = run->arrays;
+    size_t              first;
+    size_t              count = part_range(run, part, parts, &first);
+    uint64_t            sum   = run->traffic->read_mixed(a->p + first, a->m + first, a->v + first,
+                                                         a->g16 + first, count, run->ahead_bytes);
+
+    (void)__atomic_fetch_add(&run->sink, sum, __ATOMIC_RELAXED);
+}
+
+void bench_traffic_read_mixed(bench_run *run, size_t ahead_bytes)
+{
+    run->ahead_bytes = ahead_bytes;
+    on_all_threads(run, traffic_read_mixed_part);
+}
+
 static void copy_nt_part(void *ctx, int part, int parts)
 {
     const bench_run    *run = ctx;

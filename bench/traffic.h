@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/** One set for each instruction set; the plain one is for scalar. AdamW's take how far ahead they
+/** One set for each instruction set; the plain one is for scalar. Those of updates take how far ahead they
  *  fill the caches (0: not); machines differ in which is faster. */
 typedef struct traffic_loops {
     /** AdamW in fp32: reads g, reads and writes p, m, v. */
@@ -15,6 +15,11 @@ typedef struct traffic_loops {
     /** ... with a bf16 gradient and a bf16 copy of p, which is written around the caches. */
     void (*adam_mixed)(float *p, float *m, float *v, const uint16_t *g, uint16_t *copy,
                        size_t count_elems, size_t ahead_bytes);
+    /** Reads p, m, v and g, fp32 or bf16; returns their sum of some kind. What LAMB's first sweep reads. */
+    uint64_t (*read_f32)(const float *p, const float *m, const float *v, const float *g,
+                         size_t count_elems, size_t ahead_bytes);
+    uint64_t (*read_mixed)(const float *p, const float *m, const float *v, const uint16_t *g,
+                           size_t count_elems, size_t ahead_bytes);
     /** A copy around the caches, one stream. */
     void (*copy)(void *dst, const void *src, size_t len_bytes);
 } traffic_loops;

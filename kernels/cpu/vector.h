@@ -341,16 +341,26 @@ INLINE lamb_vecs lamb_vecs_make(const sherdi_lamb_coeffs *c, float step)
     };
 }
 
-/* sherdi_lamb_direction, but for NaN: those of m and v are left as they come, and go on into the result. */
-INLINE vec_f32 lamb_direction(const lamb_vecs *c, vec_f32 grad, vec_f32 p, vec_f32 *m, vec_f32 *v)
+/* The parts of sherdi_lamb_direction, but for NaN: those of m and v are left as they come, and go on into what
+ * is made of them. */
+INLINE void lamb_moments(const lamb_vecs *c, vec_f32 grad, vec_f32 *m, vec_f32 *v)
 {
     vec_f32 g = vec_mul(grad, c->grad_scale);
-    vec_f32 root;
 
-    *m   = vec_fma(c->beta1, *m, vec_mul(c->one_minus_beta1, g));
-    *v   = vec_fma(vec_mul(c->one_minus_beta2, g), g, vec_mul(c->beta2, *v));
-    root = vec_sqrt(vec_fma(c->inv_bias2, *v, c->eps_inside));
-    return vec_fma(c->decay, p, vec_div(vec_mul(*m, c->inv_bias1), vec_add(root, c->eps)));
+    *m = vec_fma(c->beta1, *m, vec_mul(c->one_minus_beta1, g));
+    *v = vec_fma(vec_mul(c->one_minus_beta2, g), g, vec_mul(c->beta2, *v));
+}
+
+INLINE vec_f32 lamb_root(const lamb_vecs *c, vec_f32 v)
+{
+    return vec_sqrt(vec_fma(c->inv_bias2, v, c->eps_inside));
+}
+
+INLINE vec_f32 lamb_direction(const lamb_vecs *c, vec_f32 grad, vec_f32 p, vec_f32 *m, vec_f32 *v)
+{
+    lamb_moments(c, grad, m, v);
+    return vec_fma(c->decay, p,
+                   vec_div(vec_mul(*m, c->inv_bias1), vec_add(lamb_root(c, *v), c->eps)));
 }
 
 /* sherdi_lamb_element, but for NaN. */
@@ -378,43 +388,95 @@ static uint64_t run_lamb(const sherdi_update_run *run, const sherdi_lamb_coeffs 
     return vec_mixer_sum(&mixer) + sherdi_lamb_elems(run, coeffs, step, first);
 }
 
-/* The directions of a tile. */
-INLINE void lamb_tile_directions(const lamb_vecs *c, const sherdi_update_run *run, size_t first,
-                                 float *out)
+/* How far ahead sweeps that only read fill the caches: the next line, so that each is asked for twice. AMD's
+ * first-level prefetcher follows such streams further; longer distances only cost. */
+#define READ_AHEAD_BYTES CACHE_LINE_BYTES
+
+/* Three tiles are on their way at once, each a stage behind the next, so that nothing waits for roots and
+ * quotients that have just begun: roots of one, quotients of the one before it, squares of the one before
+ * that. */
+typedef struct lamb_stages {
+    float        roots[TILE_ELEMS] __attribute__((aligned(CACHE_LINE_BYTES))); /* eps added */
+    float        moments[TILE_ELEMS];
+    float        directions[TILE_ELEMS];
+    const float *divided; /* weights of the tile whose roots and moments these are */
+    const float *squared; /* ... whose directions these are */
+    norm_lanes   param;
+    norm_lanes   update;
+} lamb_stages;
+
+/* The stages start with zeros, which a sum of squares does not see. */
+INLINE void lamb_stages_init(lamb_stages *stages)
 {
+    static const float zeros[TILE_ELEMS];
+
+    memset(stages->moments, 0, sizeof(stages->moments));
+    memset(stages->directions, 0, sizeof(stages->directions));
+    for (size_t i = 0; i < TILE_ELEMS; i++) {
+        stages->roots[i] = 1;
+    }
+    stages->divided = zeros;
+    stages->squared = zeros;
+    stages->param   = norm_lanes_empty();
+    stages->update  = norm_lanes_empty();
+}
+
+/* Every stage by one tile, a few registers of each in turn. Unrolled, the turns would be taken apart. */
+INLINE void lamb_stages_step(lamb_stages *stages, const lamb_vecs *c, const sherdi_update_run *run,
+                             size_t first, sherdi_lamb_norms *norms)
+{
+    lane_sums param  = lane_sums_empty();
+    lane_sums update = lane_sums_empty();
+
+#pragma GCC unroll 1
     for (size_t at = 0; at < TILE_ELEMS; at += UPDATE_VECS * LANES) {
         update_vecs x;
 
+        for (size_t row = 0; row < UPDATE_VECS * LANES / 8; row++) {
+            lanes_add_row(&param, (const char *)(stages->squared + at), SHERD_F32, row);
+            lanes_add_row(&update, (const char *)(stages->directions + at), SHERD_F32, row);
+        }
+        for (size_t i = 0; i < UPDATE_VECS; i++) {
+            size_t  k        = at + i * LANES;
+            vec_f32 quotient = vec_div(vec_load(stages->moments + k), vec_load(stages->roots + k));
+
+            vec_store(stages->directions + k,
+                      vec_fma(c->decay, vec_load(stages->divided + k), quotient));
+        }
         update_load(&x, run, first + at);
         for (size_t i = 0; i < UPDATE_VECS; i++) {
-            vec_store(out + at + i * LANES, lamb_direction(c, x.g[i], x.p[i], &x.m[i], &x.v[i]));
+            lamb_moments(c, x.g[i], &x.m[i], &x.v[i]);
+            vec_store(stages->moments + at + i * LANES, vec_mul(x.m[i], c->inv_bias1));
+            vec_store(stages->roots + at + i * LANES, vec_add(lamb_root(c, x.v[i]), c->eps));
         }
     }
+    norm_lanes_add(&stages->param, &norms->param, &param);
+    norm_lanes_add(&stages->update, &norms->update, &update);
+    stages->squared = stages->divided;
+    stages->divided = run->master + first;
 }
 
-/* Four tiles at a time, as the sum of squares takes them; returns where they end. */
+/* Whole tiles; returns where they end. Two more steps over the last one, whose roots nobody takes, bring it
+ * through. */
 INLINE size_t lamb_norms_tiles(const sherdi_update_run *run, const lamb_vecs *c,
                                sherdi_lamb_norms *norms)
 {
-    size_t      end    = run->count_elems / (4 * TILE_ELEMS) * (4 * TILE_ELEMS);
-    norm_window param  = window_empty();
-    norm_window update = window_empty();
+    size_t      end = run->count_elems / TILE_ELEMS * TILE_ELEMS;
+    lamb_stages stages;
 
-    for (size_t first = 0; first < end; first += 4 * TILE_ELEMS) {
-        float       directions[4 * TILE_ELEMS] __attribute__((aligned(64)));
-        const char *p[4];
-        const char *u[4];
-
-        for (size_t k = 0; k < 4; k++) {
-            p[k] = (const char *)(run->master + first + k * TILE_ELEMS);
-            u[k] = (const char *)(directions + k * TILE_ELEMS);
-            lamb_tile_directions(c, run, first + k * TILE_ELEMS, directions + k * TILE_ELEMS);
-        }
-        window_add(&param, &norms->param, chunk_sums(p, SHERD_F32));
-        window_add(&update, &norms->update, chunk_sums(u, SHERD_F32));
+    if (end == 0) {
+        return 0;
     }
-    window_flush(&param, &norms->param);
-    window_flush(&update, &norms->update);
+    lamb_stages_init(&stages);
+    for (size_t first = 0; first < end; first += TILE_ELEMS) {
+        update_prefetch(run, first, READ_AHEAD_BYTES);
+        lamb_stages_step(&stages, c, run, first, norms);
+    }
+    for (int i = 0; i < 2; i++) {
+        lamb_stages_step(&stages, c, run, end - TILE_ELEMS, norms);
+    }
+    norm_lanes_flush(&stages.param, &norms->param);
+    norm_lanes_flush(&stages.update, &norms->update);
     return end;
 }
 

@@ -12,6 +12,11 @@ typedef struct lane_sums {
     __m256d low, high;
 } lane_sums;
 
+INLINE lane_sums lane_sums_empty(void)
+{
+    return (lane_sums){_mm256_setzero_pd(), _mm256_setzero_pd()};
+}
+
 INLINE void lanes_add(lane_sums *sums, __m128 low, __m128 high)
 {
     __m256d x = _mm256_cvtps_pd(low);
@@ -44,7 +49,7 @@ INLINE void lanes_add_row(lane_sums *sums, const char *chunk, sherd_dtype dtype,
 /* Lanes 4 + 4 of one chunk. */
 INLINE __m256d chunk_lanes(const char *chunk, sherd_dtype dtype)
 {
-    lane_sums sums = {_mm256_setzero_pd(), _mm256_setzero_pd()};
+    lane_sums sums = lane_sums_empty();
     __m256d   upper;
     __m256d   lower;
 
@@ -65,11 +70,11 @@ INLINE __m256d halves_add(__m256d a, __m256d b)
     return _mm256_add_pd(_mm256_permute2f128_pd(a, b, 0x20), _mm256_permute2f128_pd(a, b, 0x31));
 }
 
-/* The sums of four chunks, in some order. */
-INLINE __m256d chunk_sums(const char *const *chunk, sherd_dtype dtype)
+/* The sums of four chunks from their lanes, in some order. */
+INLINE __m256d chunk_sums(const __m256d *lanes)
 {
-    __m256d ab = halves_add(chunk_lanes(chunk[0], dtype), chunk_lanes(chunk[1], dtype));
-    __m256d cd = halves_add(chunk_lanes(chunk[2], dtype), chunk_lanes(chunk[3], dtype));
+    __m256d ab = halves_add(lanes[0], lanes[1]);
+    __m256d cd = halves_add(lanes[2], lanes[3]);
 
     return _mm256_add_pd(_mm256_unpacklo_pd(ab, cd), _mm256_unpackhi_pd(ab, cd));
 }
@@ -168,6 +173,38 @@ INLINE void window_add(norm_window *window, sherdi_norm_acc *acc, __m256d sums)
     window->bins[3] = _mm256_add_epi64(window->bins[3], _mm256_srli_epi64(high, 32));
 }
 
+/* Chunks that come one by one, until there are four for a sum. */
+typedef struct norm_lanes {
+    __m256d     lanes[4];
+    size_t      count;
+    norm_window window;
+} norm_lanes;
+
+INLINE norm_lanes norm_lanes_empty(void)
+{
+    return (norm_lanes){.count = 0, .window = window_empty()};
+}
+
+/* One chunk, of fp32. */
+INLINE void norm_lanes_add(norm_lanes *chunks, sherdi_norm_acc *acc, const lane_sums *chunk)
+{
+    chunks->lanes[chunks->count++] = _mm256_add_pd(chunk->low, chunk->high);
+    if (chunks->count == 4) {
+        window_add(&chunks->window, acc, chunk_sums(chunks->lanes));
+        chunks->count = 0;
+    }
+}
+
+INLINE void norm_lanes_flush(norm_lanes *chunks, sherdi_norm_acc *acc)
+{
+    lane_sums none = lane_sums_empty();
+
+    while (chunks->count > 0) {
+        norm_lanes_add(chunks, acc, &none);
+    }
+    window_flush(&chunks->window, acc);
+}
+
 /* -------------------------------------------------------------- streams -- */
 
 /* One core has few lines on their way from one sequential stream, and more from several
@@ -198,11 +235,13 @@ INLINE void sumsq_streams(const char *x, sherd_dtype dtype, size_t each, sherdi_
     norm_window window      = window_empty();
 
     for (size_t i = 0; i < each; i += NORM_TURN_CHUNKS) {
-        const char *first    = x + i * chunk_bytes;
-        const char *second   = first + each * chunk_bytes;
-        const char *chunks[] = {first, second, first + chunk_bytes, second + chunk_bytes};
+        const char *first   = x + i * chunk_bytes;
+        const char *second  = first + each * chunk_bytes;
+        __m256d     lanes[] = {chunk_lanes(first, dtype), chunk_lanes(second, dtype),
+                               chunk_lanes(first + chunk_bytes, dtype),
+                               chunk_lanes(second + chunk_bytes, dtype)};
 
-        window_add(&window, acc, chunk_sums(chunks, dtype));
+        window_add(&window, acc, chunk_sums(lanes));
     }
     window_flush(&window, acc);
 }
