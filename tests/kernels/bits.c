@@ -2,6 +2,8 @@
 
 #include "kernels/cpu/team.h"
 
+#include <float.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -75,6 +77,51 @@ void guarded_fill(guarded *array, input_kind kind, uint64_t *seed)
             x[i] = kind == INPUT_TAME ? tame_half(seed, array->dtype) : (uint16_t)test_random(seed);
         }
     }
+}
+
+static void guarded_set(guarded *array, size_t i, float x)
+{
+    switch (array->dtype) {
+    case SHERD_BF16:
+        ((uint16_t *)(void *)array->first)[i] = sherdi_cast_f32_bf16(x);
+        break;
+    case SHERD_F16:
+        ((uint16_t *)(void *)array->first)[i] = sherdi_cast_f32_f16(x);
+        break;
+    case SHERD_F32:
+        ((float *)(void *)array->first)[i] = x;
+        break;
+    }
+}
+
+void guarded_fill_scaled(guarded *array, uint64_t *seed)
+{
+    int exponent = 0;
+
+    for (size_t i = 0; i < array->count_elems; i++) {
+        float value = test_random_float(seed);
+
+        if (i % SHERD_CHUNK_ELEMS == 0 && test_random(seed) % 4 == 0) {
+            exponent = (int)(test_random(seed) % 330) - 180;
+        }
+        value = exponent > 140   ? 0.0f
+                : exponent > 128 ? (value > 0 ? FLT_MAX : -FLT_MAX)
+                                 : ldexpf(value, exponent);
+        guarded_set(array, i, i % 9001 == 9000 ? INFINITY : value);
+    }
+}
+
+float guarded_get(const guarded *array, size_t i)
+{
+    switch (array->dtype) {
+    case SHERD_BF16:
+        return sherdi_cast_bf16_f32(((const uint16_t *)(const void *)array->first)[i]);
+    case SHERD_F16:
+        return sherdi_cast_f16_f32(((const uint16_t *)(const void *)array->first)[i]);
+    case SHERD_F32:
+        break;
+    }
+    return ((const float *)(const void *)array->first)[i];
 }
 
 void guarded_copy(guarded *to, const guarded *from)

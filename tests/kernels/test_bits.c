@@ -3,8 +3,6 @@
  * Arrays are compared with the guard bytes around them. */
 #include "tests/kernels/bits.h"
 
-#include <float.h>
-#include <math.h>
 #include <string.h>
 #if defined(__x86_64__)
 #include <xmmintrin.h>
@@ -303,33 +301,6 @@ static void sumsq_every_variant_equals_scalar(void)
     every_way(sumsq_body);
 }
 
-/* Finite chunks of magnitudes that change now and then, over the whole range of fp32; among them
- * zeros, single denormals, the largest there are, and an Inf. */
-static void scaled_fill(guarded *x, uint64_t *seed)
-{
-    int exponent = 0;
-
-    for (size_t i = 0; i < x->count_elems; i++) {
-        float value = test_random_float(seed);
-
-        if (i % SHERD_CHUNK_ELEMS == 0 && test_random(seed) % 4 == 0) {
-            exponent = (int)(test_random(seed) % 330) - 180;
-        }
-        value = exponent > 140   ? 0.0f
-                : exponent > 128 ? (value > 0 ? FLT_MAX : -FLT_MAX)
-                                 : ldexpf(value, exponent);
-        if (i % 9001 == 9000) {
-            value = INFINITY;
-        }
-        if (x->dtype == SHERD_F32) {
-            ((float *)(void *)x->first)[i] = value;
-        } else {
-            ((uint16_t *)(void *)x->first)[i] =
-                x->dtype == SHERD_BF16 ? sherdi_cast_f32_bf16(value) : sherdi_cast_f32_f16(value);
-        }
-    }
-}
-
 static void sumsq_scaled_body(const sherdi_backend *yardstick, const sherdi_backend *tested)
 {
     for (uint64_t seed = 1; seed <= 30; seed++) {
@@ -338,7 +309,7 @@ static void sumsq_scaled_body(const sherdi_backend *yardstick, const sherdi_back
         sherdi_norm_acc want  = {0};
         sherdi_norm_acc got   = {0};
 
-        scaled_fill(&x, &state);
+        guarded_fill_scaled(&x, &state);
         yardstick->kernels->sumsq(yardstick, x.first, x.dtype, x.count_elems, &want);
         tested->kernels->sumsq(tested, x.first, x.dtype, x.count_elems, &got);
         CHECK_BYTES_EQUAL(&want, &got, sizeof(want));

@@ -14,19 +14,6 @@
 
 static const char *const ISAS[] = {"scalar", "avx2", "avx512"};
 
-static float widen(const guarded *x, size_t i)
-{
-    switch (x->dtype) {
-    case SHERD_BF16:
-        return sherdi_cast_bf16_f32(((const uint16_t *)(const void *)x->first)[i]);
-    case SHERD_F16:
-        return sherdi_cast_f16_f32(((const uint16_t *)(const void *)x->first)[i]);
-    case SHERD_F32:
-        break;
-    }
-    return ((const float *)(const void *)x->first)[i];
-}
-
 static void plain_reduce(const guarded *srcs, int64_t *acc, size_t count, int accumulate,
                          sherdi_fixed_counts *counts)
 {
@@ -34,7 +21,7 @@ static void plain_reduce(const guarded *srcs, int64_t *acc, size_t count, int ac
         int64_t sum = accumulate ? acc[i] : 0;
 
         for (int k = 0; k < NUM_SRCS; k++) {
-            double x = (double)widen(&srcs[k], i) * MULTIPLIER;
+            double x = (double)guarded_get(&srcs[k], i) * MULTIPLIER;
 
             if (!isfinite(x)) {
                 counts->nonfinite++;
