@@ -405,22 +405,6 @@ typedef struct lamb_stages {
     norm_lanes   update;
 } lamb_stages;
 
-/* The stages start with zeros, which a sum of squares does not see. */
-INLINE void lamb_stages_init(lamb_stages *stages)
-{
-    static const float zeros[TILE_ELEMS];
-
-    memset(stages->moments, 0, sizeof(stages->moments));
-    memset(stages->directions, 0, sizeof(stages->directions));
-    for (size_t i = 0; i < TILE_ELEMS; i++) {
-        stages->roots[i] = 1;
-    }
-    stages->divided = zeros;
-    stages->squared = zeros;
-    stages->param   = norm_lanes_empty();
-    stages->update  = norm_lanes_empty();
-}
-
 /* Every stage by one tile, a few registers of each in turn. Unrolled, the turns would be taken apart. */
 INLINE void lamb_stages_step(lamb_stages *stages, const lamb_vecs *c, const sherdi_update_run *run,
                              size_t first, sherdi_lamb_norms *norms)
@@ -456,28 +440,31 @@ INLINE void lamb_stages_step(lamb_stages *stages, const lamb_vecs *c, const sher
     stages->divided = run->master + first;
 }
 
-/* Whole tiles; returns where they end. Two more steps over the last one, whose roots nobody takes, bring it
- * through. */
+/* Whole tiles; returns where they end. What comes out of the first two steps was never put in, and the last
+ * two push the last tile through by another pass over its roots, which nobody takes. */
 INLINE size_t lamb_norms_tiles(const sherdi_update_run *run, const lamb_vecs *c,
                                sherdi_lamb_norms *norms)
 {
-    size_t      end = run->count_elems / TILE_ELEMS * TILE_ELEMS;
-    lamb_stages stages;
+    static const float zeros[TILE_ELEMS];
+    size_t             tiles  = run->count_elems / TILE_ELEMS;
+    lamb_stages        stages = {.divided = zeros, .squared = zeros};
 
-    if (end == 0) {
+    if (tiles == 0) {
         return 0;
     }
-    lamb_stages_init(&stages);
-    for (size_t first = 0; first < end; first += TILE_ELEMS) {
+    for (size_t step = 0; step < tiles + 2; step++) {
+        size_t first = sherdi_min_size(step, tiles - 1) * TILE_ELEMS;
+
         update_prefetch(run, first, READ_AHEAD_BYTES);
         lamb_stages_step(&stages, c, run, first, norms);
-    }
-    for (int i = 0; i < 2; i++) {
-        lamb_stages_step(&stages, c, run, end - TILE_ELEMS, norms);
+        if (step == 1) {
+            stages.param  = norm_lanes_empty();
+            stages.update = norm_lanes_empty();
+        }
     }
     norm_lanes_flush(&stages.param, &norms->param);
     norm_lanes_flush(&stages.update, &norms->update);
-    return end;
+    return tiles * TILE_ELEMS;
 }
 
 static void run_lamb_norms(const sherdi_update_run *run, const sherdi_lamb_coeffs *coeffs,
