@@ -616,6 +616,21 @@ static void lamb_nan_ratio_makes_the_parameter_nan(void)
     every_backend(nan_body);
 }
 
+static void traffic_counts_what_is_moved(void)
+{
+    const sherdi_span spans[] = {{.count_elems = 100}, {.offset_elems = 128, .count_elems = 28}};
+    float             param   = 0;
+    sherdi_lamb_args  args    = {.spans = spans, .num_spans = 2, .grad_dtype = SHERD_F32};
+
+    CHECK_INT(128 * 16, sherdi_lamb_norms_traffic_bytes(&args));
+    CHECK_INT(128 * 28, sherdi_lamb_traffic_bytes(&args));
+    args.grad_dtype  = SHERD_BF16;
+    args.param       = &param;
+    args.param_dtype = SHERD_BF16;
+    CHECK_INT(128 * 14, sherdi_lamb_norms_traffic_bytes(&args));
+    CHECK_INT(128 * 28, sherdi_lamb_traffic_bytes(&args));
+}
+
 static const test_case CASES[] = {
     CASE(lamb_every_variant_equals_the_plain_loops),
     CASE(norms_of_any_number_of_chunks_equal_the_plain_loop),
@@ -627,6 +642,7 @@ static const test_case CASES[] = {
     CASE(ratios_are_clamped_and_one_without_a_norm),
     CASE(ratios_take_norms_that_were_not_carried),
     CASE(lamb_nan_ratio_makes_the_parameter_nan),
+    CASE(traffic_counts_what_is_moved),
 };
 
 RUN_MAIN(CASES)
