@@ -401,13 +401,12 @@ typedef struct lamb_stages {
     float        directions[TILE_ELEMS];
     const float *divided; /* weights of the tile whose roots and moments these are */
     const float *squared; /* ... whose directions these are */
-    norm_lanes   param;
-    norm_lanes   update;
 } lamb_stages;
 
-/* Every stage by one tile, a few registers of each in turn. Unrolled, the turns would be taken apart. */
+/* Every stage by one tile, a few registers of each in turn: unrolled, the turns would be taken apart. The
+ * results are the lanes of the tile that has passed the last stage. */
 INLINE void lamb_stages_step(lamb_stages *stages, const lamb_vecs *c, const sherdi_update_run *run,
-                             size_t first, sherdi_lamb_norms *norms)
+                             size_t first, __m256d *param_out, __m256d *update_out)
 {
     lane_sums param  = lane_sums_empty();
     lane_sums update = lane_sums_empty();
@@ -434,36 +433,43 @@ INLINE void lamb_stages_step(lamb_stages *stages, const lamb_vecs *c, const sher
             vec_store(stages->roots + at + i * LANES, vec_add(lamb_root(c, x.v[i]), c->eps));
         }
     }
-    norm_lanes_add(&stages->param, &norms->param, &param);
-    norm_lanes_add(&stages->update, &norms->update, &update);
+    *param_out      = _mm256_add_pd(param.low, param.high);
+    *update_out     = _mm256_add_pd(update.low, update.high);
     stages->squared = stages->divided;
     stages->divided = run->master + first;
 }
 
-/* Whole tiles; returns where they end. What comes out of the first two steps was never put in, and the last
- * two push the last tile through by another pass over its roots, which nobody takes. */
+/* Whole tiles; returns where they end. A tile's squares come out two steps after it went in: what comes out at
+ * first is nothing, and the last tile is passed over again until all are out. Four at a time: a count of lanes that
+ * is tested after each tile made the loop a third slower, with one compiler or the other. */
 INLINE size_t lamb_norms_tiles(const sherdi_update_run *run, const lamb_vecs *c,
                                sherdi_lamb_norms *norms)
 {
     static const float zeros[TILE_ELEMS];
-    size_t             tiles  = run->count_elems / TILE_ELEMS;
-    lamb_stages        stages = {.divided = zeros, .squared = zeros};
+    size_t             tiles         = run->count_elems / TILE_ELEMS;
+    lamb_stages        stages        = {.divided = zeros, .squared = zeros};
+    norm_window        param_window  = window_empty();
+    norm_window        update_window = window_empty();
 
-    if (tiles == 0) {
-        return 0;
-    }
-    for (size_t step = 0; step < tiles + 2; step++) {
-        size_t first = sherdi_min_size(step, tiles - 1) * TILE_ELEMS;
+    for (size_t group = 0; tiles > 0 && group < tiles + 2; group += 4) {
+        __m256d param[4];
+        __m256d update[4];
 
-        update_prefetch(run, first, READ_AHEAD_BYTES);
-        lamb_stages_step(&stages, c, run, first, norms);
-        if (step == 1) {
-            stages.param  = norm_lanes_empty();
-            stages.update = norm_lanes_empty();
+        for (size_t k = 0; k < 4; k++) {
+            size_t first = sherdi_min_size(group + k, tiles - 1) * TILE_ELEMS;
+
+            update_prefetch(run, first, READ_AHEAD_BYTES);
+            lamb_stages_step(&stages, c, run, first, &param[k], &update[k]);
+            if (group + k - 2 >= tiles) { /* of the first two too: the difference wraps */
+                param[k]  = _mm256_setzero_pd();
+                update[k] = _mm256_setzero_pd();
+            }
         }
+        window_add(&param_window, &norms->param, chunk_sums(param));
+        window_add(&update_window, &norms->update, chunk_sums(update));
     }
-    norm_lanes_flush(&stages.param, &norms->param);
-    norm_lanes_flush(&stages.update, &norms->update);
+    window_flush(&param_window, &norms->param);
+    window_flush(&update_window, &norms->update);
     return tiles * TILE_ELEMS;
 }
 

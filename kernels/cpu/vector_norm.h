@@ -173,38 +173,6 @@ INLINE void window_add(norm_window *window, sherdi_norm_acc *acc, __m256d sums)
     window->bins[3] = _mm256_add_epi64(window->bins[3], _mm256_srli_epi64(high, 32));
 }
 
-/* Chunks that come one by one, until there are four for a sum. */
-typedef struct norm_lanes {
-    __m256d     lanes[4];
-    size_t      count;
-    norm_window window;
-} norm_lanes;
-
-INLINE norm_lanes norm_lanes_empty(void)
-{
-    return (norm_lanes){.count = 0, .window = window_empty()};
-}
-
-/* One chunk, of fp32. */
-INLINE void norm_lanes_add(norm_lanes *chunks, sherdi_norm_acc *acc, const lane_sums *chunk)
-{
-    chunks->lanes[chunks->count++] = _mm256_add_pd(chunk->low, chunk->high);
-    if (chunks->count == 4) {
-        window_add(&chunks->window, acc, chunk_sums(chunks->lanes));
-        chunks->count = 0;
-    }
-}
-
-INLINE void norm_lanes_flush(norm_lanes *chunks, sherdi_norm_acc *acc)
-{
-    lane_sums none = lane_sums_empty();
-
-    while (chunks->count > 0) {
-        norm_lanes_add(chunks, acc, &none);
-    }
-    window_flush(&chunks->window, acc);
-}
-
 /* -------------------------------------------------------------- streams -- */
 
 /* One core has few lines on their way from one sequential stream, and more from several
