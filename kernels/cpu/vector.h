@@ -388,9 +388,13 @@ static uint64_t run_lamb(const sherdi_update_run *run, const sherdi_lamb_coeffs 
     return vec_mixer_sum(&mixer) + sherdi_lamb_elems(run, coeffs, step, first);
 }
 
-/* How far ahead sweeps that only read fill the caches: the next line, so that each is asked for twice. AMD's
- * first-level prefetcher follows such streams further; longer distances only cost. */
-#define READ_AHEAD_BYTES CACHE_LINE_BYTES
+/* How far ahead the norms fill the caches: a line or two, so that each line is asked for twice. AMD's first-level
+ * prefetcher follows such streams further. One is best for four arrays of fp32, two with a 16-bit gradient;
+ * longer distances only cost. */
+INLINE size_t lamb_norms_ahead_bytes(const sherdi_update_run *run)
+{
+    return run->grad_dtype == SHERD_F32 ? CACHE_LINE_BYTES : 2 * CACHE_LINE_BYTES;
+}
 
 /* Three tiles are on their way at once, each a stage behind the next, so that nothing waits for roots and
  * quotients that have just begun: roots of one, quotients of the one before it, squares of the one before
@@ -458,7 +462,7 @@ INLINE size_t lamb_norms_tiles(const sherdi_update_run *run, const lamb_vecs *c,
         for (size_t k = 0; k < 4; k++) {
             size_t first = sherdi_min_size(group + k, tiles - 1) * TILE_ELEMS;
 
-            update_prefetch(run, first, READ_AHEAD_BYTES);
+            update_prefetch(run, first, lamb_norms_ahead_bytes(run));
             lamb_stages_step(&stages, c, run, first, &param[k], &update[k]);
             if (group + k - 2 >= tiles) { /* of the first two too: the difference wraps */
                 param[k]  = _mm256_setzero_pd();
