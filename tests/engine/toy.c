@@ -6,6 +6,10 @@
 #include "tests/engine/numbers.h"
 #include "tests/lib/check.h"
 
+#ifdef TOY_ON_STREAM
+#include "emulator.h"
+#endif
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -154,53 +158,101 @@ typedef struct toy {
 
 #define MOST_ELEMS 1024
 
-/* What the engine handed out, in host memory: the device's may be another. */
-static void pull(toy *t, size_t p, const void *from, float to[MOST_ELEMS])
+/* What the trainer computes with a parameter, on memory that the engine handed out. */
+typedef struct toy_work {
+    const toy  *t;
+    size_t      p;
+    const void *data;
+    void       *grad; /* NULL: it only reads */
+    int64_t     n;
+    float       loss_scale;
+} toy_work;
+
+static void work_run(const toy_work *work, const void *data, void *grad)
 {
-    CHECK(from != NULL);
-    CHECK_OK(sherd_copy(t->engine, to, from,
-                        param_elems(&PARAMS[p]) * sherd_dtype_bytes(t->options->dtype)));
+    sherd_dtype dtype = work->t->options->dtype;
+
+    for (size_t i = 0; i < param_elems(&PARAMS[work->p]); i++) {
+        float weight = load(data, i, dtype);
+
+        CHECK(isfinite(weight));
+        if (grad != NULL) {
+            float g = micro_gradient(work->n, work->p, i, weight, work->loss_scale);
+
+            store(grad, i, dtype, load(grad, i, dtype) + g);
+        }
+    }
 }
+
+#ifdef TOY_ON_STREAM
+/* As a kernel would: on the engine's stream, when that comes to it. */
+static void work_on_stream(void *raw)
+{
+    toy_work *work = raw;
+
+    work_run(work, work->data, work->grad);
+    free(work);
+}
+
+static void work_do(toy *t, const toy_work *what)
+{
+    cudaStream_t stream = sherd_engine_stream(t->engine);
+    toy_work    *work   = malloc(sizeof(*work));
+
+    CHECK(work != NULL && stream != NULL);
+    *work = *what;
+    CHECK_INT(cudaSuccess, emulator_call(stream, work_on_stream, work));
+}
+#else
+/* On the host, whatever memory it is. */
+static void work_do(toy *t, const toy_work *work)
+{
+    size_t len = param_elems(&PARAMS[work->p]) * sherd_dtype_bytes(t->options->dtype);
+    float  data[MOST_ELEMS], grad[MOST_ELEMS];
+
+    CHECK_OK(sherd_copy(t->engine, data, work->data, len));
+    if (work->grad != NULL) {
+        CHECK_OK(sherd_copy(t->engine, grad, work->grad, len));
+    }
+    work_run(work, data, work->grad == NULL ? NULL : grad);
+    if (work->grad != NULL) {
+        CHECK_OK(sherd_copy(t->engine, work->grad, grad, len));
+    }
+}
+#endif
 
 static void add_gradient(toy *t, size_t p, int64_t n, float loss_scale)
 {
-    sherd_dtype dtype = t->options->dtype;
-    float       data[MOST_ELEMS], grad[MOST_ELEMS];
+    toy_work work = {.t          = t,
+                     .p          = p,
+                     .data       = sherd_param_data(t->engine, t->params[p]),
+                     .grad       = sherd_param_grad(t->engine, t->params[p]),
+                     .n          = n,
+                     .loss_scale = loss_scale};
 
-    pull(t, p, sherd_param_data(t->engine, t->params[p]), data);
-    pull(t, p, sherd_param_grad(t->engine, t->params[p]), grad);
-    for (size_t i = 0; i < param_elems(&PARAMS[p]); i++) {
-        float g = micro_gradient(n, p, i, load(data, i, dtype), loss_scale);
-
-        store(grad, i, dtype, load(grad, i, dtype) + g);
-    }
-    CHECK_OK(sherd_copy(t->engine, sherd_param_grad(t->engine, t->params[p]), grad,
-                        param_elems(&PARAMS[p]) * sherd_dtype_bytes(dtype)));
+    CHECK(work.data != NULL && work.grad != NULL);
+    work_do(t, &work);
 }
 
-static double read_all(toy *t, int unit)
+static void read_all(toy *t, int unit)
 {
-    double sum = 0;
-
     for (size_t p = 0; p < TOY_PARAMS; p++) {
-        float data[MOST_ELEMS];
+        toy_work work = {.t = t, .p = p};
 
         if (PARAMS[p].unit != unit && !(unit == 3 && p == 0)) {
             continue;
         }
-        pull(t, p, sherd_param_data(t->engine, t->params[p]), data);
-        for (size_t i = 0; i < param_elems(&PARAMS[p]); i++) {
-            sum += load(data, i, t->options->dtype);
-        }
+        work.data = sherd_param_data(t->engine, t->params[p]);
+        CHECK(work.data != NULL);
+        work_do(t, &work);
     }
-    return sum;
 }
 
 static void pass_forward(toy *t, sherd_pass pass)
 {
     for (int u = 0; u < TOY_UNITS; u++) {
         CHECK_OK(sherd_unit_acquire(t->engine, t->units[u], pass));
-        CHECK(isfinite(read_all(t, u)));
+        read_all(t, u);
         CHECK_OK(sherd_unit_release(t->engine, t->units[u], pass));
     }
 }
@@ -218,7 +270,7 @@ static void pass_backward(toy *t, int64_t n)
         }
         if (t->options->has_recompute) {
             CHECK_OK(sherd_unit_acquire(t->engine, t->units[u], SHERD_FORWARD));
-            CHECK(isfinite(read_all(t, u)));
+            read_all(t, u);
             CHECK_OK(sherd_unit_release(t->engine, t->units[u], SHERD_FORWARD));
         }
         CHECK_OK(sherd_unit_acquire(t->engine, t->units[u], SHERD_BACKWARD));
