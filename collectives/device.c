@@ -130,7 +130,9 @@ void sherdi_world_device_close(sherd_world *world)
     }
     sherdi_staged_destroy(world->device.staged);
     for (size_t i = 0; i < world->device.block_capacity; i++) {
-        lane->device->free(lane, world->device.blocks[i]);
+        if (world->device.blocks[i] != NULL) {
+            sherdi_world_device_free(world, world->device.blocks[i]);
+        }
     }
     sherdi_free(world->device.blocks);
     for (int i = 0; i < WORLD_EVENTS; i++) {

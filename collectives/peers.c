@@ -75,7 +75,7 @@ static int neighbour(const sherdi_peers *peers, int step)
     return (peers->me + step) % peers->count;
 }
 
-static void note_name(peers_note *note, const char *what)
+void sherdi_peers_note_name(peers_note *note, const char *what)
 {
     size_t len = what == NULL ? 0 : strlen(what);
     size_t cut = len >= sizeof(note->name) ? len - sizeof(note->name) + 1 : 0;
@@ -166,7 +166,7 @@ sherd_status sherdi_peers_all_gather(sherdi_peers *peers, const sherdi_all_gathe
     if (args->slice_bytes > 0 && (args->flags & SHERDI_COLL_STABLE)) {
         return gather_stable(peers, args);
     }
-    note_name(&note, args->what);
+    sherdi_peers_note_name(&note, args->what);
     if (!is_mail) {
         note.send = sherdi_peers_find_place(peers, args->send, args->slice_bytes);
     }
@@ -187,16 +187,24 @@ static uint32_t reduction_detail(const sherdi_reduction_args *args)
            (uint32_t)(args->fixed != NULL) << 13;
 }
 
-static peers_note reduction_note(const sherdi_peers *peers, world_call_kind kind,
-                                 const sherdi_reduction_args *args)
+peers_note sherdi_peers_reduction_note(world_call_kind kind, const sherdi_reduction_args *args)
 {
     size_t     slice_bytes = args->slice_elems * sherd_dtype_bytes(args->send_dtype);
     peers_note note = {.kind = kind, .detail = reduction_detail(args), .len_bytes = slice_bytes};
 
-    note_name(&note, args->what);
+    sherdi_peers_note_name(&note, args->what);
     memcpy(&note.scale_bits, &args->scale, sizeof(note.scale_bits));
-    note.send =
-        sherdi_peers_find_place(peers, args->send, slice_bytes * (size_t)peers->world->world_size);
+    return note;
+}
+
+/* The same, with the place of what is sent. */
+static peers_note reduction_note(const sherdi_peers *peers, world_call_kind kind,
+                                 const sherdi_reduction_args *args)
+{
+    peers_note note = sherdi_peers_reduction_note(kind, args);
+
+    note.send = sherdi_peers_find_place(peers, args->send,
+                                        note.len_bytes * (size_t)peers->world->world_size);
     return note;
 }
 

@@ -129,6 +129,9 @@ sherd_status sherdi_peers_meet(sherdi_peers *peers);
  *  the notes of all. */
 sherd_status sherdi_peers_meet_with(sherdi_peers *peers, const peers_note *note, const void *mail,
                                     size_t mail_bytes);
+/** The name of a call in its note, and the note of a reduction but for its places. */
+void       sherdi_peers_note_name(peers_note *note, const char *what);
+peers_note sherdi_peers_reduction_note(world_call_kind kind, const sherdi_reduction_args *args);
 /** What a rank published for the last meeting; valid until the next. */
 const peers_note *sherdi_peers_note(const sherdi_peers *peers, int index);
 unsigned char    *sherdi_peers_mail(sherdi_peers *peers, int index);

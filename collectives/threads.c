@@ -1,7 +1,7 @@
 /* Ranks that are threads of one process: the group's control block and memory are ordinary
  * pages of the process, counted by reference, so a rank's memory stays readable by its peers
  * until they have dropped it too. The algorithms are in peers.c. */
-#include "collectives/peers.h"
+#include "collectives/peers_device.h"
 
 #include "base/checked.h"
 
@@ -18,6 +18,7 @@ typedef struct thread_pages {
 
 typedef struct thread_group {
     atomic_int      owners;
+    atomic_int      readers; /* see peers_device.h */
     thread_pages   *shared;  /* control and bounce */
     thread_pages   *pending; /* made by index 0, to be taken by all; ordered by the meetings */
     pthread_mutex_t lock;    /* guards worlds */
@@ -28,6 +29,7 @@ typedef struct thread_group {
 typedef struct thread_world {
     sherd_world   world;
     sherdi_peers  peers;
+    peers_device  device;
     thread_group *group;
 } thread_world;
 
@@ -123,6 +125,8 @@ static void threads_close(sherd_world *world)
     thread_world *self = (thread_world *)world;
 
     group_place(self->group, world->rank, NULL);
+    sherdi_peers_leave(&self->peers);
+    sherdi_peers_device_close(&self->device);
     sherdi_peers_fini(&self->peers);
     sherdi_world_fini(world);
     group_drop(self->group);
@@ -144,23 +148,41 @@ static sherd_status threads_barrier(sherd_world *world)
     return sherdi_peers_barrier(&((thread_world *)world)->peers);
 }
 
+/* The buffers of a call with these flags are memory of the device. */
+static int is_on_device(const sherd_world *world, uint32_t flags)
+{
+    return sherdi_world_has_device(world) && !(flags & SHERDI_COLL_HOST);
+}
+
 static sherd_status threads_all_gather(sherd_world *world, const sherdi_all_gather_args *args)
 {
+    if (is_on_device(world, args->flags)) {
+        return sherdi_peers_device_all_gather(&((thread_world *)world)->device, args);
+    }
     return sherdi_peers_all_gather(&((thread_world *)world)->peers, args);
 }
 
 static sherd_status threads_reduce_scatter(sherd_world *world, const sherdi_reduction_args *args)
 {
+    if (is_on_device(world, 0)) {
+        return sherdi_peers_device_reduce_scatter(&((thread_world *)world)->device, args);
+    }
     return sherdi_peers_reduce_scatter(&((thread_world *)world)->peers, args, NULL);
 }
 
 static sherd_status threads_all_reduce(sherd_world *world, const sherdi_reduction_args *args)
 {
+    if (is_on_device(world, 0)) {
+        return sherdi_peers_device_all_reduce(&((thread_world *)world)->device, args);
+    }
     return sherdi_peers_all_reduce(&((thread_world *)world)->peers, args);
 }
 
 static sherd_status threads_all_to_all(sherd_world *world, const sherdi_all_to_all_args *args)
 {
+    if (is_on_device(world, args->flags)) {
+        return sherdi_peers_device_all_to_all(&((thread_world *)world)->device, args);
+    }
     return sherdi_peers_all_to_all(&((thread_world *)world)->peers, args);
 }
 
@@ -185,10 +207,19 @@ static void threads_abort(sherd_world *world, const char *why)
     (void)pthread_mutex_unlock(&group->lock);
 }
 
+/* Only after a failure can a peer still be reading what this rank's lane has done with. */
+static void threads_memory_leave(sherd_world *world, void *memory)
+{
+    (void)memory;
+    if (sherdi_world_has_failed(world)) {
+        sherdi_peers_device_settle(&((thread_world *)world)->device);
+    }
+}
+
 static const sherdi_world_ops THREADS_OPS = {
     .struct_size    = sizeof(THREADS_OPS),
     .name           = "threads",
-    .caps           = SHERDI_WORLD_SHARES_MEMORY,
+    .caps           = SHERDI_WORLD_SHARES_MEMORY | SHERDI_WORLD_ON_LANE,
     .close          = threads_close,
     .alloc          = threads_alloc,
     .free           = threads_free,
@@ -199,7 +230,14 @@ static const sherdi_world_ops THREADS_OPS = {
     .all_to_all     = threads_all_to_all,
     .broadcast      = threads_broadcast,
     .abort          = threads_abort,
+    .memory_leave   = threads_memory_leave,
 };
+
+/* -1 gives each rank the device of its number, as far as there are any. */
+static int devices_differ(const sherd_world_params *params, int world_size)
+{
+    return params->device < 0 && world_size > 1 && sherdi_backend_device_count("cuda", NULL, 0) > 1;
+}
 
 static sherd_status rank_create(thread_group *group, int rank, int world_size, const int *ranks,
                                 const sherd_world_params *params, sherd_world **out)
@@ -217,6 +255,10 @@ static sherd_status rank_create(thread_group *group, int rank, int world_size, c
                                group->shared->base);
     if (status == SHERD_OK) {
         status = sherdi_world_equip(&self->world, params, rank, world_size);
+    }
+    if (status == SHERD_OK) {
+        status = sherdi_peers_device_open(&self->device, &self->peers, &group->readers,
+                                          devices_differ(params, world_size));
     }
     if (status != SHERD_OK) {
         threads_close(&self->world);

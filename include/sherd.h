@@ -134,8 +134,8 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_world_self(sherd_world **out);
  *  plays rank r. Each is destroyed on its own. Not collective. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_world_threads(int world_size, sherd_world **worlds_out);
 
-/** The same with a time limit and compute threads of `params` (its transport must be NULL or "threads";
- *  device and local_rank have no meaning here). */
+/** The same with what `params` says for all ranks (its transport must be NULL or "threads"; local_rank has
+ *  no meaning here). On a GPU rank r has device r modulo their count, or all have the one that is given. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_world_threads_with(int                       world_size,
                                                                const sherd_world_params *params,
                                                                sherd_world **worlds_out);
