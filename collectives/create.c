@@ -12,12 +12,13 @@ sherd_status sherdi_world_at(int rank, int world_size, const char *address,
                               .world_size       = world_size,
                               .address          = address,
                               .listener         = -1,
-                              .is_one_host_only = 1};
+                              .is_one_host_only = 1,
+                              .nccl             = sherdi_procs_nccl_of(params)};
 
     if (world_size == 1 && (transport == NULL || strcmp(transport, "self") == 0)) {
         return sherdi_world_self_create(params, out);
     }
-    if (transport == NULL || strcmp(transport, "shm") == 0) {
+    if (transport == NULL || strcmp(transport, "shm") == 0 || strcmp(transport, "nccl") == 0) {
         return sherdi_world_shm_create(&procs, out);
     }
     if (strcmp(transport, "mpi") == 0) {
@@ -29,7 +30,7 @@ sherd_status sherdi_world_at(int rank, int world_size, const char *address,
     }
     return sherdi_fail(SHERD_E_NOTSUP,
                        "transport \"%s\" is not built in; there are self, threads, "
-                       "shm and mpi",
+                       "shm, mpi and nccl",
                        transport);
 }
 

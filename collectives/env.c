@@ -280,7 +280,8 @@ sherd_status sherd_world_from_env(const sherd_world_params *params, sherd_world 
     if (here.local_rank < 0) {
         here.local_rank = place.local_rank;
     }
-    if (place.is_mpi && (here.transport == NULL || strcmp(here.transport, "shm") == 0)) {
+    if (place.is_mpi && (here.transport == NULL || strcmp(here.transport, "shm") == 0 ||
+                         strcmp(here.transport, "nccl") == 0)) {
         return sherdi_world_mpi_create(place.rank, place.world_size, &here, out);
     }
     return sherdi_world_at(place.rank, place.world_size, place.address, &here, out);

@@ -667,6 +667,12 @@ static sherd_status mpi_open(mpi_world *mpi, const procs_params *params)
     int          provided = 0;
 
     SHERDI_TRY(sherdi_procs_open(&mpi->procs, &MPI_OPS, params));
+    if (world->ops != &MPI_OPS) { /* MPI has done its part: the world is NCCL's */
+        SHERDI_TRY(world->world_size > 1 ? world->ops->barrier(world) : SHERD_OK);
+        (void)MPI_Comm_free(&mpi->comm);
+        mpi_count_world(-1, 0, 0);
+        return SHERD_OK;
+    }
     if (mpi->procs.num_hosts > 1) {
         sherd_status status = remote_find(mpi);
 
@@ -736,6 +742,7 @@ static sherd_status create_over(MPI_Comm comm, const sherd_world_params *params,
     (void)MPI_Comm_rank(comm, &procs.rank);
     (void)MPI_Comm_size(comm, &procs.world_size);
     SHERDI_TRY(comm_duplicate(comm, deadline_ns, &own));
+    procs.nccl = sherdi_procs_nccl_of(params);
     sherdi_rendezvous_card_fill(&card, procs.rank, procs.world_size, params, MPI_OPS.name);
     SHERDI_TRY(meeting_agree(own, &card, deadline_ns, &procs.listener, address));
     if (params->transport != NULL && strcmp(params->transport, "shm") == 0) {
@@ -788,7 +795,7 @@ sherd_status sherd_world_from_mpi_handle(const void *comm, size_t comm_bytes,
         return sherdi_fail(SHERD_E_INVAL, "the communicator is MPI_COMM_NULL");
     }
     if (here.transport != NULL && strcmp(here.transport, "mpi") != 0 &&
-        strcmp(here.transport, "shm") != 0) {
+        strcmp(here.transport, "shm") != 0 && strcmp(here.transport, "nccl") != 0) {
         return sherdi_fail(SHERD_E_INVAL, "a world over MPI cannot use transport %s",
                            here.transport);
     }

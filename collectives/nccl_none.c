@@ -1,13 +1,28 @@
 /* A build without NCCL. */
 #include "collectives/nccl.h"
 
-sherd_status sherdi_world_nccl_create(const procs_params *params, sherd_world **out)
+#include <stdio.h>
+
+int sherdi_nccl_version(char *why, size_t why_bytes)
 {
-    (void)params;
-    (void)out;
-    return sherdi_fail(SHERD_E_NOTSUP, "transport nccl: sherd was built without NCCL; meson "
-                                       "-Dnccl=enabled says what is missing");
+    (void)snprintf(why, why_bytes,
+                   "sherd was built without NCCL; meson -Dnccl=enabled says what is missing");
+    return 0;
 }
+
+/* Never called: no rank says that it has a version. */
+sherd_status sherdi_nccl_open(sherdi_procs *procs)
+{
+    (void)procs;
+    return sherdi_fail(SHERD_E_NOTSUP, "transport nccl: sherd was built without NCCL");
+}
+
+void sherdi_nccl_close(sherdi_procs *procs)
+{
+    (void)procs;
+}
+
+const sherdi_world_ops sherdi_nccl_ops = {.struct_size = sizeof(sherdi_nccl_ops), .name = "nccl"};
 
 sherd_status sherd_world_from_nccl_handle(void *comm, const sherd_world_params *params,
                                           sherd_world **out)

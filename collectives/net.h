@@ -43,6 +43,8 @@ sherd_status sherdi_net_recv_fd(int fd, int *passed_out, const net_wait *wait);
 int sherdi_net_is_same_user(int fd);
 /** Makes a dead machine known in seconds where the kernel can (TCP only). */
 void sherdi_net_keepalive(int fd);
+/** Small messages leave at once (TCP only). */
+void sherdi_net_no_delay(int fd);
 /** Closes and sets to -1; accepts -1. */
 void sherdi_net_close(int *fd);
 

@@ -1,5 +1,5 @@
 /* See procs.h. */
-#include "collectives/procs.h"
+#include "collectives/nccl.h"
 
 #include "base/checked.h"
 #include "base/clock.h"
@@ -233,7 +233,7 @@ static sherd_status one_host_check(const sherdi_procs *procs)
             return sherdi_fail(
                 SHERD_E_NOTSUP,
                 "rank 0 is on host %s, rank %d on %s: transport shm stays inside one "
-                "host; between hosts use transport mpi (mpirun)",
+                "host; between hosts use transport mpi (mpirun), or nccl on GPUs",
                 cards[0].host_name, r, cards[r].host_name);
         }
     }
@@ -308,9 +308,11 @@ static sherd_status meet_all(sherdi_procs *procs, const procs_params *params)
                                   .left    = procs_left};
 
     sherdi_rendezvous_card_fill(&card, params->rank, params->world_size, params->world,
-                                procs->world.ops->name);
+                                params->nccl == PROCS_NCCL_ALWAYS        ? sherdi_nccl_ops.name
+                                : params->nccl == PROCS_NCCL_IF_POSSIBLE ? "auto"
+                                                                         : procs->world.ops->name);
     SHERDI_TRY(sherdi_world_backend_kind(params->world, &backend));
-    (void)snprintf(card.backend, sizeof(card.backend), "%s", backend);
+    sherdi_nccl_card_fill(&card, backend);
     if (params->world_size > 1) {
         sherd_status status = sherdi_net_listen(card.channel, &procs->channel_desk);
 
@@ -353,21 +355,62 @@ static sherd_status host_share(sherdi_procs *procs)
     return SHERD_OK;
 }
 
+procs_nccl sherdi_procs_nccl_of(const sherd_world_params *params)
+{
+    const char *backend;
+
+    if (params->transport != NULL) {
+        return strcmp(params->transport, sherdi_nccl_ops.name) == 0 ? PROCS_NCCL_ALWAYS
+                                                                    : PROCS_NCCL_NEVER;
+    }
+    return sherdi_world_backend_kind(params, &backend) == SHERD_OK && strcmp(backend, "cpu") != 0
+               ? PROCS_NCCL_IF_POSSIBLE
+               : PROCS_NCCL_NEVER;
+}
+
+static sherd_status nccl_choose(sherdi_procs *procs, const procs_params *params, int *out)
+{
+    char why[256];
+
+    *out = params->nccl != PROCS_NCCL_NEVER &&
+           sherdi_nccl_is_possible(&procs->meeting, why, sizeof(why));
+    if (*out || params->nccl == PROCS_NCCL_NEVER) {
+        return SHERD_OK;
+    }
+    if (params->nccl == PROCS_NCCL_ALWAYS) {
+        return sherdi_fail(SHERD_E_NOTSUP, "transport nccl: %s", why);
+    }
+    if (params->rank == 0) {
+        sherdi_log(SHERD_LOG_INFO, params->rank, "transport %s and not nccl: %s",
+                   procs->world.ops->name, why);
+    }
+    return SHERD_OK;
+}
+
 sherd_status sherdi_procs_open(sherdi_procs *procs, const sherdi_world_ops *ops,
                                const procs_params *params)
 {
     sherd_status status;
 
+    int is_nccl = 0;
+
     sherdi_world_init(&procs->world, ops, params->rank, params->world_size, params->world);
     procs->channel_desk = -1;
     procs->pending      = -1;
     SHERDI_TRY(meet_all(procs, params));
-    if (params->is_one_host_only) {
-        SHERDI_TRY(one_host_check(procs)); /* all ranks give the same answer: nobody to tell */
+    SHERDI_TRY(nccl_choose(procs, params, &is_nccl)); /* all ranks give the same answer: */
+    if (params->is_one_host_only && !is_nccl) {
+        SHERDI_TRY(one_host_check(procs)); /* nobody to tell */
     }
     status = hosts_find(procs);
-    if (status == SHERD_OK) {
-        status = host_share(procs);
+    if (is_nccl) {
+        procs->world.ops = &sherdi_nccl_ops;
+        atomic_store(&procs->opened, 1);
+    } else {
+        sherdi_rendezvous_close_desk(&procs->meeting);
+        if (status == SHERD_OK) {
+            status = host_share(procs);
+        }
     }
     if (status == SHERD_OK) {
         int world_size = procs->world.world_size;
@@ -375,6 +418,9 @@ sherd_status sherdi_procs_open(sherdi_procs *procs, const sherdi_world_ops *ops,
         status = sherdi_world_equip(&procs->world, params->world,
                                     sharers_before(procs, procs->world.rank),
                                     sharers_before(procs, world_size));
+    }
+    if (status == SHERD_OK && is_nccl) {
+        status = sherdi_nccl_open(procs);
     }
     if (status != SHERD_OK) {
         char text[SHERDI_ERROR_BYTES];
@@ -388,6 +434,9 @@ sherd_status sherdi_procs_open(sherdi_procs *procs, const sherdi_world_ops *ops,
 
 void sherdi_procs_close(sherdi_procs *procs)
 {
+    if (procs->nccl != NULL) {
+        sherdi_nccl_close(procs);
+    }
     if (procs->shared != NULL) {
         size_t len_bytes = sherdi_peers_shared_bytes(procs->world.local_size);
 

@@ -8,22 +8,30 @@
 #include "collectives/peers.h"
 
 typedef struct sherdi_procs {
-    sherd_world     world; /* first: a transport's object starts with a sherdi_procs */
-    sherdi_peers    peers;
-    rendezvous      meeting;
-    sherdi_monitor *monitor;
-    int             num_hosts;
-    int            *host_ranks;   /* [local_size] ranks of this host, ascending */
-    int             channel_desk; /* listens for the others of this host, while opening */
-    int            *channels;     /* index 0: [local_size] by index, -1 for itself; others: [1] */
-    int             num_channels;
-    int             pending;       /* descriptor between make and take */
-    void           *shared;        /* control and bounce */
-    atomic_int      opened;        /* peers is ready for other threads */
-    _Atomic int64_t first_left_ns; /* when the first rank left; 0: none did */
-    atomic_int      first_left;
-    atomic_int      has_dead; /* a process ended without a goodbye */
+    sherd_world         world; /* first: a transport's object starts with a sherdi_procs */
+    sherdi_peers        peers;
+    rendezvous          meeting;
+    sherdi_monitor     *monitor;
+    int                 num_hosts;
+    int                *host_ranks;   /* [local_size] ranks of this host, ascending */
+    int                 channel_desk; /* listens for the others of this host, while opening */
+    int                *channels; /* index 0: [local_size] by index, -1 for itself; others: [1] */
+    int                 num_channels;
+    int                 pending;       /* descriptor between make and take */
+    void               *shared;        /* control and bounce */
+    atomic_int          opened;        /* peers is ready for other threads */
+    _Atomic int64_t     first_left_ns; /* when the first rank left; 0: none did */
+    atomic_int          first_left;
+    atomic_int          has_dead; /* a process ended without a goodbye */
+    struct sherdi_nccl *nccl;     /* nccl.c; NULL: the ranks share host memory in place of it */
 } sherdi_procs;
+
+/* Whether device memory goes over NCCL. */
+typedef enum procs_nccl {
+    PROCS_NCCL_NEVER = 0,
+    PROCS_NCCL_IF_POSSIBLE, /* else the transport that is being opened */
+    PROCS_NCCL_ALWAYS,
+} procs_nccl;
 
 typedef struct procs_params {
     const sherd_world_params *world;
@@ -31,11 +39,16 @@ typedef struct procs_params {
     int                       world_size;
     const char               *address;          /* list, see sherdi_rendezvous_meet */
     int                       listener;         /* rank 0: listens already, or -1; taken */
-    int                       is_one_host_only; /* refuse ranks on several */
+    int                       is_one_host_only; /* refuse ranks on several, without NCCL */
+    procs_nccl                nccl;
 } procs_params;
 
+/** What `params` ask for: their transport, or, where that is open, a GPU. */
+procs_nccl sherdi_procs_nccl_of(const sherd_world_params *params);
+
 /** Fills the common part of `procs` (zeroed by the caller) and opens it up to where the ranks of
- *  this host can use `peers`; what a transport adds comes after. On failure the caller closes. */
+ *  this host can use `peers`; what a transport adds comes after. Where NCCL is asked for and chosen the world is
+ *  whole, and its table another one (sherdi_nccl_ops). On failure the caller closes. */
 sherd_status sherdi_procs_open(sherdi_procs *procs, const sherdi_world_ops *ops,
                                const procs_params *params);
 /** Half-built worlds too. Does not free `procs`. */

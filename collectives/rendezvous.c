@@ -79,6 +79,7 @@ void sherdi_rendezvous_card_fill(rendezvous_card *card, int rank, int world_size
     card->rank       = rank;
     card->world_size = world_size;
     card->local_rank = params->local_rank;
+    card->device     = params->device;
     card->process    = (int32_t)getpid();
     (void)gethostname(card->host_name, sizeof(card->host_name) - 1);
     card->host = host_identity(card->host_name);
@@ -140,15 +141,15 @@ static sherd_status card_check(const rendezvous *meeting, const rendezvous_card 
                            card->rank, meeting->cards[card->rank].process,
                            meeting->cards[card->rank].host_name, card->process, card->host_name);
     }
-    if (strcmp(card->transport, mine->transport) != 0) {
-        return sherdi_fail(SHERD_E_INVAL, "rank %d asks for transport %s, rank 0 for %s",
-                           card->rank, card->transport, mine->transport);
-    }
     if (strcmp(card->backend, mine->backend) != 0) {
         return sherdi_fail(SHERD_E_INVAL,
                            "rank %d asks for backend %s, rank 0 for %s: all ranks need the same "
                            "(SHERD_BACKEND, or sherd_world_params.backend)",
                            card->rank, card->backend, mine->backend);
+    }
+    if (strcmp(card->transport, mine->transport) != 0) {
+        return sherdi_fail(SHERD_E_INVAL, "rank %d asks for transport %s, rank 0 for %s",
+                           card->rank, card->transport, mine->transport);
     }
     return SHERD_OK;
 }
@@ -176,6 +177,7 @@ static sherd_status stranger_read(reception *desk, stranger *who)
     who->card.transport[sizeof(who->card.transport) - 1] = '\0';
     who->card.backend[sizeof(who->card.backend) - 1]     = '\0';
     who->card.channel[sizeof(who->card.channel) - 1]     = '\0';
+    who->card.nccl_why[sizeof(who->card.nccl_why) - 1]   = '\0';
     if (who->card.magic != CARD_MAGIC) {
         sherdi_log(SHERD_LOG_WARN, 0, "something that is no rank of ours connected to %s: dropped",
                    desk->address);
@@ -318,12 +320,14 @@ static sherd_status meet_as_first(rendezvous *meeting, const char *address, int 
     meeting->session = random_number();
     status           = listener >= 0 ? SHERD_OK : sherdi_net_listen(address, &desk->listener);
     if (status == SHERD_OK) {
+        meeting->desk = desk->listener;
+        (void)snprintf(meeting->address, sizeof(meeting->address), "%s", address);
         status = reception_hold(desk, timeout_ns);
-        sherdi_net_unlink(address);
     }
-    sherdi_net_close(&desk->listener);
     if (status == SHERD_OK) {
         status = cards_send(meeting, &desk->wait);
+    } else {
+        sherdi_rendezvous_close_desk(meeting);
     }
     if (status != SHERD_OK) {
         (void)snprintf(text, sizeof(text), "%s", sherd_last_error());
@@ -371,6 +375,7 @@ static sherd_status card_deliver(rendezvous *meeting, const rendezvous_card *min
         return sherdi_fail_relay((sherd_status)reply.status, reply.text);
     }
     meeting->fds[0] = fd;
+    (void)snprintf(meeting->address, sizeof(meeting->address), "%s", address);
     return SHERD_OK;
 }
 
@@ -450,7 +455,7 @@ sherd_status sherdi_rendezvous_meet(rendezvous *meeting, sherdi_mem *mem,
 {
     int num_fds = mine->rank == 0 ? mine->world_size : 1;
 
-    *meeting       = (rendezvous){.rank = mine->rank, .world_size = mine->world_size};
+    *meeting       = (rendezvous){.rank = mine->rank, .world_size = mine->world_size, .desk = -1};
     meeting->cards = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, (size_t)mine->world_size,
                                         sizeof(*meeting->cards));
     meeting->fds =
@@ -474,10 +479,113 @@ sherd_status sherdi_rendezvous_meet(rendezvous *meeting, sherdi_mem *mem,
     return meet_as_other(meeting, mine, address, timeout_ns);
 }
 
+/* ---------------------------------------------------- the second connection -- */
+
+typedef struct line_hello {
+    uint64_t magic;
+    uint64_t session;
+    int32_t  rank;
+    int32_t  unused;
+} line_hello;
+
+void sherdi_rendezvous_close_desk(rendezvous *meeting)
+{
+    if (meeting->desk > 0) {
+        sherdi_net_unlink(meeting->address);
+        sherdi_net_close(&meeting->desk);
+    }
+}
+
+/* The next that belongs to us; strangers are dropped. */
+static sherd_status line_take_one(rendezvous *meeting, sherd_world *world, int *lines,
+                                  const net_wait *wait)
+{
+    line_hello hello;
+    net_wait   soon = {.deadline_ns = sherdi_now_ns() + INT64_C(1000000000), .world = world};
+    int        fd;
+
+    if (!sherdi_net_poll(meeting->desk, POLLIN, 50)) {
+        SHERDI_TRY(sherdi_world_status(world));
+        return sherdi_now_ns() < wait->deadline_ns
+                   ? SHERD_OK
+                   : sherdi_fail(SHERD_E_PEER_LOST,
+                                 "not all ranks came back to %s for control data within the time "
+                                 "limit",
+                                 meeting->address);
+    }
+    fd = sherdi_net_accept(meeting->desk);
+    if (fd < 0 || sherdi_net_recv(fd, &hello, sizeof(hello), &soon) != SHERD_OK ||
+        hello.magic != CARD_MAGIC || hello.session != meeting->session || hello.rank < 1 ||
+        hello.rank >= meeting->world_size || lines[hello.rank] >= 0) {
+        sherdi_net_close(&fd);
+        return sherdi_world_status(world);
+    }
+    lines[hello.rank] = fd;
+    return SHERD_OK;
+}
+
+static sherd_status lines_take(rendezvous *meeting, sherd_world *world, int *lines,
+                               const net_wait *wait)
+{
+    int missing = 1;
+
+    while (missing > 0) {
+        missing = 0;
+        for (int r = 1; r < meeting->world_size; r++) {
+            missing += lines[r] < 0;
+        }
+        if (missing > 0) {
+            SHERDI_TRY(line_take_one(meeting, world, lines, wait));
+        }
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherdi_rendezvous_lines(rendezvous *meeting, sherd_world *world, int **lines_out)
+{
+    const net_wait   wait  = {.deadline_ns = sherdi_now_ns() + world->timeout_ns, .world = world};
+    const line_hello hello = {
+        .magic = CARD_MAGIC, .session = meeting->session, .rank = meeting->rank};
+    int  num_lines = meeting->rank == 0 ? meeting->world_size : 1;
+    int *lines =
+        sherdi_alloc_array(&world->mem, SHERDI_MEM_CONTROL, (size_t)num_lines, sizeof(*lines));
+    sherd_status status;
+
+    if (lines == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    for (int i = 0; i < num_lines; i++) {
+        lines[i] = -1;
+    }
+    if (meeting->rank == 0) {
+        status = lines_take(meeting, world, lines, &wait);
+        sherdi_rendezvous_close_desk(meeting);
+    } else {
+        status = sherdi_net_connect(meeting->address, &wait, &lines[0]);
+        if (status == SHERD_OK) {
+            status = sherdi_net_send(lines[0], &hello, sizeof(hello), &wait);
+        }
+    }
+    for (int i = 0; i < num_lines; i++) {
+        if (status == SHERD_OK && lines[i] >= 0) {
+            sherdi_net_no_delay(lines[i]);
+        } else {
+            sherdi_net_close(&lines[i]);
+        }
+    }
+    if (status != SHERD_OK) {
+        sherdi_free(lines);
+        return status;
+    }
+    *lines_out = lines;
+    return SHERD_OK;
+}
+
 void sherdi_rendezvous_fini(rendezvous *meeting)
 {
     int num_fds = meeting->rank == 0 ? meeting->world_size : 1;
 
+    sherdi_rendezvous_close_desk(meeting);
     for (int i = 0; meeting->fds != NULL && i < num_fds; i++) {
         sherdi_net_close(&meeting->fds[i]);
     }

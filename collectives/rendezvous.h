@@ -8,6 +8,9 @@
 
 #include "collectives/net.h"
 
+/* Devices of a process that are told apart by more than their number. */
+#define RENDEZVOUS_DEVICES 16
+
 /* What a rank says of itself; goes over the wire as it is. */
 typedef struct rendezvous_card {
     uint64_t magic; /* also tells byte order and version */
@@ -21,6 +24,12 @@ typedef struct rendezvous_card {
     char     transport[16];
     char     backend[8];  /* kind of device: "cpu", "cuda" */
     char     channel[80]; /* address that takes and gives descriptors */
+    /* Of the device and NCCL; nccl_choice.c. */
+    int32_t  device;                         /* as asked for; -1: by local rank */
+    int32_t  device_count;                   /* that this process can use */
+    uint64_t device_ids[RENDEZVOUS_DEVICES]; /* equal for one device that two processes see */
+    int32_t  nccl_version;                   /* 0: cannot be loaded, because */
+    char     nccl_why[124];
 } rendezvous_card;
 
 typedef struct rendezvous {
@@ -28,7 +37,9 @@ typedef struct rendezvous {
     int              world_size;
     rendezvous_card *cards; /* [world_size] by rank */
     int             *fds; /* rank 0: [world_size] by rank, -1 for itself; others: [1], to rank 0 */
-    uint64_t         session; /* random, the same on all: who belongs to this world */
+    uint64_t         session;      /* random, the same on all: who belongs to this world */
+    int              desk;         /* rank 0: still listens; -1 elsewhere and after */
+    char             address[256]; /* where it does, as this rank knows it */
 } rendezvous;
 
 /** This process's card: host, cores and channel name filled; the backend is the CPU until changed. */
@@ -41,6 +52,12 @@ void sherdi_rendezvous_card_fill(rendezvous_card *card, int rank, int world_size
 sherd_status sherdi_rendezvous_meet(rendezvous *meeting, sherdi_mem *mem,
                                     const rendezvous_card *mine, const char *address, int listener,
                                     int64_t timeout_ns);
+/** A second connection of every rank with rank 0, for control data: *lines_out as `fds`, the caller's to close
+ *  and to free. All ranks call it, or sherdi_rendezvous_close_desk, after they have met. `world`: its failure
+ *  ends the wait. */
+sherd_status sherdi_rendezvous_lines(rendezvous *meeting, sherd_world *world, int **lines_out);
+/** Nobody will connect any more. */
+void sherdi_rendezvous_close_desk(rendezvous *meeting);
 /** Closes what the monitor did not take. */
 void sherdi_rendezvous_fini(rendezvous *meeting);
 

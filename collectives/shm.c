@@ -87,13 +87,13 @@ sherd_status sherdi_world_shm_create(const procs_params *params, sherd_world **o
     }
     status = sherdi_procs_open(procs, &SHM_OPS, params);
     if (status == SHERD_OK && params->world_size > 1) {
-        status = sherdi_peers_barrier(&procs->peers);
+        status = procs->world.ops->barrier(&procs->world);
     }
     if (status != SHERD_OK) {
         char text[SHERDI_ERROR_BYTES];
 
         (void)snprintf(text, sizeof(text), "%s", sherd_last_error());
-        shm_close(&procs->world);
+        procs->world.ops->close(&procs->world);
         return sherdi_fail_relay(status, text);
     }
     *out = &procs->world;

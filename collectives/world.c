@@ -691,7 +691,8 @@ uint32_t sherdi_world_caps(const sherd_world *world)
     if (!sherdi_world_has_device(world)) {
         return caps & ~(SHERDI_WORLD_ON_LANE | SHERDI_WORLD_VENDOR_SUMS);
     }
-    return caps & SHERDI_WORLD_ON_LANE ? caps : caps & ~SHERDI_WORLD_SHARES_MEMORY;
+    return sherdi_world_is_on_lane(world) ? caps | SHERDI_WORLD_ON_LANE
+                                          : caps & ~SHERDI_WORLD_SHARES_MEMORY;
 }
 
 const sherdi_backend *sherdi_world_backend(const sherd_world *world)

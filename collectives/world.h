@@ -148,6 +148,9 @@ typedef void (*sherdi_world_observe_fn)(void *ctx, int is_reduction, const char 
                                         uint64_t bytes, int64_t start_ns, int64_t end_ns);
 void sherdi_world_observe(sherd_world *world, sherdi_world_observe_fn fn, void *ctx);
 
+/** The NCCL that this process can load, "2.28.9", or why it cannot; valid until the next call on this thread. */
+const char *sherdi_world_nccl_text(void);
+
 /** Another owner. sherd_world_destroy drops one. */
 sherd_world *sherdi_world_retain(sherd_world *world);
 

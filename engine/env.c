@@ -163,7 +163,7 @@ static void put_build(json_t *list)
     put(list, "io_uring", yes_or(has_uring(), "no: NVMe is read and written by threads"));
     put(list, "xxhash", yes_or(has_xxhash, "no: state cannot rest on NVMe"));
     put_cuda(list);
-    put(list, "nccl", "the NCCL transport is not in this version");
+    put(list, "nccl", sherdi_world_nccl_text());
 }
 
 static void put_environment(json_t *list)

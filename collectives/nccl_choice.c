@@ -1,0 +1,142 @@
+/* Whether ranks can be a world over NCCL: every rank says on its card what it has, and all come to the
+ * same answer from the cards. NCCL wants a device of its own for each rank; two numbers are one device when they
+ * name the same entry of CUDA_VISIBLE_DEVICES, or the same number where that is not set. */
+#include "collectives/nccl.h"
+
+#include "base/hash.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The n-th entry of a list separated by commas; its length, 0 when there is none. */
+static size_t entry_find(const char *list, int n, const char **out)
+{
+    for (; n > 0 && *list != '\0'; n--) {
+        list += strcspn(list, ",");
+        list += *list == ',';
+    }
+    *out = list;
+    return strcspn(list, ",");
+}
+
+static uint64_t device_id(int index)
+{
+    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+    const char *entry;
+    char        number[16];
+    size_t      len;
+
+    if (visible != NULL && visible[0] != '\0') {
+        len = entry_find(visible, index, &entry);
+        if (len > 0) {
+            return sherdi_hash_bytes(0, entry, len);
+        }
+    }
+    len = (size_t)snprintf(number, sizeof(number), "%d", index);
+    return sherdi_hash_bytes(0, number, len);
+}
+
+void sherdi_nccl_card_fill(rendezvous_card *card, const char *backend)
+{
+    (void)snprintf(card->backend, sizeof(card->backend), "%s", backend);
+    if (strcmp(backend, "cpu") == 0) {
+        (void)snprintf(card->nccl_why, sizeof(card->nccl_why),
+                       "NCCL moves memory of GPUs, and the backend is cpu");
+        return;
+    }
+    card->device_count = sherdi_backend_device_count(backend, NULL, 0);
+    for (int i = 0; i < RENDEZVOUS_DEVICES; i++) {
+        card->device_ids[i] = device_id(i);
+    }
+    card->nccl_version = sherdi_nccl_version(card->nccl_why, sizeof(card->nccl_why));
+}
+
+/* Its number among the ranks of its host. */
+static int local_rank(const rendezvous *meeting, int rank)
+{
+    const rendezvous_card *cards = meeting->cards;
+    int                    count = 0;
+
+    if (cards[rank].local_rank >= 0) {
+        return cards[rank].local_rank;
+    }
+    for (int r = 0; r < rank; r++) {
+        count += cards[r].host == cards[rank].host;
+    }
+    return count;
+}
+
+static int device_of(const rendezvous *meeting, int rank)
+{
+    const rendezvous_card *card = &meeting->cards[rank];
+
+    return sherdi_world_device_index(card->device, local_rank(meeting, rank), card->device_count);
+}
+
+static uint64_t identity_of(const rendezvous *meeting, int rank)
+{
+    int index = device_of(meeting, rank);
+
+    return index < RENDEZVOUS_DEVICES ? meeting->cards[rank].device_ids[index] : device_id(index);
+}
+
+static void version_write(int version, char *text, size_t len_bytes)
+{
+    (void)snprintf(text, len_bytes, "%d.%d.%d", version / 10000, version / 100 % 100,
+                   version % 100);
+}
+
+/* Another rank below `rank` with its device; -1: none. */
+static int sharer_find(const rendezvous *meeting, int rank)
+{
+    for (int r = 0; r < rank; r++) {
+        if (meeting->cards[r].host == meeting->cards[rank].host &&
+            identity_of(meeting, r) == identity_of(meeting, rank)) {
+            return r;
+        }
+    }
+    return -1;
+}
+
+int sherdi_nccl_is_possible(const rendezvous *meeting, char *why, size_t why_bytes)
+{
+    const rendezvous_card *cards = meeting->cards;
+
+    for (int r = 0; r < meeting->world_size; r++) {
+        char texts[2][32];
+        int  other;
+
+        if (cards[r].nccl_version == 0) {
+            (void)snprintf(why, why_bytes, "rank %d: %s", r, cards[r].nccl_why);
+            return 0;
+        }
+        if (cards[r].nccl_version != cards[0].nccl_version) {
+            version_write(cards[0].nccl_version, texts[0], sizeof(texts[0]));
+            version_write(cards[r].nccl_version, texts[1], sizeof(texts[1]));
+            (void)snprintf(why, why_bytes, "rank 0 has NCCL %s, rank %d has %s", texts[0], r,
+                           texts[1]);
+            return 0;
+        }
+        other = sharer_find(meeting, r);
+        if (other >= 0) {
+            (void)snprintf(
+                why, why_bytes,
+                "ranks %d and %d share device %d of host %s, and NCCL wants one for each", other, r,
+                device_of(meeting, r), cards[r].host_name);
+            return 0;
+        }
+    }
+    return 1;
+}
+
+const char *sherdi_world_nccl_text(void)
+{
+    static _Thread_local char text[300];
+    int                       version = sherdi_nccl_version(text, sizeof(text));
+
+    if (version != 0) {
+        version_write(version, text, sizeof(text));
+    }
+    return text;
+}
