@@ -223,9 +223,12 @@ static void part_shows_card_and_ends(void)
     int                fd   = -1;
     char               byte;
     sherd_world_params params;
+    const char        *backend;
 
     sherd_world_params_init(&params);
-    sherdi_rendezvous_card_fill(&card, 1, 3, &params, "shm");
+    CHECK_OK(sherdi_world_backend_kind(&params, &backend));
+    sherdi_rendezvous_card_fill(&card, 1, 3, &params, strcmp(backend, "cpu") == 0 ? "shm" : "auto");
+    (void)snprintf(card.backend, sizeof(card.backend), "%s", backend);
     while (sherdi_net_connect(getenv("SHERD_RENDEZVOUS"), &wait, &fd) != SHERD_OK) {
         (void)sched_yield();
     }
