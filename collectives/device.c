@@ -176,9 +176,10 @@ static sherd_status alloc_agree(sherd_world *world, sherd_status here, size_t le
     }
     for (int r = 0; r < world->world_size; r++) {
         if (all[r].status != SHERD_OK) {
-            return sherdi_fail((sherd_status)all[r].status,
-                               "rank %d: no memory for %llu bytes of device memory", r,
-                               (unsigned long long)mine.len_bytes);
+            return sherdi_fail(
+                (sherd_status)all[r].status, "rank %d: %s%llu bytes of device memory", r,
+                all[r].status == SHERD_E_NOMEM ? "no memory for " : "its device gives no ",
+                (unsigned long long)mine.len_bytes);
         }
     }
     return SHERD_OK;

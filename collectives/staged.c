@@ -10,7 +10,6 @@
 #include "base/checked.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 /* Of both buffers together, unless that leaves a rank less than the least piece. */
 #define BOUNCE_BYTES    ((size_t)16 << 20)
@@ -80,14 +79,9 @@ static sherd_status lane_settle(const struct sherdi_staged *staged)
     sherd_world *world  = staged->world;
     sherd_status status = sherdi_lane_wait(world->backend);
 
-    if (status != SHERD_OK) {
-        char text[SHERDI_ERROR_BYTES];
-
-        (void)strncpy(text, sherd_last_error(), sizeof(text) - 1);
-        text[sizeof(text) - 1] = '\0';
-        return sherdi_world_fail(world, status, "rank %d: %s", world->rank, text);
-    }
-    return SHERD_OK;
+    return status == SHERD_OK
+               ? SHERD_OK
+               : sherdi_world_fail(world, status, "rank %d: %s", world->rank, sherd_last_error());
 }
 
 /* Before a call that takes several pieces: that it takes as many on all ranks. One of one piece is compared by

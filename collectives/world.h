@@ -17,9 +17,11 @@
 /* Devices. `send` and `recv` are memory of the world's backend (sherdi_world_backend), a lane of the
  * world's own: the caller has it follow the lanes that wrote `send` and used `recv` before the call
  * (sherdi_lane_follow), and has the lane that needs the result follow the ticket
- * (sherdi_world_follow). A transport that orders its work on the lane returns before it is done; one that
- * moves through the host waits for the lane on the world's thread. Control data (exchange, sums, broadcast,
- * SHERDI_COLL_HOST) is host memory. */
+ * (sherdi_world_follow). A transport that orders its work on the lane (nccl, threads, one rank) returns before
+ * it is done, with tickets that are events; one that moves through the host (shm, mpi: staged.c) waits for the
+ * lane on the world's thread, and its ticket is done when the result is on the device. Without a ticket every
+ * call returns when it is done. Control data (exchange, sums, broadcast, SHERDI_COLL_HOST) is host memory, and
+ * does not wait for what is queued on the lane. */
 
 /* Position in the queue of a world; 0 is "done before the start". */
 typedef uint64_t sherdi_ticket;
@@ -196,8 +198,9 @@ sherd_status sherdi_world_sum_u64(sherd_world *world, uint64_t *values, size_t c
 
 /** Blocks until the call with this ticket is done; its failure, or that of an earlier call. */
 sherd_status sherdi_world_wait(sherd_world *world, sherdi_ticket ticket);
-/** Later work on `lane` comes after the call with this ticket. Blocks only where the call is not on a
- *  lane (SHERDI_WORLD_ON_LANE, or one rank). Returns as sherdi_world_wait, of what is known. */
+/** Later work on `lane` comes after the call with this ticket. Does not wait for the device where the call is
+ *  on a lane (SHERDI_WORLD_ON_LANE), but for the thread of the world to have queued it, where there is one.
+ *  Returns as sherdi_world_wait, of what is known. */
 sherd_status sherdi_world_follow(sherd_world *world, const sherdi_backend *lane,
                                  sherdi_ticket ticket);
 /** 1 when the call with this ticket is done. Never blocks. */
