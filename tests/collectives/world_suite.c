@@ -419,6 +419,77 @@ static void reduce_scatter_longer_than_the_bounce_buffer(sherd_world *world, voi
     }
 }
 
+/* The integers of this rank's slice, on top of what was there, and what was counted of it. */
+static void known_integers(const sherd_world *world, size_t slice, sherd_dtype dtype,
+                           const sherdi_fixed_sink *sink, int64_t *sums,
+                           sherdi_fixed_counts *counts)
+{
+    for (int r = 0; r < sherd_world_size(world); r++) {
+        for (size_t i = 0; i < slice; i++) {
+            float value =
+                round_to(dtype, known_value(r, (size_t)sherd_world_rank(world) * slice + i));
+
+            sums[i] += sherdi_fixed_element(value, sink->multiplier, sink->limit, counts);
+        }
+    }
+}
+
+static void integers_once(sherd_world *world, int kind, sherd_dtype dtype, size_t slice,
+                          int accumulate)
+{
+    size_t                size       = (size_t)sherd_world_size(world);
+    size_t                send_bytes = size * slice * sherd_dtype_bytes(dtype);
+    buffer                send       = buffer_make(world, kind, send_bytes);
+    int64_t              *recv       = suite_alloc(world, slice * sizeof(*recv) + 8);
+    int64_t              *want       = host_room(slice * sizeof(*want));
+    int64_t              *got        = host_room(slice * sizeof(*got));
+    sherdi_fixed_counts   counted[2] = {{5, 7}, {5, 7}}; /* added to */
+    sherdi_fixed_counts  *counts     = suite_alloc(world, sizeof(*counts));
+    sherdi_fixed_sink     sink       = {.multiplier = 0x1p40, .limit = 0x1p44, .counts = counts};
+    sherdi_reduction_args args       = {.send        = send.data,
+                                        .recv        = recv,
+                                        .slice_elems = slice,
+                                        .send_dtype  = dtype,
+                                        .accumulate  = accumulate,
+                                        .fixed       = &sink};
+
+    for (size_t i = 0; i < slice; i++) {
+        want[i] = 1000 - (int64_t)i;
+    }
+    put_elems(world, send.data, sherd_world_rank(world), size * slice, dtype);
+    suite_put(world, recv, want, slice * sizeof(*want));
+    suite_put(world, counts, &counted[0], sizeof(*counts));
+    if (!accumulate) {
+        memset(want, 0, slice * sizeof(*want));
+    }
+    known_integers(world, slice, dtype, &sink, want, &counted[0]);
+    CHECK_OK(sherdi_world_reserve(world, send_bytes));
+    CHECK_OK(sherdi_world_reduce_scatter(world, &args, NULL));
+    suite_get(world, got, recv, slice * sizeof(*got));
+    suite_get(world, &counted[1], counts, sizeof(*counts));
+    CHECK_BYTES_EQUAL(want, got, slice * sizeof(*want));
+    CHECK_INT(counted[0].nonfinite, counted[1].nonfinite);
+    CHECK_INT(counted[0].out_of_range, counted[1].out_of_range);
+    CHECK(slice < 300 || counted[0].out_of_range > 7);
+    suite_free(world, counts);
+    suite_free(world, recv);
+    free(got);
+    free(want);
+    buffer_drop(&send);
+}
+
+static void reduce_scatter_of_integers_is_exact(sherd_world *world, void *ctx)
+{
+    const size_t lens[] = {0, 1, 333, long_elems(world, SHERD_F16)};
+
+    (void)ctx;
+    for (size_t i = 0; i < sizeof(lens) / sizeof(lens[0]); i++) {
+        integers_once(world, MEMORY_OF_WORLD, SHERD_F32, lens[i], 0);
+        integers_once(world, MEMORY_OF_WORLD, SHERD_F16, lens[i], 1);
+        integers_once(world, MEMORY_MIXED, SHERD_BF16, lens[i], 1);
+    }
+}
+
 static void all_reduce_once(sherd_world *world, int kind, sherd_dtype dtype, size_t slice,
                             int is_in_place)
 {
@@ -827,6 +898,7 @@ const world_case WORLD_SUITE[] = {
     WORLD_CASE(all_gather_of_stable_memory_collects_every_slice),
     WORLD_CASE(reduce_scatter_sums_in_the_order_of_ranks),
     WORLD_CASE(reduce_scatter_longer_than_the_bounce_buffer),
+    WORLD_CASE(reduce_scatter_of_integers_is_exact),
     WORLD_CASE(all_reduce_leaves_the_sum_on_every_rank),
     WORLD_CASE(all_reduce_longer_than_the_bounce_buffer),
     WORLD_CASE(all_to_all_swaps_slices),
