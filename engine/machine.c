@@ -145,16 +145,27 @@ static sherd_status free_memory(size_t *out)
     return SHERD_OK;
 }
 
+/* Ranks of this host to a device, when they spread. */
+static int device_sharers(const sherdi_backend *backend, int ranks)
+{
+    int devices =
+        backend->device->is_async ? sherdi_backend_device_count(backend->name, NULL, 0) : 1;
+
+    return devices > 0 ? (ranks + devices - 1) / devices : ranks;
+}
+
 sherd_status sherdi_machine_detect(sherd_world *world, sherdi_machine *out)
 {
-    sherdi_machine mine = {
-        .ranks_per_host  = sherdi_world_local_size(world),
-        .transport_bytes = sherdi_world_overhead_bytes(world),
-        .has_device      = sherdi_world_backend(world)->device->is_async,
-        .is_on_lane      = (sherdi_world_caps(world) & SHERDI_WORLD_ON_LANE) != 0,
+    const sherdi_backend *backend = sherdi_world_backend(world);
+    sherdi_machine        mine    = {
+                  .ranks_per_host  = sherdi_world_local_size(world),
+                  .transport_bytes = sherdi_world_overhead_bytes(world),
+                  .has_device      = backend->device->is_async,
+                  .device_bytes    = backend->device->free_bytes(backend),
+                  .is_on_lane      = (sherdi_world_caps(world) & SHERDI_WORLD_ON_LANE) != 0,
     };
     int    world_size = sherd_world_size(world);
-    double all[3]     = {0, 0, 0};
+    double all[4]     = {0, 0, 0, 0};
 
     if (sherdi_world_caps(world) & SHERDI_WORLD_SIMULATES) {
         mine.transport_bytes = 0;
@@ -164,19 +175,23 @@ sherd_status sherdi_machine_detect(sherd_world *world, sherdi_machine *out)
     SHERDI_TRY(sherdi_agree_status(world, free_memory(&mine.memory_bytes)));
     for (int r = 0; r < world_size; r++) {
         /* One rank at a time, through the ordered sum: no memory but the stack's. */
-        double one[3] = {0, 0, 0};
+        double one[4] = {0, 0, 0, 0};
 
         if (r == sherd_world_rank(world)) {
             one[0] = (double)mine.memory_bytes;
             one[1] = (double)mine.ranks_per_host;
             one[2] = (double)mine.transport_bytes;
+            one[3] = (double)mine.device_bytes;
         }
-        SHERDI_TRY(sherd_world_sum_f64(world, one, 3));
+        SHERDI_TRY(sherd_world_sum_f64(world, one, 4));
         all[0] = r == 0 || one[0] < all[0] ? one[0] : all[0];
         all[1] = one[1] > all[1] ? one[1] : all[1];
         all[2] = one[2] > all[2] ? one[2] : all[2];
+        all[3] = r == 0 || one[3] < all[3] ? one[3] : all[3];
     }
-    *out                 = mine;
+    *out = mine;
+    /* ranks may share a device: each is promised no more than its part of what is free */
+    out->device_bytes    = (size_t)all[3] / (size_t)device_sharers(backend, (int)all[1]);
     out->memory_bytes    = (size_t)all[0];
     out->ranks_per_host  = (int)all[1];
     out->transport_bytes = (size_t)all[2];

@@ -43,6 +43,7 @@ sherd_status sherdi_marks_open(sherdi_marks *marks, sherdi_backend *lane, int is
 {
     const char *path = getenv("SHERD_TRACE");
 
+    marks->device = lane->device;
     if (path != NULL && path[0] != '\0') {
         SHERDI_TRY(sherdi_trace_open(path, rank, world_size, mem, &marks->trace));
         is_timed = 1;
@@ -101,6 +102,9 @@ sherdi_mark sherdi_mark_begin(sherdi_marks *marks, sherdi_mark_kind kind,
     sherdi_mark       mark = {.kind = kind, .what = what, .bytes = bytes, .slot = -1};
     sherdi_mark_slot *slot;
 
+    if (marks->device->range_begin != NULL) {
+        mark.range = marks->device->range_begin(what == NULL ? KINDS[kind].name : what);
+    }
     if (lane == NULL || !lane->device->is_async) {
         mark.start_ns = sherdi_now_ns();
         return mark;
@@ -123,6 +127,9 @@ sherdi_mark sherdi_mark_begin(sherdi_marks *marks, sherdi_mark_kind kind,
 
 void sherdi_mark_end(sherdi_marks *marks, const sherdi_backend *lane, const sherdi_mark *mark)
 {
+    if (mark->range != 0) {
+        marks->device->range_end(mark->range);
+    }
     if (mark->slot >= 0) {
         lane->device->event_record(marks->slots[mark->slot].end, lane);
         marks->slots[mark->slot].mark = *mark;

@@ -30,6 +30,7 @@ typedef struct sherdi_mark {
     uint64_t         bytes;
     int64_t          start_ns; /* host's clock; 0: the mark is of a device, or was not taken */
     int              slot;     /* of a device; below 0: none */
+    uint64_t         range;    /* of a profiler; 0: none */
 } sherdi_mark;
 
 /* A pair of events and what is between them. */
@@ -41,7 +42,8 @@ typedef struct sherdi_mark_slot {
 #define SHERDI_MARK_SLOTS 1024
 
 typedef struct sherdi_marks {
-    sherdi_trace     *trace; /* NULL: none is wanted */
+    const sherdi_device_ops *device;
+    sherdi_trace            *trace; /* NULL: none is wanted */
     sherdi_mark_slot *slots; /* [SHERDI_MARK_SLOTS] in a ring; NULL: the device is not timed */
     uint64_t          begun, resolved;
     _Atomic int64_t   spent_ns[SHERDI_MARK_KINDS]; /* the world's thread adds to them */

@@ -318,8 +318,49 @@ static int other_fits(const sherdi_plan *plan, const sherdi_model *model, const 
     return fits;
 }
 
-/* First a higher stage, then one that gathers nothing ahead, then the drive, then more hosts of the same
- * kind. The host's memory is no way out: on the CPU it is the device's. */
+/* State in `place` at the least stage that fits. */
+static int state_place_fits(const sherdi_plan *plan, const sherdi_model *model, other_plan *how,
+                            size_t *bytes)
+{
+    how->stage = plan->settings.stage > 1 ? plan->settings.stage : 1;
+    for (; how->stage <= 3; how->stage++) {
+        if (other_fits(plan, model, how, bytes)) {
+            return 1;
+        }
+    }
+    how->stage = 3;
+    return 0;
+}
+
+/* Offload of state, then of parameters too. */
+static int offload_fits(const sherdi_plan *plan, const sherdi_model *model, sherdi_place place,
+                        char *text, size_t len_bytes)
+{
+    const char *name  = place == SHERDI_PLACE_HOST ? "cpu" : "nvme";
+    const char *extra = place == SHERDI_PLACE_HOST ? "" : " (max_in_cpu 0)";
+    other_plan  how   = {.has_prefetch = 1, .world_size = plan->world_size, .state = place};
+    size_t      bytes;
+
+    if (state_place_fits(plan, model, &how, &bytes)) {
+        (void)snprintf(text, len_bytes,
+                       "zero_optimization.stage %d with offload_optimizer on %s would fit (%.1f "
+                       "MiB a rank)",
+                       how.stage, name, (double)bytes / 0x1p20);
+        return 1;
+    }
+    how.params = place;
+    if (other_fits(plan, model, &how, &bytes)) {
+        (void)snprintf(text, len_bytes,
+                       "zero_optimization.stage 3 with offload_optimizer and offload_param%s on "
+                       "%s would fit (%.1f MiB a rank)",
+                       extra, name, (double)bytes / 0x1p20);
+        return 1;
+    }
+    return 0;
+}
+
+/* First a higher stage, then one that gathers nothing ahead, then the host where its memory is apart from the
+ * device's, then the drive, then more hosts of the same kind. */
 static void nearest_fit(const sherdi_plan *plan, const sherdi_model *model, char *text,
                         size_t len_bytes)
 {
@@ -344,25 +385,10 @@ static void nearest_fit(const sherdi_plan *plan, const sherdi_model *model, char
                        (double)bytes / 0x1p20);
         return;
     }
-    how.has_prefetch = 1;
-    how.state        = SHERDI_PLACE_NVME;
-    for (how.stage = plan->settings.stage > 1 ? plan->settings.stage : 1; how.stage <= 3;
-         how.stage++) {
-        if (other_fits(plan, model, &how, &bytes)) {
-            (void)snprintf(text, len_bytes,
-                           "zero_optimization.stage %d with offload_optimizer on nvme would fit "
-                           "(%.1f MiB a rank)",
-                           how.stage, (double)bytes / 0x1p20);
-            return;
-        }
+    if (plan->machine.has_device && offload_fits(plan, model, SHERDI_PLACE_HOST, text, len_bytes)) {
+        return;
     }
-    how.stage  = 3;
-    how.params = SHERDI_PLACE_NVME;
-    if (other_fits(plan, model, &how, &bytes)) {
-        (void)snprintf(text, len_bytes,
-                       "zero_optimization.stage 3 with offload_optimizer and offload_param "
-                       "(max_in_cpu 0) on nvme would fit (%.1f MiB a rank)",
-                       (double)bytes / 0x1p20);
+    if (offload_fits(plan, model, SHERDI_PLACE_NVME, text, len_bytes)) {
         return;
     }
     how = (other_plan){.stage = 3, .has_prefetch = 1};

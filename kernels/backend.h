@@ -204,6 +204,12 @@ typedef struct sherdi_device_ops {
     void (*fill)(const sherdi_backend *lane, void *dst, int byte, size_t len_bytes);
     /* Required. The device's own stream, as void *; NULL where there is none. */
     void *(*lane_stream)(const sherdi_backend *lane);
+    /* Required. Device memory that is free now; 0: it cannot tell, or it is the host's. */
+    size_t (*free_bytes)(const sherdi_backend *lane);
+
+    /* Optional, both or none: a range of the host's time by name, for the vendor's profiler. May overlap. */
+    uint64_t (*range_begin)(const char *name);
+    void (*range_end)(uint64_t range);
 } sherdi_device_ops;
 
 struct sherdi_backend {

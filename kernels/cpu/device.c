@@ -115,6 +115,12 @@ static void *cpu_lane_stream(const sherdi_backend *lane)
     return NULL;
 }
 
+static size_t cpu_free_bytes(const sherdi_backend *lane)
+{
+    (void)lane;
+    return 0;
+}
+
 const sherdi_device_ops sherdi_device_cpu = {
     .struct_size       = sizeof(sherdi_device_ops),
     .name              = "cpu",
@@ -134,4 +140,5 @@ const sherdi_device_ops sherdi_device_cpu = {
     .event_ns          = cpu_event_ns,
     .fill              = cpu_fill,
     .lane_stream       = cpu_lane_stream,
+    .free_bytes        = cpu_free_bytes,
 };

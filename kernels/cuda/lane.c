@@ -3,6 +3,14 @@
 #include "kernels/cuda/cuda_impl.h"
 #include "kernels/cuda/launch.h"
 
+/* Headers alone, and nothing but a test of a pointer where no profiler is there. */
+#if defined(__has_include)
+#if __has_include(<nvtx3/nvToolsExt.h>)
+#include <nvtx3/nvToolsExt.h>
+#define HAVE_NVTX 1
+#endif
+#endif
+
 #include <stdatomic.h>
 #include <stdio.h>
 
@@ -110,6 +118,28 @@ static sherd_status cuda_lane_wait(const sherdi_backend *backend)
     return sherdi_cuda_result(lane->device, cudaStreamSynchronize(lane->stream), "lane",
                               lane->name);
 }
+
+static size_t cuda_free_bytes(const sherdi_backend *backend)
+{
+    const cuda_lane *lane = lane_enter(backend);
+    size_t           left = 0;
+    size_t           total;
+
+    sherdi_cuda_note(lane->device, cudaMemGetInfo(&left, &total));
+    return left;
+}
+
+#ifdef HAVE_NVTX
+static uint64_t cuda_range_begin(const char *name)
+{
+    return nvtxRangeStartA(name);
+}
+
+static void cuda_range_end(uint64_t range)
+{
+    nvtxRangeEnd(range);
+}
+#endif
 
 static void *cuda_lane_stream(const sherdi_backend *backend)
 {
@@ -336,4 +366,9 @@ static const sherdi_device_ops DEVICE = {
     .event_ns          = sherdi_cuda_event_ns,
     .fill              = cuda_fill,
     .lane_stream       = cuda_lane_stream,
+    .free_bytes        = cuda_free_bytes,
+#ifdef HAVE_NVTX
+    .range_begin = cuda_range_begin,
+    .range_end   = cuda_range_end,
+#endif
 };

@@ -897,10 +897,14 @@ static void plan_of_a_higher_stage_is_smaller(void)
 
 /* ----------------------------------------------------------- does it fit -- */
 
-static void fit_case(int stage, int world_size, int ranks_per_host, double share, const char *says)
+/* `device_share` above 0: device memory apart from the host's, with room for so many bytes an element. */
+static void fit_case_on(int stage, int world_size, int ranks_per_host, double share,
+                        double device_share, const char *says)
 {
     rig_options    options = {.stage = stage, .dtype = SHERD_BF16};
-    sherdi_machine machine = {.ranks_per_host = ranks_per_host};
+    sherdi_machine machine = {.ranks_per_host = ranks_per_host,
+                              .has_device     = device_share > 0,
+                              .device_bytes   = (size_t)(device_share * 8 * 0x1p20)};
     sherdi_plan   *plan;
     bench          b;
 
@@ -922,6 +926,21 @@ static void fit_case(int stage, int world_size, int ranks_per_host, double share
     }
     sherdi_plan_destroy(plan);
     bench_close(&b);
+}
+
+static void fit_case(int stage, int world_size, int ranks_per_host, double share, const char *says)
+{
+    fit_case_on(stage, world_size, ranks_per_host, share, 0, says);
+}
+
+static void plan_that_does_not_fit_a_device_says_what_would(void)
+{
+    fit_case_on(0, 4, 4, 0.1, 17, NULL); /* the host's memory is no matter */
+    fit_case_on(0, 4, 4, 16, 12, "zero_optimization.stage 1 would fit");
+    fit_case_on(2, 2, 2, 16, 5, "offload_optimizer on cpu would fit");
+    fit_case_on(3, 2, 2, 16, 3.5, "zero_optimization.stage 3 with offload_optimizer");
+    fit_case_on(3, 1, 1, 12, 7, "on nvme would fit");
+    fit_case_on(1, 4, 4, 16, 0.001, "no stage fits");
 }
 
 /* `share`: bytes an element and rank that there is room for. */
@@ -1118,6 +1137,7 @@ static const test_case CASES[] = {
     CASE(plan_of_stage_3_holds_16_bytes_an_element_shared),
     CASE(plan_of_a_higher_stage_is_smaller),
     CASE(plan_that_does_not_fit_says_what_would),
+    CASE(plan_that_does_not_fit_a_device_says_what_would),
     CASE(memory_limit_of_the_environment_is_kept),
     CASE(control_group_leaves_what_is_not_used),
     CASE(simulated_rank_holds_and_sends_what_it_plans),
