@@ -71,7 +71,6 @@ typedef struct sherdi_reduction_args {
      * (sherdi_fixed_element) added, no order and no scale in it; comm_dtype and recv_dtype are
      * not looked at. Reduce-scatter only. The counts are added to when the call runs. */
     const struct sherdi_fixed_sink *fixed;
-    int is_vendors; /* the transport's own reduction, if it has one: its bits depend on the layout */
     const char
             *what; /* the name of it, compared and told when ranks disagree; lives until the call is
                          done; may be NULL */

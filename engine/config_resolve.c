@@ -51,6 +51,12 @@ static sherd_status precision_check(const sherd_config *config)
 
 static sherd_status coefficients_check(const sherd_config *config)
 {
+    if (sherdi_config_is_on(config, SHERDI_CONFIG_VENDOR_REDUCTION) &&
+        sherdi_config_is_on(config, SHERDI_CONFIG_DETERMINISTIC)) {
+        return sherdi_config_key_fail(config, SHERDI_CONFIG_VENDOR_REDUCTION, SHERD_E_INVAL,
+                                      "is true beside \"deterministic\": true; no vendor's sum has "
+                                      "the same bits for every layout");
+    }
     if (sherdi_config_real(config, SHERDI_CONFIG_MIN_COEFF) >
         sherdi_config_real(config, SHERDI_CONFIG_MAX_COEFF)) {
         return sherdi_config_key_fail(config, SHERDI_CONFIG_MIN_COEFF, SHERD_E_INVAL,

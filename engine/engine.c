@@ -501,6 +501,9 @@ sherd_status sherd_engine_seal(sherd_engine *engine)
     if (status == SHERD_OK) {
         status = memory_open(engine);
     }
+    if (status == SHERD_OK && engine->plan->receive_bytes > 0) {
+        status = sherdi_world_reserve(engine->world, engine->plan->receive_bytes);
+    }
     if (status == SHERD_OK) {
         status = sherdi_agree_status(engine->world, overlap_start(engine));
     }

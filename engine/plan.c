@@ -168,6 +168,13 @@ static sherd_status plan_make(sherdi_plan *plan, const sherdi_model *model)
     }
     SHERDI_TRY(sherdi_plan_lay_out(plan, model));
     numbers_lay_out(plan, model);
+    for (size_t s = 0; s < plan->num_segments && plan->machine.has_receive; s++) {
+        if (plan->segments[s].has_gradient) {
+            plan->receive_bytes =
+                sherdi_max_size(plan->receive_bytes, plan->segments[s].padded_elems *
+                                                         sherd_dtype_bytes(plan->wire_dtype));
+        }
+    }
     SHERDI_TRY(sherdi_plan_schedule(plan, model));
     for (size_t s = 0; s < plan->num_segments; s++) {
         plan->padding_elems += plan->segments[s].padded_elems - plan->segments[s].elems;
@@ -256,10 +263,16 @@ static size_t host_need(const sherdi_plan *plan)
            (plan->machine.has_device ? plan->host_bytes : plan->total_bytes);
 }
 
+/* What a rank takes of the device's. */
+static size_t device_need(const sherdi_plan *plan)
+{
+    return plan->total_bytes - plan->host_bytes + plan->receive_bytes;
+}
+
 static int device_fits(const sherdi_plan *plan)
 {
     return !plan->machine.has_device || plan->machine.device_bytes == 0 ||
-           plan->total_bytes - plan->host_bytes <= plan->machine.device_bytes;
+           device_need(plan) <= plan->machine.device_bytes;
 }
 
 static int plan_fits(const sherdi_plan *plan)
@@ -415,7 +428,7 @@ sherd_status sherdi_plan_check_fit(const sherdi_plan *plan, const sherdi_model *
     }
     nearest_fit(plan, model, nearest, sizeof(nearest));
     if (!device_fits(plan)) {
-        double device = (double)(plan->total_bytes - plan->host_bytes);
+        double device = (double)device_need(plan);
 
         return sherdi_fail(SHERD_E_NOMEM,
                            "the plan needs %.1f MiB of device memory on each rank, %.1f MiB more "

@@ -168,6 +168,7 @@ typedef struct sherdi_machine {
     size_t transport_bytes; /* held by the world itself, per rank: shown as its own line */
     int    has_device;      /* device memory is not the host's */
     size_t device_bytes;    /* of it, that this rank may still take; only with has_device */
+    int    has_receive;     /* the transport moves a reduction's parts into a buffer of its own */
     int    is_on_lane;      /* collectives are ordered on the device: new values are published while
                                later blocks are updated */
 } sherdi_machine;
@@ -204,12 +205,14 @@ typedef struct sherdi_plan {
     int    fixed_shift;   /* 50 - ceil(log2 G): the integers count 2^-shift */
     size_t publish_offset; /* staging: new values of bound parameters, behind the gradients; of a
                               block that is updated on the device, when they rest elsewhere */
-    size_t landing_bytes;  /* of one slot; there are num_landings */
-    int    num_landings;
-    size_t bridge_param_offset; /* bridge: new values, behind the gradient */
-    size_t bridge_bytes;        /* of one bridge; there are num_bridges */
-    int    num_bridges;
-    int    publishes_early; /* while later blocks are updated */
+    size_t
+        receive_bytes; /* the world's buffer for the largest reduction, beside the buffers here */
+    size_t              landing_bytes; /* of one slot; there are num_landings */
+    int                 num_landings;
+    size_t              bridge_param_offset; /* bridge: new values, behind the gradient */
+    size_t              bridge_bytes;        /* of one bridge; there are num_bridges */
+    int                 num_bridges;
+    int                 publishes_early; /* while later blocks are updated */
     sherdi_plan_numbers numbers;
     size_t              ring_bytes, param_ring_bytes, grad_ring_bytes; /* of one buffer */
 

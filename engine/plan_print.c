@@ -88,6 +88,9 @@ static void print_buffers(printer *out, const sherdi_plan *plan)
             print_total(out, FILES[i], "nvme", plan->nvme_bytes[i]);
         }
     }
+    if (plan->receive_bytes > 0) {
+        print_total(out, "room for reductions", "device", plan->receive_bytes);
+    }
     if (plan->machine.transport_bytes > 0) {
         print(out, "%-22s %-8s %16zu %12.2f  measured, not planned\n", "transport", "host",
               plan->machine.transport_bytes, mib(plan->machine.transport_bytes));

@@ -163,6 +163,13 @@ static const void *wire_gradient(sherd_engine *engine, const sherdi_segment *seg
     return engine->buffers[SHERDI_BUFFER_STAGING];
 }
 
+/* The transport's own sum: asked for by name, and there is one. */
+static int is_vendors(const sherd_engine *engine)
+{
+    return engine->settings.vendor_reduction && engine->world_size > 1 &&
+           (sherdi_world_caps(engine->world) & SHERDI_WORLD_VENDOR_SUMS) != 0;
+}
+
 static sherdi_reduction_args reduction_of(const sherd_engine *engine, const sherdi_segment *segment,
                                           const void *send, void *recv)
 {
@@ -174,7 +181,7 @@ static sherdi_reduction_args reduction_of(const sherd_engine *engine, const sher
         .comm_dtype  = engine->settings.comm_dtype,
         .recv_dtype  = engine->plan->grad_dtype,
         .scale       = (float)(1.0 / engine->world_size),
-        .is_vendors  = engine->settings.vendor_reduction,
+        .flags       = is_vendors(engine) ? SHERDI_COLL_VENDOR_SUM : 0,
         .what        = engine->model.units[segment->unit].name,
     };
 }
