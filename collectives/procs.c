@@ -276,7 +276,7 @@ static void procs_left(sherd_world *world, int rank)
         atomic_store(&procs->first_left, rank);
         atomic_store(&procs->first_left_ns, sherdi_now_ns());
     }
-    if (!atomic_load(&procs->opened)) {
+    if (!atomic_load(&procs->opened) && !atomic_load(&procs->is_closing)) {
         char text[64];
 
         (void)snprintf(text, sizeof(text), "rank %d left before the world was whole", rank);
@@ -434,6 +434,7 @@ sherd_status sherdi_procs_open(sherdi_procs *procs, const sherdi_world_ops *ops,
 
 void sherdi_procs_close(sherdi_procs *procs)
 {
+    atomic_store(&procs->is_closing, 1);
     if (procs->nccl != NULL) {
         sherdi_nccl_close(procs);
     }

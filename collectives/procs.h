@@ -20,6 +20,7 @@ typedef struct sherdi_procs {
     int                 pending;       /* descriptor between make and take */
     void               *shared;        /* control and bounce */
     atomic_int          opened;        /* peers is ready for other threads */
+    atomic_int          is_closing;    /* who leaves now leaves a world that was whole */
     _Atomic int64_t     first_left_ns; /* when the first rank left; 0: none did */
     atomic_int          first_left;
     atomic_int          has_dead; /* a process ended without a goodbye */
