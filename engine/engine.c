@@ -7,6 +7,7 @@
 
 #include <assert.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -74,6 +75,21 @@ void sherdi_engine_poison(sherd_engine *engine, sherd_status status)
 {
     engine->poison = status;
     (void)strncpy(engine->poison_text, sherd_last_error(), sizeof(engine->poison_text) - 1);
+}
+
+sherd_status sherdi_engine_outcome(sherd_engine *engine, sherd_status status)
+{
+    char text[SHERDI_ERROR_BYTES];
+
+    if (status != SHERD_E_DEVICE) {
+        return status;
+    }
+    (void)snprintf(text, sizeof(text), "%s", sherd_last_error());
+    sherdi_engine_poison(engine, status);
+    if (engine->world_size > 1) {
+        sherd_world_abort(engine->world, text);
+    }
+    return sherdi_fail_relay(status, text);
 }
 
 static sherd_status open_check(const sherd_engine *engine, const char *what)
@@ -219,7 +235,7 @@ sherd_status sherd_copy(sherd_engine *engine, void *dst, const void *src, size_t
         return sherdi_fail(SHERD_E_INVAL, "sherd_copy of %zu bytes: dst or src is NULL", len_bytes);
     }
     engine->backend->kernels->copy(engine->backend, dst, src, len_bytes);
-    return sherdi_lane_wait(engine->backend);
+    return sherdi_engine_outcome(engine, sherdi_lane_wait(engine->backend));
 }
 
 sherd_status sherd_group_add(sherd_engine *engine, const sherd_group_params *params,
@@ -571,7 +587,7 @@ sherd_status sherd_unit_acquire(sherd_engine *engine, sherd_unit unit, sherd_pas
         sherdi_store_read_ahead(engine); /* the update comes after this pass */
     }
     sherdi_mem_forbid_end();
-    return status;
+    return sherdi_engine_outcome(engine, status);
 }
 
 sherd_status sherd_unit_release(sherd_engine *engine, sherd_unit unit, sherd_pass pass)
@@ -588,7 +604,7 @@ sherd_status sherd_unit_release(sherd_engine *engine, sherd_unit unit, sherd_pas
     sherdi_mem_forbid_begin();
     status = sherdi_gather_release(engine, unit, pass);
     sherdi_mem_forbid_end();
-    return status;
+    return sherdi_engine_outcome(engine, status);
 }
 
 static const sherdi_segment *param_segment(sherd_engine *engine, sherd_param param, int is_backward)

@@ -117,6 +117,9 @@ sherd_status sherdi_engine_check_alive(const sherd_engine *engine);
 sherd_status sherdi_engine_check_struct(const void *params, size_t struct_size, size_t known,
                                         const char *what);
 void         sherdi_engine_poison(sherd_engine *engine, sherd_status status);
+/** Of a call that moved or computed: a device that failed is lost with its memory, for this engine and, since the
+ *  others would wait for this rank, for the world. Returns `status`. */
+sherd_status sherdi_engine_outcome(sherd_engine *engine, sherd_status status);
 /** At the first acquire: everything filled, ranks agree on what is whole. Collective. */
 sherd_status sherdi_engine_start(sherd_engine *engine);
 

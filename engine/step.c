@@ -444,7 +444,7 @@ static sherd_status prepare_guarded(sherd_engine *engine)
     sherdi_mem_forbid_begin();
     status = step_prepare(engine);
     sherdi_mem_forbid_end();
-    return status;
+    return sherdi_engine_outcome(engine, status);
 }
 
 static sherd_status apply_guarded(sherd_engine *engine, const sherd_step_params *params)
@@ -454,7 +454,7 @@ static sherd_status apply_guarded(sherd_engine *engine, const sherd_step_params 
     sherdi_mem_forbid_begin();
     status = step_apply(engine, params);
     sherdi_mem_forbid_end();
-    return status;
+    return sherdi_engine_outcome(engine, status);
 }
 
 sherd_status sherd_step(sherd_engine *engine, sherd_step_report *out)
