@@ -381,7 +381,7 @@ sherd_status sherdi_gather_forget(sherd_engine *engine)
     for (size_t u = 0; u < engine->plan->num_units; u++) {
         sherdi_region *region = sherdi_pool_region(&engine->gather_pool, (int)u);
 
-        SHERDI_TRY(sherdi_world_wait(engine->world, region->ticket));
+        SHERDI_TRY(sherdi_world_follow(engine->world, engine->backend, region->ticket));
         sherdi_pool_poison(&engine->gather_pool, engine->backend, (int)u,
                            engine->settings.is_debug);
         *region = (sherdi_region){0};

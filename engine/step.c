@@ -101,7 +101,7 @@ static sherd_status own_sumsq(sherd_engine *engine)
     const sherdi_plan *plan   = engine->plan;
     sherd_status       status = sherdi_landings_drain(engine);
 
-    if (status == SHERD_OK) { /* what went down is there */
+    if (status == SHERD_OK && plan->landing_bytes > 0) { /* what went down is there */
         status = sherdi_lane_wait(engine->lanes.down);
     }
     if (status == SHERD_OK) {

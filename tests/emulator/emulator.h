@@ -51,6 +51,8 @@ void emulator_fail_kernel(long n);
 /** Ends that state of a device, which CUDA cannot. Its streams are idle. */
 void emulator_heal(int device);
 
+/** How often a call made the host wait for a device so far, copies of memory that is not pinned among them. */
+unsigned long emulator_waits(void);
 /** Kernels launched so far, bytes of device memory held on all devices, streams alive. */
 unsigned long emulator_launches(void);
 size_t        emulator_held_bytes(void);

@@ -93,6 +93,7 @@ struct emulator {
     std::map<uintptr_t, allocation> allocations;
     long                            fail_alloc, fail_launch, fail_kernel;
     unsigned long                   launches = 0;
+    unsigned long                   waits    = 0; /* of the host */
 
     emulator();
 };
@@ -454,6 +455,7 @@ static mark_ref stream_give(emulator &e, cudaStream_t stream, operation &&what)
 
 static void mark_wait(emulator &e, std::unique_lock<std::mutex> &held, const mark_ref &done)
 {
+    e.waits++;
     if (done) {
         e.progress.wait(held, [&] { return done->is_done; });
     }
@@ -1226,6 +1228,13 @@ extern "C" unsigned long emulator_launches(void)
     std::lock_guard<std::mutex> held(the().lock);
 
     return the().launches;
+}
+
+extern "C" unsigned long emulator_waits(void)
+{
+    std::lock_guard<std::mutex> held(the().lock);
+
+    return the().waits;
 }
 
 extern "C" size_t emulator_held_bytes(void)

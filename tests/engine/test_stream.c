@@ -1,0 +1,124 @@
+/* The engine on a device's streams: how often the host waits for it, and a stream of the trainer's own. */
+#include "engine/engine_impl.h"
+#include "sherd_cuda.h"
+#include "tests/engine/rig.h"
+#include "tests/lib/check.h"
+
+#include "emulator.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static void declare(rig *r, sherd_world *world, const rig_options *options)
+{
+    rig_open(r, world, options);
+    for (int u = 0; u < 3; u++) {
+        char name[8];
+
+        (void)snprintf(name, sizeof(name), "u%d", u);
+        (void)rig_unit(r, name);
+        (void)snprintf(name, sizeof(name), "p%d", u);
+        (void)rig_param(r, u, name, 5000);
+    }
+}
+
+/* Acquire, release and step, and a trainer that only queues: the engine's own waits. */
+static void micro_batch(rig *r)
+{
+    for (int u = 0; u < r->num_units; u++) {
+        rig_acquire(r, u, SHERD_FORWARD);
+        rig_release(r, u, SHERD_FORWARD);
+    }
+    for (int u = r->num_units - 1; u >= 0; u--) {
+        rig_acquire(r, u, SHERD_BACKWARD);
+        rig_release(r, u, SHERD_BACKWARD);
+    }
+    (void)rig_step(r);
+}
+
+typedef struct waiting {
+    rig_options   options;
+    unsigned long per_step;
+} waiting;
+
+static void count_waits(sherd_world *world, void *raw)
+{
+    const waiting *what = raw;
+    unsigned long  before;
+    rig            r;
+
+    declare(&r, world, &what->options);
+    rig_seal(&r);
+    micro_batch(&r);
+    before = emulator_waits();
+    for (int i = 0; i < 3 * (what->options.accumulation == 0 ? 1 : what->options.accumulation);
+         i++) {
+        micro_batch(&r);
+    }
+    CHECK_INT(3 * what->per_step, emulator_waits() - before);
+    rig_close(&r);
+}
+
+/* For the norm and for the fingerprint; LAMB for the norms of its tensors too. */
+static void the_host_waits_twice_in_a_step(void)
+{
+    for (int stage = 0; stage <= 3; stage++) {
+        waiting adamw = {{.stage = stage, .dtype = SHERD_BF16}, 2};
+        waiting lamb  = {{.stage = stage, .dtype = SHERD_BF16, .optimizer = "Lamb"}, 3};
+        waiting many  = {{.stage = stage, .dtype = SHERD_BF16, .accumulation = 1}, 2};
+
+        test_world(1, count_waits, &adamw);
+        test_world(1, count_waits, &lamb);
+        test_world(1, count_waits, &many);
+    }
+}
+
+/* Between the norm and the fingerprint: for what went down, and for the gradient and the bridge of each block. */
+static void an_offloaded_step_waits_for_what_the_host_needs(void)
+{
+    waiting what = {
+        {.stage = 2, .dtype = SHERD_BF16, .zero = ", \"offload_optimizer\": {\"device\": \"cpu\"}"},
+        3 + 3};
+
+    test_world(1, count_waits, &what);
+}
+
+static void train_on_own_stream(sherd_world *world, void *ctx)
+{
+    rig_options  options = {.stage = 3, .dtype = SHERD_BF16, .clip = 1};
+    uint64_t    *out     = ctx;
+    cudaStream_t stream;
+    rig          r;
+
+    for (int own = 0; own < 2; own++) {
+        declare(&r, world, &options);
+        CHECK_INT(cudaSuccess, cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+        CHECK(sherd_cuda_stream(r.engine) != NULL);
+        if (own) {
+            CHECK_OK(sherd_cuda_set_stream(r.engine, stream));
+            CHECK(sherd_cuda_stream(r.engine) == stream);
+        }
+        rig_seal(&r);
+        CHECK_STATUS(SHERD_E_STATE, sherd_cuda_set_stream(r.engine, stream));
+        (void)rig_train(&r, 3);
+        out[own] = rig_fingerprint(&r);
+        rig_close(&r);
+        CHECK_INT(cudaSuccess, cudaStreamDestroy(stream));
+    }
+}
+
+static void the_trainers_own_stream_changes_nothing(void)
+{
+    uint64_t fingerprints[2];
+
+    test_world(1, train_on_own_stream, fingerprints);
+    CHECK_INT(fingerprints[0], fingerprints[1]);
+}
+
+static const test_case CASES[] = {
+    CASE(the_host_waits_twice_in_a_step),
+    CASE(an_offloaded_step_waits_for_what_the_host_needs),
+    CASE(the_trainers_own_stream_changes_nothing),
+};
+
+RUN_MAIN(CASES)
