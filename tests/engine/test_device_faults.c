@@ -22,7 +22,7 @@ static void declare(rig *r, sherd_world *world, const rig_options *options)
 {
     rig_open(r, world, options);
     for (int u = 0; u < 3; u++) {
-        char name[8];
+        char name[32];
 
         (void)snprintf(name, sizeof(name), "u%d", u);
         (void)rig_unit(r, name);

@@ -184,7 +184,7 @@ static void check_wire(sherd_world *world, void *ctx)
 
     rig_open(&r, world, ctx);
     for (int u = 0; u < 3; u++) {
-        char name[8];
+        char name[32];
 
         (void)snprintf(name, sizeof(name), "u%d", u);
         (void)rig_unit(&r, name);
