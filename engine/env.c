@@ -126,7 +126,7 @@ static void put_cuda(json_t *list)
 #ifdef SHERDI_CUDA_TOOLKIT
     put(list, "cuda", "yes: toolkit " SHERDI_CUDA_TOOLKIT);
 #else
-    put(list, "cuda", "no: the toolkit was not found when this was built");
+    put(list, "cuda", "no: built without its toolkit");
 #endif
     for (int i = 0; i < count; i++) {
         char name[64];

@@ -24,6 +24,7 @@
 #endif
 #endif
 #ifdef EMULATOR_ASAN
+#include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
 #ifdef EMULATOR_TSAN
@@ -442,6 +443,9 @@ static void machine_free(machine *m)
         fiber *f = m->idle;
 
         m->idle = f->next;
+#ifdef EMULATOR_ASAN
+        __asan_unpoison_memory_region(f->stack, STACK_BYTES); /* its frames never returned */
+#endif
         (void)munmap(f->stack - 4096, STACK_BYTES + 4096);
 #ifdef EMULATOR_TSAN
         __tsan_destroy_fiber(f->where.tsan);
