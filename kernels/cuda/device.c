@@ -56,12 +56,14 @@ sherd_status sherdi_cuda_result(cuda_device *device, cudaError_t error, const ch
 
 /* --------------------------------------------------------------- memory -- */
 
-/* As CUDA gives it, at a multiple of SHERD_ALIGN_BYTES; both may need a second try. */
+/* As CUDA gives it. A length that it does not even try counts as memory that is not there. */
 static cudaError_t memory_get(sherdi_memory_kind kind, size_t len_bytes, void **start)
 {
-    return error_take(kind == SHERDI_MEMORY_PINNED
-                          ? cudaHostAlloc(start, len_bytes, cudaHostAllocPortable)
-                          : cudaMalloc(start, len_bytes));
+    cudaError_t error = error_take(kind == SHERDI_MEMORY_PINNED
+                                       ? cudaHostAlloc(start, len_bytes, cudaHostAllocPortable)
+                                       : cudaMalloc(start, len_bytes));
+
+    return error == cudaErrorInvalidValue ? cudaErrorMemoryAllocation : error;
 }
 
 static cudaError_t memory_put(sherdi_memory_kind kind, void *start)
@@ -69,16 +71,19 @@ static cudaError_t memory_put(sherdi_memory_kind kind, void *start)
     return error_take(kind == SHERDI_MEMORY_PINNED ? cudaFreeHost(start) : cudaFree(start));
 }
 
+/* At a multiple of SHERD_ALIGN_BYTES: large pieces are, others may need a second try with room to move. */
 static cudaError_t memory_get_aligned(cuda_memory *memory)
 {
     size_t      len_bytes = memory->len_bytes > 0 ? memory->len_bytes : 1;
-    cudaError_t error     = memory_get(memory->kind, len_bytes, &memory->start);
+    cudaError_t error;
 
+    if (len_bytes > SIZE_MAX / 2) {
+        return cudaErrorMemoryAllocation;
+    }
+    error = memory_get(memory->kind, len_bytes, &memory->start);
     if (error == cudaSuccess && (uintptr_t)memory->start % SHERD_ALIGN_BYTES != 0) {
         (void)memory_put(memory->kind, memory->start);
-        error = len_bytes > SIZE_MAX - SHERD_ALIGN_BYTES
-                    ? cudaErrorMemoryAllocation
-                    : memory_get(memory->kind, len_bytes + SHERD_ALIGN_BYTES, &memory->start);
+        error = memory_get(memory->kind, len_bytes + SHERD_ALIGN_BYTES, &memory->start);
     }
     if (error == cudaSuccess) {
         uintptr_t up = (uintptr_t)memory->start + SHERD_ALIGN_BYTES - 1;

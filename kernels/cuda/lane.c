@@ -236,13 +236,31 @@ static void cuda_reduce(const sherdi_backend *backend, const sherdi_reduce_args 
     sherdi_cuda_note(lane->device, sherdi_cuda_reduce(place_of(lane), args));
 }
 
+/* Memory that CUDA does not know: the caller's malloc. */
+static int memory_is_plain(const void *memory)
+{
+    struct cudaPointerAttributes attributes;
+
+    if (cudaPointerGetAttributes(&attributes, memory) != cudaSuccess) {
+        (void)cudaGetLastError();
+        return 1;
+    }
+    return attributes.type == cudaMemoryTypeUnregistered;
+}
+
+/* Where the device can read plain memory itself, CUDA may leave a copy of it for later: the caller need not
+ * know. */
 static void cuda_copy(const sherdi_backend *backend, void *dst, const void *src, size_t len_bytes)
 {
     const cuda_lane *lane = lane_enter(backend);
 
-    if (dst != src && len_bytes > 0) {
-        sherdi_cuda_note(lane->device,
-                         cudaMemcpyAsync(dst, src, len_bytes, cudaMemcpyDefault, lane->stream));
+    if (dst == src || len_bytes == 0) {
+        return;
+    }
+    sherdi_cuda_note(lane->device,
+                     cudaMemcpyAsync(dst, src, len_bytes, cudaMemcpyDefault, lane->stream));
+    if (memory_is_plain(dst) || memory_is_plain(src)) {
+        sherdi_cuda_note(lane->device, cudaStreamSynchronize(lane->stream));
     }
 }
 
