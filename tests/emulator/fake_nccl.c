@@ -673,24 +673,27 @@ ncclResult_t ncclCommInitRank(ncclComm_t *out, int size, ncclUniqueId id, int ra
     return ncclCommInitRankConfig(out, size, id, rank, NULL);
 }
 
-ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *out)
-{
-    ncclResult_t state = (ncclResult_t)atomic_load(&comm->state);
-
-    if (state == ncclSuccess && atomic_load(&comm->looks) > 0) {
-        (void)atomic_fetch_sub(&comm->looks, 1);
-        state = ncclInProgress;
-    }
-    *out = state;
-    return ncclSuccess;
-}
-
 static void maker_join(ncclComm_t comm)
 {
     if (comm->has_maker) {
         (void)pthread_join(comm->maker, NULL);
         comm->has_maker = 0;
     }
+}
+
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *out)
+{
+    ncclResult_t state = (ncclResult_t)atomic_load(&comm->state);
+
+    if (state != ncclInProgress) {
+        maker_join(comm);
+    }
+    if (state == ncclSuccess && atomic_load(&comm->looks) > 0) {
+        (void)atomic_fetch_sub(&comm->looks, 1);
+        state = ncclInProgress;
+    }
+    *out = state;
+    return ncclSuccess;
 }
 
 ncclResult_t ncclCommFinalize(ncclComm_t comm)
