@@ -57,7 +57,10 @@ static void step_call(bench_run *run)
     double               start = clock_seconds(), middle, loss;
     sherd_status         status;
 
-    status = drive_train(run->d, run->tokens, run->tokens + o->batch * o->length, &loss);
+    status = drive_train(run->d, run->tokens, run->tokens + o->batch * o->length);
+    if (status == SHERD_OK) {
+        status = drive_losses_take(run->d, &loss);
+    }
     middle = clock_seconds();
     if (status == SHERD_OK) {
         status = sherd_step(run->engine, NULL);
@@ -180,6 +183,7 @@ static int memory_make(bench_run *run)
 {
     const bench_options *o    = run->o;
     size_t               rows = o->batch * o->length, elems = arch_elems(&o->sizes);
+    char                 why[256];
     sherd_engine_info    info   = {.struct_size = sizeof(info)};
     model_params         params = {.sizes = o->sizes, .batch = o->batch, .length = o->length};
 
@@ -189,7 +193,7 @@ static int memory_make(bench_run *run)
     run->threads        = pool_create(o->threads);
     params.threads      = run->threads;
     params.dtype        = info.compute_dtype;
-    run->d              = drive_create(run->engine, &params);
+    run->d              = drive_create(run->engine, &params, why, sizeof(why));
     run->tokens         = calloc(2 * rows, sizeof(*run->tokens));
     run->weights        = values_make(elems);
     run->grads          = values_make(elems);

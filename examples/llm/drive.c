@@ -1,6 +1,7 @@
 /* The life cycle of a micro-batch. See drive.h. */
 #include "drive.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 struct drive {
@@ -13,20 +14,24 @@ struct drive {
     void            *observe_ctx;
 };
 
-drive *drive_create(sherd_engine *engine, const model_params *params)
+drive *drive_create(sherd_engine *engine, const model_params *params, char *why, size_t why_bytes)
 {
     size_t num_params = arch_param_count(&params->sizes);
     drive *d          = calloc(1, sizeof(*d));
 
-    if (d == NULL) {
+    if (d != NULL) {
+        d->roles = calloc(num_params, sizeof(*d->roles));
+    }
+    if (d == NULL || d->roles == NULL) {
+        (void)snprintf(why, why_bytes, "out of memory");
+        free(d);
         return NULL;
     }
     d->engine = engine;
     d->sizes  = params->sizes;
     d->dtype  = params->dtype;
-    d->m      = model_create(params);
-    d->roles  = calloc(num_params, sizeof(*d->roles));
-    if (d->m == NULL || d->roles == NULL) {
+    d->m      = model_create(params, why, why_bytes);
+    if (d->m == NULL) {
         drive_destroy(d);
         return NULL;
     }
@@ -54,9 +59,19 @@ size_t drive_bytes(const drive *d)
     return model_bytes(d->m);
 }
 
-const float *drive_logits(const drive *d)
+void drive_logits_get(drive *d, size_t row, float *out)
 {
-    return model_logits(d->m);
+    model_logits_get(d->m, row, out);
+}
+
+sherd_status drive_losses_take(drive *d, double *sum_out)
+{
+    return model_losses_take(d->m, sum_out);
+}
+
+const char *drive_why(const drive *d)
+{
+    return model_why(d->m);
 }
 
 void drive_observe(drive *d, drive_observe_fn observe, void *ctx)
@@ -121,7 +136,7 @@ static sherd_status unit_run(drive *d, size_t unit, sherd_pass pass)
     return sherd_unit_release(d->engine, (sherd_unit)unit, pass);
 }
 
-static sherd_status forward_run(drive *d, sherd_pass pass, double *loss_out)
+static sherd_status forward_run(drive *d, sherd_pass pass)
 {
     for (size_t unit = 0; unit < arch_unit_count(&d->sizes); unit++) {
         sherd_status status = unit_run(d, unit, pass);
@@ -130,24 +145,23 @@ static sherd_status forward_run(drive *d, sherd_pass pass, double *loss_out)
             return status;
         }
     }
-    *loss_out = (double)(float)model_loss(d->m);
     return SHERD_OK;
 }
 
-sherd_status drive_train(drive *d, const int32_t *inputs, const int32_t *targets, double *loss_out)
+sherd_status drive_train(drive *d, const int32_t *inputs, const int32_t *targets)
 {
     sherd_status status;
 
     model_batch_set(d->m, inputs, targets);
-    status = forward_run(d, SHERD_FORWARD, loss_out);
+    status = forward_run(d, SHERD_FORWARD);
     for (size_t unit = arch_unit_count(&d->sizes); status == SHERD_OK && unit-- > 0;) {
         status = unit_run(d, unit, SHERD_BACKWARD);
     }
     return status;
 }
 
-sherd_status drive_eval(drive *d, const int32_t *inputs, const int32_t *targets, double *loss_out)
+sherd_status drive_eval(drive *d, const int32_t *inputs, const int32_t *targets)
 {
     model_batch_set(d->m, inputs, targets);
-    return forward_run(d, SHERD_EVAL, loss_out);
+    return forward_run(d, SHERD_EVAL);
 }

@@ -1,8 +1,8 @@
 /* GPT-2 and MiniMind-3, forward and backward. See model.h. */
 #include "model.h"
 
+#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #define ROTARY_THETA 1e6
 /* Most tokens of a micro-batch: keeps products of sizes far from overflow. */
@@ -10,36 +10,29 @@
 
 /* What a layer's forward keeps for its backward; with recomputation all layers share one. */
 typedef struct layer_memory {
-    float *norm1;             /* [rows, hidden] */
-    float *q_raw, *k_raw;     /* before their norms and the rotation (MiniMind) */
-    float *q, *k, *v;         /* GPT-2: the three parts of one [rows, 3 * hidden] */
+    void  *norm1;             /* [rows, hidden] */
+    void  *q_raw, *k_raw;     /* before their norms and the rotation (MiniMind) */
+    void  *q, *k, *v;         /* GPT-2: the three parts of one [rows, 3 * hidden] */
     float *log_sums;          /* [batch, heads, length] */
-    float *attention, *norm2; /* [rows, hidden] */
-    float *middle;            /* residual stream between attention and feed-forward */
-    float *up, *gate, *act;   /* [rows, inner]; gate: MiniMind */
+    void  *attention, *norm2; /* [rows, hidden] */
+    void  *middle;            /* residual stream between attention and feed-forward */
+    void  *up, *gate, *act;   /* [rows, inner]; gate: MiniMind */
 } layer_memory;
 
 struct model {
     model_params p;
-    ops         *o;
+    compute     *c;
     size_t       rows, head, kv; /* batch * length; width of a head; kv_heads * head */
-    float       *memory;
-    size_t       memory_elems;
+    char        *memory;         /* of the compute's device */
+    size_t       memory_bytes;
 
-    float        *stream; /* [layers + 1, rows, hidden]: the residual stream before each layer */
+    void         *stream; /* [layers + 1, rows, hidden]: the residual stream before each layer */
     layer_memory *layers; /* [layers], or one */
-    float        *norm_last, *logits;
+    void         *norm_last;
     float        *cosines, *sines;
 
-    float *dstream; /* gradient of the residual stream */
-    float *dhidden, *dqkv, *dinner, *dgate;
-    float *vectors, *vector_grads; /* one-dimensional parameters of a unit in fp32 */
-    size_t vector_offset[ARCH_ROLES];
-    size_t vector_elems[ARCH_ROLES]; /* 0: not a vector, or not in this architecture */
-    size_t vector_total;
-
-    const int32_t *inputs, *targets;
-    double         loss;
+    void *dstream; /* gradient of the residual stream */
+    void *dhidden, *dqkv, *dinner, *dgate;
 };
 
 /* ------------------------------------------------------------- memory -- */
@@ -51,16 +44,28 @@ static size_t size_max(size_t a, size_t b)
 
 /* Hands out pieces of one allocation; without memory it only counts. */
 typedef struct arena {
-    float *memory;
-    size_t used_elems;
+    char  *memory;
+    size_t elem_bytes; /* of an activation */
+    size_t used_bytes;
 } arena;
 
-static float *arena_take(arena *a, size_t elems)
+static void *arena_take_bytes(arena *a, size_t len_bytes)
 {
-    float *piece = a->memory == NULL ? NULL : a->memory + a->used_elems;
+    char *piece = a->memory == NULL ? NULL : a->memory + a->used_bytes;
 
-    a->used_elems += (elems + 15) / 16 * 16;
+    a->used_bytes += (len_bytes + 255) / 256 * 256;
     return piece;
+}
+
+static void *arena_take(arena *a, size_t elems)
+{
+    return arena_take_bytes(a, elems * a->elem_bytes);
+}
+
+/* Element `elems` of an activation. */
+static void *act_at(const model *m, void *base, size_t elems)
+{
+    return base == NULL ? NULL : (char *)base + elems * m->c->elem_bytes;
 }
 
 static void layer_place(const model *m, arena *a, layer_memory *layer)
@@ -71,8 +76,8 @@ static void layer_place(const model *m, arena *a, layer_memory *layer)
     layer->norm1 = arena_take(a, hidden);
     if (sizes->kind == ARCH_GPT2) {
         layer->q = arena_take(a, 3 * hidden);
-        layer->k = a->memory == NULL ? NULL : layer->q + sizes->hidden;
-        layer->v = a->memory == NULL ? NULL : layer->q + 2 * sizes->hidden;
+        layer->k = act_at(m, layer->q, sizes->hidden);
+        layer->v = act_at(m, layer->q, 2 * sizes->hidden);
     } else {
         layer->q_raw = arena_take(a, hidden);
         layer->k_raw = arena_take(a, m->rows * m->kv);
@@ -81,7 +86,7 @@ static void layer_place(const model *m, arena *a, layer_memory *layer)
         layer->v     = arena_take(a, m->rows * m->kv);
         layer->gate  = arena_take(a, inner);
     }
-    layer->log_sums  = arena_take(a, m->rows * sizes->heads);
+    layer->log_sums  = arena_take_bytes(a, m->rows * sizes->heads * sizeof(float));
     layer->attention = arena_take(a, hidden);
     layer->norm2     = arena_take(a, hidden);
     layer->middle    = arena_take(a, hidden);
@@ -98,85 +103,100 @@ static void model_place(model *m, arena *a)
 {
     const arch *sizes  = &m->p.sizes;
     size_t      hidden = m->rows * sizes->hidden;
+    size_t      angles = m->p.length * (m->head / 2) * sizeof(float);
 
     m->stream = arena_take(a, (sizes->layers + 1) * hidden);
     for (size_t i = 0; i < layer_memory_count(m); i++) {
         layer_place(m, a, &m->layers[i]);
     }
-    m->norm_last    = arena_take(a, hidden);
-    m->logits       = arena_take(a, m->rows * sizes->vocab);
-    m->cosines      = arena_take(a, m->p.length * m->head / 2);
-    m->sines        = arena_take(a, m->p.length * m->head / 2);
-    m->dstream      = arena_take(a, hidden);
-    m->dhidden      = arena_take(a, hidden);
-    m->dqkv         = arena_take(a, 3 * hidden);
-    m->dinner       = arena_take(a, m->rows * size_max(sizes->inner, sizes->hidden));
-    m->dgate        = arena_take(a, sizes->kind == ARCH_MINIMIND ? m->rows * sizes->inner : 0);
-    m->vectors      = arena_take(a, m->vector_total);
-    m->vector_grads = arena_take(a, m->vector_total);
+    m->norm_last = arena_take(a, hidden);
+    m->cosines   = arena_take_bytes(a, angles);
+    m->sines     = arena_take_bytes(a, angles);
+    m->dstream   = arena_take(a, hidden);
+    m->dhidden   = arena_take(a, hidden);
+    m->dqkv      = arena_take(a, 3 * hidden);
+    m->dinner    = arena_take(a, m->rows * size_max(sizes->inner, sizes->hidden));
+    m->dgate     = arena_take(a, sizes->kind == ARCH_MINIMIND ? m->rows * sizes->inner : 0);
 }
 
-/* Room for the one-dimensional parameters of any unit: a role stands once in a unit. */
-static void vectors_plan(model *m)
+static int tables_make(model *m)
 {
-    const arch *sizes  = &m->p.sizes;
-    size_t      num    = arch_param_count(sizes);
-    size_t      layer1 = arch_unit_first_param(sizes, 2); /* the other layers repeat the first */
+    size_t elems = m->p.length * (m->head / 2);
+    float *room  = malloc(2 * elems * sizeof(*room) + 1);
 
-    for (size_t k = 0; k < num; k++) {
-        arch_param param;
-
-        if (k == layer1 && sizes->layers > 1) {
-            k = arch_unit_first_param(sizes, sizes->layers + 1);
-        }
-        arch_param_get(sizes, k, &param);
-        if (param.ndim == 1) {
-            m->vector_offset[param.role] = m->vector_total;
-            m->vector_elems[param.role]  = param.shape[0];
-            m->vector_total += (param.shape[0] + 15) / 16 * 16;
-        }
+    if (room == NULL) {
+        return -1;
     }
+    ops_rotate_tables(m->p.length, m->head, ROTARY_THETA, room, room + elems);
+    m->c->ops->upload(m->c, m->cosines, room, elems * sizeof(*room));
+    m->c->ops->upload(m->c, m->sines, room + elems, elems * sizeof(*room));
+    free(room);
+    return 0;
 }
 
-model *model_create(const model_params *params)
+static int memory_make(model *m, char *why, size_t why_bytes)
 {
-    ops_limits limits = {.rows       = params->batch * params->length,
-                         .width      = size_max(3 * params->sizes.hidden, params->sizes.inner),
-                         .length     = params->length,
-                         .heads      = params->sizes.heads,
-                         .head_width = params->sizes.hidden / params->sizes.heads,
-                         .is_fp32    = params->dtype == SHERD_F32};
-    arena      room   = {0};
-    model     *m      = calloc(1, sizeof(*m));
+    arena room = {.elem_bytes = m->c->elem_bytes};
+
+    model_place(m, &room);
+    m->memory_bytes = room.used_bytes;
+    m->memory       = m->c->ops->alloc(m->c, m->memory_bytes);
+    room            = (arena){.memory = m->memory, .elem_bytes = m->c->elem_bytes};
+    if (m->memory != NULL) {
+        model_place(m, &room);
+    }
+    if (m->memory == NULL || tables_make(m) != 0) {
+        (void)snprintf(why, why_bytes,
+                       "no memory for %.1f MiB of activations of %zu sequences of %zu tokens; a "
+                       "smaller --batch or --recompute needs less",
+                       (double)m->memory_bytes / 0x1p20, m->p.batch, m->p.length);
+        return -1;
+    }
+    return 0;
+}
+
+static compute *compute_of(const model_params *params, char *why, size_t why_bytes)
+{
+    compute_params made = {.limits  = {.batch        = params->batch,
+                                       .length       = params->length,
+                                       .hidden       = params->sizes.hidden,
+                                       .inner        = params->sizes.inner,
+                                       .heads        = params->sizes.heads,
+                                       .vocab        = params->sizes.vocab,
+                                       .dtype        = params->dtype,
+                                       .keeps_logits = params->keeps_logits},
+                           .backend = params->backend,
+                           .threads = params->threads,
+                           .stream  = params->stream};
+
+    return compute_create(&made, why, why_bytes);
+}
+
+model *model_create(const model_params *params, char *why, size_t why_bytes)
+{
+    model *m = calloc(1, sizeof(*m));
 
     if (m == NULL || params->length > MAX_ROWS / params->batch) {
+        (void)snprintf(why, why_bytes,
+                       m == NULL ? "out of memory" : "the micro-batch is too large");
         free(m);
         return NULL;
     }
-    m->p    = *params;
-    m->rows = limits.rows;
-    m->head = limits.head_width;
-    m->kv   = m->head * params->sizes.kv_heads;
-    vectors_plan(m);
+    m->p      = *params;
+    m->rows   = params->batch * params->length;
+    m->head   = params->sizes.hidden / params->sizes.heads;
+    m->kv     = m->head * params->sizes.kv_heads;
     m->layers = calloc(layer_memory_count(m), sizeof(*m->layers));
-    m->o      = ops_create(params->threads, &limits, NULL);
-    if (m->layers == NULL || m->o == NULL) {
-        goto err_destroy;
+    if (m->layers == NULL) {
+        (void)snprintf(why, why_bytes, "out of memory");
+    } else {
+        m->c = compute_of(params, why, why_bytes);
     }
-    model_place(m, &room);
-    m->memory_elems = room.used_elems;
-    m->memory       = aligned_alloc(64, m->memory_elems * sizeof(float));
-    if (m->memory == NULL) {
-        goto err_destroy;
+    if (m->c == NULL || memory_make(m, why, why_bytes) != 0) {
+        model_destroy(m);
+        return NULL;
     }
-    room = (arena){.memory = m->memory};
-    model_place(m, &room);
-    ops_rotate_tables(params->length, m->head, ROTARY_THETA, m->cosines, m->sines);
     return m;
-
-err_destroy:
-    model_destroy(m);
-    return NULL;
 }
 
 void model_destroy(model *m)
@@ -184,83 +204,37 @@ void model_destroy(model *m)
     if (m == NULL) {
         return;
     }
-    ops_destroy(m->o);
+    if (m->c != NULL) {
+        m->c->ops->free(m->c, m->memory);
+    }
+    compute_destroy(m->c);
     free(m->layers);
-    free(m->memory);
     free(m);
 }
 
 size_t model_bytes(const model *m)
 {
-    return m->memory_elems * sizeof(float) + ops_scratch_bytes(m->o);
+    return m->memory_bytes + m->c->ops->scratch_bytes(m->c);
 }
 
 void model_batch_set(model *m, const int32_t *inputs, const int32_t *targets)
 {
-    m->inputs  = inputs;
-    m->targets = targets;
+    m->c->ops->batch_set(m->c, inputs, targets);
 }
 
-double model_loss(const model *m)
+sherd_status model_losses_take(model *m, double *sum_out)
 {
-    return m->loss;
+    return m->c->ops->losses_take(m->c, sum_out);
 }
 
-const float *model_logits(const model *m)
+const char *model_why(const model *m)
 {
-    return m->logits;
+    return m->c->why;
 }
 
-/* ------------------------------------------- parameters that are vectors -- */
-
-/* Where a role's values stand in fp32 while its unit computes. NULL: the unit has none. */
-static const float *vector_of(const model *m, const model_unit *unit, arch_role role)
+void model_logits_get(model *m, size_t row, float *out)
 {
-    if (unit->by_role[role].data == NULL) {
-        return NULL;
-    }
-    return m->p.dtype == SHERD_F32 ? unit->by_role[role].data : m->vectors + m->vector_offset[role];
-}
-
-static float *vector_grad_of(const model *m, const model_unit *unit, arch_role role)
-{
-    if (unit->by_role[role].data == NULL) {
-        return NULL;
-    }
-    return m->p.dtype == SHERD_F32 ? unit->by_role[role].grad
-                                   : m->vector_grads + m->vector_offset[role];
-}
-
-static int is_converted(const model *m, const model_unit *unit, int role)
-{
-    return m->p.dtype != SHERD_F32 && m->vector_elems[role] > 0 && unit->by_role[role].data != NULL;
-}
-
-static void vectors_load(model *m, const model_unit *unit)
-{
-    for (int role = 0; role < ARCH_ROLES; role++) {
-        if (is_converted(m, unit, role)) {
-            rows_best()->widen(m->p.dtype, unit->by_role[role].data,
-                               m->vectors + m->vector_offset[role], m->vector_elems[role]);
-        }
-    }
-}
-
-static void vector_grads_clear(model *m)
-{
-    if (m->p.dtype != SHERD_F32) {
-        memset(m->vector_grads, 0, m->vector_total * sizeof(float));
-    }
-}
-
-static void vector_grads_store(model *m, const model_unit *unit)
-{
-    for (int role = 0; role < ARCH_ROLES; role++) {
-        if (is_converted(m, unit, role)) {
-            rows_best()->accumulate(m->p.dtype, m->vector_grads + m->vector_offset[role],
-                                    unit->by_role[role].grad, m->vector_elems[role]);
-        }
-    }
+    m->c->ops->logits_get(m->c, row, out);
 }
 
 /* -------------------------------------------------------------- pieces -- */
@@ -272,67 +246,104 @@ static linear_shape shape_of(const model *m, size_t in, size_t out)
 
 /* y = x . weight^T + bias (+ residual) for the role of a matrix and of its bias. */
 static void linear(model *m, const model_unit *unit, arch_role weight, arch_role bias,
-                   linear_shape shape, const float *x, const float *residual, float *y)
+                   linear_shape shape, const void *x, const void *residual, void *y)
 {
-    ops_linear(m->o, shape, x, unit->by_role[weight], vector_of(m, unit, bias), residual, y);
+    m->c->ops->linear(m->c, &(linear_args){.shape    = shape,
+                                           .x        = x,
+                                           .weight   = unit->by_role[weight],
+                                           .bias     = unit->by_role[bias],
+                                           .residual = residual,
+                                           .y        = y});
 }
 
 /* dx (+)= dy . weight, weight and bias gradients. `bias` names a role that MiniMind lacks. */
 static void linear_back(model *m, const model_unit *unit, arch_role weight, arch_role bias,
-                        linear_shape shape, const float *x, const float *dy, float *dx,
-                        int is_added)
+                        linear_shape shape, const void *x, const void *dy, void *dx, int is_added)
 {
-    ops_linear_back_weight(m->o, shape, x, dy, unit->by_role[weight],
-                           vector_grad_of(m, unit, bias));
-    ops_linear_back_input(m->o, shape, dy, unit->by_role[weight], dx, is_added);
+    m->c->ops->linear_back(m->c, &(linear_back_args){.shape    = shape,
+                                                     .x        = x,
+                                                     .dy       = dy,
+                                                     .weight   = unit->by_role[weight],
+                                                     .bias     = unit->by_role[bias],
+                                                     .dx       = dx,
+                                                     .is_added = is_added});
 }
 
-static norm_args norm_of(const model *m, const model_unit *unit, arch_role weight, arch_role bias,
-                         const float *x)
+static norm_rows norm_of(const model *m, const model_unit *unit, arch_role weight, arch_role bias,
+                         const void *x)
 {
-    return (norm_args){.rows   = m->rows,
+    return (norm_rows){.rows   = m->rows,
                        .width  = m->p.sizes.hidden,
                        .x      = x,
-                       .weight = vector_of(m, unit, weight),
-                       .bias   = vector_of(m, unit, bias)};
+                       .weight = unit->by_role[weight],
+                       .bias   = unit->by_role[bias]};
 }
 
-static void norm(model *m, const model_unit *unit, arch_role weight, arch_role bias, const float *x,
-                 float *y)
+static void norm(model *m, const model_unit *unit, arch_role weight, arch_role bias, const void *x,
+                 void *y)
 {
-    ops_norm(m->o, norm_of(m, unit, weight, bias, x), y);
+    norm_rows args = norm_of(m, unit, weight, bias, x);
+
+    m->c->ops->norm(m->c, &args, y);
 }
 
 static void norm_back(model *m, const model_unit *unit, arch_role weight, arch_role bias,
-                      const float *x, const float *dy, float *dx)
+                      const void *x, const void *dy, void *dx, int is_added)
 {
-    ops_norm_back(m->o, norm_of(m, unit, weight, bias, x), dy, dx, vector_grad_of(m, unit, weight),
-                  vector_grad_of(m, unit, bias));
+    norm_rows args = norm_of(m, unit, weight, bias, x);
+
+    m->c->ops->norm_back(m->c, &args, dy, dx, is_added);
 }
 
-/* Norms of the heads of q or k; they have no bias, so any role without one serves. */
-static norm_args head_norm_of(const model *m, const model_unit *unit, arch_role weight,
-                              size_t heads, const float *x)
+/* Norms of the heads of q or k; they have no bias. */
+static norm_rows head_norm_of(const model *m, const model_unit *unit, arch_role weight,
+                              size_t heads, const void *x)
 {
-    return (norm_args){
-        .rows = m->rows * heads, .width = m->head, .x = x, .weight = vector_of(m, unit, weight)};
+    return (norm_rows){
+        .rows = m->rows * heads, .width = m->head, .x = x, .weight = unit->by_role[weight]};
 }
 
-static attention_args attention_of(const model *m, const layer_memory *layer)
+static void head_norm(model *m, const model_unit *unit, arch_role weight, size_t heads,
+                      const void *x, void *y)
+{
+    norm_rows args = head_norm_of(m, unit, weight, heads, x);
+
+    m->c->ops->norm(m->c, &args, y);
+}
+
+static void head_norm_back(model *m, const model_unit *unit, arch_role weight, size_t heads,
+                           const void *x, const void *dy, void *dx)
+{
+    norm_rows args = head_norm_of(m, unit, weight, heads, x);
+
+    m->c->ops->norm_back(m->c, &args, dy, dx, 0);
+}
+
+static void rotate(model *m, size_t heads, void *x, float direction)
+{
+    m->c->ops->rotate(m->c, &(rotate_args){.heads     = heads,
+                                           .width     = m->head,
+                                           .x         = x,
+                                           .cosines   = m->cosines,
+                                           .sines     = m->sines,
+                                           .direction = direction});
+}
+
+static heads_args attention_of(const model *m, const layer_memory *layer)
 {
     const arch *sizes   = &m->p.sizes;
     int         is_gpt2 = sizes->kind == ARCH_GPT2;
 
-    return (attention_args){.batch     = m->p.batch,
-                            .length    = m->p.length,
-                            .heads     = sizes->heads,
-                            .kv_heads  = sizes->kv_heads,
-                            .width     = m->head,
-                            .q_stride  = is_gpt2 ? 3 * sizes->hidden : sizes->hidden,
-                            .kv_stride = is_gpt2 ? 3 * sizes->hidden : m->kv,
-                            .q         = layer->q,
-                            .k         = layer->k,
-                            .v         = layer->v};
+    return (heads_args){.batch     = m->p.batch,
+                        .length    = m->p.length,
+                        .heads     = sizes->heads,
+                        .kv_heads  = sizes->kv_heads,
+                        .width     = m->head,
+                        .q_stride  = is_gpt2 ? 3 * sizes->hidden : sizes->hidden,
+                        .kv_stride = is_gpt2 ? 3 * sizes->hidden : m->kv,
+                        .q         = layer->q,
+                        .k         = layer->k,
+                        .v         = layer->v};
 }
 
 /* --------------------------------------------------------------- layers -- */
@@ -341,36 +352,30 @@ static attention_args attention_of(const model *m, const layer_memory *layer)
 static void minimind_qkv(model *m, const model_unit *unit, layer_memory *layer)
 {
     const arch *sizes = &m->p.sizes;
-    size_t      h = sizes->hidden, length = m->p.length;
+    size_t      h     = sizes->hidden;
 
     linear(m, unit, ARCH_Q, ARCH_QKV_BIAS, shape_of(m, h, h), layer->norm1, NULL, layer->q_raw);
     linear(m, unit, ARCH_K, ARCH_QKV_BIAS, shape_of(m, h, m->kv), layer->norm1, NULL, layer->k_raw);
     linear(m, unit, ARCH_V, ARCH_QKV_BIAS, shape_of(m, h, m->kv), layer->norm1, NULL, layer->v);
-    ops_norm(m->o, head_norm_of(m, unit, ARCH_Q_NORM, sizes->heads, layer->q_raw), layer->q);
-    ops_norm(m->o, head_norm_of(m, unit, ARCH_K_NORM, sizes->kv_heads, layer->k_raw), layer->k);
-    ops_rotate(m->o, m->rows, length, sizes->heads, m->head, layer->q, m->cosines, m->sines, 1.0f);
-    ops_rotate(m->o, m->rows, length, sizes->kv_heads, m->head, layer->k, m->cosines, m->sines,
-               1.0f);
+    head_norm(m, unit, ARCH_Q_NORM, sizes->heads, layer->q_raw, layer->q);
+    head_norm(m, unit, ARCH_K_NORM, sizes->kv_heads, layer->k_raw, layer->k);
+    rotate(m, sizes->heads, layer->q, 1.0f);
+    rotate(m, sizes->kv_heads, layer->k, 1.0f);
 }
 
-static void minimind_qkv_back(model *m, const model_unit *unit, layer_memory *layer, float *dq,
-                              float *dk, float *dv)
+static void minimind_qkv_back(model *m, const model_unit *unit, layer_memory *layer, void *dq,
+                              void *dk, void *dv)
 {
     const arch *sizes = &m->p.sizes;
-    size_t      h = sizes->hidden, length = m->p.length;
-    float      *draw = m->dinner; /* free here: the feed-forward part is done */
+    size_t      h     = sizes->hidden;
+    void       *draw  = m->dinner; /* free here: the feed-forward part is done */
 
-    ops_rotate(m->o, m->rows, length, sizes->heads, m->head, dq, m->cosines, m->sines, -1.0f);
-    ops_rotate(m->o, m->rows, length, sizes->kv_heads, m->head, dk, m->cosines, m->sines, -1.0f);
-
-    memset(draw, 0, m->rows * h * sizeof(*draw));
-    ops_norm_back(m->o, head_norm_of(m, unit, ARCH_Q_NORM, sizes->heads, layer->q_raw), dq, draw,
-                  vector_grad_of(m, unit, ARCH_Q_NORM), NULL);
+    rotate(m, sizes->heads, dq, -1.0f);
+    rotate(m, sizes->kv_heads, dk, -1.0f);
+    head_norm_back(m, unit, ARCH_Q_NORM, sizes->heads, layer->q_raw, dq, draw);
     linear_back(m, unit, ARCH_Q, ARCH_QKV_BIAS, shape_of(m, h, h), layer->norm1, draw, m->dhidden,
                 0);
-    memset(draw, 0, m->rows * m->kv * sizeof(*draw));
-    ops_norm_back(m->o, head_norm_of(m, unit, ARCH_K_NORM, sizes->kv_heads, layer->k_raw), dk, draw,
-                  vector_grad_of(m, unit, ARCH_K_NORM), NULL);
+    head_norm_back(m, unit, ARCH_K_NORM, sizes->kv_heads, layer->k_raw, dk, draw);
     linear_back(m, unit, ARCH_K, ARCH_QKV_BIAS, shape_of(m, h, m->kv), layer->norm1, draw,
                 m->dhidden, 1);
     linear_back(m, unit, ARCH_V, ARCH_QKV_BIAS, shape_of(m, h, m->kv), layer->norm1, dv, m->dhidden,
@@ -378,17 +383,23 @@ static void minimind_qkv_back(model *m, const model_unit *unit, layer_memory *la
 }
 
 /* y NULL: what backward needs is wanted, the result is not. */
-static void feed_forward(model *m, const model_unit *unit, layer_memory *layer, float *y)
+static void feed_forward(model *m, const model_unit *unit, layer_memory *layer, void *y)
 {
-    size_t h = m->p.sizes.hidden, inner = m->p.sizes.inner, elems = m->rows * inner;
+    size_t      h = m->p.sizes.hidden, inner = m->p.sizes.inner;
+    linear_args up = {.shape  = shape_of(m, h, inner),
+                      .x      = layer->norm2,
+                      .weight = unit->by_role[ARCH_UP],
+                      .bias   = unit->by_role[ARCH_UP_BIAS],
+                      .y      = layer->up};
 
-    linear(m, unit, ARCH_UP, ARCH_UP_BIAS, shape_of(m, h, inner), layer->norm2, NULL, layer->up);
     if (m->p.sizes.kind == ARCH_GPT2) {
-        ops_gelu(m->o, elems, layer->up, layer->act);
+        up.gelu = layer->act;
+        m->c->ops->linear(m->c, &up);
     } else {
+        m->c->ops->linear(m->c, &up);
         linear(m, unit, ARCH_GATE, ARCH_UP_BIAS, shape_of(m, h, inner), layer->norm2, NULL,
                layer->gate);
-        ops_swiglu(m->o, elems, layer->gate, layer->up, layer->act);
+        m->c->ops->swiglu(m->c, m->rows * inner, layer->gate, layer->up, layer->act);
     }
     if (y != NULL) {
         linear(m, unit, ARCH_DOWN, ARCH_DOWN_BIAS, shape_of(m, inner, h), layer->act, layer->middle,
@@ -399,28 +410,34 @@ static void feed_forward(model *m, const model_unit *unit, layer_memory *layer, 
 /* Leaves the gradient of norm2's output in dhidden. */
 static void feed_forward_back(model *m, const model_unit *unit, layer_memory *layer)
 {
-    size_t h = m->p.sizes.hidden, inner = m->p.sizes.inner, elems = m->rows * inner;
+    int              is_gpt2 = m->p.sizes.kind == ARCH_GPT2;
+    size_t           h = m->p.sizes.hidden, inner = m->p.sizes.inner;
+    linear_back_args down = {.shape  = shape_of(m, inner, h),
+                             .x      = layer->act,
+                             .dy     = m->dstream,
+                             .weight = unit->by_role[ARCH_DOWN],
+                             .bias   = unit->by_role[ARCH_DOWN_BIAS],
+                             .dx     = m->dinner,
+                             .gelu_x = is_gpt2 ? layer->up : NULL};
 
-    linear_back(m, unit, ARCH_DOWN, ARCH_DOWN_BIAS, shape_of(m, inner, h), layer->act, m->dstream,
-                m->dinner, 0);
-    if (m->p.sizes.kind == ARCH_GPT2) {
-        ops_gelu_back(m->o, elems, layer->up, m->dinner);
-    } else {
-        ops_swiglu_back(m->o, elems, layer->gate, layer->up, m->dinner, m->dgate);
+    m->c->ops->linear_back(m->c, &down);
+    if (!is_gpt2) {
+        m->c->ops->swiglu_back(m->c, m->rows * inner, layer->gate, layer->up, m->dinner, m->dgate);
     }
     linear_back(m, unit, ARCH_UP, ARCH_UP_BIAS, shape_of(m, h, inner), layer->norm2, m->dinner,
                 m->dhidden, 0);
-    if (m->p.sizes.kind == ARCH_MINIMIND) {
+    if (!is_gpt2) {
         linear_back(m, unit, ARCH_GATE, ARCH_UP_BIAS, shape_of(m, h, inner), layer->norm2, m->dgate,
                     m->dhidden, 1);
     }
 }
 
 /* From the stream x to the stream y; y NULL as in feed_forward. */
-static void layer_forward(model *m, const model_unit *unit, layer_memory *layer, const float *x,
-                          float *y)
+static void layer_forward(model *m, const model_unit *unit, layer_memory *layer, const void *x,
+                          void *y)
 {
-    size_t h = m->p.sizes.hidden;
+    size_t     h = m->p.sizes.hidden;
+    heads_args heads;
 
     norm(m, unit, ARCH_NORM1, ARCH_NORM1_BIAS, x, layer->norm1);
     if (m->p.sizes.kind == ARCH_GPT2) {
@@ -429,39 +446,42 @@ static void layer_forward(model *m, const model_unit *unit, layer_memory *layer,
     } else {
         minimind_qkv(m, unit, layer);
     }
-    ops_attention(m->o, attention_of(m, layer), layer->attention, layer->log_sums);
+    heads = attention_of(m, layer);
+    m->c->ops->attention(m->c, &heads, layer->attention, layer->log_sums);
     linear(m, unit, ARCH_O, ARCH_O_BIAS, shape_of(m, h, h), layer->attention, x, layer->middle);
     norm(m, unit, ARCH_NORM2, ARCH_NORM2_BIAS, layer->middle, layer->norm2);
     feed_forward(m, unit, layer, y);
 }
 
 /* dstream: the gradient of the layer's output on entry, of its input on return. */
-static void layer_backward(model *m, const model_unit *unit, layer_memory *layer, const float *x)
+static void layer_backward(model *m, const model_unit *unit, layer_memory *layer, const void *x)
 {
-    size_t h       = m->p.sizes.hidden;
-    int    is_gpt2 = m->p.sizes.kind == ARCH_GPT2;
-    float *dq = m->dqkv, *dk = dq + (is_gpt2 ? h : m->rows * h);
-    float *dv = dk + (is_gpt2 ? h : m->rows * m->kv);
+    size_t     h       = m->p.sizes.hidden;
+    int        is_gpt2 = m->p.sizes.kind == ARCH_GPT2;
+    void      *dq = m->dqkv, *dk = act_at(m, dq, is_gpt2 ? h : m->rows * h);
+    void      *dv    = act_at(m, dk, is_gpt2 ? h : m->rows * m->kv);
+    heads_args heads = attention_of(m, layer);
 
     feed_forward_back(m, unit, layer);
-    norm_back(m, unit, ARCH_NORM2, ARCH_NORM2_BIAS, layer->middle, m->dhidden, m->dstream);
+    norm_back(m, unit, ARCH_NORM2, ARCH_NORM2_BIAS, layer->middle, m->dhidden, m->dstream, 1);
     linear_back(m, unit, ARCH_O, ARCH_O_BIAS, shape_of(m, h, h), layer->attention, m->dstream,
                 m->dhidden, 0);
-    ops_attention_back(m->o, attention_of(m, layer), m->dhidden, layer->log_sums, dq, dk, dv);
+    m->c->ops->attention_back(m->c, &heads, layer->attention, m->dhidden, layer->log_sums, dq, dk,
+                              dv);
     if (is_gpt2) {
         linear_back(m, unit, ARCH_QKV, ARCH_QKV_BIAS, shape_of(m, h, 3 * h), layer->norm1, m->dqkv,
                     m->dhidden, 0);
     } else {
         minimind_qkv_back(m, unit, layer, dq, dk, dv);
     }
-    norm_back(m, unit, ARCH_NORM1, ARCH_NORM1_BIAS, x, m->dhidden, m->dstream);
+    norm_back(m, unit, ARCH_NORM1, ARCH_NORM1_BIAS, x, m->dhidden, m->dstream, 1);
 }
 
 /* ----------------------------------------------------------------- units -- */
 
-static float *stream_before(model *m, size_t layer)
+static void *stream_before(model *m, size_t layer)
 {
-    return m->stream + layer * m->rows * m->p.sizes.hidden;
+    return act_at(m, m->stream, layer * m->rows * m->p.sizes.hidden);
 }
 
 static layer_memory *layer_of(model *m, size_t layer)
@@ -469,43 +489,20 @@ static layer_memory *layer_of(model *m, size_t layer)
     return &m->layers[m->p.is_recomputed ? 0 : layer];
 }
 
-static void last_forward(model *m, const model_unit *unit, float grad_scale)
-{
-    const arch *sizes = &m->p.sizes;
-
-    norm(m, unit, ARCH_NORM_LAST, ARCH_NORM_LAST_BIAS, stream_before(m, sizes->layers),
-         m->norm_last);
-    ops_linear(m->o, shape_of(m, sizes->hidden, sizes->vocab), m->norm_last,
-               unit->by_role[ARCH_TOKENS], NULL, NULL, m->logits);
-    m->loss = ops_cross_entropy(m->o, m->rows, sizes->vocab, m->logits, m->targets, grad_scale);
-}
-
-static void last_backward(model *m, const model_unit *unit)
-{
-    const arch  *sizes = &m->p.sizes;
-    linear_shape shape = shape_of(m, sizes->hidden, sizes->vocab);
-
-    ops_linear_back_weight(m->o, shape, m->norm_last, m->logits, unit->by_role[ARCH_TOKENS], NULL);
-    ops_linear_back_input(m->o, shape, m->logits, unit->by_role[ARCH_TOKENS], m->dhidden, 0);
-    memset(m->dstream, 0, m->rows * sizes->hidden * sizeof(*m->dstream));
-    norm_back(m, unit, ARCH_NORM_LAST, ARCH_NORM_LAST_BIAS, stream_before(m, sizes->layers),
-              m->dhidden, m->dstream);
-}
-
 void model_forward(model *m, size_t unit, const model_unit *params, float grad_scale)
 {
     size_t layers = m->p.sizes.layers;
 
-    vectors_load(m, params);
     if (unit == 0) {
-        ops_embed(m->o, m->rows, m->p.length, m->p.sizes.hidden, m->inputs,
-                  params->by_role[ARCH_TOKENS], params->by_role[ARCH_POSITIONS],
-                  stream_before(m, 0));
+        m->c->ops->embed(m->c, params->by_role[ARCH_TOKENS], params->by_role[ARCH_POSITIONS],
+                         stream_before(m, 0));
     } else if (unit <= layers) {
         layer_forward(m, params, layer_of(m, unit - 1), stream_before(m, unit - 1),
                       stream_before(m, unit));
     } else {
-        last_forward(m, params, grad_scale);
+        norm(m, params, ARCH_NORM_LAST, ARCH_NORM_LAST_BIAS, stream_before(m, layers),
+             m->norm_last);
+        m->c->ops->head(m->c, m->norm_last, params->by_role[ARCH_TOKENS], grad_scale);
     }
 }
 
@@ -513,18 +510,17 @@ void model_backward(model *m, size_t unit, const model_unit *params)
 {
     size_t layers = m->p.sizes.layers;
 
-    vectors_load(m, params);
-    vector_grads_clear(m);
     if (unit == 0) {
-        ops_embed_back(m->o, m->rows, m->p.length, m->p.sizes.hidden, m->inputs, m->dstream,
-                       params->by_role[ARCH_TOKENS], params->by_role[ARCH_POSITIONS]);
+        m->c->ops->embed_back(m->c, m->dstream, params->by_role[ARCH_TOKENS],
+                              params->by_role[ARCH_POSITIONS]);
     } else if (unit <= layers) {
         if (m->p.is_recomputed) {
             layer_forward(m, params, layer_of(m, unit - 1), stream_before(m, unit - 1), NULL);
         }
         layer_backward(m, params, layer_of(m, unit - 1), stream_before(m, unit - 1));
     } else {
-        last_backward(m, params);
+        m->c->ops->head_back(m->c, m->norm_last, params->by_role[ARCH_TOKENS], m->dhidden);
+        norm_back(m, params, ARCH_NORM_LAST, ARCH_NORM_LAST_BIAS, stream_before(m, layers),
+                  m->dhidden, m->dstream, 0);
     }
-    vector_grads_store(m, params);
 }

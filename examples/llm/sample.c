@@ -40,7 +40,8 @@ sherd_status sample_make(drive *d, const sample_params *params, int32_t *out)
     size_t       length = params->length;
     size_t       kept   = params->prompt_tokens < length ? params->prompt_tokens : length;
     int32_t     *window = calloc(2 * length, sizeof(*window)); /* targets: any will do */
-    sherd_status status = window == NULL ? SHERD_E_NOMEM : SHERD_OK;
+    float       *logits = calloc(params->vocab, sizeof(*logits));
+    sherd_status status = window == NULL || logits == NULL ? SHERD_E_NOMEM : SHERD_OK;
 
     if (status == SHERD_OK) {
         memcpy(window, params->prompt + params->prompt_tokens - kept, kept * sizeof(*window));
@@ -48,11 +49,15 @@ sherd_status sample_make(drive *d, const sample_params *params, int32_t *out)
     for (size_t i = 0; status == SHERD_OK && i < params->tokens; i++) {
         double loss;
 
-        status = drive_eval(d, window, window + length, &loss);
+        status = drive_eval(d, window, window + length);
+        if (status == SHERD_OK) {
+            status = drive_losses_take(d, &loss);
+        }
         if (status != SHERD_OK) {
             break;
         }
-        out[i] = token_choose(drive_logits(d) + (kept - 1) * params->vocab, params, i);
+        drive_logits_get(d, kept - 1, logits);
+        out[i] = token_choose(logits, params, i);
         if (kept == length) { /* forget the older half: a full window costs the same per token */
             kept = length / 2;
             memmove(window, window + length - kept, kept * sizeof(*window));
@@ -60,6 +65,7 @@ sherd_status sample_make(drive *d, const sample_params *params, int32_t *out)
         window[kept++] = out[i];
     }
     free(window);
+    free(logits);
     return status;
 }
 

@@ -98,6 +98,7 @@ static sherd_status model_open(trainer *t)
 {
     const options *o = t->job->o;
     sherd_status   status;
+    char           why[256];
     model_params   params = {
           .sizes = o->sizes, .length = o->length, .is_recomputed = o->is_recomputed};
 
@@ -118,13 +119,15 @@ static sherd_status model_open(trainer *t)
         return fail(SHERD_E_NOMEM, "%d threads cannot be started", t->info.cpu_threads);
     }
     params.threads = t->threads;
-    t->d           = drive_create(t->engine, &params);
-    t->tokens      = calloc(2 * params.batch * o->length, sizeof(*t->tokens));
-    if (t->d == NULL || t->tokens == NULL) {
-        return fail(SHERD_E_NOMEM,
-                    "no memory for the activations of %zu sequences of %zu tokens; a smaller "
-                    "--batch or --recompute needs less",
-                    params.batch, o->length);
+    params.backend = t->info.backend;
+    params.stream  = sherd_engine_stream(t->engine);
+    t->d           = drive_create(t->engine, &params, why, sizeof(why));
+    if (t->d == NULL) {
+        return fail(SHERD_E_NOMEM, "%s", why);
+    }
+    t->tokens = calloc(2 * params.batch * o->length, sizeof(*t->tokens));
+    if (t->tokens == NULL) {
+        return fail(SHERD_E_NOMEM, "out of memory");
     }
     return SHERD_OK;
 }
@@ -226,6 +229,13 @@ static sherd_status report_start(trainer *t)
 
 /* ----------------------------------------------------------------- loop -- */
 
+static sherd_status losses_take(trainer *t, double *sum_out)
+{
+    sherd_status status = drive_losses_take(t->d, sum_out);
+
+    return status == SHERD_OK ? status : fail(status, "%s", drive_why(t->d));
+}
+
 /* Mean loss over the same micro-batches whatever the number of ranks; who has none left over
  * takes part and does not count. */
 static sherd_status validate(trainer *t, double *loss_out)
@@ -234,12 +244,15 @@ static sherd_status validate(trainer *t, double *loss_out)
 
     for (int i = 0; i < VALIDATION_BATCHES; i += t->world_size) {
         int          number = i + t->rank;
-        double       loss;
+        double       loss   = 0.0;
         sherd_status status;
 
         order_validate(&t->data, (uint64_t)(number < VALIDATION_BATCHES ? number : 0),
                        VALIDATION_BATCHES, t->tokens, t->tokens + sequence_tokens(t));
-        status = drive_eval(t->d, t->tokens, t->tokens + sequence_tokens(t), &loss);
+        status = drive_eval(t->d, t->tokens, t->tokens + sequence_tokens(t));
+        if (status == SHERD_OK) {
+            status = losses_take(t, &loss);
+        }
         if (status != SHERD_OK) {
             return status;
         }
@@ -253,27 +266,28 @@ static sherd_status validate(trainer *t, double *loss_out)
     return SHERD_OK;
 }
 
-/* The micro-batches of one optimizer step; `sum_out` gets this rank's losses. */
+/* The micro-batches of one optimizer step; `sum_out` gets this rank's losses. On a GPU all of it is
+ * queued before the host waits. */
 static sherd_status window_run(trainer *t, sherd_step_report *step_out, double *sum_out)
 {
-    *sum_out = 0.0;
+    sherd_status waited;
+
     for (int k = 0; k < t->info.accumulation; k++) {
         uint64_t     number = t->micro * (uint64_t)t->world_size + (uint64_t)t->rank;
-        double       loss;
         sherd_status status;
 
         order_train(&t->data, number, t->tokens, t->tokens + sequence_tokens(t));
-        status = drive_train(t->d, t->tokens, t->tokens + sequence_tokens(t), &loss);
+        status = drive_train(t->d, t->tokens, t->tokens + sequence_tokens(t));
         if (status == SHERD_OK) {
             status = sherd_step(t->engine, step_out);
         }
         if (status != SHERD_OK) {
             return status;
         }
-        *sum_out += loss;
         t->micro++;
     }
-    return sherd_step_wait(t->engine, step_out);
+    waited = sherd_step_wait(t->engine, step_out);
+    return waited == SHERD_OK ? losses_take(t, sum_out) : waited;
 }
 
 /* One step with all that is told about it. `stop_out`: some rank was asked to stop. */
@@ -430,19 +444,20 @@ static sherd_status sample_run(trainer *t, drive *d, int32_t *room)
 /* A second, narrow model on the same engine: a token at a time needs one sequence. */
 static sherd_status sample_say(trainer *t)
 {
-    model_params params = {.sizes         = t->job->o->sizes,
-                           .batch         = 1,
-                           .length        = t->job->o->length,
-                           .dtype         = t->info.compute_dtype,
-                           .is_recomputed = 1, /* keeps one layer's activations */
-                           .threads       = t->threads};
-    int32_t     *room   = calloc(PROMPT_TOKENS + (size_t)t->job->o->sample, sizeof(*room));
-    drive       *d      = drive_create(t->engine, &params);
-    sherd_status status = SHERD_E_NOMEM;
+    model_params params   = {.sizes         = t->job->o->sizes,
+                             .batch         = 1,
+                             .length        = t->job->o->length,
+                             .dtype         = t->info.compute_dtype,
+                             .is_recomputed = 1, /* keeps one layer's activations */
+                             .keeps_logits  = 1,
+                             .backend       = t->info.backend,
+                             .threads       = t->threads,
+                             .stream        = sherd_engine_stream(t->engine)};
+    char         why[256] = "out of memory";
+    int32_t     *room     = calloc(PROMPT_TOKENS + (size_t)t->job->o->sample, sizeof(*room));
+    drive       *d      = room == NULL ? NULL : drive_create(t->engine, &params, why, sizeof(why));
+    sherd_status status = d != NULL ? sample_run(t, d, room) : fail(SHERD_E_NOMEM, "%s", why);
 
-    if (room != NULL && d != NULL) {
-        status = sample_run(t, d, room);
-    }
     drive_destroy(d);
     free(room);
     return status;

@@ -154,7 +154,10 @@ static sherd_status steps_run(const trial *t, sherd_engine *engine, drive *d, er
         double            loss;
 
         sherd_step_report_init(&report);
-        status = drive_train(d, inputs, inputs + tokens, &loss);
+        status = drive_train(d, inputs, inputs + tokens);
+        if (status == SHERD_OK) {
+            status = drive_losses_take(d, &loss);
+        }
         if (status == SHERD_OK) {
             status = sherd_step(engine, &report);
         }
@@ -176,6 +179,7 @@ static sherd_status steps_run(const trial *t, sherd_engine *engine, drive *d, er
 
 static sherd_status trial_run(trial *t, sherd_world *world, errors *out)
 {
+    char          why[256];
     pool         *threads = pool_create(1);
     sherd_engine *engine  = NULL;
     drive        *d       = NULL;
@@ -185,11 +189,13 @@ static sherd_status trial_run(trial *t, sherd_world *world, errors *out)
         status = engine_prepare(t, engine);
     }
     if (status == SHERD_OK && threads != NULL) {
-        d = drive_create(engine, &(model_params){.sizes   = t->c->sizes,
-                                                 .batch   = t->c->batch,
-                                                 .length  = t->c->length,
-                                                 .dtype   = SHERD_F32,
-                                                 .threads = threads});
+        d = drive_create(engine,
+                         &(model_params){.sizes   = t->c->sizes,
+                                         .batch   = t->c->batch,
+                                         .length  = t->c->length,
+                                         .dtype   = SHERD_F32,
+                                         .threads = threads},
+                         why, sizeof(why));
     }
     if (status == SHERD_OK) {
         status = d == NULL ? SHERD_E_NOMEM : steps_run(t, engine, d, out);

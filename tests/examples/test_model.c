@@ -57,12 +57,15 @@ static whole whole_open(const model_case *c, int threads, int is_recomputed, she
     whole  w     = {.c = c, .threads = pool_create(threads), .dtype = dtype};
     size_t units = arch_unit_count(&c->sizes), tokens = c->batch * c->length;
 
+    char why[256];
+
     w.m = model_create(&(model_params){.sizes         = c->sizes,
                                        .batch         = c->batch,
                                        .length        = c->length,
                                        .dtype         = dtype,
                                        .is_recomputed = is_recomputed,
-                                       .threads       = w.threads});
+                                       .threads       = w.threads},
+                       why, sizeof(why));
     CHECK(w.m != NULL);
     w.units  = fresh(units, sizeof(*w.units));
     w.tokens = fresh(2 * tokens, sizeof(*w.tokens));
@@ -94,6 +97,7 @@ static void whole_close(whole *w)
 static double whole_run(whole *w, int has_backward)
 {
     size_t units = arch_unit_count(&w->c->sizes);
+    double loss;
 
     for (size_t unit = 0; unit < units; unit++) {
         model_forward(w->m, unit, &w->units[unit], has_backward ? 1.0f : 0.0f);
@@ -101,7 +105,8 @@ static double whole_run(whole *w, int has_backward)
     for (size_t unit = units; has_backward && unit-- > 0;) {
         model_backward(w->m, unit, &w->units[unit]);
     }
-    return model_loss(w->m);
+    CHECK_OK(model_losses_take(w->m, &loss));
+    return loss;
 }
 
 static tensor whole_param(const whole *w, size_t k, size_t *elems_out)
