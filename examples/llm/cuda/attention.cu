@@ -1,0 +1,768 @@
+/* Causal attention on tensor cores, forward and backward, in the manner of FlashAttention-2 (Dao 2023): scores
+ * live in registers a tile at a time, no length x length matrix exists anywhere.
+ *
+ * Forward: a block owns 64 * TILES queries of one head, a warp 16 * TILES of them with their running maximum
+ * and sum; it walks over tiles of 64 keys up to the diagonal. Backward makes the probabilities again from the
+ * logarithm of the sum that forward kept, twice, so that every sum has one owner and needs no atomics:
+ * back_q owns queries and walks over keys for dQ; back_kv owns keys and walks over the queries of every head
+ * that reads them for dK and dV, in the order of heads and queries. Seven products of tiles instead of the five
+ * of a kernel that adds dQ with atomics; what that buys is the same bits every time.
+ *
+ * Shared memory: rows of D + 8 elements, so that the eight rows of an 8 x 8 matrix lie in different banks.
+ * D is the width rounded up to 32, 64, 96 or 128; columns past the width and rows past the length are zeros.
+ * Relied on: rows of q, k, v, out begin at multiples of 16 bytes (widths and strides multiples of 8). */
+#include "kernels.h"
+
+#include "launch.h"
+#include "tensor.cuh"
+
+#define WARPS   4
+#define THREADS (WARPS * 32)
+#define KEYS    64 /* of a tile of what is walked over */
+
+#define LOG2_E 1.44269504f
+#define LN_2   0.69314718f
+
+/* Rows of 16 that a warp owns: two as long as their sums fit in registers. */
+template <int D> struct tiles_of {
+    static const int forward = D <= 64 ? 2 : 1, back_q = D <= 64 ? 2 : 1, back_kv = D <= 32 ? 2 : 1;
+};
+
+/* Blocks that a multiprocessor shall hold: what limits the registers of a thread. */
+template <int D> struct blocks_of_width {
+    static const int forward = 2, back_q = 2, back_kv = D <= 64 ? 3 : 2;
+};
+
+/* See attention_args in ops.h. */
+template <typename T> struct flash_args {
+    int      length, heads, kv_heads, width; /* positions in a sequence are ints: at most 2^26 */
+    size_t   q_stride, kv_stride;
+    float    scale;
+    const T *q, *k, *v, *out, *dout;
+    T       *y;
+    float   *log_sums, *deltas;
+    T       *dq, *dk, *dv;
+};
+
+/* Starts copying rows [first, first + ROWS) of a matrix into shared memory. */
+template <typename T, int D, int ROWS>
+__device__ __forceinline__ void tile_start(T *to, const T *from, size_t stride, int first,
+                                           int length, int width)
+{
+    for (int i = (int)threadIdx.x; i < ROWS * (D / 8); i += THREADS) {
+        int  r = i / (D / 8), c = i % (D / 8) * 8;
+        bool is_there = first + r < length && c < width;
+
+        copy_start(to + r * (D + 8) + c, is_there ? from + (size_t)(first + r) * stride + c : from, is_there);
+    }
+}
+
+/* The warp's ROWS rows from shared memory to a matrix. */
+template <typename T, int D, int ROWS>
+__device__ __forceinline__ void rows_store(const T *from, T *to, size_t stride, int first,
+                                           int length, int width)
+{
+    for (int i = (int)threadIdx.x % 32; i < ROWS * (D / 8); i += 32) {
+        int r = i / (D / 8), c = i % (D / 8) * 8;
+
+        if (first + r < length && c < width) {
+            *(uint4 *)(to + (size_t)(first + r) * stride + c) = *(const uint4 *)(from + r * (D + 8) + c);
+        }
+    }
+}
+
+/* Accumulators times `factor` (one for rows g, one for rows g + 8) into the warp's rows of shared memory. */
+template <typename T, int D>
+__device__ __forceinline__ void tile_put(T *rows, const float (&acc)[D / 8][4], float factor,
+                                         float factor8)
+{
+    int g = (int)threadIdx.x % 32 / 4, t = (int)threadIdx.x % 4;
+
+    for (int n = 0; n < D / 8; n++) {
+        *(uint32_t *)(rows + g * (D + 8) + n * 8 + 2 * t) =
+            pair_of<T>::join(acc[n][0] * factor, acc[n][1] * factor);
+        *(uint32_t *)(rows + (g + 8) * (D + 8) + n * 8 + 2 * t) =
+            pair_of<T>::join(acc[n][2] * factor8, acc[n][3] * factor8);
+    }
+}
+
+/* Two neighbouring c tiles as the a of the next product. */
+template <typename T>
+__device__ __forceinline__ void left_make(uint32_t (&a)[4], const float (&c0)[4], const float (&c1)[4])
+{
+    a[0] = pair_of<T>::join(c0[0], c0[1]);
+    a[1] = pair_of<T>::join(c0[2], c0[3]);
+    a[2] = pair_of<T>::join(c1[0], c1[1]);
+    a[3] = pair_of<T>::join(c1[2], c1[3]);
+}
+
+/* The four lanes that share a row. */
+__device__ __forceinline__ float quad_max(float x)
+{
+    x = fmaxf(x, __shfl_xor_sync(WARP_ALL, x, 1));
+    return fmaxf(x, __shfl_xor_sync(WARP_ALL, x, 2));
+}
+
+__device__ __forceinline__ float quad_sum(float x)
+{
+    x += __shfl_xor_sync(WARP_ALL, x, 1);
+    return x + __shfl_xor_sync(WARP_ALL, x, 2);
+}
+
+/* -------------------------------------------------------------- forward -- */
+
+template <typename T, int D, int TILES>
+__global__ void __launch_bounds__(THREADS, (blocks_of_width<D>::forward)) flash_forward(const flash_args<T> a)
+{
+    constexpr int ROWS = 16 * TILES, QUERIES = WARPS * ROWS, LD = D + 8;
+    LLM_SHARED(shared);
+    T     *q_tile = (T *)shared, *k_tiles = q_tile + QUERIES * LD, *v_tiles = k_tiles + 2 * KEYS * LD;
+    int    warp = (int)threadIdx.x / 32, g = (int)threadIdx.x % 32 / 4, t = (int)threadIdx.x % 4;
+    int    head = (int)blockIdx.y, kv_head = head / (a.heads / a.kv_heads);
+    /* the last queries see the most keys: first, so that the short ones fill the gaps at the end */
+    int      first  = (int)(gridDim.x - 1 - blockIdx.x) * QUERIES, own = first + warp * ROWS;
+    int      seen   = first + QUERIES < a.length ? first + QUERIES : a.length;
+    int      tiles  = (seen + KEYS - 1) / KEYS;
+    size_t   batch0 = (size_t)blockIdx.z * a.length;
+    const T *k      = a.k + batch0 * a.kv_stride + kv_head * a.width;
+    const T *v      = a.v + batch0 * a.kv_stride + kv_head * a.width;
+    float    factor = a.scale * LOG2_E; /* scores are kept for 2^x */
+    uint32_t q[TILES][D / 16][4];
+    float    y[TILES][D / 8][4], most[TILES][2], sum[TILES][2];
+
+    tile_start<T, D, QUERIES>(q_tile, a.q + batch0 * a.q_stride + head * a.width, a.q_stride, first,
+                              a.length, a.width);
+    tile_start<T, D, KEYS>(k_tiles, k, a.kv_stride, 0, a.length, a.width);
+    tile_start<T, D, KEYS>(v_tiles, v, a.kv_stride, 0, a.length, a.width);
+    copies_commit();
+#pragma unroll
+    for (int m = 0; m < TILES; m++) {
+        most[m][0] = most[m][1] = -INFINITY;
+        sum[m][0] = sum[m][1] = 0.0f;
+#pragma unroll
+        for (int n = 0; n < D / 8; n++) {
+            y[m][n][0] = y[m][n][1] = y[m][n][2] = y[m][n][3] = 0.0f;
+        }
+    }
+
+    for (int tile = 0; tile < tiles; tile++) {
+        const T *k_tile = k_tiles + tile % 2 * KEYS * LD, *v_tile = v_tiles + tile % 2 * KEYS * LD;
+        int      key0   = tile * KEYS;
+        float    s[TILES][KEYS / 8][4];
+
+        if (tile + 1 < tiles) {
+            tile_start<T, D, KEYS>(k_tiles + (tile + 1) % 2 * KEYS * LD, k, a.kv_stride, key0 + KEYS,
+                                   a.length, a.width);
+            tile_start<T, D, KEYS>(v_tiles + (tile + 1) % 2 * KEYS * LD, v, a.kv_stride, key0 + KEYS,
+                                   a.length, a.width);
+            copies_commit();
+            copies_wait<1>();
+        } else {
+            copies_wait<0>();
+        }
+        __syncthreads();
+        if (tile == 0) {
+#pragma unroll
+            for (int m = 0; m < TILES; m++) {
+#pragma unroll
+                for (int d = 0; d < D / 16; d++) {
+                    matrices_load(q[m][d], left_at(q_tile, LD, warp * ROWS + m * 16, d * 16));
+                }
+            }
+        }
+        if (key0 < own + ROWS) { /* else the whole warp sees none of these keys */
+#pragma unroll
+            for (int m = 0; m < TILES; m++) {
+#pragma unroll
+                for (int n = 0; n < KEYS / 8; n++) {
+                    s[m][n][0] = s[m][n][1] = s[m][n][2] = s[m][n][3] = 0.0f;
+                }
+            }
+#pragma unroll
+            for (int d = 0; d < D / 16; d++) {
+#pragma unroll
+                for (int n = 0; n < KEYS / 16; n++) {
+                    uint32_t b[4];
+
+                    matrices_load(b, right_at(k_tile, LD, n * 16, d * 16));
+#pragma unroll
+                    for (int m = 0; m < TILES; m++) {
+                        tile_multiply<T>(s[m][2 * n], q[m][d], b[0], b[1]);
+                        tile_multiply<T>(s[m][2 * n + 1], q[m][d], b[2], b[3]);
+                    }
+                }
+            }
+            if (key0 + KEYS > own + 1) { /* the diagonal runs through */
+#pragma unroll
+                for (int m = 0; m < TILES; m++) {
+#pragma unroll
+                    for (int n = 0; n < KEYS / 8; n++) {
+#pragma unroll
+                        for (int i = 0; i < 4; i++) {
+                            int key = key0 + n * 8 + 2 * t + i % 2;
+                            int row = own + m * 16 + g + i / 2 * 8;
+
+                            s[m][n][i] = key > row ? -INFINITY : s[m][n][i];
+                        }
+                    }
+                }
+            }
+#pragma unroll
+            for (int m = 0; m < TILES; m++) {
+#pragma unroll
+                for (int r = 0; r < 2; r++) {
+                    float tile_most = most[m][r], tile_sum = 0.0f, shrink, offset;
+
+#pragma unroll
+                    for (int n = 0; n < KEYS / 8; n++) {
+                        tile_most = fmaxf(tile_most, fmaxf(s[m][n][2 * r], s[m][n][2 * r + 1]));
+                    }
+                    tile_most = quad_max(tile_most); /* never -inf: key 0 is seen by all */
+                    offset    = tile_most * factor;
+                    shrink    = exp2_of(most[m][r] * factor - offset);
+#pragma unroll
+                    for (int n = 0; n < KEYS / 8; n++) {
+                        s[m][n][2 * r]     = exp2_of(s[m][n][2 * r] * factor - offset);
+                        s[m][n][2 * r + 1] = exp2_of(s[m][n][2 * r + 1] * factor - offset);
+                        tile_sum += s[m][n][2 * r] + s[m][n][2 * r + 1];
+                    }
+                    most[m][r] = tile_most;
+                    sum[m][r]  = sum[m][r] * shrink + tile_sum;
+#pragma unroll
+                    for (int n = 0; n < D / 8; n++) {
+                        y[m][n][2 * r] *= shrink;
+                        y[m][n][2 * r + 1] *= shrink;
+                    }
+                }
+            }
+#pragma unroll
+            for (int key = 0; key < KEYS / 16; key++) {
+                uint32_t p[TILES][4];
+
+#pragma unroll
+                for (int m = 0; m < TILES; m++) {
+                    left_make<T>(p[m], s[m][2 * key], s[m][2 * key + 1]);
+                }
+#pragma unroll
+                for (int n = 0; n < D / 16; n++) {
+                    uint32_t b[4];
+
+                    matrices_load_flipped(b, right_flipped_at(v_tile, LD, key * 16, n * 16));
+#pragma unroll
+                    for (int m = 0; m < TILES; m++) {
+                        tile_multiply<T>(y[m][2 * n], p[m], b[0], b[1]);
+                        tile_multiply<T>(y[m][2 * n + 1], p[m], b[2], b[3]);
+                    }
+                }
+            }
+        }
+        __syncthreads(); /* the next copies go over this tile */
+    }
+
+    /* Through the warp's own rows of q_tile, which nobody else reads, to memory in whole runs. */
+#pragma unroll
+    for (int m = 0; m < TILES; m++) {
+        float  low = quad_sum(sum[m][0]), high = quad_sum(sum[m][1]);
+        int    row = own + m * 16 + g;
+        size_t at  = (blockIdx.z * (size_t)a.heads + head) * a.length + row;
+
+        tile_put<T, D>(q_tile + (warp * ROWS + m * 16) * LD, y[m], 1.0f / low, 1.0f / high);
+        if (t == 0 && row < a.length) {
+            a.log_sums[at] = most[m][0] * a.scale + logf(low);
+        }
+        if (t == 0 && row + 8 < a.length) {
+            a.log_sums[at + 8] = most[m][1] * a.scale + logf(high);
+        }
+    }
+    __syncwarp();
+    rows_store<T, D, ROWS>(q_tile + warp * ROWS * LD,
+                           a.y + batch0 * a.heads * a.width + head * a.width,
+                           (size_t)a.heads * a.width, own, a.length, a.width);
+}
+
+/* ------------------------------------------------------------- backward -- */
+
+/* dQ, and delta = sum of dout * out of each row, which back_kv reads. */
+template <typename T, int D, int TILES>
+__global__ void __launch_bounds__(THREADS, (blocks_of_width<D>::back_q)) flash_back_q(const flash_args<T> a)
+{
+    constexpr int ROWS = 16 * TILES, QUERIES = WARPS * ROWS, LD = D + 8;
+    constexpr int LANES = D <= 32 ? 4 : D <= 64 ? 8 : 16; /* that sum a row of delta */
+    LLM_SHARED(shared);
+    T     *q_tile = (T *)shared, *do_tile = q_tile + QUERIES * LD, *k_tiles = do_tile + QUERIES * LD;
+    T     *v_tiles = k_tiles + 2 * KEYS * LD;
+    float *row_deltas = (float *)(v_tiles + 2 * KEYS * LD);
+    int    warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    int    head = (int)blockIdx.y, kv_head = head / (a.heads / a.kv_heads);
+    int    first   = (int)(gridDim.x - 1 - blockIdx.x) * QUERIES, own = first + warp * ROWS;
+    int    seen    = first + QUERIES < a.length ? first + QUERIES : a.length;
+    int    tiles   = (seen + KEYS - 1) / KEYS;
+    size_t batch0  = (size_t)blockIdx.z * a.length;
+    size_t log0    = (blockIdx.z * (size_t)a.heads + head) * a.length;
+    size_t out0    = (batch0 * a.heads + head) * a.width, out_stride = (size_t)a.heads * a.width;
+    const T *k      = a.k + batch0 * a.kv_stride + kv_head * a.width;
+    const T *v      = a.v + batch0 * a.kv_stride + kv_head * a.width;
+    float    factor = a.scale * LOG2_E;
+    uint32_t q[TILES][D / 16][4], dout[TILES][D / 16][4];
+    float    dq[TILES][D / 8][4], log_sum[TILES][2], delta[TILES][2];
+
+    tile_start<T, D, QUERIES>(q_tile, a.q + batch0 * a.q_stride + head * a.width, a.q_stride, first,
+                              a.length, a.width);
+    tile_start<T, D, QUERIES>(do_tile, a.dout + out0, out_stride, first, a.length, a.width);
+    tile_start<T, D, KEYS>(k_tiles, k, a.kv_stride, 0, a.length, a.width);
+    tile_start<T, D, KEYS>(v_tiles, v, a.kv_stride, 0, a.length, a.width);
+    copies_commit();
+    /* delta from memory: `out` comes this way alone, dout a second time from the cache */
+    for (int r = (int)threadIdx.x / LANES; r < QUERIES; r += THREADS / LANES) {
+        int    c = (int)threadIdx.x % LANES * 8;
+        float  x[8], d[8], part = 0.0f;
+        int    row = first + r;
+
+        if (row < a.length && c < a.width) {
+            run_of<T, 8>::load(a.out + out0 + (size_t)row * out_stride + c, x);
+            run_of<T, 8>::load(a.dout + out0 + (size_t)row * out_stride + c, d);
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                part += x[i] * d[i];
+            }
+        }
+#pragma unroll
+        for (int step = LANES / 2; step > 0; step /= 2) {
+            part += __shfl_xor_sync(WARP_ALL, part, step);
+        }
+        if (threadIdx.x % LANES == 0) {
+            row_deltas[r] = part;
+            if (row < a.length) {
+                a.deltas[log0 + row] = part;
+            }
+        }
+    }
+    __syncthreads();
+#pragma unroll
+    for (int m = 0; m < TILES; m++) {
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            int row = own + m * 16 + g + r * 8;
+
+            /* past the end: 2^(0 - inf) = 0 */
+            log_sum[m][r] = row < a.length ? a.log_sums[log0 + row] * LOG2_E : INFINITY;
+            delta[m][r]   = row_deltas[warp * ROWS + m * 16 + g + r * 8];
+        }
+#pragma unroll
+        for (int n = 0; n < D / 8; n++) {
+            dq[m][n][0] = dq[m][n][1] = dq[m][n][2] = dq[m][n][3] = 0.0f;
+        }
+    }
+
+    for (int tile = 0; tile < tiles; tile++) {
+        const T *k_tile = k_tiles + tile % 2 * KEYS * LD, *v_tile = v_tiles + tile % 2 * KEYS * LD;
+        int      key0   = tile * KEYS;
+
+        if (tile + 1 < tiles) {
+            tile_start<T, D, KEYS>(k_tiles + (tile + 1) % 2 * KEYS * LD, k, a.kv_stride, key0 + KEYS,
+                                   a.length, a.width);
+            tile_start<T, D, KEYS>(v_tiles + (tile + 1) % 2 * KEYS * LD, v, a.kv_stride, key0 + KEYS,
+                                   a.length, a.width);
+            copies_commit();
+            copies_wait<1>();
+        } else {
+            copies_wait<0>();
+        }
+        __syncthreads();
+        if (tile == 0) {
+#pragma unroll
+            for (int m = 0; m < TILES; m++) {
+#pragma unroll
+                for (int d = 0; d < D / 16; d++) {
+                    matrices_load(q[m][d], left_at(q_tile, LD, warp * ROWS + m * 16, d * 16));
+                    matrices_load(dout[m][d], left_at(do_tile, LD, warp * ROWS + m * 16, d * 16));
+                }
+            }
+        }
+        /* Sixteen keys at a time: their scores need few registers and are used at once. */
+#pragma unroll
+        for (int step = 0; step < KEYS / 16; step++) {
+            int      key16 = key0 + step * 16;
+            float    s[TILES][2][4], dp[TILES][2][4];
+            uint32_t ds[TILES][4];
+
+            if (key16 >= own + ROWS) {
+                break; /* nor are the ones that follow seen */
+            }
+#pragma unroll
+            for (int m = 0; m < TILES; m++) {
+#pragma unroll
+                for (int i = 0; i < 8; i++) {
+                    s[m][i / 4][i % 4]  = 0.0f;
+                    dp[m][i / 4][i % 4] = 0.0f;
+                }
+            }
+#pragma unroll
+            for (int d = 0; d < D / 16; d++) {
+                uint32_t b[4], c[4];
+
+                matrices_load(b, right_at(k_tile, LD, step * 16, d * 16));
+                matrices_load(c, right_at(v_tile, LD, step * 16, d * 16));
+#pragma unroll
+                for (int m = 0; m < TILES; m++) {
+                    tile_multiply<T>(s[m][0], q[m][d], b[0], b[1]);
+                    tile_multiply<T>(s[m][1], q[m][d], b[2], b[3]);
+                    tile_multiply<T>(dp[m][0], dout[m][d], c[0], c[1]);
+                    tile_multiply<T>(dp[m][1], dout[m][d], c[2], c[3]);
+                }
+            }
+#pragma unroll
+            for (int m = 0; m < TILES; m++) {
+#pragma unroll
+                for (int i = 0; i < 8; i++) {
+                    int   n = i / 4, r = i % 4 / 2;
+                    float p = exp2_of(s[m][n][i % 4] * factor - log_sum[m][r]);
+
+                    s[m][n][i % 4] = p * (dp[m][n][i % 4] - delta[m][r]);
+                }
+                if (key16 + 15 > own + m * 16) { /* the diagonal runs through */
+#pragma unroll
+                    for (int i = 0; i < 8; i++) {
+                        int key = key16 + i / 4 * 8 + 2 * t + i % 2;
+                        int row = own + m * 16 + g + i % 4 / 2 * 8;
+
+                        s[m][i / 4][i % 4] = key > row ? 0.0f : s[m][i / 4][i % 4];
+                    }
+                }
+                left_make<T>(ds[m], s[m][0], s[m][1]);
+            }
+#pragma unroll
+            for (int n = 0; n < D / 16; n++) {
+                uint32_t b[4];
+
+                matrices_load_flipped(b, right_flipped_at(k_tile, LD, step * 16, n * 16));
+#pragma unroll
+                for (int m = 0; m < TILES; m++) {
+                    tile_multiply<T>(dq[m][2 * n], ds[m], b[0], b[1]);
+                    tile_multiply<T>(dq[m][2 * n + 1], ds[m], b[2], b[3]);
+                }
+            }
+        }
+        __syncthreads();
+    }
+#pragma unroll
+    for (int m = 0; m < TILES; m++) {
+        tile_put<T, D>(q_tile + (warp * ROWS + m * 16) * LD, dq[m], a.scale, a.scale);
+    }
+    __syncwarp();
+    rows_store<T, D, ROWS>(q_tile + warp * ROWS * LD, a.dq + batch0 * a.q_stride + head * a.width,
+                           a.q_stride, own, a.length, a.width);
+}
+
+/* dK and dV: the scores are made flipped, keys down and queries across. */
+template <typename T, int D, int TILES>
+__global__ void __launch_bounds__(THREADS, (blocks_of_width<D>::back_kv)) flash_back_kv(const flash_args<T> a)
+{
+    constexpr int ROWS = 16 * TILES, OWN_KEYS = WARPS * ROWS, LD = D + 8, QUERIES = 64;
+    LLM_SHARED(shared);
+    T     *k_tile = (T *)shared, *v_tile = k_tile + OWN_KEYS * LD, *q_tiles = v_tile + OWN_KEYS * LD;
+    T     *do_tiles = q_tiles + 2 * QUERIES * LD;
+    float *logs     = (float *)(do_tiles + 2 * QUERIES * LD), *deltas = logs + 2 * QUERIES;
+    int    warp = (int)threadIdx.x / 32, g = (int)threadIdx.x % 32 / 4, t = (int)threadIdx.x % 4;
+    int    kv_head = (int)blockIdx.y, group = a.heads / a.kv_heads;
+    int    first = (int)blockIdx.x * OWN_KEYS, own = first + warp * ROWS;
+    size_t batch0 = (size_t)blockIdx.z * a.length, out_stride = (size_t)a.heads * a.width;
+    size_t kv0    = batch0 * a.kv_stride + kv_head * a.width;
+    int    tile0 = first / QUERIES, tiles = (a.length + QUERIES - 1) / QUERIES - tile0;
+    float  factor = a.scale * LOG2_E;
+    uint32_t k[TILES][D / 16][4], v[TILES][D / 16][4];
+    float    dk[TILES][D / 8][4], dv[TILES][D / 8][4];
+
+    /* Tile i of all heads of the group, one after the other: with its logarithms and deltas. */
+    auto queries_start = [&](int i) {
+        int    head = kv_head * group + i / tiles, slot = i % 2;
+        int    row0 = (tile0 + i % tiles) * QUERIES, row = row0 + (int)threadIdx.x % QUERIES;
+        size_t log0 = (blockIdx.z * (size_t)a.heads + head) * a.length;
+        bool   is_there = row < a.length;
+
+        tile_start<T, D, QUERIES>(q_tiles + slot * QUERIES * LD,
+                                  a.q + batch0 * a.q_stride + head * a.width, a.q_stride, row0, a.length,
+                                  a.width);
+        tile_start<T, D, QUERIES>(do_tiles + slot * QUERIES * LD,
+                                  a.dout + (batch0 * a.heads + head) * a.width, out_stride, row0,
+                                  a.length, a.width);
+        if (threadIdx.x < QUERIES) {
+            logs[slot * QUERIES + threadIdx.x] = is_there ? a.log_sums[log0 + row] * LOG2_E : INFINITY;
+        } else {
+            deltas[slot * QUERIES + threadIdx.x - QUERIES] = is_there ? a.deltas[log0 + row] : 0.0f;
+        }
+    };
+
+    static_assert(THREADS == 2 * QUERIES, "a thread a logarithm or a delta");
+    tile_start<T, D, OWN_KEYS>(k_tile, a.k + kv0, a.kv_stride, first, a.length, a.width);
+    tile_start<T, D, OWN_KEYS>(v_tile, a.v + kv0, a.kv_stride, first, a.length, a.width);
+    queries_start(0);
+    copies_commit();
+#pragma unroll
+    for (int m = 0; m < TILES; m++) {
+#pragma unroll
+        for (int n = 0; n < D / 8; n++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                dk[m][n][i] = 0.0f;
+                dv[m][n][i] = 0.0f;
+            }
+        }
+    }
+
+    for (int tile = 0; tile < tiles * group; tile++) {
+        int          slot   = tile % 2;
+        const T     *q_tile = q_tiles + slot * QUERIES * LD, *do_tile = do_tiles + slot * QUERIES * LD;
+        const float *log2s = logs + slot * QUERIES, *drops = deltas + slot * QUERIES;
+        int          row0 = (tile0 + tile % tiles) * QUERIES;
+
+        if (tile + 1 < tiles * group) {
+            queries_start(tile + 1);
+            copies_commit();
+            copies_wait<1>();
+        } else {
+            copies_wait<0>();
+        }
+        __syncthreads();
+        if (tile == 0) {
+#pragma unroll
+            for (int m = 0; m < TILES; m++) {
+#pragma unroll
+                for (int d = 0; d < D / 16; d++) {
+                    matrices_load(k[m][d], left_at(k_tile, LD, warp * ROWS + m * 16, d * 16));
+                    matrices_load(v[m][d], left_at(v_tile, LD, warp * ROWS + m * 16, d * 16));
+                }
+            }
+        }
+#pragma unroll
+        for (int step = 0; step < QUERIES / 16; step++) {
+            int      row16 = row0 + step * 16;
+            float    s[TILES][2][4], dp[TILES][2][4];
+            uint32_t p[TILES][4], ds[TILES][4];
+            bool     is_diagonal = own + ROWS - 1 > row16;
+
+            if (row16 + 15 < own) {
+                continue; /* none of these queries sees a key of this warp */
+            }
+#pragma unroll
+            for (int m = 0; m < TILES; m++) {
+#pragma unroll
+                for (int i = 0; i < 8; i++) {
+                    s[m][i / 4][i % 4]  = 0.0f;
+                    dp[m][i / 4][i % 4] = 0.0f;
+                }
+            }
+#pragma unroll
+            for (int d = 0; d < D / 16; d++) {
+                uint32_t b[4], c[4];
+
+                matrices_load(b, right_at(q_tile, LD, step * 16, d * 16));
+                matrices_load(c, right_at(do_tile, LD, step * 16, d * 16));
+#pragma unroll
+                for (int m = 0; m < TILES; m++) {
+                    tile_multiply<T>(s[m][0], k[m][d], b[0], b[1]);
+                    tile_multiply<T>(s[m][1], k[m][d], b[2], b[3]);
+                    tile_multiply<T>(dp[m][0], v[m][d], c[0], c[1]);
+                    tile_multiply<T>(dp[m][1], v[m][d], c[2], c[3]);
+                }
+            }
+#pragma unroll
+            for (int n = 0; n < 2; n++) {
+                int   column = step * 16 + n * 8 + 2 * t;
+                float log2_0 = log2s[column], log2_1 = log2s[column + 1];
+                float drop_0 = drops[column], drop_1 = drops[column + 1];
+
+#pragma unroll
+                for (int m = 0; m < TILES; m++) {
+#pragma unroll
+                    for (int i = 0; i < 4; i++) {
+                        float e = exp2_of(s[m][n][i] * factor - (i % 2 ? log2_1 : log2_0));
+
+                        if (is_diagonal) {
+                            int query = row16 + n * 8 + 2 * t + i % 2;
+                            int key   = own + m * 16 + g + i / 2 * 8;
+
+                            e = key > query ? 0.0f : e;
+                        }
+                        s[m][n][i]  = e;
+                        dp[m][n][i] = e * (dp[m][n][i] - (i % 2 ? drop_1 : drop_0));
+                    }
+                }
+            }
+#pragma unroll
+            for (int m = 0; m < TILES; m++) {
+                left_make<T>(p[m], s[m][0], s[m][1]);
+                left_make<T>(ds[m], dp[m][0], dp[m][1]);
+            }
+#pragma unroll
+            for (int n = 0; n < D / 16; n++) {
+                uint32_t b[4], c[4];
+
+                matrices_load_flipped(b, right_flipped_at(do_tile, LD, step * 16, n * 16));
+                matrices_load_flipped(c, right_flipped_at(q_tile, LD, step * 16, n * 16));
+#pragma unroll
+                for (int m = 0; m < TILES; m++) {
+                    tile_multiply<T>(dv[m][2 * n], p[m], b[0], b[1]);
+                    tile_multiply<T>(dv[m][2 * n + 1], p[m], b[2], b[3]);
+                    tile_multiply<T>(dk[m][2 * n], ds[m], c[0], c[1]);
+                    tile_multiply<T>(dk[m][2 * n + 1], ds[m], c[2], c[3]);
+                }
+            }
+        }
+        __syncthreads();
+    }
+#pragma unroll
+    for (int m = 0; m < TILES; m++) {
+        tile_put<T, D>(k_tile + (warp * ROWS + m * 16) * LD, dk[m], a.scale, a.scale);
+        tile_put<T, D>(v_tile + (warp * ROWS + m * 16) * LD, dv[m], 1.0f, 1.0f);
+    }
+    __syncwarp();
+    rows_store<T, D, ROWS>(k_tile + warp * ROWS * LD, a.dk + kv0, a.kv_stride, own, a.length, a.width);
+    rows_store<T, D, ROWS>(v_tile + warp * ROWS * LD, a.dv + kv0, a.kv_stride, own, a.length, a.width);
+}
+
+/* ----------------------------------------------------------- launchers -- */
+
+template <typename T, int D> static size_t forward_bytes(void)
+{
+    return (size_t)(WARPS * 16 * tiles_of<D>::forward + 4 * KEYS) * (D + 8) * sizeof(T);
+}
+
+template <typename T, int D> static size_t back_q_bytes(void)
+{
+    const size_t queries = WARPS * 16 * tiles_of<D>::back_q;
+
+    return (2 * queries + 4 * KEYS) * (D + 8) * sizeof(T) + queries * sizeof(float);
+}
+
+template <typename T, int D> static size_t back_kv_bytes(void)
+{
+    const size_t keys = WARPS * 16 * tiles_of<D>::back_kv;
+
+    return (2 * keys + 4 * 64) * (D + 8) * sizeof(T) + 4 * 64 * sizeof(float);
+}
+
+static unsigned blocks_of(size_t rows, int each)
+{
+    return (unsigned)((rows + (size_t)each - 1) / (size_t)each);
+}
+
+template <typename T> static flash_args<T> args_of(const attention_launch *a)
+{
+    flash_args<T> f;
+
+    f.length    = (int)a->length;
+    f.heads     = (int)a->heads;
+    f.kv_heads  = (int)a->kv_heads;
+    f.width     = (int)a->width;
+    f.q_stride  = a->q_stride;
+    f.kv_stride = a->kv_stride;
+    f.scale     = 1.0f / sqrtf((float)a->width);
+    f.q         = (const T *)a->q;
+    f.k         = (const T *)a->k;
+    f.v         = (const T *)a->v;
+    f.out       = (const T *)a->out;
+    f.dout      = (const T *)a->dout;
+    f.y         = (T *)a->out;
+    f.log_sums  = a->log_sums;
+    f.deltas    = a->deltas;
+    f.dq        = (T *)a->dq;
+    f.dk        = (T *)a->dk;
+    f.dv        = (T *)a->dv;
+    return f;
+}
+
+template <typename T, int D> static void width_queue(const attention_launch *a, cudaStream_t stream)
+{
+    unsigned heads = (unsigned)a->heads, batch = (unsigned)a->batch;
+
+    if (a->dout == NULL) {
+        LLM_LAUNCH((flash_forward<T, D, tiles_of<D>::forward>),
+                   dim3(blocks_of(a->length, WARPS * 16 * tiles_of<D>::forward), heads, batch),
+                   dim3(THREADS), (forward_bytes<T, D>()), stream, args_of<T>(a));
+        return;
+    }
+    LLM_LAUNCH((flash_back_q<T, D, tiles_of<D>::back_q>),
+               dim3(blocks_of(a->length, WARPS * 16 * tiles_of<D>::back_q), heads, batch),
+               dim3(THREADS), (back_q_bytes<T, D>()), stream, args_of<T>(a));
+    LLM_LAUNCH((flash_back_kv<T, D, tiles_of<D>::back_kv>),
+               dim3(blocks_of(a->length, WARPS * 16 * tiles_of<D>::back_kv), (unsigned)a->kv_heads,
+                    batch),
+               dim3(THREADS), (back_kv_bytes<T, D>()), stream, args_of<T>(a));
+}
+
+template <typename T> static void typed_queue(const attention_launch *a, cudaStream_t stream)
+{
+    switch ((a->width + 31) / 32) {
+    case 1:
+        width_queue<T, 32>(a, stream);
+        return;
+    case 2:
+        width_queue<T, 64>(a, stream);
+        return;
+    case 3:
+        width_queue<T, 96>(a, stream);
+        return;
+    default:
+        width_queue<T, 128>(a, stream);
+        return;
+    }
+}
+
+/* Sixteen bytes are eight elements: widths and strides have to be multiples of that. */
+static bool is_for_tensor_cores(const attention_launch *a)
+{
+    return a->dtype != SHERD_F32 && a->width <= 128 && a->width % 8 == 0 && a->q_stride % 8 == 0 &&
+           a->kv_stride % 8 == 0;
+}
+
+void attention_forward_launch(const attention_launch *args, cudaStream_t stream)
+{
+    if (!is_for_tensor_cores(args)) {
+        attention_plain_forward_launch(args, stream);
+    } else if (args->dtype == SHERD_BF16) {
+        typed_queue<bf16_t>(args, stream);
+    } else {
+        typed_queue<f16_t>(args, stream);
+    }
+}
+
+void attention_backward_launch(const attention_launch *args, cudaStream_t stream)
+{
+    if (!is_for_tensor_cores(args)) {
+        attention_plain_backward_launch(args, stream);
+    } else if (args->dtype == SHERD_BF16) {
+        typed_queue<bf16_t>(args, stream);
+    } else {
+        typed_queue<f16_t>(args, stream);
+    }
+}
+
+template <typename T> static void shared_allow(void (*kernel)(flash_args<T>), size_t bytes)
+{
+    (void)cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               (int)bytes);
+}
+
+template <typename T, int D> static void width_allow(void)
+{
+    shared_allow<T>(flash_forward<T, D, tiles_of<D>::forward>, forward_bytes<T, D>());
+    shared_allow<T>(flash_back_q<T, D, tiles_of<D>::back_q>, back_q_bytes<T, D>());
+    shared_allow<T>(flash_back_kv<T, D, tiles_of<D>::back_kv>, back_kv_bytes<T, D>());
+}
+
+template <typename T> static void typed_allow(void)
+{
+    width_allow<T, 32>();
+    width_allow<T, 64>();
+    width_allow<T, 96>();
+    width_allow<T, 128>();
+}
+
+void attention_prepare(void)
+{
+    attention_plain_prepare();
+    typed_allow<bf16_t>();
+    typed_allow<f16_t>();
+    (void)cudaGetLastError(); /* a device that has too little says so when the kernel is launched */
+}

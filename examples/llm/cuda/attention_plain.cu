@@ -1,0 +1,335 @@
+/* Causal attention without tensor cores: fp32, and widths that these cannot take. Correct by eye rather
+ * than fast; it holds no length x length matrix either.
+ *
+ * A warp owns a row, eight rows a block, which reads KEYS rows of the other side at a time into shared memory:
+ * forward and dQ own a query and walk over keys, dK and dV own a key and walk over queries of
+ * every head that reads it. Lane l computes the score of the l-th of the KEYS rows, then all lanes together
+ * sum over them, each lane its columns: so every sum has one owner and one order. */
+#include "kernels.h"
+
+#include "elements.cuh"
+#include "launch.h"
+
+#define WARPS      8
+#define KEYS       32
+#define MOST_WIDTH ATTENTION_MOST_WIDTH
+#define COLUMNS    (MOST_WIDTH / 32) /* of a lane */
+
+/* Where things stand, in elements; see attention_args in ops.h. */
+template <typename T> struct plain_args {
+    size_t   length;
+    int      heads, kv_heads, width;
+    size_t   q_stride, kv_stride;
+    float    scale;
+    const T *q, *k, *v, *out, *dout;
+    T       *y; /* forward */
+    float   *log_sums, *deltas;
+    T       *dq, *dk, *dv;
+};
+
+/* Rows [first, first + KEYS) of a matrix into shared memory [KEYS][width + 1]; zeros past the end. */
+template <typename T>
+__device__ __forceinline__ void rows_load(float *to, const T *from, size_t stride, size_t first,
+                                          size_t length, int width)
+{
+    for (int i = (int)threadIdx.x; i < KEYS * width; i += WARPS * 32) {
+        int    r = i / width, c = i % width;
+        size_t row = first + r;
+
+        to[r * (width + 1) + c] = row < length ? float_get(from[row * stride + c]) : 0.0f;
+    }
+}
+
+template <typename T>
+__device__ __forceinline__ void row_load(float *to, const T *from, int width, int lane, bool is_there)
+{
+    for (int c = lane; c < width; c += 32) {
+        to[c] = is_there ? float_get(from[c]) : 0.0f;
+    }
+}
+
+__device__ __forceinline__ float dot(const float *a, const float *b, int width)
+{
+    float sum = 0.0f;
+
+    for (int c = 0; c < width; c++) {
+        sum += a[c] * b[c];
+    }
+    return sum;
+}
+
+/* Shared: own rows [WARPS][width], two tiles [KEYS][width + 1], scores [WARPS][KEYS]. */
+template <typename T> __global__ void plain_forward(plain_args<T> a)
+{
+    LLM_SHARED(shared);
+    int    lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32, width = a.width;
+    int    head = (int)blockIdx.y, kv_head = head / (a.heads / a.kv_heads);
+    size_t first = (size_t)blockIdx.x * WARPS, row = first + warp, batch0 = blockIdx.z * a.length;
+    bool   is_there = row < a.length;
+    float *own = (float *)shared + warp * width, *k_tile = (float *)shared + WARPS * width;
+    float *v_tile = k_tile + KEYS * (width + 1), *p = v_tile + KEYS * (width + 1) + warp * KEYS;
+    float  most = -INFINITY, sum = 0.0f, y[COLUMNS] = {0.0f};
+    size_t last = first + WARPS - 1 < a.length ? first + WARPS - 1 : a.length - 1;
+
+    row_load(own, a.q + (batch0 + row) * a.q_stride + head * width, width, lane, is_there);
+    for (size_t key0 = 0; key0 <= last; key0 += KEYS) {
+        const size_t at = batch0 * a.kv_stride + kv_head * width;
+        float        s, tile_most, shrink;
+
+        __syncthreads();
+        rows_load(k_tile, a.k + at, a.kv_stride, key0, a.length, width);
+        rows_load(v_tile, a.v + at, a.kv_stride, key0, a.length, width);
+        __syncthreads();
+        if (key0 > row) { /* the whole warp: nothing to see */
+            continue;
+        }
+        s         = key0 + lane <= row ? dot(own, k_tile + lane * (width + 1), width) * a.scale
+                                       : -INFINITY;
+        tile_most = fmaxf(most, warp_max(s));
+        shrink    = expf(most - tile_most);
+        s         = expf(s - tile_most);
+        sum       = sum * shrink + warp_sum(s);
+        most      = tile_most;
+        p[lane]   = s;
+        __syncwarp();
+#pragma unroll
+        for (int j = 0; j < COLUMNS; j++) {
+            y[j] *= shrink;
+            for (int key = 0; key < KEYS && lane + 32 * j < width; key++) {
+                y[j] += p[key] * v_tile[key * (width + 1) + lane + 32 * j];
+            }
+        }
+        __syncwarp();
+    }
+    if (!is_there) {
+        return;
+    }
+#pragma unroll
+    for (int j = 0; j < COLUMNS; j++) {
+        if (lane + 32 * j < width) {
+            float_put(&a.y[((batch0 + row) * a.heads + head) * width + lane + 32 * j], y[j] / sum);
+        }
+    }
+    if (lane == 0) {
+        a.log_sums[(blockIdx.z * (size_t)a.heads + head) * a.length + row] = most + logf(sum);
+    }
+}
+
+/* Also leaves delta = sum of dout * out of its row, for plain_back_kv. Shared: q and dout rows [WARPS][width]
+ * each, two tiles, scores. */
+template <typename T> __global__ void plain_back_q(plain_args<T> a)
+{
+    LLM_SHARED(shared);
+    int    lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32, width = a.width;
+    int    head = (int)blockIdx.y, kv_head = head / (a.heads / a.kv_heads);
+    size_t first = (size_t)blockIdx.x * WARPS, row = first + warp, batch0 = blockIdx.z * a.length;
+    bool   is_there = row < a.length;
+    float *q = (float *)shared + warp * width, *dout = (float *)shared + (WARPS + warp) * width;
+    float *k_tile = (float *)shared + 2 * WARPS * width, *v_tile = k_tile + KEYS * (width + 1);
+    float *ds     = v_tile + KEYS * (width + 1) + warp * KEYS;
+    size_t log_at = (blockIdx.z * (size_t)a.heads + head) * a.length + row;
+    size_t out_at = ((batch0 + row) * a.heads + head) * width;
+    float  log_sum = is_there ? a.log_sums[log_at] : 0.0f, delta = 0.0f, dq[COLUMNS] = {0.0f};
+    size_t last = first + WARPS - 1 < a.length ? first + WARPS - 1 : a.length - 1;
+
+    row_load(q, a.q + (batch0 + row) * a.q_stride + head * width, width, lane, is_there);
+    row_load(dout, a.dout + out_at, width, lane, is_there);
+    for (int c = lane; c < width; c += 32) {
+        delta += is_there ? float_get(a.out[out_at + c]) * float_get(a.dout[out_at + c]) : 0.0f;
+    }
+    delta = warp_sum(delta);
+    if (is_there && lane == 0) {
+        a.deltas[log_at] = delta;
+    }
+    for (size_t key0 = 0; key0 <= last; key0 += KEYS) {
+        const size_t at = batch0 * a.kv_stride + kv_head * width;
+        float        d  = 0.0f;
+
+        __syncthreads();
+        rows_load(k_tile, a.k + at, a.kv_stride, key0, a.length, width);
+        rows_load(v_tile, a.v + at, a.kv_stride, key0, a.length, width);
+        __syncthreads();
+        if (key0 > row) {
+            continue;
+        }
+        if (key0 + lane <= row && is_there) {
+            float s = dot(q, k_tile + lane * (width + 1), width) * a.scale;
+
+            d = expf(s - log_sum) * (dot(dout, v_tile + lane * (width + 1), width) - delta);
+        }
+        ds[lane] = d * a.scale;
+        __syncwarp();
+#pragma unroll
+        for (int j = 0; j < COLUMNS; j++) {
+            for (int key = 0; key < KEYS && lane + 32 * j < width; key++) {
+                dq[j] += ds[key] * k_tile[key * (width + 1) + lane + 32 * j];
+            }
+        }
+        __syncwarp();
+    }
+#pragma unroll
+    for (int j = 0; j < COLUMNS; j++) {
+        if (is_there && lane + 32 * j < width) {
+            float_put(&a.dq[(batch0 + row) * a.q_stride + head * width + lane + 32 * j], dq[j]);
+        }
+    }
+}
+
+/* Shared: k and v rows [WARPS][width] each, tiles of q and dout, p and ds [WARPS][KEYS] each. */
+template <typename T> __global__ void plain_back_kv(plain_args<T> a)
+{
+    LLM_SHARED(shared);
+    int    lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32, width = a.width;
+    int    kv_head = (int)blockIdx.y, group = a.heads / a.kv_heads;
+    size_t first = (size_t)blockIdx.x * WARPS, row = first + warp, batch0 = blockIdx.z * a.length;
+    bool   is_there = row < a.length;
+    float *k = (float *)shared + warp * width, *v = (float *)shared + (WARPS + warp) * width;
+    float *q_tile = (float *)shared + 2 * WARPS * width, *do_tile = q_tile + KEYS * (width + 1);
+    float *p  = do_tile + KEYS * (width + 1) + warp * 2 * KEYS, *ds = p + KEYS;
+    float  dk[COLUMNS] = {0.0f}, dv[COLUMNS] = {0.0f};
+    size_t kv_at = (batch0 + row) * a.kv_stride + kv_head * width;
+
+    row_load(k, a.k + kv_at, width, lane, is_there);
+    row_load(v, a.v + kv_at, width, lane, is_there);
+    for (int head = kv_head * group; head < (kv_head + 1) * group; head++) {
+        size_t log_at = (blockIdx.z * (size_t)a.heads + head) * a.length;
+
+        for (size_t q0 = first / KEYS * KEYS; q0 < a.length; q0 += KEYS) {
+            size_t query = q0 + lane;
+            float  score = 0.0f, d = 0.0f;
+
+            __syncthreads();
+            rows_load(q_tile, a.q + batch0 * a.q_stride + head * width, a.q_stride, q0, a.length,
+                      width);
+            rows_load(do_tile, a.dout + (batch0 * a.heads + head) * width, (size_t)a.heads * width, q0,
+                      a.length, width);
+            __syncthreads();
+            if (is_there && query >= row && query < a.length) {
+                float s = dot(k, q_tile + lane * (width + 1), width) * a.scale;
+
+                score = expf(s - a.log_sums[log_at + query]);
+                d     = score *
+                    (dot(v, do_tile + lane * (width + 1), width) - a.deltas[log_at + query]) *
+                    a.scale;
+            }
+            p[lane]  = score;
+            ds[lane] = d;
+            __syncwarp();
+#pragma unroll
+            for (int j = 0; j < COLUMNS; j++) {
+                for (int i = 0; i < KEYS && lane + 32 * j < width; i++) {
+                    dv[j] += p[i] * do_tile[i * (width + 1) + lane + 32 * j];
+                    dk[j] += ds[i] * q_tile[i * (width + 1) + lane + 32 * j];
+                }
+            }
+            __syncwarp();
+        }
+    }
+#pragma unroll
+    for (int j = 0; j < COLUMNS; j++) {
+        if (is_there && lane + 32 * j < width) {
+            float_put(&a.dk[kv_at + lane + 32 * j], dk[j]);
+            float_put(&a.dv[kv_at + lane + 32 * j], dv[j]);
+        }
+    }
+}
+
+/* ----------------------------------------------------------- launchers -- */
+
+template <typename T> static plain_args<T> args_of(const attention_launch *a)
+{
+    plain_args<T> p;
+
+    p.length    = a->length;
+    p.heads     = (int)a->heads;
+    p.kv_heads  = (int)a->kv_heads;
+    p.width     = (int)a->width;
+    p.q_stride  = a->q_stride;
+    p.kv_stride = a->kv_stride;
+    p.scale     = 1.0f / sqrtf((float)a->width);
+    p.q         = (const T *)a->q;
+    p.k         = (const T *)a->k;
+    p.v         = (const T *)a->v;
+    p.out       = (const T *)a->out;
+    p.dout      = (const T *)a->dout;
+    p.y         = (T *)a->out;
+    p.log_sums  = a->log_sums;
+    p.deltas    = a->deltas;
+    p.dq        = (T *)a->dq;
+    p.dk        = (T *)a->dk;
+    p.dv        = (T *)a->dv;
+    return p;
+}
+
+static size_t shared_bytes(size_t width, size_t own_rows, size_t scores)
+{
+    return (own_rows * WARPS * width + 2 * KEYS * (width + 1) + scores * WARPS * KEYS) * sizeof(float);
+}
+
+template <typename T> static void shared_allow(void (*kernel)(plain_args<T>))
+{
+    (void)cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               (int)shared_bytes(MOST_WIDTH, 2, 2));
+}
+
+template <typename T> static void typed_allow(void)
+{
+    shared_allow<T>(plain_forward<T>);
+    shared_allow<T>(plain_back_q<T>);
+    shared_allow<T>(plain_back_kv<T>);
+}
+
+void attention_plain_prepare(void)
+{
+    typed_allow<float>();
+    typed_allow<bf16_t>();
+    typed_allow<f16_t>();
+}
+
+template <typename T> static void forward_queue(const attention_launch *a, cudaStream_t stream)
+{
+    unsigned tiles = (unsigned)((a->length + WARPS - 1) / WARPS);
+
+    LLM_LAUNCH(plain_forward<T>, dim3(tiles, (unsigned)a->heads, (unsigned)a->batch), dim3(WARPS * 32),
+               shared_bytes(a->width, 1, 1), stream, args_of<T>(a));
+}
+
+template <typename T> static void backward_queue(const attention_launch *a, cudaStream_t stream)
+{
+    unsigned tiles = (unsigned)((a->length + WARPS - 1) / WARPS);
+
+    LLM_LAUNCH(plain_back_q<T>, dim3(tiles, (unsigned)a->heads, (unsigned)a->batch), dim3(WARPS * 32),
+               shared_bytes(a->width, 2, 1), stream, args_of<T>(a));
+    LLM_LAUNCH(plain_back_kv<T>, dim3(tiles, (unsigned)a->kv_heads, (unsigned)a->batch),
+               dim3(WARPS * 32), shared_bytes(a->width, 2, 2), stream, args_of<T>(a));
+}
+
+void attention_plain_forward_launch(const attention_launch *args, cudaStream_t stream)
+{
+    switch (args->dtype) {
+    case SHERD_F32:
+        forward_queue<float>(args, stream);
+        return;
+    case SHERD_BF16:
+        forward_queue<bf16_t>(args, stream);
+        return;
+    case SHERD_F16:
+        forward_queue<f16_t>(args, stream);
+        return;
+    }
+}
+
+void attention_plain_backward_launch(const attention_launch *args, cudaStream_t stream)
+{
+    switch (args->dtype) {
+    case SHERD_F32:
+        backward_queue<float>(args, stream);
+        return;
+    case SHERD_BF16:
+        backward_queue<bf16_t>(args, stream);
+        return;
+    case SHERD_F16:
+        backward_queue<f16_t>(args, stream);
+        return;
+    }
+}

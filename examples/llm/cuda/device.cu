@@ -1,0 +1,814 @@
+/* The GPU behind compute.h: memory, the queue of a micro-batch, which kernel for which operation. Everything
+ * goes to the engine's stream; the first failure is kept and told when the losses are taken. Nothing is
+ * allocated after create but what a first product of its shape needs. */
+extern "C" {
+#include "../compute.h"
+}
+
+#include "kernels.h"
+#include "lt.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ALIGN_BYTES 256
+/* Logits that exist at once. Fewer rows make products of the head that do not fill the device. */
+#define LOGITS_ELEMS ((size_t)400 << 20)
+#define LOGITS_ROWS  128 /* rows of a part are a multiple of this */
+/* A row of logits begins at a multiple of this many elements: else no 16-byte access fits. */
+#define LOGITS_ALIGN 64
+
+/* A micro-batch as it goes to the device in one copy. */
+typedef struct batch_place {
+    size_t inputs, targets, order, pieces; /* offsets in bytes; repeated tokens follow the pieces */
+    size_t most_bytes;
+} batch_place;
+
+/* A copy on the host that the device may still be reading. */
+typedef struct batch_slot {
+    unsigned char *memory; /* pinned */
+    cudaEvent_t    copied;
+} batch_slot;
+
+typedef struct cuda {
+    compute        base;
+    compute_limits limits;
+    size_t         rows;
+    cudaStream_t   stream;
+    lt            *products;
+    cudaError_t    error;
+    int            has_failed; /* base.why says how */
+
+    unsigned char *scratch; /* of the device; the pointers below point into it */
+    size_t         scratch_bytes;
+    float         *partials; /* of sums over rows */
+    float         *deltas, *losses, *logits_row;
+    double        *loss_sum;
+    unsigned char *batch;
+    void          *logits; /* [logits_rows, logits_stride] */
+    size_t         logits_rows, logits_stride;
+
+    batch_place place;
+    batch_slot  slots[2];
+    size_t      num_batches;
+    size_t      num_pieces, num_repeated, repeated_at; /* of the micro-batch; offset in `batch` */
+    int32_t    *token_counts;                          /* [vocab + 1] */
+    void       *host;                                  /* pinned: a double, or a row of logits */
+    float       grad_scale;
+} cuda;
+
+static cuda *cuda_of(compute *c)
+{
+    return (cuda *)c;
+}
+
+static size_t size_max(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+static size_t size_min(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+static size_t padded(size_t count, size_t each)
+{
+    return (count + each - 1) / each * each;
+}
+
+/* ------------------------------------------------------------ failures -- */
+
+static void failed(cuda *m, const char *what)
+{
+    if (!m->has_failed) {
+        (void)snprintf(m->base.why, sizeof(m->base.why), "%s", what);
+        m->has_failed = 1;
+    }
+}
+
+static void check(cuda *m, cudaError_t error)
+{
+    if (error != cudaSuccess && !m->has_failed) {
+        (void)snprintf(m->base.why, sizeof(m->base.why), "work on the GPU failed: %s",
+                       cudaGetErrorString(error));
+        m->has_failed = 1;
+    }
+}
+
+/* After kernels were queued. */
+static void check_queued(cuda *m)
+{
+    check(m, cudaGetLastError());
+}
+
+/* -------------------------------------------------------------- memory -- */
+
+static void cuda_destroy(compute *c)
+{
+    cuda *m = cuda_of(c);
+
+    (void)cudaStreamSynchronize(m->stream);
+    lt_destroy(m->products);
+    for (int i = 0; i < 2; i++) {
+        (void)cudaFreeHost(m->slots[i].memory);
+        if (m->slots[i].copied != NULL) {
+            (void)cudaEventDestroy(m->slots[i].copied);
+        }
+    }
+    (void)cudaFreeHost(m->host);
+    (void)cudaFree(m->scratch);
+    free(m->token_counts);
+    free(m);
+}
+
+static size_t cuda_scratch_bytes(const compute *c)
+{
+    const cuda *m = (const cuda *)c;
+
+    return m->scratch_bytes + lt_bytes(m->products);
+}
+
+static void *cuda_alloc(compute *c, size_t len_bytes)
+{
+    void *memory = NULL;
+
+    (void)c;
+    if (cudaMalloc(&memory, len_bytes) != cudaSuccess) {
+        (void)cudaGetLastError(); /* told by the caller, once */
+        return NULL;
+    }
+    return memory;
+}
+
+static void cuda_free(compute *c, void *memory)
+{
+    (void)cudaStreamSynchronize(cuda_of(c)->stream);
+    (void)cudaFree(memory);
+}
+
+static void cuda_upload(compute *c, void *dst, const void *src, size_t len_bytes)
+{
+    cuda *m = cuda_of(c);
+
+    if (len_bytes > 0) {
+        check(m, cudaMemcpyAsync(dst, src, len_bytes, cudaMemcpyHostToDevice, m->stream));
+        check(m, cudaStreamSynchronize(m->stream));
+    }
+}
+
+/* --------------------------------------------------------------- batch -- */
+
+/* Rows in the order of their tokens, and the pieces of each token (kernels.h), counted on the host: so the
+ * gradient of the table needs neither atomics nor a sort on the device. Returns the bytes to copy. */
+static size_t batch_sort(cuda *m, unsigned char *memory, const int32_t *inputs)
+{
+    int32_t     *starts   = m->token_counts; /* first the counts, one further on */
+    int32_t     *order    = (int32_t *)(memory + m->place.order);
+    embed_piece *pieces   = (embed_piece *)(memory + m->place.pieces);
+    embed_token *repeated = NULL;
+    size_t       vocab    = m->limits.vocab;
+    int32_t      slots = 0, end = 0;
+
+    memset(starts, 0, (vocab + 1) * sizeof(*starts));
+    for (size_t r = 0; r < m->rows; r++) {
+        starts[inputs[r] + 1]++;
+    }
+    for (size_t token = 0; token < vocab; token++) {
+        starts[token + 1] += starts[token];
+    }
+    for (size_t r = 0; r < m->rows; r++) {
+        order[starts[inputs[r]]++] = (int32_t)r;
+    }
+    /* starts[token] is now where the next token starts */
+    m->num_pieces   = 0;
+    m->num_repeated = 0;
+    for (size_t token = 0, first = 0; token < vocab; first = (size_t)end, token++) {
+        int32_t count = starts[token] - (int32_t)first;
+
+        end = starts[token];
+        for (int32_t at = 0; at < count; at += EMBED_PIECE_ROWS) {
+            embed_piece *piece = &pieces[m->num_pieces++];
+
+            piece->first = (int32_t)first + at;
+            piece->count = count - at < EMBED_PIECE_ROWS ? count - at : EMBED_PIECE_ROWS;
+            piece->token = (int32_t)token;
+            piece->slot  = count > EMBED_PIECE_ROWS ? slots++ : -1;
+        }
+    }
+    m->repeated_at = m->place.pieces + m->num_pieces * sizeof(*pieces);
+    repeated       = (embed_token *)(memory + m->repeated_at);
+    for (size_t i = 0; i < m->num_pieces; i++) {
+        if (pieces[i].slot < 0) {
+            continue;
+        }
+        if (i == 0 || pieces[i - 1].token != pieces[i].token) {
+            embed_token *token = &repeated[m->num_repeated++];
+
+            token->first_slot = pieces[i].slot;
+            token->slots      = 0;
+            token->token      = pieces[i].token;
+            token->is_padded  = 0;
+        }
+        repeated[m->num_repeated - 1].slots++;
+    }
+    return m->repeated_at + m->num_repeated * sizeof(*repeated);
+}
+
+static void cuda_batch_set(compute *c, const int32_t *inputs, const int32_t *targets)
+{
+    cuda       *m    = cuda_of(c);
+    batch_slot *slot = &m->slots[m->num_batches++ % 2];
+    size_t      bytes;
+
+    check(m, cudaEventSynchronize(slot->copied)); /* of the micro-batch before the last one */
+    memcpy(slot->memory + m->place.inputs, inputs, m->rows * sizeof(*inputs));
+    memcpy(slot->memory + m->place.targets, targets, m->rows * sizeof(*targets));
+    bytes = batch_sort(m, slot->memory, inputs);
+    check(m, cudaMemcpyAsync(m->batch, slot->memory, bytes, cudaMemcpyHostToDevice, m->stream));
+    check(m, cudaEventRecord(slot->copied, m->stream));
+}
+
+static sherd_status cuda_losses_take(compute *c, double *sum_out)
+{
+    cuda *m = cuda_of(c);
+
+    check(m, cudaMemcpyAsync(m->host, m->loss_sum, sizeof(double), cudaMemcpyDeviceToHost, m->stream));
+    check(m, cudaMemsetAsync(m->loss_sum, 0, sizeof(double), m->stream));
+    check(m, cudaStreamSynchronize(m->stream));
+    if (m->has_failed) {
+        return SHERD_E_DEVICE;
+    }
+    memcpy(sum_out, m->host, sizeof(*sum_out));
+    return SHERD_OK;
+}
+
+static void cuda_logits_get(compute *c, size_t row, float *out)
+{
+    cuda  *m     = cuda_of(c);
+    size_t bytes = m->limits.vocab * sizeof(*out);
+
+    widen_launch(m->limits.dtype,
+                 (const char *)m->logits + row * m->logits_stride * m->base.elem_bytes, m->logits_row,
+                 m->limits.vocab, m->stream);
+    check_queued(m);
+    check(m, cudaMemcpyAsync(m->host, m->logits_row, bytes, cudaMemcpyDeviceToHost, m->stream));
+    check(m, cudaStreamSynchronize(m->stream));
+    memcpy(out, m->host, bytes);
+}
+
+/* ------------------------------------------------------------ products -- */
+
+/* One product; without a kernel that adds the bias, that is done after it. */
+static void multiply(cuda *m, lt_product p)
+{
+    lt_result result = lt_multiply(m->products, &p, m->stream);
+
+    if (result == LT_UNFUSED && p.bias != NULL && p.gelu_x == NULL && p.gelu_back == NULL) {
+        const void *bias = p.bias;
+
+        p.bias = NULL;
+        result = lt_multiply(m->products, &p, m->stream);
+        bias_add_launch(p.dtype, p.m, p.n, bias, p.d, m->stream); /* linear alone: d is contiguous */
+        check_queued(m);
+    }
+    if (result != LT_OK) {
+        failed(m, lt_why(m->products));
+    }
+}
+
+static lt_matrix matrix(const void *data, size_t stride, int is_transposed)
+{
+    lt_matrix made;
+
+    made.data          = data;
+    made.stride        = stride;
+    made.is_transposed = is_transposed;
+    return made;
+}
+
+static lt_product product_of(const cuda *m, size_t rows, size_t columns, size_t depth)
+{
+    lt_product p;
+
+    memset(&p, 0, sizeof(p));
+    p.dtype    = m->limits.dtype;
+    p.m        = rows;
+    p.n        = columns;
+    p.k        = depth;
+    p.d_stride = columns;
+    return p;
+}
+
+static void cuda_linear(compute *c, const linear_args *args)
+{
+    cuda        *m = cuda_of(c);
+    linear_shape s = args->shape;
+    lt_product   p = product_of(m, s.rows, s.out, s.in);
+
+    p.a    = matrix(args->x, s.in, 0);
+    p.b    = matrix(args->weight.data, s.in, 1);
+    p.c    = args->residual;
+    p.bias = args->bias.data;
+    p.d    = args->y;
+    if (args->gelu == NULL) {
+        multiply(m, p);
+        return;
+    }
+    p.d      = args->gelu;
+    p.gelu_x = args->y;
+    if (lt_multiply(m->products, &p, m->stream) != LT_OK) {
+        p.d      = args->y;
+        p.gelu_x = NULL;
+        multiply(m, p);
+        gelu_launch(p.dtype, s.rows * s.out, args->y, args->gelu, m->stream);
+        check_queued(m);
+    }
+}
+
+static void cuda_linear_back(compute *c, const linear_back_args *args)
+{
+    cuda        *m      = cuda_of(c);
+    linear_shape s      = args->shape;
+    lt_product   weight = product_of(m, s.out, s.in, s.rows);
+    lt_product   input  = product_of(m, s.rows, s.in, s.out);
+
+    weight.a = matrix(args->dy, s.out, 1);
+    weight.b = matrix(args->x, s.in, 0);
+    weight.c = args->weight.grad;
+    weight.d = args->weight.grad;
+    multiply(m, weight);
+    if (args->bias.data != NULL) {
+        column_sums_launch(m->limits.dtype, args->dy, s.rows, s.out, m->partials, args->bias.grad,
+                           m->stream);
+        check_queued(m);
+    }
+    input.a         = matrix(args->dy, s.out, 0);
+    input.b         = matrix(args->weight.data, s.in, 0);
+    input.c         = args->is_added ? args->dx : NULL;
+    input.d         = args->dx;
+    input.gelu_back = args->gelu_x;
+    if (args->gelu_x == NULL) {
+        multiply(m, input);
+    } else if (lt_multiply(m->products, &input, m->stream) != LT_OK) {
+        input.gelu_back = NULL;
+        multiply(m, input);
+        gelu_back_launch(m->limits.dtype, s.rows * s.in, args->gelu_x, args->dx, m->stream);
+        check_queued(m);
+    }
+}
+
+/* --------------------------------------------------------- other rows -- */
+
+static embed_launch embed_of(const cuda *m)
+{
+    embed_launch e;
+
+    memset(&e, 0, sizeof(e));
+    e.dtype        = m->limits.dtype;
+    e.rows         = m->rows;
+    e.length       = m->limits.length;
+    e.hidden       = m->limits.hidden;
+    e.ids          = (const int32_t *)(m->batch + m->place.inputs);
+    e.order        = (const int32_t *)(m->batch + m->place.order);
+    e.pieces       = (const embed_piece *)(m->batch + m->place.pieces);
+    e.repeated     = (const embed_token *)(m->batch + m->repeated_at);
+    e.num_pieces   = m->num_pieces;
+    e.num_repeated = m->num_repeated;
+    e.partials     = m->partials;
+    return e;
+}
+
+static void cuda_embed(compute *c, tensor tokens, tensor positions, void *y)
+{
+    cuda        *m = cuda_of(c);
+    embed_launch e = embed_of(m);
+
+    e.tokens    = tokens.data;
+    e.positions = positions.data;
+    e.y         = y;
+    embed_forward_launch(&e, m->stream);
+    check_queued(m);
+}
+
+static void cuda_embed_back(compute *c, const void *dy, tensor tokens, tensor positions)
+{
+    cuda        *m = cuda_of(c);
+    embed_launch e = embed_of(m);
+
+    e.dy         = dy;
+    e.dtokens    = tokens.grad;
+    e.dpositions = positions.data == NULL ? NULL : positions.grad;
+    embed_backward_launch(&e, m->stream);
+    check_queued(m);
+}
+
+static norm_launch norm_of(const cuda *m, const norm_rows *args)
+{
+    norm_launch n;
+
+    memset(&n, 0, sizeof(n));
+    n.dtype    = m->limits.dtype;
+    n.rows     = args->rows;
+    n.width    = args->width;
+    n.x        = args->x;
+    n.weight   = args->weight.data;
+    n.bias     = args->bias.data;
+    n.partials = m->partials;
+    return n;
+}
+
+static void cuda_norm(compute *c, const norm_rows *args, void *y)
+{
+    cuda       *m = cuda_of(c);
+    norm_launch n = norm_of(m, args);
+
+    n.y = y;
+    norm_forward_launch(&n, m->stream);
+    check_queued(m);
+}
+
+static void cuda_norm_back(compute *c, const norm_rows *args, const void *dy, void *dx, int is_added)
+{
+    cuda       *m = cuda_of(c);
+    norm_launch n = norm_of(m, args);
+
+    n.dy       = dy;
+    n.dx       = dx;
+    n.is_added = is_added;
+    n.dweight  = args->weight.grad;
+    n.dbias    = args->bias.grad;
+    norm_backward_launch(&n, m->stream);
+    check_queued(m);
+}
+
+static void cuda_rotate(compute *c, const rotate_args *args)
+{
+    cuda *m = cuda_of(c);
+
+    rotate_launch(m->limits.dtype, m->rows, m->limits.length, args->heads, args->width, args->x,
+                  args->cosines, args->sines, args->direction, m->stream);
+    check_queued(m);
+}
+
+static attention_launch attention_of(const cuda *m, const heads_args *args)
+{
+    attention_launch a;
+
+    memset(&a, 0, sizeof(a));
+    a.dtype     = m->limits.dtype;
+    a.batch     = args->batch;
+    a.length    = args->length;
+    a.heads     = args->heads;
+    a.kv_heads  = args->kv_heads;
+    a.width     = args->width;
+    a.q_stride  = args->q_stride;
+    a.kv_stride = args->kv_stride;
+    a.q         = args->q;
+    a.k         = args->k;
+    a.v         = args->v;
+    a.deltas    = m->deltas;
+    return a;
+}
+
+static void cuda_attention(compute *c, const heads_args *args, void *out, float *log_sums)
+{
+    cuda            *m = cuda_of(c);
+    attention_launch a = attention_of(m, args);
+
+    a.out      = out;
+    a.log_sums = log_sums;
+    attention_forward_launch(&a, m->stream);
+    check_queued(m);
+}
+
+static void cuda_attention_back(compute *c, const heads_args *args, const void *out, const void *dout,
+                                const float *log_sums, void *dq, void *dk, void *dv)
+{
+    cuda            *m = cuda_of(c);
+    attention_launch a = attention_of(m, args);
+
+    a.out      = (void *)out;
+    a.dout     = dout;
+    a.log_sums = (float *)log_sums;
+    a.dq       = dq;
+    a.dk       = dk;
+    a.dv       = dv;
+    attention_backward_launch(&a, m->stream);
+    check_queued(m);
+}
+
+static void cuda_swiglu(compute *c, size_t elems, const void *gate, const void *up, void *y)
+{
+    cuda *m = cuda_of(c);
+
+    swiglu_launch(m->limits.dtype, elems, gate, up, y, m->stream);
+    check_queued(m);
+}
+
+static void cuda_swiglu_back(compute *c, size_t elems, const void *gate, const void *up, void *d,
+                             void *dgate)
+{
+    cuda *m = cuda_of(c);
+
+    swiglu_back_launch(m->limits.dtype, elems, gate, up, d, dgate, m->stream);
+    check_queued(m);
+}
+
+/* ---------------------------------------------------------------- head -- */
+
+/* Elements of an array of activations or parameters. */
+static const void *elem_at(const cuda *m, const void *base, size_t elems)
+{
+    return (const char *)base + elems * m->base.elem_bytes;
+}
+
+static void *elem_of(const cuda *m, void *base, size_t elems)
+{
+    return (char *)base + elems * m->base.elem_bytes;
+}
+
+/* A vocabulary that is no multiple of eight would keep all of its products from the fast kernels (GPT-2:
+ * 50257): they are made for the largest multiple, and for the few tokens that are left by themselves. */
+static size_t vocab_whole(const cuda *m)
+{
+    return m->limits.vocab / 8 * 8;
+}
+
+/* logits[rows, first .. first + count) = x . weight'. */
+static void logits_make(cuda *m, const void *x, tensor weight, size_t rows, size_t first, size_t count)
+{
+    size_t     hidden = m->limits.hidden;
+    lt_product p      = product_of(m, rows, count, hidden);
+
+    p.a        = matrix(x, hidden, 0);
+    p.b        = matrix(elem_at(m, weight.data, first * hidden), hidden, 1);
+    p.d        = elem_of(m, m->logits, first);
+    p.d_stride = m->logits_stride;
+    multiply(m, p);
+}
+
+/* Through the logits of `count` tokens: to the weight's rows of these tokens, and to dx. */
+static void logits_back(cuda *m, const void *x, tensor weight, size_t rows, size_t first, size_t count,
+                        void *dx, int is_added)
+{
+    size_t      hidden  = m->limits.hidden;
+    const void *dlogits = elem_at(m, m->logits, first);
+    lt_product  grad    = product_of(m, count, hidden, rows);
+    lt_product  input   = product_of(m, rows, hidden, count);
+
+    grad.a = matrix(dlogits, m->logits_stride, 1);
+    grad.b = matrix(x, hidden, 0);
+    grad.c = elem_at(m, weight.grad, first * hidden);
+    grad.d = elem_of(m, weight.grad, first * hidden);
+    multiply(m, grad);
+    input.a = matrix(dlogits, m->logits_stride, 0);
+    input.b = matrix(elem_at(m, weight.data, first * hidden), hidden, 0);
+    input.c = is_added ? dx : NULL;
+    input.d = dx;
+    multiply(m, input);
+}
+
+/* Losses of all rows, a part of them at a time; with dx also the gradients. */
+static void head_run(cuda *m, const void *x, tensor weight, void *dx)
+{
+    size_t hidden = m->limits.hidden, vocab = m->limits.vocab, whole = vocab_whole(m);
+
+    for (size_t row = 0; row < m->rows; row += m->logits_rows) {
+        const void    *part = elem_at(m, x, row * hidden);
+        size_t         rows = size_min(m->logits_rows, m->rows - row);
+        entropy_launch e;
+
+        if (whole > 0) {
+            logits_make(m, part, weight, rows, 0, whole);
+        }
+        if (whole < vocab) {
+            logits_make(m, part, weight, rows, whole, vocab - whole);
+        }
+        memset(&e, 0, sizeof(e));
+        e.dtype      = m->limits.dtype;
+        e.rows       = rows;
+        e.vocab      = vocab;
+        e.stride     = m->logits_stride;
+        e.logits     = m->logits;
+        e.targets    = (const int32_t *)(m->batch + m->place.targets) + row;
+        e.losses     = m->losses + row;
+        e.grad_scale = dx == NULL ? 0.0f : m->grad_scale / (float)m->rows;
+        entropy_launch_rows(&e, m->stream);
+        if (dx != NULL && whole > 0) {
+            logits_back(m, part, weight, rows, 0, whole, elem_of(m, dx, row * hidden), 0);
+        }
+        if (dx != NULL && whole < vocab) {
+            logits_back(m, part, weight, rows, whole, vocab - whole, elem_of(m, dx, row * hidden),
+                        whole > 0);
+        }
+    }
+    loss_finish_launch(m->losses, m->rows, m->loss_sum, m->stream);
+    check_queued(m);
+}
+
+/* The weight's gradient is there in backward alone: so are the logits, unless no backward comes. */
+static void cuda_head(compute *c, const void *x, tensor weight, float grad_scale)
+{
+    cuda *m = cuda_of(c);
+
+    m->grad_scale = grad_scale;
+    if (grad_scale == 0.0f) {
+        head_run(m, x, weight, NULL);
+    }
+}
+
+static void cuda_head_back(compute *c, const void *x, tensor weight, void *dx)
+{
+    head_run(cuda_of(c), x, weight, dx);
+}
+
+/* -------------------------------------------------------------- create -- */
+
+static const compute_ops cuda_ops = {
+    sizeof(compute_ops),
+    "cuda",
+    cuda_destroy,
+    cuda_scratch_bytes,
+    cuda_alloc,
+    cuda_free,
+    cuda_upload,
+    cuda_batch_set,
+    cuda_losses_take,
+    cuda_logits_get,
+    cuda_embed,
+    cuda_embed_back,
+    cuda_linear,
+    cuda_linear_back,
+    cuda_norm,
+    cuda_norm_back,
+    cuda_rotate,
+    cuda_attention,
+    cuda_attention_back,
+    cuda_swiglu,
+    cuda_swiglu_back,
+    cuda_head,
+    cuda_head_back,
+};
+
+static void *scratch_take(cuda *m, size_t *used, size_t len_bytes)
+{
+    void *piece = m->scratch == NULL ? NULL : m->scratch + *used;
+
+    *used += padded(len_bytes, ALIGN_BYTES);
+    return piece;
+}
+
+static size_t partial_elems(const cuda *m)
+{
+    const compute_limits *l     = &m->limits;
+    size_t                head  = l->hidden / l->heads;
+    size_t                norms = size_max(norm_partial_elems(m->rows, l->hidden),
+                                           norm_partial_elems(m->rows * l->heads, head));
+    size_t sums  = column_sums_partial_elems(m->rows, size_max(3 * l->hidden, l->inner));
+    size_t slots = (2 * m->rows / EMBED_PIECE_ROWS + 1) * l->hidden;
+
+    return size_max(size_max(norms, sums), slots);
+}
+
+/* The scratch of the device; without memory it only counts. */
+static size_t scratch_place(cuda *m)
+{
+    const compute_limits *l    = &m->limits;
+    size_t                used = 0;
+
+    m->partials   = (float *)scratch_take(m, &used, partial_elems(m) * sizeof(float));
+    m->deltas     = (float *)scratch_take(m, &used, m->rows * l->heads * sizeof(float));
+    m->losses     = (float *)scratch_take(m, &used, m->rows * sizeof(float));
+    m->logits_row = (float *)scratch_take(m, &used, l->vocab * sizeof(float));
+    m->loss_sum   = (double *)scratch_take(m, &used, sizeof(double));
+    m->batch      = (unsigned char *)scratch_take(m, &used, m->place.most_bytes);
+    m->logits     = scratch_take(m, &used, m->logits_rows * m->logits_stride * m->base.elem_bytes);
+    return used;
+}
+
+static void sizes_settle(cuda *m)
+{
+    const compute_limits *l      = &m->limits;
+    size_t                pieces = m->rows + m->rows / EMBED_PIECE_ROWS + 1;
+    size_t                parts;
+
+    m->logits_stride = padded(l->vocab, LOGITS_ALIGN);
+    parts            = LOGITS_ELEMS / m->logits_stride / LOGITS_ROWS * LOGITS_ROWS;
+    m->logits_rows   = size_min(m->rows, size_max(parts, LOGITS_ROWS));
+    if (l->keeps_logits) {
+        m->logits_rows = m->rows;
+    }
+    m->place.inputs     = 0;
+    m->place.targets    = m->rows * sizeof(int32_t);
+    m->place.order      = 2 * m->rows * sizeof(int32_t);
+    m->place.pieces     = padded(3 * m->rows * sizeof(int32_t), ALIGN_BYTES);
+    m->place.most_bytes = m->place.pieces + pieces * sizeof(embed_piece);
+}
+
+static int memory_make(cuda *m, char *why, size_t why_bytes)
+{
+    const compute_limits *l     = &m->limits;
+    cudaError_t           error = cudaSuccess;
+
+    sizes_settle(m);
+    m->token_counts  = (int32_t *)calloc(l->vocab + 1, sizeof(*m->token_counts));
+    m->scratch_bytes = scratch_place(m);
+    error            = cudaMalloc((void **)&m->scratch, m->scratch_bytes);
+    if (error == cudaSuccess) {
+        error = cudaHostAlloc(&m->host, size_max(l->vocab * sizeof(float), sizeof(double)),
+                              cudaHostAllocDefault);
+    }
+    for (int i = 0; error == cudaSuccess && i < 2; i++) {
+        error = cudaHostAlloc((void **)&m->slots[i].memory, m->place.most_bytes, cudaHostAllocDefault);
+        if (error == cudaSuccess) {
+            error = cudaEventCreateWithFlags(&m->slots[i].copied, cudaEventDisableTiming);
+        }
+    }
+    if (error != cudaSuccess || m->token_counts == NULL) {
+        (void)cudaGetLastError();
+        (void)snprintf(why, why_bytes,
+                       "no memory for %.1f MiB of logits and scratch on the GPU (%s); a smaller "
+                       "--batch needs less",
+                       (double)m->scratch_bytes / 0x1p20, cudaGetErrorString(error));
+        return -1;
+    }
+    (void)scratch_place(m);
+    error = cudaMemsetAsync(m->loss_sum, 0, sizeof(double), m->stream);
+    if (error != cudaSuccess) {
+        (void)snprintf(why, why_bytes, "the GPU cannot be used: %s", cudaGetErrorString(error));
+        return -1;
+    }
+    return 0;
+}
+
+/* The device that the engine's stream is on becomes the thread's: it need not be the first one. */
+static int device_enter(cuda *m, char *why, size_t why_bytes)
+{
+    int         device = 0, major = 0;
+    cudaError_t error;
+
+#if CUDART_VERSION >= 12080
+    error = cudaStreamGetDevice(m->stream, &device);
+#else
+    error = cudaGetDevice(&device); /* the engine has made its own the thread's */
+#endif
+    if (error == cudaSuccess) {
+        error = cudaSetDevice(device);
+    }
+    if (error == cudaSuccess) {
+        error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+    }
+    if (error != cudaSuccess) {
+        (void)snprintf(why, why_bytes, "the GPU cannot be used: %s", cudaGetErrorString(error));
+        return -1;
+    }
+    if (major < 8) {
+        (void)snprintf(why, why_bytes,
+                       "GPU %d has compute capability %d; the trainer's kernels need 8.0 or newer", device,
+                       major);
+        return -1;
+    }
+    return 0;
+}
+
+static int limits_check(const compute_limits *l, char *why, size_t why_bytes)
+{
+    if (l->hidden / l->heads > ATTENTION_MOST_WIDTH) {
+        (void)snprintf(why, why_bytes, "heads of %zu elements are too wide for the GPU: at most %d",
+                       l->hidden / l->heads, ATTENTION_MOST_WIDTH);
+        return -1;
+    }
+    return 0;
+}
+
+extern "C" compute *compute_cuda_create(const compute_params *params, char *why, size_t why_bytes)
+{
+    cuda *m;
+
+    if (limits_check(&params->limits, why, why_bytes) != 0) {
+        return NULL;
+    }
+    m = (cuda *)calloc(1, sizeof(*m));
+    if (m == NULL) {
+        (void)snprintf(why, why_bytes, "out of memory");
+        return NULL;
+    }
+    m->base.ops        = &cuda_ops;
+    m->base.elem_bytes = sherd_dtype_bytes(params->limits.dtype);
+    m->limits          = params->limits;
+    m->rows            = params->limits.batch * params->limits.length;
+    m->stream          = (cudaStream_t)params->stream;
+    if (device_enter(m, why, why_bytes) != 0) {
+        free(m);
+        return NULL;
+    }
+    m->products = lt_create(why, why_bytes);
+    if (m->products == NULL || memory_make(m, why, why_bytes) != 0) {
+        cuda_destroy(&m->base);
+        return NULL;
+    }
+    attention_prepare();
+    return &m->base;
+}

@@ -1,0 +1,186 @@
+/* Rows of the tables of tokens and positions, and their gradients.
+ *
+ * Backward gets the rows sorted by token (the host counts them when the micro-batch comes: device.cu) and
+ * cut into pieces of at most EMBED_PIECE_ROWS. A block sums a piece; where a token has several, a second
+ * kernel adds them in their order. So one block alone touches a token's gradient, and no sum depends on who came
+ * first. A thread owns runs of N columns. */
+#include "kernels.h"
+
+#include "elements.cuh"
+#include "launch.h"
+
+#define MOST_THREADS 256
+
+template <typename T, int N>
+__global__ void embed_forward(size_t rows, size_t length, int hidden, const int32_t *ids,
+                              const T *tokens, const T *positions, T *y)
+{
+    size_t row = blockIdx.x;
+    float  x[N], p[N];
+
+    for (int c = (int)threadIdx.x * N; c < hidden; c += (int)blockDim.x * N) {
+        run_of<T, N>::load(tokens + (size_t)ids[row] * hidden + c, x);
+        if (positions != NULL) {
+            run_of<T, N>::load(positions + row % length * hidden + c, p);
+            for (int k = 0; k < N; k++) {
+                x[k] += p[k];
+            }
+        }
+        run_of<T, N>::store(y + row * hidden + c, x);
+    }
+}
+
+template <typename T, int N> __device__ __forceinline__ void grad_add(T *grad, const float *sum)
+{
+    float old[N];
+
+    run_of<T, N>::load(grad, old);
+    for (int k = 0; k < N; k++) {
+        old[k] += sum[k];
+    }
+    run_of<T, N>::store(grad, old);
+}
+
+template <typename T, int N>
+__global__ void embed_backward_pieces(int hidden, const embed_piece *pieces, const int32_t *order,
+                                      const T *dy, T *dtokens, float *partials)
+{
+    embed_piece piece = pieces[blockIdx.x];
+
+    for (int c = (int)threadIdx.x * N; c < hidden; c += (int)blockDim.x * N) {
+        float sum[N], x[N];
+
+        for (int k = 0; k < N; k++) {
+            sum[k] = 0.0f;
+        }
+#pragma unroll 4
+        for (int i = 0; i < piece.count; i++) {
+            run_of<T, N>::load(dy + (size_t)order[piece.first + i] * hidden + c, x);
+            for (int k = 0; k < N; k++) {
+                sum[k] += x[k];
+            }
+        }
+        if (piece.slot < 0) {
+            grad_add<T, N>(dtokens + (size_t)piece.token * hidden + c, sum);
+        } else {
+            for (int k = 0; k < N; k++) {
+                partials[(size_t)piece.slot * hidden + c + k] = sum[k];
+            }
+        }
+    }
+}
+
+template <typename T>
+__global__ void embed_backward_repeated(int hidden, const embed_token *repeated, const float *partials,
+                                        T *dtokens)
+{
+    embed_token token = repeated[blockIdx.x];
+
+    for (int c = (int)threadIdx.x; c < hidden; c += (int)blockDim.x) {
+        float sum = 0.0f;
+        T    *at  = dtokens + (size_t)token.token * hidden + c;
+
+        for (int i = 0; i < token.slots; i++) {
+            sum += partials[(size_t)(token.first_slot + i) * hidden + c];
+        }
+        float_put(at, float_get(*at) + sum);
+    }
+}
+
+template <typename T, int N>
+__global__ void embed_backward_positions(size_t rows, size_t length, int hidden, const T *dy,
+                                         T *dpositions)
+{
+    for (int c = (int)threadIdx.x * N; c < hidden; c += (int)blockDim.x * N) {
+        float sum[N], x[N];
+
+        for (int k = 0; k < N; k++) {
+            sum[k] = 0.0f;
+        }
+        for (size_t row = blockIdx.x; row < rows; row += length) {
+            run_of<T, N>::load(dy + row * hidden + c, x);
+            for (int k = 0; k < N; k++) {
+                sum[k] += x[k];
+            }
+        }
+        grad_add<T, N>(dpositions + (size_t)blockIdx.x * hidden + c, sum);
+    }
+}
+
+/* ----------------------------------------------------------- launchers -- */
+
+static dim3 block_of(size_t hidden, size_t n)
+{
+    size_t threads = (hidden / n + 31) / 32 * 32;
+
+    threads = threads < 32 ? 32 : threads;
+    return dim3((unsigned)(threads < MOST_THREADS ? threads : MOST_THREADS));
+}
+
+template <typename T, int N>
+static void forward_queue(const embed_launch *a, cudaStream_t stream)
+{
+    LLM_LAUNCH((embed_forward<T, N>), dim3((unsigned)a->rows), block_of(a->hidden, N), 0, stream,
+               a->rows, a->length, (int)a->hidden, a->ids, (const T *)a->tokens,
+               (const T *)a->positions, (T *)a->y);
+}
+
+template <typename T, int N>
+static void backward_queue(const embed_launch *a, cudaStream_t stream)
+{
+    LLM_LAUNCH((embed_backward_pieces<T, N>), dim3((unsigned)a->num_pieces), block_of(a->hidden, N), 0,
+               stream, (int)a->hidden, a->pieces, a->order, (const T *)a->dy, (T *)a->dtokens,
+               a->partials);
+    if (a->num_repeated > 0) {
+        LLM_LAUNCH((embed_backward_repeated<T>), dim3((unsigned)a->num_repeated),
+                   block_of(a->hidden, 1), 0, stream, (int)a->hidden, a->repeated,
+                   (const float *)a->partials, (T *)a->dtokens);
+    }
+    if (a->dpositions != NULL) {
+        size_t positions = a->length < a->rows ? a->length : a->rows;
+
+        LLM_LAUNCH((embed_backward_positions<T, N>), dim3((unsigned)positions), block_of(a->hidden, N),
+                   0, stream, a->rows, a->length, (int)a->hidden, (const T *)a->dy,
+                   (T *)a->dpositions);
+    }
+}
+
+template <typename T> static void typed_queue(const embed_launch *a, cudaStream_t stream)
+{
+    const int n = wide_of<T>::elems;
+
+    if (a->hidden % n == 0 && a->dy == NULL) {
+        forward_queue<T, wide_of<T>::elems>(a, stream);
+    } else if (a->hidden % n == 0) {
+        backward_queue<T, wide_of<T>::elems>(a, stream);
+    } else if (a->dy == NULL) {
+        forward_queue<T, 1>(a, stream);
+    } else {
+        backward_queue<T, 1>(a, stream);
+    }
+}
+
+static void embed_queue(const embed_launch *a, cudaStream_t stream)
+{
+    switch (a->dtype) {
+    case SHERD_F32:
+        typed_queue<float>(a, stream);
+        return;
+    case SHERD_BF16:
+        typed_queue<bf16_t>(a, stream);
+        return;
+    case SHERD_F16:
+        typed_queue<f16_t>(a, stream);
+        return;
+    }
+}
+
+void embed_forward_launch(const embed_launch *args, cudaStream_t stream)
+{
+    embed_queue(args, stream);
+}
+
+void embed_backward_launch(const embed_launch *args, cudaStream_t stream)
+{
+    embed_queue(args, stream);
+}

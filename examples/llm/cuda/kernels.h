@@ -1,0 +1,132 @@
+/* The kernels of the trainer, as functions that queue them. All pointers are device memory; nothing
+ * blocks, nothing allocates; a launch that is refused shows in cudaGetLastError. `dtype` is the type of
+ * every `void *`. Sums are fp32, in an order that the shapes alone decide: never a floating-point
+ * atomic, never the number of processors. device.cu calls these. */
+#ifndef LLM_CUDA_KERNELS_H
+#define LLM_CUDA_KERNELS_H
+
+#include "sherd.h"
+
+#include <cuda_runtime.h>
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* ---- norm.cu */
+
+typedef struct norm_launch {
+    sherd_dtype dtype;
+    size_t      rows, width;
+    const void *x, *weight, *bias; /* bias NULL: RMSNorm, else LayerNorm */
+    void       *y;                 /* forward */
+    const void *dy;                /* backward, with all that follows */
+    void       *dx;
+    int         is_added;
+    void       *dweight, *dbias;   /* added to */
+    float      *partials;          /* norm_partial_elems(rows, width) */
+} norm_launch;
+
+void   norm_forward_launch(const norm_launch *args, cudaStream_t stream);
+void   norm_backward_launch(const norm_launch *args, cudaStream_t stream);
+size_t norm_partial_elems(size_t rows, size_t width);
+
+/* grad[c] += the sum of partials[i * stride + c] over i < count, for c < columns. */
+void columns_finish_launch(sherd_dtype dtype, const float *partials, size_t stride, size_t count,
+                           size_t columns, void *grad, cudaStream_t stream);
+
+/* ---- rows.cu: element by element, and sums of columns */
+
+/* dbias[c] += the sum of dy[r, c] over the rows. */
+void   column_sums_launch(sherd_dtype dtype, const void *dy, size_t rows, size_t columns,
+                          float *partials, void *dbias, cudaStream_t stream);
+size_t column_sums_partial_elems(size_t rows, size_t columns);
+
+void gelu_launch(sherd_dtype dtype, size_t elems, const void *x, void *y, cudaStream_t stream);
+/* d *= gelu'(x). */
+void gelu_back_launch(sherd_dtype dtype, size_t elems, const void *x, void *d, cudaStream_t stream);
+void swiglu_launch(sherd_dtype dtype, size_t elems, const void *gate, const void *up, void *y,
+                   cudaStream_t stream);
+void swiglu_back_launch(sherd_dtype dtype, size_t elems, const void *gate, const void *up, void *d,
+                        void *dgate, cudaStream_t stream);
+/* y[r, c] += bias[c]. */
+void bias_add_launch(sherd_dtype dtype, size_t rows, size_t columns, const void *bias, void *y,
+                     cudaStream_t stream);
+void rotate_launch(sherd_dtype dtype, size_t rows, size_t length, size_t heads, size_t width, void *x,
+                   const float *cosines, const float *sines, float direction, cudaStream_t stream);
+
+/* ---- embed.cu */
+
+/* Rows [first, first + count) of the order by token, all of one token. slot below 0: that is all of them,
+ * and their sum is added to the gradient; else it goes to partials[slot]. */
+typedef struct embed_piece {
+    int32_t first, count, token, slot;
+} embed_piece;
+/* A token of several pieces. */
+typedef struct embed_token {
+    int32_t first_slot, slots, token, is_padded;
+} embed_token;
+
+#define EMBED_PIECE_ROWS 64 /* the most of a piece */
+
+typedef struct embed_launch {
+    sherd_dtype        dtype;
+    size_t             rows, length, hidden;
+    const int32_t     *ids; /* [rows] */
+    const void        *tokens, *positions; /* forward; positions NULL: none */
+    void              *y;
+    const void        *dy; /* backward, with all that follows */
+    void              *dtokens, *dpositions;
+    const int32_t     *order; /* rows by token, ascending within one */
+    const embed_piece *pieces;
+    const embed_token *repeated;
+    size_t             num_pieces, num_repeated;
+    float             *partials; /* [slots, hidden] */
+} embed_launch;
+
+void embed_forward_launch(const embed_launch *args, cudaStream_t stream);
+void embed_backward_launch(const embed_launch *args, cudaStream_t stream);
+
+/* ---- entropy.cu */
+
+typedef struct entropy_launch {
+    sherd_dtype    dtype;
+    size_t         rows, vocab, stride; /* stride: elements from one row of logits to the next */
+    void          *logits;              /* become their gradient, unless grad_scale is 0 */
+    const int32_t *targets;             /* [rows] */
+    float         *losses;              /* [rows] */
+    float          grad_scale;          /* of each row */
+} entropy_launch;
+
+void entropy_launch_rows(const entropy_launch *args, cudaStream_t stream);
+/* *sum += the mean of losses[rows], rounded to fp32. */
+void loss_finish_launch(const float *losses, size_t rows, double *sum, cudaStream_t stream);
+/* One row as fp32. */
+void widen_launch(sherd_dtype dtype, const void *src, float *dst, size_t elems, cudaStream_t stream);
+
+/* ---- attention.cu, attention_plain.cu */
+
+typedef struct attention_launch {
+    sherd_dtype dtype;
+    size_t      batch, length, heads, kv_heads, width;
+    size_t      q_stride, kv_stride; /* see attention_args in ops.h */
+    const void *q, *k, *v;
+    void       *out;
+    float      *log_sums; /* [batch, heads, length] */
+    const void *dout;     /* backward, with all that follows; dq, dk and dv as q, k and v */
+    void       *dq, *dk, *dv;
+    float      *deltas; /* [batch, heads, length]: scratch */
+} attention_launch;
+
+/* Tensor cores where type, width and strides allow, the plain kernels elsewhere. */
+void attention_forward_launch(const attention_launch *args, cudaStream_t stream);
+void attention_backward_launch(const attention_launch *args, cudaStream_t stream);
+void attention_plain_forward_launch(const attention_launch *args, cudaStream_t stream);
+void attention_plain_backward_launch(const attention_launch *args, cudaStream_t stream);
+void attention_plain_prepare(void);
+
+#define ATTENTION_MOST_WIDTH 256 /* of a head */
+
+/* Lets the kernels have the shared memory that they need on the current device. */
+void attention_prepare(void);
+
+#endif

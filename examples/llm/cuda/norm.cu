@@ -1,0 +1,301 @@
+/* LayerNorm and RMSNorm of rows, forward and backward.
+ *
+ * A warp owns a row: it reads it two or three times, of which one goes to memory. In backward a block owns
+ * NORM_CHUNK rows and sums their shares of the weight's gradient in shared memory, one sum a warp and
+ * column; the blocks' sums are added by a second kernel in the order of the chunks. Cuts follow the shape,
+ * so the result does not depend on the launch or the device. Relied on: rows begin at multiples of 16
+ * bytes where N elements are read at once (the launchers look). */
+#include "kernels.h"
+
+#include "elements.cuh"
+#include "launch.h"
+
+#define NORM_CHUNK     64 /* rows of a block in backward; part of the numbers */
+#define NORM_WARPS     8  /* rows of a block in forward */
+#define LAYER_NORM_EPS 1e-5f
+#define RMS_NORM_EPS   1e-6f
+/* Shared bytes that the sums of a backward block may take: the most that needs no permission. */
+#define NORM_SHARED_BYTES ((size_t)48 << 10)
+
+#define FINISH_COLUMNS 32
+#define FINISH_ROWS    8
+
+template <typename T, int N, bool IS_LAYER>
+__device__ __forceinline__ void row_stats(const T *x, int width, int lane, float *mean_out,
+                                          float *scale_out)
+{
+    float sum = 0.0f, mean = 0.0f, at[N];
+
+    if (IS_LAYER) {
+        for (int i = lane * N; i < width; i += 32 * N) {
+            run_of<T, N>::load(x + i, at);
+            for (int k = 0; k < N; k++) {
+                sum += at[k];
+            }
+        }
+        mean = warp_sum(sum) / (float)width;
+        sum  = 0.0f;
+    }
+    for (int i = lane * N; i < width; i += 32 * N) {
+        run_of<T, N>::load(x + i, at);
+        for (int k = 0; k < N; k++) {
+            sum += (at[k] - mean) * (at[k] - mean);
+        }
+    }
+    *mean_out  = mean;
+    *scale_out = 1.0f / sqrtf(warp_sum(sum) / (float)width + (IS_LAYER ? LAYER_NORM_EPS : RMS_NORM_EPS));
+}
+
+/* A warp a row. */
+template <typename T, int N, bool IS_LAYER>
+__global__ void norm_forward(size_t rows, int width, const T *x_all, const T *weight, const T *bias,
+                             T *y_all)
+{
+    int    lane = (int)threadIdx.x % 32;
+    size_t row  = (size_t)blockIdx.x * NORM_WARPS + threadIdx.x / 32;
+    float  mean, scale, x[N], w[N], b[N];
+
+    if (row >= rows) {
+        return;
+    }
+    row_stats<T, N, IS_LAYER>(x_all + row * (size_t)width, width, lane, &mean, &scale);
+    for (int i = lane * N; i < width; i += 32 * N) {
+        run_of<T, N>::load(x_all + row * (size_t)width + i, x);
+        run_of<T, N>::load(weight + i, w);
+        if (IS_LAYER) {
+            run_of<T, N>::load(bias + i, b);
+        }
+        for (int k = 0; k < N; k++) {
+            x[k] = (x[k] - mean) * scale * w[k] + (IS_LAYER ? b[k] : 0.0f);
+        }
+        run_of<T, N>::store(y_all + row * (size_t)width + i, x);
+    }
+}
+
+/* NORM_CHUNK rows a block, a warp every blockDim / 32-th of them. Shared: for each warp `padded` sums of
+ * weights and, of LayerNorm, as many of biases. Sum k of a lane's j-th run stands at (j * N + k) * 32 + lane,
+ * so that a warp's lanes never share a bank. */
+template <typename T, int N, bool IS_LAYER>
+__global__ void norm_backward(size_t rows, int width, int padded, const T *x_all, const T *weight,
+                              const T *dy_all, T *dx_all, int is_added, float *partials)
+{
+    LLM_SHARED(shared);
+    const int sets = IS_LAYER ? 2 : 1;
+    int       lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    int       warps = (int)blockDim.x / 32;
+    float    *own   = (float *)shared + (size_t)warp * sets * padded;
+    size_t    first = (size_t)blockIdx.x * NORM_CHUNK;
+    size_t    end   = first + NORM_CHUNK < rows ? first + NORM_CHUNK : rows;
+    float    *to    = partials + (size_t)blockIdx.x * 2 * width;
+
+    for (int i = lane; i < sets * padded; i += 32) {
+        own[i] = 0.0f;
+    }
+    for (size_t row = first + warp; row < end; row += warps) {
+        const T *x  = x_all + row * (size_t)width;
+        const T *dy = dy_all + row * (size_t)width;
+        T       *dx = dx_all + row * (size_t)width;
+        float    mean, scale, sum_d = 0.0f, sum_dx = 0.0f, at[N], w[N], d[N], old[N];
+
+        row_stats<T, N, IS_LAYER>(x, width, lane, &mean, &scale);
+        for (int i = lane * N; i < width; i += 32 * N) {
+            run_of<T, N>::load(x + i, at);
+            run_of<T, N>::load(weight + i, w);
+            run_of<T, N>::load(dy + i, d);
+            for (int k = 0; k < N; k++) {
+                sum_d += d[k] * w[k];
+                sum_dx += d[k] * w[k] * ((at[k] - mean) * scale);
+            }
+        }
+        sum_d  = IS_LAYER ? warp_sum(sum_d) / (float)width : 0.0f;
+        sum_dx = warp_sum(sum_dx) / (float)width;
+        for (int i = lane * N; i < width; i += 32 * N) {
+            float *sums = own + i / (32 * N) * (32 * N) + lane;
+
+            run_of<T, N>::load(x + i, at);
+            run_of<T, N>::load(weight + i, w);
+            run_of<T, N>::load(dy + i, d);
+            if (is_added) {
+                run_of<T, N>::load(dx + i, old);
+            }
+            for (int k = 0; k < N; k++) {
+                float hat = (at[k] - mean) * scale;
+
+                sums[k * 32] += d[k] * hat;
+                if (IS_LAYER) {
+                    sums[padded + k * 32] += d[k];
+                }
+                at[k] = (d[k] * w[k] - sum_d - hat * sum_dx) * scale + (is_added ? old[k] : 0.0f);
+            }
+            run_of<T, N>::store(dx + i, at);
+        }
+    }
+    __syncthreads();
+    for (int c = (int)threadIdx.x; c < width; c += (int)blockDim.x) {
+        int at = c / (32 * N) * (32 * N) + c % N * 32 + c % (32 * N) / N;
+
+        for (int set = 0; set < sets; set++) {
+            float sum = 0.0f;
+
+            for (int w = 0; w < warps; w++) {
+                sum += ((const float *)shared)[((size_t)w * sets + set) * padded + at];
+            }
+            to[set * width + c] = sum;
+        }
+    }
+}
+
+/* FINISH_COLUMNS columns a block; thread row r sums every FINISH_ROWS-th partial from r on, the first row
+ * adds the rows up. */
+template <typename T>
+__global__ void columns_finish(const float *partials, size_t stride, size_t count, size_t columns,
+                               T *grad)
+{
+    __shared__ float sums[FINISH_ROWS][FINISH_COLUMNS];
+    size_t           c   = (size_t)blockIdx.x * FINISH_COLUMNS + threadIdx.x;
+    float            sum = 0.0f;
+
+    if (c < columns) {
+#pragma unroll 4
+        for (size_t i = threadIdx.y; i < count; i += FINISH_ROWS) {
+            sum += partials[i * stride + c];
+        }
+    }
+    sums[threadIdx.y][threadIdx.x] = sum;
+    __syncthreads();
+    if (threadIdx.y == 0 && c < columns) {
+        for (int r = 1; r < FINISH_ROWS; r++) {
+            sum += sums[r][threadIdx.x];
+        }
+        float_put(&grad[c], float_get(grad[c]) + sum);
+    }
+}
+
+/* ------------------------------------------------------------ launchers -- */
+
+static size_t chunks_of(size_t rows)
+{
+    return (rows + NORM_CHUNK - 1) / NORM_CHUNK;
+}
+
+size_t norm_partial_elems(size_t rows, size_t width)
+{
+    return chunks_of(rows) * 2 * width;
+}
+
+/* As many warps as have room for their sums: 8, 4, 2 or 1, by the width alone. */
+static int backward_warps(size_t bytes_each)
+{
+    int warps = 8;
+
+    while (warps > 1 && (size_t)warps * bytes_each > NORM_SHARED_BYTES) {
+        warps /= 2;
+    }
+    return warps;
+}
+
+template <typename T, int N, bool IS_LAYER>
+static void forward_queue(const norm_launch *a, cudaStream_t stream)
+{
+    unsigned blocks = (unsigned)((a->rows + NORM_WARPS - 1) / NORM_WARPS);
+
+    LLM_LAUNCH((norm_forward<T, N, IS_LAYER>), dim3(blocks), dim3(NORM_WARPS * 32), 0, stream, a->rows,
+               (int)a->width, (const T *)a->x, (const T *)a->weight, (const T *)a->bias, (T *)a->y);
+}
+
+template <typename T, int N, bool IS_LAYER>
+static void backward_queue(const norm_launch *a, cudaStream_t stream)
+{
+    int    padded = (int)((a->width + 32 * N - 1) / (32 * N) * (32 * N));
+    size_t each   = (size_t)padded * (IS_LAYER ? 2 : 1) * sizeof(float);
+    int    warps  = backward_warps(each);
+    size_t bytes  = (size_t)warps * each;
+
+    if (bytes > NORM_SHARED_BYTES) { /* a very wide row: one warp, with permission */
+        (void)cudaFuncSetAttribute((const void *)norm_backward<T, N, IS_LAYER>,
+                                   cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+    }
+    LLM_LAUNCH((norm_backward<T, N, IS_LAYER>), dim3((unsigned)chunks_of(a->rows)),
+               dim3((unsigned)warps * 32), bytes, stream, a->rows, (int)a->width, padded,
+               (const T *)a->x, (const T *)a->weight, (const T *)a->dy, (T *)a->dx, a->is_added,
+               a->partials);
+}
+
+template <typename T, int N> static void both_queue(const norm_launch *a, cudaStream_t stream)
+{
+    if (a->dy == NULL) {
+        if (a->bias != NULL) {
+            forward_queue<T, N, true>(a, stream);
+        } else {
+            forward_queue<T, N, false>(a, stream);
+        }
+    } else if (a->bias != NULL) {
+        backward_queue<T, N, true>(a, stream);
+    } else {
+        backward_queue<T, N, false>(a, stream);
+    }
+}
+
+template <typename T> static void typed_queue(const norm_launch *a, cudaStream_t stream)
+{
+    if (a->width % wide_of<T>::elems == 0) {
+        both_queue<T, wide_of<T>::elems>(a, stream);
+    } else {
+        both_queue<T, 1>(a, stream);
+    }
+}
+
+static void norm_queue(const norm_launch *a, cudaStream_t stream)
+{
+    switch (a->dtype) {
+    case SHERD_F32:
+        typed_queue<float>(a, stream);
+        return;
+    case SHERD_BF16:
+        typed_queue<bf16_t>(a, stream);
+        return;
+    case SHERD_F16:
+        typed_queue<f16_t>(a, stream);
+        return;
+    }
+}
+
+void norm_forward_launch(const norm_launch *args, cudaStream_t stream)
+{
+    norm_queue(args, stream);
+}
+
+void norm_backward_launch(const norm_launch *args, cudaStream_t stream)
+{
+    size_t chunks = chunks_of(args->rows), stride = 2 * args->width;
+
+    norm_queue(args, stream);
+    columns_finish_launch(args->dtype, args->partials, stride, chunks, args->width, args->dweight,
+                          stream);
+    if (args->bias != NULL) {
+        columns_finish_launch(args->dtype, args->partials + args->width, stride, chunks, args->width,
+                              args->dbias, stream);
+    }
+}
+
+void columns_finish_launch(sherd_dtype dtype, const float *partials, size_t stride, size_t count,
+                           size_t columns, void *grad, cudaStream_t stream)
+{
+    dim3 grid((unsigned)((columns + FINISH_COLUMNS - 1) / FINISH_COLUMNS));
+    dim3 block(FINISH_COLUMNS, FINISH_ROWS);
+
+    switch (dtype) {
+    case SHERD_F32:
+        LLM_LAUNCH(columns_finish<float>, grid, block, 0, stream, partials, stride, count, columns,
+                   (float *)grad);
+        return;
+    case SHERD_BF16:
+        LLM_LAUNCH(columns_finish<bf16_t>, grid, block, 0, stream, partials, stride, count, columns,
+                   (bf16_t *)grad);
+        return;
+    case SHERD_F16:
+        LLM_LAUNCH(columns_finish<f16_t>, grid, block, 0, stream, partials, stride, count, columns,
+                   (f16_t *)grad);
+        return;
+    }
+}

@@ -1,0 +1,399 @@
+/* What is computed element by element, and sums of columns.
+ *
+ * A thread owns one run of sixteen bytes (one element where the count is no multiple of it). Sums of columns
+ * go in two steps as those of norms do: a block owns SUM_ROWS rows of 32 runs, each warp every
+ * SUM_WARPS-th row; columns_finish adds the blocks in their order. */
+#include "kernels.h"
+
+#include "elements.cuh"
+#include "launch.h"
+
+#define THREADS   256
+#define SUM_ROWS  256 /* rows of a block; part of the numbers */
+#define SUM_WARPS 8
+
+/* ----------------------------------------------------------- formulas -- */
+
+__device__ __forceinline__ float sigmoid_of(float x)
+{
+    return 1.0f / (1.0f + expf(-x));
+}
+
+/* 0.5 x (1 + tanh(u)) = x sigmoid(2u), u = sqrt(2 / pi) (x + 0.044715 x^3) (Hendrycks and Gimpel 2016). */
+__device__ __forceinline__ float gelu_gate(float x)
+{
+    return sigmoid_of(1.5957691216f * (x + 0.044715f * x * x * x));
+}
+
+struct gelu_forward {
+    static const int inputs = 1, outputs = 1;
+    __device__ __forceinline__ void operator()(const float *in, float *out) const
+    {
+        out[0] = in[0] * gelu_gate(in[0]);
+    }
+};
+
+/* in: x, d; out: d. */
+struct gelu_backward {
+    static const int inputs = 2, outputs = 1;
+    __device__ __forceinline__ void operator()(const float *in, float *out) const
+    {
+        float gate  = gelu_gate(in[0]);
+        float slope = 1.5957691216f * (1.0f + 0.134145f * in[0] * in[0]);
+
+        out[0] = in[1] * (gate + in[0] * slope * gate * (1.0f - gate));
+    }
+};
+
+/* in: gate, up (Shazeer 2020). */
+struct swiglu_forward {
+    static const int inputs = 2, outputs = 1;
+    __device__ __forceinline__ void operator()(const float *in, float *out) const
+    {
+        out[0] = in[0] * sigmoid_of(in[0]) * in[1];
+    }
+};
+
+/* in: gate, up, d; out: d of up, d of gate. */
+struct swiglu_backward {
+    static const int inputs = 3, outputs = 2;
+    __device__ __forceinline__ void operator()(const float *in, float *out) const
+    {
+        float s = sigmoid_of(in[0]);
+
+        out[0] = in[2] * in[0] * s;
+        out[1] = in[2] * in[1] * (s + in[0] * s * (1.0f - s));
+    }
+};
+
+/* ------------------------------------------------------------- kernels -- */
+
+/* Outputs may be inputs: a thread reads its run of all before it writes. */
+template <typename T> struct elementwise_args {
+    size_t   elems;
+    const T *in[3];
+    T       *out[2];
+};
+
+template <typename T, int N, typename F>
+__global__ void elementwise(elementwise_args<T> a)
+{
+    size_t i = ((size_t)blockIdx.x * THREADS + threadIdx.x) * N;
+    float  in[F::inputs][N], out[F::outputs][N];
+    F      formula;
+
+    if (i >= a.elems) {
+        return;
+    }
+    for (int k = 0; k < F::inputs; k++) {
+        run_of<T, N>::load(a.in[k] + i, in[k]);
+    }
+    for (int n = 0; n < N; n++) {
+        float x[F::inputs], y[F::outputs];
+
+        for (int k = 0; k < F::inputs; k++) {
+            x[k] = in[k][n];
+        }
+        formula(x, y);
+        for (int k = 0; k < F::outputs; k++) {
+            out[k][n] = y[k];
+        }
+    }
+    for (int k = 0; k < F::outputs; k++) {
+        run_of<T, N>::store(a.out[k] + i, out[k]);
+    }
+}
+
+/* A row of blocks a row; columns a multiple of N. */
+template <typename T, int N>
+__global__ void bias_add(size_t rows, int columns, const T *bias, T *y)
+{
+    float b[N], x[N];
+
+    for (size_t row = blockIdx.x; row < rows; row += gridDim.x) {
+        for (int c = (int)threadIdx.x * N; c < columns; c += THREADS * N) {
+            T *at = y + row * (size_t)columns + c;
+
+            run_of<T, N>::load(bias + c, b);
+            run_of<T, N>::load(at, x);
+            for (int k = 0; k < N; k++) {
+                x[k] += b[k];
+            }
+            run_of<T, N>::store(at, x);
+        }
+    }
+}
+
+template <typename T, int N>
+__global__ void column_sums(const T *dy, size_t rows, int columns, float *partials)
+{
+    __shared__ float sums[SUM_WARPS][32 * N];
+    int    lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    int    first = (int)blockIdx.x * 32 * N, c = first + lane * N;
+    size_t end = ((size_t)blockIdx.y + 1) * SUM_ROWS;
+    float  sum[N], x[N];
+
+    end = end < rows ? end : rows;
+    for (int k = 0; k < N; k++) {
+        sum[k] = 0.0f;
+    }
+    if (c < columns) {
+#pragma unroll 4
+        for (size_t row = (size_t)blockIdx.y * SUM_ROWS + warp; row < end; row += SUM_WARPS) {
+            run_of<T, N>::load(dy + row * (size_t)columns + c, x);
+            for (int k = 0; k < N; k++) {
+                sum[k] += x[k];
+            }
+        }
+    }
+    for (int k = 0; k < N; k++) {
+        sums[warp][k * 32 + lane] = sum[k]; /* no two lanes in a bank */
+    }
+    __syncthreads();
+    for (int i = (int)threadIdx.x; i < 32 * N; i += THREADS) {
+        int   at    = first + i % 32 * N + i / 32;
+        float total = 0.0f;
+
+        for (int w = 0; w < SUM_WARPS; w++) {
+            total += sums[w][i];
+        }
+        if (at < columns) {
+            partials[(size_t)blockIdx.y * columns + at] = total;
+        }
+    }
+}
+
+/* A thread rotates N pairs (x[i], x[i + width / 2]) (Su et al. 2021, half-split). */
+template <typename T, int N>
+__global__ void rotate(size_t rows, size_t length, int heads, int width, T *x, const float *cosines,
+                       const float *sines, float direction)
+{
+    int    half = width / 2, runs = half / N;
+    size_t i    = (size_t)blockIdx.x * THREADS + threadIdx.x;
+    size_t head = i / runs, row = head / heads;
+    int    at   = (int)(i % runs) * N;
+    T     *low  = x + head * (size_t)width + at, *high = low + half;
+    float  a[N], b[N];
+
+    if (row >= rows) {
+        return;
+    }
+    run_of<T, N>::load(low, a);
+    run_of<T, N>::load(high, b);
+    for (int k = 0; k < N; k++) {
+        size_t angle = row % length * half + at + k;
+        float  c = cosines[angle], s = direction * sines[angle], first = a[k];
+
+        a[k] = first * c - b[k] * s;
+        b[k] = b[k] * c + first * s;
+    }
+    run_of<T, N>::store(low, a);
+    run_of<T, N>::store(high, b);
+}
+
+template <typename T> __global__ void widen(const T *src, float *dst, size_t elems)
+{
+    size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
+
+    if (i < elems) {
+        dst[i] = float_get(src[i]);
+    }
+}
+
+/* ----------------------------------------------------------- launchers -- */
+
+static unsigned blocks_of(size_t count, size_t each)
+{
+    return (unsigned)((count + each - 1) / each);
+}
+
+template <typename F, typename T>
+static void elementwise_typed(const elementwise_args<T> &a, cudaStream_t stream)
+{
+    const int n = wide_of<T>::elems;
+
+    if (a.elems % n == 0) {
+        LLM_LAUNCH((elementwise<T, wide_of<T>::elems, F>), dim3(blocks_of(a.elems / n, THREADS)),
+                   dim3(THREADS), 0, stream, a);
+    } else {
+        LLM_LAUNCH((elementwise<T, 1, F>), dim3(blocks_of(a.elems, THREADS)), dim3(THREADS), 0,
+                   stream, a);
+    }
+}
+
+template <typename F, typename T>
+static void elementwise_make(size_t elems, const void *a, const void *b, const void *c, void *y, void *z,
+                             cudaStream_t stream)
+{
+    elementwise_args<T> args = {elems, {(const T *)a, (const T *)b, (const T *)c}, {(T *)y, (T *)z}};
+
+    elementwise_typed<F, T>(args, stream);
+}
+
+template <typename F>
+static void elementwise_queue(sherd_dtype dtype, size_t elems, const void *a, const void *b,
+                              const void *c, void *y, void *z, cudaStream_t stream)
+{
+    switch (dtype) {
+    case SHERD_F32:
+        elementwise_make<F, float>(elems, a, b, c, y, z, stream);
+        return;
+    case SHERD_BF16:
+        elementwise_make<F, bf16_t>(elems, a, b, c, y, z, stream);
+        return;
+    case SHERD_F16:
+        elementwise_make<F, f16_t>(elems, a, b, c, y, z, stream);
+        return;
+    }
+}
+
+void gelu_launch(sherd_dtype dtype, size_t elems, const void *x, void *y, cudaStream_t stream)
+{
+    elementwise_queue<gelu_forward>(dtype, elems, x, NULL, NULL, y, NULL, stream);
+}
+
+void gelu_back_launch(sherd_dtype dtype, size_t elems, const void *x, void *d, cudaStream_t stream)
+{
+    elementwise_queue<gelu_backward>(dtype, elems, x, d, NULL, d, NULL, stream);
+}
+
+void swiglu_launch(sherd_dtype dtype, size_t elems, const void *gate, const void *up, void *y,
+                   cudaStream_t stream)
+{
+    elementwise_queue<swiglu_forward>(dtype, elems, gate, up, NULL, y, NULL, stream);
+}
+
+void swiglu_back_launch(sherd_dtype dtype, size_t elems, const void *gate, const void *up, void *d,
+                        void *dgate, cudaStream_t stream)
+{
+    elementwise_queue<swiglu_backward>(dtype, elems, gate, up, d, d, dgate, stream);
+}
+
+template <typename T>
+static void bias_add_typed(size_t rows, size_t columns, const void *bias, void *y, cudaStream_t stream)
+{
+    dim3 grid((unsigned)(rows < 65535 ? rows : 65535)), block(THREADS);
+
+    if (columns % wide_of<T>::elems == 0) {
+        LLM_LAUNCH((bias_add<T, wide_of<T>::elems>), grid, block, 0, stream, rows, (int)columns,
+                   (const T *)bias, (T *)y);
+    } else {
+        LLM_LAUNCH((bias_add<T, 1>), grid, block, 0, stream, rows, (int)columns, (const T *)bias,
+                   (T *)y);
+    }
+}
+
+void bias_add_launch(sherd_dtype dtype, size_t rows, size_t columns, const void *bias, void *y,
+                     cudaStream_t stream)
+{
+    switch (dtype) {
+    case SHERD_F32:
+        bias_add_typed<float>(rows, columns, bias, y, stream);
+        return;
+    case SHERD_BF16:
+        bias_add_typed<bf16_t>(rows, columns, bias, y, stream);
+        return;
+    case SHERD_F16:
+        bias_add_typed<f16_t>(rows, columns, bias, y, stream);
+        return;
+    }
+}
+
+size_t column_sums_partial_elems(size_t rows, size_t columns)
+{
+    return (rows + SUM_ROWS - 1) / SUM_ROWS * columns;
+}
+
+template <typename T, int N>
+static void column_sums_queue(const void *dy, size_t rows, size_t columns, float *partials,
+                              cudaStream_t stream)
+{
+    dim3 grid(blocks_of(columns, 32 * N), blocks_of(rows, SUM_ROWS));
+
+    LLM_LAUNCH((column_sums<T, N>), grid, dim3(SUM_WARPS * 32), 0, stream, (const T *)dy, rows,
+               (int)columns, partials);
+}
+
+template <typename T>
+static void column_sums_typed(const void *dy, size_t rows, size_t columns, float *partials,
+                              cudaStream_t stream)
+{
+    if (columns % wide_of<T>::elems == 0) {
+        column_sums_queue<T, wide_of<T>::elems>(dy, rows, columns, partials, stream);
+    } else {
+        column_sums_queue<T, 1>(dy, rows, columns, partials, stream);
+    }
+}
+
+void column_sums_launch(sherd_dtype dtype, const void *dy, size_t rows, size_t columns,
+                        float *partials, void *dbias, cudaStream_t stream)
+{
+    switch (dtype) {
+    case SHERD_F32:
+        column_sums_typed<float>(dy, rows, columns, partials, stream);
+        break;
+    case SHERD_BF16:
+        column_sums_typed<bf16_t>(dy, rows, columns, partials, stream);
+        break;
+    case SHERD_F16:
+        column_sums_typed<f16_t>(dy, rows, columns, partials, stream);
+        break;
+    }
+    columns_finish_launch(dtype, partials, columns, (rows + SUM_ROWS - 1) / SUM_ROWS, columns, dbias,
+                          stream);
+}
+
+template <typename T, int N>
+static void rotate_queue(size_t rows, size_t length, size_t heads, size_t width, void *x,
+                         const float *cosines, const float *sines, float direction,
+                         cudaStream_t stream)
+{
+    LLM_LAUNCH((rotate<T, N>), dim3(blocks_of(rows * heads * (width / 2 / N), THREADS)), dim3(THREADS),
+               0, stream, rows, length, (int)heads, (int)width, (T *)x, cosines, sines, direction);
+}
+
+template <typename T>
+static void rotate_typed(size_t rows, size_t length, size_t heads, size_t width, void *x,
+                         const float *cosines, const float *sines, float direction,
+                         cudaStream_t stream)
+{
+    if (width / 2 % wide_of<T>::elems == 0) {
+        rotate_queue<T, wide_of<T>::elems>(rows, length, heads, width, x, cosines, sines, direction,
+                                           stream);
+    } else {
+        rotate_queue<T, 1>(rows, length, heads, width, x, cosines, sines, direction, stream);
+    }
+}
+
+void rotate_launch(sherd_dtype dtype, size_t rows, size_t length, size_t heads, size_t width, void *x,
+                   const float *cosines, const float *sines, float direction, cudaStream_t stream)
+{
+    switch (dtype) {
+    case SHERD_F32:
+        rotate_typed<float>(rows, length, heads, width, x, cosines, sines, direction, stream);
+        return;
+    case SHERD_BF16:
+        rotate_typed<bf16_t>(rows, length, heads, width, x, cosines, sines, direction, stream);
+        return;
+    case SHERD_F16:
+        rotate_typed<f16_t>(rows, length, heads, width, x, cosines, sines, direction, stream);
+        return;
+    }
+}
+
+void widen_launch(sherd_dtype dtype, const void *src, float *dst, size_t elems, cudaStream_t stream)
+{
+    dim3 grid(blocks_of(elems, THREADS)), block(THREADS);
+
+    switch (dtype) {
+    case SHERD_F32:
+        LLM_LAUNCH(widen<float>, grid, block, 0, stream, (const float *)src, dst, elems);
+        return;
+    case SHERD_BF16:
+        LLM_LAUNCH(widen<bf16_t>, grid, block, 0, stream, (const bf16_t *)src, dst, elems);
+        return;
+    case SHERD_F16:
+        LLM_LAUNCH(widen<f16_t>, grid, block, 0, stream, (const f16_t *)src, dst, elems);
+        return;
+    }
+}

@@ -1,0 +1,213 @@
+/* Tensor cores by hand: products of 16 x 16 by 16 x 8 tiles in registers, loads of their operands from
+ * shared memory, copies into shared memory that run beside the arithmetic (PTX ISA 7.0: mma.sync.m16n8k16,
+ * ldmatrix, cp.async; every device from compute capability 8.0).
+ *
+ * Registers of a warp, lane = 4 * g + t:
+ *   a[0] rows g,     columns 2t, 2t + 1     a[1] rows g + 8, the same columns
+ *   a[2] rows g,     columns 2t + 8, + 9    a[3] rows g + 8, the same columns
+ *   b[0] rows 2t, 2t + 1, column g          b[1] rows 2t + 8, + 9, column g
+ *   c[0], c[1] row g, columns 2t, 2t + 1    c[2], c[3] row g + 8, the same columns
+ * So the c of two products side by side, rounded and joined, are the a of a product that follows: scores
+ * become the left side of scores x values without leaving registers. The emulator of the tests has the same
+ * functions in plain C, from the tables of the PTX manual. */
+#ifndef LLM_CUDA_TENSOR_CUH
+#define LLM_CUDA_TENSOR_CUH
+
+#include "elements.cuh"
+
+#ifdef SHERD_EMULATOR
+
+/* What the lanes of each warp show each other. The emulator runs a block on one thread of the system. */
+typedef struct warp_exchange {
+    const void *at[32];
+    uint32_t    a[32][4], b[32][2];
+} warp_exchange;
+
+static inline warp_exchange *exchange_of_warp(void)
+{
+    static thread_local warp_exchange warps[32];
+
+    return &warps[threadIdx.x / 32];
+}
+
+template <typename T> static inline float half_of(uint32_t word, int half)
+{
+    float low, high;
+
+    pair_of<T>::split(word, &low, &high);
+    return half ? high : low;
+}
+
+template <typename T>
+static inline void tile_multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+    warp_exchange *x    = exchange_of_warp();
+    int            lane = (int)threadIdx.x % 32;
+
+    memcpy(x->a[lane], a, sizeof(a));
+    x->b[lane][0] = b0;
+    x->b[lane][1] = b1;
+    __syncwarp();
+    for (int i = 0; i < 4; i++) {
+        int row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
+
+        for (int k = 0; k < 16; k++) {
+            int from = k % 8 / 2;
+
+            c[i] += half_of<T>(x->a[row % 8 * 4 + from][row / 8 + k / 8 * 2], k % 2) *
+                    half_of<T>(x->b[column * 4 + from][k / 8], k % 2);
+        }
+    }
+    __syncwarp();
+}
+
+/* Four 8 x 8 matrices; lane l points at row l % 8 of matrix l / 8. */
+static inline void matrices_load(uint32_t (&to)[4], const void *row)
+{
+    warp_exchange *x    = exchange_of_warp();
+    int            lane = (int)threadIdx.x % 32;
+
+    x->at[lane] = row;
+    __syncwarp();
+    for (int i = 0; i < 4; i++) {
+        memcpy(&to[i], (const char *)x->at[i * 8 + lane / 4] + lane % 4 * 4, 4);
+    }
+    __syncwarp();
+}
+
+static inline void matrices_load_flipped(uint32_t (&to)[4], const void *row)
+{
+    warp_exchange *x    = exchange_of_warp();
+    int            lane = (int)threadIdx.x % 32;
+
+    x->at[lane] = row;
+    __syncwarp();
+    for (int i = 0; i < 4; i++) {
+        for (int half = 0; half < 2; half++) {
+            memcpy((char *)&to[i] + 2 * half,
+                   (const char *)x->at[i * 8 + lane % 4 * 2 + half] + lane / 4 * 2, 2);
+        }
+    }
+    __syncwarp();
+}
+
+static inline void copy_start(void *to, const void *from, bool is_there)
+{
+    if (is_there) {
+        memcpy(to, from, 16);
+    } else {
+        memset(to, 0, 16);
+    }
+}
+
+static inline void copies_commit(void)
+{
+}
+
+template <int PENDING> static inline void copies_wait(void)
+{
+}
+
+#else
+
+/* c += a . b */
+template <typename T>
+__device__ __forceinline__ void tile_multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
+                                              uint32_t b1);
+
+template <>
+__device__ __forceinline__ void tile_multiply<bf16_t>(float (&c)[4], const uint32_t (&a)[4],
+                                                      uint32_t b0, uint32_t b1)
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+template <>
+__device__ __forceinline__ void tile_multiply<f16_t>(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
+                                                     uint32_t b1)
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/* Four 8 x 8 matrices; lane l points at row l % 8 of matrix l / 8. to[i] is of matrix i: row g, columns 2t
+ * and 2t + 1. */
+__device__ __forceinline__ void matrices_load(uint32_t (&to)[4], const void *row)
+{
+    uint32_t at = (uint32_t)__cvta_generic_to_shared(row);
+
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(at)
+                 : "memory");
+}
+
+/* The same, flipped: to[i] holds rows 2t and 2t + 1, column g. */
+__device__ __forceinline__ void matrices_load_flipped(uint32_t (&to)[4], const void *row)
+{
+    uint32_t at = (uint32_t)__cvta_generic_to_shared(row);
+
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(at)
+                 : "memory");
+}
+
+/* Sixteen bytes into shared memory, beside what this thread does; zeros when there is nothing (`from` is
+ * not read then, but has to be an address). */
+__device__ __forceinline__ void copy_start(void *to, const void *from, bool is_there)
+{
+    uint32_t at = (uint32_t)__cvta_generic_to_shared(to);
+
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                 :
+                 : "r"(at), "l"(from), "r"(is_there ? 16 : 0)
+                 : "memory");
+}
+
+/* Closes a group of copies. */
+__device__ __forceinline__ void copies_commit(void)
+{
+    asm volatile("cp.async.commit_group;" : : : "memory");
+}
+
+/* Waits until at most PENDING groups of this thread are under way. */
+template <int PENDING> __device__ __forceinline__ void copies_wait(void)
+{
+    asm volatile("cp.async.wait_group %0;" : : "n"(PENDING) : "memory");
+}
+
+#endif
+
+/* Where lane l points for the four registers of an a tile at (row, column) of a row-major matrix in shared
+ * memory: matrices (0, 0), (8, 0), (0, 8), (8, 8). */
+template <typename T> __device__ __forceinline__ const T *left_at(const T *tile, int stride, int row, int column)
+{
+    int lane = (int)threadIdx.x % 32;
+
+    return tile + (row + lane % 16) * stride + column + lane / 16 * 8;
+}
+
+/* For the b of two products side by side, k along the memory (columns of b are rows of the matrix): matrices
+ * (0, 0), (0, 8), (8, 0), (8, 8): registers 0, 1 are of the first product, 2, 3 of the second. */
+template <typename T> __device__ __forceinline__ const T *right_at(const T *tile, int stride, int row, int column)
+{
+    int lane = (int)threadIdx.x % 32;
+
+    return tile + (row + lane / 16 * 8 + lane % 8) * stride + column + lane / 8 % 2 * 8;
+}
+
+/* For the same with k across the memory (rows of b are rows of the matrix), flipped on loading: matrices
+ * (0, 0), (8, 0), (0, 8), (8, 8). */
+template <typename T>
+__device__ __forceinline__ const T *right_flipped_at(const T *tile, int stride, int row, int column)
+{
+    return left_at(tile, stride, row, column);
+}
+
+#endif
