@@ -12,7 +12,7 @@
 #define MOST_THREADS 256
 
 template <typename T, int N>
-__global__ void embed_forward(size_t rows, size_t length, int hidden, const int32_t *ids,
+__global__ void embed_forward(size_t length, int hidden, const int32_t *ids,
                               const T *tokens, const T *positions, T *y)
 {
     size_t row = blockIdx.x;
@@ -121,7 +121,7 @@ template <typename T, int N>
 static void forward_queue(const embed_launch *a, cudaStream_t stream)
 {
     LLM_LAUNCH((embed_forward<T, N>), dim3((unsigned)a->rows), block_of(a->hidden, N), 0, stream,
-               a->rows, a->length, (int)a->hidden, a->ids, (const T *)a->tokens,
+               a->length, (int)a->hidden, a->ids, (const T *)a->tokens,
                (const T *)a->positions, (T *)a->y);
 }
 

@@ -22,8 +22,8 @@ typedef struct norm_launch {
     const void *dy;                /* backward, with all that follows */
     void       *dx;
     int         is_added;
-    void       *dweight, *dbias;   /* added to */
-    float      *partials;          /* norm_partial_elems(rows, width) */
+    void       *dweight, *dbias; /* added to */
+    float      *partials;        /* norm_partial_elems(rows, width) */
 } norm_launch;
 
 void   norm_forward_launch(const norm_launch *args, cudaStream_t stream);
@@ -51,8 +51,9 @@ void swiglu_back_launch(sherd_dtype dtype, size_t elems, const void *gate, const
 /* y[r, c] += bias[c]. */
 void bias_add_launch(sherd_dtype dtype, size_t rows, size_t columns, const void *bias, void *y,
                      cudaStream_t stream);
-void rotate_launch(sherd_dtype dtype, size_t rows, size_t length, size_t heads, size_t width, void *x,
-                   const float *cosines, const float *sines, float direction, cudaStream_t stream);
+void rotate_launch(sherd_dtype dtype, size_t rows, size_t length, size_t heads, size_t width,
+                   void *x, const float *cosines, const float *sines, float direction,
+                   cudaStream_t stream);
 
 /* ---- embed.cu */
 
@@ -71,7 +72,7 @@ typedef struct embed_token {
 typedef struct embed_launch {
     sherd_dtype        dtype;
     size_t             rows, length, hidden;
-    const int32_t     *ids; /* [rows] */
+    const int32_t     *ids;                /* [rows] */
     const void        *tokens, *positions; /* forward; positions NULL: none */
     void              *y;
     const void        *dy; /* backward, with all that follows */
@@ -101,7 +102,8 @@ void entropy_launch_rows(const entropy_launch *args, cudaStream_t stream);
 /* *sum += the mean of losses[rows], rounded to fp32. */
 void loss_finish_launch(const float *losses, size_t rows, double *sum, cudaStream_t stream);
 /* One row as fp32. */
-void widen_launch(sherd_dtype dtype, const void *src, float *dst, size_t elems, cudaStream_t stream);
+void widen_launch(sherd_dtype dtype, const void *src, float *dst, size_t elems,
+                  cudaStream_t stream);
 
 /* ---- attention.cu, attention_plain.cu */
 

@@ -27,9 +27,9 @@ typedef struct lt_product {
     const void *c; /* [m, n] with d's stride, may be d; NULL: none */
     void       *d;
     size_t      d_stride;
-    const void *bias;       /* [n]; NULL: none */
-    void       *gelu_x;     /* not NULL: receives the sum, d becomes its gelu */
-    const void *gelu_back;  /* not NULL: d becomes the sum times gelu' of this */
+    const void *bias;      /* [n]; NULL: none */
+    void       *gelu_x;    /* not NULL: receives the sum, d becomes its gelu */
+    const void *gelu_back; /* not NULL: d becomes the sum times gelu' of this */
 } lt_product;
 
 typedef enum lt_result {

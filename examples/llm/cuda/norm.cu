@@ -115,6 +115,9 @@ __global__ void norm_backward(size_t rows, int width, int padded, const T *x_all
             run_of<T, N>::load(x + i, at);
             run_of<T, N>::load(weight + i, w);
             run_of<T, N>::load(dy + i, d);
+            for (int k = 0; k < N; k++) {
+                old[k] = 0.0f;
+            }
             if (is_added) {
                 run_of<T, N>::load(dx + i, old);
             }
@@ -125,7 +128,7 @@ __global__ void norm_backward(size_t rows, int width, int padded, const T *x_all
                 if (IS_LAYER) {
                     sums[padded + k * 32] += d[k];
                 }
-                at[k] = (d[k] * w[k] - sum_d - hat * sum_dx) * scale + (is_added ? old[k] : 0.0f);
+                at[k] = (d[k] * w[k] - sum_d - hat * sum_dx) * scale + old[k];
             }
             run_of<T, N>::store(dx + i, at);
         }

@@ -1,0 +1,1031 @@
+/* The GPU's operations on the emulator, with a stand-in for cuBLASLt: each against the CPU's, attention against
+ * sums in double, whole models against the CPU's, and everything twice for the same bits. What the emulator
+ * cannot tell is in tests/emulator/emulator.h. */
+#include "tests/lib/check.h"
+#include "tests/examples/cases.h"
+
+#include "examples/llm/compute.h"
+#include "examples/llm/model.h"
+#include "kernels/formulas.h"
+
+#include <cuda_runtime_api.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* How far a device's result may be from the CPU's: a share of the largest element, and of each. The 16-bit
+ * types round what is stored, and what goes into a product, to 8 or 11 bits. */
+typedef struct tolerance {
+    double of_most, of_each;
+    double least; /* what counts as the largest where all are smaller: zeros are differences too */
+} tolerance;
+
+static tolerance tolerance_of(sherd_dtype dtype)
+{
+    switch (dtype) {
+    case SHERD_F32:
+        return (tolerance){2e-6, 2e-5, 0.1};
+    case SHERD_BF16:
+        return (tolerance){6e-3, 1e-2, 0.1};
+    default:
+        return (tolerance){1e-3, 2e-3, 0.1};
+    }
+}
+
+/* ------------------------------------------------------------- both sides -- */
+
+/* The same operations on the CPU in fp32 and on the device in `dtype`. */
+typedef struct rig {
+    compute_limits limits;
+    sherd_dtype    dtype;
+    size_t         rows;
+    pool          *threads;
+    compute       *cpu, *gpu;
+    cudaStream_t   stream;
+    int32_t       *inputs, *targets;
+    double         slack; /* tolerances are multiplied by it */
+} rig;
+
+/* The same numbers on both sides: the CPU's are what the device's type holds. */
+typedef struct pair {
+    float *cpu;
+    void  *gpu;
+    size_t count;
+} pair;
+
+static void  *kept[4096];
+static size_t num_kept;
+
+static void *keep(void *memory)
+{
+    CHECK(memory != NULL && num_kept < sizeof(kept) / sizeof(kept[0]));
+    kept[num_kept++] = memory;
+    return memory;
+}
+
+static void narrow(sherd_dtype dtype, const float *from, void *to, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        switch (dtype) {
+        case SHERD_F32:
+            ((float *)to)[i] = from[i];
+            break;
+        case SHERD_BF16:
+            ((uint16_t *)to)[i] = sherdi_cast_f32_bf16(from[i]);
+            break;
+        case SHERD_F16:
+            ((uint16_t *)to)[i] = sherdi_cast_f32_f16(from[i]);
+            break;
+        }
+    }
+}
+
+static void widen(sherd_dtype dtype, const void *from, float *to, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        switch (dtype) {
+        case SHERD_F32:
+            to[i] = ((const float *)from)[i];
+            break;
+        case SHERD_BF16:
+            to[i] = sherdi_cast_bf16_f32(((const uint16_t *)from)[i]);
+            break;
+        case SHERD_F16:
+            to[i] = sherdi_cast_f16_f32(((const uint16_t *)from)[i]);
+            break;
+        }
+    }
+}
+
+static rig rig_open(compute_limits limits, sherd_dtype dtype)
+{
+    rig            r = {.limits = limits, .dtype = dtype, .threads = pool_create(1), .slack = 1.0};
+    char           why[256] = "";
+    uint64_t       seed     = 99;
+    compute_params params   = {.limits = limits, .backend = "cpu", .threads = r.threads};
+
+    r.rows              = limits.batch * limits.length;
+    params.limits.dtype = SHERD_F32;
+    r.cpu               = compute_create(&params, why, sizeof(why));
+    params.limits.dtype = dtype;
+    params.backend      = "cuda";
+    CHECK(cudaStreamCreate(&r.stream) == cudaSuccess);
+    params.stream = r.stream;
+    r.gpu         = compute_create(&params, why, sizeof(why));
+    if (r.cpu == NULL || r.gpu == NULL) {
+        test_fail(__FILE__, __LINE__, "no computes: %s", why);
+    }
+    r.inputs  = keep(calloc(2 * r.rows, sizeof(*r.inputs)));
+    r.targets = r.inputs + r.rows;
+    for (size_t i = 0; i < 2 * r.rows; i++) { /* half of them few, so that some come often */
+        uint64_t word = test_random(&seed);
+
+        r.inputs[i] = (int32_t)(word % (word >> 32 & 1 ? limits.vocab : (limits.vocab + 15) / 16));
+    }
+    return r;
+}
+
+static void rig_set(rig *r)
+{
+    r->cpu->ops->batch_set(r->cpu, r->inputs, r->targets);
+    r->gpu->ops->batch_set(r->gpu, r->inputs, r->targets);
+}
+
+static void *device_alloc(rig *r, size_t len_bytes)
+{
+    void *memory = r->gpu->ops->alloc(r->gpu, len_bytes + 256);
+
+    CHECK(memory != NULL);
+    return memory;
+}
+
+static void device_get(rig *r, const void *from, void *to, size_t len_bytes)
+{
+    CHECK(cudaMemcpyAsync(to, from, len_bytes, cudaMemcpyDeviceToHost, r->stream) == cudaSuccess);
+    CHECK(cudaStreamSynchronize(r->stream) == cudaSuccess);
+}
+
+static pair pair_make(rig *r, size_t count, uint64_t seed, float scale)
+{
+    pair  p    = {.cpu = keep(calloc(count + 1, sizeof(float))), .count = count};
+    void *room = keep(calloc(count + 1, sizeof(float)));
+
+    for (size_t i = 0; i < count; i++) {
+        p.cpu[i] = scale * test_random_float(&seed);
+    }
+    narrow(r->dtype, p.cpu, room, count);
+    widen(r->dtype, room, p.cpu, count);
+    p.gpu = device_alloc(r, count * sherd_dtype_bytes(r->dtype));
+    r->gpu->ops->upload(r->gpu, p.gpu, room, count * sherd_dtype_bytes(r->dtype));
+    return p;
+}
+
+static pair pair_none(void)
+{
+    return (pair){0};
+}
+
+static tensor cpu_tensor(pair data, pair grad)
+{
+    return (tensor){.data = data.cpu, .grad = grad.cpu, .dtype = SHERD_F32};
+}
+
+static tensor gpu_tensor(const rig *r, pair data, pair grad)
+{
+    return (tensor){.data = data.gpu, .grad = grad.gpu, .dtype = r->dtype};
+}
+
+static void close_check(const char *what, const float *want, const float *got, size_t count,
+                        tolerance t)
+{
+    double most = t.least;
+
+    for (size_t i = 0; i < count; i++) {
+        most = fmax(most, fabs((double)want[i]));
+    }
+    for (size_t i = 0; i < count; i++) {
+        double gap = fabs((double)got[i] - (double)want[i]);
+
+        if (!(gap <= t.of_most * most + t.of_each * fabs((double)want[i]) + 1e-30)) {
+            test_fail(__FILE__, __LINE__, "%s [%zu of %zu]: %.9g, not %.9g (largest %.9g)", what, i,
+                      count, (double)got[i], (double)want[i], most);
+        }
+    }
+}
+
+static void pair_check(rig *r, const char *what, pair p)
+{
+    size_t bytes = p.count * sherd_dtype_bytes(r->dtype);
+    void  *raw   = keep(malloc(bytes + 1));
+    float *got   = keep(malloc(p.count * sizeof(*got) + 1));
+    char   name[128];
+
+    tolerance t = tolerance_of(r->dtype);
+
+    device_get(r, p.gpu, raw, bytes);
+    widen(r->dtype, raw, got, p.count);
+    (void)snprintf(name, sizeof(name), "%s in %s", what, sherd_dtype_name(r->dtype));
+    t.of_most *= r->slack;
+    close_check(name, p.cpu, got, p.count, t);
+}
+
+static void pair_free(rig *r, pair p)
+{
+    r->gpu->ops->free(r->gpu, p.gpu);
+}
+
+static void rig_close(rig *r)
+{
+    compute_destroy(r->cpu);
+    compute_destroy(r->gpu);
+    CHECK(cudaStreamDestroy(r->stream) == cudaSuccess);
+    pool_destroy(r->threads);
+    while (num_kept > 0) {
+        free(kept[--num_kept]);
+    }
+}
+
+/* Sizes that sixteen bytes divide, and some that nothing does. */
+static const compute_limits shapes[] = {
+    {.batch = 3, .length = 24, .hidden = 64, .inner = 160, .heads = 2, .vocab = 256},
+    {.batch = 2, .length = 37, .hidden = 42, .inner = 75, .heads = 3, .vocab = 37},
+    {.batch = 5, .length = 33, .hidden = 320, .inner = 88, .heads = 4, .vocab = 1003},
+    {.batch = 1, .length = 1, .hidden = 8, .inner = 16, .heads = 2, .vocab = 5},
+};
+
+#define NUM_SHAPES (sizeof(shapes) / sizeof(shapes[0]))
+
+static void shapes_run(void (*body)(rig *r))
+{
+    for (size_t i = 0; i < NUM_SHAPES; i++) {
+        for (int dtype = SHERD_F32; dtype <= SHERD_F16; dtype++) {
+            rig r = rig_open(shapes[i], (sherd_dtype)dtype);
+
+            rig_set(&r);
+            body(&r);
+            rig_close(&r);
+        }
+    }
+}
+
+/* ------------------------------------------------------------- operations -- */
+
+static void embed_body(rig *r)
+{
+    size_t h        = r->limits.hidden;
+    pair   tokens   = pair_make(r, r->limits.vocab * h, 1, 1.0f),
+         y          = pair_make(r, r->rows * h, 2, 1.0f);
+    pair positions  = pair_make(r, r->limits.length * h, 3, 1.0f);
+    pair dtokens    = pair_make(r, tokens.count, 4, 1.0f);
+    pair dpositions = pair_make(r, positions.count, 5, 1.0f), dy = pair_make(r, y.count, 6, 1.0f);
+    pair all[] = {tokens, y, positions, dtokens, dpositions, dy};
+
+    for (int has_positions = 0; has_positions < 2; has_positions++) {
+        pair p  = has_positions ? positions : pair_none(),
+             dp = has_positions ? dpositions : pair_none();
+
+        r->cpu->ops->embed(r->cpu, cpu_tensor(tokens, dtokens), cpu_tensor(p, dp), y.cpu);
+        r->gpu->ops->embed(r->gpu, gpu_tensor(r, tokens, dtokens), gpu_tensor(r, p, dp), y.gpu);
+        pair_check(r, "embedding", y);
+        r->cpu->ops->embed_back(r->cpu, dy.cpu, cpu_tensor(tokens, dtokens), cpu_tensor(p, dp));
+        r->gpu->ops->embed_back(r->gpu, dy.gpu, gpu_tensor(r, tokens, dtokens),
+                                gpu_tensor(r, p, dp));
+    }
+    pair_check(r, "gradient of tokens", dtokens);
+    pair_check(r, "gradient of positions", dpositions);
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+        pair_free(r, all[i]);
+    }
+}
+
+static void embedding_matches_the_cpu(void)
+{
+    shapes_run(embed_body);
+}
+
+static void norm_run(rig *r, size_t rows, size_t width, int is_layer)
+{
+    pair x = pair_make(r, rows * width, 1, 2.0f), weight = pair_make(r, width, 2, 1.0f);
+    pair bias    = is_layer ? pair_make(r, width, 3, 1.0f) : pair_none(),
+         y       = pair_make(r, x.count, 4, 1.0f);
+    pair      dy = pair_make(r, x.count, 5, 1.0f), dx = pair_make(r, x.count, 6, 1.0f);
+    pair      dweight = pair_make(r, width, 7, 1.0f);
+    pair      dbias   = is_layer ? pair_make(r, width, 8, 1.0f) : pair_none();
+    pair      all[]   = {x, weight, bias, y, dy, dx, dweight, dbias};
+    norm_rows on_cpu  = {rows, width, x.cpu, cpu_tensor(weight, dweight), cpu_tensor(bias, dbias)};
+    norm_rows on_gpu  = {rows, width, x.gpu, gpu_tensor(r, weight, dweight),
+                         gpu_tensor(r, bias, dbias)};
+
+    r->cpu->ops->norm(r->cpu, &on_cpu, y.cpu);
+    r->gpu->ops->norm(r->gpu, &on_gpu, y.gpu);
+    pair_check(r, "norm", y);
+    for (int is_added = 1; is_added >= 0; is_added--) {
+        r->cpu->ops->norm_back(r->cpu, &on_cpu, dy.cpu, dx.cpu, is_added);
+        r->gpu->ops->norm_back(r->gpu, &on_gpu, dy.gpu, dx.gpu, is_added);
+        pair_check(r, is_added ? "gradient of a norm, added" : "gradient of a norm", dx);
+        pair_check(r, "gradient of a norm's weight", dweight);
+        if (is_layer) {
+            pair_check(r, "gradient of a norm's bias", dbias);
+        }
+    }
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+        pair_free(r, all[i]);
+    }
+}
+
+static void norm_body(rig *r)
+{
+    for (int is_layer = 0; is_layer < 2; is_layer++) {
+        norm_run(r, r->rows, r->limits.hidden, is_layer);
+        norm_run(r, r->rows * r->limits.heads, r->limits.hidden / r->limits.heads, is_layer);
+    }
+}
+
+static void norms_match_the_cpu(void)
+{
+    shapes_run(norm_body);
+}
+
+static void linear_body(rig *r)
+{
+    size_t rows = r->rows, in = r->limits.hidden, out = r->limits.inner;
+    pair   x = pair_make(r, rows * in, 1, 1.0f), weight = pair_make(r, out * in, 2, 0.3f);
+    pair   bias = pair_make(r, out, 3, 1.0f), y = pair_make(r, rows * out, 4, 1.0f);
+    pair   dweight = pair_make(r, weight.count, 5, 1.0f), dbias = pair_make(r, out, 6, 1.0f);
+    pair   dy = pair_make(r, y.count, 7, 1.0f), dx = pair_make(r, x.count, 8, 1.0f);
+    pair   gelu  = pair_make(r, y.count, 9, 1.0f);
+    pair   all[] = {x, weight, bias, y, dweight, dbias, dy, dx, gelu};
+
+    for (int form = 0; form < 4; form++) { /* plain, bias, bias and residual, bias and gelu */
+        pair        b      = form > 0 ? bias : pair_none();
+        linear_args on_cpu = {.shape    = {rows, in, out},
+                              .x        = x.cpu,
+                              .weight   = cpu_tensor(weight, dweight),
+                              .bias     = cpu_tensor(b, pair_none()),
+                              .residual = form == 2 ? dy.cpu : NULL,
+                              .y        = y.cpu,
+                              .gelu     = form == 3 ? gelu.cpu : NULL};
+        linear_args on_gpu = on_cpu;
+
+        on_gpu.x        = x.gpu;
+        on_gpu.weight   = gpu_tensor(r, weight, dweight);
+        on_gpu.bias     = gpu_tensor(r, b, pair_none());
+        on_gpu.residual = form == 2 ? dy.gpu : NULL;
+        on_gpu.y        = y.gpu;
+        on_gpu.gelu     = form == 3 ? gelu.gpu : NULL;
+        r->cpu->ops->linear(r->cpu, &on_cpu);
+        r->gpu->ops->linear(r->gpu, &on_gpu);
+        pair_check(r, "product", y);
+    }
+    pair_check(r, "gelu of a product", gelu);
+    for (int form = 0; form < 3; form++) { /* plain, added, through gelu */
+        linear_back_args on_cpu = {.shape    = {rows, in, out},
+                                   .x        = x.cpu,
+                                   .dy       = dy.cpu,
+                                   .weight   = cpu_tensor(weight, dweight),
+                                   .bias     = cpu_tensor(bias, dbias),
+                                   .dx       = dx.cpu,
+                                   .is_added = form == 1,
+                                   .gelu_x   = form == 2 ? x.cpu : NULL};
+        linear_back_args on_gpu = on_cpu;
+
+        on_gpu.x      = x.gpu;
+        on_gpu.dy     = dy.gpu;
+        on_gpu.weight = gpu_tensor(r, weight, dweight);
+        on_gpu.bias   = gpu_tensor(r, bias, dbias);
+        on_gpu.dx     = dx.gpu;
+        on_gpu.gelu_x = form == 2 ? x.gpu : NULL;
+        r->cpu->ops->linear_back(r->cpu, &on_cpu);
+        r->gpu->ops->linear_back(r->gpu, &on_gpu);
+        pair_check(r, "gradient of a product's input", dx);
+        pair_check(r, "gradient of a product's weight", dweight);
+        pair_check(r, "gradient of a product's bias", dbias);
+    }
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+        pair_free(r, all[i]);
+    }
+}
+
+static void products_match_the_cpu(void)
+{
+    shapes_run(linear_body);
+}
+
+static void products_without_fused_kernels_match_the_cpu(void)
+{
+    (void)setenv("SHERD_EMULATOR_NO_EPILOGUES", "1", 1);
+    shapes_run(linear_body);
+    (void)unsetenv("SHERD_EMULATOR_NO_EPILOGUES");
+}
+
+static void swiglu_body(rig *r)
+{
+    size_t count = r->rows * r->limits.inner;
+    pair   gate = pair_make(r, count, 1, 4.0f), up = pair_make(r, count, 2, 1.0f);
+    pair   y = pair_make(r, count, 3, 1.0f), d = pair_make(r, count, 4, 1.0f);
+    pair   dgate = pair_make(r, count, 5, 1.0f), all[] = {gate, up, y, d, dgate};
+
+    r->cpu->ops->swiglu(r->cpu, count, gate.cpu, up.cpu, y.cpu);
+    r->gpu->ops->swiglu(r->gpu, count, gate.gpu, up.gpu, y.gpu);
+    pair_check(r, "swiglu", y);
+    r->cpu->ops->swiglu_back(r->cpu, count, gate.cpu, up.cpu, d.cpu, dgate.cpu);
+    r->gpu->ops->swiglu_back(r->gpu, count, gate.gpu, up.gpu, d.gpu, dgate.gpu);
+    pair_check(r, "gradient of swiglu's up", d);
+    pair_check(r, "gradient of swiglu's gate", dgate);
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+        pair_free(r, all[i]);
+    }
+}
+
+static void swiglu_matches_the_cpu(void)
+{
+    shapes_run(swiglu_body);
+}
+
+static void rotate_body(rig *r)
+{
+    size_t width = r->limits.hidden / r->limits.heads, angles = r->limits.length * (width / 2);
+    pair   x      = pair_make(r, r->rows * r->limits.hidden, 1, 2.0f);
+    float *tables = keep(calloc(2 * angles + 1, sizeof(*tables)));
+    float *device = device_alloc(r, 2 * angles * sizeof(*tables));
+
+    ops_rotate_tables(r->limits.length, width, 1e4, tables, tables + angles);
+    r->gpu->ops->upload(r->gpu, device, tables, 2 * angles * sizeof(*tables));
+    for (int way = 1; way >= -1; way -= 2) {
+        rotate_args on_cpu = {r->limits.heads, width, x.cpu, tables, tables + angles, (float)way};
+        rotate_args on_gpu = {r->limits.heads, width, x.gpu, device, device + angles, (float)way};
+
+        r->cpu->ops->rotate(r->cpu, &on_cpu);
+        r->gpu->ops->rotate(r->gpu, &on_gpu);
+        pair_check(r, "rotation", x);
+    }
+    r->gpu->ops->free(r->gpu, device);
+    pair_free(r, x);
+}
+
+static void rotation_matches_the_cpu(void)
+{
+    shapes_run(rotate_body);
+}
+
+static void head_body(rig *r)
+{
+    size_t h = r->limits.hidden, vocab = r->limits.vocab;
+    pair   x = pair_make(r, r->rows * h, 1, 1.0f), weight = pair_make(r, vocab * h, 2, 0.2f);
+    pair   dx = pair_make(r, x.count, 3, 1.0f), dweight = pair_make(r, weight.count, 4, 0.01f);
+    pair   all[] = {x, weight, dx, dweight};
+    double want, got;
+
+    r->cpu->ops->head(r->cpu, x.cpu, cpu_tensor(weight, dweight), 0.0f);
+    r->gpu->ops->head(r->gpu, x.gpu, gpu_tensor(r, weight, dweight), 0.0f);
+    CHECK_OK(r->cpu->ops->losses_take(r->cpu, &want));
+    CHECK_OK(r->gpu->ops->losses_take(r->gpu, &got));
+    CHECK_CLOSE(want, got, r->dtype == SHERD_F32 ? 1e-6 : 5e-3);
+    if (r->limits.keeps_logits) {
+        float *logits = keep(calloc(2 * vocab, sizeof(*logits)));
+
+        r->cpu->ops->logits_get(r->cpu, r->rows - 1, logits);
+        r->gpu->ops->logits_get(r->gpu, r->rows - 1, logits + vocab);
+        close_check("logits", logits, logits + vocab, vocab, tolerance_of(r->dtype));
+    }
+    r->cpu->ops->head(r->cpu, x.cpu, cpu_tensor(weight, dweight), 2.0f);
+    r->gpu->ops->head(r->gpu, x.gpu, gpu_tensor(r, weight, dweight), 2.0f);
+    r->cpu->ops->head_back(r->cpu, x.cpu, cpu_tensor(weight, dweight), dx.cpu);
+    r->gpu->ops->head_back(r->gpu, x.gpu, gpu_tensor(r, weight, dweight), dx.gpu);
+    CHECK_OK(r->cpu->ops->losses_take(r->cpu, &want));
+    CHECK_OK(r->gpu->ops->losses_take(r->gpu, &got));
+    CHECK_CLOSE(want, got, r->dtype == SHERD_F32 ? 1e-6 : 5e-3);
+    pair_check(r, "gradient of the head's input", dx);
+    pair_check(r, "gradient of the head's weight", dweight);
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+        pair_free(r, all[i]);
+    }
+}
+
+static void head_matches_the_cpu(void)
+{
+    shapes_run(head_body);
+}
+
+static void logits_match_the_cpu(void)
+{
+    for (int dtype = SHERD_F32; dtype <= SHERD_F16; dtype++) {
+        compute_limits limits = shapes[1];
+        rig            r;
+
+        limits.keeps_logits = 1;
+        r                   = rig_open(limits, (sherd_dtype)dtype);
+        rig_set(&r);
+        head_body(&r);
+        rig_close(&r);
+    }
+}
+
+/* -------------------------------------------------------------- attention -- */
+
+typedef struct heads_case {
+    size_t batch, length, heads, kv_heads, width;
+    int    is_joined; /* q, k and v are columns of one matrix, as GPT-2 has them */
+} heads_case;
+
+/* Elements of q, k, v, out and the gradients; where they stand is in heads_args. */
+typedef struct heads_rig {
+    rig        r;
+    heads_args cpu, gpu;
+    pair       q, k, v, out, dout, dq, dk, dv;
+    float     *log_sums; /* of the device */
+    size_t     num_log_sums;
+} heads_rig;
+
+static heads_rig heads_open(heads_case c, sherd_dtype dtype)
+{
+    compute_limits limits = {.batch  = c.batch,
+                             .length = c.length,
+                             .hidden = c.heads * c.width,
+                             .inner  = 16,
+                             .heads  = c.heads,
+                             .vocab  = 16};
+    heads_rig      h      = {.r = rig_open(limits, dtype)};
+    size_t rows = c.batch * c.length, wide = c.heads * c.width, kv_wide = c.kv_heads * c.width;
+    size_t bytes = sherd_dtype_bytes(dtype);
+
+    h.cpu = (heads_args){.batch     = c.batch,
+                         .length    = c.length,
+                         .heads     = c.heads,
+                         .kv_heads  = c.kv_heads,
+                         .width     = c.width,
+                         .q_stride  = c.is_joined ? 3 * wide : wide,
+                         .kv_stride = c.is_joined ? 3 * wide : kv_wide};
+    if (c.is_joined) {
+        h.q  = pair_make(&h.r, rows * 3 * wide, 1, 1.5f);
+        h.dq = pair_make(&h.r, rows * 3 * wide, 2, 1.0f);
+        h.k = h.v = h.q;
+        h.dk = h.dv = h.dq;
+        h.k.cpu += wide;
+        h.v.cpu += 2 * wide;
+        h.dk.cpu += wide;
+        h.dv.cpu += 2 * wide;
+        h.k.gpu  = (char *)h.q.gpu + wide * bytes;
+        h.v.gpu  = (char *)h.q.gpu + 2 * wide * bytes;
+        h.dk.gpu = (char *)h.dq.gpu + wide * bytes;
+        h.dv.gpu = (char *)h.dq.gpu + 2 * wide * bytes;
+    } else {
+        h.q  = pair_make(&h.r, rows * wide, 1, 1.5f);
+        h.k  = pair_make(&h.r, rows * kv_wide, 2, 1.5f);
+        h.v  = pair_make(&h.r, rows * kv_wide, 3, 1.0f);
+        h.dq = pair_make(&h.r, rows * wide, 4, 1.0f);
+        h.dk = pair_make(&h.r, rows * kv_wide, 5, 1.0f);
+        h.dv = pair_make(&h.r, rows * kv_wide, 6, 1.0f);
+    }
+    h.cpu.q        = h.q.cpu;
+    h.cpu.k        = h.k.cpu;
+    h.cpu.v        = h.v.cpu;
+    h.gpu          = h.cpu;
+    h.gpu.q        = h.q.gpu;
+    h.gpu.k        = h.k.gpu;
+    h.gpu.v        = h.v.gpu;
+    h.out          = pair_make(&h.r, rows * wide, 7, 1.0f);
+    h.dout         = pair_make(&h.r, rows * wide, 8, 1.0f);
+    h.num_log_sums = rows * c.heads;
+    h.log_sums     = device_alloc(&h.r, h.num_log_sums * sizeof(float));
+    return h;
+}
+
+static void heads_close(heads_rig *h, int is_joined)
+{
+    h->r.gpu->ops->free(h->r.gpu, h->log_sums);
+    pair_free(&h->r, h->q);
+    pair_free(&h->r, h->dq);
+    pair_free(&h->r, h->out);
+    pair_free(&h->r, h->dout);
+    if (!is_joined) {
+        pair_free(&h->r, h->k);
+        pair_free(&h->r, h->v);
+        pair_free(&h->r, h->dk);
+        pair_free(&h->r, h->dv);
+    }
+    rig_close(&h->r);
+}
+
+static void heads_compute(heads_rig *h)
+{
+    compute *g = h->r.gpu;
+
+    g->ops->attention(g, &h->gpu, h->out.gpu, h->log_sums);
+    g->ops->attention_back(g, &h->gpu, h->out.gpu, h->dout.gpu, h->log_sums, h->dq.gpu, h->dk.gpu,
+                           h->dv.gpu);
+}
+
+/* One head in double, the way it is written down; adds to dk and dv. */
+static void head_naive(const heads_rig *h, size_t sequence, size_t head, double *p,
+                       double *log_sums)
+{
+    const heads_args *a = &h->cpu;
+    size_t            w = a->width, group = a->heads / a->kv_heads;
+    size_t            q0 = sequence * a->length * a->q_stride + head * w;
+    size_t            k0 = sequence * a->length * a->kv_stride + head / group * w;
+    size_t            o0 = (sequence * a->length * a->heads + head) * w, o_stride = a->heads * w;
+    double            scale = 1.0 / sqrt((double)w);
+
+    for (size_t t = 0; t < a->length; t++) {
+        double sum = 0.0, delta = 0.0;
+
+        for (size_t s = 0; s <= t; s++) {
+            p[s] = 0.0;
+            for (size_t c = 0; c < w; c++) {
+                p[s] += (double)h->q.cpu[q0 + t * a->q_stride + c] *
+                        (double)h->k.cpu[k0 + s * a->kv_stride + c];
+            }
+            sum += exp(p[s] * scale);
+        }
+        log_sums[t] = log(sum);
+        for (size_t c = 0; c < w; c++) {
+            double y = 0.0;
+
+            for (size_t s = 0; s <= t; s++) {
+                y += exp(p[s] * scale) / sum * (double)h->v.cpu[k0 + s * a->kv_stride + c];
+            }
+            h->out.cpu[o0 + t * o_stride + c] = (float)y;
+            delta += y * (double)h->dout.cpu[o0 + t * o_stride + c];
+            h->dq.cpu[q0 + t * a->q_stride + c] = 0.0f;
+        }
+        for (size_t s = 0; s <= t; s++) {
+            double score = exp(p[s] * scale) / sum, dp = 0.0;
+
+            for (size_t c = 0; c < w; c++) {
+                double d = (double)h->dout.cpu[o0 + t * o_stride + c];
+
+                dp += d * (double)h->v.cpu[k0 + s * a->kv_stride + c];
+                h->dv.cpu[k0 + s * a->kv_stride + c] += (float)(score * d);
+            }
+            for (size_t c = 0; c < w; c++) {
+                double ds = score * (dp - delta) * scale;
+
+                h->dq.cpu[q0 + t * a->q_stride + c] +=
+                    (float)(ds * (double)h->k.cpu[k0 + s * a->kv_stride + c]);
+                h->dk.cpu[k0 + s * a->kv_stride + c] +=
+                    (float)(ds * (double)h->q.cpu[q0 + t * a->q_stride + c]);
+            }
+        }
+    }
+}
+
+static void heads_check(heads_case c, sherd_dtype dtype)
+{
+    heads_rig h    = heads_open(c, dtype);
+    size_t    rows = c.batch * c.length, kv_wide = c.kv_heads * c.width;
+    float    *got_logs = keep(calloc(h.num_log_sums, sizeof(*got_logs)));
+    double   *p        = keep(calloc(c.length, sizeof(*p)));
+    double   *log_sums = keep(calloc(h.num_log_sums, sizeof(*log_sums)));
+
+    for (size_t r = 0; r < rows; r++) {
+        memset(h.dk.cpu + r * h.cpu.kv_stride, 0, kv_wide * sizeof(float));
+        memset(h.dv.cpu + r * h.cpu.kv_stride, 0, kv_wide * sizeof(float));
+    }
+    for (size_t i = 0; i < c.batch * c.heads; i++) {
+        head_naive(&h, i / c.heads, i % c.heads, p, log_sums + i * c.length);
+    }
+    heads_compute(&h);
+    pair_check(&h.r, "attention", h.out);
+    device_get(&h.r, h.log_sums, got_logs, h.num_log_sums * sizeof(float));
+    for (size_t i = 0; i < h.num_log_sums; i++) {
+        if (!(fabs((double)got_logs[i] - log_sums[i]) < 2e-5)) {
+            test_fail(__FILE__, __LINE__, "log sum %zu: %.9g, not %.9g", i, (double)got_logs[i],
+                      log_sums[i]);
+        }
+    }
+    h.r.slack =
+        3.0; /* differences of near numbers, one of which is a sum over the rounded output */
+    pair_check(&h.r, "gradient of q", h.dq); /* joined: of all three */
+    if (!c.is_joined) {
+        pair_check(&h.r, "gradient of k", h.dk);
+        pair_check(&h.r, "gradient of v", h.dv);
+    }
+    heads_close(&h, c.is_joined);
+}
+
+/* All lengths where tiles end, on one narrow head; then widths, groups and strides. */
+static void attention_matches_its_definition(void)
+{
+    static const size_t     lengths[] = {1, 2, 63, 64, 65, 129, 200};
+    static const heads_case others[]  = {
+         {2, 70, 4, 2, 64, 0},  {1, 130, 3, 1, 96, 0}, {1, 66, 2, 2, 128, 0}, {2, 33, 2, 1, 48, 0},
+         {1, 150, 2, 2, 64, 1}, {2, 20, 6, 3, 12, 0},  {1, 40, 2, 2, 80, 1},  {1, 35, 3, 3, 10, 1},
+    };
+
+    for (int dtype = SHERD_F32; dtype <= SHERD_F16; dtype++) {
+        for (size_t i = 0; i < sizeof(lengths) / sizeof(lengths[0]); i++) {
+            heads_check((heads_case){1, lengths[i], 2, 1, 32, 0}, (sherd_dtype)dtype);
+        }
+        for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
+            heads_check(others[i], (sherd_dtype)dtype);
+        }
+    }
+}
+
+static void attention_gives_the_same_bits_again(void)
+{
+    for (int dtype = SHERD_F32; dtype <= SHERD_BF16; dtype++) {
+        heads_rig h     = heads_open((heads_case){2, 100, 4, 2, 64, 0}, (sherd_dtype)dtype);
+        size_t    bytes = h.dq.count * sherd_dtype_bytes(h.r.dtype);
+        size_t    less  = h.dk.count * sherd_dtype_bytes(h.r.dtype);
+        char     *first = keep(malloc(3 * bytes)), *second = keep(malloc(3 * bytes));
+
+        for (int time = 0; time < 2; time++) {
+            char *to = time == 0 ? first : second;
+
+            heads_compute(&h);
+            device_get(&h.r, h.dq.gpu, to, bytes);
+            device_get(&h.r, h.dk.gpu, to + bytes, less);
+            device_get(&h.r, h.dv.gpu, to + bytes + less, less);
+        }
+        CHECK_BYTES_EQUAL(first, second, bytes + 2 * less);
+        heads_close(&h, 0);
+    }
+}
+
+/* ----------------------------------------------------------- whole models -- */
+
+/* A model with all its parameters, on one backend; host holds their gradients after whole_run. */
+typedef struct whole {
+    const model_case *c;
+    sherd_dtype       dtype;
+    int               is_gpu;
+    pool             *threads;
+    cudaStream_t      stream;
+    model            *m;
+    model_unit       *units;
+    int32_t          *tokens;
+} whole;
+
+static void *memory_make(const whole *w, size_t len_bytes)
+{
+    void *memory = NULL;
+
+    if (!w->is_gpu) {
+        return calloc(1, len_bytes);
+    }
+    CHECK(cudaMalloc(&memory, len_bytes) == cudaSuccess);
+    CHECK(cudaMemset(memory, 0, len_bytes) == cudaSuccess);
+    return memory;
+}
+
+static void memory_free(const whole *w, void *memory)
+{
+    if (w->is_gpu) {
+        (void)cudaFree(memory);
+    } else {
+        free(memory);
+    }
+}
+
+static void memory_put(const whole *w, void *to, const void *from, size_t len_bytes)
+{
+    if (w->is_gpu) {
+        CHECK(cudaMemcpy(to, from, len_bytes, cudaMemcpyHostToDevice) == cudaSuccess);
+    } else {
+        memcpy(to, from, len_bytes);
+    }
+}
+
+static void memory_get(const whole *w, void *to, const void *from, size_t len_bytes)
+{
+    if (w->is_gpu) {
+        CHECK(cudaMemcpy(to, from, len_bytes, cudaMemcpyDeviceToHost) == cudaSuccess);
+    } else {
+        memcpy(to, from, len_bytes);
+    }
+}
+
+static void whole_fill(whole *w)
+{
+    for (size_t k = 0; k < arch_param_count(&w->c->sizes); k++) {
+        arch_param info;
+        size_t     elems, bytes;
+        float     *full;
+        void      *half;
+        tensor    *t;
+
+        arch_param_get(&w->c->sizes, k, &info);
+        elems = arch_param_elems(&info);
+        bytes = elems * sherd_dtype_bytes(w->dtype);
+        full  = calloc(elems, sizeof(*full));
+        half  = calloc(elems, sizeof(*full));
+        CHECK(full != NULL && half != NULL);
+        case_weights(w->c, k, 0, elems, full);
+        narrow(w->dtype, full, half, elems);
+        t  = &w->units[info.unit].by_role[info.role];
+        *t = (tensor){
+            .data = memory_make(w, bytes), .grad = memory_make(w, bytes), .dtype = w->dtype};
+        memory_put(w, t->data, half, bytes);
+        free(full);
+        free(half);
+    }
+}
+
+static whole whole_open(const model_case *c, int is_gpu, int is_recomputed, sherd_dtype dtype)
+{
+    whole        w     = {.c = c, .dtype = dtype, .is_gpu = is_gpu, .threads = pool_create(1)};
+    size_t       units = arch_unit_count(&c->sizes), tokens = c->batch * c->length;
+    model_params params = {.sizes         = c->sizes,
+                           .batch         = c->batch,
+                           .length        = c->length,
+                           .dtype         = dtype,
+                           .is_recomputed = is_recomputed,
+                           .backend       = is_gpu ? "cuda" : "cpu",
+                           .threads       = w.threads};
+    char         why[256];
+
+    CHECK(cudaStreamCreate(&w.stream) == cudaSuccess);
+    params.stream = w.stream;
+    w.m           = model_create(&params, why, sizeof(why));
+    if (w.m == NULL) {
+        test_fail(__FILE__, __LINE__, "no model: %s", why);
+    }
+    w.units  = calloc(units, sizeof(*w.units));
+    w.tokens = calloc(2 * tokens, sizeof(*w.tokens));
+    CHECK(w.units != NULL && w.tokens != NULL);
+    whole_fill(&w);
+    w.units[units - 1].by_role[ARCH_TOKENS] = w.units[0].by_role[ARCH_TOKENS];
+    case_tokens(c, w.tokens, w.tokens + tokens);
+    return w;
+}
+
+static tensor whole_param(const whole *w, size_t k, size_t *elems_out)
+{
+    arch_param info;
+
+    arch_param_get(&w->c->sizes, k, &info);
+    *elems_out = arch_param_elems(&info);
+    return w->units[info.unit].by_role[info.role];
+}
+
+static void whole_close(whole *w)
+{
+    model_destroy(w->m);
+    for (size_t k = 0; k < arch_param_count(&w->c->sizes); k++) {
+        size_t elems;
+        tensor t = whole_param(w, k, &elems);
+
+        memory_free(w, t.data);
+        memory_free(w, t.grad);
+    }
+    CHECK(cudaStreamDestroy(w->stream) == cudaSuccess);
+    free(w->units);
+    free(w->tokens);
+    pool_destroy(w->threads);
+}
+
+/* Loss; with a backward the gradients are added to. */
+static double whole_run(whole *w, int has_backward)
+{
+    size_t units = arch_unit_count(&w->c->sizes);
+    double loss;
+
+    model_batch_set(w->m, w->tokens, w->tokens + w->c->batch * w->c->length);
+    for (size_t unit = 0; unit < units; unit++) {
+        model_forward(w->m, unit, &w->units[unit], has_backward ? 1.0f : 0.0f);
+    }
+    for (size_t unit = units; has_backward && unit-- > 0;) {
+        model_backward(w->m, unit, &w->units[unit]);
+    }
+    if (model_losses_take(w->m, &loss) != SHERD_OK) {
+        test_fail(__FILE__, __LINE__, "%s", model_why(w->m));
+    }
+    return loss;
+}
+
+/* weight -= rate * gradient, on the host, in fp32 alone; gradients become zero. */
+static void whole_step(whole *w, float rate)
+{
+    for (size_t k = 0; k < arch_param_count(&w->c->sizes); k++) {
+        size_t elems;
+        tensor t    = whole_param(w, k, &elems);
+        float *data = calloc(2 * elems, sizeof(*data)), *grad = data + elems;
+
+        memory_get(w, data, t.data, elems * sizeof(*data));
+        memory_get(w, grad, t.grad, elems * sizeof(*grad));
+        for (size_t i = 0; i < elems; i++) {
+            data[i] -= rate * grad[i];
+            grad[i] = 0.0f;
+        }
+        memory_put(w, t.data, data, elems * sizeof(*data));
+        memory_put(w, t.grad, grad, elems * sizeof(*grad));
+        free(data);
+    }
+}
+
+static const model_case models[] = {
+    {.name   = "minimind",
+     .sizes  = {ARCH_MINIMIND, 64, 2, 4, 2, 88, 61, 64},
+     .batch  = 3,
+     .length = 21,
+     .scale  = 0.3},
+    {.name   = "gpt2",
+     .sizes  = {ARCH_GPT2, 48, 2, 3, 3, 96, 300, 40},
+     .batch  = 2,
+     .length = 40,
+     .scale  = 0.3},
+    {.name   = "odd minimind",
+     .sizes  = {ARCH_MINIMIND, 42, 2, 3, 1, 25, 37, 64},
+     .batch  = 3,
+     .length = 7,
+     .scale  = 0.3},
+    {.name   = "odd gpt2",
+     .sizes  = {ARCH_GPT2, 33, 2, 3, 3, 130, 300, 9},
+     .batch  = 2,
+     .length = 9,
+     .scale  = 0.3},
+};
+
+#define NUM_MODELS (sizeof(models) / sizeof(models[0]))
+
+static void models_follow_the_cpu(void)
+{
+    for (size_t i = 0; i < NUM_MODELS; i++) {
+        whole cpu = whole_open(&models[i], 0, 0, SHERD_F32);
+        whole gpu = whole_open(&models[i], 1, 0, SHERD_F32);
+
+        CHECK_CLOSE(whole_run(&cpu, 0), whole_run(&gpu, 0), 1e-6);
+        for (int step = 0; step < 5; step++) {
+            CHECK_CLOSE(whole_run(&cpu, 1), whole_run(&gpu, 1), step == 0 ? 1e-6 : 1e-5);
+            whole_step(&cpu, 0.05f);
+            whole_step(&gpu, 0.05f);
+        }
+        whole_close(&cpu);
+        whole_close(&gpu);
+    }
+}
+
+/* 16-bit activations: gradients near those of fp32 at the same weights, relative to the largest of each
+ * parameter. */
+static void models_of_half_types_are_near_the_cpu(void)
+{
+    for (int dtype = SHERD_BF16; dtype <= SHERD_F16; dtype++) {
+        for (size_t i = 0; i < NUM_MODELS; i++) {
+            whole  cpu   = whole_open(&models[i], 0, 0, (sherd_dtype)dtype);
+            whole  gpu   = whole_open(&models[i], 1, 0, (sherd_dtype)dtype);
+            double bound = dtype == SHERD_BF16 ? 0.06 : 0.008;
+
+            CHECK_CLOSE(whole_run(&cpu, 1), whole_run(&gpu, 1), dtype == SHERD_BF16 ? 1e-2 : 2e-3);
+            for (size_t k = 0; k < arch_param_count(&models[i].sizes); k++) {
+                size_t elems;
+                tensor a = whole_param(&cpu, k, &elems), b = whole_param(&gpu, k, &elems);
+                size_t bytes = elems * sherd_dtype_bytes(gpu.dtype);
+                void  *raw   = malloc(bytes);
+                float *want = malloc(elems * sizeof(*want)), *got = malloc(elems * sizeof(*got));
+                char   name[1024];
+
+                arch_param info;
+
+                arch_param_get(&models[i].sizes, k, &info);
+                (void)snprintf(name, sizeof(name), "%s, %s of %s", sherd_dtype_name(gpu.dtype),
+                               info.name, models[i].name);
+                widen(cpu.dtype, a.grad, want, elems);
+                memory_get(&gpu, raw, b.grad, bytes);
+                widen(gpu.dtype, raw, got, elems);
+                close_check(name, want, got, elems, (tolerance){bound, 0.0, 0.0});
+                free(raw);
+                free(want);
+                free(got);
+            }
+            whole_close(&cpu);
+            whole_close(&gpu);
+        }
+    }
+}
+
+static void wholes_compare(whole *a, whole *b)
+{
+    double loss_a = whole_run(a, 1), loss_b = whole_run(b, 1);
+
+    CHECK_BYTES_EQUAL(&loss_a, &loss_b, sizeof(loss_a));
+    for (size_t k = 0; k < arch_param_count(&a->c->sizes); k++) {
+        size_t elems;
+        tensor ta = whole_param(a, k, &elems), tb = whole_param(b, k, &elems);
+        size_t bytes = elems * sherd_dtype_bytes(a->dtype);
+        char  *room  = malloc(2 * bytes);
+
+        memory_get(a, room, ta.grad, bytes);
+        memory_get(b, room + bytes, tb.grad, bytes);
+        CHECK_BYTES_EQUAL(room, room + bytes, bytes);
+        free(room);
+    }
+}
+
+static void models_give_the_same_bits_again(void)
+{
+    for (size_t i = 0; i < NUM_MODELS; i++) {
+        for (int is_recomputed = 0; is_recomputed < 2; is_recomputed++) {
+            for (int dtype = SHERD_F32; dtype <= SHERD_BF16; dtype++) {
+                whole a = whole_open(&models[i], 1, 0, (sherd_dtype)dtype);
+                whole b = whole_open(&models[i], 1, is_recomputed, (sherd_dtype)dtype);
+
+                CHECK(!is_recomputed || model_bytes(b.m) < model_bytes(a.m));
+                wholes_compare(&a, &b);
+                whole_close(&a);
+                whole_close(&b);
+            }
+        }
+    }
+}
+
+static const test_case cases[] = {
+    CASE(embedding_matches_the_cpu),
+    CASE(norms_match_the_cpu),
+    CASE(products_match_the_cpu),
+    CASE(products_without_fused_kernels_match_the_cpu),
+    CASE(swiglu_matches_the_cpu),
+    CASE(rotation_matches_the_cpu),
+    CASE(head_matches_the_cpu),
+    CASE(logits_match_the_cpu),
+    CASE(attention_matches_its_definition),
+    CASE(attention_gives_the_same_bits_again),
+    CASE(models_follow_the_cpu),
+    CASE(models_of_half_types_are_near_the_cpu),
+    CASE(models_give_the_same_bits_again),
+};
+
+RUN_MAIN(cases)
