@@ -36,8 +36,9 @@ typedef struct compute_ops compute_ops;
 
 typedef struct compute {
     const compute_ops *ops;
-    size_t             elem_bytes; /* of an activation */
-    char               why[256];   /* the sentence of a failure */
+    size_t             elem_bytes;  /* of an activation */
+    char               why[256];    /* the sentence of a failure */
+    char               device[256]; /* the GPU's name; "" on the CPU */
 } compute;
 
 typedef struct linear_args {

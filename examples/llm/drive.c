@@ -59,6 +59,11 @@ size_t drive_bytes(const drive *d)
     return model_bytes(d->m);
 }
 
+const char *drive_device(const drive *d)
+{
+    return model_device(d->m);
+}
+
 void drive_logits_get(drive *d, size_t row, float *out)
 {
     model_logits_get(d->m, row, out);

@@ -15,6 +15,8 @@ drive *drive_create(sherd_engine *engine, const model_params *params, char *why,
 void   drive_destroy(drive *d); /* accepts NULL */
 /** Bytes of activations and scratch. */
 size_t drive_bytes(const drive *d);
+/** The name of the GPU that computes; "" on the CPU. */
+const char *drive_device(const drive *d);
 
 /** Forward and backward of one micro-batch. The gradient carries sherd_loss_scale(). Collective. On a
  *  GPU the work is queued; inputs and targets may be overwritten when the call returns. */

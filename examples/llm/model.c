@@ -227,6 +227,11 @@ sherd_status model_losses_take(model *m, double *sum_out)
     return m->c->ops->losses_take(m->c, sum_out);
 }
 
+const char *model_device(const model *m)
+{
+    return m->c->device;
+}
+
 const char *model_why(const model *m)
 {
     return m->c->why;

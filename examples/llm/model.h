@@ -48,6 +48,8 @@ void model_backward(model *m, size_t unit, const model_unit *params);
  *  sums are exact in double. Waits for them. E_DEVICE: some work failed; model_why says what. */
 SHERD_MUST_USE sherd_status model_losses_take(model *m, double *sum_out);
 const char                 *model_why(const model *m);
+/** The GPU's name; "" on the CPU. */
+const char *model_device(const model *m);
 /** Logits [vocab] of one row after a forward with grad_scale 0; of a model with keeps_logits. */
 void model_logits_get(model *m, size_t row, float *out);
 

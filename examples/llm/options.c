@@ -83,10 +83,15 @@ static const option_row rows[] = {
     {"resume", NULL, OPTION_SWITCH, FIELD(is_resumed), 0, 0,
      "go on from the state on nvme that an earlier run left", NULL},
 
+    {"backend", "NAME", OPTION_TEXT, FIELD(backend), 0, 0,
+     "cpu or cuda (default: SHERD_BACKEND, else cpu; a GPU is used when it is asked for)",
+     "Machine"},
     {"ranks", "N", OPTION_NUMBER, FIELD(ranks), 1, 1024,
-     "ranks as threads (default: 4, or what mpirun, torchrun or srun started)", "Machine"},
+     "ranks as threads (default: 4, on GPUs 1, or what mpirun, torchrun or srun started)", NULL},
     {"threads", "N", OPTION_NUMBER, FIELD(threads), 1, 256,
      "threads per rank (default: cores / ranks)", NULL},
+    {"peak-tflops", "N", OPTION_RATE, FIELD(peak_tflops), 0, 0,
+     "what the GPU could do, for the share of it that is reached (default: by its name)", NULL},
     {"help", NULL, OPTION_HELP, 0, 0, 0, "this text", NULL},
 };
 
@@ -94,11 +99,11 @@ static const option_row rows[] = {
 
 static void help_print(void)
 {
-    printf(
-        "usage: sherd-llm --data PATH [OPTIONS]\n\n"
-        "Trains a small language model with ZeRO on the CPU. Run alone it plays several ranks as\n"
-        "threads; under mpirun, torchrun or srun each process is one rank. Ctrl-C finishes\n"
-        "the step and prints the summary.\n");
+    printf("usage: sherd-llm --data PATH [OPTIONS]\n\n"
+           "Trains a small language model with ZeRO on CPUs or GPUs. Run alone it plays several "
+           "ranks as\n"
+           "threads; under mpirun, torchrun or srun each process is one rank. Ctrl-C finishes\n"
+           "the step and prints the summary.\n");
     for (size_t i = 0; i < NUM_ROWS; i++) {
         char left[64];
 
@@ -123,7 +128,10 @@ static void help_print(void)
            "  sherd-llm --data text.txt --stage 2 --ranks 2 --precision fp32\n"
            "  mpirun -n 4 sherd-llm --data text.txt --steps 1000 --log run.jsonl\n"
            "  sherd-llm --data tokens.bin --arch gpt2 --preset 124m --ranks 1 --batch 4 --length "
-           "64\n");
+           "64\n"
+           "  sherd-llm --data tokens.bin --arch gpt2 --preset 124m --backend cuda --batch 32 "
+           "--length "
+           "1024\n");
 }
 
 static int wrong(const option_row *row, const char *value, const char *wanted)
@@ -327,6 +335,7 @@ int options_parse(int argc, char **argv, options *out)
                              .steps        = 800,
                              .seed         = 1,
                              .lr           = (double)NAN,
+                             .peak_tflops  = (double)NAN,
                              .batch        = -1,
                              .accumulation = -1,
                              .stage        = -1,
@@ -347,6 +356,11 @@ int options_parse(int argc, char **argv, options *out)
     }
     if (result == 0) {
         result = sizes_settle(&o, &preset);
+    }
+    if (result == 0 && o.backend != NULL && strcmp(o.backend, "cpu") != 0 &&
+        strcmp(o.backend, "cuda") != 0) {
+        (void)fprintf(stderr, "sherd-llm: --backend takes cpu or cuda, not '%s'\n", o.backend);
+        result = 2;
     }
     if (result == 0 && o.data_path == NULL) {
         (void)fprintf(stderr, "sherd-llm: --data PATH is needed: UTF-8 text or a token file "

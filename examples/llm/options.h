@@ -34,6 +34,8 @@ typedef struct options {
     int               is_recomputed;
     int               is_resumed;
     const char       *offload, *offload_params, *nvme_path; /* NULL: as the configuration says */
+    const char       *backend;     /* "cpu" or "cuda"; NULL: SHERD_BACKEND, else the CPU */
+    double            peak_tflops; /* of the GPU; NaN: by its name */
     int               is_quiet;
 } options;
 

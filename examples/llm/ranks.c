@@ -43,14 +43,14 @@ static sherd_status ranks_start(rank_thread *ranks, int count)
     return status;
 }
 
-sherd_status ranks_run(int count, ranks_fn run, void *ctx)
+sherd_status ranks_run(int count, const sherd_world_params *params, ranks_fn run, void *ctx)
 {
     rank_thread  *ranks  = calloc((size_t)count, sizeof(*ranks));
     sherd_world **worlds = calloc((size_t)count, sizeof(sherd_world *));
     sherd_status  status = SHERD_E_NOMEM;
 
     if (ranks != NULL && worlds != NULL) {
-        status = sherd_world_threads(count, worlds);
+        status = sherd_world_threads_with(count, params, worlds);
     }
     if (status == SHERD_OK) {
         for (int r = 0; r < count; r++) {

@@ -124,14 +124,17 @@ static int is_time_to_print(const report *r, const report_step *step)
 
 static void progress_print(report *r, const report_step *step, double rate)
 {
-    char memory[32], left[32], validation[32] = "";
+    char memory[32], left[32], validation[32] = "", share[32] = "";
 
     if (!isnan(r->validation)) {
         (void)snprintf(validation, sizeof(validation), "  validation %.4f", r->validation);
     }
-    printf("%sstep %ld/%ld  loss %.4f%s  %.0f tokens/s  %s per rank  %s left%s%s",
+    if (r->p.peak_rate > 0.0) {
+        (void)snprintf(share, sizeof(share), " (MFU %.1f %%)", 100.0 * rate / r->p.peak_rate);
+    }
+    printf("%sstep %ld/%ld  loss %.4f%s  %.0f tokens/s%s  %s per rank  %s left%s%s",
            r->is_terminal ? "\r" : "", step->step, r->p.steps, r->recent_loss, validation, rate,
-           report_bytes(r->p.memory_bytes, memory),
+           share, report_bytes(r->p.memory_bytes, memory),
            report_duration(r->recent * (double)(r->p.steps - step->step), left),
            step->was_updated ? "" : "  (skipped: overflow)", r->is_terminal ? "\033[K" : "\n");
     (void)fflush(stdout);

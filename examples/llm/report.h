@@ -26,6 +26,7 @@ typedef struct report_params {
     size_t      memory_bytes; /* per rank, engine and activations */
     int         is_quiet;
     uint64_t    first_tokens; /* seen before this program began */
+    double      peak_rate;    /* tokens/s of all ranks at the peak of their GPUs; 0: not known */
 } report_params;
 
 /** NULL with a message on standard error: no memory, or the log cannot be written. */

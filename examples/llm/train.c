@@ -9,6 +9,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 static volatile sig_atomic_t is_stopping;
@@ -64,6 +65,17 @@ static int launched_run(sherd_world *world, const options *o, trainer_job *job)
     return 0;
 }
 
+/* Of a program that no launcher started. CPUs are shared out, GPUs are not. */
+static int ranks_of(const options *o)
+{
+    const char *backend = o->backend != NULL ? o->backend : getenv("SHERD_BACKEND");
+
+    if (o->ranks > 0) {
+        return o->ranks;
+    }
+    return backend != NULL && strcmp(backend, "cuda") == 0 ? 1 : OPTIONS_DEFAULT_RANKS;
+}
+
 static int job_run(const options *o, trainer_job *job)
 {
     sherd_world_params params;
@@ -72,6 +84,7 @@ static int job_run(const options *o, trainer_job *job)
 
     sherd_world_params_init(&params);
     params.cpu_threads = o->threads;
+    params.backend     = o->backend;
     if (sherd_world_from_env(&params, &world) != SHERD_OK) {
         return complain(sherd_last_error());
     }
@@ -80,8 +93,7 @@ static int job_run(const options *o, trainer_job *job)
         sherd_world_destroy(world);
     } else {
         sherd_world_destroy(world);
-        if (ranks_run(o->ranks > 0 ? o->ranks : OPTIONS_DEFAULT_RANKS, trainer_run, job) !=
-            SHERD_OK) {
+        if (ranks_run(ranks_of(o), &params, trainer_run, job) != SHERD_OK) {
             return complain(sherd_last_error());
         }
     }

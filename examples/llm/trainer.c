@@ -6,6 +6,7 @@
 #include "report.h"
 #include "sample.h"
 #include "settings.h"
+#include "speed.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -191,6 +192,10 @@ static void heading_say(const trainer *t)
         t->info.stage, sherd_dtype_name(t->info.compute_dtype), t->world_size,
         t->world_size == 1 ? "" : "s", sherd_world_transport(t->world), t->info.cpu_threads,
         t->info.cpu_threads == 1 ? "" : "s", t->info.train_batch_size, o->length);
+    if (drive_device(t->d)[0] != '\0') {
+        report_say(t->r, "on %s, %s of activations and scratch", drive_device(t->d),
+                   report_bytes(drive_bytes(t->d), data));
+    }
     if (t->info.is_resumed) {
         report_say(t->r, "goes on from step %ld of run %016llx", t->step,
                    (unsigned long long)t->info.state_run);
@@ -205,10 +210,24 @@ static size_t sequence_tokens(const trainer *t)
     return t->data.batch * t->data.length;
 }
 
+/* Tokens per second over all ranks if their GPUs did nothing but their peak; 0: not known. */
+static double peak_rate(const trainer *t)
+{
+    const options *o    = t->job->o;
+    double         peak = isnan(o->peak_tflops)
+                              ? speed_peak_flops(drive_device(t->d), t->info.compute_dtype)
+                              : 1e12 * o->peak_tflops;
+
+    return drive_device(t->d)[0] == '\0'
+               ? 0.0
+               : peak * (double)t->world_size / speed_flops_per_token(&o->sizes, o->length);
+}
+
 static sherd_status report_start(trainer *t)
 {
     const options *o      = t->job->o;
     report_params  params = {.log_path     = o->log_path,
+                             .peak_rate    = peak_rate(t),
                              .steps        = o->steps,
                              .print_every  = t->info.steps_per_print,
                              .memory_bytes = rank_bytes(t),
@@ -389,9 +408,16 @@ static void summary_say(const trainer *t)
     long     steps  = t->step - t->first_step;
 
     if (steps > 0) {
-        report_say(t->r, "\n%ld steps, %llu tokens in %s: %.2f steps/s, %.0f tokens/s", steps,
+        char   share[32] = "";
+        double peak      = peak_rate(t);
+
+        if (peak > 0.0) {
+            (void)snprintf(share, sizeof(share), ", MFU %.1f %%",
+                           100.0 * (double)tokens / t->seconds / peak);
+        }
+        report_say(t->r, "\n%ld steps, %llu tokens in %s: %.2f steps/s, %.0f tokens/s%s", steps,
                    (unsigned long long)tokens, report_duration(t->seconds, duration),
-                   (double)steps / t->seconds, (double)tokens / t->seconds);
+                   (double)steps / t->seconds, (double)tokens / t->seconds, share);
         report_say(t->r, "loss %.4f -> %.4f", t->first_loss, t->last_loss);
     }
     report_say(t->r, "validation loss %.4f -> %.4f", t->first_validation, t->last_validation);

@@ -746,8 +746,9 @@ static int memory_make(cuda *m, char *why, size_t why_bytes)
 /* The device that the engine's stream is on becomes the thread's: it need not be the first one. */
 static int device_enter(cuda *m, char *why, size_t why_bytes)
 {
-    int         device = 0, major = 0;
-    cudaError_t error;
+    int            device = 0, major = 0;
+    cudaDeviceProp properties;
+    cudaError_t    error;
 
 #if CUDART_VERSION >= 12080
     error = cudaStreamGetDevice(m->stream, &device);
@@ -760,6 +761,9 @@ static int device_enter(cuda *m, char *why, size_t why_bytes)
     if (error == cudaSuccess) {
         error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
     }
+    if (error == cudaSuccess) {
+        error = cudaGetDeviceProperties(&properties, device);
+    }
     if (error != cudaSuccess) {
         (void)snprintf(why, why_bytes, "the GPU cannot be used: %s", cudaGetErrorString(error));
         return -1;
@@ -770,6 +774,7 @@ static int device_enter(cuda *m, char *why, size_t why_bytes)
                        major);
         return -1;
     }
+    (void)snprintf(m->base.device, sizeof(m->base.device), "%s", properties.name);
     return 0;
 }
 

@@ -1,0 +1,40 @@
+/* Peaks are those of NVIDIA's data sheets, without sparsity. See speed.h. */
+#include "speed.h"
+
+#include <string.h>
+
+typedef struct peak_row {
+    const char *part;         /* of the device's name; the first row that fits counts */
+    double      half, single; /* teraflops of the 16-bit types, of fp32 */
+} peak_row;
+
+static const peak_row peaks[] = {
+    {"B200", 2250.0, 75.0}, {"GH200", 989.4, 66.9},     {"H200 NVL", 835.5, 60.3},
+    {"H200", 989.4, 66.9},  {"H100 PCIe", 756.0, 51.2}, {"H100 NVL", 835.5, 60.0},
+    {"H100", 989.4, 66.9},  {"A100", 312.0, 19.5},
+};
+
+double speed_peak_flops(const char *device, sherd_dtype dtype)
+{
+    for (size_t i = 0; i < sizeof(peaks) / sizeof(peaks[0]); i++) {
+        if (strstr(device, peaks[i].part) != NULL) {
+            return 1e12 * (dtype == SHERD_F32 ? peaks[i].single : peaks[i].half);
+        }
+    }
+    return 0.0;
+}
+
+double speed_flops_per_token(const arch *model, size_t length)
+{
+    double weights = 0.0;
+
+    for (size_t k = 0; k < arch_param_count(model); k++) {
+        arch_param param;
+
+        arch_param_get(model, k, &param);
+        if (param.ndim == 2 && param.role != ARCH_POSITIONS) {
+            weights += (double)arch_param_elems(&param);
+        }
+    }
+    return 6.0 * weights + 12.0 * (double)model->layers * (double)model->hidden * (double)length;
+}

@@ -1,0 +1,85 @@
+#!/bin/sh
+# The trainer on the emulated GPU: test_trainer_cuda.sh PROGRAM GROUP. Its losses follow the CPU's; how a run is
+# laid out does not show in its bits.
+# shellcheck disable=SC2317 # the functions are called by name
+set -eu
+program=$1
+group=$2
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+failed=0
+
+awk 'BEGIN { for (i = 0; i < 1500; i++) printf "%d times %d is %d. ", i % 37, i % 11, (i % 37) * (i % 11) }' >"$scratch/text"
+
+fail() {
+    echo "not ok: $*"
+    failed=1
+}
+
+# tiny ARGS: a small run of one rank, its log in $scratch/log.
+tiny() {
+    "$program" --data "$scratch/text" --hidden 32 --layers 2 --heads 4 --inner 48 --length 16 --steps 4 --batch 2 \
+        --sample 0 --threads 1 --ranks 1 --eval-every 0 --log "$scratch/log" "$@" >"$scratch/out" 2>&1 || {
+        fail "$*"
+        cat "$scratch/out"
+    }
+}
+
+fingerprints() {
+    sed 's/.*"fingerprint": "\(0x[0-9a-f]*\)".*/\1/' "$scratch/log" | tr '\n' ' '
+}
+
+# same NAME WANT GOT
+same() {
+    if [ -z "$2" ] || [ "$2" != "$3" ]; then
+        fail "$1: $3, not $2"
+    fi
+}
+
+# near NAME BOUND: the losses of $scratch/log and $scratch/other, relative.
+near() {
+    sed 's/.*"loss": \([0-9.]*\),.*/\1/' "$scratch/log" >"$scratch/a"
+    sed 's/.*"loss": \([0-9.]*\),.*/\1/' "$scratch/other" >"$scratch/b"
+    paste "$scratch/a" "$scratch/b" | awk -v bound="$2" '
+        { gap = ($1 - $2) / $2; if (gap < 0) gap = -gap; if (gap > bound) { print "losses " $1 ", " $2; bad = 1 } }
+        END { exit bad || NR < 4 }' || fail "$1"
+}
+
+follows() {
+    for arch in minimind gpt2; do
+        heads="--kv-heads 2"
+        [ "$arch" = gpt2 ] && heads="--kv-heads 4"
+        for precision in fp32:1e-4 bf16:2e-2 fp16:1e-2; do
+            bound=${precision#*:}
+            # shellcheck disable=SC2086
+            tiny --arch $arch --preset tiny $heads --precision "${precision%:*}" --backend cpu
+            mv "$scratch/log" "$scratch/other"
+            # shellcheck disable=SC2086
+            tiny --arch $arch --preset tiny $heads --precision "${precision%:*}" --backend cuda --sample 3
+            near "$arch ${precision%:*}" "$bound"
+        done
+    done
+    tiny --backend cuda --kv-heads 2 --peak-tflops 1
+    grep -q "MFU" "$scratch/out" || fail "no MFU: $(cat "$scratch/out")"
+    if SHERD_EMULATOR_DEVICES=0 "$program" --data "$scratch/text" --backend cuda >"$scratch/out" 2>&1; then
+        fail "trains without a device"
+    fi
+    grep -q "sherd-llm: " "$scratch/out" || fail "no sentence: $(cat "$scratch/out")"
+}
+
+layouts() {
+    for precision in fp32 bf16; do
+        want=""
+        for layout in "--stage 0" "--stage 0" "--stage 1" "--stage 2" "--stage 3" "--stage 3 --recompute" \
+            "--stage 2 --offload cpu"; do
+            # shellcheck disable=SC2086
+            tiny --kv-heads 2 --precision $precision --backend cuda $layout
+            got=$(fingerprints)
+            want=${want:-$got}
+            same "$precision $layout" "$want" "$got"
+        done
+    done
+}
+
+"$group"
+exit $failed
