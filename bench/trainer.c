@@ -1,8 +1,9 @@
 /* bench-trainer: a training step of the example's model on one rank against the matrix products in
  * it, done by OpenBLAS with threads of its own at the same shapes on other memory. The two take
  * turns; the ratio is taken inside each round. 1 would be a step that costs nothing but its
- * products. */
+ * products. With --backend cuda the step alone, on a GPU: trainer_gpu.c. */
 #include "bench/timing.h"
+#include "bench/trainer_gpu.h"
 
 #include "examples/llm/drive.h"
 #include "examples/llm/init.h"
@@ -21,6 +22,9 @@ typedef struct bench_options {
     int         threads;
     int         stage;
     const char *precision;
+    int         is_gpu, is_recomputed;
+    const char *offload;
+    double      peak_tflops;
 } bench_options;
 
 typedef struct bench_run {
@@ -284,20 +288,43 @@ static void usage(FILE *out)
     (void)fprintf(
         out,
         "usage: bench-trainer [OPTIONS]\n\n"
-        "Median time of a training step on one rank, and of its matrix products in OpenBLAS.\n\n"
+        "Median time of a training step on one rank, and of its matrix products in OpenBLAS; on a\n"
+        "GPU tokens per second and their share of its peak (MFU).\n\n"
+        "  --backend NAME    cpu (default) or cuda\n"
         "  --arch NAME       gpt2 (default) or minimind\n"
         "  --preset NAME     sizes of the model (default: 124m)\n"
-        "  --batch N         sequences (default: 4)\n"
-        "  --length N        tokens of a sequence (default: 64)\n"
+        "  --batch N         sequences (default: 4; cuda: 32)\n"
+        "  --length N        tokens of a sequence (default: 64; cuda: 1024)\n"
         "  --threads N       threads of the step and of OpenBLAS (default: 2)\n"
         "  --stage N         ZeRO stage (default: 0)\n"
-        "  --precision TYPE  fp32 (default), bf16 or fp16\n"
-        "  --rounds N        (default: 7)\n");
+        "  --precision TYPE  fp32 (default), bf16 (default of cuda) or fp16\n"
+        "  --rounds N        (default: 7; cuda: 20 steps)\n"
+        "  --offload PLACE   cuda: where optimizer state rests, none (default) or cpu\n"
+        "  --recompute       cuda: compute activations again in backward\n"
+        "  --peak-tflops N   cuda: of the device (default: by its name)\n");
 }
 
 static int is_precision(const char *text)
 {
     return strcmp(text, "fp32") == 0 || strcmp(text, "bf16") == 0 || strcmp(text, "fp16") == 0;
+}
+
+#define NOT_GIVEN ((size_t)-1)
+
+static size_t size_settle(size_t given, size_t on_cpu, size_t on_gpu, int is_gpu)
+{
+    return given != NOT_GIVEN ? given : is_gpu ? on_gpu : on_cpu;
+}
+
+/* What was not given. */
+static void defaults_fill(bench_options *o)
+{
+    o->batch  = size_settle(o->batch, 4, 32, o->is_gpu);
+    o->length = size_settle(o->length, 64, 1024, o->is_gpu);
+    o->rounds = size_settle(o->rounds, 7, 20, o->is_gpu);
+    if (o->precision == NULL) {
+        o->precision = o->is_gpu ? "bf16" : "fp32";
+    }
 }
 
 /* Returns 0 to go on, 1 when all is said, 2 on a mistake. */
@@ -308,14 +335,17 @@ static int options_read(int argc, char **argv, bench_options *o)
         {"batch", required_argument, NULL, 'b'},   {"length", required_argument, NULL, 'l'},
         {"threads", required_argument, NULL, 't'}, {"stage", required_argument, NULL, 's'},
         {"rounds", required_argument, NULL, 'r'},  {"precision", required_argument, NULL, 'f'},
+        {"backend", required_argument, NULL, 'g'}, {"offload", required_argument, NULL, 'o'},
+        {"recompute", no_argument, NULL, 'c'},     {"peak-tflops", required_argument, NULL, 'k'},
         {"help", no_argument, NULL, 'h'},          {0},
     };
-    const char *arch_name = "gpt2", *preset = "124m";
+    const char *arch_name = "gpt2", *preset = "124m", *backend = "cpu";
     size_t      threads = 2, stage = 1; /* stage plus one: 0 means no number */
     arch_kind   kind;
     int         option;
 
-    *o = (bench_options){.batch = 4, .length = 64, .rounds = 7, .precision = "fp32"};
+    *o = (bench_options){
+        .batch = NOT_GIVEN, .length = NOT_GIVEN, .rounds = NOT_GIVEN, .offload = "none"};
     while ((option = getopt_long(argc, argv, "h", table, NULL)) != -1) {
         switch (option) {
         case 'h':
@@ -342,6 +372,18 @@ static int options_read(int argc, char **argv, bench_options *o)
         case 's':
             stage = strcmp(optarg, "0") == 0 ? 1 : bench_parse_size(optarg) + 1;
             break;
+        case 'g':
+            backend = optarg;
+            break;
+        case 'o':
+            o->offload = optarg;
+            break;
+        case 'c':
+            o->is_recomputed = 1;
+            break;
+        case 'k':
+            o->peak_tflops = strtod(optarg, NULL);
+            break;
         case 'r':
             o->rounds = bench_parse_size(optarg);
             break;
@@ -350,10 +392,12 @@ static int options_read(int argc, char **argv, bench_options *o)
             return 2;
         }
     }
-    if (optind != argc || arch_kind_find(arch_name, &kind) != 0 ||
-        arch_preset(kind, preset, &o->sizes) != 0 || o->batch == 0 || o->length == 0 ||
-        o->length > o->sizes.max_length || o->rounds == 0 || threads == 0 ||
-        threads > POOL_MAX_THREADS || stage > 4 || !is_precision(o->precision)) {
+    o->is_gpu = strcmp(backend, "cuda") == 0;
+    defaults_fill(o);
+    if (optind != argc || (!o->is_gpu && strcmp(backend, "cpu") != 0) || !(o->peak_tflops >= 0.0) ||
+        arch_kind_find(arch_name, &kind) != 0 || arch_preset(kind, preset, &o->sizes) != 0 ||
+        o->batch == 0 || o->length == 0 || o->length > o->sizes.max_length || o->rounds == 0 ||
+        threads == 0 || threads > POOL_MAX_THREADS || stage > 4 || !is_precision(o->precision)) {
         usage(stderr);
         return 2;
     }
@@ -374,6 +418,17 @@ int main(int argc, char **argv)
         return result == 1 ? 0 : result;
     }
     bench_print_machine(argc, argv);
+    if (o.is_gpu) {
+        return trainer_gpu_run(&(trainer_gpu_params){.sizes         = o.sizes,
+                                                     .batch         = o.batch,
+                                                     .length        = o.length,
+                                                     .steps         = o.rounds,
+                                                     .stage         = o.stage,
+                                                     .precision     = o.precision,
+                                                     .offload       = o.offload,
+                                                     .is_recomputed = o.is_recomputed,
+                                                     .peak_tflops   = o.peak_tflops});
+    }
     (void)snprintf(threads, sizeof(threads), "%d", o.threads);
     (void)setenv("SHERD_THREADS", threads, 1); /* for the engine's kernels */
     seconds = calloc(o.rounds * NUM_ROWS, sizeof(*seconds));

@@ -1,0 +1,191 @@
+/* Steps on one GPU, each timed from its first call to its report, as the trainer runs them. See trainer_gpu.h. */
+#include "bench/trainer_gpu.h"
+
+#include "bench/timing.h"
+
+#include "examples/llm/drive.h"
+#include "examples/llm/init.h"
+#include "examples/llm/speed.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define WARM_STEPS 5 /* the first ones choose kernels and wake the device */
+
+typedef struct gpu_run {
+    const trainer_gpu_params *p;
+    sherd_world              *world;
+    sherd_engine             *engine;
+    pool                     *threads;
+    drive                    *d;
+    int32_t                  *tokens;  /* inputs, targets */
+    double                   *seconds; /* [steps] */
+    double                    loss;
+} gpu_run;
+
+static double clock_seconds(void)
+{
+    struct timespec now;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static sherd_status config_make(const trainer_gpu_params *p, sherd_config **out)
+{
+    char json[768], type[64] = "";
+
+    if (strcmp(p->precision, "fp32") != 0) {
+        (void)snprintf(type, sizeof(type), "\"%s\": {\"enabled\": true},", p->precision);
+    }
+    (void)snprintf(json, sizeof(json),
+                   "{\"train_micro_batch_size_per_gpu\": %zu, \"gradient_clipping\": 1.0, %s"
+                   " \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 1e-4}},"
+                   " \"zero_optimization\": {\"stage\": %d,"
+                   " \"offload_optimizer\": {\"device\": \"%s\"}}}",
+                   p->batch, type, p->stage, p->offload);
+    return sherd_config_parse(json, strlen(json), out);
+}
+
+static sherd_status engine_open(gpu_run *run)
+{
+    sherd_world_params params;
+    sherd_config      *config;
+    sherd_status       status = config_make(run->p, &config);
+
+    if (status != SHERD_OK) {
+        return status;
+    }
+    sherd_world_params_init(&params);
+    params.backend = "cuda";
+    status         = sherd_world_from_env(&params, &run->world);
+    if (status == SHERD_OK) {
+        status = sherd_engine_create(run->world, config, &run->engine);
+    }
+    sherd_config_destroy(config);
+    if (status == SHERD_OK) {
+        status = arch_declare(&run->p->sizes, run->engine);
+    }
+    if (status == SHERD_OK) {
+        status = sherd_engine_seal(run->engine);
+    }
+    return status == SHERD_OK ? init_fill(&run->p->sizes, run->engine, 1) : status;
+}
+
+static int model_open(gpu_run *run)
+{
+    size_t            rows     = run->p->batch * run->p->length;
+    sherd_engine_info info     = {.struct_size = sizeof(info)};
+    model_params      made     = {.sizes         = run->p->sizes,
+                                  .batch         = run->p->batch,
+                                  .length        = run->p->length,
+                                  .is_recomputed = run->p->is_recomputed,
+                                  .backend       = "cuda",
+                                  .stream        = sherd_engine_stream(run->engine)};
+    char              why[256] = "out of memory";
+
+    if (sherd_engine_query(run->engine, &info) == SHERD_OK) {
+        made.dtype   = info.compute_dtype;
+        run->threads = pool_create(1);
+        made.threads = run->threads;
+        run->d       = drive_create(run->engine, &made, why, sizeof(why));
+    }
+    run->tokens  = calloc(2 * rows, sizeof(*run->tokens));
+    run->seconds = calloc(run->p->steps, sizeof(*run->seconds));
+    if (run->d == NULL || run->tokens == NULL || run->seconds == NULL) {
+        (void)fprintf(stderr, "bench-trainer: %s\n", why);
+        return -1;
+    }
+    for (size_t i = 0; i < 2 * rows; i++) {
+        run->tokens[i] = (int32_t)((i * 2654435761u >> 7) % run->p->sizes.vocab);
+    }
+    return 0;
+}
+
+static void run_close(gpu_run *run)
+{
+    drive_destroy(run->d);
+    sherd_engine_destroy(run->engine);
+    sherd_world_destroy(run->world);
+    pool_destroy(run->threads);
+    free(run->tokens);
+    free(run->seconds);
+}
+
+static int step_run(gpu_run *run)
+{
+    sherd_step_report report;
+    sherd_status      status;
+
+    sherd_step_report_init(&report);
+    status = drive_train(run->d, run->tokens, run->tokens + run->p->batch * run->p->length);
+    if (status == SHERD_OK) {
+        status = sherd_step(run->engine, &report);
+    }
+    if (status == SHERD_OK) {
+        status = sherd_step_wait(run->engine, &report);
+    }
+    if (status == SHERD_OK && drive_losses_take(run->d, &run->loss) != SHERD_OK) {
+        (void)fprintf(stderr, "bench-trainer: %s\n", drive_why(run->d));
+        return -1;
+    }
+    if (status != SHERD_OK) {
+        (void)fprintf(stderr, "bench-trainer: %s\n", sherd_last_error());
+    }
+    return status == SHERD_OK ? 0 : -1;
+}
+
+static void report_print(gpu_run *run)
+{
+    const trainer_gpu_params *p      = run->p;
+    double                    tokens = (double)(p->batch * p->length);
+    double                    flops  = tokens * speed_flops_per_token(&p->sizes, p->length);
+    double                    peak   = 1e12 * p->peak_tflops;
+    bench_stat                stat   = bench_stat_of(run->seconds, p->steps);
+
+    if (peak == 0.0) {
+        peak = speed_peak_flops(drive_device(run->d),
+                                strcmp(p->precision, "fp32") == 0 ? SHERD_F32 : SHERD_BF16);
+    }
+    printf("# on %s, %.1f GiB of activations and scratch\n", drive_device(run->d),
+           (double)drive_bytes(run->d) / 0x1p30);
+    printf("step %.2f ms (%.2f .. %.2f), %.0f tokens/s, %.1f TFLOP/s", stat.median * 1e3,
+           stat.min * 1e3, stat.max * 1e3, tokens / stat.median, 1e-12 * flops / stat.median);
+    if (peak > 0.0) {
+        printf(", MFU %.1f %% of %.0f", 100.0 * flops / stat.median / peak, 1e-12 * peak);
+    }
+    printf("; loss %.4f\n", run->loss);
+}
+
+int trainer_gpu_run(const trainer_gpu_params *params)
+{
+    gpu_run run    = {.p = params};
+    int     result = 0;
+
+    if (sherd_device_count("cuda") == 0) {
+        printf("skipped: %s\n", sherd_last_error());
+        return 77;
+    }
+    if (engine_open(&run) != SHERD_OK) {
+        (void)fprintf(stderr, "bench-trainer: %s\n", sherd_last_error());
+        result = -1;
+    }
+    if (result == 0) {
+        result = model_open(&run);
+    }
+    for (size_t step = 0; result == 0 && step < WARM_STEPS + params->steps; step++) {
+        double start = clock_seconds();
+
+        result = step_run(&run);
+        if (step >= WARM_STEPS) {
+            run.seconds[step - WARM_STEPS] = clock_seconds() - start;
+        }
+    }
+    if (result == 0) {
+        report_print(&run);
+    }
+    run_close(&run);
+    return result == 0 ? 0 : 1;
+}
