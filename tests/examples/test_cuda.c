@@ -9,6 +9,7 @@
 #include "kernels/formulas.h"
 
 #include <cuda_runtime_api.h>
+#include <emulator.h>
 
 #include <math.h>
 #include <stdio.h>
@@ -1012,6 +1013,60 @@ static void models_give_the_same_bits_again(void)
     }
 }
 
+/* Each allocation of a model fails once: a sentence, and nothing stays. */
+static void a_failed_allocation_leaves_nothing_behind(void)
+{
+    cudaStream_t stream;
+    model       *m = NULL;
+    long         n;
+
+    CHECK(cudaStreamCreate(&stream) == cudaSuccess);
+    for (n = 1; m == NULL && n < 50; n++) {
+        model_params params   = {.sizes   = models[0].sizes,
+                                 .batch   = 2,
+                                 .length  = 8,
+                                 .dtype   = SHERD_BF16,
+                                 .backend = "cuda",
+                                 .stream  = stream};
+        size_t       held     = emulator_held_bytes();
+        char         why[256] = "";
+
+        emulator_fail_alloc(n);
+        m = model_create(&params, why, sizeof(why));
+        emulator_fail_alloc(0);
+        CHECK(m != NULL || why[0] != '\0');
+        CHECK(m != NULL || emulator_held_bytes() == held);
+    }
+    CHECK(m != NULL && n > 4);
+    model_destroy(m);
+    CHECK(cudaStreamDestroy(stream) == cudaSuccess);
+}
+
+/* A launch that is refused and a kernel that faults are told when the losses are taken. */
+static void a_failed_kernel_is_told(void)
+{
+    for (int is_launch = 0; is_launch < 2; is_launch++) {
+        whole  w     = whole_open(&models[0], 1, 0, SHERD_BF16);
+        size_t units = arch_unit_count(&w.c->sizes);
+        double loss  = 7.0;
+
+        (void)whole_run(&w, 1);
+        if (is_launch) {
+            emulator_fail_launch(9);
+        } else {
+            emulator_fail_kernel(9);
+        }
+        model_batch_set(w.m, w.tokens, w.tokens + w.c->batch * w.c->length);
+        for (size_t unit = 0; unit < units; unit++) {
+            model_forward(w.m, unit, &w.units[unit], 0.0f);
+        }
+        CHECK_STATUS(SHERD_E_DEVICE, model_losses_take(w.m, &loss));
+        CHECK(strstr(model_why(w.m), "GPU") != NULL && loss == 7.0);
+        emulator_heal(0);
+        whole_close(&w);
+    }
+}
+
 static const test_case cases[] = {
     CASE(embedding_matches_the_cpu),
     CASE(norms_match_the_cpu),
@@ -1026,6 +1081,8 @@ static const test_case cases[] = {
     CASE(models_follow_the_cpu),
     CASE(models_of_half_types_are_near_the_cpu),
     CASE(models_give_the_same_bits_again),
+    CASE(a_failed_allocation_leaves_nothing_behind),
+    CASE(a_failed_kernel_is_told),
 };
 
 RUN_MAIN(cases)

@@ -52,10 +52,10 @@ follows() {
         for precision in fp32:1e-4 bf16:2e-2 fp16:1e-2; do
             bound=${precision#*:}
             # shellcheck disable=SC2086
-            tiny --arch $arch --preset tiny $heads --precision "${precision%:*}" --backend cpu
+            tiny --arch $arch --preset tiny $heads --precision "${precision%:*}" --steps 8 --backend cpu
             mv "$scratch/log" "$scratch/other"
             # shellcheck disable=SC2086
-            tiny --arch $arch --preset tiny $heads --precision "${precision%:*}" --backend cuda --sample 3
+            tiny --arch $arch --preset tiny $heads --precision "${precision%:*}" --steps 8 --backend cuda --sample 3
             near "$arch ${precision%:*}" "$bound"
         done
     done

@@ -22,7 +22,7 @@ allowed collectives "collectives/|kernels/|base/|sherd"
 allowed offload "offload/|kernels/|base/|sherd"
 allowed engine "engine/|offload/|collectives/|kernels/|base/|sherd|$generated"
 allowed cli "cli/|sherd|examples/llm/arch\.h"
-allowed examples "examples/|sherd|[a-z_]+\.h"
+allowed examples "examples/|sherd|[a-z_]+\.(h|cuh)"
 allowed include "sherd"
 
 # <folder>/<name>_impl.h is for its own folder.

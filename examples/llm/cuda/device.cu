@@ -2,7 +2,7 @@
  * goes to the engine's stream; the first failure is kept and told when the losses are taken. Nothing is
  * allocated after create but what a first product of its shape needs. */
 extern "C" {
-#include "../compute.h"
+#include "examples/llm/compute.h"
 }
 
 #include "kernels.h"

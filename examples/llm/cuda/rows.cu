@@ -129,8 +129,8 @@ __global__ void column_sums(const T *dy, size_t rows, int columns, float *partia
 {
     __shared__ float sums[SUM_WARPS][32 * N];
     int    lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
-    int    first = (int)blockIdx.x * 32 * N, c = first + lane * N;
-    size_t end = ((size_t)blockIdx.y + 1) * SUM_ROWS;
+    int    first = (int)blockIdx.y * 32 * N, c = first + lane * N;
+    size_t end = ((size_t)blockIdx.x + 1) * SUM_ROWS;
     float  sum[N], x[N];
 
     end = end < rows ? end : rows;
@@ -139,7 +139,7 @@ __global__ void column_sums(const T *dy, size_t rows, int columns, float *partia
     }
     if (c < columns) {
 #pragma unroll 4
-        for (size_t row = (size_t)blockIdx.y * SUM_ROWS + warp; row < end; row += SUM_WARPS) {
+        for (size_t row = (size_t)blockIdx.x * SUM_ROWS + warp; row < end; row += SUM_WARPS) {
             run_of<T, N>::load(dy + row * (size_t)columns + c, x);
             for (int k = 0; k < N; k++) {
                 sum[k] += x[k];
@@ -158,7 +158,7 @@ __global__ void column_sums(const T *dy, size_t rows, int columns, float *partia
             total += sums[w][i];
         }
         if (at < columns) {
-            partials[(size_t)blockIdx.y * columns + at] = total;
+            partials[(size_t)blockIdx.x * columns + at] = total;
         }
     }
 }
@@ -308,7 +308,7 @@ template <typename T, int N>
 static void column_sums_queue(const void *dy, size_t rows, size_t columns, float *partials,
                               cudaStream_t stream)
 {
-    dim3 grid(blocks_of(columns, 32 * N), blocks_of(rows, SUM_ROWS));
+    dim3 grid(blocks_of(rows, SUM_ROWS), blocks_of(columns, 32 * N));
 
     LLM_LAUNCH((column_sums<T, N>), grid, dim3(SUM_WARPS * 32), 0, stream, (const T *)dy, rows,
                (int)columns, partials);
