@@ -19,7 +19,8 @@ typedef struct test_case {
 #function, function                                                                        \
     }
 
-/** Runs the cases whose names contain argv[1] (all without it). */
+/** Runs the cases whose names contain argv[1] (all without it). Skips them all where SHERD_BACKEND names a
+ *  backend of which there is no device. */
 int test_main(int argc, char **argv, const test_case *cases, size_t num_cases);
 
 #define RUN_MAIN(cases)                                                                            \
