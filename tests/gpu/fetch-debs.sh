@@ -10,7 +10,7 @@ fi
 # Headers; the libraries that they stand for follow. pkgconf for a machine that has none.
 WANTED="libjansson-dev libhwloc-dev liburing-dev libxxhash-dev libopenblas-pthread-dev libopenmpi-dev openmpi-bin pkgconf-bin"
 # Of the machine itself, everywhere: another one's would take the place of its own.
-OWN="^(libc6|libc-bin|libgcc-s1|libstdc\+\+6|libc6-dev|libcrypt1|libpam.*|libsystemd0|libudev1|libselinux1|libdbus.*|libssl.*|libcrypto.*)$"
+OWN="^(libc6|libc-bin|libgcc-s1|libstdc\+\+6|libc6-dev|libcrypt1|libpam.*|libsystemd0|libselinux1|libdbus.*|libssl.*|libcrypto.*)$"
 # Big, and nothing here calls them.
 UNUSED="^(libhwloc-plugins|libjs-.*|libicu.*|libxml2.*|libx11.*)$"
 
@@ -57,5 +57,5 @@ done
 
 # What building and running does not need; static libraries are most of it.
 find . \( -name '*.a' -o -name 'liblapack*' -o -name '*.mod' \) -delete
-rm -rf .packages/*.deb usr/share/doc usr/share/man usr/share/locale usr/share/lintian usr/share/bug usr/sbin var
+rm -rf .packages/*.deb usr/share/doc usr/share/man usr/share/locale usr/share/lintian usr/share/bug usr/sbin usr/lib/*/fortran var
 du -sh . | awk '{ print "unpacked " $1 }'
