@@ -169,13 +169,14 @@ static void put_build(json_t *list)
 static void put_environment(json_t *list)
 {
     static const char *const NAMES[] = {
-        "SHERD_ISA",        "SHERD_THREADS", "SHERD_CPU_BIND",
-        "SHERD_LOG",        "SHERD_DEBUG",   "SHERD_MEMORY_LIMIT",
-        "SHERD_RENDEZVOUS", "SHERD_RANK",    "SHERD_WORLD_SIZE",
-        "SHERD_PORT",       "RANK",          "WORLD_SIZE",
-        "MASTER_ADDR",      "MASTER_PORT",   "OMPI_COMM_WORLD_SIZE",
-        "SLURM_NTASKS",     "SLURM_STEP_ID", "SHERD_IO",
-        "SHERD_TRACE",      "SHERD_BACKEND",
+        "SHERD_ISA",           "SHERD_THREADS", "SHERD_CPU_BIND",
+        "SHERD_LOG",           "SHERD_DEBUG",   "SHERD_MEMORY_LIMIT",
+        "SHERD_RENDEZVOUS",    "SHERD_RANK",    "SHERD_WORLD_SIZE",
+        "SHERD_PORT",          "RANK",          "WORLD_SIZE",
+        "MASTER_ADDR",         "MASTER_PORT",   "OMPI_COMM_WORLD_SIZE",
+        "SLURM_NTASKS",        "SLURM_STEP_ID", "SHERD_IO",
+        "SHERD_TRACE",         "SHERD_BACKEND", "SHERD_NCCL_LIBRARY",
+        "SHERD_NCCL_REGISTER",
     };
 
     for (size_t i = 0; i < sizeof(NAMES) / sizeof(NAMES[0]); i++) {
