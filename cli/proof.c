@@ -85,11 +85,15 @@ static void add(void *data, size_t i, sherd_dtype dtype, float value)
 
 /* ------------------------------------------------------------ the training -- */
 
+/* Of the largest parameter. */
+#define MOST_ELEMS 9024
+
 typedef struct proof {
     const proof_layout *layout;
     sherd_engine       *engine;
     sherd_unit          units[NUM_UNITS];
     sherd_param         params[NUM_PARAMS];
+    float               data[MOST_ELEMS], grad[MOST_ELEMS]; /* copies, in the compute type */
 } proof;
 
 #define TRY(call)                                                                                  \
@@ -135,11 +139,12 @@ static sherd_status proof_open(proof *p, sherd_world *world)
         snprintf(json, sizeof(json),
                  "{\"train_micro_batch_size_per_gpu\": 1, \"gradient_accumulation_steps\": %d,"
                  " \"gradient_clipping\": 1.0, \"bf16\": {\"enabled\": %s}, \"deterministic\": %s,"
-                 " \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.01,"
+                 " \"optimizer\": {\"type\": \"%s\", \"params\": {\"lr\": 0.01,"
                  " \"weight_decay\": 0.1}}, \"zero_optimization\": {\"stage\": %d,"
                  " \"stage3_param_persistence_threshold\": 8%s}}",
                  layout->accumulation, layout->dtype == SHERD_BF16 ? "true" : "false",
-                 layout->is_deterministic ? "true" : "false", layout->stage,
+                 layout->is_deterministic ? "true" : "false",
+                 layout->optimizer == NULL ? "AdamW" : layout->optimizer, layout->stage,
                  layout->zero_extra == NULL ? "" : layout->zero_extra);
     if (len < 0 || (size_t)len >= sizeof(json)) {
         return SHERD_E_INVAL;
@@ -156,20 +161,25 @@ static sherd_status proof_open(proof *p, sherd_world *world)
     return SHERD_OK;
 }
 
+/* On the host, wherever the engine's memory is. */
 static sherd_status add_gradient(proof *p, int i, int64_t micro)
 {
-    const void *data = sherd_param_data(p->engine, p->params[i]);
-    void       *grad = sherd_param_grad(p->engine, p->params[i]);
+    sherd_dtype dtype = p->layout->dtype;
+    size_t      elems = param_elems(&PARAMS[i]);
+    size_t      len   = elems * sherd_dtype_bytes(dtype);
+    const void *data  = sherd_param_data(p->engine, p->params[i]);
+    void       *grad  = sherd_param_grad(p->engine, p->params[i]);
 
     if (data == NULL || grad == NULL) {
         return SHERD_E_STATE;
     }
-    for (size_t e = 0; e < param_elems(&PARAMS[i]); e++) {
-        add(grad, e, p->layout->dtype,
-            noise(100 + (uint64_t)micro * NUM_PARAMS + (uint64_t)i, e) +
-                load(data, e, p->layout->dtype));
+    TRY(sherd_copy(p->engine, p->data, data, len));
+    TRY(sherd_copy(p->engine, p->grad, grad, len));
+    for (size_t e = 0; e < elems; e++) {
+        add(p->grad, e, dtype,
+            noise(100 + (uint64_t)micro * NUM_PARAMS + (uint64_t)i, e) + load(p->data, e, dtype));
     }
-    return SHERD_OK;
+    return sherd_copy(p->engine, grad, p->grad, len);
 }
 
 static sherd_status micro_batch(proof *p, int64_t micro)
@@ -212,16 +222,29 @@ static sherd_status train(proof *p, sherd_world *world, proof_result *out)
     return sherd_engine_fingerprint(p->engine, &out->fingerprint);
 }
 
+static void result_fail(proof_result *out, sherd_status status, const char *why)
+{
+    memset(out, 0, sizeof(*out));
+    out->status = status;
+    (void)snprintf(out->error, sizeof(out->error), "%s", why);
+}
+
 void proof_run(sherd_world *world, const proof_layout *layout, proof_result *out)
 {
-    proof p = {.layout = layout};
+    proof *p = calloc(1, sizeof(*p));
 
+    if (p == NULL) {
+        result_fail(out, SHERD_E_NOMEM, "no memory for the trainer");
+        return;
+    }
     memset(out, 0, sizeof(*out));
-    out->status = train(&p, world, out);
+    p->layout   = layout;
+    out->status = train(p, world, out);
     if (out->status != SHERD_OK) {
         (void)snprintf(out->error, sizeof(out->error), "%s", sherd_last_error());
     }
-    sherd_engine_destroy(p.engine);
+    sherd_engine_destroy(p->engine);
+    free(p);
 }
 
 /* --------------------------------------------------------- ranks as threads -- */
@@ -243,13 +266,6 @@ static void *thread_main(void *raw)
     }
     sherd_world_destroy(self->world);
     return NULL;
-}
-
-static void result_fail(proof_result *out, sherd_status status, const char *why)
-{
-    memset(out, 0, sizeof(*out));
-    out->status = status;
-    (void)snprintf(out->error, sizeof(out->error), "%s", why);
 }
 
 void proof_run_threads(int ranks, const sherd_world_params *params, const proof_layout *layout,

@@ -6,6 +6,7 @@
 #include "sherd.h"
 
 typedef struct proof_layout {
+    const char *optimizer; /* as a configuration names it; NULL: "AdamW" */
     int         stage;
     int         accumulation; /* micro-batches per rank and step */
     sherd_dtype dtype;

@@ -17,7 +17,7 @@
 #define SCRATCH_BYTES ((uint64_t)16 << 20)
 
 /* Column of the fingerprints. */
-#define WIDTH 66
+#define WIDTH 71
 
 static const char HELP[] =
     "usage: sherd test [OPTIONS]\n\n"
@@ -26,6 +26,11 @@ static const char HELP[] =
     "place\n"
     "(device, cpu, nvme) must give the same bits. Prints a table and one verdict; exit status 0\n"
     "when all agree. Under mpirun, srun or torchrun the ranks of the job are tested together.\n\n"
+    "  --backend NAME       cpu (default, unless SHERD_BACKEND says another) or cuda: then each "
+    "row\n"
+    "                       runs on GPUs and on the CPU, and both must give the same bits\n"
+    "  --optimizer NAME     adamw, lamb or all (default)\n"
+    "  --rows WORD          only rows whose names have it\n"
     "  -n, --ranks N        most ranks to play as threads (default 8)\n"
     "  --nvme-path DIR      where the rows on nvme make a folder of their own, removed at the end\n"
     "                       (default: the current folder, else $TMPDIR)\n"
@@ -34,8 +39,12 @@ static const char HELP[] =
     "  --verbose            a row for each layout, not for each group\n";
 
 typedef struct test_run {
-    sherd_world_params params; /* of every world: the time limit */
-    sherd_world       *world;  /* of the job; NULL: ranks are threads */
+    sherd_world_params params;     /* of every world: time limit, backend */
+    sherd_world_params cpu;        /* the same on the CPU */
+    int                has_device; /* the backend is another one: each row runs on the CPU too */
+    const char        *only;       /* rows that have it in their names; NULL: all */
+    int                has_adamw, has_lamb;
+    sherd_world       *world; /* of the job; NULL: ranks are threads */
     int                rank;
     int                is_verbose;
     int                most_ranks;
@@ -49,7 +58,8 @@ typedef struct test_run {
 typedef struct test_group {
     char                name[96];
     const proof_result *want;
-    proof_result        got; /* of the last layout */
+    proof_result        got;    /* of the last layout */
+    proof_result        on_cpu; /* of the same, where the backend is a device */
     double              start_s;
     int                 is_ok;
     char                why[600];
@@ -63,17 +73,24 @@ static double now_s(void)
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
-static void row_print(test_run *run, const char *what, int is_ok, const proof_result *got,
-                      double seconds, const char *why)
+/* `on_cpu` stands beside a device's; it may be NULL. */
+static void row_print(test_run *run, const char *what, int is_ok, const proof_result *on_cpu,
+                      const proof_result *got, double seconds, const char *why)
 {
     run->rows++;
     run->failed += !is_ok;
-    if (run->rank == 0) {
-        (void)printf("%-*s %016llx %7.3f s  %s%s\n", WIDTH, what,
-                     (unsigned long long)got->fingerprint, seconds, is_ok ? "ok" : "DIFFERS ",
-                     is_ok ? "" : why);
-        (void)fflush(stdout);
+    if (run->rank != 0) {
+        return;
     }
+    (void)printf("%-*s ", WIDTH, what);
+    if (run->has_device && on_cpu != NULL) {
+        (void)printf("%016llx ", (unsigned long long)on_cpu->fingerprint);
+    } else if (run->has_device) {
+        (void)printf("%-16s ", "");
+    }
+    (void)printf("%016llx %7.3f s  %s%s\n", (unsigned long long)got->fingerprint, seconds,
+                 is_ok ? "ok" : "DIFFERS ", is_ok ? "" : why);
+    (void)fflush(stdout);
 }
 
 static void layout_run(test_run *run, int ranks, const proof_layout *layout, proof_result *out)
@@ -85,33 +102,55 @@ static void layout_run(test_run *run, int ranks, const proof_layout *layout, pro
     }
 }
 
-/* The yardstick: one rank, stage 0, scalar or not, everything else as in `layout`. */
-static void reference_run(const proof_layout *layout, int world_size, proof_result *out)
+/* The yardstick: one rank of the CPU, stage 0, scalar or not, everything else as in `layout`. */
+static void reference_run(const test_run *run, const proof_layout *layout, int world_size,
+                          proof_result *out)
 {
     proof_layout alone = *layout;
 
     alone.stage        = 0;
     alone.accumulation = layout->accumulation * world_size;
     alone.zero_extra   = NULL;
-    proof_run_threads(1, NULL, &alone, out);
+    proof_run_threads(1, &run->cpu, &alone, out);
 }
 
 /* ---------------------------------------------------------------- groups -- */
 
-static void group_begin(test_group *group, const proof_result *want)
+/* 0: nobody asked for it. */
+static int group_begin(const test_run *run, test_group *group, const proof_result *want)
 {
     group->want    = want;
     group->start_s = now_s();
     group->is_ok   = 1;
     group->why[0]  = '\0';
+    return run->only == NULL || strstr(group->name, run->only) != NULL;
 }
 
 static void group_end(test_run *run, test_group *group)
 {
     if (!run->is_verbose) {
-        row_print(run, group->name, group->is_ok, &group->got, now_s() - group->start_s,
-                  group->why);
+        row_print(run, group->name, group->is_ok, &group->on_cpu, &group->got,
+                  now_s() - group->start_s, group->why);
     }
+}
+
+/* Whether a result is what it should be; else *why says where it parts. */
+static int result_check(test_group *group, const proof_result *got, const proof_layout *layout,
+                        const char *where, const char *note)
+{
+    int step;
+
+    if (proof_is_equal(group->want, got, &step)) {
+        return 1;
+    }
+    if (got->status != SHERD_OK) {
+        (void)snprintf(group->why, sizeof(group->why), "stage %d%s%s: %.500s", layout->stage, where,
+                       note, got->error);
+    } else {
+        (void)snprintf(group->why, sizeof(group->why), "at stage %d from step %d on%s%s",
+                       layout->stage, step, where, note);
+    }
+    return 0;
 }
 
 /* One layout; `note` is what a row of its own says besides the group's name. */
@@ -119,23 +158,19 @@ static void group_layout(test_run *run, test_group *group, int ranks, const proo
                          const char *note)
 {
     double start_s = now_s();
-    int    step;
     int    is_equal;
     char   row[192];
 
     layout_run(run, ranks, layout, &group->got);
-    is_equal = proof_is_equal(group->want, &group->got, &step);
-    if (!is_equal && group->got.status != SHERD_OK) {
-        (void)snprintf(group->why, sizeof(group->why), "stage %d%s: %.500s", layout->stage, note,
-                       group->got.error);
-    } else if (!is_equal) {
-        (void)snprintf(group->why, sizeof(group->why), "at stage %d from step %d on%s",
-                       layout->stage, step, note);
+    is_equal = result_check(group, &group->got, layout, "", note);
+    if (run->has_device && run->rank == 0) { /* who plays all ranks of a job, and is believed */
+        proof_run_threads(ranks, &run->cpu, layout, &group->on_cpu);
+        is_equal &= result_check(group, &group->on_cpu, layout, " on the CPU", note);
     }
     group->is_ok &= is_equal;
     if (run->is_verbose) {
         (void)snprintf(row, sizeof(row), "%s, stage %d%.24s", group->name, layout->stage, note);
-        row_print(run, row, is_equal, &group->got, now_s() - start_s, group->why);
+        row_print(run, row, is_equal, &group->on_cpu, &group->got, now_s() - start_s, group->why);
     }
 }
 
@@ -236,13 +271,15 @@ static void place_rows(test_run *run, const char *title, proof_layout layout,
 
         (void)snprintf(group.name, sizeof(group.name), "%s: %s%s", title, place->name,
                        is_durable ? ", durable" : "");
+        if (!group_begin(run, &group, want)) {
+            continue;
+        }
         if (lacks != NULL) {
             skipped_print(run, group.name, lacks);
             continue;
         }
         (void)snprintf(keys, sizeof(keys), place->keys, folder, is_durable ? "true" : "false");
         layout.zero_extra = keys;
-        group_begin(&group, want);
         for (int r = 0; r < over->count; r++) {
             char note[32] = "";
 
@@ -259,35 +296,47 @@ static void place_rows(test_run *run, const char *title, proof_layout layout,
 
 /* ------------------------------------------------------------------- rows -- */
 
+/* "deterministic bf16", "Lamb, default fp32" */
+static const char *layout_name(const proof_layout *layout, char out[48])
+{
+    (void)snprintf(out, 48, "%s%s%s %s", layout->optimizer == NULL ? "" : layout->optimizer,
+                   layout->optimizer == NULL ? "" : ", ",
+                   layout->is_deterministic ? "deterministic" : "default",
+                   sherd_dtype_name(layout->dtype));
+    return out;
+}
+
 static void deterministic_job_rows(test_run *run, proof_layout layout)
 {
     int          world_size = sherd_world_size(run->world);
     place_ranks  over       = {.ranks = &world_size, .count = 1};
     proof_result want;
     test_group   group;
+    char         name[48];
     char         title[64];
 
     layout.accumulation = 2;
-    reference_run(&layout, world_size, &want);
-    (void)snprintf(title, sizeof(title), "deterministic %s, %d ranks",
-                   sherd_dtype_name(layout.dtype), world_size);
+    reference_run(run, &layout, world_size, &want);
+    (void)snprintf(title, sizeof(title), "%s, %d ranks", layout_name(&layout, name), world_size);
     (void)snprintf(group.name, sizeof(group.name), "%s (%s): stages 0-3", title,
                    sherd_world_transport(run->world));
-    group_begin(&group, &want);
-    group_stages(run, &group, world_size, layout, 0, "");
-    group_end(run, &group);
+    if (group_begin(run, &group, &want)) {
+        group_stages(run, &group, world_size, layout, 0, "");
+        group_end(run, &group);
+    }
     place_rows(run, title, layout, &want, &over, NULL);
 }
 
-static void deterministic_rows(test_run *run, sherd_dtype dtype)
+static void deterministic_rows(test_run *run, const char *optimizer, sherd_dtype dtype)
 {
     static const int RANKS[] = {1, 2, 3, 4, 6, 8};
-    proof_layout     layout  = {.dtype = dtype, .is_deterministic = 1};
+    proof_layout     layout  = {.optimizer = optimizer, .dtype = dtype, .is_deterministic = 1};
     place_ranks      over    = {.ranks        = RANKS,
                                 .count        = run->most_ranks < 3 ? run->most_ranks : 3,
                                 .global_batch = GLOBAL_BATCH};
     proof_result     want;
     test_group       group;
+    char             name[48];
     char             title[64];
 
     if (run->world != NULL) {
@@ -295,18 +344,19 @@ static void deterministic_rows(test_run *run, sherd_dtype dtype)
         return;
     }
     layout.accumulation = GLOBAL_BATCH;
-    reference_run(&layout, 1, &want);
+    reference_run(run, &layout, 1, &want);
+    (void)layout_name(&layout, name);
     for (size_t r = 0; r < sizeof(RANKS) / sizeof(RANKS[0]) && RANKS[r] <= run->most_ranks; r++) {
         layout.accumulation = GLOBAL_BATCH / RANKS[r];
         (void)snprintf(group.name, sizeof(group.name),
-                       "deterministic %s, %d rank%s x %d micro-batches: stages 0-3",
-                       sherd_dtype_name(dtype), RANKS[r], RANKS[r] > 1 ? "s" : "",
-                       layout.accumulation);
-        group_begin(&group, &want);
-        group_stages(run, &group, RANKS[r], layout, 0, "");
-        group_end(run, &group);
+                       "%s, %d rank%s x %d micro-batches: stages 0-3", name, RANKS[r],
+                       RANKS[r] > 1 ? "s" : "", layout.accumulation);
+        if (group_begin(run, &group, &want)) {
+            group_stages(run, &group, RANKS[r], layout, 0, "");
+            group_end(run, &group);
+        }
     }
-    (void)snprintf(title, sizeof(title), "deterministic %s, %s", sherd_dtype_name(dtype),
+    (void)snprintf(title, sizeof(title), "%s, %s", name,
                    over.count == 1   ? "1 rank"
                    : over.count == 2 ? "1-2 ranks"
                                      : "1-3 ranks");
@@ -314,30 +364,37 @@ static void deterministic_rows(test_run *run, sherd_dtype dtype)
 }
 
 /* The default mode: stages agree with one micro-batch a step, settings and places never matter. */
-static void default_rows(test_run *run, sherd_dtype dtype, const char *durable)
+static void default_rows(test_run *run, const char *optimizer, sherd_dtype dtype,
+                         const char *durable)
 {
     static const char *const SETTINGS[] = {
         NULL, ", \"sub_group_size\": 4096", ", \"stage3_prefetch_bucket_size\": 0",
         ", \"overlap_comm\": true", ", \"stage3_max_reuse_distance\": 1e9"};
-    proof_layout layout = {.dtype = dtype, .accumulation = 1};
+    proof_layout layout = {.optimizer = optimizer, .dtype = dtype, .accumulation = 1};
     proof_result want;
     test_group   group;
+    char         name[48];
     char         title[64];
     int          ranks = run->world != NULL    ? sherd_world_size(run->world)
                          : run->most_ranks < 3 ? run->most_ranks
                                                : 3;
     place_ranks  over  = {.ranks = &ranks, .count = 1};
 
-    layout_run(run, ranks, &layout, &want);
-    (void)snprintf(title, sizeof(title), "default %s, %d rank%s", sherd_dtype_name(dtype), ranks,
+    if (run->has_device) {
+        proof_run_threads(ranks, &run->cpu, &layout, &want);
+    } else {
+        layout_run(run, ranks, &layout, &want);
+    }
+    (void)snprintf(title, sizeof(title), "%s, %d rank%s", layout_name(&layout, name), ranks,
                    ranks > 1 ? "s" : "");
     (void)snprintf(group.name, sizeof(group.name), "%s: stages 0-3, 5 settings", title);
-    group_begin(&group, &want);
-    for (size_t i = 0; i < sizeof(SETTINGS) / sizeof(SETTINGS[0]); i++) {
-        layout.zero_extra = SETTINGS[i];
-        group_stages(run, &group, ranks, layout, 0, SETTINGS[i] == NULL ? "" : SETTINGS[i]);
+    if (group_begin(run, &group, &want)) {
+        for (size_t i = 0; i < sizeof(SETTINGS) / sizeof(SETTINGS[0]); i++) {
+            layout.zero_extra = SETTINGS[i];
+            group_stages(run, &group, ranks, layout, 0, SETTINGS[i] == NULL ? "" : SETTINGS[i]);
+        }
+        group_end(run, &group);
     }
-    group_end(run, &group);
     place_rows(run, title, layout, &want, &over, durable);
 }
 
@@ -350,7 +407,7 @@ static void isa_rows(test_run *run)
     char        *kept   = before == NULL ? NULL : strdup(before);
     proof_result want;
 
-    reference_run(&layout, 2, &want);
+    reference_run(run, &layout, 2, &want);
     for (size_t i = 0; i < sizeof(ISAS) / sizeof(ISAS[0]); i++) {
         test_group   group;
         sherd_world *probe;
@@ -362,9 +419,10 @@ static void isa_rows(test_run *run)
         sherd_world_destroy(probe);
         (void)snprintf(group.name, sizeof(group.name), "instruction set %s, 2 ranks: stages 0-3",
                        ISAS[i]);
-        group_begin(&group, &want);
-        group_stages(run, &group, 2, layout, 0, "");
-        group_end(run, &group);
+        if (group_begin(run, &group, &want)) {
+            group_stages(run, &group, 2, layout, 0, "");
+            group_end(run, &group);
+        }
     }
     if (kept != NULL) {
         (void)setenv("SHERD_ISA", kept, 1);
@@ -377,33 +435,57 @@ static void isa_rows(test_run *run)
 /* The proof has to be able to fail: the same layouts without the deterministic mode. */
 static void control_row(test_run *run)
 {
-    proof_layout one = {.dtype = SHERD_BF16, .accumulation = 2, .stage = 2};
-    proof_layout two = {.dtype = SHERD_BF16, .accumulation = 3, .stage = 2};
+    proof_layout one  = {.dtype = SHERD_BF16, .accumulation = 2, .stage = 2};
+    proof_layout two  = {.dtype = SHERD_BF16, .accumulation = 3, .stage = 2};
+    const char  *what = "control: the default mode on 3 and on 2 ranks must differ";
     proof_result a;
     proof_result b;
     double       start = now_s();
 
+    if (run->only != NULL && strstr(what, run->only) == NULL) {
+        return;
+    }
     proof_run_threads(3, &run->params, &one, &a);
     proof_run_threads(2, &run->params, &two, &b);
-    row_print(run, "control: the default mode on 3 and on 2 ranks must differ",
-              a.status == SHERD_OK && b.status == SHERD_OK && a.fingerprint != b.fingerprint, &b,
-              now_s() - start, "(it does not: the comparison is blind)");
+    row_print(run, what,
+              a.status == SHERD_OK && b.status == SHERD_OK && a.fingerprint != b.fingerprint, NULL,
+              &b, now_s() - start, "(it does not: the comparison is blind)");
+}
+
+static void rows_all(test_run *run)
+{
+    if (run->has_adamw) {
+        deterministic_rows(run, NULL, SHERD_F32);
+        deterministic_rows(run, NULL, SHERD_BF16);
+        default_rows(run, NULL, SHERD_F32, NULL);
+        default_rows(run, NULL, SHERD_BF16, "optimizer on nvme");
+    }
+    if (run->has_lamb) {
+        deterministic_rows(run, "Lamb", SHERD_BF16);
+        default_rows(run, "Lamb", SHERD_F32, NULL);
+    }
+    if (run->world != NULL) {
+        return;
+    }
+    if (!run->has_device) {
+        isa_rows(run);
+    }
+    if (run->most_ranks >= 3) {
+        control_row(run);
+    }
 }
 
 static int test_all(test_run *run)
 {
-    if (run->rank == 0) {
+    if (run->rank == 0 && run->has_device) {
+        (void)printf("%-*s %-16s %-16s\n", WIDTH, "layouts", "cpu", run->params.backend);
+    } else if (run->rank == 0) {
         (void)printf("%-*s %-16s\n", WIDTH, "layouts", "fingerprint");
     }
-    deterministic_rows(run, SHERD_F32);
-    deterministic_rows(run, SHERD_BF16);
-    default_rows(run, SHERD_F32, NULL);
-    default_rows(run, SHERD_BF16, "optimizer on nvme");
-    if (run->world == NULL) {
-        isa_rows(run);
-        if (run->most_ranks >= 3) {
-            control_row(run);
-        }
+    rows_all(run);
+    if (run->rows + run->skipped == 0) {
+        (void)fprintf(stderr, "sherd: no row has '%s' in its name\n", run->only);
+        return 2;
     }
     if (run->rank == 0) {
         (void)printf("\n%s: %d of %d rows agree", run->failed == 0 ? "PASS" : "FAIL",
@@ -462,6 +544,31 @@ static int test_in_world(test_run *run)
     return failed;
 }
 
+/* What the worlds are made with; 0, or the exit status when there is no device. */
+static int backend_choose(test_run *run, const char *backend)
+{
+    if (backend == NULL) {
+        backend = getenv("SHERD_BACKEND");
+    }
+    if (backend == NULL || backend[0] == '\0') {
+        backend = "cpu";
+    }
+    run->has_device     = strcmp(backend, "cpu") != 0;
+    run->params.backend = backend;
+    run->cpu            = run->params;
+    run->cpu.backend    = "cpu";
+    return run->has_device && sherd_device_count(backend) == 0 ? cli_fail() : 0;
+}
+
+static int read_optimizer(const char *text, test_run *run)
+{
+    int is_all = strcmp(text, "all") == 0;
+
+    run->has_adamw = is_all || strcmp(text, "adamw") == 0;
+    run->has_lamb  = is_all || strcmp(text, "lamb") == 0;
+    return run->has_adamw || run->has_lamb;
+}
+
 static int read_number(const char *text, int least, int most, int *out)
 {
     char *end;
@@ -474,12 +581,16 @@ static int read_number(const char *text, int least, int most, int *out)
 int cli_test(int argc, char **argv)
 {
     static const struct option OPTIONS[] = {{"ranks", required_argument, NULL, 'n'},
+                                            {"backend", required_argument, NULL, 'b'},
+                                            {"optimizer", required_argument, NULL, 'o'},
+                                            {"rows", required_argument, NULL, 'r'},
                                             {"nvme-path", required_argument, NULL, 'p'},
                                             {"time-limit", required_argument, NULL, 't'},
                                             {"verbose", no_argument, NULL, 'v'},
                                             {"help", no_argument, NULL, 'h'},
                                             {NULL, 0, NULL, 0}};
-    test_run                   run       = {.most_ranks = 8};
+    test_run                   run       = {.most_ranks = 8, .has_adamw = 1, .has_lamb = 1};
+    const char                *backend   = NULL;
     int                        limit_s   = 60;
     int                        option;
     int                        failed;
@@ -491,6 +602,19 @@ int cli_test(int argc, char **argv)
                 (void)fprintf(stderr, "sherd: --ranks wants 1 to 64, not '%s'\n", optarg);
                 return 2;
             }
+            break;
+        case 'b':
+            backend = optarg;
+            break;
+        case 'o':
+            if (!read_optimizer(optarg, &run)) {
+                (void)fprintf(stderr, "sherd: --optimizer wants adamw, lamb or all, not '%s'\n",
+                              optarg);
+                return 2;
+            }
+            break;
+        case 'r':
+            run.only = optarg;
             break;
         case 'p':
             run.nvme_path = optarg;
@@ -514,6 +638,9 @@ int cli_test(int argc, char **argv)
     }
     sherd_world_params_init(&run.params);
     run.params.timeout_ns = (int64_t)limit_s * 1000000000;
+    if (backend_choose(&run, backend) != 0) {
+        return 1;
+    }
     if (scratch_guard_begin() != 0) { /* before the threads of a world */
         (void)fprintf(stderr, "sherd: no thread for the signals: %s\n", strerror(errno));
         return 1;
