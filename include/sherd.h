@@ -160,6 +160,22 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_world_create(int rank, int world_siz
 SHERD_API SHERD_MUST_USE sherd_status sherd_world_simulate(int rank, int world_size,
                                                            sherd_world **out);
 
+/* What a simulated rank stands for: the machine that is planned for. */
+typedef struct sherd_simulate_params {
+    size_t      struct_size;
+    const char *backend;        /* whose memory layout is planned: "cpu" (NULL) or "cuda", with NCCL */
+    int         ranks_per_host; /* 0: all ranks on one host */
+    size_t      device_bytes;   /* that a rank may take of its device; 0: not known. On "cpu" device and host
+                                       are one memory: give host_bytes */
+    size_t      host_bytes;     /* of each host, for all its ranks; 0: not known */
+} sherd_simulate_params;
+SHERD_API void sherd_simulate_params_init(sherd_simulate_params *params);
+/** The same for a machine that is described. Its engines compute on the CPU whatever is planned for, so they
+ *  can be sealed only with "cpu". Errors: E_INVAL (no such backend, a negative number). */
+SHERD_API SHERD_MUST_USE sherd_status sherd_world_simulate_with(int rank, int world_size,
+                                                                const sherd_simulate_params *params,
+                                                                sherd_world                **out);
+
 /** From an MPI communicator; use sherd_mpi.h, which wraps this call. `comm` points
  *  at an MPI_Comm of `comm_bytes` bytes. E_NOTSUP in a build without MPI. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_world_from_mpi_handle(const void *comm,
@@ -465,10 +481,51 @@ typedef struct sherd_memory_report {
     size_t host_staging_planned, host_staging_held; /* bridge to the device, rings of NVMe */
     size_t pinned_planned, pinned_held;             /* a part of the host's */
     size_t nvme_planned;                            /* of the files, both slots of state */
+    /* parts of nvme_planned: state twice where a spare generation is kept */
+    size_t nvme_params_planned, nvme_grads_planned, nvme_state_planned;
+    int    has_spare_state; /* nvme_state_planned holds two generations */
+    int    is_padded;       /* keeps the layout; zero */
+    /* beside the total: memory of the world's own, for all its engines */
+    size_t receive_planned, receive_held; /* room for reductions, device */
+    size_t transport_held;                /* what the transport has taken itself, host */
+    size_t padding_elems;                 /* of all segments of all ranks together */
 } sherd_memory_report;
 SHERD_API void                        sherd_memory_report_init(sherd_memory_report *report);
 SHERD_API SHERD_MUST_USE sherd_status sherd_engine_memory(sherd_engine        *engine,
                                                           sherd_memory_report *out);
+
+/* Bytes of this rank between media. Planned: when the trainer follows the plan; `micro` per micro-batch, `step`
+ * per boundary beside that, so that a step is accumulation * micro + step. Counted: since seal, by the
+ * engine itself; zero before. */
+typedef struct sherd_traffic_report {
+    size_t   struct_size;
+    int      accumulation; /* micro-batches of a step */
+    int      is_padded;    /* keeps the layout; zero */
+    uint64_t wire_micro_planned, wire_step_planned; /* sent to other ranks; as many are received */
+    uint64_t down_micro_planned, down_step_planned; /* link, device to host */
+    uint64_t up_micro_planned, up_step_planned;     /* link, host to device */
+    uint64_t read_micro_planned, read_step_planned; /* NVMe */
+    uint64_t written_micro_planned, written_step_planned;
+    uint64_t wire_counted, down_counted, up_counted, read_counted, written_counted;
+    double   wear_days; /* until a drive is written as often as it is rated for; 0: nothing is
+                           written. At `wear_step_s` a step */
+    double wear_step_s; /* aio.step_seconds, else what the drive's traffic alone takes at 2 GB/s */
+} sherd_traffic_report;
+SHERD_API void                        sherd_traffic_report_init(sherd_traffic_report *report);
+/** Before seal the plan's numbers alone. The wire counts all engines of the world. Local. */
+SHERD_API SHERD_MUST_USE sherd_status sherd_engine_traffic(sherd_engine         *engine,
+                                                           sherd_traffic_report *out);
+
+/** What seal would say of the memory: SHERD_OK, or E_NOMEM with what is missing and the nearest setting that
+ *  would fit in sherd_last_error(). Allocates nothing of the model's size. Before seal. Collective. */
+SHERD_API SHERD_MUST_USE sherd_status sherd_engine_fits(sherd_engine *engine);
+
+/** Makes the plans of all ranks of the engine's world, one after the other, from what is declared, and checks
+ *  each and all together: slices are equal and lie one behind the other, every element of every parameter is
+ *  updated by the ranks that its stage says (one, or all at stage 0), no two things share bytes of a buffer at
+ *  the same time, all ranks have the same collectives. Pure: nothing moves, works for simulated worlds of any
+ *  size. Local. E_STATE with the rank and the rule that is broken: a bug of sherd's. */
+SHERD_API SHERD_MUST_USE sherd_status sherd_engine_check_plans(sherd_engine *engine);
 
 /* Numbers of a sealed engine that trainers ask for. */
 typedef struct sherd_engine_info {

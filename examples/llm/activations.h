@@ -1,0 +1,20 @@
+/* Bytes of a model's activations and scratch, counted by the code that places them: what model_create
+ * allocates for these sizes, on either backend, without allocating. `sherd plan` asks here. */
+#ifndef LLM_ACTIVATIONS_H
+#define LLM_ACTIVATIONS_H
+
+#include "arch.h"
+
+typedef struct activations_params {
+    size_t      batch, length; /* of a micro-batch */
+    int         is_recomputed;
+    sherd_dtype dtype;   /* of the parameters */
+    const char *backend; /* "cpu": activations in fp32; "cuda": in dtype */
+    int         threads; /* of the CPU's operations; 0: 1 */
+} activations_params;
+
+/** To the byte what a training model of these sizes allocates (model_bytes of model.h), libraries' own workspace
+ *  included where its size is fixed. */
+size_t activations_bytes(const arch *sizes, const activations_params *params);
+
+#endif
