@@ -246,6 +246,11 @@ size_t sherdi_world_reserve_bytes(const sherd_world *world, size_t whole_bytes)
     return world->ops->reserve_bytes(world, whole_bytes);
 }
 
+size_t sherdi_world_reserved_bytes(const sherd_world *world)
+{
+    return world->device.receive_bytes;
+}
+
 /* The old room goes first: two of them would not fit where one is planned. */
 sherd_status sherdi_world_reserve(sherd_world *world, size_t whole_bytes)
 {

@@ -5,6 +5,7 @@
 #include "base/checked.h"
 
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 
 typedef struct sim_block {
@@ -13,9 +14,10 @@ typedef struct sim_block {
 } sim_block;
 
 typedef struct sim_world {
-    sherd_world world;
-    sim_block  *blocks;
-    size_t      capacity;
+    sherd_world      world;
+    sherdi_simulated machine;
+    sim_block       *blocks;
+    size_t           capacity;
 } sim_world;
 
 static void sim_close(sherd_world *world)
@@ -125,23 +127,81 @@ static const sherdi_world_ops SIM_OPS = {
     .abort          = sim_abort,
 };
 
+const sherdi_simulated *sherdi_world_simulated(const sherd_world *world)
+{
+    return world->ops == &SIM_OPS ? &((const sim_world *)world)->machine : NULL;
+}
+
+void sherd_simulate_params_init(sherd_simulate_params *params)
+{
+    *params = (sherd_simulate_params){.struct_size = sizeof(*params)};
+}
+
+static sherd_status params_read(const sherd_simulate_params *given, int world_size,
+                                sherdi_simulated *out)
+{
+    sherd_simulate_params params;
+    int                   is_cuda;
+
+    sherd_simulate_params_init(&params);
+    if (given != NULL &&
+        (given->struct_size < sizeof(size_t) || given->struct_size > sizeof(params))) {
+        return sherdi_fail(
+            SHERD_E_INVAL,
+            "sherd_simulate_params.struct_size is %zu and this library knows %zu; use "
+            "sherd_simulate_params_init()",
+            given->struct_size, sizeof(params));
+    }
+    if (given != NULL) {
+        memcpy(&params, given, given->struct_size);
+    }
+    is_cuda = params.backend != NULL && strcmp(params.backend, "cuda") == 0;
+    if (params.backend != NULL && !is_cuda && strcmp(params.backend, "cpu") != 0) {
+        return sherdi_fail(SHERD_E_INVAL, "backend '%s' cannot be planned for; cpu or cuda",
+                           params.backend);
+    }
+    if (params.ranks_per_host < 0) {
+        return sherdi_fail(SHERD_E_INVAL, "%d ranks to a host; 0 is all of them",
+                           params.ranks_per_host);
+    }
+    if (params.ranks_per_host == 0 || params.ranks_per_host > world_size) {
+        params.ranks_per_host = world_size;
+    }
+    *out = (sherdi_simulated){.has_device     = is_cuda,
+                              .has_receive    = is_cuda && world_size > 1,
+                              .is_on_lane     = is_cuda,
+                              .ranks_per_host = params.ranks_per_host,
+                              .device_bytes   = is_cuda ? params.device_bytes : 0,
+                              .host_bytes     = params.host_bytes};
+    return SHERD_OK;
+}
+
 sherd_status sherd_world_simulate(int rank, int world_size, sherd_world **out)
 {
+    return sherd_world_simulate_with(rank, world_size, NULL, out);
+}
+
+sherd_status sherd_world_simulate_with(int rank, int world_size,
+                                       const sherd_simulate_params *params, sherd_world **out)
+{
     sim_world         *sim;
-    sherd_world_params params;
+    sherdi_simulated   machine;
+    sherd_world_params world_params;
     sherd_status       status;
 
-    sherd_world_params_init(&params);
+    sherd_world_params_init(&world_params);
     if (world_size < 1 || rank < 0 || rank >= world_size) {
         return sherdi_fail(SHERD_E_INVAL, "rank %d of %d is not a rank of a world", rank,
                            world_size);
     }
+    SHERDI_TRY(params_read(params, world_size, &machine));
     sim = calloc(1, sizeof(*sim));
     if (sim == NULL) {
         return sherdi_fail(SHERD_E_NOMEM, "no room for the simulated world");
     }
-    sherdi_world_init(&sim->world, &SIM_OPS, rank, world_size, &params);
-    status = sherdi_world_equip(&sim->world, &params, 0, 1);
+    sim->machine = machine;
+    sherdi_world_init(&sim->world, &SIM_OPS, rank, world_size, &world_params);
+    status = sherdi_world_equip(&sim->world, &world_params, 0, 1);
     if (status != SHERD_OK) {
         sim_close(&sim->world);
         return status;

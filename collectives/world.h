@@ -177,6 +177,19 @@ void sherdi_world_free(sherd_world *world, void *memory);
 sherd_status sherdi_world_reserve(sherd_world *world, size_t whole_bytes);
 /** What a reservation holds on this rank, for the plan: 0 on most transports. */
 size_t sherdi_world_reserve_bytes(const sherd_world *world, size_t whole_bytes);
+/** What is reserved now. */
+size_t sherdi_world_reserved_bytes(const sherd_world *world);
+
+/* The machine that a simulated rank stands for; sizes that are not known are 0. */
+typedef struct sherdi_simulated {
+    int    has_device;  /* device memory is not the host's */
+    int    has_receive; /* reductions are received into room of the world's own */
+    int    is_on_lane;  /* collectives are ordered on the device */
+    int    ranks_per_host;
+    size_t device_bytes, host_bytes;
+} sherdi_simulated;
+/** NULL for a world that is real. */
+const sherdi_simulated *sherdi_world_simulated(const sherd_world *world);
 
 sherd_status sherdi_world_all_gather(sherd_world *world, const sherdi_all_gather_args *args,
                                      sherdi_ticket *ticket_out);

@@ -40,16 +40,6 @@ void sherd_step_params_init(sherd_step_params *params)
         .struct_size = sizeof(*params), .grad_norm = NAN, .clip_coefficient = NAN};
 }
 
-void sherd_memory_report_init(sherd_memory_report *report)
-{
-    *report = (sherd_memory_report){.struct_size = sizeof(*report)};
-}
-
-void sherd_engine_info_init(sherd_engine_info *info)
-{
-    *info = (sherd_engine_info){.struct_size = sizeof(*info)};
-}
-
 void sherd_step_report_init(sherd_step_report *report)
 {
     *report = (sherd_step_report){.struct_size = sizeof(*report)};
@@ -119,7 +109,7 @@ sherd_status sherdi_engine_check_struct(const void *params, size_t struct_size, 
     return SHERD_OK;
 }
 
-static sherd_status out_check(const void *out, const char *call)
+sherd_status sherdi_engine_check_out(const void *out, const char *call)
 {
     if (out == NULL) {
         return sherdi_fail(SHERD_E_INVAL, "%s needs a place for its result, and out is NULL", call);
@@ -246,7 +236,7 @@ sherd_status sherd_group_add(sherd_engine *engine, const sherd_group_params *par
     SHERDI_TRY(open_check(engine, "sherd_group_add"));
     SHERDI_TRY(sherdi_engine_check_struct(params, params == NULL ? 0 : params->struct_size,
                                           sizeof(*params), "sherd_group_params"));
-    SHERDI_TRY(out_check(out, "sherd_group_add"));
+    SHERDI_TRY(sherdi_engine_check_out(out, "sherd_group_add"));
     sherd_group_params_init(&given);
     memcpy(&given, params, params->struct_size);
     return sherdi_model_add_group(&engine->model, &given, out);
@@ -259,7 +249,7 @@ sherd_status sherd_unit_add(sherd_engine *engine, const sherd_unit_params *param
     SHERDI_TRY(open_check(engine, "sherd_unit_add"));
     SHERDI_TRY(sherdi_engine_check_struct(params, params == NULL ? 0 : params->struct_size,
                                           sizeof(*params), "sherd_unit_params"));
-    SHERDI_TRY(out_check(out, "sherd_unit_add"));
+    SHERDI_TRY(sherdi_engine_check_out(out, "sherd_unit_add"));
     sherd_unit_params_init(&given);
     memcpy(&given, params, params->struct_size);
     return sherdi_model_add_unit(&engine->model, given.name, out);
@@ -273,7 +263,7 @@ sherd_status sherd_param_add(sherd_engine *engine, sherd_unit unit,
     SHERDI_TRY(open_check(engine, "sherd_param_add"));
     SHERDI_TRY(sherdi_engine_check_struct(params, params == NULL ? 0 : params->struct_size,
                                           sizeof(*params), "sherd_param_params"));
-    SHERDI_TRY(out_check(out, "sherd_param_add"));
+    SHERDI_TRY(sherdi_engine_check_out(out, "sherd_param_add"));
     sherd_param_params_init(&given);
     memcpy(&given, params, params->struct_size);
     return sherdi_model_add_param(&engine->model, unit, &given, out);
@@ -304,8 +294,8 @@ sherd_status sherd_param_bind(sherd_engine *engine, sherd_param param, void *dat
 
 /* ----------------------------------------------------------------- seal ---- */
 
-static sherd_status plan_make(sherd_engine *engine, const sherdi_machine *machine,
-                              sherdi_plan **out)
+sherd_status sherdi_engine_plan_make(sherd_engine *engine, const sherdi_machine *machine,
+                                     sherdi_plan **out)
 {
     if (engine->model.num_params == 0) {
         return sherdi_fail(SHERD_E_STATE,
@@ -504,12 +494,17 @@ static sherd_status overlap_start(sherd_engine *engine)
 sherd_status sherd_engine_seal(sherd_engine *engine)
 {
     sherdi_machine machine;
+    uint64_t       received;
     sherd_status   status;
 
     SHERDI_TRY(open_check(engine, "seal (a second time)"));
     SHERDI_TRY(sherdi_agree_model(engine));
     SHERDI_TRY(sherdi_machine_detect(engine->world, &machine));
-    status = plan_make(engine, &machine, &engine->plan);
+    if (machine.has_device && !engine->backend->device->is_async) {
+        return sherdi_fail(SHERD_E_NOTSUP, "a simulated world for GPUs plans and cannot be sealed; "
+                                           "simulate \"cpu\" to run");
+    }
+    status = sherdi_engine_plan_make(engine, &machine, &engine->plan);
     if (status == SHERD_OK) {
         status = sherdi_plan_check_fit(engine->plan, &engine->model);
     }
@@ -518,7 +513,7 @@ sherd_status sherd_engine_seal(sherd_engine *engine)
         status = memory_open(engine);
     }
     if (status == SHERD_OK && engine->plan->receive_bytes > 0) {
-        status = sherdi_world_reserve(engine->world, engine->plan->receive_bytes);
+        status = sherdi_world_reserve(engine->world, engine->plan->reduced_bytes);
     }
     if (status == SHERD_OK) {
         status = sherdi_agree_status(engine->world, overlap_start(engine));
@@ -534,6 +529,7 @@ sherd_status sherd_engine_seal(sherd_engine *engine)
         return status;
     }
     engine->phase = SHERDI_PHASE_SEALED;
+    sherd_world_traffic(engine->world, &engine->wire_at_seal, &received);
     sherdi_log(SHERD_LOG_INFO, engine->rank,
                "sealed: stage %d, %zu parameters, %zu elements, %zu bytes on this rank",
                engine->settings.stage, engine->model.num_params, engine->model.total_elems,
@@ -677,171 +673,6 @@ void *sherd_param_grad(sherd_engine *engine, sherd_param param)
     return sherdi_reduce_micro_gradient(engine, segment) +
            engine->plan->params[param].offset_elems *
                sherd_dtype_bytes(engine->settings.compute_dtype);
-}
-
-/* -------------------------------------------------------- looking inside ---- */
-
-static sherd_status fingerprint_check(sherd_engine *engine, const void *out, const char *call)
-{
-    SHERDI_TRY(sherdi_engine_check_alive(engine));
-    if (engine->phase == SHERDI_PHASE_OPEN) {
-        return sherdi_fail(SHERD_E_STATE, "the fingerprint comes after seal and fill");
-    }
-    SHERDI_TRY(out_check(out, call));
-    return engine->phase == SHERDI_PHASE_SEALED ? sherdi_engine_start(engine) : SHERD_OK;
-}
-
-/* Adds the shares of the ranks; where every rank has everything, one share is all. */
-static sherd_status fingerprint_sum(sherd_engine *engine, sherd_status status, uint64_t share,
-                                    int is_shared_out, uint64_t *out)
-{
-    sherdi_publish_message mine = {.fingerprint = share};
-    uint64_t               sum  = is_shared_out ? 0 : share;
-
-    SHERDI_TRY(sherdi_agree_status(engine->world, status));
-    SHERDI_TRY(sherdi_world_exchange(engine->world, &mine, engine->publish_all, sizeof(mine)));
-    for (int r = 0; r < engine->world_size && is_shared_out; r++) {
-        sum += engine->publish_all[r].fingerprint;
-    }
-    *out = sum;
-    return SHERD_OK;
-}
-
-sherd_status sherd_engine_fingerprint(sherd_engine *engine, uint64_t *out)
-{
-    sherd_status status;
-    uint64_t     own = 0;
-    uint64_t     sum;
-
-    SHERDI_TRY(fingerprint_check(engine, out, "sherd_engine_fingerprint"));
-    status = sherdi_fill_own_fingerprint(engine, &own);
-    SHERDI_TRY(fingerprint_sum(engine, status, own, engine->plan->is_sliced, &sum));
-    *out = engine->frozen_fingerprint + sum;
-    return SHERD_OK;
-}
-
-sherd_status sherd_param_fingerprint(sherd_engine *engine, sherd_param param, uint64_t *out)
-{
-    sherd_status status;
-    uint64_t     own = 0;
-    int          is_frozen;
-
-    SHERDI_TRY(fingerprint_check(engine, out, "sherd_param_fingerprint"));
-    if (param < 0 || (size_t)param >= engine->model.num_params) {
-        return sherdi_fail(SHERD_E_INVAL, "parameter %d does not exist; there are %zu", param,
-                           engine->model.num_params);
-    }
-    is_frozen = engine->model.params[param].is_frozen; /* counted by slice at every stage */
-    status    = sherdi_fill_param_fingerprint(engine, (size_t)param, &own);
-    return fingerprint_sum(engine, status, own, is_frozen || engine->plan->is_sliced, out);
-}
-
-/* The sealed plan, or one made for this call from what is declared so far. */
-static sherd_status plan_borrow(sherd_engine *engine, sherdi_plan **out)
-{
-    sherdi_machine unknown = {.ranks_per_host = 1};
-
-    SHERDI_TRY(sherdi_engine_check_alive(engine));
-    if (engine->plan != NULL) {
-        *out = engine->plan;
-        return SHERD_OK;
-    }
-    return plan_make(engine, &unknown, out);
-}
-
-static void plan_return(const sherd_engine *engine, sherdi_plan *plan)
-{
-    if (plan != engine->plan) {
-        sherdi_plan_destroy(plan);
-    }
-}
-
-sherd_status sherd_engine_plan(sherd_engine *engine, sherd_plan_format format, sherd_write_fn write,
-                               void *ctx)
-{
-    sherdi_plan *plan;
-    sherd_status status;
-
-    SHERDI_TRY(plan_borrow(engine, &plan));
-    status = write == NULL ? sherdi_fail(SHERD_E_INVAL, "sherd_engine_plan needs a write function")
-                           : sherdi_plan_write(plan, &engine->model, format, write, ctx);
-    plan_return(engine, plan);
-    return status;
-}
-
-sherd_status sherd_engine_memory(sherd_engine *engine, sherd_memory_report *out)
-{
-    sherd_memory_report report = {.struct_size = sizeof(report)};
-    sherdi_plan        *plan;
-
-    SHERDI_TRY(sherdi_engine_check_struct(out, out == NULL ? 0 : out->struct_size, sizeof(*out),
-                                          "sherd_memory_report"));
-    SHERDI_TRY(plan_borrow(engine, &plan));
-    report.params_planned    = plan->buffers[SHERDI_BUFFER_PARAMS].bytes;
-    report.grads_planned     = plan->buffers[SHERDI_BUFFER_GRADS].bytes;
-    report.state_planned     = plan->buffers[SHERDI_BUFFER_STATE].bytes;
-    report.gather_planned    = plan->buffers[SHERDI_BUFFER_GATHER].bytes;
-    report.transient_planned = plan->buffers[SHERDI_BUFFER_TRANSIENT].bytes;
-    report.staging_planned   = plan->buffers[SHERDI_BUFFER_STAGING].bytes +
-                             plan->buffers[SHERDI_BUFFER_LANDING].bytes +
-                             plan->buffers[SHERDI_BUFFER_NUMBERS].bytes;
-    report.host_params_planned  = plan->buffers[SHERDI_BUFFER_HOST_PARAMS].bytes;
-    report.host_grads_planned   = plan->buffers[SHERDI_BUFFER_HOST_GRADS].bytes;
-    report.host_state_planned   = plan->buffers[SHERDI_BUFFER_HOST_STATE].bytes;
-    report.host_staging_planned = plan->buffers[SHERDI_BUFFER_BRIDGE].bytes +
-                                  plan->buffers[SHERDI_BUFFER_STATE_RING].bytes +
-                                  plan->buffers[SHERDI_BUFFER_PARAM_RING].bytes +
-                                  plan->buffers[SHERDI_BUFFER_GRAD_RING].bytes +
-                                  plan->buffers[SHERDI_BUFFER_HOST_NUMBERS].bytes;
-    report.host_params_held  = sherdi_mem_held(&engine->mem, SHERDI_MEM_HOST_PARAMS);
-    report.host_grads_held   = sherdi_mem_held(&engine->mem, SHERDI_MEM_HOST_GRADS);
-    report.host_state_held   = sherdi_mem_held(&engine->mem, SHERDI_MEM_HOST_STATE);
-    report.host_staging_held = sherdi_mem_held(&engine->mem, SHERDI_MEM_HOST_STAGING);
-    report.pinned_planned    = plan->pinned_bytes;
-    report.pinned_held       = engine->store.pinned_bytes;
-    report.nvme_planned      = plan->nvme_bytes[0] + plan->nvme_bytes[1] + plan->nvme_bytes[2];
-    report.total_planned     = plan->total_bytes;
-    report.params_held       = sherdi_mem_held(&engine->mem, SHERDI_MEM_PARAMS);
-    report.grads_held        = sherdi_mem_held(&engine->mem, SHERDI_MEM_GRADS);
-    report.state_held        = sherdi_mem_held(&engine->mem, SHERDI_MEM_STATE);
-    report.gather_held       = sherdi_mem_held(&engine->mem, SHERDI_MEM_GATHER);
-    report.transient_held    = sherdi_mem_held(&engine->mem, SHERDI_MEM_TRANSIENT);
-    report.staging_held      = sherdi_mem_held(&engine->mem, SHERDI_MEM_STAGING);
-    report.total_held        = report.params_held + report.grads_held + report.state_held +
-                        report.gather_held + report.transient_held + report.staging_held +
-                        report.host_params_held + report.host_grads_held + report.host_state_held +
-                        report.host_staging_held;
-    plan_return(engine, plan);
-    report.struct_size = out->struct_size;
-    memcpy(out, &report, out->struct_size);
-    return SHERD_OK;
-}
-
-sherd_status sherd_engine_query(const sherd_engine *engine, sherd_engine_info *out)
-{
-    sherd_engine_info info = {.struct_size = sizeof(info)};
-
-    SHERDI_TRY(sherdi_engine_check_alive(engine));
-    SHERDI_TRY(sherdi_engine_check_struct(out, out == NULL ? 0 : out->struct_size, sizeof(*out),
-                                          "sherd_engine_info"));
-    info.stage            = engine->settings.stage;
-    info.compute_dtype    = engine->settings.compute_dtype;
-    info.micro_batch_size = engine->settings.micro_batch_size;
-    info.accumulation     = engine->settings.accumulation;
-    info.train_batch_size = engine->settings.train_batch_size;
-    info.steps_per_print  = engine->settings.steps_per_print;
-    info.is_deterministic = engine->settings.deterministic;
-    info.cpu_threads      = engine->host->threads;
-    info.backend          = engine->backend->name;
-    info.param_elems      = engine->model.total_elems;
-    info.trainable_elems  = engine->model.trainable_elems;
-    info.is_resumed       = engine->store.is_resumed;
-    info.step             = engine->step;
-    info.micro_step       = engine->micro_step;
-    info.state_run        = engine->store.run;
-    info.struct_size      = out->struct_size;
-    memcpy(out, &info, out->struct_size);
-    return SHERD_OK;
 }
 
 void sherd_engine_destroy(sherd_engine *engine)

@@ -93,6 +93,7 @@ struct sherd_engine {
     uint64_t                frozen_fingerprint;  /* of all ranks */
     uint64_t                own_fingerprint;     /* of this rank's master weights ... */
     int                     has_own_fingerprint; /* ... once somebody had to know */
+    uint64_t                wire_at_seal;        /* bytes that the world had sent before */
     sherdi_store            store;
     sherdi_marks            marks;
     sherdi_mark             step_mark; /* of the boundary under way */
@@ -116,6 +117,11 @@ sherd_status sherdi_engine_check_alive(const sherd_engine *engine);
 /** E_INVAL for a struct of the API that is NULL or whose struct_size this library does not know. */
 sherd_status sherdi_engine_check_struct(const void *params, size_t struct_size, size_t known,
                                         const char *what);
+/** E_INVAL for a result that nobody takes. */
+sherd_status sherdi_engine_check_out(const void *out, const char *call);
+/** The plan of this rank on that machine, of what is declared. */
+sherd_status sherdi_engine_plan_make(sherd_engine *engine, const sherdi_machine *machine,
+                                     sherdi_plan **out);
 void         sherdi_engine_poison(sherd_engine *engine, sherd_status status);
 /** Of a call that moved or computed: a device that failed is lost with its memory, for this engine and, since the
  *  others would wait for this rank, for the world. Returns `status`. */

@@ -156,21 +156,26 @@ static int device_sharers(const sherdi_backend *backend, int ranks)
 
 sherd_status sherdi_machine_detect(sherd_world *world, sherdi_machine *out)
 {
-    const sherdi_backend *backend = sherdi_world_backend(world);
-    sherdi_machine        mine    = {
-                  .ranks_per_host  = sherdi_world_local_size(world),
-                  .transport_bytes = sherdi_world_overhead_bytes(world),
-                  .has_device      = backend->device->is_async,
-                  .has_receive     = sherdi_world_reserve_bytes(world, SHERD_ALIGN_BYTES) > 0,
-                  .device_bytes    = backend->device->free_bytes(backend),
-                  .is_on_lane      = (sherdi_world_caps(world) & SHERDI_WORLD_ON_LANE) != 0,
+    const sherdi_simulated *simulated = sherdi_world_simulated(world);
+    const sherdi_backend   *backend   = sherdi_world_backend(world);
+    sherdi_machine          mine      = {
+        .ranks_per_host  = sherdi_world_local_size(world),
+        .transport_bytes = sherdi_world_overhead_bytes(world),
+        .has_device      = backend->device->is_async,
+        .has_receive     = sherdi_world_reserve_bytes(world, SHERD_ALIGN_BYTES) > 0,
+        .device_bytes    = backend->device->free_bytes(backend),
+        .is_on_lane      = (sherdi_world_caps(world) & SHERDI_WORLD_ON_LANE) != 0,
     };
     int    world_size = sherd_world_size(world);
     double all[4]     = {0, 0, 0, 0};
 
-    if (sherdi_world_caps(world) & SHERDI_WORLD_SIMULATES) {
-        mine.transport_bytes = 0;
-        *out                 = mine;
+    if (simulated != NULL) {
+        *out = (sherdi_machine){.memory_bytes   = simulated->host_bytes,
+                                .ranks_per_host = simulated->ranks_per_host,
+                                .has_device     = simulated->has_device,
+                                .device_bytes   = simulated->device_bytes,
+                                .has_receive    = simulated->has_receive,
+                                .is_on_lane     = simulated->is_on_lane};
         return SHERD_OK;
     }
     SHERDI_TRY(sherdi_agree_status(world, free_memory(&mine.memory_bytes)));

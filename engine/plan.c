@@ -170,11 +170,12 @@ static sherd_status plan_make(sherdi_plan *plan, const sherdi_model *model)
     numbers_lay_out(plan, model);
     for (size_t s = 0; s < plan->num_segments && plan->machine.has_receive; s++) {
         if (plan->segments[s].has_gradient) {
-            plan->receive_bytes =
-                sherdi_max_size(plan->receive_bytes, plan->segments[s].padded_elems *
-                                                         sherd_dtype_bytes(plan->wire_dtype));
+            size_t whole = plan->segments[s].padded_elems * sherd_dtype_bytes(plan->wire_dtype);
+
+            plan->reduced_bytes = sherdi_max_size(plan->reduced_bytes, whole);
         }
     }
+    plan->receive_bytes = plan->reduced_bytes - plan->reduced_bytes / (size_t)plan->world_size;
     SHERDI_TRY(sherdi_plan_schedule(plan, model));
     for (size_t s = 0; s < plan->num_segments; s++) {
         plan->padding_elems += plan->segments[s].padded_elems - plan->segments[s].elems;
@@ -443,101 +444,4 @@ sherd_status sherdi_plan_check_fit(const sherdi_plan *plan, const sherdi_model *
         each / 0x1p20, plan->machine.ranks_per_host,
         (all - (double)plan->machine.memory_bytes) / 0x1p20,
         (double)plan->machine.memory_bytes / 0x1p20, nearest);
-}
-
-/* ------------------------------------------------------------- invariants -- */
-
-static int segments_are_valid(const sherdi_plan *plan, const sherdi_model *model)
-{
-    for (size_t s = 0; s < plan->num_segments; s++) {
-        const sherdi_segment *segment = &plan->segments[s];
-
-        if (segment->padded_elems != segment->slice_elems * (size_t)plan->world_size ||
-            segment->slice_elems % SHERD_CHUNK_ELEMS != 0) {
-            return 0;
-        }
-    }
-    for (size_t p = 0; p < plan->num_params; p++) {
-        const sherdi_plan_param *place = &plan->params[p];
-        size_t                   end   = place->offset_elems + model->params[p].elems;
-
-        if (place->offset_elems % SHERD_CHUNK_ELEMS != 0 ||
-            end > plan->segments[place->segment].padded_elems) {
-            return 0;
-        }
-        for (size_t q = 0; q < p; q++) {
-            const sherdi_plan_param *other = &plan->params[q];
-
-            if (other->segment == place->segment && other->offset_elems < end &&
-                place->offset_elems < other->offset_elems + model->params[q].elems) {
-                return 0;
-            }
-        }
-    }
-    return 1;
-}
-
-/* Blocks tile what the rank owns, spans lie inside their block and do not overlap. */
-static int blocks_are_valid(const sherdi_plan *plan)
-{
-    for (size_t s = 0; s < plan->num_segments; s++) {
-        const sherdi_segment *segment = &plan->segments[s];
-        size_t                at      = 0;
-        size_t                first;
-
-        for (size_t b = 0; b < segment->num_blocks; b++) {
-            const sherdi_block *block = &plan->blocks[segment->first_block + b];
-            size_t              end   = 0;
-
-            if (block->offset_elems != at) {
-                return 0;
-            }
-            at += block->elems;
-            for (size_t i = 0; i < block->num_spans; i++) {
-                const sherdi_span *span = &plan->spans[block->first_span + i];
-
-                if (span->offset_elems < end || span->count_elems == 0) {
-                    return 0;
-                }
-                end = span->offset_elems + span->count_elems;
-            }
-            if (end > block->elems) {
-                return 0;
-            }
-        }
-        if (segment->kind != SHERDI_SEGMENT_FROZEN &&
-            at != sherdi_plan_owned(plan, segment, &first)) {
-            return 0;
-        }
-    }
-    return 1;
-}
-
-static int stays_are_valid(const sherdi_stay *stays, size_t num_stays, size_t pool_bytes)
-{
-    for (size_t i = 0; i < num_stays; i++) {
-        if (stays[i].offset + stays[i].bytes > pool_bytes) {
-            return 0;
-        }
-        for (size_t j = 0; j < i; j++) {
-            if (stays[i].first <= stays[j].last && stays[j].first <= stays[i].last &&
-                stays[i].offset < stays[j].offset + stays[j].bytes &&
-                stays[j].offset < stays[i].offset + stays[i].bytes) {
-                return 0;
-            }
-        }
-    }
-    return 1;
-}
-
-int sherdi_plan_is_valid(const sherdi_plan *plan, const sherdi_model *model)
-{
-    size_t gather = plan->buffers[SHERDI_BUFFER_GATHER].bytes;
-
-    return segments_are_valid(plan, model) && blocks_are_valid(plan) &&
-           sherdi_plan_places_are_valid(plan) &&
-           stays_are_valid(plan->train.stays, plan->train.num_stays, gather) &&
-           stays_are_valid(plan->eval.stays, plan->eval.num_stays, gather) &&
-           stays_are_valid(plan->transients, plan->num_transients,
-                           plan->buffers[SHERDI_BUFFER_TRANSIENT].bytes);
 }

@@ -1,7 +1,7 @@
 /* The plan: one pure function of (model, settings, world, machine) that decides
  * everything before a byte is allocated. Plain data; seal carries it out, `sherd plan`
  * prints it. Reading order: plan.c (who calls what), plan_layout.c (segments, blocks,
- * buffers), plan_schedule.c (gathers, lifetimes, wire), plan_print.c.
+ * buffers), plan_schedule.c (gathers, lifetimes, wire), plan_check.c (its invariants), plan_print.c.
  *
  * Offsets. A unit has up to three segments. Where a segment's whole or slice lies in an
  * arena is a byte offset from the arena's start, a multiple of SHERD_ALIGN_BYTES. */
@@ -205,8 +205,8 @@ typedef struct sherdi_plan {
     int    fixed_shift;   /* 50 - ceil(log2 G): the integers count 2^-shift */
     size_t publish_offset; /* staging: new values of bound parameters, behind the gradients; of a
                               block that is updated on the device, when they rest elsewhere */
-    size_t
-        receive_bytes; /* the world's buffer for the largest reduction, beside the buffers here */
+    size_t reduced_bytes; /* the largest reduction whole, where the world receives into room of its own */
+    size_t receive_bytes; /* and that room: the other ranks' slices; beside the buffers here */
     size_t              landing_bytes; /* of one slot; there are num_landings */
     int                 num_landings;
     size_t              bridge_param_offset; /* bridge: new values, behind the gradient */
@@ -292,6 +292,12 @@ sherd_status sherdi_plan_check_fit(const sherdi_plan *plan, const sherdi_model *
 
 /** A long walk for tests and slow-assert builds: every element owned once, nothing overlaps. */
 int sherdi_plan_is_valid(const sherdi_plan *plan, const sherdi_model *model);
+/** The same with a sentence: E_STATE, naming the rule that is broken and where. */
+sherd_status sherdi_plan_check(const sherdi_plan *plan, const sherdi_model *model);
+
+/** Checks the plans of all ranks, made one after the other as `plan` was, each and together: see
+ *  sherd_engine_check_plans. */
+sherd_status sherdi_plan_check_ranks(const sherdi_plan *plan, const sherdi_model *model);
 
 sherd_status sherdi_plan_write(const sherdi_plan *plan, const sherdi_model *model,
                                sherd_plan_format format, sherd_write_fn write, void *ctx);
@@ -336,7 +342,7 @@ typedef struct sherdi_plan_wear {
 } sherdi_plan_wear;
 sherdi_plan_wear sherdi_plan_drive_wear(const sherdi_plan *plan);
 
-/** A part of sherdi_plan_is_valid: extents, gradients and pieces tile what they should. */
+/** A part of sherdi_plan_check: extents, gradients and pieces tile what they should. */
 int sherdi_plan_places_are_valid(const sherdi_plan *plan);
 
 /** Whether any state rests elsewhere than on the device; whether all of it has a spare generation. */

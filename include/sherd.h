@@ -163,11 +163,12 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_world_simulate(int rank, int world_s
 /* What a simulated rank stands for: the machine that is planned for. */
 typedef struct sherd_simulate_params {
     size_t      struct_size;
-    const char *backend;        /* whose memory layout is planned: "cpu" (NULL) or "cuda", with NCCL */
+    const char *backend; /* whose memory layout is planned: "cpu" (NULL) or "cuda", with NCCL */
     int         ranks_per_host; /* 0: all ranks on one host */
-    size_t      device_bytes;   /* that a rank may take of its device; 0: not known. On "cpu" device and host
+    size_t
+        device_bytes;  /* that a rank may take of its device; 0: not known. On "cpu" device and host
                                        are one memory: give host_bytes */
-    size_t      host_bytes;     /* of each host, for all its ranks; 0: not known */
+    size_t host_bytes; /* of each host, for all its ranks; 0: not known */
 } sherd_simulate_params;
 SHERD_API void sherd_simulate_params_init(sherd_simulate_params *params);
 /** The same for a machine that is described. Its engines compute on the CPU whatever is planned for, so they
@@ -499,8 +500,8 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_engine_memory(sherd_engine        *e
  * engine itself; zero before. */
 typedef struct sherd_traffic_report {
     size_t   struct_size;
-    int      accumulation; /* micro-batches of a step */
-    int      is_padded;    /* keeps the layout; zero */
+    int      accumulation;                          /* micro-batches of a step */
+    int      is_padded;                             /* keeps the layout; zero */
     uint64_t wire_micro_planned, wire_step_planned; /* sent to other ranks; as many are received */
     uint64_t down_micro_planned, down_step_planned; /* link, device to host */
     uint64_t up_micro_planned, up_step_planned;     /* link, host to device */
@@ -511,7 +512,7 @@ typedef struct sherd_traffic_report {
                            written. At `wear_step_s` a step */
     double wear_step_s; /* aio.step_seconds, else what the drive's traffic alone takes at 2 GB/s */
 } sherd_traffic_report;
-SHERD_API void                        sherd_traffic_report_init(sherd_traffic_report *report);
+SHERD_API void sherd_traffic_report_init(sherd_traffic_report *report);
 /** Before seal the plan's numbers alone. The wire counts all engines of the world. Local. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_engine_traffic(sherd_engine         *engine,
                                                            sherd_traffic_report *out);

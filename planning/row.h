@@ -33,16 +33,16 @@ typedef struct planning_request {
     const planning_model *model;
     const char           *config_path; /* NULL: planning's default: AdamW, bf16, one micro-batch,
                                               persistence threshold 0, overlap_comm as by default */
-    const char *const *settings; /* "KEY=JSON", over the file's */
-    size_t             num_settings;
-    const char        *backend; /* "cpu" or "cuda": whose layout is planned */
-    int                rank;
-    int                ranks_per_host; /* 0: all, at most 8 on "cuda" */
-    size_t             device_bytes, host_bytes; /* 0: not known; what fits is asked against them */
-    size_t             batch, length; /* of a micro-batch, for activations and arithmetic; 0: left out */
-    int                is_recomputed;
-    size_t             activation_bytes; /* given; 0: the trainer's formula where it knows the model */
-    planning_rates     rates;
+    const char *const    *settings;    /* "KEY=JSON", over the file's */
+    size_t                num_settings;
+    const char           *backend; /* "cpu" or "cuda": whose layout is planned */
+    int                   rank;
+    int                   ranks_per_host; /* 0: all, at most 8 on "cuda" */
+    size_t device_bytes, host_bytes;      /* 0: not known; what fits is asked against them */
+    size_t batch, length; /* of a micro-batch, for activations and arithmetic; 0: left out */
+    int    is_recomputed;
+    size_t activation_bytes; /* given; 0: the trainer's formula where it knows the model */
+    planning_rates rates;
 } planning_request;
 
 typedef struct planning_layout {

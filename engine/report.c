@@ -1,0 +1,282 @@
+/* Looking inside an engine: fingerprints, the plan, bytes planned, held and moved, its numbers. */
+#include "engine/engine_impl.h"
+
+#include <string.h>
+
+/* ------------------------------------------------------------- defaults ---- */
+
+void sherd_memory_report_init(sherd_memory_report *report)
+{
+    *report = (sherd_memory_report){.struct_size = sizeof(*report)};
+}
+
+void sherd_traffic_report_init(sherd_traffic_report *report)
+{
+    *report = (sherd_traffic_report){.struct_size = sizeof(*report)};
+}
+
+void sherd_engine_info_init(sherd_engine_info *info)
+{
+    *info = (sherd_engine_info){.struct_size = sizeof(*info)};
+}
+
+/* ----------------------------------------------------------- fingerprint ---- */
+
+static sherd_status fingerprint_check(sherd_engine *engine, const void *out, const char *call)
+{
+    SHERDI_TRY(sherdi_engine_check_alive(engine));
+    if (engine->phase == SHERDI_PHASE_OPEN) {
+        return sherdi_fail(SHERD_E_STATE, "the fingerprint comes after seal and fill");
+    }
+    SHERDI_TRY(sherdi_engine_check_out(out, call));
+    return engine->phase == SHERDI_PHASE_SEALED ? sherdi_engine_start(engine) : SHERD_OK;
+}
+
+/* Adds the shares of the ranks; where every rank has everything, one share is all. */
+static sherd_status fingerprint_sum(sherd_engine *engine, sherd_status status, uint64_t share,
+                                    int is_shared_out, uint64_t *out)
+{
+    sherdi_publish_message mine = {.fingerprint = share};
+    uint64_t               sum  = is_shared_out ? 0 : share;
+
+    SHERDI_TRY(sherdi_agree_status(engine->world, status));
+    SHERDI_TRY(sherdi_world_exchange(engine->world, &mine, engine->publish_all, sizeof(mine)));
+    for (int r = 0; r < engine->world_size && is_shared_out; r++) {
+        sum += engine->publish_all[r].fingerprint;
+    }
+    *out = sum;
+    return SHERD_OK;
+}
+
+sherd_status sherd_engine_fingerprint(sherd_engine *engine, uint64_t *out)
+{
+    sherd_status status;
+    uint64_t     own = 0;
+    uint64_t     sum;
+
+    SHERDI_TRY(fingerprint_check(engine, out, "sherd_engine_fingerprint"));
+    status = sherdi_fill_own_fingerprint(engine, &own);
+    SHERDI_TRY(fingerprint_sum(engine, status, own, engine->plan->is_sliced, &sum));
+    *out = engine->frozen_fingerprint + sum;
+    return SHERD_OK;
+}
+
+sherd_status sherd_param_fingerprint(sherd_engine *engine, sherd_param param, uint64_t *out)
+{
+    sherd_status status;
+    uint64_t     own = 0;
+    int          is_frozen;
+
+    SHERDI_TRY(fingerprint_check(engine, out, "sherd_param_fingerprint"));
+    if (param < 0 || (size_t)param >= engine->model.num_params) {
+        return sherdi_fail(SHERD_E_INVAL, "parameter %d does not exist; there are %zu", param,
+                           engine->model.num_params);
+    }
+    is_frozen = engine->model.params[param].is_frozen; /* counted by slice at every stage */
+    status    = sherdi_fill_param_fingerprint(engine, (size_t)param, &own);
+    return fingerprint_sum(engine, status, own, is_frozen || engine->plan->is_sliced, out);
+}
+
+/* ---------------------------------------------------------------- plan ---- */
+
+/* The sealed plan, or one made for this call from what is declared so far. */
+static sherd_status plan_borrow(sherd_engine *engine, sherdi_plan **out)
+{
+    sherdi_machine machine = {.ranks_per_host =
+                                  1}; /* to ask is collective, but where it is made up */
+
+    SHERDI_TRY(sherdi_engine_check_alive(engine));
+    if (engine->plan != NULL) {
+        *out = engine->plan;
+        return SHERD_OK;
+    }
+    if (sherdi_world_caps(engine->world) & SHERDI_WORLD_SIMULATES) {
+        SHERDI_TRY(sherdi_machine_detect(engine->world, &machine));
+    }
+    return sherdi_engine_plan_make(engine, &machine, out);
+}
+
+static void plan_return(const sherd_engine *engine, sherdi_plan *plan)
+{
+    if (plan != engine->plan) {
+        sherdi_plan_destroy(plan);
+    }
+}
+
+sherd_status sherd_engine_plan(sherd_engine *engine, sherd_plan_format format, sherd_write_fn write,
+                               void *ctx)
+{
+    sherdi_plan *plan;
+    sherd_status status;
+
+    SHERDI_TRY(plan_borrow(engine, &plan));
+    status = write == NULL ? sherdi_fail(SHERD_E_INVAL, "sherd_engine_plan needs a write function")
+                           : sherdi_plan_write(plan, &engine->model, format, write, ctx);
+    plan_return(engine, plan);
+    return status;
+}
+
+sherd_status sherd_engine_memory(sherd_engine *engine, sherd_memory_report *out)
+{
+    sherd_memory_report report = {.struct_size = sizeof(report)};
+    sherdi_plan        *plan;
+
+    SHERDI_TRY(sherdi_engine_check_struct(out, out == NULL ? 0 : out->struct_size, sizeof(*out),
+                                          "sherd_memory_report"));
+    SHERDI_TRY(plan_borrow(engine, &plan));
+    report.params_planned       = plan->buffers[SHERDI_BUFFER_PARAMS].bytes;
+    report.grads_planned        = plan->buffers[SHERDI_BUFFER_GRADS].bytes;
+    report.state_planned        = plan->buffers[SHERDI_BUFFER_STATE].bytes;
+    report.gather_planned       = plan->buffers[SHERDI_BUFFER_GATHER].bytes;
+    report.transient_planned    = plan->buffers[SHERDI_BUFFER_TRANSIENT].bytes;
+    report.staging_planned      = plan->buffers[SHERDI_BUFFER_STAGING].bytes +
+                                  plan->buffers[SHERDI_BUFFER_LANDING].bytes +
+                                  plan->buffers[SHERDI_BUFFER_NUMBERS].bytes;
+    report.host_params_planned  = plan->buffers[SHERDI_BUFFER_HOST_PARAMS].bytes;
+    report.host_grads_planned   = plan->buffers[SHERDI_BUFFER_HOST_GRADS].bytes;
+    report.host_state_planned   = plan->buffers[SHERDI_BUFFER_HOST_STATE].bytes;
+    report.host_staging_planned = plan->buffers[SHERDI_BUFFER_BRIDGE].bytes +
+                                  plan->buffers[SHERDI_BUFFER_STATE_RING].bytes +
+                                  plan->buffers[SHERDI_BUFFER_PARAM_RING].bytes +
+                                  plan->buffers[SHERDI_BUFFER_GRAD_RING].bytes +
+                                  plan->buffers[SHERDI_BUFFER_HOST_NUMBERS].bytes;
+    report.host_params_held     = sherdi_mem_held(&engine->mem, SHERDI_MEM_HOST_PARAMS);
+    report.host_grads_held      = sherdi_mem_held(&engine->mem, SHERDI_MEM_HOST_GRADS);
+    report.host_state_held      = sherdi_mem_held(&engine->mem, SHERDI_MEM_HOST_STATE);
+    report.host_staging_held    = sherdi_mem_held(&engine->mem, SHERDI_MEM_HOST_STAGING);
+    report.pinned_planned       = plan->pinned_bytes;
+    report.pinned_held          = engine->store.pinned_bytes;
+    report.nvme_planned         = plan->nvme_bytes[0] + plan->nvme_bytes[1] + plan->nvme_bytes[2];
+    report.nvme_state_planned   = plan->nvme_bytes[0];
+    report.nvme_params_planned  = plan->nvme_bytes[1];
+    report.nvme_grads_planned   = plan->nvme_bytes[2];
+    report.has_spare_state      = sherdi_plan_has_generations(plan);
+    report.receive_planned      = plan->receive_bytes;
+    report.receive_held         = sherdi_world_reserved_bytes(engine->world);
+    report.transport_held       = sherdi_world_overhead_bytes(engine->world) - report.receive_held;
+    report.padding_elems        = plan->padding_elems;
+    report.total_planned        = plan->total_bytes;
+    report.params_held          = sherdi_mem_held(&engine->mem, SHERDI_MEM_PARAMS);
+    report.grads_held           = sherdi_mem_held(&engine->mem, SHERDI_MEM_GRADS);
+    report.state_held           = sherdi_mem_held(&engine->mem, SHERDI_MEM_STATE);
+    report.gather_held          = sherdi_mem_held(&engine->mem, SHERDI_MEM_GATHER);
+    report.transient_held       = sherdi_mem_held(&engine->mem, SHERDI_MEM_TRANSIENT);
+    report.staging_held         = sherdi_mem_held(&engine->mem, SHERDI_MEM_STAGING);
+    report.total_held = report.params_held + report.grads_held + report.state_held +
+                        report.gather_held + report.transient_held + report.staging_held +
+                        report.host_params_held + report.host_grads_held + report.host_state_held +
+                        report.host_staging_held;
+    plan_return(engine, plan);
+    report.struct_size = out->struct_size;
+    memcpy(out, &report, out->struct_size);
+    return SHERD_OK;
+}
+
+/* All that the world has sent and the store has moved since its beginning. */
+static void traffic_count(const sherd_engine *engine, sherd_traffic_report *out)
+{
+    sherdi_io_traffic files = {0};
+    uint64_t          received;
+
+    if (engine->store.queue != NULL) {
+        files = sherdi_ioq_traffic(engine->store.queue);
+    }
+    sherd_world_traffic(engine->world, &out->wire_counted, &received);
+    out->wire_counted -= engine->wire_at_seal;
+    out->down_counted    = engine->store.link.down_bytes;
+    out->up_counted      = engine->store.link.up_bytes;
+    out->read_counted    = files.read_bytes;
+    out->written_counted = files.written_bytes;
+}
+
+sherd_status sherd_engine_traffic(sherd_engine *engine, sherd_traffic_report *out)
+{
+    sherd_traffic_report report = {.struct_size = sizeof(report)};
+    sherdi_plan_wear     wear;
+    sherdi_plan         *plan;
+
+    SHERDI_TRY(sherdi_engine_check_struct(out, out == NULL ? 0 : out->struct_size, sizeof(*out),
+                                          "sherd_traffic_report"));
+    SHERDI_TRY(plan_borrow(engine, &plan));
+    wear                         = sherdi_plan_drive_wear(plan);
+    report.accumulation          = plan->settings.accumulation;
+    report.wire_micro_planned    = plan->wire_micro_bytes;
+    report.wire_step_planned     = plan->wire_boundary_bytes;
+    report.down_micro_planned    = plan->moves.down_micro_bytes;
+    report.down_step_planned     = plan->moves.down_step_bytes;
+    report.up_micro_planned      = plan->moves.up_micro_bytes;
+    report.up_step_planned       = plan->moves.up_step_bytes;
+    report.read_micro_planned    = plan->moves.nvme_read_micro_bytes;
+    report.read_step_planned     = plan->moves.nvme_read_step_bytes;
+    report.written_micro_planned = plan->moves.nvme_written_micro_bytes;
+    report.written_step_planned  = plan->moves.nvme_written_step_bytes;
+    report.wear_days             = wear.days;
+    report.wear_step_s           = wear.step_seconds;
+    if (plan == engine->plan) {
+        traffic_count(engine, &report);
+    }
+    plan_return(engine, plan);
+    report.struct_size = out->struct_size;
+    memcpy(out, &report, out->struct_size);
+    return SHERD_OK;
+}
+
+sherd_status sherd_engine_fits(sherd_engine *engine)
+{
+    sherdi_machine machine;
+    sherdi_plan   *plan;
+    sherd_status   status;
+
+    SHERDI_TRY(sherdi_engine_check_alive(engine));
+    if (engine->plan != NULL) {
+        return sherdi_fail(SHERD_E_STATE, "the engine is sealed: its memory is there");
+    }
+    SHERDI_TRY(sherdi_agree_model(engine));
+    SHERDI_TRY(sherdi_machine_detect(engine->world, &machine));
+    status = sherdi_engine_plan_make(engine, &machine, &plan);
+    if (status == SHERD_OK) {
+        status = sherdi_plan_check_fit(plan, &engine->model);
+        sherdi_plan_destroy(plan);
+    }
+    return sherdi_agree_status(engine->world, status);
+}
+
+sherd_status sherd_engine_check_plans(sherd_engine *engine)
+{
+    sherdi_plan *plan;
+    sherd_status status;
+
+    SHERDI_TRY(plan_borrow(engine, &plan));
+    status = sherdi_plan_check_ranks(plan, &engine->model);
+    plan_return(engine, plan);
+    return status;
+}
+
+/* ----------------------------------------------------------------- info ---- */
+
+sherd_status sherd_engine_query(const sherd_engine *engine, sherd_engine_info *out)
+{
+    sherd_engine_info info = {.struct_size = sizeof(info)};
+
+    SHERDI_TRY(sherdi_engine_check_alive(engine));
+    SHERDI_TRY(sherdi_engine_check_struct(out, out == NULL ? 0 : out->struct_size, sizeof(*out),
+                                          "sherd_engine_info"));
+    info.stage            = engine->settings.stage;
+    info.compute_dtype    = engine->settings.compute_dtype;
+    info.micro_batch_size = engine->settings.micro_batch_size;
+    info.accumulation     = engine->settings.accumulation;
+    info.train_batch_size = engine->settings.train_batch_size;
+    info.steps_per_print  = engine->settings.steps_per_print;
+    info.is_deterministic = engine->settings.deterministic;
+    info.cpu_threads      = engine->host->threads;
+    info.backend          = engine->backend->name;
+    info.param_elems      = engine->model.total_elems;
+    info.trainable_elems  = engine->model.trainable_elems;
+    info.is_resumed       = engine->store.is_resumed;
+    info.step             = engine->step;
+    info.micro_step       = engine->micro_step;
+    info.state_run        = engine->store.run;
+    info.struct_size      = out->struct_size;
+    memcpy(out, &info, out->struct_size);
+    return SHERD_OK;
+}
