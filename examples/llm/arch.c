@@ -334,6 +334,26 @@ size_t arch_elems(const arch *model)
            arch_unit_elems(model, model->layers + 1);
 }
 
+double arch_attention_flops_per_token(const arch *model, size_t length)
+{
+    return 12.0 * (double)model->layers * (double)model->hidden * (double)length;
+}
+
+double arch_flops_per_token(const arch *model, size_t length)
+{
+    double weights = 0.0;
+
+    for (size_t k = 0; k < arch_param_count(model); k++) {
+        arch_param param;
+
+        arch_param_get(model, k, &param);
+        if (param.ndim == 2 && param.role != ARCH_POSITIONS) {
+            weights += (double)arch_param_elems(&param);
+        }
+    }
+    return 6.0 * weights + arch_attention_flops_per_token(model, length);
+}
+
 static sherd_status param_declare(const arch *model, sherd_engine *engine, sherd_unit unit,
                                   size_t k)
 {

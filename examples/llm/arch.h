@@ -90,6 +90,13 @@ size_t arch_param_elems(const arch_param *param);
 size_t arch_unit_elems(const arch *model, size_t unit);
 size_t arch_elems(const arch *model);
 
+/** Floating-point operations of forward and backward for one token, as Chowdhery et al. 2022 (PaLM, appendix B)
+ *  count them: 6 for each weight of a matrix that is multiplied by (the head among them, tables that are looked up
+ *  not), 12 * layers * hidden * length for attention. What is recomputed does not count. */
+double arch_flops_per_token(const arch *model, size_t length);
+/** Attention's part of it. */
+double arch_attention_flops_per_token(const arch *model, size_t length);
+
 /** Declares the model on an engine that has no units yet: so the handle of unit u is u, that of
  *  parameter k is k. The last unit reads parameter 0, the tied head; passes keep their
  *  default orders. */

@@ -26,15 +26,5 @@ double speed_peak_flops(const char *device, sherd_dtype dtype)
 
 double speed_flops_per_token(const arch *model, size_t length)
 {
-    double weights = 0.0;
-
-    for (size_t k = 0; k < arch_param_count(model); k++) {
-        arch_param param;
-
-        arch_param_get(model, k, &param);
-        if (param.ndim == 2 && param.role != ARCH_POSITIONS) {
-            weights += (double)arch_param_elems(&param);
-        }
-    }
-    return 6.0 * weights + 12.0 * (double)model->layers * (double)model->hidden * (double)length;
+    return arch_flops_per_token(model, length);
 }

@@ -4,9 +4,7 @@
 
 #include "arch.h"
 
-/** Floating-point operations of forward and backward for one token, as Chowdhery et al. 2022 (PaLM, appendix B)
- *  count them: 6 for each weight of a matrix that is multiplied by (the head among them, tables that are looked up
- *  not), 12 * layers * hidden * length for attention. What is recomputed does not count. */
+/** Floating-point operations of forward and backward for one token: arch_flops_per_token(). */
 double speed_flops_per_token(const arch *model, size_t length);
 
 /** Dense peak of a GPU by its name, in operations per second, for products of this type with sums in fp32. 0: not
