@@ -1,0 +1,77 @@
+/* How a model is put together: every description of one, built-in, counted or read, adds units and parameters
+ * to a maker, which checks them once for all. Used by the model files of this folder alone. */
+#ifndef PLANNING_MODEL_IMPL_H
+#define PLANNING_MODEL_IMPL_H
+
+#include "planning/model.h"
+
+#include <jansson.h>
+#include <stdio.h>
+
+/* More parameters than any model has: the engine compares the names of all with one another. */
+#define PLANNING_MOST_PARAMS ((size_t)1 << 17)
+/* Most elements of a model, as the engine's: their bytes, with everything, fit a size_t. */
+#define PLANNING_MOST_ELEMS (SIZE_MAX / 64)
+/* Largest JSON text that is read, a safetensors header included (that format's own limit). */
+#define PLANNING_MOST_JSON_BYTES ((size_t)100 << 20)
+
+typedef struct planning_maker {
+    planning_model *model;
+    size_t          cap_units, cap_params, cap_reads;
+    const char     *origin; /* a path, with which every sentence begins; NULL: none */
+    char           *why;    /* the caller's, takes the sentence */
+    size_t          why_bytes;
+} planning_maker;
+
+/* What can fail returns 0, or -1 with the sentence in `why`. */
+
+int planning_maker_init(planning_maker *maker, const char *origin, char *why, size_t why_bytes);
+/** Writes the sentence, "origin: ..."; returns -1. */
+int planning_maker_fail(planning_maker *maker, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+int planning_maker_no_memory(planning_maker *maker);
+int planning_maker_set_label(planning_maker *maker, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+
+int planning_maker_add_unit(planning_maker *maker, const char *name);
+/** To the unit that was added last. */
+int planning_maker_add_param(planning_maker *maker, const char *name, int ndim, const size_t *shape,
+                             int is_frozen);
+int planning_maker_add_read(planning_maker *maker, size_t unit, size_t param);
+/** All of a built-in architecture. */
+int planning_maker_add_arch(planning_maker *maker, const arch *sizes);
+
+/** Ends the making: the model, or NULL where `result` is not 0 or the parts are no model. */
+planning_model *planning_maker_finish(planning_maker *maker, int result);
+
+/* A regular file, open for reading. */
+typedef struct planning_file {
+    FILE  *stream;
+    size_t len_bytes;
+} planning_file;
+
+int  planning_file_open(planning_maker *maker, const char *path, planning_file *out);
+void planning_file_close(planning_file *file);
+/** Exactly so many bytes from an offset. */
+int planning_file_read(planning_maker *maker, const planning_file *file, size_t offset_bytes,
+                       void *bytes, size_t len_bytes);
+/** JSON text of the file; NULL with a sentence. */
+json_t *planning_file_json(planning_maker *maker, const planning_file *file, size_t offset_bytes,
+                           size_t len_bytes);
+/** "folder of path/name", allocated; NULL: out of memory. */
+char *planning_path_beside(const char *path, const char *name);
+
+/** `value` as a size between `least` and `most`; `where` names it in the sentence. */
+int planning_json_size(planning_maker *maker, const json_t *value, const char *where, size_t least,
+                       size_t most, size_t *out);
+/** "a text", "a list", ... */
+const char *planning_json_kind(const json_t *value);
+
+/* The formats; `name` is what the label calls the file. */
+int planning_read_config(planning_maker *maker, const json_t *root, const char *name);
+int planning_read_units(planning_maker *maker, const json_t *root, const char *name);
+int planning_read_index(planning_maker *maker, const json_t *root, const char *name);
+int planning_read_safetensors(planning_maker *maker, const planning_file *file, const char *name);
+int planning_read_bin(planning_maker *maker, const planning_file *file, const char *name);
+
+#endif
