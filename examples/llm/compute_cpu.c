@@ -2,6 +2,8 @@
  * operation, all logits at once. What is computed stands in ops.c. */
 #include "compute.h"
 
+#include "room.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,10 +14,9 @@ typedef struct cpu {
     size_t         rows;
     ops           *o;
     float         *memory;
-    size_t         memory_elems;
+    cpu_room       room;
     float         *logits;                          /* [rows, vocab] */
     float         *weight, *bias, *dweight, *dbias; /* vectors of one operation in fp32 */
-    size_t         vector_elems;
     const int32_t *inputs, *targets;
     double         losses;
 } cpu;
@@ -23,16 +24,6 @@ typedef struct cpu {
 static cpu *cpu_of(compute *c)
 {
     return (cpu *)c;
-}
-
-static size_t padded(size_t elems)
-{
-    return (elems + 15) / 16 * 16;
-}
-
-static size_t size_max(size_t a, size_t b)
-{
-    return a > b ? a : b;
 }
 
 /* ------------------------------------------------------------- vectors -- */
@@ -79,7 +70,7 @@ static size_t cpu_scratch_bytes(const compute *c)
 {
     const cpu *m = (const cpu *)c;
 
-    return m->memory_elems * sizeof(float) + ops_scratch_bytes(m->o);
+    return m->room.memory_elems * sizeof(float) + ops_scratch_bytes(m->o);
 }
 
 static void *cpu_alloc(compute *c, size_t len_bytes)
@@ -290,38 +281,30 @@ static const compute_ops cpu_ops = {
 
 static int memory_make(cpu *m)
 {
-    size_t logits = padded(m->rows * m->limits.vocab);
+    size_t each = m->room.vector_elems;
 
-    m->memory_elems = logits + 4 * m->vector_elems;
-    m->memory       = aligned_alloc(64, m->memory_elems * sizeof(float));
+    m->memory = aligned_alloc(64, m->room.memory_elems * sizeof(float));
     if (m->memory == NULL) {
         return -1;
     }
     m->logits  = m->memory;
-    m->weight  = m->memory + logits;
-    m->bias    = m->weight + m->vector_elems;
-    m->dweight = m->bias + m->vector_elems;
-    m->dbias   = m->dweight + m->vector_elems;
+    m->weight  = m->logits + m->room.logits_elems;
+    m->bias    = m->weight + each;
+    m->dweight = m->bias + each;
+    m->dbias   = m->dweight + each;
     return 0;
 }
 
 compute *compute_cpu_create(const compute_params *params, char *why, size_t why_bytes)
 {
-    const compute_limits *l      = &params->limits;
-    ops_limits            limits = {.rows       = l->batch * l->length,
-                                    .width      = size_max(3 * l->hidden, l->inner),
-                                    .length     = l->length,
-                                    .heads      = l->heads,
-                                    .head_width = l->hidden / l->heads,
-                                    .is_fp32    = l->dtype == SHERD_F32};
-    cpu                  *m      = calloc(1, sizeof(*m));
+    cpu *m = calloc(1, sizeof(*m));
 
     if (m != NULL) {
-        m->base         = (compute){.ops = &cpu_ops, .elem_bytes = sizeof(float)};
-        m->limits       = *l;
-        m->rows         = limits.rows;
-        m->vector_elems = padded(limits.width);
-        m->o            = ops_create(params->threads, &limits, NULL);
+        m->base   = (compute){.ops = &cpu_ops, .elem_bytes = sizeof(float)};
+        m->limits = params->limits;
+        m->rows   = params->limits.batch * params->limits.length;
+        m->room   = cpu_room_of(&params->limits);
+        m->o      = ops_create(params->threads, &m->room.ops, NULL);
     }
     if (m == NULL || m->o == NULL || memory_make(m) != 0) {
         (void)snprintf(why, why_bytes, "out of memory");

@@ -1,6 +1,8 @@
 /* GPT-2 and MiniMind-3, forward and backward. See model.h. */
 #include "model.h"
 
+#include "room.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -8,115 +10,22 @@
 /* Most tokens of a micro-batch: keeps products of sizes far from overflow. */
 #define MAX_ROWS ((size_t)1 << 26)
 
-/* What a layer's forward keeps for its backward; with recomputation all layers share one. */
-typedef struct layer_memory {
-    void  *norm1;             /* [rows, hidden] */
-    void  *q_raw, *k_raw;     /* before their norms and the rotation (MiniMind) */
-    void  *q, *k, *v;         /* GPT-2: the three parts of one [rows, 3 * hidden] */
-    float *log_sums;          /* [batch, heads, length] */
-    void  *attention, *norm2; /* [rows, hidden] */
-    void  *middle;            /* residual stream between attention and feed-forward */
-    void  *up, *gate, *act;   /* [rows, inner]; gate: MiniMind */
-} layer_memory;
-
 struct model {
     model_params p;
     compute     *c;
     size_t       rows, head, kv; /* batch * length; width of a head; kv_heads * head */
     char        *memory;         /* of the compute's device */
     size_t       memory_bytes;
-
-    void         *stream; /* [layers + 1, rows, hidden]: the residual stream before each layer */
-    layer_memory *layers; /* [layers], or one */
-    void         *norm_last;
-    float        *cosines, *sines;
-
-    void *dstream; /* gradient of the residual stream */
-    void *dhidden, *dqkv, *dinner, *dgate;
+    model_shape  shape; /* of what the memory holds */
+    model_memory at;
 };
 
 /* ------------------------------------------------------------- memory -- */
-
-static size_t size_max(size_t a, size_t b)
-{
-    return a > b ? a : b;
-}
-
-/* Hands out pieces of one allocation; without memory it only counts. */
-typedef struct arena {
-    char  *memory;
-    size_t elem_bytes; /* of an activation */
-    size_t used_bytes;
-} arena;
-
-static void *arena_take_bytes(arena *a, size_t len_bytes)
-{
-    char *piece = a->memory == NULL ? NULL : a->memory + a->used_bytes;
-
-    a->used_bytes += (len_bytes + 255) / 256 * 256;
-    return piece;
-}
-
-static void *arena_take(arena *a, size_t elems)
-{
-    return arena_take_bytes(a, elems * a->elem_bytes);
-}
 
 /* Element `elems` of an activation. */
 static void *act_at(const model *m, void *base, size_t elems)
 {
     return base == NULL ? NULL : (char *)base + elems * m->c->elem_bytes;
-}
-
-static void layer_place(const model *m, arena *a, layer_memory *layer)
-{
-    const arch *sizes  = &m->p.sizes;
-    size_t      hidden = m->rows * sizes->hidden, inner = m->rows * sizes->inner;
-
-    layer->norm1 = arena_take(a, hidden);
-    if (sizes->kind == ARCH_GPT2) {
-        layer->q = arena_take(a, 3 * hidden);
-        layer->k = act_at(m, layer->q, sizes->hidden);
-        layer->v = act_at(m, layer->q, 2 * sizes->hidden);
-    } else {
-        layer->q_raw = arena_take(a, hidden);
-        layer->k_raw = arena_take(a, m->rows * m->kv);
-        layer->q     = arena_take(a, hidden);
-        layer->k     = arena_take(a, m->rows * m->kv);
-        layer->v     = arena_take(a, m->rows * m->kv);
-        layer->gate  = arena_take(a, inner);
-    }
-    layer->log_sums  = arena_take_bytes(a, m->rows * sizes->heads * sizeof(float));
-    layer->attention = arena_take(a, hidden);
-    layer->norm2     = arena_take(a, hidden);
-    layer->middle    = arena_take(a, hidden);
-    layer->up        = arena_take(a, inner);
-    layer->act       = arena_take(a, inner);
-}
-
-static size_t layer_memory_count(const model *m)
-{
-    return m->p.is_recomputed ? 1 : m->p.sizes.layers;
-}
-
-static void model_place(model *m, arena *a)
-{
-    const arch *sizes  = &m->p.sizes;
-    size_t      hidden = m->rows * sizes->hidden;
-    size_t      angles = m->p.length * (m->head / 2) * sizeof(float);
-
-    m->stream = arena_take(a, (sizes->layers + 1) * hidden);
-    for (size_t i = 0; i < layer_memory_count(m); i++) {
-        layer_place(m, a, &m->layers[i]);
-    }
-    m->norm_last = arena_take(a, hidden);
-    m->cosines   = arena_take_bytes(a, angles);
-    m->sines     = arena_take_bytes(a, angles);
-    m->dstream   = arena_take(a, hidden);
-    m->dhidden   = arena_take(a, hidden);
-    m->dqkv      = arena_take(a, 3 * hidden);
-    m->dinner    = arena_take(a, m->rows * size_max(sizes->inner, sizes->hidden));
-    m->dgate     = arena_take(a, sizes->kind == ARCH_MINIMIND ? m->rows * sizes->inner : 0);
 }
 
 static int tables_make(model *m)
@@ -128,22 +37,22 @@ static int tables_make(model *m)
         return -1;
     }
     ops_rotate_tables(m->p.length, m->head, ROTARY_THETA, room, room + elems);
-    m->c->ops->upload(m->c, m->cosines, room, elems * sizeof(*room));
-    m->c->ops->upload(m->c, m->sines, room + elems, elems * sizeof(*room));
+    m->c->ops->upload(m->c, m->at.cosines, room, elems * sizeof(*room));
+    m->c->ops->upload(m->c, m->at.sines, room + elems, elems * sizeof(*room));
     free(room);
     return 0;
 }
 
 static int memory_make(model *m, char *why, size_t why_bytes)
 {
-    arena room = {.elem_bytes = m->c->elem_bytes};
+    room r = {0};
 
-    model_place(m, &room);
-    m->memory_bytes = room.used_bytes;
+    model_memory_place(&m->p.sizes, &m->shape, &r, &m->at);
+    m->memory_bytes = r.used_bytes;
     m->memory       = m->c->ops->alloc(m->c, m->memory_bytes);
-    room            = (arena){.memory = m->memory, .elem_bytes = m->c->elem_bytes};
     if (m->memory != NULL) {
-        model_place(m, &room);
+        r = (room){.memory = m->memory};
+        model_memory_place(&m->p.sizes, &m->shape, &r, &m->at);
     }
     if (m->memory == NULL || tables_make(m) != 0) {
         (void)snprintf(why, why_bytes,
@@ -157,18 +66,13 @@ static int memory_make(model *m, char *why, size_t why_bytes)
 
 static compute *compute_of(const model_params *params, char *why, size_t why_bytes)
 {
-    compute_params made = {.limits  = {.batch        = params->batch,
-                                       .length       = params->length,
-                                       .hidden       = params->sizes.hidden,
-                                       .inner        = params->sizes.inner,
-                                       .heads        = params->sizes.heads,
-                                       .vocab        = params->sizes.vocab,
-                                       .dtype        = params->dtype,
-                                       .keeps_logits = params->keeps_logits},
-                           .backend = params->backend,
-                           .threads = params->threads,
-                           .stream  = params->stream};
+    compute_params made = {
+        .limits  = model_limits(&params->sizes, params->batch, params->length, params->dtype),
+        .backend = params->backend,
+        .threads = params->threads,
+        .stream  = params->stream};
 
+    made.limits.keeps_logits = params->keeps_logits;
     return compute_create(&made, why, why_bytes);
 }
 
@@ -182,15 +86,20 @@ model *model_create(const model_params *params, char *why, size_t why_bytes)
         free(m);
         return NULL;
     }
-    m->p      = *params;
-    m->rows   = params->batch * params->length;
-    m->head   = params->sizes.hidden / params->sizes.heads;
-    m->kv     = m->head * params->sizes.kv_heads;
-    m->layers = calloc(layer_memory_count(m), sizeof(*m->layers));
-    if (m->layers == NULL) {
+    m->p     = *params;
+    m->rows  = params->batch * params->length;
+    m->head  = params->sizes.hidden / params->sizes.heads;
+    m->kv    = m->head * params->sizes.kv_heads;
+    m->shape = (model_shape){
+        .batch = params->batch, .length = params->length, .is_recomputed = params->is_recomputed};
+    m->at.layers = calloc(model_memory_layers(&params->sizes, &m->shape), sizeof(*m->at.layers));
+    if (m->at.layers == NULL) {
         (void)snprintf(why, why_bytes, "out of memory");
     } else {
         m->c = compute_of(params, why, why_bytes);
+    }
+    if (m->c != NULL) {
+        m->shape.elem_bytes = m->c->elem_bytes;
     }
     if (m->c == NULL || memory_make(m, why, why_bytes) != 0) {
         model_destroy(m);
@@ -208,7 +117,7 @@ void model_destroy(model *m)
         m->c->ops->free(m->c, m->memory);
     }
     compute_destroy(m->c);
-    free(m->layers);
+    free(m->at.layers);
     free(m);
 }
 
@@ -329,8 +238,8 @@ static void rotate(model *m, size_t heads, void *x, float direction)
     m->c->ops->rotate(m->c, &(rotate_args){.heads     = heads,
                                            .width     = m->head,
                                            .x         = x,
-                                           .cosines   = m->cosines,
-                                           .sines     = m->sines,
+                                           .cosines   = m->at.cosines,
+                                           .sines     = m->at.sines,
                                            .direction = direction});
 }
 
@@ -373,18 +282,18 @@ static void minimind_qkv_back(model *m, const model_unit *unit, layer_memory *la
 {
     const arch *sizes = &m->p.sizes;
     size_t      h     = sizes->hidden;
-    void       *draw  = m->dinner; /* free here: the feed-forward part is done */
+    void       *draw  = m->at.dinner; /* free here: the feed-forward part is done */
 
     rotate(m, sizes->heads, dq, -1.0f);
     rotate(m, sizes->kv_heads, dk, -1.0f);
     head_norm_back(m, unit, ARCH_Q_NORM, sizes->heads, layer->q_raw, dq, draw);
-    linear_back(m, unit, ARCH_Q, ARCH_QKV_BIAS, shape_of(m, h, h), layer->norm1, draw, m->dhidden,
-                0);
+    linear_back(m, unit, ARCH_Q, ARCH_QKV_BIAS, shape_of(m, h, h), layer->norm1, draw,
+                m->at.dhidden, 0);
     head_norm_back(m, unit, ARCH_K_NORM, sizes->kv_heads, layer->k_raw, dk, draw);
     linear_back(m, unit, ARCH_K, ARCH_QKV_BIAS, shape_of(m, h, m->kv), layer->norm1, draw,
-                m->dhidden, 1);
-    linear_back(m, unit, ARCH_V, ARCH_QKV_BIAS, shape_of(m, h, m->kv), layer->norm1, dv, m->dhidden,
-                1);
+                m->at.dhidden, 1);
+    linear_back(m, unit, ARCH_V, ARCH_QKV_BIAS, shape_of(m, h, m->kv), layer->norm1, dv,
+                m->at.dhidden, 1);
 }
 
 /* y NULL: what backward needs is wanted, the result is not. */
@@ -419,21 +328,22 @@ static void feed_forward_back(model *m, const model_unit *unit, layer_memory *la
     size_t           h = m->p.sizes.hidden, inner = m->p.sizes.inner;
     linear_back_args down = {.shape  = shape_of(m, inner, h),
                              .x      = layer->act,
-                             .dy     = m->dstream,
+                             .dy     = m->at.dstream,
                              .weight = unit->by_role[ARCH_DOWN],
                              .bias   = unit->by_role[ARCH_DOWN_BIAS],
-                             .dx     = m->dinner,
+                             .dx     = m->at.dinner,
                              .gelu_x = is_gpt2 ? layer->up : NULL};
 
     m->c->ops->linear_back(m->c, &down);
     if (!is_gpt2) {
-        m->c->ops->swiglu_back(m->c, m->rows * inner, layer->gate, layer->up, m->dinner, m->dgate);
+        m->c->ops->swiglu_back(m->c, m->rows * inner, layer->gate, layer->up, m->at.dinner,
+                               m->at.dgate);
     }
-    linear_back(m, unit, ARCH_UP, ARCH_UP_BIAS, shape_of(m, h, inner), layer->norm2, m->dinner,
-                m->dhidden, 0);
+    linear_back(m, unit, ARCH_UP, ARCH_UP_BIAS, shape_of(m, h, inner), layer->norm2, m->at.dinner,
+                m->at.dhidden, 0);
     if (!is_gpt2) {
-        linear_back(m, unit, ARCH_GATE, ARCH_UP_BIAS, shape_of(m, h, inner), layer->norm2, m->dgate,
-                    m->dhidden, 1);
+        linear_back(m, unit, ARCH_GATE, ARCH_UP_BIAS, shape_of(m, h, inner), layer->norm2,
+                    m->at.dgate, m->at.dhidden, 1);
     }
 }
 
@@ -463,35 +373,35 @@ static void layer_backward(model *m, const model_unit *unit, layer_memory *layer
 {
     size_t     h       = m->p.sizes.hidden;
     int        is_gpt2 = m->p.sizes.kind == ARCH_GPT2;
-    void      *dq = m->dqkv, *dk = act_at(m, dq, is_gpt2 ? h : m->rows * h);
+    void      *dq = m->at.dqkv, *dk = act_at(m, dq, is_gpt2 ? h : m->rows * h);
     void      *dv    = act_at(m, dk, is_gpt2 ? h : m->rows * m->kv);
     heads_args heads = attention_of(m, layer);
 
     feed_forward_back(m, unit, layer);
-    norm_back(m, unit, ARCH_NORM2, ARCH_NORM2_BIAS, layer->middle, m->dhidden, m->dstream, 1);
-    linear_back(m, unit, ARCH_O, ARCH_O_BIAS, shape_of(m, h, h), layer->attention, m->dstream,
-                m->dhidden, 0);
-    m->c->ops->attention_back(m->c, &heads, layer->attention, m->dhidden, layer->log_sums, dq, dk,
-                              dv);
+    norm_back(m, unit, ARCH_NORM2, ARCH_NORM2_BIAS, layer->middle, m->at.dhidden, m->at.dstream, 1);
+    linear_back(m, unit, ARCH_O, ARCH_O_BIAS, shape_of(m, h, h), layer->attention, m->at.dstream,
+                m->at.dhidden, 0);
+    m->c->ops->attention_back(m->c, &heads, layer->attention, m->at.dhidden, layer->log_sums, dq,
+                              dk, dv);
     if (is_gpt2) {
-        linear_back(m, unit, ARCH_QKV, ARCH_QKV_BIAS, shape_of(m, h, 3 * h), layer->norm1, m->dqkv,
-                    m->dhidden, 0);
+        linear_back(m, unit, ARCH_QKV, ARCH_QKV_BIAS, shape_of(m, h, 3 * h), layer->norm1,
+                    m->at.dqkv, m->at.dhidden, 0);
     } else {
         minimind_qkv_back(m, unit, layer, dq, dk, dv);
     }
-    norm_back(m, unit, ARCH_NORM1, ARCH_NORM1_BIAS, x, m->dhidden, m->dstream, 1);
+    norm_back(m, unit, ARCH_NORM1, ARCH_NORM1_BIAS, x, m->at.dhidden, m->at.dstream, 1);
 }
 
 /* ----------------------------------------------------------------- units -- */
 
 static void *stream_before(model *m, size_t layer)
 {
-    return act_at(m, m->stream, layer * m->rows * m->p.sizes.hidden);
+    return act_at(m, m->at.stream, layer * m->rows * m->p.sizes.hidden);
 }
 
 static layer_memory *layer_of(model *m, size_t layer)
 {
-    return &m->layers[m->p.is_recomputed ? 0 : layer];
+    return &m->at.layers[m->p.is_recomputed ? 0 : layer];
 }
 
 void model_forward(model *m, size_t unit, const model_unit *params, float grad_scale)
@@ -506,8 +416,8 @@ void model_forward(model *m, size_t unit, const model_unit *params, float grad_s
                       stream_before(m, unit));
     } else {
         norm(m, params, ARCH_NORM_LAST, ARCH_NORM_LAST_BIAS, stream_before(m, layers),
-             m->norm_last);
-        m->c->ops->head(m->c, m->norm_last, params->by_role[ARCH_TOKENS], grad_scale);
+             m->at.norm_last);
+        m->c->ops->head(m->c, m->at.norm_last, params->by_role[ARCH_TOKENS], grad_scale);
     }
 }
 
@@ -516,7 +426,7 @@ void model_backward(model *m, size_t unit, const model_unit *params)
     size_t layers = m->p.sizes.layers;
 
     if (unit == 0) {
-        m->c->ops->embed_back(m->c, m->dstream, params->by_role[ARCH_TOKENS],
+        m->c->ops->embed_back(m->c, m->at.dstream, params->by_role[ARCH_TOKENS],
                               params->by_role[ARCH_POSITIONS]);
     } else if (unit <= layers) {
         if (m->p.is_recomputed) {
@@ -524,8 +434,8 @@ void model_backward(model *m, size_t unit, const model_unit *params)
         }
         layer_backward(m, params, layer_of(m, unit - 1), stream_before(m, unit - 1));
     } else {
-        m->c->ops->head_back(m->c, m->norm_last, params->by_role[ARCH_TOKENS], m->dhidden);
+        m->c->ops->head_back(m->c, m->at.norm_last, params->by_role[ARCH_TOKENS], m->at.dhidden);
         norm_back(m, params, ARCH_NORM_LAST, ARCH_NORM_LAST_BIAS, stream_before(m, layers),
-                  m->dhidden, m->dstream, 0);
+                  m->at.dhidden, m->at.dstream, 0);
     }
 }

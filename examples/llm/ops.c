@@ -2,27 +2,23 @@
 #include "ops.h"
 
 #include "gemm.h"
+#include "room.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Cuts, in rows or columns; part of the numbers: other values give other bits. */
-#define TILE_MOST      128 /* columns of a product per task */
-#define TILE_LEAST     64
-#define TILE_DEPTH     4096 /* rows of a matrix that are widened at once in back_input */
-#define NORM_CHUNK     32   /* rows whose shares of a norm's gradient are summed by one task */
-#define ATTENTION_ROWS 128  /* queries at once */
-#define ELEMENT_CHUNK  8192 /* elements per task of an element-wise operation */
+/* As the cuts of room.h, and part of the numbers as they are. */
+#define TILE_LEAST    64
+#define ELEMENT_CHUNK 8192 /* elements per task of an element-wise operation */
 
 struct ops {
     pool           *threads;
     const rows_ops *rows;
     float          *memory;
-    size_t          memory_elems;
+    ops_room        room;
 
-    float    *lanes; /* scratch of each thread */
-    size_t    lane_elems;
+    float    *lanes;    /* scratch of each thread */
     float    *partials; /* shares of norms: [chunks, 2, width] */
     double   *losses;   /* [rows] */
     uint64_t *order;    /* [2, rows]: positions by token, for embeddings */
@@ -47,25 +43,7 @@ size_t ops_tile_elems(size_t n)
 {
     size_t eighth = count_of(count_of(n, 8), 16) * 16;
 
-    return size_max(TILE_LEAST, size_min(TILE_MOST, eighth));
-}
-
-/* What one thread needs at most, by the operation that needs it. */
-static size_t lane_elems_needed(const ops_limits *limits)
-{
-    size_t convert   = limits->is_fp32 ? 0 : TILE_MOST * size_max(limits->width, TILE_DEPTH);
-    size_t attention = 2 * size_min(limits->length, ATTENTION_ROWS) * limits->length;
-
-    return count_of(size_max(size_max(convert, attention), limits->width), 16) * 16;
-}
-
-/* Norms of rows and of heads share the room for partial sums. */
-static size_t partial_elems_needed(const ops_limits *limits)
-{
-    size_t rows  = count_of(limits->rows, NORM_CHUNK) * 2 * limits->width;
-    size_t heads = count_of(limits->rows * limits->heads, NORM_CHUNK) * 2 * limits->head_width;
-
-    return size_max(rows, heads);
+    return size_max(TILE_LEAST, size_min(OPS_TILE_MOST, eighth));
 }
 
 ops *ops_create(pool *threads, const ops_limits *limits, const rows_ops *rows)
@@ -76,19 +54,18 @@ ops *ops_create(pool *threads, const ops_limits *limits, const rows_ops *rows)
         return NULL;
     }
     gemm_init();
-    o->threads      = threads;
-    o->rows         = rows != NULL ? rows : rows_best();
-    o->lane_elems   = lane_elems_needed(limits);
-    o->memory_elems = o->lane_elems * (size_t)pool_threads(threads) + partial_elems_needed(limits);
-    o->memory       = aligned_alloc(64, count_of(o->memory_elems * sizeof(float), 64) * 64);
-    o->losses       = calloc(limits->rows, sizeof(*o->losses));
-    o->order        = calloc(2 * limits->rows, sizeof(*o->order));
+    o->threads = threads;
+    o->rows    = rows != NULL ? rows : rows_best();
+    o->room    = ops_room_of(limits, pool_threads(threads));
+    o->memory  = aligned_alloc(64, o->room.memory_elems * sizeof(float));
+    o->losses  = calloc(o->room.loss_elems, sizeof(*o->losses));
+    o->order   = calloc(o->room.order_elems, sizeof(*o->order));
     if (o->memory == NULL || o->losses == NULL || o->order == NULL) {
         ops_destroy(o);
         return NULL;
     }
     o->lanes    = o->memory;
-    o->partials = o->memory + o->lane_elems * (size_t)pool_threads(threads);
+    o->partials = o->memory + o->room.lane_elems * (size_t)pool_threads(threads);
     return o;
 }
 
@@ -105,12 +82,12 @@ void ops_destroy(ops *o)
 
 size_t ops_scratch_bytes(const ops *o)
 {
-    return o->memory_elems * sizeof(float);
+    return o->room.bytes;
 }
 
 static float *lane_of(ops *o, int thread)
 {
-    return o->lanes + (size_t)thread * o->lane_elems;
+    return o->lanes + (size_t)thread * o->room.lane_elems;
 }
 
 /* ------------------------------------------------------------- linear -- */
@@ -188,13 +165,13 @@ void ops_linear(ops *o, linear_shape shape, const float *x, tensor weight, const
     pool_run(o->threads, count_of(shape.out, job.tile), linear_task, &job);
 }
 
-/* Columns of dx. A matrix that has to be widened comes in pieces of TILE_DEPTH rows. */
+/* Columns of dx. A matrix that has to be widened comes in pieces of OPS_TILE_DEPTH rows. */
 static void linear_back_input_task(void *ctx, size_t task, int thread)
 {
     linear_job *job   = ctx;
     size_t      first = task * job->tile, in = job->shape.in, out = job->shape.out;
     size_t      count = size_min(job->tile, in - first);
-    size_t      depth = job->weight.dtype == SHERD_F32 ? out : TILE_DEPTH;
+    size_t      depth = job->weight.dtype == SHERD_F32 ? out : OPS_TILE_DEPTH;
 
     for (size_t row = 0; row < out; row += depth) {
         size_t      part = size_min(depth, out - row);
@@ -280,9 +257,9 @@ static void embed_task(void *ctx, size_t task, int thread)
 {
     embed_job *job = ctx;
     ops       *o   = job->o;
-    size_t     end = size_min(job->rows, (task + 1) * NORM_CHUNK);
+    size_t     end = size_min(job->rows, (task + 1) * OPS_NORM_CHUNK);
 
-    for (size_t r = task * NORM_CHUNK; r < end; r++) {
+    for (size_t r = task * OPS_NORM_CHUNK; r < end; r++) {
         float *y = job->y + r * job->hidden;
 
         o->rows->widen(job->tokens.dtype,
@@ -312,7 +289,7 @@ void ops_embed(ops *o, size_t rows, size_t length, size_t hidden, const int32_t 
                      .positions = position_table,
                      .y         = y};
 
-    pool_run(o->threads, count_of(rows, NORM_CHUNK), embed_task, &job);
+    pool_run(o->threads, count_of(rows, OPS_NORM_CHUNK), embed_task, &job);
 }
 
 /* Row `task` of the sorted order: the first of its token sums all of its token. */
@@ -405,10 +382,10 @@ typedef struct norm_job {
 static void norm_task(void *ctx, size_t task, int thread)
 {
     norm_job *job   = ctx;
-    size_t    width = job->args.width, end = size_min(job->args.rows, (task + 1) * NORM_CHUNK);
+    size_t    width = job->args.width, end = size_min(job->args.rows, (task + 1) * OPS_NORM_CHUNK);
 
     (void)thread;
-    for (size_t r = task * NORM_CHUNK; r < end; r++) {
+    for (size_t r = task * OPS_NORM_CHUNK; r < end; r++) {
         const float *x = job->args.x + r * width;
 
         if (job->args.bias != NULL) {
@@ -424,19 +401,19 @@ void ops_norm(ops *o, norm_args args, float *y)
 {
     norm_job job = {.o = o, .args = args, .y = y};
 
-    pool_run(o->threads, count_of(args.rows, NORM_CHUNK), norm_task, &job);
+    pool_run(o->threads, count_of(args.rows, OPS_NORM_CHUNK), norm_task, &job);
 }
 
 static void norm_back_task(void *ctx, size_t task, int thread)
 {
     norm_job *job   = ctx;
-    size_t    width = job->args.width, end = size_min(job->args.rows, (task + 1) * NORM_CHUNK);
+    size_t    width = job->args.width, end = size_min(job->args.rows, (task + 1) * OPS_NORM_CHUNK);
     float    *dweight = job->o->partials + task * 2 * width;
     float    *dbias   = dweight + width;
 
     (void)thread;
     memset(dweight, 0, 2 * width * sizeof(*dweight));
-    for (size_t r = task * NORM_CHUNK; r < end; r++) {
+    for (size_t r = task * OPS_NORM_CHUNK; r < end; r++) {
         const float *x = job->args.x + r * width, *dy = job->dy + r * width;
         float       *dx = job->dx + r * width;
 
@@ -451,7 +428,7 @@ static void norm_back_task(void *ctx, size_t task, int thread)
 void ops_norm_back(ops *o, norm_args args, const float *dy, float *dx, float *dweight, float *dbias)
 {
     norm_job job    = {.o = o, .args = args, .dy = dy, .dx = dx};
-    size_t   chunks = count_of(args.rows, NORM_CHUNK);
+    size_t   chunks = count_of(args.rows, OPS_NORM_CHUNK);
 
     pool_run(o->threads, chunks, norm_back_task, &job);
     for (size_t i = 0; i < chunks; i++) {
@@ -477,10 +454,10 @@ typedef struct rotate_job {
 static void rotate_task(void *ctx, size_t task, int thread)
 {
     rotate_job *job = ctx;
-    size_t      end = size_min(job->rows, (task + 1) * NORM_CHUNK);
+    size_t      end = size_min(job->rows, (task + 1) * OPS_NORM_CHUNK);
 
     (void)thread;
-    for (size_t r = task * NORM_CHUNK; r < end; r++) {
+    for (size_t r = task * OPS_NORM_CHUNK; r < end; r++) {
         size_t angle = r % job->length * (job->width / 2);
 
         for (size_t h = 0; h < job->heads; h++) {
@@ -503,7 +480,7 @@ void ops_rotate(ops *o, size_t rows, size_t length, size_t heads, size_t width, 
                       .sines     = sines,
                       .direction = direction};
 
-    pool_run(o->threads, count_of(rows, NORM_CHUNK), rotate_task, &job);
+    pool_run(o->threads, count_of(rows, OPS_NORM_CHUNK), rotate_task, &job);
 }
 
 void ops_rotate_tables(size_t length, size_t width, double theta, float *cosines, float *sines)
@@ -555,7 +532,7 @@ static gemm_matrix matrix_flipped(const float *data, size_t stride)
     return (gemm_matrix){.data = data, .stride = stride, .is_transposed = 1};
 }
 
-/* One task is one query head of one sequence, ATTENTION_ROWS queries at a time: they see the
+/* One task is one query head of one sequence, OPS_ATTENTION_ROWS queries at a time: they see the
  * keys up to the last of them, the softmax hides the rest. */
 static void attention_task(void *ctx, size_t task, int thread)
 {
@@ -565,8 +542,8 @@ static void attention_task(void *ctx, size_t task, int thread)
     size_t                wide  = a->heads * a->width;
     float                *s     = lane_of(job->o, thread);
 
-    for (size_t row = 0; row < a->length; row += ATTENTION_ROWS) {
-        size_t rows = size_min(ATTENTION_ROWS, a->length - row), seen = row + rows;
+    for (size_t row = 0; row < a->length; row += OPS_ATTENTION_ROWS) {
+        size_t rows = size_min(OPS_ATTENTION_ROWS, a->length - row), seen = row + rows;
 
         gemm(rows, seen, a->width, 1.0f,
              matrix_plain(a->q + place.q + row * a->q_stride, a->q_stride),
@@ -638,8 +615,8 @@ static void attention_back_task(void *ctx, size_t task, int thread)
     for (size_t head = first_head; head < first_head + group; head++) {
         attention_place place = attention_locate(a, sequence, head);
 
-        for (size_t row = 0; row < a->length; row += ATTENTION_ROWS) {
-            attention_back_block(job, place, row, size_min(ATTENTION_ROWS, a->length - row),
+        for (size_t row = 0; row < a->length; row += OPS_ATTENTION_ROWS) {
+            attention_back_block(job, place, row, size_min(OPS_ATTENTION_ROWS, a->length - row),
                                  lane_of(job->o, thread));
         }
     }

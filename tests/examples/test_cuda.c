@@ -4,6 +4,7 @@
 #include "tests/lib/check.h"
 #include "tests/examples/cases.h"
 
+#include "examples/llm/activations.h"
 #include "examples/llm/compute.h"
 #include "examples/llm/model.h"
 #include "kernels/formulas.h"
@@ -1013,6 +1014,51 @@ static void models_give_the_same_bits_again(void)
     }
 }
 
+static void counted_check(const model_case *c, sherd_dtype dtype, int is_recomputed)
+{
+    activations_params counted  = {.batch         = c->batch,
+                                   .length        = c->length,
+                                   .is_recomputed = is_recomputed,
+                                   .dtype         = dtype,
+                                   .backend       = "cuda"};
+    model_params       params   = {.sizes         = c->sizes,
+                                   .batch         = c->batch,
+                                   .length        = c->length,
+                                   .dtype         = dtype,
+                                   .is_recomputed = is_recomputed,
+                                   .backend       = "cuda"};
+    size_t             held     = emulator_held_bytes();
+    char               why[256] = "";
+    cudaStream_t       stream;
+    model             *m;
+
+    CHECK(cudaStreamCreate(&stream) == cudaSuccess);
+    params.stream = stream;
+    m             = model_create(&params, why, sizeof(why));
+    if (m == NULL) {
+        test_fail(__FILE__, __LINE__, "no model: %s", why);
+    }
+    CHECK_INT(model_bytes(m), activations_bytes(&c->sizes, &counted));
+    CHECK_INT(emulator_held_bytes() - held, activations_bytes(&c->sizes, &counted));
+    model_destroy(m);
+    CHECK(cudaStreamDestroy(stream) == cudaSuccess);
+}
+
+static void memory_is_counted_without_a_device(void)
+{
+    static const model_case wide = {
+        .sizes = {ARCH_MINIMIND, 64, 2, 4, 2, 192, 151936, 512}, .batch = 5, .length = 511};
+
+    for (int dtype = SHERD_F32; dtype <= SHERD_F16; dtype++) {
+        for (int is_recomputed = 0; is_recomputed < 2; is_recomputed++) {
+            for (size_t i = 0; i < NUM_MODELS; i++) {
+                counted_check(&models[i], (sherd_dtype)dtype, is_recomputed);
+            }
+        }
+    }
+    counted_check(&wide, SHERD_BF16, 1); /* logits of a part of the rows */
+}
+
 /* Each allocation of a model fails once: a sentence, and nothing stays. */
 static void a_failed_allocation_leaves_nothing_behind(void)
 {
@@ -1081,6 +1127,7 @@ static const test_case cases[] = {
     CASE(models_follow_the_cpu),
     CASE(models_of_half_types_are_near_the_cpu),
     CASE(models_give_the_same_bits_again),
+    CASE(memory_is_counted_without_a_device),
     CASE(a_failed_allocation_leaves_nothing_behind),
     CASE(a_failed_kernel_is_told),
 };

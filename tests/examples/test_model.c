@@ -3,6 +3,7 @@
 #include "tests/lib/check.h"
 #include "tests/examples/cases.h"
 
+#include "examples/llm/activations.h"
 #include "examples/llm/model.h"
 #include "kernels/formulas.h"
 
@@ -279,12 +280,79 @@ static void bf16_parameters_give_gradients_of_bf16(void)
     }
 }
 
+/* ------------------------------------------------------------ counted -- */
+
+static void counted_check(const arch *sizes, const activations_params *params)
+{
+    pool  *threads = pool_create(params->threads);
+    char   why[256];
+    model *m = model_create(&(model_params){.sizes         = *sizes,
+                                            .batch         = params->batch,
+                                            .length        = params->length,
+                                            .dtype         = params->dtype,
+                                            .is_recomputed = params->is_recomputed,
+                                            .backend       = params->backend,
+                                            .threads       = threads},
+                            why, sizeof(why));
+
+    CHECK(m != NULL);
+    CHECK_INT(model_bytes(m), activations_bytes(sizes, params));
+    model_destroy(m);
+    pool_destroy(threads);
+}
+
+/* The smallest and largest of each axis against the others. */
+static void activations_are_counted_without_a_model(void)
+{
+    static const struct {
+        arch_kind   kind;
+        const char *preset;
+        size_t      batch, length;
+    } models[] = {
+        {ARCH_MINIMIND, "tiny", 1, 1},    {ARCH_MINIMIND, "tiny", 3, 7},
+        {ARCH_MINIMIND, "bytes", 4, 128}, {ARCH_MINIMIND, "26m", 2, 96},
+        {ARCH_GPT2, "tiny", 1, 1},        {ARCH_GPT2, "tiny", 5, 33},
+        {ARCH_GPT2, "bytes", 1, 129},     {ARCH_GPT2, "bytes", 2, 40},
+    };
+
+    for (size_t i = 0; i < sizeof(models) / sizeof(models[0]); i++) {
+        arch sizes;
+
+        if (arch_preset(models[i].kind, models[i].preset, &sizes) != 0) {
+            test_fail(__FILE__, __LINE__, "no preset %s", models[i].preset);
+        }
+        for (int bits = 0; bits < 8; bits++) {
+            counted_check(&sizes, &(activations_params){.batch         = models[i].batch,
+                                                        .length        = models[i].length,
+                                                        .is_recomputed = bits & 1,
+                                                        .dtype = bits & 2 ? SHERD_BF16 : SHERD_F32,
+                                                        .backend = "cpu",
+                                                        .threads = bits & 4 ? 2 : 1});
+        }
+    }
+}
+
+static void odd_activations_are_counted_without_a_model(void)
+{
+    for (size_t i = 0; i < NUM_ODD; i++) {
+        for (int threads = 1; threads <= 3; threads++) {
+            counted_check(&odd_cases[i].sizes, &(activations_params){.batch   = odd_cases[i].batch,
+                                                                     .length  = odd_cases[i].length,
+                                                                     .dtype   = SHERD_BF16,
+                                                                     .backend = "cpu",
+                                                                     .threads = threads});
+        }
+    }
+}
+
 static const test_case cases[] = {
     CASE(models_match_the_oracle),
     CASE(gradients_match_differences_of_the_loss),
     CASE(threads_do_not_change_a_bit),
     CASE(recomputation_does_not_change_a_bit),
     CASE(bf16_parameters_give_gradients_of_bf16),
+    CASE(activations_are_counted_without_a_model),
+    CASE(odd_activations_are_counted_without_a_model),
 };
 
 RUN_MAIN(cases)

@@ -12,19 +12,6 @@ extern "C" {
 #include <stdlib.h>
 #include <string.h>
 
-#define ALIGN_BYTES 256
-/* Logits that exist at once. Fewer rows make products of the head that do not fill the device. */
-#define LOGITS_ELEMS ((size_t)400 << 20)
-#define LOGITS_ROWS  128 /* rows of a part are a multiple of this */
-/* A row of logits begins at a multiple of this many elements: else no 16-byte access fits. */
-#define LOGITS_ALIGN 64
-
-/* A micro-batch as it goes to the device in one copy. */
-typedef struct batch_place {
-    size_t inputs, targets, order, pieces; /* offsets in bytes; repeated tokens follow the pieces */
-    size_t most_bytes;
-} batch_place;
-
 /* A copy on the host that the device may still be reading. */
 typedef struct batch_slot {
     unsigned char *memory; /* pinned */
@@ -40,16 +27,10 @@ typedef struct cuda {
     cudaError_t    error;
     int            has_failed; /* base.why says how */
 
-    unsigned char *scratch; /* of the device; the pointers below point into it */
-    size_t         scratch_bytes;
-    float         *partials; /* of sums over rows */
-    float         *deltas, *losses, *logits_row;
-    double        *loss_sum;
-    unsigned char *batch;
-    void          *logits; /* [logits_rows, logits_stride] */
-    size_t         logits_rows, logits_stride;
+    char        *scratch; /* of the device; `at` points into it */
+    size_t       scratch_bytes;
+    cuda_scratch at;
 
-    batch_place place;
     batch_slot  slots[2];
     size_t      num_batches;
     size_t      num_pieces, num_repeated, repeated_at; /* of the micro-batch; offset in `batch` */
@@ -71,11 +52,6 @@ static size_t size_max(size_t a, size_t b)
 static size_t size_min(size_t a, size_t b)
 {
     return a < b ? a : b;
-}
-
-static size_t padded(size_t count, size_t each)
-{
-    return (count + each - 1) / each * each;
 }
 
 /* ------------------------------------------------------------ failures -- */
@@ -165,8 +141,8 @@ static void cuda_upload(compute *c, void *dst, const void *src, size_t len_bytes
 static size_t batch_sort(cuda *m, unsigned char *memory, const int32_t *inputs)
 {
     int32_t     *starts   = m->token_counts; /* first the counts, one further on */
-    int32_t     *order    = (int32_t *)(memory + m->place.order);
-    embed_piece *pieces   = (embed_piece *)(memory + m->place.pieces);
+    int32_t     *order    = (int32_t *)(memory + m->at.place.order);
+    embed_piece *pieces   = (embed_piece *)(memory + m->at.place.pieces);
     embed_token *repeated = NULL;
     size_t       vocab    = m->limits.vocab;
     int32_t      slots = 0, end = 0;
@@ -197,7 +173,7 @@ static size_t batch_sort(cuda *m, unsigned char *memory, const int32_t *inputs)
             piece->slot  = count > EMBED_PIECE_ROWS ? slots++ : -1;
         }
     }
-    m->repeated_at = m->place.pieces + m->num_pieces * sizeof(*pieces);
+    m->repeated_at = m->at.place.pieces + m->num_pieces * sizeof(*pieces);
     repeated       = (embed_token *)(memory + m->repeated_at);
     for (size_t i = 0; i < m->num_pieces; i++) {
         if (pieces[i].slot < 0) {
@@ -223,10 +199,10 @@ static void cuda_batch_set(compute *c, const int32_t *inputs, const int32_t *tar
     size_t      bytes;
 
     check(m, cudaEventSynchronize(slot->copied)); /* of the micro-batch before the last one */
-    memcpy(slot->memory + m->place.inputs, inputs, m->rows * sizeof(*inputs));
-    memcpy(slot->memory + m->place.targets, targets, m->rows * sizeof(*targets));
+    memcpy(slot->memory + m->at.place.inputs, inputs, m->rows * sizeof(*inputs));
+    memcpy(slot->memory + m->at.place.targets, targets, m->rows * sizeof(*targets));
     bytes = batch_sort(m, slot->memory, inputs);
-    check(m, cudaMemcpyAsync(m->batch, slot->memory, bytes, cudaMemcpyHostToDevice, m->stream));
+    check(m, cudaMemcpyAsync(m->at.batch, slot->memory, bytes, cudaMemcpyHostToDevice, m->stream));
     check(m, cudaEventRecord(slot->copied, m->stream));
 }
 
@@ -234,8 +210,9 @@ static sherd_status cuda_losses_take(compute *c, double *sum_out)
 {
     cuda *m = cuda_of(c);
 
-    check(m, cudaMemcpyAsync(m->host, m->loss_sum, sizeof(double), cudaMemcpyDeviceToHost, m->stream));
-    check(m, cudaMemsetAsync(m->loss_sum, 0, sizeof(double), m->stream));
+    check(m, cudaMemcpyAsync(m->host, m->at.loss_sum, sizeof(double), cudaMemcpyDeviceToHost,
+                             m->stream));
+    check(m, cudaMemsetAsync(m->at.loss_sum, 0, sizeof(double), m->stream));
     check(m, cudaStreamSynchronize(m->stream));
     if (m->has_failed) {
         return SHERD_E_DEVICE;
@@ -250,10 +227,10 @@ static void cuda_logits_get(compute *c, size_t row, float *out)
     size_t bytes = m->limits.vocab * sizeof(*out);
 
     widen_launch(m->limits.dtype,
-                 (const char *)m->logits + row * m->logits_stride * m->base.elem_bytes, m->logits_row,
-                 m->limits.vocab, m->stream);
+                 (const char *)m->at.logits + row * m->at.logits_stride * m->base.elem_bytes,
+                 m->at.logits_row, m->limits.vocab, m->stream);
     check_queued(m);
-    check(m, cudaMemcpyAsync(m->host, m->logits_row, bytes, cudaMemcpyDeviceToHost, m->stream));
+    check(m, cudaMemcpyAsync(m->host, m->at.logits_row, bytes, cudaMemcpyDeviceToHost, m->stream));
     check(m, cudaStreamSynchronize(m->stream));
     memcpy(out, m->host, bytes);
 }
@@ -340,7 +317,7 @@ static void cuda_linear_back(compute *c, const linear_back_args *args)
     weight.d = args->weight.grad;
     multiply(m, weight);
     if (args->bias.data != NULL) {
-        column_sums_launch(m->limits.dtype, args->dy, s.rows, s.out, m->partials, args->bias.grad,
+        column_sums_launch(m->limits.dtype, args->dy, s.rows, s.out, m->at.partials, args->bias.grad,
                            m->stream);
         check_queued(m);
     }
@@ -370,13 +347,13 @@ static embed_launch embed_of(const cuda *m)
     e.rows         = m->rows;
     e.length       = m->limits.length;
     e.hidden       = m->limits.hidden;
-    e.ids          = (const int32_t *)(m->batch + m->place.inputs);
-    e.order        = (const int32_t *)(m->batch + m->place.order);
-    e.pieces       = (const embed_piece *)(m->batch + m->place.pieces);
-    e.repeated     = (const embed_token *)(m->batch + m->repeated_at);
+    e.ids          = (const int32_t *)(m->at.batch + m->at.place.inputs);
+    e.order        = (const int32_t *)(m->at.batch + m->at.place.order);
+    e.pieces       = (const embed_piece *)(m->at.batch + m->at.place.pieces);
+    e.repeated     = (const embed_token *)(m->at.batch + m->repeated_at);
     e.num_pieces   = m->num_pieces;
     e.num_repeated = m->num_repeated;
-    e.partials     = m->partials;
+    e.partials     = m->at.partials;
     return e;
 }
 
@@ -415,7 +392,7 @@ static norm_launch norm_of(const cuda *m, const norm_rows *args)
     n.x        = args->x;
     n.weight   = args->weight.data;
     n.bias     = args->bias.data;
-    n.partials = m->partials;
+    n.partials = m->at.partials;
     return n;
 }
 
@@ -468,7 +445,7 @@ static attention_launch attention_of(const cuda *m, const heads_args *args)
     a.q         = args->q;
     a.k         = args->k;
     a.v         = args->v;
-    a.deltas    = m->deltas;
+    a.deltas    = m->at.deltas;
     return a;
 }
 
@@ -544,8 +521,8 @@ static void logits_make(cuda *m, const void *x, tensor weight, size_t rows, size
 
     p.a        = matrix(x, hidden, 0);
     p.b        = matrix(elem_at(m, weight.data, first * hidden), hidden, 1);
-    p.d        = elem_of(m, m->logits, first);
-    p.d_stride = m->logits_stride;
+    p.d        = elem_of(m, m->at.logits, first);
+    p.d_stride = m->at.logits_stride;
     multiply(m, p);
 }
 
@@ -554,16 +531,16 @@ static void logits_back(cuda *m, const void *x, tensor weight, size_t rows, size
                         void *dx, int is_added)
 {
     size_t      hidden  = m->limits.hidden;
-    const void *dlogits = elem_at(m, m->logits, first);
+    const void *dlogits = elem_at(m, m->at.logits, first);
     lt_product  grad    = product_of(m, count, hidden, rows);
     lt_product  input   = product_of(m, rows, hidden, count);
 
-    grad.a = matrix(dlogits, m->logits_stride, 1);
+    grad.a = matrix(dlogits, m->at.logits_stride, 1);
     grad.b = matrix(x, hidden, 0);
     grad.c = elem_at(m, weight.grad, first * hidden);
     grad.d = elem_of(m, weight.grad, first * hidden);
     multiply(m, grad);
-    input.a = matrix(dlogits, m->logits_stride, 0);
+    input.a = matrix(dlogits, m->at.logits_stride, 0);
     input.b = matrix(elem_at(m, weight.data, first * hidden), hidden, 0);
     input.c = is_added ? dx : NULL;
     input.d = dx;
@@ -575,9 +552,9 @@ static void head_run(cuda *m, const void *x, tensor weight, void *dx)
 {
     size_t hidden = m->limits.hidden, vocab = m->limits.vocab, whole = vocab_whole(m);
 
-    for (size_t row = 0; row < m->rows; row += m->logits_rows) {
+    for (size_t row = 0; row < m->rows; row += m->at.logits_rows) {
         const void    *part = elem_at(m, x, row * hidden);
-        size_t         rows = size_min(m->logits_rows, m->rows - row);
+        size_t         rows = size_min(m->at.logits_rows, m->rows - row);
         entropy_launch e;
 
         if (whole > 0) {
@@ -590,10 +567,10 @@ static void head_run(cuda *m, const void *x, tensor weight, void *dx)
         e.dtype      = m->limits.dtype;
         e.rows       = rows;
         e.vocab      = vocab;
-        e.stride     = m->logits_stride;
-        e.logits     = m->logits;
-        e.targets    = (const int32_t *)(m->batch + m->place.targets) + row;
-        e.losses     = m->losses + row;
+        e.stride     = m->at.logits_stride;
+        e.logits     = m->at.logits;
+        e.targets    = (const int32_t *)(m->at.batch + m->at.place.targets) + row;
+        e.losses     = m->at.losses + row;
         e.grad_scale = dx == NULL ? 0.0f : m->grad_scale / (float)m->rows;
         entropy_launch_rows(&e, m->stream);
         if (dx != NULL && whole > 0) {
@@ -604,7 +581,7 @@ static void head_run(cuda *m, const void *x, tensor weight, void *dx)
                         whole > 0);
         }
     }
-    loss_finish_launch(m->losses, m->rows, m->loss_sum, m->stream);
+    loss_finish_launch(m->at.losses, m->rows, m->at.loss_sum, m->stream);
     check_queued(m);
 }
 
@@ -652,76 +629,23 @@ static const compute_ops cuda_ops = {
     cuda_head_back,
 };
 
-static void *scratch_take(cuda *m, size_t *used, size_t len_bytes)
-{
-    void *piece = m->scratch == NULL ? NULL : m->scratch + *used;
-
-    *used += padded(len_bytes, ALIGN_BYTES);
-    return piece;
-}
-
-static size_t partial_elems(const cuda *m)
-{
-    const compute_limits *l     = &m->limits;
-    size_t                head  = l->hidden / l->heads;
-    size_t                norms = size_max(norm_partial_elems(m->rows, l->hidden),
-                                           norm_partial_elems(m->rows * l->heads, head));
-    size_t sums  = column_sums_partial_elems(m->rows, size_max(3 * l->hidden, l->inner));
-    size_t slots = (2 * m->rows / EMBED_PIECE_ROWS + 1) * l->hidden;
-
-    return size_max(size_max(norms, sums), slots);
-}
-
-/* The scratch of the device; without memory it only counts. */
-static size_t scratch_place(cuda *m)
-{
-    const compute_limits *l    = &m->limits;
-    size_t                used = 0;
-
-    m->partials   = (float *)scratch_take(m, &used, partial_elems(m) * sizeof(float));
-    m->deltas     = (float *)scratch_take(m, &used, m->rows * l->heads * sizeof(float));
-    m->losses     = (float *)scratch_take(m, &used, m->rows * sizeof(float));
-    m->logits_row = (float *)scratch_take(m, &used, l->vocab * sizeof(float));
-    m->loss_sum   = (double *)scratch_take(m, &used, sizeof(double));
-    m->batch      = (unsigned char *)scratch_take(m, &used, m->place.most_bytes);
-    m->logits     = scratch_take(m, &used, m->logits_rows * m->logits_stride * m->base.elem_bytes);
-    return used;
-}
-
-static void sizes_settle(cuda *m)
-{
-    const compute_limits *l      = &m->limits;
-    size_t                pieces = m->rows + m->rows / EMBED_PIECE_ROWS + 1;
-    size_t                parts;
-
-    m->logits_stride = padded(l->vocab, LOGITS_ALIGN);
-    parts            = LOGITS_ELEMS / m->logits_stride / LOGITS_ROWS * LOGITS_ROWS;
-    m->logits_rows   = size_min(m->rows, size_max(parts, LOGITS_ROWS));
-    if (l->keeps_logits) {
-        m->logits_rows = m->rows;
-    }
-    m->place.inputs     = 0;
-    m->place.targets    = m->rows * sizeof(int32_t);
-    m->place.order      = 2 * m->rows * sizeof(int32_t);
-    m->place.pieces     = padded(3 * m->rows * sizeof(int32_t), ALIGN_BYTES);
-    m->place.most_bytes = m->place.pieces + pieces * sizeof(embed_piece);
-}
-
 static int memory_make(cuda *m, char *why, size_t why_bytes)
 {
     const compute_limits *l     = &m->limits;
     cudaError_t           error = cudaSuccess;
+    room                  r     = {NULL, 0};
 
-    sizes_settle(m);
-    m->token_counts  = (int32_t *)calloc(l->vocab + 1, sizeof(*m->token_counts));
-    m->scratch_bytes = scratch_place(m);
+    m->token_counts = (int32_t *)calloc(l->vocab + 1, sizeof(*m->token_counts));
+    cuda_scratch_place(l, &r, &m->at);
+    m->scratch_bytes = r.used_bytes;
     error            = cudaMalloc((void **)&m->scratch, m->scratch_bytes);
     if (error == cudaSuccess) {
         error = cudaHostAlloc(&m->host, size_max(l->vocab * sizeof(float), sizeof(double)),
                               cudaHostAllocDefault);
     }
     for (int i = 0; error == cudaSuccess && i < 2; i++) {
-        error = cudaHostAlloc((void **)&m->slots[i].memory, m->place.most_bytes, cudaHostAllocDefault);
+        error = cudaHostAlloc((void **)&m->slots[i].memory, m->at.place.most_bytes,
+                              cudaHostAllocDefault);
         if (error == cudaSuccess) {
             error = cudaEventCreateWithFlags(&m->slots[i].copied, cudaEventDisableTiming);
         }
@@ -734,8 +658,10 @@ static int memory_make(cuda *m, char *why, size_t why_bytes)
                        (double)m->scratch_bytes / 0x1p20, cudaGetErrorString(error));
         return -1;
     }
-    (void)scratch_place(m);
-    error = cudaMemsetAsync(m->loss_sum, 0, sizeof(double), m->stream);
+    r.memory     = m->scratch;
+    r.used_bytes = 0;
+    cuda_scratch_place(l, &r, &m->at);
+    error = cudaMemsetAsync(m->at.loss_sum, 0, sizeof(double), m->stream);
     if (error != cudaSuccess) {
         (void)snprintf(why, why_bytes, "the GPU cannot be used: %s", cudaGetErrorString(error));
         return -1;

@@ -5,6 +5,7 @@
 #ifndef LLM_CUDA_KERNELS_H
 #define LLM_CUDA_KERNELS_H
 
+#include "examples/llm/room_cuda.h"
 #include "sherd.h"
 
 #include <cuda_runtime.h>
@@ -23,12 +24,11 @@ typedef struct norm_launch {
     void       *dx;
     int         is_added;
     void       *dweight, *dbias; /* added to */
-    float      *partials;        /* norm_partial_elems(rows, width) */
+    float      *partials;        /* [chunks of NORM_CHUNK rows, 2, width] */
 } norm_launch;
 
-void   norm_forward_launch(const norm_launch *args, cudaStream_t stream);
-void   norm_backward_launch(const norm_launch *args, cudaStream_t stream);
-size_t norm_partial_elems(size_t rows, size_t width);
+void norm_forward_launch(const norm_launch *args, cudaStream_t stream);
+void norm_backward_launch(const norm_launch *args, cudaStream_t stream);
 
 /* grad[c] += the sum of partials[i * stride + c] over i < count, for c < columns. */
 void columns_finish_launch(sherd_dtype dtype, const float *partials, size_t stride, size_t count,
@@ -37,9 +37,8 @@ void columns_finish_launch(sherd_dtype dtype, const float *partials, size_t stri
 /* ---- rows.cu: element by element, and sums of columns */
 
 /* dbias[c] += the sum of dy[r, c] over the rows. */
-void   column_sums_launch(sherd_dtype dtype, const void *dy, size_t rows, size_t columns,
-                          float *partials, void *dbias, cudaStream_t stream);
-size_t column_sums_partial_elems(size_t rows, size_t columns);
+void column_sums_launch(sherd_dtype dtype, const void *dy, size_t rows, size_t columns,
+                        float *partials, void *dbias, cudaStream_t stream);
 
 void gelu_launch(sherd_dtype dtype, size_t elems, const void *x, void *y, cudaStream_t stream);
 /* d *= gelu'(x). */
@@ -57,17 +56,10 @@ void rotate_launch(sherd_dtype dtype, size_t rows, size_t length, size_t heads, 
 
 /* ---- embed.cu */
 
-/* Rows [first, first + count) of the order by token, all of one token. slot below 0: that is all of them,
- * and their sum is added to the gradient; else it goes to partials[slot]. */
-typedef struct embed_piece {
-    int32_t first, count, token, slot;
-} embed_piece;
 /* A token of several pieces. */
 typedef struct embed_token {
     int32_t first_slot, slots, token, is_padded;
 } embed_token;
-
-#define EMBED_PIECE_ROWS 64 /* the most of a piece */
 
 typedef struct embed_launch {
     sherd_dtype        dtype;

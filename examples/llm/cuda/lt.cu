@@ -2,6 +2,8 @@
  * our b is its first operand and our n its rows. */
 #include "lt.h"
 
+#include "examples/llm/room_cuda.h"
+
 #include <cublasLt.h>
 
 #ifndef LLM_CUBLASLT_LINKED
@@ -12,8 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MOST_PLANS      128 /* shapes of one model: about forty */
-#define WORKSPACE_BYTES ((size_t)64 << 20)
+#define MOST_PLANS 128 /* shapes of one model: about forty */
 /* Parameters begin at multiples of 64 elements, which is this many bytes of the 16-bit types. Kernels are
  * chosen for no more, so that the place of a parameter, which differs between stages, does not choose. */
 #define ALIGN_BYTES 128
@@ -147,10 +148,10 @@ lt *lt_create(char *why, size_t why_bytes)
         lt_destroy(l);
         return NULL;
     }
-    if (cudaMalloc(&l->workspace, WORKSPACE_BYTES) != cudaSuccess) {
+    if (cudaMalloc(&l->workspace, LT_WORKSPACE_BYTES) != cudaSuccess) {
         (void)cudaGetLastError();
         (void)snprintf(why, why_bytes, "no memory on the GPU for cuBLASLt's workspace of %zu MiB",
-                       WORKSPACE_BYTES >> 20);
+                       LT_WORKSPACE_BYTES >> 20);
         l->workspace = NULL;
         lt_destroy(l);
         return NULL;
@@ -198,7 +199,7 @@ const char *lt_why(const lt *l)
 size_t lt_bytes(const lt *l)
 {
     (void)l;
-    return WORKSPACE_BYTES;
+    return LT_WORKSPACE_BYTES;
 }
 
 /* --------------------------------------------------------------- plans -- */
@@ -310,7 +311,7 @@ static cublasStatus_t desc_make(lt *l, plan *p, const lt_product *product)
 
 static cublasStatus_t preference_make(lt *l, const plan_key *key, cublasLtMatmulPreference_t *out)
 {
-    size_t workspace = WORKSPACE_BYTES;
+    size_t workspace = LT_WORKSPACE_BYTES;
     /* Splits of k are summed in fp32, in the workspace, in one order. */
     uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     struct {
@@ -438,7 +439,7 @@ lt_result lt_multiply(lt *l, const lt_product *product, cudaStream_t stream)
     if (status == CUBLAS_STATUS_SUCCESS) {
         status = l->f.cublasLtMatmul(l->handle, p->desc, &one, product->b.data, p->b, product->a.data,
                                      p->a, &beta, c, p->d, product->d, p->d, &p->algo, l->workspace,
-                                     WORKSPACE_BYTES, stream);
+                                     LT_WORKSPACE_BYTES, stream);
     }
     if (status != CUBLAS_STATUS_SUCCESS) {
         (void)snprintf(l->why, sizeof(l->why), "a product of %zu x %zu x %zu failed: %s", product->m,

@@ -10,7 +10,6 @@
 #include "elements.cuh"
 #include "launch.h"
 
-#define NORM_CHUNK     64 /* rows of a block in backward; part of the numbers */
 #define NORM_WARPS     8  /* rows of a block in forward */
 #define LAYER_NORM_EPS 1e-5f
 #define RMS_NORM_EPS   1e-6f
@@ -179,11 +178,6 @@ __global__ void columns_finish(const float *partials, size_t stride, size_t coun
 static size_t chunks_of(size_t rows)
 {
     return (rows + NORM_CHUNK - 1) / NORM_CHUNK;
-}
-
-size_t norm_partial_elems(size_t rows, size_t width)
-{
-    return chunks_of(rows) * 2 * width;
 }
 
 /* As many warps as have room for their sums: 8, 4, 2 or 1, by the width alone. */

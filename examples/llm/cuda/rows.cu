@@ -9,7 +9,6 @@
 #include "launch.h"
 
 #define THREADS   256
-#define SUM_ROWS  256 /* rows of a block; part of the numbers */
 #define SUM_WARPS 8
 
 /* ----------------------------------------------------------- formulas -- */
@@ -297,11 +296,6 @@ void bias_add_launch(sherd_dtype dtype, size_t rows, size_t columns, const void 
         bias_add_typed<f16_t>(rows, columns, bias, y, stream);
         return;
     }
-}
-
-size_t column_sums_partial_elems(size_t rows, size_t columns)
-{
-    return (rows + SUM_ROWS - 1) / SUM_ROWS * columns;
 }
 
 template <typename T, int N>

@@ -1,0 +1,269 @@
+/* The one place where bytes of activations and scratch are counted. See room.h and activations.h. Needs
+ * neither the library nor what computes: planning links it beside arch.c alone. */
+#include "activations.h"
+
+#include "room.h"
+#include "room_cuda.h"
+
+#include <string.h>
+
+/* Logits of a GPU that exist at once. Fewer rows make products of the head that do not fill the device. */
+#define LOGITS_ELEMS ((size_t)400 << 20)
+#define LOGITS_ROWS  128 /* rows of a part are a multiple of this */
+/* A row of logits begins at a multiple of this many elements: else no 16-byte access fits. */
+#define LOGITS_ALIGN 64
+
+static size_t size_max(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+static size_t size_min(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+static size_t count_of(size_t elems, size_t each)
+{
+    return (elems + each - 1) / each;
+}
+
+static size_t padded(size_t elems, size_t each)
+{
+    return count_of(elems, each) * each;
+}
+
+static size_t dtype_bytes(sherd_dtype dtype)
+{
+    return dtype == SHERD_F32 ? 4 : 2;
+}
+
+void *room_take(room *r, size_t len_bytes)
+{
+    char *piece = r->memory == NULL ? NULL : r->memory + r->used_bytes;
+
+    r->used_bytes += padded(len_bytes, ROOM_ALIGN_BYTES);
+    return piece;
+}
+
+/* --------------------------------------------------------- activations -- */
+
+/* Sizes of a model's pieces, in elements. */
+typedef struct pieces {
+    size_t rows, elem_bytes;
+    size_t hidden, inner, kv; /* of all rows */
+} pieces;
+
+static pieces pieces_of(const arch *sizes, const model_shape *shape)
+{
+    size_t rows = shape->batch * shape->length;
+
+    return (pieces){.rows       = rows,
+                    .elem_bytes = shape->elem_bytes,
+                    .hidden     = rows * sizes->hidden,
+                    .inner      = rows * sizes->inner,
+                    .kv         = rows * (sizes->hidden / sizes->heads * sizes->kv_heads)};
+}
+
+static void *take(room *r, const pieces *p, size_t elems)
+{
+    return room_take(r, elems * p->elem_bytes);
+}
+
+static void *columns_from(void *base, const pieces *p, size_t elems)
+{
+    return base == NULL ? NULL : (char *)base + elems * p->elem_bytes;
+}
+
+static void layer_place(const arch *sizes, const pieces *p, room *r, layer_memory *layer)
+{
+    layer->norm1 = take(r, p, p->hidden);
+    if (sizes->kind == ARCH_GPT2) {
+        layer->q = take(r, p, 3 * p->hidden);
+        layer->k = columns_from(layer->q, p, sizes->hidden);
+        layer->v = columns_from(layer->q, p, 2 * sizes->hidden);
+    } else {
+        layer->q_raw = take(r, p, p->hidden);
+        layer->k_raw = take(r, p, p->kv);
+        layer->q     = take(r, p, p->hidden);
+        layer->k     = take(r, p, p->kv);
+        layer->v     = take(r, p, p->kv);
+        layer->gate  = take(r, p, p->inner);
+    }
+    layer->log_sums  = room_take(r, p->rows * sizes->heads * sizeof(float));
+    layer->attention = take(r, p, p->hidden);
+    layer->norm2     = take(r, p, p->hidden);
+    layer->middle    = take(r, p, p->hidden);
+    layer->up        = take(r, p, p->inner);
+    layer->act       = take(r, p, p->inner);
+}
+
+size_t model_memory_layers(const arch *sizes, const model_shape *shape)
+{
+    return shape->is_recomputed ? 1 : sizes->layers;
+}
+
+void model_memory_place(const arch *sizes, const model_shape *shape, room *r, model_memory *out)
+{
+    pieces p      = pieces_of(sizes, shape);
+    size_t angles = shape->length * (sizes->hidden / sizes->heads / 2) * sizeof(float);
+
+    out->stream = take(r, &p, (sizes->layers + 1) * p.hidden);
+    for (size_t i = 0; i < model_memory_layers(sizes, shape); i++) {
+        layer_memory counted;
+
+        layer_place(sizes, &p, r, out->layers == NULL ? &counted : &out->layers[i]);
+    }
+    out->norm_last = take(r, &p, p.hidden);
+    out->cosines   = room_take(r, angles);
+    out->sines     = room_take(r, angles);
+    out->dstream   = take(r, &p, p.hidden);
+    out->dhidden   = take(r, &p, p.hidden);
+    out->dqkv      = take(r, &p, 3 * p.hidden);
+    out->dinner    = take(r, &p, size_max(p.inner, p.hidden));
+    out->dgate     = take(r, &p, sizes->kind == ARCH_MINIMIND ? p.inner : 0);
+}
+
+compute_limits model_limits(const arch *sizes, size_t batch, size_t length, sherd_dtype dtype)
+{
+    return (compute_limits){.batch  = batch,
+                            .length = length,
+                            .hidden = sizes->hidden,
+                            .inner  = sizes->inner,
+                            .heads  = sizes->heads,
+                            .vocab  = sizes->vocab,
+                            .dtype  = dtype};
+}
+
+/* --------------------------------------------------- scratch of the CPU -- */
+
+/* What one thread needs at most, by the operation that needs it. */
+static size_t lane_elems_needed(const ops_limits *limits)
+{
+    size_t convert = limits->is_fp32 ? 0 : OPS_TILE_MOST * size_max(limits->width, OPS_TILE_DEPTH);
+    size_t attention = 2 * size_min(limits->length, OPS_ATTENTION_ROWS) * limits->length;
+
+    return padded(size_max(size_max(convert, attention), limits->width), 16);
+}
+
+/* Norms of rows and of heads share the room for partial sums. */
+static size_t partial_elems_needed(const ops_limits *limits)
+{
+    size_t rows  = count_of(limits->rows, OPS_NORM_CHUNK) * 2 * limits->width;
+    size_t heads = count_of(limits->rows * limits->heads, OPS_NORM_CHUNK) * 2 * limits->head_width;
+
+    return size_max(rows, heads);
+}
+
+ops_room ops_room_of(const ops_limits *limits, int threads)
+{
+    ops_room r = {.lane_elems  = lane_elems_needed(limits),
+                  .loss_elems  = limits->rows,
+                  .order_elems = 2 * limits->rows};
+
+    r.memory_elems = padded(r.lane_elems * (size_t)threads + partial_elems_needed(limits), 16);
+    r.bytes        = r.memory_elems * sizeof(float) + r.loss_elems * sizeof(double) +
+                     r.order_elems * sizeof(uint64_t);
+    return r;
+}
+
+cpu_room cpu_room_of(const compute_limits *limits)
+{
+    size_t   rows = limits->batch * limits->length;
+    cpu_room r    = {.ops          = {.rows       = rows,
+                                      .width      = size_max(3 * limits->hidden, limits->inner),
+                                      .length     = limits->length,
+                                      .heads      = limits->heads,
+                                      .head_width = limits->hidden / limits->heads,
+                                      .is_fp32    = limits->dtype == SHERD_F32},
+                     .logits_elems = padded(rows * limits->vocab, 16)};
+
+    r.vector_elems = padded(r.ops.width, 16);
+    r.memory_elems = r.logits_elems + 4 * r.vector_elems;
+    return r;
+}
+
+/* ----------------------------------------------------- scratch of a GPU -- */
+
+static size_t norm_partials(size_t rows, size_t width)
+{
+    return count_of(rows, NORM_CHUNK) * 2 * width;
+}
+
+/* Norms, sums of columns and the table's gradient share the room for partial sums. */
+static size_t partials_needed(const compute_limits *l, size_t rows)
+{
+    size_t norms = size_max(norm_partials(rows, l->hidden),
+                            norm_partials(rows * l->heads, l->hidden / l->heads));
+    size_t sums  = count_of(rows, SUM_ROWS) * size_max(3 * l->hidden, l->inner);
+    size_t slots = (2 * rows / EMBED_PIECE_ROWS + 1) * l->hidden;
+
+    return size_max(size_max(norms, sums), slots);
+}
+
+static batch_place batch_place_of(size_t rows)
+{
+    batch_place place = {.inputs  = 0,
+                         .targets = rows * sizeof(int32_t),
+                         .order   = 2 * rows * sizeof(int32_t),
+                         .pieces  = padded(3 * rows * sizeof(int32_t), ROOM_ALIGN_BYTES)};
+
+    place.most_bytes = place.pieces + (rows + rows / EMBED_PIECE_ROWS + 1) * sizeof(embed_piece);
+    return place;
+}
+
+static size_t logits_rows_of(const compute_limits *l, size_t rows, size_t stride)
+{
+    size_t parts = LOGITS_ELEMS / stride / LOGITS_ROWS * LOGITS_ROWS;
+
+    return l->keeps_logits ? rows : size_min(rows, size_max(parts, LOGITS_ROWS));
+}
+
+void cuda_scratch_place(const compute_limits *l, room *r, cuda_scratch *out)
+{
+    size_t rows = l->batch * l->length;
+
+    out->place         = batch_place_of(rows);
+    out->logits_stride = padded(l->vocab, LOGITS_ALIGN);
+    out->logits_rows   = logits_rows_of(l, rows, out->logits_stride);
+    out->partials      = room_take(r, partials_needed(l, rows) * sizeof(float));
+    out->deltas        = room_take(r, rows * l->heads * sizeof(float));
+    out->losses        = room_take(r, rows * sizeof(float));
+    out->logits_row    = room_take(r, l->vocab * sizeof(float));
+    out->loss_sum      = room_take(r, sizeof(double));
+    out->batch         = room_take(r, out->place.most_bytes);
+    out->logits = room_take(r, out->logits_rows * out->logits_stride * dtype_bytes(l->dtype));
+}
+
+/* ------------------------------------------------------------- together -- */
+
+static size_t cpu_bytes(const compute_limits *limits, int threads)
+{
+    cpu_room r = cpu_room_of(limits);
+
+    return r.memory_elems * sizeof(float) + ops_room_of(&r.ops, threads > 0 ? threads : 1).bytes;
+}
+
+static size_t cuda_bytes(const compute_limits *limits)
+{
+    room         r = {0};
+    cuda_scratch s;
+
+    cuda_scratch_place(limits, &r, &s);
+    return r.used_bytes + LT_WORKSPACE_BYTES;
+}
+
+size_t activations_bytes(const arch *sizes, const activations_params *params)
+{
+    int            is_cuda = params->backend != NULL && strcmp(params->backend, "cuda") == 0;
+    compute_limits limits  = model_limits(sizes, params->batch, params->length, params->dtype);
+    model_shape    shape   = {.batch         = params->batch,
+                              .length        = params->length,
+                              .elem_bytes    = is_cuda ? dtype_bytes(params->dtype) : sizeof(float),
+                              .is_recomputed = params->is_recomputed};
+    room           r       = {0};
+    model_memory   memory  = {0};
+
+    model_memory_place(sizes, &shape, &r, &memory);
+    return r.used_bytes + (is_cuda ? cuda_bytes(&limits) : cpu_bytes(&limits, params->threads));
+}

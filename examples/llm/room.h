@@ -1,0 +1,86 @@
+/* How many bytes a model takes and where each piece lies: arithmetic alone, no allocation. Whoever allocates
+ * (model.c, compute_cpu.c, ops.c, and cuda/ through room_cuda.h) asks here, and so does
+ * activations_bytes, which only counts: what is planned is what is allocated. All of it is in activations.c. */
+#ifndef LLM_ROOM_H
+#define LLM_ROOM_H
+
+#include "arch.h"
+#include "compute.h"
+#include "ops.h"
+
+#include <stddef.h>
+
+/* Hands out pieces of one allocation, each at a multiple of ROOM_ALIGN_BYTES; without memory it only counts. */
+typedef struct room {
+    char  *memory;
+    size_t used_bytes;
+} room;
+
+#define ROOM_ALIGN_BYTES 256
+
+void *room_take(room *r, size_t len_bytes);
+
+/* ---- activations (model.c) */
+
+/* What a layer's forward keeps for its backward; with recomputation all layers share one. */
+typedef struct layer_memory {
+    void  *norm1;             /* [rows, hidden] */
+    void  *q_raw, *k_raw;     /* before their norms and the rotation (MiniMind) */
+    void  *q, *k, *v;         /* GPT-2: the three parts of one [rows, 3 * hidden] */
+    float *log_sums;          /* [batch, heads, length] */
+    void  *attention, *norm2; /* [rows, hidden] */
+    void  *middle;            /* residual stream between attention and feed-forward */
+    void  *up, *gate, *act;   /* [rows, inner]; gate: MiniMind */
+} layer_memory;
+
+typedef struct model_memory {
+    void         *stream; /* [layers + 1, rows, hidden]: the residual stream before each layer */
+    layer_memory *layers; /* [layers], or one */
+    void         *norm_last;
+    float        *cosines, *sines;
+
+    void *dstream; /* gradient of the residual stream */
+    void *dhidden, *dqkv, *dinner, *dgate;
+} model_memory;
+
+typedef struct model_shape {
+    size_t batch, length; /* of a micro-batch */
+    size_t elem_bytes;    /* of an activation */
+    int    is_recomputed;
+} model_shape;
+
+/** Layers whose activations exist at once. */
+size_t model_memory_layers(const arch *sizes, const model_shape *shape);
+/** `out->layers` is the caller's, with room for as many; NULL when `r` only counts. */
+void model_memory_place(const arch *sizes, const model_shape *shape, room *r, model_memory *out);
+
+/** Limits of a model that trains: logits are not kept. */
+compute_limits model_limits(const arch *sizes, size_t batch, size_t length, sherd_dtype dtype);
+
+/* ---- scratch of the CPU (ops.c, compute_cpu.c) */
+
+/* Cuts of ops.c that its scratch follows, in rows or columns; part of the numbers: other values give other
+ * bits. */
+#define OPS_TILE_MOST      128  /* columns of a product per task */
+#define OPS_TILE_DEPTH     4096 /* rows of a matrix that are widened at once in back_input */
+#define OPS_NORM_CHUNK     32   /* rows whose shares of a norm's gradient are summed by one task */
+#define OPS_ATTENTION_ROWS 128  /* queries at once */
+
+typedef struct ops_room {
+    size_t lane_elems;   /* of one thread */
+    size_t memory_elems; /* lanes of all threads and partial sums */
+    size_t loss_elems, order_elems;
+    size_t bytes; /* all of them */
+} ops_room;
+
+ops_room ops_room_of(const ops_limits *limits, int threads);
+
+typedef struct cpu_room {
+    ops_limits ops;
+    size_t     logits_elems, vector_elems;
+    size_t     memory_elems; /* logits and four vectors */
+} cpu_room;
+
+cpu_room cpu_room_of(const compute_limits *limits);
+
+#endif

@@ -1,0 +1,51 @@
+/* What the GPU's operations take beside a model's activations, as arithmetic that needs no CUDA: device.cu
+ * allocates it, activations.c counts it. Cuts of the kernels that it follows are here, too. */
+#ifndef LLM_ROOM_CUDA_H
+#define LLM_ROOM_CUDA_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#include "room.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define NORM_CHUNK       64  /* rows of a block of norm_backward; part of the numbers */
+#define SUM_ROWS         256 /* rows of a block of column_sums; part of the numbers */
+#define EMBED_PIECE_ROWS 64  /* the most of a piece */
+
+/* Of cuBLASLt. */
+#define LT_WORKSPACE_BYTES ((size_t)64 << 20)
+
+/* Rows [first, first + count) of the order by token, all of one token. slot below 0: that is all of them,
+ * and their sum is added to the gradient; else it goes to partials[slot]. */
+typedef struct embed_piece {
+    int32_t first, count, token, slot;
+} embed_piece;
+
+/* A micro-batch as it goes to the device in one copy. */
+typedef struct batch_place {
+    size_t inputs, targets, order, pieces; /* offsets in bytes; repeated tokens follow the pieces */
+    size_t most_bytes;
+} batch_place;
+
+/* One allocation of the device. */
+typedef struct cuda_scratch {
+    float         *partials; /* of sums over rows */
+    float         *deltas, *losses, *logits_row;
+    double        *loss_sum;
+    unsigned char *batch;
+    void          *logits; /* [logits_rows, logits_stride] */
+    size_t         logits_rows, logits_stride;
+    batch_place    place;
+} cuda_scratch;
+
+void cuda_scratch_place(const compute_limits *limits, room *r, cuda_scratch *out);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
