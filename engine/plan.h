@@ -159,6 +159,8 @@ typedef struct sherdi_plan_moves {
     uint64_t nvme_read_micro_bytes, nvme_written_micro_bytes;
     uint64_t nvme_read_step_bytes, nvme_written_step_bytes;
     uint64_t nvme_index_bytes; /* of these, a commit's record */
+    uint64_t update_device_bytes,
+        update_host_bytes; /* memory that norm and update read and write */
 } sherdi_plan_moves;
 
 /* What the plan knows of the machine. 0: unknown. */
@@ -205,14 +207,15 @@ typedef struct sherdi_plan {
     int    fixed_shift;   /* 50 - ceil(log2 G): the integers count 2^-shift */
     size_t publish_offset; /* staging: new values of bound parameters, behind the gradients; of a
                               block that is updated on the device, when they rest elsewhere */
-    size_t reduced_bytes; /* the largest reduction whole, where the world receives into room of its own */
+    size_t
+        reduced_bytes; /* the largest reduction whole, where the world receives into room of its own */
     size_t receive_bytes; /* and that room: the other ranks' slices; beside the buffers here */
-    size_t              landing_bytes; /* of one slot; there are num_landings */
-    int                 num_landings;
-    size_t              bridge_param_offset; /* bridge: new values, behind the gradient */
-    size_t              bridge_bytes;        /* of one bridge; there are num_bridges */
-    int                 num_bridges;
-    int                 publishes_early; /* while later blocks are updated */
+    size_t landing_bytes; /* of one slot; there are num_landings */
+    int    num_landings;
+    size_t bridge_param_offset; /* bridge: new values, behind the gradient */
+    size_t bridge_bytes;        /* of one bridge; there are num_bridges */
+    int    num_bridges;
+    int    publishes_early; /* while later blocks are updated */
     sherdi_plan_numbers numbers;
     size_t              ring_bytes, param_ring_bytes, grad_ring_bytes; /* of one buffer */
 

@@ -537,6 +537,26 @@ static void block_count(sherdi_plan *plan, const sherdi_block *block)
     }
 }
 
+/* Norm: the gradient once. Update: gradient and state in each sweep, state and parameter back in the last. */
+static void block_count_update(sherdi_plan *plan, const sherdi_block *block)
+{
+    const sherdi_segment *segment = &plan->segments[block->segment];
+    uint64_t              elems   = block->elems;
+    uint64_t              sweeps  = sherdi_plan_sweeps(plan);
+    uint64_t              grads   = elems * sherdi_plan_grad_bytes(plan);
+    uint64_t              state =
+        elems * sizeof(float) * 3; /* the master is the parameter where it is not in the state */
+    uint64_t params =
+        segment->has_master ? elems * sherd_dtype_bytes(plan->settings.compute_dtype) : 0;
+    uint64_t norm   = grads;
+    uint64_t update = (grads + state) * sweeps + state + params;
+
+    *(block->place == SHERDI_PLACE_DEVICE ? &plan->moves.update_device_bytes
+                                          : &plan->moves.update_host_bytes) += update;
+    *(block->grad_place == SHERDI_PLACE_DEVICE ? &plan->moves.update_device_bytes
+                                               : &plan->moves.update_host_bytes) += norm;
+}
+
 void sherdi_plan_count_moves(sherdi_plan *plan)
 {
     uint64_t state =
@@ -545,6 +565,7 @@ void sherdi_plan_count_moves(sherdi_plan *plan)
     gathers_count(plan);
     for (size_t b = 0; b < plan->num_blocks; b++) {
         block_count(plan, &plan->blocks[b]);
+        block_count_update(plan, &plan->blocks[b]);
     }
     if (sherdi_plan_has_generations(plan)) {
         plan->moves.nvme_index_bytes =
@@ -572,8 +593,8 @@ sherdi_plan_wear sherdi_plan_drive_wear(const sherdi_plan *plan)
     sherdi_plan_wear wear = {
         .written_bytes = (double)moves->nvme_written_micro_bytes * steps +
                          (double)moves->nvme_written_step_bytes,
-        .step_seconds = plan->settings.step_seconds,
-        .rated_bytes  = plan->settings.drive_tbw * 1e12,
+        .step_seconds  = plan->settings.step_seconds,
+        .rated_bytes   = plan->settings.drive_tbw * 1e12,
     };
 
     if (wear.step_seconds == 0) {

@@ -210,6 +210,8 @@ sherd_status sherd_engine_traffic(sherd_engine *engine, sherd_traffic_report *ou
     report.read_step_planned     = plan->moves.nvme_read_step_bytes;
     report.written_micro_planned = plan->moves.nvme_written_micro_bytes;
     report.written_step_planned  = plan->moves.nvme_written_step_bytes;
+    report.update_device_planned = plan->moves.update_device_bytes;
+    report.update_host_planned   = plan->moves.update_host_bytes;
     report.wear_days             = wear.days;
     report.wear_step_s           = wear.step_seconds;
     if (plan == engine->plan) {
@@ -276,6 +278,7 @@ sherd_status sherd_engine_query(const sherd_engine *engine, sherd_engine_info *o
     info.step             = engine->step;
     info.micro_step       = engine->micro_step;
     info.state_run        = engine->store.run;
+    info.overlap_comm     = engine->settings.overlap_comm;
     info.struct_size      = out->struct_size;
     memcpy(out, &info, out->struct_size);
     return SHERD_OK;

@@ -508,6 +508,8 @@ typedef struct sherd_traffic_report {
     uint64_t read_micro_planned, read_step_planned; /* NVMe */
     uint64_t written_micro_planned, written_step_planned;
     uint64_t wire_counted, down_counted, up_counted, read_counted, written_counted;
+    /* memory that the kernels of a boundary read and write (norm, update), by where they run; planned only */
+    uint64_t update_device_planned, update_host_planned;
     double   wear_days; /* until a drive is written as often as it is rated for; 0: nothing is
                            written. At `wear_step_s` a step */
     double wear_step_s; /* aio.step_seconds, else what the drive's traffic alone takes at 2 GB/s */
@@ -541,11 +543,13 @@ typedef struct sherd_engine_info {
     int         cpu_threads; /* of this rank's kernels */
     size_t      param_elems; /* all parameters, frozen ones included, no padding */
     size_t      trainable_elems;
-    int         is_resumed; /* state files of an earlier run were found and taken */
-    int64_t     step;       /* updates done */
-    int64_t     micro_step; /* micro-batches seen: where a resumed trainer goes on in its data */
-    uint64_t    state_run;  /* number of the run in the names of its state files; 0: none */
-    const char *backend;    /* "cpu" or "cuda"; static storage */
+    int         is_resumed;   /* state files of an earlier run were found and taken */
+    int64_t     step;         /* updates done */
+    int64_t     micro_step;   /* micro-batches seen: where a resumed trainer goes on in its data */
+    uint64_t    state_run;    /* number of the run in the names of its state files; 0: none */
+    const char *backend;      /* "cpu" or "cuda"; static storage */
+    int         overlap_comm; /* gathers and reductions run beside the trainer's work */
+    int         is_padded;    /* keeps the layout; zero */
 } sherd_engine_info;
 SHERD_API void sherd_engine_info_init(sherd_engine_info *info);
 /** Before seal too, apart from the counts of elements declared so far. */

@@ -1,0 +1,215 @@
+/* The plans of all ranks held against each other: they pass for every layout, and each rule that is broken is
+ * noticed. Simulated machines, and what they say of memory. */
+#include "tests/engine/rig.h"
+#include "tests/lib/check.h"
+
+#include "base/checked.h"
+#include "engine/engine_impl.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ------------------------------------------------------------ simulated -- */
+
+static void declare(rig *r)
+{
+    static const char *const NAMES[] = {"first", "second", "third"};
+
+    for (int u = 0; u < 3; u++) {
+        (void)rig_unit(r, NAMES[u]);
+    }
+    (void)rig_param(r, 0, "table", 70001);
+    (void)rig_param(r, 1, "w", 50000);
+    (void)rig_param(r, 1, "b", 1);
+    (void)rig_param(r, 1, "empty", 0);
+    (void)rig_param(r, 2, "v", 65);
+}
+
+static void open_simulated(rig *r, const rig_options *options, int rank, int world_size,
+                           const sherd_simulate_params *params)
+{
+    sherd_world *world;
+
+    CHECK_OK(sherd_world_simulate_with(rank, world_size, params, &world));
+    rig_open(r, world, options);
+    sherd_world_destroy(world);
+    declare(r);
+}
+
+#define OFFLOAD(state, params)                                                                     \
+    ", \"sub_group_size\": 4096, \"offload_optimizer\": {" state "}, \"offload_param\": {" params  \
+    "}"
+#define NVME "\"device\": \"nvme\", \"nvme_path\": \"/nowhere\""
+#define HOST "\"device\": \"cpu\""
+
+static void plans_of_all_ranks_pass_for_every_layout(void)
+{
+    static const char *const PLACES[] = {
+        NULL, OFFLOAD(HOST, "\"device\": \"none\""), OFFLOAD(HOST, HOST),
+        OFFLOAD(NVME ", \"gradients\": \"nvme\"", NVME ", \"max_in_cpu\": 0")};
+    static const char *const BACKENDS[] = {"cpu", "cuda"};
+    static const int         WORLDS[]   = {1, 2, 3, 4, 7, 8, 129};
+
+    for (size_t b = 0; b < 2; b++) {
+        for (size_t w = 0; w < sizeof(WORLDS) / sizeof(WORLDS[0]); w++) {
+            for (int stage = 0; stage <= 3; stage++) {
+                for (size_t i = 0; i < (stage == 0 ? 1 : sizeof(PLACES) / sizeof(PLACES[0])); i++) {
+                    sherd_simulate_params params;
+                    rig_options options = {.stage        = stage,
+                                           .dtype        = SHERD_BF16,
+                                           .accumulation = 1 + (int)(w & 1),
+                                           .zero         = stage == 3 || i < 2 ? PLACES[i] : NULL};
+                    rig         r;
+
+                    sherd_simulate_params_init(&params);
+                    params.backend = BACKENDS[b];
+                    open_simulated(&r, &options, WORLDS[w] / 2, WORLDS[w], &params);
+                    CHECK_OK(sherd_engine_check_plans(r.engine));
+                    rig_close(&r);
+                }
+            }
+        }
+    }
+}
+
+/* ----------------------------------------------------------- broken rules -- */
+
+/* Breaks one thing of a plan that is whole, for one check of it. */
+static void expect_noticed(sherdi_plan *plan, const sherdi_model *model, size_t *what, size_t to,
+                           const char *says)
+{
+    size_t was = *what;
+
+    CHECK_OK(sherdi_plan_check(plan, model));
+    *what = to;
+    CHECK_STATUS(SHERD_E_STATE, sherdi_plan_check(plan, model));
+    CHECK_ERROR_SAYS(says);
+    *what = was;
+    CHECK_OK(sherdi_plan_check(plan, model));
+}
+
+static void every_rule_that_is_broken_is_noticed(void)
+{
+    rig_options    options = {.stage = 3, .dtype = SHERD_BF16};
+    sherdi_machine machine = {.ranks_per_host = 4};
+    sherdi_plan   *plan;
+    rig            r;
+
+    open_simulated(&r, &options, 1, 4, NULL);
+    CHECK_OK(sherdi_engine_plan_make(r.engine, &machine, &plan));
+    CHECK(plan->num_segments == 4 && plan->train.num_stays > 2 && plan->num_transients == 3);
+    expect_noticed(plan, &r.engine->model, &plan->segments[0].slice_elems,
+                   plan->segments[0].slice_elems + 64, "equal slices");
+    expect_noticed(plan, &r.engine->model, &plan->params[2].offset_elems, 64,
+                   "parameters do not overlap");
+    expect_noticed(plan, &r.engine->model, &plan->params[0].offset_elems, 1 << 20,
+                   "ends inside its segment");
+    expect_noticed(plan, &r.engine->model, &plan->segments[1].param_offset, 0,
+                   "do not overlap in their arena");
+    expect_noticed(plan, &r.engine->model, &plan->segments[1].grad_offset, 0,
+                   "gradients do not overlap");
+    expect_noticed(plan, &r.engine->model, &plan->buffers[SHERDI_BUFFER_PARAMS].bytes, 0,
+                   "arenas hold what lies in them");
+    expect_noticed(plan, &r.engine->model, &plan->units[0].gather_bytes, 64,
+                   "segments of a gathered unit");
+    expect_noticed(plan, &r.engine->model, &plan->blocks[0].offset_elems, 64, "blocks tile");
+    expect_noticed(plan, &r.engine->model, &plan->spans[0].count_elems, 0, "spans of a block");
+    expect_noticed(plan, &r.engine->model, &plan->spans[0].count_elems, 1 << 20,
+                   "spans end inside");
+    expect_noticed(plan, &r.engine->model, &plan->blocks[0].state_offset, 4096, "extents");
+    expect_noticed(plan, &r.engine->model, &plan->buffers[SHERDI_BUFFER_GATHER].bytes, 4096,
+                   "inside its pool");
+    expect_noticed(plan, &r.engine->model, &plan->train.stays[1].offset,
+                   plan->train.stays[0].offset, "there together do not overlap");
+    sherdi_plan_destroy(plan);
+    rig_close(&r);
+}
+
+/* -------------------------------------------------------------- memory -- */
+
+static void simulated_machines_say_what_fits(void)
+{
+    rig_options           options = {.stage = 0, .dtype = SHERD_BF16};
+    sherd_simulate_params params;
+    rig                   r;
+
+    sherd_simulate_params_init(&params);
+    params.backend      = "cuda";
+    params.device_bytes = 4 << 20;
+    params.host_bytes   = (size_t)1 << 30;
+    open_simulated(&r, &options, 0, 4, &params);
+    CHECK_OK(sherd_engine_fits(r.engine));
+    CHECK_STATUS(SHERD_E_NOTSUP, sherd_engine_seal(r.engine));
+    CHECK_ERROR_SAYS("cannot be sealed");
+    rig_close(&r);
+    params.device_bytes = 1 << 20;
+    open_simulated(&r, &options, 0, 4, &params);
+    CHECK_STATUS(SHERD_E_NOMEM, sherd_engine_fits(r.engine));
+    CHECK_ERROR_SAYS("of device memory on each rank");
+    CHECK_ERROR_SAYS("would fit");
+    rig_close(&r);
+}
+
+/* A seal on a simulated host refuses as a real one. */
+static void simulated_host_refuses_at_seal(void)
+{
+    rig_options           options = {.stage = 0, .dtype = SHERD_BF16};
+    sherd_simulate_params params;
+    rig                   r;
+
+    sherd_simulate_params_init(&params);
+    params.ranks_per_host = 2;
+    params.host_bytes     = 3 << 20;
+    open_simulated(&r, &options, 3, 4, &params);
+    CHECK_STATUS(SHERD_E_NOMEM, sherd_engine_seal(r.engine));
+    CHECK_ERROR_SAYS("on each of 2 ranks of this host");
+    CHECK_ERROR_SAYS("would fit");
+    rig_close(&r);
+}
+
+static void simulated_nonsense_is_refused(void)
+{
+    sherd_simulate_params params;
+    sherd_world          *world;
+
+    sherd_simulate_params_init(&params);
+    params.backend = "tpu";
+    CHECK_STATUS(SHERD_E_INVAL, sherd_world_simulate_with(0, 2, &params, &world));
+    CHECK_ERROR_SAYS("'tpu'");
+    sherd_simulate_params_init(&params);
+    params.ranks_per_host = -1;
+    CHECK_STATUS(SHERD_E_INVAL, sherd_world_simulate_with(0, 2, &params, &world));
+    params.ranks_per_host = 0;
+    params.struct_size    = 3;
+    CHECK_STATUS(SHERD_E_INVAL, sherd_world_simulate_with(0, 2, &params, &world));
+    CHECK_STATUS(SHERD_E_INVAL, sherd_world_simulate_with(2, 2, NULL, &world));
+}
+
+static void fits_is_asked_before_seal(void)
+{
+    rig_options          options = {.stage = 1};
+    sherd_traffic_report traffic;
+    rig                  r;
+
+    open_simulated(&r, &options, 0, 2, NULL);
+    CHECK_STATUS(SHERD_E_INVAL, sherd_engine_traffic(r.engine, NULL));
+    sherd_traffic_report_init(&traffic);
+    traffic.struct_size += 8;
+    CHECK_STATUS(SHERD_E_INVAL, sherd_engine_traffic(r.engine, &traffic));
+    CHECK_OK(sherd_engine_fits(r.engine));
+    CHECK_OK(sherd_engine_seal(r.engine));
+    CHECK_STATUS(SHERD_E_STATE, sherd_engine_fits(r.engine));
+    CHECK_OK(sherd_engine_check_plans(r.engine));
+    rig_close(&r);
+}
+
+static const test_case cases[] = {
+    CASE(plans_of_all_ranks_pass_for_every_layout),
+    CASE(every_rule_that_is_broken_is_noticed),
+    CASE(simulated_machines_say_what_fits),
+    CASE(simulated_host_refuses_at_seal),
+    CASE(simulated_nonsense_is_refused),
+    CASE(fits_is_asked_before_seal),
+};
+
+RUN_MAIN(cases)
