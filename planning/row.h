@@ -51,6 +51,9 @@ typedef struct planning_layout {
     int              world_size;
 } planning_layout;
 
+/** Ranks that share a host and its drives: as given, else 8 on "cuda" and all on "cpu", at most the world. */
+int planning_ranks_per_host(const planning_request *request, int world_size);
+
 /* What a step waits for. */
 typedef enum planning_bound {
     PLANNING_BOUND_COMPUTE = 0,

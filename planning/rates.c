@@ -1,0 +1,161 @@
+/* Rates: assumed, read, given. See rates.h. */
+#include "planning/rates.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const NAMES[PLANNING_RATES] = {
+    [PLANNING_RATE_FLOPS] = "flops",         [PLANNING_RATE_WIRE] = "wire",
+    [PLANNING_RATE_DOWN] = "down",           [PLANNING_RATE_UP] = "up",
+    [PLANNING_RATE_NVME_READ] = "nvme_read", [PLANNING_RATE_NVME_WRITE] = "nvme_write",
+    [PLANNING_RATE_DEVICE] = "device",       [PLANNING_RATE_HOST] = "host",
+};
+
+/* A rank of a host with eight GPUs of the H100's kind: 40 % of 989 teraflops, a 400 Gb/s port, PCIe 5 x16,
+ * two drives to the host, 3.35 TB/s of device memory at 90 %, an eighth of 400 GB/s of host memory. */
+static const double CUDA[PLANNING_RATES] = {
+    [PLANNING_RATE_FLOPS] = 4e14,     [PLANNING_RATE_WIRE] = 4e10,
+    [PLANNING_RATE_DOWN] = 5e10,      [PLANNING_RATE_UP] = 5e10,
+    [PLANNING_RATE_NVME_READ] = 1e10, [PLANNING_RATE_NVME_WRITE] = 6e9,
+    [PLANNING_RATE_DEVICE] = 3e12,    [PLANNING_RATE_HOST] = 5e10,
+};
+
+/* One of two ranks on two cores of a server with a virtual disk. */
+static const double CPU[PLANNING_RATES] = {
+    [PLANNING_RATE_FLOPS] = 1e11,      [PLANNING_RATE_WIRE] = 8e9,
+    [PLANNING_RATE_DOWN] = 1e10,       [PLANNING_RATE_UP] = 1e10,
+    [PLANNING_RATE_NVME_READ] = 1.7e9, [PLANNING_RATE_NVME_WRITE] = 2.5e9,
+    [PLANNING_RATE_DEVICE] = 2.5e10,   [PLANNING_RATE_HOST] = 2.5e10,
+};
+
+const char *planning_rate_name(planning_rate rate)
+{
+    return NAMES[rate];
+}
+
+const char *planning_origin_name(planning_origin origin)
+{
+    static const char *const ORIGINS[] = {"assumed", "measured", "given"};
+
+    return ORIGINS[origin];
+}
+
+void planning_rates_assume(const char *backend, planning_rates *out)
+{
+    const double *values = strcmp(backend, "cuda") == 0 ? CUDA : CPU;
+
+    for (int i = 0; i < PLANNING_RATES; i++) {
+        out->values[i]  = values[i];
+        out->origins[i] = PLANNING_ASSUMED;
+    }
+}
+
+static int rate_find(const char *name, size_t len)
+{
+    for (int i = 0; i < PLANNING_RATES; i++) {
+        if (strlen(NAMES[i]) == len && strncmp(NAMES[i], name, len) == 0) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+static int rates_take(const char *path, const json_t *root, planning_rates *rates, char *why,
+                      size_t why_bytes)
+{
+    int found = 0;
+
+    for (int i = 0; i < PLANNING_RATES; i++) {
+        const json_t *value = json_object_get(root, NAMES[i]);
+
+        if (value == NULL || json_is_null(value)) {
+            continue;
+        }
+        if (!json_is_number(value) || !(json_number_value(value) > 0)) {
+            (void)snprintf(why, why_bytes,
+                           "%s: \"%s\" has to be a number of bytes a second above 0", path,
+                           NAMES[i]);
+            return -1;
+        }
+        rates->values[i]  = json_number_value(value);
+        rates->origins[i] = PLANNING_MEASURED;
+        found             = 1;
+    }
+    if (!found) {
+        (void)snprintf(why, why_bytes,
+                       "%s has none of the rates flops, wire, down, up, nvme_read, nvme_write, "
+                       "device, host; sherd bench --out FILE writes such a file",
+                       path);
+        return -1;
+    }
+    return 0;
+}
+
+int planning_rates_load(const char *path, planning_rates *rates, char *why, size_t why_bytes)
+{
+    json_error_t error;
+    json_t      *root = json_load_file(path, JSON_REJECT_DUPLICATES, &error);
+    int          result;
+
+    if (root == NULL) {
+        (void)snprintf(why, why_bytes, "%s:%d:%d: %s", path, error.line, error.column, error.text);
+        return -1;
+    }
+    result = rates_take(path, root, rates, why, why_bytes);
+    json_decref(root);
+    return result;
+}
+
+/* "25e9", "25G": powers of 1000, as rates are told. 0: no such number. */
+static double number_parse(const char *text, size_t len)
+{
+    static const char SUFFIXES[] = "KMGTP";
+    char              copy[64];
+    char             *end;
+    const char       *suffix;
+    double            value;
+
+    if (len == 0 || len >= sizeof(copy)) {
+        return 0;
+    }
+    memcpy(copy, text, len);
+    copy[len] = '\0';
+    value     = strtod(copy, &end);
+    if (end == copy || !isfinite(value) || value <= 0) {
+        return 0;
+    }
+    if (*end == '\0') {
+        return value;
+    }
+    suffix = strchr(SUFFIXES, *end >= 'a' && *end <= 'z' ? *end - 'a' + 'A' : *end);
+    if (suffix == NULL || end[1] != '\0') {
+        return 0;
+    }
+    return value * pow(1000, (double)(suffix - SUFFIXES + 1));
+}
+
+int planning_rates_set(const char *text, planning_rates *rates, char *why, size_t why_bytes)
+{
+    while (*text != '\0') {
+        size_t      len    = strcspn(text, ",");
+        const char *equals = memchr(text, '=', len);
+        int         rate   = equals == NULL ? -1 : rate_find(text, (size_t)(equals - text));
+        double      value =
+            equals == NULL ? 0 : number_parse(equals + 1, len - (size_t)(equals + 1 - text));
+
+        if (rate < 0 || value == 0) {
+            (void)snprintf(why, why_bytes,
+                           "'%.*s' is no rate; NAME=VALUE, a second, with flops, wire, down, up, "
+                           "nvme_read, nvme_write, device or host, for example wire=50e9,up=25G",
+                           (int)len, text);
+            return -1;
+        }
+        rates->values[rate]  = value;
+        rates->origins[rate] = PLANNING_GIVEN;
+        text += len + (text[len] == ',');
+    }
+    return 0;
+}

@@ -1,0 +1,476 @@
+/* Rows of plans. See row.h. */
+#include "planning/row.h"
+
+#include "examples/llm/activations.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Persistent parameters would hide what stage 3 saves; a file that wants them says so. */
+static const char DEFAULT_CONFIG[] =
+    "{\"train_micro_batch_size_per_gpu\": 1, \"bf16\": {\"enabled\": true},"
+    " \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 1e-4}},"
+    " \"zero_optimization\": {\"stage\": 3, \"stage3_param_persistence_threshold\": 0}}";
+
+#define GPUS_OF_A_HOST 8
+
+/* ---------------------------------------------------------------- offload -- */
+
+typedef struct offload_name {
+    const char *name, *state, *params; /* devices of the configuration */
+} offload_name;
+
+static const offload_name OFFLOADS[PLANNING_OFFLOADS] = {
+    [PLANNING_OFFLOAD_NONE]           = {"none", "none", "none"},
+    [PLANNING_OFFLOAD_OPTIMIZER_CPU]  = {"optimizer-cpu", "cpu", "none"},
+    [PLANNING_OFFLOAD_OPTIMIZER_NVME] = {"optimizer-nvme", "nvme", "none"},
+    [PLANNING_OFFLOAD_PARAMS_CPU]     = {"params-cpu", "cpu", "cpu"},
+    [PLANNING_OFFLOAD_PARAMS_NVME]    = {"params-nvme", "nvme", "nvme"},
+};
+
+const char *planning_offload_name(planning_offload offload)
+{
+    return offload < 0 ? "as configured" : OFFLOADS[offload].name;
+}
+
+int planning_offload_find(const char *name, planning_offload *out)
+{
+    static const struct {
+        const char      *name;
+        planning_offload offload;
+    } SHORT[] = {{"cpu", PLANNING_OFFLOAD_OPTIMIZER_CPU},
+                 {"nvme", PLANNING_OFFLOAD_OPTIMIZER_NVME}};
+
+    for (int i = 0; i < PLANNING_OFFLOADS; i++) {
+        if (strcmp(OFFLOADS[i].name, name) == 0) {
+            *out = (planning_offload)i;
+            return 0;
+        }
+    }
+    for (size_t i = 0; i < sizeof(SHORT) / sizeof(SHORT[0]); i++) {
+        if (strcmp(SHORT[i].name, name) == 0) {
+            *out = SHORT[i].offload;
+            return 0;
+        }
+    }
+    return -1;
+}
+
+int planning_offload_fits_stage(planning_offload offload, int stage)
+{
+    switch (offload) {
+    case PLANNING_OFFLOAD_OPTIMIZER_CPU:
+    case PLANNING_OFFLOAD_OPTIMIZER_NVME:
+        return stage >= 1;
+    case PLANNING_OFFLOAD_PARAMS_CPU:
+    case PLANNING_OFFLOAD_PARAMS_NVME:
+        return stage == 3;
+    case PLANNING_OFFLOAD_AS_CONFIGURED:
+    case PLANNING_OFFLOAD_NONE:
+    case PLANNING_OFFLOADS:
+        break;
+    }
+    return 1;
+}
+
+/* Where a plan has put things, whatever asked for it. */
+static planning_offload offload_seen(const sherd_memory_report *memory)
+{
+    if (memory->nvme_params_planned > 0) {
+        return PLANNING_OFFLOAD_PARAMS_NVME;
+    }
+    if (memory->host_params_planned > 0) {
+        return PLANNING_OFFLOAD_PARAMS_CPU;
+    }
+    if (memory->nvme_state_planned > 0) {
+        return PLANNING_OFFLOAD_OPTIMIZER_NVME;
+    }
+    return memory->host_state_planned > 0 ? PLANNING_OFFLOAD_OPTIMIZER_CPU : PLANNING_OFFLOAD_NONE;
+}
+
+/* ----------------------------------------------------------------- engine -- */
+
+static sherd_status place_set(sherd_config *config, const char *part, const char *device,
+                              int is_pinned)
+{
+    char         key[96];
+    char         value[16];
+    char         path[96];
+    sherd_status status;
+
+    (void)snprintf(key, sizeof(key), "!zero_optimization.%s.device", part);
+    (void)snprintf(value, sizeof(value), "\"%s\"", device);
+    status = sherd_config_set(config, key, value);
+    if (status != SHERD_OK || strcmp(device, "none") == 0) {
+        return status;
+    }
+    if (is_pinned) {
+        (void)snprintf(key, sizeof(key), "!zero_optimization.%s.pin_memory", part);
+        status = sherd_config_set(config, key, "true");
+    }
+    (void)snprintf(path, sizeof(path), "zero_optimization.%s.nvme_path", part);
+    if (status == SHERD_OK && strcmp(device, "nvme") == 0 && !sherd_config_has(config, path)) {
+        status = sherd_config_set(config, path, "\"/local_nvme\""); /* a plan opens no folder */
+    }
+    return status;
+}
+
+static sherd_status offload_set(const planning_request *request, planning_offload offload,
+                                sherd_config *config)
+{
+    int          is_cuda = strcmp(request->backend, "cuda") == 0;
+    sherd_status status;
+
+    if (offload < 0) {
+        return SHERD_OK;
+    }
+    status = place_set(config, "offload_optimizer", OFFLOADS[offload].state, is_cuda);
+    if (status == SHERD_OK) {
+        status = place_set(config, "offload_param", OFFLOADS[offload].params, is_cuda);
+    }
+    if (status == SHERD_OK && offload == PLANNING_OFFLOAD_PARAMS_NVME) {
+        /* else the first billion elements of each rank would rest in host memory */
+        status = sherd_config_set(config, "!zero_optimization.offload_param.max_in_cpu", "0");
+    }
+    return status;
+}
+
+static sherd_status config_set_text(sherd_config *config, const char *setting)
+{
+    const char *equals = strchr(setting, '=');
+    char        key[128];
+
+    /* without '=' the key is unknown, and the engine's sentence names it */
+    (void)snprintf(key, sizeof(key), "!%.*s",
+                   (int)(equals == NULL ? strlen(setting) : (size_t)(equals - setting)), setting);
+    return sherd_config_set(config, key, equals == NULL ? "null" : equals + 1);
+}
+
+static sherd_status config_fill(const planning_request *request, const planning_layout *layout,
+                                sherd_config *config)
+{
+    char         text[32];
+    sherd_status status = SHERD_OK;
+
+    if (request->model->has_arch) {
+        (void)snprintf(text, sizeof(text), "%zu", request->model->sizes.hidden);
+        status = sherd_config_set(config, "hidden_size", text);
+    }
+    if (status == SHERD_OK && layout->stage >= 0) {
+        (void)snprintf(text, sizeof(text), "%d", layout->stage);
+        status = sherd_config_set(config, "!zero_optimization.stage", text);
+    }
+    if (status == SHERD_OK) {
+        status = offload_set(request, layout->offload, config);
+    }
+    for (size_t i = 0; i < request->num_settings && status == SHERD_OK; i++) {
+        status = config_set_text(config, request->settings[i]);
+    }
+    return status;
+}
+
+int planning_ranks_per_host(const planning_request *request, int world_size)
+{
+    int most = request->ranks_per_host;
+
+    if (most == 0) {
+        most = strcmp(request->backend, "cuda") == 0 ? GPUS_OF_A_HOST : world_size;
+    }
+    return most < world_size ? most : world_size;
+}
+
+/* What is left of a device or host beside the activations; never 0, which means unknown. */
+static size_t left_of(size_t bytes, size_t taken)
+{
+    if (bytes == 0) {
+        return 0;
+    }
+    return bytes > taken ? bytes - taken : 1;
+}
+
+static sherd_status world_open(const planning_request *request, const planning_layout *layout,
+                               size_t activation_bytes, sherd_world **out)
+{
+    int                   is_cuda = strcmp(request->backend, "cuda") == 0;
+    int                   ranks   = planning_ranks_per_host(request, layout->world_size);
+    sherd_simulate_params params;
+
+    sherd_simulate_params_init(&params);
+    params.backend        = request->backend;
+    params.ranks_per_host = ranks;
+    params.device_bytes   = is_cuda ? left_of(request->device_bytes, activation_bytes) : 0;
+    params.host_bytes =
+        left_of(request->host_bytes, is_cuda ? 0 : activation_bytes * (size_t)ranks);
+    return sherd_world_simulate_with(request->rank, layout->world_size, &params, out);
+}
+
+static sherd_status engine_open(const planning_request *request, const planning_layout *layout,
+                                size_t activation_bytes, sherd_engine **out)
+{
+    sherd_config *config;
+    sherd_world  *world;
+    sherd_engine *engine = NULL;
+    sherd_status  status = request->config_path == NULL
+                               ? sherd_config_parse(DEFAULT_CONFIG, strlen(DEFAULT_CONFIG), &config)
+                               : sherd_config_load(request->config_path, &config);
+
+    if (status != SHERD_OK) {
+        return status;
+    }
+    status = config_fill(request, layout, config);
+    if (status == SHERD_OK) {
+        status = world_open(request, layout, activation_bytes, &world);
+    }
+    if (status == SHERD_OK) {
+        status = sherd_engine_create(world, config, &engine);
+        sherd_world_destroy(world);
+    }
+    sherd_config_destroy(config);
+    if (status == SHERD_OK) {
+        status = planning_model_declare(request->model, engine);
+    }
+    if (status != SHERD_OK) {
+        sherd_engine_destroy(engine);
+        return status;
+    }
+    *out = engine;
+    return SHERD_OK;
+}
+
+static size_t activations_of(const planning_request *request, sherd_dtype dtype)
+{
+    activations_params params = {.batch         = request->batch,
+                                 .length        = request->length,
+                                 .is_recomputed = request->is_recomputed,
+                                 .dtype         = dtype,
+                                 .backend       = request->backend,
+                                 .threads       = 1};
+
+    if (request->activation_bytes > 0) {
+        return request->activation_bytes;
+    }
+    if (!request->model->has_arch || request->batch == 0 || request->length == 0) {
+        return 0;
+    }
+    return activations_bytes(&request->model->sizes, &params);
+}
+
+sherd_status planning_engine_open(const planning_request *request, const planning_layout *layout,
+                                  sherd_engine **out)
+{
+    return engine_open(request, layout, activations_of(request, SHERD_BF16), out);
+}
+
+/* ------------------------------------------------------------------- time -- */
+
+const char *planning_bound_name(planning_bound bound)
+{
+    static const char *const NAMES[] = {"compute", "wire", "link", "nvme", "update"};
+
+    return NAMES[bound];
+}
+
+static double larger(double a, double b)
+{
+    return a > b ? a : b;
+}
+
+typedef struct moved {
+    double wire, down, up, read, written; /* bytes */
+} moved;
+
+/* Seconds of what moves: on a GPU both directions of the link run together, on the CPU one thread copies.
+ * The drives are the host's, and reading and writing share them. */
+static void moved_time(const planning_request *request, int world_size, const moved *bytes,
+                       double parts[PLANNING_BOUNDS])
+{
+    const double *rates = request->rates.values;
+    double        ranks = planning_ranks_per_host(request, world_size);
+    double        down  = bytes->down / rates[PLANNING_RATE_DOWN];
+    double        up    = bytes->up / rates[PLANNING_RATE_UP];
+
+    parts[PLANNING_BOUND_WIRE] = bytes->wire / rates[PLANNING_RATE_WIRE];
+    parts[PLANNING_BOUND_LINK] =
+        strcmp(request->backend, "cuda") == 0 ? larger(down, up) : down + up;
+    parts[PLANNING_BOUND_NVME] = ranks * (bytes->read / rates[PLANNING_RATE_NVME_READ] +
+                                          bytes->written / rates[PLANNING_RATE_NVME_WRITE]);
+}
+
+static double compute_time(const planning_request *request)
+{
+    double flops = planning_model_flops_per_token(request->model, request->length) *
+                   (double)request->batch * (double)request->length;
+
+    if (request->is_recomputed) {
+        flops *= 4.0 / 3.0; /* forward a second time */
+    }
+    return flops / request->rates.values[PLANNING_RATE_FLOPS];
+}
+
+static void time_make(const planning_request *request, planning_row *row, int is_overlapped)
+{
+    const sherd_traffic_report *t     = &row->traffic;
+    const double               *rates = request->rates.values;
+    planning_time              *time  = &row->time;
+    int                         world = row->layout.world_size;
+    moved  micro              = {(double)t->wire_micro_planned, (double)t->down_micro_planned,
+                                 (double)t->up_micro_planned, (double)t->read_micro_planned,
+                                 (double)t->written_micro_planned};
+    moved  step               = {(double)t->wire_step_planned, (double)t->down_step_planned,
+                                 (double)t->up_step_planned, (double)t->read_step_planned,
+                                 (double)t->written_step_planned};
+    double m[PLANNING_BOUNDS] = {0};
+    double s[PLANNING_BOUNDS] = {0};
+    double other;
+
+    moved_time(request, world, &micro, m);
+    moved_time(request, world, &step, s);
+    m[PLANNING_BOUND_COMPUTE] = compute_time(request);
+    s[PLANNING_BOUND_UPDATE]  = (double)t->update_device_planned / rates[PLANNING_RATE_DEVICE] +
+                                (double)t->update_host_planned / rates[PLANNING_RATE_HOST];
+
+    other =
+        larger(m[PLANNING_BOUND_COMPUTE], larger(m[PLANNING_BOUND_LINK], m[PLANNING_BOUND_NVME]));
+    time->micro_s =
+        is_overlapped ? larger(other, m[PLANNING_BOUND_WIRE]) : other + m[PLANNING_BOUND_WIRE];
+    other            = strcmp(request->backend, "cuda") == 0
+                           ? larger(s[PLANNING_BOUND_UPDATE], s[PLANNING_BOUND_LINK])
+                           : s[PLANNING_BOUND_UPDATE] + s[PLANNING_BOUND_LINK];
+    time->boundary_s = larger(other, s[PLANNING_BOUND_NVME]) + s[PLANNING_BOUND_WIRE];
+    time->step_s     = row->accumulation * time->micro_s + time->boundary_s;
+    time->bound      = PLANNING_BOUND_COMPUTE;
+    for (int i = 0; i < PLANNING_BOUNDS; i++) {
+        time->parts[i] = row->accumulation * m[i] + s[i];
+        if (time->parts[i] > time->parts[time->bound]) {
+            time->bound = (planning_bound)i;
+        }
+    }
+}
+
+/* -------------------------------------------------------------------- row -- */
+
+double planning_paper_bytes(double elems, int stage, int world_size, size_t param_bytes)
+{
+    double params = (double)param_bytes * elems;
+    double state =
+        (param_bytes == 4 ? 8.0 : 12.0) * elems; /* in fp32 the parameter is the master */
+
+    return (stage >= 3 ? params / world_size : params) +
+           (stage >= 2 ? params / world_size : params) + (stage >= 1 ? state / world_size : state);
+}
+
+static void bytes_sum(planning_row *row)
+{
+    const sherd_memory_report *m = &row->memory;
+    size_t host = m->host_params_planned + m->host_grads_planned + m->host_state_planned +
+                  m->host_staging_planned;
+    size_t kept = m->nvme_state_planned / (m->has_spare_state ? 2 : 1);
+
+    row->params_bytes    = m->params_planned + m->host_params_planned + m->nvme_params_planned;
+    row->grads_bytes     = m->grads_planned + m->host_grads_planned + m->nvme_grads_planned;
+    row->optimizer_bytes = m->state_planned + m->host_state_planned + kept;
+    row->gathered_bytes  = m->gather_planned;
+    row->transient_bytes = m->transient_planned;
+    row->staging_bytes   = m->staging_planned + m->host_staging_planned + m->receive_planned;
+    row->device_bytes    = m->total_planned - host + m->receive_planned;
+    row->host_bytes      = host;
+    row->pinned_bytes    = m->pinned_planned;
+    row->nvme_bytes      = m->nvme_planned;
+    row->paper_bytes =
+        planning_paper_bytes((double)row->trainable_elems, row->layout.stage,
+                             row->layout.world_size, sherd_dtype_bytes(row->compute_dtype)) +
+        (double)(row->param_elems - row->trainable_elems) *
+            (double)sherd_dtype_bytes(row->compute_dtype) /
+            (row->layout.stage >= 3 ? row->layout.world_size : 1);
+}
+
+static sherd_status row_ask(sherd_engine *engine, planning_row *row, int *is_overlapped)
+{
+    sherd_engine_info info;
+    sherd_status      status;
+
+    sherd_engine_info_init(&info);
+    sherd_memory_report_init(&row->memory);
+    sherd_traffic_report_init(&row->traffic);
+    status = sherd_engine_query(engine, &info);
+    if (status == SHERD_OK) {
+        status = sherd_engine_memory(engine, &row->memory);
+    }
+    if (status == SHERD_OK) {
+        status = sherd_engine_traffic(engine, &row->traffic);
+    }
+    row->layout.stage    = info.stage;
+    row->accumulation    = info.accumulation;
+    row->compute_dtype   = info.compute_dtype;
+    row->param_elems     = info.param_elems;
+    row->trainable_elems = info.trainable_elems;
+    *is_overlapped       = info.overlap_comm;
+    return status;
+}
+
+static void fit_ask(const planning_request *request, sherd_engine *engine, planning_row *row)
+{
+    row->has_fit = request->device_bytes > 0 || request->host_bytes > 0;
+    row->fits    = 1;
+    if (!row->has_fit || sherd_engine_fits(engine) == SHERD_OK) {
+        return;
+    }
+    row->fits = 0;
+    if (row->activation_bytes > 0) {
+        (void)snprintf(row->why, sizeof(row->why), "beside %.1f MiB of activations %s",
+                       (double)row->activation_bytes / 0x1p20, sherd_last_error());
+    } else {
+        (void)snprintf(row->why, sizeof(row->why), "%s", sherd_last_error());
+    }
+}
+
+/* The type of the activations is the configuration's, known once an engine has read it. */
+static sherd_status dtype_ask(const planning_request *request, const planning_layout *layout,
+                              sherd_dtype *out)
+{
+    sherd_engine_info info;
+    sherd_engine     *engine;
+    sherd_status      status = engine_open(request, layout, 0, &engine);
+
+    if (status != SHERD_OK) {
+        return status;
+    }
+    sherd_engine_info_init(&info);
+    status = sherd_engine_query(engine, &info);
+    *out   = info.compute_dtype;
+    sherd_engine_destroy(engine);
+    return status;
+}
+
+sherd_status planning_row_make(const planning_request *request, const planning_layout *layout,
+                               planning_row *out)
+{
+    planning_row  row           = {.layout = *layout, .rank = request->rank};
+    sherd_dtype   dtype         = SHERD_BF16;
+    int           is_overlapped = 0;
+    sherd_engine *engine;
+    sherd_status  status = SHERD_OK;
+
+    if (request->batch > 0) {
+        status = dtype_ask(request, layout, &dtype);
+    }
+    if (status != SHERD_OK) {
+        return status;
+    }
+    row.activation_bytes = activations_of(request, dtype);
+    status               = engine_open(request, layout, row.activation_bytes, &engine);
+    if (status != SHERD_OK) {
+        return status;
+    }
+    status = row_ask(engine, &row, &is_overlapped);
+    if (status == SHERD_OK) {
+        row.layout.offload = offload_seen(&row.memory);
+        bytes_sum(&row);
+        fit_ask(request, engine, &row);
+        time_make(request, &row, is_overlapped);
+        *out = row;
+    }
+    sherd_engine_destroy(engine);
+    return status;
+}

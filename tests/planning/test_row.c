@@ -1,0 +1,314 @@
+/* Rows against what they are made of: the engine's own numbers, the paper's formula, sums that must agree. */
+#include "planning/row.h"
+
+#include "tests/lib/check.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static planning_model *counted(size_t elems)
+{
+    char            why[256];
+    planning_model *model = planning_model_from_count(elems, why, sizeof(why));
+
+    CHECK(model != NULL);
+    return model;
+}
+
+static planning_model *gpt2(void)
+{
+    char            why[256];
+    arch            sizes;
+    planning_model *model;
+
+    CHECK_INT(0, arch_preset(ARCH_GPT2, "124m", &sizes));
+    model = planning_model_from_arch(&sizes, "124m", why, sizeof(why));
+    CHECK(model != NULL);
+    return model;
+}
+
+static planning_request request_of(const planning_model *model, const char *backend)
+{
+    planning_request request = {.model = model, .backend = backend};
+
+    planning_rates_assume(backend, &request.rates);
+    return request;
+}
+
+static void expect_sums(const planning_row *row)
+{
+    size_t spare = row->memory.has_spare_state ? row->memory.nvme_state_planned / 2 : 0;
+
+    CHECK_INT((long long)(row->params_bytes + row->grads_bytes + row->optimizer_bytes +
+                          row->gathered_bytes + row->transient_bytes + row->staging_bytes + spare),
+              (long long)(row->device_bytes + row->host_bytes + row->nvme_bytes));
+    CHECK(row->pinned_bytes <= row->host_bytes);
+}
+
+static void row_purposes_sum_to_places(void)
+{
+    static const char *const BACKENDS[] = {"cpu", "cuda"};
+    static const int         WORLDS[]   = {1, 2, 3, 7, 8, 64};
+    planning_model          *model      = gpt2();
+
+    for (size_t b = 0; b < 2; b++) {
+        planning_request request = request_of(model, BACKENDS[b]);
+
+        for (size_t w = 0; w < sizeof(WORLDS) / sizeof(WORLDS[0]); w++) {
+            for (int stage = 0; stage <= 3; stage++) {
+                for (int offload = 0; offload < PLANNING_OFFLOADS; offload++) {
+                    planning_layout layout = {stage, (planning_offload)offload, WORLDS[w]};
+                    planning_row    row;
+
+                    if (!planning_offload_fits_stage(layout.offload, stage)) {
+                        continue;
+                    }
+                    CHECK_OK(planning_row_make(&request, &layout, &row));
+                    CHECK_INT(stage, row.layout.stage);
+                    CHECK_INT(offload, row.layout.offload);
+                    expect_sums(&row);
+                }
+            }
+        }
+    }
+    planning_model_destroy(model);
+}
+
+/* Table 1 of Rajbhandari et al. 2020, and the formula behind it. */
+static void row_model_state_is_the_papers(void)
+{
+    static const double ELEMS[]  = {7.5e9, 128e9, 1e12};
+    static const int    WORLDS[] = {1, 4, 16, 64, 256, 1024};
+
+    for (size_t e = 0; e < 3; e++) {
+        planning_model  *model   = counted((size_t)ELEMS[e]);
+        planning_request request = request_of(model, "cuda");
+
+        for (size_t w = 0; w < 6; w++) {
+            for (int stage = 1; stage <= 3; stage++) {
+                planning_layout layout = {stage, PLANNING_OFFLOAD_NONE, WORLDS[w]};
+                planning_row    row;
+                double          state;
+                double          paper = planning_paper_bytes(ELEMS[e], stage, WORLDS[w], 2);
+
+                CHECK_OK(planning_row_make(&request, &layout, &row));
+                state = (double)(row.params_bytes + row.grads_bytes + row.optimizer_bytes);
+                CHECK(fabs(state / paper - 1) < 0.01);
+                CHECK(fabs(row.paper_bytes / paper - 1) < 1e-9);
+            }
+        }
+        planning_model_destroy(model);
+    }
+    CHECK(planning_paper_bytes(7.5e9, 1, 64, 2) == 7.5e9 * 4 + 7.5e9 * 12 / 64);
+    CHECK(planning_paper_bytes(7.5e9, 0, 64, 4) == 7.5e9 * 16);
+}
+
+static void row_that_does_not_fit_says_what_would(void)
+{
+    planning_model  *model   = counted((size_t)7500000000);
+    planning_request request = request_of(model, "cuda");
+    planning_layout  layout  = {1, PLANNING_OFFLOAD_NONE, 8};
+    planning_row     row;
+
+    request.device_bytes = (size_t)40000000000;
+    request.host_bytes   = (size_t)1 << 40;
+    CHECK_OK(planning_row_make(&request, &layout, &row));
+    CHECK_INT(1, row.has_fit);
+    CHECK_INT(0, row.fits);
+    CHECK(strstr(row.why, "of device memory on each rank") != NULL);
+    CHECK(strstr(row.why, "zero_optimization.stage 2 would fit") != NULL);
+    request.activation_bytes = (size_t)20000000000; /* what is left is less */
+    CHECK_OK(planning_row_make(&request, &layout, &row));
+    CHECK(strstr(row.why, "beside 19073.5 MiB of activations") != NULL);
+    CHECK(strstr(row.why, "zero_optimization.stage 3 would fit") != NULL);
+    request.activation_bytes = 0;
+    layout.stage             = 3;
+    CHECK_OK(planning_row_make(&request, &layout, &row));
+    CHECK_INT(1, row.fits);
+    request.device_bytes = 0;
+    request.host_bytes   = 0;
+    CHECK_OK(planning_row_make(&request, &layout, &row));
+    CHECK_INT(0, row.has_fit);
+    planning_model_destroy(model);
+}
+
+/* Rates of 1 make seconds of bytes. */
+static void row_time_follows_the_traffic(void)
+{
+    planning_model  *model   = gpt2();
+    planning_request request = request_of(model, "cuda");
+    planning_layout  layout  = {3, PLANNING_OFFLOAD_PARAMS_NVME, 4};
+    planning_row     row;
+    double           wire, nvme;
+
+    for (int i = 0; i < PLANNING_RATES; i++) {
+        request.rates.values[i] = 1;
+    }
+    CHECK_OK(planning_row_make(&request, &layout, &row));
+    wire = (double)(row.traffic.wire_micro_planned + row.traffic.wire_step_planned);
+    nvme = 4.0 * (double)(row.traffic.read_micro_planned + row.traffic.read_step_planned +
+                          row.traffic.written_micro_planned + row.traffic.written_step_planned);
+    CHECK(row.time.parts[PLANNING_BOUND_WIRE] == wire);
+    CHECK(row.time.parts[PLANNING_BOUND_NVME] == nvme);
+    CHECK(row.time.parts[PLANNING_BOUND_COMPUTE] == 0);
+    CHECK_INT(PLANNING_BOUND_NVME, row.time.bound);
+    request.batch  = 2;
+    request.length = 1024;
+    CHECK_OK(planning_row_make(&request, &layout, &row));
+    CHECK(row.activation_bytes > 0);
+    CHECK(row.time.parts[PLANNING_BOUND_COMPUTE] ==
+          planning_model_flops_per_token(model, 1024) * 2048);
+    CHECK_INT(PLANNING_BOUND_COMPUTE, row.time.bound);
+    CHECK(row.time.step_s >= row.time.parts[PLANNING_BOUND_COMPUTE]);
+    planning_model_destroy(model);
+}
+
+/* The update pass of the budgets: 28 bytes an element and 2 of the norm, in bf16 with one micro-batch. */
+static void row_counts_the_update_pass(void)
+{
+    planning_model  *model   = counted(64000000);
+    planning_request request = request_of(model, "cpu");
+    planning_layout  layout  = {0, PLANNING_OFFLOAD_NONE, 1};
+    planning_row     row;
+
+    CHECK_OK(planning_row_make(&request, &layout, &row));
+    CHECK(fabs((double)row.traffic.update_device_planned / 64e6 - 30) < 0.01);
+    CHECK_INT(0, (long long)row.traffic.update_host_planned);
+    layout = (planning_layout){2, PLANNING_OFFLOAD_OPTIMIZER_CPU, 1};
+    CHECK_OK(planning_row_make(&request, &layout, &row));
+    CHECK(fabs((double)row.traffic.update_host_planned / 64e6 - 30) < 0.01);
+    CHECK_INT(0, (long long)row.traffic.update_device_planned);
+    planning_model_destroy(model);
+}
+
+static void row_of_a_wrong_setting_fails_with_its_name(void)
+{
+    const char      *settings[] = {"zero_optimization.stagee=1"};
+    planning_model  *model      = counted(1000);
+    planning_request request    = request_of(model, "cpu");
+    planning_layout  layout     = {-1, PLANNING_OFFLOAD_AS_CONFIGURED, 2};
+    planning_row     row;
+
+    request.settings     = settings;
+    request.num_settings = 1;
+    CHECK_STATUS(SHERD_E_INVAL, planning_row_make(&request, &layout, &row));
+    CHECK_ERROR_SAYS("stagee");
+    request.num_settings = 0;
+    CHECK_OK(planning_row_make(&request, &layout, &row));
+    CHECK_INT(3, row.layout.stage);
+    CHECK_INT(PLANNING_OFFLOAD_NONE, row.layout.offload);
+    planning_model_destroy(model);
+}
+
+static sherd_status text_add(void *ctx, const char *text, size_t len_bytes)
+{
+    (void)strncat(ctx, text, len_bytes);
+    return SHERD_OK;
+}
+
+static void row_is_one_line_of_json(void)
+{
+    static char      text[16384];
+    planning_model  *model   = gpt2();
+    planning_request request = request_of(model, "cuda");
+    planning_layout  layout  = {3, PLANNING_OFFLOAD_OPTIMIZER_NVME, 8};
+    planning_row     row;
+    json_t          *root;
+
+    text[0] = '\0';
+    CHECK_OK(planning_row_make(&request, &layout, &row));
+    CHECK_OK(planning_row_write(&request, &row, text_add, text));
+    CHECK(strchr(text, '\n') == text + strlen(text) - 1);
+    root = json_loads(text, 0, NULL);
+    CHECK(root != NULL);
+    CHECK_INT((long long)row.params_bytes,
+              json_integer_value(json_object_get(root, "params_bytes")));
+    CHECK_INT((long long)row.nvme_bytes, json_integer_value(json_object_get(root, "nvme_bytes")));
+    CHECK(strcmp("optimizer-nvme", json_string_value(json_object_get(root, "offload"))) == 0);
+    CHECK(json_is_null(json_object_get(root, "fits")));
+    CHECK(json_number_value(json_object_get(root, "wear_days")) > 0);
+    json_decref(root);
+    planning_model_destroy(model);
+}
+
+/* ------------------------------------------------------------------ rates -- */
+
+static void rates_take_what_is_given(void)
+{
+    planning_rates rates;
+    char           why[256];
+
+    planning_rates_assume("cuda", &rates);
+    CHECK_INT(0, planning_rates_set("wire=50e9,up=25G,flops=1T", &rates, why, sizeof(why)));
+    CHECK(rates.values[PLANNING_RATE_WIRE] == 50e9);
+    CHECK(rates.values[PLANNING_RATE_UP] == 25e9);
+    CHECK(rates.values[PLANNING_RATE_FLOPS] == 1e12);
+    CHECK_INT(PLANNING_GIVEN, rates.origins[PLANNING_RATE_UP]);
+    CHECK_INT(PLANNING_ASSUMED, rates.origins[PLANNING_RATE_DOWN]);
+}
+
+static void rates_of_nonsense_are_refused(void)
+{
+    static const char *const WRONG[] = {"wire",    "wire=",    "wire=0",   "wire=-1", "wire=fast",
+                                        "cable=1", "wire=1GG", "wire=inf", "=1"};
+    planning_rates           rates;
+    char                     why[256];
+
+    planning_rates_assume("cpu", &rates);
+    for (size_t i = 0; i < sizeof(WRONG) / sizeof(WRONG[0]); i++) {
+        CHECK_INT(-1, planning_rates_set(WRONG[i], &rates, why, sizeof(why)));
+        CHECK(strstr(why, "is no rate") != NULL);
+    }
+}
+
+static int load_text(const char *text, planning_rates *rates, char *why, size_t why_bytes)
+{
+    char  path[] = "/tmp/sherd-rates-XXXXXX";
+    int   fd     = mkstemp(path);
+    FILE *file   = fdopen(fd, "w");
+    int   result;
+
+    CHECK(file != NULL);
+    (void)fputs(text, file);
+    (void)fclose(file);
+    result = planning_rates_load(path, rates, why, why_bytes);
+    (void)remove(path);
+    return result;
+}
+
+static void rates_files_are_read_or_refused(void)
+{
+    planning_rates rates;
+    char           why[512];
+
+    planning_rates_assume("cpu", &rates);
+    CHECK_INT(
+        0, load_text("{\"wire\": 5, \"machine\": \"x\", \"up\": null}", &rates, why, sizeof(why)));
+    CHECK(rates.values[PLANNING_RATE_WIRE] == 5);
+    CHECK_INT(PLANNING_MEASURED, rates.origins[PLANNING_RATE_WIRE]);
+    CHECK_INT(PLANNING_ASSUMED, rates.origins[PLANNING_RATE_UP]);
+    CHECK_INT(-1, load_text("{\"wire\": \"fast\"}", &rates, why, sizeof(why)));
+    CHECK_INT(-1, load_text("{\"wire\": 0}", &rates, why, sizeof(why)));
+    CHECK_INT(-1, load_text("{}", &rates, why, sizeof(why)));
+    CHECK_INT(-1, load_text("[1", &rates, why, sizeof(why)));
+    CHECK_INT(-1, planning_rates_load("/nowhere/rates.json", &rates, why, sizeof(why)));
+    CHECK(strstr(why, "/nowhere/rates.json") != NULL);
+}
+
+static const test_case cases[] = {
+    CASE(row_purposes_sum_to_places),
+    CASE(row_model_state_is_the_papers),
+    CASE(row_that_does_not_fit_says_what_would),
+    CASE(row_time_follows_the_traffic),
+    CASE(row_counts_the_update_pass),
+    CASE(row_of_a_wrong_setting_fails_with_its_name),
+    CASE(row_is_one_line_of_json),
+    CASE(rates_take_what_is_given),
+    CASE(rates_of_nonsense_are_refused),
+    CASE(rates_files_are_read_or_refused),
+};
+
+RUN_MAIN(cases)
