@@ -337,15 +337,13 @@ static json_t *plan_json(const sherdi_plan *plan, const sherdi_model *model)
     for (int i = 0; i < 3; i++) {
         nvme += plan->nvme_bytes[i];
     }
-    /* by purpose wherever it rests, one slot of state; by place whatever it is */
+    /* by purpose wherever it rests, model state alone and one slot of it; by place whatever it is */
     (void)json_object_set_new(root, "params_bytes",
                               json_size(buffer_bytes(plan, SHERDI_BUFFER_PARAMS) +
-                                        buffer_bytes(plan, SHERDI_BUFFER_GATHER) +
                                         buffer_bytes(plan, SHERDI_BUFFER_HOST_PARAMS) +
                                         plan->nvme_bytes[1]));
     (void)json_object_set_new(root, "grads_bytes",
                               json_size(buffer_bytes(plan, SHERDI_BUFFER_GRADS) +
-                                        buffer_bytes(plan, SHERDI_BUFFER_TRANSIENT) +
                                         buffer_bytes(plan, SHERDI_BUFFER_HOST_GRADS) +
                                         plan->nvme_bytes[2]));
     (void)json_object_set_new(
@@ -353,8 +351,14 @@ static json_t *plan_json(const sherdi_plan *plan, const sherdi_model *model)
         json_size(buffer_bytes(plan, SHERDI_BUFFER_STATE) +
                   buffer_bytes(plan, SHERDI_BUFFER_HOST_STATE) +
                   plan->nvme_bytes[0] / (sherdi_plan_has_generations(plan) ? 2 : 1)));
-    (void)json_object_set_new(root, "device_bytes",
-                              json_size(plan->total_bytes - plan->host_bytes));
+    (void)json_object_set_new(root, "gathered_bytes",
+                              json_size(buffer_bytes(plan, SHERDI_BUFFER_GATHER)));
+    (void)json_object_set_new(root, "transient_bytes",
+                              json_size(buffer_bytes(plan, SHERDI_BUFFER_TRANSIENT)));
+    (void)json_object_set_new(root, "receive_bytes", json_size(plan->receive_bytes));
+    (void)json_object_set_new(
+        root, "device_bytes",
+        json_size(plan->total_bytes - plan->host_bytes + plan->receive_bytes));
     (void)json_object_set_new(root, "host_bytes", json_size(plan->host_bytes));
     (void)json_object_set_new(root, "pinned_bytes", json_size(plan->pinned_bytes));
     (void)json_object_set_new(root, "nvme_bytes", json_size(nvme));
