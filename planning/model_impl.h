@@ -58,6 +58,8 @@ int planning_file_read(planning_maker *maker, const planning_file *file, size_t 
 /** JSON text of the file; NULL with a sentence. */
 json_t *planning_file_json(planning_maker *maker, const planning_file *file, size_t offset_bytes,
                            size_t len_bytes);
+/** A number of `count` bytes, the least first. */
+size_t planning_bytes_size(const unsigned char *bytes, size_t count);
 /** "folder of path/name", allocated; NULL: out of memory. */
 char *planning_path_beside(const char *path, const char *name);
 
@@ -66,6 +68,21 @@ int planning_json_size(planning_maker *maker, const json_t *value, const char *w
                        size_t most, size_t *out);
 /** "a text", "a list", ... */
 const char *planning_json_kind(const json_t *value);
+
+/* Tensors of files, before they are sorted into units. */
+typedef struct planning_tensor planning_tensor;
+typedef struct planning_tensors {
+    planning_tensor *tensors;
+    size_t           count, capacity;
+    size_t           float_elems, integer_elems; /* taken; left out, for they are no parameters */
+} planning_tensors;
+
+/** `shape` has the first SHERD_MAX_NDIM sizes. */
+int planning_tensors_append(planning_maker *maker, planning_tensors *list, const char *name,
+                            int ndim, const size_t *shape);
+/** Sorts them and adds the units and parameters that they are. */
+int  planning_tensors_add(planning_maker *maker, planning_tensors *list);
+void planning_tensors_fini(planning_tensors *list);
 
 /* The formats; `name` is what the label calls the file. */
 int planning_read_config(planning_maker *maker, const json_t *root, const char *name);

@@ -1,0 +1,203 @@
+/* Tensors become units: names tell layers apart, since files keep tensors in the order of the alphabet. See
+ * name_place(). */
+#include "planning/model_impl.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Where a tensor belongs; in the order of forward. */
+typedef enum place {
+    PLACE_EMBEDDING = 0,
+    PLACE_LAYER,
+    PLACE_HEAD,
+} place;
+
+struct planning_tensor {
+    char  *name;
+    place  at;
+    size_t layer;
+    size_t prefix_bytes, unit_bytes; /* of the name: up to the layer's number, and with it */
+    int    ndim;
+    size_t shape[SHERD_MAX_NDIM];
+};
+
+void planning_tensors_fini(planning_tensors *list)
+{
+    for (size_t i = 0; i < list->count; i++) {
+        free(list->tensors[i].name);
+    }
+    free(list->tensors);
+}
+
+/* ---- names ---- */
+
+static int word_is(const char *word, size_t len_bytes, const char *const *words)
+{
+    for (size_t i = 0; words[i] != NULL; i++) {
+        if (strlen(words[i]) == len_bytes && memcmp(word, words[i], len_bytes) == 0) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* A tensor of "...layers.N..." (or h, blocks, layer, block) is of layer N; of what is left, embeddings come
+ * before the layers and all else after. */
+static void name_place(planning_tensor *t)
+{
+    static const char *const WORDS[] = {"layers", "h", "blocks", "layer", "block", NULL};
+    const char              *word    = t->name;
+    const char              *dot;
+
+    while ((dot = strchr(word, '.')) != NULL) {
+        const char *number = dot + 1;
+        size_t      digits = strspn(number, "0123456789");
+
+        if (word_is(word, (size_t)(dot - word), WORDS) && digits >= 1 && digits <= 9 &&
+            number[digits] == '.') {
+            t->at           = PLACE_LAYER;
+            t->layer        = strtoul(number, NULL, 10);
+            t->prefix_bytes = (size_t)(number - t->name);
+            t->unit_bytes   = t->prefix_bytes + digits;
+            return;
+        }
+        word = number;
+    }
+    t->at = strstr(t->name, "emb") != NULL || strstr(t->name, "wte") != NULL ||
+                    strstr(t->name, "wpe") != NULL
+                ? PLACE_EMBEDDING
+                : PLACE_HEAD;
+}
+
+static int prefix_compare(const planning_tensor *a, const planning_tensor *b)
+{
+    size_t common = a->prefix_bytes < b->prefix_bytes ? a->prefix_bytes : b->prefix_bytes;
+    int    order  = common == 0 ? 0 : memcmp(a->name, b->name, common);
+
+    return order != 0 ? order
+                      : (a->prefix_bytes > b->prefix_bytes) - (a->prefix_bytes < b->prefix_bytes);
+}
+
+/* 0: in the same unit. */
+static int unit_compare(const planning_tensor *a, const planning_tensor *b)
+{
+    int order = (a->at > b->at) - (a->at < b->at);
+
+    if (order == 0) {
+        order = prefix_compare(a, b);
+    }
+    return order != 0 ? order : (a->layer > b->layer) - (a->layer < b->layer);
+}
+
+static int tensor_compare(const void *a, const void *b)
+{
+    const planning_tensor *left = a, *right = b;
+    int                    order = unit_compare(left, right);
+
+    return order != 0 ? order : strcmp(left->name, right->name);
+}
+
+int planning_tensors_append(planning_maker *maker, planning_tensors *list, const char *name,
+                            int ndim, const size_t *shape)
+{
+    planning_tensor t = {.ndim = ndim};
+
+    if (list->count == PLANNING_MOST_PARAMS) {
+        return planning_maker_fail(maker, "the model has more than %zu tensors",
+                                   PLANNING_MOST_PARAMS);
+    }
+    if (list->count == list->capacity) {
+        size_t           wanted = list->capacity == 0 ? 64 : 2 * list->capacity;
+        planning_tensor *grown  = realloc(list->tensors, wanted * sizeof(*grown));
+
+        if (grown == NULL) {
+            return planning_maker_no_memory(maker);
+        }
+        list->tensors  = grown;
+        list->capacity = wanted;
+    }
+    t.name = strdup(name);
+    if (t.name == NULL) {
+        return planning_maker_no_memory(maker);
+    }
+    if (ndim <= SHERD_MAX_NDIM) { /* else it is refused as a parameter */
+        memcpy(t.shape, shape, (size_t)ndim * sizeof(*shape));
+    }
+    name_place(&t);
+    list->tensors[list->count++] = t;
+    return 0;
+}
+
+/* ---- tensors become units ---- */
+
+static int unit_add(planning_maker *maker, const planning_tensor *t)
+{
+    char *name;
+    int   result;
+
+    if (t->at != PLACE_LAYER) {
+        return planning_maker_add_unit(maker, t->at == PLACE_EMBEDDING ? "embedding" : "head");
+    }
+    name = strndup(t->name, t->unit_bytes);
+    if (name == NULL) {
+        return planning_maker_no_memory(maker);
+    }
+    result = planning_maker_add_unit(maker, name);
+    free(name);
+    return result;
+}
+
+/* A head without a matrix of its own computes with that of the tokens: the embedding's largest. */
+static int head_add_read(planning_maker *maker)
+{
+    const planning_model *model = maker->model;
+    const planning_unit  *first = &model->units[0], *last = &model->units[model->num_units - 1];
+    const planning_param *tied = NULL;
+
+    for (size_t k = last->first_param; k < model->num_params; k++) {
+        if (model->params[k].ndim >= 2) {
+            return 0;
+        }
+    }
+    for (size_t k = 0; k < first->num_params; k++) {
+        const planning_param *param = &model->params[k];
+
+        if (param->ndim == 2 && (tied == NULL || param->elems > tied->elems)) {
+            tied = param;
+        }
+    }
+    return tied == NULL ? 0
+                        : planning_maker_add_read(maker, model->num_units - 1,
+                                                  (size_t)(tied - model->params));
+}
+
+int planning_tensors_add(planning_maker *maker, planning_tensors *list)
+{
+    planning_tensor *tensors = list->tensors;
+
+    /* What is left out of a plain model are counters and masks. */
+    if (list->integer_elems > list->float_elems / 8) {
+        return planning_maker_fail(
+            maker,
+            "holds %zu integer elements beside %zu of floating point: a quantized model; give "
+            "the file of the original",
+            list->integer_elems, list->float_elems);
+    }
+    if (list->count == 0) {
+        return planning_maker_fail(maker, "holds no tensors of floating point");
+    }
+    qsort(tensors, list->count, sizeof(*tensors), tensor_compare);
+    for (size_t i = 0; i < list->count; i++) {
+        if ((i == 0 || unit_compare(&tensors[i - 1], &tensors[i]) != 0) &&
+            unit_add(maker, &tensors[i]) != 0) {
+            return -1;
+        }
+        if (planning_maker_add_param(maker, tensors[i].name, tensors[i].ndim, tensors[i].shape,
+                                     0) != 0) {
+            return -1;
+        }
+    }
+    return tensors[0].at == PLACE_EMBEDDING && tensors[list->count - 1].at == PLACE_HEAD
+               ? head_add_read(maker)
+               : 0;
+}
