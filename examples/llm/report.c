@@ -90,6 +90,34 @@ static void log_number(FILE *log, const char *name, double value)
     }
 }
 
+/* Beside the training itself: other ranks and stages train the same, with other figures. */
+static void figures_write(FILE *log, const report_figures *f)
+{
+    static const char *const media[REPORT_MEDIA] = {"wire", "link_down", "link_up", "nvme_read",
+                                                    "nvme_written"};
+    const sherd_step_report *times               = &f->times;
+
+    (void)fprintf(log, ", \"figures\": {\"ranks_off_plan\": %d", f->ranks_off_plan);
+    for (int i = 0; i < REPORT_MEDIA; i++) {
+        (void)fprintf(log, ", \"%s_bytes\": %llu, \"%s_planned\": %llu", media[i],
+                      (unsigned long long)f->counted[i], media[i],
+                      (unsigned long long)f->planned[i]);
+    }
+    (void)fprintf(log, ", \"memory_planned\": %zu, \"memory_held\": %zu", f->memory_planned,
+                  f->memory_held);
+    log_number(log, "wait_gather_s", times->wait_gather_s);
+    log_number(log, "wait_reduce_s", times->wait_reduce_s);
+    log_number(log, "wait_read_s", times->wait_read_s);
+    log_number(log, "wait_write_s", times->wait_write_s);
+    log_number(log, "wait_param_s", times->wait_param_s);
+    log_number(log, "step_s", times->step_s);
+    log_number(log, "update_s", times->update_s);
+    log_number(log, "compute_s", times->compute_s);
+    log_number(log, "exposed_s", times->exposed_s);
+    log_number(log, "hidden_s", times->hidden_s);
+    (void)fprintf(log, "}");
+}
+
 static int log_write(FILE *log, const report_step *step)
 {
     (void)fprintf(log, "{\"step\": %ld", step->step);
@@ -103,8 +131,9 @@ static int log_write(FILE *log, const report_step *step)
     if (!isnan(step->validation_loss)) {
         log_number(log, "validation_loss", step->validation_loss);
     }
-    (void)fprintf(log, ", \"fingerprint\": \"0x%016llx\"}\n",
-                  (unsigned long long)step->fingerprint);
+    (void)fprintf(log, ", \"fingerprint\": \"0x%016llx\"", (unsigned long long)step->fingerprint);
+    figures_write(log, &step->figures);
+    (void)fprintf(log, "}\n");
     return fflush(log) == 0 && !ferror(log) ? 0 : -1;
 }
 

@@ -2,21 +2,41 @@
 #ifndef LLM_REPORT_H
 #define LLM_REPORT_H
 
+#include "sherd.h"
+
 #include <stddef.h>
 #include <stdint.h>
 
 typedef struct report report;
 
+/* Bytes that all ranks moved in a step, as the engines counted and as they had planned. */
+typedef enum report_medium {
+    REPORT_WIRE = 0, /* sent to other ranks */
+    REPORT_DOWN,     /* link, device to host */
+    REPORT_UP,       /* link, host to device */
+    REPORT_READ,     /* NVMe */
+    REPORT_WRITTEN,
+    REPORT_MEDIA
+} report_medium;
+
+typedef struct report_figures {
+    uint64_t          counted[REPORT_MEDIA], planned[REPORT_MEDIA];
+    int               ranks_off_plan;              /* whose counts are not their plan's */
+    size_t            memory_planned, memory_held; /* of the engine of rank 0 */
+    sherd_step_report times;                       /* of rank 0 */
+} report_figures;
+
 /* One optimizer step. NaN: not known, null in the log. */
 typedef struct report_step {
-    long     step;            /* optimizer steps so far, this one included */
-    double   loss;            /* mean over the global batch */
-    double   validation_loss; /* NaN unless it was measured after this step */
-    double   grad_norm, lr, loss_scale;
-    uint64_t tokens;  /* trained on so far, over all ranks */
-    double   seconds; /* that this step took */
-    uint64_t fingerprint;
-    int      was_updated; /* 0: the step was skipped */
+    long           step;            /* optimizer steps so far, this one included */
+    double         loss;            /* mean over the global batch */
+    double         validation_loss; /* NaN unless it was measured after this step */
+    double         grad_norm, lr, loss_scale;
+    uint64_t       tokens;  /* trained on so far, over all ranks */
+    double         seconds; /* that this step took */
+    uint64_t       fingerprint;
+    int            was_updated; /* 0: the step was skipped */
+    report_figures figures;
 } report_step;
 
 typedef struct report_params {

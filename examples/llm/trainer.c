@@ -36,10 +36,10 @@ typedef struct trainer {
     uint64_t
          first_micro; /* ... when this program began: not 0 when it goes on from another's state */
     long first_step;
-    double   first_loss, last_loss, first_validation, last_validation;
-    double   seconds; /* of the steps */
-    uint64_t fingerprint;
-    uint64_t nvme_read, nvme_written; /* bytes of the last step */
+    double         first_loss, last_loss, first_validation, last_validation;
+    double         seconds; /* of the steps */
+    uint64_t       fingerprint;
+    report_figures figures; /* of the last step */
 } trainer;
 
 /* Failures that are this program's, in words; the engine's are in sherd_last_error(). */
@@ -101,7 +101,7 @@ static sherd_status model_open(trainer *t)
     sherd_status   status;
     char           why[256];
     model_params   params = {
-          .sizes = o->sizes, .length = o->length, .is_recomputed = o->is_recomputed};
+        .sizes = o->sizes, .length = o->length, .is_recomputed = o->is_recomputed};
 
     t->info.struct_size = sizeof(t->info);
     status              = sherd_engine_query(t->engine, &t->info);
@@ -309,31 +309,107 @@ static sherd_status window_run(trainer *t, sherd_step_report *step_out, double *
     return waited == SHERD_OK ? losses_take(t, sum_out) : waited;
 }
 
+/* What the ranks tell each other after a step: sums over all of them. */
+typedef struct step_sums {
+    double losses, stopping, off_plan;
+    double counted[REPORT_MEDIA], planned[REPORT_MEDIA];
+} step_sums;
+
+static void traffic_counted(const sherd_traffic_report *r, uint64_t out[REPORT_MEDIA])
+{
+    out[REPORT_WIRE]    = r->wire_counted;
+    out[REPORT_DOWN]    = r->down_counted;
+    out[REPORT_UP]      = r->up_counted;
+    out[REPORT_READ]    = r->read_counted;
+    out[REPORT_WRITTEN] = r->written_counted;
+}
+
+static void traffic_planned(const sherd_traffic_report *r, uint64_t out[REPORT_MEDIA])
+{
+    uint64_t n = (uint64_t)r->accumulation;
+
+    out[REPORT_WIRE]    = n * r->wire_micro_planned + r->wire_step_planned;
+    out[REPORT_DOWN]    = n * r->down_micro_planned + r->down_step_planned;
+    out[REPORT_UP]      = n * r->up_micro_planned + r->up_step_planned;
+    out[REPORT_READ]    = n * r->read_micro_planned + r->read_step_planned;
+    out[REPORT_WRITTEN] = n * r->written_micro_planned + r->written_step_planned;
+}
+
+/* The traffic of this rank between two reports, added to the sums. */
+static void traffic_sum(const sherd_traffic_report *before, const sherd_traffic_report *after,
+                        step_sums *sums)
+{
+    uint64_t first[REPORT_MEDIA], last[REPORT_MEDIA], planned[REPORT_MEDIA];
+
+    traffic_counted(before, first);
+    traffic_counted(after, last);
+    traffic_planned(after, planned);
+    for (int i = 0; i < REPORT_MEDIA; i++) {
+        sums->counted[i] = (double)(last[i] - first[i]);
+        sums->planned[i] = (double)planned[i];
+        if (last[i] - first[i] != planned[i]) {
+            sums->off_plan = 1.0;
+        }
+    }
+}
+
+/* The step's window with the traffic that is the engine's own, then the sums over the ranks. */
+static sherd_status step_measure(trainer *t, sherd_step_report *step, step_sums *sums)
+{
+    sherd_traffic_report before, after;
+    sherd_status         status;
+
+    sherd_step_report_init(step);
+    sherd_traffic_report_init(&before);
+    sherd_traffic_report_init(&after);
+    status = sherd_engine_traffic(t->engine, &before);
+    if (status == SHERD_OK) {
+        status = window_run(t, step, &sums->losses);
+    }
+    if (status == SHERD_OK) {
+        status = sherd_engine_traffic(t->engine, &after);
+    }
+    if (status == SHERD_OK) {
+        traffic_sum(&before, &after, sums);
+        status = sherd_world_sum_f64(t->world, (double *)sums, sizeof(*sums) / sizeof(double));
+    }
+    return status;
+}
+
+static void figures_take(trainer *t, const sherd_step_report *step, const step_sums *sums)
+{
+    sherd_memory_report memory = memory_of(t->engine);
+
+    t->figures = (report_figures){.ranks_off_plan = (int)sums->off_plan,
+                                  .memory_planned = memory.total_planned,
+                                  .memory_held    = memory.total_held,
+                                  .times          = *step};
+    for (int i = 0; i < REPORT_MEDIA; i++) {
+        t->figures.counted[i] = (uint64_t)sums->counted[i];
+        t->figures.planned[i] = (uint64_t)sums->planned[i];
+    }
+}
+
 /* One step with all that is told about it. `stop_out`: some rank was asked to stop. */
 static sherd_status step_run(trainer *t, int *stop_out)
 {
-    const options    *o      = t->job->o;
-    double            start  = clock_seconds();
-    double            sums[] = {0.0, *t->job->is_stopping ? 1.0 : 0.0}; /* losses, who stops */
+    const options    *o     = t->job->o;
+    double            start = clock_seconds();
+    step_sums         sums  = {.stopping = *t->job->is_stopping ? 1.0 : 0.0};
     sherd_step_report step;
-    report_step       told = {.validation_loss = (double)NAN};
-    sherd_status      status;
+    report_step       told   = {.validation_loss = (double)NAN};
+    sherd_status      status = step_measure(t, &step, &sums);
 
-    sherd_step_report_init(&step);
-    status = window_run(t, &step, &sums[0]);
-    if (status == SHERD_OK) {
-        status = sherd_world_sum_f64(t->world, sums, 2);
-    }
     if (status != SHERD_OK) {
         return status;
     }
     t->step++;
-    *stop_out        = sums[1] > 0.0;
-    t->last_loss     = sums[0] / ((double)t->info.accumulation * (double)t->world_size);
-    t->first_loss    = t->step == t->first_step + 1 ? t->last_loss : t->first_loss;
-    t->fingerprint   = step.fingerprint;
-    t->nvme_read     = step.nvme_read_bytes;
-    t->nvme_written  = step.nvme_written_bytes;
+    *stop_out      = sums.stopping > 0.0;
+    t->last_loss   = sums.losses / ((double)t->info.accumulation * (double)t->world_size);
+    t->first_loss  = t->step == t->first_step + 1 ? t->last_loss : t->first_loss;
+    t->fingerprint = step.fingerprint;
+    figures_take(t, &step, &sums);
+    told.figures     = t->figures;
     told.step        = t->step;
     told.loss        = t->last_loss;
     told.grad_norm   = step.grad_norm;
@@ -394,8 +470,9 @@ static void memory_say(const trainer *t)
                             units));
     if (m.nvme_planned > 0) {
         report_say(t->r, "  on NVMe %s; the last step read %s and wrote %s there",
-                   report_bytes(m.nvme_planned, nvme), report_bytes(t->nvme_read, read_bytes),
-                   report_bytes(t->nvme_written, written));
+                   report_bytes(m.nvme_planned, nvme),
+                   report_bytes(t->figures.times.nvme_read_bytes, read_bytes),
+                   report_bytes(t->figures.times.nvme_written_bytes, written));
     }
     report_say(t->r, "  beside it %s of activations, the same at every stage",
                report_bytes(drive_bytes(t->d), activations));

@@ -37,6 +37,9 @@ losses() {
     sed 's/.*"loss": \([0-9.]*\),.*/\1/' "$scratch/log" | tr '\n' ' '
 }
 
+# Edits that leave of a log what the training itself is, whatever its speed and layout.
+only_training='s/"seconds": [0-9.e+-]*, //; s/, "figures": {[^}]*}//'
+
 # same NAME WANT GOT
 same() {
     if [ -z "$2" ] || [ "$2" != "$3" ]; then
@@ -187,9 +190,9 @@ killed_settle() {
     grep -q "^run [0-9a-f]*: resumable, 2 of 2 ranks" "$scratch/list" || fail "$1: $(cat "$scratch/list")"
 }
 
-# steps LOG: its whole lines, without the time and the last one's validation.
+# steps LOG: its whole lines, without times, figures and the last one's validation.
 steps() {
-    sed -n 's/"seconds": [0-9.e+-]*, //; s/"validation_loss": [0-9.]*, //; /}$/p' "$1"
+    sed -n "/}}\$/!d; $only_training; s/\"validation_loss\": [0-9.]*, //; p" "$1"
 }
 
 # Goes on with the command that is given, three steps, and compares every step with an undisturbed run.
@@ -268,7 +271,7 @@ killed_launched() {
     killed_resume "a killed rank" mpirun --oversubscribe -n 2
 }
 
-# One job, however it is laid out: every printed digit of the log is the same, the time apart.
+# One job, however it is laid out: every printed digit of the log is the same, times and figures apart.
 deterministic() {
     printf '{"deterministic": true, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": "auto",
         "bf16": {"enabled": true}, "optimizer": {"type": "AdamW", "params": {"lr": 1e-2}},
@@ -278,7 +281,7 @@ deterministic() {
         # shellcheck disable=SC2086
         set -- $layout
         tiny --config "$scratch/config.json" --ranks "$1" --accumulation "$2" --stage "$3"
-        got=$(sed 's/"seconds": [0-9.e+-]*, //' "$scratch/log")
+        got=$(sed "$only_training" "$scratch/log")
         want=${want:-$got}
         same "the log of $1 ranks x $2 micro-batches, stage $3" "$want" "$got"
     done
