@@ -28,9 +28,9 @@ typedef struct planning_read {
 } planning_read;
 
 typedef struct planning_model {
-    char          *label; /* for headings: "gpt2 1558m", "config.json (qwen3)", "7.5B parameters" */
-    planning_unit *units;
-    size_t         num_units;
+    char           *label; /* for headings: "gpt2 1558m", "config.json (qwen3)", "7.5B parameters" */
+    planning_unit  *units;
+    size_t          num_units;
     planning_param *params;
     size_t          num_params;
     planning_read  *reads;
