@@ -16,6 +16,23 @@
     sherdi_grow((model)->mem, SHERDI_MEM_CONTROL, (void **)&(array), &(capacity), (count) + 1,     \
                 sizeof(*(array)))
 
+/* Index of what has that name; -1: nothing has. */
+static long long name_find(const struct json_t *names, const char *name)
+{
+    const json_t *index = json_object_get(names, name);
+
+    return index == NULL ? -1 : (long long)json_integer_value(index);
+}
+
+/* The name comes before what it names; where that fails it is taken out again. */
+static sherd_status name_add(struct json_t *names, const char *name, size_t index)
+{
+    if (json_object_set_new(names, name, json_integer((json_int_t)index)) != 0) {
+        return sherdi_fail(SHERD_E_NOMEM, "no room for the name %s", name);
+    }
+    return SHERD_OK;
+}
+
 static sherd_status name_check(const char *what, const char *name)
 {
     json_t *probe;
@@ -37,7 +54,13 @@ sherd_status sherdi_model_init(sherdi_model *model, sherdi_mem *mem)
     int                group;
 
     memset(model, 0, sizeof(*model));
-    model->mem = mem;
+    model->mem         = mem;
+    model->unit_names  = json_object();
+    model->param_names = json_object();
+    if (model->unit_names == NULL || model->param_names == NULL) {
+        sherdi_model_fini(model);
+        return sherdi_fail(SHERD_E_NOMEM, "no room for the names of a model");
+    }
     sherd_group_params_init(&defaults);
     defaults.name = "default";
     return sherdi_model_add_group(model, &defaults, &group);
@@ -62,6 +85,8 @@ void sherdi_model_fini(sherdi_model *model)
     sherdi_free(model->params);
     sherdi_free(model->units);
     sherdi_free(model->groups);
+    json_decref(model->unit_names);
+    json_decref(model->param_names);
     memset(model, 0, sizeof(*model));
 }
 
@@ -109,14 +134,15 @@ sherd_status sherdi_model_add_unit(sherdi_model *model, const char *name, int *o
     char *copy;
 
     SHERDI_TRY(name_check("unit", name));
-    for (size_t i = 0; i < model->num_units; i++) {
-        if (strcmp(model->units[i].name, name) == 0) {
-            return sherdi_fail(SHERD_E_INVAL, "there is a unit %s already (unit %zu)", name, i);
-        }
+    if (name_find(model->unit_names, name) >= 0) {
+        return sherdi_fail(SHERD_E_INVAL, "there is a unit %s already (unit %lld)", name,
+                           name_find(model->unit_names, name));
     }
     SHERDI_TRY(GROW(model, model->units, model->num_units, model->cap_units));
+    SHERDI_TRY(name_add(model->unit_names, name, model->num_units));
     copy = sherdi_strdup(model->mem, name);
     if (copy == NULL) {
+        (void)json_object_del(model->unit_names, name);
         return SHERD_E_NOMEM;
     }
     model->units[model->num_units] = (sherdi_model_unit){.name = copy};
@@ -165,6 +191,7 @@ sherd_status sherdi_model_add_param(sherdi_model *model, int unit, const sherd_p
 {
     sherdi_model_param param = {0};
     sherdi_model_unit *owner;
+    long long          known;
 
     SHERDI_TRY(unit_check(model, unit));
     SHERDI_TRY(name_check("parameter", params->name));
@@ -177,17 +204,18 @@ sherd_status sherdi_model_add_param(sherdi_model *model, int unit, const sherd_p
         return sherdi_fail(SHERD_E_INVAL, "parameter %s: group %d does not exist; there are %zu",
                            params->name, params->group, model->num_groups);
     }
-    for (size_t i = 0; i < model->num_params; i++) {
-        if (strcmp(model->params[i].name, params->name) == 0) {
-            return sherdi_fail(SHERD_E_INVAL, "there is a parameter %s already (in unit %s)",
-                               params->name, model->units[model->params[i].unit].name);
-        }
+    known = name_find(model->param_names, params->name);
+    if (known >= 0) {
+        return sherdi_fail(SHERD_E_INVAL, "there is a parameter %s already (in unit %s)",
+                           params->name, model->units[model->params[known].unit].name);
     }
     owner = &model->units[unit];
     SHERDI_TRY(GROW(model, owner->params, owner->num_params, owner->cap_params));
     SHERDI_TRY(GROW(model, model->params, model->num_params, model->cap_params));
+    SHERDI_TRY(name_add(model->param_names, params->name, model->num_params));
     param.name = sherdi_strdup(model->mem, params->name);
     if (param.name == NULL) {
+        (void)json_object_del(model->param_names, params->name);
         return SHERD_E_NOMEM;
     }
     param.unit        = unit;

@@ -49,6 +49,7 @@ typedef struct sherdi_model {
     size_t              num_groups, cap_groups;
     sherdi_model_pass   passes[3]; /* as listed by the trainer; see sherdi_model_order */
     size_t              total_elems, trainable_elems;
+    struct json_t      *unit_names, *param_names; /* JSON objects: name to index */
 } sherdi_model;
 
 /** Group 0 is there from the start. */
