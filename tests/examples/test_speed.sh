@@ -1,0 +1,66 @@
+#!/bin/sh
+# The benchmark of speed: test_speed.sh BENCH-SPEED. That it runs everywhere and that bytes are as planned;
+# never how long something takes.
+set -eu
+program=$1
+scratch=$(mktemp -d ./speed-XXXXXX)
+trap 'rm -rf "$scratch"' EXIT
+
+fail() {
+    echo "not ok: $*"
+    exit 1
+}
+
+places=none,cpu,nvme
+cells=30
+status=0
+"$program" --brief --offload $places --nvme-path "$scratch" --json "$scratch/json" --plot "$scratch/plot.svg" \
+    >"$scratch/out" 2>"$scratch/err" || status=$?
+if grep -q "without libxxhash" "$scratch/err"; then
+    places=none,cpu
+    cells=21
+    status=0
+    "$program" --brief --offload $places --json "$scratch/json" >"$scratch/out" 2>"$scratch/err" || status=$?
+fi
+cat "$scratch/out"
+[ $status = 0 ] || fail "exit code $status: $(cat "$scratch/err")"
+grep -q "^all $((cells * 3)) steps moved and held the bytes that were planned" "$scratch/out" || fail "no verdict"
+[ "$(wc -l <"$scratch/json")" = $((cells + 1)) ] || fail "the JSON has not a line a cell"
+grep -q '"stage": 3.*"wire_bytes": [1-9]' "$scratch/json" || fail "nothing was sent"
+[ -z "$(find "$scratch" -name 'sherd-*')" ] || fail "files are left: $(ls "$scratch")"
+
+# A trainer that moves other bytes than it planned.
+cat >"$scratch/trainer" <<'SH'
+#!/bin/sh
+while [ "$1" != --log ]; do shift; done
+for step in 1 2; do
+    echo "{\"step\": $step, \"tokens\": $step, \"seconds\": 1.0,
+        \"figures\": {\"wire_bytes\": 7, \"wire_planned\": $((4 + ODD + step))}}"
+done >"$2"
+SH
+chmod +x "$scratch/trainer"
+for odd in 1 0; do # the second step is as planned; it is not
+    status=0
+    ODD=$odd "$program" --trainer "$scratch/trainer" --stages 2 --worlds 2 --rounds 1 --steps 1 \
+        --first-steps 1 >"$scratch/out" 2>"$scratch/err" || status=$?
+    [ $status = $((1 - odd)) ] || fail "exit code $status: $(cat "$scratch/out" "$scratch/err")"
+done
+grep -q "^1 of 1 steps moved or held other bytes than planned" "$scratch/out" || fail "off plan: $(cat "$scratch/out")"
+
+# refused WORDS ARGS: exits 2 and says WORDS.
+refused() {
+    words=$1
+    shift
+    status=0
+    "$program" "$@" >"$scratch/out" 2>&1 || status=$?
+    [ $status = 2 ] || fail "exit code $status: $*"
+    grep -q -- "$words" "$scratch/out" || fail "'$words' is not said by: $*: $(cat "$scratch/out")"
+}
+refused "--stages does not take '4'" --stages 4
+refused "--worlds does not take '1,1'" --worlds 1,1
+refused "--offload does not take 'disk'" --offload disk
+refused "cannot be shared out to 3 ranks" --worlds 3
+refused "no trainer /missing" --trainer /missing
+refused "takes gpt2 or minimind" --stages 0 --worlds 1 --rounds 1 --arch lama
+refused "nothing to run" --stages 0 --offload cpu
+refused "this is no option: 'more'" more
