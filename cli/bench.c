@@ -1,0 +1,442 @@
+/* sherd bench: how fast this machine is at what a step of the engine does, as the rates that `sherd plan`
+ * predicts times from. bench_rates.c takes the times, bench_ranks.c starts the ranks. */
+#include "cli/bench.h"
+#include "cli/cli.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/utsname.h>
+#include <time.h>
+#include <unistd.h>
+
+/* Elements: the least that every unit and rank has a piece of; so many that no cache holds them. */
+#define ELEMS_GRAIN   512
+#define ELEMS_DEFAULT ((size_t)32 << 20)
+#define ELEMS_MOST    ((size_t)1 << 36)
+
+static const char HELP[] =
+    "usage: sherd bench [OPTIONS]\n\n"
+    "Measures, with real steps of the engine, the rates that sherd plan --rates FILE predicts the\n"
+    "time of a step from: bytes per second of a rank while all ranks of the host do the same (of\n"
+    "the host's drives: of all ranks together). Alone it starts processes as ranks; under mpirun,\n"
+    "srun or torchrun it measures the ranks of the job. The ranks' cores and threads are those of\n"
+    "training.\n\n"
+    "  --ranks N         processes to start (default: 2; with --backend cuda one per GPU)\n"
+    "  --backend NAME    cpu (default, unless SHERD_BACKEND says another) or cuda\n"
+    "  --size N          elements of each rank's slice; suffixes K, M, G (default 32M: 0.7 GiB of\n"
+    "                    memory per rank)\n"
+    "  --rounds N        that count, after a first one that does not (default 5)\n"
+    "  --nvme-path DIR   a folder on the drives: without it they are not measured; 24 bytes per\n"
+    "                    element and rank, removed at the end\n"
+    "  --flops VALUE     arithmetic of your trainer per second and rank: not measured here; taken\n"
+    "                    as it is into the file, for example 4e14 or 400T\n"
+    "  --out FILE        writes the rates as a JSON object\n"
+    "  --force           writes over FILE if it is there\n"
+    "  --json            the object on standard output, not the table\n";
+
+static const char *const MEANINGS[PLANNING_RATES] = {
+    [PLANNING_RATE_FLOPS]      = "arithmetic of the trainer, as given",
+    [PLANNING_RATE_WIRE]       = "sent by a rank in gathers and reductions",
+    [PLANNING_RATE_DOWN]       = "copied from the device to the host",
+    [PLANNING_RATE_UP]         = "copied from the host to the device",
+    [PLANNING_RATE_NVME_READ]  = "read from the drives, all ranks of the host together",
+    [PLANNING_RATE_NVME_WRITE] = "written to the drives beside that, and committed",
+    [PLANNING_RATE_DEVICE]     = "read and written by the update in device memory",
+    [PLANNING_RATE_HOST]       = "read and written by the update in host memory",
+};
+
+typedef struct bench_command {
+    bench_request request;
+    const char   *backend, *out_path;
+    double        flops; /* 0: not given */
+    int           ranks; /* 0: not given */
+    int           is_json, is_forced;
+    int           argc;
+    char        **argv;
+} bench_command;
+
+static int bad(const char *option, const char *wanted, const char *given)
+{
+    (void)fprintf(stderr, "sherd: %s wants %s, not '%s'\n", option, wanted, given);
+    return 2;
+}
+
+/* ------------------------------------------------------------- the object -- */
+
+static void machine_write(char *out, size_t out_bytes)
+{
+    struct utsname system;
+    char           line[512];
+    char           cpu[256] = "unknown processor";
+    FILE          *file     = fopen("/proc/cpuinfo", "r");
+    long           cores    = sysconf(_SC_NPROCESSORS_ONLN);
+    double         bytes    = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+
+    while (file != NULL && fgets(line, sizeof(line), file) != NULL) {
+        if (strncmp(line, "model name", 10) == 0 && strchr(line, ':') != NULL) {
+            char *name = strchr(line, ':') + 1;
+
+            name += strspn(name, " \t");
+            name[strcspn(name, "\n")] = '\0';
+            (void)snprintf(cpu, sizeof(cpu), "%.250s", name);
+            break;
+        }
+    }
+    if (file != NULL) {
+        (void)fclose(file);
+    }
+    (void)uname(&system);
+    (void)snprintf(out, out_bytes, "%s, %ld cores, %.0f GiB, %.60s %.60s", cpu, cores,
+                   bytes / 0x1p30, system.sysname, system.release);
+}
+
+static json_t *command_text(const bench_command *command)
+{
+    json_t *text = json_string("sherd");
+
+    for (int i = 0; i < command->argc; i++) {
+        json_t *longer = json_sprintf("%s %s", json_string_value(text), command->argv[i]);
+
+        json_decref(text);
+        text = longer;
+    }
+    return text;
+}
+
+static json_t *object_make(const bench_command *command, const bench_result *result)
+{
+    json_t   *root   = json_object();
+    json_t   *ranges = json_object();
+    time_t    now    = time(NULL);
+    struct tm utc;
+    char      date[32];
+    char      machine[512];
+
+    (void)gmtime_r(&now, &utc);
+    (void)strftime(date, sizeof(date), "%Y-%m-%dT%H:%M:%SZ", &utc);
+    machine_write(machine, sizeof(machine));
+    for (int i = 0; i < PLANNING_RATES; i++) {
+        const bench_rate *rate = &result->rates[i];
+        const char       *name = planning_rate_name((planning_rate)i);
+
+        if (rate->median > 0) {
+            (void)json_object_set_new(root, name, json_real(rate->median));
+        }
+        if (rate->median > 0 && i != PLANNING_RATE_FLOPS) {
+            (void)json_object_set_new(ranges, name, json_pack("[ff]", rate->min, rate->max));
+        }
+    }
+    (void)json_object_set_new(root, "ranges", ranges);
+    (void)json_object_set_new(root, "ranks", json_integer(result->ranks));
+    (void)json_object_set_new(root, "ranks_per_host", json_integer(result->ranks_per_host));
+    (void)json_object_set_new(root, "backend", json_string(command->backend));
+    (void)json_object_set_new(root, "transport", json_string(result->transport));
+    (void)json_object_set_new(root, "elems_per_rank",
+                              json_integer((json_int_t)command->request.elems));
+    (void)json_object_set_new(root, "rounds", json_integer(command->request.rounds));
+    (void)json_object_set_new(root, "machine", json_string(machine));
+    (void)json_object_set_new(root, "command", command_text(command));
+    (void)json_object_set_new(root, "date", json_string(date));
+    (void)json_object_set_new(root, "sherd", json_string(sherd_version()));
+    return root;
+}
+
+#define JSON_FORM (JSON_INDENT(2) | JSON_REAL_PRECISION(6))
+
+/* 0, or -1 when it could not be written; then no part of it stays. */
+static int object_save(const bench_command *command, const json_t *root)
+{
+    FILE *file = fopen(command->out_path, command->is_forced ? "w" : "wx");
+    int   failed;
+
+    if (file == NULL) {
+        (void)fprintf(stderr, "sherd: --out %s: %s\n", command->out_path, strerror(errno));
+        return -1;
+    }
+    failed = json_dumpf(root, file, JSON_FORM) != 0 || fputc('\n', file) == EOF;
+    failed = fclose(file) != 0 || failed;
+    if (failed) {
+        (void)fprintf(stderr, "sherd: --out %s: %s\n", command->out_path, strerror(errno));
+        (void)unlink(command->out_path);
+    }
+    return failed ? -1 : 0;
+}
+
+/* ------------------------------------------------------------- the table -- */
+
+/* "23.4 GB/s" */
+static const char *rate_text(double value, int is_flops, char out[32])
+{
+    static const char PREFIXES[] = " KMGTPE";
+    int               power      = 0;
+
+    while (value >= 1000 && PREFIXES[power + 1] != '\0') {
+        value /= 1000;
+        power++;
+    }
+    (void)snprintf(out, 32, "%.3g %.*s%s", value, power > 0, &PREFIXES[power],
+                   is_flops ? "FLOP/s" : "B/s");
+    return out;
+}
+
+static void table_print(const bench_result *result)
+{
+    char text[3][32];
+    char range[80];
+
+    (void)printf("%d rank%s, %d to a host, by %s\n\n", result->ranks, result->ranks > 1 ? "s" : "",
+                 result->ranks_per_host, result->transport);
+    (void)printf("%-11s %12s  %-24s  %s\n", "rate", "median", "min .. max", "what");
+    for (int i = 0; i < PLANNING_RATES; i++) {
+        const bench_rate *rate     = &result->rates[i];
+        int               is_flops = i == PLANNING_RATE_FLOPS;
+
+        if (rate->median <= 0) {
+            continue;
+        }
+        (void)snprintf(range, sizeof(range), "%s .. %s", rate_text(rate->min, is_flops, text[1]),
+                       rate_text(rate->max, is_flops, text[2]));
+        (void)printf("%-11s %12s  %-24s  %s\n", planning_rate_name((planning_rate)i),
+                     rate_text(rate->median, is_flops, text[0]), is_flops ? "" : range,
+                     MEANINGS[i]);
+    }
+}
+
+/* ------------------------------------------------------------- the ranks -- */
+
+static int result_tell(const bench_command *command, bench_result *result)
+{
+    json_t *root;
+    int     failed = 0;
+
+    result->rates[PLANNING_RATE_FLOPS] =
+        (bench_rate){command->flops, command->flops, command->flops};
+    root = object_make(command, result);
+    if (command->out_path != NULL) {
+        failed = object_save(command, root);
+    }
+    if (command->is_json) {
+        failed |= json_dumpf(root, stdout, JSON_FORM);
+        (void)printf("\n");
+    } else {
+        table_print(result);
+    }
+    json_decref(root);
+    return failed != 0;
+}
+
+static int rank_main(sherd_world *world, void *ctx)
+{
+    const bench_command *command = ctx;
+    bench_result         result;
+    char                 why[512];
+    sherd_status status = bench_rates_measure(world, &command->request, &result, why, sizeof(why));
+    int          rank   = sherd_world_rank(world);
+
+    if (status == SHERD_OK) {
+        return rank == 0 ? result_tell(command, &result) : 0;
+    }
+    if (why[0] == '\0') {
+        (void)snprintf(why, sizeof(why), "%s", sherd_last_error());
+    }
+    sherd_world_abort(world, why); /* whoever still measures shall know */
+    if (rank == 0) {
+        (void)fprintf(stderr, "\nsherd: %s\n", why);
+        if (status == SHERD_E_NOMEM) {
+            (void)fprintf(stderr, "sherd: --size N measures with fewer elements than %zu a rank\n",
+                          command->request.elems);
+        }
+    }
+    return 1;
+}
+
+/* ----------------------------------------------------------- the options -- */
+
+static int read_number(const char *text, int least, int most, int *out)
+{
+    char *end;
+    long  value = strtol(text, &end, 10);
+
+    *out = (int)value;
+    return end != text && *end == '\0' && value >= least && value <= most;
+}
+
+/* "32M": powers of 1024, rounded up so that every piece has elements. */
+static int read_elems(const char *text, size_t *out)
+{
+    static const char  SUFFIXES[] = "KMG";
+    char              *end;
+    unsigned long long value;
+    const char        *suffix;
+
+    errno = 0;
+    value = strtoull(text, &end, 10);
+    if (errno != 0 || end == text || text[0] == '-' || value == 0 || value > ELEMS_MOST) {
+        return 0;
+    }
+    suffix = *end == '\0' ? NULL : strchr(SUFFIXES, *end);
+    if (*end != '\0' && (suffix == NULL || end[1] != '\0')) {
+        return 0;
+    }
+    value <<= suffix == NULL ? 0 : 10 * (suffix - SUFFIXES + 1);
+    *out = (size_t)((value + ELEMS_GRAIN - 1) / ELEMS_GRAIN * ELEMS_GRAIN);
+    return *out <= ELEMS_MOST;
+}
+
+static int read_flops(const char *text, double *out)
+{
+    planning_rates rates;
+    char           given[80];
+    char           why[256];
+
+    if (strlen(text) > 64 || strchr(text, ',') != NULL) {
+        return 0;
+    }
+    (void)snprintf(given, sizeof(given), "flops=%.64s", text);
+    planning_rates_assume("cpu", &rates);
+    if (planning_rates_set(given, &rates, why, sizeof(why)) != 0) {
+        return 0;
+    }
+    *out = rates.values[PLANNING_RATE_FLOPS];
+    return 1;
+}
+
+enum { OPTION_FORCE = 256 };
+
+static const struct option OPTIONS[] = {{"ranks", required_argument, NULL, 'n'},
+                                        {"backend", required_argument, NULL, 'b'},
+                                        {"size", required_argument, NULL, 's'},
+                                        {"rounds", required_argument, NULL, 'r'},
+                                        {"nvme-path", required_argument, NULL, 'p'},
+                                        {"flops", required_argument, NULL, 'f'},
+                                        {"out", required_argument, NULL, 'o'},
+                                        {"force", no_argument, NULL, OPTION_FORCE},
+                                        {"json", no_argument, NULL, 'j'},
+                                        {"help", no_argument, NULL, 'h'},
+                                        {NULL, 0, NULL, 0}};
+
+/* Exit status 2, or 0; -1: go on. */
+static int option_take(int option, const char *text, bench_command *command)
+{
+    switch (option) {
+    case 'n':
+        return read_number(text, 1, BENCH_MOST_RANKS, &command->ranks)
+                   ? -1
+                   : bad("--ranks", "1 to 64", text);
+    case 'b':
+        command->backend = text;
+        return -1;
+    case 's':
+        return read_elems(text, &command->request.elems)
+                   ? -1
+                   : bad("--size", "a number of elements such as 32M", text);
+    case 'r':
+        return read_number(text, 1, BENCH_MOST_ROUNDS, &command->request.rounds)
+                   ? -1
+                   : bad("--rounds", "1 to 100", text);
+    case 'p':
+        command->request.nvme_path = text;
+        return -1;
+    case 'f':
+        return read_flops(text, &command->flops) ? -1
+                                                 : bad("--flops", "a number such as 4e14", text);
+    case 'o':
+        command->out_path = text;
+        return -1;
+    case OPTION_FORCE:
+        command->is_forced = 1;
+        return -1;
+    case 'j':
+        command->is_json = 1;
+        return -1;
+    case 'h':
+        (void)fputs(HELP, stdout);
+        return 0;
+    default:
+        (void)fputs(HELP, stderr);
+        return 2;
+    }
+}
+
+static int folder_check(const char *option, const char *path)
+{
+    if (access(path, W_OK | X_OK) == 0) {
+        return 0;
+    }
+    (void)fprintf(stderr, "sherd: %s: %s: %s\n", option, path, strerror(errno));
+    return 1;
+}
+
+/* The folder of a file that is to be made. */
+static int file_check(const char *option, const char *path)
+{
+    char        folder[4096];
+    const char *slash = strrchr(path, '/');
+    size_t      len   = slash == NULL ? 0 : (size_t)(slash - path);
+
+    if (len >= sizeof(folder)) {
+        return bad(option, "a shorter name", path);
+    }
+    (void)snprintf(folder, sizeof(folder), "%.*s", (int)len, path);
+    return folder_check(option, slash == NULL ? "." : len == 0 ? "/" : folder);
+}
+
+/* What would fail after the measurement, before it. */
+static int command_check(bench_command *command)
+{
+    if (command->backend == NULL || command->backend[0] == '\0') {
+        command->backend = getenv("SHERD_BACKEND");
+    }
+    if (command->backend == NULL || command->backend[0] == '\0') {
+        command->backend = "cpu";
+    }
+    if (command->ranks > 0 && bench_is_launched()) {
+        (void)fprintf(stderr,
+                      "sherd: the launcher says how many ranks there are: leave --ranks out\n");
+        return 2;
+    }
+    if (command->out_path != NULL && !command->is_forced && access(command->out_path, F_OK) == 0) {
+        (void)fprintf(stderr, "sherd: --out %s is there; --force writes over it\n",
+                      command->out_path);
+        return 1;
+    }
+    if (command->request.nvme_path != NULL &&
+        folder_check("--nvme-path", command->request.nvme_path) != 0) {
+        return 1;
+    }
+    return command->out_path == NULL ? 0 : file_check("--out", command->out_path);
+}
+
+int cli_bench(int argc, char **argv)
+{
+    bench_command command = {
+        .request = {.elems = ELEMS_DEFAULT, .rounds = 5}, .argc = argc, .argv = argv};
+    sherd_world_params params;
+    int                status;
+    int                option;
+
+    while ((option = getopt_long(argc, argv, "n:h", OPTIONS, NULL)) != -1) {
+        status = option_take(option, optarg, &command);
+        if (status >= 0) {
+            return status;
+        }
+    }
+    if (optind < argc) {
+        (void)fprintf(stderr, "sherd: bench takes options alone, not '%s'\n", argv[optind]);
+        return 2;
+    }
+    status = command_check(&command);
+    if (status != 0) {
+        return status;
+    }
+    sherd_world_params_init(&params);
+    params.backend = command.backend;
+    if (command.ranks == 0) {
+        command.ranks = bench_ranks_default(command.backend);
+    }
+    return bench_ranks_run(command.ranks, &params, rank_main, &command);
+}

@@ -1,0 +1,44 @@
+/* Shared by the files of `sherd bench`: what is measured, and in which processes. */
+#ifndef SHERD_CLI_BENCH_H
+#define SHERD_CLI_BENCH_H
+
+#include "planning/rates.h"
+#include "sherd.h"
+
+#define BENCH_MOST_RANKS  64
+#define BENCH_MOST_ROUNDS 100
+
+typedef struct bench_request {
+    const char *nvme_path; /* NULL: drives are left out */
+    size_t      elems;     /* of each rank's slice */
+    int         rounds;    /* that count, beside the first ones */
+} bench_request;
+
+/* Bytes per second; median 0: not measured. */
+typedef struct bench_rate {
+    double median, min, max;
+} bench_rate;
+
+typedef struct bench_result {
+    int        ranks, ranks_per_host;
+    char       transport[16];
+    bench_rate rates[PLANNING_RATES];
+} bench_result;
+
+/** Engines, one after the other, whose steps are timed; the same result on all ranks. Rank 0 tells on
+ *  standard error how far it is. Collective. Fails with sherd_last_error(), or with a sentence in `why`. */
+sherd_status bench_rates_measure(sherd_world *world, const bench_request *request,
+                                 bench_result *out, char *why, size_t why_bytes);
+
+/** What a rank does; returns its exit status. */
+typedef int (*bench_rank_fn)(sherd_world *world, void *ctx);
+
+/** Whether mpirun, srun, torchrun or the variables SHERD_* say which rank this process is. */
+int bench_is_launched(void);
+/** As many ranks as are useful here: one per device, or two, at most one per core. */
+int bench_ranks_default(const char *backend);
+/** Runs `run` on the world of the launcher, or on `count` processes of which this one is rank 0; waits for all.
+ *  The first other thread of this process is started inside. Exit status: rank 0's, 1 when another failed. */
+int bench_ranks_run(int count, const sherd_world_params *params, bench_rank_fn run, void *ctx);
+
+#endif
