@@ -36,7 +36,10 @@ static const char HELP[] =
     "                    as it is into the file, for example 4e14 or 400T\n"
     "  --out FILE        writes the rates as a JSON object\n"
     "  --force           writes over FILE if it is there\n"
-    "  --json            the object on standard output, not the table\n";
+    "  --json            the object on standard output, not the table\n"
+    "  --check           then steps of a model without arithmetic in several layouts, beside the "
+    "times\n"
+    "                    that a plan with these rates gives for them\n";
 
 static const char *const MEANINGS[PLANNING_RATES] = {
     [PLANNING_RATE_FLOPS]      = "arithmetic of the trainer, as given",
@@ -51,10 +54,10 @@ static const char *const MEANINGS[PLANNING_RATES] = {
 
 typedef struct bench_command {
     bench_request request;
-    const char   *backend, *out_path;
+    const char   *out_path;
     double        flops; /* 0: not given */
     int           ranks; /* 0: not given */
-    int           is_json, is_forced;
+    int           is_json, is_forced, has_check;
     int           argc;
     char        **argv;
 } bench_command;
@@ -133,7 +136,7 @@ static json_t *object_make(const bench_command *command, const bench_result *res
     (void)json_object_set_new(root, "ranges", ranges);
     (void)json_object_set_new(root, "ranks", json_integer(result->ranks));
     (void)json_object_set_new(root, "ranks_per_host", json_integer(result->ranks_per_host));
-    (void)json_object_set_new(root, "backend", json_string(command->backend));
+    (void)json_object_set_new(root, "backend", json_string(command->request.backend));
     (void)json_object_set_new(root, "transport", json_string(result->transport));
     (void)json_object_set_new(root, "elems_per_rank",
                               json_integer((json_int_t)command->request.elems));
@@ -237,8 +240,15 @@ static int rank_main(sherd_world *world, void *ctx)
     sherd_status status = bench_rates_measure(world, &command->request, &result, why, sizeof(why));
     int          rank   = sherd_world_rank(world);
 
+    if (status == SHERD_OK && rank == 0 && result_tell(command, &result) != 0) {
+        sherd_world_abort(world, "rank 0 could not write what was measured");
+        return 1;
+    }
+    if (status == SHERD_OK && command->has_check) {
+        status = bench_check_run(world, &command->request, &result, why, sizeof(why));
+    }
     if (status == SHERD_OK) {
-        return rank == 0 ? result_tell(command, &result) : 0;
+        return 0;
     }
     if (why[0] == '\0') {
         (void)snprintf(why, sizeof(why), "%s", sherd_last_error());
@@ -305,7 +315,7 @@ static int read_flops(const char *text, double *out)
     return 1;
 }
 
-enum { OPTION_FORCE = 256 };
+enum { OPTION_FORCE = 256, OPTION_CHECK };
 
 static const struct option OPTIONS[] = {{"ranks", required_argument, NULL, 'n'},
                                         {"backend", required_argument, NULL, 'b'},
@@ -316,6 +326,7 @@ static const struct option OPTIONS[] = {{"ranks", required_argument, NULL, 'n'},
                                         {"out", required_argument, NULL, 'o'},
                                         {"force", no_argument, NULL, OPTION_FORCE},
                                         {"json", no_argument, NULL, 'j'},
+                                        {"check", no_argument, NULL, OPTION_CHECK},
                                         {"help", no_argument, NULL, 'h'},
                                         {NULL, 0, NULL, 0}};
 
@@ -328,7 +339,7 @@ static int option_take(int option, const char *text, bench_command *command)
                    ? -1
                    : bad("--ranks", "1 to 64", text);
     case 'b':
-        command->backend = text;
+        command->request.backend = text;
         return -1;
     case 's':
         return read_elems(text, &command->request.elems)
@@ -349,6 +360,9 @@ static int option_take(int option, const char *text, bench_command *command)
         return -1;
     case OPTION_FORCE:
         command->is_forced = 1;
+        return -1;
+    case OPTION_CHECK:
+        command->has_check = 1;
         return -1;
     case 'j':
         command->is_json = 1;
@@ -388,15 +402,19 @@ static int file_check(const char *option, const char *path)
 /* What would fail after the measurement, before it. */
 static int command_check(bench_command *command)
 {
-    if (command->backend == NULL || command->backend[0] == '\0') {
-        command->backend = getenv("SHERD_BACKEND");
+    if (command->request.backend == NULL || command->request.backend[0] == '\0') {
+        command->request.backend = getenv("SHERD_BACKEND");
     }
-    if (command->backend == NULL || command->backend[0] == '\0') {
-        command->backend = "cpu";
+    if (command->request.backend == NULL || command->request.backend[0] == '\0') {
+        command->request.backend = "cpu";
     }
     if (command->ranks > 0 && bench_is_launched()) {
         (void)fprintf(stderr,
                       "sherd: the launcher says how many ranks there are: leave --ranks out\n");
+        return 2;
+    }
+    if (command->is_json && command->has_check) {
+        (void)fprintf(stderr, "sherd: --check prints a table: either --json or --check\n");
         return 2;
     }
     if (command->out_path != NULL && !command->is_forced && access(command->out_path, F_OK) == 0) {
@@ -434,9 +452,9 @@ int cli_bench(int argc, char **argv)
         return status;
     }
     sherd_world_params_init(&params);
-    params.backend = command.backend;
+    params.backend = command.request.backend;
     if (command.ranks == 0) {
-        command.ranks = bench_ranks_default(command.backend);
+        command.ranks = bench_ranks_default(command.request.backend);
     }
     return bench_ranks_run(command.ranks, &params, rank_main, &command);
 }

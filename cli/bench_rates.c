@@ -13,33 +13,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define UNITS 8
 
 /* Of the compute type, bf16. */
 #define ELEM_BYTES 2
-/* Of an element's state on a drive: master and moments, in two generations. */
-#define DRIVE_BYTES 24
 
 #define GRADIENT_ELEMS ((size_t)1 << 20)
 
 /* Passes that only read parameters, beside a step's own: enough to tell what comes up from what goes down. */
 #define EVAL_PASSES 4
-
-/* Gradients stay in the type that they are sent in. %1$d micro-batches, %2$s is where things rest. */
-#define CONFIG                                                                                     \
-    "{\"train_micro_batch_size_per_gpu\": 1, \"gradient_accumulation_steps\": %1$d,"               \
-    " \"bf16\": {\"enabled\": true}, \"wall_clock_breakdown\": true,"                              \
-    " \"data_types\": {\"grad_accum_dtype\": \"bf16\"},"                                           \
-    " \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.001}},"                          \
-    " \"zero_optimization\": {\"stage\": 3, \"overlap_comm\": false,"                              \
-    " \"stage3_param_persistence_threshold\": 0%2$s}}"
-
-#define WITH_HOST                                                                                  \
-    ", \"offload_optimizer\": {\"device\": \"cpu\"}, \"offload_param\": {\"device\": \"cpu\"}"
-#define ON_NVME                                                                                    \
-    ", \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s\", \"fast_init\": true}"
 
 typedef struct samples {
     double values[BENCH_MOST_ROUNDS];
@@ -50,7 +33,6 @@ typedef struct bench {
     sherd_world         *world;
     const bench_request *request;
     int                  rank, ranks, hosts;
-    double              *each;     /* [ranks], for what the slowest one took */
     uint16_t            *gradient; /* [GRADIENT_ELEMS] of bf16, on the host; repeated */
     size_t               unit_elems;
     samples              rates[PLANNING_RATES];
@@ -66,30 +48,6 @@ typedef struct bench_engine {
     sherd_traffic_report traffic; /* up to it */
 } bench_engine;
 
-#define TRY(call)                                                                                  \
-    do {                                                                                           \
-        sherd_status try_status_ = (call);                                                         \
-        if (try_status_ != SHERD_OK) {                                                             \
-            return try_status_;                                                                    \
-        }                                                                                          \
-    } while (0)
-
-static double now_s(void)
-{
-    struct timespec now;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
-}
-
-static void progress(const bench *b, const char *text)
-{
-    if (b->rank == 0) {
-        (void)fputs(text, stderr);
-        (void)fflush(stderr);
-    }
-}
-
 /* ------------------------------------------------------------- numbers ---- */
 
 static void samples_add(bench *b, planning_rate rate, double bytes, double seconds)
@@ -101,55 +59,19 @@ static void samples_add(bench *b, planning_rate rate, double bytes, double secon
     }
 }
 
-static int value_compare(const void *a, const void *b)
-{
-    double one = *(const double *)a;
-    double two = *(const double *)b;
-
-    return (one > two) - (one < two);
-}
-
-static double median_of(double *values, int count)
-{
-    qsort(values, (size_t)count, sizeof(*values), value_compare);
-    return count % 2 == 1 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
-}
-
 static bench_rate rate_of(samples *all)
 {
     bench_rate rate = {0};
 
     if (all->count > 0) {
-        rate.median = median_of(all->values, all->count);
+        rate.median = bench_median(all->values, all->count);
         rate.min    = all->values[0];
         rate.max    = all->values[all->count - 1];
     }
     return rate;
 }
 
-/* The most of all ranks' numbers. */
-static sherd_status slowest(bench *b, double seconds, double *out)
-{
-    memset(b->each, 0, (size_t)b->ranks * sizeof(*b->each));
-    b->each[b->rank] = seconds;
-    TRY(sherd_world_sum_f64(b->world, b->each, (size_t)b->ranks));
-    *out = 0;
-    for (int r = 0; r < b->ranks; r++) {
-        *out = b->each[r] > *out ? b->each[r] : *out;
-    }
-    return SHERD_OK;
-}
-
 /* ------------------------------------------------------------- engines ---- */
-
-static sherd_status fill(void *ctx, size_t first_elem, size_t count_elems, float *out)
-{
-    (void)ctx;
-    for (size_t i = 0; i < count_elems; i++) {
-        out[i] = 0.01f * (float)((first_elem + i) % 199) - 1.0f;
-    }
-    return SHERD_OK;
-}
 
 static sherd_status engine_declare(const bench *b, bench_engine *e)
 {
@@ -161,12 +83,12 @@ static sherd_status engine_declare(const bench *b, bench_engine *e)
         (void)snprintf(name, sizeof(name), "unit.%d", u);
         sherd_unit_params_init(&unit);
         unit.name = name;
-        TRY(sherd_unit_add(e->engine, &unit, &e->units[u]));
+        BENCH_TRY(sherd_unit_add(e->engine, &unit, &e->units[u]));
         sherd_param_params_init(&param);
         param.name     = name;
         param.ndim     = 1;
         param.shape[0] = b->unit_elems;
-        TRY(sherd_param_add(e->engine, e->units[u], &param, &e->params[u]));
+        BENCH_TRY(sherd_param_add(e->engine, e->units[u], &param, &e->params[u]));
     }
     return SHERD_OK;
 }
@@ -174,24 +96,21 @@ static sherd_status engine_declare(const bench *b, bench_engine *e)
 static sherd_status engine_fill(const bench_engine *e)
 {
     for (int u = 0; u < UNITS; u++) {
-        TRY(sherd_param_fill(e->engine, e->params[u], fill, NULL));
+        BENCH_TRY(sherd_param_fill(e->engine, e->params[u], bench_fill, NULL));
     }
     return SHERD_OK;
 }
 
-static sherd_status engine_open(const bench *b, int micro_batches, const char *places,
-                                bench_engine *out)
+static sherd_status engine_open(const bench *b, const bench_settings *settings, bench_engine *out)
 {
-    char          json[1024 + 2 * SCRATCH_PATH_BYTES];
-    int           len = snprintf(json, sizeof(json), CONFIG, micro_batches, places);
     sherd_config *config;
     sherd_status  status;
 
     *out = (bench_engine){0};
-    TRY(sherd_config_parse(json, (size_t)len, &config));
+    BENCH_TRY(bench_config_make(b->request, settings, &config));
     status = sherd_engine_create(b->world, config, &out->engine);
     sherd_config_destroy(config);
-    TRY(status);
+    BENCH_TRY(status);
     sherd_traffic_report_init(&out->traffic);
     status = engine_declare(b, out);
     if (status == SHERD_OK) {
@@ -215,8 +134,8 @@ static sherd_status gradient_write(const bench *b, const bench_engine *e, int u)
     for (size_t at = 0; at < b->unit_elems; at += GRADIENT_ELEMS) {
         size_t left = b->unit_elems - at;
 
-        TRY(sherd_copy(e->engine, gradient + at * ELEM_BYTES, b->gradient,
-                       (left < GRADIENT_ELEMS ? left : GRADIENT_ELEMS) * ELEM_BYTES));
+        BENCH_TRY(sherd_copy(e->engine, gradient + at * ELEM_BYTES, b->gradient,
+                             (left < GRADIENT_ELEMS ? left : GRADIENT_ELEMS) * ELEM_BYTES));
     }
     return SHERD_OK;
 }
@@ -226,12 +145,12 @@ static sherd_status pass_run(const bench *b, const bench_engine *e, sherd_pass p
     for (int i = 0; i < UNITS; i++) {
         int u = pass == SHERD_BACKWARD ? UNITS - 1 - i : i;
 
-        TRY(sherd_unit_acquire(e->engine, e->units[u], pass));
+        BENCH_TRY(sherd_unit_acquire(e->engine, e->units[u], pass));
         if (pass == SHERD_BACKWARD) {
-            TRY(gradient_write(b, e, u));
-            TRY(sherd_world_barrier(b->world)); /* nobody waits for that in the reduction */
+            BENCH_TRY(gradient_write(b, e, u));
+            BENCH_TRY(sherd_world_barrier(b->world)); /* nobody waits for that in the reduction */
         }
-        TRY(sherd_unit_release(e->engine, e->units[u], pass));
+        BENCH_TRY(sherd_unit_release(e->engine, e->units[u], pass));
     }
     return SHERD_OK;
 }
@@ -239,8 +158,8 @@ static sherd_status pass_run(const bench *b, const bench_engine *e, sherd_pass p
 static sherd_status step_run(bench_engine *e)
 {
     sherd_step_report_init(&e->report);
-    TRY(sherd_step(e->engine, NULL));
-    TRY(sherd_step_wait(e->engine, &e->report));
+    BENCH_TRY(sherd_step(e->engine, NULL));
+    BENCH_TRY(sherd_step_wait(e->engine, &e->report));
     return sherd_engine_traffic(e->engine, &e->traffic);
 }
 
@@ -252,10 +171,10 @@ typedef sherd_status (*round_fn)(bench *b, bench_engine *e, int is_counted);
 static sherd_status rounds_run(bench *b, bench_engine *e, round_fn run, int dropped)
 {
     for (int round = 0; round < b->request->rounds + dropped; round++) {
-        TRY(run(b, e, round >= dropped));
-        progress(b, ".");
+        BENCH_TRY(run(b, e, round >= dropped));
+        bench_progress(b->world, ".");
     }
-    progress(b, "\n");
+    bench_progress(b->world, "\n");
     return SHERD_OK;
 }
 
@@ -266,11 +185,11 @@ static sherd_status device_round(bench *b, bench_engine *e, int is_counted)
     double   update_s;
     double   wire_s;
 
-    TRY(pass_run(b, e, SHERD_FORWARD));
-    TRY(pass_run(b, e, SHERD_BACKWARD));
-    TRY(step_run(e));
-    TRY(slowest(b, e->report.norm_s + e->report.update_s, &update_s));
-    TRY(slowest(b, e->report.gather_s + e->report.reduce_s, &wire_s));
+    BENCH_TRY(pass_run(b, e, SHERD_FORWARD));
+    BENCH_TRY(pass_run(b, e, SHERD_BACKWARD));
+    BENCH_TRY(step_run(e));
+    BENCH_TRY(bench_slowest(b->world, e->report.norm_s + e->report.update_s, &update_s));
+    BENCH_TRY(bench_slowest(b->world, e->report.gather_s + e->report.reduce_s, &wire_s));
     if (is_counted) {
         samples_add(b, PLANNING_RATE_DEVICE, (double)e->traffic.update_device_planned, update_s);
         samples_add(b, PLANNING_RATE_WIRE,
@@ -307,17 +226,17 @@ static sherd_status host_round(bench *b, bench_engine *e, int is_counted)
     double            plain_s;
     double            more_s;
 
-    TRY(pass_run(b, e, SHERD_BACKWARD));
-    TRY(step_run(e));
+    BENCH_TRY(pass_run(b, e, SHERD_BACKWARD));
+    BENCH_TRY(step_run(e));
     plain = e->report;
     for (int i = 0; i < EVAL_PASSES; i++) {
-        TRY(pass_run(b, e, SHERD_EVAL));
+        BENCH_TRY(pass_run(b, e, SHERD_EVAL));
     }
-    TRY(pass_run(b, e, SHERD_BACKWARD));
-    TRY(step_run(e));
-    TRY(slowest(b, plain.norm_s + plain.update_s, &update_s));
-    TRY(slowest(b, plain.copy_s, &plain_s));
-    TRY(slowest(b, e->report.copy_s, &more_s));
+    BENCH_TRY(pass_run(b, e, SHERD_BACKWARD));
+    BENCH_TRY(step_run(e));
+    BENCH_TRY(bench_slowest(b->world, plain.norm_s + plain.update_s, &update_s));
+    BENCH_TRY(bench_slowest(b->world, plain.copy_s, &plain_s));
+    BENCH_TRY(bench_slowest(b->world, e->report.copy_s, &more_s));
     if (is_counted) {
         samples_add(b, PLANNING_RATE_HOST, (double)e->traffic.update_host_planned, update_s);
         link_add(b, &plain, plain_s, &e->report, more_s);
@@ -339,22 +258,22 @@ static sherd_status nvme_round(bench *b, bench_engine *e, int is_counted)
     uint64_t before = e->traffic.read_counted;
     uint64_t fingerprint;
     double   per_host = (double)b->ranks / b->hosts;
-    double   read_s   = now_s();
+    double   read_s   = bench_now_s();
     double   read_bytes;
     double   step_read;
     double   step_s;
     double   write_s;
 
-    TRY(sherd_engine_fingerprint(e->engine, &fingerprint));
-    TRY(slowest(b, now_s() - read_s, &read_s));
-    TRY(sherd_engine_traffic(e->engine, &e->traffic));
+    BENCH_TRY(sherd_engine_fingerprint(e->engine, &fingerprint));
+    BENCH_TRY(bench_slowest(b->world, bench_now_s() - read_s, &read_s));
+    BENCH_TRY(sherd_engine_traffic(e->engine, &e->traffic));
     read_bytes = (double)(e->traffic.read_counted - before) * per_host;
 
-    TRY(pass_run(b, e, SHERD_BACKWARD));
-    TRY(sherd_step_close_window(e->engine));
-    TRY(sherd_world_barrier(b->world));
-    TRY(step_run(e));
-    TRY(slowest(b, e->report.step_s - e->report.norm_s, &step_s));
+    BENCH_TRY(pass_run(b, e, SHERD_BACKWARD));
+    BENCH_TRY(sherd_step_close_window(e->engine));
+    BENCH_TRY(sherd_world_barrier(b->world));
+    BENCH_TRY(step_run(e));
+    BENCH_TRY(bench_slowest(b->world, e->report.step_s - e->report.norm_s, &step_s));
     if (!is_counted || read_bytes <= 0) {
         return SHERD_OK;
     }
@@ -372,61 +291,48 @@ static sherd_status nvme_round(bench *b, bench_engine *e, int is_counted)
 
 /* ------------------------------------------------------------- the parts ---- */
 
-static sherd_status part_run(bench *b, int micro_batches, const char *places, round_fn run,
-                             int dropped)
+static sherd_status part_run(bench *b, const bench_settings *settings, round_fn run, int dropped)
 {
     bench_engine e;
     sherd_status status;
 
-    TRY(engine_open(b, micro_batches, places, &e));
+    BENCH_TRY(engine_open(b, settings, &e));
     status = rounds_run(b, &e, run, dropped);
     sherd_engine_destroy(e.engine);
     return status;
-}
-
-/* In a JSON text. */
-static void path_escape(const char *path, char out[2 * SCRATCH_PATH_BYTES])
-{
-    for (; *path != '\0'; path++) {
-        if (*path == '"' || *path == '\\') {
-            *out++ = '\\';
-        }
-        *out++ = *path;
-    }
-    *out = '\0';
 }
 
 /* A window of two micro-batches that is closed after one: then no state is read before the step begins. The first
  * two rounds write both generations once. */
 static sherd_status nvme_run(bench *b)
 {
-    uint64_t       bytes = (uint64_t)b->request->elems * DRIVE_BYTES;
-    char           path[2 * SCRATCH_PATH_BYTES];
-    char           places[2 * SCRATCH_PATH_BYTES + 128];
+    bench_settings settings = {.stage = 3, .micro_batches = 2, .state_device = "nvme"};
     scratch_folder folder;
     sherd_status   status;
 
-    if (scratch_make(b->world, b->request->nvme_path, bytes * (uint64_t)(b->ranks / b->hosts),
-                     &folder) != 0) {
+    if (bench_folder_make(b->world, b->request, b->ranks / b->hosts, &folder) != 0) {
         (void)snprintf(b->why, b->why_bytes, "--nvme-path: %s", folder.why);
         return SHERD_E_IO;
     }
-    path_escape(folder.path, path);
-    (void)snprintf(places, sizeof(places), ON_NVME, path);
-    status = part_run(b, 2, places, nvme_round, 2);
+    settings.nvme_path = folder.path;
+    status             = part_run(b, &settings, nvme_round, 2);
     scratch_remove(b->world);
     return status;
 }
 
 static sherd_status parts_run(bench *b)
 {
-    progress(b, "state on the device: device, wire ");
-    TRY(part_run(b, 1, "", device_round, 1));
-    progress(b, "state with the host: host, down, up ");
-    TRY(part_run(b, 1, WITH_HOST, host_round, 1));
+    static const bench_settings ON_DEVICE = {.stage = 3, .micro_batches = 1};
+    static const bench_settings WITH_HOST = {
+        .stage = 3, .micro_batches = 1, .state_device = "cpu", .param_device = "cpu"};
+
+    bench_progress(b->world, "state on the device: device, wire ");
+    BENCH_TRY(part_run(b, &ON_DEVICE, device_round, 1));
+    bench_progress(b->world, "state with the host: host, down, up ");
+    BENCH_TRY(part_run(b, &WITH_HOST, host_round, 1));
     if (b->request->nvme_path != NULL) {
-        progress(b, "state on NVMe: nvme_read, nvme_write ");
-        TRY(nvme_run(b));
+        bench_progress(b->world, "state on NVMe: nvme_read, nvme_write ");
+        BENCH_TRY(nvme_run(b));
     }
     return SHERD_OK;
 }
@@ -436,16 +342,15 @@ static sherd_status hosts_count(bench *b)
 {
     double firsts = sherd_world_local_rank(b->world) == 0;
 
-    TRY(sherd_world_sum_f64(b->world, &firsts, 1));
+    BENCH_TRY(sherd_world_sum_f64(b->world, &firsts, 1));
     b->hosts = firsts < 1 ? 1 : (int)firsts;
     return SHERD_OK;
 }
 
 static sherd_status memory_take(bench *b)
 {
-    b->each     = calloc((size_t)b->ranks, sizeof(*b->each));
     b->gradient = malloc(GRADIENT_ELEMS * sizeof(*b->gradient));
-    if (b->each == NULL || b->gradient == NULL) {
+    if (b->gradient == NULL) {
         (void)snprintf(b->why, b->why_bytes, "no memory for a gradient");
         return SHERD_E_NOMEM;
     }
@@ -487,7 +392,6 @@ sherd_status bench_rates_measure(sherd_world *world, const bench_request *reques
         out->rates[i] = rate_of(&b->rates[i]);
     }
     free(b->gradient);
-    free(b->each);
     free(b);
     return status;
 }
