@@ -51,7 +51,8 @@ static sherd_status pass_run(const check *c, sherd_engine *engine, sherd_pass pa
     return SHERD_OK;
 }
 
-/* The report is complete when the device has done all of it. */
+/* The report is complete when the device has done all of it; what a GPU still does of the micro-batch is seen in
+ * the boundary. */
 static sherd_status step_run(const check *c, sherd_engine *engine, step_seconds *out)
 {
     sherd_step_report report;
