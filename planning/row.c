@@ -116,16 +116,40 @@ static sherd_status place_set(sherd_config *config, const char *part, const char
     return status;
 }
 
+/* What a configuration says of state in files is an error or a warning without them. */
+static sherd_status files_unset(sherd_config *config)
+{
+    static const char *const DEFAULTS[][2] = {{"gradients", "\"cpu\""},
+                                              {"verify_reads", "false"},
+                                              {"resume", "false"},
+                                              {"keep", "false"},
+                                              {"durable", "true"}};
+    sherd_status             status        = SHERD_OK;
+
+    for (size_t i = 0; i < sizeof(DEFAULTS) / sizeof(DEFAULTS[0]) && status == SHERD_OK; i++) {
+        char key[96];
+
+        (void)snprintf(key, sizeof(key), "!zero_optimization.offload_optimizer.%s", DEFAULTS[i][0]);
+        status = sherd_config_set(config, key, DEFAULTS[i][1]);
+    }
+    return status;
+}
+
 static sherd_status offload_set(const planning_request *request, planning_offload offload,
                                 sherd_config *config)
 {
     int          is_cuda = strcmp(request->backend, "cuda") == 0;
-    sherd_status status;
+    sherd_status status  = SHERD_OK;
 
     if (offload < 0) {
         return SHERD_OK;
     }
-    status = place_set(config, "offload_optimizer", OFFLOADS[offload].state, is_cuda);
+    if (strcmp(OFFLOADS[offload].state, "nvme") != 0) {
+        status = files_unset(config);
+    }
+    if (status == SHERD_OK) {
+        status = place_set(config, "offload_optimizer", OFFLOADS[offload].state, is_cuda);
+    }
     if (status == SHERD_OK) {
         status = place_set(config, "offload_param", OFFLOADS[offload].params, is_cuda);
     }
