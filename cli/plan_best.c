@@ -1,0 +1,267 @@
+/* sherd plan --best: the layout of the shortest predicted step among those that fit, why, and its
+ * configuration. */
+#include "cli/plan.h"
+
+#include "cli/cli.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Predictions closer than this are the same: then the simpler layout is chosen. */
+#define NEAR 1.02
+
+static int can_be(const plan_entry *entry)
+{
+    return !entry->row.has_fit || entry->row.fits;
+}
+
+/* Less offload, then the lower stage. */
+static int is_simpler(const plan_entry *a, const plan_entry *b)
+{
+    const planning_layout *x = &a->asked;
+    const planning_layout *y = &b->asked;
+
+    return x->offload != y->offload ? x->offload < y->offload : x->stage < y->stage;
+}
+
+/* The shortest step of those that can be, leaving one out; NULL: there is none. */
+static const plan_entry *shortest_find(const plan_entry *entries, int count,
+                                       const plan_entry *without)
+{
+    const plan_entry *best = NULL;
+
+    for (int i = 0; i < count; i++) {
+        if (can_be(&entries[i]) && &entries[i] != without &&
+            (best == NULL || entries[i].row.time.step_s < best->row.time.step_s)) {
+            best = &entries[i];
+        }
+    }
+    return best;
+}
+
+static const plan_entry *simplest_find(const plan_entry *entries, int count,
+                                       const plan_entry *shortest)
+{
+    const plan_entry *best = shortest;
+
+    for (int i = 0; i < count; i++) {
+        if (can_be(&entries[i]) && entries[i].row.time.step_s <= NEAR * shortest->row.time.step_s &&
+            is_simpler(&entries[i], best)) {
+            best = &entries[i];
+        }
+    }
+    return best;
+}
+
+/* How many times what there is: the device's or the host's, whichever is worse. */
+static double excess_of(const plan_entry *entry)
+{
+    const planning_request *request = &entry->request;
+    double                  device =
+        request->device_bytes > 0 ? plan_device_need(entry) / (double)request->device_bytes : 0;
+    double host = request->host_bytes > 0 ? plan_host_need(entry) / (double)request->host_bytes : 0;
+
+    return device > host ? device : host;
+}
+
+/* ---------------------------------------------------------------- reasons -- */
+
+/* "stage 2, offload optimizer-cpu" */
+static const char *layout_text(const plan_entry *entry, char out[64])
+{
+    (void)snprintf(out, 64, "stage %d, offload %s", entry->row.layout.stage,
+                   planning_offload_name(entry->row.layout.offload));
+    return out;
+}
+
+/* "12.3 GiB of a device, 40 GiB of a host, 1.2 TiB of its drives" */
+static void need_print(const plan_entry *entry)
+{
+    const planning_row *row   = &entry->row;
+    const char         *comma = "";
+    char                text[PLAN_BYTES_CHARS];
+    int                 ranks = planning_ranks_per_host(&entry->request, row->layout.world_size);
+
+    if (plan_device_need(entry) > 0) {
+        (void)fprintf(stderr, "%s of a device", plan_bytes_text(plan_device_need(entry), text));
+        comma = ", ";
+    }
+    if (plan_host_need(entry) >= 0x1p20) { /* less is bookkeeping */
+        (void)fprintf(stderr, "%s%s of a host", comma,
+                      plan_bytes_text(plan_host_need(entry), text));
+        comma = ", ";
+    }
+    if (row->nvme_bytes > 0) {
+        (void)fprintf(stderr, "%s%s of its drives", comma,
+                      plan_bytes_text((double)row->nvme_bytes * ranks, text));
+    }
+}
+
+static void head_print(const plan_entry *entry, int count)
+{
+    const planning_request *request = &entry->request;
+    int                     world   = entry->row.layout.world_size;
+    char                    text[PLAN_BYTES_CHARS];
+
+    (void)fprintf(stderr, "%s on %d rank%s, %d to a host: %d layout%s\n", request->model->label,
+                  world, world > 1 ? "s" : "", planning_ranks_per_host(request, world), count,
+                  count > 1 ? "s" : "");
+    if (request->device_bytes + request->host_bytes == 0) {
+        (void)fprintf(stderr, "No memory is given (--device-memory, --host-memory): every layout "
+                              "counts as one that fits.\n");
+        return;
+    }
+    if (request->device_bytes > 0) {
+        (void)fprintf(stderr, "A device has %s. ",
+                      plan_bytes_text((double)request->device_bytes, text));
+    }
+    if (request->host_bytes > 0) {
+        (void)fprintf(stderr, "A host has %s. ",
+                      plan_bytes_text((double)request->host_bytes, text));
+    }
+    if (entry->row.activation_bytes > 0) {
+        (void)fprintf(stderr, "Activations take %s of a rank.\n",
+                      plan_bytes_text((double)entry->row.activation_bytes, text));
+    } else {
+        (void)fprintf(stderr, "Activations are not known and not counted: --activations gives "
+                              "them.\n");
+    }
+}
+
+static void refused_print(const plan_entry *entries, int count)
+{
+    char layout[64];
+    char text[PLAN_FIT_CHARS];
+
+    for (int i = 0; i < count; i++) {
+        if (!can_be(&entries[i])) {
+            const char *lack = plan_fit_text(&entries[i], text);
+
+            (void)fprintf(stderr, "  %-32s does not fit: %s\n", layout_text(&entries[i], layout),
+                          strncmp(lack, "no: ", 4) == 0 ? lack + 4 : lack);
+        }
+    }
+}
+
+static void fitting_print(const plan_entry *entries, int count)
+{
+    char layout[64];
+
+    for (int i = 0; i < count; i++) {
+        if (can_be(&entries[i])) {
+            (void)fprintf(stderr, "  %-32s %.3g s a step, bound by %s; ",
+                          layout_text(&entries[i], layout), entries[i].row.time.step_s,
+                          planning_bound_name(entries[i].row.time.bound));
+            need_print(&entries[i]);
+            (void)fprintf(stderr, "\n");
+        }
+    }
+}
+
+static void choice_print(const plan_entry *entries, int count, const plan_entry *chosen,
+                         const plan_entry *shortest)
+{
+    const plan_entry *next = shortest_find(entries, count, chosen);
+    char              layout[64];
+
+    (void)fprintf(stderr, "Chosen: %s, %.3g s a step, bound by %s.\n", layout_text(chosen, layout),
+                  chosen->row.time.step_s, planning_bound_name(chosen->row.time.bound));
+    if (chosen != shortest) {
+        (void)fprintf(stderr,
+                      "It is within 2 %% of the shortest, %s with %.3g s, and simpler: less "
+                      "offload, then the lower stage.\n",
+                      layout_text(shortest, layout), shortest->row.time.step_s);
+    }
+    if (next == NULL) {
+        (void)fprintf(stderr, "Nothing else fits.\n");
+    } else if (next != shortest || chosen == shortest) {
+        (void)fprintf(stderr, "Next best: %s, %.3g s a step, %.2f times as long.\n",
+                      layout_text(next, layout), next->row.time.step_s,
+                      next->row.time.step_s / chosen->row.time.step_s);
+    }
+    if (chosen->row.time.parts[PLANNING_BOUND_COMPUTE] == 0) {
+        (void)fprintf(stderr, "Arithmetic is left out of these times: --tokens says how much there "
+                              "is.\n");
+    }
+    if (plan_is_assumed(chosen)) {
+        (void)fprintf(stderr, "The times come from assumed rates. To measure: sherd bench --out "
+                              "rates.json on such a machine, then --rates rates.json.\n");
+    }
+}
+
+static void nothing_print(const plan_entry *entries, int count)
+{
+    const plan_entry *least = &entries[0];
+    char              layout[64];
+
+    for (int i = 1; i < count; i++) {
+        if (excess_of(&entries[i]) < excess_of(least)) {
+            least = &entries[i];
+        }
+    }
+    (void)fprintf(stderr, "sherd: nothing fits. The least is %s, which needs ",
+                  layout_text(least, layout));
+    need_print(least);
+    (void)fprintf(stderr, "; %s\n", least->row.why);
+}
+
+/* ----------------------------------------------------------------- choice -- */
+
+static int choice_write(const plan_options *options, const plan_entry *chosen)
+{
+    if (options->is_json &&
+        planning_row_write(&chosen->request, &chosen->row, cli_print, stdout) != SHERD_OK) {
+        (void)fprintf(stderr, "sherd: the row cannot be written\n");
+        return 1;
+    }
+    if (options->is_json && options->out_path == NULL) {
+        return 0;
+    }
+    return plan_config_write(options, &chosen->asked);
+}
+
+static int entries_choose(const plan_options *options, const plan_entry *entries, int count)
+{
+    const plan_entry *shortest = shortest_find(entries, count, NULL);
+    const plan_entry *chosen;
+
+    head_print(&entries[0], count);
+    refused_print(entries, count);
+    if (shortest == NULL) {
+        nothing_print(entries, count);
+        return 1;
+    }
+    fitting_print(entries, count);
+    chosen = simplest_find(entries, count, shortest);
+    choice_print(entries, count, chosen, shortest);
+    return choice_write(options, chosen);
+}
+
+static int world_choose(const plan_options *options, int world_size)
+{
+    plan_entry entries[PLAN_MOST_LAYOUTS] = {0};
+
+    for (int l = 0; l < options->num_layouts; l++) {
+        if (plan_entry_make(options, l, world_size, &entries[l]) != SHERD_OK) {
+            return cli_fail();
+        }
+    }
+    return entries_choose(options, entries, options->num_layouts);
+}
+
+int plan_best(const plan_options *options)
+{
+    const char *path   = options->out_path;
+    int         failed = 0;
+
+    if (path != NULL && strcmp(path, "-") != 0 && !options->is_forced && access(path, F_OK) == 0) {
+        (void)fprintf(stderr, "sherd: %s is there already; --force overwrites it\n", path);
+        return 1;
+    }
+    for (int w = 0; w < options->num_worlds; w++) {
+        failed |= world_choose(options, options->worlds[w]);
+    }
+    return failed;
+}

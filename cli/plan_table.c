@@ -1,0 +1,467 @@
+/* Rows of sherd plan for people: one in full words, several as a table. */
+#include "cli/plan.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ------------------------------------------------------------------ rates -- */
+
+/* The rates that this row's parts were made of; a part of no time asks for none. */
+static int rate_is_used(const planning_row *row, planning_rate rate)
+{
+    const double *parts = row->time.parts;
+
+    switch (rate) {
+    case PLANNING_RATE_FLOPS:
+        return parts[PLANNING_BOUND_COMPUTE] > 0;
+    case PLANNING_RATE_WIRE:
+        return parts[PLANNING_BOUND_WIRE] > 0;
+    case PLANNING_RATE_DOWN:
+        return row->traffic.down_micro_planned + row->traffic.down_step_planned > 0;
+    case PLANNING_RATE_UP:
+        return row->traffic.up_micro_planned + row->traffic.up_step_planned > 0;
+    case PLANNING_RATE_NVME_READ:
+        return row->traffic.read_micro_planned + row->traffic.read_step_planned > 0;
+    case PLANNING_RATE_NVME_WRITE:
+        return row->traffic.written_micro_planned + row->traffic.written_step_planned > 0;
+    case PLANNING_RATE_DEVICE:
+        return row->traffic.update_device_planned > 0;
+    case PLANNING_RATE_HOST:
+        return row->traffic.update_host_planned > 0;
+    case PLANNING_RATES:
+        break;
+    }
+    return 0;
+}
+
+int plan_is_assumed(const plan_entry *entry)
+{
+    for (int i = 0; i < PLANNING_RATES; i++) {
+        if (entry->request.rates.origins[i] == PLANNING_ASSUMED &&
+            rate_is_used(&entry->row, (planning_rate)i)) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* ---------------------------------------------------------------- numbers -- */
+
+/* Three digits; what is not there is a dash. */
+static const char *figure_text(double value, char out[PLAN_BYTES_CHARS])
+{
+    const char *format = value >= 99.95 ? "%.0f" : value >= 9.995 ? "%.1f" : "%.2f";
+
+    if (value == 0) {
+        (void)snprintf(out, PLAN_BYTES_CHARS, "-");
+    } else if (value < 0.01) {
+        (void)snprintf(out, PLAN_BYTES_CHARS, "<0.01");
+    } else {
+        (void)snprintf(out, PLAN_BYTES_CHARS, format, value);
+    }
+    return out;
+}
+
+const char *plan_bytes_text(double bytes, char out[PLAN_BYTES_CHARS])
+{
+    static const char *const UNITS[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+    char                     figure[PLAN_BYTES_CHARS];
+    size_t                   unit = 0;
+
+    while (bytes >= 999.5 && unit + 1 < sizeof(UNITS) / sizeof(UNITS[0])) {
+        bytes /= 1024;
+        unit++;
+    }
+    (void)figure_text(bytes, figure);
+    if (bytes == 0) {
+        (void)snprintf(out, PLAN_BYTES_CHARS, "-");
+    } else if (unit == 0) {
+        (void)snprintf(out, PLAN_BYTES_CHARS, "%.0f B", bytes);
+    } else {
+        (void)snprintf(out, PLAN_BYTES_CHARS, "%.10s %s", figure, UNITS[unit]);
+    }
+    return out;
+}
+
+static const char *seconds_text(double seconds, char out[PLAN_BYTES_CHARS])
+{
+    if (seconds == 0) {
+        (void)snprintf(out, PLAN_BYTES_CHARS, "-");
+    } else if (seconds < 1e-3) {
+        (void)snprintf(out, PLAN_BYTES_CHARS, "%.1e", seconds);
+    } else if (seconds < 0.1) {
+        (void)snprintf(out, PLAN_BYTES_CHARS, "%.4f", seconds);
+    } else {
+        (void)snprintf(out, PLAN_BYTES_CHARS, seconds < 10 ? "%.3f" : "%.1f", seconds);
+    }
+    return out;
+}
+
+const char *plan_fit_text(const plan_entry *entry, char out[PLAN_FIT_CHARS])
+{
+    plan_shortage lack;
+    char          device[PLAN_BYTES_CHARS];
+    char          host[PLAN_BYTES_CHARS];
+
+    if (!entry->row.has_fit) {
+        (void)snprintf(out, PLAN_FIT_CHARS, "%s", "");
+        return out;
+    }
+    plan_shortage_find(entry, &lack);
+    (void)plan_bytes_text(lack.device_bytes, device);
+    (void)plan_bytes_text(lack.host_bytes, host);
+    if (entry->row.fits) {
+        (void)snprintf(out, PLAN_FIT_CHARS, "yes");
+    } else if (lack.device_bytes > 0 && lack.host_bytes > 0) {
+        (void)snprintf(out, PLAN_FIT_CHARS, "no: device +%.16s, host +%.16s", device, host);
+    } else if (lack.device_bytes > 0) {
+        (void)snprintf(out, PLAN_FIT_CHARS, "no: device +%.16s", device);
+    } else {
+        (void)snprintf(out, PLAN_FIT_CHARS, "no: host +%.16s", host);
+    }
+    return out;
+}
+
+/* ------------------------------------------------------------------- head -- */
+
+/* "2 sequences of 1024 tokens"; "" where there is no length. */
+static const char *sequences_text(const plan_entry *entry, char out[96])
+{
+    const planning_request *request = &entry->request;
+
+    out[0] = '\0';
+    if (request->batch > 0) {
+        (void)snprintf(out, 96, "%zu sequence%s of %zu tokens%s", request->batch,
+                       request->batch > 1 ? "s" : "", request->length,
+                       request->is_recomputed ? ", recomputed" : "");
+    }
+    return out;
+}
+
+static void model_print(const plan_entry *entry)
+{
+    const planning_row *row = &entry->row;
+
+    (void)printf("%s: %zu parameters", entry->request.model->label, row->param_elems);
+    if (row->trainable_elems != row->param_elems) {
+        (void)printf(" (%zu trained)", row->trainable_elems);
+    }
+    (void)printf(", %s, on %s; rank %d\n", sherd_dtype_name(row->compute_dtype),
+                 entry->request.backend, row->rank);
+}
+
+/* --------------------------------------------------------------- one row -- */
+
+typedef struct purpose {
+    const char *name;
+    size_t      device, host, nvme;
+} purpose;
+
+#define NUM_PURPOSES 7
+
+static void purposes_find(const planning_row *row, purpose out[NUM_PURPOSES])
+{
+    const sherd_memory_report *m = &row->memory;
+
+    out[0] =
+        (purpose){"parameters", m->params_planned, m->host_params_planned, m->nvme_params_planned};
+    out[1] = (purpose){"gradients", m->grads_planned, m->host_grads_planned, m->nvme_grads_planned};
+    out[2] = (purpose){m->has_spare_state ? "optimizer state, x2 on nvme" : "optimizer state",
+                       m->state_planned, m->host_state_planned, m->nvme_state_planned};
+    out[3] = (purpose){"gathered units", m->gather_planned, 0, 0};
+    out[4] = (purpose){"gradients in backward", m->transient_planned, 0, 0};
+    out[5] = (purpose){"buffers on the way", m->staging_planned, m->host_staging_planned, 0};
+    out[6] = (purpose){"room for reductions", m->receive_planned, 0, 0};
+}
+
+static void places_print(const char *name, double device, double host, double nvme)
+{
+    char text[3][PLAN_BYTES_CHARS];
+
+    (void)printf("%-28s %12s %12s %12s\n", name, plan_bytes_text(device, text[0]),
+                 plan_bytes_text(host, text[1]), plan_bytes_text(nvme, text[2]));
+}
+
+/* One memory against what is needed of it. */
+static void room_print(const char *whose, double need, size_t have)
+{
+    char text[3][PLAN_BYTES_CHARS];
+
+    if (have > 0) {
+        int is_enough = need <= (double)have;
+
+        (void)printf(
+            "%-28s %12s of %s: %s %s\n", whose, plan_bytes_text(need, text[0]),
+            plan_bytes_text((double)have, text[1]), is_enough ? "left" : "missing",
+            plan_bytes_text(is_enough ? (double)have - need : need - (double)have, text[2]));
+    }
+}
+
+static void memory_print(const plan_entry *entry)
+{
+    const planning_row *row = &entry->row;
+    purpose             all[NUM_PURPOSES];
+    char                text[2][PLAN_BYTES_CHARS];
+    char                whose[64];
+    int                 ranks = planning_ranks_per_host(&entry->request, row->layout.world_size);
+
+    purposes_find(row, all);
+    (void)printf("%-28s %12s %12s %12s\n", "bytes of this rank", "device", "host", "nvme");
+    for (int i = 0; i < NUM_PURPOSES; i++) {
+        if (i < 3 || all[i].device + all[i].host + all[i].nvme > 0) {
+            places_print(all[i].name, (double)all[i].device, (double)all[i].host,
+                         (double)all[i].nvme);
+        }
+    }
+    places_print("total", (double)row->device_bytes, (double)row->host_bytes,
+                 (double)row->nvme_bytes);
+    if (row->pinned_bytes > 0) {
+        places_print("  of these pinned", 0, (double)row->pinned_bytes, 0);
+    }
+    if (row->activation_bytes > 0) {
+        places_print(entry->request.activation_bytes > 0 ? "activations, as given"
+                                                         : "activations, the trainer's",
+                     (double)row->activation_bytes, 0, 0);
+    }
+    if (entry->request.device_bytes + entry->request.host_bytes > 0) {
+        (void)printf("\n");
+    }
+    if (row->has_fit && row->activation_bytes == 0) {
+        (void)printf("activations are not known and not counted: --activations gives them\n");
+    }
+    room_print("a device", plan_device_need(entry), entry->request.device_bytes);
+    (void)snprintf(whose, sizeof(whose), "a host, %d rank%s", ranks, ranks > 1 ? "s" : "");
+    room_print(whose, plan_host_need(entry), entry->request.host_bytes);
+    (void)printf("\nmodel state %s; by the ZeRO paper's formula %s\n",
+                 plan_bytes_text((double)row->params_bytes + (double)row->grads_bytes +
+                                     (double)row->optimizer_bytes,
+                                 text[0]),
+                 plan_bytes_text(row->paper_bytes, text[1]));
+}
+
+typedef struct move {
+    const char *name;
+    uint64_t    micro, step;
+} move;
+
+static void moves_print(const planning_row *row)
+{
+    const sherd_traffic_report *t       = &row->traffic;
+    const move                  MOVES[] = {
+        {"wire, sent", t->wire_micro_planned, t->wire_step_planned},
+        {"link, device to host", t->down_micro_planned, t->down_step_planned},
+        {"link, host to device", t->up_micro_planned, t->up_step_planned},
+        {"nvme, read", t->read_micro_planned, t->read_step_planned},
+        {"nvme, written", t->written_micro_planned, t->written_step_planned},
+    };
+    char text[3][PLAN_BYTES_CHARS];
+
+    (void)printf("\n%-28s %12s %12s %12s\n", "moved", "micro-batch", "boundary", "step");
+    for (size_t i = 0; i < sizeof(MOVES) / sizeof(MOVES[0]); i++) {
+        double micro = (double)MOVES[i].micro;
+        double step  = (double)MOVES[i].step;
+
+        if (micro + step > 0 || i == 0) {
+            (void)printf("%-28s %12s %12s %12s\n", MOVES[i].name, plan_bytes_text(micro, text[0]),
+                         plan_bytes_text(step, text[1]),
+                         plan_bytes_text(row->accumulation * micro + step, text[2]));
+        }
+    }
+    if (t->wear_days > 0) {
+        (void)printf(
+            "wear: a drive is written as often as it is rated for in %.0f days of steps of "
+            "%.3g s\n",
+            t->wear_days, t->wear_step_s);
+    }
+}
+
+/* "flops 4e+14 assumed" of the rates behind one part. */
+static void origins_print(const plan_entry *entry, planning_bound part)
+{
+    static const struct {
+        planning_bound part;
+        planning_rate  rate;
+    } OF[]            = {{PLANNING_BOUND_COMPUTE, PLANNING_RATE_FLOPS},
+                         {PLANNING_BOUND_WIRE, PLANNING_RATE_WIRE},
+                         {PLANNING_BOUND_LINK, PLANNING_RATE_DOWN},
+                         {PLANNING_BOUND_LINK, PLANNING_RATE_UP},
+                         {PLANNING_BOUND_NVME, PLANNING_RATE_NVME_READ},
+                         {PLANNING_BOUND_NVME, PLANNING_RATE_NVME_WRITE},
+                         {PLANNING_BOUND_UPDATE, PLANNING_RATE_DEVICE},
+                         {PLANNING_BOUND_UPDATE, PLANNING_RATE_HOST}};
+    const char *comma = "";
+
+    for (size_t i = 0; i < sizeof(OF) / sizeof(OF[0]); i++) {
+        if (OF[i].part == part && rate_is_used(&entry->row, OF[i].rate)) {
+            (void)printf("%s%s %.3g/s %s", comma, planning_rate_name(OF[i].rate),
+                         entry->request.rates.values[OF[i].rate],
+                         planning_origin_name(entry->request.rates.origins[OF[i].rate]));
+            comma = ", ";
+        }
+    }
+}
+
+static void time_print(const plan_entry *entry)
+{
+    const planning_row  *row  = &entry->row;
+    const planning_time *time = &row->time;
+    char                 text[3][PLAN_BYTES_CHARS];
+
+    (void)printf("\n%-28s %12s\n", "predicted, busy in a step", "seconds");
+    for (int i = 0; i < PLANNING_BOUNDS; i++) {
+        if (time->parts[i] > 0) {
+            (void)printf("%-28s %12s  ", planning_bound_name((planning_bound)i),
+                         seconds_text(time->parts[i], text[0]));
+            origins_print(entry, (planning_bound)i);
+            (void)printf("\n");
+        }
+    }
+    (void)printf("a step: %d x %s + %s at the boundary = %s s, bound by %s%s\n", row->accumulation,
+                 seconds_text(time->micro_s, text[0]), seconds_text(time->boundary_s, text[1]),
+                 seconds_text(time->step_s, text[2]), planning_bound_name(time->bound),
+                 time->parts[PLANNING_BOUND_COMPUTE] > 0
+                     ? ""
+                     : "; arithmetic is left out, --tokens says how much there is");
+    if (plan_is_assumed(entry)) {
+        (void)printf("rates that are assumed: sherd bench measures them (--rates), --rate gives "
+                     "them\n");
+    }
+}
+
+void plan_summary_print(const plan_options *options, const plan_entry *entry)
+{
+    const planning_row *row   = &entry->row;
+    int                 world = row->layout.world_size;
+    char                text[96];
+
+    (void)options;
+    model_print(entry);
+    (void)printf("stage %d, offload %s, %d rank%s, %d to a host; a step is %d micro-batch%s",
+                 row->layout.stage, planning_offload_name(row->layout.offload), world,
+                 world > 1 ? "s" : "", planning_ranks_per_host(&entry->request, world),
+                 row->accumulation, row->accumulation > 1 ? "es" : "");
+    if (sequences_text(entry, text)[0] != '\0') {
+        (void)printf(" of %s", text);
+    }
+    (void)printf("\n\n");
+    memory_print(entry);
+    moves_print(row);
+    time_print(entry);
+    if (row->has_fit) {
+        char fit[PLAN_FIT_CHARS];
+
+        (void)printf("\nfits: %s\n", plan_fit_text(entry, fit));
+    }
+}
+
+/* ----------------------------------------------------------------- table -- */
+
+static double wire_of(const planning_row *row)
+{
+    return (double)row->accumulation * (double)row->traffic.wire_micro_planned +
+           (double)row->traffic.wire_step_planned;
+}
+
+typedef struct table_unit {
+    const char *name;
+    double      bytes;
+} table_unit;
+
+/* One unit for all columns: a small model's rows would be nothing but zeros in GiB. */
+static table_unit unit_choose(const plan_entry *entries, size_t count)
+{
+    double most = 0;
+
+    for (size_t i = 0; i < count; i++) {
+        const planning_row *row      = &entries[i].row;
+        const double        places[] = {(double)row->device_bytes, (double)row->host_bytes,
+                                        (double)row->nvme_bytes};
+
+        for (size_t p = 0; p < 3; p++) {
+            most = most > places[p] ? most : places[p];
+        }
+    }
+    return most < 4 * 0x1p30 ? (table_unit){"MiB", 0x1p20} : (table_unit){"GiB", 0x1p30};
+}
+
+static void line_print(const plan_entry *entry, table_unit unit)
+{
+    const planning_row *row       = &entry->row;
+    const double        columns[] = {
+        (double)row->params_bytes,
+        (double)row->grads_bytes,
+        (double)row->optimizer_bytes,
+        (double)row->gathered_bytes,
+        (double)row->transient_bytes + (double)row->staging_bytes,
+        (double)row->device_bytes,
+        (double)row->host_bytes,
+        (double)row->nvme_bytes,
+        wire_of(row),
+    };
+    char text[PLAN_FIT_CHARS];
+
+    (void)printf("%5d %-14s %6d ", row->layout.stage, planning_offload_name(row->layout.offload),
+                 row->layout.world_size);
+    for (size_t i = 0; i < sizeof(columns) / sizeof(columns[0]); i++) {
+        (void)printf(" %8s", figure_text(columns[i] / unit.bytes, text));
+    }
+    (void)printf(" %8s  %-7s", seconds_text(row->time.step_s, text),
+                 planning_bound_name(row->time.bound));
+    if (row->has_fit) {
+        (void)printf("  %s", plan_fit_text(entry, text));
+    }
+    (void)printf("\n");
+}
+
+static void table_explain(const plan_entry *entries, size_t count, table_unit unit)
+{
+    char text[PLAN_BYTES_CHARS];
+    int  is_assumed  = 0;
+    int  has_compute = 0;
+    int  has_spare   = 0;
+
+    for (size_t i = 0; i < count; i++) {
+        is_assumed |= plan_is_assumed(&entries[i]);
+        has_compute |= entries[i].row.time.parts[PLANNING_BOUND_COMPUTE] > 0;
+        has_spare |= entries[i].row.memory.has_spare_state;
+    }
+    (void)printf(
+        "\n%s of a rank. params, grads, state: wherever they rest; gathered: whole units in "
+        "use;\nother: gradients in backward and buffers on the way; device, host, nvme: all "
+        "of these by place%s;\nwire: sent in a step; step: predicted seconds, most of them "
+        "the bound's.\n",
+        unit.name, has_spare ? ", state twice on nvme" : "");
+    if (entries[0].row.activation_bytes > 0) {
+        (void)printf("Beside them a rank has %s of activations%s.\n",
+                     plan_bytes_text((double)entries[0].row.activation_bytes, text),
+                     entries[0].row.has_fit ? ", counted in what fits" : "");
+    }
+    if (entries[0].row.activation_bytes == 0 && entries[0].row.has_fit) {
+        (void)printf("Activations are not known and not counted: --activations gives them.\n");
+    }
+    if (!has_compute) {
+        (void)printf("Arithmetic is left out of the step: --tokens says how much there is.\n");
+    }
+    if (is_assumed) {
+        (void)printf("Rates are assumed where nobody gave them: sherd bench measures them "
+                     "(--rates).\n");
+    }
+}
+
+void plan_table_print(const plan_options *options, const plan_entry *entries, size_t count)
+{
+    table_unit unit = unit_choose(entries, count);
+    char       text[96];
+
+    model_print(&entries[0]);
+    if (sequences_text(&entries[0], text)[0] != '\0' && options->num_worlds == 1) {
+        (void)printf("a micro-batch: %s\n", text);
+    }
+    (void)printf("\n%5s %-14s %6s  %8s %8s %8s %8s %8s %8s %8s %8s %8s %8s  %-7s%s\n", "stage",
+                 "offload", "world", "params", "grads", "state", "gathered", "other", "= device",
+                 "host", "nvme", "wire", "step", "bound", entries[0].row.has_fit ? "  fits" : "");
+    for (size_t i = 0; i < count; i++) {
+        line_print(&entries[i], unit);
+    }
+    table_explain(entries, count, unit);
+}
