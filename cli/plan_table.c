@@ -86,7 +86,7 @@ const char *plan_bytes_text(double bytes, char out[PLAN_BYTES_CHARS])
 static const char *seconds_text(double seconds, char out[PLAN_BYTES_CHARS])
 {
     if (seconds == 0) {
-        (void)snprintf(out, PLAN_BYTES_CHARS, "-");
+        (void)snprintf(out, PLAN_BYTES_CHARS, "0");
     } else if (seconds < 1e-3) {
         (void)snprintf(out, PLAN_BYTES_CHARS, "%.1e", seconds);
     } else if (seconds < 0.1) {

@@ -1,0 +1,333 @@
+#!/bin/sh
+# sherd plan: test_plan.sh SHERD PYTHON. Rows against the ZeRO paper's table, bytes that add up, what fits, the layout
+# that is chosen and its configuration read again, mistakes.
+set -eu
+sherd=$1
+python=$2
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+cd "$scratch"
+failed=0
+
+# run STATUS ARGS: the command's exit status; its output in out and err.
+run() {
+    want=$1
+    shift
+    status=0
+    "$sherd" plan "$@" >out 2>err </dev/null || status=$?
+    if [ "$status" != "$want" ]; then
+        echo "not ok: sherd plan $* gives $status, not $want"
+        cat out err
+        failed=1
+    fi
+}
+# says out|err TEXT
+says() {
+    if ! grep -qF -- "$2" "$1"; then
+        echo "not ok: no '$2' in"
+        cat "$1"
+        failed=1
+    fi
+}
+fail() {
+    echo "not ok: $*"
+    failed=1
+}
+# check WHAT: python on standard input over the rows of out
+check() {
+    { cat rows.py - >check.py; }
+    "$python" check.py || fail "$1"
+}
+cat >rows.py <<'PY'
+import json, sys
+
+def read(path):
+    return [json.loads(line) for line in open(path)]
+
+rows = read("out")
+
+def must(what, is_true):
+    if not is_true:
+        print("not ok:", what)
+        sys.exit(1)
+
+def state(row):
+    return row["params_bytes"] + row["grads_bytes"] + row["optimizer_bytes"]
+PY
+
+# Table 1 of Rajbhandari et al. 2020, in GB: model state of a rank. Its last digits are rounded or cut off.
+for size in 7.5B 128B 1T; do
+    run 0 --params $size --world 1,4,16,64,256,1024 --stage 1,2,3 --json
+    mv out out.$size
+done
+cat out.7.5B out.128B out.1T >out
+check "the ZeRO paper's table" <<'PY'
+PAPER = {
+    (7.5e9, 1): "120 52.5 35.6 31.4 30.4 30.1", (7.5e9, 2): "120 41.3 21.6 16.6 15.4 15.1",
+    (7.5e9, 3): "120 30 7.5 1.88 0.47 0.12",
+    (128e9, 1): "2048 896 608 536 518 513", (128e9, 2): "2048 704 368 284 263 257",
+    (128e9, 3): "2048 512 128 32 8 2",
+    (1e12, 1): "16000 7000 4750 4187 4046 4011", (1e12, 2): "16000 5500 2875 2218 2054 2013",
+    (1e12, 3): "16000 4000 1000 250 62.5 15.6"}
+WORLDS = [1, 4, 16, 64, 256, 1024]
+seen, most = 0, 0
+for row in rows:
+    elems, stage, world = row["param_elems"], row["stage"], row["world_size"]
+    formula = elems * (2 / (world if stage >= 3 else 1) + 2 / (world if stage >= 2 else 1) + 12 / world)
+    printed = PAPER[elems, stage].split()[WORLDS.index(world)]
+    last = 10 ** -(len(printed.split(".")[1]) if "." in printed else 0)
+    most = max(most, abs(state(row) / formula - 1))
+    must(f"{elems:g} stage {stage} world {world}: {state(row)} is not {formula:.0f}", abs(state(row) / formula - 1) < 0.01)
+    must(f"paper_bytes {row['paper_bytes']} is not {formula}", abs(row["paper_bytes"] / formula - 1) < 1e-9)
+    must(f"{elems:g} stage {stage} world {world}: {state(row) / 1e9} is not the paper's {printed}",
+         abs(state(row) / 1e9 - float(printed)) < last + 0.001 * float(printed))
+    seen += 1
+must(f"{seen} rows of 54", seen == 54)
+print(f"the ZeRO paper's table: 54 rows, at most {100 * most:.3f} % above the formula")
+PY
+
+# Bytes by purpose are the bytes by place, whatever rests where; a row for all that can be.
+for backend in cpu cuda; do
+    run 0 --arch gpt2 --preset 355m --world 1,3,8 --all --backend $backend --set gradient_accumulation_steps=2 --json
+    mv out out.$backend
+done
+run 0 --params 7.5B --all --world 64 --json
+cat out.cpu out.cuda >>out
+check "bytes by purpose and by place" <<'PY'
+must(f"{len(rows)} rows of 84", len(rows) == 84)
+for row in rows:
+    purposes = state(row) + sum(row[k] for k in ("gathered_bytes", "transient_bytes", "staging_bytes", "spare_bytes"))
+    places = row["device_bytes"] + row["host_bytes"] + row["nvme_bytes"]
+    must(f"{purposes} by purpose, {places} by place: {row}", purposes == places)
+    must("pinned is a part of the host's", row["pinned_bytes"] <= row["host_bytes"])
+    must("nothing rests on a drive without one", (row["nvme_bytes"] > 0) == ("nvme" in row["offload"]))
+    must("what cannot be", row["offload"] == "none" or row["stage"] >= (3 if "params" in row["offload"] else 1))
+    for move in ("wire", "link_down", "link_up", "nvme_read", "nvme_written"):
+        at = {k: row[f"{move}_bytes_per_{k}"] for k in ("micro_batch", "boundary", "step")}
+        must(f"{move} of a step: {at}", at["step"] == row["accumulation"] * at["micro_batch"] + at["boundary"])
+    must("the step", abs(row["step_s"] - row["accumulation"] * row["micro_s"] - row["boundary_s"]) <= 1e-9 * row["step_s"])
+    must("no memory was given", row["fits"] is None)
+names = {row["offload"] for row in rows}
+must(f"offloads {names}", names == {"none", "optimizer-cpu", "optimizer-nvme", "params-cpu", "params-nvme"})
+PY
+
+# Times scale with the rates that are given.
+run 0 --params 1B --world 8 --stage 3 --offload nvme --tokens 1000 --batch 2 --json \
+    --rate flops=1e13,wire=1G --rate down=1e9,up=1e9,nvme_read=1G,nvme_write=1G,device=1T,host=1e9
+check "times at given rates" <<'PY'
+row = rows[0]
+must("compute", abs(row["compute_s"] - 6 * 1e9 * 2000 / 1e13) < 1e-6)
+must("wire", abs(row["wire_s"] - row["wire_bytes_per_step"] / 1e9) < 1e-6)
+must("nvme", abs(row["nvme_s"] - 8 * (row["nvme_read_bytes_per_step"] + row["nvme_written_bytes_per_step"]) / 1e9) < 1e-6)
+parts = {k: row[k + "_s"] for k in ("compute", "wire", "link", "nvme", "update")}
+must(f"bound {row['bound']} of {parts}", row["bound"] == max(parts, key=parts.get))
+must("origins", {rate["origin"] for rate in row["rates"].values()} == {"given"})
+PY
+
+# For people: one row in words, several as a table.
+run 0 --arch gpt2 --preset 124m --world 8 --stage 3 --offload optimizer-nvme --set train_micro_batch_size_per_gpu=4
+says out "gpt2 124m: 124439808 parameters, bf16, on cpu; rank 0"
+says out "stage 3, offload optimizer-nvme, 8 ranks, 8 to a host; a step is 1 micro-batch of 4 sequences of 1024 tokens"
+says out "optimizer state, x2 on nvme"
+says out "by the ZeRO paper's formula"
+says out "nvme, written"
+says out "wear: a drive"
+says out "flops 1e+11/s assumed"
+says out "bound by compute"
+run 0 --arch gpt2 --preset 124m --world 8 --all --device-memory 4GB
+says out "= device"
+says out "params-nvme"
+says out "counted in what fits"
+[ "$(grep -c '  yes$' out)" -gt 3 ] || fail "rows that fit"
+run 0 --arch gpt2 --preset 124m --full --stage 1 --world 4
+says out "plan of rank 0 of 4: stage 1"
+run 0 --arch gpt2 --preset 124m --full --json --all
+run 0 --params 124M --world 16 --stage 3 --check
+says out "plans of 16 ranks checked in"
+run 0 --params 124M --world 4,16 --all --check --json
+says err "stage 2, offload optimizer-nvme: plans of 16 ranks checked in"
+check "JSON beside --check" <<'PY'
+must(f"{len(rows)} rows of 24", len(rows) == 24)
+PY
+run 0 --arch gpt2 --preset help
+says out "1558m"
+run 0 --help
+says out "--device-memory SIZE"
+
+# Models from files.
+cat >units.json <<'JSON'
+{"units": [{"name": "in", "params": [{"name": "in.w", "shape": [1000, 64]}]},
+           {"name": "out", "params": [{"name": "out.w", "shape": [64, 500], "frozen": true}], "reads": ["in.w"]}]}
+JSON
+run 0 --model units.json --stage all --world 2 --json
+check "a list of units" <<'PY'
+must(f"{len(rows)} rows of 4", len(rows) == 4)
+must("elements", all(row["param_elems"] == 96000 and row["trainable_elems"] == 64000 for row in rows))
+PY
+run 0 --model units.json --stage 2
+says out "96000 parameters (64000 trained)"
+says out "arithmetic is left out, --tokens says how much there is"
+mkdir folder
+echo '{"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "vocab_size": 50257, "n_positions": 1024}' >folder/config.json
+run 0 --model folder --stage 3 --world 8
+says out "124439808 parameters"
+says out "1 sequence of 1024 tokens"
+run 1 --model ds.none
+echo '[1, 2]' >list.json
+run 1 --model list.json
+says err "list.json"
+
+# A model that does not fit: 16 bytes for each parameter are more than 10 GiB.
+run 1 --params 1B --stage 1 --device-memory 10G
+says out "fits: no: device +"
+says err "MiB of device memory on each rank"
+says err "would fit"
+run 1 --params 1B --stage 1 --device-memory 10G --json
+check "a row that does not fit" <<'PY'
+must("one row, though it does not fit", len(rows) == 1 and rows[0]["fits"] is False and "would fit" in rows[0]["why"])
+must("on a GPU", rows[0]["backend"] == "cuda")
+PY
+run 0 --params 1B --stage 1 --device-memory 16.1GB
+says out "fits: yes"
+run 1 --params 1B --stage 1 --device-memory 16.1GB --activations 1G
+says out "activations, as given"
+run 1 --params 1B --stage 1 --world 2 --host-memory 18G
+says out "fits: no: host +"
+run 0 --params 1B --device-memory 10G
+says out "no: device +"
+[ "$(grep -c '  yes$' out)" -gt 3 ] || fail "rows that fit beside rows that do not"
+
+# --best: its configuration, read again, is its row.
+cat >ds.json <<'JSON'
+{ // as people write it
+  "train_batch_size": "auto", "gradient_accumulation_steps": 4, "train_micro_batch_size_per_gpu": 2,
+  "bfloat16": {"enabled": true}, # an old name
+  "optimizer": {"type": "AdamW", "params": {"lr": 3e-5, "betas": [0.9, 0.95]}},
+  "tensorboard": {"enabled": true, "output_path": "a//b # \" c"},
+  "zero_optimization": {
+    "stage": 3, "stage3_prefetch_bucket_size": "auto", "sub_group_size": 1e8, "reduce_bucket_size": 2e8,
+    "offload_optimizer": {"device": "nvme", "nvme_path": ["/mnt/a", "/mnt/b"], "gradients": "nvme", "durable": false,
+                          "buffer_count": 6},
+    "offload_param": {"device": "cpu", /* and */ "pin_memory": false,},
+  },
+}
+JSON
+echo '{"train_micro_batch_size_per_gpu": 2, "optimizer": {"type": "Lamb", "params": {"lr": 0.1}},
+      "zero_optimization": {"stage": 2, "cpu_offload": true}, "sherd": {"strict": false}}' >old.json
+model="--arch gpt2 --preset 1558m --world 4 --backend cuda"
+round=0
+for arguments in "" "--config ds.json" "--config ds.json --offload params-nvme" "--config ds.json --offload cpu" \
+    "--config old.json" "--config old.json --offload nvme --stage 2,3 --set gradient_clipping=0.5" "--batch 3 --offload none"; do
+    round=$((round + 1))
+    # shellcheck disable=SC2086
+    run 0 $model $arguments --best --json --device-memory 28G --host-memory 200G
+    says err "Chosen: stage"
+    mv out chosen.json
+    # shellcheck disable=SC2086
+    run 0 $model $arguments --best --device-memory 28G --host-memory 200G --out written.$round.json
+    says err "written to written.$round.json"
+    # shellcheck disable=SC2086
+    run 0 $model --config written.$round.json --json --device-memory 28G --host-memory 200G --stage all --offload all
+    # shellcheck disable=SC2086
+    run 0 $model --config written.$round.json --json
+    check "the configuration of --best $arguments" <<'PY'
+chosen = read("chosen.json")[0]
+again = rows[0]
+must("one row", len(rows) == 1)
+different = {k: (chosen[k], again.get(k)) for k in chosen if k != "fits" and chosen[k] != again.get(k)}
+must(f"the row again: {different}", not different)
+must("it fits", chosen["fits"] is True)
+PY
+    "$sherd" config written.$round.json >config.out 2>&1 || fail "sherd config reads what --best wrote"
+done
+"$python" - <<'PY' || fail "what the file says is kept"
+import json
+nvme, cpu, set_ = (json.load(open(f"written.{n}.json")) for n in (3, 4, 6))
+zero = nvme["zero_optimization"]
+assert nvme["optimizer"]["params"] == {"lr": 3e-5, "betas": [0.9, 0.95]}, nvme
+assert nvme["tensorboard"] == {"enabled": True, "output_path": 'a//b # " c'}, nvme
+assert nvme["bf16"] == {"enabled": True} and "bfloat16" not in nvme, nvme
+assert zero["stage3_prefetch_bucket_size"] == "auto" and zero["sub_group_size"] == 1e8, zero
+assert zero["offload_optimizer"]["nvme_path"] == ["/mnt/a", "/mnt/b"] and zero["offload_optimizer"]["gradients"] == "nvme", zero
+assert zero["offload_param"]["nvme_path"] == ["/local_nvme"] and zero["offload_param"]["pin_memory"] is True, zero
+assert cpu["zero_optimization"]["offload_optimizer"] == {"device": "cpu", "buffer_count": 6, "pin_memory": True}, cpu
+assert "offload_param" not in cpu["zero_optimization"], cpu
+assert set_["gradient_clipping"] == 0.5 and set_["optimizer"]["type"] == "Lamb", set_
+PY
+
+# Its reasons, and that nothing is lost.
+run 0 --params 7.5B --world 8 --device-memory 80G --host-memory 1T --tokens 2048 --best
+says err "7.5B parameters on 8 ranks, 8 to a host: 12 layouts"
+says err "stage 0, offload none            does not fit: device +32.1 GiB"
+says err "Chosen: stage 1, offload none"
+says err "sherd bench --out rates.json"
+"$python" -m json.tool <out >/dev/null || fail "the configuration on standard output"
+echo mine >there.json
+run 1 --params 1B --best --out there.json
+says err "--force overwrites it"
+[ "$(cat there.json)" = mine ] || fail "a file that was there is overwritten"
+run 0 --params 1B --best --out there.json --force
+"$sherd" config there.json >/dev/null 2>&1 || fail "--force"
+run 1 --params 70B --world 8 --device-memory 1G --host-memory 100G --best --out none.json
+says err "nothing fits. The least is stage 3, offload params-nvme, which needs"
+[ ! -e none.json ] || fail "a configuration of nothing"
+run 1 --params 1B --best --out /nowhere/at/all.json
+says err "/nowhere/at/all.json"
+
+# Mistakes.
+run 2 --stage 4
+says err "--stage wants stages from 0 to 3, not '4'"
+run 2 --offload tape
+says err "not 'tape'"
+run 2 --stage 2 --offload none,params-cpu
+says err "--offload params-cpu cannot be at stage 2: parameters are offloaded at stage 3 alone"
+run 2 --stage 0 --offload cpu
+says err "--offload optimizer-cpu cannot be at stage 0"
+run 2 --params 7.5X
+says err "--params wants a count like 7.5B, not '7.5X'"
+run 2 --params 1B --model config.json
+says err "a model is one of"
+run 2 --params 1B --device-memory 80Q
+says err "not '80Q'"
+run 2 --device-memory 80G --backend cpu
+says err "give --host-memory"
+run 2 --backend tpu
+run 2 --rate speed=1
+says err "'speed=1' is no rate"
+run 2 --world 0
+run 2 --world 4 --rank 4
+says err "--rank is 4"
+run 2 --stage 1 --set zero_optimization.stage=2
+says err "give it one way"
+run 2 --arch gpt2 --preset 124m --tokens 2048
+says err "1024 positions"
+run 2 --out there.json
+run 2 --best --check
+run 2 --best --world 1,2 --out there.json
+run 2 plan
+run 2 --arch bert
+run 2 --preset enormous
+run 2 --hidden 100 --heads 7 --layers 2 --vocab 10
+run 1 --model nowhere.json
+says err "nowhere.json"
+run 1 --config nowhere.json
+says err "nowhere.json"
+run 1 --rates nowhere.json
+says err "nowhere.json"
+run 1 --set "optimizer.params.lr=-1"
+says err "optimizer.params.lr"
+
+# A full disk is noticed.
+for arguments in "--all" "--json" "--full" "--best"; do
+    # shellcheck disable=SC2086
+    if "$sherd" plan $arguments >/dev/full 2>/dev/null; then
+        fail "sherd plan $arguments on a full disk"
+    fi
+done
+if "$sherd" plan --best --force --out /dev/full 2>err; then
+    fail "--out on a full disk"
+fi
+says err "No space left on device"
+
+[ $failed = 0 ] && echo "sherd plan says what would be"
+exit $failed
