@@ -270,8 +270,8 @@ static void moves_print(const planning_row *row)
     if (t->wear_days > 0) {
         (void)printf(
             "wear: a drive is written as often as it is rated for in %.0f days of steps of "
-            "%.3g s\n",
-            t->wear_days, t->wear_step_s);
+            "%.3g s, in %.0f of the predicted ones\n",
+            t->wear_days, t->wear_step_s, t->wear_days * row->time.step_s / t->wear_step_s);
     }
 }
 
