@@ -278,16 +278,18 @@ static double off_of(const memory_row *row, double bytes, double pinned)
 
 static void row_compare(memory_row *row)
 {
-    const memory_ranks *ranks  = &row->ranks;
-    double              count  = row->layout.world_size;
-    double              held   = 0;
-    double              pinned = 0;
+    const memory_ranks *ranks   = &row->ranks;
+    double              count   = row->layout.world_size;
+    double              planned = 0, held = 0, pinned = 0;
     double              line;
     double              device_peak = 0;
 
     for (int r = 0; r < row->layout.world_size; r++) {
-        held += (double)(ranks->reports[r].total_held + ranks->reports[r].receive_held) / count;
-        pinned += (double)ranks->reports[r].pinned_held / count;
+        const sherd_memory_report *m = &ranks->reports[r];
+
+        planned += (double)(m->total_planned + m->receive_planned) / count;
+        held += (double)(m->total_held + m->receive_held) / count;
+        pinned += (double)m->pinned_held / count;
     }
     for (int mark = MEMORY_SEALED; mark < MEMORY_MARKS; mark++) {
         double taken = ((double)ranks->seen[MEMORY_PLATFORM].device_free -
@@ -297,6 +299,8 @@ static void row_compare(memory_row *row)
         row->device_bytes = taken;
         device_peak       = taken > device_peak ? taken : device_peak;
     }
+    /* With the room for reductions of the transport that they have; plans of large worlds take NCCL's. */
+    row->planned_bytes  = (size_t)planned;
     row->held_bytes     = (size_t)held;
     row->platform_bytes = ranks->seen[MEMORY_PLATFORM].pss / (size_t)row->layout.world_size;
     row->system_bytes =
