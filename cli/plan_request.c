@@ -124,26 +124,29 @@ static int sequence_make(const plan_parse *in, plan_options *out)
 
 /* ---------------------------------------------------------------- layouts -- */
 
-/* Keys that the layouts set; a setting of the same key would make all rows one. */
+/* Keys that the lists set; a setting of the same key would make all rows one. */
 static int settings_check(const plan_parse *in, const plan_options *out)
 {
-    static const char *const KEYS[] = {"zero_optimization",
-                                       "zero_optimization.stage",
-                                       "zero_optimization.offload_optimizer",
-                                       "zero_optimization.offload_optimizer.device",
-                                       "zero_optimization.offload_param",
-                                       "zero_optimization.offload_param.device"};
+    const struct {
+        const char *key;
+        int         is_set;
+    } KEYS[] = {
+        {"zero_optimization", in->num_stages + in->num_offloads},
+        {"zero_optimization.stage", in->num_stages},
+        {"zero_optimization.offload_optimizer", in->num_offloads},
+        {"zero_optimization.offload_optimizer.device", in->num_offloads},
+        {"zero_optimization.offload_param", in->num_offloads},
+        {"zero_optimization.offload_param.device", in->num_offloads},
+    };
 
-    if (in->num_stages + in->num_offloads == 0) {
-        return 0;
-    }
     for (size_t i = 0; i < out->request.num_settings; i++) {
         size_t len = strcspn(out->settings[i], "=");
 
         for (size_t k = 0; k < sizeof(KEYS) / sizeof(KEYS[0]); k++) {
-            if (strlen(KEYS[k]) == len && strncmp(KEYS[k], out->settings[i], len) == 0) {
+            if (KEYS[k].is_set > 0 && strlen(KEYS[k].key) == len &&
+                strncmp(KEYS[k].key, out->settings[i], len) == 0) {
                 return plan_bad("--set %s is what --stage and --offload choose; give it one way",
-                                KEYS[k]);
+                                KEYS[k].key);
             }
         }
     }

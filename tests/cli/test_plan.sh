@@ -2,7 +2,7 @@
 # sherd plan: test_plan.sh SHERD PYTHON. Rows against the ZeRO paper's table, bytes that add up, what fits, the layout
 # that is chosen and its configuration read again, mistakes.
 set -eu
-sherd=$1
+sherd=$(realpath "$1")
 python=$2
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
@@ -299,6 +299,8 @@ run 2 --world 4 --rank 4
 says err "--rank is 4"
 run 2 --stage 1 --set zero_optimization.stage=2
 says err "give it one way"
+run 0 --params 1M --world 4 --stage 2 --set 'zero_optimization.offload_optimizer.device="cpu"'
+says out "stage 2, offload optimizer-cpu"
 run 2 --arch gpt2 --preset 124m --tokens 2048
 says err "1024 positions"
 run 2 --out there.json
