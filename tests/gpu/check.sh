@@ -26,6 +26,7 @@ sanitizer 80 memcheck and racecheck over the kernels
 adam 45 bench gpu, AdamW
 lamb 40 bench gpu, LAMB
 offload 60 bench gpu-offload
+memory 40 bench memory, GPT-2 124M: planned, held, and what the device reports
 trainer 45 GPT-2 124M, bf16, 32 x 1024
 exposed 45 the engine's exposed share of its step
 large 90 GPT-2 774M, accumulation 8, with and without offload
@@ -39,7 +40,7 @@ usage: tests/gpu/check.sh [OPTIONS]
   --out DIR      logs (default: build-gpu/check)
   --build DIR    build folder (default: build-gpu)
   --no-build     the build folder is ready
-  --only LIST    parts, by commas: env, kernels, worlds, nccl, engine, proof, sanitizer, adam, lamb, offload,
+  --only LIST    parts, by commas: env, kernels, worlds, nccl, engine, proof, sanitizer, adam, lamb, offload, memory,
                  trainer, exposed, large
   --limit S      seconds for all, the build among them (default: 465); parts that get none are not run
 
@@ -175,6 +176,12 @@ part_offload() {
             sed -n "s/.*\"place\": \"$place\".*\"step_to_longest\": \[\([0-9.]*\),.*/\1/p" "$OUT/offload.json")"
         line "$ratio" most "$MOST_OFFLOAD" ""
     done
+}
+
+# Ends with 1 by itself where planned is not held, or not what the device reports.
+part_memory() {
+    (cd "$OUT" && "$BUILD/bench/bench-memory" --backend cuda --real-only --models 124m --worlds 1,2 --json memory.json)
+    figure "$(wc -l <"$OUT/memory.json") rows as planned"
 }
 
 part_trainer() {
