@@ -421,7 +421,7 @@ static sherd_status memory_open(sherd_engine *engine)
     engine->gather_pool.len_bytes    = engine->plan->buffers[SHERDI_BUFFER_GATHER].bytes;
     engine->transient_pool.base      = engine->buffers[SHERDI_BUFFER_TRANSIENT];
     engine->transient_pool.len_bytes = engine->plan->buffers[SHERDI_BUFFER_TRANSIENT].bytes;
-    for (int i = 0; i < engine->plan->num_bridges; i++) {
+    for (int i = 0; i < engine->plan->num_bridges && engine->plan->bridge_bytes > 0; i++) {
         engine->bridges[i].memory =
             engine->buffers[SHERDI_BUFFER_BRIDGE] + (size_t)i * engine->plan->bridge_bytes;
     }
