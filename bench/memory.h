@@ -1,6 +1,13 @@
-/* What the files of bench-memory share: a row of its table, ranks as processes, charts. memory.c makes the rows,
- * memory_ranks.c starts and watches the processes of a real one, memory_part.c is what each of them does,
- * memory_rows.c holds what they say against the plan, memory_plan.c asks for the largest model, memory_print.c writes table and JSON, memory_charts.c draws. */
+/* What the files of bench-memory share: a row of its table, ranks as processes, options, charts.
+ *
+ *   memory.c          which rows there are, and what becomes of the program
+ *   memory_options.c  the command line
+ *   memory_plan.c     models by name, planned rows, the largest model that fits
+ *   memory_rows.c     one row: configuration, whether it fits, held against plan and system
+ *   memory_ranks.c    the processes of a real row, watched by their parent
+ *   memory_part.c     one of those processes
+ *   memory_print.c    table and JSON lines
+ *   memory_charts.c   SVG */
 #ifndef BENCH_MEMORY_H
 #define BENCH_MEMORY_H
 
@@ -71,7 +78,8 @@ typedef struct memory_ranks {
     double              seconds;
 } memory_ranks;
 
-/** Runs all ranks of a row. -1 with a sentence in `why` when one failed; nothing is left behind either way. */
+/** Runs all ranks of a row. -1 with a sentence in `why` when one failed; nothing is left behind
+ *  either way. */
 int memory_ranks_run(const memory_ranks_params *params, memory_ranks *out, char *why,
                      size_t why_bytes);
 /** The signal that asked this program to end; 0: none did. */
@@ -113,9 +121,9 @@ typedef struct memory_folders {
 int  memory_folders_make(const char *nvme_path, memory_folders *out);
 void memory_folders_remove(void);
 
-/** Plans the row that `layout` says as the ranks will plan it, and runs them if they fit. What happened is in the
- *  row: is_real, is_equal, is_close, why. 1: cannot be in this build, no row; -1: a rank failed, or
- *  the plan did, with a sentence in row->why. */
+/** Plans the row that `layout` says as the ranks will plan it, and runs them if they fit. What happened
+ *  is in the row: is_real, is_equal, is_close, why. 1: cannot be in this build, no row; -1: a rank or
+ *  the plan failed, with a sentence in row->why. */
 int memory_row_run(const memory_folders *folders, const planning_model *model, const char *name,
                    const char *backend, const planning_layout *layout, memory_row *row);
 /** The row as planned, with default settings. */
