@@ -1,5 +1,5 @@
 #!/bin/sh
-# sherd bench, small: test_bench.sh SHERD LOAD_RATES. Nothing is asked of the times.
+# sherd bench, small: test_bench.sh SHERD LOAD_RATES [BACKEND]. Nothing is asked of the times.
 set -eu
 sherd=$1
 load_rates=$2
@@ -34,6 +34,15 @@ says() {
 loads() {
     "$load_rates" "$@" || failed=1
 }
+
+# On a device: two ranks share it.
+if [ $# -gt 2 ]; then
+    run 0 --backend "$3" --ranks 2 --size 64K --rounds 1 --out "$scratch/device.json" --check
+    loads "$scratch/device.json" wire down up device host
+    grep -q "\"backend\": \"$3\"" "$scratch/device.json" || failed=1
+    [ $failed = 0 ] && echo "sherd bench measures on $3"
+    exit $failed
+fi
 
 # Two ranks; a file that a plan takes.
 run 0 --size 64K --rounds 2 --out "$scratch/rates.json"
