@@ -178,16 +178,21 @@ static int folder_make(const char *parent, scratch_folder *out)
     return 0;
 }
 
-/* On a host of its own a rank makes the folder that rank 0 made on another. */
-static int folder_join(scratch_folder *out)
+/* On another host its first rank makes the folder that rank 0 made on its own. One rank of a host alone: others
+ * would make it anew behind the back of one that was interrupted and has removed it. */
+static int folder_join(sherd_world *world, scratch_folder *out)
 {
-    if (mkdir(out->path, 0700) != 0 && errno != EEXIST) {
-        return fail(out, "%.200s cannot be made here too: %s", out->path, strerror(errno));
+    int error = 0;
+
+    (void)pthread_mutex_lock(&lock); /* as above */
+    if (sherd_world_local_rank(world) == 0 && mkdir(out->path, 0700) != 0 && errno != EEXIST) {
+        error = errno;
+    } else {
+        (void)snprintf(guarded, sizeof(guarded), "%s", out->path);
     }
-    (void)pthread_mutex_lock(&lock);
-    (void)snprintf(guarded, sizeof(guarded), "%s", out->path);
     (void)pthread_mutex_unlock(&lock);
-    return 0;
+    return error == 0 ? 0
+                      : fail(out, "%.200s cannot be made here too: %s", out->path, strerror(error));
 }
 
 static int folder_check(uint64_t need_bytes, scratch_folder *out)
@@ -261,7 +266,8 @@ int scratch_make(sherd_world *world, const char *parent, uint64_t need_bytes, sc
         if (sherd_world_broadcast(world, out, sizeof(*out), 0) != SHERD_OK) {
             return fail(out, "%.300s", sherd_last_error());
         }
-        result = out->path[0] == '\0' ? -1 : folder_join(out);
+        result = out->path[0] == '\0' ? -1 : folder_join(world, out);
+        result = world_agree(world, result, out); /* from here on it is there on every host */
     }
     if (result == 0) {
         result = folder_check(need_bytes, out);
