@@ -180,19 +180,19 @@ static sherd_status rounds_run(bench *b, bench_engine *e, round_fn run, int drop
 
 /* A plan's bytes are those of norm and update. On a GPU the norm's time is the host's, who waits in it for the
  * backward pass: there the update tells for both. */
-static int has_norm(const bench *b)
+static int is_on_cpu(const bench *b)
 {
     return strcmp(b->request->backend, "cpu") == 0;
 }
 
 static double update_bytes(const bench *b, uint64_t planned)
 {
-    return (double)planned - (has_norm(b) ? 0 : (double)b->request->elems * ELEM_BYTES);
+    return (double)planned - (is_on_cpu(b) ? 0 : (double)b->request->elems * ELEM_BYTES);
 }
 
 static double update_seconds(const bench *b, const sherd_step_report *report)
 {
-    return report->update_s + (has_norm(b) ? report->norm_s : 0);
+    return report->update_s + (is_on_cpu(b) ? report->norm_s : 0);
 }
 
 /* The wire's bytes are those that a rank sent; on one host the others read them where they lie. */
@@ -218,8 +218,8 @@ static sherd_status device_round(bench *b, bench_engine *e, int is_counted)
 
 /* --------------------------------------------- host memory and the link ---- */
 
-/* Of two steps whose copies differ in what comes up alone: the report has one time for both directions. Where
- * the difference is lost in noise both directions have one rate. */
+/* Of two steps whose copies differ in what comes up alone: the report has one time for both directions. On the CPU
+ * both are the same copies in one memory and have one rate; so they have where the difference is lost in noise. */
 static void link_add(bench *b, const sherd_step_report *plain, double plain_s,
                      const sherd_step_report *more, double more_s)
 {
@@ -229,7 +229,7 @@ static void link_add(bench *b, const sherd_step_report *plain, double plain_s,
     double up_s   = (more_s - plain_s) / extra; /* of a byte */
     double down_s = (plain_s - up_s * up) / down;
 
-    if (!(up_s > 0) || !(down_s > 0)) {
+    if (is_on_cpu(b) || !(up_s > 0) || !(down_s > 0)) {
         up_s   = (plain_s + more_s) / (2 * (down + up) + extra);
         down_s = up_s;
     }
@@ -293,7 +293,7 @@ static sherd_status nvme_round(bench *b, bench_engine *e, int is_counted)
     BENCH_TRY(sherd_world_barrier(b->world));
     BENCH_TRY(step_run(e));
     BENCH_TRY(
-        bench_slowest(b->world, e->report.step_s - (has_norm(b) ? e->report.norm_s : 0), &step_s));
+        bench_slowest(b->world, e->report.step_s - (is_on_cpu(b) ? e->report.norm_s : 0), &step_s));
     if (!is_counted || read_bytes <= 0) {
         return SHERD_OK;
     }
