@@ -237,7 +237,7 @@ int main(int argc, char **argv)
     memory_options options = {
         .backend            = "cpu",
         .nvme_path          = ".",
-        .models             = {"124m", "355m", "774m", "1558m", "3B", "7B"},
+        .models             = {"124m", "355m", "774m", "1558m", "2.5B", "7B"},
         .num_models         = 6,
         .planned_models     = {"124m", "1558m", "7.5B", "70B", "128B", "1T"},
         .num_planned_models = 6,
