@@ -39,18 +39,25 @@ int planning_offload_find(const char *name, planning_offload *out)
     static const struct {
         const char      *name;
         planning_offload offload;
-    } SHORT[] = {{"cpu", PLANNING_OFFLOAD_OPTIMIZER_CPU},
-                 {"nvme", PLANNING_OFFLOAD_OPTIMIZER_NVME}};
+    } OTHERS[] = {{"cpu", PLANNING_OFFLOAD_OPTIMIZER_CPU},
+                  {"nvme", PLANNING_OFFLOAD_OPTIMIZER_NVME},
+                  {"param-cpu", PLANNING_OFFLOAD_PARAMS_CPU},
+                  {"param-nvme", PLANNING_OFFLOAD_PARAMS_NVME}};
+    char wanted[32];
 
+    (void)snprintf(wanted, sizeof(wanted), "%s", name);
+    for (char *at = wanted; *at != '\0'; at++) {
+        *at = *at == '_' ? '-' : *at; /* as the configuration's keys are written */
+    }
     for (int i = 0; i < PLANNING_OFFLOADS; i++) {
-        if (strcmp(OFFLOADS[i].name, name) == 0) {
+        if (strcmp(OFFLOADS[i].name, wanted) == 0) {
             *out = (planning_offload)i;
             return 0;
         }
     }
-    for (size_t i = 0; i < sizeof(SHORT) / sizeof(SHORT[0]); i++) {
-        if (strcmp(SHORT[i].name, name) == 0) {
-            *out = SHORT[i].offload;
+    for (size_t i = 0; i < sizeof(OTHERS) / sizeof(OTHERS[0]); i++) {
+        if (strcmp(OTHERS[i].name, wanted) == 0) {
+            *out = OTHERS[i].offload;
             return 0;
         }
     }

@@ -23,7 +23,7 @@ typedef enum planning_offload {
 
 /** "none", "optimizer-cpu", "optimizer-nvme", "params-cpu", "params-nvme"; -1 names "as configured". */
 const char *planning_offload_name(planning_offload offload);
-/** Also the short forms "cpu" and "nvme" (of the optimizer). -1: no such name. */
+/** Also "cpu" and "nvme" (of the optimizer), "param-cpu", "param-nvme", and _ for -. -1: no such name. */
 int planning_offload_find(const char *name, planning_offload *out);
 /** Parameters can be offloaded at stage 3 alone, state from stage 1 on. */
 int planning_offload_fits_stage(planning_offload offload, int stage);

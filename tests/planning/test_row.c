@@ -298,7 +298,29 @@ static void rates_files_are_read_or_refused(void)
     CHECK(strstr(why, "/nowhere/rates.json") != NULL);
 }
 
+static void offload_is_found_by_all_its_names(void)
+{
+    static const struct {
+        const char      *name;
+        planning_offload offload;
+    } NAMES[] = {{"none", PLANNING_OFFLOAD_NONE},
+                 {"cpu", PLANNING_OFFLOAD_OPTIMIZER_CPU},
+                 {"optimizer_nvme", PLANNING_OFFLOAD_OPTIMIZER_NVME},
+                 {"param-cpu", PLANNING_OFFLOAD_PARAMS_CPU},
+                 {"params_nvme", PLANNING_OFFLOAD_PARAMS_NVME}};
+    planning_offload offload;
+
+    for (size_t i = 0; i < sizeof(NAMES) / sizeof(NAMES[0]); i++) {
+        CHECK_INT(0, planning_offload_find(NAMES[i].name, &offload));
+        CHECK_INT(NAMES[i].offload, offload);
+    }
+    CHECK_INT(-1, planning_offload_find("gpu", &offload));
+    CHECK_INT(-1, planning_offload_find("", &offload));
+    CHECK_INT(-1, planning_offload_find("optimizer-nvme-of-a-very-long-name", &offload));
+}
+
 static const test_case cases[] = {
+    CASE(offload_is_found_by_all_its_names),
     CASE(row_purposes_sum_to_places),
     CASE(row_model_state_is_the_papers),
     CASE(row_that_does_not_fit_says_what_would),
