@@ -60,7 +60,9 @@ static int worlds_parse(const char *text, memory_options *o)
 
     o->num_worlds = list_split(text, parts, MEMORY_MOST_WORLDS);
     for (size_t i = 0; i < o->num_worlds; i++) {
-        o->worlds[i] = (int)bench_parse_size(parts[i]);
+        size_t world = bench_parse_size(parts[i]);
+
+        o->worlds[i] = world <= 1 << 20 ? (int)world : 0;
         if (o->worlds[i] < 1 || (i > 0 && o->worlds[i] <= o->worlds[i - 1])) {
             return -1;
         }

@@ -272,12 +272,17 @@ static double real_get(const json_t *object, const char *key)
     return json_number_value(json_object_get(object, key));
 }
 
-static uint64_t count_get(const json_t *figures, const char *key, const char *end)
+static uint64_t count_get(const bench *b, const json_t *figures, const char *key, const char *end)
 {
-    char name[64];
+    const json_t *value;
+    char          name[64];
 
     (void)snprintf(name, sizeof(name), "%s_%s", key, end);
-    return (uint64_t)json_integer_value(json_object_get(figures, name));
+    value = json_object_get(figures, name);
+    if (!json_is_integer(value)) {
+        die(b, "the trainer's log has no whole number of this name", name);
+    }
+    return (uint64_t)json_integer_value(value);
 }
 
 static void step_times(const json_t *line, const json_t *figures, double out[FIGURES])
@@ -291,17 +296,17 @@ static void step_times(const json_t *line, const json_t *figures, double out[FIG
     out[FIGURE_UPDATE]   = real_get(figures, "update_s");
 }
 
-static void step_check(const json_t *figures, cell *c)
+static void step_check(const bench *b, const json_t *figures, cell *c)
 {
     int is_off = json_integer_value(json_object_get(figures, "ranks_off_plan")) != 0;
 
     for (int i = 0; i < MEDIA; i++) {
-        c->counted[i] = count_get(figures, MEDIUM_KEYS[i], "bytes");
-        c->planned[i] = count_get(figures, MEDIUM_KEYS[i], "planned");
+        c->counted[i] = count_get(b, figures, MEDIUM_KEYS[i], "bytes");
+        c->planned[i] = count_get(b, figures, MEDIUM_KEYS[i], "planned");
         is_off        = is_off || c->counted[i] != c->planned[i];
     }
-    c->memory_planned = count_get(figures, "memory", "planned");
-    c->memory_held    = count_get(figures, "memory", "held");
+    c->memory_planned = count_get(b, figures, "memory", "planned");
+    c->memory_held    = count_get(b, figures, "memory", "held");
     c->steps_checked++;
     c->steps_off += is_off || c->memory_planned != c->memory_held;
 }
@@ -328,7 +333,7 @@ static size_t log_take(const bench *b, FILE *log, cell *c, double *times[FIGURES
             }
             count++;
             c->tokens = real_get(line, "tokens") / (double)step;
-            step_check(figures, c);
+            step_check(b, figures, c);
         }
         json_decref(line);
     }

@@ -292,7 +292,14 @@ static int read_elems(const char *text, size_t *out)
     if (*end != '\0' && (suffix == NULL || end[1] != '\0')) {
         return 0;
     }
-    value <<= suffix == NULL ? 0 : 10 * (suffix - SUFFIXES + 1);
+    if (suffix != NULL) {
+        int shift = 10 * (int)(suffix - SUFFIXES + 1);
+
+        if (value > (unsigned long long)ELEMS_MOST >> shift) {
+            return 0;
+        }
+        value <<= shift;
+    }
     *out = (size_t)((value + ELEMS_GRAIN - 1) / ELEMS_GRAIN * ELEMS_GRAIN);
     return *out <= ELEMS_MOST;
 }

@@ -71,6 +71,9 @@ static sherd_status full_print(const plan_options *options, const planning_layou
     }
     status = sherd_engine_plan(engine, options->is_json ? SHERD_PLAN_JSON : SHERD_PLAN_TABLE,
                                cli_print, stdout);
+    if (status == SHERD_OK) {
+        status = sherd_engine_fits(engine); /* printed first, to see what is too large */
+    }
     sherd_engine_destroy(engine);
     return status;
 }

@@ -81,7 +81,7 @@ static int read_size(const char *text, size_t *out)
 
     errno = 0;
     *out  = strtoull(text, &end, 10);
-    return errno == 0 && *end == '\0' && end != text && text[0] != '-' && *out > 0;
+    return errno == 0 && *end == '\0' && text[0] >= '0' && text[0] <= '9' && *out > 0;
 }
 
 /* "1,8,64" */
@@ -137,8 +137,10 @@ static int read_stages(const char *text, plan_parse *in)
 {
     if (strcmp(text, "all") == 0) {
         in->is_every_stage = 1;
+        in->num_stages     = 0;
         return 1;
     }
+    in->is_every_stage = 0; /* of two the last one counts */
     return read_list(text, 0, 3, in->stages, 4, &in->num_stages);
 }
 
@@ -146,9 +148,11 @@ static int read_offloads(const char *text, plan_parse *in)
 {
     if (strcmp(text, "all") == 0) {
         in->is_every_offload = 1;
+        in->num_offloads     = 0;
         return 1;
     }
-    in->num_offloads = 0;
+    in->is_every_offload = 0;
+    in->num_offloads     = 0;
     while (*text != '\0') {
         size_t len = strcspn(text, ",");
         char   name[32];

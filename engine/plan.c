@@ -297,6 +297,8 @@ typedef struct other_plan {
     int          world_size;
 } other_plan;
 
+#define NEED_CHARS 96
+
 static void place_set(sherdi_offload_settings *offload, sherdi_place place)
 {
     if (offload->place < place) {
@@ -304,9 +306,20 @@ static void place_set(sherdi_offload_settings *offload, sherdi_place place)
     }
 }
 
-/* 1 when it fits, with the bytes per rank. */
+/* "12.5 MiB a rank", by memory where there are two. */
+static void need_text(const sherdi_plan *plan, char text[NEED_CHARS])
+{
+    if (plan->machine.has_device) {
+        (void)snprintf(text, NEED_CHARS, "%.1f MiB of the device and %.1f MiB of the host a rank",
+                       (double)device_need(plan) / 0x1p20, (double)host_need(plan) / 0x1p20);
+    } else {
+        (void)snprintf(text, NEED_CHARS, "%.1f MiB a rank", (double)host_need(plan) / 0x1p20);
+    }
+}
+
+/* 1 when it fits, with what it needs. */
 static int other_fits(const sherdi_plan *plan, const sherdi_model *model, const other_plan *how,
-                      size_t *bytes)
+                      char need[NEED_CHARS])
 {
     sherdi_settings settings = plan->settings;
     sherdi_plan    *other;
@@ -326,19 +339,19 @@ static int other_fits(const sherdi_plan *plan, const sherdi_model *model, const 
                            &other) != SHERD_OK) {
         return 0;
     }
-    fits   = plan_fits(other);
-    *bytes = other->total_bytes;
+    fits = plan_fits(other);
+    need_text(other, need);
     sherdi_plan_destroy(other);
     return fits;
 }
 
 /* State in `place` at the least stage that fits. */
 static int state_place_fits(const sherdi_plan *plan, const sherdi_model *model, other_plan *how,
-                            size_t *bytes)
+                            char need[NEED_CHARS])
 {
     how->stage = plan->settings.stage > 1 ? plan->settings.stage : 1;
     for (; how->stage <= 3; how->stage++) {
-        if (other_fits(plan, model, how, bytes)) {
+        if (other_fits(plan, model, how, need)) {
             return 1;
         }
     }
@@ -353,21 +366,20 @@ static int offload_fits(const sherdi_plan *plan, const sherdi_model *model, sher
     const char *name  = place == SHERDI_PLACE_HOST ? "cpu" : "nvme";
     const char *extra = place == SHERDI_PLACE_HOST ? "" : " (max_in_cpu 0)";
     other_plan  how   = {.has_prefetch = 1, .world_size = plan->world_size, .state = place};
-    size_t      bytes;
+    char        need[NEED_CHARS];
 
-    if (state_place_fits(plan, model, &how, &bytes)) {
+    if (state_place_fits(plan, model, &how, need)) {
         (void)snprintf(text, len_bytes,
-                       "zero_optimization.stage %d with offload_optimizer on %s would fit (%.1f "
-                       "MiB a rank)",
-                       how.stage, name, (double)bytes / 0x1p20);
+                       "zero_optimization.stage %d with offload_optimizer on %s would fit (%s)",
+                       how.stage, name, need);
         return 1;
     }
     how.params = place;
-    if (other_fits(plan, model, &how, &bytes)) {
+    if (other_fits(plan, model, &how, need)) {
         (void)snprintf(text, len_bytes,
                        "zero_optimization.stage 3 with offload_optimizer and offload_param%s on "
-                       "%s would fit (%.1f MiB a rank)",
-                       extra, name, (double)bytes / 0x1p20);
+                       "%s would fit (%s)",
+                       extra, name, need);
         return 1;
     }
     return 0;
@@ -380,23 +392,22 @@ static void nearest_fit(const sherdi_plan *plan, const sherdi_model *model, char
 {
     other_plan how   = {.has_prefetch = 1, .world_size = plan->world_size};
     int        ranks = plan->machine.ranks_per_host;
-    size_t     bytes;
+    char       need[NEED_CHARS];
 
     for (how.stage = plan->settings.stage + 1; how.stage <= 3; how.stage++) {
-        if (other_fits(plan, model, &how, &bytes)) {
-            (void)snprintf(text, len_bytes,
-                           "zero_optimization.stage %d would fit (%.1f MiB a rank)", how.stage,
-                           (double)bytes / 0x1p20);
+        if (other_fits(plan, model, &how, need)) {
+            (void)snprintf(text, len_bytes, "zero_optimization.stage %d would fit (%s)", how.stage,
+                           need);
             return;
         }
     }
     how.stage        = 3;
     how.has_prefetch = 0;
-    if (other_fits(plan, model, &how, &bytes)) {
+    if (other_fits(plan, model, &how, need)) {
         (void)snprintf(text, len_bytes,
                        "zero_optimization.stage 3 with stage3_prefetch_bucket_size 0 and "
-                       "stage3_max_reuse_distance 0 would fit (%.1f MiB a rank)",
-                       (double)bytes / 0x1p20);
+                       "stage3_max_reuse_distance 0 would fit (%s)",
+                       need);
         return;
     }
     if (plan->machine.has_device && offload_fits(plan, model, SHERDI_PLACE_HOST, text, len_bytes)) {
@@ -408,10 +419,9 @@ static void nearest_fit(const sherdi_plan *plan, const sherdi_model *model, char
     how = (other_plan){.stage = 3, .has_prefetch = 1};
     for (int hosts = 2; hosts <= 1024; hosts *= 2) {
         how.world_size = ranks * hosts;
-        if (other_fits(plan, model, &how, &bytes)) {
-            (void)snprintf(text, len_bytes,
-                           "stage 3 on %d ranks over %d such hosts would fit (%.1f MiB a rank)",
-                           ranks * hosts, hosts, (double)bytes / 0x1p20);
+        if (other_fits(plan, model, &how, need)) {
+            (void)snprintf(text, len_bytes, "stage 3 on %d ranks over %d such hosts would fit (%s)",
+                           ranks * hosts, hosts, need);
             return;
         }
     }
@@ -420,7 +430,7 @@ static void nearest_fit(const sherdi_plan *plan, const sherdi_model *model, char
 
 sherd_status sherdi_plan_check_fit(const sherdi_plan *plan, const sherdi_model *model)
 {
-    char   nearest[240];
+    char   nearest[320];
     double each = (double)host_need(plan);
     double all  = each * plan->machine.ranks_per_host;
 

@@ -341,7 +341,7 @@ typedef struct sherdi_plan_wear {
     double step_seconds;
     int    is_assumed; /* step_seconds: what ASSUMED_RATE allows */
     double rated_bytes;
-    double bytes_a_day, days;
+    double bytes_a_day, days; /* of one drive, which the ranks of the host share */
 } sherdi_plan_wear;
 sherdi_plan_wear sherdi_plan_drive_wear(const sherdi_plan *plan);
 

@@ -584,10 +584,13 @@ void sherdi_plan_count_moves(sherdi_plan *plan)
 #define ASSUMED_RATE 2e9 /* bytes a second, read and written together */
 #define DAY_SECONDS  86400.0
 
+/* One drive to a folder, and the ranks of a host share them. */
 sherdi_plan_wear sherdi_plan_drive_wear(const sherdi_plan *plan)
 {
-    const sherdi_plan_moves *moves = &plan->moves;
-    double                   steps = plan->settings.accumulation;
+    const sherdi_plan_moves *moves   = &plan->moves;
+    double                   steps   = plan->settings.accumulation;
+    int                      folders = plan->settings.offload_state.num_folders;
+    double                   sharers = plan->machine.ranks_per_host / (folders > 1 ? folders : 1.0);
     double                   read =
         (double)moves->nvme_read_micro_bytes * steps + (double)moves->nvme_read_step_bytes;
     sherdi_plan_wear wear = {
@@ -599,10 +602,10 @@ sherdi_plan_wear sherdi_plan_drive_wear(const sherdi_plan *plan)
 
     if (wear.step_seconds == 0) {
         wear.is_assumed   = 1;
-        wear.step_seconds = (read + wear.written_bytes) / ASSUMED_RATE;
+        wear.step_seconds = sharers * (read + wear.written_bytes) / ASSUMED_RATE;
     }
     if (wear.written_bytes > 0) {
-        wear.bytes_a_day = wear.written_bytes * DAY_SECONDS / wear.step_seconds;
+        wear.bytes_a_day = sharers * wear.written_bytes * DAY_SECONDS / wear.step_seconds;
         wear.days        = wear.rated_bytes / wear.bytes_a_day;
     }
     return wear;

@@ -125,7 +125,9 @@ static void print_moves(printer *out, const sherdi_plan *plan)
     }
     if (wear.written_bytes > 0) {
         print(out,
-              "wear: %.2f GB written per step, %.2f TB a day at %.2f s a step (%s); a drive rated "
+              "wear: %.2f GB written per step by this rank, %.2f TB a day to a drive at %.2f s a "
+              "step "
+              "(%s); one rated "
               "%.0f TBW lasts %.0f days\n",
               wear.written_bytes / 1e9, wear.bytes_a_day / 1e12, wear.step_seconds,
               wear.is_assumed ? "assumed: 2 GB/s and no compute" : "as given",

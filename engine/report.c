@@ -83,7 +83,7 @@ sherd_status sherd_param_fingerprint(sherd_engine *engine, sherd_param param, ui
 static sherd_status plan_borrow(sherd_engine *engine, sherdi_plan **out)
 {
     sherdi_machine machine = {.ranks_per_host =
-                                  1}; /* to ask is collective, but where it is made up */
+                                  1}; /* before seal a real one is not asked: that is collective */
 
     SHERDI_TRY(sherdi_engine_check_alive(engine));
     if (engine->plan != NULL) {

@@ -510,8 +510,8 @@ typedef struct sherd_traffic_report {
     uint64_t wire_counted, down_counted, up_counted, read_counted, written_counted;
     /* memory that the kernels of a boundary read and write (norm, update), by where they run; planned only */
     uint64_t update_device_planned, update_host_planned;
-    double   wear_days; /* until a drive is written as often as it is rated for; 0: nothing is
-                           written. At `wear_step_s` a step */
+    double   wear_days; /* until a drive is written as often as it is rated for, by all ranks of the
+                           host; 0: nothing is written. At `wear_step_s` a step */
     double wear_step_s; /* aio.step_seconds, else what the drive's traffic alone takes at 2 GB/s */
 } sherd_traffic_report;
 SHERD_API void sherd_traffic_report_init(sherd_traffic_report *report);

@@ -28,9 +28,9 @@ typedef struct planning_read {
 } planning_read;
 
 typedef struct planning_model {
-    char           *label; /* for headings: "gpt2 1558m", "config.json (qwen3)", "7.5B parameters" */
-    planning_unit  *units;
-    size_t          num_units;
+    char          *label; /* for headings: "gpt2 1558m", "config.json (qwen3)", "7.5B parameters" */
+    planning_unit *units;
+    size_t         num_units;
     planning_param *params;
     size_t          num_params;
     planning_read  *reads;
@@ -38,7 +38,8 @@ typedef struct planning_model {
     size_t          elems; /* of all parameters */
     /* Sizes of the trainer's architecture that is this or computes like this, for activations, the hidden size
      * of "auto" values and arithmetic; has_arch 0: not known. */
-    int  has_arch;
+    int has_arch;
+    int has_wide_heads; /* heads * their width is not hidden: the trainer has no such, nor its activations */
     arch sizes;
 } planning_model;
 

@@ -386,7 +386,8 @@ static void arch_set(planning_model *model, const config *c)
         .vocab      = c->dims[DIM_VOCAB],
         .max_length = c->dims[DIM_POSITIONS],
     };
-    model->has_arch = arch_check(&model->sizes, text, sizeof(text)) == NULL;
+    model->has_wide_heads = !c->family->is_gpt2 && c->dims[DIM_Q] != c->dims[DIM_HIDDEN];
+    model->has_arch       = arch_check(&model->sizes, text, sizeof(text)) == NULL;
 }
 
 int planning_read_config(planning_maker *maker, const json_t *root, const char *name)

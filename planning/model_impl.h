@@ -8,7 +8,7 @@
 #include <jansson.h>
 #include <stdio.h>
 
-/* More parameters than any model has: the engine compares the names of all with one another. */
+/* More parameters than any model has. */
 #define PLANNING_MOST_PARAMS ((size_t)1 << 17)
 /* Most elements of a model, as the engine's: their bytes, with everything, fit a size_t. */
 #define PLANNING_MOST_ELEMS (SIZE_MAX / 64)

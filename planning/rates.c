@@ -7,6 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* What is outside is a mistake, and would give times that are no numbers. */
+#define LEAST_RATE 1e-3
+#define MOST_RATE  1e24
+
 static const char *const NAMES[PLANNING_RATES] = {
     [PLANNING_RATE_FLOPS] = "flops",         [PLANNING_RATE_WIRE] = "wire",
     [PLANNING_RATE_DOWN] = "down",           [PLANNING_RATE_UP] = "up",
@@ -74,9 +78,10 @@ static int rates_take(const char *path, const json_t *root, planning_rates *rate
         if (value == NULL || json_is_null(value)) {
             continue;
         }
-        if (!json_is_number(value) || !(json_number_value(value) > 0)) {
+        if (!json_is_number(value) || !(json_number_value(value) >= LEAST_RATE) ||
+            json_number_value(value) > MOST_RATE) {
             (void)snprintf(why, why_bytes,
-                           "%s: \"%s\" has to be a number of bytes a second above 0", path,
+                           "%s: \"%s\" has to be a number, a second, from 1e-3 to 1e24", path,
                            NAMES[i]);
             return -1;
         }
@@ -101,7 +106,12 @@ int planning_rates_load(const char *path, planning_rates *rates, char *why, size
     int          result;
 
     if (root == NULL) {
-        (void)snprintf(why, why_bytes, "%s:%d:%d: %s", path, error.line, error.column, error.text);
+        if (error.line < 1) { /* nothing was read */
+            (void)snprintf(why, why_bytes, "%s: %s", path, error.text);
+        } else {
+            (void)snprintf(why, why_bytes, "%s:%d:%d: %s", path, error.line, error.column,
+                           error.text);
+        }
         return -1;
     }
     result = rates_take(path, root, rates, why, why_bytes);
@@ -128,13 +138,14 @@ static double number_parse(const char *text, size_t len)
         return 0;
     }
     if (*end == '\0') {
-        return value;
+        return value >= LEAST_RATE && value <= MOST_RATE ? value : 0;
     }
     suffix = strchr(SUFFIXES, *end >= 'a' && *end <= 'z' ? *end - 'a' + 'A' : *end);
     if (suffix == NULL || end[1] != '\0') {
         return 0;
     }
-    return value * pow(1000, (double)(suffix - SUFFIXES + 1));
+    value *= pow(1000, (double)(suffix - SUFFIXES + 1));
+    return value >= LEAST_RATE && value <= MOST_RATE ? value : 0;
 }
 
 int planning_rates_set(const char *text, planning_rates *rates, char *why, size_t why_bytes)

@@ -38,7 +38,7 @@ void planning_rates_assume(const char *backend, planning_rates *out);
 /** A JSON object {"flops": 4e14, "wire": ...}; other keys are left alone. Fills what the file has. -1 with a
  *  sentence in `why`. */
 int planning_rates_load(const char *path, planning_rates *rates, char *why, size_t why_bytes);
-/** "wire=50e9,up=25G": for --rates of `sherd plan`. -1 with a sentence in `why`. */
+/** "wire=50e9,up=25G": for --rate of `sherd plan`. -1 with a sentence in `why`. */
 int planning_rates_set(const char *text, planning_rates *rates, char *why, size_t why_bytes);
 
 #endif

@@ -3,6 +3,7 @@
 
 #include "examples/llm/activations.h"
 
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -188,15 +189,16 @@ static sherd_status config_fill(const planning_request *request, const planning_
         (void)snprintf(text, sizeof(text), "%zu", request->model->sizes.hidden);
         status = sherd_config_set(config, "hidden_size", text);
     }
+    for (size_t i = 0; i < request->num_settings && status == SHERD_OK; i++) {
+        status = config_set_text(config, request->settings[i]);
+    }
+    /* the layout comes last: old names of its keys must not win */
     if (status == SHERD_OK && layout->stage >= 0) {
         (void)snprintf(text, sizeof(text), "%d", layout->stage);
         status = sherd_config_set(config, "!zero_optimization.stage", text);
     }
     if (status == SHERD_OK) {
         status = offload_set(request, layout->offload, config);
-    }
-    for (size_t i = 0; i < request->num_settings && status == SHERD_OK; i++) {
-        status = config_set_text(config, request->settings[i]);
     }
     return status;
 }
@@ -209,6 +211,19 @@ int planning_ranks_per_host(const planning_request *request, int world_size)
         most = strcmp(request->backend, "cuda") == 0 ? GPUS_OF_A_HOST : world_size;
     }
     return most < world_size ? most : world_size;
+}
+
+static size_t product(size_t a, size_t b)
+{
+    return b != 0 && a > SIZE_MAX / b ? SIZE_MAX : a * b;
+}
+
+/* Activations of a host's ranks, where they are in its memory. */
+static size_t host_activations(const planning_request *request, int world_size, size_t each)
+{
+    return strcmp(request->backend, "cuda") == 0
+               ? 0
+               : product(each, (size_t)planning_ranks_per_host(request, world_size));
 }
 
 /* What is left of a device or host beside the activations; never 0, which means unknown. */
@@ -231,8 +246,8 @@ static sherd_status world_open(const planning_request *request, const planning_l
     params.backend        = request->backend;
     params.ranks_per_host = ranks;
     params.device_bytes   = is_cuda ? left_of(request->device_bytes, activation_bytes) : 0;
-    params.host_bytes =
-        left_of(request->host_bytes, is_cuda ? 0 : activation_bytes * (size_t)ranks);
+    params.host_bytes = left_of(request->host_bytes,
+                                host_activations(request, layout->world_size, activation_bytes));
     return sherd_world_simulate_with(request->rank, layout->world_size, &params, out);
 }
 
@@ -281,7 +296,8 @@ static size_t activations_of(const planning_request *request, sherd_dtype dtype)
     if (request->activation_bytes > 0) {
         return request->activation_bytes;
     }
-    if (!request->model->has_arch || request->batch == 0 || request->length == 0) {
+    if (!request->model->has_arch || request->model->has_wide_heads || request->batch == 0 ||
+        request->length == 0) {
         return 0;
     }
     return activations_bytes(&request->model->sizes, &params);
@@ -440,11 +456,38 @@ static sherd_status row_ask(sherd_engine *engine, planning_row *row, int *is_ove
     return status;
 }
 
+/* Activations that leave nothing: then no setting of the engine's helps. 1 with the sentence. */
+static int activations_fill(const planning_request *request, planning_row *row)
+{
+    int    is_cuda = strcmp(request->backend, "cuda") == 0;
+    size_t whole   = is_cuda ? request->device_bytes : request->host_bytes;
+    size_t taken   = is_cuda
+                         ? row->activation_bytes
+                         : host_activations(request, row->layout.world_size, row->activation_bytes);
+
+    if (whole == 0 || taken < whole) {
+        return 0;
+    }
+    (void)snprintf(
+        row->why, sizeof(row->why),
+        "activations alone take %.1f MiB of the %.1f MiB of a %s; a smaller micro-batch, "
+        "shorter sequences or recomputation need less",
+        (double)taken / 0x1p20, (double)whole / 0x1p20, is_cuda ? "device" : "host");
+    return 1;
+}
+
 static void fit_ask(const planning_request *request, sherd_engine *engine, planning_row *row)
 {
     row->has_fit = request->device_bytes > 0 || request->host_bytes > 0;
     row->fits    = 1;
-    if (!row->has_fit || sherd_engine_fits(engine) == SHERD_OK) {
+    if (!row->has_fit) {
+        return;
+    }
+    if (activations_fill(request, row)) {
+        row->fits = 0;
+        return;
+    }
+    if (sherd_engine_fits(engine) == SHERD_OK) {
         return;
     }
     row->fits = 0;

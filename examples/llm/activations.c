@@ -253,7 +253,7 @@ static size_t cuda_bytes(const compute_limits *limits)
     return r.used_bytes + LT_WORKSPACE_BYTES;
 }
 
-size_t activations_bytes(const arch *sizes, const activations_params *params)
+static size_t bytes_count(const arch *sizes, const activations_params *params)
 {
     int            is_cuda = params->backend != NULL && strcmp(params->backend, "cuda") == 0;
     compute_limits limits  = model_limits(sizes, params->batch, params->length, params->dtype);
@@ -266,4 +266,23 @@ size_t activations_bytes(const arch *sizes, const activations_params *params)
 
     model_memory_place(sizes, &shape, &r, &memory);
     return r.used_bytes + (is_cuda ? cuda_bytes(&limits) : cpu_bytes(&limits, params->threads));
+}
+
+/* Whether the products below fit a size_t, by a bound that is far from tight. */
+static int can_be_counted(const arch *sizes, const activations_params *params)
+{
+    double rows = (double)params->batch * (double)params->length;
+    double row  = 16.0 * (double)sizes->hidden + 8.0 * (double)sizes->inner +
+                  4.0 * (double)sizes->heads + (double)sizes->vocab;
+
+    return rows * ((double)sizes->layers + 8.0) * row * 8.0 < 0x1p61 &&
+           (double)params->length * (double)params->length * (double)sizes->heads < 0x1p58;
+}
+
+size_t activations_bytes(const arch *sizes, const activations_params *params)
+{
+    if (!can_be_counted(sizes, params)) {
+        return ACTIVATIONS_TOO_MANY;
+    }
+    return bytes_count(sizes, params);
 }

@@ -13,8 +13,11 @@ typedef struct activations_params {
     int         threads; /* of the CPU's operations; 0: 1 */
 } activations_params;
 
+/* What no machine has, in place of a number that does not fit. */
+#define ACTIVATIONS_TOO_MANY ((size_t)1 << 62)
+
 /** To the byte what a training model of these sizes allocates (model_bytes of model.h), libraries' own workspace
- *  included where its size is fixed. */
+ *  included where its size is fixed. ACTIVATIONS_TOO_MANY from 2^61 bytes on. */
 size_t activations_bytes(const arch *sizes, const activations_params *params);
 
 #endif

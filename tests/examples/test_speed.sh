@@ -35,16 +35,27 @@ cat >"$scratch/trainer" <<'SH'
 while [ "$1" != --log ]; do shift; done
 for step in 1 2; do
     echo "{\"step\": $step, \"tokens\": $step, \"seconds\": 1.0,
-        \"figures\": {\"wire_bytes\": 7, \"wire_planned\": $((4 + ODD + step))}}"
+        \"figures\": {\"wire_bytes\": 7, \"wire_planned\": $((4 + ODD + step)), $ZEROS}}"
 done >"$2"
 SH
 chmod +x "$scratch/trainer"
+ZEROS='"memory_planned": 1, "memory_held": 1'
+for medium in link_down link_up nvme_read nvme_written; do
+    ZEROS="$ZEROS, \"${medium}_bytes\": 0, \"${medium}_planned\": 0"
+done
+export ZEROS
 for odd in 1 0; do # the second step is as planned; it is not
     status=0
     ODD=$odd "$program" --trainer "$scratch/trainer" --stages 2 --worlds 2 --rounds 1 --steps 1 \
         --first-steps 1 >"$scratch/out" 2>"$scratch/err" || status=$?
     [ $status = $((1 - odd)) ] || fail "exit code $status: $(cat "$scratch/out" "$scratch/err")"
 done
+# A log without the bytes is no proof.
+status=0
+ODD=1 ZEROS='"other": 1' "$program" --trainer "$scratch/trainer" --stages 2 --worlds 2 --rounds 1 --steps 1 --first-steps 1 \
+    >"$scratch/none" 2>&1 || status=$?
+[ $status = 2 ] || fail "exit code $status without bytes in the log"
+grep -q "has no whole number of this name: link_down_bytes" "$scratch/none" || fail "$(cat "$scratch/none")"
 grep -q "^1 of 1 steps moved or held other bytes than planned" "$scratch/out" || fail "off plan: $(cat "$scratch/out")"
 
 # refused WORDS ARGS: exits 2 and says WORDS.

@@ -124,6 +124,17 @@ static void row_that_does_not_fit_says_what_would(void)
     CHECK_OK(planning_row_make(&request, &layout, &row));
     CHECK(strstr(row.why, "beside 19073.5 MiB of activations") != NULL);
     CHECK(strstr(row.why, "zero_optimization.stage 3 would fit") != NULL);
+    request.activation_bytes = (size_t)50000000000; /* nothing is left */
+    CHECK_OK(planning_row_make(&request, &layout, &row));
+    CHECK_INT(0, row.fits);
+    CHECK(strstr(row.why, "activations alone take 47683.7 MiB of the 38147.0 MiB of a device") !=
+          NULL);
+    request.backend          = "cpu"; /* of all ranks of the host, past what can be counted */
+    request.activation_bytes = (size_t)1 << 62;
+    CHECK_OK(planning_row_make(&request, &layout, &row));
+    CHECK_INT(0, row.fits);
+    CHECK(strstr(row.why, "of a host") != NULL);
+    request.backend          = "cuda";
     request.activation_bytes = 0;
     layout.stage             = 3;
     CHECK_OK(planning_row_make(&request, &layout, &row));
@@ -132,6 +143,48 @@ static void row_that_does_not_fit_says_what_would(void)
     request.host_bytes   = 0;
     CHECK_OK(planning_row_make(&request, &layout, &row));
     CHECK_INT(0, row.has_fit);
+    planning_model_destroy(model);
+}
+
+/* Old names of keys, and keys that other places refuse, do not make one row of all. */
+static void row_is_of_its_layout_whatever_a_setting_says(void)
+{
+    const char      *settings[] = {"zero_optimization.cpu_offload=true",
+                                   "zero_optimization.offload_optimizer.gradients=\"nvme\""};
+    planning_model  *model      = counted(100000000);
+    planning_request request    = request_of(model, "cuda");
+
+    for (size_t s = 0; s < 2; s++) {
+        request.settings     = &settings[s];
+        request.num_settings = 1;
+        for (int offload = 0; offload < PLANNING_OFFLOADS; offload++) {
+            planning_layout layout = {3, (planning_offload)offload, 8};
+            planning_row    row;
+
+            CHECK_OK(planning_row_make(&request, &layout, &row));
+            CHECK_INT(offload, row.layout.offload);
+        }
+    }
+    planning_model_destroy(model);
+}
+
+/* The drive is the host's: what eight ranks write wears it eight times as fast. */
+static void row_wear_counts_the_ranks_of_a_host(void)
+{
+    const char      *settings[] = {"aio.step_seconds=10"};
+    planning_model  *model      = counted(100000000);
+    planning_request request    = request_of(model, "cuda");
+    planning_layout  layout     = {3, PLANNING_OFFLOAD_OPTIMIZER_NVME, 8};
+    planning_row     one, eight;
+
+    request.settings       = settings;
+    request.num_settings   = 1;
+    request.ranks_per_host = 1;
+    CHECK_OK(planning_row_make(&request, &layout, &one));
+    request.ranks_per_host = 8;
+    CHECK_OK(planning_row_make(&request, &layout, &eight));
+    CHECK(one.traffic.wear_step_s == 10 && eight.traffic.wear_step_s == 10);
+    CHECK(fabs(one.traffic.wear_days / eight.traffic.wear_days - 8) < 1e-9);
     planning_model_destroy(model);
 }
 
@@ -252,8 +305,9 @@ static void rates_take_what_is_given(void)
 
 static void rates_of_nonsense_are_refused(void)
 {
-    static const char *const WRONG[] = {"wire",    "wire=",    "wire=0",   "wire=-1", "wire=fast",
-                                        "cable=1", "wire=1GG", "wire=inf", "=1"};
+    static const char *const WRONG[] = {"wire",      "wire=",    "wire=0",      "wire=-1",
+                                        "wire=fast", "cable=1",  "wire=1e300P", "wire=5e-324",
+                                        "wire=1GG",  "wire=inf", "=1"};
     planning_rates           rates;
     char                     why[256];
 
@@ -324,6 +378,8 @@ static const test_case cases[] = {
     CASE(row_purposes_sum_to_places),
     CASE(row_model_state_is_the_papers),
     CASE(row_that_does_not_fit_says_what_would),
+    CASE(row_is_of_its_layout_whatever_a_setting_says),
+    CASE(row_wear_counts_the_ranks_of_a_host),
     CASE(row_time_follows_the_traffic),
     CASE(row_counts_the_update_pass),
     CASE(row_of_a_wrong_setting_fails_with_its_name),
