@@ -5,6 +5,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 /* Longest sequence that is planned for without being asked: models that can take more seldom train with more. */
 #define MOST_TOKENS ((size_t)2048)
@@ -262,8 +263,8 @@ static int machine_make(const plan_parse *in, plan_options *out)
         }
     }
     planning_rates_assume(request->backend, &request->rates);
-    if (out->rates_path != NULL &&
-        planning_rates_load(out->rates_path, &request->rates, why, sizeof(why)) != 0) {
+    if (out->rates_path != NULL && planning_rates_load(out->rates_path, request->backend,
+                                                       &request->rates, why, sizeof(why)) != 0) {
         (void)fprintf(stderr, "sherd: %s\n", why);
         return 1;
     }
@@ -271,6 +272,19 @@ static int machine_make(const plan_parse *in, plan_options *out)
         if (planning_rates_set(out->rates[i], &request->rates, why, sizeof(why)) != 0) {
             return plan_bad("--rate: %s", why);
         }
+    }
+    return 0;
+}
+
+/* Every row reads it anew. */
+static int config_check(const planning_request *request)
+{
+    struct stat info;
+
+    if (request->config_path != NULL && stat(request->config_path, &info) == 0 &&
+        !S_ISREG(info.st_mode)) {
+        return plan_bad("--config wants a file that can be read more than once, not '%s'",
+                        request->config_path);
     }
     return 0;
 }
@@ -284,8 +298,8 @@ static int output_check(const plan_options *out)
         return plan_bad("--best chooses between layouts; give %s with the one that it chose",
                         out->is_full ? "--full" : "--check");
     }
-    if (out->out_path != NULL && out->num_worlds > 1) {
-        return plan_bad("--out is one configuration; give one %s", "--world");
+    if (out->is_best && out->num_worlds > 1 && (out->out_path != NULL || !out->is_json)) {
+        return plan_bad("--best writes one configuration; give one %s", "--world");
     }
     return 0;
 }
@@ -295,6 +309,7 @@ int plan_request_make(plan_parse *in)
     plan_options *out   = in->out;
     int           wrong = output_check(out);
 
+    wrong = wrong != 0 ? wrong : config_check(&out->request);
     wrong = wrong != 0 ? wrong : machine_make(in, out);
     wrong = wrong != 0 ? wrong : model_make(in, out);
     wrong = wrong != 0 ? wrong : sequence_make(in, out);

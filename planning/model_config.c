@@ -201,12 +201,11 @@ static const family *family_get(planning_maker *maker, const json_t *root)
             return &families[i];
         }
     }
-    (void)planning_maker_fail(maker,
-                              "model_type %s%.60s is not among gpt2, llama, mistral, qwen2, qwen3 "
-                              "and minimind; " HINT,
-                              json_is_string(type) ? "" : "is ",
-                              json_is_string(type) ? json_string_value(type)
-                                                   : planning_json_kind(type));
+    (void)planning_maker_fail(
+        maker,
+        "model_type is %.60s; it has to be one of gpt2, llama, mistral, qwen2, "
+        "qwen3 and minimind; " HINT,
+        json_is_string(type) ? json_string_value(type) : planning_json_kind(type));
     return NULL;
 }
 

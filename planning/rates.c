@@ -67,10 +67,17 @@ static int rate_find(const char *name, size_t len)
     return -1;
 }
 
-static int rates_take(const char *path, const json_t *root, planning_rates *rates, char *why,
-                      size_t why_bytes)
+static int rates_take(const char *path, const char *backend, const json_t *root,
+                      planning_rates *rates, char *why, size_t why_bytes)
 {
-    int found = 0;
+    const json_t *measured = json_object_get(root, "backend");
+    int           found    = 0;
+
+    if (json_is_string(measured) && strcmp(json_string_value(measured), backend) != 0) {
+        (void)snprintf(why, why_bytes, "%s has rates of the backend %s, and this plan is for %s",
+                       path, json_string_value(measured), backend);
+        return -1;
+    }
 
     for (int i = 0; i < PLANNING_RATES; i++) {
         const json_t *value = json_object_get(root, NAMES[i]);
@@ -99,7 +106,8 @@ static int rates_take(const char *path, const json_t *root, planning_rates *rate
     return 0;
 }
 
-int planning_rates_load(const char *path, planning_rates *rates, char *why, size_t why_bytes)
+int planning_rates_load(const char *path, const char *backend, planning_rates *rates, char *why,
+                        size_t why_bytes)
 {
     json_error_t error;
     json_t      *root = json_load_file(path, JSON_REJECT_DUPLICATES, &error);
@@ -114,7 +122,7 @@ int planning_rates_load(const char *path, planning_rates *rates, char *why, size
         }
         return -1;
     }
-    result = rates_take(path, root, rates, why, why_bytes);
+    result = rates_take(path, backend, root, rates, why, why_bytes);
     json_decref(root);
     return result;
 }

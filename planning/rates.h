@@ -35,9 +35,11 @@ const char *planning_origin_name(planning_origin origin); /* "assumed", "measure
 
 /** What is assumed: "cuda": a GPU of the H100's kind, 8 to a host of two NVMe drives, 400 Gb/s each; "cpu": a host of two cores. */
 void planning_rates_assume(const char *backend, planning_rates *out);
-/** A JSON object {"flops": 4e14, "wire": ...}; other keys are left alone. Fills what the file has. -1 with a
+/** A JSON object {"flops": 4e14, "wire": ...}; other keys are left alone, but "backend" has to be `backend` where
+ *  it is there: rates of another machine are no measurement of this one. Fills what the file has. -1 with a
  *  sentence in `why`. */
-int planning_rates_load(const char *path, planning_rates *rates, char *why, size_t why_bytes);
+int planning_rates_load(const char *path, const char *backend, planning_rates *rates, char *why,
+                        size_t why_bytes);
 /** "wire=50e9,up=25G": for --rate of `sherd plan`. -1 with a sentence in `why`. */
 int planning_rates_set(const char *text, planning_rates *rates, char *why, size_t why_bytes);
 

@@ -75,10 +75,14 @@ static const param_row minimind_last[] = {
 
 #define FAMILY(label, prefix, first, middle, end)                                                  \
     {                                                                                              \
-        .name = (label), .layer_prefix = (prefix), .embedding = (first), .layer = (middle),        \
-        .last = (end), .num_embedding = sizeof(first) / sizeof((first)[0]),                        \
-        .num_layer = sizeof(middle) / sizeof((middle)[0]),                                         \
-        .num_last  = sizeof(end) / sizeof((end)[0]),                                               \
+        .name          = (label),                                                                  \
+        .layer_prefix  = (prefix),                                                                 \
+        .embedding     = (first),                                                                  \
+        .layer         = (middle),                                                                 \
+        .last          = (end),                                                                    \
+        .num_embedding = sizeof(first) / sizeof((first)[0]),                                       \
+        .num_layer     = sizeof(middle) / sizeof((middle)[0]),                                     \
+        .num_last      = sizeof(end) / sizeof((end)[0]),                                           \
     }
 
 static const family families[] = {
@@ -92,14 +96,8 @@ typedef struct preset {
     arch        sizes;
 } preset;
 
-#define GPT2(h, l, n)                                                                              \
-    {                                                                                              \
-        ARCH_GPT2, h, l, n, n, 4 * (h), 50257, 1024                                                \
-    }
-#define MINIMIND(h, l, n, kv, i, v)                                                                \
-    {                                                                                              \
-        ARCH_MINIMIND, h, l, n, kv, i, v, 32768                                                    \
-    }
+#define GPT2(h, l, n)               {ARCH_GPT2, h, l, n, n, 4 * (h), 50257, 1024}
+#define MINIMIND(h, l, n, kv, i, v) {ARCH_MINIMIND, h, l, n, kv, i, v, 32768}
 
 /* GPT-2 as published. MiniMind: 30m, 45m, 64m and 112m are the recipe of the third generation
  * (inner = 64 * ceil(pi * hidden / 64)), 26m and 104m have the sizes of the second; "bytes" is
@@ -183,14 +181,19 @@ void arch_complete(arch *model)
 
 const char *arch_check(const arch *model, char *text, size_t text_bytes)
 {
-    const size_t sizes[] = {model->hidden, model->layers, model->heads,     model->kv_heads,
-                            model->inner,  model->vocab,  model->max_length};
+    const struct {
+        const char *name;
+        size_t      size;
+    } sizes[] = {
+        {"hidden", model->hidden},     {"layers", model->layers}, {"heads", model->heads},
+        {"kv-heads", model->kv_heads}, {"inner", model->inner},   {"vocab", model->vocab},
+        {"length", model->max_length},
+    };
 
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
-        if (sizes[i] == 0 || sizes[i] > MAX_SIZE) {
-            (void)snprintf(text, text_bytes,
-                           "hidden, layers, heads, kv-heads, inner, vocab and length must be "
-                           "between 1 and %zu",
+        if (sizes[i].size == 0 || sizes[i].size > MAX_SIZE) {
+            (void)snprintf(text, text_bytes, "%s is %s%zu; it has to be between 1 and %zu",
+                           sizes[i].name, sizes[i].size == 0 ? "not given, or " : "", sizes[i].size,
                            MAX_SIZE);
             return text;
         }

@@ -1,4 +1,4 @@
-/* load_rates FILE RATE...: whether a plan takes FILE's rates, all that are named and no others but flops. */
+/* load_rates BACKEND FILE RATE...: whether a plan for BACKEND takes FILE's rates, all that are named and no others but flops. */
 #include "planning/rates.h"
 
 #include <stdio.h>
@@ -6,7 +6,7 @@
 
 static int is_named(const char *name, int argc, char **argv)
 {
-    for (int i = 2; i < argc; i++) {
+    for (int i = 3; i < argc; i++) {
         if (strcmp(argv[i], name) == 0) {
             return 1;
         }
@@ -21,8 +21,8 @@ int main(int argc, char **argv)
     int            failed = 0;
 
     planning_rates_assume("cpu", &rates);
-    if (argc < 2 || planning_rates_load(argv[1], &rates, why, sizeof(why)) != 0) {
-        (void)fprintf(stderr, "not ok: %s\n", argc < 2 ? "no file" : why);
+    if (argc < 3 || planning_rates_load(argv[2], argv[1], &rates, why, sizeof(why)) != 0) {
+        (void)fprintf(stderr, "not ok: %s\n", argc < 3 ? "no file" : why);
         return 1;
     }
     for (int i = 0; i < PLANNING_RATES; i++) {

@@ -3,6 +3,7 @@
 set -eu
 sherd=$1
 load_rates=$2
+backend=${3-cpu}
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 failed=0
@@ -30,9 +31,9 @@ says() {
         failed=1
     fi
 }
-# loads FILE RATE...
+# loads FILE RATE... of the backend that it was measured on
 loads() {
-    "$load_rates" "$@" || failed=1
+    "$load_rates" "$backend" "$@" || failed=1
 }
 
 # On a device: two ranks share it.

@@ -260,10 +260,11 @@ static void config_parts_are_counted(void)
 
 static void config_that_is_not_known_is_refused(void)
 {
-    check_text_refused("{\"model_type\": \"mamba\"}",
-                       "mamba is not among gpt2, llama, mistral, qwen2, qwen3 and minimind");
+    check_text_refused(
+        "{\"model_type\": \"mamba\"}",
+        "model_type is mamba; it has to be one of gpt2, llama, mistral, qwen2, qwen3 and minimind");
     check_text_refused("{\"model_type\": \"mamba\"}", "--params");
-    check_text_refused("{\"model_type\": 7}", "is a whole number is not among");
+    check_text_refused("{\"model_type\": 7}", "is a whole number; it has to be one of");
     check_text_refused("{\"model_type\": \"llama\"}", "hidden_size is missing");
     check_text_refused("{\"model_type\": \"llama\", \"hidden_size\": \"8\"}",
                        "hidden_size is a text; it has to be a whole number from 1 to 268435456");

@@ -328,7 +328,7 @@ static int load_text(const char *text, planning_rates *rates, char *why, size_t 
     CHECK(file != NULL);
     (void)fputs(text, file);
     (void)fclose(file);
-    result = planning_rates_load(path, rates, why, why_bytes);
+    result = planning_rates_load(path, "cpu", rates, why, why_bytes);
     (void)remove(path);
     return result;
 }
@@ -346,9 +346,12 @@ static void rates_files_are_read_or_refused(void)
     CHECK_INT(PLANNING_ASSUMED, rates.origins[PLANNING_RATE_UP]);
     CHECK_INT(-1, load_text("{\"wire\": \"fast\"}", &rates, why, sizeof(why)));
     CHECK_INT(-1, load_text("{\"wire\": 0}", &rates, why, sizeof(why)));
+    CHECK_INT(0, load_text("{\"wire\": 5, \"backend\": \"cpu\"}", &rates, why, sizeof(why)));
+    CHECK_INT(-1, load_text("{\"wire\": 5, \"backend\": \"cuda\"}", &rates, why, sizeof(why)));
+    CHECK(strstr(why, "this plan is for cpu") != NULL);
     CHECK_INT(-1, load_text("{}", &rates, why, sizeof(why)));
     CHECK_INT(-1, load_text("[1", &rates, why, sizeof(why)));
-    CHECK_INT(-1, planning_rates_load("/nowhere/rates.json", &rates, why, sizeof(why)));
+    CHECK_INT(-1, planning_rates_load("/nowhere/rates.json", "cpu", &rates, why, sizeof(why)));
     CHECK(strstr(why, "/nowhere/rates.json") != NULL);
 }
 
