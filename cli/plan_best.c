@@ -185,6 +185,12 @@ static void choice_print(const plan_entry *entries, int count, const plan_entry 
         (void)fprintf(stderr, "Arithmetic is left out of these times: --tokens says how much there "
                               "is.\n");
     }
+    if (chosen->row.assumed.text[0] != '\0') {
+        (void)fprintf(stderr,
+                      "Assumed, since the configuration leaves it to the trainer: %s; the file "
+                      "leaves it too.\n",
+                      chosen->row.assumed.text);
+    }
     if (plan_is_assumed(chosen)) {
         (void)fprintf(stderr, "The times come from assumed rates. To measure: sherd bench --out "
                               "rates.json on such a machine, then --rates rates.json.\n");

@@ -322,6 +322,10 @@ static void time_print(const plan_entry *entry)
                  time->parts[PLANNING_BOUND_COMPUTE] > 0
                      ? ""
                      : "; arithmetic is left out, --tokens says how much there is");
+    if (entry->row.assumed.text[0] != '\0') {
+        (void)printf("assumed, since the configuration leaves it to the trainer: %s\n",
+                     entry->row.assumed.text);
+    }
     if (plan_is_assumed(entry)) {
         (void)printf("rates that are assumed: sherd bench measures them (--rates), --rate gives "
                      "them\n");
@@ -441,6 +445,10 @@ static void table_explain(const plan_entry *entries, size_t count, table_unit un
     }
     if (!has_compute) {
         (void)printf("Arithmetic is left out of the step: --tokens says how much there is.\n");
+    }
+    if (entries[0].row.assumed.text[0] != '\0') {
+        (void)printf("Assumed, since the configuration leaves it to the trainer: %s.\n",
+                     entries[0].row.assumed.text);
     }
     if (is_assumed) {
         (void)printf("Rates are assumed where nobody gave them: sherd bench measures them "

@@ -179,8 +179,47 @@ static sherd_status config_set_text(sherd_config *config, const char *setting)
     return sherd_config_set(config, key, equals == NULL ? "null" : equals + 1);
 }
 
+/* What trainers fill in and a plan has to know, though its bytes do not depend on it (the batch aside): keys that
+ * are "auto" or missing. Of a scheduler, where there is one. */
+static const struct {
+    const char *key, *value, *with;
+} AUTOS[] = {
+    {"optimizer.type", "\"AdamW\"", NULL},
+    {"optimizer.params.lr", "1e-4", NULL},
+    {"scheduler.params.total_num_steps", "10000", "scheduler.type"},
+    {"scheduler.params.warmup_num_steps", "100", "scheduler.type"},
+    {"scheduler.params.warmup_max_lr", "1e-4", "scheduler.type"},
+};
+
+static sherd_status auto_set(sherd_config *config, const char *key, const char *value,
+                             planning_assumed *out)
+{
+    size_t used = strlen(out->text);
+
+    (void)snprintf(out->text + used, sizeof(out->text) - used, "%s%s %s", used == 0 ? "" : ", ",
+                   key, value);
+    return sherd_config_set(config, key, value);
+}
+
+static sherd_status autos_fill(sherd_config *config, planning_assumed *out)
+{
+    sherd_status status = SHERD_OK;
+
+    if (!sherd_config_has(config, "train_batch_size") &&
+        !sherd_config_has(config, "train_micro_batch_size_per_gpu")) {
+        status = auto_set(config, "train_micro_batch_size_per_gpu", "1", out);
+    }
+    for (size_t i = 0; i < sizeof(AUTOS) / sizeof(AUTOS[0]) && status == SHERD_OK; i++) {
+        if (!sherd_config_has(config, AUTOS[i].key) &&
+            (AUTOS[i].with == NULL || sherd_config_has(config, AUTOS[i].with))) {
+            status = auto_set(config, AUTOS[i].key, AUTOS[i].value, out);
+        }
+    }
+    return status;
+}
+
 static sherd_status config_fill(const planning_request *request, const planning_layout *layout,
-                                sherd_config *config)
+                                sherd_config *config, planning_assumed *assumed)
 {
     char         text[32];
     sherd_status status = SHERD_OK;
@@ -200,7 +239,7 @@ static sherd_status config_fill(const planning_request *request, const planning_
     if (status == SHERD_OK) {
         status = offload_set(request, layout->offload, config);
     }
-    return status;
+    return status == SHERD_OK ? autos_fill(config, assumed) : status;
 }
 
 int planning_ranks_per_host(const planning_request *request, int world_size)
@@ -252,7 +291,8 @@ static sherd_status world_open(const planning_request *request, const planning_l
 }
 
 static sherd_status engine_open(const planning_request *request, const planning_layout *layout,
-                                size_t activation_bytes, sherd_engine **out)
+                                size_t activation_bytes, planning_assumed *assumed,
+                                sherd_engine **out)
 {
     sherd_config *config;
     sherd_world  *world;
@@ -264,7 +304,8 @@ static sherd_status engine_open(const planning_request *request, const planning_
     if (status != SHERD_OK) {
         return status;
     }
-    status = config_fill(request, layout, config);
+    assumed->text[0] = '\0';
+    status           = config_fill(request, layout, config, assumed);
     if (status == SHERD_OK) {
         status = world_open(request, layout, activation_bytes, &world);
     }
@@ -306,7 +347,9 @@ static size_t activations_of(const planning_request *request, sherd_dtype dtype)
 sherd_status planning_engine_open(const planning_request *request, const planning_layout *layout,
                                   sherd_engine **out)
 {
-    return engine_open(request, layout, activations_of(request, SHERD_BF16), out);
+    planning_assumed assumed;
+
+    return engine_open(request, layout, activations_of(request, SHERD_BF16), &assumed, out);
 }
 
 /* ------------------------------------------------------------------- time -- */
@@ -503,9 +546,10 @@ static void fit_ask(const planning_request *request, sherd_engine *engine, plann
 static sherd_status dtype_ask(const planning_request *request, const planning_layout *layout,
                               sherd_dtype *out)
 {
+    planning_assumed  assumed;
     sherd_engine_info info;
     sherd_engine     *engine;
-    sherd_status      status = engine_open(request, layout, 0, &engine);
+    sherd_status      status = engine_open(request, layout, 0, &assumed, &engine);
 
     if (status != SHERD_OK) {
         return status;
@@ -533,7 +577,7 @@ sherd_status planning_row_make(const planning_request *request, const planning_l
         return status;
     }
     row.activation_bytes = activations_of(request, dtype);
-    status               = engine_open(request, layout, row.activation_bytes, &engine);
+    status = engine_open(request, layout, row.activation_bytes, &row.assumed, &engine);
     if (status != SHERD_OK) {
         return status;
     }

@@ -74,6 +74,11 @@ typedef struct planning_time {
     planning_bound bound;                       /* the longest part */
 } planning_time;
 
+/* "key value, ...": what the configuration leaves to the trainer and a plan cannot do without; "": nothing. */
+typedef struct planning_assumed {
+    char text[320];
+} planning_assumed;
+
 typedef struct planning_row {
     planning_layout      layout; /* stage and offload resolved */
     int                  rank, accumulation;
@@ -86,12 +91,13 @@ typedef struct planning_row {
     size_t gathered_bytes, transient_bytes, staging_bytes; /* what passes; staging: all the rest */
     size_t activation_bytes;                               /* 0: not known */
     /* by place: the engine's; activations are not among them */
-    size_t        device_bytes, host_bytes, pinned_bytes, nvme_bytes;
-    double        paper_bytes; /* the ZeRO paper's formula for the same model state */
-    int           has_fit;     /* memory was given: `fits` and `why` say something */
-    int           fits;        /* activations counted */
-    char          why[512];    /* what is missing, and the nearest setting that would fit */
-    planning_time time;
+    size_t           device_bytes, host_bytes, pinned_bytes, nvme_bytes;
+    double           paper_bytes; /* the ZeRO paper's formula for the same model state */
+    int              has_fit;     /* memory was given: `fits` and `why` say something */
+    int              fits;        /* activations counted */
+    char             why[512];    /* what is missing, and the nearest setting that would fit */
+    planning_time    time;
+    planning_assumed assumed;
 } planning_row;
 
 /** Plans one row. E_NOTSUP, E_INVAL (the configuration, a layout that cannot be: sherd_last_error() says it),

@@ -127,6 +127,9 @@ sherd_status planning_row_write(const planning_request *request, const planning_
     if (row->why[0] != '\0') {
         text_set(root, "why", row->why);
     }
+    if (row->assumed.text[0] != '\0') {
+        text_set(root, "assumed", row->assumed.text);
+    }
     time_set(root, request, row);
     text = root == NULL ? NULL : json_dumps(root, JSON_COMPACT);
     json_decref(root);

@@ -256,6 +256,32 @@ static void row_of_a_wrong_setting_fails_with_its_name(void)
     planning_model_destroy(model);
 }
 
+/* As trainers write them: the batch and the optimizer's rate are the trainer's to fill in. */
+static void row_assumes_what_the_trainer_fills_in(void)
+{
+    static const char TEXT[] =
+        "{\"train_batch_size\": \"auto\", \"train_micro_batch_size_per_gpu\": \"auto\","
+        " \"bf16\": {\"enabled\": true}, \"zero_optimization\": {\"stage\": 2},"
+        " \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": \"auto\"}}}";
+    char             path[512];
+    planning_model  *model   = counted(1000000);
+    planning_request request = request_of(model, "cpu");
+    planning_layout  layout  = {-1, PLANNING_OFFLOAD_AS_CONFIGURED, 2};
+    planning_row     row;
+    FILE            *file;
+
+    (void)snprintf(path, sizeof(path), "%s/auto.json", test_scratch());
+    file = fopen(path, "w");
+    CHECK(file != NULL && fputs(TEXT, file) >= 0 && fclose(file) == 0);
+    CHECK_OK(planning_row_make(&request, &layout, &row));
+    CHECK(strcmp("", row.assumed.text) == 0); /* planning's own configuration leaves nothing open */
+    request.config_path = path;
+    CHECK_OK(planning_row_make(&request, &layout, &row));
+    CHECK_INT(2, row.layout.stage);
+    CHECK(strstr(row.assumed.text, "train_micro_batch_size_per_gpu 1") != NULL);
+    planning_model_destroy(model);
+}
+
 static sherd_status text_add(void *ctx, const char *text, size_t len_bytes)
 {
     (void)strncat(ctx, text, len_bytes);
@@ -386,6 +412,7 @@ static const test_case cases[] = {
     CASE(row_time_follows_the_traffic),
     CASE(row_counts_the_update_pass),
     CASE(row_of_a_wrong_setting_fails_with_its_name),
+    CASE(row_assumes_what_the_trainer_fills_in),
     CASE(row_is_one_line_of_json),
     CASE(rates_take_what_is_given),
     CASE(rates_of_nonsense_are_refused),
