@@ -90,25 +90,6 @@ int memory_folders_make(const char *nvme_path, memory_folders *out)
 
 /* ------------------------------------------------------------ configuration -- */
 
-static const char *device_of(planning_offload offload, int is_params)
-{
-    switch (offload) {
-    case PLANNING_OFFLOAD_OPTIMIZER_CPU:
-        return is_params ? "none" : "cpu";
-    case PLANNING_OFFLOAD_OPTIMIZER_NVME:
-        return is_params ? "none" : "nvme";
-    case PLANNING_OFFLOAD_PARAMS_CPU:
-        return "cpu";
-    case PLANNING_OFFLOAD_PARAMS_NVME:
-        return "nvme";
-    case PLANNING_OFFLOAD_NONE:
-    case PLANNING_OFFLOAD_AS_CONFIGURED:
-    case PLANNING_OFFLOADS:
-        break;
-    }
-    return "none";
-}
-
 static void place_write(FILE *out, const char *part, const char *device, const char *more,
                         const char *folder, const char *backend)
 {
@@ -143,10 +124,10 @@ static int config_write(const memory_folders *folders, const planning_model *mod
                   " \"zero_optimization\": {\"stage\": %d,"
                   " \"stage3_param_persistence_threshold\": 0",
                   layout->stage);
-    place_write(out, "offload_optimizer", device_of(layout->offload, 0), ", \"fast_init\": true",
-                folders->state, backend);
-    place_write(out, "offload_param", device_of(layout->offload, 1), ", \"max_in_cpu\": 0",
-                folders->state, backend);
+    place_write(out, "offload_optimizer", planning_offload_state_device(layout->offload),
+                ", \"fast_init\": true", folders->state, backend);
+    place_write(out, "offload_param", planning_offload_param_device(layout->offload),
+                ", \"max_in_cpu\": 0", folders->state, backend);
     (void)fputs("}}\n", out);
     return fclose(out);
 }

@@ -13,12 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* As planning/row.h says of a request without a file. */
-static const char DEFAULT_CONFIG[] =
-    "{\"train_micro_batch_size_per_gpu\": 1, \"bf16\": {\"enabled\": true},"
-    " \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 1e-4}},"
-    " \"zero_optimization\": {\"stage\": 3, \"stage3_param_persistence_threshold\": 0}}";
-
 #define STATE  "zero_optimization.offload_optimizer"
 #define PARAMS "zero_optimization.offload_param"
 
@@ -31,21 +25,8 @@ static const char *const FILE_KEYS[] = {"nvme_path", "gradients", "verify_reads"
 /* The devices of a layout; planning/row.c makes rows with the same. */
 static const char *device_of(planning_offload offload, int is_state)
 {
-    switch (offload) {
-    case PLANNING_OFFLOAD_OPTIMIZER_CPU:
-        return is_state ? "cpu" : "none";
-    case PLANNING_OFFLOAD_OPTIMIZER_NVME:
-        return is_state ? "nvme" : "none";
-    case PLANNING_OFFLOAD_PARAMS_CPU:
-        return "cpu";
-    case PLANNING_OFFLOAD_PARAMS_NVME:
-        return "nvme";
-    case PLANNING_OFFLOAD_AS_CONFIGURED:
-    case PLANNING_OFFLOAD_NONE:
-    case PLANNING_OFFLOADS:
-        break;
-    }
-    return "none";
+    return is_state ? planning_offload_state_device(offload)
+                    : planning_offload_param_device(offload);
 }
 
 static sherd_status key_set(sherd_config *config, const char *block, const char *leaf,
@@ -395,9 +376,10 @@ int plan_config_write(const plan_options *options, const planning_layout *layout
     sherd_config           *again;
     char                   *text   = NULL;
     int                     failed = 1;
-    sherd_status status = request->config_path == NULL
-                              ? sherd_config_parse(DEFAULT_CONFIG, strlen(DEFAULT_CONFIG), &config)
-                              : sherd_config_load(request->config_path, &config);
+    sherd_status            status =
+        request->config_path == NULL
+            ? sherd_config_parse(PLANNING_DEFAULT_CONFIG, strlen(PLANNING_DEFAULT_CONFIG), &config)
+            : sherd_config_load(request->config_path, &config);
 
     if (status != SHERD_OK) {
         return cli_fail();

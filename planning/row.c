@@ -8,12 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Persistent parameters would hide what stage 3 saves; a file that wants them says so. */
-static const char DEFAULT_CONFIG[] =
-    "{\"train_micro_batch_size_per_gpu\": 1, \"bf16\": {\"enabled\": true},"
-    " \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 1e-4}},"
-    " \"zero_optimization\": {\"stage\": 3, \"stage3_param_persistence_threshold\": 0}}";
-
 #define GPUS_OF_A_HOST 8
 
 /* ---------------------------------------------------------------- offload -- */
@@ -33,6 +27,16 @@ static const offload_name OFFLOADS[PLANNING_OFFLOADS] = {
 const char *planning_offload_name(planning_offload offload)
 {
     return offload < 0 ? "as configured" : OFFLOADS[offload].name;
+}
+
+const char *planning_offload_state_device(planning_offload offload)
+{
+    return offload < 0 ? "none" : OFFLOADS[offload].state;
+}
+
+const char *planning_offload_param_device(planning_offload offload)
+{
+    return offload < 0 ? "none" : OFFLOADS[offload].params;
 }
 
 int planning_offload_find(const char *name, planning_offload *out)
@@ -297,9 +301,10 @@ static sherd_status engine_open(const planning_request *request, const planning_
     sherd_config *config;
     sherd_world  *world;
     sherd_engine *engine = NULL;
-    sherd_status  status = request->config_path == NULL
-                               ? sherd_config_parse(DEFAULT_CONFIG, strlen(DEFAULT_CONFIG), &config)
-                               : sherd_config_load(request->config_path, &config);
+    sherd_status  status =
+        request->config_path == NULL
+            ? sherd_config_parse(PLANNING_DEFAULT_CONFIG, strlen(PLANNING_DEFAULT_CONFIG), &config)
+            : sherd_config_load(request->config_path, &config);
 
     if (status != SHERD_OK) {
         return status;

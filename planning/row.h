@@ -25,8 +25,18 @@ typedef enum planning_offload {
 const char *planning_offload_name(planning_offload offload);
 /** Also "cpu" and "nvme" (of the optimizer), "param-cpu", "param-nvme", and _ for -. -1: no such name. */
 int planning_offload_find(const char *name, planning_offload *out);
+/** The "device" of offload_optimizer and of offload_param: "none", "cpu" or "nvme". */
+const char *planning_offload_state_device(planning_offload offload);
+const char *planning_offload_param_device(planning_offload offload);
+
 /** Parameters can be offloaded at stage 3 alone, state from stage 1 on. */
 int planning_offload_fits_stage(planning_offload offload, int stage);
+
+/* What is planned where no file is given. Persistent parameters would hide what stage 3 saves. */
+#define PLANNING_DEFAULT_CONFIG                                                                    \
+    "{\"train_micro_batch_size_per_gpu\": 1, \"bf16\": {\"enabled\": true},"                       \
+    " \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 1e-4}},"                           \
+    " \"zero_optimization\": {\"stage\": 3, \"stage3_param_persistence_threshold\": 0}}"
 
 /* What all rows of a table have in common. */
 typedef struct planning_request {
