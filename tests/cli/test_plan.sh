@@ -4,31 +4,10 @@
 set -eu
 sherd=$(realpath "$1")
 python=$2
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
+subcommand=plan
+. "$(dirname "$0")/lib.sh"
 cd "$scratch"
-failed=0
 
-# run STATUS ARGS: the command's exit status; its output in out and err.
-run() {
-    want=$1
-    shift
-    status=0
-    "$sherd" plan "$@" >out 2>err </dev/null || status=$?
-    if [ "$status" != "$want" ]; then
-        echo "not ok: sherd plan $* gives $status, not $want"
-        cat out err
-        failed=1
-    fi
-}
-# says out|err TEXT
-says() {
-    if ! grep -qF -- "$2" "$1"; then
-        echo "not ok: no '$2' in"
-        cat "$1"
-        failed=1
-    fi
-}
 fail() {
     echo "not ok: $*"
     failed=1

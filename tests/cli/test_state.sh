@@ -3,34 +3,13 @@
 set -eu
 sherd=$1
 make_state=$2
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
-failed=0
+subcommand=state
+. "$(dirname "$0")/lib.sh"
 one=$scratch/one
 two=$scratch/two
 mkdir "$one" "$two"
 
-# run STATUS ARGS: the command's exit status; its output in $scratch/out and $scratch/err.
-run() {
-    want=$1
-    shift
-    status=0
-    "$sherd" state "$@" >"$scratch/out" 2>"$scratch/err" </dev/null || status=$?
-    if [ "$status" != "$want" ]; then
-        echo "not ok: sherd state $* gives $status, not $want"
-        cat "$scratch/out" "$scratch/err"
-        failed=1
-    fi
-}
-
-# says out|err TEXT; silent out|err TEXT
-says() {
-    if ! grep -qF -- "$2" "$scratch/$1"; then
-        echo "not ok: no '$2' in"
-        cat "$scratch/$1"
-        failed=1
-    fi
-}
+# silent out|err TEXT
 silent() {
     if grep -qF -- "$2" "$scratch/$1"; then
         echo "not ok: '$2' in"

@@ -3,30 +3,9 @@
 set -eu
 sherd=$1
 trainer=$2
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
-failed=0
+subcommand=trace
+. "$(dirname "$0")/lib.sh"
 
-# run STATUS ARGS: the command's exit status; its output in $scratch/out and $scratch/err.
-run() {
-    want=$1
-    shift
-    status=0
-    "$sherd" trace "$@" >"$scratch/out" 2>"$scratch/err" || status=$?
-    if [ "$status" != "$want" ]; then
-        echo "not ok: sherd trace $* gives $status, not $want"
-        cat "$scratch/out" "$scratch/err"
-        failed=1
-    fi
-}
-# says out|err TEXT
-says() {
-    if ! grep -qF -- "$2" "$scratch/$1"; then
-        echo "not ok: no '$2' in"
-        cat "$scratch/$1"
-        failed=1
-    fi
-}
 
 # Two steps of 200 and 300 microseconds; a wait inside the boundary counts once, transfers overlap.
 cat >"$scratch/known.json" <<'TEXT'
