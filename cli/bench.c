@@ -150,23 +150,18 @@ static json_t *object_make(const bench_command *command, const bench_result *res
 
 #define JSON_FORM (JSON_INDENT(2) | JSON_REAL_PRECISION(6))
 
-/* 0, or -1 when it could not be written; then no part of it stays. */
 static int object_save(const bench_command *command, const json_t *root)
 {
-    FILE *file = fopen(command->out_path, command->is_forced ? "w" : "wx");
+    char *text = json_dumps(root, JSON_FORM);
     int   failed;
 
-    if (file == NULL) {
-        (void)fprintf(stderr, "sherd: --out %s: %s\n", command->out_path, strerror(errno));
+    if (text == NULL) {
+        (void)fprintf(stderr, "sherd: no memory for the rates as JSON\n");
         return -1;
     }
-    failed = json_dumpf(root, file, JSON_FORM) != 0 || fputc('\n', file) == EOF;
-    failed = fclose(file) != 0 || failed;
-    if (failed) {
-        (void)fprintf(stderr, "sherd: --out %s: %s\n", command->out_path, strerror(errno));
-        (void)unlink(command->out_path);
-    }
-    return failed ? -1 : 0;
+    failed = cli_file_save(command->out_path, text, command->is_forced);
+    free(text);
+    return failed != 0 ? -1 : 0;
 }
 
 /* ------------------------------------------------------------- the table -- */

@@ -347,26 +347,14 @@ static char *text_make(const plan_options *options, sherd_config *config,
 
 static int text_put(const char *path, const char *text, int is_forced)
 {
-    FILE *file;
-    int   failed;
-
     if (path == NULL || strcmp(path, "-") == 0) {
         return printf("%s\n", text) < 0; /* the command says so at its end */
     }
-    file = fopen(path, is_forced ? "w" : "wx");
-    if (file == NULL) {
-        (void)fprintf(stderr, "sherd: %s: %s%s\n", path, strerror(errno),
-                      errno == EEXIST ? "; --force overwrites it" : "");
+    if (cli_file_save(path, text, is_forced) != 0) {
         return 1;
     }
-    failed = fprintf(file, "%s\n", text) < 0;
-    failed |= fclose(file) != 0;
-    if (failed) {
-        (void)fprintf(stderr, "sherd: %s cannot be written: %s\n", path, strerror(errno));
-    } else {
-        (void)fprintf(stderr, "written to %s\n", path);
-    }
-    return failed;
+    (void)fprintf(stderr, "written to %s\n", path);
+    return 0;
 }
 
 int plan_config_write(const plan_options *options, const planning_layout *layout)

@@ -4,33 +4,12 @@ set -eu
 sherd=$1
 load_rates=$2
 backend=${3-cpu}
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
-failed=0
+subcommand=bench
+. "$(dirname "$0")/lib.sh"
 mkdir "$scratch/drive" "$scratch/tmp"
 export TMPDIR="$scratch/tmp"
 unset SHERD_RANK SHERD_WORLD_SIZE SHERD_RENDEZVOUS SHERD_BACKEND
 
-# run STATUS ARGS: the command's exit status; its output in $scratch/out and $scratch/err.
-run() {
-    want=$1
-    shift
-    status=0
-    "$sherd" bench "$@" >"$scratch/out" 2>"$scratch/err" || status=$?
-    if [ "$status" != "$want" ]; then
-        echo "not ok: sherd bench $* gives $status, not $want"
-        cat "$scratch/out" "$scratch/err"
-        failed=1
-    fi
-}
-# says out|err TEXT
-says() {
-    if ! grep -qF -- "$2" "$scratch/$1"; then
-        echo "not ok: no '$2' in"
-        cat "$scratch/$1"
-        failed=1
-    fi
-}
 # loads FILE RATE... of the backend that it was measured on
 loads() {
     "$load_rates" "$backend" "$@" || failed=1
@@ -65,6 +44,17 @@ before=$(cat "$scratch/rates.json")
 run 1 --size 1K --rounds 1 --out "$scratch/rates.json"
 says err "--force writes over it"
 [ "$before" = "$(cat "$scratch/rates.json")" ] || failed=1
+# What is no file is written through, and what was there stays when the new one cannot be whole.
+mkfifo "$scratch/pipe"
+cat "$scratch/pipe" >"$scratch/piped" &
+run 0 --ranks 1 --size 1K --rounds 1 --out "$scratch/pipe" --force
+wait
+[ -p "$scratch/pipe" ] && grep -q '"device"' "$scratch/piped" || { echo "not ok: a pipe" && failed=1; }
+cp "$scratch/rates.json" "$scratch/before"
+mkdir "$scratch/rates.json.part"
+run 1 --ranks 1 --size 1K --rounds 1 --out "$scratch/rates.json" --force
+cmp "$scratch/rates.json" "$scratch/before" || failed=1
+rmdir "$scratch/rates.json.part"
 run 0 --ranks 3 --size 1K --rounds 1 --flops 400T --out "$scratch/rates.json" --force --json
 loads "$scratch/rates.json" flops wire down up device host
 says out '"ranks": 3'
