@@ -174,6 +174,8 @@ sherd_status sherdi_reduce_complete(sherd_engine *engine, int unit);
 sherd_status sherdi_reduce_end_micro_batch(sherd_engine *engine);
 /** End of a window: what stages 0 and 1 reduce late, zero where nothing came. */
 sherd_status sherdi_reduce_end_window(sherd_engine *engine);
+/** What `lane` is given from now on comes after all reductions that were begun; the first failure of them. */
+sherd_status sherdi_reduce_settle(sherd_engine *engine, const sherdi_backend *lane);
 void         sherdi_reduce_reset_window(sherd_engine *engine);
 /** ... and forgets the gradients of a micro-batch that is under way. */
 void sherdi_reduce_drop(sherd_engine *engine);
@@ -223,8 +225,8 @@ void sherdi_numbers_zero_update(sherd_engine *engine);
 void sherdi_numbers_zero_counts(sherd_engine *engine);
 /** What kernels are told goes to the device, behind the update lane. */
 void sherdi_numbers_tell(sherd_engine *engine);
-/** Waits for the update lane; the results of both sides together, the norm normalised. LAMB's norms of the
- *  device are added to the host's. */
+/** Waits for the update lane, and for reductions under way, which add to the counts; the results of both sides
+ *  together, the norm normalised. LAMB's norms of the device are added to the host's. */
 sherd_status sherdi_numbers_read(sherd_engine *engine, sherdi_numbers_head *out);
 
 /* ---- lanes.c */

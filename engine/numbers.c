@@ -129,6 +129,7 @@ static void down_add(sherd_engine *engine, sherdi_numbers_head *out)
 
 sherd_status sherdi_numbers_read(sherd_engine *engine, sherdi_numbers_head *out)
 {
+    SHERDI_TRY(sherdi_reduce_settle(engine, engine->lanes.update));
     if (sherdi_has_device(engine)) {
         engine->lanes.update->kernels->copy(engine->lanes.update, down_area(engine),
                                             engine->device.head,

@@ -383,13 +383,22 @@ sherd_status sherdi_reduce_end_window(sherd_engine *engine)
             SHERDI_TRY(segment_reduce_late(engine, segment));
         }
     }
-    for (size_t u = 0; u < plan->num_units; u++) {
-        sherdi_region *region = sherdi_pool_region(&engine->transient_pool, (int)u);
-
-        SHERDI_TRY(sherdi_world_follow(engine->world, engine->lanes.update, region->ticket));
-    }
+    SHERDI_TRY(sherdi_reduce_settle(engine, engine->lanes.update));
     sherdi_lane_follow(engine->lanes.update, engine->backend);
     return SHERD_OK;
+}
+
+sherd_status sherdi_reduce_settle(sherd_engine *engine, const sherdi_backend *lane)
+{
+    sherd_status status = SHERD_OK;
+
+    for (size_t u = 0; u < engine->plan->num_units; u++) {
+        const sherdi_region *region = sherdi_pool_region(&engine->transient_pool, (int)u);
+        sherd_status         own    = sherdi_world_follow(engine->world, lane, region->ticket);
+
+        status = status == SHERD_OK ? own : status;
+    }
+    return status;
 }
 
 void sherdi_reduce_drop(sherd_engine *engine)
@@ -407,6 +416,9 @@ void sherdi_reduce_drop(sherd_engine *engine)
 
 void sherdi_reduce_reset_window(sherd_engine *engine)
 {
+    /* A reduction of this window that ran later would add to the next one's counts. What it says of a
+     * window that is over does not matter. */
+    (void)sherdi_reduce_settle(engine, engine->backend);
     engine->is_gradient_lost = 0;
     for (size_t u = 0; u < engine->plan->num_units; u++) {
         engine->units[u].runs = 0;

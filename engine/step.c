@@ -159,13 +159,12 @@ static sherd_status norm_measure(sherd_engine *engine, sherd_status status,
     return SHERD_OK;
 }
 
-/* A finite gradient that the integers cannot hold: the window is dropped, the state is whole. */
-static sherd_status range_check(sherd_engine *engine, const sherdi_fixed_counts *counts)
+/* A finite gradient that the integers cannot hold. */
+static sherd_status range_check(const sherdi_fixed_counts *counts)
 {
     if (counts->nonfinite > 0 || counts->out_of_range == 0) {
         return SHERD_OK;
     }
-    sherdi_reduce_reset_window(engine);
     return sherdi_fail(
         SHERD_E_NUMERIC,
         "%llu gradient elements of this window are %g or more: the deterministic mode "
@@ -202,11 +201,13 @@ static sherd_status boundary_prepare(sherd_engine *engine)
     if (status != SHERD_E_PEER_LOST) {
         status = norm_measure(engine, status, &seen);
     }
+    if (status == SHERD_OK) {
+        status = range_check(&seen.counts);
+    }
     if (status != SHERD_OK) {
         return window_drop(engine, status);
     }
     SHERDI_TRY(sherdi_gather_forget(engine));
-    SHERDI_TRY(range_check(engine, &seen.counts));
 
     engine->sumsq            = seen.counts.nonfinite > 0 ? NAN : sherdi_norm_value(&seen.norm);
     report->is_boundary      = 1;
