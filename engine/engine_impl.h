@@ -99,14 +99,15 @@ struct sherd_engine {
     sherdi_mark             step_mark; /* of the boundary under way */
 
     /* the window and the run */
-    sherdi_scaler     scaler;
-    int64_t           micro_step, step, skipped_steps;
-    int               micro_seen;       /* in this window */
-    int               micro_backward;   /* of these, with a backward pass */
-    int               has_backward;     /* a unit was acquired for BACKWARD since the last step */
-    int               is_closing;       /* the window ends with the next step */
-    int               is_gradient_lost; /* of this window: it will be dropped */
-    double            sumsq;            /* of the prepared gradient, before unscaling */
+    sherdi_scaler scaler;
+    int64_t       micro_step, step, skipped_steps;
+    int           micro_seen;     /* in this window */
+    int           micro_backward; /* of these, with a backward pass */
+    int           has_backward;   /* a unit was acquired for BACKWARD since the last step */
+    int           is_closing;     /* the window ends with the next step */
+    sherd_status  lost; /* what a gradient of this window was lost to: the window will be dropped */
+    char          lost_text[SHERDI_ERROR_BYTES];
+    double        sumsq; /* of the prepared gradient, before unscaling */
     sherdi_fixed_sink fixed_sink;
     sherd_step_report report;   /* of the last micro-batch */
     sherd_step_report boundary; /* of the last boundary */

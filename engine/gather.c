@@ -3,6 +3,8 @@
  * plan finds its own place and evicts what was prefetched. */
 #include "engine/engine_impl.h"
 
+#include <stdio.h>
+
 /* The n-th unit that an acquire reaches: itself, then those it reads; -1: no more. */
 static int reached_unit(const sherd_engine *engine, int unit, size_t n)
 {
@@ -72,10 +74,19 @@ static sherd_status segment_gather(sherd_engine *engine, const sherdi_segment *s
     return status;
 }
 
+/* Nobody shall take it for gathered, and nothing is on its way to where others may lie next. */
+static void unit_forget(sherd_engine *engine, int unit)
+{
+    sherdi_region *region = sherdi_pool_region(&engine->gather_pool, unit);
+
+    (void)sherdi_world_wait(engine->world, region->ticket);
+    region->is_used   = 0;
+    region->is_pinned = 0;
+}
+
 static sherd_status unit_gather(sherd_engine *engine, int unit, sherd_pass pass, size_t preferred)
 {
-    const sherdi_plan_unit *info   = &engine->plan->units[unit];
-    sherdi_region          *region = sherdi_pool_region(&engine->gather_pool, unit);
+    const sherdi_plan_unit *info = &engine->plan->units[unit];
 
     SHERDI_TRY(sherdi_pool_place(&engine->gather_pool, engine->world, engine->lanes.up, unit,
                                  info->gather_bytes, preferred));
@@ -91,10 +102,12 @@ static sherd_status unit_gather(sherd_engine *engine, int unit, sherd_pass pass,
             continue;
         }
         status = segment_gather(engine, segment, pass);
-        if (status != SHERD_OK) { /* nobody shall take it for gathered */
-            region->is_used   = 0;
-            region->is_pinned = 0;
-            return status;
+        if (status != SHERD_OK) {
+            char text[SHERDI_ERROR_BYTES];
+
+            (void)snprintf(text, sizeof(text), "%s", sherd_last_error());
+            unit_forget(engine, unit);
+            return sherdi_fail_relay(status, text);
         }
     }
     return SHERD_OK;
@@ -178,6 +191,16 @@ static sherd_status unit_wait(sherd_engine *engine, int unit)
 
     sherdi_mark_end(&engine->marks, engine->backend, &wait);
     return status;
+}
+
+static sherd_status units_wait(sherd_engine *engine, int unit)
+{
+    int reached;
+
+    for (size_t n = 0; (reached = reached_unit(engine, unit, n)) >= 0; n++) {
+        SHERDI_TRY(unit_wait(engine, reached));
+    }
+    return SHERD_OK;
 }
 
 static void unit_unhold(sherd_engine *engine, int unit, int is_kept)
@@ -301,7 +324,16 @@ static sherd_status backward_check(const sherd_engine *engine, int unit)
     return SHERD_OK;
 }
 
-/* As if it had not been called, when it fails for want of room. */
+static void gradients_unbegin(sherd_engine *engine, int unit)
+{
+    int reached;
+
+    for (size_t n = 0; (reached = reached_unit(engine, unit, n)) >= 0; n++) {
+        gradient_unbegin(engine, reached);
+    }
+}
+
+/* All that an acquire takes, or nothing. */
 static sherd_status units_take(sherd_engine *engine, sherdi_cursor *cursor, int unit,
                                sherd_pass pass)
 {
@@ -324,26 +356,55 @@ static sherd_status units_take(sherd_engine *engine, sherdi_cursor *cursor, int 
     return status;
 }
 
+/* Of units whose parameters did not come: what nobody else holds is gathered anew. */
+static void units_untake(sherd_engine *engine, int unit, sherd_pass pass)
+{
+    int reached;
+
+    if (pass == SHERD_BACKWARD) {
+        gradients_unbegin(engine, unit);
+    }
+    units_unhold(engine, unit);
+    for (size_t n = 0; (reached = reached_unit(engine, unit, n)) >= 0; n++) {
+        if (engine->units[reached].held == 0) {
+            unit_forget(engine, reached);
+        }
+    }
+}
+
+static sherd_status units_take_and_wait(sherd_engine *engine, sherdi_cursor *cursor, int unit,
+                                        sherd_pass pass)
+{
+    char         text[SHERDI_ERROR_BYTES];
+    sherd_status status;
+
+    SHERDI_TRY(units_take(engine, cursor, unit, pass));
+    status = units_wait(engine, unit);
+    if (status == SHERD_OK) {
+        return SHERD_OK;
+    }
+    (void)snprintf(text, sizeof(text), "%s", sherd_last_error());
+    units_untake(engine, unit, pass);
+    return sherdi_fail_relay(status, text);
+}
+
+/* As if it had not been called, when it fails. */
 sherd_status sherdi_gather_acquire(sherd_engine *engine, int unit, sherd_pass pass)
 {
     sherdi_cursor *cursor = cursor_of(engine, pass);
     size_t         next   = cursor->next;
     sherd_status   status;
-    int            reached;
 
     if (pass == SHERD_BACKWARD) {
         SHERDI_TRY(backward_check(engine, unit));
     }
-    status = units_take(engine, cursor, unit, pass);
+    status = units_take_and_wait(engine, cursor, unit, pass);
     if (status != SHERD_OK) {
         cursor->next = next;
         return status;
     }
     engine->units[unit].acquired[pass]++;
     engine->has_backward |= pass == SHERD_BACKWARD;
-    for (size_t n = 0; (reached = reached_unit(engine, unit, n)) >= 0; n++) {
-        SHERDI_TRY(unit_wait(engine, reached));
-    }
     if (engine->units[unit].acquired[pass] == 1) {
         engine->units[unit].compute[pass] =
             sherdi_mark_begin(&engine->marks, SHERDI_MARK_COMPUTE, engine->backend,
@@ -352,9 +413,25 @@ sherd_status sherdi_gather_acquire(sherd_engine *engine, int unit, sherd_pass pa
     return SHERD_OK;
 }
 
+/* One use of a unit's gradient is over. */
+static sherd_status gradient_leave(sherd_engine *engine, int unit)
+{
+    sherdi_unit_state *state = &engine->units[unit];
+
+    state->held_backward--;
+    state->uses_left--;
+    if (state->uses_left <= 0 && state->held_backward == 0 && state->has_gradient) {
+        return sherdi_reduce_complete(engine, unit);
+    }
+    return SHERD_OK;
+}
+
+/* Releases all that the acquire reached, whatever fails meanwhile: the window can be dropped then. */
 sherd_status sherdi_gather_release(sherd_engine *engine, int unit, sherd_pass pass)
 {
     sherdi_cursor *cursor = cursor_of(engine, pass);
+    sherd_status   status = SHERD_OK;
+    char           text[SHERDI_ERROR_BYTES];
     int            reached;
 
     engine->units[unit].acquired[pass]--;
@@ -362,18 +439,18 @@ sherd_status sherdi_gather_release(sherd_engine *engine, int unit, sherd_pass pa
         sherdi_mark_end(&engine->marks, engine->backend, &engine->units[unit].compute[pass]);
     }
     for (size_t n = 0; (reached = reached_unit(engine, unit, n)) >= 0; n++) {
-        sherdi_unit_state *state = &engine->units[reached];
+        sherd_status own = SHERD_OK;
 
         unit_unhold(engine, reached, cursor->next > 0 && is_kept(cursor, reached));
         if (pass == SHERD_BACKWARD) {
-            state->held_backward--;
-            state->uses_left--;
-            if (state->uses_left <= 0 && state->held_backward == 0 && state->has_gradient) {
-                SHERDI_TRY(sherdi_reduce_complete(engine, reached));
-            }
+            own = gradient_leave(engine, reached);
+        }
+        if (own != SHERD_OK && status == SHERD_OK) {
+            status = own;
+            (void)snprintf(text, sizeof(text), "%s", sherd_last_error());
         }
     }
-    return SHERD_OK;
+    return status == SHERD_OK ? SHERD_OK : sherdi_fail_relay(status, text);
 }
 
 sherd_status sherdi_gather_forget(sherd_engine *engine)

@@ -10,6 +10,7 @@
 #include "engine/engine_impl.h"
 
 #include <math.h>
+#include <stdio.h>
 
 static const sherdi_segment *gradient_segment(const sherd_engine *engine, int unit, int kind)
 {
@@ -282,32 +283,41 @@ static sherd_status gradient_reduce(sherd_engine *engine, int unit)
 }
 
 /* What one rank cannot keep is lost for the window; the others, who would wait for it at the boundary,
- * are told now. */
+ * are told now. The first failure is what the step says. */
 static sherd_status gradient_lose(sherd_engine *engine, sherd_status status)
 {
-    engine->is_gradient_lost = 1;
-    if (status == SHERD_E_IO && engine->world_size > 1) {
-        sherd_world_abort(engine->world, sherd_last_error());
+    if (engine->lost == SHERD_OK) {
+        engine->lost = status;
+        (void)snprintf(engine->lost_text, sizeof(engine->lost_text), "%s", sherd_last_error());
     }
-    return status;
+    if (status == SHERD_E_IO && engine->world_size > 1) {
+        sherd_world_abort(engine->world, engine->lost_text);
+    }
+    return sherdi_fail_relay(engine->lost, engine->lost_text);
+}
+
+/* In debug nobody writes to the gradient any more when it is poisoned. */
+static sherd_status gradient_reduce_and_leave(sherd_engine *engine, int unit)
+{
+    SHERDI_TRY(gradient_reduce(engine, unit));
+    if (engine->plan->has_transient && engine->settings.is_debug) {
+        SHERDI_TRY(sherdi_world_wait(engine->world,
+                                     sherdi_pool_region(&engine->transient_pool, unit)->ticket));
+        sherdi_pool_poison(&engine->transient_pool, engine->backend, unit, 1);
+    }
+    return SHERD_OK;
 }
 
 sherd_status sherdi_reduce_complete(sherd_engine *engine, int unit)
 {
     sherdi_unit_state *state  = &engine->units[unit];
-    sherd_status       status = gradient_reduce(engine, unit);
+    sherd_status       status = gradient_reduce_and_leave(engine, unit);
 
     if (status != SHERD_OK) {
         return gradient_lose(engine, status);
     }
-    if (engine->plan->has_transient) {
-        sherdi_region *region = sherdi_pool_region(&engine->transient_pool, unit);
-
-        region->is_pinned = 0; /* free once its reduction is over; placing waits for that */
-        if (engine->settings.is_debug) {
-            SHERDI_TRY(sherdi_world_wait(engine->world, region->ticket));
-            sherdi_pool_poison(&engine->transient_pool, engine->backend, unit, 1);
-        }
+    if (engine->plan->has_transient) { /* free once its reduction is over; placing waits for that */
+        sherdi_pool_region(&engine->transient_pool, unit)->is_pinned = 0;
     }
     state->has_gradient = 0;
     state->is_complete  = 1;
@@ -419,7 +429,7 @@ void sherdi_reduce_reset_window(sherd_engine *engine)
     /* A reduction of this window that ran later would add to the next one's counts. What it says of a
      * window that is over does not matter. */
     (void)sherdi_reduce_settle(engine, engine->backend);
-    engine->is_gradient_lost = 0;
+    engine->lost = SHERD_OK;
     for (size_t u = 0; u < engine->plan->num_units; u++) {
         engine->units[u].runs = 0;
     }

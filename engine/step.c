@@ -227,11 +227,8 @@ static sherd_status step_prepare(sherd_engine *engine)
     sherd_status status;
 
     SHERDI_TRY(nothing_is_held(engine));
-    if (engine->is_gradient_lost) {
-        return window_drop(engine,
-                           sherdi_fail(SHERD_E_IO, "a gradient of this window was lost when its "
-                                                   "unit was released; the window was dropped, "
-                                                   "nothing was updated"));
+    if (engine->lost != SHERD_OK) { /* when a unit was released */
+        return window_drop(engine, sherdi_fail_relay(engine->lost, engine->lost_text));
     }
     status = sherdi_reduce_end_micro_batch(engine);
     if (status != SHERD_OK) {

@@ -84,6 +84,10 @@ static void other_order(sherd_world *world, void *ctx)
     CHECK_ERROR_SAYS("rank");
     CHECK_ERROR_SAYS("layer1");
     CHECK_ERROR_SAYS("layer2");
+    CHECK(sherd_param_data(engine, params[1]) == NULL);
+    CHECK_STATUS(SHERD_E_STATE, sherd_unit_release(engine, units[mine], SHERD_FORWARD));
+    CHECK_ERROR_SAYS("is not acquired");
+    CHECK_OK(sherd_step_discard(engine));
     sherd_engine_destroy(engine);
 }
 
