@@ -68,6 +68,47 @@ static void units_that_ran_on_some_ranks_only_are_an_error_everywhere(void)
     }
 }
 
+/* A trainer that looks at the status of the step alone. */
+static void skip_a_unit_and_look_at_the_step(sherd_world *world, void *raw)
+{
+    rig r;
+
+    rig_open(&r, world, raw);
+    for (int u = 0; u < 4; u++) {
+        static const char *const NAMES[] = {"zero", "one", "two", "three"};
+
+        (void)rig_unit(&r, NAMES[u]);
+        (void)rig_param(&r, u, NAMES[u], 100);
+    }
+    rig_seal(&r);
+    for (int u = 3; u >= 0; u--) {
+        if (u != 2 || sherd_world_rank(world) != 2) {
+            sherd_status acquired = sherd_unit_acquire(r.engine, r.units[u], SHERD_BACKWARD);
+            sherd_status released = sherd_unit_release(r.engine, r.units[u], SHERD_BACKWARD);
+
+            CHECK(acquired == SHERD_OK || released != SHERD_OK);
+        }
+    }
+    CHECK_STATUS(SHERD_E_INVAL, sherd_step(r.engine, NULL));
+    CHECK_ERROR_SAYS("ranks disagree");
+    CHECK_ERROR_SAYS("two");
+    CHECK_ERROR_SAYS("rank 2");
+    rig_close(&r);
+}
+
+static void step_after_ranks_disagreed_says_the_first_error_on_every_rank(void)
+{
+    for (int overlap = 0; overlap <= 1; overlap++) {
+        for (int stage = 2; stage <= 3; stage++) {
+            rig_options options = {.stage = stage,
+                                   .zero  = overlap ? ", \"overlap_comm\": true"
+                                                    : ", \"overlap_comm\": false"};
+
+            test_world(3, skip_a_unit_and_look_at_the_step, &options);
+        }
+    }
+}
+
 static void apply_other_params_on_rank_1(sherd_world *world, void *raw)
 {
     sherd_step_params params;
@@ -100,6 +141,7 @@ static void step_params_that_differ_between_ranks_are_an_error(void)
 
 static const test_case CASES[] = {
     CASE(units_that_ran_on_some_ranks_only_are_an_error_everywhere),
+    CASE(step_after_ranks_disagreed_says_the_first_error_on_every_rank),
     CASE(step_params_that_differ_between_ranks_are_an_error),
 };
 
