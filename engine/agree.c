@@ -266,29 +266,59 @@ sherd_status sherdi_agree_model(sherd_engine *engine)
     return status;
 }
 
-/* ---------------------------------------------------------------- runs ---- */
+/* ---------------------------------------------------------------- uses ---- */
 
-/* Which unit the ranks disagree on, and who. runs_all holds every rank's counts by unit. */
-static sherd_status runs_difference_name(sherd_engine *engine)
+/* One of a unit's counts; `count` is that of a pass, or NUM_PASSES: of backward passes that were complete. */
+#define NUM_PASSES (SHERD_EVAL + 1)
+
+static uint64_t uses_count(const sherd_engine *engine, int rank, size_t unit, int count)
 {
-    size_t num_units = engine->plan->num_units;
-    char   ranks[64] = "";
+    const sherdi_unit_uses *uses = &engine->uses_all[(size_t)rank * engine->plan->num_units + unit];
 
-    for (size_t u = 0; u < num_units; u++) {
-        size_t used = 0;
+    return count == NUM_PASSES ? uses->runs : uses->acquired[count];
+}
 
-        for (int r = 1; r < engine->world_size; r++) {
-            if (engine->runs_all[(size_t)r * num_units + u] != engine->runs_all[u] &&
-                used < sizeof(ranks)) {
-                used += (size_t)snprintf(ranks + used, sizeof(ranks) - used, " %d", r);
-            }
+/* Ranks whose count differs from rank 0's, " 1 3"; as many as fit. Returns the length. */
+static size_t uses_odd_ranks(const sherd_engine *engine, size_t unit, int count, char *text,
+                             size_t len_bytes)
+{
+    size_t used = 0;
+
+    text[0] = '\0';
+    for (int r = 1; r < engine->world_size && used < len_bytes; r++) {
+        if (uses_count(engine, r, unit, count) != uses_count(engine, 0, unit, count)) {
+            used += (size_t)snprintf(text + used, len_bytes - used, " %d", r);
         }
-        if (used > 0) {
+    }
+    return used;
+}
+
+/* Which unit the ranks disagree on, and who. What a missing pass leaves behind comes after the pass. */
+static sherd_status uses_difference_name(sherd_engine *engine)
+{
+    char ranks[64];
+
+    for (size_t u = 0; u < engine->plan->num_units; u++) {
+        if (uses_odd_ranks(engine, u, NUM_PASSES, ranks, sizeof(ranks)) > 0) {
             return sherdi_fail(
                 SHERD_E_STATE,
                 "the ranks disagree about unit %s: rank 0 ran its backward %llu times "
                 "in this window, not so rank(s)%s; every rank must use the same units",
-                engine->model.units[u].name, (unsigned long long)engine->runs_all[u], ranks);
+                engine->model.units[u].name,
+                (unsigned long long)uses_count(engine, 0, u, NUM_PASSES), ranks);
+        }
+    }
+    for (size_t u = 0; u < engine->plan->num_units; u++) {
+        for (int pass = 0; pass < NUM_PASSES; pass++) {
+            if (uses_odd_ranks(engine, u, pass, ranks, sizeof(ranks)) > 0) {
+                return sherdi_fail(
+                    SHERD_E_STATE,
+                    "the ranks disagree about unit %s: rank 0 acquired it %llu time(s) for %s in "
+                    "this window, not so rank(s)%s; every rank acquires the same units, to "
+                    "evaluate too; the window was dropped, nothing was updated",
+                    engine->model.units[u].name, (unsigned long long)uses_count(engine, 0, u, pass),
+                    sherdi_engine_pass_name((sherd_pass)pass), ranks);
+            }
         }
     }
     return sherdi_fail(SHERD_E_STATE,
@@ -296,17 +326,17 @@ static sherd_status runs_difference_name(sherd_engine *engine)
                        "window; every rank must call step equally often");
 }
 
-sherd_status sherdi_agree_runs(sherd_engine *engine)
+sherd_status sherdi_agree_uses(sherd_engine *engine)
 {
     size_t               num_units = engine->plan->num_units;
-    uint64_t            *mine      = &engine->runs_all[(size_t)engine->rank * num_units];
+    sherdi_unit_uses    *mine      = &engine->uses_all[(size_t)engine->rank * num_units];
     sherdi_agree_message message   = {.micro_seen     = (uint64_t)engine->micro_seen,
                                       .micro_backward = (uint64_t)engine->micro_backward};
     int                  differs   = 0;
 
     for (size_t u = 0; u < num_units; u++) {
-        mine[u]           = engine->units[u].runs;
-        message.runs_hash = sherdi_hash_u64(message.runs_hash, mine[u]);
+        mine[u]           = engine->units[u].uses;
+        message.uses_hash = sherdi_hash_bytes(message.uses_hash, &mine[u], sizeof(mine[u]));
     }
     SHERDI_TRY(sherdi_world_exchange(engine->world, &message, engine->agree_all, sizeof(message)));
     for (int r = 1; r < engine->world_size; r++) {
@@ -322,6 +352,6 @@ sherd_status sherdi_agree_runs(sherd_engine *engine)
                            engine->micro_seen - engine->micro_backward, engine->micro_seen);
     }
     SHERDI_TRY(
-        sherdi_world_exchange(engine->world, mine, engine->runs_all, num_units * sizeof(*mine)));
-    return runs_difference_name(engine);
+        sherdi_world_exchange(engine->world, mine, engine->uses_all, num_units * sizeof(*mine)));
+    return uses_difference_name(engine);
 }

@@ -382,11 +382,11 @@ static sherd_status tables_open(sherd_engine *engine)
         sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, world, sizeof(*engine->norm_all));
     engine->publish_all =
         sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, world, sizeof(*engine->publish_all));
-    engine->runs_all =
-        sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, world * units, sizeof(*engine->runs_all));
+    engine->uses_all =
+        sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, world * units, sizeof(*engine->uses_all));
     if (engine->units == NULL || engine->is_filled == NULL || engine->fill_shares == NULL ||
         engine->publish_tickets == NULL || engine->agree_all == NULL || engine->norm_all == NULL ||
-        engine->publish_all == NULL || engine->runs_all == NULL) {
+        engine->publish_all == NULL || engine->uses_all == NULL) {
         return SHERD_E_NOMEM;
     }
     SHERDI_TRY(sherdi_pool_init(&engine->gather_pool, mem, units));
@@ -462,7 +462,7 @@ static void memory_close(sherd_engine *engine)
     sherdi_free(engine->agree_all);
     sherdi_free(engine->norm_all);
     sherdi_free(engine->publish_all);
-    sherdi_free(engine->runs_all);
+    sherdi_free(engine->uses_all);
     engine->units           = NULL;
     engine->is_filled       = NULL;
     engine->fill_shares     = NULL;
@@ -470,7 +470,7 @@ static void memory_close(sherd_engine *engine)
     engine->agree_all       = NULL;
     engine->norm_all        = NULL;
     engine->publish_all     = NULL;
-    engine->runs_all        = NULL;
+    engine->uses_all        = NULL;
     sherdi_plan_destroy(engine->plan);
     engine->plan = NULL;
 }
@@ -546,7 +546,12 @@ sherd_status sherdi_engine_start(sherd_engine *engine)
     return SHERD_OK;
 }
 
-static const char *const PASS_NAMES[] = {"forward", "backward", "eval"};
+const char *sherdi_engine_pass_name(sherd_pass pass)
+{
+    static const char *const NAMES[] = {"forward", "backward", "eval"};
+
+    return NAMES[pass];
+}
 
 static sherd_status unit_call_check(const sherd_engine *engine, sherd_unit unit, sherd_pass pass)
 {
@@ -595,7 +600,7 @@ sherd_status sherd_unit_release(sherd_engine *engine, sherd_unit unit, sherd_pas
         return sherdi_fail(SHERD_E_STATE,
                            "unit %s is not acquired for %s; every release follows an "
                            "acquire of the same unit and pass",
-                           engine->model.units[unit].name, PASS_NAMES[pass]);
+                           engine->model.units[unit].name, sherdi_engine_pass_name(pass));
     }
     sherdi_mem_forbid_begin();
     status = sherdi_gather_release(engine, unit, pass);

@@ -19,6 +19,12 @@ typedef enum sherdi_phase {
     SHERDI_PHASE_PREPARED, /* between step_prepare and apply or discard */
 } sherdi_phase;
 
+/* What a rank did with a unit in this window: the ranks compare it at the boundary. */
+typedef struct sherdi_unit_uses {
+    uint64_t runs;        /* micro-batches with a gradient */
+    uint64_t acquired[3]; /* by pass */
+} sherdi_unit_uses;
+
 typedef struct sherdi_unit_state {
     sherdi_mark compute[3];    /* by pass: the outermost acquire, until it is released */
     int         acquired[3];   /* by pass: acquires of the unit itself, not yet released */
@@ -26,8 +32,8 @@ typedef struct sherdi_unit_state {
     int         held_backward; /* of these, for BACKWARD */
     int         has_gradient;  /* zeroed in this micro-batch and not complete */
     int         is_complete;   /* its last planned use of this micro-batch is over */
-    int      uses_left; /* planned BACKWARD uses to come in this micro-batch; below 0: unplanned */
-    uint64_t runs;      /* micro-batches of this window with a gradient */
+    int uses_left; /* planned BACKWARD uses to come in this micro-batch; below 0: unplanned */
+    sherdi_unit_uses uses;
 } sherdi_unit_state;
 
 typedef struct sherdi_cursor {
@@ -88,7 +94,7 @@ struct sherd_engine {
     sherdi_agree_message   *agree_all;   /* one per rank, for the exchanges of a boundary */
     sherdi_norm_message    *norm_all;
     sherdi_publish_message *publish_all;
-    uint64_t               *runs_all; /* world_size x units: only looked at when ranks disagree */
+    sherdi_unit_uses       *uses_all; /* world_size x units: only looked at when ranks disagree */
     sherdi_cursor           train, eval;
     uint64_t                frozen_fingerprint;  /* of all ranks */
     uint64_t                own_fingerprint;     /* of this rank's master weights ... */
@@ -114,6 +120,8 @@ struct sherd_engine {
 };
 
 /* ---- engine.c */
+/** "forward", "backward", "eval". */
+const char  *sherdi_engine_pass_name(sherd_pass pass);
 sherd_status sherdi_engine_check_alive(const sherd_engine *engine);
 /** E_INVAL for a struct of the API that is NULL or whose struct_size this library does not know. */
 sherd_status sherdi_engine_check_struct(const void *params, size_t struct_size, size_t known,
@@ -154,7 +162,8 @@ sherd_status sherdi_agree_status(sherd_world *world, sherd_status own);
 sherd_status sherdi_agree_settings(sherd_world *world, const sherdi_settings *settings,
                                    sherdi_mem *mem);
 sherd_status sherdi_agree_model(sherd_engine *engine);
-sherd_status sherdi_agree_runs(sherd_engine *engine);
+/** Before the gradients of a window are reduced to what is updated. */
+sherd_status sherdi_agree_uses(sherd_engine *engine);
 
 /* ---- gather.c */
 sherd_status sherdi_gather_acquire(sherd_engine *engine, int unit, sherd_pass pass);

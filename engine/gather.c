@@ -404,6 +404,7 @@ sherd_status sherdi_gather_acquire(sherd_engine *engine, int unit, sherd_pass pa
         return status;
     }
     engine->units[unit].acquired[pass]++;
+    engine->units[unit].uses.acquired[pass]++;
     engine->has_backward |= pass == SHERD_BACKWARD;
     if (engine->units[unit].acquired[pass] == 1) {
         engine->units[unit].compute[pass] =

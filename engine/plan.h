@@ -265,7 +265,7 @@ typedef struct sherdi_numbers_head {
 
 /* Control messages of a boundary, per rank; the step fills them (step.c). */
 typedef struct sherdi_agree_message {
-    uint64_t runs_hash; /* which units had a backward, and how often */
+    uint64_t uses_hash; /* which units were acquired and had a backward, and how often */
     uint64_t micro_seen;
     uint64_t micro_backward; /* of these, with a backward pass */
 } sherdi_agree_message;

@@ -210,7 +210,7 @@ static sherd_status segment_scatter(sherd_engine *engine, const sherdi_segment *
     sherd_dtype    made_in = engine->settings.compute_dtype;
     const void    *send =
         wire_gradient(engine, segment, sherdi_reduce_micro_gradient(engine, segment), made_in);
-    int                   is_first = engine->units[segment->unit].runs == 0;
+    int                   is_first = engine->units[segment->unit].uses.runs == 0;
     sherdi_landing       *landing  = NULL;
     sherdi_reduction_args args     = reduction_of(engine, segment, send, NULL);
     sherdi_mark           wait;
@@ -255,7 +255,7 @@ static void segment_accumulate(sherd_engine *engine, const sherdi_segment *segme
     void                    *sum      = arena_gradient(engine, segment);
     const void              *gradient = sherdi_reduce_micro_gradient(engine, segment);
 
-    if (engine->units[segment->unit].runs == 0) {
+    if (engine->units[segment->unit].uses.runs == 0) {
         kernels->cast(engine->backend, sum, engine->plan->grad_dtype, gradient,
                       engine->settings.compute_dtype, segment->padded_elems);
     } else {
@@ -321,7 +321,7 @@ sherd_status sherdi_reduce_complete(sherd_engine *engine, int unit)
     }
     state->has_gradient = 0;
     state->is_complete  = 1;
-    state->runs++;
+    state->uses.runs++;
     return SHERD_OK;
 }
 
@@ -384,9 +384,9 @@ sherd_status sherdi_reduce_end_window(sherd_engine *engine)
         if (!segment->has_gradient) {
             continue;
         }
-        if (engine->units[segment->unit].runs == 0 && segment->has_landing) {
+        if (engine->units[segment->unit].uses.runs == 0 && segment->has_landing) {
             SHERDI_TRY(sherdi_spill_zero(engine, segment));
-        } else if (engine->units[segment->unit].runs == 0) { /* the ranks agree: agree.c */
+        } else if (engine->units[segment->unit].uses.runs == 0) { /* the ranks agree: agree.c */
             engine->backend->kernels->zero(engine->backend, arena_gradient(engine, segment),
                                            elems * sherdi_plan_grad_bytes(plan));
         } else if (!plan->has_slices) {
@@ -431,7 +431,7 @@ void sherdi_reduce_reset_window(sherd_engine *engine)
     (void)sherdi_reduce_settle(engine, engine->backend);
     engine->lost = SHERD_OK;
     for (size_t u = 0; u < engine->plan->num_units; u++) {
-        engine->units[u].runs = 0;
+        engine->units[u].uses = (sherdi_unit_uses){0};
     }
     engine->micro_seen     = 0;
     engine->micro_backward = 0;

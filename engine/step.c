@@ -191,7 +191,7 @@ static sherd_status window_drop(sherd_engine *engine, sherd_status status)
 static sherd_status boundary_prepare(sherd_engine *engine)
 {
     sherd_step_report  *report = &engine->report;
-    sherd_status        status = sherdi_agree_runs(engine);
+    sherd_status        status = sherdi_agree_uses(engine);
     sherdi_norm_message seen;
 
     if (status != SHERD_OK) {

@@ -330,12 +330,17 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_param_fill(sherd_engine *engine, she
 
 /** Makes the unit's parameters readable; for BACKWARD also its gradients writable,
  *  which are zero at the first acquire of a micro-batch. Every rank acquires and
- *  releases the same units in the same order; ideally the declared one, which is
- *  prefetched; another order is legal and slower. Acquires of different units may
- *  nest. Errors: E_STATE, E_PEER_LOST, E_NOMEM (more units held at once than the
- *  plan has room for). */
+ *  releases the same units in the same order, to evaluate too: where gathers meet,
+ *  an acquire that only some ranks make is an error there or at the time limit, and
+ *  everywhere the next boundary compares and names unit and ranks (E_STATE; the
+ *  window is dropped). Ideally the order is the declared one, which is prefetched;
+ *  another order is legal and slower. Acquires of different units may nest. What
+ *  fails is as if it had not been called. Errors: E_STATE, E_PEER_LOST, E_NOMEM
+ *  (more units held at once than the plan has room for), E_IO. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_unit_acquire(sherd_engine *engine, sherd_unit unit,
                                                          sherd_pass pass);
+/** Whatever it returns, the unit is released. After BACKWARD a failure means that its
+ *  gradient is lost: the next sherd_step says so and drops the window. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_unit_release(sherd_engine *engine, sherd_unit unit,
                                                          sherd_pass pass);
 /** Compute type, row-major, valid while the unit (or one that reads it) is

@@ -109,6 +109,135 @@ static void step_after_ranks_disagreed_says_the_first_error_on_every_rank(void)
     }
 }
 
+/* --------------------------------- acquires that only some ranks make -- */
+
+static void disagree_open(rig *r, sherd_world *world, const rig_options *options)
+{
+    rig_open(r, world, options);
+    (void)rig_unit(r, "table");
+    (void)rig_unit(r, "layer");
+    (void)rig_unit(r, "head");
+    (void)rig_param(r, 0, "table.w", 5000);
+    (void)rig_param(r, 1, "layer.w", 700);
+    (void)rig_param(r, 2, "head.w", 900);
+    rig_seal(r);
+}
+
+static void evaluate(rig *r)
+{
+    for (int u = 1; u < r->num_units; u++) {
+        rig_forward(r, u, SHERD_EVAL);
+    }
+}
+
+/* Rank 0 evaluates alone after the first step, on a transport where that works by luck. */
+static void evaluate_on_rank_0_alone(sherd_world *world, void *raw)
+{
+    rig r;
+
+    disagree_open(&r, world, raw);
+    (void)rig_train(&r, 1);
+    evaluate(&r); /* all of them: nothing to say about */
+    CHECK_INT(1, rig_train(&r, 1).was_updated);
+    if (sherd_world_rank(world) == 0) {
+        evaluate(&r);
+    }
+    rig_micro_batch(&r);
+    CHECK_STATUS(SHERD_E_STATE, sherd_step(r.engine, NULL));
+    CHECK_ERROR_SAYS("unit layer");
+    CHECK_ERROR_SAYS("rank 0 acquired it 1 time(s) for eval");
+    CHECK_ERROR_SAYS("rank(s) 1 2");
+    CHECK_INT(1, rig_train(&r, 1).was_updated); /* the window was dropped, nothing else */
+    if (sherd_world_rank(world) == 2) {
+        rig_forward(&r, 0, SHERD_FORWARD);
+    }
+    rig_micro_batch(&r);
+    CHECK_STATUS(SHERD_E_STATE, sherd_step(r.engine, NULL));
+    CHECK_ERROR_SAYS("unit table");
+    CHECK_ERROR_SAYS("forward");
+    CHECK_ERROR_SAYS("rank(s) 2");
+    CHECK_INT(1, rig_train(&r, 1).was_updated);
+    if (sherd_world_rank(world) == 0) {
+        evaluate(&r); /* nobody waits for it at the end either */
+    }
+    rig_close(&r);
+}
+
+static void acquire_on_some_ranks_alone_is_named_at_the_step(void)
+{
+    for (int overlap = 0; overlap <= 1; overlap++) {
+        for (int stage = 0; stage <= 3; stage++) {
+            rig_options options = {.stage = stage,
+                                   .zero  = overlap ? ", \"overlap_comm\": true"
+                                                    : ", \"overlap_comm\": false"};
+
+            test_world(3, evaluate_on_rank_0_alone, &options);
+        }
+    }
+}
+
+/* Parameters that rest on the host are gathered in a meeting: rank 0's takes the others' place until they differ. */
+static void evaluate_on_rank_0_alone_where_gathers_meet(sherd_world *world, void *raw)
+{
+    sherd_status status = SHERD_OK;
+    rig          r;
+
+    disagree_open(&r, world, raw);
+    if (sherd_world_rank(world) == 0) {
+        for (int u = 1; u < r.num_units && status == SHERD_OK; u++) {
+            status = sherd_unit_acquire(r.engine, r.units[u], SHERD_EVAL);
+            if (status == SHERD_OK) {
+                status = sherd_unit_release(r.engine, r.units[u], SHERD_EVAL);
+            }
+        }
+    }
+    for (int u = 0; u < r.num_units && status == SHERD_OK; u++) {
+        status = sherd_unit_acquire(r.engine, r.units[u], SHERD_FORWARD);
+        if (status == SHERD_OK) {
+            status = sherd_unit_release(r.engine, r.units[u], SHERD_FORWARD);
+        }
+    }
+    CHECK_STATUS(SHERD_E_INVAL, status);
+    CHECK_ERROR_SAYS("all-gather");
+    CHECK_ERROR_SAYS("table");
+    CHECK_ERROR_SAYS("layer");
+    CHECK_ERROR_SAYS("rank 0");
+    rig_close(&r);
+}
+
+/* The others have nothing more to do. */
+static void evaluate_on_rank_0_alone_at_the_end(sherd_world *world, void *raw)
+{
+    sherd_status status;
+    rig          r;
+
+    disagree_open(&r, world, raw);
+    (void)rig_train(&r, 1);
+    if (sherd_world_rank(world) == 0) {
+        status = sherd_unit_acquire(r.engine, r.units[1], SHERD_EVAL);
+        CHECK_STATUS(SHERD_E_PEER_LOST, status);
+        CHECK_ERROR_SAYS("left the world");
+    }
+    rig_close(&r);
+}
+
+static void acquire_on_some_ranks_alone_is_named_where_gathers_meet(void)
+{
+    static const char *const ZEROS[] = {
+        ", \"overlap_comm\": true, \"offload_param\": {\"device\": \"cpu\"}",
+        ", \"overlap_comm\": false, \"offload_param\": {\"device\": \"cpu\"}",
+    };
+
+    for (int z = 0; z < 2; z++) {
+        rig_options options = {.stage = 3, .zero = ZEROS[z]};
+
+        test_world(2, evaluate_on_rank_0_alone_where_gathers_meet, &options);
+        test_world(2, evaluate_on_rank_0_alone_at_the_end, &options);
+    }
+}
+
+/* --------------------------------------------------- parameters of the step -- */
+
 static void apply_other_params_on_rank_1(sherd_world *world, void *raw)
 {
     sherd_step_params params;
@@ -142,6 +271,8 @@ static void step_params_that_differ_between_ranks_are_an_error(void)
 static const test_case CASES[] = {
     CASE(units_that_ran_on_some_ranks_only_are_an_error_everywhere),
     CASE(step_after_ranks_disagreed_says_the_first_error_on_every_rank),
+    CASE(acquire_on_some_ranks_alone_is_named_at_the_step),
+    CASE(acquire_on_some_ranks_alone_is_named_where_gathers_meet),
     CASE(step_params_that_differ_between_ranks_are_an_error),
 };
 
