@@ -374,6 +374,8 @@ static sherd_status tables_open(sherd_engine *engine)
                                            sizeof(*engine->is_filled));
     engine->fill_shares     = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, engine->model.num_params,
                                                  sizeof(*engine->fill_shares));
+    engine->param_hashes    = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, engine->model.num_params,
+                                                 sizeof(*engine->param_hashes));
     engine->publish_tickets = sherdi_alloc_array(
         mem, SHERDI_MEM_CONTROL, engine->plan->num_segments, sizeof(*engine->publish_tickets));
     engine->agree_all =
@@ -385,8 +387,9 @@ static sherd_status tables_open(sherd_engine *engine)
     engine->uses_all =
         sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, world * units, sizeof(*engine->uses_all));
     if (engine->units == NULL || engine->is_filled == NULL || engine->fill_shares == NULL ||
-        engine->publish_tickets == NULL || engine->agree_all == NULL || engine->norm_all == NULL ||
-        engine->publish_all == NULL || engine->uses_all == NULL) {
+        engine->param_hashes == NULL || engine->publish_tickets == NULL ||
+        engine->agree_all == NULL || engine->norm_all == NULL || engine->publish_all == NULL ||
+        engine->uses_all == NULL) {
         return SHERD_E_NOMEM;
     }
     SHERDI_TRY(sherdi_pool_init(&engine->gather_pool, mem, units));
@@ -458,6 +461,7 @@ static void memory_close(sherd_engine *engine)
     sherdi_free(engine->units);
     sherdi_free(engine->is_filled);
     sherdi_free(engine->fill_shares);
+    sherdi_free(engine->param_hashes);
     sherdi_free(engine->publish_tickets);
     sherdi_free(engine->agree_all);
     sherdi_free(engine->norm_all);
@@ -466,6 +470,7 @@ static void memory_close(sherd_engine *engine)
     engine->units           = NULL;
     engine->is_filled       = NULL;
     engine->fill_shares     = NULL;
+    engine->param_hashes    = NULL;
     engine->publish_tickets = NULL;
     engine->agree_all       = NULL;
     engine->norm_all        = NULL;
@@ -649,12 +654,7 @@ void *sherd_param_data(sherd_engine *engine, sherd_param param)
     if (segment->slice_elems == 0) {
         return no_elements;
     }
-    if (segment->is_bound) {
-        return engine->model.params[param].bound_data;
-    }
-    return sherdi_gather_segment(engine, segment) +
-           engine->plan->params[param].offset_elems *
-               sherd_dtype_bytes(engine->settings.compute_dtype);
+    return sherdi_gather_param(engine, (size_t)param);
 }
 
 void *sherd_param_grad(sherd_engine *engine, sherd_param param)

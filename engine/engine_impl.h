@@ -86,6 +86,7 @@ struct sherd_engine {
     sherdi_ticket          *publish_tickets; /* by segment: new values on their way */
     int                    *is_filled;       /* by parameter */
     uint64_t               *fill_shares;     /* by parameter, of the fingerprint; with fast_init */
+    uint64_t               *param_hashes;    /* by parameter, while its unit is held; of debug.c */
     sherdi_numbers          device, on_host; /* the same where the device's memory is the host's */
     unsigned char          *numbers_own;     /* where the plan gives them no buffer */
     sherdi_bridge           bridges[SHERDI_MOST_BRIDGES];
@@ -172,6 +173,14 @@ sherd_status sherdi_gather_release(sherd_engine *engine, int unit, sherd_pass pa
 sherd_status sherdi_gather_forget(sherd_engine *engine);
 /** Where a segment's whole lies now, NULL when it is not there. */
 unsigned char *sherdi_gather_segment(sherd_engine *engine, const sherdi_segment *segment);
+/** A parameter's memory, the trainer's own where it is bound; its unit is held. */
+unsigned char *sherdi_gather_param(sherd_engine *engine, size_t param);
+
+/* ---- debug.c: nothing unless SHERD_DEBUG is set */
+/** The parameters of a unit are what they are, and readable. E_DEVICE. */
+sherd_status sherdi_debug_params_note(sherd_engine *engine, int unit);
+/** E_STATE with the first one that is not what it was; E_DEVICE. */
+sherd_status sherdi_debug_params_check(sherd_engine *engine, int unit);
 
 /* ---- reduce.c */
 /** E_STATE when the unit's gradient of this micro-batch is complete already. */

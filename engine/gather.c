@@ -199,6 +199,9 @@ static sherd_status units_wait(sherd_engine *engine, int unit)
 
     for (size_t n = 0; (reached = reached_unit(engine, unit, n)) >= 0; n++) {
         SHERDI_TRY(unit_wait(engine, reached));
+        if (engine->units[reached].held == 1) {
+            SHERDI_TRY(sherdi_debug_params_note(engine, reached));
+        }
     }
     return SHERD_OK;
 }
@@ -427,12 +430,34 @@ static sherd_status gradient_leave(sherd_engine *engine, int unit)
     return SHERD_OK;
 }
 
+static sherd_status params_leave(sherd_engine *engine, const sherdi_cursor *cursor, int unit)
+{
+    sherd_status status =
+        engine->units[unit].held == 1 ? sherdi_debug_params_check(engine, unit) : SHERD_OK;
+
+    unit_unhold(engine, unit, cursor->next > 0 && is_kept(cursor, unit));
+    return status;
+}
+
+/* The first failure of several, with its sentence. */
+typedef struct first_failure {
+    sherd_status status;
+    char         text[SHERDI_ERROR_BYTES];
+} first_failure;
+
+static void failure_add(first_failure *first, sherd_status status)
+{
+    if (status != SHERD_OK && first->status == SHERD_OK) {
+        first->status = status;
+        (void)snprintf(first->text, sizeof(first->text), "%s", sherd_last_error());
+    }
+}
+
 /* Releases all that the acquire reached, whatever fails meanwhile: the window can be dropped then. */
 sherd_status sherdi_gather_release(sherd_engine *engine, int unit, sherd_pass pass)
 {
     sherdi_cursor *cursor = cursor_of(engine, pass);
-    sherd_status   status = SHERD_OK;
-    char           text[SHERDI_ERROR_BYTES];
+    first_failure  first  = {.status = SHERD_OK};
     int            reached;
 
     engine->units[unit].acquired[pass]--;
@@ -440,18 +465,12 @@ sherd_status sherdi_gather_release(sherd_engine *engine, int unit, sherd_pass pa
         sherdi_mark_end(&engine->marks, engine->backend, &engine->units[unit].compute[pass]);
     }
     for (size_t n = 0; (reached = reached_unit(engine, unit, n)) >= 0; n++) {
-        sherd_status own = SHERD_OK;
-
-        unit_unhold(engine, reached, cursor->next > 0 && is_kept(cursor, reached));
+        failure_add(&first, params_leave(engine, cursor, reached));
         if (pass == SHERD_BACKWARD) {
-            own = gradient_leave(engine, reached);
-        }
-        if (own != SHERD_OK && status == SHERD_OK) {
-            status = own;
-            (void)snprintf(text, sizeof(text), "%s", sherd_last_error());
+            failure_add(&first, gradient_leave(engine, reached));
         }
     }
-    return status == SHERD_OK ? SHERD_OK : sherdi_fail_relay(status, text);
+    return first.status == SHERD_OK ? SHERD_OK : sherdi_fail_relay(first.status, first.text);
 }
 
 sherd_status sherdi_gather_forget(sherd_engine *engine)
@@ -467,6 +486,18 @@ sherd_status sherdi_gather_forget(sherd_engine *engine)
     engine->train.next = 0;
     engine->eval.next  = 0;
     return SHERD_OK;
+}
+
+unsigned char *sherdi_gather_param(sherd_engine *engine, size_t param)
+{
+    const sherdi_plan_param *place   = &engine->plan->params[param];
+    const sherdi_segment    *segment = &engine->plan->segments[place->segment];
+
+    if (segment->is_bound) {
+        return engine->model.params[param].bound_data;
+    }
+    return sherdi_gather_segment(engine, segment) +
+           place->offset_elems * sherd_dtype_bytes(engine->settings.compute_dtype);
 }
 
 unsigned char *sherdi_gather_segment(sherd_engine *engine, const sherdi_segment *segment)

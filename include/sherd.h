@@ -308,7 +308,8 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_pass_add(sherd_engine *engine, sherd
  *  to `data`, reads `grad` at release(BACKWARD) and zeroes it at the next
  *  acquire(BACKWARD). Both stay the caller's and must outlive the engine. A bound
  *  parameter that is never filled starts from what `data` holds at the first
- *  acquire. `grad` is NULL for a frozen parameter. E_NOTSUP at stage 3. */
+ *  acquire; from then on `data` is read only as sherd_param_data is: the master weights
+ *  are elsewhere, and the next update overwrites what was written. `grad` is NULL for a frozen parameter. E_NOTSUP at stage 3. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_param_bind(sherd_engine *engine, sherd_param param,
                                                        void *data, void *grad);
 
@@ -344,7 +345,10 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_unit_acquire(sherd_engine *engine, s
 SHERD_API SHERD_MUST_USE sherd_status sherd_unit_release(sherd_engine *engine, sherd_unit unit,
                                                          sherd_pass pass);
 /** Compute type, row-major, valid while the unit (or one that reads it) is
- *  acquired; NULL, with sherd_last_error(), when it is not. */
+ *  acquired; NULL, with sherd_last_error(), when it is not. Read only: the optimizer
+ *  alone changes parameters. Whether a write would last depends on stage and ranks; with
+ *  SHERD_DEBUG=1 the release fails (E_STATE) and names unit and parameter. (Not const,
+ *  for the programs that hold it in a pointer to their element type.) */
 SHERD_API void *sherd_param_data(sherd_engine *engine, sherd_param param);
 /** Gradient to add to, same type and shape; valid while acquired for BACKWARD. */
 SHERD_API void *sherd_param_grad(sherd_engine *engine, sherd_param param);

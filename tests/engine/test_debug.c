@@ -1,4 +1,5 @@
-/* SHERD_DEBUG: gathers meet and compare, what was released reads as NaN. */
+/* SHERD_DEBUG: gathers meet and compare, what was released reads as NaN, parameters are
+ * read only. */
 #include "tests/engine/toy.h"
 #include "tests/lib/check.h"
 
@@ -96,9 +97,106 @@ static void debug_other_unit_is_named(void)
     test_world(2, other_order, NULL);
 }
 
+/* ------------------------------------------------ parameters are read only -- */
+
+static void param_write(sherd_engine *engine, sherd_param param, float value)
+{
+    CHECK_OK(sherd_copy(engine, sherd_param_data(engine, param), &value, sizeof(value)));
+}
+
+/* Every layout says the same of a write, though it would be kept by some and lost by others. */
+static void write_to_parameters(sherd_world *world, void *ctx)
+{
+    toy_options  *options = ctx;
+    sherd_engine *engine;
+    sherd_unit    units[TOY_UNITS];
+    sherd_param   params[TOY_PARAMS];
+    float         value;
+
+    engine_open(world, options, &engine, units, params);
+    CHECK_OK(sherd_unit_acquire(engine, units[2], SHERD_FORWARD));
+    value = first_of(engine, sherd_param_data(engine, params[4]));
+    param_write(engine, params[4], value); /* the same bits: nobody can see it */
+    CHECK_OK(sherd_unit_release(engine, units[2], SHERD_FORWARD));
+
+    CHECK_OK(sherd_unit_acquire(engine, units[2], SHERD_EVAL));
+    param_write(engine, params[6], 17); /* its last parameter, of one element */
+    CHECK_STATUS(SHERD_E_STATE, sherd_unit_release(engine, units[2], SHERD_EVAL));
+    CHECK_ERROR_SAYS("unit layer2");
+    CHECK_ERROR_SAYS("parameter layer2.one");
+    CHECK_ERROR_SAYS("read only");
+    CHECK(sherd_param_data(engine, params[6]) == NULL); /* it is released all the same */
+
+    CHECK_OK(sherd_unit_acquire(engine, units[3], SHERD_BACKWARD));
+    param_write(engine, params[0], 17); /* of a unit that it reads */
+    value = 1;
+    CHECK_OK(sherd_copy(engine, sherd_param_grad(engine, params[7]), &value, sizeof(value)));
+    CHECK_STATUS(SHERD_E_STATE, sherd_unit_release(engine, units[3], SHERD_BACKWARD));
+    CHECK_ERROR_SAYS("unit embedding");
+    CHECK_ERROR_SAYS("parameter embed");
+
+    CHECK_OK(sherd_unit_acquire(engine, units[1], SHERD_FORWARD));
+    CHECK_OK(sherd_unit_acquire(engine, units[1], SHERD_EVAL));
+    param_write(engine, params[3], 17); /* frozen */
+    CHECK_OK(sherd_unit_release(engine, units[1], SHERD_EVAL));
+    CHECK_STATUS(SHERD_E_STATE, sherd_unit_release(engine, units[1], SHERD_FORWARD));
+    CHECK_ERROR_SAYS("parameter layer1.fixed");
+    CHECK_OK(sherd_world_barrier(world));
+    sherd_engine_destroy(engine);
+}
+
+static void debug_write_to_a_parameter_is_named_at_release(void)
+{
+    for (int stage = 0; stage <= 3; stage++) {
+        toy_options options = {.stage = stage, .accumulation = 1, .dtype = SHERD_F32};
+
+        test_world(1, write_to_parameters, &options);
+        test_world(3, write_to_parameters, &options);
+    }
+}
+
+/* The trainer's own memory: the engine's values all the same while the unit is acquired. */
+static void write_to_bound_parameters(sherd_world *world, void *ctx)
+{
+    static _Thread_local float data[37 * 11], gradient[37 * 11];
+    toy_options                options = {.stage = 2, .accumulation = 1, .dtype = SHERD_F32};
+    const char                *json    = toy_json(&options);
+    sherd_config              *config;
+    sherd_engine              *engine;
+    sherd_unit                 units[TOY_UNITS];
+    sherd_param                params[TOY_PARAMS];
+
+    (void)ctx;
+    CHECK_OK(sherd_config_parse(json, strlen(json), &config));
+    CHECK_OK(sherd_engine_create(world, config, &engine));
+    sherd_config_destroy(config);
+    toy_declare(engine, units, params);
+    CHECK_OK(sherd_param_bind(engine, params[0], data, gradient));
+    CHECK_OK(sherd_engine_seal(engine));
+    for (size_t p = 0; p < TOY_PARAMS; p++) {
+        CHECK_OK(sherd_param_fill(engine, params[p], toy_fill, (void *)(uintptr_t)p));
+    }
+    CHECK_OK(sherd_unit_acquire(engine, units[0], SHERD_FORWARD));
+    data[100] = 17;
+    CHECK_STATUS(SHERD_E_STATE, sherd_unit_release(engine, units[0], SHERD_FORWARD));
+    CHECK_ERROR_SAYS("parameter embed");
+    CHECK_OK(sherd_world_barrier(world));
+    sherd_engine_destroy(engine);
+}
+
+static void debug_write_to_a_bound_parameter_is_named_too(void)
+{
+    if (getenv("SHERD_BACKEND") != NULL) {
+        test_skip("binds memory of the host");
+    }
+    test_world(2, write_to_bound_parameters, NULL);
+}
+
 static const test_case CASES[] = {
     CASE(debug_released_memory_reads_as_nan),
     CASE(debug_other_unit_is_named),
+    CASE(debug_write_to_a_parameter_is_named_at_release),
+    CASE(debug_write_to_a_bound_parameter_is_named_too),
 };
 
 RUN_MAIN(CASES)
