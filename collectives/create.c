@@ -39,6 +39,7 @@ sherd_status sherd_world_create(int rank, int world_size, const char *rendezvous
 {
     sherd_world_params here;
 
+    SHERDI_TRY(sherdi_api_check_out(out, "sherd_world_create"));
     SHERDI_TRY(sherdi_world_params_read(params, &here));
     if (world_size < 1 || rank < 0 || rank >= world_size) {
         return sherdi_fail(SHERD_E_INVAL, "rank %d of %d is not a rank of a world", rank,

@@ -33,12 +33,7 @@ sherd_status sherdi_world_params_read(const sherd_world_params *given, sherd_wor
     if (given == NULL) {
         return sherdi_world_backend_kind(out, &kind);
     }
-    if (given->struct_size < sizeof(size_t) || given->struct_size > sizeof(*given)) {
-        return sherdi_fail(SHERD_E_INVAL,
-                           "sherd_world_params.struct_size is %zu and this library knows %zu; use "
-                           "sherd_world_params_init()",
-                           given->struct_size, sizeof(*given));
-    }
+    SHERDI_TRY(sherdi_api_check(given, SHERDI_API_WORLD_PARAMS));
     memcpy(out, given, given->struct_size); /* a program of an earlier version knew less of it */
     out->struct_size = sizeof(*out);
     if (out->timeout_ns < 0 || out->cpu_threads < 0 || out->local_rank < -1 || out->device < -1) {

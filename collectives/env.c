@@ -268,6 +268,7 @@ sherd_status sherd_world_from_env(const sherd_world_params *params, sherd_world 
     env_place          place = {.scheme = NULL};
     sherd_world_params here;
 
+    SHERDI_TRY(sherdi_api_check_out(out, "sherd_world_from_env"));
     SHERDI_TRY(sherdi_world_params_read(params, &here));
     SHERDI_TRY(place_find(&place));
     if (place.scheme == NULL) {

@@ -779,6 +779,7 @@ sherd_status sherd_world_from_mpi_handle(const void *comm, size_t comm_bytes,
     MPI_Comm           given;
     sherd_world_params here;
 
+    SHERDI_TRY(sherdi_api_check_out(out, "sherd_world_from_mpi"));
     SHERDI_TRY(sherdi_world_params_read(params, &here));
     if (comm == NULL || comm_bytes != sizeof(given)) {
         return sherdi_fail(SHERD_E_NOTSUP,

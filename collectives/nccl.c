@@ -1120,6 +1120,7 @@ sherd_status sherd_world_from_nccl_handle(void *comm, const sherd_world_params *
     int                size   = 0;
     int                device = -1;
 
+    SHERDI_TRY(sherdi_api_check_out(out, "sherd_world_from_nccl"));
     SHERDI_TRY(sherdi_world_params_read(params, &here));
     if (sherdi_nccl_version(text, sizeof(text)) == 0) {
         return sherdi_fail(SHERD_E_NOTSUP, "a world from a NCCL communicator: %s", text);

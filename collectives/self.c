@@ -154,6 +154,7 @@ sherd_status sherd_world_self(sherd_world **out)
 {
     sherd_world_params params;
 
+    SHERDI_TRY(sherdi_api_check_out(out, "sherd_world_self"));
     sherd_world_params_init(&params);
     return sherdi_world_self_create(&params, out);
 }

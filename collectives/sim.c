@@ -144,15 +144,8 @@ static sherd_status params_read(const sherd_simulate_params *given, int world_si
     int                   is_cuda;
 
     sherd_simulate_params_init(&params);
-    if (given != NULL &&
-        (given->struct_size < sizeof(size_t) || given->struct_size > sizeof(params))) {
-        return sherdi_fail(
-            SHERD_E_INVAL,
-            "sherd_simulate_params.struct_size is %zu and this library knows %zu; use "
-            "sherd_simulate_params_init()",
-            given->struct_size, sizeof(params));
-    }
     if (given != NULL) {
+        SHERDI_TRY(sherdi_api_check(given, SHERDI_API_SIMULATE_PARAMS));
         memcpy(&params, given, given->struct_size);
     }
     is_cuda = params.backend != NULL && strcmp(params.backend, "cuda") == 0;
@@ -189,6 +182,7 @@ sherd_status sherd_world_simulate_with(int rank, int world_size,
     sherd_world_params world_params;
     sherd_status       status;
 
+    SHERDI_TRY(sherdi_api_check_out(out, "sherd_world_simulate_with"));
     sherd_world_params_init(&world_params);
     if (world_size < 1 || rank < 0 || rank >= world_size) {
         return sherdi_fail(SHERD_E_INVAL, "rank %d of %d is not a rank of a world", rank,

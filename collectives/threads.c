@@ -307,6 +307,7 @@ sherd_status sherd_world_threads_with(int world_size, const sherd_world_params *
     sherd_status       status;
     int                rank;
 
+    SHERDI_TRY(sherdi_api_check_out(worlds_out, "sherd_world_threads"));
     if (world_size < 1 || world_size > 4096) {
         return sherdi_fail(SHERD_E_INVAL, "a world of %d threads: 1 to 4096 are possible",
                            world_size);

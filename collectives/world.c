@@ -878,24 +878,29 @@ sherd_status sherdi_world_sum_u64(sherd_world *world, uint64_t *values, size_t c
 
 /* ------------------------------------------------------ the public calls -- */
 
+static sherd_status world_check(const sherd_world *world, const char *call)
+{
+    return world == NULL ? sherdi_fail(SHERD_E_INVAL, "%s: the world is NULL", call) : SHERD_OK;
+}
+
 int sherd_world_rank(const sherd_world *world)
 {
-    return world->rank;
+    return world == NULL ? -1 : world->rank;
 }
 
 int sherd_world_size(const sherd_world *world)
 {
-    return world->world_size;
+    return world == NULL ? 0 : world->world_size;
 }
 
 int sherd_world_local_rank(const sherd_world *world)
 {
-    return world->local_rank;
+    return world == NULL ? -1 : world->local_rank;
 }
 
 const char *sherd_world_transport(const sherd_world *world)
 {
-    return world->ops->name;
+    return world == NULL ? "" : world->ops->name;
 }
 
 /* One piece: values[i] = ((v of rank 0 + v of rank 1) + ...). The simulated ranks all have mine. */
@@ -924,6 +929,7 @@ static sherd_status sum_piece(sherd_world *world, double *values, size_t count)
 
 sherd_status sherd_world_sum_f64(sherd_world *world, double *values, size_t count)
 {
+    SHERDI_TRY(world_check(world, "sherd_world_sum_f64"));
     if (values == NULL && count > 0) {
         return sherdi_fail(SHERD_E_INVAL, "sherd_world_sum_f64: values is NULL");
     }
@@ -940,6 +946,7 @@ sherd_status sherd_world_broadcast(sherd_world *world, void *data, size_t len_by
     world_call call = {.kind           = CALL_BROADCAST,
                        .args.broadcast = {.data = data, .len_bytes = len_bytes, .root = root}};
 
+    SHERDI_TRY(world_check(world, "sherd_world_broadcast"));
     if (root < 0 || root >= world->world_size) {
         return sherdi_fail(SHERD_E_INVAL, "broadcast from rank %d: ranks are 0 to %d", root,
                            world->world_size - 1);
@@ -960,11 +967,15 @@ sherd_status sherd_world_barrier(sherd_world *world)
 {
     world_call call = {.kind = CALL_BARRIER};
 
+    SHERDI_TRY(world_check(world, "sherd_world_barrier"));
     return call_submit(world, &call, NULL);
 }
 
 void sherd_world_abort(sherd_world *world, const char *why)
 {
+    if (world == NULL) {
+        return;
+    }
     (void)sherdi_world_fail(world, SHERD_E_PEER_LOST, "rank %d gave up: %s", world->rank,
                             why == NULL || why[0] == '\0' ? "no reason given" : why);
 }
@@ -972,8 +983,14 @@ void sherd_world_abort(sherd_world *world, const char *why)
 void sherd_world_traffic(const sherd_world *world, uint64_t *sent_bytes_out,
                          uint64_t *received_bytes_out)
 {
-    *sent_bytes_out     = atomic_load_explicit(&world->sent_bytes, memory_order_relaxed);
-    *received_bytes_out = atomic_load_explicit(&world->received_bytes, memory_order_relaxed);
+    if (sent_bytes_out != NULL) {
+        *sent_bytes_out =
+            world == NULL ? 0 : atomic_load_explicit(&world->sent_bytes, memory_order_relaxed);
+    }
+    if (received_bytes_out != NULL) {
+        *received_bytes_out =
+            world == NULL ? 0 : atomic_load_explicit(&world->received_bytes, memory_order_relaxed);
+    }
 }
 
 void sherd_world_destroy(sherd_world *world)

@@ -5,6 +5,8 @@
 
 #include "collectives/world.h"
 
+#include "base/api.h"
+
 #include <pthread.h>
 #include <stdatomic.h>
 

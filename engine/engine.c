@@ -94,29 +94,6 @@ static sherd_status open_check(const sherd_engine *engine, const char *what)
     return SHERD_OK;
 }
 
-sherd_status sherdi_engine_check_struct(const void *params, size_t struct_size, size_t known,
-                                        const char *what)
-{
-    if (params == NULL) {
-        return sherdi_fail(SHERD_E_INVAL, "%s is NULL", what);
-    }
-    if (struct_size < sizeof(size_t) || struct_size > known) {
-        return sherdi_fail(
-            SHERD_E_INVAL,
-            "%s.struct_size is %zu and this library knows %zu; use the _init function", what,
-            struct_size, known);
-    }
-    return SHERD_OK;
-}
-
-sherd_status sherdi_engine_check_out(const void *out, const char *call)
-{
-    if (out == NULL) {
-        return sherdi_fail(SHERD_E_INVAL, "%s needs a place for its result, and out is NULL", call);
-    }
-    return SHERD_OK;
-}
-
 /* ------------------------------------------------------- create, declare ---- */
 
 /* What the program set after the file was read: no warning of the configuration has it. */
@@ -210,8 +187,13 @@ sherd_status sherd_engine_set_stream(sherd_engine *engine, void *stream)
 int sherd_device_count(const char *backend)
 {
     char why[256];
-    int  count = sherdi_backend_device_count(backend, why, sizeof(why));
+    int  count;
 
+    if (backend == NULL) {
+        (void)sherdi_fail(SHERD_E_INVAL, "sherd_device_count: backend is NULL; \"cuda\" is one");
+        return 0;
+    }
+    count = sherdi_backend_device_count(backend, why, sizeof(why));
     if (count == 0) {
         (void)sherdi_fail(SHERD_E_NOTSUP, "backend %s: %s", backend, why);
     }
@@ -234,9 +216,8 @@ sherd_status sherd_group_add(sherd_engine *engine, const sherd_group_params *par
     sherd_group_params given;
 
     SHERDI_TRY(open_check(engine, "sherd_group_add"));
-    SHERDI_TRY(sherdi_engine_check_struct(params, params == NULL ? 0 : params->struct_size,
-                                          sizeof(*params), "sherd_group_params"));
-    SHERDI_TRY(sherdi_engine_check_out(out, "sherd_group_add"));
+    SHERDI_TRY(sherdi_api_check(params, SHERDI_API_GROUP_PARAMS));
+    SHERDI_TRY(sherdi_api_check_out(out, "sherd_group_add"));
     sherd_group_params_init(&given);
     memcpy(&given, params, params->struct_size);
     return sherdi_model_add_group(&engine->model, &given, out);
@@ -247,9 +228,8 @@ sherd_status sherd_unit_add(sherd_engine *engine, const sherd_unit_params *param
     sherd_unit_params given;
 
     SHERDI_TRY(open_check(engine, "sherd_unit_add"));
-    SHERDI_TRY(sherdi_engine_check_struct(params, params == NULL ? 0 : params->struct_size,
-                                          sizeof(*params), "sherd_unit_params"));
-    SHERDI_TRY(sherdi_engine_check_out(out, "sherd_unit_add"));
+    SHERDI_TRY(sherdi_api_check(params, SHERDI_API_UNIT_PARAMS));
+    SHERDI_TRY(sherdi_api_check_out(out, "sherd_unit_add"));
     sherd_unit_params_init(&given);
     memcpy(&given, params, params->struct_size);
     return sherdi_model_add_unit(&engine->model, given.name, out);
@@ -261,9 +241,8 @@ sherd_status sherd_param_add(sherd_engine *engine, sherd_unit unit,
     sherd_param_params given;
 
     SHERDI_TRY(open_check(engine, "sherd_param_add"));
-    SHERDI_TRY(sherdi_engine_check_struct(params, params == NULL ? 0 : params->struct_size,
-                                          sizeof(*params), "sherd_param_params"));
-    SHERDI_TRY(sherdi_engine_check_out(out, "sherd_param_add"));
+    SHERDI_TRY(sherdi_api_check(params, SHERDI_API_PARAM_PARAMS));
+    SHERDI_TRY(sherdi_api_check_out(out, "sherd_param_add"));
     sherd_param_params_init(&given);
     memcpy(&given, params, params->struct_size);
     return sherdi_model_add_param(&engine->model, unit, &given, out);

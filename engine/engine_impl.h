@@ -3,6 +3,7 @@
 #ifndef SHERDI_ENGINE_ENGINE_IMPL_H
 #define SHERDI_ENGINE_ENGINE_IMPL_H
 
+#include "base/api.h"
 #include "collectives/world.h"
 #include "engine/config.h"
 #include "engine/marks.h"
@@ -124,11 +125,6 @@ struct sherd_engine {
 /** "forward", "backward", "eval". */
 const char  *sherdi_engine_pass_name(sherd_pass pass);
 sherd_status sherdi_engine_check_alive(const sherd_engine *engine);
-/** E_INVAL for a struct of the API that is NULL or whose struct_size this library does not know. */
-sherd_status sherdi_engine_check_struct(const void *params, size_t struct_size, size_t known,
-                                        const char *what);
-/** E_INVAL for a result that nobody takes. */
-sherd_status sherdi_engine_check_out(const void *out, const char *call);
 /** The plan of this rank on that machine, of what is declared. */
 sherd_status sherdi_engine_plan_make(sherd_engine *engine, const sherdi_machine *machine,
                                      sherdi_plan **out);

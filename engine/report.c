@@ -28,7 +28,7 @@ static sherd_status fingerprint_check(sherd_engine *engine, const void *out, con
     if (engine->phase == SHERDI_PHASE_OPEN) {
         return sherdi_fail(SHERD_E_STATE, "the fingerprint comes after seal and fill");
     }
-    SHERDI_TRY(sherdi_engine_check_out(out, call));
+    SHERDI_TRY(sherdi_api_check_out(out, call));
     return engine->phase == SHERDI_PHASE_SEALED ? sherdi_engine_start(engine) : SHERD_OK;
 }
 
@@ -121,8 +121,7 @@ sherd_status sherd_engine_memory(sherd_engine *engine, sherd_memory_report *out)
     sherd_memory_report report = {.struct_size = sizeof(report)};
     sherdi_plan        *plan;
 
-    SHERDI_TRY(sherdi_engine_check_struct(out, out == NULL ? 0 : out->struct_size, sizeof(*out),
-                                          "sherd_memory_report"));
+    SHERDI_TRY(sherdi_api_check(out, SHERDI_API_MEMORY_REPORT));
     SHERDI_TRY(plan_borrow(engine, &plan));
     report.params_planned       = plan->buffers[SHERDI_BUFFER_PARAMS].bytes;
     report.grads_planned        = plan->buffers[SHERDI_BUFFER_GRADS].bytes;
@@ -195,8 +194,7 @@ sherd_status sherd_engine_traffic(sherd_engine *engine, sherd_traffic_report *ou
     sherdi_plan_wear     wear;
     sherdi_plan         *plan;
 
-    SHERDI_TRY(sherdi_engine_check_struct(out, out == NULL ? 0 : out->struct_size, sizeof(*out),
-                                          "sherd_traffic_report"));
+    SHERDI_TRY(sherdi_api_check(out, SHERDI_API_TRAFFIC_REPORT));
     SHERDI_TRY(plan_borrow(engine, &plan));
     wear                         = sherdi_plan_drive_wear(plan);
     report.accumulation          = plan->settings.accumulation;
@@ -261,8 +259,7 @@ sherd_status sherd_engine_query(const sherd_engine *engine, sherd_engine_info *o
     sherd_engine_info info = {.struct_size = sizeof(info)};
 
     SHERDI_TRY(sherdi_engine_check_alive(engine));
-    SHERDI_TRY(sherdi_engine_check_struct(out, out == NULL ? 0 : out->struct_size, sizeof(*out),
-                                          "sherd_engine_info"));
+    SHERDI_TRY(sherdi_api_check(out, SHERDI_API_ENGINE_INFO));
     info.stage            = engine->settings.stage;
     info.compute_dtype    = engine->settings.compute_dtype;
     info.micro_batch_size = engine->settings.micro_batch_size;

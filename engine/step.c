@@ -27,7 +27,7 @@ static sherd_status report_check(const sherd_step_report *out)
     if (out == NULL) {
         return SHERD_OK;
     }
-    return sherdi_engine_check_struct(out, out->struct_size, sizeof(*out), "sherd_step_report");
+    return sherdi_api_check(out, SHERDI_API_STEP_REPORT);
 }
 
 static void report_fill(const sherd_step_report *report, sherd_step_report *out)
@@ -513,8 +513,7 @@ sherd_status sherd_step_apply(sherd_engine *engine, const sherd_step_params *par
     if (params == NULL) {
         return apply_guarded(engine, NULL);
     }
-    SHERDI_TRY(sherdi_engine_check_struct(params, params->struct_size, sizeof(*params),
-                                          "sherd_step_params"));
+    SHERDI_TRY(sherdi_api_check(params, SHERDI_API_STEP_PARAMS));
     sherd_step_params_init(&given);
     memcpy(&given, params, params->struct_size);
     SHERDI_TRY(step_params_check(engine, &given));

@@ -8,7 +8,9 @@
  * Conventions. What can fail returns sherd_status; sherd_last_error() says what
  * failed, where, and what to do. Structs that cross the API start with
  * struct_size: set it to sizeof(the struct) or call the matching _init(); a
- * `const sherd_..._params *` may be NULL for defaults unless said otherwise.
+ * `const sherd_..._params *` may be NULL for defaults unless said otherwise. A
+ * size that cuts a field is refused (E_INVAL), as is an object or a place for a
+ * result that is NULL, where a status is returned.
  * Sizes are size_t, ranks int. "Collective" means: every rank of the world
  * makes the same call in the same order. One thread drives an engine; the
  * engines of one world are driven by one thread, in one order. */
@@ -184,6 +186,7 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_world_from_mpi_handle(const void *co
                                                                   const sherd_world_params *params,
                                                                   sherd_world             **out);
 
+/* Of a NULL world these are -1, 0, -1 and "". */
 SHERD_API int         sherd_world_rank(const sherd_world *world);
 SHERD_API int         sherd_world_size(const sherd_world *world);
 SHERD_API int         sherd_world_local_rank(const sherd_world *world);
@@ -199,7 +202,7 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_world_broadcast(sherd_world *world, 
 /** Returns when all ranks have come. Collective, blocking. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_world_barrier(sherd_world *world);
 /** Gives up for all: every rank's current and later calls on this world return
- *  E_PEER_LOST with this rank and `why`. Never blocks; any thread. */
+ *  E_PEER_LOST with this rank and `why`. Never blocks; any thread. Accepts NULL. */
 SHERD_API void sherd_world_abort(sherd_world *world, const char *why);
 /** Drops the caller's reference; engines hold their own. Accepts NULL. */
 SHERD_API void sherd_world_destroy(sherd_world *world);
@@ -452,7 +455,8 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_engine_set_stream(sherd_engine *engi
 SHERD_API SHERD_MUST_USE sherd_status sherd_copy(sherd_engine *engine, void *dst, const void *src,
                                                  size_t len_bytes);
 
-/** How many devices of a backend ("cuda") this process can use; 0 with the reason in sherd_last_error(). */
+/** How many devices of a backend ("cuda") this process can use; 0 with the reason in sherd_last_error(),
+ *  for NULL too. */
 SHERD_API int sherd_device_count(const char *backend);
 
 /** A world over a communicator of the trainer's own, which stays its own and outlives the world; use
@@ -564,7 +568,8 @@ SHERD_API void sherd_engine_info_init(sherd_engine_info *info);
 /** Before seal too, apart from the counts of elements declared so far. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_engine_query(const sherd_engine *engine,
                                                          sherd_engine_info  *out);
-/** Bytes that this rank sent and received since the world was made. */
+/** Bytes that this rank sent and received since the world was made; 0 of a NULL world. Either place may be
+ *  NULL. */
 SHERD_API void sherd_world_traffic(const sherd_world *world, uint64_t *sent_bytes_out,
                                    uint64_t *received_bytes_out);
 

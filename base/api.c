@@ -1,0 +1,63 @@
+/* See api.h. A struct that ended in one of its fields had the size of that end, rounded up to the alignment of its
+ * struct_size. Every multiple of that alignment is such an end, but for those inside an array. */
+#include "base/api.h"
+
+typedef struct api_shape {
+    const char *name;
+    size_t      bytes;
+    size_t      array_at; /* the one array, if any: no struct has two */
+    size_t      array_bytes;
+} api_shape;
+
+#define SHAPE(type)                                                                                \
+    {                                                                                              \
+        .name = #type, .bytes = sizeof(type)                                                       \
+    }
+
+static const api_shape SHAPES[SHERDI_API_STRUCTS] = {
+    [SHERDI_API_WORLD_PARAMS]    = SHAPE(sherd_world_params),
+    [SHERDI_API_SIMULATE_PARAMS] = SHAPE(sherd_simulate_params),
+    [SHERDI_API_GROUP_PARAMS]    = SHAPE(sherd_group_params),
+    [SHERDI_API_UNIT_PARAMS]     = SHAPE(sherd_unit_params),
+    [SHERDI_API_PARAM_PARAMS]    = {.name        = "sherd_param_params",
+                                    .bytes       = sizeof(sherd_param_params),
+                                    .array_at    = offsetof(sherd_param_params, shape),
+                                    .array_bytes = sizeof(((sherd_param_params *)0)->shape)},
+    [SHERDI_API_STEP_PARAMS]     = SHAPE(sherd_step_params),
+    [SHERDI_API_STEP_REPORT]     = SHAPE(sherd_step_report),
+    [SHERDI_API_MEMORY_REPORT]   = SHAPE(sherd_memory_report),
+    [SHERDI_API_TRAFFIC_REPORT]  = SHAPE(sherd_traffic_report),
+    [SHERDI_API_ENGINE_INFO]     = SHAPE(sherd_engine_info),
+};
+
+static int size_is_known(const api_shape *shape, size_t size)
+{
+    return size >= sizeof(size) && size <= shape->bytes && size % _Alignof(size_t) == 0 &&
+           (size <= shape->array_at || size >= shape->array_at + shape->array_bytes);
+}
+
+sherd_status sherdi_api_check(const void *given, sherdi_api_struct which)
+{
+    const api_shape *shape = &SHAPES[which];
+    const size_t    *size  = given;
+
+    if (given == NULL) {
+        return sherdi_fail(SHERD_E_INVAL, "%s is NULL", shape->name);
+    }
+    if (!size_is_known(shape, *size)) {
+        return sherdi_fail(
+            SHERD_E_INVAL,
+            "%s.struct_size is %zu: this library knows the struct with %zu bytes, and "
+            "older ones that end in one of its fields; use %s_init()",
+            shape->name, *size, shape->bytes, shape->name);
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherdi_api_check_out(const void *out, const char *call)
+{
+    if (out == NULL) {
+        return sherdi_fail(SHERD_E_INVAL, "%s needs a place for its result, and out is NULL", call);
+    }
+    return SHERD_OK;
+}

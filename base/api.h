@@ -1,0 +1,28 @@
+/* Structs of the API carry their size, so that programs that were built with an older header go on. */
+#ifndef SHERDI_BASE_API_H
+#define SHERDI_BASE_API_H
+
+#include "base/status.h"
+
+typedef enum sherdi_api_struct {
+    SHERDI_API_WORLD_PARAMS,
+    SHERDI_API_SIMULATE_PARAMS,
+    SHERDI_API_GROUP_PARAMS,
+    SHERDI_API_UNIT_PARAMS,
+    SHERDI_API_PARAM_PARAMS,
+    SHERDI_API_STEP_PARAMS,
+    SHERDI_API_STEP_REPORT,
+    SHERDI_API_MEMORY_REPORT,
+    SHERDI_API_TRAFFIC_REPORT,
+    SHERDI_API_ENGINE_INFO,
+    SHERDI_API_STRUCTS
+} sherdi_api_struct;
+
+/** E_INVAL when `given` (which begins with its struct_size) is NULL, or when its size is not that of the struct as
+ *  it is or as it was when it ended in an earlier one of its fields: so no field is ever there in part. */
+sherd_status sherdi_api_check(const void *given, sherdi_api_struct which);
+
+/** E_INVAL when a call has no place for its result. */
+sherd_status sherdi_api_check_out(const void *out, const char *call);
+
+#endif

@@ -1,0 +1,291 @@
+/* What a caller can get wrong before anything else: every size of every struct, and NULL. The structs lie in memory
+ * of just their size, so a sanitizer sees who reads or writes behind it. */
+#include "tests/engine/rig.h"
+#include "tests/lib/check.h"
+
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---------------------------------------------------------------- sizes -- */
+
+typedef struct known_struct {
+    const char *name;
+    size_t      bytes;
+    const void *model; /* a whole one, as its _init leaves it */
+    sherd_status (*call)(rig *r, void *given);
+    /* Ends of its fields, 0 behind the last; none: every field has the size of a size_t, or two share one. */
+    size_t ends[12];
+} known_struct;
+
+#define END(type, field) (offsetof(type, field) + sizeof(((type *)0)->field))
+
+static sherd_world_params    world_params;
+static sherd_simulate_params simulate_params;
+static sherd_group_params    group_params;
+static sherd_unit_params     unit_params;
+static sherd_param_params    param_params;
+static sherd_step_params     step_params;
+static sherd_step_report     step_report;
+static sherd_memory_report   memory_report;
+static sherd_traffic_report  traffic_report;
+static sherd_engine_info     engine_info;
+
+static sherd_status world_dropped(sherd_status status, sherd_world *const *world)
+{
+    CHECK((status == SHERD_OK) == (*world != NULL));
+    sherd_world_destroy(*world);
+    return status;
+}
+
+static sherd_status call_world(rig *r, void *given)
+{
+    sherd_world *world = NULL;
+
+    (void)r;
+    return world_dropped(sherd_world_create(0, 1, NULL, given, &world), &world);
+}
+
+static sherd_status call_simulate(rig *r, void *given)
+{
+    sherd_world *world = NULL;
+
+    (void)r;
+    return world_dropped(sherd_world_simulate_with(0, 1, given, &world), &world);
+}
+
+static sherd_status call_group(rig *r, void *given)
+{
+    sherd_group group;
+
+    return sherd_group_add(r->engine, given, &group);
+}
+
+static sherd_status call_unit(rig *r, void *given)
+{
+    sherd_unit unit;
+
+    return sherd_unit_add(r->engine, given, &unit);
+}
+
+static sherd_status call_param(rig *r, void *given)
+{
+    sherd_param param;
+
+    return sherd_param_add(r->engine, r->units[0], given, &param);
+}
+
+static sherd_status call_apply(rig *r, void *given)
+{
+    sherd_status status = sherd_step_apply(r->engine, given);
+
+    if (status == SHERD_OK) { /* the next one needs a step again */
+        rig_micro_batch(r);
+        CHECK_OK(sherd_step_prepare(r->engine, NULL));
+    }
+    return status;
+}
+
+static sherd_status call_wait(rig *r, void *given)
+{
+    return sherd_step_wait(r->engine, given);
+}
+
+static sherd_status call_memory(rig *r, void *given)
+{
+    return sherd_engine_memory(r->engine, given);
+}
+
+static sherd_status call_traffic(rig *r, void *given)
+{
+    return sherd_engine_traffic(r->engine, given);
+}
+
+static sherd_status call_query(rig *r, void *given)
+{
+    return sherd_engine_query(r->engine, given);
+}
+
+static const known_struct BEFORE_SEAL[] = {
+    {"sherd_world_params", sizeof(world_params), &world_params, call_world, {0}},
+    {"sherd_simulate_params", sizeof(simulate_params), &simulate_params, call_simulate, {0}},
+    {"sherd_group_params", sizeof(group_params), &group_params, call_group, {0}},
+    {"sherd_unit_params", sizeof(unit_params), &unit_params, call_unit, {0}},
+    {"sherd_param_params",
+     sizeof(param_params),
+     &param_params,
+     call_param,
+     {END(sherd_param_params, struct_size), END(sherd_param_params, name),
+      END(sherd_param_params, ndim), END(sherd_param_params, shape), END(sherd_param_params, group),
+      END(sherd_param_params, frozen), END(sherd_param_params, atom_elems)}},
+};
+
+static const known_struct AFTER_SEAL[] = {
+    {"sherd_step_params", sizeof(step_params), &step_params, call_apply, {0}},
+    {"sherd_step_report", sizeof(step_report), &step_report, call_wait, {0}},
+    {"sherd_memory_report", sizeof(memory_report), &memory_report, call_memory, {0}},
+    {"sherd_traffic_report", sizeof(traffic_report), &traffic_report, call_traffic, {0}},
+    {"sherd_engine_info", sizeof(engine_info), &engine_info, call_query, {0}},
+};
+
+static void models_init(void)
+{
+    sherd_world_params_init(&world_params);
+    sherd_simulate_params_init(&simulate_params);
+    sherd_group_params_init(&group_params);
+    sherd_unit_params_init(&unit_params);
+    sherd_param_params_init(&param_params);
+    sherd_step_params_init(&step_params);
+    sherd_step_report_init(&step_report);
+    sherd_memory_report_init(&memory_report);
+    sherd_traffic_report_init(&traffic_report);
+    sherd_engine_info_init(&engine_info);
+}
+
+/* A struct of this size has existed: it ended in a field, and sizeof rounds up. */
+static int has_existed(const known_struct *known, size_t size)
+{
+    if (size == 0 || size > known->bytes || size % sizeof(size_t) != 0) {
+        return 0;
+    }
+    if (known->ends[0] == 0) {
+        return 1;
+    }
+    for (size_t i = 0; known->ends[i] != 0; i++) {
+        if ((known->ends[i] + sizeof(size_t) - 1) / sizeof(size_t) * sizeof(size_t) == size) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+static void every_size_is_tried(rig *r, const known_struct *known)
+{
+    for (size_t size = 0; size <= known->bytes + 64; size++) {
+        unsigned char *given = malloc(size < sizeof(size) ? sizeof(size) : size);
+        sherd_status   status;
+        size_t         left;
+
+        CHECK(given != NULL);
+        memset(given, 0xa5, size);
+        memcpy(given, known->model, size < known->bytes ? size : known->bytes);
+        memcpy(given, &size, sizeof(size));
+        status = known->call(r, given);
+        if (has_existed(known, size)) {
+            if (strstr(sherd_last_error(), "struct_size") != NULL) {
+                CHECK_OK(status); /* an earlier call's sentence */
+            }
+        } else {
+            CHECK_STATUS(SHERD_E_INVAL, status);
+            CHECK_ERROR_SAYS("struct_size");
+            CHECK_ERROR_SAYS(known->name);
+        }
+        memcpy(&left, given, sizeof(left));
+        CHECK_INT(size, left);
+        free(given);
+    }
+    CHECK_STATUS(known->call == call_world || known->call == call_simulate ||
+                         known->call == call_apply || known->call == call_wait
+                     ? SHERD_OK
+                     : SHERD_E_INVAL,
+                 known->call(r, NULL));
+}
+
+static void structs_of_sizes_that_never_existed_are_refused(void)
+{
+    static const rig_options OPTIONS = {.stage = 2};
+    sherd_world             *world;
+    rig                      r;
+
+    models_init();
+    unit_params.name  = "unit";
+    param_params.name = "param";
+    group_params.name = "group";
+    CHECK_OK(sherd_world_self(&world));
+    rig_open(&r, world, &OPTIONS);
+    (void)rig_unit(&r, "first");
+    for (size_t i = 0; i < sizeof(BEFORE_SEAL) / sizeof(BEFORE_SEAL[0]); i++) {
+        every_size_is_tried(&r, &BEFORE_SEAL[i]);
+    }
+    rig_close(&r);
+    rig_open(&r, world, &OPTIONS);
+    (void)rig_param(&r, rig_unit(&r, "unit"), "w", 100);
+    rig_seal(&r);
+    rig_micro_batch(&r);
+    CHECK_OK(sherd_step_prepare(r.engine, NULL));
+    for (size_t i = 0; i < sizeof(AFTER_SEAL) / sizeof(AFTER_SEAL[0]); i++) {
+        every_size_is_tried(&r, &AFTER_SEAL[i]);
+    }
+    CHECK_OK(sherd_step_discard(r.engine));
+    rig_close(&r);
+    sherd_world_destroy(world);
+}
+
+/* ----------------------------------------------------------------- NULL -- */
+
+static void worlds_without_a_place_are_refused(void)
+{
+    CHECK_STATUS(SHERD_E_INVAL, sherd_world_self(NULL));
+    CHECK_ERROR_SAYS("out is NULL");
+    CHECK_STATUS(SHERD_E_INVAL, sherd_world_threads(2, NULL));
+    CHECK_ERROR_SAYS("sherd_world_threads");
+    CHECK_STATUS(SHERD_E_INVAL, sherd_world_threads_with(2, NULL, NULL));
+    CHECK_STATUS(SHERD_E_INVAL, sherd_world_from_env(NULL, NULL));
+    CHECK_STATUS(SHERD_E_INVAL, sherd_world_create(0, 1, NULL, NULL, NULL));
+    CHECK_STATUS(SHERD_E_INVAL, sherd_world_simulate(0, 4, NULL));
+    CHECK_STATUS(SHERD_E_INVAL, sherd_world_simulate_with(0, 4, NULL, NULL));
+    CHECK_ERROR_SAYS("sherd_world_simulate");
+}
+
+static void calls_of_no_world_are_refused(void)
+{
+    uint64_t sent     = 1;
+    uint64_t received = 1;
+    double   value    = 3;
+    char     byte     = 4;
+
+    CHECK_STATUS(SHERD_E_INVAL, sherd_world_sum_f64(NULL, &value, 1));
+    CHECK_ERROR_SAYS("sherd_world_sum_f64");
+    CHECK_STATUS(SHERD_E_INVAL, sherd_world_broadcast(NULL, &byte, 1, 0));
+    CHECK_ERROR_SAYS("world is NULL");
+    CHECK_STATUS(SHERD_E_INVAL, sherd_world_barrier(NULL));
+    CHECK(value == 3 && byte == 4);
+    CHECK_INT(-1, sherd_world_rank(NULL));
+    CHECK_INT(0, sherd_world_size(NULL));
+    CHECK_INT(-1, sherd_world_local_rank(NULL));
+    CHECK(strcmp(sherd_world_transport(NULL), "") == 0);
+    sherd_world_abort(NULL, "nobody");
+    sherd_world_destroy(NULL);
+    sherd_world_traffic(NULL, &sent, &received);
+    CHECK(sent == 0 && received == 0);
+}
+
+static void traffic_without_a_place_is_not_told(void)
+{
+    sherd_world *world;
+    uint64_t     sent = 1;
+
+    CHECK_OK(sherd_world_self(&world));
+    sherd_world_traffic(world, &sent, NULL);
+    CHECK(sent == 0);
+    sherd_world_traffic(world, NULL, &sent);
+    sherd_world_traffic(world, NULL, NULL);
+    sherd_world_destroy(world);
+}
+
+static void devices_of_no_backend_are_none(void)
+{
+    CHECK_INT(0, sherd_device_count(NULL));
+    CHECK_ERROR_SAYS("backend is NULL");
+    CHECK_INT(0, sherd_device_count("abacus"));
+}
+
+static const test_case CASES[] = {
+    CASE(structs_of_sizes_that_never_existed_are_refused),
+    CASE(worlds_without_a_place_are_refused),
+    CASE(calls_of_no_world_are_refused),
+    CASE(traffic_without_a_place_is_not_told),
+    CASE(devices_of_no_backend_are_none),
+};
+
+RUN_MAIN(CASES)
