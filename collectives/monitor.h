@@ -1,7 +1,7 @@
 /* Notices that a rank has died, given up or left, whatever the transport is doing: the
  * connections of the rendezvous stay open, a star around rank 0, and one thread per process
- * watches them. An end without a goodbye is a death. (A child that a program forks without exec keeps its
- * parent's connections: the parent's death is then noticed when the child ends.) */
+ * watches them. An end without a goodbye is a death. Children that the program forks do not
+ * hold the connections (base/fork.h), so it is noticed whether they live or not. */
 #ifndef SHERDI_COLLECTIVES_MONITOR_H
 #define SHERDI_COLLECTIVES_MONITOR_H
 

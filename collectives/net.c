@@ -2,6 +2,7 @@
 #include "collectives/net.h"
 
 #include "base/clock.h"
+#include "base/fork.h"
 #include "base/log.h"
 
 #include <arpa/inet.h>
@@ -113,7 +114,7 @@ sherd_status sherdi_net_address_check(const char *address)
 void sherdi_net_close(int *fd)
 {
     if (*fd >= 0) {
-        (void)close(*fd);
+        sherdi_fork_close(*fd);
     }
     *fd = -1;
 }
@@ -129,7 +130,8 @@ int sherdi_net_poll(int fd, short events, int most_ms)
 
 static int socket_open(int family)
 {
-    return socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    sherdi_fork_hold();
+    return sherdi_fork_exclude(socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
 }
 
 static sherd_status unix_listen(const char *address, int *out)
@@ -260,7 +262,8 @@ int sherdi_net_port(int fd)
 
 int sherdi_net_accept(int listener)
 {
-    return accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    sherdi_fork_hold();
+    return sherdi_fork_exclude(accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK));
 }
 
 /* How long a wait may still last, in pieces that let us look for failures. */

@@ -2,7 +2,8 @@
  * with a time limit, passing a file descriptor. Used by rendezvous.c, monitor.c and procs.c.
  *
  * Addresses: "tcp://host:port" ("tcp://[v6]:port"), "unix:///path/of/socket", and for use inside one host
- * "abstract:name", a unix socket without a file. All descriptors close on exec and do not block. */
+ * "abstract:name", a unix socket without a file. No descriptor blocks, and none goes to a child,
+ * by exec or by fork. */
 #ifndef SHERDI_COLLECTIVES_NET_H
 #define SHERDI_COLLECTIVES_NET_H
 

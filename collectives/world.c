@@ -85,6 +85,7 @@ void sherdi_world_init(sherd_world *world, const sherdi_world_ops *ops, int rank
     world->world_size = world_size;
     world->local_rank = rank;
     world->local_size = world_size;
+    world->process    = getpid();
     world->timeout_ns = params->timeout_ns > 0 ? params->timeout_ns : WORLD_TIMEOUT_NS;
     atomic_init(&world->owners, 1);
     atomic_init(&world->failure_state, WORLD_IS_WHOLE);
@@ -995,7 +996,7 @@ void sherd_world_traffic(const sherd_world *world, uint64_t *sent_bytes_out,
 
 void sherd_world_destroy(sherd_world *world)
 {
-    if (world == NULL || atomic_fetch_sub(&world->owners, 1) > 1) {
+    if (world == NULL || world->process != getpid() || atomic_fetch_sub(&world->owners, 1) > 1) {
         return;
     }
     queue_stop(&world->queue);

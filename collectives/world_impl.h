@@ -86,6 +86,7 @@ struct sherd_world {
     int              is_foreign_to_threads; /* the transport bears one thread only: no overlap */
     int64_t          timeout_ns;
     atomic_int       owners;
+    pid_t            process; /* whose it is: a forked child has a copy that means nothing */
     sherdi_mem       mem;
     sherdi_backend  *host;    /* the CPU */
     sherdi_backend  *backend; /* the lane of collectives on a device; else `host` */

@@ -204,7 +204,8 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_world_barrier(sherd_world *world);
 /** Gives up for all: every rank's current and later calls on this world return
  *  E_PEER_LOST with this rank and `why`. Never blocks; any thread. Accepts NULL. */
 SHERD_API void sherd_world_abort(sherd_world *world, const char *why);
-/** Drops the caller's reference; engines hold their own. Accepts NULL. */
+/** Drops the caller's reference; engines hold their own. Accepts NULL. In a child that the program has forked it
+ *  does nothing: the world is the parent's, whose end the others notice whether its children live or not. */
 SHERD_API void sherd_world_destroy(sherd_world *world);
 
 /* -------------------------------------------------------------- config --- */

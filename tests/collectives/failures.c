@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 /* Lost ranks are noticed within this; it happens in milliseconds. */
@@ -97,6 +98,71 @@ void part_killed_in_barrier(void)
 void part_killed_first(void)
 {
     kill_in_barrier(1);
+}
+
+/* A child that holds what it has inherited, for longer than the test waits. */
+static void child_start(void)
+{
+    pid_t child;
+
+    (void)fflush(NULL);
+    child = fork();
+    if (child == 0) {
+        (void)alarm(2 * (unsigned)(NOTICED_WITHIN_NS / 1000000000));
+        for (int fd = 0; fd <= 2; fd++) {
+            (void)close(fd); /* who reads what the rank wrote does not wait for the child */
+        }
+        (void)pause();
+        _exit(0);
+    }
+    CHECK(child > 0);
+}
+
+static void kill_with_a_child(int victim_is_first)
+{
+    sherd_world *world  = world_open(0);
+    int          victim = victim_is_first ? 0 : last_of(world);
+
+    barrier_before_failure(world);
+    if (sherd_world_rank(world) == victim) {
+        child_start();
+        (void)raise(SIGKILL);
+    }
+    barriers_fail_saying(world, says_rank(victim));
+    CHECK_ERROR_SAYS("lost");
+    sherd_world_destroy(world);
+}
+
+void part_killed_with_a_child(void)
+{
+    kill_with_a_child(0);
+}
+
+void part_first_killed_with_a_child(void)
+{
+    kill_with_a_child(1);
+}
+
+void part_child_destroys(void)
+{
+    sherd_world *world = world_open(0);
+    pid_t        child;
+    int          raw = 0;
+
+    (void)fflush(NULL);
+    child = fork();
+    if (child == 0) {
+        (void)alarm(20);
+        sherd_world_destroy(world);
+        _exit(0);
+    }
+    CHECK(child > 0);
+    CHECK(waitpid(child, &raw, 0) == child);
+    CHECK_INT(0, raw);
+    for (int i = 0; i < 3; i++) {
+        CHECK_OK(sherd_world_barrier(world));
+    }
+    sherd_world_destroy(world);
 }
 
 void part_killed_in_queue(void)

@@ -13,6 +13,11 @@ void part_killed_in_queue(void);
 void part_killed_in_all_reduce(void);
 /** Rank 0, which all connections go to, dies. */
 void part_killed_first(void);
+/** The same two with a child that the rank has forked, and that lives on. */
+void part_killed_with_a_child(void);
+void part_first_killed_with_a_child(void);
+/** Every rank forks a child that destroys its copy of the world; nobody notices. */
+void part_child_destroys(void);
 void part_exits_without_destroy(void);
 void part_aborts(void);
 void part_leaves_early(void);

@@ -31,6 +31,13 @@ static void mpi_first_rank_killed_is_named(void)
     ranks_run_mpi(3, "part_killed_first", 0);
 }
 
+static void mpi_rank_killed_while_its_child_lives_is_named(void)
+{
+    ranks_need_mpirun();
+    ranks_run_mpi(3, "part_killed_with_a_child", 2);
+    ranks_run_mpi(3, "part_first_killed_with_a_child", 0);
+}
+
 static void mpi_rank_killed_while_calls_are_queued_is_named(void)
 {
     ranks_need_mpirun();
@@ -113,6 +120,7 @@ static const test_case CASES[] = {
     CASE(mpi_suite_holds_at_8),
     CASE(mpi_rank_killed_in_barrier_is_named),
     CASE(mpi_first_rank_killed_is_named),
+    CASE(mpi_rank_killed_while_its_child_lives_is_named),
     CASE(mpi_rank_killed_while_calls_are_queued_is_named),
     CASE(mpi_rank_that_exits_without_destroy_is_named),
     CASE(mpi_abort_reaches_all_with_its_reason),
@@ -125,6 +133,8 @@ static const rank_part PARTS[] = {
     PART(part_suite),
     PART(part_killed_in_barrier),
     PART(part_killed_first),
+    PART(part_killed_with_a_child),
+    PART(part_first_killed_with_a_child),
     PART(part_killed_in_queue),
     PART(part_exits_without_destroy),
     PART(part_aborts),

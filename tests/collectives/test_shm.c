@@ -25,6 +25,17 @@ static void shm_first_rank_killed_is_named(void)
     ranks_run_part(3, "part_killed_first", 0);
 }
 
+static void shm_rank_killed_while_its_child_lives_is_named(void)
+{
+    ranks_run_part(3, "part_killed_with_a_child", 2);
+    ranks_run_part(3, "part_first_killed_with_a_child", 0);
+}
+
+static void shm_child_that_destroys_its_copy_changes_nothing(void)
+{
+    ranks_run_part(2, "part_child_destroys", -1);
+}
+
 static void shm_rank_killed_while_calls_are_queued_is_named(void)
 {
     ranks_run_part(3, "part_killed_in_queue", 2);
@@ -75,6 +86,8 @@ static const test_case CASES[] = {
     CASE(shm_suite_holds_at_8),
     CASE(shm_rank_killed_in_barrier_is_named),
     CASE(shm_first_rank_killed_is_named),
+    CASE(shm_rank_killed_while_its_child_lives_is_named),
+    CASE(shm_child_that_destroys_its_copy_changes_nothing),
     CASE(shm_rank_killed_while_calls_are_queued_is_named),
     CASE(shm_rank_killed_in_all_reduce_is_named),
     CASE(shm_rank_that_exits_without_destroy_is_named),
@@ -89,6 +102,9 @@ static const rank_part PARTS[] = {
     PART(part_suite),
     PART(part_killed_in_barrier),
     PART(part_killed_first),
+    PART(part_killed_with_a_child),
+    PART(part_first_killed_with_a_child),
+    PART(part_child_destroys),
     PART(part_killed_in_queue),
     PART(part_killed_in_all_reduce),
     PART(part_exits_without_destroy),
