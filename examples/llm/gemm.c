@@ -1,44 +1,12 @@
 /* OpenBLAS, or a product in plain C. See gemm.h. */
 #include "gemm.h"
 
+#include "blas.h"
+
 #include <string.h>
-
-#ifdef LLM_HAVE_BLAS
-
-#include <cblas.h>
-
-void gemm_init(void)
-{
-    openblas_set_num_threads(1);
-}
-
-const char *gemm_name(void)
-{
-    return openblas_get_config();
-}
-
-void gemm(size_t m, size_t n, size_t k, float alpha, gemm_matrix a, gemm_matrix b, float beta,
-          float *c, size_t c_stride)
-{
-    cblas_sgemm(CblasRowMajor, a.is_transposed ? CblasTrans : CblasNoTrans,
-                b.is_transposed ? CblasTrans : CblasNoTrans, (blasint)m, (blasint)n, (blasint)k,
-                alpha, a.data, (blasint)a.stride, b.data, (blasint)b.stride, beta, c,
-                (blasint)c_stride);
-}
-
-#else
 
 #define BLOCK_K 128
 #define BLOCK_N 64
-
-void gemm_init(void)
-{
-}
-
-const char *gemm_name(void)
-{
-    return "plain C (built without OpenBLAS)";
-}
 
 static float matrix_at(gemm_matrix x, size_t row, size_t column)
 {
@@ -94,8 +62,8 @@ static void rows_scale(size_t m, size_t n, float beta, float *c, size_t c_stride
     }
 }
 
-void gemm(size_t m, size_t n, size_t k, float alpha, gemm_matrix a, gemm_matrix b, float beta,
-          float *c, size_t c_stride)
+static void gemm_plain(size_t m, size_t n, size_t k, float alpha, gemm_matrix a, gemm_matrix b,
+                       float beta, float *c, size_t c_stride)
 {
     float pack[BLOCK_K][BLOCK_N];
 
@@ -114,4 +82,13 @@ void gemm(size_t m, size_t n, size_t k, float alpha, gemm_matrix a, gemm_matrix 
     }
 }
 
-#endif
+void gemm(size_t m, size_t n, size_t k, float alpha, gemm_matrix a, gemm_matrix b, float beta,
+          float *c, size_t c_stride)
+{
+    if (blas_open()->is_open) {
+        blas_sgemm(a.is_transposed, b.is_transposed, m, n, k, alpha, a.data, a.stride, b.data,
+                   b.stride, beta, c, c_stride);
+    } else {
+        gemm_plain(m, n, k, alpha, a, b, beta, c, c_stride);
+    }
+}

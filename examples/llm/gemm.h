@@ -1,4 +1,4 @@
-/* One matrix product on one thread, row-major fp32: OpenBLAS where the build has it, plain
+/* One matrix product on one thread, row-major fp32: OpenBLAS where it can be opened (blas.h), plain
  * blocked C otherwise. The only place that knows which; ops.c splits products over threads. */
 #ifndef LLM_GEMM_H
 #define LLM_GEMM_H
@@ -15,11 +15,5 @@ typedef struct gemm_matrix {
  *  those that the product sees. Any thread. */
 void gemm(size_t m, size_t n, size_t k, float alpha, gemm_matrix a, gemm_matrix b, float beta,
           float *c, size_t c_stride);
-
-/** To be called once before: keeps the library from starting threads of its own, whose splits
- *  would make results depend on their number. */
-void gemm_init(void);
-/** What computes, for example "OpenBLAS 0.3.21 ...". */
-const char *gemm_name(void);
 
 #endif

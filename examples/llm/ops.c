@@ -53,7 +53,6 @@ ops *ops_create(pool *threads, const ops_limits *limits, const rows_ops *rows)
     if (o == NULL) {
         return NULL;
     }
-    gemm_init();
     o->threads = threads;
     o->rows    = rows != NULL ? rows : rows_best();
     o->room    = ops_room_of(limits, pool_threads(threads));

@@ -1,7 +1,7 @@
 /* sherd-llm: trains GPT-2 or MiniMind on text. The program around trainer.c: arguments, data,
  * the world, Ctrl-C. */
+#include "blas.h"
 #include "data.h"
-#include "gemm.h"
 #include "options.h"
 #include "ranks.h"
 #include "trainer.h"
@@ -52,6 +52,20 @@ static int complain(const char *what)
     return 1;
 }
 
+/* Ranks whose CPUs differ multiply with the same kernels: other ones round otherwise. */
+static sherd_status blas_agree(sherd_world *world)
+{
+    double       counts[BLAS_CORES] = {0};
+    sherd_status status;
+
+    counts[blas_core_number()] = 1.0;
+    status                     = sherd_world_sum_f64(world, counts, BLAS_CORES);
+    if (status == SHERD_OK) {
+        blas_settle(counts);
+    }
+    return status;
+}
+
 static int launched_run(sherd_world *world, const options *o, trainer_job *job)
 {
     if (o->ranks > 0 && o->ranks != sherd_world_size(world)) {
@@ -60,6 +74,9 @@ static int launched_run(sherd_world *world, const options *o, trainer_job *job)
         (void)snprintf(text, sizeof(text), "the launcher started %d ranks; --ranks says %d",
                        sherd_world_size(world), o->ranks);
         return sherd_world_rank(world) == 0 ? complain(text) : 1;
+    }
+    if (blas_agree(world) != SHERD_OK) {
+        return complain(sherd_last_error());
     }
     trainer_run(world, job);
     return 0;
@@ -143,7 +160,7 @@ int main(int argc, char **argv)
         if (getenv("SHERD_LOG") == NULL) {
             sherd_log_set(warning_print, NULL, SHERD_LOG_WARN);
         }
-        gemm_init();
+        (void)blas_open();
         signals_catch();
         result = job_run(&o, &job);
     }

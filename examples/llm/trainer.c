@@ -1,6 +1,7 @@
 /* One rank's training: engine, loop, validation, summary, sample. See trainer.h. */
 #include "trainer.h"
 
+#include "blas.h"
 #include "drive.h"
 #include "init.h"
 #include "report.h"
@@ -12,6 +13,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #define VALIDATION_BATCHES 16 /* over all ranks */
@@ -119,6 +121,10 @@ static sherd_status model_open(trainer *t)
     if (t->threads == NULL) {
         return fail(SHERD_E_NOMEM, "%d threads cannot be started", t->info.cpu_threads);
     }
+    if (strcmp(t->info.backend, "cpu") == 0 &&
+        blas_reserve(t->info.cpu_threads, why, sizeof(why)) != 0) {
+        return fail(SHERD_E_NOMEM, "%s", why);
+    }
     params.threads = t->threads;
     params.backend = t->info.backend;
     params.stream  = sherd_engine_stream(t->engine);
@@ -174,6 +180,16 @@ static size_t rank_bytes(const trainer *t)
     return memory_of(t->engine).total_held + drive_bytes(t->d);
 }
 
+static void products_say(const trainer *t)
+{
+    char what[256], warning[512];
+
+    report_say(t->r, "products by %s", blas_describe(what));
+    if (blas_warning(warning) != NULL) {
+        (void)fprintf(stderr, "sherd-llm: %s\n", warning);
+    }
+}
+
 static void heading_say(const trainer *t)
 {
     const options *o = t->job->o;
@@ -195,6 +211,8 @@ static void heading_say(const trainer *t)
     if (drive_device(t->d)[0] != '\0') {
         report_say(t->r, "on %s, %s of activations and scratch", drive_device(t->d),
                    report_bytes(drive_bytes(t->d), data));
+    } else {
+        products_say(t);
     }
     if (t->info.is_resumed) {
         report_say(t->r, "goes on from step %ld of run %016llx", t->step,
