@@ -1,14 +1,16 @@
 /* bench-trainer: a training step of the example's model on one rank against the matrix products in
- * it, done by OpenBLAS with threads of its own at the same shapes on other memory. The two take
- * turns; the ratio is taken inside each round. 1 would be a step that costs nothing but its
- * products. With --backend cuda the step alone, on a GPU: trainer_gpu.c. */
+ * it at the same shapes on other memory, done in two ways: cut over the trainer's own threads, and
+ * whole with the threads of OpenBLAS. All take turns; the ratio is taken inside each round, to the
+ * way whose median is better: OpenBLAS's threads wait for each other without sleeping, so that on
+ * a machine with other work they may take many times as long. 1 would be a step that costs nothing
+ * but its products. With --backend cuda the step alone, on a GPU: trainer_gpu.c. */
 #include "bench/timing.h"
 #include "bench/trainer_gpu.h"
 
+#include "examples/llm/blas.h"
 #include "examples/llm/drive.h"
+#include "examples/llm/gemm.h"
 #include "examples/llm/init.h"
-
-#include <cblas.h>
 
 #include <getopt.h>
 #include <stdio.h>
@@ -43,7 +45,7 @@ typedef struct bench_run {
     int    has_failed;
 } bench_run;
 
-enum { ROW_STEP, ROW_PRODUCTS, NUM_ROWS };
+enum { ROW_STEP, ROW_SPLIT, ROW_LIBRARY, NUM_ROWS };
 
 static double clock_seconds(void)
 {
@@ -83,43 +85,86 @@ static int is_matrix(const arch_param *param)
     return param->ndim == 2 && param->role != ARCH_POSITIONS;
 }
 
-/* Forward, gradient of the input, gradient of the weight: y = x w^T, x = y w, dw = y^T x. */
-static void products_of(const bench_run *run, size_t in, size_t out, const float *w, float *dw)
-{
-    blasint rows = (blasint)(run->o->batch * run->o->length), i = (blasint)in, n = (blasint)out;
+/* One product, cut along its columns into as many parts as there are threads. */
+typedef struct product {
+    size_t      m, n, k, parts;
+    float       alpha;
+    gemm_matrix a, b;
+    float      *c;
+} product;
 
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, rows, n, i, 1.0f, run->x, i, w, i, 0.0f,
-                run->y, n);
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, rows, i, n, 1e-6f, run->y, n, w, i, 0.0f,
-                run->x, i);
-    cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, n, i, rows, 1e-6f, run->y, n, run->x, i,
-                0.0f, dw, i);
+static void part_call(void *ctx, size_t part, int thread)
+{
+    const product *p     = ctx;
+    size_t         each  = (p->n / 16 + p->parts - 1) / p->parts * 16;
+    size_t         first = part * each;
+    size_t         count = part + 1 == p->parts || first + each > p->n ? p->n - first : each;
+    gemm_matrix    b     = p->b;
+
+    (void)thread;
+    if (first >= p->n) {
+        return;
+    }
+    b.data += b.is_transposed ? first * b.stride : first;
+    gemm(p->m, count, p->k, p->alpha, p->a, b, 0.0f, p->c + first, p->n);
 }
 
-static void products_call(bench_run *run)
+static void product_call(const bench_run *run, product p, int by_library)
+{
+    p.parts = by_library ? 1 : (size_t)run->o->threads;
+    pool_run(run->threads, p.parts, part_call, &p);
+}
+
+/* Forward, gradient of the input, gradient of the weight: y = x w^T, x = y w, dw = y^T x. */
+static void products_of(const bench_run *run, size_t in, size_t out, const float *w, float *dw,
+                        int by_library)
+{
+    size_t      rows    = run->o->batch * run->o->length;
+    gemm_matrix x       = {.data = run->x, .stride = in};
+    gemm_matrix y       = {.data = run->y, .stride = out};
+    gemm_matrix weight  = {.data = w, .stride = in};
+    product     forward = {rows, out, in, 1, 1.0f, x, weight, run->y};
+    product     input   = {rows, in, out, 1, 1e-6f, y, weight, run->x};
+    product     grad    = {out, in, rows, 1, 1e-6f, y, x, dw};
+
+    forward.b.is_transposed = 1;
+    grad.a.is_transposed    = 1;
+    product_call(run, forward, by_library);
+    product_call(run, input, by_library);
+    product_call(run, grad, by_library);
+}
+
+static void products_call(const bench_run *run, int by_library)
 {
     size_t offset = 0;
 
-    openblas_set_num_threads(run->o->threads);
     for (size_t k = 0; k < arch_param_count(&run->o->sizes); k++) {
         arch_param param;
 
         arch_param_get(&run->o->sizes, k, &param);
         if (is_matrix(&param)) {
             products_of(run, param.shape[1], param.shape[0], run->weights + offset,
-                        run->grads + offset);
+                        run->grads + offset, by_library);
         }
         offset += arch_param_elems(&param);
     }
-    openblas_set_num_threads(1);
 }
 
 static void row_call(void *ctx, size_t row)
 {
-    if (row == ROW_STEP) {
+    const bench_run *run = ctx;
+
+    switch (row) {
+    case ROW_STEP:
         step_call(ctx);
-    } else {
-        products_call(ctx);
+        return;
+    case ROW_SPLIT:
+        products_call(run, 0);
+        return;
+    default:
+        blas_threads_set(run->o->threads);
+        products_call(run, 1);
+        blas_threads_set(1);
     }
 }
 
@@ -261,23 +306,34 @@ static void line_print(const char *name, double *values, size_t count, double fl
 static void report_print(bench_run *run, const double *seconds)
 {
     size_t  rounds = run->o->rounds;
-    double *model = run->model_seconds, *column = calloc(3 * rounds, sizeof(*column));
-    double  flops = flops_of(run->o);
+    double *model = run->model_seconds, *column = calloc((NUM_ROWS + 1) * rounds, sizeof(*column));
+    double  flops = flops_of(run->o), *ratio;
+    char    blas[256];
+    size_t  better;
 
     if (column == NULL) {
         return;
     }
     for (size_t i = 0; i < rounds; i++) {
-        column[i]              = seconds[i * NUM_ROWS + ROW_STEP];
-        column[rounds + i]     = seconds[i * NUM_ROWS + ROW_PRODUCTS];
-        column[2 * rounds + i] = column[rounds + i] / column[i];
+        for (size_t row = 0; row < NUM_ROWS; row++) {
+            column[row * rounds + i] = seconds[i * NUM_ROWS + row];
+        }
     }
+    printf("products by %s\n", blas_describe(blas));
     line_print("step", column, rounds, flops);
     line_print("  forward and backward", model + 1, rounds, flops); /* the first was a trial */
     line_print("  update", run->update_seconds + 1, rounds, 0.0);
-    line_print("products by OpenBLAS", column + rounds, rounds, flops);
-    printf("ratio products / step        %8.3f\n",
-           bench_stat_of(column + 2 * rounds, rounds).median);
+    line_print("products on our threads", column + ROW_SPLIT * rounds, rounds, flops);
+    line_print("products on OpenBLAS's", column + ROW_LIBRARY * rounds, rounds, flops);
+    better = bench_stat_of(column + ROW_SPLIT * rounds, rounds).median <=
+                     bench_stat_of(column + ROW_LIBRARY * rounds, rounds).median
+                 ? ROW_SPLIT
+                 : ROW_LIBRARY;
+    ratio  = column + NUM_ROWS * rounds;
+    for (size_t i = 0; i < rounds; i++) {
+        ratio[i] = seconds[i * NUM_ROWS + better] / seconds[i * NUM_ROWS + ROW_STEP];
+    }
+    printf("ratio products / step        %8.3f\n", bench_stat_of(ratio, rounds).median);
     free(column);
 }
 
@@ -431,6 +487,7 @@ int main(int argc, char **argv)
     }
     (void)snprintf(threads, sizeof(threads), "%d", o.threads);
     (void)setenv("SHERD_THREADS", threads, 1); /* for the engine's kernels */
+    (void)blas_open();
     seconds = calloc(o.rounds * NUM_ROWS, sizeof(*seconds));
     if (seconds == NULL || engine_open(&run) != SHERD_OK || memory_make(&run) != 0) {
         (void)fprintf(stderr, "bench-trainer: %s\n", sherd_last_error());
