@@ -22,7 +22,7 @@ allowed collectives "collectives/|kernels/|base/|sherd"
 allowed offload "offload/|kernels/|base/|sherd"
 allowed engine "engine/|offload/|collectives/|kernels/|base/|sherd|$generated"
 allowed planning "planning/|sherd|examples/llm/(arch|activations)\.h"
-allowed cli "cli/|planning/|sherd|examples/llm/arch\.h"
+allowed cli "cli/|planning/|sherd|examples/llm/(arch|blas)\.h"
 allowed examples "examples/|sherd|[a-z_]+\.(h|cuh)"
 allowed include "sherd"
 
@@ -50,7 +50,7 @@ vendor 'hwloc' '^kernels/cpu/places\.c$'
 vendor 'xxhash\.h' '^offload/checksum\.c$'
 vendor 'liburing' '^offload/uring\.c$'
 vendor 'omp\.h' '^$'
-vendor 'cblas\.h|openblas' '^examples/llm/'
+vendor 'cblas\.h|openblas' '^$'
 vendor 'cuda|mma\.h|device_launch' '^kernels/cuda/|^include/sherd_cuda\.h$|^collectives/nccl[a-z_]*\.[ch]$|^examples/llm/cuda/'
 vendor 'nccl\.h' '^collectives/nccl[a-z_]*\.[ch]$|^include/sherd_cuda\.h$'
 vendor 'cublas' '^examples/llm/cuda/'
