@@ -258,9 +258,14 @@ static int preset_apply(const char *arch_name, const char *preset_name, arch *ou
     return 0;
 }
 
+/* What the command line says: the names of model and preset, and which rows it gives. */
+typedef struct arguments {
+    const char   *arch, *preset;
+    unsigned char given[NUM_ROWS];
+} arguments;
+
 /* One walk over the command line. With `out` NULL only --arch, --preset and --help are looked at. */
-static int arguments_walk(int argc, char **argv, options *out, const char **arch_out,
-                          const char **preset_out)
+static int arguments_walk(int argc, char **argv, options *out, arguments *seen)
 {
     struct option table[NUM_ROWS + 1] = {0};
     int           found;
@@ -283,10 +288,11 @@ static int arguments_walk(int argc, char **argv, options *out, const char **arch
             help_print();
             return 1;
         }
+        seen->given[found] = 1;
         if (rows[found].kind == OPTION_ARCH) {
-            *arch_out = optarg;
+            seen->arch = optarg;
         } else if (rows[found].kind == OPTION_PRESET) {
-            *preset_out = optarg;
+            seen->preset = optarg;
         } else if (out != NULL) {
             result = row_apply(&rows[found], optarg, out);
         }
@@ -301,18 +307,28 @@ static int arguments_walk(int argc, char **argv, options *out, const char **arch
     return 0;
 }
 
-/* Sizes that follow from others when those were given: an inner width or heads of the preset would
- * not fit another width. */
-static int sizes_settle(options *out, const arch *preset)
+static int is_given(const arguments *seen, const char *name)
+{
+    size_t i = 0;
+
+    while (strcmp(rows[i].name, name) != 0) {
+        i++;
+    }
+    return seen->given[i];
+}
+
+/* Sizes that follow from others and were not given themselves: an inner width or heads of the preset
+ * would not fit another width. */
+static int sizes_settle(options *out, const arch *preset, const arguments *seen)
 {
     arch       *sizes = &out->sizes;
     char        text[256];
     const char *why;
 
-    if (sizes->hidden != preset->hidden && sizes->inner == preset->inner) {
+    if (sizes->hidden != preset->hidden && !is_given(seen, "inner")) {
         sizes->inner = 0;
     }
-    if (sizes->heads != preset->heads && sizes->kv_heads == preset->kv_heads) {
+    if (sizes->heads != preset->heads && !is_given(seen, "kv-heads")) {
         sizes->kv_heads = sizes->kind == ARCH_GPT2 || sizes->heads % 2 != 0 ? 0 : sizes->heads / 2;
     }
     arch_complete(sizes);
@@ -331,31 +347,31 @@ static int sizes_settle(options *out, const arch *preset)
 
 int options_parse(int argc, char **argv, options *out)
 {
-    options     o         = {.length       = 128,
-                             .steps        = 800,
-                             .seed         = 1,
-                             .lr           = (double)NAN,
-                             .peak_tflops  = (double)NAN,
-                             .batch        = -1,
-                             .accumulation = -1,
-                             .stage        = -1,
-                             .eval_every   = 100,
-                             .sample       = 200};
-    const char *arch_name = "minimind", *preset_name = "bytes";
-    arch        preset;
-    int         result;
+    options   o    = {.length       = 128,
+                      .steps        = 800,
+                      .seed         = 1,
+                      .lr           = (double)NAN,
+                      .peak_tflops  = (double)NAN,
+                      .batch        = -1,
+                      .accumulation = -1,
+                      .stage        = -1,
+                      .eval_every   = 100,
+                      .sample       = 200};
+    arguments seen = {.arch = "minimind", .preset = "bytes"};
+    arch      preset;
+    int       result;
 
-    result = arguments_walk(argc, argv, NULL, &arch_name, &preset_name);
+    result = arguments_walk(argc, argv, NULL, &seen);
     if (result == 0) {
-        result = preset_apply(arch_name, preset_name, &o.sizes);
+        result = preset_apply(seen.arch, seen.preset, &o.sizes);
     }
     if (result == 0) {
         preset = o.sizes;
         opterr = 0; /* said once is enough */
-        result = arguments_walk(argc, argv, &o, &arch_name, &preset_name);
+        result = arguments_walk(argc, argv, &o, &seen);
     }
     if (result == 0) {
-        result = sizes_settle(&o, &preset);
+        result = sizes_settle(&o, &preset, &seen);
     }
     if (result == 0 && o.backend != NULL && strcmp(o.backend, "cpu") != 0 &&
         strcmp(o.backend, "cuda") != 0) {
