@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -66,54 +65,87 @@ static int file_fail(const char *path, const char *what, char *text, size_t text
     return -1;
 }
 
-/* Maps a whole file for reading. */
-static int file_map(const char *path, corpus *out, char *text, size_t text_bytes)
+/* Opens a regular file. Not waiting: a pipe without a writer would never open. */
+static int file_open(const char *path, corpus *out, size_t *bytes_out, char *text,
+                     size_t text_bytes)
 {
     struct stat info;
-    int         fd = open(path, O_RDONLY | O_CLOEXEC);
 
-    if (fd < 0) {
+    out->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (out->fd < 0 || fstat(out->fd, &info) != 0) {
         return file_fail(path, "cannot be opened", text, text_bytes);
     }
-    if (fstat(fd, &info) != 0 || info.st_size == 0) {
-        (void)snprintf(text, text_bytes, "%s is empty", path);
-        (void)close(fd);
+    if (!S_ISREG(info.st_mode)) {
+        (void)snprintf(text, text_bytes,
+                       "%s is no regular file: training reads its data in any order", path);
         return -1;
     }
-    out->memory_bytes = (size_t)info.st_size;
-    out->memory       = mmap(NULL, out->memory_bytes, PROT_READ, MAP_PRIVATE, fd, 0);
-    (void)close(fd);
-    if (out->memory == MAP_FAILED) {
-        out->memory = NULL;
-        return file_fail(path, "cannot be mapped", text, text_bytes);
+    if (info.st_size == 0) {
+        (void)snprintf(text, text_bytes, "%s is empty", path);
+        return -1;
     }
-    out->is_mapped = 1;
-    out->files     = 1;
+    *bytes_out = (size_t)info.st_size;
+    out->files = 1;
     return 0;
 }
 
-static int is_token_file(const corpus *c)
+/* All of it or nothing: -1 with errno, 0 there where the file ends before. */
+static int bytes_read(int fd, size_t at, void *out, size_t len_bytes)
 {
-    int32_t magic;
+    for (size_t done = 0; done < len_bytes;) {
+        ssize_t got = pread(fd, (char *)out + done, len_bytes - done, (off_t)(at + done));
 
-    if (c->memory_bytes < sizeof(magic)) {
-        return 0;
+        if (got == 0) {
+            errno = 0;
+        }
+        if (got == 0 || (got < 0 && errno != EINTR)) {
+            return -1;
+        }
+        done += got > 0 ? (size_t)got : 0;
     }
-    memcpy(&magic, c->memory, sizeof(magic));
-    return magic == TOKEN_MAGIC;
+    return 0;
 }
 
-static int tokens_read(const char *path, corpus *c, char *text, size_t text_bytes)
+static int read_fail(const char *path, char *text, size_t text_bytes)
+{
+    (void)snprintf(text, text_bytes, "%s: %s", path,
+                   errno != 0 ? strerror(errno) : "was cut off while it was read");
+    return -1;
+}
+
+/* The largest token. */
+static int tokens_scan(const char *path, corpus *c, char *text, size_t text_bytes)
+{
+    uint16_t part[4096];
+
+    for (size_t at = 0; at < c->count;) {
+        size_t count = c->count - at < 4096 ? c->count - at : 4096;
+
+        if (bytes_read(c->fd, c->start_bytes + at * sizeof(*part), part, count * sizeof(*part)) !=
+            0) {
+            return read_fail(path, text, text_bytes);
+        }
+        for (size_t i = 0; i < count; i++) {
+            c->vocab = part[i] >= c->vocab ? (size_t)part[i] + 1 : c->vocab;
+        }
+        at += count;
+    }
+    return 0;
+}
+
+static int tokens_open(const char *path, corpus *c, size_t len_bytes, char *text, size_t text_bytes)
 {
     int32_t header[3];
     size_t  room;
 
-    if (c->memory_bytes < TOKEN_HEADER_BYTES) {
+    if (len_bytes < TOKEN_HEADER_BYTES) {
         (void)snprintf(text, text_bytes, "%s is cut off inside its header", path);
         return -1;
     }
-    memcpy(header, c->memory, sizeof(header));
-    room = (c->memory_bytes - TOKEN_HEADER_BYTES) / sizeof(*c->ids);
+    if (bytes_read(c->fd, 0, header, sizeof(header)) != 0) {
+        return read_fail(path, text, text_bytes);
+    }
+    room = (len_bytes - TOKEN_HEADER_BYTES) / sizeof(uint16_t);
     if (header[1] != 1) {
         (void)snprintf(text, text_bytes,
                        "%s is a token file of version %d; version 1 (uint16 tokens) is read here",
@@ -125,35 +157,56 @@ static int tokens_read(const char *path, corpus *c, char *text, size_t text_byte
                        (int)header[2], room);
         return -1;
     }
-    c->ids   = (const uint16_t *)((const char *)c->memory + TOKEN_HEADER_BYTES);
-    c->count = room;
-    for (size_t i = 0; i < c->count; i++) {
-        c->vocab = c->ids[i] >= c->vocab ? (size_t)c->ids[i] + 1 : c->vocab;
+    c->start_bytes = TOKEN_HEADER_BYTES;
+    c->count       = room;
+    return tokens_scan(path, c, text, text_bytes);
+}
+
+/* That a file is text, a piece at a time; a character that a piece cuts begins the next one. */
+static int text_scan(const char *path, const corpus *c, char *text, size_t text_bytes)
+{
+    uint8_t part[8192];
+
+    for (size_t at = 0; at < c->count;) {
+        size_t count = c->count - at < sizeof(part) ? c->count - at : sizeof(part);
+        size_t good;
+
+        if (bytes_read(c->fd, at, part, count) != 0) {
+            return read_fail(path, text, text_bytes);
+        }
+        good = text_check(part, count);
+        if (good < count && (count - good >= 4 || at + count == c->count)) {
+            (void)snprintf(text, text_bytes,
+                           "%s is neither UTF-8 text (byte %zu is 0x%02x) nor a token file of "
+                           "llm.c",
+                           path, at + good, part[good]);
+            return -1;
+        }
+        at += good;
     }
     return 0;
 }
 
 static int file_read(const char *path, corpus *c, char *text, size_t text_bytes)
 {
-    size_t good;
+    int32_t magic;
+    size_t  len_bytes;
 
-    if (file_map(path, c, text, text_bytes) != 0) {
+    if (file_open(path, c, &len_bytes, text, text_bytes) != 0) {
         return -1;
     }
-    if (is_token_file(c)) {
-        return tokens_read(path, c, text, text_bytes);
+    if (len_bytes >= sizeof(magic)) {
+        if (bytes_read(c->fd, 0, &magic, sizeof(magic)) != 0) {
+            return read_fail(path, text, text_bytes);
+        }
+        if (magic == TOKEN_MAGIC) {
+            return tokens_open(path, c, len_bytes, text, text_bytes);
+        }
     }
-    c->bytes = c->memory;
-    c->count = c->memory_bytes;
-    c->vocab = 256;
-    good     = text_check(c->bytes, c->count);
-    if (good < c->count) {
-        (void)snprintf(text, text_bytes,
-                       "%s is neither UTF-8 text (byte %zu is 0x%02x) nor a token file of llm.c",
-                       path, good, c->bytes[good]);
-        return -1;
-    }
-    return 0;
+    c->is_text = 1;
+    c->count   = len_bytes;
+    c->vocab   = 256;
+    return text_scan(path, c, text, text_bytes);
 }
 
 /* -------------------------------------------------------------- folders -- */
@@ -232,25 +285,24 @@ static int folder_walk(const char *folder, name_list *list)
 /* Adds a file to the text when it is text. */
 static int folder_append(const char *path, corpus *c)
 {
-    corpus file = {0};
+    corpus file = {.fd = -1};
     char   ignored[512];
     char  *grown;
+    int    result = 0;
 
-    if (file_read(path, &file, ignored, sizeof(ignored)) != 0 || file.bytes == NULL) {
-        corpus_close(&file);
-        return 0;
+    if (file_read(path, &file, ignored, sizeof(ignored)) == 0 && file.is_text) {
+        grown = realloc(c->text, c->count + file.count + 1);
+        if (grown != NULL) {
+            c->text = grown;
+        }
+        result = grown == NULL ? -1 : bytes_read(file.fd, 0, grown + c->count, file.count);
+        if (result == 0) {
+            c->count += file.count;
+            c->files++;
+        }
     }
-    grown = realloc(c->memory, c->memory_bytes + file.count + 1);
-    if (grown == NULL) {
-        corpus_close(&file);
-        return -1;
-    }
-    memcpy(grown + c->memory_bytes, file.bytes, file.count);
-    c->memory = grown;
-    c->memory_bytes += file.count;
-    c->files++;
     corpus_close(&file);
-    return 0;
+    return result;
 }
 
 /* The text files of a folder, one after the other in the order of their paths. */
@@ -273,15 +325,14 @@ static int folder_read(const char *path, corpus *c, char *text, size_t text_byte
         (void)snprintf(text, text_bytes, "%s holds no UTF-8 text files", path);
         return -1;
     }
-    c->bytes = c->memory;
-    c->count = c->memory_bytes;
-    c->vocab = 256;
+    c->is_text = 1;
+    c->vocab   = 256;
     return 0;
 }
 
 int corpus_open(const char *path, corpus *out, char *text, size_t text_bytes)
 {
-    corpus      c = {0};
+    corpus      c = {.fd = -1};
     struct stat info;
     int         result;
 
@@ -301,17 +352,48 @@ int corpus_open(const char *path, corpus *out, char *text, size_t text_bytes)
 
 void corpus_close(corpus *c)
 {
-    if (c->is_mapped) {
-        (void)munmap(c->memory, c->memory_bytes);
-    } else {
-        free(c->memory);
+    if (c->fd >= 0) {
+        (void)close(c->fd);
     }
-    *c = (corpus){0};
+    free(c->text);
+    *c = (corpus){.fd = -1};
 }
 
-int32_t corpus_token(const corpus *c, size_t i)
+/* Tokens [first, first + count) as they stand in the file, at most PART_TOKENS. */
+#define PART_TOKENS 2048
+static int part_read(const corpus *c, size_t first, size_t count, int32_t *out)
 {
-    return c->bytes != NULL ? c->bytes[i] : c->ids[i];
+    uint16_t ids[PART_TOKENS];
+    uint8_t  bytes[PART_TOKENS];
+    size_t   each = c->is_text ? 1 : sizeof(*ids);
+
+    if (bytes_read(c->fd, c->start_bytes + first * each, c->is_text ? (void *)bytes : (void *)ids,
+                   count * each) != 0) {
+        return -1;
+    }
+    for (size_t i = 0; i < count; i++) {
+        out[i] = c->is_text ? bytes[i] : ids[i];
+        if ((size_t)out[i] >= c->vocab) {
+            errno = 0; /* another file by now */
+            return -1;
+        }
+    }
+    return 0;
+}
+
+int corpus_read(const corpus *c, size_t first, size_t count, int32_t *out)
+{
+    for (size_t at = 0; at < count; at += PART_TOKENS) {
+        size_t part = count - at < PART_TOKENS ? count - at : PART_TOKENS;
+
+        for (size_t i = 0; c->text != NULL && i < part; i++) {
+            out[at + i] = (unsigned char)c->text[first + at + i];
+        }
+        if (c->text == NULL && part_read(c, first + at, part, out + at) != 0) {
+            return -1;
+        }
+    }
+    return 0;
 }
 
 /* ---------------------------------------------------------------- order -- */
@@ -363,12 +445,13 @@ const char *order_check(const order *o, char *text, size_t text_bytes)
     return NULL;
 }
 
-static void sequence_copy(const order *o, size_t start, int32_t *inputs, int32_t *targets)
+static int sequence_read(const order *o, size_t start, int32_t *inputs, int32_t *targets)
 {
-    for (size_t t = 0; t < o->length; t++) {
-        inputs[t]  = corpus_token(o->c, start + t);
-        targets[t] = corpus_token(o->c, start + t + 1);
+    if (corpus_read(o->c, start, o->length, inputs) != 0) {
+        return -1;
     }
+    memcpy(targets, inputs + 1, (o->length - 1) * sizeof(*targets));
+    return corpus_read(o->c, start + o->length, 1, targets + o->length - 1);
 }
 
 /* Where sequence `number` of the run starts. The offset of an epoch shifts its windows, so that
@@ -385,25 +468,30 @@ static size_t sequence_start(const order *o, uint64_t number)
     return offset + (size_t)permute(number % windows, windows, key) * o->length;
 }
 
-void order_train(const order *o, uint64_t number, int32_t *inputs, int32_t *targets)
+int order_train(const order *o, uint64_t number, int32_t *inputs, int32_t *targets)
 {
-    for (size_t j = 0; j < o->batch; j++) {
-        sequence_copy(o, sequence_start(o, number * o->batch + j), inputs + j * o->length,
-                      targets + j * o->length);
+    int result = 0;
+
+    for (size_t j = 0; result == 0 && j < o->batch; j++) {
+        result = sequence_read(o, sequence_start(o, number * o->batch + j), inputs + j * o->length,
+                               targets + j * o->length);
     }
+    return result;
 }
 
-void order_validate(const order *o, uint64_t number, uint64_t count, int32_t *inputs,
-                    int32_t *targets)
+int order_validate(const order *o, uint64_t number, uint64_t count, int32_t *inputs,
+                   int32_t *targets)
 {
+    int      result    = 0;
     uint64_t room      = o->c->count - o->c->train - 1 - o->length; /* last possible start */
     uint64_t sequences = count * o->batch;
 
-    for (size_t j = 0; j < o->batch; j++) {
+    for (size_t j = 0; result == 0 && j < o->batch; j++) {
         uint64_t place = number * o->batch + j;
         uint64_t start = sequences > 1 ? room * place / (sequences - 1) : 0;
 
-        sequence_copy(o, o->c->train + (size_t)start, inputs + j * o->length,
-                      targets + j * o->length);
+        result = sequence_read(o, o->c->train + (size_t)start, inputs + j * o->length,
+                               targets + j * o->length);
     }
+    return result;
 }

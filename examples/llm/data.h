@@ -8,22 +8,22 @@
 #include <stdint.h>
 
 typedef struct corpus {
-    void           *memory; /* of `memory_bytes`, mapped or allocated; private */
-    size_t          memory_bytes;
-    int             is_mapped;
-    const uint8_t  *bytes; /* tokens of text [count]; NULL for token files */
-    const uint16_t *ids;   /* tokens of a token file [count]; NULL for text */
-    size_t          count; /* tokens altogether */
-    size_t          train; /* the first `train` of them are for training */
-    size_t          vocab; /* least vocabulary that a model needs: 256, or the largest token + 1 */
-    size_t          files; /* how many were read */
+    int    fd;          /* of a file: tokens are read when they are needed; -1: of a folder */
+    char  *text;        /* of a folder's files [count] */
+    size_t start_bytes; /* of the first token in the file */
+    int    is_text;     /* a token is a byte; else a token file of uint16 */
+    size_t count;       /* tokens altogether */
+    size_t train;       /* the first `train` of them are for training */
+    size_t vocab;       /* least vocabulary that a model needs: 256, or the largest token + 1 */
+    size_t files;       /* how many were read */
 } corpus;
 
-/** Reads `path`. Returns 0; -1 with a sentence in `text`. */
+/** Looks through `path` once. Returns 0; -1 with a sentence in `text`. */
 int  corpus_open(const char *path, corpus *out, char *text, size_t text_bytes);
-void corpus_close(corpus *c); /* accepts a zeroed one */
-/** Token at `i`. */
-int32_t corpus_token(const corpus *c, size_t i);
+void corpus_close(corpus *c); /* accepts one that was never opened, with fd -1 */
+/** Tokens [first, first + count). Returns 0; -1 with errno, which is 0 where the file was cut off or
+ *  changed since it was opened. Any thread. */
+int corpus_read(const corpus *c, size_t first, size_t count, int32_t *out);
 
 /* How sequences are cut from a corpus: `length` inputs and as many targets, one further. */
 typedef struct order {
@@ -39,10 +39,10 @@ const char *order_check(const order *o, char *text, size_t text_bytes);
  *  rank r of an optimizer step s have number (s * accumulation + k) * world + r. Sequence j of it
  *  is number * batch + j of the run, whatever batch is: a layout changes who computes, not what.
  *  An epoch visits every window of the training part once, in a seeded order and at a
- *  seeded offset. */
-void order_train(const order *o, uint64_t number, int32_t *inputs, int32_t *targets);
+ *  seeded offset. Returns as corpus_read does. */
+int order_train(const order *o, uint64_t number, int32_t *inputs, int32_t *targets);
 /** Micro-batch `number` of `count` that are spread evenly over the validation part. */
-void order_validate(const order *o, uint64_t number, uint64_t count, int32_t *inputs,
-                    int32_t *targets);
+int order_validate(const order *o, uint64_t number, uint64_t count, int32_t *inputs,
+                   int32_t *targets);
 
 #endif

@@ -80,7 +80,7 @@ static void byte_print(int32_t token)
 void sample_print(const corpus *c, const int32_t *tokens, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
-        if (c->bytes != NULL) {
+        if (c->is_text) {
             byte_print(tokens[i]);
         } else {
             printf("%s%d", i == 0 ? "" : " ", (int)tokens[i]);

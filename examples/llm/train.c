@@ -150,7 +150,7 @@ int main(int argc, char **argv)
         (void)snprintf(text, sizeof(text),
                        "the data has tokens up to %zu, the model knows %zu; give --vocab %zu",
                        c.vocab - 1, o.sizes.vocab,
-                       c.ids != NULL && c.vocab <= 50257 ? (size_t)50257 : c.vocab);
+                       !c.is_text && c.vocab <= 50257 ? (size_t)50257 : c.vocab);
         result = complain(text);
     } else {
         if (o.threads > 0) { /* ranks as threads read it from here */

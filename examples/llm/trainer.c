@@ -9,6 +9,7 @@
 #include "settings.h"
 #include "speed.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -200,7 +201,7 @@ static void heading_say(const trainer *t)
                arch_kind_name(o->sizes.kind), t->info.param_elems, o->sizes.hidden, o->sizes.layers,
                o->sizes.heads, o->sizes.vocab);
     report_say(t->r, "data: %s in %zu file%s, %zu tokens, the last %zu for validation",
-               report_bytes(c->count * (c->bytes != NULL ? 1 : 2), data), c->files,
+               report_bytes(c->count * (c->is_text ? 1 : 2), data), c->files,
                c->files == 1 ? "" : "s", c->count, c->count - c->train);
     report_say(
         t->r,
@@ -266,6 +267,12 @@ static sherd_status report_start(trainer *t)
 
 /* ----------------------------------------------------------------- loop -- */
 
+static sherd_status data_fail(const trainer *t)
+{
+    return fail(SHERD_E_IO, "%s: %s", t->job->o->data_path,
+                errno != 0 ? strerror(errno) : "was cut off or changed while training reads it");
+}
+
 static sherd_status losses_take(trainer *t, double *sum_out)
 {
     sherd_status status = drive_losses_take(t->d, sum_out);
@@ -284,8 +291,10 @@ static sherd_status validate(trainer *t, double *loss_out)
         double       loss   = 0.0;
         sherd_status status;
 
-        order_validate(&t->data, (uint64_t)(number < VALIDATION_BATCHES ? number : 0),
-                       VALIDATION_BATCHES, t->tokens, t->tokens + sequence_tokens(t));
+        if (order_validate(&t->data, (uint64_t)(number < VALIDATION_BATCHES ? number : 0),
+                           VALIDATION_BATCHES, t->tokens, t->tokens + sequence_tokens(t)) != 0) {
+            return data_fail(t);
+        }
         status = drive_eval(t->d, t->tokens, t->tokens + sequence_tokens(t));
         if (status == SHERD_OK) {
             status = losses_take(t, &loss);
@@ -313,7 +322,9 @@ static sherd_status window_run(trainer *t, sherd_step_report *step_out, double *
         uint64_t     number = t->micro * (uint64_t)t->world_size + (uint64_t)t->rank;
         sherd_status status;
 
-        order_train(&t->data, number, t->tokens, t->tokens + sequence_tokens(t));
+        if (order_train(&t->data, number, t->tokens, t->tokens + sequence_tokens(t)) != 0) {
+            return data_fail(t);
+        }
         status = drive_train(t->d, t->tokens, t->tokens + sequence_tokens(t));
         if (status == SHERD_OK) {
             status = sherd_step(t->engine, step_out);
@@ -521,21 +532,18 @@ static void summary_say(const trainer *t)
 }
 
 /* The prompt as tokens: the user's bytes, or the start of the validation part. */
-static size_t prompt_make(const trainer *t, int32_t *out, size_t most)
+static sherd_status prompt_make(const trainer *t, int32_t *out, size_t most, size_t *count_out)
 {
-    const char *text  = t->job->o->prompt;
-    size_t      count = 0;
+    const char *text = t->job->o->prompt;
 
-    if (text != NULL && text[0] != '\0' && t->job->c->bytes != NULL) {
-        for (; text[count] != '\0' && count < most; count++) {
-            out[count] = (unsigned char)text[count];
-        }
-        return count;
+    *count_out = most;
+    if (text == NULL || text[0] == '\0' || !t->job->c->is_text) {
+        return corpus_read(t->job->c, t->job->c->train, most, out) == 0 ? SHERD_OK : data_fail(t);
     }
-    for (; count < most; count++) {
-        out[count] = corpus_token(t->job->c, t->job->c->train + count);
+    for (*count_out = 0; text[*count_out] != '\0' && *count_out < most; ++*count_out) {
+        out[*count_out] = (unsigned char)text[*count_out];
     }
-    return count;
+    return SHERD_OK;
 }
 
 static sherd_status sample_run(trainer *t, drive *d, int32_t *room)
@@ -543,19 +551,21 @@ static sherd_status sample_run(trainer *t, drive *d, int32_t *room)
     const options *o      = t->job->o;
     const corpus  *c      = t->job->c;
     sample_params  params = {.prompt        = room,
-                             .prompt_tokens = prompt_make(t, room, PROMPT_TOKENS),
                              .tokens        = (size_t)o->sample,
                              .vocab         = o->sizes.vocab,
                              .most          = c->vocab,
                              .length        = o->length,
                              .temperature   = SAMPLE_TEMPERATURE,
                              .seed          = o->seed};
-    sherd_status   status = sample_make(d, &params, room + PROMPT_TOKENS);
+    sherd_status   status = prompt_make(t, room, PROMPT_TOKENS, &params.prompt_tokens);
 
+    if (status == SHERD_OK) {
+        status = sample_make(d, &params, room + PROMPT_TOKENS);
+    }
     if (status == SHERD_OK && t->r != NULL && !o->is_quiet) {
         report_say(t->r, "\nsample, after \"|\":");
         sample_print(c, room, params.prompt_tokens);
-        printf("%s", c->bytes != NULL ? "|" : " | ");
+        printf("%s", c->is_text ? "|" : " | ");
         sample_print(c, room + PROMPT_TOKENS, params.tokens);
         printf("\n");
     }

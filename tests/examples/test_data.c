@@ -3,6 +3,7 @@
 
 #include "examples/llm/data.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,6 +47,14 @@ static corpus corpus_numbers(size_t count)
     return c;
 }
 
+static int32_t token_at(const corpus *c, size_t i)
+{
+    int32_t token;
+
+    CHECK_INT(0, corpus_read(c, i, 1, &token));
+    return token;
+}
+
 static void says(const char *part)
 {
     test_check_contains(__FILE__, __LINE__, text, part);
@@ -61,7 +70,7 @@ static void text_is_read_as_bytes(void)
     CHECK_INT(256, c.vocab);
     CHECK_INT(c.count - c.count / 20, c.train);
     for (size_t i = 0; i < c.count; i++) {
-        CHECK_INT((unsigned char)bytes[i], corpus_token(&c, i));
+        CHECK_INT((unsigned char)bytes[i], token_at(&c, i));
     }
     corpus_close(&c);
 }
@@ -88,11 +97,36 @@ static void what_is_not_text_is_refused(void)
     says("No such file");
     CHECK_INT(-1, corpus_open(file_make("empty", "", 0), &c, text, sizeof(text)));
     says("is empty");
+    CHECK_INT(0, mkfifo(path_of("pipe"), 0600));
+    CHECK_INT(-1, corpus_open(path_of("pipe"), &c, text, sizeof(text)));
+    says("no regular file");
+}
+
+/* Characters of three bytes lie across the borders of whatever pieces a file is read in. */
+static void long_text_is_checked_to_its_end(void)
+{
+    enum { LEN = 40000 };
+    char  *bytes = malloc(LEN);
+    corpus c;
+
+    CHECK(bytes != NULL);
+    for (size_t i = 0; i < LEN; i++) {
+        bytes[i] = i == 0 ? 'x' : "\xe2\x82\xac"[(i - 1) % 3];
+    }
+    CHECK_INT(0, corpus_open(file_make("long", bytes, LEN), &c, text, sizeof(text)));
+    CHECK_INT(0xac, token_at(&c, LEN - 1));
+    corpus_close(&c);
+    bytes[LEN - 10] = 'x';
+    CHECK_INT(-1, corpus_open(file_make("long", bytes, LEN), &c, text, sizeof(text)));
+    says("byte 39988");
+    CHECK_INT(-1, corpus_open(file_make("long", bytes, LEN - 10), &c, text, sizeof(text)));
+    free(bytes);
 }
 
 static void folder_gives_its_text_files_in_order(void)
 {
-    corpus c;
+    corpus  c;
+    int32_t got[14];
 
     CHECK_INT(0, mkdir(path_of("folder"), 0700));
     CHECK_INT(0, mkdir(path_of("folder/b"), 0700));
@@ -101,10 +135,14 @@ static void folder_gives_its_text_files_in_order(void)
     (void)file_make("folder/b/x.txt", "two.", 4);
     (void)file_make("folder/picture", "\x89PNG", 4);
     (void)file_make("folder/.hidden", "hidden", 6);
+    CHECK_INT(0, mkfifo(path_of("folder/pipe"), 0600)); /* nobody writes: not waited for */
     CHECK_INT(0, corpus_open(path_of("folder"), &c, text, sizeof(text)));
     CHECK_INT(14, c.count);
     CHECK_INT(3, c.files);
-    CHECK_BYTES_EQUAL("one.two.three.", c.bytes, 14);
+    CHECK_INT(0, corpus_read(&c, 0, 14, got));
+    for (size_t i = 0; i < 14; i++) {
+        CHECK_INT("one.two.three."[i], got[i]);
+    }
     corpus_close(&c);
     CHECK_INT(0, mkdir(path_of("nothing"), 0700));
     CHECK_INT(-1, corpus_open(path_of("nothing"), &c, text, sizeof(text)));
@@ -125,6 +163,39 @@ static size_t tokens_make(unsigned char *out, int32_t magic, int32_t version, in
     return 1024 + sizeof(ids);
 }
 
+/* The file becomes shorter, then another one, while training reads it. */
+static void data_that_changes_is_an_error(void)
+{
+    unsigned char bytes[2048];
+    size_t        len_bytes = tokens_make(bytes, 20240520, 1, 30);
+    const char   *path      = file_make("t.bin", bytes, len_bytes);
+    int32_t       got[30];
+    corpus        c;
+
+    CHECK_INT(0, corpus_open(path, &c, text, sizeof(text)));
+    CHECK_INT(0, corpus_read(&c, 0, 30, got));
+    CHECK_INT(0, truncate(path, (off_t)len_bytes - 20));
+    CHECK_INT(0, corpus_read(&c, 0, 20, got));
+    CHECK_INT(-1, corpus_read(&c, 0, 21, got));
+    CHECK_INT(0, errno);
+    memset(bytes + len_bytes - 2, 0xff, 2);
+    (void)file_make("t.bin", bytes, len_bytes);
+    CHECK_INT(0, corpus_read(&c, 0, 29, got));
+    CHECK_INT(-1, corpus_read(&c, 0, 30, got)); /* a token that the model may not have */
+    corpus_close(&c);
+
+    c = corpus_numbers(6000);
+    CHECK_INT(0, truncate(path_of("numbers.txt"), 100));
+    {
+        order   o           = {.c = &c, .seed = 1, .length = 16, .batch = 2};
+        int32_t targets[64] = {0}, inputs[64];
+
+        CHECK_INT(-1, order_train(&o, 3, inputs, targets));
+        CHECK_INT(-1, order_validate(&o, 0, 4, inputs, targets));
+    }
+    corpus_close(&c);
+}
+
 static void token_file_is_read_and_checked(void)
 {
     unsigned char bytes[2048];
@@ -134,7 +205,7 @@ static void token_file_is_read_and_checked(void)
     CHECK_INT(0, corpus_open(file_make("t.bin", bytes, len_bytes), &c, text, sizeof(text)));
     CHECK_INT(30, c.count);
     CHECK_INT(29 * 1700 + 1, c.vocab);
-    CHECK_INT(17 * 1700, corpus_token(&c, 17));
+    CHECK_INT(17 * 1700, token_at(&c, 17));
     corpus_close(&c);
     CHECK_INT(-1, corpus_open(file_make("t.bin", bytes, len_bytes - 2), &c, text, sizeof(text)));
     says("says 30 tokens and holds 29");
@@ -152,7 +223,7 @@ static void targets_are_one_token_ahead(void)
     int32_t inputs[64], targets[64];
 
     for (uint64_t n = 0; n < 50; n++) {
-        order_train(&o, n, inputs, targets);
+        CHECK_INT(0, order_train(&o, n, inputs, targets));
         for (size_t j = 0; j < 4; j++) {
             CHECK_BYTES_EQUAL(inputs + j * 16 + 1, targets + j * 16, 15 * sizeof(int32_t));
         }
@@ -173,11 +244,11 @@ static void epoch_visits_every_window_once(void)
     for (uint64_t n = 0; n < windows; n++) {
         size_t start = 0;
 
-        order_train(&o, n, inputs, targets);
+        CHECK_INT(0, order_train(&o, n, inputs, targets));
         while (start + 16 < c.train) { /* where is it? numbers make windows unique */
             size_t t = 0;
 
-            while (t < 16 && corpus_token(&c, start + t) == inputs[t]) {
+            while (t < 16 && token_at(&c, start + t) == inputs[t]) {
                 t++;
             }
             if (t == 16) {
@@ -209,12 +280,12 @@ static void order_depends_on_seed_and_number_alone(void)
 
     other.seed = 4;
     for (uint64_t n = 0; n < 200; n++) {
-        order_train(&six, n, a, targets);
+        CHECK_INT(0, order_train(&six, n, a, targets));
         for (size_t j = 0; j < 6; j++) {
-            order_train(&one, n * 6 + j, b + j * 16, targets);
+            CHECK_INT(0, order_train(&one, n * 6 + j, b + j * 16, targets));
         }
         CHECK_BYTES_EQUAL(a, b, sizeof(a));
-        order_train(&other, n, b, targets);
+        CHECK_INT(0, order_train(&other, n, b, targets));
         differs += memcmp(a, b, sizeof(a)) != 0;
     }
     CHECK(differs > 195);
@@ -227,12 +298,12 @@ static void validation_stays_in_its_part(void)
     order   o = {.c = &c, .seed = 3, .length = 16, .batch = 3};
     int32_t inputs[48], targets[48];
 
-    order_validate(&o, 0, 7, inputs, targets);
+    CHECK_INT(0, order_validate(&o, 0, 7, inputs, targets));
     for (size_t t = 0; t < 16; t++) {
-        CHECK_INT(corpus_token(&c, c.train + t), inputs[t]);
+        CHECK_INT(token_at(&c, c.train + t), inputs[t]);
     }
-    order_validate(&o, 6, 7, inputs, targets);
-    CHECK_INT(corpus_token(&c, c.count - 1), targets[47]);
+    CHECK_INT(0, order_validate(&o, 6, 7, inputs, targets));
+    CHECK_INT(token_at(&c, c.count - 1), targets[47]);
     corpus_close(&c);
 }
 
@@ -252,6 +323,8 @@ static const test_case cases[] = {
     CASE(text_is_read_as_bytes),
     CASE(what_is_not_text_is_refused),
     CASE(folder_gives_its_text_files_in_order),
+    CASE(long_text_is_checked_to_its_end),
+    CASE(data_that_changes_is_an_error),
     CASE(token_file_is_read_and_checked),
     CASE(targets_are_one_token_ahead),
     CASE(epoch_visits_every_window_once),
