@@ -53,6 +53,22 @@ const char *report_duration(double seconds, char out[32])
     return out;
 }
 
+/* A log that goes on may end inside a line, if its writer was killed. */
+static FILE *log_open(const report_params *params)
+{
+    FILE *log  = fopen(params->log_path, params->is_appended ? "a+" : "w");
+    int   last = '\n';
+
+    if (log != NULL && params->is_appended && fseek(log, -1, SEEK_END) == 0) {
+        last = getc(log);
+    }
+    if (log != NULL && last != '\n' && (fseek(log, 0, SEEK_END) != 0 || putc('\n', log) == EOF)) {
+        (void)fclose(log);
+        return NULL;
+    }
+    return log;
+}
+
 report *report_open(const report_params *params)
 {
     report *r = calloc(1, sizeof(*r));
@@ -70,7 +86,7 @@ report *report_open(const report_params *params)
     r->printed_at  = -1e9;
     r->last_tokens = params->first_tokens;
     if (params->log_path != NULL) {
-        r->log = fopen(params->log_path, "w");
+        r->log = log_open(params);
         if (r->log == NULL) {
             (void)fprintf(stderr, "sherd-llm: %s cannot be written: %s\n", params->log_path,
                           strerror(errno));

@@ -45,6 +45,7 @@ typedef struct report_params {
     long        print_every;  /* 0: chosen by the output */
     size_t      memory_bytes; /* per rank, engine and activations */
     int         is_quiet;
+    int         is_appended;  /* the log goes on after what it holds */
     uint64_t    first_tokens; /* seen before this program began */
     double      peak_rate;    /* tokens/s of all ranks at the peak of their GPUs; 0: not known */
 } report_params;

@@ -131,11 +131,14 @@ int main(int argc, char **argv)
 {
     options     o;
     corpus      c;
-    trainer_job job = {
-        .o = &o, .c = &c, .is_stopping = &is_stopping, .lock = PTHREAD_MUTEX_INITIALIZER};
-    order data;
-    char  text[1024];
-    int   result = options_parse(argc, argv, &o);
+    trainer_job job = {.o           = &o,
+                       .c           = &c,
+                       .is_stopping = &is_stopping,
+                       .on_loop     = signals_catch,
+                       .lock        = PTHREAD_MUTEX_INITIALIZER};
+    order       data;
+    char        text[1024];
+    int         result = options_parse(argc, argv, &o);
 
     if (result != 0) {
         return result == 1 ? 0 : result;
@@ -161,7 +164,6 @@ int main(int argc, char **argv)
             sherd_log_set(warning_print, NULL, SHERD_LOG_WARN);
         }
         (void)blas_open();
-        signals_catch();
         result = job_run(&o, &job);
     }
     corpus_close(&c);

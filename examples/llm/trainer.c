@@ -104,7 +104,7 @@ static sherd_status model_open(trainer *t)
     sherd_status   status;
     char           why[256];
     model_params   params = {
-        .sizes = o->sizes, .length = o->length, .is_recomputed = o->is_recomputed};
+          .sizes = o->sizes, .length = o->length, .is_recomputed = o->is_recomputed};
 
     t->info.struct_size = sizeof(t->info);
     status              = sherd_engine_query(t->engine, &t->info);
@@ -251,6 +251,7 @@ static sherd_status report_start(trainer *t)
                              .print_every  = t->info.steps_per_print,
                              .memory_bytes = rank_bytes(t),
                              .is_quiet     = o->is_quiet,
+                             .is_appended  = o->is_resumed,
                              .first_tokens =
                                  t->micro * (uint64_t)t->world_size * sequence_tokens(t)};
 
@@ -459,6 +460,12 @@ static sherd_status step_run(trainer *t, int *stop_out)
     return status;
 }
 
+/* What went on from another's state and makes no step leaves that as it found it. */
+static int has_nothing_to_do(const trainer *t)
+{
+    return t->info.is_resumed && t->first_step >= t->job->o->steps;
+}
+
 static sherd_status loop_run(trainer *t)
 {
     int          stop   = 0;
@@ -475,7 +482,14 @@ static sherd_status loop_run(trainer *t)
         report_say(t->r, "stopped after step %ld%s", t->step,
                    t->info.state_run != 0 ? "; its state stays, --resume goes on from it" : "");
     }
-    return status == SHERD_OK && stop ? sherd_engine_keep_state(t->engine, 1) : status;
+    if (status == SHERD_OK && has_nothing_to_do(t) && t->r != NULL) {
+        report_say(t->r, "nothing to do: %ld steps are done and --steps is %ld; the state stays",
+                   t->step, t->job->o->steps);
+    }
+    if (status == SHERD_OK && (stop || has_nothing_to_do(t))) {
+        status = sherd_engine_keep_state(t->engine, 1);
+    }
+    return status;
 }
 
 /* -------------------------------------------------------------- summary -- */
@@ -550,13 +564,13 @@ static sherd_status sample_run(trainer *t, drive *d, int32_t *room)
 {
     const options *o      = t->job->o;
     const corpus  *c      = t->job->c;
-    sample_params  params = {.prompt        = room,
-                             .tokens        = (size_t)o->sample,
-                             .vocab         = o->sizes.vocab,
-                             .most          = c->vocab,
-                             .length        = o->length,
-                             .temperature   = SAMPLE_TEMPERATURE,
-                             .seed          = o->seed};
+    sample_params  params = {.prompt      = room,
+                             .tokens      = (size_t)o->sample,
+                             .vocab       = o->sizes.vocab,
+                             .most        = c->vocab,
+                             .length      = o->length,
+                             .temperature = SAMPLE_TEMPERATURE,
+                             .seed        = o->seed};
     sherd_status   status = prompt_make(t, room, PROMPT_TOKENS, &params.prompt_tokens);
 
     if (status == SHERD_OK) {
@@ -607,6 +621,7 @@ static sherd_status train(trainer *t)
         status = report_start(t);
     }
     if (status == SHERD_OK) {
+        t->job->on_loop(); /* before it a signal ends the program: there is no step to finish */
         status = loop_run(t);
     }
     if (status == SHERD_OK && t->r != NULL) {

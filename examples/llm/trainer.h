@@ -14,6 +14,7 @@ typedef struct trainer_job {
     const options               *o;
     const corpus                *c;
     const volatile sig_atomic_t *is_stopping; /* set by Ctrl-C: finish the step and sum up */
+    void (*on_loop)(void);                    /* called by every rank when its steps begin */
 
     pthread_mutex_t lock;
     sherd_status    status; /* the first failure that is not another rank's; under `lock` */

@@ -201,6 +201,14 @@ killed_resume() {
     shift
     logged=$(steps "$scratch/killed" | wc -l)
     last=$((logged + 4))
+    # Steps that are done already: nothing to do, and all stays.
+    # shellcheck disable=SC2086
+    "$@" "$program" --data "$scratch/text" $tiny_flags $killed_flags $killed_ranks --resume --steps 1 \
+        >"$scratch/out" 2>&1 || fail "$name, nothing to do: $(cat "$scratch/out")"
+    grep -q "nothing to do: [0-9]* steps are done" "$scratch/out" || fail "$name: $(cat "$scratch/out")"
+    killed_settle "$name: nothing to do"
+    # The log goes on, even after a line that was torn.
+    printf '{"step": 1, "lo' >"$scratch/resumed"
     # shellcheck disable=SC2086
     "$@" "$program" --data "$scratch/text" $tiny_flags $killed_flags $killed_ranks --resume --steps "$last" \
         --log "$scratch/resumed" >"$scratch/out" 2>&1 || fail "$name: $(cat "$scratch/out")"
@@ -216,7 +224,8 @@ killed_resume() {
         odd=$(steps "$scratch/$file" | grep -vxF -f "$scratch/want" || true)
         [ -z "$odd" ] || fail "$name: $file has steps that the undisturbed run does not have: $odd"
     done
-    [ "$(wc -l <"$scratch/resumed")" = $((last - first)) ] || fail "$name: steps are missing"
+    [ "$(head -1 "$scratch/resumed")" = '{"step": 1, "lo' ] || fail "$name: the log began anew"
+    [ "$(wc -l <"$scratch/resumed")" = $((last - first + 1)) ] || fail "$name: steps are missing"
 }
 
 # Ranks as threads of one process.
@@ -366,6 +375,17 @@ JSON
     grep -q "ZeRO stage 1, fp32, 2 ranks" "$scratch/out" || fail "own.json: $(cat "$scratch/out")"
     grep -q "a step is 12 sequences" "$scratch/out" || fail "own.json: $(cat "$scratch/out")"
     tail -1 "$scratch/log" | grep -q '"tokens": 1152,' || fail "own.json: $(tail -1 "$scratch/log")"
+
+    # Before the first step a signal just ends the program. Opening the pipe waits for its reader.
+    mkfifo "$scratch/pipe"
+    "$program" --data "$scratch/text" --config "$scratch/pipe" --ranks 1 >"$scratch/out" 2>&1 &
+    pid=$!
+    exec 3>"$scratch/pipe"
+    kill -TERM "$pid"
+    exec 3>&-
+    code=0
+    wait "$pid" || code=$?
+    [ "$code" = 143 ] || fail "the first SIGTERM is ignored, exit code $code: $(cat "$scratch/out")"
 
     # Ctrl-C finishes the step and sums up.
     rm "$scratch/log"
