@@ -1,0 +1,51 @@
+#!/bin/sh
+# A client that has sherd as a subproject: subproject.sh SOURCE. It builds the library and nothing else of ours, of the
+# kind that it builds its own of; our warnings are no errors there, and its tests stay its own.
+set -eu
+source=$1
+scratch=$(mktemp -d)
+trap 'rm -r "$scratch"' EXIT
+
+mkdir -p "$scratch/client/subprojects"
+ln -s "$source" "$scratch/client/subprojects/sherd"
+cp "$source/examples/minimal/minimal.c" "$scratch/client/fit.c"
+cat >"$scratch/client/meson.build" <<'END'
+project('client', 'c', default_options: ['werror=true'])
+subproject('sherd')
+fit = executable('fit', 'fit.c', dependencies: dependency('sherd'), install: true)
+test('fit', fit)
+END
+cd "$scratch"
+
+# expect WHAT WANTED GOT
+expect() {
+    if [ "$2" != "$3" ]; then
+        printf '%s: wanted\n%s\ngot\n%s\n' "$1" "$2" "$3"
+        exit 1
+    fi
+    echo "$1: as wanted"
+}
+
+# with KIND: the client in a folder of that name. Comparing floats is right in sherd and told by this warning.
+with() {
+    CFLAGS=-Wfloat-equal meson setup "$1" client --buildtype=plain -Ddefault_library="$1" -Dsherd:cuda=disabled -Dsherd:mpi=disabled \
+        >"$1.log" || { cat "$1.log" && exit 1; }
+    meson introspect "$1" --targets >"$1.targets"
+    expect "programs, $1" "fit" "$(names executable "$1")"
+    expect "what is linked, $1" "sherd" "$(names "$1 library" "$1" | grep -v sherd_)"
+    expect "tests, $1" "fit" "$(meson introspect "$1" --tests | tr ',' '\n' | sed -n 's/.*"name": "\([^"]*\)".*/\1/p')"
+}
+
+# names TYPE KIND: the targets of that type.
+names() {
+    tr '{' '\n' <"$2.targets" | sed -n "s/.*\"name\": \"\([^\"]*\)\".*\"type\": \"$1\".*/\1/p"
+}
+
+with shared
+with static
+ninja -C static >static.build || { cat static.build && exit 1; }
+grep -q 'Wfloat-equal' static.build || { echo "no warning was told: this test shows nothing about them" && exit 1; }
+meson install -C static --quiet --destdir "$scratch/root"
+expect "installed programs" "fit" "$(find root -path '*/bin/*' -printf '%f\n')"
+expect "the example" "rank 0 of 1: y = 3.00 x + 1.00" "$(static/fit)"
+tail -n 1 static.build
