@@ -1,6 +1,7 @@
 #!/bin/sh
 # The project as a stranger uses it: installed into an empty folder, found by pkg-config, the README's
-# example compiled outside the tree (shared and static) and trained on one rank and on three.
+# example compiled outside the tree (shared and static, what of them is installed) and trained on one rank and on three;
+# a client in C++ too.
 set -eu
 build=$1
 source=$2
@@ -13,29 +14,59 @@ prefix=$(sed -n 's/^prefix=//p' "$pc")
 PKG_CONFIG_PATH=$(dirname "$pc")
 export PKG_CONFIG_PATH
 root="$scratch/root$prefix"
-libdir=$(dirname "$(find "$scratch/root" -name 'libsherd.so')")
+libdir=$(dirname "$(find "$scratch/root" -name 'libsherd.*' | head -n 1)")
+docs=$(find "$scratch/root" -type d -path "*/doc/sherd")
 
-# The README's example is the file.
-awk '/^```c$/ { inside = 1; next } /^```$/ { inside = 0 } inside' "$source/README.md" >"$scratch/readme.c"
-diff "$scratch/readme.c" "$source/examples/minimal/minimal.c"
+# The README's example is the file, which is installed too.
+awk '/^```c$/ { inside = 1; next } /^```$/ { inside = 0 } inside' "$docs/README.md" >"$scratch/readme.c"
+diff "$scratch/readme.c" "$docs/examples/minimal/minimal.c"
+diff -r "$source/docs" "$docs/docs"
+
+# flags ARGUMENTS: what pkg-config says.
+flags() {
+    pkg-config --define-variable=prefix="$root" "$@" sherd
+}
 
 cd "$scratch"
-# shellcheck disable=SC2046
-${CC:-cc} -std=c17 -Wall -Wextra -Werror readme.c $(pkg-config --define-variable=prefix="$root" --cflags --libs sherd) \
-    -Wl,-rpath,"$libdir" -o shared
-# libudev is what a static hwloc would need; the one here may be shared.
-# shellcheck disable=SC2046
-${CC:-cc} -std=c17 readme.c $(pkg-config --define-variable=prefix="$root" --cflags sherd) "$libdir/libsherd.a" \
-    $(pkg-config --define-variable=prefix="$root" --static --libs sherd | sed 's/-lsherd//; s/-ludev//') -o static
+kinds=""
+if [ -e "$libdir/libsherd.so" ]; then
+    # shellcheck disable=SC2046
+    ${CC:-cc} -std=c17 -Wall -Wextra -Werror readme.c $(flags --cflags --libs) -Wl,-rpath,"$libdir" -o shared
+    kinds="$kinds shared"
+fi
+if [ -e "$libdir/libsherd.a" ]; then
+    # The archive by its name, since the shared one may lie beside it.
+    # shellcheck disable=SC2046
+    ${CC:-cc} -std=c17 readme.c $(flags --cflags --libs --static | sed 's/-lsherd\b/-l:libsherd.a/') -o static
+    kinds="$kinds static"
+fi
+if command -v "${CXX:-c++}" >/dev/null; then
+    cat >client.cpp <<'END'
+#include <cstring>
+#include <sherd.h>
+int main()
+{
+    sherd_world *world = nullptr;
+    int          is_alone = sherd_world_self(&world) == SHERD_OK && sherd_world_size(world) == 1;
+
+    sherd_world_destroy(world);
+    return is_alone && std::strlen(sherd_version()) > 0 ? 0 : 1;
+}
+END
+    # shellcheck disable=SC2046
+    ${CXX:-c++} -std=c++17 -Wall -Wextra -Werror client.cpp $(flags --cflags --libs) -Wl,-rpath,"$libdir" -o client
+    ./client
+fi
 
 check() {
     echo "$2"
     echo "$2" | grep -q "$1: y = 3.00 x + 1.00"
 }
-check "rank 0 of 1" "$(./shared)"
-check "rank 0 of 1" "$(./static)"
+for kind in $kinds; do
+    check "rank 0 of 1" "$("./$kind")"
+done
 for rank in 0 1 2; do
-    SHERD_RANK=$rank SHERD_WORLD_SIZE=3 SHERD_RENDEZVOUS="unix://$scratch/meet" ./shared >"out.$rank" 2>&1 &
+    SHERD_RANK=$rank SHERD_WORLD_SIZE=3 SHERD_RENDEZVOUS="unix://$scratch/meet" "./${kinds##* }" >"out.$rank" 2>&1 &
     pids="${pids-} $!"
 done
 for pid in $pids; do
