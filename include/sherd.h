@@ -213,8 +213,8 @@ SHERD_API void sherd_world_destroy(sherd_world *world);
 typedef struct sherd_config sherd_config;
 
 /** Reads a DeepSpeed-style JSON file (comments and trailing commas allowed). docs/
- *  configuration.md lists the keys. Warnings go to the log and to
- *  sherd_config_warnings(). Errors: E_IO, E_INVAL with file:line:column. */
+ *  configuration.md lists the keys. Warnings go to the log, and
+ *  sherd_config_warning() has them. Errors: E_IO, E_INVAL with file:line:column. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_config_load(const char *path, sherd_config **out);
 SHERD_API SHERD_MUST_USE sherd_status sherd_config_parse(const char *json, size_t len_bytes,
                                                          sherd_config **out);

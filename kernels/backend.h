@@ -3,7 +3,7 @@
  *
  * Lanes. A backend handle is a lane: what is called on it runs in the order of the calls. A device's
  * lane is a stream: calls return at once, lanes run beside each other and wait for each other by
- * sherdi_lane_follow and events, the host waits by sherdi_lane_wait and sherdi_event_wait. The CPU has
+ * sherdi_lane_follow and events, the host waits by sherdi_lane_wait and an event's wait. The CPU has
  * one lane, the calling thread: every call has ended when it returns, and following and waiting are
  * nothing. So the same engine code drives both.
  *
