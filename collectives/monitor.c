@@ -19,13 +19,15 @@
 /* A rank that leaves waits so long for the others to take note of it. */
 #define FAREWELL_NS INT64_C(1000000000)
 
-enum { NEWS_FAILED = 1, NEWS_LEFT = 2, NEWS_DIED = 3 };
+enum { NEWS_FAILED = 1, NEWS_LEFT = 2, NEWS_DIED = 3, NEWS_ENDING = 4 };
 
 typedef struct monitor_news {
-    int32_t kind;
-    int32_t rank;
-    int32_t status;
-    char    text[500];
+    int32_t  kind;
+    int32_t  rank;
+    int32_t  status;
+    int32_t  is_agreed; /* of an ending, with its key */
+    uint64_t key;
+    char     text[488];
 } monitor_news;
 
 typedef struct monitor_line {
@@ -87,6 +89,8 @@ static void news_take(sherdi_monitor *monitor, monitor_line *line)
             line->is_leaving = 1;
         }
         monitor->params.left(monitor->params.world, news->rank);
+    } else if (news->kind == NEWS_ENDING) {
+        monitor->params.ending(monitor->params.world, news->key, news->is_agreed != 0);
     } else {
         monitor->params.failed(monitor->params.world, (sherd_status)news->status, news->text,
                                news->kind == NEWS_DIED);
@@ -261,6 +265,16 @@ void sherdi_monitor_tell(sherdi_monitor *monitor, sherd_status status, const cha
     };
 
     (void)snprintf(news.text, sizeof(news.text), "%s", text);
+    news_send(monitor, &news, NULL);
+}
+
+void sherdi_monitor_tell_ending(sherdi_monitor *monitor, uint64_t key, int is_agreed)
+{
+    const monitor_news news = {.kind      = NEWS_ENDING,
+                               .rank      = monitor->params.world->rank,
+                               .is_agreed = is_agreed,
+                               .key       = key};
+
     news_send(monitor, &news, NULL);
 }
 

@@ -521,6 +521,7 @@ static const sherdi_world_ops MPI_OPS = {
     .all_to_all     = mpi_all_to_all,
     .broadcast      = mpi_broadcast,
     .abort          = sherdi_procs_abort,
+    .tell_ending    = sherdi_procs_tell_ending,
 };
 
 /* ------------------------------------------------------------- meeting -- */

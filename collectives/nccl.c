@@ -742,6 +742,7 @@ const sherdi_world_ops sherdi_nccl_ops = {
     .all_to_all     = nccl_all_to_all,
     .broadcast      = nccl_broadcast,
     .abort          = sherdi_procs_abort,
+    .tell_ending    = sherdi_procs_tell_ending,
     .sum_u64        = nccl_sum_u64,
     .reserve_bytes  = nccl_reserve_bytes,
     .memory_enter   = nccl_memory_enter,

@@ -296,6 +296,15 @@ void sherdi_procs_abort(sherd_world *world, const char *why)
     }
 }
 
+void sherdi_procs_tell_ending(sherd_world *world, uint64_t key, int is_agreed)
+{
+    sherdi_procs *procs = (sherdi_procs *)world;
+
+    if (procs->monitor != NULL) {
+        sherdi_monitor_tell_ending(procs->monitor, key, is_agreed);
+    }
+}
+
 /* ------------------------------------------------------- opening, closing -- */
 
 static sherd_status meet_all(sherdi_procs *procs, const procs_params *params)
@@ -305,7 +314,8 @@ static sherd_status meet_all(sherdi_procs *procs, const procs_params *params)
     const monitor_params watch = {.world   = &procs->world,
                                   .meeting = &procs->meeting,
                                   .failed  = procs_failed,
-                                  .left    = procs_left};
+                                  .left    = procs_left,
+                                  .ending  = sherdi_world_ending_note};
 
     sherdi_rendezvous_card_fill(&card, params->rank, params->world_size, params->world,
                                 params->nccl == PROCS_NCCL_ALWAYS        ? sherdi_nccl_ops.name

@@ -56,6 +56,7 @@ sherd_status sherdi_procs_open(sherdi_procs *procs, const sherdi_world_ops *ops,
 void sherdi_procs_close(sherdi_procs *procs);
 /** For the ops table: tells this host's ranks and all others. */
 void sherdi_procs_abort(sherd_world *world, const char *why);
+void sherdi_procs_tell_ending(sherd_world *world, uint64_t key, int is_agreed);
 
 /** The world of processes of one host: shm.c. */
 sherd_status sherdi_world_shm_create(const procs_params *params, sherd_world **out);

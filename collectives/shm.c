@@ -72,6 +72,7 @@ static const sherdi_world_ops SHM_OPS = {
     .all_to_all     = shm_all_to_all,
     .broadcast      = shm_broadcast,
     .abort          = sherdi_procs_abort,
+    .tell_ending    = sherdi_procs_tell_ending,
 };
 
 sherd_status sherdi_world_shm_create(const procs_params *params, sherd_world **out)

@@ -207,6 +207,19 @@ static void threads_abort(sherd_world *world, const char *why)
     (void)pthread_mutex_unlock(&group->lock);
 }
 
+static void threads_tell_ending(sherd_world *world, uint64_t key, int is_agreed)
+{
+    thread_group *group = ((thread_world *)world)->group;
+
+    (void)pthread_mutex_lock(&group->lock);
+    for (int r = 0; r < group->world_size; r++) {
+        if (group->worlds[r] != NULL && group->worlds[r] != world) {
+            sherdi_world_ending_note(group->worlds[r], key, is_agreed);
+        }
+    }
+    (void)pthread_mutex_unlock(&group->lock);
+}
+
 /* Only after a failure can a peer still be reading what this rank's lane has done with. */
 static void threads_memory_leave(sherd_world *world, void *memory)
 {
@@ -231,6 +244,7 @@ static const sherdi_world_ops THREADS_OPS = {
     .broadcast      = threads_broadcast,
     .abort          = threads_abort,
     .memory_leave   = threads_memory_leave,
+    .tell_ending    = threads_tell_ending,
 };
 
 /* -1 gives each rank the device of its number, as far as there are any. */

@@ -45,6 +45,7 @@ void sherdi_world_set_failed(sherd_world *world, sherd_status status, const char
     world->failure_status = status;
     (void)snprintf(world->failure_text, sizeof(world->failure_text), "%s", text);
     atomic_store_explicit(&world->failure_state, WORLD_HAS_FAILED, memory_order_release);
+    sherdi_world_endings_wake(&world->endings);
     sherdi_log(SHERD_LOG_ERROR, world->rank, "%s", text);
 }
 
@@ -93,6 +94,7 @@ void sherdi_world_init(sherd_world *world, const sherdi_world_ops *ops, int rank
     (void)pthread_mutex_init(&world->queue.lock, NULL);
     (void)pthread_cond_init(&world->queue.has_work, NULL);
     (void)pthread_cond_init(&world->queue.has_progress, NULL);
+    sherdi_world_endings_init(&world->endings);
 }
 
 static int cores_allowed(void)
@@ -166,6 +168,7 @@ void sherdi_world_fini(sherd_world *world)
     sherdi_world_device_close(world);
     sherdi_free(world->sum_scratch);
     sherdi_backend_destroy(world->host);
+    sherdi_world_endings_fini(&world->endings);
     (void)pthread_cond_destroy(&world->queue.has_progress);
     (void)pthread_cond_destroy(&world->queue.has_work);
     (void)pthread_mutex_destroy(&world->queue.lock);

@@ -129,6 +129,9 @@ typedef struct sherdi_world_ops {
      * registered memory faster; what it cannot do stays undone. */
     void (*memory_enter)(sherd_world *world, void *memory, size_t len_bytes);
     void (*memory_leave)(sherd_world *world, void *memory);
+    /* Optional (NULL = the ranks cannot be told). Any thread, never blocks: every other rank notes it
+     * (sherdi_world_ending_note). What is lost on the way is not told. */
+    void (*tell_ending)(sherd_world *world, uint64_t key, int is_agreed);
 } sherdi_world_ops;
 
 /* ---- what the engine uses. `ticket_out` NULL: returns when done; else queued where the
@@ -217,6 +220,25 @@ sherd_status sherdi_world_follow(sherd_world *world, const sherdi_backend *lane,
                                  sherdi_ticket ticket);
 /** 1 when the call with this ticket is done. Never blocks. */
 int sherdi_world_is_done(sherd_world *world, sherdi_ticket ticket);
+
+/* Something that every rank ends, each when it comes to it: neither collective nor in the order of calls. The
+ * owner's storage, the world's to write between open and close. */
+typedef struct sherdi_ending {
+    uint64_t              key;         /* the same on all ranks; 0: not open */
+    int                   num_agreed;  /* of the other ranks */
+    int                   num_refused; /* a rank that changed its mind is in both */
+    struct sherdi_ending *next;
+} sherdi_ending;
+
+/** What the other ranks say of `key` counts from now on. All ranks open it before any of them can close it. */
+void sherdi_world_ending_open(sherd_world *world, sherdi_ending *ending, uint64_t key);
+/** Tells the others whether this rank agrees. 1: all ranks have come and agreed. 0: one did not, or did not come
+ *  within `most_ns`, which is then told to those who come later; at once when this rank or another one refuses, the
+ *  world fails, or its transport has no way to tell. Nothing when it is not open. */
+int sherdi_world_ending_close(sherd_world *world, sherdi_ending *ending, int is_agreed,
+                              int64_t most_ns);
+/** The longest wait in one call. */
+int64_t sherdi_world_timeout_ns(const sherd_world *world);
 
 /** The failure of the world, if it has one: E_PEER_LOST and the sentence; else SHERD_OK. */
 sherd_status sherdi_world_status(sherd_world *world);

@@ -61,6 +61,13 @@ typedef struct world_queue {
     world_call       ring[WORLD_QUEUE_CALLS];
 } world_queue;
 
+/* Of sherdi_world_ending_open. */
+typedef struct world_endings {
+    pthread_mutex_t lock;     /* guards the list and what is in it */
+    pthread_cond_t  has_news; /* a rank has come, or the world has failed */
+    sherdi_ending  *first;
+} world_endings;
+
 /* What a world has on a device; all zero where it has none. */
 typedef struct world_device {
     int                   index;     /* of the device, in this process */
@@ -96,6 +103,7 @@ struct sherd_world {
     _Atomic uint64_t sent_bytes;
     _Atomic uint64_t received_bytes;
     world_queue      queue;
+    world_endings    endings;
     sherdi_world_observe_fn observe; /* changed while the queue is empty */
     void                   *observe_ctx;
 
@@ -128,6 +136,13 @@ void sherdi_world_set_failed(sherd_world *world, sherd_status status, const char
 /** The same, telling the others, from the thread that noticed; returns `status` with the sentence. */
 sherd_status sherdi_world_fail(sherd_world *world, sherd_status status, const char *fmt, ...)
     SHERDI_PRINTF(3, 4);
+
+/** Any thread, from a transport: another rank said so. One that nobody waits for (any more) is dropped. */
+void sherdi_world_ending_note(sherd_world *world, uint64_t key, int is_agreed);
+/** ending.c: of init, of a failure, of fini. */
+void sherdi_world_endings_init(world_endings *endings);
+void sherdi_world_endings_wake(world_endings *endings);
+void sherdi_world_endings_fini(world_endings *endings);
 
 static inline int sherdi_world_has_failed(const sherd_world *world)
 {

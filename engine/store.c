@@ -241,10 +241,11 @@ static sherd_status state_create(sherd_engine *engine, sherdi_tier_state_params 
 {
     params->id.run = run_draw();
     SHERDI_TRY(sherd_world_broadcast(engine->world, &params->id.run, sizeof(params->id.run), 0));
+    SHERDI_TRY(sherdi_agree_status(
+        engine->world, sherdi_tier_state_create(engine->store.queue, params, &engine->mem,
+                                                &engine->store.state[SHERDI_PLACE_NVME])));
     engine->store.run = params->id.run;
-    return sherdi_agree_status(engine->world,
-                               sherdi_tier_state_create(engine->store.queue, params, &engine->mem,
-                                                        &engine->store.state[SHERDI_PLACE_NVME]));
+    return SHERD_OK;
 }
 
 static sherd_status state_reopen(sherd_engine *engine, sherdi_tier_state_params *params)
@@ -420,10 +421,16 @@ sherd_status sherdi_store_open(sherd_engine *engine)
         SHERDI_TRY(sherdi_plan_has_generations(engine->plan) ? state_open(engine)
                                                              : state_scratch_open(engine));
     }
+    if (engine->store.run != 0) {
+        sherdi_world_ending_open(engine->world, &engine->store.ending, engine->store.run);
+    }
     return sherdi_agree_status(engine->world, pipelines_open(engine));
 }
 
 /* ------------------------------------------------------------------ close -- */
+
+/* A rank that has ended waits so long for the others: sherd_engine_destroy says so. */
+#define END_PATIENCE_NS ((int64_t)10 * 1000 * 1000 * 1000)
 
 static void tier_close(sherdi_tier *tier, int is_kept)
 {
@@ -432,17 +439,39 @@ static void tier_close(sherdi_tier *tier, int is_kept)
     }
 }
 
-/* A file with a whole generation outlives a run that failed; one that ended leaves it when asked to. */
-static int state_is_kept(const sherd_engine *engine)
+/* A file with a whole generation outlives a run that failed, one that is asked to leave it, and one that has
+ * added nothing to it. One that ended well removes it when every rank has come as far: until then the run of those
+ * who still work can end in any way, and has to be gone on from. */
+static int state_is_kept(sherd_engine *engine)
 {
-    return engine->store.is_worth_keeping &&
-           (engine->settings.keep_state || engine->poison != SHERD_OK ||
-            sherdi_world_status(engine->world) != SHERD_OK);
+    sherdi_store *store = &engine->store;
+    int is_over = store->is_changed && !engine->settings.keep_state && engine->poison == SHERD_OK &&
+                  sherdi_world_status(engine->world) == SHERD_OK;
+    int64_t most_ns = END_PATIENCE_NS < sherdi_world_timeout_ns(engine->world)
+                          ? END_PATIENCE_NS
+                          : sherdi_world_timeout_ns(engine->world);
+
+    if (!store->is_worth_keeping) {
+        (void)sherdi_world_ending_close(engine->world, &store->ending, 1, 0);
+        return 0;
+    }
+    if (sherdi_world_ending_close(engine->world, &store->ending, is_over, most_ns)) {
+        return 0;
+    }
+    if (is_over) {
+        sherdi_log(
+            SHERD_LOG_WARN, engine->rank,
+            "the state of run %016llx stays on the drive: not all ranks came to the end of it; "
+            "`\"resume\": true` goes on from it, `sherd state remove` frees the space",
+            (unsigned long long)store->run);
+    }
+    return 1;
 }
 
 void sherdi_store_close(sherd_engine *engine)
 {
-    sherdi_store *store = &engine->store;
+    sherdi_store *store   = &engine->store;
+    int           is_kept = state_is_kept(engine);
 
     for (int place = 0; place < SHERDI_PLACES; place++) {
         sherdi_pipeline_destroy(store->state_pipes[place]);
@@ -452,7 +481,7 @@ void sherdi_store_close(sherd_engine *engine)
     sherdi_writer_close(&store->param_writer);
     sherdi_writer_close(&store->grad_writer);
     for (int place = 0; place < SHERDI_PLACES; place++) {
-        tier_close(store->state[place], state_is_kept(engine));
+        tier_close(store->state[place], is_kept);
     }
     tier_close(store->params, 0);
     tier_close(store->grads, 0);
@@ -590,6 +619,7 @@ sherd_status sherdi_store_commit(sherd_engine *engine, int64_t step, uint64_t fi
     record.note.scaler        = *scaler;
     SHERDI_TRY(tier->ops->commit(tier, &record));
     engine->store.is_worth_keeping = 1;
+    engine->store.is_changed       = 1;
     engine->store.times.write_ns += sherdi_now_ns() - start;
     return SHERD_OK;
 }

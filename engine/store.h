@@ -61,7 +61,9 @@ typedef struct sherdi_store {
     size_t             pinned_bytes;
     uint64_t           run;
     int                is_resumed;
-    int                is_worth_keeping; /* the state file outlives a failure */
+    int                is_worth_keeping; /* the state file holds a generation */
+    int                is_changed;       /* ... that this engine committed */
+    sherdi_ending      ending;           /* of the run: its files go when all ranks agree */
 } sherdi_store;
 
 /* ---- store.c */

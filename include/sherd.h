@@ -576,10 +576,15 @@ SHERD_API void sherd_world_traffic(const sherd_world *world, uint64_t *sent_byte
 
 /** From now on a clean end leaves the state files on NVMe (as "keep" of offload_optimizer does), or not: for
  *  a program that was asked to stop and wants to go on later. Without effect where no state rests there.
- *  Local; all ranks should say the same. E_STATE before seal. */
+ *  Local; where one rank says so, all leave theirs. E_STATE before seal. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_engine_keep_state(sherd_engine *engine, int is_kept);
 
-/** Waits for work in flight, frees all memory. Accepts NULL. Not collective. */
+/** Waits for work in flight, frees all memory. Accepts NULL. Not collective, in any order, on any of the ranks.
+ *  State files on NVMe are removed at a clean end, which is one of all ranks: a rank that added updates to them waits
+ *  for the others to come here too, for 10 seconds or the world's time limit where that is shorter, and not at all
+ *  when a rank is lost or keeps its own. Where not all came, every rank that can leaves its file, and the run can be
+ *  gone on from. So can one that was resumed and did no update: nothing of it is removed. A rank that has much
+ *  work of its own at the end does it before, with a sherd_world_barrier behind it. */
 SHERD_API void sherd_engine_destroy(sherd_engine *engine);
 
 /* --------------------------------------------------------- state files --- */

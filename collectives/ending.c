@@ -1,0 +1,114 @@
+/* The end of what all ranks have: each says so when it comes there, and waits a while for the others. Told beside
+ * the calls of the world (tell_ending), so that a rank that never comes holds up nobody's collectives. */
+#include "collectives/world_impl.h"
+
+#include "base/clock.h"
+
+#include <time.h>
+
+void sherdi_world_endings_init(world_endings *endings)
+{
+    pthread_condattr_t clock;
+
+    (void)pthread_mutex_init(&endings->lock, NULL);
+    (void)pthread_condattr_init(&clock);
+    (void)pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+    (void)pthread_cond_init(&endings->has_news, &clock);
+    (void)pthread_condattr_destroy(&clock);
+}
+
+void sherdi_world_endings_wake(world_endings *endings)
+{
+    (void)pthread_mutex_lock(&endings->lock);
+    (void)pthread_cond_broadcast(&endings->has_news);
+    (void)pthread_mutex_unlock(&endings->lock);
+}
+
+void sherdi_world_endings_fini(world_endings *endings)
+{
+    (void)pthread_cond_destroy(&endings->has_news);
+    (void)pthread_mutex_destroy(&endings->lock);
+}
+
+int64_t sherdi_world_timeout_ns(const sherd_world *world)
+{
+    return world->timeout_ns;
+}
+
+void sherdi_world_ending_open(sherd_world *world, sherdi_ending *ending, uint64_t key)
+{
+    world_endings *endings = &world->endings;
+
+    *ending = (sherdi_ending){.key = key};
+    (void)pthread_mutex_lock(&endings->lock);
+    ending->next   = endings->first;
+    endings->first = ending;
+    (void)pthread_mutex_unlock(&endings->lock);
+}
+
+void sherdi_world_ending_note(sherd_world *world, uint64_t key, int is_agreed)
+{
+    world_endings *endings = &world->endings;
+
+    (void)pthread_mutex_lock(&endings->lock);
+    for (sherdi_ending *ending = endings->first; ending != NULL; ending = ending->next) {
+        if (ending->key == key) {
+            ending->num_agreed += is_agreed;
+            ending->num_refused += !is_agreed;
+        }
+    }
+    (void)pthread_cond_broadcast(&endings->has_news);
+    (void)pthread_mutex_unlock(&endings->lock);
+}
+
+/* Under the lock: 1 when every other rank has agreed and none has refused. */
+static int others_await(sherd_world *world, const sherdi_ending *ending, int64_t until_ns)
+{
+    const struct timespec until = {.tv_sec  = (time_t)(until_ns / 1000000000),
+                                   .tv_nsec = (long)(until_ns % 1000000000)};
+
+    while (ending->num_agreed < world->world_size - 1 && ending->num_refused == 0 &&
+           !sherdi_world_has_failed(world) && sherdi_now_ns() < until_ns) {
+        (void)pthread_cond_timedwait(&world->endings.has_news, &world->endings.lock, &until);
+    }
+    return ending->num_agreed == world->world_size - 1 && ending->num_refused == 0;
+}
+
+/* Takes it from the list; whether all have agreed. */
+static int others_wait(sherd_world *world, sherdi_ending *ending, int64_t most_ns)
+{
+    world_endings  *endings = &world->endings;
+    sherdi_ending **at      = &endings->first;
+    int             is_agreed;
+
+    (void)pthread_mutex_lock(&endings->lock);
+    is_agreed = others_await(world, ending, sherdi_now_ns() + most_ns);
+    while (*at != ending) {
+        at = &(*at)->next;
+    }
+    *at = ending->next;
+    (void)pthread_mutex_unlock(&endings->lock);
+    return is_agreed;
+}
+
+int sherdi_world_ending_close(sherd_world *world, sherdi_ending *ending, int is_agreed,
+                              int64_t most_ns)
+{
+    int is_alone  = world->world_size == 1 || (world->ops->caps & SHERDI_WORLD_SIMULATES) != 0;
+    int has_words = !is_alone && world->ops->tell_ending != NULL;
+    int is_all;
+
+    if (ending->key == 0) {
+        return is_agreed;
+    }
+    if (has_words) {
+        world->ops->tell_ending(world, ending->key, is_agreed);
+    }
+    is_all = others_wait(world, ending, is_agreed && has_words ? most_ns : 0) || is_alone;
+    if (has_words && is_agreed && !is_all) {
+        world->ops->tell_ending(world, ending->key,
+                                0); /* who comes later keeps what this one kept */
+    }
+    *ending = (sherdi_ending){0};
+    return is_agreed && is_all;
+}

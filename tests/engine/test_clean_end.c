@@ -1,0 +1,463 @@
+/* The end of a run whose state is on a drive: its files go when all ranks have come to the end, and stay when one is
+ * killed, never comes, or wants to go on. What stays is gone on from. */
+#include "tests/collectives/ranks.h"
+#include "tests/engine/rig.h"
+
+#include <dirent.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define ELEMS 3000
+#define STEPS 3
+
+/* Where the ranks of a part keep their state; the same for all of them. */
+#define FOLDER_VARIABLE "SHERD_TEST_FOLDER"
+
+static const char *folder(void)
+{
+    const char *given = getenv(FOLDER_VARIABLE);
+
+    return given != NULL ? given : test_scratch();
+}
+
+static int files_now(void)
+{
+    DIR           *dir   = opendir(folder());
+    int            count = 0;
+    struct dirent *entry;
+
+    CHECK(dir != NULL);
+    while ((entry = readdir(dir)) != NULL) {
+        count += strstr(entry->d_name, ".state") != NULL;
+    }
+    (void)closedir(dir);
+    return count;
+}
+
+static void files_remove(void)
+{
+    DIR           *dir = opendir(folder());
+    struct dirent *entry;
+
+    CHECK(dir != NULL);
+    while ((entry = readdir(dir)) != NULL) {
+        char path[1024];
+
+        (void)snprintf(path, sizeof(path), "%s/%s", folder(), entry->d_name);
+        if (strstr(entry->d_name, ".state") != NULL) {
+            CHECK(unlink(path) == 0);
+        }
+    }
+    (void)closedir(dir);
+}
+
+/* `keys` of offload_optimizer; NULL: in memory. Declared, not sealed. */
+static void engine_open(rig *r, sherd_world *world, const char *keys)
+{
+    char        zero[1024] = "";
+    rig_options options    = {.stage = 2, .dtype = SHERD_BF16, .zero = zero};
+
+    if (keys != NULL) {
+        (void)snprintf(zero, sizeof(zero),
+                       ", \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s\","
+                       " \"durable\": false%s}",
+                       folder(), keys);
+    }
+    rig_open(r, world, &options);
+    (void)rig_unit(r, "a");
+    (void)rig_param(r, 0, "a.w", ELEMS);
+}
+
+static sherd_engine_info engine_info(const rig *r)
+{
+    sherd_engine_info info;
+
+    sherd_engine_info_init(&info);
+    CHECK_OK(sherd_engine_query(r->engine, &info));
+    return info;
+}
+
+/* Goes on from what is there, and is at `step` with the numbers of a run in memory. */
+static void expect_resumed(sherd_world *world, int64_t step)
+{
+    rig               plain, again;
+    sherd_engine_info info;
+
+    engine_open(&plain, world, NULL);
+    rig_seal(&plain);
+    (void)rig_train(&plain, (int)step);
+    engine_open(&again, world, ", \"resume\": true");
+    rig_seal(&again);
+    info = engine_info(&again);
+    CHECK_INT(1, info.is_resumed);
+    CHECK_INT(step, info.step);
+    CHECK_INT(rig_fingerprint(&plain), rig_fingerprint(&again));
+    rig_close(&again);
+    rig_close(&plain);
+}
+
+/* ------------------------------------------------------------- processes -- */
+
+static void note_leave(const char *name)
+{
+    char  path[512];
+    FILE *file;
+
+    (void)snprintf(path, sizeof(path), "%s/%s", folder(), name);
+    file = fopen(path, "w");
+    CHECK(file != NULL);
+    (void)fclose(file);
+}
+
+static int note_is_there(const char *name)
+{
+    char path[512];
+
+    (void)snprintf(path, sizeof(path), "%s/%s", folder(), name);
+    return access(path, F_OK) == 0;
+}
+
+static void rest(void)
+{
+    const struct timespec pause = {.tv_nsec = 2000000};
+
+    (void)nanosleep(&pause, NULL);
+}
+
+/* Rank 0 ends; the last rank is killed when it has had time to remove its file. */
+static void one_ends_and_one_is_killed(void)
+{
+    sherd_world *world;
+    rig          r;
+    int          rank;
+
+    CHECK_OK(sherd_world_from_env(NULL, &world));
+    rank = sherd_world_rank(world);
+    engine_open(&r, world, "");
+    rig_seal(&r);
+    (void)rig_train(&r, STEPS);
+    CHECK_OK(sherd_world_barrier(world));
+    if (rank == sherd_world_size(world) - 1) {
+        while (!note_is_there("ends")) {
+            rest();
+        }
+        for (int i = 0; i < 100 && files_now() == sherd_world_size(world); i++) {
+            rest();
+        }
+        (void)raise(SIGKILL);
+    }
+    if (rank == 0) {
+        note_leave("ends");
+    }
+    rig_close(&r);
+    sherd_world_destroy(world);
+}
+
+static void all_end(void)
+{
+    sherd_world *world;
+    rig          r;
+
+    CHECK_OK(sherd_world_from_env(NULL, &world));
+    engine_open(&r, world, "");
+    rig_seal(&r);
+    (void)rig_train(&r, STEPS);
+    rig_close(&r);
+    sherd_world_destroy(world);
+}
+
+static void all_go_on(void)
+{
+    sherd_world *world;
+
+    CHECK_OK(sherd_world_from_env(NULL, &world));
+    expect_resumed(world, STEPS);
+    sherd_world_destroy(world);
+}
+
+static const rank_part PARTS[] = {
+    PART(one_ends_and_one_is_killed),
+    PART(all_end),
+    PART(all_go_on),
+};
+
+/* The ranks get the folder by the environment, which ranks.c clears of what launchers set. */
+static void part_run(int world_size, const char *part, int killed)
+{
+    rank_start starts[4];
+    char       text[4][2][64];
+    char       meeting[200];
+    char       place[512];
+
+    memset(starts, 0, sizeof(starts));
+    (void)snprintf(meeting, sizeof(meeting), "SHERD_RENDEZVOUS=%s", ranks_address());
+    (void)snprintf(place, sizeof(place), FOLDER_VARIABLE "=%s", test_scratch());
+    for (int r = 0; r < world_size; r++) {
+        (void)snprintf(text[r][0], sizeof(text[r][0]), "SHERD_RANK=%d", r);
+        (void)snprintf(text[r][1], sizeof(text[r][1]), "SHERD_WORLD_SIZE=%d", world_size);
+        starts[r] = (rank_start){.part        = part,
+                                 .environment = {text[r][0], text[r][1], meeting, place},
+                                 .ends        = r == killed ? RANK_IS_KILLED : RANK_PASSES};
+    }
+    ranks_run(starts, world_size);
+}
+
+static void case_begin(void)
+{
+    char path[512];
+
+    files_remove();
+    (void)snprintf(path, sizeof(path), "%s/ends", folder());
+    (void)unlink(path);
+}
+
+static void a_rank_killed_after_another_ended_leaves_the_run(void)
+{
+    for (int world_size = 2; world_size <= 3; world_size++) {
+        case_begin();
+        part_run(world_size, "one_ends_and_one_is_killed", world_size - 1);
+        CHECK_INT(world_size, files_now());
+        part_run(world_size, "all_go_on", -1);
+        CHECK_INT(world_size, files_now()); /* it did nothing */
+    }
+}
+
+static void processes_that_all_end_leave_nothing(void)
+{
+    for (int world_size = 1; world_size <= 3; world_size++) {
+        case_begin();
+        part_run(world_size, "all_end", -1);
+        CHECK_INT(0, files_now());
+    }
+}
+
+/* --------------------------------------------------------------- threads -- */
+
+/* Ranks that each end in their own way, at a time limit that a test can wait for. */
+typedef struct ends {
+    sherd_world *worlds[3];
+    rig          rigs[3];
+    int          is_kept;   /* rank 1 keeps its file */
+    int          is_abort;  /* rank 1 gives up while the others wait */
+    int          is_absent; /* rank 1 comes when the others have gone */
+} ends;
+
+static void ends_train(int rank, void *ctx)
+{
+    ends *e = ctx;
+
+    engine_open(&e->rigs[rank], e->worlds[rank], "");
+    rig_seal(&e->rigs[rank]);
+    (void)rig_train(&e->rigs[rank], STEPS);
+    CHECK_OK(sherd_world_barrier(e->worlds[rank]));
+}
+
+static void ends_close(int rank, void *ctx)
+{
+    ends *e = ctx;
+
+    if (rank == 1 && e->is_absent) {
+        return;
+    }
+    if (rank == 1 && e->is_kept) {
+        CHECK_OK(sherd_engine_keep_state(e->rigs[1].engine, 1));
+    }
+    if (rank == 1 && e->is_abort) {
+        sherd_world_abort(e->worlds[1], "the test says so");
+    }
+    rig_close(&e->rigs[rank]);
+}
+
+static void go_on(sherd_world *world, void *ctx)
+{
+    (void)ctx;
+    expect_resumed(world, STEPS);
+}
+
+static void ends_run(ends *e)
+{
+    sherd_world_params params;
+
+    case_begin();
+    sherd_world_params_init(&params);
+    params.timeout_ns = 2 * (int64_t)1000000000;
+    CHECK_OK(sherd_world_threads_with(3, &params, e->worlds));
+    test_threads(3, ends_train, e);
+    CHECK_INT(3, files_now());
+    test_threads(3, ends_close, e);
+    if (e->is_absent) {
+        CHECK_INT(3, files_now());
+        rig_close(&e->rigs[1]);
+    }
+    for (int r = 0; r < 3; r++) {
+        sherd_world_destroy(e->worlds[r]);
+    }
+}
+
+static void threads_that_all_end_leave_nothing(void)
+{
+    ends e = {.is_kept = 0};
+
+    ends_run(&e);
+    CHECK_INT(0, files_now());
+}
+
+static void a_rank_that_comes_too_late_keeps_as_the_others(void)
+{
+    ends e = {.is_absent = 1};
+
+    ends_run(&e);
+    CHECK_INT(3, files_now());
+    test_world(3, go_on, NULL);
+}
+
+static void one_rank_that_keeps_keeps_for_all(void)
+{
+    ends e = {.is_kept = 1};
+
+    ends_run(&e);
+    CHECK_INT(3, files_now());
+    test_world(3, go_on, NULL);
+}
+
+static void a_rank_that_gives_up_at_the_end_keeps_for_all(void)
+{
+    ends e = {.is_abort = 1};
+
+    ends_run(&e);
+    CHECK_INT(3, files_now());
+    test_world(3, go_on, NULL);
+}
+
+/* -------------------------------------------------------- several engines -- */
+
+static void engines_in_order(sherd_world *world, void *ctx)
+{
+    rig one, two, open;
+
+    (void)ctx;
+    engine_open(&one, world, "");
+    engine_open(&two, world, ", \"buffer_count\": 3");
+    engine_open(&open, world, "");
+    rig_seal(&one);
+    rig_seal(&two);
+    (void)rig_train(&one, 1);
+    (void)rig_train(&two, 1);
+    rig_close(&open); /* never sealed */
+    rig_close(&two);
+    rig_close(&one);
+}
+
+/* Each waits for the other's, and neither for ever; a third engine of one rank is of no interest to the others. */
+static void engines_across(sherd_world *world, void *ctx)
+{
+    rig one, two;
+    int is_first = sherd_world_rank(world) == 0;
+
+    (void)ctx;
+    engine_open(&one, world, "");
+    engine_open(&two, world, "");
+    rig_seal(&one);
+    rig_seal(&two);
+    (void)rig_train(&one, 1);
+    (void)rig_train(&two, 1);
+    rig_close(is_first ? &one : &two);
+    rig_close(is_first ? &two : &one);
+}
+
+typedef struct worlds {
+    sherd_world *worlds[2];
+    void (*body)(sherd_world *world, void *ctx);
+} worlds;
+
+static void worlds_part(int rank, void *ctx)
+{
+    worlds *w = ctx;
+
+    w->body(w->worlds[rank], NULL);
+    sherd_world_destroy(w->worlds[rank]);
+}
+
+static void engines_of_one_world_end_each_by_itself(void)
+{
+    worlds             w = {.body = engines_across};
+    sherd_world_params params;
+
+    case_begin();
+    test_world(2, engines_in_order, NULL);
+    CHECK_INT(0, files_now());
+    sherd_world_params_init(&params);
+    params.timeout_ns = 2 * (int64_t)1000000000;
+    CHECK_OK(sherd_world_threads_with(2, &params, w.worlds));
+    test_threads(2, worlds_part, &w);
+    CHECK_INT(4, files_now());
+}
+
+/* ------------------------------------------------------- nothing was done -- */
+
+static void train_and_keep(sherd_world *world, void *ctx)
+{
+    rig r;
+
+    (void)ctx;
+    engine_open(&r, world, ", \"keep\": true");
+    rig_seal(&r);
+    (void)rig_train(&r, STEPS);
+    rig_close(&r);
+}
+
+static void look_only(sherd_world *world, void *ctx)
+{
+    rig r;
+
+    (void)ctx;
+    engine_open(&r, world, ", \"resume\": true");
+    rig_seal(&r);
+    CHECK_INT(STEPS, engine_info(&r).step);
+    rig_forward(&r, 0, SHERD_EVAL);
+    rig_close(&r);
+}
+
+static void go_one_further(sherd_world *world, void *ctx)
+{
+    rig r;
+
+    (void)ctx;
+    engine_open(&r, world, ", \"resume\": true");
+    rig_seal(&r);
+    r.micro = STEPS;
+    (void)rig_train(&r, 1);
+    rig_close(&r);
+}
+
+static void a_run_that_did_nothing_leaves_what_it_found(void)
+{
+    for (int world_size = 1; world_size <= 2; world_size++) {
+        case_begin();
+        test_world(world_size, train_and_keep, NULL);
+        CHECK_INT(world_size, files_now());
+        test_world(world_size, look_only, NULL);
+        CHECK_INT(world_size, files_now());
+        test_world(world_size, go_on, NULL);
+        CHECK_INT(world_size, files_now());
+        test_world(world_size, go_one_further, NULL);
+        CHECK_INT(0, files_now());
+    }
+}
+
+static const test_case CASES[] = {
+    CASE(a_rank_killed_after_another_ended_leaves_the_run),
+    CASE(processes_that_all_end_leave_nothing),
+    CASE(threads_that_all_end_leave_nothing),
+    CASE(a_rank_that_comes_too_late_keeps_as_the_others),
+    CASE(one_rank_that_keeps_keeps_for_all),
+    CASE(a_rank_that_gives_up_at_the_end_keeps_for_all),
+    CASE(engines_of_one_world_end_each_by_itself),
+    CASE(a_run_that_did_nothing_leaves_what_it_found),
+};
+
+RANKS_MAIN(CASES, PARTS)
