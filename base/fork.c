@@ -86,12 +86,17 @@ int sherdi_fork_exclude(int fd)
     return fd;
 }
 
+void sherdi_fork_forget(int fd)
+{
+    if (fd >= 0 && fd / 8 < fork_bytes) {
+        fork_bits[fd / 8] &= (unsigned char)~(1u << fd % 8);
+    }
+    fork_ends();
+}
+
 void sherdi_fork_close(int fd)
 {
     fork_begins();
-    if (fd / 8 < fork_bytes) {
-        fork_bits[fd / 8] &= (unsigned char)~(1u << fd % 8);
-    }
     (void)close(fd);
-    fork_ends();
+    sherdi_fork_forget(fd);
 }

@@ -3,6 +3,7 @@
 #include "offload/io_impl.h"
 
 #include "base/checked.h"
+#include "base/fork.h"
 #include "base/log.h"
 
 #include <errno.h>
@@ -244,20 +245,30 @@ static char *path_make(sherdi_mem *mem, const char *folder, const char *name, in
     return path;
 }
 
+/* Returns an errno. A child would keep the lock, and the space of a scratch file. */
+static int stripe_open_fd(sherdi_stripe *stripe, int is_new)
+{
+    int flags = O_RDWR | O_CLOEXEC | (is_new ? O_CREAT | O_EXCL : 0);
+
+    sherdi_fork_hold();
+    stripe->fd = sherdi_fork_exclude(open(stripe->path, flags, MODE_OWNER));
+    return stripe->fd < 0 ? errno : 0;
+}
+
 static sherd_status stripe_open(sherdi_file *file, const sherdi_file_params *params, int index)
 {
     sherdi_stripe *stripe = &file->stripes[index];
     sherdi_ioq    *queue  = file->queue;
     int            is_new = (params->flags & SHERDI_FILE_CREATE) != 0;
+    int            error;
 
     stripe->path = path_make(queue->mem, params->folders[index], params->name, index);
     if (stripe->path == NULL) {
         return SHERD_E_NOMEM;
     }
-    stripe->fd =
-        open(stripe->path, O_RDWR | O_CLOEXEC | (is_new ? O_CREAT | O_EXCL : 0), MODE_OWNER);
-    if (stripe->fd < 0) {
-        return open_fail(stripe, params->folders[index], errno);
+    error = stripe_open_fd(stripe, is_new);
+    if (error != 0) {
+        return open_fail(stripe, params->folders[index], error);
     }
     stripe->is_made = is_new;
     if (is_new && file->is_scratch) {
@@ -301,9 +312,9 @@ static void stripe_close(sherdi_file *file, sherdi_stripe *stripe, int is_remove
     if (file->queue->ops->detach != NULL) {
         file->queue->ops->detach(file->queue, stripe);
     }
-    /* Not left to close: a child or the ring may hold the same open file a little longer. */
+    /* Not left to close: the ring may hold the same open file a little longer. */
     (void)flock(stripe->fd, LOCK_UN);
-    (void)close(stripe->fd);
+    sherdi_fork_close(stripe->fd);
     stripe->fd = -1;
 }
 

@@ -6,6 +6,7 @@
 #include "offload/io_impl.h"
 
 #include "base/checked.h"
+#include "base/fork.h"
 #include "base/log.h"
 
 #include <liburing.h>
@@ -279,13 +280,22 @@ static void uring_wake(sherdi_ioq *queue)
     }
 }
 
+static void ring_close(struct io_uring *ring)
+{
+    int fd = ring->ring_fd;
+
+    sherdi_fork_hold();
+    io_uring_queue_exit(ring);
+    sherdi_fork_forget(fd);
+}
+
 static void uring_free(uring_queue *self)
 {
     if (self->num_buffers > 0) {
         (void)io_uring_unregister_buffers(&self->ring); /* now, not when the kernel gets to it */
     }
     if (self->has_ring) {
-        io_uring_queue_exit(&self->ring);
+        ring_close(&self->ring);
     }
     if (self->wake >= 0) {
         (void)close(self->wake);
@@ -398,6 +408,7 @@ static int ring_setup(uring_queue *self)
     unsigned num_entries = (unsigned)self->queue.depth + 1;
     int      result      = -EINVAL;
 
+    sherdi_fork_hold();
 #ifdef IORING_SETUP_COOP_TASKRUN
     /* The thread comes back to the kernel by itself: no interrupt has to fetch it. */
     result = io_uring_queue_init(num_entries, &self->ring, IORING_SETUP_COOP_TASKRUN);
@@ -406,7 +417,14 @@ static int ring_setup(uring_queue *self)
         result = io_uring_queue_init(num_entries, &self->ring, 0);
     }
     self->has_ring = result == 0;
-    return -result;
+    if (!self->has_ring) {
+        (void)sherdi_fork_exclude(-1);
+        return -result;
+    }
+    /* A child would keep the files that are registered with it, by its descriptor and by its memory. */
+    (void)io_uring_ring_dontfork(&self->ring);
+    self->ring.ring_fd = sherdi_fork_exclude(self->ring.ring_fd);
+    return self->ring.ring_fd < 0 ? ENOMEM : 0;
 }
 
 static sherd_status ring_open(uring_queue *self)

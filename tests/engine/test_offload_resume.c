@@ -758,6 +758,105 @@ static void a_killed_run_is_gone_on_from_at_once(void)
     CHECK(again.first >= 1);
 }
 
+/* Descriptors of the engine's files and rings that this process has. */
+static int descriptors_held(void)
+{
+    DIR           *dir = opendir("/proc/self/fd");
+    struct dirent *entry;
+    int            count = 0;
+
+    CHECK(dir != NULL);
+    while ((entry = readdir(dir)) != NULL) {
+        char    target[512];
+        ssize_t len = readlinkat(dirfd(dir), entry->d_name, target, sizeof(target) - 1);
+
+        if (len > 0) {
+            target[len] = '\0';
+            count += strstr(target, folder_path(0)) != NULL || strstr(target, "io_uring") != NULL;
+        }
+    }
+    (void)closedir(dir);
+    return count;
+}
+
+/* A run forks a child, as data loaders do, and is killed; the child says how many descriptors it has, and lives
+ * until its `hold` ends. */
+static void killed_parent(const session *s, int hold, int report)
+{
+    sherd_world *world;
+    rig          r;
+    session      own = *s;
+
+    CHECK_OK(sherd_world_self(&world));
+    session_begin(&own, world, &r);
+    session_train(&own, &r, 1);
+    CHECK(descriptors_held() > 0);
+    if (fork() == 0) {
+        unsigned char held = (unsigned char)descriptors_held();
+
+        _exit(write(report, &held, 1) == 1 && read(hold, &held, 1) == 0 ? 0 : 1);
+    }
+    for (;;) {
+        (void)rig_train(&r, 1);
+    }
+}
+
+static void expect_resumed_beside_a_child(const char *io)
+{
+    session       killed = session_of(3, "");
+    session       again  = session_of(3, ", \"resume\": true");
+    unsigned char held   = 255;
+    int           hold[2], report[2];
+    pid_t         child;
+    int           status;
+
+    case_begin();
+    again.steps = 1;
+    CHECK(setenv("SHERD_IO", io, 1) == 0);
+    CHECK(pipe(hold) == 0 && pipe(report) == 0);
+    child = fork();
+    if (child == 0) {
+        (void)close(hold[1]);
+        killed_parent(&killed, hold[0], report[1]);
+        _exit(1);
+    }
+    CHECK(child > 0);
+    (void)close(report[1]);
+    CHECK(read(report[0], &held, 1) == 1);
+    CHECK(kill(child, SIGKILL) == 0);
+    CHECK(waitpid(child, &status, 0) == child);
+    test_world(1, session_run, &again);
+    CHECK_INT(1, again.is_resumed);
+    CHECK(again.first >= 1);
+    CHECK_INT(0, held);
+    (void)close(hold[0]);
+    (void)close(hold[1]);
+    (void)close(report[0]);
+    (void)unsetenv("SHERD_IO");
+}
+
+static void a_child_of_a_killed_run_holds_nothing(void)
+{
+    sherd_world *world;
+    rig          r;
+    session      probe = session_of(3, "");
+
+    expect_resumed_beside_a_child("threads");
+    if (setenv("SHERD_IO", "io_uring", 1) == 0) {
+        sherd_status status;
+
+        CHECK_OK(sherd_world_self(&world));
+        session_open(&probe, world, &r);
+        status = sherd_engine_seal(r.engine);
+        rig_close(&r);
+        sherd_world_destroy(world);
+        if (status == SHERD_OK) {
+            expect_resumed_beside_a_child("io_uring");
+        }
+        (void)unsetenv("SHERD_IO");
+    }
+}
+
 static const test_case CASES[] = {
     CASE(stripes_are_filled_kept_and_gone_on_from),
     CASE(fewer_folders_are_an_error_that_says_so),
@@ -772,6 +871,7 @@ static const test_case CASES[] = {
     CASE(two_jobs_at_once_in_one_folder),
     CASE(a_run_that_goes_on_is_not_taken),
     CASE(a_killed_run_is_gone_on_from_at_once),
+    CASE(a_child_of_a_killed_run_holds_nothing),
 };
 
 RUN_MAIN(CASES)
