@@ -2,8 +2,8 @@
 #include "tests/engine/toy.h"
 
 #include "collectives/world.h"
-#include "kernels/formulas.h"
 #include "tests/engine/numbers.h"
+#include "tests/engine/plain.h"
 #include "tests/lib/check.h"
 
 #ifdef TOY_ON_STREAM
@@ -132,16 +132,6 @@ void toy_declare(sherd_engine *engine, sherd_unit *units, sherd_param *params)
         CHECK_OK(sherd_param_add(engine, units[PARAMS[p].unit], &param, &params[p]));
     }
     CHECK_OK(sherd_unit_reads(engine, units[3], params[0]));
-}
-
-/* ------------------------------------------------------- types in memory -- */
-
-static float round_to(float value, sherd_dtype dtype)
-{
-    float rounded;
-
-    store(&rounded, 0, dtype, value);
-    return load(&rounded, 0, dtype);
 }
 
 /* ----------------------------------------------------------- on the engine -- */
@@ -413,35 +403,19 @@ void toy_train_threads(int world_size, const toy_options *options, toy_result *o
 
 /* ------------------------------------------------------------- unsharded -- */
 
-typedef struct plain_param {
-    float master[MOST_ELEMS], m[MOST_ELEMS], v[MOST_ELEMS];
-    float weight[MOST_ELEMS]; /* in the compute type */
-    float grad[MOST_ELEMS];   /* of the window */
-} plain_param;
-
 /* The gradient that a rank makes in one micro-batch, rounded as its memory rounds. */
 static float rank_gradient(const toy_options *options, const plain_param *param, size_t p, size_t i,
                            int64_t n, float loss_scale)
 {
-    float g = round_to(micro_gradient(n, p, i, param->weight[i], loss_scale), options->dtype);
+    float g = plain_round(micro_gradient(n, p, i, param->weight[i], loss_scale), options->dtype);
 
     if (options->skips_unit && PARAMS[p].unit == 2) {
         return 0;
     }
     if (p == 0) { /* used twice */
-        g = round_to(g + micro_gradient(n, p, i, param->weight[i], loss_scale), options->dtype);
+        g = plain_round(g + micro_gradient(n, p, i, param->weight[i], loss_scale), options->dtype);
     }
     return g;
-}
-
-static float mean_over_ranks(const float *g, int world_size, sherd_dtype comm)
-{
-    float sum = g[0]; /* world_size is at least 1 */
-
-    for (int r = 1; r < world_size; r++) {
-        sum += g[r];
-    }
-    return round_to(sum * (float)(1.0 / world_size), comm);
 }
 
 /* Stages 2 and 3 reduce every micro-batch and add; 0 and 1 add on each rank and reduce once. */
@@ -463,16 +437,16 @@ static float window_gradient(const toy_options *options, const plain_param *para
             own[r] = k == 0 ? g[r] : own[r] + g[r];
         }
         if (!is_late) {
-            float mean = mean_over_ranks(g, world_size, options->dtype);
+            float mean = plain_mean(g, world_size, options->dtype);
 
             total = k == 0 ? mean : total + mean;
         }
     }
     if (is_late) {
         for (int r = 0; r < world_size; r++) {
-            own[r] = round_to(own[r], options->dtype);
+            own[r] = plain_round(own[r], options->dtype);
         }
-        total = mean_over_ranks(own, world_size, options->dtype);
+        total = plain_mean(own, world_size, options->dtype);
     }
     return total;
 }
@@ -480,17 +454,6 @@ static float window_gradient(const toy_options *options, const plain_param *para
 static int is_deterministic(const toy_options *options)
 {
     return options->top_extra != NULL && strstr(options->top_extra, "deterministic") != NULL;
-}
-
-/* Integers of 2^-shift, as docs/numerics.md has it; llrint rounds to nearest even. */
-static int fixed_shift(int global_batch)
-{
-    int shift = 50;
-
-    while ((1 << (50 - shift)) < global_batch) {
-        shift--;
-    }
-    return shift;
 }
 
 static float window_gradient_fixed(const toy_options *options, const plain_param *param, size_t p,
@@ -502,114 +465,9 @@ static float window_gradient_fixed(const toy_options *options, const plain_param
     for (int k = 0; k < count; k++) {
         float g = rank_gradient(options, param, p, i, first_micro + k, loss_scale);
 
-        sum += llrint((double)g / loss_scale * ldexp(1, shift));
+        sum += plain_fixed(g, loss_scale, shift);
     }
     return (float)(double)sum;
-}
-
-static double plain_sumsq(const plain_param *params)
-{
-    sherdi_norm_acc acc;
-
-    memset(&acc, 0, sizeof(acc));
-    for (size_t p = 0; p < TOY_PARAMS; p++) {
-        size_t elems = param_elems(&PARAMS[p]);
-
-        for (size_t at = 0; at < elems && !PARAMS[p].is_frozen; at += SHERD_CHUNK_ELEMS) {
-            float  chunk[SHERD_CHUNK_ELEMS] = {0};
-            size_t count = elems - at < SHERD_CHUNK_ELEMS ? elems - at : SHERD_CHUNK_ELEMS;
-
-            memcpy(chunk, params[p].grad + at, count * sizeof(float));
-            sherdi_norm_add(&acc, sherdi_norm_chunk(chunk));
-        }
-    }
-    return sherdi_norm_value(&acc);
-}
-
-static void plain_adamw(plain_param *param, size_t p, const toy_options *options, double scale,
-                        int t)
-{
-    double lr    = PARAMS[p].group == 1 ? 0.02 : 0.01;
-    double decay = PARAMS[p].group == 1 ? 0 : 0.1;
-    float  b1 = 0.9f, b2 = 0.95f, c1 = (float)(1 - 0.9), c2 = (float)(1 - 0.95);
-    float  step_size = (float)(-lr / (1 - pow(0.9, t)));
-    float  inv_root  = (float)(1 / sqrt(1 - pow(0.95, t)));
-
-    for (size_t i = 0; i < param_elems(&PARAMS[p]); i++) {
-        float g = param->grad[i] * (float)scale;
-        float w = param->master[i];
-
-        g           = fmaf(0.0f, w, g);
-        w           = fmaf((float)(-lr * decay), w, w);
-        param->m[i] = fmaf(b1, param->m[i], c1 * g);
-        param->v[i] = fmaf(c2 * g, g, b2 * param->v[i]);
-        w           = fmaf(step_size, param->m[i] / fmaf(sqrtf(param->v[i]), inv_root, 1e-8f), w);
-        param->master[i] = w;
-        param->weight[i] = round_to(w, options->dtype);
-    }
-}
-
-/* Exact, as docs/numerics.md has it. */
-static double plain_norm(const float *values, size_t elems)
-{
-    sherdi_norm_acc acc = {0};
-
-    for (size_t at = 0; at < elems; at += SHERD_CHUNK_ELEMS) {
-        float  chunk[SHERD_CHUNK_ELEMS] = {0};
-        size_t count = elems - at < SHERD_CHUNK_ELEMS ? elems - at : SHERD_CHUNK_ELEMS;
-
-        memcpy(chunk, values + at, count * sizeof(float));
-        sherdi_norm_add(&acc, sherdi_norm_chunk(chunk));
-    }
-    return sqrt(sherdi_norm_value(&acc));
-}
-
-static void plain_lamb(plain_param *param, size_t p, const toy_options *options, double scale,
-                       int t)
-{
-    int    is_paper = options->lamb == 2;
-    double lr       = PARAMS[p].group == 1 ? 0.02 : 0.01;
-    float  decay    = PARAMS[p].group == 1 ? 0 : 0.1f;
-    double bias1 = 1 - pow(0.9, t), bias2 = 1 - pow(0.95, t);
-    float  b1 = 0.9f, b2 = 0.95f, c1 = (float)(1 - 0.9), c2 = (float)(1 - 0.95);
-    float  step  = (float)-(is_paper ? lr : lr * sqrt(bias2) / bias1);
-    float  fix1  = is_paper ? (float)(1 / bias1) : 1;
-    float  fix2  = is_paper ? (float)(1 / bias2) : 1;
-    double most  = is_paper ? 2.5 : 10;
-    double ratio = 1;
-    double norm_w, norm_u;
-    float  u[MOST_ELEMS] = {0};
-    size_t elems         = param_elems(&PARAMS[p]);
-
-    for (size_t i = 0; i < elems; i++) {
-        float g = param->grad[i] * (float)scale;
-
-        param->m[i] = fmaf(b1, param->m[i], c1 * g);
-        param->v[i] = fmaf(c2 * g, g, b2 * param->v[i]);
-        u[i]        = fmaf(decay, param->master[i],
-                           (param->m[i] * fix1) / (sqrtf(fix2 * param->v[i]) + 1e-8f));
-    }
-    norm_w = plain_norm(param->master, elems);
-    norm_u = plain_norm(u, elems);
-    if (norm_w != 0 && norm_u != 0 && !(PARAMS[p].group == 1 && PARAMS[p].ndim <= 1)) {
-        ratio = fmin(fmax(norm_w / norm_u, (double)0.01f), most);
-    }
-    for (size_t i = 0; i < elems; i++) {
-        param->master[i] = fmaf(step * (float)ratio, u[i], param->master[i]);
-        param->weight[i] = round_to(param->master[i], options->dtype);
-    }
-}
-
-static void plain_param_fingerprints(const plain_param *params, uint64_t *sums)
-{
-    uint64_t index = 0;
-
-    for (size_t p = 0; p < TOY_PARAMS; p++) {
-        for (size_t i = 0; i < param_elems(&PARAMS[p]); i++, index++) {
-            sums[p] += sherdi_mix_element(index, PARAMS[p].is_frozen ? params[p].weight[i]
-                                                                     : params[p].master[i]);
-        }
-    }
 }
 
 void toy_difference(const toy_result *want, const toy_result *got, char *text, size_t len_bytes)
@@ -626,36 +484,47 @@ void toy_difference(const toy_result *want, const toy_result *got, char *text, s
     (void)snprintf(text, len_bytes, "no parameter; only what the steps report");
 }
 
-static uint64_t plain_fingerprint(const plain_param *params)
+static plain_rule plain_rule_of(const toy_options *options)
 {
-    uint64_t index = 0;
-    uint64_t sum   = 0;
+    return (plain_rule){.kind      = options->lamb == 0   ? PLAIN_ADAMW
+                                     : options->lamb == 1 ? PLAIN_LAMB
+                                                          : PLAIN_LAMB_PAPER,
+                        .beta1     = 0.9,
+                        .beta2     = 0.95,
+                        .eps       = 1e-8,
+                        .max_coeff = options->lamb == 2 ? 2.5 : 10,
+                        .dtype     = options->dtype};
+}
 
+static void plain_params_open(plain_param *params, const toy_options *options)
+{
     for (size_t p = 0; p < TOY_PARAMS; p++) {
-        for (size_t i = 0; i < param_elems(&PARAMS[p]); i++, index++) {
-            sum += sherdi_mix_element(index, PARAMS[p].is_frozen ? params[p].weight[i]
-                                                                 : params[p].master[i]);
+        plain_param *param = &params[p];
+
+        plain_param_init(param, param_elems(&PARAMS[p]));
+        param->is_frozen    = PARAMS[p].is_frozen;
+        param->lr           = PARAMS[p].group == 1 ? 0.02 : 0.01;
+        param->decay        = PARAMS[p].group == 1 ? 0 : 0.1;
+        param->has_no_ratio = PARAMS[p].group == 1 && PARAMS[p].ndim <= 1;
+        (void)toy_fill((void *)(uintptr_t)p, 0, param->elems, param->master);
+        for (size_t i = 0; i < param->elems; i++) {
+            param->weight[i] = plain_round(param->master[i], options->dtype);
         }
     }
-    return sum;
 }
 
 void toy_reference(int world_size, const toy_options *options, toy_result *out)
 {
-    plain_param *params     = calloc(TOY_PARAMS, sizeof(*params));
-    int64_t      micro      = 0;
-    double       loss_scale = options->dtype == SHERD_F16 ? 64 : 1;
+    plain_param params[TOY_PARAMS];
+    plain_rule  rule       = plain_rule_of(options);
+    int64_t     micro      = 0;
+    double      loss_scale = options->dtype == SHERD_F16 ? 64 : 1;
 
-    for (size_t p = 0; p < TOY_PARAMS; p++) {
-        (void)toy_fill((void *)(uintptr_t)p, 0, param_elems(&PARAMS[p]), params[p].master);
-        for (size_t i = 0; i < param_elems(&PARAMS[p]); i++) {
-            params[p].weight[i] = round_to(params[p].master[i], options->dtype);
-        }
-    }
+    plain_params_open(params, options);
     for (int step = 0; step < TOY_STEPS; step++) {
         int    window  = window_of(options, step);
         double unscale = 1 / (loss_scale * window);
-        int    shift   = fixed_shift(world_size * options->accumulation);
+        int    shift   = plain_fixed_shift(world_size * options->accumulation);
         double norm;
         double clip = 1;
 
@@ -675,22 +544,23 @@ void toy_reference(int world_size, const toy_options *options, toy_result *out)
                                                     window, (float)loss_scale);
             }
         }
-        norm = sqrt(plain_sumsq(params)) * unscale;
+        norm = sqrt(plain_sumsq(params, TOY_PARAMS)) * unscale;
         if (options->clip > 0 && options->clip / (norm + 1e-6) < 1) {
             clip = options->clip / (norm + 1e-6);
         }
         for (size_t p = 0; p < TOY_PARAMS; p++) {
             if (!PARAMS[p].is_frozen) {
-                (options->lamb ? plain_lamb : plain_adamw)(&params[p], p, options, clip * unscale,
-                                                           step + 1);
+                plain_update(&params[p], &rule, clip * unscale, step + 1);
             }
         }
         out->grad_norm[step] = norm;
-        if (options->tells_params) {
-            plain_param_fingerprints(params, out->param_fingerprints[step]);
+        for (size_t p = 0; p < TOY_PARAMS && options->tells_params; p++) {
+            out->param_fingerprints[step][p] = plain_param_fingerprint(params, p);
         }
         micro += window;
     }
-    out->fingerprint = plain_fingerprint(params);
-    free(params);
+    out->fingerprint = plain_fingerprint(params, TOY_PARAMS);
+    for (size_t p = 0; p < TOY_PARAMS; p++) {
+        plain_param_fini(&params[p]);
+    }
 }

@@ -1,0 +1,188 @@
+/* See plain.h. */
+#include "tests/engine/plain.h"
+
+#include "kernels/formulas.h"
+#include "tests/engine/numbers.h"
+#include "tests/lib/check.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+void plain_param_init(plain_param *param, size_t elems)
+{
+    float *all = calloc(5 * elems, sizeof(*all));
+
+    CHECK(all != NULL);
+    *param = (plain_param){.elems  = elems,
+                           .master = all,
+                           .m      = all + elems,
+                           .v      = all + 2 * elems,
+                           .weight = all + 3 * elems,
+                           .grad   = all + 4 * elems};
+}
+
+void plain_param_fini(plain_param *param)
+{
+    free(param->master);
+    *param = (plain_param){0};
+}
+
+float plain_round(float value, sherd_dtype dtype)
+{
+    float rounded;
+
+    store(&rounded, 0, dtype, value);
+    return load(&rounded, 0, dtype);
+}
+
+float plain_mean(const float *g, int world_size, sherd_dtype comm)
+{
+    float sum = g[0]; /* world_size is at least 1 */
+
+    for (int r = 1; r < world_size; r++) {
+        sum += g[r];
+    }
+    return plain_round(sum * (float)(1.0 / world_size), comm);
+}
+
+int plain_fixed_shift(int global_batch)
+{
+    int shift = 50;
+
+    while ((1 << (50 - shift)) < global_batch) {
+        shift--;
+    }
+    return shift;
+}
+
+/* llrint rounds to nearest even. */
+int64_t plain_fixed(float g, float loss_scale, int shift)
+{
+    return llrint((double)g / loss_scale * ldexp(1, shift));
+}
+
+/* Exact, as docs/numerics.md has it. */
+static void norm_add(sherdi_norm_acc *acc, const float *values, size_t elems)
+{
+    for (size_t at = 0; at < elems; at += SHERD_CHUNK_ELEMS) {
+        float  chunk[SHERD_CHUNK_ELEMS] = {0};
+        size_t count = elems - at < SHERD_CHUNK_ELEMS ? elems - at : SHERD_CHUNK_ELEMS;
+
+        memcpy(chunk, values + at, count * sizeof(float));
+        sherdi_norm_add(acc, sherdi_norm_chunk(chunk));
+    }
+}
+
+double plain_sumsq(const plain_param *params, size_t num_params)
+{
+    sherdi_norm_acc acc;
+
+    memset(&acc, 0, sizeof(acc));
+    for (size_t p = 0; p < num_params; p++) {
+        if (!params[p].is_frozen) {
+            norm_add(&acc, params[p].grad, params[p].elems);
+        }
+    }
+    return sherdi_norm_value(&acc);
+}
+
+static void update_adam(plain_param *param, const plain_rule *rule, double scale, int t)
+{
+    int   is_l2 = rule->kind == PLAIN_ADAM;
+    float l2    = is_l2 ? (float)param->decay : 0;
+    float decay = is_l2 ? 0 : (float)(-param->lr * param->decay);
+    float b1 = (float)rule->beta1, c1 = (float)(1 - rule->beta1);
+    float b2 = (float)rule->beta2, c2 = (float)(1 - rule->beta2);
+    float step_size = (float)(-param->lr / (1 - pow(rule->beta1, t)));
+    float inv_root  = (float)(1 / sqrt(1 - pow(rule->beta2, t)));
+
+    for (size_t i = 0; i < param->elems; i++) {
+        float g = param->grad[i] * (float)scale;
+        float w = param->master[i];
+
+        g           = fmaf(l2, w, g);
+        w           = fmaf(decay, w, w);
+        param->m[i] = fmaf(b1, param->m[i], c1 * g);
+        param->v[i] = fmaf(c2 * g, g, b2 * param->v[i]);
+        w = fmaf(step_size, param->m[i] / fmaf(sqrtf(param->v[i]), inv_root, (float)rule->eps), w);
+        param->master[i] = w;
+    }
+}
+
+static double norm_of(const float *values, size_t elems)
+{
+    sherdi_norm_acc acc = {0};
+
+    norm_add(&acc, values, elems);
+    return sqrt(sherdi_norm_value(&acc));
+}
+
+static void update_lamb(plain_param *param, const plain_rule *rule, double scale, int t)
+{
+    int    is_paper = rule->kind == PLAIN_LAMB_PAPER;
+    float  decay    = (float)param->decay;
+    double bias1 = 1 - pow(rule->beta1, t), bias2 = 1 - pow(rule->beta2, t);
+    float  b1 = (float)rule->beta1, c1 = (float)(1 - rule->beta1);
+    float  b2 = (float)rule->beta2, c2 = (float)(1 - rule->beta2);
+    float  step  = (float)-(is_paper ? param->lr : param->lr * sqrt(bias2) / bias1);
+    float  fix1  = is_paper ? (float)(1 / bias1) : 1;
+    float  fix2  = is_paper ? (float)(1 / bias2) : 1;
+    double ratio = 1;
+    double norm_w, norm_u;
+    float *u = calloc(param->elems + 1, sizeof(*u));
+
+    CHECK(u != NULL);
+    for (size_t i = 0; i < param->elems; i++) {
+        float g = param->grad[i] * (float)scale;
+
+        param->m[i] = fmaf(b1, param->m[i], c1 * g);
+        param->v[i] = fmaf(c2 * g, g, b2 * param->v[i]);
+        u[i]        = fmaf(decay, param->master[i],
+                           (param->m[i] * fix1) / (sqrtf(fix2 * param->v[i]) + (float)rule->eps));
+    }
+    norm_w = norm_of(param->master, param->elems);
+    norm_u = norm_of(u, param->elems);
+    if (norm_w != 0 && norm_u != 0 && !param->has_no_ratio) {
+        ratio = fmin(fmax(norm_w / norm_u, (double)0.01f), (float)rule->max_coeff);
+    }
+    for (size_t i = 0; i < param->elems; i++) {
+        param->master[i] = fmaf(step * (float)ratio, u[i], param->master[i]);
+    }
+    free(u);
+}
+
+void plain_update(plain_param *param, const plain_rule *rule, double scale, int t)
+{
+    int is_adam = rule->kind == PLAIN_ADAMW || rule->kind == PLAIN_ADAM;
+
+    (is_adam ? update_adam : update_lamb)(param, rule, scale, t);
+    for (size_t i = 0; i < param->elems; i++) {
+        param->weight[i] = plain_round(param->master[i], rule->dtype);
+    }
+}
+
+uint64_t plain_param_fingerprint(const plain_param *params, size_t p)
+{
+    const float *values = params[p].is_frozen ? params[p].weight : params[p].master;
+    uint64_t     index  = 0;
+    uint64_t     sum    = 0;
+
+    for (size_t before = 0; before < p; before++) {
+        index += params[before].elems;
+    }
+    for (size_t i = 0; i < params[p].elems; i++) {
+        sum += sherdi_mix_element(index + i, values[i]);
+    }
+    return sum;
+}
+
+uint64_t plain_fingerprint(const plain_param *params, size_t num_params)
+{
+    uint64_t sum = 0;
+
+    for (size_t p = 0; p < num_params; p++) {
+        sum += plain_param_fingerprint(params, p);
+    }
+    return sum;
+}

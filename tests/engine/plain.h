@@ -1,0 +1,53 @@
+/* The arithmetic of docs/numerics.md written plainly, on whole arrays and without an engine: what the trainings of
+ * toy.c and of tests/campaign are compared with, bit for bit. */
+#ifndef TESTS_ENGINE_PLAIN_H
+#define TESTS_ENGINE_PLAIN_H
+
+#include "sherd.h"
+
+typedef enum plain_kind {
+    PLAIN_ADAMW,
+    PLAIN_ADAM,       /* decay is added to the gradient */
+    PLAIN_LAMB,       /* DeepSpeed's form */
+    PLAIN_LAMB_PAPER, /* the paper's */
+} plain_kind;
+
+/* What all parameters of a training share. */
+typedef struct plain_rule {
+    plain_kind  kind;
+    double      beta1, beta2, eps;
+    double      max_coeff; /* LAMB: largest trust ratio; the smallest is 0.01 */
+    sherd_dtype dtype;     /* of the weights that the trainer sees */
+} plain_rule;
+
+typedef struct plain_param {
+    size_t elems;
+    int    is_frozen;
+    double lr, decay;
+    int    has_no_ratio; /* LAMB: the trust ratio is 1 */
+    float *master, *m, *v;
+    float *weight; /* in the compute type */
+    float *grad;   /* of the window; the sum of integers in the deterministic mode */
+} plain_param;
+
+/** Takes memory for elems elements of each array, all zero; the test ends when there is none. */
+void plain_param_init(plain_param *param, size_t elems);
+void plain_param_fini(plain_param *param);
+
+float plain_round(float value, sherd_dtype dtype);
+/** One element's reduction over the ranks. */
+float plain_mean(const float *g, int world_size, sherd_dtype comm);
+/** Of the deterministic mode: integers are multiples of 2^-shift. */
+int     plain_fixed_shift(int global_batch);
+int64_t plain_fixed(float g, float loss_scale, int shift);
+
+/** Of all gradients; NaN where one is Inf or NaN. */
+double plain_sumsq(const plain_param *params, size_t num_params);
+/** The t-th update (from 1) of one parameter, gradients multiplied by `scale`. */
+void plain_update(plain_param *param, const plain_rule *rule, double scale, int t);
+
+/** The share of parameter p in the fingerprint of all. */
+uint64_t plain_param_fingerprint(const plain_param *params, size_t p);
+uint64_t plain_fingerprint(const plain_param *params, size_t num_params);
+
+#endif
