@@ -1,0 +1,477 @@
+/* Draws layouts. See layout.h. */
+#include "tests/campaign/layout.h"
+
+#include "sherd_build.h"
+#include "tests/lib/check.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+const char *layout_setting_name(int setting)
+{
+    static const char *const NAMES[] = {
+#define LAYOUT_NAME(name) #name,
+        LAYOUT_SETTINGS(LAYOUT_NAME)
+#undef LAYOUT_NAME
+    };
+
+    return NAMES[setting];
+}
+
+/* ------------------------------------------------------------- drawing -- */
+
+typedef struct draw {
+    uint64_t seed, without, state;
+} draw;
+
+/* Starts the setting's own stream; whether it is drawn at all. */
+static int draw_begins(draw *d, layout_setting setting)
+{
+    d->state = d->seed * 0x100000001b3u + (uint64_t)setting * 0x9e3779b9u;
+    (void)test_random(&d->state);
+    return (d->without >> setting & 1) == 0;
+}
+
+static int below(draw *d, int count)
+{
+    return (int)(test_random(&d->state) % (uint64_t)count);
+}
+
+static int is_one_in(draw *d, int count)
+{
+    return below(d, count) == 0;
+}
+
+static size_t pick(draw *d, const size_t *from, size_t count)
+{
+    return from[test_random(&d->state) % count];
+}
+
+#define PICK(d, ...)                                                                               \
+    pick(d, (const size_t[]){__VA_ARGS__}, sizeof((const size_t[]){__VA_ARGS__}) / sizeof(size_t))
+
+/* Adds to the configuration. */
+static void say(layout *out, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static void say(layout *out, const char *fmt, ...)
+{
+    size_t  at = strlen(out->json);
+    va_list args;
+
+    va_start(args, fmt);
+    (void)vsnprintf(out->json + at, sizeof(out->json) - at, fmt, args);
+    va_end(args);
+}
+
+/* ------------------------------------------------------------- the model -- */
+
+static void draw_param(draw *d, int is_device, layout_param *param)
+{
+    param->ndim     = below(d, 3);
+    param->shape[0] = PICK(d, 1, 2, 63, 64, 65, 129, 300, 1000, 2049, 5000);
+    param->shape[1] = 1;
+    if (is_device && param->shape[0] > 1000) {
+        param->shape[0] = 1000;
+    }
+    if (param->ndim == 2) {
+        param->shape[1] = PICK(d, 1, 2, 3, 7);
+    }
+    if (param->ndim == 0) {
+        param->shape[0] = 1;
+    }
+    param->elems = param->shape[0] * param->shape[1];
+}
+
+/* A few parameters for each unit, one of them trainable at least. */
+static void draw_model(draw *d, int is_device, layout *out)
+{
+    d->state        = d->seed;
+    out->num_units  = 1 + below(d, LAYOUT_UNITS);
+    out->num_groups = 1;
+    for (int u = 0; u < out->num_units; u++) {
+        int count = 1 + below(d, LAYOUT_PARAMS / LAYOUT_UNITS);
+
+        for (int i = 0; i < count; i++) {
+            layout_param *param = &out->params[out->num_params++];
+
+            param->unit = u;
+            draw_param(d, is_device, param);
+        }
+    }
+    /* A unit's reduction that takes long: what does not wait for it shows. */
+    if (draw_begins(d, LAYOUT_large) && !is_device && is_one_in(d, 8)) {
+        layout_param *param = &out->params[below(d, out->num_params)];
+
+        *param =
+            (layout_param){.unit = param->unit, .ndim = 1, .shape = {200003, 1}, .elems = 200003};
+    }
+    if (draw_begins(d, LAYOUT_frozen) && is_one_in(d, 2)) {
+        for (int p = 1; p < out->num_params; p++) {
+            out->params[p].is_frozen = is_one_in(d, 4);
+        }
+    }
+    if (draw_begins(d, LAYOUT_groups)) {
+        out->num_groups = 1 + below(d, LAYOUT_GROUPS);
+        for (int g = 1; g < out->num_groups; g++) {
+            out->group_lr[g]       = 0.004 * (1 + below(d, 9));
+            out->group_decay[g]    = 0.05 * below(d, 4);
+            out->group_excludes[g] = below(d, 2);
+        }
+        for (int p = 0; p < out->num_params; p++) {
+            out->params[p].group = below(d, out->num_groups);
+        }
+    }
+    if (draw_begins(d, LAYOUT_atoms) && is_one_in(d, 3)) {
+        for (int p = 0; p < out->num_params; p++) {
+            out->params[p].atom_elems = is_one_in(d, 3) ? PICK(d, 1, 3, 32, 64, 100) : 0;
+        }
+    }
+}
+
+/* Who reads whose parameters, and in which order units come. */
+static void draw_order(draw *d, layout *out)
+{
+    for (int u = 0; u < LAYOUT_UNITS; u++) {
+        out->reads[u] = -1;
+    }
+    for (int u = 0; u < out->num_units; u++) {
+        out->forward[out->num_forward++] = u;
+    }
+    if (draw_begins(d, LAYOUT_reads) && out->num_units > 1 && is_one_in(d, 3)) {
+        int reader = 1 + below(d, out->num_units - 1);
+
+        for (int p = 0; p < out->num_params; p++) {
+            if (out->params[p].unit < reader && (out->reads[reader] < 0 || is_one_in(d, 3))) {
+                out->reads[reader] = p;
+            }
+        }
+    }
+    if (draw_begins(d, LAYOUT_repeats) && is_one_in(d, 4)) {
+        int more = 1 + below(d, LAYOUT_PASS - LAYOUT_UNITS);
+
+        for (int i = 0; i < more; i++) {
+            out->forward[out->num_forward++] = below(d, out->num_units);
+        }
+    }
+}
+
+/* ------------------------------------------------------- the configuration -- */
+
+static void draw_precision(draw *d, layout *out)
+{
+    int is_drawn = draw_begins(d, LAYOUT_precision);
+
+    out->loss_scale = 1;
+    out->dtype      = is_drawn ? (sherd_dtype)below(d, 3) : SHERD_F32;
+    out->comm       = out->dtype;
+    if (out->dtype == SHERD_BF16) {
+        say(out, ", \"bf16\": {\"enabled\": true}");
+    } else if (out->dtype == SHERD_F16 && is_one_in(d, 4)) {
+        /* powers of two alone: docs/numerics.md rounds the quotient otherwise */
+        out->loss_scale = (double)PICK(d, 1, 64, 1024);
+        say(out, ", \"fp16\": {\"enabled\": true, \"loss_scale\": %g}", out->loss_scale);
+    } else if (out->dtype == SHERD_F16) {
+        int power = (int)PICK(d, 8, 10, 15, 16);
+
+        out->is_dynamic   = 1;
+        out->loss_scale   = (double)(1 << power);
+        out->scale_window = (int)PICK(d, 1, 2, 3, 1000);
+        out->hysteresis   = 1 + below(d, 2);
+        say(out,
+            ", \"fp16\": {\"enabled\": true, \"initial_scale_power\": %d, \"loss_scale_window\": "
+            "%d,"
+            " \"hysteresis\": %d}",
+            power, out->scale_window, out->hysteresis);
+    }
+    if (out->dtype != SHERD_F32 && !out->is_deterministic && is_one_in(d, 4)) {
+        out->comm = SHERD_F32;
+        say(out, ", \"communication_data_type\": \"fp32\"");
+    }
+}
+
+static void draw_optimizer(draw *d, layout *out)
+{
+    static const char *const TYPES[] = {
+        "\"AdamW\", \"params\": {", "\"Adam\", \"params\": {\"adam_w_mode\": false, ",
+        "\"Lamb\", \"params\": {", "\"Lamb\", \"params\": {\"lamb_form\": \"paper\", "};
+
+    out->rule = (plain_rule){.kind      = PLAIN_ADAMW,
+                             .beta1     = 0.9,
+                             .beta2     = 0.95,
+                             .eps       = 1e-8,
+                             .max_coeff = 10,
+                             .dtype     = out->dtype};
+    if (draw_begins(d, LAYOUT_optimizer)) {
+        out->rule.kind  = (plain_kind)below(d, 4);
+        out->rule.beta2 = is_one_in(d, 2) ? 0.95 : 0.999;
+    }
+    out->group_lr[0]    = 0.01;
+    out->group_decay[0] = 0.1;
+    say(out,
+        ", \"optimizer\": {\"type\": %s\"lr\": 0.01, \"betas\": [0.9, %g], \"eps\": 1e-8,"
+        " \"weight_decay\": 0.1}}",
+        TYPES[out->rule.kind], out->rule.beta2);
+}
+
+static void draw_state_place(draw *d, const char *folder, layout *out)
+{
+    int has_drive = 1;
+    int is_drawn  = draw_begins(d, LAYOUT_state) && out->stage > 0;
+    int place     = below(d, 4); /* half of them on the device */
+
+#ifndef SHERDI_HAVE_XXHASH
+    has_drive = 0;
+#endif
+    if (!is_drawn || place > 1 || (place == 1 && !has_drive)) {
+        return;
+    }
+    say(out,
+        ", \"offload_optimizer\": {\"device\": \"%s\", \"nvme_path\": \"%s\", \"durable\": false",
+        place == 0 ? "cpu" : "nvme", folder);
+    out->can_undo = place == 1;
+    if (is_one_in(d, 4)) {
+        say(out, ", \"ratio\": 0.%d", 1 + below(d, 9));
+        out->can_undo = 0;
+    }
+    if (place == 1 && is_one_in(d, 3)) {
+        say(out, ", \"gradients\": \"nvme\"");
+    }
+    if (out->stage >= 2 && is_one_in(d, 3)) {
+        say(out, ", \"accumulate\": \"%s\"", is_one_in(d, 2) ? "cpu" : "device");
+    }
+    if (place == 1) {
+        say(out, ", \"buffer_count\": %d, \"pipeline_read\": %s, \"pipeline_write\": %s%s%s",
+            1 + below(d, 4), is_one_in(d, 3) ? "false" : "true", is_one_in(d, 3) ? "false" : "true",
+            is_one_in(d, 3) ? ", \"verify_reads\": true" : "",
+            is_one_in(d, 3) ? ", \"fast_init\": true" : "");
+    }
+    if (is_one_in(d, 3)) {
+        say(out, ", \"buffer_size\": %zu", PICK(d, 4096, 8192, 100000));
+    }
+    say(out, "}");
+}
+
+static void draw_param_place(draw *d, const char *folder, layout *out)
+{
+    int is_drawn = draw_begins(d, LAYOUT_parameters) && out->stage == 3;
+    int place    = below(d, 4);
+
+    if (!is_drawn || place > 1) {
+        return;
+    }
+    say(out, ", \"offload_param\": {\"device\": \"%s\", \"nvme_path\": \"%s\"",
+        place == 0 ? "cpu" : "nvme", folder);
+    if (place == 1) {
+        say(out, ", \"max_in_cpu\": %zu, \"buffer_count\": %d", PICK(d, 0, 0, 3000, 1000000),
+            1 + below(d, 4));
+    }
+    if (is_one_in(d, 3)) {
+        say(out, ", \"buffer_size\": %zu", PICK(d, 64, 4096, 100000));
+    }
+    say(out, "}");
+}
+
+static void draw_zero(draw *d, const char *folder, layout *out)
+{
+    say(out, ", \"zero_optimization\": {\"stage\": %d, \"stage3_param_persistence_threshold\": %zu",
+        out->stage,
+        draw_begins(d, LAYOUT_persistence) ? PICK(d, 0, 0, 1, 64, 300, 100000) : (size_t)0);
+    if (draw_begins(d, LAYOUT_overlap) && is_one_in(d, 2)) {
+        say(out, ", \"overlap_comm\": %s", is_one_in(d, 2) ? "true" : "false");
+    } else if ((d->without >> LAYOUT_overlap & 1) != 0) {
+        say(out, ", \"overlap_comm\": false");
+    }
+    if (draw_begins(d, LAYOUT_gathering) && is_one_in(d, 2)) {
+        say(out, ", \"stage3_prefetch_bucket_size\": %zu", PICK(d, 0, 100, 3000, 1000000));
+        say(out, ", \"stage3_max_reuse_distance\": %zu", PICK(d, 0, 0, 2000, 1000000000));
+    }
+    if (draw_begins(d, LAYOUT_blocks) && is_one_in(d, 2)) {
+        say(out, ", \"sub_group_size\": %zu", PICK(d, 64, 2048, 2048, 5000, 100000));
+    }
+    draw_state_place(d, folder, out);
+    draw_param_place(d, folder, out);
+    say(out, "}");
+}
+
+static void draw_configuration(draw *d, const char *folder, layout *out)
+{
+    static const double CLIPS[] = {0, 0.5, 1, 100};
+
+    out->stage            = draw_begins(d, LAYOUT_stage) ? (int)PICK(d, 0, 1, 2, 3, 3) : 0;
+    out->accumulation     = draw_begins(d, LAYOUT_accumulation) ? 1 + below(d, 4) : 1;
+    out->is_deterministic = draw_begins(d, LAYOUT_deterministic) && is_one_in(d, 3);
+    out->clip             = draw_begins(d, LAYOUT_clipping) ? CLIPS[below(d, 4)] : 0;
+    say(out,
+        "{\"train_micro_batch_size_per_gpu\": 1, \"gradient_accumulation_steps\": %d,"
+        " \"gradient_clipping\": %g%s",
+        out->accumulation, out->clip, out->is_deterministic ? ", \"deterministic\": true" : "");
+    draw_precision(d, out);
+    draw_optimizer(d, out);
+    draw_zero(d, folder, out);
+    if (draw_begins(d, LAYOUT_requests) && is_one_in(d, 3)) {
+        say(out, ", \"aio\": {\"engine\": \"%s\", \"block_size\": %zu, \"queue_depth\": %d}",
+            is_one_in(d, 2) ? "threads" : "auto", PICK(d, 4096, 8192, 1048576), 1 + below(d, 4));
+    }
+    say(out, "}");
+}
+
+/* --------------------------------------------------------- what happens -- */
+
+static void draw_inf(draw *d, const layout *what, layout_window *window)
+{
+    int param = below(d, what->num_params);
+
+    if (what->params[param].is_frozen) {
+        param = 0;
+    }
+    window->has_inf   = 1;
+    window->inf_rank  = below(d, what->world_size);
+    window->inf_micro = below(d, window->micro);
+    window->inf_param = param;
+    window->inf_elem  = (size_t)below(d, (int)what->params[param].elems);
+}
+
+/* Units that come twice, or read others: other orders of these are refused so far. */
+static int can_turn(const layout *what)
+{
+    for (int u = 0; u < what->num_units; u++) {
+        if (what->reads[u] >= 0) {
+            return 0;
+        }
+    }
+    return what->num_forward == what->num_units && what->num_units > 1;
+}
+
+static void draw_window(draw *d, int is_last, const layout *what, layout_window *out)
+{
+    *out = (layout_window){.micro = what->accumulation, .skipped = -1};
+    if (is_last) {
+        return;
+    }
+    if (draw_begins(d, LAYOUT_short_windows) && is_one_in(d, 5)) {
+        out->micro = 1 + below(d, what->accumulation);
+    }
+    if (draw_begins(d, LAYOUT_discards) && is_one_in(d, 3)) {
+        out->drop  = 1 + below(d, 3);
+        out->micro = out->drop == 3            ? what->accumulation
+                     : what->accumulation == 1 ? 0
+                                               : below(d, what->accumulation);
+        out->drop  = out->micro == 0 ? 2 : out->drop;
+    }
+    if (draw_begins(d, LAYOUT_overflows) && out->micro > 0 && is_one_in(d, out->drop > 0 ? 2 : 8)) {
+        draw_inf(d, what, out);
+    }
+    if (draw_begins(d, LAYOUT_undo) && out->drop == 0 && is_one_in(d, 3)) {
+        out->is_undone  = what->can_undo;
+        out->undo_micro = below(d, what->accumulation);
+    }
+    if (draw_begins(d, LAYOUT_passes)) {
+        out->has_eval      = is_one_in(d, 4);
+        out->has_recompute = is_one_in(d, 4);
+        out->skipped  = what->num_units > 1 && is_one_in(d, 6) ? below(d, what->num_units) : -1;
+        out->off_plan = is_one_in(d, 4) && can_turn(what) ? 1 + below(d, what->num_units - 1) : 0;
+    }
+}
+
+void layout_draw(uint64_t seed, uint64_t without, const char *folder, int is_device, layout *out)
+{
+    draw d = {.seed = seed, .without = without};
+
+    memset(out, 0, sizeof(*out));
+    out->seed = seed;
+    out->world_size =
+        draw_begins(&d, LAYOUT_ranks) ? (int)PICK(&d, 1, 2, 2, 3, 3, 4, 5, 6, 7, 8) : 1;
+    if (is_device && out->world_size > 3) {
+        out->world_size -= 4;
+        out->world_size += out->world_size == 0;
+    }
+    out->is_processes = draw_begins(&d, LAYOUT_processes) && is_one_in(&d, 5);
+    draw_model(&d, is_device, out);
+    draw_order(&d, out);
+    draw_configuration(&d, folder, out);
+    out->is_bound =
+        draw_begins(&d, LAYOUT_bound) && out->stage < 3 && !is_device && is_one_in(&d, 4);
+    d.state          = seed + 1;
+    out->num_windows = 3 + below(&d, LAYOUT_WINDOWS - 2);
+    for (int w = 0; w < out->num_windows; w++) {
+        d.seed =
+            seed + 1 +
+            (uint64_t)w; /* every window its own streams; the last two are plain, and counted */
+        draw_window(&d, w >= out->num_windows - 2, out, &out->windows[w]);
+    }
+}
+
+void layout_describe(const layout *what, char *text, size_t len_bytes)
+{
+    size_t elems = 0, at;
+
+    for (int p = 0; p < what->num_params; p++) {
+        elems += what->params[p].elems;
+    }
+    (void)snprintf(text, len_bytes,
+                   "%d ranks as %s, %d units, %d parameters of %zu elements%s, windows",
+                   what->world_size, what->is_processes ? "processes" : "threads", what->num_units,
+                   what->num_params, elems, what->is_bound ? " in the trainer's memory" : "");
+    for (int w = 0; w < what->num_windows; w++) {
+        const layout_window *window = &what->windows[w];
+
+        at = strlen(text);
+        (void)snprintf(text + at, len_bytes - at, " %d%s%s%s%s%s%s%s", window->micro,
+                       window->has_inf ? "+Inf" : "",
+                       window->drop == 0   ? ""
+                       : window->drop == 1 ? "+dropped"
+                       : window->drop == 2 ? "+dropped in backward"
+                                           : "+dropped for the update",
+                       window->is_undone ? "+undone" : "", window->has_eval ? "+eval" : "",
+                       window->has_recompute ? "+recomputed" : "",
+                       window->skipped >= 0 ? "+unit skipped" : "",
+                       window->off_plan != 0 ? "+turned" : "");
+    }
+    at = strlen(text);
+    (void)snprintf(text + at, len_bytes - at, "; %s", what->json);
+}
+
+/* -------------------------------------------------------- how it is used -- */
+
+int layout_backward(const layout *what, const layout_window *window, int order[LAYOUT_PASS])
+{
+    int count = 0;
+
+    for (int i = 0; i < what->num_forward; i++) {
+        int unit =
+            what->forward[(what->num_forward - 1 - i + window->off_plan) % what->num_forward];
+
+        if (unit != window->skipped) {
+            order[count++] = unit;
+        }
+    }
+    return count;
+}
+
+int layout_touches(const layout *what, int unit, int param)
+{
+    return !what->params[param].is_frozen &&
+           (what->params[param].unit == unit || what->reads[unit] == param);
+}
+
+static float noise(uint64_t stream, uint64_t index)
+{
+    uint64_t state = stream * 0x100000001b3u + index;
+
+    return test_random_float(&state);
+}
+
+float layout_gradient(int64_t n, int param, int use, size_t index, float weight, float loss_scale)
+{
+    uint64_t stream = ((uint64_t)n * LAYOUT_PARAMS + (uint64_t)param) * LAYOUT_PASS + (uint64_t)use;
+
+    return (noise(1000 + stream, index) + 0.25f * weight) * loss_scale;
+}
+
+sherd_status layout_fill(void *ctx, size_t first_elem, size_t count_elems, float *out)
+{
+    for (size_t i = 0; i < count_elems; i++) {
+        out[i] = noise((uint64_t)(uintptr_t)ctx, first_elem + i);
+    }
+    return SHERD_OK;
+}

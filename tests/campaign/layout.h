@@ -1,0 +1,140 @@
+/* A random layout: a model, a configuration, ranks and what happens in training, all drawn from one number. Every
+ * setting draws from a stream of its own, so that one can be put back to its plain value and the rest stays: that
+ * is how a failure is narrowed down. */
+#ifndef TESTS_CAMPAIGN_LAYOUT_H
+#define TESTS_CAMPAIGN_LAYOUT_H
+
+#include "sherd.h"
+#include "tests/engine/plain.h"
+
+#define LAYOUT_UNITS   5
+#define LAYOUT_PARAMS  15
+#define LAYOUT_GROUPS  3
+#define LAYOUT_PASS    7
+#define LAYOUT_WINDOWS 7
+#define LAYOUT_RANKS   8
+
+/* What can be put back: X(name). */
+#define LAYOUT_SETTINGS(X)                                                                         \
+    X(ranks)                                                                                       \
+    X(processes)                                                                                   \
+    X(large)                                                                                       \
+    X(frozen)                                                                                      \
+    X(groups)                                                                                      \
+    X(atoms)                                                                                       \
+    X(reads)                                                                                       \
+    X(repeats)                                                                                     \
+    X(bound)                                                                                       \
+    X(stage)                                                                                       \
+    X(precision)                                                                                   \
+    X(optimizer)                                                                                   \
+    X(accumulation)                                                                                \
+    X(clipping)                                                                                    \
+    X(deterministic)                                                                               \
+    X(overlap)                                                                                     \
+    X(gathering)                                                                                   \
+    X(persistence)                                                                                 \
+    X(blocks)                                                                                      \
+    X(state)                                                                                       \
+    X(parameters)                                                                                  \
+    X(requests)                                                                                    \
+    X(overflows)                                                                                   \
+    X(discards)                                                                                    \
+    X(undo)                                                                                        \
+    X(short_windows)                                                                               \
+    X(passes)
+
+typedef enum layout_setting {
+#define LAYOUT_ENUM(name) LAYOUT_##name,
+    LAYOUT_SETTINGS(LAYOUT_ENUM)
+#undef LAYOUT_ENUM
+        LAYOUT_NUM_SETTINGS,
+} layout_setting;
+
+const char *layout_setting_name(int setting);
+
+typedef struct layout_param {
+    int    unit;
+    int    ndim;
+    size_t shape[2];
+    size_t elems;
+    int    group;
+    int    is_frozen;
+    size_t atom_elems;
+} layout_param;
+
+/* One window of micro-batches. */
+typedef struct layout_window {
+    int    micro; /* micro-batches of it; fewer than accumulation: closed early */
+    int    drop; /* 0: stepped; else discarded: 1 after `micro` of them, 2 in the middle of the next backward, 3
+                        instead of the update (all were made) */
+    int    has_inf; /* rank inf_rank's gradient has an Inf, in micro-batch inf_micro */
+    int    inf_rank, inf_micro, inf_param;
+    size_t inf_elem;
+    int    is_undone;  /* after it; with undo_micro micro-batches of the next window made before */
+    int    undo_micro; /* below accumulation */
+    int    has_eval;
+    int    has_recompute;
+    int    skipped; /* this unit's backward never comes; -1: none */
+    int    off_plan; /* backward visits units in another order; 0: as planned, else where the order is turned */
+} layout_window;
+
+typedef struct layout {
+    uint64_t      seed;
+    int           world_size;
+    int           is_processes; /* ranks over shared memory, else threads */
+    int           is_bound;
+    int           num_units, num_params, num_groups;
+    layout_param  params[LAYOUT_PARAMS];
+    double        group_lr[LAYOUT_GROUPS], group_decay[LAYOUT_GROUPS];
+    int           group_excludes[LAYOUT_GROUPS];
+    int           reads[LAYOUT_UNITS];  /* a parameter of another unit; -1: none */
+    int           forward[LAYOUT_PASS]; /* units in their order */
+    int           num_forward;
+    int           stage, accumulation;
+    sherd_dtype   dtype, comm;
+    int           is_deterministic;
+    double        clip;
+    plain_rule    rule;
+    double        loss_scale; /* at first */
+    int           is_dynamic, scale_window, hysteresis;
+    int           can_undo; /* all state rests on a drive */
+    char          json[4096];
+    int           num_windows;
+    layout_window windows[LAYOUT_WINDOWS];
+} layout;
+
+/** Draws it; `without` has a bit for each setting that stays plain. `folder` is where files go. On an emulated
+ *  device, a hundred times slower, models and worlds are smaller. */
+void layout_draw(uint64_t seed, uint64_t without, const char *folder, int is_device, layout *out);
+/** In one line. */
+void layout_describe(const layout *what, char *text, size_t len_bytes);
+
+/** Units that backward visits in a window, in this order; how many. */
+int layout_backward(const layout *what, const layout_window *window, int order[LAYOUT_PASS]);
+/** Whether the unit's backward adds to this parameter's gradient. */
+int layout_touches(const layout *what, int unit, int param);
+/** What the n-th micro-batch of all (over all ranks) adds to an element in the use-th visit of that backward. */
+float layout_gradient(int64_t n, int param, int use, size_t index, float weight, float loss_scale);
+/** The first values of a parameter. */
+sherd_status layout_fill(void *ctx, size_t first_elem, size_t count_elems, float *out);
+
+/* What a window that is stepped gave. */
+typedef struct layout_outcome {
+    uint64_t fingerprint;
+    double   norm;
+    double   loss_scale;
+    int      has_overflow;
+} layout_outcome;
+
+typedef struct layout_result {
+    layout_outcome windows[LAYOUT_WINDOWS];
+    uint64_t       undone[LAYOUT_WINDOWS]; /* fingerprint after the undo */
+} layout_result;
+
+/** Trains on one rank; fails the test where the engine breaks a promise by itself. */
+void layout_train(sherd_world *world, const layout *what, layout_result *out);
+/** The same without an engine. */
+void layout_twin(const layout *what, layout_result *out);
+
+#endif
