@@ -1,0 +1,389 @@
+/* A layout on an engine. See layout.h. */
+#include "tests/campaign/layout.h"
+
+#include "tests/engine/numbers.h"
+#include "tests/lib/check.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct trainer {
+    const layout *what;
+    sherd_world  *world;
+    sherd_engine *engine;
+    sherd_unit    units[LAYOUT_UNITS];
+    sherd_param   params[LAYOUT_PARAMS];
+    void         *data[LAYOUT_PARAMS], *grad[LAYOUT_PARAMS]; /* bound memory */
+    int           is_on_host;
+    int64_t       micro; /* of this rank so far, dropped ones too */
+} trainer;
+
+/* ------------------------------------------------------------- declaring -- */
+
+static void declare_model(trainer *t)
+{
+    const layout *what = t->what;
+    char          name[32];
+
+    for (int g = 1; g < what->num_groups; g++) {
+        sherd_group_params params;
+        sherd_group        group;
+
+        sherd_group_params_init(&params);
+        (void)snprintf(name, sizeof(name), "g%d", g);
+        params.name         = name;
+        params.lr           = what->group_lr[g];
+        params.weight_decay = what->group_decay[g];
+        params.exclude_1d   = what->group_excludes[g];
+        CHECK_OK(sherd_group_add(t->engine, &params, &group));
+        CHECK_INT(g, group);
+    }
+    for (int u = 0; u < what->num_units; u++) {
+        sherd_unit_params params;
+
+        sherd_unit_params_init(&params);
+        (void)snprintf(name, sizeof(name), "u%d", u);
+        params.name = name;
+        CHECK_OK(sherd_unit_add(t->engine, &params, &t->units[u]));
+    }
+    for (int p = 0; p < what->num_params; p++) {
+        const layout_param *from = &what->params[p];
+        sherd_param_params  params;
+
+        sherd_param_params_init(&params);
+        (void)snprintf(name, sizeof(name), "u%d.p%d", from->unit, p);
+        params.name       = name;
+        params.ndim       = from->ndim;
+        params.shape[0]   = from->shape[0];
+        params.shape[1]   = from->shape[1];
+        params.group      = from->group;
+        params.frozen     = from->is_frozen;
+        params.atom_elems = from->atom_elems;
+        CHECK_OK(sherd_param_add(t->engine, t->units[from->unit], &params, &t->params[p]));
+    }
+}
+
+static void declare_uses(trainer *t)
+{
+    const layout *what = t->what;
+
+    for (int u = 0; u < what->num_units; u++) {
+        if (what->reads[u] >= 0) {
+            CHECK_OK(sherd_unit_reads(t->engine, t->units[u], t->params[what->reads[u]]));
+        }
+    }
+    for (int i = 0; i < what->num_forward && what->num_forward > what->num_units; i++) {
+        CHECK_OK(sherd_pass_add(t->engine, SHERD_FORWARD, t->units[what->forward[i]]));
+    }
+    for (int p = 0; p < what->num_params && what->is_bound; p++) {
+        size_t len = what->params[p].elems * sherd_dtype_bytes(what->dtype);
+
+        t->data[p] = calloc(1, len);
+        t->grad[p] = calloc(1, len);
+        CHECK(t->data[p] != NULL && t->grad[p] != NULL);
+        CHECK_OK(sherd_param_bind(t->engine, t->params[p], t->data[p],
+                                  what->params[p].is_frozen ? NULL : t->grad[p]));
+    }
+}
+
+static void trainer_open(trainer *t, sherd_world *world, const layout *what)
+{
+    sherd_config     *config;
+    sherd_engine_info info;
+    sherd_status      status;
+
+    *t = (trainer){.what = what, .world = world};
+    CHECK_OK(sherd_config_parse(what->json, strlen(what->json), &config));
+    CHECK_OK(sherd_engine_create(world, config, &t->engine));
+    sherd_config_destroy(config);
+    declare_model(t);
+    declare_uses(t);
+    status = sherd_engine_check_plans(t->engine);
+    if (status == SHERD_E_INVAL && strstr(sherd_last_error(), "keeping atom_elems whole") != NULL) {
+        test_skip("refused: %s", sherd_last_error());
+    }
+    CHECK_OK(status);
+    CHECK_OK(sherd_engine_seal(t->engine));
+    for (int p = 0; p < what->num_params; p++) {
+        CHECK_OK(sherd_param_fill(t->engine, t->params[p], layout_fill, (void *)(uintptr_t)p));
+    }
+    sherd_engine_info_init(&info);
+    CHECK_OK(sherd_engine_query(t->engine, &info));
+    t->is_on_host = strcmp(info.backend, "cpu") == 0;
+}
+
+static void trainer_close(trainer *t)
+{
+    sherd_engine_destroy(t->engine);
+    for (int p = 0; p < LAYOUT_PARAMS; p++) {
+        free(t->data[p]);
+        free(t->grad[p]);
+    }
+}
+
+/* -------------------------------------------------------------- computing -- */
+
+/* What the engine handed out, on the host. */
+static float *pulled(trainer *t, int param, void *from)
+{
+    size_t elems = t->what->params[param].elems;
+    size_t len   = elems * sherd_dtype_bytes(t->what->dtype);
+    float *values;
+    void  *copy = from;
+
+    CHECK(from != NULL);
+    values = malloc(elems * sizeof(*values));
+    CHECK(values != NULL);
+    if (!t->is_on_host) {
+        copy = malloc(len);
+        CHECK(copy != NULL);
+        CHECK_OK(sherd_copy(t->engine, copy, from, len));
+    }
+    for (size_t i = 0; i < elems; i++) {
+        values[i] = load(copy, i, t->what->dtype);
+    }
+    if (!t->is_on_host) {
+        free(copy);
+    }
+    return values;
+}
+
+static void pushed(trainer *t, int param, void *to, float *values)
+{
+    size_t elems = t->what->params[param].elems;
+    size_t len   = elems * sherd_dtype_bytes(t->what->dtype);
+    void  *copy  = t->is_on_host ? to : malloc(len);
+
+    CHECK(copy != NULL);
+    for (size_t i = 0; i < elems; i++) {
+        store(copy, i, t->what->dtype, values[i]);
+    }
+    if (!t->is_on_host) {
+        CHECK_OK(sherd_copy(t->engine, to, copy, len));
+        free(copy);
+    }
+    free(values);
+}
+
+static void read_unit(trainer *t, int unit)
+{
+    for (int p = 0; p < t->what->num_params; p++) {
+        if (t->what->params[p].unit == unit || t->what->reads[unit] == p) {
+            float *values = pulled(t, p, sherd_param_data(t->engine, t->params[p]));
+
+            for (size_t i = 0; i < t->what->params[p].elems; i++) {
+                CHECK(isfinite(values[i]));
+            }
+            free(values);
+        }
+    }
+}
+
+/* The use-th visit of a backward adds to every gradient that the unit touches. */
+static void touch_unit(trainer *t, int unit, int use, const layout_window *inf)
+{
+    const layout *what  = t->what;
+    float         scale = sherd_loss_scale(t->engine);
+    int64_t       n     = t->micro * sherd_world_size(t->world) + sherd_world_rank(t->world);
+
+    for (int p = 0; p < what->num_params; p++) {
+        void  *memory;
+        float *data, *grad;
+
+        if (!layout_touches(what, unit, p)) {
+            continue;
+        }
+        memory = sherd_param_grad(t->engine, t->params[p]);
+        data   = pulled(t, p, sherd_param_data(t->engine, t->params[p]));
+        grad   = pulled(t, p, memory);
+        for (size_t i = 0; i < what->params[p].elems; i++) {
+            grad[i] += layout_gradient(n, p, use, i, data[i], scale);
+        }
+        if (inf != NULL && inf->inf_param == p) {
+            grad[inf->inf_elem] = INFINITY;
+        }
+        free(data);
+        pushed(t, p, memory, grad);
+    }
+}
+
+static void visit(trainer *t, int unit, sherd_pass pass)
+{
+    CHECK_OK(sherd_unit_acquire(t->engine, t->units[unit], pass));
+    read_unit(t, unit);
+    CHECK_OK(sherd_unit_release(t->engine, t->units[unit], pass));
+}
+
+static void forward(trainer *t, sherd_pass pass)
+{
+    for (int i = 0; i < t->what->num_forward; i++) {
+        visit(t, t->what->forward[i], pass);
+    }
+}
+
+/* The first `most` visits. */
+static void backward(trainer *t, const layout_window *window, int most, const layout_window *inf)
+{
+    int order[LAYOUT_PASS];
+    int count = layout_backward(t->what, window, order);
+
+    for (int i = 0; i < count && i < most; i++) {
+        if (window->has_recompute) {
+            visit(t, order[i], SHERD_FORWARD);
+        }
+        CHECK_OK(sherd_unit_acquire(t->engine, t->units[order[i]], SHERD_BACKWARD));
+        touch_unit(t, order[i], i, inf);
+        CHECK_OK(sherd_unit_release(t->engine, t->units[order[i]], SHERD_BACKWARD));
+    }
+}
+
+/* The k-th micro-batch of its window, up to the step. */
+static void micro_batch(trainer *t, const layout_window *window, int k)
+{
+    int has_inf =
+        window->has_inf && window->inf_micro == k && window->inf_rank == sherd_world_rank(t->world);
+
+    forward(t, SHERD_FORWARD);
+    backward(t, window, LAYOUT_PASS, has_inf ? window : NULL);
+}
+
+/* --------------------------------------------------------------- windows -- */
+
+/* Window w is dropped somewhere on its way. */
+static void window_drop(trainer *t, const layout_window *window)
+{
+    sherd_step_report report;
+
+    for (int k = 0; k < window->micro; k++, t->micro++) {
+        micro_batch(t, window, k);
+        sherd_step_report_init(&report);
+        CHECK_OK(sherd_step_prepare(t->engine, &report));
+        CHECK_INT(k == t->what->accumulation - 1, report.is_boundary);
+    }
+    if (window->drop == 2) {
+        forward(t, SHERD_FORWARD);
+        backward(t, window, 1 + (int)(t->what->seed % 3), NULL);
+        t->micro++;
+    }
+    CHECK_OK(sherd_step_discard(t->engine));
+}
+
+static void window_step(trainer *t, const layout_window *window, layout_outcome *out)
+{
+    sherd_step_report report = {0};
+
+    for (int k = 0; k < window->micro; k++, t->micro++) {
+        micro_batch(t, window, k);
+        if (k == window->micro - 1 && window->micro < t->what->accumulation) {
+            CHECK_OK(sherd_step_close_window(t->engine));
+        }
+        sherd_step_report_init(&report);
+        CHECK_OK(sherd_step(t->engine, &report));
+        CHECK_INT(k == window->micro - 1, report.is_boundary);
+    }
+    CHECK_INT(!report.has_overflow, report.was_updated);
+    *out = (layout_outcome){.fingerprint  = report.fingerprint,
+                            .norm         = report.has_overflow ? 0 : report.grad_norm,
+                            .loss_scale   = report.loss_scale,
+                            .has_overflow = report.has_overflow};
+}
+
+static void window_undo(trainer *t, const layout_window *window, uint64_t *out)
+{
+    static const layout_window PLAIN = {.skipped = -1};
+
+    for (int k = 0; k < window->undo_micro; k++, t->micro++) {
+        micro_batch(t, &PLAIN, k);
+        CHECK_OK(sherd_step(t->engine, NULL));
+    }
+    CHECK_OK(sherd_step_undo(t->engine));
+    CHECK_OK(sherd_engine_fingerprint(t->engine, out));
+}
+
+/* Requests are counted when they end, and as many as the rings hold may be under way. */
+static void check_files(uint64_t planned, uint64_t counted, uint64_t ring_bytes, const char *what)
+{
+    uint64_t gap = counted > planned ? counted - planned : planned - counted;
+
+    if (gap > ring_bytes) {
+        test_fail(__FILE__, __LINE__, "%llu bytes are %s, not %llu (rings of %llu)",
+                  (unsigned long long)counted, what, (unsigned long long)planned,
+                  (unsigned long long)ring_bytes);
+    }
+}
+
+/* What moves in a step that follows the plan is what was planned. */
+static void traffic_check(trainer *t, const sherd_traffic_report *before)
+{
+    sherd_traffic_report now;
+    sherd_memory_report  memory;
+    uint64_t             micro = (uint64_t)t->what->accumulation;
+
+    sherd_traffic_report_init(&now);
+    CHECK_OK(sherd_engine_traffic(t->engine, &now));
+    sherd_memory_report_init(&memory);
+    CHECK_OK(sherd_engine_memory(t->engine, &memory));
+    CHECK_INT(now.wire_micro_planned * micro + now.wire_step_planned,
+              now.wire_counted - before->wire_counted);
+    CHECK_INT(now.down_micro_planned * micro + now.down_step_planned,
+              now.down_counted - before->down_counted);
+    CHECK_INT(now.up_micro_planned * micro + now.up_step_planned,
+              now.up_counted - before->up_counted);
+    check_files(now.read_micro_planned * micro + now.read_step_planned,
+                now.read_counted - before->read_counted, memory.host_staging_held, "read");
+    check_files(now.written_micro_planned * micro + now.written_step_planned,
+                now.written_counted - before->written_counted, memory.host_staging_held, "written");
+}
+
+static void memory_check(trainer *t)
+{
+    sherd_memory_report memory;
+
+    sherd_memory_report_init(&memory);
+    CHECK_OK(sherd_engine_memory(t->engine, &memory));
+    CHECK_INT(memory.params_planned, memory.params_held);
+    CHECK_INT(memory.grads_planned, memory.grads_held);
+    CHECK_INT(memory.state_planned, memory.state_held);
+    CHECK_INT(memory.gather_planned, memory.gather_held);
+    CHECK_INT(memory.transient_planned, memory.transient_held);
+    CHECK_INT(memory.staging_planned, memory.staging_held);
+    CHECK_INT(memory.total_planned, memory.total_held);
+    CHECK_INT(memory.receive_planned, memory.receive_held);
+}
+
+void layout_train(sherd_world *world, const layout *what, layout_result *out)
+{
+    sherd_traffic_report before;
+    uint64_t             fingerprint;
+    trainer              t;
+
+    trainer_open(&t, world, what);
+    for (int w = 0; w < what->num_windows; w++) {
+        const layout_window *window = &what->windows[w];
+
+        sherd_traffic_report_init(&before);
+        CHECK_OK(sherd_engine_traffic(t.engine, &before));
+        if (window->drop > 0) {
+            window_drop(&t, window);
+        } else {
+            window_step(&t, window, &out->windows[w]);
+        }
+        if (window->is_undone && !out->windows[w].has_overflow) {
+            window_undo(&t, window, &out->undone[w]);
+        }
+        if (window->has_eval) {
+            forward(&t, SHERD_EVAL);
+        }
+    }
+    if (!out->windows[what->num_windows - 2].has_overflow &&
+        !out->windows[what->num_windows - 1]
+             .has_overflow) { /* what is read ahead is in its stride */
+        traffic_check(&t, &before);
+    }
+    memory_check(&t);
+    CHECK_OK(sherd_engine_fingerprint(t.engine, &fingerprint));
+    CHECK_INT(out->windows[what->num_windows - 1].fingerprint, fingerprint);
+    trainer_close(&t);
+}

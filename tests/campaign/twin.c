@@ -1,0 +1,270 @@
+/* A layout without an engine: whole arrays, one rank after the other. See layout.h. */
+#include "tests/campaign/layout.h"
+
+#include "tests/lib/check.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The loss scaler as docs/configuration.md has its keys. */
+typedef struct twin_scaler {
+    double scale;
+    int    left;  /* overflows until it halves */
+    int    clean; /* steps since the last overflow */
+} twin_scaler;
+
+typedef struct twin {
+    const layout *what;
+    plain_param   params[LAYOUT_PARAMS];
+    twin_scaler   scaler;
+    int           updates;
+    int64_t       micro;
+    int           is_finite; /* of the window: no gradient was Inf or NaN */
+} twin;
+
+static void twin_open(twin *t, const layout *what)
+{
+    *t = (twin){.what = what, .scaler = {.scale = what->loss_scale, .left = what->hysteresis}};
+    for (int p = 0; p < what->num_params; p++) {
+        const layout_param *from  = &what->params[p];
+        plain_param        *param = &t->params[p];
+
+        plain_param_init(param, from->elems);
+        param->is_frozen    = from->is_frozen;
+        param->lr           = what->group_lr[from->group];
+        param->decay        = what->group_decay[from->group];
+        param->has_no_ratio = what->group_excludes[from->group] && from->ndim <= 1;
+        (void)layout_fill((void *)(uintptr_t)p, 0, from->elems, param->master);
+        for (size_t i = 0; i < from->elems; i++) {
+            param->weight[i] = plain_round(param->master[i], what->dtype);
+        }
+    }
+}
+
+static void twin_close(twin *t)
+{
+    for (int p = 0; p < t->what->num_params; p++) {
+        plain_param_fini(&t->params[p]);
+    }
+}
+
+/* ------------------------------------------------------------- gradients -- */
+
+/* Which visits of the window's backward touch the parameter; how many. */
+static int uses_of(const layout *what, const layout_window *window, int param,
+                   int uses[LAYOUT_PASS])
+{
+    int order[LAYOUT_PASS];
+    int visits = layout_backward(what, window, order);
+    int count  = 0;
+
+    for (int i = 0; i < visits; i++) {
+        if (layout_touches(what, order[i], param)) {
+            uses[count++] = i;
+        }
+    }
+    return count;
+}
+
+/* The gradient of one element in the window, as the stage adds it up. */
+typedef struct element {
+    const layout        *what;
+    const layout_window *window;
+    int                  param;
+    size_t               index;
+    float                weight, scale;
+    int                  num_uses;
+    int                  uses[LAYOUT_PASS];
+} element;
+
+static float rank_gradient(const element *e, int64_t micro, int k, int rank)
+{
+    int64_t n = micro * e->what->world_size + rank;
+    float   g = 0;
+
+    for (int u = 0; u < e->num_uses; u++) {
+        g = plain_round(g + layout_gradient(n, e->param, e->uses[u], e->index, e->weight, e->scale),
+                        e->what->dtype);
+    }
+    if (e->num_uses > 0 && e->window->has_inf && e->window->inf_rank == rank &&
+        e->window->inf_micro == k && e->window->inf_param == e->param &&
+        e->window->inf_elem == e->index) {
+        return INFINITY;
+    }
+    return g;
+}
+
+/* Each micro-batch is reduced and added. */
+static float sum_early(const element *e, int64_t first)
+{
+    float total = 0;
+
+    for (int k = 0; k < e->window->micro; k++) {
+        float g[LAYOUT_RANKS], mean;
+
+        for (int r = 0; r < e->what->world_size; r++) {
+            g[r] = rank_gradient(e, first + k, k, r);
+        }
+        mean  = plain_mean(g, e->what->world_size, e->what->comm);
+        total = k == 0 ? mean : total + mean;
+    }
+    return total;
+}
+
+/* Each rank adds its own up; they are reduced once. */
+static float sum_late(const element *e, int64_t first)
+{
+    float own[LAYOUT_RANKS];
+
+    for (int r = 0; r < e->what->world_size; r++) {
+        float sum = 0;
+
+        for (int k = 0; k < e->window->micro; k++) {
+            float g = rank_gradient(e, first + k, k, r);
+
+            sum = k == 0 ? g : sum + g;
+        }
+        own[r] = plain_round(sum, e->what->comm);
+    }
+    return plain_mean(own, e->what->world_size, e->what->comm);
+}
+
+static float sum_fixed(const element *e, int64_t first, int shift)
+{
+    int64_t sum = 0;
+
+    for (int k = 0; k < e->window->micro; k++) {
+        for (int r = 0; r < e->what->world_size; r++) {
+            float g = rank_gradient(e, first + k, k, r);
+
+            if (!isfinite(g)) {
+                return INFINITY;
+            }
+            sum += plain_fixed(g, e->scale, shift);
+        }
+    }
+    return (float)(double)sum;
+}
+
+static void window_gradients(twin *t, const layout_window *window, int shift)
+{
+    const layout *what    = t->what;
+    int           is_late = what->stage < 2 && what->accumulation > 1;
+
+    t->is_finite = 1;
+    for (int p = 0; p < what->num_params; p++) {
+        element e = {.what = what, .window = window, .param = p, .scale = (float)t->scaler.scale};
+
+        e.num_uses = uses_of(what, window, p, e.uses);
+        for (size_t i = 0; i < t->params[p].elems && !t->params[p].is_frozen; i++) {
+            float g;
+
+            e.index              = i;
+            e.weight             = t->params[p].weight[i];
+            g                    = what->is_deterministic ? sum_fixed(&e, t->micro, shift)
+                                   : is_late              ? sum_late(&e, t->micro)
+                                                          : sum_early(&e, t->micro);
+            t->params[p].grad[i] = g;
+            t->is_finite         = t->is_finite && isfinite(g);
+        }
+    }
+}
+
+/* --------------------------------------------------------------- windows -- */
+
+static void scaler_step(twin_scaler *scaler, const layout *what, int had_overflow)
+{
+    if (!what->is_dynamic) {
+        return;
+    }
+    if (had_overflow) {
+        scaler->clean = 0;
+        if (scaler->left > 1) {
+            scaler->left--;
+        } else {
+            scaler->scale /= 2;
+        }
+        return;
+    }
+    if (++scaler->clean % what->scale_window == 0) {
+        scaler->scale *= 2;
+        scaler->left = what->hysteresis;
+    }
+}
+
+static void window_step(twin *t, const layout_window *window, layout_outcome *out)
+{
+    const layout *what    = t->what;
+    int           shift   = plain_fixed_shift(what->world_size * what->accumulation);
+    double        unscale = 1 / (t->scaler.scale * window->micro);
+    double        clip    = 1;
+    double        norm;
+
+    if (what->is_deterministic) {
+        unscale = ldexp(1, -shift) / ((double)what->world_size * window->micro);
+    }
+    *out = (layout_outcome){.loss_scale = t->scaler.scale};
+    window_gradients(t, window, shift);
+    if (t->is_finite) {
+        norm = sqrt(plain_sumsq(t->params, (size_t)what->num_params)) * unscale;
+        if (what->clip > 0 && what->clip / (norm + 1e-6) < 1) {
+            clip = what->clip / (norm + 1e-6);
+        }
+        t->updates++;
+        for (int p = 0; p < what->num_params; p++) {
+            if (!t->params[p].is_frozen) {
+                plain_update(&t->params[p], &what->rule, clip * unscale, t->updates);
+            }
+        }
+        out->norm = norm;
+    }
+    out->has_overflow = !t->is_finite;
+    out->fingerprint  = plain_fingerprint(t->params, (size_t)what->num_params);
+    scaler_step(&t->scaler, what, !t->is_finite);
+    t->micro += window->micro;
+}
+
+/* All that an update changes. */
+static void twin_copy(const twin *from, twin *to)
+{
+    for (int p = 0; p < from->what->num_params; p++) {
+        memcpy(to->params[p].master, from->params[p].master,
+               5 * from->params[p].elems * sizeof(float));
+    }
+    to->scaler  = from->scaler;
+    to->updates = from->updates;
+}
+
+/* The undo goes back to what the update before had left: windows that were skipped since are undone too. */
+void layout_twin(const layout *what, layout_result *out)
+{
+    twin t, last, before; /* now, after the last update, and after the one before */
+
+    twin_open(&t, what);
+    twin_open(&last, what);
+    twin_open(&before, what);
+    for (int w = 0; w < what->num_windows; w++) {
+        const layout_window *window = &what->windows[w];
+
+        if (window->drop > 0) {
+            t.micro += window->micro + (window->drop == 2);
+            continue;
+        }
+        window_step(&t, window, &out->windows[w]);
+        if (out->windows[w].has_overflow) {
+            continue;
+        }
+        twin_copy(&last, &before);
+        twin_copy(&t, &last);
+        if (window->is_undone) {
+            t.micro += window->undo_micro;
+            twin_copy(&before, &t);
+            twin_copy(&before, &last);
+            out->undone[w] = plain_fingerprint(t.params, (size_t)what->num_params);
+        }
+    }
+    twin_close(&t);
+    twin_close(&last);
+    twin_close(&before);
+}
