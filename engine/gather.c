@@ -84,15 +84,38 @@ static void unit_forget(sherd_engine *engine, int unit)
     region->is_pinned = 0;
 }
 
+/* Alone every acquire fits, so the trainer holds another unit. */
+static sherd_status gather_has_no_room(const sherd_engine *engine, int unit)
+{
+    const char *held = "";
+
+    for (size_t u = 0; u < engine->plan->num_units; u++) {
+        const int *acquired = engine->units[u].acquired;
+
+        if (acquired[SHERD_FORWARD] + acquired[SHERD_BACKWARD] + acquired[SHERD_EVAL] > 0) {
+            held = engine->model.units[u].name;
+        }
+    }
+    return sherdi_fail(SHERD_E_NOMEM,
+                       "unit %s: its %zu bytes do not fit in the planned %zu beside unit %s, which "
+                       "is held; release a unit before the next acquire, or list the order with "
+                       "sherd_pass_add and sherd_unit_reads",
+                       engine->model.units[unit].name, engine->plan->units[unit].gather_bytes,
+                       engine->gather_pool.len_bytes, held);
+}
+
 static sherd_status unit_gather(sherd_engine *engine, int unit, sherd_pass pass, size_t preferred)
 {
     const sherdi_plan_unit *info = &engine->plan->units[unit];
+    sherd_status            status;
 
+    if (!sherdi_pool_has_room(&engine->gather_pool, info->gather_bytes, preferred)) {
+        return gather_has_no_room(engine, unit);
+    }
     SHERDI_TRY(sherdi_pool_place(&engine->gather_pool, engine->world, engine->lanes.up, unit,
                                  info->gather_bytes, preferred));
     for (int kind = 0; kind < SHERDI_SEGMENT_KINDS; kind++) {
         const sherdi_segment *segment;
-        sherd_status          status;
 
         if (info->segments[kind] < 0) {
             continue;

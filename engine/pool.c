@@ -56,6 +56,11 @@ static size_t free_place(const sherdi_pool *pool, size_t bytes, size_t preferred
     return offset + bytes <= pool->len_bytes ? offset : SHERDI_NO_OFFSET;
 }
 
+int sherdi_pool_has_room(const sherdi_pool *pool, size_t bytes, size_t preferred)
+{
+    return free_place(pool, bytes, preferred) != SHERDI_NO_OFFSET;
+}
+
 sherd_status sherdi_pool_place(sherdi_pool *pool, sherd_world *world, const sherdi_backend *writer,
                                int unit, size_t bytes, size_t preferred)
 {
@@ -64,11 +69,7 @@ sherd_status sherdi_pool_place(sherdi_pool *pool, sherd_world *world, const sher
     /* Its own former region may lie elsewhere and be in flight: nobody would wait for that later. */
     SHERDI_TRY(sherdi_world_follow(world, writer, pool->regions[unit].ticket));
     if (offset == SHERDI_NO_OFFSET) {
-        return sherdi_fail(SHERD_E_NOMEM,
-                           "%zu bytes do not fit beside the units held now in the planned %zu; "
-                           "release a unit before the next acquire, or list the order with "
-                           "sherd_pass_add and sherd_unit_reads",
-                           bytes, pool->len_bytes);
+        return SHERD_E_NOMEM;
     }
     for (size_t u = 0; u < pool->num_regions; u++) {
         sherdi_region *region = &pool->regions[u];

@@ -24,9 +24,12 @@ typedef struct sherdi_pool {
 sherd_status sherdi_pool_init(sherdi_pool *pool, sherdi_mem *mem, size_t num_units);
 void         sherdi_pool_fini(sherdi_pool *pool);
 
+/** Whether the pinned regions leave a place for so many bytes. */
+int sherdi_pool_has_room(const sherdi_pool *pool, size_t bytes, size_t preferred);
+
 /** Gives `unit` a region of `bytes`, at `preferred` if nothing pinned is there (SHERDI_NO_OFFSET: no
- *  preference). Evicts what is not pinned, waiting for its transfer. E_NOMEM: the pinned ones leave no
- *  room. The region is used and pinned afterwards. */
+ *  preference). Evicts what is not pinned, waiting for its transfer. E_NOMEM, without a sentence (the caller
+ *  knows who is in the way): no room. The region is used and pinned afterwards. */
 sherd_status sherdi_pool_place(sherdi_pool *pool, sherd_world *world, const sherdi_backend *writer,
                                int unit, size_t bytes, size_t preferred);
 

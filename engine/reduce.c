@@ -9,6 +9,7 @@
  * overwrites what the arena held, the others add. */
 #include "engine/engine_impl.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 
@@ -87,6 +88,56 @@ static void bound_gradients_zero(sherd_engine *engine, int unit)
     }
 }
 
+/* The largest gradient that is in the way of an acquire, which itself is not counted yet: its unit was acquired, or
+ * has uses to come, or is read by one that has no gradient itself. */
+static int gradient_in_the_way(const sherd_engine *engine)
+{
+    int found = -1;
+
+    for (int is_read = 0; is_read <= 1 && found < 0; is_read++) {
+        for (size_t u = 0; u < engine->plan->num_units; u++) {
+            const sherdi_unit_state *state = &engine->units[u];
+            int is_its_own = state->held_backward > 0 && state->acquired[SHERD_BACKWARD] == 0;
+
+            if (state->has_gradient && is_its_own == is_read &&
+                (found < 0 || engine->plan->units[u].transient_bytes >
+                                  engine->plan->units[found].transient_bytes)) {
+                found = (int)u;
+            }
+        }
+    }
+    assert(found >= 0 && "alone every acquire has room");
+    return found;
+}
+
+static sherd_status gradient_has_no_room(const sherd_engine *engine, int unit)
+{
+    const char              *name  = engine->model.units[unit].name;
+    size_t                   bytes = engine->plan->units[unit].transient_bytes;
+    size_t                   room  = engine->transient_pool.len_bytes;
+    int                      other = gradient_in_the_way(engine);
+    const sherdi_unit_state *state = &engine->units[other];
+
+    if (engine->lost != SHERD_OK) { /* and keeps its place until the window is dropped */
+        return sherdi_fail_relay(engine->lost, engine->lost_text);
+    }
+    if (state->held_backward > 0) {
+        return sherdi_fail(
+            SHERD_E_NOMEM,
+            "unit %s: its gradient of %zu bytes does not fit in the planned %zu beside unit %s, "
+            "which is held; release a unit before the next acquire, or list the order with "
+            "sherd_pass_add and sherd_unit_reads",
+            name, bytes, room, engine->model.units[other].name);
+    }
+    return sherdi_fail(
+        SHERD_E_NOMEM,
+        "unit %s: its gradient of %zu bytes does not fit in the planned %zu: the gradient of unit "
+        "%s is open until %d more of its %d planned uses; go on in the declared order, or list the "
+        "order with sherd_pass_add and sherd_unit_reads",
+        name, bytes, room, engine->model.units[other].name, state->uses_left,
+        engine->plan->units[other].backward_uses);
+}
+
 sherd_status sherdi_reduce_begin(sherd_engine *engine, int unit)
 {
     sherdi_unit_state      *state = &engine->units[unit];
@@ -95,6 +146,11 @@ sherd_status sherdi_reduce_begin(sherd_engine *engine, int unit)
 
     if (state->has_gradient || !unit_has_gradient_segment(engine, unit)) {
         return SHERD_OK;
+    }
+    if (engine->plan->has_transient &&
+        !sherdi_pool_has_room(&engine->transient_pool, info->transient_bytes,
+                              planned_offset(engine, unit))) {
+        return gradient_has_no_room(engine, unit);
     }
     if (engine->plan->has_transient) {
         sherdi_mark  wait = sherdi_mark_begin(&engine->marks, SHERDI_MARK_WAIT_REDUCE,

@@ -339,13 +339,18 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_param_fill(sherd_engine *engine, she
  *  an acquire that only some ranks make is an error there or at the time limit, and
  *  everywhere the next boundary compares and names unit and ranks (E_STATE; the
  *  window is dropped). Ideally the order is the declared one, which is prefetched;
- *  another order is legal and slower. Acquires of different units may nest. What
- *  fails is as if it had not been called. Errors: E_STATE, E_PEER_LOST, E_NOMEM
- *  (more units held at once than the plan has room for), E_IO. */
+ *  another order is legal and slower, as far as the gradients that are open together
+ *  fit: that of a unit which backward uses more than once, or whose parameters others
+ *  read, is open from its first use to its last even while nothing is held, and the
+ *  plan has room for what the declared order has open. Acquires of different units
+ *  may nest. What fails is as if it had not been called. Errors: E_STATE, E_PEER_LOST,
+ *  E_IO, E_NOMEM (more units held or gradients open at once than the plan has room
+ *  for, and whose). */
 SHERD_API SHERD_MUST_USE sherd_status sherd_unit_acquire(sherd_engine *engine, sherd_unit unit,
                                                          sherd_pass pass);
-/** Whatever it returns, the unit is released. After BACKWARD a failure means that its
- *  gradient is lost: the next sherd_step says so and drops the window. */
+/** What was acquired is released even by a call that fails. Where its gradient could
+ *  not be reduced, the next sherd_step fails with the same error and drops the window.
+ *  Errors: E_STATE (not acquired), E_IO, E_PEER_LOST. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_unit_release(sherd_engine *engine, sherd_unit unit,
                                                          sherd_pass pass);
 /** Compute type, row-major, valid while the unit (or one that reads it) is

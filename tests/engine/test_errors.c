@@ -610,56 +610,6 @@ static void backward_beyond_the_planned_uses_is_refused(void)
     }
 }
 
-/* A failed nested acquire leaves nothing behind: the unit is not held, the step goes on. */
-static void acquire_without_room_is_as_if_it_had_not_been_called(void)
-{
-    rig_options options = {.stage = 2,
-                           .zero = ", \"overlap_comm\": false, \"stage3_prefetch_bucket_size\": 0"};
-    rig         r       = self_rig(&options);
-
-    (void)rig_unit(&r, "first");
-    (void)rig_unit(&r, "second");
-    (void)rig_param(&r, 0, "a", 5000);
-    (void)rig_param(&r, 1, "b", 5000);
-    rig_seal(&r);
-    rig_acquire(&r, 1, SHERD_BACKWARD);
-    CHECK_STATUS(SHERD_E_NOMEM, sherd_unit_acquire(r.engine, 0, SHERD_BACKWARD));
-    CHECK_ERROR_SAYS("release a unit before the next acquire");
-    CHECK(sherd_param_data(r.engine, 0) == NULL);
-    CHECK(sherd_param_grad(r.engine, 0) == NULL);
-    CHECK_STATUS(SHERD_E_STATE, sherd_unit_release(r.engine, 0, SHERD_BACKWARD));
-    rig_touch(&r, 1, 1);
-    rig_release(&r, 1, SHERD_BACKWARD);
-    rig_backward(&r, 0);
-    CHECK_INT(1, rig_step(&r).was_updated);
-    rig_close(&r);
-}
-
-/* The same when what fails is the second of the units that an acquire reaches. */
-static void acquire_without_room_for_what_it_reads_leaves_nothing(void)
-{
-    rig_options options = {.stage = 2, .zero = ", \"overlap_comm\": false"};
-    rig         r       = self_rig(&options);
-
-    (void)rig_unit(&r, "table");
-    (void)rig_unit(&r, "head");
-    (void)rig_unit(&r, "small");
-    (void)rig_param(&r, 0, "table.w", 5000);
-    (void)rig_param(&r, 1, "head.w", 5000);
-    (void)rig_param(&r, 2, "small.w", 10);
-    CHECK_OK(sherd_unit_reads(r.engine, 1, 0));
-    rig_seal(&r);
-    rig_acquire(&r, 2, SHERD_BACKWARD);
-    CHECK_STATUS(SHERD_E_NOMEM, sherd_unit_acquire(r.engine, 1, SHERD_BACKWARD));
-    CHECK(sherd_param_grad(r.engine, 0) == NULL);
-    CHECK(sherd_param_grad(r.engine, 1) == NULL);
-    rig_release(&r, 2, SHERD_BACKWARD);
-    rig_backward(&r, 1);
-    rig_backward(&r, 0);
-    CHECK_INT(1, rig_step(&r).was_updated);
-    rig_close(&r);
-}
-
 /* ------------------------------------------------- ranks that disagree ---- */
 
 typedef struct model_change {
@@ -971,8 +921,6 @@ static const test_case CASES[] = {
     CASE(step_params_refuse_what_makes_no_sense),
     CASE(pointers_are_null_with_a_sentence_when_not_acquired),
     CASE(backward_beyond_the_planned_uses_is_refused),
-    CASE(acquire_without_room_is_as_if_it_had_not_been_called),
-    CASE(acquire_without_room_for_what_it_reads_leaves_nothing),
     CASE(models_that_differ_are_refused_by_name),
     CASE(configurations_that_differ_are_refused_by_key),
     CASE(configuration_that_is_bad_on_one_rank_fails_on_all),
