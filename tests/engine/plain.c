@@ -56,10 +56,10 @@ int plain_fixed_shift(int global_batch)
     return shift;
 }
 
-/* llrint rounds to nearest even. */
+/* The quotient is rounded first, as docs/numerics.md has it; llrint rounds to nearest even. */
 int64_t plain_fixed(float g, float loss_scale, int shift)
 {
-    return llrint((double)g / loss_scale * ldexp(1, shift));
+    return llrint((double)g * (ldexp(1, shift) / (double)loss_scale));
 }
 
 /* Exact, as docs/numerics.md has it. */

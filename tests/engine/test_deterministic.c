@@ -1,4 +1,6 @@
 /* The deterministic mode: one fingerprint for every layout of the same global batch. */
+#include "tests/engine/numbers.h"
+#include "tests/engine/rig.h"
 #include "tests/engine/toy.h"
 #include "tests/lib/check.h"
 
@@ -16,6 +18,7 @@ typedef struct layout {
     const char *name;
     const char *zero_extra;
     int         is_bound, is_off_plan, has_eval, has_recompute;
+    double      loss_scale;
 } layout;
 
 static const layout LAYOUTS[] = {
@@ -42,6 +45,7 @@ static toy_options options_of(const layout *how, sherd_dtype dtype, int stage, i
         .is_off_plan   = how->is_off_plan,
         .has_eval      = how->has_eval,
         .has_recompute = how->has_recompute,
+        .loss_scale    = how->loss_scale,
     };
 }
 
@@ -114,6 +118,92 @@ static void deterministic_layouts_agree_in_fp16(void)
     static const int RANKS[] = {1, 2, 3, 4, 6, 8};
 
     expect_one_result(SHERD_F16, &LAYOUTS[0], RANKS, 6);
+}
+
+static void deterministic_layouts_agree_at_a_loss_scale_of_1000(void)
+{
+    static const layout HOW     = {.name = "loss scale 1000", .loss_scale = 1000};
+    static const int    RANKS[] = {1, 2, 3};
+
+    expect_one_result(SHERD_F16, &HOW, RANKS, 3);
+}
+
+#define SUM_ELEMS 5000
+
+/* Sums of squares of a + b - (a + b) in integers, by docs/numerics.md and with the division last: rounded alike, what
+ * is left of each is -1, 0 or 1. */
+typedef struct leftovers {
+    double by_page, by_other;
+} leftovers;
+
+static double leftover(int a, int b, double (*integer)(double g))
+{
+    double sum = integer(a) + integer(b) - integer(a + b);
+
+    return sum * sum;
+}
+
+static double integer_by_page(double g)
+{
+    return (double)llrint(g * (ldexp(1, 48) / 1000));
+}
+
+static double integer_by_other(double g)
+{
+    return (double)llrint(g * ldexp(1, 48) / 1000);
+}
+
+static int leftover_part(size_t index, int micro)
+{
+    uint64_t state = index;
+    int      a     = (int)(test_random(&state) % 1000);
+    int      b     = (int)(test_random(&state) % 1000);
+
+    return micro == 0 ? a : micro == 1 ? b : -(a + b);
+}
+
+/* 2^48 / 1000 is rounded, and a gradient times that is not the gradient times 2^48 over 1000: in fp32 hardly ever to
+ * be seen, so that gradients are taken that cancel. */
+static void deterministic_integers_are_those_of_the_page(void)
+{
+    static const char JSON[] =
+        "{\"train_micro_batch_size_per_gpu\": 1, \"gradient_accumulation_steps\": 3,"
+        "\"deterministic\": true, \"optimizer\": {\"type\": \"Adam\"},"
+        "\"fp16\": {\"enabled\": true, \"loss_scale\": 1000}}";
+    uint16_t          gradient[SUM_ELEMS];
+    leftovers         want = {0};
+    sherd_step_report report;
+    sherd_world      *world;
+    rig               r = {.dtype = SHERD_F16};
+
+    CHECK_OK(sherd_world_self(&world));
+    r.world = world;
+    CHECK_OK(rig_create(world, JSON, &r.engine));
+    (void)rig_unit(&r, "unit");
+    (void)rig_param(&r, 0, "w", SUM_ELEMS);
+    rig_seal(&r);
+    for (size_t i = 0; i < SUM_ELEMS; i++) {
+        int a = leftover_part(i, 0);
+        int b = leftover_part(i, 1);
+
+        want.by_page += leftover(a, b, integer_by_page);
+        want.by_other += leftover(a, b, integer_by_other);
+    }
+    CHECK(want.by_page != want.by_other);
+    for (int micro = 0; micro < 3; micro++) {
+        rig_acquire(&r, 0, SHERD_BACKWARD);
+        for (size_t i = 0; i < SUM_ELEMS; i++) {
+            store(gradient, i, SHERD_F16, (float)leftover_part(i, micro));
+        }
+        CHECK_OK(sherd_copy(r.engine, sherd_param_grad(r.engine, r.params[0].handle), gradient,
+                            sizeof(gradient)));
+        rig_release(&r, 0, SHERD_BACKWARD);
+        report = rig_step(&r);
+    }
+    CHECK_INT(1, report.was_updated);
+    CHECK(report.grad_norm == sqrt(want.by_page) * (ldexp(1, -48) / 3));
+    rig_close(&r);
+    sherd_world_destroy(world);
 }
 
 static void deterministic_settings_agree(void)
@@ -312,6 +402,8 @@ static const test_case CASES[] = {
     CASE(deterministic_layouts_agree_in_fp32),
     CASE(deterministic_layouts_agree_in_bf16),
     CASE(deterministic_layouts_agree_in_fp16),
+    CASE(deterministic_layouts_agree_at_a_loss_scale_of_1000),
+    CASE(deterministic_integers_are_those_of_the_page),
     CASE(deterministic_settings_agree),
     CASE(deterministic_instruction_sets_agree),
     CASE(one_bit_of_one_weight_is_seen_and_found),

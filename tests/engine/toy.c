@@ -82,11 +82,15 @@ sherd_status toy_fill(void *ctx, size_t first_elem, size_t count_elems, float *o
 const char *toy_json(const toy_options *options)
 {
     static _Thread_local char json[2048];
-    const char *precision = options->dtype == SHERD_BF16 ? ", \"bf16\": {\"enabled\": true}"
-                            : options->dtype == SHERD_F16
-                                ? ", \"fp16\": {\"enabled\": true, \"initial_scale_power\": 6}"
-                                : "";
+    char                      fixed_scale[64];
+    const char *precision = options->dtype == SHERD_BF16  ? ", \"bf16\": {\"enabled\": true}"
+                            : options->dtype != SHERD_F16 ? ""
+                            : options->loss_scale != 0
+                                ? fixed_scale
+                                : ", \"fp16\": {\"enabled\": true, \"initial_scale_power\": 6}";
 
+    (void)snprintf(fixed_scale, sizeof(fixed_scale),
+                   ", \"fp16\": {\"enabled\": true, \"loss_scale\": %g}", options->loss_scale);
     (void)snprintf(
         json, sizeof(json),
         "{\"train_micro_batch_size_per_gpu\": 1, \"gradient_accumulation_steps\": %d,"
@@ -518,7 +522,9 @@ void toy_reference(int world_size, const toy_options *options, toy_result *out)
     plain_param params[TOY_PARAMS];
     plain_rule  rule       = plain_rule_of(options);
     int64_t     micro      = 0;
-    double      loss_scale = options->dtype == SHERD_F16 ? 64 : 1;
+    double      loss_scale = options->dtype != SHERD_F16 ? 1
+                             : options->loss_scale != 0  ? options->loss_scale
+                                                         : 64;
 
     plain_params_open(params, options);
     for (int step = 0; step < TOY_STEPS; step++) {

@@ -23,6 +23,7 @@ typedef struct toy_options {
     int         short_window;  /* the last step sees one micro-batch only */
     int         skips_unit;    /* a unit's backward never comes */
     double      clip;          /* gradient_clipping */
+    double      loss_scale;    /* of fp16, static; 0: 64, dynamic */
     int         lamb; /* 0: AdamW; 1: LAMB in DeepSpeed's form, 2: in the paper's; the group of
                                   biases excludes parameters of one dimension */
     int         tells_params; /* fill param_fingerprints of the result, at some cost */
