@@ -121,6 +121,7 @@ typedef struct file_run {
 typedef struct file_search {
     const sherd_engine *engine;
     uint64_t            layout;
+    folder_list         folders;
     file_run            runs[MOST_RUNS]; /* this rank's file fits and has a generation */
     size_t              num_runs;
     size_t              others; /* files that nobody has open */
@@ -144,6 +145,22 @@ static void run_insert(file_search *search, file_run run)
     search->runs[at] = run;
 }
 
+/* Nothing can be gone on from there, and nobody would ever free its space. Who comes second finds it gone. */
+static int empty_reclaim(const file_search *search, const sherdi_state_found *found)
+{
+    uint64_t freed_bytes;
+
+    if (!sherdi_state_found_is_empty(found) ||
+        sherdi_state_reclaim(found->path, search->folders.paths, search->folders.count,
+                             &freed_bytes) != SHERD_OK) {
+        return 0;
+    }
+    sherdi_log(SHERD_LOG_INFO, search->engine->rank,
+               "removed %s (%llu bytes): its run was ended before anything was committed to it",
+               found->path, (unsigned long long)freed_bytes);
+    return 1;
+}
+
 static sherd_status file_found(void *ctx, const sherdi_state_found *found)
 {
     file_search *search = ctx;
@@ -154,6 +171,9 @@ static sherd_status file_found(void *ctx, const sherdi_state_found *found)
 
     if (found->is_locked) {
         search->locked = fits ? found->id.run : search->locked;
+        return SHERD_OK;
+    }
+    if (empty_reclaim(search, found)) {
         return SHERD_OK;
     }
     search->others++;
@@ -265,17 +285,17 @@ static sherd_status state_reopen(sherd_engine *engine, sherdi_tier_state_params 
 
 static sherd_status state_open(sherd_engine *engine)
 {
-    const sherdi_plan       *plan    = engine->plan;
-    folder_list              folders = folders_of(&engine->settings.offload_state);
-    file_search              search  = {.engine = engine, .layout = layout_hash(engine)};
-    sherdi_tier_state_params params  = {
-         .folders     = folders.paths,
-         .num_folders = folders.count,
-         .id = {.rank = engine->rank, .world_size = engine->world_size, .layout = search.layout},
-         .extents     = plan->extents[SHERDI_PLACE_NVME],
-         .num_extents = plan->num_extents[SHERDI_PLACE_NVME],
-         .is_verified = engine->settings.verify_reads,
-         .is_durable  = engine->settings.durable,
+    const sherdi_plan *plan    = engine->plan;
+    folder_list        folders = folders_of(&engine->settings.offload_state);
+    file_search search = {.engine = engine, .layout = layout_hash(engine), .folders = folders};
+    sherdi_tier_state_params params = {
+        .folders     = folders.paths,
+        .num_folders = folders.count,
+        .id = {.rank = engine->rank, .world_size = engine->world_size, .layout = search.layout},
+        .extents     = plan->extents[SHERDI_PLACE_NVME],
+        .num_extents = plan->num_extents[SHERDI_PLACE_NVME],
+        .is_verified = engine->settings.verify_reads,
+        .is_durable  = engine->settings.durable,
     };
 
     SHERDI_TRY(sherdi_agree_status(engine->world, files_search(engine, folders.paths[0], &search)));

@@ -21,6 +21,8 @@
 /* Somebody who looks whether a file is in use holds its lock for a moment. */
 #define LOCK_TRIES    10
 #define LOCK_PAUSE_NS 5000000
+/* A new file that is not locked yet may be taken for one that a killed run left, and removed. */
+#define MAKE_TRIES 20
 
 #define MODE_OWNER 0600
 
@@ -81,6 +83,10 @@ static sherd_status open_fail(const sherdi_stripe *stripe, const char *folder, i
         return sherdi_fail(
             SHERD_E_IO, "folder %s does not exist; create it (mkdir -p) or name another", folder);
     }
+    if (error == ELOOP) {
+        return sherdi_fail(SHERD_E_IO, "%s is a symbolic link, which no run makes; remove it",
+                           stripe->path);
+    }
     return sherdi_fail(SHERD_E_IO, "cannot open %s: %s", stripe->path,
                        strerror_r(error, buffer, sizeof(buffer)));
 }
@@ -107,8 +113,8 @@ static sherd_status stripe_lock(const sherdi_stripe *stripe)
     return SHERD_OK;
 }
 
-/* Who it is; also that it was not removed between open and lock. */
-static sherd_status stripe_identify(sherdi_stripe *stripe, int is_scratch)
+/* Who it is, and whether it was removed between open and lock. */
+static sherd_status stripe_identify(sherdi_stripe *stripe, int *is_removed_out)
 {
     struct stat info;
     char        buffer[128];
@@ -120,11 +126,9 @@ static sherd_status stripe_identify(sherdi_stripe *stripe, int is_scratch)
     if (!S_ISREG(info.st_mode)) {
         return sherdi_fail(SHERD_E_IO, "%s is not a regular file", stripe->path);
     }
-    if (info.st_nlink == 0 && !is_scratch) {
-        return sherdi_fail(SHERD_E_IO, "%s was removed while it was opened", stripe->path);
-    }
-    stripe->device = info.st_dev;
-    stripe->inode  = info.st_ino;
+    stripe->device  = info.st_dev;
+    stripe->inode   = info.st_ino;
+    *is_removed_out = info.st_nlink == 0;
     return SHERD_OK;
 }
 
@@ -248,11 +252,45 @@ static char *path_make(sherdi_mem *mem, const char *folder, const char *name, in
 /* Returns an errno. A child would keep the lock, and the space of a scratch file. */
 static int stripe_open_fd(sherdi_stripe *stripe, int is_new)
 {
-    int flags = O_RDWR | O_CLOEXEC | (is_new ? O_CREAT | O_EXCL : 0);
+    int flags = O_RDWR | O_CLOEXEC | O_NOFOLLOW | (is_new ? O_CREAT | O_EXCL : 0);
 
     sherdi_fork_hold();
     stripe->fd = sherdi_fork_exclude(open(stripe->path, flags, MODE_OWNER));
     return stripe->fd < 0 ? errno : 0;
+}
+
+static void stripe_let_go(sherdi_stripe *stripe)
+{
+    /* Not left to close: the ring may hold the same open file a little longer. */
+    (void)flock(stripe->fd, LOCK_UN);
+    sherdi_fork_close(stripe->fd);
+    stripe->fd = -1;
+}
+
+/* Open, locked, and at its path. */
+static sherd_status stripe_take(const sherdi_file *file, sherdi_stripe *stripe, const char *folder,
+                                int is_new)
+{
+    int is_removed = 1;
+
+    for (int tries = 0; tries < (is_new ? MAKE_TRIES : 1); tries++) {
+        int error = stripe_open_fd(stripe, is_new);
+
+        if (error != 0) {
+            return open_fail(stripe, folder, error);
+        }
+        stripe->is_made = is_new;
+        if (is_new && file->is_scratch) {
+            (void)unlink(stripe->path);
+        }
+        SHERDI_TRY(stripe_lock(stripe));
+        SHERDI_TRY(stripe_identify(stripe, &is_removed));
+        if (!is_removed || file->is_scratch) {
+            return SHERD_OK;
+        }
+        stripe_let_go(stripe);
+    }
+    return sherdi_fail(SHERD_E_IO, "%s was removed while it was opened", stripe->path);
 }
 
 static sherd_status stripe_open(sherdi_file *file, const sherdi_file_params *params, int index)
@@ -260,22 +298,12 @@ static sherd_status stripe_open(sherdi_file *file, const sherdi_file_params *par
     sherdi_stripe *stripe = &file->stripes[index];
     sherdi_ioq    *queue  = file->queue;
     int            is_new = (params->flags & SHERDI_FILE_CREATE) != 0;
-    int            error;
 
     stripe->path = path_make(queue->mem, params->folders[index], params->name, index);
     if (stripe->path == NULL) {
         return SHERD_E_NOMEM;
     }
-    error = stripe_open_fd(stripe, is_new);
-    if (error != 0) {
-        return open_fail(stripe, params->folders[index], error);
-    }
-    stripe->is_made = is_new;
-    if (is_new && file->is_scratch) {
-        (void)unlink(stripe->path);
-    }
-    SHERDI_TRY(stripe_lock(stripe));
-    SHERDI_TRY(stripe_identify(stripe, file->is_scratch));
+    SHERDI_TRY(stripe_take(file, stripe, params->folders[index], is_new));
     file->granularity_bytes =
         sherdi_max_size(file->granularity_bytes, stripe_make_direct(file, stripe));
     if (is_new) {
@@ -312,10 +340,7 @@ static void stripe_close(sherdi_file *file, sherdi_stripe *stripe, int is_remove
     if (file->queue->ops->detach != NULL) {
         file->queue->ops->detach(file->queue, stripe);
     }
-    /* Not left to close: the ring may hold the same open file a little longer. */
-    (void)flock(stripe->fd, LOCK_UN);
-    sherdi_fork_close(stripe->fd);
-    stripe->fd = -1;
+    stripe_let_go(stripe);
 }
 
 /* ------------------------------------------------------------------ files -- */
@@ -372,7 +397,7 @@ sherd_status sherdi_file_open(sherdi_ioq *queue, const sherdi_file_params *param
         status = stripe_open(file, params, i);
     }
     if (status != SHERD_OK) {
-        for (int i = 0; i < file->num_stripes; i++) {
+        for (int i = file->num_stripes - 1; i >= 0; i--) {
             stripe_close(file, &file->stripes[i], file->stripes[i].is_made);
         }
         file_free(file);
@@ -387,7 +412,7 @@ void sherdi_file_close(sherdi_file *file, int is_removed)
     if (file == NULL) {
         return;
     }
-    for (int i = 0; i < file->num_stripes; i++) {
+    for (int i = file->num_stripes - 1; i >= 0; i--) { /* who finds the first finds the others */
         stripe_close(file, &file->stripes[i], is_removed && stripe_is_at_path(&file->stripes[i]));
     }
     file_free(file);

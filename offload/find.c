@@ -11,7 +11,12 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
+
+/* Others who look hold the lock for a moment. */
+#define LOCK_TRIES    10
+#define LOCK_PAUSE_NS 5000000
 
 /* Stripes that are tried when the header does not say how many there are. */
 #define STRIPES_TRIED 64
@@ -60,12 +65,23 @@ static int front_is_of(const sherdi_state_front *front, const sherdi_state_id *i
 
 /* --------------------------------------------------------------- listing -- */
 
+/* Reserved at most: its process was killed before the first byte. Where the file system cannot tell, it is 0. To be
+ * asked before anything is read: pages in memory count as data. */
+static int is_never_written(int fd)
+{
+    return lseek(fd, 0, SEEK_DATA) < 0 && errno == ENXIO;
+}
+
 static void found_read(int fd, sherdi_state_found *found)
 {
     static const int   BOTH[2] = {1, 1}; /* heads are written after their tables */
     sherdi_state_front front;
     sherdi_state_heads heads;
 
+    if (is_never_written(fd)) {
+        found->is_valid = 1;
+        return;
+    }
     if (front_read(fd, &front) != sizeof(front) || !front_is_of(&front, &found->id)) {
         return;
     }
@@ -156,71 +172,142 @@ sherd_status sherdi_state_find(const char *folder, sherdi_state_found_fn fn, voi
 
 /* -------------------------------------------------------------- removing -- */
 
-static sherd_status stripe_remove(const char *folder, int folder_len, const char *name, int index)
+/* One that goes. */
+typedef struct removal {
+    int                fd; /* of the first stripe, locked */
+    const char        *path, *name;
+    sherdi_state_id    id;
+    const char *const *folders; /* where its stripes may lie when the header does not say */
+    int                num_folders;
+    uint64_t           freed_bytes;
+} removal;
+
+static sherd_status path_remove(removal *r, const char *path)
+{
+    struct stat info;
+
+    if (lstat(path, &info) == 0 && unlink(path) == 0) {
+        r->freed_bytes += (uint64_t)info.st_blocks * 512;
+        return SHERD_OK;
+    }
+    return errno == ENOENT || errno == ENOTDIR ? SHERD_OK : file_fail("remove", path, errno);
+}
+
+static sherd_status stripe_remove(removal *r, const char *folder, int folder_len, int index)
 {
     char path[SHERDI_STATE_FOLDER_BYTES + SHERDI_STATE_NAME_BYTES + 16];
 
-    (void)snprintf(path, sizeof(path), "%.*s%s.%d", folder_len, folder, name, index);
-    if (unlink(path) != 0 && errno != ENOENT && errno != ENOTDIR) {
-        return file_fail("remove", path, errno);
+    (void)snprintf(path, sizeof(path), "%.*s/%s.%d", folder_len, folder, r->name, index);
+    return path_remove(r, path);
+}
+
+/* Beside the first, and where the caller has its own. */
+static sherd_status stripes_try(removal *r)
+{
+    int beside_len = (int)(r->name - r->path) - 1;
+
+    for (int i = 1; i < STRIPES_TRIED; i++) {
+        SHERDI_TRY(
+            stripe_remove(r, beside_len < 0 ? "." : r->path, beside_len < 0 ? 1 : beside_len, i));
+        if (i < r->num_folders) {
+            SHERDI_TRY(stripe_remove(r, r->folders[i], (int)strlen(r->folders[i]), i));
+        }
     }
     return SHERD_OK;
 }
 
-/* Where the header does not say, beside the first. */
-static sherd_status stripes_remove(int fd, const char *path, const char *name,
-                                   const sherdi_state_id *id)
+static sherd_status stripes_remove(removal *r)
 {
     sherdi_state_front front;
 
-    if (front_read(fd, &front) != sizeof(front) || !front_is_of(&front, id)) {
-        for (int i = 1; i < STRIPES_TRIED; i++) {
-            SHERDI_TRY(stripe_remove(path, (int)(name - path), name, i));
-        }
-        return SHERD_OK;
+    if (front_read(r->fd, &front) != sizeof(front) || !front_is_of(&front, &r->id)) {
+        return stripes_try(r);
     }
     for (uint32_t i = 1; i < front.header.num_folders; i++) {
-        char        folder[SHERDI_STATE_FOLDER_BYTES + 1];
         const char *at = sherdi_state_header_folder(&front.header, i);
 
         if (at == NULL) {
             break;
         }
-        (void)snprintf(folder, sizeof(folder), "%s/", at);
-        SHERDI_TRY(stripe_remove(folder, (int)strlen(folder), name, (int)i));
+        SHERDI_TRY(stripe_remove(r, at, (int)strlen(at), (int)i));
     }
     return SHERD_OK;
 }
 
 /* The first goes last: as long as it is there the others are found. */
-static sherd_status locked_remove(int fd, const char *path, const char *name,
-                                  const sherdi_state_id *id)
+static sherd_status files_remove(removal *r)
 {
-    if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
-        return errno == EWOULDBLOCK ? sherdi_fail(SHERD_E_STATE, "%s is in use by a run", path)
-                                    : file_fail("lock", path, errno);
+    SHERDI_TRY(stripes_remove(r));
+    return path_remove(r, r->path);
+}
+
+static sherd_status lock_take(const removal *r)
+{
+    static const struct timespec PAUSE = {.tv_nsec = LOCK_PAUSE_NS};
+    int                          error = flock(r->fd, LOCK_EX | LOCK_NB) == 0 ? 0 : errno;
+
+    for (int tries = 1; tries < LOCK_TRIES && error == EWOULDBLOCK; tries++) {
+        (void)nanosleep(&PAUSE, NULL);
+        error = flock(r->fd, LOCK_EX | LOCK_NB) == 0 ? 0 : errno;
     }
-    SHERDI_TRY(stripes_remove(fd, path, name, id));
-    return unlink(path) == 0 ? SHERD_OK : file_fail("remove", path, errno);
+    if (error == EWOULDBLOCK) {
+        return sherdi_fail(SHERD_E_STATE, "%s is in use by a run", r->path);
+    }
+    return error == 0 ? SHERD_OK : file_fail("lock", r->path, error);
+}
+
+static sherd_status removal_open(removal *r)
+{
+    const char *slash = strrchr(r->path, '/');
+
+    r->name = slash == NULL ? r->path : slash + 1;
+    SHERDI_TRY(sherdi_checksum_check_built());
+    if (!sherdi_state_name_parse(r->name, &r->id)) {
+        return sherdi_fail(SHERD_E_INVAL, "%s is not named like a state file", r->path);
+    }
+    r->fd = open(r->path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    return r->fd < 0 ? file_fail("open", r->path, errno) : SHERD_OK;
 }
 
 sherd_status sherdi_state_remove(const char *path)
 {
-    const char     *slash = strrchr(path, '/');
-    const char     *name  = slash == NULL ? path : slash + 1;
-    sherdi_state_id id;
-    sherd_status    status;
-    int             fd;
+    removal      r = {.path = path};
+    sherd_status status;
 
-    SHERDI_TRY(sherdi_checksum_check_built());
-    if (!sherdi_state_name_parse(name, &id)) {
-        return sherdi_fail(SHERD_E_INVAL, "%s is not named like a state file", path);
+    SHERDI_TRY(removal_open(&r));
+    status = lock_take(&r);
+    if (status == SHERD_OK) {
+        status = files_remove(&r);
     }
-    fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-    if (fd < 0) {
-        return file_fail("open", path, errno);
+    (void)close(r.fd);
+    return status;
+}
+
+/* Under the lock: still there, and still nothing in it. */
+static int is_still_empty(const removal *r)
+{
+    sherdi_state_found found = {.id = r->id};
+    struct stat        info;
+
+    found_read(r->fd, &found);
+    return fstat(r->fd, &info) == 0 && info.st_nlink > 0 && sherdi_state_found_is_empty(&found);
+}
+
+sherd_status sherdi_state_reclaim(const char *path, const char *const *folders, int num_folders,
+                                  uint64_t *freed_bytes_out)
+{
+    removal      r = {.path = path, .folders = folders, .num_folders = num_folders};
+    sherd_status status;
+
+    SHERDI_TRY(removal_open(&r));
+    status = lock_take(&r);
+    if (status == SHERD_OK && !is_still_empty(&r)) {
+        status = sherdi_fail(SHERD_E_STATE, "%s is not empty, or gone", path);
     }
-    status = locked_remove(fd, path, name, &id);
-    (void)close(fd);
+    if (status == SHERD_OK) {
+        status = files_remove(&r);
+    }
+    (void)close(r.fd);
+    *freed_bytes_out = r.freed_bytes;
     return status;
 }

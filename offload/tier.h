@@ -129,5 +129,15 @@ sherd_status sherdi_state_find(const char *folder, sherdi_state_found_fn fn, voi
 /** Removes one that is not locked, with its other stripes in the folders that its header names. E_STATE
  *  when it is in use, E_INVAL when it is not named like a state file, E_IO. */
 sherd_status sherdi_state_remove(const char *path);
+/** Whether nothing was ever committed to it: a run that was killed at its start left it, or has just begun. */
+static inline int sherdi_state_found_is_empty(const sherdi_state_found *found)
+{
+    return found->is_valid && found->generation == 0;
+}
+/** Removes one that is empty and that nobody has open, with its stripes; where it does not say itself where they lie,
+ *  they are looked for in `folders` too. Looks again under its lock: E_STATE when it is in use, was removed by
+ *  somebody else or is not empty any more. */
+sherd_status sherdi_state_reclaim(const char *path, const char *const *folders, int num_folders,
+                                  uint64_t *freed_bytes_out);
 
 #endif

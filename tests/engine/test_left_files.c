@@ -1,0 +1,278 @@
+/* What runs that were killed at their start leave in the folders of state: files that hold nothing. The next start
+ * removes them, whoever starts beside it, and nothing else. */
+#include "tests/engine/rig.h"
+#include "tests/lib/check.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define ELEMS   200000 /* several stripes in each folder */
+#define FOLDERS 2
+#define KILLS   5
+#define JOBS    4
+#define ROUNDS  10
+
+static const char *folder_path(int index)
+{
+    static _Thread_local char path[FOLDERS][512];
+
+    (void)snprintf(path[index], sizeof(path[0]), "%s/f%d", test_scratch(), index);
+    return path[index];
+}
+
+/* All of them, or with `is_removed` none afterwards. */
+static int files_now(int index, int is_removed)
+{
+    DIR           *dir = opendir(folder_path(index));
+    struct dirent *entry;
+    int            count = 0;
+
+    CHECK(dir != NULL);
+    while ((entry = readdir(dir)) != NULL) {
+        if (entry->d_name[0] != '.') {
+            count++;
+            CHECK(!is_removed || unlinkat(dirfd(dir), entry->d_name, 0) == 0);
+        }
+    }
+    (void)closedir(dir);
+    return count;
+}
+
+static void case_begin(void)
+{
+    for (int i = 0; i < FOLDERS; i++) {
+        (void)mkdir(folder_path(i), 0700);
+        (void)files_now(i, 1);
+    }
+}
+
+static void engine_open(rig *r, sherd_world *world, const char *keys)
+{
+    char        zero[2048];
+    rig_options options = {.stage = 2, .dtype = SHERD_BF16, .zero = zero};
+
+    (void)snprintf(zero, sizeof(zero),
+                   ", \"sub_group_size\": 65536, \"offload_optimizer\": {\"device\": \"nvme\","
+                   " \"durable\": false, \"nvme_path\": [\"%s\", \"%s\"]%s}",
+                   folder_path(0), folder_path(1), keys);
+    rig_open(r, world, &options);
+    (void)rig_unit(r, "a");
+    (void)rig_param(r, 0, "a.w", ELEMS);
+}
+
+static void train_run(sherd_world *world, void *keys)
+{
+    rig r;
+
+    engine_open(&r, world, keys);
+    rig_seal(&r);
+    (void)rig_train(&r, 1);
+    rig_close(&r);
+}
+
+/* ---------------------------------------------------------------------- log -- */
+
+static char told[16384];
+
+static void line_keep(void *ctx, sherd_log_level level, const char *line)
+{
+    size_t len = strlen(told);
+
+    (void)ctx;
+    (void)level;
+    (void)snprintf(told + len, sizeof(told) - len, "%s\n", line);
+}
+
+static int told_count(const char *words)
+{
+    int count = 0;
+
+    for (const char *at = strstr(told, words); at != NULL; at = strstr(at + 1, words)) {
+        count++;
+    }
+    return count;
+}
+
+static void train_and_listen(int world_size, const char *keys)
+{
+    told[0] = '\0';
+    sherd_log_set(line_keep, NULL, SHERD_LOG_INFO);
+    test_world(world_size, train_run, (void *)(uintptr_t)keys);
+    sherd_log_set(NULL, NULL, SHERD_LOG_WARN);
+}
+
+/* -------------------------------------------------------------------- cases -- */
+
+static sherd_status locked_count(void *ctx, const sherd_state_file *file)
+{
+    *(int *)ctx += file->is_locked;
+    return SHERD_OK;
+}
+
+/* The kernel holds the files of a killed process a moment longer than the process. */
+static void locks_await(int most)
+{
+    int count = most + 1;
+
+    while (count > most) {
+        count = 0;
+        CHECK_OK(sherd_state_files_find(folder_path(0), locked_count, &count));
+    }
+}
+
+/* Killed between seal and the first commit. */
+static void start_and_die(void)
+{
+    pid_t child = fork();
+    int   status;
+
+    if (child == 0) {
+        sherd_world *world;
+        rig          r;
+
+        CHECK_OK(sherd_world_self(&world));
+        engine_open(&r, world, "");
+        CHECK_OK(sherd_engine_seal(r.engine));
+        (void)raise(SIGKILL);
+    }
+    CHECK(child > 0);
+    CHECK(waitpid(child, &status, 0) == child);
+    CHECK(WIFSIGNALED(status));
+}
+
+/* Its run had reserved the space and was killed before it wrote a byte; stripe `index` of it. */
+static void blank_leave(int run, int index)
+{
+    char path[1024];
+    int  fd;
+
+    (void)snprintf(path, sizeof(path), "%s/sherd-%016x-0of1.state%s", folder_path(index), run,
+                   index == 0 ? "" : ".1");
+    fd = open(path, O_RDWR | O_CREAT | O_EXCL, 0600);
+    CHECK(fd >= 0);
+    CHECK(posix_fallocate(fd, 0, 1 << 20) == 0);
+    (void)close(fd);
+}
+
+static void empty_files_go_and_others_stay(void)
+{
+    sherd_world *world;
+    rig          lives;
+    int          fd;
+    char         path[1024];
+
+    case_begin();
+    test_world(1, train_run, ", \"keep\": true"); /* has a generation */
+    CHECK_OK(sherd_world_self(&world));
+    engine_open(&lives, world, ""); /* empty, and somebody has it open */
+    CHECK_OK(sherd_engine_seal(lives.engine));
+    (void)snprintf(path, sizeof(path), "%s/sherd-00000000000000dd-0of1.state", folder_path(0));
+    fd = open(path, O_RDWR | O_CREAT, 0600); /* damaged: nobody knows what was in it */
+    CHECK(fd >= 0 && write(fd, path, sizeof(path)) == sizeof(path));
+    (void)close(fd);
+    for (int i = 0; i < KILLS; i++) {
+        start_and_die();
+        locks_await(1);
+    }
+    CHECK_INT(4, files_now(0, 0)); /* each start has removed what the one before left */
+    blank_leave(0xb1, 0);
+    blank_leave(0xb1, 1);
+    locks_await(1);
+    train_and_listen(2, "");
+    CHECK_INT(3, files_now(0, 0));
+    CHECK_INT(2, files_now(1, 0));
+    CHECK_INT(2, told_count("before anything was committed to it"));
+    CHECK_INT(1, told_count("sherd-00000000000000b1-0of1.state (2097152 bytes)"));
+    CHECK_INT(1, told_count("holds 2 state files of earlier runs"));
+    rig_close(&lives);
+    sherd_world_destroy(world);
+    test_world(1, train_run, ", \"resume\": true");
+    CHECK_INT(1, files_now(0, 1));
+    CHECK_INT(0, files_now(1, 1));
+}
+
+/* Runs that are killed at their start do not fill the drive. */
+static void killed_starts_do_not_add_up(void)
+{
+    case_begin();
+    for (int i = 0; i < KILLS; i++) {
+        start_and_die();
+        locks_await(0);
+        CHECK_INT(1, files_now(0, 0));
+        CHECK_INT(1, files_now(1, 0));
+    }
+    train_and_listen(1, "");
+    CHECK_INT(0, files_now(0, 0));
+    CHECK_INT(0, files_now(1, 0));
+}
+
+static void job_run(int job, void *ctx)
+{
+    (void)ctx;
+    test_world(1 + job % 2, train_run, "");
+}
+
+/* All look at what the others have just made, and at the same files that hold nothing. */
+static void many_start_at_once(void)
+{
+    case_begin();
+    for (int round = 0; round < ROUNDS; round++) {
+        for (int i = 0; i < KILLS; i++) {
+            blank_leave(0x100 + i, 0);
+            blank_leave(0x100 + i, 1);
+        }
+        test_threads(JOBS, job_run, NULL);
+        CHECK_INT(0, files_now(0, 0));
+        CHECK_INT(0, files_now(1, 0));
+    }
+}
+
+/* The second stripe of a kept run leads elsewhere. */
+static void a_symbolic_link_is_not_followed(void)
+{
+    sherd_world   *world;
+    rig            r;
+    DIR           *dir;
+    struct dirent *entry;
+    char           path[1024] = "";
+    char           away[1024];
+
+    case_begin();
+    test_world(1, train_run, ", \"keep\": true");
+    dir = opendir(folder_path(1));
+    CHECK(dir != NULL);
+    while ((entry = readdir(dir)) != NULL) {
+        if (entry->d_name[0] != '.') {
+            (void)snprintf(path, sizeof(path), "%s/%s", folder_path(1), entry->d_name);
+        }
+    }
+    (void)closedir(dir);
+    (void)snprintf(away, sizeof(away), "%s/away", test_scratch());
+    CHECK(rename(path, away) == 0 && symlink(away, path) == 0);
+    CHECK_OK(sherd_world_self(&world));
+    engine_open(&r, world, ", \"resume\": true");
+    CHECK_STATUS(SHERD_E_IO, sherd_engine_seal(r.engine));
+    CHECK_ERROR_SAYS("is a symbolic link");
+    rig_close(&r);
+    sherd_world_destroy(world);
+    CHECK(unlink(path) == 0 && rename(away, path) == 0);
+    test_world(1, train_run, ", \"resume\": true"); /* it is as it was */
+    CHECK_INT(0, files_now(0, 0));
+    CHECK_INT(0, files_now(1, 0));
+}
+
+static const test_case CASES[] = {
+    CASE(empty_files_go_and_others_stay),
+    CASE(killed_starts_do_not_add_up),
+    CASE(many_start_at_once),
+    CASE(a_symbolic_link_is_not_followed),
+};
+
+RUN_MAIN(CASES)
