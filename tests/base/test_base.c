@@ -4,6 +4,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/siphash.h"
 #include "tests/lib/check.h"
 
 #include <stdio.h>
@@ -409,6 +410,20 @@ static void clock_never_goes_back(void)
     }
 }
 
+/* ---- siphash ---- */
+
+static void siphash_gives_the_numbers_of_its_paper(void)
+{
+    static const uint64_t KEY[2] = {0x0706050403020100, 0x0f0e0d0c0b0a0908};
+    unsigned char         text[15];
+
+    for (size_t i = 0; i < sizeof(text); i++) {
+        text[i] = (unsigned char)i;
+    }
+    CHECK(sherdi_siphash(KEY, text, sizeof(text)) == 0xa129ca6149be45e5); /* appendix A */
+    CHECK(sherdi_siphash(KEY, text, 0) == 0x726fdb47dd0e0e31); /* its vectors_sip64, first */
+}
+
 static const test_case CASES[] = {
     CASE(status_names_and_texts_are_known),
     CASE(status_failure_keeps_its_sentence),
@@ -435,6 +450,7 @@ static const test_case CASES[] = {
     CASE(rounding_goes_up_to_the_unit),
     CASE(hash_sees_every_byte_length_and_order),
     CASE(clock_never_goes_back),
+    CASE(siphash_gives_the_numbers_of_its_paper),
 };
 
 RUN_MAIN(CASES)
