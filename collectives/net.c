@@ -128,6 +128,40 @@ int sherdi_net_poll(int fd, short events, int most_ms)
 
 /* ---------------------------------------------------- listening, connecting -- */
 
+/* E_INVAL where nobody can ever listen: it makes no sense to wait for it. */
+static sherd_status unix_path_check(const struct sockaddr_un *name)
+{
+    struct sockaddr_un folder = *name;
+    struct stat        info;
+    char              *slash = strrchr(folder.sun_path, '/');
+
+    if (name->sun_path[0] == '\0') {
+        return SHERD_OK;
+    }
+    if (lstat(name->sun_path, &info) == 0) {
+        if (S_ISLNK(info.st_mode) && stat(name->sun_path, &info) != 0) {
+            return sherdi_fail(SHERD_E_INVAL, "%s is a link to nothing: choose a path of your own",
+                               name->sun_path);
+        }
+        return S_ISSOCK(info.st_mode)
+                   ? SHERD_OK
+                   : sherdi_fail(SHERD_E_INVAL,
+                                 "%s is a %s and no socket: ranks cannot meet there; remove it or "
+                                 "choose a path that nothing has",
+                                 name->sun_path, S_ISDIR(info.st_mode) ? "folder" : "file");
+    }
+    if (errno != ENOENT) {
+        return sherdi_fail(SHERD_E_INVAL, "ranks cannot meet at %s: %m", name->sun_path);
+    }
+    slash[slash == folder.sun_path] = '\0';
+    if (stat(folder.sun_path, &info) != 0) {
+        return sherdi_fail(SHERD_E_INVAL,
+                           "ranks cannot meet at %s: folder %s: %m; make it before they start",
+                           name->sun_path, folder.sun_path);
+    }
+    return SHERD_OK;
+}
+
 static int socket_open(int family)
 {
     sherdi_fork_hold();
@@ -144,13 +178,14 @@ static sherd_status unix_listen(const char *address, int *out)
     if (fd < 0) {
         return sherdi_fail(SHERD_E_IO, "no unix socket: %m");
     }
+    if (unix_path_check(&name) != SHERD_OK) {
+        sherdi_net_close(&fd);
+        return SHERD_E_INVAL;
+    }
     if (name.sun_path[0] != '\0') {
-        /* A file that nobody listens on is left over from a job that died. */
-        struct stat info;
-
+        /* A socket that nobody listens on is left over from a job that died. */
         old = socket_open(AF_UNIX);
-        if (old >= 0 && lstat(name.sun_path, &info) == 0 && S_ISSOCK(info.st_mode) &&
-            connect(old, (struct sockaddr *)&name, len) != 0 && errno == ECONNREFUSED) {
+        if (old >= 0 && connect(old, (struct sockaddr *)&name, len) != 0 && errno == ECONNREFUSED) {
             (void)unlink(name.sun_path);
         }
         sherdi_net_close(&old);
@@ -312,6 +347,12 @@ static int connect_one(int fd, const struct sockaddr *name, socklen_t len, const
     return getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) == 0 ? error : errno;
 }
 
+/* Somebody may listen soon; where it is forbidden, or the socket is of another kind, nobody will. */
+static int unix_error_may_pass(int error)
+{
+    return error != EACCES && error != EPERM && error != EPROTOTYPE;
+}
+
 sherd_status sherdi_net_connect(const char *address, const net_wait *wait, int *out)
 {
     struct sockaddr_un name;
@@ -335,8 +376,12 @@ sherd_status sherdi_net_connect(const char *address, const net_wait *wait, int *
     if (list != &alone) {
         freeaddrinfo(list);
     }
+    if (fd < 0 && len != 0) {
+        SHERDI_TRY(unix_path_check(&name));
+    }
     if (fd < 0) {
-        return sherdi_fail(SHERD_E_IO, "cannot connect to %s: %s", address, strerror(error));
+        return sherdi_fail(len != 0 && !unix_error_may_pass(error) ? SHERD_E_INVAL : SHERD_E_IO,
+                           "cannot connect to %s: %s", address, strerror(error));
     }
     *out = fd;
     return SHERD_OK;

@@ -26,7 +26,8 @@ void sherdi_net_unlink(const char *address);
 int sherdi_net_port(int fd);
 /** Next connection; -1 when there is none now. */
 int sherdi_net_accept(int listener);
-/** One attempt at each of the host's addresses. E_IO with the system's words, which may pass. */
+/** One attempt at each of the host's addresses. E_IO with the system's words, which may pass; E_INVAL where nobody
+ *  can ever listen (a path that is a plain file or a folder, or lies in none, or is forbidden). */
 sherd_status sherdi_net_connect(const char *address, const net_wait *wait, int *out);
 
 /** poll() for at most `most_ms`. 1 ready, 0 not. */
