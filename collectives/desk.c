@@ -1,0 +1,168 @@
+/* See desk.h. */
+#include "collectives/desk.h"
+
+#include "base/clock.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+/* A rank says all at once: who takes longer is none. */
+#define CALLER_NS INT64_C(5000000000)
+/* Callers beyond those that are expected. */
+#define ROOM_MORE 64
+
+typedef struct net_caller {
+    int            fd;
+    int64_t        until_ns;
+    size_t         got_bytes;
+    unsigned char *message;
+} net_caller;
+
+struct net_desk {
+    net_desk_params params;
+    int             room;
+    int             count; /* callers, the oldest first */
+    net_caller     *callers;
+    unsigned char  *messages; /* of the callers, in any order */
+    unsigned char  *greeting;
+    struct pollfd  *polls; /* [room + 1] */
+};
+
+/* The memory of its message goes to the end, behind those that are left. */
+static void caller_forget(net_desk *desk, int index)
+{
+    unsigned char *message = desk->callers[index].message;
+
+    memmove(&desk->callers[index], &desk->callers[index + 1],
+            (size_t)(desk->count - index - 1) * sizeof(*desk->callers));
+    desk->callers[--desk->count] = (net_caller){.fd = -1, .message = message};
+}
+
+static void caller_drop(net_desk *desk, int index)
+{
+    sherdi_net_close(&desk->callers[index].fd);
+    caller_forget(desk, index);
+}
+
+/* 0: nothing more will come from it. */
+static int caller_read(const net_desk *desk, net_caller *caller)
+{
+    ssize_t got = recv(caller->fd, caller->message + caller->got_bytes,
+                       desk->params.message_bytes - caller->got_bytes, 0);
+
+    if (got < 0) {
+        return errno == EAGAIN || errno == EINTR;
+    }
+    caller->got_bytes += (size_t)got;
+    return got > 0;
+}
+
+static void callers_accept(net_desk *desk)
+{
+    int fd;
+
+    /* So many at one time: who calls without end does not keep us here. */
+    for (int i = 0; i < desk->room && (fd = sherdi_net_accept(desk->params.listener)) >= 0; i++) {
+        size_t said = desk->params.greeting_bytes;
+
+        if (desk->count == desk->room) {
+            caller_drop(desk, 0); /* full of callers that say nothing */
+        }
+        if (said > 0 &&
+            send(fd, desk->greeting, said, MSG_NOSIGNAL | MSG_DONTWAIT) != (ssize_t)said) {
+            sherdi_net_close(&fd);
+            continue;
+        }
+        desk->callers[desk->count].fd        = fd;
+        desk->callers[desk->count].got_bytes = 0;
+        desk->callers[desk->count].until_ns  = sherdi_now_ns() + CALLER_NS;
+        desk->count++;
+    }
+}
+
+static int whole_take(net_desk *desk, void *message)
+{
+    for (int i = 0; i < desk->count; i++) {
+        if (desk->callers[i].got_bytes == desk->params.message_bytes) {
+            int fd = desk->callers[i].fd;
+
+            memcpy(message, desk->callers[i].message, desk->params.message_bytes);
+            caller_forget(desk, i);
+            return fd;
+        }
+    }
+    return -1;
+}
+
+int sherdi_desk_next(net_desk *desk, int most_ms, void *message)
+{
+    int count = desk->count; /* that are looked at: accepting adds others */
+    int fd    = whole_take(desk, message);
+
+    if (fd >= 0) {
+        return fd;
+    }
+    desk->polls[count] = (struct pollfd){.fd = desk->params.listener, .events = POLLIN};
+    for (int i = 0; i < count; i++) {
+        desk->polls[i] = (struct pollfd){.fd = desk->callers[i].fd, .events = POLLIN};
+    }
+    (void)poll(desk->polls, (nfds_t)count + 1, most_ms);
+    for (int i = count - 1; i >= 0; i--) {
+        net_caller *caller = &desk->callers[i];
+
+        if (desk->polls[i].revents != 0 ? !caller_read(desk, caller)
+                                        : sherdi_now_ns() > caller->until_ns) {
+            caller_drop(desk, i);
+        }
+    }
+    callers_accept(desk);
+    return whole_take(desk, message);
+}
+
+sherd_status sherdi_desk_open(const net_desk_params *params, net_desk **out)
+{
+    net_desk *desk = calloc(1, sizeof(*desk));
+    size_t    room = (size_t)params->expected + ROOM_MORE;
+
+    if (desk == NULL) {
+        return sherdi_fail(SHERD_E_NOMEM, "no room to meet %d ranks", params->expected);
+    }
+    desk->params   = *params;
+    desk->room     = (int)room;
+    desk->callers  = calloc(room, sizeof(*desk->callers));
+    desk->messages = calloc(room, params->message_bytes);
+    desk->polls    = calloc(room + 1, sizeof(*desk->polls));
+    desk->greeting = malloc(params->greeting_bytes + 1);
+    if (desk->callers == NULL || desk->messages == NULL || desk->polls == NULL ||
+        desk->greeting == NULL) {
+        sherdi_desk_close(desk);
+        return sherdi_fail(SHERD_E_NOMEM, "no room to meet %d ranks", params->expected);
+    }
+    for (size_t i = 0; i < room; i++) {
+        desk->callers[i] =
+            (net_caller){.fd = -1, .message = desk->messages + i * params->message_bytes};
+    }
+    if (params->greeting_bytes > 0) {
+        memcpy(desk->greeting, params->greeting, params->greeting_bytes);
+    }
+    *out = desk;
+    return SHERD_OK;
+}
+
+void sherdi_desk_close(net_desk *desk)
+{
+    if (desk == NULL) {
+        return;
+    }
+    while (desk->count > 0) {
+        caller_drop(desk, desk->count - 1);
+    }
+    free(desk->callers);
+    free(desk->messages);
+    free(desk->polls);
+    free(desk->greeting);
+    free(desk);
+}
