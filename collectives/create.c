@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-sherd_status sherdi_world_at(int rank, int world_size, const char *address,
+sherd_status sherdi_world_at(int rank, int world_size, const char *address, const job_key *key,
                              const sherd_world_params *params, sherd_world **out)
 {
     const char  *transport = params->transport;
@@ -12,9 +12,11 @@ sherd_status sherdi_world_at(int rank, int world_size, const char *address,
                               .world_size       = world_size,
                               .address          = address,
                               .listener         = -1,
+                              .key              = key,
                               .is_one_host_only = 1,
                               .nccl             = sherdi_procs_nccl_of(params)};
 
+    SHERDI_TRY(sherdi_meeting_limit(params, &procs.limit_ns));
     if (world_size == 1 && (transport == NULL || strcmp(transport, "self") == 0)) {
         return sherdi_world_self_create(params, out);
     }
@@ -38,6 +40,7 @@ sherd_status sherd_world_create(int rank, int world_size, const char *rendezvous
                                 const sherd_world_params *params, sherd_world **out)
 {
     sherd_world_params here;
+    job_key            key;
 
     SHERDI_TRY(sherdi_api_check_out(out, "sherd_world_create"));
     SHERDI_TRY(sherdi_world_params_read(params, &here));
@@ -48,5 +51,6 @@ sherd_status sherd_world_create(int rank, int world_size, const char *rendezvous
     if (world_size > 1) {
         SHERDI_TRY(sherdi_net_address_check(rendezvous));
     }
-    return sherdi_world_at(rank, world_size, rendezvous, &here, out);
+    sherdi_job_key_read(NULL, NULL, &key);
+    return sherdi_world_at(rank, world_size, rendezvous, &key, &here, out);
 }

@@ -8,6 +8,9 @@
  *   srun      SLURM_PROCID, SLURM_STEP_NUM_TASKS or SLURM_NTASKS, SLURM_LOCALID,
  *             SLURM_STEP_NODELIST or SLURM_JOB_NODELIST               only inside a step of several tasks
  *
+ * Each has a name for the job, which ranks that meet compare (job.h): SHERD_JOB_SECRET, else TORCHELASTIC_RUN_ID, or
+ * SLURM_JOB_ID and the step; under mpirun rank 0 draws one, and MPI takes it to the others.
+ *
  * SHERD_PORT moves the meeting of torchrun (default MASTER_PORT + 1: the agent of torchrun
  * listens on MASTER_PORT itself) and of srun (default made of job and step). */
 #include "collectives/launch.h"
@@ -24,6 +27,8 @@ typedef struct env_place {
     int         world_size;
     int         local_rank; /* -1: not said */
     int         is_mpi;
+    const char *job_name; /* the variable that names the job; NULL: none does */
+    char        job[256];
     char        address[320];
 } env_place;
 
@@ -92,6 +97,17 @@ static void address_write(env_place *place, const char *host, int port)
 #pragma GCC diagnostic pop
 }
 
+/* What the launcher calls the job, the same on all its ranks. */
+static void job_name_read(env_place *place, const char *name, const char *step)
+{
+    const char *job = env_text(name);
+
+    if (job != NULL) {
+        place->job_name = name;
+        (void)snprintf(place->job, sizeof(place->job), "%s.%s", job, step);
+    }
+}
+
 /* ------------------------------------------------------------ the schemes -- */
 
 static int explicit_is_seen(void)
@@ -156,6 +172,7 @@ static sherd_status torchrun_read(env_place *place)
                            place->world_size);
     }
     SHERDI_TRY(torchrun_compare_mpirun(place));
+    job_name_read(place, "TORCHELASTIC_RUN_ID", "");
     if (place->world_size == 1) {
         return SHERD_OK;
     }
@@ -232,6 +249,7 @@ static sherd_status srun_read(env_place *place)
                                           "SLURM_JOB_NODELIST is");
     }
     nodelist_first(list, host, sizeof(host));
+    job_name_read(place, "SLURM_JOB_ID", env_text("SLURM_STEP_ID"));
     if (env_text("SHERD_PORT") != NULL) {
         SHERDI_TRY(env_int("SHERD_PORT", 1, 65535, &port));
     } else {
@@ -267,13 +285,15 @@ sherd_status sherd_world_from_env(const sherd_world_params *params, sherd_world 
 {
     env_place          place = {.scheme = NULL};
     sherd_world_params here;
+    job_key            key;
 
     SHERDI_TRY(sherdi_api_check_out(out, "sherd_world_from_env"));
     SHERDI_TRY(sherdi_world_params_read(params, &here));
     SHERDI_TRY(place_find(&place));
+    sherdi_job_key_read(place.job_name, place.job_name == NULL ? NULL : place.job, &key);
     if (place.scheme == NULL) {
         sherdi_log(SHERD_LOG_INFO, -1, "no launcher seen: one rank, alone");
-        return sherdi_world_at(0, 1, NULL, &here, out);
+        return sherdi_world_at(0, 1, NULL, &key, &here, out);
     }
     sherdi_log(SHERD_LOG_INFO, place.rank, "launched by %s: rank %d of %d%s%s", place.scheme,
                place.rank, place.world_size, place.address[0] != '\0' ? ", meeting at " : "",
@@ -285,5 +305,5 @@ sherd_status sherd_world_from_env(const sherd_world_params *params, sherd_world 
                          strcmp(here.transport, "nccl") == 0)) {
         return sherdi_world_mpi_create(place.rank, place.world_size, &here, out);
     }
-    return sherdi_world_at(place.rank, place.world_size, place.address, &here, out);
+    return sherdi_world_at(place.rank, place.world_size, place.address, &key, &here, out);
 }

@@ -4,8 +4,8 @@
 
 #include "collectives/procs.h"
 
-/** The transport that `params` names (NULL: shm) for ranks that meet at `address`. */
-sherd_status sherdi_world_at(int rank, int world_size, const char *address,
+/** The transport that `params` names (NULL: shm) for ranks that meet at `address` and know `key`. */
+sherd_status sherdi_world_at(int rank, int world_size, const char *address, const job_key *key,
                              const sherd_world_params *params, sherd_world **out);
 
 /** Over MPI_COMM_WORLD; initialises MPI when the program has not. rank and world_size are what

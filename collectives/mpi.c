@@ -537,14 +537,15 @@ static sherd_status meeting_wait(MPI_Request *request, int64_t deadline_ns)
         }
         if (!is_done && sherdi_now_ns() > deadline_ns) {
             return sherdi_fail(SHERD_E_PEER_LOST,
-                               "not all ranks of the MPI communicator came within the time limit");
+                               "not all ranks of the MPI communicator came within the time limit "
+                               "(SHERD_TIMEOUT)");
         }
         (void)sched_yield();
     }
     return SHERD_OK;
 }
 
-/* Every address of this host that another may reach, as a list for sherdi_rendezvous_meet. */
+/* Every address of this host that another may reach, as a list for rendezvous_params. */
 static void addresses_list(int port, char *list, size_t len_bytes)
 {
     struct ifaddrs *all = NULL;
@@ -590,9 +591,14 @@ static sherd_status desk_open(int is_one_host, const rendezvous_card *card, int 
     return SHERD_OK;
 }
 
+typedef struct meeting_place {
+    uint64_t key[2];
+    char     address[ADDRESS_BYTES];
+} meeting_place;
+
 /* Where the ranks of `comm` meet; *listener is rank 0's socket. */
 static sherd_status meeting_agree(MPI_Comm comm, const rendezvous_card *card, int64_t deadline_ns,
-                                  int *listener, char *address)
+                                  int *listener, meeting_place *place)
 {
     uint64_t     mine[2] = {card->host, ~card->host};
     uint64_t     most[2] = {0, 0};
@@ -601,20 +607,22 @@ static sherd_status meeting_agree(MPI_Comm comm, const rendezvous_card *card, in
 
     (void)MPI_Iallreduce(mine, most, 2, MPI_UINT64_T, MPI_MAX, comm, &request);
     SHERDI_TRY(meeting_wait(&request, deadline_ns));
-    memset(address, 0, ADDRESS_BYTES);
+    memset(place, 0, sizeof(*place));
     if (card->rank == 0) {
-        status = desk_open(most[0] == ~most[1], card, listener, address);
+        place->key[0] = sherdi_random_u64();
+        place->key[1] = sherdi_random_u64();
+        status        = desk_open(most[0] == ~most[1], card, listener, place->address);
         if (status != SHERD_OK) {
-            address[0] = '\0';
+            place->address[0] = '\0';
         }
     }
-    (void)MPI_Ibcast(address, ADDRESS_BYTES, MPI_CHAR, 0, comm, &request);
+    (void)MPI_Ibcast(place, sizeof(*place), MPI_BYTE, 0, comm, &request);
     if (meeting_wait(&request, deadline_ns) != SHERD_OK) {
         sherdi_net_close(listener);
         return SHERD_E_PEER_LOST;
     }
     SHERDI_TRY(status);
-    if (address[0] == '\0') {
+    if (place->address[0] == '\0') {
         return sherdi_fail(SHERD_E_IO, "rank 0 could not open a socket for the ranks to meet at");
     }
     return SHERD_OK;
@@ -733,19 +741,22 @@ static sherd_status comm_duplicate(MPI_Comm comm, int64_t deadline_ns, MPI_Comm 
 
 static sherd_status create_over(MPI_Comm comm, const sherd_world_params *params, sherd_world **out)
 {
-    int64_t         timeout_ns  = params->timeout_ns > 0 ? params->timeout_ns : WORLD_TIMEOUT_NS;
-    int64_t         deadline_ns = sherdi_now_ns() + timeout_ns;
-    char            address[ADDRESS_BYTES];
-    procs_params    procs = {.world = params, .address = address, .listener = -1};
+    int64_t       deadline_ns;
+    meeting_place place;
+    job_key       key;
+    procs_params  procs = {.world = params, .address = place.address, .listener = -1, .key = &key};
     rendezvous_card card;
     MPI_Comm        own = MPI_COMM_NULL;
 
+    SHERDI_TRY(sherdi_meeting_limit(params, &procs.limit_ns));
+    deadline_ns = sherdi_now_ns() + procs.limit_ns;
     (void)MPI_Comm_rank(comm, &procs.rank);
     (void)MPI_Comm_size(comm, &procs.world_size);
     SHERDI_TRY(comm_duplicate(comm, deadline_ns, &own));
     procs.nccl = sherdi_procs_nccl_of(params);
     sherdi_rendezvous_card_fill(&card, procs.rank, procs.world_size, params, MPI_OPS.name);
-    SHERDI_TRY(meeting_agree(own, &card, deadline_ns, &procs.listener, address));
+    SHERDI_TRY(meeting_agree(own, &card, deadline_ns, &procs.listener, &place));
+    key = (job_key){.words = {place.key[0], place.key[1]}, .source = "MPI"};
     if (params->transport != NULL && strcmp(params->transport, "shm") == 0) {
         procs.is_one_host_only = 1;
         (void)MPI_Comm_free(&own);

@@ -46,6 +46,10 @@ void sherdi_nccl_card_fill(rendezvous_card *card, const char *backend)
         return;
     }
     card->device_count = sherdi_backend_device_count(backend, NULL, 0);
+    if (card->device_count == 0) {
+        (void)snprintf(card->nccl_why, sizeof(card->nccl_why), "this process has no GPU");
+        return;
+    }
     for (int i = 0; i < RENDEZVOUS_DEVICES; i++) {
         card->device_ids[i] = device_id(i);
     }

@@ -4,6 +4,7 @@
 #include "base/checked.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "collectives/desk.h"
 
 #include <poll.h>
 #include <stdio.h>
@@ -115,42 +116,40 @@ typedef struct channel_hello {
     int32_t  unused;
 } channel_hello;
 
-/* The next that belongs to us; strangers are dropped. */
-static sherd_status channel_take_one(sherdi_procs *procs, const net_wait *wait)
+/* Index 0: of every other rank of this host; strangers are dropped. */
+static sherd_status channels_take(sherdi_procs *procs, const net_wait *wait)
 {
-    channel_hello hello;
-    int           fd = -1;
+    const net_desk_params params  = {.listener      = procs->channel_desk,
+                                     .message_bytes = sizeof(channel_hello),
+                                     .expected      = procs->num_channels};
+    net_desk             *desk    = NULL;
+    int                   missing = procs->num_channels - 1;
+    sherd_status          status  = sherdi_desk_open(&params, &desk);
 
-    while (fd < 0) {
-        SHERDI_TRY(sherdi_world_status(&procs->world));
-        if (sherdi_now_ns() > wait->deadline_ns) {
-            return sherdi_fail(SHERD_E_PEER_LOST,
-                               "not all ranks of this host came to share memory");
+    while (status == SHERD_OK && missing > 0) {
+        channel_hello hello;
+        int           fd = sherdi_desk_next(desk, 50, &hello);
+
+        if (fd >= 0 && sherdi_net_is_same_user(fd) && hello.session == procs->meeting.session &&
+            hello.index >= 1 && hello.index < procs->num_channels &&
+            procs->channels[hello.index] < 0) {
+            procs->channels[hello.index] = fd;
+            missing--;
+            continue;
         }
-        if (sherdi_net_poll(procs->channel_desk, POLLIN, 50)) {
-            fd = sherdi_net_accept(procs->channel_desk);
+        if (fd >= 0) {
+            sherdi_log(SHERD_LOG_WARN, procs->world.rank,
+                       "a process that is no rank asked for memory");
+            sherdi_net_close(&fd);
+        }
+        status = sherdi_world_status(&procs->world);
+        if (status == SHERD_OK && sherdi_now_ns() > wait->deadline_ns) {
+            status = sherdi_fail(SHERD_E_PEER_LOST,
+                                 "%d ranks of this host did not come to share memory", missing);
         }
     }
-    if (!sherdi_net_is_same_user(fd) ||
-        sherdi_net_recv(fd, &hello, sizeof(hello), wait) != SHERD_OK ||
-        hello.session != procs->meeting.session || hello.index < 1 ||
-        hello.index >= procs->num_channels || procs->channels[hello.index] >= 0) {
-        sherdi_log(SHERD_LOG_WARN, procs->world.rank, "a process that is no rank asked for memory");
-        sherdi_net_close(&fd);
-        return sherdi_world_status(&procs->world);
-    }
-    procs->channels[hello.index] = fd;
-    return SHERD_OK;
-}
-
-static int channels_missing(const sherdi_procs *procs)
-{
-    int missing = 0;
-
-    for (int i = 1; i < procs->num_channels; i++) {
-        missing += procs->channels[i] < 0;
-    }
-    return missing;
+    sherdi_desk_close(desk);
+    return status;
 }
 
 static sherd_status channels_open(sherdi_procs *procs)
@@ -169,9 +168,7 @@ static sherd_status channels_open(sherdi_procs *procs)
         procs->channels[i] = -1;
     }
     if (procs->world.local_rank == 0) {
-        while (channels_missing(procs) > 0) {
-            SHERDI_TRY(channel_take_one(procs, &wait));
-        }
+        SHERDI_TRY(channels_take(procs, &wait));
     } else {
         leader = procs->meeting.cards[procs->host_ranks[0]].channel;
         SHERDI_TRY(sherdi_net_connect(leader, &wait, &procs->channels[0]));
@@ -333,8 +330,12 @@ static sherd_status meet_all(sherdi_procs *procs, const procs_params *params)
             return status;
         }
     }
-    SHERDI_TRY(sherdi_rendezvous_meet(&procs->meeting, &procs->world.mem, &card, params->address,
-                                      params->listener, procs->world.timeout_ns));
+    SHERDI_TRY(sherdi_rendezvous_meet(&procs->meeting, &procs->world.mem,
+                                      &(rendezvous_params){.card     = &card,
+                                                           .address  = params->address,
+                                                           .listener = params->listener,
+                                                           .key      = params->key,
+                                                           .limit_ns = params->limit_ns}));
     if (params->world_size > 1) {
         SHERDI_TRY(sherdi_monitor_start(&watch, &procs->monitor));
     }

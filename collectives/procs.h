@@ -38,8 +38,10 @@ typedef struct procs_params {
     const sherd_world_params *world;
     int                       rank;
     int                       world_size;
-    const char               *address;          /* list, see sherdi_rendezvous_meet */
-    int                       listener;         /* rank 0: listens already, or -1; taken */
+    const char               *address;  /* list, see rendezvous_params */
+    int                       listener; /* rank 0: listens already, or -1; taken */
+    const job_key            *key;
+    int64_t                   limit_ns;         /* for the meeting */
     int                       is_one_host_only; /* refuse ranks on several, without NCCL */
     procs_nccl                nccl;
 } procs_params;

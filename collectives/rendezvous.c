@@ -1,11 +1,13 @@
-/* See rendezvous.h. Rank 0 listens; each other rank connects, sends its card, is told that
- * the card was taken, and later either the list of all cards or why there is none. What
- * connects and does not speak our language (a port scanner) is dropped and not waited for. */
+/* See rendezvous.h. Rank 0 listens and greets who connects with a nonce; a rank answers with its card, a nonce of its
+ * own and a proof of the job's key over all three. It is told that the card was taken (or why not, for good), and
+ * later either the cards of all or why there are none, with rank 0's proof. What speaks another language (a port
+ * scanner) or has another key is dropped and not waited for. */
 #include "collectives/rendezvous.h"
 
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/log.h"
+#include "collectives/desk.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -14,26 +16,36 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define CARD_MAGIC UINT64_C(0x0002647265687301)
-/* Others give rank 0 so much longer than their own limit: its sentence names the missing. */
-#define GRACE_NS       INT64_C(3000000000)
+/* Ranks of other versions do not understand each other. */
+#define CARD_MAGIC UINT64_C(0x0003647265687301)
+/* Rank 0 has so much longer to say how the meeting ended than it has left for it. */
+#define GRACE_NS INT64_C(3000000000)
+/* What listens and does not greet is not rank 0. */
+#define GREETING_NS    INT64_C(5000000000)
 #define RETRY_FIRST_MS 5
 #define RETRY_MOST_MS  200
-/* Connections that have not yet said who they are. */
-#define STRANGERS_MAX 64
+/* Strangers that the log tells of; the others are counted. */
+#define STRANGERS_TOLD 8
 
 typedef struct rendezvous_reply {
     uint64_t magic;
     uint64_t session;
-    int32_t  status; /* E_AGAIN: your card was taken, wait; SHERD_OK: the cards of all follow */
-    int32_t  unused;
+    int32_t  status;  /* E_AGAIN: your card was taken, wait; SHERD_OK: the cards of all follow */
+    int32_t  wait_ms; /* with E_AGAIN: what rank 0 has left for the meeting */
+    uint64_t proof;   /* over all, where this is 0, and the cards that follow */
     char     text[SHERDI_ERROR_BYTES];
 } rendezvous_reply;
+
+_Static_assert(sizeof(rendezvous_card) == 472 &&
+                   sizeof(rendezvous_reply) == 32 + SHERDI_ERROR_BYTES,
+               "no padding: their bytes are signed");
+
+/* Whose proof it is: so that one's does not serve the other. */
+enum { PROOF_OF_RANK = 1, PROOF_OF_RANK_0 = 2 };
 
 /* ------------------------------------------------------------- own card -- */
 
@@ -59,16 +71,6 @@ static uint64_t host_identity(const char *host_name)
     return sherdi_hash_bytes(hash, host_name, strlen(host_name));
 }
 
-static uint64_t random_number(void)
-{
-    uint64_t number;
-
-    if (getrandom(&number, sizeof(number), 0) != (ssize_t)sizeof(number)) {
-        number = sherdi_mix64((uint64_t)sherdi_now_ns() ^ (uint64_t)getpid() << 40);
-    }
-    return number;
-}
-
 void sherdi_rendezvous_card_fill(rendezvous_card *card, int rank, int world_size,
                                  const sherd_world_params *params, const char *transport)
 {
@@ -89,34 +91,58 @@ void sherdi_rendezvous_card_fill(rendezvous_card *card, int rank, int world_size
     (void)snprintf(card->transport, sizeof(card->transport), "%s", transport);
     (void)snprintf(card->backend, sizeof(card->backend), "cpu");
     (void)snprintf(card->channel, sizeof(card->channel), "abstract:sherd-%d-%016llx",
-                   (int)card->process, (unsigned long long)random_number());
+                   (int)card->process, (unsigned long long)sherdi_random_u64());
+}
+
+/* --------------------------------------------------------------- proofs -- */
+
+void sherdi_rendezvous_sign(rendezvous_call *call, const rendezvous_greeting *greeting,
+                            const job_key *key)
+{
+    const uint64_t words[] = {PROOF_OF_RANK, greeting->nonce, call->nonce,
+                              sherdi_job_digest(key, &call->card, sizeof(call->card))};
+
+    call->proof = sherdi_job_proof(key, words, sizeof(words) / sizeof(words[0]));
+}
+
+/* `cards`: the digest of those that follow, 0 for none. */
+static uint64_t reply_proof(const rendezvous_reply *reply, uint64_t cards, uint64_t nonce,
+                            uint64_t greeting_nonce, const job_key *key)
+{
+    rendezvous_reply unsigned_reply = *reply;
+    uint64_t         words[]        = {PROOF_OF_RANK_0, greeting_nonce, nonce, cards, 0};
+
+    unsigned_reply.proof = 0;
+    words[4]             = sherdi_job_digest(key, &unsigned_reply, sizeof(unsigned_reply));
+    return sherdi_job_proof(key, words, sizeof(words) / sizeof(words[0]));
 }
 
 /* --------------------------------------------------------------- rank 0 -- */
 
-typedef struct stranger {
-    int             fd;
-    size_t          got_bytes;
-    rendezvous_card card;
-} stranger;
-
 typedef struct reception {
-    rendezvous   *meeting;
-    const char   *address;
-    int           listener;
-    int           missing;
-    int           num_strangers;
-    stranger      strangers[STRANGERS_MAX];
-    struct pollfd polls[STRANGERS_MAX + 1];
-    net_wait      wait;
+    rendezvous              *meeting;
+    const rendezvous_params *params;
+    int                      listener;
+    rendezvous_greeting      greeting;
+    net_desk                *desk;
+    uint64_t                *nonces; /* [world_size] of the ranks that are here */
+    int                      missing;
+    int                      num_strangers; /* that spoke another language or had another key */
+    net_wait                 wait;
 } reception;
 
-static void reply_send(int fd, sherd_status status, uint64_t session, const char *text)
+static void reply_send(const reception *hall, int fd, uint64_t nonce, sherd_status status,
+                       uint64_t cards, const char *text)
 {
-    rendezvous_reply reply = {.magic = CARD_MAGIC, .session = session, .status = (int32_t)status};
-    const net_wait   soon  = {.deadline_ns = sherdi_now_ns() + INT64_C(1000000000)};
+    rendezvous_reply reply   = {.magic   = CARD_MAGIC,
+                                .status  = (int32_t)status,
+                                .session = status == SHERD_OK ? hall->meeting->session : 0};
+    const net_wait   soon    = {.deadline_ns = sherdi_now_ns() + INT64_C(1000000000)};
+    int64_t          left_ms = (hall->wait.deadline_ns - sherdi_now_ns()) / 1000000;
 
+    reply.wait_ms = (int32_t)(left_ms < 0 ? 0 : left_ms > INT32_MAX ? INT32_MAX : left_ms);
     (void)snprintf(reply.text, sizeof(reply.text), "%s", text);
+    reply.proof = reply_proof(&reply, cards, nonce, hall->greeting.nonce, hall->params->key);
     (void)sherdi_net_send(fd, &reply, sizeof(reply), &soon); /* who is gone is noticed elsewhere */
 }
 
@@ -134,6 +160,10 @@ static sherd_status card_check(const rendezvous *meeting, const rendezvous_card 
                            "process %d on %s says it is rank %d: ranks are 0 to %d%s",
                            card->process, card->host_name, card->rank, meeting->world_size - 1,
                            card->rank == 0 ? ", and rank 0 is here already" : "");
+    }
+    if (card->local_rank < -1 || card->device < -1 || card->device_count < 0 ||
+        (card->nccl_version != 0 && card->device_count == 0)) {
+        return sherdi_fail(SHERD_E_INVAL, "the card of rank %d makes no sense", card->rank);
     }
     if (meeting->fds[card->rank] >= 0) {
         return sherdi_fail(SHERD_E_INVAL,
@@ -154,74 +184,69 @@ static sherd_status card_check(const rendezvous *meeting, const rendezvous_card 
     return SHERD_OK;
 }
 
-/* Reads what there is; a whole card is checked and its rank is here. */
-static sherd_status stranger_read(reception *desk, stranger *who)
+static void stranger_turn_away(reception *hall, int fd, const char *what)
 {
-    rendezvous *meeting = desk->meeting;
-    ssize_t     got =
-        recv(who->fd, (char *)&who->card + who->got_bytes, sizeof(who->card) - who->got_bytes, 0);
-    sherd_status status;
+    hall->num_strangers++;
+    if (hall->num_strangers <= STRANGERS_TOLD) {
+        sherdi_log(SHERD_LOG_WARN, 0, "at %s a caller was turned away: %s%s", hall->params->address,
+                   what,
+                   hall->num_strangers == STRANGERS_TOLD ? "; more of them are not told" : "");
+    }
+    sherdi_net_close(&fd);
+}
 
-    if (got < 0 && (errno == EAGAIN || errno == EINTR)) {
+static int caller_is_ours(const reception *hall, const rendezvous_call *call)
+{
+    rendezvous_call right = *call;
+
+    sherdi_rendezvous_sign(&right, &hall->greeting, hall->params->key);
+    return right.proof == call->proof;
+}
+
+/* A caller has said all. Only what has the key is believed. */
+static sherd_status caller_take(reception *hall, int fd, rendezvous_call *call)
+{
+    rendezvous      *meeting = hall->meeting;
+    rendezvous_card *card    = &call->card;
+    char             text[SHERDI_ERROR_BYTES];
+    sherd_status     status;
+
+    if (strncmp(hall->params->address, "tcp://", 6) != 0 && !sherdi_net_is_same_user(fd)) {
+        stranger_turn_away(hall, fd, "it runs as another user");
         return SHERD_OK;
     }
-    if (got <= 0) {
-        sherdi_net_close(&who->fd);
+    if (card->magic != CARD_MAGIC) {
+        stranger_turn_away(hall, fd, "it is no rank of a sherd world of this version");
         return SHERD_OK;
     }
-    who->got_bytes += (size_t)got;
-    if (who->got_bytes < sizeof(who->card)) {
+    if (!caller_is_ours(hall, call)) {
+        (void)snprintf(
+            text, sizeof(text),
+            "it says it is rank %d (process %d), and has another job secret than rank 0, "
+            "which has its from %s",
+            card->rank, card->process, hall->params->key->source);
+        reply_send(hall, fd, call->nonce, SHERD_E_INVAL, 0, ""); /* it sees that by the proof */
+        stranger_turn_away(hall, fd, text);
         return SHERD_OK;
     }
-    who->card.host_name[sizeof(who->card.host_name) - 1] = '\0';
-    who->card.transport[sizeof(who->card.transport) - 1] = '\0';
-    who->card.backend[sizeof(who->card.backend) - 1]     = '\0';
-    who->card.channel[sizeof(who->card.channel) - 1]     = '\0';
-    who->card.nccl_why[sizeof(who->card.nccl_why) - 1]   = '\0';
-    if (who->card.magic != CARD_MAGIC) {
-        sherdi_log(SHERD_LOG_WARN, 0, "something that is no rank of ours connected to %s: dropped",
-                   desk->address);
-        sherdi_net_close(&who->fd);
-        return SHERD_OK;
-    }
-    status = card_check(meeting, &who->card);
+    card->host_name[sizeof(card->host_name) - 1] = '\0';
+    card->transport[sizeof(card->transport) - 1] = '\0';
+    card->backend[sizeof(card->backend) - 1]     = '\0';
+    card->channel[sizeof(card->channel) - 1]     = '\0';
+    card->nccl_why[sizeof(card->nccl_why) - 1]   = '\0';
+    status                                       = card_check(meeting, card);
     if (status != SHERD_OK) {
-        reply_send(who->fd, status, 0, sherd_last_error());
-        sherdi_net_close(&who->fd);
-        return status;
+        (void)snprintf(text, sizeof(text), "%s", sherd_last_error());
+        reply_send(hall, fd, call->nonce, status, 0, text);
+        sherdi_net_close(&fd);
+        return sherdi_fail_relay(status, text); /* whatever became of the reply */
     }
-    meeting->cards[who->card.rank] = who->card;
-    meeting->fds[who->card.rank]   = who->fd;
-    who->fd                        = -1;
-    desk->missing--;
-    reply_send(meeting->fds[who->card.rank], SHERD_E_AGAIN, 0, "");
+    meeting->cards[card->rank] = *card;
+    meeting->fds[card->rank]   = fd;
+    hall->nonces[card->rank]   = call->nonce;
+    hall->missing--;
+    reply_send(hall, fd, call->nonce, SHERD_E_AGAIN, 0, "");
     return SHERD_OK;
-}
-
-static void strangers_accept(reception *desk)
-{
-    while (desk->num_strangers < STRANGERS_MAX) {
-        int fd = sherdi_net_accept(desk->listener);
-
-        if (fd < 0) {
-            return;
-        }
-        desk->strangers[desk->num_strangers++] = (stranger){.fd = fd};
-    }
-    /* Full of callers that say nothing: the oldest goes. */
-    sherdi_net_close(&desk->strangers[0].fd);
-}
-
-static void strangers_forget_closed(reception *desk)
-{
-    int kept = 0;
-
-    for (int i = 0; i < desk->num_strangers; i++) {
-        if (desk->strangers[i].fd >= 0) {
-            desk->strangers[kept++] = desk->strangers[i];
-        }
-    }
-    desk->num_strangers = kept;
 }
 
 /* Ranks that were here and are gone again. */
@@ -239,140 +264,213 @@ static sherd_status arrived_check(const rendezvous *meeting)
     return SHERD_OK;
 }
 
-static sherd_status missing_error(const reception *desk, int64_t timeout_ns)
+static sherd_status missing_error(const reception *hall)
 {
-    char   list[256] = "";
-    size_t at        = 0;
+    char   list[256]  = "";
+    char   others[96] = "";
+    size_t at         = 0;
 
-    for (int r = 1; r < desk->meeting->world_size; r++) {
-        if (desk->meeting->fds[r] < 0) {
+    for (int r = 1; r < hall->meeting->world_size; r++) {
+        if (hall->meeting->fds[r] < 0) {
             int wrote = snprintf(list + at, sizeof(list) - at, "%s%d", at > 0 ? ", " : "", r);
 
             if (wrote < 0 || (size_t)wrote >= sizeof(list) - at) {
+                (void)snprintf(list + sizeof(list) - 5, 5, " ...");
                 break;
             }
             at += (size_t)wrote;
         }
     }
-    return sherdi_fail(SHERD_E_PEER_LOST, "rank %s of %d did not come to %s within %.1f s", list,
-                       desk->meeting->world_size, desk->address, (double)timeout_ns * 1e-9);
+    if (hall->num_strangers > 0) {
+        (void)snprintf(others, sizeof(others),
+                       "; %d callers with another secret or language were turned away",
+                       hall->num_strangers);
+    }
+    return sherdi_fail(
+        SHERD_E_PEER_LOST,
+        "rank %s of %d did not come to %s within %.1f s%s; see what became of it, or "
+        "set SHERD_TIMEOUT to more seconds",
+        list, hall->meeting->world_size, hall->params->address,
+        (double)hall->params->limit_ns * 1e-9, others);
 }
 
-static sherd_status reception_hold(reception *desk, int64_t timeout_ns)
+static sherd_status reception_hold(reception *hall)
 {
-    while (desk->missing > 0) {
-        int ready;
+    while (hall->missing > 0) {
+        rendezvous_call call;
+        int             fd;
 
-        SHERDI_TRY(arrived_check(desk->meeting));
-        if (sherdi_now_ns() >= desk->wait.deadline_ns) {
-            return missing_error(desk, timeout_ns);
+        SHERDI_TRY(arrived_check(hall->meeting));
+        if (sherdi_now_ns() >= hall->wait.deadline_ns) {
+            return missing_error(hall);
         }
-        desk->polls[0] = (struct pollfd){.fd = desk->listener, .events = POLLIN};
-        for (int i = 0; i < desk->num_strangers; i++) {
-            desk->polls[i + 1] = (struct pollfd){.fd = desk->strangers[i].fd, .events = POLLIN};
+        fd = sherdi_desk_next(hall->desk, 100, &call);
+        if (fd >= 0) {
+            SHERDI_TRY(caller_take(hall, fd, &call));
         }
-        ready = poll(desk->polls, (nfds_t)desk->num_strangers + 1, 100);
-        for (int i = 0; i < desk->num_strangers && ready > 0; i++) {
-            if (desk->polls[i + 1].revents != 0) {
-                SHERDI_TRY(stranger_read(desk, &desk->strangers[i]));
-            }
-        }
-        strangers_forget_closed(desk);
-        strangers_accept(desk);
-        strangers_forget_closed(desk);
     }
     return SHERD_OK;
 }
 
-static sherd_status cards_send(rendezvous *meeting, const net_wait *wait)
+static sherd_status cards_send(const reception *hall)
 {
-    for (int r = 1; r < meeting->world_size; r++) {
-        sherd_status status;
+    const rendezvous *meeting   = hall->meeting;
+    size_t            len_bytes = (size_t)meeting->world_size * sizeof(*meeting->cards);
+    uint64_t          digest    = sherdi_job_digest(hall->params->key, meeting->cards, len_bytes);
 
-        reply_send(meeting->fds[r], SHERD_OK, meeting->session, "");
-        status = sherdi_net_send(meeting->fds[r], meeting->cards,
-                                 (size_t)meeting->world_size * sizeof(*meeting->cards), wait);
-        if (status != SHERD_OK) {
+    for (int r = 1; r < meeting->world_size; r++) {
+        reply_send(hall, meeting->fds[r], hall->nonces[r], SHERD_OK, digest, "");
+        if (sherdi_net_send(meeting->fds[r], meeting->cards, len_bytes, &hall->wait) != SHERD_OK) {
+            for (int told = 1; told <= r; told++) { /* they listen to the monitor from now on */
+                sherdi_net_close(&meeting->fds[told]);
+            }
             return sherdi_fail(SHERD_E_PEER_LOST, "rank %d ended before all ranks had met", r);
         }
     }
     return SHERD_OK;
 }
 
-static sherd_status meet_as_first(rendezvous *meeting, const char *address, int listener,
-                                  int64_t timeout_ns)
+static sherd_status reception_open(reception *hall)
 {
-    reception   *desk = calloc(1, sizeof(*desk));
+    rendezvous     *meeting = hall->meeting;
+    net_desk_params desk    = {.message_bytes  = sizeof(rendezvous_call),
+                               .greeting       = &hall->greeting,
+                               .greeting_bytes = sizeof(hall->greeting),
+                               .expected       = meeting->world_size};
+
+    if (hall->listener < 0) {
+        SHERDI_TRY(sherdi_net_listen(hall->params->address, &hall->listener));
+    }
+    meeting->desk = desk.listener = hall->listener;
+    (void)snprintf(meeting->address, sizeof(meeting->address), "%s", hall->params->address);
+    hall->nonces = calloc((size_t)meeting->world_size, sizeof(*hall->nonces));
+    if (hall->nonces == NULL) {
+        return sherdi_fail(SHERD_E_NOMEM, "no room to meet %d ranks", meeting->world_size);
+    }
+    return sherdi_desk_open(&desk, &hall->desk);
+}
+
+static sherd_status meet_as_first(rendezvous *meeting, const rendezvous_params *params)
+{
+    reception    hall = {.meeting  = meeting,
+                         .params   = params,
+                         .listener = params->listener,
+                         .greeting = {.magic = CARD_MAGIC, .nonce = sherdi_random_u64()},
+                         .missing  = meeting->world_size - 1,
+                         .wait     = {.deadline_ns = sherdi_now_ns() + params->limit_ns}};
     sherd_status status;
     char         text[SHERDI_ERROR_BYTES];
 
-    if (desk == NULL) {
-        if (listener >= 0) {
-            (void)close(listener);
-        }
-        return sherdi_fail(SHERD_E_NOMEM, "no room to meet %d ranks", meeting->world_size);
-    }
-    desk->meeting    = meeting;
-    desk->address    = address;
-    desk->listener   = listener;
-    desk->missing    = meeting->world_size - 1;
-    desk->wait       = (net_wait){.deadline_ns = sherdi_now_ns() + timeout_ns};
-    meeting->session = random_number();
-    status           = listener >= 0 ? SHERD_OK : sherdi_net_listen(address, &desk->listener);
+    meeting->session = sherdi_random_u64();
+    status           = reception_open(&hall);
     if (status == SHERD_OK) {
-        meeting->desk = desk->listener;
-        (void)snprintf(meeting->address, sizeof(meeting->address), "%s", address);
-        status = reception_hold(desk, timeout_ns);
+        status = reception_hold(&hall);
     }
     if (status == SHERD_OK) {
-        status = cards_send(meeting, &desk->wait);
-    } else {
-        sherdi_rendezvous_close_desk(meeting);
+        status = cards_send(&hall);
     }
     if (status != SHERD_OK) {
         (void)snprintf(text, sizeof(text), "%s", sherd_last_error());
+        sherdi_rendezvous_close_desk(meeting);
         for (int r = 1; r < meeting->world_size; r++) {
             if (meeting->fds[r] >= 0) {
-                reply_send(meeting->fds[r], status, 0, text);
+                reply_send(&hall, meeting->fds[r], hall.nonces[r], status, 0, text);
             }
         }
         status = sherdi_fail_relay(status, text);
     }
-    for (int i = 0; i < desk->num_strangers; i++) {
-        sherdi_net_close(&desk->strangers[i].fd);
-    }
-    free(desk);
+    sherdi_desk_close(hall.desk);
+    free(hall.nonces);
     return status;
 }
 
 /* ---------------------------------------------------------- other ranks -- */
 
-/* Connects to one of the addresses, sends the card and waits until it is taken. E_IO: try again. */
-static sherd_status card_deliver(rendezvous *meeting, const rendezvous_card *mine,
-                                 const char *address, const net_wait *wait)
-{
-    rendezvous_reply reply;
-    int              fd = -1;
-    sherd_status     status;
+/* What this rank and rank 0 have told each other. */
+typedef struct acquaintance {
+    const rendezvous_params *params;
+    rendezvous_greeting      greeting;
+    rendezvous_call          call;
+    int64_t                  deadline_ns; /* until when rank 0 has said how the meeting ended */
+} acquaintance;
 
-    SHERDI_TRY(sherdi_net_connect(address, wait, &fd));
-    status = sherdi_net_send(fd, mine, sizeof(*mine), wait);
-    if (status == SHERD_OK) {
-        status = sherdi_net_recv(fd, &reply, sizeof(reply), wait);
+/* Receives a reply of rank 0, which proves itself unless cards follow: they are part of the proof. */
+static sherd_status reply_check(const acquaintance *known, rendezvous_reply *reply, uint64_t cards,
+                                const char *address)
+{
+    uint64_t right =
+        reply_proof(reply, cards, known->call.nonce, known->greeting.nonce, known->params->key);
+
+    if (right != reply->proof) {
+        return sherdi_fail(
+            SHERD_E_INVAL,
+            "rank %d has its job secret from %s, and rank 0 at %s has another: give all ranks the "
+            "same SHERD_JOB_SECRET; or another job meets there, then choose another place",
+            known->params->card->rank, known->params->key->source, address);
     }
-    if (status != SHERD_OK) {
-        sherdi_net_close(&fd);
+    reply->text[sizeof(reply->text) - 1] = '\0';
+    return SHERD_OK;
+}
+
+/* E_IO: try again. */
+static sherd_status greeting_receive(acquaintance *known, int fd, const char *address,
+                                     int64_t until_ns)
+{
+    const int64_t  soon_ns = sherdi_now_ns() + GREETING_NS;
+    const net_wait wait    = {.deadline_ns = soon_ns < until_ns ? soon_ns : until_ns};
+
+    if (sherdi_net_recv(fd, &known->greeting, sizeof(known->greeting), &wait) != SHERD_OK) {
+        return sherdi_fail(SHERD_E_IO, "%s took the connection and did not greet as rank 0 does",
+                           address);
+    }
+    if (known->greeting.magic != CARD_MAGIC) {
+        return sherdi_fail(SHERD_E_INVAL,
+                           "what answers at %s is not rank 0 of a sherd world of this version",
+                           address);
+    }
+    return SHERD_OK;
+}
+
+/* A status that rank 0 may send; a number that is none is its failure too. */
+static sherd_status status_of(const rendezvous_reply *reply)
+{
+    return reply->status > SHERD_OK && reply->status <= SHERD_E_DEVICE ? (sherd_status)reply->status
+                                                                       : SHERD_E_PEER_LOST;
+}
+
+static sherd_status card_show(acquaintance *known, int fd, const char *address, int64_t until_ns)
+{
+    const net_wait   wait = {.deadline_ns = until_ns};
+    rendezvous_reply reply;
+
+    SHERDI_TRY(greeting_receive(known, fd, address, until_ns));
+    known->call = (rendezvous_call){.card = *known->params->card, .nonce = sherdi_random_u64()};
+    sherdi_rendezvous_sign(&known->call, &known->greeting, known->params->key);
+    if (sherdi_net_send(fd, &known->call, sizeof(known->call), &wait) != SHERD_OK ||
+        sherdi_net_recv(fd, &reply, sizeof(reply), &wait) != SHERD_OK) {
         return sherdi_fail(SHERD_E_IO, "%s took the connection and closed it", address);
     }
-    reply.text[sizeof(reply.text) - 1] = '\0';
-    if (reply.magic != CARD_MAGIC || reply.status != SHERD_E_AGAIN) {
+    SHERDI_TRY(reply_check(known, &reply, 0, address));
+    if (reply.status != SHERD_E_AGAIN) {
+        return sherdi_fail_relay(status_of(&reply), reply.text);
+    }
+    known->deadline_ns = sherdi_now_ns() + INT64_C(1000000) * reply.wait_ms + GRACE_NS;
+    return SHERD_OK;
+}
+
+/* Connects to one of the addresses, shows the card and waits until it is taken. E_IO: try again. */
+static sherd_status card_deliver(rendezvous *meeting, acquaintance *known, const char *address,
+                                 int64_t until_ns)
+{
+    const net_wait wait = {.deadline_ns = until_ns};
+    int            fd   = -1;
+    sherd_status   status;
+
+    SHERDI_TRY(sherdi_net_connect(address, &wait, &fd));
+    status = card_show(known, fd, address, until_ns);
+    if (status != SHERD_OK) {
         sherdi_net_close(&fd);
-        if (reply.magic != CARD_MAGIC) {
-            return sherdi_fail(SHERD_E_INVAL,
-                               "what answers at %s is not rank 0 of a sherd world of this version",
-                               address);
-        }
-        return sherdi_fail_relay((sherd_status)reply.status, reply.text);
+        return status;
     }
     meeting->fds[0] = fd;
     (void)snprintf(meeting->address, sizeof(meeting->address), "%s", address);
@@ -388,72 +486,81 @@ static const char *address_next(const char *list, char *text, size_t len_bytes)
     return list[len] == ' ' ? list + len + 1 : NULL;
 }
 
-static sherd_status rank0_find(rendezvous *meeting, const rendezvous_card *mine,
-                               const char *addresses, const net_wait *wait, int64_t timeout_ns)
+static sherd_status rank0_find(rendezvous *meeting, acquaintance *known)
 {
-    int retry_ms = RETRY_FIRST_MS;
+    int64_t until_ns = sherdi_now_ns() + known->params->limit_ns;
+    int     retry_ms = RETRY_FIRST_MS;
 
     for (;;) {
-        const char  *rest   = addresses;
+        const char  *rest   = known->params->address;
         sherd_status status = SHERD_E_IO;
         char         address[256];
         char         why[512];
 
         while (rest != NULL && status == SHERD_E_IO) {
             rest   = address_next(rest, address, sizeof(address));
-            status = card_deliver(meeting, mine, address, wait);
+            status = card_deliver(meeting, known, address, until_ns);
         }
         if (status != SHERD_E_IO) {
             return status;
         }
-        if (sherdi_now_ns() >= wait->deadline_ns - GRACE_NS) {
+        if (sherdi_now_ns() >= until_ns) {
             (void)snprintf(why, sizeof(why), "%s", sherd_last_error());
-            return sherdi_fail(SHERD_E_PEER_LOST, "rank %d did not find rank 0 within %.1f s: %s",
-                               mine->rank, (double)timeout_ns * 1e-9, why);
+            return sherdi_fail(SHERD_E_PEER_LOST,
+                               "rank %d did not find rank 0 within %.1f s: %s; see whether rank 0 "
+                               "has failed, or set SHERD_TIMEOUT to more seconds",
+                               known->params->card->rank, (double)known->params->limit_ns * 1e-9,
+                               why);
         }
         (void)poll(NULL, 0, retry_ms); /* rank 0 may not have started yet; nothing tells us */
         retry_ms = retry_ms * 2 < RETRY_MOST_MS ? retry_ms * 2 : RETRY_MOST_MS;
     }
 }
 
-static sherd_status cards_receive(rendezvous *meeting, const net_wait *wait, int64_t timeout_ns)
+static sherd_status cards_receive(rendezvous *meeting, const acquaintance *known)
 {
+    const net_wait   wait   = {.deadline_ns = known->deadline_ns};
+    const size_t     len    = (size_t)meeting->world_size * sizeof(*meeting->cards);
+    uint64_t         digest = 0;
     rendezvous_reply reply;
-    sherd_status     status = sherdi_net_recv(meeting->fds[0], &reply, sizeof(reply), wait);
+    sherd_status     status = sherdi_net_recv(meeting->fds[0], &reply, sizeof(reply), &wait);
 
-    if (status == SHERD_OK) {
-        reply.text[sizeof(reply.text) - 1] = '\0';
-        if (reply.status != SHERD_OK) {
-            return sherdi_fail_relay((sherd_status)reply.status, reply.text);
-        }
-        meeting->session = reply.session;
-        status           = sherdi_net_recv(meeting->fds[0], meeting->cards,
-                                           (size_t)meeting->world_size * sizeof(*meeting->cards), wait);
+    if (status == SHERD_OK && reply.status == SHERD_OK) {
+        status = sherdi_net_recv(meeting->fds[0], meeting->cards, len, &wait);
+        digest = sherdi_job_digest(known->params->key, meeting->cards, len);
     }
     if (status == SHERD_E_PEER_LOST) {
         return sherdi_fail(SHERD_E_PEER_LOST, "rank 0 ended before all ranks had met");
     }
     if (status != SHERD_OK) {
-        return sherdi_fail(SHERD_E_PEER_LOST, "rank 0 did not say within %.1f s who is there",
-                           (double)timeout_ns * 1e-9);
+        return sherdi_fail(
+            SHERD_E_PEER_LOST,
+            "rank 0 had %.1f s to say who is there and did not: it hangs, or its host "
+            "is lost",
+            (double)known->params->limit_ns * 1e-9);
     }
+    SHERDI_TRY(reply_check(known, &reply, digest, meeting->address));
+    if (reply.status != SHERD_OK) {
+        return sherdi_fail_relay(status_of(&reply), reply.text);
+    }
+    meeting->session = reply.session;
     return SHERD_OK;
 }
 
-static sherd_status meet_as_other(rendezvous *meeting, const rendezvous_card *mine,
-                                  const char *addresses, int64_t timeout_ns)
+static sherd_status meet_as_other(rendezvous *meeting, const rendezvous_params *params)
 {
-    const net_wait wait = {.deadline_ns = sherdi_now_ns() + timeout_ns + GRACE_NS};
+    acquaintance known = {.params = params};
 
-    SHERDI_TRY(rank0_find(meeting, mine, addresses, &wait, timeout_ns));
-    return cards_receive(meeting, &wait, timeout_ns);
+    SHERDI_TRY(rank0_find(meeting, &known));
+    return cards_receive(meeting, &known);
 }
 
 sherd_status sherdi_rendezvous_meet(rendezvous *meeting, sherdi_mem *mem,
-                                    const rendezvous_card *mine, const char *address, int listener,
-                                    int64_t timeout_ns)
+                                    const rendezvous_params *params)
 {
-    int num_fds = mine->rank == 0 ? mine->world_size : 1;
+    const rendezvous_card *mine     = params->card;
+    int                    num_fds  = mine->rank == 0 ? mine->world_size : 1;
+    int                    listener = params->listener;
 
     *meeting       = (rendezvous){.rank = mine->rank, .world_size = mine->world_size, .desk = -1};
     meeting->cards = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, (size_t)mine->world_size,
@@ -464,19 +571,14 @@ sherd_status sherdi_rendezvous_meet(rendezvous *meeting, sherdi_mem *mem,
         meeting->fds[i] = -1;
     }
     if (meeting->cards == NULL || meeting->fds == NULL) {
-        if (listener >= 0) {
-            (void)close(listener);
-        }
+        sherdi_net_close(&listener);
         return SHERD_E_NOMEM;
     }
     meeting->cards[mine->rank] = *mine;
     if (mine->world_size == 1) {
         return SHERD_OK;
     }
-    if (mine->rank == 0) {
-        return meet_as_first(meeting, address, listener, timeout_ns);
-    }
-    return meet_as_other(meeting, mine, address, timeout_ns);
+    return mine->rank == 0 ? meet_as_first(meeting, params) : meet_as_other(meeting, params);
 }
 
 /* ---------------------------------------------------- the second connection -- */
@@ -496,49 +598,38 @@ void sherdi_rendezvous_close_desk(rendezvous *meeting)
     }
 }
 
-/* The next that belongs to us; strangers are dropped. */
-static sherd_status line_take_one(rendezvous *meeting, sherd_world *world, int *lines,
-                                  const net_wait *wait)
-{
-    line_hello hello;
-    net_wait   soon = {.deadline_ns = sherdi_now_ns() + INT64_C(1000000000), .world = world};
-    int        fd;
-
-    if (!sherdi_net_poll(meeting->desk, POLLIN, 50)) {
-        SHERDI_TRY(sherdi_world_status(world));
-        return sherdi_now_ns() < wait->deadline_ns
-                   ? SHERD_OK
-                   : sherdi_fail(SHERD_E_PEER_LOST,
-                                 "not all ranks came back to %s for control data within the time "
-                                 "limit",
-                                 meeting->address);
-    }
-    fd = sherdi_net_accept(meeting->desk);
-    if (fd < 0 || sherdi_net_recv(fd, &hello, sizeof(hello), &soon) != SHERD_OK ||
-        hello.magic != CARD_MAGIC || hello.session != meeting->session || hello.rank < 1 ||
-        hello.rank >= meeting->world_size || lines[hello.rank] >= 0) {
-        sherdi_net_close(&fd);
-        return sherdi_world_status(world);
-    }
-    lines[hello.rank] = fd;
-    return SHERD_OK;
-}
-
+/* Of every rank that belongs to us; strangers are dropped. */
 static sherd_status lines_take(rendezvous *meeting, sherd_world *world, int *lines,
                                const net_wait *wait)
 {
-    int missing = 1;
+    const net_desk_params params  = {.listener      = meeting->desk,
+                                     .message_bytes = sizeof(line_hello),
+                                     .expected      = meeting->world_size};
+    net_desk             *desk    = NULL;
+    int                   missing = meeting->world_size - 1;
+    sherd_status          status  = sherdi_desk_open(&params, &desk);
 
-    while (missing > 0) {
-        missing = 0;
-        for (int r = 1; r < meeting->world_size; r++) {
-            missing += lines[r] < 0;
+    while (status == SHERD_OK && missing > 0) {
+        line_hello hello;
+        int        fd = sherdi_desk_next(desk, 50, &hello);
+
+        if (fd >= 0 && hello.magic == CARD_MAGIC && hello.session == meeting->session &&
+            hello.rank >= 1 && hello.rank < meeting->world_size && lines[hello.rank] < 0) {
+            lines[hello.rank] = fd;
+            missing--;
+            continue;
         }
-        if (missing > 0) {
-            SHERDI_TRY(line_take_one(meeting, world, lines, wait));
+        sherdi_net_close(&fd);
+        status = sherdi_world_status(world);
+        if (status == SHERD_OK && sherdi_now_ns() >= wait->deadline_ns) {
+            status = sherdi_fail(SHERD_E_PEER_LOST,
+                                 "%d ranks did not come back to %s for control data within the "
+                                 "time limit",
+                                 missing, meeting->address);
         }
     }
-    return SHERD_OK;
+    sherdi_desk_close(desk);
+    return status;
 }
 
 sherd_status sherdi_rendezvous_lines(rendezvous *meeting, sherd_world *world, int **lines_out)

@@ -1,11 +1,13 @@
 /* How processes find each other: all connect to rank 0, say who they are, and get the list of
  * all. The connections stay open, for the monitor. Moving data is somebody else's business.
  *
- * Over TCP nobody proves who he is: whoever reaches the address may join. It is meant for the
- * inside of a cluster, like the launchers that set it. */
+ * Ranks prove to rank 0, and it to them, that they know the job's key (job.h), by a keyed hash over nonces of both: it
+ * never travels. What follows is neither hidden nor signed: who listens on the network, or changes what passes there,
+ * is not kept out. It is meant for the inside of a cluster, like the launchers that set it. */
 #ifndef SHERDI_COLLECTIVES_RENDEZVOUS_H
 #define SHERDI_COLLECTIVES_RENDEZVOUS_H
 
+#include "collectives/job.h"
 #include "collectives/net.h"
 
 /* Devices of a process that are told apart by more than their number. */
@@ -32,6 +34,26 @@ typedef struct rendezvous_card {
     char     nccl_why[124];
 } rendezvous_card;
 
+/* What rank 0 says to who connects, and what a rank says then. */
+typedef struct rendezvous_greeting {
+    uint64_t magic;
+    uint64_t nonce;
+} rendezvous_greeting;
+
+typedef struct rendezvous_call {
+    rendezvous_card card;
+    uint64_t        nonce;
+    uint64_t        proof; /* sherdi_rendezvous_sign */
+} rendezvous_call;
+
+typedef struct rendezvous_params {
+    const rendezvous_card *card;
+    const char            *address;  /* or several, separated by spaces: tried in turn */
+    int                    listener; /* rank 0: listens there already, or -1; taken */
+    const job_key         *key;
+    int64_t                limit_ns; /* longest wait for the others to come */
+} rendezvous_params;
+
 typedef struct rendezvous {
     int              rank;
     int              world_size;
@@ -46,12 +68,14 @@ typedef struct rendezvous {
 void sherdi_rendezvous_card_fill(rendezvous_card *card, int rank, int world_size,
                                  const sherd_world_params *params, const char *transport);
 
-/** Meets the others at `address` (several, separated by spaces: tried in turn); `listener` is a
- *  socket that listens there already on rank 0, or -1. Blocks for `timeout_ns` at most. Errors: E_INVAL (ranks contradict
- *  each other), E_PEER_LOST (ranks that never came or died, by number). Fini takes it half-built. */
+/** Meets the others. Blocks until all are there; a rank that found rank 0 waits as long as rank 0 does, and gets
+ *  its verdict. Errors: E_INVAL (ranks contradict each other, or have different keys), E_PEER_LOST (ranks that never
+ *  came or died, by number). Fini takes it half-built. */
 sherd_status sherdi_rendezvous_meet(rendezvous *meeting, sherdi_mem *mem,
-                                    const rendezvous_card *mine, const char *address, int listener,
-                                    int64_t timeout_ns);
+                                    const rendezvous_params *params);
+/** Fills in the proof of a call whose card and nonce are there. */
+void sherdi_rendezvous_sign(rendezvous_call *call, const rendezvous_greeting *greeting,
+                            const job_key *key);
 /** A second connection of every rank with rank 0, for control data: *lines_out as `fds`, the caller's to close
  *  and to free. All ranks call it, or sherdi_rendezvous_close_desk, after they have met. `world`: its failure
  *  ends the wait. */

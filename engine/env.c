@@ -176,13 +176,16 @@ static void put_environment(json_t *list)
         "MASTER_ADDR",         "MASTER_PORT",   "OMPI_COMM_WORLD_SIZE",
         "SLURM_NTASKS",        "SLURM_STEP_ID", "SHERD_IO",
         "SHERD_TRACE",         "SHERD_BACKEND", "SHERD_NCCL_LIBRARY",
-        "SHERD_NCCL_REGISTER",
+        "SHERD_NCCL_REGISTER", "SHERD_TIMEOUT",
     };
 
     for (size_t i = 0; i < sizeof(NAMES) / sizeof(NAMES[0]); i++) {
         if (getenv(NAMES[i]) != NULL) {
             put(list, NAMES[i], getenv(NAMES[i]));
         }
+    }
+    if (getenv("SHERD_JOB_SECRET") != NULL) {
+        put(list, "SHERD_JOB_SECRET", "(set)");
     }
 }
 

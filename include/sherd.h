@@ -119,7 +119,9 @@ typedef struct sherd_world_params {
     int         device;      /* GPU of this rank; -1: by local rank. Unused on the CPU. */
     int         local_rank;  /* rank inside this host; -1: found out */
     int64_t     timeout_ns;  /* longest wait for the other ranks in one call: 0: 30 min.
-                                    Lost ranks are noticed in seconds whatever this says. */
+                                    Lost ranks are noticed in seconds whatever this says. Until all
+                                    have met: SHERD_TIMEOUT in seconds, else two minutes, or this
+                                    where it is shorter. */
     int         cpu_threads; /* compute threads of this rank's CPU kernels; 0: SHERD_THREADS,
                                     else cores of the host / ranks of the host, at least 1 */
     const char *backend; /* where the engine's device memory and kernels are: "cpu" or "cuda"; NULL:
@@ -144,9 +146,11 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_world_threads_with(int              
 
 /** The world that the launcher set up: torchrun, mpirun, srun, or an explicit
  *  SHERD_RANK/SHERD_WORLD_SIZE/SHERD_RENDEZVOUS; one rank alone when no launcher
- *  is seen. Collective over the job. Blocks until all ranks have met.
- *  Errors: E_INVAL (variables contradict each other), E_NOTSUP (several hosts and
- *  no transport that can move between them), E_PEER_LOST (a rank never came). */
+ *  is seen. Collective over the job. Blocks until all ranks have met; docs/launching.md
+ *  has the variables, and what SHERD_JOB_SECRET is for.
+ *  Errors: E_INVAL (variables contradict each other, ranks have different secrets, no
+ *  socket can be where they should meet), E_NOTSUP (several hosts and no transport that
+ *  can move between them), E_PEER_LOST (a rank never came; every rank says which). */
 SHERD_API SHERD_MUST_USE sherd_status sherd_world_from_env(const sherd_world_params *params,
                                                            sherd_world             **out);
 

@@ -218,21 +218,27 @@ static void part_misses_rank_0(void)
 /* Rank 1 shows its card, is welcomed, and ends. */
 static void part_shows_card_and_ends(void)
 {
-    rendezvous_card    card;
-    const net_wait     wait = {.deadline_ns = sherdi_now_ns() + INT64_C(10000000000)};
-    int                fd   = -1;
-    char               byte;
-    sherd_world_params params;
-    const char        *backend;
+    rendezvous_call     call = {.nonce = 7};
+    rendezvous_greeting greeting;
+    job_key             key;
+    const net_wait      wait = {.deadline_ns = sherdi_now_ns() + INT64_C(10000000000)};
+    int                 fd   = -1;
+    char                byte;
+    sherd_world_params  params;
+    const char         *backend;
 
     sherd_world_params_init(&params);
     CHECK_OK(sherdi_world_backend_kind(&params, &backend));
-    sherdi_rendezvous_card_fill(&card, 1, 3, &params, strcmp(backend, "cpu") == 0 ? "shm" : "auto");
-    (void)snprintf(card.backend, sizeof(card.backend), "%s", backend);
+    sherdi_rendezvous_card_fill(&call.card, 1, 3, &params,
+                                strcmp(backend, "cpu") == 0 ? "shm" : "auto");
+    (void)snprintf(call.card.backend, sizeof(call.card.backend), "%s", backend);
+    sherdi_job_key_read(NULL, NULL, &key);
     while (sherdi_net_connect(getenv("SHERD_RENDEZVOUS"), &wait, &fd) != SHERD_OK) {
         (void)sched_yield();
     }
-    CHECK_OK(sherdi_net_send(fd, &card, sizeof(card), &wait));
+    CHECK_OK(sherdi_net_recv(fd, &greeting, sizeof(greeting), &wait));
+    sherdi_rendezvous_sign(&call, &greeting, &key);
+    CHECK_OK(sherdi_net_send(fd, &call, sizeof(call), &wait));
     CHECK_OK(sherdi_net_recv(fd, &byte, 1, &wait));
 }
 
@@ -249,7 +255,7 @@ static void part_meets_after_strangers(void)
 {
     const net_wait wait    = {.deadline_ns = sherdi_now_ns() + INT64_C(10000000000)};
     const char     noise[] = "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
-    char           much[sizeof(rendezvous_card)];
+    char           much[sizeof(rendezvous_call)];
     int            fd[2] = {-1, -1};
 
     memset(much, 'x', sizeof(much));
