@@ -401,6 +401,14 @@ sherd_status sherdi_reduce_end_micro_batch(sherd_engine *engine)
     return SHERD_OK;
 }
 
+/* The sum over one rank, in the type and at the place that it has: which NaN a NaN is does not matter for norm and
+ * update. */
+static int is_reduced(const sherd_engine *engine)
+{
+    return engine->world_size == 1 && engine->plan->wire_dtype == engine->plan->grad_dtype &&
+           engine->settings.comm_dtype == engine->plan->grad_dtype;
+}
+
 /* Stages 0 and 1 at the boundary: the whole gradient, or the sum of a window, over the ranks. */
 static sherd_status segment_reduce_late(sherd_engine *engine, const sherdi_segment *segment)
 {
@@ -445,7 +453,7 @@ sherd_status sherdi_reduce_end_window(sherd_engine *engine)
         } else if (engine->units[segment->unit].uses.runs == 0) { /* the ranks agree: agree.c */
             engine->backend->kernels->zero(engine->backend, arena_gradient(engine, segment),
                                            elems * sherdi_plan_grad_bytes(plan));
-        } else if (!plan->has_slices) {
+        } else if (!plan->has_slices && !is_reduced(engine)) {
             SHERDI_TRY(segment_reduce_late(engine, segment));
         }
     }
