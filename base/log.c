@@ -14,7 +14,8 @@ static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER; /* guards fn, ctx a
 static pthread_once_t  log_once = PTHREAD_ONCE_INIT;
 static sherd_log_fn    log_fn;
 static void           *log_ctx;
-static atomic_int      log_most = -1; /* level of the listener; -1: nobody listens */
+static atomic_int      log_most = -1;  /* level of the listener; -1: nobody listens */
+static atomic_int      log_is_unknown; /* SHERD_LOG is no level, and nobody has heard of it */
 
 static void log_to_stderr(void *ctx, sherd_log_level level, const char *line)
 {
@@ -25,28 +26,53 @@ static void log_to_stderr(void *ctx, sherd_log_level level, const char *line)
 static void log_read_environment(void)
 {
     const char *wanted = getenv("SHERD_LOG");
+    int         level  = 0;
 
-    for (int level = 0; wanted != NULL && level <= SHERD_LOG_TRACE; level++) {
-        if (strcmp(wanted, LEVEL_NAMES[level]) == 0) {
-            log_fn = log_to_stderr;
-            atomic_store(&log_most, level);
-        }
+    if (wanted == NULL || wanted[0] == '\0') {
+        return;
+    }
+    while (level <= SHERD_LOG_TRACE && strcmp(wanted, LEVEL_NAMES[level]) != 0) {
+        level++;
+    }
+    if (level > SHERD_LOG_TRACE) { /* somebody wants to hear something */
+        level = SHERD_LOG_WARN;
+        atomic_store(&log_is_unknown, 1);
+    }
+    log_fn = log_to_stderr;
+    atomic_store(&log_most, level);
+}
+
+static void log_begin(void)
+{
+    (void)pthread_once(&log_once, log_read_environment);
+}
+
+/* Once, to whoever listens first. */
+static void log_tell_unknown(void)
+{
+    if (atomic_load(&log_is_unknown) && atomic_load(&log_most) >= SHERD_LOG_WARN &&
+        atomic_exchange(&log_is_unknown, 0)) {
+        sherdi_log(SHERD_LOG_WARN, -1,
+                   "SHERD_LOG is \"%s\": it may be error, warn, info, debug or trace",
+                   getenv("SHERD_LOG"));
     }
 }
 
 void sherd_log_set(sherd_log_fn fn, void *ctx, sherd_log_level most)
 {
-    (void)pthread_once(&log_once, log_read_environment);
+    log_begin();
     (void)pthread_mutex_lock(&log_lock);
     log_fn  = fn;
     log_ctx = ctx;
     atomic_store(&log_most, fn == NULL ? -1 : (int)most);
     (void)pthread_mutex_unlock(&log_lock);
+    log_tell_unknown();
 }
 
 int sherdi_log_is_on(sherd_log_level level)
 {
-    (void)pthread_once(&log_once, log_read_environment);
+    log_begin();
+    log_tell_unknown();
     return (int)level <= atomic_load(&log_most);
 }
 

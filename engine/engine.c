@@ -135,7 +135,10 @@ static sherd_status engine_open(sherd_engine *engine, const sherd_config *config
     SHERDI_TRY(sherdi_config_resolve(config, engine->world_size, &engine->settings));
     SHERDI_TRY(compute_lane_open(engine, NULL));
     ignored_tell(engine);
-    engine->settings.is_debug = debug != NULL && debug[0] != '\0' && strcmp(debug, "0") != 0;
+    if (debug != NULL && debug[0] != '\0' && strcmp(debug, "0") != 0 && strcmp(debug, "1") != 0) {
+        return sherdi_fail(SHERD_E_INVAL, "SHERD_DEBUG is \"%s\": it may be 0 or 1", debug);
+    }
+    engine->settings.is_debug = debug != NULL && strcmp(debug, "1") == 0;
     sherdi_scaler_init(&engine->scaler, &engine->settings.scaler);
     return sherdi_model_init(&engine->model, &engine->mem);
 }

@@ -93,7 +93,8 @@ typedef enum sherd_log_level {
 typedef void (*sherd_log_fn)(void *ctx, sherd_log_level level, const char *line);
 
 /** Sends log lines to `fn` (NULL: nowhere, the default, unless the environment
- *  variable SHERD_LOG=error|warn|info|debug|trace asks for standard error).
+ *  variable SHERD_LOG=error|warn|info|debug|trace asks for standard error; another
+ *  word there is taken for warn, and told).
  *  Process-wide: the log is the one thing that engines share. */
 SHERD_API void sherd_log_set(sherd_log_fn fn, void *ctx, sherd_log_level most);
 

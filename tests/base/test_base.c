@@ -9,6 +9,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 /* ---- status ---- */
 
@@ -132,6 +133,36 @@ static void log_lines_reach_the_listener_up_to_its_level(void)
     CHECK(!sherdi_log_is_on(SHERD_LOG_ERROR));
     sherdi_log(SHERD_LOG_ERROR, -1, "nobody hears");
     CHECK_INT(2, got.lines);
+}
+
+/* In a process of its own: the environment is read once. */
+static void log_of_an_unknown_level_is_told_once(void)
+{
+    static const char WANT[] =
+        "sherd warn: SHERD_LOG is \"foo\": it may be error, warn, info, debug or trace\n"
+        "sherd warn: heard\n";
+    char    text[512] = "";
+    char    line[600];
+    char    self[300];
+    FILE   *child;
+    ssize_t len = readlink("/proc/self/exe", self, sizeof(self) - 1);
+
+    CHECK(len > 0);
+    self[len] = '\0';
+    (void)snprintf(line, sizeof(line), "SHERD_LOG=foo %s --log 2>&1", self);
+    child = popen(line, "r");
+    CHECK(child != NULL);
+    (void)!fread(text, 1, sizeof(text) - 1, child);
+    CHECK_INT(0, pclose(child));
+    CHECK_BYTES_EQUAL(WANT, text, sizeof(WANT));
+}
+
+/* What that process does. */
+static int log_speak(void)
+{
+    sherdi_log(SHERD_LOG_INFO, -1, "not heard");
+    sherdi_log(SHERD_LOG_WARN, -1, "heard");
+    return 0;
 }
 
 static void log_long_line_is_cut(void)
@@ -434,6 +465,7 @@ static const test_case CASES[] = {
     CASE(element_types_have_names_and_sizes),
     CASE(version_starts_with_the_numbers),
     CASE(log_lines_reach_the_listener_up_to_its_level),
+    CASE(log_of_an_unknown_level_is_told_once),
     CASE(log_long_line_is_cut),
     CASE(log_calls_the_listener_one_at_a_time),
     CASE(mem_allocations_are_counted_by_purpose),
@@ -453,4 +485,9 @@ static const test_case CASES[] = {
     CASE(siphash_gives_the_numbers_of_its_paper),
 };
 
-RUN_MAIN(CASES)
+int main(int argc, char **argv)
+{
+    return argc == 2 && strcmp(argv[1], "--log") == 0
+               ? log_speak()
+               : test_main(argc, argv, CASES, sizeof(CASES) / sizeof(CASES[0]));
+}

@@ -192,7 +192,29 @@ static void debug_write_to_a_bound_parameter_is_named_too(void)
     test_world(2, write_to_bound_parameters, NULL);
 }
 
+static void debug_that_is_neither_on_nor_off_is_refused(void)
+{
+    toy_options   options = {.stage = 0, .accumulation = 1, .dtype = SHERD_F32};
+    const char   *json    = toy_json(&options);
+    sherd_engine *engine  = NULL;
+    sherd_config *config;
+    sherd_world  *world;
+
+    CHECK_OK(sherd_world_self(&world));
+    CHECK_OK(sherd_config_parse(json, strlen(json), &config));
+    CHECK_INT(0, setenv("SHERD_DEBUG", "off", 1));
+    CHECK_STATUS(SHERD_E_INVAL, sherd_engine_create(world, config, &engine));
+    CHECK_ERROR_SAYS("SHERD_DEBUG is \"off\"");
+    CHECK_INT(0, setenv("SHERD_DEBUG", "0", 1));
+    CHECK_OK(sherd_engine_create(world, config, &engine));
+    CHECK_INT(0, setenv("SHERD_DEBUG", "1", 1));
+    sherd_engine_destroy(engine);
+    sherd_config_destroy(config);
+    sherd_world_destroy(world);
+}
+
 static const test_case CASES[] = {
+    CASE(debug_that_is_neither_on_nor_off_is_refused),
     CASE(debug_released_memory_reads_as_nan),
     CASE(debug_other_unit_is_named),
     CASE(debug_write_to_a_parameter_is_named_at_release),
