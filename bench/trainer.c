@@ -200,7 +200,11 @@ static sherd_status engine_open(bench_run *run)
     if (status == SHERD_OK) {
         status = sherd_engine_seal(run->engine);
     }
-    return status == SHERD_OK ? init_fill(&o->sizes, run->engine, 1) : status;
+    run->threads = pool_create(o->threads);
+    if (status == SHERD_OK && run->threads == NULL) {
+        status = SHERD_E_NOMEM;
+    }
+    return status == SHERD_OK ? init_fill(&o->sizes, run->engine, 1, run->threads) : status;
 }
 
 static size_t widest_of(const arch *sizes)
@@ -239,7 +243,6 @@ static int memory_make(bench_run *run)
     if (sherd_engine_query(run->engine, &info) != SHERD_OK) {
         return -1;
     }
-    run->threads        = pool_create(o->threads);
     params.threads      = run->threads;
     params.dtype        = info.compute_dtype;
     run->d              = drive_create(run->engine, &params, why, sizeof(why));

@@ -71,7 +71,11 @@ static sherd_status engine_open(gpu_run *run)
     if (status == SHERD_OK) {
         status = sherd_engine_seal(run->engine);
     }
-    return status == SHERD_OK ? init_fill(&run->p->sizes, run->engine, 1) : status;
+    run->threads = pool_create(1);
+    if (status == SHERD_OK && run->threads == NULL) {
+        status = SHERD_E_NOMEM;
+    }
+    return status == SHERD_OK ? init_fill(&run->p->sizes, run->engine, 1, run->threads) : status;
 }
 
 static int model_open(gpu_run *run)
@@ -88,7 +92,6 @@ static int model_open(gpu_run *run)
 
     if (sherd_engine_query(run->engine, &info) == SHERD_OK) {
         made.dtype   = info.compute_dtype;
-        run->threads = pool_create(1);
         made.threads = run->threads;
         run->d       = drive_create(run->engine, &made, why, sizeof(why));
     }

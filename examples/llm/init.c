@@ -5,11 +5,8 @@
 
 #define SIGMA 0.02
 
-typedef struct fill_source {
-    arch_param param;
-    uint64_t   key;
-    double     sigma;
-} fill_source;
+/* Elements of one task of the pool; even, so that no pair is cut. */
+#define FILL_CHUNK 1024
 
 static uint64_t mix64(uint64_t x)
 {
@@ -25,43 +22,89 @@ static double uniform_of(uint64_t bits)
     return ((double)(bits >> 11) + 0.5) * 0x1p-53;
 }
 
-/* Element i takes one side of pair i / 2 (Box and Muller 1958). */
-static float normal_at(const fill_source *source, uint64_t i)
+/* Both sides of a pair of normal values (Box and Muller 1958). */
+static void pair_make(const init_source *source, uint64_t number, float pair[2])
 {
-    uint64_t pair   = mix64(source->key ^ mix64(i / 2));
-    double   radius = sqrt(-2.0 * log(uniform_of(pair)));
-    double   angle  = 6.283185307179586 * uniform_of(mix64(pair));
+    uint64_t bits   = mix64(source->key ^ mix64(number));
+    double   radius = sqrt(-2.0 * log(uniform_of(bits)));
+    double   angle  = 6.283185307179586 * uniform_of(mix64(bits));
+    double   sine, cosine;
 
-    return (float)(source->sigma * radius * (i % 2 == 0 ? cos(angle) : sin(angle)));
+    sincos(angle, &sine, &cosine);
+    pair[0] = (float)(source->sigma * radius * cosine);
+    pair[1] = (float)(source->sigma * radius * sine);
+}
+
+void init_values(const init_source *source, size_t first_elem, size_t count_elems, float *out)
+{
+    size_t i = 0;
+
+    if (source->param.is_norm || source->param.is_bias) {
+        for (; i < count_elems; i++) {
+            out[i] = source->param.is_norm ? 1.0f : 0.0f;
+        }
+        return;
+    }
+    while (i < count_elems) {
+        size_t at = first_elem + i;
+        float  pair[2];
+
+        pair_make(source, at / 2, pair);
+        out[i++] = pair[at % 2];
+        if (at % 2 == 0 && i < count_elems) {
+            out[i++] = pair[1];
+        }
+    }
+}
+
+init_source init_source_of(const arch *sizes, size_t k, uint64_t seed)
+{
+    init_source source = {.key = mix64(seed) ^ mix64(~(uint64_t)k), .sigma = SIGMA};
+
+    arch_param_get(sizes, k, &source.param);
+    if (source.param.is_residual) {
+        source.sigma = SIGMA / sqrt(2.0 * (double)sizes->layers);
+    }
+    return source;
+}
+
+/* A range that the engine asks for, cut over the threads. */
+typedef struct fill_job {
+    const init_source *source;
+    pool              *threads;
+    size_t             first, count;
+    float             *out;
+} fill_job;
+
+static void chunk_fill(void *ctx, size_t task, int thread)
+{
+    const fill_job *job   = ctx;
+    size_t          start = task * FILL_CHUNK;
+    size_t          left  = job->count - start;
+
+    (void)thread;
+    init_values(job->source, job->first + start, left < FILL_CHUNK ? left : FILL_CHUNK,
+                job->out + start);
 }
 
 static sherd_status weights_fill(void *ctx, size_t first_elem, size_t count_elems, float *out)
 {
-    const fill_source *source = ctx;
+    fill_job job = *(const fill_job *)ctx;
 
-    for (size_t i = 0; i < count_elems; i++) {
-        if (source->param.is_norm) {
-            out[i] = 1.0f;
-        } else if (source->param.is_bias) {
-            out[i] = 0.0f;
-        } else {
-            out[i] = normal_at(source, first_elem + i);
-        }
-    }
+    job.first = first_elem;
+    job.count = count_elems;
+    job.out   = out;
+    pool_run(job.threads, (count_elems + FILL_CHUNK - 1) / FILL_CHUNK, chunk_fill, &job);
     return SHERD_OK;
 }
 
-sherd_status init_fill(const arch *sizes, sherd_engine *engine, uint64_t seed)
+sherd_status init_fill(const arch *sizes, sherd_engine *engine, uint64_t seed, pool *threads)
 {
     for (size_t k = 0; k < arch_param_count(sizes); k++) {
-        fill_source  source = {.key = mix64(seed) ^ mix64(~(uint64_t)k), .sigma = SIGMA};
-        sherd_status status;
+        init_source  source = init_source_of(sizes, k, seed);
+        fill_job     job    = {.source = &source, .threads = threads};
+        sherd_status status = sherd_param_fill(engine, (sherd_param)k, weights_fill, &job);
 
-        arch_param_get(sizes, k, &source.param);
-        if (source.param.is_residual) {
-            source.sigma = SIGMA / sqrt(2.0 * (double)sizes->layers);
-        }
-        status = sherd_param_fill(engine, (sherd_param)k, weights_fill, &source);
         if (status != SHERD_OK) {
             return status;
         }

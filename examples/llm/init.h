@@ -4,13 +4,26 @@
 #define LLM_INIT_H
 
 #include "arch.h"
+#include "pool.h"
 #include "sherd.h"
 
 #include <stdint.h>
 
-/** Fills every parameter of a sealed engine: 1 for norms, 0 for biases, else normal with sigma 0.02,
- *  smaller by sqrt(2 * layers) for matrices that write into the residual stream (Radford et
+/* One parameter's values. */
+typedef struct init_source {
+    arch_param param;
+    uint64_t   key;
+    double     sigma;
+} init_source;
+
+init_source init_source_of(const arch *sizes, size_t k, uint64_t seed);
+/** Elements [first_elem, first_elem + count_elems): 1 for norms, 0 for biases, else normal with sigma
+ *  0.02, smaller by sqrt(2 * layers) for matrices that write into the residual stream (Radford et
  *  al. 2019). */
-SHERD_MUST_USE sherd_status init_fill(const arch *sizes, sherd_engine *engine, uint64_t seed);
+void init_values(const init_source *source, size_t first_elem, size_t count_elems, float *out);
+
+/** Fills every parameter of a sealed engine, with the pool's threads. */
+SHERD_MUST_USE sherd_status init_fill(const arch *sizes, sherd_engine *engine, uint64_t seed,
+                                      pool *threads);
 
 #endif

@@ -92,25 +92,27 @@ static sherd_status engine_open(trainer *t)
         status = sherd_engine_seal(t->engine);
     }
     if (status == SHERD_OK) {
-        status = init_fill(&t->job->o->sizes, t->engine, t->job->o->seed);
+        t->info.struct_size = sizeof(t->info);
+        status              = sherd_engine_query(t->engine, &t->info);
     }
-    return status;
+    if (status != SHERD_OK) {
+        return status;
+    }
+    t->threads = pool_create(t->info.cpu_threads);
+    if (t->threads == NULL) {
+        return fail(SHERD_E_NOMEM, "%d threads cannot be started", t->info.cpu_threads);
+    }
+    return init_fill(&t->job->o->sizes, t->engine, t->job->o->seed, t->threads);
 }
 
 /* The model and the room for its micro-batches, in the shapes that the engine was sealed with. */
 static sherd_status model_open(trainer *t)
 {
     const options *o = t->job->o;
-    sherd_status   status;
     char           why[256];
     model_params   params = {
           .sizes = o->sizes, .length = o->length, .is_recomputed = o->is_recomputed};
 
-    t->info.struct_size = sizeof(t->info);
-    status              = sherd_engine_query(t->engine, &t->info);
-    if (status != SHERD_OK) {
-        return status;
-    }
     t->micro       = (uint64_t)t->info.micro_step;
     t->step        = (long)(t->info.micro_step / t->info.accumulation);
     t->first_micro = t->micro;
@@ -118,10 +120,6 @@ static sherd_status model_open(trainer *t)
     params.batch   = (size_t)t->info.micro_batch_size;
     params.dtype   = t->info.compute_dtype;
     t->data = (order){.c = t->job->c, .seed = o->seed, .length = o->length, .batch = params.batch};
-    t->threads = pool_create(t->info.cpu_threads);
-    if (t->threads == NULL) {
-        return fail(SHERD_E_NOMEM, "%d threads cannot be started", t->info.cpu_threads);
-    }
     if (strcmp(t->info.backend, "cpu") == 0 &&
         blas_reserve(t->info.cpu_threads, why, sizeof(why)) != 0) {
         return fail(SHERD_E_NOMEM, "%s", why);
