@@ -30,7 +30,8 @@ typedef struct options {
     int               ranks;      /* as threads; 0: the launcher's, else DEFAULT_RANKS */
     int               threads;    /* per rank; 0: cores / ranks */
     long              eval_every; /* steps; 0: at the end alone */
-    long              sample;     /* tokens to write at the end */
+    int               is_first_validated;
+    long              sample; /* tokens to write at the end */
     int               is_recomputed;
     int               is_resumed;
     const char       *offload, *offload_params, *nvme_path; /* NULL: as the configuration says */

@@ -467,9 +467,13 @@ static int has_nothing_to_do(const trainer *t)
 static sherd_status loop_run(trainer *t)
 {
     int          stop   = 0;
-    sherd_status status = validate(t, &t->first_validation);
+    sherd_status status = SHERD_OK;
 
-    t->last_validation = t->first_validation;
+    /* A run without steps has no other validation. */
+    if (t->job->o->is_first_validated || t->step >= t->job->o->steps) {
+        status             = validate(t, &t->first_validation);
+        t->last_validation = t->first_validation;
+    }
     while (status == SHERD_OK && t->step < t->job->o->steps && !stop) {
         status = step_run(t, &stop);
     }
@@ -538,7 +542,11 @@ static void summary_say(const trainer *t)
                    (double)steps / t->seconds, (double)tokens / t->seconds, share);
         report_say(t->r, "loss %.4f -> %.4f", t->first_loss, t->last_loss);
     }
-    report_say(t->r, "validation loss %.4f -> %.4f", t->first_validation, t->last_validation);
+    if (isnan(t->first_validation)) {
+        report_say(t->r, "validation loss %.4f", t->last_validation);
+    } else {
+        report_say(t->r, "validation loss %.4f -> %.4f", t->first_validation, t->last_validation);
+    }
     memory_say(t);
     report_say(t->r, "fingerprint of the weights 0x%016llx", (unsigned long long)t->fingerprint);
 }
@@ -649,10 +657,12 @@ static void failure_keep(trainer_job *job, int rank, sherd_status status)
 void trainer_run(sherd_world *world, void *ctx)
 {
     trainer_job *job = ctx;
-    trainer      t   = {.job        = job,
-                        .world      = world,
-                        .rank       = sherd_world_rank(world),
-                        .world_size = sherd_world_size(world)};
+    trainer      t   = {.job              = job,
+                        .world            = world,
+                        .first_validation = (double)NAN,
+                        .last_validation  = (double)NAN,
+                        .rank             = sherd_world_rank(world),
+                        .world_size       = sherd_world_size(world)};
     sherd_status status;
 
     own_error[0] = '\0';

@@ -364,6 +364,10 @@ summary() {
         grep -qF -- "$words" "$scratch/out" || fail "no '$words' in the summary: $(cat "$scratch/out")"
     done
     [ "$(wc -l <"$scratch/log")" = 4 ] || fail "the log has not 4 lines"
+    # Validation before the first step is for who asks.
+    grep -qE "validation loss [0-9.]+$" "$scratch/out" || fail "validated first: $(cat "$scratch/out")"
+    tiny --ranks 2 --eval-first
+    grep -qE "validation loss [0-9.]+ -> [0-9.]+$" "$scratch/out" || fail "--eval-first: $(cat "$scratch/out")"
 
     # A configuration of one's own; "auto" is filled, the command line is over the file.
     cat >"$scratch/own.json" <<'JSON'
