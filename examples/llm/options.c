@@ -54,6 +54,8 @@ static const option_row rows[] = {
     {"config", "FILE", OPTION_TEXT, FIELD(config_path), 0, 0,
      "DeepSpeed-style JSON (default: ZeRO-3, bf16, AdamW, WarmupCosineLR)", NULL},
     {"steps", "N", OPTION_COUNT, FIELD(steps), 0, 0, "optimizer steps (default: 800)", NULL},
+    {"minutes", "N", OPTION_RATE, FIELD(minutes), 0, 0,
+     "fewer steps where a trial of three says that they would take longer", NULL},
     {"seed", "N", OPTION_SEED, FIELD(seed), 0, 0,
      "of initial weights, order of data and sample (default: 1)", NULL},
     {"eval-every", "N", OPTION_COUNT, FIELD(eval_every), 0, 0,
@@ -353,6 +355,7 @@ int options_parse(int argc, char **argv, options *out)
     options   o    = {.length       = 128,
                       .steps        = 800,
                       .seed         = 1,
+                      .minutes      = (double)NAN,
                       .lr           = (double)NAN,
                       .peak_tflops  = (double)NAN,
                       .batch        = -1,
@@ -379,6 +382,12 @@ int options_parse(int argc, char **argv, options *out)
     if (result == 0 && o.backend != NULL && strcmp(o.backend, "cpu") != 0 &&
         strcmp(o.backend, "cuda") != 0) {
         (void)fprintf(stderr, "sherd-llm: --backend takes cpu or cuda, not '%s'\n", o.backend);
+        result = 2;
+    }
+    if (result == 0 && !isnan(o.minutes) && o.is_resumed) {
+        (void)fprintf(stderr,
+                      "sherd-llm: --minutes chooses the steps of a new run; --resume goes on "
+                      "with those of the old one: give --steps\n");
         result = 2;
     }
     if (result == 0 && o.data_path == NULL) {

@@ -22,6 +22,7 @@ typedef struct options {
     const char *prompt;   /* NULL: the start of the validation text */
     size_t      length;   /* tokens of a sequence */
     long        steps;
+    double      minutes; /* NaN: as long as the steps take */
     uint64_t    seed;
     /* Over the configuration where given: below 0, or NaN, means not given. */
     double            lr;

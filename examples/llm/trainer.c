@@ -20,9 +20,14 @@
 #define VALIDATION_BATCHES 16 /* over all ranks */
 #define SAMPLE_TEMPERATURE 0.8
 #define PROMPT_TOKENS      32
+#define TRIAL_STEPS        3
 
 typedef struct trainer {
     const trainer_job *job;
+    options            o;       /* the job's, with the steps that fit */
+    double             start_s; /* when this rank began, and how long until its first step */
+    double             until_first_s;
+    double             trial_step_s; /* what a step took in the trial; 0: there was none */
     sherd_world       *world;
     int                rank, world_size;
     sherd_engine      *engine;
@@ -73,7 +78,7 @@ static double clock_seconds(void)
 static sherd_status engine_open(trainer *t)
 {
     sherd_config *config;
-    sherd_status  status = settings_make(t->job->o, -1, &config);
+    sherd_status  status = settings_make(&t->o, -1, &config);
 
     if (status != SHERD_OK) {
         return status;
@@ -86,7 +91,7 @@ static sherd_status engine_open(trainer *t)
     status = sherd_engine_create(t->world, config, &t->engine);
     sherd_config_destroy(config);
     if (status == SHERD_OK) {
-        status = arch_declare(&t->job->o->sizes, t->engine);
+        status = arch_declare(&t->o.sizes, t->engine);
     }
     if (status == SHERD_OK) {
         status = sherd_engine_seal(t->engine);
@@ -102,13 +107,13 @@ static sherd_status engine_open(trainer *t)
     if (t->threads == NULL) {
         return fail(SHERD_E_NOMEM, "%d threads cannot be started", t->info.cpu_threads);
     }
-    return init_fill(&t->job->o->sizes, t->engine, t->job->o->seed, t->threads);
+    return init_fill(&t->o.sizes, t->engine, t->o.seed, t->threads);
 }
 
 /* The model and the room for its micro-batches, in the shapes that the engine was sealed with. */
 static sherd_status model_open(trainer *t)
 {
-    const options *o = t->job->o;
+    const options *o = &t->o;
     char           why[256];
     model_params   params = {
           .sizes = o->sizes, .length = o->length, .is_recomputed = o->is_recomputed};
@@ -157,13 +162,13 @@ static sherd_status stage0_measure(trainer *t)
     sherd_status  status = sherd_world_simulate(0, t->world_size, &world);
 
     if (status == SHERD_OK) {
-        status = settings_make(t->job->o, 0, &config);
+        status = settings_make(&t->o, 0, &config);
     }
     if (status == SHERD_OK) {
         status = sherd_engine_create(world, config, &engine);
     }
     if (status == SHERD_OK) {
-        status = arch_declare(&t->job->o->sizes, engine);
+        status = arch_declare(&t->o.sizes, engine);
     }
     if (status == SHERD_OK) {
         t->stage0_bytes = memory_of(engine).total_planned;
@@ -191,7 +196,7 @@ static void products_say(const trainer *t)
 
 static void heading_say(const trainer *t)
 {
-    const options *o = t->job->o;
+    const options *o = &t->o;
     const corpus  *c = t->job->c;
     char           data[32];
 
@@ -213,6 +218,10 @@ static void heading_say(const trainer *t)
     } else {
         products_say(t);
     }
+    if (t->trial_step_s > 0.0) {
+        report_say(t->r, "%ld of %ld steps fit into %g minutes at %.2f s a step", o->steps,
+                   t->job->o->steps, o->minutes, t->trial_step_s);
+    }
     if (t->info.is_resumed) {
         report_say(t->r, "goes on from step %ld of run %016llx", t->step,
                    (unsigned long long)t->info.state_run);
@@ -230,7 +239,7 @@ static size_t sequence_tokens(const trainer *t)
 /* Tokens per second over all ranks if their GPUs did nothing but their peak; 0: not known. */
 static double peak_rate(const trainer *t)
 {
-    const options *o    = t->job->o;
+    const options *o    = &t->o;
     double         peak = isnan(o->peak_tflops)
                               ? speed_peak_flops(drive_device(t->d), t->info.compute_dtype)
                               : 1e12 * o->peak_tflops;
@@ -242,7 +251,7 @@ static double peak_rate(const trainer *t)
 
 static sherd_status report_start(trainer *t)
 {
-    const options *o      = t->job->o;
+    const options *o      = &t->o;
     report_params  params = {.log_path     = o->log_path,
                              .peak_rate    = peak_rate(t),
                              .steps        = o->steps,
@@ -264,11 +273,24 @@ static sherd_status report_start(trainer *t)
     return stage0_measure(t);
 }
 
+/* Frees all but the world. */
+static void trainer_close(trainer *t)
+{
+    drive_destroy(t->d);
+    sherd_engine_destroy(t->engine);
+    pool_destroy(t->threads);
+    free(t->tokens);
+    t->d       = NULL;
+    t->engine  = NULL;
+    t->threads = NULL;
+    t->tokens  = NULL;
+}
+
 /* ----------------------------------------------------------------- loop -- */
 
 static sherd_status data_fail(const trainer *t)
 {
-    return fail(SHERD_E_IO, "%s: %s", t->job->o->data_path,
+    return fail(SHERD_E_IO, "%s: %s", t->o.data_path,
                 errno != 0 ? strerror(errno) : "was cut off or changed while training reads it");
 }
 
@@ -421,7 +443,7 @@ static void figures_take(trainer *t, const sherd_step_report *step, const step_s
 /* One step with all that is told about it. `stop_out`: some rank was asked to stop. */
 static sherd_status step_run(trainer *t, int *stop_out)
 {
-    const options    *o     = t->job->o;
+    const options    *o     = &t->o;
     double            start = clock_seconds();
     step_sums         sums  = {.stopping = *t->job->is_stopping ? 1.0 : 0.0};
     sherd_step_report step;
@@ -461,7 +483,7 @@ static sherd_status step_run(trainer *t, int *stop_out)
 /* What went on from another's state and makes no step leaves that as it found it. */
 static int has_nothing_to_do(const trainer *t)
 {
-    return t->info.is_resumed && t->first_step >= t->job->o->steps;
+    return t->info.is_resumed && t->first_step >= t->o.steps;
 }
 
 static sherd_status loop_run(trainer *t)
@@ -470,11 +492,11 @@ static sherd_status loop_run(trainer *t)
     sherd_status status = SHERD_OK;
 
     /* A run without steps has no other validation. */
-    if (t->job->o->is_first_validated || t->step >= t->job->o->steps) {
+    if (t->o.is_first_validated || t->step >= t->o.steps) {
         status             = validate(t, &t->first_validation);
         t->last_validation = t->first_validation;
     }
-    while (status == SHERD_OK && t->step < t->job->o->steps && !stop) {
+    while (status == SHERD_OK && t->step < t->o.steps && !stop) {
         status = step_run(t, &stop);
     }
     if (status == SHERD_OK && t->step == t->first_step) {
@@ -486,7 +508,7 @@ static sherd_status loop_run(trainer *t)
     }
     if (status == SHERD_OK && has_nothing_to_do(t) && t->r != NULL) {
         report_say(t->r, "nothing to do: %ld steps are done and --steps is %ld; the state stays",
-                   t->step, t->job->o->steps);
+                   t->step, t->o.steps);
     }
     if (status == SHERD_OK && (stop || has_nothing_to_do(t))) {
         status = sherd_engine_keep_state(t->engine, 1);
@@ -540,6 +562,7 @@ static void summary_say(const trainer *t)
         report_say(t->r, "\n%ld steps, %llu tokens in %s: %.2f steps/s, %.0f tokens/s%s", steps,
                    (unsigned long long)tokens, report_duration(t->seconds, duration),
                    (double)steps / t->seconds, (double)tokens / t->seconds, share);
+        report_say(t->r, "started in %.1f s", t->until_first_s);
         report_say(t->r, "loss %.4f -> %.4f", t->first_loss, t->last_loss);
     }
     if (isnan(t->first_validation)) {
@@ -554,7 +577,7 @@ static void summary_say(const trainer *t)
 /* The prompt as tokens: the user's bytes, or the start of the validation part. */
 static sherd_status prompt_make(const trainer *t, int32_t *out, size_t most, size_t *count_out)
 {
-    const char *text = t->job->o->prompt;
+    const char *text = t->o.prompt;
 
     *count_out = most;
     if (text == NULL || text[0] == '\0' || !t->job->c->is_text) {
@@ -568,7 +591,7 @@ static sherd_status prompt_make(const trainer *t, int32_t *out, size_t most, siz
 
 static sherd_status sample_run(trainer *t, drive *d, int32_t *room)
 {
-    const options *o      = t->job->o;
+    const options *o      = &t->o;
     const corpus  *c      = t->job->c;
     sample_params  params = {.prompt      = room,
                              .tokens      = (size_t)o->sample,
@@ -595,9 +618,9 @@ static sherd_status sample_run(trainer *t, drive *d, int32_t *room)
 /* A second, narrow model on the same engine: a token at a time needs one sequence. */
 static sherd_status sample_say(trainer *t)
 {
-    model_params params   = {.sizes         = t->job->o->sizes,
+    model_params params   = {.sizes         = t->o.sizes,
                              .batch         = 1,
-                             .length        = t->job->o->length,
+                             .length        = t->o.length,
                              .dtype         = t->info.compute_dtype,
                              .is_recomputed = 1, /* keeps one layer's activations */
                              .keeps_logits  = 1,
@@ -605,7 +628,7 @@ static sherd_status sample_say(trainer *t)
                              .threads       = t->threads,
                              .stream        = sherd_engine_stream(t->engine)};
     char         why[256] = "out of memory";
-    int32_t     *room     = calloc(PROMPT_TOKENS + (size_t)t->job->o->sample, sizeof(*room));
+    int32_t     *room     = calloc(PROMPT_TOKENS + (size_t)t->o.sample, sizeof(*room));
     drive       *d      = room == NULL ? NULL : drive_create(t->engine, &params, why, sizeof(why));
     sherd_status status = d != NULL ? sample_run(t, d, room) : fail(SHERD_E_NOMEM, "%s", why);
 
@@ -616,24 +639,76 @@ static sherd_status sample_say(trainer *t)
 
 /* ------------------------------------------------------------ one rank -- */
 
-static sherd_status train(trainer *t)
+static sherd_status rank_open(trainer *t)
 {
     sherd_status status = engine_open(t);
 
+    return status == SHERD_OK ? model_open(t) : status;
+}
+
+/* Steps that fit into the minutes with their validations and the sample, forward being a third of a
+ * micro-batch; a tenth of the time is kept back. */
+static long steps_fitting(const trainer *t, double elapsed_s)
+{
+    const options *o        = &t->o;
+    double         micro_s  = t->trial_step_s / t->info.accumulation;
+    double         left_s   = 0.9 * 60.0 * o->minutes - elapsed_s;
+    double         validate = ceil((double)VALIDATION_BATCHES / t->world_size) * micro_s / 3.0;
+    double         sample_s = (double)o->sample * micro_s / 3.0 / t->info.micro_batch_size;
+    double         each     = t->trial_step_s;
+    double         steps;
+
+    if (o->eval_every > 0) {
+        each += validate / (double)o->eval_every;
+    }
+    steps = (left_s - validate - sample_s) / each;
+    return steps < 1.0 ? 1 : steps < (double)o->steps ? (long)steps : o->steps;
+}
+
+/* A few steps on an engine of their own, because the schedule has to know the number of steps. */
+static sherd_status trial_run(trainer *t)
+{
+    sherd_step_report step;
+    double            sums[2] = {0.0}, start = 0.0, losses;
+    sherd_status      status = rank_open(t);
+
+    sherd_step_report_init(&step);
+    for (int i = 0; status == SHERD_OK && i <= TRIAL_STEPS; i++) {
+        start  = i == 1 ? clock_seconds() : start; /* the first one warms up */
+        status = window_run(t, &step, &losses);
+    }
+    sums[0] = (clock_seconds() - start) / TRIAL_STEPS;
+    sums[1] = clock_seconds() - t->start_s;
     if (status == SHERD_OK) {
-        status = model_open(t);
+        status = sherd_world_sum_f64(t->world, sums, 2); /* one answer for all ranks */
+    }
+    if (status == SHERD_OK) {
+        t->trial_step_s = sums[0] / t->world_size;
+        t->o.steps      = steps_fitting(t, sums[1] / t->world_size);
+    }
+    trainer_close(t);
+    return status;
+}
+
+static sherd_status train(trainer *t)
+{
+    sherd_status status = isnan(t->o.minutes) ? SHERD_OK : trial_run(t);
+
+    if (status == SHERD_OK) {
+        status = rank_open(t);
     }
     if (status == SHERD_OK) {
         status = report_start(t);
     }
     if (status == SHERD_OK) {
+        t->until_first_s = clock_seconds() - t->start_s;
         t->job->on_loop(); /* before it a signal ends the program: there is no step to finish */
         status = loop_run(t);
     }
     if (status == SHERD_OK && t->r != NULL) {
         summary_say(t);
     }
-    if (status == SHERD_OK && t->job->o->sample > 0) {
+    if (status == SHERD_OK && t->o.sample > 0) {
         status = sample_say(t);
     }
     return status;
@@ -659,6 +734,8 @@ void trainer_run(sherd_world *world, void *ctx)
     trainer_job *job = ctx;
     trainer      t   = {.job              = job,
                         .world            = world,
+                        .o                = *job->o,
+                        .start_s          = clock_seconds(),
                         .first_validation = (double)NAN,
                         .last_validation  = (double)NAN,
                         .rank             = sherd_world_rank(world),
@@ -674,8 +751,5 @@ void trainer_run(sherd_world *world, void *ctx)
         failure_keep(job, t.rank, status);
         sherd_world_abort(world, own_error[0] != '\0' ? own_error : sherd_last_error());
     }
-    drive_destroy(t.d);
-    sherd_engine_destroy(t.engine);
-    pool_destroy(t.threads);
-    free(t.tokens);
+    trainer_close(&t);
 }

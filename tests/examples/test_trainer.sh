@@ -77,6 +77,13 @@ machine() {
     tiny --ranks 2 --stage 3 --sample 5 --eval-every 1
     same "validation after each step" "$want" "$(fingerprints)"
 
+    tiny --ranks 2 --stage 3 --minutes 1000
+    same "a trial before" "$want" "$(fingerprints)"
+    grep -q "4 of 4 steps fit into 1000 minutes" "$scratch/out" || fail "no trial: $(cat "$scratch/out")"
+    tiny --ranks 2 --stage 3 --minutes 0
+    grep -q "1 of 4 steps fit into 0 minutes" "$scratch/out" || fail "no trial: $(cat "$scratch/out")"
+    [ "$(wc -l <"$scratch/log")" = 1 ] || fail "more steps than fit"
+
     # The global batch of 4 micro-batches is the same however it is laid out.
     tiny --ranks 4 --precision fp32
     data=$(losses | cut -d' ' -f1)
@@ -321,6 +328,7 @@ mistakes() {
     refused "takes fp32, bf16 or fp16, not 'int8'" --data "$scratch/text" --precision int8
     refused "hidden 50 is not a multiple of heads 4" --data "$scratch/text" --hidden 50 --heads 4
     refused "too few for --length 5000" --data "$scratch/text" --arch gpt2 --length 5000
+    refused "give --steps" --data "$scratch/text" --minutes 1 --resume
     refused "No such file" --data "$scratch/missing"
     refused "No such file" --data "$scratch/text" --config "$scratch/missing.json"
     refused "cannot be written" --data "$scratch/text" --log /missing/log
