@@ -368,8 +368,9 @@ static sherd_status pipelines_open(sherd_engine *engine)
         SHERDI_TRY(pipeline_open(engine, store->state[place], SHERDI_BUFFER_STATE_RING,
                                  place == SHERDI_PLACE_NVME ? plan->ring_bytes : 0,
                                  &store->state_pipes[place]));
-        store->state_windows[place].tier   = store->state[place];
-        store->state_windows[place].memory = engine->buffers[SHERDI_BUFFER_STATE_RING];
+        SHERDI_TRY(sherdi_window_init(&store->state_windows[place], store->state[place],
+                                      engine->buffers[SHERDI_BUFFER_STATE_RING], plan->ring_bytes,
+                                      plan->buffers[SHERDI_BUFFER_STATE_RING].bytes, &engine->mem));
     }
     if (store->params != NULL) {
         SHERDI_TRY(pipeline_open(engine, store->params, SHERDI_BUFFER_PARAM_RING,
@@ -377,8 +378,9 @@ static sherd_status pipelines_open(sherd_engine *engine)
         SHERDI_TRY(sherdi_writer_open(
             &store->param_writer, store->params, engine->buffers[SHERDI_BUFFER_PARAM_RING],
             plan->param_ring_bytes, plan->buffers[SHERDI_BUFFER_PARAM_RING].bytes, &engine->mem));
-        store->param_window.tier   = store->params;
-        store->param_window.memory = engine->buffers[SHERDI_BUFFER_PARAM_RING];
+        SHERDI_TRY(sherdi_window_init(
+            &store->param_window, store->params, engine->buffers[SHERDI_BUFFER_PARAM_RING],
+            plan->param_ring_bytes, plan->buffers[SHERDI_BUFFER_PARAM_RING].bytes, &engine->mem));
     }
     if (store->grads != NULL) {
         SHERDI_TRY(pipeline_open(engine, store->grads, SHERDI_BUFFER_GRAD_RING,
@@ -495,7 +497,9 @@ void sherdi_store_close(sherd_engine *engine)
 
     for (int place = 0; place < SHERDI_PLACES; place++) {
         sherdi_pipeline_destroy(store->state_pipes[place]);
+        sherdi_window_fini(&store->state_windows[place]);
     }
+    sherdi_window_fini(&store->param_window);
     sherdi_pipeline_destroy(store->param_pipe);
     sherdi_pipeline_destroy(store->grad_pipe);
     sherdi_writer_close(&store->param_writer);
@@ -521,6 +525,11 @@ sherd_status sherdi_store_look(sherd_engine *engine, const sherdi_block *block, 
                                   is_write, &memory));
     *state_out = (float *)(void *)((unsigned char *)memory + block->state_offset);
     return SHERD_OK;
+}
+
+void sherdi_store_put(sherd_engine *engine, const sherdi_block *block)
+{
+    sherdi_window_put(&engine->store.state_windows[block->place], block->extent);
 }
 
 sherd_status sherdi_store_settle(sherd_engine *engine)

@@ -73,9 +73,11 @@ sherd_status sherdi_store_open(sherd_engine *engine);
 /** Before the engine's memory goes. */
 void sherdi_store_close(sherd_engine *engine);
 
-/** The state of a block, in a window that stays open until the next call for the same place. */
+/** The state of a block, in a window that stays open until the next call for the same place. E_IO. */
 sherd_status sherdi_store_look(sherd_engine *engine, const sherdi_block *block, int is_write,
                                float **state_out);
+/** The extent of a block is complete: it is written while others are filled. */
+void sherdi_store_put(sherd_engine *engine, const sherdi_block *block);
 /** Every window is written back and closed. */
 sherd_status sherdi_store_settle(sherd_engine *engine);
 
