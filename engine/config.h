@@ -97,7 +97,7 @@ typedef struct sherdi_settings {
     sherdi_offload_settings offload_state, offload_param;
     double            offload_ratio; /* share of the blocks whose state is offloaded, 0 .. 1 */
     int               pipeline_read, pipeline_write;
-    int               fast_init; /* moments start as the file's own zeros */
+    int               fast_init; /* what was filled is not compared when it is first read */
     sherdi_accumulate accumulate;
     int               gradients_on_nvme; /* else in host memory, with offloaded state */
     int               verify_reads;      /* checksums of state on NVMe are compared on every read */

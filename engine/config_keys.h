@@ -310,7 +310,7 @@
     X(STATE_PIPELINE_WRITE, "zero_optimization.offload_optimizer.pipeline_write", BOOL, HONOUR, NONE, "true", \
       ANYTHING, NULL, "write the last blocks while one is updated (DeepSpeed's default is false; the bits are the same, and only slower without)") \
     X(STATE_FAST_INIT, "zero_optimization.offload_optimizer.fast_init", BOOL, HONOUR, NONE, "false", \
-      ANYTHING, NULL, "the first moments are not written: what a file never held reads as zero") \
+      ANYTHING, NULL, "what was filled is not compared with its checksums when the first update reads it") \
     X(STATE_RATIO, "zero_optimization.offload_optimizer.ratio", REAL, HONOUR, NONE, "1.0", \
       RANGE(0, 1), NULL, "share of the state that is offloaded, at any stage (DeepSpeed: below 1 at stage 3 only)") \
     X(STATE_GRADIENTS, "zero_optimization.offload_optimizer.gradients", TEXT, HONOUR, NONE, "\"cpu\"", \

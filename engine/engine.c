@@ -351,13 +351,9 @@ static sherd_status tables_open(sherd_engine *engine)
     size_t      units = engine->model.num_units;
     sherdi_mem *mem   = &engine->mem;
 
-    engine->units     = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, units, sizeof(*engine->units));
-    engine->is_filled = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, engine->model.num_params,
-                                           sizeof(*engine->is_filled));
-    engine->fill_shares     = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, engine->model.num_params,
-                                                 sizeof(*engine->fill_shares));
-    engine->param_hashes    = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, engine->model.num_params,
-                                                 sizeof(*engine->param_hashes));
+    engine->units        = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, units, sizeof(*engine->units));
+    engine->param_hashes = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, engine->model.num_params,
+                                              sizeof(*engine->param_hashes));
     engine->publish_tickets = sherdi_alloc_array(
         mem, SHERDI_MEM_CONTROL, engine->plan->num_segments, sizeof(*engine->publish_tickets));
     engine->agree_all =
@@ -368,12 +364,12 @@ static sherd_status tables_open(sherd_engine *engine)
         sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, world, sizeof(*engine->publish_all));
     engine->uses_all =
         sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, world * units, sizeof(*engine->uses_all));
-    if (engine->units == NULL || engine->is_filled == NULL || engine->fill_shares == NULL ||
-        engine->param_hashes == NULL || engine->publish_tickets == NULL ||
+    if (engine->units == NULL || engine->param_hashes == NULL || engine->publish_tickets == NULL ||
         engine->agree_all == NULL || engine->norm_all == NULL || engine->publish_all == NULL ||
         engine->uses_all == NULL) {
         return SHERD_E_NOMEM;
     }
+    SHERDI_TRY(sherdi_fill_open(engine));
     SHERDI_TRY(sherdi_pool_init(&engine->gather_pool, mem, units));
     SHERDI_TRY(sherdi_pool_init(&engine->transient_pool, mem, units));
     for (size_t u = 0; u < units; u++) {
@@ -440,9 +436,8 @@ static void memory_close(sherd_engine *engine)
     }
     sherdi_pool_fini(&engine->gather_pool);
     sherdi_pool_fini(&engine->transient_pool);
+    sherdi_fill_close(engine);
     sherdi_free(engine->units);
-    sherdi_free(engine->is_filled);
-    sherdi_free(engine->fill_shares);
     sherdi_free(engine->param_hashes);
     sherdi_free(engine->publish_tickets);
     sherdi_free(engine->agree_all);
@@ -450,8 +445,6 @@ static void memory_close(sherd_engine *engine)
     sherdi_free(engine->publish_all);
     sherdi_free(engine->uses_all);
     engine->units           = NULL;
-    engine->is_filled       = NULL;
-    engine->fill_shares     = NULL;
     engine->param_hashes    = NULL;
     engine->publish_tickets = NULL;
     engine->agree_all       = NULL;

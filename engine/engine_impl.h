@@ -64,6 +64,15 @@ typedef struct sherdi_bridge {
     sherdi_event  *down, *up;
 } sherdi_bridge;
 
+/* First values: what came, by parameter, and what is still to come to what rests on NVMe. */
+typedef struct sherdi_fill {
+    int      *is_filled;
+    uint64_t *shares;  /* of the fingerprint: what is frozen, and state that has generations */
+    uint64_t *samples; /* hash of a few values of a parameter that ranks hold in slices */
+    size_t   *extents_left,
+        *pieces_left; /* parameters that an extent of state, a piece has not yet */
+} sherdi_fill;
+
 struct sherd_engine {
     sherdi_mem            mem;
     sherd_world          *world;
@@ -85,9 +94,8 @@ struct sherd_engine {
     sherdi_pool             gather_pool, transient_pool;
     sherdi_unit_state      *units;
     sherdi_ticket          *publish_tickets; /* by segment: new values on their way */
-    int                    *is_filled;       /* by parameter */
-    uint64_t               *fill_shares;     /* by parameter, of the fingerprint; with fast_init */
     uint64_t               *param_hashes;    /* by parameter, while its unit is held; of debug.c */
+    sherdi_fill             fill;
     sherdi_numbers          device, on_host; /* the same where the device's memory is the host's */
     unsigned char          *numbers_own;     /* where the plan gives them no buffer */
     sherdi_bridge           bridges[SHERDI_MOST_BRIDGES];
@@ -136,6 +144,9 @@ sherd_status sherdi_engine_outcome(sherd_engine *engine, sherd_status status);
 sherd_status sherdi_engine_start(sherd_engine *engine);
 
 /* ---- fill.c */
+/** Tables of what is to be filled; after the plan. E_NOMEM. */
+sherd_status sherdi_fill_open(sherd_engine *engine);
+void         sherdi_fill_close(sherd_engine *engine);
 /** Every parameter is filled (bound ones from their memory), and what is whole on every rank is the
  *  same there. Collective. */
 sherd_status sherdi_fill_finish(sherd_engine *engine);

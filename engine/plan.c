@@ -106,6 +106,7 @@ static void buffers_name(sherdi_plan *plan)
         [SHERDI_BUFFER_PARAM_RING]  = {"ring of parameters", SHERDI_MEM_HOST_STAGING, 0, 0, 1, 0},
         [SHERDI_BUFFER_GRAD_RING]   = {"ring of gradients", SHERDI_MEM_HOST_STAGING, 0, 0, 1, 0},
         [SHERDI_BUFFER_HOST_NUMBERS] = {"numbers of kernels", SHERDI_MEM_HOST_STAGING, 0, 0, 1, 1},
+        [SHERDI_BUFFER_FILL]         = {"first values", SHERDI_MEM_STAGING, 0, 0, 0, 0},
     };
     const sherdi_settings *settings = &plan->settings;
 
@@ -122,6 +123,8 @@ static void buffers_name(sherdi_plan *plan)
         plan->buffers[SHERDI_BUFFER_HOST_GRADS].is_pinned  = settings->offload_state.pin_memory;
         plan->buffers[SHERDI_BUFFER_BRIDGE].is_pinned      = 1;
         plan->buffers[SHERDI_BUFFER_HOST_PARAMS].is_pinned = settings->offload_param.pin_memory;
+        plan->buffers[SHERDI_BUFFER_FILL].is_host          = 1; /* the trainer gives them there */
+        plan->buffers[SHERDI_BUFFER_FILL].purpose          = SHERDI_MEM_HOST_STAGING;
     }
 }
 

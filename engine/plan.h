@@ -18,6 +18,9 @@
 /* Most blocks whose gradient and new values are on their way over the link at once. */
 #define SHERDI_MOST_BRIDGES 3
 
+/* Most first values that a trainer is asked for at once: enough for several threads of its. */
+#define SHERDI_FILL_ELEMS ((size_t)256 << 10)
+
 typedef enum sherdi_segment_kind {
     SHERDI_SEGMENT_TRAINABLE = 0, /* sliced at stage 3 */
     SHERDI_SEGMENT_FROZEN,        /* sliced at stage 3; no gradient, no state */
@@ -132,6 +135,7 @@ typedef enum sherdi_buffer_id {
     SHERDI_BUFFER_PARAM_RING,
     SHERDI_BUFFER_GRAD_RING,
     SHERDI_BUFFER_HOST_NUMBERS,
+    SHERDI_BUFFER_FILL, /* first values that the trainer gives, on their way */
     SHERDI_BUFFERS,
 } sherdi_buffer_id;
 
@@ -215,7 +219,8 @@ typedef struct sherdi_plan {
     size_t bridge_param_offset; /* bridge: new values, behind the gradient */
     size_t bridge_bytes;        /* of one bridge; there are num_bridges */
     int    num_bridges;
-    int    publishes_early; /* while later blocks are updated */
+    int    publishes_early;              /* while later blocks are updated */
+    size_t fill_elems, fill_cast_offset; /* fill: values, then the same in the compute type */
     sherdi_plan_numbers numbers;
     size_t              ring_bytes, param_ring_bytes, grad_ring_bytes; /* of one buffer */
 
@@ -319,6 +324,10 @@ static inline uint64_t sherdi_plan_sweeps(const sherdi_plan *plan)
 
 /** What this rank updates of a segment: [*first, *first + count) of its whole. */
 size_t sherdi_plan_owned(const sherdi_plan *plan, const sherdi_segment *segment, size_t *first);
+
+/** What this rank holds of a parameter in any form: its elements [*begin, *end). */
+void sherdi_plan_held(const sherdi_plan *plan, size_t param, size_t elems, size_t *begin,
+                      size_t *end);
 
 /* Parts of plan_create, in this order. */
 sherd_status sherdi_plan_lay_out(sherdi_plan *plan, const sherdi_model *model);

@@ -238,6 +238,43 @@ size_t sherdi_plan_owned(const sherdi_plan *plan, const sherdi_segment *segment,
     return segment->slice_elems;
 }
 
+void sherdi_plan_held(const sherdi_plan *plan, size_t param, size_t elems, size_t *begin,
+                      size_t *end)
+{
+    const sherdi_plan_param *place   = &plan->params[param];
+    const sherdi_segment    *segment = &plan->segments[place->segment];
+    size_t                   first   = (size_t)plan->rank * segment->slice_elems;
+    size_t                   last    = first + segment->slice_elems;
+
+    *begin = 0;
+    *end   = elems;
+    if (!segment->is_resident && !segment->is_bound) {
+        *end = last > place->offset_elems ? sherdi_min_size(last - place->offset_elems, elems) : 0;
+        *begin = place->offset_elems < first ? first - place->offset_elems : 0;
+        *begin = sherdi_min_size(*begin, *end);
+    }
+}
+
+/* First values on their way, and where the device is apart in the compute type too. */
+static void fill_size(sherdi_plan *plan, const sherdi_model *model)
+{
+    for (size_t p = 0; p < model->num_params; p++) {
+        size_t begin;
+        size_t end;
+
+        sherdi_plan_held(plan, p, model->params[p].elems, &begin, &end);
+        plan->fill_elems =
+            sherdi_max_size(plan->fill_elems, sherdi_min_size(end - begin, SHERDI_FILL_ELEMS));
+    }
+    plan->fill_cast_offset                  = sherdi_round_up(plan->fill_elems * sizeof(float), 64);
+    plan->buffers[SHERDI_BUFFER_FILL].bytes = sherdi_round_up(
+        plan->fill_cast_offset +
+            (plan->machine.has_device
+                 ? plan->fill_elems * sherd_dtype_bytes(plan->settings.compute_dtype)
+                 : 0),
+        SHERD_ALIGN_BYTES);
+}
+
 /* The runs of parameters inside [first, first + elems) of a segment's whole. */
 static sherd_status block_add_spans(sherdi_plan *plan, const sherdi_model *model,
                                     sherdi_block *block, size_t first)
@@ -371,5 +408,6 @@ sherd_status sherdi_plan_lay_out(sherdi_plan *plan, const sherdi_model *model)
     SHERDI_TRY(blocks_make(plan, model));
     SHERDI_TRY(sherdi_plan_place(plan));
     staging_size(plan);
+    fill_size(plan, model);
     return SHERD_OK;
 }

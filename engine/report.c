@@ -165,6 +165,8 @@ sherd_status sherd_engine_memory(sherd_engine *engine, sherd_memory_report *out)
                         report.gather_held + report.transient_held + report.staging_held +
                         report.host_params_held + report.host_grads_held + report.host_state_held +
                         report.host_staging_held;
+    *(plan->machine.has_device ? &report.host_staging_planned : &report.staging_planned) +=
+        plan->buffers[SHERDI_BUFFER_FILL].bytes;
     plan_return(engine, plan);
     report.struct_size = out->struct_size;
     memcpy(out, &report, out->struct_size);

@@ -79,7 +79,7 @@ sherd_status sherdi_restore_resume(sherd_engine *engine)
     SHERDI_TRY(sherdi_agree_status(engine->world, generation_aim(engine, step, &found)));
     SHERDI_TRY(generation_take(engine, &found));
     for (size_t p = 0; p < engine->model.num_params; p++) {
-        engine->is_filled[p] = !engine->model.params[p].is_frozen;
+        engine->fill.is_filled[p] = !engine->model.params[p].is_frozen;
     }
     sherdi_log(SHERD_LOG_INFO, engine->rank, "goes on from step %lld of run %016llx",
                (long long)engine->step, (unsigned long long)engine->store.run);

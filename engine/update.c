@@ -647,6 +647,7 @@ sherd_status sherdi_update_run(sherd_engine *engine, uint64_t decision)
     }
     SHERDI_TRY(sherdi_update_agree(engine, status, head.fingerprint, decision,
                                    &engine->report.fingerprint));
+    sherdi_store_verify(engine, engine->settings.verify_reads); /* what was filled is read */
     engine->own_fingerprint     = head.fingerprint;
     engine->has_own_fingerprint = 1;
     return residents_publish(engine);

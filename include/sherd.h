@@ -329,12 +329,21 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_param_bind(sherd_engine *engine, she
 SHERD_API SHERD_MUST_USE sherd_status sherd_engine_seal(sherd_engine *engine);
 
 /** Writes the initial values out[0 .. count_elems) of the elements that start at
- *  row-major index `first_elem`. Must give the same values on every rank (checked
- *  at the first acquire for what is held whole). */
+ *  row-major index `first_elem`. It is called for any range of the parameter, in any
+ *  order, some of it twice, and must give the same values on every rank each time.
+ *  The ranks compare at the first acquire: all of a parameter that they keep whole;
+ *  of one that they hold in slices a few values at places that are the same on all
+ *  ranks (another seed or another file shows; a difference inside one rank's slice
+ *  alone need not). */
 typedef sherd_status (*sherd_fill_fn)(void *ctx, size_t first_elem, size_t count_elems, float *out);
-/** Fills `param` by calling `fill` for the ranges that this rank holds. Local.
- *  After seal, before the first acquire. A trainable parameter whose state was resumed
- *  (sherd_engine_query: is_resumed) keeps its values, and `fill` is not called. */
+/** Fills `param` by calling `fill`, on this thread, for what this rank holds, in
+ *  ascending ranges of 256 Ki elements or what is left, and where ranks hold slices
+ *  for the values that they compare. Local. After seal, before the first acquire. Any
+ *  order of parameters is right; on NVMe what is filled in the order of declaration or
+ *  its reverse is written once and not read, where the ring has four buffers or more.
+ *  A trainable parameter whose state was resumed (sherd_engine_query: is_resumed)
+ *  keeps its values, and `fill` is not called. Errors: what `fill` returns, E_STATE,
+ *  E_INVAL, E_IO. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_param_fill(sherd_engine *engine, sherd_param param,
                                                        sherd_fill_fn fill, void *ctx);
 

@@ -869,6 +869,7 @@ static void fills_that_differ_between_ranks_are_refused_by_name(void)
         test_world(3, fill_another_way_on_rank_2, (void *)(uintptr_t)&STAGE[stage]);
     }
     test_world(3, fill_another_way_on_rank_2, &persistent);
+    test_world(3, fill_another_way_on_rank_2, (void *)(uintptr_t)&STAGE[3]);
 }
 
 static void leave_one_unfilled_on_rank_1(sherd_world *world, void *raw)
