@@ -250,6 +250,55 @@ static void interrupted_requests_change_nothing(void)
     every_request_fails_once(FAULT_EAGAIN, 0, ", \"gradients\": \"nvme\"");
 }
 
+/* A fault while first values are written: the same call again makes it good, or the training does not begin. */
+static void fault_fill(sherd_world *world, void *ctx)
+{
+    fault_run  *run = ctx;
+    rig         r;
+    char        keys[1024];
+    rig_options options =
+        options_of(nvme_keys(", \"buffer_count\": 1, \"pipeline_read\": false", keys));
+
+    rig_open(&r, world, &options);
+    model_declare(&r);
+    CHECK_OK(sherd_engine_seal(r.engine));
+    fault_arm(run->kind, FAULT_ANY, run->nth, 1);
+    for (int p = 0; p < r.num_params; p++) {
+        void        *which  = (void *)(uintptr_t)p;
+        sherd_status status = sherd_param_fill(r.engine, r.params[p].handle, rig_fill, which);
+
+        if (status != SHERD_OK) {
+            CHECK_INT(SHERD_E_IO, status);
+            CHECK_OK(sherd_param_fill(r.engine, r.params[p].handle, rig_fill, which));
+        }
+    }
+    run->status = sherd_unit_acquire(r.engine, r.units[0], SHERD_EVAL);
+    run->count  = fault_seen();
+    fault_arm(FAULT_NONE, FAULT_ANY, 0, 0);
+    if (run->status == SHERD_OK) {
+        rig_release(&r, 0, SHERD_EVAL);
+        CHECK_INT(reference[0], rig_fingerprint(&r));
+        CHECK_INT(reference[1], rig_train(&r, 1).fingerprint);
+    }
+    rig_close(&r);
+}
+
+static void eio_at_every_request_of_the_fill_is_an_error_and_no_number(void)
+{
+    fault_run run = {.kind = FAULT_EIO};
+
+    (void)setenv("SHERD_IO", "threads", 1);
+    test_world(1, reference_train, NULL);
+    test_world(1, fault_fill, &run);
+    CHECK_INT(SHERD_OK, run.status);
+    CHECK(run.count > 10);
+    for (int nth = 1, count = run.count; nth <= count; nth++) {
+        run.nth = nth;
+        test_world(1, fault_fill, &run);
+    }
+    (void)unsetenv("SHERD_IO");
+}
+
 /* Several ranks: whoever meets the fault, all of them end with an error or with the right number. */
 typedef struct ranks_run {
     int          nth;
@@ -478,9 +527,30 @@ static void resume_refused(sherd_world *world, void *ctx)
     rig_close(&r);
 }
 
+/* What was filled is compared when the first update reads it, and after that only where it is asked for. */
+static void flipped_after_the_fill(sherd_world *world, void *ctx)
+{
+    rig               r;
+    char              keys[1024];
+    rig_options       options = options_of(nvme_keys("", keys));
+    sherd_step_report report;
+
+    (void)ctx;
+    rig_open(&r, world, &options);
+    model_declare(&r);
+    rig_seal(&r);
+    rig_acquire(&r, 0, SHERD_EVAL); /* what was filled is committed */
+    rig_release(&r, 0, SHERD_EVAL);
+    bits_flip();
+    CHECK_STATUS(SHERD_E_IO, step_try(&r, &report));
+    CHECK_ERROR_SAYS("does not hold what was written");
+    rig_close(&r);
+}
+
 /* Caught on the next read where that is asked for, and always when a run goes on from it. */
 static void a_flipped_bit_is_found(void)
 {
+    test_world(1, flipped_after_the_fill, NULL);
     files_remove();
     test_world(1, reference_train, NULL);
     test_world(1, flipped_train, ", \"verify_reads\": true");
@@ -682,6 +752,7 @@ static const test_case CASES[] = {
     CASE(enospc_at_every_request_is_an_error_and_no_number),
     CASE(short_transfers_at_every_request_change_nothing),
     CASE(interrupted_requests_change_nothing),
+    CASE(eio_at_every_request_of_the_fill_is_an_error_and_no_number),
     CASE(a_rank_that_fails_fails_all),
     CASE(no_room_is_an_error_at_seal),
     CASE(a_deleted_file_trains_on),

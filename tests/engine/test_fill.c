@@ -1,0 +1,308 @@
+/* First values on NVMe: each byte is written once and nothing is read, in the orders in which trainers fill;
+ * the values are the same in every order; ranks that fill differently are told. */
+#include "engine/engine_impl.h"
+#include "sherd_build.h"
+#include "tests/engine/rig.h"
+#include "tests/lib/check.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define LAYERS 3
+#define PARAMS (LAYERS * 5)
+
+/* Sliced matrices alternate with vectors that every rank keeps whole and with a frozen matrix. */
+static void layers_open(rig *r, sherd_world *world, const rig_options *options)
+{
+    static const size_t ELEMS[] = {9000, 130, 12000, 5000, 70};
+
+    rig_open(r, world, options);
+    for (int u = 0; u < LAYERS; u++) {
+        char name[16];
+
+        (void)snprintf(name, sizeof(name), "layer%d", u);
+        (void)rig_unit(r, name);
+        for (int p = 0; p < 5; p++) {
+            sherd_param_params params;
+
+            sherd_param_params_init(&params);
+            params.frozen = p == 3;
+            (void)snprintf(name, sizeof(name), "layer%d.%d", u, p);
+            (void)rig_param_as(r, u, name, ELEMS[p], &params);
+        }
+    }
+    CHECK_OK(sherd_engine_seal(r->engine));
+}
+
+typedef enum order {
+    ORDER_DECLARED = 0,
+    ORDER_REVERSE,
+    ORDER_SEGMENTS, /* of each unit: what is sliced, what is frozen, what is whole */
+    ORDERS,
+    ORDER_SHUFFLED = ORDERS,
+} order;
+
+static void order_make(const rig *r, order how, int out[PARAMS])
+{
+    uint64_t seed  = 20261122;
+    int      count = 0;
+
+    for (int u = 0; u < LAYERS && how == ORDER_SEGMENTS; u++) {
+        for (int kind = 0; kind < SHERDI_SEGMENT_KINDS; kind++) {
+            for (int p = 0; p < PARAMS; p++) {
+                const sherdi_plan_param *place = &r->engine->plan->params[p];
+
+                if (place->segment == r->engine->plan->units[u].segments[kind]) {
+                    out[count++] = p;
+                }
+            }
+        }
+    }
+    for (int p = 0; p < PARAMS && how != ORDER_SEGMENTS; p++) {
+        out[count++] = how == ORDER_REVERSE ? PARAMS - 1 - p : p;
+    }
+    for (int p = PARAMS - 1; p > 0 && how == ORDER_SHUFFLED; p--) {
+        int other = (int)(test_random(&seed) % (uint64_t)(p + 1));
+        int kept  = out[p];
+
+        out[p]     = out[other];
+        out[other] = kept;
+    }
+    CHECK_INT(PARAMS, count);
+}
+
+static void layers_fill(rig *r, order how)
+{
+    int params[PARAMS];
+
+    order_make(r, how, params);
+    for (int i = 0; i < PARAMS; i++) {
+        CHECK_OK(sherd_param_fill(r->engine, r->params[params[i]].handle, rig_fill,
+                                  (void *)(uintptr_t)params[i]));
+    }
+}
+
+/* ------------------------------------------------------------------- bytes -- */
+
+static int piece_has_elems(const rig *r, const sherdi_piece *piece)
+{
+    const sherdi_plan *plan  = r->engine->plan;
+    size_t             first = (size_t)plan->rank * plan->segments[piece->segment].slice_elems;
+    size_t             start = first + piece->offset_elems;
+
+    for (size_t p = 0; p < plan->num_params; p++) {
+        const sherdi_plan_param *place = &plan->params[p];
+
+        if (place->segment == piece->segment && place->offset_elems < start + piece->elems &&
+            place->offset_elems + r->params[p].elems > start) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* Every extent of state and every piece with elements of parameters once, and the record of the generation. */
+static uint64_t bytes_to_write(const rig *r)
+{
+    const sherdi_plan *plan  = r->engine->plan;
+    uint64_t           bytes = plan->moves.nvme_index_bytes;
+    size_t             last  = SIZE_MAX;
+
+    for (size_t b = 0; b < plan->num_blocks; b++) {
+        if (plan->blocks[b].num_spans > 0 && plan->blocks[b].extent != last) {
+            last = plan->blocks[b].extent;
+            bytes += plan->extents[SHERDI_PLACE_NVME][last].len_bytes;
+        }
+    }
+    for (size_t i = 0; i < plan->num_pieces; i++) {
+        bytes += piece_has_elems(r, &plan->pieces[i]) ? plan->piece_extents[i].len_bytes : 0;
+    }
+    return bytes;
+}
+
+typedef struct fill_job {
+    rig_options options;
+    order       how;
+    int         is_counted;
+    uint64_t    filled, trained; /* out: fingerprints, rank 0's */
+} fill_job;
+
+static void fill_counted(rig *r, order how)
+{
+    sherd_traffic_report before = {.struct_size = sizeof(before)};
+    sherd_traffic_report after  = {.struct_size = sizeof(after)};
+    uint64_t             own;
+
+    CHECK(r->engine->plan->num_extents[SHERDI_PLACE_NVME] > 4);
+    CHECK_OK(sherd_engine_traffic(r->engine, &before)); /* the new file's header */
+    layers_fill(r, how);
+    CHECK_OK(sherdi_engine_start(r->engine));
+    CHECK_OK(sherd_engine_traffic(r->engine, &after));
+    CHECK_INT(bytes_to_write(r), after.written_counted - before.written_counted);
+    CHECK_INT(0, after.read_counted);
+    CHECK_OK(sherdi_fill_own_fingerprint(r->engine, &own)); /* of what the drive has */
+    CHECK_INT(own, r->engine->own_fingerprint);
+}
+
+static void fill_run(sherd_world *world, void *raw)
+{
+    fill_job *job = raw;
+    uint64_t  filled;
+    uint64_t  trained;
+    rig       r;
+
+    layers_open(&r, world, &job->options);
+    if (job->is_counted) {
+        fill_counted(&r, job->how);
+    } else {
+        layers_fill(&r, job->how);
+    }
+    filled  = rig_fingerprint(&r);
+    trained = rig_train(&r, 2).fingerprint;
+    if (sherd_world_rank(world) == 0) {
+        job->filled  = filled;
+        job->trained = trained;
+    }
+    rig_close(&r);
+}
+
+#define THRESHOLD ", \"stage3_param_persistence_threshold\": 200, \"sub_group_size\": 4096"
+#define STATE_ON_NVME                                                                              \
+    THRESHOLD ", \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s\","             \
+              " \"durable\": false, \"pipeline_read\": false%s}"
+#define PARAMS_ON_NVME                                                                             \
+    ", \"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"%s\", \"max_in_cpu\": 0}"
+
+/* The keys of zero_optimization; nothing is read ahead, so that only what the fill reads is counted. */
+static const char *nvme_keys(const char *more, int has_params, char out[1024])
+{
+    int used = snprintf(out, 1024, STATE_ON_NVME, test_scratch(), more);
+
+    if (has_params) {
+        (void)snprintf(out + used, 1024 - (size_t)used, PARAMS_ON_NVME, test_scratch());
+    }
+    return out;
+}
+
+/* The same fill and training in memory. */
+static fill_job reference_of(int world_size, int stage, sherd_dtype dtype)
+{
+    fill_job job = {
+        .options = {.stage = stage, .accumulation = 1, .dtype = dtype, .zero = THRESHOLD}};
+
+    test_world(world_size, fill_run, &job);
+    return job;
+}
+
+/* State with generations cannot rest on a drive without them. */
+static void checksums_are_needed(void)
+{
+#ifndef SHERDI_HAVE_XXHASH
+    test_skip("no libxxhash in this build");
+#endif
+}
+
+static const sherd_dtype TYPES[] = {SHERD_BF16, SHERD_F32};
+
+static void each_byte_is_written_once_and_nothing_is_read(void)
+{
+    checksums_are_needed();
+    for (int world_size = 1; world_size <= 4; world_size++) {
+        for (size_t t = 0; t < 2; t++) {
+            for (int stage = 1; stage <= 3; stage++) {
+                fill_job want = reference_of(world_size, stage, TYPES[t]);
+
+                for (int how = 0; how < 2 * ORDERS; how++) {
+                    char     keys[1024];
+                    fill_job job = {.options    = {.stage        = stage,
+                                                   .accumulation = 1,
+                                                   .dtype        = TYPES[t],
+                                                   .zero         = nvme_keys("", how >= ORDERS, keys)},
+                                    .how        = (order)(how % ORDERS),
+                                    .is_counted = 1};
+
+                    if (how >= ORDERS && stage < 3) {
+                        continue;
+                    }
+                    test_world(world_size, fill_run, &job);
+                    CHECK_INT(want.filled, job.filled);
+                    CHECK_INT(want.trained, job.trained);
+                }
+            }
+        }
+    }
+}
+
+/* Extents that had to make room are read back. */
+static void any_order_gives_the_same_values_with_a_single_buffer(void)
+{
+    checksums_are_needed();
+    for (int world_size = 1; world_size <= 2; world_size++) {
+        fill_job want = reference_of(world_size, 3, SHERD_BF16);
+
+        for (int how = 0; how <= ORDER_SHUFFLED; how++) {
+            char     keys[1024];
+            fill_job job = {.options = {.stage        = 3,
+                                        .accumulation = 1,
+                                        .dtype        = SHERD_BF16,
+                                        .zero = nvme_keys(", \"buffer_count\": 1", 1, keys)},
+                            .how     = (order)how};
+
+            test_world(world_size, fill_run, &job);
+            CHECK_INT(want.filled, job.filled);
+            CHECK_INT(want.trained, job.trained);
+        }
+    }
+}
+
+/* ---------------------------------------------------------- ranks that differ -- */
+
+/* As a trainer's mistake would be: nothing that two ranks hold differs. */
+static void fill_with_another_seed_on_ranks_1_and_3(sherd_world *world, void *raw)
+{
+    size_t             elems   = *(const size_t *)raw;
+    int                rank    = sherd_world_rank(world);
+    rig_options        options = {.stage = 3, .dtype = SHERD_BF16};
+    sherd_param_params frozen;
+    rig                r;
+
+    rig_open(&r, world, &options);
+    sherd_param_params_init(&frozen);
+    frozen.frozen = 1;
+    (void)rig_unit(&r, "unit");
+    (void)rig_param(&r, 0, "same", elems);
+    (void)rig_param(&r, 0, "none", 0);
+    (void)rig_param_as(&r, 0, "other", elems, &frozen);
+    (void)rig_param(&r, 0, "trained", elems);
+    rig_seal(&r);
+    for (int p = 3; p >= 2; p--) {
+        CHECK_OK(sherd_param_fill(r.engine, r.params[p].handle, rig_fill,
+                                  (void *)(uintptr_t)(rank % 2 == 1 ? 100 : 1)));
+        CHECK_STATUS(SHERD_E_INVAL, sherd_unit_acquire(r.engine, 0, SHERD_FORWARD));
+        CHECK_ERROR_SAYS(p == 3 ? "parameter trained starts with other values on ranks 1, 3 than"
+                                : "parameter other starts with other values on ranks 1, 3 than");
+    }
+    for (int p = 2; p <= 3; p++) {
+        CHECK_OK(sherd_param_fill(r.engine, r.params[p].handle, rig_fill, NULL));
+    }
+    (void)rig_train(&r, 1);
+    rig_close(&r);
+}
+
+static void another_seed_on_some_ranks_is_refused_at_stage_3(void)
+{
+    size_t elems[] = {1, 10, 5000};
+
+    for (size_t i = 0; i < 3; i++) {
+        test_world(4, fill_with_another_seed_on_ranks_1_and_3, &elems[i]);
+    }
+}
+
+static const test_case CASES[] = {
+    CASE(each_byte_is_written_once_and_nothing_is_read),
+    CASE(any_order_gives_the_same_values_with_a_single_buffer),
+    CASE(another_seed_on_some_ranks_is_refused_at_stage_3),
+};
+
+RUN_MAIN(CASES)
