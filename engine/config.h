@@ -88,8 +88,6 @@ typedef struct sherdi_settings {
     size_t prefetch_bucket_size;        /* elements gathered ahead of use */
     size_t max_live_parameters;
     size_t max_reuse_distance;
-    size_t reduce_bucket_size;
-    size_t allgather_bucket_size;
     int    overlap_comm;
     int    vendor_reduction; /* outside the promise of equal bits */
 

@@ -142,7 +142,7 @@ static void effect_missing(const sherd_config *config, sherdi_config_id id, cons
     }
 }
 
-/* Bucket sizes that follow from the width of the model. */
+/* Sizes that follow from the width of the model. */
 static void hidden_size_effect(const sherd_config *config, sherdi_config_id id,
                                sherdi_config_effect *out)
 {
@@ -152,9 +152,7 @@ static void hidden_size_effect(const sherd_config *config, sherdi_config_id id,
         effect_say(out, "auto: the default, without sherd.hidden_size");
         return;
     }
-    if (id == SHERDI_CONFIG_REDUCE_BUCKET) {
-        out->value.integer = (int64_t)(hidden * hidden);
-    } else if (id == SHERDI_CONFIG_PREFETCH_BUCKET) {
+    if (id == SHERDI_CONFIG_PREFETCH_BUCKET) {
         out->value.integer = (int64_t)(0.9 * hidden * hidden);
     } else {
         out->value.integer = (int64_t)(10 * hidden);
@@ -265,7 +263,6 @@ static void rule_effect(const sherd_config *config, int world_size, sherdi_confi
         out->value.integer = sherdi_config_integer(config, SHERDI_CONFIG_STAGE) == 3;
         effect_say(out, "derived from zero_optimization.stage");
         break;
-    case SHERDI_CONFIG_REDUCE_BUCKET:
     case SHERDI_CONFIG_PREFETCH_BUCKET:
     case SHERDI_CONFIG_PERSISTENCE:
         if (is_auto) {

@@ -18,7 +18,7 @@
       RANGE(1, INT_MAX), "derived", "micro-batches per optimizer step") \
     /* ---- general ---- */ \
     X(STEPS_PER_PRINT, "steps_per_print", SIZE, HONOUR, NULLABLE, NULL, \
-      RANGE(0, INFINITY), NULL, "a progress line every so many steps; none without it") \
+      RANGE(0, INFINITY), NULL, "for the program, which prints a line every so many steps (sherd_engine_query); none without it") \
     X(GRADIENT_CLIPPING, "gradient_clipping", REAL, HONOUR, NONE, "1.0", \
       RANGE(0, INFINITY), "1.0", "largest L2 norm of the gradient; 0 switches clipping off") \
     X(PRESCALE, "prescale_gradients", BOOL, ACCEPT, NONE, "false", \
@@ -44,7 +44,7 @@
     X(FORCE_CPU_OPTIMIZER, "zero_force_ds_cpu_optimizer", BOOL, ACCEPT, NONE, "true", \
       ANYTHING, NULL, "there is one optimizer implementation") \
     X(WALL_CLOCK, "wall_clock_breakdown", BOOL, HONOUR, NONE, "false", \
-      ANYTHING, NULL, "the time of a step by phase") \
+      ANYTHING, NULL, "the time of each step by phase, in the log at level info") \
     X(MEMORY_BREAKDOWN, "memory_breakdown", BOOL, IGNORE, NONE, "false", \
       ANYTHING, NULL, "sherd_engine_memory reports memory by purpose") \
     X(DUMP_STATE, "dump_state", BOOL, IGNORE, NONE, "false", \
@@ -198,7 +198,7 @@
     X(COS_MIN_RATIO, "scheduler.params.cos_min_ratio", REAL, HONOUR, NONE, "1e-4", \
       RANGE(0, INFINITY), NULL, "share of the rate at the end (WarmupCosineLR)") \
     X(LAST_ITERATION, "scheduler.params.last_batch_iteration", INT, REFUSE, NONE, "-1", \
-      RANGE(-1, INT_MAX), NULL, "the schedule starts with the first step; a checkpoint continues it") \
+      RANGE(-1, INT_MAX), NULL, "the schedule starts with the first step, and goes on where it was when state files are resumed") \
     /* ---- zero_optimization ---- */ \
     X(ZERO, "zero_optimization", BLOCK, HONOUR, CLOSED | LEGACY_BOOL, NULL, \
       ANYTHING, NULL, "what is sharded; the old true and false mean stage 1 and 0") \
@@ -206,10 +206,10 @@
       RANGE(0, 3), "an error: the program must give it", "0: nothing is sharded; 1: optimizer state; 2: gradients too; 3: parameters too") \
     X(OVERLAP_COMM, "zero_optimization.overlap_comm", BOOL, HONOUR, NULLABLE | RULE, "true at stage 3, else false", \
       ANYTHING, NULL, "communicate while computing") \
-    X(REDUCE_BUCKET, "zero_optimization.reduce_bucket_size", SIZE, HONOUR, NONE, "5e8", \
-      RANGE(0, INFINITY), "hidden_size squared, else the default", "an upper bound that nothing reaches: a unit is reduced where its gradient was made, in no bucket") \
-    X(ALLGATHER_BUCKET, "zero_optimization.allgather_bucket_size", SIZE, HONOUR, NONE, "5e8", \
-      RANGE(0, INFINITY), NULL, "an upper bound that nothing reaches: a unit is gathered into its planned place, in no bucket") \
+    X(REDUCE_BUCKET, "zero_optimization.reduce_bucket_size", SIZE, ACCEPT, NONE, "5e8", \
+      RANGE(0, INFINITY), NULL, "a unit is reduced where its gradient was made, in no bucket") \
+    X(ALLGATHER_BUCKET, "zero_optimization.allgather_bucket_size", SIZE, ACCEPT, NONE, "5e8", \
+      RANGE(0, INFINITY), NULL, "a unit is gathered into its planned place, in no bucket") \
     X(SUB_GROUP, "zero_optimization.sub_group_size", SIZE, HONOUR, NONE, "1e9", \
       RANGE(0, INFINITY), NULL, "most elements of a block of optimizer state; 0: the default") \
     X(PREFETCH_BUCKET, "zero_optimization.stage3_prefetch_bucket_size", SIZE, HONOUR, TRUNCATE, "5e7", \
@@ -223,7 +223,7 @@
     X(MAX_REUSE, "zero_optimization.stage3_max_reuse_distance", SIZE, HONOUR, NONE, "0", \
       RANGE(0, INFINITY), NULL, "a unit used again within so many elements is not released; DeepSpeed's default of 1e9 would keep models below a billion parameters gathered") \
     X(GATHER_ON_SAVE, "zero_optimization.stage3_gather_16bit_weights_on_model_save", BOOL, ACCEPT, NONE, "false", \
-      ANYTHING, "false", "whole weights are written when the program asks for them") \
+      ANYTHING, "false", "the engine writes no weights; the program reads them whole in the units that it acquires") \
     X(CONTIGUOUS, "zero_optimization.contiguous_gradients", BOOL, ACCEPT, NONE, "true", \
       ANYTHING, NULL, "gradients of a unit are always one piece of memory") \
     X(REDUCE_SCATTER, "zero_optimization.reduce_scatter", BOOL, ACCEPT, NONE, "true", \
@@ -237,9 +237,9 @@
     X(IGNORE_UNUSED, "zero_optimization.ignore_unused_parameters", BOOL, IGNORE, NONE, "true", \
       ANYTHING, NULL, "a unit without a backward pass has a gradient of zero") \
     X(LOAD_FP32, "zero_optimization.load_from_fp32_weights", BOOL, IGNORE, NONE, "true", \
-      ANYTHING, NULL, "checkpoints hold the fp32 weights") \
+      ANYTHING, NULL, "the engine loads no checkpoints; the program fills the parameters in fp32") \
     X(ELASTIC_CHECKPOINT, "zero_optimization.elastic_checkpoint", BOOL, IGNORE, NONE, "false", \
-      ANYTHING, NULL, "every checkpoint loads on any number of ranks") \
+      ANYTHING, NULL, "the engine writes no checkpoints") \
     X(LEGACY_STAGE1, "zero_optimization.legacy_stage1", BOOL, IGNORE, NONE, "false", \
       ANYTHING, NULL, "there is one stage 1") \
     X(LINEAR, "zero_optimization.memory_efficient_linear", BOOL, IGNORE, NONE, "true", \
@@ -247,7 +247,7 @@
     X(OVERRIDE_APPLY, "zero_optimization.override_module_apply", BOOL, IGNORE, NONE, "true", \
       ANYTHING, NULL, "about PyTorch modules") \
     X(PIPELINE_LOADING, "zero_optimization.pipeline_loading_checkpoint", BOOL, IGNORE, NONE, "false", \
-      ANYTHING, NULL, "a speed hint for loading") \
+      ANYTHING, NULL, "a speed hint for loading checkpoints; the engine loads none") \
     X(TRACE_WARNINGS, "zero_optimization.log_trace_cache_warnings", BOOL, IGNORE, NONE, "false", \
       ANYTHING, NULL, "about messages") \
     X(SANITY_CHECKS, "zero_optimization.enable_sanity_checks", BOOL, IGNORE, NONE, "false", \
@@ -353,7 +353,7 @@
     X(ACTIVATION_CHECKPOINTING, "activation_checkpointing", BLOCK, IGNORE, OPAQUE, NULL, \
       ANYTHING, NULL, "the trainer decides what it recomputes") \
     X(CHECKPOINT, "checkpoint", BLOCK, IGNORE, OPAQUE, NULL, \
-      ANYTHING, NULL, "there is one form of checkpoint") \
+      ANYTHING, NULL, "the engine writes no checkpoints") \
     X(TENSORBOARD, "tensorboard", BLOCK, IGNORE, OPAQUE, NULL, \
       ANYTHING, NULL, "the trainer writes its own logs") \
     X(WANDB, "wandb", BLOCK, IGNORE, OPAQUE, NULL, \
@@ -371,15 +371,15 @@
     X(AUTOTUNING, "autotuning", BLOCK, IGNORE, OPAQUE, NULL, \
       ANYTHING, NULL, "the file runs as it stands, untuned") \
     X(NEBULA, "nebula", BLOCK, IGNORE, OPAQUE, NULL, \
-      ANYTHING, NULL, "a storage service") \
+      ANYTHING, NULL, "a service that stores checkpoints; the engine writes none") \
     X(DATASTATES, "datastates_ckpt", BLOCK, IGNORE, OPAQUE, NULL, \
-      ANYTHING, NULL, "there is one form of checkpoint") \
+      ANYTHING, NULL, "the engine writes no checkpoints") \
     X(COMPILE, "compile", BLOCK, IGNORE, OPAQUE, NULL, \
       ANYTHING, NULL, "about compiling PyTorch modules") \
     X(PIPELINE, "pipeline", BLOCK, IGNORE, OPAQUE, NULL, \
       ANYTHING, NULL, "pipeline parallelism is the trainer's; the world is the data-parallel group") \
     X(TENSOR_PARALLEL, "tensor_parallel", BLOCK, HONOUR, NONE, NULL, \
-      ANYTHING, NULL, "tensor parallelism is the trainer's; the world is the data-parallel group") \
+      ANYTHING, NULL, "read for its size alone: tensor parallelism is the trainer's; the world is the data-parallel group") \
     X(AUTOTP, "tensor_parallel.autotp_size", INT, REFUSE, ONE_IS_OFF, "0", \
       RANGE(0, INT_MAX), NULL, "the engine does not split modules") \
     X(AMP, "amp", BLOCK, REFUSE, OPAQUE, NULL, \

@@ -315,8 +315,6 @@ static sherd_status zero_resolve(const sherd_config *config, sherdi_settings *ou
     out->prefetch_bucket_size        = sherdi_config_size(config, SHERDI_CONFIG_PREFETCH_BUCKET);
     out->max_live_parameters         = sherdi_config_size(config, SHERDI_CONFIG_MAX_LIVE);
     out->max_reuse_distance          = sherdi_config_size(config, SHERDI_CONFIG_MAX_REUSE);
-    out->reduce_bucket_size          = sherdi_config_size(config, SHERDI_CONFIG_REDUCE_BUCKET);
-    out->allgather_bucket_size       = sherdi_config_size(config, SHERDI_CONFIG_ALLGATHER_BUCKET);
     out->vendor_reduction            = sherdi_config_is_on(config, SHERDI_CONFIG_VENDOR_REDUCTION);
     out->overlap_comm                = sherdi_config_is_on(config, SHERDI_CONFIG_OVERLAP_COMM);
     out->deterministic               = sherdi_config_is_on(config, SHERDI_CONFIG_DETERMINISTIC);

@@ -37,8 +37,6 @@ static void config_smallest_file_resolves_to_the_defaults(void)
     CHECK_INT(50000000, got.prefetch_bucket_size);
     CHECK_INT(1000000000, got.max_live_parameters);
     CHECK_INT(0, got.max_reuse_distance); /* ours: memory is what stage 3 is chosen for */
-    CHECK_INT(500000000, got.reduce_bucket_size);
-    CHECK_INT(500000000, got.allgather_bucket_size);
     CHECK_INT(0, got.overlap_comm);
     CHECK_INT(0, got.deterministic);
     CHECK_INT(0, got.wall_clock_breakdown);
@@ -56,8 +54,8 @@ static void config_every_honoured_key_arrives(void)
         "\"scheduler\": {\"type\": \"WarmupDecayLR\", \"params\": {\"warmup_min_lr\": 1e-6,"
         " \"warmup_max_lr\": 2e-4, \"warmup_num_steps\": 20, \"total_num_steps\": 300,"
         " \"warmup_type\": \"linear\"}},"
-        "\"zero_optimization\": {\"stage\": 2, \"overlap_comm\": true, \"reduce_bucket_size\": 1,"
-        " \"allgather_bucket_size\": 2, \"sub_group_size\": 3, \"stage3_prefetch_bucket_size\": 4,"
+        "\"zero_optimization\": {\"stage\": 2, \"overlap_comm\": true,"
+        " \"sub_group_size\": 3, \"stage3_prefetch_bucket_size\": 4,"
         " \"stage3_param_persistence_threshold\": 5, \"stage3_model_persistence_threshold\": 6,"
         " \"stage3_max_live_parameters\": 7, \"stage3_max_reuse_distance\": 8}");
 
@@ -82,8 +80,6 @@ static void config_every_honoured_key_arrives(void)
     CHECK_INT(1, got.schedule.is_linear);
     CHECK_INT(2, got.stage);
     CHECK_INT(1, got.overlap_comm);
-    CHECK_INT(1, got.reduce_bucket_size);
-    CHECK_INT(2, got.allgather_bucket_size);
     CHECK_INT(3, got.sub_group_size);
     CHECK_INT(4, got.prefetch_bucket_size);
     CHECK_INT(5, got.persistence_threshold);
@@ -225,13 +221,13 @@ static void config_stage_auto_needs_the_program(void)
     sherd_config_destroy(config);
 }
 
-static size_t bucket_of(const char *value)
+static size_t most_live_of(const char *value)
 {
     char members[256];
 
-    (void)snprintf(members, sizeof(members), "\"zero_optimization\": {\"reduce_bucket_size\": %s}",
-                   value);
-    return settings_of(members).reduce_bucket_size;
+    (void)snprintf(members, sizeof(members),
+                   "\"zero_optimization\": {\"stage3_max_live_parameters\": %s}", value);
+    return settings_of(members).max_live_parameters;
 }
 
 static void config_head_sizes_are_read_generously(void)
@@ -240,21 +236,21 @@ static void config_head_sizes_are_read_generously(void)
                                       "[]",      "\"\"", "\"--3\"", "{}"};
     char                     text[TEXT_BYTES];
 
-    CHECK_INT(500000000, bucket_of("5e8"));
-    CHECK_INT(500000000, bucket_of("\"500000000\""));
-    CHECK_INT(0, bucket_of("0"));
-    CHECK_INT(100000000000000, bucket_of("1e14"));
-    CHECK_INT(1, bucket_of("true"));
-    CHECK_INT(500000000, bucket_of("\"auto\""));
-    CHECK_INT(9007199254740993, bucket_of("9007199254740993"));
-    CHECK(bucket_of("9223372036854775807") == SIZE_MAX);
-    CHECK(bucket_of("99999999999999999999999999") == SIZE_MAX);
-    CHECK(bucket_of("1e300") == SIZE_MAX);
+    CHECK_INT(500000000, most_live_of("5e8"));
+    CHECK_INT(500000000, most_live_of("\"500000000\""));
+    CHECK_INT(0, most_live_of("0"));
+    CHECK_INT(100000000000000, most_live_of("1e14"));
+    CHECK_INT(1, most_live_of("true"));
+    CHECK_INT(1000000000, most_live_of("\"auto\""));
+    CHECK_INT(9007199254740993, most_live_of("9007199254740993"));
+    CHECK(most_live_of("9223372036854775807") == SIZE_MAX);
+    CHECK(most_live_of("99999999999999999999999999") == SIZE_MAX);
+    CHECK(most_live_of("1e300") == SIZE_MAX);
     for (size_t i = 0; i < COUNT_OF(BAD); i++) {
-        (void)snprintf(text, sizeof(text), "{\"zero_optimization\": {\"reduce_bucket_size\": %s}}",
-                       BAD[i]);
+        (void)snprintf(text, sizeof(text),
+                       "{\"zero_optimization\": {\"stage3_max_live_parameters\": %s}}", BAD[i]);
         check_load_refused(SHERD_E_INVAL, text,
-                           "configuration:1:24: zero_optimization.reduce_bucket_size is ");
+                           "configuration:1:24: zero_optimization.stage3_max_live_parameters is ");
     }
 }
 
@@ -484,6 +480,7 @@ static void config_hints_are_ignored_with_a_warning(void)
         "\"zero_optimization\": {\"round_robin_gradients\": true}",
         "\"zero_optimization\": {\"zero_hpz_partition_size\": 8}",
         "\"zero_optimization\": {\"zenflow\": {}}",
+        "\"checkpoint\": {\"load_universal\": true}",
     };
     static const char *const OFF[] = {
         "\"wall_clock_breakdown\": true",
@@ -493,6 +490,7 @@ static void config_hints_are_ignored_with_a_warning(void)
         "\"prescale_gradients\": true, \"gradient_predivide_factor\": 8",
         "\"zero_allow_untested_optimizer\": true, \"zero_force_ds_cpu_optimizer\": false",
         "\"zero_optimization\": {\"contiguous_gradients\": false, \"reduce_scatter\": false}",
+        "\"zero_optimization\": {\"reduce_bucket_size\": \"auto\", \"allgather_bucket_size\": 7}",
     };
 
     for (size_t i = 0; i < COUNT_OF(ACTIVE); i++) {
@@ -637,19 +635,16 @@ static void config_missing_values_name_the_fix(void)
 
 static void config_auto_sizes_follow_the_hidden_size(void)
 {
-    static const char members[] =
-        "\"zero_optimization\": {\"stage\": 3, \"reduce_bucket_size\": \"auto\","
-        " \"stage3_prefetch_bucket_size\": \"auto\","
-        " \"stage3_param_persistence_threshold\": \"auto\"}";
-    sherd_config   *config = completed(members);
-    sherdi_settings got    = resolved(config, 1);
+    static const char members[] = "\"zero_optimization\": {\"stage\": 3,"
+                                  " \"stage3_prefetch_bucket_size\": \"auto\","
+                                  " \"stage3_param_persistence_threshold\": \"auto\"}";
+    sherd_config     *config    = completed(members);
+    sherdi_settings   got       = resolved(config, 1);
 
-    CHECK_INT(500000000, got.reduce_bucket_size);
     CHECK_INT(50000000, got.prefetch_bucket_size);
     CHECK_INT(100000, got.persistence_threshold);
     CHECK_OK(sherd_config_set(config, "hidden_size", "4096"));
     got = resolved(config, 1);
-    CHECK_INT(16777216, got.reduce_bucket_size);
     CHECK_INT(15099494, got.prefetch_bucket_size);
     CHECK_INT(40960, got.persistence_threshold);
     CHECK_STATUS(SHERD_E_INVAL, sherd_config_set(config, "hidden_size", "0"));

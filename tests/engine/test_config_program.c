@@ -206,8 +206,8 @@ static void check_dumped(const page *dump, const char *line)
 static void config_dump_is_json_and_names_origins(void)
 {
     sherd_config *config =
-        completed("\n\"zero_optimization\": {\"stage\": 3, \"reduce_bucket_size\":"
-                  " \"auto\"}, \"data_types\": {\"buffer_dtype\": \"a\\\"b\"}");
+        completed("\n\"zero_optimization\": {\"stage\": 3,"
+                  " \"stage3_param_persistence_threshold\": \"auto\"}, \"data_types\": {\"buffer_dtype\": \"a\\\"b\"}");
     page         dump = empty_page();
     sherdi_mem   account;
     sherdi_json *document;
@@ -221,8 +221,8 @@ static void config_dump_is_json_and_names_origins(void)
                  "\"zero_optimization.stage\": {\"value\": 3, \"origin\": \"configuration:2:23\"}");
     check_dumped(&dump, "\"optimizer.params.lr\": {\"value\": 0.0001,");
     check_dumped(&dump,
-                 "\"zero_optimization.reduce_bucket_size\": {\"value\": 256, \"origin\": \"auto: "
-                 "from hidden_size 16\"}");
+                 "\"zero_optimization.stage3_param_persistence_threshold\": {\"value\": 160, "
+                 "\"origin\": \"auto: from hidden_size 16\"}");
     check_dumped(&dump,
                  "\"zero_optimization.overlap_comm\": {\"value\": true, \"origin\": \"derived");
     check_dumped(&dump, "\"gradient_clipping\": {\"value\": 1, \"origin\": \"default\"}");

@@ -86,7 +86,6 @@ static const struct {
     {SHERDI_CONFIG_BF16_CHECK_OVERFLOW, "bf16", "check_grad_overflow"},
     {SHERDI_CONFIG_STAGE, "zero", "stage"},
     {SHERDI_CONFIG_OVERLAP_COMM, "zero", "overlap_comm"},
-    {SHERDI_CONFIG_REDUCE_BUCKET, "zero", "reduce_bucket_size"},
     {SHERDI_CONFIG_ALLGATHER_BUCKET, "zero", "allgather_bucket_size"},
     {SHERDI_CONFIG_SUB_GROUP, "zero", "sub_group_size"},
     {SHERDI_CONFIG_PREFETCH_BUCKET, "zero", "prefetch_bucket_size"},
