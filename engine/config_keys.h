@@ -44,7 +44,7 @@
     X(FORCE_CPU_OPTIMIZER, "zero_force_ds_cpu_optimizer", BOOL, ACCEPT, NONE, "true", \
       ANYTHING, NULL, "there is one optimizer implementation") \
     X(WALL_CLOCK, "wall_clock_breakdown", BOOL, HONOUR, NONE, "false", \
-      ANYTHING, NULL, "the time of each step by phase, in the log at level info") \
+      ANYTHING, NULL, "the time of each step by phase, in its report and in the log at level info") \
     X(MEMORY_BREAKDOWN, "memory_breakdown", BOOL, IGNORE, NONE, "false", \
       ANYTHING, NULL, "sherd_engine_memory reports memory by purpose") \
     X(DUMP_STATE, "dump_state", BOOL, IGNORE, NONE, "false", \
