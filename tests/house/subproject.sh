@@ -1,13 +1,15 @@
 #!/bin/sh
-# A client that has sherd as a subproject: subproject.sh SOURCE. It builds the library and nothing else of ours, of the
+# A client that has an unpacked sherd as a subproject: subproject.sh SOURCE. It builds the library and nothing else of ours, of the
 # kind that it builds its own of; our warnings are no errors there, and its tests stay its own.
 set -eu
 source=$1
 scratch=$(mktemp -d)
 trap 'rm -r "$scratch"' EXIT
 
-mkdir -p "$scratch/client/subprojects"
-ln -s "$source" "$scratch/client/subprojects/sherd"
+mkdir -p "$scratch/client/subprojects/sherd"
+for entry in "$source"/*; do # no .git among them
+    ln -s "$entry" "$scratch/client/subprojects/sherd"
+done
 cp "$source/examples/minimal/minimal.c" "$scratch/client/fit.c"
 cat >"$scratch/client/meson.build" <<'END'
 project('client', 'c', default_options: ['werror=true'])
@@ -16,6 +18,10 @@ fit = executable('fit', 'fit.c', dependencies: dependency('sherd'), install: tru
 test('fit', fit)
 END
 cd "$scratch"
+if command -v git >/dev/null; then
+    git init -q client
+    git -C client -c user.name=client -c user.email=client@localhost commit -q --allow-empty -m client
+fi
 
 # expect WHAT WANTED GOT
 expect() {
@@ -48,4 +54,5 @@ grep -q 'Wfloat-equal' static.build || { echo "no warning was told: this test sh
 meson install -C static --quiet --destdir "$scratch/root"
 expect "installed programs" "fit" "$(find root -path '*/bin/*' -printf '%f\n')"
 expect "the example" "rank 0 of 1: y = 3.00 x + 1.00" "$(static/fit)"
+expect "the commit" '#define SHERDI_COMMIT "release"' "$(cat static/subprojects/sherd/sherd_commit.h)"
 tail -n 1 static.build
