@@ -2,12 +2,16 @@
 #include "sherd_mpi.h"
 #include "tests/collectives/failures.h"
 #include "tests/collectives/ranks.h"
+#include "tests/collectives/world_suite.h"
 
 #include <string.h>
 
 #define SUITE_AT(size)                                                                             \
     static void mpi_suite_holds_at_##size(void)                                                    \
     {                                                                                              \
+        if (!SUITE_IS_SAMPLED(size, 8)) {                                                          \
+            test_need_long();                                                                      \
+        }                                                                                          \
         ranks_need_mpirun();                                                                       \
         ranks_run_mpi(size, "part_suite", -1);                                                     \
     }

@@ -51,6 +51,9 @@ static void run_with(const char *words, int world_size, const char *part, int ki
 #define SUITE_AT(size)                                                                             \
     static void nccl_suite_holds_at_##size(void)                                                   \
     {                                                                                              \
+        if (size == 7 && !SUITE_IS_SAMPLED(size, size)) {                                          \
+            test_need_long();                                                                      \
+        }                                                                                          \
         ranks_run_part(size, "part_suite", -1);                                                    \
     }
 

@@ -1,10 +1,14 @@
 /* Worlds of processes over shared memory: the suite, and how the others learn of a failure. */
 #include "tests/collectives/failures.h"
 #include "tests/collectives/ranks.h"
+#include "tests/collectives/world_suite.h"
 
 #define SUITE_AT(size)                                                                             \
     static void shm_suite_holds_at_##size(void)                                                    \
     {                                                                                              \
+        if (!SUITE_IS_SAMPLED(size, 8)) {                                                          \
+            test_need_long();                                                                      \
+        }                                                                                          \
         ranks_run_part(size, "part_suite", -1);                                                    \
     }
 

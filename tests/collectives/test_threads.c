@@ -16,6 +16,9 @@ static void suite_at(int world_size)
 #define SUITE_AT(size)                                                                             \
     static void threads_suite_holds_at_##size(void)                                                \
     {                                                                                              \
+        if (!SUITE_IS_SAMPLED(size, 7)) {                                                          \
+            test_need_long();                                                                      \
+        }                                                                                          \
         suite_at(size);                                                                            \
     }
 

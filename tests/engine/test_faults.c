@@ -166,12 +166,31 @@ static void fail_every_allocation(int world_size, int rank, int stage, const cha
         CHECK_INT(1, job.failed);
         CHECK_INT(clean.fingerprint, job.fingerprint);
     }
+    (void)printf("  faults: %zu\n", clean.made);
 }
 
 static void no_memory_anywhere_on_one_rank_alone(void)
 {
     for (int stage = 0; stage <= 3; stage++) {
         fail_every_allocation(1, 0, stage, NULL);
+    }
+}
+
+/* More ranks, and what has tables of its own: integers, sums in host memory, places of parameters. */
+static void no_memory_anywhere_in_other_layouts(void)
+{
+    static const char *const ZEROS[] = {
+        ", \"sub_group_size\": 64",
+        ", \"stage3_prefetch_bucket_size\": 0, \"overlap_comm\": false",
+        ", \"offload_optimizer\": {\"device\": \"cpu\", \"ratio\": 0.5}",
+        ", \"offload_optimizer\": {\"device\": \"cpu\"}, \"stage3_max_reuse_distance\": 1000000",
+    };
+
+    test_need_long();
+    for (size_t i = 0; i < sizeof(ZEROS) / sizeof(ZEROS[0]); i++) {
+        for (int stage = 1; stage <= 3; stage++) {
+            fail_every_allocation(3, (int)i % 3, stage, ZEROS[i]);
+        }
     }
 }
 
@@ -319,8 +338,11 @@ static void lost_rank_is_named_on_all_others_everywhere(void)
 }
 
 static const test_case CASES[] = {
-    CASE(no_memory_anywhere_on_one_rank_alone),        CASE(no_memory_anywhere_on_the_first_of_two),
-    CASE(no_memory_anywhere_on_the_second_of_two),     CASE(no_memory_anywhere_with_offload),
+    CASE(no_memory_anywhere_on_one_rank_alone),
+    CASE(no_memory_anywhere_on_the_first_of_two),
+    CASE(no_memory_anywhere_on_the_second_of_two),
+    CASE(no_memory_anywhere_with_offload),
+    CASE(no_memory_anywhere_in_other_layouts),
     CASE(lost_rank_is_named_on_all_others_everywhere),
 };
 

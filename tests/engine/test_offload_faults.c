@@ -219,6 +219,7 @@ static void every_request_fails_once(fault_kind kind, int may_fail, const char *
             failed += run.status != SHERD_OK;
         }
         CHECK(may_fail ? failed > 0 : failed == 0);
+        (void)printf("  faults: %d\n", run.count);
     }
     (void)unsetenv("SHERD_IO");
 }
@@ -242,6 +243,20 @@ static void enospc_at_every_request_is_an_error_and_no_number(void)
 static void short_transfers_at_every_request_change_nothing(void)
 {
     every_request_fails_once(FAULT_SHORT, 0, ", \"verify_reads\": true");
+}
+
+/* The kinds of failure under the settings of the others, and in blocks that are read one at a time. */
+static void requests_fail_in_other_layouts(void)
+{
+    static const char *const MORE[] = {", \"buffer_count\": 1", ", \"gradients\": \"nvme\"",
+                                       ", \"verify_reads\": true", ", \"fast_init\": true"};
+
+    test_need_long();
+    for (size_t i = 0; i < sizeof(MORE) / sizeof(MORE[0]); i++) {
+        every_request_fails_once(FAULT_EIO, 1, MORE[i]);
+        every_request_fails_once(FAULT_ENOSPC, 1, MORE[i]);
+        every_request_fails_once(FAULT_SHORT, 0, MORE[i]);
+    }
 }
 
 static void interrupted_requests_change_nothing(void)
@@ -347,7 +362,7 @@ static void a_rank_that_fails_fails_all(void)
     test_world(2, ranks_train, &run);
     CHECK_INT(SHERD_OK, run.status[0]);
     CHECK(run.count > 20);
-    for (int nth = 1, count = run.count; nth <= count; nth += 3) {
+    for (int nth = 1, count = run.count; nth <= count; nth += test_is_long() ? 1 : 3) {
         run.nth = nth;
         test_world(2, ranks_train, &run);
         fault_arm(FAULT_NONE, FAULT_ANY, 0, 0);
@@ -642,7 +657,7 @@ static void the_last_step_is_undone_at_every_stage(void)
 
 /* --------------------------------------------------------------------- kill -- */
 
-#define KILLS      50
+#define KILLS      (test_is_long() ? 500 : 50)
 #define KILL_RANKS 2
 #define MOST_STEPS 400
 
@@ -709,7 +724,7 @@ static void sleep_us(uint64_t us)
     (void)nanosleep(&rest, NULL);
 }
 
-/* 50 times: a process of two ranks trains and is killed at a random moment; what it leaves is a whole
+/* Each time a process of two ranks trains and is killed at a random moment; what it leaves is a whole
  * step, and going on from there gives the numbers of a run that was never disturbed. */
 static void killed_at_any_moment_the_last_step_is_whole(void)
 {
@@ -744,6 +759,7 @@ static void killed_at_any_moment_the_last_step_is_whole(void)
         files_remove();
     }
     CHECK(resumed > 0);
+    (void)printf("  kills: %d\n", KILLS);
 }
 
 static const test_case CASES[] = {
@@ -753,6 +769,7 @@ static const test_case CASES[] = {
     CASE(short_transfers_at_every_request_change_nothing),
     CASE(interrupted_requests_change_nothing),
     CASE(eio_at_every_request_of_the_fill_is_an_error_and_no_number),
+    CASE(requests_fail_in_other_layouts),
     CASE(a_rank_that_fails_fails_all),
     CASE(no_room_is_an_error_at_seal),
     CASE(a_deleted_file_trains_on),

@@ -35,12 +35,23 @@ static const toy_param PARAMS[TOY_PARAMS] = {
 
 static const char *const UNITS[TOY_UNITS] = {"embedding", "layer1", "layer2", "head"};
 
+#ifdef TEST_EMULATED
+static const int IS_EMULATED = 1;
+#else
+static const int IS_EMULATED = 0;
+#endif
+
 int toy_takes_ranks(int world_size)
 {
-    if (getenv("SHERD_BACKEND") == NULL || getenv("SHERD_TEST_FULL") != NULL) {
+    if (getenv("SHERD_BACKEND") == NULL || test_is_long()) {
         return 1;
     }
-    return world_size == 3 || (world_size == 1 && getenv("SHERD_TEST_BRIEF") == NULL);
+    return world_size == 3 || (world_size == 1 && !IS_EMULATED);
+}
+
+int toy_takes_stage(int stage, int least, int row)
+{
+    return !IS_EMULATED || test_is_long() || stage == least + row % (4 - least);
 }
 
 static size_t param_elems(const toy_param *param)

@@ -132,6 +132,18 @@ void test_world(int world_size, void (*body)(sherd_world *world, void *ctx), voi
     test_threads(world_size, world_part, &all);
 }
 
+int test_is_long(void)
+{
+    return getenv("SHERD_TEST_LONG") != NULL;
+}
+
+void test_need_long(void)
+{
+    if (!test_is_long()) {
+        test_skip("in the long list (SHERD_TEST_LONG=1)");
+    }
+}
+
 static int scratch_remove_one(const char *path, const struct stat *info, int kind, struct FTW *walk)
 {
     (void)info;

@@ -41,6 +41,11 @@ void test_threads(int count, void (*body)(int rank, void *ctx), void *ctx);
 /** Makes a world of threads and runs body on each rank; destroys each rank's world after. */
 void test_world(int world_size, void (*body)(sherd_world *world, void *ctx), void *ctx);
 
+/** Whether this run takes its lists whole (SHERD_TEST_LONG is set, as ./run test --long does), else a sample. */
+int test_is_long(void);
+/** Ends the case as skipped unless it does. */
+void test_need_long(void);
+
 /** An empty folder for this run, removed at the end of the program. */
 const char *test_scratch(void);
 
