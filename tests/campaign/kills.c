@@ -1,0 +1,353 @@
+/* The campaign of kills: ranks are processes, their state rests on a drive, and one of them or all are killed at
+ * random moments: while they meet, in a step, while they end. Each attempt goes on from what the one before left. No
+ * step that all ranks had done is lost, every step has the fingerprint of the undisturbed run, and after the last
+ * attempt, which nobody disturbs, the folder is empty.
+ *
+ *   kills [--seed N] [--count N] [--seconds N]
+ *
+ * Runs of the seeds N, N + 1, ...: `count` of them, or as many as begin within `seconds`. */
+#include "sherd_build.h"
+#include "tests/engine/rig.h"
+#include "tests/lib/check.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define RANKS         3
+#define STEPS         12
+#define KILLS         6 /* attempts that are disturbed, at most */
+#define GUARD_SECONDS 120
+
+/* What the ranks tell; in memory that all processes share. */
+typedef struct told {
+    int64_t  first[RANKS];    /* the step that it went on from; -1: not so far */
+    int64_t  done[RANKS];     /* steps that its calls have ended */
+    int      is_over[RANKS];  /* all steps done: it destroys the engine next */
+    int      is_wrong[RANKS]; /* a step has another fingerprint */
+    uint64_t want[STEPS + 1];
+} told;
+
+static told  *all;
+static char   folder[128];
+static char   meeting[200];
+static char   keys[1024];
+static int    world_size, stage, rank;
+static size_t elems;
+
+/* ----------------------------------------------------------------- a rank -- */
+
+static void model_declare(rig *r)
+{
+    static const char *const NAMES[] = {"a", "b", "c"};
+
+    for (int u = 0; u < 3; u++) {
+        char name[16];
+
+        (void)rig_unit(r, NAMES[u]);
+        (void)snprintf(name, sizeof(name), "%s.w", NAMES[u]);
+        (void)rig_param(r, u, name, elems + (size_t)u * 641);
+    }
+}
+
+static void undisturbed_train(sherd_world *world, void *ctx)
+{
+    rig_options options = {.stage = stage, .dtype = SHERD_BF16, .clip = 1};
+    rig         r;
+
+    (void)ctx;
+    rig_open(&r, world, &options);
+    model_declare(&r);
+    rig_seal(&r);
+    for (int step = 0; step <= STEPS; step++) {
+        uint64_t fingerprint = step == 0 ? rig_fingerprint(&r) : rig_train(&r, 1).fingerprint;
+
+        if (sherd_world_rank(world) == 0) {
+            all->want[step] = fingerprint;
+        }
+    }
+    rig_close(&r);
+}
+
+static void undisturbed(void)
+{
+    test_world(world_size, undisturbed_train, NULL);
+}
+
+/* From where the last attempt ended to the last step. */
+static void rank_trains(void)
+{
+    rig_options        options = {.stage = stage, .dtype = SHERD_BF16, .clip = 1, .zero = keys};
+    sherd_world_params params;
+    sherd_engine_info  info;
+    sherd_world       *world;
+    rig                r;
+
+    sherd_world_params_init(&params);
+    params.transport = "shm";
+    CHECK_OK(sherd_world_create(rank, world_size, meeting, &params, &world));
+    rig_open(&r, world, &options);
+    model_declare(&r);
+    rig_seal(&r);
+    sherd_engine_info_init(&info);
+    CHECK_OK(sherd_engine_query(r.engine, &info));
+    r.micro          = info.micro_step;
+    all->first[rank] = info.step;
+    all->is_wrong[rank] |= rig_fingerprint(&r) != all->want[info.step];
+    for (int64_t step = info.step + 1; step <= STEPS; step++) {
+        all->is_wrong[rank] |= rig_train(&r, 1).fingerprint != all->want[step];
+        all->done[rank] = step;
+    }
+    all->is_over[rank] = 1;
+    rig_close(&r);
+    sherd_world_destroy(world);
+}
+
+/* ---------------------------------------------------------------- attempts -- */
+
+/* Runs one case in a child, whose checks may fail where ranks are lost. */
+static pid_t child_start(const test_case *what, int is_quiet)
+{
+    pid_t child;
+
+    (void)fflush(NULL);
+    child = fork();
+    if (child == 0) {
+        (void)alarm(GUARD_SECONDS);
+        if (is_quiet && freopen("/dev/null", "w", stdout) == NULL) {
+            _exit(1);
+        }
+        _exit(test_main(0, NULL, what, 1));
+    }
+    CHECK(child > 0);
+    return child;
+}
+
+static void nap(long us)
+{
+    struct timespec rest = {us / 1000000, us % 1000000 * 1000};
+
+    (void)nanosleep(&rest, NULL);
+}
+
+/* When to kill: while the ranks meet, behind some step of rank 0, or when the first of them is over. */
+static void wait_for_the_moment(uint64_t *random)
+{
+    int64_t target = (int64_t)(test_random(random) % (STEPS + 3)) - 1;
+
+    for (int tries = 0; target >= 0 && tries < 20000; tries++) {
+        int is_there = 0;
+
+        for (int r = 0; r < world_size; r++) {
+            is_there |= target > STEPS
+                            ? __atomic_load_n(&all->is_over[r], __ATOMIC_RELAXED)
+                            : __atomic_load_n(&all->first[r], __ATOMIC_RELAXED) >= 0 &&
+                                  __atomic_load_n(&all->done[r], __ATOMIC_RELAXED) >= target;
+        }
+        if (is_there) {
+            break;
+        }
+        nap(500);
+    }
+    nap((long)(test_random(random) % (target < 0 ? 60000 : 3000)));
+}
+
+typedef struct search {
+    int in_use;
+    int useless; /* neither in use nor the last whole state of anything */
+} search;
+
+static sherd_status count_file(void *ctx, const sherd_state_file *file)
+{
+    search *found = ctx;
+
+    found->in_use += file->is_locked;
+    /* A rank that was the only one to write its first generation leaves it: sherd state remove is for that. */
+    found->useless += !file->is_locked && file->generation != 1;
+    return SHERD_OK;
+}
+
+/* A process that was killed may keep its files a moment longer: the kernel tidies up for it. */
+static void settle(void)
+{
+    for (int tries = 0; tries < 10000; tries++) {
+        search found = {0};
+
+        CHECK_OK(sherd_state_files_find(folder, count_file, &found));
+        if (found.in_use == 0) {
+            return;
+        }
+        nap(1000);
+    }
+    test_fail(__FILE__, __LINE__, "a file of ranks that are dead stays in use");
+}
+
+/* The steps that no later attempt may lose: those that every rank had done, unless all were over. */
+static int64_t least_step(void)
+{
+    int64_t least = STEPS;
+    int     over  = 0;
+
+    for (int r = 0; r < world_size; r++) {
+        least = all->done[r] < least ? all->done[r] : least;
+        over += all->is_over[r];
+    }
+    return over == world_size ? 0 : least;
+}
+
+/* This rank, or all where there is none of that number. Who has not met the others yet is waited for, so that all are
+ * killed then, as a launcher does. */
+static void kill_some(const pid_t *children, int victim)
+{
+    int is_for_all = victim >= world_size || all->first[victim] < 0;
+
+    for (int r = 0; r < world_size; r++) {
+        if (is_for_all || r == victim) {
+            (void)kill(children[r], SIGKILL);
+        }
+    }
+}
+
+/* Starts all ranks; `random` NULL: nobody is killed. How many were. */
+static int attempt(uint64_t *random, int number, int64_t least)
+{
+    static const test_case RANK[] = {CASE(rank_trains)};
+    pid_t                  children[RANKS];
+    int                    killed = 0;
+
+    (void)snprintf(meeting, sizeof(meeting), "unix://%s.meet-%d", folder, number);
+    for (int r = 0; r < world_size; r++) {
+        all->first[r] = -1;
+        all->done[r] = all->is_over[r] = 0;
+    }
+    for (int r = 0; r < world_size; r++) {
+        rank        = r;
+        children[r] = child_start(RANK, random != NULL);
+    }
+    if (random != NULL) {
+        wait_for_the_moment(random);
+        kill_some(children, (int)(test_random(random) % (uint64_t)(world_size * 2)));
+    }
+    for (int r = 0; r < world_size; r++) {
+        int status;
+
+        CHECK(waitpid(children[r], &status, 0) == children[r]);
+        killed += WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+        if (WIFSIGNALED(status) && WTERMSIG(status) != SIGKILL) {
+            test_fail(__FILE__, __LINE__, "attempt %d: rank %d ends by %s", number, r,
+                      strsignal(WTERMSIG(status)));
+        }
+        if (random == NULL && (!WIFEXITED(status) || WEXITSTATUS(status) != 0)) {
+            test_fail(__FILE__, __LINE__, "undisturbed, rank %d fails", r);
+        }
+        if (all->is_wrong[r]) {
+            test_fail(__FILE__, __LINE__, "attempt %d: rank %d has another fingerprint", number, r);
+        }
+        if (all->first[r] >= 0 && all->first[r] < least) {
+            test_fail(__FILE__, __LINE__,
+                      "attempt %d: rank %d goes on from step %lld; all had done %lld", number, r,
+                      (long long)all->first[r], (long long)least);
+        }
+    }
+    return killed;
+}
+
+/* ---------------------------------------------------------------- one run -- */
+
+static int kills_done;
+
+static void run_ends_as_undisturbed(void)
+{
+    static const test_case REFERENCE[] = {CASE(undisturbed)};
+    uint64_t               random      = all->want[0]; /* the seed */
+    int64_t                least       = 0;
+    int                    status, attempts;
+    search                 left = {0};
+
+    world_size = 2 + (int)(test_random(&random) % (RANKS - 1));
+    stage      = 1 + (int)(test_random(&random) % 3);
+    elems      = test_random(&random) % 2 == 0 ? 3000 : 60000;
+    attempts   = 1 + (int)(test_random(&random) % KILLS);
+    (void)snprintf(keys, sizeof(keys),
+                   ", \"sub_group_size\": 20480, \"offload_optimizer\": {\"device\": \"nvme\","
+                   " \"nvme_path\": \"%s\", \"resume\": true, \"durable\": false}",
+                   folder);
+    CHECK(waitpid(child_start(REFERENCE, 0), &status, 0) > 0);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    for (int k = 0; k < attempts; k++) {
+        int64_t now;
+
+        kills_done += attempt(&random, k, least);
+        settle();
+        now   = least_step();
+        least = all->is_over[0] && now == 0 ? 0 : now > least ? now : least;
+    }
+    (void)attempt(NULL, attempts, least);
+    CHECK_OK(sherd_state_files_find(folder, count_file, &left));
+    if (left.in_use + left.useless > 0) {
+        test_fail(__FILE__, __LINE__, "%d state files are left behind, %d in use", left.useless,
+                  left.in_use);
+    }
+    (void)remove(folder);
+}
+
+static const test_case CASES[] = {CASE(run_ends_as_undisturbed)};
+
+#ifdef SHERDI_HAVE_XXHASH
+int main(int argc, char **argv)
+{
+    uint64_t seed  = 1;
+    long     count = 1, seconds = -1, done = 0, failed = 0;
+    time_t   ends_at;
+
+    for (int i = 1; i + 1 < argc; i += 2) {
+        if (strcmp(argv[i], "--seed") == 0) {
+            seed = strtoull(argv[i + 1], NULL, 10);
+        } else if (strcmp(argv[i], "--count") == 0) {
+            count = strtol(argv[i + 1], NULL, 10);
+        } else if (strcmp(argv[i], "--seconds") == 0) {
+            seconds = strtol(argv[i + 1], NULL, 10);
+        } else {
+            (void)printf("usage: %s [--seed N] [--count N] [--seconds N]\n", argv[0]);
+            return 2;
+        }
+    }
+    (void)setvbuf(stdout, NULL, _IOLBF, 0);
+    all = mmap(NULL, sizeof(*all), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (all == MAP_FAILED) {
+        (void)printf("no shared memory: %s\n", strerror(errno));
+        return 1;
+    }
+    for (ends_at = time(NULL) + seconds; seconds < 0 ? done < count : time(NULL) < ends_at;
+         done++) {
+        uint64_t this_seed = seed + (uint64_t)done;
+
+        memset(all, 0, sizeof(*all));
+        all->want[0] = this_seed;
+        (void)snprintf(folder, sizeof(folder), "%s/%ld", test_scratch(), done);
+        if (mkdir(folder, 0700) != 0 || test_main(0, NULL, CASES, 1) != 0) {
+            (void)printf("FAIL seed %llu\n  repeat: %s --seed %llu\n",
+                         (unsigned long long)this_seed, argv[0], (unsigned long long)this_seed);
+            failed++;
+        }
+    }
+    (void)printf("kills: %d in %ld runs from seed %llu, %ld failed\n", kills_done, done,
+                 (unsigned long long)seed, failed);
+    return failed > 0;
+}
+#else /* state cannot rest on a drive */
+int main(void)
+{
+    (void)CASES;
+    (void)puts("skip: no libxxhash in this build");
+    return 77;
+}
+#endif
