@@ -162,7 +162,7 @@ static void wait_for_the_moment(uint64_t *random)
 
 typedef struct search {
     int in_use;
-    int useless; /* neither in use nor the last whole state of anything */
+    int useless; /* of nobody, and of nothing that could be gone on from */
 } search;
 
 static sherd_status count_file(void *ctx, const sherd_state_file *file)

@@ -1,0 +1,137 @@
+#!/usr/bin/env bash
+# What ./run test --long does after the suite: long.sh BUILD SEED MINUTES. First the long lists of the suite's own
+# tests, then random layouts, kills and fuzzing for the time that is left. Ends with the counts; fails when any part
+# does. Logs are in BUILD/long.
+set -uo pipefail
+build=$1
+seed=$2
+minutes=$3
+logs=$build/long
+fuzz_build=$build-fuzz
+started=$SECONDS
+failed=0
+rm -rf "$logs"
+mkdir -p "$logs"
+
+# The lists take about ten minutes on two cores.
+LEAST_FOR_LISTS=15
+# Each part of the rest has some seconds, however late it is.
+LEAST_SECONDS=20
+
+say() { printf 'long: %s\n' "$*"; }
+
+seconds_left() {
+    local left=$((minutes * 60 - (SECONDS - started)))
+    echo $((left > 2 * LEAST_SECONDS ? left : 2 * LEAST_SECONDS))
+}
+
+lists() {
+    if [ "$minutes" -lt "$LEAST_FOR_LISTS" ]; then
+        say "the long lists are left out: they need --minutes $LEAST_FOR_LISTS"
+        return
+    fi
+    say "the long lists of the suite's tests"
+    # -v, so that the counts of faults are in the log.
+    SHERD_TEST_LONG=1 meson test -C "$build" --no-rebuild --suite long -t 6 -v >"$logs/lists" 2>&1 || {
+        failed=1
+        grep -E "FAIL|TIMEOUT|Fail:|Timeout:" "$logs/lists"
+        say "the long lists FAIL: $logs/lists"
+    }
+}
+
+# campaign NAME SECONDS PROGRAM [VARIABLE=VALUE ...]
+campaign() {
+    local name=$1 seconds=$2 program=$3
+    shift 3
+    [ -x "$program" ] || { echo "not built" >"$logs/$name"; return; }
+    env "$@" "$program" --seed "$seed" --seconds "$seconds" >"$logs/$name" 2>&1 || echo "$name" >>"$logs/failed"
+}
+
+fuzz_is_built() {
+    command -v clang >/dev/null || { echo "left out: no clang here" >"$logs/fuzz"; return 1; }
+    if [ ! -f "$fuzz_build/build.ninja" ]; then
+        CC=clang meson setup "$fuzz_build" -Dfuzz=true -Dcuda=disabled >"$logs/fuzz-build" 2>&1 || return 1
+    fi
+    fuzz_targets=$(ninja -C "$fuzz_build" -t targets all | sed -n 's/^\(tests\/fuzz\/fuzz_[a-z]*\): .*/\1/p')
+    # shellcheck disable=SC2086
+    ninja -C "$fuzz_build" $fuzz_targets >>"$logs/fuzz-build" 2>&1
+}
+
+# Half of the bytes start from files that people wrote.
+fuzz() {
+    local until=$((SECONDS + $1)) count=0 target name seconds
+    if ! fuzz_is_built; then
+        [ -s "$logs/fuzz" ] || { echo "fuzz" >>"$logs/failed"; echo "the fuzz targets do not build: $logs/fuzz-build" >"$logs/fuzz"; }
+        return
+    fi
+    for target in $fuzz_targets; do count=$((count + 1)); done
+    for target in $fuzz_targets; do
+        name=$(basename "$target")
+        seconds=$(((until - SECONDS) / count))
+        count=$((count - 1))
+        mkdir -p "$logs/$name.corpus"
+        [ "$name" != fuzz_state ] && cp examples/*/*.json ../shared/ds_configs/*.json "$logs/$name.corpus" 2>/dev/null
+        "$fuzz_build/$target" -seed=$((seed % 2147483647 + 1)) -max_total_time=$((seconds > 5 ? seconds : 5)) -print_final_stats=1 \
+            -artifact_prefix="$logs/$name-" "$logs/$name.corpus" >"$logs/$name" 2>&1 || echo "$name" >>"$logs/failed"
+        echo "$name: $(sed -n 's/^stat::number_of_executed_units: //p' "$logs/$name") runs" >>"$logs/fuzz"
+    done
+}
+
+# The last line of each log that goes on.
+progress() {
+    for name in layouts layouts_emulated kills fuzz; do
+        if [ -s "$logs/$name" ]; then
+            say "  $name: $(grep -v -e '^ok ' -e ' passed, ' "$logs/$name" | tail -1 | cut -c1-150)"
+        fi
+    done
+}
+
+# One number that the lists' log has after WORD.
+sum_of() {
+    awk -v word="$1:" '{ for (i = 1; i < NF; i++) if ($i == word) n += $(i + 1) } END { print n + 0 }' "$logs/lists" 2>/dev/null || echo 0
+}
+
+say "seed $seed, $minutes minutes"
+lists
+half=$(($(seconds_left) / 2))
+say "random layouts and kills, beside layouts on the emulated device and fuzzing: $((2 * half)) seconds"
+(
+    campaign layouts "$half" "$build/tests/campaign/layouts"
+    campaign kills "$half" "$build/tests/campaign/kills"
+) &
+lane=$!
+(
+    campaign layouts_emulated "$half" "$build/tests/campaign/layouts_emulated" SHERD_BACKEND=cuda SHERD_EMULATOR_EAGER=1 \
+        SHERD_EMULATOR_GUARD=0 SHERD_NCCL_LIBRARY=/nonexistent
+    fuzz "$half"
+) &
+other=$!
+while kill -0 "$lane" 2>/dev/null || kill -0 "$other" 2>/dev/null; do
+    for _ in $(seq 60); do
+        kill -0 "$lane" 2>/dev/null || kill -0 "$other" 2>/dev/null || break
+        sleep 1
+    done
+    say "after $((SECONDS - started)) seconds"
+    progress
+done
+wait
+
+while read -r name; do
+    failed=1
+    say "$name FAILS: $logs/$name"
+    grep -v -e '^ok ' -e ' passed, ' -e '^FAIL [a-z]*_' "$logs/$name" | grep -B3 -A5 -m3 -e '^FAIL' -e 'ERROR: ' | cut -c1-1500
+done < <(cat "$logs/failed" 2>/dev/null)
+say "summary, seed $seed"
+for name in layouts layouts_emulated kills; do
+    say "  $(tail -1 "$logs/$name" | sed "s/^layouts:/$name:/")"
+done
+say "  faults in the lists: $(sum_of faults), kills in them: $(sum_of kills)"
+while read -r line; do
+    say "  fuzz: $line"
+done <"$logs/fuzz"
+if [ "$failed" = 0 ]; then
+    say "passed"
+else
+    say "FAILED"
+fi
+exit "$failed"
