@@ -105,7 +105,7 @@ int sherdi_world_ending_close(sherd_world *world, sherdi_ending *ending, int is_
         world->ops->tell_ending(world, ending->key, is_agreed);
     }
     is_all = others_wait(world, ending, is_agreed && has_words ? most_ns : 0) || is_alone;
-    if (has_words && is_agreed && !is_all) {
+    if (has_words && is_agreed && !is_all && most_ns > 0) {
         world->ops->tell_ending(world, ending->key,
                                 0); /* who comes later keeps what this one kept */
     }

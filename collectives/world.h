@@ -233,7 +233,8 @@ typedef struct sherdi_ending {
 /** What the other ranks say of `key` counts from now on. All ranks open it before any of them can close it. */
 void sherdi_world_ending_open(sherd_world *world, sherdi_ending *ending, uint64_t key);
 /** Tells the others whether this rank agrees. 1: all ranks have come and agreed. 0: one did not, or did not come
- *  within `most_ns`, which is then told to those who come later; at once when this rank or another one refuses, the
+ *  within `most_ns`, which is then told to those who come later (a rank with most_ns 0 agrees whatever the others
+ *  do); at once when this rank or another one refuses, the
  *  world fails, or its transport has no way to tell. Nothing when it is not open. */
 int sherdi_world_ending_close(sherd_world *world, sherdi_ending *ending, int is_agreed,
                               int64_t most_ns);
