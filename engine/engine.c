@@ -53,10 +53,13 @@ sherd_status sherdi_engine_check_alive(const sherd_engine *engine)
         return sherdi_fail(SHERD_E_INVAL, "the engine is NULL");
     }
     if (engine->poison != SHERD_OK) {
-        return sherdi_fail(SHERD_E_STATE,
-                           "the engine was lost in the middle of an update and can only be "
-                           "destroyed; the cause was: %s",
-                           engine->poison_text);
+        return sherdi_fail(
+            SHERD_E_STATE, "the engine was lost in the middle of an update; %s; the cause was: %s",
+            engine->plan != NULL && sherdi_plan_has_generations(engine->plan)
+                ? "sherd_step_undo goes back to the step before, else it can only be "
+                  "destroyed"
+                : "it can only be destroyed",
+            engine->poison_text);
     }
     return SHERD_OK;
 }

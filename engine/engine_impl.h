@@ -229,10 +229,11 @@ sherd_status sherdi_update_measure(sherd_engine *engine);
 sherd_status sherdi_update_run(sherd_engine *engine, uint64_t decision);
 /** New parameters from the master weights that the state has; this rank's fingerprint of them. Collective. */
 sherd_status sherdi_update_republish(sherd_engine *engine, uint64_t *own_out);
-/** The ranks tell each other how it went and what they did; *out is the sum of the fingerprints.
+/** The ranks tell each other how it went and what they did; *out is the sum of the fingerprints. "rank 1 failed
+ *  <when>" is what the others say of a failure.
  *  Collective. */
 sherd_status sherdi_update_agree(sherd_engine *engine, sherd_status status, uint64_t own,
-                                 uint64_t decision, uint64_t *out);
+                                 uint64_t decision, const char *when, uint64_t *out);
 /** fp32 gradients of elements [first, first + elems) of the slice, from the integers, in the staging
  *  buffer. */
 const float *sherdi_update_fixed_gradient(sherd_engine *engine, const sherdi_segment *segment,

@@ -520,11 +520,13 @@ static sherd_status starts_compare(sherd_engine *engine)
     return status;
 }
 
-/* One message per rank: its frozen elements, and whether its parameters are filled. */
-static sherd_status filled_exchange(sherd_engine *engine, sherd_status own, uint64_t fingerprint)
+/* One message per rank: its frozen elements, and whether its parameters are filled and its state has begun. */
+static sherd_status filled_exchange(sherd_engine *engine, sherd_status own, int is_filled,
+                                    uint64_t fingerprint)
 {
-    sherdi_publish_message mine = {.fingerprint = fingerprint, .status = (uint64_t)own};
-    char                   text[SHERDI_ERROR_BYTES];
+    sherdi_publish_message mine = {
+        .fingerprint = fingerprint, .status = (uint64_t)own, .decision = (uint64_t)is_filled};
+    char text[SHERDI_ERROR_BYTES];
 
     (void)snprintf(text, sizeof(text), "%s", sherd_last_error());
     SHERDI_TRY(sherdi_world_exchange(engine->world, &mine, engine->publish_all, sizeof(mine)));
@@ -533,8 +535,16 @@ static sherd_status filled_exchange(sherd_engine *engine, sherd_status own, uint
     }
     engine->frozen_fingerprint = 0;
     for (int r = 0; r < engine->world_size; r++) {
-        if (engine->publish_all[r].status != SHERD_OK) {
-            return sherdi_fail(SHERD_E_STATE, "rank %d has parameters that were not filled", r);
+        sherd_status status = (sherd_status)engine->publish_all[r].status;
+
+        if (engine->publish_all[r].decision == 0) {
+            return sherdi_fail(status, "rank %d has parameters that were not filled", r);
+        }
+        if (status != SHERD_OK) {
+            return sherdi_fail(status,
+                               "rank %d could not begin its state: %s; its own sherd_last_error() "
+                               "says more",
+                               r, sherd_status_text(status));
         }
         engine->frozen_fingerprint += engine->publish_all[r].fingerprint;
     }
@@ -717,12 +727,13 @@ static sherd_status publish_finish(sherd_engine *engine)
 
 sherd_status sherdi_fill_finish(sherd_engine *engine)
 {
-    sherd_status status = unfilled_take(engine);
+    sherd_status status    = unfilled_take(engine);
+    int          is_filled = status != SHERD_E_STATE;
 
     if (status == SHERD_OK) {
         status = state_begin(engine);
     }
-    SHERDI_TRY(filled_exchange(engine, status, filled_fingerprint(engine, 1)));
+    SHERDI_TRY(filled_exchange(engine, status, is_filled, filled_fingerprint(engine, 1)));
     SHERDI_TRY(publish_finish(engine));
     SHERDI_TRY(starts_compare(engine));
     sherdi_fetch_rewind(engine);

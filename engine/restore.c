@@ -119,9 +119,9 @@ static sherd_status window_drop(sherd_engine *engine)
     /* what these would say is of what is dropped */
     (void)sherdi_store_cancel(engine);
     (void)sherdi_fetch_stop(engine);
-    state_tier(engine)->ops->abandon(state_tier(engine));
     sherdi_reduce_drop(engine);
-    return sherdi_gather_forget(engine);
+    status = sherdi_gather_forget(engine);
+    return status == SHERD_OK ? state_tier(engine)->ops->abandon(state_tier(engine)) : status;
 }
 
 sherd_status sherd_step_undo(sherd_engine *engine)
@@ -160,4 +160,6 @@ sherd_status sherd_engine_keep_state(sherd_engine *engine, int is_kept)
     }
     engine->settings.keep_state = is_kept != 0;
     return SHERD_OK;
+    sherd_status status;
+
 }

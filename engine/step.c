@@ -364,7 +364,8 @@ static sherd_status apply_skip(sherd_engine *engine)
     sherdi_reduce_reset_window(engine);
     engine->phase = SHERDI_PHASE_RUNNING;
     status        = own_fingerprint(engine);
-    status = sherdi_update_agree(engine, status, engine->own_fingerprint, 0, &report->fingerprint);
+    status        = sherdi_update_agree(engine, status, engine->own_fingerprint, 0,
+                                        "while it read its state", &report->fingerprint);
     if (status != SHERD_OK) {
         sherdi_engine_poison(engine, status); /* another rank may have updated */
         return status;

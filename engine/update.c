@@ -536,21 +536,21 @@ static sherd_status pass_prepare(sherd_engine *engine)
     return engine->plan->has_spill ? sherdi_spill_start(engine) : SHERD_OK;
 }
 
-static sherd_status peers_check(const sherd_engine *engine)
+static sherd_status peers_check(const sherd_engine *engine, const char *when)
 {
     for (int r = 0; r < engine->world_size; r++) {
         if (engine->publish_all[r].status != SHERD_OK) {
             return sherdi_fail((sherd_status)engine->publish_all[r].status,
-                               "rank %d failed in the middle of the update: %s; its own "
-                               "sherd_last_error() says more",
-                               r, sherd_status_text((sherd_status)engine->publish_all[r].status));
+                               "rank %d failed %s: %s; its own sherd_last_error() says more", r,
+                               when,
+                               sherd_status_text((sherd_status)engine->publish_all[r].status));
         }
     }
     return SHERD_OK;
 }
 
 sherd_status sherdi_update_agree(sherd_engine *engine, sherd_status status, uint64_t own,
-                                 uint64_t decision, uint64_t *out)
+                                 uint64_t decision, const char *when, uint64_t *out)
 {
     sherdi_publish_message mine = {
         .fingerprint = own, .status = (uint64_t)status, .decision = decision};
@@ -564,7 +564,7 @@ sherd_status sherdi_update_agree(sherd_engine *engine, sherd_status status, uint
     if (status != SHERD_OK) {
         return sherdi_fail_relay(status, text);
     }
-    SHERDI_TRY(peers_check(engine));
+    SHERDI_TRY(peers_check(engine, when));
     for (int r = 1; r < engine->world_size; r++) {
         if (engine->publish_all[r].decision != engine->publish_all[0].decision) {
             return sherdi_fail(SHERD_E_INVAL,
@@ -646,7 +646,7 @@ sherd_status sherdi_update_run(sherd_engine *engine, uint64_t decision)
         status = sherdi_store_commit(engine, engine->step + 1, head.fingerprint, &scaler);
     }
     SHERDI_TRY(sherdi_update_agree(engine, status, head.fingerprint, decision,
-                                   &engine->report.fingerprint));
+                                   "in the middle of the update", &engine->report.fingerprint));
     sherdi_store_verify(engine, engine->settings.verify_reads); /* what was filled is read */
     engine->own_fingerprint     = head.fingerprint;
     engine->has_own_fingerprint = 1;
@@ -662,7 +662,8 @@ sherd_status sherdi_update_republish(sherd_engine *engine, uint64_t *own_out)
     if (status == SHERD_OK) {
         status = pass_run(engine, segment_republish, 0, &head);
     }
-    SHERDI_TRY(sherdi_update_agree(engine, status, head.fingerprint, 0, &all));
+    SHERDI_TRY(sherdi_update_agree(engine, status, head.fingerprint, 0,
+                                   "while it read its state back", &all));
     engine->own_fingerprint     = head.fingerprint;
     engine->has_own_fingerprint = 1;
     *own_out                    = head.fingerprint;

@@ -438,7 +438,8 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_step_apply(sherd_engine            *
                                                        const sherd_step_params *params);
 /** Drops the window's gradients; nothing else changes. Instead of apply, or in the middle of a window, with
  *  no unit acquired: what a trainer does after an acquire or release that failed and that it wants to
- *  do again (from the window's first micro-batch). Collective. */
+ *  do again (from the window's first micro-batch). Collective. E_STATE after an update that failed: of that
+ *  sherd_step_undo is the way out. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_step_discard(sherd_engine *engine);
 /** The report of the last boundary, complete: fingerprint and numbers that the
  *  device had to deliver. Collective. */
@@ -449,7 +450,8 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_step_close_window(sherd_engine *engi
 /** Back to the state before the last update, parameters and counters too; after an update that failed,
  *  to the state before it, and the engine lives again. Once: the next update's spare generation is needed.
  *  Collective. E_NOTSUP where no spare generation of the state exists (one does where all of it
- *  rests on NVMe), E_STATE (no update yet, undone already), E_IO. */
+ *  rests on NVMe), E_STATE (no update yet, undone already), E_IO: also when the record of a commit that failed cannot
+ *  be taken back; undo may be tried again, or the engine destroyed and its run resumed at one of the two steps. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_step_undo(sherd_engine *engine);
 
 /** Recomputed from the state: sum modulo 2^64 over all elements of a mix of (global

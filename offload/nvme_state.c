@@ -35,9 +35,10 @@ typedef struct state_tier {
     uint64_t            generation;
     int                 has_previous; /* the other record counts and its slots were not touched */
     int                 is_write_failed; /* since the commit */
-    int                 is_broken;       /* a commit failed: which record counts is not known */
-    int                 is_unlinked_told;
-    size_t              in_flight; /* transfers, for asserts */
+    int    is_broken; /* a commit or a rollback failed: which record counts is not known */
+    int    is_torn;   /* ... a commit: the record that is not live may have been written */
+    int    is_unlinked_told;
+    size_t in_flight; /* transfers, for asserts */
 } state_tier;
 
 /* ---------------------------------------------------------- transfers -- */
@@ -209,14 +210,6 @@ static void now_reset(state_tier *self)
     self->is_write_failed = 0;
 }
 
-static void state_abandon(sherdi_tier *tier)
-{
-    state_tier *self = (state_tier *)tier;
-
-    assert(self->in_flight == 0);
-    now_reset(self);
-}
-
 /* Data and table first, the head when they are there. */
 static sherd_status record_write(state_tier *self, int index)
 {
@@ -258,6 +251,7 @@ static sherd_status state_commit(sherdi_tier *tier, const void *note)
     status = record_write(self, spare);
     if (status != SHERD_OK) {
         self->is_broken    = 1;
+        self->is_torn      = 1;
         self->has_previous = 0;
         return status;
     }
@@ -339,6 +333,20 @@ static sherd_status head_erase(state_tier *self, int index)
     memset(&self->front->heads[index], 0, sizeof(self->front->heads[index]));
     SHERDI_TRY(head_write(self, index));
     return sherdi_file_sync(self->file);
+}
+
+static sherd_status state_abandon(sherdi_tier *tier)
+{
+    state_tier *self = (state_tier *)tier;
+
+    assert(self->in_flight == 0);
+    now_reset(self);
+    if (self->is_torn) {
+        SHERDI_TRY(head_erase(self, 1 - self->live));
+        self->is_torn   = 0;
+        self->is_broken = 0;
+    }
+    return SHERD_OK;
 }
 
 /* Takes the live head away: before it is gone the live generation counts, after it the one before, and a

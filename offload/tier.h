@@ -49,8 +49,9 @@ typedef struct sherdi_tier_ops {
      * a write that failed: abandon it first. E_IO: which generation counts on the drive is not known;
      * from then on writes fail and nothing is committed. */
     sherd_status (*commit)(sherdi_tier *tier, const void *note);
-    /* Forgets what was written since the last commit. */
-    void (*abandon)(sherdi_tier *tier);
+    /* Forgets what was written since the last commit, and takes back the record of a commit that failed: then the
+     * live generation counts again. E_IO: it is not known still. */
+    sherd_status (*abandon)(sherdi_tier *tier);
     /* The generation before becomes the live one, durably; note_out as it was committed with it. E_STATE
      * when there is none (nothing before, or written over since). What another process wrote is read and
      * compared first, so this takes as long as reading it. */

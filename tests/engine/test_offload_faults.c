@@ -126,8 +126,7 @@ static sherd_status recover(rig *r, int64_t step)
     return step_try(r, &report);
 }
 
-/* After a commit that failed nobody knows which record the drive has: nothing more is written, and what is
- * there is one of the two steps, whole. */
+/* What is on the drive after an update that failed, and its commit perhaps, is one of the two steps, whole. */
 static void reopen(rig *r, sherd_world *world, const char *more)
 {
     char              keys[1024];
@@ -183,11 +182,7 @@ static void fault_train(sherd_world *world, void *ctx)
             if (run->status != SHERD_OK) {
                 CHECK_INT(SHERD_E_IO, run->status);
                 CHECK(strlen(sherd_last_error()) > 20);
-                if (recover(&r, step - 1) != SHERD_OK) {
-                    CHECK(strstr(sherd_last_error(), "a commit failed before") != NULL);
-                    reopen(&r, world, run->more);
-                    continue;
-                }
+                CHECK_OK(recover(&r, step - 1));
                 CHECK_OK(sherd_step_wait(r.engine, &report));
             }
         }
@@ -574,6 +569,159 @@ static void a_flipped_bit_is_found(void)
     files_remove();
 }
 
+/* ------------------------------------------------------------ broken for good -- */
+
+/* From one request on nothing works. */
+static void broken_train(sherd_world *world, void *ctx)
+{
+    fault_run        *run = ctx;
+    rig               r;
+    char              keys[1024];
+    rig_options       options = options_of(nvme_keys(run->more, keys));
+    sherd_step_report report  = {0};
+    uint64_t          fingerprint;
+
+    rig_open(&r, world, &options);
+    model_declare(&r);
+    rig_seal(&r);
+    CHECK_OK(step_try(&r, &report));
+    r.micro++;
+    fault_arm(run->kind, FAULT_ANY, run->nth, 0);
+    run->status = step_try(&r, &report);
+    run->count  = fault_seen();
+    if (run->status != SHERD_OK &&
+        sherd_engine_fingerprint(r.engine, &fingerprint) == SHERD_E_STATE) {
+        CHECK_STATUS(SHERD_E_STATE, sherd_step_discard(r.engine)); /* of no use, and it says so */
+        CHECK_ERROR_SAYS("sherd_step_undo goes back to the step before");
+        CHECK_STATUS(SHERD_E_IO, sherd_step_undo(r.engine));
+        CHECK_STATUS(SHERD_E_STATE, sherd_step_discard(r.engine));
+        fault_arm(FAULT_NONE, FAULT_ANY, 0, 0);
+        if (run->nth % 2 == 0) { /* the drive works again */
+            CHECK_OK(recover(&r, 1));
+            CHECK_OK(sherd_step_wait(r.engine, &report));
+            CHECK_INT(reference[2], report.fingerprint);
+        } else {
+            reopen(&r, world, run->more);
+        }
+        r.micro++;
+        CHECK_INT(reference[3], rig_train(&r, 1).fingerprint);
+    }
+    fault_arm(FAULT_NONE, FAULT_ANY, 0, 0);
+    rig_close(&r);
+}
+
+static void a_drive_that_breaks_in_the_update_is_undone_when_it_works_again(void)
+{
+    fault_run run = {.kind = FAULT_EIO, .more = ""};
+
+    files_remove();
+    test_world(1, reference_train, NULL);
+    (void)setenv("SHERD_IO", "threads", 1);
+    test_world(1, broken_train, &run);
+    CHECK_INT(SHERD_OK, run.status);
+    for (int nth = 1, count = run.count; nth <= count; nth++) {
+        run.nth = nth;
+        test_world(1, broken_train, &run);
+        files_remove();
+    }
+    (void)unsetenv("SHERD_IO");
+}
+
+/* ------------------------------------------------------- what the others hear -- */
+
+typedef struct told_run {
+    sherd_status status[2];
+    char         text[2][512];
+} told_run;
+
+static void told_note(told_run *run, int rank, sherd_status status)
+{
+    run->status[rank] = status;
+    (void)snprintf(run->text[rank], sizeof(run->text[0]), "%s", sherd_last_error());
+}
+
+/* The drive fails when the filled state is committed. */
+static void first_commit_fails(sherd_world *world, void *ctx)
+{
+    int         rank = sherd_world_rank(world);
+    rig         r;
+    char        keys[1024];
+    rig_options options = options_of(nvme_keys("", keys));
+
+    rig_open(&r, world, &options);
+    model_declare(&r);
+    rig_seal(&r);
+    CHECK_OK(sherd_world_barrier(world));
+    if (rank == 0) {
+        fault_arm(FAULT_EIO, FAULT_WRITES, 1, 1); /* whoever comes first */
+    }
+    CHECK_OK(sherd_world_barrier(world));
+    told_note(ctx, rank, sherd_unit_acquire(r.engine, r.units[0], SHERD_FORWARD));
+    CHECK_OK(sherd_world_barrier(world));
+    fault_arm(FAULT_NONE, FAULT_ANY, 0, 0);
+    rig_close(&r);
+}
+
+static void resume_told(sherd_world *world, void *ctx)
+{
+    rig         r;
+    char        keys[1024];
+    rig_options options = options_of(nvme_keys(", \"resume\": true", keys));
+
+    rig_open(&r, world, &options);
+    model_declare(&r);
+    told_note(ctx, sherd_world_rank(world), sherd_engine_seal(r.engine));
+    rig_close(&r);
+}
+
+static void keep_train(sherd_world *world, void *ctx)
+{
+    rig         r;
+    char        keys[1024];
+    rig_options options = options_of(nvme_keys(", \"keep\": true", keys));
+
+    (void)ctx;
+    rig_open(&r, world, &options);
+    model_declare(&r);
+    rig_seal(&r);
+    (void)rig_train(&r, 1);
+    rig_close(&r);
+}
+
+static void expect_told(const told_run *run, const char *words)
+{
+    for (int rank = 0; rank < 2; rank++) {
+        CHECK(run->status[rank] == SHERD_E_IO);
+        CHECK(strstr(run->text[rank], "not filled") == NULL);
+        CHECK(strstr(run->text[rank], "middle of the update") == NULL);
+    }
+    CHECK(strstr(run->text[0], words) != NULL || strstr(run->text[1], words) != NULL);
+}
+
+static void the_others_hear_what_failed(void)
+{
+    told_run run = {0};
+
+    files_remove();
+    (void)setenv("SHERD_IO", "threads", 1);
+    test_world(2, first_commit_fails, &run);
+    expect_told(&run, "could not begin its state");
+    test_world(2, keep_train, NULL);
+    CHECK_INT(2, files_in_scratch());
+    bits_flip();
+    memset(&run, 0, sizeof(run));
+    test_world(2, resume_told, &run);
+    for (int rank = 0; rank < 2; rank++) {
+        CHECK_INT(SHERD_E_IO, run.status[rank]);
+        CHECK(strstr(run.text[rank], "middle of the update") == NULL);
+        CHECK(strstr(run.text[rank], "while it read its state back") != NULL ||
+              strstr(run.text[rank], ".state") != NULL);
+    }
+    CHECK_INT(2, files_in_scratch()); /* what could not be read stays */
+    files_remove();
+    (void)unsetenv("SHERD_IO");
+}
+
 /* --------------------------------------------------------------------- undo -- */
 
 static void undo_train(sherd_world *world, void *ctx)
@@ -774,6 +922,8 @@ static const test_case CASES[] = {
     CASE(no_room_is_an_error_at_seal),
     CASE(a_deleted_file_trains_on),
     CASE(a_flipped_bit_is_found),
+    CASE(a_drive_that_breaks_in_the_update_is_undone_when_it_works_again),
+    CASE(the_others_hear_what_failed),
     CASE(the_last_step_is_undone),
     CASE(the_last_step_is_undone_at_every_stage),
     CASE(killed_at_any_moment_the_last_step_is_whole),

@@ -556,7 +556,7 @@ static void faults_need_to_be_possible(void)
 
 /* After each of a commit's writes in turn: the generation before counts, or the new one, and until it is
  * opened again nothing more is written. */
-static void state_commit_that_fails_ends_the_writing(void)
+static void state_commit_that_fails_ends_the_writing_until_it_is_abandoned(void)
 {
     unsigned char note[SHERDI_TIER_NOTE_BYTES];
     sherdi_ioq   *queue;
@@ -581,15 +581,27 @@ static void state_commit_that_fails_ends_the_writing(void)
         CHECK_ERROR_SAYS("a commit failed before");
         rig_expect_generation(tier, 1, 1);
         rig_expect_all(tier, 2); /* still what was written last */
-        tier->ops->abandon(tier);
+        fault_arm(FAULT_EIO, FAULT_WRITES, 1, 1);
+        CHECK_STATUS(SHERD_E_IO, tier->ops->abandon(tier)); /* the drive does not take it back */
+        fault_arm(FAULT_NONE, FAULT_ANY, 0, 0);
+        CHECK_STATUS(SHERD_E_STATE, rig_try_commit(tier, 2));
         rig_expect_all(tier, 1);
-        tier->ops->close(tier, 1);
-        CHECK_INT(1, state_probe(queue));
+        if (nth == 1) {
+            CHECK_OK(tier->ops->abandon(tier));
+            rig_put_all(tier, 2);
+            rig_commit(tier, 2);
+            rig_expect_generation(tier, 2, 2);
+            tier->ops->close(tier, 1);
+            CHECK_INT(2, state_probe(queue));
+        } else {
+            tier->ops->close(tier, 1);
+            CHECK_INT(1, state_probe(queue));
+        }
         CHECK_OK(sherdi_state_remove(rig_state_path()));
     }
     sherdi_ioq_destroy(queue);
 }
-BOTH(state_commit_that_fails_ends_the_writing)
+BOTH(state_commit_that_fails_ends_the_writing_until_it_is_abandoned)
 
 static void state_write_that_fails_is_not_committed(void)
 {
@@ -787,7 +799,7 @@ static const test_case cases[] = {
     CASES(state_listed_as_damaged_is_refused_and_removed),
     CASES(state_without_a_header_is_removed_with_its_stripes),
     CASES(state_removed_by_somebody_is_warned_of_once),
-    CASES(state_commit_that_fails_ends_the_writing),
+    CASES(state_commit_that_fails_ends_the_writing_until_it_is_abandoned),
     CASES(state_write_that_fails_is_not_committed),
     CASES(state_rollback_that_fails_leaves_one_of_both),
     CASES(state_whose_header_cannot_be_written_leaves_nothing),
