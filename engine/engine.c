@@ -266,6 +266,19 @@ sherd_status sherd_pass_add(sherd_engine *engine, sherd_pass pass, sherd_unit un
     return sherdi_model_add_pass(&engine->model, pass, unit);
 }
 
+sherd_status sherd_engine_describe_run(sherd_engine *engine, const char *text)
+{
+    SHERDI_TRY(open_check(engine, "sherd_engine_describe_run"));
+    if (text == NULL || strlen(text) >= sizeof(engine->run_text)) {
+        return sherdi_fail(SHERD_E_INVAL,
+                           "sherd_engine_describe_run wants a text of at most %zu bytes",
+                           sizeof(engine->run_text) - 1);
+    }
+    memset(engine->run_text, 0, sizeof(engine->run_text));
+    memcpy(engine->run_text, text, strlen(text));
+    return SHERD_OK;
+}
+
 sherd_status sherd_param_bind(sherd_engine *engine, sherd_param param, void *data, void *grad)
 {
     SHERDI_TRY(open_check(engine, "sherd_param_bind"));

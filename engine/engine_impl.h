@@ -85,6 +85,8 @@ struct sherd_engine {
     sherdi_phase          phase;
     sherd_status          poison; /* not SHERD_OK: only destroy is accepted */
     char                  poison_text[SHERDI_ERROR_BYTES];
+    char run_text[SHERDI_RUN_TEXT_BYTES]; /* the trainer's words, in every commit */
+    char resume_differs[4 * SHERDI_RUN_TEXT_BYTES];
 
     /* from seal on */
     sherdi_plan            *plan;

@@ -277,6 +277,7 @@ sherd_status sherd_engine_query(const sherd_engine *engine, sherd_engine_info *o
     info.step             = engine->step;
     info.micro_step       = engine->micro_step;
     info.state_run        = engine->store.run;
+    info.resume_differs   = engine->resume_differs;
     info.overlap_comm     = engine->settings.overlap_comm;
     info.struct_size      = out->struct_size;
     memcpy(out, &info, out->struct_size);

@@ -4,6 +4,7 @@
 
 #include "base/log.h"
 
+#include <stdio.h>
 #include <string.h>
 
 typedef union record {
@@ -69,6 +70,48 @@ static sherd_status step_smallest(sherd_engine *engine, int64_t own, int64_t *ou
     return SHERD_OK;
 }
 
+static void differs_add(sherd_engine *engine, const char *what, const char *was, const char *is)
+{
+    char  *text = engine->resume_differs;
+    size_t len  = strlen(text);
+
+    (void)snprintf(text + len, sizeof(engine->resume_differs) - len, "%s%s %s, and now has %s",
+                   len == 0 ? "the state was written with " : "; with ", what, was, is);
+}
+
+static void number_compare(sherd_engine *engine, const char *what, int was, int is)
+{
+    char texts[2][16];
+
+    if (was != is) {
+        (void)snprintf(texts[0], sizeof(texts[0]), "%d", was);
+        (void)snprintf(texts[1], sizeof(texts[1]), "%d", is);
+        differs_add(engine, what, texts[0], texts[1]);
+    }
+}
+
+/* The numbers stay right, but they are not those of the run that was left: other data meet other steps. */
+static void run_compare(sherd_engine *engine, const sherdi_state_note *note)
+{
+    number_compare(engine, "gradient_accumulation_steps", note->accumulation,
+                   engine->settings.accumulation);
+    number_compare(engine, "train_micro_batch_size_per_gpu", note->micro_batch_size,
+                   engine->settings.micro_batch_size);
+    if (strncmp(note->run_text, engine->run_text, sizeof(note->run_text)) != 0) {
+        char was[SHERDI_RUN_TEXT_BYTES + 2];
+        char is[SHERDI_RUN_TEXT_BYTES + 2];
+
+        (void)snprintf(was, sizeof(was), "\"%.*s\"", SHERDI_RUN_TEXT_BYTES - 1, note->run_text);
+        (void)snprintf(is, sizeof(is), "\"%s\"", engine->run_text);
+        differs_add(engine, "the description", was, is);
+    }
+    if (engine->resume_differs[0] != '\0' && engine->rank == 0) {
+        sherdi_log(SHERD_LOG_WARN, engine->rank,
+                   "run %016llx is gone on from, but not as it was: %s",
+                   (unsigned long long)engine->store.run, engine->resume_differs);
+    }
+}
+
 sherd_status sherdi_restore_resume(sherd_engine *engine)
 {
     record  found;
@@ -83,6 +126,7 @@ sherd_status sherdi_restore_resume(sherd_engine *engine)
     }
     sherdi_log(SHERD_LOG_INFO, engine->rank, "goes on from step %lld of run %016llx",
                (long long)engine->step, (unsigned long long)engine->store.run);
+    run_compare(engine, &found.note);
     return SHERD_OK;
 }
 
@@ -116,6 +160,8 @@ static sherd_status undo_check(const sherd_engine *engine)
 /* Nothing of the window, and no transfer, is left. */
 static sherd_status window_drop(sherd_engine *engine)
 {
+    sherd_status status;
+
     /* what these would say is of what is dropped */
     (void)sherdi_store_cancel(engine);
     (void)sherdi_fetch_stop(engine);
@@ -160,6 +206,4 @@ sherd_status sherd_engine_keep_state(sherd_engine *engine, int is_kept)
     }
     engine->settings.keep_state = is_kept != 0;
     return SHERD_OK;
-    sherd_status status;
-
 }

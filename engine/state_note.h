@@ -7,12 +7,17 @@
 #include "engine/scaler.h"
 #include "offload/tier.h"
 
+/* Of what sherd_engine_describe_run was given, its end included. */
+#define SHERDI_RUN_TEXT_BYTES 256
+
 typedef struct sherdi_state_note {
     int64_t       step; /* updates done; the first eight bytes, always */
     int64_t       micro_step;
     int64_t       skipped_steps;
     uint64_t      fingerprint; /* of this rank's master weights */
     sherdi_scaler scaler;
+    int32_t       accumulation, micro_batch_size;
+    char          run_text[SHERDI_RUN_TEXT_BYTES];
 } sherdi_state_note;
 
 _Static_assert(sizeof(sherdi_state_note) <= SHERDI_TIER_NOTE_BYTES, "a note has room for it");

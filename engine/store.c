@@ -84,7 +84,8 @@ static uint64_t layout_hash(const sherd_engine *engine)
     if (engine->settings.optimizer == SHERDI_OPTIMIZER_LAMB) { /* its moments are no other's */
         hash = sherdi_hash_u64(hash, SHERDI_OPTIMIZER_LAMB);
     }
-    for (size_t i = 0; i < sherdi_model_num_items(&engine->model); i++) {
+    /* without the groups: their rates are no part of the state, as the configuration's are none */
+    for (size_t i = engine->model.num_groups; i < sherdi_model_num_items(&engine->model); i++) {
         hash = sherdi_hash_u64(hash, sherdi_model_item_hash(&engine->model, i));
     }
     for (size_t b = 0; b < plan->num_blocks; b++) {
@@ -124,6 +125,8 @@ typedef struct file_search {
     folder_list         folders;
     file_run            runs[MOST_RUNS]; /* this rank's file fits and has a generation */
     size_t              num_runs;
+    size_t              older;  /* ... as far as is known, but for their format */
+    uint32_t            format; /* of one of those */
     size_t              others; /* files that nobody has open */
     uint64_t            locked; /* a run whose file would fit, and a process has it; 0: none */
     uint64_t            others_bytes;
@@ -165,9 +168,11 @@ static sherd_status file_found(void *ctx, const sherdi_state_found *found)
 {
     file_search *search = ctx;
 
-    int fits = found->is_valid && found->id.layout == search->layout && found->generation > 0 &&
-               found->id.rank == search->engine->rank &&
-               found->id.world_size == search->engine->world_size;
+    int is_mine = found->is_valid && found->generation > 0 &&
+                  found->id.rank == search->engine->rank &&
+                  found->id.world_size == search->engine->world_size;
+    int fits =
+        is_mine && found->format == SHERDI_STATE_FORMAT && found->id.layout == search->layout;
 
     if (found->is_locked) {
         search->locked = fits ? found->id.run : search->locked;
@@ -175,6 +180,10 @@ static sherd_status file_found(void *ctx, const sherdi_state_found *found)
     }
     if (empty_reclaim(search, found)) {
         return SHERD_OK;
+    }
+    if (is_mine && found->format != SHERDI_STATE_FORMAT) {
+        search->older++;
+        search->format = found->format;
     }
     search->others++;
     search->others_bytes += found->held_bytes;
@@ -237,6 +246,13 @@ static void anew_report(const sherd_engine *engine, const char *folder, const fi
                    "run %016llx in %s is in use by a process and not gone on from: this one starts "
                    "anew",
                    (unsigned long long)search->locked, folder);
+    } else if (search->older > 0) {
+        sherdi_log(
+            SHERD_LOG_WARN, engine->rank,
+            "%zu state files of this rank in %s have format %u, and this version of sherd reads "
+            "%u: "
+            "they are not gone on from, but by the version that wrote them; this run starts anew",
+            search->older, folder, search->format, SHERDI_STATE_FORMAT);
     } else {
         sherdi_log(SHERD_LOG_WARN, engine->rank,
                    "\"resume\" is true and no run in %s fits this model, configuration and number "
@@ -641,11 +657,14 @@ sherd_status sherdi_store_commit(sherd_engine *engine, int64_t step, uint64_t fi
         return SHERD_OK;
     }
     memset(&record, 0, sizeof(record));
-    record.note.step          = step;
-    record.note.micro_step    = engine->micro_step;
-    record.note.skipped_steps = engine->skipped_steps;
-    record.note.fingerprint   = fingerprint;
-    record.note.scaler        = *scaler;
+    record.note.step             = step;
+    record.note.micro_step       = engine->micro_step;
+    record.note.skipped_steps    = engine->skipped_steps;
+    record.note.fingerprint      = fingerprint;
+    record.note.scaler           = *scaler;
+    record.note.accumulation     = engine->settings.accumulation;
+    record.note.micro_batch_size = engine->settings.micro_batch_size;
+    memcpy(record.note.run_text, engine->run_text, sizeof(record.note.run_text));
     SHERDI_TRY(tier->ops->commit(tier, &record));
     engine->store.is_worth_keeping = 1;
     engine->store.is_changed       = 1;

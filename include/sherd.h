@@ -322,6 +322,13 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_pass_add(sherd_engine *engine, sherd
 SHERD_API SHERD_MUST_USE sherd_status sherd_param_bind(sherd_engine *engine, sherd_param param,
                                                        void *data, void *grad);
 
+/** What makes this run this run, in the trainer's words: seed, data, whatever the engine does not know. Every commit
+ *  of state on NVMe keeps the text, with the accumulation and the micro-batch size, and an engine that resumes state
+ *  with another one says so: in the log (a warning) and in sherd_engine_info.resume_differs. It goes on all the same;
+ *  the trainer may refuse. At most 255 bytes; copied. Local, before seal. E_INVAL (longer), E_STATE. */
+SHERD_API SHERD_MUST_USE sherd_status sherd_engine_describe_run(sherd_engine *engine,
+                                                                const char   *text);
+
 /** Plans, compares the ranks' plans, allocates all memory. Collective, blocking.
  *  After it the training loop allocates nothing. Errors: E_INVAL (ranks' models
  *  differ, a value cannot be met), E_NOMEM (does not fit: what is missing and the
@@ -585,6 +592,10 @@ typedef struct sherd_engine_info {
     const char *backend;      /* "cpu" or "cuda"; static storage */
     int         overlap_comm; /* gathers and reductions run beside the trainer's work */
     int         is_padded;    /* keeps the layout; zero */
+    const char
+        *resume_differs; /* what the resumed state was written with and this run has not, in one
+                                   sentence: accumulation, micro-batch size, sherd_engine_describe_run. "":
+                                   nothing, or not resumed. Valid until destroy */
 } sherd_engine_info;
 SHERD_API void sherd_engine_info_init(sherd_engine_info *info);
 /** Before seal too, apart from the counts of elements declared so far. */

@@ -86,6 +86,7 @@ static void found_read(int fd, sherdi_state_found *found)
         return;
     }
     found->id         = sherdi_state_header_id(&front.header);
+    found->format     = front.header.version;
     heads             = sherdi_state_heads_read(front.heads, BOTH, &found->id);
     found->is_valid   = heads.live >= 0 || !heads.is_damaged;
     found->generation = heads.generation;

@@ -14,7 +14,6 @@
 
 #define HEADER_MAGIC 0x317461745364686cu /* "lhdStat1" as it lies */
 #define HEAD_MAGIC   0x3164616548646873u /* "shdHead1" */
-#define VERSION      1u
 #define NUM_SLOTS    2
 
 /* ------------------------------------------------------------------- map -- */
@@ -131,7 +130,7 @@ sherd_status sherdi_state_header_fill(const sherdi_tier_state_params *params, si
 {
     memset(out, 0, sizeof(*out));
     out->magic        = HEADER_MAGIC;
-    out->version      = VERSION;
+    out->version      = SHERDI_STATE_FORMAT;
     out->num_folders  = (uint32_t)params->num_folders;
     out->run          = params->id.run;
     out->rank         = params->id.rank;
@@ -165,9 +164,9 @@ sherd_status sherdi_state_header_compare(const sherdi_state_header      *header,
 {
     const sherdi_state_id *id = &params->id;
 
-    if (header->version != VERSION) {
+    if (header->version != SHERDI_STATE_FORMAT) {
         return sherdi_fail(SHERD_E_STATE, "%s has format %u; this version reads %u", path,
-                           header->version, VERSION);
+                           header->version, SHERDI_STATE_FORMAT);
     }
     if (header->run != id->run || header->rank != id->rank ||
         header->world_size != id->world_size) {

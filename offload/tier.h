@@ -47,7 +47,7 @@ typedef struct sherdi_tier_ops {
     /* What was written since the last commit becomes the live generation: its data is durable before
      * the record is written, and the record when this returns. note [SHERDI_TIER_NOTE_BYTES]. E_STATE after
      * a write that failed: abandon it first. E_IO: which generation counts on the drive is not known;
-     * from then on writes fail and nothing is committed. */
+     * from then on, until abandon, writes fail and nothing is committed. */
     sherd_status (*commit)(sherdi_tier *tier, const void *note);
     /* Forgets what was written since the last commit, and takes back the record of a commit that failed: then the
      * live generation counts again. E_IO: it is not known still. */
@@ -75,6 +75,9 @@ sherd_status sherdi_tier_scratch(sherdi_ioq *queue, const char *const *folders, 
                                  sherdi_mem *mem, sherdi_tier **out);
 
 /* ---- state on a drive, with generations ---- */
+
+/* What this version writes and reads. 2: the layout is without rates, the note has the run's own text. */
+#define SHERDI_STATE_FORMAT 2u
 
 /* Names of the files: sherd-<run, 16 hex digits>-<rank>of<world_size>.state */
 typedef struct sherdi_state_id {
@@ -115,6 +118,7 @@ typedef struct sherdi_state_found {
     sherdi_state_id id;
     char            path[1024];
     uint64_t        generation, previous; /* 0: none; previous may be written over already */
+    uint32_t        format;               /* 0: not known */
     int             is_locked;            /* a run has it open */
     int           is_valid; /* header and index are whole; else only id.run, rank, world_size (from
                                  the name), path, held_bytes and changed_s mean something */

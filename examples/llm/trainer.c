@@ -65,6 +65,12 @@ static sherd_status fail(sherd_status status, const char *fmt, ...)
     return status;
 }
 
+static sherd_status data_fail(const trainer *t)
+{
+    return fail(SHERD_E_IO, "%s: %s", t->o.data_path,
+                errno != 0 ? strerror(errno) : "was cut off or changed while training reads it");
+}
+
 static double clock_seconds(void)
 {
     struct timespec now;
@@ -74,6 +80,26 @@ static double clock_seconds(void)
 }
 
 /* --------------------------------------------------------------- set-up -- */
+
+/* What a run that is gone on from should have again. */
+static sherd_status run_describe(const trainer *t)
+{
+    const options *o    = &t->o;
+    const corpus  *c    = t->job->c;
+    uint64_t       hash = 0xcbf29ce484222325; /* FNV-1a of tokens from everywhere */
+    char           text[256];
+    int32_t        token;
+
+    for (size_t i = 0; i < 4096 && c->count > 0; i++) {
+        if (corpus_read(c, (size_t)((double)c->count / 4096 * (double)i), 1, &token) != 0) {
+            return data_fail(t);
+        }
+        hash = (hash ^ (uint64_t)token) * 0x100000001b3;
+    }
+    (void)snprintf(text, sizeof(text), "seed %llu, data of %zu tokens (%016llx), sequences of %zu",
+                   (unsigned long long)o->seed, c->count, (unsigned long long)hash, o->length);
+    return sherd_engine_describe_run(t->engine, text);
+}
 
 static sherd_status engine_open(trainer *t)
 {
@@ -92,6 +118,9 @@ static sherd_status engine_open(trainer *t)
     sherd_config_destroy(config);
     if (status == SHERD_OK) {
         status = arch_declare(&t->o.sizes, t->engine);
+    }
+    if (status == SHERD_OK) {
+        status = run_describe(t);
     }
     if (status == SHERD_OK) {
         status = sherd_engine_seal(t->engine);
@@ -287,12 +316,6 @@ static void trainer_close(trainer *t)
 }
 
 /* ----------------------------------------------------------------- loop -- */
-
-static sherd_status data_fail(const trainer *t)
-{
-    return fail(SHERD_E_IO, "%s: %s", t->o.data_path,
-                errno != 0 ? strerror(errno) : "was cut off or changed while training reads it");
-}
 
 static sherd_status losses_take(trainer *t, double *sum_out)
 {

@@ -28,10 +28,11 @@ const char *rig_json(const rig_options *options)
                                                           : "";
 
     (void)snprintf(json, sizeof(json),
-                   "{\"train_micro_batch_size_per_gpu\": 1, \"gradient_accumulation_steps\": %d,"
+                   "{\"train_micro_batch_size_per_gpu\": %d, \"gradient_accumulation_steps\": %d,"
                    "\"gradient_clipping\": %g, \"optimizer\": {\"type\": \"%s\", \"params\": {"
                    "\"lr\": 0.01, \"betas\": [0.9, 0.95], \"eps\": 1e-8, \"weight_decay\": 0.1}},"
                    "\"zero_optimization\": {\"stage\": %d%s%s}%s%s}",
+                   options->micro_batch == 0 ? 1 : options->micro_batch,
                    options->accumulation == 0 ? 1 : options->accumulation, options->clip,
                    options->optimizer == NULL ? "AdamW" : options->optimizer, options->stage,
                    options->zero != NULL && strstr(options->zero, "param_persistence") != NULL

@@ -12,6 +12,7 @@
 typedef struct rig_options {
     int         stage;
     int         accumulation; /* 0: 1 */
+    int         micro_batch;  /* 0: 1 */
     sherd_dtype dtype;
     double      clip;
     const char *zero;      /* more keys of zero_optimization, ", \"key\": value" */
