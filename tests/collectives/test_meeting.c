@@ -569,6 +569,7 @@ static void part_may_not_meet(void)
     (void)snprintf(address, sizeof(address), "%s/meet", getenv("SHERD_RENDEZVOUS"));
     CHECK_STATUS(SHERD_E_INVAL, sherd_world_create(1, 2, address, NULL, &world));
     CHECK_ERROR_SAYS("Permission denied");
+    CHECK_INT(0, seteuid(0));
 }
 
 static void paths_that_are_forbidden_are_refused(void)
