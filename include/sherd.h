@@ -318,7 +318,8 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_pass_add(sherd_engine *engine, sherd
  *  acquire(BACKWARD). Both stay the caller's and must outlive the engine. A bound
  *  parameter that is never filled starts from what `data` holds at the first
  *  acquire; from then on `data` is read only as sherd_param_data is: the master weights
- *  are elsewhere, and the next update overwrites what was written. `grad` is NULL for a frozen parameter. E_NOTSUP at stage 3. */
+ *  are elsewhere, and the next update overwrites what was written. `grad` is NULL for a
+ *  frozen parameter. E_NOTSUP at stage 3. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_param_bind(sherd_engine *engine, sherd_param param,
                                                        void *data, void *grad);
 
