@@ -33,6 +33,16 @@ static sherd_status name_add(struct json_t *names, const char *name, size_t inde
     return SHERD_OK;
 }
 
+/* A model of more is a mistake, and would take what memory there is for names and tables. */
+static sherd_status count_check(const char *what, size_t count, size_t most)
+{
+    if (count >= most) {
+        return sherdi_fail(SHERD_E_INVAL,
+                           "a model has at most %zu %s; declare fewer and larger ones", most, what);
+    }
+    return SHERD_OK;
+}
+
 static sherd_status name_check(const char *what, const char *name)
 {
     json_t *probe;
@@ -134,6 +144,7 @@ sherd_status sherdi_model_add_unit(sherdi_model *model, const char *name, int *o
     char *copy;
 
     SHERDI_TRY(name_check("unit", name));
+    SHERDI_TRY(count_check("units", model->num_units, SHERDI_MOST_UNITS));
     if (name_find(model->unit_names, name) >= 0) {
         return sherdi_fail(SHERD_E_INVAL, "there is a unit %s already (unit %lld)", name,
                            name_find(model->unit_names, name));
@@ -195,6 +206,7 @@ sherd_status sherdi_model_add_param(sherdi_model *model, int unit, const sherd_p
 
     SHERDI_TRY(unit_check(model, unit));
     SHERDI_TRY(name_check("parameter", params->name));
+    SHERDI_TRY(count_check("parameters", model->num_params, SHERDI_MOST_PARAMS));
     SHERDI_TRY(shape_elems(params, &param.elems));
     if (param.elems > MOST_ELEMS - model->total_elems) {
         return sherdi_fail(SHERD_E_INVAL, "parameter %s: the model has too many elements",
@@ -265,6 +277,7 @@ sherd_status sherdi_model_add_pass(sherdi_model *model, sherd_pass pass, int uni
         return sherdi_fail(SHERD_E_INVAL, "pass %d does not exist", (int)pass);
     }
     order = &model->passes[pass];
+    SHERDI_TRY(count_check("acquires in a pass", order->num_units, SHERDI_MOST_UNITS));
     SHERDI_TRY(GROW(model, order->units, order->num_units, order->cap_units));
     order->units[order->num_units++] = unit;
     return SHERD_OK;

@@ -6,6 +6,11 @@
 #include "base/mem.h"
 #include "sherd.h"
 
+/* Most units, and acquires of a pass: schedules are made by looking from each at those that follow. */
+#define SHERDI_MOST_UNITS ((size_t)1 << 17)
+/* Most parameters. */
+#define SHERDI_MOST_PARAMS ((size_t)1 << 20)
+
 typedef struct sherdi_model_param {
     char    *name;
     int      unit;

@@ -21,6 +21,9 @@
 /* Most first values that a trainer is asked for at once: enough for several threads of its. */
 #define SHERDI_FILL_ELEMS ((size_t)256 << 10)
 
+/* Most blocks of a rank, more than a model can have segments. */
+#define SHERDI_MOST_BLOCKS ((size_t)1 << 19)
+
 typedef enum sherdi_segment_kind {
     SHERDI_SEGMENT_TRAINABLE = 0, /* sliced at stage 3 */
     SHERDI_SEGMENT_FROZEN,        /* sliced at stage 3; no gradient, no state */

@@ -304,6 +304,63 @@ static sherd_status block_add_spans(sherdi_plan *plan, const sherdi_model *model
     return SHERD_OK;
 }
 
+/* Blocks of what this rank updates, and of frozen slices on NVMe the pieces. */
+static size_t blocks_count(const sherdi_plan *plan, size_t most, size_t *elems_out)
+{
+    size_t count = 0;
+
+    *elems_out = 0;
+    for (size_t s = 0; s < plan->num_segments; s++) {
+        const sherdi_segment *segment = &plan->segments[s];
+        size_t                first;
+        size_t                owned = sherdi_plan_owned(plan, segment, &first);
+
+        if (segment->kind == SHERDI_SEGMENT_FROZEN) {
+            owned = segment->param_place == SHERDI_PLACE_NVME ? segment->slice_elems : 0;
+        }
+        count += sherdi_div_up(owned, most);
+        *elems_out += owned;
+    }
+    return count;
+}
+
+/* What decides the elements of a block. */
+static const char *block_key(const sherdi_plan *plan)
+{
+    const sherdi_settings *settings = &plan->settings;
+    const char            *key      = "zero_optimization.sub_group_size";
+    size_t                 least    = settings->sub_group_size;
+
+    if (sherdi_plan_offloads_state(plan) && settings->offload_state.buffer_elems < least) {
+        key   = "zero_optimization.offload_optimizer.buffer_size";
+        least = settings->offload_state.buffer_elems;
+    }
+    if (settings->offload_param.place != SHERDI_PLACE_DEVICE &&
+        settings->offload_param.buffer_elems < least) {
+        key = "zero_optimization.offload_param.buffer_size";
+    }
+    return key;
+}
+
+/* Before tables of so many are made, which would take what memory there is. */
+static sherd_status blocks_check(const sherdi_plan *plan)
+{
+    size_t most = sherdi_plan_block_elems(plan);
+    size_t elems;
+    size_t count = blocks_count(plan, most, &elems);
+
+    if (count <= SHERDI_MOST_BLOCKS) {
+        return SHERD_OK;
+    }
+    return sherdi_fail(
+        SHERD_E_NOMEM,
+        "rank %d would update %zu elements in %zu blocks of %zu, and a plan has at "
+        "most %zu; raise %s to %zu or more, or share the model among more ranks",
+        plan->rank, elems, count, most, SHERDI_MOST_BLOCKS, block_key(plan),
+        sherdi_round_up(sherdi_div_up(elems, SHERDI_MOST_BLOCKS - plan->num_segments),
+                        SHERD_ALIGN_BYTES));
+}
+
 static sherd_status blocks_make(sherdi_plan *plan, const sherdi_model *model)
 {
     size_t most = sherdi_plan_block_elems(plan);
@@ -405,6 +462,7 @@ sherd_status sherdi_plan_lay_out(sherdi_plan *plan, const sherdi_model *model)
     for (size_t s = 0; s < plan->num_segments; s++) {
         segment_place(plan, &plan->segments[s], &host_elems);
     }
+    SHERDI_TRY(blocks_check(plan));
     SHERDI_TRY(blocks_make(plan, model));
     SHERDI_TRY(sherdi_plan_place(plan));
     staging_size(plan);

@@ -294,7 +294,8 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_engine_create(sherd_world        *wo
                                                           sherd_engine      **out);
 
 /* Declarations; the same on every rank, before seal. Not collective themselves:
- * seal compares the models of all ranks and names the first difference. */
+ * seal compares the models of all ranks and names the first difference. A model has
+ * at most 2^17 units, as many acquires in a pass, and 2^20 parameters: E_INVAL. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_group_add(sherd_engine             *engine,
                                                       const sherd_group_params *params,
                                                       sherd_group              *out);

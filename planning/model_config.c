@@ -393,7 +393,8 @@ int planning_read_config(planning_maker *maker, const json_t *root, const char *
 {
     config c;
 
-    if (config_get(maker, root, &c) != 0 || embedding_add(maker, &c) != 0) {
+    if (config_get(maker, root, &c) != 0 || planning_maker_check_units(maker, c.layers + 2) != 0 ||
+        embedding_add(maker, &c) != 0) {
         return -1;
     }
     for (size_t i = 0; i < c.layers; i++) {

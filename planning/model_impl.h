@@ -33,6 +33,8 @@ int planning_maker_no_memory(planning_maker *maker);
 int planning_maker_set_label(planning_maker *maker, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 
+/** Whether so many units can be planned, before any of them is made. */
+int planning_maker_check_units(planning_maker *maker, size_t count);
 int planning_maker_add_unit(planning_maker *maker, const char *name);
 /** To the unit that was added last. */
 int planning_maker_add_param(planning_maker *maker, const char *name, int ndim, const size_t *shape,

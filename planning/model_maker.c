@@ -90,6 +90,18 @@ static int name_copy(planning_maker *maker, const char *what, const char *name, 
     return *out == NULL ? planning_maker_no_memory(maker) : 0;
 }
 
+int planning_maker_check_units(planning_maker *maker, size_t count)
+{
+    return count <= PLANNING_MOST_PARAMS
+               ? 0
+               : planning_maker_fail(
+                     maker,
+                     "the model would have %zu units, layers and what is before and "
+                     "after them; at most %zu can be planned; check the number of "
+                     "layers",
+                     count, PLANNING_MOST_PARAMS);
+}
+
 int planning_maker_add_unit(planning_maker *maker, const char *name)
 {
     planning_model *model = maker->model;
@@ -174,6 +186,9 @@ int planning_maker_add_arch(planning_maker *maker, const arch *sizes)
 
     if (arch_check(sizes, text, sizeof(text)) != NULL) {
         return planning_maker_fail(maker, "%s", text);
+    }
+    if (planning_maker_check_units(maker, arch_unit_count(sizes)) != 0) {
+        return -1;
     }
     for (size_t unit = 0; result == 0 && unit < arch_unit_count(sizes); unit++) {
         char name[ARCH_NAME_BYTES];
