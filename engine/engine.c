@@ -322,6 +322,7 @@ static sherd_status buffer_open(sherd_engine *engine, int b)
     const sherdi_plan_buffer *buffer = &engine->plan->buffers[b];
 
     if (buffer->bytes == 0) {
+        engine->buffers[b] = engine->nothing;
         return SHERD_OK;
     }
     if (buffer->is_shared) {
@@ -348,6 +349,10 @@ static void buffer_close(sherd_engine *engine, int b)
         return;
     }
     buffer = &engine->plan->buffers[b];
+    if (buffer->bytes == 0) {
+        engine->buffers[b] = NULL;
+        return;
+    }
     if (engine->is_shared[b]) {
         sherdi_world_free(engine->world, engine->buffers[b]);
         sherdi_mem_note(&engine->mem, buffer->purpose, -(int64_t)buffer->bytes);

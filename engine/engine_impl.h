@@ -91,6 +91,7 @@ struct sherd_engine {
     /* from seal on */
     sherdi_plan            *plan;
     unsigned char          *buffers[SHERDI_BUFFERS];
+    unsigned char           nothing[64]; /* where buffers of no bytes are: an offset of 0 is one */
     int                     is_shared[SHERDI_BUFFERS];  /* allocated by the world */
     int                     is_devices[SHERDI_BUFFERS]; /* ... by the device */
     sherdi_pool             gather_pool, transient_pool;

@@ -37,7 +37,7 @@ sherd_status sherdi_numbers_open(sherd_engine *engine)
     const sherdi_plan *plan   = engine->plan;
     unsigned char     *memory = engine->buffers[SHERDI_BUFFER_NUMBERS];
 
-    if (memory == NULL) {
+    if (plan->buffers[SHERDI_BUFFER_NUMBERS].bytes == 0) {
         engine->numbers_own =
             sherdi_alloc(&engine->mem, SHERDI_MEM_CONTROL, plan->numbers.shared_bytes);
         if (engine->numbers_own == NULL) {

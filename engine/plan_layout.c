@@ -365,6 +365,8 @@ static sherd_status blocks_make(sherdi_plan *plan, const sherdi_model *model)
 {
     size_t most = sherdi_plan_block_elems(plan);
 
+    /* a block of padding alone has no spans, and begins at the first */
+    SHERDI_TRY(GROW(plan, plan->spans, plan->num_spans, plan->cap_spans));
     for (size_t s = 0; s < plan->num_segments; s++) {
         sherdi_segment *segment = &plan->segments[s];
         size_t          first;
