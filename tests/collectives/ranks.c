@@ -20,7 +20,8 @@ static const char *const LAUNCHER_PREFIXES[] = {"SHERD_",        "OMPI_", "PMIX_
 static int is_kept(const char *entry)
 {
     static const char *const KEPT[] = {"OMPI_ALLOW",      "SHERD_LOG",   "SHERD_BACKEND",
-                                       "SHERD_EMULATOR_", "SHERD_NCCL_", "SHERD_FAKE_", "SHERD_TEST_LONG"};
+                                       "SHERD_EMULATOR_", "SHERD_NCCL_", "SHERD_FAKE_",
+                                       "SHERD_TEST_LONG"};
 
     for (size_t i = 0; i < sizeof(KEPT) / sizeof(KEPT[0]); i++) {
         if (strncmp(entry, KEPT[i], strlen(KEPT[i])) == 0) {
