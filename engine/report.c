@@ -179,7 +179,8 @@ static void traffic_count(const sherd_engine *engine, sherd_traffic_report *out)
     sherdi_io_traffic files = {0};
     uint64_t          received;
 
-    if (engine->store.queue != NULL) {
+    if (engine->store.queue != NULL) { /* what was read ahead counts, however fast the drive is */
+        sherdi_ioq_settle(engine->store.queue);
         files = sherdi_ioq_traffic(engine->store.queue);
     }
     sherd_world_traffic(engine->world, &out->wire_counted, &received);

@@ -559,7 +559,8 @@ typedef struct sherd_traffic_report {
     double wear_step_s; /* aio.step_seconds, else what the drive's traffic alone takes at 2 GB/s */
 } sherd_traffic_report;
 SHERD_API void sherd_traffic_report_init(sherd_traffic_report *report);
-/** Before seal the plan's numbers alone. The wire counts all engines of the world. Local. */
+/** Before seal the plan's numbers alone. The wire counts all engines of the world. Waits for the drive's transfers
+ *  that are under way, reads ahead among them, so that between steps the counts do not depend on its speed. Local. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_engine_traffic(sherd_engine         *engine,
                                                            sherd_traffic_report *out);
 

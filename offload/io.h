@@ -57,6 +57,8 @@ typedef struct sherdi_io_traffic {
     uint64_t read_bytes, written_bytes;
 } sherdi_io_traffic;
 sherdi_io_traffic sherdi_ioq_traffic(const sherdi_ioq *queue);
+/** Waits until all transfers that were started are over; their owners hear how it went when they wait. */
+void sherdi_ioq_settle(sherdi_ioq *queue);
 
 /* ---- files ---- */
 

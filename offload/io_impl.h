@@ -67,6 +67,7 @@ struct sherdi_ioq {
     pthread_mutex_t       lock;             /* guards all below, and what a transfer keeps here */
     pthread_cond_t        is_over;          /* some transfer is */
     sherdi_io            *first, *last;     /* transfers with something left to hand out */
+    size_t                under_way;        /* transfers that were started and are not over */
     int                   is_stopping;
     sherdi_io_traffic     traffic;
 };

@@ -54,6 +54,7 @@ static void transfer_moved(sherdi_ioq *queue, sherdi_io *io, size_t len_bytes)
                               io->what, NULL, io->len_bytes, io->start_ns, sherdi_now_ns());
         }
         io->is_done = 1;
+        queue->under_way--;
         (void)pthread_cond_broadcast(&queue->is_over);
     }
 }
@@ -178,6 +179,7 @@ void sherdi_io_start(sherdi_ioq *queue, sherdi_io *io)
         queue->first = io;
     }
     queue->last = io;
+    queue->under_way++;
     queue->ops->wake(queue);
     (void)pthread_mutex_unlock(&queue->lock);
 }
@@ -361,4 +363,13 @@ sherdi_io_traffic sherdi_ioq_traffic(const sherdi_ioq *queue)
     traffic = queue->traffic;
     (void)pthread_mutex_unlock(&mine->lock);
     return traffic;
+}
+
+void sherdi_ioq_settle(sherdi_ioq *queue)
+{
+    (void)pthread_mutex_lock(&queue->lock);
+    while (queue->under_way > 0) {
+        (void)pthread_cond_wait(&queue->is_over, &queue->lock);
+    }
+    (void)pthread_mutex_unlock(&queue->lock);
 }
