@@ -372,9 +372,9 @@ static sherd_status tables_open(sherd_engine *engine)
     size_t      units = engine->model.num_units;
     sherdi_mem *mem   = &engine->mem;
 
-    engine->units        = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, units, sizeof(*engine->units));
-    engine->param_hashes = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, engine->model.num_params,
-                                              sizeof(*engine->param_hashes));
+    engine->units = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, units, sizeof(*engine->units));
+    engine->param_hashes    = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, engine->model.num_params,
+                                                 sizeof(*engine->param_hashes));
     engine->publish_tickets = sherdi_alloc_array(
         mem, SHERDI_MEM_CONTROL, engine->plan->num_segments, sizeof(*engine->publish_tickets));
     engine->agree_all =

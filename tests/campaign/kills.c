@@ -1,7 +1,7 @@
 /* The campaign of kills: ranks are processes, their state rests on a drive, and one of them or all are killed at
  * random moments: while they meet, in a step, while they end. Each attempt goes on from what the one before left. No
  * step that all ranks had done is lost, every step has the fingerprint of the undisturbed run, and after the last
- * attempt, which nobody disturbs, the folder is empty.
+ * attempt, which nobody disturbs, no file of a step in between is left.
  *
  *   kills [--seed N] [--count N] [--seconds N]
  *
@@ -170,8 +170,10 @@ static sherd_status count_file(void *ctx, const sherd_state_file *file)
     search *found = ctx;
 
     found->in_use += file->is_locked;
-    /* A rank that was the only one to write its first generation leaves it: sherd state remove is for that. */
-    found->useless += !file->is_locked && file->generation != 1;
+    /* A rank that was the only one to write its first generation leaves it, and so does one that is killed when all
+     * have come to the end: who goes on from the last step has nothing to do and removes nothing. sherd state remove is
+     * for both. */
+    found->useless += !file->is_locked && file->generation != 1 && file->step != STEPS;
     return SHERD_OK;
 }
 
