@@ -148,20 +148,24 @@ static void run_insert(file_search *search, file_run run)
     search->runs[at] = run;
 }
 
-/* Nothing can be gone on from there, and nobody would ever free its space. Who comes second finds it gone. */
+/* Nothing can be gone on from there, and nobody would ever free its space. Who comes second finds it gone: then too it
+ * is no file of an earlier run. */
 static int empty_reclaim(const file_search *search, const sherdi_state_found *found)
 {
-    uint64_t freed_bytes;
+    uint64_t     freed_bytes;
+    sherd_status status;
 
-    if (!sherdi_state_found_is_empty(found) ||
-        sherdi_state_reclaim(found->path, search->folders.paths, search->folders.count,
-                             &freed_bytes) != SHERD_OK) {
+    if (!sherdi_state_found_is_empty(found)) {
         return 0;
     }
-    sherdi_log(SHERD_LOG_INFO, search->engine->rank,
-               "removed %s (%llu bytes): its run was ended before anything was committed to it",
-               found->path, (unsigned long long)freed_bytes);
-    return 1;
+    status = sherdi_state_reclaim(found->path, search->folders.paths, search->folders.count,
+                                  &freed_bytes);
+    if (status == SHERD_OK) {
+        sherdi_log(SHERD_LOG_INFO, search->engine->rank,
+                   "removed %s (%llu bytes): its run was ended before anything was committed to it",
+                   found->path, (unsigned long long)freed_bytes);
+    }
+    return status == SHERD_OK || status == SHERD_E_STATE;
 }
 
 static sherd_status file_found(void *ctx, const sherdi_state_found *found)

@@ -300,7 +300,12 @@ sherd_status sherdi_state_reclaim(const char *path, const char *const *folders, 
     removal      r = {.path = path, .folders = folders, .num_folders = num_folders};
     sherd_status status;
 
-    SHERDI_TRY(removal_open(&r));
+    *freed_bytes_out = 0;
+    status           = removal_open(&r);
+    if (status == SHERD_E_IO && access(path, F_OK) != 0 && errno == ENOENT) {
+        return sherdi_fail(SHERD_E_STATE, "%s is gone", path);
+    }
+    SHERDI_TRY(status);
     status = lock_take(&r);
     if (status == SHERD_OK && !is_still_empty(&r)) {
         status = sherdi_fail(SHERD_E_STATE, "%s is not empty, or gone", path);
