@@ -1,0 +1,205 @@
+/* The program: what every call of the trainer does, as operations, which are plain data. They are handed over one
+ * by one, in order, to whoever asks: the engine carries them out (run.c), the reports add up what they move, `sherd
+ * plan --full` prints them, the check looks for hazards (hazard.c). So nothing is decided twice, and a list of all
+ * operations, which a large model could not hold, need not exist.
+ *
+ * An operation names the lane that orders it and the bytes that it reads and writes. What it has to wait for
+ * follows from these alone (order.h) and is written down nowhere.
+ *
+ *   program.c          ranges of segments, blocks and slots
+ *   program_sweep.c    sweeps over the blocks: norm, update, publish, fingerprint */
+#ifndef SHERDI_ENGINE_PROGRAM_H
+#define SHERDI_ENGINE_PROGRAM_H
+
+#include "engine/plan.h"
+
+typedef enum sherdi_op_kind {
+    SHERDI_OP_USE = 0, /* the trainer's own: reads parameters, in backward adds to gradients */
+    SHERDI_OP_ZERO,    /* with a block: what no parameter covers of it */
+    SHERDI_OP_COPY,    /* between pools, or the trainer's memory and the engine's */
+    SHERDI_OP_CAST,    /* to another type */
+    SHERDI_OP_ACCUMULATE,
+    SHERDI_OP_WIDEN, /* the integers of the deterministic mode, to fp32 */
+    SHERDI_OP_GATHER,
+    SHERDI_OP_REDUCE, /* to the slice */
+    SHERDI_OP_ALL_REDUCE,
+    SHERDI_OP_EXCHANGE, /* control data */
+    SHERDI_OP_SUM,      /* of integers over the ranks: norms of tensors */
+    SHERDI_OP_READ,     /* a file's extent into a slot */
+    SHERDI_OP_WRITE,
+    SHERDI_OP_COMMIT,
+    SHERDI_OP_NORM,
+    SHERDI_OP_UPDATE, /* one sweep of the optimizer over a block */
+    SHERDI_OP_FINGERPRINT,
+    SHERDI_OP_CLEAR,   /* results of kernels are zero again */
+    SHERDI_OP_COLLECT, /* results of kernels come to the host */
+    SHERDI_OP_KINDS,
+} sherdi_op_kind;
+
+/* An order of work. Operations of one lane run in the order in which they are given, but for the drive's. */
+typedef enum sherdi_lane_id {
+    SHERDI_LANE_COMPUTE = 0, /* the trainer's */
+    SHERDI_LANE_UPDATE,
+    SHERDI_LANE_UP,   /* host to device */
+    SHERDI_LANE_DOWN, /* device to host */
+    SHERDI_LANE_WIRE,
+    SHERDI_LANE_DRIVE,
+    SHERDI_LANE_HOST, /* the calling thread, and the host's kernels */
+    SHERDI_LANES,
+} sherdi_lane_id;
+
+/* Where bytes are, beside the buffers of the plan (sherdi_buffer_id). */
+enum {
+    SHERDI_AT_NOWHERE      = -1,
+    SHERDI_AT_TRAINER_DATA = SHERDI_BUFFERS, /* bound memory; offset: global element index x size */
+    SHERDI_AT_TRAINER_GRAD,
+    SHERDI_AT_STATE_LIVE,  /* file of state: the generation that counts */
+    SHERDI_AT_STATE_SPARE, /* ... the one that is written */
+    SHERDI_AT_PARAM_FILE,
+    SHERDI_AT_GRAD_FILE,
+    SHERDI_PLACES_OF_BYTES,
+};
+
+typedef enum sherdi_access {
+    SHERDI_READS  = 1,
+    SHERDI_WRITES = 2,
+    SHERDI_ADDS   = 3, /* reads and writes */
+} sherdi_access;
+
+typedef struct sherdi_range {
+    int16_t where;        /* SHERDI_AT_NOWHERE: not used */
+    uint8_t access;       /* sherdi_access */
+    uint8_t is_all_ranks; /* the other ranks' bytes at the same place too */
+    size_t  offset, bytes;
+} sherdi_range;
+
+/* What a range is to its operation. */
+enum {
+    SHERDI_USE_DST = 0,
+    SHERDI_USE_SRC,   /* also the gradient of norm and update */
+    SHERDI_USE_STATE, /* of a block; of a collective in place what lies behind this rank's slice */
+    SHERDI_USE_PARAM, /* of an update: the compute type that is written; the master where it is that */
+    SHERDI_USE_NUMBERS, /* what kernels add to */
+    SHERDI_USES,
+};
+
+/* Media between which bytes are moved. */
+enum {
+    SHERDI_MOVES_WIRE = 0, /* sent by this rank */
+    SHERDI_MOVES_DOWN,
+    SHERDI_MOVES_UP,
+    SHERDI_MOVES_READ, /* drive */
+    SHERDI_MOVES_WRITTEN,
+    SHERDI_MOVES_DEVICE, /* memory that norm and update read and write */
+    SHERDI_MOVES_HOST,
+    SHERDI_MEDIA,
+};
+
+#define SHERDI_OP_MEETS  1u /* all ranks are there before any goes on */
+#define SHERDI_OP_STABLE 2u /* a gather that does not meet */
+#define SHERDI_OP_FIRST  4u /* a sweep that measures */
+#define SHERDI_OP_GAPS   8u /* of a block, what no parameter covers */
+
+typedef struct sherdi_op {
+    sherdi_op_kind      kind;
+    sherdi_lane_id      lane;
+    int                 unit, segment, param; /* subject; -1: none */
+    const sherdi_block *block;                /* NULL: none */
+    uint32_t            flags;
+    sherd_dtype         from, to;
+    size_t              elems;  /* of a slice for collectives */
+    size_t              extent; /* of a file */
+    sherdi_place        place;  /* whose kernels and numbers */
+    sherdi_range        uses[SHERDI_USES];
+    uint64_t            moves[SHERDI_MEDIA];
+} sherdi_op;
+
+/** Told of every operation, which is borrowed for the call. What it returns ends the event when it is not SHERD_OK. */
+typedef sherd_status (*sherdi_op_fn)(void *ctx, const sherdi_op *op);
+
+/* The rings through which extents of files pass. */
+typedef enum sherdi_ring {
+    SHERDI_RING_STATE = 0,
+    SHERDI_RING_PARAMS,
+    SHERDI_RING_GRADS,
+    SHERDI_RINGS,
+} sherdi_ring;
+
+#define SHERDI_NO_EXTENT SIZE_MAX
+
+/* What the operations to come depend on, beside the plan: what lies where by now. */
+typedef struct sherdi_progress {
+    size_t *held[SHERDI_RINGS]; /* by slot: the extent that was read into it */
+    size_t  bridged;            /* blocks whose gradient went down in this sweep */
+} sherdi_progress;
+
+typedef struct sherdi_program {
+    const sherdi_plan  *plan;
+    const sherdi_model *model;
+    sherdi_progress    *progress;
+    sherdi_op_fn        fn;
+    void               *ctx;
+} sherdi_program;
+
+/** Tables of a progress at the beginning. E_NOMEM. */
+sherd_status sherdi_progress_open(sherdi_progress *progress, const sherdi_plan *plan,
+                                  sherdi_mem *mem);
+void         sherdi_progress_close(sherdi_progress *progress);
+/** Forgets what slots hold: they are to be read again, or used otherwise. */
+void sherdi_progress_forget(sherdi_progress *progress, const sherdi_plan *plan, sherdi_ring ring);
+/** ... what one of them holds. */
+void sherdi_progress_release(sherdi_progress *progress, const sherdi_plan *plan, sherdi_ring ring,
+                             size_t number);
+
+/* ---- events: parts of the calls at a boundary ---- */
+
+/* What a sweep over the blocks does with each. */
+typedef enum sherdi_sweep {
+    SHERDI_SWEEP_MEASURE = 0, /* of an optimizer that looks before it writes */
+    SHERDI_SWEEP_UPDATE,
+    SHERDI_SWEEP_REPUBLISH, /* new parameters from the master weights */
+    SHERDI_SWEEP_FINGERPRINT,
+} sherdi_sweep;
+
+/** State is read for the sweep to come, as much as there are slots. */
+sherd_status sherdi_program_read_ahead(const sherdi_program *program);
+/** Squares of what this rank holds of the gradient; the results of all kernels come to the host. */
+sherd_status sherdi_program_norm(const sherdi_program *program);
+sherd_status sherdi_program_sweep(const sherdi_program *program, sherdi_sweep sweep);
+/** Results of a sweep come to the host. */
+sherd_status sherdi_program_collect(const sherdi_program *program);
+/** What the ranks have updated goes to all, where it has not yet. */
+sherd_status sherdi_program_publish(const sherdi_program *program);
+
+/* ---- for the parts of the program ---- */
+
+static inline sherdi_range sherdi_range_of(int where, size_t offset, size_t bytes)
+{
+    return (sherdi_range){.where = (int16_t)where, .offset = offset, .bytes = bytes};
+}
+/** An operation without subject and ranges. */
+sherdi_op sherdi_op_of(sherdi_op_kind kind, sherdi_lane_id lane);
+/** ... of a segment. */
+sherdi_op sherdi_op_of_segment(const sherdi_plan *plan, sherdi_op_kind kind, sherdi_lane_id lane,
+                               const sherdi_segment *segment);
+/** ... of a block, on what works where its state is updated. */
+sherdi_op sherdi_op_of_block(const sherdi_plan *plan, sherdi_op_kind kind,
+                             const sherdi_block *block);
+void      sherdi_op_use(sherdi_op *op, int role, sherdi_access access, sherdi_range range);
+/** This rank's slice of `whole` goes to all, and theirs come: all but its own slice is written. */
+void         sherdi_op_gather_in_place(sherdi_op *op, const sherdi_plan *plan, sherdi_range whole);
+sherd_status sherdi_program_emit(const sherdi_program *program, const sherdi_op *op);
+
+/** A ring's buffer and its slots; the bytes of one. */
+sherdi_range sherdi_ring_slot(const sherdi_plan *plan, sherdi_ring ring, size_t number);
+size_t       sherdi_ring_slots(const sherdi_plan *plan, sherdi_ring ring);
+/** An extent comes into the slot of that number, unless it is there; goes back from it; the slot is free. */
+sherd_status sherdi_program_read(const sherdi_program *program, sherdi_ring ring, size_t number,
+                                 size_t extent, int unit);
+sherd_status sherdi_program_write(const sherdi_program *program, sherdi_ring ring, size_t number,
+                                  size_t extent, int unit);
+
+const char *sherdi_op_kind_name(sherdi_op_kind kind);
+const char *sherdi_lane_name(sherdi_lane_id lane);
+
+#endif
