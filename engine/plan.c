@@ -250,7 +250,7 @@ const char *sherdi_segment_kind_name(sherdi_segment_kind kind)
     return NAMES[kind];
 }
 
-const char *sherdi_op_kind_name(sherdi_op_kind kind)
+const char *sherdi_plan_op_kind_name(sherdi_plan_op_kind kind)
 {
     static const char *const NAMES[] = {"all-gather", "reduce-scatter", "all-reduce",
                                         "publish",    "exchange",       "sum"};

@@ -142,18 +142,18 @@ typedef enum sherdi_buffer_id {
     SHERDI_BUFFERS,
 } sherdi_buffer_id;
 
-typedef enum sherdi_op_kind {
-    SHERDI_OP_GATHER = 0,
-    SHERDI_OP_REDUCE_SCATTER,
-    SHERDI_OP_ALL_REDUCE,
-    SHERDI_OP_PUBLISH,
-    SHERDI_OP_EXCHANGE,
-    SHERDI_OP_SUM, /* of integers: the norms of LAMB */
-} sherdi_op_kind;
+typedef enum sherdi_plan_op_kind {
+    SHERDI_PLAN_GATHER = 0,
+    SHERDI_PLAN_REDUCE_SCATTER,
+    SHERDI_PLAN_ALL_REDUCE,
+    SHERDI_PLAN_PUBLISH,
+    SHERDI_PLAN_EXCHANGE,
+    SHERDI_PLAN_SUM, /* of integers: the norms of LAMB */
+} sherdi_plan_op_kind;
 
 /* One collective, in the order in which it is made when the trainer follows the plan. */
 typedef struct sherdi_plan_op {
-    sherdi_op_kind kind;
+    sherdi_plan_op_kind kind;
     const char    *phase;      /* "forward", "backward", "boundary", "eval" */
     int            segment;    /* -1: control data */
     uint64_t       sent_bytes; /* by this rank; as many received */
@@ -339,6 +339,8 @@ sherd_status sherdi_plan_fetches(sherdi_plan *plan);
 void         sherdi_plan_count_moves(sherdi_plan *plan);
 
 /* plan_offload.c, for the layout. */
+/** Of a block's parts together. */
+size_t sherdi_plan_state_bytes(const sherdi_plan *plan, const sherdi_block *block);
 /** Where a segment's parameters rest; takes from the host's budget. */
 sherdi_place sherdi_plan_param_place(const sherdi_plan *plan, const sherdi_segment *segment,
                                      size_t *host_elems);
@@ -365,6 +367,6 @@ int sherdi_plan_offloads_state(const sherdi_plan *plan);
 int sherdi_plan_has_generations(const sherdi_plan *plan);
 
 const char *sherdi_segment_kind_name(sherdi_segment_kind kind);
-const char *sherdi_op_kind_name(sherdi_op_kind kind);
+const char *sherdi_plan_op_kind_name(sherdi_plan_op_kind kind);
 
 #endif

@@ -78,12 +78,16 @@ static void state_places_choose(sherdi_plan *plan)
     }
 }
 
-static size_t block_state_bytes(const sherdi_plan *plan, const sherdi_block *block)
+size_t sherdi_plan_state_bytes(const sherdi_plan *plan, const sherdi_block *block)
 {
     size_t parts = plan->segments[block->segment].has_master ? 3 : 2;
-    size_t elems = (parts - 1) * block->stride_elems + block->elems;
 
-    return sherdi_round_up(elems * sizeof(float), SHERD_ALIGN_BYTES);
+    return ((parts - 1) * block->stride_elems + block->elems) * sizeof(float);
+}
+
+static size_t block_state_bytes(const sherdi_plan *plan, const sherdi_block *block)
+{
+    return sherdi_round_up(sherdi_plan_state_bytes(plan, block), SHERD_ALIGN_BYTES);
 }
 
 static sherd_status extent_add(sherdi_plan *plan, sherdi_extent **extents, size_t *count,
@@ -194,7 +198,10 @@ static void device_gradients_place(sherdi_plan *plan)
 
     for (size_t s = 0; s < plan->num_segments; s++) {
         sherdi_segment *segment = &plan->segments[s];
+        size_t          first; /* of what this rank updates, in what is kept */
 
+        (void)sherdi_plan_owned(plan, segment, &first);
+        first                = plan->has_slices ? 0 : first;
         segment->grad_offset = SHERDI_NO_OFFSET;
         if (!segment->has_gradient) {
             continue;
@@ -218,7 +225,7 @@ static void device_gradients_place(sherdi_plan *plan)
             sherdi_block *block = &plan->blocks[segment->first_block + b];
 
             block->grad_place  = SHERDI_PLACE_DEVICE;
-            block->grad_offset = segment->grad_offset + block->offset_elems * elem;
+            block->grad_offset = segment->grad_offset + (first + block->offset_elems) * elem;
         }
     }
 }

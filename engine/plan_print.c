@@ -172,7 +172,7 @@ static void print_ops(printer *out, const sherdi_plan *plan, const sherdi_model 
         const sherdi_plan_op *op      = &plan->ops[i];
         const sherdi_segment *segment = op->segment < 0 ? NULL : &plan->segments[op->segment];
 
-        print(out, "%-10s %-15s %-28.28s %-11s %16llu\n", op->phase, sherdi_op_kind_name(op->kind),
+        print(out, "%-10s %-15s %-28.28s %-11s %16llu\n", op->phase, sherdi_plan_op_kind_name(op->kind),
               segment == NULL ? "(control)" : model->units[segment->unit].name,
               segment == NULL ? "" : sherdi_segment_kind_name(segment->kind),
               (unsigned long long)op->sent_bytes);
@@ -286,7 +286,7 @@ static json_t *ops_json(const sherdi_plan *plan, const sherdi_model *model)
 
         (void)json_array_append_new(
             list, json_pack("{s:s, s:s, s:s?, s:s?, s:o}", "phase", op->phase, "collective",
-                            sherdi_op_kind_name(op->kind), "unit",
+                            sherdi_plan_op_kind_name(op->kind), "unit",
                             segment == NULL ? NULL : model->units[segment->unit].name, "segment",
                             segment == NULL ? NULL : sherdi_segment_kind_name(segment->kind),
                             "sent_bytes", json_size(op->sent_bytes)));

@@ -318,7 +318,7 @@ static void pools_cover_single_acquires(sherdi_plan *plan, const sherdi_model *m
 
 /* ----------------------------------------------------------- collectives -- */
 
-static sherd_status op_add(sherdi_plan *plan, sherdi_op_kind kind, const char *phase, int segment,
+static sherd_status op_add(sherdi_plan *plan, sherdi_plan_op_kind kind, const char *phase, int segment,
                            uint64_t sent_bytes)
 {
     SHERDI_TRY(GROW(plan, plan->ops, plan->num_ops, plan->cap_ops));
@@ -348,7 +348,7 @@ static sherd_status gather_ops(sherdi_plan *plan, const sherdi_sequence *sequenc
             int s = plan->units[stay->unit].segments[kind];
 
             if (s >= 0 && plan->segments[s].gather_offset != SHERDI_NO_OFFSET) {
-                SHERDI_TRY(op_add(plan, SHERDI_OP_GATHER, phase_name(step->pass), s,
+                SHERDI_TRY(op_add(plan, SHERDI_PLAN_GATHER, phase_name(step->pass), s,
                                   peers_bytes(plan, plan->segments[s].slice_elems,
                                               plan->settings.compute_dtype)));
             }
@@ -362,9 +362,9 @@ static sherd_status reduce_op(sherdi_plan *plan, const char *phase, int s)
     uint64_t bytes = peers_bytes(plan, plan->segments[s].slice_elems, plan->wire_dtype);
 
     if (plan->settings.stage == 0 && !plan->has_slices) {
-        return op_add(plan, SHERDI_OP_ALL_REDUCE, phase, s, 2 * bytes);
+        return op_add(plan, SHERDI_PLAN_ALL_REDUCE, phase, s, 2 * bytes);
     }
-    return op_add(plan, SHERDI_OP_REDUCE_SCATTER, phase, s, bytes);
+    return op_add(plan, SHERDI_PLAN_REDUCE_SCATTER, phase, s, bytes);
 }
 
 static int is_last_backward(const sherdi_plan *plan, const sherdi_model *model, size_t position,
@@ -401,7 +401,7 @@ static sherd_status reduce_ops(sherdi_plan *plan, const sherdi_model *model, siz
 
 static sherd_status exchange_op(sherdi_plan *plan, size_t len_bytes)
 {
-    return op_add(plan, SHERDI_OP_EXCHANGE, "boundary", -1,
+    return op_add(plan, SHERDI_PLAN_EXCHANGE, "boundary", -1,
                   sherdi_wire_all_gather(plan->world_size, len_bytes));
 }
 
@@ -415,7 +415,7 @@ static sherd_status publish_ops(sherdi_plan *plan, int is_bound)
         if (segment->kind != SHERDI_SEGMENT_FROZEN && segment->is_resident &&
             segment->is_bound == is_bound) {
             SHERDI_TRY(
-                op_add(plan, SHERDI_OP_PUBLISH, "boundary", (int)s,
+                op_add(plan, SHERDI_PLAN_PUBLISH, "boundary", (int)s,
                        peers_bytes(plan, segment->slice_elems, plan->settings.compute_dtype)));
         }
     }
@@ -427,7 +427,7 @@ static sherd_status collect_ops(sherdi_plan *plan)
 {
     for (size_t s = 0; s < plan->num_segments && plan->is_fixed && !plan->is_sliced; s++) {
         if (plan->segments[s].has_gradient) {
-            SHERDI_TRY(op_add(plan, SHERDI_OP_GATHER, "boundary", (int)s,
+            SHERDI_TRY(op_add(plan, SHERDI_PLAN_GATHER, "boundary", (int)s,
                               peers_bytes(plan, plan->segments[s].slice_elems, SHERD_F32)));
         }
     }
@@ -441,7 +441,7 @@ static sherd_status norms_ops(sherdi_plan *plan)
 
     SHERDI_TRY(collect_ops(plan));
     SHERDI_TRY(exchange_op(plan, SHERDI_AGREE_STATUS_WORDS * sizeof(double)));
-    return plan->is_sliced ? op_add(plan, SHERDI_OP_SUM, "boundary", -1,
+    return plan->is_sliced ? op_add(plan, SHERDI_PLAN_SUM, "boundary", -1,
                                     sherdi_wire_sum_u64(plan->world_size, words))
                            : SHERD_OK;
 }

@@ -1,0 +1,223 @@
+/* What the parts of the program share: ranges, subjects, slots of rings. See program.h. */
+#include "engine/program.h"
+
+#include "base/checked.h"
+#include "collectives/world.h"
+
+sherdi_op sherdi_op_of(sherdi_op_kind kind, sherdi_lane_id lane)
+{
+    sherdi_op op = {.kind = kind, .lane = lane, .unit = -1, .segment = -1, .param = -1};
+
+    for (int role = 0; role < SHERDI_USES; role++) {
+        op.uses[role].where = SHERDI_AT_NOWHERE;
+    }
+    return op;
+}
+
+sherdi_op sherdi_op_of_segment(const sherdi_plan *plan, sherdi_op_kind kind, sherdi_lane_id lane,
+                               const sherdi_segment *segment)
+{
+    sherdi_op op = sherdi_op_of(kind, lane);
+
+    op.unit    = segment->unit;
+    op.segment = (int)(segment - plan->segments);
+    op.elems   = segment->slice_elems;
+    return op;
+}
+
+sherdi_op sherdi_op_of_block(const sherdi_plan *plan, sherdi_op_kind kind,
+                             const sherdi_block *block)
+{
+    int       is_device = block->place == SHERDI_PLACE_DEVICE;
+    sherdi_op op =
+        sherdi_op_of_segment(plan, kind, is_device ? SHERDI_LANE_UPDATE : SHERDI_LANE_HOST,
+                             &plan->segments[block->segment]);
+
+    op.block = block;
+    op.elems = block->elems;
+    op.place = block->place;
+    return op;
+}
+
+void sherdi_op_use(sherdi_op *op, int role, sherdi_access access, sherdi_range range)
+{
+    range.access   = (uint8_t)access;
+    op->uses[role] = range;
+}
+
+void sherdi_op_gather_in_place(sherdi_op *op, const sherdi_plan *plan, sherdi_range whole)
+{
+    size_t       slice  = whole.bytes / (size_t)plan->world_size;
+    sherdi_range before = whole;
+    sherdi_range own    = whole;
+    sherdi_range behind = whole;
+
+    before.bytes     = (size_t)plan->rank * slice;
+    own.offset       = whole.offset + before.bytes;
+    own.bytes        = slice;
+    behind.offset    = own.offset + slice;
+    behind.bytes     = whole.offset + whole.bytes - behind.offset;
+    own.is_all_ranks = 1;
+    sherdi_op_use(op, SHERDI_USE_DST, SHERDI_WRITES, before);
+    sherdi_op_use(op, SHERDI_USE_SRC, SHERDI_READS, own);
+    sherdi_op_use(op, SHERDI_USE_STATE, SHERDI_WRITES, behind);
+    op->moves[SHERDI_MOVES_WIRE] = sherdi_wire_all_gather(plan->world_size, slice);
+}
+
+sherd_status sherdi_program_emit(const sherdi_program *program, const sherdi_op *op)
+{
+    return program->fn(program->ctx, op);
+}
+
+const char *sherdi_op_kind_name(sherdi_op_kind kind)
+{
+    static const char *const NAMES[SHERDI_OP_KINDS] = {
+        "use",    "zero",       "copy",        "cast",  "accumulate", "widen", "gather",
+        "reduce", "all-reduce", "exchange",    "sum",   "read",       "write", "commit",
+        "norm",   "update",     "fingerprint", "clear", "collect",
+    };
+
+    return NAMES[kind];
+}
+
+const char *sherdi_lane_name(sherdi_lane_id lane)
+{
+    static const char *const NAMES[SHERDI_LANES] = {"compute", "update", "up",  "down",
+                                                    "wire",    "drive",  "host"};
+
+    return NAMES[lane];
+}
+
+/* ------------------------------------------------------------------ rings -- */
+
+typedef struct ring {
+    sherdi_buffer_id buffer;
+    size_t           slot_bytes;
+    int              reads_from, writes_to;
+} ring;
+
+static ring ring_of(const sherdi_plan *plan, sherdi_ring which)
+{
+    int has_spare = sherdi_plan_has_generations(plan);
+
+    switch (which) {
+    case SHERDI_RING_PARAMS:
+        return (ring){SHERDI_BUFFER_PARAM_RING, plan->param_ring_bytes, SHERDI_AT_PARAM_FILE,
+                      SHERDI_AT_PARAM_FILE};
+    case SHERDI_RING_GRADS:
+        return (ring){SHERDI_BUFFER_GRAD_RING, plan->grad_ring_bytes, SHERDI_AT_GRAD_FILE,
+                      SHERDI_AT_GRAD_FILE};
+    default:
+        return (ring){SHERDI_BUFFER_STATE_RING, plan->ring_bytes, SHERDI_AT_STATE_LIVE,
+                      has_spare ? SHERDI_AT_STATE_SPARE : SHERDI_AT_STATE_LIVE};
+    }
+}
+
+static const sherdi_extent *ring_extent(const sherdi_plan *plan, sherdi_ring which, size_t extent)
+{
+    switch (which) {
+    case SHERDI_RING_PARAMS:
+        return &plan->piece_extents[extent];
+    case SHERDI_RING_GRADS:
+        return &plan->grad_extents[extent];
+    default:
+        return &plan->extents[SHERDI_PLACE_NVME][extent];
+    }
+}
+
+size_t sherdi_ring_slots(const sherdi_plan *plan, sherdi_ring which)
+{
+    ring r = ring_of(plan, which);
+
+    return r.slot_bytes == 0 ? 0 : plan->buffers[r.buffer].bytes / r.slot_bytes;
+}
+
+sherdi_range sherdi_ring_slot(const sherdi_plan *plan, sherdi_ring which, size_t number)
+{
+    ring   r    = ring_of(plan, which);
+    size_t slot = number % sherdi_ring_slots(plan, which);
+
+    return sherdi_range_of(r.buffer, slot * r.slot_bytes, r.slot_bytes);
+}
+
+static sherdi_op transfer_of(const sherdi_plan *plan, sherdi_op_kind kind, sherdi_ring which,
+                             size_t number, size_t extent, int unit)
+{
+    ring                 r       = ring_of(plan, which);
+    const sherdi_extent *at      = ring_extent(plan, which, extent);
+    int                  is_read = kind == SHERDI_OP_READ;
+    sherdi_op            op      = sherdi_op_of(kind, SHERDI_LANE_DRIVE);
+    sherdi_range         file =
+        sherdi_range_of(is_read ? r.reads_from : r.writes_to, at->offset_bytes, at->len_bytes);
+    sherdi_range slot = sherdi_ring_slot(plan, which, number);
+
+    slot.bytes = at->len_bytes;
+    op.unit    = unit;
+    op.extent  = extent;
+    sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES, is_read ? slot : file);
+    sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS, is_read ? file : slot);
+    op.moves[is_read ? SHERDI_MOVES_READ : SHERDI_MOVES_WRITTEN] = at->len_bytes;
+    return op;
+}
+
+sherd_status sherdi_program_read(const sherdi_program *program, sherdi_ring which, size_t number,
+                                 size_t extent, int unit)
+{
+    size_t *held =
+        &program->progress->held[which][number % sherdi_ring_slots(program->plan, which)];
+    sherdi_op op;
+
+    if (*held == extent) {
+        return SHERD_OK;
+    }
+    *held = extent;
+    op    = transfer_of(program->plan, SHERDI_OP_READ, which, number, extent, unit);
+    return sherdi_program_emit(program, &op);
+}
+
+sherd_status sherdi_program_write(const sherdi_program *program, sherdi_ring which, size_t number,
+                                  size_t extent, int unit)
+{
+    sherdi_op op = transfer_of(program->plan, SHERDI_OP_WRITE, which, number, extent, unit);
+
+    sherdi_progress_release(program->progress, program->plan, which, number);
+    return sherdi_program_emit(program, &op);
+}
+
+/* --------------------------------------------------------------- progress -- */
+
+sherd_status sherdi_progress_open(sherdi_progress *progress, const sherdi_plan *plan,
+                                  sherdi_mem *mem)
+{
+    for (int r = 0; r < SHERDI_RINGS; r++) {
+        progress->held[r] =
+            sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, sherdi_ring_slots(plan, (sherdi_ring)r),
+                               sizeof(*progress->held[r]));
+        if (progress->held[r] == NULL) {
+            return SHERD_E_NOMEM;
+        }
+        sherdi_progress_forget(progress, plan, (sherdi_ring)r);
+    }
+    return SHERD_OK;
+}
+
+void sherdi_progress_close(sherdi_progress *progress)
+{
+    for (int r = 0; r < SHERDI_RINGS; r++) {
+        sherdi_free(progress->held[r]);
+        progress->held[r] = NULL;
+    }
+}
+
+void sherdi_progress_forget(sherdi_progress *progress, const sherdi_plan *plan, sherdi_ring which)
+{
+    for (size_t slot = 0; slot < sherdi_ring_slots(plan, which); slot++) {
+        progress->held[which][slot] = SHERDI_NO_EXTENT;
+    }
+}
+
+void sherdi_progress_release(sherdi_progress *progress, const sherdi_plan *plan, sherdi_ring which,
+                             size_t number)
+{
+    progress->held[which][number % sherdi_ring_slots(plan, which)] = SHERDI_NO_EXTENT;
+}

@@ -1,0 +1,739 @@
+/* Sweeps over the blocks: state and gradient come to where they are worked with, a kernel runs, what changed goes
+ * back. What is on a drive passes through slots: as many extents are on their way as there are slots, for a read
+ * waits for nothing but the slot.
+ *
+ *     state in         updated on     parameters in    new values
+ *     device           device         device           written by the kernel
+ *     device           device         host, drive      staging, then down
+ *     host, drive      host           device           bridge, then up
+ *     host, drive      host           host             written by the kernel
+ *     host, drive      host           drive            written by the kernel into a slot
+ */
+#include "engine/program.h"
+
+#include "base/checked.h"
+#include "collectives/world.h"
+
+#include <stddef.h>
+
+static int is_on_device(sherdi_place place)
+{
+    return place == SHERDI_PLACE_DEVICE;
+}
+
+static size_t compute_bytes(const sherdi_plan *plan)
+{
+    return sherd_dtype_bytes(plan->settings.compute_dtype);
+}
+
+static sherdi_range staging_at(size_t offset, size_t bytes)
+{
+    return sherdi_range_of(SHERDI_BUFFER_STAGING, offset, bytes);
+}
+
+static size_t block_number(const sherdi_plan *plan, const sherdi_block *block)
+{
+    return (size_t)(block - plan->blocks);
+}
+
+/* ------------------------------------------------------------------ rings -- */
+
+/* An extent's turn is over: the slot takes the one that is as many further as there are slots. */
+static sherd_status slot_go_on(const sherdi_program *program, sherdi_ring ring, size_t extent,
+                               size_t num_extents, int unit)
+{
+    size_t next = extent + sherdi_ring_slots(program->plan, ring);
+
+    sherdi_progress_release(program->progress, program->plan, ring, extent);
+    if (!program->plan->settings.pipeline_read || next >= num_extents) {
+        return SHERD_OK;
+    }
+    return sherdi_program_read(program, ring, next, next, unit);
+}
+
+static sherd_status slots_begin(const sherdi_program *program, sherdi_ring ring, size_t num_extents)
+{
+    size_t slots = sherdi_min_size(sherdi_ring_slots(program->plan, ring), num_extents);
+
+    for (size_t e = 0; e < slots && program->plan->settings.pipeline_read; e++) {
+        SHERDI_TRY(sherdi_program_read(program, ring, e, e, -1));
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherdi_program_read_ahead(const sherdi_program *program)
+{
+    return slots_begin(program, SHERDI_RING_STATE, program->plan->num_extents[SHERDI_PLACE_NVME]);
+}
+
+static sherd_status gradients_read_ahead(const sherdi_program *program)
+{
+    return slots_begin(program, SHERDI_RING_GRADS, program->plan->num_grad_extents);
+}
+
+/* ------------------------------------------------------------------ state -- */
+
+static sherdi_range state_of(const sherdi_plan *plan, const sherdi_block *block)
+{
+    static const int BUFFERS[] = {SHERDI_BUFFER_STATE, SHERDI_BUFFER_HOST_STATE};
+    size_t           bytes     = sherdi_plan_state_bytes(plan, block);
+    sherdi_range     at;
+
+    if (block->place == SHERDI_PLACE_NVME) {
+        at = sherdi_ring_slot(plan, SHERDI_RING_STATE, block->extent);
+        return sherdi_range_of(at.where, at.offset + block->state_offset, bytes);
+    }
+    return sherdi_range_of(
+        BUFFERS[block->place],
+        plan->extents[block->place][block->extent].offset_bytes + block->state_offset, bytes);
+}
+
+/* Whether no other block shares the extent any more. */
+static int is_last_of_extent(const sherdi_plan *plan, const sherdi_block *block)
+{
+    for (size_t b = block_number(plan, block) + 1; b < plan->num_blocks; b++) {
+        if (plan->blocks[b].place == block->place) {
+            return plan->blocks[b].extent != block->extent;
+        }
+    }
+    return 1;
+}
+
+static sherd_status state_take(const sherdi_program *program, const sherdi_block *block)
+{
+    if (block->place != SHERDI_PLACE_NVME) {
+        return SHERD_OK;
+    }
+    return sherdi_program_read(program, SHERDI_RING_STATE, block->extent, block->extent,
+                               program->plan->segments[block->segment].unit);
+}
+
+static sherd_status state_give(const sherdi_program *program, const sherdi_block *block,
+                               int is_written)
+{
+    int unit = program->plan->segments[block->segment].unit;
+
+    if (block->place != SHERDI_PLACE_NVME || !is_last_of_extent(program->plan, block)) {
+        return SHERD_OK;
+    }
+    if (is_written) {
+        SHERDI_TRY(
+            sherdi_program_write(program, SHERDI_RING_STATE, block->extent, block->extent, unit));
+    }
+    return slot_go_on(program, SHERDI_RING_STATE, block->extent,
+                      program->plan->num_extents[SHERDI_PLACE_NVME], unit);
+}
+
+/* --------------------------------------------------------------- gradient -- */
+
+/* Where a block's gradient rests. */
+static sherdi_range gradient_at(const sherdi_plan *plan, const sherdi_block *block)
+{
+    size_t       bytes = block->elems * sherdi_plan_grad_bytes(plan);
+    sherdi_range slot;
+
+    if (block->grad_place == SHERDI_PLACE_NVME) {
+        slot       = sherdi_ring_slot(plan, SHERDI_RING_GRADS, block->grad_offset);
+        slot.bytes = bytes;
+        return slot;
+    }
+    return sherdi_range_of(block->grad_place == SHERDI_PLACE_HOST ? SHERDI_BUFFER_HOST_GRADS
+                                                                  : SHERDI_BUFFER_GRADS,
+                           block->grad_offset, bytes);
+}
+
+static sherd_status gradient_read(const sherdi_program *program, const sherdi_block *block)
+{
+    if (block->grad_place != SHERDI_PLACE_NVME) {
+        return SHERD_OK;
+    }
+    return sherdi_program_read(program, SHERDI_RING_GRADS, block->grad_offset, block->grad_offset,
+                               program->plan->segments[block->segment].unit);
+}
+
+static sherd_status gradient_give(const sherdi_program *program, const sherdi_block *block)
+{
+    if (block->grad_place != SHERDI_PLACE_NVME) {
+        return SHERD_OK;
+    }
+    return slot_go_on(program, SHERDI_RING_GRADS, block->grad_offset,
+                      program->plan->num_grad_extents,
+                      program->plan->segments[block->segment].unit);
+}
+
+/* Integers to fp32. */
+static sherd_status widen_emit(const sherdi_program *program, const sherdi_segment *segment,
+                               sherdi_range src, sherdi_range dst)
+{
+    sherdi_op op =
+        sherdi_op_of_segment(program->plan, SHERDI_OP_WIDEN, SHERDI_LANE_UPDATE, segment);
+
+    op.elems  = src.bytes / sizeof(int64_t);
+    dst.bytes = op.elems * sizeof(float);
+    sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES, dst);
+    sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS, src);
+    return sherdi_program_emit(program, &op);
+}
+
+/* Stage 0, deterministic: every rank updates everything and needs the others' slices. */
+static sherd_status slices_collect(const sherdi_program *program, const sherdi_segment *segment)
+{
+    const sherdi_plan *plan  = program->plan;
+    size_t             slice = segment->slice_elems * sizeof(float);
+    sherdi_op          op;
+
+    SHERDI_TRY(widen_emit(program, segment,
+                          sherdi_range_of(SHERDI_BUFFER_GRADS, segment->grad_offset,
+                                          segment->slice_elems * sizeof(int64_t)),
+                          staging_at((size_t)plan->rank * slice, slice)));
+    op      = sherdi_op_of_segment(plan, SHERDI_OP_GATHER, SHERDI_LANE_WIRE, segment);
+    op.from = op.to = SHERD_F32;
+    sherdi_op_gather_in_place(&op, plan, staging_at(0, segment->padded_elems * sizeof(float)));
+    op.flags = SHERDI_OP_MEETS;
+    return sherdi_program_emit(program, &op);
+}
+
+/* The gradient of a block in the type of the update, on the device. */
+static sherd_status gradient_on_device(const sherdi_program *program, const sherdi_segment *segment,
+                                       const sherdi_block *block, sherdi_range *out)
+{
+    const sherdi_plan *plan  = program->plan;
+    size_t             bytes = block->elems * sherd_dtype_bytes(plan->grad_dtype);
+
+    if (!plan->is_fixed) {
+        *out = gradient_at(plan, block);
+        return SHERD_OK;
+    }
+    if (!plan->is_sliced) {
+        *out = staging_at(block->offset_elems * sizeof(float), bytes);
+        return SHERD_OK;
+    }
+    *out = staging_at(0, bytes);
+    return widen_emit(program, segment, gradient_at(plan, block), *out);
+}
+
+static sherdi_range bridge_at(const sherdi_plan *plan, const sherdi_block *block, size_t offset,
+                              size_t bytes)
+{
+    size_t slot = block_number(plan, block) % (size_t)plan->num_bridges;
+
+    return sherdi_range_of(SHERDI_BUFFER_BRIDGE, slot * plan->bridge_bytes + offset, bytes);
+}
+
+static sherd_status gradient_send(const sherdi_program *program, const sherdi_block *block)
+{
+    const sherdi_plan    *plan    = program->plan;
+    const sherdi_segment *segment = &plan->segments[block->segment];
+    sherdi_op    op = sherdi_op_of_segment(plan, SHERDI_OP_COPY, SHERDI_LANE_DOWN, segment);
+    sherdi_range src;
+
+    SHERDI_TRY(gradient_on_device(program, segment, block, &src));
+    op.block = block;
+    sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES, bridge_at(plan, block, 0, src.bytes));
+    sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS, src);
+    op.moves[SHERDI_MOVES_DOWN] = src.bytes;
+    return sherdi_program_emit(program, &op);
+}
+
+/* ... of this block and of those that the other bridges have room for. What was widened has room for one. */
+static sherd_status gradients_send(const sherdi_program *program, const sherdi_block *block)
+{
+    const sherdi_plan *plan  = program->plan;
+    size_t            *next  = &program->progress->bridged;
+    size_t             b     = block_number(plan, block);
+    size_t             ahead = plan->is_fixed ? 0 : (size_t)plan->num_bridges - 1;
+
+    *next = sherdi_max_size(*next, b);
+    for (; *next < plan->num_blocks && *next <= b + ahead; (*next)++) {
+        const sherdi_block *other = &plan->blocks[*next];
+
+        if (!is_on_device(other->place) && is_on_device(other->grad_place)) {
+            SHERDI_TRY(gradient_send(program, other));
+        }
+    }
+    return SHERD_OK;
+}
+
+/* The reduced gradient of a block, beside its state. */
+static sherd_status gradient_take(const sherdi_program *program, const sherdi_segment *segment,
+                                  const sherdi_block *block, sherdi_range *out)
+{
+    const sherdi_plan *plan = program->plan;
+
+    if (!is_on_device(block->grad_place)) {
+        *out = gradient_at(plan, block);
+        return gradient_read(program, block);
+    }
+    if (is_on_device(block->place)) {
+        return gradient_on_device(program, segment, block, out);
+    }
+    *out = bridge_at(plan, block, 0, block->elems * sherd_dtype_bytes(plan->grad_dtype));
+    return gradients_send(program, block);
+}
+
+/* ------------------------------------------------------- the new parameters -- */
+
+/* This rank's slice of a parameter's memory begins there, in elements of its arena. */
+static size_t own_first(const sherdi_plan *plan, const sherdi_segment *segment)
+{
+    size_t first;
+
+    (void)sherdi_plan_owned(plan, segment, &first);
+    return segment->is_resident ? first : 0;
+}
+
+/* Where the compute type of a block rests in memory, or passes on its way to the trainer's. */
+static sherdi_range param_at(const sherdi_plan *plan, const sherdi_segment *segment,
+                             const sherdi_block *block)
+{
+    size_t elem  = compute_bytes(plan);
+    size_t at    = (own_first(plan, segment) + block->offset_elems) * elem;
+    size_t bytes = block->elems * elem;
+
+    if (segment->is_bound) {
+        return staging_at(plan->publish_offset + at, bytes);
+    }
+    return sherdi_range_of(segment->param_place == SHERDI_PLACE_HOST ? SHERDI_BUFFER_HOST_PARAMS
+                                                                     : SHERDI_BUFFER_PARAMS,
+                           segment->param_offset + at, bytes);
+}
+
+static size_t block_piece(const sherdi_plan *plan, const sherdi_segment *segment,
+                          const sherdi_block *block)
+{
+    return segment->first_piece + block_number(plan, block) - segment->first_block;
+}
+
+static sherdi_range param_slot(const sherdi_plan *plan, const sherdi_segment *segment,
+                               const sherdi_block *block)
+{
+    sherdi_range slot =
+        sherdi_ring_slot(plan, SHERDI_RING_PARAMS, block_piece(plan, segment, block));
+
+    slot.bytes = block->elems * compute_bytes(plan);
+    return slot;
+}
+
+/* Where the kernel writes it: beside the state, or where the device's values rest already. `is_temporary`: on its
+ * way. */
+static sherdi_range param_target(const sherdi_plan *plan, const sherdi_segment *segment,
+                                 const sherdi_block *block, int *is_temporary)
+{
+    size_t bytes = block->elems * compute_bytes(plan);
+
+    *is_temporary = 1;
+    if (!is_on_device(block->place) && segment->param_place == SHERDI_PLACE_NVME) {
+        return param_slot(plan, segment, block);
+    }
+    if (is_on_device(block->place) && !is_on_device(segment->param_place)) {
+        return staging_at(plan->publish_offset, bytes);
+    }
+    if (!is_on_device(block->place) && is_on_device(segment->param_place)) {
+        return bridge_at(plan, block, plan->bridge_param_offset, bytes);
+    }
+    *is_temporary = 0;
+    return param_at(plan, segment, block);
+}
+
+/* Padding between parameters is zero, also where the kernel does not write it. */
+static sherd_status gaps_zero(const sherdi_program *program, const sherdi_block *block,
+                              sherdi_range target)
+{
+    sherdi_op op = sherdi_op_of_block(program->plan, SHERDI_OP_ZERO, block);
+
+    op.to    = program->plan->settings.compute_dtype;
+    op.flags = SHERDI_OP_GAPS;
+    sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES, target);
+    return sherdi_program_emit(program, &op);
+}
+
+static sherd_status param_open(const sherdi_program *program, const sherdi_segment *segment,
+                               const sherdi_block *block, sherdi_range *out)
+{
+    int is_temporary;
+
+    if (!segment->has_master) { /* the parameter is it */
+        *out        = param_at(program->plan, segment, block);
+        out->access = SHERDI_ADDS;
+        return SHERD_OK;
+    }
+    *out        = param_target(program->plan, segment, block, &is_temporary);
+    out->access = SHERDI_WRITES;
+    return is_temporary ? gaps_zero(program, block, *out) : SHERD_OK;
+}
+
+static sherd_status param_copy(const sherdi_program *program, const sherdi_segment *segment,
+                               const sherdi_block *block, sherdi_lane_id lane, sherdi_range src,
+                               sherdi_range dst)
+{
+    sherdi_op op = sherdi_op_of_segment(program->plan, SHERDI_OP_COPY, lane, segment);
+
+    op.block = block;
+    sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES, dst);
+    sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS, src);
+    op.moves[lane == SHERDI_LANE_DOWN ? SHERDI_MOVES_DOWN : SHERDI_MOVES_UP] = src.bytes;
+    return sherdi_program_emit(program, &op);
+}
+
+/* From there to where it rests. */
+static sherd_status param_close(const sherdi_program *program, const sherdi_segment *segment,
+                                const sherdi_block *block, sherdi_range written)
+{
+    const sherdi_plan *plan = program->plan;
+
+    if (!segment->has_master) {
+        return SHERD_OK;
+    }
+    if (segment->param_place == SHERDI_PLACE_NVME) {
+        size_t piece = block_piece(plan, segment, block);
+
+        if (is_on_device(block->place)) {
+            SHERDI_TRY(param_copy(program, segment, block, SHERDI_LANE_DOWN, written,
+                                  param_slot(plan, segment, block)));
+        }
+        return sherdi_program_write(program, SHERDI_RING_PARAMS, piece, piece, segment->unit);
+    }
+    if (is_on_device(block->place) != is_on_device(segment->param_place)) {
+        return param_copy(program, segment, block,
+                          is_on_device(block->place) ? SHERDI_LANE_DOWN : SHERDI_LANE_UP, written,
+                          param_at(plan, segment, block));
+    }
+    return SHERD_OK;
+}
+
+/* -------------------------------------------------------------- publishing -- */
+
+/* Element `first_index` of the model, in the trainer's own memory. */
+static sherd_status bound_copy(const sherdi_program *program, const sherdi_segment *segment,
+                               size_t param)
+{
+    const sherdi_plan        *plan = program->plan;
+    const sherdi_model_param *info = &program->model->params[param];
+    size_t                    elem = compute_bytes(plan);
+    sherdi_op op = sherdi_op_of_segment(plan, SHERDI_OP_COPY, SHERDI_LANE_COMPUTE, segment);
+
+    op.param = (int)param;
+    sherdi_op_use(
+        &op, SHERDI_USE_DST, SHERDI_WRITES,
+        sherdi_range_of(SHERDI_AT_TRAINER_DATA, info->first_index * elem, info->elems * elem));
+    sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS,
+                  staging_at(plan->publish_offset + plan->params[param].offset_elems * elem,
+                             info->elems * elem));
+    return sherdi_program_emit(program, &op);
+}
+
+/* New values of bound parameters: gathered in the staging, then copied to the trainer. */
+static sherd_status bound_publish(const sherdi_program *program, const sherdi_segment *segment)
+{
+    const sherdi_plan       *plan = program->plan;
+    const sherdi_model_unit *unit = &program->model->units[segment->unit];
+    sherdi_op op = sherdi_op_of_segment(plan, SHERDI_OP_GATHER, SHERDI_LANE_WIRE, segment);
+
+    if (plan->is_sliced) {
+        op.from = op.to = plan->settings.compute_dtype;
+        op.flags        = SHERDI_OP_MEETS;
+        sherdi_op_gather_in_place(
+            &op, plan,
+            staging_at(plan->publish_offset, segment->padded_elems * compute_bytes(plan)));
+        SHERDI_TRY(sherdi_program_emit(program, &op));
+    }
+    for (size_t i = 0; i < unit->num_params; i++) {
+        if (plan->params[unit->params[i]].segment == op.segment) {
+            SHERDI_TRY(bound_copy(program, segment, (size_t)unit->params[i]));
+        }
+    }
+    return SHERD_OK;
+}
+
+/* The slices of a segment that is whole on every rank go to all. */
+static sherd_status resident_publish(const sherdi_program *program, const sherdi_segment *segment)
+{
+    const sherdi_plan *plan = program->plan;
+    sherdi_op          op = sherdi_op_of_segment(plan, SHERDI_OP_GATHER, SHERDI_LANE_WIRE, segment);
+
+    if (!plan->is_sliced || segment->kind == SHERDI_SEGMENT_FROZEN || !segment->is_resident ||
+        segment->is_bound) {
+        return SHERD_OK;
+    }
+    op.from = op.to = plan->settings.compute_dtype;
+    /* the exchange of the fingerprint has promised that all slices are written */
+    op.flags = plan->publishes_early ? SHERDI_OP_MEETS : SHERDI_OP_STABLE;
+    sherdi_op_gather_in_place(&op, plan,
+                              sherdi_range_of(SHERDI_BUFFER_PARAMS, segment->param_offset,
+                                              segment->padded_elems * compute_bytes(plan)));
+    return sherdi_program_emit(program, &op);
+}
+
+sherd_status sherdi_program_publish(const sherdi_program *program)
+{
+    const sherdi_plan *plan = program->plan;
+
+    for (size_t s = 0; s < plan->num_segments && !plan->publishes_early; s++) {
+        SHERDI_TRY(resident_publish(program, &plan->segments[s]));
+    }
+    return SHERD_OK;
+}
+
+/* A bound segment's new values are in the staging, which the next segment needs. */
+static sherd_status segment_close(const sherdi_program *program, const sherdi_segment *segment)
+{
+    if (segment->is_bound && segment->kind != SHERDI_SEGMENT_FROZEN) {
+        SHERDI_TRY(bound_publish(program, segment));
+    }
+    return program->plan->publishes_early ? resident_publish(program, segment) : SHERD_OK;
+}
+
+/* ------------------------------------------------------------------ sweeps -- */
+
+/* Results that kernels of a place add to. */
+static sherdi_range numbers_at(const sherdi_plan *plan, sherdi_place place, size_t offset,
+                               size_t bytes)
+{
+    return sherdi_range_of(plan->machine.has_device && !is_on_device(place)
+                               ? SHERDI_BUFFER_HOST_NUMBERS
+                               : SHERDI_BUFFER_NUMBERS,
+                           offset, bytes);
+}
+
+/* What a sweep moves through memory. */
+static void sweep_count(const sherdi_plan *plan, const sherdi_segment *segment, sherdi_sweep sweep,
+                        sherdi_op *op)
+{
+    uint64_t elems = op->block->elems;
+    uint64_t grads = elems * sherdi_plan_grad_bytes(plan);
+    uint64_t state =
+        elems * sizeof(float) * 3; /* the master is the parameter where it is not in the state */
+    uint64_t params = segment->has_master ? elems * compute_bytes(plan) : 0;
+
+    op->moves[is_on_device(op->place) ? SHERDI_MOVES_DEVICE : SHERDI_MOVES_HOST] =
+        grads + state + (sweep == SHERDI_SWEEP_UPDATE ? state + params : 0);
+}
+
+/* The kernel that works with the gradient. */
+static sherd_status update_emit(const sherdi_program *program, sherdi_sweep sweep,
+                                const sherdi_segment *segment, const sherdi_block *block,
+                                sherdi_range gradient, sherdi_range param)
+{
+    const sherdi_plan *plan       = program->plan;
+    sherdi_op          op         = sherdi_op_of_block(plan, SHERDI_OP_UPDATE, block);
+    int                is_written = sweep == SHERDI_SWEEP_UPDATE;
+
+    op.flags = is_written ? 0 : SHERDI_OP_FIRST;
+    sherdi_op_use(&op, SHERDI_USE_STATE, is_written ? SHERDI_ADDS : SHERDI_READS,
+                  state_of(plan, block));
+    sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS, gradient);
+    if (is_written || !segment->has_master) {
+        sherdi_op_use(&op, SHERDI_USE_PARAM,
+                      is_written ? (sherdi_access)param.access : SHERDI_READS, param);
+    }
+    sherdi_op_use(&op, SHERDI_USE_NUMBERS, SHERDI_ADDS,
+                  is_written
+                      ? numbers_at(plan, block->place, offsetof(sherdi_numbers_head, fingerprint),
+                                   sizeof(uint64_t))
+                      : numbers_at(plan, block->place, plan->numbers.norms,
+                                   plan->numbers.results_bytes - plan->numbers.norms));
+    sweep_count(plan, segment, sweep, &op);
+    return sherdi_program_emit(program, &op);
+}
+
+/* What the master weights are, and for a republication the parameters made of them. */
+static sherd_status master_emit(const sherdi_program *program, sherdi_sweep sweep,
+                                const sherdi_segment *segment, const sherdi_block *block,
+                                sherdi_range param)
+{
+    const sherdi_plan *plan   = program->plan;
+    sherdi_op          op     = sherdi_op_of_block(plan, SHERDI_OP_FINGERPRINT, block);
+    sherdi_range       master = segment->has_master ? state_of(plan, block) : param;
+
+    master.bytes = block->elems * sizeof(float);
+    sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS, master);
+    sherdi_op_use(&op, SHERDI_USE_NUMBERS, SHERDI_ADDS,
+                  numbers_at(plan, block->place, offsetof(sherdi_numbers_head, fingerprint),
+                             sizeof(uint64_t)));
+    SHERDI_TRY(sherdi_program_emit(program, &op));
+    if (sweep != SHERDI_SWEEP_REPUBLISH || !segment->has_master) {
+        return SHERD_OK;
+    }
+    op      = sherdi_op_of_block(plan, SHERDI_OP_CAST, block); /* padding of the master is zero */
+    op.from = SHERD_F32;
+    op.to   = plan->settings.compute_dtype;
+    sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES, param);
+    sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS, master);
+    return sherdi_program_emit(program, &op);
+}
+
+static int has_gradient(sherdi_sweep sweep)
+{
+    return sweep == SHERDI_SWEEP_MEASURE || sweep == SHERDI_SWEEP_UPDATE;
+}
+
+static int publishes(sherdi_sweep sweep)
+{
+    return sweep == SHERDI_SWEEP_UPDATE || sweep == SHERDI_SWEEP_REPUBLISH;
+}
+
+static sherd_status block_sweep(const sherdi_program *program, sherdi_sweep sweep,
+                                const sherdi_segment *segment, const sherdi_block *block)
+{
+    sherdi_range gradient;
+    sherdi_range param = param_at(program->plan, segment, block);
+
+    SHERDI_TRY(state_take(program, block));
+    if (has_gradient(sweep)) {
+        SHERDI_TRY(gradient_take(program, segment, block, &gradient));
+    }
+    if (publishes(sweep)) {
+        SHERDI_TRY(param_open(program, segment, block, &param));
+    }
+    SHERDI_TRY(has_gradient(sweep) ? update_emit(program, sweep, segment, block, gradient, param)
+                                   : master_emit(program, sweep, segment, block, param));
+    if (publishes(sweep)) {
+        SHERDI_TRY(param_close(program, segment, block, param));
+    }
+    if (has_gradient(sweep)) {
+        SHERDI_TRY(gradient_give(program, block));
+    }
+    return state_give(program, block, sweep == SHERDI_SWEEP_UPDATE);
+}
+
+static sherd_status segment_sweep(const sherdi_program *program, sherdi_sweep sweep,
+                                  const sherdi_segment *segment)
+{
+    const sherdi_plan *plan = program->plan;
+
+    if (has_gradient(sweep) && segment->has_gradient && plan->is_fixed && !plan->is_sliced) {
+        SHERDI_TRY(slices_collect(program, segment));
+    }
+    for (size_t b = 0; b < segment->num_blocks; b++) {
+        SHERDI_TRY(block_sweep(program, sweep, segment, &plan->blocks[segment->first_block + b]));
+    }
+    return publishes(sweep) ? segment_close(program, segment) : SHERD_OK;
+}
+
+static sherd_status clear_emit(const sherdi_program *program, size_t offset, size_t bytes)
+{
+    sherdi_op op = sherdi_op_of(SHERDI_OP_CLEAR, SHERDI_LANE_UPDATE);
+
+    sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES,
+                  sherdi_range_of(SHERDI_BUFFER_NUMBERS, offset, bytes));
+    if (program->plan->machine.has_device) {
+        sherdi_op_use(&op, SHERDI_USE_NUMBERS, SHERDI_WRITES,
+                      sherdi_range_of(SHERDI_BUFFER_HOST_NUMBERS, offset, bytes));
+    }
+    return sherdi_program_emit(program, &op);
+}
+
+/* All results of both sides. */
+static sherd_status collect_emit(const sherdi_program *program)
+{
+    size_t    bytes = program->plan->numbers.results_bytes;
+    sherdi_op op    = sherdi_op_of(SHERDI_OP_COLLECT, SHERDI_LANE_HOST);
+
+    sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS,
+                  sherdi_range_of(SHERDI_BUFFER_NUMBERS, 0, bytes));
+    if (program->plan->machine.has_device) {
+        sherdi_op_use(&op, SHERDI_USE_NUMBERS, SHERDI_ADDS,
+                      sherdi_range_of(SHERDI_BUFFER_HOST_NUMBERS, 0, bytes));
+    }
+    return sherdi_program_emit(program, &op);
+}
+
+sherd_status sherdi_program_sweep(const sherdi_program *program, sherdi_sweep sweep)
+{
+    const sherdi_plan *plan = program->plan;
+    size_t             from = offsetof(sherdi_numbers_head, fingerprint);
+
+    program->progress->bridged = 0;
+    SHERDI_TRY(clear_emit(program, from, plan->numbers.results_bytes - from));
+    SHERDI_TRY(sherdi_program_read_ahead(program));
+    if (has_gradient(sweep)) {
+        SHERDI_TRY(gradients_read_ahead(program));
+    }
+    for (size_t s = 0; s < plan->num_segments; s++) {
+        SHERDI_TRY(segment_sweep(program, sweep, &plan->segments[s]));
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherdi_program_collect(const sherdi_program *program)
+{
+    return collect_emit(program);
+}
+
+/* -------------------------------------------------------------------- norm -- */
+
+static sherd_status norm_emit(const sherdi_program *program, const sherdi_segment *segment,
+                              sherdi_place place, sherdi_range gradient, sherd_dtype dtype)
+{
+    const sherdi_plan *plan = program->plan;
+    sherdi_op          op   = sherdi_op_of_segment(
+                   plan, SHERDI_OP_NORM, is_on_device(place) ? SHERDI_LANE_UPDATE : SHERDI_LANE_HOST, segment);
+
+    op.place = place;
+    op.from  = dtype;
+    op.elems = gradient.bytes / sherd_dtype_bytes(dtype);
+    sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS, gradient);
+    sherdi_op_use(
+        &op, SHERDI_USE_NUMBERS, SHERDI_ADDS,
+        numbers_at(plan, place, offsetof(sherdi_numbers_head, norm), sizeof(sherdi_norm_acc)));
+    op.moves[is_on_device(place) ? SHERDI_MOVES_DEVICE : SHERDI_MOVES_HOST] =
+        op.elems * sherdi_plan_grad_bytes(plan);
+    return sherdi_program_emit(program, &op);
+}
+
+/* Integers, widened a staging's worth at a time. */
+static sherd_status fixed_norm(const sherdi_program *program, const sherdi_segment *segment)
+{
+    const sherdi_plan *plan = program->plan;
+    size_t staged = plan->buffers[SHERDI_BUFFER_STAGING].bytes / sizeof(float) / SHERD_CHUNK_ELEMS *
+                    SHERD_CHUNK_ELEMS;
+
+    for (size_t first = 0; first < segment->slice_elems; first += staged) {
+        size_t       elems = sherdi_min_size(staged, segment->slice_elems - first);
+        sherdi_range wide  = staging_at(0, elems * sizeof(float));
+
+        SHERDI_TRY(widen_emit(program, segment,
+                              sherdi_range_of(SHERDI_BUFFER_GRADS,
+                                              segment->grad_offset + first * sizeof(int64_t),
+                                              elems * sizeof(int64_t)),
+                              wide));
+        SHERDI_TRY(norm_emit(program, segment, SHERDI_PLACE_DEVICE, wide, SHERD_F32));
+    }
+    return SHERD_OK;
+}
+
+static sherd_status block_norm(const sherdi_program *program, const sherdi_segment *segment,
+                               const sherdi_block *block)
+{
+    SHERDI_TRY(gradient_read(program, block));
+    SHERDI_TRY(norm_emit(program, segment, block->grad_place, gradient_at(program->plan, block),
+                         program->plan->grad_dtype));
+    return gradient_give(program, block);
+}
+
+static sherd_status segment_norm(const sherdi_program *program, const sherdi_segment *segment)
+{
+    const sherdi_plan *plan = program->plan;
+
+    if (plan->is_fixed) {
+        return fixed_norm(program, segment);
+    }
+    for (size_t b = 0; b < segment->num_blocks; b++) {
+        SHERDI_TRY(block_norm(program, segment, &plan->blocks[segment->first_block + b]));
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherdi_program_norm(const sherdi_program *program)
+{
+    const sherdi_plan *plan = program->plan;
+
+    SHERDI_TRY(clear_emit(program, offsetof(sherdi_numbers_head, norm), sizeof(sherdi_norm_acc)));
+    SHERDI_TRY(gradients_read_ahead(program));
+    for (size_t s = 0; s < plan->num_segments; s++) {
+        if (plan->segments[s].has_gradient) {
+            SHERDI_TRY(segment_norm(program, &plan->segments[s]));
+        }
+    }
+    return collect_emit(program);
+}
