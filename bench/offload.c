@@ -143,6 +143,7 @@ static void engine_open(bench *b, const char *device, int is_serial, bench_engin
     for (int u = 0; u < UNITS; u++) {
         must(sherd_param_fill(out->engine, params[u], fill, NULL), "fill");
     }
+    must(sherdi_store_settle(out->engine), "write"); /* as the first acquire would */
 }
 
 static double now_s(void)
@@ -169,18 +170,23 @@ static double step_run(bench_engine *e, sherd_step_report *report)
     return now_s() - start;
 }
 
-/* The pass of an update that computes nothing. */
+/* Every extent read and written through the slots, as an update does, and nothing computed. */
 static double io_run(sherd_engine *engine)
 {
-    double start = now_s();
+    sherdi_program program = sherdi_run_program(engine);
+    size_t         extents = engine->plan->num_extents[SHERDI_PLACE_NVME];
+    size_t         slots   = sherdi_ring_slots(engine->plan, SHERDI_RING_STATE);
+    double         start   = now_s();
 
-    sherdi_store_read_ahead(engine);
-    for (size_t i = 0; i < engine->plan->num_blocks; i++) {
-        float *state;
-
-        must(sherdi_store_take(engine, &engine->plan->blocks[i], 1, &state), "read");
+    must(sherdi_program_read_ahead(&program), "read");
+    for (size_t e = 0; e < extents; e++) {
+        must(sherdi_program_write(&program, SHERDI_RING_STATE, e, e, -1), "write");
+        if (e + slots < extents) {
+            must(sherdi_program_read(&program, SHERDI_RING_STATE, e + slots, e + slots, -1),
+                 "read");
+        }
     }
-    must(sherdi_store_pass_end(engine, 1), "write");
+    must(sherdi_run_settle(engine, SHERDI_RING_STATE), "write");
     must(sherdi_store_commit(engine, engine->step, engine->own_fingerprint, &engine->scaler),
          "commit");
     start               = now_s() - start;

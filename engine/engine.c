@@ -408,6 +408,9 @@ static sherd_status memory_open(sherd_engine *engine)
     if (status == SHERD_OK) {
         status = sherdi_lanes_open(engine);
     }
+    if (status == SHERD_OK) {
+        status = sherdi_run_open(engine);
+    }
     SHERDI_TRY(sherdi_agree_status(engine->world, status));
     for (int b = 0; b < SHERDI_BUFFERS; b++) {
         status = buffer_open(engine, b);
@@ -423,10 +426,6 @@ static sherd_status memory_open(sherd_engine *engine)
     engine->gather_pool.len_bytes    = engine->plan->buffers[SHERDI_BUFFER_GATHER].bytes;
     engine->transient_pool.base      = engine->buffers[SHERDI_BUFFER_TRANSIENT];
     engine->transient_pool.len_bytes = engine->plan->buffers[SHERDI_BUFFER_TRANSIENT].bytes;
-    for (int i = 0; i < engine->plan->num_bridges && engine->plan->bridge_bytes > 0; i++) {
-        engine->bridges[i].memory =
-            engine->buffers[SHERDI_BUFFER_BRIDGE] + (size_t)i * engine->plan->bridge_bytes;
-    }
     return sherdi_agree_status(engine->world, sherdi_numbers_open(engine));
 }
 
@@ -448,6 +447,7 @@ static void memory_close(sherd_engine *engine)
 {
     transfers_finish(engine);
     sherdi_lanes_drain(engine);
+    sherdi_run_close(engine);
     sherdi_store_close(engine);
     sherdi_lanes_close(engine);
     sherdi_numbers_close(engine);
@@ -586,7 +586,9 @@ sherd_status sherd_unit_acquire(sherd_engine *engine, sherd_unit unit, sherd_pas
     status = sherdi_gather_acquire(engine, unit, pass);
     if (status == SHERD_OK && pass == SHERD_BACKWARD && engine->settings.pipeline_read &&
         (engine->is_closing || engine->micro_seen + 1 >= engine->settings.accumulation)) {
-        sherdi_store_read_ahead(engine); /* the update comes after this pass */
+        sherdi_program program = sherdi_run_program(engine);
+
+        status = sherdi_program_read_ahead(&program); /* the update comes after this pass */
     }
     sherdi_mem_forbid_end();
     return sherdi_engine_outcome(engine, status);

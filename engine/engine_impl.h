@@ -10,6 +10,7 @@
 #include "engine/model.h"
 #include "engine/plan.h"
 #include "engine/pool.h"
+#include "engine/run.h"
 #include "engine/store.h"
 #include "kernels/backend.h"
 
@@ -58,12 +59,6 @@ typedef struct sherdi_lanes {
     sherdi_backend *up, *down; /* host to device, device to host */
 } sherdi_lanes;
 
-/* A block's gradient on its way down and its new values on their way up: memory of the bridge buffer. */
-typedef struct sherdi_bridge {
-    unsigned char *memory;
-    sherdi_event  *down, *up;
-} sherdi_bridge;
-
 /* First values: what came, by parameter, and what is still to come to what rests on NVMe. */
 typedef struct sherdi_fill {
     int      *is_filled;
@@ -101,9 +96,7 @@ struct sherd_engine {
     sherdi_fill             fill;
     sherdi_numbers          device, on_host; /* the same where the device's memory is the host's */
     unsigned char          *numbers_own;     /* where the plan gives them no buffer */
-    sherdi_bridge           bridges[SHERDI_MOST_BRIDGES];
     sherdi_event           *drained[2];  /* by landing: it may be reduced into again */
-    size_t                  bridge_next; /* block whose gradient goes down next, of this sweep */
     sherdi_agree_message   *agree_all;   /* one per rank, for the exchanges of a boundary */
     sherdi_norm_message    *norm_all;
     sherdi_publish_message *publish_all;
@@ -114,6 +107,8 @@ struct sherd_engine {
     int                     has_own_fingerprint; /* ... once somebody had to know */
     uint64_t                wire_at_seal;        /* bytes that the world had sent before */
     sherdi_store            store;
+    sherdi_run              run;
+    sherdi_numbers_head     results; /* of kernels, when they were last collected */
     sherdi_marks            marks;
     sherdi_mark             step_mark; /* of the boundary under way */
 
@@ -223,6 +218,10 @@ int    sherdi_optimizer_ratio_group(const sherd_engine *engine, size_t param);
 double sherdi_optimizer_group_lr(const sherd_engine *engine, const sherd_step_params *params,
                                  int group, int64_t step);
 
+/** One sweep over a block: addresses of its state, its gradient, and the parameter that is written. */
+void sherdi_optimizer_run(sherd_engine *engine, const sherdi_op *op, const sherdi_backend *lane,
+                          float *state, const void *gradient, void *param);
+
 /* ---- update.c */
 /** LAMB's first sweep: the trust ratios of all parameters. Writes no state: what fails on one rank fails on all,
  *  and the old state is whole. Nothing for the other optimizers. Collective. */
@@ -230,6 +229,8 @@ sherd_status sherdi_update_measure(sherd_engine *engine);
 /** Updates every block and publishes; `decision` is the hash of the coefficients. E_IO of any rank is every
  *  rank's. Collective. */
 sherd_status sherdi_update_run(sherd_engine *engine, uint64_t decision);
+/** Goes over the state and adds up its fingerprint. E_IO. */
+sherd_status sherdi_update_fingerprint(sherd_engine *engine, sherdi_numbers_head *out);
 /** New parameters from the master weights that the state has; this rank's fingerprint of them. Collective. */
 sherd_status sherdi_update_republish(sherd_engine *engine, uint64_t *own_out);
 /** The ranks tell each other how it went and what they did; *out is the sum of the fingerprints. "rank 1 failed
@@ -237,10 +238,15 @@ sherd_status sherdi_update_republish(sherd_engine *engine, uint64_t *own_out);
  *  Collective. */
 sherd_status sherdi_update_agree(sherd_engine *engine, sherd_status status, uint64_t own,
                                  uint64_t decision, const char *when, uint64_t *out);
-/** fp32 gradients of elements [first, first + elems) of the slice, from the integers, in the staging
- *  buffer. */
-const float *sherdi_update_fixed_gradient(sherd_engine *engine, const sherdi_segment *segment,
-                                          size_t first, size_t elems);
+/* ---- run.c */
+/** Events for lanes and room for transfers; after the plan. E_NOMEM, E_DEVICE. */
+sherd_status sherdi_run_open(sherd_engine *engine);
+/** Waits for transfers. */
+void sherdi_run_close(sherd_engine *engine);
+/** The program, carried out. */
+sherdi_program sherdi_run_program(sherd_engine *engine);
+/** All transfers of a ring are over or dropped, and nothing is in its slots; the first failure of them. */
+sherd_status sherdi_run_settle(sherd_engine *engine, sherdi_ring ring);
 
 /* ---- restore.c */
 /** Goes on from the state that was found: the generation that all ranks have. Collective. */
@@ -249,9 +255,7 @@ sherd_status sherdi_restore_resume(sherd_engine *engine);
 /* ---- numbers.c */
 sherd_status sherdi_numbers_open(sherd_engine *engine);
 void         sherdi_numbers_close(sherd_engine *engine);
-/** Results are zero again: of the norm, of the update (LAMB's norms too), of the window's integers. */
-void sherdi_numbers_zero_norm(sherd_engine *engine);
-void sherdi_numbers_zero_update(sherd_engine *engine);
+/** The counts of the window's integers are zero again. */
 void sherdi_numbers_zero_counts(sherd_engine *engine);
 /** What kernels are told goes to the device, behind the update lane. */
 void sherdi_numbers_tell(sherd_engine *engine);

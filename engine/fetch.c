@@ -137,19 +137,3 @@ sherd_status sherdi_fetch_stop(sherd_engine *engine)
 {
     return is_running(&engine->store) ? sherdi_pipeline_finish(engine->store.param_pipe) : SHERD_OK;
 }
-
-sherd_status sherdi_fetch_put_begin(sherd_engine *engine, void **memory_out)
-{
-    return sherdi_writer_begin(&engine->store.param_writer, memory_out);
-}
-
-void sherdi_fetch_put(sherd_engine *engine, size_t piece)
-{
-    sherdi_writer_put(&engine->store.param_writer, piece);
-}
-
-sherd_status sherdi_fetch_put_end(sherd_engine *engine)
-{
-    return engine->store.params == NULL ? SHERD_OK
-                                        : sherdi_writer_wait(&engine->store.param_writer);
-}

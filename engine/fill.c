@@ -567,26 +567,12 @@ static void block_fingerprint(sherd_engine *engine, const sherdi_block *block, f
 
 sherd_status sherdi_fill_own_fingerprint(sherd_engine *engine, uint64_t *out)
 {
-    const sherdi_plan  *plan   = engine->plan;
     sherdi_numbers_head head   = {0};
-    sherd_status        status = sherdi_store_cancel(engine);
-    sherd_status        own;
+    sherd_status        status = sherdi_run_settle(engine, SHERDI_RING_STATE);
 
     sherdi_lane_follow(engine->lanes.update, engine->backend);
-    sherdi_numbers_zero_update(engine);
-    sherdi_store_read_ahead(engine);
-    for (size_t b = 0; b < plan->num_blocks && status == SHERD_OK; b++) {
-        float *state;
-
-        status = sherdi_store_take(engine, &plan->blocks[b], 0, &state);
-        if (status == SHERD_OK) {
-            block_fingerprint(engine, &plan->blocks[b], state, 0, plan->blocks[b].num_spans);
-        }
-    }
-    own = sherdi_store_pass_end(engine, 0);
     SHERDI_TRY(status);
-    SHERDI_TRY(own);
-    SHERDI_TRY(sherdi_numbers_read(engine, &head));
+    SHERDI_TRY(sherdi_update_fingerprint(engine, &head));
     *out = head.fingerprint;
     return SHERD_OK;
 }
@@ -651,8 +637,9 @@ static sherd_status trainable_param_fingerprint(sherd_engine *engine, size_t par
     sherdi_numbers_head   head    = {0};
 
     sherdi_lane_follow(engine->lanes.update, engine->backend);
-    sherdi_numbers_zero_update(engine);
-
+    sherdi_place_numbers(engine, SHERDI_PLACE_HOST)->head->fingerprint = 0;
+    engine->lanes.update->device->fill(engine->lanes.update, &engine->device.head->fingerprint, 0,
+                                       sizeof(engine->device.head->fingerprint));
     for (size_t b = 0; b < segment->num_blocks; b++) {
         const sherdi_block *block = &plan->blocks[segment->first_block + b];
 
@@ -673,7 +660,7 @@ static sherd_status trainable_param_fingerprint(sherd_engine *engine, size_t par
 
 sherd_status sherdi_fill_param_fingerprint(sherd_engine *engine, size_t param, uint64_t *out)
 {
-    sherd_status status = sherdi_store_cancel(engine); /* the windows share the pipelines' memory */
+    sherd_status status = sherdi_run_settle(engine, SHERDI_RING_STATE); /* the windows share the pipelines' memory */
     sherd_status own;
 
     *out = 0;

@@ -12,16 +12,10 @@
 
 #include <string.h>
 
-static sherd_status bridges_open(sherd_engine *engine)
+static sherd_status landings_open(sherd_engine *engine)
 {
     const sherdi_plan *plan = engine->plan;
 
-    for (int i = 0; i < plan->num_bridges; i++) {
-        sherdi_bridge *bridge = &engine->bridges[i];
-
-        SHERDI_TRY(engine->backend->device->event_create(engine->backend, &bridge->down));
-        SHERDI_TRY(engine->backend->device->event_create(engine->backend, &bridge->up));
-    }
     for (int i = 0; i < plan->num_landings; i++) {
         SHERDI_TRY(engine->backend->device->event_create(engine->backend, &engine->drained[i]));
     }
@@ -49,7 +43,7 @@ sherd_status sherdi_lanes_open(sherd_engine *engine)
     SHERDI_TRY(device->lane_create(compute, "update", NULL, &engine->lanes.update));
     SHERDI_TRY(device->lane_create(compute, "up", NULL, &engine->lanes.up));
     SHERDI_TRY(device->lane_create(compute, "down", NULL, &engine->lanes.down));
-    return bridges_open(engine);
+    return landings_open(engine);
 }
 
 void sherdi_lanes_close(sherd_engine *engine)
@@ -59,11 +53,6 @@ void sherdi_lanes_close(sherd_engine *engine)
     }
     sherdi_world_observe(engine->world, NULL, NULL);
     sherdi_marks_close(&engine->marks, engine->backend);
-    for (int i = 0; i < SHERDI_MOST_BRIDGES; i++) {
-        engine->backend->device->event_destroy(engine->bridges[i].down);
-        engine->backend->device->event_destroy(engine->bridges[i].up);
-        engine->bridges[i] = (sherdi_bridge){0};
-    }
     for (int i = 0; i < 2; i++) {
         engine->backend->device->event_destroy(engine->drained[i]);
         engine->drained[i] = NULL;

@@ -66,39 +66,14 @@ void sherdi_numbers_close(sherd_engine *engine)
     engine->on_host     = (sherdi_numbers){0};
 }
 
-/* `device` and `host` are the same field of the two sides. */
-static void both_zero(sherd_engine *engine, const sherdi_backend *lane, void *device, void *host,
-                      size_t len_bytes)
-{
-    memset(host, 0, len_bytes);
-    if (device != host) {
-        lane->device->fill(lane, device, 0, len_bytes);
-    }
-    (void)engine;
-}
-
-void sherdi_numbers_zero_norm(sherd_engine *engine)
-{
-    both_zero(engine, engine->lanes.update, &engine->device.head->norm, &engine->on_host.head->norm,
-              sizeof(engine->on_host.head->norm));
-}
-
-void sherdi_numbers_zero_update(sherd_engine *engine)
-{
-    size_t norms = engine->plan->numbers.results_bytes - engine->plan->numbers.norms;
-
-    both_zero(engine, engine->lanes.update, &engine->device.head->fingerprint,
-              &engine->on_host.head->fingerprint, sizeof(engine->on_host.head->fingerprint));
-    if (norms > 0) {
-        both_zero(engine, engine->lanes.update, engine->device.norms, engine->on_host.norms, norms);
-    }
-}
-
 /* On the compute lane: the next reductions follow that. */
 void sherdi_numbers_zero_counts(sherd_engine *engine)
 {
-    both_zero(engine, engine->backend, &engine->device.head->counts, &engine->on_host.head->counts,
-              sizeof(engine->on_host.head->counts));
+    engine->on_host.head->counts = (sherdi_fixed_counts){0};
+    if (engine->device.head != engine->on_host.head) {
+        engine->backend->device->fill(engine->backend, &engine->device.head->counts, 0,
+                                      sizeof(engine->device.head->counts));
+    }
 }
 
 void sherdi_numbers_tell(sherd_engine *engine)

@@ -133,3 +133,82 @@ int sherdi_optimizer_ratio_group(const sherd_engine *engine, size_t param)
 
     return is_excluded && info->ndim <= 1 ? -1 : info->group;
 }
+
+/* --------------------------------------------------------------- kernels -- */
+
+/* The parts of a block's state. Without a master of its own, the parameter is it. */
+typedef struct state_parts {
+    float *master, *m, *v;
+} state_parts;
+
+static state_parts parts_of(const sherd_engine *engine, const sherdi_op *op, float *state,
+                            void *param)
+{
+    size_t stride = op->block->stride_elems;
+
+    if (engine->plan->segments[op->segment].has_master) {
+        return (state_parts){state, state + stride, state + 2 * stride};
+    }
+    return (state_parts){param, state, state + stride};
+}
+
+static void adam_run(sherd_engine *engine, const sherdi_op *op, const sherdi_backend *lane,
+                     state_parts parts, const void *gradient, void *param)
+{
+    const sherdi_numbers *numbers = sherdi_place_numbers(engine, op->place);
+    sherdi_adam_args      args    = {
+                .spans       = numbers->spans + op->block->first_span,
+                .num_spans   = op->block->num_spans,
+                .coeffs      = numbers->coeffs,
+                .grad        = gradient,
+                .grad_dtype  = engine->plan->grad_dtype,
+                .master      = parts.master,
+                .m           = parts.m,
+                .v           = parts.v,
+                .param       = param,
+                .param_dtype = engine->settings.compute_dtype,
+                .fingerprint = &numbers->head->fingerprint,
+    };
+
+    lane->kernels->adam(lane, &args);
+}
+
+static void lamb_run(sherd_engine *engine, const sherdi_op *op, const sherdi_backend *lane,
+                     state_parts parts, const void *gradient, void *param)
+{
+    const sherdi_numbers *numbers = sherdi_place_numbers(engine, op->place);
+    sherdi_lamb_args      args    = {
+                .spans       = numbers->spans + op->block->first_span,
+                .num_spans   = op->block->num_spans,
+                .coeffs      = numbers->coeffs,
+                .grad        = gradient,
+                .grad_dtype  = engine->plan->grad_dtype,
+                .master      = parts.master,
+                .m           = parts.m,
+                .v           = parts.v,
+                .param       = param,
+                .param_dtype = engine->settings.compute_dtype,
+                .fingerprint = &numbers->head->fingerprint,
+                .norms       = numbers->norms,
+                .ratios      = numbers->ratios,
+    };
+
+    if (op->flags & SHERDI_OP_FIRST) {
+        lane->kernels->lamb_norms(lane, &args);
+    } else {
+        lane->kernels->lamb(lane, &args);
+    }
+}
+
+void sherdi_optimizer_run(sherd_engine *engine, const sherdi_op *op, const sherdi_backend *lane,
+                          float *state, const void *gradient, void *param)
+{
+    state_parts parts   = parts_of(engine, op, state, param);
+    void       *written = engine->plan->segments[op->segment].has_master ? param : NULL;
+
+    if (engine->settings.optimizer == SHERDI_OPTIMIZER_LAMB) {
+        lamb_run(engine, op, lane, parts, gradient, written);
+    } else {
+        adam_run(engine, op, lane, parts, gradient, written);
+    }
+}

@@ -163,7 +163,7 @@ static sherd_status window_drop(sherd_engine *engine)
     sherd_status status;
 
     /* what these would say is of what is dropped */
-    (void)sherdi_store_cancel(engine);
+    (void)sherdi_run_settle(engine, SHERDI_RING_STATE);
     (void)sherdi_fetch_stop(engine);
     sherdi_reduce_drop(engine);
     status = sherdi_gather_forget(engine);

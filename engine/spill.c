@@ -171,43 +171,7 @@ sherd_status sherdi_spill_zero(sherd_engine *engine, const sherdi_segment *segme
     return SHERD_OK;
 }
 
-/* --------------------------------------------------------- and back again -- */
-
-sherd_status sherdi_spill_start(sherd_engine *engine)
+sherd_status sherdi_spill_settle(sherd_engine *engine)
 {
-    if (engine->store.grads == NULL) {
-        return SHERD_OK;
-    }
-    SHERDI_TRY(sherdi_writer_wait(&engine->store.grad_writer));
-    sherdi_pipeline_start(engine->store.grad_pipe, NULL, engine->plan->num_grad_extents);
-    return SHERD_OK;
-}
-
-sherd_status sherdi_spill_take(sherd_engine *engine, const sherdi_block *block,
-                               const void **gradient_out)
-{
-    size_t extent;
-    void  *memory;
-
-    if (block->grad_place != SHERDI_PLACE_NVME) {
-        *gradient_out = resting_place(engine, block);
-        return SHERD_OK;
-    }
-    SHERDI_TRY(sherdi_pipeline_take(engine->store.grad_pipe, &extent, &memory));
-    *gradient_out = memory;
-    return SHERD_OK;
-}
-
-sherd_status sherdi_spill_give(sherd_engine *engine, const sherdi_block *block)
-{
-    return block->grad_place == SHERDI_PLACE_NVME ? sherdi_pipeline_give(engine->store.grad_pipe, 0)
-                                                  : SHERD_OK;
-}
-
-sherd_status sherdi_spill_finish(sherd_engine *engine)
-{
-    if (engine->store.grad_pipe == NULL || !sherdi_pipeline_is_running(engine->store.grad_pipe)) {
-        return SHERD_OK;
-    }
-    return sherdi_pipeline_finish(engine->store.grad_pipe);
+    return engine->store.grads == NULL ? SHERD_OK : sherdi_writer_wait(&engine->store.grad_writer);
 }

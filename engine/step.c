@@ -54,66 +54,24 @@ static sherd_status nothing_is_held(const sherd_engine *engine)
     return SHERD_OK;
 }
 
-static sherd_status segment_sumsq(sherd_engine *engine, const sherdi_segment *segment)
-{
-    const sherdi_plan    *plan   = engine->plan;
-    const sherdi_backend *update = engine->lanes.update;
-    size_t                elem   = sherd_dtype_bytes(plan->grad_dtype);
-    size_t staged = plan->buffers[SHERDI_BUFFER_STAGING].bytes / sizeof(float) / SHERD_CHUNK_ELEMS *
-                    SHERD_CHUNK_ELEMS;
-    size_t first;
-    size_t owned;
-
-    if (plan->is_fixed) {
-        for (first = 0; first < segment->slice_elems; first += staged) {
-            size_t elems = sherdi_min_size(staged, segment->slice_elems - first);
-
-            update->kernels->sumsq(update,
-                                   sherdi_update_fixed_gradient(engine, segment, first, elems),
-                                   SHERD_F32, elems, &engine->device.head->norm);
-        }
-        return SHERD_OK;
-    }
-    for (size_t b = 0; b < segment->num_blocks && segment->has_landing; b++) {
-        const sherdi_block   *block = &plan->blocks[segment->first_block + b];
-        const sherdi_backend *lane  = sherdi_place_lane(engine, block->grad_place);
-        const void           *gradient;
-
-        SHERDI_TRY(sherdi_spill_take(engine, block, &gradient));
-        lane->kernels->sumsq(lane, gradient, plan->grad_dtype, block->elems,
-                             &sherdi_place_numbers(engine, block->grad_place)->head->norm);
-        SHERDI_TRY(sherdi_spill_give(engine, block));
-    }
-    if (segment->has_landing) {
-        return SHERD_OK;
-    }
-    owned = sherdi_plan_owned(plan, segment, &first);
-    first = plan->has_slices ? 0 : first;
-    update->kernels->sumsq(
-        update, engine->buffers[SHERDI_BUFFER_GRADS] + segment->grad_offset + first * elem,
-        plan->grad_dtype, owned, &engine->device.head->norm);
-    return SHERD_OK;
-}
-
 /* What this rank holds of the gradient. */
 static sherd_status own_sumsq(sherd_engine *engine)
 {
-    const sherdi_plan *plan   = engine->plan;
-    sherd_status       status = sherdi_landings_drain(engine);
+    sherdi_program program = sherdi_run_program(engine);
+    sherd_status   status  = sherdi_landings_drain(engine);
+    sherd_status   own;
 
-    if (status == SHERD_OK && plan->landing_bytes > 0) { /* what went down is there */
+    if (status == SHERD_OK && engine->plan->landing_bytes > 0) { /* what went down is there */
         status = sherdi_lane_wait(engine->lanes.down);
     }
     if (status == SHERD_OK) {
-        status = sherdi_spill_start(engine);
+        status = sherdi_spill_settle(engine);
     }
-    for (size_t s = 0; s < plan->num_segments && status == SHERD_OK; s++) {
-        if (plan->segments[s].has_gradient) {
-            status = segment_sumsq(engine, &plan->segments[s]);
-        }
+    if (status == SHERD_OK) {
+        status = sherdi_program_norm(&program);
     }
-    SHERDI_TRY(status);
-    return sherdi_spill_finish(engine);
+    own = sherdi_run_settle(engine, SHERDI_RING_GRADS);
+    return status == SHERD_OK ? own : status;
 }
 
 /* Sum of squares of the whole model's gradient, the same bits on every rank and layout; and what
@@ -127,12 +85,11 @@ static sherd_status norm_measure(sherd_engine *engine, sherd_status status,
     char                text[SHERDI_ERROR_BYTES];
 
     memset(own, 0, sizeof(*own));
-    sherdi_numbers_zero_norm(engine);
     if (status == SHERD_OK) {
         status = own_sumsq(engine);
     }
     if (status == SHERD_OK) {
-        status = sherdi_numbers_read(engine, &head);
+        head = engine->results;
     }
     (void)snprintf(text, sizeof(text), "%s", sherd_last_error());
     own->norm   = head.norm;
@@ -179,8 +136,7 @@ static sherd_status window_drop(sherd_engine *engine, sherd_status status)
     char text[SHERDI_ERROR_BYTES];
 
     (void)snprintf(text, sizeof(text), "%s", sherd_last_error());
-    (void)sherdi_store_cancel(engine);
-    (void)sherdi_spill_finish(engine);
+    (void)sherdi_run_settle(engine, SHERDI_RING_STATE);
     sherdi_reduce_drop(engine);
     engine->has_backward = 0;
     engine->train.next   = 0;
@@ -298,6 +254,14 @@ static void boundary_close(sherd_engine *engine)
     if (store->queue != NULL) {
         traffic = sherdi_ioq_traffic(store->queue);
     }
+    for (int ring = 0; ring < SHERDI_RINGS; ring++) {
+        sherdi_drive_waits *waits = &engine->run.drive.waits[ring];
+
+        *(ring == SHERDI_RING_PARAMS ? &store->times.param_ns : &store->times.read_ns) +=
+            waits->read_ns;
+        store->times.write_ns += waits->write_ns;
+        *waits = (sherdi_drive_waits){0};
+    }
     report->wait_read_s  = (double)store->times.read_ns * 1e-9;
     report->wait_write_s = (double)store->times.write_ns * 1e-9;
     report->wait_param_s = (double)store->times.param_ns * 1e-9;
@@ -345,7 +309,7 @@ static double clip_coefficient(const sherd_engine *engine, const sherd_step_para
 /* Of the state as it is; what was read ahead of an update is dropped. */
 static sherd_status own_fingerprint(sherd_engine *engine)
 {
-    SHERDI_TRY(sherdi_store_cancel(engine));
+    SHERDI_TRY(sherdi_run_settle(engine, SHERDI_RING_STATE));
     if (!engine->has_own_fingerprint) {
         SHERDI_TRY(sherdi_fill_own_fingerprint(engine, &engine->own_fingerprint));
         engine->has_own_fingerprint = 1;

@@ -385,9 +385,6 @@ static sherd_status pipelines_open(sherd_engine *engine)
         if (store->state[place] == NULL) {
             continue;
         }
-        SHERDI_TRY(pipeline_open(engine, store->state[place], SHERDI_BUFFER_STATE_RING,
-                                 place == SHERDI_PLACE_NVME ? plan->ring_bytes : 0,
-                                 &store->state_pipes[place]));
         SHERDI_TRY(sherdi_window_init(&store->state_windows[place], store->state[place],
                                       engine->buffers[SHERDI_BUFFER_STATE_RING], plan->ring_bytes,
                                       plan->buffers[SHERDI_BUFFER_STATE_RING].bytes, &engine->mem));
@@ -395,16 +392,11 @@ static sherd_status pipelines_open(sherd_engine *engine)
     if (store->params != NULL) {
         SHERDI_TRY(pipeline_open(engine, store->params, SHERDI_BUFFER_PARAM_RING,
                                  plan->param_ring_bytes, &store->param_pipe));
-        SHERDI_TRY(sherdi_writer_open(
-            &store->param_writer, store->params, engine->buffers[SHERDI_BUFFER_PARAM_RING],
-            plan->param_ring_bytes, plan->buffers[SHERDI_BUFFER_PARAM_RING].bytes, &engine->mem));
         SHERDI_TRY(sherdi_window_init(
             &store->param_window, store->params, engine->buffers[SHERDI_BUFFER_PARAM_RING],
             plan->param_ring_bytes, plan->buffers[SHERDI_BUFFER_PARAM_RING].bytes, &engine->mem));
     }
     if (store->grads != NULL) {
-        SHERDI_TRY(pipeline_open(engine, store->grads, SHERDI_BUFFER_GRAD_RING,
-                                 plan->grad_ring_bytes, &store->grad_pipe));
         SHERDI_TRY(sherdi_writer_open(
             &store->grad_writer, store->grads, engine->buffers[SHERDI_BUFFER_GRAD_RING],
             plan->grad_ring_bytes, plan->buffers[SHERDI_BUFFER_GRAD_RING].bytes, &engine->mem));
@@ -516,13 +508,10 @@ void sherdi_store_close(sherd_engine *engine)
     int           is_kept = state_is_kept(engine);
 
     for (int place = 0; place < SHERDI_PLACES; place++) {
-        sherdi_pipeline_destroy(store->state_pipes[place]);
         sherdi_window_fini(&store->state_windows[place]);
     }
     sherdi_window_fini(&store->param_window);
     sherdi_pipeline_destroy(store->param_pipe);
-    sherdi_pipeline_destroy(store->grad_pipe);
-    sherdi_writer_close(&store->param_writer);
     sherdi_writer_close(&store->grad_writer);
     for (int place = 0; place < SHERDI_PLACES; place++) {
         tier_close(store->state[place], is_kept);
@@ -565,84 +554,6 @@ sherd_status sherdi_store_settle(sherd_engine *engine)
         return sherdi_window_close(&engine->store.param_window);
     }
     return status;
-}
-
-/* ---------------------------------------------------- the pass of an update -- */
-
-void sherdi_store_read_ahead(sherd_engine *engine)
-{
-    sherdi_store *store = &engine->store;
-
-    for (int place = 0; place < SHERDI_PLACES; place++) {
-        if (store->state_pipes[place] != NULL &&
-            !sherdi_pipeline_is_running(store->state_pipes[place])) {
-            sherdi_pipeline_start(store->state_pipes[place], NULL,
-                                  engine->plan->num_extents[place]);
-        }
-    }
-}
-
-static sherd_status held_give(sherdi_store *store, int place, int is_written)
-{
-    if (store->held[place].memory == NULL) {
-        return SHERD_OK;
-    }
-    store->held[place].memory = NULL;
-    return sherdi_pipeline_give(store->state_pipes[place], is_written);
-}
-
-sherd_status sherdi_store_take(sherd_engine *engine, const sherdi_block *block, int is_written,
-                               float **state_out)
-{
-    sherdi_store       *store = &engine->store;
-    sherdi_held_extent *held  = &store->held[block->place];
-    void               *memory;
-
-    if (held->memory == NULL || held->extent != block->extent) {
-        SHERDI_TRY(held_give(store, (int)block->place, is_written));
-        SHERDI_TRY(sherdi_pipeline_take(store->state_pipes[block->place], &held->extent, &memory));
-        held->memory = memory;
-    }
-    *state_out = (float *)(void *)(held->memory + block->state_offset);
-    return SHERD_OK;
-}
-
-static void waits_add(sherdi_store *store, sherdi_pipeline *pipe)
-{
-    sherdi_pipeline_waits waits;
-
-    if (pipe != NULL) {
-        waits = sherdi_pipeline_waits_take(pipe);
-        store->times.read_ns += waits.read_ns;
-        store->times.write_ns += waits.write_ns;
-    }
-}
-
-sherd_status sherdi_store_pass_end(sherd_engine *engine, int is_written)
-{
-    sherdi_store *store  = &engine->store;
-    sherd_status  status = SHERD_OK;
-
-    for (int place = 0; place < SHERDI_PLACES; place++) {
-        sherd_status own;
-
-        if (store->state_pipes[place] == NULL ||
-            !sherdi_pipeline_is_running(store->state_pipes[place])) {
-            continue;
-        }
-        own    = held_give(store, place, is_written);
-        status = status == SHERD_OK ? own : status;
-        own    = sherdi_pipeline_finish(store->state_pipes[place]);
-        status = status == SHERD_OK ? own : status;
-        waits_add(store, store->state_pipes[place]);
-    }
-    waits_add(store, store->grad_pipe);
-    return status;
-}
-
-sherd_status sherdi_store_cancel(sherd_engine *engine)
-{
-    return sherdi_store_pass_end(engine, 0);
 }
 
 /* ---------------------------------------------------------------- commits -- */

@@ -23,12 +23,6 @@ typedef struct sherdi_landing {
     sherdi_ticket ticket;
 } sherdi_landing;
 
-/* State of one place that is held while its blocks are updated. */
-typedef struct sherdi_held_extent {
-    size_t         extent;
-    unsigned char *memory; /* NULL: none */
-} sherdi_held_extent;
-
 /* What a step stood still for, and computed. */
 typedef struct sherdi_store_times {
     int64_t read_ns, write_ns, param_ns;
@@ -41,13 +35,11 @@ typedef struct sherdi_link {
 typedef struct sherdi_store {
     sherdi_ioq        *queue; /* NULL: nothing rests on NVMe */
     sherdi_tier       *state[SHERDI_PLACES];
-    sherdi_pipeline   *state_pipes[SHERDI_PLACES];
-    sherdi_held_extent held[SHERDI_PLACES];
     sherdi_window      state_windows[SHERDI_PLACES];
     sherdi_tier       *params, *grads; /* on NVMe */
-    sherdi_pipeline   *param_pipe, *grad_pipe;
+    sherdi_pipeline   *param_pipe;
     sherdi_window      param_window;
-    sherdi_writer      param_writer, grad_writer;
+    sherdi_writer      grad_writer;
     uint32_t          *identity; /* 0, 1, 2, ...: as many as there are pieces */
     const uint32_t    *reading;  /* what the pipeline of parameters is given */
     size_t             reading_len;
@@ -81,16 +73,6 @@ void sherdi_store_put(sherd_engine *engine, const sherdi_block *block);
 /** Every window is written back and closed. */
 sherd_status sherdi_store_settle(sherd_engine *engine);
 
-/** Starts to read state for the update to come; does nothing where it has begun. Never blocks. */
-void sherdi_store_read_ahead(sherd_engine *engine);
-/** The state of a block, blocks in their order. `is_written`: extents go back changed. */
-sherd_status sherdi_store_take(sherd_engine *engine, const sherdi_block *block, int is_written,
-                               float **state_out);
-/** Ends the pass: waits for all writes. */
-sherd_status sherdi_store_pass_end(sherd_engine *engine, int is_written);
-/** Drops what was read ahead. */
-sherd_status sherdi_store_cancel(sherd_engine *engine);
-
 /** What was written is the state of `step` from now on; `scaler` is the one that follows it. */
 sherd_status sherdi_store_commit(sherd_engine *engine, int64_t step, uint64_t fingerprint,
                                  const sherdi_scaler *scaler);
@@ -107,11 +89,6 @@ sherd_status sherdi_fetch_slice(sherd_engine *engine, const sherdi_segment *segm
 void sherdi_fetch_rewind(sherd_engine *engine);
 /** Ends reading ahead: the parameters are about to change. */
 sherd_status sherdi_fetch_stop(sherd_engine *engine);
-/** Where new values of a piece are written, and that they are there. `sherdi_fetch_put_end` waits. */
-sherd_status sherdi_fetch_put_begin(sherd_engine *engine, void **memory_out);
-void         sherdi_fetch_put(sherd_engine *engine, size_t piece);
-sherd_status sherdi_fetch_put_end(sherd_engine *engine);
-
 /* ---- spill.c */
 
 /** A free slot for the reduction of a segment's slice, on the device. */
@@ -123,12 +100,7 @@ sherd_status sherdi_landing_leave(sherd_engine *engine, sherdi_landing *landing)
 sherd_status sherdi_landings_drain(sherd_engine *engine);
 /** The gradient of a segment with a landing is zero. */
 sherd_status sherdi_spill_zero(sherd_engine *engine, const sherdi_segment *segment);
-/** What was spilled is on the drive, and will be read once in the order of the blocks. */
-sherd_status sherdi_spill_start(sherd_engine *engine);
-/** Where the gradient of a block rests; on NVMe until sherdi_spill_give. Blocks in their order. */
-sherd_status sherdi_spill_take(sherd_engine *engine, const sherdi_block *block,
-                               const void **gradient_out);
-sherd_status sherdi_spill_give(sherd_engine *engine, const sherdi_block *block);
-sherd_status sherdi_spill_finish(sherd_engine *engine);
+/** What was spilled is on the drive. E_IO. */
+sherd_status sherdi_spill_settle(sherd_engine *engine);
 
 #endif

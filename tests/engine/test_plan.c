@@ -298,7 +298,7 @@ static void expect_ops(const sherdi_plan *plan, const char *what)
 
     for (size_t i = 0; i < plan->num_ops; i++) {
         const sherdi_plan_op *op = &plan->ops[i];
-        int      is_control      = op->kind == SHERDI_OP_EXCHANGE || op->kind == SHERDI_OP_SUM;
+        int      is_control      = op->kind == SHERDI_PLAN_EXCHANGE || op->kind == SHERDI_PLAN_SUM;
         int      is_step         = strcmp(op->phase, "boundary") == 0;
         uint64_t wire = is_control ? 0 : segment_wire(plan, op->segment, plan->wire_dtype);
         uint64_t gather =
@@ -308,24 +308,24 @@ static void expect_ops(const sherdi_plan *plan, const char *what)
         boundary += is_step ? op->sent_bytes : 0;
         control += is_control ? op->sent_bytes : 0;
         switch (op->kind) {
-        case SHERDI_OP_GATHER:
+        case SHERDI_PLAN_GATHER:
             IS(op->sent_bytes == (is_step ? segment_wire(plan, op->segment, SHERD_F32) : gather));
             IS(is_step ? plan->is_fixed && plan->settings.stage == 0 : plan->settings.stage == 3);
             break;
-        case SHERDI_OP_REDUCE_SCATTER:
+        case SHERDI_PLAN_REDUCE_SCATTER:
             IS(op->sent_bytes == wire);
             IS(is_step == !plan->has_slices);
             break;
-        case SHERDI_OP_ALL_REDUCE:
+        case SHERDI_PLAN_ALL_REDUCE:
             IS(op->sent_bytes == 2 * wire);
             IS(plan->settings.stage == 0 && !plan->is_fixed);
             break;
-        case SHERDI_OP_PUBLISH:
+        case SHERDI_PLAN_PUBLISH:
             IS(op->sent_bytes == gather);
             IS(plan->settings.stage > 0 && is_step);
             break;
-        case SHERDI_OP_SUM:
-        case SHERDI_OP_EXCHANGE:
+        case SHERDI_PLAN_SUM:
+        case SHERDI_PLAN_EXCHANGE:
             IS(is_step);
             break;
         }
@@ -342,9 +342,9 @@ static void expect_ops(const sherdi_plan *plan, const char *what)
 
         for (size_t i = 0; i < plan->num_ops; i++) {
             if (plan->ops[i].segment == (int)s) {
-                reduced += plan->ops[i].kind == SHERDI_OP_ALL_REDUCE ||
-                           plan->ops[i].kind == SHERDI_OP_REDUCE_SCATTER;
-                published += plan->ops[i].kind == SHERDI_OP_PUBLISH;
+                reduced += plan->ops[i].kind == SHERDI_PLAN_ALL_REDUCE ||
+                           plan->ops[i].kind == SHERDI_PLAN_REDUCE_SCATTER;
+                published += plan->ops[i].kind == SHERDI_PLAN_PUBLISH;
             }
         }
         IS(reduced ==

@@ -45,8 +45,8 @@ static void train(sherd_world *world, void *raw)
     for (size_t i = 0; i < r.engine->plan->num_ops && sherd_world_rank(world) == 0; i++) {
         const sherdi_plan_op *op = &r.engine->plan->ops[i];
 
-        what->gathers += op->kind == SHERDI_OP_GATHER && strcmp(op->phase, "eval") != 0;
-        what->reductions += op->kind == SHERDI_OP_REDUCE_SCATTER;
+        what->gathers += op->kind == SHERDI_PLAN_GATHER && strcmp(op->phase, "eval") != 0;
+        what->reductions += op->kind == SHERDI_PLAN_REDUCE_SCATTER;
     }
     rig_close(&r);
 }

@@ -1,0 +1,459 @@
+/* The executor. See run.h. */
+#include "engine/engine_impl.h"
+
+#include "base/checked.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ------------------------------------------------------------------- lanes -- */
+
+static const sherdi_backend *lane_of(const sherd_engine *engine, sherdi_lane_id lane)
+{
+    switch (lane) {
+    case SHERDI_LANE_COMPUTE:
+        return engine->backend;
+    case SHERDI_LANE_UPDATE:
+        return engine->lanes.update;
+    case SHERDI_LANE_UP:
+        return engine->lanes.up;
+    case SHERDI_LANE_DOWN:
+        return engine->lanes.down;
+    case SHERDI_LANE_WIRE:
+        return sherdi_world_backend(engine->world);
+    default:
+        return engine->host;
+    }
+}
+
+static int is_host(sherdi_lane_id lane)
+{
+    return lane == SHERDI_LANE_HOST || lane == SHERDI_LANE_DRIVE;
+}
+
+/* Work on it may go on when a call has returned. */
+static int is_async(const sherd_engine *engine, sherdi_lane_id lane)
+{
+    return lane == SHERDI_LANE_WIRE || lane == SHERDI_LANE_DRIVE ||
+           (lane != SHERDI_LANE_HOST && sherdi_has_device(engine));
+}
+
+static sherdi_event *event_of(const sherd_engine *engine, sherdi_lane_id lane, uint64_t number)
+{
+    return engine->run.events[lane][number % SHERDI_RUN_EVENTS];
+}
+
+/* Waits on the host. */
+static sherd_status host_wait(void *ctx, sherdi_lane_id lane, uint64_t number)
+{
+    sherd_engine *engine = ctx;
+
+    switch (lane) {
+    case SHERDI_LANE_WIRE:
+        return sherdi_world_wait(engine->world, number);
+    case SHERDI_LANE_DRIVE:
+        return sherdi_drive_wait(&engine->run.drive, number);
+    case SHERDI_LANE_COMPUTE: /* the trainer's work since then too */
+        return sherdi_lane_wait(engine->backend);
+    default:
+        return engine->backend->device->event_wait(event_of(engine, lane, number));
+    }
+}
+
+static int lane_is_over(void *ctx, sherdi_lane_id lane, uint64_t number)
+{
+    sherd_engine *engine = ctx;
+
+    switch (lane) {
+    case SHERDI_LANE_WIRE:
+        return sherdi_world_is_done(engine->world, number);
+    case SHERDI_LANE_COMPUTE:
+        return 0;
+    default:
+        return engine->backend->device->event_is_done(event_of(engine, lane, number));
+    }
+}
+
+/* `lane` goes on behind an operation of `other`. */
+static sherd_status lane_follow(sherd_engine *engine, sherdi_lane_id lane, sherdi_lane_id other,
+                                uint64_t number)
+{
+    const sherdi_backend *backend = lane_of(engine, lane);
+
+    if (is_host(lane) || other == SHERDI_LANE_DRIVE) {
+        return host_wait(engine, other, number);
+    }
+    if (other == SHERDI_LANE_WIRE) {
+        return sherdi_world_follow(engine->world, backend, number);
+    }
+    if (other == SHERDI_LANE_COMPUTE) {
+        sherdi_lane_follow(backend, engine->backend);
+        return SHERD_OK;
+    }
+    backend->device->lane_follow_event(backend, event_of(engine, other, number));
+    return SHERD_OK;
+}
+
+/* A ring that an operation works in must not have failed. */
+static sherd_status rings_check(const sherd_engine *engine, const sherdi_op *op)
+{
+    static const int BUFFERS[SHERDI_RINGS] = {SHERDI_BUFFER_STATE_RING, SHERDI_BUFFER_PARAM_RING,
+                                              SHERDI_BUFFER_GRAD_RING};
+
+    for (int ring = 0; ring < SHERDI_RINGS; ring++) {
+        for (int role = 0; role < SHERDI_USES; role++) {
+            if (op->uses[role].where == BUFFERS[ring]) {
+                SHERDI_TRY(sherdi_drive_status(&engine->run.drive, (sherdi_ring)ring));
+            }
+        }
+    }
+    return SHERD_OK;
+}
+
+static sherd_status op_follow(sherd_engine *engine, const sherdi_op *op,
+                              const sherdi_follows *follows)
+{
+    for (int lane = 0; lane < SHERDI_LANES; lane++) {
+        if (follows->last[lane] != 0) {
+            SHERDI_TRY(lane_follow(engine, op->lane, (sherdi_lane_id)lane, follows->last[lane]));
+        }
+    }
+    for (size_t i = 0; i < follows->num_drives; i++) {
+        SHERDI_TRY(sherdi_drive_wait(&engine->run.drive, follows->drives[i]));
+    }
+    for (int ring = 0; ring < SHERDI_RINGS && follows->is_all_drives; ring++) {
+        SHERDI_TRY(sherdi_run_settle(engine, (sherdi_ring)ring));
+    }
+    return rings_check(engine, op);
+}
+
+/* --------------------------------------------------------------- addresses -- */
+
+static unsigned char *address_of(const sherd_engine *engine, const sherdi_op *op, int role)
+{
+    const sherdi_range *range = &op->uses[role];
+
+    switch (range->where) {
+    case SHERDI_AT_NOWHERE:
+        return NULL;
+    case SHERDI_AT_TRAINER_DATA:
+        return engine->model.params[op->param].bound_data;
+    case SHERDI_AT_TRAINER_GRAD:
+        return engine->model.params[op->param].bound_grad;
+    default:
+        return engine->buffers[range->where] + range->offset;
+    }
+}
+
+static const char *subject_of(const sherd_engine *engine, const sherdi_op *op)
+{
+    return op->unit < 0 ? NULL : engine->model.units[op->unit].name;
+}
+
+/* ----------------------------------------------------------------- kernels -- */
+
+/* What no parameter covers of a block. */
+static void gaps_zero(const sherd_engine *engine, const sherdi_op *op, unsigned char *target)
+{
+    const sherdi_backend *lane = lane_of(engine, op->lane);
+    size_t                elem = sherd_dtype_bytes(op->to);
+    size_t                at   = 0;
+
+    for (size_t i = 0; i <= op->block->num_spans; i++) {
+        const sherdi_span *span =
+            i < op->block->num_spans ? &engine->plan->spans[op->block->first_span + i] : NULL;
+        size_t end = span == NULL ? op->block->elems : span->offset_elems;
+
+        lane->kernels->zero(lane, target + at * elem, (end - at) * elem);
+        at = span == NULL ? end : span->offset_elems + span->count_elems;
+    }
+}
+
+static sherd_status op_zero(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
+{
+    const sherdi_backend *lane = lane_of(engine, op->lane);
+    unsigned char        *dst  = address_of(engine, op, SHERDI_USE_DST);
+
+    (void)number_out;
+    if (op->block != NULL && op->elems == op->block->elems && op->flags & SHERDI_OP_GAPS) {
+        gaps_zero(engine, op, dst);
+    } else {
+        lane->kernels->zero(lane, dst, op->uses[SHERDI_USE_DST].bytes);
+    }
+    return SHERD_OK;
+}
+
+static sherd_status op_copy(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
+{
+    const sherdi_backend *lane  = lane_of(engine, op->lane);
+    size_t                bytes = op->uses[SHERDI_USE_DST].bytes;
+    void                 *dst   = address_of(engine, op, SHERDI_USE_DST);
+    const void           *src   = address_of(engine, op, SHERDI_USE_SRC);
+
+    (void)number_out;
+    if (op->lane == SHERDI_LANE_DOWN) {
+        sherdi_link_down(engine, dst, src, bytes);
+    } else if (op->lane == SHERDI_LANE_UP) {
+        sherdi_link_up(engine, dst, src, bytes);
+    } else {
+        lane->kernels->copy(lane, dst, src, bytes);
+    }
+    return SHERD_OK;
+}
+
+static sherd_status op_cast(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
+{
+    const sherdi_backend *lane = lane_of(engine, op->lane);
+
+    (void)number_out;
+    lane->kernels->cast(lane, address_of(engine, op, SHERDI_USE_DST), op->to,
+                        address_of(engine, op, SHERDI_USE_SRC), op->from, op->elems);
+    return SHERD_OK;
+}
+
+static sherd_status op_accumulate(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
+{
+    const sherdi_backend *lane = lane_of(engine, op->lane);
+
+    (void)number_out;
+    lane->kernels->accumulate(lane, address_of(engine, op, SHERDI_USE_DST), op->to,
+                              address_of(engine, op, SHERDI_USE_SRC), op->from, op->elems);
+    return SHERD_OK;
+}
+
+static sherd_status op_widen(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
+{
+    const sherdi_backend *lane = lane_of(engine, op->lane);
+
+    (void)number_out;
+    lane->kernels->fixed_to_f32(
+        lane, (float *)(void *)address_of(engine, op, SHERDI_USE_DST),
+        (const int64_t *)(const void *)address_of(engine, op, SHERDI_USE_SRC), op->elems);
+    return SHERD_OK;
+}
+
+static sherd_status op_norm(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
+{
+    const sherdi_backend *lane = lane_of(engine, op->lane);
+
+    (void)number_out;
+    lane->kernels->sumsq(lane, address_of(engine, op, SHERDI_USE_SRC), op->from, op->elems,
+                         &sherdi_place_numbers(engine, op->place)->head->norm);
+    return SHERD_OK;
+}
+
+static sherd_status op_fingerprint(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
+{
+    const sherdi_backend *lane    = lane_of(engine, op->lane);
+    const sherdi_numbers *numbers = sherdi_place_numbers(engine, op->place);
+
+    (void)number_out;
+    lane->kernels->fingerprint(lane, numbers->spans + op->block->first_span, op->block->num_spans,
+                               (const float *)(const void *)address_of(engine, op, SHERDI_USE_SRC),
+                               &numbers->head->fingerprint);
+    return SHERD_OK;
+}
+
+static sherd_status op_update(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
+{
+    const sherdi_backend *lane = lane_of(engine, op->lane);
+    sherdi_mark           mark =
+        sherdi_mark_begin(&engine->marks, SHERDI_MARK_UPDATE, lane, subject_of(engine, op), 0);
+
+    (void)number_out;
+    sherdi_optimizer_run(
+        engine, op, lane, (float *)(void *)address_of(engine, op, SHERDI_USE_STATE),
+        address_of(engine, op, SHERDI_USE_SRC), address_of(engine, op, SHERDI_USE_PARAM));
+    sherdi_mark_end(&engine->marks, lane, &mark);
+    return SHERD_OK;
+}
+
+static sherd_status op_clear(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
+{
+    const sherdi_backend *lane   = lane_of(engine, op->lane);
+    const sherdi_range   *range  = &op->uses[SHERDI_USE_DST];
+    unsigned char        *device = (unsigned char *)engine->device.head + range->offset;
+    unsigned char        *host   = (unsigned char *)engine->on_host.head + range->offset;
+
+    (void)number_out;
+    memset(host, 0, range->bytes);
+    if (device != host) {
+        lane->device->fill(lane, device, 0, range->bytes);
+    }
+    return SHERD_OK;
+}
+
+static sherd_status op_collect(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
+{
+    (void)op;
+    (void)number_out;
+    return sherdi_numbers_read(engine, &engine->results);
+}
+
+/* ------------------------------------------------------------- collectives -- */
+
+static sherd_status op_gather(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
+{
+    size_t                 slice_bytes = op->elems * sherd_dtype_bytes(op->to);
+    sherdi_all_gather_args args        = {
+               .send        = address_of(engine, op, SHERDI_USE_SRC),
+               .recv        = address_of(engine, op, SHERDI_USE_DST),
+               .slice_bytes = slice_bytes,
+               .flags       = op->flags & SHERDI_OP_STABLE ? SHERDI_COLL_STABLE : 0,
+    };
+
+    SHERDI_TRY(sherdi_world_all_gather(engine->world, &args, number_out));
+    if (op->uses[SHERDI_USE_SRC].where == SHERDI_BUFFER_PARAMS) {
+        engine->publish_tickets[op->segment] = *number_out;
+    }
+    return SHERD_OK;
+}
+
+/* ------------------------------------------------------------------- drive -- */
+
+static sherdi_ring ring_of(const sherdi_op *op)
+{
+    int where = op->kind == SHERDI_OP_READ ? op->uses[SHERDI_USE_DST].where
+                                           : op->uses[SHERDI_USE_SRC].where;
+
+    return where == SHERDI_BUFFER_STATE_RING   ? SHERDI_RING_STATE
+           : where == SHERDI_BUFFER_PARAM_RING ? SHERDI_RING_PARAMS
+                                               : SHERDI_RING_GRADS;
+}
+
+static uint64_t transfer_give(sherd_engine *engine, const sherdi_op *op,
+                              const sherdi_follows *follows)
+{
+    sherdi_tier *const tiers[SHERDI_RINGS] = {engine->store.state[SHERDI_PLACE_NVME],
+                                              engine->store.params, engine->store.grads};
+    int                is_write            = op->kind == SHERDI_OP_WRITE;
+    sherdi_transfer    transfer            = {
+                      .tier     = tiers[ring_of(op)],
+                      .memory   = address_of(engine, op, is_write ? SHERDI_USE_SRC : SHERDI_USE_DST),
+                      .extent   = op->extent,
+                      .ring     = ring_of(op),
+                      .is_write = is_write,
+                      .follows  = *follows,
+    };
+
+    return sherdi_drive_give(&engine->run.drive, &transfer);
+}
+
+/* --------------------------------------------------------------- the loop -- */
+
+typedef sherd_status (*op_fn)(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out);
+
+static const op_fn FUNCTIONS[SHERDI_OP_KINDS] = {
+    [SHERDI_OP_ZERO]        = op_zero,
+    [SHERDI_OP_COPY]        = op_copy,
+    [SHERDI_OP_CAST]        = op_cast,
+    [SHERDI_OP_ACCUMULATE]  = op_accumulate,
+    [SHERDI_OP_WIDEN]       = op_widen,
+    [SHERDI_OP_GATHER]      = op_gather,
+    [SHERDI_OP_NORM]        = op_norm,
+    [SHERDI_OP_UPDATE]      = op_update,
+    [SHERDI_OP_FINGERPRINT] = op_fingerprint,
+    [SHERDI_OP_CLEAR]       = op_clear,
+    [SHERDI_OP_COLLECT]     = op_collect,
+};
+
+static void op_record(sherd_engine *engine, const sherdi_op *op, uint64_t number)
+{
+    const sherdi_backend *lane = lane_of(engine, op->lane);
+
+    if (op->lane != SHERDI_LANE_WIRE && engine->run.events[op->lane][0] != NULL) {
+        lane->device->event_record(event_of(engine, op->lane, number), lane);
+    }
+    if (is_async(engine, op->lane)) {
+        sherdi_order_enter(&engine->run.order, op, number);
+    }
+}
+
+static sherd_status op_run(void *ctx, const sherdi_op *op)
+{
+    sherd_engine  *engine = ctx;
+    sherdi_run    *run    = &engine->run;
+    uint64_t       number;
+    sherdi_follows follows;
+
+    sherdi_drive_poll(&run->drive);
+    sherdi_order_follows(&run->order, op, &follows);
+    if (op->lane == SHERDI_LANE_DRIVE) {
+        number = transfer_give(engine, op, &follows);
+        sherdi_order_enter(&run->order, op, number);
+        if (op->kind == SHERDI_OP_WRITE && !engine->settings.pipeline_write) {
+            return sherdi_drive_wait(&run->drive, number);
+        }
+        return SHERD_OK;
+    }
+    SHERDI_TRY(op_follow(engine, op, &follows));
+    number = ++run->given[op->lane];
+    SHERDI_TRY(FUNCTIONS[op->kind](engine, op, &number));
+    op_record(engine, op, number);
+    return SHERD_OK;
+}
+
+sherdi_program sherdi_run_program(sherd_engine *engine)
+{
+    return (sherdi_program){
+        .plan     = engine->plan,
+        .model    = &engine->model,
+        .progress = &engine->run.progress,
+        .fn       = op_run,
+        .ctx      = engine,
+    };
+}
+
+/* -------------------------------------------------------------- open, close -- */
+
+static sherd_status events_open(sherd_engine *engine)
+{
+    static const sherdi_lane_id LANES[] = {SHERDI_LANE_UPDATE, SHERDI_LANE_UP, SHERDI_LANE_DOWN};
+
+    for (size_t l = 0; l < sizeof(LANES) / sizeof(LANES[0]) && sherdi_has_device(engine); l++) {
+        for (int i = 0; i < SHERDI_RUN_EVENTS; i++) {
+            SHERDI_TRY(engine->backend->device->event_create(engine->backend,
+                                                             &engine->run.events[LANES[l]][i]));
+        }
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherdi_run_open(sherd_engine *engine)
+{
+    sherdi_run         *run    = &engine->run;
+    size_t              slots  = 0;
+    sherdi_drive_others others = {lane_is_over, host_wait, engine};
+
+    for (int ring = 0; ring < SHERDI_RINGS; ring++) {
+        slots += sherdi_ring_slots(engine->plan, (sherdi_ring)ring);
+    }
+    SHERDI_TRY(sherdi_progress_open(&run->progress, engine->plan, &engine->mem));
+    SHERDI_TRY(sherdi_drive_open(&run->drive, 2 * slots + 1, &run->order, &others, &engine->mem));
+    return events_open(engine);
+}
+
+void sherdi_run_close(sherd_engine *engine)
+{
+    sherdi_run *run = &engine->run;
+
+    if (engine->backend == NULL) {
+        return;
+    }
+    sherdi_drive_close(&run->drive);
+    sherdi_progress_close(&run->progress);
+    for (int lane = 0; lane < SHERDI_LANES; lane++) {
+        for (int i = 0; i < SHERDI_RUN_EVENTS; i++) {
+            engine->backend->device->event_destroy(run->events[lane][i]);
+            run->events[lane][i] = NULL;
+        }
+    }
+}
+
+sherd_status sherdi_run_settle(sherd_engine *engine, sherdi_ring ring)
+{
+    sherd_status status = sherdi_drive_settle(&engine->run.drive, ring);
+
+    sherdi_progress_forget(&engine->run.progress, engine->plan, ring);
+    return status;
+}
