@@ -29,9 +29,8 @@ enum {
     RECORD_UNDO        = 1 << 15, /* after a window */
     RECORD_UNDO_MID    = 1 << 16, /* in the middle of the window behind it */
     RECORD_RESUME      = 1 << 17, /* another engine goes on from the files */
-    RECORD_LARGE =
-        1 << 19, /* a unit whose transfers take long: what does not wait for them shows */
-    RECORD_GROUPS = 1 << 18, /* two groups of parameters, and atoms that are kept whole */
+    RECORD_GROUPS      = 1 << 18, /* two groups of parameters, and atoms that are kept whole */
+    RECORD_LARGE       = 1 << 19, /* a unit is large: what does not wait for it shows */
 };
 
 /* A kind of layout, which is taken at several stages, worlds, types and accumulations. */
