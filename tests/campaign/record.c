@@ -3,12 +3,13 @@
  * hash of the plan. Nothing in it depends on time or place: two runs of one engine write the same text, and so do two
  * engines that shall be the same; compare.sh (or diff) holds them against each other.
  *
- *   record [--all] [--only WORDS] [--plans FOLDER]
+ *   record [--all] [--only WORDS] [--plans FOLDER] [--traces FOLDER]
  *
  * --all: every kind of layout on 1, 2, 3, 4, 7 and 8 ranks, in all types; minutes. --only: layouts whose name has WORDS
- * in it. --plans: the plans of all ranks as JSON, a file for each layout. The lines of steps are the same on every
- * backend (SHERD_BACKEND) too; those of bytes and plans are not. Every layout is a process of its own: one that fails
- * is a line, told about on standard error, and the exit code. */
+ * in it. --plans: the plans of all ranks as JSON, a file for each layout. --traces: what every lane did (SHERD_TRACE), a
+ * file for each rank; the order of its spans is the same in each run but for waits and drives, their times are not. The
+ * lines of steps are the same on every backend (SHERD_BACKEND) too; those of bytes and plans are not. Every layout is a
+ * process of its own: one that fails is a line, told about on standard error, and the exit code. */
 #include "tests/campaign/record.h"
 
 #include "tests/lib/check.h"
@@ -27,7 +28,7 @@
 #define GUARD_SECONDS 240
 
 static FILE *text; /* where the lines go: standard output, from which the runner's words are kept */
-static char  plans[PATH_MAX];
+static char  plans[PATH_MAX], traces[PATH_MAX];
 
 /* ------------------------------------------------------------- one layout -- */
 
@@ -45,15 +46,21 @@ static void rank_run(sherd_world *world, void *raw)
     record_run(world, &work->what, &work->lines[sherd_world_rank(world)]);
 }
 
+/* FOLDER/NAME.json, the name without what a shell takes for its own. */
+static void path_of(const char *folder, const char *name, char *path, size_t len_bytes)
+{
+    (void)snprintf(path, len_bytes, "%s/%s.json", folder, name);
+    for (char *at = path + strlen(folder) + 1; *at != '\0'; at++) {
+        *at = *at == '/' || *at == ' ' || *at == '\'' ? '-' : *at == ',' ? '_' : *at;
+    }
+}
+
 static void plans_write(const job *work)
 {
     char  path[PATH_MAX + 128];
     FILE *file;
 
-    (void)snprintf(path, sizeof(path), "%s/%s.json", plans, work->what.name);
-    for (char *at = path + strlen(plans) + 1; *at != '\0'; at++) {
-        *at = *at == '/' || *at == ' ' ? '-' : *at == ',' ? '_' : *at;
-    }
+    path_of(plans, work->what.name, path, sizeof(path));
     file = fopen(path, "w");
     CHECK(file != NULL);
     for (int r = 0; r < work->what.world_size; r++) {
@@ -98,9 +105,14 @@ static const test_case CASES[] = {CASE(layout_is_recorded)};
 
 static int child_main(const char *folder)
 {
-    int status;
+    char path[PATH_MAX + 128];
+    int  status;
 
     (void)alarm(GUARD_SECONDS);
+    if (traces[0] != '\0') {
+        path_of(traces, current.what.name, path, sizeof(path));
+        (void)setenv("SHERD_TRACE", path, 1);
+    }
     if (chdir(folder) != 0) {
         return 1;
     }
@@ -219,8 +231,13 @@ static wish wish_of(int argc, char **argv)
         } else if (strcmp(argv[i], "--plans") == 0 && i + 1 < argc &&
                    realpath(argv[i + 1], plans) != NULL) {
             i++;
+        } else if (strcmp(argv[i], "--traces") == 0 && i + 1 < argc &&
+                   realpath(argv[i + 1], traces) != NULL) {
+            i++;
         } else {
-            (void)fprintf(stderr, "usage: %s [--all] [--only WORDS] [--plans FOLDER]\n", argv[0]);
+            (void)fprintf(stderr,
+                          "usage: %s [--all] [--only WORDS] [--plans FOLDER] [--traces FOLDER]\n",
+                          argv[0]);
             exit(2);
         }
     }
