@@ -25,7 +25,9 @@ static sherd_status sweep_run(sherd_engine *engine, sherdi_sweep sweep, sherdi_n
     sherdi_program program = sherdi_run_program(engine);
     outcome        all     = {.status = SHERD_OK};
 
-    outcome_add(&all, sherdi_fetch_stop(engine));
+    if (sweep != SHERDI_SWEEP_FINGERPRINT) { /* the parameters are about to change */
+        outcome_add(&all, sherdi_fetch_stop(engine));
+    }
     if (all.status == SHERD_OK) {
         outcome_add(&all, sherdi_program_sweep(&program, sweep));
     }
