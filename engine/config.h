@@ -8,6 +8,9 @@
 #include "engine/schedule.h"
 #include "sherd.h"
 
+/* engine/optimizers/optimizer.h */
+typedef struct sherdi_optimizer sherdi_optimizer;
+
 typedef enum sherdi_optimizer_kind {
     SHERDI_OPTIMIZER_ADAMW = 0, /* decoupled decay: "AdamW", and "Adam" by default */
     SHERDI_OPTIMIZER_ADAM  = 1, /* "Adam" with adam_w_mode false: decay in the gradient */

@@ -1,0 +1,104 @@
+/* LAMB (You et al. 2020), in DeepSpeed's form or the paper's: the step of a tensor is a share of its norm. The first
+ * sweep makes the direction only to take its norm, and writes nothing; the second makes it again. */
+#include "engine/config_impl.h"
+#include "engine/optimizers/moments.h"
+
+static void lamb_coeffs(const sherdi_settings *settings, const sherdi_group_step *group, void *out)
+{
+    const sherdi_lamb_settings *lamb = &settings->lamb;
+    double step = lamb->is_papers ? group->lr : group->lr * sqrt(group->bias2) / group->bias1;
+
+    *(sherdi_lamb_coeffs *)out = (sherdi_lamb_coeffs){
+        .grad_scale      = (float)group->grad_scale,
+        .beta1           = (float)group->beta1,
+        .one_minus_beta1 = (float)(1 - group->beta1),
+        .beta2           = (float)group->beta2,
+        .one_minus_beta2 = (float)(1 - group->beta2),
+        .inv_bias1       = lamb->is_papers ? (float)(1 / group->bias1) : 1,
+        .inv_bias2       = lamb->is_papers ? (float)(1 / group->bias2) : 1,
+        .eps_inside      = lamb->eps_inside_sqrt ? (float)group->eps : 0,
+        .eps             = lamb->eps_inside_sqrt ? 0 : (float)group->eps,
+        .decay           = (float)group->decay,
+        .neg_step_size   = (float)-step,
+        .min_ratio       = (float)lamb->min_coeff,
+        .max_ratio       = (float)lamb->max_coeff,
+    };
+}
+
+static sherdi_lamb_args lamb_args(const sherdi_sweep_args *args)
+{
+    return (sherdi_lamb_args){
+        .spans       = args->spans,
+        .num_spans   = args->num_spans,
+        .coeffs      = args->coeffs,
+        .grad        = args->grad,
+        .grad_dtype  = args->grad_dtype,
+        .master      = args->parts[SHERDI_PART_MASTER],
+        .m           = args->parts[SHERDI_PART_M],
+        .v           = args->parts[SHERDI_PART_V],
+        .param       = args->param,
+        .param_dtype = args->param_dtype,
+        .fingerprint = args->fingerprint,
+        .norms       = (sherdi_lamb_norms *)(void *)args->norms,
+        .ratios      = args->ratios,
+    };
+}
+
+static void measure_run(const sherdi_backend *lane, const sherdi_sweep_args *args)
+{
+    sherdi_lamb_args lamb = lamb_args(args);
+
+    lane->kernels->lamb_norms(lane, &lamb);
+}
+
+static void update_run(const sherdi_backend *lane, const sherdi_sweep_args *args)
+{
+    sherdi_lamb_args lamb = lamb_args(args);
+
+    lane->kernels->lamb(lane, &lamb);
+}
+
+static int lamb_has_ratio(const sherdi_settings *settings, const sherdi_model_group *group,
+                          const sherdi_model_param *param)
+{
+    int is_excluded = group->exclude_1d < 0 ? settings->lamb.exclude_1d : group->exclude_1d;
+
+    return !is_excluded || param->ndim > 1;
+}
+
+static void lamb_ratios(const sherdi_backend *host, const sherdi_ratio_args *args)
+{
+    host->kernels->lamb_ratios(host,
+                               &(sherdi_lamb_ratio_args){
+                                   .norms  = (const sherdi_lamb_norms *)(const void *)args->norms,
+                                   .groups = args->groups,
+                                   .coeffs = args->coeffs,
+                                   .ratios = args->ratios,
+                                   .num_params = args->num_params,
+                               });
+}
+
+static const int KEYS[] = {SHERDI_CONFIG_MAX_COEFF, SHERDI_CONFIG_MIN_COEFF,
+                           SHERDI_CONFIG_EPS_INSIDE_SQRT, SHERDI_CONFIG_LAMB_FORM,
+                           SHERDI_CONFIG_EXCLUDE_1D};
+
+const sherdi_optimizer sherdi_optimizer_lamb = {
+    .parts       = SHERDI_PARTS_WITH_MOMENTS,
+    .num_parts   = SHERDI_MOMENT_PARTS,
+    .sweeps      = {{.reads = SHERDI_ALL_MOMENT_PARTS, .reads_gradient = 1, .run = measure_run},
+                    {.reads          = SHERDI_ALL_MOMENT_PARTS,
+                     .writes         = SHERDI_ALL_MOMENT_PARTS,
+                     .reads_gradient = 1,
+                     .writes_param   = 1,
+                     .run            = update_run}},
+    .num_sweeps  = 2,
+    .grain       = SHERDI_GRAIN_TENSOR,
+    .state_tag   = 2, /* its moments are no other's */
+    .coeff_bytes = sizeof(sherdi_lamb_coeffs),
+    .coeffs      = lamb_coeffs,
+    .keys        = KEYS,
+    .num_keys    = sizeof(KEYS) / sizeof(KEYS[0]),
+    .num_norms   = sizeof(sherdi_lamb_norms) / sizeof(sherdi_norm_acc),
+    .has_ratio   = lamb_has_ratio,
+    .ratios      = lamb_ratios,
+};

@@ -1,0 +1,104 @@
+/* What an optimizer is to the rest of the engine: one table each, in one file each, all named in list.h. The plan
+ * sizes, places and counts the parts of a state, and the update runs sweeps over them, without knowing whose
+ * they are. */
+#ifndef SHERDI_ENGINE_OPTIMIZERS_OPTIMIZER_H
+#define SHERDI_ENGINE_OPTIMIZERS_OPTIMIZER_H
+
+#include "engine/config.h"
+#include "engine/model.h"
+#include "kernels/backend.h"
+
+enum {
+    SHERDI_MOST_PARTS  = 4,
+    SHERDI_MOST_SWEEPS = 2,
+};
+
+/* A part of the state: one value for each element, fp32. */
+typedef struct sherdi_optimizer_part {
+    const char *name;
+    size_t      elem_bytes;
+} sherdi_optimizer_part;
+
+/* What one call of a sweep works on: a block. Memory as kernels/backend.h says. */
+typedef struct sherdi_sweep_args {
+    const sherdi_span *spans;
+    size_t             num_spans;
+    const void        *coeffs; /* by group */
+    const void        *grad;
+    sherd_dtype        grad_dtype;
+    void              *parts[SHERDI_MOST_PARTS];
+    void              *param; /* receives the new value in param_dtype; NULL: the master is it */
+    sherd_dtype        param_dtype;
+    uint64_t          *fingerprint; /* the last sweep adds the block's share: sherdi_mix_element */
+    sherdi_norm_acc   *norms;  /* num_norms by parameter: the first of two sweeps adds to them */
+    const float       *ratios; /* by parameter, for the second */
+} sherdi_sweep_args;
+
+/* One walk over the whole state. The last sweep writes; what fails in an earlier one leaves the old state whole. */
+typedef struct sherdi_sweep {
+    unsigned reads, writes; /* bit i: part i */
+    int      reads_gradient;
+    int      writes_param;
+    void (*run)(const sherdi_backend *lane, const sherdi_sweep_args *args);
+} sherdi_sweep;
+
+/* The smallest thing that an update can be made of alone. */
+typedef enum sherdi_grain {
+    SHERDI_GRAIN_ELEMENT = 0, /* one sweep */
+    SHERDI_GRAIN_TENSOR, /* norms of whole tensors: two sweeps, the ranks add the norms between them */
+} sherdi_grain;
+
+/* A group's numbers of one step. */
+typedef struct sherdi_group_step {
+    double grad_scale; /* what the gradient is multiplied by */
+    double lr, beta1, beta2, eps, decay;
+    double bias1, bias2; /* 1 - beta^step, or 1 */
+} sherdi_group_step;
+
+/* From the norms of all parameters to what the second sweep is told. */
+typedef struct sherdi_ratio_args {
+    const sherdi_norm_acc *norms;  /* num_norms by parameter */
+    const int32_t         *groups; /* by parameter; below 0: the ratio is 1 */
+    const void            *coeffs; /* by group */
+    float                 *ratios;
+    size_t                 num_params;
+} sherdi_ratio_args;
+
+struct sherdi_optimizer {
+    sherdi_optimizer_part parts[SHERDI_MOST_PARTS]; /* the first is the master */
+    int                   num_parts;
+    sherdi_sweep          sweeps[SHERDI_MOST_SWEEPS];
+    int                   num_sweeps;
+    sherdi_grain          grain;
+    uint64_t state_tag; /* in the hash by which state files are known: what the parts mean;
+                                        0 adds nothing to it */
+
+    /* Coefficients of a group's step, as the sweeps read them. */
+    size_t coeff_bytes;
+    void (*coeffs)(const sherdi_settings *settings, const sherdi_group_step *step, void *out);
+
+    /* Configuration: keys (sherdi_config_id) that this optimizer alone reads, and what the type means while
+     * adam_w_mode is true; NULL: that key is not for it. */
+    const int                     *keys;
+    size_t                         num_keys;
+    const struct sherdi_optimizer *decoupled;
+
+    /* Of SHERDI_GRAIN_TENSOR only. */
+    size_t num_norms; /* sums of each tensor */
+    int (*has_ratio)(const sherdi_settings *settings, const sherdi_model_group *group,
+                     const sherdi_model_param *param);
+    void (*ratios)(const sherdi_backend *host, const sherdi_ratio_args *args);
+};
+
+#define SHERDI_OPTIMIZER(type, table) extern const sherdi_optimizer table;
+#include "engine/optimizers/list.h"
+#undef SHERDI_OPTIMIZER
+
+/** "|AdamW|Adam|...": choice i of "optimizer.type", without the first bar, is optimizer i. */
+extern const char sherdi_optimizer_types[];
+
+size_t                  sherdi_optimizer_count(void);
+const sherdi_optimizer *sherdi_optimizer_at(size_t index);
+size_t                  sherdi_optimizer_index(const sherdi_optimizer *optimizer);
+
+#endif
