@@ -90,7 +90,7 @@ static void settings_list(const sherdi_settings *s, named_value *list)
         {"fp16.hysteresis", (uint64_t)s->scaler.hysteresis},
         {"fp16.consecutive_hysteresis", (uint64_t)s->scaler.is_consecutive_hysteresis},
         {"fp16.min_loss_scale", double_bits(s->scaler.min_scale)},
-        {"optimizer.type", (uint64_t)s->optimizer},
+        {"optimizer.type", sherdi_optimizer_index(s->optimizer)},
         {"optimizer.params.lr", double_bits(s->lr)},
         {"optimizer.params.betas", double_bits(s->beta1)},
         {"optimizer.params.betas", double_bits(s->beta2)},

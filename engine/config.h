@@ -11,12 +11,6 @@
 /* engine/optimizers/optimizer.h */
 typedef struct sherdi_optimizer sherdi_optimizer;
 
-typedef enum sherdi_optimizer_kind {
-    SHERDI_OPTIMIZER_ADAMW = 0, /* decoupled decay: "AdamW", and "Adam" by default */
-    SHERDI_OPTIMIZER_ADAM  = 1, /* "Adam" with adam_w_mode false: decay in the gradient */
-    SHERDI_OPTIMIZER_LAMB  = 2,
-} sherdi_optimizer_kind;
-
 /* What LAMB has beside Adam's numbers. */
 typedef struct sherdi_lamb_settings {
     double max_coeff, min_coeff; /* of the trust ratio */
@@ -76,12 +70,12 @@ typedef struct sherdi_settings {
     sherdi_scaler_params scaler;         /* scale fixed at 1 unless fp16 */
 
     /* optimizer */
-    sherdi_optimizer_kind  optimizer;
-    double                 lr, beta1, beta2, eps, weight_decay;
-    int                    bias_correction;
-    sherdi_lamb_settings   lamb;
-    sherdi_schedule_params schedule;
-    double                 gradient_clipping; /* 0: off */
+    const sherdi_optimizer *optimizer;
+    double                  lr, beta1, beta2, eps, weight_decay;
+    int                     bias_correction;
+    sherdi_lamb_settings    lamb;
+    sherdi_schedule_params  schedule;
+    double                  gradient_clipping; /* 0: off */
 
     /* zero_optimization */
     int    stage;

@@ -135,7 +135,7 @@
     X(OPTIMIZER, "optimizer", BLOCK, HONOUR, CLOSED, NULL, \
       ANYTHING, NULL, "required, in the file or by the program") \
     X(OPTIMIZER_TYPE, "optimizer.type", TEXT, HONOUR, ANY_CASE, NULL, \
-      CHOICES("AdamW|Adam|Lamb"), NULL, "Adam decays weights as AdamW does unless adam_w_mode is false") \
+      CHOICES(sherdi_optimizer_types + 1), NULL, "Adam decays weights as AdamW does unless adam_w_mode is false") \
     X(LEGACY_FUSION, "optimizer.legacy_fusion", ANY, ACCEPT, NONE, NULL, \
       ANYTHING, NULL, "a choice between implementations") \
     X(OPTIMIZER_PARAMS, "optimizer.params", BLOCK, HONOUR, CLOSED | NULLABLE, NULL, \

@@ -1,6 +1,7 @@
 /* From keys to settings: checks across keys, then every field of sherdi_settings from the value
  * in force of its key. */
 #include "engine/config_impl.h"
+#include "engine/optimizers/optimizer.h"
 
 #include <limits.h>
 #include <math.h>
@@ -74,20 +75,26 @@ sherd_status sherdi_config_check(const sherd_config *config, int is_complete)
 
 /* ---- remarks ---- */
 
-/* What LAMB alone reads. */
-static sherd_status lamb_remark(sherd_config *config)
+/* Which of the optimizers the configuration names. */
+static size_t optimizer_index(const sherd_config *config)
 {
-    static const sherdi_config_id LAMBS[] = {SHERDI_CONFIG_MAX_COEFF, SHERDI_CONFIG_MIN_COEFF,
-                                             SHERDI_CONFIG_EPS_INSIDE_SQRT, SHERDI_CONFIG_LAMB_FORM,
-                                             SHERDI_CONFIG_EXCLUDE_1D};
+    return (size_t)sherdi_config_integer(config, SHERDI_CONFIG_OPTIMIZER_TYPE);
+}
 
-    if (!sherdi_config_is_given(config, SHERDI_CONFIG_OPTIMIZER_TYPE) ||
-        sherdi_config_integer(config, SHERDI_CONFIG_OPTIMIZER_TYPE) == SHERDI_CHOICE_LAMB) {
-        return SHERD_OK;
-    }
-    for (size_t i = 0; i < sizeof(LAMBS) / sizeof(LAMBS[0]); i++) {
-        if (sherdi_config_is_given(config, LAMBS[i])) {
-            SHERDI_TRY(sherdi_config_key_warn(config, LAMBS[i], "is ignored: only Lamb reads it"));
+/* Given keys that another optimizer than the one named is alone to read. */
+static sherd_status others_remark(sherd_config *config, size_t other)
+{
+    const sherdi_optimizer *optimizer = sherdi_optimizer_at(other);
+    char                    sentence[64];
+    size_t                  bytes;
+    const char *type = sherdi_config_choice_at(sherdi_optimizer_types + 1, other, &bytes);
+
+    (void)snprintf(sentence, sizeof(sentence), "is ignored: only %.*s reads it", (int)bytes, type);
+    for (size_t i = 0; i < optimizer->num_keys; i++) {
+        sherdi_config_id key = (sherdi_config_id)optimizer->keys[i];
+
+        if (sherdi_config_is_given(config, key)) {
+            SHERDI_TRY(sherdi_config_key_warn(config, key, sentence));
         }
     }
     return SHERD_OK;
@@ -95,7 +102,13 @@ static sherd_status lamb_remark(sherd_config *config)
 
 static sherd_status optimizer_remark(sherd_config *config)
 {
-    SHERDI_TRY(lamb_remark(config));
+    int has_type = sherdi_config_is_given(config, SHERDI_CONFIG_OPTIMIZER_TYPE);
+
+    for (size_t i = 0; i < sherdi_optimizer_count() && has_type; i++) {
+        if (i != optimizer_index(config)) {
+            SHERDI_TRY(others_remark(config, i));
+        }
+    }
     if (sherdi_config_is_given(config, SHERDI_CONFIG_MAX_GRAD_NORM)) {
         SHERDI_TRY(
             sherdi_config_key_warn(config, SHERDI_CONFIG_MAX_GRAD_NORM,
@@ -103,8 +116,7 @@ static sherd_status optimizer_remark(sherd_config *config)
                                        ? "is ignored: gradient_clipping is there too, and wins"
                                        : "is taken as gradient_clipping; write it there"));
     }
-    if (sherdi_config_is_given(config, SHERDI_CONFIG_OPTIMIZER_TYPE) &&
-        sherdi_config_integer(config, SHERDI_CONFIG_OPTIMIZER_TYPE) != SHERDI_CHOICE_ADAM &&
+    if (has_type && sherdi_optimizer_at(optimizer_index(config))->decoupled == NULL &&
         !sherdi_config_is_on(config, SHERDI_CONFIG_ADAM_W_MODE)) {
         return sherdi_config_key_warn(
             config, SHERDI_CONFIG_ADAM_W_MODE,
@@ -236,14 +248,12 @@ static sherd_status precision_resolve(const sherd_config *config, sherdi_setting
     return SHERD_OK;
 }
 
-static sherdi_optimizer_kind optimizer_kind(const sherd_config *config, int64_t choice)
+static const sherdi_optimizer *optimizer_of(const sherd_config *config, size_t choice)
 {
-    if (choice == SHERDI_CHOICE_LAMB) {
-        return SHERDI_OPTIMIZER_LAMB;
-    }
-    return choice == SHERDI_CHOICE_ADAM && !sherdi_config_is_on(config, SHERDI_CONFIG_ADAM_W_MODE)
-               ? SHERDI_OPTIMIZER_ADAM
-               : SHERDI_OPTIMIZER_ADAMW;
+    const sherdi_optimizer *named        = sherdi_optimizer_at(choice);
+    int                     is_decoupled = sherdi_config_is_on(config, SHERDI_CONFIG_ADAM_W_MODE);
+
+    return named->decoupled != NULL && is_decoupled ? named->decoupled : named;
 }
 
 static sherd_status optimizer_resolve(const sherd_config *config, sherdi_settings *out)
@@ -254,7 +264,7 @@ static sherd_status optimizer_resolve(const sherd_config *config, sherdi_setting
     SHERDI_TRY(sherdi_config_need(config, 0, SHERDI_CONFIG_OPTIMIZER_TYPE, &type));
     SHERDI_TRY(sherdi_config_need(config, 0, SHERDI_CONFIG_LR, &lr));
     sherdi_config_effective(config, 0, SHERDI_CONFIG_BETAS, &betas);
-    out->optimizer         = optimizer_kind(config, type.integer);
+    out->optimizer         = optimizer_of(config, (size_t)type.integer);
     out->lr                = lr.real;
     out->beta1             = betas.value.real;
     out->beta2             = betas.value.second;

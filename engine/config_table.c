@@ -1,5 +1,6 @@
 /* The table of keys as data, and looking things up in it. See config_keys.h. */
 #include "engine/config_impl.h"
+#include "engine/optimizers/optimizer.h"
 
 #include <ctype.h>
 #include <limits.h>

@@ -46,8 +46,8 @@ typedef struct sherdi_cursor {
 /* One side's small data of kernels, at the offsets of the plan. */
 typedef struct sherdi_numbers {
     sherdi_numbers_head *head;
-    sherdi_lamb_norms   *norms;  /* by parameter; of LAMB only, as ratios and groups */
-    void                *coeffs; /* by group: of Adam or LAMB */
+    sherdi_norm_acc     *norms;  /* as ratios and groups, of SHERDI_GRAIN_TENSOR only */
+    void                *coeffs; /* by group, as the optimizer has them */
     float               *ratios;
     int32_t             *groups;
     const sherdi_span   *spans;
@@ -213,18 +213,12 @@ double sherdi_optimizer_unscale(const sherd_engine *engine);
 /** Writes this update's coefficients of all groups for the kernels of both sides, and takes their hash. */
 uint64_t sherdi_optimizer_coeffs(sherd_engine *engine, const sherd_step_params *params,
                                  double grad_scale, int64_t step);
-/** The group whose coefficients bound the trust ratio of a parameter; -1: its ratio is 1. */
-int    sherdi_optimizer_ratio_group(const sherd_engine *engine, size_t param);
-double sherdi_optimizer_group_lr(const sherd_engine *engine, const sherd_step_params *params,
-                                 int group, int64_t step);
-
-/** One sweep over a block: addresses of its state, its gradient, and the parameter that is written. */
-void sherdi_optimizer_run(sherd_engine *engine, const sherdi_op *op, const sherdi_backend *lane,
-                          float *state, const void *gradient, void *param);
+double   sherdi_optimizer_group_lr(const sherd_engine *engine, const sherd_step_params *params,
+                                   int group, int64_t step);
 
 /* ---- update.c */
-/** LAMB's first sweep: the trust ratios of all parameters. Writes no state: what fails on one rank fails on all,
- *  and the old state is whole. Nothing for the other optimizers. Collective. */
+/** The first of two sweeps: norms, and the ratios of all parameters. Writes no state: what fails on one rank fails
+ *  on all, and the old state is whole. Nothing for an optimizer of one sweep. Collective. */
 sherd_status sherdi_update_measure(sherd_engine *engine);
 /** Updates every block and publishes; `decision` is the hash of the coefficients. E_IO of any rank is every
  *  rank's. Collective. */
@@ -260,7 +254,7 @@ void sherdi_numbers_zero_counts(sherd_engine *engine);
 /** What kernels are told goes to the device, behind the update lane. */
 void sherdi_numbers_tell(sherd_engine *engine);
 /** Waits for the update lane, and for reductions under way, which add to the counts; the results of both sides
- *  together, the norm normalised. LAMB's norms of the device are added to the host's. */
+ *  together, the norm normalised. Norms of tensors of the device are added to the host's. */
 sherd_status sherdi_numbers_read(sherd_engine *engine, sherdi_numbers_head *out);
 
 /* ---- lanes.c */
@@ -323,27 +317,20 @@ void sherdi_link_up(sherd_engine *engine, void *dst, const void *src, size_t len
 
 /* ---- addresses */
 
-/* The parts of a block's state. */
-typedef struct sherdi_parts {
-    float *master, *m, *v;
-} sherdi_parts;
-
-static inline sherdi_parts sherdi_block_parts(const sherd_engine *engine, const sherdi_block *block,
-                                              float *state)
+/* A block's master weights; the parameter itself in fp32. */
+static inline float *sherdi_block_master(const sherd_engine *engine, const sherdi_block *block,
+                                         float *state)
 {
     const sherdi_segment *segment = &engine->plan->segments[block->segment];
     size_t                first;
 
     if (segment->has_master) {
-        return (sherdi_parts){state, state + block->stride_elems, state + 2 * block->stride_elems};
+        return state;
     }
-    /* fp32: the parameter is the master */
     (void)sherdi_plan_owned(engine->plan, segment, &first);
     first = segment->is_resident ? first : 0;
-    return (sherdi_parts){
-        (float *)(void *)(engine->buffers[SHERDI_BUFFER_PARAMS] + segment->param_offset) + first +
-            block->offset_elems,
-        state, state + block->stride_elems};
+    return (float *)(void *)(engine->buffers[SHERDI_BUFFER_PARAMS] + segment->param_offset) +
+           first + block->offset_elems;
 }
 
 #endif

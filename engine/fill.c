@@ -117,7 +117,7 @@ static sherd_status stretch_to_master(sherd_engine *engine, const stretch *part)
         end = sherdi_min_size(last, start + block->elems);
         SHERDI_TRY(sherdi_store_look(engine, block, 1, &state));
         sherdi_place_put(engine, block->place,
-                         sherdi_block_parts(engine, block, state).master + (at - start),
+                         sherdi_block_master(engine, block, state) + (at - start),
                          part->values + (at - part->at), (end - at) * sizeof(float));
         if (block->place == SHERDI_PLACE_NVME &&
             (end == start + block->elems || end == part->param_end) &&
@@ -561,7 +561,7 @@ static void block_fingerprint(sherd_engine *engine, const sherdi_block *block, f
     const sherdi_numbers *numbers = sherdi_place_numbers(engine, block->place);
 
     lane->kernels->fingerprint(lane, numbers->spans + block->first_span + first, count,
-                               sherdi_block_parts(engine, block, state).master,
+                               sherdi_block_master(engine, block, state),
                                &numbers->head->fingerprint);
 }
 

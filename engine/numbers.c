@@ -11,7 +11,7 @@ static sherdi_numbers numbers_at(const sherdi_plan *plan, unsigned char *memory)
 
     return (sherdi_numbers){
         .head   = (sherdi_numbers_head *)(void *)(memory + at->head),
-        .norms  = (sherdi_lamb_norms *)(void *)(memory + at->norms),
+        .norms  = (sherdi_norm_acc *)(void *)(memory + at->norms),
         .coeffs = memory + at->coeffs,
         .ratios = (float *)(void *)(memory + at->ratios),
         .groups = (int32_t *)(void *)(memory + at->groups),
@@ -27,8 +27,18 @@ static unsigned char *down_area(const sherd_engine *engine)
 
 static void groups_write(sherd_engine *engine)
 {
-    for (size_t p = 0; p < engine->plan->num_params && sherdi_plan_sweeps(engine->plan) > 1; p++) {
-        engine->on_host.groups[p] = sherdi_optimizer_ratio_group(engine, p);
+    const sherdi_optimizer *optimizer = engine->settings.optimizer;
+
+    if (optimizer->grain != SHERDI_GRAIN_TENSOR) {
+        return;
+    }
+    for (size_t p = 0; p < engine->plan->num_params; p++) {
+        const sherdi_model_param *param = &engine->model.params[p];
+
+        engine->on_host.groups[p] =
+            optimizer->has_ratio(&engine->settings, &engine->model.groups[param->group], param)
+                ? param->group
+                : -1;
     }
 }
 
@@ -96,9 +106,8 @@ static void down_add(sherd_engine *engine, sherdi_numbers_head *out)
     out->counts.nonfinite += down.head->counts.nonfinite;
     out->counts.out_of_range += down.head->counts.out_of_range;
     out->fingerprint += down.head->fingerprint;
-    for (size_t p = 0; p < (at->results_bytes - at->norms) / sizeof(*down.norms); p++) {
-        sherdi_norm_merge(&engine->on_host.norms[p].param, &down.norms[p].param);
-        sherdi_norm_merge(&engine->on_host.norms[p].update, &down.norms[p].update);
+    for (size_t i = 0; i < (at->results_bytes - at->norms) / sizeof(*down.norms); i++) {
+        sherdi_norm_merge(&engine->on_host.norms[i], &down.norms[i]);
     }
 }
 

@@ -130,27 +130,28 @@ static void buffers_name(sherdi_plan *plan)
 
 static void numbers_lay_out(sherdi_plan *plan, const sherdi_model *model)
 {
-    sherdi_plan_numbers *numbers = &plan->numbers;
-    int                  is_lamb = plan->settings.optimizer == SHERDI_OPTIMIZER_LAMB;
-    size_t               params  = is_lamb ? model->num_params : 0;
-    size_t               coeff = is_lamb ? sizeof(sherdi_lamb_coeffs) : sizeof(sherdi_adam_coeffs);
+    const sherdi_optimizer *optimizer  = plan->settings.optimizer;
+    sherdi_plan_numbers    *numbers    = &plan->numbers;
+    int                     has_ratios = optimizer->grain == SHERDI_GRAIN_TENSOR;
+    size_t                  params     = has_ratios ? model->num_params : 0;
 
-    numbers->head          = 0;
-    numbers->norms         = sizeof(sherdi_numbers_head);
-    numbers->results_bytes = numbers->norms + params * sizeof(sherdi_lamb_norms);
-    numbers->coeffs        = numbers->results_bytes;
-    numbers->ratios        = numbers->coeffs + model->num_groups * coeff;
-    numbers->groups        = numbers->ratios + params * sizeof(float);
-    numbers->shared_bytes  = sherdi_round_up(numbers->groups + params * sizeof(int32_t), 64);
-    numbers->spans         = numbers->shared_bytes;
-    numbers->bytes         = numbers->shared_bytes;
+    numbers->head  = 0;
+    numbers->norms = sizeof(sherdi_numbers_head);
+    numbers->results_bytes =
+        numbers->norms + params * optimizer->num_norms * sizeof(sherdi_norm_acc);
+    numbers->coeffs       = numbers->results_bytes;
+    numbers->ratios       = numbers->coeffs + model->num_groups * optimizer->coeff_bytes;
+    numbers->groups       = numbers->ratios + params * sizeof(float);
+    numbers->shared_bytes = sherdi_round_up(numbers->groups + params * sizeof(int32_t), 64);
+    numbers->spans        = numbers->shared_bytes;
+    numbers->bytes        = numbers->shared_bytes;
     if (plan->machine.has_device) {
         numbers->bytes += plan->num_spans * sizeof(sherdi_span);
         /* the host's own, and what comes down of the device's */
         plan->buffers[SHERDI_BUFFER_HOST_NUMBERS].bytes =
             sherdi_round_up(numbers->shared_bytes + numbers->results_bytes, SHERD_ALIGN_BYTES);
     }
-    if (plan->machine.has_device || is_lamb) {
+    if (plan->machine.has_device || has_ratios) {
         plan->buffers[SHERDI_BUFFER_NUMBERS].bytes =
             sherdi_round_up(numbers->bytes, SHERD_ALIGN_BYTES);
     }

@@ -10,6 +10,7 @@
 
 #include "engine/config.h"
 #include "engine/model.h"
+#include "engine/optimizers/optimizer.h"
 #include "kernels/backend.h"
 #include "offload/tier.h"
 
@@ -76,8 +77,8 @@ typedef struct sherdi_piece {
     size_t elems;
 } sherdi_piece;
 
-/* A part of what a rank updates: state lies as [master][m][v], each `elems` fp32, each beginning
- * `stride_elems` after the one before. */
+/* A part of what a rank updates: the parts of its state lie one behind the other, each `elems` long and beginning
+ * `stride_elems` after the one before (sherdi_plan_part_offset). */
 typedef struct sherdi_block {
     int          segment;
     size_t       offset_elems; /* from the start of what this rank owns of the segment */
@@ -148,7 +149,7 @@ typedef enum sherdi_plan_op_kind {
     SHERDI_PLAN_ALL_REDUCE,
     SHERDI_PLAN_PUBLISH,
     SHERDI_PLAN_EXCHANGE,
-    SHERDI_PLAN_SUM, /* of integers: the norms of LAMB */
+    SHERDI_PLAN_SUM, /* of integers: the norms of all tensors */
 } sherdi_plan_op_kind;
 
 /* One collective, in the order in which it is made when the trainer follows the plan. */
@@ -186,12 +187,13 @@ typedef struct sherdi_machine {
  * has memory of its own there are two: the kernels of each kind of place have theirs; else they are one.
  * The first three are results, the next three what kernels are told. */
 typedef struct sherdi_plan_numbers {
-    size_t head;  /* sherdi_numbers_head */
-    size_t norms; /* sherdi_lamb_norms, by parameter; LAMB only */
+    size_t head; /* sherdi_numbers_head */
+    size_t
+        norms; /* of the optimizer, by parameter; as ratios and groups, of SHERDI_GRAIN_TENSOR only */
     size_t results_bytes;
     size_t coeffs; /* by group */
-    size_t ratios; /* by parameter; LAMB only */
-    size_t groups; /* by parameter, -1: no ratio; LAMB only */
+    size_t ratios; /* by parameter */
+    size_t groups; /* by parameter, -1: no ratio */
     size_t shared_bytes;
     size_t spans; /* of all blocks; the device's buffer only */
     size_t bytes;
@@ -319,11 +321,15 @@ static inline size_t sherdi_plan_grad_bytes(const sherdi_plan *plan)
     return plan->is_fixed ? sizeof(int64_t) : sherd_dtype_bytes(plan->grad_dtype);
 }
 
-/** How often an update goes over the state: LAMB looks before it writes. */
+/** How often an update goes over the state. */
 static inline uint64_t sherdi_plan_sweeps(const sherdi_plan *plan)
 {
-    return plan->settings.optimizer == SHERDI_OPTIMIZER_LAMB ? 2 : 1;
+    return (uint64_t)plan->settings.optimizer->num_sweeps;
 }
+
+/** Bytes from the start of a block's state to one of its parts. Not for the master (part 0) where the parameter is
+ *  it: that is no part of the state. */
+size_t sherdi_plan_part_offset(const sherdi_plan *plan, const sherdi_block *block, int part);
 
 /** What this rank updates of a segment: [*first, *first + count) of its whole. */
 size_t sherdi_plan_owned(const sherdi_plan *plan, const sherdi_segment *segment, size_t *first);

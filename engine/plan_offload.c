@@ -78,11 +78,24 @@ static void state_places_choose(sherdi_plan *plan)
     }
 }
 
+size_t sherdi_plan_part_offset(const sherdi_plan *plan, const sherdi_block *block, int part)
+{
+    const sherdi_optimizer *optimizer = plan->settings.optimizer;
+    size_t                  offset    = 0;
+
+    for (int i = plan->segments[block->segment].has_master ? 0 : 1; i < part; i++) {
+        offset += block->stride_elems * optimizer->parts[i].elem_bytes;
+    }
+    return offset;
+}
+
 size_t sherdi_plan_state_bytes(const sherdi_plan *plan, const sherdi_block *block)
 {
-    size_t parts = plan->segments[block->segment].has_master ? 3 : 2;
+    const sherdi_optimizer *optimizer = plan->settings.optimizer;
+    int                     last      = optimizer->num_parts - 1;
 
-    return ((parts - 1) * block->stride_elems + block->elems) * sizeof(float);
+    return sherdi_plan_part_offset(plan, block, last) +
+           block->elems * optimizer->parts[last].elem_bytes;
 }
 
 static size_t block_state_bytes(const sherdi_plan *plan, const sherdi_block *block)
@@ -544,19 +557,35 @@ static void block_count(sherdi_plan *plan, const sherdi_block *block)
     }
 }
 
-/* Norm: the gradient once. Update: gradient and state in each sweep, state and parameter back in the last. */
+/* Of an element's parts: those whose bits are in `which`. The master is the parameter where it is not in the
+ * state, and counts alike. */
+static uint64_t parts_bytes(const sherdi_optimizer *optimizer, unsigned which)
+{
+    uint64_t bytes = 0;
+
+    for (int i = 0; i < optimizer->num_parts; i++) {
+        bytes += (which >> i & 1) * optimizer->parts[i].elem_bytes;
+    }
+    return bytes;
+}
+
+/* Norm: the gradient once. Update: what each sweep reads and writes. */
 static void block_count_update(sherdi_plan *plan, const sherdi_block *block)
 {
-    const sherdi_segment *segment = &plan->segments[block->segment];
-    uint64_t              elems   = block->elems;
-    uint64_t              sweeps  = sherdi_plan_sweeps(plan);
-    uint64_t              grads   = elems * sherdi_plan_grad_bytes(plan);
-    uint64_t              state =
-        elems * sizeof(float) * 3; /* the master is the parameter where it is not in the state */
-    uint64_t params =
-        segment->has_master ? elems * sherd_dtype_bytes(plan->settings.compute_dtype) : 0;
-    uint64_t norm   = grads;
-    uint64_t update = (grads + state) * sweeps + state + params;
+    const sherdi_segment   *segment   = &plan->segments[block->segment];
+    const sherdi_optimizer *optimizer = plan->settings.optimizer;
+    uint64_t                grad      = sherdi_plan_grad_bytes(plan);
+    uint64_t param  = segment->has_master ? sherd_dtype_bytes(plan->settings.compute_dtype) : 0;
+    uint64_t norm   = block->elems * grad;
+    uint64_t update = 0;
+
+    for (int i = 0; i < optimizer->num_sweeps; i++) {
+        const sherdi_sweep *sweep = &optimizer->sweeps[i];
+
+        update += block->elems *
+                  (parts_bytes(optimizer, sweep->reads) + parts_bytes(optimizer, sweep->writes) +
+                   (sweep->reads_gradient ? grad : 0) + (sweep->writes_param ? param : 0));
+    }
 
     *(block->place == SHERDI_PLACE_DEVICE ? &plan->moves.update_device_bytes
                                           : &plan->moves.update_host_bytes) += update;
@@ -603,8 +632,8 @@ sherdi_plan_wear sherdi_plan_drive_wear(const sherdi_plan *plan)
     sherdi_plan_wear wear = {
         .written_bytes = (double)moves->nvme_written_micro_bytes * steps +
                          (double)moves->nvme_written_step_bytes,
-        .step_seconds  = plan->settings.step_seconds,
-        .rated_bytes   = plan->settings.drive_tbw * 1e12,
+        .step_seconds = plan->settings.step_seconds,
+        .rated_bytes  = plan->settings.drive_tbw * 1e12,
     };
 
     if (wear.step_seconds == 0) {

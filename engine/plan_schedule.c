@@ -434,10 +434,10 @@ static sherd_status collect_ops(sherdi_plan *plan)
     return SHERD_OK;
 }
 
-/* LAMB's first sweep: how it went, and the norms of all tensors. */
+/* A first sweep: how it went, and the norms of all tensors. */
 static sherd_status norms_ops(sherdi_plan *plan)
 {
-    size_t words = plan->num_params * sizeof(sherdi_lamb_norms) / sizeof(uint64_t);
+    size_t words = (plan->numbers.results_bytes - plan->numbers.norms) / sizeof(uint64_t);
 
     SHERDI_TRY(collect_ops(plan));
     SHERDI_TRY(exchange_op(plan, SHERDI_AGREE_STATUS_WORDS * sizeof(double)));

@@ -7,7 +7,7 @@
  * follows from these alone (order.h) and is written down nowhere.
  *
  *   program.c          ranges of segments, blocks and slots
- *   program_sweep.c    sweeps over the blocks: norm, update, publish, fingerprint */
+ *   program_walk.c     walks over the blocks: norm, update, publish, fingerprint */
 #ifndef SHERDI_ENGINE_PROGRAM_H
 #define SHERDI_ENGINE_PROGRAM_H
 
@@ -97,8 +97,7 @@ enum {
 
 #define SHERDI_OP_MEETS  1u /* all ranks are there before any goes on */
 #define SHERDI_OP_STABLE 2u /* a gather that does not meet */
-#define SHERDI_OP_FIRST  4u /* a sweep that measures */
-#define SHERDI_OP_GAPS   8u /* of a block, what no parameter covers */
+#define SHERDI_OP_GAPS   4u /* of a block, what no parameter covers */
 
 typedef struct sherdi_op {
     sherdi_op_kind      kind;
@@ -109,6 +108,7 @@ typedef struct sherdi_op {
     sherd_dtype         from, to;
     size_t              elems;  /* of a slice for collectives */
     size_t              extent; /* of a file */
+    int                 sweep;  /* of the optimizer */
     sherdi_place        place;  /* whose kernels and numbers */
     sherdi_range        uses[SHERDI_USES];
     uint64_t            moves[SHERDI_MEDIA];
@@ -130,7 +130,7 @@ typedef enum sherdi_ring {
 /* What the operations to come depend on, beside the plan: what lies where by now. */
 typedef struct sherdi_progress {
     size_t *held[SHERDI_RINGS]; /* by slot: the extent that was read into it */
-    size_t  bridged;            /* blocks whose gradient went down in this sweep */
+    size_t  bridged;            /* blocks whose gradient went down in this walk */
 } sherdi_progress;
 
 typedef struct sherdi_program {
@@ -153,20 +153,20 @@ void sherdi_progress_release(sherdi_progress *progress, const sherdi_plan *plan,
 
 /* ---- events: parts of the calls at a boundary ---- */
 
-/* What a sweep over the blocks does with each. */
-typedef enum sherdi_sweep {
-    SHERDI_SWEEP_MEASURE = 0, /* of an optimizer that looks before it writes */
-    SHERDI_SWEEP_UPDATE,
-    SHERDI_SWEEP_REPUBLISH, /* new parameters from the master weights */
-    SHERDI_SWEEP_FINGERPRINT,
-} sherdi_sweep;
+/* What a walk over the blocks does with each. */
+typedef enum sherdi_walk {
+    SHERDI_WALK_MEASURE = 0, /* of an optimizer that looks before it writes */
+    SHERDI_WALK_UPDATE,
+    SHERDI_WALK_REPUBLISH, /* new parameters from the master weights */
+    SHERDI_WALK_FINGERPRINT,
+} sherdi_walk;
 
-/** State is read for the sweep to come, as much as there are slots. */
+/** State is read for the walk to come, as much as there are slots. */
 sherd_status sherdi_program_read_ahead(const sherdi_program *program);
 /** Squares of what this rank holds of the gradient; the results of all kernels come to the host. */
 sherd_status sherdi_program_norm(const sherdi_program *program);
-sherd_status sherdi_program_sweep(const sherdi_program *program, sherdi_sweep sweep);
-/** Results of a sweep come to the host. */
+sherd_status sherdi_program_walk(const sherdi_program *program, sherdi_walk walk);
+/** Results of a walk come to the host. */
 sherd_status sherdi_program_collect(const sherdi_program *program);
 /** What the ranks have updated goes to all, where it has not yet. */
 sherd_status sherdi_program_publish(const sherdi_program *program);

@@ -254,16 +254,42 @@ static sherd_status op_fingerprint(sherd_engine *engine, const sherdi_op *op, ui
     return SHERD_OK;
 }
 
+/* What a sweep is given of a block. The master lies with the other parts, or is the parameter. */
+static sherdi_sweep_args sweep_args(const sherd_engine *engine, const sherdi_op *op)
+{
+    const sherdi_numbers *numbers    = sherdi_place_numbers(engine, op->place);
+    unsigned char        *state      = address_of(engine, op, SHERDI_USE_STATE);
+    unsigned char        *param      = address_of(engine, op, SHERDI_USE_PARAM);
+    int                   has_master = engine->plan->segments[op->segment].has_master;
+    sherdi_sweep_args     args       = {
+                  .spans       = numbers->spans + op->block->first_span,
+                  .num_spans   = op->block->num_spans,
+                  .coeffs      = numbers->coeffs,
+                  .grad        = address_of(engine, op, SHERDI_USE_SRC),
+                  .grad_dtype  = engine->plan->grad_dtype,
+                  .parts       = {has_master ? state : param},
+                  .param       = has_master ? param : NULL,
+                  .param_dtype = engine->settings.compute_dtype,
+                  .fingerprint = &numbers->head->fingerprint,
+                  .norms       = numbers->norms,
+                  .ratios      = numbers->ratios,
+    };
+
+    for (int i = 1; i < engine->settings.optimizer->num_parts; i++) {
+        args.parts[i] = state + sherdi_plan_part_offset(engine->plan, op->block, i);
+    }
+    return args;
+}
+
 static sherd_status op_update(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
 {
     const sherdi_backend *lane = lane_of(engine, op->lane);
+    sherdi_sweep_args     args = sweep_args(engine, op);
     sherdi_mark           mark =
         sherdi_mark_begin(&engine->marks, SHERDI_MARK_UPDATE, lane, subject_of(engine, op), 0);
 
     (void)number_out;
-    sherdi_optimizer_run(
-        engine, op, lane, (float *)(void *)address_of(engine, op, SHERDI_USE_STATE),
-        address_of(engine, op, SHERDI_USE_SRC), address_of(engine, op, SHERDI_USE_PARAM));
+    engine->settings.optimizer->sweeps[op->sweep].run(lane, &args);
     sherdi_mark_end(&engine->marks, lane, &mark);
     return SHERD_OK;
 }

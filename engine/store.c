@@ -81,8 +81,8 @@ static uint64_t layout_hash(const sherd_engine *engine)
     uint64_t           hash = sherdi_hash_u64(1, (uint64_t)engine->settings.compute_dtype);
 
     hash = sherdi_hash_u64(hash, (uint64_t)engine->settings.stage);
-    if (engine->settings.optimizer == SHERDI_OPTIMIZER_LAMB) { /* its moments are no other's */
-        hash = sherdi_hash_u64(hash, SHERDI_OPTIMIZER_LAMB);
+    if (engine->settings.optimizer->state_tag != 0) {
+        hash = sherdi_hash_u64(hash, engine->settings.optimizer->state_tag);
     }
     /* without the groups: their rates are no part of the state, as the configuration's are none */
     for (size_t i = engine->model.num_groups; i < sherdi_model_num_items(&engine->model); i++) {

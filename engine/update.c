@@ -1,5 +1,5 @@
-/* The boundary's sweeps over the blocks (program_sweep.c), and what the ranks tell each other of them: that all have
- * done the same, the sum of the fingerprints, for LAMB the norms of all tensors. */
+/* The boundary's walks over the blocks (program_walk.c), and what the ranks tell each other of them: that all have
+ * done the same, the sum of the fingerprints, and for an optimizer of two sweeps the norms of all tensors. */
 #include "engine/engine_impl.h"
 
 #include <stdio.h>
@@ -19,17 +19,17 @@ static void outcome_add(outcome *all, sherd_status status)
     }
 }
 
-/* Every transfer of the sweep is over when this returns, however it went, and the results are in `head`. */
-static sherd_status sweep_run(sherd_engine *engine, sherdi_sweep sweep, sherdi_numbers_head *head)
+/* Every transfer of the walk is over when this returns, however it went, and the results are in `head`. */
+static sherd_status walk_run(sherd_engine *engine, sherdi_walk walk, sherdi_numbers_head *head)
 {
     sherdi_program program = sherdi_run_program(engine);
     outcome        all     = {.status = SHERD_OK};
 
-    if (sweep != SHERDI_SWEEP_FINGERPRINT) { /* the parameters are about to change */
+    if (walk != SHERDI_WALK_FINGERPRINT) { /* the parameters are about to change */
         outcome_add(&all, sherdi_fetch_stop(engine));
     }
     if (all.status == SHERD_OK) {
-        outcome_add(&all, sherdi_program_sweep(&program, sweep));
+        outcome_add(&all, sherdi_program_walk(&program, walk));
     }
     for (int ring = 0; ring < SHERDI_RINGS; ring++) {
         outcome_add(&all, sherdi_run_settle(engine, (sherdi_ring)ring));
@@ -45,7 +45,7 @@ static sherd_status sweep_run(sherd_engine *engine, sherdi_sweep sweep, sherdi_n
 
 sherd_status sherdi_update_fingerprint(sherd_engine *engine, sherdi_numbers_head *out)
 {
-    return sweep_run(engine, SHERDI_SWEEP_FINGERPRINT, out);
+    return walk_run(engine, SHERDI_WALK_FINGERPRINT, out);
 }
 
 /* What this rank has updated goes to the others. */
@@ -109,42 +109,41 @@ sherd_status sherdi_update_agree(sherd_engine *engine, sherd_status status, uint
 /* Of every tensor; what this rank holds, or all. */
 static sherd_status norms_sum(sherd_engine *engine)
 {
-    sherdi_lamb_norms *norms = engine->on_host.norms;
-    size_t             count = engine->plan->num_params;
+    const sherdi_plan_numbers *at    = &engine->plan->numbers;
+    sherdi_norm_acc           *norms = engine->on_host.norms;
+    size_t                     bytes = at->results_bytes - at->norms;
 
-    for (size_t p = 0; p < count; p++) {
-        sherdi_norm_normalise(
-            &norms[p].param); /* digits below 2^32: no sum over ranks is too large */
-        sherdi_norm_normalise(&norms[p].update);
+    for (size_t i = 0; i < bytes / sizeof(*norms); i++) {
+        sherdi_norm_normalise(&norms[i]); /* digits below 2^32: no sum over ranks is too large */
     }
     if (!engine->plan->is_sliced) {
         return SHERD_OK;
     }
-    return sherdi_world_sum_u64(engine->world, (uint64_t *)(void *)norms,
-                                count * sizeof(*norms) / sizeof(uint64_t));
+    return sherdi_world_sum_u64(engine->world, (uint64_t *)(void *)norms, bytes / sizeof(uint64_t));
 }
 
 sherd_status sherdi_update_measure(sherd_engine *engine)
 {
-    sherdi_numbers_head unused;
-    sherd_status        status;
+    const sherdi_optimizer *optimizer = engine->settings.optimizer;
+    sherdi_numbers_head     unused;
+    sherd_status            status;
 
-    if (sherdi_plan_sweeps(engine->plan) == 1) {
+    if (optimizer->num_sweeps == 1) {
         return SHERD_OK;
     }
-    status = sweep_run(engine, SHERDI_SWEEP_MEASURE, &unused);
+    status = walk_run(engine, SHERDI_WALK_MEASURE, &unused);
     if (status == SHERD_E_PEER_LOST) {
         return status;
     }
     SHERDI_TRY(sherdi_agree_status(engine->world, status));
     SHERDI_TRY(norms_sum(engine));
-    engine->host->kernels->lamb_ratios(engine->host, &(sherdi_lamb_ratio_args){
-                                                         .norms      = engine->on_host.norms,
-                                                         .groups     = engine->on_host.groups,
-                                                         .coeffs     = engine->on_host.coeffs,
-                                                         .ratios     = engine->on_host.ratios,
-                                                         .num_params = engine->plan->num_params,
-                                                     });
+    optimizer->ratios(engine->host, &(sherdi_ratio_args){
+                                        .norms      = engine->on_host.norms,
+                                        .groups     = engine->on_host.groups,
+                                        .coeffs     = engine->on_host.coeffs,
+                                        .ratios     = engine->on_host.ratios,
+                                        .num_params = engine->plan->num_params,
+                                    });
     sherdi_numbers_tell(engine);
     return SHERD_OK;
 }
@@ -153,7 +152,7 @@ sherd_status sherdi_update_run(sherd_engine *engine, uint64_t decision)
 {
     sherdi_numbers_head head   = {0};
     sherdi_scaler       scaler = engine->scaler; /* as the step that succeeds leaves it */
-    sherd_status        status = sweep_run(engine, SHERDI_SWEEP_UPDATE, &head);
+    sherd_status        status = walk_run(engine, SHERDI_WALK_UPDATE, &head);
 
     if (status == SHERD_OK) {
         status = sherdi_scaler_update(&scaler, 0);
@@ -173,7 +172,7 @@ sherd_status sherdi_update_republish(sherd_engine *engine, uint64_t *own_out)
 {
     sherdi_numbers_head head   = {0};
     uint64_t            all    = 0;
-    sherd_status        status = sweep_run(engine, SHERDI_SWEEP_REPUBLISH, &head);
+    sherd_status        status = walk_run(engine, SHERDI_WALK_REPUBLISH, &head);
 
     SHERDI_TRY(sherdi_update_agree(engine, status, head.fingerprint, 0,
                                    "while it read its state back", &all));

@@ -3,6 +3,7 @@
  * empty for what is not JSON) and ORACLE.json (per file, what DeepSpeed resolves it to after
  * "auto" is filled in). Without a folder: skipped. */
 #include "engine/config_impl.h"
+#include "engine/optimizers/optimizer.h"
 #include "tests/lib/check.h"
 
 #include <stdio.h>
@@ -258,7 +259,8 @@ static void check_file(const char *name, const char *policy, const sherdi_json_n
     counts->files++;
     /* the folder's list is older than this optimizer */
     must_load |= status == SHERD_OK &&
-                 sherdi_config_integer(config, SHERDI_CONFIG_OPTIMIZER_TYPE) == SHERDI_CHOICE_LAMB;
+                 sherdi_optimizer_at((size_t)sherdi_config_integer(
+                     config, SHERDI_CONFIG_OPTIMIZER_TYPE)) == &sherdi_optimizer_lamb;
     if (must_load != (status == SHERD_OK)) {
         test_fail(__FILE__, __LINE__, "%s is %s, but loading it gives %s: %s", name,
                   is_not_json ? "not JSON" : policy, sherd_status_name(status), sherd_last_error());

@@ -1,4 +1,4 @@
-/* Sweeps over the blocks: state and gradient come to where they are worked with, a kernel runs, what changed goes
+/* Walks over the blocks: state and gradient come to where they are worked with, a kernel runs, what changed goes
  * back. What is on a drive passes through slots: as many extents are on their way as there are slots, for a read
  * waits for nothing but the slot.
  *
@@ -483,7 +483,7 @@ static sherd_status segment_close(const sherdi_program *program, const sherdi_se
     return program->plan->publishes_early ? resident_publish(program, segment) : SHERD_OK;
 }
 
-/* ------------------------------------------------------------------ sweeps -- */
+/* ------------------------------------------------------------------- walks -- */
 
 /* Results that kernels of a place add to. */
 static sherdi_range numbers_at(const sherdi_plan *plan, sherdi_place place, size_t offset,
@@ -495,30 +495,41 @@ static sherdi_range numbers_at(const sherdi_plan *plan, sherdi_place place, size
                            offset, bytes);
 }
 
-/* What a sweep moves through memory. */
-static void sweep_count(const sherdi_plan *plan, const sherdi_segment *segment, sherdi_sweep sweep,
-                        sherdi_op *op)
+/* Of an element's parts: those whose bits are in `which`. The master is the parameter where it is not in the
+ * state, and counts alike. */
+static uint64_t parts_bytes(const sherdi_optimizer *optimizer, unsigned which)
 {
-    uint64_t elems = op->block->elems;
-    uint64_t grads = elems * sherdi_plan_grad_bytes(plan);
-    uint64_t state =
-        elems * sizeof(float) * 3; /* the master is the parameter where it is not in the state */
-    uint64_t params = segment->has_master ? elems * compute_bytes(plan) : 0;
+    uint64_t bytes = 0;
+
+    for (int i = 0; i < optimizer->num_parts; i++) {
+        bytes += (which >> i & 1) * optimizer->parts[i].elem_bytes;
+    }
+    return bytes;
+}
+
+/* What a sweep moves through memory. */
+static void sweep_count(const sherdi_plan *plan, const sherdi_segment *segment, sherdi_op *op)
+{
+    const sherdi_optimizer *optimizer = plan->settings.optimizer;
+    const sherdi_sweep     *sweep     = &optimizer->sweeps[op->sweep];
+    uint64_t                grad      = sweep->reads_gradient ? sherdi_plan_grad_bytes(plan) : 0;
+    uint64_t param = sweep->writes_param && segment->has_master ? compute_bytes(plan) : 0;
 
     op->moves[is_on_device(op->place) ? SHERDI_MOVES_DEVICE : SHERDI_MOVES_HOST] =
-        grads + state + (sweep == SHERDI_SWEEP_UPDATE ? state + params : 0);
+        op->elems * (parts_bytes(optimizer, sweep->reads) + parts_bytes(optimizer, sweep->writes) +
+                     grad + param);
 }
 
 /* The kernel that works with the gradient. */
-static sherd_status update_emit(const sherdi_program *program, sherdi_sweep sweep,
+static sherd_status update_emit(const sherdi_program *program, sherdi_walk walk,
                                 const sherdi_segment *segment, const sherdi_block *block,
                                 sherdi_range gradient, sherdi_range param)
 {
     const sherdi_plan *plan       = program->plan;
     sherdi_op          op         = sherdi_op_of_block(plan, SHERDI_OP_UPDATE, block);
-    int                is_written = sweep == SHERDI_SWEEP_UPDATE;
+    int                is_written = walk == SHERDI_WALK_UPDATE;
 
-    op.flags = is_written ? 0 : SHERDI_OP_FIRST;
+    op.sweep = is_written ? plan->settings.optimizer->num_sweeps - 1 : 0;
     sherdi_op_use(&op, SHERDI_USE_STATE, is_written ? SHERDI_ADDS : SHERDI_READS,
                   state_of(plan, block));
     sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS, gradient);
@@ -532,12 +543,12 @@ static sherd_status update_emit(const sherdi_program *program, sherdi_sweep swee
                                    sizeof(uint64_t))
                       : numbers_at(plan, block->place, plan->numbers.norms,
                                    plan->numbers.results_bytes - plan->numbers.norms));
-    sweep_count(plan, segment, sweep, &op);
+    sweep_count(plan, segment, &op);
     return sherdi_program_emit(program, &op);
 }
 
 /* What the master weights are, and for a republication the parameters made of them. */
-static sherd_status master_emit(const sherdi_program *program, sherdi_sweep sweep,
+static sherd_status master_emit(const sherdi_program *program, sherdi_walk walk,
                                 const sherdi_segment *segment, const sherdi_block *block,
                                 sherdi_range param)
 {
@@ -551,7 +562,7 @@ static sherd_status master_emit(const sherdi_program *program, sherdi_sweep swee
                   numbers_at(plan, block->place, offsetof(sherdi_numbers_head, fingerprint),
                              sizeof(uint64_t)));
     SHERDI_TRY(sherdi_program_emit(program, &op));
-    if (sweep != SHERDI_SWEEP_REPUBLISH || !segment->has_master) {
+    if (walk != SHERDI_WALK_REPUBLISH || !segment->has_master) {
         return SHERD_OK;
     }
     op      = sherdi_op_of_block(plan, SHERDI_OP_CAST, block); /* padding of the master is zero */
@@ -562,52 +573,52 @@ static sherd_status master_emit(const sherdi_program *program, sherdi_sweep swee
     return sherdi_program_emit(program, &op);
 }
 
-static int has_gradient(sherdi_sweep sweep)
+static int has_gradient(sherdi_walk walk)
 {
-    return sweep == SHERDI_SWEEP_MEASURE || sweep == SHERDI_SWEEP_UPDATE;
+    return walk == SHERDI_WALK_MEASURE || walk == SHERDI_WALK_UPDATE;
 }
 
-static int publishes(sherdi_sweep sweep)
+static int publishes(sherdi_walk walk)
 {
-    return sweep == SHERDI_SWEEP_UPDATE || sweep == SHERDI_SWEEP_REPUBLISH;
+    return walk == SHERDI_WALK_UPDATE || walk == SHERDI_WALK_REPUBLISH;
 }
 
-static sherd_status block_sweep(const sherdi_program *program, sherdi_sweep sweep,
-                                const sherdi_segment *segment, const sherdi_block *block)
+static sherd_status block_walk(const sherdi_program *program, sherdi_walk walk,
+                               const sherdi_segment *segment, const sherdi_block *block)
 {
     sherdi_range gradient;
     sherdi_range param = param_at(program->plan, segment, block);
 
     SHERDI_TRY(state_take(program, block));
-    if (has_gradient(sweep)) {
+    if (has_gradient(walk)) {
         SHERDI_TRY(gradient_take(program, segment, block, &gradient));
     }
-    if (publishes(sweep)) {
+    if (publishes(walk)) {
         SHERDI_TRY(param_open(program, segment, block, &param));
     }
-    SHERDI_TRY(has_gradient(sweep) ? update_emit(program, sweep, segment, block, gradient, param)
-                                   : master_emit(program, sweep, segment, block, param));
-    if (publishes(sweep)) {
+    SHERDI_TRY(has_gradient(walk) ? update_emit(program, walk, segment, block, gradient, param)
+                                  : master_emit(program, walk, segment, block, param));
+    if (publishes(walk)) {
         SHERDI_TRY(param_close(program, segment, block, param));
     }
-    if (has_gradient(sweep)) {
+    if (has_gradient(walk)) {
         SHERDI_TRY(gradient_give(program, block));
     }
-    return state_give(program, block, sweep == SHERDI_SWEEP_UPDATE);
+    return state_give(program, block, walk == SHERDI_WALK_UPDATE);
 }
 
-static sherd_status segment_sweep(const sherdi_program *program, sherdi_sweep sweep,
-                                  const sherdi_segment *segment)
+static sherd_status segment_walk(const sherdi_program *program, sherdi_walk walk,
+                                 const sherdi_segment *segment)
 {
     const sherdi_plan *plan = program->plan;
 
-    if (has_gradient(sweep) && segment->has_gradient && plan->is_fixed && !plan->is_sliced) {
+    if (has_gradient(walk) && segment->has_gradient && plan->is_fixed && !plan->is_sliced) {
         SHERDI_TRY(slices_collect(program, segment));
     }
     for (size_t b = 0; b < segment->num_blocks; b++) {
-        SHERDI_TRY(block_sweep(program, sweep, segment, &plan->blocks[segment->first_block + b]));
+        SHERDI_TRY(block_walk(program, walk, segment, &plan->blocks[segment->first_block + b]));
     }
-    return publishes(sweep) ? segment_close(program, segment) : SHERD_OK;
+    return publishes(walk) ? segment_close(program, segment) : SHERD_OK;
 }
 
 static sherd_status clear_emit(const sherdi_program *program, size_t offset, size_t bytes)
@@ -638,7 +649,7 @@ static sherd_status collect_emit(const sherdi_program *program)
     return sherdi_program_emit(program, &op);
 }
 
-sherd_status sherdi_program_sweep(const sherdi_program *program, sherdi_sweep sweep)
+sherd_status sherdi_program_walk(const sherdi_program *program, sherdi_walk walk)
 {
     const sherdi_plan *plan = program->plan;
     size_t             from = offsetof(sherdi_numbers_head, fingerprint);
@@ -646,11 +657,11 @@ sherd_status sherdi_program_sweep(const sherdi_program *program, sherdi_sweep sw
     program->progress->bridged = 0;
     SHERDI_TRY(clear_emit(program, from, plan->numbers.results_bytes - from));
     SHERDI_TRY(sherdi_program_read_ahead(program));
-    if (has_gradient(sweep)) {
+    if (has_gradient(walk)) {
         SHERDI_TRY(gradients_read_ahead(program));
     }
     for (size_t s = 0; s < plan->num_segments; s++) {
-        SHERDI_TRY(segment_sweep(program, sweep, &plan->segments[s]));
+        SHERDI_TRY(segment_walk(program, walk, &plan->segments[s]));
     }
     return SHERD_OK;
 }
