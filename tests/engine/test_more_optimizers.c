@@ -1,0 +1,189 @@
+/* An optimizer that the library has not (sgd.c), added by its table and one line of a list: the bits of the same training
+ * over whole arrays, wherever its state rests; the bytes that its table says, planned and moved. */
+#include "base/checked.h"
+#include "engine/engine_impl.h"
+#include "sherd_build.h"
+#include "tests/engine/numbers.h"
+#include "tests/engine/plain.h"
+#include "tests/engine/rig.h"
+#include "tests/engine/sgd.h"
+#include "tests/lib/check.h"
+
+#include <stdio.h>
+
+#define STEPS  3
+#define PARAMS 3
+
+static const size_t ELEMS[PARAMS] = {3001, 64, 5000};
+
+typedef struct row {
+    const char *keys; /* of zero_optimization; %s is the folder */
+    int         least_stage;
+    int         is_on_drive;
+} row;
+
+static const row ROWS[] = {
+    {"", 0, 0},
+    {", \"sub_group_size\": 1024, \"offload_optimizer\": {\"device\": \"cpu\", \"nvme_path\": "
+     "\"%s\"}",
+     1, 0},
+    {", \"sub_group_size\": 1024, \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": "
+     "\"%s\", \"durable\": false}",
+     1, 1},
+};
+
+/* Of the mean gradient of a rank's micro-batch. */
+static float gradient(int step, int rank, int param, size_t i)
+{
+    uint64_t state = (((uint64_t)step * 16 + (uint64_t)rank) * PARAMS + (uint64_t)param) << 32 | i;
+
+    return test_random_float(&state);
+}
+
+static void backward(rig *r, int step, int unit)
+{
+    rig_acquire(r, unit, SHERD_BACKWARD);
+    for (int p = 0; p < PARAMS; p++) {
+        void *grad =
+            r->params[p].unit == unit ? sherd_param_grad(r->engine, r->params[p].handle) : NULL;
+
+        for (size_t i = 0; grad != NULL && i < ELEMS[p]; i++) {
+            store(grad, i, r->dtype, gradient(step, sherd_world_rank(r->world), p, i));
+        }
+    }
+    rig_release(r, unit, SHERD_BACKWARD);
+}
+
+static void plain_step(plain_param *params, int step, int world_size, sherd_dtype dtype)
+{
+    const sgd_coeffs coeffs = {.grad_scale = 1, .momentum = 0.9f, .decay = 0.1f, .neg_lr = -0.01f};
+
+    for (int p = 0; p < PARAMS; p++) {
+        for (size_t i = 0; i < ELEMS[p]; i++) {
+            float g[8];
+
+            for (int r = 0; r < world_size; r++) {
+                g[r] = plain_round(gradient(step, r, p, i), dtype);
+            }
+            sgd_element(&coeffs, plain_mean(g, world_size, dtype), &params[p].master[i],
+                        &params[p].m[i]);
+        }
+    }
+}
+
+static uint64_t plain_train(int world_size, sherd_dtype dtype)
+{
+    plain_param params[PARAMS];
+    uint64_t    fingerprint;
+
+    for (int p = 0; p < PARAMS; p++) {
+        plain_param_init(&params[p], ELEMS[p]);
+        CHECK_OK(rig_fill((void *)(uintptr_t)p, 0, ELEMS[p], params[p].master));
+    }
+    for (int step = 0; step < STEPS; step++) {
+        plain_step(params, step, world_size, dtype);
+    }
+    fingerprint = plain_fingerprint(params, PARAMS);
+    for (int p = 0; p < PARAMS; p++) {
+        plain_param_fini(&params[p]);
+    }
+    return fingerprint;
+}
+
+/* What is planned by the table: two parts, or one where the parameter is the master. */
+static void bytes_check(const rig *r, const sherd_step_report *report)
+{
+    const sherdi_plan *plan   = r->engine->plan;
+    size_t             elem   = sherd_dtype_bytes(r->dtype);
+    uint64_t           update = 0, state = 0;
+
+    for (size_t b = 0; b < plan->num_blocks; b++) {
+        const sherdi_block *block      = &plan->blocks[b];
+        int                 has_master = plan->segments[block->segment].has_master;
+        size_t              stride     = has_master ? block->stride_elems : 0;
+
+        state += sherdi_round_up((stride + block->elems) * sizeof(float), SHERD_ALIGN_BYTES);
+        /* the norm reads the gradient; the sweep reads it and both parts, writes them and the new value */
+        update += block->elems * (2 * elem + 4 * sizeof(float) + (has_master ? elem : 0));
+    }
+    CHECK_INT(update, plan->moves.update_device_bytes + plan->moves.update_host_bytes);
+    if (plan->num_extents[SHERDI_PLACE_NVME] > 0) {
+        CHECK_INT(state, report->nvme_read_bytes);
+        CHECK_INT(state + plan->moves.nvme_index_bytes, report->nvme_written_bytes);
+    } else {
+        CHECK_INT(state, plan->buffers[SHERDI_BUFFER_STATE].bytes +
+                             plan->buffers[SHERDI_BUFFER_HOST_STATE].bytes);
+    }
+}
+
+static void rank_train(sherd_world *world, void *ctx)
+{
+    const rig_options  *options = ctx;
+    sherd_memory_report memory;
+    sherd_step_report   report;
+    rig                 r;
+
+    rig_open(&r, world, options);
+    for (int p = 0; p < PARAMS; p++) {
+        char name[8];
+
+        (void)snprintf(name, sizeof(name), "p%d", p);
+        (void)rig_param(&r, p == 1 ? 0 : rig_unit(&r, name), name, ELEMS[p]);
+    }
+    rig_seal(&r);
+    for (int step = 0; step < STEPS; step++) {
+        for (int u = 0; u < r.num_units; u++) {
+            rig_forward(&r, u, SHERD_FORWARD);
+        }
+        for (int u = r.num_units - 1; u >= 0; u--) {
+            backward(&r, step, u);
+        }
+        report = rig_step(&r);
+    }
+    CHECK_INT(plain_train(sherd_world_size(world), options->dtype), rig_fingerprint(&r));
+    bytes_check(&r, &report);
+    sherd_memory_report_init(&memory);
+    CHECK_OK(sherd_engine_memory(r.engine, &memory));
+    CHECK_INT(memory.total_planned, memory.total_held);
+    rig_close(&r);
+}
+
+static void added_optimizer_equals_unsharded(void)
+{
+    char keys[512];
+
+    for (size_t i = 0; i < sizeof(ROWS) / sizeof(ROWS[0]); i++) {
+        rig_options options = {.optimizer = "sgd", .zero = keys};
+
+        (void)snprintf(keys, sizeof(keys), ROWS[i].keys, test_scratch());
+#ifndef SHERDI_HAVE_XXHASH
+        if (ROWS[i].is_on_drive) {
+            continue;
+        }
+#endif
+        for (options.stage = ROWS[i].least_stage; options.stage <= 3; options.stage++) {
+            for (int ranks = 1; ranks <= 3; ranks++) {
+                options.dtype = (ranks + options.stage) % 2 == 0 ? SHERD_BF16 : SHERD_F32;
+                test_world(ranks, rank_train, &options);
+            }
+        }
+    }
+}
+
+/* It stands beside the others, and its line is all that the configuration knows of it. */
+static void added_optimizer_is_a_choice(void)
+{
+    static const char JSON[] = "{\"train_batch_size\": 1, \"optimizer\": {\"type\": \"SDG\"}}";
+    sherd_config     *config;
+
+    CHECK_INT(4, sherdi_optimizer_count());
+    CHECK_STATUS(SHERD_E_NOTSUP, sherd_config_parse(JSON, sizeof(JSON) - 1, &config));
+    CHECK_ERROR_SAYS("known: AdamW|Adam|Lamb|SGD");
+}
+
+static const test_case CASES[] = {
+    CASE(added_optimizer_equals_unsharded),
+    CASE(added_optimizer_is_a_choice),
+};
+
+RUN_MAIN(CASES)
