@@ -1,39 +1,52 @@
-/* A world of processes at an explicit place. See env.c for what launchers set. */
+/* A world of processes at an explicit place, or of threads. See env.c for what launchers set. */
 #include "collectives/launch.h"
+#include "collectives/transport.h"
 
-#include <string.h>
+static int can_hold(const sherdi_transport *transport, int world_size)
+{
+    return (transport->holds & SHERDI_TRANSPORT_PROCESSES) != 0 ||
+           (world_size == 1 && (transport->holds & SHERDI_TRANSPORT_ALONE) != 0);
+}
+
+/* The one that is named, or the first that can hold the ranks. */
+static sherd_status transport_choose(const char *name, int rank, int world_size,
+                                     const sherdi_transport **out)
+{
+    const sherdi_transport *transport = sherdi_transport_find(name);
+    char                    names[160];
+
+    if (name != NULL && transport == NULL) {
+        sherdi_transport_names(names, sizeof(names));
+        return sherdi_fail(SHERD_E_NOTSUP, "transport \"%s\" is not built in; there are %s", name,
+                           names);
+    }
+    if (transport != NULL && !can_hold(transport, world_size)) {
+        return sherdi_fail(SHERD_E_INVAL, "transport %s cannot hold rank %d of %d processes", name,
+                           rank, world_size);
+    }
+    for (size_t i = 0; transport == NULL; i++) {
+        transport = can_hold(sherdi_transport_at(i), world_size) ? sherdi_transport_at(i) : NULL;
+    }
+    *out = transport;
+    return SHERD_OK;
+}
 
 sherd_status sherdi_world_at(int rank, int world_size, const char *address, const job_key *key,
                              const sherd_world_params *params, sherd_world **out)
 {
-    const char  *transport = params->transport;
-    procs_params procs     = {.world            = params,
-                              .rank             = rank,
-                              .world_size       = world_size,
-                              .address          = address,
-                              .listener         = -1,
-                              .key              = key,
-                              .is_one_host_only = 1,
-                              .nccl             = sherdi_procs_nccl_of(params)};
+    const sherdi_transport *transport = NULL;
+    procs_params            procs     = {.world      = params,
+                                         .rank       = rank,
+                                         .world_size = world_size,
+                                         .address    = address,
+                                         .listener   = -1,
+                                         .key        = key,
+                                         .nccl       = sherdi_procs_nccl_of(params)};
 
     SHERDI_TRY(sherdi_meeting_limit(params, &procs.limit_ns));
-    if (world_size == 1 && (transport == NULL || strcmp(transport, "self") == 0)) {
-        return sherdi_world_self_create(params, out);
-    }
-    if (transport == NULL || strcmp(transport, "shm") == 0 || strcmp(transport, "nccl") == 0) {
-        return sherdi_world_shm_create(&procs, out);
-    }
-    if (strcmp(transport, "mpi") == 0) {
-        return sherdi_world_mpi_create(rank, world_size, params, out);
-    }
-    if (strcmp(transport, "self") == 0 || strcmp(transport, "threads") == 0) {
-        return sherdi_fail(SHERD_E_INVAL, "transport %s cannot hold rank %d of %d processes",
-                           transport, rank, world_size);
-    }
-    return sherdi_fail(SHERD_E_NOTSUP,
-                       "transport \"%s\" is not built in; there are self, threads, "
-                       "shm, mpi and nccl",
-                       transport);
+    SHERDI_TRY(transport_choose(params->transport, rank, world_size, &transport));
+    procs.is_one_host_only = (transport->holds & SHERDI_TRANSPORT_HOSTS) == 0;
+    return transport->create(&procs, out);
 }
 
 sherd_status sherd_world_create(int rank, int world_size, const char *rendezvous,
@@ -53,4 +66,32 @@ sherd_status sherd_world_create(int rank, int world_size, const char *rendezvous
     }
     sherdi_job_key_read(NULL, NULL, &key);
     return sherdi_world_at(rank, world_size, rendezvous, &key, &here, out);
+}
+
+sherd_status sherd_world_threads(int world_size, sherd_world **worlds_out)
+{
+    return sherd_world_threads_with(world_size, NULL, worlds_out);
+}
+
+sherd_status sherd_world_threads_with(int world_size, const sherd_world_params *params,
+                                      sherd_world **worlds_out)
+{
+    const sherdi_transport *transport = &sherdi_transport_threads;
+    sherd_world_params      here;
+
+    SHERDI_TRY(sherdi_api_check_out(worlds_out, "sherd_world_threads"));
+    if (world_size < 1 || world_size > 4096) {
+        return sherdi_fail(SHERD_E_INVAL, "a world of %d threads: 1 to 4096 are possible",
+                           world_size);
+    }
+    SHERDI_TRY(sherdi_world_params_read(params, &here));
+    if (here.transport != NULL) {
+        transport = sherdi_transport_find(here.transport);
+    }
+    if (transport == NULL || transport->create_threads == NULL) {
+        return sherdi_fail(SHERD_E_INVAL, "ranks that are threads cannot use transport %s",
+                           here.transport);
+    }
+    here.local_rank = -1;
+    return transport->create_threads(world_size, &here, worlds_out);
 }

@@ -4,6 +4,7 @@
 
 #include "base/checked.h"
 #include "base/log.h"
+#include "collectives/transport.h"
 
 #include <sched.h>
 #include <stdlib.h>
@@ -56,8 +57,7 @@ sherd_status sherdi_world_backend_kind(const sherd_world_params *params, const c
         where  = "SHERD_BACKEND";
     }
     if (wanted == NULL || wanted[0] == '\0') {
-        int is_given = params->device >= 0 ||
-                       (params->transport != NULL && strcmp(params->transport, "nccl") == 0);
+        int is_given = params->device >= 0 || sherdi_transport_wants_device(params->transport);
 
         *out = is_given ? "cuda" : "cpu";
         return SHERD_OK;

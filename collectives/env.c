@@ -16,6 +16,7 @@
 #include "collectives/launch.h"
 
 #include "base/log.h"
+#include "collectives/transport.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -283,9 +284,10 @@ static sherd_status place_find(env_place *place)
 
 sherd_status sherd_world_from_env(const sherd_world_params *params, sherd_world **out)
 {
-    env_place          place = {.scheme = NULL};
-    sherd_world_params here;
-    job_key            key;
+    const sherdi_transport *transport;
+    env_place               place = {.scheme = NULL};
+    sherd_world_params      here;
+    job_key                 key;
 
     SHERDI_TRY(sherdi_api_check_out(out, "sherd_world_from_env"));
     SHERDI_TRY(sherdi_world_params_read(params, &here));
@@ -301,8 +303,9 @@ sherd_status sherd_world_from_env(const sherd_world_params *params, sherd_world 
     if (here.local_rank < 0) {
         here.local_rank = place.local_rank;
     }
-    if (place.is_mpi && (here.transport == NULL || strcmp(here.transport, "shm") == 0 ||
-                         strcmp(here.transport, "nccl") == 0)) {
+    transport = sherdi_transport_find(here.transport);
+    if (place.is_mpi && (here.transport == NULL ||
+                         (transport != NULL && transport->holds & SHERDI_TRANSPORT_MPI))) {
         return sherdi_world_mpi_create(place.rank, place.world_size, &here, out);
     }
     return sherdi_world_at(place.rank, place.world_size, place.address, &key, &here, out);

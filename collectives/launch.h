@@ -4,7 +4,7 @@
 
 #include "collectives/procs.h"
 
-/** The transport that `params` names (NULL: shm) for ranks that meet at `address` and know `key`. */
+/** The transport that `params` names (NULL: the first that can hold them) for ranks that meet at `address` and know `key`. */
 sherd_status sherdi_world_at(int rank, int world_size, const char *address, const job_key *key,
                              const sherd_world_params *params, sherd_world **out);
 

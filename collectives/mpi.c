@@ -10,6 +10,7 @@
 #include "base/checked.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "collectives/transport.h"
 
 #include <mpi.h>
 
@@ -745,8 +746,9 @@ static sherd_status create_over(MPI_Comm comm, const sherd_world_params *params,
     meeting_place place;
     job_key       key;
     procs_params  procs = {.world = params, .address = place.address, .listener = -1, .key = &key};
-    rendezvous_card card;
-    MPI_Comm        own = MPI_COMM_NULL;
+    rendezvous_card         card;
+    MPI_Comm                own   = MPI_COMM_NULL;
+    const sherdi_transport *named = sherdi_transport_find(params->transport);
 
     SHERDI_TRY(sherdi_meeting_limit(params, &procs.limit_ns));
     deadline_ns = sherdi_now_ns() + procs.limit_ns;
@@ -757,10 +759,10 @@ static sherd_status create_over(MPI_Comm comm, const sherd_world_params *params,
     sherdi_rendezvous_card_fill(&card, procs.rank, procs.world_size, params, MPI_OPS.name);
     SHERDI_TRY(meeting_agree(own, &card, deadline_ns, &procs.listener, &place));
     key = (job_key){.words = {place.key[0], place.key[1]}, .source = "MPI"};
-    if (params->transport != NULL && strcmp(params->transport, "shm") == 0) {
-        procs.is_one_host_only = 1;
+    if (named != NULL && named != &sherdi_transport_mpi) { /* MPI has done its part */
+        procs.is_one_host_only = (named->holds & SHERDI_TRANSPORT_HOSTS) == 0;
         (void)MPI_Comm_free(&own);
-        return sherdi_world_shm_create(&procs, out);
+        return named->create(&procs, out);
     }
     return world_open(own, &procs, out);
 }
@@ -786,10 +788,11 @@ sherd_status sherdi_world_mpi_create(int rank, int world_size, const sherd_world
 sherd_status sherd_world_from_mpi_handle(const void *comm, size_t comm_bytes,
                                          const sherd_world_params *params, sherd_world **out)
 {
-    int                is_initialized = 0;
-    int                is_finalized   = 0;
-    MPI_Comm           given;
-    sherd_world_params here;
+    int                     is_initialized = 0;
+    int                     is_finalized   = 0;
+    MPI_Comm                given;
+    sherd_world_params      here;
+    const sherdi_transport *named;
 
     SHERDI_TRY(sherdi_api_check_out(out, "sherd_world_from_mpi"));
     SHERDI_TRY(sherdi_world_params_read(params, &here));
@@ -807,10 +810,22 @@ sherd_status sherd_world_from_mpi_handle(const void *comm, size_t comm_bytes,
     if (given == MPI_COMM_NULL) {
         return sherdi_fail(SHERD_E_INVAL, "the communicator is MPI_COMM_NULL");
     }
-    if (here.transport != NULL && strcmp(here.transport, "mpi") != 0 &&
-        strcmp(here.transport, "shm") != 0 && strcmp(here.transport, "nccl") != 0) {
+    named = sherdi_transport_find(here.transport);
+    if (here.transport != NULL && (named == NULL || (named->holds & SHERDI_TRANSPORT_MPI) == 0)) {
         return sherdi_fail(SHERD_E_INVAL, "a world over MPI cannot use transport %s",
                            here.transport);
     }
     return create_over(given, &here, out);
 }
+
+static sherd_status mpi_create_at(const procs_params *params, sherd_world **out)
+{
+    return sherdi_world_mpi_create(params->rank, params->world_size, params->world, out);
+}
+
+const sherdi_transport sherdi_transport_mpi = {
+    .name     = "mpi",
+    .holds    = SHERDI_TRANSPORT_PROCESSES | SHERDI_TRANSPORT_HOSTS | SHERDI_TRANSPORT_MPI,
+    .is_built = 1,
+    .create   = mpi_create_at,
+};

@@ -1,5 +1,6 @@
 /* A build without MPI: the same functions, which say so. */
 #include "collectives/launch.h"
+#include "collectives/transport.h"
 
 sherd_status sherdi_world_mpi_create(int rank, int world_size, const sherd_world_params *params,
                                      sherd_world **out)
@@ -20,3 +21,14 @@ sherd_status sherd_world_from_mpi_handle(const void *comm, size_t comm_bytes,
     (void)comm_bytes;
     return sherdi_world_mpi_create(-1, -1, params, out);
 }
+
+static sherd_status mpi_create_at(const procs_params *params, sherd_world **out)
+{
+    return sherdi_world_mpi_create(params->rank, params->world_size, params->world, out);
+}
+
+const sherdi_transport sherdi_transport_mpi = {
+    .name   = "mpi",
+    .holds  = SHERDI_TRANSPORT_PROCESSES | SHERDI_TRANSPORT_HOSTS | SHERDI_TRANSPORT_MPI,
+    .create = mpi_create_at,
+};

@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "collectives/star.h"
+#include "collectives/transport.h"
 
 #include <nccl.h>
 
@@ -1131,7 +1132,7 @@ sherd_status sherd_world_from_nccl_handle(void *comm, const sherd_world_params *
         api.CommCuDevice(comm, &device) != ncclSuccess) {
         return sherdi_fail(SHERD_E_INVAL, "what was given is no NCCL communicator");
     }
-    if (here.transport != NULL && strcmp(here.transport, "nccl") != 0) {
+    if (here.transport != NULL && strcmp(here.transport, HANDLE_OPS.name) != 0) {
         return sherdi_fail(SHERD_E_INVAL, "a world over NCCL cannot use transport %s",
                            here.transport);
     }
@@ -1160,3 +1161,11 @@ sherd_status sherd_world_from_nccl_handle(void *comm, const sherd_world_params *
     *out = &procs->world;
     return SHERD_OK;
 }
+
+const sherdi_transport sherdi_transport_nccl = {
+    .name  = "nccl",
+    .holds = SHERDI_TRANSPORT_PROCESSES | SHERDI_TRANSPORT_HOSTS | SHERDI_TRANSPORT_MPI |
+             SHERDI_TRANSPORT_DEVICES,
+    .is_built = 1,
+    .create   = sherdi_world_shm_create, /* the ranks meet as those do, then the table is another */
+};

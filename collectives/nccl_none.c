@@ -1,5 +1,6 @@
 /* A build without NCCL. */
 #include "collectives/nccl.h"
+#include "collectives/transport.h"
 
 #include <stdio.h>
 
@@ -33,3 +34,10 @@ sherd_status sherd_world_from_nccl_handle(void *comm, const sherd_world_params *
     return sherdi_fail(SHERD_E_NOTSUP, "a world from a NCCL communicator: sherd was built without "
                                        "NCCL");
 }
+
+const sherdi_transport sherdi_transport_nccl = {
+    .name  = "nccl",
+    .holds = SHERDI_TRANSPORT_PROCESSES | SHERDI_TRANSPORT_HOSTS | SHERDI_TRANSPORT_MPI |
+             SHERDI_TRANSPORT_DEVICES,
+    .create = sherdi_world_shm_create, /* the ranks meet as those do, then the table is another */
+};

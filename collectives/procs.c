@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "collectives/desk.h"
+#include "collectives/transport.h"
 
 #include <poll.h>
 #include <stdio.h>
@@ -371,8 +372,8 @@ procs_nccl sherdi_procs_nccl_of(const sherd_world_params *params)
     const char *backend;
 
     if (params->transport != NULL) {
-        return strcmp(params->transport, sherdi_nccl_ops.name) == 0 ? PROCS_NCCL_ALWAYS
-                                                                    : PROCS_NCCL_NEVER;
+        return sherdi_transport_wants_device(params->transport) ? PROCS_NCCL_ALWAYS
+                                                                : PROCS_NCCL_NEVER;
     }
     return sherdi_world_backend_kind(params, &backend) == SHERD_OK && strcmp(backend, "cpu") != 0
                ? PROCS_NCCL_IF_POSSIBLE

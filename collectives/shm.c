@@ -1,6 +1,7 @@
 /* Processes of one host over memory that they share. All is in procs.c (meeting, watching,
  * memory) and peers.c (moving); this file is the table. */
 #include "collectives/procs.h"
+#include "collectives/transport.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -100,3 +101,10 @@ sherd_status sherdi_world_shm_create(const procs_params *params, sherd_world **o
     *out = &procs->world;
     return SHERD_OK;
 }
+
+const sherdi_transport sherdi_transport_shm = {
+    .name     = "shm",
+    .holds    = SHERDI_TRANSPORT_PROCESSES | SHERDI_TRANSPORT_MPI,
+    .is_built = 1,
+    .create   = sherdi_world_shm_create,
+};

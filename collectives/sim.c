@@ -1,5 +1,6 @@
 /* One rank of a world that moves nothing: what plans for large worlds are made on. All
  * counting is done in world.c; memory is promised and given on first touch. */
+#include "collectives/transport.h"
 #include "collectives/world_impl.h"
 
 #include "base/checked.h"
@@ -203,3 +204,6 @@ sherd_status sherd_world_simulate_with(int rank, int world_size,
     *out = &sim->world;
     return SHERD_OK;
 }
+
+/* Holds nobody: sherd_world_simulate makes one. */
+const sherdi_transport sherdi_transport_sim = {.name = "sim", .is_built = 1};

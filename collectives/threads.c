@@ -4,6 +4,7 @@
 #include "collectives/peers_device.h"
 
 #include "base/checked.h"
+#include "collectives/transport.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -306,32 +307,15 @@ static sherd_status group_create(int world_size, thread_group **out)
     return SHERD_OK;
 }
 
-sherd_status sherd_world_threads(int world_size, sherd_world **worlds_out)
+static sherd_status threads_create(int world_size, const sherd_world_params *params,
+                                   sherd_world **worlds_out)
 {
-    return sherd_world_threads_with(world_size, NULL, worlds_out);
-}
+    thread_group *group = NULL;
+    sherd_world **made;
+    int          *ranks;
+    sherd_status  status;
+    int           rank;
 
-sherd_status sherd_world_threads_with(int world_size, const sherd_world_params *params,
-                                      sherd_world **worlds_out)
-{
-    thread_group      *group = NULL;
-    sherd_world      **made;
-    int               *ranks;
-    sherd_world_params here;
-    sherd_status       status;
-    int                rank;
-
-    SHERDI_TRY(sherdi_api_check_out(worlds_out, "sherd_world_threads"));
-    if (world_size < 1 || world_size > 4096) {
-        return sherdi_fail(SHERD_E_INVAL, "a world of %d threads: 1 to 4096 are possible",
-                           world_size);
-    }
-    SHERDI_TRY(sherdi_world_params_read(params, &here));
-    if (here.transport != NULL && strcmp(here.transport, "threads") != 0) {
-        return sherdi_fail(SHERD_E_INVAL, "ranks that are threads cannot use transport %s",
-                           here.transport);
-    }
-    here.local_rank = -1;
     SHERDI_TRY(group_create(world_size, &group));
     ranks  = calloc((size_t)world_size, sizeof(*ranks));
     made   = calloc((size_t)world_size, sizeof(*made));
@@ -342,7 +326,7 @@ sherd_status sherd_world_threads_with(int world_size, const sherd_world_params *
         ranks[rank] = rank;
     }
     for (rank = 0; rank < world_size && status == SHERD_OK; rank++) {
-        status = rank_create(group, rank, world_size, ranks, &here, &made[rank]);
+        status = rank_create(group, rank, world_size, ranks, params, &made[rank]);
     }
     for (rank = 0; made != NULL && rank < world_size; rank++) {
         if (status == SHERD_OK) {
@@ -356,3 +340,6 @@ sherd_status sherd_world_threads_with(int world_size, const sherd_world_params *
     free(ranks);
     return status;
 }
+
+const sherdi_transport sherdi_transport_threads = {
+    .name = "threads", .is_built = 1, .create_threads = threads_create};

@@ -1,4 +1,5 @@
 /* What this build and this machine have: the text of `sherd env`. */
+#include "collectives/transport.h"
 #include "collectives/world.h"
 #include "kernels/backend.h"
 #include "offload/io.h"
@@ -143,6 +144,7 @@ static void put_cuda(json_t *list)
 
 static void put_build(json_t *list)
 {
+    char transports[160];
 #ifdef SHERDI_HAVE_MPI
     const int has_mpi = 1;
 #else
@@ -159,7 +161,8 @@ static void put_build(json_t *list)
     put(list, "hwloc",
         yes_or(sherdi_backend_cpu_knows_cores(), "no: cores are taken in the system's order"));
     put(list, "mpi", yes_or(has_mpi, "no: ranks on one host only"));
-    put(list, "transports", has_mpi ? "self, threads, shm, mpi, sim" : "self, threads, shm, sim");
+    sherdi_transport_names(transports, sizeof(transports));
+    put(list, "transports", transports);
     put(list, "io_uring", yes_or(has_uring(), "no: NVMe is read and written by threads"));
     put(list, "xxhash", yes_or(has_xxhash, "no: state cannot rest on NVMe"));
     put_cuda(list);
