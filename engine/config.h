@@ -6,6 +6,7 @@
 #include "base/status.h"
 #include "engine/scaler.h"
 #include "engine/schedule.h"
+#include "offload/tier.h"
 #include "sherd.h"
 
 /* engine/optimizers/optimizer.h */
@@ -19,25 +20,19 @@ typedef struct sherdi_lamb_settings {
     int    exclude_1d;
 } sherdi_lamb_settings;
 
-/* Where something rests between uses. */
-typedef enum sherdi_place {
-    SHERDI_PLACE_DEVICE = 0,
-    SHERDI_PLACE_HOST,
-    SHERDI_PLACE_NVME,
-} sherdi_place;
-
 #define SHERDI_MAX_FOLDERS  8
 #define SHERDI_FOLDER_BYTES 256
 
 /* One of the blocks offload_optimizer and offload_param. */
 typedef struct sherdi_offload_settings {
-    sherdi_place place; /* DEVICE too where the stage has nothing to offload */
-    int          num_folders;
-    char         folders[SHERDI_MAX_FOLDERS][SHERDI_FOLDER_BYTES];
-    int          buffer_count;
-    size_t       buffer_elems; /* most elements of a buffer */
-    int          pin_memory;
-    int          is_ignored; /* the program asked for it, at a stage with nothing to offload */
+    const sherdi_tier_kind *tier;  /* the device's too where the stage has nothing to offload */
+    sherdi_place            place; /* the tier's */
+    int                     num_folders;
+    char                    folders[SHERDI_MAX_FOLDERS][SHERDI_FOLDER_BYTES];
+    int                     buffer_count;
+    size_t                  buffer_elems; /* most elements of a buffer */
+    int                     pin_memory;
+    int is_ignored; /* the program asked for it, at a stage with nothing to offload */
 } sherdi_offload_settings;
 
 /* Where the micro-batches of a step are added up when state is offloaded. */

@@ -108,7 +108,6 @@ const char *sherdi_config_choice_at(const char *choices, size_t index, size_t *b
 
 /* Positions in the choices of the table. */
 enum { SHERDI_CHOICE_FP32 = 0, SHERDI_CHOICE_FP16 = 1, SHERDI_CHOICE_BF16 = 2 };
-enum { SHERDI_CHOICE_NONE = 0, SHERDI_CHOICE_CPU = 1, SHERDI_CHOICE_NVME = 2 };
 enum { SHERDI_CHOICE_GRADIENTS_CPU = 0, SHERDI_CHOICE_GRADIENTS_NVME = 1 };
 enum { SHERDI_CHOICE_LAMB_DEEPSPEED = 0, SHERDI_CHOICE_LAMB_PAPER = 1 };
 enum { SHERDI_CHOICE_WARMUP = 0, SHERDI_CHOICE_DECAY = 1, SHERDI_CHOICE_COSINE = 2 };

@@ -282,7 +282,7 @@
     X(OFFLOAD_PARAM, "zero_optimization.offload_param", BLOCK, HONOUR, CLOSED | NULLABLE | AUTO_ABSENT, NULL, \
       ANYTHING, "no offload", "where parameters rest at stage 3") \
     X(PARAM_DEVICE, "zero_optimization.offload_param.device", TEXT, HONOUR, NONE, "\"none\"", \
-      CHOICES("none|cpu|nvme"), "none", "none: where they are computed with; cpu: in host memory; nvme: in files") \
+      CHOICES(sherdi_tier_choices + 1), "none", "none: where they are computed with; cpu: in host memory; nvme: in files") \
     X(PARAM_PATH, "zero_optimization.offload_param.nvme_path", FOLDERS, HONOUR, NULLABLE, NULL, \
       ANYTHING, "an error with device nvme: the program must give it", "folder of the files, required for device nvme; several folders on several drives share them in stripes") \
     X(PARAM_BUFFERS, "zero_optimization.offload_param.buffer_count", INT, HONOUR, NONE, "5", \
@@ -296,7 +296,7 @@
     X(OFFLOAD_OPTIMIZER, "zero_optimization.offload_optimizer", BLOCK, HONOUR, CLOSED | NULLABLE | AUTO_ABSENT, NULL, \
       ANYTHING, "no offload", "where optimizer state rests at stages 1 to 3") \
     X(STATE_DEVICE, "zero_optimization.offload_optimizer.device", TEXT, HONOUR, NONE, "\"none\"", \
-      CHOICES("none|cpu|nvme"), "none", "none: where it is computed with; cpu: in host memory; nvme: in files") \
+      CHOICES(sherdi_tier_choices + 1), "none", "none: where it is computed with; cpu: in host memory; nvme: in files") \
     X(STATE_PATH, "zero_optimization.offload_optimizer.nvme_path", FOLDERS, HONOUR, NULLABLE, NULL, \
       ANYTHING, "an error with device nvme: the program must give it", "folder of the files, required for device nvme; several folders on several drives share them in stripes") \
     X(STATE_BUFFERS, "zero_optimization.offload_optimizer.buffer_count", INT, HONOUR, NONE, "4", \

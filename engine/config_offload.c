@@ -2,6 +2,7 @@
  * offload_param, and aio. Contradictions, remarks, settings. */
 #include "engine/config_impl.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
@@ -31,13 +32,26 @@ static const offload_keys STATE_KEYS = {
     .stage = 1,
 };
 
+/* Which tier a block names. */
+static const sherdi_tier_kind *tier_named(const sherd_config *config, const offload_keys *keys)
+{
+    return sherdi_tier_at((size_t)sherdi_config_integer(config, keys->device));
+}
+
+static int is_offloaded(const sherd_config *config, const offload_keys *keys)
+{
+    return tier_named(config, keys)->place != SHERDI_PLACE_DEVICE;
+}
+
 /* ---- checks ---- */
 
 static sherd_status block_check(const sherd_config *config, const offload_keys *keys,
                                 int is_complete)
 {
     const sherdi_config_alias *alias = config->entries[keys->device].alias;
+    const sherdi_tier_kind    *tier  = tier_named(config, keys);
     char                       place[SHERDI_PLACE_BYTES];
+    char                       sentence[96];
 
     if (alias != NULL && config->entries[keys->block].origin != SHERDI_ORIGIN_DEFAULT) {
         return sherdi_fail(
@@ -46,27 +60,27 @@ static sherd_status block_check(const sherd_config *config, const offload_keys *
             sherdi_config_place(config, keys->device, place), alias->path,
             sherdi_config_table[keys->block].path);
     }
-    if (sherdi_config_integer(config, keys->device) == SHERDI_CHOICE_NVME &&
-        !sherdi_config_is_given(config, keys->path) &&
+    if (tier->has_files && !sherdi_config_is_given(config, keys->path) &&
         (is_complete || !config->entries[keys->path].is_auto)) {
-        return sherdi_config_key_fail(config, keys->device, SHERD_E_INVAL,
-                                      "is nvme, which needs nvme_path: the folder to use");
+        (void)snprintf(sentence, sizeof(sentence),
+                       "is %s, which needs nvme_path: the folder to use", sherdi_tier_name(tier));
+        return sherdi_config_key_fail(config, keys->device, SHERD_E_INVAL, sentence);
     }
     return SHERD_OK;
 }
 
 static sherd_status state_check(const sherd_config *config, int is_complete)
 {
-    int is_nvme = sherdi_config_integer(config, SHERDI_CONFIG_STATE_DEVICE) == SHERDI_CHOICE_NVME;
-    int is_open = !is_complete && config->entries[SHERDI_CONFIG_STATE_DEVICE].is_auto;
+    int has_files = tier_named(config, &STATE_KEYS)->has_files;
+    int is_open   = !is_complete && config->entries[SHERDI_CONFIG_STATE_DEVICE].is_auto;
 
     if (sherdi_config_integer(config, SHERDI_CONFIG_STATE_GRADIENTS) ==
             SHERDI_CHOICE_GRADIENTS_NVME &&
-        !is_nvme && !is_open) {
+        !has_files && !is_open) {
         return sherdi_config_key_fail(config, SHERDI_CONFIG_STATE_GRADIENTS, SHERD_E_INVAL,
                                       "is nvme, and device beside it is not; set both, or \"cpu\"");
     }
-    if (is_nvme && sherdi_config_is_on(config, SHERDI_CONFIG_STATE_RESUME) &&
+    if (has_files && sherdi_config_is_on(config, SHERDI_CONFIG_STATE_RESUME) &&
         sherdi_config_real(config, SHERDI_CONFIG_STATE_RATIO) < 1) {
         return sherdi_config_key_fail(config, SHERDI_CONFIG_STATE_RESUME, SHERD_E_INVAL,
                                       "is true with a ratio below 1; only state that is on the "
@@ -86,8 +100,7 @@ sherd_status sherdi_config_offload_check(const sherd_config *config, int is_comp
 
 static sherd_status stage_remark(sherd_config *config, const offload_keys *keys)
 {
-    if (sherdi_config_integer(config, keys->device) != SHERDI_CHOICE_NONE &&
-        !config->entries[SHERDI_CONFIG_STAGE].is_auto &&
+    if (is_offloaded(config, keys) && !config->entries[SHERDI_CONFIG_STAGE].is_auto &&
         sherdi_config_integer(config, SHERDI_CONFIG_STAGE) < keys->stage) {
         return sherdi_config_key_warn(config, keys->device,
                                       "is ignored: there is nothing to offload at this stage");
@@ -103,7 +116,7 @@ static sherd_status files_remark(sherd_config *config)
     sherdi_config_value           off;
 
     if (config->entries[SHERDI_CONFIG_STATE_DEVICE].is_auto ||
-        sherdi_config_integer(config, SHERDI_CONFIG_STATE_DEVICE) == SHERDI_CHOICE_NVME) {
+        tier_named(config, &STATE_KEYS)->has_files) {
         return SHERD_OK;
     }
     for (size_t i = 0; i < COUNT_OF(FILES); i++) {
@@ -141,20 +154,16 @@ static void folders_resolve(const sherd_config *config, sherdi_config_id id,
 static void block_resolve(const sherd_config *config, const offload_keys *keys, int stage,
                           sherdi_offload_settings *out)
 {
-    static const sherdi_place PLACES[] = {
-        [SHERDI_CHOICE_NONE] = SHERDI_PLACE_DEVICE,
-        [SHERDI_CHOICE_CPU]  = SHERDI_PLACE_HOST,
-        [SHERDI_CHOICE_NVME] = SHERDI_PLACE_NVME,
-    };
-
+    out->tier = &sherdi_tier_device;
     if (stage >= keys->stage) {
-        out->place = PLACES[sherdi_config_integer(config, keys->device)];
+        out->tier = tier_named(config, keys);
     } else if (config->entries[SHERDI_CONFIG_STAGE].origin == SHERDI_ORIGIN_PROGRAM ||
                config->entries[keys->device].origin == SHERDI_ORIGIN_PROGRAM) {
         /* a file's own contradiction was remarked on when it was read */
-        out->is_ignored = sherdi_config_integer(config, keys->device) != SHERDI_CHOICE_NONE;
+        out->is_ignored = is_offloaded(config, keys);
     }
-    if (out->place == SHERDI_PLACE_NVME) {
+    out->place = out->tier->place;
+    if (out->tier->has_files) {
         folders_resolve(config, keys->path, out);
     }
     out->buffer_count = (int)sherdi_config_integer(config, keys->buffers);
@@ -169,7 +178,7 @@ void sherdi_config_offload_resolve(const sherd_config *config, sherdi_settings *
 
     block_resolve(config, &PARAM_KEYS, out->stage, &out->offload_param);
     block_resolve(config, &STATE_KEYS, out->stage, &out->offload_state);
-    has_files           = out->offload_state.place == SHERDI_PLACE_NVME;
+    has_files           = out->offload_state.tier->has_files;
     out->offload_ratio  = sherdi_config_real(config, SHERDI_CONFIG_STATE_RATIO);
     out->pipeline_read  = sherdi_config_is_on(config, SHERDI_CONFIG_STATE_PIPELINE_READ);
     out->pipeline_write = sherdi_config_is_on(config, SHERDI_CONFIG_STATE_PIPELINE_WRITE);

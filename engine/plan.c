@@ -307,6 +307,7 @@ static void place_set(sherdi_offload_settings *offload, sherdi_place place)
 {
     if (offload->place < place) {
         offload->place = place;
+        offload->tier  = sherdi_tier_of(place);
     }
 }
 
@@ -367,7 +368,7 @@ static int state_place_fits(const sherdi_plan *plan, const sherdi_model *model, 
 static int offload_fits(const sherdi_plan *plan, const sherdi_model *model, sherdi_place place,
                         char *text, size_t len_bytes)
 {
-    const char *name  = place == SHERDI_PLACE_HOST ? "cpu" : "nvme";
+    const char *name  = sherdi_tier_name(sherdi_tier_of(place));
     const char *extra = place == SHERDI_PLACE_HOST ? "" : " (max_in_cpu 0)";
     other_plan  how   = {.has_prefetch = 1, .world_size = plan->world_size, .state = place};
     char        need[NEED_CHARS];

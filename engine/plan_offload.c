@@ -19,7 +19,8 @@ int sherdi_plan_offloads_state(const sherdi_plan *plan)
 
 int sherdi_plan_has_generations(const sherdi_plan *plan)
 {
-    return plan->num_extents[SHERDI_PLACE_NVME] > 0 &&
+    return plan->settings.offload_state.tier->has_generations &&
+           plan->num_extents[SHERDI_PLACE_NVME] > 0 &&
            plan->num_extents[SHERDI_PLACE_DEVICE] == 0 && plan->num_extents[SHERDI_PLACE_HOST] == 0;
 }
 

@@ -29,9 +29,12 @@ static folder_list folders_of(const sherdi_offload_settings *settings)
     return list;
 }
 
-static int uses_nvme(const sherdi_plan *plan)
+static int has_files(const sherdi_plan *plan)
 {
-    return plan->num_extents[SHERDI_PLACE_NVME] > 0 || plan->num_pieces > 0;
+    const sherdi_settings *settings = &plan->settings;
+
+    return (plan->num_extents[SHERDI_PLACE_NVME] > 0 && settings->offload_state.tier->has_files) ||
+           (plan->num_pieces > 0 && settings->offload_param.tier->has_files);
 }
 
 static sherd_status queue_open(sherd_engine *engine)
@@ -50,7 +53,7 @@ static sherd_status queue_open(sherd_engine *engine)
                .trace         = engine->marks.trace,
     };
 
-    return uses_nvme(engine->plan) ? sherdi_ioq_create(&params, &engine->mem, &engine->store.queue)
+    return has_files(engine->plan) ? sherdi_ioq_create(&params, &engine->mem, &engine->store.queue)
                                    : SHERD_OK;
 }
 
@@ -334,28 +337,56 @@ static sherd_status state_open(sherd_engine *engine)
     return state_create(engine, &params);
 }
 
-/* A part of the state that cannot be gone on from: the rest of it is in memory. */
-static sherd_status state_scratch_open(sherd_engine *engine)
+/* What a configuration's block names, for contents that mean nothing after this process. */
+static sherd_status scratch_tier_open(sherd_engine *engine, const sherdi_offload_settings *where,
+                                      const char *what, const sherdi_extent *extents,
+                                      size_t num_extents, sherdi_tier **out)
 {
-    folder_list folders = folders_of(&engine->settings.offload_state);
+    folder_list        folders = folders_of(where);
+    sherdi_tier_params params  = {.queue       = engine->store.queue,
+                                  .folders     = folders.paths,
+                                  .num_folders = folders.count,
+                                  .what        = what,
+                                  .extents     = extents,
+                                  .num_extents = num_extents};
 
-    return sherdi_agree_status(
-        engine->world, sherdi_tier_scratch(engine->store.queue, folders.paths, folders.count,
-                                           "state", engine->plan->extents[SHERDI_PLACE_NVME],
-                                           engine->plan->num_extents[SHERDI_PLACE_NVME],
-                                           &engine->mem, &engine->store.state[SHERDI_PLACE_NVME]));
+    return num_extents == 0 ? SHERD_OK : where->tier->open(&params, &engine->mem, out);
 }
 
+/* State that cannot be gone on from: the rest of it is in memory, or its tier keeps no generations. */
+static sherd_status state_scratch_open(sherd_engine *engine)
+{
+    const sherdi_plan *plan = engine->plan;
+
+    return sherdi_agree_status(engine->world,
+                               scratch_tier_open(engine, &engine->settings.offload_state, "state",
+                                                 plan->extents[SHERDI_PLACE_NVME],
+                                                 plan->num_extents[SHERDI_PLACE_NVME],
+                                                 &engine->store.state[SHERDI_PLACE_NVME]));
+}
+
+/* Of the state that rests at a place: the one that the configuration names, or what stays there. */
+static const sherdi_tier_kind *state_tier_at(const sherd_engine *engine, sherdi_place place)
+{
+    const sherdi_tier_kind *named = engine->settings.offload_state.tier;
+
+    return named->place == place ? named : sherdi_tier_of(place);
+}
+
+/* State in memory; opened without extents too. */
 static sherd_status state_tiers_open(sherd_engine *engine)
 {
-    static const char *const NAMES[]   = {"device", "host"};
-    static const int         BUFFERS[] = {SHERDI_BUFFER_STATE, SHERDI_BUFFER_HOST_STATE};
-    const sherdi_plan       *plan      = engine->plan;
+    static const int   BUFFERS[] = {SHERDI_BUFFER_STATE, SHERDI_BUFFER_HOST_STATE};
+    const sherdi_plan *plan      = engine->plan;
 
     for (int place = SHERDI_PLACE_DEVICE; place <= SHERDI_PLACE_HOST; place++) {
-        SHERDI_TRY(sherdi_tier_memory(NAMES[place], engine->buffers[BUFFERS[place]],
-                                      plan->extents[place], plan->num_extents[place], &engine->mem,
-                                      &engine->store.state[place]));
+        sherdi_tier_params params = {.memory      = engine->buffers[BUFFERS[place]],
+                                     .what        = "state",
+                                     .extents     = plan->extents[place],
+                                     .num_extents = plan->num_extents[place]};
+
+        SHERDI_TRY(state_tier_at(engine, (sherdi_place)place)
+                       ->open(&params, &engine->mem, &engine->store.state[place]));
     }
     return SHERD_OK;
 }
@@ -406,22 +437,13 @@ static sherd_status pipelines_open(sherd_engine *engine)
 
 static sherd_status scratch_open(sherd_engine *engine)
 {
-    sherdi_store      *store  = &engine->store;
-    const sherdi_plan *plan   = engine->plan;
-    folder_list        params = folders_of(&engine->settings.offload_param);
-    folder_list        grads  = folders_of(&engine->settings.offload_state);
+    sherdi_store      *store = &engine->store;
+    const sherdi_plan *plan  = engine->plan;
 
-    if (plan->num_pieces > 0) {
-        SHERDI_TRY(sherdi_tier_scratch(store->queue, params.paths, params.count, "parameters",
-                                       plan->piece_extents, plan->num_pieces, &engine->mem,
-                                       &store->params));
-    }
-    if (plan->num_grad_extents > 0) {
-        SHERDI_TRY(sherdi_tier_scratch(store->queue, grads.paths, grads.count, "gradients",
-                                       plan->grad_extents, plan->num_grad_extents, &engine->mem,
-                                       &store->grads));
-    }
-    return SHERD_OK;
+    SHERDI_TRY(scratch_tier_open(engine, &engine->settings.offload_param, "parameters",
+                                 plan->piece_extents, plan->num_pieces, &store->params));
+    return scratch_tier_open(engine, &engine->settings.offload_state, "gradients",
+                             plan->grad_extents, plan->num_grad_extents, &store->grads);
 }
 
 /* What a rank does by itself. */

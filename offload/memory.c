@@ -77,3 +77,19 @@ sherd_status sherdi_tier_memory(const char *name, void *memory, const sherdi_ext
     *out = &self->tier;
     return SHERD_OK;
 }
+
+static sherd_status device_open(const sherdi_tier_params *params, sherdi_mem *mem,
+                                sherdi_tier **out)
+{
+    return sherdi_tier_memory("device", params->memory, params->extents, params->num_extents, mem,
+                              out);
+}
+
+static sherd_status host_open(const sherdi_tier_params *params, sherdi_mem *mem, sherdi_tier **out)
+{
+    return sherdi_tier_memory("host", params->memory, params->extents, params->num_extents, mem,
+                              out);
+}
+
+const sherdi_tier_kind sherdi_tier_device = {.place = SHERDI_PLACE_DEVICE, .open = device_open};
+const sherdi_tier_kind sherdi_tier_host   = {.place = SHERDI_PLACE_HOST, .open = host_open};

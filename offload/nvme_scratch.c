@@ -147,3 +147,12 @@ sherd_status sherdi_tier_scratch(sherdi_ioq *queue, const char *const *folders, 
     *out = &self->tier;
     return SHERD_OK;
 }
+
+static sherd_status nvme_open(const sherdi_tier_params *params, sherdi_mem *mem, sherdi_tier **out)
+{
+    return sherdi_tier_scratch(params->queue, params->folders, params->num_folders, params->what,
+                               params->extents, params->num_extents, mem, out);
+}
+
+const sherdi_tier_kind sherdi_tier_nvme = {
+    .place = SHERDI_PLACE_NVME, .has_files = 1, .has_generations = 1, .open = nvme_open};

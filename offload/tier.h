@@ -1,7 +1,7 @@
 /* A tier: where extents rest between uses. An extent is a numbered stretch of bytes, the grain of
- * transfer; what is in it the tier does not know. Three of them: device and host memory (memory.c), where
- * nothing has to be read because it is there, and nvme over io.h (nvme_scratch.c; with generations
- * nvme_state.c).
+ * transfer; what is in it the tier does not know. Device and host memory (memory.c), where nothing has to
+ * be read because it is there, and nvme over io.h (nvme_scratch.c; with generations nvme_state.c). What the
+ * rest of the library asks of one are its capabilities: sherdi_tier_kind.
  *
  * Generations. A tier on a drive may keep two slots per extent: a write goes to the spare one, and
  * commit makes all that was written the live generation by one record, written last. A process
@@ -15,6 +15,13 @@
 #include "offload/io.h"
 
 typedef struct sherdi_tier sherdi_tier;
+
+/* Where something rests, by what can address it there. */
+typedef enum sherdi_place {
+    SHERDI_PLACE_DEVICE = 0, /* the device's kernels */
+    SHERDI_PLACE_HOST,       /* the host's */
+    SHERDI_PLACE_NVME,       /* none: it is transferred, through buffers in host memory */
+} sherdi_place;
 
 /* In the tier's own space; both multiples of SHERD_ALIGN_BYTES; extents do not overlap and ascend. */
 typedef struct sherdi_extent {
@@ -63,6 +70,39 @@ typedef struct sherdi_tier_ops {
 struct sherdi_tier {
     const sherdi_tier_ops *ops;
 };
+
+/* What one is opened with. */
+typedef struct sherdi_tier_params {
+    void              *memory; /* of an addressed place: where its extents are, the caller's */
+    sherdi_ioq        *queue;  /* of one that has files, and where they are */
+    const char *const *folders;
+    int                num_folders;
+    const char *what; /* rests there: "state", for the sentence of a failure; static storage */
+    const sherdi_extent *extents; /* copied */
+    size_t               num_extents;
+} sherdi_tier_params;
+
+/* A tier before it is opened: what it can do. One table each, all named in tier_list.h. */
+typedef struct sherdi_tier_kind {
+    sherdi_place place;
+    int          has_files; /* in folders that the configuration names; transfers take a queue */
+    int          has_generations; /* state may rest in files of sherdi_tier_state_create */
+    /* Contents mean nothing after this process; an extent that was never written reads as zero. */
+    sherd_status (*open)(const sherdi_tier_params *params, sherdi_mem *mem, sherdi_tier **out);
+} sherdi_tier_kind;
+
+#define SHERDI_TIER(name, table) extern const sherdi_tier_kind table;
+#include "offload/tier_list.h"
+#undef SHERDI_TIER
+
+/** "|none|cpu|nvme": choice i of a "device" key, without the first bar, is tier i. */
+extern const char sherdi_tier_choices[];
+
+const sherdi_tier_kind *sherdi_tier_at(size_t index);
+size_t                  sherdi_tier_index(const sherdi_tier_kind *kind);
+const char             *sherdi_tier_name(const sherdi_tier_kind *kind);
+/** The first of that place. */
+const sherdi_tier_kind *sherdi_tier_of(sherdi_place place);
 
 /** Over memory that the caller owns; `name` is "device" or "host". */
 sherd_status sherdi_tier_memory(const char *name, void *memory, const sherdi_extent *extents,

@@ -1,0 +1,54 @@
+/* The tiers that tier_list.h names. */
+#include "offload/tier.h"
+
+#include <assert.h>
+
+#define SHERDI_TIER(name, table) "|" name
+const char sherdi_tier_choices[] =
+#include "offload/tier_list.h"
+    ;
+#undef SHERDI_TIER
+
+#define SHERDI_TIER(name, table) {name, &(table)},
+static const struct {
+    const char             *name;
+    const sherdi_tier_kind *kind;
+} TABLE[] = {
+#include "offload/tier_list.h"
+};
+#undef SHERDI_TIER
+
+#define COUNT (sizeof(TABLE) / sizeof(TABLE[0]))
+
+const sherdi_tier_kind *sherdi_tier_at(size_t index)
+{
+    assert(index < COUNT);
+    return TABLE[index].kind;
+}
+
+size_t sherdi_tier_index(const sherdi_tier_kind *kind)
+{
+    size_t index = 0;
+
+    while (TABLE[index].kind != kind) {
+        index++;
+        assert(index < COUNT);
+    }
+    return index;
+}
+
+const char *sherdi_tier_name(const sherdi_tier_kind *kind)
+{
+    return TABLE[sherdi_tier_index(kind)].name;
+}
+
+const sherdi_tier_kind *sherdi_tier_of(sherdi_place place)
+{
+    size_t index = 0;
+
+    while (TABLE[index].kind->place != place) {
+        index++;
+        assert(index < COUNT);
+    }
+    return TABLE[index].kind;
+}
