@@ -174,7 +174,7 @@ static double step_run(bench_engine *e, sherd_step_report *report)
 static double io_run(sherd_engine *engine)
 {
     sherdi_program program = sherdi_run_program(engine);
-    size_t         extents = engine->plan->num_extents[SHERDI_PLACE_NVME];
+    size_t         extents = engine->plan->num_extents[SHERDI_PLACE_STORAGE];
     size_t         slots   = sherdi_ring_slots(engine->plan, SHERDI_RING_STATE);
     double         start   = now_s();
 

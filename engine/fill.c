@@ -21,7 +21,7 @@ static void left_count(sherd_engine *engine)
     const sherdi_plan *plan = engine->plan;
 
     for (size_t b = 0; b < plan->num_blocks; b++) {
-        if (plan->blocks[b].place == SHERDI_PLACE_NVME) {
+        if (plan->blocks[b].place == SHERDI_PLACE_STORAGE) {
             engine->fill.extents_left[plan->blocks[b].extent] += plan->blocks[b].num_spans;
         }
     }
@@ -50,7 +50,7 @@ sherd_status sherdi_fill_open(sherd_engine *engine)
     sherdi_fill       *fill    = &engine->fill;
     sherdi_mem        *mem     = &engine->mem;
     size_t             params  = plan->num_params;
-    size_t             extents = plan->num_extents[SHERDI_PLACE_NVME];
+    size_t             extents = plan->num_extents[SHERDI_PLACE_STORAGE];
 
     fill->is_filled = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, params, sizeof(*fill->is_filled));
     fill->shares    = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, params, sizeof(*fill->shares));
@@ -119,7 +119,7 @@ static sherd_status stretch_to_master(sherd_engine *engine, const stretch *part)
         sherdi_place_put(engine, block->place,
                          sherdi_block_master(engine, block, state) + (at - start),
                          part->values + (at - part->at), (end - at) * sizeof(float));
-        if (block->place == SHERDI_PLACE_NVME &&
+        if (block->place == SHERDI_PLACE_STORAGE &&
             (end == start + block->elems || end == part->param_end) &&
             is_last(&engine->fill.extents_left[block->extent])) {
             sherdi_store_put(engine, block);
@@ -186,7 +186,7 @@ static sherd_status stretch_to_pieces(sherd_engine *engine, const stretch *part)
 
         end = sherdi_min_size(part->end, start + piece->elems);
         SHERDI_TRY(sherdi_window_open(&engine->store.param_window, index, 1, &memory));
-        values_put(engine, SHERDI_PLACE_NVME, (unsigned char *)memory + (at - start) * elem,
+        values_put(engine, SHERDI_PLACE_STORAGE, (unsigned char *)memory + (at - start) * elem,
                    part->values + (at - part->at), end - at);
         if ((end == start + piece->elems || end == part->param_end) &&
             is_last(&engine->fill.pieces_left[index])) {
@@ -220,7 +220,7 @@ static sherd_status stretch_to_param(sherd_engine *engine, const stretch *part)
                    part->values, part->end - part->at);
         return SHERD_OK;
     }
-    if (segment->param_place == SHERDI_PLACE_NVME) {
+    if (segment->param_place == SHERDI_PLACE_STORAGE) {
         return stretch_to_pieces(engine, part);
     }
     if (!segment->is_resident) {
@@ -586,7 +586,7 @@ static sherd_status slice_look(sherd_engine *engine, const sherdi_segment *segme
     size_t              index;
     void               *memory;
 
-    if (segment->param_place != SHERDI_PLACE_NVME) {
+    if (segment->param_place != SHERDI_PLACE_STORAGE) {
         *out = slice_memory(engine, segment) + at * elem;
         return SHERD_OK;
     }

@@ -55,9 +55,10 @@ static sherd_status types_choose(sherdi_plan *plan)
     plan->is_fixed   = settings->deterministic;
     plan->has_slices = settings->stage >= 2 || plan->is_fixed;
     plan->has_spill  = settings->stage >= 2 && !plan->is_fixed && !accumulates_on_device(plan);
-    plan->publishes_early =
-        plan->machine.is_on_lane && settings->offload_state.place != SHERDI_PLACE_NVME &&
-        settings->offload_param.place != SHERDI_PLACE_NVME; /* nothing that can fail on one rank */
+    /* not with what can fail on one rank */
+    plan->publishes_early = plan->machine.is_on_lane &&
+                            settings->offload_state.place != SHERDI_PLACE_STORAGE &&
+                            settings->offload_param.place != SHERDI_PLACE_STORAGE;
     if (plan->is_fixed) {
         return fixed_choose(plan);
     }
@@ -337,7 +338,7 @@ static int other_fits(const sherdi_plan *plan, const sherdi_model *model, const 
     }
     place_set(&settings.offload_state, how->state);
     place_set(&settings.offload_param, how->params);
-    if (how->params == SHERDI_PLACE_NVME) {
+    if (how->params == SHERDI_PLACE_STORAGE) {
         settings.params_in_cpu = 0;
     }
     if (sherdi_plan_create(model, &settings, 0, how->world_size, &plan->machine, plan->mem,
@@ -418,7 +419,7 @@ static void nearest_fit(const sherdi_plan *plan, const sherdi_model *model, char
     if (plan->machine.has_device && offload_fits(plan, model, SHERDI_PLACE_HOST, text, len_bytes)) {
         return;
     }
-    if (offload_fits(plan, model, SHERDI_PLACE_NVME, text, len_bytes)) {
+    if (offload_fits(plan, model, SHERDI_PLACE_STORAGE, text, len_bytes)) {
         return;
     }
     how = (other_plan){.stage = 3, .has_prefetch = 1};

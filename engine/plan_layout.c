@@ -209,7 +209,7 @@ static void segment_place(sherdi_plan *plan, sherdi_segment *segment, size_t *ho
     segment->has_master = !is_frozen && (settings->compute_dtype != SHERD_F32 ||
                                          segment->is_bound || sherdi_plan_offloads_state(plan) ||
                                          segment->param_place != SHERDI_PLACE_DEVICE);
-    if (!segment->is_bound && segment->param_place != SHERDI_PLACE_NVME) {
+    if (!segment->is_bound && segment->param_place != SHERDI_PLACE_STORAGE) {
         segment->param_offset = arena_take(
             &plan->buffers[segment->param_place == SHERDI_PLACE_HOST ? SHERDI_BUFFER_HOST_PARAMS
                                                                      : SHERDI_BUFFER_PARAMS],
@@ -316,7 +316,7 @@ static size_t blocks_count(const sherdi_plan *plan, size_t most, size_t *elems_o
         size_t                owned = sherdi_plan_owned(plan, segment, &first);
 
         if (segment->kind == SHERDI_SEGMENT_FROZEN) {
-            owned = segment->param_place == SHERDI_PLACE_NVME ? segment->slice_elems : 0;
+            owned = segment->param_place == SHERDI_PLACE_STORAGE ? segment->slice_elems : 0;
         }
         count += sherdi_div_up(owned, most);
         *elems_out += owned;

@@ -20,7 +20,7 @@ int sherdi_plan_offloads_state(const sherdi_plan *plan)
 int sherdi_plan_has_generations(const sherdi_plan *plan)
 {
     return plan->settings.offload_state.tier->has_generations &&
-           plan->num_extents[SHERDI_PLACE_NVME] > 0 &&
+           plan->num_extents[SHERDI_PLACE_STORAGE] > 0 &&
            plan->num_extents[SHERDI_PLACE_DEVICE] == 0 && plan->num_extents[SHERDI_PLACE_HOST] == 0;
 }
 
@@ -32,7 +32,7 @@ sherdi_place sherdi_plan_param_place(const sherdi_plan *plan, const sherdi_segme
     if (settings->stage < 3 || segment->kind == SHERDI_SEGMENT_PERSISTENT || segment->is_bound) {
         return SHERDI_PLACE_DEVICE;
     }
-    if (settings->offload_param.place == SHERDI_PLACE_NVME &&
+    if (settings->offload_param.place == SHERDI_PLACE_STORAGE &&
         segment->slice_elems <= settings->params_in_cpu - *host_elems) {
         *host_elems += segment->slice_elems;
         return SHERDI_PLACE_HOST;
@@ -51,7 +51,7 @@ size_t sherdi_plan_block_elems(const sherdi_plan *plan)
     if (settings->offload_param.place != SHERDI_PLACE_DEVICE) {
         most = sherdi_min_size(most, settings->offload_param.buffer_elems);
     }
-    if (settings->offload_param.place == SHERDI_PLACE_NVME) {
+    if (settings->offload_param.place == SHERDI_PLACE_STORAGE) {
         return sherdi_max_size(most / PIECE_ELEMS * PIECE_ELEMS, PIECE_ELEMS);
     }
     return sherdi_max_size(most / SHERD_CHUNK_ELEMS * SHERD_CHUNK_ELEMS, SHERD_CHUNK_ELEMS);
@@ -140,7 +140,7 @@ static sherd_status state_extents_make(sherdi_plan *plan)
     size_t most = 0;
 
     for (size_t b = 0; b < plan->num_blocks; b++) {
-        if (plan->blocks[b].place == SHERDI_PLACE_NVME) {
+        if (plan->blocks[b].place == SHERDI_PLACE_STORAGE) {
             most = sherdi_max_size(most, block_state_bytes(plan, &plan->blocks[b]));
         }
     }
@@ -152,7 +152,8 @@ static sherd_status state_extents_make(sherdi_plan *plan)
         sherdi_extent  *last    = *count == 0 ? NULL : &(*extents)[*count - 1];
 
         block->state_offset = 0;
-        if (block->place == SHERDI_PLACE_NVME && last != NULL && last->len_bytes + bytes <= most) {
+        if (block->place == SHERDI_PLACE_STORAGE && last != NULL &&
+            last->len_bytes + bytes <= most) {
             block->state_offset = last->len_bytes;
             last->len_bytes += bytes;
         } else {
@@ -189,8 +190,9 @@ static sherd_status gradients_place(sherdi_plan *plan)
         if (block->place == SHERDI_PLACE_DEVICE) {
             continue;
         }
-        block->grad_place =
-            block->place == SHERDI_PLACE_NVME && is_spilled ? SHERDI_PLACE_NVME : SHERDI_PLACE_HOST;
+        block->grad_place = block->place == SHERDI_PLACE_STORAGE && is_spilled
+                                ? SHERDI_PLACE_STORAGE
+                                : SHERDI_PLACE_HOST;
         if (block->grad_place == SHERDI_PLACE_HOST) {
             block->grad_offset = *bytes;
             *bytes += len;
@@ -253,7 +255,7 @@ static sherd_status pieces_make(sherdi_plan *plan)
         sherdi_segment *segment = &plan->segments[s];
 
         segment->first_piece = plan->num_pieces;
-        if (segment->param_place != SHERDI_PLACE_NVME) {
+        if (segment->param_place != SHERDI_PLACE_STORAGE) {
             continue;
         }
         for (size_t at = 0; at < segment->slice_elems; at += most) {
@@ -344,8 +346,8 @@ sherd_status sherdi_plan_place(sherdi_plan *plan)
         extents_end(plan->extents[SHERDI_PLACE_HOST], plan->num_extents[SHERDI_PLACE_HOST]);
     landing_size(plan);
     bridge_size(plan);
-    ring_size(plan, SHERDI_BUFFER_STATE_RING, plan->extents[SHERDI_PLACE_NVME],
-              plan->num_extents[SHERDI_PLACE_NVME], settings->offload_state.buffer_count,
+    ring_size(plan, SHERDI_BUFFER_STATE_RING, plan->extents[SHERDI_PLACE_STORAGE],
+              plan->num_extents[SHERDI_PLACE_STORAGE], settings->offload_state.buffer_count,
               &plan->ring_bytes);
     ring_size(plan, SHERDI_BUFFER_PARAM_RING, plan->piece_extents, plan->num_pieces,
               settings->offload_param.buffer_count, &plan->param_ring_bytes);
@@ -354,7 +356,7 @@ sherd_status sherdi_plan_place(sherdi_plan *plan)
     /* a part of the state alone cannot be gone on from: no spare slots */
     plan->nvme_bytes[0] =
         (uint64_t)(sherdi_plan_has_generations(plan) ? 2 : 1) *
-        extents_end(plan->extents[SHERDI_PLACE_NVME], plan->num_extents[SHERDI_PLACE_NVME]);
+        extents_end(plan->extents[SHERDI_PLACE_STORAGE], plan->num_extents[SHERDI_PLACE_STORAGE]);
     plan->nvme_bytes[1] = extents_end(plan->piece_extents, plan->num_pieces);
     plan->nvme_bytes[2] = extents_end(plan->grad_extents, plan->num_grad_extents);
     return SHERD_OK;
@@ -418,11 +420,12 @@ static int gradients_are_valid(const sherdi_plan *plan)
             return 0;
         }
         ends[block->grad_place] =
-            block->grad_offset + (block->grad_place == SHERDI_PLACE_NVME ? 1 : block->elems * elem);
+            block->grad_offset +
+            (block->grad_place == SHERDI_PLACE_STORAGE ? 1 : block->elems * elem);
     }
     return ends[SHERDI_PLACE_DEVICE] <= plan->buffers[SHERDI_BUFFER_GRADS].bytes &&
            ends[SHERDI_PLACE_HOST] <= plan->buffers[SHERDI_BUFFER_HOST_GRADS].bytes &&
-           ends[SHERDI_PLACE_NVME] == plan->num_grad_extents;
+           ends[SHERDI_PLACE_STORAGE] == plan->num_grad_extents;
 }
 
 /* Pieces tile the slices that rest on NVMe; those of a trainable segment are its blocks. */
@@ -442,7 +445,7 @@ static int pieces_are_valid(const sherdi_plan *plan)
             }
             at += piece->elems;
         }
-        if (at != (segment->param_place == SHERDI_PLACE_NVME ? segment->slice_elems : 0)) {
+        if (at != (segment->param_place == SHERDI_PLACE_STORAGE ? segment->slice_elems : 0)) {
             return 0;
         }
     }
@@ -452,7 +455,7 @@ static int pieces_are_valid(const sherdi_plan *plan)
 int sherdi_plan_places_are_valid(const sherdi_plan *plan)
 {
     for (int place = 0; place < SHERDI_PLACES; place++) {
-        size_t longest = place == SHERDI_PLACE_NVME ? plan->ring_bytes : SIZE_MAX;
+        size_t longest = place == SHERDI_PLACE_STORAGE ? plan->ring_bytes : SIZE_MAX;
 
         if (!extents_are_valid(plan->extents[place], plan->num_extents[place], longest) ||
             !states_are_valid(plan, (sherdi_place)place)) {
@@ -544,7 +547,7 @@ static void block_count(sherdi_plan *plan, const sherdi_block *block)
     } else if (is_used) {
         plan->moves.down_micro_bytes += block->elems * sherd_dtype_bytes(plan->settings.comm_dtype);
     }
-    if (block->grad_place == SHERDI_PLACE_NVME) {
+    if (block->grad_place == SHERDI_PLACE_STORAGE) {
         uint64_t len = plan->grad_extents[block->grad_offset].len_bytes;
 
         /* read for the norm and in each sweep, and to be added to */
@@ -597,7 +600,7 @@ static void block_count_update(sherdi_plan *plan, const sherdi_block *block)
 void sherdi_plan_count_moves(sherdi_plan *plan)
 {
     uint64_t state =
-        extents_end(plan->extents[SHERDI_PLACE_NVME], plan->num_extents[SHERDI_PLACE_NVME]);
+        extents_end(plan->extents[SHERDI_PLACE_STORAGE], plan->num_extents[SHERDI_PLACE_STORAGE]);
 
     gathers_count(plan);
     for (size_t b = 0; b < plan->num_blocks; b++) {
@@ -606,7 +609,7 @@ void sherdi_plan_count_moves(sherdi_plan *plan)
     }
     if (sherdi_plan_has_generations(plan)) {
         plan->moves.nvme_index_bytes =
-            sherdi_tier_state_commit_bytes(plan->num_extents[SHERDI_PLACE_NVME]);
+            sherdi_tier_state_commit_bytes(plan->num_extents[SHERDI_PLACE_STORAGE]);
     }
     plan->moves.nvme_read_step_bytes += state * sherdi_plan_sweeps(plan);
     plan->moves.nvme_written_step_bytes += state + plan->moves.nvme_index_bytes;

@@ -121,7 +121,7 @@ static const sherdi_extent *ring_extent(const sherdi_plan *plan, sherdi_ring whi
     case SHERDI_RING_GRADS:
         return &plan->grad_extents[extent];
     default:
-        return &plan->extents[SHERDI_PLACE_NVME][extent];
+        return &plan->extents[SHERDI_PLACE_STORAGE][extent];
     }
 }
 

@@ -63,7 +63,8 @@ static sherd_status slots_begin(const sherdi_program *program, sherdi_ring ring,
 
 sherd_status sherdi_program_read_ahead(const sherdi_program *program)
 {
-    return slots_begin(program, SHERDI_RING_STATE, program->plan->num_extents[SHERDI_PLACE_NVME]);
+    return slots_begin(program, SHERDI_RING_STATE,
+                       program->plan->num_extents[SHERDI_PLACE_STORAGE]);
 }
 
 static sherd_status gradients_read_ahead(const sherdi_program *program)
@@ -79,7 +80,7 @@ static sherdi_range state_of(const sherdi_plan *plan, const sherdi_block *block)
     size_t           bytes     = sherdi_plan_state_bytes(plan, block);
     sherdi_range     at;
 
-    if (block->place == SHERDI_PLACE_NVME) {
+    if (block->place == SHERDI_PLACE_STORAGE) {
         at = sherdi_ring_slot(plan, SHERDI_RING_STATE, block->extent);
         return sherdi_range_of(at.where, at.offset + block->state_offset, bytes);
     }
@@ -101,7 +102,7 @@ static int is_last_of_extent(const sherdi_plan *plan, const sherdi_block *block)
 
 static sherd_status state_take(const sherdi_program *program, const sherdi_block *block)
 {
-    if (block->place != SHERDI_PLACE_NVME) {
+    if (block->place != SHERDI_PLACE_STORAGE) {
         return SHERD_OK;
     }
     return sherdi_program_read(program, SHERDI_RING_STATE, block->extent, block->extent,
@@ -113,7 +114,7 @@ static sherd_status state_give(const sherdi_program *program, const sherdi_block
 {
     int unit = program->plan->segments[block->segment].unit;
 
-    if (block->place != SHERDI_PLACE_NVME || !is_last_of_extent(program->plan, block)) {
+    if (block->place != SHERDI_PLACE_STORAGE || !is_last_of_extent(program->plan, block)) {
         return SHERD_OK;
     }
     if (is_written) {
@@ -121,7 +122,7 @@ static sherd_status state_give(const sherdi_program *program, const sherdi_block
             sherdi_program_write(program, SHERDI_RING_STATE, block->extent, block->extent, unit));
     }
     return slot_go_on(program, SHERDI_RING_STATE, block->extent,
-                      program->plan->num_extents[SHERDI_PLACE_NVME], unit);
+                      program->plan->num_extents[SHERDI_PLACE_STORAGE], unit);
 }
 
 /* --------------------------------------------------------------- gradient -- */
@@ -132,7 +133,7 @@ static sherdi_range gradient_at(const sherdi_plan *plan, const sherdi_block *blo
     size_t       bytes = block->elems * sherdi_plan_grad_bytes(plan);
     sherdi_range slot;
 
-    if (block->grad_place == SHERDI_PLACE_NVME) {
+    if (block->grad_place == SHERDI_PLACE_STORAGE) {
         slot       = sherdi_ring_slot(plan, SHERDI_RING_GRADS, block->grad_offset);
         slot.bytes = bytes;
         return slot;
@@ -144,7 +145,7 @@ static sherdi_range gradient_at(const sherdi_plan *plan, const sherdi_block *blo
 
 static sherd_status gradient_read(const sherdi_program *program, const sherdi_block *block)
 {
-    if (block->grad_place != SHERDI_PLACE_NVME) {
+    if (block->grad_place != SHERDI_PLACE_STORAGE) {
         return SHERD_OK;
     }
     return sherdi_program_read(program, SHERDI_RING_GRADS, block->grad_offset, block->grad_offset,
@@ -153,7 +154,7 @@ static sherd_status gradient_read(const sherdi_program *program, const sherdi_bl
 
 static sherd_status gradient_give(const sherdi_program *program, const sherdi_block *block)
 {
-    if (block->grad_place != SHERDI_PLACE_NVME) {
+    if (block->grad_place != SHERDI_PLACE_STORAGE) {
         return SHERD_OK;
     }
     return slot_go_on(program, SHERDI_RING_GRADS, block->grad_offset,
@@ -322,7 +323,7 @@ static sherdi_range param_target(const sherdi_plan *plan, const sherdi_segment *
     size_t bytes = block->elems * compute_bytes(plan);
 
     *is_temporary = 1;
-    if (!is_on_device(block->place) && segment->param_place == SHERDI_PLACE_NVME) {
+    if (!is_on_device(block->place) && segment->param_place == SHERDI_PLACE_STORAGE) {
         return param_slot(plan, segment, block);
     }
     if (is_on_device(block->place) && !is_on_device(segment->param_place)) {
@@ -384,7 +385,7 @@ static sherd_status param_close(const sherdi_program *program, const sherdi_segm
     if (!segment->has_master) {
         return SHERD_OK;
     }
-    if (segment->param_place == SHERDI_PLACE_NVME) {
+    if (segment->param_place == SHERDI_PLACE_STORAGE) {
         size_t piece = block_piece(plan, segment, block);
 
         if (is_on_device(block->place)) {

@@ -14,7 +14,7 @@ typedef union record {
 
 static sherdi_tier *state_tier(const sherd_engine *engine)
 {
-    return engine->store.state[SHERDI_PLACE_NVME];
+    return engine->store.state[SHERDI_PLACE_STORAGE];
 }
 
 /* The live generation becomes that of `step`, which is it or the one before. */

@@ -350,7 +350,7 @@ static sherdi_ring ring_of(const sherdi_op *op)
 static uint64_t transfer_give(sherd_engine *engine, const sherdi_op *op,
                               const sherdi_follows *follows)
 {
-    sherdi_tier *const tiers[SHERDI_RINGS] = {engine->store.state[SHERDI_PLACE_NVME],
+    sherdi_tier *const tiers[SHERDI_RINGS] = {engine->store.state[SHERDI_PLACE_STORAGE],
                                               engine->store.params, engine->store.grads};
     int                is_write            = op->kind == SHERDI_OP_WRITE;
     sherdi_transfer    transfer            = {

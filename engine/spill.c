@@ -88,7 +88,7 @@ static sherd_status landing_drain(sherd_engine *engine, sherdi_landing *landing)
         const sherdi_block  *block = &engine->plan->blocks[segment->first_block + b];
         const unsigned char *part  = slice + block->offset_elems * elem;
 
-        if (block->grad_place == SHERDI_PLACE_NVME) {
+        if (block->grad_place == SHERDI_PLACE_STORAGE) {
             SHERDI_TRY(
                 part_to_nvme(engine, block->grad_offset, part, block->elems, landing->is_first));
         } else if (block->grad_place == SHERDI_PLACE_HOST) {
@@ -160,7 +160,7 @@ sherd_status sherdi_spill_zero(sherd_engine *engine, const sherdi_segment *segme
         void                 *memory = NULL;
         const sherdi_backend *lane   = sherdi_place_lane(engine, block->grad_place);
 
-        if (block->grad_place != SHERDI_PLACE_NVME) {
+        if (block->grad_place != SHERDI_PLACE_STORAGE) {
             lane->kernels->zero(lane, resting_place(engine, block), block->elems * elem);
             continue;
         }

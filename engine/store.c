@@ -33,7 +33,8 @@ static int has_files(const sherdi_plan *plan)
 {
     const sherdi_settings *settings = &plan->settings;
 
-    return (plan->num_extents[SHERDI_PLACE_NVME] > 0 && settings->offload_state.tier->has_files) ||
+    return (plan->num_extents[SHERDI_PLACE_STORAGE] > 0 &&
+            settings->offload_state.tier->has_files) ||
            (plan->num_pieces > 0 && settings->offload_param.tier->has_files);
 }
 
@@ -286,7 +287,7 @@ static sherd_status state_create(sherd_engine *engine, sherdi_tier_state_params 
     SHERDI_TRY(sherd_world_broadcast(engine->world, &params->id.run, sizeof(params->id.run), 0));
     SHERDI_TRY(sherdi_agree_status(
         engine->world, sherdi_tier_state_create(engine->store.queue, params, &engine->mem,
-                                                &engine->store.state[SHERDI_PLACE_NVME])));
+                                                &engine->store.state[SHERDI_PLACE_STORAGE])));
     engine->store.run = params->id.run;
     return SHERD_OK;
 }
@@ -298,7 +299,7 @@ static sherd_status state_reopen(sherd_engine *engine, sherdi_tier_state_params 
 
     status = sherdi_agree_status(engine->world,
                                  sherdi_tier_state_open(store->queue, params, &engine->mem,
-                                                        &store->state[SHERDI_PLACE_NVME]));
+                                                        &store->state[SHERDI_PLACE_STORAGE]));
     SHERDI_TRY(status);
     store->run              = params->id.run;
     store->is_resumed       = 1;
@@ -315,8 +316,8 @@ static sherd_status state_open(sherd_engine *engine)
         .folders     = folders.paths,
         .num_folders = folders.count,
         .id = {.rank = engine->rank, .world_size = engine->world_size, .layout = search.layout},
-        .extents     = plan->extents[SHERDI_PLACE_NVME],
-        .num_extents = plan->num_extents[SHERDI_PLACE_NVME],
+        .extents     = plan->extents[SHERDI_PLACE_STORAGE],
+        .num_extents = plan->num_extents[SHERDI_PLACE_STORAGE],
         .is_verified = engine->settings.verify_reads,
         .is_durable  = engine->settings.durable,
     };
@@ -360,9 +361,9 @@ static sherd_status state_scratch_open(sherd_engine *engine)
 
     return sherdi_agree_status(engine->world,
                                scratch_tier_open(engine, &engine->settings.offload_state, "state",
-                                                 plan->extents[SHERDI_PLACE_NVME],
-                                                 plan->num_extents[SHERDI_PLACE_NVME],
-                                                 &engine->store.state[SHERDI_PLACE_NVME]));
+                                                 plan->extents[SHERDI_PLACE_STORAGE],
+                                                 plan->num_extents[SHERDI_PLACE_STORAGE],
+                                                 &engine->store.state[SHERDI_PLACE_STORAGE]));
 }
 
 /* Of the state that rests at a place: the one that the configuration names, or what stays there. */
@@ -473,7 +474,7 @@ static sherd_status local_open(sherd_engine *engine)
 sherd_status sherdi_store_open(sherd_engine *engine)
 {
     SHERDI_TRY(sherdi_agree_status(engine->world, local_open(engine)));
-    if (engine->plan->num_extents[SHERDI_PLACE_NVME] > 0) {
+    if (engine->plan->num_extents[SHERDI_PLACE_STORAGE] > 0) {
         SHERDI_TRY(sherdi_plan_has_generations(engine->plan) ? state_open(engine)
                                                              : state_scratch_open(engine));
     }
@@ -583,7 +584,7 @@ sherd_status sherdi_store_settle(sherd_engine *engine)
 sherd_status sherdi_store_commit(sherd_engine *engine, int64_t step, uint64_t fingerprint,
                                  const sherdi_scaler *scaler)
 {
-    sherdi_tier *tier = engine->store.state[SHERDI_PLACE_NVME];
+    sherdi_tier *tier = engine->store.state[SHERDI_PLACE_STORAGE];
     union {
         sherdi_state_note note;
         unsigned char     bytes[SHERDI_TIER_NOTE_BYTES];
@@ -612,6 +613,6 @@ sherd_status sherdi_store_commit(sherd_engine *engine, int64_t step, uint64_t fi
 void sherdi_store_verify(sherd_engine *engine, int is_on)
 {
     if (sherdi_plan_has_generations(engine->plan)) {
-        sherdi_tier_state_verify(engine->store.state[SHERDI_PLACE_NVME], is_on);
+        sherdi_tier_state_verify(engine->store.state[SHERDI_PLACE_STORAGE], is_on);
     }
 }

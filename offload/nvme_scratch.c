@@ -155,4 +155,4 @@ static sherd_status nvme_open(const sherdi_tier_params *params, sherdi_mem *mem,
 }
 
 const sherdi_tier_kind sherdi_tier_nvme = {
-    .place = SHERDI_PLACE_NVME, .has_files = 1, .has_generations = 1, .open = nvme_open};
+    .place = SHERDI_PLACE_STORAGE, .has_files = 1, .has_generations = 1, .open = nvme_open};

@@ -20,7 +20,7 @@ typedef struct sherdi_tier sherdi_tier;
 typedef enum sherdi_place {
     SHERDI_PLACE_DEVICE = 0, /* the device's kernels */
     SHERDI_PLACE_HOST,       /* the host's */
-    SHERDI_PLACE_NVME,       /* none: it is transferred, through buffers in host memory */
+    SHERDI_PLACE_STORAGE,    /* none: it is transferred, through buffers in host memory */
 } sherdi_place;
 
 /* In the tier's own space; both multiples of SHERD_ALIGN_BYTES; extents do not overlap and ascend. */

@@ -99,7 +99,7 @@ static void config_offload_of_state_arrives(void)
         " \"fast_init\": true, \"ratio\": 0.5, \"gradients\": \"nvme\", \"verify_reads\": true,"
         " \"keep\": true, \"durable\": false");
 
-    CHECK_INT(SHERDI_PLACE_NVME, got.offload_state.place);
+    CHECK_INT(SHERDI_PLACE_STORAGE, got.offload_state.place);
     CHECK_INT(1, got.offload_state.num_folders);
     CHECK(strcmp(got.offload_state.folders[0], "/a") == 0);
     CHECK_INT(7, got.offload_state.buffer_count);
@@ -128,7 +128,7 @@ static void config_offload_of_params_arrives(void)
                                             " \"buffer_count\": 3, \"buffer_size\": 5e7,"
                                             " \"max_in_cpu\": 0, \"pin_memory\": false");
 
-    CHECK_INT(SHERDI_PLACE_NVME, got.offload_param.place);
+    CHECK_INT(SHERDI_PLACE_STORAGE, got.offload_param.place);
     CHECK_INT(2, got.offload_param.num_folders);
     CHECK(strcmp(got.offload_param.folders[1], "/b") == 0);
     CHECK_INT(3, got.offload_param.buffer_count);
@@ -169,9 +169,9 @@ static void config_place_follows_device_and_stage(void)
         {"cpu", 2, SHERDI_PLACE_HOST, SHERDI_PLACE_DEVICE},
         {"cpu", 3, SHERDI_PLACE_HOST, SHERDI_PLACE_HOST},
         {"nvme", 0, SHERDI_PLACE_DEVICE, SHERDI_PLACE_DEVICE},
-        {"nvme", 1, SHERDI_PLACE_NVME, SHERDI_PLACE_DEVICE},
-        {"nvme", 2, SHERDI_PLACE_NVME, SHERDI_PLACE_DEVICE},
-        {"nvme", 3, SHERDI_PLACE_NVME, SHERDI_PLACE_NVME},
+        {"nvme", 1, SHERDI_PLACE_STORAGE, SHERDI_PLACE_DEVICE},
+        {"nvme", 2, SHERDI_PLACE_STORAGE, SHERDI_PLACE_DEVICE},
+        {"nvme", 3, SHERDI_PLACE_STORAGE, SHERDI_PLACE_STORAGE},
     };
     char members[MEMBERS_BYTES];
 
@@ -186,8 +186,8 @@ static void config_place_follows_device_and_stage(void)
         got = settings_of(members);
         CHECK_INT(ROWS[i].state, got.offload_state.place);
         CHECK_INT(ROWS[i].param, got.offload_param.place);
-        CHECK_INT(ROWS[i].state == SHERDI_PLACE_NVME, got.offload_state.num_folders);
-        CHECK_INT(ROWS[i].param == SHERDI_PLACE_NVME, got.offload_param.num_folders);
+        CHECK_INT(ROWS[i].state == SHERDI_PLACE_STORAGE, got.offload_state.num_folders);
+        CHECK_INT(ROWS[i].param == SHERDI_PLACE_STORAGE, got.offload_param.num_folders);
     }
 }
 

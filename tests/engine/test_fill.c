@@ -112,7 +112,7 @@ static uint64_t bytes_to_write(const rig *r)
     for (size_t b = 0; b < plan->num_blocks; b++) {
         if (plan->blocks[b].num_spans > 0 && plan->blocks[b].extent != last) {
             last = plan->blocks[b].extent;
-            bytes += plan->extents[SHERDI_PLACE_NVME][last].len_bytes;
+            bytes += plan->extents[SHERDI_PLACE_STORAGE][last].len_bytes;
         }
     }
     for (size_t i = 0; i < plan->num_pieces; i++) {
@@ -134,7 +134,7 @@ static void fill_counted(rig *r, order how)
     sherd_traffic_report after  = {.struct_size = sizeof(after)};
     uint64_t             own;
 
-    CHECK(r->engine->plan->num_extents[SHERDI_PLACE_NVME] > 4);
+    CHECK(r->engine->plan->num_extents[SHERDI_PLACE_STORAGE] > 4);
     CHECK_OK(sherd_engine_traffic(r->engine, &before)); /* the new file's header */
     layers_fill(r, how);
     CHECK_OK(sherdi_engine_start(r->engine));
