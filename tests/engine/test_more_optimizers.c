@@ -181,7 +181,33 @@ static void added_optimizer_is_a_choice(void)
     CHECK_ERROR_SAYS("known: AdamW|Adam|Lamb|SGD");
 }
 
+/* What the plan and the update rely on without a look. */
+static void optimizers_are_whole(void)
+{
+    for (size_t i = 0; i < sherdi_optimizer_count(); i++) {
+        const sherdi_optimizer *optimizer = sherdi_optimizer_at(i);
+        unsigned                all       = (1u << optimizer->num_parts) - 1;
+        int                     has_norms = optimizer->grain == SHERDI_GRAIN_TENSOR;
+
+        CHECK_INT(i, sherdi_optimizer_index(optimizer));
+        CHECK(optimizer->coeff_bytes > 0 && optimizer->coeffs != NULL);
+        CHECK_INT(1 + has_norms, optimizer->num_sweeps);
+        CHECK_INT(has_norms, optimizer->num_norms > 0);
+        CHECK_INT(has_norms, optimizer->has_ratio != NULL && optimizer->ratios != NULL);
+        for (int s = 0; s < optimizer->num_sweeps; s++) {
+            const sherdi_sweep *sweep   = &optimizer->sweeps[s];
+            int                 is_last = s == optimizer->num_sweeps - 1;
+
+            CHECK(sweep->run != NULL);
+            CHECK_INT(is_last, sweep->writes_param);
+            CHECK_INT(is_last, (sweep->writes & 1) != 0);
+            CHECK_INT(0, (sweep->reads | sweep->writes) & ~all);
+        }
+    }
+}
+
 static const test_case CASES[] = {
+    CASE(optimizers_are_whole),
     CASE(added_optimizer_equals_unsharded),
     CASE(added_optimizer_is_a_choice),
 };
