@@ -213,7 +213,7 @@
     X(SUB_GROUP, "zero_optimization.sub_group_size", SIZE, HONOUR, NONE, "1e9", \
       RANGE(0, INFINITY), NULL, "most elements of a block of optimizer state; 0: the default") \
     X(PREFETCH_BUCKET, "zero_optimization.stage3_prefetch_bucket_size", SIZE, HONOUR, TRUNCATE, "5e7", \
-      RANGE(0, INFINITY), "0.9 x hidden_size squared, else the default", "elements gathered ahead of use; fractions are cut off") \
+      RANGE(0, INFINITY), "0.9 x hidden_size squared, else the default", "most elements gathered ahead of use: what the next acquire needs, and more only while that is below 8 MiB; fractions are cut off") \
     X(PERSISTENCE, "zero_optimization.stage3_param_persistence_threshold", SIZE, HONOUR, NONE, "1e5", \
       RANGE(0, INFINITY), "10 x hidden_size, else the default", "parameters of at most so many elements stay whole on each rank") \
     X(MODEL_PERSISTENCE, "zero_optimization.stage3_model_persistence_threshold", SIZE, HONOUR, NONE, "9223372036854775807", \
