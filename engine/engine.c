@@ -263,7 +263,14 @@ sherd_status sherd_unit_reads(sherd_engine *engine, sherd_unit unit, sherd_param
 sherd_status sherd_pass_add(sherd_engine *engine, sherd_pass pass, sherd_unit unit)
 {
     SHERDI_TRY(open_check(engine, "sherd_pass_add"));
-    return sherdi_model_add_pass(&engine->model, pass, unit);
+    return sherdi_model_add_pass(&engine->model, pass, unit, 0);
+}
+
+sherd_status sherd_pass_add_held(sherd_engine *engine, sherd_pass pass, sherd_unit unit,
+                                 size_t held_acquires)
+{
+    SHERDI_TRY(open_check(engine, "sherd_pass_add_held"));
+    return sherdi_model_add_pass(&engine->model, pass, unit, held_acquires);
 }
 
 sherd_status sherd_engine_describe_run(sherd_engine *engine, const char *text)

@@ -12,6 +12,9 @@
 /* Most elements of a model: their bytes, 32 an element with everything, fit a size_t. */
 #define MOST_ELEMS (SIZE_MAX / 64)
 
+/* What is held through more acquires than a micro-batch has is held to its end. */
+#define MOST_HELD (2 * SHERDI_MOST_UNITS)
+
 #define GROW(model, array, count, capacity)                                                        \
     sherdi_grow((model)->mem, SHERDI_MEM_CONTROL, (void **)&(array), &(capacity), (count) + 1,     \
                 sizeof(*(array)))
@@ -90,7 +93,7 @@ void sherdi_model_fini(sherdi_model *model)
         sherdi_free(model->groups[i].name);
     }
     for (int pass = 0; pass < 3; pass++) {
-        sherdi_free(model->passes[pass].units);
+        sherdi_free(model->passes[pass].uses);
     }
     sherdi_free(model->params);
     sherdi_free(model->units);
@@ -268,7 +271,8 @@ sherd_status sherdi_model_add_read(sherdi_model *model, int unit, int param)
     return SHERD_OK;
 }
 
-sherd_status sherdi_model_add_pass(sherdi_model *model, sherd_pass pass, int unit)
+sherd_status sherdi_model_add_pass(sherdi_model *model, sherd_pass pass, int unit,
+                                   size_t held_acquires)
 {
     sherdi_model_pass *order;
 
@@ -277,9 +281,10 @@ sherd_status sherdi_model_add_pass(sherdi_model *model, sherd_pass pass, int uni
         return sherdi_fail(SHERD_E_INVAL, "pass %d does not exist", (int)pass);
     }
     order = &model->passes[pass];
-    SHERDI_TRY(count_check("acquires in a pass", order->num_units, SHERDI_MOST_UNITS));
-    SHERDI_TRY(GROW(model, order->units, order->num_units, order->cap_units));
-    order->units[order->num_units++] = unit;
+    SHERDI_TRY(count_check("acquires in a pass", order->num_uses, SHERDI_MOST_UNITS));
+    SHERDI_TRY(GROW(model, order->uses, order->num_uses, order->cap_uses));
+    order->uses[order->num_uses++] =
+        (sherdi_model_use){.unit = unit, .held = (int)sherdi_min_size(held_acquires, MOST_HELD)};
     return SHERD_OK;
 }
 
@@ -300,16 +305,16 @@ sherd_status sherdi_model_bind(sherdi_model *model, int param, void *data, void 
 
 size_t sherdi_model_order_len(const sherdi_model *model, sherd_pass pass)
 {
-    if (model->passes[pass].num_units > 0) {
-        return model->passes[pass].num_units;
+    if (model->passes[pass].num_uses > 0) {
+        return model->passes[pass].num_uses;
     }
     return pass == SHERD_FORWARD ? model->num_units : sherdi_model_order_len(model, SHERD_FORWARD);
 }
 
 int sherdi_model_order(const sherdi_model *model, sherd_pass pass, size_t index)
 {
-    if (model->passes[pass].num_units > 0) {
-        return model->passes[pass].units[index];
+    if (model->passes[pass].num_uses > 0) {
+        return model->passes[pass].uses[index].unit;
     }
     switch (pass) {
     case SHERD_FORWARD:
@@ -321,6 +326,17 @@ int sherdi_model_order(const sherdi_model *model, sherd_pass pass, size_t index)
         break;
     }
     return sherdi_model_order(model, SHERD_FORWARD, index);
+}
+
+size_t sherdi_model_held(const sherdi_model *model, sherd_pass pass, size_t index)
+{
+    if (model->passes[pass].num_uses > 0) {
+        return (size_t)model->passes[pass].uses[index].held;
+    }
+    /* the reverse of FORWARD says nothing of what its releases nest in */
+    return pass == SHERD_EVAL && model->passes[SHERD_FORWARD].num_uses > 0
+               ? sherdi_model_held(model, SHERD_FORWARD, index)
+               : 0;
 }
 
 /* Items: groups, units, parameters, then one for the passes. */
@@ -366,8 +382,8 @@ static uint64_t passes_hash(const sherdi_model *model)
     uint64_t hash = 4;
 
     for (int pass = 0; pass < 3; pass++) {
-        hash = sherdi_hash_bytes(hash, model->passes[pass].units,
-                                 model->passes[pass].num_units * sizeof(int));
+        hash = sherdi_hash_bytes(hash, model->passes[pass].uses,
+                                 model->passes[pass].num_uses * sizeof(sherdi_model_use));
     }
     return hash;
 }
@@ -400,7 +416,7 @@ static void param_text(const sherdi_model_param *param, char *text, size_t len_b
     }
 }
 
-/* "the passes forward 0 1 2, backward (default), ...", as much as there is room for. */
+/* "the passes forward 0+2 1 2, backward (default), ...", as much as there is room for: +2 is held so long. */
 static void passes_text(const sherdi_model *model, char *text, size_t len_bytes)
 {
     static const char *const NAMES[] = {"forward", "backward", "eval"};
@@ -411,10 +427,13 @@ static void passes_text(const sherdi_model *model, char *text, size_t len_bytes)
 
         if (used < len_bytes) {
             used += (size_t)snprintf(text + used, len_bytes - used, "%s %s%s", pass == 0 ? "" : ",",
-                                     NAMES[pass], order->num_units == 0 ? " (default)" : "");
+                                     NAMES[pass], order->num_uses == 0 ? " (default)" : "");
         }
-        for (size_t i = 0; i < order->num_units && used < len_bytes; i++) {
-            used += (size_t)snprintf(text + used, len_bytes - used, " %d", (int)order->units[i]);
+        for (size_t i = 0; i < order->num_uses && used < len_bytes; i++) {
+            used += (size_t)snprintf(text + used, len_bytes - used, " %d", order->uses[i].unit);
+            if (order->uses[i].held > 0 && used < len_bytes) {
+                used += (size_t)snprintf(text + used, len_bytes - used, "+%d", order->uses[i].held);
+            }
         }
     }
 }

@@ -39,9 +39,15 @@ typedef struct sherdi_model_group {
     int    exclude_1d;                          /* below 0: as in the configuration */
 } sherdi_model_group;
 
+/* An acquire of a pass: released only after `held` further ones. */
+typedef struct sherdi_model_use {
+    int unit;
+    int held;
+} sherdi_model_use;
+
 typedef struct sherdi_model_pass {
-    int   *units;
-    size_t num_units, cap_units;
+    sherdi_model_use *uses;
+    size_t            num_uses, cap_uses;
 } sherdi_model_pass;
 
 typedef struct sherdi_model {
@@ -67,12 +73,15 @@ sherd_status sherdi_model_add_unit(sherdi_model *model, const char *name, int *o
 sherd_status sherdi_model_add_param(sherdi_model *model, int unit, const sherd_param_params *params,
                                     int *out);
 sherd_status sherdi_model_add_read(sherdi_model *model, int unit, int param);
-sherd_status sherdi_model_add_pass(sherdi_model *model, sherd_pass pass, int unit);
+sherd_status sherdi_model_add_pass(sherdi_model *model, sherd_pass pass, int unit,
+                                   size_t held_acquires);
 sherd_status sherdi_model_bind(sherdi_model *model, int param, void *data, void *grad);
 
 /** Unit at place `index` of a pass: as listed, or by the default orders. */
 size_t sherdi_model_order_len(const sherdi_model *model, sherd_pass pass);
 int    sherdi_model_order(const sherdi_model *model, sherd_pass pass, size_t index);
+/** Further acquires before it is released; more than there are: to the end of the micro-batch. */
+size_t sherdi_model_held(const sherdi_model *model, sherd_pass pass, size_t index);
 
 /** How many items the model is compared by between ranks, and the hash and a short text of each. */
 size_t   sherdi_model_num_items(const sherdi_model *model);

@@ -103,12 +103,13 @@ typedef struct sherdi_stay {
 typedef struct sherdi_step_of_pass {
     int        unit;
     sherd_pass pass;
+    size_t     last; /* it is released after the acquire of this position: its own, or a later one */
     size_t     first_start, num_starts; /* stays whose gather starts here: index range */
 } sherdi_step_of_pass;
 
 typedef struct sherdi_sequence {
     sherdi_step_of_pass *steps;
-    size_t               num_steps;
+    size_t               num_steps, most_held; /* largest last - position */
     sherdi_stay         *stays; /* gathers, in the order in which they start */
     size_t               num_stays, cap_stays;
 } sherdi_sequence;

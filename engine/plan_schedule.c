@@ -34,10 +34,15 @@ static sherd_status sequence_make(sherdi_plan *plan, const sherdi_model *model,
         size_t len = sherdi_model_order_len(model, passes[p]);
 
         for (size_t i = 0; i < len; i++) {
-            sequence->steps[sequence->num_steps++] = (sherdi_step_of_pass){
+            size_t at   = sequence->num_steps++;
+            size_t held = sherdi_min_size(sherdi_model_held(model, passes[p], i), total - 1 - at);
+
+            sequence->steps[at] = (sherdi_step_of_pass){
                 .unit = sherdi_model_order(model, passes[p], i),
                 .pass = passes[p],
+                .last = at + held,
             };
+            sequence->most_held = sherdi_max_size(sequence->most_held, held);
         }
     }
     return SHERD_OK;
@@ -63,6 +68,12 @@ static int step_needs(const sherdi_model *model, const sherdi_step_of_pass *step
     }
 }
 
+/* The first acquire that may be released after that at `position`, when its `last` is that. */
+static size_t first_released(const sherdi_sequence *sequence, size_t position)
+{
+    return position - sherdi_min_size(position, sequence->most_held);
+}
+
 static size_t gathered_elems(const sherdi_plan *plan, int unit)
 {
     return plan->units[unit].gather_bytes / sherd_dtype_bytes(plan->settings.compute_dtype);
@@ -80,6 +91,7 @@ static size_t gathered_elems(const sherdi_plan *plan, int unit)
 /* A unit during the walk. */
 typedef struct walk_unit {
     size_t open;     /* index of its current stay plus 1; 0: not gathered */
+    size_t held;     /* acquires that reach it, not yet released */
     int    is_ahead; /* gathered before its use, and not used yet */
 } walk_unit;
 
@@ -155,6 +167,27 @@ static sherd_status prefetch(walk *w, size_t position)
     return SHERD_OK;
 }
 
+/* The release of what the acquire of `step` reached. */
+static void walk_release(walk *w, const sherdi_step_of_pass *step)
+{
+    int unit;
+
+    for (size_t n = 0; (unit = needed_unit(w->model, step->unit, n)) >= 0; n++) {
+        walk_unit *state = &w->units[unit];
+        size_t     distance;
+
+        if (state->open == 0 || --state->held > 0) {
+            continue;
+        }
+        w->sequence->stays[state->open - 1].last = step->last;
+        distance                                 = reuse_distance(w, unit, step->last);
+        if (distance == SIZE_MAX || distance > w->plan->settings.max_reuse_distance) {
+            state->open = 0;
+            w->live_elems -= gathered_elems(w->plan, unit);
+        }
+    }
+}
+
 static sherd_status walk_step(walk *w, size_t position)
 {
     sherdi_step_of_pass *step = &w->sequence->steps[position];
@@ -174,24 +207,13 @@ static sherd_status walk_step(walk *w, size_t position)
         } else if (w->units[unit].is_ahead) {
             w->ahead_elems -= gathered_elems(w->plan, unit);
         }
-        w->units[unit].is_ahead                          = 0;
-        w->sequence->stays[w->units[unit].open - 1].last = position;
+        w->units[unit].is_ahead = 0;
+        w->units[unit].held++;
     }
     SHERDI_TRY(prefetch(w, position));
-    for (size_t n = 0;; n++) { /* the release */
-        int    unit = needed_unit(w->model, step->unit, n);
-        size_t distance;
-
-        if (unit < 0) {
-            break;
-        }
-        if (w->units[unit].open == 0) {
-            continue;
-        }
-        distance = reuse_distance(w, unit, position);
-        if (distance == SIZE_MAX || distance > w->plan->settings.max_reuse_distance) {
-            w->units[unit].open = 0;
-            w->live_elems -= gathered_elems(w->plan, unit);
+    for (size_t p = first_released(w->sequence, position); p <= position; p++) {
+        if (w->sequence->steps[p].last == position) {
+            walk_release(w, &w->sequence->steps[p]);
         }
     }
     return SHERD_OK;
@@ -214,7 +236,7 @@ static sherd_status gathers_schedule(sherdi_plan *plan, const sherdi_model *mode
     return status;
 }
 
-/* A transient gradient stays from the first backward use of the unit to its last, and one
+/* A transient gradient stays from the first backward use of the unit to the release of its last, and one
  * position longer when its reduction overlaps with the next unit. */
 static sherd_status transients_schedule(sherdi_plan *plan, const sherdi_model *model)
 {
@@ -230,7 +252,8 @@ static sherd_status transients_schedule(sherdi_plan *plan, const sherdi_model *m
             if (plan->units[u].backward_uses++ == 0) {
                 stay.first = p;
             }
-            stay.last = p + (plan->settings.overlap_comm ? 1 : 0);
+            stay.last =
+                sherdi_max_size(stay.last, step->last + (plan->settings.overlap_comm ? 1 : 0));
         }
         if (stay.bytes > 0 && plan->units[u].backward_uses > 0) {
             SHERDI_TRY(GROW(plan, plan->transients, plan->num_transients, plan->cap_transients));
@@ -378,19 +401,23 @@ static sherd_status reduce_op(sherdi_plan *plan, const char *phase, int s)
     return op_add(plan, SHERDI_PLAN_REDUCE_SCATTER, phase, s, bytes);
 }
 
+/* Whether no backward use of `unit` is released after that of the acquire at `position`. */
 static int is_last_backward(const sherdi_plan *plan, const sherdi_model *model, size_t position,
                             int unit)
 {
-    for (size_t p = position + 1; p < plan->train.num_steps; p++) {
-        if (plan->train.steps[p].pass == SHERD_BACKWARD &&
-            step_needs(model, &plan->train.steps[p], unit)) {
+    const sherdi_step_of_pass *steps = plan->train.steps;
+    size_t                     last  = steps[position].last;
+
+    for (size_t p = first_released(&plan->train, position); p < plan->train.num_steps; p++) {
+        if (steps[p].pass == SHERD_BACKWARD && step_needs(model, &steps[p], unit) &&
+            (steps[p].last > last || (steps[p].last == last && p > position))) {
             return 0;
         }
     }
-    return plan->train.steps[position].pass == SHERD_BACKWARD;
+    return steps[position].pass == SHERD_BACKWARD;
 }
 
-/* Stages 2 and 3: the gradients that are complete after one step. */
+/* Stages 2 and 3: the gradients that are complete when the acquire at `position` is released. */
 static sherd_status reduce_ops(sherdi_plan *plan, const sherdi_model *model, size_t position)
 {
     int unit;
@@ -485,8 +512,10 @@ static sherd_status ops_list(sherdi_plan *plan, const sherdi_model *model)
 {
     for (size_t p = 0; p < plan->train.num_steps; p++) {
         SHERDI_TRY(gather_ops(plan, &plan->train, &plan->train.steps[p]));
-        if (plan->has_slices) {
-            SHERDI_TRY(reduce_ops(plan, model, p));
+        for (size_t q = first_released(&plan->train, p); q <= p && plan->has_slices; q++) {
+            if (plan->train.steps[q].last == p) {
+                SHERDI_TRY(reduce_ops(plan, model, q));
+            }
         }
     }
     SHERDI_TRY(boundary_ops(plan));

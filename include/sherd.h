@@ -313,6 +313,12 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_unit_reads(sherd_engine *engine, she
  *  pass: the order of declaration, and for BACKWARD the reverse of FORWARD. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_pass_add(sherd_engine *engine, sherd_pass pass,
                                                      sherd_unit unit);
+/** The same of a unit that is held longer than from its acquire to its release before the next one: it is
+ *  released after `held_acquires` further acquires of the pass (after the last of FORWARD those of BACKWARD count;
+ *  more than there are: to the end). The plan gives what is held together places of their own. A default order
+ *  holds nothing; that of EVAL, which is FORWARD's, what FORWARD's list holds. */
+SHERD_API SHERD_MUST_USE sherd_status sherd_pass_add_held(sherd_engine *engine, sherd_pass pass,
+                                                          sherd_unit unit, size_t held_acquires);
 /** Trainer's own memory for a parameter at stages 0-2, before seal: `data` and
  *  `grad` [shape], compute type, row-major, unpadded; the engine writes new values
  *  to `data`, reads `grad` at release(BACKWARD) and zeroes it at the next

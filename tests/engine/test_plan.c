@@ -202,6 +202,21 @@ static int step_uses(const bench *b, const sherdi_step_of_pass *step, int unit)
     return step->unit == unit;
 }
 
+/* Some acquire that needs the unit is not released before `position` is over; or is then, and not later. */
+static int is_held(const bench *b, const sherdi_sequence *sequence, int unit, size_t position,
+                   int is_end)
+{
+    for (size_t q = 0; q <= position; q++) {
+        size_t last = sequence->steps[q].last;
+
+        if (step_uses(b, &sequence->steps[q], unit) &&
+            (is_end ? last == position : last >= position)) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
 static int stays_meet(const sherdi_stay *a, const sherdi_stay *b)
 {
     return a->first <= b->last && b->first <= a->last && a->offset < b->offset + b->bytes &&
@@ -251,7 +266,7 @@ static void expect_gathers(const sherdi_plan *plan, const bench *b, const sherdi
                 has_started_ahead |= stay->first == p && !is_used;
             }
             IS(there <= 1);
-            IS(!step_uses(b, &sequence->steps[p], (int)u) || plan->units[u].gather_bytes == 0 ||
+            IS(!is_held(b, sequence, (int)u, p, 0) || plan->units[u].gather_bytes == 0 ||
                there == 1);
         }
         IS(ahead <= plan->settings.prefetch_bucket_size);
@@ -260,12 +275,12 @@ static void expect_gathers(const sherdi_plan *plan, const bench *b, const sherdi
     for (size_t i = 0; i < sequence->num_stays; i++) { /* each is for something, to its end */
         const sherdi_stay *stay = &sequence->stays[i];
 
-        IS(step_uses(b, &sequence->steps[stay->last], stay->unit));
+        IS(is_held(b, sequence, stay->unit, stay->last, 1));
         IS(stay->bytes == plan->units[stay->unit].gather_bytes);
     }
 }
 
-/* Where a unit's transient gradient is from its first planned use to its last. */
+/* Where a unit's transient gradient is from its first planned use to the release of its last. */
 static void expect_transients(const sherdi_plan *plan, const bench *b, const char *what)
 {
     for (size_t p = 0; p < plan->train.num_steps; p++) {
@@ -279,6 +294,11 @@ static void expect_transients(const sherdi_plan *plan, const bench *b, const cha
             }
             IS(!step_uses(b, &plan->train.steps[p], (int)u) ||
                there == (plan->units[u].transient_bytes > 0));
+            for (size_t i = 0; i < plan->num_transients; i++) {
+                IS(plan->transients[i].unit != (int)u ||
+                   !step_uses(b, &plan->train.steps[p], (int)u) ||
+                   plan->transients[i].last >= plan->train.steps[p].last);
+            }
         }
     }
 }
@@ -577,8 +597,9 @@ static void plan_of_random_models_is_valid(void)
         }
         for (int pass = 0; pass < 3; pass++) {
             for (uint64_t i = test_random(&state) % 2 * (test_random(&state) % 12); i > 0; i--) {
-                CHECK_OK(sherdi_model_add_pass(&b.model, (sherd_pass)pass,
-                                               (int)(test_random(&state) % (uint64_t)num_units)));
+                CHECK_OK(sherdi_model_add_pass(
+                    &b.model, (sherd_pass)pass, (int)(test_random(&state) % (uint64_t)num_units),
+                    test_random(&state) % 3 == 0 ? test_random(&state) % 15 : 0));
             }
         }
         bench_settings(&b, &options, world_size);

@@ -1,0 +1,170 @@
+/* One address per unit: what is held together lies apart, a parameter lies at one place for the life of the engine, and
+ * an acquire whose place is taken is refused. */
+#include "tests/engine/rig.h"
+#include "tests/lib/check.h"
+
+#include <stdio.h>
+
+#define UNITS 4
+
+typedef struct address_job {
+    rig_options options;
+    int         is_held; /* "u0" is held over u1 and u2 in forward, u3 over u2 in backward */
+    uint64_t    fingerprint;
+} address_job;
+
+static const size_t ELEMS[UNITS] = {700, 3000, 5000, 1300};
+
+static void units_add(rig *r)
+{
+    static const char *const NAMES[UNITS] = {"u0", "u1", "u2", "u3"};
+    static const char *const W[UNITS]     = {"w0", "w1", "w2", "w3"};
+
+    for (int u = 0; u < UNITS; u++) {
+        (void)rig_unit(r, NAMES[u]);
+        (void)rig_param(r, u, W[u], ELEMS[u]);
+    }
+}
+
+static void passes_add_held(rig *r)
+{
+    for (int u = 0; u < UNITS; u++) {
+        CHECK_OK(sherd_pass_add_held(r->engine, SHERD_FORWARD, r->units[u], u == 0 ? 2 : 0));
+    }
+    CHECK_OK(sherd_pass_add_held(r->engine, SHERD_BACKWARD, r->units[3], 1));
+    for (int u = 2; u >= 0; u--) {
+        CHECK_OK(sherd_pass_add(r->engine, SHERD_BACKWARD, r->units[u]));
+    }
+}
+
+/* In the order that passes_add_held declares. */
+static void micro_batch_held(rig *r, sherd_pass pass)
+{
+    rig_acquire(r, 0, pass);
+    rig_forward(r, 1, pass);
+    rig_acquire(r, 2, pass);
+    (void)rig_read(r, 0);
+    (void)rig_read(r, 2);
+    rig_release(r, 2, pass);
+    rig_release(r, 0, pass);
+    rig_forward(r, 3, pass);
+    if (pass == SHERD_EVAL) {
+        return;
+    }
+    rig_acquire(r, 3, SHERD_BACKWARD);
+    rig_backward(r, 2);
+    rig_touch(r, 3, 1);
+    rig_release(r, 3, SHERD_BACKWARD);
+    rig_backward(r, 1);
+    rig_backward(r, 0);
+}
+
+static void train_held(sherd_world *world, void *raw)
+{
+    address_job *job = raw;
+    uint64_t     fingerprint;
+    rig          r;
+
+    rig_open(&r, world, &job->options);
+    units_add(&r);
+    if (job->is_held) {
+        passes_add_held(&r);
+    }
+    rig_seal(&r);
+    for (int i = 0; i < 3; i++) {
+        if (job->is_held) {
+            micro_batch_held(&r, SHERD_FORWARD);
+            micro_batch_held(&r, SHERD_EVAL); /* the default of EVAL holds as FORWARD does */
+        } else {
+            rig_micro_batch(&r);
+        }
+        CHECK_INT(1, rig_step(&r).was_updated);
+    }
+    fingerprint = rig_fingerprint(&r);
+    if (sherd_world_rank(world) == 0) {
+        job->fingerprint = fingerprint;
+    }
+    rig_close(&r);
+}
+
+#define NO_ROOM ", \"stage3_prefetch_bucket_size\": 0, \"overlap_comm\": false"
+
+static void units_that_are_declared_held_are_there_together(void)
+{
+    static const char *const ZEROS[] = {NO_ROOM, "", ", \"overlap_comm\": true"};
+
+    for (int stage = 0; stage <= 3; stage++) {
+        for (size_t z = 0; z < sizeof(ZEROS) / sizeof(ZEROS[0]); z++) {
+            for (int ranks = 1; ranks <= 3; ranks++) {
+                rig_options options = {.stage = stage, .dtype = SHERD_BF16, .zero = ZEROS[z]};
+                address_job plain   = {.options = options};
+                address_job held    = {.options = options, .is_held = 1};
+
+                test_world(ranks, train_held, &plain);
+                test_world(ranks, train_held, &held);
+                CHECK(plain.fingerprint == held.fingerprint);
+            }
+        }
+    }
+}
+
+static void seal_with_another_hold_on_rank_1(sherd_world *world, void *ctx)
+{
+    rig_options options = {.stage = 3};
+    rig         r;
+
+    (void)ctx;
+    rig_open(&r, world, &options);
+    units_add(&r);
+    CHECK_OK(sherd_pass_add_held(r.engine, SHERD_FORWARD, r.units[0],
+                                 sherd_world_rank(world) == 1 ? 2 : 1));
+    CHECK_OK(sherd_pass_add(r.engine, SHERD_FORWARD, r.units[1]));
+    CHECK_STATUS(SHERD_E_INVAL, sherd_engine_seal(r.engine));
+    CHECK_ERROR_SAYS("rank 0 has the passes forward 0+1 1");
+    CHECK_ERROR_SAYS("rank 1 has the passes forward 0+2 1");
+    rig_close(&r);
+}
+
+static void holds_are_the_same_on_all_ranks(void)
+{
+    test_world(2, seal_with_another_hold_on_rank_1, NULL);
+}
+
+static void hold_over_everything_ends_with_the_micro_batch(void)
+{
+    rig_options  options = {.stage = 3, .zero = NO_ROOM};
+    sherd_world *world;
+    rig          r;
+
+    CHECK_OK(sherd_world_self(&world));
+    rig_open(&r, world, &options);
+    units_add(&r);
+    for (int u = 0; u < UNITS; u++) {
+        CHECK_OK(sherd_pass_add_held(r.engine, SHERD_FORWARD, r.units[u], u == 0 ? (size_t)-1 : 0));
+    }
+    rig_seal(&r);
+    CHECK_STATUS(SHERD_E_STATE, sherd_pass_add_held(r.engine, SHERD_FORWARD, r.units[0], 1));
+    CHECK_STATUS(SHERD_E_INVAL, sherd_pass_add_held(NULL, SHERD_FORWARD, 0, 1));
+    for (int i = 0; i < 2; i++) {
+        rig_acquire(&r, 0, SHERD_FORWARD);
+        for (int u = 1; u < UNITS; u++) {
+            rig_forward(&r, u, SHERD_FORWARD);
+        }
+        for (int u = UNITS - 1; u >= 0; u--) {
+            rig_backward(&r, u);
+        }
+        (void)rig_read(&r, 0);
+        rig_release(&r, 0, SHERD_FORWARD);
+        CHECK_INT(1, rig_step(&r).was_updated);
+    }
+    rig_close(&r);
+    sherd_world_destroy(world);
+}
+
+static const test_case CASES[] = {
+    CASE(units_that_are_declared_held_are_there_together),
+    CASE(holds_are_the_same_on_all_ranks),
+    CASE(hold_over_everything_ends_with_the_micro_batch),
+};
+
+RUN_MAIN(CASES)
