@@ -72,7 +72,7 @@ static uint64_t double_bits(double value)
 }
 
 /* Folders, pinning and the requests to a drive are not here: the hosts' drives may differ. */
-#define NUM_SETTINGS 63
+#define NUM_SETTINGS 64
 
 static void settings_list(const sherdi_settings *s, named_value *list)
 {
@@ -103,6 +103,7 @@ static void settings_list(const sherdi_settings *s, named_value *list)
         {"optimizer.params.lamb_form", (uint64_t)s->lamb.is_papers},
         {"optimizer.params.exclude_1d", (uint64_t)s->lamb.exclude_1d},
         {"sherd.vendor_reduction", (uint64_t)s->vendor_reduction},
+        {"sherd.free_packing", (uint64_t)s->free_packing},
         {"zero_optimization.offload_optimizer.accumulate", (uint64_t)s->accumulate},
         {"scheduler.type", (uint64_t)s->schedule.kind},
         {"scheduler.params.warmup_min_lr", double_bits(s->schedule.min_lr)},

@@ -82,6 +82,7 @@ typedef struct sherdi_settings {
     size_t max_reuse_distance;
     int    overlap_comm;
     int    vendor_reduction; /* outside the promise of equal bits */
+    int    free_packing;     /* gathers have a place each, units no address */
 
     /* offload */
     sherdi_offload_settings offload_state, offload_param;

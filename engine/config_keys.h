@@ -70,6 +70,8 @@
       ANYTHING, NULL, "unknown keys inside closed blocks warn instead of failing; holds for what is read with or after it") \
     X(VENDOR_REDUCTION, "sherd.vendor_reduction", BOOL, HONOUR, NONE, "false", \
       ANYTHING, NULL, "reduce gradients with the transport's own reduction (NCCL): its bits depend on the layout, and no promise of equal bits holds; other transports do not look at it") \
+    X(FREE_PACKING, "sherd.free_packing", BOOL, HONOUR, NONE, "false", \
+      ANYTHING, NULL, "stage 3: each gather of a unit has a place of its own, which may take less memory where sizes and orders are irregular; no parameter has one address then (sherd_param_address)") \
     X(HIDDEN_SIZE, "sherd.hidden_size", INT, HONOUR, NULLABLE, NULL, \
       RANGE(1, INT_MAX), NULL, "width of the model: what \"auto\" bucket sizes are computed from; the program gives it") \
     /* ---- precision ---- */ \

@@ -326,6 +326,7 @@ static sherd_status zero_resolve(const sherd_config *config, sherdi_settings *ou
     out->max_live_parameters         = sherdi_config_size(config, SHERDI_CONFIG_MAX_LIVE);
     out->max_reuse_distance          = sherdi_config_size(config, SHERDI_CONFIG_MAX_REUSE);
     out->vendor_reduction            = sherdi_config_is_on(config, SHERDI_CONFIG_VENDOR_REDUCTION);
+    out->free_packing                = sherdi_config_is_on(config, SHERDI_CONFIG_FREE_PACKING);
     out->overlap_comm                = sherdi_config_is_on(config, SHERDI_CONFIG_OVERLAP_COMM);
     out->deterministic               = sherdi_config_is_on(config, SHERDI_CONFIG_DETERMINISTIC);
     out->wall_clock_breakdown        = sherdi_config_is_on(config, SHERDI_CONFIG_WALL_CLOCK);

@@ -1,7 +1,8 @@
 /* The plan: one pure function of (model, settings, world, machine) that decides
  * everything before a byte is allocated. Plain data; seal carries it out, `sherd plan`
  * prints it. Reading order: plan.c (who calls what), plan_layout.c (segments, blocks,
- * buffers), plan_schedule.c (gathers, lifetimes, wire), plan_check.c (its invariants), plan_print.c.
+ * buffers), plan_schedule.c (gathers, lifetimes, wire), plan_pack.c (places in the pools), plan_check.c (its
+ * invariants), plan_print.c.
  *
  * Offsets. A unit has up to three segments. Where a segment's whole or slice lies in an
  * arena is a byte offset from the arena's start, a multiple of SHERD_ALIGN_BYTES. */
@@ -66,6 +67,8 @@ typedef struct sherdi_plan_unit {
     int    segments[SHERDI_SEGMENT_KINDS]; /* -1: none of that kind */
     size_t gather_bytes;                   /* of its gathered segments, 0: nothing to gather */
     size_t transient_bytes;                /* of its transient gradient, 0: none */
+    size_t gather_place, transient_place;  /* its offset in the pool; SHERDI_NO_OFFSET: no bytes.
+                                              With free packing gathers of the plan lie elsewhere */
     int    backward_uses; /* acquires for BACKWARD that reach its gradient, per micro-batch */
 } sherdi_plan_unit;
 
@@ -103,14 +106,14 @@ typedef struct sherdi_stay {
 typedef struct sherdi_step_of_pass {
     int        unit;
     sherd_pass pass;
-    size_t     last; /* it is released after the acquire of this position: its own, or a later one */
-    size_t     first_start, num_starts; /* stays whose gather starts here: index range */
+    size_t last; /* it is released after the acquire of this position: its own, or a later one */
+    size_t first_start, num_starts; /* stays whose gather starts here: index range */
 } sherdi_step_of_pass;
 
 typedef struct sherdi_sequence {
     sherdi_step_of_pass *steps;
     size_t               num_steps, most_held; /* largest last - position */
-    sherdi_stay         *stays; /* gathers, in the order in which they start */
+    sherdi_stay         *stays;                /* gathers, in the order in which they start */
     size_t               num_stays, cap_stays;
 } sherdi_sequence;
 
@@ -342,6 +345,7 @@ void sherdi_plan_held(const sherdi_plan *plan, size_t param, size_t elems, size_
 /* Parts of plan_create, in this order. */
 sherd_status sherdi_plan_lay_out(sherdi_plan *plan, const sherdi_model *model);
 sherd_status sherdi_plan_schedule(sherdi_plan *plan, const sherdi_model *model);
+sherd_status sherdi_plan_pack(sherdi_plan *plan, const sherdi_model *model);
 sherd_status sherdi_plan_fetches(sherdi_plan *plan);
 void         sherdi_plan_count_moves(sherdi_plan *plan);
 

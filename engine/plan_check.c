@@ -188,6 +188,58 @@ static sherd_status stays_check(const sherdi_plan *plan, const char *name, const
     return SHERD_OK;
 }
 
+static int places_meet(const sherdi_plan *plan, int a, int b)
+{
+    const sherdi_plan_unit *left  = &plan->units[a];
+    const sherdi_plan_unit *right = &plan->units[b];
+
+    return (left->gather_bytes > 0 && right->gather_bytes > 0 &&
+            left->gather_place < right->gather_place + right->gather_bytes &&
+            right->gather_place < left->gather_place + left->gather_bytes) ||
+           (left->transient_bytes > 0 && right->transient_bytes > 0 &&
+            left->transient_place < right->transient_place + right->transient_bytes &&
+            right->transient_place < left->transient_place + left->transient_bytes);
+}
+
+/* A unit lies inside the pools, and apart from what it reads, and that from each other. */
+static sherd_status places_check(const sherdi_plan *plan, const sherdi_model *model)
+{
+    for (size_t u = 0; u < plan->num_units; u++) {
+        const sherdi_plan_unit  *unit = &plan->units[u];
+        const sherdi_model_unit *info = &model->units[u];
+
+        if ((unit->gather_bytes > 0 && !buffer_ends_at(plan, SHERDI_BUFFER_GATHER,
+                                                       unit->gather_place + unit->gather_bytes)) ||
+            (unit->transient_bytes > 0 &&
+             !buffer_ends_at(plan, SHERDI_BUFFER_TRANSIENT,
+                             unit->transient_place + unit->transient_bytes))) {
+            return BROKEN(plan, "a unit's place lies inside its pool", "unit", u);
+        }
+        for (size_t i = 0; i < info->num_reads; i++) {
+            int is_apart = !places_meet(plan, (int)u, info->reads[i]);
+
+            for (size_t j = 0; j < i; j++) {
+                is_apart &= !places_meet(plan, info->reads[j], info->reads[i]);
+            }
+            if (!is_apart) {
+                return BROKEN(plan, "a unit and what it reads do not overlap", "unit", u);
+            }
+        }
+    }
+    return SHERD_OK;
+}
+
+/* All stays of a unit are at its place. */
+static sherd_status addresses_check(const sherdi_plan *plan, const sherdi_sequence *sequence)
+{
+    for (size_t i = 0; i < sequence->num_stays && !plan->settings.free_packing; i++) {
+        if (sequence->stays[i].offset != plan->units[sequence->stays[i].unit].gather_place) {
+            return BROKEN(plan, "a unit has one place", "gather", i);
+        }
+    }
+    return SHERD_OK;
+}
+
 sherd_status sherdi_plan_check(const sherdi_plan *plan, const sherdi_model *model)
 {
     SHERDI_TRY(segments_check(plan));
@@ -199,10 +251,13 @@ sherd_status sherdi_plan_check(const sherdi_plan *plan, const sherdi_model *mode
         return BROKEN(plan, "extents, gradients and pieces tile what they should", "blocks",
                       plan->num_blocks);
     }
+    SHERDI_TRY(places_check(plan, model));
     SHERDI_TRY(stays_check(plan, "gather", plan->train.stays, plan->train.num_stays,
                            SHERDI_BUFFER_GATHER));
     SHERDI_TRY(stays_check(plan, "gather of eval", plan->eval.stays, plan->eval.num_stays,
                            SHERDI_BUFFER_GATHER));
+    SHERDI_TRY(addresses_check(plan, &plan->train));
+    SHERDI_TRY(addresses_check(plan, &plan->eval));
     return stays_check(plan, "transient", plan->transients, plan->num_transients,
                        SHERDI_BUFFER_TRANSIENT);
 }
@@ -260,6 +315,7 @@ static sherd_status alike_check(const sherdi_plan *first, const sherdi_plan *pla
 {
     if (plan->num_segments != first->num_segments || plan->num_ops != first->num_ops ||
         plan->train.num_stays != first->train.num_stays ||
+        plan->eval.num_stays != first->eval.num_stays ||
         plan->num_transients != first->num_transients) {
         return BROKEN(plan, "ranks have the same segments, collectives and gathers", "segments",
                       plan->num_segments);
@@ -284,6 +340,7 @@ static sherd_status alike_check(const sherdi_plan *first, const sherdi_plan *pla
         }
     }
     if (!stays_equal(plan->train.stays, first->train.stays, plan->train.num_stays) ||
+        !stays_equal(plan->eval.stays, first->eval.stays, plan->eval.num_stays) ||
         !stays_equal(plan->transients, first->transients, plan->num_transients)) {
         return BROKEN(plan, "ranks gather to the same places", "gathers", plan->train.num_stays);
     }

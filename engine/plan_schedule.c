@@ -1,13 +1,11 @@
-/* Schedule: when units are gathered and let go, where they lie meanwhile, and every
- * collective with its bytes. Gathers start ahead of use, as far as the wire needs and as
- * prefetch_bucket_size and max_live_parameters allow; stays are packed from their lifetimes, so the pool's size is
- * the peak and does not depend on timing. */
+/* Schedule: when units are gathered and let go, and every collective with its bytes. Gathers start ahead
+ * of use, as far as the wire needs and as prefetch_bucket_size and max_live_parameters allow. Units are
+ * packed from their lifetimes (plan_pack.c), so the pool's size is the peak and does not depend on timing. */
 #include "engine/plan.h"
 
 #include "base/checked.h"
 #include "collectives/world.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #define GROW(plan, array, count, capacity)                                                         \
@@ -263,93 +261,6 @@ static sherd_status transients_schedule(sherdi_plan *plan, const sherdi_model *m
     return SHERD_OK;
 }
 
-/* -------------------------------------------------------------- packing -- */
-
-static int stays_overlap(const sherdi_stay *a, const sherdi_stay *b)
-{
-    return a->first <= b->last && b->first <= a->last;
-}
-
-static int stay_order(const void *a, const void *b)
-{
-    const sherdi_stay *left  = *(sherdi_stay *const *)a;
-    const sherdi_stay *right = *(sherdi_stay *const *)b;
-
-    if (left->bytes != right->bytes) {
-        return left->bytes > right->bytes ? -1 : 1;
-    }
-    if (left->first != right->first) {
-        return left->first < right->first ? -1 : 1;
-    }
-    return left->unit - right->unit;
-}
-
-/* The lowest offset at which `stay` collides with none of the placed ones. */
-static size_t stay_offset(sherdi_stay *const *placed, size_t num_placed, const sherdi_stay *stay)
-{
-    size_t offset = 0;
-    int    moved  = 1;
-
-    while (moved) {
-        moved = 0;
-        for (size_t i = 0; i < num_placed; i++) {
-            const sherdi_stay *other = placed[i];
-
-            if (stays_overlap(stay, other) && offset < other->offset + other->bytes &&
-                other->offset < offset + stay->bytes) {
-                offset = other->offset + other->bytes;
-                moved  = 1;
-            }
-        }
-    }
-    return offset;
-}
-
-/* Largest first, each at the lowest free offset over its lifetime (greedy by size; Pisarchyk
- * and Lee 2020 find it near the optimum for such intervals). The peak comes back in *peak. */
-static sherd_status stays_pack(sherdi_plan *plan, sherdi_stay *stays, size_t num_stays,
-                               size_t *peak)
-{
-    sherdi_stay **order =
-        sherdi_alloc_array(plan->mem, SHERDI_MEM_CONTROL, num_stays, sizeof(*order));
-
-    if (order == NULL) {
-        return SHERD_E_NOMEM;
-    }
-    for (size_t i = 0; i < num_stays; i++) {
-        order[i] = &stays[i];
-    }
-    if (num_stays > 0) {
-        qsort(order, num_stays, sizeof(*order), stay_order);
-    }
-    for (size_t i = 0; i < num_stays; i++) {
-        order[i]->offset = stay_offset(order, i, order[i]);
-        *peak            = sherdi_max_size(*peak, order[i]->offset + order[i]->bytes);
-    }
-    sherdi_free(order);
-    return SHERD_OK;
-}
-
-/* Any single acquire must fit off the plan too, with all that it reaches. */
-static void pools_cover_single_acquires(sherdi_plan *plan, const sherdi_model *model)
-{
-    sherdi_plan_buffer *gather    = &plan->buffers[SHERDI_BUFFER_GATHER];
-    sherdi_plan_buffer *transient = &plan->buffers[SHERDI_BUFFER_TRANSIENT];
-
-    for (size_t u = 0; u < plan->num_units; u++) {
-        size_t gather_bytes    = 0;
-        size_t transient_bytes = 0;
-        int    unit;
-
-        for (size_t n = 0; (unit = needed_unit(model, (int)u, n)) >= 0; n++) {
-            gather_bytes += plan->units[unit].gather_bytes;
-            transient_bytes += plan->units[unit].transient_bytes;
-        }
-        gather->bytes    = sherdi_max_size(gather->bytes, gather_bytes);
-        transient->bytes = sherdi_max_size(transient->bytes, transient_bytes);
-    }
-}
-
 /* ----------------------------------------------------------- collectives -- */
 
 static sherd_status op_add(sherdi_plan *plan, sherdi_plan_op_kind kind, const char *phase, int segment,
@@ -540,20 +451,15 @@ static void wire_count(sherdi_plan *plan)
 
 sherd_status sherdi_plan_schedule(sherdi_plan *plan, const sherdi_model *model)
 {
-    static const sherd_pass TRAIN[]   = {SHERD_FORWARD, SHERD_BACKWARD};
-    static const sherd_pass EVAL[]    = {SHERD_EVAL};
-    size_t                 *gather    = &plan->buffers[SHERDI_BUFFER_GATHER].bytes;
-    size_t                 *transient = &plan->buffers[SHERDI_BUFFER_TRANSIENT].bytes;
+    static const sherd_pass TRAIN[] = {SHERD_FORWARD, SHERD_BACKWARD};
+    static const sherd_pass EVAL[]  = {SHERD_EVAL};
 
     SHERDI_TRY(sequence_make(plan, model, &plan->train, TRAIN, 2));
     SHERDI_TRY(sequence_make(plan, model, &plan->eval, EVAL, 1));
     SHERDI_TRY(gathers_schedule(plan, model, &plan->train));
     SHERDI_TRY(gathers_schedule(plan, model, &plan->eval));
     SHERDI_TRY(transients_schedule(plan, model));
-    SHERDI_TRY(stays_pack(plan, plan->train.stays, plan->train.num_stays, gather));
-    SHERDI_TRY(stays_pack(plan, plan->eval.stays, plan->eval.num_stays, gather));
-    SHERDI_TRY(stays_pack(plan, plan->transients, plan->num_transients, transient));
-    pools_cover_single_acquires(plan, model);
+    SHERDI_TRY(sherdi_plan_pack(plan, model));
     SHERDI_TRY(sherdi_plan_fetches(plan));
     SHERDI_TRY(ops_list(plan, model));
     wire_count(plan);

@@ -84,7 +84,7 @@ static void layered_open(bench *b, const layered *l)
         (void)snprintf(name, sizeof(name), "layer%zu", i);
         (void)bench_unit(b, name, l->layer_elems);
     }
-    (void)bench_unit(b, "head", l->is_tied ? 0 : l->table_elems);
+    (void)bench_unit(b, "head", l->is_tied ? 1024 : l->table_elems);
     if (l->is_tied) {
         CHECK_OK(sherdi_model_add_read(&b->model, (int)b->model.num_units - 1, 0));
     }
@@ -141,8 +141,114 @@ static void plan_gathers_ahead_what_the_wire_needs(void)
     }
 }
 
+static size_t gather_load(const bench *b)
+{
+    const sherdi_sequence *sequences[] = {&b->plan->train, &b->plan->eval};
+    size_t                 most        = 0;
+
+    for (int k = 0; k < 2; k++) {
+        for (size_t p = 0; p < sequences[k]->num_steps; p++) {
+            size_t load = 0;
+
+            for (size_t s = 0; s < sequences[k]->num_stays; s++) {
+                const sherdi_stay *stay = &sequences[k]->stays[s];
+
+                load += stay->first <= p && p <= stay->last ? stay->bytes : 0;
+            }
+            most = load > most ? load : most;
+        }
+    }
+    return most;
+}
+
+/* The plan again with free packing. */
+static size_t free_gather_bytes(bench *b, int world_size)
+{
+    sherdi_plan_destroy(b->plan);
+    b->settings.free_packing = 1;
+    bench_plan(b, world_size);
+    return gather_bytes(b);
+}
+
+/* Layers are alternately where the ones before them were. One case costs: a table that is as large as a layer, read at
+ * both ends, closes a ring of layers, which needs a place more when its length does not fit. */
+static void one_address_costs_layered_models_nothing(void)
+{
+    static const double TABLES[] = {0.1, 0.3, 0.6, 0.9, 1, 1.3, 1.7, 2, 2.5, 3.1, 4.7, 6};
+    static const size_t LAYERS[] = {65536, 262144, 524288, 1048576, 1572864, 3000000, 5000000};
+    static const int    WORLDS[] = {1, 2, 3, 8};
+    size_t              compared = 0;
+
+    for (size_t i = 0; i < 2 * 14 * 12 * 7 * 4; i++) {
+        double  table = TABLES[i / 28 % 12];
+        layered l     = {.layers      = 1 + i / 2 % 14,
+                         .layer_elems = LAYERS[i / 336 % 7],
+                         .is_tied     = (int)(i % 2),
+                         .world_size  = WORLDS[i / 2352],
+                         .zero        = ""};
+        size_t  one, extra;
+        bench   b;
+
+        l.table_elems = (size_t)(table * (double)l.layer_elems);
+        layered_open(&b, &l);
+        one   = gather_bytes(&b);
+        extra = table == 1 && l.is_tied ? b.plan->units[1].gather_bytes : 0;
+        CHECK(one >= gather_load(&b));
+        if (one > free_gather_bytes(&b, l.world_size) + extra) {
+            test_fail(__FILE__, __LINE__, "%zu layers of %zu, table of %zu, tied %d: %zu bytes",
+                      l.layers, l.layer_elems, l.table_elems, l.is_tied, one);
+        }
+        compared += one > 0;
+        bench_close(&b);
+    }
+    CHECK(compared > 5000);
+}
+
+static int is_apart(const bench *b, int one, int other)
+{
+    const sherdi_plan_unit *u = &b->plan->units[one];
+    const sherdi_plan_unit *v = &b->plan->units[other];
+
+    return (u->gather_place >= v->gather_place + v->gather_bytes ||
+            v->gather_place >= u->gather_place + u->gather_bytes) &&
+           (u->transient_place >= v->transient_place + v->transient_bytes ||
+            v->transient_place >= u->transient_place + u->transient_bytes);
+}
+
+/* Acquired off the plan too: a unit and all that it reads have room together, whatever the packing. */
+static void units_lie_apart_from_what_they_read(void)
+{
+    for (int is_free = 0; is_free <= 1; is_free++) {
+        rig_options options = {.stage = 3, .zero = ", \"stage3_prefetch_bucket_size\": 0"};
+        bench       b;
+
+        if (is_free) {
+            options.top = ", \"sherd\": {\"free_packing\": true}";
+        }
+        bench_open(&b);
+        for (int u = 0; u < 5; u++) {
+            static const char *const NAMES[] = {"a", "b", "c", "d", "reader"};
+
+            (void)bench_unit(&b, NAMES[u], 1000 + 500 * (size_t)u);
+        }
+        CHECK_OK(sherdi_model_add_read(&b.model, 4, 0));
+        CHECK_OK(sherdi_model_add_read(&b.model, 4, 2));
+        CHECK_OK(sherdi_model_add_pass(&b.model, SHERD_FORWARD, 0, 0));
+        CHECK_OK(sherdi_model_add_pass(&b.model, SHERD_FORWARD, 2, 0));
+        bench_settings(&b, &options, 3);
+        CHECK_INT(is_free, b.settings.free_packing);
+        bench_plan(&b, 3);
+        CHECK(is_apart(&b, 4, 0));
+        CHECK(is_apart(&b, 4, 2));
+        CHECK(is_apart(&b, 0, 2));
+        bench_close(&b);
+    }
+}
+
 static const test_case CASES[] = {
     CASE(plan_gathers_ahead_what_the_wire_needs),
+    CASE(one_address_costs_layered_models_nothing),
+    CASE(units_lie_apart_from_what_they_read),
 };
 
 RUN_MAIN(CASES)

@@ -280,6 +280,19 @@ static void expect_gathers(const sherdi_plan *plan, const bench *b, const sherdi
     }
 }
 
+/* All gathers of a unit lie at its place; with free packing each where it likes. */
+static void expect_one_place(const sherdi_plan *plan, const sherdi_sequence *sequence,
+                             const char *what)
+{
+    for (size_t i = 0; i < sequence->num_stays && !plan->settings.free_packing; i++) {
+        for (size_t j = 0; j < i; j++) {
+            IS(sequence->stays[i].unit != sequence->stays[j].unit ||
+               sequence->stays[i].offset == sequence->stays[j].offset);
+        }
+        IS(sequence->stays[i].offset == plan->units[sequence->stays[i].unit].gather_place);
+    }
+}
+
 /* Where a unit's transient gradient is from its first planned use to the release of its last. */
 static void expect_transients(const sherdi_plan *plan, const bench *b, const char *what)
 {
@@ -394,6 +407,8 @@ static void expect_valid(const sherdi_plan *plan, const bench *b, const char *wh
                        plan->buffers[SHERDI_BUFFER_TRANSIENT].bytes, what);
     expect_gathers(plan, b, &plan->train, what);
     expect_gathers(plan, b, &plan->eval, what);
+    expect_one_place(plan, &plan->train, what);
+    expect_one_place(plan, &plan->eval, what);
     expect_transients(plan, b, what);
     expect_ops(plan, what);
 }
@@ -575,7 +590,8 @@ static void plan_of_random_models_is_valid(void)
                .stage        = (int)(test_random(&state) % 4),
                .accumulation = (int)(1 + test_random(&state) % 2),
                .dtype        = SHERD_BF16,
-               .zero = SETTINGS[test_random(&state) % (sizeof(SETTINGS) / sizeof(SETTINGS[0]))]};
+               .zero = SETTINGS[test_random(&state) % (sizeof(SETTINGS) / sizeof(SETTINGS[0]))],
+               .top  = round % 3 == 0 ? ", \"sherd\": {\"free_packing\": true}" : NULL};
         bench b;
 
         (void)snprintf(what, sizeof(what), "random model %d", round);

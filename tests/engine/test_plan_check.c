@@ -121,6 +121,10 @@ static void every_rule_that_is_broken_is_noticed(void)
                    "inside its pool");
     expect_noticed(plan, &r.engine->model, &plan->train.stays[1].offset,
                    plan->train.stays[0].offset, "there together do not overlap");
+    expect_noticed(plan, &r.engine->model, &plan->units[1].gather_place,
+                   plan->units[0].gather_place, "a unit has one place");
+    expect_noticed(plan, &r.engine->model, &plan->units[0].transient_place, 1 << 20,
+                   "place lies inside its pool");
     sherdi_plan_destroy(plan);
     rig_close(&r);
 }
