@@ -190,6 +190,8 @@ sherd_status sherdi_debug_params_check(sherd_engine *engine, int unit);
 /* ---- reduce.c */
 /** E_STATE when the unit's gradient of this micro-batch is complete already. */
 sherd_status sherdi_reduce_check_open(const sherd_engine *engine, int unit);
+/** E_NOMEM when its place is that of a gradient that is open. */
+sherd_status sherdi_reduce_check_place(const sherd_engine *engine, int unit);
 sherd_status sherdi_reduce_begin(sherd_engine *engine, int unit); /* gradient zeroed, writable */
 /** Undoes a begin that nobody has written after. */
 void         sherdi_reduce_cancel(sherd_engine *engine, int unit);

@@ -1,6 +1,6 @@
-/* Acquire and release: which units are needed, where they are gathered to, what is
- * gathered ahead. Follows the plan's sequence while the trainer does; an acquire off the
- * plan finds its own place and evicts what was prefetched. */
+/* Acquire and release: which units are needed, what is gathered ahead. Follows the plan's
+ * sequence while the trainer does. Every unit goes to its planned place, on the plan and off
+ * it: what was prefetched there is evicted, what is held there makes the acquire fail. */
 #include "engine/engine_impl.h"
 
 #include <stdio.h>
@@ -84,36 +84,13 @@ static void unit_forget(sherd_engine *engine, int unit)
     region->is_pinned = 0;
 }
 
-/* Alone every acquire fits, so the trainer holds another unit. */
-static sherd_status gather_has_no_room(const sherd_engine *engine, int unit)
-{
-    const char *held = "";
-
-    for (size_t u = 0; u < engine->plan->num_units; u++) {
-        const int *acquired = engine->units[u].acquired;
-
-        if (acquired[SHERD_FORWARD] + acquired[SHERD_BACKWARD] + acquired[SHERD_EVAL] > 0) {
-            held = engine->model.units[u].name;
-        }
-    }
-    return sherdi_fail(SHERD_E_NOMEM,
-                       "unit %s: its %zu bytes do not fit in the planned %zu beside unit %s, which "
-                       "is held; release a unit before the next acquire, or list the order with "
-                       "sherd_pass_add and sherd_unit_reads",
-                       engine->model.units[unit].name, engine->plan->units[unit].gather_bytes,
-                       engine->gather_pool.len_bytes, held);
-}
-
-static sherd_status unit_gather(sherd_engine *engine, int unit, sherd_pass pass, size_t preferred)
+static sherd_status unit_gather(sherd_engine *engine, int unit, sherd_pass pass, size_t place)
 {
     const sherdi_plan_unit *info = &engine->plan->units[unit];
     sherd_status            status;
 
-    if (!sherdi_pool_has_room(&engine->gather_pool, info->gather_bytes, preferred)) {
-        return gather_has_no_room(engine, unit);
-    }
-    SHERDI_TRY(sherdi_pool_place(&engine->gather_pool, engine->world, engine->lanes.up, unit,
-                                 info->gather_bytes, preferred));
+    SHERDI_TRY(sherdi_pool_place(&engine->gather_pool, engine->world, engine->lanes.up, unit, place,
+                                 info->gather_bytes));
     for (int kind = 0; kind < SHERDI_SEGMENT_KINDS; kind++) {
         const sherdi_segment *segment;
 
@@ -136,29 +113,81 @@ static sherd_status unit_gather(sherd_engine *engine, int unit, sherd_pass pass,
     return SHERD_OK;
 }
 
-/* The stay that the plan opened for `unit` at this step, for its place. */
-static size_t planned_offset(const sherdi_sequence *sequence, const sherdi_step_of_pass *step,
-                             int unit)
+/* The stay of `unit` that the step before cursor->next falls into; NULL: none. */
+static const sherdi_stay *stay_of(const sherdi_cursor *cursor, int unit)
 {
-    for (size_t i = 0; step != NULL && i < step->num_starts; i++) {
-        const sherdi_stay *stay = &sequence->stays[step->first_start + i];
+    for (size_t i = 0; i < cursor->sequence->num_stays && cursor->next > 0; i++) {
+        const sherdi_stay *stay = &cursor->sequence->stays[i];
 
-        if (stay->unit == unit) {
-            return stay->offset;
+        if (stay->unit == unit && stay->first < cursor->next && cursor->next <= stay->last + 1) {
+            return stay;
         }
     }
-    return SHERDI_NO_OFFSET;
+    return NULL;
 }
 
-static sherd_status unit_hold(sherd_engine *engine, const sherdi_cursor *cursor,
-                              const sherdi_step_of_pass *step, int unit, sherd_pass pass)
+/* Where `unit` lies for an acquire; `step` is NULL off the plan. All stays of a unit are at its place, but with free
+ * packing. */
+static size_t unit_place(const sherd_engine *engine, const sherdi_cursor *cursor,
+                         const sherdi_step_of_pass *step, int unit)
+{
+    const sherdi_stay *stay =
+        engine->settings.free_packing && step != NULL ? stay_of(cursor, unit) : NULL;
+
+    return stay == NULL ? engine->plan->units[unit].gather_place : stay->offset;
+}
+
+/* What is held stays where it is; what nobody holds has to lie where it belongs. */
+static int unit_is_there(const sherd_engine *engine, int unit, size_t place)
+{
+    const sherdi_region *region = &engine->gather_pool.regions[unit];
+
+    return region->is_used && (engine->units[unit].held > 0 || region->offset == place);
+}
+
+static int place_holder(const sherd_engine *engine, int unit, size_t place)
+{
+    return sherdi_pool_holder(&engine->gather_pool, unit, place,
+                              engine->plan->units[unit].gather_bytes);
+}
+
+/* All places that an acquire needs are free of what is held: after this nothing is refused for room. */
+static sherd_status places_check(const sherd_engine *engine, const sherdi_cursor *cursor,
+                                 const sherdi_step_of_pass *step, int unit, sherd_pass pass)
+{
+    int reached;
+
+    for (size_t n = 0; (reached = reached_unit(engine, unit, n)) >= 0; n++) {
+        size_t place = unit_place(engine, cursor, step, reached);
+        int    holder;
+
+        if (pass == SHERD_BACKWARD) {
+            SHERDI_TRY(sherdi_reduce_check_place(engine, reached));
+        }
+        if (engine->plan->units[reached].gather_bytes == 0 ||
+            unit_is_there(engine, reached, place)) {
+            continue;
+        }
+        holder = place_holder(engine, reached, place);
+        if (holder >= 0) {
+            return sherdi_fail(SHERD_E_NOMEM,
+                               "unit %s: the plan gathers it to where unit %s is, which is held; "
+                               "release %s before this acquire, or declare that both are held "
+                               "together with sherd_pass_add_held",
+                               engine->model.units[reached].name, engine->model.units[holder].name,
+                               engine->model.units[holder].name);
+        }
+    }
+    return SHERD_OK;
+}
+
+static sherd_status unit_hold(sherd_engine *engine, int unit, sherd_pass pass, size_t place)
 {
     sherdi_region *region = sherdi_pool_region(&engine->gather_pool, unit);
 
     if (engine->plan->units[unit].gather_bytes > 0) {
-        if (!region->is_used) {
-            SHERDI_TRY(
-                unit_gather(engine, unit, pass, planned_offset(cursor->sequence, step, unit)));
+        if (!unit_is_there(engine, unit, place)) {
+            SHERDI_TRY(unit_gather(engine, unit, pass, place));
         }
         region->is_pinned = 1;
     }
@@ -166,23 +195,18 @@ static sherd_status unit_hold(sherd_engine *engine, const sherdi_cursor *cursor,
     return SHERD_OK;
 }
 
-/* The other gathers that the plan starts here. They are not pinned: an acquire off the plan may
- * take their place. */
+/* The other gathers that the plan starts here, but for those whose place is held. They are not pinned: an acquire off the
+ * plan may take their place. */
 static sherd_status prefetch(sherd_engine *engine, const sherdi_cursor *cursor,
                              const sherdi_step_of_pass *step)
 {
     for (size_t i = 0; i < step->num_starts; i++) {
-        const sherdi_stay *stay   = &cursor->sequence->stays[step->first_start + i];
-        sherdi_region     *region = sherdi_pool_region(&engine->gather_pool, stay->unit);
+        const sherdi_stay *stay = &cursor->sequence->stays[step->first_start + i];
 
-        if (!region->is_used) {
-            sherd_status status = unit_gather(engine, stay->unit, step->pass, stay->offset);
-
-            if (status == SHERD_E_NOMEM) {
-                return SHERD_OK; /* units held off the plan are in the way: gathered when needed */
-            }
-            SHERDI_TRY(status);
-            region->is_pinned = 0;
+        if (!unit_is_there(engine, stay->unit, stay->offset) &&
+            place_holder(engine, stay->unit, stay->offset) < 0) {
+            SHERDI_TRY(unit_gather(engine, stay->unit, step->pass, stay->offset));
+            sherdi_pool_region(&engine->gather_pool, stay->unit)->is_pinned = 0;
         }
     }
     return SHERD_OK;
@@ -247,16 +271,9 @@ static void unit_unhold(sherd_engine *engine, int unit, int is_kept)
 /* Whether the plan keeps `unit` gathered past the step before cursor->next. */
 static int is_kept(const sherdi_cursor *cursor, int unit)
 {
-    size_t position = cursor->next - 1;
+    const sherdi_stay *stay = stay_of(cursor, unit);
 
-    for (size_t i = 0; i < cursor->sequence->num_stays; i++) {
-        const sherdi_stay *stay = &cursor->sequence->stays[i];
-
-        if (stay->unit == unit && stay->first <= position && position < stay->last) {
-            return 1;
-        }
-    }
-    return 0;
+    return stay != NULL && cursor->next <= stay->last;
 }
 
 /* Holds all that an acquire of `unit` reaches, or nothing. */
@@ -266,7 +283,8 @@ static sherd_status units_hold(sherd_engine *engine, const sherdi_cursor *cursor
     int reached;
 
     for (size_t n = 0; (reached = reached_unit(engine, unit, n)) >= 0; n++) {
-        sherd_status status = unit_hold(engine, cursor, step, reached, pass);
+        sherd_status status =
+            unit_hold(engine, reached, pass, unit_place(engine, cursor, step, reached));
 
         if (status != SHERD_OK) {
             while (n-- > 0) {
@@ -285,24 +303,6 @@ static void units_unhold(sherd_engine *engine, int unit)
     for (size_t n = 0; (reached = reached_unit(engine, unit, n)) >= 0; n++) {
         unit_unhold(engine, reached, 1);
     }
-}
-
-/* A unit that was gathered ahead may lie where it splits the room that this acquire needs: all that it
- * reaches and nobody holds is gathered anew, one behind the other. */
-static sherd_status units_hold_anew(sherd_engine *engine, const sherdi_cursor *cursor, int unit,
-                                    sherd_pass pass)
-{
-    int reached;
-
-    for (size_t n = 0; (reached = reached_unit(engine, unit, n)) >= 0; n++) {
-        sherdi_region *region = sherdi_pool_region(&engine->gather_pool, reached);
-
-        if (engine->units[reached].held == 0) {
-            SHERDI_TRY(sherdi_world_wait(engine->world, region->ticket));
-            region->is_used = 0;
-        }
-    }
-    return units_hold(engine, cursor, NULL, unit, pass);
 }
 
 static void gradient_unbegin(sherd_engine *engine, int unit)
@@ -364,12 +364,10 @@ static sherd_status units_take(sherd_engine *engine, sherdi_cursor *cursor, int 
                                sherd_pass pass)
 {
     const sherdi_step_of_pass *step   = cursor_take(cursor, unit, pass);
-    sherd_status               status = units_hold(engine, cursor, step, unit, pass);
+    sherd_status               status = SHERD_OK;
 
-    if (status == SHERD_E_NOMEM) {
-        status = units_hold_anew(engine, cursor, unit, pass);
-    }
-    SHERDI_TRY(status);
+    SHERDI_TRY(places_check(engine, cursor, step, unit, pass));
+    SHERDI_TRY(units_hold(engine, cursor, step, unit, pass));
     if (step != NULL) {
         status = prefetch(engine, cursor, step);
     }
@@ -458,7 +456,7 @@ static sherd_status params_leave(sherd_engine *engine, const sherdi_cursor *curs
     sherd_status status =
         engine->units[unit].held == 1 ? sherdi_debug_params_check(engine, unit) : SHERD_OK;
 
-    unit_unhold(engine, unit, cursor->next > 0 && is_kept(cursor, unit));
+    unit_unhold(engine, unit, is_kept(cursor, unit));
     return status;
 }
 

@@ -178,7 +178,7 @@ static sherd_status units_times(packing *p, const sherdi_model *model, sherdi_bu
     if (pool == SHERDI_BUFFER_TRANSIENT) {
         SHERDI_TRY(stays_add(p, plan->transients, plan->num_transients, 0));
     }
-    if (!is_free && pool == SHERDI_BUFFER_GATHER) {
+    if (!is_free) {
         SHERDI_TRY(strays_add(p));
     }
     return reads_add(p, model, train + plan->eval.num_steps);

@@ -1,9 +1,7 @@
 /* Regions of a planned buffer. See pool.h. */
 #include "engine/pool.h"
 
-#include "engine/plan.h"
-
-#include <string.h>
+#include <assert.h>
 
 sherd_status sherdi_pool_init(sherdi_pool *pool, sherdi_mem *mem, size_t num_units)
 {
@@ -28,49 +26,24 @@ static int region_overlaps(const sherdi_region *region, size_t offset, size_t by
            offset < region->offset + region->bytes;
 }
 
-/* The end of a pinned region in the way of [offset, offset + bytes); 0: the way is free. */
-static size_t pinned_end(const sherdi_pool *pool, size_t offset, size_t bytes)
+int sherdi_pool_holder(const sherdi_pool *pool, int unit, size_t offset, size_t bytes)
 {
     for (size_t u = 0; u < pool->num_regions; u++) {
         const sherdi_region *region = &pool->regions[u];
 
-        if (region->is_pinned && region_overlaps(region, offset, bytes)) {
-            return region->offset + region->bytes;
+        if ((int)u != unit && region->is_pinned && region_overlaps(region, offset, bytes)) {
+            return (int)u;
         }
     }
-    return 0;
-}
-
-static size_t free_place(const sherdi_pool *pool, size_t bytes, size_t preferred)
-{
-    size_t offset = 0;
-    size_t end;
-
-    if (preferred != SHERDI_NO_OFFSET && preferred + bytes <= pool->len_bytes &&
-        pinned_end(pool, preferred, bytes) == 0) {
-        return preferred;
-    }
-    while ((end = pinned_end(pool, offset, bytes)) != 0) {
-        offset = end;
-    }
-    return offset + bytes <= pool->len_bytes ? offset : SHERDI_NO_OFFSET;
-}
-
-int sherdi_pool_has_room(const sherdi_pool *pool, size_t bytes, size_t preferred)
-{
-    return free_place(pool, bytes, preferred) != SHERDI_NO_OFFSET;
+    return -1;
 }
 
 sherd_status sherdi_pool_place(sherdi_pool *pool, sherd_world *world, const sherdi_backend *writer,
-                               int unit, size_t bytes, size_t preferred)
+                               int unit, size_t offset, size_t bytes)
 {
-    size_t offset = free_place(pool, bytes, preferred);
-
+    assert(sherdi_pool_holder(pool, unit, offset, bytes) < 0 && "the caller has looked");
     /* Its own former region may lie elsewhere and be in flight: nobody would wait for that later. */
     SHERDI_TRY(sherdi_world_follow(world, writer, pool->regions[unit].ticket));
-    if (offset == SHERDI_NO_OFFSET) {
-        return SHERD_E_NOMEM;
-    }
     for (size_t u = 0; u < pool->num_regions; u++) {
         sherdi_region *region = &pool->regions[u];
 

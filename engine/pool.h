@@ -1,6 +1,5 @@
-/* Stays in one planned buffer: at most one region per unit. The plan says where a unit
- * should lie; off the plan the lowest place that evicts nothing held is taken. The choice
- * depends only on the order of calls, so all ranks choose alike. */
+/* Stays in one planned buffer: at most one region per unit, where the plan says. What is in the way there and
+ * not held is evicted, which depends only on the order of calls: all ranks do alike. */
 #ifndef SHERDI_ENGINE_POOL_H
 #define SHERDI_ENGINE_POOL_H
 
@@ -24,14 +23,13 @@ typedef struct sherdi_pool {
 sherd_status sherdi_pool_init(sherdi_pool *pool, sherdi_mem *mem, size_t num_units);
 void         sherdi_pool_fini(sherdi_pool *pool);
 
-/** Whether the pinned regions leave a place for so many bytes. */
-int sherdi_pool_has_room(const sherdi_pool *pool, size_t bytes, size_t preferred);
+/** The unit other than `unit` whose pinned region is in the way of [offset, offset + bytes); -1: none. */
+int sherdi_pool_holder(const sherdi_pool *pool, int unit, size_t offset, size_t bytes);
 
-/** Gives `unit` a region of `bytes`, at `preferred` if nothing pinned is there (SHERDI_NO_OFFSET: no
- *  preference). Evicts what is not pinned, waiting for its transfer. E_NOMEM, without a sentence (the caller
- *  knows who is in the way): no room. The region is used and pinned afterwards. */
+/** Gives `unit` the region [offset, offset + bytes), which has no holder. Evicts what is not pinned there, waiting
+ *  for its transfer. The region is used and pinned afterwards. */
 sherd_status sherdi_pool_place(sherdi_pool *pool, sherd_world *world, const sherdi_backend *writer,
-                               int unit, size_t bytes, size_t preferred);
+                               int unit, size_t offset, size_t bytes);
 
 /** Debug mode: overwrites a used region with NaN of every type, so that whoever reads it late sees it in
  *  the next number. Does nothing when `is_on` is 0. */

@@ -9,7 +9,6 @@
  * overwrites what the arena held, the others add. */
 #include "engine/engine_impl.h"
 
-#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 
@@ -63,16 +62,6 @@ sherd_status sherdi_reduce_check_open(const sherd_engine *engine, int unit)
         engine->model.units[unit].name, engine->plan->units[unit].backward_uses);
 }
 
-static size_t planned_offset(const sherd_engine *engine, int unit)
-{
-    for (size_t i = 0; i < engine->plan->num_transients; i++) {
-        if (engine->plan->transients[i].unit == unit) {
-            return engine->plan->transients[i].offset;
-        }
-    }
-    return SHERDI_NO_OFFSET;
-}
-
 static void bound_gradients_zero(sherd_engine *engine, int unit)
 {
     const sherdi_model_unit *info = &engine->model.units[unit];
@@ -88,54 +77,41 @@ static void bound_gradients_zero(sherd_engine *engine, int unit)
     }
 }
 
-/* The largest gradient that is in the way of an acquire, which itself is not counted yet: its unit was acquired, or
- * has uses to come, or is read by one that has no gradient itself. */
-static int gradient_in_the_way(const sherd_engine *engine)
-{
-    int found = -1;
-
-    for (int is_read = 0; is_read <= 1 && found < 0; is_read++) {
-        for (size_t u = 0; u < engine->plan->num_units; u++) {
-            const sherdi_unit_state *state = &engine->units[u];
-            int is_its_own = state->held_backward > 0 && state->acquired[SHERD_BACKWARD] == 0;
-
-            if (state->has_gradient && is_its_own == is_read &&
-                (found < 0 || engine->plan->units[u].transient_bytes >
-                                  engine->plan->units[found].transient_bytes)) {
-                found = (int)u;
-            }
-        }
-    }
-    assert(found >= 0 && "alone every acquire has room");
-    return found;
-}
-
-static sherd_status gradient_has_no_room(const sherd_engine *engine, int unit)
+static sherd_status gradient_has_no_place(const sherd_engine *engine, int unit, int holder)
 {
     const char              *name  = engine->model.units[unit].name;
-    size_t                   bytes = engine->plan->units[unit].transient_bytes;
-    size_t                   room  = engine->transient_pool.len_bytes;
-    int                      other = gradient_in_the_way(engine);
-    const sherdi_unit_state *state = &engine->units[other];
+    const char              *other = engine->model.units[holder].name;
+    const sherdi_unit_state *state = &engine->units[holder];
 
     if (engine->lost != SHERD_OK) { /* and keeps its place until the window is dropped */
         return sherdi_fail_relay(engine->lost, engine->lost_text);
     }
     if (state->held_backward > 0) {
-        return sherdi_fail(
-            SHERD_E_NOMEM,
-            "unit %s: its gradient of %zu bytes does not fit in the planned %zu beside unit %s, "
-            "which is held; release a unit before the next acquire, or list the order with "
-            "sherd_pass_add and sherd_unit_reads",
-            name, bytes, room, engine->model.units[other].name);
+        return sherdi_fail(SHERD_E_NOMEM,
+                           "unit %s: the plan has its gradient where that of unit %s is, which is "
+                           "held; release %s before this acquire, or declare that both are held "
+                           "together with sherd_pass_add_held",
+                           name, other, other);
     }
     return sherdi_fail(
         SHERD_E_NOMEM,
-        "unit %s: its gradient of %zu bytes does not fit in the planned %zu: the gradient of unit "
-        "%s is open until %d more of its %d planned uses; go on in the declared order, or list the "
-        "order with sherd_pass_add and sherd_unit_reads",
-        name, bytes, room, engine->model.units[other].name, state->uses_left,
-        engine->plan->units[other].backward_uses);
+        "unit %s: the plan has its gradient where that of unit %s is: the gradient of unit %s is "
+        "open until %d more of its %d planned uses; go on in the declared order, or list the order "
+        "with sherd_pass_add and sherd_unit_reads",
+        name, other, other, state->uses_left, engine->plan->units[holder].backward_uses);
+}
+
+sherd_status sherdi_reduce_check_place(const sherd_engine *engine, int unit)
+{
+    const sherdi_plan_unit *info = &engine->plan->units[unit];
+    int                     holder;
+
+    if (engine->units[unit].has_gradient || info->transient_bytes == 0) {
+        return SHERD_OK;
+    }
+    holder = sherdi_pool_holder(&engine->transient_pool, unit, info->transient_place,
+                                info->transient_bytes);
+    return holder < 0 ? SHERD_OK : gradient_has_no_place(engine, unit, holder);
 }
 
 sherd_status sherdi_reduce_begin(sherd_engine *engine, int unit)
@@ -147,17 +123,12 @@ sherd_status sherdi_reduce_begin(sherd_engine *engine, int unit)
     if (state->has_gradient || !unit_has_gradient_segment(engine, unit)) {
         return SHERD_OK;
     }
-    if (engine->plan->has_transient &&
-        !sherdi_pool_has_room(&engine->transient_pool, info->transient_bytes,
-                              planned_offset(engine, unit))) {
-        return gradient_has_no_room(engine, unit);
-    }
-    if (engine->plan->has_transient) {
+    if (info->transient_bytes > 0) {
         sherdi_mark  wait = sherdi_mark_begin(&engine->marks, SHERDI_MARK_WAIT_REDUCE,
                                               engine->backend, engine->model.units[unit].name, 0);
         sherd_status status =
             sherdi_pool_place(&engine->transient_pool, engine->world, engine->backend, unit,
-                              info->transient_bytes, planned_offset(engine, unit));
+                              info->transient_place, info->transient_bytes);
 
         sherdi_mark_end(&engine->marks, engine->backend, &wait);
         SHERDI_TRY(status);

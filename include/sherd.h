@@ -368,13 +368,13 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_param_fill(sherd_engine *engine, she
  *  an acquire that only some ranks make is an error there or at the time limit, and
  *  everywhere the next boundary compares and names unit and ranks (E_STATE; the
  *  window is dropped). Ideally the order is the declared one, which is prefetched;
- *  another order is legal and slower, as far as the gradients that are open together
- *  fit: that of a unit which backward uses more than once, or whose parameters others
- *  read, is open from its first use to its last even while nothing is held, and the
- *  plan has room for what the declared order has open. Acquires of different units
- *  may nest. What fails is as if it had not been called. Errors: E_STATE, E_PEER_LOST,
- *  E_IO, E_NOMEM (more units held or gradients open at once than the plan has room
- *  for, and whose). */
+ *  another order is legal and slower. A unit has one place, which others have while
+ *  the plan does not need it: an acquire whose place a held unit covers is refused,
+ *  and so is one whose gradient's place an open gradient covers (that of a unit which
+ *  backward uses more than once, or whose parameters others read, is open from its
+ *  first use to its last even while nothing is held). Acquires of different units may
+ *  nest where the passes say so (sherd_pass_add_held) or their places lie apart. What fails is as if it had not been called. Errors: E_STATE, E_PEER_LOST,
+ *  E_IO, E_NOMEM (its place is taken, and by which unit). */
 SHERD_API SHERD_MUST_USE sherd_status sherd_unit_acquire(sherd_engine *engine, sherd_unit unit,
                                                          sherd_pass pass);
 /** What was acquired is released even by a call that fails. Where its gradient could

@@ -161,10 +161,124 @@ static void hold_over_everything_ends_with_the_micro_batch(void)
     sherd_world_destroy(world);
 }
 
+/* -------------------------------------------------------- off the plan -- */
+
+static uint64_t wire_sent(const rig *r)
+{
+    uint64_t sent;
+    uint64_t received;
+
+    sherd_world_traffic(r->world, &sent, &received);
+    return sent;
+}
+
+static void acquire_over_what_is_held(sherd_world *world, void *raw)
+{
+    uint64_t sent;
+    double   sum;
+    rig      r;
+
+    rig_open(&r, world, raw);
+    units_add(&r);
+    rig_seal(&r);
+    rig_acquire(&r, 1, SHERD_FORWARD);
+    sum  = rig_read(&r, 1);
+    sent = wire_sent(&r);
+    for (int i = 0; i < 2; i++) {
+        CHECK_STATUS(SHERD_E_NOMEM, sherd_unit_acquire(r.engine, r.units[2], SHERD_FORWARD));
+        CHECK_ERROR_SAYS("unit u2: the plan gathers it to where unit u1 is, which is held");
+        CHECK_ERROR_SAYS("release u1 before this acquire");
+        CHECK_ERROR_SAYS("sherd_pass_add_held");
+    }
+    CHECK(wire_sent(&r) == sent);
+    CHECK(sherd_param_data(r.engine, r.params[2].handle) == NULL);
+    CHECK_STATUS(SHERD_E_STATE, sherd_unit_release(r.engine, r.units[2], SHERD_FORWARD));
+    CHECK(rig_read(&r, 1) == sum);
+    rig_acquire(&r, 1, SHERD_EVAL); /* again, while it is held */
+    rig_release(&r, 1, SHERD_FORWARD);
+    CHECK(rig_read(&r, 1) == sum);
+    rig_release(&r, 1, SHERD_EVAL);
+    rig_forward(&r, 2, SHERD_FORWARD);
+    rig_micro_batch(&r);
+    CHECK_INT(1, rig_step(&r).was_updated);
+    rig_close(&r);
+}
+
+static void acquire_whose_place_is_held_is_refused_naming_both(void)
+{
+    rig_options options = {.stage = 3, .zero = NO_ROOM};
+
+    test_world(2, acquire_over_what_is_held, &options);
+    test_world(3, acquire_over_what_is_held, &options);
+}
+
+/* EVAL after a part of forward, other orders, a unit held over others that have places beside it. */
+static void micro_batch_off_the_plan(rig *r)
+{
+    static const int ORDER[UNITS] = {2, 0, 3, 1};
+
+    rig_forward(r, 0, SHERD_FORWARD);
+    for (int i = 0; i < UNITS; i++) {
+        rig_forward(r, ORDER[i], SHERD_EVAL);
+    }
+    rig_forward(r, 1, SHERD_FORWARD);
+    rig_forward(r, 1, SHERD_EVAL);
+    for (int i = 0; i < UNITS; i++) {
+        rig_forward(r, ORDER[i], SHERD_FORWARD);
+    }
+    for (int i = 0; i < UNITS; i++) {
+        rig_backward(r, ORDER[i]);
+    }
+}
+
+static void train_off_the_plan(sherd_world *world, void *raw)
+{
+    address_job *job = raw;
+    uint64_t     fingerprint;
+    rig          r;
+
+    rig_open(&r, world, &job->options);
+    units_add(&r);
+    rig_seal(&r);
+    for (int i = 0; i < 3; i++) {
+        micro_batch_off_the_plan(&r);
+        CHECK_INT(1, rig_step(&r).was_updated);
+    }
+    fingerprint = rig_fingerprint(&r);
+    if (sherd_world_rank(world) == 0) {
+        job->fingerprint = fingerprint;
+    }
+    rig_close(&r);
+}
+
+static void orders_off_the_plan_train_the_same(void)
+{
+    static const char *const ZEROS[] = {NO_ROOM, ", \"stage3_prefetch_bucket_size\": 5500",
+                                        ", \"stage3_max_reuse_distance\": 4000", ""};
+    static const char *const TOPS[]  = {NULL, ", \"sherd\": {\"free_packing\": true}"};
+
+    for (size_t z = 0; z < sizeof(ZEROS) / sizeof(ZEROS[0]); z++) {
+        for (int t = 0; t < 2; t++) {
+            for (int ranks = 1; ranks <= 3; ranks++) {
+                rig_options options = {
+                    .stage = 3, .dtype = SHERD_BF16, .zero = ZEROS[z], .top = TOPS[t]};
+                address_job plain = {.options = options};
+                address_job off   = {.options = options};
+
+                test_world(ranks, train_held, &plain);
+                test_world(ranks, train_off_the_plan, &off);
+                CHECK(plain.fingerprint == off.fingerprint);
+            }
+        }
+    }
+}
+
 static const test_case CASES[] = {
     CASE(units_that_are_declared_held_are_there_together),
     CASE(holds_are_the_same_on_all_ranks),
     CASE(hold_over_everything_ends_with_the_micro_batch),
+    CASE(acquire_whose_place_is_held_is_refused_naming_both),
+    CASE(orders_off_the_plan_train_the_same),
 };
 
 RUN_MAIN(CASES)

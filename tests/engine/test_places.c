@@ -215,6 +215,37 @@ static int is_apart(const bench *b, int one, int other)
             v->transient_place >= u->transient_place + u->transient_bytes);
 }
 
+/* Two that no pass has, one that only evaluation has. */
+static void units_outside_the_passes_have_places_of_their_own(void)
+{
+    rig_options options = {
+        .stage = 3, .dtype = SHERD_BF16, .zero = ", \"stage3_prefetch_bucket_size\": 0"};
+    bench b;
+    int   units[6];
+
+    bench_open(&b);
+    for (int u = 0; u < 6; u++) {
+        static const char *const NAMES[] = {"a", "b", "c", "stray", "other", "score"};
+
+        units[u] = bench_unit(&b, NAMES[u], 5000 + 1000 * (size_t)u);
+    }
+    for (int u = 0; u < 3; u++) {
+        CHECK_OK(sherdi_model_add_pass(&b.model, SHERD_FORWARD, units[u], 0));
+        CHECK_OK(sherdi_model_add_pass(&b.model, SHERD_EVAL, units[u], u == 2 ? 1 : 0));
+    }
+    CHECK_OK(sherdi_model_add_pass(&b.model, SHERD_EVAL, units[5], 0));
+    bench_settings(&b, &options, 2);
+    bench_plan(&b, 2);
+    for (int u = 0; u < 6; u++) {
+        CHECK(u == 3 || is_apart(&b, 3, u));
+        CHECK(u == 4 || is_apart(&b, 4, u));
+    }
+    CHECK(b.plan->units[5].gather_place != b.plan->units[2].gather_place); /* held meanwhile */
+    CHECK(b.plan->units[0].gather_place == b.plan->units[1].gather_place);
+    CHECK(free_gather_bytes(&b, 2) < 2 * 2 * 15000); /* nothing but "c" and "score" together */
+    bench_close(&b);
+}
+
 /* Acquired off the plan too: a unit and all that it reads have room together, whatever the packing. */
 static void units_lie_apart_from_what_they_read(void)
 {
@@ -248,6 +279,7 @@ static void units_lie_apart_from_what_they_read(void)
 static const test_case CASES[] = {
     CASE(plan_gathers_ahead_what_the_wire_needs),
     CASE(one_address_costs_layered_models_nothing),
+    CASE(units_outside_the_passes_have_places_of_their_own),
     CASE(units_lie_apart_from_what_they_read),
 };
 
