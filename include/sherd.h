@@ -390,6 +390,12 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_unit_release(sherd_engine *engine, s
 SHERD_API void *sherd_param_data(sherd_engine *engine, sherd_param param);
 /** Gradient to add to, same type and shape; valid while acquired for BACKWARD. */
 SHERD_API void *sherd_param_grad(sherd_engine *engine, sherd_param param);
+/** What sherd_param_data and sherd_param_grad give whenever the unit is acquired, from seal to destroy: to be held in
+ *  a table, a view or a captured graph. Bound parameters: the trainer's memory. Outside acquire there may be another
+ *  unit's bytes, and with SHERD_DEBUG=1 NaN. Local. NULL with sherd_last_error(): before seal (E_STATE), a frozen
+ *  parameter has no gradient (E_STATE), gathered parameters have no address with sherd.free_packing (E_NOTSUP). */
+SHERD_API void *sherd_param_address(sherd_engine *engine, sherd_param param);
+SHERD_API void *sherd_param_grad_address(sherd_engine *engine, sherd_param param);
 /** What to multiply the loss (or its gradient) by before backward; constant
  *  between boundaries, 1 unless fp16 is on. */
 SHERD_API float sherd_loss_scale(const sherd_engine *engine);

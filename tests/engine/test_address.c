@@ -273,12 +273,151 @@ static void orders_off_the_plan_train_the_same(void)
     }
 }
 
+/* ------------------------------------------------------------- addresses -- */
+
+typedef struct addresses {
+    void *data[UNITS], *grad[UNITS];
+} addresses;
+
+static void addresses_take(rig *r, addresses *out)
+{
+    for (int u = 0; u < UNITS; u++) {
+        out->data[u] = sherd_param_address(r->engine, r->params[u].handle);
+        out->grad[u] = sherd_param_grad_address(r->engine, r->params[u].handle);
+        CHECK(out->data[u] != NULL && out->grad[u] != NULL);
+    }
+}
+
+/* What lies at the address while the unit is acquired is what sherd_param_data gives. */
+static void visit_at(rig *r, int unit, sherd_pass pass, const addresses *at)
+{
+    rig_acquire(r, unit, pass);
+    CHECK(sherd_param_data(r->engine, r->params[unit].handle) == at->data[unit]);
+    (void)rig_read(r, unit);
+    if (pass == SHERD_BACKWARD) {
+        CHECK(sherd_param_grad(r->engine, r->params[unit].handle) == at->grad[unit]);
+        rig_touch(r, unit, 1);
+    }
+    rig_release(r, unit, pass);
+}
+
+static void addresses_through_passes(sherd_world *world, void *raw)
+{
+    static const int ORDER[UNITS] = {2, 0, 3, 1};
+    addresses        at, later;
+    rig              r;
+
+    rig_open(&r, world, raw);
+    units_add(&r);
+    CHECK(sherd_param_address(r.engine, 0) == NULL);
+    CHECK_ERROR_SAYS("before sherd_engine_seal");
+    rig_seal(&r);
+    addresses_take(&r, &at);
+    for (int step = 0; step < 3; step++) {
+        const int *order = ORDER; /* off the plan in the second step */
+
+        for (int i = 0; i < UNITS; i++) {
+            visit_at(&r, step == 1 ? order[i] : i, SHERD_FORWARD, &at);
+            visit_at(&r, order[i], SHERD_EVAL, &at);
+        }
+        for (int i = UNITS - 1; i >= 0; i--) {
+            visit_at(&r, step == 1 ? order[i] : i, SHERD_BACKWARD, &at);
+        }
+        CHECK(sherd_param_data(r.engine, r.params[0].handle) == NULL);
+        CHECK_INT(1, rig_step(&r).was_updated);
+        addresses_take(&r, &later);
+        for (int u = 0; u < UNITS; u++) {
+            CHECK(at.data[u] == later.data[u] && at.grad[u] == later.grad[u]);
+        }
+    }
+    rig_close(&r);
+}
+
+static void parameters_have_one_address_for_the_life_of_the_engine(void)
+{
+    static const char *const ZEROS[] = {NO_ROOM, ", \"stage3_prefetch_bucket_size\": 5500", "",
+                                        ", \"offload_param\": {\"device\": \"cpu\"}"};
+
+    for (int stage = 0; stage <= 3; stage++) {
+        for (int z = 0; z < (stage == 3 ? 4 : 2); z++) {
+            for (int ranks = 1; ranks <= 3; ranks++) {
+                rig_options options = {.stage        = stage,
+                                       .accumulation = 1,
+                                       .dtype        = z == 0 ? SHERD_F32 : SHERD_BF16,
+                                       .zero         = ZEROS[z]};
+
+                test_world(ranks, addresses_through_passes, &options);
+            }
+        }
+    }
+}
+
+/* Whole parameters have one all the same, and gradients. */
+static void addresses_with_free_packing(sherd_world *world, void *raw)
+{
+    const rig_options *options = raw;
+    rig                r;
+
+    rig_open(&r, world, options);
+    units_add(&r);
+    rig_seal(&r);
+    CHECK((sherd_param_address(r.engine, 0) == NULL) == (options->stage == 3));
+    if (options->stage == 3) {
+        CHECK_ERROR_SAYS("sherd.free_packing");
+        CHECK_ERROR_SAYS("parameter w0");
+    }
+    CHECK(sherd_param_grad_address(r.engine, 0) != NULL);
+    CHECK_INT(1, rig_train(&r, 1).was_updated);
+    rig_close(&r);
+}
+
+static void gathered_parameters_have_no_address_with_free_packing(void)
+{
+    for (int stage = 2; stage <= 3; stage++) {
+        rig_options options = {.stage = stage, .top = ", \"sherd\": {\"free_packing\": true}"};
+
+        test_world(2, addresses_with_free_packing, &options);
+    }
+}
+
+static void frozen_empty_and_bound_parameters_have_their_address(void)
+{
+    static float       data[10];
+    static float       grad[10];
+    rig_options        options = {.stage = 2};
+    sherd_param_params frozen  = {.frozen = 1};
+    sherd_world       *world;
+    rig                r;
+
+    CHECK_OK(sherd_world_self(&world));
+    rig_open(&r, world, &options);
+    (void)rig_unit(&r, "unit");
+    (void)rig_param(&r, 0, "bound", 10);
+    (void)rig_param_as(&r, 0, "frozen", 100, &frozen);
+    (void)rig_unit(&r, "nothing");
+    (void)rig_param(&r, 1, "empty", 0);
+    CHECK_OK(sherd_param_bind(r.engine, r.params[0].handle, data, grad));
+    CHECK_OK(sherd_engine_seal(r.engine));
+    CHECK(sherd_param_address(r.engine, 0) == (void *)data);
+    CHECK(sherd_param_grad_address(r.engine, 0) == (void *)grad);
+    CHECK(sherd_param_address(r.engine, 1) != NULL);
+    CHECK(sherd_param_grad_address(r.engine, 1) == NULL);
+    CHECK_ERROR_SAYS("parameter frozen is frozen and has no gradient");
+    CHECK(sherd_param_address(r.engine, 2) != NULL);
+    CHECK(sherd_param_grad_address(r.engine, 2) != NULL);
+    rig_close(&r);
+    sherd_world_destroy(world);
+}
+
 static const test_case CASES[] = {
     CASE(units_that_are_declared_held_are_there_together),
     CASE(holds_are_the_same_on_all_ranks),
     CASE(hold_over_everything_ends_with_the_micro_batch),
     CASE(acquire_whose_place_is_held_is_refused_naming_both),
     CASE(orders_off_the_plan_train_the_same),
+    CASE(parameters_have_one_address_for_the_life_of_the_engine),
+    CASE(gathered_parameters_have_no_address_with_free_packing),
+    CASE(frozen_empty_and_bound_parameters_have_their_address),
 };
 
 RUN_MAIN(CASES)

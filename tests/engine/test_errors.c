@@ -88,6 +88,8 @@ static void calls_refuse_a_null_engine(void)
     CHECK_STATUS(SHERD_E_INVAL, sherd_engine_query(NULL, &info));
     CHECK(sherd_param_data(NULL, 0) == NULL);
     CHECK(sherd_param_grad(NULL, 0) == NULL);
+    CHECK(sherd_param_address(NULL, 0) == NULL);
+    CHECK(sherd_param_grad_address(NULL, 0) == NULL);
     CHECK_ERROR_SAYS("NULL");
     CHECK(sherd_loss_scale(NULL) == 1);
     sherd_engine_destroy(NULL);
@@ -240,6 +242,8 @@ static void handles_out_of_range_are_refused(void)
     CHECK(sherd_param_data(r.engine, 2) == NULL);
     CHECK_ERROR_SAYS("parameter 2");
     CHECK(sherd_param_grad(r.engine, -1) == NULL);
+    CHECK(sherd_param_address(r.engine, -1) == NULL);
+    CHECK(sherd_param_grad_address(r.engine, -1) == NULL);
     rig_close(&r);
 }
 
