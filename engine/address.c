@@ -32,8 +32,8 @@ static const sherdi_segment *acquired_segment(const sherd_engine *engine, sherd_
         return NULL;
     }
     segment = param_segment(engine, param);
-    if ((is_backward ? engine->units[segment->unit].held_backward
-                     : engine->units[segment->unit].held) == 0) {
+    if ((is_backward ? sherdi_unit_of(engine, segment->unit)->held_backward
+                     : sherdi_unit_of(engine, segment->unit)->held) == 0) {
         (void)sherdi_fail(SHERD_E_STATE, "parameter %s: its unit %s is not acquired%s",
                           engine->model.params[param].name, engine->model.units[segment->unit].name,
                           is_backward ? " for backward" : "");
@@ -83,7 +83,7 @@ void *sherd_param_data(sherd_engine *engine, sherd_param param)
     if (segment == NULL) {
         return NULL;
     }
-    return segment->slice_elems == 0 ? no_elements : sherdi_gather_param(engine, (size_t)param);
+    return segment->slice_elems == 0 ? no_elements : sherdi_loop_param(engine, (size_t)param);
 }
 
 void *sherd_param_grad(sherd_engine *engine, sherd_param param)
@@ -99,7 +99,7 @@ void *sherd_param_grad(sherd_engine *engine, sherd_param param)
     if (segment->is_bound) {
         return engine->model.params[param].bound_grad;
     }
-    return sherdi_reduce_micro_gradient(engine, segment) + offset_in_segment(engine, param);
+    return sherdi_loop_micro_gradient(engine, segment) + offset_in_segment(engine, param);
 }
 
 void *sherd_param_address(sherd_engine *engine, sherd_param param)
@@ -113,7 +113,7 @@ void *sherd_param_address(sherd_engine *engine, sherd_param param)
         return no_elements;
     }
     if (segment->is_bound || segment->is_resident) {
-        return sherdi_gather_param(engine, (size_t)param);
+        return sherdi_loop_param(engine, (size_t)param);
     }
     if (engine->settings.free_packing) {
         (void)sherdi_fail(SHERD_E_NOTSUP,
@@ -123,7 +123,7 @@ void *sherd_param_address(sherd_engine *engine, sherd_param param)
                           engine->model.params[param].name);
         return NULL;
     }
-    return engine->gather_pool.base + engine->plan->units[segment->unit].gather_place +
+    return engine->buffers[SHERDI_BUFFER_GATHER] + engine->plan->units[segment->unit].gather_place +
            segment->gather_offset + offset_in_segment(engine, param);
 }
 
@@ -140,9 +140,5 @@ void *sherd_param_grad_address(sherd_engine *engine, sherd_param param)
     if (segment->is_bound) {
         return engine->model.params[param].bound_grad;
     }
-    if (!engine->plan->has_transient) {
-        return sherdi_reduce_micro_gradient(engine, segment) + offset_in_segment(engine, param);
-    }
-    return engine->transient_pool.base + engine->plan->units[segment->unit].transient_place +
-           segment->transient_offset + offset_in_segment(engine, param);
+    return sherdi_loop_micro_gradient(engine, segment) + offset_in_segment(engine, param);
 }

@@ -336,10 +336,10 @@ sherd_status sherdi_agree_uses(sherd_engine *engine)
     int                  differs   = 0;
 
     for (size_t u = 0; u < num_units; u++) {
-        mine[u]           = engine->units[u].uses;
+        mine[u]           = sherdi_unit_of(engine, (int)u)->uses;
         message.uses_hash = sherdi_hash_bytes(message.uses_hash, &mine[u], sizeof(mine[u]));
     }
-    SHERDI_TRY(sherdi_world_exchange(engine->world, &message, engine->agree_all, sizeof(message)));
+    SHERDI_TRY(sherdi_run_exchange(engine, &message, engine->agree_all, sizeof(message)));
     for (int r = 1; r < engine->world_size; r++) {
         differs |= memcmp(&engine->agree_all[r], &engine->agree_all[0], sizeof(message)) != 0;
     }

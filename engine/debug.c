@@ -13,7 +13,7 @@ static sherd_status param_hash(sherd_engine *engine, size_t param, uint64_t *out
 {
     size_t len_bytes =
         engine->model.params[param].elems * sherd_dtype_bytes(engine->settings.compute_dtype);
-    const unsigned char *memory = len_bytes == 0 ? NULL : sherdi_gather_param(engine, param);
+    const unsigned char *memory = len_bytes == 0 ? NULL : sherdi_loop_param(engine, param);
     unsigned char        piece[PIECE_BYTES];
 
     *out = 0;

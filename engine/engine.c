@@ -379,11 +379,10 @@ static sherd_status tables_open(sherd_engine *engine)
     size_t      units = engine->model.num_units;
     sherdi_mem *mem   = &engine->mem;
 
-    engine->units = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, units, sizeof(*engine->units));
-    engine->param_hashes    = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, engine->model.num_params,
-                                                 sizeof(*engine->param_hashes));
-    engine->publish_tickets = sherdi_alloc_array(
-        mem, SHERDI_MEM_CONTROL, engine->plan->num_segments, sizeof(*engine->publish_tickets));
+    engine->compute_marks =
+        sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, units, sizeof(*engine->compute_marks));
+    engine->param_hashes = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, engine->model.num_params,
+                                              sizeof(*engine->param_hashes));
     engine->agree_all =
         sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, world, sizeof(*engine->agree_all));
     engine->norm_all =
@@ -392,20 +391,12 @@ static sherd_status tables_open(sherd_engine *engine)
         sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, world, sizeof(*engine->publish_all));
     engine->uses_all =
         sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, world * units, sizeof(*engine->uses_all));
-    if (engine->units == NULL || engine->param_hashes == NULL || engine->publish_tickets == NULL ||
+    if (engine->compute_marks == NULL || engine->param_hashes == NULL ||
         engine->agree_all == NULL || engine->norm_all == NULL || engine->publish_all == NULL ||
         engine->uses_all == NULL) {
         return SHERD_E_NOMEM;
     }
-    SHERDI_TRY(sherdi_fill_open(engine));
-    SHERDI_TRY(sherdi_pool_init(&engine->gather_pool, mem, units));
-    SHERDI_TRY(sherdi_pool_init(&engine->transient_pool, mem, units));
-    for (size_t u = 0; u < units; u++) {
-        engine->units[u].uses_left = engine->plan->units[u].backward_uses;
-    }
-    engine->train.sequence = &engine->plan->train;
-    engine->eval.sequence  = &engine->plan->eval;
-    return SHERD_OK;
+    return sherdi_fill_open(engine);
 }
 
 static sherd_status memory_open(sherd_engine *engine)
@@ -429,24 +420,14 @@ static sherd_status memory_open(sherd_engine *engine)
         }
         SHERDI_TRY(status);
     }
-    engine->gather_pool.base         = engine->buffers[SHERDI_BUFFER_GATHER];
-    engine->gather_pool.len_bytes    = engine->plan->buffers[SHERDI_BUFFER_GATHER].bytes;
-    engine->transient_pool.base      = engine->buffers[SHERDI_BUFFER_TRANSIENT];
-    engine->transient_pool.len_bytes = engine->plan->buffers[SHERDI_BUFFER_TRANSIENT].bytes;
     return sherdi_agree_status(engine->world, sherdi_numbers_open(engine));
 }
 
 /* Transfers into and out of the engine's memory end before it does. What they say is no matter. */
 static void transfers_finish(sherd_engine *engine)
 {
-    for (size_t u = 0; u < engine->gather_pool.num_regions; u++) {
-        (void)sherdi_world_wait(engine->world, engine->gather_pool.regions[u].ticket);
-    }
-    for (size_t u = 0; u < engine->transient_pool.num_regions; u++) {
-        (void)sherdi_world_wait(engine->world, engine->transient_pool.regions[u].ticket);
-    }
-    for (size_t s = 0; engine->publish_tickets != NULL && s < engine->plan->num_segments; s++) {
-        (void)sherdi_world_wait(engine->world, engine->publish_tickets[s]);
+    if (engine->world != NULL) {
+        (void)sherdi_run_drain(engine);
     }
 }
 
@@ -462,23 +443,19 @@ static void memory_close(sherd_engine *engine)
         buffer_close(engine, b);
         engine->is_shared[b] = 0;
     }
-    sherdi_pool_fini(&engine->gather_pool);
-    sherdi_pool_fini(&engine->transient_pool);
     sherdi_fill_close(engine);
-    sherdi_free(engine->units);
+    sherdi_free(engine->compute_marks);
     sherdi_free(engine->param_hashes);
-    sherdi_free(engine->publish_tickets);
     sherdi_free(engine->agree_all);
     sherdi_free(engine->norm_all);
     sherdi_free(engine->publish_all);
     sherdi_free(engine->uses_all);
-    engine->units           = NULL;
-    engine->param_hashes    = NULL;
-    engine->publish_tickets = NULL;
-    engine->agree_all       = NULL;
-    engine->norm_all        = NULL;
-    engine->publish_all     = NULL;
-    engine->uses_all        = NULL;
+    engine->compute_marks = NULL;
+    engine->param_hashes  = NULL;
+    engine->agree_all     = NULL;
+    engine->norm_all      = NULL;
+    engine->publish_all   = NULL;
+    engine->uses_all      = NULL;
     sherdi_plan_destroy(engine->plan);
     engine->plan = NULL;
 }
@@ -590,7 +567,7 @@ sherd_status sherd_unit_acquire(sherd_engine *engine, sherd_unit unit, sherd_pas
         SHERDI_TRY(sherdi_engine_start(engine));
     }
     sherdi_mem_forbid_begin();
-    status = sherdi_gather_acquire(engine, unit, pass);
+    status = sherdi_loop_acquire(engine, unit, pass);
     if (status == SHERD_OK && pass == SHERD_BACKWARD && engine->settings.pipeline_read &&
         (engine->is_closing || engine->micro_seen + 1 >= engine->settings.accumulation)) {
         sherdi_program program = sherdi_run_program(engine);
@@ -606,14 +583,14 @@ sherd_status sherd_unit_release(sherd_engine *engine, sherd_unit unit, sherd_pas
     sherd_status status;
 
     SHERDI_TRY(unit_call_check(engine, unit, pass));
-    if (engine->units[unit].acquired[pass] == 0) {
+    if (sherdi_unit_of(engine, unit)->acquired[pass] == 0) {
         return sherdi_fail(SHERD_E_STATE,
                            "unit %s is not acquired for %s; every release follows an "
                            "acquire of the same unit and pass",
                            engine->model.units[unit].name, sherdi_engine_pass_name(pass));
     }
     sherdi_mem_forbid_begin();
-    status = sherdi_gather_release(engine, unit, pass);
+    status = sherdi_loop_release(engine, unit, pass);
     sherdi_mem_forbid_end();
     return sherdi_engine_outcome(engine, status);
 }

@@ -9,7 +9,6 @@
 #include "engine/marks.h"
 #include "engine/model.h"
 #include "engine/plan.h"
-#include "engine/pool.h"
 #include "engine/run.h"
 #include "engine/store.h"
 #include "kernels/backend.h"
@@ -21,27 +20,10 @@ typedef enum sherdi_phase {
     SHERDI_PHASE_PREPARED, /* between step_prepare and apply or discard */
 } sherdi_phase;
 
-/* What a rank did with a unit in this window: the ranks compare it at the boundary. */
-typedef struct sherdi_unit_uses {
-    uint64_t runs;        /* micro-batches with a gradient */
-    uint64_t acquired[3]; /* by pass */
-} sherdi_unit_uses;
-
-typedef struct sherdi_unit_state {
-    sherdi_mark compute[3];    /* by pass: the outermost acquire, until it is released */
-    int         acquired[3];   /* by pass: acquires of the unit itself, not yet released */
-    int         held;          /* acquires that reach it, not yet released */
-    int         held_backward; /* of these, for BACKWARD */
-    int         has_gradient;  /* zeroed in this micro-batch and not complete */
-    int         is_complete;   /* its last planned use of this micro-batch is over */
-    int uses_left; /* planned BACKWARD uses to come in this micro-batch; below 0: unplanned */
-    sherdi_unit_uses uses;
-} sherdi_unit_state;
-
-typedef struct sherdi_cursor {
-    const sherdi_sequence *sequence;
-    size_t                 next; /* step of the sequence that the plan expects */
-} sherdi_cursor;
+/* The trainer's own time with a unit. */
+typedef struct sherdi_compute_marks {
+    sherdi_mark pass[3]; /* the outermost acquire, until it is released */
+} sherdi_compute_marks;
 
 /* One side's small data of kernels, at the offsets of the plan. */
 typedef struct sherdi_numbers {
@@ -89,19 +71,15 @@ struct sherd_engine {
     unsigned char           nothing[64]; /* where buffers of no bytes are: an offset of 0 is one */
     int                     is_shared[SHERDI_BUFFERS];  /* allocated by the world */
     int                     is_devices[SHERDI_BUFFERS]; /* ... by the device */
-    sherdi_pool             gather_pool, transient_pool;
-    sherdi_unit_state      *units;
-    sherdi_ticket          *publish_tickets; /* by segment: new values on their way */
+    sherdi_compute_marks   *compute_marks; /* by unit */
     uint64_t               *param_hashes;    /* by parameter, while its unit is held; of debug.c */
     sherdi_fill             fill;
     sherdi_numbers          device, on_host; /* the same where the device's memory is the host's */
     unsigned char          *numbers_own;     /* where the plan gives them no buffer */
-    sherdi_event           *drained[2];  /* by landing: it may be reduced into again */
     sherdi_agree_message   *agree_all;   /* one per rank, for the exchanges of a boundary */
     sherdi_norm_message    *norm_all;
     sherdi_publish_message *publish_all;
     sherdi_unit_uses       *uses_all; /* world_size x units: only looked at when ranks disagree */
-    sherdi_cursor           train, eval;
     uint64_t                frozen_fingerprint;  /* of all ranks */
     uint64_t                own_fingerprint;     /* of this rank's master weights ... */
     int                     has_own_fingerprint; /* ... once somebody had to know */
@@ -171,42 +149,37 @@ sherd_status sherdi_agree_model(sherd_engine *engine);
 /** Before the gradients of a window are reduced to what is updated. */
 sherd_status sherdi_agree_uses(sherd_engine *engine);
 
-/* ---- gather.c */
-sherd_status sherdi_gather_acquire(sherd_engine *engine, int unit, sherd_pass pass);
-sherd_status sherdi_gather_release(sherd_engine *engine, int unit, sherd_pass pass);
-/** Lets go of every gathered unit (their values are about to change) and rewinds the passes. */
-sherd_status sherdi_gather_forget(sherd_engine *engine);
+/* ---- loop.c */
+/** As if it had not been called when it fails. */
+sherd_status sherdi_loop_acquire(sherd_engine *engine, int unit, sherd_pass pass);
+/** Releases whatever fails; then the window is lost. */
+sherd_status sherdi_loop_release(sherd_engine *engine, int unit, sherd_pass pass);
+/** End of a micro-batch: completes gradients that are open, in the order of the plan. */
+sherd_status sherdi_loop_micro_batch_end(sherd_engine *engine);
+/** The window is lost to a failure; returns the first one. */
+sherd_status sherdi_loop_lose(sherd_engine *engine, sherd_status status);
+/** The last window is over, or dropped. */
+void sherdi_loop_window_begin(sherd_engine *engine);
+/** Reads parameters ahead for the next training pass. */
+void sherdi_loop_fetch_ahead(sherd_engine *engine);
+/** Lets go of every gathered unit (their values are about to change) and begins the passes anew. */
+sherd_status sherdi_loop_forget(sherd_engine *engine);
 /** Where a segment's whole lies now, NULL when it is not there. */
-unsigned char *sherdi_gather_segment(sherd_engine *engine, const sherdi_segment *segment);
+unsigned char *sherdi_loop_segment(sherd_engine *engine, const sherdi_segment *segment);
 /** A parameter's memory, the trainer's own where it is bound; its unit is held. */
-unsigned char *sherdi_gather_param(sherd_engine *engine, size_t param);
+unsigned char *sherdi_loop_param(sherd_engine *engine, size_t param);
+/** Where gradients of a segment are made, NULL when it has none. */
+unsigned char *sherdi_loop_micro_gradient(sherd_engine *engine, const sherdi_segment *segment);
+static inline sherdi_unit_state *sherdi_unit_of(const sherd_engine *engine, int unit)
+{
+    return &engine->run.progress.units[unit];
+}
 
 /* ---- debug.c: nothing unless SHERD_DEBUG is set */
 /** The parameters of a unit are what they are, and readable. E_DEVICE. */
 sherd_status sherdi_debug_params_note(sherd_engine *engine, int unit);
 /** E_STATE with the first one that is not what it was; E_DEVICE. */
 sherd_status sherdi_debug_params_check(sherd_engine *engine, int unit);
-
-/* ---- reduce.c */
-/** E_STATE when the unit's gradient of this micro-batch is complete already. */
-sherd_status sherdi_reduce_check_open(const sherd_engine *engine, int unit);
-/** E_NOMEM when its place is that of a gradient that is open. */
-sherd_status sherdi_reduce_check_place(const sherd_engine *engine, int unit);
-sherd_status sherdi_reduce_begin(sherd_engine *engine, int unit); /* gradient zeroed, writable */
-/** Undoes a begin that nobody has written after. */
-void         sherdi_reduce_cancel(sherd_engine *engine, int unit);
-sherd_status sherdi_reduce_complete(sherd_engine *engine, int unit);
-/** End of a micro-batch: completes what is open, in plan order. */
-sherd_status sherdi_reduce_end_micro_batch(sherd_engine *engine);
-/** End of a window: what stages 0 and 1 reduce late, zero where nothing came. */
-sherd_status sherdi_reduce_end_window(sherd_engine *engine);
-/** What `lane` is given from now on comes after all reductions that were begun; the first failure of them. */
-sherd_status sherdi_reduce_settle(sherd_engine *engine, const sherdi_backend *lane);
-void         sherdi_reduce_reset_window(sherd_engine *engine);
-/** ... and forgets the gradients of a micro-batch that is under way. */
-void sherdi_reduce_drop(sherd_engine *engine);
-/** Where gradients of a segment are made, NULL when it has none. */
-unsigned char *sherdi_reduce_micro_gradient(sherd_engine *engine, const sherdi_segment *segment);
 
 /* ---- optimizer.c */
 /** What turns the prepared gradient into the mean over the window, loss scale taken out. */
@@ -241,6 +214,11 @@ sherd_status sherdi_run_open(sherd_engine *engine);
 void sherdi_run_close(sherd_engine *engine);
 /** The program, carried out. */
 sherdi_program sherdi_run_program(sherd_engine *engine);
+/** Every rank's `mine` comes to `all`. Meets, blocks. */
+sherd_status sherdi_run_exchange(sherd_engine *engine, const void *mine, void *all,
+                                 size_t len_bytes);
+/** Until all collectives are over; the first failure. */
+sherd_status sherdi_run_drain(sherd_engine *engine);
 /** All transfers of a ring are over or dropped, and nothing is in its slots; the first failure of them. */
 sherd_status sherdi_run_settle(sherd_engine *engine, sherdi_ring ring);
 
@@ -251,8 +229,6 @@ sherd_status sherdi_restore_resume(sherd_engine *engine);
 /* ---- numbers.c */
 sherd_status sherdi_numbers_open(sherd_engine *engine);
 void         sherdi_numbers_close(sherd_engine *engine);
-/** The counts of the window's integers are zero again. */
-void sherdi_numbers_zero_counts(sherd_engine *engine);
 /** What kernels are told goes to the device, behind the update lane. */
 void sherdi_numbers_tell(sherd_engine *engine);
 /** Waits for the update lane, and for reductions under way, which add to the counts; the results of both sides

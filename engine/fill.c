@@ -660,12 +660,13 @@ static sherd_status trainable_param_fingerprint(sherd_engine *engine, size_t par
 
 sherd_status sherdi_fill_param_fingerprint(sherd_engine *engine, size_t param, uint64_t *out)
 {
-    sherd_status status = sherdi_run_settle(engine, SHERDI_RING_STATE); /* the windows share the pipelines' memory */
+    sherd_status status =
+        sherdi_run_settle(engine, SHERDI_RING_STATE); /* the windows share the pipelines' memory */
     sherd_status own;
 
     *out = 0;
     if (status == SHERD_OK) {
-        status = sherdi_fetch_stop(engine);
+        status = sherdi_run_settle(engine, SHERDI_RING_PARAMS);
     }
     if (status == SHERD_OK) {
         status = engine->model.params[param].is_frozen
@@ -703,15 +704,6 @@ static sherd_status state_begin(sherd_engine *engine)
     return sherdi_store_commit(engine, engine->step, engine->own_fingerprint, &engine->scaler);
 }
 
-/* A resumed state publishes what is whole on every rank. */
-static sherd_status publish_finish(sherd_engine *engine)
-{
-    for (size_t s = 0; s < engine->plan->num_segments; s++) {
-        SHERDI_TRY(sherdi_world_wait(engine->world, engine->publish_tickets[s]));
-    }
-    return SHERD_OK;
-}
-
 sherd_status sherdi_fill_finish(sherd_engine *engine)
 {
     sherd_status status    = unfilled_take(engine);
@@ -721,8 +713,8 @@ sherd_status sherdi_fill_finish(sherd_engine *engine)
         status = state_begin(engine);
     }
     SHERDI_TRY(filled_exchange(engine, status, is_filled, filled_fingerprint(engine, 1)));
-    SHERDI_TRY(publish_finish(engine));
+    SHERDI_TRY(sherdi_run_drain(engine));
     SHERDI_TRY(starts_compare(engine));
-    sherdi_fetch_rewind(engine);
+    sherdi_loop_fetch_ahead(engine);
     return SHERD_OK;
 }

@@ -12,16 +12,6 @@
 
 #include <string.h>
 
-static sherd_status landings_open(sherd_engine *engine)
-{
-    const sherdi_plan *plan = engine->plan;
-
-    for (int i = 0; i < plan->num_landings; i++) {
-        SHERDI_TRY(engine->backend->device->event_create(engine->backend, &engine->drained[i]));
-    }
-    return SHERD_OK;
-}
-
 /* A transport's own time, on whatever thread it ran. */
 static void transfer_tell(void *ctx, int is_reduction, const char *what, uint64_t bytes,
                           int64_t start_ns, int64_t end_ns)
@@ -43,7 +33,7 @@ sherd_status sherdi_lanes_open(sherd_engine *engine)
     SHERDI_TRY(device->lane_create(compute, "update", NULL, &engine->lanes.update));
     SHERDI_TRY(device->lane_create(compute, "up", NULL, &engine->lanes.up));
     SHERDI_TRY(device->lane_create(compute, "down", NULL, &engine->lanes.down));
-    return landings_open(engine);
+    return SHERD_OK;
 }
 
 void sherdi_lanes_close(sherd_engine *engine)
@@ -53,10 +43,6 @@ void sherdi_lanes_close(sherd_engine *engine)
     }
     sherdi_world_observe(engine->world, NULL, NULL);
     sherdi_marks_close(&engine->marks, engine->backend);
-    for (int i = 0; i < 2; i++) {
-        engine->backend->device->event_destroy(engine->drained[i]);
-        engine->drained[i] = NULL;
-    }
     sherdi_backend_destroy(engine->lanes.update);
     sherdi_backend_destroy(engine->lanes.up);
     sherdi_backend_destroy(engine->lanes.down);

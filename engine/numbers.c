@@ -76,16 +76,6 @@ void sherdi_numbers_close(sherd_engine *engine)
     engine->on_host     = (sherdi_numbers){0};
 }
 
-/* On the compute lane: the next reductions follow that. */
-void sherdi_numbers_zero_counts(sherd_engine *engine)
-{
-    engine->on_host.head->counts = (sherdi_fixed_counts){0};
-    if (engine->device.head != engine->on_host.head) {
-        engine->backend->device->fill(engine->backend, &engine->device.head->counts, 0,
-                                      sizeof(engine->device.head->counts));
-    }
-}
-
 void sherdi_numbers_tell(sherd_engine *engine)
 {
     const sherdi_plan_numbers *at = &engine->plan->numbers;
@@ -113,7 +103,6 @@ static void down_add(sherd_engine *engine, sherdi_numbers_head *out)
 
 sherd_status sherdi_numbers_read(sherd_engine *engine, sherdi_numbers_head *out)
 {
-    SHERDI_TRY(sherdi_reduce_settle(engine, engine->lanes.update));
     if (sherdi_has_device(engine)) {
         engine->lanes.update->kernels->copy(engine->lanes.update, down_area(engine),
                                             engine->device.head,

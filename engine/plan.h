@@ -101,6 +101,7 @@ typedef struct sherdi_stay {
     int    unit;
     size_t first, last; /* positions, inclusive */
     size_t offset, bytes;
+    size_t first_fetch; /* of its pieces, among those of its sequence */
 } sherdi_stay;
 
 typedef struct sherdi_step_of_pass {

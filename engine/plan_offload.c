@@ -469,12 +469,14 @@ int sherdi_plan_places_are_valid(const sherdi_plan *plan)
 
 /* ------------------------------------------------------------------ moves -- */
 
-static size_t stays_pieces(const sherdi_plan *plan, const sherdi_sequence *sequence, uint32_t *out)
+static size_t stays_pieces(const sherdi_plan *plan, sherdi_sequence *sequence, uint32_t *out)
 {
     size_t count = 0;
 
     for (size_t i = 0; i < sequence->num_stays; i++) {
         const sherdi_plan_unit *unit = &plan->units[sequence->stays[i].unit];
+
+        sequence->stays[i].first_fetch = count;
 
         for (int kind = 0; kind < SHERDI_SEGMENT_KINDS; kind++) {
             const sherdi_segment *segment =

@@ -69,12 +69,22 @@ sherd_status sherdi_program_emit(const sherdi_program *program, const sherdi_op 
     return program->fn(program->ctx, op);
 }
 
+sherd_status sherdi_program_exchange(const sherdi_program *program, size_t len_bytes)
+{
+    sherdi_op op = sherdi_op_of(SHERDI_OP_EXCHANGE, SHERDI_LANE_WIRE);
+
+    op.flags                    = SHERDI_OP_MEETS;
+    op.elems                    = len_bytes;
+    op.moves[SHERDI_MOVES_WIRE] = sherdi_wire_all_gather(program->plan->world_size, len_bytes);
+    return sherdi_program_emit(program, &op);
+}
+
 const char *sherdi_op_kind_name(sherdi_op_kind kind)
 {
     static const char *const NAMES[SHERDI_OP_KINDS] = {
-        "use",    "zero",       "copy",        "cast",  "accumulate", "widen", "gather",
-        "reduce", "all-reduce", "exchange",    "sum",   "read",       "write", "commit",
-        "norm",   "update",     "fingerprint", "clear", "collect",
+        "use",    "zero",       "copy",        "cast",  "accumulate", "widen",  "gather",
+        "reduce", "all-reduce", "exchange",    "sum",   "read",       "write",  "commit",
+        "norm",   "update",     "fingerprint", "clear", "collect",    "poison",
     };
 
     return NAMES[kind];
@@ -189,6 +199,19 @@ sherd_status sherdi_program_write(const sherdi_program *program, sherdi_ring whi
 sherd_status sherdi_progress_open(sherdi_progress *progress, const sherdi_plan *plan,
                                   sherdi_mem *mem)
 {
+    progress->units =
+        sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, plan->num_units, sizeof(*progress->units));
+    if (progress->units == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    for (size_t u = 0; u < plan->num_units; u++) {
+        progress->units[u].uses_left = plan->units[u].backward_uses;
+    }
+    for (int i = 0; i < SHERDI_MOST_LANDINGS; i++) {
+        progress->landings[i].segment = -1;
+    }
+    progress->train.sequence = &plan->train;
+    progress->eval.sequence  = &plan->eval;
     for (int r = 0; r < SHERDI_RINGS; r++) {
         progress->held[r] =
             sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, sherdi_ring_slots(plan, (sherdi_ring)r),
@@ -203,6 +226,8 @@ sherd_status sherdi_progress_open(sherdi_progress *progress, const sherdi_plan *
 
 void sherdi_progress_close(sherdi_progress *progress)
 {
+    sherdi_free(progress->units);
+    progress->units = NULL;
     for (int r = 0; r < SHERDI_RINGS; r++) {
         sherdi_free(progress->held[r]);
         progress->held[r] = NULL;

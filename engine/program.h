@@ -7,6 +7,8 @@
  * follows from these alone (order.h) and is written down nowhere.
  *
  *   program.c          ranges of segments, blocks and slots
+ *   program_units.c    acquire and release: gathers, the trainer's use
+ *   program_grads.c    gradients of a window
  *   program_walk.c     walks over the blocks: norm, update, publish, fingerprint */
 #ifndef SHERDI_ENGINE_PROGRAM_H
 #define SHERDI_ENGINE_PROGRAM_H
@@ -33,6 +35,7 @@ typedef enum sherdi_op_kind {
     SHERDI_OP_FINGERPRINT,
     SHERDI_OP_CLEAR,   /* results of kernels are zero again */
     SHERDI_OP_COLLECT, /* results of kernels come to the host */
+    SHERDI_OP_POISON,  /* debug: what is left there is no number */
     SHERDI_OP_KINDS,
 } sherdi_op_kind;
 
@@ -97,6 +100,7 @@ enum {
 
 #define SHERDI_OP_MEETS  1u /* all ranks are there before any goes on */
 #define SHERDI_OP_STABLE 2u /* a gather that does not meet */
+#define SHERDI_OP_ADDS   8u /* a reduction is added to what is there */
 #define SHERDI_OP_GAPS   4u /* of a block, what no parameter covers */
 
 typedef struct sherdi_op {
@@ -127,10 +131,45 @@ typedef enum sherdi_ring {
 
 #define SHERDI_NO_EXTENT SIZE_MAX
 
+/* What a rank did with a unit in this window: the ranks compare it at the boundary. */
+typedef struct sherdi_unit_uses {
+    uint64_t runs;        /* micro-batches with a gradient */
+    uint64_t acquired[3]; /* by pass */
+} sherdi_unit_uses;
+
+typedef struct sherdi_unit_state {
+    int    acquired[3];   /* by pass: acquires of the unit itself, not yet released */
+    int    held;          /* acquires that reach it, not yet released */
+    int    held_backward; /* of these, for BACKWARD */
+    int    is_gathered;   /* or on its way: at that offset in the pool */
+    size_t gathered_at;
+    int    has_gradient; /* zeroed in this micro-batch and not complete */
+    int    is_complete;  /* its last planned use of this micro-batch is over */
+    int    uses_left;    /* planned BACKWARD uses to come in this micro-batch; below 0: unplanned */
+    sherdi_unit_uses uses;
+} sherdi_unit_state;
+
+typedef struct sherdi_cursor {
+    const sherdi_sequence *sequence;
+    size_t                 next; /* step of the sequence that the plan expects */
+} sherdi_cursor;
+
+/* A slice of a gradient that was reduced and has not come to rest. */
+typedef struct sherdi_landing {
+    int segment; /* -1: none */
+    int is_first;
+} sherdi_landing;
+
+#define SHERDI_MOST_LANDINGS 2
+
 /* What the operations to come depend on, beside the plan: what lies where by now. */
 typedef struct sherdi_progress {
-    size_t *held[SHERDI_RINGS]; /* by slot: the extent that was read into it */
-    size_t  bridged;            /* blocks whose gradient went down in this walk */
+    sherdi_unit_state *units;
+    sherdi_cursor      train, eval;
+    sherdi_landing     landings[SHERDI_MOST_LANDINGS];
+    int                landing_next;
+    size_t            *held[SHERDI_RINGS]; /* by slot: the extent that was read into it */
+    size_t             bridged;            /* blocks whose gradient went down in this walk */
 } sherdi_progress;
 
 typedef struct sherdi_program {
@@ -141,7 +180,7 @@ typedef struct sherdi_program {
     void               *ctx;
 } sherdi_program;
 
-/** Tables of a progress at the beginning. E_NOMEM. */
+/** A progress at the beginning. E_NOMEM. */
 sherd_status sherdi_progress_open(sherdi_progress *progress, const sherdi_plan *plan,
                                   sherdi_mem *mem);
 void         sherdi_progress_close(sherdi_progress *progress);
@@ -151,7 +190,31 @@ void sherdi_progress_forget(sherdi_progress *progress, const sherdi_plan *plan, 
 void sherdi_progress_release(sherdi_progress *progress, const sherdi_plan *plan, sherdi_ring ring,
                              size_t number);
 
+/* ---- events: acquire and release ---- */
+
+/** Gathers what is not there and what the plan gathers ahead, begins gradients, and is the trainer's use of them; as if
+ *  it had not been called when it fails. E_NOMEM: what is held, or a gradient that is open, is in the way. */
+sherd_status sherdi_program_acquire(const sherdi_program *program, int unit, sherd_pass pass);
+/** Releases all that the acquire reached, whatever fails meanwhile; gradients that are complete are reduced. */
+sherd_status sherdi_program_release(const sherdi_program *program, int unit, sherd_pass pass);
+/** Nothing is gathered any more, and the passes begin anew. */
+sherd_status sherdi_program_forget(const sherdi_program *program);
+/** Parameters are read for the next micro-batch, as much as there are slots. */
+sherd_status sherdi_program_fetch_ahead(const sherdi_program *program);
+
+/* ---- events: micro-batch and window ---- */
+
+/** Gradients that are still open are completed, in the order of the plan. */
+sherd_status sherdi_program_micro_batch_end(const sherdi_program *program);
+/** What is reduced late is; what no micro-batch brought is zero; all of it comes to rest. */
+sherd_status sherdi_program_window_end(const sherdi_program *program);
+/** The next window knows nothing of the last one, however that ended. */
+sherd_status sherdi_program_window_begin(const sherdi_program *program);
+
 /* ---- events: parts of the calls at a boundary ---- */
+
+/** The ranks exchange control data, so many bytes each. */
+sherd_status sherdi_program_exchange(const sherdi_program *program, size_t len_bytes);
 
 /* What a walk over the blocks does with each. */
 typedef enum sherdi_walk {
@@ -189,6 +252,17 @@ void      sherdi_op_use(sherdi_op *op, int role, sherdi_access access, sherdi_ra
 /** This rank's slice of `whole` goes to all, and theirs come: all but its own slice is written. */
 void         sherdi_op_gather_in_place(sherdi_op *op, const sherdi_plan *plan, sherdi_range whole);
 sherd_status sherdi_program_emit(const sherdi_program *program, const sherdi_op *op);
+
+/** The n-th unit that an acquire of `unit` reaches: itself, then those it reads; -1: no more. */
+int sherdi_program_reached(const sherdi_model *model, int unit, size_t n);
+/** Where gradients of a segment are made. */
+sherdi_range sherdi_program_micro_gradient(const sherdi_plan *plan, const sherdi_segment *segment);
+/** E_NOMEM when another gradient is open where the unit's is made. */
+sherd_status sherdi_program_gradient_check(const sherdi_program *program, int unit);
+sherd_status sherdi_program_gradient_begin(const sherdi_program *program, int unit);
+sherd_status sherdi_program_gradient_complete(const sherdi_program *program, int unit);
+/** Debug: nobody reads that any more. */
+sherd_status sherdi_program_poison(const sherdi_program *program, int unit, sherdi_range range);
 
 /** A ring's buffer and its slots; the bytes of one. */
 sherdi_range sherdi_ring_slot(const sherdi_plan *plan, sherdi_ring ring, size_t number);

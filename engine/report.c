@@ -123,14 +123,14 @@ sherd_status sherd_engine_memory(sherd_engine *engine, sherd_memory_report *out)
 
     SHERDI_TRY(sherdi_api_check(out, SHERDI_API_MEMORY_REPORT));
     SHERDI_TRY(plan_borrow(engine, &plan));
-    report.params_planned       = plan->buffers[SHERDI_BUFFER_PARAMS].bytes;
-    report.grads_planned        = plan->buffers[SHERDI_BUFFER_GRADS].bytes;
-    report.state_planned        = plan->buffers[SHERDI_BUFFER_STATE].bytes;
-    report.gather_planned       = plan->buffers[SHERDI_BUFFER_GATHER].bytes;
-    report.transient_planned    = plan->buffers[SHERDI_BUFFER_TRANSIENT].bytes;
-    report.staging_planned      = plan->buffers[SHERDI_BUFFER_STAGING].bytes +
-                                  plan->buffers[SHERDI_BUFFER_LANDING].bytes +
-                                  plan->buffers[SHERDI_BUFFER_NUMBERS].bytes;
+    report.params_planned    = plan->buffers[SHERDI_BUFFER_PARAMS].bytes;
+    report.grads_planned     = plan->buffers[SHERDI_BUFFER_GRADS].bytes;
+    report.state_planned     = plan->buffers[SHERDI_BUFFER_STATE].bytes;
+    report.gather_planned    = plan->buffers[SHERDI_BUFFER_GATHER].bytes;
+    report.transient_planned = plan->buffers[SHERDI_BUFFER_TRANSIENT].bytes;
+    report.staging_planned   = plan->buffers[SHERDI_BUFFER_STAGING].bytes +
+                             plan->buffers[SHERDI_BUFFER_LANDING].bytes +
+                             plan->buffers[SHERDI_BUFFER_NUMBERS].bytes;
     report.host_params_planned  = plan->buffers[SHERDI_BUFFER_HOST_PARAMS].bytes;
     report.host_grads_planned   = plan->buffers[SHERDI_BUFFER_HOST_GRADS].bytes;
     report.host_state_planned   = plan->buffers[SHERDI_BUFFER_HOST_STATE].bytes;
@@ -139,29 +139,29 @@ sherd_status sherd_engine_memory(sherd_engine *engine, sherd_memory_report *out)
                                   plan->buffers[SHERDI_BUFFER_PARAM_RING].bytes +
                                   plan->buffers[SHERDI_BUFFER_GRAD_RING].bytes +
                                   plan->buffers[SHERDI_BUFFER_HOST_NUMBERS].bytes;
-    report.host_params_held     = sherdi_mem_held(&engine->mem, SHERDI_MEM_HOST_PARAMS);
-    report.host_grads_held      = sherdi_mem_held(&engine->mem, SHERDI_MEM_HOST_GRADS);
-    report.host_state_held      = sherdi_mem_held(&engine->mem, SHERDI_MEM_HOST_STATE);
-    report.host_staging_held    = sherdi_mem_held(&engine->mem, SHERDI_MEM_HOST_STAGING);
-    report.pinned_planned       = plan->pinned_bytes;
-    report.pinned_held          = engine->store.pinned_bytes;
-    report.nvme_planned         = plan->nvme_bytes[0] + plan->nvme_bytes[1] + plan->nvme_bytes[2];
-    report.nvme_state_planned   = plan->nvme_bytes[0];
-    report.nvme_params_planned  = plan->nvme_bytes[1];
-    report.nvme_grads_planned   = plan->nvme_bytes[2];
-    report.has_spare_state      = sherdi_plan_has_generations(plan);
-    report.receive_planned      = plan->receive_bytes;
-    report.receive_held         = sherdi_world_reserved_bytes(engine->world);
-    report.transport_held       = sherdi_world_overhead_bytes(engine->world) - report.receive_held;
-    report.padding_elems        = plan->padding_elems;
-    report.total_planned        = plan->total_bytes;
-    report.params_held          = sherdi_mem_held(&engine->mem, SHERDI_MEM_PARAMS);
-    report.grads_held           = sherdi_mem_held(&engine->mem, SHERDI_MEM_GRADS);
-    report.state_held           = sherdi_mem_held(&engine->mem, SHERDI_MEM_STATE);
-    report.gather_held          = sherdi_mem_held(&engine->mem, SHERDI_MEM_GATHER);
-    report.transient_held       = sherdi_mem_held(&engine->mem, SHERDI_MEM_TRANSIENT);
-    report.staging_held         = sherdi_mem_held(&engine->mem, SHERDI_MEM_STAGING);
-    report.total_held = report.params_held + report.grads_held + report.state_held +
+    report.host_params_held    = sherdi_mem_held(&engine->mem, SHERDI_MEM_HOST_PARAMS);
+    report.host_grads_held     = sherdi_mem_held(&engine->mem, SHERDI_MEM_HOST_GRADS);
+    report.host_state_held     = sherdi_mem_held(&engine->mem, SHERDI_MEM_HOST_STATE);
+    report.host_staging_held   = sherdi_mem_held(&engine->mem, SHERDI_MEM_HOST_STAGING);
+    report.pinned_planned      = plan->pinned_bytes;
+    report.pinned_held         = engine->store.pinned_bytes;
+    report.nvme_planned        = plan->nvme_bytes[0] + plan->nvme_bytes[1] + plan->nvme_bytes[2];
+    report.nvme_state_planned  = plan->nvme_bytes[0];
+    report.nvme_params_planned = plan->nvme_bytes[1];
+    report.nvme_grads_planned  = plan->nvme_bytes[2];
+    report.has_spare_state     = sherdi_plan_has_generations(plan);
+    report.receive_planned     = plan->receive_bytes;
+    report.receive_held        = sherdi_world_reserved_bytes(engine->world);
+    report.transport_held      = sherdi_world_overhead_bytes(engine->world) - report.receive_held;
+    report.padding_elems       = plan->padding_elems;
+    report.total_planned       = plan->total_bytes;
+    report.params_held         = sherdi_mem_held(&engine->mem, SHERDI_MEM_PARAMS);
+    report.grads_held          = sherdi_mem_held(&engine->mem, SHERDI_MEM_GRADS);
+    report.state_held          = sherdi_mem_held(&engine->mem, SHERDI_MEM_STATE);
+    report.gather_held         = sherdi_mem_held(&engine->mem, SHERDI_MEM_GATHER);
+    report.transient_held      = sherdi_mem_held(&engine->mem, SHERDI_MEM_TRANSIENT);
+    report.staging_held        = sherdi_mem_held(&engine->mem, SHERDI_MEM_STAGING);
+    report.total_held          = report.params_held + report.grads_held + report.state_held +
                         report.gather_held + report.transient_held + report.staging_held +
                         report.host_params_held + report.host_grads_held + report.host_state_held +
                         report.host_staging_held;

@@ -148,7 +148,7 @@ static sherd_status undo_check(const sherd_engine *engine)
             "updates are made in place; offload_optimizer with device nvme keeps one");
     }
     for (size_t u = 0; u < engine->plan->num_units; u++) {
-        if (engine->units[u].held > 0 && engine->poison == SHERD_OK) {
+        if (sherdi_unit_of(engine, (int)u)->held > 0 && engine->poison == SHERD_OK) {
             return sherdi_fail(SHERD_E_STATE,
                                "unit %s is still acquired; release every unit before the undo",
                                engine->model.units[u].name);
@@ -164,9 +164,9 @@ static sherd_status window_drop(sherd_engine *engine)
 
     /* what these would say is of what is dropped */
     (void)sherdi_run_settle(engine, SHERDI_RING_STATE);
-    (void)sherdi_fetch_stop(engine);
-    sherdi_reduce_drop(engine);
-    status = sherdi_gather_forget(engine);
+    (void)sherdi_run_settle(engine, SHERDI_RING_PARAMS);
+    sherdi_loop_window_begin(engine);
+    status = sherdi_loop_forget(engine);
     return status == SHERD_OK ? state_tier(engine)->ops->abandon(state_tier(engine)) : status;
 }
 
@@ -194,7 +194,7 @@ sherd_status sherd_step_undo(sherd_engine *engine)
     }
     engine->poison = SHERD_OK;
     engine->phase  = SHERDI_PHASE_RUNNING;
-    sherdi_fetch_rewind(engine);
+    sherdi_loop_fetch_ahead(engine);
     return SHERD_OK;
 }
 

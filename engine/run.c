@@ -3,7 +3,7 @@
 
 #include "base/checked.h"
 
-#include <stdio.h>
+#include <math.h>
 #include <string.h>
 
 /* ------------------------------------------------------------------- lanes -- */
@@ -125,6 +125,26 @@ static sherd_status op_follow(sherd_engine *engine, const sherdi_op *op,
         SHERDI_TRY(sherdi_run_settle(engine, (sherdi_ring)ring));
     }
     return rings_check(engine, op);
+}
+
+/* What the trainer's lane stands still for is told. */
+static sherd_status op_follow_marked(sherd_engine *engine, const sherdi_op *op,
+                                     const sherdi_follows *follows)
+{
+    sherdi_mark  mark;
+    sherd_status status;
+
+    if (op->kind != SHERDI_OP_USE &&
+        (op->kind != SHERDI_OP_ZERO || op->lane != SHERDI_LANE_COMPUTE)) {
+        return op_follow(engine, op, follows);
+    }
+    mark   = sherdi_mark_begin(&engine->marks,
+                             op->kind == SHERDI_OP_USE ? SHERDI_MARK_WAIT_GATHER
+                                                         : SHERDI_MARK_WAIT_REDUCE,
+                               engine->backend, engine->model.units[op->unit].name, 0);
+    status = op_follow(engine, op, follows);
+    sherdi_mark_end(&engine->marks, engine->backend, &mark);
+    return status;
 }
 
 /* --------------------------------------------------------------- addresses -- */
@@ -316,23 +336,133 @@ static sherd_status op_collect(sherd_engine *engine, const sherdi_op *op, uint64
     return sherdi_numbers_read(engine, &engine->results);
 }
 
+/* NaN of every type. */
+static sherd_status op_poison(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
+{
+    const sherdi_backend *lane = lane_of(engine, op->lane);
+
+    (void)number_out;
+    lane->device->fill(lane, address_of(engine, op, SHERDI_USE_DST), 0xff,
+                       op->uses[SHERDI_USE_DST].bytes);
+    return SHERD_OK;
+}
+
+/* The trainer works with it from now on. */
+static sherd_status op_use(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
+{
+    (void)engine;
+    (void)op;
+    (void)number_out;
+    return SHERD_OK;
+}
+
 /* ------------------------------------------------------------- collectives -- */
+
+/* The host may stand still in a call, and the transfer itself takes its time on a lane. */
+typedef struct transfer_marks {
+    sherdi_mark wait, transfer;
+} transfer_marks;
+
+static transfer_marks marks_begin(sherd_engine *engine, const sherdi_op *op, int is_reduction)
+{
+    const char    *what = subject_of(engine, op);
+    transfer_marks marks;
+
+    marks.wait = sherdi_mark_begin(&engine->marks,
+                                   is_reduction ? SHERDI_MARK_WAIT_REDUCE : SHERDI_MARK_WAIT_GATHER,
+                                   NULL, what, 0);
+    marks.transfer =
+        sherdi_collective_mark(engine, is_reduction ? SHERDI_MARK_REDUCE : SHERDI_MARK_GATHER, what,
+                               op->elems * sherd_dtype_bytes(op->from));
+    return marks;
+}
+
+static void marks_end(sherd_engine *engine, const transfer_marks *marks)
+{
+    sherdi_collective_mark_end(engine, &marks->transfer);
+    sherdi_mark_end(&engine->marks, NULL, &marks->wait);
+}
 
 static sherd_status op_gather(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
 {
-    size_t                 slice_bytes = op->elems * sherd_dtype_bytes(op->to);
-    sherdi_all_gather_args args        = {
-               .send        = address_of(engine, op, SHERDI_USE_SRC),
-               .recv        = address_of(engine, op, SHERDI_USE_DST),
-               .slice_bytes = slice_bytes,
-               .flags       = op->flags & SHERDI_OP_STABLE ? SHERDI_COLL_STABLE : 0,
+    sherdi_all_gather_args args = {
+        .send        = address_of(engine, op, SHERDI_USE_SRC),
+        .recv        = address_of(engine, op, SHERDI_USE_DST),
+        .slice_bytes = op->elems * sherd_dtype_bytes(op->to),
+        .flags       = op->flags & SHERDI_OP_STABLE ? SHERDI_COLL_STABLE : 0,
+        .what        = subject_of(engine, op),
     };
+    transfer_marks marks  = marks_begin(engine, op, 0);
+    sherd_status   status = sherdi_world_all_gather(engine->world, &args, number_out);
 
-    SHERDI_TRY(sherdi_world_all_gather(engine->world, &args, number_out));
-    if (op->uses[SHERDI_USE_SRC].where == SHERDI_BUFFER_PARAMS) {
-        engine->publish_tickets[op->segment] = *number_out;
+    marks_end(engine, &marks);
+    return status;
+}
+
+/* The transport's own sum: asked for by name, and there is one. */
+static int is_vendors(const sherd_engine *engine)
+{
+    return engine->settings.vendor_reduction && engine->world_size > 1 &&
+           (sherdi_world_caps(engine->world) & SHERDI_WORLD_VENDOR_SUMS) != 0;
+}
+
+/* Where integers go. The loss scale is constant inside a window, so nothing is written while the
+ * world's thread may read it. */
+static const sherdi_fixed_sink *fixed_sink(sherd_engine *engine)
+{
+    double multiplier = ldexp(1, engine->plan->fixed_shift) / engine->scaler.scale;
+
+    if (engine->fixed_sink.multiplier != multiplier) {
+        engine->fixed_sink = (sherdi_fixed_sink){
+            .multiplier = multiplier,
+            .limit      = ldexp(SHERDI_FIXED_RANGE, engine->plan->fixed_shift),
+            .counts     = &engine->device.head->counts,
+        };
     }
-    return SHERD_OK;
+    return &engine->fixed_sink;
+}
+
+static sherdi_reduction_args reduction_of(sherd_engine *engine, const sherdi_op *op)
+{
+    return (sherdi_reduction_args){
+        .recv        = address_of(engine, op, SHERDI_USE_DST),
+        .send        = address_of(engine, op, SHERDI_USE_SRC),
+        .slice_elems = op->elems,
+        .send_dtype  = op->from,
+        .comm_dtype  = engine->settings.comm_dtype,
+        .recv_dtype  = op->to,
+        .scale       = (float)(1.0 / engine->world_size),
+        .accumulate  = (op->flags & SHERDI_OP_ADDS) != 0,
+        .fixed =
+            op->uses[SHERDI_USE_NUMBERS].where == SHERDI_AT_NOWHERE ? NULL : fixed_sink(engine),
+        .flags = is_vendors(engine) ? SHERDI_COLL_VENDOR_SUM : 0,
+        .what  = subject_of(engine, op),
+    };
+}
+
+static sherd_status op_reduce(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
+{
+    sherdi_reduction_args args   = reduction_of(engine, op);
+    transfer_marks        marks  = marks_begin(engine, op, 1);
+    sherd_status          status = sherdi_world_reduce_scatter(engine->world, &args, number_out);
+
+    marks_end(engine, &marks);
+    return status;
+}
+
+static sherd_status op_all_reduce(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
+{
+    sherdi_reduction_args args = reduction_of(engine, op);
+
+    args.send = args.recv;
+    return sherdi_world_all_reduce(engine->world, &args, number_out);
+}
+
+static sherd_status op_exchange(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
+{
+    *number_out = 0; /* is over when it returns */
+    return sherdi_world_exchange(engine->world, engine->run.given_mine, engine->run.given_all,
+                                 op->elems);
 }
 
 /* ------------------------------------------------------------------- drive -- */
@@ -381,6 +511,11 @@ static const op_fn FUNCTIONS[SHERDI_OP_KINDS] = {
     [SHERDI_OP_FINGERPRINT] = op_fingerprint,
     [SHERDI_OP_CLEAR]       = op_clear,
     [SHERDI_OP_COLLECT]     = op_collect,
+    [SHERDI_OP_POISON]      = op_poison,
+    [SHERDI_OP_USE]         = op_use,
+    [SHERDI_OP_REDUCE]      = op_reduce,
+    [SHERDI_OP_ALL_REDUCE]  = op_all_reduce,
+    [SHERDI_OP_EXCHANGE]    = op_exchange,
 };
 
 static void op_record(sherd_engine *engine, const sherdi_op *op, uint64_t number)
@@ -390,9 +525,10 @@ static void op_record(sherd_engine *engine, const sherdi_op *op, uint64_t number
     if (op->lane != SHERDI_LANE_WIRE && engine->run.events[op->lane][0] != NULL) {
         lane->device->event_record(event_of(engine, op->lane, number), lane);
     }
-    if (is_async(engine, op->lane)) {
+    if (is_async(engine, op->lane) && number != 0) {
         sherdi_order_enter(&engine->run.order, op, number);
     }
+    engine->run.given[op->lane] = number == 0 ? engine->run.given[op->lane] : number;
 }
 
 static sherd_status op_run(void *ctx, const sherdi_op *op)
@@ -412,11 +548,26 @@ static sherd_status op_run(void *ctx, const sherdi_op *op)
         }
         return SHERD_OK;
     }
-    SHERDI_TRY(op_follow(engine, op, &follows));
-    number = ++run->given[op->lane];
+    SHERDI_TRY(op_follow_marked(engine, op, &follows));
+    number = run->given[op->lane] + 1; /* the wire gives numbers of its own */
     SHERDI_TRY(FUNCTIONS[op->kind](engine, op, &number));
     op_record(engine, op, number);
     return SHERD_OK;
+}
+
+sherd_status sherdi_run_exchange(sherd_engine *engine, const void *mine, void *all,
+                                 size_t len_bytes)
+{
+    sherdi_program program = sherdi_run_program(engine);
+
+    engine->run.given_mine = mine;
+    engine->run.given_all  = all;
+    return sherdi_program_exchange(&program, len_bytes);
+}
+
+sherd_status sherdi_run_drain(sherd_engine *engine)
+{
+    return sherdi_world_wait(engine->world, engine->run.given[SHERDI_LANE_WIRE]);
 }
 
 sherdi_program sherdi_run_program(sherd_engine *engine)

@@ -15,7 +15,9 @@ typedef struct sherdi_run {
     sherdi_drive    drive;
     uint64_t        given[SHERDI_LANES];
     sherdi_event
-        *events[SHERDI_LANES][SHERDI_RUN_EVENTS]; /* by number; NULL: the lane is the host */
+               *events[SHERDI_LANES][SHERDI_RUN_EVENTS]; /* by number; NULL: the lane is the host */
+    const void *given_mine;                              /* of an exchange */
+    void       *given_all;
 } sherdi_run;
 
 #endif

@@ -45,7 +45,7 @@ static void report_fill(const sherd_step_report *report, sherd_step_report *out)
 static sherd_status nothing_is_held(const sherd_engine *engine)
 {
     for (size_t u = 0; u < engine->plan->num_units; u++) {
-        if (engine->units[u].held > 0) {
+        if (sherdi_unit_of(engine, (int)u)->held > 0) {
             return sherdi_fail(SHERD_E_STATE,
                                "unit %s is still acquired; release every unit before the step",
                                engine->model.units[u].name);
@@ -58,18 +58,9 @@ static sherd_status nothing_is_held(const sherd_engine *engine)
 static sherd_status own_sumsq(sherd_engine *engine)
 {
     sherdi_program program = sherdi_run_program(engine);
-    sherd_status   status  = sherdi_landings_drain(engine);
+    sherd_status   status  = sherdi_program_norm(&program);
     sherd_status   own;
 
-    if (status == SHERD_OK && engine->plan->landing_bytes > 0) { /* what went down is there */
-        status = sherdi_lane_wait(engine->lanes.down);
-    }
-    if (status == SHERD_OK) {
-        status = sherdi_spill_settle(engine);
-    }
-    if (status == SHERD_OK) {
-        status = sherdi_program_norm(&program);
-    }
     own = sherdi_run_settle(engine, SHERDI_RING_GRADS);
     return status == SHERD_OK ? own : status;
 }
@@ -96,7 +87,7 @@ static sherd_status norm_measure(sherd_engine *engine, sherd_status status,
     own->counts = head.counts;
     own->status = (uint64_t)status;
     sherdi_mark_end(&engine->marks, NULL, &mark);
-    SHERDI_TRY(sherdi_world_exchange(engine->world, own, engine->norm_all, sizeof(*own)));
+    SHERDI_TRY(sherdi_run_exchange(engine, own, engine->norm_all, sizeof(*own)));
     if (status != SHERD_OK) {
         return sherdi_fail_relay(status, text);
     }
@@ -137,11 +128,18 @@ static sherd_status window_drop(sherd_engine *engine, sherd_status status)
 
     (void)snprintf(text, sizeof(text), "%s", sherd_last_error());
     (void)sherdi_run_settle(engine, SHERDI_RING_STATE);
-    sherdi_reduce_drop(engine);
+    (void)sherdi_run_settle(engine, SHERDI_RING_GRADS);
+    sherdi_loop_window_begin(engine);
     engine->has_backward = 0;
-    engine->train.next   = 0;
-    sherdi_fetch_rewind(engine);
+    sherdi_loop_fetch_ahead(engine);
     return sherdi_fail_relay(status, text);
+}
+
+static sherd_status window_end(sherd_engine *engine)
+{
+    sherdi_program program = sherdi_run_program(engine);
+
+    return sherdi_program_window_end(&program);
 }
 
 static sherd_status boundary_prepare(sherd_engine *engine)
@@ -153,7 +151,7 @@ static sherd_status boundary_prepare(sherd_engine *engine)
     if (status != SHERD_OK) {
         return window_drop(engine, status); /* what it held is of no use to anybody */
     }
-    status = sherdi_reduce_end_window(engine);
+    status = window_end(engine);
     if (status != SHERD_E_PEER_LOST) {
         status = norm_measure(engine, status, &seen);
     }
@@ -163,7 +161,7 @@ static sherd_status boundary_prepare(sherd_engine *engine)
     if (status != SHERD_OK) {
         return window_drop(engine, status);
     }
-    SHERDI_TRY(sherdi_gather_forget(engine));
+    SHERDI_TRY(sherdi_loop_forget(engine));
 
     engine->sumsq            = seen.counts.nonfinite > 0 ? NAN : sherdi_norm_value(&seen.norm);
     report->is_boundary      = 1;
@@ -186,7 +184,7 @@ static sherd_status step_prepare(sherd_engine *engine)
     if (engine->lost != SHERD_OK) { /* when a unit was released */
         return window_drop(engine, sherdi_fail_relay(engine->lost, engine->lost_text));
     }
-    status = sherdi_reduce_end_micro_batch(engine);
+    status = sherdi_loop_micro_batch_end(engine);
     if (status != SHERD_OK) {
         return window_drop(engine, status);
     }
@@ -194,7 +192,6 @@ static sherd_status step_prepare(sherd_engine *engine)
     engine->micro_backward += engine->has_backward;
     engine->has_backward = 0;
     engine->micro_step++;
-    engine->train.next = 0;
 
     *report = (sherd_step_report){
         .struct_size   = sizeof(*report),
@@ -209,7 +206,7 @@ static sherd_status step_prepare(sherd_engine *engine)
             sherdi_mark_begin(&engine->marks, SHERDI_MARK_STEP, engine->backend, NULL, 0);
         return boundary_prepare(engine);
     }
-    sherdi_fetch_rewind(engine);
+    sherdi_loop_fetch_ahead(engine);
     return SHERD_OK;
 }
 
@@ -325,7 +322,7 @@ static sherd_status apply_skip(sherd_engine *engine)
     engine->skipped_steps++;
     report->has_overflow  = 1;
     report->skipped_steps = engine->skipped_steps;
-    sherdi_reduce_reset_window(engine);
+    sherdi_loop_window_begin(engine);
     engine->phase = SHERDI_PHASE_RUNNING;
     status        = own_fingerprint(engine);
     status        = sherdi_update_agree(engine, status, engine->own_fingerprint, 0,
@@ -335,7 +332,7 @@ static sherd_status apply_skip(sherd_engine *engine)
         return status;
     }
     boundary_close(engine);
-    sherdi_fetch_rewind(engine);
+    sherdi_loop_fetch_ahead(engine);
     return sherdi_scaler_update(&engine->scaler, 1);
 }
 
@@ -369,8 +366,8 @@ static sherd_status step_apply(sherd_engine *engine, const sherd_step_params *pa
     report->step        = engine->step;
     report->was_updated = 1;
     boundary_close(engine);
-    sherdi_fetch_rewind(engine);
-    sherdi_reduce_reset_window(engine);
+    sherdi_loop_fetch_ahead(engine);
+    sherdi_loop_window_begin(engine);
     engine->phase = SHERDI_PHASE_RUNNING;
     return sherdi_scaler_update(&engine->scaler, 0);
 }

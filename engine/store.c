@@ -1,4 +1,4 @@
-/* Tiers and pipelines of an engine, opened as the plan says; the state's windows, passes and commits.
+/* Tiers of an engine, opened as the plan says; the state's windows and commits.
  * See store.h. */
 #include "engine/engine_impl.h"
 
@@ -392,48 +392,26 @@ static sherd_status state_tiers_open(sherd_engine *engine)
     return SHERD_OK;
 }
 
-static sherd_status pipeline_open(sherd_engine *engine, sherdi_tier *tier, sherdi_buffer_id ring,
-                                  size_t buffer_bytes, sherdi_pipeline **out)
-{
-    sherdi_pipeline_params params = {
-        .tier         = tier,
-        .memory       = engine->buffers[ring],
-        .buffer_bytes = buffer_bytes,
-        .buffer_count =
-            buffer_bytes == 0 ? 1 : (int)(engine->plan->buffers[ring].bytes / buffer_bytes),
-        .is_read_ahead   = engine->settings.pipeline_read,
-        .is_write_behind = engine->settings.pipeline_write,
-    };
-
-    return sherdi_pipeline_create(&params, &engine->mem, out);
-}
-
-static sherd_status pipelines_open(sherd_engine *engine)
+/* For what does not run in the order of the program: filling, a fingerprint of one parameter. */
+static sherd_status windows_open(sherd_engine *engine)
 {
     sherdi_store      *store = &engine->store;
     const sherdi_plan *plan  = engine->plan;
 
     for (int place = 0; place < SHERDI_PLACES; place++) {
-        if (store->state[place] == NULL) {
-            continue;
+        if (store->state[place] != NULL) {
+            SHERDI_TRY(
+                sherdi_window_init(&store->state_windows[place], store->state[place],
+                                   engine->buffers[SHERDI_BUFFER_STATE_RING], plan->ring_bytes,
+                                   plan->buffers[SHERDI_BUFFER_STATE_RING].bytes, &engine->mem));
         }
-        SHERDI_TRY(sherdi_window_init(&store->state_windows[place], store->state[place],
-                                      engine->buffers[SHERDI_BUFFER_STATE_RING], plan->ring_bytes,
-                                      plan->buffers[SHERDI_BUFFER_STATE_RING].bytes, &engine->mem));
     }
-    if (store->params != NULL) {
-        SHERDI_TRY(pipeline_open(engine, store->params, SHERDI_BUFFER_PARAM_RING,
-                                 plan->param_ring_bytes, &store->param_pipe));
-        SHERDI_TRY(sherdi_window_init(
-            &store->param_window, store->params, engine->buffers[SHERDI_BUFFER_PARAM_RING],
-            plan->param_ring_bytes, plan->buffers[SHERDI_BUFFER_PARAM_RING].bytes, &engine->mem));
+    if (store->params == NULL) {
+        return SHERD_OK;
     }
-    if (store->grads != NULL) {
-        SHERDI_TRY(sherdi_writer_open(
-            &store->grad_writer, store->grads, engine->buffers[SHERDI_BUFFER_GRAD_RING],
-            plan->grad_ring_bytes, plan->buffers[SHERDI_BUFFER_GRAD_RING].bytes, &engine->mem));
-    }
-    return SHERD_OK;
+    return sherdi_window_init(&store->param_window, store->params,
+                              engine->buffers[SHERDI_BUFFER_PARAM_RING], plan->param_ring_bytes,
+                              plan->buffers[SHERDI_BUFFER_PARAM_RING].bytes, &engine->mem);
 }
 
 static sherd_status scratch_open(sherd_engine *engine)
@@ -452,17 +430,6 @@ static sherd_status local_open(sherd_engine *engine)
 {
     sherdi_store *store = &engine->store;
 
-    for (int i = 0; i < 2; i++) {
-        store->landings[i].segment = -1;
-    }
-    store->identity = sherdi_alloc_array(&engine->mem, SHERDI_MEM_CONTROL, engine->plan->num_pieces,
-                                         sizeof(*store->identity));
-    if (store->identity == NULL) {
-        return SHERD_E_NOMEM;
-    }
-    for (size_t i = 0; i < engine->plan->num_pieces; i++) {
-        store->identity[i] = (uint32_t)i;
-    }
     SHERDI_TRY(queue_open(engine));
     if (store->queue != NULL) {
         queue_register(engine);
@@ -481,7 +448,7 @@ sherd_status sherdi_store_open(sherd_engine *engine)
     if (engine->store.run != 0) {
         sherdi_world_ending_open(engine->world, &engine->store.ending, engine->store.run);
     }
-    return sherdi_agree_status(engine->world, pipelines_open(engine));
+    return sherdi_agree_status(engine->world, windows_open(engine));
 }
 
 /* ------------------------------------------------------------------ close -- */
@@ -534,15 +501,12 @@ void sherdi_store_close(sherd_engine *engine)
         sherdi_window_fini(&store->state_windows[place]);
     }
     sherdi_window_fini(&store->param_window);
-    sherdi_pipeline_destroy(store->param_pipe);
-    sherdi_writer_close(&store->grad_writer);
     for (int place = 0; place < SHERDI_PLACES; place++) {
         tier_close(store->state[place], is_kept);
     }
     tier_close(store->params, 0);
     tier_close(store->grads, 0);
     sherdi_ioq_destroy(store->queue);
-    sherdi_free(store->identity);
     *store = (sherdi_store){0};
 }
 

@@ -26,7 +26,7 @@ static sherd_status walk_run(sherd_engine *engine, sherdi_walk walk, sherdi_numb
     outcome        all     = {.status = SHERD_OK};
 
     if (walk != SHERDI_WALK_FINGERPRINT) { /* the parameters are about to change */
-        outcome_add(&all, sherdi_fetch_stop(engine));
+        outcome_add(&all, sherdi_run_settle(engine, SHERDI_RING_PARAMS));
     }
     if (all.status == SHERD_OK) {
         outcome_add(&all, sherdi_program_walk(&program, walk));
@@ -82,7 +82,7 @@ sherd_status sherdi_update_agree(sherd_engine *engine, sherd_status status, uint
     if (status == SHERD_E_PEER_LOST) {
         return status;
     }
-    SHERDI_TRY(sherdi_world_exchange(engine->world, &mine, engine->publish_all, sizeof(mine)));
+    SHERDI_TRY(sherdi_run_exchange(engine, &mine, engine->publish_all, sizeof(mine)));
     if (status != SHERD_OK) {
         return sherdi_fail_relay(status, text);
     }

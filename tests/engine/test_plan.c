@@ -1116,58 +1116,6 @@ static void simulated_rank_holds_and_sends_what_it_plans(void)
     }
 }
 
-/* --------------------------------------------------------------- pools ---- */
-
-/* A unit that moves in its pool is waited for where it was: a transfer may still use that place. The
- * wait for a ticket that was never given out is seen by its error. */
-static void pool_waits_for_the_region_that_a_unit_leaves(void)
-{
-    sherd_world *world;
-    sherdi_mem   mem;
-    sherdi_pool  pool = {.base = NULL};
-
-    sherdi_mem_init(&mem);
-    CHECK_OK(sherd_world_self(&world));
-    CHECK_OK(sherdi_pool_init(&pool, &mem, 2));
-    pool.len_bytes = 3 * 4096;
-    CHECK_OK(sherdi_pool_place(&pool, world, NULL, 0, 8192, 4096));
-    CHECK_INT(8192, sherdi_pool_region(&pool, 0)->offset);
-    sherdi_pool_region(&pool, 0)->is_pinned = 0;
-    sherdi_pool_region(&pool, 0)->ticket    = 77;
-    CHECK_STATUS(SHERD_E_INVAL, sherdi_pool_place(&pool, world, NULL, 0, 0, 4096));
-    CHECK_ERROR_SAYS("ticket 77");
-    CHECK_STATUS(SHERD_E_INVAL, sherdi_pool_place(&pool, world, NULL, 1, 8192, 4096)); /* evicts */
-    sherdi_pool_fini(&pool);
-    sherd_world_destroy(world);
-    CHECK_INT(0, sherdi_mem_held_all(&mem));
-}
-
-static void pool_evicts_what_is_not_held_and_names_what_is(void)
-{
-    sherd_world *world;
-    sherdi_mem   mem;
-    sherdi_pool  pool = {.base = NULL};
-
-    sherdi_mem_init(&mem);
-    CHECK_OK(sherd_world_self(&world));
-    CHECK_OK(sherdi_pool_init(&pool, &mem, 3));
-    pool.len_bytes = 4 * 4096;
-    CHECK_OK(sherdi_pool_place(&pool, world, NULL, 0, 4096, 4096));
-    CHECK_OK(sherdi_pool_place(&pool, world, NULL, 1, 8192, 8192));
-    CHECK_INT(-1, sherdi_pool_holder(&pool, 2, 0, 4096));
-    CHECK_INT(0, sherdi_pool_holder(&pool, 2, 0, 8192));
-    CHECK_INT(1, sherdi_pool_holder(&pool, 2, 12288, 4096));
-    CHECK_INT(-1, sherdi_pool_holder(&pool, 1, 8192, 8192)); /* where it is itself */
-    sherdi_pool_region(&pool, 0)->is_pinned = 0;
-    CHECK_INT(-1, sherdi_pool_holder(&pool, 2, 0, 8192));
-    CHECK_OK(sherdi_pool_place(&pool, world, NULL, 2, 0, 8192));
-    CHECK_INT(0, sherdi_pool_region(&pool, 2)->offset);
-    CHECK_INT(0, sherdi_pool_region(&pool, 0)->is_used); /* evicted */
-    CHECK_INT(1, sherdi_pool_region(&pool, 1)->is_used);
-    sherdi_pool_fini(&pool);
-    sherd_world_destroy(world);
-}
-
 static const test_case CASES[] = {
     CASE(plan_of_odd_sizes_is_valid_everywhere),
     CASE(plan_of_offload_is_valid_everywhere),
@@ -1183,8 +1131,6 @@ static const test_case CASES[] = {
     CASE(memory_limit_of_the_environment_is_kept),
     CASE(control_group_leaves_what_is_not_used),
     CASE(simulated_rank_holds_and_sends_what_it_plans),
-    CASE(pool_waits_for_the_region_that_a_unit_leaves),
-    CASE(pool_evicts_what_is_not_held_and_names_what_is),
 };
 
 RUN_MAIN(CASES)
