@@ -52,6 +52,9 @@ sherdi_range sherdi_program_micro_gradient(const sherdi_plan *plan, const sherdi
     if (!plan->has_transient) {
         return kept_gradient(plan, segment);
     }
+    if (segment->padded_elems == 0) { /* its unit may have no place */
+        return sherdi_range_of(SHERDI_BUFFER_TRANSIENT, 0, 0);
+    }
     return sherdi_range_of(SHERDI_BUFFER_TRANSIENT,
                            plan->units[segment->unit].transient_place + segment->transient_offset,
                            segment->padded_elems * compute_bytes(plan));

@@ -31,8 +31,10 @@ static sherd_status walk_run(sherd_engine *engine, sherdi_walk walk, sherdi_numb
     if (all.status == SHERD_OK) {
         outcome_add(&all, sherdi_program_walk(&program, walk));
     }
-    for (int ring = 0; ring < SHERDI_RINGS; ring++) {
-        outcome_add(&all, sherdi_run_settle(engine, (sherdi_ring)ring));
+    outcome_add(&all, sherdi_run_settle(engine, SHERDI_RING_STATE));
+    if (walk != SHERDI_WALK_FINGERPRINT) { /* it leaves what is read ahead alone */
+        outcome_add(&all, sherdi_run_settle(engine, SHERDI_RING_PARAMS));
+        outcome_add(&all, sherdi_run_settle(engine, SHERDI_RING_GRADS));
     }
     sherdi_lane_follow(engine->lanes.update, engine->lanes.down);
     sherdi_lane_follow(engine->lanes.update, engine->lanes.up);
