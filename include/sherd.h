@@ -310,7 +310,8 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_param_add(sherd_engine *engine, sher
 SHERD_API SHERD_MUST_USE sherd_status sherd_unit_reads(sherd_engine *engine, sherd_unit unit,
                                                        sherd_param param);
 /** `unit` comes next in the order of `pass`; may repeat. Without any call for a
- *  pass: the order of declaration, and for BACKWARD the reverse of FORWARD. */
+ *  pass: the order of declaration, and for BACKWARD the reverse of FORWARD. A unit that
+ *  no pass has can be acquired at any time: its bytes are planned beside all others. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_pass_add(sherd_engine *engine, sherd_pass pass,
                                                      sherd_unit unit);
 /** The same of a unit that is held longer than from its acquire to its release before the next one: it is
@@ -373,8 +374,9 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_param_fill(sherd_engine *engine, she
  *  and so is one whose gradient's place an open gradient covers (that of a unit which
  *  backward uses more than once, or whose parameters others read, is open from its
  *  first use to its last even while nothing is held). Acquires of different units may
- *  nest where the passes say so (sherd_pass_add_held) or their places lie apart. What fails is as if it had not been called. Errors: E_STATE, E_PEER_LOST,
- *  E_IO, E_NOMEM (its place is taken, and by which unit). */
+ *  nest where the passes say so (sherd_pass_add_held) or their places lie apart. What
+ *  fails is as if it had not been called. Errors: E_STATE, E_PEER_LOST, E_IO, E_NOMEM
+ *  (its place is taken, and by which unit). */
 SHERD_API SHERD_MUST_USE sherd_status sherd_unit_acquire(sherd_engine *engine, sherd_unit unit,
                                                          sherd_pass pass);
 /** What was acquired is released even by a call that fails. Where its gradient could
