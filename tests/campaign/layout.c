@@ -308,6 +308,9 @@ static void draw_configuration(draw *d, const char *folder, layout *out)
     draw_precision(d, out);
     draw_optimizer(d, out);
     draw_zero(d, folder, out);
+    if (draw_begins(d, LAYOUT_gathering) && is_one_in(d, 4)) {
+        say(out, ", \"sherd\": {\"free_packing\": true}");
+    }
     if (draw_begins(d, LAYOUT_requests) && is_one_in(d, 3)) {
         say(out, ", \"aio\": {\"engine\": \"%s\", \"block_size\": %zu, \"queue_depth\": %d}",
             is_one_in(d, 2) ? "threads" : "auto", PICK(d, 4096, 8192, 1048576), 1 + below(d, 4));
