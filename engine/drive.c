@@ -189,8 +189,21 @@ uint64_t sherdi_drive_give(sherdi_drive *drive, const sherdi_transfer *transfer)
     *entry        = *transfer;
     entry->number = number;
     drive->given  = number;
-    sherdi_drive_poll(drive);
     return number;
+}
+
+sherd_status sherdi_drive_wait_all(sherdi_drive *drive)
+{
+    sherd_status status = SHERD_OK;
+    uint64_t     first  = drive->given > drive->count ? drive->given - drive->count + 1 : 1;
+
+    for (uint64_t n = first; n <= drive->given; n++) {
+        sherd_status own = sherdi_drive_wait(drive, n);
+
+        status = status == SHERD_OK ? own : status;
+    }
+    sherdi_order_forget(drive->order, SHERDI_LANE_DRIVE, 0);
+    return status;
 }
 
 sherd_status sherdi_drive_settle(sherdi_drive *drive, sherdi_ring ring)

@@ -50,12 +50,15 @@ sherd_status sherdi_drive_open(sherdi_drive *drive, size_t count, sherdi_order *
                                const sherdi_drive_others *others, sherdi_mem *mem);
 /** Waits for what is on its way. Accepts one that was never opened. */
 void sherdi_drive_close(sherdi_drive *drive);
-/** Gives a transfer, which starts at once if it can. Waits only when there is no room. Returns its number. */
+/** Gives a transfer, which the next poll starts if it can: the order has to know of it before. Waits only when there is
+ *  no room. Returns its number. */
 uint64_t sherdi_drive_give(sherdi_drive *drive, const sherdi_transfer *transfer);
 /** Starts what can start, takes notice of what is over. Never blocks. */
 void sherdi_drive_poll(sherdi_drive *drive);
 /** Until the transfer is over; its failure, or that of an earlier one of its ring. */
 sherd_status sherdi_drive_wait(sherdi_drive *drive, uint64_t number);
+/** Until all that were given are over; the first failure. */
+sherd_status sherdi_drive_wait_all(sherdi_drive *drive);
 /** Until all of a ring are over, but for reads that have not begun, which are dropped; the first failure since the
  *  last settle, which is forgotten. */
 sherd_status sherdi_drive_settle(sherdi_drive *drive, sherdi_ring ring);

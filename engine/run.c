@@ -121,8 +121,8 @@ static sherd_status op_follow(sherd_engine *engine, const sherdi_op *op,
     for (size_t i = 0; i < follows->num_drives; i++) {
         SHERDI_TRY(sherdi_drive_wait(&engine->run.drive, follows->drives[i]));
     }
-    for (int ring = 0; ring < SHERDI_RINGS && follows->is_all_drives; ring++) {
-        SHERDI_TRY(sherdi_run_settle(engine, (sherdi_ring)ring));
+    if (follows->is_all_drives) {
+        SHERDI_TRY(sherdi_drive_wait_all(&engine->run.drive));
     }
     return rings_check(engine, op);
 }
@@ -543,6 +543,7 @@ static sherd_status op_run(void *ctx, const sherdi_op *op)
     if (op->lane == SHERDI_LANE_DRIVE) {
         number = transfer_give(engine, op, &follows);
         sherdi_order_enter(&run->order, op, number);
+        sherdi_drive_poll(&run->drive);
         if (op->kind == SHERDI_OP_WRITE && !engine->settings.pipeline_write) {
             return sherdi_drive_wait(&run->drive, number);
         }
