@@ -127,29 +127,26 @@ void sherdi_drive_poll(sherdi_drive *drive)
     }
 }
 
-/* Waits for what it follows, then starts it. */
-static void transfer_force(sherdi_drive *drive, sherdi_transfer *transfer)
+/* Waits for what it follows. Meanwhile it may start, and end, by itself. */
+static void follows_wait(sherdi_drive *drive, const sherdi_transfer *transfer)
 {
     sherdi_follows follows = transfer->follows;
+    sherdi_ring    ring    = transfer->ring;
     uint64_t       number  = transfer->number;
     uint64_t       first   = drive->given > drive->count ? drive->given - drive->count + 1 : 1;
 
     for (size_t i = 0; i < follows.num_drives; i++) {
         (void)sherdi_drive_wait(drive, follows.drives[i]);
     }
-    for (uint64_t n = first; follows.is_all_drives && n < transfer->number; n++) {
+    for (uint64_t n = first; follows.is_all_drives && n < number; n++) {
         (void)sherdi_drive_wait(drive, n);
     }
     for (int lane = 0; lane < SHERDI_LANES; lane++) {
         if (follows.last[lane] != 0) {
             failure_keep(
-                drive, transfer->ring,
+                drive, ring,
                 drive->others.wait(drive->others.ctx, (sherdi_lane_id)lane, follows.last[lane]));
         }
-    }
-    if (transfer->number == number &&
-        !transfer->is_started) { /* nobody did while it was waited for */
-        transfer_start(drive, transfer);
     }
 }
 
@@ -158,22 +155,25 @@ sherd_status sherdi_drive_wait(sherdi_drive *drive, uint64_t number)
     sherdi_transfer *transfer = transfer_find(drive, number);
     sherdi_ring      ring;
     int64_t          start_ns;
+    int64_t         *waited_ns;
 
     if (transfer == NULL) {
         return SHERD_OK;
     }
-    ring     = transfer->ring;
-    start_ns = sherdi_now_ns();
+    ring = transfer->ring;
     if (!transfer->is_started) {
-        transfer_force(drive, transfer);
+        follows_wait(drive, transfer);
     }
     if (transfer->number != number) {
         return sherdi_drive_status(drive, ring);
     }
-    *(transfer->is_write ? &drive->waits[ring].write_ns : &drive->waits[ring].read_ns) -= start_ns;
+    if (!transfer->is_started) {
+        transfer_start(drive, transfer);
+    }
+    start_ns  = sherdi_now_ns();
+    waited_ns = transfer->is_write ? &drive->waits[ring].write_ns : &drive->waits[ring].read_ns;
     transfer_end(drive, transfer);
-    *(transfer->is_write ? &drive->waits[ring].write_ns : &drive->waits[ring].read_ns) +=
-        sherdi_now_ns();
+    *waited_ns += sherdi_now_ns() - start_ns;
     sherdi_drive_poll(drive);
     return sherdi_drive_status(drive, ring);
 }
@@ -221,9 +221,14 @@ sherd_status sherdi_drive_settle(sherdi_drive *drive, sherdi_ring ring)
         }
         if (transfer->is_started || transfer->is_write) {
             (void)sherdi_drive_wait(drive, n);
-        } else { /* nobody wants it any more */
+            continue;
+        }
+        follows_wait(drive, transfer); /* who comes next into its slot follows it alone */
+        if (transfer->number == n && !transfer->is_started) { /* nobody wants it any more */
             transfer->number = 0;
             sherdi_order_forget(drive->order, SHERDI_LANE_DRIVE, n);
+        } else {
+            (void)sherdi_drive_wait(drive, n);
         }
     }
     status                = sherdi_drive_status(drive, ring);
