@@ -3,6 +3,7 @@
  * that it follows anyway. Who touched which bytes: hazard_bytes.h. */
 #include "engine/hazard.h"
 
+#include "base/checked.h"
 #include "engine/hazard_bytes.h"
 
 #include <assert.h>
@@ -22,6 +23,12 @@ typedef struct history {
 /* In place of the thread: the order does not know the transfer any more. */
 #define FORGOTTEN UINT32_MAX
 
+/* A use of the trainer that has not ended. */
+typedef struct open_use {
+    sherdi_op      op;
+    sherdi_toucher who;
+} open_use;
+
 typedef struct rank_state {
     sherdi_order order;
     history      histories[SHERDI_LANES];
@@ -31,6 +38,8 @@ typedef struct rank_state {
     uint32_t    *start; /* ... of the operation */
     uint64_t     given[SHERDI_LANES];
     uint64_t     follows;
+    open_use    *uses;
+    size_t       num_uses, uses_capacity;
 } rank_state;
 
 struct sherdi_hazard {
@@ -277,7 +286,8 @@ static void operation_number(sherdi_hazard *hazard, doing *doing)
     rank->start[doing->who.thread] = doing->who.number;
 }
 
-static sherd_status operation_end(sherdi_hazard *hazard, const doing *doing)
+/* `is_entered`: others have to follow it. */
+static sherd_status operation_end(sherdi_hazard *hazard, const doing *doing, int is_entered)
 {
     rank_state *rank = &hazard->ranks[doing->rank];
 
@@ -286,8 +296,83 @@ static sherd_status operation_end(sherdi_hazard *hazard, const doing *doing)
         histories_prune(hazard, rank);
         return SHERD_OK;
     }
-    sherdi_order_enter(&rank->order, doing->op, doing->who.number);
+    if (is_entered) {
+        sherdi_order_enter(&rank->order, doing->op, doing->who.number);
+    }
     return history_push(hazard, &rank->histories[doing->op->lane], doing->who.thread, rank->start);
+}
+
+/* -------------------------------------------------------------------- uses -- */
+
+static sherd_status use_begin(sherdi_hazard *hazard, const doing *doing)
+{
+    rank_state *rank = &hazard->ranks[doing->rank];
+
+    SHERDI_TRY(sherdi_grow(hazard->mem, SHERDI_MEM_CONTROL, (void **)&rank->uses,
+                           &rank->uses_capacity, rank->num_uses + 1, sizeof(*rank->uses)));
+    rank->uses[rank->num_uses++] = (open_use){*doing->op, doing->who};
+    return SHERD_OK;
+}
+
+static sherd_status use_end(sherdi_hazard *hazard, const doing *doing)
+{
+    rank_state      *rank = &hazard->ranks[doing->rank];
+    const sherdi_op *op   = doing->op;
+
+    for (size_t n = rank->num_uses; n-- > 0;) {
+        const sherdi_op *that = &rank->uses[n].op;
+
+        if (that->unit == op->unit && that->segment == op->segment && that->param == op->param) {
+            rank->num_uses--;
+            memmove(&rank->uses[n], &rank->uses[n + 1], (rank->num_uses - n) * sizeof(*rank->uses));
+            return SHERD_OK;
+        }
+    }
+    return sherdi_fail(SHERD_E_STATE, "a use of unit %d ends that has not begun", op->unit);
+}
+
+static int range_conflicts(const sherdi_range *range, int where, const sherdi_touch *touch,
+                           sherdi_conflict *out)
+{
+    size_t end = range->offset + range->bytes;
+
+    if (range->where != where || range->offset >= touch->end || touch->begin >= end ||
+        (range->access == SHERDI_READS && !touch->is_write)) {
+        return 0;
+    }
+    out->was_write = range->access != SHERDI_READS;
+    out->begin     = sherdi_max_size(range->offset, touch->begin);
+    out->end       = sherdi_min_size(end, touch->end);
+    return 1;
+}
+
+/* Whether a use is open that the touch of its rank's memory, by another thread, is in conflict with. */
+static int uses_conflict(const rank_state *owner, int where, const sherdi_touch *touch,
+                         sherdi_conflict *out)
+{
+    for (size_t n = 0; n < owner->num_uses; n++) {
+        const open_use *use = &owner->uses[n];
+
+        for (int role = 0; role < SHERDI_USES && use->who.thread != touch->who.thread; role++) {
+            if (range_conflicts(&use->op.uses[role], where, touch, out)) {
+                out->earlier = use->who;
+                return 1;
+            }
+        }
+    }
+    return 0;
+}
+
+/* Behind what was given to its lane, and nothing else. */
+static void lane_start(sherdi_hazard *hazard, const doing *doing)
+{
+    rank_state    *rank = &hazard->ranks[doing->rank];
+    const history *own  = &rank->histories[doing->op->lane];
+
+    memcpy(rank->start, rank->host, clock_entries(hazard) * sizeof(*rank->start));
+    if (own->count > 0) {
+        clock_join(hazard, rank->start, row_at(hazard, own, own->count - 1) + 1);
+    }
 }
 
 /* ------------------------------------------------------------------ hazards -- */
@@ -363,6 +448,9 @@ static sherd_status ranges_enter(sherdi_hazard *hazard, const doing *doing,
             (peer != NULL && !own->is_all_ranks)) {
             continue;
         }
+        if (uses_conflict(&hazard->ranks[owner], range->where, &touch, &conflict)) {
+            return conflict_fail(hazard, &touch, owner, range->where, &conflict);
+        }
         SHERDI_TRY(sherdi_cells_touch(&hazard->ranks[owner].places[range->where], &hazard->readers,
                                       &touch, &conflict));
         if (conflict.earlier.number != 0) {
@@ -397,7 +485,24 @@ sherd_status sherdi_hazard_op(sherdi_hazard *hazard, const sherdi_op *one, const
         SHERDI_TRY(ranges_enter(hazard, &doings[r], &doings[1 - r]));
     }
     for (int r = 0; r < RANKS; r++) {
-        SHERDI_TRY(operation_end(hazard, &doings[r]));
+        if (one->kind == SHERDI_OP_USE && hazard->params.uses_last) {
+            SHERDI_TRY(use_begin(hazard, &doings[r]));
+        }
+        SHERDI_TRY(operation_end(hazard, &doings[r], 1));
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherdi_hazard_end(sherdi_hazard *hazard, const sherdi_op *one, const sherdi_op *other)
+{
+    doing doings[RANKS] = {{.op = one, .rank = 0}, {.op = other, .rank = 1}};
+
+    for (int r = 0; r < RANKS; r++) {
+        SHERDI_TRY(use_end(hazard, &doings[r]));
+        lane_start(hazard, &doings[r]);
+        operation_number(hazard, &doings[r]);
+        SHERDI_TRY(ranges_enter(hazard, &doings[r], NULL));
+        SHERDI_TRY(operation_end(hazard, &doings[r], 0)); /* who follows the lane follows its end */
     }
     return SHERD_OK;
 }
@@ -465,6 +570,7 @@ void sherdi_hazard_close(sherdi_hazard *hazard)
         for (int at = 0; at < SHERDI_PLACES_OF_BYTES; at++) {
             sherdi_cells_close(&rank->places[at]);
         }
+        sherdi_free(rank->uses);
         sherdi_free(rank->last);
         sherdi_free(rank->host);
         sherdi_free(rank->start);

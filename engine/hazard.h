@@ -26,6 +26,7 @@ typedef enum sherdi_hazard_drop {
 typedef struct sherdi_hazard_params {
     int    has_device; /* without, only the wire and the drive work beside the calling thread */
     size_t drive_room; /* transfers that may be under way at once; at least 1 */
+    int uses_last; /* sherdi_hazard_end tells where a use is over; without, it is where it begins */
     const char *(*unit_name)(const void *ctx, int unit);   /* NULL: errors say the number */
     const char *(*place_name)(const void *ctx, int where); /* ... */
     const void        *ctx;
@@ -50,6 +51,15 @@ void sherdi_hazard_close(sherdi_hazard *hazard);
  *         E_NOMEM
  */
 sherd_status sherdi_hazard_op(sherdi_hazard *hazard, const sherdi_op *one, const sherdi_op *other);
+
+/**
+ * With `uses_last`: a use (SHERDI_OP_USE) goes on until here, the last one of the same unit, segment and parameter that
+ * has not ended. When in between the trainer works nobody sees, so whatever another lane or rank is given meanwhile
+ * may not be in conflict with it, whatever it follows; what comes from now on has to be behind the end.
+ *
+ * Errors  as above; E_STATE also when there is no such use.
+ */
+sherd_status sherdi_hazard_end(sherdi_hazard *hazard, const sherdi_op *one, const sherdi_op *other);
 
 /** Follows of the one rank so far. */
 uint64_t sherdi_hazard_follows(const sherdi_hazard *hazard);

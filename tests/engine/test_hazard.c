@@ -604,6 +604,90 @@ static void a_numbered_follow_is_taken_out(void)
     CHECK(found > 0);
 }
 
+/* -------------------------------------------------------- uses that go on -- */
+
+/* Between acquire and release the trainer works when it likes: what another lane does meanwhile is in conflict,
+ * whatever it follows, also where the lane itself writes over it. */
+static void use_that_goes_on_is_in_conflict_with_what_comes_in_between(void)
+{
+    for (int i = 0; i < 4; i++) {
+        int       is_writing = i % 2;
+        sherdi_op use        = access_of(SHERDI_LANE_COMPUTE, SHERDI_READS, 0, 100);
+        sherdi_op zero       = access_of(SHERDI_LANE_COMPUTE, SHERDI_ADDS, 90, 5);
+        rig       r;
+
+        use.unit  = 2;
+        zero.kind = SHERDI_OP_ZERO;
+        rig_open(&r, (sherdi_hazard_params){.has_device = i < 2, .uses_last = 1});
+        CHECK_OK(give(&r, SHERDI_LANE_WIRE, SHERDI_WRITES, 0, 100));
+        CHECK_OK(both(&r, &use));
+        CHECK_OK(give(&r, SHERDI_LANE_WIRE, SHERDI_WRITES, 100, 10));
+        CHECK_OK(both(&r, &zero));
+        CHECK_STATUS(
+            is_writing ? SHERD_E_STATE : SHERD_OK,
+            give(&r, SHERDI_LANE_WIRE, is_writing ? SHERDI_WRITES : SHERDI_READS, 50, 100));
+        if (is_writing) {
+            CHECK_ERROR_SAYS("that use of layer2 on lane compute still reads");
+            CHECK_ERROR_SAYS("50 bytes at 50");
+        } else {
+            CHECK_OK(sherdi_hazard_end(r.hazard, &use, &use));
+            CHECK_OK(give(&r, SHERDI_LANE_WIRE, SHERDI_WRITES, 0, 80));
+        }
+        rig_close(&r);
+    }
+}
+
+/* Whoever followed the lane earlier is not behind the end. */
+static void what_comes_behind_a_use_is_behind_its_end(void)
+{
+    for (int is_late = 0; is_late <= 1; is_late++) {
+        sherdi_op            use   = access_of(SHERDI_LANE_COMPUTE, SHERDI_ADDS, 0, 100);
+        sherdi_op            op    = access_of(SHERDI_LANE_WIRE, SHERDI_READS, 200, 10);
+        sherdi_op            first = access_of(SHERDI_LANE_COMPUTE, SHERDI_WRITES, 200, 10);
+        rig                  r;
+        sherdi_hazard_params params = without(SHERDI_LANE_UPDATE, SHERDI_LANE_COMPUTE);
+
+        use.unit         = 2;
+        first.kind       = SHERDI_OP_ZERO;
+        params.uses_last = 1;
+        rig_open(&r, params);
+        CHECK_OK(both(&r, &first));
+        CHECK_OK(both(&r, &use));
+        op_use(&op, SHERDI_USE_SRC, SHERDI_WRITES, SHERDI_BUFFER_STAGING, 0, 8);
+        if (is_late) {
+            CHECK_OK(sherdi_hazard_end(r.hazard, &use, &use));
+        }
+        CHECK_OK(both(&r, &op));
+        if (!is_late) {
+            CHECK_OK(sherdi_hazard_end(r.hazard, &use, &use));
+        }
+        op = access_of(SHERDI_LANE_UPDATE, SHERDI_READS, 0, 100);
+        op_use(&op, SHERDI_USE_SRC, SHERDI_READS, SHERDI_BUFFER_STAGING, 0, 8);
+        CHECK_STATUS(is_late ? SHERD_OK : SHERD_E_STATE, both(&r, &op));
+        CHECK_STATUS(SHERD_E_STATE, sherdi_hazard_end(r.hazard, &use, &use));
+        CHECK_ERROR_SAYS("has not begun");
+        rig_close(&r);
+    }
+}
+
+/* Uses of a unit within one another: the inner one ends first. */
+static void uses_end_in_turn(void)
+{
+    for (int is_outer = 0; is_outer <= 1; is_outer++) {
+        sherdi_op outer = access_of(SHERDI_LANE_COMPUTE, SHERDI_READS, 0, 100);
+        sherdi_op inner = access_of(SHERDI_LANE_COMPUTE, SHERDI_READS, 200, 100);
+        rig       r;
+
+        rig_open(&r, (sherdi_hazard_params){.has_device = 1, .uses_last = 1});
+        CHECK_OK(both(&r, &outer));
+        CHECK_OK(both(&r, &inner));
+        CHECK_OK(sherdi_hazard_end(r.hazard, &inner, &inner));
+        CHECK_STATUS(is_outer ? SHERD_E_STATE : SHERD_OK,
+                     give(&r, SHERDI_LANE_WIRE, SHERDI_WRITES, is_outer ? 0 : 200, 1));
+        rig_close(&r);
+    }
+}
+
 /* Every allocation, at the beginning and later, fails once. */
 static void no_room_is_told_and_nothing_is_left(void)
 {
@@ -649,6 +733,9 @@ static const test_case CASES[] = {
     CASE(what_a_call_makes_on_a_peer_needs_a_further_meeting),
     CASE(collectives_in_place_are_ordered_as_long_as_they_meet),
     CASE(a_numbered_follow_is_taken_out),
+    CASE(use_that_goes_on_is_in_conflict_with_what_comes_in_between),
+    CASE(what_comes_behind_a_use_is_behind_its_end),
+    CASE(uses_end_in_turn),
     CASE(no_room_is_told_and_nothing_is_left),
 };
 
