@@ -84,17 +84,25 @@ static void covered_forget(sherdi_order_place *place, const sherdi_op *op,
     place->count = kept;
 }
 
+/* The oldest, and one of the drive's only where there is no other: those do not end in their order. */
 static void oldest_forget(sherdi_order_place *place)
 {
-    const sherdi_remembered *oldest = &place->accesses[0];
-    uint64_t                *floors = oldest->is_write ? place->write_floor : place->read_floor;
+    const sherdi_remembered *oldest;
+    uint64_t                *floors;
+    size_t                   at = 0;
 
+    while (at < place->count && place->accesses[at].lane == SHERDI_LANE_DRIVE) {
+        at++;
+    }
+    at     = at == place->count ? 0 : at;
+    oldest = &place->accesses[at];
+    floors = oldest->is_write ? place->write_floor : place->read_floor;
     if (oldest->number > floors[oldest->lane]) {
         floors[oldest->lane] = oldest->number;
     }
     place->count--;
-    for (size_t i = 0; i < place->count; i++) {
-        place->accesses[i] = place->accesses[i + 1];
+    for (; at < place->count; at++) {
+        place->accesses[at] = place->accesses[at + 1];
     }
 }
 

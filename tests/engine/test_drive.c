@@ -76,8 +76,10 @@ static sherdi_op op_on(sherdi_lane_id lane, sherdi_access access, size_t offset)
     for (int role = 0; role < SHERDI_USES; role++) {
         op.uses[role].where = SHERDI_AT_NOWHERE;
     }
-    op.uses[0] = (sherdi_range){.where = SHERDI_BUFFER_PARAM_RING, .access = (uint8_t)access,
-                                .offset = offset, .bytes = 64};
+    op.uses[0] = (sherdi_range){.where  = SHERDI_BUFFER_PARAM_RING,
+                                .access = (uint8_t)access,
+                                .offset = offset,
+                                .bytes  = 64};
     return op;
 }
 
@@ -92,6 +94,7 @@ static uint64_t give(rig *r, const sherdi_op *op)
     sherdi_order_follows(&r->order, op, &transfer.follows);
     number = sherdi_drive_give(&r->drive, &transfer);
     sherdi_order_enter(&r->order, op, number);
+    sherdi_drive_poll(&r->drive);
     return number;
 }
 
@@ -116,8 +119,8 @@ static void read_that_is_dropped_leaves_what_it_followed(void)
 /* Over before its giver comes back: nobody is to remember it for ever. */
 static void transfer_that_is_over_at_once_is_not_remembered(void)
 {
-    rig           *r     = rig_open();
-    sherdi_op      read  = op_on(SHERDI_LANE_DRIVE, SHERDI_WRITES, 0);
+    rig           *r    = rig_open();
+    sherdi_op      read = op_on(SHERDI_LANE_DRIVE, SHERDI_WRITES, 0);
     sherdi_follows follows;
 
     r->tier.is_done = 1;
@@ -127,31 +130,37 @@ static void transfer_that_is_over_at_once_is_not_remembered(void)
     sherdi_drive_close(&r->drive);
 }
 
-/* More of them than a place remembers, all over. */
+/* More of them than a place remembers, one after the other, and among many that only read. */
 static void transfers_that_are_over_are_not_followed_however_many_there_were(void)
 {
     rig           *r = rig_open();
-    sherdi_op      op = op_on(SHERDI_LANE_DRIVE, SHERDI_WRITES, 0);
+    sherdi_op      op;
     sherdi_follows follows;
 
-    for (uint64_t n = 1; n <= SHERDI_ORDER_ACCESSES + 1; n++) {
+    for (uint64_t n = 1; n <= SHERDI_ORDER_ACCESSES - 1; n++) {
         op = op_on(SHERDI_LANE_DRIVE, SHERDI_WRITES, 64 * n);
         sherdi_order_enter(&r->order, &op, n);
     }
     for (uint64_t n = 1; n <= SHERDI_ORDER_ACCESSES + 1; n++) {
+        op = op_on(SHERDI_LANE_UP, SHERDI_READS, 64 * (1000 + n));
+        sherdi_order_enter(&r->order, &op, n);
+    }
+    for (uint64_t n = 1; n <= SHERDI_ORDER_ACCESSES - 1; n++) {
         sherdi_order_forget(&r->order, SHERDI_LANE_DRIVE, n);
     }
+    op = op_on(SHERDI_LANE_DRIVE, SHERDI_WRITES, 64);
     sherdi_order_follows(&r->order, &op, &follows);
     CHECK_INT(0, follows.is_all_drives);
+    CHECK_INT(0, follows.num_drives);
     sherdi_drive_close(&r->drive);
 }
 
 /* What an operation that follows all of the drive does (op_follow): the read that it needs has to be made. */
 static void following_all_of_the_drive_drops_no_read(void)
 {
-    rig           *r    = rig_open();
-    sherdi_op      up   = op_on(SHERDI_LANE_UP, SHERDI_READS, 64 * 17);
-    sherdi_op      all  = op_on(SHERDI_LANE_DOWN, SHERDI_READS, 0);
+    rig           *r   = rig_open();
+    sherdi_op      up  = op_on(SHERDI_LANE_UP, SHERDI_READS, 64 * 17);
+    sherdi_op      all = op_on(SHERDI_LANE_DOWN, SHERDI_READS, 0);
     sherdi_follows follows;
 
     r->tier.is_done = 0;
@@ -167,7 +176,7 @@ static void following_all_of_the_drive_drops_no_read(void)
         CHECK_OK(sherdi_drive_wait(&r->drive, follows.drives[i]));
     }
     if (follows.is_all_drives) {
-        CHECK_OK(sherdi_drive_settle(&r->drive, SHERDI_RING_PARAMS));
+        CHECK_OK(sherdi_drive_wait_all(&r->drive));
     }
     CHECK_INT(SHERDI_ORDER_DRIVES + 1, r->tier.reads);
     sherdi_drive_close(&r->drive);
