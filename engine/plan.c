@@ -241,21 +241,12 @@ void sherdi_plan_destroy(sherdi_plan *plan)
     sherdi_free(plan->eval.steps);
     sherdi_free(plan->eval.stays);
     sherdi_free(plan->transients);
-    sherdi_free(plan->ops);
     sherdi_free(plan);
 }
 
 const char *sherdi_segment_kind_name(sherdi_segment_kind kind)
 {
     static const char *const NAMES[] = {"trainable", "frozen", "persistent"};
-
-    return NAMES[kind];
-}
-
-const char *sherdi_plan_op_kind_name(sherdi_plan_op_kind kind)
-{
-    static const char *const NAMES[] = {"all-gather", "reduce-scatter", "all-reduce",
-                                        "publish",    "exchange",       "sum"};
 
     return NAMES[kind];
 }

@@ -148,23 +148,6 @@ typedef enum sherdi_buffer_id {
     SHERDI_BUFFERS,
 } sherdi_buffer_id;
 
-typedef enum sherdi_plan_op_kind {
-    SHERDI_PLAN_GATHER = 0,
-    SHERDI_PLAN_REDUCE_SCATTER,
-    SHERDI_PLAN_ALL_REDUCE,
-    SHERDI_PLAN_PUBLISH,
-    SHERDI_PLAN_EXCHANGE,
-    SHERDI_PLAN_SUM, /* of integers: the norms of all tensors */
-} sherdi_plan_op_kind;
-
-/* One collective, in the order in which it is made when the trainer follows the plan. */
-typedef struct sherdi_plan_op {
-    sherdi_plan_op_kind kind;
-    const char    *phase;      /* "forward", "backward", "boundary", "eval" */
-    int            segment;    /* -1: control data */
-    uint64_t       sent_bytes; /* by this rank; as many received */
-} sherdi_plan_op;
-
 /* Bytes of this rank that pass between media when the trainer follows the plan. */
 typedef struct sherdi_plan_moves {
     uint64_t down_micro_bytes, up_micro_bytes; /* device to host, host to device; per micro-batch */
@@ -257,13 +240,13 @@ typedef struct sherdi_plan {
     sherdi_sequence    train, eval;
     sherdi_stay       *transients;
     size_t             num_transients, cap_transients;
-    sherdi_plan_op    *ops;
-    size_t             num_ops, cap_ops;
     sherdi_plan_buffer buffers[SHERDI_BUFFERS];
 
     size_t   num_params, num_units;
     size_t   padding_elems;                         /* of all segments together, whole */
     size_t   total_bytes, host_bytes, pinned_bytes; /* host and pinned are parts of the total */
+    size_t   num_collectives; /* of a plain run of the program; what and how much, which ranks have alike */
+    uint64_t collectives_hash;
     uint64_t wire_micro_bytes;                      /* sent by this rank per micro-batch */
     uint64_t wire_boundary_bytes;                   /* and per boundary, control data included */
 } sherdi_plan;
@@ -348,7 +331,8 @@ sherd_status sherdi_plan_lay_out(sherdi_plan *plan, const sherdi_model *model);
 sherd_status sherdi_plan_schedule(sherdi_plan *plan, const sherdi_model *model);
 sherd_status sherdi_plan_pack(sherdi_plan *plan, const sherdi_model *model);
 sherd_status sherdi_plan_fetches(sherdi_plan *plan);
-void         sherdi_plan_count_moves(sherdi_plan *plan);
+/** What a step moves: the sum over its program. E_NOMEM. */
+sherd_status sherdi_plan_count(sherdi_plan *plan, const sherdi_model *model);
 
 /* plan_offload.c, for the layout. */
 /** Of a block's parts together. */
@@ -379,6 +363,5 @@ int sherdi_plan_offloads_state(const sherdi_plan *plan);
 int sherdi_plan_has_generations(const sherdi_plan *plan);
 
 const char *sherdi_segment_kind_name(sherdi_segment_kind kind);
-const char *sherdi_plan_op_kind_name(sherdi_plan_op_kind kind);
 
 #endif

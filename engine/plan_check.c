@@ -313,7 +313,8 @@ static int stays_equal(const sherdi_stay *a, const sherdi_stay *b, size_t count)
 /* What ranks have to have alike: slices, the places of what peers read, collectives and their order. */
 static sherd_status alike_check(const sherdi_plan *first, const sherdi_plan *plan)
 {
-    if (plan->num_segments != first->num_segments || plan->num_ops != first->num_ops ||
+    if (plan->num_segments != first->num_segments ||
+        plan->num_collectives != first->num_collectives ||
         plan->train.num_stays != first->train.num_stays ||
         plan->eval.num_stays != first->eval.num_stays ||
         plan->num_transients != first->num_transients) {
@@ -330,14 +331,9 @@ static sherd_status alike_check(const sherdi_plan *first, const sherdi_plan *pla
             return BROKEN(plan, "ranks have the same slices at the same places", "segment", s);
         }
     }
-    for (size_t i = 0; i < plan->num_ops; i++) {
-        const sherdi_plan_op *mine  = &plan->ops[i];
-        const sherdi_plan_op *other = &first->ops[i];
-
-        if (mine->kind != other->kind || mine->segment != other->segment ||
-            mine->sent_bytes != other->sent_bytes || strcmp(mine->phase, other->phase) != 0) {
-            return BROKEN(plan, "ranks make the same collectives", "collective", i);
-        }
+    if (plan->collectives_hash != first->collectives_hash) {
+        return BROKEN(plan, "ranks make the same collectives", "collectives",
+                      plan->num_collectives);
     }
     if (!stays_equal(plan->train.stays, first->train.stays, plan->train.num_stays) ||
         !stays_equal(plan->eval.stays, first->eval.stays, plan->eval.num_stays) ||

@@ -1,5 +1,5 @@
 /* The plan for people (a table) and for programs (one JSON object). */
-#include "engine/plan.h"
+#include "engine/order.h"
 
 #include "base/checked.h"
 
@@ -164,19 +164,57 @@ static void print_stays(printer *out, const char *title, const sherdi_stay *stay
     print(out, "\n");
 }
 
-static void print_ops(printer *out, const sherdi_plan *plan, const sherdi_model *model)
+/* What a collective is for people: new values that go to all are published. */
+static const char *collective_name(const sherdi_plan *plan, sherdi_phase_name phase,
+                                   const sherdi_op *op)
 {
+    switch (op->kind) {
+    case SHERDI_OP_GATHER:
+        return phase == SHERDI_IN_BOUNDARY && plan->is_sliced ? "publish" : "all-gather";
+    case SHERDI_OP_REDUCE:
+        return "reduce-scatter";
+    default:
+        return sherdi_op_kind_name(op->kind);
+    }
+}
+
+typedef struct op_printer {
+    printer            *out;
+    const sherdi_plan  *plan;
+    const sherdi_model *model;
+} op_printer;
+
+static const char *op_unit(const sherdi_model *model, const sherdi_op *op)
+{
+    return op->unit < 0 ? NULL : model->units[op->unit].name;
+}
+
+static const char *op_segment(const sherdi_plan *plan, const sherdi_op *op)
+{
+    return op->segment < 0 ? NULL : sherdi_segment_kind_name(plan->segments[op->segment].kind);
+}
+
+static sherd_status print_collective(void *ctx, sherdi_phase_name phase, const sherdi_op *op)
+{
+    const op_printer *p = ctx;
+
+    if (op->lane == SHERDI_LANE_WIRE) {
+        print(p->out, "%-10s %-15s %-28.28s %-11s %16llu\n", sherdi_phase_name_text(phase),
+              collective_name(p->plan, phase, op),
+              op->unit < 0 ? "(control)" : op_unit(p->model, op),
+              op->segment < 0 ? "" : op_segment(p->plan, op),
+              (unsigned long long)op->moves[SHERDI_MOVES_WIRE]);
+    }
+    return p->out->status;
+}
+
+static sherd_status print_ops(printer *out, const sherdi_plan *plan, const sherdi_model *model)
+{
+    op_printer p = {out, plan, model};
+
     print(out, "%-10s %-15s %-28s %-11s %16s\n", "phase", "collective", "unit", "segment",
           "bytes sent");
-    for (size_t i = 0; i < plan->num_ops; i++) {
-        const sherdi_plan_op *op      = &plan->ops[i];
-        const sherdi_segment *segment = op->segment < 0 ? NULL : &plan->segments[op->segment];
-
-        print(out, "%-10s %-15s %-28.28s %-11s %16llu\n", op->phase, sherdi_plan_op_kind_name(op->kind),
-              segment == NULL ? "(control)" : model->units[segment->unit].name,
-              segment == NULL ? "" : sherdi_segment_kind_name(segment->kind),
-              (unsigned long long)op->sent_bytes);
-    }
+    SHERDI_TRY(sherdi_program_tell(plan, model, SHERDI_TELL_ONE, print_collective, &p));
     print(out,
           "\nwire: %llu bytes sent by this rank per micro-batch, %llu per boundary, "
           "%llu per step of %d micro-batches\n",
@@ -184,6 +222,7 @@ static void print_ops(printer *out, const sherdi_plan *plan, const sherdi_model 
           (unsigned long long)(plan->wire_micro_bytes * (uint64_t)plan->settings.accumulation +
                                plan->wire_boundary_bytes),
           plan->settings.accumulation);
+    return out->status;
 }
 
 static sherd_status table_write(const sherdi_plan *plan, const sherdi_model *model,
@@ -197,8 +236,7 @@ static sherd_status table_write(const sherdi_plan *plan, const sherdi_model *mod
     print_units(&out, plan, model);
     print_stays(&out, "gathered in training", plan->train.stays, plan->train.num_stays, model);
     print_stays(&out, "transient gradients", plan->transients, plan->num_transients, model);
-    print_ops(&out, plan, model);
-    return out.status;
+    return print_ops(&out, plan, model);
 }
 
 /* ------------------------------------------------------------------ json -- */
@@ -276,22 +314,97 @@ static json_t *stays_json(const sherdi_stay *stays, size_t num_stays, const sher
     return list;
 }
 
-static json_t *ops_json(const sherdi_plan *plan, const sherdi_model *model)
+/* The program of a plain run, with what each operation follows. */
+typedef struct op_lister {
+    const sherdi_plan  *plan;
+    const sherdi_model *model;
+    json_t             *collectives, *program;
+    sherdi_order       *order;
+    uint64_t            given[SHERDI_LANES];
+} op_lister;
+
+static json_t *uses_json(const sherdi_plan *plan, const sherdi_op *op)
 {
     json_t *list = json_array();
 
-    for (size_t i = 0; i < plan->num_ops; i++) {
-        const sherdi_plan_op *op      = &plan->ops[i];
-        const sherdi_segment *segment = op->segment < 0 ? NULL : &plan->segments[op->segment];
+    for (int role = 0; role < SHERDI_USES; role++) {
+        const sherdi_range *use = &op->uses[role];
 
+        if (use->where == SHERDI_AT_NOWHERE || use->bytes == 0) {
+            continue;
+        }
         (void)json_array_append_new(
-            list, json_pack("{s:s, s:s, s:s?, s:s?, s:o}", "phase", op->phase, "collective",
-                            sherdi_plan_op_kind_name(op->kind), "unit",
-                            segment == NULL ? NULL : model->units[segment->unit].name, "segment",
-                            segment == NULL ? NULL : sherdi_segment_kind_name(segment->kind),
-                            "sent_bytes", json_size(op->sent_bytes)));
+            list, json_pack("{s:s, s:s, s:o, s:o, s:b}", "place",
+                            sherdi_place_of_bytes_name(plan, use->where), "access",
+                            sherdi_access_name((sherdi_access)use->access), "offset",
+                            json_size(use->offset), "bytes", json_size(use->bytes), "all_ranks",
+                            use->is_all_ranks));
     }
     return list;
+}
+
+static void follow_json(json_t *list, sherdi_lane_id lane, uint64_t number)
+{
+    char text[48];
+
+    (void)snprintf(text, sizeof(text), "%s %llu", sherdi_lane_name(lane),
+                   (unsigned long long)number);
+    (void)json_array_append_new(list, json_string(text));
+}
+
+static json_t *follows_json(const sherdi_order *order, const sherdi_op *op)
+{
+    json_t        *list = json_array();
+    sherdi_follows follows;
+
+    sherdi_order_follows(order, op, &follows);
+    for (int lane = 0; lane < SHERDI_LANES; lane++) {
+        if (follows.last[lane] != 0) {
+            follow_json(list, (sherdi_lane_id)lane, follows.last[lane]);
+        }
+    }
+    for (size_t i = 0; i < follows.num_drives; i++) {
+        follow_json(list, SHERDI_LANE_DRIVE, follows.drives[i]);
+    }
+    return list;
+}
+
+static sherd_status op_list(void *ctx, sherdi_phase_name phase, const sherdi_op *op)
+{
+    op_lister *l = ctx;
+
+    if (op->lane == SHERDI_LANE_WIRE) {
+        (void)json_array_append_new(
+            l->collectives,
+            json_pack("{s:s, s:s, s:s?, s:s?, s:o}", "phase", sherdi_phase_name_text(phase),
+                      "collective", collective_name(l->plan, phase, op), "unit",
+                      op_unit(l->model, op), "segment", op_segment(l->plan, op), "sent_bytes",
+                      json_size(op->moves[SHERDI_MOVES_WIRE])));
+    }
+    (void)json_array_append_new(
+        l->program,
+        json_pack("{s:s, s:s, s:s, s:o, s:s?, s:s?, s:o, s:o}", "phase",
+                  sherdi_phase_name_text(phase), "operation", sherdi_op_kind_name(op->kind), "lane",
+                  sherdi_lane_name(op->lane), "number", json_size(++l->given[op->lane]), "unit",
+                  op_unit(l->model, op), "segment", op_segment(l->plan, op), "uses",
+                  uses_json(l->plan, op), "follows", follows_json(l->order, op)));
+    sherdi_order_enter(l->order, op, l->given[op->lane]);
+    return SHERD_OK;
+}
+
+static sherd_status program_json(json_t *root, const sherdi_plan *plan, const sherdi_model *model)
+{
+    op_lister l = {
+        .plan = plan, .model = model, .collectives = json_array(), .program = json_array()};
+    sherd_status status;
+
+    l.order = sherdi_alloc(plan->mem, SHERDI_MEM_CONTROL, sizeof(*l.order));
+    status  = l.order == NULL ? SHERD_E_NOMEM
+                              : sherdi_program_tell(plan, model, SHERDI_TELL_ONE, op_list, &l);
+    sherdi_free(l.order);
+    (void)json_object_set_new(root, "collectives", l.collectives);
+    (void)json_object_set_new(root, "program", l.program);
+    return status;
 }
 
 static size_t buffer_bytes(const sherdi_plan *plan, int buffer)
@@ -376,18 +489,18 @@ static json_t *plan_json(const sherdi_plan *plan, const sherdi_model *model)
                               stays_json(plan->train.stays, plan->train.num_stays, model));
     (void)json_object_set_new(root, "transients",
                               stays_json(plan->transients, plan->num_transients, model));
-    (void)json_object_set_new(root, "collectives", ops_json(plan, model));
     return root;
 }
 
 static sherd_status json_write(const sherdi_plan *plan, const sherdi_model *model,
                                sherd_write_fn write, void *ctx)
 {
-    json_t      *root = plan_json(plan, model);
-    char        *text = root == NULL ? NULL : json_dumps(root, JSON_INDENT(1));
-    sherd_status status;
+    json_t      *root   = plan_json(plan, model);
+    sherd_status status = root == NULL ? SHERD_OK : program_json(root, plan, model);
+    char *text = root == NULL || status != SHERD_OK ? NULL : json_dumps(root, JSON_INDENT(1));
 
     json_decref(root);
+    SHERDI_TRY(status);
     if (text == NULL) {
         return sherdi_fail(SHERD_E_NOMEM, "no memory for the plan as JSON");
     }

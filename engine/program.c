@@ -79,6 +79,25 @@ sherd_status sherdi_program_exchange(const sherdi_program *program, size_t len_b
     return sherdi_program_emit(program, &op);
 }
 
+sherd_status sherdi_program_sum(const sherdi_program *program)
+{
+    const sherdi_plan *plan  = program->plan;
+    size_t             bytes = plan->numbers.results_bytes - plan->numbers.norms;
+    sherdi_op          op    = sherdi_op_of(SHERDI_OP_SUM, SHERDI_LANE_WIRE);
+
+    if (!plan->is_sliced) { /* every rank has them all */
+        return SHERD_OK;
+    }
+    op.flags                    = SHERDI_OP_MEETS;
+    op.elems                    = bytes / sizeof(uint64_t);
+    op.moves[SHERDI_MOVES_WIRE] = sherdi_wire_sum_u64(plan->world_size, op.elems);
+    sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_ADDS,
+                  sherdi_range_of(plan->machine.has_device ? SHERDI_BUFFER_HOST_NUMBERS
+                                                           : SHERDI_BUFFER_NUMBERS,
+                                  plan->numbers.norms, bytes));
+    return sherdi_program_emit(program, &op);
+}
+
 const char *sherdi_op_kind_name(sherdi_op_kind kind)
 {
     static const char *const NAMES[SHERDI_OP_KINDS] = {
@@ -96,6 +115,22 @@ const char *sherdi_lane_name(sherdi_lane_id lane)
                                                     "wire",    "drive",  "host"};
 
     return NAMES[lane];
+}
+
+const char *sherdi_access_name(sherdi_access access)
+{
+    static const char *const NAMES[] = {"", "reads", "writes", "adds"};
+
+    return NAMES[access];
+}
+
+const char *sherdi_place_of_bytes_name(const sherdi_plan *plan, int where)
+{
+    static const char *const NAMES[] = {"trainer's parameters", "trainer's gradients",
+                                        "file of state",        "file of state, written",
+                                        "file of parameters",   "file of gradients"};
+
+    return where < SHERDI_BUFFERS ? plan->buffers[where].name : NAMES[where - SHERDI_BUFFERS];
 }
 
 /* ------------------------------------------------------------------ rings -- */

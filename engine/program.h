@@ -208,6 +208,8 @@ sherd_status sherdi_program_fetch_ahead(const sherdi_program *program);
 sherd_status sherdi_program_micro_batch_end(const sherdi_program *program);
 /** What is reduced late is; what no micro-batch brought is zero; all of it comes to rest. */
 sherd_status sherdi_program_window_end(const sherdi_program *program);
+/** Slices that landed come to rest: as soon as their slot is wanted again, and by the end of the window. */
+sherd_status sherdi_program_landings_drain(const sherdi_program *program);
 /** The next window knows nothing of the last one, however that ended. */
 sherd_status sherdi_program_window_begin(const sherdi_program *program);
 
@@ -233,6 +235,30 @@ sherd_status sherdi_program_walk(const sherdi_program *program, sherdi_walk walk
 sherd_status sherdi_program_collect(const sherdi_program *program);
 /** What the ranks have updated goes to all, where it has not yet. */
 sherd_status sherdi_program_publish(const sherdi_program *program);
+
+/** The ranks add up the norms of all tensors. */
+sherd_status sherdi_program_sum(const sherdi_program *program);
+
+/* ---- the plain run: program_plain.c ---- */
+
+typedef enum sherdi_phase_name {
+    SHERDI_IN_FORWARD = 0,
+    SHERDI_IN_BACKWARD,
+    SHERDI_IN_BOUNDARY,
+    SHERDI_IN_EVAL,
+} sherdi_phase_name;
+
+typedef enum sherdi_told_parts {
+    SHERDI_TELL_ONE = 0, /* one micro-batch, a boundary, a pass of EVAL */
+    SHERDI_TELL_ALL,     /* a second micro-batch too, where a window has more */
+} sherdi_told_parts;
+
+typedef sherd_status (*sherdi_told_fn)(void *ctx, sherdi_phase_name phase, const sherdi_op *op);
+/** All operations of a window that follows the plan. E_NOMEM, or what `fn` returns. */
+sherd_status sherdi_program_tell(const sherdi_plan *plan, const sherdi_model *model,
+                                 sherdi_told_parts parts, sherdi_told_fn fn, void *ctx);
+/** "forward", ... */
+const char *sherdi_phase_name_text(sherdi_phase_name phase);
 
 /* ---- for the parts of the program ---- */
 
@@ -275,5 +301,9 @@ sherd_status sherdi_program_write(const sherdi_program *program, sherdi_ring rin
 
 const char *sherdi_op_kind_name(sherdi_op_kind kind);
 const char *sherdi_lane_name(sherdi_lane_id lane);
+/** "reads", "writes", "adds". */
+const char *sherdi_access_name(sherdi_access access);
+/** "gathered units", ..., "file of state". */
+const char *sherdi_place_of_bytes_name(const sherdi_plan *plan, int where);
 
 #endif

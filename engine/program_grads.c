@@ -370,7 +370,7 @@ static sherd_status landing_reduce(const sherdi_program *program, const sherdi_s
     return drain_needs_host(plan) ? SHERD_OK : landing_drain(program, slot);
 }
 
-static sherd_status landings_drain(const sherdi_program *program)
+sherd_status sherdi_program_landings_drain(const sherdi_program *program)
 {
     int slots = program->plan->num_landings;
 
@@ -562,7 +562,7 @@ sherd_status sherdi_program_window_end(const sherdi_program *program)
             SHERDI_TRY(segment_reduce_late(program, segment));
         }
     }
-    return landings_drain(program);
+    return sherdi_program_landings_drain(program);
 }
 
 sherd_status sherdi_program_window_begin(const sherdi_program *program)

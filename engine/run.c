@@ -458,6 +458,13 @@ static sherd_status op_all_reduce(sherd_engine *engine, const sherdi_op *op, uin
     return sherdi_world_all_reduce(engine->world, &args, number_out);
 }
 
+static sherd_status op_sum(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
+{
+    *number_out = 0; /* is over when it returns */
+    return sherdi_world_sum_u64(engine->world, (uint64_t *)(void *)engine->on_host.norms,
+                                op->elems);
+}
+
 static sherd_status op_exchange(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
 {
     *number_out = 0; /* is over when it returns */
@@ -516,6 +523,7 @@ static const op_fn FUNCTIONS[SHERDI_OP_KINDS] = {
     [SHERDI_OP_REDUCE]      = op_reduce,
     [SHERDI_OP_ALL_REDUCE]  = op_all_reduce,
     [SHERDI_OP_EXCHANGE]    = op_exchange,
+    [SHERDI_OP_SUM]         = op_sum,
 };
 
 static void op_record(sherd_engine *engine, const sherdi_op *op, uint64_t number)

@@ -111,17 +111,15 @@ sherd_status sherdi_update_agree(sherd_engine *engine, sherd_status status, uint
 /* Of every tensor; what this rank holds, or all. */
 static sherd_status norms_sum(sherd_engine *engine)
 {
-    const sherdi_plan_numbers *at    = &engine->plan->numbers;
-    sherdi_norm_acc           *norms = engine->on_host.norms;
-    size_t                     bytes = at->results_bytes - at->norms;
+    const sherdi_plan_numbers *at      = &engine->plan->numbers;
+    sherdi_norm_acc           *norms   = engine->on_host.norms;
+    size_t                     bytes   = at->results_bytes - at->norms;
+    sherdi_program             program = sherdi_run_program(engine);
 
     for (size_t i = 0; i < bytes / sizeof(*norms); i++) {
         sherdi_norm_normalise(&norms[i]); /* digits below 2^32: no sum over ranks is too large */
     }
-    if (!engine->plan->is_sliced) {
-        return SHERD_OK;
-    }
-    return sherdi_world_sum_u64(engine->world, (uint64_t *)(void *)norms, bytes / sizeof(uint64_t));
+    return sherdi_program_sum(&program);
 }
 
 sherd_status sherdi_update_measure(sherd_engine *engine)

@@ -20,6 +20,16 @@ typedef struct job {
     size_t            reductions;
 } job;
 
+static sherd_status op_expect(void *ctx, sherdi_phase_name phase, const sherdi_op *op)
+{
+    job *what = ctx;
+
+    what->gathers +=
+        op->kind == SHERDI_OP_GATHER && (phase == SHERDI_IN_FORWARD || phase == SHERDI_IN_BACKWARD);
+    what->reductions += op->kind == SHERDI_OP_REDUCE;
+    return SHERD_OK;
+}
+
 static void train(sherd_world *world, void *raw)
 {
     job *what = raw;
@@ -42,11 +52,9 @@ static void train(sherd_world *world, void *raw)
             what->reports[i] = report;
         }
     }
-    for (size_t i = 0; i < r.engine->plan->num_ops && sherd_world_rank(world) == 0; i++) {
-        const sherdi_plan_op *op = &r.engine->plan->ops[i];
-
-        what->gathers += op->kind == SHERDI_PLAN_GATHER && strcmp(op->phase, "eval") != 0;
-        what->reductions += op->kind == SHERDI_PLAN_REDUCE_SCATTER;
+    if (sherd_world_rank(world) == 0) {
+        CHECK_OK(sherdi_program_tell(r.engine->plan, &r.engine->model, SHERDI_TELL_ONE, op_expect,
+                                     what));
     }
     rig_close(&r);
 }
