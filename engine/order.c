@@ -130,6 +130,19 @@ void sherdi_order_enter(sherdi_order *order, const sherdi_op *op, uint64_t numbe
     }
 }
 
+static int is_over(const sherdi_remembered *access, sherdi_lane_id lane, uint64_t number)
+{
+    return access->lane == lane && (number == 0 || access->number == number ||
+                                    (lane != SHERDI_LANE_DRIVE && access->number < number));
+}
+
+static void floor_forget(uint64_t *floor, sherdi_lane_id lane, uint64_t number)
+{
+    if (number == 0 || (lane != SHERDI_LANE_DRIVE && *floor <= number)) {
+        *floor = 0;
+    }
+}
+
 void sherdi_order_forget(sherdi_order *order, sherdi_lane_id lane, uint64_t number)
 {
     for (int at = 0; at < SHERDI_PLACES_OF_BYTES; at++) {
@@ -137,16 +150,12 @@ void sherdi_order_forget(sherdi_order *order, sherdi_lane_id lane, uint64_t numb
         size_t              kept  = 0;
 
         for (size_t i = 0; i < place->count; i++) {
-            const sherdi_remembered *access = &place->accesses[i];
-
-            if (access->lane != lane || (number != 0 && access->number != number)) {
-                place->accesses[kept++] = *access;
+            if (!is_over(&place->accesses[i], lane, number)) {
+                place->accesses[kept++] = place->accesses[i];
             }
         }
         place->count = kept;
-        if (number == 0) {
-            place->read_floor[lane]  = 0;
-            place->write_floor[lane] = 0;
-        }
+        floor_forget(&place->read_floor[lane], lane, number);
+        floor_forget(&place->write_floor[lane], lane, number);
     }
 }

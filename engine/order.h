@@ -41,7 +41,8 @@ typedef struct sherdi_follows {
 void sherdi_order_follows(const sherdi_order *order, const sherdi_op *op, sherdi_follows *out);
 /** `op` has been given to its lane, as its `number`-th, behind what it follows. */
 void sherdi_order_enter(sherdi_order *order, const sherdi_op *op, uint64_t number);
-/** The operation of that number, or with 0 all of the lane, is over: nobody has to wait for it. */
+/** The operation of that number, and those before it on a lane that is not the drive, or with 0 all of the lane, are
+ *  over: nobody has to wait for them. */
 void sherdi_order_forget(sherdi_order *order, sherdi_lane_id lane, uint64_t number);
 
 #endif

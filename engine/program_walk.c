@@ -639,7 +639,8 @@ static sherd_status clear_emit(const sherdi_program *program, size_t offset, siz
 static sherd_status collect_emit(const sherdi_program *program)
 {
     size_t    bytes = program->plan->numbers.results_bytes;
-    sherdi_op op    = sherdi_op_of(SHERDI_OP_COLLECT, SHERDI_LANE_HOST);
+    sherdi_op op =
+        sherdi_op_of(SHERDI_OP_COLLECT, SHERDI_LANE_UPDATE); /* and the host waits for it */
 
     sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS,
                   sherdi_range_of(SHERDI_BUFFER_NUMBERS, 0, bytes));

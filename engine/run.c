@@ -43,21 +43,29 @@ static sherdi_event *event_of(const sherd_engine *engine, sherdi_lane_id lane, u
     return engine->run.events[lane][number % SHERDI_RUN_EVENTS];
 }
 
-/* Waits on the host. */
-static sherd_status host_wait(void *ctx, sherdi_lane_id lane, uint64_t number)
+static sherd_status lane_host_wait(sherd_engine *engine, sherdi_lane_id lane, uint64_t number)
 {
-    sherd_engine *engine = ctx;
-
     switch (lane) {
     case SHERDI_LANE_WIRE:
         return sherdi_world_wait(engine->world, number);
-    case SHERDI_LANE_DRIVE:
-        return sherdi_drive_wait(&engine->run.drive, number);
     case SHERDI_LANE_COMPUTE: /* the trainer's work since then too */
         return sherdi_lane_wait(engine->backend);
     default:
         return engine->backend->device->event_wait(event_of(engine, lane, number));
     }
+}
+
+/* Waits on the host: what is over nobody has to follow any more. */
+static sherd_status host_wait(void *ctx, sherdi_lane_id lane, uint64_t number)
+{
+    sherd_engine *engine = ctx;
+
+    if (lane == SHERDI_LANE_DRIVE) {
+        return sherdi_drive_wait(&engine->run.drive, number);
+    }
+    SHERDI_TRY(lane_host_wait(engine, lane, number));
+    sherdi_order_forget(&engine->run.order, lane, number);
+    return SHERD_OK;
 }
 
 static int lane_is_over(void *ctx, sherdi_lane_id lane, uint64_t number)
@@ -333,7 +341,9 @@ static sherd_status op_collect(sherd_engine *engine, const sherdi_op *op, uint64
 {
     (void)op;
     (void)number_out;
-    return sherdi_numbers_read(engine, &engine->results);
+    SHERDI_TRY(sherdi_numbers_read(engine, &engine->results)); /* waits for the lane */
+    sherdi_order_forget(&engine->run.order, SHERDI_LANE_UPDATE, 0);
+    return SHERD_OK;
 }
 
 /* NaN of every type. */

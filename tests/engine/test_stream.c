@@ -73,12 +73,13 @@ static void the_host_waits_twice_in_a_step(void)
     }
 }
 
-/* Between the norm and the fingerprint: for what went down, and for the gradient and the bridge of each block. */
+/* For each gradient that went down, when the norm comes to it; then for the norm and the fingerprint, and for the bridge
+ * of each block. */
 static void an_offloaded_step_waits_for_what_the_host_needs(void)
 {
     waiting what = {
         {.stage = 2, .dtype = SHERD_BF16, .zero = ", \"offload_optimizer\": {\"device\": \"cpu\"}"},
-        3 + 3};
+        3 + 2 + 3};
 
     test_world(1, count_waits, &what);
 }
