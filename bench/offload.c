@@ -1,7 +1,7 @@
 /* bench-offload: the optimizer's step with its state on NVMe, against what the drive and the update
  * allow. In every round, one after the other:
  *
- *   I/O alone      the same blocks through the same pipeline, the same flips, the same commit; no update
+ *   I/O alone      the same blocks through the same slots, the same flips, the same commit; no update
  *   step           sherd_step: norm, update, commit
  *   update alone   sherd_step of an engine whose state is in host memory
  *   serial step    sherd_step without reading ahead and writing behind

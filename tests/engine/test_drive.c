@@ -5,27 +5,55 @@
 
 #include <string.h>
 
+#define EXTENTS    5
+#define SLOTS      3
+#define SLOT_BYTES 64
+
+/* A transfer moves its bytes when it is waited for: whoever takes a slot before that takes the wrong ones. */
 typedef struct fake_tier {
     sherdi_tier tier;
     int         reads, writes; /* started */
+    int         in_flight;
     int         is_done;
+    int         fails_at; /* that many are waited for until one fails; 0: none does */
+    uint64_t    held[EXTENTS];
 } fake_tier;
+
+static void fake_start(sherdi_tier *tier, size_t extent, void *memory, int is_write, sherdi_io *io)
+{
+    fake_tier *self = (fake_tier *)tier;
+
+    io->memory   = memory;
+    io->number   = extent;
+    io->is_write = is_write;
+    self->in_flight++;
+    *(is_write ? &self->writes : &self->reads) += 1;
+}
 
 static void fake_read(sherdi_tier *tier, size_t extent, void *memory, sherdi_io *io)
 {
-    (void)extent, (void)memory, (void)io;
-    ((fake_tier *)tier)->reads++;
+    fake_start(tier, extent, memory, 0, io);
 }
 
 static void fake_write(sherdi_tier *tier, size_t extent, void *memory, sherdi_io *io)
 {
-    (void)extent, (void)memory, (void)io;
-    ((fake_tier *)tier)->writes++;
+    fake_start(tier, extent, memory, 1, io);
 }
 
 static sherd_status fake_wait(sherdi_tier *tier, sherdi_io *io)
 {
-    (void)tier, (void)io;
+    fake_tier *self = (fake_tier *)tier;
+
+    self->in_flight--;
+    if (self->fails_at > 0 && --self->fails_at == 0) {
+        return sherdi_fail(SHERD_E_IO, "%s %zu failed", io->is_write ? "write" : "read",
+                           io->number);
+    }
+    if (io->memory != NULL && io->is_write) {
+        memcpy(&self->held[io->number], io->memory, sizeof(uint64_t));
+    } else if (io->memory != NULL) {
+        memcpy(io->memory, &self->held[io->number], sizeof(uint64_t));
+    }
     return SHERD_OK;
 }
 
@@ -44,6 +72,7 @@ typedef struct rig {
     sherdi_drive drive;
     fake_tier    tier;
     uint64_t     waited[SHERDI_LANES];
+    uint64_t     slots[SLOTS]; /* the ring's memory */
 } rig;
 
 static int others_is_over(void *ctx, sherdi_lane_id lane, uint64_t number)
@@ -57,7 +86,7 @@ static sherd_status others_wait(void *ctx, sherdi_lane_id lane, uint64_t number)
     return SHERD_OK;
 }
 
-static rig *rig_open(void)
+static rig *rig_open_for(size_t transfers)
 {
     static rig          r;
     sherdi_drive_others others = {others_is_over, others_wait, &r};
@@ -65,8 +94,13 @@ static rig *rig_open(void)
     memset(&r, 0, sizeof(r));
     r.tier.tier.ops = &FAKE_OPS;
     sherdi_mem_init(&r.mem);
-    CHECK_OK(sherdi_drive_open(&r.drive, 40, &r.order, &others, &r.mem));
+    CHECK_OK(sherdi_drive_open(&r.drive, transfers, &r.order, &others, &r.mem));
     return &r;
+}
+
+static rig *rig_open(void)
+{
+    return rig_open_for(40);
 }
 
 static sherdi_op op_on(sherdi_lane_id lane, sherdi_access access, size_t offset)
@@ -182,11 +216,146 @@ static void following_all_of_the_drive_drops_no_read(void)
     sherdi_drive_close(&r->drive);
 }
 
+/* ------------------------------------------------------------------ passes -- */
+
+/* Between an extent and a slot. */
+static uint64_t move(rig *r, int is_write, size_t slot, size_t extent)
+{
+    sherdi_op op =
+        op_on(SHERDI_LANE_DRIVE, is_write ? SHERDI_READS : SHERDI_WRITES, slot * SLOT_BYTES);
+    sherdi_transfer transfer = {.tier     = &r->tier.tier,
+                                .memory   = (unsigned char *)&r->slots[slot],
+                                .extent   = extent,
+                                .ring     = SHERDI_RING_PARAMS,
+                                .is_write = is_write};
+    uint64_t        number;
+
+    op.uses[1] = (sherdi_range){.where  = SHERDI_AT_PARAM_FILE,
+                                .access = is_write ? SHERDI_WRITES : SHERDI_READS,
+                                .offset = extent * SLOT_BYTES,
+                                .bytes  = SLOT_BYTES};
+    sherdi_order_follows(&r->order, &op, &transfer.follows);
+    number = sherdi_drive_give(&r->drive, &transfer);
+    sherdi_order_enter(&r->order, &op, number);
+    sherdi_drive_poll(&r->drive);
+    return number;
+}
+
+/* The host works in a slot: behind what is on its way from and to it. */
+static sherd_status slot_take(rig *r, size_t slot)
+{
+    sherdi_op      op = op_on(SHERDI_LANE_HOST, SHERDI_ADDS, slot * SLOT_BYTES);
+    sherdi_follows follows;
+    sherd_status   status = SHERD_OK;
+
+    sherdi_order_follows(&r->order, &op, &follows);
+    for (size_t i = 0; i < follows.num_drives && status == SHERD_OK; i++) {
+        status = sherdi_drive_wait(&r->drive, follows.drives[i]);
+    }
+    return status == SHERD_OK ? sherdi_drive_status(&r->drive, SHERDI_RING_PARAMS) : status;
+}
+
+/* Reads, writes and changes of slots as they come, extents repeated near to each other: what they do is what they
+ * would do one by one. */
+static void effects_check(size_t slots, size_t transfers, uint64_t *random)
+{
+    rig     *r                  = rig_open_for(transfers);
+    uint64_t want_held[EXTENTS] = {0};
+    uint64_t want_slots[SLOTS]  = {0};
+
+    for (uint64_t n = 1; n <= 60; n++) {
+        size_t slot     = test_random(random) % slots;
+        size_t extent   = test_random(random) % EXTENTS;
+        size_t kind     = test_random(random) % 3;
+        r->tier.is_done = test_random(random) % 4 == 0;
+        if (kind < 2) {
+            (void)move(r, kind == 0, slot, extent);
+            *(kind == 0 ? &want_held[extent] : &want_slots[slot]) =
+                kind == 0 ? want_slots[slot] : want_held[extent];
+            continue;
+        }
+        CHECK_OK(slot_take(r, slot));
+        CHECK_INT(want_slots[slot], r->slots[slot]);
+        r->slots[slot] = want_slots[slot] = n;
+    }
+    CHECK_OK(sherdi_drive_settle(&r->drive, SHERDI_RING_PARAMS));
+    CHECK_INT(0, r->tier.in_flight);
+    CHECK_BYTES_EQUAL(want_held, r->tier.held, sizeof(want_held));
+    sherdi_drive_close(&r->drive);
+}
+
+static void transfers_do_what_they_would_do_one_by_one(void)
+{
+    uint64_t random = 7;
+
+    for (int run = 0; run < 200; run++) { /* one slot, and room for one transfer, too */
+        effects_check(1 + run % SLOTS, run % 2 == 0 ? 1 : 7, &random);
+    }
+}
+
+static void closing_waits_for_what_is_on_its_way(void)
+{
+    rig *r = rig_open();
+
+    (void)move(r, 0, 0, 1);
+    (void)move(r, 1, 1, 2);
+    CHECK_INT(2, r->tier.in_flight);
+    sherdi_drive_close(&r->drive);
+    CHECK_INT(0, r->tier.in_flight);
+}
+
+static void read_that_fails_ends_the_pass(void)
+{
+    rig     *r = rig_open();
+    uint64_t first, second;
+
+    r->tier.fails_at = 1;
+    first            = move(r, 0, 0, 1);
+    second           = move(r, 0, 1, 2);
+    CHECK_STATUS(SHERD_E_IO, sherdi_drive_wait(&r->drive, first));
+    CHECK_ERROR_SAYS("read 1 failed");
+    CHECK_STATUS(SHERD_E_IO, sherdi_drive_wait(&r->drive, second)); /* that it came does not help */
+    CHECK_INT(2, r->tier.reads);
+    (void)move(r, 0, 2, 3);
+    CHECK_STATUS(SHERD_E_IO, slot_take(r, 2));
+    CHECK_ERROR_SAYS("read 1 failed");
+    CHECK_INT(2, r->tier.reads); /* the third was not begun */
+    CHECK_OK(sherdi_drive_status(&r->drive, SHERDI_RING_STATE));
+    CHECK_STATUS(SHERD_E_IO, sherdi_drive_settle(&r->drive, SHERDI_RING_PARAMS));
+    CHECK_ERROR_SAYS("read 1 failed");
+    CHECK_OK(sherdi_drive_wait(&r->drive, move(r, 0, 2, 3))); /* another pass */
+    sherdi_drive_close(&r->drive);
+}
+
+/* Nobody waited for it: the next who works in the ring is told, and the settle if none does. */
+static void write_that_fails_is_told_later(void)
+{
+    for (int is_asked = 0; is_asked < 2; is_asked++) {
+        rig *r = rig_open();
+
+        r->tier.fails_at = 1;
+        r->tier.is_done  = 1;
+        (void)move(r, 1, 0, 1);
+        if (is_asked) {
+            CHECK_STATUS(SHERD_E_IO, slot_take(r, 1));
+            CHECK_ERROR_SAYS("write 1 failed");
+        }
+        CHECK_STATUS(SHERD_E_IO, sherdi_drive_settle(&r->drive, SHERDI_RING_PARAMS));
+        CHECK_ERROR_SAYS("write 1 failed");
+        CHECK_OK(sherdi_drive_settle(&r->drive, SHERDI_RING_PARAMS)); /* once */
+        sherdi_drive_close(&r->drive);
+    }
+}
+
 static const test_case CASES[] = {
     CASE(read_that_is_dropped_leaves_what_it_followed),
     CASE(transfer_that_is_over_at_once_is_not_remembered),
     CASE(transfers_that_are_over_are_not_followed_however_many_there_were),
     CASE(following_all_of_the_drive_drops_no_read),
+    CASE(transfers_do_what_they_would_do_one_by_one),
+    CASE(closing_waits_for_what_is_on_its_way),
+    CASE(read_that_fails_ends_the_pass),
+    CASE(write_that_fails_is_told_later),
 };
 
 RUN_MAIN(CASES)
