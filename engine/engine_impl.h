@@ -247,11 +247,6 @@ static inline int sherdi_has_device(const sherd_engine *engine)
 {
     return engine->backend->device->is_async;
 }
-/** The next collective comes after what `lane` was given. */
-static inline void sherdi_collective_follow(const sherd_engine *engine, const sherdi_backend *lane)
-{
-    sherdi_lane_follow(sherdi_world_backend(engine->world), lane);
-}
 /** Marks of a collective on its lane; where the transport runs on the host, it tells its time itself. */
 static inline sherdi_mark sherdi_collective_mark(sherd_engine *engine, sherdi_mark_kind kind,
                                                  const char *what, size_t slice_bytes)

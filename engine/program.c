@@ -28,10 +28,8 @@ sherdi_op sherdi_op_of_segment(const sherdi_plan *plan, sherdi_op_kind kind, she
 sherdi_op sherdi_op_of_block(const sherdi_plan *plan, sherdi_op_kind kind,
                              const sherdi_block *block)
 {
-    int       is_device = block->place == SHERDI_PLACE_DEVICE;
-    sherdi_op op =
-        sherdi_op_of_segment(plan, kind, is_device ? SHERDI_LANE_UPDATE : SHERDI_LANE_HOST,
-                             &plan->segments[block->segment]);
+    sherdi_op op = sherdi_op_of_segment(plan, kind, sherdi_lane_at(block->place),
+                                        &plan->segments[block->segment]);
 
     op.block = block;
     op.elems = block->elems;
@@ -67,6 +65,34 @@ void sherdi_op_gather_in_place(sherdi_op *op, const sherdi_plan *plan, sherdi_ra
 sherd_status sherdi_program_emit(const sherdi_program *program, const sherdi_op *op)
 {
     return program->fn(program->ctx, op);
+}
+
+sherd_status sherdi_program_move(const sherdi_program *program, sherdi_op op, sherdi_range dst,
+                                 sherdi_range src)
+{
+    if (op.kind == SHERDI_OP_COPY) {
+        dst.bytes                   = src.bytes;
+        op.moves[SHERDI_MOVES_DOWN] = op.lane == SHERDI_LANE_DOWN ? src.bytes : 0;
+        op.moves[SHERDI_MOVES_UP]   = op.lane == SHERDI_LANE_UP ? src.bytes : 0;
+    }
+    sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES, dst);
+    sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS, src);
+    return sherdi_program_emit(program, &op);
+}
+
+sherd_status sherdi_program_copy(const sherdi_program *program, sherdi_lane_id lane,
+                                 const sherdi_segment *segment, sherdi_range dst, sherdi_range src)
+{
+    return sherdi_program_move(
+        program, sherdi_op_of_segment(program->plan, SHERDI_OP_COPY, lane, segment), dst, src);
+}
+
+sherdi_range sherdi_program_trainer(const sherdi_program *program, int where, size_t param)
+{
+    const sherdi_model_param *info = &program->model->params[param];
+    size_t                    elem = sherdi_compute_bytes(program->plan);
+
+    return sherdi_range_of(where, info->first_index * elem, info->elems * elem);
 }
 
 sherd_status sherdi_program_exchange(const sherdi_program *program, size_t len_bytes)
@@ -177,12 +203,13 @@ size_t sherdi_ring_slots(const sherdi_plan *plan, sherdi_ring which)
     return r.slot_bytes == 0 ? 0 : plan->buffers[r.buffer].bytes / r.slot_bytes;
 }
 
-sherdi_range sherdi_ring_slot(const sherdi_plan *plan, sherdi_ring which, size_t number)
+sherdi_range sherdi_ring_slot(const sherdi_plan *plan, sherdi_ring which, size_t number,
+                              size_t bytes)
 {
     ring   r    = ring_of(plan, which);
     size_t slot = number % sherdi_ring_slots(plan, which);
 
-    return sherdi_range_of(r.buffer, slot * r.slot_bytes, r.slot_bytes);
+    return sherdi_range_of(r.buffer, slot * r.slot_bytes, bytes);
 }
 
 static sherdi_op transfer_of(const sherdi_plan *plan, sherdi_op_kind kind, sherdi_ring which,
@@ -194,11 +221,10 @@ static sherdi_op transfer_of(const sherdi_plan *plan, sherdi_op_kind kind, sherd
     sherdi_op            op      = sherdi_op_of(kind, SHERDI_LANE_DRIVE);
     sherdi_range         file =
         sherdi_range_of(is_read ? r.reads_from : r.writes_to, at->offset_bytes, at->len_bytes);
-    sherdi_range slot = sherdi_ring_slot(plan, which, number);
+    sherdi_range slot = sherdi_ring_slot(plan, which, number, at->len_bytes);
 
-    slot.bytes = at->len_bytes;
-    op.unit    = unit;
-    op.extent  = extent;
+    op.unit   = unit;
+    op.extent = extent;
     sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES, is_read ? slot : file);
     sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS, is_read ? file : slot);
     op.moves[is_read ? SHERDI_MOVES_READ : SHERDI_MOVES_WRITTEN] = at->len_bytes;

@@ -266,6 +266,31 @@ static inline sherdi_range sherdi_range_of(int where, size_t offset, size_t byte
 {
     return (sherdi_range){.where = (int16_t)where, .offset = offset, .bytes = bytes};
 }
+static inline size_t sherdi_compute_bytes(const sherdi_plan *plan)
+{
+    return sherd_dtype_bytes(plan->settings.compute_dtype);
+}
+static inline sherdi_unit_state *sherdi_program_unit(const sherdi_program *program, int unit)
+{
+    return &program->progress->units[unit];
+}
+static inline const char *sherdi_program_name(const sherdi_program *program, int unit)
+{
+    return program->model->units[unit].name;
+}
+/** A unit's segment of that kind; NULL: none. */
+static inline const sherdi_segment *sherdi_unit_segment(const sherdi_plan *plan, int unit, int kind)
+{
+    int index = plan->units[unit].segments[kind];
+
+    return index < 0 ? NULL : &plan->segments[index];
+}
+/** The lane of the kernels that work with memory of a place. */
+static inline sherdi_lane_id sherdi_lane_at(sherdi_place place)
+{
+    return place == SHERDI_PLACE_DEVICE ? SHERDI_LANE_UPDATE : SHERDI_LANE_HOST;
+}
+
 /** An operation without subject and ranges. */
 sherdi_op sherdi_op_of(sherdi_op_kind kind, sherdi_lane_id lane);
 /** ... of a segment. */
@@ -278,11 +303,25 @@ void      sherdi_op_use(sherdi_op *op, int role, sherdi_access access, sherdi_ra
 /** This rank's slice of `whole` goes to all, and theirs come: all but its own slice is written. */
 void         sherdi_op_gather_in_place(sherdi_op *op, const sherdi_plan *plan, sherdi_range whole);
 sherd_status sherdi_program_emit(const sherdi_program *program, const sherdi_op *op);
+/** ... of one that makes `dst` of `src`. A copy is as long as its source, and counts what passes over the link. */
+sherd_status sherdi_program_move(const sherdi_program *program, sherdi_op op, sherdi_range dst,
+                                 sherdi_range src);
+/** A copy of a segment's bytes on a lane of the link. */
+sherd_status sherdi_program_copy(const sherdi_program *program, sherdi_lane_id lane,
+                                 const sherdi_segment *segment, sherdi_range dst, sherdi_range src);
+/** A parameter in the trainer's own memory: `where` is SHERDI_AT_TRAINER_DATA or SHERDI_AT_TRAINER_GRAD. */
+sherdi_range sherdi_program_trainer(const sherdi_program *program, int where, size_t param);
 
 /** The n-th unit that an acquire of `unit` reaches: itself, then those it reads; -1: no more. */
 int sherdi_program_reached(const sherdi_model *model, int unit, size_t n);
 /** Where gradients of a segment are made. */
 sherdi_range sherdi_program_micro_gradient(const sherdi_plan *plan, const sherdi_segment *segment);
+/** Where a block's gradient rests, or passes between drive and memory. */
+sherdi_range sherdi_program_gradient(const sherdi_plan *plan, const sherdi_block *block);
+/** It comes from the drive, goes back to it; nothing for one that rests in memory. */
+sherd_status sherdi_program_gradient_read(const sherdi_program *program, const sherdi_block *block);
+sherd_status sherdi_program_gradient_write(const sherdi_program *program,
+                                           const sherdi_block   *block);
 /** E_NOMEM when another gradient is open where the unit's is made. */
 sherd_status sherdi_program_gradient_check(const sherdi_program *program, int unit);
 sherd_status sherdi_program_gradient_begin(const sherdi_program *program, int unit);
@@ -290,8 +329,9 @@ sherd_status sherdi_program_gradient_complete(const sherdi_program *program, int
 /** Debug: nobody reads that any more. */
 sherd_status sherdi_program_poison(const sherdi_program *program, int unit, sherdi_range range);
 
-/** A ring's buffer and its slots; the bytes of one. */
-sherdi_range sherdi_ring_slot(const sherdi_plan *plan, sherdi_ring ring, size_t number);
+/** The first bytes of the slot that the extent of that number takes; how many slots there are. */
+sherdi_range sherdi_ring_slot(const sherdi_plan *plan, sherdi_ring ring, size_t number,
+                              size_t bytes);
 size_t       sherdi_ring_slots(const sherdi_plan *plan, sherdi_ring ring);
 /** An extent comes into the slot of that number, unless it is there; goes back from it; the slot is free. */
 sherd_status sherdi_program_read(const sherdi_program *program, sherdi_ring ring, size_t number,

@@ -16,26 +16,11 @@
 
 #include <stddef.h>
 
-static const char *name_of(const sherdi_program *program, int unit)
-{
-    return program->model->units[unit].name;
-}
-
-static sherdi_unit_state *state_of(const sherdi_program *program, int unit)
-{
-    return &program->progress->units[unit];
-}
-
 static const sherdi_segment *gradient_segment(const sherdi_plan *plan, int unit, int kind)
 {
-    int index = plan->units[unit].segments[kind];
+    const sherdi_segment *segment = sherdi_unit_segment(plan, unit, kind);
 
-    return index < 0 || !plan->segments[index].has_gradient ? NULL : &plan->segments[index];
-}
-
-static size_t compute_bytes(const sherdi_plan *plan)
-{
-    return sherd_dtype_bytes(plan->settings.compute_dtype);
+    return segment != NULL && segment->has_gradient ? segment : NULL;
 }
 
 /* What the arena keeps of a segment. */
@@ -57,7 +42,37 @@ sherdi_range sherdi_program_micro_gradient(const sherdi_plan *plan, const sherdi
     }
     return sherdi_range_of(SHERDI_BUFFER_TRANSIENT,
                            plan->units[segment->unit].transient_place + segment->transient_offset,
-                           segment->padded_elems * compute_bytes(plan));
+                           segment->padded_elems * sherdi_compute_bytes(plan));
+}
+
+sherdi_range sherdi_program_gradient(const sherdi_plan *plan, const sherdi_block *block)
+{
+    size_t bytes = block->elems * sherdi_plan_grad_bytes(plan);
+
+    if (block->grad_place == SHERDI_PLACE_STORAGE) {
+        return sherdi_ring_slot(plan, SHERDI_RING_GRADS, block->grad_offset, bytes);
+    }
+    return sherdi_range_of(block->grad_place == SHERDI_PLACE_HOST ? SHERDI_BUFFER_HOST_GRADS
+                                                                  : SHERDI_BUFFER_GRADS,
+                           block->grad_offset, bytes);
+}
+
+sherd_status sherdi_program_gradient_read(const sherdi_program *program, const sherdi_block *block)
+{
+    if (block->grad_place != SHERDI_PLACE_STORAGE) {
+        return SHERD_OK;
+    }
+    return sherdi_program_read(program, SHERDI_RING_GRADS, block->grad_offset, block->grad_offset,
+                               program->plan->segments[block->segment].unit);
+}
+
+sherd_status sherdi_program_gradient_write(const sherdi_program *program, const sherdi_block *block)
+{
+    if (block->grad_place != SHERDI_PLACE_STORAGE) {
+        return SHERD_OK;
+    }
+    return sherdi_program_write(program, SHERDI_RING_GRADS, block->grad_offset, block->grad_offset,
+                                program->plan->segments[block->segment].unit);
 }
 
 /* ------------------------------------------------------------------- begin -- */
@@ -70,9 +85,9 @@ static int transients_overlap(const sherdi_plan_unit *a, const sherdi_plan_unit 
 
 static sherd_status gradient_has_no_place(const sherdi_program *program, int unit, int holder)
 {
-    const char              *name  = name_of(program, unit);
-    const char              *other = name_of(program, holder);
-    const sherdi_unit_state *state = state_of(program, holder);
+    const char              *name  = sherdi_program_name(program, unit);
+    const char              *other = sherdi_program_name(program, holder);
+    const sherdi_unit_state *state = sherdi_program_unit(program, holder);
 
     if (state->held_backward > 0) {
         return sherdi_fail(SHERD_E_NOMEM,
@@ -93,11 +108,11 @@ sherd_status sherdi_program_gradient_check(const sherdi_program *program, int un
 {
     const sherdi_plan_unit *info = &program->plan->units[unit];
 
-    if (state_of(program, unit)->has_gradient || info->transient_bytes == 0) {
+    if (sherdi_program_unit(program, unit)->has_gradient || info->transient_bytes == 0) {
         return SHERD_OK;
     }
     for (size_t u = 0; u < program->plan->num_units; u++) {
-        if ((int)u != unit && state_of(program, (int)u)->has_gradient &&
+        if ((int)u != unit && sherdi_program_unit(program, (int)u)->has_gradient &&
             program->plan->units[u].transient_bytes > 0 &&
             transients_overlap(info, &program->plan->units[u])) {
             return gradient_has_no_place(program, unit, (int)u);
@@ -117,21 +132,13 @@ static sherd_status zero_emit(const sherdi_program *program, const sherdi_segmen
     return sherdi_program_emit(program, &op);
 }
 
-static sherdi_range bound_gradient(const sherdi_program *program, size_t param)
-{
-    const sherdi_model_param *info = &program->model->params[param];
-    size_t                    elem = compute_bytes(program->plan);
-
-    return sherdi_range_of(SHERDI_AT_TRAINER_GRAD, info->first_index * elem, info->elems * elem);
-}
-
 sherd_status sherdi_program_gradient_begin(const sherdi_program *program, int unit)
 {
     const sherdi_plan       *plan    = program->plan;
     const sherdi_model_unit *info    = &program->model->units[unit];
     int                      has_any = 0;
 
-    if (state_of(program, unit)->has_gradient) {
+    if (sherdi_program_unit(program, unit)->has_gradient) {
         return SHERD_OK;
     }
     for (int kind = 0; kind < SHERDI_SEGMENT_KINDS; kind++) {
@@ -148,10 +155,10 @@ sherd_status sherdi_program_gradient_begin(const sherdi_program *program, int un
 
         if (program->model->params[param].bound_grad != NULL) {
             SHERDI_TRY(zero_emit(program, &plan->segments[plan->params[param].segment], param,
-                                 bound_gradient(program, param)));
+                                 sherdi_program_trainer(program, SHERDI_AT_TRAINER_GRAD, param)));
         }
     }
-    state_of(program, unit)->has_gradient = has_any;
+    sherdi_program_unit(program, unit)->has_gradient = has_any;
     return SHERD_OK;
 }
 
@@ -163,15 +170,12 @@ static sherd_status bound_take(const sherdi_program *program, size_t param)
     const sherdi_plan    *plan    = program->plan;
     const sherdi_segment *segment = &plan->segments[plan->params[param].segment];
     sherdi_op    op  = sherdi_op_of_segment(plan, SHERDI_OP_COPY, SHERDI_LANE_COMPUTE, segment);
-    sherdi_range src = bound_gradient(program, param);
+    sherdi_range src = sherdi_program_trainer(program, SHERDI_AT_TRAINER_GRAD, param);
     sherdi_range dst = sherdi_program_micro_gradient(plan, segment);
 
-    dst.offset += plan->params[param].offset_elems * compute_bytes(plan);
-    dst.bytes = src.bytes;
-    op.param  = (int)param;
-    sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES, dst);
-    sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS, src);
-    return sherdi_program_emit(program, &op);
+    dst.offset += plan->params[param].offset_elems * sherdi_compute_bytes(plan);
+    op.param = (int)param;
+    return sherdi_program_move(program, op, dst, src);
 }
 
 static sherd_status bound_gradients_take(const sherdi_program *program, int unit)
@@ -264,18 +268,6 @@ static sherdi_range landing_at(const sherdi_plan *plan, int slot, size_t offset,
                            bytes);
 }
 
-static sherd_status copy_down(const sherdi_program *program, const sherdi_segment *segment,
-                              sherdi_range src, sherdi_range dst)
-{
-    sherdi_op op = sherdi_op_of_segment(program->plan, SHERDI_OP_COPY, SHERDI_LANE_DOWN, segment);
-
-    dst.bytes = src.bytes;
-    sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES, dst);
-    sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS, src);
-    op.moves[SHERDI_MOVES_DOWN] = src.bytes;
-    return sherdi_program_emit(program, &op);
-}
-
 /* Down to where the host keeps or adds it. */
 static sherd_status part_to_host(const sherdi_program *program, const sherdi_segment *segment,
                                  sherdi_range part, sherdi_range sum, int is_first)
@@ -285,9 +277,9 @@ static sherd_status part_to_host(const sherdi_program *program, const sherdi_seg
     sherdi_op          op = sherdi_op_of_segment(plan, SHERDI_OP_CAST, SHERDI_LANE_HOST, segment);
 
     if (!plan->has_accumulator) {
-        return copy_down(program, segment, part, sum);
+        return sherdi_program_copy(program, SHERDI_LANE_DOWN, segment, sum, part);
     }
-    SHERDI_TRY(copy_down(program, segment, part, bridge));
+    SHERDI_TRY(sherdi_program_copy(program, SHERDI_LANE_DOWN, segment, bridge, part));
     return add_emit(program, op, is_first, sum, plan->grad_dtype, bridge,
                     plan->settings.comm_dtype);
 }
@@ -295,30 +287,19 @@ static sherd_status part_to_host(const sherdi_program *program, const sherdi_seg
 static sherd_status part_rest(const sherdi_program *program, const sherdi_segment *segment,
                               const sherdi_block *block, sherdi_range part, int is_first)
 {
-    const sherdi_plan *plan  = program->plan;
-    size_t             bytes = block->elems * sherd_dtype_bytes(plan->grad_dtype);
-    sherdi_op          op = sherdi_op_of_segment(plan, SHERDI_OP_CAST, SHERDI_LANE_DOWN, segment);
-    sherdi_range       slot;
+    const sherdi_plan *plan = program->plan;
+    sherdi_range       rest = sherdi_program_gradient(plan, block);
+    sherdi_op          op   = sherdi_op_of_segment(plan, SHERDI_OP_CAST, SHERDI_LANE_DOWN, segment);
 
     if (block->grad_place == SHERDI_PLACE_DEVICE) {
-        return add_emit(program, op, is_first,
-                        sherdi_range_of(SHERDI_BUFFER_GRADS, block->grad_offset, bytes),
-                        plan->grad_dtype, part, plan->settings.comm_dtype);
+        return add_emit(program, op, is_first, rest, plan->grad_dtype, part,
+                        plan->settings.comm_dtype);
     }
-    if (block->grad_place == SHERDI_PLACE_HOST) {
-        return part_to_host(program, segment, part,
-                            sherdi_range_of(SHERDI_BUFFER_HOST_GRADS, block->grad_offset, bytes),
-                            is_first);
-    }
-    slot       = sherdi_ring_slot(plan, SHERDI_RING_GRADS, block->grad_offset);
-    slot.bytes = bytes;
     if (!is_first) {
-        SHERDI_TRY(sherdi_program_read(program, SHERDI_RING_GRADS, block->grad_offset,
-                                       block->grad_offset, segment->unit));
+        SHERDI_TRY(sherdi_program_gradient_read(program, block));
     }
-    SHERDI_TRY(part_to_host(program, segment, part, slot, is_first));
-    return sherdi_program_write(program, SHERDI_RING_GRADS, block->grad_offset, block->grad_offset,
-                                segment->unit);
+    SHERDI_TRY(part_to_host(program, segment, part, rest, is_first));
+    return sherdi_program_gradient_write(program, block);
 }
 
 /* A slice that landed comes to where its blocks rest. */
@@ -385,7 +366,7 @@ sherd_status sherdi_program_landings_drain(const sherdi_program *program)
 static sherd_status segment_complete(const sherdi_program *program, const sherdi_segment *segment)
 {
     const sherdi_plan *plan     = program->plan;
-    int                is_first = state_of(program, segment->unit)->uses.runs == 0;
+    int                is_first = sherdi_program_unit(program, segment->unit)->uses.runs == 0;
     sherdi_op op = sherdi_op_of_segment(plan, SHERDI_OP_CAST, SHERDI_LANE_COMPUTE, segment);
 
     if (plan->has_slices && segment->has_landing) {
@@ -405,7 +386,7 @@ static sherd_status segment_complete(const sherdi_program *program, const sherdi
 sherd_status sherdi_program_gradient_complete(const sherdi_program *program, int unit)
 {
     const sherdi_plan *plan  = program->plan;
-    sherdi_unit_state *state = state_of(program, unit);
+    sherdi_unit_state *state = sherdi_program_unit(program, unit);
 
     SHERDI_TRY(bound_gradients_take(program, unit));
     for (int kind = 0; kind < SHERDI_SEGMENT_KINDS; kind++) {
@@ -433,12 +414,12 @@ sherd_status sherdi_program_micro_batch_end(const sherdi_program *program)
 
     for (size_t p = 0; p < train->num_steps; p++) {
         if (train->steps[p].pass == SHERD_BACKWARD &&
-            state_of(program, train->steps[p].unit)->has_gradient) {
+            sherdi_program_unit(program, train->steps[p].unit)->has_gradient) {
             SHERDI_TRY(sherdi_program_gradient_complete(program, train->steps[p].unit));
         }
     }
     for (size_t u = 0; u < program->plan->num_units; u++) { /* units that no pass lists */
-        sherdi_unit_state *state = state_of(program, (int)u);
+        sherdi_unit_state *state = sherdi_program_unit(program, (int)u);
 
         if (state->has_gradient) {
             SHERDI_TRY(sherdi_program_gradient_complete(program, (int)u));
@@ -512,25 +493,13 @@ static sherd_status segment_reduce_late(const sherdi_program *program,
 static sherd_status block_zero(const sherdi_program *program, const sherdi_segment *segment,
                                const sherdi_block *block)
 {
-    const sherdi_plan *plan  = program->plan;
-    size_t             bytes = block->elems * sherdi_plan_grad_bytes(plan);
-    sherdi_op          op  = sherdi_op_of_segment(plan, SHERDI_OP_ZERO, SHERDI_LANE_HOST, segment);
-    sherdi_range       dst = sherdi_range_of(SHERDI_BUFFER_HOST_GRADS, block->grad_offset, bytes);
+    sherdi_op op = sherdi_op_of_segment(program->plan, SHERDI_OP_ZERO,
+                                        sherdi_lane_at(block->grad_place), segment);
 
-    if (block->grad_place == SHERDI_PLACE_DEVICE) {
-        op.lane   = SHERDI_LANE_UPDATE;
-        dst.where = SHERDI_BUFFER_GRADS;
-    } else if (block->grad_place == SHERDI_PLACE_STORAGE) {
-        dst       = sherdi_ring_slot(plan, SHERDI_RING_GRADS, block->grad_offset);
-        dst.bytes = bytes;
-    }
-    sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES, dst);
+    sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES,
+                  sherdi_program_gradient(program->plan, block));
     SHERDI_TRY(sherdi_program_emit(program, &op));
-    if (block->grad_place != SHERDI_PLACE_STORAGE) {
-        return SHERD_OK;
-    }
-    return sherdi_program_write(program, SHERDI_RING_GRADS, block->grad_offset, block->grad_offset,
-                                segment->unit);
+    return sherdi_program_gradient_write(program, block);
 }
 
 static sherd_status segment_zero(const sherdi_program *program, const sherdi_segment *segment)
@@ -556,7 +525,7 @@ sherd_status sherdi_program_window_end(const sherdi_program *program)
         if (!segment->has_gradient) {
             continue;
         }
-        if (state_of(program, segment->unit)->uses.runs == 0) { /* the ranks agree: agree.c */
+        if (sherdi_program_unit(program, segment->unit)->uses.runs == 0) { /* on no rank */
             SHERDI_TRY(segment_zero(program, segment));
         } else if (!plan->has_slices && !is_reduced(plan)) {
             SHERDI_TRY(segment_reduce_late(program, segment));

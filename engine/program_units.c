@@ -18,29 +18,6 @@ int sherdi_program_reached(const sherdi_model *model, int unit, size_t n)
     return n <= info->num_reads ? info->reads[n - 1] : -1;
 }
 
-static const char *name_of(const sherdi_program *program, int unit)
-{
-    return program->model->units[unit].name;
-}
-
-static sherdi_unit_state *state_of(const sherdi_program *program, int unit)
-{
-    return &program->progress->units[unit];
-}
-
-static size_t compute_bytes(const sherdi_plan *plan)
-{
-    return sherd_dtype_bytes(plan->settings.compute_dtype);
-}
-
-/* The n-th segment of a unit; NULL: none of that kind. */
-static const sherdi_segment *segment_of(const sherdi_plan *plan, int unit, int kind)
-{
-    int index = plan->units[unit].segments[kind];
-
-    return index < 0 ? NULL : &plan->segments[index];
-}
-
 /* ---------------------------------------------------------------- sequence -- */
 
 static sherdi_cursor *cursor_of(const sherdi_program *program, sherd_pass pass)
@@ -104,7 +81,7 @@ static size_t place_of(const sherdi_program *program, const sherdi_cursor *curso
 /* What is held stays where it is; what nobody holds has to lie where it belongs. */
 static int is_there(const sherdi_program *program, int unit, size_t place)
 {
-    const sherdi_unit_state *state = state_of(program, unit);
+    const sherdi_unit_state *state = sherdi_program_unit(program, unit);
 
     return state->is_gathered && (state->held > 0 || state->gathered_at == place);
 }
@@ -115,7 +92,7 @@ static int in_the_way(const sherdi_program *program, int unit, size_t place, int
     const sherdi_plan *plan = program->plan;
 
     for (size_t u = 0; u < plan->num_units; u++) {
-        const sherdi_unit_state *state = state_of(program, (int)u);
+        const sherdi_unit_state *state = sherdi_program_unit(program, (int)u);
 
         if ((int)u != unit && state->is_gathered && (state->held > 0 || !is_held) &&
             state->gathered_at < place + plan->units[unit].gather_bytes &&
@@ -148,8 +125,9 @@ static sherd_status places_check(const sherdi_program *program, const sherdi_cur
                                "unit %s: the plan gathers it to where unit %s is, which is held; "
                                "release %s before this acquire, or declare that both are held "
                                "together with sherd_pass_add_held",
-                               name_of(program, reached), name_of(program, holder),
-                               name_of(program, holder));
+                               sherdi_program_name(program, reached),
+                               sherdi_program_name(program, holder),
+                               sherdi_program_name(program, holder));
         }
     }
     return SHERD_OK;
@@ -178,31 +156,19 @@ static fetch fetch_of(const sherdi_program *program, sherd_pass pass, const sher
     return (fetch){stay->first_fetch, plan->fetches, plan->num_train_fetches};
 }
 
-static sherd_status copy_up(const sherdi_program *program, const sherdi_segment *segment,
-                            sherdi_range src, sherdi_range dst)
-{
-    sherdi_op op = sherdi_op_of_segment(program->plan, SHERDI_OP_COPY, SHERDI_LANE_UP, segment);
-
-    dst.bytes = src.bytes;
-    sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES, dst);
-    sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS, src);
-    op.moves[SHERDI_MOVES_UP] = src.bytes;
-    return sherdi_program_emit(program, &op);
-}
-
 /* A piece comes from the drive through a slot, which the piece that is as many further as there are slots takes. */
 static sherd_status piece_fetch(const sherdi_program *program, const sherdi_segment *segment,
                                 size_t piece, size_t number, const fetch *from, sherdi_range own)
 {
     const sherdi_plan *plan = program->plan;
-    size_t             elem = compute_bytes(plan);
+    size_t             elem = sherdi_compute_bytes(plan);
     size_t             next = number + sherdi_ring_slots(plan, SHERDI_RING_PARAMS);
-    sherdi_range       slot = sherdi_ring_slot(plan, SHERDI_RING_PARAMS, number);
+    sherdi_range       slot =
+        sherdi_ring_slot(plan, SHERDI_RING_PARAMS, number, plan->pieces[piece].elems * elem);
 
-    slot.bytes = plan->pieces[piece].elems * elem;
     own.offset += plan->pieces[piece].offset_elems * elem;
     SHERDI_TRY(sherdi_program_read(program, SHERDI_RING_PARAMS, number, piece, segment->unit));
-    SHERDI_TRY(copy_up(program, segment, slot, own));
+    SHERDI_TRY(sherdi_program_copy(program, SHERDI_LANE_UP, segment, own, slot));
     sherdi_progress_release(program->progress, plan, SHERDI_RING_PARAMS, number);
     if (!plan->settings.pipeline_read || next >= from->count) {
         return SHERD_OK;
@@ -216,9 +182,9 @@ static sherd_status slice_fetch(const sherdi_program *program, const sherdi_segm
                                 fetch *from, sherdi_range own)
 {
     if (segment->param_place == SHERDI_PLACE_HOST) {
-        return copy_up(program, segment,
-                       sherdi_range_of(SHERDI_BUFFER_HOST_PARAMS, segment->param_offset, own.bytes),
-                       own);
+        return sherdi_program_copy(
+            program, SHERDI_LANE_UP, segment, own,
+            sherdi_range_of(SHERDI_BUFFER_HOST_PARAMS, segment->param_offset, own.bytes));
     }
     for (size_t p = 0; p < segment->num_pieces; p++) {
         SHERDI_TRY(
@@ -231,7 +197,7 @@ static sherd_status segment_gather(const sherdi_program *program, const sherdi_s
                                    size_t place, fetch *from)
 {
     const sherdi_plan *plan  = program->plan;
-    size_t             elem  = compute_bytes(plan);
+    size_t             elem  = sherdi_compute_bytes(plan);
     size_t             slice = segment->slice_elems * elem;
     sherdi_range       whole = sherdi_range_of(SHERDI_BUFFER_GATHER, place + segment->gather_offset,
                                                segment->padded_elems * elem);
@@ -259,16 +225,16 @@ static sherd_status segment_gather(const sherdi_program *program, const sherdi_s
 static sherd_status unit_gather(const sherdi_program *program, int unit, sherd_pass pass,
                                 size_t place, const sherdi_stay *stay)
 {
-    sherdi_unit_state *state = state_of(program, unit);
+    sherdi_unit_state *state = sherdi_program_unit(program, unit);
     fetch              from  = fetch_of(program, pass, stay);
     int                evicted;
 
     while ((evicted = in_the_way(program, unit, place, 0)) >= 0) {
-        state_of(program, evicted)->is_gathered = 0;
+        sherdi_program_unit(program, evicted)->is_gathered = 0;
     }
     state->is_gathered = 0; /* until all of it is on its way */
     for (int kind = 0; kind < SHERDI_SEGMENT_KINDS; kind++) {
-        const sherdi_segment *segment = segment_of(program->plan, unit, kind);
+        const sherdi_segment *segment = sherdi_unit_segment(program->plan, unit, kind);
 
         if (segment != NULL && segment->gather_offset != SHERDI_NO_OFFSET) {
             SHERDI_TRY(segment_gather(program, segment, place, &from));
@@ -314,17 +280,14 @@ static const sherdi_stay *stay_begun(const sherdi_cursor *cursor, const sherdi_s
 static sherd_status bound_use(const sherdi_program *program, const sherdi_segment *segment,
                               size_t param, int is_backward)
 {
-    const sherdi_model_param *info  = &program->model->params[param];
-    size_t                    elem  = compute_bytes(program->plan);
-    size_t                    bytes = info->elems * elem;
     sherdi_op op = sherdi_op_of_segment(program->plan, SHERDI_OP_USE, SHERDI_LANE_COMPUTE, segment);
 
     op.param = (int)param;
     sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS,
-                  sherdi_range_of(SHERDI_AT_TRAINER_DATA, info->first_index * elem, bytes));
+                  sherdi_program_trainer(program, SHERDI_AT_TRAINER_DATA, param));
     if (is_backward && segment->has_gradient) {
         sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_ADDS,
-                      sherdi_range_of(SHERDI_AT_TRAINER_GRAD, info->first_index * elem, bytes));
+                      sherdi_program_trainer(program, SHERDI_AT_TRAINER_GRAD, param));
     }
     return sherdi_program_emit(program, &op);
 }
@@ -333,18 +296,18 @@ static sherd_status segment_use(const sherdi_program *program, const sherdi_segm
                                 int is_backward)
 {
     const sherdi_plan *plan  = program->plan;
-    size_t             bytes = segment->padded_elems * compute_bytes(plan);
+    size_t             bytes = segment->padded_elems * sherdi_compute_bytes(plan);
     sherdi_op          op = sherdi_op_of_segment(plan, SHERDI_OP_USE, SHERDI_LANE_COMPUTE, segment);
 
     if (segment->is_resident) {
         sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS,
                       sherdi_range_of(SHERDI_BUFFER_PARAMS, segment->param_offset, bytes));
     } else {
-        sherdi_op_use(
-            &op, SHERDI_USE_SRC, SHERDI_READS,
-            sherdi_range_of(SHERDI_BUFFER_GATHER,
-                            state_of(program, segment->unit)->gathered_at + segment->gather_offset,
-                            bytes));
+        sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS,
+                      sherdi_range_of(SHERDI_BUFFER_GATHER,
+                                      sherdi_program_unit(program, segment->unit)->gathered_at +
+                                          segment->gather_offset,
+                                      bytes));
     }
     if (is_backward && segment->has_gradient) {
         sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_ADDS,
@@ -358,7 +321,7 @@ static sherd_status unit_use(const sherdi_program *program, int unit, int is_bac
     const sherdi_model_unit *info = &program->model->units[unit];
 
     for (int kind = 0; kind < SHERDI_SEGMENT_KINDS; kind++) {
-        const sherdi_segment *segment = segment_of(program->plan, unit, kind);
+        const sherdi_segment *segment = sherdi_unit_segment(program->plan, unit, kind);
 
         if (segment != NULL && !segment->is_bound) {
             SHERDI_TRY(segment_use(program, segment, is_backward));
@@ -385,7 +348,7 @@ static sherd_status unit_hold(const sherdi_program *program, const sherdi_cursor
     if (program->plan->units[unit].gather_bytes > 0 && !is_there(program, unit, place)) {
         SHERDI_TRY(unit_gather(program, unit, pass, place, stay_begun(cursor, step, unit)));
     }
-    state_of(program, unit)->held++;
+    sherdi_program_unit(program, unit)->held++;
     return SHERD_OK;
 }
 
@@ -404,7 +367,7 @@ sherd_status sherdi_program_poison(const sherdi_program *program, int unit, sher
 
 static sherd_status unit_leave(const sherdi_program *program, int unit)
 {
-    sherdi_unit_state *state = state_of(program, unit);
+    sherdi_unit_state *state = sherdi_program_unit(program, unit);
 
     if (!state->is_gathered) {
         return SHERD_OK;
@@ -420,7 +383,7 @@ static void units_unhold(const sherdi_program *program, int unit, size_t count, 
 {
     for (size_t n = 0; n < count; n++) {
         int                reached = sherdi_program_reached(program->model, unit, n);
-        sherdi_unit_state *state   = state_of(program, reached);
+        sherdi_unit_state *state   = sherdi_program_unit(program, reached);
 
         if (--state->held == 0 && !is_there_still) {
             state->is_gathered = 0;
@@ -432,7 +395,7 @@ static void gradients_unbegin(const sherdi_program *program, int unit, size_t co
 {
     for (size_t n = 0; n < count; n++) {
         int                reached = sherdi_program_reached(program->model, unit, n);
-        sherdi_unit_state *state   = state_of(program, reached);
+        sherdi_unit_state *state   = sherdi_program_unit(program, reached);
 
         if (--state->held_backward == 0 &&
             state->uses_left == program->plan->units[reached].backward_uses) {
@@ -463,7 +426,7 @@ static sherd_status units_take(const sherdi_program *program, sherdi_cursor *cur
     for (; pass == SHERD_BACKWARD && t->begun < t->held; t->begun++) {
         reached = sherdi_program_reached(program->model, unit, t->begun);
         SHERDI_TRY(sherdi_program_gradient_begin(program, reached));
-        state_of(program, reached)->held_backward++;
+        sherdi_program_unit(program, reached)->held_backward++;
     }
     t->is_gathered = 1;
     for (size_t n = 0; n < t->held; n++) {
@@ -486,8 +449,8 @@ sherd_status sherdi_program_acquire(const sherdi_program *program, int unit, she
         cursor->next = next;
         return status;
     }
-    state_of(program, unit)->acquired[pass]++;
-    state_of(program, unit)->uses.acquired[pass]++;
+    sherdi_program_unit(program, unit)->acquired[pass]++;
+    sherdi_program_unit(program, unit)->uses.acquired[pass]++;
     return SHERD_OK;
 }
 
@@ -496,7 +459,7 @@ sherd_status sherdi_program_acquire(const sherdi_program *program, int unit, she
 /* One use of a unit's gradient is over. */
 static sherd_status gradient_leave(const sherdi_program *program, int unit)
 {
-    sherdi_unit_state *state = state_of(program, unit);
+    sherdi_unit_state *state = sherdi_program_unit(program, unit);
 
     state->held_backward--;
     state->uses_left--;
@@ -513,11 +476,11 @@ sherd_status sherdi_program_release(const sherdi_program *program, int unit, she
     char                 text[SHERDI_ERROR_BYTES];
     int                  reached;
 
-    state_of(program, unit)->acquired[pass]--;
+    sherdi_program_unit(program, unit)->acquired[pass]--;
     for (size_t n = 0; (reached = sherdi_program_reached(program->model, unit, n)) >= 0; n++) {
         sherd_status status = SHERD_OK;
 
-        if (--state_of(program, reached)->held == 0 && !is_kept(cursor, reached)) {
+        if (--sherdi_program_unit(program, reached)->held == 0 && !is_kept(cursor, reached)) {
             status = unit_leave(program, reached);
         }
         if (pass == SHERD_BACKWARD && status == SHERD_OK) {

@@ -21,11 +21,6 @@ static int is_on_device(sherdi_place place)
     return place == SHERDI_PLACE_DEVICE;
 }
 
-static size_t compute_bytes(const sherdi_plan *plan)
-{
-    return sherd_dtype_bytes(plan->settings.compute_dtype);
-}
-
 static sherdi_range staging_at(size_t offset, size_t bytes)
 {
     return sherdi_range_of(SHERDI_BUFFER_STAGING, offset, bytes);
@@ -74,15 +69,16 @@ static sherd_status gradients_read_ahead(const sherdi_program *program)
 
 /* ------------------------------------------------------------------ state -- */
 
-static sherdi_range state_of(const sherdi_plan *plan, const sherdi_block *block)
+static sherdi_range state_at(const sherdi_plan *plan, const sherdi_block *block)
 {
     static const int BUFFERS[] = {SHERDI_BUFFER_STATE, SHERDI_BUFFER_HOST_STATE};
     size_t           bytes     = sherdi_plan_state_bytes(plan, block);
     sherdi_range     at;
 
     if (block->place == SHERDI_PLACE_STORAGE) {
-        at = sherdi_ring_slot(plan, SHERDI_RING_STATE, block->extent);
-        return sherdi_range_of(at.where, at.offset + block->state_offset, bytes);
+        at = sherdi_ring_slot(plan, SHERDI_RING_STATE, block->extent, bytes);
+        at.offset += block->state_offset;
+        return at;
     }
     return sherdi_range_of(
         BUFFERS[block->place],
@@ -127,31 +123,6 @@ static sherd_status state_give(const sherdi_program *program, const sherdi_block
 
 /* --------------------------------------------------------------- gradient -- */
 
-/* Where a block's gradient rests. */
-static sherdi_range gradient_at(const sherdi_plan *plan, const sherdi_block *block)
-{
-    size_t       bytes = block->elems * sherdi_plan_grad_bytes(plan);
-    sherdi_range slot;
-
-    if (block->grad_place == SHERDI_PLACE_STORAGE) {
-        slot       = sherdi_ring_slot(plan, SHERDI_RING_GRADS, block->grad_offset);
-        slot.bytes = bytes;
-        return slot;
-    }
-    return sherdi_range_of(block->grad_place == SHERDI_PLACE_HOST ? SHERDI_BUFFER_HOST_GRADS
-                                                                  : SHERDI_BUFFER_GRADS,
-                           block->grad_offset, bytes);
-}
-
-static sherd_status gradient_read(const sherdi_program *program, const sherdi_block *block)
-{
-    if (block->grad_place != SHERDI_PLACE_STORAGE) {
-        return SHERD_OK;
-    }
-    return sherdi_program_read(program, SHERDI_RING_GRADS, block->grad_offset, block->grad_offset,
-                               program->plan->segments[block->segment].unit);
-}
-
 static sherd_status gradient_give(const sherdi_program *program, const sherdi_block *block)
 {
     if (block->grad_place != SHERDI_PLACE_STORAGE) {
@@ -171,9 +142,7 @@ static sherd_status widen_emit(const sherdi_program *program, const sherdi_segme
 
     op.elems  = src.bytes / sizeof(int64_t);
     dst.bytes = op.elems * sizeof(float);
-    sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES, dst);
-    sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS, src);
-    return sherdi_program_emit(program, &op);
+    return sherdi_program_move(program, op, dst, src);
 }
 
 /* Stage 0, deterministic: every rank updates everything and needs the others' slices. */
@@ -202,7 +171,7 @@ static sherd_status gradient_on_device(const sherdi_program *program, const sher
     size_t             bytes = block->elems * sherd_dtype_bytes(plan->grad_dtype);
 
     if (!plan->is_fixed) {
-        *out = gradient_at(plan, block);
+        *out = sherdi_program_gradient(plan, block);
         return SHERD_OK;
     }
     if (!plan->is_sliced) {
@@ -210,7 +179,7 @@ static sherd_status gradient_on_device(const sherdi_program *program, const sher
         return SHERD_OK;
     }
     *out = staging_at(0, bytes);
-    return widen_emit(program, segment, gradient_at(plan, block), *out);
+    return widen_emit(program, segment, sherdi_program_gradient(plan, block), *out);
 }
 
 static sherdi_range bridge_at(const sherdi_plan *plan, const sherdi_block *block, size_t offset,
@@ -225,15 +194,11 @@ static sherd_status gradient_send(const sherdi_program *program, const sherdi_bl
 {
     const sherdi_plan    *plan    = program->plan;
     const sherdi_segment *segment = &plan->segments[block->segment];
-    sherdi_op    op = sherdi_op_of_segment(plan, SHERDI_OP_COPY, SHERDI_LANE_DOWN, segment);
-    sherdi_range src;
+    sherdi_range          src;
 
     SHERDI_TRY(gradient_on_device(program, segment, block, &src));
-    op.block = block;
-    sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES, bridge_at(plan, block, 0, src.bytes));
-    sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS, src);
-    op.moves[SHERDI_MOVES_DOWN] = src.bytes;
-    return sherdi_program_emit(program, &op);
+    return sherdi_program_copy(program, SHERDI_LANE_DOWN, segment,
+                               bridge_at(plan, block, 0, src.bytes), src);
 }
 
 /* ... of this block and of those that the other bridges have room for. What was widened has room for one. */
@@ -262,8 +227,8 @@ static sherd_status gradient_take(const sherdi_program *program, const sherdi_se
     const sherdi_plan *plan = program->plan;
 
     if (!is_on_device(block->grad_place)) {
-        *out = gradient_at(plan, block);
-        return gradient_read(program, block);
+        *out = sherdi_program_gradient(plan, block);
+        return sherdi_program_gradient_read(program, block);
     }
     if (is_on_device(block->place)) {
         return gradient_on_device(program, segment, block, out);
@@ -287,7 +252,7 @@ static size_t own_first(const sherdi_plan *plan, const sherdi_segment *segment)
 static sherdi_range param_at(const sherdi_plan *plan, const sherdi_segment *segment,
                              const sherdi_block *block)
 {
-    size_t elem  = compute_bytes(plan);
+    size_t elem  = sherdi_compute_bytes(plan);
     size_t at    = (own_first(plan, segment) + block->offset_elems) * elem;
     size_t bytes = block->elems * elem;
 
@@ -308,11 +273,8 @@ static size_t block_piece(const sherdi_plan *plan, const sherdi_segment *segment
 static sherdi_range param_slot(const sherdi_plan *plan, const sherdi_segment *segment,
                                const sherdi_block *block)
 {
-    sherdi_range slot =
-        sherdi_ring_slot(plan, SHERDI_RING_PARAMS, block_piece(plan, segment, block));
-
-    slot.bytes = block->elems * compute_bytes(plan);
-    return slot;
+    return sherdi_ring_slot(plan, SHERDI_RING_PARAMS, block_piece(plan, segment, block),
+                            block->elems * sherdi_compute_bytes(plan));
 }
 
 /* Where the kernel writes it: beside the state, or where the device's values rest already. `is_temporary`: on its
@@ -320,7 +282,7 @@ static sherdi_range param_slot(const sherdi_plan *plan, const sherdi_segment *se
 static sherdi_range param_target(const sherdi_plan *plan, const sherdi_segment *segment,
                                  const sherdi_block *block, int *is_temporary)
 {
-    size_t bytes = block->elems * compute_bytes(plan);
+    size_t bytes = block->elems * sherdi_compute_bytes(plan);
 
     *is_temporary = 1;
     if (!is_on_device(block->place) && segment->param_place == SHERDI_PLACE_STORAGE) {
@@ -363,19 +325,6 @@ static sherd_status param_open(const sherdi_program *program, const sherdi_segme
     return is_temporary ? gaps_zero(program, block, *out) : SHERD_OK;
 }
 
-static sherd_status param_copy(const sherdi_program *program, const sherdi_segment *segment,
-                               const sherdi_block *block, sherdi_lane_id lane, sherdi_range src,
-                               sherdi_range dst)
-{
-    sherdi_op op = sherdi_op_of_segment(program->plan, SHERDI_OP_COPY, lane, segment);
-
-    op.block = block;
-    sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES, dst);
-    sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS, src);
-    op.moves[lane == SHERDI_LANE_DOWN ? SHERDI_MOVES_DOWN : SHERDI_MOVES_UP] = src.bytes;
-    return sherdi_program_emit(program, &op);
-}
-
 /* From there to where it rests. */
 static sherd_status param_close(const sherdi_program *program, const sherdi_segment *segment,
                                 const sherdi_block *block, sherdi_range written)
@@ -389,38 +338,33 @@ static sherd_status param_close(const sherdi_program *program, const sherdi_segm
         size_t piece = block_piece(plan, segment, block);
 
         if (is_on_device(block->place)) {
-            SHERDI_TRY(param_copy(program, segment, block, SHERDI_LANE_DOWN, written,
-                                  param_slot(plan, segment, block)));
+            SHERDI_TRY(sherdi_program_copy(program, SHERDI_LANE_DOWN, segment,
+                                           param_slot(plan, segment, block), written));
         }
         return sherdi_program_write(program, SHERDI_RING_PARAMS, piece, piece, segment->unit);
     }
     if (is_on_device(block->place) != is_on_device(segment->param_place)) {
-        return param_copy(program, segment, block,
-                          is_on_device(block->place) ? SHERDI_LANE_DOWN : SHERDI_LANE_UP, written,
-                          param_at(plan, segment, block));
+        return sherdi_program_copy(program,
+                                   is_on_device(block->place) ? SHERDI_LANE_DOWN : SHERDI_LANE_UP,
+                                   segment, param_at(plan, segment, block), written);
     }
     return SHERD_OK;
 }
 
 /* -------------------------------------------------------------- publishing -- */
 
-/* Element `first_index` of the model, in the trainer's own memory. */
+/* From the staging to the trainer's own memory. */
 static sherd_status bound_copy(const sherdi_program *program, const sherdi_segment *segment,
                                size_t param)
 {
-    const sherdi_plan        *plan = program->plan;
-    const sherdi_model_param *info = &program->model->params[param];
-    size_t                    elem = compute_bytes(plan);
+    const sherdi_plan *plan   = program->plan;
+    size_t             offset = plan->params[param].offset_elems * sherdi_compute_bytes(plan);
+    sherdi_range       dst    = sherdi_program_trainer(program, SHERDI_AT_TRAINER_DATA, param);
     sherdi_op op = sherdi_op_of_segment(plan, SHERDI_OP_COPY, SHERDI_LANE_COMPUTE, segment);
 
     op.param = (int)param;
-    sherdi_op_use(
-        &op, SHERDI_USE_DST, SHERDI_WRITES,
-        sherdi_range_of(SHERDI_AT_TRAINER_DATA, info->first_index * elem, info->elems * elem));
-    sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS,
-                  staging_at(plan->publish_offset + plan->params[param].offset_elems * elem,
-                             info->elems * elem));
-    return sherdi_program_emit(program, &op);
+    return sherdi_program_move(program, op, dst,
+                               staging_at(plan->publish_offset + offset, dst.bytes));
 }
 
 /* New values of bound parameters: gathered in the staging, then copied to the trainer. */
@@ -435,7 +379,7 @@ static sherd_status bound_publish(const sherdi_program *program, const sherdi_se
         op.flags        = SHERDI_OP_MEETS;
         sherdi_op_gather_in_place(
             &op, plan,
-            staging_at(plan->publish_offset, segment->padded_elems * compute_bytes(plan)));
+            staging_at(plan->publish_offset, segment->padded_elems * sherdi_compute_bytes(plan)));
         SHERDI_TRY(sherdi_program_emit(program, &op));
     }
     for (size_t i = 0; i < unit->num_params; i++) {
@@ -461,7 +405,7 @@ static sherd_status resident_publish(const sherdi_program *program, const sherdi
     op.flags = plan->publishes_early ? SHERDI_OP_MEETS : SHERDI_OP_STABLE;
     sherdi_op_gather_in_place(&op, plan,
                               sherdi_range_of(SHERDI_BUFFER_PARAMS, segment->param_offset,
-                                              segment->padded_elems * compute_bytes(plan)));
+                                              segment->padded_elems * sherdi_compute_bytes(plan)));
     return sherdi_program_emit(program, &op);
 }
 
@@ -514,7 +458,7 @@ static void sweep_count(const sherdi_plan *plan, const sherdi_segment *segment, 
     const sherdi_optimizer *optimizer = plan->settings.optimizer;
     const sherdi_sweep     *sweep     = &optimizer->sweeps[op->sweep];
     uint64_t                grad      = sweep->reads_gradient ? sherdi_plan_grad_bytes(plan) : 0;
-    uint64_t param = sweep->writes_param && segment->has_master ? compute_bytes(plan) : 0;
+    uint64_t param = sweep->writes_param && segment->has_master ? sherdi_compute_bytes(plan) : 0;
 
     op->moves[is_on_device(op->place) ? SHERDI_MOVES_DEVICE : SHERDI_MOVES_HOST] =
         op->elems * (parts_bytes(optimizer, sweep->reads) + parts_bytes(optimizer, sweep->writes) +
@@ -532,7 +476,7 @@ static sherd_status update_emit(const sherdi_program *program, sherdi_walk walk,
 
     op.sweep = is_written ? plan->settings.optimizer->num_sweeps - 1 : 0;
     sherdi_op_use(&op, SHERDI_USE_STATE, is_written ? SHERDI_ADDS : SHERDI_READS,
-                  state_of(plan, block));
+                  state_at(plan, block));
     sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS, gradient);
     if (is_written || !segment->has_master) {
         sherdi_op_use(&op, SHERDI_USE_PARAM,
@@ -555,7 +499,7 @@ static sherd_status master_emit(const sherdi_program *program, sherdi_walk walk,
 {
     const sherdi_plan *plan   = program->plan;
     sherdi_op          op     = sherdi_op_of_block(plan, SHERDI_OP_FINGERPRINT, block);
-    sherdi_range       master = segment->has_master ? state_of(plan, block) : param;
+    sherdi_range       master = segment->has_master ? state_at(plan, block) : param;
 
     master.bytes = block->elems * sizeof(float);
     sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS, master);
@@ -569,9 +513,7 @@ static sherd_status master_emit(const sherdi_program *program, sherdi_walk walk,
     op      = sherdi_op_of_block(plan, SHERDI_OP_CAST, block); /* padding of the master is zero */
     op.from = SHERD_F32;
     op.to   = plan->settings.compute_dtype;
-    sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES, param);
-    sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS, master);
-    return sherdi_program_emit(program, &op);
+    return sherdi_program_move(program, op, param, master);
 }
 
 static int has_gradient(sherdi_walk walk)
@@ -635,22 +577,6 @@ static sherd_status clear_emit(const sherdi_program *program, size_t offset, siz
     return sherdi_program_emit(program, &op);
 }
 
-/* All results of both sides. */
-static sherd_status collect_emit(const sherdi_program *program)
-{
-    size_t    bytes = program->plan->numbers.results_bytes;
-    sherdi_op op =
-        sherdi_op_of(SHERDI_OP_COLLECT, SHERDI_LANE_UPDATE); /* and the host waits for it */
-
-    sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS,
-                  sherdi_range_of(SHERDI_BUFFER_NUMBERS, 0, bytes));
-    if (program->plan->machine.has_device) {
-        sherdi_op_use(&op, SHERDI_USE_NUMBERS, SHERDI_ADDS,
-                      sherdi_range_of(SHERDI_BUFFER_HOST_NUMBERS, 0, bytes));
-    }
-    return sherdi_program_emit(program, &op);
-}
-
 sherd_status sherdi_program_walk(const sherdi_program *program, sherdi_walk walk)
 {
     const sherdi_plan *plan = program->plan;
@@ -670,7 +596,16 @@ sherd_status sherdi_program_walk(const sherdi_program *program, sherdi_walk walk
 
 sherd_status sherdi_program_collect(const sherdi_program *program)
 {
-    return collect_emit(program);
+    size_t    bytes = program->plan->numbers.results_bytes;
+    sherdi_op op    = sherdi_op_of(SHERDI_OP_COLLECT, SHERDI_LANE_UPDATE);
+
+    sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS,
+                  sherdi_range_of(SHERDI_BUFFER_NUMBERS, 0, bytes));
+    if (program->plan->machine.has_device) {
+        sherdi_op_use(&op, SHERDI_USE_NUMBERS, SHERDI_ADDS,
+                      sherdi_range_of(SHERDI_BUFFER_HOST_NUMBERS, 0, bytes));
+    }
+    return sherdi_program_emit(program, &op);
 }
 
 /* -------------------------------------------------------------------- norm -- */
@@ -679,8 +614,7 @@ static sherd_status norm_emit(const sherdi_program *program, const sherdi_segmen
                               sherdi_place place, sherdi_range gradient, sherd_dtype dtype)
 {
     const sherdi_plan *plan = program->plan;
-    sherdi_op          op   = sherdi_op_of_segment(
-                   plan, SHERDI_OP_NORM, is_on_device(place) ? SHERDI_LANE_UPDATE : SHERDI_LANE_HOST, segment);
+    sherdi_op op = sherdi_op_of_segment(plan, SHERDI_OP_NORM, sherdi_lane_at(place), segment);
 
     op.place = place;
     op.from  = dtype;
@@ -718,9 +652,9 @@ static sherd_status fixed_norm(const sherdi_program *program, const sherdi_segme
 static sherd_status block_norm(const sherdi_program *program, const sherdi_segment *segment,
                                const sherdi_block *block)
 {
-    SHERDI_TRY(gradient_read(program, block));
-    SHERDI_TRY(norm_emit(program, segment, block->grad_place, gradient_at(program->plan, block),
-                         program->plan->grad_dtype));
+    SHERDI_TRY(sherdi_program_gradient_read(program, block));
+    SHERDI_TRY(norm_emit(program, segment, block->grad_place,
+                         sherdi_program_gradient(program->plan, block), program->plan->grad_dtype));
     return gradient_give(program, block);
 }
 
@@ -748,5 +682,5 @@ sherd_status sherdi_program_norm(const sherdi_program *program)
             SHERDI_TRY(segment_norm(program, &plan->segments[s]));
         }
     }
-    return collect_emit(program);
+    return sherdi_program_collect(program);
 }
