@@ -189,8 +189,9 @@ static double io_run(sherd_engine *engine)
     must(sherdi_run_settle(engine, SHERDI_RING_STATE), "write");
     must(sherdi_store_commit(engine, engine->step, engine->own_fingerprint, &engine->scaler),
          "commit");
-    start               = now_s() - start;
-    engine->store.times = (sherdi_store_times){0}; /* the next step shall tell of itself */
+    start = now_s() - start;
+    /* the next step shall tell of itself */
+    memset(engine->run.drive.waits, 0, sizeof(engine->run.drive.waits));
     return start;
 }
 

@@ -1,6 +1,6 @@
 /* SHERD_DEBUG: whether parameters were written while a unit was acquired. What becomes of such a write depends on the
  * layout (kept where parameters are whole, lost where they are gathered), so it is an error in all of them.
- * gather.c calls this; what else SHERD_DEBUG does stands where it is done (is_debug). */
+ * loop.c calls this; what else SHERD_DEBUG does stands where it is done (is_debug). */
 #include "engine/engine_impl.h"
 
 #include "base/checked.h"

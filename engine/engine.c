@@ -1,4 +1,4 @@
-/* The engine: arguments are checked here, then gather.c, reduce.c and step.c move. Made in
+/* The engine: arguments are checked here, then loop.c and step.c move. Made in
  * three phases: declared (the model), sealed (the plan and its memory), running. */
 #include "engine/engine_impl.h"
 

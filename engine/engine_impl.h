@@ -1,5 +1,5 @@
-/* The engine's object, seen inside this folder only. engine.c owns it; gather.c, reduce.c
- * and step.c are its three moving parts. */
+/* The engine's object, seen inside this folder only. engine.c owns it; loop.c and step.c are what
+ * the trainer calls, run.c carries out what both ask of the program. */
 #ifndef SHERDI_ENGINE_ENGINE_IMPL_H
 #define SHERDI_ENGINE_ENGINE_IMPL_H
 
@@ -231,8 +231,8 @@ sherd_status sherdi_numbers_open(sherd_engine *engine);
 void         sherdi_numbers_close(sherd_engine *engine);
 /** What kernels are told goes to the device, behind the update lane. */
 void sherdi_numbers_tell(sherd_engine *engine);
-/** Waits for the update lane, and for reductions under way, which add to the counts; the results of both sides
- *  together, the norm normalised. Norms of tensors of the device are added to the host's. */
+/** Waits for the update lane, which has followed what adds to them; the results of both sides together, the norm
+ *  normalised. Norms of tensors of the device are added to the host's. */
 sherd_status sherdi_numbers_read(sherd_engine *engine, sherdi_numbers_head *out);
 
 /* ---- lanes.c */

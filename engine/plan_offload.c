@@ -295,7 +295,8 @@ static void landing_size(sherdi_plan *plan)
 /* Bytes of an offloaded block's gradient that have to pass through the bridge. */
 static size_t bridge_grad_bytes(const sherdi_plan *plan, const sherdi_block *block)
 {
-    if (!plan->has_spill) { /* down at the boundary, in the type of the update */
+    if (block->grad_place ==
+        SHERDI_PLACE_DEVICE) { /* down at the boundary, in the type of the update */
         return block->elems * sherd_dtype_bytes(plan->grad_dtype);
     }
     return plan->has_accumulator ? block->elems * sherd_dtype_bytes(plan->settings.comm_dtype) : 0;

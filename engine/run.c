@@ -157,7 +157,7 @@ static sherd_status op_follow_marked(sherd_engine *engine, const sherdi_op *op,
 
 /* --------------------------------------------------------------- addresses -- */
 
-static unsigned char *address_of(const sherd_engine *engine, const sherdi_op *op, int role)
+static void *address_of(const sherd_engine *engine, const sherdi_op *op, int role)
 {
     const sherdi_range *range = &op->uses[role];
 
@@ -181,11 +181,11 @@ static const char *subject_of(const sherd_engine *engine, const sherdi_op *op)
 /* ----------------------------------------------------------------- kernels -- */
 
 /* What no parameter covers of a block. */
-static void gaps_zero(const sherd_engine *engine, const sherdi_op *op, unsigned char *target)
+static void gaps_zero(const sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op,
+                      unsigned char *target)
 {
-    const sherdi_backend *lane = lane_of(engine, op->lane);
-    size_t                elem = sherd_dtype_bytes(op->to);
-    size_t                at   = 0;
+    size_t elem = sherd_dtype_bytes(op->to);
+    size_t at   = 0;
 
     for (size_t i = 0; i <= op->block->num_spans; i++) {
         const sherdi_span *span =
@@ -197,28 +197,23 @@ static void gaps_zero(const sherd_engine *engine, const sherdi_op *op, unsigned 
     }
 }
 
-static sherd_status op_zero(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
+static void op_zero(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op)
 {
-    const sherdi_backend *lane = lane_of(engine, op->lane);
-    unsigned char        *dst  = address_of(engine, op, SHERDI_USE_DST);
+    unsigned char *dst = address_of(engine, op, SHERDI_USE_DST);
 
-    (void)number_out;
-    if (op->block != NULL && op->elems == op->block->elems && op->flags & SHERDI_OP_GAPS) {
-        gaps_zero(engine, op, dst);
+    if (op->flags & SHERDI_OP_GAPS) {
+        gaps_zero(engine, lane, op, dst);
     } else {
         lane->kernels->zero(lane, dst, op->uses[SHERDI_USE_DST].bytes);
     }
-    return SHERD_OK;
 }
 
-static sherd_status op_copy(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
+static void op_copy(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op)
 {
-    const sherdi_backend *lane  = lane_of(engine, op->lane);
-    size_t                bytes = op->uses[SHERDI_USE_DST].bytes;
-    void                 *dst   = address_of(engine, op, SHERDI_USE_DST);
-    const void           *src   = address_of(engine, op, SHERDI_USE_SRC);
+    size_t      bytes = op->uses[SHERDI_USE_DST].bytes;
+    void       *dst   = address_of(engine, op, SHERDI_USE_DST);
+    const void *src   = address_of(engine, op, SHERDI_USE_SRC);
 
-    (void)number_out;
     if (op->lane == SHERDI_LANE_DOWN) {
         sherdi_link_down(engine, dst, src, bytes);
     } else if (op->lane == SHERDI_LANE_UP) {
@@ -226,60 +221,38 @@ static sherd_status op_copy(sherd_engine *engine, const sherdi_op *op, uint64_t 
     } else {
         lane->kernels->copy(lane, dst, src, bytes);
     }
-    return SHERD_OK;
 }
 
-static sherd_status op_cast(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
+static void op_cast(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op)
 {
-    const sherdi_backend *lane = lane_of(engine, op->lane);
-
-    (void)number_out;
     lane->kernels->cast(lane, address_of(engine, op, SHERDI_USE_DST), op->to,
                         address_of(engine, op, SHERDI_USE_SRC), op->from, op->elems);
-    return SHERD_OK;
 }
 
-static sherd_status op_accumulate(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
+static void op_accumulate(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op)
 {
-    const sherdi_backend *lane = lane_of(engine, op->lane);
-
-    (void)number_out;
     lane->kernels->accumulate(lane, address_of(engine, op, SHERDI_USE_DST), op->to,
                               address_of(engine, op, SHERDI_USE_SRC), op->from, op->elems);
-    return SHERD_OK;
 }
 
-static sherd_status op_widen(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
+static void op_widen(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op)
 {
-    const sherdi_backend *lane = lane_of(engine, op->lane);
-
-    (void)number_out;
-    lane->kernels->fixed_to_f32(
-        lane, (float *)(void *)address_of(engine, op, SHERDI_USE_DST),
-        (const int64_t *)(const void *)address_of(engine, op, SHERDI_USE_SRC), op->elems);
-    return SHERD_OK;
+    lane->kernels->fixed_to_f32(lane, address_of(engine, op, SHERDI_USE_DST),
+                                address_of(engine, op, SHERDI_USE_SRC), op->elems);
 }
 
-static sherd_status op_norm(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
+static void op_norm(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op)
 {
-    const sherdi_backend *lane = lane_of(engine, op->lane);
-
-    (void)number_out;
     lane->kernels->sumsq(lane, address_of(engine, op, SHERDI_USE_SRC), op->from, op->elems,
                          &sherdi_place_numbers(engine, op->place)->head->norm);
-    return SHERD_OK;
 }
 
-static sherd_status op_fingerprint(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
+static void op_fingerprint(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op)
 {
-    const sherdi_backend *lane    = lane_of(engine, op->lane);
     const sherdi_numbers *numbers = sherdi_place_numbers(engine, op->place);
 
-    (void)number_out;
     lane->kernels->fingerprint(lane, numbers->spans + op->block->first_span, op->block->num_spans,
-                               (const float *)(const void *)address_of(engine, op, SHERDI_USE_SRC),
-                               &numbers->head->fingerprint);
-    return SHERD_OK;
+                               address_of(engine, op, SHERDI_USE_SRC), &numbers->head->fingerprint);
 }
 
 /* What a sweep is given of a block. The master lies with the other parts, or is the parameter. */
@@ -309,64 +282,36 @@ static sherdi_sweep_args sweep_args(const sherd_engine *engine, const sherdi_op 
     return args;
 }
 
-static sherd_status op_update(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
+static void op_update(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op)
 {
-    const sherdi_backend *lane = lane_of(engine, op->lane);
-    sherdi_sweep_args     args = sweep_args(engine, op);
-    sherdi_mark           mark =
+    sherdi_sweep_args args = sweep_args(engine, op);
+    sherdi_mark       mark =
         sherdi_mark_begin(&engine->marks, SHERDI_MARK_UPDATE, lane, subject_of(engine, op), 0);
 
-    (void)number_out;
     engine->settings.optimizer->sweeps[op->sweep].run(lane, &args);
     sherdi_mark_end(&engine->marks, lane, &mark);
-    return SHERD_OK;
 }
 
-static sherd_status op_clear(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
+static void op_clear(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op)
 {
-    const sherdi_backend *lane   = lane_of(engine, op->lane);
-    const sherdi_range   *range  = &op->uses[SHERDI_USE_DST];
-    unsigned char        *device = (unsigned char *)engine->device.head + range->offset;
-    unsigned char        *host   = (unsigned char *)engine->on_host.head + range->offset;
+    const sherdi_range *range  = &op->uses[SHERDI_USE_DST];
+    unsigned char      *device = (unsigned char *)engine->device.head + range->offset;
+    unsigned char      *host   = (unsigned char *)engine->on_host.head + range->offset;
 
-    (void)number_out;
     memset(host, 0, range->bytes);
     if (device != host) {
         lane->device->fill(lane, device, 0, range->bytes);
     }
-    return SHERD_OK;
-}
-
-static sherd_status op_collect(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
-{
-    (void)op;
-    (void)number_out;
-    SHERDI_TRY(sherdi_numbers_read(engine, &engine->results)); /* waits for the lane */
-    sherdi_order_forget(&engine->run.order, SHERDI_LANE_UPDATE, 0);
-    return SHERD_OK;
 }
 
 /* NaN of every type. */
-static sherd_status op_poison(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
+static void op_poison(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op)
 {
-    const sherdi_backend *lane = lane_of(engine, op->lane);
-
-    (void)number_out;
     lane->device->fill(lane, address_of(engine, op, SHERDI_USE_DST), 0xff,
                        op->uses[SHERDI_USE_DST].bytes);
-    return SHERD_OK;
 }
 
-/* The trainer works with it from now on. */
-static sherd_status op_use(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
-{
-    (void)engine;
-    (void)op;
-    (void)number_out;
-    return SHERD_OK;
-}
-
-/* ------------------------------------------------------------- collectives -- */
+/* ------------------------------------------------------------------- calls -- */
 
 /* The host may stand still in a call, and the transfer itself takes its time on a lane. */
 typedef struct transfer_marks {
@@ -482,6 +427,14 @@ static sherd_status op_exchange(sherd_engine *engine, const sherdi_op *op, uint6
                                  op->elems);
 }
 
+static sherd_status op_collect(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
+{
+    (void)op, (void)number_out;
+    SHERDI_TRY(sherdi_numbers_read(engine, &engine->results)); /* waits for the lane */
+    sherdi_order_forget(&engine->run.order, SHERDI_LANE_UPDATE, 0);
+    return SHERD_OK;
+}
+
 /* ------------------------------------------------------------------- drive -- */
 
 static sherdi_ring ring_of(const sherdi_op *op)
@@ -514,26 +467,24 @@ static uint64_t transfer_give(sherd_engine *engine, const sherdi_op *op,
 
 /* --------------------------------------------------------------- the loop -- */
 
-typedef sherd_status (*op_fn)(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out);
+/* What is queued on a lane, in its order. */
+typedef void (*kernel_fn)(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op);
 
-static const op_fn FUNCTIONS[SHERDI_OP_KINDS] = {
-    [SHERDI_OP_ZERO]        = op_zero,
-    [SHERDI_OP_COPY]        = op_copy,
-    [SHERDI_OP_CAST]        = op_cast,
-    [SHERDI_OP_ACCUMULATE]  = op_accumulate,
-    [SHERDI_OP_WIDEN]       = op_widen,
-    [SHERDI_OP_GATHER]      = op_gather,
-    [SHERDI_OP_NORM]        = op_norm,
-    [SHERDI_OP_UPDATE]      = op_update,
-    [SHERDI_OP_FINGERPRINT] = op_fingerprint,
-    [SHERDI_OP_CLEAR]       = op_clear,
-    [SHERDI_OP_COLLECT]     = op_collect,
-    [SHERDI_OP_POISON]      = op_poison,
-    [SHERDI_OP_USE]         = op_use,
-    [SHERDI_OP_REDUCE]      = op_reduce,
-    [SHERDI_OP_ALL_REDUCE]  = op_all_reduce,
-    [SHERDI_OP_EXCHANGE]    = op_exchange,
-    [SHERDI_OP_SUM]         = op_sum,
+static const kernel_fn KERNELS[SHERDI_OP_KINDS] = {
+    [SHERDI_OP_ZERO] = op_zero,     [SHERDI_OP_COPY] = op_copy,
+    [SHERDI_OP_CAST] = op_cast,     [SHERDI_OP_ACCUMULATE] = op_accumulate,
+    [SHERDI_OP_WIDEN] = op_widen,   [SHERDI_OP_NORM] = op_norm,
+    [SHERDI_OP_UPDATE] = op_update, [SHERDI_OP_FINGERPRINT] = op_fingerprint,
+    [SHERDI_OP_CLEAR] = op_clear,   [SHERDI_OP_POISON] = op_poison,
+};
+
+/* What can fail at once. The wire gives numbers of its own; 0: it is over when it returns. */
+typedef sherd_status (*call_fn)(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out);
+
+static const call_fn CALLS[SHERDI_OP_KINDS] = {
+    [SHERDI_OP_GATHER] = op_gather,         [SHERDI_OP_REDUCE] = op_reduce,
+    [SHERDI_OP_ALL_REDUCE] = op_all_reduce, [SHERDI_OP_EXCHANGE] = op_exchange,
+    [SHERDI_OP_COLLECT] = op_collect,       [SHERDI_OP_SUM] = op_sum,
 };
 
 static void op_record(sherd_engine *engine, const sherdi_op *op, uint64_t number)
@@ -568,8 +519,12 @@ static sherd_status op_run(void *ctx, const sherdi_op *op)
         return SHERD_OK;
     }
     SHERDI_TRY(op_follow_marked(engine, op, &follows));
-    number = run->given[op->lane] + 1; /* the wire gives numbers of its own */
-    SHERDI_TRY(FUNCTIONS[op->kind](engine, op, &number));
+    number = run->given[op->lane] + 1;
+    if (CALLS[op->kind] != NULL) {
+        SHERDI_TRY(CALLS[op->kind](engine, op, &number));
+    } else if (op->kind != SHERDI_OP_USE) { /* the trainer's own */
+        KERNELS[op->kind](engine, lane_of(engine, op->lane), op);
+    }
     op_record(engine, op, number);
     return SHERD_OK;
 }

@@ -251,17 +251,15 @@ static void boundary_close(sherd_engine *engine)
     if (store->queue != NULL) {
         traffic = sherdi_ioq_traffic(store->queue);
     }
+    report->wait_read_s = report->wait_write_s = report->wait_param_s = 0;
     for (int ring = 0; ring < SHERDI_RINGS; ring++) {
-        sherdi_drive_waits *waits = &engine->run.drive.waits[ring];
+        const sherdi_drive_waits *waits = &engine->run.drive.waits[ring];
 
-        *(ring == SHERDI_RING_PARAMS ? &store->times.param_ns : &store->times.read_ns) +=
-            waits->read_ns;
-        store->times.write_ns += waits->write_ns;
-        *waits = (sherdi_drive_waits){0};
+        *(ring == SHERDI_RING_PARAMS ? &report->wait_param_s : &report->wait_read_s) +=
+            (double)waits->read_ns * 1e-9;
+        report->wait_write_s += (double)waits->write_ns * 1e-9;
     }
-    report->wait_read_s  = (double)store->times.read_ns * 1e-9;
-    report->wait_write_s = (double)store->times.write_ns * 1e-9;
-    report->wait_param_s = (double)store->times.param_ns * 1e-9;
+    memset(engine->run.drive.waits, 0, sizeof(engine->run.drive.waits));
     times_close(engine);
     report->nvme_read_bytes    = traffic.read_bytes - store->reported.read_bytes;
     report->nvme_written_bytes = traffic.written_bytes - store->reported.written_bytes;
@@ -269,7 +267,6 @@ static void boundary_close(sherd_engine *engine)
     report->link_up_bytes      = store->link.up_bytes - store->reported_link.up_bytes;
     store->reported            = traffic;
     store->reported_link       = store->link;
-    store->times               = (sherdi_store_times){0};
     engine->boundary           = *report;
     if (engine->settings.wall_clock_breakdown) {
         sherdi_log(

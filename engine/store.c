@@ -570,7 +570,7 @@ sherd_status sherdi_store_commit(sherd_engine *engine, int64_t step, uint64_t fi
     SHERDI_TRY(tier->ops->commit(tier, &record));
     engine->store.is_worth_keeping = 1;
     engine->store.is_changed       = 1;
-    engine->store.times.write_ns += sherdi_now_ns() - start;
+    engine->run.drive.waits[SHERDI_RING_STATE].write_ns += sherdi_now_ns() - start;
     return SHERD_OK;
 }
 

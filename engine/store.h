@@ -9,31 +9,25 @@
 
 #include "collectives/world.h"
 
-/* What a step stood still for, and computed. */
-typedef struct sherdi_store_times {
-    int64_t read_ns, write_ns, param_ns;
-} sherdi_store_times;
-
 typedef struct sherdi_link {
     uint64_t down_bytes, up_bytes; /* device to host, host to device */
 } sherdi_link;
 
 typedef struct sherdi_store {
-    sherdi_ioq        *queue; /* NULL: nothing rests on NVMe */
-    sherdi_tier       *state[SHERDI_PLACES];
-    sherdi_window      state_windows[SHERDI_PLACES];
-    sherdi_tier       *params, *grads; /* on NVMe */
-    sherdi_window      param_window;
-    sherdi_link        link;
-    sherdi_io_traffic  reported; /* of the queue, when the last boundary was reported */
-    sherdi_link        reported_link;
-    sherdi_store_times times; /* since the last boundary */
-    size_t             pinned_bytes;
-    uint64_t           run;
-    int                is_resumed;
-    int                is_worth_keeping; /* the state file holds a generation */
-    int                is_changed;       /* ... that this engine committed */
-    sherdi_ending      ending;           /* of the run: its files go when all ranks agree */
+    sherdi_ioq       *queue; /* NULL: nothing rests on NVMe */
+    sherdi_tier      *state[SHERDI_PLACES];
+    sherdi_window     state_windows[SHERDI_PLACES];
+    sherdi_tier      *params, *grads; /* on NVMe */
+    sherdi_window     param_window;
+    sherdi_link       link;
+    sherdi_io_traffic reported; /* of the queue, when the last boundary was reported */
+    sherdi_link       reported_link;
+    size_t            pinned_bytes;
+    uint64_t          run;
+    int               is_resumed;
+    int               is_worth_keeping; /* the state file holds a generation */
+    int               is_changed;       /* ... that this engine committed */
+    sherdi_ending     ending;           /* of the run: its files go when all ranks agree */
 } sherdi_store;
 
 /* ---- store.c */
