@@ -1,13 +1,6 @@
-/* The lanes of an engine: compute (the trainer's), update, up and down the link; the collectives have the
- * world's. What follows what:
- *
- *   gather       after compute up to now (the place is free), and up where slices rest on the host
- *   compute      after the gather's ticket; after update and up when a step ends
- *   reduction    after compute up to now (the gradient is made), and down where its landing is used again
- *   down         after the reduction's ticket
- *   update       after compute and all reductions; a block's gradient comes down in events
- *
- * On the CPU all of it is one lane, and nothing waits. */
+/* The lanes of an engine: compute (the trainer's), update, up and down the link; the collectives have the world's. What
+ * follows what is derived for each operation from the bytes that it touches (order.h) and carried out in run.c. On
+ * the CPU all of them are one lane, and nothing waits. */
 #include "engine/engine_impl.h"
 
 #include <string.h>

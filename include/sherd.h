@@ -471,7 +471,9 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_step_wait(sherd_engine *engine, sher
  *  mean is taken over the micro-batches that it saw. Same on all ranks. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_step_close_window(sherd_engine *engine);
 /** Back to the state before the last update, parameters and counters too; after an update that failed,
- *  to the state before it, and the engine lives again. Once: the next update's spare generation is needed.
+ *  to the state before it, and the engine lives again. What it goes back to is a commit, which filling and updates
+ *  make: steps that were skipped for an overflow since that commit are taken back too, in the counters and the loss
+ *  scale. Once: the next update's spare generation is needed.
  *  Collective. E_NOTSUP where no spare generation of the state exists (one does where all of it
  *  rests on NVMe), E_STATE (no update yet, undone already), E_IO: also when the record of a commit that failed cannot
  *  be taken back; undo may be tried again, or the engine destroyed and its run resumed at one of the two steps. */
