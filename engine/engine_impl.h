@@ -217,6 +217,9 @@ sherdi_program sherdi_run_program(sherd_engine *engine);
 /** Every rank's `mine` comes to `all`. Meets, blocks. */
 sherd_status sherdi_run_exchange(sherd_engine *engine, const void *mine, void *all,
                                  size_t len_bytes);
+/** What was written of the state counts as that of `step`. */
+sherd_status sherdi_run_commit(sherd_engine *engine, int64_t step, uint64_t fingerprint,
+                               const sherdi_scaler *scaler);
 /** Until all collectives are over; the first failure. */
 sherd_status sherdi_run_drain(sherd_engine *engine);
 /** All transfers of a ring are over or dropped, and nothing is in its slots; the first failure of them. */

@@ -299,7 +299,13 @@ static sherd_status operation_end(sherdi_hazard *hazard, const doing *doing, int
     if (is_entered) {
         sherdi_order_enter(&rank->order, doing->op, doing->who.number);
     }
-    return history_push(hazard, &rank->histories[doing->op->lane], doing->who.thread, rank->start);
+    SHERDI_TRY(
+        history_push(hazard, &rank->histories[doing->op->lane], doing->who.thread, rank->start));
+    if (doing->op->flags & SHERDI_OP_WAITS) {
+        clock_join(hazard, rank->host, rank->start);
+        histories_prune(hazard, rank);
+    }
+    return SHERD_OK;
 }
 
 /* -------------------------------------------------------------------- uses -- */

@@ -5,7 +5,8 @@
  *   - a lane, for its own operations, but for the drive's;
  *   - what an operation follows (order.h). One that follows COMPUTE follows all that was given to it so far;
  *   - the calling thread: what it has waited for is before everything that it gives later. It waits for what an
- *     operation of its own follows, for a transfer that any other lane follows, and for one when there is no room;
+ *     operation of its own follows, for a transfer that any other lane follows, for one when there is no room, and
+ *     for an operation with SHERDI_OP_WAITS;
  *   - between ranks, calls that meet: what either has followed before is before what comes behind the call. That
  *     a call is over on one rank says of the other that it has read this rank's bytes, not that it is over there.
  *

@@ -99,7 +99,7 @@ sherd_status sherdi_program_exchange(const sherdi_program *program, size_t len_b
 {
     sherdi_op op = sherdi_op_of(SHERDI_OP_EXCHANGE, SHERDI_LANE_WIRE);
 
-    op.flags                    = SHERDI_OP_MEETS;
+    op.flags                    = SHERDI_OP_MEETS | SHERDI_OP_WAITS;
     op.elems                    = len_bytes;
     op.moves[SHERDI_MOVES_WIRE] = sherdi_wire_all_gather(program->plan->world_size, len_bytes);
     return sherdi_program_emit(program, &op);
@@ -107,20 +107,44 @@ sherd_status sherdi_program_exchange(const sherdi_program *program, size_t len_b
 
 sherd_status sherdi_program_sum(const sherdi_program *program)
 {
-    const sherdi_plan *plan  = program->plan;
-    size_t             bytes = plan->numbers.results_bytes - plan->numbers.norms;
-    sherdi_op          op    = sherdi_op_of(SHERDI_OP_SUM, SHERDI_LANE_WIRE);
+    const sherdi_plan         *plan  = program->plan;
+    const sherdi_plan_numbers *at    = &plan->numbers;
+    size_t                     bytes = at->results_bytes - at->norms;
+    sherdi_op                  op    = sherdi_op_of(SHERDI_OP_SUM, SHERDI_LANE_WIRE);
 
-    if (!plan->is_sliced) { /* every rank has them all */
+    if (!plan->is_sliced) {
         return SHERD_OK;
     }
-    op.flags                    = SHERDI_OP_MEETS;
+    op.flags                    = SHERDI_OP_MEETS | SHERDI_OP_WAITS;
     op.elems                    = bytes / sizeof(uint64_t);
     op.moves[SHERDI_MOVES_WIRE] = sherdi_wire_sum_u64(plan->world_size, op.elems);
-    sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_ADDS,
+    sherdi_op_use(&op, SHERDI_USE_NUMBERS, SHERDI_ADDS,
                   sherdi_range_of(plan->machine.has_device ? SHERDI_BUFFER_HOST_NUMBERS
                                                            : SHERDI_BUFFER_NUMBERS,
-                                  plan->numbers.norms, bytes));
+                                  at->norms, bytes));
+    return sherdi_program_emit(program, &op);
+}
+
+/* Of all extents of the state. */
+sherd_status sherdi_program_commit(const sherdi_program *program)
+{
+    const sherdi_plan *plan  = program->plan;
+    size_t             count = plan->num_extents[SHERDI_PLACE_STORAGE];
+    size_t             bytes = 0;
+    sherdi_op          op    = sherdi_op_of(SHERDI_OP_COMMIT, SHERDI_LANE_HOST);
+
+    if (plan->settings.offload_state.place != SHERDI_PLACE_STORAGE) {
+        return SHERD_OK;
+    }
+    for (size_t e = 0; e < count; e++) {
+        const sherdi_extent *extent = &plan->extents[SHERDI_PLACE_STORAGE][e];
+
+        bytes = sherdi_max_size(bytes, extent->offset_bytes + extent->len_bytes);
+    }
+    sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES,
+                  sherdi_range_of(SHERDI_AT_STATE_LIVE, 0, bytes));
+    sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS,
+                  sherdi_range_of(SHERDI_AT_STATE_SPARE, 0, bytes));
     return sherdi_program_emit(program, &op);
 }
 

@@ -98,10 +98,11 @@ enum {
     SHERDI_MEDIA,
 };
 
-#define SHERDI_OP_MEETS  1u /* all ranks are there before any goes on */
-#define SHERDI_OP_STABLE 2u /* a gather that does not meet */
-#define SHERDI_OP_ADDS   8u /* a reduction is added to what is there */
-#define SHERDI_OP_GAPS   4u /* of a block, what no parameter covers */
+#define SHERDI_OP_MEETS  1u  /* all ranks are there before any goes on */
+#define SHERDI_OP_STABLE 2u  /* a gather that does not meet */
+#define SHERDI_OP_ADDS   8u  /* a reduction is added to what is there */
+#define SHERDI_OP_GAPS   4u  /* of a block, what no parameter covers */
+#define SHERDI_OP_WAITS  16u /* the calling thread goes on when it is over */
 
 typedef struct sherdi_op {
     sherdi_op_kind      kind;
@@ -217,6 +218,10 @@ sherd_status sherdi_program_window_begin(const sherdi_program *program);
 
 /** The ranks exchange control data, so many bytes each. */
 sherd_status sherdi_program_exchange(const sherdi_program *program, size_t len_bytes);
+/** Norms of tensors are added over the ranks, where a rank has a part of them. */
+sherd_status sherdi_program_sum(const sherdi_program *program);
+/** What was written of the state on a drive counts from now on. */
+sherd_status sherdi_program_commit(const sherdi_program *program);
 
 /* What a walk over the blocks does with each. */
 typedef enum sherdi_walk {
@@ -235,9 +240,6 @@ sherd_status sherdi_program_walk(const sherdi_program *program, sherdi_walk walk
 sherd_status sherdi_program_collect(const sherdi_program *program);
 /** What the ranks have updated goes to all, where it has not yet. */
 sherd_status sherdi_program_publish(const sherdi_program *program);
-
-/** The ranks add up the norms of all tensors. */
-sherd_status sherdi_program_sum(const sherdi_program *program);
 
 /* ---- the plain run: program_plain.c ---- */
 

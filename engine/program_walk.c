@@ -599,6 +599,7 @@ sherd_status sherdi_program_collect(const sherdi_program *program)
     size_t    bytes = program->plan->numbers.results_bytes;
     sherdi_op op    = sherdi_op_of(SHERDI_OP_COLLECT, SHERDI_LANE_UPDATE);
 
+    op.flags = SHERDI_OP_WAITS;
     sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS,
                   sherdi_range_of(SHERDI_BUFFER_NUMBERS, 0, bytes));
     if (program->plan->machine.has_device) {

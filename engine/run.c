@@ -435,6 +435,16 @@ static sherd_status op_collect(sherd_engine *engine, const sherdi_op *op, uint64
     return SHERD_OK;
 }
 
+static sherd_status op_commit(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
+{
+    const sherdi_run *run = &engine->run;
+
+    (void)op;
+    (void)number_out;
+    return sherdi_store_commit(engine, run->commit_step, run->commit_fingerprint,
+                               run->commit_scaler);
+}
+
 /* ------------------------------------------------------------------- drive -- */
 
 static sherdi_ring ring_of(const sherdi_op *op)
@@ -485,6 +495,7 @@ static const call_fn CALLS[SHERDI_OP_KINDS] = {
     [SHERDI_OP_GATHER] = op_gather,         [SHERDI_OP_REDUCE] = op_reduce,
     [SHERDI_OP_ALL_REDUCE] = op_all_reduce, [SHERDI_OP_EXCHANGE] = op_exchange,
     [SHERDI_OP_COLLECT] = op_collect,       [SHERDI_OP_SUM] = op_sum,
+    [SHERDI_OP_COMMIT] = op_commit,
 };
 
 static void op_record(sherd_engine *engine, const sherdi_op *op, uint64_t number)
@@ -537,6 +548,17 @@ sherd_status sherdi_run_exchange(sherd_engine *engine, const void *mine, void *a
     engine->run.given_mine = mine;
     engine->run.given_all  = all;
     return sherdi_program_exchange(&program, len_bytes);
+}
+
+sherd_status sherdi_run_commit(sherd_engine *engine, int64_t step, uint64_t fingerprint,
+                               const sherdi_scaler *scaler)
+{
+    sherdi_program program = sherdi_run_program(engine);
+
+    engine->run.commit_step        = step;
+    engine->run.commit_fingerprint = fingerprint;
+    engine->run.commit_scaler      = scaler;
+    return sherdi_program_commit(&program);
 }
 
 sherd_status sherdi_run_drain(sherd_engine *engine)

@@ -18,6 +18,9 @@ typedef struct sherdi_run {
                *events[SHERDI_LANES][SHERDI_RUN_EVENTS]; /* by number; NULL: the lane is the host */
     const void *given_mine;                              /* of an exchange */
     void       *given_all;
+    int64_t     commit_step; /* of a commit */
+    uint64_t    commit_fingerprint;
+    const sherdi_scaler *commit_scaler;
 } sherdi_run;
 
 #endif

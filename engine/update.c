@@ -158,7 +158,7 @@ sherd_status sherdi_update_run(sherd_engine *engine, uint64_t decision)
         status = sherdi_scaler_update(&scaler, 0);
     }
     if (status == SHERD_OK) {
-        status = sherdi_store_commit(engine, engine->step + 1, head.fingerprint, &scaler);
+        status = sherdi_run_commit(engine, engine->step + 1, head.fingerprint, &scaler);
     }
     SHERDI_TRY(sherdi_update_agree(engine, status, head.fingerprint, decision,
                                    "in the middle of the update", &engine->report.fingerprint));
