@@ -1,6 +1,7 @@
 /* The invariants of a plan, and of the plans of all ranks together: long walks for tests, `sherd plan
  * --check` and slow-assert builds. What they promise stands at sherd_engine_check_plans. */
 #include "engine/plan.h"
+#include "engine/program_check.h"
 
 #include "base/checked.h"
 
@@ -348,10 +349,44 @@ static sherd_status alike_check(const sherdi_plan *first, const sherdi_plan *pla
     return SHERD_OK;
 }
 
+/* Programs are proved in pairs with rank 0's: those of rank 1 and of the last, and each that no rank before had. */
+typedef struct shapes {
+    uint64_t *at;
+    size_t    count, capacity;
+} shapes;
+
+static sherd_status shape_add(shapes *seen, sherdi_mem *mem, uint64_t shape, int *is_new_out)
+{
+    *is_new_out = 0;
+    for (size_t i = 0; i < seen->count; i++) {
+        if (seen->at[i] == shape) {
+            return SHERD_OK;
+        }
+    }
+    SHERDI_TRY(sherdi_grow(mem, SHERDI_MEM_CONTROL, (void **)&seen->at, &seen->capacity,
+                           seen->count + 1, sizeof(*seen->at)));
+    seen->at[seen->count++] = shape;
+    *is_new_out             = 1;
+    return SHERD_OK;
+}
+
+static sherd_status order_check(const sherdi_plan *first, const sherdi_plan *plan,
+                                const sherdi_model *model, shapes *seen)
+{
+    int is_new;
+
+    SHERDI_TRY(shape_add(seen, plan->mem, sherdi_program_shape(plan), &is_new));
+    if (!(is_new && plan->rank > 0) && plan->rank != 1 && plan->rank != plan->world_size - 1) {
+        return SHERD_OK;
+    }
+    return sherdi_program_check(first, plan, model, NULL);
+}
+
 sherd_status sherdi_plan_check_ranks(const sherdi_plan *plan, const sherdi_model *model)
 {
     size_t *next =
         sherdi_alloc_array(plan->mem, SHERDI_MEM_CONTROL, model->num_params, sizeof(*next));
+    shapes       seen   = {0};
     sherdi_plan *first  = NULL;
     sherd_status status = next == NULL ? SHERD_E_NOMEM : SHERD_OK;
 
@@ -374,11 +409,15 @@ sherd_status sherdi_plan_check_ranks(const sherdi_plan *plan, const sherdi_model
         if (status == SHERD_OK && (!other->is_sliced || rank == plan->world_size - 1)) {
             status = ownership_check(other, model, next);
         }
+        if (status == SHERD_OK) {
+            status = order_check(first, other, model, &seen);
+        }
         if (other != first) {
             sherdi_plan_destroy(other);
         }
     }
     sherdi_plan_destroy(first);
+    sherdi_free(seen.at);
     sherdi_free(next);
     return status;
 }
