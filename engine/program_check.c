@@ -393,6 +393,7 @@ static sherd_status apply(check *check)
 {
     if (check->plan->settings.optimizer->num_sweeps > 1) {
         SHERDI_TRY(walk_run(check, SHERDI_WALK_MEASURE));
+        SHERDI_TRY(happen(check, EVENT_EXCHANGE)); /* of how it went: agree.c */
         SHERDI_TRY(happen(check, EVENT_SUM));
     }
     SHERDI_TRY(walk_run(check, SHERDI_WALK_UPDATE));
@@ -411,9 +412,11 @@ static sherd_status undo(check *check)
     SHERDI_TRY(happen(check, EVENT_WINDOW_BEGIN));
     SHERDI_TRY(happen(check, EVENT_FORGET));
     SHERDI_TRY(happen(check, EVENT_COMMIT));
+    SHERDI_TRY(happen(check, EVENT_EXCHANGE));
     SHERDI_TRY(walk_run(check, SHERDI_WALK_REPUBLISH));
     SHERDI_TRY(happen(check, EVENT_EXCHANGE));
     SHERDI_TRY(happen(check, EVENT_PUBLISH));
+    SHERDI_TRY(happen(check, EVENT_EXCHANGE));
     return happen(check, EVENT_FETCH_AHEAD);
 }
 
