@@ -1,0 +1,328 @@
+/* The proof of plans: plans of drawn layouts have no hazard, and each kind of order that is taken out is named. */
+#include "engine/program_check.h"
+
+#include "base/checked.h"
+#include "tests/campaign/layout.h"
+#include "tests/lib/check.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ------------------------------------------------------------ drawn plans -- */
+
+typedef struct bench {
+    layout          what;
+    sherdi_mem      mem;
+    sherdi_model    model;
+    sherdi_settings settings;
+    sherdi_machine  machine;
+    sherdi_plan    *plans[LAYOUT_RANKS];
+} bench;
+
+static void declare_units(bench *b)
+{
+    for (int u = 0; u < b->what.num_units; u++) {
+        char name[16];
+        int  unit;
+
+        (void)snprintf(name, sizeof(name), "u%d", u);
+        CHECK_OK(sherdi_model_add_unit(&b->model, name, &unit));
+    }
+    for (int p = 0; p < b->what.num_params; p++) {
+        const layout_param *from = &b->what.params[p];
+        sherd_param_params  params;
+        char                name[16];
+        int                 param;
+
+        sherd_param_params_init(&params);
+        (void)snprintf(name, sizeof(name), "p%d", p);
+        params.name       = name;
+        params.ndim       = from->ndim;
+        params.shape[0]   = from->shape[0];
+        params.shape[1]   = from->shape[1];
+        params.frozen     = from->is_frozen;
+        params.atom_elems = from->atom_elems;
+        CHECK_OK(sherdi_model_add_param(&b->model, from->unit, &params, &param));
+        if (b->what.is_bound) { /* nobody looks there */
+            CHECK_OK(sherdi_model_bind(&b->model, param, b, from->is_frozen ? NULL : b));
+        }
+    }
+}
+
+/* Beside what the layout draws: units that are held on, passes with an order of their own. */
+static void declare_uses(bench *b, uint64_t *state)
+{
+    uint64_t units = (uint64_t)b->what.num_units;
+
+    for (int u = 0; u < b->what.num_units; u++) {
+        if (b->what.reads[u] >= 0) {
+            CHECK_OK(sherdi_model_add_read(&b->model, u, b->what.reads[u]));
+        }
+    }
+    for (int pass = 0; pass < 3; pass++) {
+        for (uint64_t i = test_random(state) % 3 / 2 * (1 + test_random(state) % 8); i > 0; i--) {
+            CHECK_OK(sherdi_model_add_pass(
+                &b->model, (sherd_pass)pass, (int)(test_random(state) % units),
+                test_random(state) % 3 == 0 ? (size_t)(test_random(state) % 12) : 0));
+        }
+    }
+}
+
+/* The host; a device over the host; a device that orders the wire. */
+static sherdi_machine machine_of(uint64_t kind)
+{
+    return (sherdi_machine){.ranks_per_host = 1,
+                            .has_device     = kind > 0,
+                            .is_on_lane     = kind == 2,
+                            .has_receive    = kind == 2};
+}
+
+static void bench_open(bench *b, uint64_t seed)
+{
+    uint64_t      state = seed;
+    sherd_config *config;
+
+    memset(b, 0, sizeof(*b));
+    layout_draw(seed, 0, "/nowhere", 0, &b->what);
+    sherdi_mem_init(&b->mem);
+    CHECK_OK(sherdi_model_init(&b->model, &b->mem));
+    declare_units(b);
+    declare_uses(b, &state);
+    CHECK_OK(sherd_config_parse(b->what.json, strlen(b->what.json), &config));
+    CHECK_OK(sherdi_config_resolve(config, b->what.world_size, &b->settings));
+    sherd_config_destroy(config);
+    b->settings.is_debug = test_random(&state) % 16 == 0;
+    b->machine           = machine_of(b->what.is_bound ? 0 : test_random(&state) % 3);
+}
+
+/* Whether there are any: atoms that cannot be kept whole are refused. */
+static int plans_make(bench *b)
+{
+    for (int rank = 0; rank < b->what.world_size; rank++) {
+        sherd_status status = sherdi_plan_create(&b->model, &b->settings, rank, b->what.world_size,
+                                                 &b->machine, &b->mem, &b->plans[rank]);
+
+        if (status == SHERD_E_INVAL && strstr(sherd_last_error(), "atom_elems") != NULL) {
+            return 0;
+        }
+        CHECK_OK(status);
+    }
+    return 1;
+}
+
+static void bench_close(bench *b)
+{
+    for (int rank = 0; rank < b->what.world_size; rank++) {
+        sherdi_plan_destroy(b->plans[rank]);
+    }
+    sherdi_model_fini(&b->model);
+    CHECK_INT(0, sherdi_mem_held_all(&b->mem));
+}
+
+/* How many were proved. */
+static size_t seed_prove(uint64_t seed)
+{
+    bench  b;
+    size_t proved = 0;
+
+    bench_open(&b, seed);
+    if (plans_make(&b)) {
+        int last = b.what.world_size - 1;
+
+        for (int rank = last > 1 ? 1 : last; rank <= last; rank += last > 1 ? last - 1 : 1) {
+            if (sherdi_program_check(b.plans[0], b.plans[rank], &b.model, NULL) != SHERD_OK) {
+                char text[4096];
+
+                layout_describe(&b.what, text, sizeof(text));
+                test_fail(__FILE__, __LINE__, "seed %llu, machine %d%d: %s\n%s",
+                          (unsigned long long)seed, b.machine.has_device, b.machine.is_on_lane,
+                          sherd_last_error(), text);
+            }
+            proved++;
+        }
+    }
+    bench_close(&b);
+    return proved;
+}
+
+static void drawn_plans_have_no_hazard(void)
+{
+    size_t wanted = test_is_long() ? 10000 : 400;
+    size_t proved = 0;
+
+    for (uint64_t seed = 1; proved < wanted; seed++) {
+        proved += seed_prove(seed);
+    }
+}
+
+/* ---------------------------------------------------- order that is taken out -- */
+
+static sherd_status seed_prove_without(bench *b, const sherdi_program_check_params *params)
+{
+    return sherdi_program_check(b->plans[0], b->plans[b->what.world_size > 1], &b->model, params);
+}
+
+/* The seed's plans have no hazard, and then this one. */
+static void expect_found(uint64_t seed, const sherdi_program_check_params *params,
+                         const char *later, const char *earlier)
+{
+    bench b;
+
+    bench_open(&b, seed);
+    CHECK(plans_make(&b));
+    CHECK_OK(seed_prove_without(&b, NULL));
+    CHECK_STATUS(SHERD_E_STATE, seed_prove_without(&b, params));
+    CHECK_ERROR_SAYS(later);
+    CHECK_ERROR_SAYS(earlier);
+    bench_close(&b);
+}
+
+typedef struct mistake {
+    sherdi_lane_id by, followed;
+    uint64_t       seed;
+    const char    *later, *earlier;
+} mistake;
+
+static const mistake LANES[] = {
+    {SHERDI_LANE_COMPUTE, SHERDI_LANE_UP, 104, "use of u0 on lane compute reads",
+     "copy of u0 on lane up still writes"},
+    {SHERDI_LANE_COMPUTE, SHERDI_LANE_WIRE, 1, "use of u0 on lane compute reads",
+     "gather of u0 on lane wire still writes"},
+    {SHERDI_LANE_UPDATE, SHERDI_LANE_COMPUTE, 1, "widen of u0 on lane update reads",
+     "zero of u0 on lane compute still writes"},
+    {SHERDI_LANE_UPDATE, SHERDI_LANE_DOWN, 9, "zero of u1 on lane update writes",
+     "copy of u0 on lane down still reads"},
+    {SHERDI_LANE_UPDATE, SHERDI_LANE_WIRE, 1, "widen of u0 on lane update reads",
+     "reduce of u0 on lane wire still writes"},
+    {SHERDI_LANE_UP, SHERDI_LANE_COMPUTE, 1, "copy of u0 on lane up writes",
+     "use of u0 on lane compute still reads"},
+    {SHERDI_LANE_UP, SHERDI_LANE_DOWN, 9, "copy of u3 on lane up reads",
+     "copy of u3 on lane down still writes"},
+    {SHERDI_LANE_UP, SHERDI_LANE_WIRE, 1, "copy of u0 on lane up writes",
+     "gather of u0 on lane wire still reads"},
+    {SHERDI_LANE_UP, SHERDI_LANE_DRIVE, 12, "copy of u1 on lane up reads",
+     "read of u1 on lane drive still writes"},
+    {SHERDI_LANE_DOWN, SHERDI_LANE_UPDATE, 1, "copy of u0 on lane down reads",
+     "widen of u0 on lane update still writes"},
+    {SHERDI_LANE_DOWN, SHERDI_LANE_WIRE, 29, "copy of u0 on lane down reads",
+     "reduce of u0 on lane wire still writes"},
+    {SHERDI_LANE_DOWN, SHERDI_LANE_DRIVE, 61, "copy of u2 on lane down writes",
+     "write of u4 on lane drive still reads"},
+    {SHERDI_LANE_WIRE, SHERDI_LANE_COMPUTE, 1, "reduce of u0 on lane wire reads",
+     "use of u0 on lane compute still writes"},
+    {SHERDI_LANE_WIRE, SHERDI_LANE_UPDATE, 10, "gather of u0 on lane wire reads",
+     "update of u0 on lane update still writes"},
+    {SHERDI_LANE_WIRE, SHERDI_LANE_UP, 1, "gather of u0 on lane wire reads",
+     "copy of u0 on lane up still writes"},
+    {SHERDI_LANE_WIRE, SHERDI_LANE_DOWN, 55, "reduce of u2 on lane wire writes",
+     "copy of u3 on lane down still reads"},
+    {SHERDI_LANE_DRIVE, SHERDI_LANE_UP, 12, "read of u1 on lane drive writes",
+     "copy of u1 on lane up still reads"},
+    {SHERDI_LANE_DRIVE, SHERDI_LANE_DOWN, 29, "write of u0 on lane drive reads",
+     "copy of u0 on lane down still writes"},
+    {SHERDI_LANE_DRIVE, SHERDI_LANE_DRIVE, 1, "read on lane drive writes",
+     "read on lane drive still writes"},
+    {SHERDI_LANE_HOST, SHERDI_LANE_COMPUTE, 1, "collect on lane host reads",
+     "clear on lane compute still writes"},
+    {SHERDI_LANE_HOST, SHERDI_LANE_UPDATE, 1, "collect on lane host reads",
+     "norm of u0 on lane update still writes"},
+    {SHERDI_LANE_HOST, SHERDI_LANE_UP, 1, "zero of u0 on lane host writes",
+     "copy of u0 on lane up still reads"},
+    {SHERDI_LANE_HOST, SHERDI_LANE_DOWN, 1, "update of u0 on lane host reads",
+     "copy of u0 on lane down still writes"},
+    {SHERDI_LANE_HOST, SHERDI_LANE_DRIVE, 1, "update of u0 on lane host reads",
+     "read on lane drive still writes"},
+};
+
+/* The other pairs of lanes are not followed, or what else is followed orders them too. */
+static void lane_that_does_not_follow_another_is_named(void)
+{
+    for (size_t i = 0; i < sizeof(LANES) / sizeof(LANES[0]); i++) {
+        expect_found(LANES[i].seed,
+                     &(sherdi_program_check_params){.drop     = SHERDI_HAZARD_DROP_LANE,
+                                                    .by       = LANES[i].by,
+                                                    .followed = LANES[i].followed},
+                     LANES[i].later, LANES[i].earlier);
+    }
+}
+
+static void calls_that_do_not_meet_are_named(void)
+{
+    static const struct {
+        sherdi_op_kind kind;
+        uint64_t       seed;
+        const char    *later, *earlier;
+    } CALLS[] = {
+        {SHERDI_OP_GATHER, 1, "another rank's gather of u0 on lane wire reads",
+         "copy of u0 on lane up still writes"},
+        {SHERDI_OP_REDUCE, 1, "another rank's reduce of u0 on lane wire reads",
+         "use of u0 on lane compute still writes"},
+        {SHERDI_OP_EXCHANGE, 6, "another rank's gather of u0 on lane wire reads",
+         "copy of u0 on lane up still writes"},
+    };
+
+    for (size_t i = 0; i < sizeof(CALLS) / sizeof(CALLS[0]); i++) {
+        expect_found(
+            CALLS[i].seed,
+            &(sherdi_program_check_params){.drop = SHERDI_HAZARD_DROP_MEETS, .kind = CALLS[i].kind},
+            CALLS[i].later, CALLS[i].earlier);
+        CHECK_ERROR_SAYS("no call in between meets");
+    }
+}
+
+/* A unit of one parameter, on the host. */
+static void tiny_open(bench *b, const char *json)
+{
+    sherd_config *config;
+
+    memset(b, 0, sizeof(*b));
+    b->what.world_size = 2;
+    b->what.num_units  = 1;
+    b->what.num_params = 1;
+    b->what.params[0]  = (layout_param){.ndim = 1, .shape = {300}};
+    b->machine         = machine_of(0);
+    sherdi_mem_init(&b->mem);
+    CHECK_OK(sherdi_model_init(&b->model, &b->mem));
+    declare_units(b);
+    CHECK_OK(sherd_config_parse(json, strlen(json), &config));
+    CHECK_OK(sherdi_config_resolve(config, b->what.world_size, &b->settings));
+    sherd_config_destroy(config);
+    CHECK(plans_make(b));
+}
+
+/* A window that is dropped in backward leaves a reduction on its way, which counts what it cannot hold; the next window
+ * begins with none. It is one follow of all: each is taken out. */
+static void counts_that_do_not_wait_for_the_reduction_of_a_dropped_window_are_named(void)
+{
+    sherdi_program_check_params without = {.drop = SHERDI_HAZARD_DROP_NUMBER};
+    uint64_t                    follows = 0;
+    size_t                      named   = 0;
+    size_t                      found   = 0;
+    bench                       b;
+
+    tiny_open(&b, "{\"train_micro_batch_size_per_gpu\": 1, \"deterministic\": true, \"optimizer\": "
+                  "{\"type\": \"AdamW\", \"params\": {\"lr\": 0.01}}, \"zero_optimization\": "
+                  "{\"stage\": 3, \"overlap_comm\": true, "
+                  "\"stage3_param_persistence_threshold\": 0}}");
+    CHECK_OK(seed_prove_without(&b, &(sherdi_program_check_params){.follows_out = &follows}));
+    for (without.number = 1; without.number <= follows; without.number++) {
+        if (seed_prove_without(&b, &without) == SHERD_OK) {
+            continue;
+        }
+        found++;
+        named += strstr(sherd_last_error(), "clear on lane compute writes bytes that reduce of u0 "
+                                            "on lane wire still writes") != NULL;
+    }
+    CHECK(named > 0 && found > named); /* beside it uses that do not wait for their gathers */
+    bench_close(&b);
+}
+
+static const test_case CASES[] = {
+    CASE(drawn_plans_have_no_hazard),
+    CASE(lane_that_does_not_follow_another_is_named),
+    CASE(calls_that_do_not_meet_are_named),
+    CASE(counts_that_do_not_wait_for_the_reduction_of_a_dropped_window_are_named),
+};
+
+RUN_MAIN(CASES)
