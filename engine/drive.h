@@ -6,8 +6,6 @@
 
 #include "engine/order.h"
 
-#define SHERDI_DRIVE_FILES 3 /* state, parameters, gradients: as the rings */
-
 /* A transfer, from when it is given until somebody has seen its end. */
 typedef struct sherdi_transfer {
     sherdi_io      io;

@@ -71,12 +71,12 @@ struct sherd_engine {
     unsigned char           nothing[64]; /* where buffers of no bytes are: an offset of 0 is one */
     int                     is_shared[SHERDI_BUFFERS];  /* allocated by the world */
     int                     is_devices[SHERDI_BUFFERS]; /* ... by the device */
-    sherdi_compute_marks   *compute_marks; /* by unit */
-    uint64_t               *param_hashes;    /* by parameter, while its unit is held; of debug.c */
+    sherdi_compute_marks   *compute_marks;              /* by unit */
+    uint64_t               *param_hashes; /* by parameter, while its unit is held; of debug.c */
     sherdi_fill             fill;
     sherdi_numbers          device, on_host; /* the same where the device's memory is the host's */
     unsigned char          *numbers_own;     /* where the plan gives them no buffer */
-    sherdi_agree_message   *agree_all;   /* one per rank, for the exchanges of a boundary */
+    sherdi_agree_message   *agree_all;       /* one per rank, for the exchanges of a boundary */
     sherdi_norm_message    *norm_all;
     sherdi_publish_message *publish_all;
     sherdi_unit_uses       *uses_all; /* world_size x units: only looked at when ranks disagree */

@@ -249,6 +249,7 @@ static sherdi_op transfer_of(const sherdi_plan *plan, sherdi_op_kind kind, sherd
 
     op.unit   = unit;
     op.extent = extent;
+    op.ring   = which;
     sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES, is_read ? slot : file);
     sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS, is_read ? file : slot);
     op.moves[is_read ? SHERDI_MOVES_READ : SHERDI_MOVES_WRITTEN] = at->len_bytes;

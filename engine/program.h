@@ -98,10 +98,18 @@ enum {
     SHERDI_MEDIA,
 };
 
+/* The rings through which extents of files pass. */
+typedef enum sherdi_ring {
+    SHERDI_RING_STATE = 0,
+    SHERDI_RING_PARAMS,
+    SHERDI_RING_GRADS,
+    SHERDI_RINGS,
+} sherdi_ring;
+
 #define SHERDI_OP_MEETS  1u  /* all ranks are there before any goes on */
 #define SHERDI_OP_STABLE 2u  /* a gather that does not meet */
-#define SHERDI_OP_ADDS   8u  /* a reduction is added to what is there */
 #define SHERDI_OP_GAPS   4u  /* of a block, what no parameter covers */
+#define SHERDI_OP_ADDS   8u  /* a reduction is added to what is there */
 #define SHERDI_OP_WAITS  16u /* the calling thread goes on when it is over */
 
 typedef struct sherdi_op {
@@ -113,6 +121,7 @@ typedef struct sherdi_op {
     sherd_dtype         from, to;
     size_t              elems;  /* of a slice for collectives */
     size_t              extent; /* of a file */
+    sherdi_ring         ring;   /* ... and whose slot it comes into, goes back from */
     int                 sweep;  /* of the optimizer */
     sherdi_place        place;  /* whose kernels and numbers */
     sherdi_range        uses[SHERDI_USES];
@@ -121,14 +130,6 @@ typedef struct sherdi_op {
 
 /** Told of every operation, which is borrowed for the call. What it returns ends the event when it is not SHERD_OK. */
 typedef sherd_status (*sherdi_op_fn)(void *ctx, const sherdi_op *op);
-
-/* The rings through which extents of files pass. */
-typedef enum sherdi_ring {
-    SHERDI_RING_STATE = 0,
-    SHERDI_RING_PARAMS,
-    SHERDI_RING_GRADS,
-    SHERDI_RINGS,
-} sherdi_ring;
 
 #define SHERDI_NO_EXTENT SIZE_MAX
 

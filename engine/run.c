@@ -447,16 +447,6 @@ static sherd_status op_commit(sherd_engine *engine, const sherdi_op *op, uint64_
 
 /* ------------------------------------------------------------------- drive -- */
 
-static sherdi_ring ring_of(const sherdi_op *op)
-{
-    int where = op->kind == SHERDI_OP_READ ? op->uses[SHERDI_USE_DST].where
-                                           : op->uses[SHERDI_USE_SRC].where;
-
-    return where == SHERDI_BUFFER_STATE_RING   ? SHERDI_RING_STATE
-           : where == SHERDI_BUFFER_PARAM_RING ? SHERDI_RING_PARAMS
-                                               : SHERDI_RING_GRADS;
-}
-
 static uint64_t transfer_give(sherd_engine *engine, const sherdi_op *op,
                               const sherdi_follows *follows)
 {
@@ -464,10 +454,10 @@ static uint64_t transfer_give(sherd_engine *engine, const sherdi_op *op,
                                               engine->store.params, engine->store.grads};
     int                is_write            = op->kind == SHERDI_OP_WRITE;
     sherdi_transfer    transfer            = {
-                      .tier     = tiers[ring_of(op)],
+                      .tier     = tiers[op->ring],
                       .memory   = address_of(engine, op, is_write ? SHERDI_USE_SRC : SHERDI_USE_DST),
                       .extent   = op->extent,
-                      .ring     = ring_of(op),
+                      .ring     = op->ring,
                       .is_write = is_write,
                       .follows  = *follows,
     };
