@@ -476,6 +476,17 @@ static sherd_status overlap_start(sherd_engine *engine)
     return status;
 }
 
+/* With SHERD_DEBUG a debug build proves what it is about to carry out. */
+static sherd_status order_check(const sherd_engine *engine)
+{
+#ifdef NDEBUG
+    (void)engine;
+    return SHERD_OK;
+#else
+    return engine->settings.is_debug ? sherdi_plan_prove(engine->plan, &engine->model) : SHERD_OK;
+#endif
+}
+
 sherd_status sherd_engine_seal(sherd_engine *engine)
 {
     sherdi_machine machine;
@@ -492,6 +503,9 @@ sherd_status sherd_engine_seal(sherd_engine *engine)
     status = sherdi_engine_plan_make(engine, &machine, &engine->plan);
     if (status == SHERD_OK) {
         status = sherdi_plan_check_fit(engine->plan, &engine->model);
+    }
+    if (status == SHERD_OK) {
+        status = order_check(engine);
     }
     status = sherdi_agree_status(engine->world, status);
     if (status == SHERD_OK) {

@@ -299,6 +299,8 @@ sherd_status sherdi_plan_check(const sherdi_plan *plan, const sherdi_model *mode
 /** Checks the plans of all ranks, made one after the other as `plan` was, each and together: see
  *  sherd_engine_check_plans. */
 sherd_status sherdi_plan_check_ranks(const sherdi_plan *plan, const sherdi_model *model);
+/** Proves the program of this rank beside the next one's (program_check.h), in memory of its own account. */
+sherd_status sherdi_plan_prove(const sherdi_plan *plan, const sherdi_model *model);
 
 sherd_status sherdi_plan_write(const sherdi_plan *plan, const sherdi_model *model,
                                sherd_plan_format format, sherd_write_fn write, void *ctx);

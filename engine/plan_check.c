@@ -421,3 +421,18 @@ sherd_status sherdi_plan_check_ranks(const sherdi_plan *plan, const sherdi_model
     sherdi_free(next);
     return status;
 }
+
+sherd_status sherdi_plan_prove(const sherdi_plan *plan, const sherdi_model *model)
+{
+    int          rank = (plan->rank + 1) % plan->world_size;
+    sherdi_mem   mem;
+    sherdi_plan *peer;
+    sherd_status status;
+
+    sherdi_mem_init(&mem);
+    SHERDI_TRY(sherdi_plan_create(model, &plan->settings, rank, plan->world_size, &plan->machine,
+                                  &mem, &peer));
+    status = sherdi_program_check(peer, plan, model, NULL);
+    sherdi_plan_destroy(peer);
+    return status;
+}

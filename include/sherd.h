@@ -587,8 +587,11 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_engine_fits(sherd_engine *engine);
 /** Makes the plans of all ranks of the engine's world, one after the other, from what is declared, and checks
  *  each and all together: slices are equal and lie one behind the other, every element of every parameter is
  *  updated by the ranks that its stage says (one, or all at stage 0), no two things share bytes of a buffer at
- *  the same time, all ranks have the same collectives. Pure: nothing moves, works for simulated worlds of any
- *  size. Local. E_STATE with the rank and the rule that is broken: a bug of sherd's. */
+ *  the same time, all ranks have the same collectives. And that no operation touches bytes that another one still
+ *  writes, or writes what it reads, in windows of every end behind every end: rank 0's operations beside those of
+ *  rank 1, of the last and of each whose blocks are not like another's. Pure: nothing moves, works for simulated
+ *  worlds of any size. Local. E_STATE with the rank and the rule that is broken, or the two operations: a bug of
+ *  sherd's. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_engine_check_plans(sherd_engine *engine);
 
 /* Numbers of a sealed engine that trainers ask for. */
