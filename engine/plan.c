@@ -35,7 +35,7 @@ static sherd_status fixed_choose(sherdi_plan *plan)
 }
 
 /* A window's sum stays on the device and goes down once. */
-static int accumulates_on_device(const sherdi_plan *plan)
+int sherdi_plan_accumulates_on_device(const sherdi_plan *plan)
 {
     const sherdi_settings *settings = &plan->settings;
 
@@ -54,7 +54,6 @@ static sherd_status types_choose(sherdi_plan *plan)
     plan->is_sliced  = settings->stage >= 1;
     plan->is_fixed   = settings->deterministic;
     plan->has_slices = settings->stage >= 2 || plan->is_fixed;
-    plan->has_spill  = settings->stage >= 2 && !plan->is_fixed && !accumulates_on_device(plan);
     /* not with what can fail on one rank */
     plan->publishes_early = plan->machine.is_on_lane &&
                             settings->offload_state.place != SHERDI_PLACE_STORAGE &&

@@ -197,7 +197,6 @@ typedef struct sherdi_plan {
     sherd_dtype grad_dtype;      /* of the grads arena */
     sherd_dtype wire_dtype;      /* what reductions send */
     int         is_sliced;       /* this rank updates a slice (stage >= 1), else everything */
-    int         has_spill; /* slices of offloaded state leave the device when they are reduced */
     int    has_slices;    /* gradients are reduced in backward, to slices: stages 2, 3, and fixed */
     int    has_transient; /* gradients are made in the transient pool */
     int    is_fixed;      /* deterministic: kept as 64-bit integers, a slice at every stage */
@@ -291,9 +290,8 @@ void         sherdi_plan_destroy(sherdi_plan *plan);
  *  nearest setting that would fit. */
 sherd_status sherdi_plan_check_fit(const sherdi_plan *plan, const sherdi_model *model);
 
-/** A long walk for tests and slow-assert builds: every element owned once, nothing overlaps. */
-int sherdi_plan_is_valid(const sherdi_plan *plan, const sherdi_model *model);
-/** The same with a sentence: E_STATE, naming the rule that is broken and where. */
+/** A long walk for tests and debug builds: every element owned once, nothing overlaps. E_STATE, naming the rule that is
+ *  broken and where. */
 sherd_status sherdi_plan_check(const sherdi_plan *plan, const sherdi_model *model);
 
 /** Checks the plans of all ranks, made one after the other as `plan` was, each and together: see
@@ -360,6 +358,8 @@ sherdi_plan_wear sherdi_plan_drive_wear(const sherdi_plan *plan);
 /** A part of sherdi_plan_check: extents, gradients and pieces tile what they should. */
 int sherdi_plan_places_are_valid(const sherdi_plan *plan);
 
+/** Whether a window's sum stays on the device and goes down once. */
+int sherdi_plan_accumulates_on_device(const sherdi_plan *plan);
 /** Whether any state rests elsewhere than on the device; whether all of it has a spare generation. */
 int sherdi_plan_offloads_state(const sherdi_plan *plan);
 int sherdi_plan_has_generations(const sherdi_plan *plan);

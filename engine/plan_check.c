@@ -263,11 +263,6 @@ sherd_status sherdi_plan_check(const sherdi_plan *plan, const sherdi_model *mode
                        SHERDI_BUFFER_TRANSIENT);
 }
 
-int sherdi_plan_is_valid(const sherdi_plan *plan, const sherdi_model *model)
-{
-    return sherdi_plan_check(plan, model) == SHERD_OK;
-}
-
 /* ------------------------------------------------------- of all ranks together -- */
 
 /* Adds what a rank updates: spans of a parameter begin where those of the ranks before ended. */

@@ -171,7 +171,8 @@ static sherd_status gradients_place(sherdi_plan *plan)
     size_t  *bytes      = &plan->buffers[SHERDI_BUFFER_HOST_GRADS].bytes;
     unsigned is_spilled = plan->settings.gradients_on_nvme ? 1 : 0;
 
-    if (!plan->has_spill) {
+    /* else slices stay on the device until the update */
+    if (plan->settings.stage < 2 || plan->is_fixed || sherdi_plan_accumulates_on_device(plan)) {
         return SHERD_OK;
     }
     for (size_t b = 0; b < plan->num_blocks; b++) {
