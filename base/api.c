@@ -28,6 +28,8 @@ static const api_shape SHAPES[SHERDI_API_STRUCTS] = {
     [SHERDI_API_MEMORY_REPORT]   = SHAPE(sherd_memory_report),
     [SHERDI_API_TRAFFIC_REPORT]  = SHAPE(sherd_traffic_report),
     [SHERDI_API_ENGINE_INFO]     = SHAPE(sherd_engine_info),
+    [SHERDI_API_RATES]           = SHAPE(sherd_rates),
+    [SHERDI_API_PREDICTION]      = SHAPE(sherd_prediction),
 };
 
 static int size_is_known(const api_shape *shape, size_t size)

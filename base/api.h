@@ -15,6 +15,8 @@ typedef enum sherdi_api_struct {
     SHERDI_API_MEMORY_REPORT,
     SHERDI_API_TRAFFIC_REPORT,
     SHERDI_API_ENGINE_INFO,
+    SHERDI_API_RATES,
+    SHERDI_API_PREDICTION,
     SHERDI_API_STRUCTS
 } sherdi_api_struct;
 

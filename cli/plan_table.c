@@ -248,11 +248,11 @@ static void moves_print(const planning_row *row)
 {
     const sherd_traffic_report *t       = &row->traffic;
     const move                  MOVES[] = {
-        {"wire, sent", t->wire_micro_planned, t->wire_step_planned},
-        {"link, device to host", t->down_micro_planned, t->down_step_planned},
-        {"link, host to device", t->up_micro_planned, t->up_step_planned},
-        {"nvme, read", t->read_micro_planned, t->read_step_planned},
-        {"nvme, written", t->written_micro_planned, t->written_step_planned},
+                         {"wire, sent", t->wire_micro_planned, t->wire_step_planned},
+                         {"link, device to host", t->down_micro_planned, t->down_step_planned},
+                         {"link, host to device", t->up_micro_planned, t->up_step_planned},
+                         {"nvme, read", t->read_micro_planned, t->read_step_planned},
+                         {"nvme, written", t->written_micro_planned, t->written_step_planned},
     };
     char text[3][PLAN_BYTES_CHARS];
 
@@ -305,7 +305,7 @@ static void time_print(const plan_entry *entry)
 {
     const planning_row  *row  = &entry->row;
     const planning_time *time = &row->time;
-    char                 text[3][PLAN_BYTES_CHARS];
+    char                 text[4][PLAN_BYTES_CHARS];
 
     (void)printf("\n%-28s %12s\n", "predicted, busy in a step", "seconds");
     for (int i = 0; i < PLANNING_BOUNDS; i++) {
@@ -316,9 +316,10 @@ static void time_print(const plan_entry *entry)
             (void)printf("\n");
         }
     }
-    (void)printf("a step: %d x %s + %s at the boundary = %s s, bound by %s%s\n", row->accumulation,
-                 seconds_text(time->micro_s, text[0]), seconds_text(time->boundary_s, text[1]),
-                 seconds_text(time->step_s, text[2]), planning_bound_name(time->bound),
+    (void)printf("a step: %d x %s + %s at the boundary = %s s, %s s of it exposed, bound by %s%s\n",
+                 row->accumulation, seconds_text(time->micro_s, text[0]),
+                 seconds_text(time->boundary_s, text[1]), seconds_text(time->step_s, text[2]),
+                 seconds_text(time->exposed_s, text[3]), planning_bound_name(time->bound),
                  time->parts[PLANNING_BOUND_COMPUTE] > 0
                      ? ""
                      : "; arithmetic is left out, --tokens says how much there is");
@@ -392,15 +393,15 @@ static void line_print(const plan_entry *entry, table_unit unit)
 {
     const planning_row *row       = &entry->row;
     const double        columns[] = {
-        (double)row->params_bytes,
-        (double)row->grads_bytes,
-        (double)row->optimizer_bytes,
-        (double)row->gathered_bytes,
-        (double)row->transient_bytes + (double)row->staging_bytes,
-        (double)row->device_bytes,
-        (double)row->host_bytes,
-        (double)row->nvme_bytes,
-        wire_of(row),
+               (double)row->params_bytes,
+               (double)row->grads_bytes,
+               (double)row->optimizer_bytes,
+               (double)row->gathered_bytes,
+               (double)row->transient_bytes + (double)row->staging_bytes,
+               (double)row->device_bytes,
+               (double)row->host_bytes,
+               (double)row->nvme_bytes,
+               wire_of(row),
     };
     char text[PLAN_FIT_CHARS];
 

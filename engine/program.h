@@ -260,6 +260,9 @@ typedef sherd_status (*sherdi_told_fn)(void *ctx, sherdi_phase_name phase, const
 /** All operations of a window that follows the plan. E_NOMEM, or what `fn` returns. */
 sherd_status sherdi_program_tell(const sherdi_plan *plan, const sherdi_model *model,
                                  sherdi_told_parts parts, sherdi_told_fn fn, void *ctx);
+/** Seconds of a plain run at those rates. E_NOMEM. */
+sherd_status sherdi_program_play(const sherdi_plan *plan, const sherdi_model *model,
+                                 const sherd_rates *rates, sherd_prediction *out);
 /** "forward", ... */
 const char *sherdi_phase_name_text(sherdi_phase_name phase);
 

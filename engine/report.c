@@ -1,6 +1,7 @@
 /* Looking inside an engine: fingerprints, the plan, bytes planned, held and moved, its numbers. */
 #include "engine/engine_impl.h"
 
+#include <math.h>
 #include <string.h>
 
 /* ------------------------------------------------------------- defaults ---- */
@@ -221,6 +222,54 @@ sherd_status sherd_engine_traffic(sherd_engine *engine, sherd_traffic_report *ou
     plan_return(engine, plan);
     report.struct_size = out->struct_size;
     memcpy(out, &report, out->struct_size);
+    return SHERD_OK;
+}
+
+void sherd_rates_init(sherd_rates *rates)
+{
+    *rates = (sherd_rates){.struct_size = sizeof(*rates)};
+}
+
+void sherd_prediction_init(sherd_prediction *prediction)
+{
+    *prediction = (sherd_prediction){.struct_size = sizeof(*prediction)};
+}
+
+static sherd_status rates_check(const sherd_rates *rates)
+{
+    const double values[] = {rates->wire,       rates->down,   rates->up,   rates->nvme_read,
+                             rates->nvme_write, rates->device, rates->host, rates->compute_s};
+
+    for (size_t i = 0; i < sizeof(values) / sizeof(values[0]); i++) {
+        if (!(values[i] >= 0) || !isfinite(values[i])) {
+            return sherdi_fail(SHERD_E_INVAL,
+                               "a rate of sherd_rates is %g: bytes a second, 0 for what takes no "
+                               "time",
+                               values[i]);
+        }
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherd_engine_predict(sherd_engine *engine, const sherd_rates *rates,
+                                  sherd_prediction *out)
+{
+    sherd_rates      given;
+    sherd_prediction prediction = {.struct_size = sizeof(prediction)};
+    sherdi_plan     *plan;
+    sherd_status     status;
+
+    SHERDI_TRY(sherdi_api_check(rates, SHERDI_API_RATES));
+    SHERDI_TRY(sherdi_api_check(out, SHERDI_API_PREDICTION));
+    sherd_rates_init(&given);
+    memcpy(&given, rates, rates->struct_size);
+    SHERDI_TRY(rates_check(&given));
+    SHERDI_TRY(plan_borrow(engine, &plan));
+    status = sherdi_program_play(plan, &engine->model, &given, &prediction);
+    plan_return(engine, plan);
+    SHERDI_TRY(status);
+    prediction.struct_size = out->struct_size;
+    memcpy(out, &prediction, out->struct_size);
     return SHERD_OK;
 }
 

@@ -580,6 +580,30 @@ SHERD_API void sherd_traffic_report_init(sherd_traffic_report *report);
 SHERD_API SHERD_MUST_USE sherd_status sherd_engine_traffic(sherd_engine         *engine,
                                                            sherd_traffic_report *out);
 
+/* What moves bytes for one rank, bytes a second; a rate of 0 makes what it moves take no time. */
+typedef struct sherd_rates {
+    size_t struct_size;
+    double wire;                  /* sent, all ranks at it */
+    double down, up;              /* link, device to host and host to device */
+    double nvme_read, nvme_write; /* this rank's share of its host's drives */
+    double device, host;          /* memory of the update's kernels */
+    double compute_s;             /* the trainer's own seconds of a micro-batch */
+} sherd_rates;
+SHERD_API void sherd_rates_init(sherd_rates *rates);
+
+/* Seconds of a step that follows the plan: step_s = accumulation * micro_s + boundary_s. */
+typedef struct sherd_prediction {
+    size_t struct_size;
+    double micro_s, boundary_s, step_s;
+    double exposed_s; /* of step_s, what is not the trainer's own */
+} sherd_prediction;
+SHERD_API void sherd_prediction_init(sherd_prediction *prediction);
+/** Plays the operations of a step against rates, each on its lane behind what it follows, so that what runs beside the
+ *  trainer's work costs nothing. Before seal or after. Local. E_INVAL (a rate below 0 or no number). */
+SHERD_API SHERD_MUST_USE sherd_status sherd_engine_predict(sherd_engine      *engine,
+                                                           const sherd_rates *rates,
+                                                           sherd_prediction  *out);
+
 /** What seal would say of the memory: SHERD_OK, or E_NOMEM with what is missing and the nearest setting that
  *  would fit in sherd_last_error(). Allocates nothing of the model's size. Before seal. Collective. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_engine_fits(sherd_engine *engine);

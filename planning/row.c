@@ -289,8 +289,8 @@ static sherd_status world_open(const planning_request *request, const planning_l
     params.backend        = request->backend;
     params.ranks_per_host = ranks;
     params.device_bytes   = is_cuda ? left_of(request->device_bytes, activation_bytes) : 0;
-    params.host_bytes = left_of(request->host_bytes,
-                                host_activations(request, layout->world_size, activation_bytes));
+    params.host_bytes     = left_of(request->host_bytes,
+                                    host_activations(request, layout->world_size, activation_bytes));
     return sherd_world_simulate_with(request->rank, layout->world_size, &params, out);
 }
 
@@ -303,8 +303,8 @@ static sherd_status engine_open(const planning_request *request, const planning_
     sherd_engine *engine = NULL;
     sherd_status  status =
         request->config_path == NULL
-            ? sherd_config_parse(PLANNING_DEFAULT_CONFIG, strlen(PLANNING_DEFAULT_CONFIG), &config)
-            : sherd_config_load(request->config_path, &config);
+             ? sherd_config_parse(PLANNING_DEFAULT_CONFIG, strlen(PLANNING_DEFAULT_CONFIG), &config)
+             : sherd_config_load(request->config_path, &config);
 
     if (status != SHERD_OK) {
         return status;
@@ -403,12 +403,12 @@ static double compute_time(const planning_request *request)
     return flops / request->rates.values[PLANNING_RATE_FLOPS];
 }
 
-static void time_make(const planning_request *request, planning_row *row, int is_overlapped)
+/* What each resource is busy for by itself. */
+static void parts_make(const planning_request *request, planning_row *row)
 {
     const sherd_traffic_report *t     = &row->traffic;
     const double               *rates = request->rates.values;
     planning_time              *time  = &row->time;
-    int                         world = row->layout.world_size;
     moved  micro              = {(double)t->wire_micro_planned, (double)t->down_micro_planned,
                                  (double)t->up_micro_planned, (double)t->read_micro_planned,
                                  (double)t->written_micro_planned};
@@ -417,30 +417,48 @@ static void time_make(const planning_request *request, planning_row *row, int is
                                  (double)t->written_step_planned};
     double m[PLANNING_BOUNDS] = {0};
     double s[PLANNING_BOUNDS] = {0};
-    double other;
 
-    moved_time(request, world, &micro, m);
-    moved_time(request, world, &step, s);
+    moved_time(request, row->layout.world_size, &micro, m);
+    moved_time(request, row->layout.world_size, &step, s);
     m[PLANNING_BOUND_COMPUTE] = compute_time(request);
     s[PLANNING_BOUND_UPDATE]  = (double)t->update_device_planned / rates[PLANNING_RATE_DEVICE] +
-                                (double)t->update_host_planned / rates[PLANNING_RATE_HOST];
-
-    other =
-        larger(m[PLANNING_BOUND_COMPUTE], larger(m[PLANNING_BOUND_LINK], m[PLANNING_BOUND_NVME]));
-    time->micro_s =
-        is_overlapped ? larger(other, m[PLANNING_BOUND_WIRE]) : other + m[PLANNING_BOUND_WIRE];
-    other            = strcmp(request->backend, "cuda") == 0
-                           ? larger(s[PLANNING_BOUND_UPDATE], s[PLANNING_BOUND_LINK])
-                           : s[PLANNING_BOUND_UPDATE] + s[PLANNING_BOUND_LINK];
-    time->boundary_s = larger(other, s[PLANNING_BOUND_NVME]) + s[PLANNING_BOUND_WIRE];
-    time->step_s     = row->accumulation * time->micro_s + time->boundary_s;
-    time->bound      = PLANNING_BOUND_COMPUTE;
+                               (double)t->update_host_planned / rates[PLANNING_RATE_HOST];
+    time->bound = PLANNING_BOUND_COMPUTE;
     for (int i = 0; i < PLANNING_BOUNDS; i++) {
         time->parts[i] = row->accumulation * m[i] + s[i];
         if (time->parts[i] > time->parts[time->bound]) {
             time->bound = (planning_bound)i;
         }
     }
+}
+
+/* The program of a step, played against the rates of one rank. */
+static sherd_status time_make(const planning_request *request, sherd_engine *engine,
+                              planning_row *row)
+{
+    const double    *values = request->rates.values;
+    double           ranks  = planning_ranks_per_host(request, row->layout.world_size);
+    sherd_rates      rates;
+    sherd_prediction predicted;
+    sherd_status     status;
+
+    sherd_rates_init(&rates);
+    sherd_prediction_init(&predicted);
+    rates.wire       = values[PLANNING_RATE_WIRE];
+    rates.down       = values[PLANNING_RATE_DOWN];
+    rates.up         = values[PLANNING_RATE_UP];
+    rates.nvme_read  = values[PLANNING_RATE_NVME_READ] / ranks;
+    rates.nvme_write = values[PLANNING_RATE_NVME_WRITE] / ranks;
+    rates.device     = values[PLANNING_RATE_DEVICE];
+    rates.host       = values[PLANNING_RATE_HOST];
+    rates.compute_s  = compute_time(request);
+    parts_make(request, row);
+    status               = sherd_engine_predict(engine, &rates, &predicted);
+    row->time.micro_s    = predicted.micro_s;
+    row->time.boundary_s = predicted.boundary_s;
+    row->time.step_s     = predicted.step_s;
+    row->time.exposed_s  = predicted.exposed_s;
+    return status;
 }
 
 /* -------------------------------------------------------------------- row -- */
@@ -480,7 +498,7 @@ static void bytes_sum(planning_row *row)
             (row->layout.stage >= 3 ? row->layout.world_size : 1);
 }
 
-static sherd_status row_ask(sherd_engine *engine, planning_row *row, int *is_overlapped)
+static sherd_status row_ask(sherd_engine *engine, planning_row *row)
 {
     sherd_engine_info info;
     sherd_status      status;
@@ -500,7 +518,6 @@ static sherd_status row_ask(sherd_engine *engine, planning_row *row, int *is_ove
     row->compute_dtype   = info.compute_dtype;
     row->param_elems     = info.param_elems;
     row->trainable_elems = info.trainable_elems;
-    *is_overlapped       = info.overlap_comm;
     return status;
 }
 
@@ -569,9 +586,8 @@ static sherd_status dtype_ask(const planning_request *request, const planning_la
 sherd_status planning_row_make(const planning_request *request, const planning_layout *layout,
                                planning_row *out)
 {
-    planning_row  row           = {.layout = *layout, .rank = request->rank};
-    sherd_dtype   dtype         = SHERD_BF16;
-    int           is_overlapped = 0;
+    planning_row  row   = {.layout = *layout, .rank = request->rank};
+    sherd_dtype   dtype = SHERD_BF16;
     sherd_engine *engine;
     sherd_status  status = SHERD_OK;
 
@@ -586,13 +602,13 @@ sherd_status planning_row_make(const planning_request *request, const planning_l
     if (status != SHERD_OK) {
         return status;
     }
-    status = row_ask(engine, &row, &is_overlapped);
+    status = row_ask(engine, &row);
     if (status == SHERD_OK) {
         row.layout.offload = offload_seen(&row.memory);
         bytes_sum(&row);
         fit_ask(request, engine, &row);
-        time_make(request, &row, is_overlapped);
-        *out = row;
+        status = time_make(request, engine, &row);
+        *out   = row;
     }
     sherd_engine_destroy(engine);
     return status;

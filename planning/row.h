@@ -75,12 +75,12 @@ typedef enum planning_bound {
 } planning_bound;
 const char *planning_bound_name(planning_bound bound);
 
-/* Seconds of a step. `parts` are what each resource is busy for by itself; step_s overlaps them as the engine
- * does: in a micro-batch compute, wire and link run beside each other (with overlap_comm), at the boundary
- * the update's kernels, link and drive do. */
+/* Seconds of a step. `parts` are what each resource is busy for by itself; the others are those of the program, played
+ * against the rates (sherd_engine_predict). */
 typedef struct planning_time {
     double         parts[PLANNING_BOUNDS];
     double         micro_s, boundary_s, step_s; /* step_s = accumulation * micro_s + boundary_s */
+    double         exposed_s; /* of step_s, what is not arithmetic */
     planning_bound bound;                       /* the longest part */
 } planning_time;
 

@@ -102,6 +102,7 @@ static void time_set(json_t *root, const planning_request *request, const planni
     }
     real_set(root, "micro_s", row->time.micro_s);
     real_set(root, "boundary_s", row->time.boundary_s);
+    real_set(root, "exposed_s", row->time.exposed_s);
     real_set(root, "step_s", row->time.step_s);
     text_set(root, "bound", planning_bound_name(row->time.bound));
     for (int i = 0; i < PLANNING_RATES; i++) {

@@ -29,6 +29,8 @@ static sherd_step_params     step_params;
 static sherd_step_report     step_report;
 static sherd_memory_report   memory_report;
 static sherd_traffic_report  traffic_report;
+static sherd_rates           rates_given;
+static sherd_prediction      prediction;
 static sherd_engine_info     engine_info;
 
 static sherd_status world_dropped(sherd_status status, sherd_world *const *world)
@@ -101,6 +103,22 @@ static sherd_status call_traffic(rig *r, void *given)
     return sherd_engine_traffic(r->engine, given);
 }
 
+static sherd_status call_predict(rig *r, void *given)
+{
+    sherd_prediction out;
+
+    sherd_prediction_init(&out);
+    return sherd_engine_predict(r->engine, given, &out);
+}
+
+static sherd_status call_predict_out(rig *r, void *given)
+{
+    sherd_rates rates;
+
+    sherd_rates_init(&rates);
+    return sherd_engine_predict(r->engine, &rates, given);
+}
+
 static sherd_status call_query(rig *r, void *given)
 {
     return sherd_engine_query(r->engine, given);
@@ -126,6 +144,8 @@ static const known_struct AFTER_SEAL[] = {
     {"sherd_memory_report", sizeof(memory_report), &memory_report, call_memory, {0}},
     {"sherd_traffic_report", sizeof(traffic_report), &traffic_report, call_traffic, {0}},
     {"sherd_engine_info", sizeof(engine_info), &engine_info, call_query, {0}},
+    {"sherd_rates", sizeof(rates_given), &rates_given, call_predict, {0}},
+    {"sherd_prediction", sizeof(prediction), &prediction, call_predict_out, {0}},
 };
 
 static void models_init(void)
@@ -140,6 +160,8 @@ static void models_init(void)
     sherd_memory_report_init(&memory_report);
     sherd_traffic_report_init(&traffic_report);
     sherd_engine_info_init(&engine_info);
+    sherd_rates_init(&rates_given);
+    sherd_prediction_init(&prediction);
 }
 
 /* A struct of this size has existed: it ended in a field, and sizeof rounds up. */

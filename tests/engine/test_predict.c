@@ -1,0 +1,151 @@
+/* The program played against rates: between the longest of what is busy and the sum of it, and what runs beside the
+ * trainer's work is not exposed. */
+#include "tests/engine/rig.h"
+#include "tests/lib/check.h"
+
+#include <math.h>
+#include <stdio.h>
+
+#define UNITS 6
+
+typedef struct ask {
+    rig_options      options;
+    sherd_rates      rates;
+    sherd_prediction got;
+    double           busy[5]; /* compute, wire, link, drive, update: of a step */
+} ask;
+
+static void predict(sherd_world *world, void *raw)
+{
+    ask                 *a = raw;
+    sherd_traffic_report t;
+    sherd_prediction     got;
+    rig                  r;
+    double               micros;
+
+    rig_open(&r, world, &a->options);
+    for (int u = 0; u < UNITS; u++) {
+        char name[16];
+
+        (void)snprintf(name, sizeof(name), "u%d", u);
+        (void)rig_unit(&r, name);
+        (void)snprintf(name, sizeof(name), "u%d.w", u);
+        (void)rig_param(&r, u, name, 100000);
+    }
+    rig_seal(&r);
+    sherd_prediction_init(&got);
+    sherd_traffic_report_init(&t);
+    CHECK_OK(sherd_engine_predict(r.engine, &a->rates, &got));
+    CHECK_OK(sherd_engine_traffic(r.engine, &t));
+    micros = t.accumulation;
+    if (sherd_world_rank(world) == 0) {
+        a->got     = got;
+        a->busy[0] = micros * a->rates.compute_s;
+        a->busy[1] = (micros * (double)t.wire_micro_planned + (double)t.wire_step_planned) / 1e9;
+        a->busy[2] = (micros * (double)(t.down_micro_planned + t.up_micro_planned) +
+                      (double)(t.down_step_planned + t.up_step_planned)) /
+                     1e9;
+        a->busy[3] = (micros * (double)(t.read_micro_planned + t.written_micro_planned) +
+                      (double)(t.read_step_planned + t.written_step_planned)) /
+                     1e9;
+        a->busy[4] = (double)(t.update_device_planned + t.update_host_planned) / 1e9;
+    }
+    rig_close(&r);
+}
+
+static ask ask_of(int stage, const char *zero, int accumulation, double compute_s)
+{
+    ask a = {.options = {
+                 .stage = stage, .dtype = SHERD_BF16, .zero = zero, .accumulation = accumulation}};
+
+    sherd_rates_init(&a.rates);
+    a.rates.wire = a.rates.down = a.rates.up = a.rates.nvme_read = a.rates.nvme_write = 1e9;
+    a.rates.device = a.rates.host = 1e9;
+    a.rates.compute_s             = compute_s;
+    return a;
+}
+
+static void expect_between(const ask *a)
+{
+    double longest = 0;
+    double sum     = 0;
+
+    for (int i = 0; i < 5; i++) {
+        longest = a->busy[i] > longest ? a->busy[i] : longest;
+        sum += a->busy[i];
+    }
+    CHECK(a->got.step_s >= longest * (1 - 1e-9));
+    CHECK(a->got.step_s <= sum * (1 + 1e-9));
+    CHECK(fabs(a->got.exposed_s - (a->got.step_s - a->busy[0])) <= 1e-9 * sum);
+}
+
+static void prediction_is_between_the_longest_and_the_sum(void)
+{
+    char        nvme[512];
+    const char *layouts[] = {"", ", \"overlap_comm\": false",
+                             ", \"offload_optimizer\": {\"device\": \"cpu\"}", nvme};
+
+    (void)snprintf(nvme, sizeof(nvme),
+                   ", \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s\"}",
+                   test_scratch());
+    for (int stage = 0; stage <= 3; stage++) {
+        for (size_t i = 0; i < sizeof(layouts) / sizeof(layouts[0]); i++) {
+            for (int accumulation = 1; accumulation <= 3; accumulation++) {
+                ask a = ask_of(stage, layouts[i], accumulation, 1e-3);
+
+                if (i >= 2 && stage == 0) {
+                    continue; /* nothing is offloaded */
+                }
+                test_world(2, predict, &a);
+                expect_between(&a);
+                CHECK(fabs(a.got.step_s - accumulation * a.got.micro_s - a.got.boundary_s) <=
+                      1e-12);
+            }
+        }
+    }
+}
+
+/* Gathers ahead cost nothing beside long work, and their time where nothing overlaps. */
+static void what_overlaps_is_not_exposed(void)
+{
+    ask beside = ask_of(3, "", 1, 10);
+    ask after  = ask_of(3, ", \"overlap_comm\": false", 1, 10);
+
+    test_world(2, predict, &beside);
+    test_world(2, predict, &after);
+    CHECK(beside.got.exposed_s < after.got.exposed_s);
+    CHECK(after.got.micro_s >= 10 + beside.busy[1] * 0.99);
+}
+
+static void rates_that_are_none_are_refused(void)
+{
+    sherd_world     *world;
+    sherd_rates      rates;
+    sherd_prediction out;
+    rig              r;
+    rig_options      options = {.stage = 1, .dtype = SHERD_BF16};
+
+    CHECK_OK(sherd_world_self(&world));
+    rig_open(&r, world, &options);
+    (void)rig_unit(&r, "a");
+    (void)rig_param(&r, 0, "a.w", 100);
+    sherd_rates_init(&rates);
+    sherd_prediction_init(&out);
+    CHECK_OK(
+        sherd_engine_predict(r.engine, &rates, &out)); /* before seal, and nothing takes time */
+    CHECK(out.step_s == 0);
+    rates.wire = -1;
+    CHECK_STATUS(SHERD_E_INVAL, sherd_engine_predict(r.engine, &rates, &out));
+    rates.wire = NAN;
+    CHECK_STATUS(SHERD_E_INVAL, sherd_engine_predict(r.engine, &rates, &out));
+    rig_close(&r);
+    sherd_world_destroy(world);
+}
+
+static const test_case CASES[] = {
+    CASE(prediction_is_between_the_longest_and_the_sum),
+    CASE(what_overlaps_is_not_exposed),
+    CASE(rates_that_are_none_are_refused),
+};
+
+RUN_MAIN(CASES)
