@@ -291,7 +291,7 @@ static sherd_status off_plan(check *check)
 typedef struct way {
     size_t end;     /* step at which it ends */
     int    skipped; /* this unit has no backward; -1: all have */
-    int    leaves;  /* acquires off the plan come in between */
+    size_t leaves;  /* steps from one acquire off the plan to the next; 0: there is none */
 } way;
 
 static sherd_status steps_release(check *check, const sherdi_sequence *sequence, size_t from,
@@ -321,7 +321,7 @@ static sherd_status sequence_run(check *check, const sherdi_sequence *sequence, 
             SHERDI_TRY(unit_acquire(check, step->unit, step->pass, &is_taken));
         }
         check->is_taken[s] = (unsigned char)is_taken;
-        if (way->leaves && (s + check->turn) % 5 == 0) {
+        if (way->leaves > 0 && s % way->leaves == 0) {
             SHERDI_TRY(off_plan(check));
         }
         SHERDI_TRY(steps_release(check, sequence, s > most ? s - most : 0, s));
@@ -448,7 +448,15 @@ static size_t backward_half(const sherdi_sequence *train)
     return first + (train->num_steps - first + 1) / 2;
 }
 
-/* `nth`: of all windows; every other has acquires off the plan, every third passes of EVAL. */
+/* Steps between acquires off the plan, in the nth of all windows: none, one behind each step, a few. */
+static size_t leaves_of(size_t nth)
+{
+    static const size_t STEPS[] = {0, 1, 0, 7};
+
+    return STEPS[nth % 4];
+}
+
+/* Every third window has passes of EVAL. */
 static sherd_status micro_batches_run(check *check, window_kind kind, size_t nth)
 {
     const sherdi_sequence *train = &check->plan->train;
@@ -456,7 +464,7 @@ static sherd_status micro_batches_run(check *check, window_kind kind, size_t nth
 
     count = kind == WINDOW_SHORT || count == 1 ? 1 : 2;
     for (int m = 0; m < count; m++) {
-        way w = {.end = train->num_steps, .skipped = -1, .leaves = nth % 2 == 1};
+        way w = {.end = train->num_steps, .skipped = -1, .leaves = leaves_of(nth)};
 
         check->is_last = m + 1 == count && !is_stopped(kind);
         w.skipped      = kind == WINDOW_SHORT ? (int)(nth % check->plan->num_units) : -1;
