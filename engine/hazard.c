@@ -48,6 +48,7 @@ struct sherdi_hazard {
     size_t               threads; /* of a rank */
     rank_state           ranks[RANKS];
     sherdi_readers       readers;
+    uint64_t             dropped; /* calls of the kind that does not meet, so far */
 };
 
 /* An operation on one rank. */
@@ -158,10 +159,16 @@ static int is_on_host(const sherdi_hazard *hazard, const sherdi_op *op)
             op->lane != SHERDI_LANE_DRIVE);
 }
 
-static int meets(const sherdi_hazard *hazard, const sherdi_op *op)
+static int meets(sherdi_hazard *hazard, const sherdi_op *op)
 {
-    return (op->flags & SHERDI_OP_MEETS) != 0 &&
-           (hazard->params.drop != SHERDI_HAZARD_DROP_MEETS || hazard->params.kind != op->kind);
+    const sherdi_hazard_params *params = &hazard->params;
+
+    if ((op->flags & SHERDI_OP_MEETS) == 0 || params->drop != SHERDI_HAZARD_DROP_MEETS ||
+        params->kind != op->kind) {
+        return (op->flags & SHERDI_OP_MEETS) != 0;
+    }
+    hazard->dropped++;
+    return params->number != 0 && params->number != hazard->dropped;
 }
 
 /* Counts it. */

@@ -19,8 +19,9 @@
 /* Tests take one kind of order out, on both ranks. */
 typedef enum sherdi_hazard_drop {
     SHERDI_HAZARD_DROP_NOTHING = 0,
-    SHERDI_HAZARD_DROP_LANE,  /* operations of lane `by` follow none of lane `followed` */
-    SHERDI_HAZARD_DROP_MEETS, /* calls of `kind` do not meet: a gather reads as a stable one does */
+    SHERDI_HAZARD_DROP_LANE, /* operations of lane `by` follow none of lane `followed` */
+    SHERDI_HAZARD_DROP_MEETS, /* calls of `kind` do not meet, all or with a number that one: a gather reads as a
+                                 stable one does */
     SHERDI_HAZARD_DROP_NUMBER, /* the follow of that number, counted on each rank from 1 on */
 } sherdi_hazard_drop;
 

@@ -39,6 +39,7 @@ typedef struct graph {
     access               accesses[MAX_ACCESSES];
     size_t               num_accesses;
     rank_graph           ranks[2];
+    uint64_t             dropped; /* calls of the kind that does not meet */
 } graph;
 
 static size_t node_add(graph *g)
@@ -154,6 +155,9 @@ static void op_end(graph *g, rank_graph *rank, const sherdi_op *op, size_t node)
     rank->nodes[op->lane][number] = node;
     rank->tails[op->lane]         = node;
     sherdi_order_enter(&rank->order, op, number);
+    if (op->flags & SHERDI_OP_WAITS) {
+        host_go_on(g, rank, node);
+    }
 }
 
 static int conflicts(const access *a, const access *b)
@@ -203,10 +207,18 @@ static int accesses_add(graph *g, const sherdi_op *const ops[2], const size_t no
     return is_ordered;
 }
 
+static int meeting_is_dropped(graph *g, const sherdi_op *op)
+{
+    if (g->params.drop != SHERDI_HAZARD_DROP_MEETS || g->params.kind != op->kind ||
+        (op->flags & SHERDI_OP_MEETS) == 0) {
+        return 0;
+    }
+    return ++g->dropped == g->params.number || g->params.number == 0;
+}
+
 static int graph_op(graph *g, const sherdi_op *const ops[2])
 {
-    int meets = (ops[0]->flags & SHERDI_OP_MEETS) != 0 &&
-                !(g->params.drop == SHERDI_HAZARD_DROP_MEETS && g->params.kind == ops[0]->kind);
+    int    meets = (ops[0]->flags & SHERDI_OP_MEETS) != 0 && !meeting_is_dropped(g, ops[0]);
     size_t starts[2];
     size_t nodes[2];
     int    is_ordered;
@@ -233,6 +245,7 @@ static void graph_open(graph *g, const sherdi_hazard_params *params)
     g->params       = *params;
     g->num_nodes    = 0;
     g->num_accesses = 0;
+    g->dropped      = 0;
     memset(g->ranks, 0, sizeof(g->ranks));
     (void)node_add(g);
 }
@@ -288,6 +301,7 @@ static void op_draw(uint64_t *seed, const style *s, sherdi_op ops[2])
         op.lane = draw(seed, 3) == 0 ? SHERDI_LANE_HOST : SHERDI_LANE_WIRE;
         op.flags =
             op.kind == SHERDI_OP_GATHER && draw(seed, 2) ? SHERDI_OP_STABLE : SHERDI_OP_MEETS;
+        op.flags |= op.kind == SHERDI_OP_EXCHANGE && chance % 2 ? SHERDI_OP_WAITS : 0;
     } else if (chance < s->collectives + s->drives) {
         op.lane = SHERDI_LANE_DRIVE;
     }
@@ -308,6 +322,9 @@ static void params_draw(uint64_t *seed, const style *s, sherdi_hazard_params *pa
         .kind       = KINDS[draw(seed, 3)],
         .number     = 1 + draw(seed, (unsigned)s->num_ops * 2),
     };
+    if (params->drop == SHERDI_HAZARD_DROP_MEETS) { /* all, or one of the first */
+        params->number %= 4;
+    }
 }
 
 /* At which operation the hazard is; the number of operations without. */

@@ -260,6 +260,10 @@ static void calls_that_do_not_meet_are_named(void)
          "use of u0 on lane compute still writes"},
         {SHERDI_OP_EXCHANGE, 6, "another rank's gather of u0 on lane wire reads",
          "copy of u0 on lane up still writes"},
+        {SHERDI_OP_EXCHANGE, 11, "another rank's gather of u0 on lane wire reads",
+         "update of u0 on lane update still writes"}, /* stage 3: an acquire */
+        {SHERDI_OP_EXCHANGE, 16, "another rank's gather of u0 on lane wire reads",
+         "update of u0 on lane update still writes"}, /* stage 1: the publication */
     };
 
     for (size_t i = 0; i < sizeof(CALLS) / sizeof(CALLS[0]); i++) {
@@ -269,6 +273,30 @@ static void calls_that_do_not_meet_are_named(void)
             CALLS[i].later, CALLS[i].earlier);
         CHECK_ERROR_SAYS("no call in between meets");
     }
+}
+
+/* Where the ranks agree on how an undo begins they also meet: then a peer has read what is written anew. */
+static void undo_that_does_not_meet_first_is_named(void)
+{
+    sherdi_program_check_params without = {.drop = SHERDI_HAZARD_DROP_MEETS,
+                                           .kind = SHERDI_OP_EXCHANGE};
+    size_t                      named   = 0;
+    size_t                      found   = 0;
+    bench                       b;
+
+    bench_open(&b, 6);
+    CHECK(plans_make(&b));
+    for (without.number = 1; without.number < 200; without.number++) { /* more than there are */
+        if (seed_prove_without(&b, &without) != SHERD_OK) {
+            CHECK_ERROR_SAYS("no call in between meets");
+            found++;
+            named +=
+                strstr(sherd_last_error(), "copy of u0 on lane up writes bytes that another "
+                                           "rank's gather of u0 on lane wire still reads") != NULL;
+        }
+    }
+    CHECK(named > 0 && found > named); /* the others are of updates */
+    bench_close(&b);
 }
 
 /* A unit of one parameter, on the host. */
@@ -322,6 +350,7 @@ static const test_case CASES[] = {
     CASE(drawn_plans_have_no_hazard),
     CASE(lane_that_does_not_follow_another_is_named),
     CASE(calls_that_do_not_meet_are_named),
+    CASE(undo_that_does_not_meet_first_is_named),
     CASE(counts_that_do_not_wait_for_the_reduction_of_a_dropped_window_are_named),
 };
 
