@@ -109,7 +109,7 @@ static size_t counting_stop(void)
 /* ------------------------------------------------------------ the loop ---- */
 
 typedef struct text {
-    char   bytes[1 << 16];
+    char   bytes[1 << 18];
     size_t len_bytes;
 } text;
 
