@@ -241,13 +241,14 @@ typedef struct sherdi_plan {
     size_t             num_transients, cap_transients;
     sherdi_plan_buffer buffers[SHERDI_BUFFERS];
 
-    size_t   num_params, num_units;
-    size_t   padding_elems;                         /* of all segments together, whole */
-    size_t   total_bytes, host_bytes, pinned_bytes; /* host and pinned are parts of the total */
-    size_t   num_collectives; /* of a plain run of the program; what and how much, which ranks have alike */
+    size_t num_params, num_units;
+    size_t padding_elems;                         /* of all segments together, whole */
+    size_t total_bytes, host_bytes, pinned_bytes; /* host and pinned are parts of the total */
+    size_t
+        num_collectives; /* of a plain run of the program; what and how much, which ranks have alike */
     uint64_t collectives_hash;
-    uint64_t wire_micro_bytes;                      /* sent by this rank per micro-batch */
-    uint64_t wire_boundary_bytes;                   /* and per boundary, control data included */
+    uint64_t wire_micro_bytes;    /* sent by this rank per micro-batch */
+    uint64_t wire_boundary_bytes; /* and per boundary, control data included */
 } sherdi_plan;
 
 /* Results of kernels. */

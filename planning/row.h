@@ -80,7 +80,7 @@ const char *planning_bound_name(planning_bound bound);
 typedef struct planning_time {
     double         parts[PLANNING_BOUNDS];
     double         micro_s, boundary_s, step_s; /* step_s = accumulation * micro_s + boundary_s */
-    double         exposed_s; /* of step_s, what is not arithmetic */
+    double         exposed_s;                   /* of step_s, what is not arithmetic */
     planning_bound bound;                       /* the longest part */
 } planning_time;
 

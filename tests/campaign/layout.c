@@ -239,11 +239,15 @@ static void draw_state_place(draw *d, const char *folder, layout *out)
     if (out->stage >= 2 && is_one_in(d, 3)) {
         say(out, ", \"accumulate\": \"%s\"", is_one_in(d, 2) ? "cpu" : "device");
     }
-    if (place == 1) {
-        say(out, ", \"buffer_count\": %d, \"pipeline_read\": %s, \"pipeline_write\": %s%s%s",
-            1 + below(d, 4), is_one_in(d, 3) ? "false" : "true", is_one_in(d, 3) ? "false" : "true",
-            is_one_in(d, 3) ? ", \"verify_reads\": true" : "",
-            is_one_in(d, 3) ? ", \"fast_init\": true" : "");
+    if (place == 1) { /* one draw a line: the order of arguments is the compiler's */
+        const char *init   = is_one_in(d, 3) ? ", \"fast_init\": true" : "";
+        const char *verify = is_one_in(d, 3) ? ", \"verify_reads\": true" : "";
+        const char *writes = is_one_in(d, 3) ? "false" : "true";
+        const char *reads  = is_one_in(d, 3) ? "false" : "true";
+        int         count  = 1 + below(d, 4);
+
+        say(out, ", \"buffer_count\": %d, \"pipeline_read\": %s, \"pipeline_write\": %s%s%s", count,
+            reads, writes, verify, init);
     }
     if (is_one_in(d, 3)) {
         say(out, ", \"buffer_size\": %zu", PICK(d, 4096, 8192, 100000));
@@ -262,8 +266,10 @@ static void draw_param_place(draw *d, const char *folder, layout *out)
     say(out, ", \"offload_param\": {\"device\": \"%s\", \"nvme_path\": \"%s\"",
         place == 0 ? "cpu" : "nvme", folder);
     if (place == 1) {
-        say(out, ", \"max_in_cpu\": %zu, \"buffer_count\": %d", PICK(d, 0, 0, 3000, 1000000),
-            1 + below(d, 4));
+        int    count = 1 + below(d, 4);
+        size_t most  = PICK(d, 0, 0, 3000, 1000000);
+
+        say(out, ", \"max_in_cpu\": %zu, \"buffer_count\": %d", most, count);
     }
     if (is_one_in(d, 3)) {
         say(out, ", \"buffer_size\": %zu", PICK(d, 64, 4096, 100000));
@@ -312,8 +318,12 @@ static void draw_configuration(draw *d, const char *folder, layout *out)
         say(out, ", \"sherd\": {\"free_packing\": true}");
     }
     if (draw_begins(d, LAYOUT_requests) && is_one_in(d, 3)) {
+        int         depth  = 1 + below(d, 4);
+        size_t      block  = PICK(d, 4096, 8192, 1048576);
+        const char *engine = is_one_in(d, 2) ? "threads" : "auto";
+
         say(out, ", \"aio\": {\"engine\": \"%s\", \"block_size\": %zu, \"queue_depth\": %d}",
-            is_one_in(d, 2) ? "threads" : "auto", PICK(d, 4096, 8192, 1048576), 1 + below(d, 4));
+            engine, block, depth);
     }
     say(out, "}");
 }

@@ -258,9 +258,10 @@ static void check_file(const char *name, const char *policy, const sherdi_json_n
     status = sherd_config_load(path, &config);
     counts->files++;
     /* the folder's list is older than this optimizer */
-    must_load |= status == SHERD_OK &&
-                 sherdi_optimizer_at((size_t)sherdi_config_integer(
-                     config, SHERDI_CONFIG_OPTIMIZER_TYPE)) == &sherdi_optimizer_lamb;
+    must_load |=
+        status == SHERD_OK &&
+        sherdi_optimizer_at((size_t)sherdi_config_integer(config, SHERDI_CONFIG_OPTIMIZER_TYPE)) ==
+            &sherdi_optimizer_lamb;
     if (must_load != (status == SHERD_OK)) {
         test_fail(__FILE__, __LINE__, "%s is %s, but loading it gives %s: %s", name,
                   is_not_json ? "not JSON" : policy, sherd_status_name(status), sherd_last_error());

@@ -241,7 +241,8 @@ static void many_start_at_once(void)
         listen_begin();
         test_threads(JOBS, job_run, NULL);
         listen_end();
-        CHECK_INT(0, told_count("of earlier runs")); /* what another start removes is no such file */
+        CHECK_INT(0,
+                  told_count("of earlier runs")); /* what another start removes is no such file */
         CHECK_INT(0, files_now(0, 0));
         CHECK_INT(0, files_now(1, 0));
     }

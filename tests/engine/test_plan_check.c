@@ -55,11 +55,11 @@ static void plans_of_all_ranks_pass_for_every_layout(void)
             for (int stage = 0; stage <= 3; stage++) {
                 for (size_t i = 0; i < (stage == 0 ? 1 : sizeof(PLACES) / sizeof(PLACES[0])); i++) {
                     sherd_simulate_params params;
-                    rig_options options = {.stage        = stage,
-                                           .dtype        = SHERD_BF16,
-                                           .accumulation = 1 + (int)(w & 1),
-                                           .zero         = stage == 3 || i < 2 ? PLACES[i] : NULL};
-                    rig         r;
+                    rig_options           options = {.stage        = stage,
+                                                     .dtype        = SHERD_BF16,
+                                                     .accumulation = 1 + (int)(w & 1),
+                                                     .zero = stage == 3 || i < 2 ? PLACES[i] : NULL};
+                    rig                   r;
 
                     sherd_simulate_params_init(&params);
                     params.backend = BACKENDS[b];
