@@ -1,5 +1,5 @@
 #!/bin/sh
-# The project as a stranger uses it: installed into an empty folder, found by pkg-config, the README's
+# The project as a stranger uses it: installed into an empty folder, found by pkg-config, the guide's
 # example compiled outside the tree (shared and static, what of them is installed) and trained on one rank and on three;
 # a client in C++ too.
 set -eu
@@ -17,9 +17,9 @@ root="$scratch/root$prefix"
 libdir=$(dirname "$(find "$scratch/root" -name 'libsherd.*' | head -n 1)")
 docs=$(find "$scratch/root" -type d -path "*/doc/sherd")
 
-# The README's example is the file, which is installed too.
-awk '/^```c$/ { inside = 1; next } /^```$/ { inside = 0 } inside' "$docs/README.md" >"$scratch/readme.c"
-diff "$scratch/readme.c" "$docs/examples/minimal/minimal.c"
+# The guide's example is the file, which is installed too.
+awk '/^```c$/ { inside = 1; next } /^```$/ { inside = 0 } inside' "$docs/docs/guide.md" >"$scratch/guide.c"
+diff "$scratch/guide.c" "$docs/examples/minimal/minimal.c"
 diff -r "$source/docs" "$docs/docs"
 
 # flags ARGUMENTS: what pkg-config says.
@@ -31,13 +31,13 @@ cd "$scratch"
 kinds=""
 if [ -e "$libdir/libsherd.so" ]; then
     # shellcheck disable=SC2046
-    ${CC:-cc} -std=c17 -Wall -Wextra -Werror readme.c $(flags --cflags --libs) -Wl,-rpath,"$libdir" -o shared
+    ${CC:-cc} -std=c17 -Wall -Wextra -Werror guide.c $(flags --cflags --libs) -Wl,-rpath,"$libdir" -o shared
     kinds="$kinds shared"
 fi
 if [ -e "$libdir/libsherd.a" ]; then
     # The archive by its name, since the shared one may lie beside it.
     # shellcheck disable=SC2046
-    ${CC:-cc} -std=c17 readme.c $(flags --cflags --libs --static | sed 's/-lsherd\b/-l:libsherd.a/') -o static
+    ${CC:-cc} -std=c17 guide.c $(flags --cflags --libs --static | sed 's/-lsherd\b/-l:libsherd.a/') -o static
     kinds="$kinds static"
 fi
 if command -v "${CXX:-c++}" >/dev/null; then
