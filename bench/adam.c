@@ -7,24 +7,22 @@
 #include "bench/arrays.h"
 #include "bench/peers.h"
 #include "bench/plot.h"
+#include "bench/options.h"
 #include "bench/timing.h"
 
 #include <errno.h>
-#include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#define MAX_LIST 16
 /* Loops over less than this are repeated: a clock and a waking thread are nothing then. */
 #define TIMED_ELEMS ((size_t)64 << 20)
 /* The distance of the limits that prefetch. */
 #define AHEAD_BYTES 1024
 
 typedef struct bench_options {
-    size_t      sizes[MAX_LIST], num_sizes;
-    size_t      threads[MAX_LIST], num_threads;
+    bench_list  sizes, threads;
     size_t      rounds;
     const char *isa;    /* NULL: the best; "all" */
     const char *python; /* NULL: no peers */
@@ -465,107 +463,52 @@ static int plot_write(const bench_options *options, const bench_table *tables, s
 
 /* -------------------------------------------------------------- command -- */
 
-static const char USAGE[] =
-    "usage: bench-adam [OPTIONS]\n"
-    "  --sizes LIST      elements, suffix K, M or G (1M,16M,128M; the last takes 3 GiB)\n"
-    "  --threads LIST    (1, 2, 4 .. all cores)\n"
-    "  --rounds N        interleaved rounds (7)\n"
-    "  --isa NAME        scalar, avx2, avx512, or all (the best of the machine)\n"
-    "  --peers PYTHON    time PyTorch and DeepSpeed in the same rounds, as far as this "
-    "interpreter\n"
-    "                    has them; as much memory again, and more\n"
-    "  --json FILE       the same figures for programs\n"
-    "  --plot FILE.svg   a chart, where gnuplot is installed\n"
-    "Ratios are taken inside a round. \"/ its limit\" is the rate over that of the faster limit of "
-    "its\n"
-    "kind above, \"ours / this\" our rate over the peer's.\n";
-
-static size_t list_parse(const char *text, size_t *values)
-{
-    char  *copy  = strdup(text);
-    char  *rest  = copy;
-    size_t count = 0;
-
-    for (char *part; (part = strsep(&rest, ",")) != NULL && count < MAX_LIST;) {
-        values[count] = bench_parse_size(part);
-        if (values[count++] == 0) {
-            count = 0;
-            break;
-        }
-    }
-    free(copy);
-    return count;
-}
-
-static void threads_default(bench_options *options)
+static void threads_default(bench_list *threads)
 {
     size_t cores = (size_t)sysconf(_SC_NPROCESSORS_ONLN);
 
-    for (size_t n = 1; options->num_threads < MAX_LIST - 1 && n < cores; n *= 2) {
-        options->threads[options->num_threads++] = n;
+    for (size_t n = 1; threads->count < BENCH_MOST_LIST - 1 && n < cores; n *= 2) {
+        threads->values[threads->count++] = n;
     }
-    options->threads[options->num_threads++] = cores;
+    threads->values[threads->count++] = cores;
 }
 
-static int options_parse(int argc, char **argv, bench_options *options)
+static void options_parse(int argc, char **argv, bench_options *o)
 {
-    static const struct option LONG[] = {
-        {"sizes", required_argument, NULL, 's'},
-        {"threads", required_argument, NULL, 't'},
-        {"rounds", required_argument, NULL, 'r'},
-        {"isa", required_argument, NULL, 'i'},
-        {"peers", required_argument, NULL, 'p'},
-        {"json", required_argument, NULL, 'j'},
-        {"plot", required_argument, NULL, 'g'},
-        {"help", no_argument, NULL, 'h'},
-        {NULL, 0, NULL, 0},
-    };
-    int option;
-    int is_wrong = 0;
+    const bench_option rows[] = {
+        {"sizes", "LIST", "elements (default 1M,16M,128M; the last takes 3 GiB)", BENCH_LIST,
+         .value = &o->sizes, .least = 1},
+        {"threads", "LIST", "(default: 1, 2, 4 .. all cores)", BENCH_LIST, .value = &o->threads,
+         .least = 1, .most = 1024},
+        {"rounds", "N", "interleaved rounds (default 7)", BENCH_SIZE, .value = &o->rounds,
+         .least = 1},
+        {"isa", "NAME", "scalar, avx2, avx512, or all (default: the best of the machine)",
+         BENCH_TEXT, .value = &o->isa, .choices = "scalar|avx2|avx512|all"},
+        {"peers", "PYTHON",
+         "times PyTorch and DeepSpeed in the same rounds, as far as this interpreter has them; as "
+         "much "
+         "memory again, and more",
+         BENCH_TEXT, .value = &o->python},
+        {"json", "FILE", "the same figures for programs", BENCH_TEXT, .value = &o->json},
+        {"plot", "FILE.svg", "a chart, where gnuplot is installed", BENCH_TEXT, .value = &o->plot}};
+    const bench_command command = {
+        .name = "adam",
+        .about =
+            "Times the optimizers' kernels on the CPU beside the same loads and stores without "
+            "arithmetic.",
+        .options     = rows,
+        .num_options = sizeof(rows) / sizeof(rows[0]),
+        .end =
+            "Ratios are taken inside a round. \"/ its limit\" is the rate over that of the faster "
+            "limit of its kind above, \"ours / this\" our rate over the peer's."};
 
-    while ((option = getopt_long(argc, argv, "h", LONG, NULL)) != -1) {
-        switch (option) {
-        case 'h':
-            (void)fputs(USAGE, stdout);
-            exit(0);
-        case 's':
-            options->num_sizes = list_parse(optarg, options->sizes);
-            is_wrong |= options->num_sizes == 0;
-            break;
-        case 't':
-            options->num_threads = list_parse(optarg, options->threads);
-            is_wrong |= options->num_threads == 0;
-            break;
-        case 'r':
-            options->rounds = bench_parse_size(optarg);
-            is_wrong |= options->rounds == 0;
-            break;
-        case 'i':
-            options->isa = optarg;
-            break;
-        case 'p':
-            options->python = optarg;
-            break;
-        case 'j':
-            options->json = optarg;
-            break;
-        case 'g':
-            options->plot = optarg;
-            break;
-        default:
-            is_wrong = 1;
-        }
+    (void)bench_options_read(&command, argc, argv);
+    if (o->threads.count == 0) {
+        threads_default(&o->threads);
     }
-    if (options->num_threads == 0) {
-        threads_default(options);
+    for (size_t i = 0; i < o->sizes.count; i++) {
+        o->sizes.values[i] = (o->sizes.values[i] + 63) / 64 * 64;
     }
-    for (size_t i = 0; i < options->num_sizes; i++) {
-        options->sizes[i] = (options->sizes[i] + 63) / 64 * 64;
-    }
-    for (size_t i = 0; i < options->num_threads; i++) {
-        is_wrong |= options->threads[i] > 1024;
-    }
-    return is_wrong || optind != argc;
 }
 
 /* The asked-for sets that this machine has. */
@@ -592,17 +535,16 @@ static size_t largest(const bench_options *options)
 {
     size_t elems = 0;
 
-    for (size_t i = 0; i < options->num_sizes; i++) {
-        elems = options->sizes[i] > elems ? options->sizes[i] : elems;
+    for (size_t i = 0; i < options->sizes.count; i++) {
+        elems = options->sizes.values[i] > elems ? options->sizes.values[i] : elems;
     }
     return elems;
 }
 
 int main(int argc, char **argv)
 {
-    bench_options options = {.sizes     = {(size_t)1 << 20, (size_t)16 << 20, (size_t)128 << 20},
-                             .num_sizes = 3,
-                             .rounds    = 7};
+    bench_options options = {.sizes  = {{(size_t)1 << 20, (size_t)16 << 20, (size_t)128 << 20}, 3},
+                             .rounds = 7};
     const char   *isas[3];
     size_t        num_isas;
     size_t        count = 0;
@@ -610,12 +552,9 @@ int main(int argc, char **argv)
     bench_arrays  arrays;
     bench_peers   peers = {.to = NULL};
 
-    if (options_parse(argc, argv, &options) != 0) {
-        (void)fputs(USAGE, stderr);
-        return 2;
-    }
+    options_parse(argc, argv, &options);
     num_isas = isas_find(options.isa, isas);
-    tables   = calloc(num_isas * options.num_threads * options.num_sizes, sizeof(*tables));
+    tables   = calloc(num_isas * options.threads.count * options.sizes.count, sizeof(*tables));
     if (tables == NULL) {
         die("tables", strerror(ENOMEM));
     }
@@ -626,13 +565,13 @@ int main(int argc, char **argv)
     }
     arrays = bench_arrays_make(largest(&options));
     for (size_t i = 0; i < num_isas; i++) {
-        for (size_t s = 0; s < options.num_sizes; s++) {
-            for (size_t t = 0; t < options.num_threads; t++) {
+        for (size_t s = 0; s < options.sizes.count; s++) {
+            for (size_t t = 0; t < options.threads.count; t++) {
                 bench_table *table = &tables[count++];
 
                 (void)snprintf(table->isa, sizeof(table->isa), "%s", isas[i]);
-                table->threads = (int)options.threads[t];
-                table->elems   = options.sizes[s];
+                table->threads = (int)options.threads.values[t];
+                table->elems   = options.sizes.values[s];
                 table_run(table, &options, &arrays, &peers);
                 table_print(table, options.rounds);
             }

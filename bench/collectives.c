@@ -6,6 +6,7 @@
  * The limit is a copy around the caches that all ranks make at once: bytes that a collective
  * must read and write, at the rate of that copy. The program starts itself once per rank, for
  * mpi under mpirun. */
+#include "bench/options.h"
 #include "bench/timing.h"
 #include "bench/traffic.h"
 #include "collectives/world.h"
@@ -16,7 +17,6 @@
 #include <mpi.h>
 #endif
 
-#include <getopt.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -500,14 +500,6 @@ static int rank_main(const bench_options *options)
 
 /* -------------------------------------------------------------- command -- */
 
-static const char USAGE[] =
-    "usage: bench-collectives [--bytes N] [--rounds N] [--ranks N] [--transport NAME] [--json]\n"
-    "  --bytes N         the whole vector of a rank, fp32, suffix K, M or G (default 256M)\n"
-    "  --rounds N        interleaved rounds (default 9)\n"
-    "  --ranks N         ranks on this host (default 2)\n"
-    "  --transport NAME  threads, shm, mpi (with MPI's own collectives beside), or all (default)\n"
-    "  --json            one JSON object\n";
-
 static int is_wanted(const bench_options *options, const char *transport)
 {
     return strcmp(options->transport, "all") == 0 || strcmp(options->transport, transport) == 0;
@@ -546,56 +538,24 @@ static int all_run(const bench_options *options)
     return worst;
 }
 
-static int number_parse(const char *text, size_t least, size_t most, size_t *out)
+static void options_parse(int argc, char **argv, bench_options *o)
 {
-    *out = bench_parse_size(text);
-    return *out >= least && *out <= most;
-}
+    const bench_option rows[] = {
+        {"bytes", "N", "the whole vector of a rank, fp32 (default 256M)", BENCH_SIZE,
+         .value = &o->bytes, .least = 65536, .most = 0x1p33},
+        {"rounds", "N", "interleaved rounds (default 9)", BENCH_SIZE, .value = &o->rounds,
+         .least = 1, .most = 100000},
+        {"ranks", "N", "ranks on this host (default 2)", BENCH_INT, .value = &o->ranks, .least = 1,
+         .most = 256},
+        {"transport", "NAME",
+         "threads, shm, mpi (with MPI's own collectives beside), or all (default)", BENCH_TEXT,
+         .value = &o->transport, .choices = "threads|shm|mpi|all"},
+        {"json", NULL, "one JSON object", BENCH_SWITCH, .value = &o->is_json},
+        {"rank", NULL, NULL, BENCH_SWITCH, .value = &o->is_rank}};
+    const bench_command command = BENCH_COMMAND(
+        "collectives", "Times collectives of each transport beside the memory limit.", rows);
 
-static int options_parse(int argc, char **argv, bench_options *options)
-{
-    static const struct option LONG[] = {
-        {"bytes", required_argument, NULL, 'b'}, {"rounds", required_argument, NULL, 'r'},
-        {"ranks", required_argument, NULL, 'n'}, {"transport", required_argument, NULL, 't'},
-        {"json", no_argument, NULL, 'j'},        {"rank", no_argument, NULL, 'R'},
-        {"help", no_argument, NULL, 'h'},        {NULL, 0, NULL, 0},
-    };
-    size_t value = 0;
-    int    is_ok = 1;
-    int    key;
-
-    while (is_ok && (key = getopt_long(argc, argv, "", LONG, NULL)) != -1) {
-        switch (key) {
-        case 'b':
-            is_ok = number_parse(optarg, 65536, (size_t)8 << 30, &options->bytes);
-            break;
-        case 'r':
-            is_ok = number_parse(optarg, 1, 100000, &options->rounds);
-            break;
-        case 'n':
-            is_ok          = number_parse(optarg, 1, 256, &value);
-            options->ranks = (int)value;
-            break;
-        case 't':
-            options->transport = optarg;
-            is_ok              = is_wanted(options, "threads") || is_wanted(options, "shm") ||
-                    is_wanted(options, "mpi");
-            break;
-        case 'j':
-            options->is_json = 1;
-            break;
-        case 'R':
-            options->is_rank = 1;
-            break;
-        case 'h':
-            (void)printf("%s", USAGE);
-            exit(0);
-        default:
-            is_ok = 0;
-            break;
-        }
-    }
-    return is_ok && optind == argc;
+    (void)bench_options_read(&command, argc, argv);
 }
 
 int main(int argc, char **argv)
@@ -604,10 +564,7 @@ int main(int argc, char **argv)
         .bytes = (size_t)256 << 20, .rounds = 9, .ranks = 2, .transport = "all"};
     int code;
 
-    if (!options_parse(argc, argv, &options)) {
-        (void)fprintf(stderr, "%s", USAGE);
-        return 2;
-    }
+    options_parse(argc, argv, &options);
     if (options.is_rank) {
         return rank_main(&options);
     }

@@ -3,22 +3,21 @@
  * between two events of the device; a ratio is taken inside each round, and the median of the rounds is shown.
  * Rates count the bytes that an algorithm must move: a copy reads and writes each byte. Exits 77 where there is no device. */
 #include "bench/peers.h"
+#include "bench/options.h"
 #include "bench/timing.h"
 #include "kernels/backend.h"
 
 #include <errno.h>
-#include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_LIST 16
 /* Loops over less than this are repeated: what a launch costs is nothing then. */
 #define TIMED_ELEMS ((size_t)1 << 30)
 #define EXIT_SKIP   77
 
 typedef struct bench_options {
-    size_t      sizes[MAX_LIST], num_sizes; /* 0: 1M to 1G, as far as memory goes */
+    bench_list  sizes; /* none: 1M to 1G, as far as memory goes */
     size_t      rounds;
     int         device;
     const char *rows;   /* NULL: all; else those whose names have it */
@@ -516,78 +515,35 @@ static void json_write(const bench_options *options, const char *device, const b
 
 /* -------------------------------------------------------------- command -- */
 
-static const char USAGE[] =
-    "usage: bench-gpu [OPTIONS]\n"
-    "  --sizes LIST      elements, suffix K, M or G (1M,16M,128M,1G as far as memory goes; 1G\n"
-    "                    takes 24 GiB)\n"
-    "  --rounds N        interleaved rounds (7)\n"
-    "  --rows WORD       only rows whose names have it (adamw, lamb, norm, ..), and the copy\n"
-    "  --device N        (0)\n"
-    "  --peers PYTHON    time PyTorch's AdamW in the same rounds; as much memory again, and more\n"
-    "  --json FILE       the same figures for programs\n"
-    "Ratios are taken inside a round. \"/ copy\" is the rate in bytes over that of the device's "
-    "own "
-    "copy,\n"
-    "\"ours / this\" our rate over the peer's. Exits 77 where there is no device.\n";
-
-static size_t list_parse(const char *text, size_t *values)
+static void options_parse(int argc, char **argv, bench_options *o)
 {
-    char  *copy  = strdup(text);
-    char  *rest  = copy;
-    size_t count = 0;
+    const bench_option rows[] = {
+        {"sizes", "LIST",
+         "elements (default 1M,16M,128M,1G as far as memory goes; 1G takes 24 GiB)", BENCH_LIST,
+         .value = &o->sizes, .least = 1},
+        {"rounds", "N", "interleaved rounds (default 7)", BENCH_SIZE, .value = &o->rounds,
+         .least = 1},
+        {"rows", "WORD", "only rows whose names have it (adamw, lamb, norm, ..), and the copy",
+         BENCH_TEXT, .value = &o->rows},
+        {"device", "N", "(default 0)", BENCH_INT, .value = &o->device},
+        {"peers", "PYTHON",
+         "times PyTorch's AdamW in the same rounds; as much memory again, and more", BENCH_TEXT,
+         .value = &o->python},
+        {"json", "FILE", "the same figures for programs", BENCH_TEXT, .value = &o->json}};
+    const bench_command command = {
+        .name        = "gpu",
+        .about       = "Times each kernel of a GPU beside the device's own copy.",
+        .options     = rows,
+        .num_options = sizeof(rows) / sizeof(rows[0]),
+        .end = "Ratios are taken inside a round. \"/ copy\" is the rate in bytes over that of the "
+               "device's own copy, \"ours / this\" our rate over the peer's. Exits with 77 where "
+               "there is no "
+               "device."};
 
-    for (char *part; (part = strsep(&rest, ",")) != NULL && count < MAX_LIST;) {
-        values[count] = (bench_parse_size(part) + 63) / 64 * 64;
-        if (values[count++] == 0) {
-            count = 0;
-            break;
-        }
+    (void)bench_options_read(&command, argc, argv);
+    for (size_t i = 0; i < o->sizes.count; i++) {
+        o->sizes.values[i] = (o->sizes.values[i] + 63) / 64 * 64;
     }
-    free(copy);
-    return count;
-}
-
-static int options_parse(int argc, char **argv, bench_options *options)
-{
-    static const struct option LONG[] = {
-        {"sizes", required_argument, NULL, 's'}, {"rounds", required_argument, NULL, 'r'},
-        {"rows", required_argument, NULL, 'w'},  {"device", required_argument, NULL, 'd'},
-        {"peers", required_argument, NULL, 'p'}, {"json", required_argument, NULL, 'j'},
-        {"help", no_argument, NULL, 'h'},        {NULL, 0, NULL, 0},
-    };
-    int option;
-    int is_wrong = 0;
-
-    while ((option = getopt_long(argc, argv, "h", LONG, NULL)) != -1) {
-        switch (option) {
-        case 'h':
-            (void)fputs(USAGE, stdout);
-            exit(0);
-        case 's':
-            options->num_sizes = list_parse(optarg, options->sizes);
-            is_wrong |= options->num_sizes == 0;
-            break;
-        case 'r':
-            options->rounds = bench_parse_size(optarg);
-            is_wrong |= options->rounds == 0;
-            break;
-        case 'w':
-            options->rows = optarg;
-            break;
-        case 'd':
-            options->device = atoi(optarg);
-            break;
-        case 'p':
-            options->python = optarg;
-            break;
-        case 'j':
-            options->json = optarg;
-            break;
-        default:
-            is_wrong = 1;
-        }
-    }
-    return is_wrong || optind != argc;
 }
 
 static void run_init(gpu_run *run, int device)
@@ -608,28 +564,27 @@ static void run_fini(gpu_run *run)
 
 int main(int argc, char **argv)
 {
-    static const size_t SIZES[] = {(size_t)1 << 20, (size_t)16 << 20, (size_t)128 << 20,
-                                   (size_t)1 << 30};
-    bench_options       options = {.rounds = 7};
-    bench_peers         peers   = {.to = NULL};
-    gpu_run             run     = {.lane = NULL};
-    bench_table        *tables  = calloc(MAX_LIST, sizeof(*tables));
-    size_t              count   = 0;
-    int                 is_asked;
-    char                text[256];
+    static const bench_list SIZES = {
+        {(size_t)1 << 20, (size_t)16 << 20, (size_t)128 << 20, (size_t)1 << 30}, 4};
+    bench_options options = {.rounds = 7};
+    bench_peers   peers   = {.to = NULL};
+    gpu_run       run     = {.lane = NULL};
+    bench_table  *tables  = calloc(BENCH_MOST_LIST, sizeof(*tables));
+    size_t        count   = 0;
+    int           is_asked;
+    char          text[256];
 
-    if (options_parse(argc, argv, &options) != 0 || tables == NULL) {
-        (void)fputs(USAGE, stderr);
-        return 2;
+    options_parse(argc, argv, &options);
+    if (tables == NULL) {
+        die("tables", strerror(ENOMEM));
     }
     if (sherdi_backend_device_count("cuda", text, sizeof(text)) == 0) {
         (void)printf("bench-gpu: skipped: %s\n", text);
         return EXIT_SKIP;
     }
-    is_asked = options.num_sizes > 0;
+    is_asked = options.sizes.count > 0;
     if (!is_asked) {
-        memcpy(options.sizes, SIZES, sizeof(SIZES));
-        options.num_sizes = sizeof(SIZES) / sizeof(SIZES[0]);
+        options.sizes = SIZES;
     }
     bench_print_machine(argc, argv);
     sherdi_backend_device_describe("cuda", options.device, text, sizeof(text));
@@ -639,10 +594,10 @@ int main(int argc, char **argv)
         bench_peers_start(&peers, options.python, BENCH_PEERS);
     }
     run_init(&run, options.device);
-    for (size_t s = 0; s < options.num_sizes; s++) {
+    for (size_t s = 0; s < options.sizes.count; s++) {
         bench_table *table = &tables[count];
 
-        table->elems = options.sizes[s];
+        table->elems = options.sizes.values[s];
         if (!arrays_make(&run, table->elems)) {
             (void)printf("\n%.4g million elements: no memory for %.4g GB\n",
                          (double)table->elems * 1e-6, (double)table->elems * BYTES_PER_ELEM * 1e-9);

@@ -10,10 +10,10 @@
  * The update cannot begin before the norm of all gradients is known: so the boundary is held against the longer
  * of link and host, the step against the longest of the three and against compute and that together. Ratios are
  * taken inside each round; the median of the rounds is shown. Exits 77 where there is no device. */
+#include "bench/options.h"
 #include "bench/timing.h"
 #include "engine/engine_impl.h"
 
-#include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -62,21 +62,6 @@ typedef struct bench {
     sherd_step_report    report; /* of the GPU's last step */
     double              *seconds;
 } bench;
-
-static const char HELP[] =
-    "usage: ./run bench gpu-offload [OPTIONS]\n\n"
-    "A step on a GPU with optimizer state in host memory or on NVMe, against the link, the host's\n"
-    "update and the compute alone, interleaved in one run.\n\n"
-    "  --place LIST       cpu, nvme or both by a comma (default: cpu,nvme)\n"
-    "  --dir DIR          folder on the drive (default: the current one)\n"
-    "  --elems N          parameters (default 128M)\n"
-    "  --compute MS       synthetic compute of a step (default: as long as the host alone)\n"
-    "  --rounds N         (default 7)\n"
-    "  --dtype T          bf16 or fp32 (default bf16)\n"
-    "  --device N         (default 0)\n"
-    "  --fast             commits need not reach the medium (\"durable\": false)\n"
-    "  --json FILE        results as JSON too, a line for each place\n"
-    "Exits 77 where there is no device.\n";
 
 static void must(sherd_status status, const char *what)
 {
@@ -458,69 +443,36 @@ static int place_run(bench *b, const char *place)
     return 1;
 }
 
-static int options_parse(int argc, char **argv, bench_options *o)
+static void options_parse(int argc, char **argv, bench_options *o)
 {
-    static const struct option LONG[] = {{"place", required_argument, NULL, 'p'},
-                                         {"dir", required_argument, NULL, 'd'},
-                                         {"elems", required_argument, NULL, 'e'},
-                                         {"rounds", required_argument, NULL, 'r'},
-                                         {"compute", required_argument, NULL, 'c'},
-                                         {"dtype", required_argument, NULL, 't'},
-                                         {"device", required_argument, NULL, 'g'},
-                                         {"json", required_argument, NULL, 'j'},
-                                         {"fast", no_argument, NULL, 'f'},
-                                         {"help", no_argument, NULL, 'h'},
-                                         {NULL, 0, NULL, 0}};
-    char                      *end    = NULL;
-    int                        c;
+    int                is_fast = 0;
+    const bench_option rows[]  = {
+         {"place", "LIST", "cpu, nvme or both (default: cpu,nvme)", BENCH_TEXT, .value = &o->places,
+          .choices = "cpu|nvme|cpu,nvme"},
+         {"dir", "DIR", "folder on the drive (default: the current one)", BENCH_TEXT,
+          .value = &o->folder},
+         {"elems", "N", "parameters (default 128M)", BENCH_SIZE, .value = &o->elems, .least = UNITS},
+         {"compute", "MS", "synthetic compute of a step (default: as long as the host alone)",
+          BENCH_REAL, .value = &o->compute_ms},
+         {"rounds", "N", "(default 7)", BENCH_SIZE, .value = &o->rounds, .least = 1},
+         {"dtype", "T", "bf16 (default) or fp32", BENCH_TEXT, .value = &o->dtype,
+          .choices = "bf16|fp32"},
+         {"device", "N", "(default 0)", BENCH_INT, .value = &o->device},
+         {"fast", NULL, "commits need not reach the medium (\"durable\": false)", BENCH_SWITCH,
+          .value = &is_fast},
+         {"json", "FILE", "results as JSON too, a line for each place", BENCH_TEXT,
+          .value = &o->json}};
+    const bench_command command = {
+        .name = "gpu-offload",
+        .about =
+            "Times a step on a GPU with optimizer state in host memory or on NVMe beside the link, "
+            "the host's update and the compute alone, interleaved in one run.",
+        .options     = rows,
+        .num_options = sizeof(rows) / sizeof(rows[0]),
+        .end         = "Exits with 77 where there is no device."};
 
-    while ((c = getopt_long(argc, argv, "h", LONG, NULL)) != -1) {
-        switch (c) {
-        case 'p':
-            o->places = optarg;
-            break;
-        case 'd':
-            o->folder = optarg;
-            break;
-        case 'e':
-            o->elems = bench_parse_size(optarg);
-            break;
-        case 'r':
-            o->rounds = bench_parse_size(optarg);
-            break;
-        case 'c':
-            o->compute_ms = strtod(optarg, &end);
-            if (end == optarg || *end != '\0' || !(o->compute_ms >= 0)) {
-                o->rounds = 0; /* refused below */
-            }
-            break;
-        case 't':
-            o->dtype = optarg;
-            break;
-        case 'g':
-            o->device = atoi(optarg);
-            break;
-        case 'j':
-            o->json = optarg;
-            break;
-        case 'f':
-            o->is_durable = 0;
-            break;
-        case 'h':
-            (void)fputs(HELP, stdout);
-            exit(0);
-        default:
-            o->rounds = 0;
-        }
-    }
-    if (optind < argc || o->elems < UNITS || o->rounds == 0 ||
-        (strcmp(o->dtype, "bf16") != 0 && strcmp(o->dtype, "fp32") != 0) ||
-        (strcmp(o->places, "cpu") != 0 && strcmp(o->places, "nvme") != 0 &&
-         strcmp(o->places, "cpu,nvme") != 0)) {
-        (void)fputs(HELP, stderr);
-        return 2;
-    }
-    return 0;
+    (void)bench_options_read(&command, argc, argv);
+    o->is_durable = !is_fast;
 }
 
 static FILE *json_begin(const bench_options *o, const char *device)
@@ -546,16 +498,13 @@ int main(int argc, char **argv)
                                          .dtype      = "bf16",
                                          .elems      = (size_t)128 << 20,
                                          .rounds     = 7,
-                                         .compute_ms = -1,
-                                         .is_durable = 1};
+                                         .compute_ms = -1};
     bench                    b        = {.options = &options};
     int                      is_first = 1;
     FILE                    *json;
     char                     device[256];
 
-    if (options_parse(argc, argv, &options) != 0) {
-        return 2;
-    }
+    options_parse(argc, argv, &options);
     if (sherd_device_count("cuda") == 0) {
         (void)printf("bench-gpu-offload: skipped: %s\n", sherd_last_error());
         return EXIT_SKIP;

@@ -2,9 +2,9 @@
  * casts, reduction and copy against a copy that goes around the caches. Rows take turns in each round; a
  * ratio is taken inside each round, and the median of the rounds is shown. */
 #include "bench/arrays.h"
+#include "bench/options.h"
 #include "bench/timing.h"
 
-#include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -211,48 +211,23 @@ static int table_run(const bench_options *options, const bench_arrays *arrays, c
 
 /* -------------------------------------------------------------- command -- */
 
-static const char USAGE[] =
-    "usage: bench-kernels [--elems N] [--threads N] [--rounds N] [--isa NAME] [--json]\n"
-    "  --elems N    elements, suffix K, M or G (default 128M: about 3 GiB)\n"
-    "  --threads N  threads (default: one, then all cores)\n"
-    "  --rounds N   interleaved rounds (default 7)\n"
-    "  --isa NAME   scalar, avx2, avx512, or all (default: the best of the machine)\n"
-    "  --json       one JSON object\n";
-
-static int options_parse(int argc, char **argv, bench_options *options)
+static void options_parse(int argc, char **argv, bench_options *o)
 {
-    static const struct option LONG[] = {
-        {"elems", required_argument, NULL, 'e'},
-        {"threads", required_argument, NULL, 't'},
-        {"rounds", required_argument, NULL, 'r'},
-        {"isa", required_argument, NULL, 'i'},
-        {"json", no_argument, NULL, 'j'},
-        {"help", no_argument, NULL, 'h'},
-        {NULL, 0, NULL, 0},
-    };
-    int option;
+    const bench_option rows[] = {
+        {"elems", "N", "elements (default 128M: about 3 GiB)", BENCH_SIZE, .value = &o->elems,
+         .least = 1},
+        {"threads", "N", "threads (default: one, then all cores)", BENCH_INT, .value = &o->threads,
+         .least = 1, .most = 1024},
+        {"rounds", "N", "interleaved rounds (default 7)", BENCH_SIZE, .value = &o->rounds,
+         .least = 1},
+        {"isa", "NAME", "scalar, avx2, avx512, or all (default: the best of the machine)",
+         BENCH_TEXT, .value = &o->isa, .choices = "scalar|avx2|avx512|all"},
+        {"json", NULL, "one JSON object", BENCH_SWITCH, .value = &o->is_json}};
+    const bench_command command = BENCH_COMMAND(
+        "kernels", "Times each kernel of the CPU beside a copy, which is the limit.", rows);
 
-    while ((option = getopt_long(argc, argv, "h", LONG, NULL)) != -1) {
-        size_t value = optarg == NULL ? 0 : bench_parse_size(optarg);
-
-        if (option == 'h') {
-            (void)fputs(USAGE, stdout);
-            exit(0);
-        } else if (option == 'j') {
-            options->is_json = 1;
-        } else if (option == 'i') {
-            options->isa = optarg;
-        } else if (option == 'e' && value > 0) {
-            options->elems = (value + 63) / 64 * 64;
-        } else if (option == 'r' && value > 0) {
-            options->rounds = value;
-        } else if (option == 't' && value > 0 && value <= 1024) {
-            options->threads = (int)value;
-        } else {
-            return 1;
-        }
-    }
-    return optind != argc;
+    (void)bench_options_read(&command, argc, argv);
+    o->elems = (o->elems + 63) / 64 * 64;
 }
 
 static int isa_is_asked(const bench_options *options, const char *isa, size_t best, size_t index)
@@ -272,10 +247,7 @@ int main(int argc, char **argv)
     int                      tables = 0;
     int                      cores  = (int)sysconf(_SC_NPROCESSORS_ONLN);
 
-    if (options_parse(argc, argv, &options) != 0) {
-        (void)fputs(USAGE, stderr);
-        return 2;
-    }
+    options_parse(argc, argv, &options);
     for (size_t i = 0; i < 3; i++) {
         best = sherdi_kernels_cpu_find(ISAS[i]) != NULL ? i : best;
     }

@@ -3,12 +3,12 @@
  * Every step of both must have the same fingerprint. bf16, one micro-batch, one rank, stage 3.
  *
  * The program starts itself once for each. */
+#include "bench/options.h"
 #include "bench/timing.h"
 #include "sherd.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,16 +27,6 @@ typedef struct bench_options {
     int         steps;
     const char *part; /* "memory" or "nvme": this process is one of the two */
 } bench_options;
-
-static const char HELP[] =
-    "usage: ./run bench limited [OPTIONS]\n\n"
-    "Trains one model twice, in memory and with state and parameters on NVMe in a process whose\n"
-    "memory is limited, and compares the fingerprint of every step.\n\n"
-    "  --dir DIR        folder on the drive (default: the current one)\n"
-    "  --elems N        parameters; their state is 12 bytes each (default 683M: 8 GiB)\n"
-    "  --limit BYTES    memory of the second process (default 4G)\n"
-    "  --steps N        (default 3)\n"
-    "  --buffer-size N  elements of a buffer of state (default: the engine's)\n";
 
 static void must(sherd_status status, const char *what)
 {
@@ -356,49 +346,28 @@ static int both_run(const bench_options *o, int argc, char **argv)
     return 0;
 }
 
-static int options_parse(int argc, char **argv, bench_options *o)
+static void options_parse(int argc, char **argv, bench_options *o)
 {
-    static const struct option LONG[] = {
-        {"dir", required_argument, NULL, 'd'},   {"elems", required_argument, NULL, 'e'},
-        {"limit", required_argument, NULL, 'l'}, {"steps", required_argument, NULL, 's'},
-        {"part", required_argument, NULL, 'p'},  {"buffer-size", required_argument, NULL, 'b'},
-        {"help", no_argument, NULL, 'h'},        {NULL, 0, NULL, 0}};
-    int c;
+    const bench_option rows[] = {
+        {"dir", "DIR", "folder on the drive (default: the current one)", BENCH_TEXT,
+         .value = &o->folder},
+        {"elems", "N", "parameters; their state is 12 bytes each (default 683M: 8 GiB)", BENCH_SIZE,
+         .value = &o->elems, .least = UNITS},
+        {"limit", "BYTES", "memory of the second process (default 4G)", BENCH_SIZE,
+         .value = &o->limit_bytes, .least = 1},
+        {"steps", "N", "(default 3)", BENCH_INT, .value = &o->steps, .least = 1,
+         .most = MOST_STEPS},
+        {"buffer-size", "N", "elements of a buffer of state (default: the engine's)", BENCH_SIZE,
+         .value = &o->buffer_elems, .least = 4096},
+        {"part", "NAME", NULL, BENCH_TEXT, .value = &o->part, .choices = "memory|nvme"}};
+    const bench_command command =
+        BENCH_COMMAND("limited",
+                      "Trains one model twice, in memory and with state and parameters on NVMe in "
+                      "a process whose "
+                      "memory is limited, and compares the fingerprint of every step.",
+                      rows);
 
-    while ((c = getopt_long(argc, argv, "h", LONG, NULL)) != -1) {
-        switch (c) {
-        case 'd':
-            o->folder = optarg;
-            break;
-        case 'e':
-            o->elems = bench_parse_size(optarg);
-            break;
-        case 'l':
-            o->limit_bytes = bench_parse_size(optarg);
-            break;
-        case 's':
-            o->steps = (int)bench_parse_size(optarg);
-            break;
-        case 'p':
-            o->part = optarg;
-            break;
-        case 'b':
-            o->buffer_elems = bench_parse_size(optarg);
-            break;
-        case 'h':
-            (void)fputs(HELP, stdout);
-            exit(0);
-        default:
-            (void)fputs(HELP, stderr);
-            return 2;
-        }
-    }
-    if (optind < argc || o->elems < UNITS || o->limit_bytes == 0 || o->steps < 1 ||
-        o->steps > MOST_STEPS || o->buffer_elems < 4096) {
-        (void)fputs(HELP, stderr);
-        return 2;
-    }
-    return 0;
+    (void)bench_options_read(&command, argc, argv);
 }
 
 int main(int argc, char **argv)
@@ -408,10 +377,7 @@ int main(int argc, char **argv)
                              .limit_bytes  = (size_t)4 << 30,
                              .steps        = 3,
                              .buffer_elems = (size_t)4 << 20};
-    int           status  = options_parse(argc, argv, &options);
 
-    if (status != 0) {
-        return status;
-    }
+    options_parse(argc, argv, &options);
     return options.part != NULL ? part_run(&options) : both_run(&options, argc, argv);
 }

@@ -256,10 +256,7 @@ int main(int argc, char **argv)
     if (argc > 1 && strcmp(argv[1], "--part") == 0) {
         return memory_part_main(argc, argv);
     }
-    status = memory_options_parse(argc, argv, &options);
-    if (status != 0) {
-        return status;
-    }
+    memory_options_parse(argc, argv, &options);
     b.options = &options;
     if (strcmp(options.backend, "cuda") == 0 && sherd_device_count("cuda") == 0) {
         (void)fprintf(stderr, "bench-memory: %s\n", sherd_last_error());

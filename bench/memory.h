@@ -176,8 +176,8 @@ typedef struct memory_options {
     memory_limits_params limits;
 } memory_options;
 
-/** Fills what the arguments say over defaults. 0, or 2 after the usage. */
-int memory_options_parse(int argc, char **argv, memory_options *options);
+/** Fills what the arguments say over defaults. Ends the program after --help and after a mistake. */
+void memory_options_parse(int argc, char **argv, memory_options *options);
 
 /** SVG files into an existing folder. Non-zero: gnuplot failed. */
 int memory_charts_write(const char *folder, const memory_table *table, const memory_limit *limits,

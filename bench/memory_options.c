@@ -1,36 +1,9 @@
 /* Options of bench-memory. See memory.h. */
 #include "bench/memory.h"
-#include "bench/timing.h"
+#include "bench/options.h"
 
-#include <getopt.h>
 #include <stdlib.h>
 #include <string.h>
-
-static const char HELP[] =
-    "usage: ./run bench memory [OPTIONS]\n\n"
-    "Memory of a rank: planned by the engine, held by it, reported by the system (proportional "
-    "set\n"
-    "size at rest after two steps, less the platform's: libraries, stacks, a GPU's context), and\n"
-    "the ZeRO paper's formula. Worlds up to 8 run as processes, larger ones are planned (GPUs, "
-    "bf16).\n"
-    "Activations are left out. Ends with 1 when planned is not held to the byte or not within 2 % "
-    "or\n"
-    "32 MiB of what the system reports.\n\n"
-    "  --models LIST       sizes of GPT-2 (124m, 355m, 774m, 1558m) or counts (7.5B); real rows of "
-    "the\n"
-    "                      first in every world, of the others in the largest that fits\n"
-    "  --worlds LIST       (default 1,2,4,8 and 16 ... 1024)\n"
-    "  --stages LIST       (default 0,1,2,3)\n"
-    "  --offloads LIST     none, optimizer-cpu, optimizer-nvme, params-cpu, params-nvme\n"
-    "  --backend B         of real rows: cpu (default) or cuda\n"
-    "  --nvme-path DIR     drive of offloaded state (default: the current folder)\n"
-    "  --device-memory N   of a GPU, for the largest models (default 80G)\n"
-    "  --host-memory N     of a host of 8 GPUs (default 1.5T)\n"
-    "  --nvme-space N      of its drives (default 28T)\n"
-    "  --json FILE         JSON lines, one row each\n"
-    "  --plots DIR         SVG charts, where gnuplot is installed\n"
-    "  --planned-only, --real-only\n"
-    "  --brief             a small model in worlds 1 and 2\n";
 
 /* Cuts a copy of a list at its commas; the copies live as long as the program. */
 static size_t list_split(const char *text, const char **out, size_t most)
@@ -54,9 +27,10 @@ static size_t list_split(const char *text, const char **out, size_t most)
     return count;
 }
 
-static int worlds_parse(const char *text, memory_options *o)
+static int worlds_parse(const char *text, void *value)
 {
-    const char *parts[MEMORY_MOST_WORLDS];
+    memory_options *o = value;
+    const char     *parts[MEMORY_MOST_WORLDS];
 
     o->num_worlds = list_split(text, parts, MEMORY_MOST_WORLDS);
     for (size_t i = 0; i < o->num_worlds; i++) {
@@ -70,10 +44,11 @@ static int worlds_parse(const char *text, memory_options *o)
     return o->num_worlds > 0 ? 0 : -1;
 }
 
-static int stages_parse(const char *text, memory_options *o)
+static int stages_parse(const char *text, void *value)
 {
-    const char *parts[MEMORY_STAGES];
-    size_t      count = list_split(text, parts, MEMORY_STAGES);
+    memory_options *o = value;
+    const char     *parts[MEMORY_STAGES];
+    size_t          count = list_split(text, parts, MEMORY_STAGES);
 
     memset(o->has_stage, 0, sizeof(o->has_stage));
     for (size_t i = 0; i < count; i++) {
@@ -85,10 +60,11 @@ static int stages_parse(const char *text, memory_options *o)
     return count > 0 ? 0 : -1;
 }
 
-static int offloads_parse(const char *text, memory_options *o)
+static int offloads_parse(const char *text, void *value)
 {
-    const char *parts[PLANNING_OFFLOADS];
-    size_t      count = list_split(text, parts, PLANNING_OFFLOADS);
+    memory_options *o = value;
+    const char     *parts[PLANNING_OFFLOADS];
+    size_t          count = list_split(text, parts, PLANNING_OFFLOADS);
 
     memset(o->has_offload, 0, sizeof(o->has_offload));
     for (size_t i = 0; i < count; i++) {
@@ -102,105 +78,81 @@ static int offloads_parse(const char *text, memory_options *o)
     return count > 0 ? 0 : -1;
 }
 
-static int models_parse(const char *text, memory_options *o)
+static int models_parse(const char *text, void *value)
 {
+    memory_options *o     = value;
     o->num_models         = list_split(text, o->models, MEMORY_MOST_MODELS);
     o->num_planned_models = o->num_models;
     memcpy(o->planned_models, o->models, sizeof(o->models));
     return o->num_models > 0 ? 0 : -1;
 }
 
-static int size_parse(const char *text, size_t *out)
+static int size_parse(const char *text, void *value)
 {
+    size_t *out = value;
+
     *out = planning_count_parse(text);
     return *out > 0 ? 0 : -1;
 }
 
-static void options_brief(memory_options *o)
+static int options_brief(const char *text, void *value)
 {
+    memory_options *o = value;
+
+    (void)text;
     o->num_models   = 1;
     o->models[0]    = "2M";
     o->num_worlds   = 2;
     o->is_real_only = 1;
-}
-
-enum { OPTION_DEVICE = 256, OPTION_HOST, OPTION_SPACE, OPTION_BRIEF };
-
-static int option_take(int c, memory_options *o)
-{
-    switch (c) {
-    case 'm':
-        return models_parse(optarg, o);
-    case 'w':
-        return worlds_parse(optarg, o);
-    case 's':
-        return stages_parse(optarg, o);
-    case 'o':
-        return offloads_parse(optarg, o);
-    case 'b':
-        o->backend = optarg;
-        return strcmp(optarg, "cpu") == 0 || strcmp(optarg, "cuda") == 0 ? 0 : -1;
-    case 'n':
-        o->nvme_path = optarg;
-        return 0;
-    case 'j':
-        o->json = optarg;
-        return 0;
-    case 'p':
-        o->plots = optarg;
-        return 0;
-    case 'P':
-        o->is_planned_only = 1;
-        return 0;
-    case 'R':
-        o->is_real_only = 1;
-        return 0;
-    case OPTION_DEVICE:
-        return size_parse(optarg, &o->limits.device_bytes);
-    case OPTION_HOST:
-        return size_parse(optarg, &o->limits.host_bytes);
-    case OPTION_SPACE:
-        return size_parse(optarg, &o->limits.nvme_bytes);
-    case OPTION_BRIEF:
-        options_brief(o);
-        return 0;
-    case 'h':
-        (void)fputs(HELP, stdout);
-        exit(0);
-    default:
-        return -1;
-    }
-}
-
-int memory_options_parse(int argc, char **argv, memory_options *o)
-{
-    static const struct option LONG[] = {{"models", required_argument, NULL, 'm'},
-                                         {"worlds", required_argument, NULL, 'w'},
-                                         {"stages", required_argument, NULL, 's'},
-                                         {"offloads", required_argument, NULL, 'o'},
-                                         {"backend", required_argument, NULL, 'b'},
-                                         {"nvme-path", required_argument, NULL, 'n'},
-                                         {"json", required_argument, NULL, 'j'},
-                                         {"plots", required_argument, NULL, 'p'},
-                                         {"planned-only", no_argument, NULL, 'P'},
-                                         {"real-only", no_argument, NULL, 'R'},
-                                         {"device-memory", required_argument, NULL, OPTION_DEVICE},
-                                         {"host-memory", required_argument, NULL, OPTION_HOST},
-                                         {"nvme-space", required_argument, NULL, OPTION_SPACE},
-                                         {"brief", no_argument, NULL, OPTION_BRIEF},
-                                         {"help", no_argument, NULL, 'h'},
-                                         {NULL, 0, NULL, 0}};
-    int                        c;
-
-    while ((c = getopt_long(argc, argv, "h", LONG, NULL)) != -1) {
-        if (option_take(c, o) != 0) {
-            (void)fputs(HELP, stderr);
-            return 2;
-        }
-    }
-    if (optind < argc || (o->is_planned_only && o->is_real_only)) {
-        (void)fputs(HELP, stderr);
-        return 2;
-    }
     return 0;
+}
+
+void memory_options_parse(int argc, char **argv, memory_options *o)
+{
+    const bench_option rows[] = {
+        {"models", "LIST",
+         "sizes of GPT-2 (124m, 355m, 774m, 1558m) or counts (7.5B); real rows of the first in "
+         "every "
+         "world, of the others in the largest that fits",
+         BENCH_CALL, .value = o, .read = models_parse},
+        {"worlds", "LIST", "(default 1,2,4,8 and 16 ... 1024)", BENCH_CALL, .value = o,
+         .read = worlds_parse},
+        {"stages", "LIST", "(default 0,1,2,3)", BENCH_CALL, .value = o, .read = stages_parse},
+        {"offloads", "LIST", "none, optimizer-cpu, optimizer-nvme, params-cpu, params-nvme",
+         BENCH_CALL, .value = o, .read = offloads_parse},
+        {"backend", "B", "of real rows: cpu (default) or cuda", BENCH_TEXT, .value = &o->backend,
+         .choices = "cpu|cuda"},
+        {"nvme-path", "DIR", "drive of offloaded state (default: the current folder)", BENCH_TEXT,
+         .value = &o->nvme_path},
+        {"device-memory", "N", "of a GPU, for the largest models (default 80G)", BENCH_CALL,
+         .value = &o->limits.device_bytes, .read = size_parse},
+        {"host-memory", "N", "of a host of 8 GPUs (default 1.5T)", BENCH_CALL,
+         .value = &o->limits.host_bytes, .read = size_parse},
+        {"nvme-space", "N", "of its drives (default 28T)", BENCH_CALL,
+         .value = &o->limits.nvme_bytes, .read = size_parse},
+        {"json", "FILE", "JSON lines, one row each", BENCH_TEXT, .value = &o->json},
+        {"plots", "DIR", "SVG charts, where gnuplot is installed", BENCH_TEXT, .value = &o->plots},
+        {"planned-only", NULL, "no real rows", BENCH_SWITCH, .value = &o->is_planned_only},
+        {"real-only", NULL, "no rows of worlds that are only planned", BENCH_SWITCH,
+         .value = &o->is_real_only},
+        {"brief", NULL, "a small model in worlds 1 and 2", BENCH_CALL, .value = o,
+         .read = options_brief}};
+    const bench_command command = {
+        .name = "memory",
+        .about =
+            "Tells the memory of a rank: planned by the engine, held by it, reported by the system "
+            "(proportional set size at rest after two steps, less the platform's: libraries, "
+            "stacks, a "
+            "GPU's context), and the ZeRO paper's formula. Worlds up to 8 run as processes, larger "
+            "ones are planned (GPUs, bf16). Activations are left out.",
+        .options     = rows,
+        .num_options = sizeof(rows) / sizeof(rows[0]),
+        .end = "Ends with 1 when planned is not held to the byte or not within 2 % or 32 MiB of "
+               "what the "
+               "system reports."};
+
+    (void)bench_options_read(&command, argc, argv);
+    if (o->is_planned_only && o->is_real_only) {
+        bench_options_refuse(&command, "--planned-only and --real-only leave nothing");
+    }
 }

@@ -174,7 +174,7 @@ static void group_look(ranks_run *run, memory_mark mark)
     if (mark == MEMORY_STEPPED) {
         run->out->group.resting = group_resting(run);
         run->out->group.peak    = group_read(
-            run, run->group_version == 1 ? "memory.max_usage_in_bytes" : "memory.peak", "");
+               run, run->group_version == 1 ? "memory.max_usage_in_bytes" : "memory.peak", "");
     }
 }
 

@@ -304,10 +304,10 @@ static void row_compare(memory_row *row)
     row->difference = row->off_bytes / (double)row->planned_bytes;
     line            = fmax(LINE_SHARE * (double)row->planned_bytes, LINE_BYTES);
     row->is_close   = fabs(row->off_bytes) <= line &&
-                      fabs(off_of(row, peak_least(row), pinned)) <= line &&
-                      (row->group_bytes == 0 ||
-                       fabs(off_of(row, row->group_bytes + row->device_bytes, pinned)) <= line);
-    row->is_close   = row->is_close || IS_SANITIZED;
+                    fabs(off_of(row, peak_least(row), pinned)) <= line &&
+                    (row->group_bytes == 0 ||
+                     fabs(off_of(row, row->group_bytes + row->device_bytes, pinned)) <= line);
+    row->is_close = row->is_close || IS_SANITIZED;
     if (!row->is_close && row->why[0] == '\0') {
         (void)snprintf(row->why, sizeof(row->why), "more than %.1f MiB between plan and system",
                        line / 0x1p20);

@@ -9,10 +9,10 @@
  * A ratio is taken inside each round; the median of the rounds is shown. The window of a step is closed
  * by hand, so that no read has begun in backward. */
 #include "bench/plot.h"
+#include "bench/options.h"
 #include "bench/timing.h"
 #include "engine/engine_impl.h"
 
-#include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -47,23 +47,6 @@ typedef struct bench {
     bench_engine         piped, serial, memory;
     sherd_step_report    reports[NUM_ROWS];
 } bench;
-
-static const char HELP[] =
-    "usage: ./run bench offload [OPTIONS]\n\n"
-    "The optimizer's step with state on NVMe against I/O alone, the update alone and a serial\n"
-    "step, interleaved in one run.\n\n"
-    "  --dir DIR          folder on the drive (default: the current one)\n"
-    "  --elems N          parameters (default 128M)\n"
-    "  --rounds N         (default 7)\n"
-    "  --dtype T          bf16 or fp32 (default bf16)\n"
-    "  --buffer-size N    elements of a buffer (default: the engine's)\n"
-    "  --buffer-count N   (default: the engine's)\n"
-    "  --block-size N     bytes of a request (default: the engine's)\n"
-    "  --queue-depth N    requests in flight (default: the engine's)\n"
-    "  --engine E         auto, io_uring or threads\n"
-    "  --fast             commits need not reach the medium (\"durable\": false)\n"
-    "  --json FILE        results as JSON too\n"
-    "  --plot FILE.svg    a chart, where gnuplot is installed\n";
 
 static void must(sherd_status status, const char *what)
 {
@@ -311,94 +294,50 @@ static int plot_write(const bench *b, const double *seconds)
     return bench_plot_bars(&bars, b->options->plot);
 }
 
-static int options_parse(int argc, char **argv, bench_options *o)
+static void options_parse(int argc, char **argv, bench_options *o)
 {
-    static const struct option LONG[] = {{"dir", required_argument, NULL, 'd'},
-                                         {"elems", required_argument, NULL, 'e'},
-                                         {"rounds", required_argument, NULL, 'r'},
-                                         {"dtype", required_argument, NULL, 't'},
-                                         {"buffer-size", required_argument, NULL, 's'},
-                                         {"buffer-count", required_argument, NULL, 'c'},
-                                         {"block-size", required_argument, NULL, 'b'},
-                                         {"queue-depth", required_argument, NULL, 'q'},
-                                         {"engine", required_argument, NULL, 'g'},
-                                         {"json", required_argument, NULL, 'j'},
-                                         {"plot", required_argument, NULL, 'p'},
-                                         {"fast", no_argument, NULL, 'f'},
-                                         {"help", no_argument, NULL, 'h'},
-                                         {NULL, 0, NULL, 0}};
-    int                        c;
+    int                is_fast = 0;
+    const bench_option rows[]  = {
+         {"dir", "DIR", "folder on the drive (default: the current one)", BENCH_TEXT,
+          .value = &o->folder},
+         {"elems", "N", "parameters (default 128M)", BENCH_SIZE, .value = &o->elems, .least = UNITS},
+         {"rounds", "N", "(default 7)", BENCH_SIZE, .value = &o->rounds, .least = 1},
+         {"dtype", "T", "bf16 (default) or fp32", BENCH_TEXT, .value = &o->dtype,
+          .choices = "bf16|fp32"},
+         {"buffer-size", "N", "elements of a buffer (default: the engine's)", BENCH_SIZE,
+          .value = &o->buffer_elems, .least = 1},
+         {"buffer-count", "N", "(default: the engine's)", BENCH_INT, .value = &o->buffers,
+          .least = 1},
+         {"block-size", "N", "bytes of a request (default: the engine's)", BENCH_SIZE,
+          .value = &o->request_bytes, .least = 1},
+         {"queue-depth", "N", "requests in flight (default: the engine's)", BENCH_INT,
+          .value = &o->depth, .least = 1},
+         {"engine", "E", "auto (default), io_uring or threads", BENCH_TEXT, .value = &o->engine,
+          .choices = "auto|io_uring|threads"},
+         {"fast", NULL, "commits need not reach the medium (\"durable\": false)", BENCH_SWITCH,
+          .value = &is_fast},
+         {"json", "FILE", "results as JSON too", BENCH_TEXT, .value = &o->json},
+         {"plot", "FILE.svg", "a chart, where gnuplot is installed", BENCH_TEXT, .value = &o->plot}};
+    const bench_command command = BENCH_COMMAND("offload",
+                                                "Times the optimizer's step with state on NVMe "
+                                                "beside I/O alone, the update alone and a serial "
+                                                "step, interleaved in one run.",
+                                                rows);
 
-    while ((c = getopt_long(argc, argv, "h", LONG, NULL)) != -1) {
-        switch (c) {
-        case 'd':
-            o->folder = optarg;
-            break;
-        case 'e':
-            o->elems = bench_parse_size(optarg);
-            break;
-        case 'r':
-            o->rounds = bench_parse_size(optarg);
-            break;
-        case 't':
-            o->dtype = optarg;
-            break;
-        case 's':
-            o->buffer_elems = bench_parse_size(optarg);
-            break;
-        case 'c':
-            o->buffers = (int)bench_parse_size(optarg);
-            break;
-        case 'b':
-            o->request_bytes = bench_parse_size(optarg);
-            break;
-        case 'q':
-            o->depth = (int)bench_parse_size(optarg);
-            break;
-        case 'g':
-            o->engine = optarg;
-            break;
-        case 'j':
-            o->json = optarg;
-            break;
-        case 'p':
-            o->plot = optarg;
-            break;
-        case 'f':
-            o->is_durable = 0;
-            break;
-        case 'h':
-            (void)fputs(HELP, stdout);
-            exit(0);
-        default:
-            (void)fputs(HELP, stderr);
-            return 2;
-        }
-    }
-    if (optind < argc || o->elems < UNITS || o->rounds == 0 ||
-        (strcmp(o->dtype, "bf16") != 0 && strcmp(o->dtype, "fp32") != 0)) {
-        (void)fputs(HELP, stderr);
-        return 2;
-    }
-    return 0;
+    (void)bench_options_read(&command, argc, argv);
+    o->is_durable = !is_fast;
 }
 
 int main(int argc, char **argv)
 {
-    bench_options options = {.folder     = ".",
-                             .elems      = (size_t)128 << 20,
-                             .rounds     = 7,
-                             .engine     = "auto",
-                             .dtype      = "bf16",
-                             .is_durable = 1};
-    bench         b       = {.options = &options};
-    double       *seconds;
-    double        bytes;
-    int           status = options_parse(argc, argv, &options);
+    bench_options options = {
+        .folder = ".", .elems = (size_t)128 << 20, .rounds = 7, .engine = "auto", .dtype = "bf16"};
+    bench   b = {.options = &options};
+    double *seconds;
+    double  bytes;
+    int     status = 0;
 
-    if (status != 0) {
-        return status;
-    }
+    options_parse(argc, argv, &options);
     must(sherd_world_self(&b.world), "world");
     engine_open(&b, "nvme", 0, &b.piped);
     engine_open(&b, "nvme", 1, &b.serial);

@@ -4,11 +4,11 @@
  * that a machine that drifts does so for all. Times are medians; bytes have to be the plan's in every step
  * after the first ones. */
 #include "bench/plot.h"
+#include "bench/options.h"
 #include "bench/timing.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <getopt.h>
 #include <jansson.h>
 #include <signal.h>
 #include <stdint.h>
@@ -46,15 +46,10 @@ static const char *const MEDIUM_KEYS[MEDIA]  = {"wire", "link_down", "link_up", 
 static const char *const MEDIUM_NAMES[MEDIA] = {"sent to ranks", "link down", "link up",
                                                 "NVMe read", "NVMe written"};
 
-typedef struct number_list {
-    int    values[MOST_LIST];
-    size_t count;
-} number_list;
-
 typedef struct bench_options {
     const char        *trainer, *data, *arch, *preset, *length, *precision, *threads;
     const char        *nvme_path, *json, *plot;
-    number_list        stages, worlds, places;
+    bench_list         stages, worlds, places;
     int                batch, accumulation, steps, first_steps, rounds, is_brief;
     const char *const *more; /* of the command line, for the trainer; ends with NULL */
 } bench_options;
@@ -75,30 +70,6 @@ typedef struct bench {
     cell                *cells;
     size_t               num_cells;
 } bench;
-
-static const char HELP[] =
-    "usage: ./run bench speed [OPTIONS] [-- TRAINER'S OPTIONS]\n\n"
-    "Trains one model at every stage, with every number of ranks, the same sequences a step, and\n"
-    "prints times of a step and the bytes that it moved. Exits 1 when some step moved other bytes\n"
-    "than were planned.\n\n"
-    "  --stages LIST       ZeRO stages (default 0,1,2,3)\n"
-    "  --worlds LIST       numbers of ranks, threads of one process each (default 1,2,4,8)\n"
-    "  --offload LIST      where optimizer state rests: none, cpu, nvme (default none);\n"
-    "                      stage 0 keeps it in memory\n"
-    "  --nvme-path DIR     folder on the drive for nvme (default: the current one)\n"
-    "  --arch NAME, --preset NAME, --length N, --precision TYPE\n"
-    "                      the model, as the trainer takes them (default: its own)\n"
-    "  --batch N           sequences of a step over all ranks (default 8)\n"
-    "  --accumulation N    micro-batches per rank and step (default 1)\n"
-    "  --threads N         threads per rank (default: cores / ranks)\n"
-    "  --steps N           steps that are timed in each run (default 20)\n"
-    "  --first-steps N     steps before them (default 3)\n"
-    "  --rounds N          runs of each cell (default 3)\n"
-    "  --data PATH         text to train on (default: one that is made up)\n"
-    "  --trainer FILE      the program (default: the one of this build)\n"
-    "  --json FILE         results as JSON, one object a line\n"
-    "  --plot FILE.svg     a chart of step times\n"
-    "  --brief             a tiny model, one round, every place: seconds in all\n";
 
 static volatile sig_atomic_t is_stopped;
 
@@ -287,11 +258,11 @@ static uint64_t count_get(const bench *b, const json_t *figures, const char *key
 
 static void step_times(const json_t *line, const json_t *figures, double out[FIGURES])
 {
-    out[FIGURE_EXPOSED]  = real_get(figures, "exposed_s");
-    out[FIGURE_STEP]     = real_get(line, "seconds");
-    out[FIGURE_RANKS]    = real_get(figures, "wait_gather_s") + real_get(figures, "wait_reduce_s");
-    out[FIGURE_DRIVE]    = real_get(figures, "wait_read_s") + real_get(figures, "wait_write_s") +
-                           real_get(figures, "wait_param_s");
+    out[FIGURE_EXPOSED] = real_get(figures, "exposed_s");
+    out[FIGURE_STEP]    = real_get(line, "seconds");
+    out[FIGURE_RANKS]   = real_get(figures, "wait_gather_s") + real_get(figures, "wait_reduce_s");
+    out[FIGURE_DRIVE]   = real_get(figures, "wait_read_s") + real_get(figures, "wait_write_s") +
+                        real_get(figures, "wait_param_s");
     out[FIGURE_BOUNDARY] = real_get(figures, "step_s");
     out[FIGURE_UPDATE]   = real_get(figures, "update_s");
 }
@@ -578,7 +549,7 @@ static size_t series_of(const bench *b, const cell *wanted)
     for (size_t i = 0; i < b->num_cells; i++) {
         const cell *c = &b->cells[i];
 
-        if (c->world != b->options->worlds.values[0]) {
+        if ((size_t)c->world != b->options->worlds.values[0]) {
             continue;
         }
         if (wanted != NULL && c->place == wanted->place && c->stage == wanted->stage) {
@@ -593,7 +564,7 @@ static size_t group_of(const bench *b, const cell *c)
 {
     size_t i = 0;
 
-    while (b->options->worlds.values[i] != c->world) {
+    while (b->options->worlds.values[i] != (size_t)c->world) {
         i++;
     }
     return i;
@@ -603,7 +574,7 @@ static size_t group_of(const bench *b, const cell *c)
 static int plot_write(const bench *b)
 {
     size_t groups = b->options->worlds.count, series = series_of(b, NULL);
-    char (*names)[48]   = room(groups + series, sizeof(*names));
+    char(*names)[48]    = room(groups + series, sizeof(*names));
     const char **labels = room(groups + series, sizeof(*labels));
     double      *values = room(groups * series, sizeof(*values));
     bench_bars   bars   = {.title      = "A step of the trainer, the same sequences",
@@ -637,180 +608,122 @@ static int plot_write(const bench *b)
 
 /* ---------------------------------------------------- command line ---- */
 
-static int usage_say(const char *what, const char *value)
+/* "none,cpu,nvme"; nothing comes twice. */
+static int places_read(const char *text, void *value)
 {
-    (void)fprintf(stderr, "bench-speed: %s '%s'; --help lists the options\n", what, value);
-    return 2;
-}
+    bench_list list = {.count = 0};
 
-/* A number from `least` to `most`; -1 for anything else. */
-static int number_read(const char *text, size_t len, int least, int most)
-{
-    char  copy[16] = "";
-    char *end;
-    long  value;
-
-    if (len == 0 || len >= sizeof(copy)) {
-        return -1;
-    }
-    memcpy(copy, text, len);
-    value = strtol(copy, &end, 10);
-    return *end == '\0' && value >= least && value <= most ? (int)value : -1;
-}
-
-static int place_read(const char *text, size_t len)
-{
-    for (int i = 0; i < PLACES; i++) {
-        if (strlen(PLACE_NAMES[i]) == len && strncmp(text, PLACE_NAMES[i], len) == 0) {
-            return i;
-        }
-    }
-    return -1;
-}
-
-/* "1,2,4": numbers, or places when `most` is below 0. Nothing comes twice. */
-static int list_read(const char *text, int least, int most, number_list *out)
-{
-    *out = (number_list){.count = 0};
     for (const char *at = text;; at++) {
         size_t len   = strcspn(at, ",");
-        int    value = most < 0 ? place_read(at, len) : number_read(at, len, least, most);
+        size_t place = 0;
 
-        for (size_t i = 0; i < out->count; i++) {
-            value = out->values[i] == value ? -1 : value;
+        while (place < PLACES &&
+               (strlen(PLACE_NAMES[place]) != len || strncmp(at, PLACE_NAMES[place], len) != 0)) {
+            place++;
         }
-        if (value < 0 || out->count == MOST_LIST) {
+        for (size_t i = 0; i < list.count; i++) {
+            place = list.values[i] == place ? PLACES : place;
+        }
+        if (place == PLACES) {
             return -1;
         }
-        out->values[out->count++] = value;
+        list.values[list.count++] = place;
         at += len;
         if (*at == '\0') {
+            *(bench_list *)value = list;
             return 0;
         }
     }
 }
 
-typedef struct option_row {
-    const char *name;
-    size_t      offset;
-    int         least, most; /* most 0: a text; below 0: a list of places */
-    int         is_list;
-} option_row;
-
-#define FIELD(name) offsetof(bench_options, name)
-
-static const option_row OPTIONS[] = {
-    {"stages", FIELD(stages), 0, 3, 1},
-    {"worlds", FIELD(worlds), 1, 256, 1},
-    {"offload", FIELD(places), 0, -1, 1},
-    {"batch", FIELD(batch), 1, 1 << 20, 0},
-    {"accumulation", FIELD(accumulation), 1, 1 << 20, 0},
-    {"steps", FIELD(steps), 1, MOST_STEPS, 0},
-    {"first-steps", FIELD(first_steps), 1, MOST_STEPS, 0},
-    {"rounds", FIELD(rounds), 1, 1000, 0},
-    {"trainer", FIELD(trainer), 0, 0, 0},
-    {"data", FIELD(data), 0, 0, 0},
-    {"arch", FIELD(arch), 0, 0, 0},
-    {"preset", FIELD(preset), 0, 0, 0},
-    {"length", FIELD(length), 0, 0, 0},
-    {"precision", FIELD(precision), 0, 0, 0},
-    {"threads", FIELD(threads), 0, 0, 0},
-    {"nvme-path", FIELD(nvme_path), 0, 0, 0},
-    {"json", FIELD(json), 0, 0, 0},
-    {"plot", FIELD(plot), 0, 0, 0},
-};
-
-#define NUM_OPTIONS (sizeof(OPTIONS) / sizeof(OPTIONS[0]))
-
-static int option_apply(const option_row *row, const char *value, bench_options *o)
-{
-    void *field = (char *)o + row->offset;
-    char  what[64];
-
-    (void)snprintf(what, sizeof(what), "--%s does not take", row->name);
-    if (row->is_list) {
-        return list_read(value, row->least, row->most, field) == 0 ? 0 : usage_say(what, value);
-    }
-    if (row->most == 0) {
-        *(const char **)field = value;
-        return 0;
-    }
-    *(int *)field = number_read(value, strlen(value), row->least, row->most);
-    return *(int *)field >= 0 ? 0 : usage_say(what, value);
-}
-
 /* A model that takes no time, everywhere. Options after it still count. */
-static void brief_set(bench_options *o)
+static int brief_set(const char *text, void *value)
 {
     static const char *const TINY[] = {"--hidden", "48", "--layers",   "2", "--heads", "4",
                                        "--inner",  "80", "--kv-heads", "2", NULL};
+    bench_options           *o      = value;
 
-    (void)list_read("1,2,4", 1, 8, &o->worlds);
-    (void)list_read("none,cpu,nvme", 0, -1, &o->places);
+    (void)text;
+    o->worlds      = (bench_list){{1, 2, 4}, 3};
+    o->places      = (bench_list){{PLACE_NONE, PLACE_CPU, PLACE_NVME}, 3};
     o->length      = "24";
     o->threads     = "1";
     o->steps       = 3;
     o->first_steps = 1;
     o->rounds      = 1;
     o->more        = TINY;
-}
-
-static int options_check(const bench_options *o)
-{
-    for (size_t i = 0; i < o->worlds.count; i++) {
-        if (o->batch % (o->worlds.values[i] * o->accumulation) != 0) {
-            (void)fprintf(stderr,
-                          "bench-speed: %d sequences of a step cannot be shared out to %d ranks "
-                          "with %d micro-batches each; --batch takes a multiple\n",
-                          o->batch, o->worlds.values[i], o->accumulation);
-            return 2;
-        }
-    }
-    if (access(o->trainer, X_OK) != 0) {
-        (void)fprintf(stderr, "bench-speed: no trainer %s: %s; ./run build makes it\n", o->trainer,
-                      strerror(errno));
-        return 2;
-    }
     return 0;
 }
 
-/* 0: go on; 1: all is said; 2: a mistake. */
-static int options_parse(int argc, char **argv, bench_options *o)
+static void options_check(const bench_command *command, const bench_options *o)
 {
-    struct option table[NUM_OPTIONS + 3] = {0};
-    int           found;
+    for (size_t i = 0; i < o->worlds.count; i++) {
+        if ((size_t)o->batch % (o->worlds.values[i] * (size_t)o->accumulation) != 0) {
+            bench_options_refuse(command,
+                                 "%d sequences of a step cannot be shared out to %zu ranks with %d "
+                                 "micro-batches each; --batch takes a multiple",
+                                 o->batch, o->worlds.values[i], o->accumulation);
+        }
+    }
+    if (access(o->trainer, X_OK) != 0) {
+        bench_options_refuse(command, "no trainer %s: %s; ./run build makes it", o->trainer,
+                             strerror(errno));
+    }
+}
 
-    for (size_t i = 0; i < NUM_OPTIONS; i++) {
-        table[i] = (struct option){OPTIONS[i].name, required_argument, NULL, (int)i};
-    }
-    table[NUM_OPTIONS]     = (struct option){"brief", no_argument, NULL, 'b' + 1000};
-    table[NUM_OPTIONS + 1] = (struct option){"help", no_argument, NULL, 'h' + 1000};
-    while ((found = getopt_long(argc, argv, "", table, NULL)) != -1) {
-        int result = 0;
+static void options_parse(int argc, char **argv, bench_options *o)
+{
+    const bench_option rows[] = {
+        {"stages", "LIST", "ZeRO stages (default 0,1,2,3)", BENCH_LIST, .value = &o->stages,
+         .most = 3},
+        {"worlds", "LIST", "numbers of ranks, threads of one process each (default 1,2,4,8)",
+         BENCH_LIST, .value = &o->worlds, .least = 1, .most = 256},
+        {"offload", "LIST",
+         "where optimizer state rests: none, cpu, nvme (default none); stage 0 keeps it in memory",
+         BENCH_CALL, .value = &o->places, .read = places_read},
+        {"nvme-path", "DIR", "folder on the drive for nvme (default: the current one)", BENCH_TEXT,
+         .value = &o->nvme_path},
+        {"arch", "NAME", "the model, as the trainer takes it (default: its own)", BENCH_TEXT,
+         .value = &o->arch},
+        {"preset", "NAME", "its size, as the trainer takes it", BENCH_TEXT, .value = &o->preset},
+        {"length", "N", "tokens of a sequence", BENCH_TEXT, .value = &o->length},
+        {"precision", "TYPE", "fp32, bf16 or fp16", BENCH_TEXT, .value = &o->precision},
+        {"batch", "N", "sequences of a step over all ranks (default 8)", BENCH_INT,
+         .value = &o->batch, .least = 1, .most = 1 << 20},
+        {"accumulation", "N", "micro-batches per rank and step (default 1)", BENCH_INT,
+         .value = &o->accumulation, .least = 1, .most = 1 << 20},
+        {"threads", "N", "threads per rank (default: cores / ranks)", BENCH_TEXT,
+         .value = &o->threads},
+        {"steps", "N", "steps that are timed in each run (default 20)", BENCH_INT,
+         .value = &o->steps, .least = 1, .most = MOST_STEPS},
+        {"first-steps", "N", "steps before them (default 3)", BENCH_INT, .value = &o->first_steps,
+         .least = 1, .most = MOST_STEPS},
+        {"rounds", "N", "runs of each cell (default 3)", BENCH_INT, .value = &o->rounds, .least = 1,
+         .most = 1000},
+        {"data", "PATH", "text to train on (default: one that is made up)", BENCH_TEXT,
+         .value = &o->data},
+        {"trainer", "FILE", "the program (default: the one of this build)", BENCH_TEXT,
+         .value = &o->trainer},
+        {"json", "FILE", "results as JSON, one object a line", BENCH_TEXT, .value = &o->json},
+        {"plot", "FILE.svg", "a chart of step times", BENCH_TEXT, .value = &o->plot},
+        {"brief", NULL, "a tiny model, one round, every place: seconds in all", BENCH_CALL,
+         .value = o, .read = brief_set}};
+    const bench_command command = {
+        .name  = "speed",
+        .about = "Trains one model at every stage, with every number of ranks, the same sequences "
+                 "a step, "
+                 "and prints times of a step and the bytes that it moved. Exits with 1 when some "
+                 "step moved "
+                 "other bytes than were planned. Arguments behind \"--\" are the trainer's.",
+        .options     = rows,
+        .num_options = sizeof(rows) / sizeof(rows[0]),
+        .has_rest    = 1};
+    int rest = bench_options_read(&command, argc, argv);
 
-        if (found == 'h' + 1000) {
-            (void)fputs(HELP, stdout);
-            return 1;
-        }
-        if (found == 'b' + 1000) {
-            brief_set(o);
-        } else if (found >= 0 && found < (int)NUM_OPTIONS) {
-            result = option_apply(&OPTIONS[found], optarg, o);
-        } else {
-            (void)fprintf(stderr, "bench-speed: --help lists the options\n");
-            result = 2; /* getopt has said what is wrong */
-        }
-        if (result != 0) {
-            return result;
-        }
+    if (rest < argc) {
+        o->more = (const char *const *)argv + rest;
     }
-    if (optind < argc) {
-        if (strcmp(argv[optind - 1], "--") != 0) {
-            return usage_say("this is no option:", argv[optind]);
-        }
-        o->more = (const char *const *)argv + optind;
-    }
-    return options_check(o);
+    options_check(&command, o);
 }
 
 /* ---------------------------------------------------------------- main -- */
@@ -830,9 +743,9 @@ static void cells_make(bench *b)
                     continue; /* the stage that offloads nothing */
                 }
                 b->num_cells++;
-                c->place = o->places.values[p];
-                c->world = o->worlds.values[w];
-                c->stage = o->stages.values[s];
+                c->place = (int)o->places.values[p];
+                c->world = (int)o->worlds.values[w];
+                c->stage = (int)o->stages.values[s];
                 for (int i = 0; i < FIGURES; i++) {
                     c->figures[i] = room((size_t)o->rounds, sizeof(double));
                 }
@@ -885,11 +798,9 @@ int main(int argc, char **argv)
                                         .more         = none};
     bench                    b       = {.options = &options};
     struct sigaction         action  = {.sa_handler = stop};
-    int                      status  = options_parse(argc, argv, &options);
+    int                      status;
 
-    if (status != 0) {
-        return status == 1 ? 0 : status;
-    }
+    options_parse(argc, argv, &options);
     (void)sigaction(SIGINT, &action, NULL);
     (void)sigaction(SIGTERM, &action, NULL);
     cells_make(&b);

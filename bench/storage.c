@@ -3,6 +3,7 @@
  * changes from round to round; a ratio is taken inside each round and the median shown. fio, where
  * it is installed, takes its turn too, for a figure that others know. */
 #include "bench/plot.h"
+#include "bench/options.h"
 #include "bench/timing.h"
 
 #include "base/checked.h"
@@ -13,7 +14,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +21,7 @@
 
 /* What the engine would move at a time. */
 #define TRANSFER_BYTES ((size_t)16 << 20)
-#define MAX_LIST       8
+#define MAX_LIST       BENCH_MOST_LIST
 #define MAX_TRANSFERS  128
 
 typedef struct bench_options {
@@ -30,8 +30,7 @@ typedef struct bench_options {
     const char *plot;
     const char *engine;
     size_t      size_bytes, rounds;
-    size_t      blocks[MAX_LIST], depths[MAX_LIST];
-    size_t      num_blocks, num_depths;
+    bench_list  blocks, depths;
     int         has_fio;
 } bench_options;
 
@@ -382,104 +381,45 @@ static int plot_write(const bench_options *options, const bench_cell *cells, siz
 
 /* ---------------------------------------------------------------- options -- */
 
-static const char USAGE[] =
-    "usage: bench-storage [OPTIONS]\n"
-    "  --dir FOLDER      where the file is made, and removed again (here)\n"
-    "  --size BYTES      of the file, from 256M on (1G; K, M and G are binary)\n"
-    "  --block LIST      sizes of one request (256K,1M,4M)\n"
-    "  --depth LIST      requests in flight (8,16,32)\n"
-    "  --rounds N        (7)\n"
-    "  --engine NAME     io_uring or threads: what the queue runs on (io_uring)\n"
-    "  --no-fio          leave fio out where it is installed\n"
-    "  --json FILE       the same figures for programs\n"
-    "  --plot FILE.svg   a chart, where gnuplot is installed\n"
-    "Ratios are the queue's rate over the bare loop's, taken in the same round.\n";
-
-static size_t list_parse(char *text, size_t *values)
+static void options_parse(int argc, char **argv, bench_options *o)
 {
-    size_t count = 0;
-    char  *rest  = text;
+    int                is_without_fio = 0;
+    const bench_option rows[]         = {
+                {"dir", "FOLDER", "where the file is made, and removed again (default: the current one)",
+                 BENCH_TEXT, .value = &o->dir},
+                {"size", "BYTES", "of the file, from 256M on (default 1G)", BENCH_SIZE,
+                 .value = &o->size_bytes, .least = 0x1p28},
+                {"block", "LIST", "sizes of one request (default 256K,1M,4M)", BENCH_LIST,
+                 .value = &o->blocks, .least = SHERD_ALIGN_BYTES, .most = TRANSFER_BYTES},
+                {"depth", "LIST", "requests in flight (default 8,16,32)", BENCH_LIST, .value = &o->depths,
+                 .least = 1, .most = MAX_TRANSFERS / 2.0},
+                {"rounds", "N", "(default 7)", BENCH_SIZE, .value = &o->rounds, .least = 1},
+                {"engine", "NAME", "what the queue runs on: io_uring (default) or threads", BENCH_TEXT,
+                 .value = &o->engine, .choices = "io_uring|threads"},
+                {"no-fio", NULL, "leaves fio out where it is installed", BENCH_SWITCH,
+                 .value = &is_without_fio},
+                {"json", "FILE", "the same figures for programs", BENCH_TEXT, .value = &o->json},
+                {"plot", "FILE.svg", "a chart, where gnuplot is installed", BENCH_TEXT, .value = &o->plot}};
+    const bench_command command = {
+        .name = "storage",
+        .about =
+            "Times reads and writes of the engine's queue beside a bare io_uring loop, and fio.",
+        .options     = rows,
+        .num_options = sizeof(rows) / sizeof(rows[0]),
+        .end = "Ratios are the queue's rate over the bare loop's, taken in the same round."};
 
-    for (char *part = strsep(&rest, ","); part != NULL && count < MAX_LIST;
-         part       = strsep(&rest, ",")) {
-        values[count++] = bench_parse_size(part);
-    }
-    return count;
-}
-
-static int options_are_valid(const bench_options *options)
-{
-    for (size_t i = 0; i < options->num_blocks; i++) {
-        size_t block = options->blocks[i];
-
-        if (block < SHERD_ALIGN_BYTES || block > TRANSFER_BYTES || TRANSFER_BYTES % block != 0) {
-            return 0;
+    (void)bench_options_read(&command, argc, argv);
+    o->has_fio = !is_without_fio && fio_is_there();
+    for (size_t i = 0; i < o->blocks.count; i++) {
+        if (TRANSFER_BYTES % o->blocks.values[i] != 0) {
+            bench_options_refuse(&command, "--block %zu does not divide a transfer of %zu bytes",
+                                 o->blocks.values[i], (size_t)TRANSFER_BYTES);
         }
     }
-    for (size_t i = 0; i < options->num_depths; i++) {
-        if (options->depths[i] < 1 || options->depths[i] > MAX_TRANSFERS / 2) {
-            return 0;
-        }
+    if (o->size_bytes % TRANSFER_BYTES != 0) {
+        bench_options_refuse(&command, "--size %zu is no multiple of a transfer's %zu bytes",
+                             o->size_bytes, (size_t)TRANSFER_BYTES);
     }
-    return options->rounds > 0 && options->num_blocks > 0 && options->num_depths > 0 &&
-           options->size_bytes >= (size_t)256 << 20 && options->size_bytes % TRANSFER_BYTES == 0 &&
-           (strcmp(options->engine, "io_uring") == 0 || strcmp(options->engine, "threads") == 0);
-}
-
-static int options_parse(int argc, char **argv, bench_options *options)
-{
-    static const struct option LONG[] = {
-        {"dir", required_argument, NULL, 'd'},
-        {"size", required_argument, NULL, 's'},
-        {"block", required_argument, NULL, 'b'},
-        {"depth", required_argument, NULL, 'q'},
-        {"rounds", required_argument, NULL, 'r'},
-        {"engine", required_argument, NULL, 'e'},
-        {"json", required_argument, NULL, 'j'},
-        {"no-fio", no_argument, NULL, 'n'},
-        {"plot", required_argument, NULL, 'g'},
-        {"help", no_argument, NULL, 'h'},
-        {NULL, 0, NULL, 0},
-    };
-    int option;
-
-    while ((option = getopt_long(argc, argv, "", LONG, NULL)) != -1) {
-        switch (option) {
-        case 'd':
-            options->dir = optarg;
-            break;
-        case 's':
-            options->size_bytes = bench_parse_size(optarg);
-            break;
-        case 'b':
-            options->num_blocks = list_parse(strdup(optarg), options->blocks);
-            break;
-        case 'q':
-            options->num_depths = list_parse(strdup(optarg), options->depths);
-            break;
-        case 'r':
-            options->rounds = bench_parse_size(optarg);
-            break;
-        case 'e':
-            options->engine = optarg;
-            break;
-        case 'j':
-            options->json = optarg;
-            break;
-        case 'g':
-            options->plot = optarg;
-            break;
-        case 'n':
-            options->has_fio = 0;
-            break;
-        case 'h':
-            (void)fputs(USAGE, stdout);
-            exit(0);
-        default:
-            return 1;
-        }
-    }
-    return optind != argc || !options_are_valid(options);
 }
 
 static bench_cell cell_make(size_t block_bytes, size_t depth, size_t rounds)
@@ -502,29 +442,24 @@ int main(int argc, char **argv)
         .engine     = "io_uring",
         .size_bytes = (size_t)1 << 30,
         .rounds     = 7,
-        .blocks     = {(size_t)256 << 10, (size_t)1 << 20, (size_t)4 << 20},
-        .depths     = {8, 16, 32},
-        .num_blocks = 3,
-        .num_depths = 3,
-        .has_fio    = fio_is_there(),
+        .blocks     = {{(size_t)256 << 10, (size_t)1 << 20, (size_t)4 << 20}, 3},
+        .depths     = {{8, 16, 32}, 3},
     };
     bench_cell cells[MAX_LIST * MAX_LIST];
     size_t     count = 0;
     double    *scratch;
 
-    if (options_parse(argc, argv, &options) != 0) {
-        (void)fputs(USAGE, stderr);
-        return 2;
-    }
+    options_parse(argc, argv, &options);
     scratch = calloc(options.rounds, sizeof(*scratch));
     bench_print_machine(argc, argv);
     (void)printf("# %zu MiB in %s, %zu rounds; GB/s are medians\n", options.size_bytes >> 20,
                  options.dir, options.rounds);
     (void)printf("      block depth  queue   bare  ratio (min..max)%s\n",
                  options.has_fio ? "      fio" : "");
-    for (size_t b = 0; b < options.num_blocks; b++) {
-        for (size_t q = 0; q < options.num_depths; q++) {
-            cells[count] = cell_make(options.blocks[b], options.depths[q], options.rounds);
+    for (size_t b = 0; b < options.blocks.count; b++) {
+        for (size_t q = 0; q < options.depths.count; q++) {
+            cells[count] =
+                cell_make(options.blocks.values[b], options.depths.values[q], options.rounds);
             cell_run(&options, &cells[count]);
             cell_print(&options, &cells[count++], scratch);
         }

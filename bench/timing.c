@@ -135,15 +135,3 @@ void bench_rounds(size_t rounds, size_t num_rows, bench_row_fn run, void *ctx, d
         }
     }
 }
-
-size_t bench_parse_size(const char *text)
-{
-    char              *end;
-    unsigned long long value = strtoull(text, &end, 10);
-    int                shift = *end == 'K' ? 10 : *end == 'M' ? 20 : *end == 'G' ? 30 : 0;
-
-    if (end == text || text[0] == '-' || (*end != '\0' && (shift == 0 || end[1] != '\0'))) {
-        return 0;
-    }
-    return (size_t)value << shift;
-}

@@ -25,7 +25,4 @@ bench_stat bench_stat_of(double *values, size_t count);
 typedef void (*bench_row_fn)(void *ctx, size_t row);
 void bench_rounds(size_t rounds, size_t num_rows, bench_row_fn run, void *ctx, double *seconds);
 
-/** Reads a positive number with an optional suffix K, M or G (binary); 0: it is none. */
-size_t bench_parse_size(const char *text);
-
 #endif

@@ -4,6 +4,7 @@
  * way whose median is better: OpenBLAS's threads wait for each other without sleeping, so that on
  * a machine with other work they may take many times as long. 1 would be a step that costs nothing
  * but its products. With --backend cuda the step alone, on a GPU: trainer_gpu.c. */
+#include "bench/options.h"
 #include "bench/timing.h"
 #include "bench/trainer_gpu.h"
 
@@ -12,7 +13,6 @@
 #include "examples/llm/gemm.h"
 #include "examples/llm/init.h"
 
-#include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -342,140 +342,68 @@ static void report_print(bench_run *run, const double *seconds)
 
 /* ------------------------------------------------------------------ main -- */
 
-static void usage(FILE *out)
+static void options_read(int argc, char **argv, bench_options *o)
 {
-    (void)fprintf(
-        out,
-        "usage: bench-trainer [OPTIONS]\n\n"
-        "Median time of a training step on one rank, and of its matrix products in OpenBLAS; on a\n"
-        "GPU tokens per second and their share of its peak (MFU).\n\n"
-        "  --backend NAME    cpu (default) or cuda\n"
-        "  --arch NAME       gpt2 (default) or minimind\n"
-        "  --preset NAME     sizes of the model (default: 124m)\n"
-        "  --batch N         sequences (default: 4; cuda: 32)\n"
-        "  --length N        tokens of a sequence (default: 64; cuda: 1024)\n"
-        "  --threads N       threads of the step and of OpenBLAS (default: 2)\n"
-        "  --stage N         ZeRO stage (default: 0)\n"
-        "  --precision TYPE  fp32 (default), bf16 (default of cuda) or fp16\n"
-        "  --rounds N        (default: 7; cuda: 20 steps)\n"
-        "  --offload PLACE   cuda: where optimizer state rests, none (default) or cpu\n"
-        "  --recompute       cuda: compute activations again in backward\n"
-        "  --peak-tflops N   cuda: of the device (default: by its name)\n");
-}
+    const char        *arch_name = "gpt2";
+    const char        *preset    = "124m";
+    const char        *backend   = "cpu";
+    const bench_option rows[]    = {
+           {"backend", "NAME", "cpu (default) or cuda", BENCH_TEXT, .value = &backend,
+            .choices = "cpu|cuda"},
+           {"arch", "NAME", "gpt2 (default) or minimind", BENCH_TEXT, .value = &arch_name},
+           {"preset", "NAME", "sizes of the model (default: 124m)", BENCH_TEXT, .value = &preset},
+           {"batch", "N", "sequences (default: 4; cuda: 32)", BENCH_SIZE, .value = &o->batch,
+            .least = 1},
+           {"length", "N", "tokens of a sequence (default: 64; cuda: 1024)", BENCH_SIZE,
+            .value = &o->length, .least = 1},
+           {"threads", "N", "threads of the step and of OpenBLAS (default: 2)", BENCH_INT,
+            .value = &o->threads, .least = 1, .most = POOL_MAX_THREADS},
+           {"stage", "N", "ZeRO stage (default: 0)", BENCH_INT, .value = &o->stage, .most = 3},
+           {"precision", "TYPE", "fp32 (default), bf16 (default of cuda) or fp16", BENCH_TEXT,
+            .value = &o->precision, .choices = "fp32|bf16|fp16"},
+           {"rounds", "N", "(default: 7; cuda: 20 steps)", BENCH_SIZE, .value = &o->rounds,
+            .least = 1},
+           {"offload", "PLACE", "cuda: where optimizer state rests, none (default) or cpu", BENCH_TEXT,
+            .value = &o->offload, .choices = "none|cpu"},
+           {"recompute", NULL, "cuda: computes activations again in backward", BENCH_SWITCH,
+            .value = &o->is_recomputed},
+           {"peak-tflops", "N", "cuda: of the device (default: by its name)", BENCH_REAL,
+            .value = &o->peak_tflops}};
+    const bench_command command =
+        BENCH_COMMAND("trainer",
+                      "Times a training step on one rank, and its matrix products in OpenBLAS "
+                      "alone; on a GPU tells "
+                      "tokens per second and their share of its peak (MFU). Times are medians.",
+                      rows);
+    arch_kind kind;
 
-static int is_precision(const char *text)
-{
-    return strcmp(text, "fp32") == 0 || strcmp(text, "bf16") == 0 || strcmp(text, "fp16") == 0;
-}
-
-#define NOT_GIVEN ((size_t)-1)
-
-static size_t size_settle(size_t given, size_t on_cpu, size_t on_gpu, int is_gpu)
-{
-    return given != NOT_GIVEN ? given : is_gpu ? on_gpu : on_cpu;
-}
-
-/* What was not given. */
-static void defaults_fill(bench_options *o)
-{
-    o->batch  = size_settle(o->batch, 4, 32, o->is_gpu);
-    o->length = size_settle(o->length, 64, 1024, o->is_gpu);
-    o->rounds = size_settle(o->rounds, 7, 20, o->is_gpu);
+    *o = (bench_options){.threads = 2, .offload = "none"};
+    (void)bench_options_read(&command, argc, argv);
+    o->is_gpu = strcmp(backend, "cuda") == 0;
+    o->batch  = o->batch > 0 ? o->batch : o->is_gpu ? 32 : 4;
+    o->length = o->length > 0 ? o->length : o->is_gpu ? 1024 : 64;
+    o->rounds = o->rounds > 0 ? o->rounds : o->is_gpu ? 20 : 7;
     if (o->precision == NULL) {
         o->precision = o->is_gpu ? "bf16" : "fp32";
     }
-}
-
-/* Returns 0 to go on, 1 when all is said, 2 on a mistake. */
-static int options_read(int argc, char **argv, bench_options *o)
-{
-    static const struct option table[] = {
-        {"arch", required_argument, NULL, 'a'},    {"preset", required_argument, NULL, 'p'},
-        {"batch", required_argument, NULL, 'b'},   {"length", required_argument, NULL, 'l'},
-        {"threads", required_argument, NULL, 't'}, {"stage", required_argument, NULL, 's'},
-        {"rounds", required_argument, NULL, 'r'},  {"precision", required_argument, NULL, 'f'},
-        {"backend", required_argument, NULL, 'g'}, {"offload", required_argument, NULL, 'o'},
-        {"recompute", no_argument, NULL, 'c'},     {"peak-tflops", required_argument, NULL, 'k'},
-        {"help", no_argument, NULL, 'h'},          {0},
-    };
-    const char *arch_name = "gpt2", *preset = "124m", *backend = "cpu";
-    size_t      threads = 2, stage = 1; /* stage plus one: 0 means no number */
-    arch_kind   kind;
-    int         option;
-
-    *o = (bench_options){
-        .batch = NOT_GIVEN, .length = NOT_GIVEN, .rounds = NOT_GIVEN, .offload = "none"};
-    while ((option = getopt_long(argc, argv, "h", table, NULL)) != -1) {
-        switch (option) {
-        case 'h':
-            usage(stdout);
-            return 1;
-        case 'a':
-            arch_name = optarg;
-            break;
-        case 'p':
-            preset = optarg;
-            break;
-        case 'f':
-            o->precision = optarg;
-            break;
-        case 'b':
-            o->batch = bench_parse_size(optarg);
-            break;
-        case 'l':
-            o->length = bench_parse_size(optarg);
-            break;
-        case 't':
-            threads = bench_parse_size(optarg);
-            break;
-        case 's':
-            stage = strcmp(optarg, "0") == 0 ? 1 : bench_parse_size(optarg) + 1;
-            break;
-        case 'g':
-            backend = optarg;
-            break;
-        case 'o':
-            o->offload = optarg;
-            break;
-        case 'c':
-            o->is_recomputed = 1;
-            break;
-        case 'k':
-            o->peak_tflops = strtod(optarg, NULL);
-            break;
-        case 'r':
-            o->rounds = bench_parse_size(optarg);
-            break;
-        default:
-            usage(stderr);
-            return 2;
-        }
+    if (arch_kind_find(arch_name, &kind) != 0 || arch_preset(kind, preset, &o->sizes) != 0) {
+        bench_options_refuse(&command, "there is no --arch %s with --preset %s", arch_name, preset);
     }
-    o->is_gpu = strcmp(backend, "cuda") == 0;
-    defaults_fill(o);
-    if (optind != argc || (!o->is_gpu && strcmp(backend, "cpu") != 0) || !(o->peak_tflops >= 0.0) ||
-        arch_kind_find(arch_name, &kind) != 0 || arch_preset(kind, preset, &o->sizes) != 0 ||
-        o->batch == 0 || o->length == 0 || o->length > o->sizes.max_length || o->rounds == 0 ||
-        threads == 0 || threads > POOL_MAX_THREADS || stage > 4 || !is_precision(o->precision)) {
-        usage(stderr);
-        return 2;
+    if (o->length > o->sizes.max_length) {
+        bench_options_refuse(&command, "--length %zu is more than the %zu tokens of --preset %s",
+                             o->length, (size_t)o->sizes.max_length, preset);
     }
-    o->threads = (int)threads;
-    o->stage   = (int)stage - 1;
-    return 0;
 }
 
 int main(int argc, char **argv)
 {
     bench_options o;
     bench_run     run    = {.o = &o};
-    int           result = options_read(argc, argv, &o);
+    int           result = 0;
     char          threads[16];
     double       *seconds;
 
-    if (result != 0) {
-        return result == 1 ? 0 : result;
-    }
+    options_read(argc, argv, &o);
     bench_print_machine(argc, argv);
     if (o.is_gpu) {
         return trainer_gpu_run(&(trainer_gpu_params){.sizes         = o.sizes,

@@ -24,7 +24,7 @@ static const char HELP[] =
     "time of a step from: bytes per second of a rank while all ranks of the host do the same (of\n"
     "the host's drives: of all ranks together). Alone it starts processes as ranks; under mpirun,\n"
     "srun or torchrun it measures the ranks of the job. The ranks' cores and threads are those of\n"
-    "training.\n\n"
+    "training. (./run bench of the sources holds parts of sherd against limits and peers.)\n\n"
     "  --ranks N         processes to start (default: 2; with --backend cuda one per GPU)\n"
     "  --backend NAME    cpu (default, unless SHERD_BACKEND says another) or cuda\n"
     "  --size N          elements of each rank's slice; suffixes K, M, G (default 32M: 0.7 GiB of\n"

@@ -67,11 +67,11 @@ refused() {
     [ $status = 2 ] || fail "exit code $status: $*"
     grep -q -- "$words" "$scratch/out" || fail "'$words' is not said by: $*: $(cat "$scratch/out")"
 }
-refused "--stages does not take '4'" --stages 4
-refused "--worlds does not take '1,1'" --worlds 1,1
-refused "--offload does not take 'disk'" --offload disk
+refused "--stages takes LIST (0 to 3, none twice), not '4'" --stages 4
+refused "--worlds takes LIST (1 to 256, none twice), not '1,1'" --worlds 1,1
+refused "--offload takes LIST, not 'disk'" --offload disk
 refused "cannot be shared out to 3 ranks" --worlds 3
 refused "no trainer /missing" --trainer /missing
 refused "takes gpt2 or minimind" --stages 0 --worlds 1 --rounds 1 --arch lama
 refused "nothing to run" --stages 0 --offload cpu
-refused "this is no option: 'more'" more
+refused "'more' is no option" more
