@@ -117,6 +117,29 @@ sherd_status sherd_engine_plan(sherd_engine *engine, sherd_plan_format format, s
     return status;
 }
 
+/* Where the report has the bytes of each purpose. */
+#define PURPOSE(id, name)                                                                          \
+    [SHERDI_MEM_##id] = {offsetof(sherd_memory_report, name##_planned),                            \
+                         offsetof(sherd_memory_report, name##_held)}
+
+static const size_t PURPOSES[SHERDI_MEM_PURPOSES][2] = {
+    PURPOSE(PARAMS, params),
+    PURPOSE(GRADS, grads),
+    PURPOSE(STATE, state),
+    PURPOSE(GATHER, gather),
+    PURPOSE(TRANSIENT, transient),
+    PURPOSE(STAGING, staging),
+    PURPOSE(HOST_PARAMS, host_params),
+    PURPOSE(HOST_GRADS, host_grads),
+    PURPOSE(HOST_STATE, host_state),
+    PURPOSE(HOST_STAGING, host_staging),
+};
+
+static void field_add(sherd_memory_report *report, size_t offset, size_t bytes)
+{
+    *(size_t *)(void *)((unsigned char *)report + offset) += bytes;
+}
+
 sherd_status sherd_engine_memory(sherd_engine *engine, sherd_memory_report *out)
 {
     sherd_memory_report report = {.struct_size = sizeof(report)};
@@ -124,26 +147,15 @@ sherd_status sherd_engine_memory(sherd_engine *engine, sherd_memory_report *out)
 
     SHERDI_TRY(sherdi_api_check(out, SHERDI_API_MEMORY_REPORT));
     SHERDI_TRY(plan_borrow(engine, &plan));
-    report.params_planned    = plan->buffers[SHERDI_BUFFER_PARAMS].bytes;
-    report.grads_planned     = plan->buffers[SHERDI_BUFFER_GRADS].bytes;
-    report.state_planned     = plan->buffers[SHERDI_BUFFER_STATE].bytes;
-    report.gather_planned    = plan->buffers[SHERDI_BUFFER_GATHER].bytes;
-    report.transient_planned = plan->buffers[SHERDI_BUFFER_TRANSIENT].bytes;
-    report.staging_planned   = plan->buffers[SHERDI_BUFFER_STAGING].bytes +
-                             plan->buffers[SHERDI_BUFFER_LANDING].bytes +
-                             plan->buffers[SHERDI_BUFFER_NUMBERS].bytes;
-    report.host_params_planned  = plan->buffers[SHERDI_BUFFER_HOST_PARAMS].bytes;
-    report.host_grads_planned   = plan->buffers[SHERDI_BUFFER_HOST_GRADS].bytes;
-    report.host_state_planned   = plan->buffers[SHERDI_BUFFER_HOST_STATE].bytes;
-    report.host_staging_planned = plan->buffers[SHERDI_BUFFER_BRIDGE].bytes +
-                                  plan->buffers[SHERDI_BUFFER_STATE_RING].bytes +
-                                  plan->buffers[SHERDI_BUFFER_PARAM_RING].bytes +
-                                  plan->buffers[SHERDI_BUFFER_GRAD_RING].bytes +
-                                  plan->buffers[SHERDI_BUFFER_HOST_NUMBERS].bytes;
-    report.host_params_held    = sherdi_mem_held(&engine->mem, SHERDI_MEM_HOST_PARAMS);
-    report.host_grads_held     = sherdi_mem_held(&engine->mem, SHERDI_MEM_HOST_GRADS);
-    report.host_state_held     = sherdi_mem_held(&engine->mem, SHERDI_MEM_HOST_STATE);
-    report.host_staging_held   = sherdi_mem_held(&engine->mem, SHERDI_MEM_HOST_STAGING);
+    for (int b = 0; b < SHERDI_BUFFERS; b++) {
+        field_add(&report, PURPOSES[plan->buffers[b].purpose][0], plan->buffers[b].bytes);
+    }
+    for (int p = SHERDI_MEM_PARAMS; p <= SHERDI_MEM_HOST_STAGING; p++) {
+        size_t held = sherdi_mem_held(&engine->mem, (sherdi_mem_purpose)p);
+
+        field_add(&report, PURPOSES[p][1], held);
+        report.total_held += held;
+    }
     report.pinned_planned      = plan->pinned_bytes;
     report.pinned_held         = engine->store.pinned_bytes;
     report.nvme_planned        = plan->nvme_bytes[0] + plan->nvme_bytes[1] + plan->nvme_bytes[2];
@@ -156,18 +168,6 @@ sherd_status sherd_engine_memory(sherd_engine *engine, sherd_memory_report *out)
     report.transport_held      = sherdi_world_overhead_bytes(engine->world) - report.receive_held;
     report.padding_elems       = plan->padding_elems;
     report.total_planned       = plan->total_bytes;
-    report.params_held         = sherdi_mem_held(&engine->mem, SHERDI_MEM_PARAMS);
-    report.grads_held          = sherdi_mem_held(&engine->mem, SHERDI_MEM_GRADS);
-    report.state_held          = sherdi_mem_held(&engine->mem, SHERDI_MEM_STATE);
-    report.gather_held         = sherdi_mem_held(&engine->mem, SHERDI_MEM_GATHER);
-    report.transient_held      = sherdi_mem_held(&engine->mem, SHERDI_MEM_TRANSIENT);
-    report.staging_held        = sherdi_mem_held(&engine->mem, SHERDI_MEM_STAGING);
-    report.total_held          = report.params_held + report.grads_held + report.state_held +
-                        report.gather_held + report.transient_held + report.staging_held +
-                        report.host_params_held + report.host_grads_held + report.host_state_held +
-                        report.host_staging_held;
-    *(plan->machine.has_device ? &report.host_staging_planned : &report.staging_planned) +=
-        plan->buffers[SHERDI_BUFFER_FILL].bytes;
     plan_return(engine, plan);
     report.struct_size = out->struct_size;
     memcpy(out, &report, out->struct_size);
