@@ -46,8 +46,8 @@ typedef struct mpi_world {
     int            num_requests;
     MPI_Request   *requests; /* [2 * num_remote] */
     int           *request_ranks;
-    size_t         piece_bytes;
-    unsigned char *staging; /* [num_remote * piece_bytes] */
+    peers_wire     wire;
+    unsigned char *staging; /* [num_remote * wire.piece_bytes] */
 } mpi_world;
 
 /* -------------------------------------------------- MPI of the process -- */
@@ -292,7 +292,7 @@ static sherd_status wire_start(void *ctx, const sherdi_reduction_args *args, siz
     const unsigned char *send        = (const unsigned char *)args->send + first_elem * elem_bytes;
 
     for (int i = 0; i < mpi->num_remote; i++) {
-        SHERDI_TRY(recv_start(mpi, mpi->remote[i], mpi->staging + (size_t)i * mpi->piece_bytes,
+        SHERDI_TRY(recv_start(mpi, mpi->remote[i], mpi->staging + (size_t)i * mpi->wire.piece_bytes,
                               count_elems * elem_bytes));
     }
     for (int i = 0; i < mpi->num_remote; i++) {
@@ -308,7 +308,7 @@ static sherd_status wire_finish(void *ctx, size_t first_byte, const void **srcs)
 
     SHERDI_TRY(requests_wait(mpi));
     for (int i = 0; i < mpi->num_remote; i++) {
-        srcs[mpi->remote[i]] = mpi->staging + (size_t)i * mpi->piece_bytes + first_byte;
+        srcs[mpi->remote[i]] = mpi->staging + (size_t)i * mpi->wire.piece_bytes + first_byte;
     }
     return SHERD_OK;
 }
@@ -330,40 +330,11 @@ static sherd_status mpi_all_gather(sherd_world *world, const sherdi_all_gather_a
                                 .slice_bytes = args->slice_bytes};
 
     if (has_one_host(mpi)) {
-        return sherdi_peers_all_gather(&mpi->procs.peers, args);
+        return sherdi_peers_all_gather(world, args);
     }
     SHERDI_TRY(slices_start(mpi, &slices, 0));
-    SHERDI_TRY(sherdi_peers_all_gather(&mpi->procs.peers, args));
+    SHERDI_TRY(sherdi_peers_all_gather(world, args));
     return slices_finish(mpi, &slices);
-}
-
-static sherd_status mpi_reduce_scatter(sherd_world *world, const sherdi_reduction_args *args)
-{
-    mpi_world       *mpi  = (mpi_world *)world;
-    const peers_wire wire = {
-        .ctx         = mpi,
-        .piece_bytes = mpi->piece_bytes,
-        .start       = wire_start,
-        .finish      = wire_finish,
-    };
-
-    return sherdi_peers_reduce_scatter(&mpi->procs.peers, args, has_one_host(mpi) ? NULL : &wire);
-}
-
-static sherd_status mpi_all_reduce(sherd_world *world, const sherdi_reduction_args *args)
-{
-    mpi_world             *mpi         = (mpi_world *)world;
-    size_t                 slice_bytes = args->slice_elems * sherd_dtype_bytes(args->send_dtype);
-    unsigned char         *own = (unsigned char *)args->recv + (size_t)world->rank * slice_bytes;
-    sherdi_reduction_args  scatter = *args;
-    sherdi_all_gather_args gather  = {.send = own, .recv = args->recv, .slice_bytes = slice_bytes};
-
-    if (has_one_host(mpi)) {
-        return sherdi_peers_all_reduce(&mpi->procs.peers, args);
-    }
-    scatter.recv = own;
-    SHERDI_TRY(mpi_reduce_scatter(world, &scatter));
-    return mpi_all_gather(world, &gather);
 }
 
 static sherd_status mpi_all_to_all(sherd_world *world, const sherdi_all_to_all_args *args)
@@ -376,10 +347,10 @@ static sherd_status mpi_all_to_all(sherd_world *world, const sherdi_all_to_all_a
                                 .slice_bytes = args->slice_bytes};
 
     if (has_one_host(mpi)) {
-        return sherdi_peers_all_to_all(&mpi->procs.peers, args);
+        return sherdi_peers_all_to_all(world, args);
     }
     SHERDI_TRY(slices_start(mpi, &slices, 0));
-    SHERDI_TRY(sherdi_peers_all_to_all(&mpi->procs.peers, args));
+    SHERDI_TRY(sherdi_peers_all_to_all(world, args));
     return slices_finish(mpi, &slices);
 }
 
@@ -388,11 +359,8 @@ static sherd_status mpi_broadcast(sherd_world *world, void *data, size_t len_byt
 {
     mpi_world    *mpi   = (mpi_world *)world;
     sherdi_peers *peers = &mpi->procs.peers;
-    int           index = 0;
+    int           index = sherdi_peers_index(peers, root);
 
-    while (index < peers->count && peers->ranks[index] != root) {
-        index++;
-    }
     for (size_t first = 0; first < len_bytes && !has_one_host(mpi); first += MESSAGE_BYTES) {
         unsigned char *piece       = (unsigned char *)data + first;
         size_t         piece_bytes = sherdi_min_size(MESSAGE_BYTES, len_bytes - first);
@@ -400,12 +368,12 @@ static sherd_status mpi_broadcast(sherd_world *world, void *data, size_t len_byt
         for (int i = 0; i < mpi->num_leaders && world->rank == root; i++) {
             SHERDI_TRY(send_start(mpi, mpi->leaders[i], piece, piece_bytes));
         }
-        if (index == peers->count && peers->me == 0) {
+        if (index < 0 && peers->me == 0) {
             SHERDI_TRY(recv_start(mpi, root, piece, piece_bytes));
         }
         SHERDI_TRY(requests_wait(mpi));
     }
-    return sherdi_peers_broadcast(peers, data, len_bytes, index == peers->count ? 0 : index);
+    return sherdi_peers_broadcast(world, data, len_bytes, index < 0 ? peers->ranks[0] : root);
 }
 
 static sherd_status mpi_barrier(sherd_world *world)
@@ -414,7 +382,7 @@ static sherd_status mpi_barrier(sherd_world *world)
     sherdi_peers *peers   = &mpi->procs.peers;
     char          byte[2] = {0, 0};
 
-    SHERDI_TRY(sherdi_peers_barrier(peers));
+    SHERDI_TRY(sherdi_peers_barrier(world));
     if (has_one_host(mpi)) {
         return SHERD_OK;
     }
@@ -423,7 +391,7 @@ static sherd_status mpi_barrier(sherd_world *world)
         SHERDI_TRY(send_start(mpi, mpi->leaders[i], &byte[1], 0));
     }
     SHERDI_TRY(requests_wait(mpi));
-    return sherdi_peers_barrier(peers);
+    return sherdi_peers_barrier(world);
 }
 
 /* How it went on each rank, and what each asked for. */
@@ -467,25 +435,20 @@ static sherd_status mpi_alloc(sherd_world *world, size_t len_bytes, void **out)
 {
     mpi_world   *mpi    = (mpi_world *)world;
     void        *memory = NULL;
-    sherd_status here   = sherdi_peers_alloc(&mpi->procs.peers, len_bytes, &memory);
+    sherd_status here   = sherdi_peers_alloc(world, len_bytes, &memory);
     alloc_record mine   = {.len_bytes = len_bytes, .status = (int32_t)here};
 
     if (!has_one_host(mpi)) {
         sherd_status status = alloc_compare(mpi, &mine);
 
         if (status != SHERD_OK && here == SHERD_OK) {
-            sherdi_peers_free(&mpi->procs.peers, memory);
+            sherdi_peers_free(world, memory);
         }
         SHERDI_TRY(status);
     }
     SHERDI_TRY(here);
     *out = memory;
     return SHERD_OK;
-}
-
-static void mpi_free(sherd_world *world, void *memory)
-{
-    sherdi_peers_free(&((mpi_world *)world)->procs.peers, memory);
 }
 
 static void mpi_close(sherd_world *world)
@@ -514,11 +477,11 @@ static const sherdi_world_ops MPI_OPS = {
     .caps           = SHERDI_WORLD_SHARES_MEMORY,
     .close          = mpi_close,
     .alloc          = mpi_alloc,
-    .free           = mpi_free,
+    .free           = sherdi_peers_free,
     .barrier        = mpi_barrier,
     .all_gather     = mpi_all_gather,
-    .reduce_scatter = mpi_reduce_scatter,
-    .all_reduce     = mpi_all_reduce,
+    .reduce_scatter = sherdi_peers_reduce_scatter,
+    .all_reduce     = sherdi_peers_all_reduce,
     .all_to_all     = mpi_all_to_all,
     .broadcast      = mpi_broadcast,
     .abort          = sherdi_procs_abort,
@@ -660,14 +623,19 @@ static sherd_status remote_find(mpi_world *mpi)
             mpi->leaders[mpi->num_leaders++] = r;
         }
     }
-    mpi->piece_bytes = sherdi_max_size(STAGE_PIECE_MIN, STAGE_BYTES / (size_t)count / 4096 * 4096);
+    mpi->wire = (peers_wire){
+        .ctx         = mpi,
+        .piece_bytes = sherdi_max_size(STAGE_PIECE_MIN, STAGE_BYTES / (size_t)count / 4096 * 4096),
+        .start       = wire_start,
+        .finish      = wire_finish};
     mpi->staging =
-        sherdi_alloc_array(&world->mem, SHERDI_MEM_TRANSPORT, (size_t)count, mpi->piece_bytes);
+        sherdi_alloc_array(&world->mem, SHERDI_MEM_TRANSPORT, (size_t)count, mpi->wire.piece_bytes);
     if (mpi->staging == NULL) {
         return SHERD_E_NOMEM;
     }
-    mpi->num_remote = count;
-    world->overhead_bytes += (size_t)count * mpi->piece_bytes;
+    mpi->num_remote       = count;
+    mpi->procs.peers.wire = &mpi->wire;
+    world->overhead_bytes += (size_t)count * mpi->wire.piece_bytes;
     return SHERD_OK;
 }
 

@@ -2,39 +2,34 @@
  *
  * Where all ranks pass world memory, each reads its peers' bytes where they lie: one copy, no
  * staging, and a second meeting at the end so that nobody changes what is still being read.
+ * Device memory of ranks of one process is read in place too (peers_device.h).
  * All other memory goes through the bounce buffers, piece by piece. */
-#include "collectives/peers.h"
+#include "collectives/peers_device.h"
 
 #include "base/checked.h"
 #include "base/hash.h"
 
 #include <string.h>
 
-static int place_is_shared(peers_place place)
-{
-    return place.segment != 0;
-}
-
-/* Every rank passed world memory, and this rank still has its part of each. Decided by what
- * all published, so all decide alike. */
+/* Every rank passed memory that the others reach. Decided by what all published, so all decide alike. */
 static int sends_are_shared(const sherdi_peers *peers)
 {
+    int are_shared = 1;
+
     for (int i = 0; i < peers->count; i++) {
-        if (!place_is_shared(sherdi_peers_note(peers, i)->send)) {
-            return 0;
-        }
+        are_shared &= sherdi_peers_note(peers, i)->send.segment != 0;
     }
-    return 1;
+    return are_shared;
 }
 
 static int recvs_are_shared(const sherdi_peers *peers)
 {
+    int are_shared = 1;
+
     for (int i = 0; i < peers->count; i++) {
-        if (!place_is_shared(sherdi_peers_note(peers, i)->recv)) {
-            return 0;
-        }
+        are_shared &= sherdi_peers_note(peers, i)->recv.segment != 0;
     }
-    return 1;
+    return are_shared;
 }
 
 static sherd_status place_read(const sherdi_peers *peers, int index, peers_place place,
@@ -64,8 +59,8 @@ static const unsigned char *half_of(const sherdi_peers *peers, int index)
 
 static void copy(const sherdi_peers *peers, void *dst, const void *src, size_t len_bytes)
 {
-    if (dst != src) {
-        peers->world->host->kernels->copy(peers->world->host, dst, src, len_bytes);
+    if (dst != src && len_bytes > 0) {
+        peers->lane->kernels->copy(peers->lane, dst, src, len_bytes);
     }
 }
 
@@ -75,7 +70,17 @@ static int neighbour(const sherdi_peers *peers, int step)
     return (peers->me + step) % peers->count;
 }
 
-void sherdi_peers_note_name(peers_note *note, const char *what)
+int sherdi_peers_index(const sherdi_peers *peers, int rank)
+{
+    for (int i = 0; i < peers->count; i++) {
+        if (peers->ranks[i] == rank) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+static void note_name(peers_note *note, const char *what)
 {
     size_t len = what == NULL ? 0 : strlen(what);
     size_t cut = len >= sizeof(note->name) ? len - sizeof(note->name) + 1 : 0;
@@ -84,6 +89,42 @@ void sherdi_peers_note_name(peers_note *note, const char *what)
         note->name_hash = sherdi_hash_bytes(0, what, len);
         memcpy(note->name, what + cut, len - cut);
     }
+}
+
+/* ------------------------------------------------------- memory of a call -- */
+
+static int is_on_device(const sherdi_peers *peers)
+{
+    return peers->lane != peers->world->host;
+}
+
+/* Chooses the lane of a call by its flags. */
+static sherdi_peers *peers_of(sherd_world *world, uint32_t flags)
+{
+    sherdi_peers *peers = world->peers;
+
+    peers->lane = sherdi_world_is_on_lane(world) && !(flags & SHERDI_COLL_HOST) ? world->backend
+                                                                                : world->host;
+    return peers;
+}
+
+static peers_place place_of(const sherdi_peers *peers, const void *data, size_t len_bytes)
+{
+    return is_on_device(peers)
+               ? (peers_place){.segment = PEERS_ADDRESS, .offset_bytes = (uintptr_t)data}
+               : sherdi_peers_find_place(peers, data, len_bytes);
+}
+
+static sherd_status call_begin(sherdi_peers *peers, const peers_note *note)
+{
+    return is_on_device(peers) ? sherdi_peers_device_begin(peers->device, note)
+                               : sherdi_peers_meet_with(peers, note, NULL, 0);
+}
+
+/* After reading in place: nobody changes what others still read. */
+static sherd_status call_end(sherdi_peers *peers)
+{
+    return is_on_device(peers) ? sherdi_peers_device_end(peers->device) : sherdi_peers_meet(peers);
 }
 
 /* ---------------------------------------------------------- all-gather -- */
@@ -100,7 +141,7 @@ static sherd_status gather_stable(sherdi_peers *peers, const sherdi_all_gather_a
     int         is_in_place = args->send == gather_slice(peers, args, peers->me);
     peers_place place       = sherdi_peers_find_place(peers, args->send, args->slice_bytes);
 
-    if (!place_is_shared(place)) {
+    if (place.segment == 0) {
         return sherdi_fail(SHERD_E_INVAL, "all-gather: stable senders must lie in world memory");
     }
     copy(peers, gather_slice(peers, args, peers->me), args->send, args->slice_bytes);
@@ -126,7 +167,7 @@ static sherd_status gather_in_place(sherdi_peers *peers, const sherdi_all_gather
         SHERDI_TRY(place_read(peers, index, sherdi_peers_note(peers, index)->send, &from));
         copy(peers, gather_slice(peers, args, index), from, args->slice_bytes);
     }
-    return sherdi_peers_meet(peers);
+    return call_end(peers);
 }
 
 static void gather_mail(sherdi_peers *peers, const sherdi_all_gather_args *args)
@@ -155,26 +196,26 @@ static sherd_status gather_bounce(sherdi_peers *peers, const sherdi_all_gather_a
     return SHERD_OK;
 }
 
-sherd_status sherdi_peers_all_gather(sherdi_peers *peers, const sherdi_all_gather_args *args)
+sherd_status sherdi_peers_all_gather(sherd_world *world, const sherdi_all_gather_args *args)
 {
-    int        is_mail = args->slice_bytes <= PEERS_MAIL_BYTES;
-    peers_note note    = {.kind      = CALL_ALL_GATHER,
-                          .detail    = args->flags & SHERDI_COLL_STABLE,
-                          .len_bytes = args->slice_bytes};
+    sherdi_peers *peers   = peers_of(world, args->flags);
+    int           is_mail = args->slice_bytes <= PEERS_MAIL_BYTES && !is_on_device(peers);
+    peers_note    note    = {.kind      = CALL_ALL_GATHER,
+                             .detail    = args->flags & SHERDI_COLL_STABLE,
+                             .len_bytes = args->slice_bytes};
 
     SHERDI_TRY(sherdi_peers_check(peers));
-    if (args->slice_bytes > 0 && (args->flags & SHERDI_COLL_STABLE)) {
+    if (args->slice_bytes > 0 && (args->flags & SHERDI_COLL_STABLE) && !is_on_device(peers)) {
         return gather_stable(peers, args);
     }
-    sherdi_peers_note_name(&note, args->what);
-    if (!is_mail) {
-        note.send = sherdi_peers_find_place(peers, args->send, args->slice_bytes);
-    }
-    SHERDI_TRY(sherdi_peers_meet_with(peers, &note, args->send, is_mail ? args->slice_bytes : 0));
+    note_name(&note, args->what);
     if (is_mail) {
+        SHERDI_TRY(sherdi_peers_meet_with(peers, &note, args->send, args->slice_bytes));
         gather_mail(peers, args);
         return SHERD_OK;
     }
+    note.send = place_of(peers, args->send, args->slice_bytes);
+    SHERDI_TRY(call_begin(peers, &note));
     return sends_are_shared(peers) ? gather_in_place(peers, args) : gather_bounce(peers, args);
 }
 
@@ -187,24 +228,15 @@ static uint32_t reduction_detail(const sherdi_reduction_args *args)
            (uint32_t)(args->fixed != NULL) << 13;
 }
 
-peers_note sherdi_peers_reduction_note(world_call_kind kind, const sherdi_reduction_args *args)
+static peers_note reduction_note(const sherdi_peers *peers, world_call_kind kind,
+                                 const sherdi_reduction_args *args)
 {
     size_t     slice_bytes = args->slice_elems * sherd_dtype_bytes(args->send_dtype);
     peers_note note = {.kind = kind, .detail = reduction_detail(args), .len_bytes = slice_bytes};
 
-    sherdi_peers_note_name(&note, args->what);
+    note_name(&note, args->what);
     memcpy(&note.scale_bits, &args->scale, sizeof(note.scale_bits));
-    return note;
-}
-
-/* The same, with the place of what is sent. */
-static peers_note reduction_note(const sherdi_peers *peers, world_call_kind kind,
-                                 const sherdi_reduction_args *args)
-{
-    peers_note note = sherdi_peers_reduction_note(kind, args);
-
-    note.send = sherdi_peers_find_place(peers, args->send,
-                                        note.len_bytes * (size_t)peers->world->world_size);
+    note.send = place_of(peers, args->send, slice_bytes * (size_t)peers->world->world_size);
     return note;
 }
 
@@ -228,24 +260,40 @@ static void parts_fill(const sherdi_peers *peers, const unsigned char *send, siz
     }
 }
 
-/* srcs of this host's ranks for my slice from `first_byte` on. */
+/* What a rank of this host sends me: from `first_byte` on of its bytes for my slice. */
+static sherd_status source_find(sherdi_peers *peers, const unsigned char *send, int is_shared,
+                                size_t first_byte, int index, const unsigned char **out)
+{
+    unsigned char *from = NULL;
+
+    if (index == peers->me) {
+        *out = send + first_byte;
+    } else if (is_shared) {
+        SHERDI_TRY(place_read(peers, index, sherdi_peers_note(peers, index)->send, &from));
+        *out = from + first_byte;
+    } else {
+        *out = half_of(peers, index) + (size_t)peers->me * part_bytes(peers);
+    }
+    return SHERD_OK;
+}
+
+/* srcs of this host's ranks: their `len_bytes` for my slice, where this rank's lane can add them up. */
 static sherd_status srcs_find(sherdi_peers *peers, const unsigned char *send, int is_shared,
-                              size_t slice_bytes, size_t first_byte)
+                              size_t slice_bytes, size_t first_byte, size_t len_bytes)
 {
     size_t mine = (size_t)peers->world->rank * slice_bytes + first_byte;
 
     for (int i = 0; i < peers->count; i++) {
-        unsigned char *from = NULL;
+        const unsigned char *from = NULL;
+        unsigned char       *here = is_on_device(peers) && i != peers->me
+                                        ? sherdi_peers_device_scratch(peers->device, i)
+                                        : NULL;
 
-        if (i == peers->me) {
-            peers->srcs[peers->ranks[i]] = send + mine;
-        } else if (is_shared) {
-            SHERDI_TRY(place_read(peers, i, sherdi_peers_note(peers, i)->send, &from));
-            peers->srcs[peers->ranks[i]] = from + mine;
-        } else {
-            peers->srcs[peers->ranks[i]] =
-                half_of(peers, i) + (size_t)peers->me * part_bytes(peers);
+        SHERDI_TRY(source_find(peers, send, is_shared, mine, i, &from));
+        if (here != NULL) {
+            copy(peers, here, from, len_bytes);
         }
+        peers->srcs[peers->ranks[i]] = here != NULL ? here : from;
     }
     return SHERD_OK;
 }
@@ -253,18 +301,28 @@ static sherd_status srcs_find(sherdi_peers *peers, const unsigned char *send, in
 static void srcs_reduce(sherdi_peers *peers, const sherdi_reduction_args *args, void *dst,
                         size_t count_elems, int num_more_dsts)
 {
-    sherdi_world_reduce_local(peers->world->host, args, peers->srcs, peers->world->world_size, dst,
+    sherdi_world_reduce_local(peers->lane, args, peers->srcs, peers->world->world_size, dst,
                               count_elems, peers->dsts, num_more_dsts);
 }
 
 /* One run of a reduction, with what does not change from piece to piece. */
 typedef struct scatter_run {
     const sherdi_reduction_args *args;
-    const peers_wire            *wire;
     size_t                       elem_bytes;
     size_t                       slice_bytes;
     int                          is_shared;
 } scatter_run;
+
+/* Elements that are summed at once, of `count`. */
+static size_t scatter_piece(const sherdi_peers *peers, const scatter_run *run, size_t count)
+{
+    if (!run->is_shared) {
+        return part_bytes(peers) / run->elem_bytes;
+    }
+    return is_on_device(peers) && peers->device->is_spread
+               ? peers->device->piece_bytes / run->elem_bytes
+               : count;
+}
 
 /* Elements [first, first + count) of my slice, which the wire has under way; hosts may cut them
  * further, each by its own bounce buffer. */
@@ -273,38 +331,39 @@ static sherd_status scatter_pieces(sherdi_peers *peers, const scatter_run *run, 
 {
     const sherdi_reduction_args *args       = run->args;
     size_t                       recv_bytes = sherdi_reduction_recv_bytes(args);
-    size_t piece = run->is_shared ? count : part_bytes(peers) / run->elem_bytes;
+    size_t                       piece      = scatter_piece(peers, run, count);
 
     for (size_t at = 0; at < count; at += piece) {
         size_t         here_elems = sherdi_min_size(piece, count - at);
+        size_t         here_bytes = here_elems * run->elem_bytes;
         size_t         first_byte = (first + at) * run->elem_bytes;
         unsigned char *recv       = (unsigned char *)args->recv + (first + at) * recv_bytes;
 
         if (!run->is_shared) {
-            parts_fill(peers, args->send, run->slice_bytes, first_byte,
-                       here_elems * run->elem_bytes);
+            parts_fill(peers, args->send, run->slice_bytes, first_byte, here_bytes);
             SHERDI_TRY(sherdi_peers_meet(peers));
         }
-        SHERDI_TRY(srcs_find(peers, args->send, run->is_shared, run->slice_bytes, first_byte));
-        if (run->wire != NULL) {
-            SHERDI_TRY(run->wire->finish(run->wire->ctx, at * run->elem_bytes, peers->srcs));
+        SHERDI_TRY(
+            srcs_find(peers, args->send, run->is_shared, run->slice_bytes, first_byte, here_bytes));
+        if (peers->wire != NULL) {
+            SHERDI_TRY(peers->wire->finish(peers->wire->ctx, at * run->elem_bytes, peers->srcs));
         }
         srcs_reduce(peers, args, recv, here_elems, 0);
     }
     return SHERD_OK;
 }
 
-sherd_status sherdi_peers_reduce_scatter(sherdi_peers *peers, const sherdi_reduction_args *args,
-                                         const peers_wire *wire)
+sherd_status sherdi_peers_reduce_scatter(sherd_world *world, const sherdi_reduction_args *args)
 {
-    peers_note  note = reduction_note(peers, CALL_REDUCE_SCATTER, args);
-    scatter_run run  = {.args        = args,
-                        .wire        = wire,
-                        .elem_bytes  = sherd_dtype_bytes(args->send_dtype),
-                        .slice_bytes = note.len_bytes};
-    size_t      piece;
+    sherdi_peers     *peers = peers_of(world, 0);
+    const peers_wire *wire  = peers->wire;
+    peers_note        note  = reduction_note(peers, CALL_REDUCE_SCATTER, args);
+    scatter_run       run   = {.args        = args,
+                               .elem_bytes  = sherd_dtype_bytes(args->send_dtype),
+                               .slice_bytes = note.len_bytes};
+    size_t            piece;
 
-    SHERDI_TRY(sherdi_peers_meet_with(peers, &note, NULL, 0));
+    SHERDI_TRY(call_begin(peers, &note));
     run.is_shared = sends_are_shared(peers);
     /* What goes between hosts is cut alike on all of them. */
     piece = wire != NULL ? wire->piece_bytes / run.elem_bytes : args->slice_elems;
@@ -316,7 +375,7 @@ sherd_status sherdi_peers_reduce_scatter(sherdi_peers *peers, const sherdi_reduc
         }
         SHERDI_TRY(scatter_pieces(peers, &run, first, count));
     }
-    return run.is_shared ? sherdi_peers_meet(peers) : SHERD_OK;
+    return run.is_shared ? call_end(peers) : SHERD_OK;
 }
 
 /* Reduces my slice once and stores it to every rank's result: no gathering afterwards. */
@@ -326,7 +385,7 @@ static sherd_status all_reduce_push(sherdi_peers *peers, const sherdi_reduction_
     size_t mine  = (size_t)peers->world->rank * slice_bytes;
     int    count = 0;
 
-    SHERDI_TRY(srcs_find(peers, args->send, 1, slice_bytes, 0));
+    SHERDI_TRY(srcs_find(peers, args->send, 1, slice_bytes, 0, slice_bytes));
     for (int step = 1; step < peers->count; step++) {
         int            index = neighbour(peers, step);
         unsigned char *to    = NULL;
@@ -335,7 +394,7 @@ static sherd_status all_reduce_push(sherdi_peers *peers, const sherdi_reduction_
         peers->dsts[count++] = to + mine;
     }
     srcs_reduce(peers, args, (unsigned char *)args->recv + mine, args->slice_elems, count);
-    return sherdi_peers_meet(peers);
+    return call_end(peers);
 }
 
 /* Two meetings a piece: parts to their owners, results to all. */
@@ -352,7 +411,7 @@ static sherd_status all_reduce_bounce(sherdi_peers *peers, const sherdi_reductio
 
         parts_fill(peers, args->send, slice_bytes, at, len_bytes);
         SHERDI_TRY(sherdi_peers_meet(peers));
-        SHERDI_TRY(srcs_find(peers, args->send, 0, slice_bytes, at));
+        SHERDI_TRY(srcs_find(peers, args->send, 0, slice_bytes, at, len_bytes));
         result = half_to_fill(peers);
         srcs_reduce(peers, args, result, len_bytes / sherd_dtype_bytes(args->send_dtype), 0);
         SHERDI_TRY(sherdi_peers_meet(peers));
@@ -367,34 +426,37 @@ static sherd_status all_reduce_bounce(sherdi_peers *peers, const sherdi_reductio
     return SHERD_OK;
 }
 
-sherd_status sherdi_peers_all_reduce(sherdi_peers *peers, const sherdi_reduction_args *args)
+sherd_status sherdi_peers_all_reduce(sherd_world *world, const sherdi_reduction_args *args)
 {
-    size_t     slice_bytes = args->slice_elems * sherd_dtype_bytes(args->send_dtype);
-    peers_note note        = reduction_note(peers, CALL_ALL_REDUCE, args);
+    sherdi_peers *peers = peers_of(world, 0);
+    peers_note    note  = reduction_note(peers, CALL_ALL_REDUCE, args);
 
-    note.recv =
-        sherdi_peers_find_place(peers, args->recv, slice_bytes * (size_t)peers->world->world_size);
-    SHERDI_TRY(sherdi_peers_meet_with(peers, &note, NULL, 0));
-    if (sends_are_shared(peers) && recvs_are_shared(peers)) {
-        return all_reduce_push(peers, args, slice_bytes);
+    if (peers->wire != NULL || (is_on_device(peers) && peers->device->is_spread)) {
+        return sherdi_world_all_reduce_in_two(world, args); /* not all results are in reach */
     }
-    return all_reduce_bounce(peers, args, slice_bytes);
+    note.recv = place_of(peers, args->recv, note.len_bytes * (size_t)world->world_size);
+    SHERDI_TRY(call_begin(peers, &note));
+    if (sends_are_shared(peers) && recvs_are_shared(peers)) {
+        return all_reduce_push(peers, args, note.len_bytes);
+    }
+    return all_reduce_bounce(peers, args, note.len_bytes);
 }
 
 /* ------------------------------------------- all-to-all and broadcast -- */
 
-sherd_status sherdi_peers_all_to_all(sherdi_peers *peers, const sherdi_all_to_all_args *args)
+sherd_status sherdi_peers_all_to_all(sherd_world *world, const sherdi_all_to_all_args *args)
 {
+    sherdi_peers        *peers = peers_of(world, args->flags);
     const unsigned char *send  = args->send;
     unsigned char       *recv  = args->recv;
     size_t               slice = args->slice_bytes;
-    size_t               mine  = (size_t)peers->world->rank * slice;
+    size_t               mine  = (size_t)world->rank * slice;
     peers_note           note  = {.kind = CALL_ALL_TO_ALL, .len_bytes = slice};
     int                  is_shared;
     size_t               piece;
 
-    note.send = sherdi_peers_find_place(peers, send, slice * (size_t)peers->world->world_size);
-    SHERDI_TRY(sherdi_peers_meet_with(peers, &note, NULL, 0));
+    note.send = place_of(peers, send, slice * (size_t)world->world_size);
+    SHERDI_TRY(call_begin(peers, &note));
     is_shared = sends_are_shared(peers);
     piece     = is_shared ? slice : sherdi_min_size(slice, part_bytes(peers));
     copy(peers, recv + mine, send + mine, slice);
@@ -405,40 +467,43 @@ sherd_status sherdi_peers_all_to_all(sherdi_peers *peers, const sherdi_all_to_al
             parts_fill(peers, send, slice, at, len_bytes);
             SHERDI_TRY(sherdi_peers_meet(peers));
         }
-        SHERDI_TRY(srcs_find(peers, send, is_shared, slice, at));
         for (int step = 1; step < peers->count; step++) {
-            int rank = peers->ranks[neighbour(peers, step)];
+            int                  index = neighbour(peers, step);
+            const unsigned char *from  = NULL;
 
-            copy(peers, recv + (size_t)rank * slice + at, peers->srcs[rank], len_bytes);
+            SHERDI_TRY(source_find(peers, send, is_shared, mine + at, index, &from));
+            copy(peers, recv + (size_t)peers->ranks[index] * slice + at, from, len_bytes);
         }
     }
-    return is_shared ? sherdi_peers_meet(peers) : SHERD_OK;
+    return is_shared ? call_end(peers) : SHERD_OK;
 }
 
-sherd_status sherdi_peers_broadcast(sherdi_peers *peers, void *data, size_t len_bytes, int root)
+sherd_status sherdi_peers_broadcast(sherd_world *world, void *data, size_t len_bytes, int root)
 {
+    sherdi_peers  *peers   = peers_of(world, SHERDI_COLL_HOST);
     unsigned char *at_data = data;
+    int            index   = sherdi_peers_index(peers, root);
     peers_note note = {.kind = CALL_BROADCAST, .detail = (uint32_t)root, .len_bytes = len_bytes};
     unsigned char *from = NULL;
 
-    note.send = sherdi_peers_find_place(peers, data, len_bytes);
-    SHERDI_TRY(sherdi_peers_meet_with(peers, &note, NULL, 0));
+    note.send = place_of(peers, data, len_bytes);
+    SHERDI_TRY(call_begin(peers, &note));
     if (sends_are_shared(peers)) {
-        SHERDI_TRY(place_read(peers, root, sherdi_peers_note(peers, root)->send, &from));
-        if (peers->me != root) {
+        SHERDI_TRY(place_read(peers, index, sherdi_peers_note(peers, index)->send, &from));
+        if (peers->me != index) {
             copy(peers, data, from, len_bytes);
         }
-        return sherdi_peers_meet(peers);
+        return call_end(peers);
     }
     for (size_t at = 0; at < len_bytes; at += PEERS_HALF_BYTES) {
         size_t piece = sherdi_min_size(PEERS_HALF_BYTES, len_bytes - at);
 
-        if (peers->me == root) {
+        if (peers->me == index) {
             copy(peers, half_to_fill(peers), at_data + at, piece);
         }
         SHERDI_TRY(sherdi_peers_meet(peers));
-        if (peers->me != root) {
-            copy(peers, at_data + at, half_of(peers, root), piece);
+        if (peers->me != index) {
+            copy(peers, at_data + at, half_of(peers, index), piece);
         }
     }
     return SHERD_OK;

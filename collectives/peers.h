@@ -1,6 +1,7 @@
 /* Ranks of one host that read each other's memory: the algorithms of threads, shm and mpi.
  * A transport supplies the shared control block, memory that all can see (hooks) and the
- * news of a failure; meeting, finding the peers' pointers and moving data are here.
+ * news of a failure; meeting, finding the peers' pointers and moving data are here. The calls are slots of
+ * sherdi_world_ops for a world whose ranks sherdi_peers_init has brought together.
  *
  * Meetings are counted. What a rank publishes for meeting m (its note, its mail, its half of
  * the bounce buffer, all chosen by m's parity) is read by the others before they come to
@@ -17,10 +18,12 @@
 /* Each rank's bounce buffer has two halves of this. */
 #define PEERS_HALF_BYTES ((size_t)1 << 20)
 
-/* A place in world memory, the same for every rank but for the part: segment 0 is "none". */
+/* A place in world memory, the same for every rank but for the part; segment 0 is "none". On a device of
+ * ranks that are threads it is an address. */
+#define PEERS_ADDRESS UINT32_MAX
 typedef struct peers_place {
-    uint32_t segment;
-    uint64_t offset_bytes;
+    uint32_t segment;      /* or PEERS_ADDRESS */
+    uint64_t offset_bytes; /* or the address */
 } peers_place;
 
 /* What a rank says about its call when it comes to the first meeting of the call. */
@@ -38,8 +41,9 @@ typedef struct peers_note {
 
 typedef struct peers_slot {
     _Alignas(64) _Atomic uint64_t meetings; /* that this rank has come to */
-    atomic_int has_left;
-    peers_note notes[2];
+    atomic_int           has_left;
+    struct peers_device *device; /* of a rank of this process; NULL: it has none */
+    peers_note           notes[2];
     _Alignas(64) unsigned char mail[2][PEERS_MAIL_BYTES];
 } peers_slot;
 
@@ -58,8 +62,7 @@ typedef struct peers_segment {
     uint32_t       number; /* from 1, equal on all ranks; 0: free entry */
     unsigned char *base;   /* part of rank i at base + i * part_bytes */
     size_t         part_bytes;
-    size_t         len_bytes; /* of a part, as asked for */
-    void          *handle;    /* the transport's */
+    void          *handle; /* the transport's */
 } peers_segment;
 
 typedef struct sherdi_peers sherdi_peers;
@@ -75,23 +78,6 @@ typedef struct peers_hooks {
     void (*drop)(sherdi_peers *peers, unsigned char *base, size_t len_bytes, void *handle);
 } peers_hooks;
 
-struct sherdi_peers {
-    sherd_world       *world;
-    const peers_hooks *hooks;
-    int                count; /* ranks of this host */
-    int                me;    /* my index among them */
-    int               *ranks; /* [count], ascending: rank of an index */
-    peers_control     *control;
-    unsigned char     *bounce; /* rank i's two halves at bounce + i * 2 * PEERS_HALF_BYTES */
-    int                spins;  /* looks before sleeping */
-    uint64_t           meetings;
-    peers_segment     *segments;
-    size_t             segment_capacity;
-    uint32_t           last_number;
-    const void       **srcs; /* [world_size] by rank: scratch of a reduction */
-    void             **dsts; /* [count] */
-};
-
 /* Pieces that come from ranks of other hosts while a reduction runs piece by piece. */
 typedef struct peers_wire {
     void  *ctx;
@@ -102,10 +88,30 @@ typedef struct peers_wire {
     sherd_status (*finish)(void *ctx, size_t first_byte, const void **srcs);
 } peers_wire;
 
+struct sherdi_peers {
+    sherd_world          *world;
+    const peers_hooks    *hooks;
+    const peers_wire     *wire;   /* NULL: all ranks of the world are here */
+    struct peers_device  *device; /* peers_device.h; NULL: calls are on host memory alone */
+    const sherdi_backend *lane;   /* that the call in progress moves and sums on */
+    int                   count;  /* ranks of this host */
+    int                   me;     /* my index among them */
+    int                  *ranks;  /* [count], ascending: rank of an index */
+    peers_control        *control;
+    unsigned char        *bounce; /* rank i's two halves at bounce + i * 2 * PEERS_HALF_BYTES */
+    int                   spins;  /* looks before sleeping */
+    uint64_t              meetings;
+    peers_segment        *segments;
+    size_t                segment_capacity;
+    uint32_t              last_number;
+    const void          **srcs; /* [world_size] by rank: scratch of a reduction */
+    void                **dsts; /* [count] */
+};
+
 /** Bytes of control block and bounce buffers for `count` ranks, one mapping. */
 size_t sherdi_peers_shared_bytes(int count);
 
-/** Takes zeroed shared memory (of sherdi_peers_shared_bytes) and copies `ranks`. */
+/** Takes zeroed shared memory (of sherdi_peers_shared_bytes), copies `ranks`, and becomes the world's peers. */
 sherd_status sherdi_peers_init(sherdi_peers *peers, sherd_world *world, const peers_hooks *hooks,
                                int count, int me, const int *ranks, void *shared);
 /** Says that this rank comes to no further meeting. */
@@ -129,9 +135,6 @@ sherd_status sherdi_peers_meet(sherdi_peers *peers);
  *  the notes of all. */
 sherd_status sherdi_peers_meet_with(sherdi_peers *peers, const peers_note *note, const void *mail,
                                     size_t mail_bytes);
-/** The name of a call in its note, and the note of a reduction but for its places. */
-void       sherdi_peers_note_name(peers_note *note, const char *what);
-peers_note sherdi_peers_reduction_note(world_call_kind kind, const sherdi_reduction_args *args);
 /** What a rank published for the last meeting; valid until the next. */
 const peers_note *sherdi_peers_note(const sherdi_peers *peers, int index);
 unsigned char    *sherdi_peers_mail(sherdi_peers *peers, int index);
@@ -140,21 +143,20 @@ peers_place sherdi_peers_find_place(const sherdi_peers *peers, const void *data,
 /** A rank's memory at a place; NULL when this rank has freed its part. */
 unsigned char *sherdi_peers_at(const sherdi_peers *peers, int index, peers_place place);
 
-/* The calls. */
+/** Index of a rank among those of this host; -1: it is elsewhere. */
+int sherdi_peers_index(const sherdi_peers *peers, int rank);
 
-/** Returns when all ranks of the host have come. */
-sherd_status sherdi_peers_barrier(sherdi_peers *peers);
-sherd_status sherdi_peers_alloc(sherdi_peers *peers, size_t len_bytes, void **out);
-void         sherdi_peers_free(sherdi_peers *peers, void *memory);
-/* Among the ranks of this host; slices stand where their rank says. */
-sherd_status sherdi_peers_all_gather(sherdi_peers *peers, const sherdi_all_gather_args *args);
-/** `wire` NULL: all ranks are here. */
-sherd_status sherdi_peers_reduce_scatter(sherdi_peers *peers, const sherdi_reduction_args *args,
-                                         const peers_wire *wire);
-/** All ranks are here. */
-sherd_status sherdi_peers_all_reduce(sherdi_peers *peers, const sherdi_reduction_args *args);
-sherd_status sherdi_peers_all_to_all(sherdi_peers *peers, const sherdi_all_to_all_args *args);
-/** `root` is an index. */
-sherd_status sherdi_peers_broadcast(sherdi_peers *peers, void *data, size_t len_bytes, int root);
+/* The calls: slots of sherdi_world_ops, among the ranks of this host; slices stand where their rank says. Reductions
+ * take the other hosts' parts from the wire. */
+
+sherd_status sherdi_peers_barrier(sherd_world *world);
+sherd_status sherdi_peers_alloc(sherd_world *world, size_t len_bytes, void **out);
+void         sherdi_peers_free(sherd_world *world, void *memory);
+sherd_status sherdi_peers_all_gather(sherd_world *world, const sherdi_all_gather_args *args);
+sherd_status sherdi_peers_reduce_scatter(sherd_world *world, const sherdi_reduction_args *args);
+sherd_status sherdi_peers_all_reduce(sherd_world *world, const sherdi_reduction_args *args);
+sherd_status sherdi_peers_all_to_all(sherd_world *world, const sherdi_all_to_all_args *args);
+/** `root` is a rank of this host. */
+sherd_status sherdi_peers_broadcast(sherd_world *world, void *data, size_t len_bytes, int root);
 
 #endif

@@ -42,6 +42,7 @@ sherd_status sherdi_peers_init(sherdi_peers *peers, sherd_world *world, const pe
     size_t control_bytes = sherdi_peers_shared_bytes(count) - (size_t)count * 2 * PEERS_HALF_BYTES;
 
     *peers         = (sherdi_peers){.world = world, .hooks = hooks, .count = count, .me = me};
+    world->peers   = peers;
     peers->control = shared;
     peers->bounce  = (unsigned char *)shared + control_bytes;
     peers->spins   = count <= sysconf(_SC_NPROCESSORS_ONLN) ? SPINS : SPINS_CROWDED;
@@ -306,11 +307,11 @@ sherd_status sherdi_peers_meet_with(sherdi_peers *peers, const peers_note *note,
     return notes_compare(peers);
 }
 
-sherd_status sherdi_peers_barrier(sherdi_peers *peers)
+sherd_status sherdi_peers_barrier(sherd_world *world)
 {
     peers_note note = {.kind = CALL_BARRIER};
 
-    return sherdi_peers_meet_with(peers, &note, NULL, 0);
+    return sherdi_peers_meet_with(world->peers, &note, NULL, 0);
 }
 
 /* -------------------------------------------------------------- memory -- */
@@ -336,6 +337,9 @@ peers_place sherdi_peers_find_place(const sherdi_peers *peers, const void *data,
 
 unsigned char *sherdi_peers_at(const sherdi_peers *peers, int index, peers_place place)
 {
+    if (place.segment == PEERS_ADDRESS) {
+        return (unsigned char *)(uintptr_t)place.offset_bytes;
+    }
     for (size_t i = 0; i < peers->segment_capacity; i++) {
         const peers_segment *segment = &peers->segments[i];
 
@@ -391,9 +395,10 @@ static sherd_status part_populate(unsigned char *part, size_t len_bytes)
     return SHERD_OK;
 }
 
-sherd_status sherdi_peers_alloc(sherdi_peers *peers, size_t len_bytes, void **out)
+sherd_status sherdi_peers_alloc(sherd_world *world, size_t len_bytes, void **out)
 {
-    peers_segment made = {.len_bytes = len_bytes};
+    sherdi_peers *peers = world->peers;
+    peers_segment made  = {.number = 0};
     size_t        whole_bytes;
     size_t        entry   = 0;
     int           is_made = 0;
@@ -431,8 +436,10 @@ sherd_status sherdi_peers_alloc(sherdi_peers *peers, size_t len_bytes, void **ou
     return SHERD_OK;
 }
 
-void sherdi_peers_free(sherdi_peers *peers, void *memory)
+void sherdi_peers_free(sherd_world *world, void *memory)
 {
+    sherdi_peers *peers = world->peers;
+
     for (size_t i = 0; i < peers->segment_capacity; i++) {
         peers_segment *segment = &peers->segments[i];
 

@@ -6,11 +6,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static sherdi_peers *shm_peers(sherd_world *world)
-{
-    return &((sherdi_procs *)world)->peers;
-}
-
 static void shm_close(sherd_world *world)
 {
     sherdi_procs *procs = (sherdi_procs *)world;
@@ -19,59 +14,19 @@ static void shm_close(sherd_world *world)
     free(procs);
 }
 
-static sherd_status shm_alloc(sherd_world *world, size_t len_bytes, void **out)
-{
-    return sherdi_peers_alloc(shm_peers(world), len_bytes, out);
-}
-
-static void shm_free(sherd_world *world, void *memory)
-{
-    sherdi_peers_free(shm_peers(world), memory);
-}
-
-static sherd_status shm_barrier(sherd_world *world)
-{
-    return sherdi_peers_barrier(shm_peers(world));
-}
-
-static sherd_status shm_all_gather(sherd_world *world, const sherdi_all_gather_args *args)
-{
-    return sherdi_peers_all_gather(shm_peers(world), args);
-}
-
-static sherd_status shm_reduce_scatter(sherd_world *world, const sherdi_reduction_args *args)
-{
-    return sherdi_peers_reduce_scatter(shm_peers(world), args, NULL);
-}
-
-static sherd_status shm_all_reduce(sherd_world *world, const sherdi_reduction_args *args)
-{
-    return sherdi_peers_all_reduce(shm_peers(world), args);
-}
-
-static sherd_status shm_all_to_all(sherd_world *world, const sherdi_all_to_all_args *args)
-{
-    return sherdi_peers_all_to_all(shm_peers(world), args);
-}
-
-static sherd_status shm_broadcast(sherd_world *world, void *data, size_t len_bytes, int root)
-{
-    return sherdi_peers_broadcast(shm_peers(world), data, len_bytes, root);
-}
-
 static const sherdi_world_ops SHM_OPS = {
     .struct_size    = sizeof(SHM_OPS),
     .name           = "shm",
     .caps           = SHERDI_WORLD_SHARES_MEMORY,
     .close          = shm_close,
-    .alloc          = shm_alloc,
-    .free           = shm_free,
-    .barrier        = shm_barrier,
-    .all_gather     = shm_all_gather,
-    .reduce_scatter = shm_reduce_scatter,
-    .all_reduce     = shm_all_reduce,
-    .all_to_all     = shm_all_to_all,
-    .broadcast      = shm_broadcast,
+    .alloc          = sherdi_peers_alloc,
+    .free           = sherdi_peers_free,
+    .barrier        = sherdi_peers_barrier,
+    .all_gather     = sherdi_peers_all_gather,
+    .reduce_scatter = sherdi_peers_reduce_scatter,
+    .all_reduce     = sherdi_peers_all_reduce,
+    .all_to_all     = sherdi_peers_all_to_all,
+    .broadcast      = sherdi_peers_broadcast,
     .abort          = sherdi_procs_abort,
     .tell_ending    = sherdi_procs_tell_ending,
 };

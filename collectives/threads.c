@@ -134,64 +134,6 @@ static void threads_close(sherd_world *world)
     free(self);
 }
 
-static sherd_status threads_alloc(sherd_world *world, size_t len_bytes, void **out)
-{
-    return sherdi_peers_alloc(&((thread_world *)world)->peers, len_bytes, out);
-}
-
-static void threads_free(sherd_world *world, void *memory)
-{
-    sherdi_peers_free(&((thread_world *)world)->peers, memory);
-}
-
-static sherd_status threads_barrier(sherd_world *world)
-{
-    return sherdi_peers_barrier(&((thread_world *)world)->peers);
-}
-
-/* The buffers of a call with these flags are memory of the device. */
-static int is_on_device(const sherd_world *world, uint32_t flags)
-{
-    return sherdi_world_has_device(world) && !(flags & SHERDI_COLL_HOST);
-}
-
-static sherd_status threads_all_gather(sherd_world *world, const sherdi_all_gather_args *args)
-{
-    if (is_on_device(world, args->flags)) {
-        return sherdi_peers_device_all_gather(&((thread_world *)world)->device, args);
-    }
-    return sherdi_peers_all_gather(&((thread_world *)world)->peers, args);
-}
-
-static sherd_status threads_reduce_scatter(sherd_world *world, const sherdi_reduction_args *args)
-{
-    if (is_on_device(world, 0)) {
-        return sherdi_peers_device_reduce_scatter(&((thread_world *)world)->device, args);
-    }
-    return sherdi_peers_reduce_scatter(&((thread_world *)world)->peers, args, NULL);
-}
-
-static sherd_status threads_all_reduce(sherd_world *world, const sherdi_reduction_args *args)
-{
-    if (is_on_device(world, 0)) {
-        return sherdi_peers_device_all_reduce(&((thread_world *)world)->device, args);
-    }
-    return sherdi_peers_all_reduce(&((thread_world *)world)->peers, args);
-}
-
-static sherd_status threads_all_to_all(sherd_world *world, const sherdi_all_to_all_args *args)
-{
-    if (is_on_device(world, args->flags)) {
-        return sherdi_peers_device_all_to_all(&((thread_world *)world)->device, args);
-    }
-    return sherdi_peers_all_to_all(&((thread_world *)world)->peers, args);
-}
-
-static sherd_status threads_broadcast(sherd_world *world, void *data, size_t len_bytes, int root)
-{
-    return sherdi_peers_broadcast(&((thread_world *)world)->peers, data, len_bytes, root);
-}
-
 /* Those who wait find it in the control block; those who do not, in their world. */
 static void threads_abort(sherd_world *world, const char *why)
 {
@@ -235,14 +177,14 @@ static const sherdi_world_ops THREADS_OPS = {
     .name           = "threads",
     .caps           = SHERDI_WORLD_SHARES_MEMORY | SHERDI_WORLD_ON_LANE,
     .close          = threads_close,
-    .alloc          = threads_alloc,
-    .free           = threads_free,
-    .barrier        = threads_barrier,
-    .all_gather     = threads_all_gather,
-    .reduce_scatter = threads_reduce_scatter,
-    .all_reduce     = threads_all_reduce,
-    .all_to_all     = threads_all_to_all,
-    .broadcast      = threads_broadcast,
+    .alloc          = sherdi_peers_alloc,
+    .free           = sherdi_peers_free,
+    .barrier        = sherdi_peers_barrier,
+    .all_gather     = sherdi_peers_all_gather,
+    .reduce_scatter = sherdi_peers_reduce_scatter,
+    .all_reduce     = sherdi_peers_all_reduce,
+    .all_to_all     = sherdi_peers_all_to_all,
+    .broadcast      = sherdi_peers_broadcast,
     .abort          = threads_abort,
     .memory_leave   = threads_memory_leave,
     .tell_ending    = threads_tell_ending,

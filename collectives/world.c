@@ -227,6 +227,19 @@ void sherdi_world_reduce_local(const sherdi_backend *lane, const sherdi_reductio
                                 });
 }
 
+sherd_status sherdi_world_all_reduce_in_two(sherd_world *world, const sherdi_reduction_args *args)
+{
+    size_t                 slice_bytes = args->slice_elems * sherd_dtype_bytes(args->send_dtype);
+    sherdi_reduction_args  scatter     = *args;
+    sherdi_all_gather_args gather      = {
+             .recv = args->recv, .slice_bytes = slice_bytes, .what = args->what};
+
+    scatter.recv = (unsigned char *)args->recv + (size_t)world->rank * slice_bytes;
+    gather.send  = scatter.recv;
+    SHERDI_TRY(world->ops->reduce_scatter(world, &scatter));
+    return world->ops->all_gather(world, &gather);
+}
+
 /* The buffers of the call are memory of the world's device. */
 static int call_is_on_device(const sherd_world *world, const world_call *call)
 {

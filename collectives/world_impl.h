@@ -90,15 +90,16 @@ struct sherd_world {
     int                     world_size;
     int                     local_rank; /* among the ranks of this host */
     int                     local_size;
-    int              is_foreign_to_threads; /* the transport bears one thread only: no overlap */
-    int64_t          timeout_ns;
-    atomic_int       owners;
-    pid_t            process; /* whose it is: a forked child has a copy that means nothing */
-    sherdi_mem       mem;
-    sherdi_backend  *host;    /* the CPU */
-    sherdi_backend  *backend; /* the lane of collectives on a device; else `host` */
-    world_device     device;
-    size_t           overhead_bytes;
+    int        is_foreign_to_threads; /* the transport bears one thread only: no overlap */
+    int64_t    timeout_ns;
+    atomic_int owners;
+    pid_t      process; /* whose it is: a forked child has a copy that means nothing */
+    sherdi_mem mem;
+    struct sherdi_peers *peers;   /* of this host, where they share memory; else NULL */
+    sherdi_backend      *host;    /* the CPU */
+    sherdi_backend      *backend; /* the lane of collectives on a device; else `host` */
+    world_device         device;
+    size_t               overhead_bytes;
     double          *sum_scratch; /* [2 * world_size * SHERDI_SUM_PIECE]; NULL where not needed */
     _Atomic uint64_t sent_bytes;
     _Atomic uint64_t received_bytes;
@@ -160,6 +161,9 @@ static inline size_t sherdi_reduction_recv_bytes(const sherdi_reduction_args *ar
 void sherdi_world_reduce_local(const sherdi_backend *lane, const sherdi_reduction_args *args,
                                const void *const *srcs, int num_srcs, void *dst, size_t count_elems,
                                void *const *more_dsts, int num_more_dsts);
+
+/** An all-reduce by the world's reduce-scatter and all-gather. */
+sherd_status sherdi_world_all_reduce_in_two(sherd_world *world, const sherdi_reduction_args *args);
 
 /* ---- the device of a world: device.c */
 

@@ -15,30 +15,10 @@ int relay_gathers(void)
     return gathers;
 }
 
-static sherdi_peers *peers_of(sherd_world *world)
-{
-    return &((sherdi_procs *)world)->peers;
-}
-
 static void relay_close(sherd_world *world)
 {
     sherdi_procs_close((sherdi_procs *)world);
     free(world);
-}
-
-static sherd_status relay_alloc(sherd_world *world, size_t len_bytes, void **out)
-{
-    return sherdi_peers_alloc(peers_of(world), len_bytes, out);
-}
-
-static void relay_free(sherd_world *world, void *memory)
-{
-    sherdi_peers_free(peers_of(world), memory);
-}
-
-static sherd_status relay_barrier(sherd_world *world)
-{
-    return sherdi_peers_barrier(peers_of(world));
 }
 
 static sherd_status relay_all_gather(sherd_world *world, const sherdi_all_gather_args *args)
@@ -48,44 +28,24 @@ static sherd_status relay_all_gather(sherd_world *world, const sherdi_all_gather
     gathers++;
     memmove(recv + (size_t)world->rank * args->slice_bytes, args->send, args->slice_bytes);
     for (int r = 0; r < world->world_size; r++) {
-        SHERDI_TRY(sherdi_peers_broadcast(peers_of(world), recv + (size_t)r * args->slice_bytes,
+        SHERDI_TRY(sherdi_peers_broadcast(world, recv + (size_t)r * args->slice_bytes,
                                           args->slice_bytes, r));
     }
     return SHERD_OK;
-}
-
-static sherd_status relay_reduce_scatter(sherd_world *world, const sherdi_reduction_args *args)
-{
-    return sherdi_peers_reduce_scatter(peers_of(world), args, NULL);
-}
-
-static sherd_status relay_all_reduce(sherd_world *world, const sherdi_reduction_args *args)
-{
-    return sherdi_peers_all_reduce(peers_of(world), args);
-}
-
-static sherd_status relay_all_to_all(sherd_world *world, const sherdi_all_to_all_args *args)
-{
-    return sherdi_peers_all_to_all(peers_of(world), args);
-}
-
-static sherd_status relay_broadcast(sherd_world *world, void *data, size_t len_bytes, int root)
-{
-    return sherdi_peers_broadcast(peers_of(world), data, len_bytes, root);
 }
 
 static const sherdi_world_ops RELAY_OPS = {
     .struct_size    = sizeof(RELAY_OPS),
     .name           = "relay",
     .close          = relay_close,
-    .alloc          = relay_alloc,
-    .free           = relay_free,
-    .barrier        = relay_barrier,
+    .alloc          = sherdi_peers_alloc,
+    .free           = sherdi_peers_free,
+    .barrier        = sherdi_peers_barrier,
     .all_gather     = relay_all_gather,
-    .reduce_scatter = relay_reduce_scatter,
-    .all_reduce     = relay_all_reduce,
-    .all_to_all     = relay_all_to_all,
-    .broadcast      = relay_broadcast,
+    .reduce_scatter = sherdi_peers_reduce_scatter,
+    .all_reduce     = sherdi_peers_all_reduce,
+    .all_to_all     = sherdi_peers_all_to_all,
+    .broadcast      = sherdi_peers_broadcast,
     .abort          = sherdi_procs_abort,
 };
 
