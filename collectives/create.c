@@ -57,10 +57,7 @@ sherd_status sherd_world_create(int rank, int world_size, const char *rendezvous
 
     SHERDI_TRY(sherdi_api_check_out(out, "sherd_world_create"));
     SHERDI_TRY(sherdi_world_params_read(params, &here));
-    if (world_size < 1 || rank < 0 || rank >= world_size) {
-        return sherdi_fail(SHERD_E_INVAL, "rank %d of %d is not a rank of a world", rank,
-                           world_size);
-    }
+    SHERDI_TRY(sherdi_world_rank_check(rank, world_size));
     if (world_size > 1) {
         SHERDI_TRY(sherdi_net_address_check(rendezvous));
     }

@@ -1,6 +1,6 @@
 /* The layer above the transports: checks arguments, counts bytes, keeps the order of calls,
  * runs them on a thread of its own when the world overlaps, keeps the world's failure.
- * The engine calls it; the transports are in self.c, threads.c, shm.c, mpi.c and sim.c. */
+ * The engine calls it; the transports are in alone.c, threads.c, shm.c, mpi.c and nccl.c. */
 #include "collectives/world_impl.h"
 
 #include "base/checked.h"
@@ -59,7 +59,9 @@ sherd_status sherdi_world_fail(sherd_world *world, sherd_status status, const ch
     va_end(args);
     sherdi_world_set_failed(world, status, text);
     status = sherdi_world_status(world); /* perhaps an earlier one */
-    world->ops->abort(world, world->failure_text);
+    if (world->ops->abort != NULL) {
+        world->ops->abort(world, world->failure_text);
+    }
     return status;
 }
 
@@ -76,6 +78,14 @@ sherd_status sherdi_world_status(sherd_world *world)
 }
 
 /* ------------------------------------------------------ life of a world -- */
+
+sherd_status sherdi_world_rank_check(int rank, int world_size)
+{
+    return world_size >= 1 && rank >= 0 && rank < world_size
+               ? SHERD_OK
+               : sherdi_fail(SHERD_E_INVAL, "rank %d of %d is not a rank of a world", rank,
+                             world_size);
+}
 
 void sherdi_world_init(sherd_world *world, const sherdi_world_ops *ops, int rank, int world_size,
                        const sherd_world_params *params)
@@ -298,6 +308,9 @@ static sherd_status call_make(sherd_world *world, const world_call *call)
     if (world->world_size == 1) {
         call_run_alone(world, call);
         return SHERD_OK;
+    }
+    if (ops->caps & SHERDI_WORLD_SIMULATES) {
+        return SHERD_OK; /* where nothing moves */
     }
     if (call_is_on_device(world, call) && !sherdi_world_is_on_lane(world)) {
         return sherdi_staged_run(world->device.staged, call);

@@ -93,9 +93,9 @@ typedef struct sherdi_all_to_all_args {
 #define SHERDI_WORLD_VENDOR_SUMS   8u /* knows SHERDI_COLL_VENDOR_SUM */
 
 /* A transport. Slots are called by one thread at a time, in the same order on all ranks,
- * with valid arguments, never with world_size 1 (the layer above copies), and block until the
- * local result is complete and the send buffer may be reused. Memory may be any; it is fastest
- * in memory of `alloc`. None allocates (but alloc).
+ * with valid arguments, and block until the local result is complete and the send buffer may be reused.
+ * Memory may be any; it is fastest in memory of `alloc`. None allocates (but alloc). A world of one rank
+ * and one that simulates need the first three alone: the layer above copies, or does nothing.
  *
  * On a device a transport without ON_LANE sees host memory alone: staged.c carries the bytes. One with it
  * is given device memory where SHERDI_COLL_HOST is not set, queues on world->backend, and may return before
@@ -118,7 +118,7 @@ typedef struct sherdi_world_ops {
     sherd_status (*all_reduce)(sherd_world *world, const sherdi_reduction_args *args);
     sherd_status (*all_to_all)(sherd_world *world, const sherdi_all_to_all_args *args);
     sherd_status (*broadcast)(sherd_world *world, void *data, size_t len_bytes, int root);
-    /* Required. Any thread, never blocks: makes all ranks' calls fail. */
+    /* Optional (NULL = there is nobody to tell). Any thread, never blocks: makes all ranks' calls fail. */
     void (*abort)(sherd_world *world, const char *why);
 
     /* Optional (NULL = by all_to_all and all_gather of host memory): sherdi_world_sum_u64. */

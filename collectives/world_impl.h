@@ -113,6 +113,8 @@ struct sherd_world {
     char         failure_text[SHERDI_ERROR_BYTES];
 };
 
+/** E_INVAL. */
+sherd_status sherdi_world_rank_check(int rank, int world_size);
 /** Fills the common part: counts, locks, time limit. Nothing to undo but sherdi_world_fini.
  *  Local rank and size are those of a world on one host until the transport says otherwise. */
 void sherdi_world_init(sherd_world *world, const sherdi_world_ops *ops, int rank, int world_size,
@@ -206,8 +208,5 @@ sherd_status sherdi_staged_run(struct sherdi_staged *staged, const world_call *c
 
 /** Pages of zero that the kernel gives on first touch; NULL (E_NOMEM) when there are none. */
 void *sherdi_pages_map(size_t len_bytes, int flags);
-
-/** The world of one rank: self.c. */
-sherd_status sherdi_world_self_create(const sherd_world_params *params, sherd_world **out);
 
 #endif
