@@ -6,14 +6,8 @@
 #include "base/log.h"
 #include "collectives/transport.h"
 
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
-
-/* Looks at an event before sleeping between them. */
-#define LOOKS_BEFORE_SLEEP 2000
-#define SLEEP_NS           50000
 
 /* --------------------------------------------------------- what is asked for -- */
 
@@ -139,47 +133,6 @@ void sherdi_world_device_close(sherd_world *world)
 
 /* ----------------------------------------------------------------- memory -- */
 
-/* How it went on each rank, and what each asked for. */
-typedef struct alloc_record {
-    uint64_t len_bytes;
-    int32_t  status;
-    int32_t  unused;
-} alloc_record;
-
-_Static_assert(sizeof(alloc_record) <= SHERDI_SUM_PIECE * sizeof(double),
-               "records of all ranks fit the scratch of sums");
-
-/* What this rank's call came to, as all ranks see it. */
-static sherd_status alloc_agree(sherd_world *world, sherd_status here, size_t len_bytes)
-{
-    alloc_record           mine = {.len_bytes = len_bytes, .status = (int32_t)here};
-    alloc_record          *all  = (alloc_record *)(void *)world->sum_scratch;
-    sherdi_all_gather_args args = {
-        .send = &mine, .recv = all, .slice_bytes = sizeof(mine), .flags = SHERDI_COLL_HOST};
-
-    if (world->world_size == 1) {
-        return here;
-    }
-    SHERDI_TRY(world->ops->all_gather(world, &args));
-    for (int r = 0; r < world->world_size; r++) {
-        if (all[r].len_bytes != mine.len_bytes) {
-            return sherdi_world_fail(world, SHERD_E_INVAL,
-                                     "ranks disagree: rank %d allocates %llu bytes, rank %d %llu",
-                                     world->rank, (unsigned long long)mine.len_bytes, r,
-                                     (unsigned long long)all[r].len_bytes);
-        }
-    }
-    for (int r = 0; r < world->world_size; r++) {
-        if (all[r].status != SHERD_OK) {
-            return sherdi_fail(
-                (sherd_status)all[r].status, "rank %d: %s%llu bytes of device memory", r,
-                all[r].status == SHERD_E_NOMEM ? "no memory for " : "its device gives no ",
-                (unsigned long long)mine.len_bytes);
-        }
-    }
-    return SHERD_OK;
-}
-
 static sherd_status block_make(sherd_world *world, size_t len_bytes, size_t *out)
 {
     sherdi_backend *lane  = world->backend;
@@ -201,7 +154,7 @@ sherd_status sherdi_world_device_alloc(sherd_world *world, size_t len_bytes, voi
 {
     size_t       entry  = 0;
     sherd_status here   = block_make(world, len_bytes, &entry);
-    sherd_status status = alloc_agree(world, here, len_bytes);
+    sherd_status status = sherdi_world_alloc_agree(world, here, len_bytes, "device memory");
 
     if (status != SHERD_OK) {
         if (here == SHERD_OK) {
@@ -298,14 +251,8 @@ sherd_status sherdi_world_lane_wait(sherd_world *world, sherdi_ticket ticket)
     }
     event = ticket_event(world, ticket);
     for (int turn = 0; world->world_size > 1 && !device->event_is_done(event); turn++) {
-        const struct timespec nap = {.tv_nsec = SLEEP_NS};
-
         SHERDI_TRY(sherdi_world_status(world));
-        if (turn < LOOKS_BEFORE_SLEEP) {
-            (void)sched_yield();
-        } else {
-            (void)nanosleep(&nap, NULL);
-        }
+        sherdi_nap(turn);
     }
     status = device->event_wait(event);
     if (status != SHERD_OK) {

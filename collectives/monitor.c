@@ -8,7 +8,6 @@
 
 #include <errno.h>
 #include <poll.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -223,8 +222,6 @@ sherd_status sherdi_monitor_start(const monitor_params *params, sherdi_monitor *
     rendezvous     *meeting = params->meeting;
     sherdi_monitor *monitor = calloc(1, sizeof(*monitor));
     sherdi_mem     *mem     = &params->world->mem;
-    sigset_t        all;
-    sigset_t        before;
     int             error;
 
     if (monitor == NULL) {
@@ -244,10 +241,7 @@ sherd_status sherdi_monitor_start(const monitor_params *params, sherdi_monitor *
         return sherdi_fail(SHERD_E_NOMEM, "no room to watch %d ranks", meeting->world_size - 1);
     }
     lines_fill(monitor, meeting);
-    (void)sigfillset(&all);
-    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-    error = pthread_create(&monitor->thread, NULL, monitor_main, monitor);
-    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    error = sherdi_thread_start(&monitor->thread, monitor_main, monitor);
     if (error != 0) {
         monitor_free(monitor);
         return sherdi_fail(SHERD_E_NOMEM, "no thread to watch the ranks: %s", strerror(error));

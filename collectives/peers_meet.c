@@ -14,7 +14,6 @@
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
-#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -128,18 +127,10 @@ sherd_status sherdi_peers_check(sherdi_peers *peers)
 /* "1, 3, 4": ranks that have not come to my meeting; at most as many as fit. */
 static void missing_list(const sherdi_peers *peers, char *text, size_t len_bytes)
 {
-    size_t at = 0;
-
     text[0] = '\0';
     for (int i = 0; i < peers->count; i++) {
         if (atomic_load(&peers->control->slots[i].meetings) < peers->meetings) {
-            int wrote =
-                snprintf(text + at, len_bytes - at, "%s%d", at > 0 ? ", " : "", peers->ranks[i]);
-
-            if (wrote < 0 || (size_t)wrote >= len_bytes - at) {
-                return;
-            }
-            at += (size_t)wrote;
+            sherdi_ranks_add(text, len_bytes, peers->ranks[i]);
         }
     }
 }
@@ -152,10 +143,7 @@ static sherd_status check_left(sherdi_peers *peers)
         peers_slot *slot = &peers->control->slots[i];
 
         if (atomic_load(&slot->has_left) && atomic_load(&slot->meetings) < peers->meetings) {
-            return sherdi_world_fail(peers->world, SHERD_E_PEER_LOST,
-                                     "rank %d left the world (sherd_world_destroy) while rank %d "
-                                     "still waited for it",
-                                     peers->ranks[i], peers->world->rank);
+            return sherdi_world_fail_left(peers->world, peers->ranks[i]);
         }
     }
     return SHERD_OK;
@@ -213,10 +201,7 @@ static sherd_status meeting_wait(sherdi_peers *peers, unsigned generation)
         SHERDI_TRY(status);
         if (sherdi_now_ns() >= deadline_ns) {
             missing_list(peers, missing, sizeof(missing));
-            return sherdi_world_fail(peers->world, SHERD_E_PEER_LOST,
-                                     "rank %d waited %.1f s (the time limit) for rank %s",
-                                     peers->world->rank, (double)peers->world->timeout_ns * 1e-9,
-                                     missing);
+            return sherdi_world_fail_late(peers->world, "rank %s", missing);
         }
         generation_sleep(peers, generation);
     }
@@ -252,13 +237,9 @@ const peers_note *sherdi_peers_note(const sherdi_peers *peers, int index)
     return &peers->control->slots[index].notes[peers->meetings & 1];
 }
 
-static const char *call_describe(const peers_note *note, char *text, size_t len_bytes)
+static const char *note_describe(const peers_note *note, char *text, size_t len_bytes)
 {
-    (void)snprintf(text, len_bytes, "%s of %llu bytes%s%s",
-                   sherdi_world_call_name((world_call_kind)note->kind),
-                   (unsigned long long)note->len_bytes, note->name[0] == '\0' ? "" : " of ",
-                   note->name);
-    return text;
+    return sherdi_world_call_describe(note->kind, note->len_bytes, note->name, text, len_bytes);
 }
 
 /* All ranks must have come with the same call; that one came with another is a bug of the
@@ -278,15 +259,15 @@ static sherd_status notes_compare(sherdi_peers *peers)
                 "ranks disagree: rank %d calls %s, rank %d %s; all ranks make the same calls in "
                 "the "
                 "same order",
-                peers->world->rank, call_describe(mine, text[0], sizeof(text[0])), peers->ranks[i],
-                call_describe(note, text[1], sizeof(text[1])));
+                peers->world->rank, note_describe(mine, text[0], sizeof(text[0])), peers->ranks[i],
+                note_describe(note, text[1], sizeof(text[1])));
         }
         if (note->detail != mine->detail || note->scale_bits != mine->scale_bits) {
             return sherdi_world_fail(peers->world, SHERD_E_INVAL,
                                      "ranks disagree: ranks %d and %d call %s with other types, "
                                      "flags, scale or root",
                                      peers->world->rank, peers->ranks[i],
-                                     call_describe(mine, text[0], sizeof(text[0])));
+                                     note_describe(mine, text[0], sizeof(text[0])));
         }
     }
     return SHERD_OK;

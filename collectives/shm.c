@@ -3,7 +3,6 @@
 #include "collectives/procs.h"
 #include "collectives/transport.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 
 static void shm_close(sherd_world *world)
@@ -47,11 +46,7 @@ sherd_status sherdi_world_shm_create(const procs_params *params, sherd_world **o
         status = procs->world.ops->barrier(&procs->world);
     }
     if (status != SHERD_OK) {
-        char text[SHERDI_ERROR_BYTES];
-
-        (void)snprintf(text, sizeof(text), "%s", sherd_last_error());
-        procs->world.ops->close(&procs->world);
-        return sherdi_fail_relay(status, text);
+        return sherdi_world_drop(&procs->world, status);
     }
     *out = &procs->world;
     return SHERD_OK;

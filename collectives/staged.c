@@ -86,19 +86,18 @@ static sherd_status lane_settle(const struct sherdi_staged *staged)
 
 /* Before a call that takes several pieces: that it takes as many on all ranks. One of one piece is compared by
  * the transport. */
-static sherd_status pieces_agree(struct sherdi_staged *staged, world_call_kind kind,
-                                 size_t slice_bytes, const char *what)
+static sherd_status pieces_agree(struct sherdi_staged *staged, const world_call *call)
 {
     sherd_world           *world = staged->world;
-    uint64_t               mine  = slice_bytes;
+    uint64_t               mine  = call->slice_bytes;
     uint64_t              *all   = (uint64_t *)(void *)staged->up;
     sherdi_all_gather_args args  = {.send        = &mine,
                                     .recv        = all,
                                     .slice_bytes = sizeof(mine),
                                     .flags       = SHERDI_COLL_HOST,
-                                    .what        = what};
+                                    .what        = call->what};
 
-    if (slice_bytes <= staged->piece_bytes) {
+    if (call->slice_bytes <= staged->piece_bytes) {
         return SHERD_OK;
     }
     SHERDI_TRY(lane_settle(staged)); /* `up` may still be on its way to the device */
@@ -108,71 +107,60 @@ static sherd_status pieces_agree(struct sherdi_staged *staged, world_call_kind k
             return sherdi_world_fail(
                 world, SHERD_E_INVAL,
                 "ranks disagree: rank %d calls %s of %zu bytes, rank %d of %llu", world->rank,
-                sherdi_world_call_name(kind), slice_bytes, r, (unsigned long long)all[r]);
+                sherdi_world_call_name(call->kind), call->slice_bytes, r,
+                (unsigned long long)all[r]);
         }
     }
     return SHERD_OK;
 }
 
-static sherd_status run_all_gather(struct sherdi_staged *staged, const sherdi_all_gather_args *args)
+/* Bytes [at, at + piece) of `count` slices to one behind the other, and back. */
+static void slices_down(const struct sherdi_staged *staged, const unsigned char *slices,
+                        size_t slice_bytes, size_t count, size_t at, size_t piece)
 {
-    sherd_world         *world = staged->world;
-    const unsigned char *send  = args->send;
-    unsigned char       *recv  = args->recv;
-    size_t               at    = 0;
-
-    SHERDI_TRY(pieces_agree(staged, CALL_ALL_GATHER, args->slice_bytes, args->what));
-    do { /* at least once: a call of nothing meets, too */
-        size_t piece = sherdi_min_size(staged->piece_bytes, args->slice_bytes - at);
-
-        copy(staged, staged->down, send + at, piece);
-        SHERDI_TRY(lane_settle(staged));
-        SHERDI_TRY(world->ops->all_gather(world, &(sherdi_all_gather_args){
-                                                     .send        = staged->down,
-                                                     .recv        = staged->up,
-                                                     .slice_bytes = piece,
-                                                     .flags       = SHERDI_COLL_HOST,
-                                                     .what        = args->what,
-                                                 }));
-        for (int r = 0; r < world->world_size; r++) {
-            unsigned char *to = recv + (size_t)r * args->slice_bytes + at;
-
-            if (r != world->rank || to != send + at) {
-                copy(staged, to, staged->up + (size_t)r * piece, piece);
-            }
-        }
-        at += piece;
-    } while (at < args->slice_bytes);
-    return lane_settle(staged);
+    for (size_t r = 0; r < count; r++) {
+        copy(staged, staged->down + r * piece, slices + r * slice_bytes + at, piece);
+    }
 }
 
-static sherd_status run_all_to_all(struct sherdi_staged *staged, const sherdi_all_to_all_args *args)
+static void slices_up(const struct sherdi_staged *staged, unsigned char *slices, size_t slice_bytes,
+                      size_t count, size_t at, size_t piece)
 {
-    sherd_world         *world = staged->world;
-    const unsigned char *send  = args->send;
-    unsigned char       *recv  = args->recv;
-    size_t               at    = 0;
+    for (size_t r = 0; r < count; r++) {
+        copy(staged, slices + r * slice_bytes + at, staged->up + r * piece, piece);
+    }
+}
 
-    SHERDI_TRY(pieces_agree(staged, CALL_ALL_TO_ALL, args->slice_bytes, NULL));
-    do {
-        size_t piece = sherdi_min_size(staged->piece_bytes, args->slice_bytes - at);
+static sherd_status all_gather_piece(struct sherdi_staged         *staged,
+                                     const sherdi_all_gather_args *args, size_t at, size_t piece)
+{
+    sherd_world           *world = staged->world;
+    sherdi_all_gather_args here  = {.send        = staged->down,
+                                    .recv        = staged->up,
+                                    .slice_bytes = piece,
+                                    .flags       = SHERDI_COLL_HOST,
+                                    .what        = args->what};
 
-        for (size_t r = 0; r < (size_t)world->world_size; r++) {
-            copy(staged, staged->down + r * piece, send + r * args->slice_bytes + at, piece);
-        }
-        SHERDI_TRY(lane_settle(staged));
-        SHERDI_TRY(world->ops->all_to_all(world, &(sherdi_all_to_all_args){
-                                                     .send        = staged->down,
-                                                     .recv        = staged->up,
-                                                     .slice_bytes = piece,
-                                                     .flags       = SHERDI_COLL_HOST,
-                                                 }));
-        for (size_t r = 0; r < (size_t)world->world_size; r++) {
-            copy(staged, recv + r * args->slice_bytes + at, staged->up + r * piece, piece);
-        }
-        at += piece;
-    } while (at < args->slice_bytes);
-    return lane_settle(staged);
+    slices_down(staged, args->send, 0, 1, at, piece);
+    SHERDI_TRY(lane_settle(staged));
+    SHERDI_TRY(world->ops->all_gather(world, &here));
+    slices_up(staged, args->recv, args->slice_bytes, (size_t)world->world_size, at, piece);
+    return SHERD_OK;
+}
+
+static sherd_status all_to_all_piece(struct sherdi_staged         *staged,
+                                     const sherdi_all_to_all_args *args, size_t at, size_t piece)
+{
+    sherd_world           *world = staged->world;
+    size_t                 size  = (size_t)world->world_size;
+    sherdi_all_to_all_args here  = {
+         .send = staged->down, .recv = staged->up, .slice_bytes = piece, .flags = SHERDI_COLL_HOST};
+
+    slices_down(staged, args->send, args->slice_bytes, size, at, piece);
+    SHERDI_TRY(lane_settle(staged));
+    SHERDI_TRY(world->ops->all_to_all(world, &here));
+    slices_up(staged, args->recv, args->slice_bytes, size, at, piece);
+    return SHERD_OK;
 }
 
 /* What the host counted joins what the device has. */
@@ -187,73 +175,53 @@ static sherd_status counts_add(struct sherdi_staged *staged, const sherdi_fixed_
     return SHERD_OK;
 }
 
-/* Elements [first, first + count) of all slices; `is_whole`: the result is that of every slice. */
+/* Of all slices; `is_whole`: the result is that of every slice. */
 static sherd_status reduction_piece(struct sherdi_staged *staged, const sherdi_reduction_args *args,
-                                    int is_whole, size_t first, size_t count)
+                                    int is_whole, size_t at, size_t piece)
 {
     sherd_world          *world      = staged->world;
+    size_t                size       = (size_t)world->world_size;
     size_t                send_bytes = sherd_dtype_bytes(args->send_dtype);
     size_t                recv_bytes = sherdi_reduction_recv_bytes(args);
-    const unsigned char  *send       = (const unsigned char *)args->send + first * send_bytes;
-    unsigned char        *recv       = (unsigned char *)args->recv + first * recv_bytes;
-    size_t                slices     = is_whole ? (size_t)world->world_size : 1;
+    size_t                first      = at / send_bytes;
+    size_t                count      = piece / send_bytes;
     sherdi_fixed_counts   counted    = {0, 0};
     sherdi_fixed_sink     sink       = {.counts = &counted};
-    sherdi_reduction_args piece      = *args;
+    sherdi_reduction_args here       = *args;
 
-    for (size_t r = 0; r < (size_t)world->world_size; r++) {
-        copy(staged, staged->down + r * count * send_bytes,
-             send + r * args->slice_elems * send_bytes, count * send_bytes);
-    }
+    slices_down(staged, args->send, args->slice_elems * send_bytes, size, at, piece);
     if (args->accumulate) {
-        copy(staged, staged->up, recv, count * recv_bytes);
+        copy(staged, staged->up, (unsigned char *)args->recv + first * recv_bytes,
+             count * recv_bytes);
     }
     SHERDI_TRY(lane_settle(staged));
-    piece.send        = staged->down;
-    piece.recv        = staged->up;
-    piece.slice_elems = count;
+    here.send        = staged->down;
+    here.recv        = staged->up;
+    here.slice_elems = count;
     if (args->fixed != NULL) {
         sink.multiplier = args->fixed->multiplier;
         sink.limit      = args->fixed->limit;
-        piece.fixed     = &sink;
+        here.fixed      = &sink;
     }
-    SHERDI_TRY(is_whole ? world->ops->all_reduce(world, &piece)
-                        : world->ops->reduce_scatter(world, &piece));
-    for (size_t r = 0; r < slices; r++) {
-        copy(staged, recv + r * args->slice_elems * recv_bytes, staged->up + r * count * recv_bytes,
-             count * recv_bytes);
-    }
+    SHERDI_TRY(is_whole ? world->ops->all_reduce(world, &here)
+                        : world->ops->reduce_scatter(world, &here));
+    slices_up(staged, args->recv, args->slice_elems * recv_bytes, is_whole ? size : 1,
+              first * recv_bytes, count * recv_bytes);
     return args->fixed != NULL ? counts_add(staged, args->fixed, &counted) : SHERD_OK;
 }
 
-static sherd_status run_reduction(struct sherdi_staged *staged, const sherdi_reduction_args *args,
-                                  int is_whole)
-{
-    size_t piece = staged->piece_bytes / sherd_dtype_bytes(args->send_dtype);
-    size_t at    = 0;
-
-    SHERDI_TRY(pieces_agree(staged, is_whole ? CALL_ALL_REDUCE : CALL_REDUCE_SCATTER,
-                            args->slice_elems * sherd_dtype_bytes(args->send_dtype), args->what));
-    do {
-        size_t count = sherdi_min_size(piece, args->slice_elems - at);
-
-        SHERDI_TRY(reduction_piece(staged, args, is_whole, at, count));
-        at += count;
-    } while (at < args->slice_elems);
-    return lane_settle(staged);
-}
-
-sherd_status sherdi_staged_run(struct sherdi_staged *staged, const world_call *call)
+static sherd_status piece_run(struct sherdi_staged *staged, const world_call *call, size_t at,
+                              size_t piece)
 {
     switch (call->kind) {
     case CALL_ALL_GATHER:
-        return run_all_gather(staged, &call->args.all_gather);
+        return all_gather_piece(staged, &call->args.all_gather, at, piece);
     case CALL_ALL_TO_ALL:
-        return run_all_to_all(staged, &call->args.all_to_all);
+        return all_to_all_piece(staged, &call->args.all_to_all, at, piece);
     case CALL_REDUCE_SCATTER:
-        return run_reduction(staged, &call->args.reduction, 0);
+        return reduction_piece(staged, &call->args.reduction, 0, at, piece);
     case CALL_ALL_REDUCE:
-        return run_reduction(staged, &call->args.reduction, 1);
+        return reduction_piece(staged, &call->args.reduction, 1, at, piece);
     case CALL_BARRIER:
     case CALL_BROADCAST:
     case CALL_ALLOC:
@@ -261,4 +229,18 @@ sherd_status sherdi_staged_run(struct sherdi_staged *staged, const world_call *c
     }
     return sherdi_fail(SHERD_E_STATE, "%s is no call on device memory",
                        sherdi_world_call_name(call->kind));
+}
+
+sherd_status sherdi_staged_run(struct sherdi_staged *staged, const world_call *call)
+{
+    size_t at = 0;
+
+    SHERDI_TRY(pieces_agree(staged, call));
+    do { /* at least once: a call of nothing meets, too */
+        size_t piece = sherdi_min_size(staged->piece_bytes, call->slice_bytes - at);
+
+        SHERDI_TRY(piece_run(staged, call, at, piece));
+        at += piece;
+    } while (at < call->slice_bytes);
+    return lane_settle(staged);
 }

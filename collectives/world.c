@@ -1,6 +1,4 @@
-/* The layer above the transports: checks arguments, counts bytes, keeps the order of calls,
- * runs them on a thread of its own when the world overlaps, keeps the world's failure.
- * The engine calls it; the transports are in alone.c, threads.c, shm.c, mpi.c and nccl.c. */
+/* The layer above the transports: the life of a world, its calls and their order. */
 #include "collectives/world_impl.h"
 
 #include "base/checked.h"
@@ -8,74 +6,13 @@
 #include "base/log.h"
 
 #include <assert.h>
-#include <limits.h>
 #include <sched.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
-
-static const char *const CALL_NAMES[] = {
-    [CALL_BARRIER]        = "barrier",
-    [CALL_ALL_GATHER]     = "all-gather",
-    [CALL_REDUCE_SCATTER] = "reduce-scatter",
-    [CALL_ALL_REDUCE]     = "all-reduce",
-    [CALL_ALL_TO_ALL]     = "all-to-all",
-    [CALL_BROADCAST]      = "broadcast",
-    [CALL_ALLOC]          = "allocation of world memory",
-};
-
-const char *sherdi_world_call_name(world_call_kind kind)
-{
-    return CALL_NAMES[kind];
-}
-
-/* ------------------------------------------------------------- failure -- */
-
-void sherdi_world_set_failed(sherd_world *world, sherd_status status, const char *text)
-{
-    int whole = WORLD_IS_WHOLE;
-
-    if (!atomic_compare_exchange_strong(&world->failure_state, &whole, WORLD_IS_FAILING)) {
-        return;
-    }
-    world->failure_status = status;
-    (void)snprintf(world->failure_text, sizeof(world->failure_text), "%s", text);
-    atomic_store_explicit(&world->failure_state, WORLD_HAS_FAILED, memory_order_release);
-    sherdi_world_endings_wake(&world->endings);
-    sherdi_log(SHERD_LOG_ERROR, world->rank, "%s", text);
-}
-
-sherd_status sherdi_world_fail(sherd_world *world, sherd_status status, const char *fmt, ...)
-{
-    char    text[SHERDI_ERROR_BYTES];
-    va_list args;
-
-    va_start(args, fmt);
-    (void)vsnprintf(text, sizeof(text), fmt, args);
-    va_end(args);
-    sherdi_world_set_failed(world, status, text);
-    status = sherdi_world_status(world); /* perhaps an earlier one */
-    if (world->ops->abort != NULL) {
-        world->ops->abort(world, world->failure_text);
-    }
-    return status;
-}
-
-sherd_status sherdi_world_status(sherd_world *world)
-{
-    if (!sherdi_world_has_failed(world)) {
-        return SHERD_OK;
-    }
-    /* Another thread is between its two stores: a few instructions. */
-    while (atomic_load_explicit(&world->failure_state, memory_order_acquire) != WORLD_HAS_FAILED) {
-        (void)sched_yield();
-    }
-    return sherdi_fail_relay(world->failure_status, world->failure_text);
-}
 
 /* ------------------------------------------------------ life of a world -- */
 
@@ -202,7 +139,158 @@ void *sherdi_pages_map(size_t len_bytes, int flags)
     return pages;
 }
 
-/* --------------------------------------------------------------- running -- */
+void sherd_world_destroy(sherd_world *world)
+{
+    if (world == NULL || world->process != getpid() || atomic_fetch_sub(&world->owners, 1) > 1) {
+        return;
+    }
+    sherdi_world_queue_stop(world);
+    world->ops->close(world);
+}
+
+void sherd_world_abort(sherd_world *world, const char *why)
+{
+    if (world == NULL) {
+        return;
+    }
+    (void)sherdi_world_fail(world, SHERD_E_PEER_LOST, "rank %d gave up: %s", world->rank,
+                            why == NULL || why[0] == '\0' ? "no reason given" : why);
+}
+
+/* ---------------------------------------------------------------- what it is -- */
+
+int sherd_world_rank(const sherd_world *world)
+{
+    return world == NULL ? -1 : world->rank;
+}
+
+int sherd_world_size(const sherd_world *world)
+{
+    return world == NULL ? 0 : world->world_size;
+}
+
+int sherd_world_local_rank(const sherd_world *world)
+{
+    return world == NULL ? -1 : world->local_rank;
+}
+
+const char *sherd_world_transport(const sherd_world *world)
+{
+    return world == NULL ? "" : world->ops->name;
+}
+
+uint32_t sherdi_world_caps(const sherd_world *world)
+{
+    uint32_t caps = world->ops->caps;
+
+    if (!sherdi_world_has_device(world)) {
+        return caps & ~(SHERDI_WORLD_ON_LANE | SHERDI_WORLD_VENDOR_SUMS);
+    }
+    return sherdi_world_is_on_lane(world) ? caps | SHERDI_WORLD_ON_LANE
+                                          : caps & ~SHERDI_WORLD_SHARES_MEMORY;
+}
+
+const sherdi_backend *sherdi_world_backend(const sherd_world *world)
+{
+    return world->backend;
+}
+
+const sherdi_backend *sherdi_world_host(const sherd_world *world)
+{
+    return world->host;
+}
+
+void sherdi_world_observe(sherd_world *world, sherdi_world_observe_fn fn, void *ctx)
+{
+    sherdi_world_queue_drain(world);
+    world->observe     = fn;
+    world->observe_ctx = ctx;
+}
+
+int sherdi_world_local_size(const sherd_world *world)
+{
+    return world->local_size;
+}
+
+size_t sherdi_world_overhead_bytes(const sherd_world *world)
+{
+    return world->overhead_bytes;
+}
+
+/* ------------------------------------------------- what transports share -- */
+
+sherd_status sherdi_world_alloc(sherd_world *world, size_t len_bytes, void **out)
+{
+    size_t whole_bytes;
+
+    SHERDI_TRY(sherdi_world_status(world));
+    /* Half of the addresses leave room for what transports put between the ranks' parts. */
+    if (!sherdi_mul_fits(len_bytes, (size_t)world->world_size, &whole_bytes) ||
+        whole_bytes > SIZE_MAX / 4) {
+        return sherdi_fail(SHERD_E_NOMEM,
+                           "%d times %zu bytes of world memory: more than an address holds",
+                           world->world_size, len_bytes);
+    }
+    sherdi_world_queue_drain(world);
+    if (sherdi_world_has_device(world)) {
+        return sherdi_world_device_alloc(world, sherdi_max_size(len_bytes, 1), out);
+    }
+    return world->ops->alloc(world, sherdi_max_size(len_bytes, 1), out);
+}
+
+/* How it went on each rank, and what each asked for. */
+typedef struct alloc_record {
+    uint64_t len_bytes;
+    int32_t  status;
+    int32_t  unused;
+} alloc_record;
+
+_Static_assert(sizeof(alloc_record) <= SHERDI_SUM_PIECE * sizeof(double),
+               "records of all ranks fit the scratch of sums");
+
+sherd_status sherdi_world_alloc_agree(sherd_world *world, sherd_status here, size_t len_bytes,
+                                      const char *what)
+{
+    alloc_record           mine = {.len_bytes = len_bytes, .status = (int32_t)here};
+    alloc_record          *all  = (alloc_record *)(void *)world->sum_scratch;
+    sherdi_all_gather_args args = {
+        .send = &mine, .recv = all, .slice_bytes = sizeof(mine), .flags = SHERDI_COLL_HOST};
+
+    if (world->world_size == 1) {
+        return here;
+    }
+    SHERDI_TRY(world->ops->all_gather(world, &args));
+    for (int r = 0; r < world->world_size; r++) {
+        if (all[r].len_bytes != mine.len_bytes) {
+            return sherdi_world_fail(world, SHERD_E_INVAL,
+                                     "ranks disagree: rank %d allocates %llu bytes, rank %d %llu",
+                                     world->rank, (unsigned long long)mine.len_bytes, r,
+                                     (unsigned long long)all[r].len_bytes);
+        }
+    }
+    for (int r = 0; r < world->world_size; r++) {
+        if (all[r].status != SHERD_OK) {
+            return sherdi_fail((sherd_status)all[r].status, "rank %d: %s%llu bytes of %s", r,
+                               all[r].status == SHERD_E_NOMEM ? "no memory for "
+                                                              : "its device gives no ",
+                               (unsigned long long)mine.len_bytes, what);
+        }
+    }
+    return SHERD_OK;
+}
+
+void sherdi_world_free(sherd_world *world, void *memory)
+{
+    if (memory == NULL) {
+        return;
+    }
+    sherdi_world_queue_drain(world);
+    if (sherdi_world_has_device(world)) {
+        sherdi_world_device_free(world, memory);
+    } else {
+        world->ops->free(world, memory);
+    }
+}
 
 void sherdi_world_reduce_local(const sherdi_backend *lane, const sherdi_reduction_args *args,
                                const void *const *srcs, int num_srcs, void *dst, size_t count_elems,
@@ -250,26 +338,12 @@ sherd_status sherdi_world_all_reduce_in_two(sherd_world *world, const sherdi_red
     return world->ops->all_gather(world, &gather);
 }
 
+/* --------------------------------------------------------------- running -- */
+
 /* The buffers of the call are memory of the world's device. */
 static int call_is_on_device(const sherd_world *world, const world_call *call)
 {
-    if (!sherdi_world_has_device(world)) {
-        return 0;
-    }
-    switch (call->kind) {
-    case CALL_ALL_GATHER:
-        return !(call->args.all_gather.flags & SHERDI_COLL_HOST);
-    case CALL_ALL_TO_ALL:
-        return !(call->args.all_to_all.flags & SHERDI_COLL_HOST);
-    case CALL_REDUCE_SCATTER:
-    case CALL_ALL_REDUCE:
-        return 1;
-    case CALL_BARRIER:
-    case CALL_BROADCAST:
-    case CALL_ALLOC:
-        break;
-    }
-    return 0;
+    return sherdi_world_has_device(world) && !(call->flags & SHERDI_COLL_HOST);
 }
 
 /* What a call means when there is nobody else. */
@@ -339,22 +413,12 @@ static sherd_status call_make(sherd_world *world, const world_call *call)
 /* Tells the observer what moved; control data is not worth a word. */
 static void call_tell(sherd_world *world, const world_call *call, int64_t start_ns)
 {
-    const sherdi_reduction_args *reduction = &call->args.reduction;
-    int                          is_gather = call->kind == CALL_ALL_GATHER;
+    int is_reduction = call->kind == CALL_REDUCE_SCATTER || call->kind == CALL_ALL_REDUCE;
 
-    if (is_gather && call->args.all_gather.flags & SHERDI_COLL_HOST) {
-        return;
-    }
-    if (is_gather) {
-        world->observe(world->observe_ctx, 0, call->args.all_gather.what,
-                       sherdi_wire_all_gather(world->world_size, call->args.all_gather.slice_bytes),
-                       start_ns, sherdi_now_ns());
-    } else if (call->kind == CALL_REDUCE_SCATTER || call->kind == CALL_ALL_REDUCE) {
-        world->observe(
-            world->observe_ctx, 1, reduction->what,
-            sherdi_wire_all_gather(world->world_size, reduction->slice_elems *
-                                                          sherd_dtype_bytes(reduction->send_dtype)),
-            start_ns, sherdi_now_ns());
+    if (is_reduction || (call->kind == CALL_ALL_GATHER && !(call->flags & SHERDI_COLL_HOST))) {
+        world->observe(world->observe_ctx, is_reduction, call->what,
+                       sherdi_wire_all_gather(world->world_size, call->slice_bytes), start_ns,
+                       sherdi_now_ns());
     }
 }
 
@@ -411,11 +475,22 @@ static void *queue_main(void *raw)
     return NULL;
 }
 
+int sherdi_thread_start(pthread_t *thread, void *(*body)(void *), void *ctx)
+{
+    sigset_t all;
+    sigset_t before;
+    int      error;
+
+    (void)sigfillset(&all); /* the program's signals are for its own threads */
+    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
+    error = pthread_create(thread, NULL, body, ctx);
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return error;
+}
+
 sherd_status sherdi_world_overlap(sherd_world *world)
 {
     world_queue *queue = &world->queue;
-    sigset_t     all;
-    sigset_t     before;
     int          error;
 
     if (queue->is_running || world->device.is_direct) {
@@ -427,10 +502,7 @@ sherd_status sherdi_world_overlap(sherd_world *world)
             "overlapped communication needs MPI_THREAD_SERIALIZED at least: initialise "
             "MPI with MPI_Init_thread, or switch overlap_comm off");
     }
-    (void)sigfillset(&all); /* the program's signals are for its own threads */
-    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-    error = pthread_create(&queue->thread, NULL, queue_main, world);
-    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    error = sherdi_thread_start(&queue->thread, queue_main, world);
     if (error != 0) {
         return sherdi_fail(SHERD_E_NOMEM, "no thread for overlapped communication: %s",
                            strerror(error));
@@ -467,8 +539,10 @@ static sherdi_ticket queue_push(world_queue *queue, const world_call *call)
     return ticket;
 }
 
-static void queue_stop(world_queue *queue)
+void sherdi_world_queue_stop(sherd_world *world)
 {
+    world_queue *queue = &world->queue;
+
     if (!queue->is_running) {
         return;
     }
@@ -480,11 +554,9 @@ static void queue_stop(world_queue *queue)
     queue->is_running = 0;
 }
 
-/* Everything that was queued has ended: what follows runs on the caller's thread and is
- * still in the order of the calls. */
-static void queue_drain(world_queue *queue)
+void sherdi_world_queue_drain(sherd_world *world)
 {
-    queue_wait_done(queue, queue->issued);
+    queue_wait_done(&world->queue, world->queue.issued);
 }
 
 /* A ticket for a call that the caller's thread has run; the queue is empty. */
@@ -501,8 +573,8 @@ static sherdi_ticket queue_pass(sherd_world *world)
     return ticket;
 }
 
-static sherd_status call_submit(sherd_world *world, const world_call *call,
-                                sherdi_ticket *ticket_out)
+sherd_status sherdi_world_queue_call(sherd_world *world, const world_call *call,
+                                     sherdi_ticket *ticket_out)
 {
     sherdi_ticket ticket = 0;
 
@@ -511,7 +583,7 @@ static sherd_status call_submit(sherd_world *world, const world_call *call,
         *ticket_out = queue_push(&world->queue, call);
         return SHERD_OK;
     }
-    queue_drain(&world->queue);
+    sherdi_world_queue_drain(world);
     SHERDI_TRY(call_run(world, call));
     if (call_is_on_device(world, call)) {
         if (sherdi_world_is_on_lane(world)) {
@@ -587,18 +659,19 @@ static sherd_status slices_check(const sherd_world *world, world_call_kind kind,
     if (!sherdi_mul_fits(slice_bytes, (size_t)world->world_size, &whole_bytes)) {
         return sherdi_fail(SHERD_E_INVAL,
                            "%s: %d slices of %zu bytes are more than an address holds",
-                           CALL_NAMES[kind], world->world_size, slice_bytes);
+                           sherdi_world_call_name(kind), world->world_size, slice_bytes);
     }
     if (slice_bytes > 0 && (send == NULL || recv == NULL)) {
-        return sherdi_fail(SHERD_E_INVAL, "%s of %zu bytes: a buffer is NULL", CALL_NAMES[kind],
-                           slice_bytes);
+        return sherdi_fail(SHERD_E_INVAL, "%s of %zu bytes: a buffer is NULL",
+                           sherdi_world_call_name(kind), slice_bytes);
     }
     return SHERD_OK;
 }
 
 static sherd_status overlap_error(world_call_kind kind)
 {
-    return sherdi_fail(SHERD_E_INVAL, "%s: the buffers overlap in part", CALL_NAMES[kind]);
+    return sherdi_fail(SHERD_E_INVAL, "%s: the buffers overlap in part",
+                       sherdi_world_call_name(kind));
 }
 
 static int dtype_widens_to(sherd_dtype from, sherd_dtype to)
@@ -615,33 +688,33 @@ static sherd_status reduction_check_types(const sherd_world *world, world_call_k
 
     if (send_bytes == 0 || recv_bytes == 0 || sherd_dtype_bytes(args->comm_dtype) == 0) {
         return sherdi_fail(SHERD_E_INVAL, "%s: types %d, %d, %d: one of them is not a type",
-                           CALL_NAMES[kind], (int)args->send_dtype, (int)args->comm_dtype,
-                           (int)args->recv_dtype);
+                           sherdi_world_call_name(kind), (int)args->send_dtype,
+                           (int)args->comm_dtype, (int)args->recv_dtype);
     }
     if (args->fixed == NULL &&
         (!dtype_widens_to(args->send_dtype, args->comm_dtype) ||
          (!args->accumulate && !dtype_widens_to(args->comm_dtype, args->recv_dtype)))) {
         return sherdi_fail(SHERD_E_INVAL, "%s: %s sent, rounded to %s, received as %s: not exact",
-                           CALL_NAMES[kind], sherd_dtype_name(args->send_dtype),
+                           sherdi_world_call_name(kind), sherd_dtype_name(args->send_dtype),
                            sherd_dtype_name(args->comm_dtype), sherd_dtype_name(args->recv_dtype));
     }
     if ((uintptr_t)args->send % send_bytes != 0 || (uintptr_t)args->recv % recv_bytes != 0) {
         return sherdi_fail(SHERD_E_INVAL, "%s: a buffer is not aligned to its elements",
-                           CALL_NAMES[kind]);
+                           sherdi_world_call_name(kind));
     }
     if (!sherdi_mul_fits(args->slice_elems, sherdi_max_size(send_bytes, recv_bytes),
                          &slice_bytes)) {
         return sherdi_fail(SHERD_E_INVAL, "%s: %zu elements are more than an address holds",
-                           CALL_NAMES[kind], args->slice_elems);
+                           sherdi_world_call_name(kind), args->slice_elems);
     }
     if ((args->flags & SHERDI_COLL_VENDOR_SUM) && world->world_size > 1 &&
         !(sherdi_world_caps(world) & SHERDI_WORLD_VENDOR_SUMS)) {
         return sherdi_fail(SHERD_E_NOTSUP, "%s: transport %s has no sum of a vendor's",
-                           CALL_NAMES[kind], world->ops->name);
+                           sherdi_world_call_name(kind), world->ops->name);
     }
     if ((args->flags & SHERDI_COLL_VENDOR_SUM) && args->fixed != NULL) {
         return sherdi_fail(SHERD_E_INVAL, "%s: a vendor's sum is not deterministic",
-                           CALL_NAMES[kind]);
+                           sherdi_world_call_name(kind));
     }
     return slices_check(world, kind, args->send, args->recv, slice_bytes);
 }
@@ -696,7 +769,12 @@ static sherd_status all_gather_check(const sherd_world *world, const sherdi_all_
     return SHERD_OK;
 }
 
-/* -------------------------------------------------------------- counting -- */
+static sherd_status world_check(const sherd_world *world, const char *call)
+{
+    return world == NULL ? sherdi_fail(SHERD_E_INVAL, "%s: the world is NULL", call) : SHERD_OK;
+}
+
+/* ---------------------------------------------------- making and counting -- */
 
 static void traffic_add(sherd_world *world, uint64_t sent_bytes, uint64_t received_bytes)
 {
@@ -712,85 +790,33 @@ static void traffic_add_slices(sherd_world *world, size_t slice_bytes)
     traffic_add(world, bytes, bytes);
 }
 
-/* ------------------------------------------------------ the engine's calls -- */
-
-uint32_t sherdi_world_caps(const sherd_world *world)
+static sherd_status reduction_make(sherd_world *world, world_call_kind kind,
+                                   const sherdi_reduction_args *args, sherdi_ticket *ticket_out)
 {
-    uint32_t caps = world->ops->caps;
+    const world_call call = {
+        .kind           = kind,
+        .flags          = args->flags,
+        .slice_bytes    = args->slice_elems * sherd_dtype_bytes(args->send_dtype),
+        .what           = args->what,
+        .args.reduction = *args,
+    };
 
-    if (!sherdi_world_has_device(world)) {
-        return caps & ~(SHERDI_WORLD_ON_LANE | SHERDI_WORLD_VENDOR_SUMS);
-    }
-    return sherdi_world_is_on_lane(world) ? caps | SHERDI_WORLD_ON_LANE
-                                          : caps & ~SHERDI_WORLD_SHARES_MEMORY;
-}
-
-const sherdi_backend *sherdi_world_backend(const sherd_world *world)
-{
-    return world->backend;
-}
-
-const sherdi_backend *sherdi_world_host(const sherd_world *world)
-{
-    return world->host;
-}
-
-void sherdi_world_observe(sherd_world *world, sherdi_world_observe_fn fn, void *ctx)
-{
-    queue_drain(&world->queue);
-    world->observe     = fn;
-    world->observe_ctx = ctx;
-}
-
-int sherdi_world_local_size(const sherd_world *world)
-{
-    return world->local_size;
-}
-
-size_t sherdi_world_overhead_bytes(const sherd_world *world)
-{
-    return world->overhead_bytes;
-}
-
-sherd_status sherdi_world_alloc(sherd_world *world, size_t len_bytes, void **out)
-{
-    size_t whole_bytes;
-
-    SHERDI_TRY(sherdi_world_status(world));
-    /* Half of the addresses leave room for what transports put between the ranks' parts. */
-    if (!sherdi_mul_fits(len_bytes, (size_t)world->world_size, &whole_bytes) ||
-        whole_bytes > SIZE_MAX / 4) {
-        return sherdi_fail(SHERD_E_NOMEM,
-                           "%d times %zu bytes of world memory: more than an address holds",
-                           world->world_size, len_bytes);
-    }
-    queue_drain(&world->queue);
-    if (sherdi_world_has_device(world)) {
-        return sherdi_world_device_alloc(world, sherdi_max_size(len_bytes, 1), out);
-    }
-    return world->ops->alloc(world, sherdi_max_size(len_bytes, 1), out);
-}
-
-void sherdi_world_free(sherd_world *world, void *memory)
-{
-    if (memory == NULL) {
-        return;
-    }
-    queue_drain(&world->queue);
-    if (sherdi_world_has_device(world)) {
-        sherdi_world_device_free(world, memory);
-    } else {
-        world->ops->free(world, memory);
-    }
+    SHERDI_TRY(sherdi_world_queue_call(world, &call, ticket_out));
+    traffic_add_slices(world, (kind == CALL_ALL_REDUCE ? 2 : 1) * call.slice_bytes);
+    return SHERD_OK;
 }
 
 sherd_status sherdi_world_all_gather(sherd_world *world, const sherdi_all_gather_args *args,
                                      sherdi_ticket *ticket_out)
 {
-    world_call call = {.kind = CALL_ALL_GATHER, .args.all_gather = *args};
+    const world_call call = {.kind            = CALL_ALL_GATHER,
+                             .flags           = args->flags,
+                             .slice_bytes     = args->slice_bytes,
+                             .what            = args->what,
+                             .args.all_gather = *args};
 
     SHERDI_TRY(all_gather_check(world, args));
-    SHERDI_TRY(call_submit(world, &call, ticket_out));
+    SHERDI_TRY(sherdi_world_queue_call(world, &call, ticket_out));
     traffic_add_slices(world, args->slice_bytes);
     return SHERD_OK;
 }
@@ -798,40 +824,69 @@ sherd_status sherdi_world_all_gather(sherd_world *world, const sherdi_all_gather
 sherd_status sherdi_world_reduce_scatter(sherd_world *world, const sherdi_reduction_args *args,
                                          sherdi_ticket *ticket_out)
 {
-    world_call call = {.kind = CALL_REDUCE_SCATTER, .args.reduction = *args};
-
     SHERDI_TRY(reduce_scatter_check(world, args));
-    SHERDI_TRY(call_submit(world, &call, ticket_out));
-    traffic_add_slices(world, args->slice_elems * sherd_dtype_bytes(args->send_dtype));
-    return SHERD_OK;
+    return reduction_make(world, CALL_REDUCE_SCATTER, args, ticket_out);
 }
 
 sherd_status sherdi_world_all_reduce(sherd_world *world, const sherdi_reduction_args *args,
                                      sherdi_ticket *ticket_out)
 {
-    world_call call = {.kind = CALL_ALL_REDUCE, .args.reduction = *args};
-
     SHERDI_TRY(all_reduce_check(world, args));
-    SHERDI_TRY(call_submit(world, &call, ticket_out));
-    traffic_add_slices(world, 2 * args->slice_elems * sherd_dtype_bytes(args->send_dtype));
-    return SHERD_OK;
+    return reduction_make(world, CALL_ALL_REDUCE, args, ticket_out);
 }
 
 sherd_status sherdi_world_all_to_all(sherd_world *world, const sherdi_all_to_all_args *args,
                                      sherdi_ticket *ticket_out)
 {
-    world_call call = {.kind = CALL_ALL_TO_ALL, .args.all_to_all = *args};
-    size_t     whole_bytes;
+    const world_call call = {.kind            = CALL_ALL_TO_ALL,
+                             .flags           = args->flags,
+                             .slice_bytes     = args->slice_bytes,
+                             .args.all_to_all = *args};
+    size_t           whole_bytes;
 
     SHERDI_TRY(slices_check(world, CALL_ALL_TO_ALL, args->send, args->recv, args->slice_bytes));
     whole_bytes = args->slice_bytes * (size_t)world->world_size;
     if (ranges_overlap(args->send, whole_bytes, args->recv, whole_bytes)) {
         return overlap_error(CALL_ALL_TO_ALL);
     }
-    SHERDI_TRY(call_submit(world, &call, ticket_out));
+    SHERDI_TRY(sherdi_world_queue_call(world, &call, ticket_out));
     traffic_add_slices(world, args->slice_bytes);
     return SHERD_OK;
 }
+
+sherd_status sherd_world_broadcast(sherd_world *world, void *data, size_t len_bytes, int root)
+{
+    const world_call call = {
+        .kind           = CALL_BROADCAST,
+        .flags          = SHERDI_COLL_HOST,
+        .args.broadcast = {.data = data, .len_bytes = len_bytes, .root = root}};
+
+    SHERDI_TRY(world_check(world, "sherd_world_broadcast"));
+    if (root < 0 || root >= world->world_size) {
+        return sherdi_fail(SHERD_E_INVAL, "broadcast from rank %d: ranks are 0 to %d", root,
+                           world->world_size - 1);
+    }
+    if (data == NULL && len_bytes > 0) {
+        return sherdi_fail(SHERD_E_INVAL, "broadcast of %zu bytes: data is NULL", len_bytes);
+    }
+    SHERDI_TRY(sherdi_world_queue_call(world, &call, NULL));
+    if (world->rank == root) {
+        traffic_add(world, sherdi_wire_all_gather(world->world_size, len_bytes), 0);
+    } else {
+        traffic_add(world, 0, len_bytes);
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherd_world_barrier(sherd_world *world)
+{
+    const world_call call = {.kind = CALL_BARRIER, .flags = SHERDI_COLL_HOST};
+
+    SHERDI_TRY(world_check(world, "sherd_world_barrier"));
+    return sherdi_world_queue_call(world, &call, NULL);
+}
+
+/* ------------------------------------------------------------ control data -- */
 
 sherd_status sherdi_world_exchange(sherd_world *world, const void *mine, void *all,
                                    size_t len_bytes)
@@ -881,18 +936,14 @@ static sherd_status sum_integers(sherd_world *world, uint64_t *values, size_t co
 
 sherd_status sherdi_world_sum_u64(sherd_world *world, uint64_t *values, size_t count)
 {
+    int is_simulated = (world->ops->caps & SHERDI_WORLD_SIMULATES) != 0;
+
     SHERDI_TRY(sherdi_world_status(world));
-    if (world->ops->caps & SHERDI_WORLD_SIMULATES) {
+    if (is_simulated || (world->ops->sum_u64 != NULL && world->world_size > 1)) {
         uint64_t bytes = sherdi_wire_sum_u64(world->world_size, count);
 
-        traffic_add(world, bytes, bytes);
-        return SHERD_OK;
-    }
-    if (world->ops->sum_u64 != NULL && world->world_size > 1) {
-        uint64_t bytes = sherdi_wire_sum_u64(world->world_size, count);
-
-        queue_drain(&world->queue);
-        SHERDI_TRY(world->ops->sum_u64(world, values, count));
+        sherdi_world_queue_drain(world);
+        SHERDI_TRY(is_simulated ? SHERD_OK : world->ops->sum_u64(world, values, count));
         traffic_add(world, bytes, bytes);
         return SHERD_OK;
     }
@@ -904,33 +955,6 @@ sherd_status sherdi_world_sum_u64(sherd_world *world, uint64_t *values, size_t c
         at += piece;
     }
     return SHERD_OK;
-}
-
-/* ------------------------------------------------------ the public calls -- */
-
-static sherd_status world_check(const sherd_world *world, const char *call)
-{
-    return world == NULL ? sherdi_fail(SHERD_E_INVAL, "%s: the world is NULL", call) : SHERD_OK;
-}
-
-int sherd_world_rank(const sherd_world *world)
-{
-    return world == NULL ? -1 : world->rank;
-}
-
-int sherd_world_size(const sherd_world *world)
-{
-    return world == NULL ? 0 : world->world_size;
-}
-
-int sherd_world_local_rank(const sherd_world *world)
-{
-    return world == NULL ? -1 : world->local_rank;
-}
-
-const char *sherd_world_transport(const sherd_world *world)
-{
-    return world == NULL ? "" : world->ops->name;
 }
 
 /* One piece: values[i] = ((v of rank 0 + v of rank 1) + ...). The simulated ranks all have mine. */
@@ -964,50 +988,11 @@ sherd_status sherd_world_sum_f64(sherd_world *world, double *values, size_t coun
         return sherdi_fail(SHERD_E_INVAL, "sherd_world_sum_f64: values is NULL");
     }
     SHERDI_TRY(sherdi_world_status(world));
-    queue_drain(&world->queue);
+    sherdi_world_queue_drain(world);
     for (size_t at = 0; at < count && world->world_size > 1; at += SHERDI_SUM_PIECE) {
         SHERDI_TRY(sum_piece(world, values + at, sherdi_min_size(SHERDI_SUM_PIECE, count - at)));
     }
     return SHERD_OK;
-}
-
-sherd_status sherd_world_broadcast(sherd_world *world, void *data, size_t len_bytes, int root)
-{
-    world_call call = {.kind           = CALL_BROADCAST,
-                       .args.broadcast = {.data = data, .len_bytes = len_bytes, .root = root}};
-
-    SHERDI_TRY(world_check(world, "sherd_world_broadcast"));
-    if (root < 0 || root >= world->world_size) {
-        return sherdi_fail(SHERD_E_INVAL, "broadcast from rank %d: ranks are 0 to %d", root,
-                           world->world_size - 1);
-    }
-    if (data == NULL && len_bytes > 0) {
-        return sherdi_fail(SHERD_E_INVAL, "broadcast of %zu bytes: data is NULL", len_bytes);
-    }
-    SHERDI_TRY(call_submit(world, &call, NULL));
-    if (world->rank == root) {
-        traffic_add(world, sherdi_wire_all_gather(world->world_size, len_bytes), 0);
-    } else {
-        traffic_add(world, 0, len_bytes);
-    }
-    return SHERD_OK;
-}
-
-sherd_status sherd_world_barrier(sherd_world *world)
-{
-    world_call call = {.kind = CALL_BARRIER};
-
-    SHERDI_TRY(world_check(world, "sherd_world_barrier"));
-    return call_submit(world, &call, NULL);
-}
-
-void sherd_world_abort(sherd_world *world, const char *why)
-{
-    if (world == NULL) {
-        return;
-    }
-    (void)sherdi_world_fail(world, SHERD_E_PEER_LOST, "rank %d gave up: %s", world->rank,
-                            why == NULL || why[0] == '\0' ? "no reason given" : why);
 }
 
 void sherd_world_traffic(const sherd_world *world, uint64_t *sent_bytes_out,
@@ -1021,13 +1006,4 @@ void sherd_world_traffic(const sherd_world *world, uint64_t *sent_bytes_out,
         *received_bytes_out =
             world == NULL ? 0 : atomic_load_explicit(&world->received_bytes, memory_order_relaxed);
     }
-}
-
-void sherd_world_destroy(sherd_world *world)
-{
-    if (world == NULL || world->process != getpid() || atomic_fetch_sub(&world->owners, 1) > 1) {
-        return;
-    }
-    queue_stop(&world->queue);
-    world->ops->close(world);
 }

@@ -34,9 +34,16 @@ typedef enum world_call_kind {
 } world_call_kind;
 
 const char *sherdi_world_call_name(world_call_kind kind);
+/** "all-gather of 8 bytes of layer 3": what another rank says that it calls; `kind` and the name are as they came,
+ *  but for the end of the name. Returns `text`. */
+const char *sherdi_world_call_describe(uint32_t kind, uint64_t len_bytes, const char *name,
+                                       char *text, size_t text_bytes);
 
 typedef struct world_call {
     world_call_kind kind;
+    uint32_t        flags;       /* those of the arguments; SHERDI_COLL_HOST where there are none */
+    size_t          slice_bytes; /* that travel between two ranks; of a broadcast and a barrier 0 */
+    const char     *what;        /* as in the arguments */
     union {
         sherdi_all_gather_args all_gather;
         sherdi_reduction_args  reduction;
@@ -133,12 +140,34 @@ sherd_status sherdi_world_params_read(const sherd_world_params *given, sherd_wor
  *  storage. E_INVAL. */
 sherd_status sherdi_world_backend_kind(const sherd_world_params *params, const char **out);
 
+/** tickets.c: runs a checked call, or puts it in the queue: sherdi_ticket in world.h. */
+sherd_status sherdi_world_queue_call(sherd_world *world, const world_call *call,
+                                     sherdi_ticket *ticket_out);
+/** Everything that was queued has ended: what follows runs on the caller's thread and is still in the order of the
+ *  calls. */
+void sherdi_world_queue_drain(sherd_world *world);
+/** The same, and ends the queue's thread. */
+void sherdi_world_queue_stop(sherd_world *world);
+/** A thread that no signal reaches. Returns an errno. */
+int sherdi_thread_start(pthread_t *thread, void *(*body)(void *), void *ctx);
+
 /** Any thread: the world is unusable from now on; the first sentence stays. Does not tell
  *  the other ranks. */
 void sherdi_world_set_failed(sherd_world *world, sherd_status status, const char *text);
 /** The same, telling the others, from the thread that noticed; returns `status` with the sentence. */
 sherd_status sherdi_world_fail(sherd_world *world, sherd_status status, const char *fmt, ...)
     SHERDI_PRINTF(3, 4);
+
+/** ... because a rank left that this one waits for. */
+sherd_status sherdi_world_fail_left(sherd_world *world, int rank);
+/** ... because the time limit passed: "rank 1 waited 2.0 s (the time limit) for " and what for. */
+sherd_status sherdi_world_fail_late(sherd_world *world, const char *fmt, ...) SHERDI_PRINTF(2, 3);
+/** Closes a world that could not be made whole. Returns `status` with the sentence of the last error. */
+sherd_status sherdi_world_drop(sherd_world *world, sherd_status status);
+/** Adds a rank to a list "1, 3" in `text`; " ..." at its end when it is full. */
+void sherdi_ranks_add(char *text, size_t text_bytes, int rank);
+/** Turn `turn` (from 0) of waiting for something that wakes nobody. */
+void sherdi_nap(int turn);
 
 /** Any thread, from a transport: another rank said so. One that nobody waits for (any more) is dropped. */
 void sherdi_world_ending_note(sherd_world *world, uint64_t key, int is_agreed);
@@ -164,6 +193,10 @@ void sherdi_world_reduce_local(const sherdi_backend *lane, const sherdi_reductio
                                const void *const *srcs, int num_srcs, void *dst, size_t count_elems,
                                void *const *more_dsts, int num_more_dsts);
 
+/** What an allocation that went like this `here` came to on all ranks: E_NOMEM, ... when it failed on one, E_INVAL
+ *  when they asked for different lengths. Collective. `what`: "device memory". */
+sherd_status sherdi_world_alloc_agree(sherd_world *world, sherd_status here, size_t len_bytes,
+                                      const char *what);
 /** An all-reduce by the world's reduce-scatter and all-gather. */
 sherd_status sherdi_world_all_reduce_in_two(sherd_world *world, const sherdi_reduction_args *args);
 

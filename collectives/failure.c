@@ -1,0 +1,134 @@
+/* The failure of a world, and the sentences about calls that all transports say alike. */
+#include "collectives/world_impl.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+
+#include <sched.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+/* Between looks at what does not wake us: first the core is given away, then time. */
+#define LOOKS_BEFORE_SLEEP 2000
+#define SLEEP_NS           50000
+
+static const char *const CALL_NAMES[] = {
+    [CALL_BARRIER]        = "barrier",
+    [CALL_ALL_GATHER]     = "all-gather",
+    [CALL_REDUCE_SCATTER] = "reduce-scatter",
+    [CALL_ALL_REDUCE]     = "all-reduce",
+    [CALL_ALL_TO_ALL]     = "all-to-all",
+    [CALL_BROADCAST]      = "broadcast",
+    [CALL_ALLOC]          = "allocation of world memory",
+};
+
+const char *sherdi_world_call_name(world_call_kind kind)
+{
+    return CALL_NAMES[kind];
+}
+
+const char *sherdi_world_call_describe(uint32_t kind, uint64_t len_bytes, const char *name,
+                                       char *text, size_t text_bytes)
+{
+    (void)snprintf(text, text_bytes, "%s of %llu bytes%s%s",
+                   kind <= CALL_ALLOC ? CALL_NAMES[kind] : "no call", (unsigned long long)len_bytes,
+                   name[0] == '\0' ? "" : " of ", name);
+    return text;
+}
+
+void sherdi_ranks_add(char *text, size_t text_bytes, int rank)
+{
+    size_t at = strlen(text);
+
+    if (snprintf(text + at, text_bytes - at, "%s%d", at > 0 ? ", " : "", rank) >=
+        (int)(text_bytes - at)) {
+        (void)snprintf(text + text_bytes - 5, 5, " ...");
+    }
+}
+
+void sherdi_nap(int turn)
+{
+    const struct timespec nap = {.tv_nsec = SLEEP_NS};
+
+    if (turn < LOOKS_BEFORE_SLEEP) {
+        (void)sched_yield();
+    } else {
+        (void)nanosleep(&nap, NULL);
+    }
+}
+
+/* ------------------------------------------------------------- failure -- */
+
+void sherdi_world_set_failed(sherd_world *world, sherd_status status, const char *text)
+{
+    int whole = WORLD_IS_WHOLE;
+
+    if (!atomic_compare_exchange_strong(&world->failure_state, &whole, WORLD_IS_FAILING)) {
+        return;
+    }
+    world->failure_status = status;
+    (void)snprintf(world->failure_text, sizeof(world->failure_text), "%s", text);
+    atomic_store_explicit(&world->failure_state, WORLD_HAS_FAILED, memory_order_release);
+    sherdi_world_endings_wake(&world->endings);
+    sherdi_log(SHERD_LOG_ERROR, world->rank, "%s", text);
+}
+
+sherd_status sherdi_world_fail(sherd_world *world, sherd_status status, const char *fmt, ...)
+{
+    char    text[SHERDI_ERROR_BYTES];
+    va_list args;
+
+    va_start(args, fmt);
+    (void)vsnprintf(text, sizeof(text), fmt, args);
+    va_end(args);
+    sherdi_world_set_failed(world, status, text);
+    status = sherdi_world_status(world); /* perhaps an earlier one */
+    if (world->ops->abort != NULL) {
+        world->ops->abort(world, world->failure_text);
+    }
+    return status;
+}
+
+sherd_status sherdi_world_status(sherd_world *world)
+{
+    if (!sherdi_world_has_failed(world)) {
+        return SHERD_OK;
+    }
+    /* Another thread is between its two stores: a few instructions. */
+    while (atomic_load_explicit(&world->failure_state, memory_order_acquire) != WORLD_HAS_FAILED) {
+        (void)sched_yield();
+    }
+    return sherdi_fail_relay(world->failure_status, world->failure_text);
+}
+
+sherd_status sherdi_world_fail_left(sherd_world *world, int rank)
+{
+    return sherdi_world_fail(world, SHERD_E_PEER_LOST,
+                             "rank %d left the world (sherd_world_destroy) while rank %d still "
+                             "waited for it",
+                             rank, world->rank);
+}
+
+sherd_status sherdi_world_fail_late(sherd_world *world, const char *fmt, ...)
+{
+    char    what[SHERDI_ERROR_BYTES / 2];
+    va_list args;
+
+    va_start(args, fmt);
+    (void)vsnprintf(what, sizeof(what), fmt, args);
+    va_end(args);
+    return sherdi_world_fail(world, SHERD_E_PEER_LOST,
+                             "rank %d waited %.1f s (the time limit) for %s", world->rank,
+                             (double)world->timeout_ns * 1e-9, what);
+}
+
+sherd_status sherdi_world_drop(sherd_world *world, sherd_status status)
+{
+    char text[SHERDI_ERROR_BYTES];
+
+    (void)snprintf(text, sizeof(text), "%s", sherd_last_error());
+    world->ops->close(world);
+    return sherdi_fail_relay(status, text);
+}
