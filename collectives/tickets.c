@@ -1,0 +1,312 @@
+/* Calls in their order: run at once on the caller's thread, or put in the queue that a thread of the world's own
+ * works off; the caller gets a ticket and waits for it. */
+#include "collectives/world_impl.h"
+
+#include "base/clock.h"
+
+#include <assert.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+/* --------------------------------------------------------------- running -- */
+
+/* The buffers of the call are memory of the world's device. */
+static int call_is_on_device(const sherd_world *world, const world_call *call)
+{
+    return sherdi_world_has_device(world) && !(call->flags & SHERDI_COLL_HOST);
+}
+
+/* What a call means when there is nobody else. */
+static void call_run_alone(sherd_world *world, const world_call *call)
+{
+    const sherdi_backend *lane = call_is_on_device(world, call) ? world->backend : world->host;
+    const sherdi_reduction_args  *red    = &call->args.reduction;
+    const sherdi_all_gather_args *gather = &call->args.all_gather;
+    const sherdi_all_to_all_args *swap   = &call->args.all_to_all;
+
+    switch (call->kind) {
+    case CALL_ALL_GATHER:
+        if (gather->recv != gather->send) {
+            lane->kernels->copy(lane, gather->recv, gather->send, gather->slice_bytes);
+        }
+        break;
+    case CALL_ALL_TO_ALL:
+        lane->kernels->copy(lane, swap->recv, swap->send, swap->slice_bytes);
+        break;
+    case CALL_REDUCE_SCATTER:
+    case CALL_ALL_REDUCE:
+        sherdi_world_reduce_local(lane, red, &red->send, 1, red->recv, red->slice_elems, NULL, 0);
+        break;
+    case CALL_BARRIER:
+    case CALL_BROADCAST:
+    case CALL_ALLOC:
+        break;
+    }
+}
+
+static sherd_status call_make(sherd_world *world, const world_call *call)
+{
+    const sherdi_world_ops *ops = world->ops;
+
+    SHERDI_TRY(sherdi_world_status(world));
+    if (world->world_size == 1) {
+        call_run_alone(world, call);
+        return SHERD_OK;
+    }
+    if (ops->caps & SHERDI_WORLD_SIMULATES) {
+        return SHERD_OK; /* where nothing moves */
+    }
+    if (call_is_on_device(world, call) && !sherdi_world_is_on_lane(world)) {
+        return sherdi_staged_run(world->device.staged, call);
+    }
+    switch (call->kind) {
+    case CALL_BARRIER:
+        return ops->barrier(world);
+    case CALL_ALL_GATHER:
+        return ops->all_gather(world, &call->args.all_gather);
+    case CALL_REDUCE_SCATTER:
+        return ops->reduce_scatter(world, &call->args.reduction);
+    case CALL_ALL_REDUCE:
+        return ops->all_reduce(world, &call->args.reduction);
+    case CALL_ALL_TO_ALL:
+        return ops->all_to_all(world, &call->args.all_to_all);
+    case CALL_BROADCAST:
+        return ops->broadcast(world, call->args.broadcast.data, call->args.broadcast.len_bytes,
+                              call->args.broadcast.root);
+    case CALL_ALLOC:
+        break;
+    }
+    assert(!"a call that is not queued");
+    return SHERD_E_STATE;
+}
+
+/* Tells the observer what moved; control data is not worth a word. */
+static void call_tell(sherd_world *world, const world_call *call, int64_t start_ns)
+{
+    int is_reduction = call->kind == CALL_REDUCE_SCATTER || call->kind == CALL_ALL_REDUCE;
+
+    if (is_reduction || (call->kind == CALL_ALL_GATHER && !(call->flags & SHERDI_COLL_HOST))) {
+        world->observe(world->observe_ctx, is_reduction, call->what,
+                       sherdi_wire_all_gather(world->world_size, call->slice_bytes), start_ns,
+                       sherdi_now_ns());
+    }
+}
+
+static sherd_status call_run(sherd_world *world, const world_call *call)
+{
+    int64_t      start_ns;
+    sherd_status status;
+
+    if (world->observe == NULL ||
+        (call_is_on_device(world, call) && sherdi_world_is_on_lane(world))) {
+        return call_make(world, call);
+    }
+    start_ns = sherdi_now_ns();
+    status   = call_make(world, call);
+    call_tell(world, call, start_ns);
+    return status;
+}
+
+static void *queue_main(void *raw)
+{
+    sherd_world *world = raw;
+    world_queue *queue = &world->queue;
+
+    (void)pthread_mutex_lock(&queue->lock);
+    for (;;) {
+        sherdi_ticket next = atomic_load_explicit(&queue->done, memory_order_relaxed) + 1;
+        world_call    call;
+        sherd_status  status;
+
+        if (next > queue->issued) {
+            if (queue->is_stopping) {
+                break;
+            }
+            (void)pthread_cond_wait(&queue->has_work, &queue->lock);
+            continue;
+        }
+        call = queue->ring[(next - 1) % WORLD_QUEUE_CALLS];
+        (void)pthread_mutex_unlock(&queue->lock);
+        status = call_run(world, &call);
+        if (sherdi_world_is_on_lane(world)) {
+            sherdi_world_lane_record(world, next);
+        }
+        (void)pthread_mutex_lock(&queue->lock);
+        if (status != SHERD_OK && atomic_load(&queue->failed_ticket) == 0) {
+            queue->failed_status = status;
+            (void)snprintf(queue->failed_text, sizeof(queue->failed_text), "%s",
+                           sherd_last_error());
+            atomic_store(&queue->failed_ticket, next);
+        }
+        atomic_store_explicit(&queue->done, next, memory_order_release);
+        (void)pthread_cond_broadcast(&queue->has_progress);
+    }
+    (void)pthread_mutex_unlock(&queue->lock);
+    return NULL;
+}
+
+int sherdi_thread_start(pthread_t *thread, void *(*body)(void *), void *ctx)
+{
+    sigset_t all;
+    sigset_t before;
+    int      error;
+
+    (void)sigfillset(&all); /* the program's signals are for its own threads */
+    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
+    error = pthread_create(thread, NULL, body, ctx);
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return error;
+}
+
+sherd_status sherdi_world_overlap(sherd_world *world)
+{
+    world_queue *queue = &world->queue;
+    int          error;
+
+    if (queue->is_running || world->device.is_direct) {
+        return SHERD_OK;
+    }
+    if (world->is_foreign_to_threads) {
+        return sherdi_fail(
+            SHERD_E_NOTSUP,
+            "overlapped communication needs MPI_THREAD_SERIALIZED at least: initialise "
+            "MPI with MPI_Init_thread, or switch overlap_comm off");
+    }
+    error = sherdi_thread_start(&queue->thread, queue_main, world);
+    if (error != 0) {
+        return sherdi_fail(SHERD_E_NOMEM, "no thread for overlapped communication: %s",
+                           strerror(error));
+    }
+    queue->is_running = 1;
+    return SHERD_OK;
+}
+
+static void queue_wait_done(world_queue *queue, sherdi_ticket ticket)
+{
+    if (atomic_load_explicit(&queue->done, memory_order_acquire) >= ticket) {
+        return;
+    }
+    (void)pthread_mutex_lock(&queue->lock);
+    while (atomic_load_explicit(&queue->done, memory_order_acquire) < ticket) {
+        (void)pthread_cond_wait(&queue->has_progress, &queue->lock);
+    }
+    (void)pthread_mutex_unlock(&queue->lock);
+}
+
+static sherdi_ticket queue_push(world_queue *queue, const world_call *call)
+{
+    sherdi_ticket ticket;
+
+    (void)pthread_mutex_lock(&queue->lock);
+    while (queue->issued - atomic_load_explicit(&queue->done, memory_order_relaxed) ==
+           WORLD_QUEUE_CALLS) {
+        (void)pthread_cond_wait(&queue->has_progress, &queue->lock);
+    }
+    ticket                                        = ++queue->issued;
+    queue->ring[(ticket - 1) % WORLD_QUEUE_CALLS] = *call;
+    (void)pthread_cond_signal(&queue->has_work);
+    (void)pthread_mutex_unlock(&queue->lock);
+    return ticket;
+}
+
+void sherdi_world_queue_stop(sherd_world *world)
+{
+    world_queue *queue = &world->queue;
+
+    if (!queue->is_running) {
+        return;
+    }
+    (void)pthread_mutex_lock(&queue->lock);
+    queue->is_stopping = 1;
+    (void)pthread_cond_signal(&queue->has_work);
+    (void)pthread_mutex_unlock(&queue->lock);
+    (void)pthread_join(queue->thread, NULL);
+    queue->is_running = 0;
+}
+
+void sherdi_world_queue_drain(sherd_world *world)
+{
+    queue_wait_done(&world->queue, world->queue.issued);
+}
+
+/* A ticket for a call that the caller's thread has run; the queue is empty. */
+static sherdi_ticket queue_pass(sherd_world *world)
+{
+    world_queue  *queue = &world->queue;
+    sherdi_ticket ticket;
+
+    (void)pthread_mutex_lock(&queue->lock);
+    ticket = ++queue->issued;
+    sherdi_world_lane_record(world, ticket);
+    atomic_store_explicit(&queue->done, ticket, memory_order_release);
+    (void)pthread_mutex_unlock(&queue->lock);
+    return ticket;
+}
+
+sherd_status sherdi_world_queue_call(sherd_world *world, const world_call *call,
+                                     sherdi_ticket *ticket_out)
+{
+    sherdi_ticket ticket = 0;
+
+    SHERDI_TRY(sherdi_world_status(world));
+    if (ticket_out != NULL && world->queue.is_running) {
+        *ticket_out = queue_push(&world->queue, call);
+        return SHERD_OK;
+    }
+    sherdi_world_queue_drain(world);
+    SHERDI_TRY(call_run(world, call));
+    if (call_is_on_device(world, call)) {
+        if (sherdi_world_is_on_lane(world)) {
+            ticket = queue_pass(world);
+        }
+        if (ticket_out == NULL) {
+            SHERDI_TRY(sherdi_world_lane_wait(world, ticket));
+        }
+    }
+    if (ticket_out != NULL) {
+        *ticket_out = ticket;
+    }
+    return SHERD_OK;
+}
+
+/* The call with this ticket has run, as far as the host has to do with it. */
+static sherd_status queue_wait_run(sherd_world *world, sherdi_ticket ticket)
+{
+    world_queue *queue = &world->queue;
+    uint64_t     failed;
+
+    if (ticket > queue->issued) {
+        return sherdi_fail(SHERD_E_INVAL, "ticket %llu was never given out; the last one is %llu",
+                           (unsigned long long)ticket, (unsigned long long)queue->issued);
+    }
+    queue_wait_done(queue, ticket);
+    failed = atomic_load(&queue->failed_ticket);
+    if (failed != 0 && failed <= ticket) {
+        return sherdi_fail_relay(queue->failed_status, queue->failed_text);
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherdi_world_wait(sherd_world *world, sherdi_ticket ticket)
+{
+    SHERDI_TRY(queue_wait_run(world, ticket));
+    return sherdi_world_is_on_lane(world) ? sherdi_world_lane_wait(world, ticket) : SHERD_OK;
+}
+
+sherd_status sherdi_world_follow(sherd_world *world, const sherdi_backend *lane,
+                                 sherdi_ticket ticket)
+{
+    if (!sherdi_world_is_on_lane(world) || !lane->device->is_async) {
+        return sherdi_world_wait(world, ticket);
+    }
+    SHERDI_TRY(queue_wait_run(world, ticket));
+    sherdi_world_lane_follow(world, lane, ticket);
+    return sherdi_world_status(world);
+}
+
+int sherdi_world_is_done(sherd_world *world, sherdi_ticket ticket)
+{
+    return atomic_load_explicit(&world->queue.done, memory_order_acquire) >= ticket &&
+           (!sherdi_world_is_on_lane(world) || sherdi_world_lane_is_done(world, ticket));
+}
