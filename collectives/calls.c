@@ -1,0 +1,374 @@
+/* What the engine and the program call: arguments are checked, bytes counted, and the call handed to tickets.c. */
+#include "collectives/world_impl.h"
+
+#include "base/checked.h"
+
+#include <string.h>
+
+/* -------------------------------------------------------------- checking -- */
+
+static int ranges_overlap(const void *a, size_t a_bytes, const void *b, size_t b_bytes)
+{
+    uintptr_t at_a = (uintptr_t)a;
+    uintptr_t at_b = (uintptr_t)b;
+
+    return at_a < at_b + b_bytes && at_b < at_a + a_bytes;
+}
+
+/* world_size slices fit an address, and the buffers are there. */
+static sherd_status slices_check(const sherd_world *world, world_call_kind kind, const void *send,
+                                 const void *recv, size_t slice_bytes)
+{
+    size_t whole_bytes;
+
+    if (!sherdi_mul_fits(slice_bytes, (size_t)world->world_size, &whole_bytes)) {
+        return sherdi_fail(SHERD_E_INVAL,
+                           "%s: %d slices of %zu bytes are more than an address holds",
+                           sherdi_world_call_name(kind), world->world_size, slice_bytes);
+    }
+    if (slice_bytes > 0 && (send == NULL || recv == NULL)) {
+        return sherdi_fail(SHERD_E_INVAL, "%s of %zu bytes: a buffer is NULL",
+                           sherdi_world_call_name(kind), slice_bytes);
+    }
+    return SHERD_OK;
+}
+
+static sherd_status overlap_error(world_call_kind kind)
+{
+    return sherdi_fail(SHERD_E_INVAL, "%s: the buffers overlap in part",
+                       sherdi_world_call_name(kind));
+}
+
+static int dtype_widens_to(sherd_dtype from, sherd_dtype to)
+{
+    return from == to || to == SHERD_F32;
+}
+
+static sherd_status reduction_check_types(const sherd_world *world, world_call_kind kind,
+                                          const sherdi_reduction_args *args)
+{
+    size_t send_bytes = sherd_dtype_bytes(args->send_dtype);
+    size_t recv_bytes = sherdi_reduction_recv_bytes(args);
+    size_t slice_bytes;
+
+    if (send_bytes == 0 || recv_bytes == 0 || sherd_dtype_bytes(args->comm_dtype) == 0) {
+        return sherdi_fail(SHERD_E_INVAL, "%s: types %d, %d, %d: one of them is not a type",
+                           sherdi_world_call_name(kind), (int)args->send_dtype,
+                           (int)args->comm_dtype, (int)args->recv_dtype);
+    }
+    if (args->fixed == NULL &&
+        (!dtype_widens_to(args->send_dtype, args->comm_dtype) ||
+         (!args->accumulate && !dtype_widens_to(args->comm_dtype, args->recv_dtype)))) {
+        return sherdi_fail(SHERD_E_INVAL, "%s: %s sent, rounded to %s, received as %s: not exact",
+                           sherdi_world_call_name(kind), sherd_dtype_name(args->send_dtype),
+                           sherd_dtype_name(args->comm_dtype), sherd_dtype_name(args->recv_dtype));
+    }
+    if ((uintptr_t)args->send % send_bytes != 0 || (uintptr_t)args->recv % recv_bytes != 0) {
+        return sherdi_fail(SHERD_E_INVAL, "%s: a buffer is not aligned to its elements",
+                           sherdi_world_call_name(kind));
+    }
+    if (!sherdi_mul_fits(args->slice_elems, sherdi_max_size(send_bytes, recv_bytes),
+                         &slice_bytes)) {
+        return sherdi_fail(SHERD_E_INVAL, "%s: %zu elements are more than an address holds",
+                           sherdi_world_call_name(kind), args->slice_elems);
+    }
+    if ((args->flags & SHERDI_COLL_VENDOR_SUM) && world->world_size > 1 &&
+        !(sherdi_world_caps(world) & SHERDI_WORLD_VENDOR_SUMS)) {
+        return sherdi_fail(SHERD_E_NOTSUP, "%s: transport %s has no sum of a vendor's",
+                           sherdi_world_call_name(kind), world->ops->name);
+    }
+    if ((args->flags & SHERDI_COLL_VENDOR_SUM) && args->fixed != NULL) {
+        return sherdi_fail(SHERD_E_INVAL, "%s: a vendor's sum is not deterministic",
+                           sherdi_world_call_name(kind));
+    }
+    return slices_check(world, kind, args->send, args->recv, slice_bytes);
+}
+
+static sherd_status reduce_scatter_check(const sherd_world           *world,
+                                         const sherdi_reduction_args *args)
+{
+    size_t               send_bytes;
+    const unsigned char *own;
+
+    SHERDI_TRY(reduction_check_types(world, CALL_REDUCE_SCATTER, args));
+    send_bytes = args->slice_elems * sherd_dtype_bytes(args->send_dtype);
+    own        = (const unsigned char *)args->send + (size_t)world->rank * send_bytes;
+    if (args->recv == own && args->send_dtype == args->recv_dtype && args->fixed == NULL) {
+        return SHERD_OK;
+    }
+    if (ranges_overlap(args->send, send_bytes * (size_t)world->world_size, args->recv,
+                       args->slice_elems * sherdi_reduction_recv_bytes(args))) {
+        return overlap_error(CALL_REDUCE_SCATTER);
+    }
+    return SHERD_OK;
+}
+
+static sherd_status all_reduce_check(const sherd_world *world, const sherdi_reduction_args *args)
+{
+    size_t whole_bytes;
+
+    SHERDI_TRY(reduction_check_types(world, CALL_ALL_REDUCE, args));
+    if (args->accumulate || args->fixed != NULL || args->recv_dtype != args->send_dtype ||
+        args->comm_dtype != args->send_dtype) {
+        return sherdi_fail(SHERD_E_INVAL, "all-reduce: one type throughout, and no accumulation");
+    }
+    whole_bytes =
+        args->slice_elems * sherd_dtype_bytes(args->send_dtype) * (size_t)world->world_size;
+    if (args->recv != args->send &&
+        ranges_overlap(args->send, whole_bytes, args->recv, whole_bytes)) {
+        return overlap_error(CALL_ALL_REDUCE);
+    }
+    return SHERD_OK;
+}
+
+static sherd_status all_gather_check(const sherd_world *world, const sherdi_all_gather_args *args)
+{
+    const unsigned char *own;
+
+    SHERDI_TRY(slices_check(world, CALL_ALL_GATHER, args->send, args->recv, args->slice_bytes));
+    own = (const unsigned char *)args->recv + (size_t)world->rank * args->slice_bytes;
+    if (args->send != own && ranges_overlap(args->send, args->slice_bytes, args->recv,
+                                            args->slice_bytes * (size_t)world->world_size)) {
+        return overlap_error(CALL_ALL_GATHER);
+    }
+    return SHERD_OK;
+}
+
+static sherd_status world_check(const sherd_world *world, const char *call)
+{
+    return world == NULL ? sherdi_fail(SHERD_E_INVAL, "%s: the world is NULL", call) : SHERD_OK;
+}
+
+/* ---------------------------------------------------- making and counting -- */
+
+static void traffic_add(sherd_world *world, uint64_t sent_bytes, uint64_t received_bytes)
+{
+    (void)atomic_fetch_add_explicit(&world->sent_bytes, sent_bytes, memory_order_relaxed);
+    (void)atomic_fetch_add_explicit(&world->received_bytes, received_bytes, memory_order_relaxed);
+}
+
+/* To and from every other rank one slice. */
+static void traffic_add_slices(sherd_world *world, size_t slice_bytes)
+{
+    uint64_t bytes = sherdi_wire_all_gather(world->world_size, slice_bytes);
+
+    traffic_add(world, bytes, bytes);
+}
+
+static sherd_status reduction_make(sherd_world *world, world_call_kind kind,
+                                   const sherdi_reduction_args *args, sherdi_ticket *ticket_out)
+{
+    const world_call call = {
+        .kind           = kind,
+        .flags          = args->flags,
+        .slice_bytes    = args->slice_elems * sherd_dtype_bytes(args->send_dtype),
+        .what           = args->what,
+        .args.reduction = *args,
+    };
+
+    SHERDI_TRY(sherdi_world_queue_call(world, &call, ticket_out));
+    traffic_add_slices(world, (kind == CALL_ALL_REDUCE ? 2 : 1) * call.slice_bytes);
+    return SHERD_OK;
+}
+
+sherd_status sherdi_world_all_gather(sherd_world *world, const sherdi_all_gather_args *args,
+                                     sherdi_ticket *ticket_out)
+{
+    const world_call call = {.kind            = CALL_ALL_GATHER,
+                             .flags           = args->flags,
+                             .slice_bytes     = args->slice_bytes,
+                             .what            = args->what,
+                             .args.all_gather = *args};
+
+    SHERDI_TRY(all_gather_check(world, args));
+    SHERDI_TRY(sherdi_world_queue_call(world, &call, ticket_out));
+    traffic_add_slices(world, args->slice_bytes);
+    return SHERD_OK;
+}
+
+sherd_status sherdi_world_reduce_scatter(sherd_world *world, const sherdi_reduction_args *args,
+                                         sherdi_ticket *ticket_out)
+{
+    SHERDI_TRY(reduce_scatter_check(world, args));
+    return reduction_make(world, CALL_REDUCE_SCATTER, args, ticket_out);
+}
+
+sherd_status sherdi_world_all_reduce(sherd_world *world, const sherdi_reduction_args *args,
+                                     sherdi_ticket *ticket_out)
+{
+    SHERDI_TRY(all_reduce_check(world, args));
+    return reduction_make(world, CALL_ALL_REDUCE, args, ticket_out);
+}
+
+sherd_status sherdi_world_all_to_all(sherd_world *world, const sherdi_all_to_all_args *args,
+                                     sherdi_ticket *ticket_out)
+{
+    const world_call call = {.kind            = CALL_ALL_TO_ALL,
+                             .flags           = args->flags,
+                             .slice_bytes     = args->slice_bytes,
+                             .args.all_to_all = *args};
+    size_t           whole_bytes;
+
+    SHERDI_TRY(slices_check(world, CALL_ALL_TO_ALL, args->send, args->recv, args->slice_bytes));
+    whole_bytes = args->slice_bytes * (size_t)world->world_size;
+    if (ranges_overlap(args->send, whole_bytes, args->recv, whole_bytes)) {
+        return overlap_error(CALL_ALL_TO_ALL);
+    }
+    SHERDI_TRY(sherdi_world_queue_call(world, &call, ticket_out));
+    traffic_add_slices(world, args->slice_bytes);
+    return SHERD_OK;
+}
+
+sherd_status sherd_world_broadcast(sherd_world *world, void *data, size_t len_bytes, int root)
+{
+    const world_call call = {
+        .kind           = CALL_BROADCAST,
+        .flags          = SHERDI_COLL_HOST,
+        .args.broadcast = {.data = data, .len_bytes = len_bytes, .root = root}};
+
+    SHERDI_TRY(world_check(world, "sherd_world_broadcast"));
+    if (root < 0 || root >= world->world_size) {
+        return sherdi_fail(SHERD_E_INVAL, "broadcast from rank %d: ranks are 0 to %d", root,
+                           world->world_size - 1);
+    }
+    if (data == NULL && len_bytes > 0) {
+        return sherdi_fail(SHERD_E_INVAL, "broadcast of %zu bytes: data is NULL", len_bytes);
+    }
+    SHERDI_TRY(sherdi_world_queue_call(world, &call, NULL));
+    if (world->rank == root) {
+        traffic_add(world, sherdi_wire_all_gather(world->world_size, len_bytes), 0);
+    } else {
+        traffic_add(world, 0, len_bytes);
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherd_world_barrier(sherd_world *world)
+{
+    const world_call call = {.kind = CALL_BARRIER, .flags = SHERDI_COLL_HOST};
+
+    SHERDI_TRY(world_check(world, "sherd_world_barrier"));
+    return sherdi_world_queue_call(world, &call, NULL);
+}
+
+/* ------------------------------------------------------------ control data -- */
+
+sherd_status sherdi_world_exchange(sherd_world *world, const void *mine, void *all,
+                                   size_t len_bytes)
+{
+    sherdi_all_gather_args args = {
+        .send = mine, .recv = all, .slice_bytes = len_bytes, .flags = SHERDI_COLL_HOST};
+
+    if (world->ops->caps & SHERDI_WORLD_SIMULATES) {
+        SHERDI_TRY(all_gather_check(world, &args));
+        for (int r = 0; r < world->world_size && len_bytes > 0; r++) {
+            memmove((unsigned char *)all + (size_t)r * len_bytes, mine, len_bytes);
+        }
+        traffic_add_slices(world, len_bytes);
+        return SHERD_OK;
+    }
+    return sherdi_world_all_gather(world, &args, NULL);
+}
+
+/* The values that rank r adds up are slice r of a piece; behind the last value are zeros. */
+static sherd_status sum_integers(sherd_world *world, uint64_t *values, size_t count, size_t slice)
+{
+    size_t    words = slice * (size_t)world->world_size;
+    uint64_t *piece = (uint64_t *)(void *)world->sum_scratch;
+    uint64_t *parts = piece + words;
+    uint64_t *own   = piece + (size_t)world->rank * slice;
+
+    memcpy(piece, values, count * sizeof(*values));
+    memset(piece + count, 0, (words - count) * sizeof(*values));
+    SHERDI_TRY(sherdi_world_all_to_all(world,
+                                       &(sherdi_all_to_all_args){
+                                           .send        = piece,
+                                           .recv        = parts,
+                                           .slice_bytes = slice * sizeof(*values),
+                                           .flags       = SHERDI_COLL_HOST,
+                                       },
+                                       NULL));
+    memset(own, 0, slice * sizeof(*own));
+    for (int r = 0; r < world->world_size; r++) {
+        for (size_t i = 0; i < slice; i++) {
+            own[i] += parts[(size_t)r * slice + i];
+        }
+    }
+    SHERDI_TRY(sherdi_world_exchange(world, own, piece, slice * sizeof(*own)));
+    memcpy(values, piece, count * sizeof(*values));
+    return SHERD_OK;
+}
+
+sherd_status sherdi_world_sum_u64(sherd_world *world, uint64_t *values, size_t count)
+{
+    int is_simulated = (world->ops->caps & SHERDI_WORLD_SIMULATES) != 0;
+
+    SHERDI_TRY(sherdi_world_status(world));
+    if (is_simulated || (world->ops->sum_u64 != NULL && world->world_size > 1)) {
+        uint64_t bytes = sherdi_wire_sum_u64(world->world_size, count);
+
+        sherdi_world_queue_drain(world);
+        SHERDI_TRY(is_simulated ? SHERD_OK : world->ops->sum_u64(world, values, count));
+        traffic_add(world, bytes, bytes);
+        return SHERD_OK;
+    }
+    for (size_t at = 0; at < count && world->world_size > 1;) {
+        size_t slice = sherdi_sum_slice(world->world_size, count - at);
+        size_t piece = sherdi_min_size(slice * (size_t)world->world_size, count - at);
+
+        SHERDI_TRY(sum_integers(world, values + at, piece, slice));
+        at += piece;
+    }
+    return SHERD_OK;
+}
+
+/* One piece: values[i] = ((v of rank 0 + v of rank 1) + ...). The simulated ranks all have mine. */
+static sherd_status sum_piece(sherd_world *world, double *values, size_t count)
+{
+    int           is_simulated = (world->ops->caps & SHERDI_WORLD_SIMULATES) != 0;
+    const double *all          = world->sum_scratch;
+
+    if (!is_simulated) {
+        SHERDI_TRY(
+            sherdi_world_exchange(world, values, world->sum_scratch, count * sizeof(*values)));
+    } else {
+        traffic_add_slices(world, count * sizeof(*values));
+    }
+    for (size_t i = 0; i < count; i++) {
+        double mine = values[i];
+        double sum  = is_simulated ? mine : all[i];
+
+        for (int r = 1; r < world->world_size; r++) {
+            sum += is_simulated ? mine : all[(size_t)r * count + i];
+        }
+        values[i] = sum;
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherd_world_sum_f64(sherd_world *world, double *values, size_t count)
+{
+    SHERDI_TRY(world_check(world, "sherd_world_sum_f64"));
+    if (values == NULL && count > 0) {
+        return sherdi_fail(SHERD_E_INVAL, "sherd_world_sum_f64: values is NULL");
+    }
+    SHERDI_TRY(sherdi_world_status(world));
+    sherdi_world_queue_drain(world);
+    for (size_t at = 0; at < count && world->world_size > 1; at += SHERDI_SUM_PIECE) {
+        SHERDI_TRY(sum_piece(world, values + at, sherdi_min_size(SHERDI_SUM_PIECE, count - at)));
+    }
+    return SHERD_OK;
+}
+
+void sherd_world_traffic(const sherd_world *world, uint64_t *sent_bytes_out,
+                         uint64_t *received_bytes_out)
+{
+    if (sent_bytes_out != NULL) {
+        *sent_bytes_out =
+            world == NULL ? 0 : atomic_load_explicit(&world->sent_bytes, memory_order_relaxed);
+    }
+    if (received_bytes_out != NULL) {
+        *received_bytes_out =
+            world == NULL ? 0 : atomic_load_explicit(&world->received_bytes, memory_order_relaxed);
+    }
+}
