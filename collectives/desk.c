@@ -2,6 +2,7 @@
 #include "collectives/desk.h"
 
 #include "base/clock.h"
+#include "base/log.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -165,4 +166,65 @@ void sherdi_desk_close(net_desk *desk)
     free(desk->polls);
     free(desk->greeting);
     free(desk);
+}
+
+/* What one that has met says when it comes again. */
+typedef struct desk_hello {
+    uint64_t session;
+    int32_t  index;
+    int32_t  unused;
+} desk_hello;
+
+sherd_status sherdi_desk_gather(int listener, uint64_t session, int *fds, int count,
+                                const net_wait *wait, const char *late)
+{
+    const net_desk_params params = {
+        .listener = listener, .message_bytes = sizeof(desk_hello), .expected = count};
+    net_desk    *desk    = NULL;
+    int          missing = count - 1;
+    sherd_status status  = sherdi_desk_open(&params, &desk);
+
+    while (status == SHERD_OK && missing > 0) {
+        desk_hello hello;
+        int        fd = sherdi_desk_next(desk, 50, &hello);
+
+        if (fd >= 0 && sherdi_net_is_same_user(fd) && hello.session == session &&
+            hello.index >= 1 && hello.index < count && fds[hello.index] < 0) {
+            fds[hello.index] = fd;
+            missing--;
+            continue;
+        }
+        if (fd >= 0) {
+            sherdi_log(SHERD_LOG_WARN, wait->world->rank,
+                       "a process that is no rank of this world was turned away");
+            sherdi_net_close(&fd);
+        }
+        status = sherdi_world_status(wait->world);
+        if (status == SHERD_OK && sherdi_now_ns() >= wait->deadline_ns) {
+            status = sherdi_fail(SHERD_E_PEER_LOST, "%d ranks %s", missing, late);
+        }
+    }
+    sherdi_desk_close(desk);
+    return status;
+}
+
+sherd_status sherdi_desk_come(const char *address, uint64_t session, int index,
+                              const net_wait *wait, int *out)
+{
+    const desk_hello hello  = {.session = session, .index = index};
+    int              fd     = -1;
+    sherd_status     status = sherdi_net_connect(address, wait, &fd);
+
+    if (status == SHERD_OK && !sherdi_net_is_same_user(fd)) {
+        status = sherdi_fail(SHERD_E_INVAL, "who listens at %s runs as another user", address);
+    }
+    if (status == SHERD_OK) {
+        status = sherdi_net_send(fd, &hello, sizeof(hello), wait);
+    }
+    if (status != SHERD_OK) {
+        sherdi_net_close(&fd);
+        return status;
+    }
+    *out = fd;
+    return SHERD_OK;
 }

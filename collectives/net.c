@@ -119,6 +119,24 @@ void sherdi_net_close(int *fd)
     *fd = -1;
 }
 
+int *sherdi_net_table(sherdi_mem *mem, int count)
+{
+    int *fds = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, (size_t)count, sizeof(*fds));
+
+    for (int i = 0; fds != NULL && i < count; i++) {
+        fds[i] = -1;
+    }
+    return fds;
+}
+
+void sherdi_net_table_free(int *fds, int count)
+{
+    for (int i = 0; fds != NULL && i < count; i++) {
+        sherdi_net_close(&fds[i]);
+    }
+    sherdi_free(fds);
+}
+
 int sherdi_net_poll(int fd, short events, int most_ms)
 {
     struct pollfd item = {.fd = fd, .events = events};
@@ -394,6 +412,18 @@ static sherd_status closed(void)
     return sherdi_fail(SHERD_E_PEER_LOST, "the other end closed the connection");
 }
 
+/* After a call that failed, by errno: when it may be made again, or why not. */
+static sherd_status retry_wait(int fd, short events, const net_wait *wait, const char *what)
+{
+    if (errno == EPIPE || errno == ECONNRESET) {
+        return closed();
+    }
+    if (errno != EAGAIN && errno != EINTR) {
+        return sherdi_fail(SHERD_E_IO, "%s failed: %m", what);
+    }
+    return errno == EAGAIN ? wait_for(fd, events, wait) : SHERD_OK;
+}
+
 sherd_status sherdi_net_send(int fd, const void *data, size_t len_bytes, const net_wait *wait)
 {
     const unsigned char *at = data;
@@ -401,15 +431,11 @@ sherd_status sherdi_net_send(int fd, const void *data, size_t len_bytes, const n
     while (len_bytes > 0) {
         ssize_t sent = send(fd, at, len_bytes, MSG_NOSIGNAL);
 
-        if (sent >= 0) {
+        if (sent < 0) {
+            SHERDI_TRY(retry_wait(fd, POLLOUT, wait, "sending"));
+        } else {
             at += sent;
             len_bytes -= (size_t)sent;
-        } else if (errno == EPIPE || errno == ECONNRESET) {
-            return closed();
-        } else if (errno == EAGAIN) {
-            SHERDI_TRY(wait_for(fd, POLLOUT, wait));
-        } else if (errno != EINTR) {
-            return sherdi_fail(SHERD_E_IO, "sending failed: %m");
         }
     }
     return SHERD_OK;
@@ -422,77 +448,71 @@ sherd_status sherdi_net_recv(int fd, void *data, size_t len_bytes, const net_wai
     while (len_bytes > 0) {
         ssize_t got = recv(fd, at, len_bytes, 0);
 
-        if (got > 0) {
+        if (got == 0) {
+            return closed();
+        }
+        if (got < 0) {
+            SHERDI_TRY(retry_wait(fd, POLLIN, wait, "receiving"));
+        } else {
             at += got;
             len_bytes -= (size_t)got;
-        } else if (got == 0 || errno == ECONNRESET) {
-            return closed();
-        } else if (errno == EAGAIN) {
-            SHERDI_TRY(wait_for(fd, POLLIN, wait));
-        } else if (errno != EINTR) {
-            return sherdi_fail(SHERD_E_IO, "receiving failed: %m");
         }
     }
     return SHERD_OK;
 }
 
-typedef union fd_room {
-    struct cmsghdr header;
-    char           bytes[CMSG_SPACE(sizeof(int))];
-} fd_room;
+/* A byte, and room for a descriptor beside it. */
+typedef struct fd_message {
+    struct msghdr header;
+    struct iovec  part;
+    char          byte;
+    union {
+        struct cmsghdr header;
+        char           bytes[CMSG_SPACE(sizeof(int))];
+    } room;
+} fd_message;
+
+static struct msghdr *fd_message_init(fd_message *message)
+{
+    *message        = (fd_message){.byte = 'f'};
+    message->part   = (struct iovec){.iov_base = &message->byte, .iov_len = 1};
+    message->header = (struct msghdr){.msg_iov        = &message->part,
+                                      .msg_iovlen     = 1,
+                                      .msg_control    = message->room.bytes,
+                                      .msg_controllen = sizeof(message->room.bytes)};
+    return &message->header;
+}
 
 sherd_status sherdi_net_send_fd(int fd, int passed, const net_wait *wait)
 {
-    char            byte    = 'f';
-    struct iovec    part    = {.iov_base = &byte, .iov_len = 1};
-    fd_room         room    = {.bytes = {0}};
-    struct msghdr   message = {.msg_iov        = &part,
-                               .msg_iovlen     = 1,
-                               .msg_control    = room.bytes,
-                               .msg_controllen = sizeof(room.bytes)};
-    struct cmsghdr *header  = CMSG_FIRSTHDR(&message);
+    fd_message      message;
+    struct msghdr  *whole  = fd_message_init(&message);
+    struct cmsghdr *header = CMSG_FIRSTHDR(whole);
 
     header->cmsg_level = SOL_SOCKET;
     header->cmsg_type  = SCM_RIGHTS;
     header->cmsg_len   = CMSG_LEN(sizeof(int));
     memcpy(CMSG_DATA(header), &passed, sizeof(passed));
-    while (sendmsg(fd, &message, MSG_NOSIGNAL) < 0) {
-        if (errno == EPIPE || errno == ECONNRESET) {
-            return closed();
-        }
-        if (errno != EAGAIN && errno != EINTR) {
-            return sherdi_fail(SHERD_E_IO, "passing a descriptor failed: %m");
-        }
-        SHERDI_TRY(wait_for(fd, POLLOUT, wait));
+    while (sendmsg(fd, whole, MSG_NOSIGNAL) < 0) {
+        SHERDI_TRY(retry_wait(fd, POLLOUT, wait, "passing a descriptor"));
     }
     return SHERD_OK;
 }
 
 sherd_status sherdi_net_recv_fd(int fd, int *passed_out, const net_wait *wait)
 {
-    char            byte;
-    struct iovec    part    = {.iov_base = &byte, .iov_len = 1};
-    fd_room         room    = {.bytes = {0}};
-    struct msghdr   message = {.msg_iov        = &part,
-                               .msg_iovlen     = 1,
-                               .msg_control    = room.bytes,
-                               .msg_controllen = sizeof(room.bytes)};
+    fd_message      message;
+    struct msghdr  *whole = fd_message_init(&message);
     struct cmsghdr *header;
     ssize_t         got;
 
-    while ((got = recvmsg(fd, &message, MSG_CMSG_CLOEXEC)) < 0) {
-        if (errno == ECONNRESET) {
-            return closed();
-        }
-        if (errno != EAGAIN && errno != EINTR) {
-            return sherdi_fail(SHERD_E_IO, "receiving a descriptor failed: %m");
-        }
-        SHERDI_TRY(wait_for(fd, POLLIN, wait));
+    while ((got = recvmsg(fd, whole, MSG_CMSG_CLOEXEC)) < 0) {
+        SHERDI_TRY(retry_wait(fd, POLLIN, wait, "receiving a descriptor"));
     }
     if (got == 0) {
         return closed();
     }
-    header = CMSG_FIRSTHDR(&message);
+    header = CMSG_FIRSTHDR(whole);
     if (header == NULL || header->cmsg_type != SCM_RIGHTS ||
         header->cmsg_len != CMSG_LEN(sizeof(int))) {
         return sherdi_fail(SHERD_E_IO,
@@ -505,9 +525,13 @@ sherd_status sherdi_net_recv_fd(int fd, int *passed_out, const net_wait *wait)
 int sherdi_net_is_same_user(int fd)
 {
     struct ucred user;
-    socklen_t    len = sizeof(user);
+    socklen_t    len    = sizeof(user);
+    int          family = AF_UNIX;
+    socklen_t    size   = sizeof(family);
 
-    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &user, &len) == 0 && user.uid == geteuid();
+    (void)getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &family, &size);
+    return family != AF_UNIX ||
+           (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &user, &len) == 0 && user.uid == geteuid());
 }
 
 void sherdi_net_keepalive(int fd)

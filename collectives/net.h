@@ -41,7 +41,7 @@ sherd_status sherdi_net_recv(int fd, void *data, size_t len_bytes, const net_wai
 sherd_status sherdi_net_send_fd(int fd, int passed, const net_wait *wait);
 sherd_status sherdi_net_recv_fd(int fd, int *passed_out, const net_wait *wait);
 
-/** The other end of a unix socket belongs to our user. */
+/** The other end of a unix socket belongs to our user; 1 for other sockets. */
 int sherdi_net_is_same_user(int fd);
 /** Makes a dead machine known in seconds where the kernel can (TCP only). */
 void sherdi_net_keepalive(int fd);
@@ -49,5 +49,9 @@ void sherdi_net_keepalive(int fd);
 void sherdi_net_no_delay(int fd);
 /** Closes and sets to -1; accepts -1. */
 void sherdi_net_close(int *fd);
+/** Room for connections, all -1; NULL (E_NOMEM) when there is none. */
+int *sherdi_net_table(sherdi_mem *mem, int count);
+/** Closes them and frees the room. Accepts NULL. */
+void sherdi_net_table_free(int *fds, int count);
 
 #endif

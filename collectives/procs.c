@@ -7,7 +7,6 @@
 #include "collectives/desk.h"
 #include "collectives/transport.h"
 
-#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -110,75 +109,23 @@ static const peers_hooks PROCS_HOOKS = {
 
 /* -------------------------------------------------------------- channels -- */
 
-/* What a rank says to index 0 of its host. */
-typedef struct channel_hello {
-    uint64_t session;
-    int32_t  index;
-    int32_t  unused;
-} channel_hello;
-
-/* Index 0: of every other rank of this host; strangers are dropped. */
-static sherd_status channels_take(sherdi_procs *procs, const net_wait *wait)
-{
-    const net_desk_params params  = {.listener      = procs->channel_desk,
-                                     .message_bytes = sizeof(channel_hello),
-                                     .expected      = procs->num_channels};
-    net_desk             *desk    = NULL;
-    int                   missing = procs->num_channels - 1;
-    sherd_status          status  = sherdi_desk_open(&params, &desk);
-
-    while (status == SHERD_OK && missing > 0) {
-        channel_hello hello;
-        int           fd = sherdi_desk_next(desk, 50, &hello);
-
-        if (fd >= 0 && sherdi_net_is_same_user(fd) && hello.session == procs->meeting.session &&
-            hello.index >= 1 && hello.index < procs->num_channels &&
-            procs->channels[hello.index] < 0) {
-            procs->channels[hello.index] = fd;
-            missing--;
-            continue;
-        }
-        if (fd >= 0) {
-            sherdi_log(SHERD_LOG_WARN, procs->world.rank,
-                       "a process that is no rank asked for memory");
-            sherdi_net_close(&fd);
-        }
-        status = sherdi_world_status(&procs->world);
-        if (status == SHERD_OK && sherdi_now_ns() > wait->deadline_ns) {
-            status = sherdi_fail(SHERD_E_PEER_LOST,
-                                 "%d ranks of this host did not come to share memory", missing);
-        }
-    }
-    sherdi_desk_close(desk);
-    return status;
-}
-
+/* Index 0 of the host has one to each other rank of it; they have one to index 0. */
 static sherd_status channels_open(sherdi_procs *procs)
 {
-    net_wait      wait  = procs_wait(procs);
-    channel_hello hello = {.session = procs->meeting.session, .index = procs->world.local_rank};
-    const char   *leader;
+    const net_wait wait    = procs_wait(procs);
+    uint64_t       session = procs->meeting.session;
+    int            me      = procs->world.local_rank;
 
-    procs->num_channels = procs->world.local_rank == 0 ? procs->world.local_size : 1;
-    procs->channels     = sherdi_alloc_array(&procs->world.mem, SHERDI_MEM_CONTROL,
-                                             (size_t)procs->num_channels, sizeof(int));
+    procs->num_channels = me == 0 ? procs->world.local_size : 1;
+    procs->channels     = sherdi_net_table(&procs->world.mem, procs->num_channels);
     if (procs->channels == NULL) {
         return SHERD_E_NOMEM;
     }
-    for (int i = 0; i < procs->num_channels; i++) {
-        procs->channels[i] = -1;
-    }
-    if (procs->world.local_rank == 0) {
-        SHERDI_TRY(channels_take(procs, &wait));
-    } else {
-        leader = procs->meeting.cards[procs->host_ranks[0]].channel;
-        SHERDI_TRY(sherdi_net_connect(leader, &wait, &procs->channels[0]));
-        if (!sherdi_net_is_same_user(procs->channels[0])) {
-            return sherdi_fail(SHERD_E_INVAL, "rank %d of this host runs as another user",
-                               procs->host_ranks[0]);
-        }
-        SHERDI_TRY(sherdi_net_send(procs->channels[0], &hello, sizeof(hello), &wait));
-    }
+    SHERDI_TRY(me == 0 ? sherdi_desk_gather(procs->channel_desk, session, procs->channels,
+                                            procs->num_channels, &wait,
+                                            "of this host did not come to share memory")
+                       : sherdi_desk_come(procs->meeting.cards[procs->host_ranks[0]].channel,
+                                          session, me, &wait, procs->channels));
     sherdi_net_close(&procs->channel_desk);
     return SHERD_OK;
 }
@@ -464,12 +411,9 @@ void sherdi_procs_close(sherdi_procs *procs)
         sherdi_monitor_stop(procs->monitor);
         sherdi_peers_fini(&procs->peers);
     }
-    for (int i = 0; procs->channels != NULL && i < procs->num_channels; i++) {
-        sherdi_net_close(&procs->channels[i]);
-    }
+    sherdi_net_table_free(procs->channels, procs->num_channels);
     sherdi_net_close(&procs->channel_desk);
     sherdi_net_close(&procs->pending);
-    sherdi_free(procs->channels);
     sherdi_free(procs->host_ranks);
     sherdi_rendezvous_fini(&procs->meeting);
     sherdi_world_fini(&procs->world);

@@ -9,7 +9,6 @@
 #include "base/log.h"
 #include "collectives/desk.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <sched.h>
@@ -60,11 +59,13 @@ static uint64_t file_hash(uint64_t hash, const char *path)
 }
 
 /* One kernel, one network namespace, one name: who shares all three can pass descriptors. */
-static uint64_t host_identity(const char *host_name)
+uint64_t sherdi_rendezvous_host(void)
 {
-    uint64_t    hash = file_hash(0, "/proc/sys/kernel/random/boot_id");
+    uint64_t    hash          = file_hash(0, "/proc/sys/kernel/random/boot_id");
+    char        host_name[64] = "";
     struct stat net;
 
+    (void)gethostname(host_name, sizeof(host_name) - 1);
     if (stat("/proc/self/ns/net", &net) == 0) {
         hash = sherdi_hash_u64(hash, (uint64_t)net.st_ino);
     }
@@ -84,7 +85,7 @@ void sherdi_rendezvous_card_fill(rendezvous_card *card, int rank, int world_size
     card->device     = params->device;
     card->process    = (int32_t)getpid();
     (void)gethostname(card->host_name, sizeof(card->host_name) - 1);
-    card->host = host_identity(card->host_name);
+    card->host = sherdi_rendezvous_host();
     if (sched_getaffinity(0, sizeof(cores), &cores) == 0) {
         card->cores = sherdi_hash_bytes(0, &cores, sizeof(cores));
     }
@@ -211,7 +212,7 @@ static sherd_status caller_take(reception *hall, int fd, rendezvous_call *call)
     char             text[SHERDI_ERROR_BYTES];
     sherd_status     status;
 
-    if (strncmp(hall->params->address, "tcp://", 6) != 0 && !sherdi_net_is_same_user(fd)) {
+    if (!sherdi_net_is_same_user(fd)) {
         stranger_turn_away(hall, fd, "it runs as another user");
         return SHERD_OK;
     }
@@ -266,19 +267,12 @@ static sherd_status arrived_check(const rendezvous *meeting)
 
 static sherd_status missing_error(const reception *hall)
 {
-    char   list[256]  = "";
-    char   others[96] = "";
-    size_t at         = 0;
+    char list[256]  = "";
+    char others[96] = "";
 
     for (int r = 1; r < hall->meeting->world_size; r++) {
         if (hall->meeting->fds[r] < 0) {
-            int wrote = snprintf(list + at, sizeof(list) - at, "%s%d", at > 0 ? ", " : "", r);
-
-            if (wrote < 0 || (size_t)wrote >= sizeof(list) - at) {
-                (void)snprintf(list + sizeof(list) - 5, 5, " ...");
-                break;
-            }
-            at += (size_t)wrote;
+            sherdi_ranks_add(list, sizeof(list), r);
         }
     }
     if (hall->num_strangers > 0) {
@@ -565,11 +559,7 @@ sherd_status sherdi_rendezvous_meet(rendezvous *meeting, sherdi_mem *mem,
     *meeting       = (rendezvous){.rank = mine->rank, .world_size = mine->world_size, .desk = -1};
     meeting->cards = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, (size_t)mine->world_size,
                                         sizeof(*meeting->cards));
-    meeting->fds =
-        sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, (size_t)num_fds, sizeof(*meeting->fds));
-    for (int i = 0; meeting->fds != NULL && i < num_fds; i++) {
-        meeting->fds[i] = -1;
-    }
+    meeting->fds   = sherdi_net_table(mem, num_fds);
     if (meeting->cards == NULL || meeting->fds == NULL) {
         sherdi_net_close(&listener);
         return SHERD_E_NOMEM;
@@ -583,13 +573,6 @@ sherd_status sherdi_rendezvous_meet(rendezvous *meeting, sherdi_mem *mem,
 
 /* ---------------------------------------------------- the second connection -- */
 
-typedef struct line_hello {
-    uint64_t magic;
-    uint64_t session;
-    int32_t  rank;
-    int32_t  unused;
-} line_hello;
-
 void sherdi_rendezvous_close_desk(rendezvous *meeting)
 {
     if (meeting->desk > 0) {
@@ -598,75 +581,32 @@ void sherdi_rendezvous_close_desk(rendezvous *meeting)
     }
 }
 
-/* Of every rank that belongs to us; strangers are dropped. */
-static sherd_status lines_take(rendezvous *meeting, sherd_world *world, int *lines,
-                               const net_wait *wait)
-{
-    const net_desk_params params  = {.listener      = meeting->desk,
-                                     .message_bytes = sizeof(line_hello),
-                                     .expected      = meeting->world_size};
-    net_desk             *desk    = NULL;
-    int                   missing = meeting->world_size - 1;
-    sherd_status          status  = sherdi_desk_open(&params, &desk);
-
-    while (status == SHERD_OK && missing > 0) {
-        line_hello hello;
-        int        fd = sherdi_desk_next(desk, 50, &hello);
-
-        if (fd >= 0 && hello.magic == CARD_MAGIC && hello.session == meeting->session &&
-            hello.rank >= 1 && hello.rank < meeting->world_size && lines[hello.rank] < 0) {
-            lines[hello.rank] = fd;
-            missing--;
-            continue;
-        }
-        sherdi_net_close(&fd);
-        status = sherdi_world_status(world);
-        if (status == SHERD_OK && sherdi_now_ns() >= wait->deadline_ns) {
-            status = sherdi_fail(SHERD_E_PEER_LOST,
-                                 "%d ranks did not come back to %s for control data within the "
-                                 "time limit",
-                                 missing, meeting->address);
-        }
-    }
-    sherdi_desk_close(desk);
-    return status;
-}
-
 sherd_status sherdi_rendezvous_lines(rendezvous *meeting, sherd_world *world, int **lines_out)
 {
-    const net_wait   wait  = {.deadline_ns = sherdi_now_ns() + world->timeout_ns, .world = world};
-    const line_hello hello = {
-        .magic = CARD_MAGIC, .session = meeting->session, .rank = meeting->rank};
-    int  num_lines = meeting->rank == 0 ? meeting->world_size : 1;
-    int *lines =
-        sherdi_alloc_array(&world->mem, SHERDI_MEM_CONTROL, (size_t)num_lines, sizeof(*lines));
-    sherd_status status;
+    const net_wait wait      = {.deadline_ns = sherdi_now_ns() + world->timeout_ns, .world = world};
+    int            num_lines = meeting->rank == 0 ? meeting->world_size : 1;
+    int           *lines     = sherdi_net_table(&world->mem, num_lines);
+    char           late[sizeof(meeting->address) + 80];
+    sherd_status   status;
 
     if (lines == NULL) {
         return SHERD_E_NOMEM;
     }
-    for (int i = 0; i < num_lines; i++) {
-        lines[i] = -1;
-    }
     if (meeting->rank == 0) {
-        status = lines_take(meeting, world, lines, &wait);
+        (void)snprintf(late, sizeof(late),
+                       "did not come back to %s for control data within the time limit",
+                       meeting->address);
+        status = sherdi_desk_gather(meeting->desk, meeting->session, lines, num_lines, &wait, late);
         sherdi_rendezvous_close_desk(meeting);
     } else {
-        status = sherdi_net_connect(meeting->address, &wait, &lines[0]);
-        if (status == SHERD_OK) {
-            status = sherdi_net_send(lines[0], &hello, sizeof(hello), &wait);
-        }
-    }
-    for (int i = 0; i < num_lines; i++) {
-        if (status == SHERD_OK && lines[i] >= 0) {
-            sherdi_net_no_delay(lines[i]);
-        } else {
-            sherdi_net_close(&lines[i]);
-        }
+        status = sherdi_desk_come(meeting->address, meeting->session, meeting->rank, &wait, lines);
     }
     if (status != SHERD_OK) {
-        sherdi_free(lines);
+        sherdi_net_table_free(lines, num_lines);
         return status;
+    }
+    for (int i = 0; i < num_lines; i++) {
+        sherdi_net_no_delay(lines[i]); /* nothing for -1 */
     }
     *lines_out = lines;
     return SHERD_OK;
@@ -674,13 +614,8 @@ sherd_status sherdi_rendezvous_lines(rendezvous *meeting, sherd_world *world, in
 
 void sherdi_rendezvous_fini(rendezvous *meeting)
 {
-    int num_fds = meeting->rank == 0 ? meeting->world_size : 1;
-
     sherdi_rendezvous_close_desk(meeting);
-    for (int i = 0; meeting->fds != NULL && i < num_fds; i++) {
-        sherdi_net_close(&meeting->fds[i]);
-    }
-    sherdi_free(meeting->fds);
+    sherdi_net_table_free(meeting->fds, meeting->rank == 0 ? meeting->world_size : 1);
     sherdi_free(meeting->cards);
     meeting->fds   = NULL;
     meeting->cards = NULL;

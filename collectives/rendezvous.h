@@ -64,6 +64,8 @@ typedef struct rendezvous {
     char             address[256]; /* where it does, as this rank knows it */
 } rendezvous;
 
+/** Equal for processes that can share memory. */
+uint64_t sherdi_rendezvous_host(void);
 /** This process's card: host, cores and channel name filled; the backend is the CPU until changed. */
 void sherdi_rendezvous_card_fill(rendezvous_card *card, int rank, int world_size,
                                  const sherd_world_params *params, const char *transport);
