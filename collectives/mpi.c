@@ -9,30 +9,25 @@
 
 #include "base/checked.h"
 #include "base/clock.h"
-#include "base/log.h"
+#include "collectives/place.h"
 #include "collectives/transport.h"
 
 #include <mpi.h>
 
-#include <ifaddrs.h>
-#include <net/if.h>
-#include <netdb.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#define MPI_TAG       1
-#define ADDRESS_BYTES 1024
+#define MPI_TAG 1
 /* One message at most: MPI counts in int. */
 #define MESSAGE_BYTES ((size_t)1 << 28)
 /* Receive buffer of a reduction, for all ranks of other hosts together. */
 #define STAGE_BYTES     ((size_t)8 << 20)
 #define STAGE_PIECE_MIN ((size_t)64 << 10)
 /* Words of a rank that has left may still be on their way. */
-#define LEFT_GRACE_NS       INT64_C(2000000000)
-#define YIELDS_BEFORE_SLEEP 2000
+#define LEFT_GRACE_NS INT64_C(2000000000)
 /* After a failure MPI_Finalize may take so long before the process ends without it. */
 #define END_PATIENCE_S 5
 
@@ -131,24 +126,17 @@ static sherd_status mpi_error(sherd_world *world, int code)
 /* "1, 3": ranks whose messages have not arrived. */
 static void pending_list(const mpi_world *mpi, char *text, size_t len_bytes)
 {
-    size_t at   = 0;
-    int    last = -1;
+    int last = -1;
 
     text[0] = '\0';
     for (int i = 0; i < mpi->num_requests; i++) {
         int is_done = 0;
-        int wrote;
 
         (void)MPI_Request_get_status(mpi->requests[i], &is_done, MPI_STATUS_IGNORE);
-        if (is_done || mpi->request_ranks[i] == last) {
-            continue;
+        if (!is_done && mpi->request_ranks[i] != last) {
+            last = mpi->request_ranks[i];
+            sherdi_ranks_add(text, len_bytes, last);
         }
-        last  = mpi->request_ranks[i];
-        wrote = snprintf(text + at, len_bytes - at, "%s%d", at > 0 ? ", " : "", last);
-        if (wrote < 0 || (size_t)wrote >= len_bytes - at) {
-            return;
-        }
-        at += (size_t)wrote;
     }
 }
 
@@ -173,16 +161,11 @@ static sherd_status requests_look(mpi_world *mpi, int64_t deadline_ns)
 
     SHERDI_TRY(sherdi_peers_check(&mpi->procs.peers));
     if (left_ns != 0 && now_ns - left_ns > LEFT_GRACE_NS) {
-        return sherdi_world_fail(world, SHERD_E_PEER_LOST,
-                                 "rank %d left the world (sherd_world_destroy) while rank %d still "
-                                 "waited for it",
-                                 atomic_load(&mpi->procs.first_left), world->rank);
+        return sherdi_world_fail_left(world, atomic_load(&mpi->procs.first_left));
     }
     if (now_ns >= deadline_ns) {
         pending_list(mpi, text, sizeof(text));
-        return sherdi_world_fail(world, SHERD_E_PEER_LOST,
-                                 "rank %d waited %.1f s (the time limit) for rank %s", world->rank,
-                                 (double)world->timeout_ns * 1e-9, text);
+        return sherdi_world_fail_late(world, "rank %s", text);
     }
     return SHERD_OK;
 }
@@ -206,13 +189,7 @@ static sherd_status requests_wait(mpi_world *mpi)
             requests_drop(mpi);
             return status;
         }
-        if (turn < YIELDS_BEFORE_SLEEP) {
-            (void)sched_yield();
-        } else {
-            const struct timespec nap = {.tv_nsec = 50000};
-
-            (void)nanosleep(&nap, NULL); /* MPI makes progress only when it is asked */
-        }
+        sherdi_nap(turn); /* MPI makes progress only when it is asked */
     }
     return SHERD_OK;
 }
@@ -394,52 +371,14 @@ static sherd_status mpi_barrier(sherd_world *world)
     return sherdi_peers_barrier(world);
 }
 
-/* How it went on each rank, and what each asked for. */
-typedef struct alloc_record {
-    uint64_t len_bytes;
-    int32_t  status;
-    int32_t  unused;
-} alloc_record;
-
-static sherd_status alloc_compare(mpi_world *mpi, const alloc_record *mine)
-{
-    sherd_world  *world = &mpi->procs.world;
-    int           size  = world->world_size;
-    alloc_record *all =
-        sherdi_alloc_array(&world->mem, SHERDI_MEM_CONTROL, (size_t)size, sizeof(*all));
-    sherdi_all_gather_args args = {.send = mine, .recv = all, .slice_bytes = sizeof(*mine)};
-    sherd_status           status;
-
-    if (all == NULL) {
-        return sherdi_world_fail(world, SHERD_E_NOMEM, "rank %d: %s", world->rank,
-                                 sherd_last_error());
-    }
-    status = mpi_all_gather(world, &args);
-    for (int r = 0; r < size && status == SHERD_OK; r++) {
-        if (all[r].len_bytes != mine->len_bytes) {
-            status = sherdi_world_fail(world, SHERD_E_INVAL,
-                                       "ranks disagree: rank %d allocates %llu bytes, rank %d %llu",
-                                       world->rank, (unsigned long long)mine->len_bytes, r,
-                                       (unsigned long long)all[r].len_bytes);
-        } else if (all[r].status != SHERD_OK) {
-            status = sherdi_fail((sherd_status)all[r].status,
-                                 "rank %d: no memory for %llu bytes of world memory", r,
-                                 (unsigned long long)mine->len_bytes);
-        }
-    }
-    sherdi_free(all);
-    return status;
-}
-
 static sherd_status mpi_alloc(sherd_world *world, size_t len_bytes, void **out)
 {
     mpi_world   *mpi    = (mpi_world *)world;
     void        *memory = NULL;
     sherd_status here   = sherdi_peers_alloc(world, len_bytes, &memory);
-    alloc_record mine   = {.len_bytes = len_bytes, .status = (int32_t)here};
 
     if (!has_one_host(mpi)) {
-        sherd_status status = alloc_compare(mpi, &mine);
+        sherd_status status = sherdi_world_alloc_agree(world, here, len_bytes, "world memory");
 
         if (status != SHERD_OK && here == SHERD_OK) {
             sherdi_peers_free(world, memory);
@@ -490,7 +429,13 @@ static const sherdi_world_ops MPI_OPS = {
 
 /* ------------------------------------------------------------- meeting -- */
 
-/* Waits for one request, with the time limit; before there is a world. */
+/* The communicator before there is a world. */
+typedef struct mpi_meeting {
+    MPI_Comm comm;
+    int64_t  deadline_ns;
+} mpi_meeting;
+
+/* Waits for one request, with the time limit. */
 static sherd_status meeting_wait(MPI_Request *request, int64_t deadline_ns)
 {
     int is_done = 0;
@@ -509,87 +454,14 @@ static sherd_status meeting_wait(MPI_Request *request, int64_t deadline_ns)
     return SHERD_OK;
 }
 
-/* Every address of this host that another may reach, as a list for rendezvous_params. */
-static void addresses_list(int port, char *list, size_t len_bytes)
+static sherd_status meeting_exchange(void *ctx, const void *mine, void *all, size_t len_bytes)
 {
-    struct ifaddrs *all = NULL;
-    size_t          at  = 0;
+    const mpi_meeting *meeting = ctx;
+    MPI_Request        request;
 
-    list[0] = '\0';
-    if (getifaddrs(&all) != 0) {
-        return;
-    }
-    for (struct ifaddrs *one = all; one != NULL; one = one->ifa_next) {
-        int       family = one->ifa_addr == NULL ? AF_UNSPEC : one->ifa_addr->sa_family;
-        socklen_t size =
-            family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
-        char host[NI_MAXHOST];
-        char entry[NI_MAXHOST + 32];
-
-        if ((family != AF_INET && family != AF_INET6) || !(one->ifa_flags & IFF_UP) ||
-            (one->ifa_flags & IFF_LOOPBACK) ||
-            getnameinfo(one->ifa_addr, size, host, sizeof(host), NULL, 0, NI_NUMERICHOST) != 0) {
-            continue;
-        }
-        (void)snprintf(entry, sizeof(entry), family == AF_INET ? "tcp://%s:%d" : "tcp://[%s]:%d",
-                       host, port);
-        if (at + strlen(entry) + 2 < len_bytes) {
-            at += (size_t)snprintf(list + at, len_bytes - at, "%s%s", at > 0 ? " " : "", entry);
-        }
-    }
-    freeifaddrs(all);
-}
-
-/* Rank 0: a socket that the others can reach, and how. */
-static sherd_status desk_open(int is_one_host, const rendezvous_card *card, int *listener,
-                              char *address)
-{
-    if (is_one_host) {
-        (void)snprintf(address, ADDRESS_BYTES, "%s-meet", card->channel);
-        return sherdi_net_listen(address, listener);
-    }
-    if (sherdi_net_listen("tcp://[::]:0", listener) != SHERD_OK) {
-        SHERDI_TRY(sherdi_net_listen("tcp://0.0.0.0:0", listener));
-    }
-    addresses_list(sherdi_net_port(*listener), address, ADDRESS_BYTES);
-    return SHERD_OK;
-}
-
-typedef struct meeting_place {
-    uint64_t key[2];
-    char     address[ADDRESS_BYTES];
-} meeting_place;
-
-/* Where the ranks of `comm` meet; *listener is rank 0's socket. */
-static sherd_status meeting_agree(MPI_Comm comm, const rendezvous_card *card, int64_t deadline_ns,
-                                  int *listener, meeting_place *place)
-{
-    uint64_t     mine[2] = {card->host, ~card->host};
-    uint64_t     most[2] = {0, 0};
-    MPI_Request  request;
-    sherd_status status = SHERD_OK;
-
-    (void)MPI_Iallreduce(mine, most, 2, MPI_UINT64_T, MPI_MAX, comm, &request);
-    SHERDI_TRY(meeting_wait(&request, deadline_ns));
-    memset(place, 0, sizeof(*place));
-    if (card->rank == 0) {
-        place->key[0] = sherdi_random_u64();
-        place->key[1] = sherdi_random_u64();
-        status        = desk_open(most[0] == ~most[1], card, listener, place->address);
-        if (status != SHERD_OK) {
-            place->address[0] = '\0';
-        }
-    }
-    (void)MPI_Ibcast(place, sizeof(*place), MPI_BYTE, 0, comm, &request);
-    if (meeting_wait(&request, deadline_ns) != SHERD_OK) {
-        sherdi_net_close(listener);
-        return SHERD_E_PEER_LOST;
-    }
-    SHERDI_TRY(status);
-    if (place->address[0] == '\0') {
-        return sherdi_fail(SHERD_E_IO, "rank 0 could not open a socket for the ranks to meet at");
-    }
-    return SHERD_OK;
+    (void)MPI_Iallgather(mine, (int)len_bytes, MPI_BYTE, all, (int)len_bytes, MPI_BYTE,
+                         meeting->comm, &request);
+    return meeting_wait(&request, meeting->deadline_ns);
 }
 
 /* Who is elsewhere, and room for their messages. Local. */
@@ -675,7 +547,6 @@ static sherd_status world_open(MPI_Comm comm, const procs_params *params, sherd_
 {
     mpi_world   *mpi = calloc(1, sizeof(*mpi));
     sherd_status status;
-    char         text[SHERDI_ERROR_BYTES];
 
     if (mpi == NULL) {
         int listener = params->listener;
@@ -687,10 +558,8 @@ static sherd_status world_open(MPI_Comm comm, const procs_params *params, sherd_
     mpi_count_world(1, 0, 0);
     status = mpi_open(mpi, params);
     if (status != SHERD_OK) {
-        (void)snprintf(text, sizeof(text), "%s", sherd_last_error());
-        sherdi_world_set_failed(&mpi->procs.world, status, text);
-        mpi_close(&mpi->procs.world);
-        return sherdi_fail_relay(status, text);
+        sherdi_world_set_failed(&mpi->procs.world, status, sherd_last_error());
+        return sherdi_world_drop(&mpi->procs.world, status);
     }
     *out = &mpi->procs.world;
     return SHERD_OK;
@@ -710,29 +579,24 @@ static sherd_status comm_duplicate(MPI_Comm comm, int64_t deadline_ns, MPI_Comm 
 
 static sherd_status create_over(MPI_Comm comm, const sherd_world_params *params, sherd_world **out)
 {
-    int64_t       deadline_ns;
-    meeting_place place;
-    job_key       key;
-    procs_params  procs = {.world = params, .address = place.address, .listener = -1, .key = &key};
-    rendezvous_card         card;
-    MPI_Comm                own   = MPI_COMM_NULL;
+    mpi_meeting             meeting = {.comm = MPI_COMM_NULL};
+    meeting_place           place;
+    procs_params            procs = {.world = params, .listener = -1};
     const sherdi_transport *named = sherdi_transport_find(params->transport);
 
     SHERDI_TRY(sherdi_meeting_limit(params, &procs.limit_ns));
-    deadline_ns = sherdi_now_ns() + procs.limit_ns;
+    meeting.deadline_ns = sherdi_now_ns() + procs.limit_ns;
     (void)MPI_Comm_rank(comm, &procs.rank);
     (void)MPI_Comm_size(comm, &procs.world_size);
-    SHERDI_TRY(comm_duplicate(comm, deadline_ns, &own));
+    SHERDI_TRY(comm_duplicate(comm, meeting.deadline_ns, &meeting.comm));
     procs.nccl = sherdi_procs_nccl_of(params);
-    sherdi_rendezvous_card_fill(&card, procs.rank, procs.world_size, params, MPI_OPS.name);
-    SHERDI_TRY(meeting_agree(own, &card, deadline_ns, &procs.listener, &place));
-    key = (job_key){.words = {place.key[0], place.key[1]}, .source = "MPI"};
+    SHERDI_TRY(sherdi_place_agree(&procs, meeting_exchange, &meeting, "MPI", &place));
     if (named != NULL && named != &sherdi_transport_mpi) { /* MPI has done its part */
         procs.is_one_host_only = (named->holds & SHERDI_TRANSPORT_HOSTS) == 0;
-        (void)MPI_Comm_free(&own);
+        (void)MPI_Comm_free(&meeting.comm);
         return named->create(&procs, out);
     }
-    return world_open(own, &procs, out);
+    return world_open(meeting.comm, &procs, out);
 }
 
 sherd_status sherdi_world_mpi_create(int rank, int world_size, const sherd_world_params *params,

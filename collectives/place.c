@@ -1,0 +1,120 @@
+/* See place.h. */
+#include "collectives/place.h"
+
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What rank 0 tells; the others' are not looked at. */
+typedef struct place_message {
+    uint64_t key[2];
+    char     address[sizeof(((meeting_place *)NULL)->address)]; /* "": there is none */
+} place_message;
+
+/* Every address of this host that another may reach, as a list for rendezvous_params. */
+static void addresses_list(int port, char *list, size_t len_bytes)
+{
+    struct ifaddrs *all = NULL;
+    size_t          at  = 0;
+
+    list[0] = '\0';
+    if (getifaddrs(&all) != 0) {
+        return;
+    }
+    for (struct ifaddrs *one = all; one != NULL; one = one->ifa_next) {
+        int       family = one->ifa_addr == NULL ? AF_UNSPEC : one->ifa_addr->sa_family;
+        socklen_t size =
+            family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
+        char host[NI_MAXHOST];
+        char entry[NI_MAXHOST + 32];
+
+        if ((family != AF_INET && family != AF_INET6) || !(one->ifa_flags & IFF_UP) ||
+            (one->ifa_flags & IFF_LOOPBACK) ||
+            getnameinfo(one->ifa_addr, size, host, sizeof(host), NULL, 0, NI_NUMERICHOST) != 0) {
+            continue;
+        }
+        (void)snprintf(entry, sizeof(entry), family == AF_INET ? "tcp://%s:%d" : "tcp://[%s]:%d",
+                       host, port);
+        if (at + strlen(entry) + 2 < len_bytes) {
+            at += (size_t)snprintf(list + at, len_bytes - at, "%s%s", at > 0 ? " " : "", entry);
+        }
+    }
+    freeifaddrs(all);
+}
+
+/* Rank 0: a socket that the others can reach, and how. */
+static sherd_status place_open(int is_one_host, int *listener, char *address, size_t address_bytes)
+{
+    if (is_one_host) {
+        (void)snprintf(address, address_bytes, "abstract:sherd-meet-%016llx",
+                       (unsigned long long)sherdi_random_u64());
+        return sherdi_net_listen(address, listener);
+    }
+    if (sherdi_net_listen("tcp://[::]:0", listener) != SHERD_OK) {
+        SHERDI_TRY(sherdi_net_listen("tcp://0.0.0.0:0", listener));
+    }
+    addresses_list(sherdi_net_port(*listener), address, address_bytes);
+    return SHERD_OK;
+}
+
+static sherd_status hosts_compare(const procs_params *procs, place_exchange_fn exchange, void *ctx,
+                                  uint64_t *hosts, int *is_one_host_out)
+{
+    const uint64_t mine = sherdi_rendezvous_host();
+
+    SHERDI_TRY(exchange(ctx, &mine, hosts, sizeof(mine)));
+    *is_one_host_out = 1;
+    for (int r = 0; r < procs->world_size; r++) {
+        *is_one_host_out &= hosts[r] == mine;
+    }
+    return SHERD_OK;
+}
+
+/* `all` [world_size] also serves for the hosts. */
+static sherd_status message_agree(procs_params *procs, place_exchange_fn exchange, void *ctx,
+                                  place_message *all)
+{
+    place_message mine        = {.address = ""};
+    int           is_one_host = 0;
+    sherd_status  status      = SHERD_OK;
+
+    SHERDI_TRY(hosts_compare(procs, exchange, ctx, (uint64_t *)(void *)all, &is_one_host));
+    if (procs->rank == 0) {
+        mine.key[0] = sherdi_random_u64();
+        mine.key[1] = sherdi_random_u64();
+        status      = place_open(is_one_host, &procs->listener, mine.address, sizeof(mine.address));
+        if (status != SHERD_OK) {
+            mine.address[0] = '\0';
+        }
+    }
+    if (exchange(ctx, &mine, all, sizeof(mine)) != SHERD_OK) {
+        sherdi_net_close(&procs->listener);
+        return SHERD_E_PEER_LOST;
+    }
+    SHERDI_TRY(status);
+    return all[0].address[0] != '\0'
+               ? SHERD_OK
+               : sherdi_fail(SHERD_E_IO, "rank 0 could not open a socket for the ranks to meet at");
+}
+
+sherd_status sherdi_place_agree(procs_params *procs, place_exchange_fn exchange, void *ctx,
+                                const char *source, meeting_place *place)
+{
+    place_message *all = calloc((size_t)procs->world_size, sizeof(*all));
+    sherd_status   status;
+
+    if (all == NULL) {
+        return sherdi_fail(SHERD_E_NOMEM, "no room to meet %d ranks", procs->world_size);
+    }
+    status     = message_agree(procs, exchange, ctx, all);
+    place->key = (job_key){.words = {all[0].key[0], all[0].key[1]}, .source = source};
+    memcpy(place->address, all[0].address, sizeof(place->address));
+    place->address[sizeof(place->address) - 1] = '\0';
+    procs->key                                 = &place->key;
+    procs->address                             = place->address;
+    free(all);
+    return status;
+}
