@@ -119,8 +119,8 @@ void sherdi_world_device_close(sherd_world *world)
     }
     sherdi_staged_destroy(world->device.staged);
     for (size_t i = 0; i < world->device.block_capacity; i++) {
-        if (world->device.blocks[i] != NULL) {
-            sherdi_world_device_free(world, world->device.blocks[i]);
+        if (world->device.blocks[i].memory != NULL) {
+            sherdi_world_device_free(world, world->device.blocks[i].memory);
         }
     }
     sherdi_free(world->device.blocks);
@@ -138,14 +138,15 @@ static sherd_status block_make(sherd_world *world, size_t len_bytes, size_t *out
     sherdi_backend *lane  = world->backend;
     size_t          entry = 0;
 
-    while (entry < world->device.block_capacity && world->device.blocks[entry] != NULL) {
+    while (entry < world->device.block_capacity && world->device.blocks[entry].memory != NULL) {
         entry++;
     }
     SHERDI_TRY(sherdi_grow(&world->mem, SHERDI_MEM_CONTROL, (void **)&world->device.blocks,
                            &world->device.block_capacity, entry + 1,
                            sizeof(*world->device.blocks)));
     SHERDI_TRY(lane->device->alloc(lane, &world->device.given, SHERDI_MEM_TRANSPORT,
-                                   SHERDI_MEMORY_DEVICE, len_bytes, &world->device.blocks[entry]));
+                                   SHERDI_MEMORY_DEVICE, len_bytes,
+                                   &world->device.blocks[entry].memory));
     *out = entry;
     return SHERD_OK;
 }
@@ -156,30 +157,35 @@ sherd_status sherdi_world_device_alloc(sherd_world *world, size_t len_bytes, voi
     sherd_status here   = block_make(world, len_bytes, &entry);
     sherd_status status = sherdi_world_alloc_agree(world, here, len_bytes, "device memory");
 
+    world_block *block;
+
     if (status != SHERD_OK) {
         if (here == SHERD_OK) {
-            world->backend->device->free(world->backend, world->device.blocks[entry]);
-            world->device.blocks[entry] = NULL;
+            world->backend->device->free(world->backend, world->device.blocks[entry].memory);
+            world->device.blocks[entry].memory = NULL;
         }
         return status;
     }
-    *out = world->device.blocks[entry];
+    block = &world->device.blocks[entry];
     if (world->ops->memory_enter != NULL && world->world_size > 1) {
-        world->ops->memory_enter(world, *out, len_bytes);
+        block->handle = world->ops->memory_enter(world, block->memory, len_bytes);
     }
+    *out = block->memory;
     return SHERD_OK;
 }
 
 void sherdi_world_device_free(sherd_world *world, void *memory)
 {
     for (size_t i = 0; i < world->device.block_capacity; i++) {
-        if (world->device.blocks[i] == memory) {
+        world_block *block = &world->device.blocks[i];
+
+        if (block->memory == memory) {
             (void)sherdi_lane_wait(world->backend); /* its failure is told by the next call */
             if (world->ops->memory_leave != NULL && world->world_size > 1) {
-                world->ops->memory_leave(world, memory);
+                world->ops->memory_leave(world, block->handle);
             }
             world->backend->device->free(world->backend, memory);
-            world->device.blocks[i] = NULL;
+            *block = (world_block){0};
             return;
         }
     }

@@ -12,9 +12,10 @@ int sherdi_nccl_version(char *why, size_t why_bytes)
 }
 
 /* Never called: no rank says that it has a version. */
-sherd_status sherdi_nccl_open(sherdi_procs *procs)
+sherd_status sherdi_nccl_open(sherdi_procs *procs, void *comm)
 {
     (void)procs;
+    (void)comm;
     return sherdi_fail(SHERD_E_NOTSUP, "transport nccl: sherd was built without NCCL");
 }
 

@@ -332,7 +332,7 @@ static sherd_status nccl_choose(sherdi_procs *procs, const procs_params *params,
     char why[256];
 
     *out = params->nccl != PROCS_NCCL_NEVER &&
-           sherdi_nccl_is_possible(&procs->meeting, why, sizeof(why));
+           (params->comm != NULL || sherdi_nccl_is_possible(&procs->meeting, why, sizeof(why)));
     if (*out || params->nccl == PROCS_NCCL_NEVER) {
         return SHERD_OK;
     }
@@ -379,7 +379,7 @@ sherd_status sherdi_procs_open(sherdi_procs *procs, const sherdi_world_ops *ops,
                                     sharers_before(procs, world_size));
     }
     if (status == SHERD_OK && is_nccl) {
-        status = sherdi_nccl_open(procs);
+        status = sherdi_nccl_open(procs, params->comm);
     }
     if (status != SHERD_OK) {
         char text[SHERDI_ERROR_BYTES];

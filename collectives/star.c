@@ -1,7 +1,6 @@
 /* See star.h. A call is a frame from every rank to rank 0, with what the rank gives behind it, and an answer
  * from rank 0. Rank 0 takes the ranks in order; what the others send meanwhile waits in their sockets, so nobody
- * waits in a circle: a rank sends all that it gives before it waits for the answer, and an all-to-all goes round
- * by round, where in round d all give their slice for rank d and rank d alone takes. */
+ * waits in a circle: a rank sends all that it gives before it waits for the answer. */
 #include "collectives/star.h"
 
 #include "base/checked.h"
@@ -11,8 +10,6 @@
 #include <stdio.h>
 #include <string.h>
 
-/* What goes through scratch at once, of one rank. */
-#define PIECE_BYTES ((size_t)16 << 10)
 /* Others give rank 0 so much longer than their own limit: its sentence names the missing. */
 #define GRACE_NS INT64_C(3000000000)
 /* A line that ended says nothing of why; the monitor does, soon. */
@@ -29,29 +26,16 @@ typedef struct star_frame {
 
 sherd_status sherdi_star_open(sherdi_star *star, sherdi_procs *procs)
 {
-    sherd_world *world  = &procs->world;
-    size_t       pieces = world->rank == 0 ? (size_t)world->world_size : 1;
-
-    star->procs   = procs;
-    star->scratch = sherdi_alloc_array(&world->mem, SHERDI_MEM_TRANSPORT, pieces, PIECE_BYTES);
-    if (star->scratch == NULL) {
-        return SHERD_E_NOMEM;
-    }
-    world->overhead_bytes += pieces * PIECE_BYTES;
-    return sherdi_rendezvous_lines(&procs->meeting, world, &star->lines);
+    star->procs = procs;
+    return sherdi_rendezvous_lines(&procs->meeting, &procs->world, &star->lines);
 }
 
 void sherdi_star_close(sherdi_star *star)
 {
-    int num_lines = star->procs == NULL || star->lines == NULL ? 0
-                    : star->procs->world.rank == 0             ? star->procs->world.world_size
-                                                               : 1;
-
-    for (int i = 0; i < num_lines; i++) {
-        sherdi_net_close(&star->lines[i]);
+    if (star->procs != NULL) {
+        sherdi_net_table_free(star->lines,
+                              star->procs->world.rank == 0 ? star->procs->world.world_size : 1);
     }
-    sherdi_free(star->lines);
-    sherdi_free(star->scratch);
     memset(star, 0, sizeof(*star));
 }
 
@@ -78,10 +62,7 @@ static sherd_status line_ended(sherdi_star *star, int rank)
     }
     SHERDI_TRY(sherdi_world_status(world));
     if (atomic_load(&star->procs->first_left_ns) != 0) {
-        return sherdi_world_fail(world, SHERD_E_PEER_LOST,
-                                 "rank %d left the world (sherd_world_destroy) while rank %d still "
-                                 "waited for it",
-                                 atomic_load(&star->procs->first_left), world->rank);
+        return sherdi_world_fail_left(world, atomic_load(&star->procs->first_left));
     }
     return sherdi_world_fail(world, SHERD_E_PEER_LOST, "rank %d: the connection to rank %d ended",
                              world->rank, rank);
@@ -90,20 +71,11 @@ static sherd_status line_ended(sherdi_star *star, int rank)
 /* "1, 3": ranks from `first` on that have sent nothing. */
 static void missing_list(sherdi_star *star, int first, char *text, size_t len_bytes)
 {
-    size_t at = 0;
-
     text[0] = '\0';
     for (int r = first; r < star->procs->world.world_size; r++) {
-        int wrote;
-
-        if (r != first && sherdi_net_poll(star->lines[r], POLLIN, 0)) {
-            continue;
+        if (r == first || !sherdi_net_poll(star->lines[r], POLLIN, 0)) {
+            sherdi_ranks_add(text, len_bytes, r);
         }
-        wrote = snprintf(text + at, len_bytes - at, "%s%d", at > 0 ? ", " : "", r);
-        if (wrote < 0 || (size_t)wrote >= len_bytes - at) {
-            return;
-        }
-        at += (size_t)wrote;
     }
 }
 
@@ -122,9 +94,7 @@ static sherd_status line_failed(sherdi_star *star, int rank, sherd_status status
     } else {
         (void)snprintf(missing, sizeof(missing), "0");
     }
-    return sherdi_world_fail(world, SHERD_E_PEER_LOST,
-                             "rank %d waited %.1f s (the time limit) for rank %s", world->rank,
-                             (double)world->timeout_ns * 1e-9, missing);
+    return sherdi_world_fail_late(world, "rank %s", missing);
 }
 
 static int line_of(const sherdi_star *star, int rank)
@@ -152,11 +122,7 @@ static sherd_status take(sherdi_star *star, int rank, void *data, size_t len_byt
 
 static const char *frame_describe(const star_frame *frame, char *text, size_t len_bytes)
 {
-    (void)snprintf(text, len_bytes, "%s of %llu bytes%s%s",
-                   sherdi_world_call_name((world_call_kind)frame->kind),
-                   (unsigned long long)frame->len_bytes, frame->name[0] == '\0' ? "" : " of ",
-                   frame->name);
-    return text;
+    return sherdi_world_call_describe(frame->kind, frame->len_bytes, frame->name, text, len_bytes);
 }
 
 static sherd_status frame_compare(sherdi_star *star, const star_frame *mine,
@@ -180,7 +146,7 @@ static sherd_status frame_compare(sherdi_star *star, const star_frame *mine,
     return SHERD_OK;
 }
 
-/* Rank 0: takes the frame of `rank`, and then what it gives. Others: sends both. */
+/* Rank 0: takes the frame of `rank`, and then what it gives. */
 static sherd_status frame_take(sherdi_star *star, const star_frame *mine, int rank, void *data,
                                size_t len_bytes)
 {
@@ -192,12 +158,23 @@ static sherd_status frame_take(sherdi_star *star, const star_frame *mine, int ra
     return take(star, rank, data, len_bytes);
 }
 
-static sherd_status frame_give(sherdi_star *star, const star_frame *mine, const void *data,
-                               size_t len_bytes)
+/* Others: send a frame and what they give, and take the answer. */
+static sherd_status answer_get(sherdi_star *star, const star_frame *mine, const void *data,
+                               size_t len_bytes, void *answer, size_t answer_bytes)
 {
     SHERDI_TRY(sherdi_world_status(&star->procs->world));
     SHERDI_TRY(give(star, 0, mine, sizeof(*mine)));
-    return give(star, 0, data, len_bytes);
+    SHERDI_TRY(give(star, 0, data, len_bytes));
+    return take(star, 0, answer, answer_bytes);
+}
+
+/* Rank 0: the same to all. */
+static sherd_status answer_give(sherdi_star *star, const void *answer, size_t answer_bytes)
+{
+    for (int r = 1; r < star->procs->world.world_size; r++) {
+        SHERDI_TRY(give(star, r, answer, answer_bytes));
+    }
+    return SHERD_OK;
 }
 
 static star_frame frame_make(world_call_kind kind, size_t len_bytes, const char *what)
@@ -222,8 +199,7 @@ sherd_status sherdi_star_all_gather(sherdi_star *star, const sherdi_all_gather_a
     const star_frame mine  = frame_make(CALL_ALL_GATHER, slice, args->what);
 
     if (world->rank != 0) {
-        SHERDI_TRY(frame_give(star, &mine, args->send, slice));
-        return take(star, 0, recv, slice * (size_t)world->world_size);
+        return answer_get(star, &mine, args->send, slice, recv, slice * (size_t)world->world_size);
     }
     if (own != args->send && slice > 0) {
         memmove(own, args->send, slice);
@@ -231,29 +207,7 @@ sherd_status sherdi_star_all_gather(sherdi_star *star, const sherdi_all_gather_a
     for (int r = 1; r < world->world_size; r++) {
         SHERDI_TRY(frame_take(star, &mine, r, recv + (size_t)r * slice, slice));
     }
-    for (int r = 1; r < world->world_size; r++) {
-        SHERDI_TRY(give(star, r, recv, slice * (size_t)world->world_size));
-    }
-    return SHERD_OK;
-}
-
-sherd_status sherdi_star_barrier(sherdi_star *star)
-{
-    sherd_world     *world = &star->procs->world;
-    const star_frame mine  = frame_make(CALL_BARRIER, 0, NULL);
-    char             byte  = 0;
-
-    if (world->rank != 0) {
-        SHERDI_TRY(frame_give(star, &mine, NULL, 0));
-        return take(star, 0, &byte, 1);
-    }
-    for (int r = 1; r < world->world_size; r++) {
-        SHERDI_TRY(frame_take(star, &mine, r, NULL, 0));
-    }
-    for (int r = 1; r < world->world_size; r++) {
-        SHERDI_TRY(give(star, r, &byte, 1));
-    }
-    return SHERD_OK;
+    return answer_give(star, recv, slice * (size_t)world->world_size);
 }
 
 sherd_status sherdi_star_broadcast(sherdi_star *star, void *data, size_t len_bytes, int root)
@@ -263,79 +217,41 @@ sherd_status sherdi_star_broadcast(sherdi_star *star, void *data, size_t len_byt
 
     mine.root = root;
     if (world->rank != 0) {
-        SHERDI_TRY(frame_give(star, &mine, data, world->rank == root ? len_bytes : 0));
-        return take(star, 0, data, len_bytes);
+        return answer_get(star, &mine, data, world->rank == root ? len_bytes : 0, data, len_bytes);
     }
     for (int r = 1; r < world->world_size; r++) {
         SHERDI_TRY(frame_take(star, &mine, r, data, r == root ? len_bytes : 0));
     }
-    for (int r = 1; r < world->world_size; r++) {
-        SHERDI_TRY(give(star, r, data, len_bytes));
-    }
-    return SHERD_OK;
+    return answer_give(star, data, len_bytes);
 }
 
-/* Bytes [at, at + piece) of the slices: round by round, see above. Rank 0 gathers those for rank d in scratch. */
-static sherd_status rounds_run(sherdi_star *star, const sherdi_all_to_all_args *args, size_t at,
-                               size_t piece)
+/* A byte goes back: that all have come. */
+sherd_status sherdi_star_barrier(sherdi_star *star)
 {
-    sherd_world         *world = &star->procs->world;
-    const unsigned char *send  = (const unsigned char *)args->send + at;
-    unsigned char       *recv  = (unsigned char *)args->recv + at;
-    size_t               size  = (size_t)world->world_size;
+    const star_frame mine = frame_make(CALL_BARRIER, 0, NULL);
+    char             byte = 0;
 
-    for (size_t d = 0; d < size; d++) {
-        if (world->rank != 0) {
-            SHERDI_TRY(give(star, 0, send + d * args->slice_bytes, piece));
-        } else {
-            memcpy(star->scratch, send + d * args->slice_bytes, piece);
-            for (size_t r = 1; r < size; r++) {
-                SHERDI_TRY(take(star, (int)r, star->scratch + r * piece, piece));
-            }
-        }
-        for (size_t r = 0; r < size; r++) {
-            if (d == 0 && world->rank == 0) {
-                memcpy(recv + r * args->slice_bytes, star->scratch + r * piece, piece);
-            } else if (world->rank == 0) {
-                SHERDI_TRY(give(star, (int)d, star->scratch + r * piece, piece));
-            } else if (d == (size_t)world->rank) {
-                SHERDI_TRY(take(star, 0, recv + r * args->slice_bytes, piece));
-            }
-        }
+    if (star->procs->world.rank != 0) {
+        return answer_get(star, &mine, NULL, 0, &byte, 1);
     }
-    return SHERD_OK;
-}
-
-sherd_status sherdi_star_all_to_all(sherdi_star *star, const sherdi_all_to_all_args *args)
-{
-    sherd_world     *world = &star->procs->world;
-    const star_frame mine  = frame_make(CALL_ALL_TO_ALL, args->slice_bytes, NULL);
-
-    if (world->rank != 0) {
-        SHERDI_TRY(frame_give(star, &mine, NULL, 0));
-    }
-    for (int r = 1; r < world->world_size && world->rank == 0; r++) {
+    for (int r = 1; r < star->procs->world.world_size; r++) {
         SHERDI_TRY(frame_take(star, &mine, r, NULL, 0));
     }
-    for (size_t at = 0; at < args->slice_bytes; at += PIECE_BYTES) {
-        SHERDI_TRY(
-            rounds_run(star, args, at, sherdi_min_size(PIECE_BYTES, args->slice_bytes - at)));
-    }
-    return args->slice_bytes > 0 ? SHERD_OK : sherdi_star_barrier(star);
+    return answer_give(star, &byte, 1);
 }
 
 /* Integers: rank 0 adds them as they come. */
 sherd_status sherdi_star_sum_u64(sherdi_star *star, uint64_t *values, size_t count)
 {
-    enum { PIECE = PIECE_BYTES / sizeof(uint64_t) };
+    enum { PIECE = 1024 };
 
     sherd_world     *world = &star->procs->world;
     const star_frame mine = frame_make(CALL_ALL_REDUCE, count * sizeof(*values), "integers to add");
-    uint64_t        *part = (uint64_t *)(void *)star->scratch;
+    uint64_t         part[PIECE];
 
     if (world->rank != 0) {
-        SHERDI_TRY(frame_give(star, &mine, values, count * sizeof(*values)));
-        return take(star, 0, values, count * sizeof(*values));
+        return answer_get(star, &mine, values, count * sizeof(*values), values,
+                          count * sizeof(*values));
     }
     for (int r = 1; r < world->world_size; r++) {
         SHERDI_TRY(frame_take(star, &mine, r, NULL, 0));
@@ -348,8 +264,5 @@ sherd_status sherdi_star_sum_u64(sherdi_star *star, uint64_t *values, size_t cou
             }
         }
     }
-    for (int r = 1; r < world->world_size; r++) {
-        SHERDI_TRY(give(star, r, values, count * sizeof(*values)));
-    }
-    return SHERD_OK;
+    return answer_give(star, values, count * sizeof(*values));
 }

@@ -7,9 +7,8 @@
 #include "collectives/procs.h"
 
 typedef struct sherdi_star {
-    sherdi_procs  *procs;
-    int           *lines;   /* rank 0: [world_size], -1 for itself; others: [1] */
-    unsigned char *scratch; /* rank 0: [world_size * piece]; others: [piece] */
+    sherdi_procs *procs;
+    int          *lines; /* rank 0: [world_size], -1 for itself; others: [1] */
 } sherdi_star;
 
 /** After the ranks have met; all do. */
@@ -21,7 +20,6 @@ void sherdi_star_close(sherdi_star *star);
 
 sherd_status sherdi_star_barrier(sherdi_star *star);
 sherd_status sherdi_star_all_gather(sherdi_star *star, const sherdi_all_gather_args *args);
-sherd_status sherdi_star_all_to_all(sherdi_star *star, const sherdi_all_to_all_args *args);
 sherd_status sherdi_star_broadcast(sherdi_star *star, void *data, size_t len_bytes, int root);
 sherd_status sherdi_star_sum_u64(sherdi_star *star, uint64_t *values, size_t count);
 

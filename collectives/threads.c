@@ -164,9 +164,9 @@ static void threads_tell_ending(sherd_world *world, uint64_t key, int is_agreed)
 }
 
 /* Only after a failure can a peer still be reading what this rank's lane has done with. */
-static void threads_memory_leave(sherd_world *world, void *memory)
+static void threads_memory_leave(sherd_world *world, void *handle)
 {
-    (void)memory;
+    (void)handle;
     if (sherdi_world_has_failed(world)) {
         sherdi_peers_device_settle(&((thread_world *)world)->device);
     }

@@ -107,10 +107,11 @@ typedef struct sherdi_world_ops {
 
     /* Required, may be called with a half-built world. No meeting. */
     void (*close)(sherd_world *world);
-    /* Required. Collective, equal len_bytes on all: zeroed memory, SHERD_ALIGN_BYTES aligned,
-     * at the same offset for all. On failure of one rank all ranks fail. */
+    /* Required but of worlds that always have a device, whose memory is the layer's above. Collective, equal
+     * len_bytes on all: zeroed memory, SHERD_ALIGN_BYTES aligned, at the same offset for all. On failure of one
+     * rank all ranks fail. */
     sherd_status (*alloc)(sherd_world *world, size_t len_bytes, void **out);
-    /* Required. Local. Peers may go on reading what this rank had until they free theirs. */
+    /* With it. Local. Peers may go on reading what this rank had until they free theirs. */
     void (*free)(sherd_world *world, void *memory);
     sherd_status (*barrier)(sherd_world *world);
     sherd_status (*all_gather)(sherd_world *world, const sherdi_all_gather_args *args);
@@ -126,9 +127,9 @@ typedef struct sherdi_world_ops {
     /* Optional (NULL = none): sherdi_world_reserve_bytes. */
     size_t (*reserve_bytes)(const sherd_world *world, size_t whole_bytes);
     /* Optional: device memory of the world came, is about to go. For a library that moves
-     * registered memory faster; what it cannot do stays undone. */
-    void (*memory_enter)(sherd_world *world, void *memory, size_t len_bytes);
-    void (*memory_leave)(sherd_world *world, void *memory);
+     * registered memory faster; what it cannot do stays undone. `handle` is what enter returned; NULL: nothing. */
+    void *(*memory_enter)(sherd_world *world, void *memory, size_t len_bytes);
+    void (*memory_leave)(sherd_world *world, void *handle);
     /* Optional (NULL = the ranks cannot be told). Any thread, never blocks: every other rank notes it
      * (sherdi_world_ending_note). What is lost on the way is not told. */
     void (*tell_ending)(sherd_world *world, uint64_t key, int is_agreed);

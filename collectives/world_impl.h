@@ -75,13 +75,19 @@ typedef struct world_endings {
     sherdi_ending  *first;
 } world_endings;
 
+/* Device memory that sherdi_world_alloc gave out. */
+typedef struct world_block {
+    void *memory; /* NULL: free entry */
+    void *handle; /* of memory_enter */
+} world_block;
+
 /* What a world has on a device; all zero where it has none. */
 typedef struct world_device {
     int                   index;     /* of the device, in this process */
     int                   is_direct; /* device calls only queue: they need no thread to overlap */
     sherdi_event         *events[WORLD_EVENTS]; /* of ticket t: [(t - 1) % WORLD_EVENTS] */
     sherdi_mem            given;                /* what sherdi_world_alloc gave out */
-    void                **blocks;               /* the same, to be freed; NULL: free entry */
+    world_block          *blocks;               /* the same, to be freed */
     size_t                block_capacity;
     void                 *receive; /* sherdi_world_reserve */
     size_t                receive_bytes;

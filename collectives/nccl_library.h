@@ -1,0 +1,42 @@
+/* The functions of NCCL that are used, of a library that is opened at run time: so one binary runs anywhere. */
+#ifndef SHERDI_COLLECTIVES_NCCL_LIBRARY_H
+#define SHERDI_COLLECTIVES_NCCL_LIBRARY_H
+
+#include <nccl.h>
+
+/* Each is nccl<name> as nccl.h declares it. */
+#define NCCL_FUNCTIONS(_)                                                                          \
+    _(GetVersion)                                                                                  \
+    _(GetUniqueId)                                                                                 \
+    _(CommInitRankConfig)                                                                          \
+    _(CommGetAsyncError)                                                                           \
+    _(CommFinalize)                                                                                \
+    _(CommDestroy)                                                                                 \
+    _(CommAbort)                                                                                   \
+    _(CommCount)                                                                                   \
+    _(CommUserRank)                                                                                \
+    _(CommCuDevice)                                                                                \
+    _(GetErrorString)                                                                              \
+    _(GetLastError)                                                                                \
+    _(GroupStart)                                                                                  \
+    _(GroupEnd)                                                                                    \
+    _(Send)                                                                                        \
+    _(Recv)                                                                                        \
+    _(AllGather)                                                                                   \
+    _(AllReduce)                                                                                   \
+    _(ReduceScatter)
+
+typedef struct nccl_api {
+    int version;
+#define MEMBER(name) __typeof__(nccl##name) *name;
+    NCCL_FUNCTIONS(MEMBER)
+#undef MEMBER
+    /* Younger than the oldest header that will do; NULL in a library without them. */
+    ncclResult_t (*CommRegister)(const ncclComm_t comm, void *memory, size_t len, void **handle);
+    ncclResult_t (*CommDeregister)(const ncclComm_t comm, void *handle);
+} nccl_api;
+
+/** Of the process; constant once sherdi_nccl_version has returned one. */
+extern nccl_api sherdi_nccl_api;
+
+#endif
