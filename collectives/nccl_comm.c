@@ -1,0 +1,391 @@
+/* The communicator of a world over NCCL: how it comes about, how calls with it are made, who watches them, how it
+ * ends.
+ *
+ * NCCL tells nobody in time that a rank died, and its kernels then never end. A thread per world watches: the
+ * world's failure (which the monitor reports), NCCL's asynchronous errors, and calls that make no progress
+ * for the time limit. It then aborts the communicator, which ends the kernels, and with them whoever waits
+ * for the lane. The communicator is not blocking: calls into NCCL return, and are asked for until they
+ * are through. */
+#include "collectives/nccl_impl.h"
+
+#include "base/clock.h"
+
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The watch looks so often. */
+#define WATCH_MS 50
+/* An error of NCCL's may have a dead rank behind it; the monitor says so within this. */
+#define NEWS_NS INT64_C(2000000000)
+/* What a rank that has left did before may still be on its way. */
+#define LEFT_GRACE_NS INT64_C(2000000000)
+/* The end of a communicator that nothing is wrong with. */
+#define FINALIZE_NS INT64_C(5000000000)
+
+const char *sherdi_nccl_result_text(struct sherdi_nccl *nccl, ncclResult_t result)
+{
+    const char *last = sherdi_nccl_api.GetLastError(nccl->comm);
+
+    return last != NULL && last[0] != '\0' ? last : sherdi_nccl_api.GetErrorString(result);
+}
+
+/* An error of NCCL's, told when it is known whether a dead rank is behind it. Not under the lock. */
+static sherd_status nccl_fail(struct sherdi_nccl *nccl, const char *text)
+{
+    sherd_world *world    = &nccl->procs->world;
+    int64_t      until_ns = sherdi_now_ns() + NEWS_NS;
+
+    while (nccl->procs->monitor != NULL && !sherdi_world_has_failed(world) &&
+           sherdi_now_ns() < until_ns) {
+        (void)poll(NULL, 0, 5);
+    }
+    SHERDI_TRY(sherdi_world_status(world));
+    return sherdi_world_fail(world, SHERD_E_DEVICE, "rank %d: NCCL says: %s", world->rank, text);
+}
+
+/* Takes a turn at waiting for NCCL without the lock; fails with the world, or past the deadline. */
+static sherd_status turn_wait(struct sherdi_nccl *nccl, int turn, int64_t deadline_ns,
+                              const char *what)
+{
+    sherd_world *world = &nccl->procs->world;
+    sherd_status status;
+
+    (void)pthread_mutex_unlock(&nccl->lock);
+    sherdi_nap(turn);
+    status = sherdi_world_status(world);
+    if (status == SHERD_OK && sherdi_now_ns() >= deadline_ns) {
+        status = sherdi_world_fail_late(world, "%s: not all ranks have come to it", what);
+    }
+    (void)pthread_mutex_lock(&nccl->lock);
+    return status;
+}
+
+sherd_status sherdi_nccl_settle(struct sherdi_nccl *nccl, ncclResult_t result, const char *what)
+{
+    int64_t deadline_ns = sherdi_now_ns() + nccl->procs->world.timeout_ns;
+    char    text[SHERDI_ERROR_BYTES / 2];
+
+    for (int turn = 0; result == ncclInProgress; turn++) {
+        SHERDI_TRY(turn_wait(nccl, turn, deadline_ns, what));
+        if (nccl->comm == NULL) {
+            return sherdi_world_status(&nccl->procs->world);
+        }
+        if (sherdi_nccl_api.CommGetAsyncError(nccl->comm, &result) != ncclSuccess) {
+            result = ncclInternalError;
+        }
+    }
+    if (result == ncclSuccess) {
+        return SHERD_OK;
+    }
+    (void)snprintf(text, sizeof(text), "%s: %s", what, sherdi_nccl_result_text(nccl, result));
+    (void)pthread_mutex_unlock(&nccl->lock);
+    (void)nccl_fail(nccl, text);
+    (void)pthread_mutex_lock(&nccl->lock);
+    return sherdi_world_status(&nccl->procs->world);
+}
+
+/* ----------------------------------------------------------------- the watch -- */
+
+/* Under the lock. What still runs on the device ends by it. */
+static void comm_abort(struct sherdi_nccl *nccl)
+{
+    ncclComm_t comm = nccl->comm;
+
+    if (comm == NULL || nccl->is_foreign) {
+        return;
+    }
+    nccl->comm = NULL; /* and with it go the registrations */
+    (void)sherdi_nccl_api.CommAbort(comm);
+}
+
+/* An error that NCCL met by itself; 1 with its text. Under the lock. */
+static int async_error(struct sherdi_nccl *nccl, char *text, size_t text_bytes)
+{
+    ncclResult_t result = ncclSuccess;
+
+    if (nccl->comm == NULL ||
+        sherdi_nccl_api.CommGetAsyncError(nccl->comm, &result) != ncclSuccess ||
+        result == ncclSuccess || result == ncclInProgress) {
+        return 0;
+    }
+    (void)snprintf(text, text_bytes, "%s", sherdi_nccl_result_text(nccl, result));
+    return 1;
+}
+
+/* The first ticket after `passed` that the lane has not passed yet; `queued` + 1: none. */
+static sherdi_ticket oldest_pending(sherd_world *world, sherdi_ticket passed, sherdi_ticket queued)
+{
+    if (queued > WORLD_EVENTS && passed < queued - WORLD_EVENTS) {
+        passed = queued - WORLD_EVENTS; /* older ones have lost their events */
+    }
+    while (passed < queued && sherdi_world_lane_is_done(world, passed + 1)) {
+        passed++;
+    }
+    return passed + 1;
+}
+
+/* The lane has stood before this call since then. It will not go on when a rank has left, or when the others have
+ * had the time limit to come. */
+static void stuck_look(struct sherdi_nccl *nccl, sherdi_ticket ticket, int64_t since_ns)
+{
+    sherd_world *world   = &nccl->procs->world;
+    const char  *what    = nccl->calls[(ticket - 1) % WORLD_EVENTS].what;
+    int64_t      left_ns = atomic_load(&nccl->procs->first_left_ns);
+    int64_t      now_ns  = sherdi_now_ns();
+
+    if (ticket > atomic_load(&world->queue.done)) {
+        return;
+    }
+    if (left_ns != 0 && now_ns - (left_ns > since_ns ? left_ns : since_ns) > LEFT_GRACE_NS) {
+        (void)sherdi_world_fail_left(world, atomic_load(&nccl->procs->first_left));
+    }
+    if (now_ns - since_ns <= world->timeout_ns) {
+        return;
+    }
+    (void)sherdi_world_fail_late(
+        world, "the device to do %s%s%s (call %llu): not all ranks have come to it",
+        sherdi_world_call_name(nccl->calls[(ticket - 1) % WORLD_EVENTS].kind),
+        what[0] == '\0' ? "" : " of ", what, (unsigned long long)ticket);
+}
+
+static void *watch_main(void *raw)
+{
+    struct sherdi_nccl *nccl     = raw;
+    sherd_world        *world    = &nccl->procs->world;
+    sherdi_ticket       pending  = 1;
+    int64_t             since_ns = sherdi_now_ns();
+    char                text[SHERDI_ERROR_BYTES / 2];
+
+    (void)pthread_mutex_lock(&nccl->lock);
+    while (!nccl->is_stopping) {
+        sherdi_ticket   queued = atomic_load_explicit(&world->queue.done, memory_order_acquire);
+        sherdi_ticket   oldest = oldest_pending(world, pending - 1, queued);
+        int             has_error;
+        struct timespec until;
+
+        if (oldest != pending || oldest > queued) {
+            pending  = oldest;
+            since_ns = sherdi_now_ns();
+        }
+        has_error = !sherdi_world_has_failed(world) && async_error(nccl, text, sizeof(text));
+        (void)pthread_mutex_unlock(&nccl->lock);
+        if (has_error) {
+            (void)nccl_fail(nccl, text);
+        } else {
+            stuck_look(nccl, pending, since_ns);
+        }
+        (void)pthread_mutex_lock(&nccl->lock);
+        if (sherdi_world_has_failed(world)) {
+            comm_abort(nccl);
+        }
+        (void)clock_gettime(CLOCK_MONOTONIC, &until);
+        until.tv_nsec += WATCH_MS * 1000000;
+        until.tv_sec += until.tv_nsec / 1000000000;
+        until.tv_nsec %= 1000000000;
+        (void)pthread_cond_timedwait(&nccl->has_news, &nccl->lock, &until);
+    }
+    (void)pthread_mutex_unlock(&nccl->lock);
+    return NULL;
+}
+
+static sherd_status watch_start(struct sherdi_nccl *nccl)
+{
+    int error = sherdi_thread_start(&nccl->watch, watch_main, nccl);
+
+    if (error != 0) {
+        return sherdi_fail(SHERD_E_NOMEM, "no thread to watch NCCL: %s", strerror(error));
+    }
+    nccl->is_watched = 1;
+    return SHERD_OK;
+}
+
+static void watch_stop(struct sherdi_nccl *nccl)
+{
+    if (!nccl->is_watched) {
+        return;
+    }
+    (void)pthread_mutex_lock(&nccl->lock);
+    nccl->is_stopping = 1;
+    (void)pthread_cond_signal(&nccl->has_news);
+    (void)pthread_mutex_unlock(&nccl->lock);
+    (void)pthread_join(nccl->watch, NULL);
+    nccl->is_watched = 0;
+}
+
+/* --------------------------------------------------------------- its calls -- */
+
+sherd_status sherdi_nccl_call_begin(sherd_world *world, world_call_kind kind, const char *what)
+{
+    struct sherdi_nccl *nccl = sherdi_nccl_of(world);
+    size_t slot = atomic_load_explicit(&world->queue.done, memory_order_relaxed) % WORLD_EVENTS;
+
+    (void)pthread_mutex_lock(&nccl->lock);
+    if (nccl->comm == NULL) {
+        (void)pthread_mutex_unlock(&nccl->lock);
+        SHERDI_TRY(sherdi_world_status(world));
+        return sherdi_fail(SHERD_E_STATE, "the NCCL communicator has ended");
+    }
+    nccl->calls[slot].kind = kind;
+    (void)snprintf(nccl->calls[slot].what, sizeof(nccl->calls[slot].what), "%s",
+                   what == NULL ? "" : what);
+    return SHERD_OK;
+}
+
+sherd_status sherdi_nccl_call_end(sherd_world *world, ncclResult_t result, world_call_kind kind)
+{
+    struct sherdi_nccl *nccl   = sherdi_nccl_of(world);
+    sherd_status        status = sherdi_nccl_settle(nccl, result, sherdi_world_call_name(kind));
+
+    (void)pthread_mutex_unlock(&nccl->lock);
+    return status;
+}
+
+/* ---------------------------------------------------------- beginning and end -- */
+
+static sherd_status nccl_create(sherdi_procs *procs)
+{
+    struct sherdi_nccl *nccl = calloc(1, sizeof(*nccl));
+    pthread_condattr_t  clock;
+
+    if (nccl == NULL) {
+        return sherdi_fail(SHERD_E_NOMEM, "no room for the world over NCCL");
+    }
+    nccl->procs = procs;
+    (void)pthread_mutex_init(&nccl->lock, NULL);
+    (void)pthread_condattr_init(&clock);
+    (void)pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+    (void)pthread_cond_init(&nccl->has_news, &clock);
+    (void)pthread_condattr_destroy(&clock);
+    procs->nccl                   = nccl;
+    procs->world.device.is_direct = 1;
+    return SHERD_OK;
+}
+
+/* How rank 0 fared with the id, and the id. */
+typedef struct id_message {
+    int32_t      status;
+    ncclUniqueId id;
+    char         text[256];
+} id_message;
+
+static sherd_status id_share(struct sherdi_nccl *nccl, ncclUniqueId *out)
+{
+    sherd_world *world = &nccl->procs->world;
+    id_message   message;
+
+    memset(&message, 0, sizeof(message));
+    if (world->rank == 0) {
+        ncclResult_t result = sherdi_nccl_api.GetUniqueId(&message.id);
+
+        if (result != ncclSuccess) {
+            message.status = (int32_t)SHERD_E_DEVICE;
+            (void)snprintf(message.text, sizeof(message.text), "%s",
+                           sherdi_nccl_result_text(nccl, result));
+        }
+    }
+    SHERDI_TRY(sherdi_star_broadcast(&nccl->star, &message, sizeof(message), 0));
+    if (message.status != SHERD_OK) {
+        return sherdi_fail((sherd_status)message.status, "NCCL cannot begin: %s", message.text);
+    }
+    *out = message.id;
+    return SHERD_OK;
+}
+
+/* NCCL takes the device that is the thread's. */
+static sherd_status comm_init(struct sherdi_nccl *nccl, const ncclUniqueId *id)
+{
+    sherd_world *world  = &nccl->procs->world;
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    int          before = -1;
+    ncclResult_t result;
+    sherd_status status;
+    char         what[96];
+
+    config.blocking = 0;
+    (void)snprintf(what, sizeof(what), "the NCCL communicator of %d ranks", world->world_size);
+    (void)cudaGetDevice(&before);
+    if (cudaSetDevice(world->device.index) != cudaSuccess) {
+        return sherdi_fail(SHERD_E_DEVICE, "rank %d cannot use device %d", world->rank,
+                           world->device.index);
+    }
+    (void)pthread_mutex_lock(&nccl->lock);
+    result = sherdi_nccl_api.CommInitRankConfig(&nccl->comm, world->world_size, *id, world->rank,
+                                                &config);
+    status = sherdi_nccl_settle(nccl, result, what);
+    (void)pthread_mutex_unlock(&nccl->lock);
+    if (before >= 0) {
+        (void)cudaSetDevice(before);
+    }
+    return status;
+}
+
+/* Ends what the trainer has not made. Waits a little for what is under way; whatever does not end then is
+ * ended. */
+static void comm_end(struct sherdi_nccl *nccl)
+{
+    ncclResult_t result      = ncclInProgress;
+    int64_t      deadline_ns = sherdi_now_ns() + FINALIZE_NS;
+
+    if (nccl->comm == NULL || nccl->is_foreign) {
+        return;
+    }
+    if (!sherdi_world_has_failed(&nccl->procs->world)) {
+        result = sherdi_nccl_api.CommFinalize(nccl->comm);
+        while (result == ncclInProgress && sherdi_now_ns() < deadline_ns &&
+               !sherdi_world_has_failed(&nccl->procs->world)) {
+            (void)poll(NULL, 0, 1);
+            if (sherdi_nccl_api.CommGetAsyncError(nccl->comm, &result) != ncclSuccess) {
+                result = ncclInternalError;
+            }
+        }
+    }
+    if (result == ncclSuccess) {
+        (void)sherdi_nccl_api.CommDestroy(nccl->comm);
+    } else {
+        (void)sherdi_nccl_api.CommAbort(nccl->comm);
+    }
+    nccl->comm = NULL;
+}
+
+sherd_status sherdi_nccl_open(sherdi_procs *procs, void *comm)
+{
+    ncclUniqueId id;
+
+    if (procs->world.world_size == 1) {
+        sherdi_rendezvous_close_desk(&procs->meeting);
+        return SHERD_OK;
+    }
+    SHERDI_TRY(nccl_create(procs));
+    SHERDI_TRY(sherdi_star_open(&procs->nccl->star, procs));
+    if (comm != NULL) {
+        procs->nccl->comm       = comm;
+        procs->nccl->is_foreign = 1;
+    } else {
+        SHERDI_TRY(id_share(procs->nccl, &id));
+        SHERDI_TRY(comm_init(procs->nccl, &id));
+    }
+    return watch_start(procs->nccl);
+}
+
+void sherdi_nccl_close(sherdi_procs *procs)
+{
+    struct sherdi_nccl *nccl   = procs->nccl;
+    sherd_world        *world  = &procs->world;
+    world_device       *device = &world->device;
+
+    /* The watch ends this, too, if a rank will not come. */
+    (void)sherdi_world_lane_wait(world, atomic_load(&world->queue.done));
+    watch_stop(nccl);
+    for (size_t i = 0; i < device->block_capacity && !sherdi_world_has_failed(world); i++) {
+        sherdi_nccl_deregister(world, device->blocks[i].handle);
+        device->blocks[i].handle = NULL;
+    }
+    comm_end(nccl);
+    sherdi_star_close(&nccl->star);
+    (void)pthread_cond_destroy(&nccl->has_news);
+    (void)pthread_mutex_destroy(&nccl->lock);
+    free(nccl);
+    procs->nccl = NULL;
+}
