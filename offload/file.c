@@ -91,19 +91,26 @@ static sherd_status open_fail(const sherdi_stripe *stripe, const char *folder, i
                        strerror_r(error, buffer, sizeof(buffer)));
 }
 
-static sherd_status stripe_lock(const sherdi_stripe *stripe)
+int sherdi_file_lock(int fd)
 {
     static const struct timespec PAUSE = {.tv_nsec = LOCK_PAUSE_NS};
-    char                         buffer[128];
     int                          error = EWOULDBLOCK;
 
     for (int tries = 0; tries < LOCK_TRIES && (error == EWOULDBLOCK || error == EINTR); tries++) {
         if (tries > 0) {
             (void)nanosleep(&PAUSE, NULL);
         }
-        error = flock(stripe->fd, LOCK_EX | LOCK_NB) == 0 ? 0 : errno;
+        error = flock(fd, LOCK_EX | LOCK_NB) == 0 ? 0 : errno;
     }
-    if (error == EWOULDBLOCK || error == EINTR) {
+    return error == EINTR ? EWOULDBLOCK : error;
+}
+
+static sherd_status stripe_lock(const sherdi_stripe *stripe)
+{
+    char buffer[128];
+    int  error = sherdi_file_lock(stripe->fd);
+
+    if (error == EWOULDBLOCK) {
         return sherdi_fail(SHERD_E_STATE, "%s is in use by another run", stripe->path);
     }
     if (error != 0) {

@@ -1,6 +1,7 @@
 /* State files as they lie in folders, seen from outside: listed and removed without the queue, whoever made
  * them. A file that a run has open is only looked at. */
 #include "offload/checksum.h"
+#include "offload/io_impl.h"
 #include "offload/state_file.h"
 
 #include <dirent.h>
@@ -11,12 +12,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
-
-/* Others who look hold the lock for a moment. */
-#define LOCK_TRIES    10
-#define LOCK_PAUSE_NS 5000000
 
 /* Stripes that are tried when the header does not say how many there are. */
 #define STRIPES_TRIED 64
@@ -244,13 +240,8 @@ static sherd_status files_remove(removal *r)
 
 static sherd_status lock_take(const removal *r)
 {
-    static const struct timespec PAUSE = {.tv_nsec = LOCK_PAUSE_NS};
-    int                          error = flock(r->fd, LOCK_EX | LOCK_NB) == 0 ? 0 : errno;
+    int error = sherdi_file_lock(r->fd);
 
-    for (int tries = 1; tries < LOCK_TRIES && error == EWOULDBLOCK; tries++) {
-        (void)nanosleep(&PAUSE, NULL);
-        error = flock(r->fd, LOCK_EX | LOCK_NB) == 0 ? 0 : errno;
-    }
     if (error == EWOULDBLOCK) {
         return sherdi_fail(SHERD_E_STATE, "%s is in use by a run", r->path);
     }
@@ -270,20 +261,6 @@ static sherd_status removal_open(removal *r)
     return r->fd < 0 ? file_fail("open", r->path, errno) : SHERD_OK;
 }
 
-sherd_status sherdi_state_remove(const char *path)
-{
-    removal      r = {.path = path};
-    sherd_status status;
-
-    SHERDI_TRY(removal_open(&r));
-    status = lock_take(&r);
-    if (status == SHERD_OK) {
-        status = files_remove(&r);
-    }
-    (void)close(r.fd);
-    return status;
-}
-
 /* Under the lock: still there, and still nothing in it. */
 static int is_still_empty(const removal *r)
 {
@@ -292,6 +269,29 @@ static int is_still_empty(const removal *r)
 
     found_read(r->fd, &found);
     return fstat(r->fd, &info) == 0 && info.st_nlink > 0 && sherdi_state_found_is_empty(&found);
+}
+
+/* What removal_open has opened. */
+static sherd_status removal_run(removal *r, int is_for_empty)
+{
+    sherd_status status = lock_take(r);
+
+    if (status == SHERD_OK && is_for_empty && !is_still_empty(r)) {
+        status = sherdi_fail(SHERD_E_STATE, "%s is not empty, or gone", r->path);
+    }
+    if (status == SHERD_OK) {
+        status = files_remove(r);
+    }
+    (void)close(r->fd);
+    return status;
+}
+
+sherd_status sherdi_state_remove(const char *path)
+{
+    removal r = {.path = path};
+
+    SHERDI_TRY(removal_open(&r));
+    return removal_run(&r, 0);
 }
 
 sherd_status sherdi_state_reclaim(const char *path, const char *const *folders, int num_folders,
@@ -306,14 +306,7 @@ sherd_status sherdi_state_reclaim(const char *path, const char *const *folders, 
         return sherdi_fail(SHERD_E_STATE, "%s is gone", path);
     }
     SHERDI_TRY(status);
-    status = lock_take(&r);
-    if (status == SHERD_OK && !is_still_empty(&r)) {
-        status = sherdi_fail(SHERD_E_STATE, "%s is not empty, or gone", path);
-    }
-    if (status == SHERD_OK) {
-        status = files_remove(&r);
-    }
-    (void)close(r.fd);
+    status           = removal_run(&r, 1);
     *freed_bytes_out = r.freed_bytes;
     return status;
 }

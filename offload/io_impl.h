@@ -91,6 +91,9 @@ void sherdi_ioq_drop(sherdi_ioq *queue, sherdi_request *request, int error);
 /** Before a request is made again that moved nothing: sleeps, longer each time. Without the lock. */
 void sherdi_ioq_pause(int stalls);
 
+/** Locks an open file against all others. Returns an errno: EWOULDBLOCK when somebody has it, and not for the moment
+ *  of a look alone. */
+int sherdi_file_lock(int fd);
 /** Where the byte at `offset_bytes` lies: stripe and offset there. Returns how many bytes follow
  *  it in that stripe without a gap. */
 size_t sherdi_file_place(const sherdi_file *file, size_t offset_bytes, int *stripe_out,

@@ -88,70 +88,51 @@ static const sherdi_tier_ops SCRATCH_OPS = {
 
 /* --------------------------------------------------------------- opening -- */
 
-static sherd_status scratch_open(scratch_tier *self, const char *const *folders, int num_folders,
-                                 size_t capacity_bytes)
+static sherd_status scratch_open(scratch_tier *self, const sherdi_tier_params *params,
+                                 sherdi_mem *mem)
 {
-    sherdi_file_params params = {.folders        = folders,
-                                 .num_folders    = num_folders,
-                                 .capacity_bytes = capacity_bytes,
-                                 .stripe_bytes   = SHERDI_STRIPE_BYTES,
-                                 .flags          = SHERDI_FILE_CREATE | SHERDI_FILE_SCRATCH};
-    uint64_t           hash   = sherdi_hash_u64((uint64_t)(uintptr_t)self, (uint64_t)getpid());
+    sherdi_file_params file = {.folders      = params->folders,
+                               .num_folders  = params->num_folders,
+                               .stripe_bytes = SHERDI_STRIPE_BYTES,
+                               .flags        = SHERDI_FILE_CREATE | SHERDI_FILE_SCRATCH};
+    uint64_t           hash = sherdi_hash_u64((uint64_t)(uintptr_t)self, (uint64_t)getpid());
     char               name[64];
 
+    self->places =
+        sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, params->num_extents, sizeof(*self->places));
+    self->is_written = sherdi_alloc(mem, SHERDI_MEM_CONTROL, params->num_extents);
+    if (self->places == NULL || self->is_written == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    SHERDI_TRY(sherdi_extents_place(params->extents, params->num_extents, 1, 0, self->places,
+                                    &file.capacity_bytes));
     /* Unlinked at once; until then it differs from that of any other rank. */
     (void)snprintf(name, sizeof(name), "sherd-%016llx.scratch",
                    (unsigned long long)sherdi_hash_u64(hash, (uint64_t)sherdi_now_ns()));
-    params.name = name;
-    return sherdi_file_open(self->queue, &params, &self->file);
+    file.name = name;
+    return sherdi_file_open(self->queue, &file, &self->file);
 }
 
-static sherd_status scratch_fill(scratch_tier *self, const sherdi_extent *extents,
-                                 size_t num_extents, sherdi_mem *mem, size_t *capacity_out)
-{
-    self->places = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, num_extents, sizeof(*self->places));
-    if (self->places == NULL) {
-        return SHERD_E_NOMEM;
-    }
-    self->is_written = sherdi_alloc(mem, SHERDI_MEM_CONTROL, num_extents);
-    if (self->is_written == NULL) {
-        return SHERD_E_NOMEM;
-    }
-    return sherdi_extents_place(extents, num_extents, 1, 0, self->places, capacity_out);
-}
-
-sherd_status sherdi_tier_scratch(sherdi_ioq *queue, const char *const *folders, int num_folders,
-                                 const char *what, const sherdi_extent *extents, size_t num_extents,
-                                 sherdi_mem *mem, sherdi_tier **out)
+static sherd_status nvme_open(const sherdi_tier_params *params, sherdi_mem *mem, sherdi_tier **out)
 {
     scratch_tier *self;
-    size_t        capacity_bytes = 0;
     sherd_status  status;
 
-    SHERDI_TRY(sherdi_extents_check(extents, num_extents));
+    SHERDI_TRY(sherdi_extents_check(params->extents, params->num_extents));
     self = sherdi_alloc(mem, SHERDI_MEM_CONTROL, sizeof(*self));
     if (self == NULL) {
         return SHERD_E_NOMEM;
     }
     self->tier.ops = &SCRATCH_OPS;
-    self->queue    = queue;
-    self->what     = what;
-    status         = scratch_fill(self, extents, num_extents, mem, &capacity_bytes);
-    if (status == SHERD_OK) {
-        status = scratch_open(self, folders, num_folders, capacity_bytes);
-    }
+    self->queue    = params->queue;
+    self->what     = params->what;
+    status         = scratch_open(self, params, mem);
     if (status != SHERD_OK) {
         scratch_close(&self->tier, 0);
         return status;
     }
     *out = &self->tier;
     return SHERD_OK;
-}
-
-static sherd_status nvme_open(const sherdi_tier_params *params, sherdi_mem *mem, sherdi_tier **out)
-{
-    return sherdi_tier_scratch(params->queue, params->folders, params->num_folders, params->what,
-                               params->extents, params->num_extents, mem, out);
 }
 
 const sherdi_tier_kind sherdi_tier_nvme = {

@@ -56,31 +56,33 @@ static void io_start(state_tier *self, sherdi_io *io, int is_write, void *memory
     sherdi_io_start(self->queue, io);
 }
 
-static sherd_status front_write(state_tier *self)
+/* The same to its end. */
+static sherd_status part_move(state_tier *self, int is_write, void *memory, size_t offset_bytes,
+                              size_t len_bytes, const char *what, size_t number)
 {
     sherdi_io io = {0};
 
-    io_start(self, &io, 1, self->front, 0, sizeof(*self->front), "header", 0);
+    io_start(self, &io, is_write, memory, offset_bytes, len_bytes, what, number);
     return sherdi_io_wait(self->queue, &io);
+}
+
+static sherd_status front_move(state_tier *self, int is_write)
+{
+    return part_move(self, is_write, self->front, 0, sizeof(*self->front), "header", 0);
 }
 
 static sherd_status head_write(state_tier *self, int index)
 {
-    sherdi_io io = {0};
-
-    io_start(self, &io, 1, &self->front->heads[index],
-             offsetof(sherdi_state_front, heads) + (size_t)index * sizeof(sherdi_state_head),
-             sizeof(sherdi_state_head), "index", (size_t)index);
-    return sherdi_io_wait(self->queue, &io);
+    return part_move(self, 1, &self->front->heads[index],
+                     offsetof(sherdi_state_front, heads) +
+                         (size_t)index * sizeof(sherdi_state_head),
+                     sizeof(sherdi_state_head), "index", (size_t)index);
 }
 
 static sherd_status table_move(state_tier *self, int index, int is_write)
 {
-    sherdi_io io = {0};
-
-    io_start(self, &io, is_write, self->tables[index], self->map.tables_at[index],
-             self->map.table_bytes, "index", (size_t)index);
-    return sherdi_io_wait(self->queue, &io);
+    return part_move(self, is_write, self->tables[index], self->map.tables_at[index],
+                     self->map.table_bytes, "index", (size_t)index);
 }
 
 static sherd_status sync_if_durable(state_tier *self)
@@ -477,33 +479,15 @@ static sherd_status state_create(state_tier *self, const sherdi_tier_state_param
 {
     SHERDI_TRY(sherdi_state_header_fill(params, self->map.file_bytes, &self->front->header));
     SHERDI_TRY(state_file_open(self, params, SHERDI_FILE_CREATE));
-    SHERDI_TRY(front_write(self));
+    SHERDI_TRY(front_move(self, 1));
     return sync_if_durable(self);
-}
-
-sherd_status sherdi_tier_state_create(sherdi_ioq *queue, const sherdi_tier_state_params *params,
-                                      sherdi_mem *mem, sherdi_tier **out)
-{
-    state_tier  *self;
-    sherd_status status;
-
-    SHERDI_TRY(state_make(queue, params, mem, &self));
-    status = state_create(self, params);
-    if (status != SHERD_OK) {
-        state_close(&self->tier, 0);
-        return status;
-    }
-    *out = &self->tier;
-    return SHERD_OK;
 }
 
 static sherd_status header_load(state_tier *self, const sherdi_tier_state_params *params)
 {
     const char *path = sherdi_file_path(self->file);
-    sherdi_io   io   = {0};
 
-    io_start(self, &io, 0, self->front, 0, sizeof(*self->front), "header", 0);
-    SHERDI_TRY(sherdi_io_wait(self->queue, &io));
+    SHERDI_TRY(front_move(self, 0));
     if (!sherdi_state_header_is_whole(&self->front->header)) {
         return sherdi_fail(SHERD_E_STATE, "%s has no whole header: it is no state file or damaged",
                            path);
@@ -554,20 +538,33 @@ static sherd_status state_open(state_tier *self, const sherdi_tier_state_params 
     return records_load(self);
 }
 
-sherd_status sherdi_tier_state_open(sherdi_ioq *queue, const sherdi_tier_state_params *params,
-                                    sherdi_mem *mem, sherdi_tier **out)
+/* Over a new file, or one that was left. What goes wrong half-way leaves no new one. */
+static sherd_status state_begin(sherdi_ioq *queue, const sherdi_tier_state_params *params,
+                                sherdi_mem *mem, int is_new, sherdi_tier **out)
 {
     state_tier  *self;
     sherd_status status;
 
     SHERDI_TRY(state_make(queue, params, mem, &self));
-    status = state_open(self, params);
+    status = is_new ? state_create(self, params) : state_open(self, params);
     if (status != SHERD_OK) {
-        state_close(&self->tier, 1);
+        state_close(&self->tier, !is_new);
         return status;
     }
     *out = &self->tier;
     return SHERD_OK;
+}
+
+sherd_status sherdi_tier_state_create(sherdi_ioq *queue, const sherdi_tier_state_params *params,
+                                      sherdi_mem *mem, sherdi_tier **out)
+{
+    return state_begin(queue, params, mem, 1, out);
+}
+
+sherd_status sherdi_tier_state_open(sherdi_ioq *queue, const sherdi_tier_state_params *params,
+                                    sherdi_mem *mem, sherdi_tier **out)
+{
+    return state_begin(queue, params, mem, 0, out);
 }
 
 void sherdi_tier_state_verify(sherdi_tier *tier, int is_on)

@@ -1,6 +1,7 @@
 /* A tier: where extents rest between uses. An extent is a numbered stretch of bytes, the grain of
  * transfer; what is in it the tier does not know. Device and host memory (memory.c), where nothing has to
- * be read because it is there, and nvme over io.h (nvme_scratch.c; with generations nvme_state.c). What the
+ * be read because it is there, and nvme over io.h (nvme_scratch.c: a file without a name; with generations
+ * nvme_state.c). What the
  * rest of the library asks of one are its capabilities: sherdi_tier_kind.
  *
  * Generations. A tier on a drive may keep two slots per extent: a write goes to the spare one, and
@@ -34,7 +35,7 @@ typedef struct sherdi_extent {
 
 typedef struct sherdi_tier_ops {
     size_t      struct_size;
-    const char *name; /* "device", "host", "nvme" */
+    const char *name; /* "memory", "nvme" */
 
     /* Required. Transfers must be over. `is_kept` 0: what it kept on a drive is removed. */
     void (*close)(sherdi_tier *tier, int is_kept);
@@ -103,16 +104,6 @@ size_t                  sherdi_tier_index(const sherdi_tier_kind *kind);
 const char             *sherdi_tier_name(const sherdi_tier_kind *kind);
 /** The first of that place. */
 const sherdi_tier_kind *sherdi_tier_of(sherdi_place place);
-
-/** Over memory that the caller owns; `name` is "device" or "host". */
-sherd_status sherdi_tier_memory(const char *name, void *memory, const sherdi_extent *extents,
-                                size_t num_extents, sherdi_mem *mem, sherdi_tier **out);
-
-/** Over a file without generations whose contents mean nothing after this process: one slot per extent,
- *  unlinked at once. */
-sherd_status sherdi_tier_scratch(sherdi_ioq *queue, const char *const *folders, int num_folders,
-                                 const char *what, const sherdi_extent *extents, size_t num_extents,
-                                 sherdi_mem *mem, sherdi_tier **out);
 
 /* ---- state on a drive, with generations ---- */
 

@@ -10,24 +10,21 @@
 
 static void memory_extent_is_where_it_is(void)
 {
-    static const char *const NAMES[] = {"device", "host"};
-    unsigned char           *memory;
-    sherdi_tier             *tier = NULL;
+    static const sherdi_tier_kind *const KINDS[] = {&sherdi_tier_device, &sherdi_tier_host};
+    unsigned char                       *memory;
+    sherdi_tier                         *tier = NULL;
 
     rig_begin(SHERDI_IOQ_THREADS);
     memory = rig_memory(rig_space_bytes());
     for (int n = 0; n < 2; n++) {
-        CHECK_OK(
-            sherdi_tier_memory(NAMES[n], memory, rig_extents(), RIG_EXTENTS, rig_mem(), &tier));
-        CHECK(strcmp(NAMES[n], tier->ops->name) == 0);
+        CHECK_OK(rig_tier_open(KINDS[n], NULL, 0, memory, rig_extents(), RIG_EXTENTS, &tier));
+        CHECK(strcmp("memory", tier->ops->name) == 0);
         CHECK(tier->ops->read_start == NULL && tier->ops->commit == NULL);
         for (size_t i = 0; i < RIG_EXTENTS; i++) {
             CHECK(tier->ops->address(tier, i) == memory + rig_extents()[i].offset_bytes);
         }
         tier->ops->close(tier, 0);
     }
-    CHECK_STATUS(SHERD_E_INVAL,
-                 sherdi_tier_memory("disk", memory, rig_extents(), RIG_EXTENTS, rig_mem(), &tier));
     sherdi_free(memory);
     rig_end();
 }
@@ -48,9 +45,9 @@ static void extents_that_are_wrong_are_refused(void)
     queue = rig_queue(CHUNK, DEPTH);
     for (size_t i = 0; i < sizeof(WRONG) / sizeof(WRONG[0]); i++) {
         CHECK_STATUS(SHERD_E_INVAL,
-                     sherdi_tier_memory("host", NULL, WRONG[i], 2, rig_mem(), &tier));
-        CHECK_STATUS(SHERD_E_INVAL, sherdi_tier_scratch(queue, rig_folders(), 1, "block", WRONG[i],
-                                                        2, rig_mem(), &tier));
+                     rig_tier_open(&sherdi_tier_host, NULL, 0, NULL, WRONG[i], 2, &tier));
+        CHECK_STATUS(SHERD_E_INVAL,
+                     rig_tier_open(&sherdi_tier_nvme, queue, 1, NULL, WRONG[i], 2, &tier));
     }
     CHECK_INT(0, rig_folder_count(rig_folder("f0")));
     sherdi_ioq_destroy(queue);
@@ -69,8 +66,7 @@ static void extents_that_no_file_holds_are_refused(void)
 
     rig_begin(SHERDI_IOQ_THREADS);
     queue = rig_queue(CHUNK, DEPTH);
-    CHECK_STATUS(SHERD_E_INVAL,
-                 sherdi_tier_scratch(queue, rig_folders(), 1, "block", LONG, 3, rig_mem(), &tier));
+    CHECK_STATUS(SHERD_E_INVAL, rig_tier_open(&sherdi_tier_nvme, queue, 1, NULL, LONG, 3, &tier));
     CHECK_ERROR_SAYS("more than a file holds");
     params             = rig_state_params(1);
     params.extents     = LONG;
@@ -92,8 +88,8 @@ static void scratch_reads_what_was_written(void)
     for (int folders = 1; folders <= 3; folders++) {
         sherdi_tier *tier = NULL;
 
-        CHECK_OK(sherdi_tier_scratch(queue, rig_folders(), folders, "parameters", rig_extents(),
-                                     RIG_EXTENTS, rig_mem(), &tier));
+        CHECK_OK(rig_tier_open(&sherdi_tier_nvme, queue, folders, NULL, rig_extents(), RIG_EXTENTS,
+                               &tier));
         CHECK_INT(0, rig_folder_count(rig_folder("f0"))); /* it has no name */
         CHECK(tier->ops->commit == NULL && tier->ops->address == NULL);
         rig_expect_all(tier, 0);

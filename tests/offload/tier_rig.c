@@ -69,6 +69,21 @@ sherdi_tier *rig_state_open(sherdi_ioq *queue, int num_folders)
     return tier;
 }
 
+sherd_status rig_tier_open(const sherdi_tier_kind *kind, sherdi_ioq *queue, int num_folders,
+                           void *memory, const sherdi_extent *extents, size_t num_extents,
+                           sherdi_tier **out)
+{
+    const sherdi_tier_params params = {.memory      = memory,
+                                       .queue       = queue,
+                                       .folders     = rig_folders(),
+                                       .num_folders = num_folders,
+                                       .what        = "block",
+                                       .extents     = extents,
+                                       .num_extents = num_extents};
+
+    return kind->open(&params, rig_mem(), out);
+}
+
 const char *rig_state_path(void)
 {
     static char                    path[256];
