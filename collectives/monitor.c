@@ -89,7 +89,7 @@ static void news_take(sherdi_monitor *monitor, monitor_line *line)
         }
         monitor->params.left(monitor->params.world, news->rank);
     } else if (news->kind == NEWS_ENDING) {
-        monitor->params.ending(monitor->params.world, news->key, news->is_agreed != 0);
+        sherdi_world_ending_note(monitor->params.world, news->key, news->is_agreed != 0);
     } else {
         monitor->params.failed(monitor->params.world, (sherd_status)news->status, news->text,
                                news->kind == NEWS_DIED);

@@ -17,8 +17,6 @@ typedef struct monitor_params {
     void (*failed)(sherd_world *world, sherd_status status, const char *text, int has_died);
     /* A rank left properly: an error only for who still needs it. */
     void (*left)(sherd_world *world, int rank);
-    /* A rank has come to the end of something: sherdi_world_ending_open. */
-    void (*ending)(sherd_world *world, uint64_t key, int is_agreed);
 } monitor_params;
 
 sherd_status sherdi_monitor_start(const monitor_params *params, sherdi_monitor **out);

@@ -397,35 +397,6 @@ static sherd_status all_reduce_push(sherdi_peers *peers, const sherdi_reduction_
     return call_end(peers);
 }
 
-/* Two meetings a piece: parts to their owners, results to all. */
-static sherd_status all_reduce_bounce(sherdi_peers *peers, const sherdi_reduction_args *args,
-                                      size_t slice_bytes)
-{
-    unsigned char *recv  = args->recv;
-    size_t         piece = sherdi_min_size(slice_bytes, part_bytes(peers));
-    size_t         mine  = (size_t)peers->world->rank * slice_bytes;
-
-    for (size_t at = 0; at < slice_bytes; at += piece) {
-        size_t         len_bytes = sherdi_min_size(piece, slice_bytes - at);
-        unsigned char *result;
-
-        parts_fill(peers, args->send, slice_bytes, at, len_bytes);
-        SHERDI_TRY(sherdi_peers_meet(peers));
-        SHERDI_TRY(srcs_find(peers, args->send, 0, slice_bytes, at, len_bytes));
-        result = half_to_fill(peers);
-        srcs_reduce(peers, args, result, len_bytes / sherd_dtype_bytes(args->send_dtype), 0);
-        SHERDI_TRY(sherdi_peers_meet(peers));
-        copy(peers, recv + mine + at, result, len_bytes);
-        for (int step = 1; step < peers->count; step++) {
-            int index = neighbour(peers, step);
-
-            copy(peers, recv + (size_t)peers->ranks[index] * slice_bytes + at,
-                 half_of(peers, index), len_bytes);
-        }
-    }
-    return SHERD_OK;
-}
-
 sherd_status sherdi_peers_all_reduce(sherd_world *world, const sherdi_reduction_args *args)
 {
     sherdi_peers *peers = peers_of(world, 0);
@@ -436,10 +407,9 @@ sherd_status sherdi_peers_all_reduce(sherd_world *world, const sherdi_reduction_
     }
     note.recv = place_of(peers, args->recv, note.len_bytes * (size_t)world->world_size);
     SHERDI_TRY(call_begin(peers, &note));
-    if (sends_are_shared(peers) && recvs_are_shared(peers)) {
-        return all_reduce_push(peers, args, note.len_bytes);
-    }
-    return all_reduce_bounce(peers, args, note.len_bytes);
+    return sends_are_shared(peers) && recvs_are_shared(peers)
+               ? all_reduce_push(peers, args, note.len_bytes)
+               : sherdi_world_all_reduce_in_two(world, args);
 }
 
 /* ------------------------------------------- all-to-all and broadcast -- */

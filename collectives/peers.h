@@ -111,7 +111,8 @@ struct sherdi_peers {
 /** Bytes of control block and bounce buffers for `count` ranks, one mapping. */
 size_t sherdi_peers_shared_bytes(int count);
 
-/** Takes zeroed shared memory (of sherdi_peers_shared_bytes), copies `ranks`, and becomes the world's peers. */
+/** Takes zeroed shared memory (of sherdi_peers_shared_bytes), copies `ranks` (NULL: all of the world), and becomes the
+ *  world's peers. */
 sherd_status sherdi_peers_init(sherdi_peers *peers, sherd_world *world, const peers_hooks *hooks,
                                int count, int me, const int *ranks, void *shared);
 /** Says that this rank comes to no further meeting. */

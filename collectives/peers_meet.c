@@ -54,7 +54,9 @@ sherd_status sherdi_peers_init(sherdi_peers *peers, sherd_world *world, const pe
     if (peers->ranks == NULL || peers->srcs == NULL || peers->dsts == NULL) {
         return SHERD_E_NOMEM;
     }
-    memcpy(peers->ranks, ranks, (size_t)count * sizeof(*ranks));
+    for (int i = 0; i < count; i++) {
+        peers->ranks[i] = ranks == NULL ? i : ranks[i];
+    }
     world->local_rank     = me;
     world->local_size     = count;
     world->overhead_bytes = sherdi_peers_shared_bytes(count) / (size_t)count;

@@ -259,8 +259,7 @@ static sherd_status meet_all(sherdi_procs *procs, const procs_params *params)
     const monitor_params watch = {.world   = &procs->world,
                                   .meeting = &procs->meeting,
                                   .failed  = procs_failed,
-                                  .left    = procs_left,
-                                  .ending  = sherdi_world_ending_note};
+                                  .left    = procs_left};
 
     sherdi_rendezvous_card_fill(&card, params->rank, params->world_size, params->world,
                                 params->nccl == PROCS_NCCL_ALWAYS        ? sherdi_nccl_ops.name

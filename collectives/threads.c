@@ -196,7 +196,7 @@ static int devices_differ(const sherd_world_params *params, int world_size)
     return params->device < 0 && world_size > 1 && sherdi_backend_device_count("cuda", NULL, 0) > 1;
 }
 
-static sherd_status rank_create(thread_group *group, int rank, int world_size, const int *ranks,
+static sherd_status rank_create(thread_group *group, int rank, int world_size,
                                 const sherd_world_params *params, sherd_world **out)
 {
     thread_world *self = calloc(1, sizeof(*self));
@@ -208,7 +208,7 @@ static sherd_status rank_create(thread_group *group, int rank, int world_size, c
     sherdi_world_init(&self->world, &THREADS_OPS, rank, world_size, params);
     self->group = group;
     (void)atomic_fetch_add(&group->owners, 1);
-    status = sherdi_peers_init(&self->peers, &self->world, &THREADS_HOOKS, world_size, rank, ranks,
+    status = sherdi_peers_init(&self->peers, &self->world, &THREADS_HOOKS, world_size, rank, NULL,
                                group->shared->base);
     if (status == SHERD_OK) {
         status = sherdi_world_equip(&self->world, params, rank, world_size);
@@ -254,21 +254,15 @@ static sherd_status threads_create(int world_size, const sherd_world_params *par
 {
     thread_group *group = NULL;
     sherd_world **made;
-    int          *ranks;
     sherd_status  status;
     int           rank;
 
     SHERDI_TRY(group_create(world_size, &group));
-    ranks  = calloc((size_t)world_size, sizeof(*ranks));
     made   = calloc((size_t)world_size, sizeof(*made));
-    status = ranks == NULL || made == NULL
-                 ? sherdi_fail(SHERD_E_NOMEM, "no room for a list of %d ranks", world_size)
-                 : SHERD_OK;
+    status = made == NULL ? sherdi_fail(SHERD_E_NOMEM, "no room for a list of %d ranks", world_size)
+                          : SHERD_OK;
     for (rank = 0; rank < world_size && status == SHERD_OK; rank++) {
-        ranks[rank] = rank;
-    }
-    for (rank = 0; rank < world_size && status == SHERD_OK; rank++) {
-        status = rank_create(group, rank, world_size, ranks, params, &made[rank]);
+        status = rank_create(group, rank, world_size, params, &made[rank]);
     }
     for (rank = 0; made != NULL && rank < world_size; rank++) {
         if (status == SHERD_OK) {
@@ -279,7 +273,6 @@ static sherd_status threads_create(int world_size, const sherd_world_params *par
     }
     group_drop(group);
     free(made);
-    free(ranks);
     return status;
 }
 
