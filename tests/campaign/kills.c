@@ -10,7 +10,6 @@
 #include "tests/engine/rig.h"
 #include "tests/lib/check.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -45,19 +44,6 @@ static size_t elems;
 
 /* ----------------------------------------------------------------- a rank -- */
 
-static void model_declare(rig *r)
-{
-    static const char *const NAMES[] = {"a", "b", "c"};
-
-    for (int u = 0; u < 3; u++) {
-        char name[16];
-
-        (void)rig_unit(r, NAMES[u]);
-        (void)snprintf(name, sizeof(name), "%s.w", NAMES[u]);
-        (void)rig_param(r, u, name, elems + (size_t)u * 641);
-    }
-}
-
 static void undisturbed_train(sherd_world *world, void *ctx)
 {
     rig_options options = {.stage = stage, .dtype = SHERD_BF16, .clip = 1};
@@ -65,7 +51,7 @@ static void undisturbed_train(sherd_world *world, void *ctx)
 
     (void)ctx;
     rig_open(&r, world, &options);
-    model_declare(&r);
+    rig_three(&r, elems);
     rig_seal(&r);
     for (int step = 0; step <= STEPS; step++) {
         uint64_t fingerprint = step == 0 ? rig_fingerprint(&r) : rig_train(&r, 1).fingerprint;
@@ -95,7 +81,7 @@ static void rank_trains(void)
     params.transport = "shm";
     CHECK_OK(sherd_world_create(rank, world_size, meeting, &params, &world));
     rig_open(&r, world, &options);
-    model_declare(&r);
+    rig_three(&r, elems);
     rig_seal(&r);
     sherd_engine_info_init(&info);
     CHECK_OK(sherd_engine_query(r.engine, &info));

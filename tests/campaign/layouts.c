@@ -9,7 +9,6 @@
 #include "tests/campaign/layout.h"
 #include "tests/lib/check.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <math.h>
 #include <signal.h>
@@ -109,20 +108,6 @@ static void processes_run(job *work)
     CHECK_INT(0, failed);
 }
 
-static size_t files_left(void)
-{
-    DIR           *dir   = opendir(folder);
-    size_t         count = 0;
-    struct dirent *entry;
-
-    CHECK(dir != NULL);
-    while ((entry = readdir(dir)) != NULL) {
-        count += entry->d_name[0] != '.';
-    }
-    (void)closedir(dir);
-    return count;
-}
-
 static job current;
 
 static void layout_agrees(void)
@@ -136,7 +121,7 @@ static void layout_agrees(void)
         test_world(current.what.world_size, thread_body, &current);
     }
     compare(&current);
-    CHECK_INT(0, files_left());
+    CHECK_INT(0, test_files(folder, ""));
 }
 
 static const test_case CASES[] = {CASE(layout_agrees)};

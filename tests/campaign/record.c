@@ -14,7 +14,6 @@
 
 #include "tests/lib/check.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -69,20 +68,6 @@ static void plans_write(const job *work)
     CHECK(fclose(file) == 0);
 }
 
-static int files_left(void)
-{
-    DIR           *dir   = opendir(".");
-    int            count = 0;
-    struct dirent *entry;
-
-    CHECK(dir != NULL);
-    while ((entry = readdir(dir)) != NULL) {
-        count += entry->d_name[0] != '.';
-    }
-    (void)closedir(dir);
-    return count;
-}
-
 static void layout_is_recorded(void)
 {
     const job *work = &current;
@@ -95,7 +80,7 @@ static void layout_is_recorded(void)
     for (int r = 0; r < work->what.world_size; r++) {
         (void)fputs(work->lines[r].end.at, text);
     }
-    (void)fprintf(text, "%s files: %d\n", work->what.name, files_left());
+    (void)fprintf(text, "%s files: %d\n", work->what.name, test_files(".", ""));
     if (plans[0] != '\0') {
         plans_write(work);
     }

@@ -26,4 +26,19 @@ void part_does_not_come(void);
 void part_disagrees(void);
 void part_created_twice(void);
 
+/* Cases of three ranks over any transport of processes: _(name, part, rank that is killed or -1). */
+#define FAILURES_ANYWHERE(_)                                                                       \
+    _(rank_killed_in_barrier_is_named, part_killed_in_barrier, 2)                                  \
+    _(first_rank_killed_is_named, part_killed_first, 0)                                            \
+    _(rank_killed_while_calls_are_queued_is_named, part_killed_in_queue, 2)                        \
+    _(abort_reaches_all_with_its_reason, part_aborts, -1)
+/* ... and of those where nothing but the ranks takes note of an end: no mpirun. */
+#define FAILURES_ALONE(_)                                                                          \
+    _(rank_killed_in_all_reduce_is_named, part_killed_in_all_reduce, 2)                            \
+    _(rank_that_exits_without_destroy_is_named, part_exits_without_destroy, -1)                    \
+    _(rank_that_does_not_come_is_named, part_does_not_come, -1)                                    \
+    _(ranks_that_disagree_are_told, part_disagrees, -1)                                            \
+    _(world_can_be_made_again_at_the_same_place, part_created_twice, -1)
+#define FAILURE_PART(name, part, killed) PART(part),
+
 #endif

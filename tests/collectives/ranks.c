@@ -1,5 +1,7 @@
 #include "tests/collectives/ranks.h"
 
+#include "collectives/net.h"
+
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -207,6 +209,17 @@ void ranks_run_mpi(int world_size, const char *part, int killed)
                       part, r != killed ? "did not pass" : "passed");
         }
     }
+}
+
+int ranks_port(void)
+{
+    int listener = -1;
+    int port;
+
+    CHECK_OK(sherdi_net_listen("tcp://127.0.0.1:0", &listener));
+    port = sherdi_net_port(listener);
+    sherdi_net_close(&listener);
+    return port;
 }
 
 int ranks_variable(const char *name)

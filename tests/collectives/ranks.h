@@ -56,6 +56,9 @@ void ranks_run_mpi(int world_size, const char *part, int killed);
 /** A rendezvous on a path that nobody uses; static storage until the next call. */
 const char *ranks_address(void);
 
+/** A TCP port of this host that nobody uses at this moment. */
+int ranks_port(void);
+
 /** The variable of this rank as a number; fails when it is not set. */
 int ranks_variable(const char *name);
 

@@ -132,23 +132,11 @@ static void part_meets(void)
     sherd_world_destroy(world);
 }
 
-/* A port that nobody uses at this moment. */
-static int port_find(void)
-{
-    int listener = -1;
-    int port;
-
-    CHECK_OK(sherdi_net_listen("tcp://127.0.0.1:0", &listener));
-    port = sherdi_net_port(listener);
-    sherdi_net_close(&listener);
-    return port;
-}
-
 static void launcher_torchrun_wins_over_srun(void)
 {
     char port[32];
 
-    (void)snprintf(port, sizeof(port), "MASTER_PORT=%d", port_find() - 1);
+    (void)snprintf(port, sizeof(port), "MASTER_PORT=%d", ranks_port() - 1);
     ranks_run(
         (rank_start[]){
             {.part        = "part_meets",
@@ -164,7 +152,7 @@ static void launcher_srun_is_understood(void)
 {
     char port[32];
 
-    (void)snprintf(port, sizeof(port), "SHERD_PORT=%d", port_find());
+    (void)snprintf(port, sizeof(port), "SHERD_PORT=%d", ranks_port());
     ranks_run((rank_start[]){{.part        = "part_meets",
                               .environment = {"SLURM_PROCID=0", "SLURM_NTASKS=2", "SLURM_STEP_ID=0",
                                               "SLURM_JOB_NODELIST=127.0.0.[1-2,7],x", port}},
@@ -353,7 +341,7 @@ static void meeting_over_tcp_works(void)
 {
     char address[64];
 
-    (void)snprintf(address, sizeof(address), "SHERD_RENDEZVOUS=tcp://127.0.0.1:%d", port_find());
+    (void)snprintf(address, sizeof(address), "SHERD_RENDEZVOUS=tcp://127.0.0.1:%d", ranks_port());
     ranks_run(
         (rank_start[]){
             {.part = "part_meets", .environment = {"SHERD_RANK=0", "SHERD_WORLD_SIZE=2", address}},

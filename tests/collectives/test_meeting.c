@@ -429,23 +429,12 @@ static void meeting_needs_one_secret(void)
               2);
 }
 
-static int port_find(void)
-{
-    int listener = -1;
-    int port;
-
-    CHECK_OK(sherdi_net_listen("tcp://127.0.0.1:0", &listener));
-    port = sherdi_net_port(listener);
-    sherdi_net_close(&listener);
-    return port;
-}
-
 static void meeting_takes_the_name_that_the_launcher_gives(void)
 {
     char port[32];
     char own[32];
 
-    (void)snprintf(port, sizeof(port), "MASTER_PORT=%d", port_find() - 1);
+    (void)snprintf(port, sizeof(port), "MASTER_PORT=%d", ranks_port() - 1);
     ranks_run((rank_start[]){{.part        = "part_waits_in_vain",
                               .environment = {"RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=localhost",
                                               port, "TORCHELASTIC_RUN_ID=1", "SHERD_TIMEOUT=1"}},
@@ -453,7 +442,7 @@ static void meeting_takes_the_name_that_the_launcher_gives(void)
                               .environment = {"RANK=1", "WORLD_SIZE=2", "MASTER_ADDR=localhost",
                                               port, "TORCHELASTIC_RUN_ID=2"}}},
               2);
-    (void)snprintf(own, sizeof(own), "SHERD_PORT=%d", port_find());
+    (void)snprintf(own, sizeof(own), "SHERD_PORT=%d", ranks_port());
     ranks_run(
         (rank_start[]){{.part        = "part_waits_in_vain",
                         .environment = {"SLURM_PROCID=0", "SLURM_NTASKS=2", "SLURM_STEP_ID=0",

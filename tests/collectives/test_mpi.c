@@ -23,17 +23,14 @@ SUITE_AT(4)
 SUITE_AT(7)
 SUITE_AT(8)
 
-static void mpi_rank_killed_in_barrier_is_named(void)
-{
-    ranks_need_mpirun();
-    ranks_run_mpi(3, "part_killed_in_barrier", 2);
-}
-
-static void mpi_first_rank_killed_is_named(void)
-{
-    ranks_need_mpirun();
-    ranks_run_mpi(3, "part_killed_first", 0);
-}
+#define FAILURE(name, part, killed)                                                                \
+    static void mpi_##name(void)                                                                   \
+    {                                                                                              \
+        ranks_need_mpirun();                                                                       \
+        ranks_run_mpi(3, #part, killed);                                                           \
+    }
+FAILURES_ANYWHERE(FAILURE)
+#define FAILURE_CASE(name, part, killed) CASE(mpi_##name),
 
 static void mpi_rank_killed_while_its_child_lives_is_named(void)
 {
@@ -42,22 +39,10 @@ static void mpi_rank_killed_while_its_child_lives_is_named(void)
     ranks_run_mpi(3, "part_first_killed_with_a_child", 0);
 }
 
-static void mpi_rank_killed_while_calls_are_queued_is_named(void)
-{
-    ranks_need_mpirun();
-    ranks_run_mpi(3, "part_killed_in_queue", 2);
-}
-
 static void mpi_rank_that_exits_without_destroy_is_named(void)
 {
     ranks_need_mpirun();
     ranks_run_mpi(3, "part_exits_without_destroy", 2);
-}
-
-static void mpi_abort_reaches_all_with_its_reason(void)
-{
-    ranks_need_mpirun();
-    ranks_run_mpi(3, "part_aborts", -1);
 }
 
 static void mpi_rank_that_leaves_early_is_named(void)
@@ -116,32 +101,24 @@ static void mpi_world_stands_on_any_communicator(void)
 }
 
 static const test_case CASES[] = {
-    CASE(mpi_suite_holds_at_1),
+    FAILURES_ANYWHERE(FAILURE_CASE) CASE(mpi_suite_holds_at_1),
     CASE(mpi_suite_holds_at_2),
     CASE(mpi_suite_holds_at_3),
     CASE(mpi_suite_holds_at_4),
     CASE(mpi_suite_holds_at_7),
     CASE(mpi_suite_holds_at_8),
-    CASE(mpi_rank_killed_in_barrier_is_named),
-    CASE(mpi_first_rank_killed_is_named),
     CASE(mpi_rank_killed_while_its_child_lives_is_named),
-    CASE(mpi_rank_killed_while_calls_are_queued_is_named),
     CASE(mpi_rank_that_exits_without_destroy_is_named),
-    CASE(mpi_abort_reaches_all_with_its_reason),
     CASE(mpi_rank_that_leaves_early_is_named),
     CASE(mpi_world_can_be_made_again),
     CASE(mpi_world_stands_on_any_communicator),
 };
 
 static const rank_part PARTS[] = {
-    PART(part_suite),
-    PART(part_killed_in_barrier),
-    PART(part_killed_first),
+    FAILURES_ANYWHERE(FAILURE_PART) PART(part_suite),
     PART(part_killed_with_a_child),
     PART(part_first_killed_with_a_child),
-    PART(part_killed_in_queue),
     PART(part_exits_without_destroy),
-    PART(part_aborts),
     PART(part_first_leaves_early),
     PART(part_created_twice),
     PART(part_over_a_communicator),

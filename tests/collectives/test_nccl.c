@@ -348,55 +348,19 @@ static void nccl_sums_integers_over_the_sockets(void)
 
 /* ---------------------------------------------------------------- failures -- */
 
-static void nccl_rank_killed_in_barrier_is_named(void)
-{
-    ranks_run_part(3, "part_killed_in_barrier", 2);
-}
-
-static void nccl_first_rank_killed_is_named(void)
-{
-    ranks_run_part(3, "part_killed_first", 0);
-}
-
-static void nccl_rank_killed_while_calls_are_queued_is_named(void)
-{
-    ranks_run_part(3, "part_killed_in_queue", 2);
-}
-
-static void nccl_rank_killed_in_all_reduce_is_named(void)
-{
-    ranks_run_part(3, "part_killed_in_all_reduce", 2);
-}
-
-static void nccl_rank_that_exits_without_destroy_is_named(void)
-{
-    ranks_run_part(3, "part_exits_without_destroy", -1);
-}
-
-static void nccl_abort_reaches_all_with_its_reason(void)
-{
-    ranks_run_part(3, "part_aborts", -1);
-}
+#define FAILURE(name, part, killed)                                                                \
+    static void nccl_##name(void)                                                                  \
+    {                                                                                              \
+        ranks_run_part(3, #part, killed);                                                          \
+    }
+FAILURES_ANYWHERE(FAILURE)
+FAILURES_ALONE(FAILURE)
+#define FAILURE_CASE(name, part, killed) CASE(nccl_##name),
 
 static void nccl_rank_that_leaves_early_is_named(void)
 {
     ranks_run_part(3, "part_leaves_early", -1);
     ranks_run_part(3, "part_first_leaves_early", -1);
-}
-
-static void nccl_rank_that_does_not_come_is_named(void)
-{
-    ranks_run_part(3, "part_does_not_come", -1);
-}
-
-static void nccl_ranks_that_disagree_are_told(void)
-{
-    ranks_run_part(3, "part_disagrees", -1);
-}
-
-static void nccl_world_can_be_made_again_at_the_same_place(void)
-{
-    ranks_run_part(3, "part_created_twice", -1);
 }
 
 /* The rank in init is alive, and its process as well. */
@@ -564,7 +528,7 @@ static void nccl_world_stands_on_a_communicator_of_the_programs(void)
 }
 
 static const test_case CASES[] = {
-    CASE(nccl_suite_holds_at_1),
+    FAILURES_ANYWHERE(FAILURE_CASE) FAILURES_ALONE(FAILURE_CASE) CASE(nccl_suite_holds_at_1),
     CASE(nccl_suite_holds_at_2),
     CASE(nccl_suite_holds_at_3),
     CASE(nccl_suite_holds_at_4),
@@ -582,16 +546,7 @@ static const test_case CASES[] = {
     CASE(nccl_reduction_without_room_is_refused_with_the_numbers),
     CASE(nccl_adds_up_itself_only_when_asked),
     CASE(nccl_sums_integers_over_the_sockets),
-    CASE(nccl_rank_killed_in_barrier_is_named),
-    CASE(nccl_first_rank_killed_is_named),
-    CASE(nccl_rank_killed_while_calls_are_queued_is_named),
-    CASE(nccl_rank_killed_in_all_reduce_is_named),
-    CASE(nccl_rank_that_exits_without_destroy_is_named),
-    CASE(nccl_abort_reaches_all_with_its_reason),
     CASE(nccl_rank_that_leaves_early_is_named),
-    CASE(nccl_rank_that_does_not_come_is_named),
-    CASE(nccl_ranks_that_disagree_are_told),
-    CASE(nccl_world_can_be_made_again_at_the_same_place),
     CASE(nccl_rank_that_hangs_in_init_is_waited_for_with_a_limit),
     CASE(nccl_error_of_one_rank_reaches_all_with_its_text),
     CASE(nccl_call_that_makes_no_progress_ends_with_its_name),
@@ -600,7 +555,7 @@ static const test_case CASES[] = {
 };
 
 static const rank_part PARTS[] = {
-    PART(part_suite),
+    FAILURES_ANYWHERE(FAILURE_PART) FAILURES_ALONE(FAILURE_PART) PART(part_suite),
     PART(part_is_nccl),
     PART(part_shares_a_device),
     PART(part_sees_another_device),
@@ -612,17 +567,8 @@ static const rank_part PARTS[] = {
     PART(part_reserves),
     PART(part_sums_by_vendor),
     PART(part_counts_integers),
-    PART(part_killed_in_barrier),
-    PART(part_killed_first),
-    PART(part_killed_in_queue),
-    PART(part_killed_in_all_reduce),
-    PART(part_exits_without_destroy),
-    PART(part_aborts),
     PART(part_leaves_early),
     PART(part_first_leaves_early),
-    PART(part_does_not_come),
-    PART(part_disagrees),
-    PART(part_created_twice),
     PART(part_waits_for_the_communicator),
     PART(part_meets_an_error),
     PART(part_stands_still),

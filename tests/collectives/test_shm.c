@@ -19,15 +19,14 @@ SUITE_AT(4)
 SUITE_AT(7)
 SUITE_AT(8)
 
-static void shm_rank_killed_in_barrier_is_named(void)
-{
-    ranks_run_part(3, "part_killed_in_barrier", 2);
-}
-
-static void shm_first_rank_killed_is_named(void)
-{
-    ranks_run_part(3, "part_killed_first", 0);
-}
+#define FAILURE(name, part, killed)                                                                \
+    static void shm_##name(void)                                                                   \
+    {                                                                                              \
+        ranks_run_part(3, #part, killed);                                                          \
+    }
+FAILURES_ANYWHERE(FAILURE)
+FAILURES_ALONE(FAILURE)
+#define FAILURE_CASE(name, part, killed) CASE(shm_##name),
 
 static void shm_rank_killed_while_its_child_lives_is_named(void)
 {
@@ -40,84 +39,31 @@ static void shm_child_that_destroys_its_copy_changes_nothing(void)
     ranks_run_part(2, "part_child_destroys", -1);
 }
 
-static void shm_rank_killed_while_calls_are_queued_is_named(void)
-{
-    ranks_run_part(3, "part_killed_in_queue", 2);
-}
-
-static void shm_rank_killed_in_all_reduce_is_named(void)
-{
-    ranks_run_part(3, "part_killed_in_all_reduce", 2);
-}
-
-static void shm_rank_that_exits_without_destroy_is_named(void)
-{
-    ranks_run_part(3, "part_exits_without_destroy", -1);
-}
-
-static void shm_abort_reaches_all_with_its_reason(void)
-{
-    ranks_run_part(3, "part_aborts", -1);
-}
-
 static void shm_rank_that_leaves_early_is_named(void)
 {
     ranks_run_part(3, "part_leaves_early", -1);
     ranks_run_part(3, "part_first_leaves_early", -1);
 }
 
-static void shm_rank_that_does_not_come_is_named(void)
-{
-    ranks_run_part(3, "part_does_not_come", -1);
-}
-
-static void shm_ranks_that_disagree_are_told(void)
-{
-    ranks_run_part(3, "part_disagrees", -1);
-}
-
-static void shm_world_can_be_made_again_at_the_same_place(void)
-{
-    ranks_run_part(3, "part_created_twice", -1);
-}
-
 static const test_case CASES[] = {
-    CASE(shm_suite_holds_at_1),
+    FAILURES_ANYWHERE(FAILURE_CASE) FAILURES_ALONE(FAILURE_CASE) CASE(shm_suite_holds_at_1),
     CASE(shm_suite_holds_at_2),
     CASE(shm_suite_holds_at_3),
     CASE(shm_suite_holds_at_4),
     CASE(shm_suite_holds_at_7),
     CASE(shm_suite_holds_at_8),
-    CASE(shm_rank_killed_in_barrier_is_named),
-    CASE(shm_first_rank_killed_is_named),
     CASE(shm_rank_killed_while_its_child_lives_is_named),
     CASE(shm_child_that_destroys_its_copy_changes_nothing),
-    CASE(shm_rank_killed_while_calls_are_queued_is_named),
-    CASE(shm_rank_killed_in_all_reduce_is_named),
-    CASE(shm_rank_that_exits_without_destroy_is_named),
-    CASE(shm_abort_reaches_all_with_its_reason),
     CASE(shm_rank_that_leaves_early_is_named),
-    CASE(shm_rank_that_does_not_come_is_named),
-    CASE(shm_ranks_that_disagree_are_told),
-    CASE(shm_world_can_be_made_again_at_the_same_place),
 };
 
 static const rank_part PARTS[] = {
-    PART(part_suite),
-    PART(part_killed_in_barrier),
-    PART(part_killed_first),
+    FAILURES_ANYWHERE(FAILURE_PART) FAILURES_ALONE(FAILURE_PART) PART(part_suite),
     PART(part_killed_with_a_child),
     PART(part_first_killed_with_a_child),
     PART(part_child_destroys),
-    PART(part_killed_in_queue),
-    PART(part_killed_in_all_reduce),
-    PART(part_exits_without_destroy),
-    PART(part_aborts),
     PART(part_leaves_early),
     PART(part_first_leaves_early),
-    PART(part_does_not_come),
-    PART(part_disagrees),
-    PART(part_created_twice),
 };
 
 RANKS_MAIN(CASES, PARTS)

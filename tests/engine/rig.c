@@ -101,6 +101,19 @@ int rig_param(rig *r, int unit, const char *name, size_t elems)
     return rig_param_as(r, unit, name, elems, &params);
 }
 
+void rig_three(rig *r, size_t elems)
+{
+    static const char *const NAMES[] = {"a", "b", "c"};
+
+    for (int u = 0; u < 3; u++) {
+        char name[16];
+
+        (void)rig_unit(r, NAMES[u]);
+        (void)snprintf(name, sizeof(name), "%s.w", NAMES[u]);
+        (void)rig_param(r, u, name, elems + (size_t)u * 641);
+    }
+}
+
 sherd_status rig_fill(void *ctx, size_t first_elem, size_t count_elems, float *out)
 {
     for (size_t i = 0; i < count_elems; i++) {

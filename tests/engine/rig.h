@@ -49,6 +49,8 @@ void rig_close(rig *r);
 /** Both return the index in the rig. */
 int rig_unit(rig *r, const char *name);
 int rig_param(rig *r, int unit, const char *name, size_t elems);
+/** Units a, b and c with a parameter each, of `elems` elements and of 641 more for each. */
+void rig_three(rig *r, size_t elems);
 /** With what the other fields of params say; name, shape and struct_size are set here. */
 int rig_param_as(rig *r, int unit, const char *name, size_t elems, sherd_param_params *params);
 /** Seals and fills every parameter. */

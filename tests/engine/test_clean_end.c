@@ -3,7 +3,6 @@
 #include "tests/collectives/ranks.h"
 #include "tests/engine/rig.h"
 
-#include <dirent.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,37 +21,6 @@ static const char *folder(void)
     const char *given = getenv(FOLDER_VARIABLE);
 
     return given != NULL ? given : test_scratch();
-}
-
-static int files_now(void)
-{
-    DIR           *dir   = opendir(folder());
-    int            count = 0;
-    struct dirent *entry;
-
-    CHECK(dir != NULL);
-    while ((entry = readdir(dir)) != NULL) {
-        count += strstr(entry->d_name, ".state") != NULL;
-    }
-    (void)closedir(dir);
-    return count;
-}
-
-static void files_remove(void)
-{
-    DIR           *dir = opendir(folder());
-    struct dirent *entry;
-
-    CHECK(dir != NULL);
-    while ((entry = readdir(dir)) != NULL) {
-        char path[1024];
-
-        (void)snprintf(path, sizeof(path), "%s/%s", folder(), entry->d_name);
-        if (strstr(entry->d_name, ".state") != NULL) {
-            CHECK(unlink(path) == 0);
-        }
-    }
-    (void)closedir(dir);
 }
 
 /* `keys` of offload_optimizer; NULL: in memory. Declared, not sealed. */
@@ -145,7 +113,7 @@ static void one_ends_and_one_is_killed(void)
         while (!note_is_there("ends")) {
             rest();
         }
-        for (int i = 0; i < 100 && files_now() == sherd_world_size(world); i++) {
+        for (int i = 0; i < 100 && test_files(folder(), ".state") == sherd_world_size(world); i++) {
             rest();
         }
         (void)raise(SIGKILL);
@@ -210,7 +178,7 @@ static void case_begin(void)
 {
     char path[512];
 
-    files_remove();
+    test_files_remove(folder(), ".state");
     (void)snprintf(path, sizeof(path), "%s/ends", folder());
     (void)unlink(path);
 }
@@ -220,9 +188,9 @@ static void a_rank_killed_after_another_ended_leaves_the_run(void)
     for (int world_size = 2; world_size <= 3; world_size++) {
         case_begin();
         part_run(world_size, "one_ends_and_one_is_killed", world_size - 1);
-        CHECK_INT(world_size, files_now());
+        CHECK_INT(world_size, test_files(folder(), ".state"));
         part_run(world_size, "all_go_on", -1);
-        CHECK_INT(world_size, files_now()); /* it did nothing */
+        CHECK_INT(world_size, test_files(folder(), ".state")); /* it did nothing */
     }
 }
 
@@ -231,7 +199,7 @@ static void processes_that_all_end_leave_nothing(void)
     for (int world_size = 1; world_size <= 3; world_size++) {
         case_begin();
         part_run(world_size, "all_end", -1);
-        CHECK_INT(0, files_now());
+        CHECK_INT(0, test_files(folder(), ".state"));
     }
 }
 
@@ -287,10 +255,10 @@ static void ends_run(ends *e)
     params.timeout_ns = 2 * (int64_t)1000000000;
     CHECK_OK(sherd_world_threads_with(3, &params, e->worlds));
     test_threads(3, ends_train, e);
-    CHECK_INT(3, files_now());
+    CHECK_INT(3, test_files(folder(), ".state"));
     test_threads(3, ends_close, e);
     if (e->is_absent) {
-        CHECK_INT(3, files_now());
+        CHECK_INT(3, test_files(folder(), ".state"));
         rig_close(&e->rigs[1]);
     }
     for (int r = 0; r < 3; r++) {
@@ -303,7 +271,7 @@ static void threads_that_all_end_leave_nothing(void)
     ends e = {.is_kept = 0};
 
     ends_run(&e);
-    CHECK_INT(0, files_now());
+    CHECK_INT(0, test_files(folder(), ".state"));
 }
 
 static void a_rank_that_comes_too_late_keeps_as_the_others(void)
@@ -311,7 +279,7 @@ static void a_rank_that_comes_too_late_keeps_as_the_others(void)
     ends e = {.is_absent = 1};
 
     ends_run(&e);
-    CHECK_INT(3, files_now());
+    CHECK_INT(3, test_files(folder(), ".state"));
     test_world(3, go_on, NULL);
 }
 
@@ -320,7 +288,7 @@ static void one_rank_that_keeps_keeps_for_all(void)
     ends e = {.is_kept = 1};
 
     ends_run(&e);
-    CHECK_INT(3, files_now());
+    CHECK_INT(3, test_files(folder(), ".state"));
     test_world(3, go_on, NULL);
 }
 
@@ -329,7 +297,7 @@ static void a_rank_that_gives_up_at_the_end_keeps_for_all(void)
     ends e = {.is_abort = 1};
 
     ends_run(&e);
-    CHECK_INT(3, files_now());
+    CHECK_INT(3, test_files(folder(), ".state"));
     test_world(3, go_on, NULL);
 }
 
@@ -389,12 +357,12 @@ static void engines_of_one_world_end_each_by_itself(void)
 
     case_begin();
     test_world(2, engines_in_order, NULL);
-    CHECK_INT(0, files_now());
+    CHECK_INT(0, test_files(folder(), ".state"));
     sherd_world_params_init(&params);
     params.timeout_ns = 2 * (int64_t)1000000000;
     CHECK_OK(sherd_world_threads_with(2, &params, w.worlds));
     test_threads(2, worlds_part, &w);
-    CHECK_INT(4, files_now());
+    CHECK_INT(4, test_files(folder(), ".state"));
 }
 
 /* ------------------------------------------------------- nothing was done -- */
@@ -439,13 +407,13 @@ static void a_run_that_did_nothing_leaves_what_it_found(void)
     for (int world_size = 1; world_size <= 2; world_size++) {
         case_begin();
         test_world(world_size, train_and_keep, NULL);
-        CHECK_INT(world_size, files_now());
+        CHECK_INT(world_size, test_files(folder(), ".state"));
         test_world(world_size, look_only, NULL);
-        CHECK_INT(world_size, files_now());
+        CHECK_INT(world_size, test_files(folder(), ".state"));
         test_world(world_size, go_on, NULL);
-        CHECK_INT(world_size, files_now());
+        CHECK_INT(world_size, test_files(folder(), ".state"));
         test_world(world_size, go_one_further, NULL);
-        CHECK_INT(0, files_now());
+        CHECK_INT(0, test_files(folder(), ".state"));
     }
 }
 

@@ -7,7 +7,6 @@
 #include "tests/engine/toy.h"
 #include "tests/lib/check.h"
 
-#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -315,23 +314,9 @@ static void the_budget_per_parameter_holds(void)
     }
 }
 
-static size_t files_left(const char *path)
-{
-    DIR           *dir   = opendir(path);
-    size_t         count = 0;
-    struct dirent *entry;
-
-    CHECK(dir != NULL);
-    while ((entry = readdir(dir)) != NULL) {
-        count += entry->d_name[0] != '.';
-    }
-    (void)closedir(dir);
-    return count;
-}
-
 static void a_clean_end_leaves_no_file(void)
 {
-    CHECK_INT(0, files_left(test_scratch()));
+    CHECK_INT(0, test_files(test_scratch(), ""));
 }
 
 static const test_case CASES[] = {

@@ -34,19 +34,6 @@ static const char *nvme_keys(const char *more, char out[1024])
     return out;
 }
 
-static void model_declare(rig *r)
-{
-    static const char *const NAMES[] = {"a", "b", "c"};
-
-    for (int u = 0; u < 3; u++) {
-        char name[16];
-
-        (void)rig_unit(r, NAMES[u]);
-        (void)snprintf(name, sizeof(name), "%s.w", NAMES[u]);
-        (void)rig_param(r, u, name, ELEMS + (size_t)u * 641);
-    }
-}
-
 static rig_options options_of(const char *keys)
 {
     return (rig_options){
@@ -85,7 +72,7 @@ static void reference_train(sherd_world *world, void *ctx)
 
     (void)ctx;
     rig_open(&r, world, &options);
-    model_declare(&r);
+    rig_three(&r, ELEMS);
     rig_seal(&r);
     reference[0] = rig_fingerprint(&r);
     for (size_t step = 1; step < sizeof(reference) / sizeof(reference[0]); step++) {
@@ -140,7 +127,7 @@ static void reopen(rig *r, sherd_world *world, const char *more)
     rig_close(r);
     *r = (rig){0};
     rig_open(r, world, &options);
-    model_declare(r);
+    rig_three(r, ELEMS);
     rig_seal(r);
     sherd_engine_info_init(&info);
     CHECK_OK(sherd_engine_query(r->engine, &info));
@@ -162,7 +149,7 @@ static void fault_train(sherd_world *world, void *ctx)
     sherd_step_report report  = {0};
 
     rig_open(&r, world, &options);
-    model_declare(&r);
+    rig_three(&r, ELEMS);
     rig_seal(&r);
     for (int64_t step = 1; step <= STEPS; step++, r.micro++) {
         if (step != 2) {
@@ -271,7 +258,7 @@ static void fault_fill(sherd_world *world, void *ctx)
         options_of(nvme_keys(", \"buffer_count\": 1, \"pipeline_read\": false", keys));
 
     rig_open(&r, world, &options);
-    model_declare(&r);
+    rig_three(&r, ELEMS);
     CHECK_OK(sherd_engine_seal(r.engine));
     fault_arm(run->kind, FAULT_ANY, run->nth, 1);
     for (int p = 0; p < r.num_params; p++) {
@@ -328,7 +315,7 @@ static void ranks_train(sherd_world *world, void *ctx)
     sherd_status      status;
 
     rig_open(&r, world, &options);
-    model_declare(&r);
+    rig_three(&r, ELEMS);
     rig_seal(&r);
     CHECK_OK(step_try(&r, &report));
     r.micro++;
@@ -369,44 +356,13 @@ static void a_rank_that_fails_fails_all(void)
 
 /* ------------------------------------------------------------- full, deleted -- */
 
-static size_t files_in_scratch(void)
-{
-    DIR           *dir   = opendir(test_scratch());
-    size_t         count = 0;
-    struct dirent *entry;
-
-    CHECK(dir != NULL);
-    while ((entry = readdir(dir)) != NULL) {
-        count += entry->d_name[0] != '.';
-    }
-    (void)closedir(dir);
-    return count;
-}
-
-static void files_remove(void)
-{
-    DIR           *dir = opendir(test_scratch());
-    struct dirent *entry;
-
-    CHECK(dir != NULL);
-    while ((entry = readdir(dir)) != NULL) {
-        char path[1024];
-
-        (void)snprintf(path, sizeof(path), "%s/%s", test_scratch(), entry->d_name);
-        if (entry->d_name[0] != '.') {
-            (void)unlink(path);
-        }
-    }
-    (void)closedir(dir);
-}
-
 /* Real limit, in a child: no file may grow past 64 KiB. */
 static void no_room_is_an_error_at_seal(void)
 {
     pid_t child;
     int   status;
 
-    files_remove(); /* of the cases before */
+    test_files_remove(test_scratch(), ""); /* of the cases before */
     child = fork();
     if (child == 0) {
         struct rlimit      limit = {65536, 65536};
@@ -446,7 +402,7 @@ static void no_room_is_an_error_at_seal(void)
     CHECK(waitpid(child, &status, 0) == child);
     CHECK(WIFEXITED(status));
     CHECK_INT(0, WEXITSTATUS(status));
-    CHECK_INT(0, files_in_scratch());
+    CHECK_INT(0, test_files(test_scratch(), ""));
 }
 
 static void deleted_train(sherd_world *world, void *ctx)
@@ -457,10 +413,10 @@ static void deleted_train(sherd_world *world, void *ctx)
 
     (void)ctx;
     rig_open(&r, world, &options);
-    model_declare(&r);
+    rig_three(&r, ELEMS);
     rig_seal(&r);
     CHECK_INT(reference[1], rig_train(&r, 1).fingerprint);
-    files_remove();
+    test_files_remove(test_scratch(), "");
     for (int step = 2; step <= STEPS; step++) {
         CHECK_INT(reference[step], rig_train(&r, 1).fingerprint);
     }
@@ -472,7 +428,7 @@ static void a_deleted_file_trains_on(void)
 {
     test_world(1, reference_train, NULL);
     test_world(1, deleted_train, NULL);
-    CHECK_INT(0, files_in_scratch());
+    CHECK_INT(0, test_files(test_scratch(), ""));
 }
 
 /* ------------------------------------------------------------ flipped bits -- */
@@ -514,7 +470,7 @@ static void flipped_train(sherd_world *world, void *ctx)
     sherd_step_report report;
 
     rig_open(&r, world, &options);
-    model_declare(&r);
+    rig_three(&r, ELEMS);
     rig_seal(&r);
     CHECK_INT(reference[1], rig_train(&r, 1).fingerprint);
     bits_flip();
@@ -532,7 +488,7 @@ static void resume_refused(sherd_world *world, void *ctx)
 
     (void)ctx;
     rig_open(&r, world, &options);
-    model_declare(&r);
+    rig_three(&r, ELEMS);
     CHECK_STATUS(SHERD_E_IO, sherd_engine_seal(r.engine));
     CHECK(strstr(sherd_last_error(), ".state") != NULL);
     rig_close(&r);
@@ -548,7 +504,7 @@ static void flipped_after_the_fill(sherd_world *world, void *ctx)
 
     (void)ctx;
     rig_open(&r, world, &options);
-    model_declare(&r);
+    rig_three(&r, ELEMS);
     rig_seal(&r);
     rig_acquire(&r, 0, SHERD_EVAL); /* what was filled is committed */
     rig_release(&r, 0, SHERD_EVAL);
@@ -562,12 +518,12 @@ static void flipped_after_the_fill(sherd_world *world, void *ctx)
 static void a_flipped_bit_is_found(void)
 {
     test_world(1, flipped_after_the_fill, NULL);
-    files_remove();
+    test_files_remove(test_scratch(), "");
     test_world(1, reference_train, NULL);
     test_world(1, flipped_train, ", \"verify_reads\": true");
-    CHECK_INT(1, files_in_scratch()); /* a run that failed leaves its state */
+    CHECK_INT(1, test_files(test_scratch(), "")); /* a run that failed leaves its state */
     test_world(1, resume_refused, NULL);
-    files_remove();
+    test_files_remove(test_scratch(), "");
 }
 
 /* ------------------------------------------------------------ broken for good -- */
@@ -583,7 +539,7 @@ static void broken_train(sherd_world *world, void *ctx)
     uint64_t          fingerprint;
 
     rig_open(&r, world, &options);
-    model_declare(&r);
+    rig_three(&r, ELEMS);
     rig_seal(&r);
     CHECK_OK(step_try(&r, &report));
     r.micro++;
@@ -615,7 +571,7 @@ static void a_drive_that_breaks_in_the_update_is_undone_when_it_works_again(void
 {
     fault_run run = {.kind = FAULT_EIO, .more = ""};
 
-    files_remove();
+    test_files_remove(test_scratch(), "");
     test_world(1, reference_train, NULL);
     (void)setenv("SHERD_IO", "threads", 1);
     test_world(1, broken_train, &run);
@@ -624,7 +580,7 @@ static void a_drive_that_breaks_in_the_update_is_undone_when_it_works_again(void
         run.nth       = nth / 2;
         run.is_undone = nth % 2;
         test_world(1, broken_train, &run);
-        files_remove();
+        test_files_remove(test_scratch(), "");
     }
     (void)unsetenv("SHERD_IO");
 }
@@ -651,7 +607,7 @@ static void first_commit_fails(sherd_world *world, void *ctx)
     rig_options options = options_of(nvme_keys("", keys));
 
     rig_open(&r, world, &options);
-    model_declare(&r);
+    rig_three(&r, ELEMS);
     rig_seal(&r);
     CHECK_OK(sherd_world_barrier(world));
     if (rank == 0) {
@@ -671,7 +627,7 @@ static void resume_told(sherd_world *world, void *ctx)
     rig_options options = options_of(nvme_keys(", \"resume\": true", keys));
 
     rig_open(&r, world, &options);
-    model_declare(&r);
+    rig_three(&r, ELEMS);
     told_note(ctx, sherd_world_rank(world), sherd_engine_seal(r.engine));
     rig_close(&r);
 }
@@ -684,7 +640,7 @@ static void keep_train(sherd_world *world, void *ctx)
 
     (void)ctx;
     rig_open(&r, world, &options);
-    model_declare(&r);
+    rig_three(&r, ELEMS);
     rig_seal(&r);
     (void)rig_train(&r, 1);
     rig_close(&r);
@@ -704,12 +660,12 @@ static void the_others_hear_what_failed(void)
 {
     told_run run = {0};
 
-    files_remove();
+    test_files_remove(test_scratch(), "");
     (void)setenv("SHERD_IO", "threads", 1);
     test_world(2, first_commit_fails, &run);
     expect_told(&run, "could not begin its state");
     test_world(2, keep_train, NULL);
-    CHECK_INT(2, files_in_scratch());
+    CHECK_INT(2, test_files(test_scratch(), ""));
     bits_flip();
     memset(&run, 0, sizeof(run));
     test_world(2, resume_told, &run);
@@ -719,8 +675,8 @@ static void the_others_hear_what_failed(void)
         CHECK(strstr(run.text[rank], "while it read its state back") != NULL ||
               strstr(run.text[rank], ".state") != NULL);
     }
-    CHECK_INT(2, files_in_scratch()); /* what could not be read stays */
-    files_remove();
+    CHECK_INT(2, test_files(test_scratch(), "")); /* what could not be read stays */
+    test_files_remove(test_scratch(), "");
     (void)unsetenv("SHERD_IO");
 }
 
@@ -734,7 +690,7 @@ static void undo_train(sherd_world *world, void *ctx)
     sherd_engine_info info;
 
     rig_open(&r, world, &options);
-    model_declare(&r);
+    rig_three(&r, ELEMS);
     rig_seal(&r);
     CHECK_INT(SHERD_E_STATE, sherd_step_undo(r.engine)); /* nothing to undo */
     (void)rig_train(&r, 3);
@@ -780,7 +736,7 @@ static void undo_everywhere_train(sherd_world *world, void *ctx)
                    test_scratch());
     options.stage = *stage;
     rig_open(&r, world, &options);
-    model_declare(&r);
+    rig_three(&r, ELEMS);
     rig_seal(&r);
     for (int step = 0; step < 3; step++) {
         want[step] = rig_train(&r, 1).fingerprint;
@@ -828,7 +784,7 @@ static void killed_train(sherd_world *world, void *ctx)
     uint64_t          fingerprint;
 
     rig_open(&r, world, &options);
-    model_declare(&r);
+    rig_three(&r, ELEMS);
     rig_seal(&r);
     sherd_engine_info_init(&info);
     CHECK_OK(sherd_engine_query(r.engine, &info));
@@ -855,7 +811,7 @@ static void reference_ranks_train(sherd_world *world, void *ctx)
     uint64_t   *out     = ctx;
 
     rig_open(&r, world, &options);
-    model_declare(&r);
+    rig_three(&r, ELEMS);
     rig_seal(&r);
     for (int64_t step = 0; step < MOST_STEPS + 3; step++) {
         uint64_t fingerprint = step == 0 ? rig_fingerprint(&r) : rig_train(&r, 1).fingerprint;
@@ -882,7 +838,8 @@ static void killed_at_any_moment_the_last_step_is_whole(void)
     uint64_t        seed    = 20261121;
     int             resumed = 0;
 
-    files_remove(); /* of the cases before; the folder is there before the first child is */
+    test_files_remove(test_scratch(),
+                      ""); /* of the cases before; the folder is there before the first child is */
     test_world(KILL_RANKS, reference_ranks_train, want);
     for (int k = 0; k < KILLS; k++) {
         killed_run run   = {.more = 1 << 30};
@@ -906,7 +863,7 @@ static void killed_at_any_moment_the_last_step_is_whole(void)
         CHECK_INT(want[look.first], look.fingerprints[0]);
         CHECK_INT(want[look.first + 3], look.fingerprints[1]);
         resumed += look.first > 0;
-        files_remove();
+        test_files_remove(test_scratch(), "");
     }
     CHECK(resumed > 0);
     (void)printf("  kills: %d\n", KILLS);

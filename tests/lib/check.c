@@ -1,6 +1,7 @@
 /* The test runner. See check.h. */
 #include "tests/lib/check.h"
 
+#include <dirent.h>
 #include <ftw.h>
 #include <math.h>
 #include <pthread.h>
@@ -167,6 +168,33 @@ const char *test_scratch(void)
         (void)atexit(scratch_remove);
     }
     return scratch_dir;
+}
+
+static int files_visit(const char *folder, const char *part, int is_removed)
+{
+    DIR           *dir   = opendir(folder);
+    int            count = 0;
+    struct dirent *entry;
+
+    CHECK(dir != NULL);
+    while ((entry = readdir(dir)) != NULL) {
+        if (entry->d_name[0] != '.' && strstr(entry->d_name, part) != NULL) {
+            CHECK(!is_removed || unlinkat(dirfd(dir), entry->d_name, 0) == 0);
+            count++;
+        }
+    }
+    (void)closedir(dir);
+    return count;
+}
+
+int test_files(const char *folder, const char *part)
+{
+    return files_visit(folder, part, 0);
+}
+
+void test_files_remove(const char *folder, const char *part)
+{
+    (void)files_visit(folder, part, 1);
 }
 
 uint64_t test_random(uint64_t *state)

@@ -48,6 +48,10 @@ void test_need_long(void);
 
 /** An empty folder for this run, removed at the end of the program. */
 const char *test_scratch(void);
+/** How many entries of a folder have `part` in their names and do not begin with a dot. */
+int test_files(const char *folder, const char *part);
+/** Removes them. */
+void test_files_remove(const char *folder, const char *part);
 
 /** splitmix64 of a counter: the same sequence on every machine. */
 uint64_t test_random(uint64_t *state);
