@@ -15,7 +15,6 @@
 #include <mpi.h>
 
 #include <sched.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -221,12 +220,13 @@ static sherd_status recv_start(mpi_world *mpi, int rank, void *data, size_t len_
 /* -------------------------------------------------------- between hosts -- */
 
 /* Bytes [first, first + len) of slices: what goes to rank r lies at send + r * send_stride, what
- * comes from it goes to recv + r * recv_stride. */
+ * comes from it goes to recv + r * recv_stride, or, packed, one behind the other. */
 typedef struct slices_args {
     const unsigned char *send;
     size_t               send_stride;
     unsigned char       *recv;
     size_t               recv_stride;
+    int                  is_packed;
     size_t               slice_bytes;
 } slices_args;
 
@@ -235,16 +235,14 @@ static sherd_status slices_start(mpi_world *mpi, const slices_args *args, size_t
     size_t len_bytes = sherdi_min_size(MESSAGE_BYTES, args->slice_bytes - first);
 
     for (int i = 0; i < mpi->num_remote; i++) {
-        size_t rank = (size_t)mpi->remote[i];
+        size_t place = (size_t)(args->is_packed ? i : mpi->remote[i]) * args->recv_stride;
 
-        SHERDI_TRY(recv_start(mpi, mpi->remote[i], args->recv + rank * args->recv_stride + first,
-                              len_bytes));
+        SHERDI_TRY(recv_start(mpi, mpi->remote[i], args->recv + place + first, len_bytes));
     }
     for (int i = 0; i < mpi->num_remote; i++) {
-        size_t rank = (size_t)mpi->remote[i];
+        size_t place = (size_t)mpi->remote[i] * args->send_stride;
 
-        SHERDI_TRY(send_start(mpi, mpi->remote[i], args->send + rank * args->send_stride + first,
-                              len_bytes));
+        SHERDI_TRY(send_start(mpi, mpi->remote[i], args->send + place + first, len_bytes));
     }
     return SHERD_OK;
 }
@@ -263,20 +261,16 @@ static sherd_status slices_finish(mpi_world *mpi, const slices_args *args)
 static sherd_status wire_start(void *ctx, const sherdi_reduction_args *args, size_t first_elem,
                                size_t count_elems)
 {
-    mpi_world           *mpi         = ctx;
-    size_t               elem_bytes  = sherd_dtype_bytes(args->send_dtype);
-    size_t               slice_bytes = args->slice_elems * elem_bytes;
-    const unsigned char *send        = (const unsigned char *)args->send + first_elem * elem_bytes;
+    mpi_world        *mpi        = ctx;
+    size_t            elem_bytes = sherd_dtype_bytes(args->send_dtype);
+    const slices_args slices = {.send = (const unsigned char *)args->send + first_elem * elem_bytes,
+                                .send_stride = args->slice_elems * elem_bytes,
+                                .recv        = mpi->staging,
+                                .recv_stride = mpi->wire.piece_bytes,
+                                .is_packed   = 1,
+                                .slice_bytes = count_elems * elem_bytes};
 
-    for (int i = 0; i < mpi->num_remote; i++) {
-        SHERDI_TRY(recv_start(mpi, mpi->remote[i], mpi->staging + (size_t)i * mpi->wire.piece_bytes,
-                              count_elems * elem_bytes));
-    }
-    for (int i = 0; i < mpi->num_remote; i++) {
-        SHERDI_TRY(send_start(mpi, mpi->remote[i], send + (size_t)mpi->remote[i] * slice_bytes,
-                              count_elems * elem_bytes));
-    }
-    return SHERD_OK;
+    return slices_start(mpi, &slices, 0);
 }
 
 static sherd_status wire_finish(void *ctx, size_t first_byte, const void **srcs)
@@ -482,16 +476,11 @@ static sherd_status remote_find(mpi_world *mpi)
         return SHERD_E_NOMEM;
     }
     for (int r = 0; r < world->world_size; r++) {
-        int is_first = 1;
-
         if (cards[r].host == cards[world->rank].host) {
             continue;
         }
-        for (int i = 0; i < count && is_first; i++) {
-            is_first = cards[mpi->remote[i]].host != cards[r].host;
-        }
         mpi->remote[count++] = r;
-        if (is_first) {
+        if (sherdi_rendezvous_is_first(&mpi->procs.meeting, r)) {
             mpi->leaders[mpi->num_leaders++] = r;
         }
     }
@@ -529,10 +518,7 @@ static sherd_status mpi_open(mpi_world *mpi, const procs_params *params)
         (void)MPI_Query_thread(&provided);
         world->is_foreign_to_threads = provided < MPI_THREAD_SERIALIZED;
         if (status != SHERD_OK) {
-            char text[SHERDI_ERROR_BYTES];
-
-            (void)snprintf(text, sizeof(text), "%s", sherd_last_error());
-            return sherdi_world_fail(world, status, "rank %d: %s", world->rank, text);
+            return sherdi_world_fail(world, status, "rank %d: %s", world->rank, sherd_last_error());
         }
     }
     SHERDI_TRY(world->world_size > 1 ? mpi_barrier(world) : SHERD_OK);

@@ -69,6 +69,17 @@ static sherd_status pending_pass(sherdi_procs *procs)
     return SHERD_OK;
 }
 
+static sherd_status pending_take(sherdi_procs *procs, size_t len_bytes, unsigned char **base_out)
+{
+    sherd_status status = pending_pass(procs);
+
+    if (status == SHERD_OK) {
+        status = segment_map(procs->pending, len_bytes, base_out);
+    }
+    sherdi_net_close(&procs->pending);
+    return status;
+}
+
 static sherd_status procs_make(sherdi_peers *peers, size_t len_bytes)
 {
     return segment_create(len_bytes, &((sherdi_procs *)peers->world)->pending);
@@ -82,15 +93,8 @@ static void procs_unmake(sherdi_peers *peers)
 static sherd_status procs_take(sherdi_peers *peers, size_t len_bytes, unsigned char **base_out,
                                void **handle_out)
 {
-    sherdi_procs *procs  = (sherdi_procs *)peers->world;
-    sherd_status  status = pending_pass(procs);
-
-    if (status == SHERD_OK) {
-        status = segment_map(procs->pending, len_bytes, base_out);
-    }
-    sherdi_net_close(&procs->pending);
     *handle_out = NULL;
-    return status;
+    return pending_take((sherdi_procs *)peers->world, len_bytes, base_out);
 }
 
 static void procs_drop(sherdi_peers *peers, unsigned char *base, size_t len_bytes, void *handle)
@@ -146,12 +150,7 @@ static sherd_status hosts_find(sherdi_procs *procs)
         return SHERD_E_NOMEM;
     }
     for (int r = 0; r < size; r++) {
-        int is_first = 1;
-
-        for (int before = 0; before < r && is_first; before++) {
-            is_first = cards[before].host != cards[r].host;
-        }
-        procs->num_hosts += is_first;
+        procs->num_hosts += sherdi_rendezvous_is_first(&procs->meeting, r);
         if (cards[r].host == mine->host) {
             if (r == procs->world.rank) {
                 procs->world.local_rank = count;
@@ -293,18 +292,12 @@ static sherd_status host_share(sherdi_procs *procs)
 {
     size_t         len_bytes = sherdi_peers_shared_bytes(procs->world.local_size);
     unsigned char *shared    = NULL;
-    sherd_status   status    = SHERD_OK;
 
     SHERDI_TRY(channels_open(procs));
     if (procs->world.local_rank == 0) {
         SHERDI_TRY(segment_create(len_bytes, &procs->pending));
     }
-    status = pending_pass(procs);
-    if (status == SHERD_OK) {
-        status = segment_map(procs->pending, len_bytes, &shared);
-    }
-    sherdi_net_close(&procs->pending);
-    SHERDI_TRY(status);
+    SHERDI_TRY(pending_take(procs, len_bytes, &shared));
     procs->shared = shared;
     SHERDI_TRY(sherdi_peers_init(&procs->peers, &procs->world, &PROCS_HOOKS,
                                  procs->world.local_size, procs->world.local_rank,
@@ -349,8 +342,7 @@ sherd_status sherdi_procs_open(sherdi_procs *procs, const sherdi_world_ops *ops,
                                const procs_params *params)
 {
     sherd_status status;
-
-    int is_nccl = 0;
+    int          is_nccl = 0;
 
     sherdi_world_init(&procs->world, ops, params->rank, params->world_size, params->world);
     procs->channel_desk = -1;
@@ -381,11 +373,9 @@ sherd_status sherdi_procs_open(sherdi_procs *procs, const sherdi_world_ops *ops,
         status = sherdi_nccl_open(procs, params->comm);
     }
     if (status != SHERD_OK) {
-        char text[SHERDI_ERROR_BYTES];
-
         /* The others are waiting for this rank somewhere in the same function. */
-        (void)snprintf(text, sizeof(text), "%s", sherd_last_error());
-        return sherdi_world_fail(&procs->world, status, "rank %d: %s", params->rank, text);
+        return sherdi_world_fail(&procs->world, status, "rank %d: %s", params->rank,
+                                 sherd_last_error());
     }
     return SHERD_OK;
 }

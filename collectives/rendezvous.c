@@ -95,6 +95,16 @@ void sherdi_rendezvous_card_fill(rendezvous_card *card, int rank, int world_size
                    (int)card->process, (unsigned long long)sherdi_random_u64());
 }
 
+int sherdi_rendezvous_is_first(const rendezvous *meeting, int rank)
+{
+    for (int before = 0; before < rank; before++) {
+        if (meeting->cards[before].host == meeting->cards[rank].host) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
 /* --------------------------------------------------------------- proofs -- */
 
 void sherdi_rendezvous_sign(rendezvous_call *call, const rendezvous_greeting *greeting,

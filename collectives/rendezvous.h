@@ -75,6 +75,8 @@ void sherdi_rendezvous_card_fill(rendezvous_card *card, int rank, int world_size
  *  came or died, by number). Fini takes it half-built. */
 sherd_status sherdi_rendezvous_meet(rendezvous *meeting, sherdi_mem *mem,
                                     const rendezvous_params *params);
+/** Whether no rank below this one is on its host. */
+int sherdi_rendezvous_is_first(const rendezvous *meeting, int rank);
 /** Fills in the proof of a call whose card and nonce are there. */
 void sherdi_rendezvous_sign(rendezvous_call *call, const rendezvous_greeting *greeting,
                             const job_key *key);
