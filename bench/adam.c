@@ -53,7 +53,7 @@ static void adam_call(bench_run *run, int is_mixed)
         .neg_step_size   = -1e-4f,
         .inv_sqrt_bias   = 1.5f,
     };
-    const sherdi_adam_args args = {
+    const sherdi_update_args args = {
         .spans       = &span,
         .num_spans   = 1,
         .coeffs      = &coeffs,
@@ -96,9 +96,9 @@ static void lamb_call(bench_run *run, int is_mixed, int is_norms)
         .decay           = 0.01f,
         .neg_step_size   = -1e-4f,
     };
-    const float            ratio = 0.5f;
-    sherdi_lamb_norms      norms = {0};
-    const sherdi_lamb_args args  = {
+    const float              ratio = 0.5f;
+    sherdi_lamb_norms        norms = {0};
+    const sherdi_update_args args  = {
          .spans       = &span,
          .num_spans   = 1,
          .coeffs      = &coeffs,

@@ -198,17 +198,17 @@ static void adam_call(gpu_run *run, int is_mixed)
     const gpu_arrays *a = &run->a;
 
     run->lane->kernels->adam(run->lane,
-                             &(sherdi_adam_args){.spans     = a->span,
-                                                 .num_spans = 1,
-                                                 .coeffs    = a->adam,
-                                                 .grad = is_mixed ? (const void *)a->g16 : a->g,
-                                                 .grad_dtype  = is_mixed ? SHERD_BF16 : SHERD_F32,
-                                                 .master      = a->p,
-                                                 .m           = a->m,
-                                                 .v           = a->v,
-                                                 .param       = is_mixed ? a->p16 : NULL,
-                                                 .param_dtype = SHERD_BF16,
-                                                 .fingerprint = a->fingerprint});
+                             &(sherdi_update_args){.spans     = a->span,
+                                                   .num_spans = 1,
+                                                   .coeffs    = a->adam,
+                                                   .grad = is_mixed ? (const void *)a->g16 : a->g,
+                                                   .grad_dtype  = is_mixed ? SHERD_BF16 : SHERD_F32,
+                                                   .master      = a->p,
+                                                   .m           = a->m,
+                                                   .v           = a->v,
+                                                   .param       = is_mixed ? a->p16 : NULL,
+                                                   .param_dtype = SHERD_BF16,
+                                                   .fingerprint = a->fingerprint});
 }
 
 static void row_adam_f32(gpu_run *run)
@@ -221,35 +221,35 @@ static void row_adam_mixed(gpu_run *run)
     adam_call(run, 1);
 }
 
-static sherdi_lamb_args lamb_args(const gpu_run *run)
+static sherdi_update_args lamb_args(const gpu_run *run)
 {
     const gpu_arrays *a = &run->a;
 
-    return (sherdi_lamb_args){.spans       = a->span,
-                              .num_spans   = 1,
-                              .coeffs      = a->lamb,
-                              .grad        = a->g16,
-                              .grad_dtype  = SHERD_BF16,
-                              .master      = a->p,
-                              .m           = a->m,
-                              .v           = a->v,
-                              .param       = a->p16,
-                              .param_dtype = SHERD_BF16,
-                              .fingerprint = a->fingerprint,
-                              .norms       = a->norms,
-                              .ratios      = a->ratio};
+    return (sherdi_update_args){.spans       = a->span,
+                                .num_spans   = 1,
+                                .coeffs      = a->lamb,
+                                .grad        = a->g16,
+                                .grad_dtype  = SHERD_BF16,
+                                .master      = a->p,
+                                .m           = a->m,
+                                .v           = a->v,
+                                .param       = a->p16,
+                                .param_dtype = SHERD_BF16,
+                                .fingerprint = a->fingerprint,
+                                .norms       = a->norms,
+                                .ratios      = a->ratio};
 }
 
 static void row_lamb_norms(gpu_run *run)
 {
-    const sherdi_lamb_args args = lamb_args(run);
+    const sherdi_update_args args = lamb_args(run);
 
     run->lane->kernels->lamb_norms(run->lane, &args);
 }
 
 static void row_lamb_update(gpu_run *run)
 {
-    const sherdi_lamb_args args = lamb_args(run);
+    const sherdi_update_args args = lamb_args(run);
 
     run->lane->kernels->lamb(run->lane, &args);
 }

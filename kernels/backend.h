@@ -36,47 +36,35 @@ typedef struct sherdi_span {
  * the args struct itself, and the array of pointers `srcs`, are read before the call returns. Pinned host
  * memory may stand for device memory. What is "added to" is added by integers, so lanes may share it. */
 
-/* Adam and AdamW over one block. Arrays start at the block's first element and may
- * have any alignment of their element type; grad and param never overlap the rest. */
-typedef struct sherdi_adam_args {
-    const sherdi_span        *spans;
-    size_t                    num_spans;
-    const sherdi_adam_coeffs *coeffs; /* indexed by group */
-    const void               *grad;
-    sherd_dtype               grad_dtype;
-    float                    *master;
-    float                    *m;
-    float                    *v;
-    void                     *param; /* receives the new value in param_dtype; NULL: master is it */
-    sherd_dtype               param_dtype;
-    uint64_t                 *fingerprint; /* the block's share is added; see sherdi_mix_element */
-} sherdi_adam_args;
-
 /* The norms of one parameter tensor that LAMB divides: of its weights before the update and of the
  * update's direction. Sums of integers: shares of blocks and ranks add up in any order. */
 typedef struct sherdi_lamb_norms {
     sherdi_norm_acc param, update;
 } sherdi_lamb_norms;
 
-/* LAMB over one block, in two sweeps. `lamb_norms` only reads: it adds to norms[span.param] what
- * sherdi_lamb_direction gives for each span, a chunk of 64 elements counted from the span's start at a time
- * (sherdi_norm_chunk, the last one filled up with zeros). `lamb` updates as sherdi_adam_args says, with
- * ratios[span.param]; norms is not looked at. */
-typedef struct sherdi_lamb_args {
-    const sherdi_span        *spans;
-    size_t                    num_spans;
-    const sherdi_lamb_coeffs *coeffs; /* indexed by group */
-    const void               *grad;
-    sherd_dtype               grad_dtype;
-    float                    *master;
-    float                    *m;
-    float                    *v;
-    void                     *param; /* as in sherdi_adam_args */
-    sherd_dtype               param_dtype;
-    uint64_t                 *fingerprint; /* added to, by `lamb` */
-    sherdi_lamb_norms        *norms;       /* added to, by `lamb_norms`; need not be normalised */
-    const float              *ratios;
-} sherdi_lamb_args;
+/* An optimizer's sweep over one block. Arrays start at the block's first element and may
+ * have any alignment of their element type; grad and param never overlap the rest.
+ *   adam        Adam and AdamW
+ *   lamb_norms  LAMB's first sweep only reads: it adds to norms[span.param] what sherdi_lamb_direction gives for
+ *               each span, a chunk of 64 elements counted from the span's start at a time (sherdi_norm_chunk,
+ *               the last one filled up with zeros)
+ *   lamb        its second one updates, with ratios[span.param] */
+typedef struct sherdi_update_args {
+    const sherdi_span *spans;
+    size_t             num_spans;
+    const void        *coeffs; /* sherdi_adam_coeffs or sherdi_lamb_coeffs, indexed by group */
+    const void        *grad;
+    sherd_dtype        grad_dtype;
+    float             *master;
+    float             *m;
+    float             *v;
+    void              *param; /* receives the new value in param_dtype; NULL: master is it */
+    sherd_dtype        param_dtype;
+    uint64_t
+        *fingerprint; /* the block's share is added; see sherdi_mix_element. Not by lamb_norms */
+    sherdi_lamb_norms *norms;  /* added to, by lamb_norms alone; need not be normalised */
+    const float       *ratios; /* of lamb alone */
+} sherdi_update_args;
 
 /* Trust ratios of all parameters: ratios[i] = sherdi_lamb_ratio(...) of norms[i], of any form. */
 typedef struct sherdi_lamb_ratio_args {
@@ -126,7 +114,7 @@ typedef struct sherdi_kernel_ops {
     size_t      struct_size;
     const char *isa; /* "scalar", "avx2", "avx512"; unique, static storage */
 
-    void (*adam)(const sherdi_backend *backend, const sherdi_adam_args *args);
+    void (*adam)(const sherdi_backend *backend, const sherdi_update_args *args);
     /* Adds the chunk sums of x[0 .. count_elems) to *acc, which on the CPU is normalised after, and
      * elsewhere may be after any number of calls below 2^32 chunks; count_elems a multiple of SHERD_CHUNK_ELEMS (padding is zero). */
     void (*sumsq)(const sherdi_backend *backend, const void *x, sherd_dtype dtype,
@@ -150,9 +138,9 @@ typedef struct sherdi_kernel_ops {
     /* dst[i] = sherdi_fixed_f32(acc[i]); not overlapping. */
     void (*fixed_to_f32)(const sherdi_backend *backend, float *dst, const int64_t *acc,
                          size_t count_elems);
-    void (*lamb_norms)(const sherdi_backend *backend, const sherdi_lamb_args *args);
+    void (*lamb_norms)(const sherdi_backend *backend, const sherdi_update_args *args);
     void (*lamb_ratios)(const sherdi_backend *backend, const sherdi_lamb_ratio_args *args);
-    void (*lamb)(const sherdi_backend *backend, const sherdi_lamb_args *args);
+    void (*lamb)(const sherdi_backend *backend, const sherdi_update_args *args);
 } sherdi_kernel_ops;
 
 typedef enum sherdi_memory_kind {
@@ -282,10 +270,9 @@ int sherdi_backend_cpu_knows_cores(void);
  *  machine cannot run it. For tests and benchmarks. */
 const sherdi_kernel_ops *sherdi_kernels_cpu_find(const char *isa);
 
-/** Bytes that the engine counts for the update pass of one block (design, budgets). */
-size_t sherdi_adam_traffic_bytes(const sherdi_adam_args *args);
-/** The same of LAMB's first sweep (reads alone) and of its second. */
-size_t sherdi_lamb_norms_traffic_bytes(const sherdi_lamb_args *args);
-size_t sherdi_lamb_traffic_bytes(const sherdi_lamb_args *args);
+/** Bytes that an update of one block touches (design, budgets). */
+size_t sherdi_update_traffic_bytes(const sherdi_update_args *args);
+/** The same of LAMB's first sweep, which only reads. */
+size_t sherdi_lamb_norms_traffic_bytes(const sherdi_update_args *args);
 
 #endif

@@ -25,35 +25,16 @@ static void lamb_coeffs(const sherdi_settings *settings, const sherdi_group_step
     };
 }
 
-static sherdi_lamb_args lamb_args(const sherdi_sweep_args *args)
-{
-    return (sherdi_lamb_args){
-        .spans       = args->spans,
-        .num_spans   = args->num_spans,
-        .coeffs      = args->coeffs,
-        .grad        = args->grad,
-        .grad_dtype  = args->grad_dtype,
-        .master      = args->parts[SHERDI_PART_MASTER],
-        .m           = args->parts[SHERDI_PART_M],
-        .v           = args->parts[SHERDI_PART_V],
-        .param       = args->param,
-        .param_dtype = args->param_dtype,
-        .fingerprint = args->fingerprint,
-        .norms       = (sherdi_lamb_norms *)(void *)args->norms,
-        .ratios      = args->ratios,
-    };
-}
-
 static void measure_run(const sherdi_backend *lane, const sherdi_sweep_args *args)
 {
-    sherdi_lamb_args lamb = lamb_args(args);
+    sherdi_update_args lamb = sherdi_update_args_of(args);
 
     lane->kernels->lamb_norms(lane, &lamb);
 }
 
 static void update_run(const sherdi_backend *lane, const sherdi_sweep_args *args)
 {
-    sherdi_lamb_args lamb = lamb_args(args);
+    sherdi_update_args lamb = sherdi_update_args_of(args);
 
     lane->kernels->lamb(lane, &lamb);
 }

@@ -30,21 +30,31 @@ static inline sherdi_adam_coeffs sherdi_adam_coeffs_of(const sherdi_group_step *
     };
 }
 
+/* What the kernels take. */
+static inline sherdi_update_args sherdi_update_args_of(const sherdi_sweep_args *args)
+{
+    return (sherdi_update_args){
+        .spans       = args->spans,
+        .num_spans   = args->num_spans,
+        .coeffs      = args->coeffs,
+        .grad        = args->grad,
+        .grad_dtype  = args->grad_dtype,
+        .master      = args->parts[SHERDI_PART_MASTER],
+        .m           = args->parts[SHERDI_PART_M],
+        .v           = args->parts[SHERDI_PART_V],
+        .param       = args->param,
+        .param_dtype = args->param_dtype,
+        .fingerprint = args->fingerprint,
+        .norms       = (sherdi_lamb_norms *)(void *)args->norms,
+        .ratios      = args->ratios,
+    };
+}
+
 static inline void sherdi_adam_run(const sherdi_backend *lane, const sherdi_sweep_args *args)
 {
-    lane->kernels->adam(lane, &(sherdi_adam_args){
-                                  .spans       = args->spans,
-                                  .num_spans   = args->num_spans,
-                                  .coeffs      = args->coeffs,
-                                  .grad        = args->grad,
-                                  .grad_dtype  = args->grad_dtype,
-                                  .master      = args->parts[SHERDI_PART_MASTER],
-                                  .m           = args->parts[SHERDI_PART_M],
-                                  .v           = args->parts[SHERDI_PART_V],
-                                  .param       = args->param,
-                                  .param_dtype = args->param_dtype,
-                                  .fingerprint = args->fingerprint,
-                              });
+    sherdi_update_args adam = sherdi_update_args_of(args);
+
+    lane->kernels->adam(lane, &adam);
 }
 
 #define SHERDI_ADAM_SWEEP                                                                          \

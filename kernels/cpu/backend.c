@@ -181,22 +181,15 @@ static size_t param_bytes(const void *param, sherd_dtype dtype)
     return param == NULL ? 0 : sherd_dtype_bytes(dtype);
 }
 
-size_t sherdi_adam_traffic_bytes(const sherdi_adam_args *args)
+size_t sherdi_update_traffic_bytes(const sherdi_update_args *args)
 {
     return spans_elems(args->spans, args->num_spans) *
            (sherd_dtype_bytes(args->grad_dtype) + 6 * sizeof(float) +
             param_bytes(args->param, args->param_dtype));
 }
 
-size_t sherdi_lamb_norms_traffic_bytes(const sherdi_lamb_args *args)
+size_t sherdi_lamb_norms_traffic_bytes(const sherdi_update_args *args)
 {
     return spans_elems(args->spans, args->num_spans) *
            (sherd_dtype_bytes(args->grad_dtype) + 3 * sizeof(float));
-}
-
-size_t sherdi_lamb_traffic_bytes(const sherdi_lamb_args *args)
-{
-    return spans_elems(args->spans, args->num_spans) *
-           (sherd_dtype_bytes(args->grad_dtype) + 6 * sizeof(float) +
-            param_bytes(args->param, args->param_dtype));
 }

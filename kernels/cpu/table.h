@@ -22,6 +22,16 @@ static size_t chunks_of(size_t count_elems)
     return sherdi_div_up(count_elems, SHERD_CHUNK_ELEMS);
 }
 
+/* A part's share of `count` elements or bytes, of which `unit` stay together: from *first on. */
+static size_t part_range(size_t count, size_t unit, int part, int parts, size_t *first)
+{
+    size_t units = sherdi_div_up(count, unit);
+    size_t end   = part_first(units, part + 1, parts) * unit;
+
+    *first = part_first(units, part, parts) * unit;
+    return sherdi_min_size(end, count) - *first;
+}
+
 static sherdi_split split_of(const sherdi_backend *backend, size_t count_elems, size_t per_elem)
 {
     return sherdi_split_of(backend, chunks_of(count_elems), SHERD_CHUNK_ELEMS * per_elem);
@@ -101,7 +111,7 @@ static size_t same_high_half(uint64_t index, size_t count)
     return left < count ? (size_t)left : count;
 }
 
-/* ----------------------------------------------------------------- adam -- */
+/* -------------------------------------------------------------- updates -- */
 
 /* Elements from `done` on of a part's run; `block` has the arrays from the block's start. */
 static sherdi_update_run update_run_at(const sherdi_update_run *block, const span_run *where,
@@ -122,17 +132,40 @@ static sherdi_update_run update_run_at(const sherdi_update_run *block, const spa
     return run;
 }
 
-typedef struct adam_call {
-    const sherdi_adam_args *args;
-    sherdi_update_run       block;
-    size_t                  chunks;
-    _Atomic uint64_t        fingerprint;
-} adam_call;
+typedef struct update_call {
+    const sherdi_update_args *args;
+    /* An optimizer's update; returns the fingerprint. Not of the norms. */
+    uint64_t (*update)(const sherdi_update_run *run, const sherdi_update_args *args,
+                       const sherdi_span *span);
+    sherdi_update_run block;
+    size_t            chunks;
+    _Atomic uint64_t  fingerprint;
+} update_call;
 
-static void adam_part(void *ctx, int part, int parts)
+static void update_call_run(const sherdi_backend *backend, update_call *call, size_t bytes,
+                            sherdi_part_fn part)
 {
-    adam_call              *call = ctx;
-    const sherdi_adam_args *args = call->args;
+    const sherdi_update_args *args = call->args;
+
+    call->chunks = spans_chunks(args->spans, args->num_spans);
+    call->block  = (sherdi_update_run){.grad         = args->grad,
+                                       .grad_dtype   = args->grad_dtype,
+                                       .master       = args->master,
+                                       .m            = args->m,
+                                       .v            = args->v,
+                                       .param        = args->param,
+                                       .param_dtype  = args->param_dtype,
+                                       .is_streaming = bytes >= SHERDI_STREAM_BYTES};
+    sherdi_parallel_run(
+        backend,
+        sherdi_split_of(backend, call->chunks, call->chunks > 0 ? bytes / call->chunks : 0), part,
+        call);
+}
+
+static void update_part(void *ctx, int part, int parts)
+{
+    update_call              *call = ctx;
+    const sherdi_update_args *args = call->args;
     span_walk walk        = walk_part(args->spans, args->num_spans, call->chunks, part, parts);
     span_run  where       = {0};
     uint64_t  fingerprint = 0;
@@ -142,58 +175,43 @@ static void adam_part(void *ctx, int part, int parts)
             sherdi_update_run run = update_run_at(&call->block, &where, done);
 
             run.count_elems = same_high_half(run.first_index, run.count_elems);
-            fingerprint += run_adam(&run, &args->coeffs[where.span->group]);
+            fingerprint += call->update(&run, args, where.span);
             done += run.count_elems;
         }
     }
     (void)atomic_fetch_add_explicit(&call->fingerprint, fingerprint, memory_order_relaxed);
 }
 
-static void table_adam(const sherdi_backend *backend, const sherdi_adam_args *args)
+static uint64_t adam_span(const sherdi_update_run *run, const sherdi_update_args *args,
+                          const sherdi_span *span)
 {
-    size_t    bytes  = sherdi_adam_traffic_bytes(args);
-    size_t    chunks = spans_chunks(args->spans, args->num_spans);
-    adam_call call   = {
-          .args   = args,
-          .block  = {.grad         = args->grad,
-                     .grad_dtype   = args->grad_dtype,
-                     .master       = args->master,
-                     .m            = args->m,
-                     .v            = args->v,
-                     .param        = args->param,
-                     .param_dtype  = args->param_dtype,
-                     .is_streaming = bytes >= SHERDI_STREAM_BYTES},
-          .chunks = chunks,
-    };
+    const sherdi_adam_coeffs *coeffs = args->coeffs;
 
-    sherdi_parallel_run(backend, sherdi_split_of(backend, chunks, chunks > 0 ? bytes / chunks : 0),
-                        adam_part, &call);
+    return run_adam(run, &coeffs[span->group]);
+}
+
+static void table_adam(const sherdi_backend *backend, const sherdi_update_args *args)
+{
+    update_call call = {.args = args, .update = adam_span};
+
+    update_call_run(backend, &call, sherdi_update_traffic_bytes(args), update_part);
     *args->fingerprint += call.fingerprint;
 }
 
-/* ----------------------------------------------------------------- lamb -- */
-
-typedef struct lamb_call {
-    const sherdi_lamb_args *args;
-    sherdi_update_run       block;
-    size_t                  chunks;
-    _Atomic uint64_t        fingerprint;
-} lamb_call;
-
-static lamb_call lamb_call_make(const sherdi_lamb_args *args, size_t bytes)
+static uint64_t lamb_span(const sherdi_update_run *run, const sherdi_update_args *args,
+                          const sherdi_span *span)
 {
-    return (lamb_call){
-        .args   = args,
-        .block  = {.grad         = args->grad,
-                   .grad_dtype   = args->grad_dtype,
-                   .master       = args->master,
-                   .m            = args->m,
-                   .v            = args->v,
-                   .param        = args->param,
-                   .param_dtype  = args->param_dtype,
-                   .is_streaming = bytes >= SHERDI_STREAM_BYTES},
-        .chunks = spans_chunks(args->spans, args->num_spans),
-    };
+    const sherdi_lamb_coeffs *coeffs = (const sherdi_lamb_coeffs *)args->coeffs + span->group;
+
+    return run_lamb(run, coeffs, coeffs->neg_step_size * args->ratios[span->param]);
+}
+
+static void table_lamb(const sherdi_backend *backend, const sherdi_update_args *args)
+{
+    update_call call = {.args = args, .update = lamb_span};
+
+    update_call_run(backend, &call, sherdi_update_traffic_bytes(args), update_part);
+    *args->fingerprint += call.fingerprint;
 }
 
 /* To the one that all threads of the call share; a part has few parameters. */
@@ -212,64 +230,28 @@ static void norm_share(sherdi_norm_acc *acc, sherdi_norm_acc *share)
 
 static void lamb_norms_part(void *ctx, int part, int parts)
 {
-    const lamb_call        *call = ctx;
-    const sherdi_lamb_args *args = call->args;
+    const update_call        *call = ctx;
+    const sherdi_update_args *args = call->args;
     span_walk walk = walk_part(args->spans, args->num_spans, call->chunks, part, parts);
     span_run  where;
 
     while (walk_next(&walk, &where)) {
-        sherdi_update_run  run   = update_run_at(&call->block, &where, 0);
-        sherdi_lamb_norms  share = {0};
-        sherdi_lamb_norms *norms = &args->norms[where.span->param];
+        const sherdi_lamb_coeffs *coeffs = args->coeffs;
+        sherdi_update_run         run    = update_run_at(&call->block, &where, 0);
+        sherdi_lamb_norms         share  = {0};
+        sherdi_lamb_norms        *norms  = &args->norms[where.span->param];
 
-        run_lamb_norms(&run, &args->coeffs[where.span->group], &share);
+        run_lamb_norms(&run, &coeffs[where.span->group], &share);
         norm_share(&norms->param, &share.param);
         norm_share(&norms->update, &share.update);
     }
 }
 
-static void table_lamb_norms(const sherdi_backend *backend, const sherdi_lamb_args *args)
+static void table_lamb_norms(const sherdi_backend *backend, const sherdi_update_args *args)
 {
-    size_t    bytes  = sherdi_lamb_norms_traffic_bytes(args);
-    lamb_call call   = lamb_call_make(args, bytes);
-    size_t    chunks = call.chunks;
+    update_call call = {.args = args};
 
-    sherdi_parallel_run(backend, sherdi_split_of(backend, chunks, chunks > 0 ? bytes / chunks : 0),
-                        lamb_norms_part, &call);
-}
-
-static void lamb_part(void *ctx, int part, int parts)
-{
-    lamb_call              *call = ctx;
-    const sherdi_lamb_args *args = call->args;
-    span_walk walk        = walk_part(args->spans, args->num_spans, call->chunks, part, parts);
-    span_run  where       = {0};
-    uint64_t  fingerprint = 0;
-
-    while (walk_next(&walk, &where)) {
-        const sherdi_lamb_coeffs *coeffs = &args->coeffs[where.span->group];
-        float                     step   = coeffs->neg_step_size * args->ratios[where.span->param];
-
-        for (size_t done = 0; done < where.count_elems;) {
-            sherdi_update_run run = update_run_at(&call->block, &where, done);
-
-            run.count_elems = same_high_half(run.first_index, run.count_elems);
-            fingerprint += run_lamb(&run, coeffs, step);
-            done += run.count_elems;
-        }
-    }
-    (void)atomic_fetch_add_explicit(&call->fingerprint, fingerprint, memory_order_relaxed);
-}
-
-static void table_lamb(const sherdi_backend *backend, const sherdi_lamb_args *args)
-{
-    size_t    bytes  = sherdi_lamb_traffic_bytes(args);
-    lamb_call call   = lamb_call_make(args, bytes);
-    size_t    chunks = call.chunks;
-
-    sherdi_parallel_run(backend, sherdi_split_of(backend, chunks, chunks > 0 ? bytes / chunks : 0),
-                        lamb_part, &call);
-    *args->fingerprint += call.fingerprint;
+    update_call_run(backend, &call, sherdi_lamb_norms_traffic_bytes(args), lamb_norms_part);
 }
 
 static void table_lamb_ratios(const sherdi_backend *backend, const sherdi_lamb_ratio_args *args)
@@ -334,44 +316,31 @@ static void table_fingerprint(const sherdi_backend *backend, const sherdi_span *
 /* ---------------------------------------------------------------- sumsq -- */
 
 typedef struct sumsq_call {
-    const void      *x;
-    sherd_dtype      dtype;
-    size_t           chunks;
-    _Atomic uint64_t bins[SHERDI_NORM_BINS];
-    _Atomic uint64_t nonfinite;
+    const void     *x;
+    sherd_dtype     dtype;
+    size_t          count_elems;
+    sherdi_norm_acc sum;
 } sumsq_call;
 
 static void sumsq_part(void *ctx, int part, int parts)
 {
-    sumsq_call     *call  = ctx;
-    size_t          first = part_first(call->chunks, part, parts);
-    size_t          end   = part_first(call->chunks, part + 1, parts);
+    sumsq_call     *call = ctx;
+    size_t          first;
+    size_t          count = part_range(call->count_elems, SHERD_CHUNK_ELEMS, part, parts, &first);
     sherdi_norm_acc share = {0};
 
-    run_sumsq(sherdi_elem_at(call->x, call->dtype, first * SHERD_CHUNK_ELEMS), call->dtype,
-              (end - first) * SHERD_CHUNK_ELEMS, &share);
-    sherdi_norm_normalise(&share);
-    for (int i = 0; i < SHERDI_NORM_BINS; i++) {
-        (void)atomic_fetch_add_explicit(&call->bins[i], share.bins[i], memory_order_relaxed);
-    }
-    (void)atomic_fetch_add_explicit(&call->nonfinite, share.nonfinite, memory_order_relaxed);
+    run_sumsq(sherdi_elem_at(call->x, call->dtype, first), call->dtype, count, &share);
+    norm_share(&call->sum, &share);
 }
 
 static void table_sumsq(const sherdi_backend *backend, const void *x, sherd_dtype dtype,
                         size_t count_elems, sherdi_norm_acc *acc)
 {
-    sumsq_call      call = {.x = x, .dtype = dtype, .chunks = count_elems / SHERD_CHUNK_ELEMS};
-    sherdi_norm_acc sum  = {0};
+    sumsq_call call = {.x = x, .dtype = dtype, .count_elems = count_elems};
 
-    sherdi_parallel_run(
-        backend,
-        sherdi_split_of(backend, call.chunks, SHERD_CHUNK_ELEMS * sherd_dtype_bytes(dtype)),
-        sumsq_part, &call);
-    for (int i = 0; i < SHERDI_NORM_BINS; i++) {
-        sum.bins[i] = call.bins[i];
-    }
-    sum.nonfinite = call.nonfinite;
-    sherdi_norm_merge(acc, &sum);
+    sherdi_parallel_run(backend, split_of(backend, count_elems, sherd_dtype_bytes(dtype)),
+                        sumsq_part, &call);
+    sherdi_norm_merge(acc, &call.sum);
 }
 
 /* --------------------------------------------------------------- reduce -- */
@@ -383,13 +352,11 @@ typedef struct reduce_call {
 
 static void reduce_part(void *ctx, int part, int parts)
 {
-    const reduce_call *call   = ctx;
-    size_t             count  = call->args->count_elems;
-    size_t             chunks = chunks_of(count);
-    size_t             first  = part_first(chunks, part, parts) * SHERD_CHUNK_ELEMS;
-    size_t             end    = part_first(chunks, part + 1, parts) * SHERD_CHUNK_ELEMS;
+    const reduce_call *call = ctx;
+    size_t             first;
+    size_t count = part_range(call->args->count_elems, SHERD_CHUNK_ELEMS, part, parts, &first);
 
-    run_reduce(call->args, first, sherdi_min_size(end, count) - first, call->is_streaming);
+    run_reduce(call->args, first, count, call->is_streaming);
 }
 
 static void table_reduce(const sherdi_backend *backend, const sherdi_reduce_args *args)
@@ -415,21 +382,11 @@ typedef struct map_call {
     int         is_streaming;
 } map_call;
 
-/* The part's range; `unit` elements or bytes stay together. */
-static size_t map_range(const map_call *call, size_t unit, int part, int parts, size_t *first)
-{
-    size_t units = sherdi_div_up(call->count_elems, unit);
-    size_t end   = part_first(units, part + 1, parts) * unit;
-
-    *first = part_first(units, part, parts) * unit;
-    return sherdi_min_size(end, call->count_elems) - *first;
-}
-
 static void cast_part(void *ctx, int part, int parts)
 {
     const map_call *call = ctx;
     size_t          first;
-    size_t          count = map_range(call, SHERD_CHUNK_ELEMS, part, parts, &first);
+    size_t          count = part_range(call->count_elems, SHERD_CHUNK_ELEMS, part, parts, &first);
 
     run_cast(sherdi_elem_at(call->dst, call->dst_dtype, first), call->dst_dtype,
              sherdi_elem_at(call->src, call->src_dtype, first), call->src_dtype, count,
@@ -440,7 +397,7 @@ static void accumulate_part(void *ctx, int part, int parts)
 {
     const map_call *call = ctx;
     size_t          first;
-    size_t          count = map_range(call, SHERD_CHUNK_ELEMS, part, parts, &first);
+    size_t          count = part_range(call->count_elems, SHERD_CHUNK_ELEMS, part, parts, &first);
 
     run_accumulate(sherdi_elem_at(call->dst, call->dst_dtype, first), call->dst_dtype,
                    sherdi_elem_at(call->src, call->src_dtype, first), call->src_dtype, count);
@@ -453,7 +410,7 @@ static void copy_part(void *ctx, int part, int parts)
 {
     const map_call *call = ctx;
     size_t          first;
-    size_t          len_bytes = map_range(call, COPY_UNIT_BYTES, part, parts, &first);
+    size_t          len_bytes = part_range(call->count_elems, COPY_UNIT_BYTES, part, parts, &first);
 
     run_copy((unsigned char *)call->dst + first, (const unsigned char *)call->src + first,
              len_bytes, call->is_streaming);
@@ -463,7 +420,7 @@ static void zero_part(void *ctx, int part, int parts)
 {
     const map_call *call = ctx;
     size_t          first;
-    size_t          len_bytes = map_range(call, COPY_UNIT_BYTES, part, parts, &first);
+    size_t          len_bytes = part_range(call->count_elems, COPY_UNIT_BYTES, part, parts, &first);
 
     run_zero((unsigned char *)call->dst + first, len_bytes, call->is_streaming);
 }
@@ -557,15 +514,13 @@ static void fixed_tile_add(int64_t *acc, const float *grad, size_t count_elems, 
 
 static void fixed_part(void *ctx, int part, int parts)
 {
-    fixed_call              *call   = ctx;
-    const sherdi_fixed_args *args   = call->args;
-    size_t                   chunks = chunks_of(args->count_elems);
-    size_t                   first  = part_first(chunks, part, parts) * SHERD_CHUNK_ELEMS;
-    size_t                   end    = part_first(chunks, part + 1, parts) * SHERD_CHUNK_ELEMS;
-    sherdi_fixed_counts      counts = {0, 0};
-    float                    tile[FIXED_TILE_ELEMS];
+    fixed_call              *call = ctx;
+    const sherdi_fixed_args *args = call->args;
+    size_t                   first;
+    size_t end = part_range(args->count_elems, SHERD_CHUNK_ELEMS, part, parts, &first) + first;
+    sherdi_fixed_counts counts = {0, 0};
+    float               tile[FIXED_TILE_ELEMS];
 
-    end = sherdi_min_size(end, args->count_elems);
     for (; first < end; first += FIXED_TILE_ELEMS) {
         size_t count = sherdi_min_size(FIXED_TILE_ELEMS, end - first);
 
@@ -602,13 +557,11 @@ typedef struct fixed_to_f32_call {
 
 static void fixed_to_f32_part(void *ctx, int part, int parts)
 {
-    const fixed_to_f32_call *call   = ctx;
-    size_t                   chunks = chunks_of(call->count_elems);
-    size_t                   first  = part_first(chunks, part, parts) * SHERD_CHUNK_ELEMS;
-    size_t                   end    = part_first(chunks, part + 1, parts) * SHERD_CHUNK_ELEMS;
+    const fixed_to_f32_call *call = ctx;
+    size_t                   first;
+    size_t count = part_range(call->count_elems, SHERD_CHUNK_ELEMS, part, parts, &first);
 
-    end = sherdi_min_size(end, call->count_elems);
-    for (size_t i = first; i < end; i++) {
+    for (size_t i = first; i < first + count; i++) {
         call->dst[i] = sherdi_fixed_f32(call->acc[i]);
     }
 }

@@ -156,18 +156,20 @@ template <typename T> struct same_type {
 };
 
 template <typename... P>
-static cudaError_t kernel_launch(void (*kernel)(P...), size_t blocks, sherdi_cuda_place place,
-                                 typename same_type<P>::type... args)
+static void kernel_launch(void (*kernel)(P...), size_t blocks, sherdi_cuda_place place,
+                          typename same_type<P>::type... args)
 {
 #ifdef SHERD_EMULATOR
-    return emulator_launch(kernel, dim3((unsigned)blocks), dim3(BLOCK_THREADS), 0, place.stream,
-                           args...);
+    sherdi_cuda_launched(place.backend,
+                         emulator_launch(kernel, dim3((unsigned)blocks), dim3(BLOCK_THREADS), 0,
+                                         place.stream, args...));
 #else
     void *pointers[] = {(void *)&args...};
 
     /* Not <<<>>>: its error would be asked for by cudaGetLastError, which may have one of the caller's. */
-    return cudaLaunchKernel((const void *)kernel, dim3((unsigned)blocks), dim3(BLOCK_THREADS), pointers, 0,
-                            place.stream);
+    sherdi_cuda_launched(place.backend,
+                         cudaLaunchKernel((const void *)kernel, dim3((unsigned)blocks),
+                                          dim3(BLOCK_THREADS), pointers, 0, place.stream));
 #endif
 }
 

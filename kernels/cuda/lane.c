@@ -26,9 +26,17 @@ static const cuda_lane *lane_enter(const sherdi_backend *backend)
     return lane;
 }
 
-static sherdi_cuda_place place_of(const cuda_lane *lane)
+sherdi_cuda_place sherdi_cuda_place_of(const sherdi_backend *backend)
 {
-    return (sherdi_cuda_place){.stream = lane->stream, .processors = lane->device->processors};
+    const cuda_lane *lane = lane_enter(backend);
+
+    return (sherdi_cuda_place){
+        .backend = backend, .stream = lane->stream, .processors = lane->device->processors};
+}
+
+void sherdi_cuda_launched(const sherdi_backend *backend, cudaError_t error)
+{
+    sherdi_cuda_note(((const cuda_lane *)backend)->device, error);
 }
 
 /* ---------------------------------------------------------------- lanes -- */
@@ -214,28 +222,6 @@ static sherd_status cuda_event_wait(const sherdi_event *event)
 
 /* -------------------------------------------------------------- kernels -- */
 
-static void cuda_adam(const sherdi_backend *backend, const sherdi_adam_args *args)
-{
-    const cuda_lane *lane = lane_enter(backend);
-
-    sherdi_cuda_note(lane->device, sherdi_cuda_adam(place_of(lane), args));
-}
-
-static void cuda_sumsq(const sherdi_backend *backend, const void *x, sherd_dtype dtype,
-                       size_t count_elems, sherdi_norm_acc *acc)
-{
-    const cuda_lane *lane = lane_enter(backend);
-
-    sherdi_cuda_note(lane->device, sherdi_cuda_sumsq(place_of(lane), x, dtype, count_elems, acc));
-}
-
-static void cuda_reduce(const sherdi_backend *backend, const sherdi_reduce_args *args)
-{
-    const cuda_lane *lane = lane_enter(backend);
-
-    sherdi_cuda_note(lane->device, sherdi_cuda_reduce(place_of(lane), args));
-}
-
 /* Memory that CUDA does not know: the caller's malloc. */
 static int memory_is_plain(const void *memory)
 {
@@ -267,24 +253,11 @@ static void cuda_copy(const sherdi_backend *backend, void *dst, const void *src,
 static void cuda_cast(const sherdi_backend *backend, void *dst, sherd_dtype dst_dtype,
                       const void *src, sherd_dtype src_dtype, size_t count_elems)
 {
-    const cuda_lane *lane;
-
     if (dst_dtype == src_dtype) {
         cuda_copy(backend, dst, src, count_elems * sherd_dtype_bytes(dst_dtype));
-        return;
+    } else {
+        sherdi_cuda_cast(backend, dst, dst_dtype, src, src_dtype, count_elems);
     }
-    lane = lane_enter(backend);
-    sherdi_cuda_note(lane->device,
-                     sherdi_cuda_cast(place_of(lane), dst, dst_dtype, src, src_dtype, count_elems));
-}
-
-static void cuda_accumulate(const sherdi_backend *backend, void *acc, sherd_dtype acc_dtype,
-                            const void *x, sherd_dtype x_dtype, size_t count_elems)
-{
-    const cuda_lane *lane = lane_enter(backend);
-
-    sherdi_cuda_note(lane->device, sherdi_cuda_accumulate(place_of(lane), acc, acc_dtype, x,
-                                                          x_dtype, count_elems));
 }
 
 /* cudaMemsetAsync of pinned memory is in the stream's order too. */
@@ -302,67 +275,22 @@ static void cuda_zero(const sherdi_backend *backend, void *dst, size_t len_bytes
     cuda_fill(backend, dst, 0, len_bytes);
 }
 
-static void cuda_fingerprint(const sherdi_backend *backend, const sherdi_span *spans,
-                             size_t num_spans, const float *master, uint64_t *sum)
-{
-    const cuda_lane *lane = lane_enter(backend);
-
-    sherdi_cuda_note(lane->device,
-                     sherdi_cuda_fingerprint(place_of(lane), spans, num_spans, master, sum));
-}
-
-static void cuda_reduce_fixed(const sherdi_backend *backend, const sherdi_fixed_args *args)
-{
-    const cuda_lane *lane = lane_enter(backend);
-
-    sherdi_cuda_note(lane->device, sherdi_cuda_reduce_fixed(place_of(lane), args));
-}
-
-static void cuda_fixed_to_f32(const sherdi_backend *backend, float *dst, const int64_t *acc,
-                              size_t count_elems)
-{
-    const cuda_lane *lane = lane_enter(backend);
-
-    sherdi_cuda_note(lane->device, sherdi_cuda_fixed_to_f32(place_of(lane), dst, acc, count_elems));
-}
-
-static void cuda_lamb_norms(const sherdi_backend *backend, const sherdi_lamb_args *args)
-{
-    const cuda_lane *lane = lane_enter(backend);
-
-    sherdi_cuda_note(lane->device, sherdi_cuda_lamb_norms(place_of(lane), args));
-}
-
-static void cuda_lamb_ratios(const sherdi_backend *backend, const sherdi_lamb_ratio_args *args)
-{
-    const cuda_lane *lane = lane_enter(backend);
-
-    sherdi_cuda_note(lane->device, sherdi_cuda_lamb_ratios(place_of(lane), args));
-}
-
-static void cuda_lamb(const sherdi_backend *backend, const sherdi_lamb_args *args)
-{
-    const cuda_lane *lane = lane_enter(backend);
-
-    sherdi_cuda_note(lane->device, sherdi_cuda_lamb(place_of(lane), args));
-}
-
 static const sherdi_kernel_ops KERNELS = {
     .struct_size  = sizeof(sherdi_kernel_ops),
     .isa          = "cuda",
-    .adam         = cuda_adam,
-    .sumsq        = cuda_sumsq,
-    .reduce       = cuda_reduce,
+    .adam         = sherdi_cuda_adam,
+    .sumsq        = sherdi_cuda_sumsq,
+    .reduce       = sherdi_cuda_reduce,
     .cast         = cuda_cast,
-    .accumulate   = cuda_accumulate,
+    .accumulate   = sherdi_cuda_accumulate,
     .copy         = cuda_copy,
     .zero         = cuda_zero,
-    .fingerprint  = cuda_fingerprint,
-    .reduce_fixed = cuda_reduce_fixed,
-    .fixed_to_f32 = cuda_fixed_to_f32,
-    .lamb_norms   = cuda_lamb_norms,
-    .lamb_ratios  = cuda_lamb_ratios,
-    .lamb         = cuda_lamb,
+    .fingerprint  = sherdi_cuda_fingerprint,
+    .reduce_fixed = sherdi_cuda_reduce_fixed,
+    .fixed_to_f32 = sherdi_cuda_fixed_to_f32,
+    .lamb_norms   = sherdi_cuda_lamb_norms,
+    .lamb_ratios  = sherdi_cuda_lamb_ratios,
+    .lamb         = sherdi_cuda_lamb,
 };
 
 static const sherdi_device_ops DEVICE = {

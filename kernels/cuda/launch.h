@@ -1,6 +1,6 @@
-/* Between device.c, in C, and the kernels, in .cu: one launcher per slot of sherdi_kernel_ops that runs a kernel.
- * A launcher is asynchronous, looks at nothing that the slot's contract promises, needs the device to be the
- * calling thread's, and returns what the launch said.
+/* Between lane.c, in C, and the kernels, in .cu: the slots of sherdi_kernel_ops that run a kernel. A slot is
+ * asynchronous, looks at nothing that its contract promises, makes the device the calling thread's, and keeps what
+ * the launch said against it for the next wait.
  *
  * Pointers to device memory are never followed here: how many elements the spans have is found on the device. So
  * grids have the size of the machine (at most) and blocks take tiles in turn. */
@@ -20,33 +20,40 @@
 extern "C" {
 #endif
 
+/* Where a slot launches. */
 typedef struct sherdi_cuda_place {
-    cudaStream_t stream;
-    int          processors; /* of the device */
+    const sherdi_backend *backend;
+    cudaStream_t          stream;
+    int                   processors; /* of the device */
 } sherdi_cuda_place;
+
+/** Makes the lane's device the calling thread's. */
+sherdi_cuda_place sherdi_cuda_place_of(const sherdi_backend *backend);
+/** Keeps what a launch said. */
+void sherdi_cuda_launched(const sherdi_backend *backend, cudaError_t error);
 
 /** Whether this device can run the kernels of this build. */
 cudaError_t sherdi_cuda_probe(void);
 
-cudaError_t sherdi_cuda_adam(sherdi_cuda_place place, const sherdi_adam_args *args);
-cudaError_t sherdi_cuda_lamb_norms(sherdi_cuda_place place, const sherdi_lamb_args *args);
-cudaError_t sherdi_cuda_lamb_ratios(sherdi_cuda_place place, const sherdi_lamb_ratio_args *args);
-cudaError_t sherdi_cuda_lamb(sherdi_cuda_place place, const sherdi_lamb_args *args);
-cudaError_t sherdi_cuda_sumsq(sherdi_cuda_place place, const void *x, sherd_dtype dtype,
-                              size_t count_elems, sherdi_norm_acc *acc);
-cudaError_t sherdi_cuda_fingerprint(sherdi_cuda_place place, const sherdi_span *spans,
-                                    size_t num_spans, const float *master, uint64_t *sum);
+void sherdi_cuda_adam(const sherdi_backend *backend, const sherdi_update_args *args);
+void sherdi_cuda_lamb_norms(const sherdi_backend *backend, const sherdi_update_args *args);
+void sherdi_cuda_lamb_ratios(const sherdi_backend *backend, const sherdi_lamb_ratio_args *args);
+void sherdi_cuda_lamb(const sherdi_backend *backend, const sherdi_update_args *args);
+void sherdi_cuda_sumsq(const sherdi_backend *backend, const void *x, sherd_dtype dtype,
+                       size_t count_elems, sherdi_norm_acc *acc);
+void sherdi_cuda_fingerprint(const sherdi_backend *backend, const sherdi_span *spans,
+                             size_t num_spans, const float *master, uint64_t *sum);
 /** cudaErrorInvalidValue: more than SHERDI_CUDA_POINTERS sources that are not equally spaced, or as many
  *  further destinations. So does reduce_fixed. */
-cudaError_t sherdi_cuda_reduce(sherdi_cuda_place place, const sherdi_reduce_args *args);
+void sherdi_cuda_reduce(const sherdi_backend *backend, const sherdi_reduce_args *args);
 /** Types differ. */
-cudaError_t sherdi_cuda_cast(sherdi_cuda_place place, void *dst, sherd_dtype dst_dtype,
-                             const void *src, sherd_dtype src_dtype, size_t count_elems);
-cudaError_t sherdi_cuda_accumulate(sherdi_cuda_place place, void *acc, sherd_dtype acc_dtype,
-                                   const void *x, sherd_dtype x_dtype, size_t count_elems);
-cudaError_t sherdi_cuda_reduce_fixed(sherdi_cuda_place place, const sherdi_fixed_args *args);
-cudaError_t sherdi_cuda_fixed_to_f32(sherdi_cuda_place place, float *dst, const int64_t *acc,
-                                     size_t count_elems);
+void sherdi_cuda_cast(const sherdi_backend *backend, void *dst, sherd_dtype dst_dtype,
+                      const void *src, sherd_dtype src_dtype, size_t count_elems);
+void sherdi_cuda_accumulate(const sherdi_backend *backend, void *acc, sherd_dtype acc_dtype,
+                            const void *x, sherd_dtype x_dtype, size_t count_elems);
+void sherdi_cuda_reduce_fixed(const sherdi_backend *backend, const sherdi_fixed_args *args);
+void sherdi_cuda_fixed_to_f32(const sherdi_backend *backend, float *dst, const int64_t *acc,
+                              size_t count_elems);
 
 #ifdef __cplusplus
 }

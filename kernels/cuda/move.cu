@@ -95,15 +95,17 @@ static void __global__ __launch_bounds__(BLOCK_THREADS, MOVE_BLOCKS)
     elements_walk<MOVE_VECTORS>(count_elems, is_vector, op);
 }
 
-extern "C" cudaError_t sherdi_cuda_cast(sherdi_cuda_place place, void *dst, sherd_dtype dst_dtype,
-                                        const void *src, sherd_dtype src_dtype, size_t count_elems)
+extern "C" void sherdi_cuda_cast(const sherdi_backend *backend, void *dst, sherd_dtype dst_dtype,
+                                 const void *src, sherd_dtype src_dtype, size_t count_elems)
 {
+    sherdi_cuda_place place = sherdi_cuda_place_of(backend);
+
     if (count_elems == 0) {
-        return cudaSuccess;
+        return;
     }
-    return kernel_launch(cast_kernel, blocks_of_walk(place, MOVE_BLOCKS, MOVE_VECTORS, count_elems),
-                         place, dst, dst_dtype, src, src_dtype, count_elems,
-                         is_vector_start(dst, dst_dtype) && is_vector_start(src, src_dtype));
+    kernel_launch(cast_kernel, blocks_of_walk(place, MOVE_BLOCKS, MOVE_VECTORS, count_elems), place,
+                  dst, dst_dtype, src, src_dtype, count_elems,
+                  is_vector_start(dst, dst_dtype) && is_vector_start(src, src_dtype));
 }
 
 /* ----------------------------------------------------------- accumulate -- */
@@ -147,17 +149,19 @@ static void __global__ __launch_bounds__(BLOCK_THREADS, MOVE_BLOCKS)
     elements_walk<REDUCE_VECTORS>(count_elems, is_vector, op);
 }
 
-extern "C" cudaError_t sherdi_cuda_accumulate(sherdi_cuda_place place, void *acc,
-                                              sherd_dtype acc_dtype, const void *x,
-                                              sherd_dtype x_dtype, size_t count_elems)
+extern "C" void sherdi_cuda_accumulate(const sherdi_backend *backend, void *acc,
+                                       sherd_dtype acc_dtype, const void *x, sherd_dtype x_dtype,
+                                       size_t count_elems)
 {
+    sherdi_cuda_place place = sherdi_cuda_place_of(backend);
+
     if (count_elems == 0) {
-        return cudaSuccess;
+        return;
     }
-    return kernel_launch(accumulate_kernel,
-                         blocks_of_walk(place, MOVE_BLOCKS, REDUCE_VECTORS, count_elems), place, acc,
-                         acc_dtype, x, x_dtype, count_elems,
-                         is_vector_start(acc, acc_dtype) && is_vector_start(x, x_dtype));
+    kernel_launch(accumulate_kernel,
+                  blocks_of_walk(place, MOVE_BLOCKS, REDUCE_VECTORS, count_elems), place, acc,
+                  acc_dtype, x, x_dtype, count_elems,
+                  is_vector_start(acc, acc_dtype) && is_vector_start(x, x_dtype));
 }
 
 /* --------------------------------------------------------------- reduce -- */
@@ -321,17 +325,19 @@ static void __global__ __launch_bounds__(BLOCK_THREADS, REDUCE_BLOCKS)
     elements_walk<REDUCE_VECTORS>(args.count_elems, args.is_vector, op);
 }
 
-extern "C" cudaError_t sherdi_cuda_reduce(sherdi_cuda_place place, const sherdi_reduce_args *args)
+extern "C" void sherdi_cuda_reduce(const sherdi_backend *backend, const sherdi_reduce_args *args)
 {
-    reduce_params params;
+    sherdi_cuda_place place = sherdi_cuda_place_of(backend);
+    reduce_params     params;
 
     if (args->count_elems == 0) {
-        return cudaSuccess;
+        return;
     }
     if (args->num_more_dsts > SHERDI_CUDA_POINTERS ||
         source_list_make(&params.sources, args->srcs, args->num_srcs, args->src_dtype) !=
             cudaSuccess) {
-        return cudaErrorInvalidValue;
+        sherdi_cuda_launched(backend, cudaErrorInvalidValue);
+        return;
     }
     params.dst           = args->dst;
     params.count_elems   = args->count_elems;
@@ -346,9 +352,9 @@ extern "C" cudaError_t sherdi_cuda_reduce(sherdi_cuda_place place, const sherdi_
         params.more_dsts[k] = k < args->num_more_dsts ? args->more_dsts[k] : NULL;
         params.is_vector &= is_vector_start(params.more_dsts[k], args->dst_dtype);
     }
-    return kernel_launch(reduce_kernel,
-                         blocks_of_walk(place, REDUCE_BLOCKS, REDUCE_VECTORS, args->count_elems),
-                         place, params);
+    kernel_launch(reduce_kernel,
+                  blocks_of_walk(place, REDUCE_BLOCKS, REDUCE_VECTORS, args->count_elems), place,
+                  params);
 }
 
 /* ---------------------------------------------------------- fixed point -- */
@@ -430,16 +436,19 @@ static void __global__ __launch_bounds__(BLOCK_THREADS, REDUCE_BLOCKS)
     }
 }
 
-extern "C" cudaError_t sherdi_cuda_reduce_fixed(sherdi_cuda_place place, const sherdi_fixed_args *args)
+extern "C" void sherdi_cuda_reduce_fixed(const sherdi_backend    *backend,
+                                         const sherdi_fixed_args *args)
 {
-    fixed_params params;
+    sherdi_cuda_place place = sherdi_cuda_place_of(backend);
+    fixed_params      params;
 
     if (args->count_elems == 0) {
-        return cudaSuccess;
+        return;
     }
     if (source_list_make(&params.sources, args->srcs, args->num_srcs, args->src_dtype) !=
         cudaSuccess) {
-        return cudaErrorInvalidValue;
+        sherdi_cuda_launched(backend, cudaErrorInvalidValue);
+        return;
     }
     params.acc         = args->acc;
     params.count_elems = args->count_elems;
@@ -449,9 +458,9 @@ extern "C" cudaError_t sherdi_cuda_reduce_fixed(sherdi_cuda_place place, const s
     params.accumulate  = args->accumulate;
     params.is_vector   = (uintptr_t)args->acc % 16 == 0 &&
                        source_list_is_vector(args->srcs, args->num_srcs, args->src_dtype);
-    return kernel_launch(fixed_kernel,
-                         blocks_of_walk(place, REDUCE_BLOCKS, REDUCE_VECTORS, args->count_elems),
-                         place, params);
+    kernel_launch(fixed_kernel,
+                  blocks_of_walk(place, REDUCE_BLOCKS, REDUCE_VECTORS, args->count_elems), place,
+                  params);
 }
 
 typedef struct fixed_to_f32_op {
@@ -485,14 +494,15 @@ static void __global__ __launch_bounds__(BLOCK_THREADS, MOVE_BLOCKS)
     elements_walk<REDUCE_VECTORS>(count_elems, is_vector, op);
 }
 
-extern "C" cudaError_t sherdi_cuda_fixed_to_f32(sherdi_cuda_place place, float *dst,
-                                                const int64_t *acc, size_t count_elems)
+extern "C" void sherdi_cuda_fixed_to_f32(const sherdi_backend *backend, float *dst,
+                                         const int64_t *acc, size_t count_elems)
 {
+    sherdi_cuda_place place = sherdi_cuda_place_of(backend);
+
     if (count_elems == 0) {
-        return cudaSuccess;
+        return;
     }
-    return kernel_launch(fixed_to_f32_kernel,
-                         blocks_of_walk(place, MOVE_BLOCKS, REDUCE_VECTORS, count_elems), place, dst,
-                         acc, count_elems,
-                         is_vector_start(dst, SHERD_F32) && (uintptr_t)acc % 16 == 0);
+    kernel_launch(fixed_to_f32_kernel,
+                  blocks_of_walk(place, MOVE_BLOCKS, REDUCE_VECTORS, count_elems), place, dst, acc,
+                  count_elems, is_vector_start(dst, SHERD_F32) && (uintptr_t)acc % 16 == 0);
 }

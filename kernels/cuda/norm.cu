@@ -85,20 +85,21 @@ static void __global__ __launch_bounds__(BLOCK_THREADS, SUMSQ_BLOCKS)
     bins_flush(bins, NORM_WORDS, acc);
 }
 
-extern "C" cudaError_t sherdi_cuda_sumsq(sherdi_cuda_place place, const void *x, sherd_dtype dtype,
-                                         size_t count_elems, sherdi_norm_acc *acc)
+extern "C" void sherdi_cuda_sumsq(const sherdi_backend *backend, const void *x, sherd_dtype dtype,
+                                  size_t count_elems, sherdi_norm_acc *acc)
 {
-    size_t num_chunks = count_elems / SHERD_CHUNK_ELEMS;
-    int    is_f32     = dtype == SHERD_F32;
+    sherdi_cuda_place place      = sherdi_cuda_place_of(backend);
+    size_t            num_chunks = count_elems / SHERD_CHUNK_ELEMS;
+    int               is_f32     = dtype == SHERD_F32;
     size_t blocks = blocks_of(place, SUMSQ_BLOCKS, num_chunks, BLOCK_WARPS * (is_f32 ? 16 : 32));
 
     if (num_chunks == 0) {
-        return cudaSuccess;
+        return;
     }
-    return kernel_launch(is_f32                ? sumsq_kernel<SHERD_F32>
-                         : dtype == SHERD_BF16 ? sumsq_kernel<SHERD_BF16>
-                                               : sumsq_kernel<SHERD_F16>,
-                         blocks, place, x, num_chunks, (uintptr_t)x % 16 == 0, (bin_t *)acc);
+    kernel_launch(is_f32                ? sumsq_kernel<SHERD_F32>
+                  : dtype == SHERD_BF16 ? sumsq_kernel<SHERD_BF16>
+                                        : sumsq_kernel<SHERD_F16>,
+                  blocks, place, x, num_chunks, (uintptr_t)x % 16 == 0, (bin_t *)acc);
 }
 
 /* ---------------------------------------------------------- fingerprint -- */
@@ -149,9 +150,11 @@ static void __global__ __launch_bounds__(BLOCK_THREADS, FINGERPRINT_BLOCKS)
     block_sum(op.sum, sum);
 }
 
-extern "C" cudaError_t sherdi_cuda_fingerprint(sherdi_cuda_place place, const sherdi_span *spans,
-                                               size_t num_spans, const float *master, uint64_t *sum)
+extern "C" void sherdi_cuda_fingerprint(const sherdi_backend *backend, const sherdi_span *spans,
+                                        size_t num_spans, const float *master, uint64_t *sum)
 {
-    return kernel_launch(fingerprint_kernel, blocks_of_machine(place, FINGERPRINT_BLOCKS), place,
-                         spans, num_spans, master, is_vector_start(master, SHERD_F32), (bin_t *)sum);
+    sherdi_cuda_place place = sherdi_cuda_place_of(backend);
+
+    kernel_launch(fingerprint_kernel, blocks_of_machine(place, FINGERPRINT_BLOCKS), place, spans,
+                  num_spans, master, is_vector_start(master, SHERD_F32), (bin_t *)sum);
 }

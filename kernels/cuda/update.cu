@@ -107,6 +107,18 @@ static inline __device__ void update_run(const update_arrays &arrays, const Rule
     block_sum(op.fingerprint, fingerprint);
 }
 
+static update_arrays arrays_of(const sherdi_update_args *args)
+{
+    update_arrays arrays = {args->grad,  args->master,     args->m,           args->v,
+                            args->param, args->grad_dtype, args->param_dtype, 0};
+
+    arrays.is_vector = is_vector_start(args->grad, args->grad_dtype) &&
+                       is_vector_start(args->master, SHERD_F32) &&
+                       is_vector_start(args->m, SHERD_F32) && is_vector_start(args->v, SHERD_F32) &&
+                       is_vector_start(args->param, args->param_dtype);
+    return arrays;
+}
+
 /* ----------------------------------------------------------------- adam -- */
 
 typedef struct adam_rule {
@@ -133,17 +145,13 @@ static void __global__ __launch_bounds__(BLOCK_THREADS, UPDATE_BLOCKS)
     update_run(arrays, rule, spans, num_spans, fingerprint);
 }
 
-extern "C" cudaError_t sherdi_cuda_adam(sherdi_cuda_place place, const sherdi_adam_args *args)
+extern "C" void sherdi_cuda_adam(const sherdi_backend *backend, const sherdi_update_args *args)
 {
-    update_arrays arrays = {args->grad,       args->master,      args->m, args->v, args->param,
-                            args->grad_dtype, args->param_dtype, 0};
+    sherdi_cuda_place place = sherdi_cuda_place_of(backend);
 
-    arrays.is_vector =
-        is_vector_start(args->grad, args->grad_dtype) && is_vector_start(args->master, SHERD_F32) &&
-        is_vector_start(args->m, SHERD_F32) && is_vector_start(args->v, SHERD_F32) &&
-        is_vector_start(args->param, args->param_dtype);
-    return kernel_launch(adam_kernel, blocks_of_machine(place, UPDATE_BLOCKS), place, arrays,
-                         args->coeffs, args->spans, args->num_spans, (bin_t *)args->fingerprint);
+    kernel_launch(adam_kernel, blocks_of_machine(place, UPDATE_BLOCKS), place, arrays_of(args),
+                  (const sherdi_adam_coeffs *)args->coeffs, args->spans, args->num_spans,
+                  (bin_t *)args->fingerprint);
 }
 
 extern "C" cudaError_t sherdi_cuda_probe(void)
@@ -182,23 +190,13 @@ static void __global__ __launch_bounds__(BLOCK_THREADS, UPDATE_BLOCKS)
     update_run(arrays, rule, spans, num_spans, fingerprint);
 }
 
-static update_arrays lamb_arrays(const sherdi_lamb_args *args)
+extern "C" void sherdi_cuda_lamb(const sherdi_backend *backend, const sherdi_update_args *args)
 {
-    update_arrays arrays = {args->grad,       args->master,      args->m, args->v, args->param,
-                            args->grad_dtype, args->param_dtype, 0};
+    sherdi_cuda_place place = sherdi_cuda_place_of(backend);
 
-    arrays.is_vector =
-        is_vector_start(args->grad, args->grad_dtype) && is_vector_start(args->master, SHERD_F32) &&
-        is_vector_start(args->m, SHERD_F32) && is_vector_start(args->v, SHERD_F32) &&
-        is_vector_start(args->param, args->param_dtype);
-    return arrays;
-}
-
-extern "C" cudaError_t sherdi_cuda_lamb(sherdi_cuda_place place, const sherdi_lamb_args *args)
-{
-    return kernel_launch(lamb_kernel, blocks_of_machine(place, UPDATE_BLOCKS), place,
-                         lamb_arrays(args), args->coeffs, args->ratios, args->spans,
-                         args->num_spans, (bin_t *)args->fingerprint);
+    kernel_launch(lamb_kernel, blocks_of_machine(place, UPDATE_BLOCKS), place, arrays_of(args),
+                  (const sherdi_lamb_coeffs *)args->coeffs, args->ratios, args->spans,
+                  args->num_spans, (bin_t *)args->fingerprint);
 }
 
 /* ----------------------------------------------------------- lamb norms -- */
@@ -364,12 +362,14 @@ static void __global__ __launch_bounds__(BLOCK_THREADS, NORM_BLOCKS)
     }
 }
 
-extern "C" cudaError_t sherdi_cuda_lamb_norms(sherdi_cuda_place place, const sherdi_lamb_args *args)
+extern "C" void sherdi_cuda_lamb_norms(const sherdi_backend     *backend,
+                                       const sherdi_update_args *args)
 {
-    update_arrays arrays = lamb_arrays(args);
+    sherdi_cuda_place place = sherdi_cuda_place_of(backend);
 
-    return kernel_launch(lamb_norms_kernel, blocks_of_machine(place, NORM_BLOCKS), place, arrays,
-                         args->coeffs, args->spans, args->num_spans, args->norms);
+    kernel_launch(lamb_norms_kernel, blocks_of_machine(place, NORM_BLOCKS), place, arrays_of(args),
+                  (const sherdi_lamb_coeffs *)args->coeffs, args->spans, args->num_spans,
+                  args->norms);
 }
 
 /* One thread per parameter. */
@@ -386,12 +386,14 @@ static void __global__ __launch_bounds__(BLOCK_THREADS)
     }
 }
 
-extern "C" cudaError_t sherdi_cuda_lamb_ratios(sherdi_cuda_place place,
-                                               const sherdi_lamb_ratio_args *args)
+extern "C" void sherdi_cuda_lamb_ratios(const sherdi_backend         *backend,
+                                        const sherdi_lamb_ratio_args *args)
 {
+    sherdi_cuda_place place = sherdi_cuda_place_of(backend);
+
     if (args->num_params == 0) {
-        return cudaSuccess;
+        return;
     }
-    return kernel_launch(lamb_ratios_kernel, blocks_of(place, 1, args->num_params, BLOCK_THREADS),
-                         place, *args);
+    kernel_launch(lamb_ratios_kernel, blocks_of(place, 1, args->num_params, BLOCK_THREADS), place,
+                  *args);
 }

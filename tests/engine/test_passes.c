@@ -24,9 +24,9 @@ static void count(int kernel, uint64_t bytes)
     (void)atomic_fetch_add(&counts[kernel], bytes);
 }
 
-static void counting_adam(const sherdi_backend *backend, const sherdi_adam_args *args)
+static void counting_adam(const sherdi_backend *backend, const sherdi_update_args *args)
 {
-    count(UPDATE, sherdi_adam_traffic_bytes(args));
+    count(UPDATE, sherdi_update_traffic_bytes(args));
     real->adam(backend, args);
 }
 

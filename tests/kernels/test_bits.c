@@ -127,9 +127,9 @@ static void adam_check_equal(const adam_arrays *want, const adam_arrays *got)
 static uint64_t adam_run(const sherdi_backend *backend, const adam_shape *shape,
                          adam_arrays *arrays)
 {
-    uint64_t         fingerprint = 17; /* the share is added */
-    uint64_t         again       = 17;
-    sherdi_adam_args args        = {
+    uint64_t           fingerprint = 17; /* the share is added */
+    uint64_t           again       = 17;
+    sherdi_update_args args        = {
                .spans       = shape->spans,
                .num_spans   = shape->num_spans,
                .coeffs      = COEFFS,

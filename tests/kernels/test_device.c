@@ -123,9 +123,9 @@ static void arrays_make(guarded *arrays, const update_shape *shape)
     }
 }
 
-static sherdi_lamb_args lamb_args_of(const update_shape *shape, void *const *arrays)
+static sherdi_update_args lamb_args_of(const update_shape *shape, void *const *arrays)
 {
-    return (sherdi_lamb_args){
+    return (sherdi_update_args){
         .num_spans   = shape->num_spans,
         .grad        = arrays[GRAD],
         .grad_dtype  = shape->grad_dtype,
@@ -142,7 +142,7 @@ static void update_run(const sherdi_backend *backend, const update_shape *shape,
                        void *const *arrays, const sherdi_span *spans, const void *coeffs,
                        const int32_t *groups, update_sums *sums)
 {
-    sherdi_lamb_args lamb = lamb_args_of(shape, arrays);
+    sherdi_update_args lamb = lamb_args_of(shape, arrays);
 
     lamb.spans       = spans;
     lamb.coeffs      = coeffs;
@@ -160,17 +160,17 @@ static void update_run(const sherdi_backend *backend, const update_shape *shape,
         backend->kernels->lamb_ratios(backend, &ratios);
         backend->kernels->lamb(backend, &lamb);
     } else {
-        sherdi_adam_args adam = {.spans       = spans,
-                                 .num_spans   = shape->num_spans,
-                                 .coeffs      = coeffs,
-                                 .grad        = lamb.grad,
-                                 .grad_dtype  = lamb.grad_dtype,
-                                 .master      = lamb.master,
-                                 .m           = lamb.m,
-                                 .v           = lamb.v,
-                                 .param       = lamb.param,
-                                 .param_dtype = lamb.param_dtype,
-                                 .fingerprint = &sums->fingerprint};
+        sherdi_update_args adam = {.spans       = spans,
+                                   .num_spans   = shape->num_spans,
+                                   .coeffs      = coeffs,
+                                   .grad        = lamb.grad,
+                                   .grad_dtype  = lamb.grad_dtype,
+                                   .master      = lamb.master,
+                                   .m           = lamb.m,
+                                   .v           = lamb.v,
+                                   .param       = lamb.param,
+                                   .param_dtype = lamb.param_dtype,
+                                   .fingerprint = &sums->fingerprint};
 
         backend->kernels->adam(backend, &adam);
     }

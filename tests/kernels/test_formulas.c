@@ -464,17 +464,17 @@ static void backend_create_honours_the_environment(void)
 
 static void adam_traffic_counts_what_is_moved(void)
 {
-    sherdi_span      spans[] = {{.count_elems = 100}, {.offset_elems = 128, .count_elems = 28}};
-    float            param   = 0;
-    sherdi_adam_args args    = {.spans = spans, .num_spans = 2, .grad_dtype = SHERD_F32};
+    sherdi_span        spans[] = {{.count_elems = 100}, {.offset_elems = 128, .count_elems = 28}};
+    float              param   = 0;
+    sherdi_update_args args    = {.spans = spans, .num_spans = 2, .grad_dtype = SHERD_F32};
 
-    CHECK_INT(128 * 28, sherdi_adam_traffic_bytes(&args));
+    CHECK_INT(128 * 28, sherdi_update_traffic_bytes(&args));
     args.grad_dtype  = SHERD_BF16;
     args.param       = &param;
     args.param_dtype = SHERD_BF16;
-    CHECK_INT(128 * 28, sherdi_adam_traffic_bytes(&args));
+    CHECK_INT(128 * 28, sherdi_update_traffic_bytes(&args));
     args.grad_dtype = SHERD_F32;
-    CHECK_INT(128 * 30, sherdi_adam_traffic_bytes(&args));
+    CHECK_INT(128 * 30, sherdi_update_traffic_bytes(&args));
 }
 
 static const test_case CASES[] = {

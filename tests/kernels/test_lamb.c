@@ -129,9 +129,9 @@ static void lamb_check_equal(const lamb_arrays *want, const lamb_arrays *got)
 }
 
 /* What both sweeps are given; the other sweep's fields are left out. */
-static sherdi_lamb_args lamb_args(const lamb_shape *shape, lamb_arrays *arrays)
+static sherdi_update_args lamb_args(const lamb_shape *shape, lamb_arrays *arrays)
 {
-    return (sherdi_lamb_args){
+    return (sherdi_update_args){
         .spans       = shape->spans,
         .num_spans   = shape->num_spans,
         .coeffs      = COEFFS,
@@ -237,7 +237,7 @@ static void norms_compare(const sherdi_backend *tested, const lamb_shape *shape,
     sherdi_lamb_norms       want[NUM_PARAMS] = {some, some, some};
     sherdi_lamb_norms       got[NUM_PARAMS]  = {some, some, some};
     lamb_arrays             read             = lamb_clone(shape, start);
-    sherdi_lamb_args        args             = lamb_args(shape, &read);
+    sherdi_update_args      args             = lamb_args(shape, &read);
 
     args.norms = got;
     tested->kernels->lamb_norms(tested, &args);
@@ -253,7 +253,7 @@ static void lamb_compare(const sherdi_backend *tested, const lamb_shape *shape,
     static const float RATIOS[NUM_PARAMS] = {0.731f, 10.0f, 1.0f};
     lamb_arrays        want               = lamb_clone(shape, start);
     lamb_arrays        got                = lamb_clone(shape, start);
-    sherdi_lamb_args   args               = lamb_args(shape, &got);
+    sherdi_update_args args               = lamb_args(shape, &got);
     uint64_t           fingerprint        = 17; /* the share is added */
 
     args.param       = shape->has_param ? got.param.first : NULL;
@@ -438,10 +438,10 @@ static void norms_of_all_magnitudes_equal_the_plain_loop(void)
 static void norms_split(const sherdi_backend *tested, const lamb_shape *whole, lamb_arrays *arrays,
                         size_t piece_chunks, int is_blocks, sherdi_lamb_norms *norms)
 {
-    sherdi_span      spans[64];
-    size_t           count      = 0;
-    size_t           each_elems = piece_chunks * SHERD_CHUNK_ELEMS;
-    sherdi_lamb_args args       = lamb_args(whole, arrays);
+    sherdi_span        spans[64];
+    size_t             count      = 0;
+    size_t             each_elems = piece_chunks * SHERD_CHUNK_ELEMS;
+    sherdi_update_args args       = lamb_args(whole, arrays);
 
     args.norms = norms;
     args.spans = spans;
@@ -465,8 +465,8 @@ static void norms_split(const sherdi_backend *tested, const lamb_shape *whole, l
         return;
     }
     for (size_t i = 0; i < count; i++) {
-        sherdi_span      span  = {.count_elems = spans[i].count_elems};
-        sherdi_lamb_args block = args;
+        sherdi_span        span  = {.count_elems = spans[i].count_elems};
+        sherdi_update_args block = args;
 
         block.spans     = &span;
         block.num_spans = 1;
@@ -586,13 +586,13 @@ static void ratios_take_norms_that_were_not_carried(void)
 /* A ratio that is NaN makes the parameter NaN, the one that is stored, and leaves moments alone. */
 static void nan_body(const sherdi_backend *tested)
 {
-    const sherdi_span span  = {.count_elems = 201};
-    const float       ratio = NAN;
-    lamb_shape        shape = {.spans = &span, .num_spans = 1, .block_elems = 201, .has_param = 1};
-    lamb_arrays       start = lamb_make(&shape);
-    lamb_arrays       got;
-    sherdi_lamb_args  args;
-    uint64_t          fingerprint = 0;
+    const sherdi_span  span  = {.count_elems = 201};
+    const float        ratio = NAN;
+    lamb_shape         shape = {.spans = &span, .num_spans = 1, .block_elems = 201, .has_param = 1};
+    lamb_arrays        start = lamb_make(&shape);
+    lamb_arrays        got;
+    sherdi_update_args args;
+    uint64_t           fingerprint = 0;
 
     lamb_fill(&start, INPUT_TAME);
     got              = lamb_clone(&shape, &start);
@@ -618,17 +618,17 @@ static void lamb_nan_ratio_makes_the_parameter_nan(void)
 
 static void traffic_counts_what_is_moved(void)
 {
-    const sherdi_span spans[] = {{.count_elems = 100}, {.offset_elems = 128, .count_elems = 28}};
-    float             param   = 0;
-    sherdi_lamb_args  args    = {.spans = spans, .num_spans = 2, .grad_dtype = SHERD_F32};
+    const sherdi_span  spans[] = {{.count_elems = 100}, {.offset_elems = 128, .count_elems = 28}};
+    float              param   = 0;
+    sherdi_update_args args    = {.spans = spans, .num_spans = 2, .grad_dtype = SHERD_F32};
 
     CHECK_INT(128 * 16, sherdi_lamb_norms_traffic_bytes(&args));
-    CHECK_INT(128 * 28, sherdi_lamb_traffic_bytes(&args));
+    CHECK_INT(128 * 28, sherdi_update_traffic_bytes(&args));
     args.grad_dtype  = SHERD_BF16;
     args.param       = &param;
     args.param_dtype = SHERD_BF16;
     CHECK_INT(128 * 14, sherdi_lamb_norms_traffic_bytes(&args));
-    CHECK_INT(128 * 28, sherdi_lamb_traffic_bytes(&args));
+    CHECK_INT(128 * 28, sherdi_update_traffic_bytes(&args));
 }
 
 static const test_case CASES[] = {

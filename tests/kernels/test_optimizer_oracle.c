@@ -154,7 +154,7 @@ static void adam_step(const sherdi_backend *backend, const oracle *all, int step
 {
     uint64_t           fingerprint = 0;
     sherdi_adam_coeffs coeffs      = adam_coeffs_at(all, step, is_decoupled);
-    sherdi_adam_args   args        = {.spans       = block->spans,
+    sherdi_update_args args        = {.spans       = block->spans,
                                       .num_spans   = NUM_TENSORS,
                                       .coeffs      = &coeffs,
                                       .grad        = block->grad,
@@ -217,7 +217,7 @@ static void lamb_step(const sherdi_backend *backend, oracle_block *block,
     sherdi_lamb_norms      norms[NUM_TENSORS]  = {{.param = {.nonfinite = 0}}};
     float                  ratios[NUM_TENSORS];
     uint64_t               fingerprint = 0;
-    sherdi_lamb_args       args        = {.spans       = block->spans,
+    sherdi_update_args     args        = {.spans       = block->spans,
                                           .num_spans   = NUM_TENSORS,
                                           .coeffs      = coeffs,
                                           .grad        = block->grad,

@@ -194,7 +194,7 @@ static void numbers_compute(numbers *n)
                                        .neg_lr_decay    = -1e-3f,
                                        .neg_step_size   = -1e-2f,
                                        .inv_sqrt_bias   = 1.1f};
-    const sherdi_adam_args   adam   = {.spans       = &span,
+    const sherdi_update_args adam   = {.spans       = &span,
                                        .num_spans   = 1,
                                        .coeffs      = &coeffs,
                                        .grad        = n->grad,
