@@ -5,6 +5,7 @@
 #include "room.h"
 #include "room_cuda.h"
 
+#include <stdint.h>
 #include <string.h>
 
 /* Logits of a GPU that exist at once. Fewer rows make products of the head that do not fill the device. */
@@ -12,21 +13,6 @@
 #define LOGITS_ROWS  128 /* rows of a part are a multiple of this */
 /* A row of logits begins at a multiple of this many elements: else no 16-byte access fits. */
 #define LOGITS_ALIGN 64
-
-static size_t size_max(size_t a, size_t b)
-{
-    return a > b ? a : b;
-}
-
-static size_t size_min(size_t a, size_t b)
-{
-    return a < b ? a : b;
-}
-
-static size_t count_of(size_t elems, size_t each)
-{
-    return (elems + each - 1) / each;
-}
 
 static size_t padded(size_t elems, size_t each)
 {
@@ -137,49 +123,42 @@ compute_limits model_limits(const arch *sizes, size_t batch, size_t length, sher
 
 /* --------------------------------------------------- scratch of the CPU -- */
 
-/* What one thread needs at most, by the operation that needs it. */
-static size_t lane_elems_needed(const ops_limits *limits)
+/* Most columns of an activation, but for the vocabulary. */
+static size_t widest(const compute_limits *l)
 {
-    size_t convert = limits->is_fp32 ? 0 : OPS_TILE_MOST * size_max(limits->width, OPS_TILE_DEPTH);
-    size_t attention = 2 * size_min(limits->length, OPS_ATTENTION_ROWS) * limits->length;
+    return size_max(3 * l->hidden, l->inner);
+}
 
-    return padded(size_max(size_max(convert, attention), limits->width), 16);
+/* What one thread needs at most, by the operation that needs it. */
+static size_t lane_elems_needed(const compute_limits *l)
+{
+    int    is_fp32   = l->dtype == SHERD_F32;
+    size_t convert   = is_fp32 ? 0 : CPU_TILE_MOST * size_max(widest(l), CPU_TILE_DEPTH);
+    size_t attention = 2 * size_min(l->length, CPU_ATTENTION_ROWS) * l->length;
+
+    return padded(size_max(size_max(convert, attention), widest(l)), 16);
 }
 
 /* Norms of rows and of heads share the room for partial sums. */
-static size_t partial_elems_needed(const ops_limits *limits)
+static size_t partial_elems_needed(const compute_limits *l, size_t rows)
 {
-    size_t rows  = count_of(limits->rows, OPS_NORM_CHUNK) * 2 * limits->width;
-    size_t heads = count_of(limits->rows * limits->heads, OPS_NORM_CHUNK) * 2 * limits->head_width;
+    size_t of_rows  = count_of(rows, CPU_NORM_CHUNK) * 2 * widest(l);
+    size_t of_heads = count_of(rows * l->heads, CPU_NORM_CHUNK) * 2 * (l->hidden / l->heads);
 
-    return size_max(rows, heads);
+    return size_max(of_rows, of_heads);
 }
 
-ops_room ops_room_of(const ops_limits *limits, int threads)
-{
-    ops_room r = {.lane_elems  = lane_elems_needed(limits),
-                  .loss_elems  = limits->rows,
-                  .order_elems = 2 * limits->rows};
-
-    r.memory_elems = padded(r.lane_elems * (size_t)threads + partial_elems_needed(limits), 16);
-    r.bytes        = r.memory_elems * sizeof(float) + r.loss_elems * sizeof(double) +
-                     r.order_elems * sizeof(uint64_t);
-    return r;
-}
-
-cpu_room cpu_room_of(const compute_limits *limits)
+cpu_room cpu_room_of(const compute_limits *limits, int threads)
 {
     size_t   rows = limits->batch * limits->length;
-    cpu_room r    = {.ops          = {.rows       = rows,
-                                      .width      = size_max(3 * limits->hidden, limits->inner),
-                                      .length     = limits->length,
-                                      .heads      = limits->heads,
-                                      .head_width = limits->hidden / limits->heads,
-                                      .is_fp32    = limits->dtype == SHERD_F32},
-                     .logits_elems = padded(rows * limits->vocab, 16)};
+    cpu_room r    = {.logits_elems = padded(rows * limits->vocab, 16),
+                     .vector_elems = padded(widest(limits), 16),
+                     .lane_elems   = lane_elems_needed(limits)};
 
-    r.vector_elems = padded(r.ops.width, 16);
-    r.memory_elems = r.logits_elems + 4 * r.vector_elems;
+    r.memory_elems =
+        r.logits_elems + 4 * r.vector_elems +
+        padded(r.lane_elems * (size_t)threads + partial_elems_needed(limits, rows), 16);
+    r.bytes = r.memory_elems * sizeof(float) + rows * sizeof(double) + 2 * rows * sizeof(uint64_t);
     return r;
 }
 
@@ -237,13 +216,6 @@ void cuda_scratch_place(const compute_limits *l, room *r, cuda_scratch *out)
 
 /* ------------------------------------------------------------- together -- */
 
-static size_t cpu_bytes(const compute_limits *limits, int threads)
-{
-    cpu_room r = cpu_room_of(limits);
-
-    return r.memory_elems * sizeof(float) + ops_room_of(&r.ops, threads > 0 ? threads : 1).bytes;
-}
-
 static size_t cuda_bytes(const compute_limits *limits)
 {
     room         r = {0};
@@ -265,7 +237,9 @@ static size_t bytes_count(const arch *sizes, const activations_params *params)
     model_memory   memory  = {0};
 
     model_memory_place(sizes, &shape, &r, &memory);
-    return r.used_bytes + (is_cuda ? cuda_bytes(&limits) : cpu_bytes(&limits, params->threads));
+    return r.used_bytes +
+           (is_cuda ? cuda_bytes(&limits)
+                    : cpu_room_of(&limits, params->threads > 0 ? params->threads : 1).bytes);
 }
 
 /* Whether the products below fit a size_t, by a bound that is far from tight. */
@@ -273,7 +247,7 @@ static int can_be_counted(const arch *sizes, const activations_params *params)
 {
     double rows = (double)params->batch * (double)params->length;
     double row  = 16.0 * (double)sizes->hidden + 8.0 * (double)sizes->inner +
-                  4.0 * (double)sizes->heads + (double)sizes->vocab;
+                 4.0 * (double)sizes->heads + (double)sizes->vocab;
 
     return rows * ((double)sizes->layers + 8.0) * row * 8.0 < 0x1p61 &&
            (double)params->length * (double)params->length * (double)sizes->heads < 0x1p58;

@@ -1,6 +1,7 @@
 /* Which kind of memory a model computes in. See compute.h. */
 #include "compute.h"
 
+#include <math.h>
 #include <string.h>
 
 compute *compute_create(const compute_params *params, char *why, size_t why_bytes)
@@ -15,5 +16,17 @@ void compute_destroy(compute *c)
 {
     if (c != NULL) {
         c->ops->destroy(c);
+    }
+}
+
+void compute_rotate_tables(size_t length, size_t width, double theta, float *cosines, float *sines)
+{
+    for (size_t t = 0; t < length; t++) {
+        for (size_t i = 0; i < width / 2; i++) {
+            double angle = (double)t * pow(theta, -2.0 * (double)i / (double)width);
+
+            cosines[t * (width / 2) + i] = (float)cos(angle);
+            sines[t * (width / 2) + i]   = (float)sin(angle);
+        }
     }
 }

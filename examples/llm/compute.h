@@ -1,4 +1,4 @@
-/* What a model computes with, as a table: the CPU's operations (compute_cpu.c over ops.h, with
+/* What a model computes with, as a table: the CPU's operations (compute_cpu.c, with
  * activations in fp32) and a GPU's (cuda/, with activations in the engine's compute type). model.c is
  * one text over both.
  *
@@ -10,12 +10,18 @@
 #ifndef LLM_COMPUTE_H
 #define LLM_COMPUTE_H
 
-#include "ops.h"
 #include "pool.h"
 #include "sherd.h"
 
 #include <stddef.h>
 #include <stdint.h>
+
+/* One parameter while its unit is acquired. grad is NULL outside of backward. */
+typedef struct tensor {
+    void       *data;
+    void       *grad;
+    sherd_dtype dtype;
+} tensor;
 
 /* The shapes that will come; scratch memory is allocated for them once. */
 typedef struct compute_limits {
@@ -41,6 +47,11 @@ typedef struct compute {
     char               device[256]; /* the GPU's name; "" on the CPU */
 } compute;
 
+typedef struct linear_shape {
+    size_t rows, in, out;
+} linear_shape;
+
+/* y[rows, out] = x[rows, in] . weight[out, in]^T + bias + residual. */
 typedef struct linear_args {
     linear_shape shape;
     const void  *x;
@@ -73,7 +84,9 @@ typedef struct rotate_args {
     float        direction;       /* 1, or -1 for the way back */
 } rotate_args;
 
-/* As attention_args of ops.h. */
+/* Causal attention with softmax(q k^T / sqrt(width)). Element (sequence b, time t, head h) of q
+ * stands at ((b * length + t) * q_stride) + h * width; k and v likewise with kv_stride and kv_heads;
+ * out has rows of heads * width. Query head h reads key head h / (heads / kv_heads). */
 typedef struct heads_args {
     size_t      batch, length, heads, kv_heads, width;
     size_t      q_stride, kv_stride;
@@ -137,6 +150,9 @@ struct compute_ops {
 /** NULL with a sentence in `why`: no memory, no such device, not in this build. */
 compute *compute_create(const compute_params *params, char *why, size_t why_bytes);
 void     compute_destroy(compute *c); /* accepts NULL */
+
+/** Fills tables [length, width / 2] of rotate_args for the base `theta`. */
+void compute_rotate_tables(size_t length, size_t width, double theta, float *cosines, float *sines);
 
 /** The two kinds; compute_create chooses. */
 compute *compute_cpu_create(const compute_params *params, char *why, size_t why_bytes);

@@ -1,29 +1,49 @@
-/* The CPU's operations behind compute.h: activations in fp32, vectors widened to fp32 around each
- * operation, all logits at once. What is computed stands in ops.c. */
+/* The CPU's operations behind compute.h: activations in fp32, matrices in the engine's compute type, vectors widened
+ * to fp32 around each operation, all logits at once. Every operation is cut into tasks by its shape alone, never by
+ * the number of threads, and no task adds to what another one adds to: so results are the same bits for any
+ * number of threads and ranks. */
 #include "compute.h"
 
+#include "gemm.h"
 #include "room.h"
+#include "rows.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+/* As the cuts of room.h, and part of the numbers as they are. */
+#define TILE_LEAST    64
+#define ELEMENT_CHUNK 8192 /* elements per task of an element-wise operation */
+
 typedef struct cpu {
-    compute        base;
-    compute_limits limits;
-    size_t         rows;
-    ops           *o;
-    float         *memory;
-    cpu_room       room;
-    float         *logits;                          /* [rows, vocab] */
-    float         *weight, *bias, *dweight, *dbias; /* vectors of one operation in fp32 */
-    const int32_t *inputs, *targets;
-    double         losses;
+    compute         base;
+    compute_limits  limits;
+    size_t          rows;
+    pool           *threads;
+    const rows_ops *table;
+    cpu_room        room;
+    const int32_t  *inputs, *targets;
+    double          losses; /* since they were taken */
+
+    float    *memory;
+    float    *logits;                          /* [rows, vocab] */
+    float    *weight, *bias, *dweight, *dbias; /* vectors of one operation in fp32 */
+    float    *lanes;                           /* scratch of each thread */
+    float    *partials;                        /* shares of norms: [chunks, 2, width] */
+    double   *row_losses;                      /* [rows] */
+    uint64_t *order;                           /* [2, rows]: positions by token, for embeddings */
 } cpu;
 
 static cpu *cpu_of(compute *c)
 {
     return (cpu *)c;
+}
+
+static float *lane_of(const cpu *m, int thread)
+{
+    return m->lanes + (size_t)thread * m->room.lane_elems;
 }
 
 /* ------------------------------------------------------------- vectors -- */
@@ -61,16 +81,15 @@ static void cpu_destroy(compute *c)
 {
     cpu *m = cpu_of(c);
 
-    ops_destroy(m->o);
     free(m->memory);
+    free(m->row_losses);
+    free(m->order);
     free(m);
 }
 
 static size_t cpu_scratch_bytes(const compute *c)
 {
-    const cpu *m = (const cpu *)c;
-
-    return m->room.memory_elems * sizeof(float) + ops_scratch_bytes(m->o);
+    return ((const cpu *)c)->room.bytes;
 }
 
 static void *cpu_alloc(compute *c, size_t len_bytes)
@@ -111,144 +130,673 @@ static void cpu_logits_get(compute *c, size_t row, float *out)
     memcpy(out, m->logits + row * m->limits.vocab, m->limits.vocab * sizeof(*out));
 }
 
-/* ---------------------------------------------------------- operations -- */
+/* ------------------------------------------------- element by element -- */
 
-static void cpu_embed(compute *c, tensor tokens, tensor positions, void *y)
+typedef enum element_op {
+    ELEMENT_GELU,
+    ELEMENT_GELU_BACK,
+    ELEMENT_SWIGLU,
+    ELEMENT_SWIGLU_BACK,
+} element_op;
+
+typedef struct element_job {
+    const rows_ops *table;
+    element_op      op;
+    size_t          elems;
+    const float    *a, *b;
+    float          *y, *z;
+} element_job;
+
+static void element_task(void *ctx, size_t task, int thread)
 {
-    cpu *m = cpu_of(c);
+    element_job *job = ctx;
+    size_t       i   = task * ELEMENT_CHUNK;
+    size_t       n   = size_min(ELEMENT_CHUNK, job->elems - i);
 
-    ops_embed(m->o, m->rows, m->limits.length, m->limits.hidden, m->inputs, tokens, positions, y);
+    (void)thread;
+    switch (job->op) {
+    case ELEMENT_GELU:
+        job->table->gelu(job->a + i, job->y + i, n);
+        return;
+    case ELEMENT_GELU_BACK:
+        job->table->gelu_back(job->a + i, job->y + i, n);
+        return;
+    case ELEMENT_SWIGLU:
+        job->table->swiglu(job->a + i, job->b + i, job->y + i, n);
+        return;
+    case ELEMENT_SWIGLU_BACK:
+        job->table->swiglu_back(job->a + i, job->b + i, job->y + i, job->z + i, n);
+        return;
+    }
 }
 
-static void cpu_embed_back(compute *c, const void *dy, tensor tokens, tensor positions)
+static void element_run(const cpu *m, element_op op, size_t elems, element_job job)
 {
-    cpu *m = cpu_of(c);
+    job.table = m->table;
+    job.op    = op;
+    job.elems = elems;
+    pool_run(m->threads, count_of(elems, ELEMENT_CHUNK), element_task, &job);
+}
 
-    ops_embed_back(m->o, m->rows, m->limits.length, m->limits.hidden, m->inputs, dy, tokens,
-                   positions);
+static void cpu_swiglu(compute *c, size_t elems, const void *gate, const void *up, void *y)
+{
+    element_run(cpu_of(c), ELEMENT_SWIGLU, elems, (element_job){.a = gate, .b = up, .y = y});
+}
+
+static void cpu_swiglu_back(compute *c, size_t elems, const void *gate, const void *up, void *d,
+                            void *dgate)
+{
+    element_run(cpu_of(c), ELEMENT_SWIGLU_BACK, elems,
+                (element_job){.a = gate, .b = up, .y = d, .z = dgate});
+}
+
+/* ------------------------------------------------------------- linear -- */
+
+typedef struct linear_job {
+    const cpu   *m;
+    linear_shape shape;
+    tensor       weight;
+    const float *x, *dy, *bias, *residual;
+    float       *y, *dx, *dbias;
+    size_t       tile;
+    int          is_added;
+} linear_job;
+
+/* Columns of a task of n. */
+static size_t tile_elems(size_t n)
+{
+    size_t eighth = count_of(count_of(n, 8), 16) * 16;
+
+    return size_max(TILE_LEAST, size_min(CPU_TILE_MOST, eighth));
+}
+
+/* `columns` of the product are cut into tasks. */
+static void linear_run(const cpu *m, linear_job job, size_t columns, pool_task_fn task)
+{
+    job.m    = m;
+    job.tile = tile_elems(columns);
+    pool_run(m->threads, count_of(columns, job.tile), task, &job);
+}
+
+/* The part [row0, row0 + rows) x [column0, column0 + columns) of a [*, stride] matrix as fp32:
+ * itself, or widened into `scratch`. */
+static gemm_matrix matrix_part(const cpu *m, tensor matrix, size_t stride, size_t row0,
+                               size_t column0, size_t rows, size_t columns, float *scratch)
+{
+    size_t      first = row0 * stride + column0;
+    const char *data  = matrix.data;
+
+    if (matrix.dtype == SHERD_F32) {
+        return (gemm_matrix){.data = (const float *)matrix.data + first, .stride = stride};
+    }
+    data += first * sherd_dtype_bytes(matrix.dtype);
+    if (columns == stride) {
+        m->table->widen(matrix.dtype, data, scratch, rows * columns);
+    } else {
+        for (size_t r = 0; r < rows; r++) {
+            m->table->widen(matrix.dtype, data + r * stride * sherd_dtype_bytes(matrix.dtype),
+                            scratch + r * columns, columns);
+        }
+    }
+    return (gemm_matrix){.data = scratch, .stride = columns};
+}
+
+static void linear_task(void *ctx, size_t task, int thread)
+{
+    linear_job *job   = ctx;
+    size_t      first = task * job->tile, out = job->shape.out;
+    size_t      count = size_min(job->tile, out - first);
+    gemm_matrix x     = {.data = job->x, .stride = job->shape.in};
+    gemm_matrix w = matrix_part(job->m, job->weight, job->shape.in, first, 0, count, job->shape.in,
+                                lane_of(job->m, thread));
+    int         is_in_place = job->residual == job->y;
+
+    w.is_transposed = 1;
+    gemm(job->shape.rows, count, job->shape.in, 1.0f, x, w, is_in_place ? 1.0f : 0.0f,
+         job->y + first, out);
+    for (size_t r = 0; r < job->shape.rows; r++) {
+        float *y = job->y + r * out + first;
+
+        if (job->bias != NULL) {
+            job->m->table->add(job->bias + first, y, count);
+        }
+        if (job->residual != NULL && !is_in_place) {
+            job->m->table->add(job->residual + r * out + first, y, count);
+        }
+    }
+}
+
+/* Columns of dx. A matrix that has to be widened comes in pieces of CPU_TILE_DEPTH rows. */
+static void linear_back_input_task(void *ctx, size_t task, int thread)
+{
+    linear_job *job   = ctx;
+    size_t      first = task * job->tile, in = job->shape.in, out = job->shape.out;
+    size_t      count = size_min(job->tile, in - first);
+    size_t      depth = job->weight.dtype == SHERD_F32 ? out : CPU_TILE_DEPTH;
+
+    for (size_t row = 0; row < out; row += depth) {
+        size_t      part = size_min(depth, out - row);
+        gemm_matrix dy   = {.data = job->dy + row, .stride = out};
+        gemm_matrix w =
+            matrix_part(job->m, job->weight, in, row, first, part, count, lane_of(job->m, thread));
+
+        gemm(job->shape.rows, count, part, 1.0f, dy, w, job->is_added || row > 0 ? 1.0f : 0.0f,
+             job->dx + first, in);
+    }
+}
+
+/* Rows of the gradient: columns of dy. */
+static void linear_back_weight_task(void *ctx, size_t task, int thread)
+{
+    linear_job *job   = ctx;
+    size_t      first = task * job->tile, in = job->shape.in, out = job->shape.out;
+    size_t      count = size_min(job->tile, out - first);
+    gemm_matrix dy    = {.data = job->dy + first, .stride = out, .is_transposed = 1};
+    gemm_matrix x     = {.data = job->x, .stride = in};
+
+    if (job->weight.dtype == SHERD_F32) {
+        gemm(count, in, job->shape.rows, 1.0f, dy, x, 1.0f, (float *)job->weight.grad + first * in,
+             in);
+    } else {
+        float *sum = lane_of(job->m, thread);
+
+        gemm(count, in, job->shape.rows, 1.0f, dy, x, 0.0f, sum, in);
+        job->m->table->accumulate(job->weight.dtype, sum, (uint16_t *)job->weight.grad + first * in,
+                                  count * in);
+    }
+    for (size_t r = 0; job->dbias != NULL && r < job->shape.rows; r++) {
+        job->m->table->add(job->dy + r * out + first, job->dbias + first, count);
+    }
 }
 
 static void cpu_linear(compute *c, const linear_args *args)
 {
-    cpu         *m    = cpu_of(c);
-    const float *bias = vector_get(args->bias, m->bias, args->shape.out);
+    cpu         *m = cpu_of(c);
+    linear_shape s = args->shape;
 
-    ops_linear(m->o, args->shape, args->x, args->weight, bias, args->residual, args->y);
+    linear_run(m,
+               (linear_job){.shape    = s,
+                            .weight   = args->weight,
+                            .x        = args->x,
+                            .bias     = vector_get(args->bias, m->bias, s.out),
+                            .residual = args->residual,
+                            .y        = args->y},
+               s.out, linear_task);
     if (args->gelu != NULL) {
-        ops_gelu(m->o, args->shape.rows * args->shape.out, args->y, args->gelu);
+        element_run(m, ELEMENT_GELU, s.rows * s.out, (element_job){.a = args->y, .y = args->gelu});
     }
 }
 
 static void cpu_linear_back(compute *c, const linear_back_args *args)
 {
-    cpu   *m     = cpu_of(c);
-    float *dbias = vector_grad(args->bias, m->dbias, args->shape.out);
+    cpu         *m     = cpu_of(c);
+    linear_shape s     = args->shape;
+    float       *dbias = vector_grad(args->bias, m->dbias, s.out);
+    linear_job   job   = {.shape    = s,
+                          .weight   = args->weight,
+                          .x        = args->x,
+                          .dy       = args->dy,
+                          .dx       = args->dx,
+                          .dbias    = dbias,
+                          .is_added = args->is_added};
 
-    ops_linear_back_weight(m->o, args->shape, args->x, args->dy, args->weight, dbias);
-    vector_add(args->bias, dbias, args->shape.out);
-    ops_linear_back_input(m->o, args->shape, args->dy, args->weight, args->dx, args->is_added);
+    linear_run(m, job, s.out, linear_back_weight_task);
+    vector_add(args->bias, dbias, s.out);
+    linear_run(m, job, s.in, linear_back_input_task);
     if (args->gelu_x != NULL) {
-        ops_gelu_back(m->o, args->shape.rows * args->shape.in, args->gelu_x, args->dx);
+        element_run(m, ELEMENT_GELU_BACK, s.rows * s.in,
+                    (element_job){.a = args->gelu_x, .y = args->dx});
     }
 }
 
-static norm_args norm_of(cpu *m, const norm_rows *args)
+/* ---------------------------------------------------------- embedding -- */
+
+typedef struct embed_job {
+    const cpu      *m;
+    tensor          tokens, positions;
+    const float    *dy;
+    float          *y;
+    const uint64_t *order; /* sorted: token in the upper, row in the lower 32 bits */
+} embed_job;
+
+static char *tensor_row(tensor table, void *base, size_t row, size_t width)
 {
-    return (norm_args){.rows   = args->rows,
-                       .width  = args->width,
-                       .x      = args->x,
-                       .weight = vector_get(args->weight, m->weight, args->width),
-                       .bias   = vector_get(args->bias, m->bias, args->width)};
+    return (char *)base + row * width * sherd_dtype_bytes(table.dtype);
+}
+
+static void embed_task(void *ctx, size_t task, int thread)
+{
+    embed_job *job = ctx;
+    const cpu *m   = job->m;
+    size_t     end = size_min(m->rows, (task + 1) * CPU_NORM_CHUNK);
+
+    for (size_t r = task * CPU_NORM_CHUNK; r < end; r++) {
+        float *y = job->y + r * m->limits.hidden;
+
+        m->table->widen(
+            job->tokens.dtype,
+            tensor_row(job->tokens, job->tokens.data, (size_t)m->inputs[r], m->limits.hidden), y,
+            m->limits.hidden);
+        if (job->positions.data != NULL) {
+            float *position = lane_of(m, thread);
+
+            m->table->widen(job->positions.dtype,
+                            tensor_row(job->positions, job->positions.data, r % m->limits.length,
+                                       m->limits.hidden),
+                            position, m->limits.hidden);
+            m->table->add(position, y, m->limits.hidden);
+        }
+    }
+}
+
+static void cpu_embed(compute *c, tensor tokens, tensor positions, void *y)
+{
+    cpu      *m   = cpu_of(c);
+    embed_job job = {.m = m, .tokens = tokens, .positions = positions, .y = y};
+
+    pool_run(m->threads, count_of(m->rows, CPU_NORM_CHUNK), embed_task, &job);
+}
+
+/* Row `task` of the sorted order: the first of its token sums all of its token. */
+static void embed_back_token_task(void *ctx, size_t task, int thread)
+{
+    embed_job *job   = ctx;
+    const cpu *m     = job->m;
+    float     *sum   = lane_of(m, thread);
+    uint64_t   token = job->order[task] >> 32;
+
+    if (task > 0 && job->order[task - 1] >> 32 == token) {
+        return;
+    }
+    memset(sum, 0, m->limits.hidden * sizeof(*sum));
+    for (size_t i = task; i < m->rows && job->order[i] >> 32 == token; i++) {
+        m->table->add(job->dy + (size_t)(uint32_t)job->order[i] * m->limits.hidden, sum,
+                      m->limits.hidden);
+    }
+    m->table->accumulate(job->tokens.dtype, sum,
+                         tensor_row(job->tokens, job->tokens.grad, (size_t)token, m->limits.hidden),
+                         m->limits.hidden);
+}
+
+static void embed_back_position_task(void *ctx, size_t task, int thread)
+{
+    embed_job *job = ctx;
+    const cpu *m   = job->m;
+    float     *sum = lane_of(m, thread);
+
+    memset(sum, 0, m->limits.hidden * sizeof(*sum));
+    for (size_t r = task; r < m->rows; r += m->limits.length) {
+        m->table->add(job->dy + r * m->limits.hidden, sum, m->limits.hidden);
+    }
+    m->table->accumulate(job->positions.dtype, sum,
+                         tensor_row(job->positions, job->positions.grad, task, m->limits.hidden),
+                         m->limits.hidden);
+}
+
+/* Sorts keys by merging runs of growing length; `other` has the same room. Returns where
+ * the result stands. */
+static uint64_t *keys_sort(uint64_t *keys, uint64_t *other, size_t count)
+{
+    for (size_t run = 1; run < count; run *= 2) {
+        uint64_t *merged = other;
+
+        for (size_t start = 0; start < count; start += 2 * run) {
+            size_t middle = size_min(start + run, count), end = size_min(start + 2 * run, count);
+            size_t a = start, b = middle;
+
+            for (size_t i = start; i < end; i++) {
+                merged[i] = b >= end || (a < middle && keys[a] <= keys[b]) ? keys[a++] : keys[b++];
+            }
+        }
+        other = keys;
+        keys  = merged;
+    }
+    return keys;
+}
+
+static void cpu_embed_back(compute *c, const void *dy, tensor tokens, tensor positions)
+{
+    cpu      *m   = cpu_of(c);
+    embed_job job = {.m = m, .tokens = tokens, .positions = positions, .dy = dy};
+
+    for (size_t r = 0; r < m->rows; r++) {
+        m->order[r] = (uint64_t)m->inputs[r] << 32 | (uint64_t)r;
+    }
+    job.order = keys_sort(m->order, m->order + m->rows, m->rows);
+    pool_run(m->threads, m->rows, embed_back_token_task, &job);
+    if (positions.data != NULL) {
+        pool_run(m->threads, size_min(m->limits.length, m->rows), embed_back_position_task, &job);
+    }
+}
+
+/* --------------------------------------------------------------- norms -- */
+
+typedef struct norm_job {
+    const cpu   *m;
+    size_t       rows, width;
+    const float *x, *weight, *bias, *dy;
+    float       *y, *dx;
+} norm_job;
+
+static norm_job norm_of(const cpu *m, const norm_rows *args)
+{
+    return (norm_job){.m      = m,
+                      .rows   = args->rows,
+                      .width  = args->width,
+                      .x      = args->x,
+                      .weight = vector_get(args->weight, m->weight, args->width),
+                      .bias   = vector_get(args->bias, m->bias, args->width)};
+}
+
+static void norm_task(void *ctx, size_t task, int thread)
+{
+    norm_job *job   = ctx;
+    size_t    width = job->width, end = size_min(job->rows, (task + 1) * CPU_NORM_CHUNK);
+
+    (void)thread;
+    for (size_t r = task * CPU_NORM_CHUNK; r < end; r++) {
+        const float *x = job->x + r * width;
+        float       *y = job->y + r * width;
+
+        if (job->bias != NULL) {
+            job->m->table->layer_norm(x, job->weight, job->bias, y, width);
+        } else {
+            job->m->table->rms_norm(x, job->weight, y, width);
+        }
+    }
 }
 
 static void cpu_norm(compute *c, const norm_rows *args, void *y)
 {
-    cpu *m = cpu_of(c);
+    cpu     *m   = cpu_of(c);
+    norm_job job = norm_of(m, args);
 
-    ops_norm(m->o, norm_of(m, args), y);
+    job.y = y;
+    pool_run(m->threads, count_of(args->rows, CPU_NORM_CHUNK), norm_task, &job);
+}
+
+static void norm_back_task(void *ctx, size_t task, int thread)
+{
+    norm_job *job   = ctx;
+    size_t    width = job->width, end = size_min(job->rows, (task + 1) * CPU_NORM_CHUNK);
+    float    *dweight = job->m->partials + task * 2 * width;
+    float    *dbias   = dweight + width;
+
+    (void)thread;
+    memset(dweight, 0, 2 * width * sizeof(*dweight));
+    for (size_t r = task * CPU_NORM_CHUNK; r < end; r++) {
+        const float *x = job->x + r * width, *dy = job->dy + r * width;
+        float       *dx = job->dx + r * width;
+
+        if (job->bias != NULL) {
+            job->m->table->layer_norm_back(x, job->weight, dy, dx, dweight, dbias, width);
+        } else {
+            job->m->table->rms_norm_back(x, job->weight, dy, dx, dweight, width);
+        }
+    }
 }
 
 static void cpu_norm_back(compute *c, const norm_rows *args, const void *dy, void *dx, int is_added)
 {
-    cpu   *m       = cpu_of(c);
-    float *dweight = vector_grad(args->weight, m->dweight, args->width);
-    float *dbias   = vector_grad(args->bias, m->dbias, args->width);
+    cpu     *m       = cpu_of(c);
+    float   *dweight = vector_grad(args->weight, m->dweight, args->width);
+    float   *dbias   = vector_grad(args->bias, m->dbias, args->width);
+    norm_job job     = norm_of(m, args);
+    size_t   chunks  = count_of(args->rows, CPU_NORM_CHUNK);
 
+    job.dy = dy;
+    job.dx = dx;
     if (!is_added) {
         memset(dx, 0, args->rows * args->width * sizeof(float));
     }
-    ops_norm_back(m->o, norm_of(m, args), dy, dx, dweight, dbias);
+    pool_run(m->threads, chunks, norm_back_task, &job);
+    for (size_t i = 0; i < chunks; i++) {
+        const float *share = m->partials + i * 2 * args->width;
+
+        m->table->add(share, dweight, args->width);
+        if (dbias != NULL) {
+            m->table->add(share + args->width, dbias, args->width);
+        }
+    }
     vector_add(args->weight, dweight, args->width);
     vector_add(args->bias, dbias, args->width);
 }
 
-static void cpu_rotate(compute *c, const rotate_args *args)
-{
-    cpu *m = cpu_of(c);
+/* -------------------------------------------------------------- rotary -- */
 
-    ops_rotate(m->o, m->rows, m->limits.length, args->heads, args->width, args->x, args->cosines,
-               args->sines, args->direction);
+typedef struct rotate_job {
+    const cpu         *m;
+    const rotate_args *args;
+} rotate_job;
+
+static void rotate_task(void *ctx, size_t task, int thread)
+{
+    const rotate_job  *job = ctx;
+    const rotate_args *a   = job->args;
+    size_t             end = size_min(job->m->rows, (task + 1) * CPU_NORM_CHUNK);
+
+    (void)thread;
+    for (size_t r = task * CPU_NORM_CHUNK; r < end; r++) {
+        size_t angle = r % job->m->limits.length * (a->width / 2);
+
+        for (size_t h = 0; h < a->heads; h++) {
+            job->m->table->rotate((float *)a->x + (r * a->heads + h) * a->width, a->cosines + angle,
+                                  a->sines + angle, a->direction, a->width);
+        }
+    }
 }
 
-static attention_args attention_of(const heads_args *args)
+static void cpu_rotate(compute *c, const rotate_args *args)
 {
-    return (attention_args){.batch     = args->batch,
-                            .length    = args->length,
-                            .heads     = args->heads,
-                            .kv_heads  = args->kv_heads,
-                            .width     = args->width,
-                            .q_stride  = args->q_stride,
-                            .kv_stride = args->kv_stride,
-                            .q         = args->q,
-                            .k         = args->k,
-                            .v         = args->v};
+    cpu       *m   = cpu_of(c);
+    rotate_job job = {.m = m, .args = args};
+
+    pool_run(m->threads, count_of(m->rows, CPU_NORM_CHUNK), rotate_task, &job);
+}
+
+/* ----------------------------------------------------------- attention -- */
+
+typedef struct attention_job {
+    const cpu        *m;
+    const heads_args *args;
+    const float      *q, *k, *v, *dout;
+    float            *out, *log_sums, *dq, *dk, *dv;
+    float             scale;
+} attention_job;
+
+static attention_job attention_of(const cpu *m, const heads_args *args)
+{
+    return (attention_job){.m     = m,
+                           .args  = args,
+                           .q     = args->q,
+                           .k     = args->k,
+                           .v     = args->v,
+                           .scale = 1.0f / sqrtf((float)args->width)};
+}
+
+/* Where one head of one sequence starts. */
+typedef struct attention_place {
+    size_t q, kv, out, log_sums;
+} attention_place;
+
+static attention_place attention_locate(const heads_args *a, size_t sequence, size_t head)
+{
+    size_t          group = a->heads / a->kv_heads;
+    attention_place place = {
+        .q        = sequence * a->length * a->q_stride + head * a->width,
+        .kv       = sequence * a->length * a->kv_stride + head / group * a->width,
+        .out      = (sequence * a->length * a->heads + head) * a->width,
+        .log_sums = (sequence * a->heads + head) * a->length,
+    };
+    return place;
+}
+
+static gemm_matrix matrix_plain(const float *data, size_t stride)
+{
+    return (gemm_matrix){.data = data, .stride = stride};
+}
+
+static gemm_matrix matrix_flipped(const float *data, size_t stride)
+{
+    return (gemm_matrix){.data = data, .stride = stride, .is_transposed = 1};
+}
+
+/* One task is one query head of one sequence, CPU_ATTENTION_ROWS queries at a time: they see the
+ * keys up to the last of them, the softmax hides the rest. */
+static void attention_task(void *ctx, size_t task, int thread)
+{
+    attention_job    *job   = ctx;
+    const heads_args *a     = job->args;
+    attention_place   place = attention_locate(a, task / a->heads, task % a->heads);
+    size_t            wide  = a->heads * a->width;
+    float            *s     = lane_of(job->m, thread);
+
+    for (size_t row = 0; row < a->length; row += CPU_ATTENTION_ROWS) {
+        size_t rows = size_min(CPU_ATTENTION_ROWS, a->length - row), seen = row + rows;
+
+        gemm(rows, seen, a->width, 1.0f,
+             matrix_plain(job->q + place.q + row * a->q_stride, a->q_stride),
+             matrix_flipped(job->k + place.kv, a->kv_stride), 0.0f, s, seen);
+        for (size_t r = 0; r < rows; r++) {
+            job->log_sums[place.log_sums + row + r] =
+                job->m->table->softmax(s + r * seen, row + r + 1, seen, job->scale);
+        }
+        gemm(rows, a->width, seen, 1.0f, matrix_plain(s, seen),
+             matrix_plain(job->v + place.kv, a->kv_stride), 0.0f, job->out + place.out + row * wide,
+             wide);
+    }
 }
 
 static void cpu_attention(compute *c, const heads_args *args, void *out, float *log_sums)
 {
-    ops_attention(cpu_of(c)->o, attention_of(args), out, log_sums);
+    cpu          *m   = cpu_of(c);
+    attention_job job = attention_of(m, args);
+
+    job.out      = out;
+    job.log_sums = log_sums;
+    pool_run(m->threads, args->batch * args->heads, attention_task, &job);
+}
+
+/* Gradient through one block of queries of one head; dk and dv are added to. */
+static void attention_back_block(attention_job *job, attention_place place, size_t row, size_t rows,
+                                 float *p)
+{
+    const heads_args *a    = job->args;
+    size_t            seen = row + rows, wide = a->heads * a->width;
+    float            *ds   = p + rows * seen;
+    gemm_matrix       q    = matrix_plain(job->q + place.q + row * a->q_stride, a->q_stride);
+    gemm_matrix       dout = matrix_plain(job->dout + place.out + row * wide, wide);
+    float            *dq   = job->dq + place.q + row * a->q_stride;
+
+    gemm(rows, seen, a->width, 1.0f, q, matrix_flipped(job->k + place.kv, a->kv_stride), 0.0f, p,
+         seen);
+    gemm(rows, seen, a->width, 1.0f, dout, matrix_flipped(job->v + place.kv, a->kv_stride), 0.0f,
+         ds, seen);
+    for (size_t r = 0; r < rows; r++) {
+        job->m->table->softmax_again(p + r * seen, row + r + 1, seen, job->scale,
+                                     job->log_sums[place.log_sums + row + r]);
+    }
+    gemm(seen, a->width, rows, 1.0f, matrix_flipped(p, seen), dout, 1.0f, job->dv + place.kv,
+         a->kv_stride);
+    for (size_t r = 0; r < rows; r++) {
+        job->m->table->softmax_back(p + r * seen, ds + r * seen, row + r + 1, seen, job->scale);
+    }
+    gemm(rows, a->width, seen, 1.0f, matrix_plain(ds, seen),
+         matrix_plain(job->k + place.kv, a->kv_stride), 0.0f, dq, a->q_stride);
+    gemm(seen, a->width, rows, 1.0f, matrix_flipped(ds, seen), q, 1.0f, job->dk + place.kv,
+         a->kv_stride);
+}
+
+/* One task is one key head with all query heads that read it, in their order. */
+static void attention_back_task(void *ctx, size_t task, int thread)
+{
+    attention_job    *job      = ctx;
+    const heads_args *a        = job->args;
+    size_t            group    = a->heads / a->kv_heads;
+    size_t            sequence = task / a->kv_heads, first_head = task % a->kv_heads * group;
+    size_t            kv = attention_locate(a, sequence, first_head).kv;
+
+    for (size_t t = 0; t < a->length; t++) {
+        memset(job->dk + kv + t * a->kv_stride, 0, a->width * sizeof(float));
+        memset(job->dv + kv + t * a->kv_stride, 0, a->width * sizeof(float));
+    }
+    for (size_t head = first_head; head < first_head + group; head++) {
+        attention_place place = attention_locate(a, sequence, head);
+
+        for (size_t row = 0; row < a->length; row += CPU_ATTENTION_ROWS) {
+            attention_back_block(job, place, row, size_min(CPU_ATTENTION_ROWS, a->length - row),
+                                 lane_of(job->m, thread));
+        }
+    }
 }
 
 static void cpu_attention_back(compute *c, const heads_args *args, const void *out,
                                const void *dout, const float *log_sums, void *dq, void *dk,
                                void *dv)
 {
+    cpu          *m   = cpu_of(c);
+    attention_job job = attention_of(m, args);
+
     (void)out; /* the probabilities are all there at once: their sums need no detour over it */
-    ops_attention_back(cpu_of(c)->o, attention_of(args), dout, log_sums, dq, dk, dv);
+    job.dout     = dout;
+    job.log_sums = (float *)log_sums;
+    job.dq       = dq;
+    job.dk       = dk;
+    job.dv       = dv;
+    pool_run(m->threads, args->batch * args->kv_heads, attention_back_task, &job);
 }
 
-static void cpu_swiglu(compute *c, size_t elems, const void *gate, const void *up, void *y)
+/* ----------------------------------------------------------------- head -- */
+
+static linear_job head_of(const cpu *m, const void *x, tensor weight)
 {
-    ops_swiglu(cpu_of(c)->o, elems, gate, up, y);
+    return (linear_job){.shape  = {.rows = m->rows, .in = m->limits.hidden, .out = m->limits.vocab},
+                        .weight = weight,
+                        .x      = x,
+                        .y      = m->logits,
+                        .dy     = m->logits};
 }
 
-static void cpu_swiglu_back(compute *c, size_t elems, const void *gate, const void *up, void *d,
-                            void *dgate)
-{
-    ops_swiglu_back(cpu_of(c)->o, elems, gate, up, d, dgate);
-}
+typedef struct entropy_job {
+    const cpu *m;
+    float      scale;
+} entropy_job;
 
-static linear_shape head_shape(const cpu *m)
+static void entropy_task(void *ctx, size_t task, int thread)
 {
-    return (linear_shape){.rows = m->rows, .in = m->limits.hidden, .out = m->limits.vocab};
+    const entropy_job *job   = ctx;
+    const cpu         *m     = job->m;
+    size_t             vocab = m->limits.vocab, target = (size_t)m->targets[task];
+    float             *row = m->logits + task * vocab;
+
+    (void)thread;
+    m->row_losses[task] = job->scale == 0.0f
+                              ? m->table->cross_entropy_value(row, vocab, target)
+                              : m->table->cross_entropy(row, vocab, target, job->scale);
 }
 
 static void cpu_head(compute *c, const void *x, tensor weight, float grad_scale)
 {
-    cpu   *m = cpu_of(c);
-    double loss;
+    cpu        *m   = cpu_of(c);
+    entropy_job job = {.m = m, .scale = grad_scale / (float)m->rows};
+    double      sum = 0.0;
 
-    ops_linear(m->o, head_shape(m), x, weight, NULL, NULL, m->logits);
-    loss = ops_cross_entropy(m->o, m->rows, m->limits.vocab, m->logits, m->targets, grad_scale);
-    m->losses += (double)(float)loss;
+    linear_run(m, head_of(m, x, weight), m->limits.vocab, linear_task);
+    pool_run(m->threads, m->rows, entropy_task, &job);
+    for (size_t r = 0; r < m->rows; r++) {
+        sum += m->row_losses[r];
+    }
+    m->losses += (double)(float)(sum / (double)m->rows);
 }
 
 static void cpu_head_back(compute *c, const void *x, tensor weight, void *dx)
 {
-    cpu *m = cpu_of(c);
+    cpu       *m   = cpu_of(c);
+    linear_job job = head_of(m, x, weight);
 
-    ops_linear_back_weight(m->o, head_shape(m), x, m->logits, weight, NULL);
-    ops_linear_back_input(m->o, head_shape(m), m->logits, weight, dx, 0);
+    job.dx = dx;
+    linear_run(m, job, m->limits.vocab, linear_back_weight_task);
+    linear_run(m, job, m->limits.hidden, linear_back_input_task);
 }
 
 static const compute_ops cpu_ops = {
@@ -283,15 +831,19 @@ static int memory_make(cpu *m)
 {
     size_t each = m->room.vector_elems;
 
-    m->memory = aligned_alloc(64, m->room.memory_elems * sizeof(float));
-    if (m->memory == NULL) {
+    m->memory     = aligned_alloc(64, m->room.memory_elems * sizeof(float));
+    m->row_losses = calloc(m->rows, sizeof(*m->row_losses));
+    m->order      = calloc(2 * m->rows, sizeof(*m->order));
+    if (m->memory == NULL || m->row_losses == NULL || m->order == NULL) {
         return -1;
     }
-    m->logits  = m->memory;
-    m->weight  = m->logits + m->room.logits_elems;
-    m->bias    = m->weight + each;
-    m->dweight = m->bias + each;
-    m->dbias   = m->dweight + each;
+    m->logits   = m->memory;
+    m->weight   = m->logits + m->room.logits_elems;
+    m->bias     = m->weight + each;
+    m->dweight  = m->bias + each;
+    m->dbias    = m->dweight + each;
+    m->lanes    = m->dbias + each;
+    m->partials = m->lanes + m->room.lane_elems * (size_t)pool_threads(m->threads);
     return 0;
 }
 
@@ -300,13 +852,14 @@ compute *compute_cpu_create(const compute_params *params, char *why, size_t why_
     cpu *m = calloc(1, sizeof(*m));
 
     if (m != NULL) {
-        m->base   = (compute){.ops = &cpu_ops, .elem_bytes = sizeof(float)};
-        m->limits = params->limits;
-        m->rows   = params->limits.batch * params->limits.length;
-        m->room   = cpu_room_of(&params->limits);
-        m->o      = ops_create(params->threads, &m->room.ops, NULL);
+        m->base    = (compute){.ops = &cpu_ops, .elem_bytes = sizeof(float)};
+        m->limits  = params->limits;
+        m->rows    = params->limits.batch * params->limits.length;
+        m->threads = params->threads;
+        m->table   = rows_best();
+        m->room    = cpu_room_of(&params->limits, pool_threads(params->threads));
     }
-    if (m == NULL || m->o == NULL || memory_make(m) != 0) {
+    if (m == NULL || memory_make(m) != 0) {
         (void)snprintf(why, why_bytes, "out of memory");
         compute_destroy(m == NULL ? NULL : &m->base);
         return NULL;

@@ -1,5 +1,5 @@
 /* One matrix product on one thread, row-major fp32: OpenBLAS where it can be opened (blas.h), plain
- * blocked C otherwise. The only place that knows which; ops.c splits products over threads. */
+ * blocked C otherwise. The only place that knows which; compute_cpu.c splits products over threads. */
 #ifndef LLM_GEMM_H
 #define LLM_GEMM_H
 

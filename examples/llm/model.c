@@ -36,7 +36,7 @@ static int tables_make(model *m)
     if (room == NULL) {
         return -1;
     }
-    ops_rotate_tables(m->p.length, m->head, ROTARY_THETA, room, room + elems);
+    compute_rotate_tables(m->p.length, m->head, ROTARY_THETA, room, room + elems);
     m->c->ops->upload(m->c, m->at.cosines, room, elems * sizeof(*room));
     m->c->ops->upload(m->c, m->at.sines, room + elems, elems * sizeof(*room));
     free(room);

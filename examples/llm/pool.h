@@ -1,6 +1,6 @@
 /* Threads of one rank: numbered tasks, taken by whoever is free. A task must compute the
  * same thing whoever runs it, so nothing depends on the number of threads. Each rank has its
- * own pool; ops.h takes one everywhere. */
+ * own pool. */
 #ifndef LLM_POOL_H
 #define LLM_POOL_H
 

@@ -1,12 +1,11 @@
 /* How many bytes a model takes and where each piece lies: arithmetic alone, no allocation. Whoever allocates
- * (model.c, compute_cpu.c, ops.c, and cuda/ through room_cuda.h) asks here, and so does
+ * (model.c, compute_cpu.c, and cuda/ through room_cuda.h) asks here, and so does
  * activations_bytes, which only counts: what is planned is what is allocated. All of it is in activations.c. */
 #ifndef LLM_ROOM_H
 #define LLM_ROOM_H
 
 #include "arch.h"
 #include "compute.h"
-#include "ops.h"
 
 #include <stddef.h>
 
@@ -57,30 +56,37 @@ void model_memory_place(const arch *sizes, const model_shape *shape, room *r, mo
 /** Limits of a model that trains: logits are not kept. */
 compute_limits model_limits(const arch *sizes, size_t batch, size_t length, sherd_dtype dtype);
 
-/* ---- scratch of the CPU (ops.c, compute_cpu.c) */
+/* ---- scratch of the CPU (compute_cpu.c) */
 
-/* Cuts of ops.c that its scratch follows, in rows or columns; part of the numbers: other values give other
+/* Cuts of compute_cpu.c that its scratch follows, in rows or columns; part of the numbers: other values give other
  * bits. */
-#define OPS_TILE_MOST      128  /* columns of a product per task */
-#define OPS_TILE_DEPTH     4096 /* rows of a matrix that are widened at once in back_input */
-#define OPS_NORM_CHUNK     32   /* rows whose shares of a norm's gradient are summed by one task */
-#define OPS_ATTENTION_ROWS 128  /* queries at once */
-
-typedef struct ops_room {
-    size_t lane_elems;   /* of one thread */
-    size_t memory_elems; /* lanes of all threads and partial sums */
-    size_t loss_elems, order_elems;
-    size_t bytes; /* all of them */
-} ops_room;
-
-ops_room ops_room_of(const ops_limits *limits, int threads);
+#define CPU_TILE_MOST      128  /* columns of a product per task */
+#define CPU_TILE_DEPTH     4096 /* rows of a matrix that are widened at once in back_input */
+#define CPU_NORM_CHUNK     32   /* rows whose shares of a norm's gradient are summed by one task */
+#define CPU_ATTENTION_ROWS 128  /* queries at once */
 
 typedef struct cpu_room {
-    ops_limits ops;
-    size_t     logits_elems, vector_elems;
-    size_t     memory_elems; /* logits and four vectors */
+    size_t logits_elems, vector_elems;
+    size_t lane_elems;   /* of one thread */
+    size_t memory_elems; /* logits, four vectors, lanes of all threads, partial sums */
+    size_t bytes;        /* of that, of the losses of all rows and of their order */
 } cpu_room;
 
-cpu_room cpu_room_of(const compute_limits *limits);
+cpu_room cpu_room_of(const compute_limits *limits, int threads);
+
+static inline size_t size_max(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+static inline size_t size_min(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+static inline size_t count_of(size_t elems, size_t each)
+{
+    return (elems + each - 1) / each;
+}
 
 #endif

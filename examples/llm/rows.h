@@ -1,6 +1,6 @@
 /* What is computed element by element or along one row, as a table: rows.c is compiled
  * once for any machine and once for AVX2, and both give the same bits, because sums run in a
- * fixed number of lanes and nothing is contracted. No threads here: ops.c splits the work. */
+ * fixed number of lanes and nothing is contracted. No threads here: compute_cpu.c splits the work. */
 #ifndef LLM_ROWS_H
 #define LLM_ROWS_H
 

@@ -433,7 +433,7 @@ static void rotate_body(rig *r)
     float *tables = keep(calloc(2 * angles + 1, sizeof(*tables)));
     float *device = device_alloc(r, 2 * angles * sizeof(*tables));
 
-    ops_rotate_tables(r->limits.length, width, 1e4, tables, tables + angles);
+    compute_rotate_tables(r->limits.length, width, 1e4, tables, tables + angles);
     r->gpu->ops->upload(r->gpu, device, tables, 2 * angles * sizeof(*tables));
     for (int way = 1; way >= -1; way -= 2) {
         rotate_args on_cpu = {r->limits.heads, width, x.cpu, tables, tables + angles, (float)way};

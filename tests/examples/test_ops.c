@@ -2,8 +2,9 @@
  * another number of threads, the AVX2 rows against the plain ones. */
 #include "tests/lib/check.h"
 
+#include "examples/llm/compute.h"
 #include "examples/llm/gemm.h"
-#include "examples/llm/ops.h"
+#include "examples/llm/rows.h"
 #include "kernels/formulas.h"
 
 #include <math.h>
@@ -20,25 +21,36 @@
 #define HIDDEN   (HEADS * WIDTH)
 #define OUT      75
 
+#define VOCAB 61
+
 typedef struct bench {
-    pool *threads;
-    ops  *o;
+    pool              *threads;
+    compute           *c;
+    const compute_ops *ops;
 } bench;
 
-static bench bench_open(int threads, int is_fp32)
+static bench bench_of(int threads, compute_limits limits)
 {
-    const ops_limits limits = {.rows       = ROWS,
-                               .width      = 3 * HIDDEN,
-                               .length     = LENGTH,
-                               .heads      = HEADS,
-                               .head_width = WIDTH,
-                               .is_fp32    = is_fp32};
-    bench            b      = {.threads = pool_create(threads)};
+    bench          b      = {.threads = pool_create(threads)};
+    compute_params params = {.limits = limits, .threads = b.threads};
+    char           why[256];
 
     CHECK(b.threads != NULL);
-    b.o = ops_create(b.threads, &limits, NULL);
-    CHECK(b.o != NULL);
+    b.c = compute_create(&params, why, sizeof(why));
+    CHECK(b.c != NULL);
+    b.ops = b.c->ops;
     return b;
+}
+
+static bench bench_open(int threads, sherd_dtype dtype)
+{
+    return bench_of(threads, (compute_limits){.batch  = BATCH,
+                                              .length = LENGTH,
+                                              .hidden = HIDDEN,
+                                              .inner  = OUT,
+                                              .heads  = HEADS,
+                                              .vocab  = VOCAB,
+                                              .dtype  = dtype});
 }
 
 /* What a case has allocated; freed when it closes its bench. */
@@ -61,7 +73,7 @@ static void kept_free(void)
 
 static void bench_close(bench *b)
 {
-    ops_destroy(b->o);
+    compute_destroy(b->c);
     pool_destroy(b->threads);
     kept_free();
 }
@@ -79,6 +91,11 @@ static float *randoms(size_t count, uint64_t seed, float scale)
 static float *zeros(size_t count)
 {
     return keep(calloc(count, sizeof(float)));
+}
+
+static tensor f32(float *data, float *grad)
+{
+    return (tensor){.data = data, .grad = grad, .dtype = SHERD_F32};
 }
 
 /* sum(weights[i] * y[i]): the value whose gradient is taken. */
@@ -124,52 +141,58 @@ static void differences_check(float *input, const float *grad, size_t count,
 /* ---------------------------------------------------------------- linear -- */
 
 typedef struct linear_case {
-    bench        b;
-    linear_shape shape;
-    float       *x, *w, *bias, *residual, *y, *dy;
+    bench       b;
+    linear_args args;
+    float      *dy;
 } linear_case;
 
 static double linear_value(void *ctx)
 {
     linear_case *c = ctx;
-    tensor       w = {.data = c->w, .dtype = SHERD_F32};
 
-    ops_linear(c->b.o, c->shape, c->x, w, c->bias, c->residual, c->y);
-    return weigh(c->dy, c->y, c->shape.rows * c->shape.out);
+    c->b.ops->linear(c->b.c, &c->args);
+    return weigh(c->dy, c->args.y, c->args.shape.rows * c->args.shape.out);
 }
 
 static void linear_back_matches_differences(void)
 {
-    linear_case c  = {.b        = bench_open(2, 1),
-                      .shape    = {.rows = ROWS, .in = HIDDEN, .out = OUT},
-                      .x        = randoms(ROWS * HIDDEN, 1, 1.0f),
-                      .w        = randoms(OUT * HIDDEN, 2, 0.5f),
-                      .bias     = randoms(OUT, 3, 1.0f),
-                      .residual = randoms(ROWS * OUT, 4, 1.0f),
-                      .y        = zeros(ROWS * OUT),
-                      .dy       = randoms(ROWS * OUT, 5, 1.0f)};
+    float      *x = randoms(ROWS * HIDDEN, 1, 1.0f), *residual = randoms(ROWS * OUT, 4, 1.0f);
     float      *dx = zeros(ROWS * HIDDEN), *dw = zeros(OUT * HIDDEN), *dbias = zeros(OUT);
-    tensor      w = {.data = c.w, .grad = dw, .dtype = SHERD_F32};
+    tensor      weight = f32(randoms(OUT * HIDDEN, 2, 0.5f), dw);
+    tensor      bias   = f32(randoms(OUT, 3, 1.0f), dbias);
+    linear_case c      = {.b    = bench_open(2, SHERD_F32),
+                          .args = {.shape    = {.rows = ROWS, .in = HIDDEN, .out = OUT},
+                                   .x        = x,
+                                   .weight   = weight,
+                                   .bias     = bias,
+                                   .residual = residual,
+                                   .y        = zeros(ROWS * OUT)},
+                          .dy   = randoms(ROWS * OUT, 5, 1.0f)};
 
-    ops_linear_back_weight(c.b.o, c.shape, c.x, c.dy, w, dbias);
-    ops_linear_back_input(c.b.o, c.shape, c.dy, w, dx, 0);
-    differences_check(c.x, dx, ROWS * HIDDEN, linear_value, &c);
-    differences_check(c.w, dw, OUT * HIDDEN, linear_value, &c);
-    differences_check(c.bias, dbias, OUT, linear_value, &c);
-    differences_check(c.residual, c.dy, ROWS * OUT, linear_value, &c);
+    c.b.ops->linear_back(
+        c.b.c,
+        &(linear_back_args){
+            .shape = c.args.shape, .x = x, .dy = c.dy, .weight = weight, .bias = bias, .dx = dx});
+    differences_check(x, dx, ROWS * HIDDEN, linear_value, &c);
+    differences_check(weight.data, dw, OUT * HIDDEN, linear_value, &c);
+    differences_check(bias.data, dbias, OUT, linear_value, &c);
+    differences_check(residual, c.dy, ROWS * OUT, linear_value, &c);
     bench_close(&c.b);
 }
 
 static void linear_adds_to_a_residual_in_place(void)
 {
-    bench        b        = bench_open(1, 1);
-    linear_shape shape    = {.rows = ROWS, .in = HIDDEN, .out = OUT};
-    float       *x        = randoms(ROWS * HIDDEN, 1, 1.0f);
-    tensor       w        = {.data = randoms(OUT * HIDDEN, 2, 0.5f), .dtype = SHERD_F32};
-    float       *residual = randoms(ROWS * OUT, 3, 1.0f), *y = zeros(ROWS * OUT);
+    bench       b        = bench_open(1, SHERD_F32);
+    float      *residual = randoms(ROWS * OUT, 3, 1.0f), *y = zeros(ROWS * OUT);
+    linear_args args = {.shape    = {.rows = ROWS, .in = HIDDEN, .out = OUT},
+                        .x        = randoms(ROWS * HIDDEN, 1, 1.0f),
+                        .weight   = f32(randoms(OUT * HIDDEN, 2, 0.5f), NULL),
+                        .residual = residual,
+                        .y        = y};
 
-    ops_linear(b.o, shape, x, w, NULL, residual, y);
-    ops_linear(b.o, shape, x, w, NULL, residual, residual);
+    b.ops->linear(b.c, &args);
+    args.y = residual;
+    b.ops->linear(b.c, &args);
     CHECK_CLOSE_F32(residual, y, ROWS * OUT, 1e-5, 1e-5); /* sums in another order */
     bench_close(&b);
 }
@@ -178,16 +201,17 @@ static void linear_adds_to_a_residual_in_place(void)
  * rounded to their type. */
 static void linear_of_half_types_matches_fp32(void)
 {
-    bench        b     = bench_open(2, 0);
     linear_shape shape = {.rows = ROWS, .in = HIDDEN, .out = OUT};
-    float       *x = randoms(ROWS * HIDDEN, 1, 1.0f), *dy = randoms(ROWS * OUT, 2, 1.0f);
 
     for (int type = SHERD_BF16; type <= SHERD_F16; type++) {
+        bench     b = bench_open(2, (sherd_dtype)type);
+        float    *x = randoms(ROWS * HIDDEN, 1, 1.0f), *dy = randoms(ROWS * OUT, 2, 1.0f);
         float    *full = randoms(OUT * HIDDEN, 3, 0.5f), *dfull = zeros(OUT * HIDDEN);
         uint16_t *half = keep(calloc(OUT * HIDDEN, 2)), *dhalf = keep(calloc(OUT * HIDDEN, 2));
-        float    *y = zeros(ROWS * OUT), *y_half = zeros(ROWS * OUT);
-        float    *dx = zeros(ROWS * HIDDEN), *dx_half = zeros(ROWS * HIDDEN);
-        double    step = type == SHERD_BF16 ? 0x1p-8 : 0x1p-11;
+        float    *y[2]  = {zeros(ROWS * OUT), zeros(ROWS * OUT)};
+        float    *dx[2] = {zeros(ROWS * HIDDEN), zeros(ROWS * HIDDEN)};
+        double    step  = type == SHERD_BF16 ? 0x1p-8 : 0x1p-11;
+        tensor    weights[2];
 
         for (size_t i = 0; i < OUT * HIDDEN; i++) {
             half[i] =
@@ -195,45 +219,46 @@ static void linear_of_half_types_matches_fp32(void)
             full[i] =
                 type == SHERD_BF16 ? sherdi_cast_bf16_f32(half[i]) : sherdi_cast_f16_f32(half[i]);
         }
-        tensor w      = {.data = full, .grad = dfull, .dtype = SHERD_F32};
-        tensor w_half = {.data = half, .grad = dhalf, .dtype = (sherd_dtype)type};
-
-        ops_linear(b.o, shape, x, w, NULL, NULL, y);
-        ops_linear(b.o, shape, x, w_half, NULL, NULL, y_half);
-        CHECK_CLOSE_F32(y_half, y, ROWS * OUT, 1e-5, 1e-5); /* strides may choose another kernel */
-        ops_linear_back_input(b.o, shape, dy, w, dx, 0);
-        ops_linear_back_input(b.o, shape, dy, w_half, dx_half, 0);
-        CHECK_CLOSE_F32(dx_half, dx, ROWS * HIDDEN, 1e-5, 1e-5);
-        ops_linear_back_weight(b.o, shape, x, dy, w, NULL);
-        ops_linear_back_weight(b.o, shape, x, dy, w_half, NULL);
+        weights[0] = f32(full, dfull);
+        weights[1] = (tensor){.data = half, .grad = dhalf, .dtype = (sherd_dtype)type};
+        for (int k = 0; k < 2; k++) {
+            b.ops->linear(b.c,
+                          &(linear_args){.shape = shape, .x = x, .weight = weights[k], .y = y[k]});
+            b.ops->linear_back(
+                b.c, &(linear_back_args){
+                         .shape = shape, .x = x, .dy = dy, .weight = weights[k], .dx = dx[k]});
+        }
+        CHECK_CLOSE_F32(y[1], y[0], ROWS * OUT, 1e-5, 1e-5); /* strides may choose another kernel */
+        CHECK_CLOSE_F32(dx[1], dx[0], ROWS * HIDDEN, 1e-5, 1e-5);
         for (size_t i = 0; i < OUT * HIDDEN; i++) {
             full[i] =
                 type == SHERD_BF16 ? sherdi_cast_bf16_f32(dhalf[i]) : sherdi_cast_f16_f32(dhalf[i]);
         }
         CHECK_CLOSE_F32(full, dfull, OUT * HIDDEN, step, 1e-5);
+        bench_close(&b);
     }
-    bench_close(&b);
 }
 
 /* ------------------------------------------------------------ embedding -- */
 
 static void embedding_back_sums_every_use_of_a_token(void)
 {
-    bench    b = bench_open(2, 1);
+    bench    b = bench_open(2, SHERD_F32);
     int32_t  ids[ROWS];
     uint64_t seed   = 9;
     float   *tokens = randoms(7 * HIDDEN, 1, 1.0f), *positions = randoms(LENGTH * HIDDEN, 2, 1.0f);
     float   *dtokens = zeros(7 * HIDDEN), *dpositions = zeros(LENGTH * HIDDEN);
     float   *want_tokens = zeros(7 * HIDDEN), *want_positions = zeros(LENGTH * HIDDEN);
     float   *y = zeros(ROWS * HIDDEN), *dy = randoms(ROWS * HIDDEN, 3, 1.0f);
-    tensor   token_table    = {.data = tokens, .grad = dtokens, .dtype = SHERD_F32};
-    tensor   position_table = {.data = positions, .grad = dpositions, .dtype = SHERD_F32};
+    tensor   token_table    = f32(tokens, dtokens);
+    tensor   position_table = f32(positions, dpositions);
 
     for (size_t r = 0; r < ROWS; r++) {
         ids[r] = (int32_t)(test_random(&seed) % 6); /* token 6 never comes */
     }
-    ops_embed(b.o, ROWS, LENGTH, HIDDEN, ids, token_table, position_table, y);
-    ops_embed_back(b.o, ROWS, LENGTH, HIDDEN, ids, dy, token_table, position_table);
+    b.ops->batch_set(b.c, ids, NULL);
+    b.ops->embed(b.c, token_table, position_table, y);
+    b.ops->embed_back(b.c, dy, token_table, position_table);
     for (size_t r = 0; r < ROWS; r++) {
         for (size_t i = 0; i < HIDDEN; i++) {
             size_t token = (size_t)ids[r] * HIDDEN + i, position = r % LENGTH * HIDDEN + i;
@@ -253,7 +278,7 @@ static void embedding_back_sums_every_use_of_a_token(void)
 
 typedef struct norm_case {
     bench     b;
-    norm_args args;
+    norm_rows args;
     float    *y, *dy;
 } norm_case;
 
@@ -261,7 +286,7 @@ static double norm_value(void *ctx)
 {
     norm_case *c = ctx;
 
-    ops_norm(c->b.o, c->args, c->y);
+    c->b.ops->norm(c->b.c, &c->args, c->y);
     return weigh(c->dy, c->y, c->args.rows * c->args.width);
 }
 
@@ -269,13 +294,17 @@ static void norm_check(size_t rows, size_t width, int has_bias)
 {
     float    *x = randoms(rows * width, 1, 1.0f), *w = randoms(width, 2, 1.0f);
     float    *bias = has_bias ? randoms(width, 3, 1.0f) : NULL;
-    norm_case c    = {.b    = bench_open(2, 1),
-                      .args = {.rows = rows, .width = width, .x = x, .weight = w, .bias = bias},
-                      .y    = zeros(rows * width),
-                      .dy   = randoms(rows * width, 4, 1.0f)};
     float    *dx = zeros(rows * width), *dw = zeros(width), *dbias = zeros(width);
+    norm_case c = {.b    = bench_open(2, SHERD_F32),
+                   .args = {.rows   = rows,
+                            .width  = width,
+                            .x      = x,
+                            .weight = f32(w, dw),
+                            .bias   = f32(bias, dbias)},
+                   .y    = zeros(rows * width),
+                   .dy   = randoms(rows * width, 4, 1.0f)};
 
-    ops_norm_back(c.b.o, c.args, c.dy, dx, dw, has_bias ? dbias : NULL);
+    c.b.ops->norm_back(c.b.c, &c.args, c.dy, dx, 0);
     differences_check(x, dx, rows * width, norm_value, &c);
     differences_check(w, dw, width, norm_value, &c);
     if (has_bias) {
@@ -299,38 +328,45 @@ static void rms_norm_back_matches_differences(void)
 
 static void rotation_is_undone_by_its_inverse(void)
 {
-    bench  b = bench_open(2, 1);
-    float  cosines[LENGTH * WIDTH / 2], sines[LENGTH * WIDTH / 2];
-    float *x = randoms(ROWS * HIDDEN, 1, 1.0f), *kept = zeros(ROWS * HIDDEN);
+    bench       b = bench_open(2, SHERD_F32);
+    float       cosines[LENGTH * WIDTH / 2], sines[LENGTH * WIDTH / 2];
+    float      *x = randoms(ROWS * HIDDEN, 1, 1.0f), *kept = zeros(ROWS * HIDDEN);
+    rotate_args args = {.heads     = HEADS,
+                        .width     = WIDTH,
+                        .x         = x,
+                        .cosines   = cosines,
+                        .sines     = sines,
+                        .direction = 1.0f};
 
     memcpy(kept, x, ROWS * HIDDEN * sizeof(*x));
-    ops_rotate_tables(LENGTH, WIDTH, 1e6, cosines, sines);
-    ops_rotate(b.o, ROWS, LENGTH, HEADS, WIDTH, x, cosines, sines, 1.0f);
+    compute_rotate_tables(LENGTH, WIDTH, 1e6, cosines, sines);
+    b.ops->rotate(b.c, &args);
     CHECK_CLOSE_F32(x, kept, WIDTH, 0.0, 0.0); /* time 0 does not turn */
     CHECK(fabsf(x[HIDDEN] - (kept[HIDDEN] * cosf(1.0f) - kept[HIDDEN + WIDTH / 2] * sinf(1.0f))) <
           1e-6f);
-    ops_rotate(b.o, ROWS, LENGTH, HEADS, WIDTH, x, cosines, sines, -1.0f);
+    args.direction = -1.0f;
+    b.ops->rotate(b.c, &args);
     CHECK_CLOSE_F32(x, kept, ROWS * HIDDEN, 0.0, 1e-6);
     bench_close(&b);
 }
 
 typedef struct attention_case {
-    bench          b;
-    attention_args args;
-    float         *q, *k, *v, *y, *dy, *log_sums;
+    bench      b;
+    heads_args args;
+    float     *q, *k, *v, *y, *dy, *log_sums;
 } attention_case;
 
 static double attention_value(void *ctx)
 {
     attention_case *c = ctx;
 
-    ops_attention(c->b.o, c->args, c->y, c->log_sums);
+    c->b.ops->attention(c->b.c, &c->args, c->y, c->log_sums);
     return weigh(c->dy, c->y, c->args.batch * c->args.length * c->args.heads * c->args.width);
 }
 
 static attention_case attention_open(void)
 {
-    attention_case c = {.b        = bench_open(2, 1),
+    attention_case c = {.b        = bench_open(2, SHERD_F32),
                         .q        = randoms(ROWS * HIDDEN, 1, 1.5f),
                         .k        = randoms(ROWS * KV_HEADS * WIDTH, 2, 1.5f),
                         .v        = randoms(ROWS * KV_HEADS * WIDTH, 3, 1.0f),
@@ -338,16 +374,16 @@ static attention_case attention_open(void)
                         .dy       = randoms(ROWS * HIDDEN, 4, 1.0f),
                         .log_sums = zeros(ROWS * HEADS)};
 
-    c.args = (attention_args){.batch     = BATCH,
-                              .length    = LENGTH,
-                              .heads     = HEADS,
-                              .kv_heads  = KV_HEADS,
-                              .width     = WIDTH,
-                              .q_stride  = HIDDEN,
-                              .kv_stride = KV_HEADS * WIDTH,
-                              .q         = c.q,
-                              .k         = c.k,
-                              .v         = c.v};
+    c.args = (heads_args){.batch     = BATCH,
+                          .length    = LENGTH,
+                          .heads     = HEADS,
+                          .kv_heads  = KV_HEADS,
+                          .width     = WIDTH,
+                          .q_stride  = HIDDEN,
+                          .kv_stride = KV_HEADS * WIDTH,
+                          .q         = c.q,
+                          .k         = c.k,
+                          .v         = c.v};
     return c;
 }
 
@@ -358,7 +394,7 @@ static void attention_back_matches_differences(void)
     float         *dk = zeros(ROWS * KV_HEADS * WIDTH), *dv = zeros(ROWS * KV_HEADS * WIDTH);
 
     (void)attention_value(&c);
-    ops_attention_back(c.b.o, c.args, c.dy, c.log_sums, dq, dk, dv);
+    c.b.ops->attention_back(c.b.c, &c.args, c.y, c.dy, c.log_sums, dq, dk, dv);
     differences_check(c.q, dq, ROWS * HIDDEN, attention_value, &c);
     differences_check(c.k, dk, ROWS * KV_HEADS * WIDTH, attention_value, &c);
     differences_check(c.v, dv, ROWS * KV_HEADS * WIDTH, attention_value, &c);
@@ -390,25 +426,27 @@ static void attention_does_not_see_the_future(void)
 static void attention_of_several_blocks_matches_its_plain_form(void)
 {
     enum { LONG = 150, W = 6 };
-    const ops_limits limits = {
-        .rows = LONG, .width = 3 * W, .length = LONG, .heads = 1, .head_width = W, .is_fp32 = 1};
-    pool          *threads = pool_create(2);
-    ops           *o       = ops_create(threads, &limits, NULL);
-    float         *q = randoms(LONG * W, 1, 1.0f), *k = randoms(LONG * W, 2, 1.0f);
-    float         *v = randoms(LONG * W, 3, 1.0f), *y = zeros(LONG * W), *log_sums = zeros(LONG);
-    attention_args args = {.batch     = 1,
-                           .length    = LONG,
-                           .heads     = 1,
-                           .kv_heads  = 1,
-                           .width     = W,
-                           .q_stride  = W,
-                           .kv_stride = W,
-                           .q         = q,
-                           .k         = k,
-                           .v         = v};
+    bench      b = bench_of(2, (compute_limits){.batch  = 1,
+                                                .length = LONG,
+                                                .hidden = W,
+                                                .inner  = 3 * W,
+                                                .heads  = 1,
+                                                .vocab  = VOCAB,
+                                                .dtype  = SHERD_F32});
+    float     *q = randoms(LONG * W, 1, 1.0f), *k = randoms(LONG * W, 2, 1.0f);
+    float     *v = randoms(LONG * W, 3, 1.0f), *y = zeros(LONG * W), *log_sums = zeros(LONG);
+    heads_args args = {.batch     = 1,
+                       .length    = LONG,
+                       .heads     = 1,
+                       .kv_heads  = 1,
+                       .width     = W,
+                       .q_stride  = W,
+                       .kv_stride = W,
+                       .q         = q,
+                       .k         = k,
+                       .v         = v};
 
-    CHECK(o != NULL);
-    ops_attention(o, args, y, log_sums);
+    b.ops->attention(b.c, &args, y, log_sums);
     for (size_t t = 0; t < LONG; t++) {
         double p[LONG], sum = 0.0;
 
@@ -426,28 +464,25 @@ static void attention_of_several_blocks_matches_its_plain_form(void)
         }
         CHECK(fabs((double)log_sums[t] - log(sum)) < 1e-5);
     }
-    attention_case c  = {.b        = {.threads = threads, .o = o},
-                         .args     = args,
-                         .y        = y,
-                         .dy       = randoms(LONG * W, 4, 1.0f),
-                         .log_sums = log_sums};
-    float         *dq = zeros(LONG * W), *dk = zeros(LONG * W), *dv = zeros(LONG * W);
+    attention_case c = {
+        .b = b, .args = args, .y = y, .dy = randoms(LONG * W, 4, 1.0f), .log_sums = log_sums};
+    float *dq = zeros(LONG * W), *dk = zeros(LONG * W), *dv = zeros(LONG * W);
 
-    ops_attention_back(o, args, c.dy, log_sums, dq, dk, dv);
+    b.ops->attention_back(b.c, &args, y, c.dy, log_sums, dq, dk, dv);
     differences_check(q, dq, LONG * W, attention_value, &c);
     differences_check(k, dk, LONG * W, attention_value, &c);
     differences_check(v, dv, LONG * W, attention_value, &c);
-    ops_destroy(o);
-    pool_destroy(threads);
-    kept_free();
+    bench_close(&b);
 }
 
 /* ------------------------------------------------------- element by element -- */
 
+/* gelu comes behind a product: with a weight of one it is of x itself. */
 typedef struct element_case {
     bench  b;
     int    is_swiglu;
-    float *x, *gate, *y, *dy;
+    float *x, *gate, *y, *dy, *sum;
+    tensor one;
     size_t count;
 } element_case;
 
@@ -456,22 +491,30 @@ static double element_value(void *ctx)
     element_case *c = ctx;
 
     if (c->is_swiglu) {
-        ops_swiglu(c->b.o, c->count, c->gate, c->x, c->y);
+        c->b.ops->swiglu(c->b.c, c->count, c->gate, c->x, c->y);
     } else {
-        ops_gelu(c->b.o, c->count, c->x, c->y);
+        c->b.ops->linear(c->b.c, &(linear_args){.shape  = {.rows = c->count, .in = 1, .out = 1},
+                                                .x      = c->x,
+                                                .weight = c->one,
+                                                .y      = c->sum,
+                                                .gelu   = c->y});
     }
     return weigh(c->dy, c->y, c->count);
 }
 
 static element_case element_open(int is_swiglu)
 {
-    element_case c = {.b         = bench_open(2, 1),
+    element_case c = {.b         = bench_open(2, SHERD_F32),
                       .is_swiglu = is_swiglu,
                       .count     = 277,
                       .x         = randoms(277, 1, 4.0f),
                       .gate      = randoms(277, 2, 4.0f),
                       .y         = zeros(277),
-                      .dy        = randoms(277, 3, 1.0f)};
+                      .sum       = zeros(277),
+                      .dy        = randoms(277, 3, 1.0f),
+                      .one       = f32(zeros(1), zeros(1))};
+
+    *(float *)c.one.data = 1.0f;
     return c;
 }
 
@@ -480,8 +523,12 @@ static void gelu_back_matches_differences(void)
     element_case c = element_open(0);
     float       *d = zeros(c.count);
 
-    memcpy(d, c.dy, c.count * sizeof(*d));
-    ops_gelu_back(c.b.o, c.count, c.x, d);
+    c.b.ops->linear_back(c.b.c, &(linear_back_args){.shape  = {.rows = c.count, .in = 1, .out = 1},
+                                                    .x      = c.y,
+                                                    .dy     = c.dy,
+                                                    .weight = c.one,
+                                                    .dx     = d,
+                                                    .gelu_x = c.x});
     differences_check(c.x, d, c.count, element_value, &c);
     bench_close(&c.b);
 }
@@ -508,7 +555,7 @@ static void swiglu_back_matches_differences(void)
     float       *dgate = zeros(c.count);
 
     memcpy(d, c.dy, c.count * sizeof(*d));
-    ops_swiglu_back(c.b.o, c.count, c.gate, c.x, d, dgate);
+    c.b.ops->swiglu_back(c.b.c, c.count, c.gate, c.x, d, dgate);
     differences_check(c.x, d, c.count, element_value, &c);
     differences_check(c.gate, dgate, c.count, element_value, &c);
     bench_close(&c.b);
@@ -516,15 +563,26 @@ static void swiglu_back_matches_differences(void)
 
 /* ---------------------------------------------------------- cross-entropy -- */
 
+/* A table of ones on the diagonal makes the logits the head's input, and its gradient theirs. */
 static void cross_entropy_matches_double(void)
 {
-    enum { VOCAB = 61 };
-    bench    b = bench_open(2, 1);
+    bench    b = bench_of(2, (compute_limits){.batch  = BATCH,
+                                              .length = LENGTH,
+                                              .hidden = VOCAB,
+                                              .inner  = VOCAB,
+                                              .heads  = 1,
+                                              .vocab  = VOCAB,
+                                              .dtype  = SHERD_F32});
     int32_t  targets[ROWS];
     uint64_t seed   = 5;
     float   *logits = randoms(ROWS * VOCAB, 1, 8.0f), *grad = zeros(ROWS * VOCAB);
-    double   want = 0.0, value, loss;
+    float   *dx     = zeros(ROWS * VOCAB);
+    tensor   weight = f32(zeros(VOCAB * VOCAB), zeros(VOCAB * VOCAB));
+    double   want   = 0.0, value, loss;
 
+    for (size_t i = 0; i < VOCAB; i++) {
+        ((float *)weight.data)[i * VOCAB + i] = 1.0f;
+    }
     for (size_t r = 0; r < ROWS; r++) {
         double sum = 0.0;
 
@@ -539,11 +597,15 @@ static void cross_entropy_matches_double(void)
             grad[r * VOCAB + i] = (float)(2.0 * (p - ((int32_t)i == targets[r])) / ROWS);
         }
     }
-    value = ops_cross_entropy(b.o, ROWS, VOCAB, logits, targets, 0.0f);
-    loss  = ops_cross_entropy(b.o, ROWS, VOCAB, logits, targets, 2.0f);
+    b.ops->batch_set(b.c, NULL, targets);
+    b.ops->head(b.c, logits, weight, 0.0f);
+    CHECK_OK(b.ops->losses_take(b.c, &value));
+    b.ops->head(b.c, logits, weight, 2.0f);
+    CHECK_OK(b.ops->losses_take(b.c, &loss));
+    b.ops->head_back(b.c, logits, weight, dx);
     CHECK_CLOSE(want / ROWS, value, 1e-6);
     CHECK_CLOSE(value, loss, 1e-12);
-    CHECK_CLOSE_F32(logits, grad, ROWS * VOCAB, 1e-5, 1e-8);
+    CHECK_CLOSE_F32(dx, grad, ROWS * VOCAB, 1e-5, 1e-8);
     bench_close(&b);
 }
 

@@ -44,16 +44,6 @@ static cuda *cuda_of(compute *c)
     return (cuda *)c;
 }
 
-static size_t size_max(size_t a, size_t b)
-{
-    return a > b ? a : b;
-}
-
-static size_t size_min(size_t a, size_t b)
-{
-    return a < b ? a : b;
-}
-
 /* ------------------------------------------------------------ failures -- */
 
 static void failed(cuda *m, const char *what)
