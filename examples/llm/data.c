@@ -1,6 +1,8 @@
 /* Reading of text and token files, and the order of sequences. See data.h. */
 #include "data.h"
 
+#include "mix.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -397,14 +399,6 @@ int corpus_read(const corpus *c, size_t first, size_t count, int32_t *out)
 }
 
 /* ---------------------------------------------------------------- order -- */
-
-static uint64_t mix64(uint64_t x)
-{
-    x += 0x9e3779b97f4a7c15u;
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-    return x ^ (x >> 31);
-}
 
 /* A permutation of 0 .. count - 1 from a key: a Feistel network of four rounds on the next even
  * number of bits, walked on until it lands inside (Black and Rogaway 2002). */

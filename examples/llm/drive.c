@@ -1,6 +1,8 @@
 /* The life cycle of a micro-batch. See drive.h. */
 #include "drive.h"
 
+#include "try.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -109,26 +111,17 @@ static sherd_status unit_get(drive *d, size_t unit, sherd_pass pass, model_unit 
     *out = (model_unit){0};
     for (size_t k = arch_unit_first_param(&d->sizes, unit);
          k < arch_unit_first_param(&d->sizes, unit + 1); k++) {
-        sherd_status status = tensor_get(d, k, pass, out);
-
-        if (status != SHERD_OK) {
-            return status;
-        }
+        TRY(tensor_get(d, k, pass, out));
     }
     return unit == d->sizes.layers + 1 ? tensor_get(d, 0, pass, out) : SHERD_OK;
 }
 
 static sherd_status unit_run(drive *d, size_t unit, sherd_pass pass)
 {
-    model_unit   params;
-    sherd_status status = sherd_unit_acquire(d->engine, (sherd_unit)unit, pass);
+    model_unit params;
 
-    if (status == SHERD_OK) {
-        status = unit_get(d, unit, pass, &params);
-    }
-    if (status != SHERD_OK) {
-        return status;
-    }
+    TRY(sherd_unit_acquire(d->engine, (sherd_unit)unit, pass));
+    TRY(unit_get(d, unit, pass, &params));
     if (pass == SHERD_BACKWARD) {
         model_backward(d->m, unit, &params);
         if (d->observe != NULL) {
@@ -144,25 +137,19 @@ static sherd_status unit_run(drive *d, size_t unit, sherd_pass pass)
 static sherd_status forward_run(drive *d, sherd_pass pass)
 {
     for (size_t unit = 0; unit < arch_unit_count(&d->sizes); unit++) {
-        sherd_status status = unit_run(d, unit, pass);
-
-        if (status != SHERD_OK) {
-            return status;
-        }
+        TRY(unit_run(d, unit, pass));
     }
     return SHERD_OK;
 }
 
 sherd_status drive_train(drive *d, const int32_t *inputs, const int32_t *targets)
 {
-    sherd_status status;
-
     model_batch_set(d->m, inputs, targets);
-    status = forward_run(d, SHERD_FORWARD);
-    for (size_t unit = arch_unit_count(&d->sizes); status == SHERD_OK && unit-- > 0;) {
-        status = unit_run(d, unit, SHERD_BACKWARD);
+    TRY(forward_run(d, SHERD_FORWARD));
+    for (size_t unit = arch_unit_count(&d->sizes); unit-- > 0;) {
+        TRY(unit_run(d, unit, SHERD_BACKWARD));
     }
-    return status;
+    return SHERD_OK;
 }
 
 sherd_status drive_eval(drive *d, const int32_t *inputs, const int32_t *targets)

@@ -1,20 +1,15 @@
 /* A counter-based normal generator for initial weights. See init.h. */
 #include "init.h"
 
+#include "mix.h"
+#include "try.h"
+
 #include <math.h>
 
 #define SIGMA 0.02
 
 /* Elements of one task of the pool; even, so that no pair is cut. */
 #define FILL_CHUNK 1024
-
-static uint64_t mix64(uint64_t x)
-{
-    x += 0x9e3779b97f4a7c15u;
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-    return x ^ (x >> 31);
-}
 
 /* Uniform in (0, 1). */
 static double uniform_of(uint64_t bits)
@@ -101,13 +96,10 @@ static sherd_status weights_fill(void *ctx, size_t first_elem, size_t count_elem
 sherd_status init_fill(const arch *sizes, sherd_engine *engine, uint64_t seed, pool *threads)
 {
     for (size_t k = 0; k < arch_param_count(sizes); k++) {
-        init_source  source = init_source_of(sizes, k, seed);
-        fill_job     job    = {.source = &source, .threads = threads};
-        sherd_status status = sherd_param_fill(engine, (sherd_param)k, weights_fill, &job);
+        init_source source = init_source_of(sizes, k, seed);
+        fill_job    job    = {.source = &source, .threads = threads};
 
-        if (status != SHERD_OK) {
-            return status;
-        }
+        TRY(sherd_param_fill(engine, (sherd_param)k, weights_fill, &job));
     }
     return SHERD_OK;
 }

@@ -111,7 +111,7 @@ static void figures_write(FILE *log, const report_figures *f)
 {
     static const char *const media[REPORT_MEDIA] = {"wire", "link_down", "link_up", "nvme_read",
                                                     "nvme_written"};
-    const sherd_step_report *times               = &f->times;
+    const sherd_step_report *times               = &f->engine;
 
     (void)fprintf(log, ", \"figures\": {\"ranks_off_plan\": %d", f->ranks_off_plan);
     for (int i = 0; i < REPORT_MEDIA; i++) {
@@ -136,18 +136,20 @@ static void figures_write(FILE *log, const report_figures *f)
 
 static int log_write(FILE *log, const report_step *step)
 {
+    const sherd_step_report *engine = &step->figures.engine;
+
     (void)fprintf(log, "{\"step\": %ld", step->step);
     log_number(log, "loss", step->loss);
-    log_number(log, "grad_norm", step->grad_norm);
-    log_number(log, "lr", step->lr);
-    log_number(log, "loss_scale", step->loss_scale);
+    log_number(log, "grad_norm", engine->grad_norm);
+    log_number(log, "lr", engine->lr);
+    log_number(log, "loss_scale", engine->loss_scale);
     (void)fprintf(log, ", \"tokens\": %llu", (unsigned long long)step->tokens);
     log_number(log, "seconds", step->seconds);
-    (void)fprintf(log, ", \"updated\": %s", step->was_updated ? "true" : "false");
+    (void)fprintf(log, ", \"updated\": %s", engine->was_updated ? "true" : "false");
     if (!isnan(step->validation_loss)) {
         log_number(log, "validation_loss", step->validation_loss);
     }
-    (void)fprintf(log, ", \"fingerprint\": \"0x%016llx\"", (unsigned long long)step->fingerprint);
+    (void)fprintf(log, ", \"fingerprint\": \"0x%016llx\"", (unsigned long long)engine->fingerprint);
     figures_write(log, &step->figures);
     (void)fprintf(log, "}\n");
     return fflush(log) == 0 && !ferror(log) ? 0 : -1;
@@ -181,7 +183,8 @@ static void progress_print(report *r, const report_step *step, double rate)
            r->is_terminal ? "\r" : "", step->step, r->p.steps, r->recent_loss, validation, rate,
            share, report_bytes(r->p.memory_bytes, memory),
            report_duration(r->recent * (double)(r->p.steps - step->step), left),
-           step->was_updated ? "" : "  (skipped: overflow)", r->is_terminal ? "\033[K" : "\n");
+           step->figures.engine.was_updated ? "" : "  (skipped: overflow)",
+           r->is_terminal ? "\033[K" : "\n");
     (void)fflush(stdout);
     r->is_line_open = r->is_terminal;
     r->printed_at   = r->seconds;

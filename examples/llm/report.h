@@ -23,7 +23,7 @@ typedef struct report_figures {
     uint64_t          counted[REPORT_MEDIA], planned[REPORT_MEDIA];
     int               ranks_off_plan;              /* whose counts are not their plan's */
     size_t            memory_planned, memory_held; /* of the engine of rank 0 */
-    sherd_step_report times;                       /* of rank 0 */
+    sherd_step_report engine;                      /* what it said of the step, on rank 0 */
 } report_figures;
 
 /* One optimizer step. NaN: not known, null in the log. */
@@ -31,11 +31,8 @@ typedef struct report_step {
     long           step;            /* optimizer steps so far, this one included */
     double         loss;            /* mean over the global batch */
     double         validation_loss; /* NaN unless it was measured after this step */
-    double         grad_norm, lr, loss_scale;
-    uint64_t       tokens;  /* trained on so far, over all ranks */
-    double         seconds; /* that this step took */
-    uint64_t       fingerprint;
-    int            was_updated; /* 0: the step was skipped */
+    uint64_t       tokens;          /* trained on so far, over all ranks */
+    double         seconds;         /* that this step took */
     report_figures figures;
 } report_step;
 

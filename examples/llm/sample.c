@@ -1,18 +1,12 @@
 /* Sampling by a temperature. See sample.h. */
 #include "sample.h"
 
+#include "mix.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-static uint64_t mix64(uint64_t x)
-{
-    x += 0x9e3779b97f4a7c15u;
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-    return x ^ (x >> 31);
-}
 
 static int32_t token_choose(const float *logits, const sample_params *p, uint64_t number)
 {

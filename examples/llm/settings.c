@@ -8,44 +8,21 @@ static const char default_json[] =
 #include "default_json.h"
     ;
 
-static sherd_status number_set(sherd_config *config, const char *key, double value)
-{
-    char json[32];
-
-    (void)snprintf(json, sizeof(json), "%.17g", value);
-    return sherd_config_set(config, key, json);
-}
-
-/* What was left open: the batch, the optimizer, the length of the schedule. */
-static sherd_status open_fill(sherd_config *config, const options *o)
-{
-    sherd_status status = SHERD_OK;
-
-    if (!sherd_config_has(config, "optimizer.type")) {
-        status = sherd_config_set(config, "optimizer.type", "\"AdamW\"");
-    }
-    if (status == SHERD_OK && !sherd_config_has(config, "optimizer.params.lr")) {
-        status = number_set(config, "optimizer.params.lr", 1e-3);
-    }
-    if (status == SHERD_OK && !sherd_config_has(config, "train_micro_batch_size_per_gpu") &&
-        !sherd_config_has(config, "train_batch_size")) {
-        status = number_set(config, "train_micro_batch_size_per_gpu", 4);
-    }
-    if (status == SHERD_OK && sherd_config_has(config, "scheduler.type") &&
-        !sherd_config_has(config, "scheduler.params.total_num_steps")) {
-        status = number_set(config, "scheduler.params.total_num_steps",
-                            o->steps > 0 ? (double)o->steps : 1.0);
-    }
-    return status;
-}
+/* A value for a key, if it is to be set: JSON, or a text, or a number. */
+typedef struct setting {
+    int         is_set;
+    const char *key; /* a leading '!' overrides what the file says */
+    const char *json, *text;
+    double      number;
+} setting;
 
 /* A text of the command line as a JSON string. */
-static sherd_status text_set(sherd_config *config, const char *key, const char *text)
+static void text_quote(const char *text, char *json, size_t json_bytes)
 {
-    char   json[1024] = "\"";
-    size_t len        = 1;
+    size_t len = 0;
 
-    for (; *text != '\0' && len + 4 < sizeof(json); text++) {
+    json[len++] = '"';
+    for (; *text != '\0' && len + 4 < json_bytes; text++) {
         if (*text == '"' || *text == '\\') {
             json[len++] = '\\';
         }
@@ -53,57 +30,69 @@ static sherd_status text_set(sherd_config *config, const char *key, const char *
     }
     json[len++] = '"';
     json[len]   = '\0';
-    return sherd_config_set(config, key, json);
 }
 
-static sherd_status offload_set(sherd_config *config, const options *o)
+static sherd_status settings_set(sherd_config *config, const setting *rows, size_t count)
 {
     sherd_status status = SHERD_OK;
 
-    if (o->offload != NULL) {
-        status = text_set(config, "!zero_optimization.offload_optimizer.device", o->offload);
-    }
-    if (status == SHERD_OK && o->offload_params != NULL) {
-        status = text_set(config, "!zero_optimization.offload_param.device", o->offload_params);
-    }
-    if (status == SHERD_OK && o->nvme_path != NULL) {
-        status = text_set(config, "!zero_optimization.offload_optimizer.nvme_path", o->nvme_path);
-    }
-    if (status == SHERD_OK && o->nvme_path != NULL) {
-        status = text_set(config, "!zero_optimization.offload_param.nvme_path", o->nvme_path);
-    }
-    if (status == SHERD_OK && o->is_resumed) {
-        status = sherd_config_set(config, "!zero_optimization.offload_optimizer.resume", "true");
+    for (size_t i = 0; status == SHERD_OK && i < count; i++) {
+        const setting *row = &rows[i];
+        char           json[1024];
+
+        if (row->text != NULL) {
+            text_quote(row->text, json, sizeof(json));
+        } else {
+            (void)snprintf(json, sizeof(json), "%.17g", row->number);
+        }
+        if (row->is_set) {
+            status = sherd_config_set(config, row->key, row->json != NULL ? row->json : json);
+        }
     }
     return status;
 }
 
-/* A leading '!' overrides what the file says. */
+#define COUNT(rows) (sizeof(rows) / sizeof((rows)[0]))
+
+/* What was left open: the batch, the optimizer, the length of the schedule. */
+static sherd_status open_fill(sherd_config *config, const options *o)
+{
+    int has_batch = sherd_config_has(config, "train_micro_batch_size_per_gpu") ||
+                    sherd_config_has(config, "train_batch_size");
+    int has_length = !sherd_config_has(config, "scheduler.type") ||
+                     sherd_config_has(config, "scheduler.params.total_num_steps");
+    const setting rows[] = {
+        {!sherd_config_has(config, "optimizer.type"), "optimizer.type", .json = "\"AdamW\""},
+        {!sherd_config_has(config, "optimizer.params.lr"), "optimizer.params.lr", .number = 1e-3},
+        {!has_batch, "train_micro_batch_size_per_gpu", .number = 4},
+        {!has_length, "scheduler.params.total_num_steps",
+         .number = o->steps > 0 ? (double)o->steps : 1.0},
+    };
+
+    return settings_set(config, rows, COUNT(rows));
+}
+
 static sherd_status overrides_set(sherd_config *config, const options *o, int stage)
 {
-    sherd_status status = SHERD_OK;
+    int           has_type = o->precision != PRECISION_CONFIG;
+    const setting rows[]   = {
+          {!isnan(o->lr), "!optimizer.params.lr", .number = o->lr},
+          {o->batch > 0, "!train_micro_batch_size_per_gpu", .number = o->batch},
+          {o->accumulation > 0, "!gradient_accumulation_steps", .number = o->accumulation},
+          {stage >= 0, "!zero_optimization.stage", .number = stage},
+          {has_type, "!bf16.enabled", .json = o->precision == PRECISION_BF16 ? "true" : "false"},
+          {has_type, "!fp16.enabled", .json = o->precision == PRECISION_FP16 ? "true" : "false"},
+          {o->offload != NULL, "!zero_optimization.offload_optimizer.device", .text = o->offload},
+          {o->offload_params != NULL, "!zero_optimization.offload_param.device",
+           .text = o->offload_params},
+          {o->nvme_path != NULL, "!zero_optimization.offload_optimizer.nvme_path",
+           .text = o->nvme_path},
+          {o->nvme_path != NULL, "!zero_optimization.offload_param.nvme_path", .text = o->nvme_path},
+          {o->is_resumed, "!zero_optimization.offload_optimizer.resume", .json = "true"},
+          {1, "sherd.hidden_size", .number = (double)o->sizes.hidden},
+    };
 
-    if (!isnan(o->lr)) {
-        status = number_set(config, "!optimizer.params.lr", o->lr);
-    }
-    if (status == SHERD_OK && o->batch > 0) {
-        status = number_set(config, "!train_micro_batch_size_per_gpu", o->batch);
-    }
-    if (status == SHERD_OK && o->accumulation > 0) {
-        status = number_set(config, "!gradient_accumulation_steps", o->accumulation);
-    }
-    if (status == SHERD_OK && stage >= 0) {
-        status = number_set(config, "!zero_optimization.stage", stage);
-    }
-    if (status == SHERD_OK && o->precision != PRECISION_CONFIG) {
-        status = sherd_config_set(config, "!bf16.enabled",
-                                  o->precision == PRECISION_BF16 ? "true" : "false");
-    }
-    if (status == SHERD_OK && o->precision != PRECISION_CONFIG) {
-        status = sherd_config_set(config, "!fp16.enabled",
-                                  o->precision == PRECISION_FP16 ? "true" : "false");
-    }
-    return status == SHERD_OK ? offload_set(config, o) : status;
+    return settings_set(config, rows, COUNT(rows));
 }
 
 sherd_status settings_make(const options *o, int stage, sherd_config **out)
@@ -120,9 +109,6 @@ sherd_status settings_make(const options *o, int stage, sherd_config **out)
         return status;
     }
     status = overrides_set(config, o, stage >= 0 ? stage : o->stage);
-    if (status == SHERD_OK) {
-        status = number_set(config, "sherd.hidden_size", (double)o->sizes.hidden);
-    }
     if (status == SHERD_OK) {
         status = open_fill(config, o);
     }

@@ -8,6 +8,7 @@
 #include "sample.h"
 #include "settings.h"
 #include "speed.h"
+#include "try.h"
 
 #include <errno.h>
 #include <math.h>
@@ -104,11 +105,9 @@ static sherd_status run_describe(const trainer *t)
 static sherd_status engine_open(trainer *t)
 {
     sherd_config *config;
-    sherd_status  status = settings_make(&t->o, -1, &config);
+    sherd_status  status;
 
-    if (status != SHERD_OK) {
-        return status;
-    }
+    TRY(settings_make(&t->o, -1, &config));
     if (t->rank == 0) {
         for (size_t i = 0; i < sherd_config_warning_count(config); i++) {
             (void)fprintf(stderr, "sherd-llm: %s\n", sherd_config_warning(config, i));
@@ -116,22 +115,12 @@ static sherd_status engine_open(trainer *t)
     }
     status = sherd_engine_create(t->world, config, &t->engine);
     sherd_config_destroy(config);
-    if (status == SHERD_OK) {
-        status = arch_declare(&t->o.sizes, t->engine);
-    }
-    if (status == SHERD_OK) {
-        status = run_describe(t);
-    }
-    if (status == SHERD_OK) {
-        status = sherd_engine_seal(t->engine);
-    }
-    if (status == SHERD_OK) {
-        t->info.struct_size = sizeof(t->info);
-        status              = sherd_engine_query(t->engine, &t->info);
-    }
-    if (status != SHERD_OK) {
-        return status;
-    }
+    TRY(status);
+    TRY(arch_declare(&t->o.sizes, t->engine));
+    TRY(run_describe(t));
+    TRY(sherd_engine_seal(t->engine));
+    t->info.struct_size = sizeof(t->info);
+    TRY(sherd_engine_query(t->engine, &t->info));
     t->threads = pool_create(t->info.cpu_threads);
     if (t->threads == NULL) {
         return fail(SHERD_E_NOMEM, "%d threads cannot be started", t->info.cpu_threads);
@@ -331,21 +320,15 @@ static sherd_status validate(trainer *t, double *loss_out)
     double sum = 0.0;
 
     for (int i = 0; i < VALIDATION_BATCHES; i += t->world_size) {
-        int          number = i + t->rank;
-        double       loss   = 0.0;
-        sherd_status status;
+        int    number = i + t->rank;
+        double loss;
 
         if (order_validate(&t->data, (uint64_t)(number < VALIDATION_BATCHES ? number : 0),
                            VALIDATION_BATCHES, t->tokens, t->tokens + sequence_tokens(t)) != 0) {
             return data_fail(t);
         }
-        status = drive_eval(t->d, t->tokens, t->tokens + sequence_tokens(t));
-        if (status == SHERD_OK) {
-            status = losses_take(t, &loss);
-        }
-        if (status != SHERD_OK) {
-            return status;
-        }
+        TRY(drive_eval(t->d, t->tokens, t->tokens + sequence_tokens(t)));
+        TRY(losses_take(t, &loss));
         sum += number < VALIDATION_BATCHES ? loss : 0.0;
     }
     *loss_out = 0.0;
@@ -360,26 +343,18 @@ static sherd_status validate(trainer *t, double *loss_out)
  * queued before the host waits. */
 static sherd_status window_run(trainer *t, sherd_step_report *step_out, double *sum_out)
 {
-    sherd_status waited;
-
     for (int k = 0; k < t->info.accumulation; k++) {
-        uint64_t     number = t->micro * (uint64_t)t->world_size + (uint64_t)t->rank;
-        sherd_status status;
+        uint64_t number = t->micro * (uint64_t)t->world_size + (uint64_t)t->rank;
 
         if (order_train(&t->data, number, t->tokens, t->tokens + sequence_tokens(t)) != 0) {
             return data_fail(t);
         }
-        status = drive_train(t->d, t->tokens, t->tokens + sequence_tokens(t));
-        if (status == SHERD_OK) {
-            status = sherd_step(t->engine, step_out);
-        }
-        if (status != SHERD_OK) {
-            return status;
-        }
+        TRY(drive_train(t->d, t->tokens, t->tokens + sequence_tokens(t)));
+        TRY(sherd_step(t->engine, step_out));
         t->micro++;
     }
-    waited = sherd_step_wait(t->engine, step_out);
-    return waited == SHERD_OK ? losses_take(t, sum_out) : waited;
+    TRY(sherd_step_wait(t->engine, step_out));
+    return losses_take(t, sum_out);
 }
 
 /* What the ranks tell each other after a step: sums over all of them. */
@@ -430,23 +405,15 @@ static void traffic_sum(const sherd_traffic_report *before, const sherd_traffic_
 static sherd_status step_measure(trainer *t, sherd_step_report *step, step_sums *sums)
 {
     sherd_traffic_report before, after;
-    sherd_status         status;
 
     sherd_step_report_init(step);
     sherd_traffic_report_init(&before);
     sherd_traffic_report_init(&after);
-    status = sherd_engine_traffic(t->engine, &before);
-    if (status == SHERD_OK) {
-        status = window_run(t, step, &sums->losses);
-    }
-    if (status == SHERD_OK) {
-        status = sherd_engine_traffic(t->engine, &after);
-    }
-    if (status == SHERD_OK) {
-        traffic_sum(&before, &after, sums);
-        status = sherd_world_sum_f64(t->world, (double *)sums, sizeof(*sums) / sizeof(double));
-    }
-    return status;
+    TRY(sherd_engine_traffic(t->engine, &before));
+    TRY(window_run(t, step, &sums->losses));
+    TRY(sherd_engine_traffic(t->engine, &after));
+    traffic_sum(&before, &after, sums);
+    return sherd_world_sum_f64(t->world, (double *)sums, sizeof(*sums) / sizeof(double));
 }
 
 static void figures_take(trainer *t, const sherd_step_report *step, const step_sums *sums)
@@ -456,7 +423,7 @@ static void figures_take(trainer *t, const sherd_step_report *step, const step_s
     t->figures = (report_figures){.ranks_off_plan = (int)sums->off_plan,
                                   .memory_planned = memory.total_planned,
                                   .memory_held    = memory.total_held,
-                                  .times          = *step};
+                                  .engine         = *step};
     for (int i = 0; i < REPORT_MEDIA; i++) {
         t->figures.counted[i] = (uint64_t)sums->counted[i];
         t->figures.planned[i] = (uint64_t)sums->planned[i];
@@ -470,37 +437,29 @@ static sherd_status step_run(trainer *t, int *stop_out)
     double            start = clock_seconds();
     step_sums         sums  = {.stopping = *t->job->is_stopping ? 1.0 : 0.0};
     sherd_step_report step;
-    report_step       told   = {.validation_loss = (double)NAN};
-    sherd_status      status = step_measure(t, &step, &sums);
+    report_step       told = {.validation_loss = (double)NAN};
 
-    if (status != SHERD_OK) {
-        return status;
-    }
+    TRY(step_measure(t, &step, &sums));
     t->step++;
     *stop_out      = sums.stopping > 0.0;
     t->last_loss   = sums.losses / ((double)t->info.accumulation * (double)t->world_size);
     t->first_loss  = t->step == t->first_step + 1 ? t->last_loss : t->first_loss;
     t->fingerprint = step.fingerprint;
     figures_take(t, &step, &sums);
-    told.figures     = t->figures;
-    told.step        = t->step;
-    told.loss        = t->last_loss;
-    told.grad_norm   = step.grad_norm;
-    told.lr          = step.lr;
-    told.loss_scale  = step.loss_scale;
-    told.fingerprint = step.fingerprint;
-    told.was_updated = step.was_updated;
-    told.tokens      = t->micro * (uint64_t)t->world_size * sequence_tokens(t);
-    told.seconds     = clock_seconds() - start;
+    told.figures = t->figures;
+    told.step    = t->step;
+    told.loss    = t->last_loss;
+    told.tokens  = t->micro * (uint64_t)t->world_size * sequence_tokens(t);
+    told.seconds = clock_seconds() - start;
     t->seconds += told.seconds;
     if (*stop_out || t->step == o->steps || (o->eval_every > 0 && t->step % o->eval_every == 0)) {
-        status             = validate(t, &told.validation_loss);
+        TRY(validate(t, &told.validation_loss));
         t->last_validation = told.validation_loss;
     }
-    if (status == SHERD_OK && t->r != NULL && report_write(t->r, &told) != 0) {
-        status = fail(SHERD_E_IO, "the log cannot be written");
+    if (t->r != NULL && report_write(t->r, &told) != 0) {
+        return fail(SHERD_E_IO, "the log cannot be written");
     }
-    return status;
+    return SHERD_OK;
 }
 
 /* What went on from another's state and makes no step leaves that as it found it. */
@@ -511,32 +470,28 @@ static int has_nothing_to_do(const trainer *t)
 
 static sherd_status loop_run(trainer *t)
 {
-    int          stop   = 0;
-    sherd_status status = SHERD_OK;
+    int stop = 0;
 
     /* A run without steps has no other validation. */
     if (t->o.is_first_validated || t->step >= t->o.steps) {
-        status             = validate(t, &t->first_validation);
+        TRY(validate(t, &t->first_validation));
         t->last_validation = t->first_validation;
     }
-    while (status == SHERD_OK && t->step < t->o.steps && !stop) {
-        status = step_run(t, &stop);
+    while (t->step < t->o.steps && !stop) {
+        TRY(step_run(t, &stop));
     }
-    if (status == SHERD_OK && t->step == t->first_step) {
-        status = sherd_engine_fingerprint(t->engine, &t->fingerprint);
+    if (t->step == t->first_step) {
+        TRY(sherd_engine_fingerprint(t->engine, &t->fingerprint));
     }
-    if (status == SHERD_OK && stop && t->r != NULL) {
+    if (stop && t->r != NULL) {
         report_say(t->r, "stopped after step %ld%s", t->step,
                    t->info.state_run != 0 ? "; its state stays, --resume goes on from it" : "");
     }
-    if (status == SHERD_OK && has_nothing_to_do(t) && t->r != NULL) {
+    if (has_nothing_to_do(t) && t->r != NULL) {
         report_say(t->r, "nothing to do: %ld steps are done and --steps is %ld; the state stays",
                    t->step, t->o.steps);
     }
-    if (status == SHERD_OK && (stop || has_nothing_to_do(t))) {
-        status = sherd_engine_keep_state(t->engine, 1);
-    }
-    return status;
+    return stop || has_nothing_to_do(t) ? sherd_engine_keep_state(t->engine, 1) : SHERD_OK;
 }
 
 /* -------------------------------------------------------------- summary -- */
@@ -561,8 +516,8 @@ static void memory_say(const trainer *t)
     if (m.nvme_planned > 0) {
         report_say(t->r, "  on NVMe %s; the last step read %s and wrote %s there",
                    report_bytes(m.nvme_planned, nvme),
-                   report_bytes(t->figures.times.nvme_read_bytes, read_bytes),
-                   report_bytes(t->figures.times.nvme_written_bytes, written));
+                   report_bytes(t->figures.engine.nvme_read_bytes, read_bytes),
+                   report_bytes(t->figures.engine.nvme_written_bytes, written));
     }
     report_say(t->r, "  beside it %s of activations, the same at every stage",
                report_bytes(drive_bytes(t->d), activations));
@@ -623,19 +578,17 @@ static sherd_status sample_run(trainer *t, drive *d, int32_t *room)
                              .length      = o->length,
                              .temperature = SAMPLE_TEMPERATURE,
                              .seed        = o->seed};
-    sherd_status   status = prompt_make(t, room, PROMPT_TOKENS, &params.prompt_tokens);
 
-    if (status == SHERD_OK) {
-        status = sample_make(d, &params, room + PROMPT_TOKENS);
-    }
-    if (status == SHERD_OK && t->r != NULL && !o->is_quiet) {
+    TRY(prompt_make(t, room, PROMPT_TOKENS, &params.prompt_tokens));
+    TRY(sample_make(d, &params, room + PROMPT_TOKENS));
+    if (t->r != NULL && !o->is_quiet) {
         report_say(t->r, "\nsample, after \"|\":");
         sample_print(c, room, params.prompt_tokens);
         printf("%s", c->is_text ? "|" : " | ");
         sample_print(c, room + PROMPT_TOKENS, params.tokens);
         printf("\n");
     }
-    return status;
+    return SHERD_OK;
 }
 
 /* A second, narrow model on the same engine: a token at a time needs one sequence. */
@@ -664,9 +617,8 @@ static sherd_status sample_say(trainer *t)
 
 static sherd_status rank_open(trainer *t)
 {
-    sherd_status status = engine_open(t);
-
-    return status == SHERD_OK ? model_open(t) : status;
+    TRY(engine_open(t));
+    return model_open(t);
 }
 
 /* Steps that fit into the minutes with their validations and the sample, forward being a third of a
@@ -715,26 +667,18 @@ static sherd_status trial_run(trainer *t)
 
 static sherd_status train(trainer *t)
 {
-    sherd_status status = isnan(t->o.minutes) ? SHERD_OK : trial_run(t);
-
-    if (status == SHERD_OK) {
-        status = rank_open(t);
+    if (!isnan(t->o.minutes)) {
+        TRY(trial_run(t));
     }
-    if (status == SHERD_OK) {
-        status = report_start(t);
-    }
-    if (status == SHERD_OK) {
-        t->until_first_s = clock_seconds() - t->start_s;
-        t->job->on_loop(); /* before it a signal ends the program: there is no step to finish */
-        status = loop_run(t);
-    }
-    if (status == SHERD_OK && t->r != NULL) {
+    TRY(rank_open(t));
+    TRY(report_start(t));
+    t->until_first_s = clock_seconds() - t->start_s;
+    t->job->on_loop(); /* before it a signal ends the program: there is no step to finish */
+    TRY(loop_run(t));
+    if (t->r != NULL) {
         summary_say(t);
     }
-    if (status == SHERD_OK && t->o.sample > 0) {
-        status = sample_say(t);
-    }
-    return status;
+    return t->o.sample > 0 ? sample_say(t) : SHERD_OK;
 }
 
 /* Keeps the cause: of several ranks the one that does not merely miss another. */
