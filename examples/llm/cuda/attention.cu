@@ -11,8 +11,8 @@
  * Shared memory: rows of D + 8 elements, so that the eight rows of an 8 x 8 matrix lie in different banks.
  * D is the width rounded up to 32, 64, 96 or 128; columns past the width and rows past the length are zeros.
  * Relied on: rows of q, k, v, out begin at multiples of 16 bytes (widths and strides multiples of 8). */
+#include "attention.cuh"
 #include "kernels.h"
-
 #include "launch.h"
 #include "tensor.cuh"
 
@@ -31,17 +31,6 @@ template <int D> struct tiles_of {
 /* Blocks that a multiprocessor shall hold: what limits the registers of a thread. */
 template <int D> struct blocks_of_width {
     static const int forward = 2, back_q = 2, back_kv = D <= 64 ? 3 : 2;
-};
-
-/* See attention_args in ops.h. */
-template <typename T> struct flash_args {
-    int      length, heads, kv_heads, width; /* positions in a sequence are ints: at most 2^26 */
-    size_t   q_stride, kv_stride;
-    float    scale;
-    const T *q, *k, *v, *out, *dout;
-    T       *y;
-    float   *log_sums, *deltas;
-    T       *dq, *dk, *dv;
 };
 
 /* Starts copying rows [first, first + ROWS) of a matrix into shared memory. */
@@ -96,6 +85,79 @@ __device__ __forceinline__ void left_make(uint32_t (&a)[4], const float (&c0)[4]
     a[3] = pair_of<T>::join(c1[2], c1[3]);
 }
 
+/* Starts copying the next tile of keys and values beside the one at hand, and waits for this one. */
+template <typename T, int D>
+__device__ __forceinline__ void keys_step(const attention_typed<T> &a, T *k_tiles, T *v_tiles, const T *k,
+                                          const T *v, int tile, int tiles)
+{
+    const int at = (tile + 1) % 2 * KEYS * (D + 8);
+
+    if (tile + 1 < tiles) {
+        tile_start<T, D, KEYS>(k_tiles + at, k, a.kv_stride, (tile + 1) * KEYS, a.length, a.width);
+        tile_start<T, D, KEYS>(v_tiles + at, v, a.kv_stride, (tile + 1) * KEYS, a.length, a.width);
+        copies_commit();
+        copies_wait<1>();
+    } else {
+        copies_wait<0>();
+    }
+    __syncthreads();
+}
+
+template <int M, int N> __device__ __forceinline__ void zero(float (&x)[M][N][4])
+{
+#pragma unroll
+    for (int m = 0; m < M; m++) {
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+            x[m][n][0] = x[m][n][1] = x[m][n][2] = x[m][n][3] = 0.0f;
+        }
+    }
+}
+
+/* The scores of a tile's rows [row, row + 16) against the warp's own, and their gradients: s = own . tile',
+ * dp = down . dtile'. */
+template <typename T, int D, int TILES>
+__device__ __forceinline__ void scores_make(float (&s)[TILES][2][4], float (&dp)[TILES][2][4],
+                                            const uint32_t (&own)[TILES][D / 16][4],
+                                            const uint32_t (&down)[TILES][D / 16][4], const T *tile,
+                                            const T *dtile, int row)
+{
+    zero(s);
+    zero(dp);
+#pragma unroll
+    for (int d = 0; d < D / 16; d++) {
+        uint32_t b[4], c[4];
+
+        matrices_load(b, right_at(tile, D + 8, row, d * 16));
+        matrices_load(c, right_at(dtile, D + 8, row, d * 16));
+#pragma unroll
+        for (int m = 0; m < TILES; m++) {
+            tile_multiply<T>(s[m][0], own[m][d], b[0], b[1]);
+            tile_multiply<T>(s[m][1], own[m][d], b[2], b[3]);
+            tile_multiply<T>(dp[m][0], down[m][d], c[0], c[1]);
+            tile_multiply<T>(dp[m][1], down[m][d], c[2], c[3]);
+        }
+    }
+}
+
+/* sum += left . the rows [row, row + 16) of a tile. */
+template <typename T, int D, int TILES>
+__device__ __forceinline__ void rows_add(float (&sum)[TILES][D / 8][4], const uint32_t (&left)[TILES][4],
+                                         const T *tile, int row)
+{
+#pragma unroll
+    for (int n = 0; n < D / 16; n++) {
+        uint32_t b[4];
+
+        matrices_load_flipped(b, right_flipped_at(tile, D + 8, row, n * 16));
+#pragma unroll
+        for (int m = 0; m < TILES; m++) {
+            tile_multiply<T>(sum[m][2 * n], left[m], b[0], b[1]);
+            tile_multiply<T>(sum[m][2 * n + 1], left[m], b[2], b[3]);
+        }
+    }
+}
+
 /* The four lanes that share a row. */
 __device__ __forceinline__ float quad_max(float x)
 {
@@ -112,7 +174,7 @@ __device__ __forceinline__ float quad_sum(float x)
 /* -------------------------------------------------------------- forward -- */
 
 template <typename T, int D, int TILES>
-__global__ void __launch_bounds__(THREADS, (blocks_of_width<D>::forward)) flash_forward(const flash_args<T> a)
+__global__ void __launch_bounds__(THREADS, (blocks_of_width<D>::forward)) flash_forward(const attention_typed<T> a)
 {
     constexpr int ROWS = 16 * TILES, QUERIES = WARPS * ROWS, LD = D + 8;
     LLM_SHARED(shared);
@@ -139,28 +201,15 @@ __global__ void __launch_bounds__(THREADS, (blocks_of_width<D>::forward)) flash_
     for (int m = 0; m < TILES; m++) {
         most[m][0] = most[m][1] = -INFINITY;
         sum[m][0] = sum[m][1] = 0.0f;
-#pragma unroll
-        for (int n = 0; n < D / 8; n++) {
-            y[m][n][0] = y[m][n][1] = y[m][n][2] = y[m][n][3] = 0.0f;
-        }
     }
+    zero(y);
 
     for (int tile = 0; tile < tiles; tile++) {
         const T *k_tile = k_tiles + tile % 2 * KEYS * LD, *v_tile = v_tiles + tile % 2 * KEYS * LD;
         int      key0   = tile * KEYS;
         float    s[TILES][KEYS / 8][4];
 
-        if (tile + 1 < tiles) {
-            tile_start<T, D, KEYS>(k_tiles + (tile + 1) % 2 * KEYS * LD, k, a.kv_stride, key0 + KEYS,
-                                   a.length, a.width);
-            tile_start<T, D, KEYS>(v_tiles + (tile + 1) % 2 * KEYS * LD, v, a.kv_stride, key0 + KEYS,
-                                   a.length, a.width);
-            copies_commit();
-            copies_wait<1>();
-        } else {
-            copies_wait<0>();
-        }
-        __syncthreads();
+        keys_step<T, D>(a, k_tiles, v_tiles, k, v, tile, tiles);
         if (tile == 0) {
 #pragma unroll
             for (int m = 0; m < TILES; m++) {
@@ -171,13 +220,7 @@ __global__ void __launch_bounds__(THREADS, (blocks_of_width<D>::forward)) flash_
             }
         }
         if (key0 < own + ROWS) { /* else the whole warp sees none of these keys */
-#pragma unroll
-            for (int m = 0; m < TILES; m++) {
-#pragma unroll
-                for (int n = 0; n < KEYS / 8; n++) {
-                    s[m][n][0] = s[m][n][1] = s[m][n][2] = s[m][n][3] = 0.0f;
-                }
-            }
+            zero(s);
 #pragma unroll
             for (int d = 0; d < D / 16; d++) {
 #pragma unroll
@@ -243,17 +286,7 @@ __global__ void __launch_bounds__(THREADS, (blocks_of_width<D>::forward)) flash_
                 for (int m = 0; m < TILES; m++) {
                     left_make<T>(p[m], s[m][2 * key], s[m][2 * key + 1]);
                 }
-#pragma unroll
-                for (int n = 0; n < D / 16; n++) {
-                    uint32_t b[4];
-
-                    matrices_load_flipped(b, right_flipped_at(v_tile, LD, key * 16, n * 16));
-#pragma unroll
-                    for (int m = 0; m < TILES; m++) {
-                        tile_multiply<T>(y[m][2 * n], p[m], b[0], b[1]);
-                        tile_multiply<T>(y[m][2 * n + 1], p[m], b[2], b[3]);
-                    }
-                }
+                rows_add<T, D, TILES>(y, p, v_tile, key * 16);
             }
         }
         __syncthreads(); /* the next copies go over this tile */
@@ -284,7 +317,7 @@ __global__ void __launch_bounds__(THREADS, (blocks_of_width<D>::forward)) flash_
 
 /* dQ, and delta = sum of dout * out of each row, which back_kv reads. */
 template <typename T, int D, int TILES>
-__global__ void __launch_bounds__(THREADS, (blocks_of_width<D>::back_q)) flash_back_q(const flash_args<T> a)
+__global__ void __launch_bounds__(THREADS, (blocks_of_width<D>::back_q)) flash_back_q(const attention_typed<T> a)
 {
     constexpr int ROWS = 16 * TILES, QUERIES = WARPS * ROWS, LD = D + 8;
     constexpr int LANES = D <= 32 ? 4 : D <= 64 ? 8 : 16; /* that sum a row of delta */
@@ -348,27 +381,14 @@ __global__ void __launch_bounds__(THREADS, (blocks_of_width<D>::back_q)) flash_b
             log_sum[m][r] = row < a.length ? a.log_sums[log0 + row] * LOG2_E : INFINITY;
             delta[m][r]   = row_deltas[warp * ROWS + m * 16 + g + r * 8];
         }
-#pragma unroll
-        for (int n = 0; n < D / 8; n++) {
-            dq[m][n][0] = dq[m][n][1] = dq[m][n][2] = dq[m][n][3] = 0.0f;
-        }
     }
+    zero(dq);
 
     for (int tile = 0; tile < tiles; tile++) {
         const T *k_tile = k_tiles + tile % 2 * KEYS * LD, *v_tile = v_tiles + tile % 2 * KEYS * LD;
         int      key0   = tile * KEYS;
 
-        if (tile + 1 < tiles) {
-            tile_start<T, D, KEYS>(k_tiles + (tile + 1) % 2 * KEYS * LD, k, a.kv_stride, key0 + KEYS,
-                                   a.length, a.width);
-            tile_start<T, D, KEYS>(v_tiles + (tile + 1) % 2 * KEYS * LD, v, a.kv_stride, key0 + KEYS,
-                                   a.length, a.width);
-            copies_commit();
-            copies_wait<1>();
-        } else {
-            copies_wait<0>();
-        }
-        __syncthreads();
+        keys_step<T, D>(a, k_tiles, v_tiles, k, v, tile, tiles);
         if (tile == 0) {
 #pragma unroll
             for (int m = 0; m < TILES; m++) {
@@ -389,28 +409,7 @@ __global__ void __launch_bounds__(THREADS, (blocks_of_width<D>::back_q)) flash_b
             if (key16 >= own + ROWS) {
                 break; /* nor are the ones that follow seen */
             }
-#pragma unroll
-            for (int m = 0; m < TILES; m++) {
-#pragma unroll
-                for (int i = 0; i < 8; i++) {
-                    s[m][i / 4][i % 4]  = 0.0f;
-                    dp[m][i / 4][i % 4] = 0.0f;
-                }
-            }
-#pragma unroll
-            for (int d = 0; d < D / 16; d++) {
-                uint32_t b[4], c[4];
-
-                matrices_load(b, right_at(k_tile, LD, step * 16, d * 16));
-                matrices_load(c, right_at(v_tile, LD, step * 16, d * 16));
-#pragma unroll
-                for (int m = 0; m < TILES; m++) {
-                    tile_multiply<T>(s[m][0], q[m][d], b[0], b[1]);
-                    tile_multiply<T>(s[m][1], q[m][d], b[2], b[3]);
-                    tile_multiply<T>(dp[m][0], dout[m][d], c[0], c[1]);
-                    tile_multiply<T>(dp[m][1], dout[m][d], c[2], c[3]);
-                }
-            }
+            scores_make<T, D, TILES>(s, dp, q, dout, k_tile, v_tile, step * 16);
 #pragma unroll
             for (int m = 0; m < TILES; m++) {
 #pragma unroll
@@ -431,17 +430,7 @@ __global__ void __launch_bounds__(THREADS, (blocks_of_width<D>::back_q)) flash_b
                 }
                 left_make<T>(ds[m], s[m][0], s[m][1]);
             }
-#pragma unroll
-            for (int n = 0; n < D / 16; n++) {
-                uint32_t b[4];
-
-                matrices_load_flipped(b, right_flipped_at(k_tile, LD, step * 16, n * 16));
-#pragma unroll
-                for (int m = 0; m < TILES; m++) {
-                    tile_multiply<T>(dq[m][2 * n], ds[m], b[0], b[1]);
-                    tile_multiply<T>(dq[m][2 * n + 1], ds[m], b[2], b[3]);
-                }
-            }
+            rows_add<T, D, TILES>(dq, ds, k_tile, step * 16);
         }
         __syncthreads();
     }
@@ -456,7 +445,7 @@ __global__ void __launch_bounds__(THREADS, (blocks_of_width<D>::back_q)) flash_b
 
 /* dK and dV: the scores are made flipped, keys down and queries across. */
 template <typename T, int D, int TILES>
-__global__ void __launch_bounds__(THREADS, (blocks_of_width<D>::back_kv)) flash_back_kv(const flash_args<T> a)
+__global__ void __launch_bounds__(THREADS, (blocks_of_width<D>::back_kv)) flash_back_kv(const attention_typed<T> a)
 {
     constexpr int ROWS = 16 * TILES, OWN_KEYS = WARPS * ROWS, LD = D + 8, QUERIES = 64;
     LLM_SHARED(shared);
@@ -498,17 +487,8 @@ __global__ void __launch_bounds__(THREADS, (blocks_of_width<D>::back_kv)) flash_
     tile_start<T, D, OWN_KEYS>(v_tile, a.v + kv0, a.kv_stride, first, a.length, a.width);
     queries_start(0);
     copies_commit();
-#pragma unroll
-    for (int m = 0; m < TILES; m++) {
-#pragma unroll
-        for (int n = 0; n < D / 8; n++) {
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                dk[m][n][i] = 0.0f;
-                dv[m][n][i] = 0.0f;
-            }
-        }
-    }
+    zero(dk);
+    zero(dv);
 
     for (int tile = 0; tile < tiles * group; tile++) {
         int          slot   = tile % 2;
@@ -544,28 +524,7 @@ __global__ void __launch_bounds__(THREADS, (blocks_of_width<D>::back_kv)) flash_
             if (row16 + 15 < own) {
                 continue; /* none of these queries sees a key of this warp */
             }
-#pragma unroll
-            for (int m = 0; m < TILES; m++) {
-#pragma unroll
-                for (int i = 0; i < 8; i++) {
-                    s[m][i / 4][i % 4]  = 0.0f;
-                    dp[m][i / 4][i % 4] = 0.0f;
-                }
-            }
-#pragma unroll
-            for (int d = 0; d < D / 16; d++) {
-                uint32_t b[4], c[4];
-
-                matrices_load(b, right_at(q_tile, LD, step * 16, d * 16));
-                matrices_load(c, right_at(do_tile, LD, step * 16, d * 16));
-#pragma unroll
-                for (int m = 0; m < TILES; m++) {
-                    tile_multiply<T>(s[m][0], k[m][d], b[0], b[1]);
-                    tile_multiply<T>(s[m][1], k[m][d], b[2], b[3]);
-                    tile_multiply<T>(dp[m][0], v[m][d], c[0], c[1]);
-                    tile_multiply<T>(dp[m][1], v[m][d], c[2], c[3]);
-                }
-            }
+            scores_make<T, D, TILES>(s, dp, k, v, q_tile, do_tile, step * 16);
 #pragma unroll
             for (int n = 0; n < 2; n++) {
                 int   column = step * 16 + n * 8 + 2 * t;
@@ -642,84 +601,76 @@ template <typename T, int D> static size_t back_kv_bytes(void)
     return (2 * keys + 4 * 64) * (D + 8) * sizeof(T) + 4 * 64 * sizeof(float);
 }
 
-static unsigned blocks_of(size_t rows, int each)
+/* A kernel with what its launch needs. */
+template <typename T> struct flash_kernel {
+    void (*run)(attention_typed<T>);
+    size_t rows; /* of a block */
+    size_t shared_bytes;
+};
+
+template <typename T, int D> struct flash_kernels {
+    typedef tiles_of<D>   tiles;
+    const flash_kernel<T> forward = {flash_forward<T, D, tiles::forward>, WARPS * 16 * tiles::forward,
+                                     forward_bytes<T, D>()};
+    const flash_kernel<T> back_q  = {flash_back_q<T, D, tiles::back_q>, WARPS * 16 * tiles::back_q,
+                                     back_q_bytes<T, D>()};
+    const flash_kernel<T> back_kv = {flash_back_kv<T, D, tiles::back_kv>, WARPS * 16 * tiles::back_kv,
+                                     back_kv_bytes<T, D>()};
+};
+
+/* Calls what(flash_kernels<T, D>()) for the D that holds a width. */
+template <typename T, typename What> static void by_width(size_t width, const What &what)
 {
-    return (unsigned)((rows + (size_t)each - 1) / (size_t)each);
-}
-
-template <typename T> static flash_args<T> args_of(const attention_launch *a)
-{
-    flash_args<T> f;
-
-    f.length    = (int)a->length;
-    f.heads     = (int)a->heads;
-    f.kv_heads  = (int)a->kv_heads;
-    f.width     = (int)a->width;
-    f.q_stride  = a->q_stride;
-    f.kv_stride = a->kv_stride;
-    f.scale     = 1.0f / sqrtf((float)a->width);
-    f.q         = (const T *)a->q;
-    f.k         = (const T *)a->k;
-    f.v         = (const T *)a->v;
-    f.out       = (const T *)a->out;
-    f.dout      = (const T *)a->dout;
-    f.y         = (T *)a->out;
-    f.log_sums  = a->log_sums;
-    f.deltas    = a->deltas;
-    f.dq        = (T *)a->dq;
-    f.dk        = (T *)a->dk;
-    f.dv        = (T *)a->dv;
-    return f;
-}
-
-template <typename T, int D> static void width_queue(const attention_launch *a, cudaStream_t stream)
-{
-    unsigned heads = (unsigned)a->heads, batch = (unsigned)a->batch;
-
-    if (a->dout == NULL) {
-        LLM_LAUNCH((flash_forward<T, D, tiles_of<D>::forward>),
-                   dim3(blocks_of(a->length, WARPS * 16 * tiles_of<D>::forward), heads, batch),
-                   dim3(THREADS), (forward_bytes<T, D>()), stream, args_of<T>(a));
+    switch ((width + 31) / 32) {
+    case 1:
+        what(flash_kernels<T, 32>());
+        return;
+    case 2:
+        what(flash_kernels<T, 64>());
+        return;
+    case 3:
+        what(flash_kernels<T, 96>());
+        return;
+    default:
+        what(flash_kernels<T, 128>());
         return;
     }
-    LLM_LAUNCH((flash_back_q<T, D, tiles_of<D>::back_q>),
-               dim3(blocks_of(a->length, WARPS * 16 * tiles_of<D>::back_q), heads, batch),
-               dim3(THREADS), (back_q_bytes<T, D>()), stream, args_of<T>(a));
-    LLM_LAUNCH((flash_back_kv<T, D, tiles_of<D>::back_kv>),
-               dim3(blocks_of(a->length, WARPS * 16 * tiles_of<D>::back_kv), (unsigned)a->kv_heads,
-                    batch),
-               dim3(THREADS), (back_kv_bytes<T, D>()), stream, args_of<T>(a));
+}
+
+template <typename T>
+static void flash_queue(const flash_kernel<T> &kernel, const attention_launch *a, size_t heads,
+                        cudaStream_t stream)
+{
+    LLM_LAUNCH(kernel.run,
+               dim3(blocks_of(a->shape.length, kernel.rows), (unsigned)heads, (unsigned)a->shape.batch),
+               dim3(THREADS), kernel.shared_bytes, stream, attention_typed<T>(a));
 }
 
 template <typename T> static void typed_queue(const attention_launch *a, cudaStream_t stream)
 {
-    switch ((a->width + 31) / 32) {
-    case 1:
-        width_queue<T, 32>(a, stream);
-        return;
-    case 2:
-        width_queue<T, 64>(a, stream);
-        return;
-    case 3:
-        width_queue<T, 96>(a, stream);
-        return;
-    default:
-        width_queue<T, 128>(a, stream);
-        return;
-    }
+    by_width<T>(a->shape.width, [&](const auto &kernels) {
+        if (a->dout == NULL) {
+            flash_queue(kernels.forward, a, a->shape.heads, stream);
+        } else {
+            flash_queue(kernels.back_q, a, a->shape.heads, stream);
+            flash_queue(kernels.back_kv, a, a->shape.kv_heads, stream);
+        }
+    });
 }
 
 /* Sixteen bytes are eight elements: widths and strides have to be multiples of that. */
 static bool is_for_tensor_cores(const attention_launch *a)
 {
-    return a->dtype != SHERD_F32 && a->width <= 128 && a->width % 8 == 0 && a->q_stride % 8 == 0 &&
-           a->kv_stride % 8 == 0;
+    const heads_args *s = &a->shape;
+
+    return a->dtype != SHERD_F32 && s->width <= 128 && s->width % 8 == 0 && s->q_stride % 8 == 0 &&
+           s->kv_stride % 8 == 0;
 }
 
-void attention_forward_launch(const attention_launch *args, cudaStream_t stream)
+void attention_queue(const attention_launch *args, cudaStream_t stream)
 {
     if (!is_for_tensor_cores(args)) {
-        attention_plain_forward_launch(args, stream);
+        attention_plain_queue(args, stream);
     } else if (args->dtype == SHERD_BF16) {
         typed_queue<bf16_t>(args, stream);
     } else {
@@ -727,36 +678,21 @@ void attention_forward_launch(const attention_launch *args, cudaStream_t stream)
     }
 }
 
-void attention_backward_launch(const attention_launch *args, cudaStream_t stream)
+template <typename T> static void flash_allow(const flash_kernel<T> &kernel)
 {
-    if (!is_for_tensor_cores(args)) {
-        attention_plain_backward_launch(args, stream);
-    } else if (args->dtype == SHERD_BF16) {
-        typed_queue<bf16_t>(args, stream);
-    } else {
-        typed_queue<f16_t>(args, stream);
-    }
-}
-
-template <typename T> static void shared_allow(void (*kernel)(flash_args<T>), size_t bytes)
-{
-    (void)cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                               (int)bytes);
-}
-
-template <typename T, int D> static void width_allow(void)
-{
-    shared_allow<T>(flash_forward<T, D, tiles_of<D>::forward>, forward_bytes<T, D>());
-    shared_allow<T>(flash_back_q<T, D, tiles_of<D>::back_q>, back_q_bytes<T, D>());
-    shared_allow<T>(flash_back_kv<T, D, tiles_of<D>::back_kv>, back_kv_bytes<T, D>());
+    (void)cudaFuncSetAttribute((const void *)kernel.run, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               (int)kernel.shared_bytes);
 }
 
 template <typename T> static void typed_allow(void)
 {
-    width_allow<T, 32>();
-    width_allow<T, 64>();
-    width_allow<T, 96>();
-    width_allow<T, 128>();
+    for (size_t width = 32; width <= 128; width += 32) {
+        by_width<T>(width, [](const auto &kernels) {
+            flash_allow(kernels.forward);
+            flash_allow(kernels.back_q);
+            flash_allow(kernels.back_kv);
+        });
+    }
 }
 
 void attention_prepare(void)

@@ -5,27 +5,15 @@
  * forward and dQ own a query and walk over keys, dK and dV own a key and walk over queries of
  * every head that reads it. Lane l computes the score of the l-th of the KEYS rows, then all lanes together
  * sum over them, each lane its columns: so every sum has one owner and one order. */
-#include "kernels.h"
-
+#include "attention.cuh"
 #include "elements.cuh"
+#include "kernels.h"
 #include "launch.h"
 
 #define WARPS      8
 #define KEYS       32
 #define MOST_WIDTH ATTENTION_MOST_WIDTH
 #define COLUMNS    (MOST_WIDTH / 32) /* of a lane */
-
-/* Where things stand, in elements; see attention_args in ops.h. */
-template <typename T> struct plain_args {
-    size_t   length;
-    int      heads, kv_heads, width;
-    size_t   q_stride, kv_stride;
-    float    scale;
-    const T *q, *k, *v, *out, *dout;
-    T       *y; /* forward */
-    float   *log_sums, *deltas;
-    T       *dq, *dk, *dv;
-};
 
 /* Rows [first, first + KEYS) of a matrix into shared memory [KEYS][width + 1]; zeros past the end. */
 template <typename T>
@@ -59,17 +47,18 @@ __device__ __forceinline__ float dot(const float *a, const float *b, int width)
 }
 
 /* Shared: own rows [WARPS][width], two tiles [KEYS][width + 1], scores [WARPS][KEYS]. */
-template <typename T> __global__ void plain_forward(plain_args<T> a)
+template <typename T> __global__ void plain_forward(attention_typed<T> a)
 {
     LLM_SHARED(shared);
+    const size_t length = (size_t)a.length;
     int    lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32, width = a.width;
     int    head = (int)blockIdx.y, kv_head = head / (a.heads / a.kv_heads);
-    size_t first = (size_t)blockIdx.x * WARPS, row = first + warp, batch0 = blockIdx.z * a.length;
-    bool   is_there = row < a.length;
+    size_t first = (size_t)blockIdx.x * WARPS, row = first + warp, batch0 = blockIdx.z * length;
+    bool   is_there = row < length;
     float *own = (float *)shared + warp * width, *k_tile = (float *)shared + WARPS * width;
     float *v_tile = k_tile + KEYS * (width + 1), *p = v_tile + KEYS * (width + 1) + warp * KEYS;
     float  most = -INFINITY, sum = 0.0f, y[COLUMNS] = {0.0f};
-    size_t last = first + WARPS - 1 < a.length ? first + WARPS - 1 : a.length - 1;
+    size_t last = first + WARPS - 1 < length ? first + WARPS - 1 : length - 1;
 
     row_load(own, a.q + (batch0 + row) * a.q_stride + head * width, width, lane, is_there);
     for (size_t key0 = 0; key0 <= last; key0 += KEYS) {
@@ -77,8 +66,8 @@ template <typename T> __global__ void plain_forward(plain_args<T> a)
         float        s, tile_most, shrink;
 
         __syncthreads();
-        rows_load(k_tile, a.k + at, a.kv_stride, key0, a.length, width);
-        rows_load(v_tile, a.v + at, a.kv_stride, key0, a.length, width);
+        rows_load(k_tile, a.k + at, a.kv_stride, key0, length, width);
+        rows_load(v_tile, a.v + at, a.kv_stride, key0, length, width);
         __syncthreads();
         if (key0 > row) { /* the whole warp: nothing to see */
             continue;
@@ -111,26 +100,27 @@ template <typename T> __global__ void plain_forward(plain_args<T> a)
         }
     }
     if (lane == 0) {
-        a.log_sums[(blockIdx.z * (size_t)a.heads + head) * a.length + row] = most + logf(sum);
+        a.log_sums[(blockIdx.z * (size_t)a.heads + head) * length + row] = most + logf(sum);
     }
 }
 
 /* Also leaves delta = sum of dout * out of its row, for plain_back_kv. Shared: q and dout rows [WARPS][width]
  * each, two tiles, scores. */
-template <typename T> __global__ void plain_back_q(plain_args<T> a)
+template <typename T> __global__ void plain_back_q(attention_typed<T> a)
 {
     LLM_SHARED(shared);
+    const size_t length = (size_t)a.length;
     int    lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32, width = a.width;
     int    head = (int)blockIdx.y, kv_head = head / (a.heads / a.kv_heads);
-    size_t first = (size_t)blockIdx.x * WARPS, row = first + warp, batch0 = blockIdx.z * a.length;
-    bool   is_there = row < a.length;
+    size_t first = (size_t)blockIdx.x * WARPS, row = first + warp, batch0 = blockIdx.z * length;
+    bool   is_there = row < length;
     float *q = (float *)shared + warp * width, *dout = (float *)shared + (WARPS + warp) * width;
     float *k_tile = (float *)shared + 2 * WARPS * width, *v_tile = k_tile + KEYS * (width + 1);
     float *ds     = v_tile + KEYS * (width + 1) + warp * KEYS;
-    size_t log_at = (blockIdx.z * (size_t)a.heads + head) * a.length + row;
+    size_t log_at = (blockIdx.z * (size_t)a.heads + head) * length + row;
     size_t out_at = ((batch0 + row) * a.heads + head) * width;
     float  log_sum = is_there ? a.log_sums[log_at] : 0.0f, delta = 0.0f, dq[COLUMNS] = {0.0f};
-    size_t last = first + WARPS - 1 < a.length ? first + WARPS - 1 : a.length - 1;
+    size_t last = first + WARPS - 1 < length ? first + WARPS - 1 : length - 1;
 
     row_load(q, a.q + (batch0 + row) * a.q_stride + head * width, width, lane, is_there);
     row_load(dout, a.dout + out_at, width, lane, is_there);
@@ -146,8 +136,8 @@ template <typename T> __global__ void plain_back_q(plain_args<T> a)
         float        d  = 0.0f;
 
         __syncthreads();
-        rows_load(k_tile, a.k + at, a.kv_stride, key0, a.length, width);
-        rows_load(v_tile, a.v + at, a.kv_stride, key0, a.length, width);
+        rows_load(k_tile, a.k + at, a.kv_stride, key0, length, width);
+        rows_load(v_tile, a.v + at, a.kv_stride, key0, length, width);
         __syncthreads();
         if (key0 > row) {
             continue;
@@ -176,13 +166,14 @@ template <typename T> __global__ void plain_back_q(plain_args<T> a)
 }
 
 /* Shared: k and v rows [WARPS][width] each, tiles of q and dout, p and ds [WARPS][KEYS] each. */
-template <typename T> __global__ void plain_back_kv(plain_args<T> a)
+template <typename T> __global__ void plain_back_kv(attention_typed<T> a)
 {
     LLM_SHARED(shared);
+    const size_t length = (size_t)a.length;
     int    lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32, width = a.width;
     int    kv_head = (int)blockIdx.y, group = a.heads / a.kv_heads;
-    size_t first = (size_t)blockIdx.x * WARPS, row = first + warp, batch0 = blockIdx.z * a.length;
-    bool   is_there = row < a.length;
+    size_t first = (size_t)blockIdx.x * WARPS, row = first + warp, batch0 = blockIdx.z * length;
+    bool   is_there = row < length;
     float *k = (float *)shared + warp * width, *v = (float *)shared + (WARPS + warp) * width;
     float *q_tile = (float *)shared + 2 * WARPS * width, *do_tile = q_tile + KEYS * (width + 1);
     float *p  = do_tile + KEYS * (width + 1) + warp * 2 * KEYS, *ds = p + KEYS;
@@ -192,19 +183,19 @@ template <typename T> __global__ void plain_back_kv(plain_args<T> a)
     row_load(k, a.k + kv_at, width, lane, is_there);
     row_load(v, a.v + kv_at, width, lane, is_there);
     for (int head = kv_head * group; head < (kv_head + 1) * group; head++) {
-        size_t log_at = (blockIdx.z * (size_t)a.heads + head) * a.length;
+        size_t log_at = (blockIdx.z * (size_t)a.heads + head) * length;
 
-        for (size_t q0 = first / KEYS * KEYS; q0 < a.length; q0 += KEYS) {
+        for (size_t q0 = first / KEYS * KEYS; q0 < length; q0 += KEYS) {
             size_t query = q0 + lane;
             float  score = 0.0f, d = 0.0f;
 
             __syncthreads();
-            rows_load(q_tile, a.q + batch0 * a.q_stride + head * width, a.q_stride, q0, a.length,
+            rows_load(q_tile, a.q + batch0 * a.q_stride + head * width, a.q_stride, q0, length,
                       width);
             rows_load(do_tile, a.dout + (batch0 * a.heads + head) * width, (size_t)a.heads * width, q0,
-                      a.length, width);
+                      length, width);
             __syncthreads();
-            if (is_there && query >= row && query < a.length) {
+            if (is_there && query >= row && query < length) {
                 float s = dot(k, q_tile + lane * (width + 1), width) * a.scale;
 
                 score = expf(s - a.log_sums[log_at + query]);
@@ -236,37 +227,12 @@ template <typename T> __global__ void plain_back_kv(plain_args<T> a)
 
 /* ----------------------------------------------------------- launchers -- */
 
-template <typename T> static plain_args<T> args_of(const attention_launch *a)
-{
-    plain_args<T> p;
-
-    p.length    = a->length;
-    p.heads     = (int)a->heads;
-    p.kv_heads  = (int)a->kv_heads;
-    p.width     = (int)a->width;
-    p.q_stride  = a->q_stride;
-    p.kv_stride = a->kv_stride;
-    p.scale     = 1.0f / sqrtf((float)a->width);
-    p.q         = (const T *)a->q;
-    p.k         = (const T *)a->k;
-    p.v         = (const T *)a->v;
-    p.out       = (const T *)a->out;
-    p.dout      = (const T *)a->dout;
-    p.y         = (T *)a->out;
-    p.log_sums  = a->log_sums;
-    p.deltas    = a->deltas;
-    p.dq        = (T *)a->dq;
-    p.dk        = (T *)a->dk;
-    p.dv        = (T *)a->dv;
-    return p;
-}
-
 static size_t shared_bytes(size_t width, size_t own_rows, size_t scores)
 {
     return (own_rows * WARPS * width + 2 * KEYS * (width + 1) + scores * WARPS * KEYS) * sizeof(float);
 }
 
-template <typename T> static void shared_allow(void (*kernel)(plain_args<T>))
+template <typename T> static void shared_allow(void (*kernel)(attention_typed<T>))
 {
     (void)cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                (int)shared_bytes(MOST_WIDTH, 2, 2));
@@ -286,50 +252,22 @@ void attention_plain_prepare(void)
     typed_allow<f16_t>();
 }
 
-template <typename T> static void forward_queue(const attention_launch *a, cudaStream_t stream)
+void attention_plain_queue(const attention_launch *args, cudaStream_t stream)
 {
-    unsigned tiles = (unsigned)((a->length + WARPS - 1) / WARPS);
+    const heads_args *s     = &args->shape;
+    unsigned          tiles = blocks_of(s->length, WARPS), batch = (unsigned)s->batch;
+    dim3              block(WARPS * 32), queries(tiles, (unsigned)s->heads, batch);
+    dim3              keys(tiles, (unsigned)s->kv_heads, batch);
 
-    LLM_LAUNCH(plain_forward<T>, dim3(tiles, (unsigned)a->heads, (unsigned)a->batch), dim3(WARPS * 32),
-               shared_bytes(a->width, 1, 1), stream, args_of<T>(a));
-}
+    by_type(args->dtype, [&](auto one) {
+        typedef typename decltype(one)::type T;
+        attention_typed<T>                      a(args);
 
-template <typename T> static void backward_queue(const attention_launch *a, cudaStream_t stream)
-{
-    unsigned tiles = (unsigned)((a->length + WARPS - 1) / WARPS);
-
-    LLM_LAUNCH(plain_back_q<T>, dim3(tiles, (unsigned)a->heads, (unsigned)a->batch), dim3(WARPS * 32),
-               shared_bytes(a->width, 2, 1), stream, args_of<T>(a));
-    LLM_LAUNCH(plain_back_kv<T>, dim3(tiles, (unsigned)a->kv_heads, (unsigned)a->batch),
-               dim3(WARPS * 32), shared_bytes(a->width, 2, 2), stream, args_of<T>(a));
-}
-
-void attention_plain_forward_launch(const attention_launch *args, cudaStream_t stream)
-{
-    switch (args->dtype) {
-    case SHERD_F32:
-        forward_queue<float>(args, stream);
-        return;
-    case SHERD_BF16:
-        forward_queue<bf16_t>(args, stream);
-        return;
-    case SHERD_F16:
-        forward_queue<f16_t>(args, stream);
-        return;
-    }
-}
-
-void attention_plain_backward_launch(const attention_launch *args, cudaStream_t stream)
-{
-    switch (args->dtype) {
-    case SHERD_F32:
-        backward_queue<float>(args, stream);
-        return;
-    case SHERD_BF16:
-        backward_queue<bf16_t>(args, stream);
-        return;
-    case SHERD_F16:
-        backward_queue<f16_t>(args, stream);
-        return;
-    }
+        if (args->dout == NULL) {
+            LLM_LAUNCH(plain_forward<T>, queries, block, shared_bytes(s->width, 1, 1), stream, a);
+        } else {
+            LLM_LAUNCH(plain_back_q<T>, queries, block, shared_bytes(s->width, 2, 1), stream, a);
+            LLM_LAUNCH(plain_back_kv<T>, keys, block, shared_bytes(s->width, 2, 2), stream, a);
+        }
+    });
 }

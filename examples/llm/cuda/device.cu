@@ -355,7 +355,7 @@ static void cuda_embed(compute *c, tensor tokens, tensor positions, void *y)
     e.tokens    = tokens.data;
     e.positions = positions.data;
     e.y         = y;
-    embed_forward_launch(&e, m->stream);
+    embed_queue(&e, m->stream);
     check_queued(m);
 }
 
@@ -367,7 +367,7 @@ static void cuda_embed_back(compute *c, const void *dy, tensor tokens, tensor po
     e.dy         = dy;
     e.dtokens    = tokens.grad;
     e.dpositions = positions.data == NULL ? NULL : positions.grad;
-    embed_backward_launch(&e, m->stream);
+    embed_queue(&e, m->stream);
     check_queued(m);
 }
 
@@ -392,7 +392,7 @@ static void cuda_norm(compute *c, const norm_rows *args, void *y)
     norm_launch n = norm_of(m, args);
 
     n.y = y;
-    norm_forward_launch(&n, m->stream);
+    norm_queue(&n, m->stream);
     check_queued(m);
 }
 
@@ -406,7 +406,7 @@ static void cuda_norm_back(compute *c, const norm_rows *args, const void *dy, vo
     n.is_added = is_added;
     n.dweight  = args->weight.grad;
     n.dbias    = args->bias.grad;
-    norm_backward_launch(&n, m->stream);
+    norm_queue(&n, m->stream);
     check_queued(m);
 }
 
@@ -424,18 +424,9 @@ static attention_launch attention_of(const cuda *m, const heads_args *args)
     attention_launch a;
 
     memset(&a, 0, sizeof(a));
-    a.dtype     = m->limits.dtype;
-    a.batch     = args->batch;
-    a.length    = args->length;
-    a.heads     = args->heads;
-    a.kv_heads  = args->kv_heads;
-    a.width     = args->width;
-    a.q_stride  = args->q_stride;
-    a.kv_stride = args->kv_stride;
-    a.q         = args->q;
-    a.k         = args->k;
-    a.v         = args->v;
-    a.deltas    = m->at.deltas;
+    a.dtype  = m->limits.dtype;
+    a.shape  = *args;
+    a.deltas = m->at.deltas;
     return a;
 }
 
@@ -446,7 +437,7 @@ static void cuda_attention(compute *c, const heads_args *args, void *out, float 
 
     a.out      = out;
     a.log_sums = log_sums;
-    attention_forward_launch(&a, m->stream);
+    attention_queue(&a, m->stream);
     check_queued(m);
 }
 
@@ -462,7 +453,7 @@ static void cuda_attention_back(compute *c, const heads_args *args, const void *
     a.dq       = dq;
     a.dk       = dk;
     a.dv       = dv;
-    attention_backward_launch(&a, m->stream);
+    attention_queue(&a, m->stream);
     check_queued(m);
 }
 

@@ -145,42 +145,15 @@ static void backward_queue(const embed_launch *a, cudaStream_t stream)
     }
 }
 
-template <typename T> static void typed_queue(const embed_launch *a, cudaStream_t stream)
+void embed_queue(const embed_launch *args, cudaStream_t stream)
 {
-    const int n = wide_of<T>::elems;
+    by_run(args->dtype, args->hidden, [&](auto run) {
+        typedef typename decltype(run)::type T;
 
-    if (a->hidden % n == 0 && a->dy == NULL) {
-        forward_queue<T, wide_of<T>::elems>(a, stream);
-    } else if (a->hidden % n == 0) {
-        backward_queue<T, wide_of<T>::elems>(a, stream);
-    } else if (a->dy == NULL) {
-        forward_queue<T, 1>(a, stream);
-    } else {
-        backward_queue<T, 1>(a, stream);
-    }
-}
-
-static void embed_queue(const embed_launch *a, cudaStream_t stream)
-{
-    switch (a->dtype) {
-    case SHERD_F32:
-        typed_queue<float>(a, stream);
-        return;
-    case SHERD_BF16:
-        typed_queue<bf16_t>(a, stream);
-        return;
-    case SHERD_F16:
-        typed_queue<f16_t>(a, stream);
-        return;
-    }
-}
-
-void embed_forward_launch(const embed_launch *args, cudaStream_t stream)
-{
-    embed_queue(args, stream);
-}
-
-void embed_backward_launch(const embed_launch *args, cudaStream_t stream)
-{
-    embed_queue(args, stream);
+        if (args->dy == NULL) {
+            forward_queue<T, decltype(run)::elems>(args, stream);
+        } else {
+            backward_queue<T, decltype(run)::elems>(args, stream);
+        }
+    });
 }

@@ -135,32 +135,15 @@ __global__ void loss_finish(const float *losses, size_t rows, double *sum)
 
 /* ----------------------------------------------------------- launchers -- */
 
-template <typename T> static void typed_queue(const entropy_launch *a, cudaStream_t stream)
-{
-    dim3 grid((unsigned)a->rows), block(THREADS);
-
-    if (a->stride % wide_of<T>::elems == 0) {
-        LLM_LAUNCH((entropy<T, wide_of<T>::elems>), grid, block, 0, stream, (int)a->vocab, a->stride,
-                   (T *)a->logits, a->targets, a->losses, a->grad_scale);
-    } else {
-        LLM_LAUNCH((entropy<T, 1>), grid, block, 0, stream, (int)a->vocab, a->stride, (T *)a->logits,
-                   a->targets, a->losses, a->grad_scale);
-    }
-}
-
 void entropy_launch_rows(const entropy_launch *args, cudaStream_t stream)
 {
-    switch (args->dtype) {
-    case SHERD_F32:
-        typed_queue<float>(args, stream);
-        return;
-    case SHERD_BF16:
-        typed_queue<bf16_t>(args, stream);
-        return;
-    case SHERD_F16:
-        typed_queue<f16_t>(args, stream);
-        return;
-    }
+    by_run(args->dtype, args->stride, [&](auto run) {
+        typedef typename decltype(run)::type T;
+
+        LLM_LAUNCH((entropy<T, decltype(run)::elems>), dim3((unsigned)args->rows), dim3(THREADS), 0,
+                   stream, (int)args->vocab, args->stride, (T *)args->logits, args->targets,
+                   args->losses, args->grad_scale);
+    });
 }
 
 void loss_finish_launch(const float *losses, size_t rows, double *sum, cudaStream_t stream)

@@ -20,15 +20,14 @@ typedef struct norm_launch {
     size_t      rows, width;
     const void *x, *weight, *bias; /* bias NULL: RMSNorm, else LayerNorm */
     void       *y;                 /* forward */
-    const void *dy;                /* backward, with all that follows */
+    const void *dy;                /* NULL: forward; backward, with all that follows */
     void       *dx;
     int         is_added;
     void       *dweight, *dbias; /* added to */
     float      *partials;        /* [chunks of NORM_CHUNK rows, 2, width] */
 } norm_launch;
 
-void norm_forward_launch(const norm_launch *args, cudaStream_t stream);
-void norm_backward_launch(const norm_launch *args, cudaStream_t stream);
+void norm_queue(const norm_launch *args, cudaStream_t stream);
 
 /* grad[c] += the sum of partials[i * stride + c] over i < count, for c < columns. */
 void columns_finish_launch(sherd_dtype dtype, const float *partials, size_t stride, size_t count,
@@ -67,7 +66,7 @@ typedef struct embed_launch {
     const int32_t     *ids;                /* [rows] */
     const void        *tokens, *positions; /* forward; positions NULL: none */
     void              *y;
-    const void        *dy; /* backward, with all that follows */
+    const void        *dy; /* NULL: forward; backward, with all that follows */
     void              *dtokens, *dpositions;
     const int32_t     *order; /* rows by token, ascending within one */
     const embed_piece *pieces;
@@ -76,8 +75,7 @@ typedef struct embed_launch {
     float             *partials; /* [slots, hidden] */
 } embed_launch;
 
-void embed_forward_launch(const embed_launch *args, cudaStream_t stream);
-void embed_backward_launch(const embed_launch *args, cudaStream_t stream);
+void embed_queue(const embed_launch *args, cudaStream_t stream);
 
 /* ---- entropy.cu */
 
@@ -101,21 +99,17 @@ void widen_launch(sherd_dtype dtype, const void *src, float *dst, size_t elems,
 
 typedef struct attention_launch {
     sherd_dtype dtype;
-    size_t      batch, length, heads, kv_heads, width;
-    size_t      q_stride, kv_stride; /* see attention_args in ops.h */
-    const void *q, *k, *v;
+    heads_args  shape;
     void       *out;
     float      *log_sums; /* [batch, heads, length] */
-    const void *dout;     /* backward, with all that follows; dq, dk and dv as q, k and v */
+    const void *dout;     /* NULL: forward; backward, with all that follows; dq, dk and dv as q, k and v */
     void       *dq, *dk, *dv;
     float      *deltas; /* [batch, heads, length]: scratch */
 } attention_launch;
 
 /* Tensor cores where type, width and strides allow, the plain kernels elsewhere. */
-void attention_forward_launch(const attention_launch *args, cudaStream_t stream);
-void attention_backward_launch(const attention_launch *args, cudaStream_t stream);
-void attention_plain_forward_launch(const attention_launch *args, cudaStream_t stream);
-void attention_plain_backward_launch(const attention_launch *args, cudaStream_t stream);
+void attention_queue(const attention_launch *args, cudaStream_t stream);
+void attention_plain_queue(const attention_launch *args, cudaStream_t stream);
 void attention_plain_prepare(void);
 
 #define ATTENTION_MOST_WIDTH 256 /* of a head */

@@ -4,6 +4,9 @@
 #ifndef LLM_CUDA_LAUNCH_H
 #define LLM_CUDA_LAUNCH_H
 
+#include "elements.cuh"
+#include "sherd.h"
+
 #include <cuda_runtime.h>
 
 #ifdef SHERD_EMULATOR
@@ -23,5 +26,46 @@
 #define LLM_SHARED(name) extern __shared__ __align__(128) unsigned char name[]
 
 #endif
+
+/* The type of elements, and how many of them a thread takes at once, as an argument of a generic lambda. */
+template <typename T, int N = 1> struct run_type {
+    typedef T        type;
+    static const int elems = N;
+};
+
+/* Calls what(run_type<T>()) for the type that `dtype` names. */
+template <typename What> static void by_type(sherd_dtype dtype, const What &what)
+{
+    switch (dtype) {
+    case SHERD_F32:
+        what(run_type<float>());
+        return;
+    case SHERD_BF16:
+        what(run_type<bf16_t>());
+        return;
+    case SHERD_F16:
+        what(run_type<f16_t>());
+        return;
+    }
+}
+
+/* Calls what(run_type<T, N>()): N elements are sixteen bytes where rows of `columns` consist of such runs, else one. */
+template <typename What> static void by_run(sherd_dtype dtype, size_t columns, const What &what)
+{
+    by_type(dtype, [&](auto one) {
+        typedef typename decltype(one)::type T;
+
+        if (columns % wide_of<T>::elems == 0) {
+            what(run_type<T, wide_of<T>::elems>());
+        } else {
+            what(one);
+        }
+    });
+}
+
+static inline unsigned blocks_of(size_t count, size_t each)
+{
+    return (unsigned)((count + each - 1) / each);
+}
 
 #endif

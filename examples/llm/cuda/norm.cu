@@ -175,11 +175,6 @@ __global__ void columns_finish(const float *partials, size_t stride, size_t coun
 
 /* ------------------------------------------------------------ launchers -- */
 
-static size_t chunks_of(size_t rows)
-{
-    return (rows + NORM_CHUNK - 1) / NORM_CHUNK;
-}
-
 /* As many warps as have room for their sums: 8, 4, 2 or 1, by the width alone. */
 static int backward_warps(size_t bytes_each)
 {
@@ -194,7 +189,7 @@ static int backward_warps(size_t bytes_each)
 template <typename T, int N, bool IS_LAYER>
 static void forward_queue(const norm_launch *a, cudaStream_t stream)
 {
-    unsigned blocks = (unsigned)((a->rows + NORM_WARPS - 1) / NORM_WARPS);
+    unsigned blocks = blocks_of(a->rows, NORM_WARPS);
 
     LLM_LAUNCH((norm_forward<T, N, IS_LAYER>), dim3(blocks), dim3(NORM_WARPS * 32), 0, stream, a->rows,
                (int)a->width, (const T *)a->x, (const T *)a->weight, (const T *)a->bias, (T *)a->y);
@@ -212,7 +207,7 @@ static void backward_queue(const norm_launch *a, cudaStream_t stream)
         (void)cudaFuncSetAttribute((const void *)norm_backward<T, N, IS_LAYER>,
                                    cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
     }
-    LLM_LAUNCH((norm_backward<T, N, IS_LAYER>), dim3((unsigned)chunks_of(a->rows)),
+    LLM_LAUNCH((norm_backward<T, N, IS_LAYER>), dim3(blocks_of(a->rows, NORM_CHUNK)),
                dim3((unsigned)warps * 32), bytes, stream, a->rows, (int)a->width, padded,
                (const T *)a->x, (const T *)a->weight, (const T *)a->dy, (T *)a->dx, a->is_added,
                a->partials);
@@ -233,40 +228,21 @@ template <typename T, int N> static void both_queue(const norm_launch *a, cudaSt
     }
 }
 
-template <typename T> static void typed_queue(const norm_launch *a, cudaStream_t stream)
+static void rows_queue(const norm_launch *a, cudaStream_t stream)
 {
-    if (a->width % wide_of<T>::elems == 0) {
-        both_queue<T, wide_of<T>::elems>(a, stream);
-    } else {
-        both_queue<T, 1>(a, stream);
-    }
+    by_run(a->dtype, a->width, [&](auto run) {
+        both_queue<typename decltype(run)::type, decltype(run)::elems>(a, stream);
+    });
 }
 
-static void norm_queue(const norm_launch *a, cudaStream_t stream)
+void norm_queue(const norm_launch *args, cudaStream_t stream)
 {
-    switch (a->dtype) {
-    case SHERD_F32:
-        typed_queue<float>(a, stream);
-        return;
-    case SHERD_BF16:
-        typed_queue<bf16_t>(a, stream);
-        return;
-    case SHERD_F16:
-        typed_queue<f16_t>(a, stream);
+    size_t chunks = blocks_of(args->rows, NORM_CHUNK), stride = 2 * args->width;
+
+    rows_queue(args, stream);
+    if (args->dy == NULL) {
         return;
     }
-}
-
-void norm_forward_launch(const norm_launch *args, cudaStream_t stream)
-{
-    norm_queue(args, stream);
-}
-
-void norm_backward_launch(const norm_launch *args, cudaStream_t stream)
-{
-    size_t chunks = chunks_of(args->rows), stride = 2 * args->width;
-
-    norm_queue(args, stream);
     columns_finish_launch(args->dtype, args->partials, stride, chunks, args->width, args->dweight,
                           stream);
     if (args->bias != NULL) {
@@ -278,21 +254,11 @@ void norm_backward_launch(const norm_launch *args, cudaStream_t stream)
 void columns_finish_launch(sherd_dtype dtype, const float *partials, size_t stride, size_t count,
                            size_t columns, void *grad, cudaStream_t stream)
 {
-    dim3 grid((unsigned)((columns + FINISH_COLUMNS - 1) / FINISH_COLUMNS));
-    dim3 block(FINISH_COLUMNS, FINISH_ROWS);
+    by_type(dtype, [&](auto one) {
+        typedef typename decltype(one)::type T;
 
-    switch (dtype) {
-    case SHERD_F32:
-        LLM_LAUNCH(columns_finish<float>, grid, block, 0, stream, partials, stride, count, columns,
-                   (float *)grad);
-        return;
-    case SHERD_BF16:
-        LLM_LAUNCH(columns_finish<bf16_t>, grid, block, 0, stream, partials, stride, count, columns,
-                   (bf16_t *)grad);
-        return;
-    case SHERD_F16:
-        LLM_LAUNCH(columns_finish<f16_t>, grid, block, 0, stream, partials, stride, count, columns,
-                   (f16_t *)grad);
-        return;
-    }
+        LLM_LAUNCH(columns_finish<T>, dim3(blocks_of(columns, FINISH_COLUMNS)),
+                   dim3(FINISH_COLUMNS, FINISH_ROWS), 0, stream, partials, stride, count, columns,
+                   (T *)grad);
+    });
 }

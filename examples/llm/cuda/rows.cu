@@ -201,49 +201,19 @@ template <typename T> __global__ void widen(const T *src, float *dst, size_t ele
 
 /* ----------------------------------------------------------- launchers -- */
 
-static unsigned blocks_of(size_t count, size_t each)
-{
-    return (unsigned)((count + each - 1) / each);
-}
-
-template <typename F, typename T>
-static void elementwise_typed(const elementwise_args<T> &a, cudaStream_t stream)
-{
-    const int n = wide_of<T>::elems;
-
-    if (a.elems % n == 0) {
-        LLM_LAUNCH((elementwise<T, wide_of<T>::elems, F>), dim3(blocks_of(a.elems / n, THREADS)),
-                   dim3(THREADS), 0, stream, a);
-    } else {
-        LLM_LAUNCH((elementwise<T, 1, F>), dim3(blocks_of(a.elems, THREADS)), dim3(THREADS), 0,
-                   stream, a);
-    }
-}
-
-template <typename F, typename T>
-static void elementwise_make(size_t elems, const void *a, const void *b, const void *c, void *y, void *z,
-                             cudaStream_t stream)
-{
-    elementwise_args<T> args = {elems, {(const T *)a, (const T *)b, (const T *)c}, {(T *)y, (T *)z}};
-
-    elementwise_typed<F, T>(args, stream);
-}
-
 template <typename F>
 static void elementwise_queue(sherd_dtype dtype, size_t elems, const void *a, const void *b,
                               const void *c, void *y, void *z, cudaStream_t stream)
 {
-    switch (dtype) {
-    case SHERD_F32:
-        elementwise_make<F, float>(elems, a, b, c, y, z, stream);
-        return;
-    case SHERD_BF16:
-        elementwise_make<F, bf16_t>(elems, a, b, c, y, z, stream);
-        return;
-    case SHERD_F16:
-        elementwise_make<F, f16_t>(elems, a, b, c, y, z, stream);
-        return;
-    }
+    by_run(dtype, elems, [&](auto run) {
+        typedef typename decltype(run)::type T;
+        constexpr int       N    = decltype(run)::elems;
+        elementwise_args<T> args = {
+            elems, {(const T *)a, (const T *)b, (const T *)c}, {(T *)y, (T *)z}};
+
+        LLM_LAUNCH((elementwise<T, N, F>), dim3(blocks_of(elems / N, THREADS)), dim3(THREADS), 0,
+                   stream, args);
+    });
 }
 
 void gelu_launch(sherd_dtype dtype, size_t elems, const void *x, void *y, cudaStream_t stream)
@@ -268,126 +238,51 @@ void swiglu_back_launch(sherd_dtype dtype, size_t elems, const void *gate, const
     elementwise_queue<swiglu_backward>(dtype, elems, gate, up, d, d, dgate, stream);
 }
 
-template <typename T>
-static void bias_add_typed(size_t rows, size_t columns, const void *bias, void *y, cudaStream_t stream)
-{
-    dim3 grid((unsigned)(rows < 65535 ? rows : 65535)), block(THREADS);
-
-    if (columns % wide_of<T>::elems == 0) {
-        LLM_LAUNCH((bias_add<T, wide_of<T>::elems>), grid, block, 0, stream, rows, (int)columns,
-                   (const T *)bias, (T *)y);
-    } else {
-        LLM_LAUNCH((bias_add<T, 1>), grid, block, 0, stream, rows, (int)columns, (const T *)bias,
-                   (T *)y);
-    }
-}
-
 void bias_add_launch(sherd_dtype dtype, size_t rows, size_t columns, const void *bias, void *y,
                      cudaStream_t stream)
 {
-    switch (dtype) {
-    case SHERD_F32:
-        bias_add_typed<float>(rows, columns, bias, y, stream);
-        return;
-    case SHERD_BF16:
-        bias_add_typed<bf16_t>(rows, columns, bias, y, stream);
-        return;
-    case SHERD_F16:
-        bias_add_typed<f16_t>(rows, columns, bias, y, stream);
-        return;
-    }
-}
+    by_run(dtype, columns, [&](auto run) {
+        typedef typename decltype(run)::type T;
 
-template <typename T, int N>
-static void column_sums_queue(const void *dy, size_t rows, size_t columns, float *partials,
-                              cudaStream_t stream)
-{
-    dim3 grid(blocks_of(rows, SUM_ROWS), blocks_of(columns, 32 * N));
-
-    LLM_LAUNCH((column_sums<T, N>), grid, dim3(SUM_WARPS * 32), 0, stream, (const T *)dy, rows,
-               (int)columns, partials);
-}
-
-template <typename T>
-static void column_sums_typed(const void *dy, size_t rows, size_t columns, float *partials,
-                              cudaStream_t stream)
-{
-    if (columns % wide_of<T>::elems == 0) {
-        column_sums_queue<T, wide_of<T>::elems>(dy, rows, columns, partials, stream);
-    } else {
-        column_sums_queue<T, 1>(dy, rows, columns, partials, stream);
-    }
+        LLM_LAUNCH((bias_add<T, decltype(run)::elems>),
+                   dim3((unsigned)(rows < 65535 ? rows : 65535)), dim3(THREADS), 0, stream, rows,
+                   (int)columns, (const T *)bias, (T *)y);
+    });
 }
 
 void column_sums_launch(sherd_dtype dtype, const void *dy, size_t rows, size_t columns,
                         float *partials, void *dbias, cudaStream_t stream)
 {
-    switch (dtype) {
-    case SHERD_F32:
-        column_sums_typed<float>(dy, rows, columns, partials, stream);
-        break;
-    case SHERD_BF16:
-        column_sums_typed<bf16_t>(dy, rows, columns, partials, stream);
-        break;
-    case SHERD_F16:
-        column_sums_typed<f16_t>(dy, rows, columns, partials, stream);
-        break;
-    }
-    columns_finish_launch(dtype, partials, columns, (rows + SUM_ROWS - 1) / SUM_ROWS, columns, dbias,
+    by_run(dtype, columns, [&](auto run) {
+        typedef typename decltype(run)::type T;
+        constexpr int N = decltype(run)::elems;
+
+        LLM_LAUNCH((column_sums<T, N>), dim3(blocks_of(rows, SUM_ROWS), blocks_of(columns, 32 * N)),
+                   dim3(SUM_WARPS * 32), 0, stream, (const T *)dy, rows, (int)columns, partials);
+    });
+    columns_finish_launch(dtype, partials, columns, blocks_of(rows, SUM_ROWS), columns, dbias,
                           stream);
-}
-
-template <typename T, int N>
-static void rotate_queue(size_t rows, size_t length, size_t heads, size_t width, void *x,
-                         const float *cosines, const float *sines, float direction,
-                         cudaStream_t stream)
-{
-    LLM_LAUNCH((rotate<T, N>), dim3(blocks_of(rows * heads * (width / 2 / N), THREADS)), dim3(THREADS),
-               0, stream, rows, length, (int)heads, (int)width, (T *)x, cosines, sines, direction);
-}
-
-template <typename T>
-static void rotate_typed(size_t rows, size_t length, size_t heads, size_t width, void *x,
-                         const float *cosines, const float *sines, float direction,
-                         cudaStream_t stream)
-{
-    if (width / 2 % wide_of<T>::elems == 0) {
-        rotate_queue<T, wide_of<T>::elems>(rows, length, heads, width, x, cosines, sines, direction,
-                                           stream);
-    } else {
-        rotate_queue<T, 1>(rows, length, heads, width, x, cosines, sines, direction, stream);
-    }
 }
 
 void rotate_launch(sherd_dtype dtype, size_t rows, size_t length, size_t heads, size_t width, void *x,
                    const float *cosines, const float *sines, float direction, cudaStream_t stream)
 {
-    switch (dtype) {
-    case SHERD_F32:
-        rotate_typed<float>(rows, length, heads, width, x, cosines, sines, direction, stream);
-        return;
-    case SHERD_BF16:
-        rotate_typed<bf16_t>(rows, length, heads, width, x, cosines, sines, direction, stream);
-        return;
-    case SHERD_F16:
-        rotate_typed<f16_t>(rows, length, heads, width, x, cosines, sines, direction, stream);
-        return;
-    }
+    by_run(dtype, width / 2, [&](auto run) {
+        typedef typename decltype(run)::type T;
+        constexpr int N = decltype(run)::elems;
+
+        LLM_LAUNCH((rotate<T, N>), dim3(blocks_of(rows * heads * (width / 2 / N), THREADS)),
+                   dim3(THREADS), 0, stream, rows, length, (int)heads, (int)width, (T *)x, cosines,
+                   sines, direction);
+    });
 }
 
 void widen_launch(sherd_dtype dtype, const void *src, float *dst, size_t elems, cudaStream_t stream)
 {
-    dim3 grid(blocks_of(elems, THREADS)), block(THREADS);
+    by_type(dtype, [&](auto one) {
+        typedef typename decltype(one)::type T;
 
-    switch (dtype) {
-    case SHERD_F32:
-        LLM_LAUNCH(widen<float>, grid, block, 0, stream, (const float *)src, dst, elems);
-        return;
-    case SHERD_BF16:
-        LLM_LAUNCH(widen<bf16_t>, grid, block, 0, stream, (const bf16_t *)src, dst, elems);
-        return;
-    case SHERD_F16:
-        LLM_LAUNCH(widen<f16_t>, grid, block, 0, stream, (const f16_t *)src, dst, elems);
-        return;
-    }
+        LLM_LAUNCH(widen<T>, dim3(blocks_of(elems, THREADS)), dim3(THREADS), 0, stream,
+                   (const T *)src, dst, elems);
+    });
 }
