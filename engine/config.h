@@ -66,7 +66,7 @@ typedef struct sherdi_settings {
 
     /* optimizer */
     const sherdi_optimizer *optimizer;
-    double                  lr, beta1, beta2, eps, weight_decay;
+    double                  lr, betas[2], eps, weight_decay;
     int                     bias_correction;
     sherdi_lamb_settings    lamb;
     sherdi_schedule_params  schedule;

@@ -282,14 +282,14 @@ void sherdi_config_effective(const sherd_config *config, int world_size, sherdi_
 
     *out = (sherdi_config_effect){0};
     if (!sherdi_config_is_given(config, id)) {
-        sherdi_config_default(id, &out->value);
+        out->value = sherdi_config_table[id].standard;
         rule_effect(config, world_size, id, out);
         return;
     }
     out->value = entry->value;
     (void)sherdi_config_place(config, id, out->origin);
     if (id == SHERDI_CONFIG_SUB_GROUP && entry->value.integer == 0) {
-        sherdi_config_default(id, &out->value); /* a block has elements */
+        out->value = sherdi_config_table[id].standard; /* a block has elements */
         effect_say(out, "derived: 0 is read as the default");
     }
 }

@@ -44,36 +44,63 @@ typedef enum sherdi_config_action {
     SHERDI_ACTION_REFUSE, /* unless the value is the default, or the block is switched off */
 } sherdi_config_action;
 
-enum {
-    SHERDI_KEY_NULLABLE       = 1 << 0,  /* null means absent */
-    SHERDI_KEY_RULE           = 1 << 1,  /* `fallback` is a sentence, not JSON */
-    SHERDI_KEY_ANY_CASE       = 1 << 2,  /* choices in any case */
-    SHERDI_KEY_SOFT           = 1 << 3,  /* another choice warns and means the default */
-    SHERDI_KEY_TRUNCATE       = 1 << 4,  /* fractions are cut off */
-    SHERDI_KEY_ONE_IS_OFF     = 1 << 5,  /* 1 means the same as the default */
-    SHERDI_KEY_CLOSED         = 1 << 6,  /* block: an unknown member is an error */
-    SHERDI_KEY_OPAQUE         = 1 << 7,  /* block: members are not looked at */
-    SHERDI_KEY_AUTO_ABSENT    = 1 << 8,  /* block: "auto" means absent */
-    SHERDI_KEY_LEGACY_BOOL    = 1 << 9,  /* block: the old bool form of zero_optimization */
-    SHERDI_KEY_ACTIVE_PRESENT = 1 << 10, /* block: on without "enabled" */
-    SHERDI_KEY_ACTIVE_NESTED  = 1 << 11, /* block: on where an "enabled" deeper inside is true */
-};
-
 typedef struct sherdi_config_range {
-    double      least, most; /* inclusive */
+    double      least, most; /* inclusive; both 0: any number */
     int         is_below;    /* `most` is exclusive */
     const char *choices;     /* "a|b|c"; NULL: numbers, or anything */
 } sherdi_config_range;
 
+typedef struct sherdi_config_value {
+    int64_t integer; /* BOOL, INT, SIZE; TEXT with choices: which one */
+    double  real;    /* REAL; first of PAIR */
+    double  second;
+    char   *text; /* TEXT without choices; FOLDERS: each with its end, an empty one after the last.
+                     Owned by the entry */
+} sherdi_config_value;
+
+/* How a field of sherdi_settings is written from a value. */
+typedef enum sherdi_setting_kind {
+    SHERDI_SETTING_NONE = 0, /* the key has no field */
+    SHERDI_SETTING_INT, /* cut at INT_MAX; a choice that may be absent: 0 absent, else from 1 */
+    SHERDI_SETTING_INT64,
+    SHERDI_SETTING_SIZE, /* unlimited is SIZE_MAX */
+    SHERDI_SETTING_REAL,
+    SHERDI_SETTING_PAIR,
+    SHERDI_SETTING_DTYPE,
+    SHERDI_SETTING_OPTIMIZER,
+    SHERDI_SETTING_TIER,
+} sherdi_setting_kind;
+
+typedef struct sherdi_config_setting {
+    size_t              offset, bytes; /* in sherdi_settings */
+    sherdi_setting_kind kind;
+    int                 is_derived; /* a rule writes it */
+} sherdi_config_setting;
+
 typedef struct sherdi_config_key {
-    const char          *path;
-    sherdi_config_type   type;
-    sherdi_config_action action;
-    uint32_t             flags;
-    const char          *fallback;
-    sherdi_config_range  range;
-    const char          *auto_rule;
-    const char          *meaning;
+    const char           *path;
+    sherdi_config_type    type;
+    sherdi_config_action  action;
+    const char           *fallback; /* as JSON, or with is_rule a sentence; NULL: none */
+    int                   is_rule;
+    sherdi_config_value   standard; /* what `fallback` says in JSON; all zero where there is none */
+    sherdi_config_range   range;
+    sherdi_config_setting setting;
+    const char           *auto_rule;
+    const char           *meaning;
+
+    unsigned is_nullable : 1;       /* null means absent */
+    unsigned is_local : 1;          /* ranks may differ in it: their hosts do */
+    unsigned has_any_case : 1;      /* choices in any case */
+    unsigned is_soft : 1;           /* another choice warns and means the default */
+    unsigned is_truncated : 1;      /* fractions are cut off */
+    unsigned one_is_off : 1;        /* 1 means the same as the default */
+    unsigned is_closed : 1;         /* block: an unknown member is an error */
+    unsigned is_opaque : 1;         /* block: members are not looked at */
+    unsigned auto_is_absent : 1;    /* block: "auto" means absent */
+    unsigned has_bool_form : 1;     /* block: the old one of zero_optimization */
+    unsigned is_active_present : 1; /* block: on without "enabled" */
+    unsigned is_active_nested : 1;  /* block: on where an "enabled" deeper inside is true */
 } sherdi_config_key;
 
 typedef enum sherdi_alias_kind {
@@ -114,14 +141,6 @@ enum { SHERDI_CHOICE_WARMUP = 0, SHERDI_CHOICE_DECAY = 1, SHERDI_CHOICE_COSINE =
 
 /* ---- values ---- */
 
-typedef struct sherdi_config_value {
-    int64_t integer; /* BOOL, INT, SIZE; TEXT with choices: which one */
-    double  real;    /* REAL; first of PAIR */
-    double  second;
-    char   *text; /* TEXT without choices; FOLDERS: each with its end, an empty one after the last.
-                     Owned by the entry */
-} sherdi_config_value;
-
 typedef enum sherdi_config_origin {
     SHERDI_ORIGIN_DEFAULT = 0, /* nothing was given */
     SHERDI_ORIGIN_FILE,
@@ -145,10 +164,8 @@ struct sherd_config {
     size_t              warning_count, warning_capacity;
 };
 
-/** The typed default; all zero where there is none. */
-void sherdi_config_default(sherdi_config_id id, sherdi_config_value *out);
-int  sherdi_config_same(const sherdi_config_key *key, const sherdi_config_value *a,
-                        const sherdi_config_value *b);
+int sherdi_config_same(const sherdi_config_key *key, const sherdi_config_value *a,
+                       const sherdi_config_value *b);
 
 /** Where the value of `id` was given, for messages: "ds.json:3:5", "the program". */
 #define SHERDI_PLACE_BYTES 320
@@ -230,7 +247,7 @@ sherd_status sherdi_config_key_warn(sherd_config *config, sherdi_config_id id,
 
 sherd_status sherdi_config_offload_check(const sherd_config *config, int is_complete);
 sherd_status sherdi_config_offload_remark(sherd_config *config);
-/** settings->stage is known. */
+/** What the rules of offload make of fields that hold their keys' values. */
 void sherdi_config_offload_resolve(const sherd_config *config, sherdi_settings *out);
 
 /* ---- batch ---- */

@@ -1,411 +1,399 @@
-/* The one table of configuration keys. Reading, the reference page and the dump all come from
- * it. A row:
+/* The one table of configuration keys. Reading, the settings, what ranks compare, the reference page and the
+ * dump all come from it. A row:
  *
- *   X(id, path, type, action, flags, default, RANGE or CHOICES, "auto" gives, meaning)
+ *   X(id, path, type, (what it does, and other attributes), meaning)
  *
- * `default` is JSON, or with RULE a sentence (engine/config_effect.c computes it); NULL: none.
- * "auto" NULL: the default. A block's members follow it. Included by config_impl.h and
- * config_table.c only. */
+ *   SETS(field)          of sherdi_settings, to the value in force; SETS_DTYPE: to that element type
+ *   DERIVES(field)       a rule of config_resolve.c makes the field of this key and of others
+ *   HONOUR               something else follows from it, in config_*.c
+ *   ACCEPT               nothing: a choice that never changes a result
+ *   IGNORE, REFUSE       nothing: a hint that is not taken; what would train something else
+ *   NUMBER ON OFF BOTH   the default; FIRST: the first of the choices
+ *   RULE("sentence")     what the default follows from; config_effect.c computes it
+ *   RANGE BELOW CHOICES  what is allowed
+ *   AUTO("sentence")     what "auto" gives; without it the default
+ *   NULLABLE, LOCAL ...  the bits of sherdi_config_key
+ *
+ * A block's members follow it. Included by config_impl.h and config_table.c only. */
 
 /* clang-format off */
 #define SHERDI_CONFIG_KEYS(X) \
     /* ---- batch ---- */ \
-    X(TRAIN_BATCH, "train_batch_size", INT, HONOUR, RULE, "the product of the next two and the number of ranks", \
-      RANGE(1, INT_MAX), "derived", "samples per optimizer step over all ranks") \
-    X(MICRO_BATCH, "train_micro_batch_size_per_gpu", INT, HONOUR, RULE, "derived from train_batch_size", \
-      RANGE(1, INT_MAX), "derived; needs train_batch_size or a value from the program", "samples per rank and micro-batch") \
-    X(ACCUMULATION, "gradient_accumulation_steps", INT, HONOUR, RULE, "1, or derived where both sizes are given", \
-      RANGE(1, INT_MAX), "derived", "micro-batches per optimizer step") \
+    X(TRAIN_BATCH, "train_batch_size", INT, (SETS(train_batch_size), \
+      RULE("the product of the next two and the number of ranks"), RANGE(1, INT_MAX), AUTO("derived")), \
+      "samples per optimizer step over all ranks") \
+    X(MICRO_BATCH, "train_micro_batch_size_per_gpu", INT, (SETS(micro_batch_size), RULE("derived from train_batch_size"), \
+      RANGE(1, INT_MAX), AUTO("derived; needs train_batch_size or a value from the program")), \
+      "samples per rank and micro-batch") \
+    X(ACCUMULATION, "gradient_accumulation_steps", INT, (SETS(accumulation), \
+      RULE("1, or derived where both sizes are given"), RANGE(1, INT_MAX), AUTO("derived")), \
+      "micro-batches per optimizer step") \
     /* ---- general ---- */ \
-    X(STEPS_PER_PRINT, "steps_per_print", SIZE, HONOUR, NULLABLE, NULL, \
-      RANGE(0, INFINITY), NULL, "for the program, which prints a line every so many steps (sherd_engine_query); none without it") \
-    X(GRADIENT_CLIPPING, "gradient_clipping", REAL, HONOUR, NONE, "1.0", \
-      RANGE(0, INFINITY), "1.0", "largest L2 norm of the gradient; 0 switches clipping off") \
-    X(PRESCALE, "prescale_gradients", BOOL, ACCEPT, NONE, "false", \
-      ANYTHING, NULL, "sums are taken in fp32, so dividing first or last gives the same") \
-    X(PREDIVIDE, "gradient_predivide_factor", REAL, ACCEPT, NONE, "1.0", \
-      RANGE(0, INFINITY), NULL, "sums are taken in fp32, so dividing first or last gives the same") \
-    X(ALLREDUCE_OP, "gradient_allreduce_op", TEXT, REFUSE, NONE, "\"mean\"", \
-      CHOICES("mean|sum"), NULL, "gradients are averaged over the ranks") \
-    X(MANAGED_ACCUMULATION, "managed_gradient_accumulation", BOOL, REFUSE, NONE, "true", \
-      ANYTHING, NULL, "the engine counts micro-batches; sherd_step_close_window ends a window early") \
-    X(COMM_DTYPE, "communication_data_type", TEXT, HONOUR, NULLABLE | ANY_CASE | RULE, "the compute type", \
-      CHOICES("fp32|fp16|bf16"), NULL, "element type of gradients on the wire") \
-    X(DETERMINISTIC, "deterministic", BOOL, HONOUR, NONE, "false", \
-      ANYTHING, NULL, "the same bits for every stage, accumulation and number of ranks (a key of sherd's own)") \
-    X(SEQUENCE_PARALLEL, "sequence_parallel_size", INT, REFUSE, NONE, "1", \
-      RANGE(1, INT_MAX), NULL, "sequence parallelism is the trainer's; the world is the data-parallel group") \
-    X(SEQ_COMM_DTYPE, "seq_parallel_communication_data_type", TEXT, ACCEPT, NULLABLE, "\"fp32\"", \
-      ANYTHING, NULL, "without sequence parallelism nothing is sent in it") \
-    X(SPARSE_GRADIENTS, "sparse_gradients", BOOL, IGNORE, NONE, "false", \
-      ANYTHING, NULL, "embedding gradients are exchanged whole") \
-    X(UNTESTED_OPTIMIZER, "zero_allow_untested_optimizer", BOOL, ACCEPT, NONE, "false", \
-      ANYTHING, NULL, "every optimizer here works at every stage") \
-    X(FORCE_CPU_OPTIMIZER, "zero_force_ds_cpu_optimizer", BOOL, ACCEPT, NONE, "true", \
-      ANYTHING, NULL, "there is one optimizer implementation") \
-    X(WALL_CLOCK, "wall_clock_breakdown", BOOL, HONOUR, NONE, "false", \
-      ANYTHING, NULL, "the time of each step by phase, in its report and in the log at level info") \
-    X(MEMORY_BREAKDOWN, "memory_breakdown", BOOL, IGNORE, NONE, "false", \
-      ANYTHING, NULL, "sherd_engine_memory reports memory by purpose") \
-    X(DUMP_STATE, "dump_state", BOOL, IGNORE, NONE, "false", \
-      ANYTHING, NULL, "sherd_config_dump prints the resolved configuration") \
-    X(LOG_LEVEL, "log_level", ANY, IGNORE, NULLABLE, NULL, \
-      ANYTHING, NULL, "sherd_log_set and SHERD_LOG choose the level") \
-    X(DROP_LAST, "dataloader_drop_last", BOOL, IGNORE, NONE, "false", \
-      ANYTHING, NULL, "the trainer loads the data") \
-    X(DISABLE_ALLGATHER, "disable_allgather", BOOL, IGNORE, NONE, "false", \
-      ANYTHING, NULL, "has no effect in DeepSpeed either") \
-    X(VOCABULARY_SIZE, "vocabulary_size", ANY, ACCEPT, NULLABLE, NULL, \
-      ANYTHING, NULL, "a hint about tensor shapes") \
-    X(GRAPH_HARVESTING, "graph_harvesting", BOOL, IGNORE, NONE, "false", \
-      ANYTHING, NULL, "a speed hint for CUDA graphs") \
-    X(EXPERT_PARALLELISM, "use_data_before_expert_parallelism_", BOOL, IGNORE, NONE, "false", \
-      ANYTHING, NULL, "a layout hint for expert parallelism") \
+    X(STEPS_PER_PRINT, "steps_per_print", SIZE, (SETS(steps_per_print), RANGE(0, INFINITY), NULLABLE, LOCAL), \
+      "for the program, which prints a line every so many steps (sherd_engine_query); none without it") \
+    X(GRADIENT_CLIPPING, "gradient_clipping", REAL, (SETS(gradient_clipping), NUMBER(1.0), \
+      RANGE(0, INFINITY), AUTO("1.0")), \
+      "largest L2 norm of the gradient; 0 switches clipping off") \
+    X(PRESCALE, "prescale_gradients", BOOL, (ACCEPT, OFF), \
+      "sums are taken in fp32, so dividing first or last gives the same") \
+    X(PREDIVIDE, "gradient_predivide_factor", REAL, (ACCEPT, NUMBER(1.0), RANGE(0, INFINITY)), \
+      "sums are taken in fp32, so dividing first or last gives the same") \
+    X(ALLREDUCE_OP, "gradient_allreduce_op", TEXT, (REFUSE, FIRST("mean"), CHOICES("mean|sum")), \
+      "gradients are averaged over the ranks") \
+    X(MANAGED_ACCUMULATION, "managed_gradient_accumulation", BOOL, (REFUSE, ON), \
+      "the engine counts micro-batches; sherd_step_close_window ends a window early") \
+    X(COMM_DTYPE, "communication_data_type", TEXT, (SETS_DTYPE(comm_dtype), RULE("the compute type"), \
+      CHOICES("fp32|fp16|bf16"), NULLABLE, ANY_CASE), "element type of gradients on the wire") \
+    X(DETERMINISTIC, "deterministic", BOOL, (SETS(deterministic), OFF), \
+      "the same bits for every stage, accumulation and number of ranks (a key of sherd's own)") \
+    X(SEQUENCE_PARALLEL, "sequence_parallel_size", INT, (REFUSE, NUMBER(1), RANGE(1, INT_MAX)), \
+      "sequence parallelism is the trainer's; the world is the data-parallel group") \
+    X(SEQ_COMM_DTYPE, "seq_parallel_communication_data_type", TEXT, (ACCEPT, FIRST("fp32"), \
+      NULLABLE), "without sequence parallelism nothing is sent in it") \
+    X(SPARSE_GRADIENTS, "sparse_gradients", BOOL, (IGNORE, OFF), \
+      "embedding gradients are exchanged whole") \
+    X(UNTESTED_OPTIMIZER, "zero_allow_untested_optimizer", BOOL, (ACCEPT, OFF), \
+      "every optimizer here works at every stage") \
+    X(FORCE_CPU_OPTIMIZER, "zero_force_ds_cpu_optimizer", BOOL, (ACCEPT, ON), \
+      "there is one optimizer implementation") \
+    X(WALL_CLOCK, "wall_clock_breakdown", BOOL, (SETS(wall_clock_breakdown), OFF), \
+      "the time of each step by phase, in its report and in the log at level info") \
+    X(MEMORY_BREAKDOWN, "memory_breakdown", BOOL, (IGNORE, OFF), \
+      "sherd_engine_memory reports memory by purpose") \
+    X(DUMP_STATE, "dump_state", BOOL, (IGNORE, OFF), \
+      "sherd_config_dump prints the resolved configuration") \
+    X(LOG_LEVEL, "log_level", ANY, (IGNORE, NULLABLE), \
+      "sherd_log_set and SHERD_LOG choose the level") \
+    X(DROP_LAST, "dataloader_drop_last", BOOL, (IGNORE, OFF), "the trainer loads the data") \
+    X(DISABLE_ALLGATHER, "disable_allgather", BOOL, (IGNORE, OFF), \
+      "has no effect in DeepSpeed either") \
+    X(VOCABULARY_SIZE, "vocabulary_size", ANY, (ACCEPT, NULLABLE), "a hint about tensor shapes") \
+    X(GRAPH_HARVESTING, "graph_harvesting", BOOL, (IGNORE, OFF), "a speed hint for CUDA graphs") \
+    X(EXPERT_PARALLELISM, "use_data_before_expert_parallelism_", BOOL, (IGNORE, OFF), \
+      "a layout hint for expert parallelism") \
     /* ---- sherd's own ---- */ \
-    X(SHERD, "sherd", BLOCK, HONOUR, CLOSED, NULL, \
-      ANYTHING, NULL, "keys of sherd's own") \
-    X(STRICT, "sherd.strict", BOOL, HONOUR, NONE, "false", \
-      ANYTHING, NULL, "every warning about the configuration is an error") \
-    X(LENIENT, "sherd.lenient", BOOL, HONOUR, NONE, "false", \
-      ANYTHING, NULL, "unknown keys inside closed blocks warn instead of failing; holds for what is read with or after it") \
-    X(VENDOR_REDUCTION, "sherd.vendor_reduction", BOOL, HONOUR, NONE, "false", \
-      ANYTHING, NULL, "reduce gradients with the transport's own reduction (NCCL): its bits depend on the layout, and no promise of equal bits holds; other transports do not look at it") \
-    X(FREE_PACKING, "sherd.free_packing", BOOL, HONOUR, NONE, "false", \
-      ANYTHING, NULL, "stage 3: each gather of a unit has a place of its own, which may take less memory where sizes and orders are irregular; no parameter has one address then (sherd_param_address)") \
-    X(HIDDEN_SIZE, "sherd.hidden_size", INT, HONOUR, NULLABLE, NULL, \
-      RANGE(1, INT_MAX), NULL, "width of the model: what \"auto\" bucket sizes are computed from; the program gives it") \
+    X(SHERD, "sherd", BLOCK, (HONOUR, CLOSED), "keys of sherd's own") \
+    X(STRICT, "sherd.strict", BOOL, (HONOUR, OFF), \
+      "every warning about the configuration is an error") \
+    X(LENIENT, "sherd.lenient", BOOL, (HONOUR, OFF), \
+      "unknown keys inside closed blocks warn instead of failing; holds for what is read with or after it") \
+    X(VENDOR_REDUCTION, "sherd.vendor_reduction", BOOL, (SETS(vendor_reduction), OFF), \
+      "reduce gradients with the transport's own reduction (NCCL): its bits depend on the layout, and no promise of equal bits holds; other transports do not look at it") \
+    X(FREE_PACKING, "sherd.free_packing", BOOL, (SETS(free_packing), OFF), \
+      "stage 3: each gather of a unit has a place of its own, which may take less memory where sizes and orders are irregular; no parameter has one address then (sherd_param_address)") \
+    X(HIDDEN_SIZE, "sherd.hidden_size", INT, (HONOUR, RANGE(1, INT_MAX), NULLABLE), \
+      "width of the model: what \"auto\" bucket sizes are computed from; the program gives it") \
     /* ---- precision ---- */ \
-    X(FP16, "fp16", BLOCK, HONOUR, NONE, NULL, \
-      ANYTHING, NULL, "compute in fp16, with loss scaling; neither this nor bf16: fp32") \
-    X(FP16_ENABLED, "fp16.enabled", BOOL, HONOUR, NONE, "false", \
-      ANYTHING, "false, unless the program says true", "parameters and gradients in fp16") \
-    X(LOSS_SCALE, "fp16.loss_scale", REAL, HONOUR, NONE, "0", \
-      RANGE(0, 8e37), NULL, "fixed loss scale; 0: dynamic") \
-    X(SCALE_POWER, "fp16.initial_scale_power", INT, HONOUR, NONE, "16", \
-      RANGE(0, 126), NULL, "a dynamic scale starts at 2 to this power") \
-    X(SCALE_WINDOW, "fp16.loss_scale_window", SIZE, HONOUR, NONE, "1000", \
-      RANGE(0, INFINITY), NULL, "clean steps before the scale doubles") \
-    X(HYSTERESIS, "fp16.hysteresis", INT, HONOUR, NONE, "2", \
-      RANGE(0, INT_MAX), NULL, "overflows before the scale halves; 0 counts as 1") \
-    X(CONSECUTIVE_HYSTERESIS, "fp16.consecutive_hysteresis", BOOL, HONOUR, NONE, "false", \
-      ANYTHING, NULL, "each clean step refills the count of overflows") \
-    X(MIN_SCALE, "fp16.min_loss_scale", REAL, HONOUR, NONE, "1", \
-      RANGE(0, 8e37), NULL, "smallest dynamic scale, fractions allowed; an overflow there is an error; 0: no floor") \
-    X(FP16_AUTO_CAST, "fp16.auto_cast", BOOL, IGNORE, NONE, "false", \
-      ANYTHING, NULL, "the trainer casts its inputs") \
-    X(FP16_MASTER, "fp16.fp16_master_weights_and_grads", BOOL, REFUSE, NONE, "false", \
-      ANYTHING, NULL, "master weights are fp32") \
-    X(FP16_OPT_LEVEL, "fp16.opt_level", ANY, IGNORE, NONE, NULL, \
-      ANYTHING, NULL, "a key of Apex, not of this block") \
-    X(FP16_FP16, "fp16.fp16", ANY, IGNORE, NONE, NULL, \
-      ANYTHING, NULL, "not a key of this block; fp16.enabled is") \
-    X(FP16_TOLERANCE, "fp16.fp16_scale_tolerance", ANY, IGNORE, NONE, NULL, \
-      ANYTHING, NULL, "a key of Fairseq, not of this block") \
-    X(BF16, "bf16", BLOCK, HONOUR, NULLABLE, NULL, \
-      ANYTHING, NULL, "compute in bf16") \
-    X(BF16_ENABLED, "bf16.enabled", BOOL, HONOUR, NONE, "false", \
-      ANYTHING, "false, unless the program says true", "parameters and gradients in bf16") \
-    X(BF16_CHECK_OVERFLOW, "bf16.check_grad_overflow", BOOL, HONOUR, NONE, "true", \
-      ANYTHING, NULL, "skip an update whose gradient has Inf or NaN in it, in bf16 and fp32") \
-    X(BF16_IMMEDIATE, "bf16.immediate_grad_update", BOOL, IGNORE, NONE, "false", \
-      ANYTHING, NULL, "when gradients are accumulated, a memory hint") \
-    X(BF16_MASTER, "bf16.bf16_master_weights_and_grads", BOOL, REFUSE, NONE, "false", \
-      ANYTHING, NULL, "master weights are fp32") \
-    X(BF16_STATES, "bf16.bf16_optimizer_states", BOOL, REFUSE, NONE, "false", \
-      ANYTHING, NULL, "optimizer states are fp32") \
-    X(BF16_AUTO_CAST, "bf16.auto_cast", ANY, IGNORE, NONE, NULL, \
-      ANYTHING, NULL, "not a key of this block; the trainer casts its inputs") \
-    X(BF16_LOSS_SCALE, "bf16.loss_scale", ANY, IGNORE, NONE, NULL, \
-      ANYTHING, NULL, "bf16 needs no loss scale") \
-    X(BF16_POWER, "bf16.initial_scale_power", ANY, IGNORE, NONE, NULL, \
-      ANYTHING, NULL, "bf16 needs no loss scale") \
-    X(BF16_WINDOW, "bf16.loss_scale_window", ANY, IGNORE, NONE, NULL, \
-      ANYTHING, NULL, "bf16 needs no loss scale") \
-    X(BF16_HYSTERESIS, "bf16.hysteresis", ANY, IGNORE, NONE, NULL, \
-      ANYTHING, NULL, "bf16 needs no loss scale") \
-    X(BF16_MIN_SCALE, "bf16.min_loss_scale", ANY, IGNORE, NONE, NULL, \
-      ANYTHING, NULL, "bf16 needs no loss scale") \
-    X(DATA_TYPES, "data_types", BLOCK, HONOUR, NONE, NULL, \
-      ANYTHING, NULL, "element types") \
-    X(ACCUM_DTYPE, "data_types.grad_accum_dtype", TEXT, HONOUR, NULLABLE | ANY_CASE, "\"fp32\"", \
-      CHOICES("fp32|fp16|bf16"), NULL, "element type in which micro-batches are added up (DeepSpeed's default is the compute type)") \
-    X(PARAM_DTYPE, "data_types.param_dtype", TEXT, HONOUR, NULLABLE | ANY_CASE | RULE, "the compute type", \
-      CHOICES("fp32|fp16|bf16"), NULL, "must agree with fp16 and bf16") \
-    X(BUFFER_DTYPE, "data_types.buffer_dtype", TEXT, IGNORE, NULLABLE, NULL, \
-      ANYTHING, NULL, "buffers that are no parameters are the trainer's") \
+    X(FP16, "fp16", BLOCK, (HONOUR), \
+      "compute in fp16, with loss scaling; neither this nor bf16: fp32") \
+    X(FP16_ENABLED, "fp16.enabled", BOOL, (HONOUR, OFF, \
+      AUTO("false, unless the program says true")), "parameters and gradients in fp16") \
+    X(LOSS_SCALE, "fp16.loss_scale", REAL, (DERIVES(scaler.is_dynamic), NUMBER(0), \
+      RANGE(0, 8e37)), "fixed loss scale; 0: dynamic") \
+    X(SCALE_POWER, "fp16.initial_scale_power", INT, (DERIVES(scaler.initial_scale), NUMBER(16), \
+      RANGE(0, 126)), "a dynamic scale starts at 2 to this power") \
+    X(SCALE_WINDOW, "fp16.loss_scale_window", SIZE, (SETS(scaler.window), NUMBER(1000), \
+      RANGE(0, INFINITY)), "clean steps before the scale doubles") \
+    X(HYSTERESIS, "fp16.hysteresis", INT, (SETS(scaler.hysteresis), NUMBER(2), RANGE(0, INT_MAX)), \
+      "overflows before the scale halves; 0 counts as 1") \
+    X(CONSECUTIVE_HYSTERESIS, "fp16.consecutive_hysteresis", BOOL, \
+      (SETS(scaler.is_consecutive_hysteresis), OFF), \
+      "each clean step refills the count of overflows") \
+    X(MIN_SCALE, "fp16.min_loss_scale", REAL, (SETS(scaler.min_scale), NUMBER(1), RANGE(0, 8e37)), \
+      "smallest dynamic scale, fractions allowed; an overflow there is an error; 0: no floor") \
+    X(FP16_AUTO_CAST, "fp16.auto_cast", BOOL, (IGNORE, OFF), "the trainer casts its inputs") \
+    X(FP16_MASTER, "fp16.fp16_master_weights_and_grads", BOOL, (REFUSE, OFF), \
+      "master weights are fp32") \
+    X(FP16_OPT_LEVEL, "fp16.opt_level", ANY, (IGNORE), "a key of Apex, not of this block") \
+    X(FP16_FP16, "fp16.fp16", ANY, (IGNORE), "not a key of this block; fp16.enabled is") \
+    X(FP16_TOLERANCE, "fp16.fp16_scale_tolerance", ANY, (IGNORE), \
+      "a key of Fairseq, not of this block") \
+    X(BF16, "bf16", BLOCK, (HONOUR, NULLABLE), "compute in bf16") \
+    X(BF16_ENABLED, "bf16.enabled", BOOL, (HONOUR, OFF, \
+      AUTO("false, unless the program says true")), "parameters and gradients in bf16") \
+    X(BF16_CHECK_OVERFLOW, "bf16.check_grad_overflow", BOOL, (SETS(check_overflow), ON), \
+      "skip an update whose gradient has Inf or NaN in it, in bf16 and fp32") \
+    X(BF16_IMMEDIATE, "bf16.immediate_grad_update", BOOL, (IGNORE, OFF), \
+      "when gradients are accumulated, a memory hint") \
+    X(BF16_MASTER, "bf16.bf16_master_weights_and_grads", BOOL, (REFUSE, OFF), \
+      "master weights are fp32") \
+    X(BF16_STATES, "bf16.bf16_optimizer_states", BOOL, (REFUSE, OFF), "optimizer states are fp32") \
+    X(BF16_AUTO_CAST, "bf16.auto_cast", ANY, (IGNORE), \
+      "not a key of this block; the trainer casts its inputs") \
+    X(BF16_LOSS_SCALE, "bf16.loss_scale", ANY, (IGNORE), "bf16 needs no loss scale") \
+    X(BF16_POWER, "bf16.initial_scale_power", ANY, (IGNORE), "bf16 needs no loss scale") \
+    X(BF16_WINDOW, "bf16.loss_scale_window", ANY, (IGNORE), "bf16 needs no loss scale") \
+    X(BF16_HYSTERESIS, "bf16.hysteresis", ANY, (IGNORE), "bf16 needs no loss scale") \
+    X(BF16_MIN_SCALE, "bf16.min_loss_scale", ANY, (IGNORE), "bf16 needs no loss scale") \
+    X(DATA_TYPES, "data_types", BLOCK, (HONOUR), "element types") \
+    X(ACCUM_DTYPE, "data_types.grad_accum_dtype", TEXT, (SETS_DTYPE(accum_dtype), FIRST("fp32"), CHOICES("fp32|fp16|bf16"), \
+      NULLABLE, ANY_CASE), "element type in which micro-batches are added up (DeepSpeed's default is the compute type)") \
+    X(PARAM_DTYPE, "data_types.param_dtype", TEXT, (SETS_DTYPE(compute_dtype), RULE("the compute type"), \
+      CHOICES("fp32|fp16|bf16"), NULLABLE, ANY_CASE), "must agree with fp16 and bf16") \
+    X(BUFFER_DTYPE, "data_types.buffer_dtype", TEXT, (IGNORE, NULLABLE), \
+      "buffers that are no parameters are the trainer's") \
     /* ---- optimizer ---- */ \
-    X(OPTIMIZER, "optimizer", BLOCK, HONOUR, CLOSED, NULL, \
-      ANYTHING, NULL, "required, in the file or by the program") \
-    X(OPTIMIZER_TYPE, "optimizer.type", TEXT, HONOUR, ANY_CASE, NULL, \
-      CHOICES(sherdi_optimizer_types + 1), NULL, "Adam decays weights as AdamW does unless adam_w_mode is false") \
-    X(LEGACY_FUSION, "optimizer.legacy_fusion", ANY, ACCEPT, NONE, NULL, \
-      ANYTHING, NULL, "a choice between implementations") \
-    X(OPTIMIZER_PARAMS, "optimizer.params", BLOCK, HONOUR, CLOSED | NULLABLE, NULL, \
-      ANYTHING, NULL, "for all parameter groups that do not say otherwise") \
-    X(LR, "optimizer.params.lr", REAL, HONOUR, NONE, "1e-3", \
-      RANGE(0, INFINITY), "an error: the program must give it", "learning rate") \
-    X(BETAS, "optimizer.params.betas", PAIR, HONOUR, NONE, "[0.9, 0.999]", \
-      BELOW(0, 1), "[0.9, 0.999]", "decay of the two moments") \
-    X(EPS, "optimizer.params.eps", REAL, HONOUR, NONE, "1e-8", \
-      RANGE(0, INFINITY), "1e-8", "added to the square root of the second moment") \
-    X(WEIGHT_DECAY, "optimizer.params.weight_decay", REAL, HONOUR, NONE, "0.0", \
-      RANGE(0, INFINITY), "0.0", "weight decay") \
-    X(BIAS_CORRECTION, "optimizer.params.bias_correction", BOOL, HONOUR, NONE, "true", \
-      ANYTHING, NULL, "correct the moments for their start at zero") \
-    X(ADAM_W_MODE, "optimizer.params.adam_w_mode", BOOL, HONOUR, NONE, "true", \
-      ANYTHING, NULL, "false, with type Adam: decay is added to the gradient") \
-    X(MAX_COEFF, "optimizer.params.max_coeff", REAL, HONOUR, NONE, "10.0", \
-      RANGE(0, INFINITY), NULL, "Lamb: largest trust ratio") \
-    X(MIN_COEFF, "optimizer.params.min_coeff", REAL, HONOUR, NONE, "0.01", \
-      RANGE(0, INFINITY), NULL, "Lamb: smallest trust ratio") \
-    X(EPS_INSIDE_SQRT, "optimizer.params.eps_inside_sqrt", BOOL, HONOUR, NONE, "false", \
-      ANYTHING, NULL, "Lamb: eps is added under the square root") \
-    X(LAMB_FORM, "optimizer.params.lamb_form", TEXT, HONOUR, NONE, "\"deepspeed\"", \
-      CHOICES("deepspeed|paper"), NULL, "Lamb: whether the bias corrections multiply the whole step, or make the moments that the direction is of (a key of sherd's own)") \
-    X(EXCLUDE_1D, "optimizer.params.exclude_1d", BOOL, HONOUR, NONE, "false", \
-      ANYTHING, NULL, "Lamb: the trust ratio of parameters with at most one dimension is 1, in groups that do not say otherwise (a key of sherd's own)") \
-    X(MAX_GRAD_NORM, "optimizer.params.max_grad_norm", REAL, HONOUR, NONE, NULL, \
-      RANGE(0, INFINITY), NULL, "taken as gradient_clipping where that is absent, with a warning") \
-    X(AMSGRAD, "optimizer.params.amsgrad", BOOL, REFUSE, NONE, "false", \
-      ANYTHING, NULL, "AMSGrad is another optimizer") \
-    X(FP32_STATES, "optimizer.params.fp32_optimizer_states", BOOL, REFUSE, NONE, "true", \
-      ANYTHING, NULL, "optimizer states are fp32") \
-    X(TORCH_ADAM, "optimizer.params.torch_adam", ANY, ACCEPT, NONE, NULL, \
-      ANYTHING, NULL, "a choice between implementations") \
-    X(FUSED, "optimizer.params.fused", ANY, ACCEPT, NONE, NULL, \
-      ANYTHING, NULL, "a choice between implementations") \
-    X(FOREACH, "optimizer.params.foreach", ANY, ACCEPT, NONE, NULL, \
-      ANYTHING, NULL, "a choice between implementations") \
-    X(SET_GRAD_NONE, "optimizer.params.set_grad_none", ANY, ACCEPT, NONE, NULL, \
-      ANYTHING, NULL, "the engine owns the gradients") \
+    X(OPTIMIZER, "optimizer", BLOCK, (HONOUR, CLOSED), "required, in the file or by the program") \
+    X(OPTIMIZER_TYPE, "optimizer.type", TEXT, (SETS(optimizer), CHOICES(sherdi_optimizer_types + 1), ANY_CASE), \
+      "Adam decays weights as AdamW does unless adam_w_mode is false") \
+    X(LEGACY_FUSION, "optimizer.legacy_fusion", ANY, (ACCEPT), "a choice between implementations") \
+    X(OPTIMIZER_PARAMS, "optimizer.params", BLOCK, (HONOUR, CLOSED, NULLABLE), \
+      "for all parameter groups that do not say otherwise") \
+    X(LR, "optimizer.params.lr", REAL, (SETS(lr), NUMBER(1e-3), RANGE(0, INFINITY), \
+      AUTO("an error: the program must give it")), "learning rate") \
+    X(BETAS, "optimizer.params.betas", PAIR, (SETS(betas), BOTH(0.9, 0.999), BELOW(0, 1), \
+      AUTO("[0.9, 0.999]")), "decay of the two moments") \
+    X(EPS, "optimizer.params.eps", REAL, (SETS(eps), NUMBER(1e-8), RANGE(0, INFINITY), \
+      AUTO("1e-8")), "added to the square root of the second moment") \
+    X(WEIGHT_DECAY, "optimizer.params.weight_decay", REAL, (SETS(weight_decay), NUMBER(0.0), \
+      RANGE(0, INFINITY), AUTO("0.0")), "weight decay") \
+    X(BIAS_CORRECTION, "optimizer.params.bias_correction", BOOL, (SETS(bias_correction), ON), \
+      "correct the moments for their start at zero") \
+    X(ADAM_W_MODE, "optimizer.params.adam_w_mode", BOOL, (HONOUR, ON), \
+      "false, with type Adam: decay is added to the gradient") \
+    X(MAX_COEFF, "optimizer.params.max_coeff", REAL, (SETS(lamb.max_coeff), NUMBER(10.0), \
+      RANGE(0, INFINITY)), "Lamb: largest trust ratio") \
+    X(MIN_COEFF, "optimizer.params.min_coeff", REAL, (SETS(lamb.min_coeff), NUMBER(0.01), \
+      RANGE(0, INFINITY)), "Lamb: smallest trust ratio") \
+    X(EPS_INSIDE_SQRT, "optimizer.params.eps_inside_sqrt", BOOL, (SETS(lamb.eps_inside_sqrt), \
+      OFF), "Lamb: eps is added under the square root") \
+    X(LAMB_FORM, "optimizer.params.lamb_form", TEXT, (SETS(lamb.is_papers), FIRST("deepspeed"), CHOICES("deepspeed|paper")), \
+      "Lamb: whether the bias corrections multiply the whole step, or make the moments that the direction is of (a key of sherd's own)") \
+    X(EXCLUDE_1D, "optimizer.params.exclude_1d", BOOL, (SETS(lamb.exclude_1d), OFF), \
+      "Lamb: the trust ratio of parameters with at most one dimension is 1, in groups that do not say otherwise (a key of sherd's own)") \
+    X(MAX_GRAD_NORM, "optimizer.params.max_grad_norm", REAL, (HONOUR, RANGE(0, INFINITY)), \
+      "taken as gradient_clipping where that is absent, with a warning") \
+    X(AMSGRAD, "optimizer.params.amsgrad", BOOL, (REFUSE, OFF), "AMSGrad is another optimizer") \
+    X(FP32_STATES, "optimizer.params.fp32_optimizer_states", BOOL, (REFUSE, ON), \
+      "optimizer states are fp32") \
+    X(TORCH_ADAM, "optimizer.params.torch_adam", ANY, (ACCEPT), \
+      "a choice between implementations") \
+    X(FUSED, "optimizer.params.fused", ANY, (ACCEPT), "a choice between implementations") \
+    X(FOREACH, "optimizer.params.foreach", ANY, (ACCEPT), "a choice between implementations") \
+    X(SET_GRAD_NONE, "optimizer.params.set_grad_none", ANY, (ACCEPT), \
+      "the engine owns the gradients") \
     /* ---- scheduler ---- */ \
-    X(SCHEDULER, "scheduler", BLOCK, HONOUR, CLOSED, NULL, \
-      ANYTHING, NULL, "the learning rate over time; constant without it") \
-    X(SCHEDULER_TYPE, "scheduler.type", TEXT, HONOUR, NONE, NULL, \
-      CHOICES("WarmupLR|WarmupDecayLR|WarmupCosineLR"), NULL, "warm-up to a constant, to a linear decay, to a cosine") \
-    X(SCHEDULER_PARAMS, "scheduler.params", BLOCK, HONOUR, CLOSED | NULLABLE, NULL, \
-      ANYTHING, NULL, "numbers of the schedule") \
-    X(WARMUP_MIN_LR, "scheduler.params.warmup_min_lr", REAL, HONOUR, NONE, "0.0", \
-      RANGE(0, INFINITY), "0", "rate at the start (WarmupLR, WarmupDecayLR)") \
-    X(WARMUP_MAX_LR, "scheduler.params.warmup_max_lr", REAL, HONOUR, NULLABLE | RULE, "WarmupLR: each group's rate; WarmupDecayLR: 0.001", \
-      RANGE(0, INFINITY), "each group's rate", "rate at the end of the warm-up (WarmupLR, WarmupDecayLR)") \
-    X(WARMUP_STEPS, "scheduler.params.warmup_num_steps", SIZE, HONOUR, NONE, "1000", \
-      RANGE(0, INFINITY), "0", "steps of the warm-up; less than 2 count as 2") \
-    X(WARMUP_TYPE, "scheduler.params.warmup_type", TEXT, HONOUR, SOFT, "\"log\"", \
-      CHOICES("log|linear"), NULL, "shape of the warm-up; anything else is log, with a warning") \
-    X(TOTAL_STEPS, "scheduler.params.total_num_steps", SIZE, HONOUR, NONE, NULL, \
-      RANGE(1, INFINITY), "an error: the program must give it", "where the decay ends; WarmupDecayLR and WarmupCosineLR need it") \
-    X(MIN_RATIO, "scheduler.params.warmup_min_ratio", REAL, HONOUR, NONE, "0.0", \
-      RANGE(0, INFINITY), NULL, "share of the rate at the start (WarmupCosineLR)") \
-    X(COS_MIN_RATIO, "scheduler.params.cos_min_ratio", REAL, HONOUR, NONE, "1e-4", \
-      RANGE(0, INFINITY), NULL, "share of the rate at the end (WarmupCosineLR)") \
-    X(LAST_ITERATION, "scheduler.params.last_batch_iteration", INT, REFUSE, NONE, "-1", \
-      RANGE(-1, INT_MAX), NULL, "the schedule starts with the first step, and goes on where it was when state files are resumed") \
+    X(SCHEDULER, "scheduler", BLOCK, (HONOUR, CLOSED), \
+      "the learning rate over time; constant without it") \
+    X(SCHEDULER_TYPE, "scheduler.type", TEXT, (SETS(schedule.kind), CHOICES("WarmupLR|WarmupDecayLR|WarmupCosineLR")), \
+      "warm-up to a constant, to a linear decay, to a cosine") \
+    X(SCHEDULER_PARAMS, "scheduler.params", BLOCK, (HONOUR, CLOSED, NULLABLE), \
+      "numbers of the schedule") \
+    X(WARMUP_MIN_LR, "scheduler.params.warmup_min_lr", REAL, (SETS(schedule.min_lr), NUMBER(0.0), \
+      RANGE(0, INFINITY), AUTO("0")), "rate at the start (WarmupLR, WarmupDecayLR)") \
+    X(WARMUP_MAX_LR, "scheduler.params.warmup_max_lr", REAL, (SETS(schedule.max_lr), \
+      RULE("WarmupLR: each group's rate; WarmupDecayLR: 0.001"), RANGE(0, INFINITY), NULLABLE, AUTO("each group's rate")), \
+      "rate at the end of the warm-up (WarmupLR, WarmupDecayLR)") \
+    X(WARMUP_STEPS, "scheduler.params.warmup_num_steps", SIZE, (SETS(schedule.warmup_steps), \
+      NUMBER(1000), RANGE(0, INFINITY), AUTO("0")), \
+      "steps of the warm-up; less than 2 count as 2") \
+    X(WARMUP_TYPE, "scheduler.params.warmup_type", TEXT, (SETS(schedule.is_linear), FIRST("log"), \
+      CHOICES("log|linear"), SOFT), "shape of the warm-up; anything else is log, with a warning") \
+    X(TOTAL_STEPS, "scheduler.params.total_num_steps", SIZE, (SETS(schedule.total_steps), RANGE(1, INFINITY), \
+      AUTO("an error: the program must give it")), "where the decay ends; WarmupDecayLR and WarmupCosineLR need it") \
+    X(MIN_RATIO, "scheduler.params.warmup_min_ratio", REAL, (SETS(schedule.min_ratio), \
+      NUMBER(0.0), RANGE(0, INFINITY)), "share of the rate at the start (WarmupCosineLR)") \
+    X(COS_MIN_RATIO, "scheduler.params.cos_min_ratio", REAL, (SETS(schedule.cos_min_ratio), \
+      NUMBER(1e-4), RANGE(0, INFINITY)), "share of the rate at the end (WarmupCosineLR)") \
+    X(LAST_ITERATION, "scheduler.params.last_batch_iteration", INT, (REFUSE, NUMBER(-1), RANGE(-1, INT_MAX)), \
+      "the schedule starts with the first step, and goes on where it was when state files are resumed") \
     /* ---- zero_optimization ---- */ \
-    X(ZERO, "zero_optimization", BLOCK, HONOUR, CLOSED | LEGACY_BOOL, NULL, \
-      ANYTHING, NULL, "what is sharded; the old true and false mean stage 1 and 0") \
-    X(STAGE, "zero_optimization.stage", INT, HONOUR, NONE, "0", \
-      RANGE(0, 3), "an error: the program must give it", "0: nothing is sharded; 1: optimizer state; 2: gradients too; 3: parameters too") \
-    X(OVERLAP_COMM, "zero_optimization.overlap_comm", BOOL, HONOUR, NULLABLE | RULE, "true at stage 3, else false", \
-      ANYTHING, NULL, "communicate while computing") \
-    X(REDUCE_BUCKET, "zero_optimization.reduce_bucket_size", SIZE, ACCEPT, NONE, "5e8", \
-      RANGE(0, INFINITY), NULL, "a unit is reduced where its gradient was made, in no bucket") \
-    X(ALLGATHER_BUCKET, "zero_optimization.allgather_bucket_size", SIZE, ACCEPT, NONE, "5e8", \
-      RANGE(0, INFINITY), NULL, "a unit is gathered into its planned place, in no bucket") \
-    X(SUB_GROUP, "zero_optimization.sub_group_size", SIZE, HONOUR, NONE, "1e9", \
-      RANGE(0, INFINITY), NULL, "most elements of a block of optimizer state; 0: the default") \
-    X(PREFETCH_BUCKET, "zero_optimization.stage3_prefetch_bucket_size", SIZE, HONOUR, TRUNCATE, "5e7", \
-      RANGE(0, INFINITY), "0.9 x hidden_size squared, else the default", "most elements gathered ahead of use: what the next acquire needs, and more only while that is below 8 MiB; fractions are cut off") \
-    X(PERSISTENCE, "zero_optimization.stage3_param_persistence_threshold", SIZE, HONOUR, NONE, "1e5", \
-      RANGE(0, INFINITY), "10 x hidden_size, else the default", "parameters of at most so many elements stay whole on each rank") \
-    X(MODEL_PERSISTENCE, "zero_optimization.stage3_model_persistence_threshold", SIZE, HONOUR, NONE, "9223372036854775807", \
-      RANGE(0, INFINITY), NULL, "most elements altogether that stay whole") \
-    X(MAX_LIVE, "zero_optimization.stage3_max_live_parameters", SIZE, HONOUR, NONE, "1e9", \
-      RANGE(0, INFINITY), NULL, "most elements gathered at a time; an upper bound for what is prefetched") \
-    X(MAX_REUSE, "zero_optimization.stage3_max_reuse_distance", SIZE, HONOUR, NONE, "0", \
-      RANGE(0, INFINITY), NULL, "a unit used again within so many elements is not released; DeepSpeed's default of 1e9 would keep models below a billion parameters gathered") \
-    X(GATHER_ON_SAVE, "zero_optimization.stage3_gather_16bit_weights_on_model_save", BOOL, ACCEPT, NONE, "false", \
-      ANYTHING, "false", "the engine writes no weights; the program reads them whole in the units that it acquires") \
-    X(CONTIGUOUS, "zero_optimization.contiguous_gradients", BOOL, ACCEPT, NONE, "true", \
-      ANYTHING, NULL, "gradients of a unit are always one piece of memory") \
-    X(REDUCE_SCATTER, "zero_optimization.reduce_scatter", BOOL, ACCEPT, NONE, "true", \
-      ANYTHING, NULL, "the sum is the same either way") \
-    X(ALLGATHER_PARTITIONS, "zero_optimization.allgather_partitions", BOOL, ACCEPT, NONE, "true", \
-      ANYTHING, NULL, "the result is the same either way") \
-    X(MULTI_RANK_BUCKET, "zero_optimization.use_multi_rank_bucket_allreduce", BOOL, ACCEPT, NONE, "true", \
-      ANYTHING, NULL, "the sum is the same either way") \
-    X(ROUND_ROBIN, "zero_optimization.round_robin_gradients", BOOL, IGNORE, NONE, "false", \
-      ANYTHING, NULL, "a speed hint for gradient copies") \
-    X(IGNORE_UNUSED, "zero_optimization.ignore_unused_parameters", BOOL, IGNORE, NONE, "true", \
-      ANYTHING, NULL, "a unit without a backward pass has a gradient of zero") \
-    X(LOAD_FP32, "zero_optimization.load_from_fp32_weights", BOOL, IGNORE, NONE, "true", \
-      ANYTHING, NULL, "the engine loads no checkpoints; the program fills the parameters in fp32") \
-    X(ELASTIC_CHECKPOINT, "zero_optimization.elastic_checkpoint", BOOL, IGNORE, NONE, "false", \
-      ANYTHING, NULL, "the engine writes no checkpoints") \
-    X(LEGACY_STAGE1, "zero_optimization.legacy_stage1", BOOL, IGNORE, NONE, "false", \
-      ANYTHING, NULL, "there is one stage 1") \
-    X(LINEAR, "zero_optimization.memory_efficient_linear", BOOL, IGNORE, NONE, "true", \
-      ANYTHING, NULL, "a memory hint for PyTorch modules") \
-    X(OVERRIDE_APPLY, "zero_optimization.override_module_apply", BOOL, IGNORE, NONE, "true", \
-      ANYTHING, NULL, "about PyTorch modules") \
-    X(PIPELINE_LOADING, "zero_optimization.pipeline_loading_checkpoint", BOOL, IGNORE, NONE, "false", \
-      ANYTHING, NULL, "a speed hint for loading checkpoints; the engine loads none") \
-    X(TRACE_WARNINGS, "zero_optimization.log_trace_cache_warnings", BOOL, IGNORE, NONE, "false", \
-      ANYTHING, NULL, "about messages") \
-    X(SANITY_CHECKS, "zero_optimization.enable_sanity_checks", BOOL, IGNORE, NONE, "false", \
-      ANYTHING, NULL, "checks are always on") \
-    X(MUON_BUFFER, "zero_optimization.save_muon_momentum_buffer_in_memory", BOOL, IGNORE, NONE, "false", \
-      ANYTHING, NULL, "a memory hint for Muon") \
-    X(GRANULARITY, "zero_optimization.stage3_module_granularity_threshold", SIZE, IGNORE, NONE, "0", \
-      RANGE(0, INFINITY), NULL, "the program declares its units") \
-    X(FETCH_ALL_REDUCE, "zero_optimization.stage3_use_all_reduce_for_fetch_params", BOOL, IGNORE, NONE, "false", \
-      ANYTHING, NULL, "a speed hint for gathers") \
-    X(GATHER_SEQUENTIAL, "zero_optimization.stage3_allgather_sequential", BOOL, IGNORE, NONE, "false", \
-      ANYTHING, NULL, "a speed hint for gathers") \
-    X(HPZ, "zero_optimization.zero_hpz_partition_size", INT, IGNORE, NONE, "1", \
-      RANGE(0, INT_MAX), NULL, "a speed hint: a second copy of the parameters per host") \
-    X(QUANTIZED_WEIGHTS, "zero_optimization.zero_quantized_weights", BOOL, IGNORE, NONE, "false", \
-      ANYTHING, NULL, "a lossy short cut on the wire; weights travel whole") \
-    X(QUANTIZED_FROZEN, "zero_optimization.zero_quantized_nontrainable_weights", BOOL, IGNORE, NONE, "false", \
-      ANYTHING, NULL, "a lossy short cut on the wire; weights travel whole") \
-    X(QUANTIZED_GRADIENTS, "zero_optimization.zero_quantized_gradients", BOOL, IGNORE, NONE, "false", \
-      ANYTHING, NULL, "a lossy short cut on the wire; gradients travel whole") \
-    X(LOCO, "zero_optimization.zeropp_loco_param", BLOCK, IGNORE, OPAQUE | NULLABLE, NULL, \
-      ANYTHING, NULL, "about quantized gradients") \
-    X(MICS_SIZE, "zero_optimization.mics_shard_size", INT, IGNORE, NONE, "-1", \
-      RANGE(-1, INT_MAX), NULL, "a speed hint: shards over fewer ranks") \
-    X(MICS_GATHER, "zero_optimization.mics_hierarchical_params_gather", BOOL, IGNORE, NONE, "false", \
-      ANYTHING, NULL, "a speed hint: shards over fewer ranks") \
-    X(ZENFLOW, "zero_optimization.zenflow", BLOCK, IGNORE, OPAQUE | NULLABLE, NULL, \
-      ANYTHING, NULL, "a lossy short cut around offloaded updates; all updates are synchronous") \
-    X(LEAF_MODULE, "zero_optimization.leaf_module", BLOCK, IGNORE, OPAQUE | NULLABLE, NULL, \
-      ANYTHING, NULL, "the program declares its units") \
+    X(ZERO, "zero_optimization", BLOCK, (HONOUR, CLOSED, LEGACY_BOOL), \
+      "what is sharded; the old true and false mean stage 1 and 0") \
+    X(STAGE, "zero_optimization.stage", INT, (SETS(stage), NUMBER(0), RANGE(0, 3), AUTO("an error: the program must give it")), \
+      "0: nothing is sharded; 1: optimizer state; 2: gradients too; 3: parameters too") \
+    X(OVERLAP_COMM, "zero_optimization.overlap_comm", BOOL, (SETS(overlap_comm), \
+      RULE("true at stage 3, else false"), NULLABLE), "communicate while computing") \
+    X(REDUCE_BUCKET, "zero_optimization.reduce_bucket_size", SIZE, (ACCEPT, NUMBER(5e8), \
+      RANGE(0, INFINITY)), "a unit is reduced where its gradient was made, in no bucket") \
+    X(ALLGATHER_BUCKET, "zero_optimization.allgather_bucket_size", SIZE, (ACCEPT, NUMBER(5e8), \
+      RANGE(0, INFINITY)), "a unit is gathered into its planned place, in no bucket") \
+    X(SUB_GROUP, "zero_optimization.sub_group_size", SIZE, (SETS(sub_group_size), NUMBER(1e9), \
+      RANGE(0, INFINITY)), "most elements of a block of optimizer state; 0: the default") \
+    X(PREFETCH_BUCKET, "zero_optimization.stage3_prefetch_bucket_size", SIZE, (SETS(prefetch_bucket_size), NUMBER(5e7), RANGE(0, INFINITY), TRUNCATE, AUTO("0.9 x hidden_size squared, else the default")), \
+      "most elements gathered ahead of use: what the next acquire needs, and more only while that is below 8 MiB; fractions are cut off") \
+    X(PERSISTENCE, "zero_optimization.stage3_param_persistence_threshold", SIZE, (SETS(persistence_threshold), NUMBER(1e5), \
+      RANGE(0, INFINITY), AUTO("10 x hidden_size, else the default")), \
+      "parameters of at most so many elements stay whole on each rank") \
+    X(MODEL_PERSISTENCE, "zero_optimization.stage3_model_persistence_threshold", SIZE, (SETS(model_persistence_threshold), \
+      NUMBER(9223372036854775807), RANGE(0, INFINITY)), "most elements altogether that stay whole") \
+    X(MAX_LIVE, "zero_optimization.stage3_max_live_parameters", SIZE, (SETS(max_live_parameters), \
+      NUMBER(1e9), RANGE(0, INFINITY)), \
+      "most elements gathered at a time; an upper bound for what is prefetched") \
+    X(MAX_REUSE, "zero_optimization.stage3_max_reuse_distance", SIZE, (SETS(max_reuse_distance), NUMBER(0), RANGE(0, INFINITY)), \
+      "a unit used again within so many elements is not released; DeepSpeed's default of 1e9 would keep models below a billion parameters gathered") \
+    X(GATHER_ON_SAVE, "zero_optimization.stage3_gather_16bit_weights_on_model_save", BOOL, (ACCEPT, OFF, \
+      AUTO("false")), "the engine writes no weights; the program reads them whole in the units that it acquires") \
+    X(CONTIGUOUS, "zero_optimization.contiguous_gradients", BOOL, (ACCEPT, ON), \
+      "gradients of a unit are always one piece of memory") \
+    X(REDUCE_SCATTER, "zero_optimization.reduce_scatter", BOOL, (ACCEPT, ON), \
+      "the sum is the same either way") \
+    X(ALLGATHER_PARTITIONS, "zero_optimization.allgather_partitions", BOOL, (ACCEPT, ON), \
+      "the result is the same either way") \
+    X(MULTI_RANK_BUCKET, "zero_optimization.use_multi_rank_bucket_allreduce", BOOL, (ACCEPT, ON), \
+      "the sum is the same either way") \
+    X(ROUND_ROBIN, "zero_optimization.round_robin_gradients", BOOL, (IGNORE, OFF), \
+      "a speed hint for gradient copies") \
+    X(IGNORE_UNUSED, "zero_optimization.ignore_unused_parameters", BOOL, (IGNORE, ON), \
+      "a unit without a backward pass has a gradient of zero") \
+    X(LOAD_FP32, "zero_optimization.load_from_fp32_weights", BOOL, (IGNORE, ON), \
+      "the engine loads no checkpoints; the program fills the parameters in fp32") \
+    X(ELASTIC_CHECKPOINT, "zero_optimization.elastic_checkpoint", BOOL, (IGNORE, OFF), \
+      "the engine writes no checkpoints") \
+    X(LEGACY_STAGE1, "zero_optimization.legacy_stage1", BOOL, (IGNORE, OFF), \
+      "there is one stage 1") \
+    X(LINEAR, "zero_optimization.memory_efficient_linear", BOOL, (IGNORE, ON), \
+      "a memory hint for PyTorch modules") \
+    X(OVERRIDE_APPLY, "zero_optimization.override_module_apply", BOOL, (IGNORE, ON), \
+      "about PyTorch modules") \
+    X(PIPELINE_LOADING, "zero_optimization.pipeline_loading_checkpoint", BOOL, (IGNORE, OFF), \
+      "a speed hint for loading checkpoints; the engine loads none") \
+    X(TRACE_WARNINGS, "zero_optimization.log_trace_cache_warnings", BOOL, (IGNORE, OFF), \
+      "about messages") \
+    X(SANITY_CHECKS, "zero_optimization.enable_sanity_checks", BOOL, (IGNORE, OFF), \
+      "checks are always on") \
+    X(MUON_BUFFER, "zero_optimization.save_muon_momentum_buffer_in_memory", BOOL, (IGNORE, OFF), \
+      "a memory hint for Muon") \
+    X(GRANULARITY, "zero_optimization.stage3_module_granularity_threshold", SIZE, (IGNORE, \
+      NUMBER(0), RANGE(0, INFINITY)), "the program declares its units") \
+    X(FETCH_ALL_REDUCE, "zero_optimization.stage3_use_all_reduce_for_fetch_params", BOOL, (IGNORE, OFF), \
+      "a speed hint for gathers") \
+    X(GATHER_SEQUENTIAL, "zero_optimization.stage3_allgather_sequential", BOOL, (IGNORE, OFF), \
+      "a speed hint for gathers") \
+    X(HPZ, "zero_optimization.zero_hpz_partition_size", INT, (IGNORE, NUMBER(1), \
+      RANGE(0, INT_MAX)), "a speed hint: a second copy of the parameters per host") \
+    X(QUANTIZED_WEIGHTS, "zero_optimization.zero_quantized_weights", BOOL, (IGNORE, OFF), \
+      "a lossy short cut on the wire; weights travel whole") \
+    X(QUANTIZED_FROZEN, "zero_optimization.zero_quantized_nontrainable_weights", BOOL, (IGNORE, OFF), \
+      "a lossy short cut on the wire; weights travel whole") \
+    X(QUANTIZED_GRADIENTS, "zero_optimization.zero_quantized_gradients", BOOL, (IGNORE, OFF), \
+      "a lossy short cut on the wire; gradients travel whole") \
+    X(LOCO, "zero_optimization.zeropp_loco_param", BLOCK, (IGNORE, OPAQUE, NULLABLE), \
+      "about quantized gradients") \
+    X(MICS_SIZE, "zero_optimization.mics_shard_size", INT, (IGNORE, NUMBER(-1), \
+      RANGE(-1, INT_MAX)), "a speed hint: shards over fewer ranks") \
+    X(MICS_GATHER, "zero_optimization.mics_hierarchical_params_gather", BOOL, (IGNORE, OFF), \
+      "a speed hint: shards over fewer ranks") \
+    X(ZENFLOW, "zero_optimization.zenflow", BLOCK, (IGNORE, OPAQUE, NULLABLE), \
+      "a lossy short cut around offloaded updates; all updates are synchronous") \
+    X(LEAF_MODULE, "zero_optimization.leaf_module", BLOCK, (IGNORE, OPAQUE, NULLABLE), \
+      "the program declares its units") \
     /* ---- offload ---- */ \
-    X(OFFLOAD_PARAM, "zero_optimization.offload_param", BLOCK, HONOUR, CLOSED | NULLABLE | AUTO_ABSENT, NULL, \
-      ANYTHING, "no offload", "where parameters rest at stage 3") \
-    X(PARAM_DEVICE, "zero_optimization.offload_param.device", TEXT, HONOUR, NONE, "\"none\"", \
-      CHOICES(sherdi_tier_choices + 1), "none", "none: where they are computed with; cpu: in host memory; nvme: in files") \
-    X(PARAM_PATH, "zero_optimization.offload_param.nvme_path", FOLDERS, HONOUR, NULLABLE, NULL, \
-      ANYTHING, "an error with device nvme: the program must give it", "folder of the files, required for device nvme; several folders on several drives share them in stripes") \
-    X(PARAM_BUFFERS, "zero_optimization.offload_param.buffer_count", INT, HONOUR, NONE, "5", \
-      RANGE(1, INT_MAX), NULL, "buffers in memory that slices pass through; device nvme") \
-    X(PARAM_BUFFER_SIZE, "zero_optimization.offload_param.buffer_size", SIZE, HONOUR, NONE, "1e8", \
-      RANGE(1, INFINITY), NULL, "most elements of a buffer, and of what travels as one; devices cpu and nvme") \
-    X(PARAM_IN_CPU, "zero_optimization.offload_param.max_in_cpu", SIZE, HONOUR, NONE, "1e9", \
-      RANGE(0, INFINITY), NULL, "elements of a rank that stay in host memory; device nvme") \
-    X(PARAM_PIN, "zero_optimization.offload_param.pin_memory", BOOL, HONOUR, NONE, "true", \
-      ANYTHING, NULL, "register the buffers with the kernel, as far as the limit on locked memory goes") \
-    X(OFFLOAD_OPTIMIZER, "zero_optimization.offload_optimizer", BLOCK, HONOUR, CLOSED | NULLABLE | AUTO_ABSENT, NULL, \
-      ANYTHING, "no offload", "where optimizer state rests at stages 1 to 3") \
-    X(STATE_DEVICE, "zero_optimization.offload_optimizer.device", TEXT, HONOUR, NONE, "\"none\"", \
-      CHOICES(sherdi_tier_choices + 1), "none", "none: where it is computed with; cpu: in host memory; nvme: in files") \
-    X(STATE_PATH, "zero_optimization.offload_optimizer.nvme_path", FOLDERS, HONOUR, NULLABLE, NULL, \
-      ANYTHING, "an error with device nvme: the program must give it", "folder of the files, required for device nvme; several folders on several drives share them in stripes") \
-    X(STATE_BUFFERS, "zero_optimization.offload_optimizer.buffer_count", INT, HONOUR, NONE, "4", \
-      RANGE(1, INT_MAX), NULL, "buffers in memory that blocks pass through; device nvme") \
-    X(STATE_BUFFER_SIZE, "zero_optimization.offload_optimizer.buffer_size", SIZE, HONOUR, NONE, "4194304", \
-      RANGE(4096, INFINITY), NULL, "most elements of a buffer, and of what travels as one; devices cpu and nvme (a key of sherd's own)") \
-    X(STATE_PIN, "zero_optimization.offload_optimizer.pin_memory", BOOL, HONOUR, NONE, "true", \
-      ANYTHING, NULL, "register the buffers with the kernel, as far as the limit on locked memory goes") \
-    X(STATE_PIPELINE_READ, "zero_optimization.offload_optimizer.pipeline_read", BOOL, HONOUR, NONE, "true", \
-      ANYTHING, NULL, "read the next blocks while one is updated (DeepSpeed's default is false; the bits are the same, and only slower without)") \
-    X(STATE_PIPELINE_WRITE, "zero_optimization.offload_optimizer.pipeline_write", BOOL, HONOUR, NONE, "true", \
-      ANYTHING, NULL, "write the last blocks while one is updated (DeepSpeed's default is false; the bits are the same, and only slower without)") \
-    X(STATE_FAST_INIT, "zero_optimization.offload_optimizer.fast_init", BOOL, HONOUR, NONE, "false", \
-      ANYTHING, NULL, "what was filled is not compared with its checksums when the first update reads it") \
-    X(STATE_RATIO, "zero_optimization.offload_optimizer.ratio", REAL, HONOUR, NONE, "1.0", \
-      RANGE(0, 1), NULL, "share of the state that is offloaded, at any stage (DeepSpeed: below 1 at stage 3 only)") \
-    X(STATE_GRADIENTS, "zero_optimization.offload_optimizer.gradients", TEXT, HONOUR, NONE, "\"cpu\"", \
-      CHOICES("cpu|nvme"), NULL, "where the gradients of offloaded state are added up; nvme with device nvme only (a key of sherd's own)") \
-    X(STATE_ACCUMULATE, "zero_optimization.offload_optimizer.accumulate", TEXT, HONOUR, NULLABLE | RULE, "device on a GPU, else cpu", \
-      CHOICES("cpu|device"), "device on a GPU, else cpu", "where the micro-batches of a step are added up at stages 2 and 3: in host memory, each going down; or in an accumulator on the device, which goes down once (a key of sherd's own)") \
-    X(STATE_VERIFY, "zero_optimization.offload_optimizer.verify_reads", BOOL, HONOUR, NONE, "false", \
-      ANYTHING, NULL, "compare the checksum of every block that is read; device nvme (a key of sherd's own)") \
-    X(STATE_RESUME, "zero_optimization.offload_optimizer.resume", BOOL, HONOUR, NONE, "false", \
-      ANYTHING, NULL, "go on from the state files that an earlier run left in nvme_path; not with a ratio below 1 (a key of sherd's own)") \
-    X(STATE_KEEP, "zero_optimization.offload_optimizer.keep", BOOL, HONOUR, NONE, "false", \
-      ANYTHING, NULL, "leave the state files when the engine is destroyed; a run that dies leaves them anyway (a key of sherd's own)") \
-    X(STATE_DURABLE, "zero_optimization.offload_optimizer.durable", BOOL, HONOUR, NONE, "true", \
-      ANYTHING, NULL, "a step is on the medium when it is over; false: it survives the end of the process, not of the machine; device nvme (a key of sherd's own)") \
-    X(STATE_SUPER, "zero_optimization.offload_optimizer.super_offload", BOOL, IGNORE, NONE, "false", \
-      ANYTHING, NULL, "a speed hint for offloaded updates") \
-    X(STATE_CORES, "zero_optimization.offload_optimizer.cpuadam_cores_perc", REAL, ACCEPT, NONE, "0.8", \
-      RANGE(0, 1), NULL, "about super_offload") \
-    X(AIO, "aio", BLOCK, HONOUR, NULLABLE, NULL, \
-      ANYTHING, NULL, "reading and writing the drive of device nvme") \
-    X(AIO_BLOCK, "aio.block_size", SIZE, HONOUR, NONE, "1048576", \
-      RANGE(4096, INFINITY), NULL, "most bytes of a request") \
-    X(AIO_DEPTH, "aio.queue_depth", INT, HONOUR, NONE, "8", \
-      RANGE(1, INT_MAX), NULL, "requests in flight") \
-    X(AIO_ENGINE, "aio.engine", TEXT, HONOUR, NONE, "\"auto\"", \
-      CHOICES("auto|io_uring|threads"), "io_uring where the kernel has it, else threads", "what makes the requests (a key of sherd's own)") \
-    X(AIO_TBW, "aio.rated_tbw", REAL, HONOUR, NONE, "600", \
-      RANGE(0, INFINITY), NULL, "terabytes that a drive is rated to take, for the plan's wear line (a key of sherd's own)") \
-    X(AIO_STEP_SECONDS, "aio.step_seconds", REAL, HONOUR, NONE, "0", \
-      RANGE(0, INFINITY), NULL, "seconds of a step, for the plan's wear line; 0: what a drive of 2 GB/s allows (a key of sherd's own)") \
-    X(AIO_PARALLELISM, "aio.intra_op_parallelism", INT, ACCEPT, NONE, "1", \
-      RANGE(0, INT_MAX), NULL, "requests are in flight together without a thread for each") \
-    X(AIO_SINGLE, "aio.single_submit", BOOL, ACCEPT, NONE, "false", \
-      ANYTHING, NULL, "requests that are ready together are handed to the kernel together") \
-    X(AIO_OVERLAP, "aio.overlap_events", BOOL, ACCEPT, NONE, "true", \
-      ANYTHING, NULL, "requests are made while others complete") \
-    X(AIO_GDS, "aio.use_gds", BOOL, IGNORE, NONE, "false", \
-      ANYTHING, NULL, "a speed hint for GPUs") \
+    X(OFFLOAD_PARAM, "zero_optimization.offload_param", BLOCK, (HONOUR, CLOSED, NULLABLE, AUTO_ABSENT, \
+      AUTO("no offload")), "where parameters rest at stage 3") \
+    X(PARAM_DEVICE, "zero_optimization.offload_param.device", TEXT, (SETS(offload_param.tier), FIRST("none"), \
+      CHOICES(sherdi_tier_choices + 1), AUTO("none")), \
+      "none: where they are computed with; cpu: in host memory; nvme: in files") \
+    X(PARAM_PATH, "zero_optimization.offload_param.nvme_path", FOLDERS, (HONOUR, NULLABLE, AUTO("an error with device nvme: the program must give it")), \
+      "folder of the files, required for device nvme; several folders on several drives share them in stripes") \
+    X(PARAM_BUFFERS, "zero_optimization.offload_param.buffer_count", INT, \
+      (SETS(offload_param.buffer_count), NUMBER(5), RANGE(1, INT_MAX)), \
+      "buffers in memory that slices pass through; device nvme") \
+    X(PARAM_BUFFER_SIZE, "zero_optimization.offload_param.buffer_size", SIZE, \
+      (SETS(offload_param.buffer_elems), NUMBER(1e8), RANGE(1, INFINITY)), \
+      "most elements of a buffer, and of what travels as one; devices cpu and nvme") \
+    X(PARAM_IN_CPU, "zero_optimization.offload_param.max_in_cpu", SIZE, (SETS(params_in_cpu), \
+      NUMBER(1e9), RANGE(0, INFINITY)), \
+      "elements of a rank that stay in host memory; device nvme") \
+    X(PARAM_PIN, "zero_optimization.offload_param.pin_memory", BOOL, (SETS(offload_param.pin_memory), \
+      ON, LOCAL), "register the buffers with the kernel, as far as the limit on locked memory goes") \
+    X(OFFLOAD_OPTIMIZER, "zero_optimization.offload_optimizer", BLOCK, (HONOUR, CLOSED, NULLABLE, AUTO_ABSENT, \
+      AUTO("no offload")), "where optimizer state rests at stages 1 to 3") \
+    X(STATE_DEVICE, "zero_optimization.offload_optimizer.device", TEXT, (SETS(offload_state.tier), FIRST("none"), \
+      CHOICES(sherdi_tier_choices + 1), AUTO("none")), \
+      "none: where it is computed with; cpu: in host memory; nvme: in files") \
+    X(STATE_PATH, "zero_optimization.offload_optimizer.nvme_path", FOLDERS, (HONOUR, NULLABLE, AUTO("an error with device nvme: the program must give it")), \
+      "folder of the files, required for device nvme; several folders on several drives share them in stripes") \
+    X(STATE_BUFFERS, "zero_optimization.offload_optimizer.buffer_count", INT, \
+      (SETS(offload_state.buffer_count), NUMBER(4), RANGE(1, INT_MAX)), \
+      "buffers in memory that blocks pass through; device nvme") \
+    X(STATE_BUFFER_SIZE, "zero_optimization.offload_optimizer.buffer_size", SIZE, (SETS(offload_state.buffer_elems), NUMBER(4194304), \
+      RANGE(4096, INFINITY)), "most elements of a buffer, and of what travels as one; devices cpu and nvme (a key of sherd's own)") \
+    X(STATE_PIN, "zero_optimization.offload_optimizer.pin_memory", BOOL, \
+      (SETS(offload_state.pin_memory), ON, LOCAL), \
+      "register the buffers with the kernel, as far as the limit on locked memory goes") \
+    X(STATE_PIPELINE_READ, "zero_optimization.offload_optimizer.pipeline_read", BOOL, (SETS(pipeline_read), ON), \
+      "read the next blocks while one is updated (DeepSpeed's default is false; the bits are the same, and only slower without)") \
+    X(STATE_PIPELINE_WRITE, "zero_optimization.offload_optimizer.pipeline_write", BOOL, (SETS(pipeline_write), ON), \
+      "write the last blocks while one is updated (DeepSpeed's default is false; the bits are the same, and only slower without)") \
+    X(STATE_FAST_INIT, "zero_optimization.offload_optimizer.fast_init", BOOL, (SETS(fast_init), OFF), \
+      "what was filled is not compared with its checksums when the first update reads it") \
+    X(STATE_RATIO, "zero_optimization.offload_optimizer.ratio", REAL, (SETS(offload_ratio), NUMBER(1.0), \
+      RANGE(0, 1)), "share of the state that is offloaded, at any stage (DeepSpeed: below 1 at stage 3 only)") \
+    X(STATE_GRADIENTS, "zero_optimization.offload_optimizer.gradients", TEXT, (SETS(gradients_on_nvme), FIRST("cpu"), \
+      CHOICES("cpu|nvme")), "where the gradients of offloaded state are added up; nvme with device nvme only (a key of sherd's own)") \
+    X(STATE_ACCUMULATE, "zero_optimization.offload_optimizer.accumulate", TEXT, (SETS(accumulate), RULE("device on a GPU, else cpu"), CHOICES("cpu|device"), NULLABLE, AUTO("device on a GPU, else cpu")), \
+      "where the micro-batches of a step are added up at stages 2 and 3: in host memory, each going down; or in an accumulator on the device, which goes down once (a key of sherd's own)") \
+    X(STATE_VERIFY, "zero_optimization.offload_optimizer.verify_reads", BOOL, (SETS(verify_reads), OFF), \
+      "compare the checksum of every block that is read; device nvme (a key of sherd's own)") \
+    X(STATE_RESUME, "zero_optimization.offload_optimizer.resume", BOOL, (SETS(resume_state), OFF), \
+      "go on from the state files that an earlier run left in nvme_path; not with a ratio below 1 (a key of sherd's own)") \
+    X(STATE_KEEP, "zero_optimization.offload_optimizer.keep", BOOL, (SETS(keep_state), OFF), \
+      "leave the state files when the engine is destroyed; a run that dies leaves them anyway (a key of sherd's own)") \
+    X(STATE_DURABLE, "zero_optimization.offload_optimizer.durable", BOOL, (SETS(durable), ON), \
+      "a step is on the medium when it is over; false: it survives the end of the process, not of the machine; device nvme (a key of sherd's own)") \
+    X(STATE_SUPER, "zero_optimization.offload_optimizer.super_offload", BOOL, (IGNORE, OFF), \
+      "a speed hint for offloaded updates") \
+    X(STATE_CORES, "zero_optimization.offload_optimizer.cpuadam_cores_perc", REAL, (ACCEPT, \
+      NUMBER(0.8), RANGE(0, 1)), "about super_offload") \
+    X(AIO, "aio", BLOCK, (HONOUR, NULLABLE), "reading and writing the drive of device nvme") \
+    X(AIO_BLOCK, "aio.block_size", SIZE, (SETS(io_block_bytes), NUMBER(1048576), \
+      RANGE(4096, INFINITY), LOCAL), "most bytes of a request") \
+    X(AIO_DEPTH, "aio.queue_depth", INT, (SETS(io_depth), NUMBER(8), RANGE(1, INT_MAX), LOCAL), \
+      "requests in flight") \
+    X(AIO_ENGINE, "aio.engine", TEXT, (SETS(io_engine), FIRST("auto"), CHOICES("auto|io_uring|threads"), LOCAL, \
+      AUTO("io_uring where the kernel has it, else threads")), "what makes the requests (a key of sherd's own)") \
+    X(AIO_TBW, "aio.rated_tbw", REAL, (SETS(drive_tbw), NUMBER(600), RANGE(0, INFINITY), LOCAL), \
+      "terabytes that a drive is rated to take, for the plan's wear line (a key of sherd's own)") \
+    X(AIO_STEP_SECONDS, "aio.step_seconds", REAL, (SETS(step_seconds), NUMBER(0), RANGE(0, INFINITY), LOCAL), \
+      "seconds of a step, for the plan's wear line; 0: what a drive of 2 GB/s allows (a key of sherd's own)") \
+    X(AIO_PARALLELISM, "aio.intra_op_parallelism", INT, (ACCEPT, NUMBER(1), RANGE(0, INT_MAX)), \
+      "requests are in flight together without a thread for each") \
+    X(AIO_SINGLE, "aio.single_submit", BOOL, (ACCEPT, OFF), \
+      "requests that are ready together are handed to the kernel together") \
+    X(AIO_OVERLAP, "aio.overlap_events", BOOL, (ACCEPT, ON), \
+      "requests are made while others complete") \
+    X(AIO_GDS, "aio.use_gds", BOOL, (IGNORE, OFF), "a speed hint for GPUs") \
     /* ---- what others of DeepSpeed's features say ---- */ \
-    X(ACTIVATION_CHECKPOINTING, "activation_checkpointing", BLOCK, IGNORE, OPAQUE, NULL, \
-      ANYTHING, NULL, "the trainer decides what it recomputes") \
-    X(CHECKPOINT, "checkpoint", BLOCK, IGNORE, OPAQUE, NULL, \
-      ANYTHING, NULL, "the engine writes no checkpoints") \
-    X(TENSORBOARD, "tensorboard", BLOCK, IGNORE, OPAQUE, NULL, \
-      ANYTHING, NULL, "the trainer writes its own logs") \
-    X(WANDB, "wandb", BLOCK, IGNORE, OPAQUE, NULL, \
-      ANYTHING, NULL, "the trainer writes its own logs") \
-    X(CSV_MONITOR, "csv_monitor", BLOCK, IGNORE, OPAQUE, NULL, \
-      ANYTHING, NULL, "the trainer writes its own logs") \
-    X(COMET, "comet", BLOCK, IGNORE, OPAQUE, NULL, \
-      ANYTHING, NULL, "the trainer writes its own logs") \
-    X(FLOPS_PROFILER, "flops_profiler", BLOCK, IGNORE, OPAQUE, NULL, \
-      ANYTHING, NULL, "no operations are counted") \
-    X(COMMS_LOGGER, "comms_logger", BLOCK, IGNORE, OPAQUE, NULL, \
-      ANYTHING, NULL, "sherd_world_traffic counts bytes") \
-    X(TIMERS, "timers", BLOCK, IGNORE, OPAQUE, NULL, \
-      ANYTHING, NULL, "the trainer keeps its own clocks") \
-    X(AUTOTUNING, "autotuning", BLOCK, IGNORE, OPAQUE, NULL, \
-      ANYTHING, NULL, "the file runs as it stands, untuned") \
-    X(NEBULA, "nebula", BLOCK, IGNORE, OPAQUE, NULL, \
-      ANYTHING, NULL, "a service that stores checkpoints; the engine writes none") \
-    X(DATASTATES, "datastates_ckpt", BLOCK, IGNORE, OPAQUE, NULL, \
-      ANYTHING, NULL, "the engine writes no checkpoints") \
-    X(COMPILE, "compile", BLOCK, IGNORE, OPAQUE, NULL, \
-      ANYTHING, NULL, "about compiling PyTorch modules") \
-    X(PIPELINE, "pipeline", BLOCK, IGNORE, OPAQUE, NULL, \
-      ANYTHING, NULL, "pipeline parallelism is the trainer's; the world is the data-parallel group") \
-    X(TENSOR_PARALLEL, "tensor_parallel", BLOCK, HONOUR, NONE, NULL, \
-      ANYTHING, NULL, "read for its size alone: tensor parallelism is the trainer's; the world is the data-parallel group") \
-    X(AUTOTP, "tensor_parallel.autotp_size", INT, REFUSE, ONE_IS_OFF, "0", \
-      RANGE(0, INT_MAX), NULL, "the engine does not split modules") \
-    X(AMP, "amp", BLOCK, REFUSE, OPAQUE, NULL, \
-      ANYTHING, NULL, "Apex mixed precision; use the fp16 or bf16 block") \
-    X(TORCH_AUTOCAST, "torch_autocast", BLOCK, REFUSE, OPAQUE, NULL, \
-      ANYTHING, NULL, "PyTorch's autocast; use the bf16 or fp16 block") \
-    X(ELASTICITY, "elasticity", BLOCK, REFUSE, OPAQUE, NULL, \
-      ANYTHING, NULL, "changes the batch with the number of ranks; give the batch sizes") \
-    X(HYBRID_ENGINE, "hybrid_engine", BLOCK, REFUSE, OPAQUE, NULL, \
-      ANYTHING, NULL, "an inference engine for RLHF") \
-    X(COMPRESSION, "compression_training", BLOCK, REFUSE, OPAQUE | ACTIVE_NESTED, NULL, \
-      ANYTHING, NULL, "changes the model") \
-    X(QUANTIZE, "quantize_training", BLOCK, REFUSE, OPAQUE | ACTIVE_PRESENT, NULL, \
-      ANYTHING, NULL, "changes the weights") \
-    X(EIGENVALUE, "eigenvalue", BLOCK, REFUSE, OPAQUE, NULL, \
-      ANYTHING, NULL, "drives quantization") \
-    X(SPARSE_ATTENTION, "sparse_attention", BLOCK, REFUSE, OPAQUE | ACTIVE_PRESENT, NULL, \
-      ANYTHING, NULL, "changes the model; attention is the trainer's") \
-    X(LAYER_DROP, "progressive_layer_drop", BLOCK, REFUSE, OPAQUE, NULL, \
-      ANYTHING, NULL, "changes the model") \
-    X(CURRICULUM, "curriculum_learning", BLOCK, REFUSE, OPAQUE, NULL, \
-      ANYTHING, NULL, "changes the data; loading is the trainer's") \
-    X(DATA_EFFICIENCY, "data_efficiency", BLOCK, REFUSE, OPAQUE, NULL, \
-      ANYTHING, NULL, "changes the data and the model")
+    X(ACTIVATION_CHECKPOINTING, "activation_checkpointing", BLOCK, (IGNORE, OPAQUE), \
+      "the trainer decides what it recomputes") \
+    X(CHECKPOINT, "checkpoint", BLOCK, (IGNORE, OPAQUE), "the engine writes no checkpoints") \
+    X(TENSORBOARD, "tensorboard", BLOCK, (IGNORE, OPAQUE), "the trainer writes its own logs") \
+    X(WANDB, "wandb", BLOCK, (IGNORE, OPAQUE), "the trainer writes its own logs") \
+    X(CSV_MONITOR, "csv_monitor", BLOCK, (IGNORE, OPAQUE), "the trainer writes its own logs") \
+    X(COMET, "comet", BLOCK, (IGNORE, OPAQUE), "the trainer writes its own logs") \
+    X(FLOPS_PROFILER, "flops_profiler", BLOCK, (IGNORE, OPAQUE), "no operations are counted") \
+    X(COMMS_LOGGER, "comms_logger", BLOCK, (IGNORE, OPAQUE), "sherd_world_traffic counts bytes") \
+    X(TIMERS, "timers", BLOCK, (IGNORE, OPAQUE), "the trainer keeps its own clocks") \
+    X(AUTOTUNING, "autotuning", BLOCK, (IGNORE, OPAQUE), "the file runs as it stands, untuned") \
+    X(NEBULA, "nebula", BLOCK, (IGNORE, OPAQUE), \
+      "a service that stores checkpoints; the engine writes none") \
+    X(DATASTATES, "datastates_ckpt", BLOCK, (IGNORE, OPAQUE), "the engine writes no checkpoints") \
+    X(COMPILE, "compile", BLOCK, (IGNORE, OPAQUE), "about compiling PyTorch modules") \
+    X(PIPELINE, "pipeline", BLOCK, (IGNORE, OPAQUE), \
+      "pipeline parallelism is the trainer's; the world is the data-parallel group") \
+    X(TENSOR_PARALLEL, "tensor_parallel", BLOCK, (HONOUR), \
+      "read for its size alone: tensor parallelism is the trainer's; the world is the data-parallel group") \
+    X(AUTOTP, "tensor_parallel.autotp_size", INT, (REFUSE, NUMBER(0), RANGE(0, INT_MAX), \
+      ONE_IS_OFF), "the engine does not split modules") \
+    X(AMP, "amp", BLOCK, (REFUSE, OPAQUE), "Apex mixed precision; use the fp16 or bf16 block") \
+    X(TORCH_AUTOCAST, "torch_autocast", BLOCK, (REFUSE, OPAQUE), \
+      "PyTorch's autocast; use the bf16 or fp16 block") \
+    X(ELASTICITY, "elasticity", BLOCK, (REFUSE, OPAQUE), \
+      "changes the batch with the number of ranks; give the batch sizes") \
+    X(HYBRID_ENGINE, "hybrid_engine", BLOCK, (REFUSE, OPAQUE), "an inference engine for RLHF") \
+    X(COMPRESSION, "compression_training", BLOCK, (REFUSE, OPAQUE, ACTIVE_NESTED), \
+      "changes the model") \
+    X(QUANTIZE, "quantize_training", BLOCK, (REFUSE, OPAQUE, ACTIVE_PRESENT), \
+      "changes the weights") \
+    X(EIGENVALUE, "eigenvalue", BLOCK, (REFUSE, OPAQUE), "drives quantization") \
+    X(SPARSE_ATTENTION, "sparse_attention", BLOCK, (REFUSE, OPAQUE, ACTIVE_PRESENT), \
+      "changes the model; attention is the trainer's") \
+    X(LAYER_DROP, "progressive_layer_drop", BLOCK, (REFUSE, OPAQUE), "changes the model") \
+    X(CURRICULUM, "curriculum_learning", BLOCK, (REFUSE, OPAQUE), \
+      "changes the data; loading is the trainer's") \
+    X(DATA_EFFICIENCY, "data_efficiency", BLOCK, (REFUSE, OPAQUE), \
+      "changes the data and the model")
 
 /* Other spellings: X(path, id it means, kind). A block's members follow their block. */
 #define SHERDI_CONFIG_ALIASES(X) \

@@ -113,15 +113,14 @@ static sherd_status files_remark(sherd_config *config)
 {
     static const sherdi_config_id FILES[] = {SHERDI_CONFIG_STATE_VERIFY, SHERDI_CONFIG_STATE_RESUME,
                                              SHERDI_CONFIG_STATE_KEEP, SHERDI_CONFIG_STATE_DURABLE};
-    sherdi_config_value           off;
 
     if (config->entries[SHERDI_CONFIG_STATE_DEVICE].is_auto ||
         tier_named(config, &STATE_KEYS)->has_files) {
         return SHERD_OK;
     }
     for (size_t i = 0; i < COUNT_OF(FILES); i++) {
-        sherdi_config_default(FILES[i], &off);
-        if (sherdi_config_integer(config, FILES[i]) != off.integer) {
+        if (sherdi_config_integer(config, FILES[i]) !=
+            sherdi_config_table[FILES[i]].standard.integer) {
             SHERDI_TRY(sherdi_config_key_warn(config, FILES[i],
                                               "is without effect: only device nvme has files"));
         }

@@ -102,11 +102,9 @@ static sherd_status scalar_refuse(const sherdi_config_reader *reader, sherdi_con
 static int value_is_default(sherdi_config_id id, const sherdi_config_value *value)
 {
     const sherdi_config_key *key = &sherdi_config_table[id];
-    sherdi_config_value      off;
 
-    sherdi_config_default(id, &off);
-    return (key->fallback != NULL && sherdi_config_same(key, value, &off)) ||
-           ((key->flags & SHERDI_KEY_ONE_IS_OFF) != 0 && value->integer == 1);
+    return (key->fallback != NULL && sherdi_config_same(key, value, &key->standard)) ||
+           (key->one_is_off && value->integer == 1);
 }
 
 /* What is to be said of a value that was stored. */
@@ -160,7 +158,7 @@ static sherd_status scalar_read(sherdi_config_reader *reader, sherdi_config_id i
     sherdi_config_value      value = {0};
     int                      is_auto;
 
-    if (node->kind == SHERDI_JSON_NULL && (key->flags & SHERDI_KEY_NULLABLE) != 0) {
+    if (node->kind == SHERDI_JSON_NULL && key->is_nullable) {
         return SHERD_OK;
     }
     SHERDI_TRY(sherdi_config_value_read(reader, key, path, node, &value, &is_auto));
@@ -283,10 +281,10 @@ static int block_is_active(const sherdi_config_key *key, const sherdi_json_node 
         return enabled->is_true || enabled->number != 0 ||
                (enabled->kind == SHERDI_JSON_STRING && strcmp(enabled->string, "true") == 0);
     }
-    if ((key->flags & SHERDI_KEY_ACTIVE_NESTED) != 0) {
+    if (key->is_active_nested) {
         return has_enabled_inside(node);
     }
-    return (key->flags & SHERDI_KEY_ACTIVE_PRESENT) != 0 || key->action == SHERDI_ACTION_IGNORE;
+    return key->is_active_present || key->action == SHERDI_ACTION_IGNORE;
 }
 
 static sherd_status opaque_read(const sherdi_config_reader *reader, const sherdi_config_key *key,
@@ -334,17 +332,17 @@ static sherd_status block_read(sherdi_config_reader *reader, sherdi_config_id id
     const sherdi_config_key *key   = &sherdi_config_table[id];
     sherdi_config_value      value = {0};
 
-    if ((key->flags & SHERDI_KEY_OPAQUE) != 0) {
+    if (key->is_opaque) {
         return opaque_read(reader, key, path->written, node);
     }
-    if (node->kind == SHERDI_JSON_NULL && (key->flags & SHERDI_KEY_NULLABLE) != 0) {
+    if (node->kind == SHERDI_JSON_NULL && key->is_nullable) {
         return SHERD_OK;
     }
     if (node->kind == SHERDI_JSON_STRING && strcmp(node->string, "auto") == 0 &&
-        (key->flags & SHERDI_KEY_AUTO_ABSENT) != 0) {
+        key->auto_is_absent) {
         return SHERD_OK;
     }
-    if (node->kind == SHERDI_JSON_BOOL && (key->flags & SHERDI_KEY_LEGACY_BOOL) != 0) {
+    if (node->kind == SHERDI_JSON_BOOL && key->has_bool_form) {
         return legacy_bool_read(reader, path->written, node);
     }
     if (node->kind != SHERDI_JSON_OBJECT) {
@@ -353,7 +351,7 @@ static sherd_status block_read(sherdi_config_reader *reader, sherdi_config_id id
                                   path->written, (int)node->lexeme_bytes, node->lexeme);
     }
     SHERDI_TRY(entry_store(reader, id, NULL, &value, 0, node));
-    return members_read(reader, path, node, (key->flags & SHERDI_KEY_CLOSED) != 0);
+    return members_read(reader, path, node, key->is_closed);
 }
 
 /* ---- types that are not there ---- */
@@ -369,8 +367,7 @@ static sherd_status type_check(const sherdi_config_reader *reader, const sherdi_
 
     node = node == NULL ? NULL : sherdi_json_find(node, "type");
     if (node == NULL || node->kind != SHERDI_JSON_STRING || strcmp(node->string, "auto") == 0 ||
-        sherdi_config_choice(key->range.choices, node->string,
-                             (key->flags & SHERDI_KEY_ANY_CASE) != 0, &choice)) {
+        sherdi_config_choice(key->range.choices, node->string, key->has_any_case, &choice)) {
         return SHERD_OK;
     }
     return sherdi_reader_fail(reader, node, SHERD_E_NOTSUP,

@@ -266,8 +266,8 @@ static sherd_status optimizer_resolve(const sherd_config *config, sherdi_setting
     sherdi_config_effective(config, 0, SHERDI_CONFIG_BETAS, &betas);
     out->optimizer         = optimizer_of(config, (size_t)type.integer);
     out->lr                = lr.real;
-    out->beta1             = betas.value.real;
-    out->beta2             = betas.value.second;
+    out->betas[0]          = betas.value.real;
+    out->betas[1]          = betas.value.second;
     out->eps               = sherdi_config_real(config, SHERDI_CONFIG_EPS);
     out->weight_decay      = sherdi_config_real(config, SHERDI_CONFIG_WEIGHT_DECAY);
     out->bias_correction   = sherdi_config_is_on(config, SHERDI_CONFIG_BIAS_CORRECTION);

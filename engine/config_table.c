@@ -5,52 +5,56 @@
 #include <ctype.h>
 #include <limits.h>
 #include <math.h>
+#include <stddef.h>
 #include <string.h>
 #include <strings.h>
 
-/* The short words that the rows of config_keys.h use. */
-enum {
-    NONE           = 0,
-    NULLABLE       = SHERDI_KEY_NULLABLE,
-    RULE           = SHERDI_KEY_RULE,
-    ANY_CASE       = SHERDI_KEY_ANY_CASE,
-    SOFT           = SHERDI_KEY_SOFT,
-    TRUNCATE       = SHERDI_KEY_TRUNCATE,
-    ONE_IS_OFF     = SHERDI_KEY_ONE_IS_OFF,
-    CLOSED         = SHERDI_KEY_CLOSED,
-    OPAQUE         = SHERDI_KEY_OPAQUE,
-    AUTO_ABSENT    = SHERDI_KEY_AUTO_ABSENT,
-    LEGACY_BOOL    = SHERDI_KEY_LEGACY_BOOL,
-    ACTIVE_PRESENT = SHERDI_KEY_ACTIVE_PRESENT,
-    ACTIVE_NESTED  = SHERDI_KEY_ACTIVE_NESTED,
-};
+/* clang-format off */
+/* Attributes of a row. */
+#define HONOUR         .action = SHERDI_ACTION_HONOUR
+#define ACCEPT         .action = SHERDI_ACTION_ACCEPT
+#define IGNORE         .action = SHERDI_ACTION_IGNORE
+#define REFUSE         .action = SHERDI_ACTION_REFUSE
+#define NUMBER(x)      .fallback = #x, .standard = {.integer = (int64_t)(x), .real = (double)(x)}
+#define ON             .fallback = "true", .standard = {.integer = 1}
+#define OFF            .fallback = "false"
+#define BOTH(a, b)     .fallback = "[" #a ", " #b "]", .standard = {.real = (a), .second = (b)}
+#define FIRST(word)    .fallback = "\"" word "\""
+#define RULE(sentence) .fallback = (sentence), .is_rule = 1
+#define RANGE(lo, hi)  .range = {.least = (lo), .most = (hi)}
+#define BELOW(lo, hi)  .range = {.least = (lo), .most = (hi), .is_below = 1}
+#define CHOICES(list)  .range = {.choices = (list)}
+#define AUTO(sentence) .auto_rule = (sentence)
+#define NULLABLE       .is_nullable = 1
+#define LOCAL          .is_local = 1
+#define ANY_CASE       .has_any_case = 1
+#define SOFT           .is_soft = 1
+#define TRUNCATE       .is_truncated = 1
+#define ONE_IS_OFF     .one_is_off = 1
+#define CLOSED         .is_closed = 1
+#define OPAQUE         .is_opaque = 1
+#define AUTO_ABSENT    .auto_is_absent = 1
+#define LEGACY_BOOL    .has_bool_form = 1
+#define ACTIVE_PRESENT .is_active_present = 1
+#define ACTIVE_NESTED  .is_active_nested = 1
 
-#define RANGE(lo, hi)                                                                              \
-    {                                                                                              \
-        lo, hi, 0, NULL                                                                            \
-    }
-#define BELOW(lo, hi)                                                                              \
-    {                                                                                              \
-        lo, hi, 1, NULL                                                                            \
-    }
-#define CHOICES(list)                                                                              \
-    {                                                                                              \
-        0, 0, 0, list                                                                              \
-    }
-#define ANYTHING RANGE(-INFINITY, INFINITY)
+#define KIND_OF(field) _Generic(((sherdi_settings *)0)->field, \
+    double: SHERDI_SETTING_REAL, double *: SHERDI_SETTING_PAIR, \
+    int64_t: SHERDI_SETTING_INT64, size_t: SHERDI_SETTING_SIZE, \
+    const sherdi_optimizer *: SHERDI_SETTING_OPTIMIZER, \
+    const sherdi_tier_kind *: SHERDI_SETTING_TIER, default: SHERDI_SETTING_INT)
+#define FIELD(field, how, derived) HONOUR, .setting = { \
+    .offset = offsetof(sherdi_settings, field), .bytes = sizeof(((sherdi_settings *)0)->field), \
+    .kind = (how), .is_derived = (derived)}
+#define SETS(field)       FIELD(field, KIND_OF(field), 0)
+#define SETS_DTYPE(field) FIELD(field, SHERDI_SETTING_DTYPE, 0)
+#define DERIVES(field)    FIELD(field, KIND_OF(field), 1)
 
-#define KEY_ROW(id, key_path, key_type, key_action, key_flags, key_default, key_range, key_auto,   \
-                key_meaning)                                                                       \
-    [SHERDI_CONFIG_##id] = {                                                                       \
-        .path      = key_path,                                                                     \
-        .type      = SHERDI_TYPE_##key_type,                                                       \
-        .action    = SHERDI_ACTION_##key_action,                                                   \
-        .flags     = key_flags,                                                                    \
-        .fallback  = key_default,                                                                  \
-        .range     = key_range,                                                                    \
-        .auto_rule = key_auto,                                                                     \
-        .meaning   = key_meaning,                                                                  \
-    },
+#define ATTRIBUTES(...) __VA_ARGS__
+#define KEY_ROW(id, key_path, key_type, attributes, key_meaning) \
+    [SHERDI_CONFIG_##id] = {.path = (key_path), .type = SHERDI_TYPE_##key_type, \
+                            .meaning = (key_meaning), ATTRIBUTES attributes},
+/* clang-format on */
 
 const sherdi_config_key sherdi_config_table[SHERDI_CONFIG_IDS] = {SHERDI_CONFIG_KEYS(KEY_ROW)};
 

@@ -184,48 +184,40 @@ sherd_status sherd_config_dump(const sherd_config *config, sherd_write_fn write,
 
 /* ---- the reference page ---- */
 
+/* clang-format off */
 static const char PAGE_HEAD[] =
-    "# Configuration\n"
-    "\n"
-    "<!-- Written by `sherd config --reference` from the table in engine/config_keys.h. -->\n"
-    "\n"
-    "A configuration is a JSON file in the form that DeepSpeed made common. Comments (`//`, `#`,\n"
-    "`/* */`) and trailing commas are allowed. Numbers may be written as `5e8` or `500000000`.\n"
-    "Every message names file, line, column and key.\n"
-    "\n"
-    "| what sherd does | |\n"
-    "|---|---|\n"
-    "| honour | the key has the effect that its meaning says |\n"
-    "| accept | any value is right, the result is the same |\n"
-    "| ignore | a hint that is not taken; a value other than the default warns |\n"
-    "| refuse | a value other than the default, or a block that is switched on, is an error: "
-    "carrying "
-    "on would train something else |\n"
-    "\n"
-    "**Unknown keys** warn, with the nearest known name. In the blocks marked *closed* they are\n"
-    "errors. Keys that start with `_` or are named `comment` are skipped. Duplicate keys are "
-    "errors.\n"
-    "\n"
-    "**\"auto\"** leaves a value to the program (`sherd_config_set`), else to the rule in the "
-    "column,\n"
-    "else to the default. A program may also fill keys that are not there. Where it contradicts "
-    "an\n"
-    "explicit value of the file, the call fails; a key that starts with `!` overrides the file.\n"
-    "\n"
-    "**Modes.** `\"sherd\": {\"strict\": true}` makes every warning an error; `\"lenient\": true` "
-    "makes\n"
-    "unknown keys in closed blocks warn. A program sets them as `strict` and `lenient`; lenience "
-    "then\n"
-    "holds for the keys set after it.\n";
+"# Configuration\n\n"
+"<!-- Written by `sherd config --reference` from the table in engine/config_keys.h. -->\n\n"
+"A configuration is a JSON file in the form that DeepSpeed made common. Comments (`//`, `#`,\n"
+"`/* */`) and trailing commas are allowed. Numbers may be written as `5e8` or `500000000`.\n"
+"Every message names file, line, column and key.\n\n"
+"| what sherd does | |\n"
+"|---|---|\n"
+"| honour | the key has the effect that its meaning says |\n"
+"| accept | any value is right, the result is the same |\n"
+"| ignore | a hint that is not taken; a value other than the default warns |\n"
+"| refuse | a value other than the default, or a block that is switched on, is an error: "
+"carrying on would train something else |\n\n"
+"**Unknown keys** warn, with the nearest known name. In the blocks marked *closed* they are\n"
+"errors. Keys that start with `_` or are named `comment` are skipped. Duplicate keys are errors.\n\n"
+"**\"auto\"** leaves a value to the program (`sherd_config_set`), else to the rule in the "
+"column,\n"
+"else to the default. A program may also fill keys that are not there. Where it contradicts an\n"
+"explicit value of the file, the call fails; a key that starts with `!` overrides the file.\n\n"
+"**Modes.** `\"sherd\": {\"strict\": true}` makes every warning an error; `\"lenient\": true` "
+"makes\n"
+"unknown keys in closed blocks warn. A program sets them as `strict` and `lenient`; lenience "
+"then\n"
+"holds for the keys set after it.\n";
 
-static const char PAGE_ALIASES[] = "\n"
-                                   "## Other names\n"
-                                   "\n"
-                                   "A key and its other name in one file are an error. `bfloat16` "
-                                   "counts only where `bf16` is absent.\n"
-                                   "\n"
-                                   "| name | means | |\n"
-                                   "|---|---|---|\n";
+static const char PAGE_ALIASES[] =
+"\n"
+"## Other names\n\n"
+"A key and its other name in one file are an error. `bfloat16` counts only where `bf16` is "
+"absent.\n\n"
+"| name | means | |\n"
+"|---|---|---|\n";
+/* clang-format on */
 
 static const char *const TYPE_NAMES[] = {
     [SHERDI_TYPE_BLOCK]   = "block",
@@ -288,10 +280,10 @@ static sherd_status key_describe(const text_writer *writer, sherdi_config_id id)
 {
     const sherdi_config_key *key      = &sherdi_config_table[id];
     const char              *fallback = key->fallback == NULL ? "none" : key->fallback;
-    const char *mark = (key->flags & SHERDI_KEY_RULE) != 0 || key->fallback == NULL ? "" : "`";
+    const char              *mark     = key->is_rule || key->fallback == NULL ? "" : "`";
 
     SHERDI_TRY(writer_print(writer, "| `%s` | %s%s", key->path, TYPE_NAMES[key->type],
-                            (key->flags & SHERDI_KEY_CLOSED) != 0 ? ", closed" : ""));
+                            key->is_closed ? ", closed" : ""));
     SHERDI_TRY(range_put(writer, key));
     if (key->type == SHERDI_TYPE_BLOCK) {
         SHERDI_TRY(writer_put(writer, " |  |"));
@@ -303,34 +295,31 @@ static sherd_status key_describe(const text_writer *writer, sherdi_config_id id)
 }
 
 /* A new table where the top-level block changes; keys without a block come together. */
-static sherd_status section_put(const text_writer *writer, const char *path, const char *previous)
+static sherd_status section_put(const text_writer *writer, int id)
 {
-    int bytes    = (int)strcspn(path, ".");
-    int is_block = sherdi_config_table[sherdi_config_find(path)].type == SHERDI_TYPE_BLOCK &&
-                   (sherdi_config_table[sherdi_config_find(path)].flags & SHERDI_KEY_OPAQUE) == 0;
+    const sherdi_config_key *key = &sherdi_config_table[id];
 
-    if (previous != NULL && (path[bytes] == '.' || !is_block)) {
+    if (id > 0 &&
+        (key->type != SHERDI_TYPE_BLOCK || key->is_opaque || strchr(key->path, '.') != NULL)) {
         return SHERD_OK;
     }
-    SHERDI_TRY(previous == NULL ? writer_put(writer, "\n## Top level\n")
-                                : writer_print(writer, "\n## `%.*s`\n", bytes, path));
+    SHERDI_TRY(id == 0 ? writer_put(writer, "\n## Top level\n")
+                       : writer_print(writer, "\n## `%s`\n", key->path));
     return writer_put(writer, "\n| key | type | default | \"auto\" | sherd | meaning |\n"
                               "|---|---|---|---|---|---|\n");
 }
 
 sherd_status sherd_config_reference(sherd_write_fn write, void *ctx)
 {
-    text_writer writer   = {write, ctx};
-    const char *previous = NULL;
+    text_writer writer = {write, ctx};
 
     if (write == NULL) {
         return sherdi_fail(SHERD_E_INVAL, "sherd_config_reference needs a writer");
     }
     SHERDI_TRY(writer_put(&writer, PAGE_HEAD));
     for (int id = 0; id < SHERDI_CONFIG_IDS; id++) {
-        SHERDI_TRY(section_put(&writer, sherdi_config_table[id].path, previous));
+        SHERDI_TRY(section_put(&writer, id));
         SHERDI_TRY(key_describe(&writer, (sherdi_config_id)id));
-        previous = sherdi_config_table[id].path;
     }
     SHERDI_TRY(writer_put(&writer, PAGE_ALIASES));
     for (size_t i = 0; i < sherdi_config_alias_count; i++) {

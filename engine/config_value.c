@@ -3,9 +3,7 @@
  * train something else fails. */
 #include "engine/config_impl.h"
 
-#include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* How much of a value a message quotes. */
@@ -42,8 +40,9 @@ static sherd_status range_check(const value_site *site, double number)
     const sherdi_config_range *range = &site->key->range;
     char                       reason[96];
 
-    if (number >= range->least &&
-        (range->is_below ? number < range->most : number <= range->most)) {
+    if (range->least == range->most ||
+        (number >= range->least &&
+         (range->is_below ? number < range->most : number <= range->most))) {
         return SHERD_OK;
     }
     if (range->most >= 2147483647.0) {
@@ -136,7 +135,7 @@ static sherd_status integer_read(const value_site *site, sherdi_config_value *ou
     }
     SHERDI_TRY(range_check(site, node->number));
     fit = sherdi_json_integer(node, &out->integer);
-    if (fit == SHERDI_JSON_TRUNCATED && (site->key->flags & SHERDI_KEY_TRUNCATE) == 0) {
+    if (fit == SHERDI_JSON_TRUNCATED && !site->key->is_truncated) {
         return site_fail(site, reason);
     }
     return SHERD_OK;
@@ -191,14 +190,13 @@ static sherd_status text_read(const value_site *site, sherdi_config_value *out)
         out->text = sherdi_strdup(&site->reader->config->mem, text);
         return out->text == NULL ? SHERD_E_NOMEM : SHERD_OK;
     }
-    if (sherdi_config_choice(choices, text, (site->key->flags & SHERDI_KEY_ANY_CASE) != 0,
-                             &choice)) {
+    if (sherdi_config_choice(choices, text, site->key->has_any_case, &choice)) {
         out->integer = (int64_t)choice;
         return SHERD_OK;
     }
     (void)snprintf(reason, sizeof(reason), "known: %s", choices);
-    if ((site->key->flags & SHERDI_KEY_SOFT) != 0) {
-        sherdi_config_default(sherdi_config_find(site->key->path), out);
+    if (site->key->is_soft) {
+        *out = site->key->standard;
         return site_warn(site, "not known, the default is taken");
     }
     return site_fail(site, reason);
@@ -249,39 +247,15 @@ static sherd_status folder_check(const value_site *site, const sherdi_json_node 
     return SHERD_OK;
 }
 
-static sherd_status folders_pack(const value_site *site, const sherdi_json_node *first,
-                                 size_t count, sherdi_config_value *out)
-{
-    const sherdi_json_node *name     = first;
-    size_t                  capacity = 1;
-    char                   *end;
-
-    for (size_t i = 0; i < count; i++, name = sherdi_json_next(name)) {
-        capacity += strlen(name->string) + 1;
-    }
-    out->text = sherdi_alloc(&site->reader->config->mem, SHERDI_MEM_CONTROL, capacity);
-    if (out->text == NULL) {
-        return SHERD_E_NOMEM;
-    }
-    end  = out->text;
-    name = first;
-    for (size_t i = 0; i < count; i++, name = sherdi_json_next(name)) {
-        size_t bytes = strlen(name->string) + 1;
-
-        memcpy(end, name->string, bytes);
-        end += bytes;
-    }
-    *end = '\0';
-    return SHERD_OK;
-}
-
 static sherd_status folders_read(const value_site *site, sherdi_config_value *out)
 {
     int                     is_list = site->node->kind == SHERDI_JSON_ARRAY;
     const sherdi_json_node *first   = is_list ? sherdi_json_first(site->node) : site->node;
     value_site              inside  = *site;
-    size_t                  count   = 0;
+    char                    packed[SHERDI_MAX_FOLDERS * SHERDI_FOLDER_BYTES + 1];
     char                    reason[64];
+    size_t                  bytes = 0;
+    int                     count = 0;
 
     if (first == NULL) {
         return site_fail(site, "give a folder at least");
@@ -294,8 +268,16 @@ static sherd_status folders_read(const value_site *site, sherdi_config_value *ou
             return site_fail(&inside, reason);
         }
         SHERDI_TRY(folder_check(&inside, first));
+        memcpy(packed + bytes, inside.node->string, strlen(inside.node->string) + 1);
+        bytes += strlen(inside.node->string) + 1;
     }
-    return folders_pack(site, first, count, out);
+    packed[bytes] = '\0';
+    out->text     = sherdi_alloc(&site->reader->config->mem, SHERDI_MEM_CONTROL, bytes + 1);
+    if (out->text == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    memcpy(out->text, packed, bytes + 1);
+    return SHERD_OK;
 }
 
 /* Two lists as packed above. */
@@ -340,73 +322,6 @@ sherd_status sherdi_config_value_read(sherdi_config_reader *reader, const sherdi
         break;
     }
     return SHERD_OK;
-}
-
-/* ---- defaults ---- */
-
-/* The table is ours, so its numbers have no surprises; a decimal point is read by hand since
- * strtod asks the locale. */
-static double number_of(const char *text)
-{
-    int64_t digits = 0;
-    int     scale  = 0;
-    int     sign   = *text == '-' ? -1 : 1;
-
-    text += *text == '-';
-    for (; *text >= '0' && *text <= '9'; text++) {
-        digits = digits * 10 + (*text - '0');
-    }
-    if (*text == '.') {
-        for (text++; *text >= '0' && *text <= '9'; text++, scale--) {
-            digits = digits * 10 + (*text - '0');
-        }
-    }
-    if (*text == 'e') {
-        scale += (int)strtol(text + 1, NULL, 10);
-    }
-    /* One correctly rounded operation: digits and powers of ten are exact here. */
-    return sign * (scale < 0 ? (double)digits / pow(10, -scale) : (double)digits * pow(10, scale));
-}
-
-void sherdi_config_default(sherdi_config_id id, sherdi_config_value *out)
-{
-    const sherdi_config_key *key  = &sherdi_config_table[id];
-    const char              *text = key->fallback;
-    char                     word[32];
-    size_t                   choice = 0;
-
-    *out = (sherdi_config_value){0};
-    if (text == NULL || (key->flags & SHERDI_KEY_RULE) != 0) {
-        return;
-    }
-    switch (key->type) {
-    case SHERDI_TYPE_BOOL:
-        out->integer = strcmp(text, "true") == 0;
-        break;
-    case SHERDI_TYPE_INT:
-    case SHERDI_TYPE_SIZE:
-        out->integer =
-            strchr(text, 'e') == NULL ? strtoll(text, NULL, 10) : (int64_t)number_of(text);
-        break;
-    case SHERDI_TYPE_REAL:
-        out->real = number_of(text);
-        break;
-    case SHERDI_TYPE_PAIR:
-        out->real   = number_of(text + 1);
-        out->second = number_of(strchr(text, ',') + 2);
-        break;
-    case SHERDI_TYPE_TEXT:
-        if (key->range.choices != NULL) {
-            (void)snprintf(word, sizeof(word), "%.*s", (int)strlen(text) - 2, text + 1);
-            (void)sherdi_config_choice(key->range.choices, word, 0, &choice);
-            out->integer = (int64_t)choice;
-        }
-        break;
-    case SHERDI_TYPE_FOLDERS:
-    case SHERDI_TYPE_BLOCK:
-    case SHERDI_TYPE_ANY:
-        break;
-    }
 }
 
 int sherdi_config_same(const sherdi_config_key *key, const sherdi_config_value *a,

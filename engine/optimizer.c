@@ -40,8 +40,8 @@ static sherdi_group_step group_step_of(const sherd_engine *engine, const sherd_s
     sherdi_group_step         out      = {
                      .grad_scale = grad_scale,
                      .lr         = sherdi_optimizer_group_lr(engine, params, (int)g, step),
-                     .beta1      = or_default(group->beta1, settings->beta1),
-                     .beta2      = or_default(group->beta2, settings->beta2),
+                     .beta1      = or_default(group->beta1, settings->betas[0]),
+                     .beta2      = or_default(group->beta2, settings->betas[1]),
                      .eps        = or_default(group->eps, settings->eps),
                      .decay      = or_default(group->weight_decay, settings->weight_decay),
                      .bias1      = 1,

@@ -24,8 +24,8 @@ static void config_smallest_file_resolves_to_the_defaults(void)
     CHECK_CLOSE(1, got.scaler.initial_scale, 0);
     CHECK(got.optimizer == &sherdi_optimizer_adamw);
     CHECK_CLOSE(1e-4, got.lr, 0);
-    CHECK_CLOSE(0.9, got.beta1, 0);
-    CHECK_CLOSE(0.999, got.beta2, 0);
+    CHECK_CLOSE(0.9, got.betas[0], 0);
+    CHECK_CLOSE(0.999, got.betas[1], 0);
     CHECK_CLOSE(1e-8, got.eps, 0);
     CHECK_CLOSE(0, got.weight_decay, 0);
     CHECK_INT(1, got.bias_correction);
@@ -100,8 +100,8 @@ static void config_optimizer_params_arrive(void)
 
     CHECK(got.optimizer == &sherdi_optimizer_adam);
     CHECK_CLOSE(5, got.lr, 0);
-    CHECK_CLOSE(0.8, got.beta1, 0);
-    CHECK_CLOSE(0.99, got.beta2, 0);
+    CHECK_CLOSE(0.8, got.betas[0], 0);
+    CHECK_CLOSE(0.99, got.betas[1], 0);
     CHECK_CLOSE(1e-6, got.eps, 0);
     CHECK_CLOSE(0.01, got.weight_decay, 0);
     CHECK_INT(0, got.bias_correction);
@@ -674,7 +674,7 @@ static void config_auto_of_the_optimizer_and_schedule_has_rules(void)
     CHECK_INT(SHERD_BF16, got.compute_dtype);
     CHECK_INT(SHERD_BF16, got.comm_dtype);
     CHECK_CLOSE(2e-5, got.lr, 0);
-    CHECK_CLOSE(0.999, got.beta2, 0);
+    CHECK_CLOSE(0.999, got.betas[1], 0);
     CHECK_CLOSE(0, got.schedule.min_lr, 0);
     CHECK(isnan(got.schedule.max_lr));
     CHECK_INT(0, got.schedule.warmup_steps);

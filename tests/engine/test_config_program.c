@@ -294,7 +294,7 @@ static void config_table_is_well_formed(void)
         const sherdi_config_key *key = &sherdi_config_table[id];
         sherdi_config_reader     reader;
         sherd_config            *config;
-        sherdi_config_value      typed = {0}, value = {0};
+        sherdi_config_value      value = {0};
         sherdi_mem               account;
         sherdi_json             *document;
         int                      is_auto;
@@ -302,7 +302,7 @@ static void config_table_is_well_formed(void)
         CHECK_INT(id, sherdi_config_find(key->path));
         CHECK(key->meaning[0] != '\0');
         CHECK(sherdi_config_alias_find(key->path) == NULL);
-        if (key->fallback == NULL || (key->flags & SHERDI_KEY_RULE) != 0) {
+        if (key->fallback == NULL || key->is_rule) {
             continue;
         }
         config = parsed("{}");
@@ -312,9 +312,8 @@ static void config_table_is_well_formed(void)
                                    &document));
         CHECK_OK(sherdi_config_value_read(&reader, key, key->path, sherdi_json_root(document),
                                           &value, &is_auto));
-        sherdi_config_default((sherdi_config_id)id, &typed);
         if (key->type != SHERDI_TYPE_TEXT || key->range.choices != NULL) {
-            CHECK(sherdi_config_same(key, &typed, &value));
+            CHECK(sherdi_config_same(key, &key->standard, &value));
         }
         sherdi_free(value.text);
         sherdi_json_destroy(document);

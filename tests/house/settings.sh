@@ -1,7 +1,7 @@
 #!/bin/sh
-# A key that the table marks as honoured has a reader: settings.sh SOURCE. Some code of the configuration takes its value
-# (naming it in a `case` or a comparison is not that), and every setting that is made of the keys is read by the engine,
-# where comparing it over the ranks does not count.
+# A key that the table marks as honoured has a reader: settings.sh SOURCE. It sets a field of the settings, or some code of
+# the configuration takes its value (naming it in a `case` or a comparison is not that), and every setting that is made of
+# the keys is read by the engine.
 set -eu
 cd "$1/engine"
 scratch=$(mktemp -d)
@@ -9,10 +9,15 @@ trap 'rm -r "$scratch"' EXIT
 failed=0
 
 # Keys. Members of a block are read, so blocks are left out.
-sed -n 's/^ *X(\([A-Z0-9_]*\), "\([^"]*\)", [A-Z]*, HONOUR,.*/\1 \2/p' config_keys.h >"$scratch/keys"
+awk '/^    X\(/ { print row; row = "" } { sub(/\\$/, ""); row = row $0 } END { print row }' config_keys.h >"$scratch/rows"
+honoured() {
+    sed -nE 's/^ *X\(([A-Z0-9_]*), "([^"]*)", [A-Z]*, *\(('"$1"').*/\1 \2/p' "$scratch/rows"
+}
+honoured 'HONOUR|DERIVES|SETS' >"$scratch/keys"
 sed -n 's/^ *X(\([A-Z0-9_]*\), "[^"]*", BLOCK,.*/\1/p' config_keys.h >"$scratch/blocks"
 cat config*.c | sed 's/case SHERDI_CONFIG_[A-Z0-9_]*//g; s/[!=]= SHERDI_CONFIG_[A-Z0-9_]*//g' |
     grep -oE 'SHERDI_CONFIG_[A-Z0-9_]+' | sed 's/SHERDI_CONFIG_//' | sort -u >"$scratch/taken"
+honoured SETS | cut -d' ' -f1 >>"$scratch/taken"
 while read -r id path; do
     if ! grep -qx "$id" "$scratch/blocks" && ! grep -qx "$id" "$scratch/taken"; then
         echo "$path is marked as honoured, but nothing takes its value"
@@ -33,7 +38,7 @@ fields() {
     fields scaler.h sherdi_scaler_params
     fields schedule.h sherdi_schedule_params
 } >"$scratch/fields"
-readers=$(find . -name '*.[ch]' ! -name 'config*' ! -name agree.c)
+readers=$(find . -name "*.[ch]" ! -name "config*" ! -name agree.c)
 # shellcheck disable=SC2086
 sed 's/\/\*.*//' $readers | grep -oE '(\.|->)[a-z_0-9]+' | sed 's/^[.>-]*//' | sort -u >"$scratch/read"
 while read -r field; do
