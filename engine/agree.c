@@ -58,114 +58,26 @@ sherd_status sherdi_agree_status(sherd_world *world, sherd_status own)
 
 /* ------------------------------------------------------------ settings ---- */
 
-typedef struct named_value {
-    const char *key;
-    uint64_t    bits;
-} named_value;
-
-static uint64_t double_bits(double value)
-{
-    uint64_t bits;
-
-    memcpy(&bits, &value, sizeof(bits));
-    return bits;
-}
-
-/* Folders, pinning and the requests to a drive are not here: the hosts' drives may differ. */
-#define NUM_SETTINGS 64
-
-static void settings_list(const sherdi_settings *s, named_value *list)
-{
-    const named_value values[NUM_SETTINGS] = {
-        {"train_batch_size", (uint64_t)s->train_batch_size},
-        {"train_micro_batch_size_per_gpu", (uint64_t)s->micro_batch_size},
-        {"gradient_accumulation_steps", (uint64_t)s->accumulation},
-        {"fp16.enabled or bf16.enabled", (uint64_t)s->compute_dtype},
-        {"communication_data_type", (uint64_t)s->comm_dtype},
-        {"data_types.grad_accum_dtype", (uint64_t)s->accum_dtype},
-        {"bf16.check_grad_overflow", (uint64_t)s->check_overflow},
-        {"fp16.loss_scale", (uint64_t)s->scaler.is_dynamic},
-        {"fp16.initial_scale_power", double_bits(s->scaler.initial_scale)},
-        {"fp16.loss_scale_window", (uint64_t)s->scaler.window},
-        {"fp16.hysteresis", (uint64_t)s->scaler.hysteresis},
-        {"fp16.consecutive_hysteresis", (uint64_t)s->scaler.is_consecutive_hysteresis},
-        {"fp16.min_loss_scale", double_bits(s->scaler.min_scale)},
-        {"optimizer.type", sherdi_optimizer_index(s->optimizer)},
-        {"optimizer.params.lr", double_bits(s->lr)},
-        {"optimizer.params.betas", double_bits(s->betas[0])},
-        {"optimizer.params.betas", double_bits(s->betas[1])},
-        {"optimizer.params.eps", double_bits(s->eps)},
-        {"optimizer.params.weight_decay", double_bits(s->weight_decay)},
-        {"optimizer.params.bias_correction", (uint64_t)s->bias_correction},
-        {"optimizer.params.max_coeff", double_bits(s->lamb.max_coeff)},
-        {"optimizer.params.min_coeff", double_bits(s->lamb.min_coeff)},
-        {"optimizer.params.eps_inside_sqrt", (uint64_t)s->lamb.eps_inside_sqrt},
-        {"optimizer.params.lamb_form", (uint64_t)s->lamb.is_papers},
-        {"optimizer.params.exclude_1d", (uint64_t)s->lamb.exclude_1d},
-        {"sherd.vendor_reduction", (uint64_t)s->vendor_reduction},
-        {"sherd.free_packing", (uint64_t)s->free_packing},
-        {"zero_optimization.offload_optimizer.accumulate", (uint64_t)s->accumulate},
-        {"scheduler.type", (uint64_t)s->schedule.kind},
-        {"scheduler.params.warmup_min_lr", double_bits(s->schedule.min_lr)},
-        {"scheduler.params.warmup_max_lr", double_bits(s->schedule.max_lr)},
-        {"scheduler.params.warmup_num_steps", (uint64_t)s->schedule.warmup_steps},
-        {"scheduler.params.total_num_steps", (uint64_t)s->schedule.total_steps},
-        {"scheduler.params.warmup_type", (uint64_t)s->schedule.is_linear},
-        {"scheduler.params.warmup_min_ratio", double_bits(s->schedule.min_ratio)},
-        {"scheduler.params.cos_min_ratio", double_bits(s->schedule.cos_min_ratio)},
-        {"gradient_clipping", double_bits(s->gradient_clipping)},
-        {"zero_optimization.stage", (uint64_t)s->stage},
-        {"zero_optimization.stage3_param_persistence_threshold", s->persistence_threshold},
-        {"zero_optimization.stage3_model_persistence_threshold", s->model_persistence_threshold},
-        {"zero_optimization.sub_group_size", s->sub_group_size},
-        {"zero_optimization.stage3_prefetch_bucket_size", s->prefetch_bucket_size},
-        {"zero_optimization.stage3_max_live_parameters", s->max_live_parameters},
-        {"zero_optimization.stage3_max_reuse_distance", s->max_reuse_distance},
-        {"zero_optimization.overlap_comm", (uint64_t)s->overlap_comm},
-        {"deterministic", (uint64_t)s->deterministic},
-        {"wall_clock_breakdown", (uint64_t)s->wall_clock_breakdown},
-        {"zero_optimization.offload_optimizer.device", sherdi_tier_index(s->offload_state.tier)},
-        {"zero_optimization.offload_optimizer.buffer_count",
-         (uint64_t)s->offload_state.buffer_count},
-        {"zero_optimization.offload_optimizer.buffer_size", s->offload_state.buffer_elems},
-        {"zero_optimization.offload_optimizer.ratio", double_bits(s->offload_ratio)},
-        {"zero_optimization.offload_optimizer.pipeline_read", (uint64_t)s->pipeline_read},
-        {"zero_optimization.offload_optimizer.pipeline_write", (uint64_t)s->pipeline_write},
-        {"zero_optimization.offload_optimizer.fast_init", (uint64_t)s->fast_init},
-        {"zero_optimization.offload_optimizer.gradients", (uint64_t)s->gradients_on_nvme},
-        {"zero_optimization.offload_optimizer.verify_reads", (uint64_t)s->verify_reads},
-        {"zero_optimization.offload_optimizer.resume", (uint64_t)s->resume_state},
-        {"zero_optimization.offload_optimizer.keep", (uint64_t)s->keep_state},
-        {"zero_optimization.offload_optimizer.durable", (uint64_t)s->durable},
-        {"zero_optimization.offload_param.device", sherdi_tier_index(s->offload_param.tier)},
-        {"zero_optimization.offload_param.buffer_count", (uint64_t)s->offload_param.buffer_count},
-        {"zero_optimization.offload_param.buffer_size", s->offload_param.buffer_elems},
-        {"zero_optimization.offload_param.max_in_cpu", s->params_in_cpu},
-        {"SHERD_DEBUG (environment)", (uint64_t)s->is_debug},
-    };
-
-    memcpy(list, values, sizeof(values));
-}
-
 sherd_status sherdi_agree_settings(sherd_world *world, const sherdi_settings *settings,
                                    sherdi_mem *mem)
 {
-    named_value list[NUM_SETTINGS];
-    uint64_t    mine[NUM_SETTINGS];
-    int         world_size = sherd_world_size(world);
-    uint64_t   *all = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, (size_t)world_size, sizeof(mine));
+    sherdi_named_bits list[SHERDI_SETTINGS_MOST];
+    uint64_t          mine[SHERDI_SETTINGS_MOST];
+    size_t            count      = sherdi_settings_list(settings, list);
+    int               world_size = sherd_world_size(world);
+    uint64_t         *all =
+        sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, (size_t)world_size, count * sizeof(*mine));
     sherd_status status = sherdi_agree_status(world, all == NULL ? SHERD_E_NOMEM : SHERD_OK);
 
-    settings_list(settings, list);
-    for (int i = 0; i < NUM_SETTINGS; i++) {
+    for (size_t i = 0; i < count; i++) {
         mine[i] = list[i].bits;
     }
     if (status == SHERD_OK) {
-        status = sherdi_world_exchange(world, mine, all, sizeof(mine));
+        status = sherdi_world_exchange(world, mine, all, count * sizeof(*mine));
     }
     for (int r = 1; r < world_size && status == SHERD_OK; r++) {
-        for (int i = 0; i < NUM_SETTINGS && status == SHERD_OK; i++) {
-            if (all[(size_t)r * NUM_SETTINGS + (size_t)i] != all[i]) {
+        for (size_t i = 0; i < count && status == SHERD_OK; i++) {
+            if (all[(size_t)r * count + i] != all[i]) {
                 status =
                     sherdi_fail(SHERD_E_INVAL,
                                 "rank %d has another value of %s than rank 0; all ranks must be "

@@ -114,4 +114,17 @@ typedef struct sherdi_settings {
 sherd_status sherdi_config_resolve(const sherd_config *config, int world_size,
                                    sherdi_settings *out);
 
+/* A setting in 64 bits, by the name of the key that a user would change. */
+typedef struct sherdi_named_bits {
+    const char *key;
+    uint64_t    bits;
+} sherdi_named_bits;
+
+#define SHERDI_SETTINGS_MOST 96
+
+/** What must be the same on all ranks, in an order in which what others follow from comes first. Folders, pinning
+ *  and the requests to a drive are not in it: the hosts' drives may differ. Fills at most SHERDI_SETTINGS_MOST and
+ *  returns their number. */
+size_t sherdi_settings_list(const sherdi_settings *settings, sherdi_named_bits *out);
+
 #endif

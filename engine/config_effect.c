@@ -160,21 +160,34 @@ static void hidden_size_effect(const sherd_config *config, sherdi_config_id id,
     (void)snprintf(out->origin, sizeof(out->origin), "auto: from hidden_size %.0f", hidden);
 }
 
-static void clipping_effect(const sherd_config *config, sherdi_config_effect *out)
+int64_t sherdi_config_compute_choice(const sherd_config *config)
 {
-    const sherdi_config_entry *entry = entry_of(config, SHERDI_CONFIG_MAX_GRAD_NORM);
-
-    if (sherdi_config_is_given(config, SHERDI_CONFIG_MAX_GRAD_NORM)) {
-        out->value.real = entry->value.real;
-        effect_say(out, "derived from optimizer.params.max_grad_norm");
-    }
+    return sherdi_config_is_on(config, SHERDI_CONFIG_FP16_ENABLED)   ? SHERDI_CHOICE_FP16
+           : sherdi_config_is_on(config, SHERDI_CONFIG_BF16_ENABLED) ? SHERDI_CHOICE_BF16
+                                                                     : SHERDI_CHOICE_FP32;
 }
 
-static int64_t compute_dtype(const sherd_config *config)
+/* Keys with a default that is not what "auto" stands for. */
+static void auto_effect(const sherd_config *config, sherdi_config_id id, sherdi_config_effect *out)
 {
-    return sherdi_config_integer(config, SHERDI_CONFIG_FP16_ENABLED)   ? SHERDI_CHOICE_FP16
-           : sherdi_config_integer(config, SHERDI_CONFIG_BF16_ENABLED) ? SHERDI_CHOICE_BF16
-                                                                       : SHERDI_CHOICE_FP32;
+    switch (id) {
+    case SHERDI_CONFIG_LR:
+        effect_missing(config, id, "give a learning rate", out);
+        break;
+    case SHERDI_CONFIG_STAGE:
+        effect_missing(config, id, "set it to 0, 1, 2 or 3", out);
+        break;
+    case SHERDI_CONFIG_WARMUP_STEPS:
+        out->value.integer = 0;
+        effect_say(out, "auto: no warm-up");
+        break;
+    case SHERDI_CONFIG_PREFETCH_BUCKET:
+    case SHERDI_CONFIG_PERSISTENCE:
+        hidden_size_effect(config, id, out);
+        break;
+    default:
+        break;
+    }
 }
 
 static int schedule_is(const sherd_config *config, int64_t type)
@@ -183,34 +196,12 @@ static int schedule_is(const sherd_config *config, int64_t type)
            entry_of(config, SHERDI_CONFIG_SCHEDULER_TYPE)->value.integer == type;
 }
 
-static void warmup_max_effect(const sherd_config *config, sherdi_config_effect *out)
-{
-    if (schedule_is(config, SHERDI_CHOICE_DECAY) &&
-        !entry_of(config, SHERDI_CONFIG_WARMUP_MAX_LR)->is_auto) {
-        out->value.real = 0.001;
-        effect_say(out, "default of WarmupDecayLR");
-    } else {
-        out->is_null = 1;
-        effect_say(out, "each group's rate");
-    }
-}
-
-static void total_steps_effect(const sherd_config *config, sherdi_config_effect *out)
-{
-    if (schedule_is(config, SHERDI_CHOICE_DECAY) || schedule_is(config, SHERDI_CHOICE_COSINE)) {
-        effect_missing(config, SHERDI_CONFIG_TOTAL_STEPS,
-                       "give the number of steps of the whole training", out);
-    } else {
-        out->is_null = 1;
-        effect_say(out, "not needed");
-    }
-}
-
 /* Of a key that is absent or "auto". */
 static void rule_effect(const sherd_config *config, int world_size, sherdi_config_id id,
                         sherdi_config_effect *out)
 {
-    int is_auto = entry_of(config, id)->is_auto;
+    int is_auto  = entry_of(config, id)->is_auto;
+    int is_decay = schedule_is(config, SHERDI_CHOICE_DECAY);
 
     effect_say(out, is_auto ? "auto: the default" : "default");
     switch (id) {
@@ -218,60 +209,51 @@ static void rule_effect(const sherd_config *config, int world_size, sherdi_confi
     case SHERDI_CONFIG_MICRO_BATCH:
     case SHERDI_CONFIG_ACCUMULATION:
         batch_effect(config, world_size, id, out);
-        break;
+        return;
     case SHERDI_CONFIG_GRADIENT_CLIPPING:
-        clipping_effect(config, out);
-        break;
+        if (sherdi_config_is_given(config, SHERDI_CONFIG_MAX_GRAD_NORM)) {
+            out->value.real = entry_of(config, SHERDI_CONFIG_MAX_GRAD_NORM)->value.real;
+            effect_say(out, "derived from optimizer.params.max_grad_norm");
+        }
+        return;
     case SHERDI_CONFIG_STATE_ACCUMULATE:
         out->is_null = 1;
-        effect_say(out, "device on a GPU, else cpu");
-        break;
+        effect_say(out, sherdi_config_table[id].fallback);
+        return;
     case SHERDI_CONFIG_COMM_DTYPE:
     case SHERDI_CONFIG_PARAM_DTYPE:
-        out->value.integer = compute_dtype(config);
+        out->value.integer = sherdi_config_compute_choice(config);
         effect_say(out, "derived: the compute type");
-        break;
+        return;
     case SHERDI_CONFIG_OPTIMIZER_TYPE:
         effect_missing(config, id,
                        "add \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 1e-4}} with "
                        "the rate you want",
                        out);
-        break;
-    case SHERDI_CONFIG_LR:
-        if (is_auto) {
-            effect_missing(config, id, "give a learning rate", out);
-        }
-        break;
-    case SHERDI_CONFIG_WARMUP_STEPS:
-        if (is_auto) {
-            out->value.integer = 0;
-            effect_say(out, "auto: no warm-up");
-        }
-        break;
+        return;
     case SHERDI_CONFIG_WARMUP_MAX_LR:
-        warmup_max_effect(config, out);
-        break;
+        out->is_null    = !is_decay || is_auto;
+        out->value.real = out->is_null ? 0 : 0.001;
+        effect_say(out, out->is_null ? "each group's rate" : "default of WarmupDecayLR");
+        return;
     case SHERDI_CONFIG_TOTAL_STEPS:
-        total_steps_effect(config, out);
-        break;
-    case SHERDI_CONFIG_STAGE:
-        if (is_auto) {
-            effect_missing(config, id, "set it to 0, 1, 2 or 3", out);
+        if (is_decay || schedule_is(config, SHERDI_CHOICE_COSINE)) {
+            effect_missing(config, id, "give the number of steps of the whole training", out);
+        } else {
+            out->is_null = 1;
+            effect_say(out, "not needed");
         }
-        break;
+        return;
     case SHERDI_CONFIG_OVERLAP_COMM:
         out->value.integer = sherdi_config_integer(config, SHERDI_CONFIG_STAGE) == 3;
         effect_say(out, "derived from zero_optimization.stage");
-        break;
-    case SHERDI_CONFIG_PREFETCH_BUCKET:
-    case SHERDI_CONFIG_PERSISTENCE:
-        if (is_auto) {
-            hidden_size_effect(config, id, out);
-        }
-        break;
+        return;
     default:
         out->is_null = sherdi_config_table[id].fallback == NULL;
         break;
+    }
+    if (is_auto) {
+        auto_effect(config, id, out);
     }
 }
 
@@ -294,19 +276,6 @@ void sherdi_config_effective(const sherd_config *config, int world_size, sherdi_
     }
 }
 
-sherd_status sherdi_config_need(const sherd_config *config, int world_size, sherdi_config_id id,
-                                sherdi_config_value *out)
-{
-    sherdi_config_effect effect;
-
-    sherdi_config_effective(config, world_size, id, &effect);
-    if (effect.is_missing) {
-        return sherdi_fail(SHERD_E_INVAL, "%s", effect.origin);
-    }
-    *out = effect.value;
-    return SHERD_OK;
-}
-
 int64_t sherdi_config_integer(const sherd_config *config, sherdi_config_id id)
 {
     sherdi_config_effect effect;
@@ -321,11 +290,4 @@ double sherdi_config_real(const sherd_config *config, sherdi_config_id id)
 
     sherdi_config_effective(config, 0, id, &effect);
     return effect.value.real;
-}
-
-size_t sherdi_config_size(const sherd_config *config, sherdi_config_id id)
-{
-    int64_t size = sherdi_config_integer(config, id);
-
-    return size == INT64_MAX ? SIZE_MAX : (size_t)size;
 }

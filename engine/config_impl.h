@@ -223,14 +223,11 @@ typedef struct sherdi_config_effect {
 /** `world_size` 0: not known yet; the batch sizes may be missing then. */
 void sherdi_config_effective(const sherd_config *config, int world_size, sherdi_config_id id,
                              sherdi_config_effect *out);
-/** The same for a caller that needs the value: E_INVAL when it is missing. */
-sherd_status sherdi_config_need(const sherd_config *config, int world_size, sherdi_config_id id,
-                                sherdi_config_value *out);
 /** Without an origin, for keys that always have a value. */
 int64_t sherdi_config_integer(const sherd_config *config, sherdi_config_id id);
 double  sherdi_config_real(const sherd_config *config, sherdi_config_id id);
-/** SIZE_MAX: unlimited. */
-size_t sherdi_config_size(const sherd_config *config, sherdi_config_id id);
+/** What fp16 and bf16 say: one of SHERDI_CHOICE_FP32 and so on. */
+int64_t sherdi_config_compute_choice(const sherd_config *config);
 
 static inline int sherdi_config_is_on(const sherd_config *config, sherdi_config_id id)
 {

@@ -9,7 +9,7 @@
 
 /* What one kind of offload's block is made of, and the least stage at which it does something. */
 typedef struct offload_keys {
-    sherdi_config_id block, device, path, buffers, buffer_size, pin;
+    sherdi_config_id block, device, path;
     int64_t          stage;
 } offload_keys;
 
@@ -17,18 +17,12 @@ static const offload_keys PARAM_KEYS = {
     SHERDI_CONFIG_OFFLOAD_PARAM,
     SHERDI_CONFIG_PARAM_DEVICE,
     SHERDI_CONFIG_PARAM_PATH,
-    SHERDI_CONFIG_PARAM_BUFFERS,
-    SHERDI_CONFIG_PARAM_BUFFER_SIZE,
-    SHERDI_CONFIG_PARAM_PIN,
     .stage = 3,
 };
 static const offload_keys STATE_KEYS = {
     SHERDI_CONFIG_OFFLOAD_OPTIMIZER,
     SHERDI_CONFIG_STATE_DEVICE,
     SHERDI_CONFIG_STATE_PATH,
-    SHERDI_CONFIG_STATE_BUFFERS,
-    SHERDI_CONFIG_STATE_BUFFER_SIZE,
-    SHERDI_CONFIG_STATE_PIN,
     .stage = 1,
 };
 
@@ -149,54 +143,28 @@ static void folders_resolve(const sherd_config *config, sherdi_config_id id,
     }
 }
 
-/* `out` is zero. */
+/* A block names a tier; below its least stage it does nothing. */
 static void block_resolve(const sherd_config *config, const offload_keys *keys, int stage,
                           sherdi_offload_settings *out)
 {
-    out->tier = &sherdi_tier_device;
-    if (stage >= keys->stage) {
-        out->tier = tier_named(config, keys);
-    } else if (config->entries[SHERDI_CONFIG_STAGE].origin == SHERDI_ORIGIN_PROGRAM ||
-               config->entries[keys->device].origin == SHERDI_ORIGIN_PROGRAM) {
-        /* a file's own contradiction was remarked on when it was read */
-        out->is_ignored = is_offloaded(config, keys);
+    if (stage < keys->stage) {
+        out->tier = &sherdi_tier_device;
+        /* A file's own contradiction was remarked on when it was read. */
+        out->is_ignored = is_offloaded(config, keys) &&
+                          (config->entries[SHERDI_CONFIG_STAGE].origin == SHERDI_ORIGIN_PROGRAM ||
+                           config->entries[keys->device].origin == SHERDI_ORIGIN_PROGRAM);
     }
     out->place = out->tier->place;
     if (out->tier->has_files) {
         folders_resolve(config, keys->path, out);
     }
-    out->buffer_count = (int)sherdi_config_integer(config, keys->buffers);
-    out->buffer_elems = sherdi_config_size(config, keys->buffer_size);
-    out->pin_memory   = sherdi_config_is_on(config, keys->pin);
 }
 
 void sherdi_config_offload_resolve(const sherd_config *config, sherdi_settings *out)
 {
-    static const sherdi_io_engine ENGINES[] = {SHERDI_IO_AUTO, SHERDI_IO_URING, SHERDI_IO_THREADS};
-    int                           has_files;
-
     block_resolve(config, &PARAM_KEYS, out->stage, &out->offload_param);
     block_resolve(config, &STATE_KEYS, out->stage, &out->offload_state);
-    has_files           = out->offload_state.tier->has_files;
-    out->offload_ratio  = sherdi_config_real(config, SHERDI_CONFIG_STATE_RATIO);
-    out->pipeline_read  = sherdi_config_is_on(config, SHERDI_CONFIG_STATE_PIPELINE_READ);
-    out->pipeline_write = sherdi_config_is_on(config, SHERDI_CONFIG_STATE_PIPELINE_WRITE);
-    out->fast_init      = sherdi_config_is_on(config, SHERDI_CONFIG_STATE_FAST_INIT);
-    out->gradients_on_nvme =
-        has_files && sherdi_config_is_on(config, SHERDI_CONFIG_STATE_GRADIENTS);
-    if (sherdi_config_is_given(config, SHERDI_CONFIG_STATE_ACCUMULATE)) {
-        out->accumulate = sherdi_config_integer(config, SHERDI_CONFIG_STATE_ACCUMULATE) == 0
-                              ? SHERDI_ACCUMULATE_HOST
-                              : SHERDI_ACCUMULATE_DEVICE;
+    if (!out->offload_state.tier->has_files) {
+        out->gradients_on_nvme = out->verify_reads = out->resume_state = out->keep_state = 0;
     }
-    out->verify_reads   = has_files && sherdi_config_is_on(config, SHERDI_CONFIG_STATE_VERIFY);
-    out->resume_state   = has_files && sherdi_config_is_on(config, SHERDI_CONFIG_STATE_RESUME);
-    out->keep_state     = has_files && sherdi_config_is_on(config, SHERDI_CONFIG_STATE_KEEP);
-    out->durable        = sherdi_config_is_on(config, SHERDI_CONFIG_STATE_DURABLE);
-    out->params_in_cpu  = sherdi_config_size(config, SHERDI_CONFIG_PARAM_IN_CPU);
-    out->io_engine      = ENGINES[sherdi_config_integer(config, SHERDI_CONFIG_AIO_ENGINE)];
-    out->io_block_bytes = sherdi_config_size(config, SHERDI_CONFIG_AIO_BLOCK);
-    out->io_depth       = (int)sherdi_config_integer(config, SHERDI_CONFIG_AIO_DEPTH);
-    out->drive_tbw      = sherdi_config_real(config, SHERDI_CONFIG_AIO_TBW);
-    out->step_seconds   = sherdi_config_real(config, SHERDI_CONFIG_AIO_STEP_SECONDS);
 }

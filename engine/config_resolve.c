@@ -1,8 +1,11 @@
 /* From keys to settings: checks across keys, then every field of sherdi_settings from the value
- * in force of its key. */
+ * in force of its key, then the rules that take more than one key; and the settings as what ranks compare. */
 #include "engine/config_impl.h"
 #include "engine/optimizers/optimizer.h"
 
+#include "base/hash.h"
+
+#include <assert.h>
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
@@ -188,163 +191,166 @@ sherd_status sherdi_config_remark(sherd_config *config)
 
 /* ---- settings ---- */
 
-static sherd_dtype dtype_of(int64_t choice)
+/* How the field of one key stands in the settings. */
+static void *setting_at(const sherdi_config_key *key, const sherdi_settings *settings)
 {
-    return choice == SHERDI_CHOICE_FP16   ? SHERD_F16
-           : choice == SHERDI_CHOICE_BF16 ? SHERD_BF16
-                                          : SHERD_F32;
+    return (unsigned char *)settings + key->setting.offset;
 }
 
-static sherd_status batch_resolve(const sherd_config *config, int world_size, sherdi_settings *out)
+static void setting_put(const sherdi_config_key *key, const sherdi_config_effect *effect,
+                        sherdi_settings *out)
 {
-    int64_t             steps = sherdi_config_integer(config, SHERDI_CONFIG_STEPS_PER_PRINT);
-    sherdi_config_batch batch;
+    static const sherd_dtype DTYPES[] = {[SHERDI_CHOICE_FP32] = SHERD_F32,
+                                         [SHERDI_CHOICE_FP16] = SHERD_F16,
+                                         [SHERDI_CHOICE_BF16] = SHERD_BF16};
+    void                    *field    = setting_at(key, out);
+    int64_t                  integer  = effect->value.integer;
 
-    SHERDI_TRY(sherdi_config_batch_solve(config, world_size, &batch));
-    out->train_batch_size = (int)batch.train;
-    out->micro_batch_size = (int)batch.micro;
-    out->accumulation     = (int)batch.accumulation;
-    out->steps_per_print  = steps > INT_MAX ? INT_MAX : (int)steps; /* people write 2e16: never */
+    switch (key->setting.kind) {
+    case SHERDI_SETTING_NONE:
+        break;
+    case SHERDI_SETTING_INT:
+        if (key->type == SHERDI_TYPE_TEXT && (key->fallback == NULL || key->is_rule)) {
+            integer = effect->is_null ? 0 : integer + 1;
+        }
+        *(int *)field = integer > INT_MAX ? INT_MAX : (int)integer; /* people write 2e16: never */
+        break;
+    case SHERDI_SETTING_INT64:
+        *(int64_t *)field = integer;
+        break;
+    case SHERDI_SETTING_SIZE:
+        *(size_t *)field = integer == INT64_MAX ? SIZE_MAX : (size_t)integer;
+        break;
+    case SHERDI_SETTING_PAIR:
+        ((double *)field)[1] = effect->value.second;
+        /* fall through */
+    case SHERDI_SETTING_REAL:
+        *(double *)field = effect->value.real;
+        break;
+    case SHERDI_SETTING_DTYPE:
+        *(sherd_dtype *)field = DTYPES[integer];
+        break;
+    case SHERDI_SETTING_OPTIMIZER:
+        *(const sherdi_optimizer **)field = sherdi_optimizer_at((size_t)integer);
+        break;
+    case SHERDI_SETTING_TIER:
+        *(const sherdi_tier_kind **)field = sherdi_tier_at((size_t)integer);
+        break;
+    }
+}
+
+static sherd_status settings_put(const sherd_config *config, int world_size, sherdi_settings *out)
+{
+    sherdi_config_effect effect;
+
+    for (int id = 0; id < SHERDI_CONFIG_IDS; id++) {
+        const sherdi_config_key *key = &sherdi_config_table[id];
+
+        if (key->setting.kind == SHERDI_SETTING_NONE || key->setting.is_derived) {
+            continue;
+        }
+        sherdi_config_effective(config, world_size, (sherdi_config_id)id, &effect);
+        if (effect.is_missing) {
+            return sherdi_fail(SHERD_E_INVAL, "%s", effect.origin);
+        }
+        setting_put(key, &effect, out);
+    }
     return SHERD_OK;
 }
+
+/* ---- rules ---- */
 
 static void scaler_resolve(const sherd_config *config, sherdi_scaler_params *out)
 {
     double fixed = sherdi_config_real(config, SHERDI_CONFIG_LOSS_SCALE);
+    int    power = (int)sherdi_config_integer(config, SHERDI_CONFIG_SCALE_POWER);
 
-    out->initial_scale = 1;
-    out->window        = sherdi_config_integer(config, SHERDI_CONFIG_SCALE_WINDOW);
-    out->hysteresis    = (int)sherdi_config_integer(config, SHERDI_CONFIG_HYSTERESIS);
-    out->min_scale     = sherdi_config_real(config, SHERDI_CONFIG_MIN_SCALE);
-    out->is_consecutive_hysteresis =
-        sherdi_config_is_on(config, SHERDI_CONFIG_CONSECUTIVE_HYSTERESIS);
     if (sherdi_config_is_on(config, SHERDI_CONFIG_FP16_ENABLED)) {
         out->is_dynamic    = fixed == 0;
-        out->initial_scale = fixed;
-        if (out->is_dynamic) {
-            out->initial_scale =
-                ldexp(1, (int)sherdi_config_integer(config, SHERDI_CONFIG_SCALE_POWER));
-        }
+        out->initial_scale = out->is_dynamic ? ldexp(1, power) : fixed;
+    } else {
+        out->initial_scale = 1;
     }
 }
 
-static sherd_status precision_resolve(const sherd_config *config, sherdi_settings *out)
+/* What a type of schedule does not read is 0, whatever the file says. */
+static void schedule_resolve(const sherd_config *config, sherdi_schedule_params *out)
 {
-    /* Absent, it is the compute type; given, it has to agree with that. */
-    int64_t param = sherdi_config_integer(config, SHERDI_CONFIG_PARAM_DTYPE);
-
-    out->compute_dtype = sherdi_config_is_on(config, SHERDI_CONFIG_FP16_ENABLED)   ? SHERD_F16
-                         : sherdi_config_is_on(config, SHERDI_CONFIG_BF16_ENABLED) ? SHERD_BF16
-                                                                                   : SHERD_F32;
-    if (dtype_of(param) != out->compute_dtype) {
-        return sherdi_config_key_fail(config, SHERDI_CONFIG_PARAM_DTYPE, SHERD_E_INVAL,
-                                      "contradicts fp16.enabled and bf16.enabled; remove it");
-    }
-    out->comm_dtype     = dtype_of(sherdi_config_integer(config, SHERDI_CONFIG_COMM_DTYPE));
-    out->accum_dtype    = dtype_of(sherdi_config_integer(config, SHERDI_CONFIG_ACCUM_DTYPE));
-    out->check_overflow = out->compute_dtype == SHERD_F16 ||
-                          sherdi_config_is_on(config, SHERDI_CONFIG_BF16_CHECK_OVERFLOW);
-    scaler_resolve(config, &out->scaler);
-    return SHERD_OK;
-}
-
-static const sherdi_optimizer *optimizer_of(const sherd_config *config, size_t choice)
-{
-    const sherdi_optimizer *named        = sherdi_optimizer_at(choice);
-    int                     is_decoupled = sherdi_config_is_on(config, SHERDI_CONFIG_ADAM_W_MODE);
-
-    return named->decoupled != NULL && is_decoupled ? named->decoupled : named;
-}
-
-static sherd_status optimizer_resolve(const sherd_config *config, sherdi_settings *out)
-{
-    sherdi_config_value  type, lr;
-    sherdi_config_effect betas;
-
-    SHERDI_TRY(sherdi_config_need(config, 0, SHERDI_CONFIG_OPTIMIZER_TYPE, &type));
-    SHERDI_TRY(sherdi_config_need(config, 0, SHERDI_CONFIG_LR, &lr));
-    sherdi_config_effective(config, 0, SHERDI_CONFIG_BETAS, &betas);
-    out->optimizer         = optimizer_of(config, (size_t)type.integer);
-    out->lr                = lr.real;
-    out->betas[0]          = betas.value.real;
-    out->betas[1]          = betas.value.second;
-    out->eps               = sherdi_config_real(config, SHERDI_CONFIG_EPS);
-    out->weight_decay      = sherdi_config_real(config, SHERDI_CONFIG_WEIGHT_DECAY);
-    out->bias_correction   = sherdi_config_is_on(config, SHERDI_CONFIG_BIAS_CORRECTION);
-    out->gradient_clipping = sherdi_config_real(config, SHERDI_CONFIG_GRADIENT_CLIPPING);
-    out->lamb              = (sherdi_lamb_settings){
-                     .max_coeff       = sherdi_config_real(config, SHERDI_CONFIG_MAX_COEFF),
-                     .min_coeff       = sherdi_config_real(config, SHERDI_CONFIG_MIN_COEFF),
-                     .eps_inside_sqrt = sherdi_config_is_on(config, SHERDI_CONFIG_EPS_INSIDE_SQRT),
-                     .is_papers =
-                         sherdi_config_integer(config, SHERDI_CONFIG_LAMB_FORM) == SHERDI_CHOICE_LAMB_PAPER,
-                     .exclude_1d = sherdi_config_is_on(config, SHERDI_CONFIG_EXCLUDE_1D),
-    };
-    return SHERD_OK;
-}
-
-static sherd_status schedule_resolve(const sherd_config *config, sherdi_schedule_params *out)
-{
-    static const sherdi_schedule_kind KINDS[] = {
-        [SHERDI_CHOICE_WARMUP] = SHERDI_SCHEDULE_WARMUP,
-        [SHERDI_CHOICE_DECAY]  = SHERDI_SCHEDULE_WARMUP_DECAY,
-        [SHERDI_CHOICE_COSINE] = SHERDI_SCHEDULE_WARMUP_COSINE,
-    };
     sherdi_config_effect max_lr;
-    sherdi_config_value  total = {0};
 
-    out->kind   = SHERDI_SCHEDULE_CONSTANT;
-    out->max_lr = NAN;
-    if (!sherdi_config_is_given(config, SHERDI_CONFIG_SCHEDULER_TYPE)) {
-        return SHERD_OK;
-    }
-    out->kind = KINDS[sherdi_config_integer(config, SHERDI_CONFIG_SCHEDULER_TYPE)];
-    if (out->kind != SHERDI_SCHEDULE_WARMUP) {
-        SHERDI_TRY(sherdi_config_need(config, 0, SHERDI_CONFIG_TOTAL_STEPS, &total));
-    }
     sherdi_config_effective(config, 0, SHERDI_CONFIG_WARMUP_MAX_LR, &max_lr);
-    out->max_lr        = max_lr.is_null ? NAN : max_lr.value.real;
-    out->min_lr        = sherdi_config_real(config, SHERDI_CONFIG_WARMUP_MIN_LR);
-    out->is_linear     = sherdi_config_is_on(config, SHERDI_CONFIG_WARMUP_TYPE);
-    out->warmup_steps  = sherdi_config_integer(config, SHERDI_CONFIG_WARMUP_STEPS);
-    out->total_steps   = total.integer;
-    out->min_ratio     = sherdi_config_real(config, SHERDI_CONFIG_MIN_RATIO);
-    out->cos_min_ratio = sherdi_config_real(config, SHERDI_CONFIG_COS_MIN_RATIO);
-    return SHERD_OK;
+    if (out->kind == SHERDI_SCHEDULE_CONSTANT) {
+        memset(out, 0, sizeof(*out));
+    } else if (out->kind == SHERDI_SCHEDULE_WARMUP) {
+        out->total_steps = 0;
+    }
+    if (out->kind == SHERDI_SCHEDULE_CONSTANT || max_lr.is_null) {
+        out->max_lr = NAN;
+    }
 }
 
-static sherd_status zero_resolve(const sherd_config *config, sherdi_settings *out)
+static void rules_apply(const sherd_config *config, sherdi_settings *settings)
 {
-    sherdi_config_value stage;
-
-    SHERDI_TRY(sherdi_config_need(config, 0, SHERDI_CONFIG_STAGE, &stage));
-    out->stage                       = (int)stage.integer;
-    out->persistence_threshold       = sherdi_config_size(config, SHERDI_CONFIG_PERSISTENCE);
-    out->model_persistence_threshold = sherdi_config_size(config, SHERDI_CONFIG_MODEL_PERSISTENCE);
-    out->sub_group_size              = sherdi_config_size(config, SHERDI_CONFIG_SUB_GROUP);
-    out->prefetch_bucket_size        = sherdi_config_size(config, SHERDI_CONFIG_PREFETCH_BUCKET);
-    out->max_live_parameters         = sherdi_config_size(config, SHERDI_CONFIG_MAX_LIVE);
-    out->max_reuse_distance          = sherdi_config_size(config, SHERDI_CONFIG_MAX_REUSE);
-    out->vendor_reduction            = sherdi_config_is_on(config, SHERDI_CONFIG_VENDOR_REDUCTION);
-    out->free_packing                = sherdi_config_is_on(config, SHERDI_CONFIG_FREE_PACKING);
-    out->overlap_comm                = sherdi_config_is_on(config, SHERDI_CONFIG_OVERLAP_COMM);
-    out->deterministic               = sherdi_config_is_on(config, SHERDI_CONFIG_DETERMINISTIC);
-    out->wall_clock_breakdown        = sherdi_config_is_on(config, SHERDI_CONFIG_WALL_CLOCK);
-    sherdi_config_offload_resolve(config, out);
-    return SHERD_OK;
+    scaler_resolve(config, &settings->scaler);
+    settings->check_overflow |= settings->compute_dtype == SHERD_F16;
+    if (settings->optimizer->decoupled != NULL &&
+        sherdi_config_is_on(config, SHERDI_CONFIG_ADAM_W_MODE)) {
+        settings->optimizer = settings->optimizer->decoupled;
+    }
+    schedule_resolve(config, &settings->schedule);
+    sherdi_config_offload_resolve(config, settings);
 }
 
 sherd_status sherdi_config_resolve(const sherd_config *config, int world_size, sherdi_settings *out)
 {
-    sherdi_settings settings;
+    sherdi_settings     settings;
+    sherdi_config_batch batch;
 
     memset(&settings, 0, sizeof(settings)); /* padding too: ranks may hash it */
     SHERDI_TRY(sherdi_config_check(config, 1));
-    SHERDI_TRY(batch_resolve(config, world_size, &settings));
-    SHERDI_TRY(precision_resolve(config, &settings));
-    SHERDI_TRY(optimizer_resolve(config, &settings));
-    SHERDI_TRY(schedule_resolve(config, &settings.schedule));
-    SHERDI_TRY(zero_resolve(config, &settings));
+    SHERDI_TRY(sherdi_config_batch_solve(config, world_size, &batch));
+    /* Absent, it is the compute type; given, it has to agree with that. */
+    if (sherdi_config_integer(config, SHERDI_CONFIG_PARAM_DTYPE) !=
+        sherdi_config_compute_choice(config)) {
+        return sherdi_config_key_fail(config, SHERDI_CONFIG_PARAM_DTYPE, SHERD_E_INVAL,
+                                      "contradicts fp16.enabled and bf16.enabled; remove it");
+    }
+    SHERDI_TRY(settings_put(config, world_size, &settings));
+    rules_apply(config, &settings);
     memcpy(out, &settings, sizeof(settings));
     return SHERD_OK;
+}
+
+/* ---- what ranks compare ---- */
+
+static uint64_t setting_bits(const sherdi_config_key *key, const sherdi_settings *settings)
+{
+    const void *field = setting_at(key, settings);
+
+    switch (key->setting.kind) { /* a pointer to a table is another number in every process */
+    case SHERDI_SETTING_OPTIMIZER:
+        return sherdi_optimizer_index(*(const sherdi_optimizer *const *)field);
+    case SHERDI_SETTING_TIER:
+        return sherdi_tier_index(*(const sherdi_tier_kind *const *)field);
+    default:
+        return sherdi_hash_bytes(0, field, key->setting.bytes);
+    }
+}
+
+size_t sherdi_settings_list(const sherdi_settings *settings, sherdi_named_bits *out)
+{
+    size_t count = 0;
+
+    /* First, since other settings follow from it. */
+    out[count++] = (sherdi_named_bits){"fp16.enabled or bf16.enabled", settings->compute_dtype};
+    for (int id = 0; id < SHERDI_CONFIG_IDS; id++) {
+        const sherdi_config_key *key = &sherdi_config_table[id];
+
+        if (key->setting.kind != SHERDI_SETTING_NONE && !key->is_local) {
+            out[count++] = (sherdi_named_bits){key->path, setting_bits(key, settings)};
+        }
+    }
+    out[count++] = (sherdi_named_bits){"SHERD_DEBUG (environment)", (uint64_t)settings->is_debug};
+    assert(count <= SHERDI_SETTINGS_MOST);
+    return count;
 }

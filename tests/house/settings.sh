@@ -38,7 +38,7 @@ fields() {
     fields scaler.h sherdi_scaler_params
     fields schedule.h sherdi_schedule_params
 } >"$scratch/fields"
-readers=$(find . -name "*.[ch]" ! -name "config*" ! -name agree.c)
+readers=$(find . -name '*.[ch]' ! -name 'config*')
 # shellcheck disable=SC2086
 sed 's/\/\*.*//' $readers | grep -oE '(\.|->)[a-z_0-9]+' | sed 's/^[.>-]*//' | sort -u >"$scratch/read"
 while read -r field; do
