@@ -9,6 +9,7 @@
 #include "bench/trainer_gpu.h"
 
 #include "examples/llm/blas.h"
+#include "examples/llm/declare.h"
 #include "examples/llm/drive.h"
 #include "examples/llm/gemm.h"
 #include "examples/llm/init.h"

@@ -3,6 +3,7 @@
 
 #include "bench/timing.h"
 
+#include "examples/llm/declare.h"
 #include "examples/llm/drive.h"
 #include "examples/llm/init.h"
 #include "examples/llm/speed.h"

@@ -5,7 +5,7 @@
 
 #include "cli/plan.h"
 
-#include "examples/llm/arch.h"
+#include "models/arch.h"
 
 /* What the options say before it is put together. */
 typedef struct plan_parse {

@@ -1,5 +1,5 @@
 /* The sherd command: what can be asked without training. Everything it knows comes through
- * sherd.h; the architectures are those of the example trainer (examples/llm/arch.h). */
+ * sherd.h; the architectures are data (models/arch.h). */
 #include "cli/cli.h"
 
 #include <errno.h>

@@ -3,7 +3,7 @@
 #ifndef SHERD_PLANNING_MODEL_H
 #define SHERD_PLANNING_MODEL_H
 
-#include "examples/llm/arch.h"
+#include "models/arch.h"
 #include "sherd.h"
 
 #include <stddef.h>

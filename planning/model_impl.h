@@ -40,7 +40,9 @@ int planning_maker_add_unit(planning_maker *maker, const char *name);
 int planning_maker_add_param(planning_maker *maker, const char *name, int ndim, const size_t *shape,
                              int is_frozen);
 int planning_maker_add_read(planning_maker *maker, size_t unit, size_t param);
-/** All of a built-in architecture. */
+/** All of an architecture whose sizes are known to fit together. */
+int planning_maker_add_units(planning_maker *maker, const arch *sizes);
+/** The same of one that the trainer computes, after a check of its sizes. */
 int planning_maker_add_arch(planning_maker *maker, const arch *sizes);
 
 /** Ends the making: the model, or NULL where `result` is not 0 or the parts are no model. */

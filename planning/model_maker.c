@@ -179,14 +179,10 @@ int planning_maker_add_read(planning_maker *maker, size_t unit, size_t param)
     return 0;
 }
 
-int planning_maker_add_arch(planning_maker *maker, const arch *sizes)
+int planning_maker_add_units(planning_maker *maker, const arch *sizes)
 {
-    char text[256];
-    int  result = 0;
+    int result = 0;
 
-    if (arch_check(sizes, text, sizeof(text)) != NULL) {
-        return planning_maker_fail(maker, "%s", text);
-    }
     if (planning_maker_check_units(maker, arch_unit_count(sizes)) != 0) {
         return -1;
     }
@@ -203,9 +199,22 @@ int planning_maker_add_arch(planning_maker *maker, const arch *sizes)
             result = planning_maker_add_param(maker, param.name, param.ndim, param.shape, 0);
         }
     }
+    if (result != 0 || sizes->is_untied) {
+        return result;
+    }
+    return planning_maker_add_read(maker, sizes->layers + 1, 0);
+}
+
+int planning_maker_add_arch(planning_maker *maker, const arch *sizes)
+{
+    char text[256];
+
+    if (arch_check(sizes, text, sizeof(text)) != NULL) {
+        return planning_maker_fail(maker, "%s", text);
+    }
     maker->model->has_arch = 1;
     maker->model->sizes    = *sizes;
-    return result != 0 ? -1 : planning_maker_add_read(maker, sizes->layers + 1, 0);
+    return planning_maker_add_units(maker, sizes);
 }
 
 static int names_compare(const void *a, const void *b)

@@ -1,7 +1,7 @@
 /* Rows of plans. See row.h. */
 #include "planning/row.h"
 
-#include "examples/llm/activations.h"
+#include "models/activations.h"
 
 #include <stdint.h>
 #include <stdio.h>

@@ -10,6 +10,7 @@
 #ifndef LLM_COMPUTE_H
 #define LLM_COMPUTE_H
 
+#include "models/room.h"
 #include "pool.h"
 #include "sherd.h"
 
@@ -22,14 +23,6 @@ typedef struct tensor {
     void       *grad;
     sherd_dtype dtype;
 } tensor;
-
-/* The shapes that will come; scratch memory is allocated for them once. */
-typedef struct compute_limits {
-    size_t      batch, length; /* of a micro-batch, in sequences and tokens */
-    size_t      hidden, inner, heads, vocab;
-    sherd_dtype dtype;        /* of the parameters */
-    int         keeps_logits; /* logits_get will be called: room for all rows of them */
-} compute_limits;
 
 typedef struct compute_params {
     compute_limits limits;

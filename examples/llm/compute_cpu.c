@@ -5,7 +5,7 @@
 #include "compute.h"
 
 #include "gemm.h"
-#include "room.h"
+#include "models/room.h"
 #include "rows.h"
 
 #include <math.h>

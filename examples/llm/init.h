@@ -3,7 +3,7 @@
 #ifndef LLM_INIT_H
 #define LLM_INIT_H
 
-#include "arch.h"
+#include "models/arch.h"
 #include "pool.h"
 #include "sherd.h"
 

@@ -1,7 +1,7 @@
 /* GPT-2 and MiniMind-3, forward and backward. See model.h. */
 #include "model.h"
 
-#include "room.h"
+#include "models/room.h"
 
 #include <stdio.h>
 #include <stdlib.h>

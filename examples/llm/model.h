@@ -4,7 +4,7 @@
 #ifndef LLM_MODEL_H
 #define LLM_MODEL_H
 
-#include "arch.h"
+#include "models/arch.h"
 #include "compute.h"
 
 #include <stddef.h>

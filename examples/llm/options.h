@@ -2,7 +2,7 @@
 #ifndef LLM_OPTIONS_H
 #define LLM_OPTIONS_H
 
-#include "arch.h"
+#include "models/arch.h"
 
 #include <stddef.h>
 #include <stdint.h>

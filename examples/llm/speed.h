@@ -2,7 +2,8 @@
 #ifndef LLM_SPEED_H
 #define LLM_SPEED_H
 
-#include "arch.h"
+#include "models/arch.h"
+#include "sherd.h"
 
 /** Floating-point operations of forward and backward for one token: arch_flops_per_token(). */
 double speed_flops_per_token(const arch *model, size_t length);

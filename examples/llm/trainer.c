@@ -2,6 +2,7 @@
 #include "trainer.h"
 
 #include "blas.h"
+#include "declare.h"
 #include "drive.h"
 #include "init.h"
 #include "report.h"

@@ -3,7 +3,7 @@
 #ifndef TESTS_EXAMPLES_CASES_H
 #define TESTS_EXAMPLES_CASES_H
 
-#include "examples/llm/arch.h"
+#include "models/arch.h"
 
 #include <stddef.h>
 #include <stdint.h>

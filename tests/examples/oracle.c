@@ -3,6 +3,7 @@
  * stage, on one rank and on two. `./run oracle FILE` calls it; cases.h reads the file. */
 #include "tests/examples/cases.h"
 
+#include "examples/llm/declare.h"
 #include "examples/llm/drive.h"
 #include "examples/llm/pool.h"
 #include "examples/llm/ranks.h"

@@ -1,7 +1,7 @@
 /* Sizes, names and presets of the architectures. */
 #include "tests/lib/check.h"
 
-#include "examples/llm/arch.h"
+#include "models/arch.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -95,11 +95,12 @@ static void sizes_that_do_not_fit_are_named(void)
         arch        sizes;
         const char *says;
     } bad[] = {
-        {{ARCH_GPT2, 30, 1, 4, 4, 120, 61, 16}, "hidden 30 is not a multiple of heads 4"},
-        {{ARCH_MINIMIND, 32, 1, 4, 3, 96, 61, 16}, "heads 4 is not a multiple of kv-heads 3"},
-        {{ARCH_GPT2, 32, 1, 4, 2, 96, 61, 16}, "as many kv-heads as heads"},
-        {{ARCH_MINIMIND, 12, 1, 4, 4, 96, 61, 16}, "cannot be rotated"},
-        {{ARCH_MINIMIND, 0, 1, 4, 4, 96, 61, 16}, "between 1 and"},
+        {ARCH_SIZES(ARCH_GPT2, 30, 1, 4, 4, 120, 61, 16), "hidden 30 is not a multiple of heads 4"},
+        {ARCH_SIZES(ARCH_MINIMIND, 32, 1, 4, 3, 96, 61, 16),
+         "heads 4 is not a multiple of kv-heads 3"},
+        {ARCH_SIZES(ARCH_GPT2, 32, 1, 4, 2, 96, 61, 16), "as many kv-heads as heads"},
+        {ARCH_SIZES(ARCH_MINIMIND, 12, 1, 4, 4, 96, 61, 16), "cannot be rotated"},
+        {ARCH_SIZES(ARCH_MINIMIND, 0, 1, 4, 4, 96, 61, 16), "between 1 and"},
     };
 
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {

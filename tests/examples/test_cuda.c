@@ -4,7 +4,7 @@
 #include "tests/lib/check.h"
 #include "tests/examples/cases.h"
 
-#include "examples/llm/activations.h"
+#include "models/activations.h"
 #include "examples/llm/compute.h"
 #include "examples/llm/model.h"
 #include "kernels/formulas.h"
@@ -901,22 +901,22 @@ static void whole_step(whole *w, float rate)
 
 static const model_case models[] = {
     {.name   = "minimind",
-     .sizes  = {ARCH_MINIMIND, 64, 2, 4, 2, 88, 61, 64},
+     .sizes  = ARCH_SIZES(ARCH_MINIMIND, 64, 2, 4, 2, 88, 61, 64),
      .batch  = 3,
      .length = 21,
      .scale  = 0.3},
     {.name   = "gpt2",
-     .sizes  = {ARCH_GPT2, 48, 2, 3, 3, 96, 300, 40},
+     .sizes  = ARCH_SIZES(ARCH_GPT2, 48, 2, 3, 3, 96, 300, 40),
      .batch  = 2,
      .length = 40,
      .scale  = 0.3},
     {.name   = "odd minimind",
-     .sizes  = {ARCH_MINIMIND, 42, 2, 3, 1, 25, 37, 64},
+     .sizes  = ARCH_SIZES(ARCH_MINIMIND, 42, 2, 3, 1, 25, 37, 64),
      .batch  = 3,
      .length = 7,
      .scale  = 0.3},
     {.name   = "odd gpt2",
-     .sizes  = {ARCH_GPT2, 33, 2, 3, 3, 130, 300, 9},
+     .sizes  = ARCH_SIZES(ARCH_GPT2, 33, 2, 3, 3, 130, 300, 9),
      .batch  = 2,
      .length = 9,
      .scale  = 0.3},
@@ -1046,8 +1046,10 @@ static void counted_check(const model_case *c, sherd_dtype dtype, int is_recompu
 
 static void memory_is_counted_without_a_device(void)
 {
-    static const model_case wide = {
-        .sizes = {ARCH_MINIMIND, 64, 2, 4, 2, 192, 151936, 512}, .batch = 5, .length = 511};
+    static const model_case wide = {.sizes =
+                                        ARCH_SIZES(ARCH_MINIMIND, 64, 2, 4, 2, 192, 151936, 512),
+                                    .batch  = 5,
+                                    .length = 511};
 
     for (int dtype = SHERD_F32; dtype <= SHERD_F16; dtype++) {
         for (int is_recomputed = 0; is_recomputed < 2; is_recomputed++) {

@@ -1,6 +1,7 @@
 /* Initial weights: the same values whatever range is asked for, and by however many threads. */
 #include "tests/lib/check.h"
 
+#include "examples/llm/declare.h"
 #include "examples/llm/drive.h"
 #include "examples/llm/init.h"
 

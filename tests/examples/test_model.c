@@ -3,7 +3,7 @@
 #include "tests/lib/check.h"
 #include "tests/examples/cases.h"
 
-#include "examples/llm/activations.h"
+#include "models/activations.h"
 #include "examples/llm/model.h"
 #include "kernels/formulas.h"
 
@@ -122,17 +122,17 @@ static tensor whole_param(const whole *w, size_t k, size_t *elems_out)
 /* Odd sizes: one head of keys for three of queries, an inner width below the hidden one. */
 static const model_case odd_cases[] = {
     {.name   = "odd minimind",
-     .sizes  = {ARCH_MINIMIND, 42, 2, 3, 1, 25, 37, 64},
+     .sizes  = ARCH_SIZES(ARCH_MINIMIND, 42, 2, 3, 1, 25, 37, 64),
      .batch  = 3,
      .length = 7,
      .scale  = 0.3},
     {.name   = "odd gpt2",
-     .sizes  = {ARCH_GPT2, 33, 2, 3, 3, 130, 300, 9},
+     .sizes  = ARCH_SIZES(ARCH_GPT2, 33, 2, 3, 3, 130, 300, 9),
      .batch  = 2,
      .length = 9,
      .scale  = 0.3},
     {.name   = "one token",
-     .sizes  = {ARCH_GPT2, 8, 1, 2, 2, 16, 5, 4},
+     .sizes  = ARCH_SIZES(ARCH_GPT2, 8, 1, 2, 2, 16, 5, 4),
      .batch  = 1,
      .length = 1,
      .scale  = 0.3},

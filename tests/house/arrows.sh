@@ -21,13 +21,14 @@ allowed kernels "kernels/|base/|sherd"
 allowed collectives "collectives/|kernels/|base/|sherd"
 allowed offload "offload/|kernels/|base/|sherd"
 allowed engine "engine/|offload/|collectives/|kernels/|base/|sherd|$generated"
-allowed planning "planning/|sherd|examples/llm/(arch|activations)\.h"
-allowed cli "cli/|planning/|sherd|examples/llm/(arch|blas)\.h"
-allowed examples "examples/|sherd|[a-z_]+\.(h|cuh)"
+allowed models "models/|sherd"
+allowed planning "planning/|models/|sherd"
+allowed cli "cli/|planning/|models/|sherd|examples/llm/blas\.h"
+allowed examples "examples/|models/|sherd|[a-z_]+\.(h|cuh)"
 allowed include "sherd"
 
 # <folder>/<name>_impl.h is for its own folder.
-bad=$(grep -rnE '#include "[a-z]+/([a-z]+/)?[a-z_]+_impl\.h"' --include='*.[ch]' base kernels collectives offload engine planning cli examples |
+bad=$(grep -rnE '#include "[a-z]+/([a-z]+/)?[a-z_]+_impl\.h"' --include='*.[ch]' base kernels collectives offload engine models planning cli examples |
     awk -F: '{ split($1, at, "/"); line = $3; sub(/.*#include "/, "", line); split(line, to, "/"); if (at[1] != to[1]) print }')
 if [ -n "$bad" ]; then
     echo "an _impl.h crosses folders:"
@@ -37,7 +38,7 @@ fi
 
 # Vendor headers, each in its one back-end file (and its public header).
 vendor() {
-    bad=$(grep -rlE "#include <($1)" --include='*.[ch]' --include='*.cu' --include='*.cuh' base kernels collectives offload engine planning cli include examples |
+    bad=$(grep -rlE "#include <($1)" --include='*.[ch]' --include='*.cu' --include='*.cuh' base kernels collectives offload engine models planning cli include examples |
         grep -vE "$2" || true)
     if [ -n "$bad" ]; then
         echo "<$1> is included outside its file: $bad"

@@ -1,6 +1,8 @@
 /* Models without a file: built-in architectures and counts, as an engine sees them. */
 #include "tests/planning/rig.h"
 
+#include "examples/llm/declare.h"
+
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>

@@ -5,7 +5,7 @@
 #ifndef LLM_CUDA_KERNELS_H
 #define LLM_CUDA_KERNELS_H
 
-#include "examples/llm/room_cuda.h"
+#include "models/room_cuda.h"
 #include "sherd.h"
 
 #include <cuda_runtime.h>

@@ -2,7 +2,7 @@
  * our b is its first operand and our n its rows. */
 #include "lt.h"
 
-#include "examples/llm/room_cuda.h"
+#include "models/room_cuda.h"
 
 #include <cublasLt.h>
 

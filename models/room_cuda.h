@@ -1,13 +1,13 @@
 /* What the GPU's operations take beside a model's activations, as arithmetic that needs no CUDA: device.cu
  * allocates it, activations.c counts it. Cuts of the kernels that it follows are here, too. */
-#ifndef LLM_ROOM_CUDA_H
-#define LLM_ROOM_CUDA_H
+#ifndef SHERD_MODELS_ROOM_CUDA_H
+#define SHERD_MODELS_ROOM_CUDA_H
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-#include "room.h"
+#include "models/room.h"
 
 #include <stddef.h>
 #include <stdint.h>

@@ -1,11 +1,11 @@
 /* How many bytes a model takes and where each piece lies: arithmetic alone, no allocation. Whoever allocates
  * (model.c, compute_cpu.c, and cuda/ through room_cuda.h) asks here, and so does
  * activations_bytes, which only counts: what is planned is what is allocated. All of it is in activations.c. */
-#ifndef LLM_ROOM_H
-#define LLM_ROOM_H
+#ifndef SHERD_MODELS_ROOM_H
+#define SHERD_MODELS_ROOM_H
 
-#include "arch.h"
-#include "compute.h"
+#include "models/arch.h"
+#include "sherd.h"
 
 #include <stddef.h>
 
@@ -52,6 +52,14 @@ typedef struct model_shape {
 size_t model_memory_layers(const arch *sizes, const model_shape *shape);
 /** `out->layers` is the caller's, with room for as many; NULL when `r` only counts. */
 void model_memory_place(const arch *sizes, const model_shape *shape, room *r, model_memory *out);
+
+/* The shapes that will come; scratch memory is allocated for them once. */
+typedef struct compute_limits {
+    size_t      batch, length; /* of a micro-batch, in sequences and tokens */
+    size_t      hidden, inner, heads, vocab;
+    sherd_dtype dtype;        /* of the parameters */
+    int         keeps_logits; /* logits_get will be called: room for all rows of them */
+} compute_limits;
 
 /** Limits of a model that trains: logits are not kept. */
 compute_limits model_limits(const arch *sizes, size_t batch, size_t length, sherd_dtype dtype);

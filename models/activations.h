@@ -1,9 +1,10 @@
 /* Bytes of a model's activations and scratch, counted by the code that places them: what model_create
  * allocates for these sizes, on either backend, without allocating. `sherd plan` asks here. */
-#ifndef LLM_ACTIVATIONS_H
-#define LLM_ACTIVATIONS_H
+#ifndef SHERD_MODELS_ACTIVATIONS_H
+#define SHERD_MODELS_ACTIVATIONS_H
 
-#include "arch.h"
+#include "models/arch.h"
+#include "sherd.h"
 
 typedef struct activations_params {
     size_t      batch, length; /* of a micro-batch */

@@ -1,17 +1,22 @@
-/* Two architectures as data: GPT-2 and MiniMind-3 (Llama/Qwen3 style). Which units a
- * model of a given size has, which parameters, with which names and shapes. The trainer
- * computes with them, `sherd plan` only declares them. Read next: model.h. */
-#ifndef LLM_ARCH_H
-#define LLM_ARCH_H
-
-#include "sherd.h"
+/* Architectures as data: GPT-2, MiniMind-3, and what transformers has in the style of Llama. Which units a model of
+ * a given size has, which parameters, with which names and shapes. The trainer computes with the first two,
+ * `sherd plan` only declares them. Knows nobody. */
+#ifndef SHERD_MODELS_ARCH_H
+#define SHERD_MODELS_ARCH_H
 
 #include <stddef.h>
 
 typedef enum arch_kind {
     ARCH_GPT2     = 0,
     ARCH_MINIMIND = 1,
+    ARCH_LLAMA    = 2, /* Llama, Mistral, Qwen: no presets, the trainer does not compute it */
 } arch_kind;
+
+/* Parts that some models in the style of Llama have. */
+#define ARCH_HAS_QKV_BIAS ((unsigned)1 << 0)
+#define ARCH_HAS_O_BIAS   ((unsigned)1 << 1)
+#define ARCH_HAS_MLP_BIAS ((unsigned)1 << 2)
+#define ARCH_HAS_QK_NORM  ((unsigned)1 << 3)
 
 /* Sizes of one model; sizes in elements. */
 typedef struct arch {
@@ -23,19 +28,36 @@ typedef struct arch {
     size_t    inner;    /* width of the feed-forward part; GPT-2: 4 * hidden */
     size_t    vocab;
     size_t    max_length; /* longest sequence; GPT-2: rows of the position table */
+
+    /* What the trainer's models do not have; all 0 there. */
+    size_t   head_elems;    /* width of a head; 0: hidden / heads */
+    unsigned parts;         /* ARCH_HAS_; of ARCH_LLAMA */
+    int      is_transposed; /* GPT-2: the matrices of layers are [in, out] */
+    int      is_untied;     /* the head is a parameter of its own */
 } arch;
+
+/* Initialises one of the trainer's. */
+#define ARCH_SIZES(kind_, hidden_, layers_, heads_, kv_heads_, inner_, vocab_, max_length_)        \
+    {                                                                                              \
+        .kind = (kind_), .hidden = (hidden_), .layers = (layers_), .heads = (heads_),              \
+        .kv_heads = (kv_heads_), .inner = (inner_), .vocab = (vocab_), .max_length = (max_length_) \
+    }
 
 /* What a parameter does in its unit; the values index arrays of model.c. */
 typedef enum arch_role {
-    ARCH_TOKENS = 0, /* [vocab, hidden], also the head */
+    ARCH_NONE = 0,
+    ARCH_TOKENS, /* [vocab, hidden], also the head */
     ARCH_POSITIONS,
     ARCH_NORM1,
     ARCH_NORM1_BIAS,
     ARCH_QKV,
     ARCH_QKV_BIAS,
     ARCH_Q,
+    ARCH_Q_BIAS,
     ARCH_K,
+    ARCH_K_BIAS,
     ARCH_V,
+    ARCH_V_BIAS,
     ARCH_O,
     ARCH_O_BIAS,
     ARCH_Q_NORM,
@@ -45,10 +67,12 @@ typedef enum arch_role {
     ARCH_UP,
     ARCH_UP_BIAS,
     ARCH_GATE,
+    ARCH_GATE_BIAS,
     ARCH_DOWN,
     ARCH_DOWN_BIAS,
     ARCH_NORM_LAST,
     ARCH_NORM_LAST_BIAS,
+    ARCH_HEAD, /* [vocab, hidden]; is_untied */
     ARCH_ROLES
 } arch_role;
 
@@ -69,7 +93,7 @@ typedef struct arch_param {
 int arch_preset(arch_kind kind, const char *name, arch *out);
 /** The i-th preset of a kind; NULL past the last. */
 const char *arch_preset_name(arch_kind kind, size_t i);
-/** "gpt2" or "minimind"; -1 for another name. */
+/** "gpt2" or "minimind"; -1 for another name. The name of ARCH_LLAMA is NULL. */
 int         arch_kind_find(const char *name, arch_kind *out);
 const char *arch_kind_name(arch_kind kind);
 
@@ -96,10 +120,5 @@ size_t arch_elems(const arch *model);
 double arch_flops_per_token(const arch *model, size_t length);
 /** Attention's part of it. */
 double arch_attention_flops_per_token(const arch *model, size_t length);
-
-/** Declares the model on an engine that has no units yet: so the handle of unit u is u, that of
- *  parameter k is k. The last unit reads parameter 0, the tied head; passes keep their
- *  default orders. */
-SHERD_MUST_USE sherd_status arch_declare(const arch *model, sherd_engine *engine);
 
 #endif

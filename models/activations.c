@@ -1,9 +1,9 @@
 /* The one place where bytes of activations and scratch are counted. See room.h and activations.h. Needs
- * neither the library nor what computes: planning links it beside arch.c alone. */
-#include "activations.h"
+ * neither the library nor what computes: planning links it without the trainer. */
+#include "models/activations.h"
 
-#include "room.h"
-#include "room_cuda.h"
+#include "models/room.h"
+#include "models/room_cuda.h"
 
 #include <stdint.h>
 #include <string.h>
