@@ -1,6 +1,7 @@
 /* See api.h. A struct that ended in one of its fields had the size of that end, rounded up to the alignment of its
  * struct_size. Every multiple of that alignment is such an end, but for those inside an array. */
 #include "base/api.h"
+#include "sherd_tools.h"
 
 typedef struct api_shape {
     const char *name;

@@ -2,7 +2,7 @@
 #ifndef SHERD_CLI_CLI_H
 #define SHERD_CLI_CLI_H
 
-#include "sherd.h"
+#include "sherd_tools.h"
 
 /* A command: its own name is argv[0]. Returns the exit status: 0, 1 failed, 2 bad arguments. */
 int cli_env(int argc, char **argv);

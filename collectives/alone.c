@@ -2,6 +2,7 @@
  * rank that stands for one of a machine described (sim): what plans for large worlds are made on. Here are
  * their memory, promised and given on first touch, and how they are made. */
 #include "collectives/procs.h"
+#include "sherd_tools.h"
 
 #include "base/checked.h"
 #include "collectives/transport.h"

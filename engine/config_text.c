@@ -1,6 +1,7 @@
 /* A configuration as text: the dump of what is in force with its origins, and the reference
  * page, both from the table. */
 #include "engine/config_impl.h"
+#include "sherd_tools.h"
 
 #include <inttypes.h>
 #include <stdarg.h>

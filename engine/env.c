@@ -5,6 +5,7 @@
 #include "offload/io.h"
 #include "sherd_build.h"
 #include "sherd_commit.h"
+#include "sherd_tools.h"
 
 #include <jansson.h>
 #include <stdio.h>

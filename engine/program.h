@@ -14,6 +14,7 @@
 #define SHERDI_ENGINE_PROGRAM_H
 
 #include "engine/plan.h"
+#include "sherd_tools.h"
 
 typedef enum sherdi_op_kind {
     SHERDI_OP_USE = 0, /* the trainer's own: reads parameters, in backward adds to gradients */

@@ -1,5 +1,6 @@
 /* Looking inside an engine: fingerprints, the plan, bytes planned, held and moved, its numbers. */
 #include "engine/engine_impl.h"
+#include "sherd_tools.h"
 
 #include <math.h>
 #include <string.h>

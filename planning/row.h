@@ -6,7 +6,7 @@
 
 #include "planning/model.h"
 #include "planning/rates.h"
-#include "sherd.h"
+#include "sherd_tools.h"
 
 #include <stddef.h>
 

@@ -9,6 +9,7 @@
 #include "sherd_build.h"
 #include "tests/engine/rig.h"
 #include "tests/lib/check.h"
+#include "sherd_tools.h"
 
 #include <errno.h>
 #include <signal.h>

@@ -1,5 +1,6 @@
 /* One layout of the record, on one rank. See record.h. */
 #include "tests/campaign/record.h"
+#include "sherd_tools.h"
 
 #include "base/hash.h"
 #include "collectives/world.h"

@@ -1,5 +1,6 @@
 /* A layout on an engine. See layout.h. */
 #include "tests/campaign/layout.h"
+#include "sherd_tools.h"
 
 #include "tests/engine/numbers.h"
 #include "tests/lib/check.h"

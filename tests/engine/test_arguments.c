@@ -2,6 +2,7 @@
  * of just their size, so a sanitizer sees who reads or writes behind it. */
 #include "tests/engine/rig.h"
 #include "tests/lib/check.h"
+#include "sherd_tools.h"
 
 #include <stddef.h>
 #include <stdlib.h>

@@ -1,6 +1,7 @@
 /* The program's side of a configuration: its values, strict and lenient mode, the dump and the
  * reference page, files, and that nothing leaks. */
 #include "tests/engine/config_helpers.h"
+#include "sherd_tools.h"
 
 #include <stdlib.h>
 

@@ -2,6 +2,7 @@
  * removes them, whoever starts beside it, and nothing else. */
 #include "tests/engine/rig.h"
 #include "tests/lib/check.h"
+#include "sherd_tools.h"
 
 #include <dirent.h>
 #include <fcntl.h>

@@ -3,6 +3,7 @@
  * that was never ended. */
 #include "tests/engine/rig.h"
 #include "tests/lib/check.h"
+#include "sherd_tools.h"
 
 #include <dirent.h>
 #include <pthread.h>

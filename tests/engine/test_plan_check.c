@@ -2,6 +2,7 @@
  * noticed. Simulated machines, and what they say of memory. */
 #include "tests/engine/rig.h"
 #include "tests/lib/check.h"
+#include "sherd_tools.h"
 
 #include "base/checked.h"
 #include "engine/engine_impl.h"

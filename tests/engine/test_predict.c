@@ -2,6 +2,7 @@
  * trainer's work is not exposed. */
 #include "tests/engine/rig.h"
 #include "tests/lib/check.h"
+#include "sherd_tools.h"
 
 #include <math.h>
 #include <stdio.h>

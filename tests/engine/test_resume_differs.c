@@ -4,6 +4,7 @@
 #include "offload/state_file.h"
 #include "tests/engine/rig.h"
 #include "tests/lib/check.h"
+#include "sherd_tools.h"
 
 #include <fcntl.h>
 #include <stddef.h>

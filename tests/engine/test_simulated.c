@@ -3,6 +3,7 @@
  * simulated rank. Then they train, and what moved is held against the planned traffic. */
 #include "tests/engine/rig.h"
 #include "tests/lib/check.h"
+#include "sherd_tools.h"
 
 #include <stdio.h>
 #include <string.h>

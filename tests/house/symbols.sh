@@ -1,12 +1,12 @@
 #!/bin/sh
-# The shared library exports what sherd.h marks SHERD_API, all of it and nothing else.
+# The shared library exports what the public headers mark SHERD_API, all of it and nothing else: symbols.sh LIBRARY HEADER ...
 set -eu
 library=$1
-header=$2
-wanted=$(tr '\n' ' ' <"$header" | grep -oE 'SHERD_API[^;]*;' | grep -oE '\bsherd_[a-z0-9_]+\(' | tr -d '(' | sort -u)
+shift
+wanted=$(cat "$@" | tr '\n' ' ' | grep -oE 'SHERD_API[^;]*;' | grep -oE '\bsherd_[a-z0-9_]+\(' | tr -d '(' | sort -u)
 got=$(nm -D --defined-only "$library" | awk '{ print $3 }' | sed 's/@.*//' | sort -u)
 if [ "$wanted" != "$got" ]; then
-    echo "declared in sherd.h (<) and exported (>) differ:"
+    echo "declared in the headers (<) and exported (>) differ:"
     t=$(mktemp -d)
     echo "$wanted" >"$t/wanted"
     echo "$got" >"$t/got"
