@@ -3,6 +3,8 @@
 #include "base/api.h"
 #include "sherd_tools.h"
 
+#include <string.h>
+
 typedef struct api_shape {
     const char *name;
     size_t      bytes;
@@ -57,10 +59,27 @@ sherd_status sherdi_api_check(const void *given, sherdi_api_struct which)
     return SHERD_OK;
 }
 
+sherd_status sherdi_api_read(const void *given, sherdi_api_struct which, void *whole)
+{
+    SHERDI_TRY(sherdi_api_check(given, which));
+    memcpy(whole, given, *(const size_t *)given);
+    return SHERD_OK;
+}
+
+void sherdi_api_write(const void *whole, void *out)
+{
+    size_t size = *(const size_t *)out;
+
+    memcpy(out, whole, size);
+    memcpy(out, &size, sizeof(size));
+}
+
+sherd_status sherdi_api_need(int is_given, const char *call, const char *what)
+{
+    return is_given ? SHERD_OK : sherdi_fail(SHERD_E_INVAL, "%s: %s is NULL", call, what);
+}
+
 sherd_status sherdi_api_check_out(const void *out, const char *call)
 {
-    if (out == NULL) {
-        return sherdi_fail(SHERD_E_INVAL, "%s needs a place for its result, and out is NULL", call);
-    }
-    return SHERD_OK;
+    return sherdi_api_need(out != NULL, call, "out");
 }

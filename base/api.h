@@ -24,7 +24,14 @@ typedef enum sherdi_api_struct {
  *  it is or as it was when it ended in an earlier one of its fields: so no field is ever there in part. */
 sherd_status sherdi_api_check(const void *given, sherdi_api_struct which);
 
-/** E_INVAL when a call has no place for its result. */
+/** The same check, and then what `given` has of the struct over `whole`, which its _init has filled. */
+sherd_status sherdi_api_read(const void *given, sherdi_api_struct which, void *whole);
+/** As much of `whole` as a checked `out` has room for, whose size stays. */
+void sherdi_api_write(const void *whole, void *out);
+
+/** E_INVAL "CALL: WHAT is NULL" where an argument that a call needs is not given. */
+sherd_status sherdi_api_need(int is_given, const char *call, const char *what);
+/** The same of a place for a result. */
 sherd_status sherdi_api_check_out(const void *out, const char *call);
 
 #endif

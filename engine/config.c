@@ -2,6 +2,7 @@
  * is in config_read.c, what comes of it in config_resolve.c. */
 #include "engine/config_impl.h"
 
+#include "base/api.h"
 #include "base/log.h"
 
 #include <assert.h>
@@ -177,9 +178,8 @@ sherd_status sherd_config_parse(const char *json, size_t len_bytes, sherd_config
     sherd_config *config = NULL;
     sherd_status  status;
 
-    if (out == NULL || (json == NULL && len_bytes > 0)) {
-        return sherdi_fail(SHERD_E_INVAL, "sherd_config_parse needs a text and an out pointer");
-    }
+    SHERDI_TRY(sherdi_api_need(json != NULL || len_bytes == 0, "sherd_config_parse", "json"));
+    SHERDI_TRY(sherdi_api_check_out(out, "sherd_config_parse"));
     SHERDI_TRY(config_create("configuration", &config));
     status = config_read_text(config, json == NULL ? "" : json, len_bytes);
     if (status != SHERD_OK) {
@@ -251,9 +251,8 @@ sherd_status sherd_config_load(const char *path, sherd_config **out)
     FILE         *file;
     sherd_status  status;
 
-    if (path == NULL || out == NULL) {
-        return sherdi_fail(SHERD_E_INVAL, "sherd_config_load needs a path and an out pointer");
-    }
+    SHERDI_TRY(sherdi_api_need(path != NULL, "sherd_config_load", "path"));
+    SHERDI_TRY(sherdi_api_check_out(out, "sherd_config_load"));
     SHERDI_TRY(config_create(path, &config));
     file = fopen(path, "rbe");
     if (file == NULL) {
@@ -283,9 +282,9 @@ sherd_status sherd_config_set(sherd_config *config, const char *dotted_key, cons
     sherdi_json         *document;
     sherd_status         status;
 
-    if (config == NULL || dotted_key == NULL || json_value == NULL) {
-        return sherdi_fail(SHERD_E_INVAL, "sherd_config_set needs a configuration, key and value");
-    }
+    SHERDI_TRY(sherdi_api_need(config != NULL, "sherd_config_set", "config"));
+    SHERDI_TRY(sherdi_api_need(dotted_key != NULL, "sherd_config_set", "dotted_key"));
+    SHERDI_TRY(sherdi_api_need(json_value != NULL, "sherd_config_set", "json_value"));
     if (dotted_key[0] == '!') {
         reader.is_override = 1;
         dotted_key++;

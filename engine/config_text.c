@@ -3,6 +3,8 @@
 #include "engine/config_impl.h"
 #include "sherd_tools.h"
 
+#include "base/api.h"
+
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -177,9 +179,8 @@ sherd_status sherdi_config_dump(const sherd_config *config, int world_size, sher
 
 sherd_status sherd_config_dump(const sherd_config *config, sherd_write_fn write, void *ctx)
 {
-    if (config == NULL || write == NULL) {
-        return sherdi_fail(SHERD_E_INVAL, "sherd_config_dump needs a configuration and a writer");
-    }
+    SHERDI_TRY(sherdi_api_need(config != NULL, "sherd_config_dump", "config"));
+    SHERDI_TRY(sherdi_api_need(write != NULL, "sherd_config_dump", "write"));
     return sherdi_config_dump(config, 0, write, ctx);
 }
 
@@ -314,9 +315,7 @@ sherd_status sherd_config_reference(sherd_write_fn write, void *ctx)
 {
     text_writer writer = {write, ctx};
 
-    if (write == NULL) {
-        return sherdi_fail(SHERD_E_INVAL, "sherd_config_reference needs a writer");
-    }
+    SHERDI_TRY(sherdi_api_need(write != NULL, "sherd_config_reference", "write"));
     SHERDI_TRY(writer_put(&writer, PAGE_HEAD));
     for (int id = 0; id < SHERDI_CONFIG_IDS; id++) {
         SHERDI_TRY(section_put(&writer, id));

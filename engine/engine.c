@@ -151,10 +151,9 @@ sherd_status sherd_engine_create(sherd_world *world, const sherd_config *config,
     sherd_engine *engine;
     sherd_status  status;
 
-    if (world == NULL || config == NULL || out == NULL) {
-        return sherdi_fail(SHERD_E_INVAL,
-                           "sherd_engine_create needs a world, a configuration and out");
-    }
+    SHERDI_TRY(sherdi_api_need(world != NULL, "sherd_engine_create", "world"));
+    SHERDI_TRY(sherdi_api_need(config != NULL, "sherd_engine_create", "config"));
+    SHERDI_TRY(sherdi_api_check_out(out, "sherd_engine_create"));
     /* The account lives in the engine, so the engine itself is not counted. */
     engine = aligned_alloc(64, sherdi_round_up(sizeof(*engine), 64));
     if (engine == NULL) {
@@ -196,7 +195,7 @@ int sherd_device_count(const char *backend)
     int  count;
 
     if (backend == NULL) {
-        (void)sherdi_fail(SHERD_E_INVAL, "sherd_device_count: backend is NULL; \"cuda\" is one");
+        (void)sherdi_api_need(0, "sherd_device_count", "backend");
         return 0;
     }
     count = sherdi_backend_device_count(backend, why, sizeof(why));
@@ -209,9 +208,8 @@ int sherd_device_count(const char *backend)
 sherd_status sherd_copy(sherd_engine *engine, void *dst, const void *src, size_t len_bytes)
 {
     SHERDI_TRY(sherdi_engine_check_alive(engine));
-    if ((dst == NULL || src == NULL) && len_bytes > 0) {
-        return sherdi_fail(SHERD_E_INVAL, "sherd_copy of %zu bytes: dst or src is NULL", len_bytes);
-    }
+    SHERDI_TRY(sherdi_api_need(dst != NULL || len_bytes == 0, "sherd_copy", "dst"));
+    SHERDI_TRY(sherdi_api_need(src != NULL || len_bytes == 0, "sherd_copy", "src"));
     engine->backend->kernels->copy(engine->backend, dst, src, len_bytes);
     return sherdi_engine_outcome(engine, sherdi_lane_wait(engine->backend));
 }
@@ -222,10 +220,9 @@ sherd_status sherd_group_add(sherd_engine *engine, const sherd_group_params *par
     sherd_group_params given;
 
     SHERDI_TRY(open_check(engine, "sherd_group_add"));
-    SHERDI_TRY(sherdi_api_check(params, SHERDI_API_GROUP_PARAMS));
     SHERDI_TRY(sherdi_api_check_out(out, "sherd_group_add"));
     sherd_group_params_init(&given);
-    memcpy(&given, params, params->struct_size);
+    SHERDI_TRY(sherdi_api_read(params, SHERDI_API_GROUP_PARAMS, &given));
     return sherdi_model_add_group(&engine->model, &given, out);
 }
 
@@ -234,10 +231,9 @@ sherd_status sherd_unit_add(sherd_engine *engine, const sherd_unit_params *param
     sherd_unit_params given;
 
     SHERDI_TRY(open_check(engine, "sherd_unit_add"));
-    SHERDI_TRY(sherdi_api_check(params, SHERDI_API_UNIT_PARAMS));
     SHERDI_TRY(sherdi_api_check_out(out, "sherd_unit_add"));
     sherd_unit_params_init(&given);
-    memcpy(&given, params, params->struct_size);
+    SHERDI_TRY(sherdi_api_read(params, SHERDI_API_UNIT_PARAMS, &given));
     return sherdi_model_add_unit(&engine->model, given.name, out);
 }
 
@@ -247,10 +243,9 @@ sherd_status sherd_param_add(sherd_engine *engine, sherd_unit unit,
     sherd_param_params given;
 
     SHERDI_TRY(open_check(engine, "sherd_param_add"));
-    SHERDI_TRY(sherdi_api_check(params, SHERDI_API_PARAM_PARAMS));
     SHERDI_TRY(sherdi_api_check_out(out, "sherd_param_add"));
     sherd_param_params_init(&given);
-    memcpy(&given, params, params->struct_size);
+    SHERDI_TRY(sherdi_api_read(params, SHERDI_API_PARAM_PARAMS, &given));
     return sherdi_model_add_param(&engine->model, unit, &given, out);
 }
 
@@ -276,7 +271,8 @@ sherd_status sherd_pass_add_held(sherd_engine *engine, sherd_pass pass, sherd_un
 sherd_status sherd_engine_describe_run(sherd_engine *engine, const char *text)
 {
     SHERDI_TRY(open_check(engine, "sherd_engine_describe_run"));
-    if (text == NULL || strlen(text) >= sizeof(engine->run_text)) {
+    SHERDI_TRY(sherdi_api_need(text != NULL, "sherd_engine_describe_run", "text"));
+    if (strlen(text) >= sizeof(engine->run_text)) {
         return sherdi_fail(SHERD_E_INVAL,
                            "sherd_engine_describe_run wants a text of at most %zu bytes",
                            sizeof(engine->run_text) - 1);

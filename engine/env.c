@@ -7,6 +7,8 @@
 #include "sherd_commit.h"
 #include "sherd_tools.h"
 
+#include "base/api.h"
+
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -238,9 +240,7 @@ sherd_status sherd_env_write(sherd_plan_format format, sherd_write_fn write, voi
     json_t      *list;
     sherd_status status;
 
-    if (write == NULL) {
-        return sherdi_fail(SHERD_E_INVAL, "sherd_env_write needs a write function");
-    }
+    SHERDI_TRY(sherdi_api_need(write != NULL, "sherd_env_write", "write"));
     list = json_array();
     put(list, "sherd", sherd_version());
     put_machine(list);

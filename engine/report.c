@@ -111,9 +111,9 @@ sherd_status sherd_engine_plan(sherd_engine *engine, sherd_plan_format format, s
     sherdi_plan *plan;
     sherd_status status;
 
+    SHERDI_TRY(sherdi_api_need(write != NULL, "sherd_engine_plan", "write"));
     SHERDI_TRY(plan_borrow(engine, &plan));
-    status = write == NULL ? sherdi_fail(SHERD_E_INVAL, "sherd_engine_plan needs a write function")
-                           : sherdi_plan_write(plan, &engine->model, format, write, ctx);
+    status = sherdi_plan_write(plan, &engine->model, format, write, ctx);
     plan_return(engine, plan);
     return status;
 }
@@ -170,8 +170,7 @@ sherd_status sherd_engine_memory(sherd_engine *engine, sherd_memory_report *out)
     report.padding_elems       = plan->padding_elems;
     report.total_planned       = plan->total_bytes;
     plan_return(engine, plan);
-    report.struct_size = out->struct_size;
-    memcpy(out, &report, out->struct_size);
+    sherdi_api_write(&report, out);
     return SHERD_OK;
 }
 
@@ -221,8 +220,7 @@ sherd_status sherd_engine_traffic(sherd_engine *engine, sherd_traffic_report *ou
         traffic_count(engine, &report);
     }
     plan_return(engine, plan);
-    report.struct_size = out->struct_size;
-    memcpy(out, &report, out->struct_size);
+    sherdi_api_write(&report, out);
     return SHERD_OK;
 }
 
@@ -260,17 +258,15 @@ sherd_status sherd_engine_predict(sherd_engine *engine, const sherd_rates *rates
     sherdi_plan     *plan;
     sherd_status     status;
 
-    SHERDI_TRY(sherdi_api_check(rates, SHERDI_API_RATES));
-    SHERDI_TRY(sherdi_api_check(out, SHERDI_API_PREDICTION));
     sherd_rates_init(&given);
-    memcpy(&given, rates, rates->struct_size);
+    SHERDI_TRY(sherdi_api_read(rates, SHERDI_API_RATES, &given));
+    SHERDI_TRY(sherdi_api_check(out, SHERDI_API_PREDICTION));
     SHERDI_TRY(rates_check(&given));
     SHERDI_TRY(plan_borrow(engine, &plan));
     status = sherdi_program_play(plan, &engine->model, &given, &prediction);
     plan_return(engine, plan);
     SHERDI_TRY(status);
-    prediction.struct_size = out->struct_size;
-    memcpy(out, &prediction, out->struct_size);
+    sherdi_api_write(&prediction, out);
     return SHERD_OK;
 }
 
@@ -330,7 +326,6 @@ sherd_status sherd_engine_query(const sherd_engine *engine, sherd_engine_info *o
     info.state_run        = engine->store.run;
     info.resume_differs   = engine->resume_differs;
     info.overlap_comm     = engine->settings.overlap_comm;
-    info.struct_size      = out->struct_size;
-    memcpy(out, &info, out->struct_size);
+    sherdi_api_write(&info, out);
     return SHERD_OK;
 }

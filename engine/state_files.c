@@ -2,6 +2,8 @@
 #include "engine/state_note.h"
 #include "sherd_tools.h"
 
+#include "base/api.h"
+
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
@@ -43,16 +45,13 @@ sherd_status sherd_state_files_find(const char *folder, sherd_state_file_fn fn, 
 {
     state_finder finder = {fn, ctx};
 
-    if (folder == NULL || fn == NULL) {
-        return sherdi_fail(SHERD_E_INVAL, "sherd_state_files_find needs a folder and a function");
-    }
+    SHERDI_TRY(sherdi_api_need(folder != NULL, "sherd_state_files_find", "folder"));
+    SHERDI_TRY(sherdi_api_need(fn != NULL, "sherd_state_files_find", "fn"));
     return sherdi_state_find(folder, finder_hand_over, &finder);
 }
 
 sherd_status sherd_state_file_remove(const char *path)
 {
-    if (path == NULL) {
-        return sherdi_fail(SHERD_E_INVAL, "sherd_state_file_remove needs a path");
-    }
+    SHERDI_TRY(sherdi_api_need(path != NULL, "sherd_state_file_remove", "path"));
     return sherdi_state_remove(path);
 }

@@ -24,22 +24,14 @@ static int window_is_over(const sherd_engine *engine)
 /* A report that is wanted must be one that can be filled: known before anything happens. */
 static sherd_status report_check(const sherd_step_report *out)
 {
-    if (out == NULL) {
-        return SHERD_OK;
-    }
-    return sherdi_api_check(out, SHERDI_API_STEP_REPORT);
+    return out == NULL ? SHERD_OK : sherdi_api_check(out, SHERDI_API_STEP_REPORT);
 }
 
 static void report_fill(const sherd_step_report *report, sherd_step_report *out)
 {
-    size_t struct_size;
-
-    if (out == NULL) {
-        return;
+    if (out != NULL) {
+        sherdi_api_write(report, out);
     }
-    struct_size = out->struct_size;
-    memcpy(out, report, struct_size);
-    out->struct_size = struct_size;
 }
 
 static sherd_status nothing_is_held(const sherd_engine *engine)
@@ -472,9 +464,8 @@ sherd_status sherd_step_apply(sherd_engine *engine, const sherd_step_params *par
     if (params == NULL) {
         return apply_guarded(engine, NULL);
     }
-    SHERDI_TRY(sherdi_api_check(params, SHERDI_API_STEP_PARAMS));
     sherd_step_params_init(&given);
-    memcpy(&given, params, params->struct_size);
+    SHERDI_TRY(sherdi_api_read(params, SHERDI_API_STEP_PARAMS, &given));
     SHERDI_TRY(step_params_check(engine, &given));
     return apply_guarded(engine, &given);
 }

@@ -1,5 +1,6 @@
 /* What a caller can get wrong before anything else: every size of every struct, and NULL. The structs lie in memory
- * of just their size, so a sanitizer sees who reads or writes behind it. */
+ * of just their size, so a sanitizer sees who reads or writes behind it. tests/house/symbols.sh asks that every
+ * public function is called here. */
 #include "tests/engine/rig.h"
 #include "tests/lib/check.h"
 #include "sherd_tools.h"
@@ -303,12 +304,155 @@ static void devices_of_no_backend_are_none(void)
     CHECK_INT(0, sherd_device_count("abacus"));
 }
 
+static sherd_status nobody_writes(void *ctx, const char *text, size_t len_bytes)
+{
+    (void)ctx;
+    (void)text;
+    (void)len_bytes;
+    return SHERD_OK;
+}
+
+/* Refused with a sentence of its own. */
+#define REFUSED(call)                                                                              \
+    do {                                                                                           \
+        CHECK_STATUS(SHERD_E_INVAL, sherd_world_self(NULL));                                       \
+        CHECK_STATUS(SHERD_E_INVAL, call);                                                         \
+        CHECK_ERROR_SAYS("is NULL");                                                               \
+        CHECK(strstr(sherd_last_error(), "sherd_world_self") == NULL);                             \
+    } while (0)
+
+static void configurations_of_null_are_refused(void)
+{
+    sherd_config *config;
+
+    REFUSED(sherd_config_load(NULL, &config));
+    REFUSED(sherd_config_load("/nowhere", NULL));
+    REFUSED(sherd_config_parse(NULL, 1, &config));
+    REFUSED(sherd_config_parse("{}", 2, NULL));
+    REFUSED(sherd_config_dump(NULL, nobody_writes, NULL));
+    REFUSED(sherd_config_set(NULL, "optimizer.params.lr", "1"));
+    CHECK_OK(sherd_config_parse("{}", 2, &config));
+    REFUSED(sherd_config_set(config, NULL, "1"));
+    REFUSED(sherd_config_set(config, "optimizer.params.lr", NULL));
+    REFUSED(sherd_config_dump(config, NULL, NULL));
+    CHECK_INT(0, sherd_config_has(config, NULL));
+    sherd_config_destroy(config);
+    REFUSED(sherd_config_reference(NULL, NULL));
+    CHECK_INT(0, sherd_config_has(NULL, NULL));
+    CHECK_INT(0, sherd_config_warning_count(NULL));
+    CHECK(strcmp(sherd_config_warning(NULL, 0), "") == 0);
+    sherd_config_destroy(NULL);
+}
+
+static void calls_of_no_engine_are_refused(void)
+{
+    uint64_t bits = 7;
+    float    word = 0;
+
+    models_init();
+    REFUSED(sherd_engine_create(NULL, NULL, NULL));
+    REFUSED(sherd_group_add(NULL, NULL, NULL));
+    REFUSED(sherd_unit_add(NULL, NULL, NULL));
+    REFUSED(sherd_param_add(NULL, 0, NULL, NULL));
+    REFUSED(sherd_unit_reads(NULL, 0, 0));
+    REFUSED(sherd_pass_add(NULL, SHERD_FORWARD, 0));
+    REFUSED(sherd_pass_add_held(NULL, SHERD_FORWARD, 0, 1));
+    REFUSED(sherd_engine_describe_run(NULL, NULL));
+    REFUSED(sherd_param_bind(NULL, 0, NULL, NULL));
+    REFUSED(sherd_engine_set_stream(NULL, NULL));
+    REFUSED(sherd_engine_seal(NULL));
+    REFUSED(sherd_param_fill(NULL, 0, NULL, NULL));
+    REFUSED(sherd_unit_acquire(NULL, 0, SHERD_FORWARD));
+    REFUSED(sherd_unit_release(NULL, 0, SHERD_FORWARD));
+    REFUSED(sherd_step(NULL, NULL));
+    REFUSED(sherd_step_prepare(NULL, NULL));
+    REFUSED(sherd_step_apply(NULL, NULL));
+    REFUSED(sherd_step_discard(NULL));
+    REFUSED(sherd_step_wait(NULL, NULL));
+    REFUSED(sherd_step_close_window(NULL));
+    REFUSED(sherd_step_undo(NULL));
+    REFUSED(sherd_engine_fingerprint(NULL, &bits));
+    REFUSED(sherd_param_fingerprint(NULL, 0, &bits));
+    REFUSED(sherd_copy(NULL, &word, &word, sizeof(word)));
+    REFUSED(sherd_engine_plan(NULL, SHERD_PLAN_TABLE, nobody_writes, NULL));
+    REFUSED(sherd_engine_memory(NULL, &memory_report));
+    REFUSED(sherd_engine_traffic(NULL, &traffic_report));
+    REFUSED(sherd_engine_predict(NULL, &rates_given, &prediction));
+    REFUSED(sherd_engine_query(NULL, &engine_info));
+    REFUSED(sherd_engine_fits(NULL));
+    REFUSED(sherd_engine_check_plans(NULL));
+    REFUSED(sherd_engine_keep_state(NULL, 1));
+    CHECK(bits == 7);
+    CHECK(sherd_engine_stream(NULL) == NULL);
+    CHECK(sherd_param_data(NULL, 0) == NULL && sherd_param_grad(NULL, 0) == NULL);
+    CHECK(sherd_param_address(NULL, 0) == NULL && sherd_param_grad_address(NULL, 0) == NULL);
+    CHECK(sherd_loss_scale(NULL) == 1);
+    sherd_engine_destroy(NULL);
+}
+
+static void engines_without_an_argument_refuse(void)
+{
+    static const rig_options OPTIONS = {.stage = 2};
+    sherd_world             *world;
+    rig                      r;
+
+    models_init();
+    CHECK_OK(sherd_world_self(&world));
+    REFUSED(sherd_engine_create(world, NULL, &r.engine));
+    REFUSED(sherd_world_sum_f64(world, NULL, 1));
+    REFUSED(sherd_world_broadcast(world, NULL, 1, 0));
+    rig_open(&r, world, &OPTIONS);
+    REFUSED(sherd_group_add(r.engine, &group_params, NULL));
+    REFUSED(sherd_unit_add(r.engine, NULL, &r.units[0]));
+    REFUSED(sherd_engine_describe_run(r.engine, NULL));
+    REFUSED(sherd_engine_plan(r.engine, SHERD_PLAN_TABLE, NULL, NULL));
+    REFUSED(sherd_copy(r.engine, NULL, &r, 1));
+    REFUSED(sherd_copy(r.engine, &r, NULL, 1));
+    REFUSED(sherd_engine_memory(r.engine, NULL));
+    REFUSED(sherd_engine_traffic(r.engine, NULL));
+    REFUSED(sherd_engine_predict(r.engine, NULL, &prediction));
+    REFUSED(sherd_engine_query(r.engine, NULL));
+    (void)rig_param(&r, rig_unit(&r, "unit"), "w", 100);
+    rig_seal(&r);
+    REFUSED(sherd_engine_fingerprint(r.engine, NULL));
+    REFUSED(sherd_param_fingerprint(r.engine, 0, NULL));
+    rig_close(&r);
+    sherd_world_destroy(world);
+}
+
+static void others_take_null(void)
+{
+    sherd_state_file file;
+    sherd_world     *world;
+    sherd_status     status = sherd_world_from_mpi_handle(NULL, 0, NULL, &world);
+
+    CHECK(status == SHERD_E_INVAL || status == SHERD_E_NOTSUP);
+    status = sherd_world_from_nccl_handle(NULL, NULL, &world);
+    CHECK(status == SHERD_E_INVAL || status == SHERD_E_NOTSUP);
+    REFUSED(sherd_state_files_find(NULL, NULL, NULL));
+    REFUSED(sherd_state_files_find("/nowhere", NULL, NULL));
+    REFUSED(sherd_state_file_remove(NULL));
+    REFUSED(sherd_env_write(SHERD_PLAN_TABLE, NULL, NULL));
+    sherd_state_file_init(&file);
+    CHECK_INT(sizeof(file), file.struct_size);
+    sherd_log_set(NULL, NULL, SHERD_LOG_WARN);
+    CHECK(sherd_version()[0] != '\0');
+    CHECK_INT(0, sherd_dtype_bytes((sherd_dtype)9));
+    CHECK(sherd_dtype_name((sherd_dtype)9) != NULL);
+    CHECK(sherd_status_name((sherd_status)99) != NULL);
+    CHECK(sherd_status_text((sherd_status)99) != NULL);
+}
+
 static const test_case CASES[] = {
     CASE(structs_of_sizes_that_never_existed_are_refused),
     CASE(worlds_without_a_place_are_refused),
     CASE(calls_of_no_world_are_refused),
     CASE(traffic_without_a_place_is_not_told),
     CASE(devices_of_no_backend_are_none),
+    CASE(configurations_of_null_are_refused),
+    CASE(calls_of_no_engine_are_refused),
+    CASE(engines_without_an_argument_refuse),
+    CASE(others_take_null),
 };
 
 RUN_MAIN(CASES)

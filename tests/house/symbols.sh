@@ -1,5 +1,6 @@
 #!/bin/sh
-# The shared library exports what the public headers mark SHERD_API, all of it and nothing else: symbols.sh LIBRARY HEADER ...
+# The shared library exports what the public headers mark SHERD_API, all of it and nothing else, and each is called with
+# what a caller can get wrong: symbols.sh LIBRARY HEADER ...
 set -eu
 library=$1
 shift
@@ -14,4 +15,11 @@ if [ "$wanted" != "$got" ]; then
     rm -r "$t"
     exit 1
 fi
-echo "$got" | wc -l | sed 's/$/ symbols, all declared/'
+calls=$(dirname "$1")/../tests/engine/test_arguments.c
+for name in $wanted; do
+    if ! grep -q "$name(" "$calls"; then
+        echo "$name is never called in $calls"
+        exit 1
+    fi
+done
+echo "$got" | wc -l | sed 's/$/ symbols, all declared and called/'
