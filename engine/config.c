@@ -48,10 +48,12 @@ static void line_clean(char *line)
     }
 }
 
-static void reader_format(const sherdi_config_reader *reader, const sherdi_json_node *node,
-                          char line[SHERDI_ERROR_BYTES], const char *fmt, va_list args)
+sherd_status sherdi_reader_say(const sherdi_config_reader *reader, const sherdi_json_node *node,
+                               int how, const char *fmt, ...)
 {
-    int start;
+    char    line[SHERDI_ERROR_BYTES];
+    int     start;
+    va_list args;
 
     if (reader->origin == SHERDI_ORIGIN_FILE) {
         start = snprintf(line, SHERDI_PLACE_BYTES, "%s:%u:%u: ", reader->config->name, node->line,
@@ -60,47 +62,18 @@ static void reader_format(const sherdi_config_reader *reader, const sherdi_json_
         start = snprintf(line, SHERDI_PLACE_BYTES, "set by the program: ");
     }
     start = start < SHERDI_PLACE_BYTES ? start : SHERDI_PLACE_BYTES - 1;
+    va_start(args, fmt);
     (void)vsnprintf(line + start, SHERDI_ERROR_BYTES - (size_t)start, fmt, args);
+    va_end(args);
     line_clean(line);
-}
-
-sherd_status sherdi_reader_fail(const sherdi_config_reader *reader, const sherdi_json_node *node,
-                                sherd_status code, const char *fmt, ...)
-{
-    char    line[SHERDI_ERROR_BYTES];
-    va_list args;
-
-    va_start(args, fmt);
-    reader_format(reader, node, line, fmt, args);
-    va_end(args);
-    return sherdi_fail(code, "%s", line);
-}
-
-sherd_status sherdi_reader_warn(const sherdi_config_reader *reader, const sherdi_json_node *node,
-                                const char *fmt, ...)
-{
-    char    line[SHERDI_ERROR_BYTES];
-    va_list args;
-
-    va_start(args, fmt);
-    reader_format(reader, node, line, fmt, args);
-    va_end(args);
-    return sherdi_config_warn(reader->config, line);
-}
-
-void sherdi_reader_info(const sherdi_config_reader *reader, const sherdi_json_node *node,
-                        const char *fmt, ...)
-{
-    char    line[SHERDI_ERROR_BYTES];
-    va_list args;
-
-    if (!sherdi_log_is_on(SHERD_LOG_INFO)) {
-        return;
+    if (how == SHERDI_SAY_WARNING) {
+        return sherdi_config_warn(reader->config, line);
     }
-    va_start(args, fmt);
-    reader_format(reader, node, line, fmt, args);
-    va_end(args);
-    sherdi_log(SHERD_LOG_INFO, -1, "%s", line);
+    if (how == SHERDI_SAY_INFO) {
+        sherdi_log(SHERD_LOG_INFO, -1, "%s", line);
+        return SHERD_OK;
+    }
+    return sherdi_fail((sherd_status)how, "%s", line);
 }
 
 sherd_status sherdi_config_warn(sherd_config *config, const char *text)

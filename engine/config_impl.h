@@ -193,16 +193,15 @@ sherd_status sherdi_config_read(sherdi_config_reader *reader, const sherdi_json_
 sherd_status sherdi_config_read_key(sherdi_config_reader *reader, const char *path,
                                     const sherdi_json_node *node);
 
-/** Fails with "file:line:column: " (or who set it) before the sentence. */
-sherd_status sherdi_reader_fail(const sherdi_config_reader *reader, const sherdi_json_node *node,
-                                sherd_status code, const char *fmt, ...) SHERDI_PRINTF(4, 5);
-/** Adds a warning with the same prefix; fails on lack of memory only (strict mode looks at the
- *  warnings afterwards). */
-sherd_status sherdi_reader_warn(const sherdi_config_reader *reader, const sherdi_json_node *node,
-                                const char *fmt, ...) SHERDI_PRINTF(3, 4);
-/** Tells the log, at level info. */
-void sherdi_reader_info(const sherdi_config_reader *reader, const sherdi_json_node *node,
-                        const char *fmt, ...) SHERDI_PRINTF(3, 4);
+/* How a sentence about the input is said, unless it is a status to fail with. */
+enum {
+    SHERDI_SAY_WARNING = -1, /* fails on lack of memory only; strict mode looks at it afterwards */
+    SHERDI_SAY_INFO    = -2, /* to the log; does not fail */
+};
+
+/** Puts "file:line:column: " (or who set it) before the sentence. */
+sherd_status sherdi_reader_say(const sherdi_config_reader *reader, const sherdi_json_node *node,
+                               int how, const char *fmt, ...) SHERDI_PRINTF(4, 5);
 /** Adds a warning as it stands. */
 sherd_status sherdi_config_warn(sherd_config *config, const char *text);
 /** Contradictions between keys that need no world to be seen. `is_complete` 0: the program may
@@ -254,10 +253,6 @@ typedef struct sherdi_config_batch {
 } sherdi_config_batch;
 sherd_status sherdi_config_batch_solve(const sherd_config *config, int world_size,
                                        sherdi_config_batch *out);
-
-/** The dump for a known world. */
-sherd_status sherdi_config_dump(const sherd_config *config, int world_size, sherd_write_fn write,
-                                void *ctx);
 
 static inline int sherdi_config_is_given(const sherd_config *config, sherdi_config_id id)
 {

@@ -43,7 +43,7 @@ static sherd_status entry_contest(const sherdi_config_reader *reader, sherdi_con
 
     *keep_out = 0;
     if (entry->origin == SHERDI_ORIGIN_FILE && reader->origin == SHERDI_ORIGIN_FILE) {
-        return sherdi_reader_fail(
+        return sherdi_reader_say(
             reader, node, SHERD_E_INVAL, "%s says what %s (%s) has said; keep one of them", path,
             entry_name(reader->config, id), sherdi_config_place(reader->config, id, place));
     }
@@ -54,12 +54,12 @@ static sherd_status entry_contest(const sherdi_config_reader *reader, sherdi_con
     if (*keep_out) {
         return SHERD_OK;
     }
-    return sherdi_reader_fail(reader, node, SHERD_E_INVAL,
-                              "%s is %s at %s, and the program gives %.*s; remove one, or set "
-                              "\"!%s\" to override the file",
-                              entry_name(reader->config, id), entry->written,
-                              sherdi_config_place(reader->config, id, place),
-                              (int)node->lexeme_bytes, node->lexeme, path);
+    return sherdi_reader_say(reader, node, SHERD_E_INVAL,
+                             "%s is %s at %s, and the program gives %.*s; remove one, or set "
+                             "\"!%s\" to override the file",
+                             entry_name(reader->config, id), entry->written,
+                             sherdi_config_place(reader->config, id, place),
+                             (int)node->lexeme_bytes, node->lexeme, path);
 }
 
 /* Takes over value->text. */
@@ -91,14 +91,6 @@ static sherd_status entry_store(sherdi_config_reader *reader, sherdi_config_id i
 
 /* ---- single values ---- */
 
-static sherd_status scalar_refuse(const sherdi_config_reader *reader, sherdi_config_id id,
-                                  const char *path, const sherdi_json_node *node)
-{
-    return sherdi_reader_fail(reader, node, SHERD_E_NOTSUP, "%s is %.*s, which sherd cannot do: %s",
-                              path, (int)node->lexeme_bytes, node->lexeme,
-                              sherdi_config_table[id].meaning);
-}
-
 static int value_is_default(sherdi_config_id id, const sherdi_config_value *value)
 {
     const sherdi_config_key *key = &sherdi_config_table[id];
@@ -115,16 +107,18 @@ static sherd_status scalar_remark(const sherdi_config_reader *reader, sherdi_con
     const sherdi_config_entry *entry = &reader->config->entries[id];
 
     if (entry->is_auto && key->auto_rule == NULL && strchr(key->path, '.') == NULL) {
-        return sherdi_reader_warn(reader, node, "%s is \"auto\", which means its default here",
-                                  path);
+        return sherdi_reader_say(reader, node, SHERDI_SAY_WARNING,
+                                 "%s is \"auto\", which means its default here", path);
     }
     if (key->action == SHERDI_ACTION_IGNORE && !entry->is_auto &&
         !value_is_default(id, &entry->value)) {
-        return sherdi_reader_warn(reader, node, "%s is ignored: %s", path, key->meaning);
+        return sherdi_reader_say(reader, node, SHERDI_SAY_WARNING, "%s is ignored: %s", path,
+                                 key->meaning);
     }
     if (key->action == SHERDI_ACTION_ACCEPT && !entry->is_auto && key->fallback != NULL &&
         !value_is_default(id, &entry->value)) {
-        sherdi_reader_info(reader, node, "%s makes no difference: %s", path, key->meaning);
+        (void)sherdi_reader_say(reader, node, SHERDI_SAY_INFO, "%s makes no difference: %s", path,
+                                key->meaning);
     }
     return SHERD_OK;
 }
@@ -139,7 +133,9 @@ static sherd_status scalar_put(sherdi_config_reader *reader, sherdi_config_id id
 
     if (key->action == SHERDI_ACTION_REFUSE && !is_auto && !value_is_default(id, value)) {
         sherdi_free(value->text);
-        return scalar_refuse(reader, id, path, node);
+        return sherdi_reader_say(reader, node, SHERD_E_NOTSUP,
+                                 "%s is %.*s, which sherd cannot do: %s", path,
+                                 (int)node->lexeme_bytes, node->lexeme, key->meaning);
     }
     status = entry_contest(reader, id, value, is_auto, path, node, &is_kept);
     if (status != SHERD_OK || is_kept) {
@@ -195,8 +191,9 @@ static sherd_status alias_read(sherdi_config_reader *reader, const sherdi_config
 
     if (sherdi_config_table[alias->id].type == SHERDI_TYPE_BLOCK) {
         if (sherdi_json_find(node->parent, meant) != NULL) {
-            return sherdi_reader_warn(reader, node, "%s is ignored: %s is there too, and wins",
-                                      path->written, meant);
+            return sherdi_reader_say(reader, node, SHERDI_SAY_WARNING,
+                                     "%s is ignored: %s is there too, and wins", path->written,
+                                     meant);
         }
         path_join("", meant, same.known);
         path_join("", path->written, same.written);
@@ -204,15 +201,16 @@ static sherd_status alias_read(sherdi_config_reader *reader, const sherdi_config
     }
     switch (alias->kind) {
     case SHERDI_ALIAS_INVERTED:
-        SHERDI_TRY(sherdi_reader_warn(reader, node, "%s is read as the opposite of %s",
-                                      path->written, meant));
+        SHERDI_TRY(sherdi_reader_say(reader, node, SHERDI_SAY_WARNING,
+                                     "%s is read as the opposite of %s", path->written, meant));
         return switch_read(reader, alias, path->written, node);
     case SHERDI_ALIAS_CPU_SWITCH:
-        SHERDI_TRY(
-            sherdi_reader_warn(reader, node, "%s is an old name; use %s", path->written, meant));
+        SHERDI_TRY(sherdi_reader_say(reader, node, SHERDI_SAY_WARNING, "%s is an old name; use %s",
+                                     path->written, meant));
         return switch_read(reader, alias, path->written, node);
     case SHERDI_ALIAS_OLD:
-        SHERDI_TRY(sherdi_reader_warn(reader, node, "%s is read as %s", path->written, meant));
+        SHERDI_TRY(sherdi_reader_say(reader, node, SHERDI_SAY_WARNING, "%s is read as %s",
+                                     path->written, meant));
         break;
     case SHERDI_ALIAS_SAME:
     case SHERDI_ALIAS_PROGRAM_ONLY:
@@ -242,11 +240,11 @@ static sherd_status unknown_read(sherdi_config_reader *reader, const member_path
         (void)snprintf(hint, sizeof(hint), "; did you mean %s?", meant);
     }
     if (is_block_closed && !reader->is_lenient) {
-        return sherdi_reader_fail(reader, node, SHERD_E_INVAL, "%s is not a known key%s",
-                                  path->written, hint[0] != '\0' ? hint : "; remove it");
+        return sherdi_reader_say(reader, node, SHERD_E_INVAL, "%s is not a known key%s",
+                                 path->written, hint[0] != '\0' ? hint : "; remove it");
     }
-    return sherdi_reader_warn(reader, node, "%s is not a known key and is ignored%s", path->written,
-                              hint);
+    return sherdi_reader_say(reader, node, SHERDI_SAY_WARNING,
+                             "%s is not a known key and is ignored%s", path->written, hint);
 }
 
 /* ---- blocks ---- */
@@ -291,15 +289,16 @@ static sherd_status opaque_read(const sherdi_config_reader *reader, const sherdi
                                 const char *path, const sherdi_json_node *node)
 {
     if (!block_is_active(key, node)) {
-        sherdi_reader_info(reader, node, "%s is off: %s", path, key->meaning);
+        (void)sherdi_reader_say(reader, node, SHERDI_SAY_INFO, "%s is off: %s", path, key->meaning);
         return SHERD_OK;
     }
     if (key->action == SHERDI_ACTION_REFUSE) {
-        return sherdi_reader_fail(reader, node, SHERD_E_NOTSUP,
-                                  "%s is on, which sherd cannot do: %s; remove the block", path,
-                                  key->meaning);
+        return sherdi_reader_say(reader, node, SHERD_E_NOTSUP,
+                                 "%s is on, which sherd cannot do: %s; remove the block", path,
+                                 key->meaning);
     }
-    return sherdi_reader_warn(reader, node, "%s is ignored: %s", path, key->meaning);
+    return sherdi_reader_say(reader, node, SHERDI_SAY_WARNING, "%s is ignored: %s", path,
+                             key->meaning);
 }
 
 static sherd_status legacy_bool_read(sherdi_config_reader *reader, const char *path,
@@ -307,8 +306,9 @@ static sherd_status legacy_bool_read(sherdi_config_reader *reader, const char *p
 {
     sherdi_config_value value = {.integer = node->is_true};
 
-    SHERDI_TRY(sherdi_reader_warn(reader, node, "%s is %s, the old form; read as {\"stage\": %d}",
-                                  path, node->is_true ? "true" : "false", node->is_true));
+    SHERDI_TRY(sherdi_reader_say(reader, node, SHERDI_SAY_WARNING,
+                                 "%s is %s, the old form; read as {\"stage\": %d}", path,
+                                 node->is_true ? "true" : "false", node->is_true));
     return scalar_put(reader, SHERDI_CONFIG_STAGE, NULL, &value, 0, path, node);
 }
 
@@ -346,9 +346,9 @@ static sherd_status block_read(sherdi_config_reader *reader, sherdi_config_id id
         return legacy_bool_read(reader, path->written, node);
     }
     if (node->kind != SHERDI_JSON_OBJECT) {
-        return sherdi_reader_fail(reader, node, SHERD_E_INVAL,
-                                  "%s is %.*s; it must be a block in braces, or not be there",
-                                  path->written, (int)node->lexeme_bytes, node->lexeme);
+        return sherdi_reader_say(reader, node, SHERD_E_INVAL,
+                                 "%s is %.*s; it must be a block in braces, or not be there",
+                                 path->written, (int)node->lexeme_bytes, node->lexeme);
     }
     SHERDI_TRY(entry_store(reader, id, NULL, &value, 0, node));
     return members_read(reader, path, node, key->is_closed);
@@ -370,9 +370,9 @@ static sherd_status type_check(const sherdi_config_reader *reader, const sherdi_
         sherdi_config_choice(key->range.choices, node->string, key->has_any_case, &choice)) {
         return SHERD_OK;
     }
-    return sherdi_reader_fail(reader, node, SHERD_E_NOTSUP,
-                              "%s is \"%s\", which sherd does not have; known: %s", key->path,
-                              node->string, key->range.choices);
+    return sherdi_reader_say(reader, node, SHERD_E_NOTSUP,
+                             "%s is \"%s\", which sherd does not have; known: %s", key->path,
+                             node->string, key->range.choices);
 }
 
 static sherd_status member_read(sherdi_config_reader *reader, const member_path *path,
@@ -411,8 +411,8 @@ sherd_status sherdi_config_read(sherdi_config_reader *reader, const sherdi_json_
     static const member_path TOP = {"", ""};
 
     if (root->kind != SHERDI_JSON_OBJECT) {
-        return sherdi_reader_fail(reader, root, SHERD_E_INVAL,
-                                  "a configuration is a block in braces");
+        return sherdi_reader_say(reader, root, SHERD_E_INVAL,
+                                 "a configuration is a block in braces");
     }
     reader->is_lenient = document_is_lenient(root);
     SHERDI_TRY(type_check(reader, root, "optimizer", SHERDI_CONFIG_OPTIMIZER_TYPE));
@@ -455,8 +455,8 @@ sherd_status sherdi_config_read_key(sherdi_config_reader *reader, const char *pa
 
     path_of_program(path, &names);
     if (path_is_block(names.known)) {
-        return sherdi_reader_fail(reader, node, SHERD_E_INVAL,
-                                  "%s is a block; set its keys one by one", path);
+        return sherdi_reader_say(reader, node, SHERD_E_INVAL,
+                                 "%s is a block; set its keys one by one", path);
     }
     return member_read(reader, &names, node, 1);
 }

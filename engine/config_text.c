@@ -138,13 +138,13 @@ static int key_is_dumped(const sherd_config *config, sherdi_config_id id)
            (key->action == SHERDI_ACTION_HONOUR || sherdi_config_is_given(config, id));
 }
 
-static sherd_status key_dump(const text_writer *writer, const sherd_config *config, int world_size,
+static sherd_status key_dump(const text_writer *writer, const sherd_config *config,
                              sherdi_config_id id)
 {
     const sherdi_config_key *key = &sherdi_config_table[id];
     sherdi_config_effect     effect;
 
-    sherdi_config_effective(config, world_size, id, &effect);
+    sherdi_config_effective(config, 0, id, &effect);
     SHERDI_TRY(writer_print(writer, "  \"%s\": {\"value\": ", key->path));
     if (effect.is_null || effect.is_missing) {
         SHERDI_TRY(writer_put(writer, "null"));
@@ -159,12 +159,13 @@ static sherd_status key_dump(const text_writer *writer, const sherd_config *conf
     return writer_put(writer, "}");
 }
 
-sherd_status sherdi_config_dump(const sherd_config *config, int world_size, sherd_write_fn write,
-                                void *ctx)
+sherd_status sherd_config_dump(const sherd_config *config, sherd_write_fn write, void *ctx)
 {
     text_writer writer   = {write, ctx};
     int         is_first = 1;
 
+    SHERDI_TRY(sherdi_api_need(config != NULL, "sherd_config_dump", "config"));
+    SHERDI_TRY(sherdi_api_need(write != NULL, "sherd_config_dump", "write"));
     SHERDI_TRY(writer_put(&writer, "{\n"));
     for (int id = 0; id < SHERDI_CONFIG_IDS; id++) {
         if (!key_is_dumped(config, (sherdi_config_id)id)) {
@@ -172,16 +173,9 @@ sherd_status sherdi_config_dump(const sherd_config *config, int world_size, sher
         }
         SHERDI_TRY(writer_put(&writer, is_first ? "" : ",\n"));
         is_first = 0;
-        SHERDI_TRY(key_dump(&writer, config, world_size, (sherdi_config_id)id));
+        SHERDI_TRY(key_dump(&writer, config, (sherdi_config_id)id));
     }
     return writer_put(&writer, "\n}\n");
-}
-
-sherd_status sherd_config_dump(const sherd_config *config, sherd_write_fn write, void *ctx)
-{
-    SHERDI_TRY(sherdi_api_need(config != NULL, "sherd_config_dump", "config"));
-    SHERDI_TRY(sherdi_api_need(write != NULL, "sherd_config_dump", "write"));
-    return sherdi_config_dump(config, 0, write, ctx);
 }
 
 /* ---- the reference page ---- */

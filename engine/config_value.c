@@ -17,22 +17,18 @@ typedef struct value_site {
     const sherdi_json_node  *node;
 } value_site;
 
-static sherd_status site_fail(const value_site *site, const char *reason)
+static sherd_status site_say(const value_site *site, int how, const char *remark)
 {
     int quoted =
         (int)(site->node->lexeme_bytes < QUOTE_BYTES ? site->node->lexeme_bytes : QUOTE_BYTES);
 
-    return sherdi_reader_fail(site->reader, site->node, SHERD_E_INVAL, "%s is %.*s; %s", site->path,
-                              quoted, site->node->lexeme, reason);
+    return sherdi_reader_say(site->reader, site->node, how, "%s is %.*s%c %s", site->path, quoted,
+                             site->node->lexeme, how == SHERDI_SAY_WARNING ? ':' : ';', remark);
 }
 
-static sherd_status site_warn(const value_site *site, const char *remark)
+static sherd_status site_fail(const value_site *site, const char *reason)
 {
-    int quoted =
-        (int)(site->node->lexeme_bytes < QUOTE_BYTES ? site->node->lexeme_bytes : QUOTE_BYTES);
-
-    return sherdi_reader_warn(site->reader, site->node, "%s is %.*s: %s", site->path, quoted,
-                              site->node->lexeme, remark);
+    return site_say(site, SHERD_E_INVAL, reason);
 }
 
 static sherd_status range_check(const value_site *site, double number)
@@ -85,7 +81,7 @@ static sherd_status quoted_read(const value_site *site, const char *reason,
     }
     sherdi_json_destroy(document);
     SHERDI_TRY(status);
-    return site_warn(site, "a number in quotes is read as the number");
+    return site_say(site, SHERDI_SAY_WARNING, "a number in quotes is read as the number");
 }
 
 /* ---- types ---- */
@@ -107,7 +103,7 @@ static sherd_status bool_read(const value_site *site, sherdi_config_value *out)
     }
     if (node->kind == SHERDI_JSON_STRING && sherdi_config_choice(words, node->string, 1, &word)) {
         out->integer = word % 2 == 1;
-        return site_warn(site, "a boolean in quotes is read as the boolean");
+        return site_say(site, SHERDI_SAY_WARNING, "a boolean in quotes is read as the boolean");
     }
     return site_fail(site, reason);
 }
@@ -121,7 +117,7 @@ static sherd_status integer_read(const value_site *site, sherdi_config_value *ou
     if (node->kind == SHERDI_JSON_BOOL) {
         out->integer = node->is_true;
         SHERDI_TRY(range_check(site, (double)out->integer));
-        return site_warn(site, "a boolean is read as 0 or 1");
+        return site_say(site, SHERDI_SAY_WARNING, "a boolean is read as 0 or 1");
     }
     if (node->kind == SHERDI_JSON_STRING) {
         /* Digits only, as DeepSpeed: "5e8" in quotes is no integer there either. */
@@ -197,7 +193,7 @@ static sherd_status text_read(const value_site *site, sherdi_config_value *out)
     (void)snprintf(reason, sizeof(reason), "known: %s", choices);
     if (site->key->is_soft) {
         *out = site->key->standard;
-        return site_warn(site, "not known, the default is taken");
+        return site_say(site, SHERDI_SAY_WARNING, "not known, the default is taken");
     }
     return site_fail(site, reason);
 }
