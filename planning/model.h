@@ -38,8 +38,8 @@ typedef struct planning_model {
     size_t          elems; /* of all parameters */
     /* Sizes of the trainer's architecture that is this or computes like this, for activations, the hidden size
      * of "auto" values and arithmetic; has_arch 0: not known. */
-    int has_arch;
-    int has_wide_heads; /* heads * their width is not hidden: the trainer has no such, nor its activations */
+    int  has_arch;
+    int  has_wide_heads; /* heads * their width is not hidden: the trainer has no such, nor its activations */
     arch sizes;
 } planning_model;
 

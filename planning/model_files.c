@@ -5,6 +5,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdarg.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -97,17 +98,27 @@ size_t planning_bytes_size(const unsigned char *bytes, size_t count)
     return value;
 }
 
-char *planning_path_beside(const char *path, const char *name)
+char *planning_text(planning_maker *maker, const char *fmt, ...)
 {
-    const char *slash = strrchr(path, '/');
-    size_t      used  = slash == NULL ? 0 : (size_t)(slash - path) + 1;
-    size_t      bytes = used + strlen(name) + 1;
-    char       *out   = malloc(bytes);
+    char   *text;
+    va_list args;
+    int     len;
 
-    if (out != NULL) {
-        (void)snprintf(out, bytes, "%.*s%s", (int)used, path, name);
+    va_start(args, fmt);
+    len = vasprintf(&text, fmt, args);
+    va_end(args);
+    if (len < 0) {
+        (void)planning_maker_no_memory(maker);
+        return NULL;
     }
-    return out;
+    return text;
+}
+
+int planning_name_ends(const char *name, const char *end)
+{
+    size_t name_bytes = strlen(name), end_bytes = strlen(end);
+
+    return name_bytes >= end_bytes && strcmp(name + name_bytes - end_bytes, end) == 0;
 }
 
 /* ---- JSON ---- */
@@ -202,24 +213,6 @@ static int file_read(planning_maker *maker, const planning_file *file, const cha
 
 /* ---- folders ---- */
 
-static char *path_inside(const char *folder, const char *name)
-{
-    size_t bytes = strlen(folder) + strlen(name) + 2;
-    char  *path  = malloc(bytes);
-
-    if (path != NULL) {
-        (void)snprintf(path, bytes, "%s/%s", folder, name);
-    }
-    return path;
-}
-
-static int name_ends(const char *name, const char *end)
-{
-    size_t name_bytes = strlen(name), end_bytes = strlen(end);
-
-    return name_bytes > end_bytes && strcmp(name + name_bytes - end_bytes, end) == 0;
-}
-
 /* The folder's only .safetensors file; NULL with a sentence. */
 static char *folder_only_tensors(planning_maker *maker, const char *folder)
 {
@@ -233,18 +226,17 @@ static char *folder_only_tensors(planning_maker *maker, const char *folder)
         return NULL;
     }
     while ((entry = readdir(entries)) != NULL) {
-        if (name_ends(entry->d_name, ".safetensors") && ++count == 1) {
-            found = path_inside(folder, entry->d_name);
+        /* Something stands before the end. */
+        if (planning_name_ends(entry->d_name + 1, ".safetensors") && ++count == 1) {
+            found = planning_text(maker, "%s/%s", folder, entry->d_name);
         }
     }
     (void)closedir(entries);
-    if (count == 1 && found != NULL) {
+    if (count == 1) {
         return found;
     }
     free(found);
-    if (count == 1) {
-        (void)planning_maker_no_memory(maker);
-    } else if (count == 0) {
+    if (count == 0) {
         (void)planning_maker_fail(maker, "the folder holds neither config.json, nor " INDEX_NAME
                                          ", nor a .safetensors file");
     } else {
@@ -260,13 +252,9 @@ static char *folder_choose(planning_maker *maker, const char *folder)
     static const char *const NAMES[] = {"config.json", INDEX_NAME};
 
     for (size_t i = 0; i < sizeof(NAMES) / sizeof(NAMES[0]); i++) {
-        char *path = path_inside(folder, NAMES[i]);
+        char *path = planning_text(maker, "%s/%s", folder, NAMES[i]);
 
-        if (path == NULL) {
-            (void)planning_maker_no_memory(maker);
-            return NULL;
-        }
-        if (access(path, F_OK) == 0) {
+        if (path == NULL || access(path, F_OK) == 0) {
             return path;
         }
         free(path);

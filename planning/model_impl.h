@@ -33,8 +33,9 @@ int planning_maker_no_memory(planning_maker *maker);
 int planning_maker_set_label(planning_maker *maker, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 
-/** Whether so many units can be planned, before any of them is made. */
-int planning_maker_check_units(planning_maker *maker, size_t count);
+/** Room for one more element behind `count`. */
+int planning_array_grow(planning_maker *maker, void **array, size_t count, size_t *capacity,
+                        size_t elem_bytes);
 int planning_maker_add_unit(planning_maker *maker, const char *name);
 /** To the unit that was added last. */
 int planning_maker_add_param(planning_maker *maker, const char *name, int ndim, const size_t *shape,
@@ -64,8 +65,10 @@ json_t *planning_file_json(planning_maker *maker, const planning_file *file, siz
                            size_t len_bytes);
 /** A number of `count` bytes, the least first. */
 size_t planning_bytes_size(const unsigned char *bytes, size_t count);
-/** "folder of path/name", allocated; NULL: out of memory. */
-char *planning_path_beside(const char *path, const char *name);
+/** Allocated; NULL with a sentence. */
+char *planning_text(planning_maker *maker, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+int planning_name_ends(const char *name, const char *end);
 
 /** `value` as a size between `least` and `most`; `where` names it in the sentence. */
 int planning_json_size(planning_maker *maker, const json_t *value, const char *where, size_t least,

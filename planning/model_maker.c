@@ -62,9 +62,8 @@ int planning_maker_set_label(planning_maker *maker, const char *fmt, ...)
     return maker->model->label == NULL ? planning_maker_no_memory(maker) : 0;
 }
 
-/* Room for one more element. */
-static int array_grow(planning_maker *maker, void **array, size_t count, size_t *capacity,
-                      size_t elem_bytes)
+int planning_array_grow(planning_maker *maker, void **array, size_t count, size_t *capacity,
+                        size_t elem_bytes)
 {
     size_t wanted = *capacity == 0 ? 16 : 2 * *capacity;
     void  *grown;
@@ -90,7 +89,8 @@ static int name_copy(planning_maker *maker, const char *what, const char *name, 
     return *out == NULL ? planning_maker_no_memory(maker) : 0;
 }
 
-int planning_maker_check_units(planning_maker *maker, size_t count)
+/* Whether so many units can be planned, before any of them is made. */
+static int units_check(planning_maker *maker, size_t count)
 {
     return count <= PLANNING_MOST_PARAMS
                ? 0
@@ -111,8 +111,8 @@ int planning_maker_add_unit(planning_maker *maker, const char *name)
         return planning_maker_fail(maker, "the model has more than %zu units",
                                    PLANNING_MOST_PARAMS);
     }
-    if (array_grow(maker, (void **)&model->units, model->num_units, &maker->cap_units,
-                   sizeof(*model->units)) != 0 ||
+    if (planning_array_grow(maker, (void **)&model->units, model->num_units, &maker->cap_units,
+                            sizeof(*model->units)) != 0 ||
         name_copy(maker, "unit", name, &unit.name) != 0) {
         return -1;
     }
@@ -156,8 +156,8 @@ int planning_maker_add_param(planning_maker *maker, const char *name, int ndim, 
     for (int i = 0; i < ndim; i++) {
         param.shape[i] = shape[i];
     }
-    if (array_grow(maker, (void **)&model->params, model->num_params, &maker->cap_params,
-                   sizeof(*model->params)) != 0 ||
+    if (planning_array_grow(maker, (void **)&model->params, model->num_params, &maker->cap_params,
+                            sizeof(*model->params)) != 0 ||
         name_copy(maker, "parameter", name, &param.name) != 0) {
         return -1;
     }
@@ -171,8 +171,8 @@ int planning_maker_add_read(planning_maker *maker, size_t unit, size_t param)
 {
     planning_model *model = maker->model;
 
-    if (array_grow(maker, (void **)&model->reads, model->num_reads, &maker->cap_reads,
-                   sizeof(*model->reads)) != 0) {
+    if (planning_array_grow(maker, (void **)&model->reads, model->num_reads, &maker->cap_reads,
+                            sizeof(*model->reads)) != 0) {
         return -1;
     }
     model->reads[model->num_reads++] = (planning_read){.unit = unit, .param = param};
@@ -183,7 +183,7 @@ int planning_maker_add_units(planning_maker *maker, const arch *sizes)
 {
     int result = 0;
 
-    if (planning_maker_check_units(maker, arch_unit_count(sizes)) != 0) {
+    if (units_check(maker, arch_unit_count(sizes)) != 0) {
         return -1;
     }
     for (size_t unit = 0; result == 0 && unit < arch_unit_count(sizes); unit++) {

@@ -88,19 +88,13 @@ static int range_check(planning_maker *maker, const char *name, const json_t *ra
     return 0;
 }
 
-static int name_ends(const char *name, const char *end)
-{
-    size_t name_bytes = strlen(name), end_bytes = strlen(end);
-
-    return name_bytes >= end_bytes && strcmp(name + name_bytes - end_bytes, end) == 0;
-}
-
 /* What some models save beside their parameters: masks of attention, frequencies of rotations. */
 static int name_is_buffer(const char *name, int ndim)
 {
-    return ((name_ends(name, ".attn.bias") || name_ends(name, ".attn.masked_bias")) &&
+    return ((planning_name_ends(name, ".attn.bias") ||
+             planning_name_ends(name, ".attn.masked_bias")) &&
             (ndim == 4 || ndim == 0)) ||
-           name_ends(name, "rotary_emb.inv_freq");
+           planning_name_ends(name, "rotary_emb.inv_freq");
 }
 
 static int tensor_read(planning_maker *maker, const char *name, const json_t *value,
@@ -257,13 +251,15 @@ static json_t *shards_of(planning_maker *maker, json_t *map)
 static int shard_read(planning_maker *maker, const json_t *map, const char *shard, size_t *matched,
                       planning_tensors *list)
 {
-    const char   *index = maker->origin;
-    char         *path  = planning_path_beside(index, shard);
-    planning_file file  = {0};
+    const char *index = maker->origin;
+    const char *slash = strrchr(index, '/');
+    char       *path =
+        planning_text(maker, "%.*s%s", slash == NULL ? 0 : (int)(slash - index) + 1, index, shard);
+    planning_file file = {0};
     int           result;
 
     if (path == NULL) {
-        return planning_maker_no_memory(maker);
+        return -1;
     }
     maker->origin = path;
     result        = planning_file_open(maker, path, &file);

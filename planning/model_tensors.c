@@ -106,15 +106,9 @@ int planning_tensors_append(planning_maker *maker, planning_tensors *list, const
         return planning_maker_fail(maker, "the model has more than %zu tensors",
                                    PLANNING_MOST_PARAMS);
     }
-    if (list->count == list->capacity) {
-        size_t           wanted = list->capacity == 0 ? 64 : 2 * list->capacity;
-        planning_tensor *grown  = realloc(list->tensors, wanted * sizeof(*grown));
-
-        if (grown == NULL) {
-            return planning_maker_no_memory(maker);
-        }
-        list->tensors  = grown;
-        list->capacity = wanted;
+    if (planning_array_grow(maker, (void **)&list->tensors, list->count, &list->capacity,
+                            sizeof(t)) != 0) {
+        return -1;
     }
     t.name = strdup(name);
     if (t.name == NULL) {
