@@ -24,7 +24,7 @@ static size_t dtype_bytes(sherd_dtype dtype)
     return dtype == SHERD_F32 ? 4 : 2;
 }
 
-void *room_take(room *r, size_t len_bytes)
+static void *room_take(room *r, size_t len_bytes)
 {
     char *piece = r->memory == NULL ? NULL : r->memory + r->used_bytes;
 

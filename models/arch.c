@@ -372,23 +372,17 @@ size_t arch_param_elems(const arch_param *param)
     return param->shape[0] * param->shape[1];
 }
 
-size_t arch_unit_elems(const arch *model, size_t unit)
+size_t arch_elems(const arch *model)
 {
-    size_t end = arch_unit_first_param(model, unit + 1), elems = 0;
+    size_t elems = 0;
 
-    for (size_t k = arch_unit_first_param(model, unit); k < end; k++) {
+    for (size_t k = 0; k < arch_param_count(model); k++) {
         arch_param param;
 
         arch_param_get(model, k, &param);
         elems += arch_param_elems(&param);
     }
     return elems;
-}
-
-size_t arch_elems(const arch *model)
-{
-    return arch_unit_elems(model, 0) + model->layers * arch_unit_elems(model, 1) +
-           arch_unit_elems(model, model->layers + 1);
 }
 
 double arch_attention_flops_per_token(const arch *model, size_t length)

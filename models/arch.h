@@ -109,9 +109,8 @@ size_t arch_param_count(const arch *model);
 void   arch_param_get(const arch *model, size_t k, arch_param *out);
 /** First parameter of a unit; that of unit arch_unit_count() is arch_param_count(). */
 size_t arch_unit_first_param(const arch *model, size_t unit);
-/** Elements of one parameter, of one unit, of the whole model. */
+/** Elements of one parameter, of the whole model. */
 size_t arch_param_elems(const arch_param *param);
-size_t arch_unit_elems(const arch *model, size_t unit);
 size_t arch_elems(const arch *model);
 
 /** Floating-point operations of forward and backward for one token, as Chowdhery et al. 2022 (PaLM, appendix B)

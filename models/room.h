@@ -17,8 +17,6 @@ typedef struct room {
 
 #define ROOM_ALIGN_BYTES 256
 
-void *room_take(room *r, size_t len_bytes);
-
 /* ---- activations (model.c) */
 
 /* What a layer's forward keeps for its backward; with recomputation all layers share one. */
