@@ -129,18 +129,23 @@ static sherd_status config_read_text(sherd_config *config, const char *text, siz
     return strict_check(config, 0);
 }
 
-static sherd_status config_create(const char *name, sherd_config **out)
+static sherd_status config_create(const char *name, const char *text, size_t len_bytes,
+                                  sherd_config **out)
 {
     sherd_config *config = calloc(1, sizeof(*config)); /* it holds its own account */
+    sherd_status  status = SHERD_E_NOMEM;
 
     if (config == NULL) {
         return sherdi_fail(SHERD_E_NOMEM, "no memory for a configuration");
     }
     sherdi_mem_init(&config->mem);
     config->name = sherdi_strdup(&config->mem, name);
-    if (config->name == NULL) {
+    if (config->name != NULL) {
+        status = config_read_text(config, text, len_bytes);
+    }
+    if (status != SHERD_OK) {
         sherd_config_destroy(config);
-        return SHERD_E_NOMEM;
+        return status;
     }
     *out = config;
     return SHERD_OK;
@@ -148,19 +153,9 @@ static sherd_status config_create(const char *name, sherd_config **out)
 
 sherd_status sherd_config_parse(const char *json, size_t len_bytes, sherd_config **out)
 {
-    sherd_config *config = NULL;
-    sherd_status  status;
-
     SHERDI_TRY(sherdi_api_need(json != NULL || len_bytes == 0, "sherd_config_parse", "json"));
     SHERDI_TRY(sherdi_api_check_out(out, "sherd_config_parse"));
-    SHERDI_TRY(config_create("configuration", &config));
-    status = config_read_text(config, json == NULL ? "" : json, len_bytes);
-    if (status != SHERD_OK) {
-        sherd_config_destroy(config);
-        return status;
-    }
-    *out = config;
-    return SHERD_OK;
+    return config_create("configuration", json == NULL ? "" : json, len_bytes, out);
 }
 
 void sherd_config_destroy(sherd_config *config)
@@ -205,43 +200,27 @@ static sherd_status file_read(sherdi_mem *mem, FILE *file, const char *path, voi
     return SHERD_OK;
 }
 
-static sherd_status config_read_file(sherd_config *config, FILE *file)
-{
-    void        *text   = NULL;
-    size_t       bytes  = 0;
-    sherd_status status = file_read(&config->mem, file, config->name, &text, &bytes);
-
-    if (status == SHERD_OK) {
-        status = config_read_text(config, text, bytes);
-    }
-    sherdi_free(text);
-    return status;
-}
-
 sherd_status sherd_config_load(const char *path, sherd_config **out)
 {
-    sherd_config *config = NULL;
-    FILE         *file;
-    sherd_status  status;
+    void        *text  = NULL;
+    size_t       bytes = 0;
+    sherdi_mem   mem;
+    FILE        *file;
+    sherd_status status;
 
     SHERDI_TRY(sherdi_api_need(path != NULL, "sherd_config_load", "path"));
     SHERDI_TRY(sherdi_api_check_out(out, "sherd_config_load"));
-    SHERDI_TRY(config_create(path, &config));
     file = fopen(path, "rbe");
     if (file == NULL) {
-        status = sherdi_fail(SHERD_E_IO, "cannot open %s: %s", path, strerror(errno));
-        goto err_destroy;
+        return sherdi_fail(SHERD_E_IO, "cannot open %s: %s", path, strerror(errno));
     }
-    status = config_read_file(config, file);
+    sherdi_mem_init(&mem);
+    status = file_read(&mem, file, path, &text, &bytes);
     (void)fclose(file);
-    if (status != SHERD_OK) {
-        goto err_destroy;
+    if (status == SHERD_OK) {
+        status = config_create(path, text, bytes, out);
     }
-    *out = config;
-    return SHERD_OK;
-
-err_destroy:
-    sherd_config_destroy(config);
+    sherdi_free(text);
     return status;
 }
 

@@ -20,44 +20,38 @@ static int64_t batch_given(const sherd_config *config, sherdi_config_id id)
     return sherdi_config_is_given(config, id) ? entry_of(config, id)->value.integer : 0;
 }
 
-/* "file:2:3: train_batch_size" of the first of the three that is given. */
-static void batch_name_first(const sherd_config *config, char out[SHERDI_PLACE_BYTES + 64])
+/* Where the first of the three that is given stands: one is. */
+static const char *batch_place(const sherd_config *config, char place[SHERDI_PLACE_BYTES])
 {
-    static const sherdi_config_id IDS[] = {SHERDI_CONFIG_TRAIN_BATCH, SHERDI_CONFIG_MICRO_BATCH,
-                                           SHERDI_CONFIG_ACCUMULATION};
-    char                          place[SHERDI_PLACE_BYTES];
+    sherdi_config_id id = SHERDI_CONFIG_TRAIN_BATCH;
 
-    out[0] = '\0';
-    for (size_t i = 0; i < sizeof(IDS) / sizeof(IDS[0]) && out[0] == '\0'; i++) {
-        if (sherdi_config_is_given(config, IDS[i])) {
-            (void)snprintf(out, SHERDI_PLACE_BYTES + 64,
-                           "%s: ", sherdi_config_place(config, IDS[i], place));
-        }
+    if (!sherdi_config_is_given(config, id)) {
+        id = SHERDI_CONFIG_MICRO_BATCH;
     }
+    return sherdi_config_place(config, id, place);
 }
 
 static sherd_status batch_check(const sherd_config *config, int world_size,
                                 const sherdi_config_batch *batch)
 {
-    char    place[SHERDI_PLACE_BYTES + 64];
+    char    place[SHERDI_PLACE_BYTES];
     int64_t product;
     int is_product_known = !__builtin_mul_overflow(batch->micro, batch->accumulation, &product) &&
                            !__builtin_mul_overflow(product, (int64_t)world_size, &product);
 
-    batch_name_first(config, place);
     if (!is_product_known || product > INT_MAX) {
         return sherdi_fail(SHERD_E_INVAL,
-                           "%sthe batch train_micro_batch_size_per_gpu %lld x "
+                           "%s: the batch train_micro_batch_size_per_gpu %lld x "
                            "gradient_accumulation_steps %lld x %d ranks does not fit 32 bits",
-                           place, (long long)batch->micro, (long long)batch->accumulation,
-                           world_size);
+                           batch_place(config, place), (long long)batch->micro,
+                           (long long)batch->accumulation, world_size);
     }
     if (batch->micro < 1 || batch->accumulation < 1 || product != batch->train) {
         return sherdi_fail(SHERD_E_INVAL,
-                           "%strain_batch_size %lld is not train_micro_batch_size_per_gpu %lld x "
+                           "%s: train_batch_size %lld is not train_micro_batch_size_per_gpu %lld x "
                            "gradient_accumulation_steps %lld x %d ranks; change one of them",
-                           place, (long long)batch->train, (long long)batch->micro,
-                           (long long)batch->accumulation, world_size);
+                           batch_place(config, place), (long long)batch->train,
+                           (long long)batch->micro, (long long)batch->accumulation, world_size);
     }
     return SHERD_OK;
 }

@@ -186,6 +186,12 @@ static sherd_status switch_read(sherdi_config_reader *reader, const sherdi_confi
 static sherd_status alias_read(sherdi_config_reader *reader, const sherdi_config_alias *alias,
                                const member_path *path, const sherdi_json_node *node)
 {
+    static const char *const WORDS[] = {
+        [SHERDI_ALIAS_OLD]          = "is read as",
+        [SHERDI_ALIAS_INVERTED]     = "is read as the opposite of",
+        [SHERDI_ALIAS_CPU_SWITCH]   = "is an old name; use",
+        [SHERDI_ALIAS_PROGRAM_ONLY] = NULL,
+    };
     const char *meant = sherdi_config_table[alias->id].path;
     member_path same;
 
@@ -199,24 +205,13 @@ static sherd_status alias_read(sherdi_config_reader *reader, const sherdi_config
         path_join("", path->written, same.written);
         return member_read(reader, &same, node, 0);
     }
-    switch (alias->kind) {
-    case SHERDI_ALIAS_INVERTED:
-        SHERDI_TRY(sherdi_reader_say(reader, node, SHERDI_SAY_WARNING,
-                                     "%s is read as the opposite of %s", path->written, meant));
-        return switch_read(reader, alias, path->written, node);
-    case SHERDI_ALIAS_CPU_SWITCH:
-        SHERDI_TRY(sherdi_reader_say(reader, node, SHERDI_SAY_WARNING, "%s is an old name; use %s",
-                                     path->written, meant));
-        return switch_read(reader, alias, path->written, node);
-    case SHERDI_ALIAS_OLD:
-        SHERDI_TRY(sherdi_reader_say(reader, node, SHERDI_SAY_WARNING, "%s is read as %s",
-                                     path->written, meant));
-        break;
-    case SHERDI_ALIAS_SAME:
-    case SHERDI_ALIAS_PROGRAM_ONLY:
-        break;
+    if (WORDS[alias->kind] != NULL) {
+        SHERDI_TRY(sherdi_reader_say(reader, node, SHERDI_SAY_WARNING, "%s %s %s", path->written,
+                                     WORDS[alias->kind], meant));
     }
-    return scalar_read(reader, alias->id, alias, path->written, node);
+    return alias->kind == SHERDI_ALIAS_INVERTED || alias->kind == SHERDI_ALIAS_CPU_SWITCH
+               ? switch_read(reader, alias, path->written, node)
+               : scalar_read(reader, alias->id, alias, path->written, node);
 }
 
 /* ---- unknown ---- */
