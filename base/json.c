@@ -274,23 +274,13 @@ static sherd_status tree_load(sherdi_json *document)
 
 /* ---- nodes ---- */
 
-static size_t tree_count(json_t *value)
+/* No fewer than there are values: each begins with a token, and so do keys. */
+static size_t values_most(const sherdi_json *document)
 {
-    size_t      count = 1;
-    size_t      i;
-    const char *key;
-    json_t     *child;
+    size_t count = 0;
 
-    if (json_is_object(value)) {
-        json_object_foreach(value, key, child)
-        {
-            count += tree_count(child);
-        }
-    } else {
-        json_array_foreach(value, i, child)
-        {
-            count += tree_count(child);
-        }
+    for (token t = token_next(document, 0); t.at < t.end; t = token_next(document, t.end)) {
+        count += !char_is_in(document->text[t.at], ",:]}");
     }
     return count;
 }
@@ -392,7 +382,7 @@ static sherd_status document_read(sherdi_mem *mem, sherdi_json *document)
     SHERDI_TRY(comments_blank(document));
     SHERDI_TRY(commas_blank(document));
     SHERDI_TRY(tree_load(document));
-    document->nodes = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, tree_count(document->tree),
+    document->nodes = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, values_most(document),
                                          sizeof(*document->nodes));
     if (document->nodes == NULL) {
         return SHERD_E_NOMEM;
