@@ -32,155 +32,156 @@ static const char *entry_name(const sherd_config *config, sherdi_config_id id)
     return entry->alias == NULL ? sherdi_config_table[id].path : entry->alias->path;
 }
 
+/* A key, and the value that it is given. */
+typedef struct given_value {
+    sherdi_config_id           id;
+    const sherdi_config_alias *alias; /* under which it is given; NULL: its own name */
+    const char                *path;  /* as written */
+    const sherdi_json_node    *node;
+    sherdi_config_value        value;
+    int                        is_auto;
+} given_value;
+
 /* The file's explicit value stands against the program's, unless they agree or the program
  * insists. *keep_out: leave the entry as it is. */
-static sherd_status entry_contest(const sherdi_config_reader *reader, sherdi_config_id id,
-                                  const sherdi_config_value *value, int is_auto, const char *path,
-                                  const sherdi_json_node *node, int *keep_out)
+static sherd_status entry_contest(const sherdi_config_reader *reader, const given_value *given,
+                                  int *keep_out)
 {
-    const sherdi_config_entry *entry = &reader->config->entries[id];
+    const sherdi_config_entry *entry = &reader->config->entries[given->id];
+    const char                *name  = entry_name(reader->config, given->id);
     char                       place[SHERDI_PLACE_BYTES];
 
     *keep_out = 0;
+    (void)sherdi_config_place(reader->config, given->id, place);
     if (entry->origin == SHERDI_ORIGIN_FILE && reader->origin == SHERDI_ORIGIN_FILE) {
-        return sherdi_reader_say(
-            reader, node, SHERD_E_INVAL, "%s says what %s (%s) has said; keep one of them", path,
-            entry_name(reader->config, id), sherdi_config_place(reader->config, id, place));
+        return sherdi_reader_say(reader, given->node, SHERD_E_INVAL,
+                                 "%s says what %s (%s) has said; keep one of them", given->path,
+                                 name, place);
     }
     if (entry->origin != SHERDI_ORIGIN_FILE || entry->is_auto || reader->is_override) {
         return SHERD_OK;
     }
-    *keep_out = is_auto || sherdi_config_same(&sherdi_config_table[id], &entry->value, value);
-    if (*keep_out) {
-        return SHERD_OK;
-    }
-    return sherdi_reader_say(reader, node, SHERD_E_INVAL,
-                             "%s is %s at %s, and the program gives %.*s; remove one, or set "
-                             "\"!%s\" to override the file",
-                             entry_name(reader->config, id), entry->written,
-                             sherdi_config_place(reader->config, id, place),
-                             (int)node->lexeme_bytes, node->lexeme, path);
+    *keep_out = given->is_auto ||
+                sherdi_config_same(&sherdi_config_table[given->id], &entry->value, &given->value);
+    return *keep_out
+               ? SHERD_OK
+               : sherdi_reader_say(reader, given->node, SHERD_E_INVAL,
+                                   "%s is %s at %s, and the program gives %.*s; remove one, or set "
+                                   "\"!%s\" to override the file",
+                                   name, entry->written, place, (int)given->node->lexeme_bytes,
+                                   given->node->lexeme, given->path);
 }
 
-/* Takes over value->text. */
-static sherd_status entry_store(sherdi_config_reader *reader, sherdi_config_id id,
-                                const sherdi_config_alias *alias, sherdi_config_value *value,
-                                int is_auto, const sherdi_json_node *node)
+/* Takes over the value's text. */
+static sherd_status entry_store(sherdi_config_reader *reader, const given_value *given)
 {
-    sherdi_config_entry *entry = &reader->config->entries[id];
+    sherdi_config_entry    *entry = &reader->config->entries[given->id];
+    const sherdi_json_node *node  = given->node;
     char *written = sherdi_alloc(&reader->config->mem, SHERDI_MEM_CONTROL, node->lexeme_bytes + 1);
 
     if (written == NULL) {
-        sherdi_free(value->text);
+        sherdi_free(given->value.text);
         return SHERD_E_NOMEM;
     }
     memcpy(written, node->lexeme, node->lexeme_bytes);
     sherdi_free(entry->written);
     sherdi_free(entry->value.text);
     *entry = (sherdi_config_entry){
-        .value   = *value,
+        .value   = given->value,
         .origin  = reader->origin,
-        .is_auto = is_auto,
+        .is_auto = given->is_auto,
         .line    = node->line,
         .column  = node->column,
         .written = written,
-        .alias   = alias,
+        .alias   = given->alias,
     };
     return SHERD_OK;
 }
 
 /* ---- single values ---- */
 
-static int value_is_default(sherdi_config_id id, const sherdi_config_value *value)
+/* Whether a value asks for something else than the default; "auto" does not. */
+static int is_asking(const given_value *given)
 {
-    const sherdi_config_key *key = &sherdi_config_table[id];
+    const sherdi_config_key *key = &sherdi_config_table[given->id];
 
-    return (key->fallback != NULL && sherdi_config_same(key, value, &key->standard)) ||
-           (key->one_is_off && value->integer == 1);
+    return !given->is_auto &&
+           !(key->fallback != NULL && sherdi_config_same(key, &given->value, &key->standard)) &&
+           !(key->one_is_off && given->value.integer == 1);
 }
 
 /* What is to be said of a value that was stored. */
-static sherd_status scalar_remark(const sherdi_config_reader *reader, sherdi_config_id id,
-                                  const char *path, const sherdi_json_node *node)
+static sherd_status scalar_remark(const sherdi_config_reader *reader, const given_value *given)
 {
-    const sherdi_config_key   *key   = &sherdi_config_table[id];
-    const sherdi_config_entry *entry = &reader->config->entries[id];
+    const sherdi_config_key *key = &sherdi_config_table[given->id];
 
-    if (entry->is_auto && key->auto_rule == NULL && strchr(key->path, '.') == NULL) {
-        return sherdi_reader_say(reader, node, SHERDI_SAY_WARNING,
-                                 "%s is \"auto\", which means its default here", path);
+    if (given->is_auto && key->auto_rule == NULL && strchr(key->path, '.') == NULL) {
+        return sherdi_reader_say(reader, given->node, SHERDI_SAY_WARNING,
+                                 "%s is \"auto\", which means its default here", given->path);
     }
-    if (key->action == SHERDI_ACTION_IGNORE && !entry->is_auto &&
-        !value_is_default(id, &entry->value)) {
-        return sherdi_reader_say(reader, node, SHERDI_SAY_WARNING, "%s is ignored: %s", path,
-                                 key->meaning);
+    if (key->action == SHERDI_ACTION_IGNORE && is_asking(given)) {
+        return sherdi_reader_say(reader, given->node, SHERDI_SAY_WARNING, "%s is ignored: %s",
+                                 given->path, key->meaning);
     }
-    if (key->action == SHERDI_ACTION_ACCEPT && !entry->is_auto && key->fallback != NULL &&
-        !value_is_default(id, &entry->value)) {
-        (void)sherdi_reader_say(reader, node, SHERDI_SAY_INFO, "%s makes no difference: %s", path,
-                                key->meaning);
+    if (key->action == SHERDI_ACTION_ACCEPT && key->fallback != NULL && is_asking(given)) {
+        (void)sherdi_reader_say(reader, given->node, SHERDI_SAY_INFO, "%s makes no difference: %s",
+                                given->path, key->meaning);
     }
     return SHERD_OK;
 }
 
-static sherd_status scalar_put(sherdi_config_reader *reader, sherdi_config_id id,
-                               const sherdi_config_alias *alias, sherdi_config_value *value,
-                               int is_auto, const char *path, const sherdi_json_node *node)
+/* Takes over the value's text. */
+static sherd_status scalar_put(sherdi_config_reader *reader, const given_value *given)
 {
-    const sherdi_config_key *key = &sherdi_config_table[id];
+    const sherdi_config_key *key     = &sherdi_config_table[given->id];
+    int                      is_kept = 0;
     sherd_status             status;
-    int                      is_kept;
 
-    if (key->action == SHERDI_ACTION_REFUSE && !is_auto && !value_is_default(id, value)) {
-        sherdi_free(value->text);
-        return sherdi_reader_say(reader, node, SHERD_E_NOTSUP,
-                                 "%s is %.*s, which sherd cannot do: %s", path,
-                                 (int)node->lexeme_bytes, node->lexeme, key->meaning);
+    if (key->action == SHERDI_ACTION_REFUSE && is_asking(given)) {
+        status = sherdi_reader_say(
+            reader, given->node, SHERD_E_NOTSUP, "%s is %.*s, which sherd cannot do: %s",
+            given->path, (int)given->node->lexeme_bytes, given->node->lexeme, key->meaning);
+    } else {
+        status = entry_contest(reader, given, &is_kept);
     }
-    status = entry_contest(reader, id, value, is_auto, path, node, &is_kept);
     if (status != SHERD_OK || is_kept) {
-        sherdi_free(value->text);
+        sherdi_free(given->value.text);
         return status;
     }
-    SHERDI_TRY(entry_store(reader, id, alias, value, is_auto, node));
-    return scalar_remark(reader, id, path, node);
+    SHERDI_TRY(entry_store(reader, given));
+    return scalar_remark(reader, given);
 }
 
-static sherd_status scalar_read(sherdi_config_reader *reader, sherdi_config_id id,
-                                const sherdi_config_alias *alias, const char *path,
-                                const sherdi_json_node *node)
+static sherd_status scalar_read(sherdi_config_reader *reader, given_value *given)
 {
-    const sherdi_config_key *key   = &sherdi_config_table[id];
-    sherdi_config_value      value = {0};
-    int                      is_auto;
+    const sherdi_config_key *key = &sherdi_config_table[given->id];
 
-    if (node->kind == SHERDI_JSON_NULL && key->is_nullable) {
+    if (given->node->kind == SHERDI_JSON_NULL && key->is_nullable) {
         return SHERD_OK;
     }
-    SHERDI_TRY(sherdi_config_value_read(reader, key, path, node, &value, &is_auto));
-    return scalar_put(reader, id, alias, &value, is_auto, path, node);
+    SHERDI_TRY(sherdi_config_value_read(reader, key, given->path, given->node, &given->value,
+                                        &given->is_auto));
+    return scalar_put(reader, given);
 }
 
 /* ---- other names ---- */
 
 /* The bool forms: find_unused_parameters, cpu_offload and its like. */
-static sherd_status switch_read(sherdi_config_reader *reader, const sherdi_config_alias *alias,
-                                const char *path, const sherdi_json_node *node)
+static sherd_status switch_read(sherdi_config_reader *reader, given_value *given)
 {
-    static const sherdi_config_key SWITCH = {.type = SHERDI_TYPE_BOOL};
-    const sherdi_config_key       *key    = &sherdi_config_table[alias->id];
-    sherdi_config_value            value  = {0};
+    static const sherdi_config_key SWITCH  = {.type = SHERDI_TYPE_BOOL};
+    const char                    *choices = sherdi_config_table[given->id].range.choices;
     size_t                         cpu;
-    int                            is_auto;
 
-    SHERDI_TRY(sherdi_config_value_read(reader, &SWITCH, path, node, &value, &is_auto));
-    if (alias->kind == SHERDI_ALIAS_INVERTED) {
-        value.integer = !value.integer;
-    } else if (value.integer) {
-        (void)sherdi_config_choice(key->range.choices, "cpu", 0, &cpu);
-        value.integer = (int64_t)cpu;
+    SHERDI_TRY(sherdi_config_value_read(reader, &SWITCH, given->path, given->node, &given->value,
+                                        &given->is_auto));
+    if (given->alias->kind == SHERDI_ALIAS_INVERTED) {
+        given->value.integer = !given->value.integer;
+    } else if (given->value.integer) {
+        (void)sherdi_config_choice(choices, "cpu", 0, &cpu);
+        given->value.integer = (int64_t)cpu;
     }
-    return scalar_put(reader, alias->id, alias, &value, is_auto, path, node);
+    return scalar_put(reader, given);
 }
 
 static sherd_status alias_read(sherdi_config_reader *reader, const sherdi_config_alias *alias,
@@ -193,6 +194,7 @@ static sherd_status alias_read(sherdi_config_reader *reader, const sherdi_config
         [SHERDI_ALIAS_PROGRAM_ONLY] = NULL,
     };
     const char *meant = sherdi_config_table[alias->id].path;
+    given_value given = {.id = alias->id, .alias = alias, .path = path->written, .node = node};
     member_path same;
 
     if (sherdi_config_table[alias->id].type == SHERDI_TYPE_BLOCK) {
@@ -210,8 +212,8 @@ static sherd_status alias_read(sherdi_config_reader *reader, const sherdi_config
                                      WORDS[alias->kind], meant));
     }
     return alias->kind == SHERDI_ALIAS_INVERTED || alias->kind == SHERDI_ALIAS_CPU_SWITCH
-               ? switch_read(reader, alias, path->written, node)
-               : scalar_read(reader, alias->id, alias, path->written, node);
+               ? switch_read(reader, &given)
+               : scalar_read(reader, &given);
 }
 
 /* ---- unknown ---- */
@@ -299,12 +301,13 @@ static sherd_status opaque_read(const sherdi_config_reader *reader, const sherdi
 static sherd_status legacy_bool_read(sherdi_config_reader *reader, const char *path,
                                      const sherdi_json_node *node)
 {
-    sherdi_config_value value = {.integer = node->is_true};
+    given_value given = {
+        .id = SHERDI_CONFIG_STAGE, .path = path, .node = node, .value.integer = node->is_true};
 
     SHERDI_TRY(sherdi_reader_say(reader, node, SHERDI_SAY_WARNING,
                                  "%s is %s, the old form; read as {\"stage\": %d}", path,
                                  node->is_true ? "true" : "false", node->is_true));
-    return scalar_put(reader, SHERDI_CONFIG_STAGE, NULL, &value, 0, path, node);
+    return scalar_put(reader, &given);
 }
 
 static sherd_status members_read(sherdi_config_reader *reader, const member_path *block,
@@ -325,7 +328,7 @@ static sherd_status block_read(sherdi_config_reader *reader, sherdi_config_id id
                                const member_path *path, const sherdi_json_node *node)
 {
     const sherdi_config_key *key   = &sherdi_config_table[id];
-    sherdi_config_value      value = {0};
+    given_value              given = {.id = id, .path = path->written, .node = node};
 
     if (key->is_opaque) {
         return opaque_read(reader, key, path->written, node);
@@ -345,7 +348,7 @@ static sherd_status block_read(sherdi_config_reader *reader, sherdi_config_id id
                                  "%s is %.*s; it must be a block in braces, or not be there",
                                  path->written, (int)node->lexeme_bytes, node->lexeme);
     }
-    SHERDI_TRY(entry_store(reader, id, NULL, &value, 0, node));
+    SHERDI_TRY(entry_store(reader, &given));
     return members_read(reader, path, node, key->is_closed);
 }
 
@@ -375,6 +378,7 @@ static sherd_status member_read(sherdi_config_reader *reader, const member_path 
 {
     const sherdi_config_alias *alias = sherdi_config_alias_find(path->known);
     sherdi_config_id           id    = sherdi_config_find(path->known);
+    given_value                given = {.id = id, .path = path->written, .node = node};
     int                        is_spelt_out;
 
     /* A dot inside a key of the file is not a path. */
@@ -389,7 +393,7 @@ static sherd_status member_read(sherdi_config_reader *reader, const member_path 
     if (sherdi_config_table[id].type == SHERDI_TYPE_BLOCK) {
         return block_read(reader, id, path, node);
     }
-    return scalar_read(reader, id, NULL, path->written, node);
+    return scalar_read(reader, &given);
 }
 
 /* Lenience holds for the whole document, wherever its block stands in it. */
