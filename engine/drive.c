@@ -55,7 +55,7 @@ static void transfer_start(sherdi_drive *drive, sherdi_transfer *transfer)
     transfer->is_started = 1;
     transfer->io         = (sherdi_io){0};
     if (drive->failures[transfer->ring] != SHERD_OK) {
-        transfer->is_refused = 1; /* over at once */
+        transfer->is_failed = 1; /* over at once */
         return;
     }
     if (transfer->is_write) {
@@ -68,14 +68,15 @@ static void transfer_start(sherdi_drive *drive, sherdi_transfer *transfer)
 /* The end of one that was started; blocks unless it is over. */
 static void transfer_end(sherdi_drive *drive, sherdi_transfer *transfer)
 {
-    uint64_t number = transfer->number;
+    if (!transfer->is_failed) {
+        sherd_status status = transfer->tier->ops->wait(transfer->tier, &transfer->io);
 
-    if (!transfer->is_refused) {
-        failure_keep(drive, transfer->ring,
-                     transfer->tier->ops->wait(transfer->tier, &transfer->io));
+        failure_keep(drive, transfer->ring, status);
+        transfer->is_failed = status != SHERD_OK;
     }
+    transfer->ended  = transfer->number;
     transfer->number = 0;
-    sherdi_order_forget(drive->order, SHERDI_LANE_DRIVE, number);
+    sherdi_order_forget(drive->order, SHERDI_LANE_DRIVE, transfer->ended);
 }
 
 static int is_startable(sherdi_drive *drive, const sherdi_transfer *transfer)
@@ -104,7 +105,7 @@ static int is_startable(sherdi_drive *drive, const sherdi_transfer *transfer)
 
 static int is_over(sherdi_transfer *transfer)
 {
-    return transfer->is_refused || transfer->tier->ops->is_done(transfer->tier, &transfer->io);
+    return transfer->is_failed || transfer->tier->ops->is_done(transfer->tier, &transfer->io);
 }
 
 /* In the order in which they were given: what one frees the next may take. */
@@ -158,7 +159,10 @@ sherd_status sherdi_drive_wait(sherdi_drive *drive, uint64_t number)
     int64_t         *waited_ns;
 
     if (transfer == NULL) {
-        return SHERD_OK;
+        transfer = &drive->transfers[number % drive->count];
+        return transfer->ended == number && transfer->is_failed
+                   ? sherdi_drive_status(drive, transfer->ring)
+                   : SHERD_OK;
     }
     ring = transfer->ring;
     if (!transfer->is_started) {
@@ -198,7 +202,8 @@ sherd_status sherdi_drive_wait_all(sherdi_drive *drive)
     uint64_t     first  = drive->given > drive->count ? drive->given - drive->count + 1 : 1;
 
     for (uint64_t n = first; n <= drive->given; n++) {
-        sherd_status own = sherdi_drive_wait(drive, n);
+        sherd_status own =
+            transfer_find(drive, n) == NULL ? SHERD_OK : sherdi_drive_wait(drive, n);
 
         status = status == SHERD_OK ? own : status;
     }

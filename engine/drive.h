@@ -14,8 +14,9 @@ typedef struct sherdi_transfer {
     size_t         extent;
     sherdi_ring    ring;
     int            is_write;
-    uint64_t       number;                 /* 0: the entry is free */
-    int            is_started, is_refused; /* refused: after a failure */
+    uint64_t       number;                /* 0: the entry is free */
+    uint64_t       ended;                 /* the number that it had */
+    int            is_started, is_failed; /* failed: itself, or refused after a failure */
     sherdi_follows follows;                /* while it is not started */
 } sherdi_transfer;
 
@@ -53,7 +54,8 @@ void sherdi_drive_close(sherdi_drive *drive);
 uint64_t sherdi_drive_give(sherdi_drive *drive, const sherdi_transfer *transfer);
 /** Starts what can start, takes notice of what is over. Never blocks. */
 void sherdi_drive_poll(sherdi_drive *drive);
-/** Until the transfer is over; its failure, or that of an earlier one of its ring. */
+/** Until the transfer is over; its failure, or that of an earlier one of its ring, told as long as no other has taken
+ *  its entry. */
 sherd_status sherdi_drive_wait(sherdi_drive *drive, uint64_t number);
 /** Until all that were given are over; the first failure. */
 sherd_status sherdi_drive_wait_all(sherdi_drive *drive);

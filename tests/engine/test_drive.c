@@ -327,6 +327,27 @@ static void read_that_fails_ends_the_pass(void)
     sherdi_drive_close(&r->drive);
 }
 
+/* Over before anybody waits for it: it has not been made all the same. */
+static void transfer_that_was_refused_fails_whoever_waits_for_it(void)
+{
+    rig     *r = rig_open();
+    uint64_t failed, refused, other;
+
+    r->tier.fails_at = 1;
+    failed           = move(r, 0, 0, 1);
+    CHECK_STATUS(SHERD_E_IO, sherdi_drive_wait(&r->drive, failed));
+    refused = move(r, 0, 1, 2);
+    CHECK_INT(1, r->tier.reads);
+    CHECK_STATUS(SHERD_E_IO, sherdi_drive_wait(&r->drive, refused));
+    CHECK_ERROR_SAYS("read 1 failed");
+    CHECK_STATUS(SHERD_E_IO, sherdi_drive_wait(&r->drive, failed)); /* a second time too */
+    CHECK_STATUS(SHERD_E_IO, sherdi_drive_settle(&r->drive, SHERDI_RING_PARAMS));
+    other = move(r, 0, 1, 2);
+    CHECK_OK(sherdi_drive_wait(&r->drive, other));
+    CHECK_OK(sherdi_drive_wait(&r->drive, other));
+    sherdi_drive_close(&r->drive);
+}
+
 /* Nobody waited for it: the next who works in the ring is told, and the settle if none does. */
 static void write_that_fails_is_told_later(void)
 {
@@ -355,6 +376,7 @@ static const test_case CASES[] = {
     CASE(transfers_do_what_they_would_do_one_by_one),
     CASE(closing_waits_for_what_is_on_its_way),
     CASE(read_that_fails_ends_the_pass),
+    CASE(transfer_that_was_refused_fails_whoever_waits_for_it),
     CASE(write_that_fails_is_told_later),
 };
 
