@@ -202,8 +202,7 @@ sherd_status sherdi_drive_wait_all(sherdi_drive *drive)
     uint64_t     first  = drive->given > drive->count ? drive->given - drive->count + 1 : 1;
 
     for (uint64_t n = first; n <= drive->given; n++) {
-        sherd_status own =
-            transfer_find(drive, n) == NULL ? SHERD_OK : sherdi_drive_wait(drive, n);
+        sherd_status own = transfer_find(drive, n) == NULL ? SHERD_OK : sherdi_drive_wait(drive, n);
 
         status = status == SHERD_OK ? own : status;
     }

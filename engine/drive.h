@@ -17,7 +17,7 @@ typedef struct sherdi_transfer {
     uint64_t       number;                /* 0: the entry is free */
     uint64_t       ended;                 /* the number that it had */
     int            is_started, is_failed; /* failed: itself, or refused after a failure */
-    sherdi_follows follows;                /* while it is not started */
+    sherdi_follows follows;               /* while it is not started */
 } sherdi_transfer;
 
 /* What transfers of a ring were waited for, since it was last asked. */

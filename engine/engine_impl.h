@@ -220,6 +220,9 @@ sherd_status sherdi_run_exchange(sherd_engine *engine, const void *mine, void *a
 /** What was written of the state counts as that of `step`. */
 sherd_status sherdi_run_commit(sherd_engine *engine, int64_t step, uint64_t fingerprint,
                                const sherdi_scaler *scaler);
+/** The state on a drive goes on (SHERDI_OP_COMMIT) or back (SHERDI_OP_ABANDON, SHERDI_OP_ROLLBACK), with the record in
+ *  engine->run. */
+sherd_status sherdi_run_generation(sherd_engine *engine, sherdi_op_kind kind);
 /** Until all collectives are over; the first failure. */
 sherd_status sherdi_run_drain(sherd_engine *engine);
 /** All transfers of a ring are over or dropped, and nothing is in its slots; the first failure of them. */

@@ -701,7 +701,7 @@ static sherd_status state_begin(sherd_engine *engine)
     engine->own_fingerprint     = filled_fingerprint(engine, 0);
     engine->has_own_fingerprint = 1;
     sherdi_store_verify(engine, engine->settings.verify_reads || !engine->settings.fast_init);
-    return sherdi_store_commit(engine, engine->step, engine->own_fingerprint, &engine->scaler);
+    return sherdi_run_commit(engine, engine->step, engine->own_fingerprint, &engine->scaler);
 }
 
 sherd_status sherdi_fill_finish(sherd_engine *engine)

@@ -125,18 +125,16 @@ sherd_status sherdi_program_sum(const sherdi_program *program)
     return sherdi_program_emit(program, &op);
 }
 
-/* Of all extents of the state. */
-sherd_status sherdi_program_commit(const sherdi_program *program)
+sherd_status sherdi_program_generation(const sherdi_program *program, sherdi_op_kind kind)
 {
     const sherdi_plan *plan  = program->plan;
-    size_t             count = plan->num_extents[SHERDI_PLACE_STORAGE];
     size_t             bytes = 0;
-    sherdi_op          op    = sherdi_op_of(SHERDI_OP_COMMIT, SHERDI_LANE_HOST);
+    sherdi_op          op    = sherdi_op_of(kind, SHERDI_LANE_HOST);
 
     if (plan->settings.offload_state.place != SHERDI_PLACE_STORAGE) {
         return SHERD_OK;
     }
-    for (size_t e = 0; e < count; e++) {
+    for (size_t e = 0; e < sherdi_ring_extents(plan, SHERDI_RING_STATE); e++) {
         const sherdi_extent *extent = &plan->extents[SHERDI_PLACE_STORAGE][e];
 
         bytes = sherdi_max_size(bytes, extent->offset_bytes + extent->len_bytes);
@@ -151,9 +149,10 @@ sherd_status sherdi_program_commit(const sherdi_program *program)
 const char *sherdi_op_kind_name(sherdi_op_kind kind)
 {
     static const char *const NAMES[SHERDI_OP_KINDS] = {
-        "use",    "zero",       "copy",        "cast",  "accumulate", "widen",  "gather",
-        "reduce", "all-reduce", "exchange",    "sum",   "read",       "write",  "commit",
-        "norm",   "update",     "fingerprint", "clear", "collect",    "poison",
+        "use",         "zero",   "copy",       "cast",     "accumulate", "widen",
+        "gather",      "reduce", "all-reduce", "exchange", "sum",        "read",
+        "write",       "commit", "abandon",    "rollback", "norm",       "update",
+        "fingerprint", "clear",  "collect",    "poison",
     };
 
     return NAMES[kind];
@@ -186,37 +185,30 @@ const char *sherdi_place_of_bytes_name(const sherdi_plan *plan, int where)
 /* ------------------------------------------------------------------ rings -- */
 
 typedef struct ring {
-    sherdi_buffer_id buffer;
-    size_t           slot_bytes;
-    int              reads_from, writes_to;
+    sherdi_buffer_id     buffer;
+    size_t               slot_bytes;
+    const sherdi_extent *extents;
+    size_t               num_extents;
+    int                  reads_from, writes_to;
 } ring;
 
 static ring ring_of(const sherdi_plan *plan, sherdi_ring which)
 {
-    int has_spare = sherdi_plan_has_generations(plan);
-
     switch (which) {
     case SHERDI_RING_PARAMS:
-        return (ring){SHERDI_BUFFER_PARAM_RING, plan->param_ring_bytes, SHERDI_AT_PARAM_FILE,
-                      SHERDI_AT_PARAM_FILE};
+        return (ring){SHERDI_BUFFER_PARAM_RING, plan->param_ring_bytes, plan->piece_extents,
+                      plan->num_pieces,         SHERDI_AT_PARAM_FILE,   SHERDI_AT_PARAM_FILE};
     case SHERDI_RING_GRADS:
-        return (ring){SHERDI_BUFFER_GRAD_RING, plan->grad_ring_bytes, SHERDI_AT_GRAD_FILE,
-                      SHERDI_AT_GRAD_FILE};
+        return (ring){SHERDI_BUFFER_GRAD_RING, plan->grad_ring_bytes, plan->grad_extents,
+                      plan->num_grad_extents,  SHERDI_AT_GRAD_FILE,   SHERDI_AT_GRAD_FILE};
     default:
-        return (ring){SHERDI_BUFFER_STATE_RING, plan->ring_bytes, SHERDI_AT_STATE_LIVE,
-                      has_spare ? SHERDI_AT_STATE_SPARE : SHERDI_AT_STATE_LIVE};
-    }
-}
-
-static const sherdi_extent *ring_extent(const sherdi_plan *plan, sherdi_ring which, size_t extent)
-{
-    switch (which) {
-    case SHERDI_RING_PARAMS:
-        return &plan->piece_extents[extent];
-    case SHERDI_RING_GRADS:
-        return &plan->grad_extents[extent];
-    default:
-        return &plan->extents[SHERDI_PLACE_STORAGE][extent];
+        return (ring){SHERDI_BUFFER_STATE_RING,
+                      plan->ring_bytes,
+                      plan->extents[SHERDI_PLACE_STORAGE],
+                      plan->num_extents[SHERDI_PLACE_STORAGE],
+                      SHERDI_AT_STATE_LIVE,
+                      sherdi_plan_has_generations(plan) ? SHERDI_AT_STATE_SPARE
+                                                        : SHERDI_AT_STATE_LIVE};
     }
 }
 
@@ -225,6 +217,11 @@ size_t sherdi_ring_slots(const sherdi_plan *plan, sherdi_ring which)
     ring r = ring_of(plan, which);
 
     return r.slot_bytes == 0 ? 0 : plan->buffers[r.buffer].bytes / r.slot_bytes;
+}
+
+size_t sherdi_ring_extents(const sherdi_plan *plan, sherdi_ring which)
+{
+    return ring_of(plan, which).num_extents;
 }
 
 sherdi_range sherdi_ring_slot(const sherdi_plan *plan, sherdi_ring which, size_t number,
@@ -236,11 +233,11 @@ sherdi_range sherdi_ring_slot(const sherdi_plan *plan, sherdi_ring which, size_t
     return sherdi_range_of(r.buffer, slot * r.slot_bytes, bytes);
 }
 
-static sherdi_op transfer_of(const sherdi_plan *plan, sherdi_op_kind kind, sherdi_ring which,
-                             size_t number, size_t extent, int unit)
+sherdi_op sherdi_op_of_transfer(const sherdi_plan *plan, sherdi_op_kind kind, sherdi_ring which,
+                                size_t number, size_t extent, int unit)
 {
     ring                 r       = ring_of(plan, which);
-    const sherdi_extent *at      = ring_extent(plan, which, extent);
+    const sherdi_extent *at      = &r.extents[extent];
     int                  is_read = kind == SHERDI_OP_READ;
     sherdi_op            op      = sherdi_op_of(kind, SHERDI_LANE_DRIVE);
     sherdi_range         file =
@@ -267,14 +264,15 @@ sherd_status sherdi_program_read(const sherdi_program *program, sherdi_ring whic
         return SHERD_OK;
     }
     *held = extent;
-    op    = transfer_of(program->plan, SHERDI_OP_READ, which, number, extent, unit);
+    op    = sherdi_op_of_transfer(program->plan, SHERDI_OP_READ, which, number, extent, unit);
     return sherdi_program_emit(program, &op);
 }
 
 sherd_status sherdi_program_write(const sherdi_program *program, sherdi_ring which, size_t number,
                                   size_t extent, int unit)
 {
-    sherdi_op op = transfer_of(program->plan, SHERDI_OP_WRITE, which, number, extent, unit);
+    sherdi_op op =
+        sherdi_op_of_transfer(program->plan, SHERDI_OP_WRITE, which, number, extent, unit);
 
     sherdi_progress_release(program->progress, program->plan, which, number);
     return sherdi_program_emit(program, &op);

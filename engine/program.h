@@ -30,7 +30,9 @@ typedef enum sherdi_op_kind {
     SHERDI_OP_SUM,      /* of integers over the ranks: norms of tensors */
     SHERDI_OP_READ,     /* a file's extent into a slot */
     SHERDI_OP_WRITE,
-    SHERDI_OP_COMMIT,
+    SHERDI_OP_COMMIT,   /* of all extents of the state: what was written counts from now on, */
+    SHERDI_OP_ABANDON,  /* ... is forgotten, */
+    SHERDI_OP_ROLLBACK, /* ... or what counted before does again */
     SHERDI_OP_NORM,
     SHERDI_OP_UPDATE, /* one sweep of the optimizer over a block */
     SHERDI_OP_FINGERPRINT,
@@ -222,8 +224,8 @@ sherd_status sherdi_program_window_begin(const sherdi_program *program);
 sherd_status sherdi_program_exchange(const sherdi_program *program, size_t len_bytes);
 /** Norms of tensors are added over the ranks, where a rank has a part of them. */
 sherd_status sherdi_program_sum(const sherdi_program *program);
-/** What was written of the state on a drive counts from now on. */
-sherd_status sherdi_program_commit(const sherdi_program *program);
+/** SHERDI_OP_COMMIT, SHERDI_OP_ABANDON, SHERDI_OP_ROLLBACK; nothing where no state is on a drive. */
+sherd_status sherdi_program_generation(const sherdi_program *program, sherdi_op_kind kind);
 
 /* What a walk over the blocks does with each. */
 typedef enum sherdi_walk {
@@ -336,10 +338,21 @@ sherd_status sherdi_program_gradient_complete(const sherdi_program *program, int
 /** Debug: nobody reads that any more. */
 sherd_status sherdi_program_poison(const sherdi_program *program, int unit, sherdi_range range);
 
-/** The first bytes of the slot that the extent of that number takes; how many slots there are. */
+/** A block's state: where it rests, or in the slot that a walk takes. */
+sherdi_range sherdi_state_at(const sherdi_plan *plan, const sherdi_block *block);
+/** What fingerprints of a place's kernels are added to. */
+sherdi_range sherdi_fingerprint_at(const sherdi_plan *plan, sherdi_place place);
+/** Results of kernels are zero again, so many bytes of them. */
+sherd_status sherdi_program_clear(const sherdi_program *program, size_t offset, size_t bytes);
+
+/** The first bytes of the slot that the extent of that number takes; how many slots and extents there are. */
 sherdi_range sherdi_ring_slot(const sherdi_plan *plan, sherdi_ring ring, size_t number,
                               size_t bytes);
 size_t       sherdi_ring_slots(const sherdi_plan *plan, sherdi_ring ring);
+size_t       sherdi_ring_extents(const sherdi_plan *plan, sherdi_ring ring);
+/** Between an extent and the slot of that number. */
+sherdi_op sherdi_op_of_transfer(const sherdi_plan *plan, sherdi_op_kind kind, sherdi_ring ring,
+                                size_t number, size_t extent, int unit);
 /** An extent comes into the slot of that number, unless it is there; goes back from it; the slot is free. */
 sherd_status sherdi_program_read(const sherdi_program *program, sherdi_ring ring, size_t number,
                                  size_t extent, int unit);

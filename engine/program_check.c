@@ -53,7 +53,7 @@ typedef enum event_kind {
     EVENT_WINDOW_BEGIN,
     EVENT_EXCHANGE,
     EVENT_SUM,
-    EVENT_COMMIT,
+    EVENT_GENERATION,
     EVENT_READ_AHEAD,
     EVENT_NORM,
     EVENT_WALK,
@@ -62,10 +62,11 @@ typedef enum event_kind {
 } event_kind;
 
 typedef struct event {
-    event_kind  kind;
-    int         unit;
-    sherd_pass  pass;
-    sherdi_walk walk;
+    event_kind     kind;
+    int            unit;
+    sherd_pass     pass;
+    sherdi_walk    walk;
+    sherdi_op_kind generation;
 } event;
 
 static sherd_status event_run(const sherdi_program *program, const event *e)
@@ -89,8 +90,8 @@ static sherd_status event_run(const sherdi_program *program, const event *e)
         return sherdi_program_exchange(program, EXCHANGED_BYTES);
     case EVENT_SUM:
         return sherdi_program_sum(program);
-    case EVENT_COMMIT:
-        return sherdi_program_commit(program);
+    case EVENT_GENERATION:
+        return sherdi_program_generation(program, e->generation);
     case EVENT_READ_AHEAD:
         return sherdi_program_read_ahead(program);
     case EVENT_NORM:
@@ -196,6 +197,11 @@ static sherd_status happen(check *check, event_kind kind)
     return event_do(check, (event){.kind = kind});
 }
 
+static sherd_status generation_change(check *check, sherdi_op_kind how)
+{
+    return event_do(check, (event){.kind = EVENT_GENERATION, .generation = how});
+}
+
 /* The slots of a ring hold nothing any more. */
 static void ring_settle(check *check, sherdi_ring ring)
 {
@@ -225,7 +231,7 @@ static int is_refused(const check *check, int unit, sherd_pass pass)
 
 static sherd_status unit_acquire(check *check, int unit, sherd_pass pass, int *is_taken_out)
 {
-    event        e      = {EVENT_ACQUIRE, unit, pass, SHERDI_WALK_MEASURE};
+    event        e      = {.kind = EVENT_ACQUIRE, .unit = unit, .pass = pass};
     size_t       before = check->sides[0].cap_ops;
     sherd_status status;
 
@@ -270,7 +276,7 @@ static sherd_status unit_release(check *check, int unit, sherd_pass pass)
         }
     }
     check->num_uses = kept;
-    return event_do(check, (event){EVENT_RELEASE, unit, pass, SHERDI_WALK_MEASURE});
+    return event_do(check, (event){.kind = EVENT_RELEASE, .unit = unit, .pass = pass});
 }
 
 /* A unit that nobody expects here, in any pass. */
@@ -397,7 +403,7 @@ static sherd_status apply(check *check)
         SHERDI_TRY(happen(check, EVENT_SUM));
     }
     SHERDI_TRY(walk_run(check, SHERDI_WALK_UPDATE));
-    SHERDI_TRY(happen(check, EVENT_COMMIT));
+    SHERDI_TRY(generation_change(check, SHERDI_OP_COMMIT));
     SHERDI_TRY(happen(check, EVENT_EXCHANGE));
     SHERDI_TRY(happen(check, EVENT_PUBLISH));
     SHERDI_TRY(happen(check, EVENT_FETCH_AHEAD));
@@ -407,11 +413,13 @@ static sherd_status apply(check *check)
 /* restore.c */
 static sherd_status undo(check *check)
 {
-    ring_settle(check, SHERDI_RING_STATE);
-    ring_settle(check, SHERDI_RING_PARAMS);
+    for (int ring = 0; ring < SHERDI_RINGS; ring++) {
+        ring_settle(check, (sherdi_ring)ring);
+    }
     SHERDI_TRY(happen(check, EVENT_WINDOW_BEGIN));
     SHERDI_TRY(happen(check, EVENT_FORGET));
-    SHERDI_TRY(happen(check, EVENT_COMMIT));
+    SHERDI_TRY(generation_change(check, SHERDI_OP_ABANDON));
+    SHERDI_TRY(generation_change(check, SHERDI_OP_ROLLBACK));
     SHERDI_TRY(happen(check, EVENT_EXCHANGE));
     SHERDI_TRY(walk_run(check, SHERDI_WALK_REPUBLISH));
     SHERDI_TRY(happen(check, EVENT_EXCHANGE));

@@ -35,20 +35,22 @@ static size_t block_number(const sherdi_plan *plan, const sherdi_block *block)
 
 /* An extent's turn is over: the slot takes the one that is as many further as there are slots. */
 static sherd_status slot_go_on(const sherdi_program *program, sherdi_ring ring, size_t extent,
-                               size_t num_extents, int unit)
+                               int unit)
 {
     size_t next = extent + sherdi_ring_slots(program->plan, ring);
 
     sherdi_progress_release(program->progress, program->plan, ring, extent);
-    if (!program->plan->settings.pipeline_read || next >= num_extents) {
+    if (!program->plan->settings.pipeline_read ||
+        next >= sherdi_ring_extents(program->plan, ring)) {
         return SHERD_OK;
     }
     return sherdi_program_read(program, ring, next, next, unit);
 }
 
-static sherd_status slots_begin(const sherdi_program *program, sherdi_ring ring, size_t num_extents)
+static sherd_status slots_begin(const sherdi_program *program, sherdi_ring ring)
 {
-    size_t slots = sherdi_min_size(sherdi_ring_slots(program->plan, ring), num_extents);
+    size_t slots = sherdi_min_size(sherdi_ring_slots(program->plan, ring),
+                                   sherdi_ring_extents(program->plan, ring));
 
     for (size_t e = 0; e < slots && program->plan->settings.pipeline_read; e++) {
         SHERDI_TRY(sherdi_program_read(program, ring, e, e, -1));
@@ -58,18 +60,12 @@ static sherd_status slots_begin(const sherdi_program *program, sherdi_ring ring,
 
 sherd_status sherdi_program_read_ahead(const sherdi_program *program)
 {
-    return slots_begin(program, SHERDI_RING_STATE,
-                       program->plan->num_extents[SHERDI_PLACE_STORAGE]);
-}
-
-static sherd_status gradients_read_ahead(const sherdi_program *program)
-{
-    return slots_begin(program, SHERDI_RING_GRADS, program->plan->num_grad_extents);
+    return slots_begin(program, SHERDI_RING_STATE);
 }
 
 /* ------------------------------------------------------------------ state -- */
 
-static sherdi_range state_at(const sherdi_plan *plan, const sherdi_block *block)
+sherdi_range sherdi_state_at(const sherdi_plan *plan, const sherdi_block *block)
 {
     static const int BUFFERS[] = {SHERDI_BUFFER_STATE, SHERDI_BUFFER_HOST_STATE};
     size_t           bytes     = sherdi_plan_state_bytes(plan, block);
@@ -117,8 +113,7 @@ static sherd_status state_give(const sherdi_program *program, const sherdi_block
         SHERDI_TRY(
             sherdi_program_write(program, SHERDI_RING_STATE, block->extent, block->extent, unit));
     }
-    return slot_go_on(program, SHERDI_RING_STATE, block->extent,
-                      program->plan->num_extents[SHERDI_PLACE_STORAGE], unit);
+    return slot_go_on(program, SHERDI_RING_STATE, block->extent, unit);
 }
 
 /* --------------------------------------------------------------- gradient -- */
@@ -129,7 +124,6 @@ static sherd_status gradient_give(const sherdi_program *program, const sherdi_bl
         return SHERD_OK;
     }
     return slot_go_on(program, SHERDI_RING_GRADS, block->grad_offset,
-                      program->plan->num_grad_extents,
                       program->plan->segments[block->segment].unit);
 }
 
@@ -440,6 +434,11 @@ static sherdi_range numbers_at(const sherdi_plan *plan, sherdi_place place, size
                            offset, bytes);
 }
 
+sherdi_range sherdi_fingerprint_at(const sherdi_plan *plan, sherdi_place place)
+{
+    return numbers_at(plan, place, offsetof(sherdi_numbers_head, fingerprint), sizeof(uint64_t));
+}
+
 /* Of an element's parts: those whose bits are in `which`. The master is the parameter where it is not in the
  * state, and counts alike. */
 static uint64_t parts_bytes(const sherdi_optimizer *optimizer, unsigned which)
@@ -476,18 +475,16 @@ static sherd_status update_emit(const sherdi_program *program, sherdi_walk walk,
 
     op.sweep = is_written ? plan->settings.optimizer->num_sweeps - 1 : 0;
     sherdi_op_use(&op, SHERDI_USE_STATE, is_written ? SHERDI_ADDS : SHERDI_READS,
-                  state_at(plan, block));
+                  sherdi_state_at(plan, block));
     sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS, gradient);
     if (is_written || !segment->has_master) {
         sherdi_op_use(&op, SHERDI_USE_PARAM,
                       is_written ? (sherdi_access)param.access : SHERDI_READS, param);
     }
     sherdi_op_use(&op, SHERDI_USE_NUMBERS, SHERDI_ADDS,
-                  is_written
-                      ? numbers_at(plan, block->place, offsetof(sherdi_numbers_head, fingerprint),
-                                   sizeof(uint64_t))
-                      : numbers_at(plan, block->place, plan->numbers.norms,
-                                   plan->numbers.results_bytes - plan->numbers.norms));
+                  is_written ? sherdi_fingerprint_at(plan, block->place)
+                             : numbers_at(plan, block->place, plan->numbers.norms,
+                                          plan->numbers.results_bytes - plan->numbers.norms));
     sweep_count(plan, segment, &op);
     return sherdi_program_emit(program, &op);
 }
@@ -499,13 +496,11 @@ static sherd_status master_emit(const sherdi_program *program, sherdi_walk walk,
 {
     const sherdi_plan *plan   = program->plan;
     sherdi_op          op     = sherdi_op_of_block(plan, SHERDI_OP_FINGERPRINT, block);
-    sherdi_range       master = segment->has_master ? state_at(plan, block) : param;
+    sherdi_range       master = segment->has_master ? sherdi_state_at(plan, block) : param;
 
     master.bytes = block->elems * sizeof(float);
     sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS, master);
-    sherdi_op_use(&op, SHERDI_USE_NUMBERS, SHERDI_ADDS,
-                  numbers_at(plan, block->place, offsetof(sherdi_numbers_head, fingerprint),
-                             sizeof(uint64_t)));
+    sherdi_op_use(&op, SHERDI_USE_NUMBERS, SHERDI_ADDS, sherdi_fingerprint_at(plan, block->place));
     SHERDI_TRY(sherdi_program_emit(program, &op));
     if (walk != SHERDI_WALK_REPUBLISH || !segment->has_master) {
         return SHERD_OK;
@@ -564,7 +559,7 @@ static sherd_status segment_walk(const sherdi_program *program, sherdi_walk walk
     return publishes(walk) ? segment_close(program, segment) : SHERD_OK;
 }
 
-static sherd_status clear_emit(const sherdi_program *program, size_t offset, size_t bytes)
+sherd_status sherdi_program_clear(const sherdi_program *program, size_t offset, size_t bytes)
 {
     sherdi_op op = sherdi_op_of(SHERDI_OP_CLEAR, SHERDI_LANE_UPDATE);
 
@@ -583,10 +578,10 @@ sherd_status sherdi_program_walk(const sherdi_program *program, sherdi_walk walk
     size_t             from = offsetof(sherdi_numbers_head, fingerprint);
 
     program->progress->bridged = 0;
-    SHERDI_TRY(clear_emit(program, from, plan->numbers.results_bytes - from));
+    SHERDI_TRY(sherdi_program_clear(program, from, plan->numbers.results_bytes - from));
     SHERDI_TRY(sherdi_program_read_ahead(program));
     if (has_gradient(walk)) {
-        SHERDI_TRY(gradients_read_ahead(program));
+        SHERDI_TRY(slots_begin(program, SHERDI_RING_GRADS));
     }
     for (size_t s = 0; s < plan->num_segments; s++) {
         SHERDI_TRY(segment_walk(program, walk, &plan->segments[s]));
@@ -676,8 +671,9 @@ sherd_status sherdi_program_norm(const sherdi_program *program)
 {
     const sherdi_plan *plan = program->plan;
 
-    SHERDI_TRY(clear_emit(program, offsetof(sherdi_numbers_head, norm), sizeof(sherdi_norm_acc)));
-    SHERDI_TRY(gradients_read_ahead(program));
+    SHERDI_TRY(sherdi_program_clear(program, offsetof(sherdi_numbers_head, norm),
+                                    sizeof(sherdi_norm_acc)));
+    SHERDI_TRY(slots_begin(program, SHERDI_RING_GRADS));
     for (size_t s = 0; s < plan->num_segments; s++) {
         if (plan->segments[s].has_gradient) {
             SHERDI_TRY(segment_norm(program, &plan->segments[s]));

@@ -7,24 +7,18 @@
 #include <stdio.h>
 #include <string.h>
 
-typedef union record {
-    sherdi_state_note note;
-    unsigned char     bytes[SHERDI_TIER_NOTE_BYTES];
-} record;
-
 static sherdi_tier *state_tier(const sherd_engine *engine)
 {
     return engine->store.state[SHERDI_PLACE_STORAGE];
 }
 
 /* The live generation becomes that of `step`, which is it or the one before. */
-static sherd_status generation_aim(sherd_engine *engine, int64_t step, record *out)
+static sherd_status generation_aim(sherd_engine *engine, int64_t step, sherdi_state_record *out)
 {
-    sherdi_tier *tier = state_tier(engine);
-
-    sherdi_tier_state_note(tier, out);
+    sherdi_tier_state_note(state_tier(engine), out);
     if (out->note.step == step + 1) {
-        SHERDI_TRY(tier->ops->rollback(tier, out));
+        SHERDI_TRY(sherdi_run_generation(engine, SHERDI_OP_ROLLBACK));
+        *out = engine->run.record;
     }
     if (out->note.step != step) {
         return sherdi_fail(SHERD_E_STATE,
@@ -35,7 +29,7 @@ static sherd_status generation_aim(sherd_engine *engine, int64_t step, record *o
 }
 
 /* Counters as they were, parameters from the master weights; all ranks or none. */
-static sherd_status generation_take(sherd_engine *engine, const record *from)
+static sherd_status generation_take(sherd_engine *engine, const sherdi_state_record *from)
 {
     sherd_status status = SHERD_OK;
     uint64_t     own    = 0;
@@ -114,8 +108,8 @@ static void run_compare(sherd_engine *engine, const sherdi_state_note *note)
 
 sherd_status sherdi_restore_resume(sherd_engine *engine)
 {
-    record  found;
-    int64_t step;
+    sherdi_state_record found;
+    int64_t             step;
 
     sherdi_tier_state_note(state_tier(engine), &found);
     SHERDI_TRY(step_smallest(engine, found.note.step, &step));
@@ -160,19 +154,20 @@ static sherd_status window_drop(sherd_engine *engine)
 {
     sherd_status status;
 
-    /* what these would say is of what is dropped */
-    (void)sherdi_run_settle(engine, SHERDI_RING_STATE);
-    (void)sherdi_run_settle(engine, SHERDI_RING_PARAMS);
+    for (int ring = 0; ring < SHERDI_RINGS;
+         ring++) { /* what these would say is of what is dropped */
+        (void)sherdi_run_settle(engine, (sherdi_ring)ring);
+    }
     sherdi_loop_window_begin(engine);
     status = sherdi_loop_forget(engine);
-    return status == SHERD_OK ? state_tier(engine)->ops->abandon(state_tier(engine)) : status;
+    return status == SHERD_OK ? sherdi_run_generation(engine, SHERDI_OP_ABANDON) : status;
 }
 
 sherd_status sherd_step_undo(sherd_engine *engine)
 {
-    record       found;
-    int64_t      target;
-    sherd_status status;
+    sherdi_state_record found;
+    int64_t             target;
+    sherd_status        status;
 
     SHERDI_TRY(undo_check(engine));
     SHERDI_TRY(sherdi_world_status(engine->world));

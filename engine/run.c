@@ -165,7 +165,9 @@ static void *address_of(const sherd_engine *engine, const sherdi_op *op, int rol
     case SHERDI_AT_NOWHERE:
         return NULL;
     case SHERDI_AT_TRAINER_DATA:
-        return engine->model.params[op->param].bound_data;
+        return (unsigned char *)engine->model.params[op->param].bound_data + range->offset -
+               engine->model.params[op->param].first_index *
+                   sherd_dtype_bytes(engine->settings.compute_dtype);
     case SHERDI_AT_TRAINER_GRAD:
         return engine->model.params[op->param].bound_grad;
     default:
@@ -435,14 +437,10 @@ static sherd_status op_collect(sherd_engine *engine, const sherdi_op *op, uint64
     return SHERD_OK;
 }
 
-static sherd_status op_commit(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
+static sherd_status op_generation(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
 {
-    const sherdi_run *run = &engine->run;
-
-    (void)op;
     (void)number_out;
-    return sherdi_store_commit(engine, run->commit_step, run->commit_fingerprint,
-                               run->commit_scaler);
+    return sherdi_store_generation(engine, op->kind, &engine->run.record);
 }
 
 /* ------------------------------------------------------------------- drive -- */
@@ -485,7 +483,8 @@ static const call_fn CALLS[SHERDI_OP_KINDS] = {
     [SHERDI_OP_GATHER] = op_gather,         [SHERDI_OP_REDUCE] = op_reduce,
     [SHERDI_OP_ALL_REDUCE] = op_all_reduce, [SHERDI_OP_EXCHANGE] = op_exchange,
     [SHERDI_OP_COLLECT] = op_collect,       [SHERDI_OP_SUM] = op_sum,
-    [SHERDI_OP_COMMIT] = op_commit,
+    [SHERDI_OP_COMMIT] = op_generation,     [SHERDI_OP_ABANDON] = op_generation,
+    [SHERDI_OP_ROLLBACK] = op_generation,
 };
 
 static void op_record(sherd_engine *engine, const sherdi_op *op, uint64_t number)
@@ -540,15 +539,28 @@ sherd_status sherdi_run_exchange(sherd_engine *engine, const void *mine, void *a
     return sherdi_program_exchange(&program, len_bytes);
 }
 
-sherd_status sherdi_run_commit(sherd_engine *engine, int64_t step, uint64_t fingerprint,
-                               const sherdi_scaler *scaler)
+sherd_status sherdi_run_generation(sherd_engine *engine, sherdi_op_kind kind)
 {
     sherdi_program program = sherdi_run_program(engine);
 
-    engine->run.commit_step        = step;
-    engine->run.commit_fingerprint = fingerprint;
-    engine->run.commit_scaler      = scaler;
-    return sherdi_program_commit(&program);
+    return sherdi_program_generation(&program, kind);
+}
+
+sherd_status sherdi_run_commit(sherd_engine *engine, int64_t step, uint64_t fingerprint,
+                               const sherdi_scaler *scaler)
+{
+    sherdi_state_note *note = &engine->run.record.note;
+
+    memset(&engine->run.record, 0, sizeof(engine->run.record));
+    note->step             = step;
+    note->micro_step       = engine->micro_step;
+    note->skipped_steps    = engine->skipped_steps;
+    note->fingerprint      = fingerprint;
+    note->scaler           = *scaler;
+    note->accumulation     = engine->settings.accumulation;
+    note->micro_batch_size = engine->settings.micro_batch_size;
+    memcpy(note->run_text, engine->run_text, sizeof(note->run_text));
+    return sherdi_run_generation(engine, SHERDI_OP_COMMIT);
 }
 
 sherd_status sherdi_run_drain(sherd_engine *engine)

@@ -5,6 +5,7 @@
 #define SHERDI_ENGINE_RUN_H
 
 #include "engine/drive.h"
+#include "engine/state_note.h"
 
 /* Points of a lane of a device that can still be waited for one by one; older ones with the next that can. */
 #define SHERDI_RUN_EVENTS 64
@@ -18,9 +19,7 @@ typedef struct sherdi_run {
                *events[SHERDI_LANES][SHERDI_RUN_EVENTS]; /* by number; NULL: the lane is the host */
     const void *given_mine;                              /* of an exchange */
     void       *given_all;
-    int64_t     commit_step; /* of a commit */
-    uint64_t    commit_fingerprint;
-    const sherdi_scaler *commit_scaler;
+    sherdi_state_record record; /* of a commit; what a rollback found */
 } sherdi_run;
 
 #endif

@@ -20,6 +20,12 @@ typedef struct sherdi_state_note {
     char          run_text[SHERDI_RUN_TEXT_BYTES];
 } sherdi_state_note;
 
-_Static_assert(sizeof(sherdi_state_note) <= SHERDI_TIER_NOTE_BYTES, "a note has room for it");
+/* A note as a tier has it. */
+typedef union sherdi_state_record {
+    sherdi_state_note note;
+    unsigned char     bytes[SHERDI_TIER_NOTE_BYTES];
+} sherdi_state_record;
+
+_Static_assert(sizeof(sherdi_state_record) == SHERDI_TIER_NOTE_BYTES, "a note has room for it");
 
 #endif

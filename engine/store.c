@@ -543,31 +543,22 @@ sherd_status sherdi_store_settle(sherd_engine *engine)
     return status;
 }
 
-/* ---------------------------------------------------------------- commits -- */
+/* ------------------------------------------------------------ generations -- */
 
-sherd_status sherdi_store_commit(sherd_engine *engine, int64_t step, uint64_t fingerprint,
-                                 const sherdi_scaler *scaler)
+sherd_status sherdi_store_generation(sherd_engine *engine, sherdi_op_kind kind,
+                                     sherdi_state_record *record)
 {
-    sherdi_tier *tier = engine->store.state[SHERDI_PLACE_STORAGE];
-    union {
-        sherdi_state_note note;
-        unsigned char     bytes[SHERDI_TIER_NOTE_BYTES];
-    } record;
-    int64_t start = sherdi_now_ns();
+    sherdi_tier *tier  = engine->store.state[SHERDI_PLACE_STORAGE];
+    int64_t      start = sherdi_now_ns();
 
     if (tier == NULL || tier->ops->commit == NULL) {
         return SHERD_OK;
     }
-    memset(&record, 0, sizeof(record));
-    record.note.step             = step;
-    record.note.micro_step       = engine->micro_step;
-    record.note.skipped_steps    = engine->skipped_steps;
-    record.note.fingerprint      = fingerprint;
-    record.note.scaler           = *scaler;
-    record.note.accumulation     = engine->settings.accumulation;
-    record.note.micro_batch_size = engine->settings.micro_batch_size;
-    memcpy(record.note.run_text, engine->run_text, sizeof(record.note.run_text));
-    SHERDI_TRY(tier->ops->commit(tier, &record));
+    if (kind != SHERDI_OP_COMMIT) {
+        return kind == SHERDI_OP_ABANDON ? tier->ops->abandon(tier)
+                                         : tier->ops->rollback(tier, record);
+    }
+    SHERDI_TRY(tier->ops->commit(tier, record));
     engine->store.is_worth_keeping = 1;
     engine->store.is_changed       = 1;
     engine->run.drive.waits[SHERDI_RING_STATE].write_ns += sherdi_now_ns() - start;

@@ -3,7 +3,7 @@
 #ifndef SHERDI_ENGINE_STORE_H
 #define SHERDI_ENGINE_STORE_H
 
-#include "engine/plan.h"
+#include "engine/program.h"
 #include "engine/state_note.h"
 #include "offload/window.h"
 
@@ -45,9 +45,10 @@ void sherdi_store_put(sherd_engine *engine, const sherdi_block *block);
 /** Every window is written back and closed. */
 sherd_status sherdi_store_settle(sherd_engine *engine);
 
-/** What was written is the state of `step` from now on; `scaler` is the one that follows it. */
-sherd_status sherdi_store_commit(sherd_engine *engine, int64_t step, uint64_t fingerprint,
-                                 const sherdi_scaler *scaler);
+/** SHERDI_OP_COMMIT: what was written counts from now on, with `record`. SHERDI_OP_ABANDON: it is forgotten.
+ *  SHERDI_OP_ROLLBACK: the generation before counts again; its record comes to `record`. Nothing on a tier without. */
+sherd_status sherdi_store_generation(sherd_engine *engine, sherdi_op_kind kind,
+                                     sherdi_state_record *record);
 
 /** Whether reads of state on NVMe are held against their checksums from now on. */
 void sherdi_store_verify(sherd_engine *engine, int is_on);
