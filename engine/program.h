@@ -9,7 +9,8 @@
  *   program.c          ranges of segments, blocks and slots
  *   program_units.c    acquire and release: gathers, the trainer's use
  *   program_grads.c    gradients of a window
- *   program_walk.c     walks over the blocks: norm, update, publish, fingerprint */
+ *   program_walk.c     walks over the blocks: norm, update, publish, fingerprint
+ *   program_fill.c     first values */
 #ifndef SHERDI_ENGINE_PROGRAM_H
 #define SHERDI_ENGINE_PROGRAM_H
 
@@ -28,6 +29,7 @@ typedef enum sherdi_op_kind {
     SHERDI_OP_ALL_REDUCE,
     SHERDI_OP_EXCHANGE, /* control data */
     SHERDI_OP_SUM,      /* of integers over the ranks: norms of tensors */
+    SHERDI_OP_FILL,     /* the trainer's first values */
     SHERDI_OP_READ,     /* a file's extent into a slot */
     SHERDI_OP_WRITE,
     SHERDI_OP_COMMIT,   /* of all extents of the state: what was written counts from now on, */
@@ -122,13 +124,14 @@ typedef struct sherdi_op {
     const sherdi_block *block;                /* NULL: none */
     uint32_t            flags;
     sherd_dtype         from, to;
-    size_t              elems;  /* of a slice for collectives */
-    size_t              extent; /* of a file */
-    sherdi_ring         ring;   /* ... and whose slot it comes into, goes back from */
-    int                 sweep;  /* of the optimizer */
-    sherdi_place        place;  /* whose kernels and numbers */
-    sherdi_range        uses[SHERDI_USES];
-    uint64_t            moves[SHERDI_MEDIA];
+    size_t              elems; /* of a slice for collectives */
+    uint64_t index;  /* of the first element in the model: first values and what is made of them */
+    size_t   extent; /* of a file */
+    sherdi_ring  ring;  /* ... and whose slot it comes into, goes back from */
+    int          sweep; /* of the optimizer */
+    sherdi_place place; /* whose kernels and numbers */
+    sherdi_range uses[SHERDI_USES];
+    uint64_t     moves[SHERDI_MEDIA];
 } sherdi_op;
 
 /** Told of every operation, which is borrowed for the call. What it returns ends the event when it is not SHERD_OK. */
@@ -195,6 +198,38 @@ void sherdi_progress_forget(sherdi_progress *progress, const sherdi_plan *plan, 
 void sherdi_progress_release(sherdi_progress *progress, const sherdi_plan *plan, sherdi_ring ring,
                              size_t number);
 
+/* Of an extent that is filled. */
+typedef struct sherdi_fill_extent {
+    uint32_t left;     /* parameters that it has not yet */
+    uint32_t is_begun; /* some of its values came */
+} sherdi_fill_extent;
+
+/* How far what rests on a drive is filled. */
+typedef struct sherdi_filling {
+    sherdi_fill_extent *extents[SHERDI_RINGS];
+    unsigned char      *is_changed[SHERDI_RINGS]; /* by slot: since it was last written from */
+    size_t              next[SHERDI_RINGS];       /* the slot whose turn it is to make room */
+} sherdi_filling;
+
+/** Nothing has come yet. E_NOMEM: to be closed all the same. */
+sherd_status sherdi_filling_open(sherdi_filling *filling, const sherdi_plan *plan,
+                                 const sherdi_model *model, sherdi_mem *mem);
+void         sherdi_filling_close(sherdi_filling *filling);
+/** Not all writes of a ring were made: what its slots hold is written again. */
+void sherdi_filling_keep(sherdi_filling *filling, const sherdi_plan *plan,
+                         const sherdi_progress *progress, sherdi_ring ring);
+
+/* ---- events: first values ---- */
+
+/** What this rank holds of a parameter comes from the trainer, or is what its own memory has; in any order, and again.
+ *  After a failure the same call once more makes it good; of a drive, behind sherdi_filling_keep. */
+sherd_status sherdi_program_fill(const sherdi_program *program, sherdi_filling *filling,
+                                 size_t param, int is_given);
+/** What is still in slots goes to the drive. */
+sherd_status sherdi_program_fill_end(const sherdi_program *program, sherdi_filling *filling);
+/** What this rank has of a parameter's fingerprint, frozen or not, comes to the host. */
+sherd_status sherdi_program_fingerprint(const sherdi_program *program, size_t param);
+
 /* ---- events: acquire and release ---- */
 
 /** Gathers what is not there and what the plan gathers ahead, begins gradients, and is the trainer's use of them; as if
@@ -252,11 +287,12 @@ typedef enum sherdi_phase_name {
     SHERDI_IN_BACKWARD,
     SHERDI_IN_BOUNDARY,
     SHERDI_IN_EVAL,
+    SHERDI_IN_FILL,
 } sherdi_phase_name;
 
 typedef enum sherdi_told_parts {
-    SHERDI_TELL_ONE = 0, /* one micro-batch, a boundary, a pass of EVAL */
-    SHERDI_TELL_ALL,     /* a second micro-batch too, where a window has more */
+    SHERDI_TELL_ONE = 0, /* first values, one micro-batch, a boundary, a pass of EVAL */
+    SHERDI_TELL_ALL, /* without first values; a second micro-batch too, where a window has more */
 } sherdi_told_parts;
 
 typedef sherd_status (*sherdi_told_fn)(void *ctx, sherdi_phase_name phase, const sherdi_op *op);
