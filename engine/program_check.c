@@ -1,5 +1,5 @@
-/* See program_check.h. First events on two ranks, then what the trainer's calls are made of (loop.c, step.c, update.c,
- * restore.c), then windows. */
+/* See program_check.h. First events on two ranks, then what the trainer's calls are made of (fill.c, loop.c, step.c,
+ * update.c, restore.c), then windows. */
 #include "engine/program_check.h"
 
 #include "base/checked.h"
@@ -15,6 +15,7 @@
 typedef struct side {
     const sherdi_plan *plan;
     sherdi_progress    progress;
+    sherdi_filling     filling;
     sherdi_op         *ops; /* of the event */
     size_t             num_ops, cap_ops;
 } side;
@@ -36,15 +37,19 @@ typedef struct check {
     use                *uses;
     size_t              num_uses, cap_uses;
     size_t              acquires;
-    unsigned char      *is_taken; /* by step of the sequence: acquired and not yet released */
-    size_t              turn;     /* what is done off the plan next */
-    int                 is_last;  /* micro-batch of the window */
+    unsigned char      *is_taken;  /* by step of the sequence: acquired and not yet released */
+    size_t              turn;      /* what is done off the plan next */
+    size_t              looked_at; /* parameter whose fingerprint comes next */
+    int                 is_last;   /* micro-batch of the window */
 } check;
 
 /* ------------------------------------------------------------------ events -- */
 
 typedef enum event_kind {
-    EVENT_ACQUIRE = 0,
+    EVENT_FILL = 0,
+    EVENT_FILL_END,
+    EVENT_FINGERPRINT,
+    EVENT_ACQUIRE, /* from here on all ranks make the same operations */
     EVENT_RELEASE,
     EVENT_FORGET,
     EVENT_FETCH_AHEAD,
@@ -67,11 +72,19 @@ typedef struct event {
     sherd_pass     pass;
     sherdi_walk    walk;
     sherdi_op_kind generation;
+    size_t         param;
 } event;
 
-static sherd_status event_run(const sherdi_program *program, const event *e)
+static sherd_status event_run(const sherdi_program *program, sherdi_filling *filling,
+                              const event *e)
 {
     switch (e->kind) {
+    case EVENT_FILL:
+        return sherdi_program_fill(program, filling, e->param, 1);
+    case EVENT_FILL_END:
+        return sherdi_program_fill_end(program, filling);
+    case EVENT_FINGERPRINT:
+        return sherdi_program_fingerprint(program, e->param);
     case EVENT_ACQUIRE:
         return sherdi_program_acquire(program, e->unit, e->pass);
     case EVENT_RELEASE:
@@ -143,7 +156,8 @@ static sherd_status ranks_part(const check *check)
 /* Fills the operations of both. */
 static sherd_status event_collect(check *check, const event *e)
 {
-    sherd_status statuses[RANKS];
+    const size_t *counts[RANKS] = {&check->sides[0].num_ops, &check->sides[1].num_ops};
+    sherd_status  statuses[RANKS];
 
     for (int r = 0; r < RANKS; r++) {
         side          *side    = &check->sides[r];
@@ -151,9 +165,9 @@ static sherd_status event_collect(check *check, const event *e)
         sherdi_program program = {side->plan, check->model, &side->progress, op_collect, &c};
 
         side->num_ops = 0;
-        statuses[r]   = event_run(&program, e);
+        statuses[r]   = event_run(&program, &side->filling, e);
     }
-    if (statuses[0] != statuses[1] || check->sides[0].num_ops != check->sides[1].num_ops) {
+    if (statuses[0] != statuses[1] || (e->kind >= EVENT_ACQUIRE && *counts[0] != *counts[1])) {
         return ranks_part(check);
     }
     return statuses[0];
@@ -169,13 +183,28 @@ static sherd_status use_add(check *check, const event *e, const sherdi_op *one,
     return SHERD_OK;
 }
 
+/* A rank that has no more parts of a parameter does nothing. */
+static const sherdi_op *op_at(const side *side, size_t i)
+{
+    static const sherdi_op NOTHING = {.kind = SHERDI_OP_FILL,
+                                      .lane = SHERDI_LANE_HOST,
+                                      .unit = -1,
+                                      .uses = {{.where = SHERDI_AT_NOWHERE},
+                                               {.where = SHERDI_AT_NOWHERE},
+                                               {.where = SHERDI_AT_NOWHERE},
+                                               {.where = SHERDI_AT_NOWHERE},
+                                               {.where = SHERDI_AT_NOWHERE}}};
+
+    return i < side->num_ops ? &side->ops[i] : &NOTHING;
+}
+
 static sherd_status event_prove(check *check, const event *e)
 {
-    for (size_t i = 0; i < check->sides[0].num_ops; i++) {
-        const sherdi_op *one   = &check->sides[0].ops[i];
-        const sherdi_op *other = &check->sides[1].ops[i];
+    for (size_t i = 0; i < sherdi_max_size(check->sides[0].num_ops, check->sides[1].num_ops); i++) {
+        const sherdi_op *one   = op_at(&check->sides[0], i);
+        const sherdi_op *other = op_at(&check->sides[1], i);
 
-        if (one->kind != other->kind || one->lane != other->lane) {
+        if (e->kind >= EVENT_ACQUIRE && (one->kind != other->kind || one->lane != other->lane)) {
             return ranks_part(check);
         }
         SHERDI_TRY(sherdi_hazard_op(check->hazard, one, other));
@@ -208,6 +237,42 @@ static void ring_settle(check *check, sherdi_ring ring)
     for (int r = 0; r < RANKS; r++) {
         sherdi_progress_forget(&check->sides[r].progress, check->sides[r].plan, ring);
     }
+}
+
+/* ------------------------------------------------------------ first values -- */
+
+/* fill.c. Parameters come once in the order of the model and once against it: then extents come back. */
+static sherd_status start(check *check)
+{
+    size_t params = check->plan->num_params;
+
+    for (size_t p = 0; p < params; p++) {
+        SHERDI_TRY(event_do(check, (event){.kind = EVENT_FILL, .param = p}));
+    }
+    for (size_t p = params; p-- > 0;) {
+        SHERDI_TRY(event_do(check, (event){.kind = EVENT_FILL, .param = p}));
+    }
+    SHERDI_TRY(happen(check, EVENT_FILL_END));
+    ring_settle(check, SHERDI_RING_STATE);
+    ring_settle(check, SHERDI_RING_PARAMS);
+    SHERDI_TRY(generation_change(check, SHERDI_OP_COMMIT));
+    SHERDI_TRY(happen(check, EVENT_EXCHANGE));
+    return happen(check, EVENT_FETCH_AHEAD);
+}
+
+/* Of one parameter. */
+static sherd_status fingerprint(check *check)
+{
+    if (check->plan->num_params == 0) {
+        return SHERD_OK;
+    }
+    ring_settle(check, SHERDI_RING_STATE);
+    ring_settle(check, SHERDI_RING_PARAMS);
+    SHERDI_TRY(event_do(check, (event){.kind  = EVENT_FINGERPRINT,
+                                       .param = check->looked_at++ % check->plan->num_params}));
+    ring_settle(check, SHERDI_RING_STATE);
+    ring_settle(check, SHERDI_RING_PARAMS);
+    return SHERD_OK;
 }
 
 /* -------------------------------------------------------- acquire and release -- */
@@ -509,6 +574,7 @@ static sherd_status window_run(check *check, window_kind kind, size_t nth)
         return window_drop(check);
     }
     SHERDI_TRY(apply(check));
+    SHERDI_TRY(fingerprint(check));
     if (kind == WINDOW_UNDONE) {
         SHERDI_TRY(undo(check));
     }
@@ -521,7 +587,7 @@ static sherd_status windows_run(check *check)
     int    kinds = sherdi_plan_has_generations(check->plan) ? WINDOW_KINDS : WINDOW_UNDONE;
     size_t nth   = 0;
 
-    SHERDI_TRY(happen(check, EVENT_FETCH_AHEAD));
+    SHERDI_TRY(start(check));
     for (int i = 0; i < kinds; i++) {
         SHERDI_TRY(window_run(check, (window_kind)i, nth++));
         for (int j = i + 1; j < kinds; j++) {
@@ -579,6 +645,8 @@ static sherd_status check_open(check *check, const sherdi_program_check_params *
     for (int r = 0; r < RANKS; r++) {
         SHERDI_TRY(
             sherdi_progress_open(&check->sides[r].progress, check->sides[r].plan, check->mem));
+        SHERDI_TRY(sherdi_filling_open(&check->sides[r].filling, check->sides[r].plan, check->model,
+                                       check->mem));
     }
     check->is_taken = sherdi_alloc_array(check->mem, SHERDI_MEM_CONTROL, steps, 1);
     return check->is_taken == NULL ? SHERD_E_NOMEM : hazard_open(check, params);
@@ -588,6 +656,7 @@ static void check_close(check *check)
 {
     for (int r = 0; r < RANKS; r++) {
         sherdi_progress_close(&check->sides[r].progress);
+        sherdi_filling_close(&check->sides[r].filling);
         sherdi_free(check->sides[r].ops);
     }
     sherdi_hazard_close(check->hazard);

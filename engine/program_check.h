@@ -2,8 +2,8 @@
  * make them, and the check of hazards (hazard.h) looks at every operation.
  *
  * What is run through: windows of every kind of end, each kind behind each, with and without passes of EVAL in
- * between, with units that have no backward, closed early, and with acquires off the plan. What is not: the first
- * fill, an abort, the trainer's own reads and writes of parameters between the calls. */
+ * between, with units that have no backward, closed early, and with acquires off the plan; before them first values, in
+ * two orders. What is not: an abort, the trainer's own reads and writes of parameters between the calls. */
 #ifndef SHERDI_ENGINE_PROGRAM_CHECK_H
 #define SHERDI_ENGINE_PROGRAM_CHECK_H
 

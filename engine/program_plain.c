@@ -22,7 +22,7 @@ static sherd_status op_tell(void *ctx, const sherdi_op *op)
 
 const char *sherdi_phase_name_text(sherdi_phase_name phase)
 {
-    static const char *const NAMES[] = {"forward", "backward", "boundary", "eval"};
+    static const char *const NAMES[] = {"forward", "backward", "boundary", "eval", "fill"};
 
     return NAMES[phase];
 }
@@ -97,11 +97,37 @@ static sherd_status boundary_run(plain_run *run)
     return sherdi_program_window_begin(program);
 }
 
+/* Parameters as the model has them. */
+static sherd_status fill_run(plain_run *run)
+{
+    const sherdi_plan *plan    = run->program.plan;
+    sherdi_filling     filling = {0};
+    sherd_status       status  = sherdi_filling_open(&filling, plan, run->program.model, plan->mem);
+
+    run->phase = SHERDI_IN_FILL;
+    for (size_t p = 0; p < plan->num_params && status == SHERD_OK; p++) {
+        status = sherdi_program_fill(&run->program, &filling, p, 1);
+    }
+    if (status == SHERD_OK) {
+        status = sherdi_program_fill_end(&run->program, &filling);
+    }
+    if (status == SHERD_OK) {
+        status = sherdi_program_generation(&run->program, SHERDI_OP_COMMIT);
+    }
+    sherdi_filling_close(&filling);
+    sherdi_progress_forget(run->program.progress, plan, SHERDI_RING_STATE);
+    sherdi_progress_forget(run->program.progress, plan, SHERDI_RING_PARAMS);
+    return status;
+}
+
 /* Micro-batches but for those between the second and the last are told; a window has at least one. */
 static sherd_status plain_run_all(plain_run *run, sherdi_told_parts parts)
 {
     int micro = run->program.plan->settings.accumulation;
 
+    if (parts == SHERDI_TELL_ONE) {
+        SHERDI_TRY(fill_run(run));
+    }
     for (int m = 0; m < micro && (m == 0 || parts == SHERDI_TELL_ALL); m++) {
         SHERDI_TRY(micro_batch_run(run));
         if (m == 1) { /* all later ones are alike */
