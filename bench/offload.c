@@ -126,7 +126,7 @@ static void engine_open(bench *b, const char *device, int is_serial, bench_engin
     for (int u = 0; u < UNITS; u++) {
         must(sherd_param_fill(out->engine, params[u], fill, NULL), "fill");
     }
-    must(sherdi_store_settle(out->engine), "write"); /* as the first acquire would */
+    must(sherdi_fill_settle(out->engine), "write"); /* as the first acquire would */
 }
 
 static double now_s(void)

@@ -41,13 +41,14 @@ typedef struct sherdi_lanes {
     sherdi_backend *up, *down; /* host to device, device to host */
 } sherdi_lanes;
 
-/* First values: what came, by parameter, and what is still to come to what rests on NVMe. */
+/* First values: what came, by parameter, and how far the slots and extents are that it passes through. */
 typedef struct sherdi_fill {
-    int      *is_filled;
-    uint64_t *shares;  /* of the fingerprint: what is frozen, and state that has generations */
-    uint64_t *samples; /* hash of a few values of a parameter that ranks hold in slices */
-    size_t   *extents_left,
-        *pieces_left; /* parameters that an extent of state, a piece has not yet */
+    int           *is_filled;
+    uint64_t      *shares;  /* of the fingerprint: what is frozen, and state that has generations */
+    uint64_t      *samples; /* hash of a few values of a parameter that ranks hold in slices */
+    sherd_fill_fn  given;   /* of the parameter that is filled now; NULL: its own memory is it */
+    void          *given_ctx;
+    sherdi_filling filling;
 } sherdi_fill;
 
 struct sherd_engine {
@@ -123,6 +124,10 @@ sherd_status sherdi_engine_start(sherd_engine *engine);
 /** Tables of what is to be filled; after the plan. E_NOMEM. */
 sherd_status sherdi_fill_open(sherd_engine *engine);
 void         sherdi_fill_close(sherd_engine *engine);
+/** What was asked for by an operation (SHERDI_OP_FILL). What the trainer's function returns. */
+sherd_status sherdi_fill_take(sherd_engine *engine, const sherdi_op *op, float *values);
+/** What was filled is on the drive. E_IO: another call tries again. */
+sherd_status sherdi_fill_settle(sherd_engine *engine);
 /** Every parameter is filled (bound ones from their memory), and what is whole on every rank is the
  *  same there. Collective. */
 sherd_status sherdi_fill_finish(sherd_engine *engine);
@@ -293,23 +298,5 @@ static inline const sherdi_numbers *sherdi_place_numbers(const sherd_engine *eng
 /* ---- between the pools of device and host: counted, on the lanes of the link */
 void sherdi_link_down(sherd_engine *engine, void *dst, const void *src, size_t len_bytes);
 void sherdi_link_up(sherd_engine *engine, void *dst, const void *src, size_t len_bytes);
-
-/* ---- addresses */
-
-/* A block's master weights; the parameter itself in fp32. */
-static inline float *sherdi_block_master(const sherd_engine *engine, const sherdi_block *block,
-                                         float *state)
-{
-    const sherdi_segment *segment = &engine->plan->segments[block->segment];
-    size_t                first;
-
-    if (segment->has_master) {
-        return state;
-    }
-    (void)sherdi_plan_owned(engine->plan, segment, &first);
-    first = segment->is_resident ? first : 0;
-    return (float *)(void *)(engine->buffers[SHERDI_BUFFER_PARAMS] + segment->param_offset) +
-           first + block->offset_elems;
-}
 
 #endif

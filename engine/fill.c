@@ -15,56 +15,20 @@
 #define SAMPLES      4
 #define SAMPLE_ELEMS 16
 
-/* How many parameters come to each extent of state and each piece on NVMe. */
-static void left_count(sherd_engine *engine)
-{
-    const sherdi_plan *plan = engine->plan;
-
-    for (size_t b = 0; b < plan->num_blocks; b++) {
-        if (plan->blocks[b].place == SHERDI_PLACE_STORAGE) {
-            engine->fill.extents_left[plan->blocks[b].extent] += plan->blocks[b].num_spans;
-        }
-    }
-    for (size_t p = 0; p < plan->num_params; p++) {
-        const sherdi_segment *segment = &plan->segments[plan->params[p].segment];
-        size_t                slice   = (size_t)engine->rank * segment->slice_elems;
-        size_t                begin;
-        size_t                end;
-
-        sherdi_plan_held(plan, p, engine->model.params[p].elems, &begin, &end);
-        if (segment->num_pieces > 0 && begin < end) {
-            size_t grain = plan->pieces[segment->first_piece].elems;
-            size_t at    = plan->params[p].offset_elems + begin - slice;
-            size_t last  = (at + end - begin - 1) / grain;
-
-            for (size_t i = at / grain; i <= last; i++) {
-                engine->fill.pieces_left[segment->first_piece + i]++;
-            }
-        }
-    }
-}
-
 sherd_status sherdi_fill_open(sherd_engine *engine)
 {
-    const sherdi_plan *plan    = engine->plan;
-    sherdi_fill       *fill    = &engine->fill;
-    sherdi_mem        *mem     = &engine->mem;
-    size_t             params  = plan->num_params;
-    size_t             extents = plan->num_extents[SHERDI_PLACE_STORAGE];
+    const sherdi_plan *plan   = engine->plan;
+    sherdi_fill       *fill   = &engine->fill;
+    sherdi_mem        *mem    = &engine->mem;
+    size_t             params = plan->num_params;
 
     fill->is_filled = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, params, sizeof(*fill->is_filled));
     fill->shares    = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, params, sizeof(*fill->shares));
     fill->samples   = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, params, sizeof(*fill->samples));
-    fill->extents_left =
-        sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, extents, sizeof(*fill->extents_left));
-    fill->pieces_left =
-        sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, plan->num_pieces, sizeof(*fill->pieces_left));
-    if (fill->is_filled == NULL || fill->shares == NULL || fill->samples == NULL ||
-        fill->extents_left == NULL || fill->pieces_left == NULL) {
+    if (fill->is_filled == NULL || fill->shares == NULL || fill->samples == NULL) {
         return SHERD_E_NOMEM;
     }
-    left_count(engine);
-    return SHERD_OK;
+    return sherdi_filling_open(&fill->filling, plan, &engine->model, mem);
 }
 
 void sherdi_fill_close(sherd_engine *engine)
@@ -72,88 +36,8 @@ void sherdi_fill_close(sherd_engine *engine)
     sherdi_free(engine->fill.is_filled);
     sherdi_free(engine->fill.shares);
     sherdi_free(engine->fill.samples);
-    sherdi_free(engine->fill.extents_left);
-    sherdi_free(engine->fill.pieces_left);
+    sherdi_filling_close(&engine->fill.filling);
     engine->fill = (sherdi_fill){0};
-}
-
-/* A stretch of a parameter with its values. Positions are those of the segment's whole. */
-typedef struct stretch {
-    const sherdi_segment *segment;
-    size_t                param;
-    size_t                at, end;
-    size_t                param_end; /* of what this rank holds of the parameter */
-    uint64_t              index;     /* of the first element, in the model */
-    float                *values;
-} stretch;
-
-/* One parameter less is missing in an extent; whether it was the last one. An extent that is filled again was
- * complete before. */
-static int is_last(size_t *left)
-{
-    *left -= *left > 0;
-    return *left == 0;
-}
-
-/* Writes the part of the stretch that lies in this rank's blocks to the master weights. */
-static sherd_status stretch_to_master(sherd_engine *engine, const stretch *part)
-{
-    const sherdi_segment *segment = part->segment;
-    size_t                first;
-    size_t                last = sherdi_plan_owned(engine->plan, segment, &first) + first;
-    size_t                grain;
-
-    if (!segment->has_master) {
-        return SHERD_OK;
-    }
-    grain = engine->plan->blocks[segment->first_block].elems; /* all but the last have as many */
-    last  = sherdi_min_size(part->end, last);
-    for (size_t at = sherdi_max_size(part->at, first), end; at < last; at = end) {
-        const sherdi_block *block =
-            &engine->plan->blocks[segment->first_block + (at - first) / grain];
-        size_t start = first + block->offset_elems;
-        float *state;
-
-        end = sherdi_min_size(last, start + block->elems);
-        SHERDI_TRY(sherdi_store_look(engine, block, 1, &state));
-        sherdi_place_put(engine, block->place,
-                         sherdi_block_master(engine, block, state) + (at - start),
-                         part->values + (at - part->at), (end - at) * sizeof(float));
-        if (block->place == SHERDI_PLACE_STORAGE &&
-            (end == start + block->elems || end == part->param_end) &&
-            is_last(&engine->fill.extents_left[block->extent])) {
-            sherdi_store_put(engine, block);
-        }
-    }
-    return SHERD_OK;
-}
-
-/* Values in the compute type to memory of a place. */
-static void values_put(sherd_engine *engine, sherdi_place place, void *dst, const float *values,
-                       size_t count)
-{
-    sherd_dtype dtype = engine->settings.compute_dtype;
-    void       *cast  = dst;
-
-    if (place == SHERDI_PLACE_DEVICE && sherdi_has_device(engine)) {
-        cast = engine->buffers[SHERDI_BUFFER_FILL] + engine->plan->fill_cast_offset;
-    }
-    engine->host->kernels->cast(engine->host, cast, dtype, values, SHERD_F32, count);
-    if (cast != dst) {
-        sherdi_place_put(engine, place, dst, cast, count * sherd_dtype_bytes(dtype));
-    }
-}
-
-/* ... and back, at most FEW_ELEMS. */
-static sherd_status values_get(sherd_engine *engine, sherdi_place place, float *values,
-                               const void *src, size_t count)
-{
-    sherd_dtype dtype = engine->settings.compute_dtype;
-    float       cast[FEW_ELEMS];
-
-    SHERDI_TRY(sherdi_place_get(engine, place, cast, src, count * sherd_dtype_bytes(dtype)));
-    engine->host->kernels->cast(engine->host, values, SHERD_F32, cast, dtype, count);
-    return SHERD_OK;
 }
 
 /* To what they are in the compute type. */
@@ -170,96 +54,10 @@ static void values_round(const sherd_engine *engine, float *values, size_t count
     }
 }
 
-/* ... of a slice to its pieces on NVMe. */
-static sherd_status stretch_to_pieces(sherd_engine *engine, const stretch *part)
+static sherd_status values_ask(const sherd_engine *engine, size_t param, size_t at, size_t count,
+                               float *values)
 {
-    const sherdi_segment *segment = part->segment;
-    size_t                elem    = sherd_dtype_bytes(engine->settings.compute_dtype);
-    size_t                first   = (size_t)engine->rank * segment->slice_elems;
-    size_t                grain   = engine->plan->pieces[segment->first_piece].elems;
-
-    for (size_t at = part->at, end; at < part->end; at = end) {
-        size_t              index = segment->first_piece + (at - first) / grain;
-        const sherdi_piece *piece = &engine->plan->pieces[index];
-        size_t              start = first + piece->offset_elems;
-        void               *memory;
-
-        end = sherdi_min_size(part->end, start + piece->elems);
-        SHERDI_TRY(sherdi_window_open(&engine->store.param_window, index, 1, &memory));
-        values_put(engine, SHERDI_PLACE_STORAGE, (unsigned char *)memory + (at - start) * elem,
-                   part->values + (at - part->at), end - at);
-        if ((end == start + piece->elems || end == part->param_end) &&
-            is_last(&engine->fill.pieces_left[index])) {
-            sherdi_window_put(&engine->store.param_window, index);
-        }
-    }
-    return SHERD_OK;
-}
-
-/* What is resident, or this rank's slice, in the memory of its place. */
-static unsigned char *slice_memory(const sherd_engine *engine, const sherdi_segment *segment)
-{
-    int buffer = segment->param_place == SHERDI_PLACE_HOST ? SHERDI_BUFFER_HOST_PARAMS
-                                                           : SHERDI_BUFFER_PARAMS;
-
-    return engine->buffers[buffer] + segment->param_offset;
-}
-
-/* Writes the stretch, or the part of it in this rank's slice, in the compute type. */
-static sherd_status stretch_to_param(sherd_engine *engine, const stretch *part)
-{
-    const sherdi_segment *segment = part->segment;
-    size_t                elem    = sherd_dtype_bytes(engine->settings.compute_dtype);
-    size_t                first   = 0;
-
-    if (segment->is_bound) {
-        unsigned char *data = engine->model.params[part->param].bound_data;
-
-        values_put(engine, SHERDI_PLACE_DEVICE,
-                   data + (part->at - engine->plan->params[part->param].offset_elems) * elem,
-                   part->values, part->end - part->at);
-        return SHERD_OK;
-    }
-    if (segment->param_place == SHERDI_PLACE_STORAGE) {
-        return stretch_to_pieces(engine, part);
-    }
-    if (!segment->is_resident) {
-        first = (size_t)engine->rank * segment->slice_elems;
-    }
-    values_put(engine, segment->param_place,
-               slice_memory(engine, segment) + (part->at - first) * elem, part->values,
-               part->end - part->at);
-    return SHERD_OK;
-}
-
-/* What the stretch adds to this rank's share of the fingerprint: of what is frozen, its slice in the compute
- * type; else what it updates. */
-static void stretch_count(const sherd_engine *engine, const stretch *part, uint64_t *share)
-{
-    const sherdi_segment *segment = part->segment;
-    size_t                first   = (size_t)engine->rank * segment->slice_elems;
-    size_t                owned   = segment->slice_elems;
-    size_t                from;
-    size_t                to;
-
-    if (segment->kind != SHERDI_SEGMENT_FROZEN) {
-        owned = sherdi_plan_owned(engine->plan, segment, &first);
-    }
-    from = sherdi_max_size(part->at, first);
-    to   = sherdi_min_size(part->end, first + owned);
-    if (from < to) {
-        sherdi_span span = {.offset_elems = from - part->at,
-                            .count_elems  = to - from,
-                            .first_index  = part->index + (from - part->at)};
-
-        engine->host->kernels->fingerprint(engine->host, &span, 1, part->values, share);
-    }
-}
-
-static sherd_status fill_call(const sherd_engine *engine, size_t param, sherd_fill_fn fill,
-                              void *ctx, size_t at, size_t count, float *values)
-{
-    sherd_status status = fill(ctx, at, count, values);
+    sherd_status status = engine->fill.given(engine->fill.given_ctx, at, count, values);
 
     if (status != SHERD_OK) {
         return sherdi_fail(status, "the fill function of parameter %s returned %s at element %zu",
@@ -268,29 +66,21 @@ static sherd_status fill_call(const sherd_engine *engine, size_t param, sherd_fi
     return SHERD_OK;
 }
 
-/* Values that this rank holds: asked for, and put wherever they rest. */
-static sherd_status stretch_fill(sherd_engine *engine, stretch *part, sherd_fill_fn fill, void *ctx,
-                                 uint64_t *share)
+sherd_status sherdi_fill_take(sherd_engine *engine, const sherdi_op *op, float *values)
 {
-    size_t start  = engine->plan->params[part->param].offset_elems;
-    size_t count  = part->end - part->at;
-    int    frozen = part->segment->kind == SHERDI_SEGMENT_FROZEN;
+    const sherdi_model_param *param = &engine->model.params[op->param];
 
-    SHERDI_TRY(fill_call(engine, part->param, fill, ctx, part->at - start, count, part->values));
-    if (frozen) {
-        values_round(engine, part->values, count);
+    SHERDI_TRY(values_ask(engine, (size_t)op->param, (size_t)(op->index - param->first_index),
+                          op->elems, values));
+    if (param->is_frozen) {
+        values_round(engine, values, op->elems);
     }
-    if (frozen || sherdi_plan_has_generations(engine->plan)) {
-        stretch_count(engine, part, share);
-    }
-    SHERDI_TRY(stretch_to_master(engine, part));
-    return stretch_to_param(engine, part);
+    return SHERD_OK;
 }
 
 /* A hash of a few values, the same places on every rank: of a sliced parameter no two ranks hold the same
  * elements, and only so can they see that they would fill it differently. */
-static sherd_status sample_take(const sherd_engine *engine, size_t param, sherd_fill_fn fill,
-                                void *ctx, uint64_t *out)
+static sherd_status sample_take(const sherd_engine *engine, size_t param, uint64_t *out)
 {
     size_t elems = engine->model.params[param].elems;
     size_t count = sherdi_min_size(elems, SAMPLE_ELEMS);
@@ -302,7 +92,7 @@ static sherd_status sample_take(const sherd_engine *engine, size_t param, sherd_
         size_t at = (elems - count) * i / (SAMPLES - 1);
 
         if (at != last && count > 0) {
-            SHERDI_TRY(fill_call(engine, param, fill, ctx, at, count, values));
+            SHERDI_TRY(values_ask(engine, param, at, count, values));
             *out = sherdi_hash_bytes(*out, values, count * sizeof(*values));
         }
         last = at;
@@ -310,34 +100,55 @@ static sherd_status sample_take(const sherd_engine *engine, size_t param, sherd_
     return SHERD_OK;
 }
 
-static sherd_status param_fill(sherd_engine *engine, size_t param, sherd_fill_fn fill, void *ctx)
+/* The rings that are filled. What one of them could not write is still in its slots. */
+static sherd_status rings_settle(sherd_engine *engine)
 {
-    const sherdi_plan        *plan    = engine->plan;
-    const sherdi_model_param *info    = &engine->model.params[param];
-    const sherdi_segment     *segment = &plan->segments[plan->params[param].segment];
-    size_t                    start   = plan->params[param].offset_elems;
-    uint64_t                  share   = 0;
-    size_t                    begin;
-    size_t                    end;
+    sherd_status status = SHERD_OK;
 
-    engine->fill.is_filled[param] = 0;
-    sherdi_plan_held(plan, param, info->elems, &begin, &end);
-    for (size_t at = begin; at < end; at += plan->fill_elems) {
-        stretch part = {.segment   = segment,
-                        .param     = param,
-                        .at        = start + at,
-                        .end       = start + sherdi_min_size(end, at + plan->fill_elems),
-                        .param_end = start + end,
-                        .index     = info->first_index + at,
-                        .values    = (float *)(void *)engine->buffers[SHERDI_BUFFER_FILL]};
+    for (int ring = SHERDI_RING_STATE; ring <= SHERDI_RING_PARAMS; ring++) {
+        sherd_status own = sherdi_drive_settle(&engine->run.drive, (sherdi_ring)ring);
 
-        SHERDI_TRY(stretch_fill(engine, &part, fill, ctx, &share));
+        if (own != SHERD_OK) {
+            sherdi_filling_keep(&engine->fill.filling, engine->plan, &engine->run.progress,
+                                (sherdi_ring)ring);
+            status = own;
+        }
     }
+    return status;
+}
+
+static sherd_status values_fill(sherd_engine *engine, size_t param)
+{
+    sherdi_program program = sherdi_run_program(engine);
+    sherd_status   status =
+        sherdi_program_fill(&program, &engine->fill.filling, param, engine->fill.given != NULL);
+    char text[SHERDI_ERROR_BYTES];
+
+    if (status == SHERD_OK) {
+        return SHERD_OK;
+    }
+    (void)snprintf(text, sizeof(text), "%s", sherd_last_error());
+    (void)rings_settle(engine);
+    return sherdi_fail_relay(status, text);
+}
+
+/* Without a function it is what the trainer's own memory has. */
+static sherd_status param_fill(sherd_engine *engine, size_t param, sherd_fill_fn given, void *ctx)
+{
+    const sherdi_segment *segment = &engine->plan->segments[engine->plan->params[param].segment];
+    sherdi_fill          *fill    = &engine->fill;
+    uint64_t             *share   = &engine->on_host.head->fingerprint;
+
+    fill->given            = given;
+    fill->given_ctx        = ctx;
+    fill->is_filled[param] = 0;
+    *share                 = 0;
+    SHERDI_TRY(values_fill(engine, param));
     if (engine->world_size > 1 && !segment->is_resident && !segment->is_bound) {
-        SHERDI_TRY(sample_take(engine, param, fill, ctx, &engine->fill.samples[param]));
+        SHERDI_TRY(sample_take(engine, param, &fill->samples[param]));
     }
-    engine->fill.shares[param]    = share;
-    engine->fill.is_filled[param] = 1;
+    fill->shares[param]    = *share;
+    fill->is_filled[param] = 1;
     return SHERD_OK;
 }
 
@@ -366,40 +177,19 @@ sherd_status sherd_param_fill(sherd_engine *engine, sherd_param param, sherd_fil
 
 /* ------------------------------------------------------- the first acquire -- */
 
-typedef struct bound_source {
-    sherd_engine             *engine;
-    const sherdi_model_param *param;
-} bound_source;
-
-static sherd_status bound_read(void *ctx, size_t first_elem, size_t count_elems, float *out)
-{
-    const bound_source  *source = ctx;
-    sherd_dtype          dtype  = source->engine->settings.compute_dtype;
-    const unsigned char *data   = source->param->bound_data;
-
-    for (size_t at = 0; at < count_elems; at += FEW_ELEMS) {
-        SHERDI_TRY(values_get(source->engine, SHERDI_PLACE_DEVICE, out + at,
-                              data + (first_elem + at) * sherd_dtype_bytes(dtype),
-                              sherdi_min_size(FEW_ELEMS, count_elems - at)));
-    }
-    return SHERD_OK;
-}
-
 static sherd_status unfilled_take(sherd_engine *engine)
 {
     for (size_t p = 0; p < engine->model.num_params; p++) {
-        bound_source source = {engine, &engine->model.params[p]};
-
         if (engine->fill.is_filled[p]) {
             continue;
         }
-        if (source.param->bound_data == NULL) {
+        if (engine->model.params[p].bound_data == NULL) {
             return sherdi_fail(SHERD_E_STATE,
                                "parameter %s was never filled; call sherd_param_fill for it before "
                                "the first acquire",
-                               source.param->name);
+                               engine->model.params[p].name);
         }
-        SHERDI_TRY(param_fill(engine, p, bound_read, &source));
+        SHERDI_TRY(param_fill(engine, p, NULL, NULL));
     }
     return SHERD_OK;
 }
@@ -529,7 +319,7 @@ static sherd_status filled_exchange(sherd_engine *engine, sherd_status own, int 
     char text[SHERDI_ERROR_BYTES];
 
     (void)snprintf(text, sizeof(text), "%s", sherd_last_error());
-    SHERDI_TRY(sherdi_world_exchange(engine->world, &mine, engine->publish_all, sizeof(mine)));
+    SHERDI_TRY(sherdi_run_exchange(engine, &mine, engine->publish_all, sizeof(mine)));
     if (own != SHERD_OK) {
         return sherdi_fail_relay(own, text);
     }
@@ -553,128 +343,37 @@ static sherd_status filled_exchange(sherd_engine *engine, sherd_status own, int 
 
 /* ------------------------------------------------------------ fingerprints -- */
 
-/* Of some of its spans, added to the results of the side where the block rests. */
-static void block_fingerprint(sherd_engine *engine, const sherdi_block *block, float *state,
-                              size_t first, size_t count)
-{
-    const sherdi_backend *lane    = sherdi_place_lane(engine, block->place);
-    const sherdi_numbers *numbers = sherdi_place_numbers(engine, block->place);
-
-    lane->kernels->fingerprint(lane, numbers->spans + block->first_span + first, count,
-                               sherdi_block_master(engine, block, state),
-                               &numbers->head->fingerprint);
-}
-
 sherd_status sherdi_fill_own_fingerprint(sherd_engine *engine, uint64_t *out)
 {
-    sherdi_numbers_head head   = {0};
-    sherd_status        status = sherdi_run_settle(engine, SHERDI_RING_STATE);
+    sherdi_numbers_head head = {0};
 
-    sherdi_lane_follow(engine->lanes.update, engine->backend);
-    SHERDI_TRY(status);
+    SHERDI_TRY(sherdi_run_settle(engine, SHERDI_RING_STATE));
     SHERDI_TRY(sherdi_update_fingerprint(engine, &head));
     *out = head.fingerprint;
     return SHERD_OK;
 }
 
-/* Elements [at, at + count) of a sliced parameter's segment, in the compute type; may give fewer. */
-static sherd_status slice_look(sherd_engine *engine, const sherdi_segment *segment, size_t at,
-                               size_t *count, const unsigned char **out)
+/* What is read ahead for others is dropped. */
+static sherd_status slots_empty(sherd_engine *engine)
 {
-    size_t              elem = sherd_dtype_bytes(engine->settings.compute_dtype);
-    const sherdi_piece *piece;
-    size_t              index;
-    void               *memory;
+    sherd_status status = sherdi_run_settle(engine, SHERDI_RING_STATE);
+    sherd_status own    = sherdi_run_settle(engine, SHERDI_RING_PARAMS);
 
-    if (segment->param_place != SHERDI_PLACE_STORAGE) {
-        *out = slice_memory(engine, segment) + at * elem;
-        return SHERD_OK;
-    }
-    index = segment->first_piece + at / engine->plan->pieces[segment->first_piece].elems;
-    piece = &engine->plan->pieces[index];
-    SHERDI_TRY(sherdi_window_open(&engine->store.param_window, index, 0, &memory));
-    *count = sherdi_min_size(*count, piece->offset_elems + piece->elems - at);
-    *out   = (const unsigned char *)memory + (at - piece->offset_elems) * elem;
-    return SHERD_OK;
-}
-
-/* Frozen elements are counted from the compute type, by the owner of their slice. */
-static sherd_status frozen_param_fingerprint(sherd_engine *engine, size_t param, uint64_t *sum)
-{
-    const sherdi_model_param *info    = &engine->model.params[param];
-    const sherdi_plan_param  *place   = &engine->plan->params[param];
-    const sherdi_segment     *segment = &engine->plan->segments[place->segment];
-    sherd_dtype               dtype   = engine->settings.compute_dtype;
-    const unsigned char      *whole   = whole_param(engine, param);
-    size_t                    first   = (size_t)engine->rank * segment->slice_elems;
-    size_t                    at      = sherdi_max_size(place->offset_elems, first);
-    size_t end = sherdi_min_size(place->offset_elems + info->elems, first + segment->slice_elems);
-    float  values[FEW_ELEMS];
-
-    while (at < end) {
-        size_t               count = sherdi_min_size(FEW_ELEMS, end - at);
-        const unsigned char *from  = NULL;
-
-        if (whole != NULL) {
-            from = whole + (at - place->offset_elems) * sherd_dtype_bytes(dtype);
-        } else {
-            SHERDI_TRY(slice_look(engine, segment, at - first, &count, &from));
-        }
-        SHERDI_TRY(values_get(engine, segment->param_place, values, from, count));
-        for (size_t i = 0; i < count; i++) {
-            *sum +=
-                sherdi_mix_element(info->first_index + (at + i - place->offset_elems), values[i]);
-        }
-        at += count;
-    }
-    return SHERD_OK;
-}
-
-static sherd_status trainable_param_fingerprint(sherd_engine *engine, size_t param, uint64_t *sum)
-{
-    const sherdi_plan    *plan    = engine->plan;
-    const sherdi_segment *segment = &plan->segments[plan->params[param].segment];
-    sherdi_numbers_head   head    = {0};
-
-    sherdi_lane_follow(engine->lanes.update, engine->backend);
-    sherdi_place_numbers(engine, SHERDI_PLACE_HOST)->head->fingerprint = 0;
-    engine->lanes.update->device->fill(engine->lanes.update, &engine->device.head->fingerprint, 0,
-                                       sizeof(engine->device.head->fingerprint));
-    for (size_t b = 0; b < segment->num_blocks; b++) {
-        const sherdi_block *block = &plan->blocks[segment->first_block + b];
-
-        for (size_t i = 0; i < block->num_spans; i++) {
-            const sherdi_span *span = &plan->spans[block->first_span + i];
-            float             *state;
-
-            if ((size_t)span->param == param) {
-                SHERDI_TRY(sherdi_store_look(engine, block, 0, &state));
-                block_fingerprint(engine, block, state, i, 1);
-            }
-        }
-    }
-    SHERDI_TRY(sherdi_numbers_read(engine, &head));
-    *sum = head.fingerprint;
-    return SHERD_OK;
+    return own == SHERD_OK ? status : own;
 }
 
 sherd_status sherdi_fill_param_fingerprint(sherd_engine *engine, size_t param, uint64_t *out)
 {
-    sherd_status status =
-        sherdi_run_settle(engine, SHERDI_RING_STATE); /* the windows share the pipelines' memory */
-    sherd_status own;
+    sherdi_program program = sherdi_run_program(engine);
+    sherd_status   status  = slots_empty(engine);
+    sherd_status   own;
 
-    *out = 0;
     if (status == SHERD_OK) {
-        status = sherdi_run_settle(engine, SHERDI_RING_PARAMS);
+        status = sherdi_program_fingerprint(&program, param);
     }
-    if (status == SHERD_OK) {
-        status = engine->model.params[param].is_frozen
-                     ? frozen_param_fingerprint(engine, param, out)
-                     : trainable_param_fingerprint(engine, param, out);
-    }
-    own = sherdi_store_settle(engine);
-    return status == SHERD_OK ? own : status;
+    own  = slots_empty(engine);
+    *out = engine->results.fingerprint;
+    return own == SHERD_OK ? status : own;
 }
 
 /* ------------------------------------------------------------- the start -- */
@@ -690,11 +389,23 @@ static uint64_t filled_fingerprint(const sherd_engine *engine, int is_frozen)
     return sum;
 }
 
+sherd_status sherdi_fill_settle(sherd_engine *engine)
+{
+    sherdi_program program = sherdi_run_program(engine);
+    sherd_status   status  = sherdi_program_fill_end(&program, &engine->fill.filling);
+    sherd_status   own     = rings_settle(engine);
+
+    if (own != SHERD_OK || status != SHERD_OK) {
+        return own == SHERD_OK ? status : own;
+    }
+    return slots_empty(engine);
+}
+
 /* What was filled becomes the first generation. A drive that does not give back what it was given shows when the
  * first update reads it, unless fast_init is on. */
 static sherd_status state_begin(sherd_engine *engine)
 {
-    SHERDI_TRY(sherdi_store_settle(engine));
+    SHERDI_TRY(sherdi_fill_settle(engine));
     if (engine->store.is_resumed || !sherdi_plan_has_generations(engine->plan)) {
         return SHERD_OK;
     }

@@ -249,11 +249,15 @@ static void op_norm(sherd_engine *engine, const sherdi_backend *lane, const sher
                          &sherdi_place_numbers(engine, op->place)->head->norm);
 }
 
+/* Of a block; without one of elements that follow each other. */
 static void op_fingerprint(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op)
 {
     const sherdi_numbers *numbers = sherdi_place_numbers(engine, op->place);
+    const sherdi_span     run     = {.count_elems = op->elems, .first_index = op->index};
 
-    lane->kernels->fingerprint(lane, numbers->spans + op->block->first_span, op->block->num_spans,
+    lane->kernels->fingerprint(lane,
+                               op->block == NULL ? &run : numbers->spans + op->block->first_span,
+                               op->block == NULL ? 1 : op->block->num_spans,
                                address_of(engine, op, SHERDI_USE_SRC), &numbers->head->fingerprint);
 }
 
@@ -415,6 +419,12 @@ static sherd_status op_all_reduce(sherd_engine *engine, const sherdi_op *op, uin
     return sherdi_world_all_reduce(engine->world, &args, number_out);
 }
 
+static sherd_status op_fill(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
+{
+    (void)number_out;
+    return sherdi_fill_take(engine, op, address_of(engine, op, SHERDI_USE_DST));
+}
+
 static sherd_status op_sum(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
 {
     *number_out = 0; /* is over when it returns */
@@ -484,7 +494,7 @@ static const call_fn CALLS[SHERDI_OP_KINDS] = {
     [SHERDI_OP_ALL_REDUCE] = op_all_reduce, [SHERDI_OP_EXCHANGE] = op_exchange,
     [SHERDI_OP_COLLECT] = op_collect,       [SHERDI_OP_SUM] = op_sum,
     [SHERDI_OP_COMMIT] = op_generation,     [SHERDI_OP_ABANDON] = op_generation,
-    [SHERDI_OP_ROLLBACK] = op_generation,
+    [SHERDI_OP_ROLLBACK] = op_generation,   [SHERDI_OP_FILL] = op_fill,
 };
 
 static void op_record(sherd_engine *engine, const sherdi_op *op, uint64_t number)

@@ -1,4 +1,4 @@
-/* Tiers of an engine, opened as the plan says; the state's windows and commits.
+/* Tiers of an engine, opened as the plan says; the state's generations.
  * See store.h. */
 #include "engine/engine_impl.h"
 
@@ -392,28 +392,6 @@ static sherd_status state_tiers_open(sherd_engine *engine)
     return SHERD_OK;
 }
 
-/* For what does not run in the order of the program: filling, a fingerprint of one parameter. */
-static sherd_status windows_open(sherd_engine *engine)
-{
-    sherdi_store      *store = &engine->store;
-    const sherdi_plan *plan  = engine->plan;
-
-    for (int place = 0; place < SHERDI_PLACES; place++) {
-        if (store->state[place] != NULL) {
-            SHERDI_TRY(
-                sherdi_window_init(&store->state_windows[place], store->state[place],
-                                   engine->buffers[SHERDI_BUFFER_STATE_RING], plan->ring_bytes,
-                                   plan->buffers[SHERDI_BUFFER_STATE_RING].bytes, &engine->mem));
-        }
-    }
-    if (store->params == NULL) {
-        return SHERD_OK;
-    }
-    return sherdi_window_init(&store->param_window, store->params,
-                              engine->buffers[SHERDI_BUFFER_PARAM_RING], plan->param_ring_bytes,
-                              plan->buffers[SHERDI_BUFFER_PARAM_RING].bytes, &engine->mem);
-}
-
 static sherd_status scratch_open(sherd_engine *engine)
 {
     sherdi_store      *store = &engine->store;
@@ -448,7 +426,7 @@ sherd_status sherdi_store_open(sherd_engine *engine)
     if (engine->store.run != 0) {
         sherdi_world_ending_open(engine->world, &engine->store.ending, engine->store.run);
     }
-    return sherdi_agree_status(engine->world, windows_open(engine));
+    return SHERD_OK;
 }
 
 /* ------------------------------------------------------------------ close -- */
@@ -498,49 +476,12 @@ void sherdi_store_close(sherd_engine *engine)
     int           is_kept = state_is_kept(engine);
 
     for (int place = 0; place < SHERDI_PLACES; place++) {
-        sherdi_window_fini(&store->state_windows[place]);
-    }
-    sherdi_window_fini(&store->param_window);
-    for (int place = 0; place < SHERDI_PLACES; place++) {
         tier_close(store->state[place], is_kept);
     }
     tier_close(store->params, 0);
     tier_close(store->grads, 0);
     sherdi_ioq_destroy(store->queue);
     *store = (sherdi_store){0};
-}
-
-/* ---------------------------------------------------------------- windows -- */
-
-sherd_status sherdi_store_look(sherd_engine *engine, const sherdi_block *block, int is_write,
-                               float **state_out)
-{
-    void *memory;
-
-    SHERDI_TRY(sherdi_window_open(&engine->store.state_windows[block->place], block->extent,
-                                  is_write, &memory));
-    *state_out = (float *)(void *)((unsigned char *)memory + block->state_offset);
-    return SHERD_OK;
-}
-
-void sherdi_store_put(sherd_engine *engine, const sherdi_block *block)
-{
-    sherdi_window_put(&engine->store.state_windows[block->place], block->extent);
-}
-
-sherd_status sherdi_store_settle(sherd_engine *engine)
-{
-    sherd_status status = SHERD_OK;
-
-    for (int place = 0; place < SHERDI_PLACES; place++) {
-        sherd_status own = sherdi_window_close(&engine->store.state_windows[place]);
-
-        status = status == SHERD_OK ? own : status;
-    }
-    if (status == SHERD_OK) {
-        return sherdi_window_close(&engine->store.param_window);
-    }
-    return status;
 }
 
 /* ------------------------------------------------------------ generations -- */

@@ -1,11 +1,10 @@
 /* Where the engine's data rests between uses: the tiers of state, parameters and gradients. What
- * comes from them and goes back is in the program (program.h); here they are opened, filled and committed. */
+ * comes from them and goes back is in the program (program.h); here they are opened, and generations change. */
 #ifndef SHERDI_ENGINE_STORE_H
 #define SHERDI_ENGINE_STORE_H
 
 #include "engine/program.h"
 #include "engine/state_note.h"
-#include "offload/window.h"
 
 #include "collectives/world.h"
 
@@ -16,9 +15,7 @@ typedef struct sherdi_link {
 typedef struct sherdi_store {
     sherdi_ioq       *queue; /* NULL: nothing rests on NVMe */
     sherdi_tier      *state[SHERDI_PLACES];
-    sherdi_window     state_windows[SHERDI_PLACES];
     sherdi_tier      *params, *grads; /* on NVMe */
-    sherdi_window     param_window;
     sherdi_link       link;
     sherdi_io_traffic reported; /* of the queue, when the last boundary was reported */
     sherdi_link       reported_link;
@@ -36,14 +33,6 @@ typedef struct sherdi_store {
 sherd_status sherdi_store_open(sherd_engine *engine);
 /** Before the engine's memory goes. */
 void sherdi_store_close(sherd_engine *engine);
-
-/** The state of a block, in a window that stays open until the next call for the same place. E_IO. */
-sherd_status sherdi_store_look(sherd_engine *engine, const sherdi_block *block, int is_write,
-                               float **state_out);
-/** The extent of a block is complete: it is written while others are filled. */
-void sherdi_store_put(sherd_engine *engine, const sherdi_block *block);
-/** Every window is written back and closed. */
-sherd_status sherdi_store_settle(sherd_engine *engine);
 
 /** SHERDI_OP_COMMIT: what was written counts from now on, with `record`. SHERDI_OP_ABANDON: it is forgotten.
  *  SHERDI_OP_ROLLBACK: the generation before counts again; its record comes to `record`. Nothing on a tier without. */

@@ -83,6 +83,44 @@ static void layers_fill(rig *r, order how)
     }
 }
 
+/* Once in a fill the function gives no number and fails. */
+typedef struct interruption {
+    int   calls, fails_at;
+    void *which; /* parameter */
+} interruption;
+
+static sherd_status fill_interrupted(void *ctx, size_t first_elem, size_t count_elems, float *out)
+{
+    interruption *i = ctx;
+
+    if (++i->calls == i->fails_at) {
+        memset(out, 0xff, count_elems * sizeof(*out));
+        return SHERD_E_NUMERIC;
+    }
+    return rig_fill(i->which, first_elem, count_elems, out);
+}
+
+/* Every third parameter has other values at first; the call that is interrupted is made again. */
+static void layers_fill_with_trouble(rig *r, order how, interruption *trouble)
+{
+    int params[PARAMS];
+
+    order_make(r, how, params);
+    for (int turn = 0; turn < 2; turn++) {
+        for (int i = turn; i < PARAMS; i += turn == 0 ? 3 : 1) {
+            sherd_param handle = r->params[params[i]].handle;
+
+            trouble->which = (void *)(uintptr_t)(turn == 0 ? 1000 : params[i]);
+            if (sherd_param_fill(r->engine, handle, fill_interrupted, trouble) != SHERD_OK) {
+                CHECK_ERROR_SAYS("the fill function of parameter layer");
+                CHECK_OK(sherd_param_fill(r->engine, handle, fill_interrupted, trouble));
+            }
+        }
+    }
+    CHECK_OK(sherd_param_fill(r->engine, r->params[params[0]].handle, rig_fill,
+                              (void *)(uintptr_t)params[0]));
+}
+
 /* ------------------------------------------------------------------- bytes -- */
 
 static int piece_has_elems(const rig *r, const sherdi_piece *piece)
@@ -125,6 +163,8 @@ typedef struct fill_job {
     rig_options options;
     order       how;
     int         is_counted;
+    int         fails_at; /* call of the fill function; 0: none, and no parameter is filled twice */
+    int         calls;    /* out: of rank 0 */
     uint64_t    filled, trained; /* out: fingerprints, rank 0's */
 } fill_job;
 
@@ -147,7 +187,8 @@ static void fill_counted(rig *r, order how)
 
 static void fill_run(sherd_world *world, void *raw)
 {
-    fill_job *job = raw;
+    fill_job *job   = raw;
+    int       calls = 0;
     uint64_t  filled;
     uint64_t  trained;
     rig       r;
@@ -155,12 +196,18 @@ static void fill_run(sherd_world *world, void *raw)
     layers_open(&r, world, &job->options);
     if (job->is_counted) {
         fill_counted(&r, job->how);
+    } else if (job->fails_at != 0) {
+        interruption trouble = {.fails_at = job->fails_at};
+
+        layers_fill_with_trouble(&r, job->how, &trouble);
+        calls = trouble.calls;
     } else {
         layers_fill(&r, job->how);
     }
     filled  = rig_fingerprint(&r);
     trained = rig_train(&r, 2).fingerprint;
     if (sherd_world_rank(world) == 0) {
+        job->calls   = calls;
         job->filled  = filled;
         job->trained = trained;
     }
@@ -256,6 +303,81 @@ static void any_order_gives_the_same_values_with_a_single_buffer(void)
     }
 }
 
+/* Every call of the function fails once, parameters come in disorder and some of them twice, through one to three
+ * buffers. */
+static void fills_that_are_interrupted_and_repeated_give_the_same_values(void)
+{
+    checksums_are_needed();
+    for (int world_size = 1; world_size <= 2; world_size++) {
+        fill_job want = reference_of(world_size, 3, SHERD_BF16);
+
+        for (int slots = 1; slots <= 3; slots++) {
+            int calls = 1;
+
+            for (int nth = 1; nth <= calls; nth += world_size == 1 ? 1 : 5) {
+                char     more[64];
+                char     keys[1024];
+                fill_job job = {
+                    .options  = {.stage = 3, .accumulation = 1, .dtype = SHERD_BF16},
+                    .how      = nth % 2 ? ORDER_SHUFFLED : ORDER_REVERSE,
+                    .fails_at = nth,
+                };
+
+                (void)snprintf(more, sizeof(more), ", \"buffer_count\": %d", slots);
+                job.options.zero = nvme_keys(more, 1, keys);
+                test_world(world_size, fill_run, &job);
+                CHECK_INT(want.filled, job.filled);
+                CHECK_INT(want.trained, job.trained);
+                CHECK(job.calls > PARAMS);
+                calls = job.calls - 1; /* one is the repetition */
+            }
+        }
+    }
+}
+
+/* A parameter that is asked for in several parts, and interrupted in one of them. */
+static void long_fill_run(sherd_world *world, void *raw)
+{
+    fill_job    *job     = raw;
+    interruption trouble = {.fails_at = job->fails_at};
+    rig          r;
+
+    rig_open(&r, world, &job->options);
+    (void)rig_unit(&r, "unit");
+    (void)rig_param(&r, 0, "short", 1000);
+    (void)rig_param(&r, 0, "long", 3 * SHERDI_FILL_ELEMS - 100);
+    CHECK_OK(sherd_engine_seal(r.engine));
+    trouble.which = (void *)(uintptr_t)1;
+    if (sherd_param_fill(r.engine, r.params[1].handle, fill_interrupted, &trouble) != SHERD_OK) {
+        CHECK_OK(sherd_param_fill(r.engine, r.params[1].handle, fill_interrupted, &trouble));
+    }
+    CHECK_INT(job->fails_at == 0 ? 3 : 3 + job->fails_at, trouble.calls);
+    CHECK_OK(sherd_param_fill(r.engine, r.params[0].handle, rig_fill, NULL));
+    job->filled = rig_fingerprint(&r);
+    rig_close(&r);
+}
+
+static void long_parameter_that_is_interrupted_is_filled_from_its_beginning(void)
+{
+    fill_job want = {.options = {.stage = 3, .accumulation = 1, .dtype = SHERD_BF16}};
+
+    checksums_are_needed();
+    test_world(1, long_fill_run, &want);
+    for (int nth = 0; nth <= 3; nth++) {
+        char     keys[1024];
+        fill_job job = {.options  = {.stage = 3, .accumulation = 1, .dtype = SHERD_BF16},
+                        .fails_at = nth};
+
+        (void)snprintf(keys, sizeof(keys),
+                       ", \"sub_group_size\": 65536, \"offload_optimizer\": {\"device\": \"nvme\", "
+                       "\"nvme_path\": \"%s\", \"buffer_count\": 2}" PARAMS_ON_NVME,
+                       test_scratch(), test_scratch());
+        job.options.zero = keys;
+        test_world(1, long_fill_run, &job);
+        CHECK_INT(want.filled, job.filled);
+    }
+}
+
 /* ---------------------------------------------------------- ranks that differ -- */
 
 /* As a trainer's mistake would be: nothing that two ranks hold differs. */
@@ -302,6 +424,8 @@ static void another_seed_on_some_ranks_is_refused_at_stage_3(void)
 static const test_case CASES[] = {
     CASE(each_byte_is_written_once_and_nothing_is_read),
     CASE(any_order_gives_the_same_values_with_a_single_buffer),
+    CASE(fills_that_are_interrupted_and_repeated_give_the_same_values),
+    CASE(long_parameter_that_is_interrupted_is_filled_from_its_beginning),
     CASE(another_seed_on_some_ranks_is_refused_at_stage_3),
 };
 
