@@ -9,7 +9,7 @@
 
 static sherdi_tier *state_tier(const sherd_engine *engine)
 {
-    return engine->store.state[SHERDI_PLACE_STORAGE];
+    return engine->store.state;
 }
 
 /* The live generation becomes that of `step`, which is it or the one before. */

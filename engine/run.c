@@ -458,7 +458,7 @@ static sherd_status op_generation(sherd_engine *engine, const sherdi_op *op, uin
 static uint64_t transfer_give(sherd_engine *engine, const sherdi_op *op,
                               const sherdi_follows *follows)
 {
-    sherdi_tier *const tiers[SHERDI_RINGS] = {engine->store.state[SHERDI_PLACE_STORAGE],
+    sherdi_tier *const tiers[SHERDI_RINGS] = {engine->store.state,
                                               engine->store.params, engine->store.grads};
     int                is_write            = op->kind == SHERDI_OP_WRITE;
     sherdi_transfer    transfer            = {

@@ -286,8 +286,8 @@ static sherd_status state_create(sherd_engine *engine, sherdi_tier_state_params 
     params->id.run = run_draw();
     SHERDI_TRY(sherd_world_broadcast(engine->world, &params->id.run, sizeof(params->id.run), 0));
     SHERDI_TRY(sherdi_agree_status(
-        engine->world, sherdi_tier_state_create(engine->store.queue, params, &engine->mem,
-                                                &engine->store.state[SHERDI_PLACE_STORAGE])));
+        engine->world,
+        sherdi_tier_state_create(engine->store.queue, params, &engine->mem, &engine->store.state)));
     engine->store.run = params->id.run;
     return SHERD_OK;
 }
@@ -297,9 +297,8 @@ static sherd_status state_reopen(sherd_engine *engine, sherdi_tier_state_params 
     sherdi_store *store = &engine->store;
     sherd_status  status;
 
-    status = sherdi_agree_status(engine->world,
-                                 sherdi_tier_state_open(store->queue, params, &engine->mem,
-                                                        &store->state[SHERDI_PLACE_STORAGE]));
+    status = sherdi_agree_status(
+        engine->world, sherdi_tier_state_open(store->queue, params, &engine->mem, &store->state));
     SHERDI_TRY(status);
     store->run              = params->id.run;
     store->is_resumed       = 1;
@@ -363,33 +362,7 @@ static sherd_status state_scratch_open(sherd_engine *engine)
                                scratch_tier_open(engine, &engine->settings.offload_state, "state",
                                                  plan->extents[SHERDI_PLACE_STORAGE],
                                                  plan->num_extents[SHERDI_PLACE_STORAGE],
-                                                 &engine->store.state[SHERDI_PLACE_STORAGE]));
-}
-
-/* Of the state that rests at a place: the one that the configuration names, or what stays there. */
-static const sherdi_tier_kind *state_tier_at(const sherd_engine *engine, sherdi_place place)
-{
-    const sherdi_tier_kind *named = engine->settings.offload_state.tier;
-
-    return named->place == place ? named : sherdi_tier_of(place);
-}
-
-/* State in memory; opened without extents too. */
-static sherd_status state_tiers_open(sherd_engine *engine)
-{
-    static const int   BUFFERS[] = {SHERDI_BUFFER_STATE, SHERDI_BUFFER_HOST_STATE};
-    const sherdi_plan *plan      = engine->plan;
-
-    for (int place = SHERDI_PLACE_DEVICE; place <= SHERDI_PLACE_HOST; place++) {
-        sherdi_tier_params params = {.memory      = engine->buffers[BUFFERS[place]],
-                                     .what        = "state",
-                                     .extents     = plan->extents[place],
-                                     .num_extents = plan->num_extents[place]};
-
-        SHERDI_TRY(state_tier_at(engine, (sherdi_place)place)
-                       ->open(&params, &engine->mem, &engine->store.state[place]));
-    }
-    return SHERD_OK;
+                                                 &engine->store.state));
 }
 
 static sherd_status scratch_open(sherd_engine *engine)
@@ -412,7 +385,6 @@ static sherd_status local_open(sherd_engine *engine)
     if (store->queue != NULL) {
         queue_register(engine);
     }
-    SHERDI_TRY(state_tiers_open(engine));
     return scratch_open(engine);
 }
 
@@ -475,9 +447,7 @@ void sherdi_store_close(sherd_engine *engine)
     sherdi_store *store   = &engine->store;
     int           is_kept = state_is_kept(engine);
 
-    for (int place = 0; place < SHERDI_PLACES; place++) {
-        tier_close(store->state[place], is_kept);
-    }
+    tier_close(store->state, is_kept);
     tier_close(store->params, 0);
     tier_close(store->grads, 0);
     sherdi_ioq_destroy(store->queue);
@@ -489,7 +459,7 @@ void sherdi_store_close(sherd_engine *engine)
 sherd_status sherdi_store_generation(sherd_engine *engine, sherdi_op_kind kind,
                                      sherdi_state_record *record)
 {
-    sherdi_tier *tier  = engine->store.state[SHERDI_PLACE_STORAGE];
+    sherdi_tier *tier  = engine->store.state;
     int64_t      start = sherdi_now_ns();
 
     if (tier == NULL || tier->ops->commit == NULL) {
@@ -509,6 +479,6 @@ sherd_status sherdi_store_generation(sherd_engine *engine, sherdi_op_kind kind,
 void sherdi_store_verify(sherd_engine *engine, int is_on)
 {
     if (sherdi_plan_has_generations(engine->plan)) {
-        sherdi_tier_state_verify(engine->store.state[SHERDI_PLACE_STORAGE], is_on);
+        sherdi_tier_state_verify(engine->store.state, is_on);
     }
 }

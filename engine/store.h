@@ -13,9 +13,8 @@ typedef struct sherdi_link {
 } sherdi_link;
 
 typedef struct sherdi_store {
-    sherdi_ioq       *queue; /* NULL: nothing rests on NVMe */
-    sherdi_tier      *state[SHERDI_PLACES];
-    sherdi_tier      *params, *grads; /* on NVMe */
+    sherdi_ioq       *queue;                  /* NULL: nothing rests on NVMe */
+    sherdi_tier      *state, *params, *grads; /* on a drive; NULL: nothing of it is */
     sherdi_link       link;
     sherdi_io_traffic reported; /* of the queue, when the last boundary was reported */
     sherdi_link       reported_link;

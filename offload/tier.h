@@ -1,8 +1,7 @@
 /* A tier: where extents rest between uses. An extent is a numbered stretch of bytes, the grain of
- * transfer; what is in it the tier does not know. Device and host memory (memory.c), where nothing has to
- * be read because it is there, and nvme over io.h (nvme_scratch.c: a file without a name; with generations
- * nvme_state.c). What the
- * rest of the library asks of one are its capabilities: sherdi_tier_kind.
+ * transfer; what is in it the tier does not know. The tier on a drive is nvme, over io.h (nvme_scratch.c: a file
+ * without a name; with generations nvme_state.c). What rests in memory is used where it is, and nothing is opened for
+ * it. What the rest of the library asks of a tier are its capabilities: sherdi_tier_kind.
  *
  * Generations. A tier on a drive may keep two slots per extent: a write goes to the spare one, and
  * commit makes all that was written the live generation by one record, written last. A process
@@ -35,12 +34,10 @@ typedef struct sherdi_extent {
 
 typedef struct sherdi_tier_ops {
     size_t      struct_size;
-    const char *name; /* "memory", "nvme" */
+    const char *name; /* "nvme" */
 
     /* Required. Transfers must be over. `is_kept` 0: what it kept on a drive is removed. */
     void (*close)(sherdi_tier *tier, int is_kept);
-    /* Memory tiers only (else NULL): where the extent is. Reads and writes are then not called. */
-    void *(*address)(sherdi_tier *tier, size_t extent);
     /* Start a transfer of a whole extent; never block. The memory is borrowed until wait. A read sees
      * what was written last, committed or not; an extent that was never written reads as zero. */
     void (*read_start)(sherdi_tier *tier, size_t extent, void *memory, sherdi_io *io);
@@ -74,8 +71,7 @@ struct sherdi_tier {
 
 /* What one is opened with. */
 typedef struct sherdi_tier_params {
-    void              *memory; /* of an addressed place: where its extents are, the caller's */
-    sherdi_ioq        *queue;  /* of one that has files, and where they are */
+    sherdi_ioq        *queue; /* of one that has files, and where they are */
     const char *const *folders;
     int                num_folders;
     const char *what; /* rests there: "state", for the sentence of a failure; static storage */
@@ -88,7 +84,7 @@ typedef struct sherdi_tier_kind {
     sherdi_place place;
     int          has_files; /* in folders that the configuration names; transfers take a queue */
     int          has_generations; /* state may rest in files of sherdi_tier_state_create */
-    /* Contents mean nothing after this process; an extent that was never written reads as zero. */
+    /* Contents mean nothing after this process; an extent that was never written reads as zero. NULL: of memory. */
     sherd_status (*open)(const sherdi_tier_params *params, sherdi_mem *mem, sherdi_tier **out);
 } sherdi_tier_kind;
 

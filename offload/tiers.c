@@ -3,6 +3,9 @@
 
 #include <assert.h>
 
+const sherdi_tier_kind sherdi_tier_device = {.place = SHERDI_PLACE_DEVICE};
+const sherdi_tier_kind sherdi_tier_host   = {.place = SHERDI_PLACE_HOST};
+
 #define SHERDI_TIER(name, table) "|" name
 const char sherdi_tier_choices[] =
 #include "offload/tier_list.h"

@@ -1,33 +1,10 @@
-/* Tiers: memory, scratch files, and generations of state against a model of them. */
+/* Tiers: scratch files, and generations of state against a model of them. */
 #include "tests/offload/tier_rig.h"
 
 #include <string.h>
 
 #define DEPTH 4
 #define CHUNK (8 * PAGE)
-
-/* ---------------------------------------------------------------- memory -- */
-
-static void memory_extent_is_where_it_is(void)
-{
-    static const sherdi_tier_kind *const KINDS[] = {&sherdi_tier_device, &sherdi_tier_host};
-    unsigned char                       *memory;
-    sherdi_tier                         *tier = NULL;
-
-    rig_begin(SHERDI_IOQ_THREADS);
-    memory = rig_memory(rig_space_bytes());
-    for (int n = 0; n < 2; n++) {
-        CHECK_OK(rig_tier_open(KINDS[n], NULL, 0, memory, rig_extents(), RIG_EXTENTS, &tier));
-        CHECK(strcmp("memory", tier->ops->name) == 0);
-        CHECK(tier->ops->read_start == NULL && tier->ops->commit == NULL);
-        for (size_t i = 0; i < RIG_EXTENTS; i++) {
-            CHECK(tier->ops->address(tier, i) == memory + rig_extents()[i].offset_bytes);
-        }
-        tier->ops->close(tier, 0);
-    }
-    sherdi_free(memory);
-    rig_end();
-}
 
 static void extents_that_are_wrong_are_refused(void)
 {
@@ -44,8 +21,6 @@ static void extents_that_are_wrong_are_refused(void)
     rig_begin(SHERDI_IOQ_THREADS);
     queue = rig_queue(CHUNK, DEPTH);
     for (size_t i = 0; i < sizeof(WRONG) / sizeof(WRONG[0]); i++) {
-        CHECK_STATUS(SHERD_E_INVAL,
-                     rig_tier_open(&sherdi_tier_host, NULL, 0, NULL, WRONG[i], 2, &tier));
         CHECK_STATUS(SHERD_E_INVAL,
                      rig_tier_open(&sherdi_tier_nvme, queue, 1, NULL, WRONG[i], 2, &tier));
     }
@@ -91,7 +66,7 @@ static void scratch_reads_what_was_written(void)
         CHECK_OK(rig_tier_open(&sherdi_tier_nvme, queue, folders, NULL, rig_extents(), RIG_EXTENTS,
                                &tier));
         CHECK_INT(0, rig_folder_count(rig_folder("f0"))); /* it has no name */
-        CHECK(tier->ops->commit == NULL && tier->ops->address == NULL);
+        CHECK(tier->ops->commit == NULL);
         rig_expect_all(tier, 0);
         rig_put(tier, 3, 1);
         rig_put(tier, 6, 2);
@@ -485,7 +460,6 @@ static void state_does_what_the_model_does(void)
 BOTH(state_does_what_the_model_does)
 
 static const test_case cases[] = {
-    CASE(memory_extent_is_where_it_is),
     CASE(extents_that_are_wrong_are_refused),
     CASE(extents_that_no_file_holds_are_refused),
     CASE(state_without_libxxhash_is_refused),
