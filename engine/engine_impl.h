@@ -41,14 +41,13 @@ typedef struct sherdi_lanes {
     sherdi_backend *up, *down; /* host to device, device to host */
 } sherdi_lanes;
 
-/* First values: what came, by parameter, and how far the slots and extents are that it passes through. */
+/* First values: what came, by parameter. */
 typedef struct sherdi_fill {
-    int           *is_filled;
-    uint64_t      *shares;  /* of the fingerprint: what is frozen, and state that has generations */
-    uint64_t      *samples; /* hash of a few values of a parameter that ranks hold in slices */
-    sherd_fill_fn  given;   /* of the parameter that is filled now; NULL: its own memory is it */
-    void          *given_ctx;
-    sherdi_filling filling;
+    int          *is_filled;
+    uint64_t     *shares;  /* of the fingerprint: what is frozen, and state that has generations */
+    uint64_t     *samples; /* hash of a few values of a parameter that ranks hold in slices */
+    sherd_fill_fn given;   /* of the parameter that is filled now; NULL: its own memory is it */
+    void         *given_ctx;
 } sherdi_fill;
 
 struct sherd_engine {

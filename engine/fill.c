@@ -28,7 +28,7 @@ sherd_status sherdi_fill_open(sherd_engine *engine)
     if (fill->is_filled == NULL || fill->shares == NULL || fill->samples == NULL) {
         return SHERD_E_NOMEM;
     }
-    return sherdi_filling_open(&fill->filling, plan, &engine->model, mem);
+    return SHERD_OK;
 }
 
 void sherdi_fill_close(sherd_engine *engine)
@@ -36,7 +36,6 @@ void sherdi_fill_close(sherd_engine *engine)
     sherdi_free(engine->fill.is_filled);
     sherdi_free(engine->fill.shares);
     sherdi_free(engine->fill.samples);
-    sherdi_filling_close(&engine->fill.filling);
     engine->fill = (sherdi_fill){0};
 }
 
@@ -109,8 +108,7 @@ static sherd_status rings_settle(sherd_engine *engine)
         sherd_status own = sherdi_drive_settle(&engine->run.drive, (sherdi_ring)ring);
 
         if (own != SHERD_OK) {
-            sherdi_filling_keep(&engine->fill.filling, engine->plan, &engine->run.progress,
-                                (sherdi_ring)ring);
+            sherdi_progress_keep(&engine->run.progress, engine->plan, (sherdi_ring)ring);
             status = own;
         }
     }
@@ -120,9 +118,8 @@ static sherd_status rings_settle(sherd_engine *engine)
 static sherd_status values_fill(sherd_engine *engine, size_t param)
 {
     sherdi_program program = sherdi_run_program(engine);
-    sherd_status   status =
-        sherdi_program_fill(&program, &engine->fill.filling, param, engine->fill.given != NULL);
-    char text[SHERDI_ERROR_BYTES];
+    sherd_status   status  = sherdi_program_fill(&program, param, engine->fill.given != NULL);
+    char           text[SHERDI_ERROR_BYTES];
 
     if (status == SHERD_OK) {
         return SHERD_OK;
@@ -392,7 +389,7 @@ static uint64_t filled_fingerprint(const sherd_engine *engine, int is_frozen)
 sherd_status sherdi_fill_settle(sherd_engine *engine)
 {
     sherdi_program program = sherdi_run_program(engine);
-    sherd_status   status  = sherdi_program_fill_end(&program, &engine->fill.filling);
+    sherd_status   status  = sherdi_program_fill_end(&program);
     sherd_status   own     = rings_settle(engine);
 
     if (own != SHERD_OK || status != SHERD_OK) {

@@ -280,8 +280,28 @@ sherd_status sherdi_program_write(const sherdi_program *program, sherdi_ring whi
 
 /* --------------------------------------------------------------- progress -- */
 
+/* By slot and by extent. */
+static sherd_status ring_open(sherdi_progress *progress, const sherdi_plan *plan, sherdi_ring which,
+                              sherdi_mem *mem)
+{
+    size_t slots = sherdi_ring_slots(plan, which);
+
+    progress->held[which] =
+        sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, slots, sizeof(*progress->held[which]));
+    progress->is_changed[which] = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, slots, 1);
+    progress->filled[which] =
+        sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, sherdi_ring_extents(plan, which),
+                           sizeof(*progress->filled[which]));
+    if (progress->held[which] == NULL || progress->is_changed[which] == NULL ||
+        progress->filled[which] == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    sherdi_progress_forget(progress, plan, which);
+    return SHERD_OK;
+}
+
 sherd_status sherdi_progress_open(sherdi_progress *progress, const sherdi_plan *plan,
-                                  sherdi_mem *mem)
+                                  const sherdi_model *model, sherdi_mem *mem)
 {
     progress->units =
         sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, plan->num_units, sizeof(*progress->units));
@@ -297,25 +317,21 @@ sherd_status sherdi_progress_open(sherdi_progress *progress, const sherdi_plan *
     progress->train.sequence = &plan->train;
     progress->eval.sequence  = &plan->eval;
     for (int r = 0; r < SHERDI_RINGS; r++) {
-        progress->held[r] =
-            sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, sherdi_ring_slots(plan, (sherdi_ring)r),
-                               sizeof(*progress->held[r]));
-        if (progress->held[r] == NULL) {
-            return SHERD_E_NOMEM;
-        }
-        sherdi_progress_forget(progress, plan, (sherdi_ring)r);
+        SHERDI_TRY(ring_open(progress, plan, (sherdi_ring)r, mem));
     }
+    sherdi_program_fill_count(progress, plan, model);
     return SHERD_OK;
 }
 
 void sherdi_progress_close(sherdi_progress *progress)
 {
     sherdi_free(progress->units);
-    progress->units = NULL;
     for (int r = 0; r < SHERDI_RINGS; r++) {
         sherdi_free(progress->held[r]);
-        progress->held[r] = NULL;
+        sherdi_free(progress->is_changed[r]);
+        sherdi_free(progress->filled[r]);
     }
+    *progress = (sherdi_progress){0};
 }
 
 void sherdi_progress_forget(sherdi_progress *progress, const sherdi_plan *plan, sherdi_ring which)
@@ -329,4 +345,11 @@ void sherdi_progress_release(sherdi_progress *progress, const sherdi_plan *plan,
                              size_t number)
 {
     progress->held[which][number % sherdi_ring_slots(plan, which)] = SHERDI_NO_EXTENT;
+}
+
+void sherdi_progress_keep(sherdi_progress *progress, const sherdi_plan *plan, sherdi_ring which)
+{
+    for (size_t slot = 0; slot < sherdi_ring_slots(plan, which); slot++) {
+        progress->is_changed[which][slot] = progress->held[which][slot] != SHERDI_NO_EXTENT;
+    }
 }

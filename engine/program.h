@@ -170,6 +170,12 @@ typedef struct sherdi_landing {
 
 #define SHERDI_MOST_LANDINGS 2
 
+/* Of an extent that is filled. */
+typedef struct sherdi_fill_extent {
+    uint32_t left;     /* parameters that it has not yet */
+    uint32_t is_begun; /* some of its values came */
+} sherdi_fill_extent;
+
 /* What the operations to come depend on, beside the plan: what lies where by now. */
 typedef struct sherdi_progress {
     sherdi_unit_state *units;
@@ -178,6 +184,11 @@ typedef struct sherdi_progress {
     int                landing_next;
     size_t            *held[SHERDI_RINGS]; /* by slot: the extent that was read into it */
     size_t             bridged;            /* blocks whose gradient went down in this walk */
+
+    /* first values */
+    sherdi_fill_extent *filled[SHERDI_RINGS];
+    unsigned char      *is_changed[SHERDI_RINGS]; /* by slot: since it was last written from */
+    size_t              next[SHERDI_RINGS];       /* the slot whose turn it is to make room */
 } sherdi_progress;
 
 typedef struct sherdi_program {
@@ -190,43 +201,23 @@ typedef struct sherdi_program {
 
 /** A progress at the beginning. E_NOMEM. */
 sherd_status sherdi_progress_open(sherdi_progress *progress, const sherdi_plan *plan,
-                                  sherdi_mem *mem);
+                                  const sherdi_model *model, sherdi_mem *mem);
 void         sherdi_progress_close(sherdi_progress *progress);
 /** Forgets what slots hold: they are to be read again, or used otherwise. */
 void sherdi_progress_forget(sherdi_progress *progress, const sherdi_plan *plan, sherdi_ring ring);
 /** ... what one of them holds. */
 void sherdi_progress_release(sherdi_progress *progress, const sherdi_plan *plan, sherdi_ring ring,
                              size_t number);
-
-/* Of an extent that is filled. */
-typedef struct sherdi_fill_extent {
-    uint32_t left;     /* parameters that it has not yet */
-    uint32_t is_begun; /* some of its values came */
-} sherdi_fill_extent;
-
-/* How far what rests on a drive is filled. */
-typedef struct sherdi_filling {
-    sherdi_fill_extent *extents[SHERDI_RINGS];
-    unsigned char      *is_changed[SHERDI_RINGS]; /* by slot: since it was last written from */
-    size_t              next[SHERDI_RINGS];       /* the slot whose turn it is to make room */
-} sherdi_filling;
-
-/** Nothing has come yet. E_NOMEM: to be closed all the same. */
-sherd_status sherdi_filling_open(sherdi_filling *filling, const sherdi_plan *plan,
-                                 const sherdi_model *model, sherdi_mem *mem);
-void         sherdi_filling_close(sherdi_filling *filling);
 /** Not all writes of a ring were made: what its slots hold is written again. */
-void sherdi_filling_keep(sherdi_filling *filling, const sherdi_plan *plan,
-                         const sherdi_progress *progress, sherdi_ring ring);
+void sherdi_progress_keep(sherdi_progress *progress, const sherdi_plan *plan, sherdi_ring ring);
 
 /* ---- events: first values ---- */
 
 /** What this rank holds of a parameter comes from the trainer, or is what its own memory has; in any order, and again.
- *  After a failure the same call once more makes it good; of a drive, behind sherdi_filling_keep. */
-sherd_status sherdi_program_fill(const sherdi_program *program, sherdi_filling *filling,
-                                 size_t param, int is_given);
+ *  After a failure the same call once more makes it good; of a drive, behind sherdi_progress_keep. */
+sherd_status sherdi_program_fill(const sherdi_program *program, size_t param, int is_given);
 /** What is still in slots goes to the drive. */
-sherd_status sherdi_program_fill_end(const sherdi_program *program, sherdi_filling *filling);
+sherd_status sherdi_program_fill_end(const sherdi_program *program);
 /** What this rank has of a parameter's fingerprint, frozen or not, comes to the host. */
 sherd_status sherdi_program_fingerprint(const sherdi_program *program, size_t param);
 
@@ -359,6 +350,9 @@ sherdi_range sherdi_program_trainer(const sherdi_program *program, int where, si
 
 /** The n-th unit that an acquire of `unit` reaches: itself, then those it reads; -1: no more. */
 int sherdi_program_reached(const sherdi_model *model, int unit, size_t n);
+/** Parameters that each extent has to come. */
+void sherdi_program_fill_count(sherdi_progress *progress, const sherdi_plan *plan,
+                               const sherdi_model *model);
 /** Where gradients of a segment are made. */
 sherdi_range sherdi_program_micro_gradient(const sherdi_plan *plan, const sherdi_segment *segment);
 /** Where a block's gradient rests, or passes between drive and memory. */

@@ -14,8 +14,8 @@
 
 typedef struct side {
     const sherdi_plan *plan;
+    sherdi_mem        *mem;
     sherdi_progress    progress;
-    sherdi_filling     filling;
     sherdi_op         *ops; /* of the event */
     size_t             num_ops, cap_ops;
 } side;
@@ -46,93 +46,65 @@ typedef struct check {
 /* ------------------------------------------------------------------ events -- */
 
 typedef enum event_kind {
-    EVENT_FILL = 0,
-    EVENT_FILL_END,
+    EVENT_PLAIN = 0, /* is told nothing */
+    EVENT_FILL,
     EVENT_FINGERPRINT,
-    EVENT_ACQUIRE, /* from here on all ranks make the same operations */
+    EVENT_ACQUIRE,
     EVENT_RELEASE,
-    EVENT_FORGET,
-    EVENT_FETCH_AHEAD,
-    EVENT_MICRO_BATCH_END,
-    EVENT_WINDOW_END,
-    EVENT_WINDOW_BEGIN,
-    EVENT_EXCHANGE,
-    EVENT_SUM,
     EVENT_GENERATION,
-    EVENT_READ_AHEAD,
-    EVENT_NORM,
     EVENT_WALK,
-    EVENT_COLLECT,
-    EVENT_PUBLISH,
 } event_kind;
 
+typedef sherd_status (*plain_fn)(const sherdi_program *program);
+
 typedef struct event {
-    event_kind     kind;
-    int            unit;
-    sherd_pass     pass;
-    sherdi_walk    walk;
-    sherdi_op_kind generation;
-    size_t         param;
+    event_kind kind;
+    int        what; /* parameter, unit, kind of an operation or of a walk */
+    sherd_pass pass;
+    plain_fn   plain;
 } event;
 
-static sherd_status event_run(const sherdi_program *program, sherdi_filling *filling,
-                              const event *e)
+static sherd_status event_run(const sherdi_program *program, const event *e)
 {
     switch (e->kind) {
+    case EVENT_PLAIN:
+        return e->plain(program);
     case EVENT_FILL:
-        return sherdi_program_fill(program, filling, e->param, 1);
-    case EVENT_FILL_END:
-        return sherdi_program_fill_end(program, filling);
+        return sherdi_program_fill(program, (size_t)e->what, 1);
     case EVENT_FINGERPRINT:
-        return sherdi_program_fingerprint(program, e->param);
+        return sherdi_program_fingerprint(program, (size_t)e->what);
     case EVENT_ACQUIRE:
-        return sherdi_program_acquire(program, e->unit, e->pass);
+        return sherdi_program_acquire(program, e->what, e->pass);
     case EVENT_RELEASE:
-        return sherdi_program_release(program, e->unit, e->pass);
-    case EVENT_FORGET:
-        return sherdi_program_forget(program);
-    case EVENT_FETCH_AHEAD:
-        return sherdi_program_fetch_ahead(program);
-    case EVENT_MICRO_BATCH_END:
-        return sherdi_program_micro_batch_end(program);
-    case EVENT_WINDOW_END:
-        return sherdi_program_window_end(program);
-    case EVENT_WINDOW_BEGIN:
-        return sherdi_program_window_begin(program);
-    case EVENT_EXCHANGE:
-        return sherdi_program_exchange(program, EXCHANGED_BYTES);
-    case EVENT_SUM:
-        return sherdi_program_sum(program);
+        return sherdi_program_release(program, e->what, e->pass);
     case EVENT_GENERATION:
-        return sherdi_program_generation(program, e->generation);
-    case EVENT_READ_AHEAD:
-        return sherdi_program_read_ahead(program);
-    case EVENT_NORM:
-        return sherdi_program_norm(program);
+        return sherdi_program_generation(program, (sherdi_op_kind)e->what);
     case EVENT_WALK:
-        return sherdi_program_walk(program, e->walk);
-    case EVENT_COLLECT:
-        return sherdi_program_collect(program);
-    case EVENT_PUBLISH:
-        return sherdi_program_publish(program);
+        return sherdi_program_walk(program, (sherdi_walk)e->what);
     }
     return SHERD_OK;
 }
 
-typedef struct collector {
-    check *check;
-    side  *side;
-} collector;
+static sherd_status control_exchange(const sherdi_program *program)
+{
+    return sherdi_program_exchange(program, EXCHANGED_BYTES);
+}
+
+/* A rank does it by itself, with the parts that it holds of a parameter. */
+static int is_alone(const event *e)
+{
+    return e->kind == EVENT_FILL || e->kind == EVENT_FINGERPRINT ||
+           e->plain == sherdi_program_fill_end;
+}
 
 /* As the machine carries it out: on a device every gather meets, and what is ordered there control data does not
  * wait for. */
 static sherd_status op_collect(void *ctx, const sherdi_op *op)
 {
-    collector *c    = ctx;
-    side      *side = c->side;
+    side      *side = ctx;
     sherdi_op *copy;
 
-    SHERDI_TRY(sherdi_grow(c->check->mem, SHERDI_MEM_CONTROL, (void **)&side->ops, &side->cap_ops,
+    SHERDI_TRY(sherdi_grow(side->mem, SHERDI_MEM_CONTROL, (void **)&side->ops, &side->cap_ops,
                            side->num_ops + 1, sizeof(*side->ops)));
     copy  = &side->ops[side->num_ops++];
     *copy = *op;
@@ -161,13 +133,12 @@ static sherd_status event_collect(check *check, const event *e)
 
     for (int r = 0; r < RANKS; r++) {
         side          *side    = &check->sides[r];
-        collector      c       = {check, side};
-        sherdi_program program = {side->plan, check->model, &side->progress, op_collect, &c};
+        sherdi_program program = {side->plan, check->model, &side->progress, op_collect, side};
 
         side->num_ops = 0;
-        statuses[r]   = event_run(&program, &side->filling, e);
+        statuses[r]   = event_run(&program, e);
     }
-    if (statuses[0] != statuses[1] || (e->kind >= EVENT_ACQUIRE && *counts[0] != *counts[1])) {
+    if (statuses[0] != statuses[1] || (!is_alone(e) && *counts[0] != *counts[1])) {
         return ranks_part(check);
     }
     return statuses[0];
@@ -179,32 +150,21 @@ static sherd_status use_add(check *check, const event *e, const sherdi_op *one,
     SHERDI_TRY(sherdi_grow(check->mem, SHERDI_MEM_CONTROL, (void **)&check->uses, &check->cap_uses,
                            check->num_uses + 1, sizeof(*check->uses)));
     check->uses[check->num_uses++] =
-        (use){.ops = {*one, *other}, .unit = e->unit, .pass = e->pass, .acquire = check->acquires};
+        (use){.ops = {*one, *other}, .unit = e->what, .pass = e->pass, .acquire = check->acquires};
     return SHERD_OK;
 }
 
 /* A rank that has no more parts of a parameter does nothing. */
-static const sherdi_op *op_at(const side *side, size_t i)
-{
-    static const sherdi_op NOTHING = {.kind = SHERDI_OP_FILL,
-                                      .lane = SHERDI_LANE_HOST,
-                                      .unit = -1,
-                                      .uses = {{.where = SHERDI_AT_NOWHERE},
-                                               {.where = SHERDI_AT_NOWHERE},
-                                               {.where = SHERDI_AT_NOWHERE},
-                                               {.where = SHERDI_AT_NOWHERE},
-                                               {.where = SHERDI_AT_NOWHERE}}};
-
-    return i < side->num_ops ? &side->ops[i] : &NOTHING;
-}
-
 static sherd_status event_prove(check *check, const event *e)
 {
-    for (size_t i = 0; i < sherdi_max_size(check->sides[0].num_ops, check->sides[1].num_ops); i++) {
-        const sherdi_op *one   = op_at(&check->sides[0], i);
-        const sherdi_op *other = op_at(&check->sides[1], i);
+    const side     *sides   = check->sides;
+    const sherdi_op nothing = sherdi_op_of(SHERDI_OP_FILL, SHERDI_LANE_HOST);
 
-        if (e->kind >= EVENT_ACQUIRE && (one->kind != other->kind || one->lane != other->lane)) {
+    for (size_t i = 0; i < sherdi_max_size(sides[0].num_ops, sides[1].num_ops); i++) {
+        const sherdi_op *one   = i < sides[0].num_ops ? &sides[0].ops[i] : &nothing;
+        const sherdi_op *other = i < sides[1].num_ops ? &sides[1].ops[i] : &nothing;
+
+        if (!is_alone(e) && (one->kind != other->kind || one->lane != other->lane)) {
             return ranks_part(check);
         }
         SHERDI_TRY(sherdi_hazard_op(check->hazard, one, other));
@@ -221,14 +181,14 @@ static sherd_status event_do(check *check, event e)
     return event_prove(check, &e);
 }
 
-static sherd_status happen(check *check, event_kind kind)
+static sherd_status happen(check *check, plain_fn plain)
 {
-    return event_do(check, (event){.kind = kind});
+    return event_do(check, (event){.plain = plain});
 }
 
 static sherd_status generation_change(check *check, sherdi_op_kind how)
 {
-    return event_do(check, (event){.kind = EVENT_GENERATION, .generation = how});
+    return event_do(check, (event){.kind = EVENT_GENERATION, .what = (int)how});
 }
 
 /* The slots of a ring hold nothing any more. */
@@ -247,17 +207,17 @@ static sherd_status start(check *check)
     size_t params = check->plan->num_params;
 
     for (size_t p = 0; p < params; p++) {
-        SHERDI_TRY(event_do(check, (event){.kind = EVENT_FILL, .param = p}));
+        SHERDI_TRY(event_do(check, (event){.kind = EVENT_FILL, .what = (int)p}));
     }
     for (size_t p = params; p-- > 0;) {
-        SHERDI_TRY(event_do(check, (event){.kind = EVENT_FILL, .param = p}));
+        SHERDI_TRY(event_do(check, (event){.kind = EVENT_FILL, .what = (int)p}));
     }
-    SHERDI_TRY(happen(check, EVENT_FILL_END));
+    SHERDI_TRY(happen(check, sherdi_program_fill_end));
     ring_settle(check, SHERDI_RING_STATE);
     ring_settle(check, SHERDI_RING_PARAMS);
     SHERDI_TRY(generation_change(check, SHERDI_OP_COMMIT));
-    SHERDI_TRY(happen(check, EVENT_EXCHANGE));
-    return happen(check, EVENT_FETCH_AHEAD);
+    SHERDI_TRY(happen(check, control_exchange));
+    return happen(check, sherdi_program_fetch_ahead);
 }
 
 /* Of one parameter. */
@@ -268,8 +228,9 @@ static sherd_status fingerprint(check *check)
     }
     ring_settle(check, SHERDI_RING_STATE);
     ring_settle(check, SHERDI_RING_PARAMS);
-    SHERDI_TRY(event_do(check, (event){.kind  = EVENT_FINGERPRINT,
-                                       .param = check->looked_at++ % check->plan->num_params}));
+    SHERDI_TRY(
+        event_do(check, (event){.kind = EVENT_FINGERPRINT,
+                                .what = (int)(check->looked_at++ % check->plan->num_params)}));
     ring_settle(check, SHERDI_RING_STATE);
     ring_settle(check, SHERDI_RING_PARAMS);
     return SHERD_OK;
@@ -296,7 +257,7 @@ static int is_refused(const check *check, int unit, sherd_pass pass)
 
 static sherd_status unit_acquire(check *check, int unit, sherd_pass pass, int *is_taken_out)
 {
-    event        e      = {.kind = EVENT_ACQUIRE, .unit = unit, .pass = pass};
+    event        e      = {.kind = EVENT_ACQUIRE, .what = unit, .pass = pass};
     size_t       before = check->sides[0].cap_ops;
     sherd_status status;
 
@@ -315,7 +276,7 @@ static sherd_status unit_acquire(check *check, int unit, sherd_pass pass, int *i
     check->acquires++;
     SHERDI_TRY(event_prove(check, &e));
     if (pass == SHERD_BACKWARD && check->is_last && check->plan->settings.pipeline_read) {
-        return happen(check, EVENT_READ_AHEAD);
+        return happen(check, sherdi_program_read_ahead);
     }
     return SHERD_OK;
 }
@@ -341,7 +302,7 @@ static sherd_status unit_release(check *check, int unit, sherd_pass pass)
         }
     }
     check->num_uses = kept;
-    return event_do(check, (event){.kind = EVENT_RELEASE, .unit = unit, .pass = pass});
+    return event_do(check, (event){.kind = EVENT_RELEASE, .what = unit, .pass = pass});
 }
 
 /* A unit that nobody expects here, in any pass. */
@@ -423,56 +384,56 @@ static sherd_status walk_run(check *check, sherdi_walk walk)
     if (is_over_all) {
         ring_settle(check, SHERDI_RING_PARAMS);
     }
-    SHERDI_TRY(event_do(check, (event){.kind = EVENT_WALK, .walk = walk}));
+    SHERDI_TRY(event_do(check, (event){.kind = EVENT_WALK, .what = (int)walk}));
     ring_settle(check, SHERDI_RING_STATE);
     if (is_over_all) {
         ring_settle(check, SHERDI_RING_PARAMS);
         ring_settle(check, SHERDI_RING_GRADS);
     }
-    return happen(check, EVENT_COLLECT);
+    return happen(check, sherdi_program_collect);
 }
 
 static sherd_status window_drop(check *check)
 {
     ring_settle(check, SHERDI_RING_STATE);
     ring_settle(check, SHERDI_RING_GRADS);
-    SHERDI_TRY(happen(check, EVENT_WINDOW_BEGIN));
-    return happen(check, EVENT_FETCH_AHEAD);
+    SHERDI_TRY(happen(check, sherdi_program_window_begin));
+    return happen(check, sherdi_program_fetch_ahead);
 }
 
 /* step.c */
 static sherd_status boundary_prepare(check *check)
 {
-    SHERDI_TRY(happen(check, EVENT_EXCHANGE));
-    SHERDI_TRY(happen(check, EVENT_WINDOW_END));
-    SHERDI_TRY(happen(check, EVENT_NORM));
+    SHERDI_TRY(happen(check, control_exchange));
+    SHERDI_TRY(happen(check, sherdi_program_window_end));
+    SHERDI_TRY(happen(check, sherdi_program_norm));
     ring_settle(check, SHERDI_RING_GRADS);
-    SHERDI_TRY(happen(check, EVENT_EXCHANGE));
-    return happen(check, EVENT_FORGET);
+    SHERDI_TRY(happen(check, control_exchange));
+    return happen(check, sherdi_program_forget);
 }
 
 static sherd_status apply_skip(check *check)
 {
-    SHERDI_TRY(happen(check, EVENT_WINDOW_BEGIN));
+    SHERDI_TRY(happen(check, sherdi_program_window_begin));
     ring_settle(check, SHERDI_RING_STATE);
     SHERDI_TRY(walk_run(check, SHERDI_WALK_FINGERPRINT)); /* only where nobody had to know it yet */
-    SHERDI_TRY(happen(check, EVENT_EXCHANGE));
-    return happen(check, EVENT_FETCH_AHEAD);
+    SHERDI_TRY(happen(check, control_exchange));
+    return happen(check, sherdi_program_fetch_ahead);
 }
 
 static sherd_status apply(check *check)
 {
     if (check->plan->settings.optimizer->num_sweeps > 1) {
         SHERDI_TRY(walk_run(check, SHERDI_WALK_MEASURE));
-        SHERDI_TRY(happen(check, EVENT_EXCHANGE)); /* of how it went: agree.c */
-        SHERDI_TRY(happen(check, EVENT_SUM));
+        SHERDI_TRY(happen(check, control_exchange)); /* of how it went: agree.c */
+        SHERDI_TRY(happen(check, sherdi_program_sum));
     }
     SHERDI_TRY(walk_run(check, SHERDI_WALK_UPDATE));
     SHERDI_TRY(generation_change(check, SHERDI_OP_COMMIT));
-    SHERDI_TRY(happen(check, EVENT_EXCHANGE));
-    SHERDI_TRY(happen(check, EVENT_PUBLISH));
-    SHERDI_TRY(happen(check, EVENT_FETCH_AHEAD));
-    return happen(check, EVENT_WINDOW_BEGIN);
+    SHERDI_TRY(happen(check, control_exchange));
+    SHERDI_TRY(happen(check, sherdi_program_publish));
+    SHERDI_TRY(happen(check, sherdi_program_fetch_ahead));
+    return happen(check, sherdi_program_window_begin);
 }
 
 /* restore.c */
@@ -481,16 +442,16 @@ static sherd_status undo(check *check)
     for (int ring = 0; ring < SHERDI_RINGS; ring++) {
         ring_settle(check, (sherdi_ring)ring);
     }
-    SHERDI_TRY(happen(check, EVENT_WINDOW_BEGIN));
-    SHERDI_TRY(happen(check, EVENT_FORGET));
+    SHERDI_TRY(happen(check, sherdi_program_window_begin));
+    SHERDI_TRY(happen(check, sherdi_program_forget));
     SHERDI_TRY(generation_change(check, SHERDI_OP_ABANDON));
     SHERDI_TRY(generation_change(check, SHERDI_OP_ROLLBACK));
-    SHERDI_TRY(happen(check, EVENT_EXCHANGE));
+    SHERDI_TRY(happen(check, control_exchange));
     SHERDI_TRY(walk_run(check, SHERDI_WALK_REPUBLISH));
-    SHERDI_TRY(happen(check, EVENT_EXCHANGE));
-    SHERDI_TRY(happen(check, EVENT_PUBLISH));
-    SHERDI_TRY(happen(check, EVENT_EXCHANGE));
-    return happen(check, EVENT_FETCH_AHEAD);
+    SHERDI_TRY(happen(check, control_exchange));
+    SHERDI_TRY(happen(check, sherdi_program_publish));
+    SHERDI_TRY(happen(check, control_exchange));
+    return happen(check, sherdi_program_fetch_ahead);
 }
 
 /* ----------------------------------------------------------------- windows -- */
@@ -549,8 +510,8 @@ static sherd_status micro_batches_run(check *check, window_kind kind, size_t nth
             SHERDI_TRY(eval_run(check));
         }
         if (m + 1 < count) {
-            SHERDI_TRY(happen(check, EVENT_MICRO_BATCH_END));
-            SHERDI_TRY(happen(check, EVENT_FETCH_AHEAD));
+            SHERDI_TRY(happen(check, sherdi_program_micro_batch_end));
+            SHERDI_TRY(happen(check, sherdi_program_fetch_ahead));
         }
     }
     return SHERD_OK;
@@ -565,7 +526,7 @@ static sherd_status window_run(check *check, window_kind kind, size_t nth)
     if (kind == WINDOW_STOPPED_AND_UNDONE) {
         return undo(check);
     }
-    SHERDI_TRY(happen(check, EVENT_MICRO_BATCH_END));
+    SHERDI_TRY(happen(check, sherdi_program_micro_batch_end));
     SHERDI_TRY(boundary_prepare(check));
     if (kind == WINDOW_SKIPPED) {
         return apply_skip(check);
@@ -643,10 +604,8 @@ static sherd_status check_open(check *check, const sherdi_program_check_params *
     size_t steps = sherdi_max_size(check->plan->train.num_steps, check->plan->eval.num_steps);
 
     for (int r = 0; r < RANKS; r++) {
-        SHERDI_TRY(
-            sherdi_progress_open(&check->sides[r].progress, check->sides[r].plan, check->mem));
-        SHERDI_TRY(sherdi_filling_open(&check->sides[r].filling, check->sides[r].plan, check->model,
-                                       check->mem));
+        SHERDI_TRY(sherdi_progress_open(&check->sides[r].progress, check->sides[r].plan,
+                                        check->model, check->mem));
     }
     check->is_taken = sherdi_alloc_array(check->mem, SHERDI_MEM_CONTROL, steps, 1);
     return check->is_taken == NULL ? SHERD_E_NOMEM : hazard_open(check, params);
@@ -656,7 +615,6 @@ static void check_close(check *check)
 {
     for (int r = 0; r < RANKS; r++) {
         sherdi_progress_close(&check->sides[r].progress);
-        sherdi_filling_close(&check->sides[r].filling);
         sherdi_free(check->sides[r].ops);
     }
     sherdi_hazard_close(check->hazard);
@@ -668,8 +626,10 @@ sherd_status sherdi_program_check(const sherdi_plan *one, const sherdi_plan *oth
                                   const sherdi_model                *model,
                                   const sherdi_program_check_params *params)
 {
-    check check = {
-        .model = model, .plan = one, .mem = one->mem, .sides = {{.plan = one}, {.plan = other}}};
+    check        check  = {.model = model,
+                           .plan  = one,
+                           .mem   = one->mem,
+                           .sides = {{.plan = one, .mem = one->mem}, {.plan = other, .mem = one->mem}}};
     sherd_status status = check_open(&check, params);
 
     if (status == SHERD_OK) {

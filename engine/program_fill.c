@@ -71,7 +71,8 @@ static int is_all(const cuts *c, size_t param_end)
 
 /* ------------------------------------------------------------------ filling -- */
 
-static void left_count(sherdi_filling *filling, const sherdi_plan *plan, size_t param, size_t elems)
+static void left_count(sherdi_progress *progress, const sherdi_plan *plan, size_t param,
+                       size_t elems)
 {
     const sherdi_segment *segment = &plan->segments[plan->params[param].segment];
     size_t                start   = plan->params[param].offset_elems;
@@ -84,55 +85,26 @@ static void left_count(sherdi_filling *filling, const sherdi_plan *plan, size_t 
         const sherdi_block *block = &plan->blocks[segment->first_block + c.index];
 
         if (block->place == SHERDI_PLACE_STORAGE) {
-            filling->extents[SHERDI_RING_STATE][block->extent].left++;
+            progress->filled[SHERDI_RING_STATE][block->extent].left++;
         }
     }
     for (c = pieces_of(plan, segment, start + begin, start + end); cuts_next(&c);) {
-        filling->extents[SHERDI_RING_PARAMS][segment->first_piece + c.index].left++;
+        progress->filled[SHERDI_RING_PARAMS][segment->first_piece + c.index].left++;
     }
 }
 
-sherd_status sherdi_filling_open(sherdi_filling *filling, const sherdi_plan *plan,
-                                 const sherdi_model *model, sherdi_mem *mem)
+void sherdi_program_fill_count(sherdi_progress *progress, const sherdi_plan *plan,
+                               const sherdi_model *model)
 {
-    for (int r = 0; r < SHERDI_RINGS; r++) {
-        sherdi_ring ring = (sherdi_ring)r;
-
-        filling->extents[r] = sherdi_alloc_array(
-            mem, SHERDI_MEM_CONTROL, sherdi_ring_extents(plan, ring), sizeof(*filling->extents[r]));
-        filling->is_changed[r] =
-            sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, sherdi_ring_slots(plan, ring), 1);
-        if (filling->extents[r] == NULL || filling->is_changed[r] == NULL) {
-            return SHERD_E_NOMEM;
-        }
-    }
     for (size_t p = 0; p < plan->num_params; p++) {
-        left_count(filling, plan, p, model->params[p].elems);
-    }
-    return SHERD_OK;
-}
-
-void sherdi_filling_close(sherdi_filling *filling)
-{
-    for (int r = 0; r < SHERDI_RINGS; r++) {
-        sherdi_free(filling->extents[r]);
-        sherdi_free(filling->is_changed[r]);
-    }
-    *filling = (sherdi_filling){0};
-}
-
-void sherdi_filling_keep(sherdi_filling *filling, const sherdi_plan *plan,
-                         const sherdi_progress *progress, sherdi_ring ring)
-{
-    for (size_t slot = 0; slot < sherdi_ring_slots(plan, ring); slot++) {
-        filling->is_changed[ring][slot] = progress->held[ring][slot] != SHERDI_NO_EXTENT;
+        left_count(progress, plan, p, model->params[p].elems);
     }
 }
 
 /* Elements that are filled together, or looked at. */
 typedef struct fill {
     const sherdi_program *program;
-    sherdi_filling       *filling; /* NULL: they are looked at */
+    int                   is_put; /* else they are looked at */
     const sherdi_segment *segment;
     size_t                param;
     size_t begin, end; /* of the segment's whole: what the buffer of first values has */
@@ -150,16 +122,14 @@ static sherdi_op fill_op(const fill *f, sherdi_op_kind kind, sherdi_lane_id lane
 
 /* -------------------------------------------------------------------- slots -- */
 
-static sherd_status slot_write(const sherdi_program *program, sherdi_filling *filling,
-                               sherdi_ring ring, size_t slot)
+static sherd_status slot_write(const sherdi_program *program, sherdi_ring ring, size_t slot)
 {
-    size_t      *held   = &program->progress->held[ring][slot];
-    size_t       extent = *held;
-    sherd_status status;
+    sherdi_progress *progress = program->progress;
+    size_t           extent   = progress->held[ring][slot];
+    sherd_status     status   = sherdi_program_write(program, ring, slot, extent, -1);
 
-    filling->is_changed[ring][slot] = 0;
-    status                          = sherdi_program_write(program, ring, slot, extent, -1);
-    *held                           = extent;
+    progress->is_changed[ring][slot] = status != SHERD_OK;
+    progress->held[ring][slot]       = extent;
     return status;
 }
 
@@ -176,7 +146,7 @@ static sherd_status slot_begin(const fill *f, sherdi_ring ring, size_t slot, siz
     sherdi_op_use(&zero, SHERDI_USE_DST, SHERDI_WRITES, read.uses[SHERDI_USE_DST]);
     SHERDI_TRY(sherdi_program_emit(f->program, &zero));
     sherdi_progress_release(f->program->progress, plan, ring, slot);
-    if (!f->filling->extents[ring][extent].is_begun) {
+    if (!f->program->progress->filled[ring][extent].is_begun) {
         return SHERD_OK;
     }
     sherdi_op_use(&read, SHERDI_USE_SRC, SHERDI_READS, write.uses[SHERDI_USE_DST]);
@@ -184,12 +154,12 @@ static sherd_status slot_begin(const fill *f, sherdi_ring ring, size_t slot, siz
 }
 
 /* One whose extent is on the drive, or else the one that has had its turn. */
-static size_t slot_choose(sherdi_filling *filling, sherdi_ring ring, size_t slots)
+static size_t slot_choose(sherdi_progress *progress, sherdi_ring ring, size_t slots)
 {
-    size_t *next = &filling->next[ring];
+    size_t *next = &progress->next[ring];
     size_t  i    = 0;
 
-    while (i < slots && filling->is_changed[ring][(*next + i) % slots]) {
+    while (i < slots && progress->is_changed[ring][(*next + i) % slots]) {
         i++;
     }
     *next = (*next + i) % slots + 1;
@@ -199,21 +169,21 @@ static size_t slot_choose(sherdi_filling *filling, sherdi_ring ring, size_t slot
 /* The slot with an extent in it. */
 static sherd_status slot_take(const fill *f, sherdi_ring ring, size_t extent, size_t *out)
 {
-    const size_t *held  = f->program->progress->held[ring];
-    size_t        slots = sherdi_ring_slots(f->program->plan, ring);
+    sherdi_progress *progress = f->program->progress;
+    size_t           slots    = sherdi_ring_slots(f->program->plan, ring);
 
-    if (f->filling == NULL) {
+    if (!f->is_put) {
         *out = extent % slots;
         return sherdi_program_read(f->program, ring, *out, extent, f->segment->unit);
     }
     for (*out = 0; *out < slots; ++*out) {
-        if (held[*out] == extent) {
+        if (progress->held[ring][*out] == extent) {
             return SHERD_OK;
         }
     }
-    *out = slot_choose(f->filling, ring, slots);
-    if (f->filling->is_changed[ring][*out]) {
-        SHERDI_TRY(slot_write(f->program, f->filling, ring, *out));
+    *out = slot_choose(progress, ring, slots);
+    if (progress->is_changed[ring][*out]) {
+        SHERDI_TRY(slot_write(f->program, ring, *out));
     }
     return slot_begin(f, ring, *out, extent);
 }
@@ -222,18 +192,18 @@ static sherd_status slot_take(const fill *f, sherdi_ring ring, size_t extent, si
 static sherd_status slot_give(const fill *f, sherdi_ring ring, size_t extent, size_t slot,
                               int is_all)
 {
-    sherdi_fill_extent *e;
+    sherdi_progress    *progress = f->program->progress;
+    sherdi_fill_extent *filled   = &progress->filled[ring][extent];
 
-    if (f->filling == NULL) {
-        sherdi_progress_release(f->program->progress, f->program->plan, ring, slot);
+    if (!f->is_put) {
+        sherdi_progress_release(progress, f->program->plan, ring, slot);
         return SHERD_OK;
     }
-    f->program->progress->held[ring][slot] = extent;
-    f->filling->is_changed[ring][slot]     = 1;
-    e                                      = &f->filling->extents[ring][extent];
-    e->is_begun                            = 1;
-    e->left -= is_all && e->left > 0;
-    return is_all && e->left == 0 ? slot_write(f->program, f->filling, ring, slot) : SHERD_OK;
+    progress->held[ring][slot]       = extent;
+    progress->is_changed[ring][slot] = 1;
+    filled->is_begun                 = 1;
+    filled->left -= is_all && filled->left > 0;
+    return is_all && filled->left == 0 ? slot_write(f->program, ring, slot) : SHERD_OK;
 }
 
 /* ------------------------------------------------------------------- values -- */
@@ -259,8 +229,8 @@ static sherd_status bytes_move(const fill *f, sherdi_place place, sherdi_range a
     sherdi_op op = fill_op(f, SHERDI_OP_COPY, is_apart ? SHERDI_LANE_COMPUTE : SHERDI_LANE_HOST);
 
     at.bytes = buffer.bytes;
-    return f->filling != NULL ? sherdi_program_move(f->program, op, at, buffer)
-                              : sherdi_program_move(f->program, op, buffer, at);
+    return f->is_put ? sherdi_program_move(f->program, op, at, buffer)
+                     : sherdi_program_move(f->program, op, buffer, at);
 }
 
 /* ... in the compute type. The host's kernels reach all but what is on a device. */
@@ -269,7 +239,6 @@ static sherd_status values_cast(const fill *f, size_t begin, size_t end, sherdi_
 {
     const sherdi_plan *plan     = f->program->plan;
     sherd_dtype        dtype    = plan->settings.compute_dtype;
-    int                is_put   = f->filling != NULL;
     int                is_apart = place == SHERDI_PLACE_DEVICE && plan->machine.has_device;
     sherdi_op          op       = fill_op(f, SHERDI_OP_CAST, SHERDI_LANE_HOST);
     sherdi_range       values   = values_at(f, begin, end);
@@ -280,15 +249,15 @@ static sherd_status values_cast(const fill *f, size_t begin, size_t end, sherdi_
         near.where  = SHERDI_BUFFER_FILL;
         near.offset = plan->fill_cast_offset;
     }
-    op.from  = is_put ? SHERD_F32 : dtype;
-    op.to    = is_put ? dtype : SHERD_F32;
+    op.from  = f->is_put ? SHERD_F32 : dtype;
+    op.to    = f->is_put ? dtype : SHERD_F32;
     op.elems = end - begin;
-    if (is_apart && !is_put) {
+    if (is_apart && !f->is_put) {
         SHERDI_TRY(bytes_move(f, place, at, near));
     }
-    SHERDI_TRY(is_put ? sherdi_program_move(f->program, op, near, values)
-                      : sherdi_program_move(f->program, op, values, near));
-    return is_apart && is_put ? bytes_move(f, place, at, near) : SHERD_OK;
+    SHERDI_TRY(f->is_put ? sherdi_program_move(f->program, op, near, values)
+                         : sherdi_program_move(f->program, op, values, near));
+    return is_apart && f->is_put ? bytes_move(f, place, at, near) : SHERD_OK;
 }
 
 /* What they add to this rank's share of the fingerprint: of what is frozen, in its slice; else in what it updates. */
@@ -388,32 +357,30 @@ static sherd_status values_ask(const fill *f)
     return sherdi_program_emit(f->program, &op);
 }
 
-/* From the trainer or its own memory to where it rests; or from there, for the fingerprint alone. */
-static sherd_status stretch_run(const fill *f, int is_given)
+/* From the trainer, or its own memory, to where they rest. */
+static sherd_status stretch_fill(fill *f, int is_given)
 {
-    const sherdi_segment *segment = f->segment;
-    fill                  look    = *f;
-
-    look.filling = NULL;
-    if (f->filling == NULL && segment->has_master) {
-        SHERDI_TRY(masters_move(f));
-    } else {
-        SHERDI_TRY(is_given ? values_ask(f) : param_move(&look));
-    }
-    if (f->filling == NULL || segment->kind == SHERDI_SEGMENT_FROZEN ||
+    f->is_put = 0;
+    SHERDI_TRY(is_given ? values_ask(f) : param_move(f));
+    if (f->segment->kind == SHERDI_SEGMENT_FROZEN ||
         sherdi_plan_has_generations(f->program->plan)) {
         SHERDI_TRY(values_count(f));
     }
-    if (f->filling == NULL) {
-        return SHERD_OK;
-    }
+    f->is_put = 1;
     SHERDI_TRY(masters_move(f));
     return is_given ? param_move(f) : SHERD_OK;
 }
 
-/* As much at once as the buffer has room for. */
-sherd_status sherdi_program_fill(const sherdi_program *program, sherdi_filling *filling,
-                                 size_t param, int is_given)
+static sherd_status stretch_look(fill *f, int is_given)
+{
+    (void)is_given;
+    SHERDI_TRY(f->segment->has_master ? masters_move(f) : param_move(f));
+    return values_count(f);
+}
+
+/* What this rank holds of a parameter, as much at once as the buffer has room for. */
+static sherd_status param_run(const sherdi_program *program, size_t           param,
+                              sherd_status (*run)(fill *f, int is_given), int is_given)
 {
     const sherdi_plan *plan  = program->plan;
     size_t             start = plan->params[param].offset_elems;
@@ -423,24 +390,28 @@ sherd_status sherdi_program_fill(const sherdi_program *program, sherdi_filling *
     sherdi_plan_held(plan, param, program->model->params[param].elems, &at, &end);
     for (; at < end; at += plan->fill_elems) {
         fill f = {.program   = program,
-                  .filling   = filling,
                   .segment   = &plan->segments[plan->params[param].segment],
                   .param     = param,
                   .begin     = start + at,
                   .end       = start + sherdi_min_size(end, at + plan->fill_elems),
                   .param_end = start + end};
 
-        SHERDI_TRY(stretch_run(&f, is_given));
+        SHERDI_TRY(run(&f, is_given));
     }
     return SHERD_OK;
 }
 
-sherd_status sherdi_program_fill_end(const sherdi_program *program, sherdi_filling *filling)
+sherd_status sherdi_program_fill(const sherdi_program *program, size_t param, int is_given)
+{
+    return param_run(program, param, stretch_fill, is_given);
+}
+
+sherd_status sherdi_program_fill_end(const sherdi_program *program)
 {
     for (int ring = 0; ring < SHERDI_RINGS; ring++) {
         for (size_t slot = 0; slot < sherdi_ring_slots(program->plan, (sherdi_ring)ring); slot++) {
-            if (filling->is_changed[ring][slot]) {
-                SHERDI_TRY(slot_write(program, filling, (sherdi_ring)ring, slot));
+            if (program->progress->is_changed[ring][slot]) {
+                SHERDI_TRY(slot_write(program, (sherdi_ring)ring, slot));
             }
         }
     }
@@ -451,6 +422,6 @@ sherd_status sherdi_program_fingerprint(const sherdi_program *program, size_t pa
 {
     SHERDI_TRY(sherdi_program_clear(program, offsetof(sherdi_numbers_head, fingerprint),
                                     sizeof(uint64_t)));
-    SHERDI_TRY(sherdi_program_fill(program, NULL, param, 0));
+    SHERDI_TRY(param_run(program, param, stretch_look, 0));
     return sherdi_program_collect(program);
 }

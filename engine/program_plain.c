@@ -100,24 +100,16 @@ static sherd_status boundary_run(plain_run *run)
 /* Parameters as the model has them. */
 static sherd_status fill_run(plain_run *run)
 {
-    const sherdi_plan *plan    = run->program.plan;
-    sherdi_filling     filling = {0};
-    sherd_status       status  = sherdi_filling_open(&filling, plan, run->program.model, plan->mem);
+    const sherdi_program *program = &run->program;
 
     run->phase = SHERDI_IN_FILL;
-    for (size_t p = 0; p < plan->num_params && status == SHERD_OK; p++) {
-        status = sherdi_program_fill(&run->program, &filling, p, 1);
+    for (size_t p = 0; p < program->plan->num_params; p++) {
+        SHERDI_TRY(sherdi_program_fill(program, p, 1));
     }
-    if (status == SHERD_OK) {
-        status = sherdi_program_fill_end(&run->program, &filling);
-    }
-    if (status == SHERD_OK) {
-        status = sherdi_program_generation(&run->program, SHERDI_OP_COMMIT);
-    }
-    sherdi_filling_close(&filling);
-    sherdi_progress_forget(run->program.progress, plan, SHERDI_RING_STATE);
-    sherdi_progress_forget(run->program.progress, plan, SHERDI_RING_PARAMS);
-    return status;
+    SHERDI_TRY(sherdi_program_fill_end(program));
+    sherdi_progress_forget(program->progress, program->plan, SHERDI_RING_STATE);
+    sherdi_progress_forget(program->progress, program->plan, SHERDI_RING_PARAMS);
+    return sherdi_program_generation(program, SHERDI_OP_COMMIT);
 }
 
 /* Micro-batches but for those between the second and the last are told; a window has at least one. */
@@ -144,7 +136,7 @@ sherd_status sherdi_program_tell(const sherdi_plan *plan, const sherdi_model *mo
 {
     sherdi_progress progress = {0};
     plain_run       run      = {.fn = fn, .ctx = ctx};
-    sherd_status    status   = sherdi_progress_open(&progress, plan, plan->mem);
+    sherd_status    status   = sherdi_progress_open(&progress, plan, model, plan->mem);
 
     run.program = (sherdi_program){plan, model, &progress, op_tell, &run};
     if (status == SHERD_OK) {

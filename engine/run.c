@@ -458,8 +458,8 @@ static sherd_status op_generation(sherd_engine *engine, const sherdi_op *op, uin
 static uint64_t transfer_give(sherd_engine *engine, const sherdi_op *op,
                               const sherdi_follows *follows)
 {
-    sherdi_tier *const tiers[SHERDI_RINGS] = {engine->store.state,
-                                              engine->store.params, engine->store.grads};
+    sherdi_tier *const tiers[SHERDI_RINGS] = {engine->store.state, engine->store.params,
+                                              engine->store.grads};
     int                is_write            = op->kind == SHERDI_OP_WRITE;
     sherdi_transfer    transfer            = {
                       .tier     = tiers[op->ring],
@@ -613,7 +613,7 @@ sherd_status sherdi_run_open(sherd_engine *engine)
     for (int ring = 0; ring < SHERDI_RINGS; ring++) {
         slots += sherdi_ring_slots(engine->plan, (sherdi_ring)ring);
     }
-    SHERDI_TRY(sherdi_progress_open(&run->progress, engine->plan, &engine->mem));
+    SHERDI_TRY(sherdi_progress_open(&run->progress, engine->plan, &engine->model, &engine->mem));
     SHERDI_TRY(sherdi_drive_open(&run->drive, 2 * slots + 1, &run->order, &others, &engine->mem));
     return events_open(engine);
 }
