@@ -234,20 +234,29 @@ static void host_waits(sherdi_hazard *hazard, rank_state *rank, const sherdi_op 
     }
 }
 
+/* Behind what the calling thread knows and what was given to its lane. */
+static void lane_start(sherdi_hazard *hazard, const doing *doing)
+{
+    rank_state    *rank = &hazard->ranks[doing->rank];
+    const history *own  = &rank->histories[doing->op->lane];
+
+    memcpy(rank->start, rank->host, clock_entries(hazard) * sizeof(*rank->start));
+    if (doing->op->lane != SHERDI_LANE_DRIVE && own->count > 0) {
+        clock_join(hazard, rank->start, row_at(hazard, own, own->count - 1) + 1);
+    }
+}
+
 static void start_make(sherdi_hazard *hazard, const doing *doing)
 {
     rank_state      *rank = &hazard->ranks[doing->rank];
     const sherdi_op *op   = doing->op;
-    const history   *own  = &rank->histories[op->lane];
     sherdi_follows   follows;
 
     sherdi_order_follows(&rank->order, op, &follows);
     host_waits(hazard, rank, op, &follows);
-    memcpy(rank->start, rank->host, clock_entries(hazard) * sizeof(*rank->start));
+    lane_start(hazard, doing);
     if (op->lane == SHERDI_LANE_DRIVE) {
         drives_follow(hazard, rank, op, &follows, rank->start);
-    } else if (own->count > 0) {
-        clock_join(hazard, rank->start, row_at(hazard, own, own->count - 1) + 1);
     }
     for (int lane = 0; lane < SHERDI_LANES; lane++) {
         if (follows.last[lane] != 0 && is_followed(hazard, rank, op, lane)) {
@@ -374,18 +383,6 @@ static int uses_conflict(const rank_state *owner, int where, const sherdi_touch 
         }
     }
     return 0;
-}
-
-/* Behind what was given to its lane, and nothing else. */
-static void lane_start(sherdi_hazard *hazard, const doing *doing)
-{
-    rank_state    *rank = &hazard->ranks[doing->rank];
-    const history *own  = &rank->histories[doing->op->lane];
-
-    memcpy(rank->start, rank->host, clock_entries(hazard) * sizeof(*rank->start));
-    if (own->count > 0) {
-        clock_join(hazard, rank->start, row_at(hazard, own, own->count - 1) + 1);
-    }
 }
 
 /* ------------------------------------------------------------------ hazards -- */

@@ -224,6 +224,16 @@ size_t sherdi_ring_extents(const sherdi_plan *plan, sherdi_ring which)
     return ring_of(plan, which).num_extents;
 }
 
+size_t sherdi_program_transfers(const sherdi_plan *plan)
+{
+    size_t count = 1;
+
+    for (int ring = 0; ring < SHERDI_RINGS; ring++) {
+        count += 2 * sherdi_ring_slots(plan, (sherdi_ring)ring);
+    }
+    return count;
+}
+
 sherdi_range sherdi_ring_slot(const sherdi_plan *plan, sherdi_ring which, size_t number,
                               size_t bytes)
 {

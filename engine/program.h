@@ -380,6 +380,8 @@ sherdi_range sherdi_ring_slot(const sherdi_plan *plan, sherdi_ring ring, size_t 
                               size_t bytes);
 size_t       sherdi_ring_slots(const sherdi_plan *plan, sherdi_ring ring);
 size_t       sherdi_ring_extents(const sherdi_plan *plan, sherdi_ring ring);
+/** Most transfers that are under way at once: out of each slot and into it, and one more. */
+size_t sherdi_program_transfers(const sherdi_plan *plan);
 /** Between an extent and the slot of that number. */
 sherdi_op sherdi_op_of_transfer(const sherdi_plan *plan, sherdi_op_kind kind, sherdi_ring ring,
                                 size_t number, size_t extent, int unit);

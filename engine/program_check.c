@@ -568,27 +568,18 @@ static const char *unit_name(const void *ctx, int unit)
 
 static const char *place_name(const void *ctx, int where)
 {
-    static const char *const NAMES[] = {"the trainer's parameters", "the trainer's gradients",
-                                        "the state's file",         "the state's spare file",
-                                        "the parameters' file",     "the gradients' file"};
-    const check             *check   = ctx;
-
-    return where < SHERDI_BUFFERS ? check->plan->buffers[where].name
-                                  : NAMES[where - SHERDI_BUFFERS];
+    return sherdi_place_of_bytes_name(((const check *)ctx)->plan, where);
 }
 
 static sherd_status hazard_open(check *check, const sherdi_program_check_params *params)
 {
     sherdi_hazard_params of = {.has_device = check->plan->machine.has_device,
                                .uses_last  = 1,
-                               .drive_room = 1,
+                               .drive_room = sherdi_program_transfers(check->plan),
                                .unit_name  = unit_name,
                                .place_name = place_name,
                                .ctx        = check};
 
-    for (int ring = 0; ring < SHERDI_RINGS; ring++) { /* as sherdi_run_open */
-        of.drive_room += 2 * sherdi_ring_slots(check->plan, (sherdi_ring)ring);
-    }
     if (params != NULL) {
         of.drop     = params->drop;
         of.by       = params->by;

@@ -607,14 +607,11 @@ static sherd_status events_open(sherd_engine *engine)
 sherd_status sherdi_run_open(sherd_engine *engine)
 {
     sherdi_run         *run    = &engine->run;
-    size_t              slots  = 0;
     sherdi_drive_others others = {lane_is_over, host_wait, engine};
 
-    for (int ring = 0; ring < SHERDI_RINGS; ring++) {
-        slots += sherdi_ring_slots(engine->plan, (sherdi_ring)ring);
-    }
     SHERDI_TRY(sherdi_progress_open(&run->progress, engine->plan, &engine->model, &engine->mem));
-    SHERDI_TRY(sherdi_drive_open(&run->drive, 2 * slots + 1, &run->order, &others, &engine->mem));
+    SHERDI_TRY(sherdi_drive_open(&run->drive, sherdi_program_transfers(engine->plan), &run->order,
+                                 &others, &engine->mem));
     return events_open(engine);
 }
 
