@@ -369,7 +369,7 @@ static sherd_status segment_complete(const sherdi_program *program, const sherdi
     int                is_first = sherdi_program_unit(program, segment->unit)->uses.runs == 0;
     sherdi_op op = sherdi_op_of_segment(plan, SHERDI_OP_CAST, SHERDI_LANE_COMPUTE, segment);
 
-    if (plan->has_slices && segment->has_landing) {
+    if (segment->has_landing) {
         return landing_reduce(program, segment, is_first);
     }
     if (plan->has_slices) {
@@ -396,12 +396,11 @@ sherd_status sherdi_program_gradient_complete(const sherdi_program *program, int
             SHERDI_TRY(segment_complete(program, segment));
         }
     }
-    if (plan->has_transient) { /* nobody writes to it any more */
-        SHERDI_TRY(sherdi_program_poison(program, unit,
-                                         sherdi_range_of(SHERDI_BUFFER_TRANSIENT,
-                                                         plan->units[unit].transient_place,
-                                                         plan->units[unit].transient_bytes)));
-    }
+    /* nobody writes to it any more */
+    SHERDI_TRY(sherdi_program_poison(program, unit,
+                                     sherdi_range_of(SHERDI_BUFFER_TRANSIENT,
+                                                     plan->units[unit].transient_place,
+                                                     plan->units[unit].transient_bytes)));
     state->has_gradient = 0;
     state->is_complete  = 1;
     state->uses.runs++;

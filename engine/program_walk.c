@@ -264,32 +264,35 @@ static size_t block_piece(const sherdi_plan *plan, const sherdi_segment *segment
     return segment->first_piece + block_number(plan, block) - segment->first_block;
 }
 
-static sherdi_range param_slot(const sherdi_plan *plan, const sherdi_segment *segment,
-                               const sherdi_block *block)
-{
-    return sherdi_ring_slot(plan, SHERDI_RING_PARAMS, block_piece(plan, segment, block),
-                            block->elems * sherdi_compute_bytes(plan));
-}
+/* From the kernel that makes it to where it rests. */
+typedef struct param_way {
+    sherdi_range
+        made; /* by the kernel: beside the state, or where the device's values rest already */
+    sherdi_range   rests;   /* in memory, or in the slot of its piece */
+    int            is_copy; /* from there to here, on that lane */
+    sherdi_lane_id lane;
+} param_way;
 
-/* Where the kernel writes it: beside the state, or where the device's values rest already. `is_temporary`: on its
- * way. */
-static sherdi_range param_target(const sherdi_plan *plan, const sherdi_segment *segment,
-                                 const sherdi_block *block, int *is_temporary)
+static param_way param_way_of(const sherdi_plan *plan, const sherdi_segment *segment,
+                              const sherdi_block *block)
 {
-    size_t bytes = block->elems * sherdi_compute_bytes(plan);
+    int       is_stored = segment->param_place == SHERDI_PLACE_STORAGE;
+    int       is_down   = is_on_device(block->place) && !is_on_device(segment->param_place);
+    int       is_up     = !is_on_device(block->place) && is_on_device(segment->param_place);
+    size_t    bytes     = block->elems * sherdi_compute_bytes(plan);
+    param_way way       = {.is_copy = is_down || is_up,
+                           .lane    = is_down ? SHERDI_LANE_DOWN : SHERDI_LANE_UP};
 
-    *is_temporary = 1;
-    if (!is_on_device(block->place) && segment->param_place == SHERDI_PLACE_STORAGE) {
-        return param_slot(plan, segment, block);
+    way.rests = is_stored ? sherdi_ring_slot(plan, SHERDI_RING_PARAMS,
+                                             block_piece(plan, segment, block), bytes)
+                          : param_at(plan, segment, block);
+    way.made  = way.rests;
+    if (is_down) {
+        way.made = staging_at(plan->publish_offset, bytes);
+    } else if (is_up) {
+        way.made = bridge_at(plan, block, plan->bridge_param_offset, bytes);
     }
-    if (is_on_device(block->place) && !is_on_device(segment->param_place)) {
-        return staging_at(plan->publish_offset, bytes);
-    }
-    if (!is_on_device(block->place) && is_on_device(segment->param_place)) {
-        return bridge_at(plan, block, plan->bridge_param_offset, bytes);
-    }
-    *is_temporary = 0;
-    return param_at(plan, segment, block);
+    return way;
 }
 
 /* Padding between parameters is zero, also where the kernel does not write it. */
@@ -307,42 +310,31 @@ static sherd_status gaps_zero(const sherdi_program *program, const sherdi_block 
 static sherd_status param_open(const sherdi_program *program, const sherdi_segment *segment,
                                const sherdi_block *block, sherdi_range *out)
 {
-    int is_temporary;
+    param_way way = param_way_of(program->plan, segment, block);
 
-    if (!segment->has_master) { /* the parameter is it */
-        *out        = param_at(program->plan, segment, block);
-        out->access = SHERDI_ADDS;
+    *out        = segment->has_master ? way.made : param_at(program->plan, segment, block);
+    out->access = segment->has_master ? SHERDI_WRITES : SHERDI_ADDS; /* the parameter is it */
+    if (!segment->has_master || (!way.is_copy && segment->param_place != SHERDI_PLACE_STORAGE)) {
         return SHERD_OK;
     }
-    *out        = param_target(program->plan, segment, block, &is_temporary);
-    out->access = SHERDI_WRITES;
-    return is_temporary ? gaps_zero(program, block, *out) : SHERD_OK;
+    return gaps_zero(program, block, *out);
 }
 
-/* From there to where it rests. */
 static sherd_status param_close(const sherdi_program *program, const sherdi_segment *segment,
-                                const sherdi_block *block, sherdi_range written)
+                                const sherdi_block *block)
 {
-    const sherdi_plan *plan = program->plan;
+    size_t    piece = block_piece(program->plan, segment, block);
+    param_way way   = param_way_of(program->plan, segment, block);
 
     if (!segment->has_master) {
         return SHERD_OK;
     }
-    if (segment->param_place == SHERDI_PLACE_STORAGE) {
-        size_t piece = block_piece(plan, segment, block);
-
-        if (is_on_device(block->place)) {
-            SHERDI_TRY(sherdi_program_copy(program, SHERDI_LANE_DOWN, segment,
-                                           param_slot(plan, segment, block), written));
-        }
-        return sherdi_program_write(program, SHERDI_RING_PARAMS, piece, piece, segment->unit);
+    if (way.is_copy) {
+        SHERDI_TRY(sherdi_program_copy(program, way.lane, segment, way.rests, way.made));
     }
-    if (is_on_device(block->place) != is_on_device(segment->param_place)) {
-        return sherdi_program_copy(program,
-                                   is_on_device(block->place) ? SHERDI_LANE_DOWN : SHERDI_LANE_UP,
-                                   segment, param_at(plan, segment, block), written);
-    }
-    return SHERD_OK;
+    return segment->param_place == SHERDI_PLACE_STORAGE
+               ? sherdi_program_write(program, SHERDI_RING_PARAMS, piece, piece, segment->unit)
+               : SHERD_OK;
 }
 
 /* -------------------------------------------------------------- publishing -- */
@@ -385,18 +377,19 @@ static sherd_status bound_publish(const sherdi_program *program, const sherdi_se
 }
 
 /* The slices of a segment that is whole on every rank go to all. */
-static sherd_status resident_publish(const sherdi_program *program, const sherdi_segment *segment)
+static sherd_status resident_publish(const sherdi_program *program, const sherdi_segment *segment,
+                                     int is_early)
 {
     const sherdi_plan *plan = program->plan;
     sherdi_op          op = sherdi_op_of_segment(plan, SHERDI_OP_GATHER, SHERDI_LANE_WIRE, segment);
 
-    if (!plan->is_sliced || segment->kind == SHERDI_SEGMENT_FROZEN || !segment->is_resident ||
-        segment->is_bound) {
+    if (is_early != plan->publishes_early || !plan->is_sliced ||
+        segment->kind == SHERDI_SEGMENT_FROZEN || !segment->is_resident || segment->is_bound) {
         return SHERD_OK;
     }
     op.from = op.to = plan->settings.compute_dtype;
     /* the exchange of the fingerprint has promised that all slices are written */
-    op.flags = plan->publishes_early ? SHERDI_OP_MEETS : SHERDI_OP_STABLE;
+    op.flags = is_early ? SHERDI_OP_MEETS : SHERDI_OP_STABLE;
     sherdi_op_gather_in_place(&op, plan,
                               sherdi_range_of(SHERDI_BUFFER_PARAMS, segment->param_offset,
                                               segment->padded_elems * sherdi_compute_bytes(plan)));
@@ -407,8 +400,8 @@ sherd_status sherdi_program_publish(const sherdi_program *program)
 {
     const sherdi_plan *plan = program->plan;
 
-    for (size_t s = 0; s < plan->num_segments && !plan->publishes_early; s++) {
-        SHERDI_TRY(resident_publish(program, &plan->segments[s]));
+    for (size_t s = 0; s < plan->num_segments; s++) {
+        SHERDI_TRY(resident_publish(program, &plan->segments[s], 0));
     }
     return SHERD_OK;
 }
@@ -419,7 +412,7 @@ static sherd_status segment_close(const sherdi_program *program, const sherdi_se
     if (segment->is_bound && segment->kind != SHERDI_SEGMENT_FROZEN) {
         SHERDI_TRY(bound_publish(program, segment));
     }
-    return program->plan->publishes_early ? resident_publish(program, segment) : SHERD_OK;
+    return resident_publish(program, segment, 1);
 }
 
 /* ------------------------------------------------------------------- walks -- */
@@ -537,7 +530,7 @@ static sherd_status block_walk(const sherdi_program *program, sherdi_walk walk,
     SHERDI_TRY(has_gradient(walk) ? update_emit(program, walk, segment, block, gradient, param)
                                   : master_emit(program, walk, segment, block, param));
     if (publishes(walk)) {
-        SHERDI_TRY(param_close(program, segment, block, param));
+        SHERDI_TRY(param_close(program, segment, block));
     }
     if (has_gradient(walk)) {
         SHERDI_TRY(gradient_give(program, block));
