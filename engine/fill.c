@@ -191,42 +191,6 @@ static sherd_status unfilled_take(sherd_engine *engine)
     return SHERD_OK;
 }
 
-/* The whole of a parameter where it is kept whole, NULL where it is sliced. */
-static const unsigned char *whole_param(const sherd_engine *engine, size_t param)
-{
-    const sherdi_plan_param *place   = &engine->plan->params[param];
-    const sherdi_segment    *segment = &engine->plan->segments[place->segment];
-
-    if (segment->is_bound) {
-        return engine->model.params[param].bound_data;
-    }
-    if (!segment->is_resident) {
-        return NULL;
-    }
-    return engine->buffers[SHERDI_BUFFER_PARAMS] + segment->param_offset +
-           place->offset_elems * sherd_dtype_bytes(engine->settings.compute_dtype);
-}
-
-/* Of bytes on the device. */
-static sherd_status device_hash(sherd_engine *engine, uint64_t seed, const unsigned char *bytes,
-                                size_t len_bytes, uint64_t *out)
-{
-    unsigned char piece[FEW_ELEMS * sizeof(float)];
-
-    *out = seed;
-    if (!sherdi_has_device(engine)) {
-        *out = sherdi_hash_bytes(seed, bytes, len_bytes);
-        return SHERD_OK;
-    }
-    for (size_t at = 0; at < len_bytes; at += sizeof(piece)) {
-        size_t len = sherdi_min_size(sizeof(piece), len_bytes - at);
-
-        SHERDI_TRY(sherdi_place_get(engine, SHERDI_PLACE_DEVICE, piece, bytes + at, len));
-        *out = sherdi_hash_bytes(*out, piece, len);
-    }
-    return SHERD_OK;
-}
-
 /* "rank 2", "ranks 1, 3", as many as there is room for: those whose value of parameter `p` is not rank 0's. */
 static void others_text(const uint64_t *all, size_t p, size_t count, int world_size, char *text,
                         size_t len_bytes)
@@ -267,15 +231,11 @@ static sherd_status starts_check(const sherd_engine *engine, const uint64_t *all
 /* What this rank compares of a parameter: all of it where it is whole, else the sample. */
 static sherd_status start_hash(sherd_engine *engine, size_t param, uint64_t *out)
 {
-    const unsigned char *whole = whole_param(engine, param);
+    const sherdi_segment *segment = &engine->plan->segments[engine->plan->params[param].segment];
 
     *out = engine->fill.samples[param];
-    if (whole == NULL) {
-        return SHERD_OK;
-    }
-    return device_hash(
-        engine, param, whole,
-        engine->model.params[param].elems * sherd_dtype_bytes(engine->settings.compute_dtype), out);
+    return segment->is_bound || segment->is_resident ? sherdi_loop_param_hash(engine, param, out)
+                                                     : SHERD_OK;
 }
 
 static sherd_status starts_compare(sherd_engine *engine)

@@ -2,7 +2,13 @@
  * time, and what is lost when a gradient cannot be kept. */
 #include "engine/engine_impl.h"
 
+#include "base/checked.h"
+#include "base/hash.h"
+
 #include <stdio.h>
+
+/* Of device memory that comes to the host at once. */
+#define PIECE_BYTES ((size_t)16 * 1024)
 
 /* The units that an acquire reaches and that nobody else has acquired. */
 static sherd_status alone_do(sherd_engine *engine, int unit,
@@ -155,6 +161,23 @@ unsigned char *sherdi_loop_param(sherd_engine *engine, size_t param)
     }
     return sherdi_loop_segment(engine, segment) +
            place->offset_elems * sherd_dtype_bytes(engine->settings.compute_dtype);
+}
+
+sherd_status sherdi_loop_param_hash(sherd_engine *engine, size_t param, uint64_t *out)
+{
+    size_t len_bytes =
+        engine->model.params[param].elems * sherd_dtype_bytes(engine->settings.compute_dtype);
+    const unsigned char *memory = len_bytes == 0 ? NULL : sherdi_loop_param(engine, param);
+    unsigned char        piece[PIECE_BYTES];
+
+    *out = 0;
+    for (size_t at = 0; at < len_bytes; at += PIECE_BYTES) {
+        size_t here_bytes = sherdi_min_size(PIECE_BYTES, len_bytes - at);
+
+        SHERDI_TRY(sherdi_place_get(engine, SHERDI_PLACE_DEVICE, piece, memory + at, here_bytes));
+        *out = sherdi_hash_bytes(*out, piece, here_bytes);
+    }
+    return SHERD_OK;
 }
 
 unsigned char *sherdi_loop_segment(sherd_engine *engine, const sherdi_segment *segment)
