@@ -156,16 +156,16 @@ static double step_run(bench_engine *e, sherd_step_report *report)
 /* Every extent read and written through the slots, as an update does, and nothing computed. */
 static double io_run(sherd_engine *engine)
 {
-    sherdi_program program = sherdi_run_program(engine);
-    size_t         extents = engine->plan->num_extents[SHERDI_PLACE_STORAGE];
-    size_t         slots   = sherdi_ring_slots(engine->plan, SHERDI_RING_STATE);
-    double         start   = now_s();
+    size_t extents = engine->plan->num_extents[SHERDI_PLACE_STORAGE];
+    size_t slots   = sherdi_ring_slots(engine->plan, SHERDI_RING_STATE);
+    double start   = now_s();
 
-    must(sherdi_program_read_ahead(&program), "read");
+    must(sherdi_program_read_ahead(&engine->run.program), "read");
     for (size_t e = 0; e < extents; e++) {
-        must(sherdi_program_write(&program, SHERDI_RING_STATE, e, e, -1), "write");
+        must(sherdi_program_write(&engine->run.program, SHERDI_RING_STATE, e, e, -1), "write");
         if (e + slots < extents) {
-            must(sherdi_program_read(&program, SHERDI_RING_STATE, e + slots, e + slots, -1),
+            must(sherdi_program_read(&engine->run.program, SHERDI_RING_STATE, e + slots, e + slots,
+                                     -1),
                  "read");
         }
     }

@@ -580,9 +580,8 @@ sherd_status sherd_unit_acquire(sherd_engine *engine, sherd_unit unit, sherd_pas
     status = sherdi_loop_acquire(engine, unit, pass);
     if (status == SHERD_OK && pass == SHERD_BACKWARD && engine->settings.pipeline_read &&
         (engine->is_closing || engine->micro_seen + 1 >= engine->settings.accumulation)) {
-        sherdi_program program = sherdi_run_program(engine);
-
-        status = sherdi_program_read_ahead(&program); /* the update comes after this pass */
+        status =
+            sherdi_program_read_ahead(&engine->run.program); /* the update comes after this pass */
     }
     sherdi_mem_forbid_end();
     return sherdi_engine_outcome(engine, status);

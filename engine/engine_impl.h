@@ -166,8 +166,6 @@ sherd_status sherdi_loop_lose(sherd_engine *engine, sherd_status status);
 void sherdi_loop_window_begin(sherd_engine *engine);
 /** Reads parameters ahead for the next training pass. */
 void sherdi_loop_fetch_ahead(sherd_engine *engine);
-/** Lets go of every gathered unit (their values are about to change) and begins the passes anew. */
-sherd_status sherdi_loop_forget(sherd_engine *engine);
 /** Where a segment's whole lies now, NULL when it is not there. */
 unsigned char *sherdi_loop_segment(sherd_engine *engine, const sherdi_segment *segment);
 /** A parameter's memory, the trainer's own where it is bound; its unit is held. */
@@ -218,8 +216,6 @@ sherd_status sherdi_update_agree(sherd_engine *engine, sherd_status status, uint
 sherd_status sherdi_run_open(sherd_engine *engine);
 /** Waits for transfers. */
 void sherdi_run_close(sherd_engine *engine);
-/** The program, carried out. */
-sherdi_program sherdi_run_program(sherd_engine *engine);
 /** Every rank's `mine` comes to `all`. Meets, blocks. */
 sherd_status sherdi_run_exchange(sherd_engine *engine, const void *mine, void *all,
                                  size_t len_bytes);

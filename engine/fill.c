@@ -117,9 +117,9 @@ static sherd_status rings_settle(sherd_engine *engine)
 
 static sherd_status values_fill(sherd_engine *engine, size_t param)
 {
-    sherdi_program program = sherdi_run_program(engine);
-    sherd_status   status  = sherdi_program_fill(&program, param, engine->fill.given != NULL);
-    char           text[SHERDI_ERROR_BYTES];
+    sherd_status status =
+        sherdi_program_fill(&engine->run.program, param, engine->fill.given != NULL);
+    char text[SHERDI_ERROR_BYTES];
 
     if (status == SHERD_OK) {
         return SHERD_OK;
@@ -321,12 +321,11 @@ static sherd_status slots_empty(sherd_engine *engine)
 
 sherd_status sherdi_fill_param_fingerprint(sherd_engine *engine, size_t param, uint64_t *out)
 {
-    sherdi_program program = sherdi_run_program(engine);
-    sherd_status   status  = slots_empty(engine);
-    sherd_status   own;
+    sherd_status status = slots_empty(engine);
+    sherd_status own;
 
     if (status == SHERD_OK) {
-        status = sherdi_program_fingerprint(&program, param);
+        status = sherdi_program_fingerprint(&engine->run.program, param);
     }
     own  = slots_empty(engine);
     *out = engine->results.fingerprint;
@@ -348,9 +347,8 @@ static uint64_t filled_fingerprint(const sherd_engine *engine, int is_frozen)
 
 sherd_status sherdi_fill_settle(sherd_engine *engine)
 {
-    sherdi_program program = sherdi_run_program(engine);
-    sherd_status   status  = sherdi_program_fill_end(&program);
-    sherd_status   own     = rings_settle(engine);
+    sherd_status status = sherdi_program_fill_end(&engine->run.program);
+    sherd_status own    = rings_settle(engine);
 
     if (own != SHERD_OK || status != SHERD_OK) {
         return own == SHERD_OK ? status : own;

@@ -65,14 +65,13 @@ static sherd_status failure_tell(sherd_engine *engine, sherd_status status)
 
 sherd_status sherdi_loop_acquire(sherd_engine *engine, int unit, sherd_pass pass)
 {
-    sherdi_program     program = sherdi_run_program(engine);
-    sherdi_unit_state *state   = sherdi_unit_of(engine, unit);
+    sherdi_unit_state *state = sherdi_unit_of(engine, unit);
     sherd_status       status;
 
     if (pass == SHERD_BACKWARD) {
         SHERDI_TRY(backward_check(engine, unit));
     }
-    status = sherdi_program_acquire(&program, unit, pass);
+    status = sherdi_program_acquire(&engine->run.program, unit, pass);
     if (status != SHERD_OK) {
         return failure_tell(engine, status);
     }
@@ -101,16 +100,15 @@ sherd_status sherdi_loop_lose(sherd_engine *engine, sherd_status status)
 
 sherd_status sherdi_loop_release(sherd_engine *engine, int unit, sherd_pass pass)
 {
-    sherdi_program program = sherdi_run_program(engine);
-    sherd_status   seen    = alone_do(engine, unit, sherdi_debug_params_check);
-    sherd_status   status;
-    char           text[SHERDI_ERROR_BYTES];
+    sherd_status seen = alone_do(engine, unit, sherdi_debug_params_check);
+    sherd_status status;
+    char         text[SHERDI_ERROR_BYTES];
 
     (void)snprintf(text, sizeof(text), "%s", sherd_last_error());
     if (sherdi_unit_of(engine, unit)->acquired[pass] == 1) {
         sherdi_mark_end(&engine->marks, engine->backend, &engine->compute_marks[unit].pass[pass]);
     }
-    status = sherdi_program_release(&program, unit, pass);
+    status = sherdi_program_release(&engine->run.program, unit, pass);
     if (status != SHERD_OK) {
         return sherdi_loop_lose(engine, status);
     }
@@ -119,18 +117,15 @@ sherd_status sherdi_loop_release(sherd_engine *engine, int unit, sherd_pass pass
 
 sherd_status sherdi_loop_micro_batch_end(sherd_engine *engine)
 {
-    sherdi_program program = sherdi_run_program(engine);
-    sherd_status   status  = sherdi_program_micro_batch_end(&program);
+    sherd_status status = sherdi_program_micro_batch_end(&engine->run.program);
 
     return status == SHERD_OK ? SHERD_OK : sherdi_loop_lose(engine, status);
 }
 
 void sherdi_loop_window_begin(sherd_engine *engine)
 {
-    sherdi_program program = sherdi_run_program(engine);
-
-    (void)sherdi_program_window_begin(
-        &program); /* what it says of a window that is over does not matter */
+    /* what it says of a window that is over does not matter */
+    (void)sherdi_program_window_begin(&engine->run.program);
     engine->lost           = SHERD_OK;
     engine->micro_seen     = 0;
     engine->micro_backward = 0;
@@ -139,16 +134,8 @@ void sherdi_loop_window_begin(sherd_engine *engine)
 
 void sherdi_loop_fetch_ahead(sherd_engine *engine)
 {
-    sherdi_program program = sherdi_run_program(engine);
-
-    (void)sherdi_program_fetch_ahead(&program); /* a failed read shows when it is wanted */
-}
-
-sherd_status sherdi_loop_forget(sherd_engine *engine)
-{
-    sherdi_program program = sherdi_run_program(engine);
-
-    return sherdi_program_forget(&program);
+    /* a failed read shows when it is wanted */
+    (void)sherdi_program_fetch_ahead(&engine->run.program);
 }
 
 unsigned char *sherdi_loop_param(sherd_engine *engine, size_t param)

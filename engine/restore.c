@@ -159,7 +159,7 @@ static sherd_status window_drop(sherd_engine *engine)
         (void)sherdi_run_settle(engine, (sherdi_ring)ring);
     }
     sherdi_loop_window_begin(engine);
-    status = sherdi_loop_forget(engine);
+    status = sherdi_program_forget(&engine->run.program);
     return status == SHERD_OK ? sherdi_run_generation(engine, SHERDI_OP_ABANDON) : status;
 }
 

@@ -542,18 +542,14 @@ static sherd_status op_run(void *ctx, const sherdi_op *op)
 sherd_status sherdi_run_exchange(sherd_engine *engine, const void *mine, void *all,
                                  size_t len_bytes)
 {
-    sherdi_program program = sherdi_run_program(engine);
-
     engine->run.given_mine = mine;
     engine->run.given_all  = all;
-    return sherdi_program_exchange(&program, len_bytes);
+    return sherdi_program_exchange(&engine->run.program, len_bytes);
 }
 
 sherd_status sherdi_run_generation(sherd_engine *engine, sherdi_op_kind kind)
 {
-    sherdi_program program = sherdi_run_program(engine);
-
-    return sherdi_program_generation(&program, kind);
+    return sherdi_program_generation(&engine->run.program, kind);
 }
 
 sherd_status sherdi_run_commit(sherd_engine *engine, int64_t step, uint64_t fingerprint,
@@ -578,17 +574,6 @@ sherd_status sherdi_run_drain(sherd_engine *engine)
     return sherdi_world_wait(engine->world, engine->run.given[SHERDI_LANE_WIRE]);
 }
 
-sherdi_program sherdi_run_program(sherd_engine *engine)
-{
-    return (sherdi_program){
-        .plan     = engine->plan,
-        .model    = &engine->model,
-        .progress = &engine->run.progress,
-        .fn       = op_run,
-        .ctx      = engine,
-    };
-}
-
 /* -------------------------------------------------------------- open, close -- */
 
 static sherd_status events_open(sherd_engine *engine)
@@ -609,6 +594,13 @@ sherd_status sherdi_run_open(sherd_engine *engine)
     sherdi_run         *run    = &engine->run;
     sherdi_drive_others others = {lane_is_over, host_wait, engine};
 
+    run->program = (sherdi_program){
+        .plan     = engine->plan,
+        .model    = &engine->model,
+        .progress = &run->progress,
+        .fn       = op_run,
+        .ctx      = engine,
+    };
     SHERDI_TRY(sherdi_progress_open(&run->progress, engine->plan, &engine->model, &engine->mem));
     SHERDI_TRY(sherdi_drive_open(&run->drive, sherdi_program_transfers(engine->plan), &run->order,
                                  &others, &engine->mem));

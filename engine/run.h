@@ -13,6 +13,7 @@
 typedef struct sherdi_run {
     sherdi_order    order;
     sherdi_progress progress;
+    sherdi_program  program; /* whose operations are carried out */
     sherdi_drive    drive;
     uint64_t        given[SHERDI_LANES];
     sherdi_event

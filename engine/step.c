@@ -49,9 +49,8 @@ static sherd_status nothing_is_held(const sherd_engine *engine)
 /* What this rank holds of the gradient. */
 static sherd_status own_sumsq(sherd_engine *engine)
 {
-    sherdi_program program = sherdi_run_program(engine);
-    sherd_status   status  = sherdi_program_norm(&program);
-    sherd_status   own;
+    sherd_status status = sherdi_program_norm(&engine->run.program);
+    sherd_status own;
 
     own = sherdi_run_settle(engine, SHERDI_RING_GRADS);
     return status == SHERD_OK ? own : status;
@@ -127,13 +126,6 @@ static sherd_status window_drop(sherd_engine *engine, sherd_status status)
     return sherdi_fail_relay(status, text);
 }
 
-static sherd_status window_end(sherd_engine *engine)
-{
-    sherdi_program program = sherdi_run_program(engine);
-
-    return sherdi_program_window_end(&program);
-}
-
 static sherd_status boundary_prepare(sherd_engine *engine)
 {
     sherd_step_report  *report = &engine->report;
@@ -143,7 +135,7 @@ static sherd_status boundary_prepare(sherd_engine *engine)
     if (status != SHERD_OK) {
         return window_drop(engine, status); /* what it held is of no use to anybody */
     }
-    status = window_end(engine);
+    status = sherdi_program_window_end(&engine->run.program);
     if (status != SHERD_E_PEER_LOST) {
         status = norm_measure(engine, status, &seen);
     }
@@ -153,7 +145,7 @@ static sherd_status boundary_prepare(sherd_engine *engine)
     if (status != SHERD_OK) {
         return window_drop(engine, status);
     }
-    SHERDI_TRY(sherdi_loop_forget(engine));
+    SHERDI_TRY(sherdi_program_forget(&engine->run.program));
 
     engine->sumsq            = seen.counts.nonfinite > 0 ? NAN : sherdi_norm_value(&seen.norm);
     report->is_boundary      = 1;

@@ -22,14 +22,13 @@ static void outcome_add(outcome *all, sherd_status status)
 /* Every transfer of the walk is over when this returns, however it went, and the results are in `head`. */
 static sherd_status walk_run(sherd_engine *engine, sherdi_walk walk, sherdi_numbers_head *head)
 {
-    sherdi_program program = sherdi_run_program(engine);
-    outcome        all     = {.status = SHERD_OK};
+    outcome all = {.status = SHERD_OK};
 
     if (walk != SHERDI_WALK_FINGERPRINT) { /* the parameters are about to change */
         outcome_add(&all, sherdi_run_settle(engine, SHERDI_RING_PARAMS));
     }
     if (all.status == SHERD_OK) {
-        outcome_add(&all, sherdi_program_walk(&program, walk));
+        outcome_add(&all, sherdi_program_walk(&engine->run.program, walk));
     }
     outcome_add(&all, sherdi_run_settle(engine, SHERDI_RING_STATE));
     if (walk != SHERDI_WALK_FINGERPRINT) { /* it leaves what is read ahead alone */
@@ -39,7 +38,7 @@ static sherd_status walk_run(sherd_engine *engine, sherdi_walk walk, sherdi_numb
     sherdi_lane_follow(engine->lanes.update, engine->lanes.down);
     sherdi_lane_follow(engine->lanes.update, engine->lanes.up);
     if (all.status == SHERD_OK) {
-        outcome_add(&all, sherdi_program_collect(&program));
+        outcome_add(&all, sherdi_program_collect(&engine->run.program));
     }
     *head = engine->results;
     return all.status == SHERD_OK ? SHERD_OK : sherdi_fail_relay(all.status, all.text);
@@ -53,8 +52,7 @@ sherd_status sherdi_update_fingerprint(sherd_engine *engine, sherdi_numbers_head
 /* What this rank has updated goes to the others. */
 static sherd_status publish_run(sherd_engine *engine)
 {
-    sherdi_program program = sherdi_run_program(engine);
-    sherd_status   status  = sherdi_program_publish(&program);
+    sherd_status status = sherdi_program_publish(&engine->run.program);
 
     sherdi_lanes_join(engine);
     return status;
@@ -111,15 +109,14 @@ sherd_status sherdi_update_agree(sherd_engine *engine, sherd_status status, uint
 /* Of every tensor; what this rank holds, or all. */
 static sherd_status norms_sum(sherd_engine *engine)
 {
-    const sherdi_plan_numbers *at      = &engine->plan->numbers;
-    sherdi_norm_acc           *norms   = engine->on_host.norms;
-    size_t                     bytes   = at->results_bytes - at->norms;
-    sherdi_program             program = sherdi_run_program(engine);
+    const sherdi_plan_numbers *at    = &engine->plan->numbers;
+    sherdi_norm_acc           *norms = engine->on_host.norms;
+    size_t                     bytes = at->results_bytes - at->norms;
 
     for (size_t i = 0; i < bytes / sizeof(*norms); i++) {
         sherdi_norm_normalise(&norms[i]); /* digits below 2^32: no sum over ranks is too large */
     }
-    return sherdi_program_sum(&program);
+    return sherdi_program_sum(&engine->run.program);
 }
 
 sherd_status sherdi_update_measure(sherd_engine *engine)
