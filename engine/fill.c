@@ -17,18 +17,15 @@
 
 sherd_status sherdi_fill_open(sherd_engine *engine)
 {
-    const sherdi_plan *plan   = engine->plan;
-    sherdi_fill       *fill   = &engine->fill;
-    sherdi_mem        *mem    = &engine->mem;
-    size_t             params = plan->num_params;
+    sherdi_fill *fill   = &engine->fill;
+    sherdi_mem  *mem    = &engine->mem;
+    size_t       params = engine->plan->num_params;
 
     fill->is_filled = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, params, sizeof(*fill->is_filled));
     fill->shares    = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, params, sizeof(*fill->shares));
     fill->samples   = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, params, sizeof(*fill->samples));
-    if (fill->is_filled == NULL || fill->shares == NULL || fill->samples == NULL) {
-        return SHERD_E_NOMEM;
-    }
-    return SHERD_OK;
+    return fill->is_filled == NULL || fill->shares == NULL || fill->samples == NULL ? SHERD_E_NOMEM
+                                                                                    : SHERD_OK;
 }
 
 void sherdi_fill_close(sherd_engine *engine)
@@ -350,9 +347,8 @@ sherd_status sherdi_fill_settle(sherd_engine *engine)
     sherd_status status = sherdi_program_fill_end(&engine->run.program);
     sherd_status own    = rings_settle(engine);
 
-    if (own != SHERD_OK || status != SHERD_OK) {
-        return own == SHERD_OK ? status : own;
-    }
+    SHERDI_TRY(own);
+    SHERDI_TRY(status);
     return slots_empty(engine);
 }
 

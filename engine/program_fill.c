@@ -69,7 +69,7 @@ static int is_all(const cuts *c, size_t param_end)
     return c->end == param_end || c->end == c->border;
 }
 
-/* ------------------------------------------------------------------ filling -- */
+/* ---------------------------------------------------------------- counting -- */
 
 static void left_count(sherdi_progress *progress, const sherdi_plan *plan, size_t param,
                        size_t elems)
@@ -188,9 +188,9 @@ static sherd_status slot_take(const fill *f, sherdi_ring ring, size_t extent, si
     return slot_begin(f, ring, *out, extent);
 }
 
-/* Some of its values have come; `is_all`: the last of the parameter. An extent that is filled again was complete before. */
+/* Some of its values have come; `is_last`: of the parameter. An extent that is filled again was complete before. */
 static sherd_status slot_give(const fill *f, sherdi_ring ring, size_t extent, size_t slot,
-                              int is_all)
+                              int is_last)
 {
     sherdi_progress    *progress = f->program->progress;
     sherdi_fill_extent *filled   = &progress->filled[ring][extent];
@@ -202,8 +202,8 @@ static sherd_status slot_give(const fill *f, sherdi_ring ring, size_t extent, si
     progress->held[ring][slot]       = extent;
     progress->is_changed[ring][slot] = 1;
     filled->is_begun                 = 1;
-    filled->left -= is_all && filled->left > 0;
-    return is_all && filled->left == 0 ? slot_write(f->program, ring, slot) : SHERD_OK;
+    filled->left -= is_last && filled->left > 0;
+    return is_last && filled->left == 0 ? slot_write(f->program, ring, slot) : SHERD_OK;
 }
 
 /* ------------------------------------------------------------------- values -- */
