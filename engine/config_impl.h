@@ -233,9 +233,9 @@ static inline int sherdi_config_is_on(const sherd_config *config, sherdi_config_
     return sherdi_config_integer(config, id) != 0;
 }
 
-/** The sentence goes on after place and key. */
+/** The sentence goes on after place and key; E_INVAL. */
 sherd_status sherdi_config_key_fail(const sherd_config *config, sherdi_config_id id,
-                                    sherd_status code, const char *sentence);
+                                    const char *sentence);
 sherd_status sherdi_config_key_warn(sherd_config *config, sherdi_config_id id,
                                     const char *sentence);
 

@@ -58,7 +58,7 @@ static sherd_status block_check(const sherd_config *config, const offload_keys *
         (is_complete || !config->entries[keys->path].is_auto)) {
         (void)snprintf(sentence, sizeof(sentence),
                        "is %s, which needs nvme_path: the folder to use", sherdi_tier_name(tier));
-        return sherdi_config_key_fail(config, keys->device, SHERD_E_INVAL, sentence);
+        return sherdi_config_key_fail(config, keys->device, sentence);
     }
     return SHERD_OK;
 }
@@ -71,12 +71,12 @@ static sherd_status state_check(const sherd_config *config, int is_complete)
     if (sherdi_config_integer(config, SHERDI_CONFIG_STATE_GRADIENTS) ==
             SHERDI_CHOICE_GRADIENTS_NVME &&
         !has_files && !is_open) {
-        return sherdi_config_key_fail(config, SHERDI_CONFIG_STATE_GRADIENTS, SHERD_E_INVAL,
+        return sherdi_config_key_fail(config, SHERDI_CONFIG_STATE_GRADIENTS,
                                       "is nvme, and device beside it is not; set both, or \"cpu\"");
     }
     if (has_files && sherdi_config_is_on(config, SHERDI_CONFIG_STATE_RESUME) &&
         sherdi_config_real(config, SHERDI_CONFIG_STATE_RATIO) < 1) {
-        return sherdi_config_key_fail(config, SHERDI_CONFIG_STATE_RESUME, SHERD_E_INVAL,
+        return sherdi_config_key_fail(config, SHERDI_CONFIG_STATE_RESUME,
                                       "is true with a ratio below 1; only state that is on the "
                                       "drive as a whole can be resumed");
     }

@@ -12,11 +12,11 @@
 #include <string.h>
 
 sherd_status sherdi_config_key_fail(const sherd_config *config, sherdi_config_id id,
-                                    sherd_status code, const char *sentence)
+                                    const char *sentence)
 {
     char place[SHERDI_PLACE_BYTES];
 
-    return sherdi_fail(code, "%s: %s %s", sherdi_config_place(config, id, place),
+    return sherdi_fail(SHERD_E_INVAL, "%s: %s %s", sherdi_config_place(config, id, place),
                        sherdi_config_table[id].path, sentence);
 }
 
@@ -42,12 +42,12 @@ static sherd_status precision_check(const sherd_config *config)
         (void)snprintf(sentence, sizeof(sentence),
                        "and bf16.enabled (%s) are both true; switch one off",
                        sherdi_config_place(config, SHERDI_CONFIG_BF16_ENABLED, other));
-        return sherdi_config_key_fail(config, SHERDI_CONFIG_FP16_ENABLED, SHERD_E_INVAL, sentence);
+        return sherdi_config_key_fail(config, SHERDI_CONFIG_FP16_ENABLED, sentence);
     }
     if (sherdi_config_is_on(config, SHERDI_CONFIG_FP16_ENABLED) &&
         sherdi_config_real(config, SHERDI_CONFIG_LOSS_SCALE) == 0 &&
         sherdi_config_integer(config, SHERDI_CONFIG_SCALE_WINDOW) < 1) {
-        return sherdi_config_key_fail(config, SHERDI_CONFIG_SCALE_WINDOW, SHERD_E_INVAL,
+        return sherdi_config_key_fail(config, SHERDI_CONFIG_SCALE_WINDOW,
                                       "must be at least 1 when the loss scale is dynamic");
     }
     return SHERD_OK;
@@ -57,14 +57,13 @@ static sherd_status coefficients_check(const sherd_config *config)
 {
     if (sherdi_config_is_on(config, SHERDI_CONFIG_VENDOR_REDUCTION) &&
         sherdi_config_is_on(config, SHERDI_CONFIG_DETERMINISTIC)) {
-        return sherdi_config_key_fail(config, SHERDI_CONFIG_VENDOR_REDUCTION, SHERD_E_INVAL,
+        return sherdi_config_key_fail(config, SHERDI_CONFIG_VENDOR_REDUCTION,
                                       "is true beside \"deterministic\": true; no vendor's sum has "
                                       "the same bits for every layout");
     }
     if (sherdi_config_real(config, SHERDI_CONFIG_MIN_COEFF) >
         sherdi_config_real(config, SHERDI_CONFIG_MAX_COEFF)) {
-        return sherdi_config_key_fail(config, SHERDI_CONFIG_MIN_COEFF, SHERD_E_INVAL,
-                                      "is larger than max_coeff");
+        return sherdi_config_key_fail(config, SHERDI_CONFIG_MIN_COEFF, "is larger than max_coeff");
     }
     return SHERD_OK;
 }
@@ -191,7 +190,7 @@ sherd_status sherdi_config_remark(sherd_config *config)
 
 /* ---- settings ---- */
 
-/* How the field of one key stands in the settings. */
+/* Where the field of a key is. */
 static void *setting_at(const sherdi_config_key *key, const sherdi_settings *settings)
 {
     return (unsigned char *)settings + key->setting.offset;
@@ -312,7 +311,7 @@ sherd_status sherdi_config_resolve(const sherd_config *config, int world_size, s
     /* Absent, it is the compute type; given, it has to agree with that. */
     if (sherdi_config_integer(config, SHERDI_CONFIG_PARAM_DTYPE) !=
         sherdi_config_compute_choice(config)) {
-        return sherdi_config_key_fail(config, SHERDI_CONFIG_PARAM_DTYPE, SHERD_E_INVAL,
+        return sherdi_config_key_fail(config, SHERDI_CONFIG_PARAM_DTYPE,
                                       "contradicts fp16.enabled and bf16.enabled; remove it");
     }
     SHERDI_TRY(settings_put(config, world_size, &settings));
