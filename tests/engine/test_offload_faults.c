@@ -294,7 +294,7 @@ static void fault_fill_in_disorder(sherd_world *world, void *ctx)
     rig_options options = options_of(nvme_keys(run->more, keys));
 
     rig_open(&r, world, &options);
-    model_declare(&r);
+    rig_three(&r, ELEMS);
     CHECK_OK(sherd_engine_seal(r.engine));
     fault_arm(run->kind, FAULT_ANY, run->nth, 1);
     for (size_t i = 0; i < sizeof(FILLS) / sizeof(FILLS[0]); i++) {

@@ -963,7 +963,7 @@ static void models_of_half_types_are_near_the_cpu(void)
                 arch_param info;
 
                 arch_param_get(&models[i].sizes, k, &info);
-                (void)snprintf(name, sizeof(name), "%s, %s of %s", sherd_dtype_name(gpu.dtype),
+                (void)snprintf(name, sizeof(name), "%s, %s of %.100s", sherd_dtype_name(gpu.dtype),
                                info.name, models[i].name);
                 widen(cpu.dtype, a.grad, want, elems);
                 memory_get(&gpu, raw, b.grad, bytes);

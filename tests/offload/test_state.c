@@ -693,7 +693,7 @@ static sherd_status make_opened(sherdi_ioq *queue, sherdi_tier **out)
 
 static sherd_status make_scratch(sherdi_ioq *queue, sherdi_tier **out)
 {
-    return rig_tier_open(&sherdi_tier_nvme, queue, 2, NULL, rig_extents(), RIG_EXTENTS, out);
+    return rig_tier_open(&sherdi_tier_nvme, queue, 2, rig_extents(), RIG_EXTENTS, out);
 }
 
 /* Every allocation in turn. Returns the tier that was made when all of them succeeded. */

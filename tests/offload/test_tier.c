@@ -21,8 +21,7 @@ static void extents_that_are_wrong_are_refused(void)
     rig_begin(SHERDI_IOQ_THREADS);
     queue = rig_queue(CHUNK, DEPTH);
     for (size_t i = 0; i < sizeof(WRONG) / sizeof(WRONG[0]); i++) {
-        CHECK_STATUS(SHERD_E_INVAL,
-                     rig_tier_open(&sherdi_tier_nvme, queue, 1, NULL, WRONG[i], 2, &tier));
+        CHECK_STATUS(SHERD_E_INVAL, rig_tier_open(&sherdi_tier_nvme, queue, 1, WRONG[i], 2, &tier));
     }
     CHECK_INT(0, rig_folder_count(rig_folder("f0")));
     sherdi_ioq_destroy(queue);
@@ -41,7 +40,7 @@ static void extents_that_no_file_holds_are_refused(void)
 
     rig_begin(SHERDI_IOQ_THREADS);
     queue = rig_queue(CHUNK, DEPTH);
-    CHECK_STATUS(SHERD_E_INVAL, rig_tier_open(&sherdi_tier_nvme, queue, 1, NULL, LONG, 3, &tier));
+    CHECK_STATUS(SHERD_E_INVAL, rig_tier_open(&sherdi_tier_nvme, queue, 1, LONG, 3, &tier));
     CHECK_ERROR_SAYS("more than a file holds");
     params             = rig_state_params(1);
     params.extents     = LONG;
@@ -63,8 +62,8 @@ static void scratch_reads_what_was_written(void)
     for (int folders = 1; folders <= 3; folders++) {
         sherdi_tier *tier = NULL;
 
-        CHECK_OK(rig_tier_open(&sherdi_tier_nvme, queue, folders, NULL, rig_extents(), RIG_EXTENTS,
-                               &tier));
+        CHECK_OK(
+            rig_tier_open(&sherdi_tier_nvme, queue, folders, rig_extents(), RIG_EXTENTS, &tier));
         CHECK_INT(0, rig_folder_count(rig_folder("f0"))); /* it has no name */
         CHECK(tier->ops->commit == NULL);
         rig_expect_all(tier, 0);

@@ -70,11 +70,9 @@ sherdi_tier *rig_state_open(sherdi_ioq *queue, int num_folders)
 }
 
 sherd_status rig_tier_open(const sherdi_tier_kind *kind, sherdi_ioq *queue, int num_folders,
-                           void *memory, const sherdi_extent *extents, size_t num_extents,
-                           sherdi_tier **out)
+                           const sherdi_extent *extents, size_t num_extents, sherdi_tier **out)
 {
-    const sherdi_tier_params params = {.memory      = memory,
-                                       .queue       = queue,
+    const sherdi_tier_params params = {.queue       = queue,
                                        .folders     = rig_folders(),
                                        .num_folders = num_folders,
                                        .what        = "block",

@@ -27,10 +27,9 @@ sherdi_tier             *rig_state_open(sherdi_ioq *queue, int num_folders);
 /** Of its first stripe. The path is overwritten after some calls. */
 const char *rig_state_path(void);
 
-/** A tier over `num_folders` of rig_folders in this way. `memory`: of an addressed place. */
+/** A tier over `num_folders` of rig_folders in this way. */
 sherd_status rig_tier_open(const sherdi_tier_kind *kind, sherdi_ioq *queue, int num_folders,
-                           void *memory, const sherdi_extent *extents, size_t num_extents,
-                           sherdi_tier **out);
+                           const sherdi_extent *extents, size_t num_extents, sherdi_tier **out);
 
 /** What an extent holds for a seed; 0: zeros. */
 void rig_contents(size_t extent, uint64_t seed, unsigned char *memory);

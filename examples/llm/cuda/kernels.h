@@ -5,6 +5,7 @@
 #ifndef LLM_CUDA_KERNELS_H
 #define LLM_CUDA_KERNELS_H
 
+#include "examples/llm/compute.h"
 #include "models/room_cuda.h"
 #include "sherd.h"
 
