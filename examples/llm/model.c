@@ -193,22 +193,6 @@ static norm_rows norm_of(const model *m, const model_unit *unit, arch_role weigh
                        .bias   = unit->by_role[bias]};
 }
 
-static void norm(model *m, const model_unit *unit, arch_role weight, arch_role bias, const void *x,
-                 void *y)
-{
-    norm_rows args = norm_of(m, unit, weight, bias, x);
-
-    m->c->ops->norm(m->c, &args, y);
-}
-
-static void norm_back(model *m, const model_unit *unit, arch_role weight, arch_role bias,
-                      const void *x, const void *dy, void *dx, int is_added)
-{
-    norm_rows args = norm_of(m, unit, weight, bias, x);
-
-    m->c->ops->norm_back(m->c, &args, dy, dx, is_added);
-}
-
 /* Norms of the heads of q or k; they have no bias. */
 static norm_rows head_norm_of(const model *m, const model_unit *unit, arch_role weight,
                               size_t heads, const void *x)
@@ -217,20 +201,14 @@ static norm_rows head_norm_of(const model *m, const model_unit *unit, arch_role 
         .rows = m->rows * heads, .width = m->head, .x = x, .weight = unit->by_role[weight]};
 }
 
-static void head_norm(model *m, const model_unit *unit, arch_role weight, size_t heads,
-                      const void *x, void *y)
+static void norm(model *m, norm_rows args, void *y)
 {
-    norm_rows args = head_norm_of(m, unit, weight, heads, x);
-
     m->c->ops->norm(m->c, &args, y);
 }
 
-static void head_norm_back(model *m, const model_unit *unit, arch_role weight, size_t heads,
-                           const void *x, const void *dy, void *dx)
+static void norm_back(model *m, norm_rows args, const void *dy, void *dx, int is_added)
 {
-    norm_rows args = head_norm_of(m, unit, weight, heads, x);
-
-    m->c->ops->norm_back(m->c, &args, dy, dx, 0);
+    m->c->ops->norm_back(m->c, &args, dy, dx, is_added);
 }
 
 static void rotate(model *m, size_t heads, void *x, float direction)
@@ -271,8 +249,8 @@ static void minimind_qkv(model *m, const model_unit *unit, layer_memory *layer)
     linear(m, unit, ARCH_Q, ARCH_QKV_BIAS, shape_of(m, h, h), layer->norm1, NULL, layer->q_raw);
     linear(m, unit, ARCH_K, ARCH_QKV_BIAS, shape_of(m, h, m->kv), layer->norm1, NULL, layer->k_raw);
     linear(m, unit, ARCH_V, ARCH_QKV_BIAS, shape_of(m, h, m->kv), layer->norm1, NULL, layer->v);
-    head_norm(m, unit, ARCH_Q_NORM, sizes->heads, layer->q_raw, layer->q);
-    head_norm(m, unit, ARCH_K_NORM, sizes->kv_heads, layer->k_raw, layer->k);
+    norm(m, head_norm_of(m, unit, ARCH_Q_NORM, sizes->heads, layer->q_raw), layer->q);
+    norm(m, head_norm_of(m, unit, ARCH_K_NORM, sizes->kv_heads, layer->k_raw), layer->k);
     rotate(m, sizes->heads, layer->q, 1.0f);
     rotate(m, sizes->kv_heads, layer->k, 1.0f);
 }
@@ -286,10 +264,10 @@ static void minimind_qkv_back(model *m, const model_unit *unit, layer_memory *la
 
     rotate(m, sizes->heads, dq, -1.0f);
     rotate(m, sizes->kv_heads, dk, -1.0f);
-    head_norm_back(m, unit, ARCH_Q_NORM, sizes->heads, layer->q_raw, dq, draw);
+    norm_back(m, head_norm_of(m, unit, ARCH_Q_NORM, sizes->heads, layer->q_raw), dq, draw, 0);
     linear_back(m, unit, ARCH_Q, ARCH_QKV_BIAS, shape_of(m, h, h), layer->norm1, draw,
                 m->at.dhidden, 0);
-    head_norm_back(m, unit, ARCH_K_NORM, sizes->kv_heads, layer->k_raw, dk, draw);
+    norm_back(m, head_norm_of(m, unit, ARCH_K_NORM, sizes->kv_heads, layer->k_raw), dk, draw, 0);
     linear_back(m, unit, ARCH_K, ARCH_QKV_BIAS, shape_of(m, h, m->kv), layer->norm1, draw,
                 m->at.dhidden, 1);
     linear_back(m, unit, ARCH_V, ARCH_QKV_BIAS, shape_of(m, h, m->kv), layer->norm1, dv,
@@ -354,7 +332,7 @@ static void layer_forward(model *m, const model_unit *unit, layer_memory *layer,
     size_t     h = m->p.sizes.hidden;
     heads_args heads;
 
-    norm(m, unit, ARCH_NORM1, ARCH_NORM1_BIAS, x, layer->norm1);
+    norm(m, norm_of(m, unit, ARCH_NORM1, ARCH_NORM1_BIAS, x), layer->norm1);
     if (m->p.sizes.kind == ARCH_GPT2) {
         linear(m, unit, ARCH_QKV, ARCH_QKV_BIAS, shape_of(m, h, 3 * h), layer->norm1, NULL,
                layer->q);
@@ -364,7 +342,7 @@ static void layer_forward(model *m, const model_unit *unit, layer_memory *layer,
     heads = attention_of(m, layer);
     m->c->ops->attention(m->c, &heads, layer->attention, layer->log_sums);
     linear(m, unit, ARCH_O, ARCH_O_BIAS, shape_of(m, h, h), layer->attention, x, layer->middle);
-    norm(m, unit, ARCH_NORM2, ARCH_NORM2_BIAS, layer->middle, layer->norm2);
+    norm(m, norm_of(m, unit, ARCH_NORM2, ARCH_NORM2_BIAS, layer->middle), layer->norm2);
     feed_forward(m, unit, layer, y);
 }
 
@@ -378,7 +356,8 @@ static void layer_backward(model *m, const model_unit *unit, layer_memory *layer
     heads_args heads = attention_of(m, layer);
 
     feed_forward_back(m, unit, layer);
-    norm_back(m, unit, ARCH_NORM2, ARCH_NORM2_BIAS, layer->middle, m->at.dhidden, m->at.dstream, 1);
+    norm_back(m, norm_of(m, unit, ARCH_NORM2, ARCH_NORM2_BIAS, layer->middle), m->at.dhidden,
+              m->at.dstream, 1);
     linear_back(m, unit, ARCH_O, ARCH_O_BIAS, shape_of(m, h, h), layer->attention, m->at.dstream,
                 m->at.dhidden, 0);
     m->c->ops->attention_back(m->c, &heads, layer->attention, m->at.dhidden, layer->log_sums, dq,
@@ -389,7 +368,7 @@ static void layer_backward(model *m, const model_unit *unit, layer_memory *layer
     } else {
         minimind_qkv_back(m, unit, layer, dq, dk, dv);
     }
-    norm_back(m, unit, ARCH_NORM1, ARCH_NORM1_BIAS, x, m->at.dhidden, m->at.dstream, 1);
+    norm_back(m, norm_of(m, unit, ARCH_NORM1, ARCH_NORM1_BIAS, x), m->at.dhidden, m->at.dstream, 1);
 }
 
 /* ----------------------------------------------------------------- units -- */
@@ -415,7 +394,7 @@ void model_forward(model *m, size_t unit, const model_unit *params, float grad_s
         layer_forward(m, params, layer_of(m, unit - 1), stream_before(m, unit - 1),
                       stream_before(m, unit));
     } else {
-        norm(m, params, ARCH_NORM_LAST, ARCH_NORM_LAST_BIAS, stream_before(m, layers),
+        norm(m, norm_of(m, params, ARCH_NORM_LAST, ARCH_NORM_LAST_BIAS, stream_before(m, layers)),
              m->at.norm_last);
         m->c->ops->head(m->c, m->at.norm_last, params->by_role[ARCH_TOKENS], grad_scale);
     }
@@ -435,7 +414,8 @@ void model_backward(model *m, size_t unit, const model_unit *params)
         layer_backward(m, params, layer_of(m, unit - 1), stream_before(m, unit - 1));
     } else {
         m->c->ops->head_back(m->c, m->at.norm_last, params->by_role[ARCH_TOKENS], m->at.dhidden);
-        norm_back(m, params, ARCH_NORM_LAST, ARCH_NORM_LAST_BIAS, stream_before(m, layers),
+        norm_back(m,
+                  norm_of(m, params, ARCH_NORM_LAST, ARCH_NORM_LAST_BIAS, stream_before(m, layers)),
                   m->at.dhidden, m->at.dstream, 0);
     }
 }

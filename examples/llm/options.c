@@ -14,10 +14,8 @@ typedef enum option_kind {
     OPTION_PRESET,
     OPTION_PRECISION,
     OPTION_TEXT,   /* const char * */
-    OPTION_SIZE,   /* size_t, at least 1 */
-    OPTION_COUNT,  /* long, at least 0 */
-    OPTION_NUMBER, /* int, from `least` to `most` */
-    OPTION_SEED,   /* uint64_t */
+    OPTION_WHOLE,  /* a whole number of at least `least` */
+    OPTION_NUMBER, /* one from `least` to `most` */
     OPTION_RATE,   /* double, at least 0 */
     OPTION_SWITCH, /* int, set to 1 */
     OPTION_HELP,
@@ -27,42 +25,46 @@ typedef struct option_row {
     const char *name;
     const char *value; /* what the help calls its value; NULL: takes none */
     option_kind kind;
-    size_t      offset; /* in options */
-    int         least, most;
+    size_t      offset, bytes; /* in options */
+    long long   least, most;
     const char *meaning;
     const char *heading; /* starts a part of the help */
 } option_row;
 
-#define FIELD(name) offsetof(options, name)
+#define FIELD(name) offsetof(options, name), sizeof(((options *)NULL)->name)
+#define SIZES       1, 1 << 28
+#define COUNTS      0, LONG_MAX / 2
 
 static const option_row rows[] = {
-    {"arch", "NAME", OPTION_ARCH, 0, 0, 0, "gpt2 or minimind (default: minimind)", "Model"},
-    {"preset", "NAME", OPTION_PRESET, 0, 0, 0, "sizes by name, see below (default: bytes)", NULL},
-    {"hidden", "N", OPTION_SIZE, FIELD(sizes.hidden), 0, 0, "width of the model", NULL},
-    {"layers", "N", OPTION_SIZE, FIELD(sizes.layers), 0, 0, "number of layers", NULL},
-    {"heads", "N", OPTION_SIZE, FIELD(sizes.heads), 0, 0, "attention heads", NULL},
-    {"kv-heads", "N", OPTION_SIZE, FIELD(sizes.kv_heads), 0, 0,
+    {"arch", "NAME", OPTION_ARCH, 0, 0, 0, 0, "gpt2 or minimind (default: minimind)", "Model"},
+    {"preset", "NAME", OPTION_PRESET, 0, 0, 0, 0, "sizes by name, see below (default: bytes)",
+     NULL},
+    {"hidden", "N", OPTION_WHOLE, FIELD(sizes.hidden), SIZES, "width of the model", NULL},
+    {"layers", "N", OPTION_WHOLE, FIELD(sizes.layers), SIZES, "number of layers", NULL},
+    {"heads", "N", OPTION_WHOLE, FIELD(sizes.heads), SIZES, "attention heads", NULL},
+    {"kv-heads", "N", OPTION_WHOLE, FIELD(sizes.kv_heads), SIZES,
      "heads of keys and values (minimind)", NULL},
-    {"inner", "N", OPTION_SIZE, FIELD(sizes.inner), 0, 0, "width of the feed-forward part", NULL},
-    {"vocab", "N", OPTION_SIZE, FIELD(sizes.vocab), 0, 0,
+    {"inner", "N", OPTION_WHOLE, FIELD(sizes.inner), SIZES, "width of the feed-forward part", NULL},
+    {"vocab", "N", OPTION_WHOLE, FIELD(sizes.vocab), SIZES,
      "tokens that the model knows (default: the preset's)", NULL},
-    {"length", "N", OPTION_SIZE, FIELD(length), 0, 0, "tokens of a sequence (default: 128)", NULL},
+    {"length", "N", OPTION_WHOLE, FIELD(length), SIZES, "tokens of a sequence (default: 128)",
+     NULL},
 
     {"data", "PATH", OPTION_TEXT, FIELD(data_path), 0, 0,
      "UTF-8 text, a file or a folder (a token is a byte), or a .bin token file of llm.c",
      "Training"},
     {"config", "FILE", OPTION_TEXT, FIELD(config_path), 0, 0,
      "DeepSpeed-style JSON (default: ZeRO-3, bf16, AdamW, WarmupCosineLR)", NULL},
-    {"steps", "N", OPTION_COUNT, FIELD(steps), 0, 0, "optimizer steps (default: 800)", NULL},
+    {"steps", "N", OPTION_WHOLE, FIELD(steps), COUNTS, "optimizer steps (default: 800)", NULL},
     {"minutes", "N", OPTION_RATE, FIELD(minutes), 0, 0,
      "fewer steps where a trial of three says that they would take longer", NULL},
-    {"seed", "N", OPTION_SEED, FIELD(seed), 0, 0,
+    {"seed", "N", OPTION_WHOLE, FIELD(seed), 0, LLONG_MAX,
      "of initial weights, order of data and sample (default: 1)", NULL},
-    {"eval-every", "N", OPTION_COUNT, FIELD(eval_every), 0, 0,
+    {"eval-every", "N", OPTION_WHOLE, FIELD(eval_every), COUNTS,
      "validate every N steps and after the last one (default: 100; 0: after the last one)", NULL},
     {"eval-first", NULL, OPTION_SWITCH, FIELD(is_first_validated), 0, 0,
      "validate before the first step too", NULL},
-    {"sample", "N", OPTION_COUNT, FIELD(sample), 0, 0,
+    {"sample", "N", OPTION_WHOLE, FIELD(sample), COUNTS,
      "tokens of text to write at the end (default: 200)", NULL},
     {"prompt", "TEXT", OPTION_TEXT, FIELD(prompt), 0, 0,
      "what the sample starts with (default: the start of the validation text)", NULL},
@@ -78,7 +80,7 @@ static const option_row rows[] = {
     {"accumulation", "N", OPTION_NUMBER, FIELD(accumulation), 1, 1 << 20,
      "micro-batches per step and rank", NULL},
     {"stage", "N", OPTION_NUMBER, FIELD(stage), 0, 3, "ZeRO stage, 0 to 3", NULL},
-    {"precision", "TYPE", OPTION_PRECISION, 0, 0, 0, "fp32, bf16 or fp16", NULL},
+    {"precision", "TYPE", OPTION_PRECISION, 0, 0, 0, 0, "fp32, bf16 or fp16", NULL},
     {"offload", "PLACE", OPTION_TEXT, FIELD(offload), 0, 0,
      "where optimizer state rests: none, cpu or nvme", NULL},
     {"offload-params", "PLACE", OPTION_TEXT, FIELD(offload_params), 0, 0,
@@ -97,7 +99,7 @@ static const option_row rows[] = {
      "threads per rank (default: cores / ranks)", NULL},
     {"peak-tflops", "N", OPTION_RATE, FIELD(peak_tflops), 0, 0,
      "what the GPU could do, for the share of it that is reached (default: by its name)", NULL},
-    {"help", NULL, OPTION_HELP, 0, 0, 0, "this text", NULL},
+    {"help", NULL, OPTION_HELP, 0, 0, 0, 0, "this text", NULL},
 };
 
 #define NUM_ROWS (sizeof(rows) / sizeof(rows[0]))
@@ -163,35 +165,21 @@ static int integer_read(const char *text, long long least, long long most, long 
 static int number_apply(const option_row *row, const char *value, void *field)
 {
     long long number;
+    int       narrow;
     char      wanted[64];
 
-    switch (row->kind) {
-    case OPTION_SIZE:
-        if (integer_read(value, 1, 1 << 28, &number) != 0) {
-            return wrong(row, value, "a number of at least 1");
+    if (integer_read(value, row->least, row->most, &number) != 0) {
+        if (row->kind == OPTION_WHOLE) {
+            (void)snprintf(wanted, sizeof(wanted), "a number of at least %lld", row->least);
+        } else {
+            (void)snprintf(wanted, sizeof(wanted), "a number from %lld to %lld", row->least,
+                           row->most);
         }
-        *(size_t *)field = (size_t)number;
-        return 0;
-    case OPTION_COUNT:
-        if (integer_read(value, 0, LONG_MAX / 2, &number) != 0) {
-            return wrong(row, value, "a number of at least 0");
-        }
-        *(long *)field = (long)number;
-        return 0;
-    case OPTION_SEED:
-        if (integer_read(value, 0, LLONG_MAX, &number) != 0) {
-            return wrong(row, value, "a number of at least 0");
-        }
-        *(uint64_t *)field = (uint64_t)number;
-        return 0;
-    default:
-        if (integer_read(value, row->least, row->most, &number) != 0) {
-            (void)snprintf(wanted, sizeof(wanted), "a number from %d to %d", row->least, row->most);
-            return wrong(row, value, wanted);
-        }
-        *(int *)field = (int)number;
-        return 0;
+        return wrong(row, value, wanted);
     }
+    narrow = (int)number;
+    memcpy(field, row->bytes == sizeof(narrow) ? (void *)&narrow : (void *)&number, row->bytes);
+    return 0;
 }
 
 static int rate_apply(const option_row *row, const char *value, double *field)

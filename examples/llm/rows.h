@@ -55,10 +55,8 @@ typedef struct rows_ops {
 } rows_ops;
 
 /** The fastest table that this machine runs. */
-const rows_ops *rows_best(void);
-/** The table for any machine. */
-const rows_ops *rows_plain(void);
-
-extern const rows_ops rows_ops_plain, rows_ops_avx2;
+const rows_ops       *rows_best(void);
+extern const rows_ops rows_ops_plain; /* for any machine */
+extern const rows_ops rows_ops_avx2;
 
 #endif

@@ -1,11 +1,6 @@
 /* Chooses the table of rows.h for this machine. LLM_HAVE_AVX2: rows.c was compiled for it too. */
 #include "rows.h"
 
-const rows_ops *rows_plain(void)
-{
-    return &rows_ops_plain;
-}
-
 const rows_ops *rows_best(void)
 {
 #ifdef LLM_HAVE_AVX2

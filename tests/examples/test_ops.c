@@ -653,13 +653,13 @@ static void rows_pair_check(const rows_ops *a, const rows_ops *b, size_t n)
 
 static void rows_of_avx2_equal_plain_ones(void)
 {
-    if (rows_best() == rows_plain()) {
+    if (rows_best() == &rows_ops_plain) {
         test_skip("no AVX2 here");
     }
     for (size_t n = 1; n < 70; n++) {
-        rows_pair_check(rows_plain(), rows_best(), n);
+        rows_pair_check(&rows_ops_plain, rows_best(), n);
     }
-    rows_pair_check(rows_plain(), rows_best(), 1000);
+    rows_pair_check(&rows_ops_plain, rows_best(), 1000);
 }
 
 /* All halves, and floats around every half, against the engine's own casts. */
