@@ -1,5 +1,5 @@
 /* A world of processes at an explicit place, or of threads. See env.c for what launchers set. */
-#include "collectives/launch.h"
+#include "collectives/procs.h"
 #include "collectives/transport.h"
 
 static int can_hold(const sherdi_transport *transport, int world_size)

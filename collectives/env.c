@@ -13,7 +13,7 @@
  *
  * SHERD_PORT moves the meeting of torchrun (default MASTER_PORT + 1: the agent of torchrun
  * listens on MASTER_PORT itself) and of srun (default made of job and step). */
-#include "collectives/launch.h"
+#include "collectives/procs.h"
 
 #include "base/log.h"
 #include "collectives/transport.h"
@@ -180,9 +180,8 @@ static sherd_status torchrun_read(env_place *place)
     if (host == NULL) {
         return sherdi_fail(SHERD_E_INVAL, "RANK and WORLD_SIZE are set but MASTER_ADDR is not");
     }
-    if (env_text("SHERD_PORT") != NULL) {
-        SHERDI_TRY(env_int("SHERD_PORT", 1, 65535, &port));
-    } else {
+    SHERDI_TRY(env_int("SHERD_PORT", 1, 65535, &port));
+    if (port == 0) {
         SHERDI_TRY(env_int_needed("torchrun", "MASTER_PORT", 1, 65534, &port));
         port++;
     }
@@ -251,9 +250,8 @@ static sherd_status srun_read(env_place *place)
     }
     nodelist_first(list, host, sizeof(host));
     job_name_read(place, "SLURM_JOB_ID", env_text("SLURM_STEP_ID"));
-    if (env_text("SHERD_PORT") != NULL) {
-        SHERDI_TRY(env_int("SHERD_PORT", 1, 65535, &port));
-    } else {
+    SHERDI_TRY(env_int("SHERD_PORT", 1, 65535, &port));
+    if (port == 0) {
         const char   *job  = env_text("SLURM_JOB_ID");
         unsigned long seed = job != NULL ? strtoul(job, NULL, 10) : 0;
 
@@ -306,7 +304,9 @@ sherd_status sherd_world_from_env(const sherd_world_params *params, sherd_world 
     transport = sherdi_transport_find(here.transport);
     if (place.is_mpi && (here.transport == NULL ||
                          (transport != NULL && transport->holds & SHERDI_TRANSPORT_MPI))) {
-        return sherdi_world_mpi_create(place.rank, place.world_size, &here, out);
+        return sherdi_world_mpi_create(
+            &(procs_params){.world = &here, .rank = place.rank, .world_size = place.world_size},
+            out);
     }
     return sherdi_world_at(place.rank, place.world_size, place.address, &key, &here, out);
 }

@@ -5,11 +5,10 @@
  *
  * MPI tells nobody that a rank died, and its blocking calls then never return: all waits here
  * test and look at the world's failure, which the monitor reports. */
-#include "collectives/launch.h"
+#include "collectives/place.h"
 
 #include "base/checked.h"
 #include "base/clock.h"
-#include "collectives/place.h"
 #include "collectives/transport.h"
 
 #include <mpi.h>
@@ -585,8 +584,7 @@ static sherd_status create_over(MPI_Comm comm, const sherd_world_params *params,
     return world_open(meeting.comm, &procs, out);
 }
 
-sherd_status sherdi_world_mpi_create(int rank, int world_size, const sherd_world_params *params,
-                                     sherd_world **out)
+sherd_status sherdi_world_mpi_create(const procs_params *params, sherd_world **out)
 {
     int mpi_rank = -1;
     int mpi_size = -1;
@@ -594,13 +592,13 @@ sherd_status sherdi_world_mpi_create(int rank, int world_size, const sherd_world
     SHERDI_TRY(mpi_begin());
     (void)MPI_Comm_rank(MPI_COMM_WORLD, &mpi_rank);
     (void)MPI_Comm_size(MPI_COMM_WORLD, &mpi_size);
-    if (rank != mpi_rank || world_size != mpi_size) {
+    if (params->rank != mpi_rank || params->world_size != mpi_size) {
         return sherdi_fail(SHERD_E_INVAL,
                            "the launcher says rank %d of %d, MPI says rank %d of %d: start the "
                            "program with the mpirun of the MPI that sherd was built with",
-                           rank, world_size, mpi_rank, mpi_size);
+                           params->rank, params->world_size, mpi_rank, mpi_size);
     }
-    return create_over(MPI_COMM_WORLD, params, out);
+    return create_over(MPI_COMM_WORLD, params->world, out);
 }
 
 sherd_status sherd_world_from_mpi_handle(const void *comm, size_t comm_bytes,
@@ -636,14 +634,9 @@ sherd_status sherd_world_from_mpi_handle(const void *comm, size_t comm_bytes,
     return create_over(given, &here, out);
 }
 
-static sherd_status mpi_create_at(const procs_params *params, sherd_world **out)
-{
-    return sherdi_world_mpi_create(params->rank, params->world_size, params->world, out);
-}
-
 const sherdi_transport sherdi_transport_mpi = {
     .name     = "mpi",
     .holds    = SHERDI_TRANSPORT_PROCESSES | SHERDI_TRANSPORT_HOSTS | SHERDI_TRANSPORT_MPI,
     .is_built = 1,
-    .create   = mpi_create_at,
+    .create   = sherdi_world_mpi_create,
 };

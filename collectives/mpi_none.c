@@ -1,12 +1,9 @@
 /* A build without MPI: the same functions, which say so. */
-#include "collectives/launch.h"
+#include "collectives/procs.h"
 #include "collectives/transport.h"
 
-sherd_status sherdi_world_mpi_create(int rank, int world_size, const sherd_world_params *params,
-                                     sherd_world **out)
+sherd_status sherdi_world_mpi_create(const procs_params *params, sherd_world **out)
 {
-    (void)rank;
-    (void)world_size;
     (void)params;
     (void)out;
     return sherdi_fail(SHERD_E_NOTSUP,
@@ -19,16 +16,12 @@ sherd_status sherd_world_from_mpi_handle(const void *comm, size_t comm_bytes,
 {
     (void)comm;
     (void)comm_bytes;
-    return sherdi_world_mpi_create(-1, -1, params, out);
-}
-
-static sherd_status mpi_create_at(const procs_params *params, sherd_world **out)
-{
-    return sherdi_world_mpi_create(params->rank, params->world_size, params->world, out);
+    (void)params;
+    return sherdi_world_mpi_create(NULL, out);
 }
 
 const sherdi_transport sherdi_transport_mpi = {
     .name   = "mpi",
     .holds  = SHERDI_TRANSPORT_PROCESSES | SHERDI_TRANSPORT_HOSTS | SHERDI_TRANSPORT_MPI,
-    .create = mpi_create_at,
+    .create = sherdi_world_mpi_create,
 };

@@ -85,6 +85,7 @@ static sherd_status given_exchange(void *ctx, const void *mine, void *all, size_
         (void)cudaStreamDestroy(given->stream);
     }
     given->memory = NULL;
+    given->stream = NULL;
     (void)cudaSetDevice(before);
     return status;
 }

@@ -63,5 +63,14 @@ void sherdi_procs_tell_ending(sherd_world *world, uint64_t key, int is_agreed);
 
 /** The world of processes of one host: shm.c. */
 sherd_status sherdi_world_shm_create(const procs_params *params, sherd_world **out);
+/** Over MPI_COMM_WORLD; initialises MPI when the program has not. rank and world_size are what
+ *  the launcher said, to be compared with what MPI says; nothing else but `world` is looked at. E_NOTSUP
+ *  without MPI. mpi.c or mpi_none.c. */
+sherd_status sherdi_world_mpi_create(const procs_params *params, sherd_world **out);
+
+/** The transport that `params` names (NULL: the first that can hold them) for ranks that meet at `address` and know
+ *  `key`: create.c. */
+sherd_status sherdi_world_at(int rank, int world_size, const char *address, const job_key *key,
+                             const sherd_world_params *params, sherd_world **out);
 
 #endif

@@ -83,7 +83,7 @@ typedef struct sherdi_all_to_all_args {
     const void *send;
     void       *recv;
     size_t      slice_bytes;
-    uint32_t    flags; /* SHERDI_COLL_HOST or 0 */
+    uint32_t    flags; /* SHERDI_COLL_HOST (not where a transport has sum_u64) or 0 */
 } sherdi_all_to_all_args;
 
 /* Capabilities, asked once. */

@@ -489,7 +489,8 @@ SHERD_API int sherd_device_count(const char *backend);
 
 /** A world over a communicator of the trainer's own, which stays its own and outlives the world; use
  *  sherd_cuda.h, which wraps this call. `comm` is an ncclComm_t. `params` may name a device; its transport must
- *  be NULL or "nccl". Collective over the communicator. E_NOTSUP in a build without NCCL. */
+ *  be NULL or "nccl". Collective over the communicator, by which the ranks tell each other where their sockets
+ *  meet: SHERD_TIMEOUT is the time for it. E_NOTSUP in a build without NCCL. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_world_from_nccl_handle(void                     *comm,
                                                                    const sherd_world_params *params,
                                                                    sherd_world             **out);
