@@ -1,24 +1,188 @@
-/* The runs of runs.h over vectors, written once on the primitives of an instruction set.
- * avx2.c and avx512.c define those first:
- *   LANES, vec_f32, vec_bits                 one register as floats, as bits
- *   UPDATE_VECS                              registers of each array that updates work on at once
- *   vec_load, vec_load_bf16, vec_load_f16    LANES elements as fp32; unaligned
- *   vec_store, vec_stream                    LANES floats; stream: aligned, around the caches
- *   vec_store_bits, vec_stream_bits          one register
- *   vec_set, vec_add, vec_mul, vec_div, vec_sqrt, vec_fma (a * b + c)
- *   vec_canonical                            NaN -> 0x7fc00000
+/* The runs of runs.h over vectors, written once. avx2.c and avx512.c define first what differs between them:
+ *   LANES, VEC(name)            of a register; an intrinsic of its width
+ *   vec_f32, vec_bits           one register as floats, as bits
+ *   vec_half                    LANES elements of 16 bits
+ *   UPDATE_VECS                 registers of each array that updates work on at once
+ *   vec_nan_to                  NaN replaced by `other`
  *   vec_flags, vec_unordered, vec_flags_any  where one of two registers has a NaN; joined by |
- *   vec_quiet                                NaN -> the same with the sign kept
- *   vec_round_bf16, vec_round_f16            to the nearest value that the type has
- *   vec_pack_bf16, vec_pack_f16              two registers into one of 16-bit elements
- *   vec_even_bf16, vec_odd_bf16, vec_join_bf16  the same by even and odd elements
- *   vec_mixer, _start, _add, _sum            the fingerprint of consecutive elements
- * The casts that round and pack take NaN as vec_canonical or vec_quiet leave it. What does
+ *   vec_pack_upper              the upper halves of a's 32-bit elements, then those of b's
+ *   vec_blend_odd               16-bit elements: 0, 2, .. of one, 1, 3, .. of another register
+ *   vec_join_halves             two halves as one register
+ * Operators between registers are those of the compilers' vector types. What does
  * not fill vectors goes through elements.h. Element types are tested inside the loops: the
  * tests are always answered alike, and memory is what the loops wait for. */
 #include "kernels/cpu/elements.h"
 #include "kernels/cpu/vector_defs.h"
 #include "kernels/cpu/vector_norm.h"
+
+/* ----------------------------------------------------------- primitives -- */
+
+#define vec_set    VEC(set1_ps)
+#define vec_load   VEC(loadu_ps)
+#define vec_store  VEC(storeu_ps)
+#define vec_stream VEC(stream_ps) /* aligned, around the caches */
+#define vec_sqrt   VEC(sqrt_ps)
+#define vec_fma    VEC(fmadd_ps)
+
+INLINE vec_f32 vec_canonical(vec_f32 x)
+{
+    return vec_nan_to(x, (vec_f32)VEC(set1_epi32)(0x7fc00000));
+}
+
+/* NaN to the quiet one of its sign. */
+INLINE vec_f32 vec_quiet(vec_f32 x)
+{
+    vec_bits sign = (vec_bits)x & VEC(set1_epi32)((int)0x80000000u);
+
+    return vec_nan_to(x, (vec_f32)(sign | VEC(set1_epi32)(0x7fc00000)));
+}
+
+INLINE vec_bits vec_load_bits(const void *at)
+{
+    vec_bits bits;
+
+    memcpy(&bits, at, sizeof(bits));
+    return bits;
+}
+
+INLINE void vec_store_bits(void *at, vec_bits bits)
+{
+    memcpy(at, &bits, sizeof(bits));
+}
+
+INLINE void vec_stream_bits(void *at, vec_bits bits)
+{
+    vec_stream(at, (vec_f32)bits);
+}
+
+INLINE vec_half vec_load_half(const uint16_t *at)
+{
+    vec_half half;
+
+    memcpy(&half, at, sizeof(half));
+    return half;
+}
+
+INLINE vec_f32 vec_load_bf16(const uint16_t *at)
+{
+    return (vec_f32)VEC(slli_epi32)(VEC(cvtepu16_epi32)(vec_load_half(at)), 16);
+}
+
+INLINE vec_f32 vec_load_f16(const uint16_t *at)
+{
+    return vec_quiet(VEC(cvtph_ps)(vec_load_half(at)));
+}
+
+/* What rounds and packs takes NaN as vec_canonical or vec_quiet leave it. The upper halves of the sums
+ * are the rounded values. */
+INLINE vec_bits bf16_sums(vec_f32 x)
+{
+    vec_bits bits = (vec_bits)x;
+    vec_bits odd  = VEC(srli_epi32)(bits, 16) & VEC(set1_epi32)(1);
+
+    return VEC(add_epi32)(VEC(add_epi32)(bits, VEC(set1_epi32)(0x7fff)), odd);
+}
+
+INLINE vec_f32 vec_round_bf16(vec_f32 x)
+{
+    return (vec_f32)(bf16_sums(x) & VEC(set1_epi32)((int)0xffff0000u));
+}
+
+INLINE vec_bits vec_pack_bf16(vec_f32 a, vec_f32 b)
+{
+    return vec_pack_upper(bf16_sums(a), bf16_sums(b));
+}
+
+/* The same by even and odd elements. */
+INLINE vec_f32 vec_even_bf16(vec_bits bits)
+{
+    return (vec_f32)VEC(slli_epi32)(bits, 16);
+}
+
+INLINE vec_f32 vec_odd_bf16(vec_bits bits)
+{
+    return (vec_f32)(bits & VEC(set1_epi32)((int)0xffff0000u));
+}
+
+INLINE vec_bits vec_join_bf16(vec_f32 even, vec_f32 odd)
+{
+    return vec_blend_odd(VEC(srli_epi32)(bf16_sums(even), 16), bf16_sums(odd));
+}
+
+INLINE vec_half vec_narrow_f16(vec_f32 x)
+{
+    return VEC(cvtps_ph)(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+
+INLINE vec_f32 vec_round_f16(vec_f32 x)
+{
+    return VEC(cvtph_ps)(vec_narrow_f16(x));
+}
+
+INLINE vec_bits vec_pack_f16(vec_f32 a, vec_f32 b)
+{
+    return vec_join_halves(vec_narrow_f16(a), vec_narrow_f16(b));
+}
+
+/* --------------------------------------------------- fingerprint of vectors -- */
+
+/* Keys and multipliers of the next LANES elements. The multipliers stand in the even
+ * 32-bit halves, for elements 0, 2, .. and 1, 3, ..; a step adds an even number, so
+ * their lowest bit stays set. */
+typedef struct vec_mixer {
+    vec_bits keys, even, odd, sum;
+    vec_bits key_step, step;
+} vec_mixer;
+
+/* Compilers that know the steps make a constant of each multiple, and then have no registers left. */
+INLINE vec_bits vec_opaque(vec_bits x)
+{
+    __asm__("" : "+v"(x));
+    return x;
+}
+
+INLINE vec_mixer vec_mixer_start(uint64_t first_index)
+{
+    uint32_t  keys[LANES];
+    uint32_t  multipliers[LANES];
+    vec_mixer mixer;
+
+    for (uint32_t i = 0; i < LANES; i++) {
+        keys[i]        = sherdi_mix_key(first_index + i);
+        multipliers[i] = sherdi_mix_multiplier(first_index + i);
+    }
+    mixer.keys     = vec_load_bits(keys);
+    mixer.even     = vec_load_bits(multipliers);
+    mixer.odd      = VEC(srli_epi64)(mixer.even, 32);
+    mixer.sum      = VEC(set1_epi32)(0);
+    mixer.key_step = vec_opaque(VEC(set1_epi32)((int)(LANES * 0x9e3779b1u)));
+    mixer.step     = vec_opaque(VEC(set1_epi32)((int)(LANES * 0xc2b2ae3du)));
+    return mixer;
+}
+
+INLINE void vec_mixer_add(vec_mixer *mixer, vec_f32 x)
+{
+    vec_bits keyed = (vec_bits)x ^ mixer->keys;
+    vec_bits even  = VEC(mul_epu32)(keyed, mixer->even);
+    vec_bits odd   = VEC(mul_epu32)(VEC(srli_epi64)(keyed, 32), mixer->odd);
+
+    mixer->sum  = VEC(add_epi64)(mixer->sum, VEC(add_epi64)(even, odd));
+    mixer->keys = VEC(add_epi32)(mixer->keys, mixer->key_step);
+    mixer->even = VEC(add_epi32)(mixer->even, mixer->step);
+    mixer->odd  = VEC(add_epi32)(mixer->odd, mixer->step);
+}
+
+INLINE uint64_t vec_mixer_sum(const vec_mixer *mixer)
+{
+    uint64_t lanes[LANES / 2]; /* added as unsigned: sums wrap */
+    uint64_t sum = 0;
+
+    vec_store_bits(lanes, mixer->sum);
+    for (int i = 0; i < LANES / 2; i++) {
+        sum += lanes[i];
+    }
+    return sum;
+}
 
 /* ---------------------------------------------------------------- tiles -- */
 
@@ -266,52 +430,31 @@ INLINE size_t update_tiles_of(const sherdi_update_run *run, update_fn update, co
 
 /* ----------------------------------------------------------------- adam -- */
 
-typedef struct adam_vecs {
-    vec_f32 grad_scale, l2_decay, neg_lr_decay, beta1, one_minus_beta1, beta2, one_minus_beta2,
-        inv_sqrt_bias, eps, neg_step_size;
-} adam_vecs;
-
-INLINE adam_vecs adam_vecs_make(const sherdi_adam_coeffs *c)
-{
-    return (adam_vecs){
-        .grad_scale      = vec_set(c->grad_scale),
-        .l2_decay        = vec_set(c->l2_decay),
-        .neg_lr_decay    = vec_set(c->neg_lr_decay),
-        .beta1           = vec_set(c->beta1),
-        .one_minus_beta1 = vec_set(c->one_minus_beta1),
-        .beta2           = vec_set(c->beta2),
-        .one_minus_beta2 = vec_set(c->one_minus_beta2),
-        .inv_sqrt_bias   = vec_set(c->inv_sqrt_bias),
-        .eps             = vec_set(c->eps),
-        .neg_step_size   = vec_set(c->neg_step_size),
-    };
-}
-
 /* sherdi_adam_element, but for NaN. */
 INLINE void adam_update(const void *coeffs, const sherdi_update_run *run, size_t first)
 {
-    const adam_vecs *c = coeffs;
-    update_vecs      x;
+    const sherdi_adam_coeffs *c = coeffs;
+    update_vecs               x;
 
     update_load(&x, run, first);
     for (size_t i = 0; i < UPDATE_VECS; i++) {
-        vec_f32 g = vec_fma(c->l2_decay, x.p[i], vec_mul(x.g[i], c->grad_scale));
-        vec_f32 p = vec_fma(c->neg_lr_decay, x.p[i], x.p[i]);
+        vec_f32 g = vec_fma(vec_set(c->l2_decay), x.p[i], x.g[i] * vec_set(c->grad_scale));
+        vec_f32 p = vec_fma(vec_set(c->neg_lr_decay), x.p[i], x.p[i]);
         vec_f32 denominator;
 
-        x.m[i]      = vec_fma(c->beta1, x.m[i], vec_mul(c->one_minus_beta1, g));
-        x.v[i]      = vec_fma(vec_mul(c->one_minus_beta2, g), g, vec_mul(c->beta2, x.v[i]));
-        denominator = vec_fma(vec_sqrt(x.v[i]), c->inv_sqrt_bias, c->eps);
-        x.p[i]      = vec_fma(c->neg_step_size, vec_div(x.m[i], denominator), p);
+        x.m[i]      = vec_fma(vec_set(c->beta1), x.m[i], vec_set(c->one_minus_beta1) * g);
+        x.v[i]      = vec_fma(vec_set(c->one_minus_beta2) * g, g, vec_set(c->beta2) * x.v[i]);
+        denominator = vec_fma(vec_sqrt(x.v[i]), vec_set(c->inv_sqrt_bias), vec_set(c->eps));
+        x.p[i]      = vec_fma(vec_set(c->neg_step_size), x.m[i] / denominator, p);
     }
     update_store(&x, run, first);
 }
 
 static uint64_t run_adam(const sherdi_update_run *run, const sherdi_adam_coeffs *coeffs)
 {
-    adam_vecs vecs  = adam_vecs_make(coeffs);
-    vec_mixer mixer = vec_mixer_start(run->first_index);
-    size_t    first = update_tiles_of(run, adam_update, &vecs, &mixer);
+    const sherdi_adam_coeffs own   = *coeffs; /* which no store can change */
+    vec_mixer                mixer = vec_mixer_start(run->first_index);
+    size_t                   first = update_tiles_of(run, adam_update, &own, &mixer);
 
     stream_fence();
     return vec_mixer_sum(&mixer) + sherdi_adam_elems(run, coeffs, first);
@@ -319,70 +462,54 @@ static uint64_t run_adam(const sherdi_update_run *run, const sherdi_adam_coeffs 
 
 /* ----------------------------------------------------------------- lamb -- */
 
-typedef struct lamb_vecs {
-    vec_f32 grad_scale, beta1, one_minus_beta1, beta2, one_minus_beta2, inv_bias1, inv_bias2,
-        eps_inside, eps, decay, step;
-} lamb_vecs;
-
-INLINE lamb_vecs lamb_vecs_make(const sherdi_lamb_coeffs *c, float step)
-{
-    return (lamb_vecs){
-        .grad_scale      = vec_set(c->grad_scale),
-        .beta1           = vec_set(c->beta1),
-        .one_minus_beta1 = vec_set(c->one_minus_beta1),
-        .beta2           = vec_set(c->beta2),
-        .one_minus_beta2 = vec_set(c->one_minus_beta2),
-        .inv_bias1       = vec_set(c->inv_bias1),
-        .inv_bias2       = vec_set(c->inv_bias2),
-        .eps_inside      = vec_set(c->eps_inside),
-        .eps             = vec_set(c->eps),
-        .decay           = vec_set(c->decay),
-        .step            = vec_set(step),
-    };
-}
+typedef struct lamb_rule {
+    sherdi_lamb_coeffs coeffs;
+    float              step;
+} lamb_rule;
 
 /* The parts of sherdi_lamb_direction, but for NaN: those of m and v are left as they come, and go on into what
  * is made of them. */
-INLINE void lamb_moments(const lamb_vecs *c, vec_f32 grad, vec_f32 *m, vec_f32 *v)
+INLINE void lamb_moments(const sherdi_lamb_coeffs *c, vec_f32 grad, vec_f32 *m, vec_f32 *v)
 {
-    vec_f32 g = vec_mul(grad, c->grad_scale);
+    vec_f32 g = grad * vec_set(c->grad_scale);
 
-    *m = vec_fma(c->beta1, *m, vec_mul(c->one_minus_beta1, g));
-    *v = vec_fma(vec_mul(c->one_minus_beta2, g), g, vec_mul(c->beta2, *v));
+    *m = vec_fma(vec_set(c->beta1), *m, vec_set(c->one_minus_beta1) * g);
+    *v = vec_fma(vec_set(c->one_minus_beta2) * g, g, vec_set(c->beta2) * *v);
 }
 
-INLINE vec_f32 lamb_root(const lamb_vecs *c, vec_f32 v)
+INLINE vec_f32 lamb_root(const sherdi_lamb_coeffs *c, vec_f32 v)
 {
-    return vec_sqrt(vec_fma(c->inv_bias2, v, c->eps_inside));
+    return vec_sqrt(vec_fma(vec_set(c->inv_bias2), v, vec_set(c->eps_inside)));
 }
 
-INLINE vec_f32 lamb_direction(const lamb_vecs *c, vec_f32 grad, vec_f32 p, vec_f32 *m, vec_f32 *v)
+INLINE vec_f32 lamb_direction(const sherdi_lamb_coeffs *c, vec_f32 grad, vec_f32 p, vec_f32 *m,
+                              vec_f32 *v)
 {
     lamb_moments(c, grad, m, v);
-    return vec_fma(c->decay, p,
-                   vec_div(vec_mul(*m, c->inv_bias1), vec_add(lamb_root(c, *v), c->eps)));
+    return vec_fma(vec_set(c->decay), p,
+                   *m * vec_set(c->inv_bias1) / (lamb_root(c, *v) + vec_set(c->eps)));
 }
 
 /* sherdi_lamb_element, but for NaN. */
 INLINE void lamb_update(const void *coeffs, const sherdi_update_run *run, size_t first)
 {
-    const lamb_vecs *c = coeffs;
+    const lamb_rule *rule = coeffs;
     update_vecs      x;
 
     update_load(&x, run, first);
     for (size_t i = 0; i < UPDATE_VECS; i++) {
-        vec_f32 u = lamb_direction(c, x.g[i], x.p[i], &x.m[i], &x.v[i]);
+        vec_f32 u = lamb_direction(&rule->coeffs, x.g[i], x.p[i], &x.m[i], &x.v[i]);
 
-        x.p[i] = vec_fma(c->step, u, x.p[i]);
+        x.p[i] = vec_fma(vec_set(rule->step), u, x.p[i]);
     }
     update_store(&x, run, first);
 }
 
 static uint64_t run_lamb(const sherdi_update_run *run, const sherdi_lamb_coeffs *coeffs, float step)
 {
-    lamb_vecs vecs  = lamb_vecs_make(coeffs, step);
-    vec_mixer mixer = vec_mixer_start(run->first_index);
-    size_t    first = update_tiles_of(run, lamb_update, &vecs, &mixer);
+    const lamb_rule rule  = {*coeffs, step};
+    vec_mixer       mixer = vec_mixer_start(run->first_index);
+    size_t          first = update_tiles_of(run, lamb_update, &rule, &mixer);
 
     stream_fence();
     return vec_mixer_sum(&mixer) + sherdi_lamb_elems(run, coeffs, step, first);
@@ -409,8 +536,9 @@ typedef struct lamb_stages {
 
 /* Every stage by one tile, a few registers of each in turn: unrolled, the turns would be taken apart. The
  * results are the lanes of the tile that has passed the last stage. */
-INLINE void lamb_stages_step(lamb_stages *stages, const lamb_vecs *c, const sherdi_update_run *run,
-                             size_t first, __m256d *param_out, __m256d *update_out)
+INLINE void lamb_stages_step(lamb_stages *stages, const sherdi_lamb_coeffs *c,
+                             const sherdi_update_run *run, size_t first, __m256d *param_out,
+                             __m256d *update_out)
 {
     lane_sums param  = lane_sums_empty();
     lane_sums update = lane_sums_empty();
@@ -425,16 +553,16 @@ INLINE void lamb_stages_step(lamb_stages *stages, const lamb_vecs *c, const sher
         }
         for (size_t i = 0; i < UPDATE_VECS; i++) {
             size_t  k        = at + i * LANES;
-            vec_f32 quotient = vec_div(vec_load(stages->moments + k), vec_load(stages->roots + k));
+            vec_f32 quotient = vec_load(stages->moments + k) / vec_load(stages->roots + k);
 
             vec_store(stages->directions + k,
-                      vec_fma(c->decay, vec_load(stages->divided + k), quotient));
+                      vec_fma(vec_set(c->decay), vec_load(stages->divided + k), quotient));
         }
         update_load(&x, run, first + at);
         for (size_t i = 0; i < UPDATE_VECS; i++) {
             lamb_moments(c, x.g[i], &x.m[i], &x.v[i]);
-            vec_store(stages->moments + at + i * LANES, vec_mul(x.m[i], c->inv_bias1));
-            vec_store(stages->roots + at + i * LANES, vec_add(lamb_root(c, x.v[i]), c->eps));
+            vec_store(stages->moments + at + i * LANES, x.m[i] * vec_set(c->inv_bias1));
+            vec_store(stages->roots + at + i * LANES, lamb_root(c, x.v[i]) + vec_set(c->eps));
         }
     }
     *param_out      = _mm256_add_pd(param.low, param.high);
@@ -446,7 +574,7 @@ INLINE void lamb_stages_step(lamb_stages *stages, const lamb_vecs *c, const sher
 /* Whole tiles; returns where they end. A tile's squares come out two steps after it went in: what comes out at
  * first is nothing, and the last tile is passed over again until all are out. Four at a time: a count of lanes that
  * is tested after each tile made the loop a third slower, with one compiler or the other. */
-INLINE size_t lamb_norms_tiles(const sherdi_update_run *run, const lamb_vecs *c,
+INLINE size_t lamb_norms_tiles(const sherdi_update_run *run, const sherdi_lamb_coeffs *c,
                                sherdi_lamb_norms *norms)
 {
     static const float zeros[TILE_ELEMS];
@@ -480,18 +608,18 @@ INLINE size_t lamb_norms_tiles(const sherdi_update_run *run, const lamb_vecs *c,
 static void run_lamb_norms(const sherdi_update_run *run, const sherdi_lamb_coeffs *coeffs,
                            sherdi_lamb_norms *norms)
 {
-    lamb_vecs         vecs = lamb_vecs_make(coeffs, 0);
-    sherdi_update_run same = *run;
-    size_t            first;
+    const sherdi_lamb_coeffs own  = *coeffs;
+    sherdi_update_run        same = *run;
+    size_t                   first;
 
     if (run->grad_dtype == SHERD_F32) {
         same.grad_dtype = SHERD_F32;
-        first           = lamb_norms_tiles(&same, &vecs, norms);
+        first           = lamb_norms_tiles(&same, &own, norms);
     } else if (run->grad_dtype == SHERD_BF16) {
         same.grad_dtype = SHERD_BF16;
-        first           = lamb_norms_tiles(&same, &vecs, norms);
+        first           = lamb_norms_tiles(&same, &own, norms);
     } else {
-        first = lamb_norms_tiles(&same, &vecs, norms);
+        first = lamb_norms_tiles(&same, &own, norms);
     }
     sherdi_lamb_norms_elems(run, coeffs, first, norms);
 }
@@ -548,7 +676,7 @@ INLINE void reduce_sum(vec_f32 *sum, const sherdi_reduce_args *args, const reduc
         tile_prefetch(args->srcs[k], src_dtype, first, plan->ahead_bytes);
         tile_load(x, args->srcs[k], src_dtype, first);
         for (int i = 0; i < TILE_VECS; i++) {
-            sum[i] = vec_add(sum[i], x[i]);
+            sum[i] = sum[i] + x[i];
         }
     }
 }
@@ -556,7 +684,7 @@ INLINE void reduce_sum(vec_f32 *sum, const sherdi_reduce_args *args, const reduc
 INLINE void reduce_round(vec_f32 *sum, float scale, sherd_dtype dtype)
 {
     for (int i = 0; i < TILE_VECS; i++) {
-        sum[i] = vec_canonical(vec_mul(sum[i], vec_set(scale)));
+        sum[i] = vec_canonical(sum[i] * vec_set(scale));
     }
     if (dtype == SHERD_BF16) {
         for (int i = 0; i < TILE_VECS; i++) {
@@ -577,7 +705,7 @@ INLINE void tile_add(vec_f32 *sum, const void *array, sherd_dtype dtype, size_t 
     tile_prefetch(array, dtype, first, ahead_bytes);
     tile_load(x, array, dtype, first);
     for (int i = 0; i < TILE_VECS; i++) {
-        sum[i] = vec_canonical(vec_add(x[i], sum[i]));
+        sum[i] = vec_canonical(x[i] + sum[i]);
     }
 }
 
@@ -752,7 +880,7 @@ static void run_zero(void *dst, size_t len_bytes, int is_streaming)
     size_t   head = sherdi_min_size(bytes_to_line(dst), len_bytes);
     char    *to   = (char *)dst + head;
     size_t   body = (len_bytes - head) & ~(size_t)(CACHE_LINE_BYTES - 1);
-    vec_bits none = vec_zero_bits();
+    vec_bits none = VEC(set1_epi32)(0);
 
     if (!is_streaming) {
         memset(dst, 0, len_bytes);
