@@ -416,7 +416,7 @@ static sherd_status memory_open(sherd_engine *engine)
         }
         SHERDI_TRY(status);
     }
-    return sherdi_agree_status(engine->world, sherdi_numbers_open(engine));
+    return sherdi_agree_status(engine->world, sherdi_scalars_open(engine));
 }
 
 /* Transfers into and out of the engine's memory end before it does. What they say is no matter. */
@@ -434,7 +434,7 @@ static void memory_close(sherd_engine *engine)
     sherdi_run_close(engine);
     sherdi_store_close(engine);
     sherdi_lanes_close(engine);
-    sherdi_numbers_close(engine);
+    sherdi_scalars_close(engine);
     for (int b = 0; b < SHERDI_BUFFERS; b++) {
         buffer_close(engine, b);
         engine->is_shared[b] = 0;

@@ -26,14 +26,14 @@ typedef struct sherdi_compute_marks {
 } sherdi_compute_marks;
 
 /* One side's small data of kernels, at the offsets of the plan. */
-typedef struct sherdi_numbers {
-    sherdi_numbers_head *head;
+typedef struct sherdi_scalars {
+    sherdi_scalars_head *head;
     sherdi_norm_acc     *norms;  /* as ratios and groups, of SHERDI_GRAIN_TENSOR only */
     void                *coeffs; /* by group, as the optimizer has them */
     float               *ratios;
     int32_t             *groups;
     const sherdi_span   *spans;
-} sherdi_numbers;
+} sherdi_scalars;
 
 /* Orders of work beside the compute lane (engine->backend). On the CPU all are one. */
 typedef struct sherdi_lanes {
@@ -74,8 +74,8 @@ struct sherd_engine {
     sherdi_compute_marks   *compute_marks;              /* by unit */
     uint64_t               *param_hashes; /* by parameter, while its unit is held; of debug.c */
     sherdi_fill             fill;
-    sherdi_numbers          device, on_host; /* the same where the device's memory is the host's */
-    unsigned char          *numbers_own;     /* where the plan gives them no buffer */
+    sherdi_scalars          device, on_host; /* the same where the device's memory is the host's */
+    unsigned char          *scalars_own;     /* where the plan gives them no buffer */
     sherdi_agree_message   *agree_all;       /* one per rank, for the exchanges of a boundary */
     sherdi_norm_message    *norm_all;
     sherdi_publish_message *publish_all;
@@ -86,7 +86,7 @@ struct sherd_engine {
     uint64_t                wire_at_seal;        /* bytes that the world had sent before */
     sherdi_store            store;
     sherdi_run              run;
-    sherdi_numbers_head     results; /* of kernels, when they were last collected */
+    sherdi_scalars_head     results; /* of kernels, when they were last collected */
     sherdi_marks            marks;
     sherdi_mark             step_mark; /* of the boundary under way */
 
@@ -203,7 +203,7 @@ sherd_status sherdi_update_measure(sherd_engine *engine);
  *  rank's. Collective. */
 sherd_status sherdi_update_run(sherd_engine *engine, uint64_t decision);
 /** Goes over the state and adds up its fingerprint. E_IO. */
-sherd_status sherdi_update_fingerprint(sherd_engine *engine, sherdi_numbers_head *out);
+sherd_status sherdi_update_fingerprint(sherd_engine *engine, sherdi_scalars_head *out);
 /** New parameters from the master weights that the state has; this rank's fingerprint of them. Collective. */
 sherd_status sherdi_update_republish(sherd_engine *engine, uint64_t *own_out);
 /** The ranks tell each other how it went and what they did; *out is the sum of the fingerprints. "rank 1 failed
@@ -234,14 +234,14 @@ sherd_status sherdi_run_settle(sherd_engine *engine, sherdi_ring ring);
 /** Goes on from the state that was found: the generation that all ranks have. Collective. */
 sherd_status sherdi_restore_resume(sherd_engine *engine);
 
-/* ---- numbers.c */
-sherd_status sherdi_numbers_open(sherd_engine *engine);
-void         sherdi_numbers_close(sherd_engine *engine);
+/* ---- scalars.c */
+sherd_status sherdi_scalars_open(sherd_engine *engine);
+void         sherdi_scalars_close(sherd_engine *engine);
 /** What kernels are told goes to the device, behind the update lane. */
-void sherdi_numbers_tell(sherd_engine *engine);
+void sherdi_scalars_tell(sherd_engine *engine);
 /** Waits for the update lane, which has followed what adds to them; the results of both sides together, the norm
  *  normalised. Norms of tensors of the device are added to the host's. */
-sherd_status sherdi_numbers_read(sherd_engine *engine, sherdi_numbers_head *out);
+sherd_status sherdi_scalars_read(sherd_engine *engine, sherdi_scalars_head *out);
 
 /* ---- lanes.c */
 sherd_status sherdi_lanes_open(sherd_engine *engine);
@@ -286,7 +286,7 @@ static inline const sherdi_backend *sherdi_place_lane(const sherd_engine *engine
     return place == SHERDI_PLACE_DEVICE ? engine->lanes.update : engine->host;
 }
 
-static inline const sherdi_numbers *sherdi_place_numbers(const sherd_engine *engine,
+static inline const sherdi_scalars *sherdi_place_scalars(const sherd_engine *engine,
                                                          sherdi_place        place)
 {
     return place == SHERDI_PLACE_DEVICE ? &engine->device : &engine->on_host;

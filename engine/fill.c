@@ -299,7 +299,7 @@ static sherd_status filled_exchange(sherd_engine *engine, sherd_status own, int 
 
 sherd_status sherdi_fill_own_fingerprint(sherd_engine *engine, uint64_t *out)
 {
-    sherdi_numbers_head head = {0};
+    sherdi_scalars_head head = {0};
 
     SHERDI_TRY(sherdi_run_settle(engine, SHERDI_RING_STATE));
     SHERDI_TRY(sherdi_update_fingerprint(engine, &head));

@@ -13,7 +13,8 @@ static double or_default(double value, double fallback)
 
 double sherdi_optimizer_unscale(const sherd_engine *engine)
 {
-    if (engine->plan->is_fixed) { /* the loss scale went into the integers, the ranks are a sum */
+    if (engine->plan
+            ->is_deterministic) { /* the loss scale went into the integers, the ranks are a sum */
         return ldexp(1, -engine->plan->fixed_shift) /
                ((double)engine->world_size * engine->micro_seen);
     }
@@ -67,6 +68,6 @@ uint64_t sherdi_optimizer_coeffs(sherd_engine *engine, const sherd_step_params *
 
         optimizer->coeffs(&engine->settings, &group, coeffs + g * optimizer->coeff_bytes);
     }
-    sherdi_numbers_tell(engine);
+    sherdi_scalars_tell(engine);
     return sherdi_hash_bytes(1, coeffs, groups * optimizer->coeff_bytes);
 }

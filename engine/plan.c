@@ -51,14 +51,14 @@ static sherd_status types_choose(sherdi_plan *plan)
     sherd_dtype            made_in  = settings->compute_dtype;
     int                    is_many  = settings->accumulation > 1;
 
-    plan->is_sliced  = settings->stage >= 1;
-    plan->is_fixed   = settings->deterministic;
-    plan->has_slices = settings->stage >= 2 || plan->is_fixed;
+    plan->is_sliced        = settings->stage >= 1;
+    plan->is_deterministic = settings->deterministic;
+    plan->has_slices       = settings->stage >= 2 || plan->is_deterministic;
     /* not with what can fail on one rank */
     plan->publishes_early = plan->machine.is_on_lane &&
                             settings->offload_state.place != SHERDI_PLACE_STORAGE &&
                             settings->offload_param.place != SHERDI_PLACE_STORAGE;
-    if (plan->is_fixed) {
+    if (plan->is_deterministic) {
         return fixed_choose(plan);
     }
     if (settings->stage >= 2) {
@@ -89,23 +89,23 @@ static sherd_status types_choose(sherdi_plan *plan)
 static void buffers_name(sherdi_plan *plan)
 {
     static const sherdi_plan_buffer NAMES[SHERDI_BUFFERS] = {
-        [SHERDI_BUFFER_PARAMS]      = {"parameters", SHERDI_MEM_PARAMS, 0, 1, 0, 0},
-        [SHERDI_BUFFER_GRADS]       = {"gradients", SHERDI_MEM_GRADS, 0, 0, 0, 0},
-        [SHERDI_BUFFER_STATE]       = {"optimizer state", SHERDI_MEM_STATE, 0, 0, 0, 0},
-        [SHERDI_BUFFER_GATHER]      = {"gathered units", SHERDI_MEM_GATHER, 0, 0, 0, 0},
-        [SHERDI_BUFFER_TRANSIENT]   = {"transient gradients", SHERDI_MEM_TRANSIENT, 0, 0, 0, 0},
-        [SHERDI_BUFFER_STAGING]     = {"staging", SHERDI_MEM_STAGING, 0, 1, 0, 0},
-        [SHERDI_BUFFER_LANDING]     = {"landing of gradients", SHERDI_MEM_STAGING, 0, 0, 0, 0},
-        [SHERDI_BUFFER_NUMBERS]     = {"numbers of kernels", SHERDI_MEM_STAGING, 0, 0, 0, 0},
-        [SHERDI_BUFFER_HOST_PARAMS] = {"offloaded parameters", SHERDI_MEM_HOST_PARAMS, 0, 0, 1, 0},
-        [SHERDI_BUFFER_HOST_GRADS]  = {"offloaded gradients", SHERDI_MEM_HOST_GRADS, 0, 0, 1, 0},
-        [SHERDI_BUFFER_HOST_STATE]  = {"offloaded optimizer state", SHERDI_MEM_HOST_STATE, 0, 0, 1,
-                                       0},
-        [SHERDI_BUFFER_BRIDGE]      = {"bridge of the update", SHERDI_MEM_HOST_STAGING, 0, 0, 1, 0},
-        [SHERDI_BUFFER_STATE_RING]  = {"ring of state", SHERDI_MEM_HOST_STAGING, 0, 0, 1, 0},
-        [SHERDI_BUFFER_PARAM_RING]  = {"ring of parameters", SHERDI_MEM_HOST_STAGING, 0, 0, 1, 0},
-        [SHERDI_BUFFER_GRAD_RING]   = {"ring of gradients", SHERDI_MEM_HOST_STAGING, 0, 0, 1, 0},
-        [SHERDI_BUFFER_HOST_NUMBERS] = {"numbers of kernels", SHERDI_MEM_HOST_STAGING, 0, 0, 1, 1},
+        [SHERDI_BUFFER_PARAMS]       = {"parameters", SHERDI_MEM_PARAMS, 0, 1, 0, 0},
+        [SHERDI_BUFFER_GRADS]        = {"gradients", SHERDI_MEM_GRADS, 0, 0, 0, 0},
+        [SHERDI_BUFFER_STATE]        = {"optimizer state", SHERDI_MEM_STATE, 0, 0, 0, 0},
+        [SHERDI_BUFFER_GATHER]       = {"gathered units", SHERDI_MEM_GATHER, 0, 0, 0, 0},
+        [SHERDI_BUFFER_TRANSIENT]    = {"transient gradients", SHERDI_MEM_TRANSIENT, 0, 0, 0, 0},
+        [SHERDI_BUFFER_STAGING]      = {"staging", SHERDI_MEM_STAGING, 0, 1, 0, 0},
+        [SHERDI_BUFFER_GRAD_STAGING] = {"staging of gradients", SHERDI_MEM_STAGING, 0, 0, 0, 0},
+        [SHERDI_BUFFER_SCALARS]      = {"scalars of kernels", SHERDI_MEM_STAGING, 0, 0, 0, 0},
+        [SHERDI_BUFFER_HOST_PARAMS]  = {"offloaded parameters", SHERDI_MEM_HOST_PARAMS, 0, 0, 1, 0},
+        [SHERDI_BUFFER_HOST_GRADS]   = {"offloaded gradients", SHERDI_MEM_HOST_GRADS, 0, 0, 1, 0},
+        [SHERDI_BUFFER_HOST_STATE]   = {"offloaded optimizer state", SHERDI_MEM_HOST_STATE, 0, 0, 1,
+                                        0},
+        [SHERDI_BUFFER_BOUNCE]       = {"bounce buffers", SHERDI_MEM_HOST_STAGING, 0, 0, 1, 0},
+        [SHERDI_BUFFER_STATE_RING]   = {"ring of state", SHERDI_MEM_HOST_STAGING, 0, 0, 1, 0},
+        [SHERDI_BUFFER_PARAM_RING]   = {"ring of parameters", SHERDI_MEM_HOST_STAGING, 0, 0, 1, 0},
+        [SHERDI_BUFFER_GRAD_RING]    = {"ring of gradients", SHERDI_MEM_HOST_STAGING, 0, 0, 1, 0},
+        [SHERDI_BUFFER_HOST_SCALARS] = {"scalars of kernels", SHERDI_MEM_HOST_STAGING, 0, 0, 1, 1},
         [SHERDI_BUFFER_FILL]         = {"first values", SHERDI_MEM_STAGING, 0, 0, 0, 0},
     };
     const sherdi_settings *settings = &plan->settings;
@@ -121,39 +121,39 @@ static void buffers_name(sherdi_plan *plan)
     plan->buffers[SHERDI_BUFFER_PARAM_RING].is_pinned = settings->offload_param.pin_memory;
     if (plan->machine.has_device) { /* what copies to and from the device begin or end in */
         plan->buffers[SHERDI_BUFFER_HOST_GRADS].is_pinned  = settings->offload_state.pin_memory;
-        plan->buffers[SHERDI_BUFFER_BRIDGE].is_pinned      = 1;
+        plan->buffers[SHERDI_BUFFER_BOUNCE].is_pinned      = 1;
         plan->buffers[SHERDI_BUFFER_HOST_PARAMS].is_pinned = settings->offload_param.pin_memory;
         plan->buffers[SHERDI_BUFFER_FILL].is_host          = 1; /* the trainer gives them there */
         plan->buffers[SHERDI_BUFFER_FILL].purpose          = SHERDI_MEM_HOST_STAGING;
     }
 }
 
-static void numbers_lay_out(sherdi_plan *plan, const sherdi_model *model)
+static void scalars_lay_out(sherdi_plan *plan, const sherdi_model *model)
 {
     const sherdi_optimizer *optimizer  = plan->settings.optimizer;
-    sherdi_plan_numbers    *numbers    = &plan->numbers;
+    sherdi_plan_scalars    *scalars    = &plan->scalars;
     int                     has_ratios = optimizer->grain == SHERDI_GRAIN_TENSOR;
     size_t                  params     = has_ratios ? model->num_params : 0;
 
-    numbers->head  = 0;
-    numbers->norms = sizeof(sherdi_numbers_head);
-    numbers->results_bytes =
-        numbers->norms + params * optimizer->num_norms * sizeof(sherdi_norm_acc);
-    numbers->coeffs       = numbers->results_bytes;
-    numbers->ratios       = numbers->coeffs + model->num_groups * optimizer->coeff_bytes;
-    numbers->groups       = numbers->ratios + params * sizeof(float);
-    numbers->shared_bytes = sherdi_round_up(numbers->groups + params * sizeof(int32_t), 64);
-    numbers->spans        = numbers->shared_bytes;
-    numbers->bytes        = numbers->shared_bytes;
+    scalars->head  = 0;
+    scalars->norms = sizeof(sherdi_scalars_head);
+    scalars->results_bytes =
+        scalars->norms + params * optimizer->num_norms * sizeof(sherdi_norm_acc);
+    scalars->coeffs       = scalars->results_bytes;
+    scalars->ratios       = scalars->coeffs + model->num_groups * optimizer->coeff_bytes;
+    scalars->groups       = scalars->ratios + params * sizeof(float);
+    scalars->shared_bytes = sherdi_round_up(scalars->groups + params * sizeof(int32_t), 64);
+    scalars->spans        = scalars->shared_bytes;
+    scalars->bytes        = scalars->shared_bytes;
     if (plan->machine.has_device) {
-        numbers->bytes += plan->num_spans * sizeof(sherdi_span);
+        scalars->bytes += plan->num_spans * sizeof(sherdi_span);
         /* the host's own, and what comes down of the device's */
-        plan->buffers[SHERDI_BUFFER_HOST_NUMBERS].bytes =
-            sherdi_round_up(numbers->shared_bytes + numbers->results_bytes, SHERD_ALIGN_BYTES);
+        plan->buffers[SHERDI_BUFFER_HOST_SCALARS].bytes =
+            sherdi_round_up(scalars->shared_bytes + scalars->results_bytes, SHERD_ALIGN_BYTES);
     }
     if (plan->machine.has_device || has_ratios) {
-        plan->buffers[SHERDI_BUFFER_NUMBERS].bytes =
-            sherdi_round_up(numbers->bytes, SHERD_ALIGN_BYTES);
+        plan->buffers[SHERDI_BUFFER_SCALARS].bytes =
+            sherdi_round_up(scalars->bytes, SHERD_ALIGN_BYTES);
     }
 }
 
@@ -171,7 +171,7 @@ static sherd_status plan_make(sherdi_plan *plan, const sherdi_model *model)
         return SHERD_E_NOMEM;
     }
     SHERDI_TRY(sherdi_plan_lay_out(plan, model));
-    numbers_lay_out(plan, model);
+    scalars_lay_out(plan, model);
     for (size_t s = 0; s < plan->num_segments && plan->machine.has_receive; s++) {
         if (plan->segments[s].has_gradient) {
             size_t whole = plan->segments[s].padded_elems * sherd_dtype_bytes(plan->wire_dtype);
@@ -236,9 +236,9 @@ void sherdi_plan_destroy(sherdi_plan *plan)
     sherdi_free(plan->grad_extents);
     sherdi_free(plan->fetches);
     sherdi_free(plan->train.steps);
-    sherdi_free(plan->train.stays);
+    sherdi_free(plan->train.live_ranges);
     sherdi_free(plan->eval.steps);
-    sherdi_free(plan->eval.stays);
+    sherdi_free(plan->eval.live_ranges);
     sherdi_free(plan->transients);
     sherdi_free(plan);
 }

@@ -18,7 +18,7 @@
 #define SHERDI_PLACES 3 /* of sherdi_place */
 
 /* Most blocks whose gradient and new values are on their way over the link at once. */
-#define SHERDI_MOST_BRIDGES 3
+#define SHERDI_MOST_BOUNCES 3
 
 /* Most first values that a trainer is asked for at once: enough for several threads of its. */
 #define SHERDI_FILL_ELEMS ((size_t)256 << 10)
@@ -50,9 +50,9 @@ typedef struct sherdi_segment {
     size_t first_piece, num_pieces; /* on NVMe: how the slice is cut */
     size_t gather_offset;           /* inside a gathered unit; none when resident or bound */
     size_t grad_offset; /* grads arena: whole at stages 0 and 1, else slice; none if frozen. Where
-                           has_landing, the blocks say where their parts rest */
+                           is_staged, the blocks say where their parts rest */
     int    has_gradient;
-    int    has_landing; /* reduced to the landing buffer first: some of its blocks' gradients rest
+    int    is_staged; /* reduced to a staging buffer first: some of its blocks' gradients rest
                            elsewhere than on the device */
     size_t transient_offset; /* inside a unit's transient gradient; none if there is none */
     size_t first_block, num_blocks;
@@ -95,27 +95,27 @@ typedef struct sherdi_block {
     size_t       grad_offset;  /* bytes, arena of that place; NVMe: extent of the gradients' tier */
 } sherdi_block;
 
-/* A stay of a unit in the gather or transient pool. Positions count the acquires of a
+/* From when to when a unit is in the gather or transient pool. Positions count the acquires of a
  * micro-batch, forward then backward; EVAL has a count of its own. */
-typedef struct sherdi_stay {
+typedef struct sherdi_live_range {
     int    unit;
     size_t first, last; /* positions, inclusive */
     size_t offset, bytes;
     size_t first_fetch; /* of its pieces, among those of its sequence */
-} sherdi_stay;
+} sherdi_live_range;
 
 typedef struct sherdi_step_of_pass {
     int        unit;
     sherd_pass pass;
     size_t last; /* it is released after the acquire of this position: its own, or a later one */
-    size_t first_start, num_starts; /* stays whose gather starts here: index range */
+    size_t first_start, num_starts; /* live ranges whose gather starts here: index range */
 } sherdi_step_of_pass;
 
 typedef struct sherdi_sequence {
     sherdi_step_of_pass *steps;
     size_t               num_steps, most_held; /* largest last - position */
-    sherdi_stay         *stays;                /* gathers, in the order in which they start */
-    size_t               num_stays, cap_stays;
+    sherdi_live_range   *live_ranges;          /* gathers, in the order in which they start */
+    size_t               num_live_ranges, cap_live_ranges;
 } sherdi_sequence;
 
 typedef struct sherdi_plan_buffer {
@@ -134,16 +134,16 @@ typedef enum sherdi_buffer_id {
     SHERDI_BUFFER_GATHER,
     SHERDI_BUFFER_TRANSIENT,
     SHERDI_BUFFER_STAGING,
-    SHERDI_BUFFER_LANDING,     /* slices of gradients on their way to host memory */
-    SHERDI_BUFFER_NUMBERS,     /* small data of kernels: see sherdi_plan_numbers */
-    SHERDI_BUFFER_HOST_PARAMS, /* from here on in host memory */
+    SHERDI_BUFFER_GRAD_STAGING, /* slices of gradients on their way to host memory */
+    SHERDI_BUFFER_SCALARS,      /* small data of kernels: see sherdi_plan_scalars */
+    SHERDI_BUFFER_HOST_PARAMS,  /* from here on in host memory */
     SHERDI_BUFFER_HOST_GRADS,
     SHERDI_BUFFER_HOST_STATE,
-    SHERDI_BUFFER_BRIDGE, /* of the block that is updated: its gradient from, its new values to the device */
+    SHERDI_BUFFER_BOUNCE, /* of the block that is updated: its gradient from, its new values to the device */
     SHERDI_BUFFER_STATE_RING, /* what is on its way from and to NVMe */
     SHERDI_BUFFER_PARAM_RING,
     SHERDI_BUFFER_GRAD_RING,
-    SHERDI_BUFFER_HOST_NUMBERS,
+    SHERDI_BUFFER_HOST_SCALARS,
     SHERDI_BUFFER_FILL, /* first values that the trainer gives, on their way */
     SHERDI_BUFFERS,
 } sherdi_buffer_id;
@@ -174,8 +174,8 @@ typedef struct sherdi_machine {
 /* Offsets of the small data that kernels read and give, in bytes from the start of its buffer. Where the device
  * has memory of its own there are two: the kernels of each kind of place have theirs; else they are one.
  * The first three are results, the next three what kernels are told. */
-typedef struct sherdi_plan_numbers {
-    size_t head; /* sherdi_numbers_head */
+typedef struct sherdi_plan_scalars {
+    size_t head; /* sherdi_scalars_head */
     size_t
         norms; /* of the optimizer, by parameter; as ratios and groups, of SHERDI_GRAIN_TENSOR only */
     size_t results_bytes;
@@ -185,7 +185,7 @@ typedef struct sherdi_plan_numbers {
     size_t shared_bytes;
     size_t spans; /* of all blocks; the device's buffer only */
     size_t bytes;
-} sherdi_plan_numbers;
+} sherdi_plan_scalars;
 
 typedef struct sherdi_plan {
     sherdi_mem     *mem;
@@ -199,21 +199,21 @@ typedef struct sherdi_plan {
     int         is_sliced;       /* this rank updates a slice (stage >= 1), else everything */
     int    has_slices;    /* gradients are reduced in backward, to slices: stages 2, 3, and fixed */
     int    has_transient; /* gradients are made in the transient pool */
-    int    is_fixed;      /* deterministic: kept as 64-bit integers, a slice at every stage */
-    int    fixed_shift;   /* 50 - ceil(log2 G): the integers count 2^-shift */
-    size_t publish_offset; /* staging: new values of bound parameters, behind the gradients; of a
+    int    is_deterministic; /* deterministic: kept as 64-bit integers, a slice at every stage */
+    int    fixed_shift;      /* 50 - ceil(log2 G): the integers count 2^-shift */
+    size_t publish_offset;   /* staging: new values of bound parameters, behind the gradients; of a
                               block that is updated on the device, when they rest elsewhere */
     size_t
         reduced_bytes; /* the largest reduction whole, where the world receives into room of its own */
-    size_t receive_bytes; /* and that room: the other ranks' slices; beside the buffers here */
-    size_t landing_bytes; /* of one slot; there are num_landings */
-    int    num_landings;
-    size_t bridge_param_offset; /* bridge: new values, behind the gradient */
-    size_t bridge_bytes;        /* of one bridge; there are num_bridges */
-    int    num_bridges;
+    size_t receive_bytes;      /* and that room: the other ranks' slices; beside the buffers here */
+    size_t grad_staging_bytes; /* of one slot; there are num_grad_stagings */
+    int    num_grad_stagings;
+    size_t bounce_param_offset; /* bounce buffer: new values, behind the gradient */
+    size_t bounce_bytes;        /* of one buffer; there are num_bounces */
+    int    num_bounces;
     int    publishes_early;              /* while later blocks are updated */
     size_t fill_elems, fill_cast_offset; /* fill: values, then the same in the compute type */
-    sherdi_plan_numbers numbers;
+    sherdi_plan_scalars scalars;
     size_t              ring_bytes, param_ring_bytes, grad_ring_bytes; /* of one buffer */
 
     sherdi_plan_param *params;
@@ -237,7 +237,7 @@ typedef struct sherdi_plan {
     sherdi_plan_moves  moves;
     uint64_t           nvme_bytes[3]; /* of the files: state (both slots), parameters, gradients */
     sherdi_sequence    train, eval;
-    sherdi_stay       *transients;
+    sherdi_live_range *transients;
     size_t             num_transients, cap_transients;
     sherdi_plan_buffer buffers[SHERDI_BUFFERS];
 
@@ -252,11 +252,11 @@ typedef struct sherdi_plan {
 } sherdi_plan;
 
 /* Results of kernels. */
-typedef struct sherdi_numbers_head {
+typedef struct sherdi_scalars_head {
     sherdi_norm_acc     norm;
     sherdi_fixed_counts counts;
     uint64_t            fingerprint;
-} sherdi_numbers_head;
+} sherdi_scalars_head;
 
 /* What sherdi_agree_status exchanges: ranks by status, and the sum of those that failed. */
 #define SHERDI_AGREE_STATUS_WORDS (SHERD_E_DEVICE + 2)
@@ -307,7 +307,7 @@ sherd_status sherdi_plan_write(const sherdi_plan *plan, const sherdi_model *mode
 /** Bytes of one element of the gradient arena. */
 static inline size_t sherdi_plan_grad_bytes(const sherdi_plan *plan)
 {
-    return plan->is_fixed ? sizeof(int64_t) : sherd_dtype_bytes(plan->grad_dtype);
+    return plan->is_deterministic ? sizeof(int64_t) : sherd_dtype_bytes(plan->grad_dtype);
 }
 
 /** How often an update goes over the state. */

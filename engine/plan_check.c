@@ -75,7 +75,7 @@ static int cursor_take(size_t *at, size_t offset, size_t bytes)
     return 1;
 }
 
-/* Parameters and whole or sliced gradients in their arenas; those of blocks with a landing are checked with
+/* Parameters and whole or sliced gradients in their arenas; those of blocks that are staged are checked with
  * their places. */
 static sherd_status arenas_check(const sherdi_plan *plan)
 {
@@ -94,7 +94,7 @@ static sherd_status arenas_check(const sherdi_plan *plan)
                          segment->param_offset, kept * elem)) {
             return BROKEN(plan, "parameters do not overlap in their arena", "segment", s);
         }
-        if (segment->grad_offset != SHERDI_NO_OFFSET && !segment->has_landing &&
+        if (segment->grad_offset != SHERDI_NO_OFFSET && !segment->is_staged &&
             !cursor_take(&grads, segment->grad_offset, made * sherdi_plan_grad_bytes(plan))) {
             return BROKEN(plan, "gradients do not overlap in their arena", "segment", s);
         }
@@ -170,18 +170,20 @@ static sherd_status blocks_check(const sherdi_plan *plan)
     return SHERD_OK;
 }
 
-/* Two stays that are there at the same time share no byte. */
-static sherd_status stays_check(const sherdi_plan *plan, const char *name, const sherdi_stay *stays,
-                                size_t num_stays, sherdi_buffer_id pool)
+/* Two units that are in a pool at the same time share no byte. */
+static sherd_status live_ranges_check(const sherdi_plan *plan, const char *name,
+                                      const sherdi_live_range *live_ranges, size_t num_live_ranges,
+                                      sherdi_buffer_id pool)
 {
-    for (size_t i = 0; i < num_stays; i++) {
-        if (!buffer_ends_at(plan, pool, stays[i].offset + stays[i].bytes)) {
-            return BROKEN(plan, "a stay ends inside its pool", name, i);
+    for (size_t i = 0; i < num_live_ranges; i++) {
+        if (!buffer_ends_at(plan, pool, live_ranges[i].offset + live_ranges[i].bytes)) {
+            return BROKEN(plan, "a live range ends inside its pool", name, i);
         }
         for (size_t j = 0; j < i; j++) {
-            if (stays[i].first <= stays[j].last && stays[j].first <= stays[i].last &&
-                stays[i].offset < stays[j].offset + stays[j].bytes &&
-                stays[j].offset < stays[i].offset + stays[i].bytes) {
+            if (live_ranges[i].first <= live_ranges[j].last &&
+                live_ranges[j].first <= live_ranges[i].last &&
+                live_ranges[i].offset < live_ranges[j].offset + live_ranges[j].bytes &&
+                live_ranges[j].offset < live_ranges[i].offset + live_ranges[i].bytes) {
                 return BROKEN(plan, "units that are there together do not overlap", name, i);
             }
         }
@@ -230,11 +232,12 @@ static sherd_status places_check(const sherdi_plan *plan, const sherdi_model *mo
     return SHERD_OK;
 }
 
-/* All stays of a unit are at its place. */
+/* All live ranges of a unit are at its place. */
 static sherd_status addresses_check(const sherdi_plan *plan, const sherdi_sequence *sequence)
 {
-    for (size_t i = 0; i < sequence->num_stays && !plan->settings.free_packing; i++) {
-        if (sequence->stays[i].offset != plan->units[sequence->stays[i].unit].gather_place) {
+    for (size_t i = 0; i < sequence->num_live_ranges && !plan->settings.free_packing; i++) {
+        if (sequence->live_ranges[i].offset !=
+            plan->units[sequence->live_ranges[i].unit].gather_place) {
             return BROKEN(plan, "a unit has one place", "gather", i);
         }
     }
@@ -253,14 +256,14 @@ sherd_status sherdi_plan_check(const sherdi_plan *plan, const sherdi_model *mode
                       plan->num_blocks);
     }
     SHERDI_TRY(places_check(plan, model));
-    SHERDI_TRY(stays_check(plan, "gather", plan->train.stays, plan->train.num_stays,
-                           SHERDI_BUFFER_GATHER));
-    SHERDI_TRY(stays_check(plan, "gather of eval", plan->eval.stays, plan->eval.num_stays,
-                           SHERDI_BUFFER_GATHER));
+    SHERDI_TRY(live_ranges_check(plan, "gather", plan->train.live_ranges,
+                                 plan->train.num_live_ranges, SHERDI_BUFFER_GATHER));
+    SHERDI_TRY(live_ranges_check(plan, "gather of eval", plan->eval.live_ranges,
+                                 plan->eval.num_live_ranges, SHERDI_BUFFER_GATHER));
     SHERDI_TRY(addresses_check(plan, &plan->train));
     SHERDI_TRY(addresses_check(plan, &plan->eval));
-    return stays_check(plan, "transient", plan->transients, plan->num_transients,
-                       SHERDI_BUFFER_TRANSIENT);
+    return live_ranges_check(plan, "transient", plan->transients, plan->num_transients,
+                             SHERDI_BUFFER_TRANSIENT);
 }
 
 /* ------------------------------------------------------- of all ranks together -- */
@@ -295,7 +298,7 @@ static sherd_status ownership_check(const sherdi_plan *plan, const sherdi_model 
     return SHERD_OK;
 }
 
-static int stays_equal(const sherdi_stay *a, const sherdi_stay *b, size_t count)
+static int live_ranges_equal(const sherdi_live_range *a, const sherdi_live_range *b, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
         if (a[i].unit != b[i].unit || a[i].first != b[i].first || a[i].last != b[i].last ||
@@ -311,8 +314,8 @@ static sherd_status alike_check(const sherdi_plan *first, const sherdi_plan *pla
 {
     if (plan->num_segments != first->num_segments ||
         plan->num_collectives != first->num_collectives ||
-        plan->train.num_stays != first->train.num_stays ||
-        plan->eval.num_stays != first->eval.num_stays ||
+        plan->train.num_live_ranges != first->train.num_live_ranges ||
+        plan->eval.num_live_ranges != first->eval.num_live_ranges ||
         plan->num_transients != first->num_transients) {
         return BROKEN(plan, "ranks have the same segments, collectives and gathers", "segments",
                       plan->num_segments);
@@ -331,10 +334,13 @@ static sherd_status alike_check(const sherdi_plan *first, const sherdi_plan *pla
         return BROKEN(plan, "ranks make the same collectives", "collectives",
                       plan->num_collectives);
     }
-    if (!stays_equal(plan->train.stays, first->train.stays, plan->train.num_stays) ||
-        !stays_equal(plan->eval.stays, first->eval.stays, plan->eval.num_stays) ||
-        !stays_equal(plan->transients, first->transients, plan->num_transients)) {
-        return BROKEN(plan, "ranks gather to the same places", "gathers", plan->train.num_stays);
+    if (!live_ranges_equal(plan->train.live_ranges, first->train.live_ranges,
+                           plan->train.num_live_ranges) ||
+        !live_ranges_equal(plan->eval.live_ranges, first->eval.live_ranges,
+                           plan->eval.num_live_ranges) ||
+        !live_ranges_equal(plan->transients, first->transients, plan->num_transients)) {
+        return BROKEN(plan, "ranks gather to the same places", "gathers",
+                      plan->train.num_live_ranges);
     }
     for (int b = 0; b < SHERDI_BUFFERS; b++) {
         if (plan->buffers[b].is_shared && plan->buffers[b].bytes != first->buffers[b].bytes) {

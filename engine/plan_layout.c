@@ -435,7 +435,7 @@ static void staging_size(sherdi_plan *plan)
         if (segment->kind == SHERDI_SEGMENT_FROZEN) {
             continue;
         }
-        if (plan->is_fixed) {
+        if (plan->is_deterministic) {
             grads = sherdi_max_size(grads, fixed_staging_elems(plan, segment) * sizeof(float));
         } else if (plan->wire_dtype != made_in) {
             grads =
@@ -451,7 +451,7 @@ static void staging_size(sherdi_plan *plan)
         }
     }
     /* A wire type is done with before anything is published; the gradient of an update is not. */
-    plan->publish_offset = plan->is_fixed ? sherdi_round_up(grads, SHERD_ALIGN_BYTES) : 0;
+    plan->publish_offset = plan->is_deterministic ? sherdi_round_up(grads, SHERD_ALIGN_BYTES) : 0;
     plan->buffers[SHERDI_BUFFER_STAGING].bytes =
         sherdi_round_up(sherdi_max_size(grads, plan->publish_offset + publish), SHERD_ALIGN_BYTES);
 }

@@ -172,14 +172,15 @@ static sherd_status gradients_place(sherdi_plan *plan)
     unsigned is_spilled = plan->settings.gradients_on_nvme ? 1 : 0;
 
     /* else slices stay on the device until the update */
-    if (plan->settings.stage < 2 || plan->is_fixed || sherdi_plan_accumulates_on_device(plan)) {
+    if (plan->settings.stage < 2 || plan->is_deterministic ||
+        sherdi_plan_accumulates_on_device(plan)) {
         return SHERD_OK;
     }
     for (size_t b = 0; b < plan->num_blocks; b++) {
         sherdi_block   *block   = &plan->blocks[b];
         sherdi_segment *segment = &plan->segments[block->segment];
 
-        segment->has_landing |= block->place != SHERDI_PLACE_DEVICE;
+        segment->is_staged |= block->place != SHERDI_PLACE_DEVICE;
     }
     for (size_t b = 0; b < plan->num_blocks; b++) {
         sherdi_block         *block   = &plan->blocks[b];
@@ -206,8 +207,8 @@ static sherd_status gradients_place(sherdi_plan *plan)
     return SHERD_OK;
 }
 
-/* The device's gradient arena: what is whole, whole slices, and the blocks that stay of a slice with
- * a landing. */
+/* The device's gradient arena: what is whole, whole slices, and the blocks that rest there of a slice with
+ * its staging. */
 static void device_gradients_place(sherdi_plan *plan)
 {
     size_t *bytes = &plan->buffers[SHERDI_BUFFER_GRADS].bytes;
@@ -223,7 +224,7 @@ static void device_gradients_place(sherdi_plan *plan)
         if (!segment->has_gradient) {
             continue;
         }
-        if (segment->has_landing) {
+        if (segment->is_staged) {
             for (size_t b = 0; b < segment->num_blocks; b++) {
                 sherdi_block *block = &plan->blocks[segment->first_block + b];
 
@@ -277,24 +278,25 @@ static sherd_status pieces_make(sherdi_plan *plan)
 
 /* ---------------------------------------------------------------- buffers -- */
 
-static void landing_size(sherdi_plan *plan)
+static void grad_staging_size(sherdi_plan *plan)
 {
     for (size_t s = 0; s < plan->num_segments; s++) {
-        if (plan->segments[s].has_landing) {
-            plan->landing_bytes =
-                sherdi_max_size(plan->landing_bytes,
+        if (plan->segments[s].is_staged) {
+            plan->grad_staging_bytes =
+                sherdi_max_size(plan->grad_staging_bytes,
                                 sherdi_round_up(plan->segments[s].slice_elems *
                                                     sherd_dtype_bytes(plan->settings.comm_dtype),
                                                 SHERD_ALIGN_BYTES));
         }
     }
-    plan->num_landings =
+    plan->num_grad_stagings =
         plan->machine.has_device || (plan->settings.overlap_comm && plan->world_size > 1) ? 2 : 1;
-    plan->buffers[SHERDI_BUFFER_LANDING].bytes = plan->landing_bytes * (size_t)plan->num_landings;
+    plan->buffers[SHERDI_BUFFER_GRAD_STAGING].bytes =
+        plan->grad_staging_bytes * (size_t)plan->num_grad_stagings;
 }
 
-/* Bytes of an offloaded block's gradient that have to pass through the bridge. */
-static size_t bridge_grad_bytes(const sherdi_plan *plan, const sherdi_block *block)
+/* Bytes of an offloaded block's gradient that have to pass through the bounce buffer. */
+static size_t bounce_grad_bytes(const sherdi_plan *plan, const sherdi_block *block)
 {
     if (block->grad_place ==
         SHERDI_PLACE_DEVICE) { /* down at the boundary, in the type of the update */
@@ -303,7 +305,7 @@ static size_t bridge_grad_bytes(const sherdi_plan *plan, const sherdi_block *blo
     return plan->has_accumulator ? block->elems * sherd_dtype_bytes(plan->settings.comm_dtype) : 0;
 }
 
-static void bridge_size(sherdi_plan *plan)
+static void bounce_size(sherdi_plan *plan)
 {
     size_t elem   = sherd_dtype_bytes(plan->settings.compute_dtype);
     size_t grads  = 0;
@@ -315,15 +317,15 @@ static void bridge_size(sherdi_plan *plan)
         if (block->place == SHERDI_PLACE_DEVICE) {
             continue;
         }
-        grads = sherdi_max_size(grads, bridge_grad_bytes(plan, block));
+        grads = sherdi_max_size(grads, bounce_grad_bytes(plan, block));
         if (plan->segments[block->segment].param_place == SHERDI_PLACE_DEVICE) {
             params = sherdi_max_size(params, block->elems * elem);
         }
     }
-    plan->bridge_param_offset = sherdi_round_up(grads, SHERD_ALIGN_BYTES);
-    plan->bridge_bytes = plan->bridge_param_offset + sherdi_round_up(params, SHERD_ALIGN_BYTES);
-    plan->num_bridges  = plan->machine.has_device ? SHERDI_MOST_BRIDGES : 1;
-    plan->buffers[SHERDI_BUFFER_BRIDGE].bytes = plan->bridge_bytes * (size_t)plan->num_bridges;
+    plan->bounce_param_offset = sherdi_round_up(grads, SHERD_ALIGN_BYTES);
+    plan->bounce_bytes = plan->bounce_param_offset + sherdi_round_up(params, SHERD_ALIGN_BYTES);
+    plan->num_bounces  = plan->machine.has_device ? SHERDI_MOST_BOUNCES : 1;
+    plan->buffers[SHERDI_BUFFER_BOUNCE].bytes = plan->bounce_bytes * (size_t)plan->num_bounces;
 }
 
 static void ring_size(sherdi_plan *plan, sherdi_buffer_id id, const sherdi_extent *extents,
@@ -346,8 +348,8 @@ sherd_status sherdi_plan_place(sherdi_plan *plan)
         extents_end(plan->extents[SHERDI_PLACE_DEVICE], plan->num_extents[SHERDI_PLACE_DEVICE]);
     plan->buffers[SHERDI_BUFFER_HOST_STATE].bytes =
         extents_end(plan->extents[SHERDI_PLACE_HOST], plan->num_extents[SHERDI_PLACE_HOST]);
-    landing_size(plan);
-    bridge_size(plan);
+    grad_staging_size(plan);
+    bounce_size(plan);
     ring_size(plan, SHERDI_BUFFER_STATE_RING, plan->extents[SHERDI_PLACE_STORAGE],
               plan->num_extents[SHERDI_PLACE_STORAGE], settings->offload_state.buffer_count,
               &plan->ring_bytes);
@@ -414,7 +416,7 @@ static int gradients_are_valid(const sherdi_plan *plan)
     for (size_t b = 0; b < plan->num_blocks; b++) {
         const sherdi_block *block = &plan->blocks[b];
 
-        if (!plan->segments[block->segment].has_landing) {
+        if (!plan->segments[block->segment].is_staged) {
             continue;
         }
         if (block->grad_offset < ends[block->grad_place] ||
@@ -471,14 +473,14 @@ int sherdi_plan_places_are_valid(const sherdi_plan *plan)
 
 /* ------------------------------------------------------------------ moves -- */
 
-static size_t stays_pieces(const sherdi_plan *plan, sherdi_sequence *sequence, uint32_t *out)
+static size_t live_ranges_pieces(const sherdi_plan *plan, sherdi_sequence *sequence, uint32_t *out)
 {
     size_t count = 0;
 
-    for (size_t i = 0; i < sequence->num_stays; i++) {
-        const sherdi_plan_unit *unit = &plan->units[sequence->stays[i].unit];
+    for (size_t i = 0; i < sequence->num_live_ranges; i++) {
+        const sherdi_plan_unit *unit = &plan->units[sequence->live_ranges[i].unit];
 
-        sequence->stays[i].first_fetch = count;
+        sequence->live_ranges[i].first_fetch = count;
 
         for (int kind = 0; kind < SHERDI_SEGMENT_KINDS; kind++) {
             const sherdi_segment *segment =
@@ -496,16 +498,16 @@ static size_t stays_pieces(const sherdi_plan *plan, sherdi_sequence *sequence, u
 
 sherd_status sherdi_plan_fetches(sherdi_plan *plan)
 {
-    plan->num_train_fetches = stays_pieces(plan, &plan->train, NULL);
-    plan->num_eval_fetches  = stays_pieces(plan, &plan->eval, NULL);
+    plan->num_train_fetches = live_ranges_pieces(plan, &plan->train, NULL);
+    plan->num_eval_fetches  = live_ranges_pieces(plan, &plan->eval, NULL);
     plan->fetches           = sherdi_alloc_array(plan->mem, SHERDI_MEM_CONTROL,
                                                  plan->num_train_fetches + plan->num_eval_fetches,
                                                  sizeof(*plan->fetches));
     if (plan->fetches == NULL) {
         return SHERD_E_NOMEM;
     }
-    (void)stays_pieces(plan, &plan->train, plan->fetches);
-    (void)stays_pieces(plan, &plan->eval, plan->fetches + plan->num_train_fetches);
+    (void)live_ranges_pieces(plan, &plan->train, plan->fetches);
+    (void)live_ranges_pieces(plan, &plan->eval, plan->fetches + plan->num_train_fetches);
     return SHERD_OK;
 }
 

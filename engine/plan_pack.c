@@ -1,13 +1,13 @@
-/* Packing: where units lie in the gather pool and in the transient pool. All stays of a unit have one place, so that a
+/* Packing: where units lie in the gather pool and in the transient pool. All live ranges of a unit have one place, so that a
  * parameter has one address for the life of the engine; units that are there together lie apart. With sherd.free_packing
- * each stay has a place of its own, from its lifetime alone. Called by plan_schedule.c, which says when units are there. */
+ * each live range has a place of its own. Called by plan_schedule.c, which says when units are there. */
 #include "engine/plan.h"
 
 #include "base/checked.h"
 
 #include <stdlib.h>
 
-/* What gets a place: a unit, or with free packing one of its stays. */
+/* What gets a place: a unit, or with free packing one of its live ranges. */
 typedef struct pack_item {
     size_t bytes, offset;
     size_t index;
@@ -128,11 +128,12 @@ static void items_place(packing *p, size_t *peak)
 
 /* ---------------------------------------------------------------- units -- */
 
-static sherd_status stays_add(packing *p, const sherdi_stay *stays, size_t num_stays, size_t begin)
+static sherd_status live_ranges_add(packing *p, const sherdi_live_range *live_ranges,
+                                    size_t num_live_ranges, size_t begin)
 {
-    for (size_t i = 0; i < num_stays; i++) {
-        SHERDI_TRY(
-            time_add(p, (size_t)stays[i].unit, begin + stays[i].first, begin + stays[i].last));
+    for (size_t i = 0; i < num_live_ranges; i++) {
+        SHERDI_TRY(time_add(p, (size_t)live_ranges[i].unit, begin + live_ranges[i].first,
+                            begin + live_ranges[i].last));
     }
     return SHERD_OK;
 }
@@ -172,11 +173,11 @@ static sherd_status units_times(packing *p, const sherdi_model *model, sherdi_bu
     int                is_free = plan->settings.free_packing;
 
     if (!is_free && pool == SHERDI_BUFFER_GATHER) {
-        SHERDI_TRY(stays_add(p, plan->train.stays, plan->train.num_stays, 0));
-        SHERDI_TRY(stays_add(p, plan->eval.stays, plan->eval.num_stays, train));
+        SHERDI_TRY(live_ranges_add(p, plan->train.live_ranges, plan->train.num_live_ranges, 0));
+        SHERDI_TRY(live_ranges_add(p, plan->eval.live_ranges, plan->eval.num_live_ranges, train));
     }
     if (pool == SHERDI_BUFFER_TRANSIENT) {
-        SHERDI_TRY(stays_add(p, plan->transients, plan->num_transients, 0));
+        SHERDI_TRY(live_ranges_add(p, plan->transients, plan->num_transients, 0));
     }
     if (!is_free) {
         SHERDI_TRY(strays_add(p));
@@ -209,24 +210,24 @@ static sherd_status units_pack(sherdi_plan *plan, const sherdi_model *model, she
     return status;
 }
 
-/* ---------------------------------------------------------------- stays -- */
+/* ---------------------------------------------------------------- live ranges -- */
 
-/* Each stay for itself. */
-static sherd_status stays_pack(sherdi_plan *plan, sherdi_stay *stays, size_t num_stays,
-                               size_t *peak)
+/* Each live range for itself. */
+static sherd_status live_ranges_pack(sherdi_plan *plan, sherdi_live_range *live_ranges,
+                                     size_t num_live_ranges, size_t *peak)
 {
     packing      p;
-    sherd_status status = packing_init(&p, plan, num_stays);
+    sherd_status status = packing_init(&p, plan, num_live_ranges);
 
-    for (size_t i = 0; i < num_stays && status == SHERD_OK; i++) {
-        p.items[i].bytes = stays[i].bytes;
-        status           = time_add(&p, i, stays[i].first, stays[i].last);
+    for (size_t i = 0; i < num_live_ranges && status == SHERD_OK; i++) {
+        p.items[i].bytes = live_ranges[i].bytes;
+        status           = time_add(&p, i, live_ranges[i].first, live_ranges[i].last);
     }
     if (status == SHERD_OK) {
         items_place(&p, peak);
     }
-    for (size_t i = 0; i < num_stays && status == SHERD_OK; i++) {
-        stays[i].offset = p.items[i].offset;
+    for (size_t i = 0; i < num_live_ranges && status == SHERD_OK; i++) {
+        live_ranges[i].offset = p.items[i].offset;
     }
     packing_fini(&p);
     return status;
@@ -234,8 +235,8 @@ static sherd_status stays_pack(sherdi_plan *plan, sherdi_stay *stays, size_t num
 
 static void gathers_settle(const sherdi_plan *plan, sherdi_sequence *sequence)
 {
-    for (size_t i = 0; i < sequence->num_stays; i++) {
-        sequence->stays[i].offset = plan->units[sequence->stays[i].unit].gather_place;
+    for (size_t i = 0; i < sequence->num_live_ranges; i++) {
+        sequence->live_ranges[i].offset = plan->units[sequence->live_ranges[i].unit].gather_place;
     }
 }
 
@@ -249,8 +250,9 @@ sherd_status sherdi_plan_pack(sherdi_plan *plan, const sherdi_model *model)
         plan->transients[i].offset = plan->units[plan->transients[i].unit].transient_place;
     }
     if (plan->settings.free_packing) {
-        SHERDI_TRY(stays_pack(plan, plan->train.stays, plan->train.num_stays, gather));
-        return stays_pack(plan, plan->eval.stays, plan->eval.num_stays, gather);
+        SHERDI_TRY(
+            live_ranges_pack(plan, plan->train.live_ranges, plan->train.num_live_ranges, gather));
+        return live_ranges_pack(plan, plan->eval.live_ranges, plan->eval.num_live_ranges, gather);
     }
     gathers_settle(plan, &plan->train);
     gathers_settle(plan, &plan->eval);

@@ -56,7 +56,7 @@ static void print_head(printer *out, const sherdi_plan *plan, const sherdi_model
 /* Those of offload where it has any. */
 static int is_listed(const sherdi_plan *plan, int b)
 {
-    return b < SHERDI_BUFFER_LANDING || plan->buffers[b].bytes > 0;
+    return b < SHERDI_BUFFER_GRAD_STAGING || plan->buffers[b].bytes > 0;
 }
 
 static void print_total(printer *out, const char *name, const char *tier, uint64_t bytes)
@@ -150,16 +150,17 @@ static void print_units(printer *out, const sherdi_plan *plan, const sherdi_mode
     print(out, "\n");
 }
 
-static void print_stays(printer *out, const char *title, const sherdi_stay *stays, size_t num_stays,
-                        const sherdi_model *model)
+static void print_live_ranges(printer *out, const char *title, const sherdi_live_range *live_ranges,
+                              size_t num_live_ranges, const sherdi_model *model)
 {
-    if (num_stays == 0) {
+    if (num_live_ranges == 0) {
         return;
     }
     print(out, "%-28s %14s %14s %7s %7s\n", title, "offset", "bytes", "from", "to");
-    for (size_t i = 0; i < num_stays; i++) {
-        print(out, "  %-26.26s %14zu %14zu %7zu %7zu\n", model->units[stays[i].unit].name,
-              stays[i].offset, stays[i].bytes, stays[i].first, stays[i].last);
+    for (size_t i = 0; i < num_live_ranges; i++) {
+        print(out, "  %-26.26s %14zu %14zu %7zu %7zu\n", model->units[live_ranges[i].unit].name,
+              live_ranges[i].offset, live_ranges[i].bytes, live_ranges[i].first,
+              live_ranges[i].last);
     }
     print(out, "\n");
 }
@@ -234,8 +235,9 @@ static sherd_status table_write(const sherdi_plan *plan, const sherdi_model *mod
     print_buffers(&out, plan);
     print_moves(&out, plan);
     print_units(&out, plan, model);
-    print_stays(&out, "gathered in training", plan->train.stays, plan->train.num_stays, model);
-    print_stays(&out, "transient gradients", plan->transients, plan->num_transients, model);
+    print_live_ranges(&out, "gathered in training", plan->train.live_ranges,
+                      plan->train.num_live_ranges, model);
+    print_live_ranges(&out, "transient gradients", plan->transients, plan->num_transients, model);
     return print_ops(&out, plan, model);
 }
 
@@ -300,16 +302,18 @@ static json_t *params_json(const sherdi_plan *plan, const sherdi_model *model)
     return list;
 }
 
-static json_t *stays_json(const sherdi_stay *stays, size_t num_stays, const sherdi_model *model)
+static json_t *live_ranges_json(const sherdi_live_range *live_ranges, size_t num_live_ranges,
+                                const sherdi_model *model)
 {
     json_t *list = json_array();
 
-    for (size_t i = 0; i < num_stays; i++) {
+    for (size_t i = 0; i < num_live_ranges; i++) {
         (void)json_array_append_new(
-            list, json_pack("{s:s, s:o, s:o, s:o, s:o}", "unit", model->units[stays[i].unit].name,
-                            "offset_bytes", json_size(stays[i].offset), "bytes",
-                            json_size(stays[i].bytes), "first", json_size(stays[i].first), "last",
-                            json_size(stays[i].last)));
+            list,
+            json_pack("{s:s, s:o, s:o, s:o, s:o}", "unit", model->units[live_ranges[i].unit].name,
+                      "offset_bytes", json_size(live_ranges[i].offset), "bytes",
+                      json_size(live_ranges[i].bytes), "first", json_size(live_ranges[i].first),
+                      "last", json_size(live_ranges[i].last)));
     }
     return list;
 }
@@ -485,10 +489,11 @@ static json_t *plan_json(const sherdi_plan *plan, const sherdi_model *model)
     (void)json_object_set_new(root, "buffers", buffers_json(plan));
     (void)json_object_set_new(root, "segments", segments_json(plan, model));
     (void)json_object_set_new(root, "params", params_json(plan, model));
-    (void)json_object_set_new(root, "gathers",
-                              stays_json(plan->train.stays, plan->train.num_stays, model));
+    (void)json_object_set_new(
+        root, "gathers",
+        live_ranges_json(plan->train.live_ranges, plan->train.num_live_ranges, model));
     (void)json_object_set_new(root, "transients",
-                              stays_json(plan->transients, plan->num_transients, model));
+                              live_ranges_json(plan->transients, plan->num_transients, model));
     return root;
 }
 

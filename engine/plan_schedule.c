@@ -77,7 +77,7 @@ static size_t gathered_elems(const sherdi_plan *plan, int unit)
     return plan->units[unit].gather_bytes / sherd_dtype_bytes(plan->settings.compute_dtype);
 }
 
-/* ------------------------------------------------- gathers and their stays - */
+/* ------------------------------------------------- gathers, live ranges -- */
 
 /* What the next acquire needs is gathered ahead, whatever its size; more only while less than this is ahead.
  * An acquire starts the next gather before it waits for its own, so with one unit ahead the wire has its next
@@ -88,7 +88,7 @@ static size_t gathered_elems(const sherdi_plan *plan, int unit)
 
 /* A unit during the walk. */
 typedef struct walk_unit {
-    size_t open;     /* index of its current stay plus 1; 0: not gathered */
+    size_t open;     /* index of its current live range plus 1; 0: not gathered */
     size_t held;     /* acquires that reach it, not yet released */
     int    is_ahead; /* gathered before its use, and not used yet */
 } walk_unit;
@@ -103,17 +103,18 @@ typedef struct walk {
     size_t              ahead_elems; /* of these, not used yet */
 } walk;
 
-static sherd_status stay_open(walk *w, int unit, size_t position)
+static sherd_status live_range_open(walk *w, int unit, size_t position)
 {
     sherdi_sequence *sequence = w->sequence;
 
-    SHERDI_TRY(GROW(w->plan, sequence->stays, sequence->num_stays, sequence->cap_stays));
-    sequence->stays[sequence->num_stays++] =
-        (sherdi_stay){.unit  = unit,
-                      .first = position,
-                      .last  = position,
-                      .bytes = w->plan->units[unit].gather_bytes};
-    w->units[unit].open = sequence->num_stays;
+    SHERDI_TRY(
+        GROW(w->plan, sequence->live_ranges, sequence->num_live_ranges, sequence->cap_live_ranges));
+    sequence->live_ranges[sequence->num_live_ranges++] =
+        (sherdi_live_range){.unit  = unit,
+                            .first = position,
+                            .last  = position,
+                            .bytes = w->plan->units[unit].gather_bytes};
+    w->units[unit].open = sequence->num_live_ranges;
     w->live_elems += gathered_elems(w->plan, unit);
     sequence->steps[position].num_starts++;
     return SHERD_OK;
@@ -157,7 +158,7 @@ static sherd_status prefetch(walk *w, size_t position)
                 w->live_elems + elems > settings->max_live_parameters) {
                 return SHERD_OK;
             }
-            SHERDI_TRY(stay_open(w, unit, position));
+            SHERDI_TRY(live_range_open(w, unit, position));
             w->units[unit].is_ahead = 1;
             w->ahead_elems += elems;
         }
@@ -177,8 +178,8 @@ static void walk_release(walk *w, const sherdi_step_of_pass *step)
         if (state->open == 0 || --state->held > 0) {
             continue;
         }
-        w->sequence->stays[state->open - 1].last = step->last;
-        distance                                 = reuse_distance(w, unit, step->last);
+        w->sequence->live_ranges[state->open - 1].last = step->last;
+        distance                                       = reuse_distance(w, unit, step->last);
         if (distance == SIZE_MAX || distance > w->plan->settings.max_reuse_distance) {
             state->open = 0;
             w->live_elems -= gathered_elems(w->plan, unit);
@@ -190,7 +191,7 @@ static sherd_status walk_step(walk *w, size_t position)
 {
     sherdi_step_of_pass *step = &w->sequence->steps[position];
 
-    step->first_start = w->sequence->num_stays;
+    step->first_start = w->sequence->num_live_ranges;
     for (size_t n = 0;; n++) {
         int unit = needed_unit(w->model, step->unit, n);
 
@@ -201,7 +202,7 @@ static sherd_status walk_step(walk *w, size_t position)
             continue;
         }
         if (w->units[unit].open == 0) {
-            SHERDI_TRY(stay_open(w, unit, position));
+            SHERDI_TRY(live_range_open(w, unit, position));
         } else if (w->units[unit].is_ahead) {
             w->ahead_elems -= gathered_elems(w->plan, unit);
         }
@@ -234,12 +235,12 @@ static sherd_status gathers_schedule(sherdi_plan *plan, const sherdi_model *mode
     return status;
 }
 
-/* A transient gradient stays from the first backward use of the unit to the release of its last, and one
+/* A transient gradient lives from the first backward use of the unit to the release of its last, and one
  * position longer when its reduction overlaps with the next unit. */
 static sherd_status transients_schedule(sherdi_plan *plan, const sherdi_model *model)
 {
     for (size_t u = 0; u < plan->num_units; u++) {
-        sherdi_stay stay = {.unit = (int)u, .bytes = plan->units[u].transient_bytes};
+        sherdi_live_range live_range = {.unit = (int)u, .bytes = plan->units[u].transient_bytes};
 
         for (size_t p = 0; p < plan->train.num_steps; p++) {
             const sherdi_step_of_pass *step = &plan->train.steps[p];
@@ -248,14 +249,14 @@ static sherd_status transients_schedule(sherdi_plan *plan, const sherdi_model *m
                 continue;
             }
             if (plan->units[u].backward_uses++ == 0) {
-                stay.first = p;
+                live_range.first = p;
             }
-            stay.last =
-                sherdi_max_size(stay.last, step->last + (plan->settings.overlap_comm ? 1 : 0));
+            live_range.last = sherdi_max_size(live_range.last,
+                                              step->last + (plan->settings.overlap_comm ? 1 : 0));
         }
-        if (stay.bytes > 0 && plan->units[u].backward_uses > 0) {
+        if (live_range.bytes > 0 && plan->units[u].backward_uses > 0) {
             SHERDI_TRY(GROW(plan, plan->transients, plan->num_transients, plan->cap_transients));
-            plan->transients[plan->num_transients++] = stay;
+            plan->transients[plan->num_transients++] = live_range;
         }
     }
     return SHERD_OK;

@@ -108,7 +108,7 @@ sherd_status sherdi_program_exchange(const sherdi_program *program, size_t len_b
 sherd_status sherdi_program_sum(const sherdi_program *program)
 {
     const sherdi_plan         *plan  = program->plan;
-    const sherdi_plan_numbers *at    = &plan->numbers;
+    const sherdi_plan_scalars *at    = &plan->scalars;
     size_t                     bytes = at->results_bytes - at->norms;
     sherdi_op                  op    = sherdi_op_of(SHERDI_OP_SUM, SHERDI_LANE_WIRE);
 
@@ -118,9 +118,9 @@ sherd_status sherdi_program_sum(const sherdi_program *program)
     op.flags                    = SHERDI_OP_MEETS | SHERDI_OP_WAITS;
     op.elems                    = bytes / sizeof(uint64_t);
     op.moves[SHERDI_MOVES_WIRE] = sherdi_wire_sum_u64(plan->world_size, op.elems);
-    sherdi_op_use(&op, SHERDI_USE_NUMBERS, SHERDI_ADDS,
-                  sherdi_range_of(plan->machine.has_device ? SHERDI_BUFFER_HOST_NUMBERS
-                                                           : SHERDI_BUFFER_NUMBERS,
+    sherdi_op_use(&op, SHERDI_USE_SCALARS, SHERDI_ADDS,
+                  sherdi_range_of(plan->machine.has_device ? SHERDI_BUFFER_HOST_SCALARS
+                                                           : SHERDI_BUFFER_SCALARS,
                                   at->norms, bytes));
     return sherdi_program_emit(program, &op);
 }
@@ -321,8 +321,8 @@ sherd_status sherdi_progress_open(sherdi_progress *progress, const sherdi_plan *
     for (size_t u = 0; u < plan->num_units; u++) {
         progress->units[u].uses_left = plan->units[u].backward_uses;
     }
-    for (int i = 0; i < SHERDI_MOST_LANDINGS; i++) {
-        progress->landings[i].segment = -1;
+    for (int i = 0; i < SHERDI_MOST_STAGED; i++) {
+        progress->staged[i].segment = -1;
     }
     progress->train.sequence = &plan->train;
     progress->eval.sequence  = &plan->eval;

@@ -87,7 +87,7 @@ enum {
     SHERDI_USE_SRC,   /* also the gradient of norm and update */
     SHERDI_USE_STATE, /* of a block; of a collective in place what lies behind this rank's slice */
     SHERDI_USE_PARAM, /* of an update: the compute type that is written; the master where it is that */
-    SHERDI_USE_NUMBERS, /* what kernels add to */
+    SHERDI_USE_SCALARS, /* what kernels add to */
     SHERDI_USES,
 };
 
@@ -163,12 +163,12 @@ typedef struct sherdi_cursor {
 } sherdi_cursor;
 
 /* A slice of a gradient that was reduced and has not come to rest. */
-typedef struct sherdi_landing {
+typedef struct sherdi_staged_grad {
     int segment; /* -1: none */
     int is_first;
-} sherdi_landing;
+} sherdi_staged_grad;
 
-#define SHERDI_MOST_LANDINGS 2
+#define SHERDI_MOST_STAGED 2
 
 /* Of an extent that is filled. */
 typedef struct sherdi_fill_extent {
@@ -180,10 +180,10 @@ typedef struct sherdi_fill_extent {
 typedef struct sherdi_progress {
     sherdi_unit_state *units;
     sherdi_cursor      train, eval;
-    sherdi_landing     landings[SHERDI_MOST_LANDINGS];
-    int                landing_next;
+    sherdi_staged_grad staged[SHERDI_MOST_STAGED];
+    int                staged_next;
     size_t            *held[SHERDI_RINGS]; /* by slot: the extent that was read into it */
-    size_t             bridged;            /* blocks whose gradient went down in this walk */
+    size_t             bounced;            /* blocks whose gradient went down in this walk */
 
     /* first values */
     sherdi_fill_extent *filled[SHERDI_RINGS];
@@ -239,8 +239,8 @@ sherd_status sherdi_program_fetch_ahead(const sherdi_program *program);
 sherd_status sherdi_program_micro_batch_end(const sherdi_program *program);
 /** What is reduced late is; what no micro-batch brought is zero; all of it comes to rest. */
 sherd_status sherdi_program_window_end(const sherdi_program *program);
-/** Slices that landed come to rest: as soon as their slot is wanted again, and by the end of the window. */
-sherd_status sherdi_program_landings_drain(const sherdi_program *program);
+/** Slices that are staged come to rest: as soon as their slot is wanted again, and by the end of the window. */
+sherd_status sherdi_program_staged_drain(const sherdi_program *program);
 /** The next window knows nothing of the last one, however that ended. */
 sherd_status sherdi_program_window_begin(const sherdi_program *program);
 

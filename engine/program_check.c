@@ -662,7 +662,7 @@ static uint64_t segment_hash(uint64_t hash, const sherdi_segment *segment)
 {
     const uint64_t FIELDS[] = {(uint64_t)segment->param_place, segment->param_offset,
                                segment->first_piece,           segment->num_pieces,
-                               segment->grad_offset,           (uint64_t)segment->has_landing,
+                               segment->grad_offset,           (uint64_t)segment->is_staged,
                                segment->first_block,           segment->num_blocks};
 
     return sherdi_hash_bytes(hash, FIELDS, sizeof(FIELDS));

@@ -278,7 +278,7 @@ static sherd_status values_count(const fill *f)
     op.elems = end - begin;
     op.index = element_index(f, begin);
     sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS, values_at(f, begin, end));
-    sherdi_op_use(&op, SHERDI_USE_NUMBERS, SHERDI_ADDS,
+    sherdi_op_use(&op, SHERDI_USE_SCALARS, SHERDI_ADDS,
                   sherdi_fingerprint_at(plan, SHERDI_PLACE_HOST));
     return sherdi_program_emit(f->program, &op);
 }
@@ -420,7 +420,7 @@ sherd_status sherdi_program_fill_end(const sherdi_program *program)
 
 sherd_status sherdi_program_fingerprint(const sherdi_program *program, size_t param)
 {
-    SHERDI_TRY(sherdi_program_clear(program, offsetof(sherdi_numbers_head, fingerprint),
+    SHERDI_TRY(sherdi_program_clear(program, offsetof(sherdi_scalars_head, fingerprint),
                                     sizeof(uint64_t)));
     SHERDI_TRY(param_run(program, param, stretch_look, 0));
     return sherdi_program_collect(program);

@@ -4,7 +4,7 @@
  *   stage 0, 1   made whole in the gradient arena, reduced at the end; with several micro-batches made in the
  *                transient pool and added to a whole accumulator
  *   stage 2, 3   made in the transient pool, reduced to the slice at the last planned use; what belongs to
- *                offloaded state goes through a landing to where it rests
+ *                offloaded state goes through a staging buffer to where it rests
  *   deterministic, any stage: as stages 2 and 3, the slice being 64-bit integers
  *
  * `runs` of a unit counts the micro-batches of the window that brought a gradient: the first overwrites what was
@@ -252,20 +252,20 @@ static sherd_status scatter_emit(const sherdi_program *program, const sherdi_seg
     op.flags |= adds ? SHERDI_OP_ADDS : 0;
     sherdi_op_use(&op, SHERDI_USE_DST, adds ? SHERDI_ADDS : SHERDI_WRITES, dst);
     sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS, send);
-    if (plan->is_fixed) {
-        sherdi_op_use(&op, SHERDI_USE_NUMBERS, SHERDI_ADDS,
-                      sherdi_range_of(SHERDI_BUFFER_NUMBERS, offsetof(sherdi_numbers_head, counts),
+    if (plan->is_deterministic) {
+        sherdi_op_use(&op, SHERDI_USE_SCALARS, SHERDI_ADDS,
+                      sherdi_range_of(SHERDI_BUFFER_SCALARS, offsetof(sherdi_scalars_head, counts),
                                       sizeof(sherdi_fixed_counts)));
     }
     return sherdi_program_emit(program, &op);
 }
 
-/* ----------------------------------------------------------------- landings -- */
+/* ---------------------------------------------------------- staged slices -- */
 
-static sherdi_range landing_at(const sherdi_plan *plan, int slot, size_t offset, size_t bytes)
+static sherdi_range grad_staging_at(const sherdi_plan *plan, int slot, size_t offset, size_t bytes)
 {
-    return sherdi_range_of(SHERDI_BUFFER_LANDING, (size_t)slot * plan->landing_bytes + offset,
-                           bytes);
+    return sherdi_range_of(SHERDI_BUFFER_GRAD_STAGING,
+                           (size_t)slot * plan->grad_staging_bytes + offset, bytes);
 }
 
 /* Down to where the host keeps or adds it. */
@@ -273,14 +273,14 @@ static sherd_status part_to_host(const sherdi_program *program, const sherdi_seg
                                  sherdi_range part, sherdi_range sum, int is_first)
 {
     const sherdi_plan *plan   = program->plan;
-    sherdi_range       bridge = sherdi_range_of(SHERDI_BUFFER_BRIDGE, 0, part.bytes);
+    sherdi_range       bounce = sherdi_range_of(SHERDI_BUFFER_BOUNCE, 0, part.bytes);
     sherdi_op          op = sherdi_op_of_segment(plan, SHERDI_OP_CAST, SHERDI_LANE_HOST, segment);
 
     if (!plan->has_accumulator) {
         return sherdi_program_copy(program, SHERDI_LANE_DOWN, segment, sum, part);
     }
-    SHERDI_TRY(sherdi_program_copy(program, SHERDI_LANE_DOWN, segment, bridge, part));
-    return add_emit(program, op, is_first, sum, plan->grad_dtype, bridge,
+    SHERDI_TRY(sherdi_program_copy(program, SHERDI_LANE_DOWN, segment, bounce, part));
+    return add_emit(program, op, is_first, sum, plan->grad_dtype, bounce,
                     plan->settings.comm_dtype);
 }
 
@@ -302,61 +302,61 @@ static sherd_status part_rest(const sherdi_program *program, const sherdi_segmen
     return sherdi_program_gradient_write(program, block);
 }
 
-/* A slice that landed comes to where its blocks rest. */
-static sherd_status landing_drain(const sherdi_program *program, int slot)
+/* A staged slice comes to where its blocks rest. */
+static sherd_status staged_drain(const sherdi_program *program, int slot)
 {
-    const sherdi_plan    *plan    = program->plan;
-    sherdi_landing       *landing = &program->progress->landings[slot];
-    size_t                elem    = sherd_dtype_bytes(plan->settings.comm_dtype);
+    const sherdi_plan    *plan   = program->plan;
+    sherdi_staged_grad   *staged = &program->progress->staged[slot];
+    size_t                elem   = sherd_dtype_bytes(plan->settings.comm_dtype);
     const sherdi_segment *segment;
 
-    if (landing->segment < 0) {
+    if (staged->segment < 0) {
         return SHERD_OK;
     }
-    segment          = &plan->segments[landing->segment];
-    landing->segment = -1;
+    segment         = &plan->segments[staged->segment];
+    staged->segment = -1;
     for (size_t b = 0; b < segment->num_blocks; b++) {
         const sherdi_block *block = &plan->blocks[segment->first_block + b];
 
         SHERDI_TRY(
             part_rest(program, segment, block,
-                      landing_at(plan, slot, block->offset_elems * elem, block->elems * elem),
-                      landing->is_first));
+                      grad_staging_at(plan, slot, block->offset_elems * elem, block->elems * elem),
+                      staged->is_first));
     }
     return SHERD_OK;
 }
 
-/* Whether the way from a landing needs the host: then it waits until the slot is wanted again, so that
+/* Whether the way from a staging buffer needs the host: then it waits until the slot is wanted again, so that
  * what the ranks reduce meanwhile is not held up. */
 static int drain_needs_host(const sherdi_plan *plan)
 {
     return !plan->machine.has_device || plan->has_accumulator || plan->num_grad_extents > 0;
 }
 
-static sherd_status landing_reduce(const sherdi_program *program, const sherdi_segment *segment,
-                                   int is_first)
+static sherd_status staged_reduce(const sherdi_program *program, const sherdi_segment *segment,
+                                  int is_first)
 {
     const sherdi_plan *plan     = program->plan;
     sherdi_progress   *progress = program->progress;
-    int                slot     = progress->landing_next;
+    int                slot     = progress->staged_next;
     sherd_dtype        comm     = plan->settings.comm_dtype;
 
-    SHERDI_TRY(landing_drain(program, slot));
-    progress->landing_next = (slot + 1) % plan->num_landings;
+    SHERDI_TRY(staged_drain(program, slot));
+    progress->staged_next = (slot + 1) % plan->num_grad_stagings;
     SHERDI_TRY(scatter_emit(
-        program, segment, landing_at(plan, slot, 0, segment->slice_elems * sherd_dtype_bytes(comm)),
-        comm, 0));
-    progress->landings[slot] =
-        (sherdi_landing){.segment = (int)(segment - plan->segments), .is_first = is_first};
-    return drain_needs_host(plan) ? SHERD_OK : landing_drain(program, slot);
+        program, segment,
+        grad_staging_at(plan, slot, 0, segment->slice_elems * sherd_dtype_bytes(comm)), comm, 0));
+    progress->staged[slot] =
+        (sherdi_staged_grad){.segment = (int)(segment - plan->segments), .is_first = is_first};
+    return drain_needs_host(plan) ? SHERD_OK : staged_drain(program, slot);
 }
 
-sherd_status sherdi_program_landings_drain(const sherdi_program *program)
+sherd_status sherdi_program_staged_drain(const sherdi_program *program)
 {
-    int slots = program->plan->num_landings;
+    int slots = program->plan->num_grad_stagings;
 
     for (int i = 0; i < slots; i++) { /* the older one first */
-        SHERDI_TRY(landing_drain(program, (program->progress->landing_next + i) % slots));
+        SHERDI_TRY(staged_drain(program, (program->progress->staged_next + i) % slots));
     }
     return SHERD_OK;
 }
@@ -369,8 +369,8 @@ static sherd_status segment_complete(const sherdi_program *program, const sherdi
     int                is_first = sherdi_program_unit(program, segment->unit)->uses.runs == 0;
     sherdi_op op = sherdi_op_of_segment(plan, SHERDI_OP_CAST, SHERDI_LANE_COMPUTE, segment);
 
-    if (segment->has_landing) {
-        return landing_reduce(program, segment, is_first);
+    if (segment->is_staged) {
+        return staged_reduce(program, segment, is_first);
     }
     if (plan->has_slices) {
         return scatter_emit(program, segment, kept_gradient(plan, segment), plan->grad_dtype,
@@ -505,7 +505,7 @@ static sherd_status segment_zero(const sherdi_program *program, const sherdi_seg
 {
     const sherdi_plan *plan = program->plan;
 
-    if (!segment->has_landing) {
+    if (!segment->is_staged) {
         return zero_emit(program, segment, SIZE_MAX, kept_gradient(plan, segment));
     }
     for (size_t b = 0; b < segment->num_blocks; b++) {
@@ -530,7 +530,7 @@ sherd_status sherdi_program_window_end(const sherdi_program *program)
             SHERDI_TRY(segment_reduce_late(program, segment));
         }
     }
-    return sherdi_program_landings_drain(program);
+    return sherdi_program_staged_drain(program);
 }
 
 sherd_status sherdi_program_window_begin(const sherdi_program *program)
@@ -538,7 +538,7 @@ sherd_status sherdi_program_window_begin(const sherdi_program *program)
     sherdi_progress *progress = program->progress;
     sherdi_op        op       = sherdi_op_of(SHERDI_OP_CLEAR, SHERDI_LANE_COMPUTE);
     sherdi_range     counts   = sherdi_range_of(
-              SHERDI_BUFFER_NUMBERS, offsetof(sherdi_numbers_head, counts), sizeof(sherdi_fixed_counts));
+              SHERDI_BUFFER_SCALARS, offsetof(sherdi_scalars_head, counts), sizeof(sherdi_fixed_counts));
 
     for (size_t u = 0; u < program->plan->num_units; u++) {
         sherdi_unit_state *state = &progress->units[u];
@@ -549,14 +549,14 @@ sherd_status sherdi_program_window_begin(const sherdi_program *program)
         state->uses         = (sherdi_unit_uses){0};
     }
     progress->train.next = 0;
-    for (int slot = 0; slot < SHERDI_MOST_LANDINGS; slot++) {
-        progress->landings[slot].segment =
+    for (int slot = 0; slot < SHERDI_MOST_STAGED; slot++) {
+        progress->staged[slot].segment =
             -1; /* the next window overwrites what it would have been added to */
     }
     sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES, counts);
     if (program->plan->machine.has_device) {
-        counts.where = SHERDI_BUFFER_HOST_NUMBERS;
-        sherdi_op_use(&op, SHERDI_USE_NUMBERS, SHERDI_WRITES, counts);
+        counts.where = SHERDI_BUFFER_HOST_SCALARS;
+        sherdi_op_use(&op, SHERDI_USE_SCALARS, SHERDI_WRITES, counts);
     }
     return sherdi_program_emit(program, &op);
 }

@@ -62,7 +62,7 @@ static sherd_status micro_batch_run(plain_run *run)
     SHERDI_TRY(pass_run(run, &run->program.plan->train));
     run->phase = SHERDI_IN_BACKWARD;
     SHERDI_TRY(sherdi_program_micro_batch_end(&run->program));
-    return sherdi_program_landings_drain(&run->program); /* told with what landed */
+    return sherdi_program_staged_drain(&run->program); /* told with what was staged */
 }
 
 /* How the first sweep went, and the norms of all tensors. */

@@ -44,14 +44,15 @@ static const sherdi_step_of_pass *cursor_take(sherdi_cursor *cursor, int unit, s
     return NULL; /* the plan has no such acquire at all */
 }
 
-/* The stay of `unit` that the step before cursor->next falls into; NULL: none. */
-static const sherdi_stay *stay_of(const sherdi_cursor *cursor, int unit)
+/* The live range of `unit` that the step before cursor->next falls into; NULL: none. */
+static const sherdi_live_range *live_range_of(const sherdi_cursor *cursor, int unit)
 {
-    for (size_t i = 0; i < cursor->sequence->num_stays && cursor->next > 0; i++) {
-        const sherdi_stay *stay = &cursor->sequence->stays[i];
+    for (size_t i = 0; i < cursor->sequence->num_live_ranges && cursor->next > 0; i++) {
+        const sherdi_live_range *live_range = &cursor->sequence->live_ranges[i];
 
-        if (stay->unit == unit && stay->first < cursor->next && cursor->next <= stay->last + 1) {
-            return stay;
+        if (live_range->unit == unit && live_range->first < cursor->next &&
+            cursor->next <= live_range->last + 1) {
+            return live_range;
         }
     }
     return NULL;
@@ -60,22 +61,22 @@ static const sherdi_stay *stay_of(const sherdi_cursor *cursor, int unit)
 /* Whether the plan keeps `unit` gathered past the step before cursor->next. */
 static int is_kept(const sherdi_cursor *cursor, int unit)
 {
-    const sherdi_stay *stay = stay_of(cursor, unit);
+    const sherdi_live_range *live_range = live_range_of(cursor, unit);
 
-    return stay != NULL && cursor->next <= stay->last;
+    return live_range != NULL && cursor->next <= live_range->last;
 }
 
 /* ------------------------------------------------------------------ places -- */
 
-/* Where `unit` lies for an acquire; `step` is NULL off the plan. All stays of a unit are at its place, but with free
+/* Where `unit` lies for an acquire; `step` is NULL off the plan. All live ranges of a unit are at its place, but with free
  * packing. */
 static size_t place_of(const sherdi_program *program, const sherdi_cursor *cursor,
                        const sherdi_step_of_pass *step, int unit)
 {
-    const sherdi_stay *stay =
-        program->plan->settings.free_packing && step != NULL ? stay_of(cursor, unit) : NULL;
+    const sherdi_live_range *live_range =
+        program->plan->settings.free_packing && step != NULL ? live_range_of(cursor, unit) : NULL;
 
-    return stay == NULL ? program->plan->units[unit].gather_place : stay->offset;
+    return live_range == NULL ? program->plan->units[unit].gather_place : live_range->offset;
 }
 
 /* What is held stays where it is; what nobody holds has to lie where it belongs. */
@@ -142,18 +143,19 @@ typedef struct fetch {
     size_t          count;
 } fetch;
 
-static fetch fetch_of(const sherdi_program *program, sherd_pass pass, const sherdi_stay *stay)
+static fetch fetch_of(const sherdi_program *program, sherd_pass pass,
+                      const sherdi_live_range *live_range)
 {
     const sherdi_plan *plan = program->plan;
 
-    if (stay == NULL) {
+    if (live_range == NULL) {
         return (fetch){0};
     }
     if (pass == SHERD_EVAL) {
-        return (fetch){stay->first_fetch, plan->fetches + plan->num_train_fetches,
+        return (fetch){live_range->first_fetch, plan->fetches + plan->num_train_fetches,
                        plan->num_eval_fetches};
     }
-    return (fetch){stay->first_fetch, plan->fetches, plan->num_train_fetches};
+    return (fetch){live_range->first_fetch, plan->fetches, plan->num_train_fetches};
 }
 
 /* A piece comes from the drive through a slot, which the piece that is as many further as there are slots takes. */
@@ -223,10 +225,10 @@ static sherd_status segment_gather(const sherdi_program *program, const sherdi_s
 }
 
 static sherd_status unit_gather(const sherdi_program *program, int unit, sherd_pass pass,
-                                size_t place, const sherdi_stay *stay)
+                                size_t place, const sherdi_live_range *live_range)
 {
     sherdi_unit_state *state = sherdi_program_unit(program, unit);
-    fetch              from  = fetch_of(program, pass, stay);
+    fetch              from  = fetch_of(program, pass, live_range);
     int                evicted;
 
     while ((evicted = in_the_way(program, unit, place, 0)) >= 0) {
@@ -251,25 +253,26 @@ static sherd_status prefetch(const sherdi_program *program, const sherdi_cursor 
                              const sherdi_step_of_pass *step)
 {
     for (size_t i = 0; i < step->num_starts; i++) {
-        const sherdi_stay *stay = &cursor->sequence->stays[step->first_start + i];
+        const sherdi_live_range *live_range = &cursor->sequence->live_ranges[step->first_start + i];
 
-        if (!is_there(program, stay->unit, stay->offset) &&
-            in_the_way(program, stay->unit, stay->offset, 1) < 0) {
-            SHERDI_TRY(unit_gather(program, stay->unit, step->pass, stay->offset, stay));
+        if (!is_there(program, live_range->unit, live_range->offset) &&
+            in_the_way(program, live_range->unit, live_range->offset, 1) < 0) {
+            SHERDI_TRY(
+                unit_gather(program, live_range->unit, step->pass, live_range->offset, live_range));
         }
     }
     return SHERD_OK;
 }
 
-/* The stay of a unit that begins with this step. */
-static const sherdi_stay *stay_begun(const sherdi_cursor *cursor, const sherdi_step_of_pass *step,
-                                     int unit)
+/* The live range of a unit that begins with this step. */
+static const sherdi_live_range *live_range_begun(const sherdi_cursor       *cursor,
+                                                 const sherdi_step_of_pass *step, int unit)
 {
     for (size_t i = 0; step != NULL && i < step->num_starts; i++) {
-        const sherdi_stay *stay = &cursor->sequence->stays[step->first_start + i];
+        const sherdi_live_range *live_range = &cursor->sequence->live_ranges[step->first_start + i];
 
-        if (stay->unit == unit) {
-            return stay;
+        if (live_range->unit == unit) {
+            return live_range;
         }
     }
     return NULL;
@@ -346,7 +349,7 @@ static sherd_status unit_hold(const sherdi_program *program, const sherdi_cursor
     size_t place = place_of(program, cursor, step, unit);
 
     if (program->plan->units[unit].gather_bytes > 0 && !is_there(program, unit, place)) {
-        SHERDI_TRY(unit_gather(program, unit, pass, place, stay_begun(cursor, step, unit)));
+        SHERDI_TRY(unit_gather(program, unit, pass, place, live_range_begun(cursor, step, unit)));
     }
     sherdi_program_unit(program, unit)->held++;
     return SHERD_OK;

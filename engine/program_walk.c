@@ -5,7 +5,7 @@
  *     state in         updated on     parameters in    new values
  *     device           device         device           written by the kernel
  *     device           device         host, drive      staging, then down
- *     host, drive      host           device           bridge, then up
+ *     host, drive      host           device           bounce, then up
  *     host, drive      host           host             written by the kernel
  *     host, drive      host           drive            written by the kernel into a slot
  */
@@ -164,7 +164,7 @@ static sherd_status gradient_on_device(const sherdi_program *program, const sher
     const sherdi_plan *plan  = program->plan;
     size_t             bytes = block->elems * sherd_dtype_bytes(plan->grad_dtype);
 
-    if (!plan->is_fixed) {
+    if (!plan->is_deterministic) {
         *out = sherdi_program_gradient(plan, block);
         return SHERD_OK;
     }
@@ -176,12 +176,12 @@ static sherd_status gradient_on_device(const sherdi_program *program, const sher
     return widen_emit(program, segment, sherdi_program_gradient(plan, block), *out);
 }
 
-static sherdi_range bridge_at(const sherdi_plan *plan, const sherdi_block *block, size_t offset,
+static sherdi_range bounce_at(const sherdi_plan *plan, const sherdi_block *block, size_t offset,
                               size_t bytes)
 {
-    size_t slot = block_number(plan, block) % (size_t)plan->num_bridges;
+    size_t slot = block_number(plan, block) % (size_t)plan->num_bounces;
 
-    return sherdi_range_of(SHERDI_BUFFER_BRIDGE, slot * plan->bridge_bytes + offset, bytes);
+    return sherdi_range_of(SHERDI_BUFFER_BOUNCE, slot * plan->bounce_bytes + offset, bytes);
 }
 
 static sherd_status gradient_send(const sherdi_program *program, const sherdi_block *block)
@@ -192,16 +192,16 @@ static sherd_status gradient_send(const sherdi_program *program, const sherdi_bl
 
     SHERDI_TRY(gradient_on_device(program, segment, block, &src));
     return sherdi_program_copy(program, SHERDI_LANE_DOWN, segment,
-                               bridge_at(plan, block, 0, src.bytes), src);
+                               bounce_at(plan, block, 0, src.bytes), src);
 }
 
-/* ... of this block and of those that the other bridges have room for. What was widened has room for one. */
+/* ... of this block and of those that the other bounce buffers have room for. What was widened has room for one. */
 static sherd_status gradients_send(const sherdi_program *program, const sherdi_block *block)
 {
     const sherdi_plan *plan  = program->plan;
-    size_t            *next  = &program->progress->bridged;
+    size_t            *next  = &program->progress->bounced;
     size_t             b     = block_number(plan, block);
-    size_t             ahead = plan->is_fixed ? 0 : (size_t)plan->num_bridges - 1;
+    size_t             ahead = plan->is_deterministic ? 0 : (size_t)plan->num_bounces - 1;
 
     *next = sherdi_max_size(*next, b);
     for (; *next < plan->num_blocks && *next <= b + ahead; (*next)++) {
@@ -227,7 +227,7 @@ static sherd_status gradient_take(const sherdi_program *program, const sherdi_se
     if (is_on_device(block->place)) {
         return gradient_on_device(program, segment, block, out);
     }
-    *out = bridge_at(plan, block, 0, block->elems * sherd_dtype_bytes(plan->grad_dtype));
+    *out = bounce_at(plan, block, 0, block->elems * sherd_dtype_bytes(plan->grad_dtype));
     return gradients_send(program, block);
 }
 
@@ -290,7 +290,7 @@ static param_way param_way_of(const sherdi_plan *plan, const sherdi_segment *seg
     if (is_down) {
         way.made = staging_at(plan->publish_offset, bytes);
     } else if (is_up) {
-        way.made = bridge_at(plan, block, plan->bridge_param_offset, bytes);
+        way.made = bounce_at(plan, block, plan->bounce_param_offset, bytes);
     }
     return way;
 }
@@ -418,18 +418,18 @@ static sherd_status segment_close(const sherdi_program *program, const sherdi_se
 /* ------------------------------------------------------------------- walks -- */
 
 /* Results that kernels of a place add to. */
-static sherdi_range numbers_at(const sherdi_plan *plan, sherdi_place place, size_t offset,
+static sherdi_range scalars_at(const sherdi_plan *plan, sherdi_place place, size_t offset,
                                size_t bytes)
 {
     return sherdi_range_of(plan->machine.has_device && !is_on_device(place)
-                               ? SHERDI_BUFFER_HOST_NUMBERS
-                               : SHERDI_BUFFER_NUMBERS,
+                               ? SHERDI_BUFFER_HOST_SCALARS
+                               : SHERDI_BUFFER_SCALARS,
                            offset, bytes);
 }
 
 sherdi_range sherdi_fingerprint_at(const sherdi_plan *plan, sherdi_place place)
 {
-    return numbers_at(plan, place, offsetof(sherdi_numbers_head, fingerprint), sizeof(uint64_t));
+    return scalars_at(plan, place, offsetof(sherdi_scalars_head, fingerprint), sizeof(uint64_t));
 }
 
 /* Of an element's parts: those whose bits are in `which`. The master is the parameter where it is not in the
@@ -474,10 +474,10 @@ static sherd_status update_emit(const sherdi_program *program, sherdi_walk walk,
         sherdi_op_use(&op, SHERDI_USE_PARAM,
                       is_written ? (sherdi_access)param.access : SHERDI_READS, param);
     }
-    sherdi_op_use(&op, SHERDI_USE_NUMBERS, SHERDI_ADDS,
+    sherdi_op_use(&op, SHERDI_USE_SCALARS, SHERDI_ADDS,
                   is_written ? sherdi_fingerprint_at(plan, block->place)
-                             : numbers_at(plan, block->place, plan->numbers.norms,
-                                          plan->numbers.results_bytes - plan->numbers.norms));
+                             : scalars_at(plan, block->place, plan->scalars.norms,
+                                          plan->scalars.results_bytes - plan->scalars.norms));
     sweep_count(plan, segment, &op);
     return sherdi_program_emit(program, &op);
 }
@@ -493,7 +493,7 @@ static sherd_status master_emit(const sherdi_program *program, sherdi_walk walk,
 
     master.bytes = block->elems * sizeof(float);
     sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS, master);
-    sherdi_op_use(&op, SHERDI_USE_NUMBERS, SHERDI_ADDS, sherdi_fingerprint_at(plan, block->place));
+    sherdi_op_use(&op, SHERDI_USE_SCALARS, SHERDI_ADDS, sherdi_fingerprint_at(plan, block->place));
     SHERDI_TRY(sherdi_program_emit(program, &op));
     if (walk != SHERDI_WALK_REPUBLISH || !segment->has_master) {
         return SHERD_OK;
@@ -543,7 +543,7 @@ static sherd_status segment_walk(const sherdi_program *program, sherdi_walk walk
 {
     const sherdi_plan *plan = program->plan;
 
-    if (has_gradient(walk) && segment->has_gradient && plan->is_fixed && !plan->is_sliced) {
+    if (has_gradient(walk) && segment->has_gradient && plan->is_deterministic && !plan->is_sliced) {
         SHERDI_TRY(slices_collect(program, segment));
     }
     for (size_t b = 0; b < segment->num_blocks; b++) {
@@ -557,10 +557,10 @@ sherd_status sherdi_program_clear(const sherdi_program *program, size_t offset, 
     sherdi_op op = sherdi_op_of(SHERDI_OP_CLEAR, SHERDI_LANE_UPDATE);
 
     sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES,
-                  sherdi_range_of(SHERDI_BUFFER_NUMBERS, offset, bytes));
+                  sherdi_range_of(SHERDI_BUFFER_SCALARS, offset, bytes));
     if (program->plan->machine.has_device) {
-        sherdi_op_use(&op, SHERDI_USE_NUMBERS, SHERDI_WRITES,
-                      sherdi_range_of(SHERDI_BUFFER_HOST_NUMBERS, offset, bytes));
+        sherdi_op_use(&op, SHERDI_USE_SCALARS, SHERDI_WRITES,
+                      sherdi_range_of(SHERDI_BUFFER_HOST_SCALARS, offset, bytes));
     }
     return sherdi_program_emit(program, &op);
 }
@@ -568,10 +568,10 @@ sherd_status sherdi_program_clear(const sherdi_program *program, size_t offset, 
 sherd_status sherdi_program_walk(const sherdi_program *program, sherdi_walk walk)
 {
     const sherdi_plan *plan = program->plan;
-    size_t             from = offsetof(sherdi_numbers_head, fingerprint);
+    size_t             from = offsetof(sherdi_scalars_head, fingerprint);
 
-    program->progress->bridged = 0;
-    SHERDI_TRY(sherdi_program_clear(program, from, plan->numbers.results_bytes - from));
+    program->progress->bounced = 0;
+    SHERDI_TRY(sherdi_program_clear(program, from, plan->scalars.results_bytes - from));
     SHERDI_TRY(sherdi_program_read_ahead(program));
     if (has_gradient(walk)) {
         SHERDI_TRY(slots_begin(program, SHERDI_RING_GRADS));
@@ -584,15 +584,15 @@ sherd_status sherdi_program_walk(const sherdi_program *program, sherdi_walk walk
 
 sherd_status sherdi_program_collect(const sherdi_program *program)
 {
-    size_t    bytes = program->plan->numbers.results_bytes;
+    size_t    bytes = program->plan->scalars.results_bytes;
     sherdi_op op    = sherdi_op_of(SHERDI_OP_COLLECT, SHERDI_LANE_UPDATE);
 
     op.flags = SHERDI_OP_WAITS;
     sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS,
-                  sherdi_range_of(SHERDI_BUFFER_NUMBERS, 0, bytes));
+                  sherdi_range_of(SHERDI_BUFFER_SCALARS, 0, bytes));
     if (program->plan->machine.has_device) {
-        sherdi_op_use(&op, SHERDI_USE_NUMBERS, SHERDI_ADDS,
-                      sherdi_range_of(SHERDI_BUFFER_HOST_NUMBERS, 0, bytes));
+        sherdi_op_use(&op, SHERDI_USE_SCALARS, SHERDI_ADDS,
+                      sherdi_range_of(SHERDI_BUFFER_HOST_SCALARS, 0, bytes));
     }
     return sherdi_program_emit(program, &op);
 }
@@ -610,8 +610,8 @@ static sherd_status norm_emit(const sherdi_program *program, const sherdi_segmen
     op.elems = gradient.bytes / sherd_dtype_bytes(dtype);
     sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS, gradient);
     sherdi_op_use(
-        &op, SHERDI_USE_NUMBERS, SHERDI_ADDS,
-        numbers_at(plan, place, offsetof(sherdi_numbers_head, norm), sizeof(sherdi_norm_acc)));
+        &op, SHERDI_USE_SCALARS, SHERDI_ADDS,
+        scalars_at(plan, place, offsetof(sherdi_scalars_head, norm), sizeof(sherdi_norm_acc)));
     op.moves[is_on_device(place) ? SHERDI_MOVES_DEVICE : SHERDI_MOVES_HOST] =
         op.elems * sherdi_plan_grad_bytes(plan);
     return sherdi_program_emit(program, &op);
@@ -651,7 +651,7 @@ static sherd_status segment_norm(const sherdi_program *program, const sherdi_seg
 {
     const sherdi_plan *plan = program->plan;
 
-    if (plan->is_fixed) {
+    if (plan->is_deterministic) {
         return fixed_norm(program, segment);
     }
     for (size_t b = 0; b < segment->num_blocks; b++) {
@@ -664,7 +664,7 @@ sherd_status sherdi_program_norm(const sherdi_program *program)
 {
     const sherdi_plan *plan = program->plan;
 
-    SHERDI_TRY(sherdi_program_clear(program, offsetof(sherdi_numbers_head, norm),
+    SHERDI_TRY(sherdi_program_clear(program, offsetof(sherdi_scalars_head, norm),
                                     sizeof(sherdi_norm_acc)));
     SHERDI_TRY(slots_begin(program, SHERDI_RING_GRADS));
     for (size_t s = 0; s < plan->num_segments; s++) {

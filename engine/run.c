@@ -246,40 +246,40 @@ static void op_widen(sherd_engine *engine, const sherdi_backend *lane, const she
 static void op_norm(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op)
 {
     lane->kernels->sumsq(lane, address_of(engine, op, SHERDI_USE_SRC), op->from, op->elems,
-                         &sherdi_place_numbers(engine, op->place)->head->norm);
+                         &sherdi_place_scalars(engine, op->place)->head->norm);
 }
 
 /* Of a block; without one of elements that follow each other. */
 static void op_fingerprint(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op)
 {
-    const sherdi_numbers *numbers = sherdi_place_numbers(engine, op->place);
+    const sherdi_scalars *scalars = sherdi_place_scalars(engine, op->place);
     const sherdi_span     run     = {.count_elems = op->elems, .first_index = op->index};
 
     lane->kernels->fingerprint(lane,
-                               op->block == NULL ? &run : numbers->spans + op->block->first_span,
+                               op->block == NULL ? &run : scalars->spans + op->block->first_span,
                                op->block == NULL ? 1 : op->block->num_spans,
-                               address_of(engine, op, SHERDI_USE_SRC), &numbers->head->fingerprint);
+                               address_of(engine, op, SHERDI_USE_SRC), &scalars->head->fingerprint);
 }
 
 /* What a sweep is given of a block. The master lies with the other parts, or is the parameter. */
 static sherdi_sweep_args sweep_args(const sherd_engine *engine, const sherdi_op *op)
 {
-    const sherdi_numbers *numbers    = sherdi_place_numbers(engine, op->place);
+    const sherdi_scalars *scalars    = sherdi_place_scalars(engine, op->place);
     unsigned char        *state      = address_of(engine, op, SHERDI_USE_STATE);
     unsigned char        *param      = address_of(engine, op, SHERDI_USE_PARAM);
     int                   has_master = engine->plan->segments[op->segment].has_master;
     sherdi_sweep_args     args       = {
-                  .spans       = numbers->spans + op->block->first_span,
+                  .spans       = scalars->spans + op->block->first_span,
                   .num_spans   = op->block->num_spans,
-                  .coeffs      = numbers->coeffs,
+                  .coeffs      = scalars->coeffs,
                   .grad        = address_of(engine, op, SHERDI_USE_SRC),
                   .grad_dtype  = engine->plan->grad_dtype,
                   .parts       = {has_master ? state : param},
                   .param       = has_master ? param : NULL,
                   .param_dtype = engine->settings.compute_dtype,
-                  .fingerprint = &numbers->head->fingerprint,
-                  .norms       = numbers->norms,
-                  .ratios      = numbers->ratios,
+                  .fingerprint = &scalars->head->fingerprint,
+                  .norms       = scalars->norms,
+                  .ratios      = scalars->ratios,
     };
 
     for (int i = 1; i < engine->settings.optimizer->num_parts; i++) {
@@ -395,7 +395,7 @@ static sherdi_reduction_args reduction_of(sherd_engine *engine, const sherdi_op 
         .scale       = (float)(1.0 / engine->world_size),
         .accumulate  = (op->flags & SHERDI_OP_ADDS) != 0,
         .fixed =
-            op->uses[SHERDI_USE_NUMBERS].where == SHERDI_AT_NOWHERE ? NULL : fixed_sink(engine),
+            op->uses[SHERDI_USE_SCALARS].where == SHERDI_AT_NOWHERE ? NULL : fixed_sink(engine),
         .flags = is_vendors(engine) ? SHERDI_COLL_VENDOR_SUM : 0,
         .what  = subject_of(engine, op),
     };
@@ -442,7 +442,7 @@ static sherd_status op_exchange(sherd_engine *engine, const sherdi_op *op, uint6
 static sherd_status op_collect(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
 {
     (void)op, (void)number_out;
-    SHERDI_TRY(sherdi_numbers_read(engine, &engine->results)); /* waits for the lane */
+    SHERDI_TRY(sherdi_scalars_read(engine, &engine->results)); /* waits for the lane */
     sherdi_order_forget(&engine->run.order, SHERDI_LANE_UPDATE, 0);
     return SHERD_OK;
 }

@@ -62,7 +62,7 @@ static sherd_status norm_measure(sherd_engine *engine, sherd_status status,
                                  sherdi_norm_message *own)
 {
     const sherdi_plan  *plan = engine->plan;
-    sherdi_numbers_head head = {0};
+    sherdi_scalars_head head = {0};
     sherdi_mark         mark = sherdi_mark_begin(&engine->marks, SHERDI_MARK_NORM, NULL, NULL, 0);
     char                text[SHERDI_ERROR_BYTES];
 
@@ -88,7 +88,7 @@ static sherd_status norm_measure(sherd_engine *engine, sherd_status status,
                                "rank %d could not read its gradient; nothing was updated", r);
         }
     }
-    for (int r = 0; (plan->is_sliced || plan->is_fixed) && r < engine->world_size; r++) {
+    for (int r = 0; (plan->is_sliced || plan->is_deterministic) && r < engine->world_size; r++) {
         if (r != engine->rank) {
             sherdi_norm_merge(&own->norm, &engine->norm_all[r].norm);
             own->counts.nonfinite += engine->norm_all[r].counts.nonfinite;

@@ -20,7 +20,7 @@ static void outcome_add(outcome *all, sherd_status status)
 }
 
 /* Every transfer of the walk is over when this returns, however it went, and the results are in `head`. */
-static sherd_status walk_run(sherd_engine *engine, sherdi_walk walk, sherdi_numbers_head *head)
+static sherd_status walk_run(sherd_engine *engine, sherdi_walk walk, sherdi_scalars_head *head)
 {
     outcome all = {.status = SHERD_OK};
 
@@ -44,7 +44,7 @@ static sherd_status walk_run(sherd_engine *engine, sherdi_walk walk, sherdi_numb
     return all.status == SHERD_OK ? SHERD_OK : sherdi_fail_relay(all.status, all.text);
 }
 
-sherd_status sherdi_update_fingerprint(sherd_engine *engine, sherdi_numbers_head *out)
+sherd_status sherdi_update_fingerprint(sherd_engine *engine, sherdi_scalars_head *out)
 {
     return walk_run(engine, SHERDI_WALK_FINGERPRINT, out);
 }
@@ -109,7 +109,7 @@ sherd_status sherdi_update_agree(sherd_engine *engine, sherd_status status, uint
 /* Of every tensor; what this rank holds, or all. */
 static sherd_status norms_sum(sherd_engine *engine)
 {
-    const sherdi_plan_numbers *at    = &engine->plan->numbers;
+    const sherdi_plan_scalars *at    = &engine->plan->scalars;
     sherdi_norm_acc           *norms = engine->on_host.norms;
     size_t                     bytes = at->results_bytes - at->norms;
 
@@ -122,7 +122,7 @@ static sherd_status norms_sum(sherd_engine *engine)
 sherd_status sherdi_update_measure(sherd_engine *engine)
 {
     const sherdi_optimizer *optimizer = engine->settings.optimizer;
-    sherdi_numbers_head     unused;
+    sherdi_scalars_head     unused;
     sherd_status            status;
 
     if (optimizer->num_sweeps == 1) {
@@ -141,13 +141,13 @@ sherd_status sherdi_update_measure(sherd_engine *engine)
                                         .ratios     = engine->on_host.ratios,
                                         .num_params = engine->plan->num_params,
                                     });
-    sherdi_numbers_tell(engine);
+    sherdi_scalars_tell(engine);
     return SHERD_OK;
 }
 
 sherd_status sherdi_update_run(sherd_engine *engine, uint64_t decision)
 {
-    sherdi_numbers_head head   = {0};
+    sherdi_scalars_head head   = {0};
     sherdi_scaler       scaler = engine->scaler; /* as the step that succeeds leaves it */
     sherd_status        status = walk_run(engine, SHERDI_WALK_UPDATE, &head);
 
@@ -167,7 +167,7 @@ sherd_status sherdi_update_run(sherd_engine *engine, uint64_t decision)
 
 sherd_status sherdi_update_republish(sherd_engine *engine, uint64_t *own_out)
 {
-    sherdi_numbers_head head   = {0};
+    sherdi_scalars_head head   = {0};
     uint64_t            all    = 0;
     sherd_status        status = walk_run(engine, SHERDI_WALK_REPUBLISH, &head);
 

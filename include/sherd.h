@@ -388,7 +388,7 @@ typedef struct sherd_step_report {
     int      is_boundary;      /* the window was complete: the optimizer's turn */
     int      was_updated;      /* parameters changed in this call */
     int      has_overflow;     /* a gradient was Inf or NaN; the update was skipped */
-    int      is_padded;        /* keeps the layout; zero */
+    int      reserved;         /* keeps the layout; zero */
     int64_t  micro_step;       /* micro-batches seen by this engine */
     int64_t  step;             /* updates done (skipped ones not counted) */
     int64_t  skipped_steps;    /* boundaries skipped for overflow; discarded ones are not counted */
@@ -515,19 +515,19 @@ typedef struct sherd_memory_report {
     size_t state_planned, state_held;         /* master weights and optimizer state */
     size_t gather_planned, gather_held;       /* gathered units */
     size_t transient_planned, transient_held; /* gradients of units in backward */
-    size_t staging_planned, staging_held;     /* wire, bind and landing of gradients */
+    size_t staging_planned, staging_held;     /* wire, bind and gradients on their way */
     size_t total_planned, total_held;         /* device and host */
     /* of offload, in host memory; parts of the total */
     size_t host_params_planned, host_params_held;
     size_t host_grads_planned, host_grads_held;
     size_t host_state_planned, host_state_held;
-    size_t host_staging_planned, host_staging_held; /* bridge to the device, rings of NVMe */
+    size_t host_staging_planned, host_staging_held; /* bounce buffers, rings of NVMe */
     size_t pinned_planned, pinned_held;             /* a part of the host's */
     size_t nvme_planned;                            /* of the files, both slots of state */
     /* parts of nvme_planned: state twice where a spare generation is kept */
     size_t nvme_params_planned, nvme_grads_planned, nvme_state_planned;
     int    has_spare_state; /* nvme_state_planned holds two generations */
-    int    is_padded;       /* keeps the layout; zero */
+    int    reserved;        /* keeps the layout; zero */
     /* beside the total: memory of the world's own, for all its engines */
     size_t receive_planned, receive_held; /* room for reductions, device */
     size_t transport_held;                /* what the transport has taken itself, host */
@@ -543,7 +543,7 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_engine_memory(sherd_engine        *e
 typedef struct sherd_traffic_report {
     size_t   struct_size;
     int      accumulation;                          /* micro-batches of a step */
-    int      is_padded;                             /* keeps the layout; zero */
+    int      reserved;                              /* keeps the layout; zero */
     uint64_t wire_micro_planned, wire_step_planned; /* sent to other ranks; as many are received */
     uint64_t down_micro_planned, down_step_planned; /* link, device to host */
     uint64_t up_micro_planned, up_step_planned;     /* link, host to device */
@@ -581,7 +581,7 @@ typedef struct sherd_engine_info {
     uint64_t    state_run;    /* number of the run in the names of its state files; 0: none */
     const char *backend;      /* "cpu" or "cuda"; static storage */
     int         overlap_comm; /* gathers and reductions run beside the trainer's work */
-    int         is_padded;    /* keeps the layout; zero */
+    int         reserved;     /* keeps the layout; zero */
     const char
         *resume_differs; /* what the resumed state was written with and this run has not, in one
                                    sentence: accumulation, micro-batch size, sherd_engine_describe_run. "":

@@ -422,7 +422,7 @@ static sherd_status own_slice(rig *r, sherdi_op_kind kind, sherdi_lane_id lane,
     for (int rank = 0; rank < 2; rank++) {
         ops[rank] = op_of(kind, lane, 2);
         op_use(&ops[rank], SHERDI_USE_PARAM, access, SHERDI_BUFFER_PARAMS, (size_t)rank * 100, 100);
-        op_use(&ops[rank], SHERDI_USE_NUMBERS, SHERDI_ADDS, SHERDI_BUFFER_NUMBERS, 0, 8);
+        op_use(&ops[rank], SHERDI_USE_SCALARS, SHERDI_ADDS, SHERDI_BUFFER_SCALARS, 0, 8);
     }
     return sherdi_hazard_op(r->hazard, &ops[0], &ops[1]);
 }
@@ -433,7 +433,7 @@ static sherd_status exchange(rig *r, sherdi_lane_id lane)
     sherdi_op op = op_of(SHERDI_OP_EXCHANGE, lane, -1);
 
     op.flags = SHERDI_OP_MEETS;
-    op_use(&op, SHERDI_USE_SRC, SHERDI_READS, SHERDI_BUFFER_NUMBERS, 0, 8);
+    op_use(&op, SHERDI_USE_SRC, SHERDI_READS, SHERDI_BUFFER_SCALARS, 0, 8);
     return both(r, &op);
 }
 
@@ -473,7 +473,7 @@ static void change_is_behind_the_peers_stable_gather_if_they_met(void)
         rig_open(&r, on_device());
         CHECK_OK(gather(&r, SHERDI_OP_STABLE));
         op_use(&use, SHERDI_USE_SRC, SHERDI_READS, SHERDI_BUFFER_PARAMS, 0, 200);
-        op_use(&use, SHERDI_USE_NUMBERS, SHERDI_ADDS, SHERDI_BUFFER_NUMBERS, 0, 8);
+        op_use(&use, SHERDI_USE_SCALARS, SHERDI_ADDS, SHERDI_BUFFER_SCALARS, 0, 8);
         CHECK_OK(both(&r, &use));
         if (is_met) {
             CHECK_OK(exchange(&r, SHERDI_LANE_HOST));

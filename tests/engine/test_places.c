@@ -128,10 +128,11 @@ static void plan_gathers_ahead_what_the_wire_needs(void)
         for (size_t p = 0; p < b.plan->train.num_steps; p++) {
             size_t there = 0;
 
-            for (size_t s = 0; s < b.plan->train.num_stays; s++) {
-                const sherdi_stay *stay = &b.plan->train.stays[s];
+            for (size_t s = 0; s < b.plan->train.num_live_ranges; s++) {
+                const sherdi_live_range *live_range = &b.plan->train.live_ranges[s];
 
-                there += stay->first <= p && p <= stay->last && stay->bytes > 4096;
+                there +=
+                    live_range->first <= p && p <= live_range->last && live_range->bytes > 4096;
             }
             most = there > most ? there : most;
         }
@@ -150,10 +151,10 @@ static size_t gather_load(const bench *b)
         for (size_t p = 0; p < sequences[k]->num_steps; p++) {
             size_t load = 0;
 
-            for (size_t s = 0; s < sequences[k]->num_stays; s++) {
-                const sherdi_stay *stay = &sequences[k]->stays[s];
+            for (size_t s = 0; s < sequences[k]->num_live_ranges; s++) {
+                const sherdi_live_range *live_range = &sequences[k]->live_ranges[s];
 
-                load += stay->first <= p && p <= stay->last ? stay->bytes : 0;
+                load += live_range->first <= p && p <= live_range->last ? live_range->bytes : 0;
             }
             most = load > most ? load : most;
         }

@@ -125,21 +125,21 @@ static int is_held(const planner *b, const sherdi_sequence *sequence, int unit, 
     return 0;
 }
 
-static int stays_meet(const sherdi_stay *a, const sherdi_stay *b)
+static int live_ranges_meet(const sherdi_live_range *a, const sherdi_live_range *b)
 {
     return a->first <= b->last && b->first <= a->last && a->offset < b->offset + b->bytes &&
            b->offset < a->offset + a->bytes;
 }
 
-static void expect_stays_apart(const sherdi_stay *stays, size_t count, size_t pool_bytes,
-                               const char *what)
+static void expect_live_ranges_apart(const sherdi_live_range *live_ranges, size_t count,
+                                     size_t pool_bytes, const char *what)
 {
     for (size_t i = 0; i < count; i++) {
-        IS(stays[i].offset % SHERD_ALIGN_BYTES == 0);
-        IS(stays[i].offset + stays[i].bytes <= pool_bytes);
-        IS(stays[i].bytes > 0 && stays[i].first <= stays[i].last);
+        IS(live_ranges[i].offset % SHERD_ALIGN_BYTES == 0);
+        IS(live_ranges[i].offset + live_ranges[i].bytes <= pool_bytes);
+        IS(live_ranges[i].bytes > 0 && live_ranges[i].first <= live_ranges[i].last);
         for (size_t j = 0; j < i; j++) {
-            IS(!stays_meet(&stays[i], &stays[j]));
+            IS(!live_ranges_meet(&live_ranges[i], &live_ranges[j]));
         }
     }
 }
@@ -158,20 +158,20 @@ static void expect_gathers(const sherdi_plan *plan, const planner *b,
         for (size_t u = 0; u < plan->num_units; u++) {
             size_t there = 0;
 
-            for (size_t i = 0; i < sequence->num_stays; i++) {
-                const sherdi_stay *stay    = &sequence->stays[i];
-                int                is_used = 0;
+            for (size_t i = 0; i < sequence->num_live_ranges; i++) {
+                const sherdi_live_range *live_range = &sequence->live_ranges[i];
+                int                      is_used    = 0;
 
-                if (stay->unit != (int)u || stay->first > p || stay->last < p) {
+                if (live_range->unit != (int)u || live_range->first > p || live_range->last < p) {
                     continue;
                 }
                 there++;
-                live += stay->bytes / elem;
-                for (size_t q = stay->first; q <= p; q++) {
+                live += live_range->bytes / elem;
+                for (size_t q = live_range->first; q <= p; q++) {
                     is_used |= step_uses(b, &sequence->steps[q], (int)u);
                 }
-                ahead += is_used ? 0 : stay->bytes / elem;
-                has_started_ahead |= stay->first == p && !is_used;
+                ahead += is_used ? 0 : live_range->bytes / elem;
+                has_started_ahead |= live_range->first == p && !is_used;
             }
             IS(there <= 1);
             IS(!is_held(b, sequence, (int)u, p, 0) || plan->units[u].gather_bytes == 0 ||
@@ -180,11 +180,11 @@ static void expect_gathers(const sherdi_plan *plan, const planner *b,
         IS(ahead <= plan->settings.prefetch_bucket_size);
         IS(!has_started_ahead || live <= plan->settings.max_live_parameters);
     }
-    for (size_t i = 0; i < sequence->num_stays; i++) { /* each is for something, to its end */
-        const sherdi_stay *stay = &sequence->stays[i];
+    for (size_t i = 0; i < sequence->num_live_ranges; i++) { /* each is for something, to its end */
+        const sherdi_live_range *live_range = &sequence->live_ranges[i];
 
-        IS(is_held(b, sequence, stay->unit, stay->last, 1));
-        IS(stay->bytes == plan->units[stay->unit].gather_bytes);
+        IS(is_held(b, sequence, live_range->unit, live_range->last, 1));
+        IS(live_range->bytes == plan->units[live_range->unit].gather_bytes);
     }
 }
 
@@ -192,12 +192,13 @@ static void expect_gathers(const sherdi_plan *plan, const planner *b,
 static void expect_one_place(const sherdi_plan *plan, const sherdi_sequence *sequence,
                              const char *what)
 {
-    for (size_t i = 0; i < sequence->num_stays && !plan->settings.free_packing; i++) {
+    for (size_t i = 0; i < sequence->num_live_ranges && !plan->settings.free_packing; i++) {
         for (size_t j = 0; j < i; j++) {
-            IS(sequence->stays[i].unit != sequence->stays[j].unit ||
-               sequence->stays[i].offset == sequence->stays[j].offset);
+            IS(sequence->live_ranges[i].unit != sequence->live_ranges[j].unit ||
+               sequence->live_ranges[i].offset == sequence->live_ranges[j].offset);
         }
-        IS(sequence->stays[i].offset == plan->units[sequence->stays[i].unit].gather_place);
+        IS(sequence->live_ranges[i].offset ==
+           plan->units[sequence->live_ranges[i].unit].gather_place);
     }
 }
 
@@ -252,7 +253,7 @@ static void gather_expect(told_ops *told, sherdi_phase_name phase, const sherdi_
         told->published[op->segment % 64]++;
     } else {
         IS(op->moves[SHERDI_MOVES_WIRE] == segment_wire(plan, op->segment, SHERD_F32));
-        IS(plan->is_fixed);
+        IS(plan->is_deterministic);
     }
 }
 
@@ -280,7 +281,7 @@ static sherd_status op_expect(void *ctx, sherdi_phase_name phase, const sherdi_o
         break;
     case SHERDI_OP_ALL_REDUCE:
         IS(bytes == 2 * segment_wire(plan, op->segment, plan->wire_dtype));
-        IS(plan->settings.stage == 0 && !plan->is_fixed);
+        IS(plan->settings.stage == 0 && !plan->is_deterministic);
         told->reduced[op->segment % 64]++;
         break;
     default:
@@ -325,12 +326,12 @@ static void expect_valid(const sherdi_plan *plan, const planner *b, const char *
     IS(total == plan->total_bytes);
     expect_segments(plan, b, what);
     expect_arenas_are_filled_once(plan, what);
-    expect_stays_apart(plan->train.stays, plan->train.num_stays,
-                       plan->buffers[SHERDI_BUFFER_GATHER].bytes, what);
-    expect_stays_apart(plan->eval.stays, plan->eval.num_stays,
-                       plan->buffers[SHERDI_BUFFER_GATHER].bytes, what);
-    expect_stays_apart(plan->transients, plan->num_transients,
-                       plan->buffers[SHERDI_BUFFER_TRANSIENT].bytes, what);
+    expect_live_ranges_apart(plan->train.live_ranges, plan->train.num_live_ranges,
+                             plan->buffers[SHERDI_BUFFER_GATHER].bytes, what);
+    expect_live_ranges_apart(plan->eval.live_ranges, plan->eval.num_live_ranges,
+                             plan->buffers[SHERDI_BUFFER_GATHER].bytes, what);
+    expect_live_ranges_apart(plan->transients, plan->num_transients,
+                             plan->buffers[SHERDI_BUFFER_TRANSIENT].bytes, what);
     expect_gathers(plan, b, &plan->train, what);
     expect_gathers(plan, b, &plan->eval, what);
     expect_one_place(plan, &plan->train, what);

@@ -98,7 +98,7 @@ static void every_rule_that_is_broken_is_noticed(void)
 
     open_simulated(&r, &options, 1, 4, NULL);
     CHECK_OK(sherdi_engine_plan_make(r.engine, &machine, &plan));
-    CHECK(plan->num_segments == 4 && plan->train.num_stays > 2 && plan->num_transients == 3);
+    CHECK(plan->num_segments == 4 && plan->train.num_live_ranges > 2 && plan->num_transients == 3);
     expect_noticed(plan, &r.engine->model, &plan->segments[0].slice_elems,
                    plan->segments[0].slice_elems + 64, "equal slices");
     expect_noticed(plan, &r.engine->model, &plan->params[2].offset_elems, 64,
@@ -120,8 +120,8 @@ static void every_rule_that_is_broken_is_noticed(void)
     expect_noticed(plan, &r.engine->model, &plan->blocks[0].state_offset, 4096, "extents");
     expect_noticed(plan, &r.engine->model, &plan->buffers[SHERDI_BUFFER_GATHER].bytes, 4096,
                    "inside its pool");
-    expect_noticed(plan, &r.engine->model, &plan->train.stays[1].offset,
-                   plan->train.stays[0].offset, "there together do not overlap");
+    expect_noticed(plan, &r.engine->model, &plan->train.live_ranges[1].offset,
+                   plan->train.live_ranges[0].offset, "there together do not overlap");
     expect_noticed(plan, &r.engine->model, &plan->units[1].gather_place,
                    plan->units[0].gather_place, "a unit has one place");
     expect_noticed(plan, &r.engine->model, &plan->units[0].transient_place, 1 << 20,

@@ -73,7 +73,7 @@ static void the_host_waits_twice_in_a_step(void)
     }
 }
 
-/* For each gradient that went down, when the norm comes to it; then for the norm and the fingerprint, and for the bridge
+/* For each gradient that went down, when the norm comes to it; then for the norm and the fingerprint, and for the bounce buffer
  * of each block. */
 static void an_offloaded_step_waits_for_what_the_host_needs(void)
 {

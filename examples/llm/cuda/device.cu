@@ -31,12 +31,12 @@ typedef struct cuda {
     size_t       scratch_bytes;
     cuda_scratch at;
 
-    batch_slot  slots[2];
-    size_t      num_batches;
-    size_t      num_pieces, num_repeated, repeated_at; /* of the micro-batch; offset in `batch` */
-    int32_t    *token_counts;                          /* [vocab + 1] */
-    void       *host;                                  /* pinned: a double, or a row of logits */
-    float       grad_scale;
+    batch_slot slots[2];
+    size_t     num_batches;
+    size_t     num_pieces, num_repeated, repeated_at; /* of the micro-batch; offset in `batch` */
+    int32_t   *token_counts;                          /* [vocab + 1] */
+    void      *host;                                  /* pinned: a double, or a row of logits */
+    float      grad_scale;
 } cuda;
 
 static cuda *cuda_of(compute *c)
@@ -175,7 +175,7 @@ static size_t batch_sort(cuda *m, unsigned char *memory, const int32_t *inputs)
             token->first_slot = pieces[i].slot;
             token->slots      = 0;
             token->token      = pieces[i].token;
-            token->is_padded  = 0;
+            token->reserved   = 0;
         }
         repeated[m->num_repeated - 1].slots++;
     }
@@ -237,7 +237,8 @@ static void multiply(cuda *m, lt_product p)
 
         p.bias = NULL;
         result = lt_multiply(m->products, &p, m->stream);
-        bias_add_launch(p.dtype, p.m, p.n, bias, p.d, m->stream); /* linear alone: d is contiguous */
+        bias_add_launch(p.dtype, p.m, p.n, bias, p.d,
+                        m->stream); /* linear alone: d is contiguous */
         check_queued(m);
     }
     if (result != LT_OK) {
@@ -307,8 +308,8 @@ static void cuda_linear_back(compute *c, const linear_back_args *args)
     weight.d = args->weight.grad;
     multiply(m, weight);
     if (args->bias.data != NULL) {
-        column_sums_launch(m->limits.dtype, args->dy, s.rows, s.out, m->at.partials, args->bias.grad,
-                           m->stream);
+        column_sums_launch(m->limits.dtype, args->dy, s.rows, s.out, m->at.partials,
+                           args->bias.grad, m->stream);
         check_queued(m);
     }
     input.a         = matrix(args->dy, s.out, 0);
@@ -396,7 +397,8 @@ static void cuda_norm(compute *c, const norm_rows *args, void *y)
     check_queued(m);
 }
 
-static void cuda_norm_back(compute *c, const norm_rows *args, const void *dy, void *dx, int is_added)
+static void cuda_norm_back(compute *c, const norm_rows *args, const void *dy, void *dx,
+                           int is_added)
 {
     cuda       *m = cuda_of(c);
     norm_launch n = norm_of(m, args);
@@ -441,8 +443,9 @@ static void cuda_attention(compute *c, const heads_args *args, void *out, float 
     check_queued(m);
 }
 
-static void cuda_attention_back(compute *c, const heads_args *args, const void *out, const void *dout,
-                                const float *log_sums, void *dq, void *dk, void *dv)
+static void cuda_attention_back(compute *c, const heads_args *args, const void *out,
+                                const void *dout, const float *log_sums, void *dq, void *dk,
+                                void *dv)
 {
     cuda            *m = cuda_of(c);
     attention_launch a = attention_of(m, args);
@@ -495,7 +498,8 @@ static size_t vocab_whole(const cuda *m)
 }
 
 /* logits[rows, first .. first + count) = x . weight'. */
-static void logits_make(cuda *m, const void *x, tensor weight, size_t rows, size_t first, size_t count)
+static void logits_make(cuda *m, const void *x, tensor weight, size_t rows, size_t first,
+                        size_t count)
 {
     size_t     hidden = m->limits.hidden;
     lt_product p      = product_of(m, rows, count, hidden);
@@ -508,8 +512,8 @@ static void logits_make(cuda *m, const void *x, tensor weight, size_t rows, size
 }
 
 /* Through the logits of `count` tokens: to the weight's rows of these tokens, and to dx. */
-static void logits_back(cuda *m, const void *x, tensor weight, size_t rows, size_t first, size_t count,
-                        void *dx, int is_added)
+static void logits_back(cuda *m, const void *x, tensor weight, size_t rows, size_t first,
+                        size_t count, void *dx, int is_added)
 {
     size_t      hidden  = m->limits.hidden;
     const void *dlogits = elem_at(m, m->at.logits, first);
@@ -585,29 +589,11 @@ static void cuda_head_back(compute *c, const void *x, tensor weight, void *dx)
 /* -------------------------------------------------------------- create -- */
 
 static const compute_ops cuda_ops = {
-    sizeof(compute_ops),
-    "cuda",
-    cuda_destroy,
-    cuda_scratch_bytes,
-    cuda_alloc,
-    cuda_free,
-    cuda_upload,
-    cuda_batch_set,
-    cuda_losses_take,
-    cuda_logits_get,
-    cuda_embed,
-    cuda_embed_back,
-    cuda_linear,
-    cuda_linear_back,
-    cuda_norm,
-    cuda_norm_back,
-    cuda_rotate,
-    cuda_attention,
-    cuda_attention_back,
-    cuda_swiglu,
-    cuda_swiglu_back,
-    cuda_head,
-    cuda_head_back,
+    sizeof(compute_ops), "cuda",          cuda_destroy,   cuda_scratch_bytes,  cuda_alloc,
+    cuda_free,           cuda_upload,     cuda_batch_set, cuda_losses_take,    cuda_logits_get,
+    cuda_embed,          cuda_embed_back, cuda_linear,    cuda_linear_back,    cuda_norm,
+    cuda_norm_back,      cuda_rotate,     cuda_attention, cuda_attention_back, cuda_swiglu,
+    cuda_swiglu_back,    cuda_head,       cuda_head_back,
 };
 
 static int memory_make(cuda *m, char *why, size_t why_bytes)
@@ -677,8 +663,8 @@ static int device_enter(cuda *m, char *why, size_t why_bytes)
     }
     if (major < 8) {
         (void)snprintf(why, why_bytes,
-                       "GPU %d has compute capability %d; the trainer's kernels need 8.0 or newer", device,
-                       major);
+                       "GPU %d has compute capability %d; the trainer's kernels need 8.0 or newer",
+                       device, major);
         return -1;
     }
     (void)snprintf(m->base.device, sizeof(m->base.device), "%s", properties.name);

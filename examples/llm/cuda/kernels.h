@@ -58,7 +58,7 @@ void rotate_launch(sherd_dtype dtype, size_t rows, size_t length, size_t heads, 
 
 /* A token of several pieces. */
 typedef struct embed_token {
-    int32_t first_slot, slots, token, is_padded;
+    int32_t first_slot, slots, token, reserved;
 } embed_token;
 
 typedef struct embed_launch {
@@ -103,9 +103,10 @@ typedef struct attention_launch {
     heads_args  shape;
     void       *out;
     float      *log_sums; /* [batch, heads, length] */
-    const void *dout;     /* NULL: forward; backward, with all that follows; dq, dk and dv as q, k and v */
-    void       *dq, *dk, *dv;
-    float      *deltas; /* [batch, heads, length]: scratch */
+    const void
+          *dout; /* NULL: forward; backward, with all that follows; dq, dk and dv as q, k and v */
+    void  *dq, *dk, *dv;
+    float *deltas; /* [batch, heads, length]: scratch */
 } attention_launch;
 
 /* Tensor cores where type, width and strides allow, the plain kernels elsewhere. */

@@ -5,12 +5,12 @@
 
 #include <string.h>
 
-static sherdi_numbers numbers_at(const sherdi_plan *plan, unsigned char *memory)
+static sherdi_scalars scalars_at(const sherdi_plan *plan, unsigned char *memory)
 {
-    const sherdi_plan_numbers *at = &plan->numbers;
+    const sherdi_plan_scalars *at = &plan->scalars;
 
-    return (sherdi_numbers){
-        .head   = (sherdi_numbers_head *)(void *)(memory + at->head),
+    return (sherdi_scalars){
+        .head   = (sherdi_scalars_head *)(void *)(memory + at->head),
         .norms  = (sherdi_norm_acc *)(void *)(memory + at->norms),
         .coeffs = memory + at->coeffs,
         .ratios = (float *)(void *)(memory + at->ratios),
@@ -22,7 +22,7 @@ static sherdi_numbers numbers_at(const sherdi_plan *plan, unsigned char *memory)
 /* What came down of the device's results. */
 static unsigned char *down_area(const sherd_engine *engine)
 {
-    return engine->buffers[SHERDI_BUFFER_HOST_NUMBERS] + engine->plan->numbers.shared_bytes;
+    return engine->buffers[SHERDI_BUFFER_HOST_SCALARS] + engine->plan->scalars.shared_bytes;
 }
 
 static void groups_write(sherd_engine *engine)
@@ -42,25 +42,25 @@ static void groups_write(sherd_engine *engine)
     }
 }
 
-sherd_status sherdi_numbers_open(sherd_engine *engine)
+sherd_status sherdi_scalars_open(sherd_engine *engine)
 {
     const sherdi_plan *plan   = engine->plan;
-    unsigned char     *memory = engine->buffers[SHERDI_BUFFER_NUMBERS];
+    unsigned char     *memory = engine->buffers[SHERDI_BUFFER_SCALARS];
 
-    if (plan->buffers[SHERDI_BUFFER_NUMBERS].bytes == 0) {
-        engine->numbers_own =
-            sherdi_alloc(&engine->mem, SHERDI_MEM_CONTROL, plan->numbers.shared_bytes);
-        if (engine->numbers_own == NULL) {
+    if (plan->buffers[SHERDI_BUFFER_SCALARS].bytes == 0) {
+        engine->scalars_own =
+            sherdi_alloc(&engine->mem, SHERDI_MEM_CONTROL, plan->scalars.shared_bytes);
+        if (engine->scalars_own == NULL) {
             return SHERD_E_NOMEM;
         }
-        memory = engine->numbers_own;
+        memory = engine->scalars_own;
     }
-    engine->device  = numbers_at(plan, memory);
+    engine->device  = scalars_at(plan, memory);
     engine->on_host = engine->device;
     if (sherdi_has_device(engine)) {
-        engine->on_host      = numbers_at(plan, engine->buffers[SHERDI_BUFFER_HOST_NUMBERS]);
-        engine->device.spans = (const sherdi_span *)(const void *)(memory + plan->numbers.spans);
-        sherdi_place_put(engine, SHERDI_PLACE_DEVICE, memory + plan->numbers.spans, plan->spans,
+        engine->on_host      = scalars_at(plan, engine->buffers[SHERDI_BUFFER_HOST_SCALARS]);
+        engine->device.spans = (const sherdi_span *)(const void *)(memory + plan->scalars.spans);
+        sherdi_place_put(engine, SHERDI_PLACE_DEVICE, memory + plan->scalars.spans, plan->spans,
                          plan->num_spans * sizeof(*plan->spans));
         SHERDI_TRY(sherdi_lane_wait(engine->backend));
     }
@@ -68,17 +68,17 @@ sherd_status sherdi_numbers_open(sherd_engine *engine)
     return SHERD_OK;
 }
 
-void sherdi_numbers_close(sherd_engine *engine)
+void sherdi_scalars_close(sherd_engine *engine)
 {
-    sherdi_free(engine->numbers_own);
-    engine->numbers_own = NULL;
-    engine->device      = (sherdi_numbers){0};
-    engine->on_host     = (sherdi_numbers){0};
+    sherdi_free(engine->scalars_own);
+    engine->scalars_own = NULL;
+    engine->device      = (sherdi_scalars){0};
+    engine->on_host     = (sherdi_scalars){0};
 }
 
-void sherdi_numbers_tell(sherd_engine *engine)
+void sherdi_scalars_tell(sherd_engine *engine)
 {
-    const sherdi_plan_numbers *at = &engine->plan->numbers;
+    const sherdi_plan_scalars *at = &engine->plan->scalars;
 
     if (sherdi_has_device(engine)) {
         engine->lanes.update->kernels->copy(engine->lanes.update, engine->device.coeffs,
@@ -87,10 +87,10 @@ void sherdi_numbers_tell(sherd_engine *engine)
 }
 
 /* What the device found joins what the host's kernels found. */
-static void down_add(sherd_engine *engine, sherdi_numbers_head *out)
+static void down_add(sherd_engine *engine, sherdi_scalars_head *out)
 {
-    const sherdi_plan_numbers *at   = &engine->plan->numbers;
-    const sherdi_numbers       down = numbers_at(engine->plan, down_area(engine));
+    const sherdi_plan_scalars *at   = &engine->plan->scalars;
+    const sherdi_scalars       down = scalars_at(engine->plan, down_area(engine));
 
     sherdi_norm_merge(&out->norm, &down.head->norm);
     out->counts.nonfinite += down.head->counts.nonfinite;
@@ -101,12 +101,12 @@ static void down_add(sherd_engine *engine, sherdi_numbers_head *out)
     }
 }
 
-sherd_status sherdi_numbers_read(sherd_engine *engine, sherdi_numbers_head *out)
+sherd_status sherdi_scalars_read(sherd_engine *engine, sherdi_scalars_head *out)
 {
     if (sherdi_has_device(engine)) {
         engine->lanes.update->kernels->copy(engine->lanes.update, down_area(engine),
                                             engine->device.head,
-                                            engine->plan->numbers.results_bytes);
+                                            engine->plan->scalars.results_bytes);
         SHERDI_TRY(sherdi_lane_wait(engine->lanes.update));
     }
     *out = *engine->on_host.head;
