@@ -1,5 +1,5 @@
 /* JSON as people write it: comments and trailing commas allowed, and every value knows the
- * line and column it came from. Read by engine/config_read.c; jansson stays behind json.c. */
+ * line and column it came from. Read by engine/config/config_read.c; jansson stays behind json.c. */
 #ifndef SHERDI_BASE_JSON_H
 #define SHERDI_BASE_JSON_H
 

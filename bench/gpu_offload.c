@@ -12,7 +12,7 @@
  * taken inside each round; the median of the rounds is shown. Exits 77 where there is no device. */
 #include "bench/options.h"
 #include "bench/timing.h"
-#include "engine/engine_impl.h"
+#include "engine/run/engine_impl.h"
 
 #include <stdio.h>
 #include <stdlib.h>

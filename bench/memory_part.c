@@ -2,7 +2,7 @@
  * parent has looked at it. See memory.h. */
 #include "bench/memory.h"
 
-#include "engine/engine_impl.h"
+#include "engine/run/engine_impl.h"
 
 #include <signal.h>
 #include <stdlib.h>

@@ -11,7 +11,7 @@
 #include "bench/plot.h"
 #include "bench/options.h"
 #include "bench/timing.h"
-#include "engine/engine_impl.h"
+#include "engine/run/engine_impl.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* The engine: arguments are checked here, then loop.c and step.c move. Made in
  * three phases: declared (the model), sealed (the plan and its memory), running. */
-#include "engine/engine_impl.h"
+#include "engine/run/engine_impl.h"
 
 #include "base/checked.h"
 #include "base/log.h"

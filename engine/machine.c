@@ -1,6 +1,6 @@
 /* What the plan wants to know of the machine: memory that is free on this host, how many
  * ranks share it. The smallest answer of all ranks counts, so that all plan alike. */
-#include "engine/engine_impl.h"
+#include "engine/run/engine_impl.h"
 
 #include "base/checked.h"
 
@@ -159,12 +159,12 @@ sherd_status sherdi_machine_detect(sherd_world *world, sherdi_machine *out)
     const sherdi_simulated *simulated = sherdi_world_simulated(world);
     const sherdi_backend   *backend   = sherdi_world_backend(world);
     sherdi_machine          mine      = {
-        .ranks_per_host  = sherdi_world_local_size(world),
-        .transport_bytes = sherdi_world_overhead_bytes(world),
-        .has_device      = backend->device->is_async,
-        .has_receive     = sherdi_world_reserve_bytes(world, SHERD_ALIGN_BYTES) > 0,
-        .device_bytes    = backend->device->free_bytes(backend),
-        .is_on_lane      = (sherdi_world_caps(world) & SHERDI_WORLD_ON_LANE) != 0,
+                      .ranks_per_host  = sherdi_world_local_size(world),
+                      .transport_bytes = sherdi_world_overhead_bytes(world),
+                      .has_device      = backend->device->is_async,
+                      .has_receive     = sherdi_world_reserve_bytes(world, SHERD_ALIGN_BYTES) > 0,
+                      .device_bytes    = backend->device->free_bytes(backend),
+                      .is_on_lane      = (sherdi_world_caps(world) & SHERDI_WORLD_ON_LANE) != 0,
     };
     int    world_size = sherd_world_size(world);
     double all[4]     = {0, 0, 0, 0};

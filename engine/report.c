@@ -1,5 +1,5 @@
 /* Looking inside an engine: fingerprints, the plan, bytes planned, held and moved, its numbers. */
-#include "engine/engine_impl.h"
+#include "engine/run/engine_impl.h"
 #include "sherd_tools.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
 /* State files that runs left on a drive, as programs and `sherd state` see them. */
-#include "engine/state_note.h"
+#include "engine/run/state_note.h"
 #include "sherd_tools.h"
 
 #include "base/api.h"

@@ -125,7 +125,7 @@ SHERDI_FN uint64_t sherdi_mix_element(uint64_t index, float value)
 /* ----------------------------------------------------------------- adam -- */
 
 /* Everything of one group that an element needs, made once per step in double on the
- * host (engine/optimizer.c) and rounded to fp32 here. */
+ * host (engine/run/optimizer.c) and rounded to fp32 here. */
 typedef struct sherdi_adam_coeffs {
     float grad_scale; /* unscale, mean over micro-batches, and clip, in one */
     float beta1, one_minus_beta1;

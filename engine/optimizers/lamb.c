@@ -1,6 +1,6 @@
 /* LAMB (You et al. 2020), in DeepSpeed's form or the paper's: the step of a tensor is a share of its norm. The first
  * sweep makes the direction only to take its norm, and writes nothing; the second makes it again. */
-#include "engine/config_impl.h"
+#include "engine/config/config_impl.h"
 #include "engine/optimizers/moments.h"
 
 static void lamb_coeffs(const sherdi_settings *settings, const sherdi_group_step *group, void *out)

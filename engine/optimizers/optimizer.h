@@ -4,7 +4,7 @@
 #ifndef SHERDI_ENGINE_OPTIMIZERS_OPTIMIZER_H
 #define SHERDI_ENGINE_OPTIMIZERS_OPTIMIZER_H
 
-#include "engine/config.h"
+#include "engine/config/config.h"
 #include "engine/model.h"
 #include "kernels/backend.h"
 

@@ -1,7 +1,7 @@
 /* Makes one state file as a rank's engine would, for test_state.sh:
  *   make_state FOLDER RUN RANK WORLD_SIZE COMMITS [hold]
  * With `hold` it keeps the file open until its standard input ends, as a running trainer does. */
-#include "engine/state_note.h"
+#include "engine/run/state_note.h"
 
 #include <stdio.h>
 #include <stdlib.h>

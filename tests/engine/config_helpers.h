@@ -3,7 +3,7 @@
 #ifndef TESTS_ENGINE_CONFIG_HELPERS_H
 #define TESTS_ENGINE_CONFIG_HELPERS_H
 
-#include "engine/config_impl.h"
+#include "engine/config/config_impl.h"
 #include "tests/lib/check.h"
 
 #include <stdio.h>

@@ -4,7 +4,7 @@
 
 #include "tests/engine/rig.h"
 
-#include "engine/plan.h"
+#include "engine/plan/plan.h"
 
 /* A model without an engine. */
 typedef struct planner {

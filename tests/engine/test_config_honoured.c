@@ -1,4 +1,4 @@
-/* A key does what its row of engine/config_keys.h says: where it is honoured, another value of it makes other
+/* A key does what its row of engine/config/config_keys.h says: where it is honoured, another value of it makes other
  * settings in some file at least; where it is accepted or ignored, in none. */
 #include "tests/engine/config_helpers.h"
 

@@ -1,5 +1,5 @@
 /* The drive's lane over a tier that is told when it is done. */
-#include "engine/drive.h"
+#include "engine/run/drive.h"
 
 #include "tests/lib/check.h"
 

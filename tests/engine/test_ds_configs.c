@@ -2,7 +2,7 @@
  * to. The folder has MANIFEST.tsv (a row per file; the column "policy" is clean, warn, reject, or
  * empty for what is not JSON) and ORACLE.json (per file, what DeepSpeed resolves it to after
  * "auto" is filled in). Without a folder: skipped. */
-#include "engine/config_impl.h"
+#include "engine/config/config_impl.h"
 #include "engine/optimizers/optimizer.h"
 #include "tests/lib/check.h"
 

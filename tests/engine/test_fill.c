@@ -1,6 +1,6 @@
 /* First values on NVMe: each byte is written once and nothing is read, in the orders in which trainers fill;
  * the values are the same in every order; ranks that fill differently are told. */
-#include "engine/engine_impl.h"
+#include "engine/run/engine_impl.h"
 #include "sherd_build.h"
 #include "tests/engine/rig.h"
 #include "tests/lib/check.h"

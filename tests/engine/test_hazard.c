@@ -1,6 +1,6 @@
 /* Sequences by hand, each kind of order in it and taken out, then sequences that are drawn, against a check that builds
  * the whole graph. */
-#include "engine/hazard.h"
+#include "engine/plan/hazard.h"
 
 #include "tests/lib/check.h"
 

@@ -1,6 +1,6 @@
 /* Sequences that are drawn, orders taken out of some: the check has to say at which operation the first hazard is, or
  * that there is none, as a graph of all operations does in which every path is looked for. */
-#include "engine/hazard.h"
+#include "engine/plan/hazard.h"
 
 #include "tests/lib/check.h"
 

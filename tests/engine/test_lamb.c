@@ -1,6 +1,6 @@
 /* LAMB under every stage, number of ranks and place of the state: the bits of the training that is written
  * plainly, whose norms are of whole tensors. */
-#include "engine/engine_impl.h"
+#include "engine/run/engine_impl.h"
 #include "sherd_build.h"
 #include "tests/engine/rig.h"
 #include "tests/engine/toy.h"

@@ -1,7 +1,7 @@
 /* An optimizer that the library has not (sgd.c), added by its table and one line of a list: the bits of the same training
  * over whole arrays, wherever its state rests; the bytes that its table says, planned and moved. */
 #include "base/checked.h"
-#include "engine/engine_impl.h"
+#include "engine/run/engine_impl.h"
 #include "sherd_build.h"
 #include "tests/engine/numbers.h"
 #include "tests/engine/plain.h"

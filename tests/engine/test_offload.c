@@ -1,7 +1,7 @@
 /* State, gradients and parameters that rest elsewhere than on the device: the same bits as the training
  * written plainly, for every place, stage, number of ranks and way of driving the engine; bytes counted
  * as planned; the undo. Real files on a real file system. */
-#include "engine/engine_impl.h"
+#include "engine/run/engine_impl.h"
 #include "sherd_build.h"
 #include "tests/engine/rig.h"
 #include "tests/engine/toy.h"

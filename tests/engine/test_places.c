@@ -1,5 +1,5 @@
 /* Where units lie in the pools, and how far ahead they are gathered: plans of layered models, without an engine. */
-#include "engine/plan.h"
+#include "engine/plan/plan.h"
 #include "tests/engine/rig.h"
 #include "tests/lib/check.h"
 

@@ -4,7 +4,7 @@
 #include "tests/lib/check.h"
 
 #include "base/checked.h"
-#include "engine/program.h"
+#include "engine/plan/program.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -5,7 +5,7 @@
 #include "sherd_tools.h"
 
 #include "base/checked.h"
-#include "engine/engine_impl.h"
+#include "engine/run/engine_impl.h"
 
 #include <stdio.h>
 #include <string.h>

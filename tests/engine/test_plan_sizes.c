@@ -2,7 +2,7 @@
 #include "tests/engine/planner.h"
 #include "tests/lib/check.h"
 
-#include "engine/engine_impl.h"
+#include "engine/run/engine_impl.h"
 
 #include <jansson.h>
 #include <stdio.h>

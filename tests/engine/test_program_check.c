@@ -1,5 +1,5 @@
 /* The proof of plans: plans of drawn layouts have no hazard, and each kind of order that is taken out is named. */
-#include "engine/program_check.h"
+#include "engine/plan/program_check.h"
 
 #include "base/checked.h"
 #include "tests/campaign/layout.h"

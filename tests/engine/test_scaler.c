@@ -1,5 +1,5 @@
 /* The loss scaler against the cases that its state machine is known by. */
-#include "engine/scaler.h"
+#include "engine/optimizers/scaler.h"
 #include "tests/lib/check.h"
 
 #include <float.h>

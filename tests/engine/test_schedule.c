@@ -1,6 +1,6 @@
 /* Learning-rate schedules. In the tables index i counts updates from 0: the value that update
  * i + 2 uses. Update 1 uses what the constructor leaves. */
-#include "engine/schedule.h"
+#include "engine/optimizers/schedule.h"
 #include "tests/lib/check.h"
 
 #include <math.h>

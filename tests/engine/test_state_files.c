@@ -1,5 +1,5 @@
 /* State files as programs see them. What the command makes of them: tests/cli/test_state.sh. */
-#include "engine/state_note.h"
+#include "engine/run/state_note.h"
 #include "tests/lib/check.h"
 #include "sherd_tools.h"
 

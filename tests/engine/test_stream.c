@@ -1,5 +1,5 @@
 /* The engine on a device's streams: how often the host waits for it, and a stream of the trainer's own. */
-#include "engine/engine_impl.h"
+#include "engine/run/engine_impl.h"
 #include "sherd_cuda.h"
 #include "tests/engine/rig.h"
 #include "tests/lib/check.h"

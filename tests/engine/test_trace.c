@@ -1,7 +1,7 @@
 /* SHERD_TRACE: a file per rank that is JSON, with a span for everything that the plan has, rows on which one
  * thing runs at a time, and the report's sums of the same times. */
 #include "base/json.h"
-#include "engine/engine_impl.h"
+#include "engine/run/engine_impl.h"
 #include "sherd_build.h"
 #include "tests/engine/rig.h"
 #include "tests/lib/check.h"

@@ -1,7 +1,7 @@
 /* libFuzzer on the configuration parser: any bytes give a configuration or a sentence, never a
  * crash, a leak or memory that is not accounted for (sherd_config_destroy asserts that). Built
  * by -Dfuzz=true with clang; run it with a folder of configuration files as its corpus. */
-#include "engine/config_impl.h"
+#include "engine/config/config_impl.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -9,13 +9,13 @@ trap 'rm -r "$scratch"' EXIT
 failed=0
 
 # Keys. Members of a block are read, so blocks are left out.
-awk '/^    X\(/ { print row; row = "" } { sub(/\\$/, ""); row = row $0 } END { print row }' config_keys.h >"$scratch/rows"
+awk '/^    X\(/ { print row; row = "" } { sub(/\\$/, ""); row = row $0 } END { print row }' config/config_keys.h >"$scratch/rows"
 honoured() {
     sed -nE 's/^ *X\(([A-Z0-9_]*), "([^"]*)", [A-Z]*, *\(('"$1"').*/\1 \2/p' "$scratch/rows"
 }
 honoured 'HONOUR|DERIVES|SETS' >"$scratch/keys"
-sed -n 's/^ *X(\([A-Z0-9_]*\), "[^"]*", BLOCK,.*/\1/p' config_keys.h >"$scratch/blocks"
-cat config*.c | sed 's/case SHERDI_CONFIG_[A-Z0-9_]*//g; s/[!=]= SHERDI_CONFIG_[A-Z0-9_]*//g' |
+sed -n 's/^ *X(\([A-Z0-9_]*\), "[^"]*", BLOCK,.*/\1/p' config/config_keys.h >"$scratch/blocks"
+cat config/config*.c | sed 's/case SHERDI_CONFIG_[A-Z0-9_]*//g; s/[!=]= SHERDI_CONFIG_[A-Z0-9_]*//g' |
     grep -oE 'SHERDI_CONFIG_[A-Z0-9_]+' | sed 's/SHERDI_CONFIG_//' | sort -u >"$scratch/taken"
 honoured SETS | cut -d' ' -f1 >>"$scratch/taken"
 while read -r id path; do
@@ -32,11 +32,11 @@ fields() {
         sed 's/\[.*//' | grep -oE '[a-z_0-9]+ *$' | tr -d ' '
 }
 {
-    fields config.h sherdi_settings
-    fields config.h sherdi_offload_settings
-    fields config.h sherdi_lamb_settings
-    fields scaler.h sherdi_scaler_params
-    fields schedule.h sherdi_schedule_params
+    fields config/config.h sherdi_settings
+    fields config/config.h sherdi_offload_settings
+    fields config/config.h sherdi_lamb_settings
+    fields optimizers/scaler.h sherdi_scaler_params
+    fields optimizers/schedule.h sherdi_schedule_params
 } >"$scratch/fields"
 readers=$(find . -name '*.[ch]' ! -name 'config*')
 # shellcheck disable=SC2086

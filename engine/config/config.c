@@ -1,0 +1,271 @@
+/* Configurations: their life, files, the program's values and the warnings. The reading itself
+ * is in config_read.c, what comes of it in config_resolve.c. */
+#include "engine/config/config_impl.h"
+
+#include "base/api.h"
+#include "base/log.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A larger file is something else than a configuration. */
+#define FILE_MAX_BYTES   ((size_t)16 << 20)
+#define FILE_PIECE_BYTES ((size_t)4096)
+
+/* ---- messages ---- */
+
+const char *sherdi_config_place(const sherd_config *config, sherdi_config_id id,
+                                char place[SHERDI_PLACE_BYTES])
+{
+    const sherdi_config_entry *entry = &config->entries[id];
+
+    switch (entry->origin) {
+    case SHERDI_ORIGIN_FILE:
+        (void)snprintf(place, SHERDI_PLACE_BYTES, "%s:%u:%u", config->name, entry->line,
+                       entry->column);
+        break;
+    case SHERDI_ORIGIN_PROGRAM:
+        (void)snprintf(place, SHERDI_PLACE_BYTES, "the program");
+        break;
+    case SHERDI_ORIGIN_DEFAULT:
+        (void)snprintf(place, SHERDI_PLACE_BYTES, "default");
+        break;
+    }
+    return place;
+}
+
+/* Keys of a file may hold anything; a message is one line. */
+static void line_clean(char *line)
+{
+    for (; *line != '\0'; line++) {
+        if ((unsigned char)*line < ' ') {
+            *line = ' ';
+        }
+    }
+}
+
+sherd_status sherdi_reader_say(const sherdi_config_reader *reader, const sherdi_json_node *node,
+                               int how, const char *fmt, ...)
+{
+    char    line[SHERDI_ERROR_BYTES];
+    int     start;
+    va_list args;
+
+    if (reader->origin == SHERDI_ORIGIN_FILE) {
+        start = snprintf(line, SHERDI_PLACE_BYTES, "%s:%u:%u: ", reader->config->name, node->line,
+                         node->column);
+    } else {
+        start = snprintf(line, SHERDI_PLACE_BYTES, "set by the program: ");
+    }
+    start = start < SHERDI_PLACE_BYTES ? start : SHERDI_PLACE_BYTES - 1;
+    va_start(args, fmt);
+    (void)vsnprintf(line + start, SHERDI_ERROR_BYTES - (size_t)start, fmt, args);
+    va_end(args);
+    line_clean(line);
+    if (how == SHERDI_SAY_WARNING) {
+        return sherdi_config_warn(reader->config, line);
+    }
+    if (how == SHERDI_SAY_INFO) {
+        sherdi_log(SHERD_LOG_INFO, -1, "%s", line);
+        return SHERD_OK;
+    }
+    return sherdi_fail((sherd_status)how, "%s", line);
+}
+
+sherd_status sherdi_config_warn(sherd_config *config, const char *text)
+{
+    void *warnings = config->warnings;
+    char *copy;
+
+    SHERDI_TRY(sherdi_grow(&config->mem, SHERDI_MEM_CONTROL, &warnings, &config->warning_capacity,
+                           config->warning_count + 1, sizeof(*config->warnings)));
+    config->warnings = warnings;
+    copy             = sherdi_strdup(&config->mem, text);
+    if (copy == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    config->warnings[config->warning_count++] = copy;
+    sherdi_log(SHERD_LOG_WARN, -1, "%s", text);
+    return SHERD_OK;
+}
+
+/* In strict mode the warnings from `first` on are errors; the first of them is the sentence. */
+static sherd_status strict_check(const sherd_config *config, size_t first)
+{
+    if (sherdi_config_integer(config, SHERDI_CONFIG_STRICT) && config->warning_count > first) {
+        return sherdi_fail(SHERD_E_INVAL, "strict: %s", config->warnings[first]);
+    }
+    return SHERD_OK;
+}
+
+size_t sherd_config_warning_count(const sherd_config *config)
+{
+    return config == NULL ? 0 : config->warning_count;
+}
+
+const char *sherd_config_warning(const sherd_config *config, size_t index)
+{
+    return index < sherd_config_warning_count(config) ? config->warnings[index] : "";
+}
+
+/* ---- life ---- */
+
+static sherd_status config_read_text(sherd_config *config, const char *text, size_t len_bytes)
+{
+    sherdi_config_reader reader = {.config = config, .origin = SHERDI_ORIGIN_FILE};
+    sherdi_json         *document;
+    sherd_status         status;
+
+    SHERDI_TRY(sherdi_json_parse(&config->mem, config->name, text, len_bytes, &document));
+    status = sherdi_config_read(&reader, sherdi_json_root(document));
+    sherdi_json_destroy(document);
+    SHERDI_TRY(status);
+    SHERDI_TRY(sherdi_config_check(config, 0));
+    SHERDI_TRY(sherdi_config_remark(config));
+    return strict_check(config, 0);
+}
+
+static sherd_status config_create(const char *name, const char *text, size_t len_bytes,
+                                  sherd_config **out)
+{
+    sherd_config *config = calloc(1, sizeof(*config)); /* it holds its own account */
+    sherd_status  status = SHERD_E_NOMEM;
+
+    if (config == NULL) {
+        return sherdi_fail(SHERD_E_NOMEM, "no memory for a configuration");
+    }
+    sherdi_mem_init(&config->mem);
+    config->name = sherdi_strdup(&config->mem, name);
+    if (config->name != NULL) {
+        status = config_read_text(config, text, len_bytes);
+    }
+    if (status != SHERD_OK) {
+        sherd_config_destroy(config);
+        return status;
+    }
+    *out = config;
+    return SHERD_OK;
+}
+
+sherd_status sherd_config_parse(const char *json, size_t len_bytes, sherd_config **out)
+{
+    SHERDI_TRY(sherdi_api_need(json != NULL || len_bytes == 0, "sherd_config_parse", "json"));
+    SHERDI_TRY(sherdi_api_check_out(out, "sherd_config_parse"));
+    return config_create("configuration", json == NULL ? "" : json, len_bytes, out);
+}
+
+void sherd_config_destroy(sherd_config *config)
+{
+    if (config == NULL) {
+        return;
+    }
+    for (int id = 0; id < SHERDI_CONFIG_IDS; id++) {
+        sherdi_free(config->entries[id].written);
+        sherdi_free(config->entries[id].value.text);
+    }
+    for (size_t i = 0; i < config->warning_count; i++) {
+        sherdi_free(config->warnings[i]);
+    }
+    sherdi_free(config->warnings);
+    sherdi_free(config->name);
+    assert(sherdi_mem_held_all(&config->mem) == 0);
+    free(config);
+}
+
+/* ---- files ---- */
+
+static sherd_status file_read(sherdi_mem *mem, FILE *file, const char *path, void **text,
+                              size_t *bytes_out)
+{
+    size_t capacity = 0;
+    size_t bytes    = 0;
+
+    do {
+        if (capacity >= FILE_MAX_BYTES) {
+            return sherdi_fail(SHERD_E_INVAL, "%s is no configuration: more than %zu bytes", path,
+                               FILE_MAX_BYTES);
+        }
+        SHERDI_TRY(
+            sherdi_grow(mem, SHERDI_MEM_CONTROL, text, &capacity, capacity + FILE_PIECE_BYTES, 1));
+        bytes += fread((char *)*text + bytes, 1, capacity - bytes, file);
+    } while (bytes == capacity);
+    if (ferror(file)) {
+        return sherdi_fail(SHERD_E_IO, "cannot read %s: %s", path, strerror(errno));
+    }
+    *bytes_out = bytes;
+    return SHERD_OK;
+}
+
+sherd_status sherd_config_load(const char *path, sherd_config **out)
+{
+    void        *text  = NULL;
+    size_t       bytes = 0;
+    sherdi_mem   mem;
+    FILE        *file;
+    sherd_status status;
+
+    SHERDI_TRY(sherdi_api_need(path != NULL, "sherd_config_load", "path"));
+    SHERDI_TRY(sherdi_api_check_out(out, "sherd_config_load"));
+    file = fopen(path, "rbe");
+    if (file == NULL) {
+        return sherdi_fail(SHERD_E_IO, "cannot open %s: %s", path, strerror(errno));
+    }
+    sherdi_mem_init(&mem);
+    status = file_read(&mem, file, path, &text, &bytes);
+    (void)fclose(file);
+    if (status == SHERD_OK) {
+        status = config_create(path, text, bytes, out);
+    }
+    sherdi_free(text);
+    return status;
+}
+
+/* ---- the program's values ---- */
+
+sherd_status sherd_config_set(sherd_config *config, const char *dotted_key, const char *json_value)
+{
+    sherdi_config_reader reader = {.config = config, .origin = SHERDI_ORIGIN_PROGRAM};
+    size_t               warned = sherd_config_warning_count(config);
+    int                  was_strict;
+    sherdi_json         *document;
+    sherd_status         status;
+
+    SHERDI_TRY(sherdi_api_need(config != NULL, "sherd_config_set", "config"));
+    SHERDI_TRY(sherdi_api_need(dotted_key != NULL, "sherd_config_set", "dotted_key"));
+    SHERDI_TRY(sherdi_api_need(json_value != NULL, "sherd_config_set", "json_value"));
+    if (dotted_key[0] == '!') {
+        reader.is_override = 1;
+        dotted_key++;
+    }
+    was_strict        = (int)sherdi_config_integer(config, SHERDI_CONFIG_STRICT);
+    reader.is_lenient = (int)sherdi_config_integer(config, SHERDI_CONFIG_LENIENT);
+    SHERDI_TRY(
+        sherdi_json_parse(&config->mem, dotted_key, json_value, strlen(json_value), &document));
+    status = sherdi_config_read_key(&reader, dotted_key, sherdi_json_root(document));
+    sherdi_json_destroy(document);
+    SHERDI_TRY(status);
+    /* Switching strict mode on is about everything said so far. */
+    return strict_check(config, was_strict ? warned : 0);
+}
+
+int sherd_config_has(const sherd_config *config, const char *dotted_key)
+{
+    const sherdi_config_alias *alias;
+    sherdi_config_effect       effect;
+    sherdi_config_id           id;
+
+    if (config == NULL || dotted_key == NULL) {
+        return 0;
+    }
+    alias = sherdi_config_alias_find(dotted_key);
+    id    = alias == NULL ? sherdi_config_find(dotted_key) : alias->id;
+    if (id == SHERDI_CONFIG_IDS) {
+        return 0;
+    }
+    sherdi_config_effective(config, 0, id, &effect);
+    return !effect.is_null && !effect.is_missing;
+}

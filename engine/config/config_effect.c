@@ -1,0 +1,287 @@
+/* The value in force of one key: what was given, what "auto" stands for, what follows from
+ * other keys, or the default; and a sentence saying which. sherdi_config_resolve and the dump
+ * both ask here, so they cannot differ. */
+#include "engine/config/config_impl.h"
+
+#include <assert.h>
+#include <limits.h>
+#include <stdio.h>
+
+static const sherdi_config_entry *entry_of(const sherd_config *config, sherdi_config_id id)
+{
+    return &config->entries[id];
+}
+
+/* ---- batch ---- */
+
+/* 0: not given. */
+static int64_t batch_given(const sherd_config *config, sherdi_config_id id)
+{
+    return sherdi_config_is_given(config, id) ? entry_of(config, id)->value.integer : 0;
+}
+
+/* Where the first of the three that is given stands: one is. */
+static const char *batch_place(const sherd_config *config, char place[SHERDI_PLACE_BYTES])
+{
+    sherdi_config_id id = SHERDI_CONFIG_TRAIN_BATCH;
+
+    if (!sherdi_config_is_given(config, id)) {
+        id = SHERDI_CONFIG_MICRO_BATCH;
+    }
+    return sherdi_config_place(config, id, place);
+}
+
+static sherd_status batch_check(const sherd_config *config, int world_size,
+                                const sherdi_config_batch *batch)
+{
+    char    place[SHERDI_PLACE_BYTES];
+    int64_t product;
+    int is_product_known = !__builtin_mul_overflow(batch->micro, batch->accumulation, &product) &&
+                           !__builtin_mul_overflow(product, (int64_t)world_size, &product);
+
+    if (!is_product_known || product > INT_MAX) {
+        return sherdi_fail(SHERD_E_INVAL,
+                           "%s: the batch train_micro_batch_size_per_gpu %lld x "
+                           "gradient_accumulation_steps %lld x %d ranks does not fit 32 bits",
+                           batch_place(config, place), (long long)batch->micro,
+                           (long long)batch->accumulation, world_size);
+    }
+    if (batch->micro < 1 || batch->accumulation < 1 || product != batch->train) {
+        return sherdi_fail(SHERD_E_INVAL,
+                           "%s: train_batch_size %lld is not train_micro_batch_size_per_gpu %lld x "
+                           "gradient_accumulation_steps %lld x %d ranks; change one of them",
+                           batch_place(config, place), (long long)batch->train,
+                           (long long)batch->micro, (long long)batch->accumulation, world_size);
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherdi_config_batch_solve(const sherd_config *config, int world_size,
+                                       sherdi_config_batch *out)
+{
+    int64_t             world = world_size;
+    sherdi_config_batch batch = {
+        .train        = batch_given(config, SHERDI_CONFIG_TRAIN_BATCH),
+        .micro        = batch_given(config, SHERDI_CONFIG_MICRO_BATCH),
+        .accumulation = batch_given(config, SHERDI_CONFIG_ACCUMULATION),
+    };
+
+    assert(world_size >= 1);
+    if (batch.train == 0 && batch.micro == 0) {
+        return sherdi_fail(SHERD_E_INVAL,
+                           "%s: no batch size is given: set train_micro_batch_size_per_gpu or "
+                           "train_batch_size, in the file or by the program",
+                           config->name);
+    }
+    if (batch.accumulation == 0) {
+        batch.accumulation =
+            batch.train == 0 || batch.micro == 0 ? 1 : batch.train / batch.micro / world;
+    }
+    /* A divisor of 0 comes of a quotient above: the check below says so. */
+    if (batch.micro == 0) {
+        batch.micro = batch.train / world / batch.accumulation;
+    }
+    if (batch.train == 0 &&
+        (__builtin_mul_overflow(batch.micro, batch.accumulation, &batch.train) ||
+         __builtin_mul_overflow(batch.train, world, &batch.train))) {
+        batch.train = 0;
+    }
+    SHERDI_TRY(batch_check(config, world_size, &batch));
+    *out = batch;
+    return SHERD_OK;
+}
+
+static void batch_effect(const sherd_config *config, int world_size, sherdi_config_id id,
+                         sherdi_config_effect *out)
+{
+    sherdi_config_batch batch;
+
+    if (world_size == 0) {
+        out->is_missing = 1;
+        (void)snprintf(out->origin, sizeof(out->origin),
+                       "derived once the number of ranks is known");
+        return;
+    }
+    if (sherdi_config_batch_solve(config, world_size, &batch) != SHERD_OK) {
+        out->is_missing = 1;
+        (void)snprintf(out->origin, sizeof(out->origin), "%s", sherd_last_error());
+        return;
+    }
+    out->value.integer = id == SHERDI_CONFIG_TRAIN_BATCH   ? batch.train
+                         : id == SHERDI_CONFIG_MICRO_BATCH ? batch.micro
+                                                           : batch.accumulation;
+    (void)snprintf(out->origin, sizeof(out->origin), "derived for %d ranks", world_size);
+}
+
+/* ---- rules ---- */
+
+static void effect_say(sherdi_config_effect *out, const char *origin)
+{
+    (void)snprintf(out->origin, sizeof(out->origin), "%s", origin);
+}
+
+static void effect_missing(const sherd_config *config, sherdi_config_id id, const char *fix,
+                           sherdi_config_effect *out)
+{
+    char place[SHERDI_PLACE_BYTES];
+
+    out->is_missing = 1;
+    if (entry_of(config, id)->is_auto) {
+        (void)snprintf(out->origin, sizeof(out->origin),
+                       "%s: %s is \"auto\" and the program has not set it; %s",
+                       sherdi_config_place(config, id, place), sherdi_config_table[id].path, fix);
+    } else {
+        (void)snprintf(out->origin, sizeof(out->origin), "%s: %s is not there; %s", config->name,
+                       sherdi_config_table[id].path, fix);
+    }
+}
+
+/* Sizes that follow from the width of the model. */
+static void hidden_size_effect(const sherd_config *config, sherdi_config_id id,
+                               sherdi_config_effect *out)
+{
+    double hidden = (double)sherdi_config_integer(config, SHERDI_CONFIG_HIDDEN_SIZE);
+
+    if (hidden == 0) {
+        effect_say(out, "auto: the default, without sherd.hidden_size");
+        return;
+    }
+    if (id == SHERDI_CONFIG_PREFETCH_BUCKET) {
+        out->value.integer = (int64_t)(0.9 * hidden * hidden);
+    } else {
+        out->value.integer = (int64_t)(10 * hidden);
+    }
+    (void)snprintf(out->origin, sizeof(out->origin), "auto: from hidden_size %.0f", hidden);
+}
+
+int64_t sherdi_config_compute_choice(const sherd_config *config)
+{
+    return sherdi_config_is_on(config, SHERDI_CONFIG_FP16_ENABLED)   ? SHERDI_CHOICE_FP16
+           : sherdi_config_is_on(config, SHERDI_CONFIG_BF16_ENABLED) ? SHERDI_CHOICE_BF16
+                                                                     : SHERDI_CHOICE_FP32;
+}
+
+/* Keys with a default that is not what "auto" stands for. */
+static void auto_effect(const sherd_config *config, sherdi_config_id id, sherdi_config_effect *out)
+{
+    switch (id) {
+    case SHERDI_CONFIG_LR:
+        effect_missing(config, id, "give a learning rate", out);
+        break;
+    case SHERDI_CONFIG_STAGE:
+        effect_missing(config, id, "set it to 0, 1, 2 or 3", out);
+        break;
+    case SHERDI_CONFIG_WARMUP_STEPS:
+        out->value.integer = 0;
+        effect_say(out, "auto: no warm-up");
+        break;
+    case SHERDI_CONFIG_PREFETCH_BUCKET:
+    case SHERDI_CONFIG_PERSISTENCE:
+        hidden_size_effect(config, id, out);
+        break;
+    default:
+        break;
+    }
+}
+
+static int schedule_is(const sherd_config *config, int64_t type)
+{
+    return sherdi_config_is_given(config, SHERDI_CONFIG_SCHEDULER_TYPE) &&
+           entry_of(config, SHERDI_CONFIG_SCHEDULER_TYPE)->value.integer == type;
+}
+
+/* Of a key that is absent or "auto". */
+static void rule_effect(const sherd_config *config, int world_size, sherdi_config_id id,
+                        sherdi_config_effect *out)
+{
+    int is_auto  = entry_of(config, id)->is_auto;
+    int is_decay = schedule_is(config, SHERDI_CHOICE_DECAY);
+
+    effect_say(out, is_auto ? "auto: the default" : "default");
+    switch (id) {
+    case SHERDI_CONFIG_TRAIN_BATCH:
+    case SHERDI_CONFIG_MICRO_BATCH:
+    case SHERDI_CONFIG_ACCUMULATION:
+        batch_effect(config, world_size, id, out);
+        return;
+    case SHERDI_CONFIG_GRADIENT_CLIPPING:
+        if (sherdi_config_is_given(config, SHERDI_CONFIG_MAX_GRAD_NORM)) {
+            out->value.real = entry_of(config, SHERDI_CONFIG_MAX_GRAD_NORM)->value.real;
+            effect_say(out, "derived from optimizer.params.max_grad_norm");
+        }
+        return;
+    case SHERDI_CONFIG_STATE_ACCUMULATE:
+        out->is_null = 1;
+        effect_say(out, sherdi_config_table[id].fallback);
+        return;
+    case SHERDI_CONFIG_COMM_DTYPE:
+    case SHERDI_CONFIG_PARAM_DTYPE:
+        out->value.integer = sherdi_config_compute_choice(config);
+        effect_say(out, "derived: the compute type");
+        return;
+    case SHERDI_CONFIG_OPTIMIZER_TYPE:
+        effect_missing(config, id,
+                       "add \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 1e-4}} with "
+                       "the rate you want",
+                       out);
+        return;
+    case SHERDI_CONFIG_WARMUP_MAX_LR:
+        out->is_null    = !is_decay || is_auto;
+        out->value.real = out->is_null ? 0 : 0.001;
+        effect_say(out, out->is_null ? "each group's rate" : "default of WarmupDecayLR");
+        return;
+    case SHERDI_CONFIG_TOTAL_STEPS:
+        if (is_decay || schedule_is(config, SHERDI_CHOICE_COSINE)) {
+            effect_missing(config, id, "give the number of steps of the whole training", out);
+        } else {
+            out->is_null = 1;
+            effect_say(out, "not needed");
+        }
+        return;
+    case SHERDI_CONFIG_OVERLAP_COMM:
+        out->value.integer = sherdi_config_integer(config, SHERDI_CONFIG_STAGE) == 3;
+        effect_say(out, "derived from zero_optimization.stage");
+        return;
+    default:
+        out->is_null = sherdi_config_table[id].fallback == NULL;
+        break;
+    }
+    if (is_auto) {
+        auto_effect(config, id, out);
+    }
+}
+
+void sherdi_config_effective(const sherd_config *config, int world_size, sherdi_config_id id,
+                             sherdi_config_effect *out)
+{
+    const sherdi_config_entry *entry = entry_of(config, id);
+
+    *out = (sherdi_config_effect){0};
+    if (!sherdi_config_is_given(config, id)) {
+        out->value = sherdi_config_table[id].standard;
+        rule_effect(config, world_size, id, out);
+        return;
+    }
+    out->value = entry->value;
+    (void)sherdi_config_place(config, id, out->origin);
+    if (id == SHERDI_CONFIG_SUB_GROUP && entry->value.integer == 0) {
+        out->value = sherdi_config_table[id].standard; /* a block has elements */
+        effect_say(out, "derived: 0 is read as the default");
+    }
+}
+
+int64_t sherdi_config_integer(const sherd_config *config, sherdi_config_id id)
+{
+    sherdi_config_effect effect;
+
+    sherdi_config_effective(config, 0, id, &effect);
+    return effect.value.integer;
+}
+
+double sherdi_config_real(const sherd_config *config, sherdi_config_id id)
+{
+    sherdi_config_effect effect;
+
+    sherdi_config_effective(config, 0, id, &effect);
+    return effect.value.real;
+}

@@ -1,0 +1,170 @@
+/* What rests elsewhere than where it is computed with: the blocks offload_optimizer and
+ * offload_param, and aio. Contradictions, remarks, settings. */
+#include "engine/config/config_impl.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
+
+/* What one kind of offload's block is made of, and the least stage at which it does something. */
+typedef struct offload_keys {
+    sherdi_config_id block, device, path;
+    int64_t          stage;
+} offload_keys;
+
+static const offload_keys PARAM_KEYS = {
+    SHERDI_CONFIG_OFFLOAD_PARAM,
+    SHERDI_CONFIG_PARAM_DEVICE,
+    SHERDI_CONFIG_PARAM_PATH,
+    .stage = 3,
+};
+static const offload_keys STATE_KEYS = {
+    SHERDI_CONFIG_OFFLOAD_OPTIMIZER,
+    SHERDI_CONFIG_STATE_DEVICE,
+    SHERDI_CONFIG_STATE_PATH,
+    .stage = 1,
+};
+
+/* Which tier a block names. */
+static const sherdi_tier_kind *tier_named(const sherd_config *config, const offload_keys *keys)
+{
+    return sherdi_tier_at((size_t)sherdi_config_integer(config, keys->device));
+}
+
+static int is_offloaded(const sherd_config *config, const offload_keys *keys)
+{
+    return tier_named(config, keys)->place != SHERDI_PLACE_DEVICE;
+}
+
+/* ---- checks ---- */
+
+static sherd_status block_check(const sherd_config *config, const offload_keys *keys,
+                                int is_complete)
+{
+    const sherdi_config_alias *alias = config->entries[keys->device].alias;
+    const sherdi_tier_kind    *tier  = tier_named(config, keys);
+    char                       place[SHERDI_PLACE_BYTES];
+    char                       sentence[96];
+
+    if (alias != NULL && config->entries[keys->block].origin != SHERDI_ORIGIN_DEFAULT) {
+        return sherdi_fail(
+            SHERD_E_INVAL,
+            "%s: %s and the block %s that replaced it are both there; keep the block",
+            sherdi_config_place(config, keys->device, place), alias->path,
+            sherdi_config_table[keys->block].path);
+    }
+    if (tier->has_files && !sherdi_config_is_given(config, keys->path) &&
+        (is_complete || !config->entries[keys->path].is_auto)) {
+        (void)snprintf(sentence, sizeof(sentence),
+                       "is %s, which needs nvme_path: the folder to use", sherdi_tier_name(tier));
+        return sherdi_config_key_fail(config, keys->device, sentence);
+    }
+    return SHERD_OK;
+}
+
+static sherd_status state_check(const sherd_config *config, int is_complete)
+{
+    int has_files = tier_named(config, &STATE_KEYS)->has_files;
+    int is_open   = !is_complete && config->entries[SHERDI_CONFIG_STATE_DEVICE].is_auto;
+
+    if (sherdi_config_integer(config, SHERDI_CONFIG_STATE_GRADIENTS) ==
+            SHERDI_CHOICE_GRADIENTS_NVME &&
+        !has_files && !is_open) {
+        return sherdi_config_key_fail(config, SHERDI_CONFIG_STATE_GRADIENTS,
+                                      "is nvme, and device beside it is not; set both, or \"cpu\"");
+    }
+    if (has_files && sherdi_config_is_on(config, SHERDI_CONFIG_STATE_RESUME) &&
+        sherdi_config_real(config, SHERDI_CONFIG_STATE_RATIO) < 1) {
+        return sherdi_config_key_fail(config, SHERDI_CONFIG_STATE_RESUME,
+                                      "is true with a ratio below 1; only state that is on the "
+                                      "drive as a whole can be resumed");
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherdi_config_offload_check(const sherd_config *config, int is_complete)
+{
+    SHERDI_TRY(block_check(config, &PARAM_KEYS, is_complete));
+    SHERDI_TRY(block_check(config, &STATE_KEYS, is_complete));
+    return state_check(config, is_complete);
+}
+
+/* ---- remarks ---- */
+
+static sherd_status stage_remark(sherd_config *config, const offload_keys *keys)
+{
+    if (is_offloaded(config, keys) && !config->entries[SHERDI_CONFIG_STAGE].is_auto &&
+        sherdi_config_integer(config, SHERDI_CONFIG_STAGE) < keys->stage) {
+        return sherdi_config_key_warn(config, keys->device,
+                                      "is ignored: there is nothing to offload at this stage");
+    }
+    return SHERD_OK;
+}
+
+/* Keys of the files, asked for where there will be no files. */
+static sherd_status files_remark(sherd_config *config)
+{
+    static const sherdi_config_id FILES[] = {SHERDI_CONFIG_STATE_VERIFY, SHERDI_CONFIG_STATE_RESUME,
+                                             SHERDI_CONFIG_STATE_KEEP, SHERDI_CONFIG_STATE_DURABLE};
+
+    if (config->entries[SHERDI_CONFIG_STATE_DEVICE].is_auto ||
+        tier_named(config, &STATE_KEYS)->has_files) {
+        return SHERD_OK;
+    }
+    for (size_t i = 0; i < COUNT_OF(FILES); i++) {
+        if (sherdi_config_integer(config, FILES[i]) !=
+            sherdi_config_table[FILES[i]].standard.integer) {
+            SHERDI_TRY(sherdi_config_key_warn(config, FILES[i],
+                                              "is without effect: only device nvme has files"));
+        }
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherdi_config_offload_remark(sherd_config *config)
+{
+    SHERDI_TRY(stage_remark(config, &PARAM_KEYS));
+    SHERDI_TRY(stage_remark(config, &STATE_KEYS));
+    return files_remark(config);
+}
+
+/* ---- settings ---- */
+
+static void folders_resolve(const sherd_config *config, sherdi_config_id id,
+                            sherdi_offload_settings *out)
+{
+    sherdi_config_effect effect;
+    const char          *folder;
+
+    sherdi_config_effective(config, 0, id, &effect);
+    for (folder = effect.value.text; *folder != '\0'; folder += strlen(folder) + 1) {
+        memcpy(out->folders[out->num_folders++], folder, strlen(folder) + 1);
+    }
+}
+
+/* A block names a tier; below its least stage it does nothing. */
+static void block_resolve(const sherd_config *config, const offload_keys *keys, int stage,
+                          sherdi_offload_settings *out)
+{
+    if (stage < keys->stage) {
+        out->tier = &sherdi_tier_device;
+        /* A file's own contradiction was remarked on when it was read. */
+        out->is_ignored = is_offloaded(config, keys) &&
+                          (config->entries[SHERDI_CONFIG_STAGE].origin == SHERDI_ORIGIN_PROGRAM ||
+                           config->entries[keys->device].origin == SHERDI_ORIGIN_PROGRAM);
+    }
+    out->place = out->tier->place;
+    if (out->tier->has_files) {
+        folders_resolve(config, keys->path, out);
+    }
+}
+
+void sherdi_config_offload_resolve(const sherd_config *config, sherdi_settings *out)
+{
+    block_resolve(config, &PARAM_KEYS, out->stage, &out->offload_param);
+    block_resolve(config, &STATE_KEYS, out->stage, &out->offload_state);
+    if (!out->offload_state.tier->has_files) {
+        out->gradients_on_nvme = out->verify_reads = out->resume_state = out->keep_state = 0;
+    }
+}

@@ -1,0 +1,355 @@
+/* From keys to settings: checks across keys, then every field of sherdi_settings from the value
+ * in force of its key, then the rules that take more than one key; and the settings as what ranks compare. */
+#include "engine/config/config_impl.h"
+#include "engine/optimizers/optimizer.h"
+
+#include "base/hash.h"
+
+#include <assert.h>
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+sherd_status sherdi_config_key_fail(const sherd_config *config, sherdi_config_id id,
+                                    const char *sentence)
+{
+    char place[SHERDI_PLACE_BYTES];
+
+    return sherdi_fail(SHERD_E_INVAL, "%s: %s %s", sherdi_config_place(config, id, place),
+                       sherdi_config_table[id].path, sentence);
+}
+
+sherd_status sherdi_config_key_warn(sherd_config *config, sherdi_config_id id, const char *sentence)
+{
+    char place[SHERDI_PLACE_BYTES];
+    char line[SHERDI_ERROR_BYTES];
+
+    (void)snprintf(line, sizeof(line), "%s: %s %s", sherdi_config_place(config, id, place),
+                   sherdi_config_table[id].path, sentence);
+    return sherdi_config_warn(config, line);
+}
+
+/* ---- checks without a world ---- */
+
+static sherd_status precision_check(const sherd_config *config)
+{
+    char other[SHERDI_PLACE_BYTES];
+    char sentence[SHERDI_PLACE_BYTES + 64];
+
+    if (sherdi_config_is_on(config, SHERDI_CONFIG_FP16_ENABLED) &&
+        sherdi_config_is_on(config, SHERDI_CONFIG_BF16_ENABLED)) {
+        (void)snprintf(sentence, sizeof(sentence),
+                       "and bf16.enabled (%s) are both true; switch one off",
+                       sherdi_config_place(config, SHERDI_CONFIG_BF16_ENABLED, other));
+        return sherdi_config_key_fail(config, SHERDI_CONFIG_FP16_ENABLED, sentence);
+    }
+    if (sherdi_config_is_on(config, SHERDI_CONFIG_FP16_ENABLED) &&
+        sherdi_config_real(config, SHERDI_CONFIG_LOSS_SCALE) == 0 &&
+        sherdi_config_integer(config, SHERDI_CONFIG_SCALE_WINDOW) < 1) {
+        return sherdi_config_key_fail(config, SHERDI_CONFIG_SCALE_WINDOW,
+                                      "must be at least 1 when the loss scale is dynamic");
+    }
+    return SHERD_OK;
+}
+
+static sherd_status coefficients_check(const sherd_config *config)
+{
+    if (sherdi_config_is_on(config, SHERDI_CONFIG_VENDOR_REDUCTION) &&
+        sherdi_config_is_on(config, SHERDI_CONFIG_DETERMINISTIC)) {
+        return sherdi_config_key_fail(config, SHERDI_CONFIG_VENDOR_REDUCTION,
+                                      "is true beside \"deterministic\": true; no vendor's sum has "
+                                      "the same bits for every layout");
+    }
+    if (sherdi_config_real(config, SHERDI_CONFIG_MIN_COEFF) >
+        sherdi_config_real(config, SHERDI_CONFIG_MAX_COEFF)) {
+        return sherdi_config_key_fail(config, SHERDI_CONFIG_MIN_COEFF, "is larger than max_coeff");
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherdi_config_check(const sherd_config *config, int is_complete)
+{
+    SHERDI_TRY(coefficients_check(config));
+    SHERDI_TRY(precision_check(config));
+    return sherdi_config_offload_check(config, is_complete);
+}
+
+/* ---- remarks ---- */
+
+/* Which of the optimizers the configuration names. */
+static size_t optimizer_index(const sherd_config *config)
+{
+    return (size_t)sherdi_config_integer(config, SHERDI_CONFIG_OPTIMIZER_TYPE);
+}
+
+/* Given keys that another optimizer than the one named is alone to read. */
+static sherd_status others_remark(sherd_config *config, size_t other)
+{
+    const sherdi_optimizer *optimizer = sherdi_optimizer_at(other);
+    char                    sentence[64];
+    size_t                  bytes;
+    const char *type = sherdi_config_choice_at(sherdi_optimizer_types + 1, other, &bytes);
+
+    (void)snprintf(sentence, sizeof(sentence), "is ignored: only %.*s reads it", (int)bytes, type);
+    for (size_t i = 0; i < optimizer->num_keys; i++) {
+        sherdi_config_id key = (sherdi_config_id)optimizer->keys[i];
+
+        if (sherdi_config_is_given(config, key)) {
+            SHERDI_TRY(sherdi_config_key_warn(config, key, sentence));
+        }
+    }
+    return SHERD_OK;
+}
+
+static sherd_status optimizer_remark(sherd_config *config)
+{
+    int has_type = sherdi_config_is_given(config, SHERDI_CONFIG_OPTIMIZER_TYPE);
+
+    for (size_t i = 0; i < sherdi_optimizer_count() && has_type; i++) {
+        if (i != optimizer_index(config)) {
+            SHERDI_TRY(others_remark(config, i));
+        }
+    }
+    if (sherdi_config_is_given(config, SHERDI_CONFIG_MAX_GRAD_NORM)) {
+        SHERDI_TRY(
+            sherdi_config_key_warn(config, SHERDI_CONFIG_MAX_GRAD_NORM,
+                                   sherdi_config_is_given(config, SHERDI_CONFIG_GRADIENT_CLIPPING)
+                                       ? "is ignored: gradient_clipping is there too, and wins"
+                                       : "is taken as gradient_clipping; write it there"));
+    }
+    if (has_type && sherdi_optimizer_at(optimizer_index(config))->decoupled == NULL &&
+        !sherdi_config_is_on(config, SHERDI_CONFIG_ADAM_W_MODE)) {
+        return sherdi_config_key_warn(
+            config, SHERDI_CONFIG_ADAM_W_MODE,
+            "is ignored: AdamW always decouples the decay, and Lamb scales it; type Adam does not "
+            "have to");
+    }
+    return SHERD_OK;
+}
+
+static sherd_status scaler_remark(sherd_config *config)
+{
+    if (!sherdi_config_is_on(config, SHERDI_CONFIG_FP16_ENABLED) ||
+        sherdi_config_real(config, SHERDI_CONFIG_LOSS_SCALE) != 0) {
+        return SHERD_OK;
+    }
+    if (sherdi_config_real(config, SHERDI_CONFIG_MIN_SCALE) == 0) {
+        SHERDI_TRY(sherdi_config_key_warn(config, SHERDI_CONFIG_MIN_SCALE,
+                                          "is 0: the loss scale may fall without a floor"));
+    }
+    if (sherdi_config_integer(config, SHERDI_CONFIG_HYSTERESIS) == 0) {
+        SHERDI_TRY(
+            sherdi_config_key_warn(config, SHERDI_CONFIG_HYSTERESIS, "is 0 and counts as 1"));
+    }
+    return SHERD_OK;
+}
+
+/* Which of the schedules read a parameter: bit i for choice i. */
+static const struct {
+    sherdi_config_id id;
+    unsigned         readers;
+} SCHEDULER_READERS[] = {
+    {SHERDI_CONFIG_WARMUP_MIN_LR, 1u << SHERDI_CHOICE_WARMUP | 1u << SHERDI_CHOICE_DECAY},
+    {SHERDI_CONFIG_WARMUP_MAX_LR, 1u << SHERDI_CHOICE_WARMUP | 1u << SHERDI_CHOICE_DECAY},
+    {SHERDI_CONFIG_TOTAL_STEPS, 1u << SHERDI_CHOICE_DECAY | 1u << SHERDI_CHOICE_COSINE},
+    {SHERDI_CONFIG_MIN_RATIO, 1u << SHERDI_CHOICE_COSINE},
+    {SHERDI_CONFIG_COS_MIN_RATIO, 1u << SHERDI_CHOICE_COSINE},
+};
+
+static sherd_status scheduler_remark(sherd_config *config)
+{
+    unsigned reader;
+
+    if (!sherdi_config_is_given(config, SHERDI_CONFIG_SCHEDULER_TYPE)) {
+        if (config->entries[SHERDI_CONFIG_SCHEDULER_PARAMS].origin != SHERDI_ORIGIN_DEFAULT) {
+            return sherdi_config_key_warn(config, SHERDI_CONFIG_SCHEDULER_PARAMS,
+                                          "is ignored: scheduler.type is not there");
+        }
+        return SHERD_OK;
+    }
+    reader = 1u << sherdi_config_integer(config, SHERDI_CONFIG_SCHEDULER_TYPE);
+    for (size_t i = 0; i < sizeof(SCHEDULER_READERS) / sizeof(SCHEDULER_READERS[0]); i++) {
+        if ((SCHEDULER_READERS[i].readers & reader) == 0 &&
+            sherdi_config_is_given(config, SCHEDULER_READERS[i].id)) {
+            SHERDI_TRY(
+                sherdi_config_key_warn(config, SCHEDULER_READERS[i].id,
+                                       "is ignored: this type of schedule does not read it"));
+        }
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherdi_config_remark(sherd_config *config)
+{
+    SHERDI_TRY(sherdi_config_offload_remark(config));
+    SHERDI_TRY(optimizer_remark(config));
+    SHERDI_TRY(scaler_remark(config));
+    return scheduler_remark(config);
+}
+
+/* ---- settings ---- */
+
+/* Where the field of a key is. */
+static void *setting_at(const sherdi_config_key *key, const sherdi_settings *settings)
+{
+    return (unsigned char *)settings + key->setting.offset;
+}
+
+static void setting_put(const sherdi_config_key *key, const sherdi_config_effect *effect,
+                        sherdi_settings *out)
+{
+    static const sherd_dtype DTYPES[] = {[SHERDI_CHOICE_FP32] = SHERD_F32,
+                                         [SHERDI_CHOICE_FP16] = SHERD_F16,
+                                         [SHERDI_CHOICE_BF16] = SHERD_BF16};
+    void                    *field    = setting_at(key, out);
+    int64_t                  integer  = effect->value.integer;
+
+    switch (key->setting.kind) {
+    case SHERDI_SETTING_NONE:
+        break;
+    case SHERDI_SETTING_INT:
+        if (key->type == SHERDI_TYPE_TEXT && (key->fallback == NULL || key->is_rule)) {
+            integer = effect->is_null ? 0 : integer + 1;
+        }
+        *(int *)field = integer > INT_MAX ? INT_MAX : (int)integer; /* people write 2e16: never */
+        break;
+    case SHERDI_SETTING_INT64:
+        *(int64_t *)field = integer;
+        break;
+    case SHERDI_SETTING_SIZE:
+        *(size_t *)field = integer == INT64_MAX ? SIZE_MAX : (size_t)integer;
+        break;
+    case SHERDI_SETTING_PAIR:
+        ((double *)field)[1] = effect->value.second;
+        /* fall through */
+    case SHERDI_SETTING_REAL:
+        *(double *)field = effect->value.real;
+        break;
+    case SHERDI_SETTING_DTYPE:
+        *(sherd_dtype *)field = DTYPES[integer];
+        break;
+    case SHERDI_SETTING_OPTIMIZER:
+        *(const sherdi_optimizer **)field = sherdi_optimizer_at((size_t)integer);
+        break;
+    case SHERDI_SETTING_TIER:
+        *(const sherdi_tier_kind **)field = sherdi_tier_at((size_t)integer);
+        break;
+    }
+}
+
+static sherd_status settings_put(const sherd_config *config, int world_size, sherdi_settings *out)
+{
+    sherdi_config_effect effect;
+
+    for (int id = 0; id < SHERDI_CONFIG_IDS; id++) {
+        const sherdi_config_key *key = &sherdi_config_table[id];
+
+        if (key->setting.kind == SHERDI_SETTING_NONE || key->setting.is_derived) {
+            continue;
+        }
+        sherdi_config_effective(config, world_size, (sherdi_config_id)id, &effect);
+        if (effect.is_missing) {
+            return sherdi_fail(SHERD_E_INVAL, "%s", effect.origin);
+        }
+        setting_put(key, &effect, out);
+    }
+    return SHERD_OK;
+}
+
+/* ---- rules ---- */
+
+static void scaler_resolve(const sherd_config *config, sherdi_scaler_params *out)
+{
+    double fixed = sherdi_config_real(config, SHERDI_CONFIG_LOSS_SCALE);
+    int    power = (int)sherdi_config_integer(config, SHERDI_CONFIG_SCALE_POWER);
+
+    if (sherdi_config_is_on(config, SHERDI_CONFIG_FP16_ENABLED)) {
+        out->is_dynamic    = fixed == 0;
+        out->initial_scale = out->is_dynamic ? ldexp(1, power) : fixed;
+    } else {
+        out->initial_scale = 1;
+    }
+}
+
+/* What a type of schedule does not read is 0, whatever the file says. */
+static void schedule_resolve(const sherd_config *config, sherdi_schedule_params *out)
+{
+    sherdi_config_effect max_lr;
+
+    sherdi_config_effective(config, 0, SHERDI_CONFIG_WARMUP_MAX_LR, &max_lr);
+    if (out->kind == SHERDI_SCHEDULE_CONSTANT) {
+        memset(out, 0, sizeof(*out));
+    } else if (out->kind == SHERDI_SCHEDULE_WARMUP) {
+        out->total_steps = 0;
+    }
+    if (out->kind == SHERDI_SCHEDULE_CONSTANT || max_lr.is_null) {
+        out->max_lr = NAN;
+    }
+}
+
+static void rules_apply(const sherd_config *config, sherdi_settings *settings)
+{
+    scaler_resolve(config, &settings->scaler);
+    settings->check_overflow |= settings->compute_dtype == SHERD_F16;
+    if (settings->optimizer->decoupled != NULL &&
+        sherdi_config_is_on(config, SHERDI_CONFIG_ADAM_W_MODE)) {
+        settings->optimizer = settings->optimizer->decoupled;
+    }
+    schedule_resolve(config, &settings->schedule);
+    sherdi_config_offload_resolve(config, settings);
+}
+
+sherd_status sherdi_config_resolve(const sherd_config *config, int world_size, sherdi_settings *out)
+{
+    sherdi_settings     settings;
+    sherdi_config_batch batch;
+
+    memset(&settings, 0, sizeof(settings)); /* padding too: ranks may hash it */
+    SHERDI_TRY(sherdi_config_check(config, 1));
+    SHERDI_TRY(sherdi_config_batch_solve(config, world_size, &batch));
+    /* Absent, it is the compute type; given, it has to agree with that. */
+    if (sherdi_config_integer(config, SHERDI_CONFIG_PARAM_DTYPE) !=
+        sherdi_config_compute_choice(config)) {
+        return sherdi_config_key_fail(config, SHERDI_CONFIG_PARAM_DTYPE,
+                                      "contradicts fp16.enabled and bf16.enabled; remove it");
+    }
+    SHERDI_TRY(settings_put(config, world_size, &settings));
+    rules_apply(config, &settings);
+    memcpy(out, &settings, sizeof(settings));
+    return SHERD_OK;
+}
+
+/* ---- what ranks compare ---- */
+
+static uint64_t setting_bits(const sherdi_config_key *key, const sherdi_settings *settings)
+{
+    const void *field = setting_at(key, settings);
+
+    switch (key->setting.kind) { /* a pointer to a table is another number in every process */
+    case SHERDI_SETTING_OPTIMIZER:
+        return sherdi_optimizer_index(*(const sherdi_optimizer *const *)field);
+    case SHERDI_SETTING_TIER:
+        return sherdi_tier_index(*(const sherdi_tier_kind *const *)field);
+    default:
+        return sherdi_hash_bytes(0, field, key->setting.bytes);
+    }
+}
+
+size_t sherdi_settings_list(const sherdi_settings *settings, sherdi_named_bits *out)
+{
+    size_t count = 0;
+
+    /* First, since other settings follow from it. */
+    out[count++] = (sherdi_named_bits){"fp16.enabled or bf16.enabled", settings->compute_dtype};
+    for (int id = 0; id < SHERDI_CONFIG_IDS; id++) {
+        const sherdi_config_key *key = &sherdi_config_table[id];
+
+        if (key->setting.kind != SHERDI_SETTING_NONE && !key->is_local) {
+            out[count++] = (sherdi_named_bits){key->path, setting_bits(key, settings)};
+        }
+    }
+    out[count++] = (sherdi_named_bits){"SHERD_DEBUG (environment)", (uint64_t)settings->is_debug};
+    assert(count <= SHERDI_SETTINGS_MOST);
+    return count;
+}

@@ -1,0 +1,326 @@
+/* A configuration as text: the dump of what is in force with its origins, and the reference
+ * page, both from the table. */
+#include "engine/config/config_impl.h"
+#include "sherd_tools.h"
+
+#include "base/api.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct text_writer {
+    sherd_write_fn write;
+    void          *ctx;
+} text_writer;
+
+static sherd_status writer_put(const text_writer *writer, const char *text)
+{
+    return writer->write(writer->ctx, text, strlen(text));
+}
+
+static sherd_status SHERDI_PRINTF(2, 3)
+    writer_print(const text_writer *writer, const char *fmt, ...)
+{
+    char    piece[SHERDI_ERROR_BYTES];
+    va_list args;
+
+    va_start(args, fmt);
+    (void)vsnprintf(piece, sizeof(piece), fmt, args);
+    va_end(args);
+    return writer_put(writer, piece);
+}
+
+/* ---- values as JSON ---- */
+
+static sherd_status text_put(const text_writer *writer, const char *text, size_t bytes)
+{
+    SHERDI_TRY(writer_put(writer, "\""));
+    for (size_t i = 0; i < bytes; i++) {
+        if (text[i] == '"' || text[i] == '\\') {
+            SHERDI_TRY(writer_print(writer, "\\%c", text[i]));
+        } else if ((unsigned char)text[i] < ' ') {
+            SHERDI_TRY(writer_print(writer, "\\u%04x", (unsigned)text[i]));
+        } else {
+            SHERDI_TRY(writer->write(writer->ctx, &text[i], 1));
+        }
+    }
+    return writer_put(writer, "\"");
+}
+
+/* The shortest digits that read back as the same number. A decimal comma of the locale is put
+ * right: this is JSON. */
+static void real_format(double value, char out[32])
+{
+    char *comma;
+
+    for (int digits = 1; digits <= 17; digits++) {
+        (void)snprintf(out, 32, "%.*g", digits, value);
+        if (strtod(out, NULL) == value) {
+            break;
+        }
+    }
+    comma = strchr(out, ',');
+    if (comma != NULL) {
+        *comma = '.';
+    }
+}
+
+static sherd_status real_put(const text_writer *writer, double value)
+{
+    char digits[32];
+
+    real_format(value, digits);
+    return writer_put(writer, digits);
+}
+
+/* A list, also where the file has one name alone. */
+static sherd_status folders_put(const text_writer *writer, const char *folder)
+{
+    for (const char *start = "["; *folder != '\0'; folder += strlen(folder) + 1, start = ", ") {
+        SHERDI_TRY(writer_put(writer, start));
+        SHERDI_TRY(text_put(writer, folder, strlen(folder)));
+    }
+    return writer_put(writer, "]");
+}
+
+static sherd_status value_put(const text_writer *writer, const sherdi_config_key *key,
+                              const sherdi_config_value *value)
+{
+    size_t      bytes;
+    const char *choice;
+
+    switch (key->type) {
+    case SHERDI_TYPE_BOOL:
+        return writer_put(writer, value->integer ? "true" : "false");
+    case SHERDI_TYPE_INT:
+    case SHERDI_TYPE_SIZE:
+        return writer_print(writer, "%" PRId64, value->integer);
+    case SHERDI_TYPE_REAL:
+        return real_put(writer, value->real);
+    case SHERDI_TYPE_PAIR:
+        SHERDI_TRY(writer_put(writer, "["));
+        SHERDI_TRY(real_put(writer, value->real));
+        SHERDI_TRY(writer_put(writer, ", "));
+        SHERDI_TRY(real_put(writer, value->second));
+        return writer_put(writer, "]");
+    case SHERDI_TYPE_TEXT:
+        if (key->range.choices != NULL) {
+            choice = sherdi_config_choice_at(key->range.choices, (size_t)value->integer, &bytes);
+            return text_put(writer, choice, bytes);
+        }
+        if (value->text != NULL) {
+            return text_put(writer, value->text, strlen(value->text));
+        }
+        break;
+    case SHERDI_TYPE_FOLDERS:
+        if (value->text != NULL) {
+            return folders_put(writer, value->text);
+        }
+        break;
+    case SHERDI_TYPE_BLOCK:
+    case SHERDI_TYPE_ANY:
+        break;
+    }
+    return writer_put(writer, "null");
+}
+
+/* ---- the dump ---- */
+
+/* Everything that has an effect, and whatever else was given. */
+static int key_is_dumped(const sherd_config *config, sherdi_config_id id)
+{
+    const sherdi_config_key *key = &sherdi_config_table[id];
+
+    return key->type != SHERDI_TYPE_BLOCK &&
+           (key->action == SHERDI_ACTION_HONOUR || sherdi_config_is_given(config, id));
+}
+
+static sherd_status key_dump(const text_writer *writer, const sherd_config *config,
+                             sherdi_config_id id)
+{
+    const sherdi_config_key *key = &sherdi_config_table[id];
+    sherdi_config_effect     effect;
+
+    sherdi_config_effective(config, 0, id, &effect);
+    SHERDI_TRY(writer_print(writer, "  \"%s\": {\"value\": ", key->path));
+    if (effect.is_null || effect.is_missing) {
+        SHERDI_TRY(writer_put(writer, "null"));
+    } else {
+        SHERDI_TRY(value_put(writer, key, &effect.value));
+    }
+    SHERDI_TRY(writer_put(writer, ", \"origin\": "));
+    SHERDI_TRY(text_put(writer, effect.origin, strlen(effect.origin)));
+    if (key->action == SHERDI_ACTION_IGNORE) {
+        SHERDI_TRY(writer_put(writer, ", \"ignored\": true"));
+    }
+    return writer_put(writer, "}");
+}
+
+sherd_status sherd_config_dump(const sherd_config *config, sherd_write_fn write, void *ctx)
+{
+    text_writer writer   = {write, ctx};
+    int         is_first = 1;
+
+    SHERDI_TRY(sherdi_api_need(config != NULL, "sherd_config_dump", "config"));
+    SHERDI_TRY(sherdi_api_need(write != NULL, "sherd_config_dump", "write"));
+    SHERDI_TRY(writer_put(&writer, "{\n"));
+    for (int id = 0; id < SHERDI_CONFIG_IDS; id++) {
+        if (!key_is_dumped(config, (sherdi_config_id)id)) {
+            continue;
+        }
+        SHERDI_TRY(writer_put(&writer, is_first ? "" : ",\n"));
+        is_first = 0;
+        SHERDI_TRY(key_dump(&writer, config, (sherdi_config_id)id));
+    }
+    return writer_put(&writer, "\n}\n");
+}
+
+/* ---- the reference page ---- */
+
+/* clang-format off */
+static const char PAGE_HEAD[] =
+"# Configuration\n\n"
+"<!-- Written by `sherd config --reference` from the table in engine/config/config_keys.h. -->\n\n"
+"A configuration is a JSON file in the form that DeepSpeed made common. Comments (`//`, `#`,\n"
+"`/* */`) and trailing commas are allowed. Numbers may be written as `5e8` or `500000000`.\n"
+"Every message names file, line, column and key.\n\n"
+"| what sherd does | |\n"
+"|---|---|\n"
+"| honour | the key has the effect that its meaning says |\n"
+"| accept | any value is right, the result is the same |\n"
+"| ignore | a hint that is not taken; a value other than the default warns |\n"
+"| refuse | a value other than the default, or a block that is switched on, is an error: "
+"carrying on would train something else |\n\n"
+"**Unknown keys** warn, with the nearest known name. In the blocks marked *closed* they are\n"
+"errors. Keys that start with `_` or are named `comment` are skipped. Duplicate keys are errors.\n\n"
+"**\"auto\"** leaves a value to the program (`sherd_config_set`), else to the rule in the "
+"column,\n"
+"else to the default. A program may also fill keys that are not there. Where it contradicts an\n"
+"explicit value of the file, the call fails; a key that starts with `!` overrides the file.\n\n"
+"**Modes.** `\"sherd\": {\"strict\": true}` makes every warning an error; `\"lenient\": true` "
+"makes\n"
+"unknown keys in closed blocks warn. A program sets them as `strict` and `lenient`; lenience "
+"then\n"
+"holds for the keys set after it.\n";
+
+static const char PAGE_ALIASES[] =
+"\n"
+"## Other names\n\n"
+"A key and its other name in one file are an error. `bfloat16` counts only where `bf16` is "
+"absent.\n\n"
+"| name | means | |\n"
+"|---|---|---|\n";
+/* clang-format on */
+
+static const char *const TYPE_NAMES[] = {
+    [SHERDI_TYPE_BLOCK]   = "block",
+    [SHERDI_TYPE_BOOL]    = "bool",
+    [SHERDI_TYPE_INT]     = "integer",
+    [SHERDI_TYPE_SIZE]    = "integer",
+    [SHERDI_TYPE_REAL]    = "number",
+    [SHERDI_TYPE_TEXT]    = "text",
+    [SHERDI_TYPE_PAIR]    = "[number, number]",
+    [SHERDI_TYPE_FOLDERS] = "text or list of texts",
+    [SHERDI_TYPE_ANY]     = "any",
+};
+
+static const char *const ACTION_NAMES[] = {
+    [SHERDI_ACTION_HONOUR] = "honour",
+    [SHERDI_ACTION_ACCEPT] = "accept",
+    [SHERDI_ACTION_IGNORE] = "ignore",
+    [SHERDI_ACTION_REFUSE] = "refuse",
+};
+
+static const char *const ALIAS_NAMES[] = {
+    [SHERDI_ALIAS_SAME]         = "the same",
+    [SHERDI_ALIAS_OLD]          = "old or misspelt, warns",
+    [SHERDI_ALIAS_INVERTED]     = "the opposite, warns",
+    [SHERDI_ALIAS_CPU_SWITCH]   = "true: `cpu`, false: `none`; warns",
+    [SHERDI_ALIAS_PROGRAM_ONLY] = "short name for the program, not for files",
+};
+
+/* Choices keep their bars out of the Markdown table. */
+static sherd_status choices_put(const text_writer *writer, const char *choices)
+{
+    SHERDI_TRY(writer_put(writer, ": `"));
+    for (; *choices != '\0'; choices++) {
+        SHERDI_TRY(*choices == '|' ? writer_put(writer, "`, `")
+                                   : writer->write(writer->ctx, choices, 1));
+    }
+    return writer_put(writer, "`");
+}
+
+static sherd_status range_put(const text_writer *writer, const sherdi_config_key *key)
+{
+    const sherdi_config_range *range = &key->range;
+    int has_least = key->type == SHERDI_TYPE_INT || key->type == SHERDI_TYPE_SIZE ||
+                    key->type == SHERDI_TYPE_REAL || key->type == SHERDI_TYPE_PAIR;
+
+    if (range->choices != NULL) {
+        return choices_put(writer, range->choices);
+    }
+    if (!has_least) {
+        return SHERD_OK;
+    }
+    if (range->most >= 2147483647.0) {
+        return writer_print(writer, ", at least %g", range->least);
+    }
+    return writer_print(writer, ", %g to %s%g", range->least, range->is_below ? "below " : "",
+                        range->most);
+}
+
+static sherd_status key_describe(const text_writer *writer, sherdi_config_id id)
+{
+    const sherdi_config_key *key      = &sherdi_config_table[id];
+    const char              *fallback = key->fallback == NULL ? "none" : key->fallback;
+    const char              *mark     = key->is_rule || key->fallback == NULL ? "" : "`";
+
+    SHERDI_TRY(writer_print(writer, "| `%s` | %s%s", key->path, TYPE_NAMES[key->type],
+                            key->is_closed ? ", closed" : ""));
+    SHERDI_TRY(range_put(writer, key));
+    if (key->type == SHERDI_TYPE_BLOCK) {
+        SHERDI_TRY(writer_put(writer, " |  |"));
+    } else {
+        SHERDI_TRY(writer_print(writer, " | %s%s%s |", mark, fallback, mark));
+    }
+    return writer_print(writer, " %s | %s | %s |\n", key->auto_rule == NULL ? "" : key->auto_rule,
+                        ACTION_NAMES[key->action], key->meaning);
+}
+
+/* A new table where the top-level block changes; keys without a block come together. */
+static sherd_status section_put(const text_writer *writer, int id)
+{
+    const sherdi_config_key *key = &sherdi_config_table[id];
+
+    if (id > 0 &&
+        (key->type != SHERDI_TYPE_BLOCK || key->is_opaque || strchr(key->path, '.') != NULL)) {
+        return SHERD_OK;
+    }
+    SHERDI_TRY(id == 0 ? writer_put(writer, "\n## Top level\n")
+                       : writer_print(writer, "\n## `%s`\n", key->path));
+    return writer_put(writer, "\n| key | type | default | \"auto\" | sherd | meaning |\n"
+                              "|---|---|---|---|---|---|\n");
+}
+
+sherd_status sherd_config_reference(sherd_write_fn write, void *ctx)
+{
+    text_writer writer = {write, ctx};
+
+    SHERDI_TRY(sherdi_api_need(write != NULL, "sherd_config_reference", "write"));
+    SHERDI_TRY(writer_put(&writer, PAGE_HEAD));
+    for (int id = 0; id < SHERDI_CONFIG_IDS; id++) {
+        SHERDI_TRY(section_put(&writer, id));
+        SHERDI_TRY(key_describe(&writer, (sherdi_config_id)id));
+    }
+    SHERDI_TRY(writer_put(&writer, PAGE_ALIASES));
+    for (size_t i = 0; i < sherdi_config_alias_count; i++) {
+        const sherdi_config_alias *alias = &sherdi_config_aliases[i];
+
+        SHERDI_TRY(writer_print(&writer, "| `%s` | `%s` | %s |\n", alias->path,
+                                sherdi_config_table[alias->id].path, ALIAS_NAMES[alias->kind]));
+    }
+    return SHERD_OK;
+}

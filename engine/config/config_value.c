@@ -1,0 +1,347 @@
+/* One JSON value as the type of its key. DeepSpeed's readers are generous and files rely on it:
+ * 5e8 for integers, 5 for reals, numbers and booleans as text. What is odd warns, what could
+ * train something else fails. */
+#include "engine/config/config_impl.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* How much of a value a message quotes. */
+#define QUOTE_BYTES 60
+
+/* What one value's reading passes around. */
+typedef struct value_site {
+    sherdi_config_reader    *reader;
+    const sherdi_config_key *key;
+    const char              *path;
+    const sherdi_json_node  *node;
+} value_site;
+
+static sherd_status site_say(const value_site *site, int how, const char *remark)
+{
+    int quoted =
+        (int)(site->node->lexeme_bytes < QUOTE_BYTES ? site->node->lexeme_bytes : QUOTE_BYTES);
+
+    return sherdi_reader_say(site->reader, site->node, how, "%s is %.*s%c %s", site->path, quoted,
+                             site->node->lexeme, how == SHERDI_SAY_WARNING ? ':' : ';', remark);
+}
+
+static sherd_status site_fail(const value_site *site, const char *reason)
+{
+    return site_say(site, SHERD_E_INVAL, reason);
+}
+
+static sherd_status range_check(const value_site *site, double number)
+{
+    const sherdi_config_range *range = &site->key->range;
+    char                       reason[96];
+
+    if (range->least == range->most ||
+        (number >= range->least &&
+         (range->is_below ? number < range->most : number <= range->most))) {
+        return SHERD_OK;
+    }
+    if (range->most >= 2147483647.0) {
+        (void)snprintf(reason, sizeof(reason), "it must be at least %g%s", range->least,
+                       number > range->most ? " and fit 32 bits" : "");
+    } else {
+        (void)snprintf(reason, sizeof(reason), "it must be from %g to %s%g", range->least,
+                       range->is_below ? "below " : "", range->most);
+    }
+    return site_fail(site, reason);
+}
+
+/* ---- numbers in quotes ---- */
+
+/* Reads the text of a STRING node as JSON and hands its root to `read`. Not JSON, or not a
+ * number: fails with `reason`. */
+static sherd_status quoted_read(const value_site *site, const char *reason,
+                                sherd_status (*read)(const value_site *, sherdi_config_value *),
+                                sherdi_config_value *out)
+{
+    sherdi_mem      *mem    = &site->reader->config->mem;
+    value_site       inside = *site;
+    sherdi_json     *document;
+    sherdi_json_node number;
+    sherd_status     status = sherdi_json_parse(mem, site->path, site->node->string,
+                                                strlen(site->node->string), &document);
+
+    if (status == SHERD_E_INVAL) {
+        return site_fail(site, reason);
+    }
+    SHERDI_TRY(status);
+    number = *sherdi_json_root(document);
+    if (number.kind == SHERDI_JSON_NUMBER) {
+        number.line   = site->node->line;
+        number.column = site->node->column;
+        inside.node   = &number;
+        status        = read(&inside, out);
+    } else {
+        status = site_fail(site, reason);
+    }
+    sherdi_json_destroy(document);
+    SHERDI_TRY(status);
+    return site_say(site, SHERDI_SAY_WARNING, "a number in quotes is read as the number");
+}
+
+/* ---- types ---- */
+
+static sherd_status bool_read(const value_site *site, sherdi_config_value *out)
+{
+    static const char       reason[] = "it must be true or false";
+    static const char       words[]  = "false|true|0|1|no|yes|off|on";
+    const sherdi_json_node *node     = site->node;
+    size_t                  word;
+
+    if (node->kind == SHERDI_JSON_BOOL) {
+        out->integer = node->is_true;
+        return SHERD_OK;
+    }
+    if (node->kind == SHERDI_JSON_NUMBER && (node->number == 0 || node->number == 1)) {
+        out->integer = node->number == 1;
+        return SHERD_OK;
+    }
+    if (node->kind == SHERDI_JSON_STRING && sherdi_config_choice(words, node->string, 1, &word)) {
+        out->integer = word % 2 == 1;
+        return site_say(site, SHERDI_SAY_WARNING, "a boolean in quotes is read as the boolean");
+    }
+    return site_fail(site, reason);
+}
+
+static sherd_status integer_read(const value_site *site, sherdi_config_value *out)
+{
+    static const char       reason[] = "it must be a whole number";
+    const sherdi_json_node *node     = site->node;
+    sherdi_json_fit         fit;
+
+    if (node->kind == SHERDI_JSON_BOOL) {
+        out->integer = node->is_true;
+        SHERDI_TRY(range_check(site, (double)out->integer));
+        return site_say(site, SHERDI_SAY_WARNING, "a boolean is read as 0 or 1");
+    }
+    if (node->kind == SHERDI_JSON_STRING) {
+        /* Digits only, as DeepSpeed: "5e8" in quotes is no integer there either. */
+        if (node->string[0] == '\0' || node->string[strspn(node->string, "-0123456789")] != '\0') {
+            return site_fail(site, reason);
+        }
+        return quoted_read(site, reason, integer_read, out);
+    }
+    if (node->kind != SHERDI_JSON_NUMBER) {
+        return site_fail(site, reason);
+    }
+    SHERDI_TRY(range_check(site, node->number));
+    fit = sherdi_json_integer(node, &out->integer);
+    if (fit == SHERDI_JSON_TRUNCATED && !site->key->is_truncated) {
+        return site_fail(site, reason);
+    }
+    return SHERD_OK;
+}
+
+static sherd_status real_read(const value_site *site, sherdi_config_value *out)
+{
+    static const char       reason[] = "it must be a number";
+    const sherdi_json_node *node     = site->node;
+
+    if (node->kind == SHERDI_JSON_STRING) {
+        return quoted_read(site, reason, real_read, out);
+    }
+    if (node->kind != SHERDI_JSON_NUMBER) {
+        return site_fail(site, reason);
+    }
+    out->real = node->number;
+    return range_check(site, node->number);
+}
+
+static sherd_status pair_read(const value_site *site, sherdi_config_value *out)
+{
+    const sherdi_json_node *first  = sherdi_json_first(site->node);
+    const sherdi_json_node *second = first == NULL ? NULL : sherdi_json_next(first);
+    value_site              inside = *site;
+    sherdi_config_value     value;
+
+    if (site->node->kind != SHERDI_JSON_ARRAY || second == NULL ||
+        sherdi_json_next(second) != NULL) {
+        return site_fail(site, "it must be a list of two numbers");
+    }
+    inside.node = first;
+    SHERDI_TRY(real_read(&inside, &value));
+    out->real   = value.real;
+    inside.node = second;
+    SHERDI_TRY(real_read(&inside, &value));
+    out->second = value.real;
+    return SHERD_OK;
+}
+
+static sherd_status text_read(const value_site *site, sherdi_config_value *out)
+{
+    const char *choices = site->key->range.choices;
+    const char *text    = site->node->string;
+    char        reason[128];
+    size_t      choice;
+
+    if (site->node->kind != SHERDI_JSON_STRING) {
+        return site_fail(site, "it must be text");
+    }
+    if (choices == NULL) {
+        out->text = sherdi_strdup(&site->reader->config->mem, text);
+        return out->text == NULL ? SHERD_E_NOMEM : SHERD_OK;
+    }
+    if (sherdi_config_choice(choices, text, site->key->has_any_case, &choice)) {
+        out->integer = (int64_t)choice;
+        return SHERD_OK;
+    }
+    (void)snprintf(reason, sizeof(reason), "known: %s", choices);
+    if (site->key->is_soft) {
+        *out = site->key->standard;
+        return site_say(site, SHERDI_SAY_WARNING, "not known, the default is taken");
+    }
+    return site_fail(site, reason);
+}
+
+/* ---- folders ---- */
+
+/* Slashes at the end are not part of the name. */
+static size_t folder_name_bytes(const char *folder)
+{
+    size_t bytes = strlen(folder);
+
+    while (bytes > 1 && folder[bytes - 1] == '/') {
+        bytes--;
+    }
+    return bytes;
+}
+
+static int folder_is_same(const char *a, const char *b)
+{
+    size_t bytes = folder_name_bytes(a);
+
+    return bytes == folder_name_bytes(b) && memcmp(a, b, bytes) == 0;
+}
+
+/* One name of the list that starts at `first`; the site is the name's own. */
+static sherd_status folder_check(const value_site *site, const sherdi_json_node *first)
+{
+    const sherdi_json_node *other;
+    char                    reason[64];
+
+    if (site->node->kind != SHERDI_JSON_STRING) {
+        return site_fail(site, "it must be the name of a folder, or a list of such names");
+    }
+    if (site->node->string[0] == '\0') {
+        return site_fail(site, "the name of a folder is not empty");
+    }
+    if (strlen(site->node->string) >= SHERDI_FOLDER_BYTES) {
+        (void)snprintf(reason, sizeof(reason), "the name of a folder has at most %d bytes",
+                       SHERDI_FOLDER_BYTES - 1);
+        return site_fail(site, reason);
+    }
+    for (other = first; other != site->node; other = sherdi_json_next(other)) {
+        if (folder_is_same(other->string, site->node->string)) {
+            return site_fail(site, "it is in the list already");
+        }
+    }
+    return SHERD_OK;
+}
+
+static sherd_status folders_read(const value_site *site, sherdi_config_value *out)
+{
+    int                     is_list = site->node->kind == SHERDI_JSON_ARRAY;
+    const sherdi_json_node *first   = is_list ? sherdi_json_first(site->node) : site->node;
+    value_site              inside  = *site;
+    char                    packed[SHERDI_MAX_FOLDERS * SHERDI_FOLDER_BYTES + 1];
+    char                    reason[64];
+    size_t                  bytes = 0;
+    int                     count = 0;
+
+    if (first == NULL) {
+        return site_fail(site, "give a folder at least");
+    }
+    for (inside.node = first; inside.node != NULL;
+         inside.node = is_list ? sherdi_json_next(inside.node) : NULL) {
+        if (++count > SHERDI_MAX_FOLDERS) {
+            (void)snprintf(reason, sizeof(reason), "there are at most %d folders",
+                           SHERDI_MAX_FOLDERS);
+            return site_fail(&inside, reason);
+        }
+        SHERDI_TRY(folder_check(&inside, first));
+        memcpy(packed + bytes, inside.node->string, strlen(inside.node->string) + 1);
+        bytes += strlen(inside.node->string) + 1;
+    }
+    packed[bytes] = '\0';
+    out->text     = sherdi_alloc(&site->reader->config->mem, SHERDI_MEM_CONTROL, bytes + 1);
+    if (out->text == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    memcpy(out->text, packed, bytes + 1);
+    return SHERD_OK;
+}
+
+/* Two lists as packed above. */
+static int folders_are_equal(const char *a, const char *b)
+{
+    while (*a != '\0' && strcmp(a, b) == 0) {
+        a += strlen(a) + 1;
+        b += strlen(b) + 1;
+    }
+    return *a == '\0' && *b == '\0';
+}
+
+sherd_status sherdi_config_value_read(sherdi_config_reader *reader, const sherdi_config_key *key,
+                                      const char *path, const sherdi_json_node *node,
+                                      sherdi_config_value *out, int *is_auto_out)
+{
+    value_site site = {.reader = reader, .key = key, .path = path, .node = node};
+
+    *is_auto_out = node->kind == SHERDI_JSON_STRING && strcmp(node->string, "auto") == 0;
+    if (*is_auto_out || key->type == SHERDI_TYPE_ANY) {
+        return SHERD_OK;
+    }
+    if (node->kind == SHERDI_JSON_NULL) {
+        return site_fail(&site, "remove it or give it a value");
+    }
+    switch (key->type) {
+    case SHERDI_TYPE_BOOL:
+        return bool_read(&site, out);
+    case SHERDI_TYPE_INT:
+    case SHERDI_TYPE_SIZE:
+        return integer_read(&site, out);
+    case SHERDI_TYPE_REAL:
+        return real_read(&site, out);
+    case SHERDI_TYPE_PAIR:
+        return pair_read(&site, out);
+    case SHERDI_TYPE_TEXT:
+        return text_read(&site, out);
+    case SHERDI_TYPE_FOLDERS:
+        return folders_read(&site, out);
+    case SHERDI_TYPE_BLOCK:
+    case SHERDI_TYPE_ANY:
+        break;
+    }
+    return SHERD_OK;
+}
+
+int sherdi_config_same(const sherdi_config_key *key, const sherdi_config_value *a,
+                       const sherdi_config_value *b)
+{
+    switch (key->type) {
+    case SHERDI_TYPE_REAL:
+        return a->real == b->real;
+    case SHERDI_TYPE_PAIR:
+        return a->real == b->real && a->second == b->second;
+    case SHERDI_TYPE_TEXT:
+        if (key->range.choices == NULL) {
+            return a->text != NULL && b->text != NULL && strcmp(a->text, b->text) == 0;
+        }
+        return a->integer == b->integer;
+    case SHERDI_TYPE_FOLDERS:
+        return a->text != NULL && b->text != NULL && folders_are_equal(a->text, b->text);
+    case SHERDI_TYPE_ANY:
+        return 0;
+    case SHERDI_TYPE_BOOL:
+    case SHERDI_TYPE_INT:
+    case SHERDI_TYPE_SIZE:
+    case SHERDI_TYPE_BLOCK:
+        break;
+    }
+    return a->integer == b->integer;
+}

@@ -1,0 +1,67 @@
+/* The loss scaler: a small state machine on plain numbers, driven by engine/run/step.c once per
+ * boundary. Halving waits for `hysteresis` overflows, doubling for `window` clean boundaries
+ * since the last overflow. */
+#include "engine/optimizers/scaler.h"
+
+#include <float.h>
+
+/* The scale crosses the API as a float and is divided by: both it and its reciprocal stay
+ * normal floats. No training that works comes near either end. */
+static const double SMALLEST_SCALE = FLT_MIN;
+static const double LARGEST_SCALE  = 1.0 / FLT_MIN;
+
+void sherdi_scaler_init(sherdi_scaler *scaler, const sherdi_scaler_params *params)
+{
+    *scaler = (sherdi_scaler){
+        .params          = *params,
+        .scale           = params->initial_scale,
+        .hysteresis_left = params->hysteresis,
+        .last_overflow   = -1,
+    };
+}
+
+static sherd_status scaler_lower(sherdi_scaler *scaler)
+{
+    double floor = scaler->params.min_scale > 0 ? scaler->params.min_scale : SMALLEST_SCALE;
+
+    if (scaler->hysteresis_left > 1) {
+        scaler->hysteresis_left--;
+        return SHERD_OK;
+    }
+    if (scaler->scale == floor) {
+        return sherdi_fail(
+            SHERD_E_NUMERIC,
+            "gradients overflow at the smallest loss scale %g (fp16.min_loss_scale): "
+            "the model diverges or does not fit fp16; lower the learning rate or "
+            "use bf16",
+            scaler->scale);
+    }
+    scaler->scale = scaler->scale / 2 > floor ? scaler->scale / 2 : floor;
+    return SHERD_OK;
+}
+
+static void scaler_raise(sherdi_scaler *scaler)
+{
+    int is_window_full = (scaler->iteration - scaler->last_overflow) % scaler->params.window == 0;
+
+    if (is_window_full || scaler->params.is_consecutive_hysteresis) {
+        scaler->hysteresis_left = scaler->params.hysteresis;
+    }
+    if (is_window_full && scaler->scale <= LARGEST_SCALE / 2) {
+        scaler->scale *= 2;
+    }
+}
+
+sherd_status sherdi_scaler_update(sherdi_scaler *scaler, int had_overflow)
+{
+    if (had_overflow) {
+        if (scaler->params.is_dynamic) {
+            SHERDI_TRY(scaler_lower(scaler));
+        }
+        scaler->last_overflow = scaler->iteration;
+    } else if (scaler->params.is_dynamic) {
+        scaler_raise(scaler);
+    }
+    scaler->iteration++;
+    return SHERD_OK;
+}

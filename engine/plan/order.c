@@ -1,0 +1,161 @@
+#include "engine/plan/order.h"
+
+static int overlaps(const sherdi_remembered *access, const sherdi_range *range)
+{
+    return access->begin < range->offset + range->bytes && range->offset < access->end;
+}
+
+static void follow_add(sherdi_follows *out, sherdi_lane_id lane, uint64_t number)
+{
+    if (lane != SHERDI_LANE_DRIVE) {
+        out->last[lane] = number > out->last[lane] ? number : out->last[lane];
+        return;
+    }
+    for (size_t i = 0; i < out->num_drives; i++) {
+        if (out->drives[i] == number) {
+            return;
+        }
+    }
+    if (out->num_drives == SHERDI_ORDER_DRIVES) {
+        out->is_all_drives = 1;
+        return;
+    }
+    out->drives[out->num_drives++] = number;
+}
+
+static void floors_follow(const sherdi_op *op, const uint64_t floors[SHERDI_LANES],
+                          sherdi_follows *out)
+{
+    for (int lane = 0; lane < SHERDI_LANES; lane++) {
+        if (floors[lane] != 0 && lane == SHERDI_LANE_DRIVE) {
+            out->is_all_drives = 1;
+        } else if (floors[lane] != 0 && lane != (int)op->lane) {
+            follow_add(out, (sherdi_lane_id)lane, floors[lane]);
+        }
+    }
+}
+
+static void range_follows(const sherdi_order_place *place, const sherdi_op *op,
+                          const sherdi_range *range, sherdi_follows *out)
+{
+    for (size_t i = 0; i < place->count; i++) {
+        const sherdi_remembered *access = &place->accesses[i];
+
+        if ((access->is_write || range->access != SHERDI_READS) && overlaps(access, range) &&
+            (access->lane != op->lane || op->lane == SHERDI_LANE_DRIVE)) {
+            follow_add(out, access->lane, access->number);
+        }
+    }
+    floors_follow(op, place->write_floor, out);
+    if (range->access != SHERDI_READS) {
+        floors_follow(op, place->read_floor, out);
+    }
+}
+
+void sherdi_order_follows(const sherdi_order *order, const sherdi_op *op, sherdi_follows *out)
+{
+    *out = (sherdi_follows){0};
+    for (int role = 0; role < SHERDI_USES; role++) {
+        const sherdi_range *range = &op->uses[role];
+
+        if (range->where != SHERDI_AT_NOWHERE && range->bytes > 0) {
+            range_follows(&order->places[range->where], op, range, out);
+        }
+    }
+}
+
+/* Whoever follows the new access follows those that it covers and followed. */
+static void covered_forget(sherdi_order_place *place, const sherdi_op *op,
+                           const sherdi_range *range)
+{
+    int    is_write = range->access != SHERDI_READS;
+    size_t kept     = 0;
+
+    for (size_t i = 0; i < place->count; i++) {
+        const sherdi_remembered *access = &place->accesses[i];
+        int                      is_inside =
+            access->begin >= range->offset && access->end <= range->offset + range->bytes;
+        int is_older_of_lane = access->lane == op->lane && access->lane != SHERDI_LANE_DRIVE;
+
+        if (!is_inside || !(is_write || (is_older_of_lane && !access->is_write))) {
+            place->accesses[kept++] = *access;
+        }
+    }
+    place->count = kept;
+}
+
+/* The oldest, and one of the drive's only where there is no other: those do not end in their order. */
+static void oldest_forget(sherdi_order_place *place)
+{
+    const sherdi_remembered *oldest;
+    uint64_t                *floors;
+    size_t                   at = 0;
+
+    while (at < place->count && place->accesses[at].lane == SHERDI_LANE_DRIVE) {
+        at++;
+    }
+    at     = at == place->count ? 0 : at;
+    oldest = &place->accesses[at];
+    floors = oldest->is_write ? place->write_floor : place->read_floor;
+    if (oldest->number > floors[oldest->lane]) {
+        floors[oldest->lane] = oldest->number;
+    }
+    place->count--;
+    for (; at < place->count; at++) {
+        place->accesses[at] = place->accesses[at + 1];
+    }
+}
+
+void sherdi_order_enter(sherdi_order *order, const sherdi_op *op, uint64_t number)
+{
+    for (int role = 0; role < SHERDI_USES; role++) {
+        const sherdi_range *range = &op->uses[role];
+        sherdi_order_place *place;
+
+        if (range->where == SHERDI_AT_NOWHERE || range->bytes == 0) {
+            continue;
+        }
+        place = &order->places[range->where];
+        covered_forget(place, op, range);
+        if (place->count == SHERDI_ORDER_ACCESSES) {
+            oldest_forget(place);
+        }
+        place->accesses[place->count++] = (sherdi_remembered){
+            .begin    = range->offset,
+            .end      = range->offset + range->bytes,
+            .number   = number,
+            .lane     = op->lane,
+            .is_write = range->access != SHERDI_READS,
+        };
+    }
+}
+
+static int is_over(const sherdi_remembered *access, sherdi_lane_id lane, uint64_t number)
+{
+    return access->lane == lane && (number == 0 || access->number == number ||
+                                    (lane != SHERDI_LANE_DRIVE && access->number < number));
+}
+
+static void floor_forget(uint64_t *floor, sherdi_lane_id lane, uint64_t number)
+{
+    if (number == 0 || (lane != SHERDI_LANE_DRIVE && *floor <= number)) {
+        *floor = 0;
+    }
+}
+
+void sherdi_order_forget(sherdi_order *order, sherdi_lane_id lane, uint64_t number)
+{
+    for (int at = 0; at < SHERDI_PLACES_OF_BYTES; at++) {
+        sherdi_order_place *place = &order->places[at];
+        size_t              kept  = 0;
+
+        for (size_t i = 0; i < place->count; i++) {
+            if (!is_over(&place->accesses[i], lane, number)) {
+                place->accesses[kept++] = place->accesses[i];
+            }
+        }
+        place->count = kept;
+        floor_forget(&place->read_floor[lane], lane, number);
+        floor_forget(&place->write_floor[lane], lane, number);
+    }
+}

@@ -1,0 +1,453 @@
+/* The plan as a whole: made, checked, destroyed. See plan.h for the reading order. */
+#include "engine/plan/plan.h"
+
+#include "base/checked.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static int is_exact_from(sherd_dtype to, sherd_dtype from)
+{
+    return to == from || to == SHERD_F32;
+}
+
+/* The deterministic mode: what is made travels as it is and is added as integers. */
+static sherd_status fixed_choose(sherdi_plan *plan)
+{
+    const sherdi_settings *settings = &plan->settings;
+    uint64_t               global   = (uint64_t)plan->world_size * (uint64_t)settings->accumulation;
+
+    if (settings->comm_dtype != settings->compute_dtype) {
+        return sherdi_fail(
+            SHERD_E_NOTSUP,
+            "\"deterministic\": true sends gradients in the type they are made in, %s; "
+            "remove communication_data_type or set it to that",
+            sherd_dtype_name(settings->compute_dtype));
+    }
+    plan->has_transient = 1;
+    plan->grad_dtype    = SHERD_F32; /* of an update, converted from the integers */
+    plan->wire_dtype    = settings->compute_dtype;
+    plan->fixed_shift   = SHERDI_FIXED_BITS;
+    while (((uint64_t)1 << (SHERDI_FIXED_BITS - plan->fixed_shift)) < global) {
+        plan->fixed_shift--;
+    }
+    return SHERD_OK;
+}
+
+/* A window's sum stays on the device and goes down once. */
+int sherdi_plan_accumulates_on_device(const sherdi_plan *plan)
+{
+    const sherdi_settings *settings = &plan->settings;
+
+    return settings->accumulation > 1 &&
+           (settings->accumulate == SHERDI_ACCUMULATE_DEVICE ||
+            (settings->accumulate == SHERDI_ACCUMULATE_AUTO && plan->machine.has_device));
+}
+
+/* Which types gradients have on their way: design section 2, "one reduction". */
+static sherd_status types_choose(sherdi_plan *plan)
+{
+    const sherdi_settings *settings = &plan->settings;
+    sherd_dtype            made_in  = settings->compute_dtype;
+    int                    is_many  = settings->accumulation > 1;
+
+    plan->is_sliced        = settings->stage >= 1;
+    plan->is_deterministic = settings->deterministic;
+    plan->has_slices       = settings->stage >= 2 || plan->is_deterministic;
+    /* not with what can fail on one rank */
+    plan->publishes_early = plan->machine.is_on_lane &&
+                            settings->offload_state.place != SHERDI_PLACE_STORAGE &&
+                            settings->offload_param.place != SHERDI_PLACE_STORAGE;
+    if (plan->is_deterministic) {
+        return fixed_choose(plan);
+    }
+    if (settings->stage >= 2) {
+        plan->has_accumulator = is_many;
+        plan->has_transient   = 1;
+        plan->grad_dtype      = is_many ? settings->accum_dtype : settings->comm_dtype;
+    } else {
+        plan->has_accumulator = is_many || settings->comm_dtype != settings->compute_dtype;
+        plan->has_transient   = plan->has_accumulator;
+        plan->grad_dtype = plan->has_accumulator ? settings->accum_dtype : settings->compute_dtype;
+        made_in          = plan->grad_dtype;
+    }
+    if (!is_exact_from(plan->grad_dtype, settings->comm_dtype)) {
+        return sherdi_fail(SHERD_E_NOTSUP,
+                           "gradients travel as %s and cannot be kept as %s; set "
+                           "data_types.grad_accum_dtype to fp32 or to the communication type",
+                           sherd_dtype_name(settings->comm_dtype),
+                           sherd_dtype_name(plan->grad_dtype));
+    }
+    plan->wire_dtype =
+        is_exact_from(settings->comm_dtype, made_in) ? made_in : settings->comm_dtype;
+    if (settings->stage == 0 && plan->wire_dtype != settings->comm_dtype) {
+        plan->wire_dtype = settings->comm_dtype; /* an all-reduce returns what it sends */
+    }
+    return SHERD_OK;
+}
+
+static void buffers_name(sherdi_plan *plan)
+{
+    static const sherdi_plan_buffer NAMES[SHERDI_BUFFERS] = {
+        [SHERDI_BUFFER_PARAMS]       = {"parameters", SHERDI_MEM_PARAMS, 0, 1, 0, 0},
+        [SHERDI_BUFFER_GRADS]        = {"gradients", SHERDI_MEM_GRADS, 0, 0, 0, 0},
+        [SHERDI_BUFFER_STATE]        = {"optimizer state", SHERDI_MEM_STATE, 0, 0, 0, 0},
+        [SHERDI_BUFFER_GATHER]       = {"gathered units", SHERDI_MEM_GATHER, 0, 0, 0, 0},
+        [SHERDI_BUFFER_TRANSIENT]    = {"transient gradients", SHERDI_MEM_TRANSIENT, 0, 0, 0, 0},
+        [SHERDI_BUFFER_STAGING]      = {"staging", SHERDI_MEM_STAGING, 0, 1, 0, 0},
+        [SHERDI_BUFFER_GRAD_STAGING] = {"staging of gradients", SHERDI_MEM_STAGING, 0, 0, 0, 0},
+        [SHERDI_BUFFER_SCALARS]      = {"scalars of kernels", SHERDI_MEM_STAGING, 0, 0, 0, 0},
+        [SHERDI_BUFFER_HOST_PARAMS]  = {"offloaded parameters", SHERDI_MEM_HOST_PARAMS, 0, 0, 1, 0},
+        [SHERDI_BUFFER_HOST_GRADS]   = {"offloaded gradients", SHERDI_MEM_HOST_GRADS, 0, 0, 1, 0},
+        [SHERDI_BUFFER_HOST_STATE]   = {"offloaded optimizer state", SHERDI_MEM_HOST_STATE, 0, 0, 1,
+                                        0},
+        [SHERDI_BUFFER_BOUNCE]       = {"bounce buffers", SHERDI_MEM_HOST_STAGING, 0, 0, 1, 0},
+        [SHERDI_BUFFER_STATE_RING]   = {"ring of state", SHERDI_MEM_HOST_STAGING, 0, 0, 1, 0},
+        [SHERDI_BUFFER_PARAM_RING]   = {"ring of parameters", SHERDI_MEM_HOST_STAGING, 0, 0, 1, 0},
+        [SHERDI_BUFFER_GRAD_RING]    = {"ring of gradients", SHERDI_MEM_HOST_STAGING, 0, 0, 1, 0},
+        [SHERDI_BUFFER_HOST_SCALARS] = {"scalars of kernels", SHERDI_MEM_HOST_STAGING, 0, 0, 1, 1},
+        [SHERDI_BUFFER_FILL]         = {"first values", SHERDI_MEM_STAGING, 0, 0, 0, 0},
+    };
+    const sherdi_settings *settings = &plan->settings;
+
+    memcpy(plan->buffers, NAMES, sizeof(NAMES));
+    plan->buffers[SHERDI_BUFFER_GRADS].is_shared     = !plan->has_slices;
+    plan->buffers[SHERDI_BUFFER_TRANSIENT].is_shared = plan->has_slices;
+    /* offloaded slices come up into the gathered unit itself, and peers read them there */
+    plan->buffers[SHERDI_BUFFER_GATHER].is_shared =
+        settings->stage == 3 && settings->offload_param.place != SHERDI_PLACE_DEVICE;
+    plan->buffers[SHERDI_BUFFER_STATE_RING].is_pinned = settings->offload_state.pin_memory;
+    plan->buffers[SHERDI_BUFFER_GRAD_RING].is_pinned  = settings->offload_state.pin_memory;
+    plan->buffers[SHERDI_BUFFER_PARAM_RING].is_pinned = settings->offload_param.pin_memory;
+    if (plan->machine.has_device) { /* what copies to and from the device begin or end in */
+        plan->buffers[SHERDI_BUFFER_HOST_GRADS].is_pinned  = settings->offload_state.pin_memory;
+        plan->buffers[SHERDI_BUFFER_BOUNCE].is_pinned      = 1;
+        plan->buffers[SHERDI_BUFFER_HOST_PARAMS].is_pinned = settings->offload_param.pin_memory;
+        plan->buffers[SHERDI_BUFFER_FILL].is_host          = 1; /* the trainer gives them there */
+        plan->buffers[SHERDI_BUFFER_FILL].purpose          = SHERDI_MEM_HOST_STAGING;
+    }
+}
+
+static void scalars_lay_out(sherdi_plan *plan, const sherdi_model *model)
+{
+    const sherdi_optimizer *optimizer  = plan->settings.optimizer;
+    sherdi_plan_scalars    *scalars    = &plan->scalars;
+    int                     has_ratios = optimizer->grain == SHERDI_GRAIN_TENSOR;
+    size_t                  params     = has_ratios ? model->num_params : 0;
+
+    scalars->head  = 0;
+    scalars->norms = sizeof(sherdi_scalars_head);
+    scalars->results_bytes =
+        scalars->norms + params * optimizer->num_norms * sizeof(sherdi_norm_acc);
+    scalars->coeffs       = scalars->results_bytes;
+    scalars->ratios       = scalars->coeffs + model->num_groups * optimizer->coeff_bytes;
+    scalars->groups       = scalars->ratios + params * sizeof(float);
+    scalars->shared_bytes = sherdi_round_up(scalars->groups + params * sizeof(int32_t), 64);
+    scalars->spans        = scalars->shared_bytes;
+    scalars->bytes        = scalars->shared_bytes;
+    if (plan->machine.has_device) {
+        scalars->bytes += plan->num_spans * sizeof(sherdi_span);
+        /* the host's own, and what comes down of the device's */
+        plan->buffers[SHERDI_BUFFER_HOST_SCALARS].bytes =
+            sherdi_round_up(scalars->shared_bytes + scalars->results_bytes, SHERD_ALIGN_BYTES);
+    }
+    if (plan->machine.has_device || has_ratios) {
+        plan->buffers[SHERDI_BUFFER_SCALARS].bytes =
+            sherdi_round_up(scalars->bytes, SHERD_ALIGN_BYTES);
+    }
+}
+
+static sherd_status plan_make(sherdi_plan *plan, const sherdi_model *model)
+{
+    SHERDI_TRY(types_choose(plan));
+    buffers_name(plan);
+    plan->num_params = model->num_params;
+    plan->num_units  = model->num_units;
+    plan->params =
+        sherdi_alloc_array(plan->mem, SHERDI_MEM_CONTROL, model->num_params, sizeof(*plan->params));
+    plan->units =
+        sherdi_alloc_array(plan->mem, SHERDI_MEM_CONTROL, model->num_units, sizeof(*plan->units));
+    if (plan->params == NULL || plan->units == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    SHERDI_TRY(sherdi_plan_lay_out(plan, model));
+    scalars_lay_out(plan, model);
+    for (size_t s = 0; s < plan->num_segments && plan->machine.has_receive; s++) {
+        if (plan->segments[s].has_gradient) {
+            size_t whole = plan->segments[s].padded_elems * sherd_dtype_bytes(plan->wire_dtype);
+
+            plan->reduced_bytes = sherdi_max_size(plan->reduced_bytes, whole);
+        }
+    }
+    plan->receive_bytes = plan->reduced_bytes - plan->reduced_bytes / (size_t)plan->world_size;
+    SHERDI_TRY(sherdi_plan_schedule(plan, model));
+    for (size_t s = 0; s < plan->num_segments; s++) {
+        plan->padding_elems += plan->segments[s].padded_elems - plan->segments[s].elems;
+    }
+    for (int b = 0; b < SHERDI_BUFFERS; b++) {
+        const sherdi_plan_buffer *buffer = &plan->buffers[b];
+
+        plan->total_bytes += buffer->bytes;
+        plan->host_bytes += buffer->is_host ? buffer->bytes : 0;
+        plan->pinned_bytes += buffer->is_pinned ? buffer->bytes : 0;
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherdi_plan_create(const sherdi_model *model, const sherdi_settings *settings,
+                                int rank, int world_size, const sherdi_machine *machine,
+                                sherdi_mem *mem, sherdi_plan **out)
+{
+    sherdi_plan *plan = sherdi_alloc(mem, SHERDI_MEM_CONTROL, sizeof(*plan));
+    sherd_status status;
+
+    if (plan == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    plan->mem        = mem;
+    plan->settings   = *settings;
+    plan->machine    = *machine;
+    plan->rank       = rank;
+    plan->world_size = world_size;
+    status           = plan_make(plan, model);
+    if (status != SHERD_OK) {
+        sherdi_plan_destroy(plan);
+        return status;
+    }
+    *out = plan;
+    return SHERD_OK;
+}
+
+void sherdi_plan_destroy(sherdi_plan *plan)
+{
+    if (plan == NULL) {
+        return;
+    }
+    sherdi_free(plan->params);
+    sherdi_free(plan->units);
+    sherdi_free(plan->segments);
+    sherdi_free(plan->blocks);
+    sherdi_free(plan->spans);
+    for (int place = 0; place < SHERDI_PLACES; place++) {
+        sherdi_free(plan->extents[place]);
+    }
+    sherdi_free(plan->pieces);
+    sherdi_free(plan->piece_extents);
+    sherdi_free(plan->grad_extents);
+    sherdi_free(plan->fetches);
+    sherdi_free(plan->train.steps);
+    sherdi_free(plan->train.live_ranges);
+    sherdi_free(plan->eval.steps);
+    sherdi_free(plan->eval.live_ranges);
+    sherdi_free(plan->transients);
+    sherdi_free(plan);
+}
+
+const char *sherdi_segment_kind_name(sherdi_segment_kind kind)
+{
+    static const char *const NAMES[] = {"trainable", "frozen", "persistent"};
+
+    return NAMES[kind];
+}
+
+/* ------------------------------------------------------------ does it fit -- */
+
+/* What the ranks of a host take of its memory. */
+static size_t host_need(const sherdi_plan *plan)
+{
+    return plan->machine.transport_bytes +
+           (plan->machine.has_device ? plan->host_bytes : plan->total_bytes);
+}
+
+/* What a rank takes of the device's. */
+static size_t device_need(const sherdi_plan *plan)
+{
+    return plan->total_bytes - plan->host_bytes + plan->receive_bytes;
+}
+
+static int device_fits(const sherdi_plan *plan)
+{
+    return !plan->machine.has_device || plan->machine.device_bytes == 0 ||
+           device_need(plan) <= plan->machine.device_bytes;
+}
+
+static int plan_fits(const sherdi_plan *plan)
+{
+    size_t each = host_need(plan);
+    size_t all;
+
+    if (!device_fits(plan)) {
+        return 0;
+    }
+    return plan->machine.memory_bytes == 0 ||
+           (sherdi_mul_fits(each, (size_t)plan->machine.ranks_per_host, &all) &&
+            all <= plan->machine.memory_bytes);
+}
+
+/* Another setting, to be tried. */
+typedef struct other_plan {
+    int          stage;
+    int          has_prefetch;
+    sherdi_place state, params;
+    int          world_size;
+} other_plan;
+
+#define NEED_CHARS 96
+
+static void place_set(sherdi_offload_settings *offload, sherdi_place place)
+{
+    if (offload->place < place) {
+        offload->place = place;
+        offload->tier  = sherdi_tier_of(place);
+    }
+}
+
+/* "12.5 MiB a rank", by memory where there are two. */
+static void need_text(const sherdi_plan *plan, char text[NEED_CHARS])
+{
+    if (plan->machine.has_device) {
+        (void)snprintf(text, NEED_CHARS, "%.1f MiB of the device and %.1f MiB of the host a rank",
+                       (double)device_need(plan) / 0x1p20, (double)host_need(plan) / 0x1p20);
+    } else {
+        (void)snprintf(text, NEED_CHARS, "%.1f MiB a rank", (double)host_need(plan) / 0x1p20);
+    }
+}
+
+/* 1 when it fits, with what it needs. */
+static int other_fits(const sherdi_plan *plan, const sherdi_model *model, const other_plan *how,
+                      char need[NEED_CHARS])
+{
+    sherdi_settings settings = plan->settings;
+    sherdi_plan    *other;
+    int             fits;
+
+    settings.stage = how->stage;
+    if (!how->has_prefetch) {
+        settings.prefetch_bucket_size = 0;
+        settings.max_reuse_distance   = 0;
+    }
+    place_set(&settings.offload_state, how->state);
+    place_set(&settings.offload_param, how->params);
+    if (how->params == SHERDI_PLACE_STORAGE) {
+        settings.params_in_cpu = 0;
+    }
+    if (sherdi_plan_create(model, &settings, 0, how->world_size, &plan->machine, plan->mem,
+                           &other) != SHERD_OK) {
+        return 0;
+    }
+    fits = plan_fits(other);
+    need_text(other, need);
+    sherdi_plan_destroy(other);
+    return fits;
+}
+
+/* State in `place` at the least stage that fits. */
+static int state_place_fits(const sherdi_plan *plan, const sherdi_model *model, other_plan *how,
+                            char need[NEED_CHARS])
+{
+    how->stage = plan->settings.stage > 1 ? plan->settings.stage : 1;
+    for (; how->stage <= 3; how->stage++) {
+        if (other_fits(plan, model, how, need)) {
+            return 1;
+        }
+    }
+    how->stage = 3;
+    return 0;
+}
+
+/* Offload of state, then of parameters too. */
+static int offload_fits(const sherdi_plan *plan, const sherdi_model *model, sherdi_place place,
+                        char *text, size_t len_bytes)
+{
+    const char *name  = sherdi_tier_name(sherdi_tier_of(place));
+    const char *extra = place == SHERDI_PLACE_HOST ? "" : " (max_in_cpu 0)";
+    other_plan  how   = {.has_prefetch = 1, .world_size = plan->world_size, .state = place};
+    char        need[NEED_CHARS];
+
+    if (state_place_fits(plan, model, &how, need)) {
+        (void)snprintf(text, len_bytes,
+                       "zero_optimization.stage %d with offload_optimizer on %s would fit (%s)",
+                       how.stage, name, need);
+        return 1;
+    }
+    how.params = place;
+    if (other_fits(plan, model, &how, need)) {
+        (void)snprintf(text, len_bytes,
+                       "zero_optimization.stage 3 with offload_optimizer and offload_param%s on "
+                       "%s would fit (%s)",
+                       extra, name, need);
+        return 1;
+    }
+    return 0;
+}
+
+/* First a higher stage, then one that gathers nothing ahead, then the host where its memory is apart from the
+ * device's, then the drive, then more hosts of the same kind. */
+static void nearest_fit(const sherdi_plan *plan, const sherdi_model *model, char *text,
+                        size_t len_bytes)
+{
+    other_plan how   = {.has_prefetch = 1, .world_size = plan->world_size};
+    int        ranks = plan->machine.ranks_per_host;
+    char       need[NEED_CHARS];
+
+    for (how.stage = plan->settings.stage + 1; how.stage <= 3; how.stage++) {
+        if (other_fits(plan, model, &how, need)) {
+            (void)snprintf(text, len_bytes, "zero_optimization.stage %d would fit (%s)", how.stage,
+                           need);
+            return;
+        }
+    }
+    how.stage        = 3;
+    how.has_prefetch = 0;
+    if (other_fits(plan, model, &how, need)) {
+        (void)snprintf(text, len_bytes,
+                       "zero_optimization.stage 3 with stage3_prefetch_bucket_size 0 and "
+                       "stage3_max_reuse_distance 0 would fit (%s)",
+                       need);
+        return;
+    }
+    if (plan->machine.has_device && offload_fits(plan, model, SHERDI_PLACE_HOST, text, len_bytes)) {
+        return;
+    }
+    if (offload_fits(plan, model, SHERDI_PLACE_STORAGE, text, len_bytes)) {
+        return;
+    }
+    how = (other_plan){.stage = 3, .has_prefetch = 1};
+    for (int hosts = 2; hosts <= 1024; hosts *= 2) {
+        how.world_size = ranks * hosts;
+        if (other_fits(plan, model, &how, need)) {
+            (void)snprintf(text, len_bytes, "stage 3 on %d ranks over %d such hosts would fit (%s)",
+                           ranks * hosts, hosts, need);
+            return;
+        }
+    }
+    (void)snprintf(text, len_bytes, "no stage fits on up to 1024 such hosts");
+}
+
+sherd_status sherdi_plan_check_fit(const sherdi_plan *plan, const sherdi_model *model)
+{
+    char   nearest[320];
+    double each = (double)host_need(plan);
+    double all  = each * plan->machine.ranks_per_host;
+
+    if (plan_fits(plan)) {
+        return SHERD_OK;
+    }
+    nearest_fit(plan, model, nearest, sizeof(nearest));
+    if (!device_fits(plan)) {
+        double device = (double)device_need(plan);
+
+        return sherdi_fail(SHERD_E_NOMEM,
+                           "the plan needs %.1f MiB of device memory on each rank, %.1f MiB more "
+                           "than the %.1f MiB that a rank may take; %s",
+                           device / 0x1p20, (device - (double)plan->machine.device_bytes) / 0x1p20,
+                           (double)plan->machine.device_bytes / 0x1p20, nearest);
+    }
+    return sherdi_fail(
+        SHERD_E_NOMEM,
+        "the plan needs %.1f MiB on each of %d ranks of this host, %.1f MiB more than "
+        "the %.1f MiB that are free; %s",
+        each / 0x1p20, plan->machine.ranks_per_host,
+        (all - (double)plan->machine.memory_bytes) / 0x1p20,
+        (double)plan->machine.memory_bytes / 0x1p20, nearest);
+}

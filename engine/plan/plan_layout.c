@@ -1,0 +1,473 @@
+/* Layout: parameters to segments, segments to slices, slices to blocks, everything to
+ * offsets in the arenas. Design: parameters start at multiples of 64 elements, a segment
+ * is padded to world_size x 64, rank r owns the r-th of equal slices. */
+#include "engine/plan/plan.h"
+
+#include "base/checked.h"
+
+#include <string.h>
+
+#define GROW(plan, array, count, capacity)                                                         \
+    sherdi_grow((plan)->mem, SHERDI_MEM_CONTROL, (void **)&(array), &(capacity), (count) + 1,      \
+                sizeof(*(array)))
+
+/* Arrays that begin a large power of two apart share the sets of some processors' first-level
+ * caches, and an update that walks three of them falls to a third of its speed: such blocks keep
+ * their parts a few odd lines further apart. */
+#define ALIASING_ELEMS ((size_t)1 << 20)
+#define SKEW_ELEMS     ((size_t)1088)
+
+/* Padding for atoms may take at most this part of a segment. */
+#define ATOM_PADDING_DIVISOR 4
+
+static sherdi_segment_kind param_kind(const sherdi_plan *plan, const sherdi_model_param *param,
+                                      size_t *persistent_elems)
+{
+    const sherdi_settings *settings = &plan->settings;
+
+    if (param->is_frozen) {
+        return SHERDI_SEGMENT_FROZEN;
+    }
+    if (settings->stage == 3 && param->elems <= settings->persistence_threshold &&
+        param->elems <= settings->model_persistence_threshold - *persistent_elems) {
+        *persistent_elems += param->elems;
+        return SHERDI_SEGMENT_PERSISTENT;
+    }
+    return SHERDI_SEGMENT_TRAINABLE;
+}
+
+/* Whether a parameter at `start` would be cut inside an atom by a slice border. */
+static int atoms_are_whole(const sherdi_model_param *param, size_t start, size_t slice_elems)
+{
+    size_t border = start - start % slice_elems + slice_elems; /* first one after start */
+
+    for (; border < start + param->elems; border += slice_elems) {
+        if ((border - start) % param->atom_elems != 0) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+/* Places the unit's parameters of one kind for a given slice; the end, or SIZE_MAX when an
+ * atom cannot be kept. */
+static size_t params_place(sherdi_plan *plan, const sherdi_model *model,
+                           const sherdi_model_unit *unit, int segment, size_t slice_elems)
+{
+    size_t at = 0;
+
+    for (size_t i = 0; i < unit->num_params; i++) {
+        const sherdi_model_param *param = &model->params[unit->params[i]];
+        sherdi_plan_param        *place = &plan->params[unit->params[i]];
+        size_t                    tries = slice_elems / SHERD_CHUNK_ELEMS + 1;
+
+        if (place->segment != segment) {
+            continue;
+        }
+        while (param->atom_elems > 1 && !atoms_are_whole(param, at, slice_elems)) {
+            if (tries-- == 0) {
+                return SIZE_MAX;
+            }
+            at += SHERD_CHUNK_ELEMS;
+        }
+        place->offset_elems = at;
+        at += sherdi_round_up(param->elems, SHERD_CHUNK_ELEMS);
+    }
+    return at;
+}
+
+/* The smallest slice that holds all and cuts no atom. */
+static sherd_status segment_size(sherdi_plan *plan, const sherdi_model *model,
+                                 const sherdi_model_unit *unit, int index)
+{
+    sherdi_segment *segment = &plan->segments[index];
+    size_t          world   = (size_t)plan->world_size;
+    size_t          end     = params_place(plan, model, unit, index, SIZE_MAX / 2);
+    size_t          least   = sherdi_round_up(sherdi_div_up(end, world), SHERD_CHUNK_ELEMS);
+    size_t          most    = least;
+
+    for (size_t i = 0; i < unit->num_params; i++) {
+        if (plan->params[unit->params[i]].segment == index &&
+            model->params[unit->params[i]].atom_elems > 1) {
+            most = least + least / (ATOM_PADDING_DIVISOR - 1);
+        }
+    }
+    for (size_t slice = least; slice <= most; slice += SHERD_CHUNK_ELEMS) {
+        size_t padded = slice * world;
+
+        if (slice > 0 && params_place(plan, model, unit, index, slice) <= padded) {
+            segment->slice_elems  = slice;
+            segment->padded_elems = padded;
+            return SHERD_OK;
+        }
+        if (slice == 0) { /* parameters without elements only */
+            return SHERD_OK;
+        }
+    }
+    return sherdi_fail(
+        SHERD_E_INVAL,
+        "unit %s: keeping atom_elems whole on %d ranks would pad the segment by more "
+        "than a quarter; choose smaller atoms or another world size",
+        unit->name, plan->world_size);
+}
+
+static sherd_status unit_binding_check(const sherdi_plan *plan, const sherdi_model *model,
+                                       const sherdi_model_unit *unit, const sherdi_segment *segment,
+                                       int index)
+{
+    for (size_t i = 0; i < unit->num_params; i++) {
+        const sherdi_model_param *param = &model->params[unit->params[i]];
+
+        if (plan->params[unit->params[i]].segment != index) {
+            continue;
+        }
+        if (param->bound_data != NULL && plan->settings.stage == 3) {
+            return sherdi_fail(
+                SHERD_E_NOTSUP,
+                "parameter %s is bound to the trainer's memory, which stage 3 cannot "
+                "keep whole; use stage 0, 1 or 2, or do not bind",
+                param->name);
+        }
+        if ((param->bound_data != NULL) != segment->is_bound) {
+            return sherdi_fail(
+                SHERD_E_INVAL,
+                "unit %s: some of its %s parameters are bound and %s is not; bind all "
+                "of a unit or none",
+                unit->name, sherdi_segment_kind_name(segment->kind), param->name);
+        }
+    }
+    return SHERD_OK;
+}
+
+static sherd_status segments_make(sherdi_plan *plan, const sherdi_model *model)
+{
+    size_t persistent_elems = 0;
+
+    for (size_t u = 0; u < model->num_units; u++) {
+        const sherdi_model_unit *unit = &model->units[u];
+
+        for (int kind = 0; kind < SHERDI_SEGMENT_KINDS; kind++) {
+            plan->units[u].segments[kind] = -1;
+        }
+        for (size_t i = 0; i < unit->num_params; i++) {
+            const sherdi_model_param *param = &model->params[unit->params[i]];
+            sherdi_segment_kind       kind  = param_kind(plan, param, &persistent_elems);
+            int                      *index = &plan->units[u].segments[kind];
+
+            if (*index < 0) {
+                SHERDI_TRY(GROW(plan, plan->segments, plan->num_segments, plan->cap_segments));
+                *index                 = (int)plan->num_segments;
+                plan->segments[*index] = (sherdi_segment){
+                    .unit             = (int)u,
+                    .kind             = kind,
+                    .is_bound         = param->bound_data != NULL,
+                    .param_offset     = SHERDI_NO_OFFSET,
+                    .gather_offset    = SHERDI_NO_OFFSET,
+                    .grad_offset      = SHERDI_NO_OFFSET,
+                    .transient_offset = SHERDI_NO_OFFSET,
+                };
+                plan->num_segments++;
+            }
+            plan->params[unit->params[i]].segment = *index;
+            plan->segments[*index].elems += param->elems;
+        }
+        for (int kind = 0; kind < SHERDI_SEGMENT_KINDS; kind++) {
+            int index = plan->units[u].segments[kind];
+
+            if (index >= 0) {
+                SHERDI_TRY(segment_size(plan, model, unit, index));
+                SHERDI_TRY(unit_binding_check(plan, model, unit, &plan->segments[index], index));
+            }
+        }
+    }
+    return SHERD_OK;
+}
+
+/* Takes so many elements from an arena and returns the offset. */
+static size_t arena_take(sherdi_plan_buffer *arena, size_t elems, size_t elem_bytes)
+{
+    size_t offset = arena->bytes;
+
+    arena->bytes = sherdi_round_up(offset + elems * elem_bytes, SHERD_ALIGN_BYTES);
+    return offset;
+}
+
+static void segment_place(sherdi_plan *plan, sherdi_segment *segment, size_t *host_elems)
+{
+    const sherdi_settings *settings  = &plan->settings;
+    sherdi_plan_unit      *unit      = &plan->units[segment->unit];
+    size_t                 elem      = sherd_dtype_bytes(settings->compute_dtype);
+    int                    is_frozen = segment->kind == SHERDI_SEGMENT_FROZEN;
+    sherdi_plan_buffer     gathered  = {.bytes = unit->gather_bytes};
+    sherdi_plan_buffer     transient = {.bytes = unit->transient_bytes};
+
+    segment->param_place = sherdi_plan_param_place(plan, segment, host_elems);
+    segment->is_resident = settings->stage < 3 || segment->kind == SHERDI_SEGMENT_PERSISTENT ||
+                           (plan->world_size == 1 && segment->param_place == SHERDI_PLACE_DEVICE);
+    segment->has_gradient = !is_frozen;
+    /* In fp32 the parameter is the master, where both rest in the device's memory. */
+    segment->has_master = !is_frozen && (settings->compute_dtype != SHERD_F32 ||
+                                         segment->is_bound || sherdi_plan_offloads_state(plan) ||
+                                         segment->param_place != SHERDI_PLACE_DEVICE);
+    if (!segment->is_bound && segment->param_place != SHERDI_PLACE_STORAGE) {
+        segment->param_offset = arena_take(
+            &plan->buffers[segment->param_place == SHERDI_PLACE_HOST ? SHERDI_BUFFER_HOST_PARAMS
+                                                                     : SHERDI_BUFFER_PARAMS],
+            segment->is_resident ? segment->padded_elems : segment->slice_elems, elem);
+    }
+    if (!segment->is_resident) {
+        segment->gather_offset = arena_take(&gathered, segment->padded_elems, elem);
+        unit->gather_bytes     = gathered.bytes;
+    }
+    if (is_frozen) {
+        return;
+    }
+    if (plan->has_transient) {
+        segment->transient_offset = arena_take(&transient, segment->padded_elems, elem);
+        unit->transient_bytes     = transient.bytes;
+    }
+}
+
+size_t sherdi_plan_owned(const sherdi_plan *plan, const sherdi_segment *segment, size_t *first)
+{
+    if (!plan->is_sliced) {
+        *first = 0;
+        return segment->padded_elems;
+    }
+    *first = (size_t)plan->rank * segment->slice_elems;
+    return segment->slice_elems;
+}
+
+void sherdi_plan_held(const sherdi_plan *plan, size_t param, size_t elems, size_t *begin,
+                      size_t *end)
+{
+    const sherdi_plan_param *place   = &plan->params[param];
+    const sherdi_segment    *segment = &plan->segments[place->segment];
+    size_t                   first   = (size_t)plan->rank * segment->slice_elems;
+    size_t                   last    = first + segment->slice_elems;
+
+    *begin = 0;
+    *end   = elems;
+    if (!segment->is_resident && !segment->is_bound) {
+        *end = last > place->offset_elems ? sherdi_min_size(last - place->offset_elems, elems) : 0;
+        *begin = place->offset_elems < first ? first - place->offset_elems : 0;
+        *begin = sherdi_min_size(*begin, *end);
+    }
+}
+
+/* First values on their way, and where the device is apart in the compute type too. */
+static void fill_size(sherdi_plan *plan, const sherdi_model *model)
+{
+    for (size_t p = 0; p < model->num_params; p++) {
+        size_t begin;
+        size_t end;
+
+        sherdi_plan_held(plan, p, model->params[p].elems, &begin, &end);
+        plan->fill_elems =
+            sherdi_max_size(plan->fill_elems, sherdi_min_size(end - begin, SHERDI_FILL_ELEMS));
+    }
+    plan->fill_cast_offset                  = sherdi_round_up(plan->fill_elems * sizeof(float), 64);
+    plan->buffers[SHERDI_BUFFER_FILL].bytes = sherdi_round_up(
+        plan->fill_cast_offset +
+            (plan->machine.has_device
+                 ? plan->fill_elems * sherd_dtype_bytes(plan->settings.compute_dtype)
+                 : 0),
+        SHERD_ALIGN_BYTES);
+}
+
+/* The runs of parameters inside [first, first + elems) of a segment's whole. */
+static sherd_status block_add_spans(sherdi_plan *plan, const sherdi_model *model,
+                                    sherdi_block *block, size_t first)
+{
+    const sherdi_model_unit *unit = &model->units[plan->segments[block->segment].unit];
+
+    block->first_span = plan->num_spans;
+    for (size_t i = 0; i < unit->num_params; i++) {
+        const sherdi_model_param *param = &model->params[unit->params[i]];
+        const sherdi_plan_param  *place = &plan->params[unit->params[i]];
+        size_t                    start = sherdi_max_size(place->offset_elems, first);
+        size_t end = sherdi_min_size(place->offset_elems + param->elems, first + block->elems);
+
+        if (place->segment != block->segment || start >= end) {
+            continue;
+        }
+        SHERDI_TRY(GROW(plan, plan->spans, plan->num_spans, plan->cap_spans));
+        plan->spans[plan->num_spans++] = (sherdi_span){
+            .offset_elems = start - first,
+            .count_elems  = end - start,
+            .first_index  = param->first_index + (start - place->offset_elems),
+            .param        = unit->params[i],
+            .group        = param->group,
+        };
+    }
+    block->num_spans = plan->num_spans - block->first_span;
+    return SHERD_OK;
+}
+
+/* Blocks of what this rank updates, and of frozen slices on NVMe the pieces. */
+static size_t blocks_count(const sherdi_plan *plan, size_t most, size_t *elems_out)
+{
+    size_t count = 0;
+
+    *elems_out = 0;
+    for (size_t s = 0; s < plan->num_segments; s++) {
+        const sherdi_segment *segment = &plan->segments[s];
+        size_t                first;
+        size_t                owned = sherdi_plan_owned(plan, segment, &first);
+
+        if (segment->kind == SHERDI_SEGMENT_FROZEN) {
+            owned = segment->param_place == SHERDI_PLACE_STORAGE ? segment->slice_elems : 0;
+        }
+        count += sherdi_div_up(owned, most);
+        *elems_out += owned;
+    }
+    return count;
+}
+
+/* What decides the elements of a block. */
+static const char *block_key(const sherdi_plan *plan)
+{
+    const sherdi_settings *settings = &plan->settings;
+    const char            *key      = "zero_optimization.sub_group_size";
+    size_t                 least    = settings->sub_group_size;
+
+    if (sherdi_plan_offloads_state(plan) && settings->offload_state.buffer_elems < least) {
+        key   = "zero_optimization.offload_optimizer.buffer_size";
+        least = settings->offload_state.buffer_elems;
+    }
+    if (settings->offload_param.place != SHERDI_PLACE_DEVICE &&
+        settings->offload_param.buffer_elems < least) {
+        key = "zero_optimization.offload_param.buffer_size";
+    }
+    return key;
+}
+
+/* Before tables of so many are made, which would take what memory there is. */
+static sherd_status blocks_check(const sherdi_plan *plan)
+{
+    size_t most = sherdi_plan_block_elems(plan);
+    size_t elems;
+    size_t count = blocks_count(plan, most, &elems);
+
+    if (count <= SHERDI_MOST_BLOCKS) {
+        return SHERD_OK;
+    }
+    return sherdi_fail(
+        SHERD_E_NOMEM,
+        "rank %d would update %zu elements in %zu blocks of %zu, and a plan has at "
+        "most %zu; raise %s to %zu or more, or share the model among more ranks",
+        plan->rank, elems, count, most, SHERDI_MOST_BLOCKS, block_key(plan),
+        sherdi_round_up(sherdi_div_up(elems, SHERDI_MOST_BLOCKS - plan->num_segments),
+                        SHERD_ALIGN_BYTES));
+}
+
+static sherd_status blocks_make(sherdi_plan *plan, const sherdi_model *model)
+{
+    size_t most = sherdi_plan_block_elems(plan);
+
+    /* a block of padding alone has no spans, and begins at the first */
+    SHERDI_TRY(GROW(plan, plan->spans, plan->num_spans, plan->cap_spans));
+    for (size_t s = 0; s < plan->num_segments; s++) {
+        sherdi_segment *segment = &plan->segments[s];
+        size_t          first;
+        size_t          owned = sherdi_plan_owned(plan, segment, &first);
+
+        segment->first_block = plan->num_blocks;
+        if (segment->kind == SHERDI_SEGMENT_FROZEN) {
+            continue;
+        }
+        for (size_t at = 0; at < owned; at += most) {
+            sherdi_block block = {
+                .segment = (int)s, .offset_elems = at, .elems = sherdi_min_size(most, owned - at)};
+
+            block.stride_elems = block.elems + (block.elems % ALIASING_ELEMS == 0 ? SKEW_ELEMS : 0);
+            SHERDI_TRY(block_add_spans(plan, model, &block, first + at));
+            SHERDI_TRY(GROW(plan, plan->blocks, plan->num_blocks, plan->cap_blocks));
+            plan->blocks[plan->num_blocks++] = block;
+        }
+        segment->num_blocks = plan->num_blocks - segment->first_block;
+    }
+    return SHERD_OK;
+}
+
+/* fp32 gradients of an update, converted from integers: of a block, or of a whole segment where
+ * the update is not sliced and has to collect it. */
+static size_t fixed_staging_elems(const sherdi_plan *plan, const sherdi_segment *segment)
+{
+    size_t most = 0;
+
+    if (!plan->is_sliced) {
+        return segment->padded_elems;
+    }
+    for (size_t b = 0; b < segment->num_blocks; b++) {
+        most = sherdi_max_size(most, plan->blocks[segment->first_block + b].elems);
+    }
+    return most;
+}
+
+/* Elements of the largest block that is updated on the device. */
+static size_t segment_device_block(const sherdi_plan *plan, const sherdi_segment *segment)
+{
+    size_t most = 0;
+
+    for (size_t b = 0; b < segment->num_blocks; b++) {
+        const sherdi_block *block = &plan->blocks[segment->first_block + b];
+
+        if (block->place == SHERDI_PLACE_DEVICE) {
+            most = sherdi_max_size(most, block->elems);
+        }
+    }
+    return most;
+}
+
+/* One buffer for what must pass through another type or another place on its way: the wire type
+ * of a reduction or the gradient of an update, then the published values of bound memory. */
+static void staging_size(sherdi_plan *plan)
+{
+    sherd_dtype made_in =
+        plan->settings.stage >= 2 ? plan->settings.compute_dtype : plan->grad_dtype;
+    size_t grads   = 0;
+    size_t publish = 0;
+
+    for (size_t s = 0; s < plan->num_segments; s++) {
+        const sherdi_segment *segment = &plan->segments[s];
+
+        if (segment->kind == SHERDI_SEGMENT_FROZEN) {
+            continue;
+        }
+        if (plan->is_deterministic) {
+            grads = sherdi_max_size(grads, fixed_staging_elems(plan, segment) * sizeof(float));
+        } else if (plan->wire_dtype != made_in) {
+            grads =
+                sherdi_max_size(grads, segment->padded_elems * sherd_dtype_bytes(plan->wire_dtype));
+        }
+        if (segment->param_place != SHERDI_PLACE_DEVICE) {
+            publish = sherdi_max_size(publish, segment_device_block(plan, segment) *
+                                                   sherd_dtype_bytes(plan->settings.compute_dtype));
+        }
+        if (segment->is_bound) {
+            publish = sherdi_max_size(publish, segment->padded_elems *
+                                                   sherd_dtype_bytes(plan->settings.compute_dtype));
+        }
+    }
+    /* A wire type is done with before anything is published; the gradient of an update is not. */
+    plan->publish_offset = plan->is_deterministic ? sherdi_round_up(grads, SHERD_ALIGN_BYTES) : 0;
+    plan->buffers[SHERDI_BUFFER_STAGING].bytes =
+        sherdi_round_up(sherdi_max_size(grads, plan->publish_offset + publish), SHERD_ALIGN_BYTES);
+}
+
+sherd_status sherdi_plan_lay_out(sherdi_plan *plan, const sherdi_model *model)
+{
+    size_t host_elems = 0;
+
+    SHERDI_TRY(segments_make(plan, model));
+    for (size_t s = 0; s < plan->num_segments; s++) {
+        segment_place(plan, &plan->segments[s], &host_elems);
+    }
+    SHERDI_TRY(blocks_check(plan));
+    SHERDI_TRY(blocks_make(plan, model));
+    SHERDI_TRY(sherdi_plan_place(plan));
+    staging_size(plan);
+    fill_size(plan, model);
+    return SHERD_OK;
+}

@@ -1,0 +1,543 @@
+/* Offload: where the state, gradient and parameters of each block rest, what travels as one, and
+ * how many bytes pass between the media. Everything follows from the settings; nothing is measured. */
+#include "engine/plan/plan.h"
+
+#include "base/checked.h"
+
+#define GROW(plan, array, count, capacity)                                                         \
+    sherdi_grow((plan)->mem, SHERDI_MEM_CONTROL, (void **)&(array), &(capacity), (count) + 1,      \
+                sizeof(*(array)))
+
+/* Pieces of parameters begin at whole pages in any type. */
+#define PIECE_ELEMS (SHERD_ALIGN_BYTES / 2)
+
+int sherdi_plan_offloads_state(const sherdi_plan *plan)
+{
+    return plan->settings.offload_state.place != SHERDI_PLACE_DEVICE &&
+           plan->settings.offload_ratio > 0;
+}
+
+int sherdi_plan_has_generations(const sherdi_plan *plan)
+{
+    return plan->settings.offload_state.tier->has_generations &&
+           plan->num_extents[SHERDI_PLACE_STORAGE] > 0 &&
+           plan->num_extents[SHERDI_PLACE_DEVICE] == 0 && plan->num_extents[SHERDI_PLACE_HOST] == 0;
+}
+
+sherdi_place sherdi_plan_param_place(const sherdi_plan *plan, const sherdi_segment *segment,
+                                     size_t *host_elems)
+{
+    const sherdi_settings *settings = &plan->settings;
+
+    if (settings->stage < 3 || segment->kind == SHERDI_SEGMENT_PERSISTENT || segment->is_bound) {
+        return SHERDI_PLACE_DEVICE;
+    }
+    if (settings->offload_param.place == SHERDI_PLACE_STORAGE &&
+        segment->slice_elems <= settings->params_in_cpu - *host_elems) {
+        *host_elems += segment->slice_elems;
+        return SHERDI_PLACE_HOST;
+    }
+    return settings->offload_param.place;
+}
+
+size_t sherdi_plan_block_elems(const sherdi_plan *plan)
+{
+    const sherdi_settings *settings = &plan->settings;
+    size_t                 most     = settings->sub_group_size;
+
+    if (sherdi_plan_offloads_state(plan)) {
+        most = sherdi_min_size(most, settings->offload_state.buffer_elems);
+    }
+    if (settings->offload_param.place != SHERDI_PLACE_DEVICE) {
+        most = sherdi_min_size(most, settings->offload_param.buffer_elems);
+    }
+    if (settings->offload_param.place == SHERDI_PLACE_STORAGE) {
+        return sherdi_max_size(most / PIECE_ELEMS * PIECE_ELEMS, PIECE_ELEMS);
+    }
+    return sherdi_max_size(most / SHERD_CHUNK_ELEMS * SHERD_CHUNK_ELEMS, SHERD_CHUNK_ELEMS);
+}
+
+/* ----------------------------------------------------------------- places -- */
+
+/* Spreads the blocks that are offloaded over all of them, so that the share holds from the start. */
+static void state_places_choose(sherdi_plan *plan)
+{
+    double seen      = 0;
+    double offloaded = 0;
+
+    for (size_t b = 0; b < plan->num_blocks; b++) {
+        sherdi_block *block = &plan->blocks[b];
+        double        elems = (double)block->elems;
+
+        block->place = SHERDI_PLACE_DEVICE;
+        seen += elems;
+        if (sherdi_plan_offloads_state(plan) &&
+            offloaded + elems <= plan->settings.offload_ratio * seen) {
+            block->place = plan->settings.offload_state.place;
+            offloaded += elems;
+        }
+    }
+}
+
+size_t sherdi_plan_part_offset(const sherdi_plan *plan, const sherdi_block *block, int part)
+{
+    const sherdi_optimizer *optimizer = plan->settings.optimizer;
+    size_t                  offset    = 0;
+
+    for (int i = plan->segments[block->segment].has_master ? 0 : 1; i < part; i++) {
+        offset += block->stride_elems * optimizer->parts[i].elem_bytes;
+    }
+    return offset;
+}
+
+size_t sherdi_plan_state_bytes(const sherdi_plan *plan, const sherdi_block *block)
+{
+    const sherdi_optimizer *optimizer = plan->settings.optimizer;
+    int                     last      = optimizer->num_parts - 1;
+
+    return sherdi_plan_part_offset(plan, block, last) +
+           block->elems * optimizer->parts[last].elem_bytes;
+}
+
+static size_t block_state_bytes(const sherdi_plan *plan, const sherdi_block *block)
+{
+    return sherdi_round_up(sherdi_plan_state_bytes(plan, block), SHERD_ALIGN_BYTES);
+}
+
+static sherd_status extent_add(sherdi_plan *plan, sherdi_extent **extents, size_t *count,
+                               size_t *capacity, size_t len_bytes)
+{
+    size_t offset = 0;
+
+    if (*count > 0) {
+        offset = (*extents)[*count - 1].offset_bytes + (*extents)[*count - 1].len_bytes;
+    }
+    SHERDI_TRY(sherdi_grow(plan->mem, SHERDI_MEM_CONTROL, (void **)extents, capacity, *count + 1,
+                           sizeof(**extents)));
+    (*extents)[(*count)++] = (sherdi_extent){.offset_bytes = offset, .len_bytes = len_bytes};
+    return SHERD_OK;
+}
+
+static size_t extents_end(const sherdi_extent *extents, size_t count)
+{
+    return count == 0 ? 0 : extents[count - 1].offset_bytes + extents[count - 1].len_bytes;
+}
+
+static size_t extents_longest(const sherdi_extent *extents, size_t count)
+{
+    size_t longest = 0;
+
+    for (size_t i = 0; i < count; i++) {
+        longest = sherdi_max_size(longest, extents[i].len_bytes);
+    }
+    return longest;
+}
+
+/* In memory a block is an extent. On a drive small ones travel together, in as many bytes as the largest
+ * block has. */
+static sherd_status state_extents_make(sherdi_plan *plan)
+{
+    size_t most = 0;
+
+    for (size_t b = 0; b < plan->num_blocks; b++) {
+        if (plan->blocks[b].place == SHERDI_PLACE_STORAGE) {
+            most = sherdi_max_size(most, block_state_bytes(plan, &plan->blocks[b]));
+        }
+    }
+    for (size_t b = 0; b < plan->num_blocks; b++) {
+        sherdi_block   *block   = &plan->blocks[b];
+        sherdi_extent **extents = &plan->extents[block->place];
+        size_t         *count   = &plan->num_extents[block->place];
+        size_t          bytes   = block_state_bytes(plan, block);
+        sherdi_extent  *last    = *count == 0 ? NULL : &(*extents)[*count - 1];
+
+        block->state_offset = 0;
+        if (block->place == SHERDI_PLACE_STORAGE && last != NULL &&
+            last->len_bytes + bytes <= most) {
+            block->state_offset = last->len_bytes;
+            last->len_bytes += bytes;
+        } else {
+            SHERDI_TRY(extent_add(plan, extents, count, &plan->cap_extents[block->place], bytes));
+        }
+        block->extent = *count - 1;
+    }
+    return SHERD_OK;
+}
+
+/* Where the slices of gradients rest. A segment with nothing offloaded keeps its slice in one piece. */
+static sherd_status gradients_place(sherdi_plan *plan)
+{
+    size_t   elem       = sherdi_plan_grad_bytes(plan);
+    size_t  *bytes      = &plan->buffers[SHERDI_BUFFER_HOST_GRADS].bytes;
+    unsigned is_spilled = plan->settings.gradients_on_nvme ? 1 : 0;
+
+    /* else slices stay on the device until the update */
+    if (plan->settings.stage < 2 || plan->is_deterministic ||
+        sherdi_plan_accumulates_on_device(plan)) {
+        return SHERD_OK;
+    }
+    for (size_t b = 0; b < plan->num_blocks; b++) {
+        sherdi_block   *block   = &plan->blocks[b];
+        sherdi_segment *segment = &plan->segments[block->segment];
+
+        segment->is_staged |= block->place != SHERDI_PLACE_DEVICE;
+    }
+    for (size_t b = 0; b < plan->num_blocks; b++) {
+        sherdi_block         *block   = &plan->blocks[b];
+        const sherdi_segment *segment = &plan->segments[block->segment];
+        size_t                len     = sherdi_round_up(block->elems * elem, SHERD_ALIGN_BYTES);
+
+        block->grad_place  = SHERDI_PLACE_DEVICE;
+        block->grad_offset = segment->grad_offset + block->offset_elems * elem;
+        if (block->place == SHERDI_PLACE_DEVICE) {
+            continue;
+        }
+        block->grad_place = block->place == SHERDI_PLACE_STORAGE && is_spilled
+                                ? SHERDI_PLACE_STORAGE
+                                : SHERDI_PLACE_HOST;
+        if (block->grad_place == SHERDI_PLACE_HOST) {
+            block->grad_offset = *bytes;
+            *bytes += len;
+        } else {
+            block->grad_offset = plan->num_grad_extents;
+            SHERDI_TRY(extent_add(plan, &plan->grad_extents, &plan->num_grad_extents,
+                                  &plan->cap_grad_extents, len));
+        }
+    }
+    return SHERD_OK;
+}
+
+/* The device's gradient arena: what is whole, whole slices, and the blocks that rest there of a slice with
+ * its staging. */
+static void device_gradients_place(sherdi_plan *plan)
+{
+    size_t *bytes = &plan->buffers[SHERDI_BUFFER_GRADS].bytes;
+    size_t  elem  = sherdi_plan_grad_bytes(plan);
+
+    for (size_t s = 0; s < plan->num_segments; s++) {
+        sherdi_segment *segment = &plan->segments[s];
+        size_t          first; /* of what this rank updates, in what is kept */
+
+        (void)sherdi_plan_owned(plan, segment, &first);
+        first                = plan->has_slices ? 0 : first;
+        segment->grad_offset = SHERDI_NO_OFFSET;
+        if (!segment->has_gradient) {
+            continue;
+        }
+        if (segment->is_staged) {
+            for (size_t b = 0; b < segment->num_blocks; b++) {
+                sherdi_block *block = &plan->blocks[segment->first_block + b];
+
+                if (block->grad_place == SHERDI_PLACE_DEVICE) {
+                    block->grad_offset = *bytes;
+                    *bytes += sherdi_round_up(block->elems * elem, SHERD_ALIGN_BYTES);
+                }
+            }
+            continue;
+        }
+        segment->grad_offset = *bytes;
+        *bytes += sherdi_round_up(
+            (plan->has_slices ? segment->slice_elems : segment->padded_elems) * elem,
+            SHERD_ALIGN_BYTES);
+        for (size_t b = 0; b < segment->num_blocks; b++) {
+            sherdi_block *block = &plan->blocks[segment->first_block + b];
+
+            block->grad_place  = SHERDI_PLACE_DEVICE;
+            block->grad_offset = segment->grad_offset + (first + block->offset_elems) * elem;
+        }
+    }
+}
+
+static sherd_status pieces_make(sherdi_plan *plan)
+{
+    size_t most = sherdi_plan_block_elems(plan);
+    size_t elem = sherd_dtype_bytes(plan->settings.compute_dtype);
+
+    for (size_t s = 0; s < plan->num_segments; s++) {
+        sherdi_segment *segment = &plan->segments[s];
+
+        segment->first_piece = plan->num_pieces;
+        if (segment->param_place != SHERDI_PLACE_STORAGE) {
+            continue;
+        }
+        for (size_t at = 0; at < segment->slice_elems; at += most) {
+            sherdi_piece piece = {.segment      = (int)s,
+                                  .offset_elems = at,
+                                  .elems        = sherdi_min_size(most, segment->slice_elems - at)};
+            size_t       count = plan->num_pieces;
+
+            SHERDI_TRY(GROW(plan, plan->pieces, plan->num_pieces, plan->cap_pieces));
+            SHERDI_TRY(extent_add(plan, &plan->piece_extents, &count, &plan->cap_piece_extents,
+                                  sherdi_round_up(piece.elems * elem, SHERD_ALIGN_BYTES)));
+            plan->pieces[plan->num_pieces++] = piece;
+        }
+        segment->num_pieces = plan->num_pieces - segment->first_piece;
+    }
+    return SHERD_OK;
+}
+
+/* ---------------------------------------------------------------- buffers -- */
+
+static void grad_staging_size(sherdi_plan *plan)
+{
+    for (size_t s = 0; s < plan->num_segments; s++) {
+        if (plan->segments[s].is_staged) {
+            plan->grad_staging_bytes =
+                sherdi_max_size(plan->grad_staging_bytes,
+                                sherdi_round_up(plan->segments[s].slice_elems *
+                                                    sherd_dtype_bytes(plan->settings.comm_dtype),
+                                                SHERD_ALIGN_BYTES));
+        }
+    }
+    plan->num_grad_stagings =
+        plan->machine.has_device || (plan->settings.overlap_comm && plan->world_size > 1) ? 2 : 1;
+    plan->buffers[SHERDI_BUFFER_GRAD_STAGING].bytes =
+        plan->grad_staging_bytes * (size_t)plan->num_grad_stagings;
+}
+
+/* Bytes of an offloaded block's gradient that have to pass through the bounce buffer. */
+static size_t bounce_grad_bytes(const sherdi_plan *plan, const sherdi_block *block)
+{
+    if (block->grad_place ==
+        SHERDI_PLACE_DEVICE) { /* down at the boundary, in the type of the update */
+        return block->elems * sherd_dtype_bytes(plan->grad_dtype);
+    }
+    return plan->has_accumulator ? block->elems * sherd_dtype_bytes(plan->settings.comm_dtype) : 0;
+}
+
+static void bounce_size(sherdi_plan *plan)
+{
+    size_t elem   = sherd_dtype_bytes(plan->settings.compute_dtype);
+    size_t grads  = 0;
+    size_t params = 0;
+
+    for (size_t b = 0; b < plan->num_blocks; b++) {
+        const sherdi_block *block = &plan->blocks[b];
+
+        if (block->place == SHERDI_PLACE_DEVICE) {
+            continue;
+        }
+        grads = sherdi_max_size(grads, bounce_grad_bytes(plan, block));
+        if (plan->segments[block->segment].param_place == SHERDI_PLACE_DEVICE) {
+            params = sherdi_max_size(params, block->elems * elem);
+        }
+    }
+    plan->bounce_param_offset = sherdi_round_up(grads, SHERD_ALIGN_BYTES);
+    plan->bounce_bytes = plan->bounce_param_offset + sherdi_round_up(params, SHERD_ALIGN_BYTES);
+    plan->num_bounces  = plan->machine.has_device ? SHERDI_MOST_BOUNCES : 1;
+    plan->buffers[SHERDI_BUFFER_BOUNCE].bytes = plan->bounce_bytes * (size_t)plan->num_bounces;
+}
+
+static void ring_size(sherdi_plan *plan, sherdi_buffer_id id, const sherdi_extent *extents,
+                      size_t count, int buffer_count, size_t *bytes_out)
+{
+    *bytes_out              = extents_longest(extents, count);
+    plan->buffers[id].bytes = *bytes_out * sherdi_min_size(count, (size_t)buffer_count);
+}
+
+sherd_status sherdi_plan_place(sherdi_plan *plan)
+{
+    const sherdi_settings *settings = &plan->settings;
+
+    state_places_choose(plan);
+    SHERDI_TRY(state_extents_make(plan));
+    SHERDI_TRY(gradients_place(plan));
+    device_gradients_place(plan);
+    SHERDI_TRY(pieces_make(plan));
+    plan->buffers[SHERDI_BUFFER_STATE].bytes =
+        extents_end(plan->extents[SHERDI_PLACE_DEVICE], plan->num_extents[SHERDI_PLACE_DEVICE]);
+    plan->buffers[SHERDI_BUFFER_HOST_STATE].bytes =
+        extents_end(plan->extents[SHERDI_PLACE_HOST], plan->num_extents[SHERDI_PLACE_HOST]);
+    grad_staging_size(plan);
+    bounce_size(plan);
+    ring_size(plan, SHERDI_BUFFER_STATE_RING, plan->extents[SHERDI_PLACE_STORAGE],
+              plan->num_extents[SHERDI_PLACE_STORAGE], settings->offload_state.buffer_count,
+              &plan->ring_bytes);
+    ring_size(plan, SHERDI_BUFFER_PARAM_RING, plan->piece_extents, plan->num_pieces,
+              settings->offload_param.buffer_count, &plan->param_ring_bytes);
+    ring_size(plan, SHERDI_BUFFER_GRAD_RING, plan->grad_extents, plan->num_grad_extents,
+              settings->offload_state.buffer_count, &plan->grad_ring_bytes);
+    /* a part of the state alone cannot be gone on from: no spare slots */
+    plan->nvme_bytes[0] =
+        (uint64_t)(sherdi_plan_has_generations(plan) ? 2 : 1) *
+        extents_end(plan->extents[SHERDI_PLACE_STORAGE], plan->num_extents[SHERDI_PLACE_STORAGE]);
+    plan->nvme_bytes[1] = extents_end(plan->piece_extents, plan->num_pieces);
+    plan->nvme_bytes[2] = extents_end(plan->grad_extents, plan->num_grad_extents);
+    return SHERD_OK;
+}
+
+/* ------------------------------------------------------------- invariants -- */
+
+static int extents_are_valid(const sherdi_extent *extents, size_t count, size_t longest)
+{
+    size_t end = 0;
+
+    for (size_t i = 0; i < count; i++) {
+        if (extents[i].offset_bytes != end || extents[i].len_bytes == 0 ||
+            extents[i].len_bytes % SHERD_ALIGN_BYTES != 0 || extents[i].len_bytes > longest) {
+            return 0;
+        }
+        end += extents[i].len_bytes;
+    }
+    return 1;
+}
+
+/* The blocks of a place fill its extents one after the other. */
+static int states_are_valid(const sherdi_plan *plan, sherdi_place place)
+{
+    size_t extent = 0;
+    size_t end    = 0;
+
+    for (size_t b = 0; b < plan->num_blocks; b++) {
+        const sherdi_block *block = &plan->blocks[b];
+
+        if (block->place != place) {
+            continue;
+        }
+        if (extent < plan->num_extents[place] && end == plan->extents[place][extent].len_bytes) {
+            extent++;
+            end = 0;
+        }
+        if (block->extent != extent || block->state_offset != end) {
+            return 0;
+        }
+        end += block_state_bytes(plan, block);
+    }
+    return plan->num_extents[place] == 0 || (extent == plan->num_extents[place] - 1 &&
+                                             end == plan->extents[place][extent].len_bytes);
+}
+
+/* Gradients of blocks in one arena lie one behind the other, those on NVMe are numbered. */
+static int gradients_are_valid(const sherdi_plan *plan)
+{
+    size_t ends[SHERDI_PLACES] = {0};
+    size_t elem                = sherdi_plan_grad_bytes(plan);
+
+    for (size_t b = 0; b < plan->num_blocks; b++) {
+        const sherdi_block *block = &plan->blocks[b];
+
+        if (!plan->segments[block->segment].is_staged) {
+            continue;
+        }
+        if (block->grad_offset < ends[block->grad_place] ||
+            (block->place == SHERDI_PLACE_DEVICE) != (block->grad_place == SHERDI_PLACE_DEVICE)) {
+            return 0;
+        }
+        ends[block->grad_place] =
+            block->grad_offset +
+            (block->grad_place == SHERDI_PLACE_STORAGE ? 1 : block->elems * elem);
+    }
+    return ends[SHERDI_PLACE_DEVICE] <= plan->buffers[SHERDI_BUFFER_GRADS].bytes &&
+           ends[SHERDI_PLACE_HOST] <= plan->buffers[SHERDI_BUFFER_HOST_GRADS].bytes &&
+           ends[SHERDI_PLACE_STORAGE] == plan->num_grad_extents;
+}
+
+/* Pieces tile the slices that rest on NVMe; those of a trainable segment are its blocks. */
+static int pieces_are_valid(const sherdi_plan *plan)
+{
+    for (size_t s = 0; s < plan->num_segments; s++) {
+        const sherdi_segment *segment = &plan->segments[s];
+        size_t                at      = 0;
+
+        for (size_t p = 0; p < segment->num_pieces; p++) {
+            const sherdi_piece *piece = &plan->pieces[segment->first_piece + p];
+
+            if (piece->segment != (int)s || piece->offset_elems != at ||
+                (segment->num_blocks > 0 &&
+                 plan->blocks[segment->first_block + p].elems != piece->elems)) {
+                return 0;
+            }
+            at += piece->elems;
+        }
+        if (at != (segment->param_place == SHERDI_PLACE_STORAGE ? segment->slice_elems : 0)) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+int sherdi_plan_places_are_valid(const sherdi_plan *plan)
+{
+    for (int place = 0; place < SHERDI_PLACES; place++) {
+        size_t longest = place == SHERDI_PLACE_STORAGE ? plan->ring_bytes : SIZE_MAX;
+
+        if (!extents_are_valid(plan->extents[place], plan->num_extents[place], longest) ||
+            !states_are_valid(plan, (sherdi_place)place)) {
+            return 0;
+        }
+    }
+    return extents_are_valid(plan->piece_extents, plan->num_pieces, plan->param_ring_bytes) &&
+           extents_are_valid(plan->grad_extents, plan->num_grad_extents, plan->grad_ring_bytes) &&
+           gradients_are_valid(plan) && pieces_are_valid(plan);
+}
+
+/* ------------------------------------------------------------------ moves -- */
+
+static size_t live_ranges_pieces(const sherdi_plan *plan, sherdi_sequence *sequence, uint32_t *out)
+{
+    size_t count = 0;
+
+    for (size_t i = 0; i < sequence->num_live_ranges; i++) {
+        const sherdi_plan_unit *unit = &plan->units[sequence->live_ranges[i].unit];
+
+        sequence->live_ranges[i].first_fetch = count;
+
+        for (int kind = 0; kind < SHERDI_SEGMENT_KINDS; kind++) {
+            const sherdi_segment *segment =
+                unit->segments[kind] < 0 ? NULL : &plan->segments[unit->segments[kind]];
+
+            for (size_t p = 0; segment != NULL && p < segment->num_pieces; p++, count++) {
+                if (out != NULL) {
+                    out[count] = (uint32_t)(segment->first_piece + p);
+                }
+            }
+        }
+    }
+    return count;
+}
+
+sherd_status sherdi_plan_fetches(sherdi_plan *plan)
+{
+    plan->num_train_fetches = live_ranges_pieces(plan, &plan->train, NULL);
+    plan->num_eval_fetches  = live_ranges_pieces(plan, &plan->eval, NULL);
+    plan->fetches           = sherdi_alloc_array(plan->mem, SHERDI_MEM_CONTROL,
+                                                 plan->num_train_fetches + plan->num_eval_fetches,
+                                                 sizeof(*plan->fetches));
+    if (plan->fetches == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    (void)live_ranges_pieces(plan, &plan->train, plan->fetches);
+    (void)live_ranges_pieces(plan, &plan->eval, plan->fetches + plan->num_train_fetches);
+    return SHERD_OK;
+}
+
+/* A common drive, where nothing is known of this one. */
+#define ASSUMED_RATE 2e9 /* bytes a second, read and written together */
+#define DAY_SECONDS  86400.0
+
+/* One drive to a folder, and the ranks of a host share them. */
+sherdi_plan_wear sherdi_plan_drive_wear(const sherdi_plan *plan)
+{
+    const sherdi_plan_moves *moves   = &plan->moves;
+    double                   steps   = plan->settings.accumulation;
+    int                      folders = plan->settings.offload_state.num_folders;
+    double                   sharers = plan->machine.ranks_per_host / (folders > 1 ? folders : 1.0);
+    double                   read =
+        (double)moves->nvme_read_micro_bytes * steps + (double)moves->nvme_read_step_bytes;
+    sherdi_plan_wear wear = {
+        .written_bytes = (double)moves->nvme_written_micro_bytes * steps +
+                         (double)moves->nvme_written_step_bytes,
+        .step_seconds = plan->settings.step_seconds,
+        .rated_bytes  = plan->settings.drive_tbw * 1e12,
+    };
+
+    if (wear.step_seconds == 0) {
+        wear.is_assumed   = 1;
+        wear.step_seconds = sharers * (read + wear.written_bytes) / ASSUMED_RATE;
+    }
+    if (wear.written_bytes > 0) {
+        wear.bytes_a_day = sharers * wear.written_bytes * DAY_SECONDS / wear.step_seconds;
+        wear.days        = wear.rated_bytes / wear.bytes_a_day;
+    }
+    return wear;
+}

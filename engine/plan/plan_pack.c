@@ -1,0 +1,260 @@
+/* Packing: where units lie in the gather pool and in the transient pool. All live ranges of a unit have one place, so that a
+ * parameter has one address for the life of the engine; units that are there together lie apart. With sherd.free_packing
+ * each live range has a place of its own. Called by plan_schedule.c, which says when units are there. */
+#include "engine/plan/plan.h"
+
+#include "base/checked.h"
+
+#include <stdlib.h>
+
+/* What gets a place: a unit, or with free packing one of its live ranges. */
+typedef struct pack_item {
+    size_t bytes, offset;
+    size_t index;
+    size_t first; /* time at which it is first there */
+    size_t times; /* head of its list in packing.times, plus 1; 0: it is never there */
+} pack_item;
+
+/* From `first` to `last`, inclusive. */
+typedef struct pack_time {
+    size_t first, last;
+    size_t next; /* of the same item, plus 1 */
+} pack_time;
+
+typedef struct packing {
+    sherdi_plan *plan;
+    pack_item   *items;
+    size_t       num_items;
+    pack_time   *times;
+    size_t       num_times, cap_times;
+    pack_item  **order;  /* in which they are placed */
+    pack_item  **placed; /* by ascending offset */
+} packing;
+
+static sherd_status packing_init(packing *p, sherdi_plan *plan, size_t num_items)
+{
+    *p        = (packing){.plan = plan, .num_items = num_items};
+    p->items  = sherdi_alloc_array(plan->mem, SHERDI_MEM_CONTROL, num_items, sizeof(*p->items));
+    p->order  = sherdi_alloc_array(plan->mem, SHERDI_MEM_CONTROL, num_items, sizeof(*p->order));
+    p->placed = sherdi_alloc_array(plan->mem, SHERDI_MEM_CONTROL, num_items, sizeof(*p->placed));
+    return p->items == NULL || p->order == NULL || p->placed == NULL ? SHERD_E_NOMEM : SHERD_OK;
+}
+
+static void packing_fini(packing *p)
+{
+    sherdi_free(p->items);
+    sherdi_free(p->times);
+    sherdi_free(p->order);
+    sherdi_free(p->placed);
+}
+
+static sherd_status time_add(packing *p, size_t item, size_t first, size_t last)
+{
+    pack_item *owner = &p->items[item];
+
+    SHERDI_TRY(sherdi_grow(p->plan->mem, SHERDI_MEM_CONTROL, (void **)&p->times, &p->cap_times,
+                           p->num_times + 1, sizeof(*p->times)));
+    owner->first           = owner->times == 0 ? first : sherdi_min_size(owner->first, first);
+    p->times[p->num_times] = (pack_time){.first = first, .last = last, .next = owner->times};
+    owner->times           = ++p->num_times;
+    return SHERD_OK;
+}
+
+static int items_meet(const packing *p, const pack_item *a, const pack_item *b)
+{
+    for (size_t i = a->times; i != 0; i = p->times[i - 1].next) {
+        for (size_t j = b->times; j != 0; j = p->times[j - 1].next) {
+            if (p->times[i - 1].first <= p->times[j - 1].last &&
+                p->times[j - 1].first <= p->times[i - 1].last) {
+                return 1;
+            }
+        }
+    }
+    return 0;
+}
+
+static int item_order(const void *a, const void *b)
+{
+    const pack_item *left  = *(pack_item *const *)a;
+    const pack_item *right = *(pack_item *const *)b;
+
+    if (left->bytes != right->bytes) {
+        return left->bytes > right->bytes ? -1 : 1;
+    }
+    if (left->first != right->first) {
+        return left->first < right->first ? -1 : 1;
+    }
+    return left->index < right->index ? -1 : 1;
+}
+
+/* At the lowest offset at which it collides with nothing that is there together with it. */
+static void item_place(packing *p, size_t num_placed, pack_item *item)
+{
+    size_t at = num_placed;
+
+    for (size_t i = 0; i < num_placed; i++) {
+        const pack_item *other = p->placed[i];
+
+        if (other->offset >= item->offset + item->bytes) {
+            break;
+        }
+        if (other->offset + other->bytes > item->offset && items_meet(p, item, other)) {
+            item->offset = other->offset + other->bytes;
+        }
+    }
+    for (; at > 0 && p->placed[at - 1]->offset > item->offset; at--) {
+        p->placed[at] = p->placed[at - 1];
+    }
+    p->placed[at] = item;
+}
+
+/* Largest first, each at its lowest offset (greedy by size; Pisarchyk and Lee 2020 find it near the optimum), those of
+ * one size in the order in which they are first there: layers alternate between as many places as are there
+ * together. The peak comes back in *peak. */
+static void items_place(packing *p, size_t *peak)
+{
+    for (size_t i = 0; i < p->num_items; i++) {
+        p->items[i].index = i;
+        p->order[i]       = &p->items[i];
+    }
+    if (p->num_items > 0) {
+        qsort(p->order, p->num_items, sizeof(p->order[0]), item_order);
+    }
+    for (size_t i = 0; i < p->num_items && p->order[i]->bytes > 0; i++) {
+        item_place(p, i, p->order[i]);
+        *peak = sherdi_max_size(*peak, p->order[i]->offset + p->order[i]->bytes);
+    }
+}
+
+/* ---------------------------------------------------------------- units -- */
+
+static sherd_status live_ranges_add(packing *p, const sherdi_live_range *live_ranges,
+                                    size_t num_live_ranges, size_t begin)
+{
+    for (size_t i = 0; i < num_live_ranges; i++) {
+        SHERDI_TRY(time_add(p, (size_t)live_ranges[i].unit, begin + live_ranges[i].first,
+                            begin + live_ranges[i].last));
+    }
+    return SHERD_OK;
+}
+
+/* Units that no pass has may come at any time. */
+static sherd_status strays_add(packing *p)
+{
+    for (size_t u = 0; u < p->num_items; u++) {
+        if (p->items[u].times == 0) {
+            SHERDI_TRY(time_add(p, u, 0, SIZE_MAX));
+        }
+    }
+    return SHERD_OK;
+}
+
+/* A unit and what it reads are there together whenever it is acquired: as at a time of its own. */
+static sherd_status reads_add(packing *p, const sherdi_model *model, size_t begin)
+{
+    for (size_t u = 0; u < model->num_units; u++) {
+        const sherdi_model_unit *unit = &model->units[u];
+
+        for (size_t i = 0; i < unit->num_reads; i++) {
+            SHERDI_TRY(time_add(p, (size_t)unit->reads[i], begin + u, begin + u));
+        }
+        if (unit->num_reads > 0) {
+            SHERDI_TRY(time_add(p, u, begin + u, begin + u));
+        }
+    }
+    return SHERD_OK;
+}
+
+/* When units are in a pool. Times are positions of training, then of EVAL, then those of reads_add. */
+static sherd_status units_times(packing *p, const sherdi_model *model, sherdi_buffer_id pool)
+{
+    const sherdi_plan *plan    = p->plan;
+    size_t             train   = plan->train.num_steps + 1; /* a reduction ends one later */
+    int                is_free = plan->settings.free_packing;
+
+    if (!is_free && pool == SHERDI_BUFFER_GATHER) {
+        SHERDI_TRY(live_ranges_add(p, plan->train.live_ranges, plan->train.num_live_ranges, 0));
+        SHERDI_TRY(live_ranges_add(p, plan->eval.live_ranges, plan->eval.num_live_ranges, train));
+    }
+    if (pool == SHERDI_BUFFER_TRANSIENT) {
+        SHERDI_TRY(live_ranges_add(p, plan->transients, plan->num_transients, 0));
+    }
+    if (!is_free) {
+        SHERDI_TRY(strays_add(p));
+    }
+    return reads_add(p, model, train + plan->eval.num_steps);
+}
+
+/* Where each unit lies in a pool; with free packing, of gathered ones, where they lie off the plan. */
+static sherd_status units_pack(sherdi_plan *plan, const sherdi_model *model, sherdi_buffer_id pool)
+{
+    int          is_gather = pool == SHERDI_BUFFER_GATHER;
+    packing      p;
+    sherd_status status = packing_init(&p, plan, plan->num_units);
+
+    for (size_t u = 0; u < plan->num_units && status == SHERD_OK; u++) {
+        p.items[u].bytes = is_gather ? plan->units[u].gather_bytes : plan->units[u].transient_bytes;
+    }
+    if (status == SHERD_OK) {
+        status = units_times(&p, model, pool);
+    }
+    if (status == SHERD_OK) {
+        items_place(&p, &plan->buffers[pool].bytes);
+    }
+    for (size_t u = 0; u < plan->num_units && status == SHERD_OK; u++) {
+        size_t offset = p.items[u].bytes > 0 ? p.items[u].offset : SHERDI_NO_OFFSET;
+
+        *(is_gather ? &plan->units[u].gather_place : &plan->units[u].transient_place) = offset;
+    }
+    packing_fini(&p);
+    return status;
+}
+
+/* ---------------------------------------------------------------- live ranges -- */
+
+/* Each live range for itself. */
+static sherd_status live_ranges_pack(sherdi_plan *plan, sherdi_live_range *live_ranges,
+                                     size_t num_live_ranges, size_t *peak)
+{
+    packing      p;
+    sherd_status status = packing_init(&p, plan, num_live_ranges);
+
+    for (size_t i = 0; i < num_live_ranges && status == SHERD_OK; i++) {
+        p.items[i].bytes = live_ranges[i].bytes;
+        status           = time_add(&p, i, live_ranges[i].first, live_ranges[i].last);
+    }
+    if (status == SHERD_OK) {
+        items_place(&p, peak);
+    }
+    for (size_t i = 0; i < num_live_ranges && status == SHERD_OK; i++) {
+        live_ranges[i].offset = p.items[i].offset;
+    }
+    packing_fini(&p);
+    return status;
+}
+
+static void gathers_settle(const sherdi_plan *plan, sherdi_sequence *sequence)
+{
+    for (size_t i = 0; i < sequence->num_live_ranges; i++) {
+        sequence->live_ranges[i].offset = plan->units[sequence->live_ranges[i].unit].gather_place;
+    }
+}
+
+sherd_status sherdi_plan_pack(sherdi_plan *plan, const sherdi_model *model)
+{
+    size_t *gather = &plan->buffers[SHERDI_BUFFER_GATHER].bytes;
+
+    SHERDI_TRY(units_pack(plan, model, SHERDI_BUFFER_GATHER));
+    SHERDI_TRY(units_pack(plan, model, SHERDI_BUFFER_TRANSIENT));
+    for (size_t i = 0; i < plan->num_transients; i++) { /* a unit has one */
+        plan->transients[i].offset = plan->units[plan->transients[i].unit].transient_place;
+    }
+    if (plan->settings.free_packing) {
+        SHERDI_TRY(
+            live_ranges_pack(plan, plan->train.live_ranges, plan->train.num_live_ranges, gather));
+        return live_ranges_pack(plan, plan->eval.live_ranges, plan->eval.num_live_ranges, gather);
+    }
+    gathers_settle(plan, &plan->train);
+    gathers_settle(plan, &plan->eval);
+    return SHERD_OK;
+}

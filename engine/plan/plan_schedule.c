@@ -1,0 +1,278 @@
+/* Schedule: when units are gathered and let go, and every collective with its bytes. Gathers start ahead
+ * of use, as far as the wire needs and as prefetch_bucket_size and max_live_parameters allow. Units are
+ * packed from their lifetimes (plan_pack.c), so the pool's size is the peak and does not depend on timing. */
+#include "engine/plan/plan.h"
+
+#include "base/checked.h"
+#include "collectives/world.h"
+
+#include <string.h>
+
+#define GROW(plan, array, count, capacity)                                                         \
+    sherdi_grow((plan)->mem, SHERDI_MEM_CONTROL, (void **)&(array), &(capacity), (count) + 1,      \
+                sizeof(*(array)))
+
+/* ------------------------------------------------------------ sequences -- */
+
+static sherd_status sequence_make(sherdi_plan *plan, const sherdi_model *model,
+                                  sherdi_sequence *sequence, const sherd_pass *passes,
+                                  size_t num_passes)
+{
+    size_t total = 0;
+
+    for (size_t p = 0; p < num_passes; p++) {
+        total += sherdi_model_order_len(model, passes[p]);
+    }
+    sequence->steps =
+        sherdi_alloc_array(plan->mem, SHERDI_MEM_CONTROL, total, sizeof(*sequence->steps));
+    if (sequence->steps == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    for (size_t p = 0; p < num_passes; p++) {
+        size_t len = sherdi_model_order_len(model, passes[p]);
+
+        for (size_t i = 0; i < len; i++) {
+            size_t at   = sequence->num_steps++;
+            size_t held = sherdi_min_size(sherdi_model_held(model, passes[p], i), total - 1 - at);
+
+            sequence->steps[at] = (sherdi_step_of_pass){
+                .unit = sherdi_model_order(model, passes[p], i),
+                .pass = passes[p],
+                .last = at + held,
+            };
+            sequence->most_held = sherdi_max_size(sequence->most_held, held);
+        }
+    }
+    return SHERD_OK;
+}
+
+/* The n-th unit that an acquire of `unit` needs: itself, then those it reads; -1: no more. */
+static int needed_unit(const sherdi_model *model, int unit, size_t n)
+{
+    if (n == 0) {
+        return unit;
+    }
+    return n <= model->units[unit].num_reads ? model->units[unit].reads[n - 1] : -1;
+}
+
+static int step_needs(const sherdi_model *model, const sherdi_step_of_pass *step, int unit)
+{
+    for (size_t n = 0;; n++) {
+        int needed = needed_unit(model, step->unit, n);
+
+        if (needed < 0 || needed == unit) {
+            return needed == unit;
+        }
+    }
+}
+
+/* The first acquire that may be released after that at `position`, when its `last` is that. */
+static size_t first_released(const sherdi_sequence *sequence, size_t position)
+{
+    return position - sherdi_min_size(position, sequence->most_held);
+}
+
+static size_t gathered_elems(const sherdi_plan *plan, int unit)
+{
+    return plan->units[unit].gather_bytes / sherd_dtype_bytes(plan->settings.compute_dtype);
+}
+
+/* ------------------------------------------------- gathers, live ranges -- */
+
+/* What the next acquire needs is gathered ahead, whatever its size; more only while less than this is ahead.
+ * An acquire starts the next gather before it waits for its own, so with one unit ahead the wire has its next
+ * transfer when one is over. A second one hides the start of a call (launch, meeting of the ranks) where
+ * transfers are short: 100 us at 50 GB/s between hosts are 5 MB, 20 us at 400 GB/s inside one are 8 MB. Larger
+ * units cover that by themselves; more of them ahead take memory and save no time. */
+#define AHEAD_BYTES ((size_t)8 << 20)
+
+/* A unit during the walk. */
+typedef struct walk_unit {
+    size_t open;     /* index of its current live range plus 1; 0: not gathered */
+    size_t held;     /* acquires that reach it, not yet released */
+    int    is_ahead; /* gathered before its use, and not used yet */
+} walk_unit;
+
+/* Walk of a sequence as the engine will walk it. */
+typedef struct walk {
+    const sherdi_model *model;
+    sherdi_plan        *plan;
+    sherdi_sequence    *sequence;
+    walk_unit          *units;
+    size_t              live_elems;  /* gathered now */
+    size_t              ahead_elems; /* of these, not used yet */
+} walk;
+
+static sherd_status live_range_open(walk *w, int unit, size_t position)
+{
+    sherdi_sequence *sequence = w->sequence;
+
+    SHERDI_TRY(
+        GROW(w->plan, sequence->live_ranges, sequence->num_live_ranges, sequence->cap_live_ranges));
+    sequence->live_ranges[sequence->num_live_ranges++] =
+        (sherdi_live_range){.unit  = unit,
+                            .first = position,
+                            .last  = position,
+                            .bytes = w->plan->units[unit].gather_bytes};
+    w->units[unit].open = sequence->num_live_ranges;
+    w->live_elems += gathered_elems(w->plan, unit);
+    sequence->steps[position].num_starts++;
+    return SHERD_OK;
+}
+
+/* Elements of the acquires between `position` and the next use of `unit`; SIZE_MAX: no use. */
+static size_t reuse_distance(const walk *w, int unit, size_t position)
+{
+    size_t distance = 0;
+
+    for (size_t p = position + 1; p < w->sequence->num_steps; p++) {
+        if (step_needs(w->model, &w->sequence->steps[p], unit)) {
+            return distance;
+        }
+        distance += gathered_elems(w->plan, w->sequence->steps[p].unit);
+    }
+    return SIZE_MAX;
+}
+
+static sherd_status prefetch(walk *w, size_t position)
+{
+    const sherdi_settings *settings = &w->plan->settings;
+    size_t                 enough   = AHEAD_BYTES / sherd_dtype_bytes(settings->compute_dtype);
+
+    for (size_t p = position + 1; p < w->sequence->num_steps; p++) {
+        if (p > position + 1 && w->ahead_elems >= enough) {
+            return SHERD_OK;
+        }
+        for (size_t n = 0;; n++) {
+            int    unit = needed_unit(w->model, w->sequence->steps[p].unit, n);
+            size_t elems;
+
+            if (unit < 0) {
+                break;
+            }
+            elems = gathered_elems(w->plan, unit);
+            if (elems == 0 || w->units[unit].open != 0) {
+                continue;
+            }
+            if (elems > settings->prefetch_bucket_size - w->ahead_elems ||
+                w->live_elems + elems > settings->max_live_parameters) {
+                return SHERD_OK;
+            }
+            SHERDI_TRY(live_range_open(w, unit, position));
+            w->units[unit].is_ahead = 1;
+            w->ahead_elems += elems;
+        }
+    }
+    return SHERD_OK;
+}
+
+/* The release of what the acquire of `step` reached. */
+static void walk_release(walk *w, const sherdi_step_of_pass *step)
+{
+    int unit;
+
+    for (size_t n = 0; (unit = needed_unit(w->model, step->unit, n)) >= 0; n++) {
+        walk_unit *state = &w->units[unit];
+        size_t     distance;
+
+        if (state->open == 0 || --state->held > 0) {
+            continue;
+        }
+        w->sequence->live_ranges[state->open - 1].last = step->last;
+        distance                                       = reuse_distance(w, unit, step->last);
+        if (distance == SIZE_MAX || distance > w->plan->settings.max_reuse_distance) {
+            state->open = 0;
+            w->live_elems -= gathered_elems(w->plan, unit);
+        }
+    }
+}
+
+static sherd_status walk_step(walk *w, size_t position)
+{
+    sherdi_step_of_pass *step = &w->sequence->steps[position];
+
+    step->first_start = w->sequence->num_live_ranges;
+    for (size_t n = 0;; n++) {
+        int unit = needed_unit(w->model, step->unit, n);
+
+        if (unit < 0) {
+            break;
+        }
+        if (gathered_elems(w->plan, unit) == 0) {
+            continue;
+        }
+        if (w->units[unit].open == 0) {
+            SHERDI_TRY(live_range_open(w, unit, position));
+        } else if (w->units[unit].is_ahead) {
+            w->ahead_elems -= gathered_elems(w->plan, unit);
+        }
+        w->units[unit].is_ahead = 0;
+        w->units[unit].held++;
+    }
+    SHERDI_TRY(prefetch(w, position));
+    for (size_t p = first_released(w->sequence, position); p <= position; p++) {
+        if (w->sequence->steps[p].last == position) {
+            walk_release(w, &w->sequence->steps[p]);
+        }
+    }
+    return SHERD_OK;
+}
+
+static sherd_status gathers_schedule(sherdi_plan *plan, const sherdi_model *model,
+                                     sherdi_sequence *sequence)
+{
+    walk         w      = {.model = model, .plan = plan, .sequence = sequence};
+    sherd_status status = SHERD_OK;
+
+    w.units = sherdi_alloc_array(plan->mem, SHERDI_MEM_CONTROL, model->num_units, sizeof(*w.units));
+    if (w.units == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    for (size_t p = 0; p < sequence->num_steps && status == SHERD_OK; p++) {
+        status = walk_step(&w, p);
+    }
+    sherdi_free(w.units);
+    return status;
+}
+
+/* A transient gradient lives from the first backward use of the unit to the release of its last, and one
+ * position longer when its reduction overlaps with the next unit. */
+static sherd_status transients_schedule(sherdi_plan *plan, const sherdi_model *model)
+{
+    for (size_t u = 0; u < plan->num_units; u++) {
+        sherdi_live_range live_range = {.unit = (int)u, .bytes = plan->units[u].transient_bytes};
+
+        for (size_t p = 0; p < plan->train.num_steps; p++) {
+            const sherdi_step_of_pass *step = &plan->train.steps[p];
+
+            if (step->pass != SHERD_BACKWARD || !step_needs(model, step, (int)u)) {
+                continue;
+            }
+            if (plan->units[u].backward_uses++ == 0) {
+                live_range.first = p;
+            }
+            live_range.last = sherdi_max_size(live_range.last,
+                                              step->last + (plan->settings.overlap_comm ? 1 : 0));
+        }
+        if (live_range.bytes > 0 && plan->units[u].backward_uses > 0) {
+            SHERDI_TRY(GROW(plan, plan->transients, plan->num_transients, plan->cap_transients));
+            plan->transients[plan->num_transients++] = live_range;
+        }
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherdi_plan_schedule(sherdi_plan *plan, const sherdi_model *model)
+{
+    static const sherd_pass TRAIN[] = {SHERD_FORWARD, SHERD_BACKWARD};
+    static const sherd_pass EVAL[]  = {SHERD_EVAL};
+
+    SHERDI_TRY(sequence_make(plan, model, &plan->train, TRAIN, 2));
+    SHERDI_TRY(sequence_make(plan, model, &plan->eval, EVAL, 1));
+    SHERDI_TRY(gathers_schedule(plan, model, &plan->train));
+    SHERDI_TRY(gathers_schedule(plan, model, &plan->eval));
+    SHERDI_TRY(transients_schedule(plan, model));
+    SHERDI_TRY(sherdi_plan_pack(plan, model));
+    SHERDI_TRY(sherdi_plan_fetches(plan));
+    return sherdi_plan_count(plan, model);
+}

@@ -1,0 +1,365 @@
+/* What the parts of the program share: ranges, subjects, slots of rings. See program.h. */
+#include "engine/plan/program.h"
+
+#include "base/checked.h"
+#include "collectives/world.h"
+
+sherdi_op sherdi_op_of(sherdi_op_kind kind, sherdi_lane_id lane)
+{
+    sherdi_op op = {.kind = kind, .lane = lane, .unit = -1, .segment = -1, .param = -1};
+
+    for (int role = 0; role < SHERDI_USES; role++) {
+        op.uses[role].where = SHERDI_AT_NOWHERE;
+    }
+    return op;
+}
+
+sherdi_op sherdi_op_of_segment(const sherdi_plan *plan, sherdi_op_kind kind, sherdi_lane_id lane,
+                               const sherdi_segment *segment)
+{
+    sherdi_op op = sherdi_op_of(kind, lane);
+
+    op.unit    = segment->unit;
+    op.segment = (int)(segment - plan->segments);
+    op.elems   = segment->slice_elems;
+    return op;
+}
+
+sherdi_op sherdi_op_of_block(const sherdi_plan *plan, sherdi_op_kind kind,
+                             const sherdi_block *block)
+{
+    sherdi_op op = sherdi_op_of_segment(plan, kind, sherdi_lane_at(block->place),
+                                        &plan->segments[block->segment]);
+
+    op.block = block;
+    op.elems = block->elems;
+    op.place = block->place;
+    return op;
+}
+
+void sherdi_op_use(sherdi_op *op, int role, sherdi_access access, sherdi_range range)
+{
+    range.access   = (uint8_t)access;
+    op->uses[role] = range;
+}
+
+void sherdi_op_gather_in_place(sherdi_op *op, const sherdi_plan *plan, sherdi_range whole)
+{
+    size_t       slice  = whole.bytes / (size_t)plan->world_size;
+    sherdi_range before = whole;
+    sherdi_range own    = whole;
+    sherdi_range behind = whole;
+
+    before.bytes     = (size_t)plan->rank * slice;
+    own.offset       = whole.offset + before.bytes;
+    own.bytes        = slice;
+    behind.offset    = own.offset + slice;
+    behind.bytes     = whole.offset + whole.bytes - behind.offset;
+    own.is_all_ranks = 1;
+    sherdi_op_use(op, SHERDI_USE_DST, SHERDI_WRITES, before);
+    sherdi_op_use(op, SHERDI_USE_SRC, SHERDI_READS, own);
+    sherdi_op_use(op, SHERDI_USE_STATE, SHERDI_WRITES, behind);
+    op->moves[SHERDI_MOVES_WIRE] = sherdi_wire_all_gather(plan->world_size, slice);
+}
+
+sherd_status sherdi_program_emit(const sherdi_program *program, const sherdi_op *op)
+{
+    return program->fn(program->ctx, op);
+}
+
+sherd_status sherdi_program_move(const sherdi_program *program, sherdi_op op, sherdi_range dst,
+                                 sherdi_range src)
+{
+    if (op.kind == SHERDI_OP_COPY) {
+        dst.bytes                   = src.bytes;
+        op.moves[SHERDI_MOVES_DOWN] = op.lane == SHERDI_LANE_DOWN ? src.bytes : 0;
+        op.moves[SHERDI_MOVES_UP]   = op.lane == SHERDI_LANE_UP ? src.bytes : 0;
+    }
+    sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES, dst);
+    sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS, src);
+    return sherdi_program_emit(program, &op);
+}
+
+sherd_status sherdi_program_copy(const sherdi_program *program, sherdi_lane_id lane,
+                                 const sherdi_segment *segment, sherdi_range dst, sherdi_range src)
+{
+    return sherdi_program_move(
+        program, sherdi_op_of_segment(program->plan, SHERDI_OP_COPY, lane, segment), dst, src);
+}
+
+sherdi_range sherdi_program_trainer(const sherdi_program *program, int where, size_t param)
+{
+    const sherdi_model_param *info = &program->model->params[param];
+    size_t                    elem = sherdi_compute_bytes(program->plan);
+
+    return sherdi_range_of(where, info->first_index * elem, info->elems * elem);
+}
+
+sherd_status sherdi_program_exchange(const sherdi_program *program, size_t len_bytes)
+{
+    sherdi_op op = sherdi_op_of(SHERDI_OP_EXCHANGE, SHERDI_LANE_WIRE);
+
+    op.flags                    = SHERDI_OP_MEETS | SHERDI_OP_WAITS;
+    op.elems                    = len_bytes;
+    op.moves[SHERDI_MOVES_WIRE] = sherdi_wire_all_gather(program->plan->world_size, len_bytes);
+    return sherdi_program_emit(program, &op);
+}
+
+sherd_status sherdi_program_sum(const sherdi_program *program)
+{
+    const sherdi_plan         *plan  = program->plan;
+    const sherdi_plan_scalars *at    = &plan->scalars;
+    size_t                     bytes = at->results_bytes - at->norms;
+    sherdi_op                  op    = sherdi_op_of(SHERDI_OP_SUM, SHERDI_LANE_WIRE);
+
+    if (!plan->is_sliced) {
+        return SHERD_OK;
+    }
+    op.flags                    = SHERDI_OP_MEETS | SHERDI_OP_WAITS;
+    op.elems                    = bytes / sizeof(uint64_t);
+    op.moves[SHERDI_MOVES_WIRE] = sherdi_wire_sum_u64(plan->world_size, op.elems);
+    sherdi_op_use(&op, SHERDI_USE_SCALARS, SHERDI_ADDS,
+                  sherdi_range_of(plan->machine.has_device ? SHERDI_BUFFER_HOST_SCALARS
+                                                           : SHERDI_BUFFER_SCALARS,
+                                  at->norms, bytes));
+    return sherdi_program_emit(program, &op);
+}
+
+sherd_status sherdi_program_generation(const sherdi_program *program, sherdi_op_kind kind)
+{
+    const sherdi_plan *plan  = program->plan;
+    size_t             bytes = 0;
+    sherdi_op          op    = sherdi_op_of(kind, SHERDI_LANE_HOST);
+
+    if (plan->settings.offload_state.place != SHERDI_PLACE_STORAGE) {
+        return SHERD_OK;
+    }
+    for (size_t e = 0; e < sherdi_ring_extents(plan, SHERDI_RING_STATE); e++) {
+        const sherdi_extent *extent = &plan->extents[SHERDI_PLACE_STORAGE][e];
+
+        bytes = sherdi_max_size(bytes, extent->offset_bytes + extent->len_bytes);
+    }
+    sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES,
+                  sherdi_range_of(SHERDI_AT_STATE_LIVE, 0, bytes));
+    sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS,
+                  sherdi_range_of(SHERDI_AT_STATE_SPARE, 0, bytes));
+    return sherdi_program_emit(program, &op);
+}
+
+const char *sherdi_op_kind_name(sherdi_op_kind kind)
+{
+    static const char *const NAMES[SHERDI_OP_KINDS] = {
+        "use",    "zero",        "copy",       "cast",     "accumulate", "widen",
+        "gather", "reduce",      "all-reduce", "exchange", "sum",        "fill",
+        "read",   "write",       "commit",     "abandon",  "rollback",   "norm",
+        "update", "fingerprint", "clear",      "collect",  "poison",
+    };
+
+    return NAMES[kind];
+}
+
+const char *sherdi_lane_name(sherdi_lane_id lane)
+{
+    static const char *const NAMES[SHERDI_LANES] = {"compute", "update", "up",  "down",
+                                                    "wire",    "drive",  "host"};
+
+    return NAMES[lane];
+}
+
+const char *sherdi_access_name(sherdi_access access)
+{
+    static const char *const NAMES[] = {"", "reads", "writes", "adds"};
+
+    return NAMES[access];
+}
+
+const char *sherdi_place_of_bytes_name(const sherdi_plan *plan, int where)
+{
+    static const char *const NAMES[] = {"trainer's parameters", "trainer's gradients",
+                                        "file of state",        "file of state, written",
+                                        "file of parameters",   "file of gradients"};
+
+    return where < SHERDI_BUFFERS ? plan->buffers[where].name : NAMES[where - SHERDI_BUFFERS];
+}
+
+/* ------------------------------------------------------------------ rings -- */
+
+typedef struct ring {
+    sherdi_buffer_id     buffer;
+    size_t               slot_bytes;
+    const sherdi_extent *extents;
+    size_t               num_extents;
+    int                  reads_from, writes_to;
+} ring;
+
+static ring ring_of(const sherdi_plan *plan, sherdi_ring which)
+{
+    switch (which) {
+    case SHERDI_RING_PARAMS:
+        return (ring){SHERDI_BUFFER_PARAM_RING, plan->param_ring_bytes, plan->piece_extents,
+                      plan->num_pieces,         SHERDI_AT_PARAM_FILE,   SHERDI_AT_PARAM_FILE};
+    case SHERDI_RING_GRADS:
+        return (ring){SHERDI_BUFFER_GRAD_RING, plan->grad_ring_bytes, plan->grad_extents,
+                      plan->num_grad_extents,  SHERDI_AT_GRAD_FILE,   SHERDI_AT_GRAD_FILE};
+    default:
+        return (ring){SHERDI_BUFFER_STATE_RING,
+                      plan->ring_bytes,
+                      plan->extents[SHERDI_PLACE_STORAGE],
+                      plan->num_extents[SHERDI_PLACE_STORAGE],
+                      SHERDI_AT_STATE_LIVE,
+                      sherdi_plan_has_generations(plan) ? SHERDI_AT_STATE_SPARE
+                                                        : SHERDI_AT_STATE_LIVE};
+    }
+}
+
+size_t sherdi_ring_slots(const sherdi_plan *plan, sherdi_ring which)
+{
+    ring r = ring_of(plan, which);
+
+    return r.slot_bytes == 0 ? 0 : plan->buffers[r.buffer].bytes / r.slot_bytes;
+}
+
+size_t sherdi_ring_extents(const sherdi_plan *plan, sherdi_ring which)
+{
+    return ring_of(plan, which).num_extents;
+}
+
+size_t sherdi_program_transfers(const sherdi_plan *plan)
+{
+    size_t count = 1;
+
+    for (int ring = 0; ring < SHERDI_RINGS; ring++) {
+        count += 2 * sherdi_ring_slots(plan, (sherdi_ring)ring);
+    }
+    return count;
+}
+
+sherdi_range sherdi_ring_slot(const sherdi_plan *plan, sherdi_ring which, size_t number,
+                              size_t bytes)
+{
+    ring   r    = ring_of(plan, which);
+    size_t slot = number % sherdi_ring_slots(plan, which);
+
+    return sherdi_range_of(r.buffer, slot * r.slot_bytes, bytes);
+}
+
+sherdi_op sherdi_op_of_transfer(const sherdi_plan *plan, sherdi_op_kind kind, sherdi_ring which,
+                                size_t number, size_t extent, int unit)
+{
+    ring                 r       = ring_of(plan, which);
+    const sherdi_extent *at      = &r.extents[extent];
+    int                  is_read = kind == SHERDI_OP_READ;
+    sherdi_op            op      = sherdi_op_of(kind, SHERDI_LANE_DRIVE);
+    sherdi_range         file =
+        sherdi_range_of(is_read ? r.reads_from : r.writes_to, at->offset_bytes, at->len_bytes);
+    sherdi_range slot = sherdi_ring_slot(plan, which, number, at->len_bytes);
+
+    op.unit   = unit;
+    op.extent = extent;
+    op.ring   = which;
+    sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES, is_read ? slot : file);
+    sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS, is_read ? file : slot);
+    op.moves[is_read ? SHERDI_MOVES_READ : SHERDI_MOVES_WRITTEN] = at->len_bytes;
+    return op;
+}
+
+sherd_status sherdi_program_read(const sherdi_program *program, sherdi_ring which, size_t number,
+                                 size_t extent, int unit)
+{
+    size_t *held =
+        &program->progress->held[which][number % sherdi_ring_slots(program->plan, which)];
+    sherdi_op op;
+
+    if (*held == extent) {
+        return SHERD_OK;
+    }
+    *held = extent;
+    op    = sherdi_op_of_transfer(program->plan, SHERDI_OP_READ, which, number, extent, unit);
+    return sherdi_program_emit(program, &op);
+}
+
+sherd_status sherdi_program_write(const sherdi_program *program, sherdi_ring which, size_t number,
+                                  size_t extent, int unit)
+{
+    sherdi_op op =
+        sherdi_op_of_transfer(program->plan, SHERDI_OP_WRITE, which, number, extent, unit);
+
+    sherdi_progress_release(program->progress, program->plan, which, number);
+    return sherdi_program_emit(program, &op);
+}
+
+/* --------------------------------------------------------------- progress -- */
+
+/* By slot and by extent. */
+static sherd_status ring_open(sherdi_progress *progress, const sherdi_plan *plan, sherdi_ring which,
+                              sherdi_mem *mem)
+{
+    size_t slots = sherdi_ring_slots(plan, which);
+
+    progress->held[which] =
+        sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, slots, sizeof(*progress->held[which]));
+    progress->is_changed[which] = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, slots, 1);
+    progress->filled[which] =
+        sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, sherdi_ring_extents(plan, which),
+                           sizeof(*progress->filled[which]));
+    if (progress->held[which] == NULL || progress->is_changed[which] == NULL ||
+        progress->filled[which] == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    sherdi_progress_forget(progress, plan, which);
+    return SHERD_OK;
+}
+
+sherd_status sherdi_progress_open(sherdi_progress *progress, const sherdi_plan *plan,
+                                  const sherdi_model *model, sherdi_mem *mem)
+{
+    progress->units =
+        sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, plan->num_units, sizeof(*progress->units));
+    if (progress->units == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    for (size_t u = 0; u < plan->num_units; u++) {
+        progress->units[u].uses_left = plan->units[u].backward_uses;
+    }
+    for (int i = 0; i < SHERDI_MOST_STAGED; i++) {
+        progress->staged[i].segment = -1;
+    }
+    progress->train.sequence = &plan->train;
+    progress->eval.sequence  = &plan->eval;
+    for (int r = 0; r < SHERDI_RINGS; r++) {
+        SHERDI_TRY(ring_open(progress, plan, (sherdi_ring)r, mem));
+    }
+    sherdi_program_fill_count(progress, plan, model);
+    return SHERD_OK;
+}
+
+void sherdi_progress_close(sherdi_progress *progress)
+{
+    sherdi_free(progress->units);
+    for (int r = 0; r < SHERDI_RINGS; r++) {
+        sherdi_free(progress->held[r]);
+        sherdi_free(progress->is_changed[r]);
+        sherdi_free(progress->filled[r]);
+    }
+    *progress = (sherdi_progress){0};
+}
+
+void sherdi_progress_forget(sherdi_progress *progress, const sherdi_plan *plan, sherdi_ring which)
+{
+    for (size_t slot = 0; slot < sherdi_ring_slots(plan, which); slot++) {
+        progress->held[which][slot] = SHERDI_NO_EXTENT;
+    }
+}
+
+void sherdi_progress_release(sherdi_progress *progress, const sherdi_plan *plan, sherdi_ring which,
+                             size_t number)
+{
+    progress->held[which][number % sherdi_ring_slots(plan, which)] = SHERDI_NO_EXTENT;
+}
+
+void sherdi_progress_keep(sherdi_progress *progress, const sherdi_plan *plan, sherdi_ring which)
+{
+    for (size_t slot = 0; slot < sherdi_ring_slots(plan, which); slot++) {
+        progress->is_changed[which][slot] = progress->held[which][slot] != SHERDI_NO_EXTENT;
+    }
+}

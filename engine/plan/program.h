@@ -1,0 +1,401 @@
+/* The program: what every call of the trainer does, as operations, which are plain data. They are handed over one
+ * by one, in order, to whoever asks: the engine carries them out (run.c), the reports add up what they move, `sherd
+ * plan --full` prints them, the check looks for hazards (hazard.c). So nothing is decided twice, and a list of all
+ * operations, which a large model could not hold, need not exist.
+ *
+ * An operation names the lane that orders it and the bytes that it reads and writes. What it has to wait for
+ * follows from these alone (order.h) and is written down nowhere.
+ *
+ *   program.c          ranges of segments, blocks and slots
+ *   program_units.c    acquire and release: gathers, the trainer's use
+ *   program_grads.c    gradients of a window
+ *   program_walk.c     walks over the blocks: norm, update, publish, fingerprint
+ *   program_fill.c     first values */
+#ifndef SHERDI_ENGINE_PLAN_PROGRAM_H
+#define SHERDI_ENGINE_PLAN_PROGRAM_H
+
+#include "engine/plan/plan.h"
+#include "sherd_tools.h"
+
+typedef enum sherdi_op_kind {
+    SHERDI_OP_USE = 0, /* the trainer's own: reads parameters, in backward adds to gradients */
+    SHERDI_OP_ZERO,    /* with a block: what no parameter covers of it */
+    SHERDI_OP_COPY,    /* between pools, or the trainer's memory and the engine's */
+    SHERDI_OP_CAST,    /* to another type */
+    SHERDI_OP_ACCUMULATE,
+    SHERDI_OP_WIDEN, /* the integers of the deterministic mode, to fp32 */
+    SHERDI_OP_GATHER,
+    SHERDI_OP_REDUCE, /* to the slice */
+    SHERDI_OP_ALL_REDUCE,
+    SHERDI_OP_EXCHANGE, /* control data */
+    SHERDI_OP_SUM,      /* of integers over the ranks: norms of tensors */
+    SHERDI_OP_FILL,     /* the trainer's first values */
+    SHERDI_OP_READ,     /* a file's extent into a slot */
+    SHERDI_OP_WRITE,
+    SHERDI_OP_COMMIT,   /* of all extents of the state: what was written counts from now on, */
+    SHERDI_OP_ABANDON,  /* ... is forgotten, */
+    SHERDI_OP_ROLLBACK, /* ... or what counted before does again */
+    SHERDI_OP_NORM,
+    SHERDI_OP_UPDATE, /* one sweep of the optimizer over a block */
+    SHERDI_OP_FINGERPRINT,
+    SHERDI_OP_CLEAR,   /* results of kernels are zero again */
+    SHERDI_OP_COLLECT, /* results of kernels come to the host */
+    SHERDI_OP_POISON,  /* debug: what is left there is no number */
+    SHERDI_OP_KINDS,
+} sherdi_op_kind;
+
+/* An order of work. Operations of one lane run in the order in which they are given, but for the drive's. */
+typedef enum sherdi_lane_id {
+    SHERDI_LANE_COMPUTE = 0, /* the trainer's */
+    SHERDI_LANE_UPDATE,
+    SHERDI_LANE_UP,   /* host to device */
+    SHERDI_LANE_DOWN, /* device to host */
+    SHERDI_LANE_WIRE,
+    SHERDI_LANE_DRIVE,
+    SHERDI_LANE_HOST, /* the calling thread, and the host's kernels */
+    SHERDI_LANES,
+} sherdi_lane_id;
+
+/* Where bytes are, beside the buffers of the plan (sherdi_buffer_id). */
+enum {
+    SHERDI_AT_NOWHERE      = -1,
+    SHERDI_AT_TRAINER_DATA = SHERDI_BUFFERS, /* bound memory; offset: global element index x size */
+    SHERDI_AT_TRAINER_GRAD,
+    SHERDI_AT_STATE_LIVE,  /* file of state: the generation that counts */
+    SHERDI_AT_STATE_SPARE, /* ... the one that is written */
+    SHERDI_AT_PARAM_FILE,
+    SHERDI_AT_GRAD_FILE,
+    SHERDI_PLACES_OF_BYTES,
+};
+
+typedef enum sherdi_access {
+    SHERDI_READS  = 1,
+    SHERDI_WRITES = 2,
+    SHERDI_ADDS   = 3, /* reads and writes */
+} sherdi_access;
+
+typedef struct sherdi_range {
+    int16_t where;        /* SHERDI_AT_NOWHERE: not used */
+    uint8_t access;       /* sherdi_access */
+    uint8_t is_all_ranks; /* the other ranks' bytes at the same place too */
+    size_t  offset, bytes;
+} sherdi_range;
+
+/* What a range is to its operation. */
+enum {
+    SHERDI_USE_DST = 0,
+    SHERDI_USE_SRC,   /* also the gradient of norm and update */
+    SHERDI_USE_STATE, /* of a block; of a collective in place what lies behind this rank's slice */
+    SHERDI_USE_PARAM, /* of an update: the compute type that is written; the master where it is that */
+    SHERDI_USE_SCALARS, /* what kernels add to */
+    SHERDI_USES,
+};
+
+/* Media between which bytes are moved. */
+enum {
+    SHERDI_MOVES_WIRE = 0, /* sent by this rank */
+    SHERDI_MOVES_DOWN,
+    SHERDI_MOVES_UP,
+    SHERDI_MOVES_READ, /* drive */
+    SHERDI_MOVES_WRITTEN,
+    SHERDI_MOVES_DEVICE, /* memory that norm and update read and write */
+    SHERDI_MOVES_HOST,
+    SHERDI_MEDIA,
+};
+
+/* The rings through which extents of files pass. */
+typedef enum sherdi_ring {
+    SHERDI_RING_STATE = 0,
+    SHERDI_RING_PARAMS,
+    SHERDI_RING_GRADS,
+    SHERDI_RINGS,
+} sherdi_ring;
+
+#define SHERDI_OP_MEETS  1u  /* all ranks are there before any goes on */
+#define SHERDI_OP_STABLE 2u  /* a gather that does not meet */
+#define SHERDI_OP_GAPS   4u  /* of a block, what no parameter covers */
+#define SHERDI_OP_ADDS   8u  /* a reduction is added to what is there */
+#define SHERDI_OP_WAITS  16u /* the calling thread goes on when it is over */
+
+typedef struct sherdi_op {
+    sherdi_op_kind      kind;
+    sherdi_lane_id      lane;
+    int                 unit, segment, param; /* subject; -1: none */
+    const sherdi_block *block;                /* NULL: none */
+    uint32_t            flags;
+    sherd_dtype         from, to;
+    size_t              elems; /* of a slice for collectives */
+    uint64_t index;  /* of the first element in the model: first values and what is made of them */
+    size_t   extent; /* of a file */
+    sherdi_ring  ring;  /* ... and whose slot it comes into, goes back from */
+    int          sweep; /* of the optimizer */
+    sherdi_place place; /* whose kernels and numbers */
+    sherdi_range uses[SHERDI_USES];
+    uint64_t     moves[SHERDI_MEDIA];
+} sherdi_op;
+
+/** Told of every operation, which is borrowed for the call. What it returns ends the event when it is not SHERD_OK. */
+typedef sherd_status (*sherdi_op_fn)(void *ctx, const sherdi_op *op);
+
+#define SHERDI_NO_EXTENT SIZE_MAX
+
+/* What a rank did with a unit in this window: the ranks compare it at the boundary. */
+typedef struct sherdi_unit_uses {
+    uint64_t runs;        /* micro-batches with a gradient */
+    uint64_t acquired[3]; /* by pass */
+} sherdi_unit_uses;
+
+typedef struct sherdi_unit_state {
+    int    acquired[3];   /* by pass: acquires of the unit itself, not yet released */
+    int    held;          /* acquires that reach it, not yet released */
+    int    held_backward; /* of these, for BACKWARD */
+    int    is_gathered;   /* or on its way: at that offset in the pool */
+    size_t gathered_at;
+    int    has_gradient; /* zeroed in this micro-batch and not complete */
+    int    is_complete;  /* its last planned use of this micro-batch is over */
+    int    uses_left;    /* planned BACKWARD uses to come in this micro-batch; below 0: unplanned */
+    sherdi_unit_uses uses;
+} sherdi_unit_state;
+
+typedef struct sherdi_cursor {
+    const sherdi_sequence *sequence;
+    size_t                 next; /* step of the sequence that the plan expects */
+} sherdi_cursor;
+
+/* A slice of a gradient that was reduced and has not come to rest. */
+typedef struct sherdi_staged_grad {
+    int segment; /* -1: none */
+    int is_first;
+} sherdi_staged_grad;
+
+#define SHERDI_MOST_STAGED 2
+
+/* Of an extent that is filled. */
+typedef struct sherdi_fill_extent {
+    uint32_t left;     /* parameters that it has not yet */
+    uint32_t is_begun; /* some of its values came */
+} sherdi_fill_extent;
+
+/* What the operations to come depend on, beside the plan: what lies where by now. */
+typedef struct sherdi_progress {
+    sherdi_unit_state *units;
+    sherdi_cursor      train, eval;
+    sherdi_staged_grad staged[SHERDI_MOST_STAGED];
+    int                staged_next;
+    size_t            *held[SHERDI_RINGS]; /* by slot: the extent that was read into it */
+    size_t             bounced;            /* blocks whose gradient went down in this walk */
+
+    /* first values */
+    sherdi_fill_extent *filled[SHERDI_RINGS];
+    unsigned char      *is_changed[SHERDI_RINGS]; /* by slot: since it was last written from */
+    size_t              next[SHERDI_RINGS];       /* the slot whose turn it is to make room */
+} sherdi_progress;
+
+typedef struct sherdi_program {
+    const sherdi_plan  *plan;
+    const sherdi_model *model;
+    sherdi_progress    *progress;
+    sherdi_op_fn        fn;
+    void               *ctx;
+} sherdi_program;
+
+/** A progress at the beginning. E_NOMEM. */
+sherd_status sherdi_progress_open(sherdi_progress *progress, const sherdi_plan *plan,
+                                  const sherdi_model *model, sherdi_mem *mem);
+void         sherdi_progress_close(sherdi_progress *progress);
+/** Forgets what slots hold: they are to be read again, or used otherwise. */
+void sherdi_progress_forget(sherdi_progress *progress, const sherdi_plan *plan, sherdi_ring ring);
+/** ... what one of them holds. */
+void sherdi_progress_release(sherdi_progress *progress, const sherdi_plan *plan, sherdi_ring ring,
+                             size_t number);
+/** Not all writes of a ring were made: what its slots hold is written again. */
+void sherdi_progress_keep(sherdi_progress *progress, const sherdi_plan *plan, sherdi_ring ring);
+
+/* ---- events: first values ---- */
+
+/** What this rank holds of a parameter comes from the trainer, or is what its own memory has; in any order, and again.
+ *  After a failure the same call once more makes it good; of a drive, behind sherdi_progress_keep. */
+sherd_status sherdi_program_fill(const sherdi_program *program, size_t param, int is_given);
+/** What is still in slots goes to the drive. */
+sherd_status sherdi_program_fill_end(const sherdi_program *program);
+/** What this rank has of a parameter's fingerprint, frozen or not, comes to the host. */
+sherd_status sherdi_program_fingerprint(const sherdi_program *program, size_t param);
+
+/* ---- events: acquire and release ---- */
+
+/** Gathers what is not there and what the plan gathers ahead, begins gradients, and is the trainer's use of them; as if
+ *  it had not been called when it fails. E_NOMEM: what is held, or a gradient that is open, is in the way. */
+sherd_status sherdi_program_acquire(const sherdi_program *program, int unit, sherd_pass pass);
+/** Releases all that the acquire reached, whatever fails meanwhile; gradients that are complete are reduced. */
+sherd_status sherdi_program_release(const sherdi_program *program, int unit, sherd_pass pass);
+/** Nothing is gathered any more, and the passes begin anew. */
+sherd_status sherdi_program_forget(const sherdi_program *program);
+/** Parameters are read for the next micro-batch, as much as there are slots. */
+sherd_status sherdi_program_fetch_ahead(const sherdi_program *program);
+
+/* ---- events: micro-batch and window ---- */
+
+/** Gradients that are still open are completed, in the order of the plan. */
+sherd_status sherdi_program_micro_batch_end(const sherdi_program *program);
+/** What is reduced late is; what no micro-batch brought is zero; all of it comes to rest. */
+sherd_status sherdi_program_window_end(const sherdi_program *program);
+/** Slices that are staged come to rest: as soon as their slot is wanted again, and by the end of the window. */
+sherd_status sherdi_program_staged_drain(const sherdi_program *program);
+/** The next window knows nothing of the last one, however that ended. */
+sherd_status sherdi_program_window_begin(const sherdi_program *program);
+
+/* ---- events: parts of the calls at a boundary ---- */
+
+/** The ranks exchange control data, so many bytes each. */
+sherd_status sherdi_program_exchange(const sherdi_program *program, size_t len_bytes);
+/** Norms of tensors are added over the ranks, where a rank has a part of them. */
+sherd_status sherdi_program_sum(const sherdi_program *program);
+/** SHERDI_OP_COMMIT, SHERDI_OP_ABANDON, SHERDI_OP_ROLLBACK; nothing where no state is on a drive. */
+sherd_status sherdi_program_generation(const sherdi_program *program, sherdi_op_kind kind);
+
+/* What a walk over the blocks does with each. */
+typedef enum sherdi_walk {
+    SHERDI_WALK_MEASURE = 0, /* of an optimizer that looks before it writes */
+    SHERDI_WALK_UPDATE,
+    SHERDI_WALK_REPUBLISH, /* new parameters from the master weights */
+    SHERDI_WALK_FINGERPRINT,
+} sherdi_walk;
+
+/** State is read for the walk to come, as much as there are slots. */
+sherd_status sherdi_program_read_ahead(const sherdi_program *program);
+/** Squares of what this rank holds of the gradient; the results of all kernels come to the host. */
+sherd_status sherdi_program_norm(const sherdi_program *program);
+sherd_status sherdi_program_walk(const sherdi_program *program, sherdi_walk walk);
+/** Results of a walk come to the host. */
+sherd_status sherdi_program_collect(const sherdi_program *program);
+/** What the ranks have updated goes to all, where it has not yet. */
+sherd_status sherdi_program_publish(const sherdi_program *program);
+
+/* ---- the plain run: program_plain.c ---- */
+
+typedef enum sherdi_phase_name {
+    SHERDI_IN_FORWARD = 0,
+    SHERDI_IN_BACKWARD,
+    SHERDI_IN_BOUNDARY,
+    SHERDI_IN_EVAL,
+    SHERDI_IN_FILL,
+} sherdi_phase_name;
+
+typedef enum sherdi_told_parts {
+    SHERDI_TELL_ONE = 0, /* first values, one micro-batch, a boundary, a pass of EVAL */
+    SHERDI_TELL_ALL, /* without first values; a second micro-batch too, where a window has more */
+} sherdi_told_parts;
+
+typedef sherd_status (*sherdi_told_fn)(void *ctx, sherdi_phase_name phase, const sherdi_op *op);
+/** All operations of a window that follows the plan. E_NOMEM, or what `fn` returns. */
+sherd_status sherdi_program_tell(const sherdi_plan *plan, const sherdi_model *model,
+                                 sherdi_told_parts parts, sherdi_told_fn fn, void *ctx);
+/** Seconds of a plain run at those rates. E_NOMEM. */
+sherd_status sherdi_program_play(const sherdi_plan *plan, const sherdi_model *model,
+                                 const sherd_rates *rates, sherd_prediction *out);
+/** "forward", ... */
+const char *sherdi_phase_name_text(sherdi_phase_name phase);
+
+/* ---- for the parts of the program ---- */
+
+static inline sherdi_range sherdi_range_of(int where, size_t offset, size_t bytes)
+{
+    return (sherdi_range){.where = (int16_t)where, .offset = offset, .bytes = bytes};
+}
+static inline size_t sherdi_compute_bytes(const sherdi_plan *plan)
+{
+    return sherd_dtype_bytes(plan->settings.compute_dtype);
+}
+static inline sherdi_unit_state *sherdi_program_unit(const sherdi_program *program, int unit)
+{
+    return &program->progress->units[unit];
+}
+static inline const char *sherdi_program_name(const sherdi_program *program, int unit)
+{
+    return program->model->units[unit].name;
+}
+/** A unit's segment of that kind; NULL: none. */
+static inline const sherdi_segment *sherdi_unit_segment(const sherdi_plan *plan, int unit, int kind)
+{
+    int index = plan->units[unit].segments[kind];
+
+    return index < 0 ? NULL : &plan->segments[index];
+}
+/** The lane of the kernels that work with memory of a place. */
+static inline sherdi_lane_id sherdi_lane_at(sherdi_place place)
+{
+    return place == SHERDI_PLACE_DEVICE ? SHERDI_LANE_UPDATE : SHERDI_LANE_HOST;
+}
+
+/** An operation without subject and ranges. */
+sherdi_op sherdi_op_of(sherdi_op_kind kind, sherdi_lane_id lane);
+/** ... of a segment. */
+sherdi_op sherdi_op_of_segment(const sherdi_plan *plan, sherdi_op_kind kind, sherdi_lane_id lane,
+                               const sherdi_segment *segment);
+/** ... of a block, on what works where its state is updated. */
+sherdi_op sherdi_op_of_block(const sherdi_plan *plan, sherdi_op_kind kind,
+                             const sherdi_block *block);
+void      sherdi_op_use(sherdi_op *op, int role, sherdi_access access, sherdi_range range);
+/** This rank's slice of `whole` goes to all, and theirs come: all but its own slice is written. */
+void         sherdi_op_gather_in_place(sherdi_op *op, const sherdi_plan *plan, sherdi_range whole);
+sherd_status sherdi_program_emit(const sherdi_program *program, const sherdi_op *op);
+/** ... of one that makes `dst` of `src`. A copy is as long as its source, and counts what passes over the link. */
+sherd_status sherdi_program_move(const sherdi_program *program, sherdi_op op, sherdi_range dst,
+                                 sherdi_range src);
+/** A copy of a segment's bytes on a lane of the link. */
+sherd_status sherdi_program_copy(const sherdi_program *program, sherdi_lane_id lane,
+                                 const sherdi_segment *segment, sherdi_range dst, sherdi_range src);
+/** A parameter in the trainer's own memory: `where` is SHERDI_AT_TRAINER_DATA or SHERDI_AT_TRAINER_GRAD. */
+sherdi_range sherdi_program_trainer(const sherdi_program *program, int where, size_t param);
+
+/** The n-th unit that an acquire of `unit` reaches: itself, then those it reads; -1: no more. */
+int sherdi_program_reached(const sherdi_model *model, int unit, size_t n);
+/** Parameters that each extent has to come. */
+void sherdi_program_fill_count(sherdi_progress *progress, const sherdi_plan *plan,
+                               const sherdi_model *model);
+/** Where gradients of a segment are made. */
+sherdi_range sherdi_program_micro_gradient(const sherdi_plan *plan, const sherdi_segment *segment);
+/** Where a block's gradient rests, or passes between drive and memory. */
+sherdi_range sherdi_program_gradient(const sherdi_plan *plan, const sherdi_block *block);
+/** It comes from the drive, goes back to it; nothing for one that rests in memory. */
+sherd_status sherdi_program_gradient_read(const sherdi_program *program, const sherdi_block *block);
+sherd_status sherdi_program_gradient_write(const sherdi_program *program,
+                                           const sherdi_block   *block);
+/** E_NOMEM when another gradient is open where the unit's is made. */
+sherd_status sherdi_program_gradient_check(const sherdi_program *program, int unit);
+sherd_status sherdi_program_gradient_begin(const sherdi_program *program, int unit);
+sherd_status sherdi_program_gradient_complete(const sherdi_program *program, int unit);
+/** Debug: nobody reads that any more. */
+sherd_status sherdi_program_poison(const sherdi_program *program, int unit, sherdi_range range);
+
+/** A block's state: where it rests, or in the slot that a walk takes. */
+sherdi_range sherdi_state_at(const sherdi_plan *plan, const sherdi_block *block);
+/** What fingerprints of a place's kernels are added to. */
+sherdi_range sherdi_fingerprint_at(const sherdi_plan *plan, sherdi_place place);
+/** Results of kernels are zero again, so many bytes of them. */
+sherd_status sherdi_program_clear(const sherdi_program *program, size_t offset, size_t bytes);
+
+/** The first bytes of the slot that the extent of that number takes; how many slots and extents there are. */
+sherdi_range sherdi_ring_slot(const sherdi_plan *plan, sherdi_ring ring, size_t number,
+                              size_t bytes);
+size_t       sherdi_ring_slots(const sherdi_plan *plan, sherdi_ring ring);
+size_t       sherdi_ring_extents(const sherdi_plan *plan, sherdi_ring ring);
+/** Most transfers that are under way at once: out of each slot and into it, and one more. */
+size_t sherdi_program_transfers(const sherdi_plan *plan);
+/** Between an extent and the slot of that number. */
+sherdi_op sherdi_op_of_transfer(const sherdi_plan *plan, sherdi_op_kind kind, sherdi_ring ring,
+                                size_t number, size_t extent, int unit);
+/** An extent comes into the slot of that number, unless it is there; goes back from it; the slot is free. */
+sherd_status sherdi_program_read(const sherdi_program *program, sherdi_ring ring, size_t number,
+                                 size_t extent, int unit);
+sherd_status sherdi_program_write(const sherdi_program *program, sherdi_ring ring, size_t number,
+                                  size_t extent, int unit);
+
+const char *sherdi_op_kind_name(sherdi_op_kind kind);
+const char *sherdi_lane_name(sherdi_lane_id lane);
+/** "reads", "writes", "adds". */
+const char *sherdi_access_name(sherdi_access access);
+/** "gathered units", ..., "file of state". */
+const char *sherdi_place_of_bytes_name(const sherdi_plan *plan, int where);
+
+#endif

@@ -1,0 +1,693 @@
+/* See program_check.h. First events on two ranks, then what the trainer's calls are made of (fill.c, loop.c, step.c,
+ * update.c, restore.c), then windows. */
+#include "engine/plan/program_check.h"
+
+#include "base/checked.h"
+#include "base/hash.h"
+
+#include <string.h>
+
+#define RANKS 2
+
+/* Ranges of control data do not matter: a byte each. */
+#define EXCHANGED_BYTES 8
+
+typedef struct side {
+    const sherdi_plan *plan;
+    sherdi_mem        *mem;
+    sherdi_progress    progress;
+    sherdi_op         *ops; /* of the event */
+    size_t             num_ops, cap_ops;
+} side;
+
+/* What an acquire uses, until it is released. */
+typedef struct use {
+    sherdi_op  ops[RANKS];
+    int        unit; /* of the acquire */
+    sherd_pass pass;
+    size_t     acquire;
+} use;
+
+typedef struct check {
+    const sherdi_model *model;
+    const sherdi_plan  *plan; /* of the first */
+    sherdi_mem         *mem;
+    side                sides[RANKS];
+    sherdi_hazard      *hazard;
+    use                *uses;
+    size_t              num_uses, cap_uses;
+    size_t              acquires;
+    unsigned char      *is_taken;  /* by step of the sequence: acquired and not yet released */
+    size_t              turn;      /* what is done off the plan next */
+    size_t              looked_at; /* parameter whose fingerprint comes next */
+    int                 is_last;   /* micro-batch of the window */
+} check;
+
+/* ------------------------------------------------------------------ events -- */
+
+typedef enum event_kind {
+    EVENT_PLAIN = 0, /* is told nothing */
+    EVENT_FILL,
+    EVENT_FINGERPRINT,
+    EVENT_ACQUIRE,
+    EVENT_RELEASE,
+    EVENT_GENERATION,
+    EVENT_WALK,
+} event_kind;
+
+typedef sherd_status (*plain_fn)(const sherdi_program *program);
+
+typedef struct event {
+    event_kind kind;
+    int        what; /* parameter, unit, kind of an operation or of a walk */
+    sherd_pass pass;
+    plain_fn   plain;
+} event;
+
+static sherd_status event_run(const sherdi_program *program, const event *e)
+{
+    switch (e->kind) {
+    case EVENT_PLAIN:
+        return e->plain(program);
+    case EVENT_FILL:
+        return sherdi_program_fill(program, (size_t)e->what, 1);
+    case EVENT_FINGERPRINT:
+        return sherdi_program_fingerprint(program, (size_t)e->what);
+    case EVENT_ACQUIRE:
+        return sherdi_program_acquire(program, e->what, e->pass);
+    case EVENT_RELEASE:
+        return sherdi_program_release(program, e->what, e->pass);
+    case EVENT_GENERATION:
+        return sherdi_program_generation(program, (sherdi_op_kind)e->what);
+    case EVENT_WALK:
+        return sherdi_program_walk(program, (sherdi_walk)e->what);
+    }
+    return SHERD_OK;
+}
+
+static sherd_status control_exchange(const sherdi_program *program)
+{
+    return sherdi_program_exchange(program, EXCHANGED_BYTES);
+}
+
+/* A rank does it by itself, with the parts that it holds of a parameter. */
+static int is_alone(const event *e)
+{
+    return e->kind == EVENT_FILL || e->kind == EVENT_FINGERPRINT ||
+           e->plain == sherdi_program_fill_end;
+}
+
+/* As the machine carries it out: on a device every gather meets, and what is ordered there control data does not
+ * wait for. */
+static sherd_status op_collect(void *ctx, const sherdi_op *op)
+{
+    side      *side = ctx;
+    sherdi_op *copy;
+
+    SHERDI_TRY(sherdi_grow(side->mem, SHERDI_MEM_CONTROL, (void **)&side->ops, &side->cap_ops,
+                           side->num_ops + 1, sizeof(*side->ops)));
+    copy  = &side->ops[side->num_ops++];
+    *copy = *op;
+    if (side->plan->machine.has_device && (op->flags & SHERDI_OP_STABLE) != 0) {
+        copy->flags |= SHERDI_OP_MEETS;
+    }
+    if (side->plan->machine.is_on_lane && (op->flags & SHERDI_OP_WAITS) != 0) {
+        copy->lane = SHERDI_LANE_HOST;
+    }
+    return SHERD_OK;
+}
+
+static sherd_status ranks_part(const check *check)
+{
+    return sherdi_fail(SHERD_E_STATE,
+                       "ranks %d and %d do not make the same operations: %zu and %zu in an event",
+                       check->sides[0].plan->rank, check->sides[1].plan->rank,
+                       check->sides[0].num_ops, check->sides[1].num_ops);
+}
+
+/* Fills the operations of both. */
+static sherd_status event_collect(check *check, const event *e)
+{
+    const size_t *counts[RANKS] = {&check->sides[0].num_ops, &check->sides[1].num_ops};
+    sherd_status  statuses[RANKS];
+
+    for (int r = 0; r < RANKS; r++) {
+        side          *side    = &check->sides[r];
+        sherdi_program program = {side->plan, check->model, &side->progress, op_collect, side};
+
+        side->num_ops = 0;
+        statuses[r]   = event_run(&program, e);
+    }
+    if (statuses[0] != statuses[1] || (!is_alone(e) && *counts[0] != *counts[1])) {
+        return ranks_part(check);
+    }
+    return statuses[0];
+}
+
+static sherd_status use_add(check *check, const event *e, const sherdi_op *one,
+                            const sherdi_op *other)
+{
+    SHERDI_TRY(sherdi_grow(check->mem, SHERDI_MEM_CONTROL, (void **)&check->uses, &check->cap_uses,
+                           check->num_uses + 1, sizeof(*check->uses)));
+    check->uses[check->num_uses++] =
+        (use){.ops = {*one, *other}, .unit = e->what, .pass = e->pass, .acquire = check->acquires};
+    return SHERD_OK;
+}
+
+/* A rank that has no more parts of a parameter does nothing. */
+static sherd_status event_prove(check *check, const event *e)
+{
+    const side     *sides   = check->sides;
+    const sherdi_op nothing = sherdi_op_of(SHERDI_OP_FILL, SHERDI_LANE_HOST);
+
+    for (size_t i = 0; i < sherdi_max_size(sides[0].num_ops, sides[1].num_ops); i++) {
+        const sherdi_op *one   = i < sides[0].num_ops ? &sides[0].ops[i] : &nothing;
+        const sherdi_op *other = i < sides[1].num_ops ? &sides[1].ops[i] : &nothing;
+
+        if (!is_alone(e) && (one->kind != other->kind || one->lane != other->lane)) {
+            return ranks_part(check);
+        }
+        SHERDI_TRY(sherdi_hazard_op(check->hazard, one, other));
+        if (one->kind == SHERDI_OP_USE) {
+            SHERDI_TRY(use_add(check, e, one, other));
+        }
+    }
+    return SHERD_OK;
+}
+
+static sherd_status event_do(check *check, event e)
+{
+    SHERDI_TRY(event_collect(check, &e));
+    return event_prove(check, &e);
+}
+
+static sherd_status happen(check *check, plain_fn plain)
+{
+    return event_do(check, (event){.plain = plain});
+}
+
+static sherd_status generation_change(check *check, sherdi_op_kind how)
+{
+    return event_do(check, (event){.kind = EVENT_GENERATION, .what = (int)how});
+}
+
+/* The slots of a ring hold nothing any more. */
+static void ring_settle(check *check, sherdi_ring ring)
+{
+    for (int r = 0; r < RANKS; r++) {
+        sherdi_progress_forget(&check->sides[r].progress, check->sides[r].plan, ring);
+    }
+}
+
+/* ------------------------------------------------------------ first values -- */
+
+/* fill.c. Parameters come once in the order of the model and once against it: then extents come back. */
+static sherd_status start(check *check)
+{
+    size_t params = check->plan->num_params;
+
+    for (size_t p = 0; p < params; p++) {
+        SHERDI_TRY(event_do(check, (event){.kind = EVENT_FILL, .what = (int)p}));
+    }
+    for (size_t p = params; p-- > 0;) {
+        SHERDI_TRY(event_do(check, (event){.kind = EVENT_FILL, .what = (int)p}));
+    }
+    SHERDI_TRY(happen(check, sherdi_program_fill_end));
+    ring_settle(check, SHERDI_RING_STATE);
+    ring_settle(check, SHERDI_RING_PARAMS);
+    SHERDI_TRY(generation_change(check, SHERDI_OP_COMMIT));
+    SHERDI_TRY(happen(check, control_exchange));
+    return happen(check, sherdi_program_fetch_ahead);
+}
+
+/* Of one parameter. */
+static sherd_status fingerprint(check *check)
+{
+    if (check->plan->num_params == 0) {
+        return SHERD_OK;
+    }
+    ring_settle(check, SHERDI_RING_STATE);
+    ring_settle(check, SHERDI_RING_PARAMS);
+    SHERDI_TRY(
+        event_do(check, (event){.kind = EVENT_FINGERPRINT,
+                                .what = (int)(check->looked_at++ % check->plan->num_params)}));
+    ring_settle(check, SHERDI_RING_STATE);
+    ring_settle(check, SHERDI_RING_PARAMS);
+    return SHERD_OK;
+}
+
+/* -------------------------------------------------------- acquire and release -- */
+
+static const sherdi_unit_state *state_of(const check *check, int unit)
+{
+    return &check->sides[0].progress.units[unit];
+}
+
+/* What the engine refuses before the program sees it (loop.c). */
+static int is_refused(const check *check, int unit, sherd_pass pass)
+{
+    int reached;
+    int is_refused = pass == SHERD_BACKWARD && state_of(check, unit)->acquired[SHERD_BACKWARD] > 0;
+
+    for (size_t n = 0; (reached = sherdi_program_reached(check->model, unit, n)) >= 0; n++) {
+        is_refused |= pass == SHERD_BACKWARD && state_of(check, reached)->is_complete;
+    }
+    return is_refused;
+}
+
+static sherd_status unit_acquire(check *check, int unit, sherd_pass pass, int *is_taken_out)
+{
+    event        e      = {.kind = EVENT_ACQUIRE, .what = unit, .pass = pass};
+    size_t       before = check->sides[0].cap_ops;
+    sherd_status status;
+
+    *is_taken_out = 0;
+    if (is_refused(check, unit, pass)) {
+        return SHERD_OK;
+    }
+    status = event_collect(check, &e);
+    if (status == SHERD_E_NOMEM && check->sides[0].num_ops == 0 &&
+        before == check->sides[0].cap_ops) { /* its place is held */
+        ring_settle(check, SHERDI_RING_PARAMS);
+        return SHERD_OK;
+    }
+    SHERDI_TRY(status);
+    *is_taken_out = 1;
+    check->acquires++;
+    SHERDI_TRY(event_prove(check, &e));
+    if (pass == SHERD_BACKWARD && check->is_last && check->plan->settings.pipeline_read) {
+        return happen(check, sherdi_program_read_ahead);
+    }
+    return SHERD_OK;
+}
+
+/* The trainer's work ends where it calls. */
+static sherd_status unit_release(check *check, int unit, sherd_pass pass)
+{
+    size_t kept  = 0;
+    size_t which = 0;
+
+    for (size_t i = 0; i < check->num_uses; i++) {
+        if (check->uses[i].unit == unit && check->uses[i].pass == pass) {
+            which = sherdi_max_size(which, check->uses[i].acquire);
+        }
+    }
+    for (size_t i = 0; i < check->num_uses; i++) {
+        const use *u = &check->uses[i];
+
+        if (u->unit == unit && u->pass == pass && u->acquire == which) {
+            SHERDI_TRY(sherdi_hazard_end(check->hazard, &u->ops[0], &u->ops[1]));
+        } else {
+            check->uses[kept++] = *u;
+        }
+    }
+    check->num_uses = kept;
+    return event_do(check, (event){.kind = EVENT_RELEASE, .what = unit, .pass = pass});
+}
+
+/* A unit that nobody expects here, in any pass. */
+static sherd_status off_plan(check *check)
+{
+    size_t     turn = check->turn++;
+    int        unit = (int)(turn * 5 / 3 % check->plan->num_units);
+    sherd_pass pass = (sherd_pass)(turn % 3);
+    int        is_taken;
+
+    SHERDI_TRY(unit_acquire(check, unit, pass, &is_taken));
+    return is_taken ? unit_release(check, unit, pass) : SHERD_OK;
+}
+
+/* --------------------------------------------------------------- sequences -- */
+
+/* How a pass over a sequence goes. */
+typedef struct way {
+    size_t end;     /* step at which it ends */
+    int    skipped; /* this unit has no backward; -1: all have */
+    size_t leaves;  /* steps from one acquire off the plan to the next; 0: there is none */
+} way;
+
+static sherd_status steps_release(check *check, const sherdi_sequence *sequence, size_t from,
+                                  size_t position)
+{
+    for (size_t s = from; s <= position; s++) {
+        const sherdi_step_of_pass *step = &sequence->steps[s];
+
+        if (check->is_taken[s] && (step->last <= position)) {
+            check->is_taken[s] = 0;
+            SHERDI_TRY(unit_release(check, step->unit, step->pass));
+        }
+    }
+    return SHERD_OK;
+}
+
+static sherd_status sequence_run(check *check, const sherdi_sequence *sequence, const way *way)
+{
+    size_t most = sequence->most_held;
+
+    memset(check->is_taken, 0, sequence->num_steps);
+    for (size_t s = 0; s < way->end; s++) {
+        const sherdi_step_of_pass *step     = &sequence->steps[s];
+        int                        is_taken = 0;
+
+        if (step->pass != SHERD_BACKWARD || step->unit != way->skipped) {
+            SHERDI_TRY(unit_acquire(check, step->unit, step->pass, &is_taken));
+        }
+        check->is_taken[s] = (unsigned char)is_taken;
+        if (way->leaves > 0 && s % way->leaves == 0) {
+            SHERDI_TRY(off_plan(check));
+        }
+        SHERDI_TRY(steps_release(check, sequence, s > most ? s - most : 0, s));
+    }
+    for (size_t s = 0; s < way->end; s++) { /* what is held longer than the pass goes on */
+        if (check->is_taken[s]) {
+            SHERDI_TRY(unit_release(check, sequence->steps[s].unit, sequence->steps[s].pass));
+        }
+    }
+    return SHERD_OK;
+}
+
+static sherd_status eval_run(check *check)
+{
+    const sherdi_sequence *eval = &check->plan->eval;
+    way                    all  = {.end = eval->num_steps, .skipped = -1};
+
+    return sequence_run(check, eval, &all);
+}
+
+/* -------------------------------------------------------- the trainer's calls -- */
+
+/* update.c */
+static sherd_status walk_run(check *check, sherdi_walk walk)
+{
+    int is_over_all = walk != SHERDI_WALK_FINGERPRINT;
+
+    if (is_over_all) {
+        ring_settle(check, SHERDI_RING_PARAMS);
+    }
+    SHERDI_TRY(event_do(check, (event){.kind = EVENT_WALK, .what = (int)walk}));
+    ring_settle(check, SHERDI_RING_STATE);
+    if (is_over_all) {
+        ring_settle(check, SHERDI_RING_PARAMS);
+        ring_settle(check, SHERDI_RING_GRADS);
+    }
+    return happen(check, sherdi_program_collect);
+}
+
+static sherd_status window_drop(check *check)
+{
+    ring_settle(check, SHERDI_RING_STATE);
+    ring_settle(check, SHERDI_RING_GRADS);
+    SHERDI_TRY(happen(check, sherdi_program_window_begin));
+    return happen(check, sherdi_program_fetch_ahead);
+}
+
+/* step.c */
+static sherd_status boundary_prepare(check *check)
+{
+    SHERDI_TRY(happen(check, control_exchange));
+    SHERDI_TRY(happen(check, sherdi_program_window_end));
+    SHERDI_TRY(happen(check, sherdi_program_norm));
+    ring_settle(check, SHERDI_RING_GRADS);
+    SHERDI_TRY(happen(check, control_exchange));
+    return happen(check, sherdi_program_forget);
+}
+
+static sherd_status apply_skip(check *check)
+{
+    SHERDI_TRY(happen(check, sherdi_program_window_begin));
+    ring_settle(check, SHERDI_RING_STATE);
+    SHERDI_TRY(walk_run(check, SHERDI_WALK_FINGERPRINT)); /* only where nobody had to know it yet */
+    SHERDI_TRY(happen(check, control_exchange));
+    return happen(check, sherdi_program_fetch_ahead);
+}
+
+static sherd_status apply(check *check)
+{
+    if (check->plan->settings.optimizer->num_sweeps > 1) {
+        SHERDI_TRY(walk_run(check, SHERDI_WALK_MEASURE));
+        SHERDI_TRY(happen(check, control_exchange)); /* of how it went: agree.c */
+        SHERDI_TRY(happen(check, sherdi_program_sum));
+    }
+    SHERDI_TRY(walk_run(check, SHERDI_WALK_UPDATE));
+    SHERDI_TRY(generation_change(check, SHERDI_OP_COMMIT));
+    SHERDI_TRY(happen(check, control_exchange));
+    SHERDI_TRY(happen(check, sherdi_program_publish));
+    SHERDI_TRY(happen(check, sherdi_program_fetch_ahead));
+    return happen(check, sherdi_program_window_begin);
+}
+
+/* restore.c */
+static sherd_status undo(check *check)
+{
+    for (int ring = 0; ring < SHERDI_RINGS; ring++) {
+        ring_settle(check, (sherdi_ring)ring);
+    }
+    SHERDI_TRY(happen(check, sherdi_program_window_begin));
+    SHERDI_TRY(happen(check, sherdi_program_forget));
+    SHERDI_TRY(generation_change(check, SHERDI_OP_ABANDON));
+    SHERDI_TRY(generation_change(check, SHERDI_OP_ROLLBACK));
+    SHERDI_TRY(happen(check, control_exchange));
+    SHERDI_TRY(walk_run(check, SHERDI_WALK_REPUBLISH));
+    SHERDI_TRY(happen(check, control_exchange));
+    SHERDI_TRY(happen(check, sherdi_program_publish));
+    SHERDI_TRY(happen(check, control_exchange));
+    return happen(check, sherdi_program_fetch_ahead);
+}
+
+/* ----------------------------------------------------------------- windows -- */
+
+typedef enum window_kind {
+    WINDOW_UPDATED = 0,
+    WINDOW_SHORT,              /* a micro-batch alone, with a unit that has no backward; updated */
+    WINDOW_SKIPPED,            /* an overflow */
+    WINDOW_DROPPED,            /* instead of the update */
+    WINDOW_STOPPED,            /* dropped in the middle of backward */
+    WINDOW_UNDONE,             /* after its update */
+    WINDOW_STOPPED_AND_UNDONE, /* the update before it is, in the middle of backward */
+    WINDOW_KINDS,
+} window_kind;
+
+static int is_stopped(window_kind kind)
+{
+    return kind == WINDOW_STOPPED || kind == WINDOW_STOPPED_AND_UNDONE;
+}
+
+static size_t backward_half(const sherdi_sequence *train)
+{
+    size_t first = 0;
+
+    while (first < train->num_steps && train->steps[first].pass != SHERD_BACKWARD) {
+        first++;
+    }
+    return first + (train->num_steps - first + 1) / 2;
+}
+
+/* Steps between acquires off the plan, in the nth of all windows: none, one behind each step, a few. */
+static size_t leaves_of(size_t nth)
+{
+    static const size_t STEPS[] = {0, 1, 0, 7};
+
+    return STEPS[nth % 4];
+}
+
+/* Every third window has passes of EVAL. */
+static sherd_status micro_batches_run(check *check, window_kind kind, size_t nth)
+{
+    const sherdi_sequence *train = &check->plan->train;
+    int                    count = check->plan->settings.accumulation;
+
+    count = kind == WINDOW_SHORT || count == 1 ? 1 : 2;
+    for (int m = 0; m < count; m++) {
+        way w = {.end = train->num_steps, .skipped = -1, .leaves = leaves_of(nth)};
+
+        check->is_last = m + 1 == count && !is_stopped(kind);
+        w.skipped      = kind == WINDOW_SHORT ? (int)(nth % check->plan->num_units) : -1;
+        if (is_stopped(kind) && m + 1 == count) {
+            w.end = backward_half(train);
+        }
+        SHERDI_TRY(sequence_run(check, train, &w));
+        if (nth % 3 == 1) {
+            SHERDI_TRY(eval_run(check));
+        }
+        if (m + 1 < count) {
+            SHERDI_TRY(happen(check, sherdi_program_micro_batch_end));
+            SHERDI_TRY(happen(check, sherdi_program_fetch_ahead));
+        }
+    }
+    return SHERD_OK;
+}
+
+static sherd_status window_run(check *check, window_kind kind, size_t nth)
+{
+    SHERDI_TRY(micro_batches_run(check, kind, nth));
+    if (kind == WINDOW_STOPPED) {
+        return window_drop(check);
+    }
+    if (kind == WINDOW_STOPPED_AND_UNDONE) {
+        return undo(check);
+    }
+    SHERDI_TRY(happen(check, sherdi_program_micro_batch_end));
+    SHERDI_TRY(boundary_prepare(check));
+    if (kind == WINDOW_SKIPPED) {
+        return apply_skip(check);
+    }
+    if (kind == WINDOW_DROPPED) {
+        return window_drop(check);
+    }
+    SHERDI_TRY(apply(check));
+    SHERDI_TRY(fingerprint(check));
+    if (kind == WINDOW_UNDONE) {
+        SHERDI_TRY(undo(check));
+    }
+    return nth % 4 == 3 ? eval_run(check) : SHERD_OK;
+}
+
+/* Every kind behind every kind: 0, 0 1, 0 2, ... 1, 1 2, ... and 0 again. */
+static sherd_status windows_run(check *check)
+{
+    int    kinds = sherdi_plan_has_generations(check->plan) ? WINDOW_KINDS : WINDOW_UNDONE;
+    size_t nth   = 0;
+
+    SHERDI_TRY(start(check));
+    for (int i = 0; i < kinds; i++) {
+        SHERDI_TRY(window_run(check, (window_kind)i, nth++));
+        for (int j = i + 1; j < kinds; j++) {
+            SHERDI_TRY(window_run(check, (window_kind)i, nth++));
+            SHERDI_TRY(window_run(check, (window_kind)j, nth++));
+        }
+    }
+    return window_run(check, WINDOW_UPDATED, nth);
+}
+
+/* ------------------------------------------------------------ open and close -- */
+
+static const char *unit_name(const void *ctx, int unit)
+{
+    return ((const check *)ctx)->model->units[unit].name;
+}
+
+static const char *place_name(const void *ctx, int where)
+{
+    return sherdi_place_of_bytes_name(((const check *)ctx)->plan, where);
+}
+
+static sherd_status hazard_open(check *check, const sherdi_program_check_params *params)
+{
+    sherdi_hazard_params of = {.has_device = check->plan->machine.has_device,
+                               .uses_last  = 1,
+                               .drive_room = sherdi_program_transfers(check->plan),
+                               .unit_name  = unit_name,
+                               .place_name = place_name,
+                               .ctx        = check};
+
+    if (params != NULL) {
+        of.drop     = params->drop;
+        of.by       = params->by;
+        of.followed = params->followed;
+        of.kind     = params->kind;
+        of.number   = params->number;
+    }
+    return sherdi_hazard_open(&of, check->mem, &check->hazard);
+}
+
+static sherd_status check_open(check *check, const sherdi_program_check_params *params)
+{
+    size_t steps = sherdi_max_size(check->plan->train.num_steps, check->plan->eval.num_steps);
+
+    for (int r = 0; r < RANKS; r++) {
+        SHERDI_TRY(sherdi_progress_open(&check->sides[r].progress, check->sides[r].plan,
+                                        check->model, check->mem));
+    }
+    check->is_taken = sherdi_alloc_array(check->mem, SHERDI_MEM_CONTROL, steps, 1);
+    return check->is_taken == NULL ? SHERD_E_NOMEM : hazard_open(check, params);
+}
+
+static void check_close(check *check)
+{
+    for (int r = 0; r < RANKS; r++) {
+        sherdi_progress_close(&check->sides[r].progress);
+        sherdi_free(check->sides[r].ops);
+    }
+    sherdi_hazard_close(check->hazard);
+    sherdi_free(check->is_taken);
+    sherdi_free(check->uses);
+}
+
+sherd_status sherdi_program_check(const sherdi_plan *one, const sherdi_plan *other,
+                                  const sherdi_model                *model,
+                                  const sherdi_program_check_params *params)
+{
+    check        check  = {.model = model,
+                           .plan  = one,
+                           .mem   = one->mem,
+                           .sides = {{.plan = one, .mem = one->mem}, {.plan = other, .mem = one->mem}}};
+    sherd_status status = check_open(&check, params);
+
+    if (status == SHERD_OK) {
+        status = windows_run(&check);
+    }
+    if (params != NULL && params->follows_out != NULL && check.hazard != NULL) {
+        *params->follows_out = sherdi_hazard_follows(check.hazard);
+    }
+    check_close(&check);
+    return status;
+}
+
+/* ------------------------------------------------------------------- shapes -- */
+
+static uint64_t extents_hash(uint64_t hash, const sherdi_extent *extents, size_t count)
+{
+    for (size_t e = 0; e < count; e++) {
+        hash = sherdi_hash_u64(hash, extents[e].offset_bytes);
+        hash = sherdi_hash_u64(hash, extents[e].len_bytes);
+    }
+    return sherdi_hash_u64(hash, count);
+}
+
+/* Stage 1 keeps gradients whole: there a block's lies in this rank's slice. */
+static uint64_t block_hash(uint64_t hash, const sherdi_plan *plan, const sherdi_block *block)
+{
+    size_t slice = plan->segments[block->segment].slice_elems * sherdi_plan_grad_bytes(plan);
+    size_t own   = plan->is_sliced && !plan->has_slices ? (size_t)plan->rank * slice : 0;
+
+    const uint64_t FIELDS[] = {
+        (uint64_t)block->segment, block->offset_elems,         block->elems,
+        block->stride_elems,      (uint64_t)block->place,      block->extent,
+        block->state_offset,      (uint64_t)block->grad_place, block->grad_offset - own};
+
+    return sherdi_hash_bytes(hash, FIELDS, sizeof(FIELDS));
+}
+
+static uint64_t segment_hash(uint64_t hash, const sherdi_segment *segment)
+{
+    const uint64_t FIELDS[] = {(uint64_t)segment->param_place, segment->param_offset,
+                               segment->first_piece,           segment->num_pieces,
+                               segment->grad_offset,           (uint64_t)segment->is_staged,
+                               segment->first_block,           segment->num_blocks};
+
+    return sherdi_hash_bytes(hash, FIELDS, sizeof(FIELDS));
+}
+
+/* What all ranks have alike is compared with plan_check.c. */
+uint64_t sherdi_program_shape(const sherdi_plan *plan)
+{
+    uint64_t hash = 0;
+
+    for (size_t s = 0; s < plan->num_segments; s++) {
+        hash = segment_hash(hash, &plan->segments[s]);
+    }
+    for (size_t b = 0; b < plan->num_blocks; b++) {
+        hash = block_hash(hash, plan, &plan->blocks[b]);
+    }
+    for (size_t p = 0; p < plan->num_pieces; p++) {
+        hash = sherdi_hash_u64(hash, plan->pieces[p].offset_elems);
+        hash = sherdi_hash_u64(hash, plan->pieces[p].elems);
+    }
+    for (int b = 0; b < SHERDI_BUFFERS; b++) {
+        hash = sherdi_hash_u64(hash, plan->buffers[b].bytes);
+    }
+    hash = extents_hash(hash, plan->piece_extents, plan->num_pieces);
+    hash = extents_hash(hash, plan->grad_extents, plan->num_grad_extents);
+    return extents_hash(hash, plan->extents[SHERDI_PLACE_STORAGE],
+                        plan->num_extents[SHERDI_PLACE_STORAGE]);
+}

@@ -1,0 +1,562 @@
+/* Gradients of a window: where they are made, what becomes of them when a unit's is complete, and what is left for
+ * its end.
+ *
+ *   stage 0, 1   made whole in the gradient arena, reduced at the end; with several micro-batches made in the
+ *                transient pool and added to a whole accumulator
+ *   stage 2, 3   made in the transient pool, reduced to the slice at the last planned use; what belongs to
+ *                offloaded state goes through a staging buffer to where it rests
+ *   deterministic, any stage: as stages 2 and 3, the slice being 64-bit integers
+ *
+ * `runs` of a unit counts the micro-batches of the window that brought a gradient: the first overwrites what was
+ * there, the others add. */
+#include "engine/plan/program.h"
+
+#include "base/checked.h"
+#include "collectives/world.h"
+
+#include <stddef.h>
+
+static const sherdi_segment *gradient_segment(const sherdi_plan *plan, int unit, int kind)
+{
+    const sherdi_segment *segment = sherdi_unit_segment(plan, unit, kind);
+
+    return segment != NULL && segment->has_gradient ? segment : NULL;
+}
+
+/* What the arena keeps of a segment. */
+static sherdi_range kept_gradient(const sherdi_plan *plan, const sherdi_segment *segment)
+{
+    size_t elems = plan->has_slices ? segment->slice_elems : segment->padded_elems;
+
+    return sherdi_range_of(SHERDI_BUFFER_GRADS, segment->grad_offset,
+                           elems * sherdi_plan_grad_bytes(plan));
+}
+
+sherdi_range sherdi_program_micro_gradient(const sherdi_plan *plan, const sherdi_segment *segment)
+{
+    if (!plan->has_transient) {
+        return kept_gradient(plan, segment);
+    }
+    if (segment->padded_elems == 0) { /* its unit may have no place */
+        return sherdi_range_of(SHERDI_BUFFER_TRANSIENT, 0, 0);
+    }
+    return sherdi_range_of(SHERDI_BUFFER_TRANSIENT,
+                           plan->units[segment->unit].transient_place + segment->transient_offset,
+                           segment->padded_elems * sherdi_compute_bytes(plan));
+}
+
+sherdi_range sherdi_program_gradient(const sherdi_plan *plan, const sherdi_block *block)
+{
+    size_t bytes = block->elems * sherdi_plan_grad_bytes(plan);
+
+    if (block->grad_place == SHERDI_PLACE_STORAGE) {
+        return sherdi_ring_slot(plan, SHERDI_RING_GRADS, block->grad_offset, bytes);
+    }
+    return sherdi_range_of(block->grad_place == SHERDI_PLACE_HOST ? SHERDI_BUFFER_HOST_GRADS
+                                                                  : SHERDI_BUFFER_GRADS,
+                           block->grad_offset, bytes);
+}
+
+sherd_status sherdi_program_gradient_read(const sherdi_program *program, const sherdi_block *block)
+{
+    if (block->grad_place != SHERDI_PLACE_STORAGE) {
+        return SHERD_OK;
+    }
+    return sherdi_program_read(program, SHERDI_RING_GRADS, block->grad_offset, block->grad_offset,
+                               program->plan->segments[block->segment].unit);
+}
+
+sherd_status sherdi_program_gradient_write(const sherdi_program *program, const sherdi_block *block)
+{
+    if (block->grad_place != SHERDI_PLACE_STORAGE) {
+        return SHERD_OK;
+    }
+    return sherdi_program_write(program, SHERDI_RING_GRADS, block->grad_offset, block->grad_offset,
+                                program->plan->segments[block->segment].unit);
+}
+
+/* ------------------------------------------------------------------- begin -- */
+
+static int transients_overlap(const sherdi_plan_unit *a, const sherdi_plan_unit *b)
+{
+    return a->transient_place < b->transient_place + b->transient_bytes &&
+           b->transient_place < a->transient_place + a->transient_bytes;
+}
+
+static sherd_status gradient_has_no_place(const sherdi_program *program, int unit, int holder)
+{
+    const char              *name  = sherdi_program_name(program, unit);
+    const char              *other = sherdi_program_name(program, holder);
+    const sherdi_unit_state *state = sherdi_program_unit(program, holder);
+
+    if (state->held_backward > 0) {
+        return sherdi_fail(SHERD_E_NOMEM,
+                           "unit %s: the plan has its gradient where that of unit %s is, which is "
+                           "held; release %s before this acquire, or declare that both are held "
+                           "together with sherd_pass_add_held",
+                           name, other, other);
+    }
+    return sherdi_fail(
+        SHERD_E_NOMEM,
+        "unit %s: the plan has its gradient where that of unit %s is: the gradient of unit %s is "
+        "open until %d more of its %d planned uses; go on in the declared order, or list the order "
+        "with sherd_pass_add and sherd_unit_reads",
+        name, other, other, state->uses_left, program->plan->units[holder].backward_uses);
+}
+
+sherd_status sherdi_program_gradient_check(const sherdi_program *program, int unit)
+{
+    const sherdi_plan_unit *info = &program->plan->units[unit];
+
+    if (sherdi_program_unit(program, unit)->has_gradient || info->transient_bytes == 0) {
+        return SHERD_OK;
+    }
+    for (size_t u = 0; u < program->plan->num_units; u++) {
+        if ((int)u != unit && sherdi_program_unit(program, (int)u)->has_gradient &&
+            program->plan->units[u].transient_bytes > 0 &&
+            transients_overlap(info, &program->plan->units[u])) {
+            return gradient_has_no_place(program, unit, (int)u);
+        }
+    }
+    return SHERD_OK;
+}
+
+static sherd_status zero_emit(const sherdi_program *program, const sherdi_segment *segment,
+                              size_t param, sherdi_range range)
+{
+    sherdi_op op =
+        sherdi_op_of_segment(program->plan, SHERDI_OP_ZERO, SHERDI_LANE_COMPUTE, segment);
+
+    op.param = param == SIZE_MAX ? -1 : (int)param;
+    sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES, range);
+    return sherdi_program_emit(program, &op);
+}
+
+sherd_status sherdi_program_gradient_begin(const sherdi_program *program, int unit)
+{
+    const sherdi_plan       *plan    = program->plan;
+    const sherdi_model_unit *info    = &program->model->units[unit];
+    int                      has_any = 0;
+
+    if (sherdi_program_unit(program, unit)->has_gradient) {
+        return SHERD_OK;
+    }
+    for (int kind = 0; kind < SHERDI_SEGMENT_KINDS; kind++) {
+        const sherdi_segment *segment = gradient_segment(plan, unit, kind);
+
+        if (segment != NULL) {
+            has_any = 1;
+            SHERDI_TRY(zero_emit(program, segment, SIZE_MAX,
+                                 sherdi_program_micro_gradient(plan, segment)));
+        }
+    }
+    for (size_t i = 0; i < info->num_params; i++) {
+        size_t param = (size_t)info->params[i];
+
+        if (program->model->params[param].bound_grad != NULL) {
+            SHERDI_TRY(zero_emit(program, &plan->segments[plan->params[param].segment], param,
+                                 sherdi_program_trainer(program, SHERDI_AT_TRAINER_GRAD, param)));
+        }
+    }
+    sherdi_program_unit(program, unit)->has_gradient = has_any;
+    return SHERD_OK;
+}
+
+/* ----------------------------------------------------------------- complete -- */
+
+/* What the trainer left in its own memory, to the layout of the segment. */
+static sherd_status bound_take(const sherdi_program *program, size_t param)
+{
+    const sherdi_plan    *plan    = program->plan;
+    const sherdi_segment *segment = &plan->segments[plan->params[param].segment];
+    sherdi_op    op  = sherdi_op_of_segment(plan, SHERDI_OP_COPY, SHERDI_LANE_COMPUTE, segment);
+    sherdi_range src = sherdi_program_trainer(program, SHERDI_AT_TRAINER_GRAD, param);
+    sherdi_range dst = sherdi_program_micro_gradient(plan, segment);
+
+    dst.offset += plan->params[param].offset_elems * sherdi_compute_bytes(plan);
+    op.param = (int)param;
+    return sherdi_program_move(program, op, dst, src);
+}
+
+static sherd_status bound_gradients_take(const sherdi_program *program, int unit)
+{
+    const sherdi_model_unit *info = &program->model->units[unit];
+
+    for (size_t i = 0; i < info->num_params; i++) {
+        if (program->model->params[info->params[i]].bound_grad != NULL) {
+            SHERDI_TRY(bound_take(program, (size_t)info->params[i]));
+        }
+    }
+    return SHERD_OK;
+}
+
+/* `sum` becomes the part, or gets it added. */
+static sherd_status add_emit(const sherdi_program *program, sherdi_op op, int is_first,
+                             sherdi_range sum, sherd_dtype sum_dtype, sherdi_range part,
+                             sherd_dtype part_dtype)
+{
+    op.kind  = is_first ? SHERDI_OP_CAST : SHERDI_OP_ACCUMULATE;
+    op.from  = part_dtype;
+    op.to    = sum_dtype;
+    op.elems = part.bytes / sherd_dtype_bytes(part_dtype);
+    sherdi_op_use(&op, SHERDI_USE_DST, is_first ? SHERDI_WRITES : SHERDI_ADDS, sum);
+    sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS, part);
+    return sherdi_program_emit(program, &op);
+}
+
+/* The gradient in the type that travels: where it is, or cast into the staging. */
+static sherd_status wire_gradient(const sherdi_program *program, const sherdi_segment *segment,
+                                  sherdi_range gradient, sherd_dtype made_in, sherdi_range *out)
+{
+    const sherdi_plan *plan = program->plan;
+    sherdi_op op = sherdi_op_of_segment(plan, SHERDI_OP_CAST, SHERDI_LANE_COMPUTE, segment);
+
+    *out = gradient;
+    if (plan->wire_dtype == made_in) {
+        return SHERD_OK;
+    }
+    *out = sherdi_range_of(SHERDI_BUFFER_STAGING, 0,
+                           segment->padded_elems * sherd_dtype_bytes(plan->wire_dtype));
+    return add_emit(program, op, 1, *out, plan->wire_dtype, gradient, made_in);
+}
+
+static uint64_t wire_bytes(const sherdi_plan *plan, const sherdi_segment *segment)
+{
+    return sherdi_wire_all_gather(plan->world_size,
+                                  segment->slice_elems * sherd_dtype_bytes(plan->wire_dtype));
+}
+
+static sherdi_op reduce_of(const sherdi_plan *plan, const sherdi_segment *segment)
+{
+    sherdi_op op = sherdi_op_of_segment(plan, SHERDI_OP_REDUCE, SHERDI_LANE_WIRE, segment);
+
+    op.from                     = plan->wire_dtype;
+    op.to                       = plan->grad_dtype;
+    op.flags                    = SHERDI_OP_MEETS;
+    op.moves[SHERDI_MOVES_WIRE] = wire_bytes(plan, segment);
+    return op;
+}
+
+/* Stages 2 and 3: the slice of the sum over the ranks, added to what the window has. */
+static sherd_status scatter_emit(const sherdi_program *program, const sherdi_segment *segment,
+                                 sherdi_range dst, sherd_dtype dst_dtype, int adds)
+{
+    const sherdi_plan *plan = program->plan;
+    sherdi_op          op   = reduce_of(plan, segment);
+    sherdi_range       send;
+
+    SHERDI_TRY(wire_gradient(program, segment, sherdi_program_micro_gradient(plan, segment),
+                             plan->settings.compute_dtype, &send));
+    send.is_all_ranks = 1;
+    op.to             = dst_dtype;
+    op.flags |= adds ? SHERDI_OP_ADDS : 0;
+    sherdi_op_use(&op, SHERDI_USE_DST, adds ? SHERDI_ADDS : SHERDI_WRITES, dst);
+    sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS, send);
+    if (plan->is_deterministic) {
+        sherdi_op_use(&op, SHERDI_USE_SCALARS, SHERDI_ADDS,
+                      sherdi_range_of(SHERDI_BUFFER_SCALARS, offsetof(sherdi_scalars_head, counts),
+                                      sizeof(sherdi_fixed_counts)));
+    }
+    return sherdi_program_emit(program, &op);
+}
+
+/* ---------------------------------------------------------- staged slices -- */
+
+static sherdi_range grad_staging_at(const sherdi_plan *plan, int slot, size_t offset, size_t bytes)
+{
+    return sherdi_range_of(SHERDI_BUFFER_GRAD_STAGING,
+                           (size_t)slot * plan->grad_staging_bytes + offset, bytes);
+}
+
+/* Down to where the host keeps or adds it. */
+static sherd_status part_to_host(const sherdi_program *program, const sherdi_segment *segment,
+                                 sherdi_range part, sherdi_range sum, int is_first)
+{
+    const sherdi_plan *plan   = program->plan;
+    sherdi_range       bounce = sherdi_range_of(SHERDI_BUFFER_BOUNCE, 0, part.bytes);
+    sherdi_op          op = sherdi_op_of_segment(plan, SHERDI_OP_CAST, SHERDI_LANE_HOST, segment);
+
+    if (!plan->has_accumulator) {
+        return sherdi_program_copy(program, SHERDI_LANE_DOWN, segment, sum, part);
+    }
+    SHERDI_TRY(sherdi_program_copy(program, SHERDI_LANE_DOWN, segment, bounce, part));
+    return add_emit(program, op, is_first, sum, plan->grad_dtype, bounce,
+                    plan->settings.comm_dtype);
+}
+
+static sherd_status part_rest(const sherdi_program *program, const sherdi_segment *segment,
+                              const sherdi_block *block, sherdi_range part, int is_first)
+{
+    const sherdi_plan *plan = program->plan;
+    sherdi_range       rest = sherdi_program_gradient(plan, block);
+    sherdi_op          op   = sherdi_op_of_segment(plan, SHERDI_OP_CAST, SHERDI_LANE_DOWN, segment);
+
+    if (block->grad_place == SHERDI_PLACE_DEVICE) {
+        return add_emit(program, op, is_first, rest, plan->grad_dtype, part,
+                        plan->settings.comm_dtype);
+    }
+    if (!is_first) {
+        SHERDI_TRY(sherdi_program_gradient_read(program, block));
+    }
+    SHERDI_TRY(part_to_host(program, segment, part, rest, is_first));
+    return sherdi_program_gradient_write(program, block);
+}
+
+/* A staged slice comes to where its blocks rest. */
+static sherd_status staged_drain(const sherdi_program *program, int slot)
+{
+    const sherdi_plan    *plan   = program->plan;
+    sherdi_staged_grad   *staged = &program->progress->staged[slot];
+    size_t                elem   = sherd_dtype_bytes(plan->settings.comm_dtype);
+    const sherdi_segment *segment;
+
+    if (staged->segment < 0) {
+        return SHERD_OK;
+    }
+    segment         = &plan->segments[staged->segment];
+    staged->segment = -1;
+    for (size_t b = 0; b < segment->num_blocks; b++) {
+        const sherdi_block *block = &plan->blocks[segment->first_block + b];
+
+        SHERDI_TRY(
+            part_rest(program, segment, block,
+                      grad_staging_at(plan, slot, block->offset_elems * elem, block->elems * elem),
+                      staged->is_first));
+    }
+    return SHERD_OK;
+}
+
+/* Whether the way from a staging buffer needs the host: then it waits until the slot is wanted again, so that
+ * what the ranks reduce meanwhile is not held up. */
+static int drain_needs_host(const sherdi_plan *plan)
+{
+    return !plan->machine.has_device || plan->has_accumulator || plan->num_grad_extents > 0;
+}
+
+static sherd_status staged_reduce(const sherdi_program *program, const sherdi_segment *segment,
+                                  int is_first)
+{
+    const sherdi_plan *plan     = program->plan;
+    sherdi_progress   *progress = program->progress;
+    int                slot     = progress->staged_next;
+    sherd_dtype        comm     = plan->settings.comm_dtype;
+
+    SHERDI_TRY(staged_drain(program, slot));
+    progress->staged_next = (slot + 1) % plan->num_grad_stagings;
+    SHERDI_TRY(scatter_emit(
+        program, segment,
+        grad_staging_at(plan, slot, 0, segment->slice_elems * sherd_dtype_bytes(comm)), comm, 0));
+    progress->staged[slot] =
+        (sherdi_staged_grad){.segment = (int)(segment - plan->segments), .is_first = is_first};
+    return drain_needs_host(plan) ? SHERD_OK : staged_drain(program, slot);
+}
+
+sherd_status sherdi_program_staged_drain(const sherdi_program *program)
+{
+    int slots = program->plan->num_grad_stagings;
+
+    for (int i = 0; i < slots; i++) { /* the older one first */
+        SHERDI_TRY(staged_drain(program, (program->progress->staged_next + i) % slots));
+    }
+    return SHERD_OK;
+}
+
+/* ------------------------------------------------------------ of a micro-batch -- */
+
+static sherd_status segment_complete(const sherdi_program *program, const sherdi_segment *segment)
+{
+    const sherdi_plan *plan     = program->plan;
+    int                is_first = sherdi_program_unit(program, segment->unit)->uses.runs == 0;
+    sherdi_op op = sherdi_op_of_segment(plan, SHERDI_OP_CAST, SHERDI_LANE_COMPUTE, segment);
+
+    if (segment->is_staged) {
+        return staged_reduce(program, segment, is_first);
+    }
+    if (plan->has_slices) {
+        return scatter_emit(program, segment, kept_gradient(plan, segment), plan->grad_dtype,
+                            !is_first);
+    }
+    if (plan->has_accumulator) { /* the wire comes at the boundary */
+        return add_emit(program, op, is_first, kept_gradient(plan, segment), plan->grad_dtype,
+                        sherdi_program_micro_gradient(plan, segment), plan->settings.compute_dtype);
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherdi_program_gradient_complete(const sherdi_program *program, int unit)
+{
+    const sherdi_plan *plan  = program->plan;
+    sherdi_unit_state *state = sherdi_program_unit(program, unit);
+
+    SHERDI_TRY(bound_gradients_take(program, unit));
+    for (int kind = 0; kind < SHERDI_SEGMENT_KINDS; kind++) {
+        const sherdi_segment *segment = gradient_segment(plan, unit, kind);
+
+        if (segment != NULL) {
+            SHERDI_TRY(segment_complete(program, segment));
+        }
+    }
+    /* nobody writes to it any more */
+    SHERDI_TRY(sherdi_program_poison(program, unit,
+                                     sherdi_range_of(SHERDI_BUFFER_TRANSIENT,
+                                                     plan->units[unit].transient_place,
+                                                     plan->units[unit].transient_bytes)));
+    state->has_gradient = 0;
+    state->is_complete  = 1;
+    state->uses.runs++;
+    return SHERD_OK;
+}
+
+sherd_status sherdi_program_micro_batch_end(const sherdi_program *program)
+{
+    const sherdi_sequence *train = &program->plan->train;
+
+    for (size_t p = 0; p < train->num_steps; p++) {
+        if (train->steps[p].pass == SHERD_BACKWARD &&
+            sherdi_program_unit(program, train->steps[p].unit)->has_gradient) {
+            SHERDI_TRY(sherdi_program_gradient_complete(program, train->steps[p].unit));
+        }
+    }
+    for (size_t u = 0; u < program->plan->num_units; u++) { /* units that no pass lists */
+        sherdi_unit_state *state = sherdi_program_unit(program, (int)u);
+
+        if (state->has_gradient) {
+            SHERDI_TRY(sherdi_program_gradient_complete(program, (int)u));
+        }
+        state->is_complete = 0;
+        state->uses_left   = program->plan->units[u].backward_uses;
+    }
+    program->progress->train.next = 0;
+    return SHERD_OK;
+}
+
+/* ---------------------------------------------------------------- of a window -- */
+
+/* The sum over one rank, in the type and at the place that it has: which NaN a NaN is does not matter for norm and
+ * update. */
+static int is_reduced(const sherdi_plan *plan)
+{
+    return plan->world_size == 1 && plan->wire_dtype == plan->grad_dtype &&
+           plan->settings.comm_dtype == plan->grad_dtype;
+}
+
+/* Stage 1: this rank's slice of the sum. In place the others' slices are sent alone. */
+static sherd_status late_scatter(const sherdi_program *program, const sherdi_segment *segment,
+                                 sherdi_range kept, sherdi_range send)
+{
+    const sherdi_plan *plan  = program->plan;
+    sherdi_op          op    = reduce_of(plan, segment);
+    size_t             slice = kept.bytes / (size_t)plan->world_size;
+    sherdi_range own = sherdi_range_of(kept.where, kept.offset + (size_t)plan->rank * slice, slice);
+    sherdi_range behind = send;
+
+    if (send.where == kept.where) {
+        send.bytes          = (size_t)plan->rank * slice;
+        behind.offset       = own.offset + slice;
+        behind.bytes        = kept.offset + kept.bytes - behind.offset;
+        behind.is_all_ranks = 1;
+        sherdi_op_use(&op, SHERDI_USE_STATE, SHERDI_READS, behind);
+    }
+    send.is_all_ranks = 1;
+    sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_ADDS, own);
+    sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS, send);
+    return sherdi_program_emit(program, &op);
+}
+
+/* Stages 0 and 1: the whole gradient, or the sum of a window, over the ranks. */
+static sherd_status segment_reduce_late(const sherdi_program *program,
+                                        const sherdi_segment *segment)
+{
+    const sherdi_plan *plan = program->plan;
+    sherdi_range       kept = kept_gradient(plan, segment);
+    sherdi_op          op   = reduce_of(plan, segment);
+    sherdi_op    cast = sherdi_op_of_segment(plan, SHERDI_OP_CAST, SHERDI_LANE_COMPUTE, segment);
+    sherdi_range send;
+
+    SHERDI_TRY(wire_gradient(program, segment, kept, plan->grad_dtype, &send));
+    if (plan->is_sliced) {
+        return late_scatter(program, segment, kept, send);
+    }
+    op.kind = SHERDI_OP_ALL_REDUCE;
+    op.to   = plan->wire_dtype;
+    op.moves[SHERDI_MOVES_WIRE] *= 2;
+    sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_ADDS, send);
+    SHERDI_TRY(sherdi_program_emit(program, &op));
+    if (send.where == kept.where) {
+        return SHERD_OK;
+    }
+    return add_emit(program, cast, 1, kept, plan->grad_dtype, send, plan->wire_dtype);
+}
+
+/* No micro-batch brought one. */
+static sherd_status block_zero(const sherdi_program *program, const sherdi_segment *segment,
+                               const sherdi_block *block)
+{
+    sherdi_op op = sherdi_op_of_segment(program->plan, SHERDI_OP_ZERO,
+                                        sherdi_lane_at(block->grad_place), segment);
+
+    sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES,
+                  sherdi_program_gradient(program->plan, block));
+    SHERDI_TRY(sherdi_program_emit(program, &op));
+    return sherdi_program_gradient_write(program, block);
+}
+
+static sherd_status segment_zero(const sherdi_program *program, const sherdi_segment *segment)
+{
+    const sherdi_plan *plan = program->plan;
+
+    if (!segment->is_staged) {
+        return zero_emit(program, segment, SIZE_MAX, kept_gradient(plan, segment));
+    }
+    for (size_t b = 0; b < segment->num_blocks; b++) {
+        SHERDI_TRY(block_zero(program, segment, &plan->blocks[segment->first_block + b]));
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherdi_program_window_end(const sherdi_program *program)
+{
+    const sherdi_plan *plan = program->plan;
+
+    for (size_t s = 0; s < plan->num_segments; s++) {
+        const sherdi_segment *segment = &plan->segments[s];
+
+        if (!segment->has_gradient) {
+            continue;
+        }
+        if (sherdi_program_unit(program, segment->unit)->uses.runs == 0) { /* on no rank */
+            SHERDI_TRY(segment_zero(program, segment));
+        } else if (!plan->has_slices && !is_reduced(plan)) {
+            SHERDI_TRY(segment_reduce_late(program, segment));
+        }
+    }
+    return sherdi_program_staged_drain(program);
+}
+
+sherd_status sherdi_program_window_begin(const sherdi_program *program)
+{
+    sherdi_progress *progress = program->progress;
+    sherdi_op        op       = sherdi_op_of(SHERDI_OP_CLEAR, SHERDI_LANE_COMPUTE);
+    sherdi_range     counts   = sherdi_range_of(
+              SHERDI_BUFFER_SCALARS, offsetof(sherdi_scalars_head, counts), sizeof(sherdi_fixed_counts));
+
+    for (size_t u = 0; u < program->plan->num_units; u++) {
+        sherdi_unit_state *state = &progress->units[u];
+
+        state->has_gradient = 0;
+        state->is_complete  = 0;
+        state->uses_left    = program->plan->units[u].backward_uses;
+        state->uses         = (sherdi_unit_uses){0};
+    }
+    progress->train.next = 0;
+    for (int slot = 0; slot < SHERDI_MOST_STAGED; slot++) {
+        progress->staged[slot].segment =
+            -1; /* the next window overwrites what it would have been added to */
+    }
+    sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES, counts);
+    if (program->plan->machine.has_device) {
+        counts.where = SHERDI_BUFFER_HOST_SCALARS;
+        sherdi_op_use(&op, SHERDI_USE_SCALARS, SHERDI_WRITES, counts);
+    }
+    return sherdi_program_emit(program, &op);
+}

@@ -1,0 +1,522 @@
+/* Acquire and release: which units have to be there, what is gathered ahead, what is in the way. Follows the plan's
+ * sequence while the trainer does. Every unit goes to its planned place, on the plan and off it: what was gathered
+ * ahead there is evicted, what is held there makes the acquire fail. */
+#include "engine/plan/program.h"
+
+#include "base/checked.h"
+#include "collectives/world.h"
+
+#include <stdio.h>
+
+int sherdi_program_reached(const sherdi_model *model, int unit, size_t n)
+{
+    const sherdi_model_unit *info = &model->units[unit];
+
+    if (n == 0) {
+        return unit;
+    }
+    return n <= info->num_reads ? info->reads[n - 1] : -1;
+}
+
+/* ---------------------------------------------------------------- sequence -- */
+
+static sherdi_cursor *cursor_of(const sherdi_program *program, sherd_pass pass)
+{
+    return pass == SHERD_EVAL ? &program->progress->eval : &program->progress->train;
+}
+
+/* Moves the cursor past the step that this acquire is; returns it, or NULL when the acquire is not
+ * the one that the plan expects next. Past the end of a sequence it starts again. */
+static const sherdi_step_of_pass *cursor_take(sherdi_cursor *cursor, int unit, sherd_pass pass)
+{
+    const sherdi_sequence *sequence = cursor->sequence;
+    size_t                 expected = cursor->next % sequence->num_steps;
+
+    for (size_t i = 0; i < sequence->num_steps; i++) {
+        size_t                     at   = (expected + i) % sequence->num_steps;
+        const sherdi_step_of_pass *step = &sequence->steps[at];
+
+        if (step->unit == unit && step->pass == pass) {
+            cursor->next = at + 1;
+            return i == 0 ? step : NULL;
+        }
+    }
+    return NULL; /* the plan has no such acquire at all */
+}
+
+/* The live range of `unit` that the step before cursor->next falls into; NULL: none. */
+static const sherdi_live_range *live_range_of(const sherdi_cursor *cursor, int unit)
+{
+    for (size_t i = 0; i < cursor->sequence->num_live_ranges && cursor->next > 0; i++) {
+        const sherdi_live_range *live_range = &cursor->sequence->live_ranges[i];
+
+        if (live_range->unit == unit && live_range->first < cursor->next &&
+            cursor->next <= live_range->last + 1) {
+            return live_range;
+        }
+    }
+    return NULL;
+}
+
+/* Whether the plan keeps `unit` gathered past the step before cursor->next. */
+static int is_kept(const sherdi_cursor *cursor, int unit)
+{
+    const sherdi_live_range *live_range = live_range_of(cursor, unit);
+
+    return live_range != NULL && cursor->next <= live_range->last;
+}
+
+/* ------------------------------------------------------------------ places -- */
+
+/* Where `unit` lies for an acquire; `step` is NULL off the plan. All live ranges of a unit are at its place, but with free
+ * packing. */
+static size_t place_of(const sherdi_program *program, const sherdi_cursor *cursor,
+                       const sherdi_step_of_pass *step, int unit)
+{
+    const sherdi_live_range *live_range =
+        program->plan->settings.free_packing && step != NULL ? live_range_of(cursor, unit) : NULL;
+
+    return live_range == NULL ? program->plan->units[unit].gather_place : live_range->offset;
+}
+
+/* What is held stays where it is; what nobody holds has to lie where it belongs. */
+static int is_there(const sherdi_program *program, int unit, size_t place)
+{
+    const sherdi_unit_state *state = sherdi_program_unit(program, unit);
+
+    return state->is_gathered && (state->held > 0 || state->gathered_at == place);
+}
+
+/* The unit other than `unit` that is gathered inside [place, place + bytes), held ones alone or any; -1: none. */
+static int in_the_way(const sherdi_program *program, int unit, size_t place, int is_held)
+{
+    const sherdi_plan *plan = program->plan;
+
+    for (size_t u = 0; u < plan->num_units; u++) {
+        const sherdi_unit_state *state = sherdi_program_unit(program, (int)u);
+
+        if ((int)u != unit && state->is_gathered && (state->held > 0 || !is_held) &&
+            state->gathered_at < place + plan->units[unit].gather_bytes &&
+            place < state->gathered_at + plan->units[u].gather_bytes) {
+            return (int)u;
+        }
+    }
+    return -1;
+}
+
+/* All places that an acquire needs are free of what is held: after this nothing is refused for room. */
+static sherd_status places_check(const sherdi_program *program, const sherdi_cursor *cursor,
+                                 const sherdi_step_of_pass *step, int unit, sherd_pass pass)
+{
+    int reached;
+
+    for (size_t n = 0; (reached = sherdi_program_reached(program->model, unit, n)) >= 0; n++) {
+        size_t place = place_of(program, cursor, step, reached);
+        int    holder;
+
+        if (pass == SHERD_BACKWARD) {
+            SHERDI_TRY(sherdi_program_gradient_check(program, reached));
+        }
+        if (program->plan->units[reached].gather_bytes == 0 || is_there(program, reached, place)) {
+            continue;
+        }
+        holder = in_the_way(program, reached, place, 1);
+        if (holder >= 0) {
+            return sherdi_fail(SHERD_E_NOMEM,
+                               "unit %s: the plan gathers it to where unit %s is, which is held; "
+                               "release %s before this acquire, or declare that both are held "
+                               "together with sherd_pass_add_held",
+                               sherdi_program_name(program, reached),
+                               sherdi_program_name(program, holder),
+                               sherdi_program_name(program, holder));
+        }
+    }
+    return SHERD_OK;
+}
+
+/* ----------------------------------------------------------------- gathers -- */
+
+/* The reads of a gather: numbers of the pass's fetches where it is a planned one, else its own. */
+typedef struct fetch {
+    size_t          first;
+    const uint32_t *order; /* NULL: nothing is read ahead */
+    size_t          count;
+} fetch;
+
+static fetch fetch_of(const sherdi_program *program, sherd_pass pass,
+                      const sherdi_live_range *live_range)
+{
+    const sherdi_plan *plan = program->plan;
+
+    if (live_range == NULL) {
+        return (fetch){0};
+    }
+    if (pass == SHERD_EVAL) {
+        return (fetch){live_range->first_fetch, plan->fetches + plan->num_train_fetches,
+                       plan->num_eval_fetches};
+    }
+    return (fetch){live_range->first_fetch, plan->fetches, plan->num_train_fetches};
+}
+
+/* A piece comes from the drive through a slot, which the piece that is as many further as there are slots takes. */
+static sherd_status piece_fetch(const sherdi_program *program, const sherdi_segment *segment,
+                                size_t piece, size_t number, const fetch *from, sherdi_range own)
+{
+    const sherdi_plan *plan = program->plan;
+    size_t             elem = sherdi_compute_bytes(plan);
+    size_t             next = number + sherdi_ring_slots(plan, SHERDI_RING_PARAMS);
+    sherdi_range       slot =
+        sherdi_ring_slot(plan, SHERDI_RING_PARAMS, number, plan->pieces[piece].elems * elem);
+
+    own.offset += plan->pieces[piece].offset_elems * elem;
+    SHERDI_TRY(sherdi_program_read(program, SHERDI_RING_PARAMS, number, piece, segment->unit));
+    SHERDI_TRY(sherdi_program_copy(program, SHERDI_LANE_UP, segment, own, slot));
+    sherdi_progress_release(program->progress, plan, SHERDI_RING_PARAMS, number);
+    if (!plan->settings.pipeline_read || next >= from->count) {
+        return SHERD_OK;
+    }
+    return sherdi_program_read(program, SHERDI_RING_PARAMS, next, from->order[next],
+                               plan->segments[plan->pieces[from->order[next]].segment].unit);
+}
+
+/* This rank's slice of what rests elsewhere than on the device. */
+static sherd_status slice_fetch(const sherdi_program *program, const sherdi_segment *segment,
+                                fetch *from, sherdi_range own)
+{
+    if (segment->param_place == SHERDI_PLACE_HOST) {
+        return sherdi_program_copy(
+            program, SHERDI_LANE_UP, segment, own,
+            sherdi_range_of(SHERDI_BUFFER_HOST_PARAMS, segment->param_offset, own.bytes));
+    }
+    for (size_t p = 0; p < segment->num_pieces; p++) {
+        SHERDI_TRY(
+            piece_fetch(program, segment, segment->first_piece + p, from->first++, from, own));
+    }
+    return SHERD_OK;
+}
+
+static sherd_status segment_gather(const sherdi_program *program, const sherdi_segment *segment,
+                                   size_t place, fetch *from)
+{
+    const sherdi_plan *plan  = program->plan;
+    size_t             elem  = sherdi_compute_bytes(plan);
+    size_t             slice = segment->slice_elems * elem;
+    sherdi_range       whole = sherdi_range_of(SHERDI_BUFFER_GATHER, place + segment->gather_offset,
+                                               segment->padded_elems * elem);
+    sherdi_range       own   = whole;
+    sherdi_op          op = sherdi_op_of_segment(plan, SHERDI_OP_GATHER, SHERDI_LANE_WIRE, segment);
+
+    op.from = op.to = plan->settings.compute_dtype;
+    if (segment->param_place != SHERDI_PLACE_DEVICE) { /* was not there when the ranks last met */
+        own.offset += (size_t)plan->rank * slice;
+        own.bytes = slice;
+        SHERDI_TRY(slice_fetch(program, segment, from, own));
+        op.flags = SHERDI_OP_MEETS;
+        sherdi_op_gather_in_place(&op, plan, whole);
+        return sherdi_program_emit(program, &op);
+    }
+    own              = sherdi_range_of(SHERDI_BUFFER_PARAMS, segment->param_offset, slice);
+    own.is_all_ranks = 1;
+    op.flags         = plan->settings.is_debug ? SHERDI_OP_MEETS : SHERDI_OP_STABLE;
+    sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES, whole);
+    sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS, own);
+    op.moves[SHERDI_MOVES_WIRE] = sherdi_wire_all_gather(plan->world_size, slice);
+    return sherdi_program_emit(program, &op);
+}
+
+static sherd_status unit_gather(const sherdi_program *program, int unit, sherd_pass pass,
+                                size_t place, const sherdi_live_range *live_range)
+{
+    sherdi_unit_state *state = sherdi_program_unit(program, unit);
+    fetch              from  = fetch_of(program, pass, live_range);
+    int                evicted;
+
+    while ((evicted = in_the_way(program, unit, place, 0)) >= 0) {
+        sherdi_program_unit(program, evicted)->is_gathered = 0;
+    }
+    state->is_gathered = 0; /* until all of it is on its way */
+    for (int kind = 0; kind < SHERDI_SEGMENT_KINDS; kind++) {
+        const sherdi_segment *segment = sherdi_unit_segment(program->plan, unit, kind);
+
+        if (segment != NULL && segment->gather_offset != SHERDI_NO_OFFSET) {
+            SHERDI_TRY(segment_gather(program, segment, place, &from));
+        }
+    }
+    state->is_gathered = 1;
+    state->gathered_at = place;
+    return SHERD_OK;
+}
+
+/* The other gathers that the plan starts here, but for those whose place is held. They are not held: an acquire off
+ * the plan may take their place. */
+static sherd_status prefetch(const sherdi_program *program, const sherdi_cursor *cursor,
+                             const sherdi_step_of_pass *step)
+{
+    for (size_t i = 0; i < step->num_starts; i++) {
+        const sherdi_live_range *live_range = &cursor->sequence->live_ranges[step->first_start + i];
+
+        if (!is_there(program, live_range->unit, live_range->offset) &&
+            in_the_way(program, live_range->unit, live_range->offset, 1) < 0) {
+            SHERDI_TRY(
+                unit_gather(program, live_range->unit, step->pass, live_range->offset, live_range));
+        }
+    }
+    return SHERD_OK;
+}
+
+/* The live range of a unit that begins with this step. */
+static const sherdi_live_range *live_range_begun(const sherdi_cursor       *cursor,
+                                                 const sherdi_step_of_pass *step, int unit)
+{
+    for (size_t i = 0; step != NULL && i < step->num_starts; i++) {
+        const sherdi_live_range *live_range = &cursor->sequence->live_ranges[step->first_start + i];
+
+        if (live_range->unit == unit) {
+            return live_range;
+        }
+    }
+    return NULL;
+}
+
+/* ---------------------------------------------------------- the trainer's use -- */
+
+static sherd_status bound_use(const sherdi_program *program, const sherdi_segment *segment,
+                              size_t param, int is_backward)
+{
+    sherdi_op op = sherdi_op_of_segment(program->plan, SHERDI_OP_USE, SHERDI_LANE_COMPUTE, segment);
+
+    op.param = (int)param;
+    sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS,
+                  sherdi_program_trainer(program, SHERDI_AT_TRAINER_DATA, param));
+    if (is_backward && segment->has_gradient) {
+        sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_ADDS,
+                      sherdi_program_trainer(program, SHERDI_AT_TRAINER_GRAD, param));
+    }
+    return sherdi_program_emit(program, &op);
+}
+
+static sherd_status segment_use(const sherdi_program *program, const sherdi_segment *segment,
+                                int is_backward)
+{
+    const sherdi_plan *plan  = program->plan;
+    size_t             bytes = segment->padded_elems * sherdi_compute_bytes(plan);
+    sherdi_op          op = sherdi_op_of_segment(plan, SHERDI_OP_USE, SHERDI_LANE_COMPUTE, segment);
+
+    if (segment->is_resident) {
+        sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS,
+                      sherdi_range_of(SHERDI_BUFFER_PARAMS, segment->param_offset, bytes));
+    } else {
+        sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS,
+                      sherdi_range_of(SHERDI_BUFFER_GATHER,
+                                      sherdi_program_unit(program, segment->unit)->gathered_at +
+                                          segment->gather_offset,
+                                      bytes));
+    }
+    if (is_backward && segment->has_gradient) {
+        sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_ADDS,
+                      sherdi_program_micro_gradient(plan, segment));
+    }
+    return sherdi_program_emit(program, &op);
+}
+
+static sherd_status unit_use(const sherdi_program *program, int unit, int is_backward)
+{
+    const sherdi_model_unit *info = &program->model->units[unit];
+
+    for (int kind = 0; kind < SHERDI_SEGMENT_KINDS; kind++) {
+        const sherdi_segment *segment = sherdi_unit_segment(program->plan, unit, kind);
+
+        if (segment != NULL && !segment->is_bound) {
+            SHERDI_TRY(segment_use(program, segment, is_backward));
+        }
+    }
+    for (size_t i = 0; i < info->num_params; i++) {
+        const sherdi_segment *segment =
+            &program->plan->segments[program->plan->params[info->params[i]].segment];
+
+        if (segment->is_bound) {
+            SHERDI_TRY(bound_use(program, segment, (size_t)info->params[i], is_backward));
+        }
+    }
+    return SHERD_OK;
+}
+
+/* ----------------------------------------------------------------- acquire -- */
+
+static sherd_status unit_hold(const sherdi_program *program, const sherdi_cursor *cursor,
+                              const sherdi_step_of_pass *step, int unit, sherd_pass pass)
+{
+    size_t place = place_of(program, cursor, step, unit);
+
+    if (program->plan->units[unit].gather_bytes > 0 && !is_there(program, unit, place)) {
+        SHERDI_TRY(unit_gather(program, unit, pass, place, live_range_begun(cursor, step, unit)));
+    }
+    sherdi_program_unit(program, unit)->held++;
+    return SHERD_OK;
+}
+
+/* Debug: whoever reads it late sees it in the next number. */
+sherd_status sherdi_program_poison(const sherdi_program *program, int unit, sherdi_range range)
+{
+    sherdi_op op = sherdi_op_of(SHERDI_OP_POISON, SHERDI_LANE_COMPUTE);
+
+    if (!program->plan->settings.is_debug || range.bytes == 0) {
+        return SHERD_OK;
+    }
+    op.unit = unit;
+    sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES, range);
+    return sherdi_program_emit(program, &op);
+}
+
+static sherd_status unit_leave(const sherdi_program *program, int unit)
+{
+    sherdi_unit_state *state = sherdi_program_unit(program, unit);
+
+    if (!state->is_gathered) {
+        return SHERD_OK;
+    }
+    state->is_gathered = 0;
+    return sherdi_program_poison(program, unit,
+                                 sherdi_range_of(SHERDI_BUFFER_GATHER, state->gathered_at,
+                                                 program->plan->units[unit].gather_bytes));
+}
+
+/* Takes back `count` of the units that an acquire reaches. What did not come nobody shall take for gathered. */
+static void units_unhold(const sherdi_program *program, int unit, size_t count, int is_there_still)
+{
+    for (size_t n = 0; n < count; n++) {
+        int                reached = sherdi_program_reached(program->model, unit, n);
+        sherdi_unit_state *state   = sherdi_program_unit(program, reached);
+
+        if (--state->held == 0 && !is_there_still) {
+            state->is_gathered = 0;
+        }
+    }
+}
+
+static void gradients_unbegin(const sherdi_program *program, int unit, size_t count)
+{
+    for (size_t n = 0; n < count; n++) {
+        int                reached = sherdi_program_reached(program->model, unit, n);
+        sherdi_unit_state *state   = sherdi_program_unit(program, reached);
+
+        if (--state->held_backward == 0 &&
+            state->uses_left == program->plan->units[reached].backward_uses) {
+            state->has_gradient = 0; /* this acquire was the first that reached it */
+        }
+    }
+}
+
+/* All that an acquire takes; how far it came when it fails, for who undoes it. */
+typedef struct taken {
+    size_t held, begun;
+    int    is_gathered; /* all gathers are on their way */
+} taken;
+
+static sherd_status units_take(const sherdi_program *program, sherdi_cursor *cursor, int unit,
+                               sherd_pass pass, taken *t)
+{
+    const sherdi_step_of_pass *step = cursor_take(cursor, unit, pass);
+    int                        reached;
+
+    SHERDI_TRY(places_check(program, cursor, step, unit, pass));
+    for (; (reached = sherdi_program_reached(program->model, unit, t->held)) >= 0; t->held++) {
+        SHERDI_TRY(unit_hold(program, cursor, step, reached, pass));
+    }
+    if (step != NULL) {
+        SHERDI_TRY(prefetch(program, cursor, step));
+    }
+    for (; pass == SHERD_BACKWARD && t->begun < t->held; t->begun++) {
+        reached = sherdi_program_reached(program->model, unit, t->begun);
+        SHERDI_TRY(sherdi_program_gradient_begin(program, reached));
+        sherdi_program_unit(program, reached)->held_backward++;
+    }
+    t->is_gathered = 1;
+    for (size_t n = 0; n < t->held; n++) {
+        SHERDI_TRY(unit_use(program, sherdi_program_reached(program->model, unit, n),
+                            pass == SHERD_BACKWARD));
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherdi_program_acquire(const sherdi_program *program, int unit, sherd_pass pass)
+{
+    sherdi_cursor *cursor = cursor_of(program, pass);
+    size_t         next   = cursor->next;
+    taken          t      = {0};
+    sherd_status   status = units_take(program, cursor, unit, pass, &t);
+
+    if (status != SHERD_OK) { /* as if it had not been called */
+        gradients_unbegin(program, unit, t.begun);
+        units_unhold(program, unit, t.held, !t.is_gathered);
+        cursor->next = next;
+        return status;
+    }
+    sherdi_program_unit(program, unit)->acquired[pass]++;
+    sherdi_program_unit(program, unit)->uses.acquired[pass]++;
+    return SHERD_OK;
+}
+
+/* ----------------------------------------------------------------- release -- */
+
+/* One use of a unit's gradient is over. */
+static sherd_status gradient_leave(const sherdi_program *program, int unit)
+{
+    sherdi_unit_state *state = sherdi_program_unit(program, unit);
+
+    state->held_backward--;
+    state->uses_left--;
+    if (state->uses_left <= 0 && state->held_backward == 0 && state->has_gradient) {
+        return sherdi_program_gradient_complete(program, unit);
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherdi_program_release(const sherdi_program *program, int unit, sherd_pass pass)
+{
+    const sherdi_cursor *cursor = cursor_of(program, pass);
+    sherd_status         first  = SHERD_OK;
+    char                 text[SHERDI_ERROR_BYTES];
+    int                  reached;
+
+    sherdi_program_unit(program, unit)->acquired[pass]--;
+    for (size_t n = 0; (reached = sherdi_program_reached(program->model, unit, n)) >= 0; n++) {
+        sherd_status status = SHERD_OK;
+
+        if (--sherdi_program_unit(program, reached)->held == 0 && !is_kept(cursor, reached)) {
+            status = unit_leave(program, reached);
+        }
+        if (pass == SHERD_BACKWARD && status == SHERD_OK) {
+            status = gradient_leave(program, reached);
+        }
+        if (first == SHERD_OK && status != SHERD_OK) {
+            first = status;
+            (void)snprintf(text, sizeof(text), "%s", sherd_last_error());
+        }
+    }
+    return first == SHERD_OK ? SHERD_OK : sherdi_fail_relay(first, text);
+}
+
+sherd_status sherdi_program_forget(const sherdi_program *program)
+{
+    for (size_t u = 0; u < program->plan->num_units; u++) {
+        SHERDI_TRY(unit_leave(program, (int)u));
+    }
+    program->progress->train.next = 0;
+    program->progress->eval.next  = 0;
+    return SHERD_OK;
+}
+
+sherd_status sherdi_program_fetch_ahead(const sherdi_program *program)
+{
+    const sherdi_plan *plan = program->plan;
+    size_t             slots =
+        sherdi_min_size(sherdi_ring_slots(plan, SHERDI_RING_PARAMS), plan->num_train_fetches);
+
+    for (size_t i = 0; i < slots && plan->settings.pipeline_read; i++) {
+        SHERDI_TRY(
+            sherdi_program_read(program, SHERDI_RING_PARAMS, i, plan->fetches[i],
+                                plan->segments[plan->pieces[plan->fetches[i]].segment].unit));
+    }
+    return SHERD_OK;
+}

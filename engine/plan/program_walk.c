@@ -1,0 +1,676 @@
+/* Walks over the blocks: state and gradient come to where they are worked with, a kernel runs, what changed goes
+ * back. What is on a drive passes through slots: as many extents are on their way as there are slots, for a read
+ * waits for nothing but the slot.
+ *
+ *     state in         updated on     parameters in    new values
+ *     device           device         device           written by the kernel
+ *     device           device         host, drive      staging, then down
+ *     host, drive      host           device           bounce, then up
+ *     host, drive      host           host             written by the kernel
+ *     host, drive      host           drive            written by the kernel into a slot
+ */
+#include "engine/plan/program.h"
+
+#include "base/checked.h"
+#include "collectives/world.h"
+
+#include <stddef.h>
+
+static int is_on_device(sherdi_place place)
+{
+    return place == SHERDI_PLACE_DEVICE;
+}
+
+static sherdi_range staging_at(size_t offset, size_t bytes)
+{
+    return sherdi_range_of(SHERDI_BUFFER_STAGING, offset, bytes);
+}
+
+static size_t block_number(const sherdi_plan *plan, const sherdi_block *block)
+{
+    return (size_t)(block - plan->blocks);
+}
+
+/* ------------------------------------------------------------------ rings -- */
+
+/* An extent's turn is over: the slot takes the one that is as many further as there are slots. */
+static sherd_status slot_go_on(const sherdi_program *program, sherdi_ring ring, size_t extent,
+                               int unit)
+{
+    size_t next = extent + sherdi_ring_slots(program->plan, ring);
+
+    sherdi_progress_release(program->progress, program->plan, ring, extent);
+    if (!program->plan->settings.pipeline_read ||
+        next >= sherdi_ring_extents(program->plan, ring)) {
+        return SHERD_OK;
+    }
+    return sherdi_program_read(program, ring, next, next, unit);
+}
+
+static sherd_status slots_begin(const sherdi_program *program, sherdi_ring ring)
+{
+    size_t slots = sherdi_min_size(sherdi_ring_slots(program->plan, ring),
+                                   sherdi_ring_extents(program->plan, ring));
+
+    for (size_t e = 0; e < slots && program->plan->settings.pipeline_read; e++) {
+        SHERDI_TRY(sherdi_program_read(program, ring, e, e, -1));
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherdi_program_read_ahead(const sherdi_program *program)
+{
+    return slots_begin(program, SHERDI_RING_STATE);
+}
+
+/* ------------------------------------------------------------------ state -- */
+
+sherdi_range sherdi_state_at(const sherdi_plan *plan, const sherdi_block *block)
+{
+    static const int BUFFERS[] = {SHERDI_BUFFER_STATE, SHERDI_BUFFER_HOST_STATE};
+    size_t           bytes     = sherdi_plan_state_bytes(plan, block);
+    sherdi_range     at;
+
+    if (block->place == SHERDI_PLACE_STORAGE) {
+        at = sherdi_ring_slot(plan, SHERDI_RING_STATE, block->extent, bytes);
+        at.offset += block->state_offset;
+        return at;
+    }
+    return sherdi_range_of(
+        BUFFERS[block->place],
+        plan->extents[block->place][block->extent].offset_bytes + block->state_offset, bytes);
+}
+
+/* Whether no other block shares the extent any more. */
+static int is_last_of_extent(const sherdi_plan *plan, const sherdi_block *block)
+{
+    for (size_t b = block_number(plan, block) + 1; b < plan->num_blocks; b++) {
+        if (plan->blocks[b].place == block->place) {
+            return plan->blocks[b].extent != block->extent;
+        }
+    }
+    return 1;
+}
+
+static sherd_status state_take(const sherdi_program *program, const sherdi_block *block)
+{
+    if (block->place != SHERDI_PLACE_STORAGE) {
+        return SHERD_OK;
+    }
+    return sherdi_program_read(program, SHERDI_RING_STATE, block->extent, block->extent,
+                               program->plan->segments[block->segment].unit);
+}
+
+static sherd_status state_give(const sherdi_program *program, const sherdi_block *block,
+                               int is_written)
+{
+    int unit = program->plan->segments[block->segment].unit;
+
+    if (block->place != SHERDI_PLACE_STORAGE || !is_last_of_extent(program->plan, block)) {
+        return SHERD_OK;
+    }
+    if (is_written) {
+        SHERDI_TRY(
+            sherdi_program_write(program, SHERDI_RING_STATE, block->extent, block->extent, unit));
+    }
+    return slot_go_on(program, SHERDI_RING_STATE, block->extent, unit);
+}
+
+/* --------------------------------------------------------------- gradient -- */
+
+static sherd_status gradient_give(const sherdi_program *program, const sherdi_block *block)
+{
+    if (block->grad_place != SHERDI_PLACE_STORAGE) {
+        return SHERD_OK;
+    }
+    return slot_go_on(program, SHERDI_RING_GRADS, block->grad_offset,
+                      program->plan->segments[block->segment].unit);
+}
+
+/* Integers to fp32. */
+static sherd_status widen_emit(const sherdi_program *program, const sherdi_segment *segment,
+                               sherdi_range src, sherdi_range dst)
+{
+    sherdi_op op =
+        sherdi_op_of_segment(program->plan, SHERDI_OP_WIDEN, SHERDI_LANE_UPDATE, segment);
+
+    op.elems  = src.bytes / sizeof(int64_t);
+    dst.bytes = op.elems * sizeof(float);
+    return sherdi_program_move(program, op, dst, src);
+}
+
+/* Stage 0, deterministic: every rank updates everything and needs the others' slices. */
+static sherd_status slices_collect(const sherdi_program *program, const sherdi_segment *segment)
+{
+    const sherdi_plan *plan  = program->plan;
+    size_t             slice = segment->slice_elems * sizeof(float);
+    sherdi_op          op;
+
+    SHERDI_TRY(widen_emit(program, segment,
+                          sherdi_range_of(SHERDI_BUFFER_GRADS, segment->grad_offset,
+                                          segment->slice_elems * sizeof(int64_t)),
+                          staging_at((size_t)plan->rank * slice, slice)));
+    op      = sherdi_op_of_segment(plan, SHERDI_OP_GATHER, SHERDI_LANE_WIRE, segment);
+    op.from = op.to = SHERD_F32;
+    sherdi_op_gather_in_place(&op, plan, staging_at(0, segment->padded_elems * sizeof(float)));
+    op.flags = SHERDI_OP_MEETS;
+    return sherdi_program_emit(program, &op);
+}
+
+/* The gradient of a block in the type of the update, on the device. */
+static sherd_status gradient_on_device(const sherdi_program *program, const sherdi_segment *segment,
+                                       const sherdi_block *block, sherdi_range *out)
+{
+    const sherdi_plan *plan  = program->plan;
+    size_t             bytes = block->elems * sherd_dtype_bytes(plan->grad_dtype);
+
+    if (!plan->is_deterministic) {
+        *out = sherdi_program_gradient(plan, block);
+        return SHERD_OK;
+    }
+    if (!plan->is_sliced) {
+        *out = staging_at(block->offset_elems * sizeof(float), bytes);
+        return SHERD_OK;
+    }
+    *out = staging_at(0, bytes);
+    return widen_emit(program, segment, sherdi_program_gradient(plan, block), *out);
+}
+
+static sherdi_range bounce_at(const sherdi_plan *plan, const sherdi_block *block, size_t offset,
+                              size_t bytes)
+{
+    size_t slot = block_number(plan, block) % (size_t)plan->num_bounces;
+
+    return sherdi_range_of(SHERDI_BUFFER_BOUNCE, slot * plan->bounce_bytes + offset, bytes);
+}
+
+static sherd_status gradient_send(const sherdi_program *program, const sherdi_block *block)
+{
+    const sherdi_plan    *plan    = program->plan;
+    const sherdi_segment *segment = &plan->segments[block->segment];
+    sherdi_range          src;
+
+    SHERDI_TRY(gradient_on_device(program, segment, block, &src));
+    return sherdi_program_copy(program, SHERDI_LANE_DOWN, segment,
+                               bounce_at(plan, block, 0, src.bytes), src);
+}
+
+/* ... of this block and of those that the other bounce buffers have room for. What was widened has room for one. */
+static sherd_status gradients_send(const sherdi_program *program, const sherdi_block *block)
+{
+    const sherdi_plan *plan  = program->plan;
+    size_t            *next  = &program->progress->bounced;
+    size_t             b     = block_number(plan, block);
+    size_t             ahead = plan->is_deterministic ? 0 : (size_t)plan->num_bounces - 1;
+
+    *next = sherdi_max_size(*next, b);
+    for (; *next < plan->num_blocks && *next <= b + ahead; (*next)++) {
+        const sherdi_block *other = &plan->blocks[*next];
+
+        if (!is_on_device(other->place) && is_on_device(other->grad_place)) {
+            SHERDI_TRY(gradient_send(program, other));
+        }
+    }
+    return SHERD_OK;
+}
+
+/* The reduced gradient of a block, beside its state. */
+static sherd_status gradient_take(const sherdi_program *program, const sherdi_segment *segment,
+                                  const sherdi_block *block, sherdi_range *out)
+{
+    const sherdi_plan *plan = program->plan;
+
+    if (!is_on_device(block->grad_place)) {
+        *out = sherdi_program_gradient(plan, block);
+        return sherdi_program_gradient_read(program, block);
+    }
+    if (is_on_device(block->place)) {
+        return gradient_on_device(program, segment, block, out);
+    }
+    *out = bounce_at(plan, block, 0, block->elems * sherd_dtype_bytes(plan->grad_dtype));
+    return gradients_send(program, block);
+}
+
+/* ------------------------------------------------------- the new parameters -- */
+
+/* This rank's slice of a parameter's memory begins there, in elements of its arena. */
+static size_t own_first(const sherdi_plan *plan, const sherdi_segment *segment)
+{
+    size_t first;
+
+    (void)sherdi_plan_owned(plan, segment, &first);
+    return segment->is_resident ? first : 0;
+}
+
+/* Where the compute type of a block rests in memory, or passes on its way to the trainer's. */
+static sherdi_range param_at(const sherdi_plan *plan, const sherdi_segment *segment,
+                             const sherdi_block *block)
+{
+    size_t elem  = sherdi_compute_bytes(plan);
+    size_t at    = (own_first(plan, segment) + block->offset_elems) * elem;
+    size_t bytes = block->elems * elem;
+
+    if (segment->is_bound) {
+        return staging_at(plan->publish_offset + at, bytes);
+    }
+    return sherdi_range_of(segment->param_place == SHERDI_PLACE_HOST ? SHERDI_BUFFER_HOST_PARAMS
+                                                                     : SHERDI_BUFFER_PARAMS,
+                           segment->param_offset + at, bytes);
+}
+
+static size_t block_piece(const sherdi_plan *plan, const sherdi_segment *segment,
+                          const sherdi_block *block)
+{
+    return segment->first_piece + block_number(plan, block) - segment->first_block;
+}
+
+/* From the kernel that makes it to where it rests. */
+typedef struct param_way {
+    sherdi_range
+        made; /* by the kernel: beside the state, or where the device's values rest already */
+    sherdi_range   rests;   /* in memory, or in the slot of its piece */
+    int            is_copy; /* from there to here, on that lane */
+    sherdi_lane_id lane;
+} param_way;
+
+static param_way param_way_of(const sherdi_plan *plan, const sherdi_segment *segment,
+                              const sherdi_block *block)
+{
+    int       is_stored = segment->param_place == SHERDI_PLACE_STORAGE;
+    int       is_down   = is_on_device(block->place) && !is_on_device(segment->param_place);
+    int       is_up     = !is_on_device(block->place) && is_on_device(segment->param_place);
+    size_t    bytes     = block->elems * sherdi_compute_bytes(plan);
+    param_way way       = {.is_copy = is_down || is_up,
+                           .lane    = is_down ? SHERDI_LANE_DOWN : SHERDI_LANE_UP};
+
+    way.rests = is_stored ? sherdi_ring_slot(plan, SHERDI_RING_PARAMS,
+                                             block_piece(plan, segment, block), bytes)
+                          : param_at(plan, segment, block);
+    way.made  = way.rests;
+    if (is_down) {
+        way.made = staging_at(plan->publish_offset, bytes);
+    } else if (is_up) {
+        way.made = bounce_at(plan, block, plan->bounce_param_offset, bytes);
+    }
+    return way;
+}
+
+/* Padding between parameters is zero, also where the kernel does not write it. */
+static sherd_status gaps_zero(const sherdi_program *program, const sherdi_block *block,
+                              sherdi_range target)
+{
+    sherdi_op op = sherdi_op_of_block(program->plan, SHERDI_OP_ZERO, block);
+
+    op.to    = program->plan->settings.compute_dtype;
+    op.flags = SHERDI_OP_GAPS;
+    sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES, target);
+    return sherdi_program_emit(program, &op);
+}
+
+static sherd_status param_open(const sherdi_program *program, const sherdi_segment *segment,
+                               const sherdi_block *block, sherdi_range *out)
+{
+    param_way way = param_way_of(program->plan, segment, block);
+
+    *out        = segment->has_master ? way.made : param_at(program->plan, segment, block);
+    out->access = segment->has_master ? SHERDI_WRITES : SHERDI_ADDS; /* the parameter is it */
+    if (!segment->has_master || (!way.is_copy && segment->param_place != SHERDI_PLACE_STORAGE)) {
+        return SHERD_OK;
+    }
+    return gaps_zero(program, block, *out);
+}
+
+static sherd_status param_close(const sherdi_program *program, const sherdi_segment *segment,
+                                const sherdi_block *block)
+{
+    size_t    piece = block_piece(program->plan, segment, block);
+    param_way way   = param_way_of(program->plan, segment, block);
+
+    if (!segment->has_master) {
+        return SHERD_OK;
+    }
+    if (way.is_copy) {
+        SHERDI_TRY(sherdi_program_copy(program, way.lane, segment, way.rests, way.made));
+    }
+    return segment->param_place == SHERDI_PLACE_STORAGE
+               ? sherdi_program_write(program, SHERDI_RING_PARAMS, piece, piece, segment->unit)
+               : SHERD_OK;
+}
+
+/* -------------------------------------------------------------- publishing -- */
+
+/* From the staging to the trainer's own memory. */
+static sherd_status bound_copy(const sherdi_program *program, const sherdi_segment *segment,
+                               size_t param)
+{
+    const sherdi_plan *plan   = program->plan;
+    size_t             offset = plan->params[param].offset_elems * sherdi_compute_bytes(plan);
+    sherdi_range       dst    = sherdi_program_trainer(program, SHERDI_AT_TRAINER_DATA, param);
+    sherdi_op op = sherdi_op_of_segment(plan, SHERDI_OP_COPY, SHERDI_LANE_COMPUTE, segment);
+
+    op.param = (int)param;
+    return sherdi_program_move(program, op, dst,
+                               staging_at(plan->publish_offset + offset, dst.bytes));
+}
+
+/* New values of bound parameters: gathered in the staging, then copied to the trainer. */
+static sherd_status bound_publish(const sherdi_program *program, const sherdi_segment *segment)
+{
+    const sherdi_plan       *plan = program->plan;
+    const sherdi_model_unit *unit = &program->model->units[segment->unit];
+    sherdi_op op = sherdi_op_of_segment(plan, SHERDI_OP_GATHER, SHERDI_LANE_WIRE, segment);
+
+    if (plan->is_sliced) {
+        op.from = op.to = plan->settings.compute_dtype;
+        op.flags        = SHERDI_OP_MEETS;
+        sherdi_op_gather_in_place(
+            &op, plan,
+            staging_at(plan->publish_offset, segment->padded_elems * sherdi_compute_bytes(plan)));
+        SHERDI_TRY(sherdi_program_emit(program, &op));
+    }
+    for (size_t i = 0; i < unit->num_params; i++) {
+        if (plan->params[unit->params[i]].segment == op.segment) {
+            SHERDI_TRY(bound_copy(program, segment, (size_t)unit->params[i]));
+        }
+    }
+    return SHERD_OK;
+}
+
+/* The slices of a segment that is whole on every rank go to all. */
+static sherd_status resident_publish(const sherdi_program *program, const sherdi_segment *segment,
+                                     int is_early)
+{
+    const sherdi_plan *plan = program->plan;
+    sherdi_op          op = sherdi_op_of_segment(plan, SHERDI_OP_GATHER, SHERDI_LANE_WIRE, segment);
+
+    if (is_early != plan->publishes_early || !plan->is_sliced ||
+        segment->kind == SHERDI_SEGMENT_FROZEN || !segment->is_resident || segment->is_bound) {
+        return SHERD_OK;
+    }
+    op.from = op.to = plan->settings.compute_dtype;
+    /* the exchange of the fingerprint has promised that all slices are written */
+    op.flags = is_early ? SHERDI_OP_MEETS : SHERDI_OP_STABLE;
+    sherdi_op_gather_in_place(&op, plan,
+                              sherdi_range_of(SHERDI_BUFFER_PARAMS, segment->param_offset,
+                                              segment->padded_elems * sherdi_compute_bytes(plan)));
+    return sherdi_program_emit(program, &op);
+}
+
+sherd_status sherdi_program_publish(const sherdi_program *program)
+{
+    const sherdi_plan *plan = program->plan;
+
+    for (size_t s = 0; s < plan->num_segments; s++) {
+        SHERDI_TRY(resident_publish(program, &plan->segments[s], 0));
+    }
+    return SHERD_OK;
+}
+
+/* A bound segment's new values are in the staging, which the next segment needs. */
+static sherd_status segment_close(const sherdi_program *program, const sherdi_segment *segment)
+{
+    if (segment->is_bound && segment->kind != SHERDI_SEGMENT_FROZEN) {
+        SHERDI_TRY(bound_publish(program, segment));
+    }
+    return resident_publish(program, segment, 1);
+}
+
+/* ------------------------------------------------------------------- walks -- */
+
+/* Results that kernels of a place add to. */
+static sherdi_range scalars_at(const sherdi_plan *plan, sherdi_place place, size_t offset,
+                               size_t bytes)
+{
+    return sherdi_range_of(plan->machine.has_device && !is_on_device(place)
+                               ? SHERDI_BUFFER_HOST_SCALARS
+                               : SHERDI_BUFFER_SCALARS,
+                           offset, bytes);
+}
+
+sherdi_range sherdi_fingerprint_at(const sherdi_plan *plan, sherdi_place place)
+{
+    return scalars_at(plan, place, offsetof(sherdi_scalars_head, fingerprint), sizeof(uint64_t));
+}
+
+/* Of an element's parts: those whose bits are in `which`. The master is the parameter where it is not in the
+ * state, and counts alike. */
+static uint64_t parts_bytes(const sherdi_optimizer *optimizer, unsigned which)
+{
+    uint64_t bytes = 0;
+
+    for (int i = 0; i < optimizer->num_parts; i++) {
+        bytes += (which >> i & 1) * optimizer->parts[i].elem_bytes;
+    }
+    return bytes;
+}
+
+/* What a sweep moves through memory. */
+static void sweep_count(const sherdi_plan *plan, const sherdi_segment *segment, sherdi_op *op)
+{
+    const sherdi_optimizer *optimizer = plan->settings.optimizer;
+    const sherdi_sweep     *sweep     = &optimizer->sweeps[op->sweep];
+    uint64_t                grad      = sweep->reads_gradient ? sherdi_plan_grad_bytes(plan) : 0;
+    uint64_t param = sweep->writes_param && segment->has_master ? sherdi_compute_bytes(plan) : 0;
+
+    op->moves[is_on_device(op->place) ? SHERDI_MOVES_DEVICE : SHERDI_MOVES_HOST] =
+        op->elems * (parts_bytes(optimizer, sweep->reads) + parts_bytes(optimizer, sweep->writes) +
+                     grad + param);
+}
+
+/* The kernel that works with the gradient. */
+static sherd_status update_emit(const sherdi_program *program, sherdi_walk walk,
+                                const sherdi_segment *segment, const sherdi_block *block,
+                                sherdi_range gradient, sherdi_range param)
+{
+    const sherdi_plan *plan       = program->plan;
+    sherdi_op          op         = sherdi_op_of_block(plan, SHERDI_OP_UPDATE, block);
+    int                is_written = walk == SHERDI_WALK_UPDATE;
+
+    op.sweep = is_written ? plan->settings.optimizer->num_sweeps - 1 : 0;
+    sherdi_op_use(&op, SHERDI_USE_STATE, is_written ? SHERDI_ADDS : SHERDI_READS,
+                  sherdi_state_at(plan, block));
+    sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS, gradient);
+    if (is_written || !segment->has_master) {
+        sherdi_op_use(&op, SHERDI_USE_PARAM,
+                      is_written ? (sherdi_access)param.access : SHERDI_READS, param);
+    }
+    sherdi_op_use(&op, SHERDI_USE_SCALARS, SHERDI_ADDS,
+                  is_written ? sherdi_fingerprint_at(plan, block->place)
+                             : scalars_at(plan, block->place, plan->scalars.norms,
+                                          plan->scalars.results_bytes - plan->scalars.norms));
+    sweep_count(plan, segment, &op);
+    return sherdi_program_emit(program, &op);
+}
+
+/* What the master weights are, and for a republication the parameters made of them. */
+static sherd_status master_emit(const sherdi_program *program, sherdi_walk walk,
+                                const sherdi_segment *segment, const sherdi_block *block,
+                                sherdi_range param)
+{
+    const sherdi_plan *plan   = program->plan;
+    sherdi_op          op     = sherdi_op_of_block(plan, SHERDI_OP_FINGERPRINT, block);
+    sherdi_range       master = segment->has_master ? sherdi_state_at(plan, block) : param;
+
+    master.bytes = block->elems * sizeof(float);
+    sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS, master);
+    sherdi_op_use(&op, SHERDI_USE_SCALARS, SHERDI_ADDS, sherdi_fingerprint_at(plan, block->place));
+    SHERDI_TRY(sherdi_program_emit(program, &op));
+    if (walk != SHERDI_WALK_REPUBLISH || !segment->has_master) {
+        return SHERD_OK;
+    }
+    op      = sherdi_op_of_block(plan, SHERDI_OP_CAST, block); /* padding of the master is zero */
+    op.from = SHERD_F32;
+    op.to   = plan->settings.compute_dtype;
+    return sherdi_program_move(program, op, param, master);
+}
+
+static int has_gradient(sherdi_walk walk)
+{
+    return walk == SHERDI_WALK_MEASURE || walk == SHERDI_WALK_UPDATE;
+}
+
+static int publishes(sherdi_walk walk)
+{
+    return walk == SHERDI_WALK_UPDATE || walk == SHERDI_WALK_REPUBLISH;
+}
+
+static sherd_status block_walk(const sherdi_program *program, sherdi_walk walk,
+                               const sherdi_segment *segment, const sherdi_block *block)
+{
+    sherdi_range gradient;
+    sherdi_range param = param_at(program->plan, segment, block);
+
+    SHERDI_TRY(state_take(program, block));
+    if (has_gradient(walk)) {
+        SHERDI_TRY(gradient_take(program, segment, block, &gradient));
+    }
+    if (publishes(walk)) {
+        SHERDI_TRY(param_open(program, segment, block, &param));
+    }
+    SHERDI_TRY(has_gradient(walk) ? update_emit(program, walk, segment, block, gradient, param)
+                                  : master_emit(program, walk, segment, block, param));
+    if (publishes(walk)) {
+        SHERDI_TRY(param_close(program, segment, block));
+    }
+    if (has_gradient(walk)) {
+        SHERDI_TRY(gradient_give(program, block));
+    }
+    return state_give(program, block, walk == SHERDI_WALK_UPDATE);
+}
+
+static sherd_status segment_walk(const sherdi_program *program, sherdi_walk walk,
+                                 const sherdi_segment *segment)
+{
+    const sherdi_plan *plan = program->plan;
+
+    if (has_gradient(walk) && segment->has_gradient && plan->is_deterministic && !plan->is_sliced) {
+        SHERDI_TRY(slices_collect(program, segment));
+    }
+    for (size_t b = 0; b < segment->num_blocks; b++) {
+        SHERDI_TRY(block_walk(program, walk, segment, &plan->blocks[segment->first_block + b]));
+    }
+    return publishes(walk) ? segment_close(program, segment) : SHERD_OK;
+}
+
+sherd_status sherdi_program_clear(const sherdi_program *program, size_t offset, size_t bytes)
+{
+    sherdi_op op = sherdi_op_of(SHERDI_OP_CLEAR, SHERDI_LANE_UPDATE);
+
+    sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES,
+                  sherdi_range_of(SHERDI_BUFFER_SCALARS, offset, bytes));
+    if (program->plan->machine.has_device) {
+        sherdi_op_use(&op, SHERDI_USE_SCALARS, SHERDI_WRITES,
+                      sherdi_range_of(SHERDI_BUFFER_HOST_SCALARS, offset, bytes));
+    }
+    return sherdi_program_emit(program, &op);
+}
+
+sherd_status sherdi_program_walk(const sherdi_program *program, sherdi_walk walk)
+{
+    const sherdi_plan *plan = program->plan;
+    size_t             from = offsetof(sherdi_scalars_head, fingerprint);
+
+    program->progress->bounced = 0;
+    SHERDI_TRY(sherdi_program_clear(program, from, plan->scalars.results_bytes - from));
+    SHERDI_TRY(sherdi_program_read_ahead(program));
+    if (has_gradient(walk)) {
+        SHERDI_TRY(slots_begin(program, SHERDI_RING_GRADS));
+    }
+    for (size_t s = 0; s < plan->num_segments; s++) {
+        SHERDI_TRY(segment_walk(program, walk, &plan->segments[s]));
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherdi_program_collect(const sherdi_program *program)
+{
+    size_t    bytes = program->plan->scalars.results_bytes;
+    sherdi_op op    = sherdi_op_of(SHERDI_OP_COLLECT, SHERDI_LANE_UPDATE);
+
+    op.flags = SHERDI_OP_WAITS;
+    sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS,
+                  sherdi_range_of(SHERDI_BUFFER_SCALARS, 0, bytes));
+    if (program->plan->machine.has_device) {
+        sherdi_op_use(&op, SHERDI_USE_SCALARS, SHERDI_ADDS,
+                      sherdi_range_of(SHERDI_BUFFER_HOST_SCALARS, 0, bytes));
+    }
+    return sherdi_program_emit(program, &op);
+}
+
+/* -------------------------------------------------------------------- norm -- */
+
+static sherd_status norm_emit(const sherdi_program *program, const sherdi_segment *segment,
+                              sherdi_place place, sherdi_range gradient, sherd_dtype dtype)
+{
+    const sherdi_plan *plan = program->plan;
+    sherdi_op op = sherdi_op_of_segment(plan, SHERDI_OP_NORM, sherdi_lane_at(place), segment);
+
+    op.place = place;
+    op.from  = dtype;
+    op.elems = gradient.bytes / sherd_dtype_bytes(dtype);
+    sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS, gradient);
+    sherdi_op_use(
+        &op, SHERDI_USE_SCALARS, SHERDI_ADDS,
+        scalars_at(plan, place, offsetof(sherdi_scalars_head, norm), sizeof(sherdi_norm_acc)));
+    op.moves[is_on_device(place) ? SHERDI_MOVES_DEVICE : SHERDI_MOVES_HOST] =
+        op.elems * sherdi_plan_grad_bytes(plan);
+    return sherdi_program_emit(program, &op);
+}
+
+/* Integers, widened a staging's worth at a time. */
+static sherd_status fixed_norm(const sherdi_program *program, const sherdi_segment *segment)
+{
+    const sherdi_plan *plan = program->plan;
+    size_t staged = plan->buffers[SHERDI_BUFFER_STAGING].bytes / sizeof(float) / SHERD_CHUNK_ELEMS *
+                    SHERD_CHUNK_ELEMS;
+
+    for (size_t first = 0; first < segment->slice_elems; first += staged) {
+        size_t       elems = sherdi_min_size(staged, segment->slice_elems - first);
+        sherdi_range wide  = staging_at(0, elems * sizeof(float));
+
+        SHERDI_TRY(widen_emit(program, segment,
+                              sherdi_range_of(SHERDI_BUFFER_GRADS,
+                                              segment->grad_offset + first * sizeof(int64_t),
+                                              elems * sizeof(int64_t)),
+                              wide));
+        SHERDI_TRY(norm_emit(program, segment, SHERDI_PLACE_DEVICE, wide, SHERD_F32));
+    }
+    return SHERD_OK;
+}
+
+static sherd_status block_norm(const sherdi_program *program, const sherdi_segment *segment,
+                               const sherdi_block *block)
+{
+    SHERDI_TRY(sherdi_program_gradient_read(program, block));
+    SHERDI_TRY(norm_emit(program, segment, block->grad_place,
+                         sherdi_program_gradient(program->plan, block), program->plan->grad_dtype));
+    return gradient_give(program, block);
+}
+
+static sherd_status segment_norm(const sherdi_program *program, const sherdi_segment *segment)
+{
+    const sherdi_plan *plan = program->plan;
+
+    if (plan->is_deterministic) {
+        return fixed_norm(program, segment);
+    }
+    for (size_t b = 0; b < segment->num_blocks; b++) {
+        SHERDI_TRY(block_norm(program, segment, &plan->blocks[segment->first_block + b]));
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherdi_program_norm(const sherdi_program *program)
+{
+    const sherdi_plan *plan = program->plan;
+
+    SHERDI_TRY(sherdi_program_clear(program, offsetof(sherdi_scalars_head, norm),
+                                    sizeof(sherdi_norm_acc)));
+    SHERDI_TRY(slots_begin(program, SHERDI_RING_GRADS));
+    for (size_t s = 0; s < plan->num_segments; s++) {
+        if (plan->segments[s].has_gradient) {
+            SHERDI_TRY(segment_norm(program, &plan->segments[s]));
+        }
+    }
+    return sherdi_program_collect(program);
+}

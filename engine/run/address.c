@@ -1,0 +1,144 @@
+/* Where parameters and gradients are: for who has the unit acquired, and the place that they have for the life of the
+ * engine, for who keeps it in a table. */
+#include "engine/run/engine_impl.h"
+
+static sherd_status param_check(const sherd_engine *engine, sherd_param param)
+{
+    SHERDI_TRY(sherdi_engine_check_alive(engine));
+    if (param < 0 || (size_t)param >= engine->model.num_params) {
+        return sherdi_fail(SHERD_E_INVAL, "parameter %d does not exist; there are %zu", param,
+                           engine->model.num_params);
+    }
+    return SHERD_OK;
+}
+
+static const sherdi_segment *param_segment(const sherd_engine *engine, sherd_param param)
+{
+    return &engine->plan->segments[engine->plan->params[param].segment];
+}
+
+/* The segment of a parameter whose unit is acquired, else NULL. */
+static const sherdi_segment *acquired_segment(const sherd_engine *engine, sherd_param param,
+                                              int is_backward)
+{
+    const sherdi_segment *segment;
+
+    if (param_check(engine, param) != SHERD_OK) {
+        return NULL;
+    }
+    if (engine->phase != SHERDI_PHASE_RUNNING) {
+        (void)sherdi_fail(SHERD_E_STATE, "parameter %s is not readable now: no unit is acquired",
+                          engine->model.params[param].name);
+        return NULL;
+    }
+    segment = param_segment(engine, param);
+    if ((is_backward ? sherdi_unit_of(engine, segment->unit)->held_backward
+                     : sherdi_unit_of(engine, segment->unit)->held) == 0) {
+        (void)sherdi_fail(SHERD_E_STATE, "parameter %s: its unit %s is not acquired%s",
+                          engine->model.params[param].name, engine->model.units[segment->unit].name,
+                          is_backward ? " for backward" : "");
+        return NULL;
+    }
+    return segment;
+}
+
+/* ... of one that has a place, acquired or not. */
+static const sherdi_segment *placed_segment(const sherd_engine *engine, sherd_param param)
+{
+    if (param_check(engine, param) != SHERD_OK) {
+        return NULL;
+    }
+    if (engine->phase == SHERDI_PHASE_OPEN) {
+        (void)sherdi_fail(SHERD_E_STATE, "parameter %s has no address before sherd_engine_seal",
+                          engine->model.params[param].name);
+        return NULL;
+    }
+    return param_segment(engine, param);
+}
+
+static int has_gradient(const sherd_engine *engine, const sherdi_segment *segment,
+                        sherd_param param)
+{
+    if (segment->kind == SHERDI_SEGMENT_FROZEN) {
+        (void)sherdi_fail(SHERD_E_STATE, "parameter %s is frozen and has no gradient",
+                          engine->model.params[param].name);
+        return 0;
+    }
+    return 1;
+}
+
+/* Where parameters without elements are: somewhere, aligned. Nobody reads or writes it. */
+static _Alignas(SHERD_ALIGN_BYTES) unsigned char no_elements[1];
+
+static size_t offset_in_segment(const sherd_engine *engine, sherd_param param)
+{
+    return engine->plan->params[param].offset_elems *
+           sherd_dtype_bytes(engine->settings.compute_dtype);
+}
+
+void *sherd_param_data(sherd_engine *engine, sherd_param param)
+{
+    const sherdi_segment *segment = acquired_segment(engine, param, 0);
+
+    if (segment == NULL) {
+        return NULL;
+    }
+    return segment->slice_elems == 0 ? no_elements : sherdi_loop_param(engine, (size_t)param);
+}
+
+void *sherd_param_grad(sherd_engine *engine, sherd_param param)
+{
+    const sherdi_segment *segment = acquired_segment(engine, param, 1);
+
+    if (segment == NULL || !has_gradient(engine, segment, param)) {
+        return NULL;
+    }
+    if (segment->slice_elems == 0) {
+        return no_elements;
+    }
+    if (segment->is_bound) {
+        return engine->model.params[param].bound_grad;
+    }
+    return sherdi_loop_micro_gradient(engine, segment) + offset_in_segment(engine, param);
+}
+
+void *sherd_param_address(sherd_engine *engine, sherd_param param)
+{
+    const sherdi_segment *segment = placed_segment(engine, param);
+
+    if (segment == NULL) {
+        return NULL;
+    }
+    if (segment->slice_elems == 0) {
+        return no_elements;
+    }
+    if (segment->is_bound || segment->is_resident) {
+        return sherdi_loop_param(engine, (size_t)param);
+    }
+    if (engine->settings.free_packing) {
+        (void)sherdi_fail(SHERD_E_NOTSUP,
+                          "parameter %s has no address of its own: each gather of its unit has a "
+                          "place with sherd.free_packing; leave that key out, or call "
+                          "sherd_param_data after every acquire",
+                          engine->model.params[param].name);
+        return NULL;
+    }
+    return engine->buffers[SHERDI_BUFFER_GATHER] + engine->plan->units[segment->unit].gather_place +
+           segment->gather_offset + offset_in_segment(engine, param);
+}
+
+void *sherd_param_grad_address(sherd_engine *engine, sherd_param param)
+{
+    const sherdi_segment *segment = placed_segment(engine, param);
+
+    if (segment == NULL || !has_gradient(engine, segment, param)) {
+        return NULL;
+    }
+    if (segment->slice_elems == 0) {
+        return no_elements;
+    }
+    if (segment->is_bound) {
+        return engine->model.params[param].bound_grad;
+    }
+    return sherdi_loop_micro_gradient(engine, segment) + offset_in_segment(engine, param);
+}

@@ -1,0 +1,270 @@
+/* What must be the same on all ranks is compared by hash; when it is not, the ranks look
+ * closer together until they can name the first difference. All calls are collective. */
+#include "engine/run/engine_impl.h"
+
+#include "base/checked.h"
+#include "base/hash.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* Finds a rank whose value differs from rank 0's; 0 when all agree. */
+static int odd_rank(const uint64_t *values, int world_size)
+{
+    for (int r = 1; r < world_size; r++) {
+        if (values[r] != values[0]) {
+            return r;
+        }
+    }
+    return 0;
+}
+
+/* -------------------------------------------------------------- status ---- */
+
+#define NUM_STATUSES (SHERDI_AGREE_STATUS_WORDS - 1)
+
+sherd_status sherdi_agree_status(sherd_world *world, sherd_status own)
+{
+    double       counts[NUM_STATUSES + 1] = {0}; /* ranks by status; sum of the failed ranks */
+    char         text[SHERDI_ERROR_BYTES];
+    sherd_status status;
+    double       failed;
+
+    (void)snprintf(text, sizeof(text), "%s", sherd_last_error());
+    counts[own]          = 1;
+    counts[NUM_STATUSES] = own == SHERD_OK ? 0 : sherd_world_rank(world);
+    status               = sherd_world_sum_f64(world, counts, NUM_STATUSES + 1);
+    if (own != SHERD_OK) {
+        return sherdi_fail_relay(own, text);
+    }
+    SHERDI_TRY(status);
+    failed = sherd_world_size(world) - counts[SHERD_OK];
+    for (int code = SHERD_OK + 1; code < NUM_STATUSES && failed > 0; code++) {
+        if (counts[code] == 0) {
+            continue;
+        }
+        if (failed > 1) {
+            return sherdi_fail((sherd_status)code,
+                               "%d other ranks could not take part: %s; their own "
+                               "sherd_last_error() says more",
+                               (int)failed, sherd_status_text((sherd_status)code));
+        }
+        return sherdi_fail((sherd_status)code,
+                           "rank %d could not take part: %s; its own sherd_last_error() says more",
+                           (int)counts[NUM_STATUSES], sherd_status_text((sherd_status)code));
+    }
+    return SHERD_OK;
+}
+
+/* ------------------------------------------------------------ settings ---- */
+
+sherd_status sherdi_agree_settings(sherd_world *world, const sherdi_settings *settings,
+                                   sherdi_mem *mem)
+{
+    sherdi_named_bits list[SHERDI_SETTINGS_MOST];
+    uint64_t          mine[SHERDI_SETTINGS_MOST];
+    size_t            count      = sherdi_settings_list(settings, list);
+    int               world_size = sherd_world_size(world);
+    uint64_t         *all =
+        sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, (size_t)world_size, count * sizeof(*mine));
+    sherd_status status = sherdi_agree_status(world, all == NULL ? SHERD_E_NOMEM : SHERD_OK);
+
+    for (size_t i = 0; i < count; i++) {
+        mine[i] = list[i].bits;
+    }
+    if (status == SHERD_OK) {
+        status = sherdi_world_exchange(world, mine, all, count * sizeof(*mine));
+    }
+    for (int r = 1; r < world_size && status == SHERD_OK; r++) {
+        for (size_t i = 0; i < count && status == SHERD_OK; i++) {
+            if (all[(size_t)r * count + i] != all[i]) {
+                status =
+                    sherdi_fail(SHERD_E_INVAL,
+                                "rank %d has another value of %s than rank 0; all ranks must be "
+                                "given the same configuration",
+                                r, list[i].key);
+            }
+        }
+    }
+    sherdi_free(all);
+    return status;
+}
+
+/* --------------------------------------------------------------- model ---- */
+
+static uint64_t items_hash(const sherdi_model *model, size_t count)
+{
+    uint64_t hash = 0;
+
+    for (size_t i = 0; i < count && i < sherdi_model_num_items(model); i++) {
+        hash = sherdi_hash_u64(hash, sherdi_model_item_hash(model, i));
+    }
+    return hash;
+}
+
+/* All ranks halve the list together until one item is left. */
+static sherd_status first_difference(sherd_engine *engine, uint64_t *all, size_t *out)
+{
+    size_t low  = 0; /* the first `low` items agree */
+    size_t high = sherdi_model_num_items(&engine->model);
+
+    while (high - low > 1) {
+        size_t   middle = low + (high - low) / 2;
+        uint64_t mine   = items_hash(&engine->model, middle);
+
+        SHERDI_TRY(sherdi_world_exchange(engine->world, &mine, all, sizeof(mine)));
+        if (odd_rank(all, engine->world_size) == 0) {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    *out = low;
+    return SHERD_OK;
+}
+
+#define ITEM_TEXT_BYTES 192
+
+static sherd_status model_difference_name(sherd_engine *engine, uint64_t *all, char *texts)
+{
+    char     mine[ITEM_TEXT_BYTES] = "";
+    uint64_t hash;
+    size_t   item;
+    int      rank;
+
+    SHERDI_TRY(first_difference(engine, all, &item));
+    hash = sherdi_model_item_hash(&engine->model, item);
+    sherdi_model_item_text(&engine->model, item, mine, sizeof(mine));
+    SHERDI_TRY(sherdi_world_exchange(engine->world, &hash, all, sizeof(hash)));
+    SHERDI_TRY(sherdi_world_exchange(engine->world, mine, texts, sizeof(mine)));
+    rank = odd_rank(all, engine->world_size);
+    return sherdi_fail(SHERD_E_INVAL,
+                       "the ranks declare different models: rank 0 has %s where rank %d has %s; "
+                       "declare the same on every rank",
+                       texts, rank, texts + (size_t)rank * ITEM_TEXT_BYTES);
+}
+
+sherd_status sherdi_agree_model(sherd_engine *engine)
+{
+    size_t    world = (size_t)engine->world_size;
+    size_t    count = sherdi_model_num_items(&engine->model);
+    uint64_t  mine;
+    uint64_t *all   = sherdi_alloc_array(&engine->mem, SHERDI_MEM_CONTROL, world, sizeof(*all));
+    char     *texts = sherdi_alloc_array(&engine->mem, SHERDI_MEM_CONTROL, world, ITEM_TEXT_BYTES);
+    sherd_status status =
+        sherdi_agree_status(engine->world, all == NULL || texts == NULL ? SHERD_E_NOMEM : SHERD_OK);
+
+    if (status == SHERD_OK) {
+        mine   = count;
+        status = sherdi_world_exchange(engine->world, &mine, all, sizeof(mine));
+    }
+    if (status == SHERD_OK && odd_rank(all, engine->world_size) != 0) {
+        int rank = odd_rank(all, engine->world_size);
+
+        status =
+            sherdi_fail(SHERD_E_INVAL,
+                        "the ranks declare different models: rank 0 has %llu groups, units and "
+                        "parameters, rank %d has %llu; declare the same on every rank",
+                        (unsigned long long)all[0], rank, (unsigned long long)all[rank]);
+    }
+    if (status == SHERD_OK) {
+        mine   = items_hash(&engine->model, count);
+        status = sherdi_world_exchange(engine->world, &mine, all, sizeof(mine));
+    }
+    if (status == SHERD_OK && odd_rank(all, engine->world_size) != 0) {
+        status = model_difference_name(engine, all, texts);
+    }
+    sherdi_free(texts);
+    sherdi_free(all);
+    return status;
+}
+
+/* ---------------------------------------------------------------- uses ---- */
+
+/* One of a unit's counts; `count` is that of a pass, or NUM_PASSES: of backward passes that were complete. */
+#define NUM_PASSES (SHERD_EVAL + 1)
+
+static uint64_t uses_count(const sherd_engine *engine, int rank, size_t unit, int count)
+{
+    const sherdi_unit_uses *uses = &engine->uses_all[(size_t)rank * engine->plan->num_units + unit];
+
+    return count == NUM_PASSES ? uses->runs : uses->acquired[count];
+}
+
+/* Ranks whose count differs from rank 0's, " 1 3"; as many as fit. Returns the length. */
+static size_t uses_odd_ranks(const sherd_engine *engine, size_t unit, int count, char *text,
+                             size_t len_bytes)
+{
+    size_t used = 0;
+
+    text[0] = '\0';
+    for (int r = 1; r < engine->world_size && used < len_bytes; r++) {
+        if (uses_count(engine, r, unit, count) != uses_count(engine, 0, unit, count)) {
+            used += (size_t)snprintf(text + used, len_bytes - used, " %d", r);
+        }
+    }
+    return used;
+}
+
+/* Which unit the ranks disagree on, and who. What a missing pass leaves behind comes after the pass. */
+static sherd_status uses_difference_name(sherd_engine *engine)
+{
+    char ranks[64];
+
+    for (size_t u = 0; u < engine->plan->num_units; u++) {
+        if (uses_odd_ranks(engine, u, NUM_PASSES, ranks, sizeof(ranks)) > 0) {
+            return sherdi_fail(
+                SHERD_E_STATE,
+                "the ranks disagree about unit %s: rank 0 ran its backward %llu times "
+                "in this window, not so rank(s)%s; every rank must use the same units",
+                engine->model.units[u].name,
+                (unsigned long long)uses_count(engine, 0, u, NUM_PASSES), ranks);
+        }
+    }
+    for (size_t u = 0; u < engine->plan->num_units; u++) {
+        for (int pass = 0; pass < NUM_PASSES; pass++) {
+            if (uses_odd_ranks(engine, u, pass, ranks, sizeof(ranks)) > 0) {
+                return sherdi_fail(
+                    SHERD_E_STATE,
+                    "the ranks disagree about unit %s: rank 0 acquired it %llu time(s) for %s in "
+                    "this window, not so rank(s)%s; every rank acquires the same units, to "
+                    "evaluate too; the window was dropped, nothing was updated",
+                    engine->model.units[u].name, (unsigned long long)uses_count(engine, 0, u, pass),
+                    sherdi_engine_pass_name((sherd_pass)pass), ranks);
+            }
+        }
+    }
+    return sherdi_fail(SHERD_E_STATE,
+                       "the ranks disagree about the number of micro-batches in this "
+                       "window; every rank must call step equally often");
+}
+
+sherd_status sherdi_agree_uses(sherd_engine *engine)
+{
+    size_t               num_units = engine->plan->num_units;
+    sherdi_unit_uses    *mine      = &engine->uses_all[(size_t)engine->rank * num_units];
+    sherdi_agree_message message   = {.micro_seen     = (uint64_t)engine->micro_seen,
+                                      .micro_backward = (uint64_t)engine->micro_backward};
+    int                  differs   = 0;
+
+    for (size_t u = 0; u < num_units; u++) {
+        mine[u]           = sherdi_unit_of(engine, (int)u)->uses;
+        message.uses_hash = sherdi_hash_bytes(message.uses_hash, &mine[u], sizeof(mine[u]));
+    }
+    SHERDI_TRY(sherdi_run_exchange(engine, &message, engine->agree_all, sizeof(message)));
+    for (int r = 1; r < engine->world_size; r++) {
+        differs |= memcmp(&engine->agree_all[r], &engine->agree_all[0], sizeof(message)) != 0;
+    }
+    if (!differs && engine->micro_backward == engine->micro_seen) {
+        return SHERD_OK;
+    }
+    if (!differs) {
+        return sherdi_fail(SHERD_E_STATE,
+                           "%d of the %d micro-batches of this window had no backward pass: a step "
+                           "follows the backward pass of its micro-batch",
+                           engine->micro_seen - engine->micro_backward, engine->micro_seen);
+    }
+    SHERDI_TRY(
+        sherdi_world_exchange(engine->world, mine, engine->uses_all, num_units * sizeof(*mine)));
+    return uses_difference_name(engine);
+}

@@ -1,0 +1,35 @@
+/* SHERD_DEBUG: whether parameters were written while a unit was acquired. What becomes of such a write depends on the
+ * layout (kept where parameters are whole, lost where they are gathered), so it is an error in all of them.
+ * loop.c calls this; what else SHERD_DEBUG does stands where it is done (is_debug). */
+#include "engine/run/engine_impl.h"
+
+sherd_status sherdi_debug_params_note(sherd_engine *engine, int unit)
+{
+    const sherdi_model_unit *info = &engine->model.units[unit];
+
+    for (size_t i = 0; i < info->num_params && engine->settings.is_debug; i++) {
+        SHERDI_TRY(sherdi_loop_param_hash(engine, (size_t)info->params[i],
+                                          &engine->param_hashes[info->params[i]]));
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherdi_debug_params_check(sherd_engine *engine, int unit)
+{
+    const sherdi_model_unit *info = &engine->model.units[unit];
+
+    for (size_t i = 0; i < info->num_params && engine->settings.is_debug; i++) {
+        size_t   param = (size_t)info->params[i];
+        uint64_t hash;
+
+        SHERDI_TRY(sherdi_loop_param_hash(engine, param, &hash));
+        if (hash != engine->param_hashes[param]) {
+            return sherdi_fail(
+                SHERD_E_STATE,
+                "unit %s: parameter %s was written while it was acquired; what sherd_param_data "
+                "gives is read only: some layouts would keep the write and others lose it",
+                info->name, engine->model.params[param].name);
+        }
+    }
+    return SHERD_OK;
+}

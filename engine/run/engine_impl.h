@@ -1,0 +1,299 @@
+/* The engine's object, seen inside this folder only. engine.c owns it; loop.c and step.c are what
+ * the trainer calls, run.c carries out what both ask of the program. */
+#ifndef SHERDI_ENGINE_RUN_ENGINE_IMPL_H
+#define SHERDI_ENGINE_RUN_ENGINE_IMPL_H
+
+#include "base/api.h"
+#include "collectives/world.h"
+#include "engine/config/config.h"
+#include "engine/run/marks.h"
+#include "engine/model.h"
+#include "engine/plan/plan.h"
+#include "engine/run/run.h"
+#include "engine/run/store.h"
+#include "kernels/backend.h"
+
+typedef enum sherdi_phase {
+    SHERDI_PHASE_OPEN = 0, /* declarations */
+    SHERDI_PHASE_SEALED,   /* memory is there; filling */
+    SHERDI_PHASE_RUNNING,  /* the first acquire has come */
+    SHERDI_PHASE_PREPARED, /* between step_prepare and apply or discard */
+} sherdi_phase;
+
+/* The trainer's own time with a unit. */
+typedef struct sherdi_compute_marks {
+    sherdi_mark pass[3]; /* the outermost acquire, until it is released */
+} sherdi_compute_marks;
+
+/* One side's small data of kernels, at the offsets of the plan. */
+typedef struct sherdi_scalars {
+    sherdi_scalars_head *head;
+    sherdi_norm_acc     *norms;  /* as ratios and groups, of SHERDI_GRAIN_TENSOR only */
+    void                *coeffs; /* by group, as the optimizer has them */
+    float               *ratios;
+    int32_t             *groups;
+    const sherdi_span   *spans;
+} sherdi_scalars;
+
+/* Orders of work beside the compute lane (engine->backend). On the CPU all are one. */
+typedef struct sherdi_lanes {
+    sherdi_backend *update;    /* norm and update of what rests on the device */
+    sherdi_backend *up, *down; /* host to device, device to host */
+} sherdi_lanes;
+
+/* First values: what came, by parameter. */
+typedef struct sherdi_fill {
+    int          *is_filled;
+    uint64_t     *shares;  /* of the fingerprint: what is frozen, and state that has generations */
+    uint64_t     *samples; /* hash of a few values of a parameter that ranks hold in slices */
+    sherd_fill_fn given;   /* of the parameter that is filled now; NULL: its own memory is it */
+    void         *given_ctx;
+} sherdi_fill;
+
+struct sherd_engine {
+    sherdi_mem            mem;
+    sherd_world          *world;
+    sherdi_backend       *backend; /* the compute lane: what the trainer reads and writes */
+    const sherdi_backend *host;    /* the CPU; the same where there is no other device */
+    sherdi_lanes          lanes;   /* from seal on */
+    int                   rank, world_size;
+    sherdi_settings       settings;
+    sherdi_model          model;
+    sherdi_phase          phase;
+    sherd_status          poison; /* not SHERD_OK: only destroy is accepted */
+    char                  poison_text[SHERDI_ERROR_BYTES];
+    char run_text[SHERDI_RUN_TEXT_BYTES]; /* the trainer's words, in every commit */
+    char resume_differs[4 * SHERDI_RUN_TEXT_BYTES];
+
+    /* from seal on */
+    sherdi_plan            *plan;
+    unsigned char          *buffers[SHERDI_BUFFERS];
+    unsigned char           nothing[64]; /* where buffers of no bytes are: an offset of 0 is one */
+    int                     is_shared[SHERDI_BUFFERS];  /* allocated by the world */
+    int                     is_devices[SHERDI_BUFFERS]; /* ... by the device */
+    sherdi_compute_marks   *compute_marks;              /* by unit */
+    uint64_t               *param_hashes; /* by parameter, while its unit is held; of debug.c */
+    sherdi_fill             fill;
+    sherdi_scalars          device, on_host; /* the same where the device's memory is the host's */
+    unsigned char          *scalars_own;     /* where the plan gives them no buffer */
+    sherdi_agree_message   *agree_all;       /* one per rank, for the exchanges of a boundary */
+    sherdi_norm_message    *norm_all;
+    sherdi_publish_message *publish_all;
+    sherdi_unit_uses       *uses_all; /* world_size x units: only looked at when ranks disagree */
+    uint64_t                frozen_fingerprint;  /* of all ranks */
+    uint64_t                own_fingerprint;     /* of this rank's master weights ... */
+    int                     has_own_fingerprint; /* ... once somebody had to know */
+    uint64_t                wire_at_seal;        /* bytes that the world had sent before */
+    sherdi_store            store;
+    sherdi_run              run;
+    sherdi_scalars_head     results; /* of kernels, when they were last collected */
+    sherdi_marks            marks;
+    sherdi_mark             step_mark; /* of the boundary under way */
+
+    /* the window and the run */
+    sherdi_scaler scaler;
+    int64_t       micro_step, step, skipped_steps;
+    int           micro_seen;     /* in this window */
+    int           micro_backward; /* of these, with a backward pass */
+    int           has_backward;   /* a unit was acquired for BACKWARD since the last step */
+    int           is_closing;     /* the window ends with the next step */
+    sherd_status  lost; /* what a gradient of this window was lost to: the window will be dropped */
+    char          lost_text[SHERDI_ERROR_BYTES];
+    double        sumsq; /* of the prepared gradient, before unscaling */
+    sherdi_fixed_sink fixed_sink;
+    sherd_step_report report;   /* of the last micro-batch */
+    sherd_step_report boundary; /* of the last boundary */
+};
+
+/* ---- engine.c */
+/** "forward", "backward", "eval". */
+const char  *sherdi_engine_pass_name(sherd_pass pass);
+sherd_status sherdi_engine_check_alive(const sherd_engine *engine);
+/** The plan of this rank on that machine, of what is declared. */
+sherd_status sherdi_engine_plan_make(sherd_engine *engine, const sherdi_machine *machine,
+                                     sherdi_plan **out);
+void         sherdi_engine_poison(sherd_engine *engine, sherd_status status);
+/** Of a call that moved or computed: a device that failed is lost with its memory, for this engine and, since the
+ *  others would wait for this rank, for the world. Returns `status`. */
+sherd_status sherdi_engine_outcome(sherd_engine *engine, sherd_status status);
+/** At the first acquire: everything filled, ranks agree on what is whole. Collective. */
+sherd_status sherdi_engine_start(sherd_engine *engine);
+
+/* ---- fill.c */
+/** Tables of what is to be filled; after the plan. E_NOMEM. */
+sherd_status sherdi_fill_open(sherd_engine *engine);
+void         sherdi_fill_close(sherd_engine *engine);
+/** What was asked for by an operation (SHERDI_OP_FILL). What the trainer's function returns. */
+sherd_status sherdi_fill_take(sherd_engine *engine, const sherdi_op *op, float *values);
+/** What was filled is on the drive. E_IO: another call tries again. */
+sherd_status sherdi_fill_settle(sherd_engine *engine);
+/** Every parameter is filled (bound ones from their memory), and what is whole on every rank is the
+ *  same there. Collective. */
+sherd_status sherdi_fill_finish(sherd_engine *engine);
+/** Sum of the element mixes of what this rank owns and trains, from the master weights; reads the whole
+ *  state. E_IO. */
+sherd_status sherdi_fill_own_fingerprint(sherd_engine *engine, uint64_t *out);
+/** ... of one parameter, frozen or not. */
+sherd_status sherdi_fill_param_fingerprint(sherd_engine *engine, size_t param, uint64_t *out);
+
+/* ---- machine.c */
+/** What this host has, the same on all ranks. Collective. */
+sherd_status sherdi_machine_detect(sherd_world *world, sherdi_machine *out);
+/** What is left under a control group's limit, either version's files; its cache of files, which gives way,
+ *  counts as left. SIZE_MAX: no limit. */
+size_t sherdi_machine_group_left(const char *folder);
+
+/* ---- agree.c: what must be the same on all ranks, and who differs */
+/** What one rank cannot do, none does: each comes with how it went there and leaves with a failure
+ *  when any had one (its own, or one that names the other rank). Allocates nothing. Collective. */
+sherd_status sherdi_agree_status(sherd_world *world, sherd_status own);
+sherd_status sherdi_agree_settings(sherd_world *world, const sherdi_settings *settings,
+                                   sherdi_mem *mem);
+sherd_status sherdi_agree_model(sherd_engine *engine);
+/** Before the gradients of a window are reduced to what is updated. */
+sherd_status sherdi_agree_uses(sherd_engine *engine);
+
+/* ---- loop.c */
+/** As if it had not been called when it fails. */
+sherd_status sherdi_loop_acquire(sherd_engine *engine, int unit, sherd_pass pass);
+/** Releases whatever fails; then the window is lost. */
+sherd_status sherdi_loop_release(sherd_engine *engine, int unit, sherd_pass pass);
+/** End of a micro-batch: completes gradients that are open, in the order of the plan. */
+sherd_status sherdi_loop_micro_batch_end(sherd_engine *engine);
+/** The window is lost to a failure; returns the first one. */
+sherd_status sherdi_loop_lose(sherd_engine *engine, sherd_status status);
+/** The last window is over, or dropped. */
+void sherdi_loop_window_begin(sherd_engine *engine);
+/** Reads parameters ahead for the next training pass. */
+void sherdi_loop_fetch_ahead(sherd_engine *engine);
+/** Where a segment's whole lies now, NULL when it is not there. */
+unsigned char *sherdi_loop_segment(sherd_engine *engine, const sherdi_segment *segment);
+/** A parameter's memory, the trainer's own where it is bound; its unit is held. */
+unsigned char *sherdi_loop_param(sherd_engine *engine, size_t param);
+/** Of all its bytes, in pieces that come to the host; it is held, or whole on every rank. E_DEVICE. */
+sherd_status sherdi_loop_param_hash(sherd_engine *engine, size_t param, uint64_t *out);
+/** Where gradients of a segment are made, NULL when it has none. */
+unsigned char *sherdi_loop_micro_gradient(sherd_engine *engine, const sherdi_segment *segment);
+static inline sherdi_unit_state *sherdi_unit_of(const sherd_engine *engine, int unit)
+{
+    return &engine->run.progress.units[unit];
+}
+
+/* ---- debug.c: nothing unless SHERD_DEBUG is set */
+/** The parameters of a unit are what they are, and readable. E_DEVICE. */
+sherd_status sherdi_debug_params_note(sherd_engine *engine, int unit);
+/** E_STATE with the first one that is not what it was; E_DEVICE. */
+sherd_status sherdi_debug_params_check(sherd_engine *engine, int unit);
+
+/* ---- optimizer.c */
+/** What turns the prepared gradient into the mean over the window, loss scale taken out. */
+double sherdi_optimizer_unscale(const sherd_engine *engine);
+
+/** Writes this update's coefficients of all groups for the kernels of both sides, and takes their hash. */
+uint64_t sherdi_optimizer_coeffs(sherd_engine *engine, const sherd_step_params *params,
+                                 double grad_scale, int64_t step);
+double   sherdi_optimizer_group_lr(const sherd_engine *engine, const sherd_step_params *params,
+                                   int group, int64_t step);
+
+/* ---- update.c */
+/** The first of two sweeps: norms, and the ratios of all parameters. Writes no state: what fails on one rank fails
+ *  on all, and the old state is whole. Nothing for an optimizer of one sweep. Collective. */
+sherd_status sherdi_update_measure(sherd_engine *engine);
+/** Updates every block and publishes; `decision` is the hash of the coefficients. E_IO of any rank is every
+ *  rank's. Collective. */
+sherd_status sherdi_update_run(sherd_engine *engine, uint64_t decision);
+/** Goes over the state and adds up its fingerprint. E_IO. */
+sherd_status sherdi_update_fingerprint(sherd_engine *engine, sherdi_scalars_head *out);
+/** New parameters from the master weights that the state has; this rank's fingerprint of them. Collective. */
+sherd_status sherdi_update_republish(sherd_engine *engine, uint64_t *own_out);
+/** The ranks tell each other how it went and what they did; *out is the sum of the fingerprints. "rank 1 failed
+ *  <when>" is what the others say of a failure.
+ *  Collective. */
+sherd_status sherdi_update_agree(sherd_engine *engine, sherd_status status, uint64_t own,
+                                 uint64_t decision, const char *when, uint64_t *out);
+/* ---- run.c */
+/** Events for lanes and room for transfers; after the plan. E_NOMEM, E_DEVICE. */
+sherd_status sherdi_run_open(sherd_engine *engine);
+/** Waits for transfers. */
+void sherdi_run_close(sherd_engine *engine);
+/** Every rank's `mine` comes to `all`. Meets, blocks. */
+sherd_status sherdi_run_exchange(sherd_engine *engine, const void *mine, void *all,
+                                 size_t len_bytes);
+/** What was written of the state counts as that of `step`. */
+sherd_status sherdi_run_commit(sherd_engine *engine, int64_t step, uint64_t fingerprint,
+                               const sherdi_scaler *scaler);
+/** The state on a drive goes on (SHERDI_OP_COMMIT) or back (SHERDI_OP_ABANDON, SHERDI_OP_ROLLBACK), with the record in
+ *  engine->run. */
+sherd_status sherdi_run_generation(sherd_engine *engine, sherdi_op_kind kind);
+/** Until all collectives are over; the first failure. */
+sherd_status sherdi_run_drain(sherd_engine *engine);
+/** All transfers of a ring are over or dropped, and nothing is in its slots; the first failure of them. */
+sherd_status sherdi_run_settle(sherd_engine *engine, sherdi_ring ring);
+
+/* ---- restore.c */
+/** Goes on from the state that was found: the generation that all ranks have. Collective. */
+sherd_status sherdi_restore_resume(sherd_engine *engine);
+
+/* ---- scalars.c */
+sherd_status sherdi_scalars_open(sherd_engine *engine);
+void         sherdi_scalars_close(sherd_engine *engine);
+/** What kernels are told goes to the device, behind the update lane. */
+void sherdi_scalars_tell(sherd_engine *engine);
+/** Waits for the update lane, which has followed what adds to them; the results of both sides together, the norm
+ *  normalised. Norms of tensors of the device are added to the host's. */
+sherd_status sherdi_scalars_read(sherd_engine *engine, sherdi_scalars_head *out);
+
+/* ---- lanes.c */
+sherd_status sherdi_lanes_open(sherd_engine *engine);
+void         sherdi_lanes_close(sherd_engine *engine);
+/** The trainer's next kernels come after the update. */
+void sherdi_lanes_join(sherd_engine *engine);
+/** Waits for all of them; what has failed does not matter any more. */
+void sherdi_lanes_drain(sherd_engine *engine);
+/** Whether device memory is apart from the host's. */
+static inline int sherdi_has_device(const sherd_engine *engine)
+{
+    return engine->backend->device->is_async;
+}
+/** Marks of a collective on its lane; where the transport runs on the host, it tells its time itself. */
+static inline sherdi_mark sherdi_collective_mark(sherd_engine *engine, sherdi_mark_kind kind,
+                                                 const char *what, size_t slice_bytes)
+{
+    const sherdi_backend *lane = sherdi_world_backend(engine->world);
+
+    if (!lane->device->is_async ||
+        !(engine->world_size == 1 || sherdi_world_caps(engine->world) & SHERDI_WORLD_ON_LANE)) {
+        return (sherdi_mark){.slot = -1};
+    }
+    return sherdi_mark_begin(&engine->marks, kind, lane, what,
+                             sherdi_wire_all_gather(engine->world_size, slice_bytes));
+}
+static inline void sherdi_collective_mark_end(sherd_engine *engine, const sherdi_mark *mark)
+{
+    sherdi_mark_end(&engine->marks, sherdi_world_backend(engine->world), mark);
+}
+/** Bytes of the host to memory of a place; returns when `src` may change. */
+void sherdi_place_put(sherd_engine *engine, sherdi_place place, void *dst, const void *src,
+                      size_t len_bytes);
+/** Bytes of a place to the host; blocks. */
+sherd_status sherdi_place_get(sherd_engine *engine, sherdi_place place, void *dst, const void *src,
+                              size_t len_bytes);
+
+/* What works on memory of a place, and what its kernels read and add to. */
+static inline const sherdi_backend *sherdi_place_lane(const sherd_engine *engine,
+                                                      sherdi_place        place)
+{
+    return place == SHERDI_PLACE_DEVICE ? engine->lanes.update : engine->host;
+}
+
+static inline const sherdi_scalars *sherdi_place_scalars(const sherd_engine *engine,
+                                                         sherdi_place        place)
+{
+    return place == SHERDI_PLACE_DEVICE ? &engine->device : &engine->on_host;
+}
+
+/* ---- between the pools of device and host: counted, on the lanes of the link */
+void sherdi_link_down(sherd_engine *engine, void *dst, const void *src, size_t len_bytes);
+void sherdi_link_up(sherd_engine *engine, void *dst, const void *src, size_t len_bytes);
+
+#endif

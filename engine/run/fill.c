@@ -1,0 +1,382 @@
+/* First values: what a trainer's fill function gives, to every place where this rank holds
+ * a part of the parameter; and the fingerprints that are recomputed from the state. */
+#include "engine/run/engine_impl.h"
+
+#include "base/checked.h"
+#include "base/hash.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* What stays on the stack. */
+#define FEW_ELEMS 2048
+
+/* Where all ranks ask for values that not all of them hold, spread evenly. */
+#define SAMPLES      4
+#define SAMPLE_ELEMS 16
+
+sherd_status sherdi_fill_open(sherd_engine *engine)
+{
+    sherdi_fill *fill   = &engine->fill;
+    sherdi_mem  *mem    = &engine->mem;
+    size_t       params = engine->plan->num_params;
+
+    fill->is_filled = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, params, sizeof(*fill->is_filled));
+    fill->shares    = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, params, sizeof(*fill->shares));
+    fill->samples   = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, params, sizeof(*fill->samples));
+    return fill->is_filled == NULL || fill->shares == NULL || fill->samples == NULL ? SHERD_E_NOMEM
+                                                                                    : SHERD_OK;
+}
+
+void sherdi_fill_close(sherd_engine *engine)
+{
+    sherdi_free(engine->fill.is_filled);
+    sherdi_free(engine->fill.shares);
+    sherdi_free(engine->fill.samples);
+    engine->fill = (sherdi_fill){0};
+}
+
+/* To what they are in the compute type. */
+static void values_round(const sherd_engine *engine, float *values, size_t count)
+{
+    sherd_dtype dtype = engine->settings.compute_dtype;
+    float       cast[FEW_ELEMS];
+
+    for (size_t at = 0; at < count && dtype != SHERD_F32; at += FEW_ELEMS) {
+        size_t some = sherdi_min_size(FEW_ELEMS, count - at);
+
+        engine->host->kernels->cast(engine->host, cast, dtype, values + at, SHERD_F32, some);
+        engine->host->kernels->cast(engine->host, values + at, SHERD_F32, cast, dtype, some);
+    }
+}
+
+static sherd_status values_ask(const sherd_engine *engine, size_t param, size_t at, size_t count,
+                               float *values)
+{
+    sherd_status status = engine->fill.given(engine->fill.given_ctx, at, count, values);
+
+    if (status != SHERD_OK) {
+        return sherdi_fail(status, "the fill function of parameter %s returned %s at element %zu",
+                           engine->model.params[param].name, sherd_status_name(status), at);
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherdi_fill_take(sherd_engine *engine, const sherdi_op *op, float *values)
+{
+    const sherdi_model_param *param = &engine->model.params[op->param];
+
+    SHERDI_TRY(values_ask(engine, (size_t)op->param, (size_t)(op->index - param->first_index),
+                          op->elems, values));
+    if (param->is_frozen) {
+        values_round(engine, values, op->elems);
+    }
+    return SHERD_OK;
+}
+
+/* A hash of a few values, the same places on every rank: of a sliced parameter no two ranks hold the same
+ * elements, and only so can they see that they would fill it differently. */
+static sherd_status sample_take(const sherd_engine *engine, size_t param, uint64_t *out)
+{
+    size_t elems = engine->model.params[param].elems;
+    size_t count = sherdi_min_size(elems, SAMPLE_ELEMS);
+    size_t last  = SIZE_MAX;
+    float  values[SAMPLE_ELEMS];
+
+    *out = param;
+    for (size_t i = 0; i < SAMPLES; i++) {
+        size_t at = (elems - count) * i / (SAMPLES - 1);
+
+        if (at != last && count > 0) {
+            SHERDI_TRY(values_ask(engine, param, at, count, values));
+            *out = sherdi_hash_bytes(*out, values, count * sizeof(*values));
+        }
+        last = at;
+    }
+    return SHERD_OK;
+}
+
+/* The rings that are filled. What one of them could not write is still in its slots. */
+static sherd_status rings_settle(sherd_engine *engine)
+{
+    sherd_status status = SHERD_OK;
+
+    for (int ring = SHERDI_RING_STATE; ring <= SHERDI_RING_PARAMS; ring++) {
+        sherd_status own = sherdi_drive_settle(&engine->run.drive, (sherdi_ring)ring);
+
+        if (own != SHERD_OK) {
+            sherdi_progress_keep(&engine->run.progress, engine->plan, (sherdi_ring)ring);
+            status = own;
+        }
+    }
+    return status;
+}
+
+static sherd_status values_fill(sherd_engine *engine, size_t param)
+{
+    sherd_status status =
+        sherdi_program_fill(&engine->run.program, param, engine->fill.given != NULL);
+    char text[SHERDI_ERROR_BYTES];
+
+    if (status == SHERD_OK) {
+        return SHERD_OK;
+    }
+    (void)snprintf(text, sizeof(text), "%s", sherd_last_error());
+    (void)rings_settle(engine);
+    return sherdi_fail_relay(status, text);
+}
+
+/* Without a function it is what the trainer's own memory has. */
+static sherd_status param_fill(sherd_engine *engine, size_t param, sherd_fill_fn given, void *ctx)
+{
+    const sherdi_segment *segment = &engine->plan->segments[engine->plan->params[param].segment];
+    sherdi_fill          *fill    = &engine->fill;
+    uint64_t             *share   = &engine->on_host.head->fingerprint;
+
+    fill->given            = given;
+    fill->given_ctx        = ctx;
+    fill->is_filled[param] = 0;
+    *share                 = 0;
+    SHERDI_TRY(values_fill(engine, param));
+    if (engine->world_size > 1 && !segment->is_resident && !segment->is_bound) {
+        SHERDI_TRY(sample_take(engine, param, &fill->samples[param]));
+    }
+    fill->shares[param]    = *share;
+    fill->is_filled[param] = 1;
+    return SHERD_OK;
+}
+
+sherd_status sherd_param_fill(sherd_engine *engine, sherd_param param, sherd_fill_fn fill,
+                              void *ctx)
+{
+    SHERDI_TRY(sherdi_engine_check_alive(engine));
+    if (engine->phase != SHERDI_PHASE_SEALED) {
+        return sherdi_fail(SHERD_E_STATE, engine->phase == SHERDI_PHASE_OPEN
+                                              ? "fill comes after sherd_engine_seal"
+                                              : "fill comes before the first acquire");
+    }
+    if (param < 0 || (size_t)param >= engine->model.num_params) {
+        return sherdi_fail(SHERD_E_INVAL, "parameter %d does not exist; there are %zu", param,
+                           engine->model.num_params);
+    }
+    if (fill == NULL) {
+        return sherdi_fail(SHERD_E_INVAL, "parameter %s: fill needs a function",
+                           engine->model.params[param].name);
+    }
+    if (engine->store.is_resumed && !engine->model.params[param].is_frozen) {
+        return SHERD_OK; /* its values came with the state */
+    }
+    return param_fill(engine, (size_t)param, fill, ctx);
+}
+
+/* ------------------------------------------------------- the first acquire -- */
+
+static sherd_status unfilled_take(sherd_engine *engine)
+{
+    for (size_t p = 0; p < engine->model.num_params; p++) {
+        if (engine->fill.is_filled[p]) {
+            continue;
+        }
+        if (engine->model.params[p].bound_data == NULL) {
+            return sherdi_fail(SHERD_E_STATE,
+                               "parameter %s was never filled; call sherd_param_fill for it before "
+                               "the first acquire",
+                               engine->model.params[p].name);
+        }
+        SHERDI_TRY(param_fill(engine, p, NULL, NULL));
+    }
+    return SHERD_OK;
+}
+
+/* "rank 2", "ranks 1, 3", as many as there is room for: those whose value of parameter `p` is not rank 0's. */
+static void others_text(const uint64_t *all, size_t p, size_t count, int world_size, char *text,
+                        size_t len_bytes)
+{
+    size_t used   = 0;
+    int    others = 0;
+
+    for (int r = 1; r < world_size; r++) {
+        others += all[(size_t)r * count + p] != all[p];
+    }
+    used = (size_t)snprintf(text, len_bytes, "rank%s", others > 1 ? "s" : "");
+    for (int r = 1; r < world_size && used + 8 < len_bytes; r++) {
+        if (all[(size_t)r * count + p] != all[p]) {
+            used += (size_t)snprintf(text + used, len_bytes - used, "%s %d",
+                                     used > sizeof("ranks") ? "," : "", r);
+        }
+    }
+}
+
+static sherd_status starts_check(const sherd_engine *engine, const uint64_t *all)
+{
+    size_t count = engine->model.num_params;
+    char   others[64];
+
+    for (size_t i = count; i < count * (size_t)engine->world_size; i++) {
+        if (all[i] != all[i % count]) {
+            others_text(all, i % count, count, engine->world_size, others, sizeof(others));
+            return sherdi_fail(SHERD_E_INVAL,
+                               "parameter %s starts with other values on %s than on rank 0; the "
+                               "fill function must give the same on every rank (the same seed, the "
+                               "same file)",
+                               engine->model.params[i % count].name, others);
+        }
+    }
+    return SHERD_OK;
+}
+
+/* What this rank compares of a parameter: all of it where it is whole, else the sample. */
+static sherd_status start_hash(sherd_engine *engine, size_t param, uint64_t *out)
+{
+    const sherdi_segment *segment = &engine->plan->segments[engine->plan->params[param].segment];
+
+    *out = engine->fill.samples[param];
+    return segment->is_bound || segment->is_resident ? sherdi_loop_param_hash(engine, param, out)
+                                                     : SHERD_OK;
+}
+
+static sherd_status starts_compare(sherd_engine *engine)
+{
+    size_t       count = engine->model.num_params;
+    size_t       world = (size_t)engine->world_size;
+    sherd_status status;
+    uint64_t    *mine;
+    uint64_t    *all;
+
+    if (world == 1) {
+        return SHERD_OK;
+    }
+    mine = sherdi_alloc_array(&engine->mem, SHERDI_MEM_CONTROL, count, sizeof(*mine));
+    all  = sherdi_alloc_array(&engine->mem, SHERDI_MEM_CONTROL, count * world, sizeof(*all));
+    status =
+        sherdi_agree_status(engine->world, mine == NULL || all == NULL ? SHERD_E_NOMEM : SHERD_OK);
+    for (size_t p = 0; p < count && status == SHERD_OK; p++) {
+        status = start_hash(engine, p, &mine[p]);
+    }
+    if (status == SHERD_OK) {
+        status = sherdi_world_exchange(engine->world, mine, all, count * sizeof(*mine));
+    }
+    if (status == SHERD_OK) {
+        status = starts_check(engine, all);
+    }
+    sherdi_free(all);
+    sherdi_free(mine);
+    return status;
+}
+
+/* One message per rank: its frozen elements, and whether its parameters are filled and its state has begun. */
+static sherd_status filled_exchange(sherd_engine *engine, sherd_status own, int is_filled,
+                                    uint64_t fingerprint)
+{
+    sherdi_publish_message mine = {
+        .fingerprint = fingerprint, .status = (uint64_t)own, .decision = (uint64_t)is_filled};
+    char text[SHERDI_ERROR_BYTES];
+
+    (void)snprintf(text, sizeof(text), "%s", sherd_last_error());
+    SHERDI_TRY(sherdi_run_exchange(engine, &mine, engine->publish_all, sizeof(mine)));
+    if (own != SHERD_OK) {
+        return sherdi_fail_relay(own, text);
+    }
+    engine->frozen_fingerprint = 0;
+    for (int r = 0; r < engine->world_size; r++) {
+        sherd_status status = (sherd_status)engine->publish_all[r].status;
+
+        if (engine->publish_all[r].decision == 0) {
+            return sherdi_fail(status, "rank %d has parameters that were not filled", r);
+        }
+        if (status != SHERD_OK) {
+            return sherdi_fail(status,
+                               "rank %d could not begin its state: %s; its own sherd_last_error() "
+                               "says more",
+                               r, sherd_status_text(status));
+        }
+        engine->frozen_fingerprint += engine->publish_all[r].fingerprint;
+    }
+    return SHERD_OK;
+}
+
+/* ------------------------------------------------------------ fingerprints -- */
+
+sherd_status sherdi_fill_own_fingerprint(sherd_engine *engine, uint64_t *out)
+{
+    sherdi_scalars_head head = {0};
+
+    SHERDI_TRY(sherdi_run_settle(engine, SHERDI_RING_STATE));
+    SHERDI_TRY(sherdi_update_fingerprint(engine, &head));
+    *out = head.fingerprint;
+    return SHERD_OK;
+}
+
+/* What is read ahead for others is dropped. */
+static sherd_status slots_empty(sherd_engine *engine)
+{
+    sherd_status status = sherdi_run_settle(engine, SHERDI_RING_STATE);
+    sherd_status own    = sherdi_run_settle(engine, SHERDI_RING_PARAMS);
+
+    return own == SHERD_OK ? status : own;
+}
+
+sherd_status sherdi_fill_param_fingerprint(sherd_engine *engine, size_t param, uint64_t *out)
+{
+    sherd_status status = slots_empty(engine);
+    sherd_status own;
+
+    if (status == SHERD_OK) {
+        status = sherdi_program_fingerprint(&engine->run.program, param);
+    }
+    own  = slots_empty(engine);
+    *out = engine->results.fingerprint;
+    return own == SHERD_OK ? status : own;
+}
+
+/* ------------------------------------------------------------- the start -- */
+
+/* This rank's share of what was filled. */
+static uint64_t filled_fingerprint(const sherd_engine *engine, int is_frozen)
+{
+    uint64_t sum = 0;
+
+    for (size_t p = 0; p < engine->model.num_params; p++) {
+        sum += engine->model.params[p].is_frozen == is_frozen ? engine->fill.shares[p] : 0;
+    }
+    return sum;
+}
+
+sherd_status sherdi_fill_settle(sherd_engine *engine)
+{
+    sherd_status status = sherdi_program_fill_end(&engine->run.program);
+    sherd_status own    = rings_settle(engine);
+
+    SHERDI_TRY(own);
+    SHERDI_TRY(status);
+    return slots_empty(engine);
+}
+
+/* What was filled becomes the first generation. A drive that does not give back what it was given shows when the
+ * first update reads it, unless fast_init is on. */
+static sherd_status state_begin(sherd_engine *engine)
+{
+    SHERDI_TRY(sherdi_fill_settle(engine));
+    if (engine->store.is_resumed || !sherdi_plan_has_generations(engine->plan)) {
+        return SHERD_OK;
+    }
+    engine->own_fingerprint     = filled_fingerprint(engine, 0);
+    engine->has_own_fingerprint = 1;
+    sherdi_store_verify(engine, engine->settings.verify_reads || !engine->settings.fast_init);
+    return sherdi_run_commit(engine, engine->step, engine->own_fingerprint, &engine->scaler);
+}
+
+sherd_status sherdi_fill_finish(sherd_engine *engine)
+{
+    sherd_status status    = unfilled_take(engine);
+    int          is_filled = status != SHERD_E_STATE;
+
+    if (status == SHERD_OK) {
+        status = state_begin(engine);
+    }
+    SHERDI_TRY(filled_exchange(engine, status, is_filled, filled_fingerprint(engine, 1)));
+    SHERDI_TRY(sherdi_run_drain(engine));
+    SHERDI_TRY(starts_compare(engine));
+    sherdi_loop_fetch_ahead(engine);
+    return SHERD_OK;
+}

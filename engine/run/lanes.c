@@ -1,0 +1,102 @@
+/* The lanes of an engine: compute (the trainer's), update, up and down the link; the collectives have the world's. What
+ * follows what is derived for each operation from the bytes that it touches (order.h) and carried out in run.c. On
+ * the CPU all of them are one lane, and nothing waits. */
+#include "engine/run/engine_impl.h"
+
+#include <string.h>
+
+/* A transport's own time, on whatever thread it ran. */
+static void transfer_tell(void *ctx, int is_reduction, const char *what, uint64_t bytes,
+                          int64_t start_ns, int64_t end_ns)
+{
+    sherd_engine *engine = ctx;
+
+    sherdi_mark_add(&engine->marks, is_reduction ? SHERDI_MARK_REDUCE : SHERDI_MARK_GATHER, what,
+                    bytes, start_ns, end_ns);
+}
+
+sherd_status sherdi_lanes_open(sherd_engine *engine)
+{
+    sherdi_backend          *compute = engine->backend;
+    const sherdi_device_ops *device  = compute->device;
+
+    SHERDI_TRY(sherdi_marks_open(&engine->marks, compute, engine->settings.wall_clock_breakdown,
+                                 engine->rank, engine->world_size, &engine->mem));
+    sherdi_world_observe(engine->world, transfer_tell, engine);
+    SHERDI_TRY(device->lane_create(compute, "update", NULL, &engine->lanes.update));
+    SHERDI_TRY(device->lane_create(compute, "up", NULL, &engine->lanes.up));
+    SHERDI_TRY(device->lane_create(compute, "down", NULL, &engine->lanes.down));
+    return SHERD_OK;
+}
+
+void sherdi_lanes_close(sherd_engine *engine)
+{
+    if (engine->backend == NULL) {
+        return;
+    }
+    sherdi_world_observe(engine->world, NULL, NULL);
+    sherdi_marks_close(&engine->marks, engine->backend);
+    sherdi_backend_destroy(engine->lanes.update);
+    sherdi_backend_destroy(engine->lanes.up);
+    sherdi_backend_destroy(engine->lanes.down);
+    engine->lanes = (sherdi_lanes){0};
+}
+
+void sherdi_lanes_join(sherd_engine *engine)
+{
+    sherdi_lane_follow(engine->backend, engine->lanes.update);
+    sherdi_lane_follow(engine->backend, engine->lanes.up);
+}
+
+void sherdi_lanes_drain(sherd_engine *engine)
+{
+    if (engine->lanes.update == NULL) {
+        return;
+    }
+    (void)sherdi_lane_wait(engine->backend);
+    (void)sherdi_lane_wait(engine->lanes.update);
+    (void)sherdi_lane_wait(engine->lanes.up);
+    (void)sherdi_lane_wait(engine->lanes.down);
+}
+
+static void link_copy(sherd_engine *engine, sherdi_mark_kind kind, const sherdi_backend *lane,
+                      void *dst, const void *src, size_t len_bytes)
+{
+    sherdi_mark mark = sherdi_mark_begin(&engine->marks, kind, lane, NULL, len_bytes);
+
+    lane->kernels->copy(lane, dst, src, len_bytes);
+    sherdi_mark_end(&engine->marks, lane, &mark);
+}
+
+void sherdi_link_down(sherd_engine *engine, void *dst, const void *src, size_t len_bytes)
+{
+    engine->store.link.down_bytes += len_bytes;
+    link_copy(engine, SHERDI_MARK_DOWN, engine->lanes.down, dst, src, len_bytes);
+}
+
+void sherdi_link_up(sherd_engine *engine, void *dst, const void *src, size_t len_bytes)
+{
+    engine->store.link.up_bytes += len_bytes;
+    link_copy(engine, SHERDI_MARK_UP, engine->lanes.up, dst, src, len_bytes);
+}
+
+void sherdi_place_put(sherd_engine *engine, sherdi_place place, void *dst, const void *src,
+                      size_t len_bytes)
+{
+    if (place != SHERDI_PLACE_DEVICE || !sherdi_has_device(engine)) {
+        memcpy(dst, src, len_bytes);
+        return;
+    }
+    engine->backend->kernels->copy(engine->backend, dst, src, len_bytes);
+}
+
+sherd_status sherdi_place_get(sherd_engine *engine, sherdi_place place, void *dst, const void *src,
+                              size_t len_bytes)
+{
+    if (place != SHERDI_PLACE_DEVICE || !sherdi_has_device(engine)) {
+        memcpy(dst, src, len_bytes);
+        return SHERD_OK;
+    }
+    engine->backend->kernels->copy(engine->backend, dst, src, len_bytes);
+    return sherdi_lane_wait(engine->backend);
+}

@@ -1,0 +1,191 @@
+/* Acquire and release as the trainer calls them: the program's events, what SHERD_DEBUG looks at, the trainer's own
+ * time, and what is lost when a gradient cannot be kept. */
+#include "engine/run/engine_impl.h"
+
+#include "base/checked.h"
+#include "base/hash.h"
+
+#include <stdio.h>
+
+/* Of device memory that comes to the host at once. */
+#define PIECE_BYTES ((size_t)16 * 1024)
+
+/* The units that an acquire reaches and that nobody else has acquired. */
+static sherd_status alone_do(sherd_engine *engine, int unit,
+                             sherd_status (*fn)(sherd_engine *engine, int unit))
+{
+    int reached;
+
+    for (size_t n = 0; (reached = sherdi_program_reached(&engine->model, unit, n)) >= 0; n++) {
+        if (sherdi_unit_of(engine, reached)->held == 1) {
+            SHERDI_TRY(fn(engine, reached));
+        }
+    }
+    return SHERD_OK;
+}
+
+static sherd_status backward_check(const sherd_engine *engine, int unit)
+{
+    int reached;
+
+    if (sherdi_unit_of(engine, unit)->acquired[SHERD_BACKWARD] > 0) {
+        return sherdi_fail(SHERD_E_STATE,
+                           "unit %s is acquired for backward already; release it before it is "
+                           "acquired again",
+                           engine->model.units[unit].name);
+    }
+    for (size_t n = 0; (reached = sherdi_program_reached(&engine->model, unit, n)) >= 0; n++) {
+        if (sherdi_unit_of(engine, reached)->is_complete) {
+            return sherdi_fail(
+                SHERD_E_STATE,
+                "unit %s: its gradient was complete after the %d backward use(s) that the plan "
+                "knows; list every use with sherd_pass_add or sherd_unit_reads",
+                engine->model.units[reached].name, engine->plan->units[reached].backward_uses);
+        }
+    }
+    return SHERD_OK;
+}
+
+/* A failure that ends a rank's part in the gathers is told to those who would wait for it. */
+static sherd_status failure_tell(sherd_engine *engine, sherd_status status)
+{
+    char text[SHERDI_ERROR_BYTES];
+
+    (void)snprintf(text, sizeof(text), "%s", sherd_last_error());
+    if (status == SHERD_E_IO && engine->world_size > 1) {
+        sherd_world_abort(engine->world, text);
+    }
+    if (status == SHERD_E_NOMEM && engine->lost != SHERD_OK) {
+        return sherdi_fail_relay(
+            engine->lost, engine->lost_text); /* it keeps its place until the window is dropped */
+    }
+    (void)sherdi_run_settle(engine, SHERDI_RING_PARAMS); /* another acquire reads anew */
+    return sherdi_fail_relay(status, text);
+}
+
+sherd_status sherdi_loop_acquire(sherd_engine *engine, int unit, sherd_pass pass)
+{
+    sherdi_unit_state *state = sherdi_unit_of(engine, unit);
+    sherd_status       status;
+
+    if (pass == SHERD_BACKWARD) {
+        SHERDI_TRY(backward_check(engine, unit));
+    }
+    status = sherdi_program_acquire(&engine->run.program, unit, pass);
+    if (status != SHERD_OK) {
+        return failure_tell(engine, status);
+    }
+    engine->has_backward |= pass == SHERD_BACKWARD;
+    if (state->acquired[pass] == 1) {
+        engine->compute_marks[unit].pass[pass] =
+            sherdi_mark_begin(&engine->marks, SHERDI_MARK_COMPUTE, engine->backend,
+                              engine->model.units[unit].name, 0);
+    }
+    return alone_do(engine, unit, sherdi_debug_params_note);
+}
+
+/* What one rank cannot keep is lost for the window; the others, who would wait for it at the boundary,
+ * are told now. The first failure is what the step says. */
+sherd_status sherdi_loop_lose(sherd_engine *engine, sherd_status status)
+{
+    if (engine->lost == SHERD_OK) {
+        engine->lost = status;
+        (void)snprintf(engine->lost_text, sizeof(engine->lost_text), "%s", sherd_last_error());
+    }
+    if (status == SHERD_E_IO && engine->world_size > 1) {
+        sherd_world_abort(engine->world, engine->lost_text);
+    }
+    return sherdi_fail_relay(engine->lost, engine->lost_text);
+}
+
+sherd_status sherdi_loop_release(sherd_engine *engine, int unit, sherd_pass pass)
+{
+    sherd_status seen = alone_do(engine, unit, sherdi_debug_params_check);
+    sherd_status status;
+    char         text[SHERDI_ERROR_BYTES];
+
+    (void)snprintf(text, sizeof(text), "%s", sherd_last_error());
+    if (sherdi_unit_of(engine, unit)->acquired[pass] == 1) {
+        sherdi_mark_end(&engine->marks, engine->backend, &engine->compute_marks[unit].pass[pass]);
+    }
+    status = sherdi_program_release(&engine->run.program, unit, pass);
+    if (status != SHERD_OK) {
+        return sherdi_loop_lose(engine, status);
+    }
+    return seen == SHERD_OK ? SHERD_OK : sherdi_fail_relay(seen, text);
+}
+
+sherd_status sherdi_loop_micro_batch_end(sherd_engine *engine)
+{
+    sherd_status status = sherdi_program_micro_batch_end(&engine->run.program);
+
+    return status == SHERD_OK ? SHERD_OK : sherdi_loop_lose(engine, status);
+}
+
+void sherdi_loop_window_begin(sherd_engine *engine)
+{
+    /* what it says of a window that is over does not matter */
+    (void)sherdi_program_window_begin(&engine->run.program);
+    engine->lost           = SHERD_OK;
+    engine->micro_seen     = 0;
+    engine->micro_backward = 0;
+    engine->is_closing     = 0;
+}
+
+void sherdi_loop_fetch_ahead(sherd_engine *engine)
+{
+    /* a failed read shows when it is wanted */
+    (void)sherdi_program_fetch_ahead(&engine->run.program);
+}
+
+unsigned char *sherdi_loop_param(sherd_engine *engine, size_t param)
+{
+    const sherdi_plan_param *place   = &engine->plan->params[param];
+    const sherdi_segment    *segment = &engine->plan->segments[place->segment];
+
+    if (segment->is_bound) {
+        return engine->model.params[param].bound_data;
+    }
+    return sherdi_loop_segment(engine, segment) +
+           place->offset_elems * sherd_dtype_bytes(engine->settings.compute_dtype);
+}
+
+sherd_status sherdi_loop_param_hash(sherd_engine *engine, size_t param, uint64_t *out)
+{
+    size_t len_bytes =
+        engine->model.params[param].elems * sherd_dtype_bytes(engine->settings.compute_dtype);
+    const unsigned char *memory = len_bytes == 0 ? NULL : sherdi_loop_param(engine, param);
+    unsigned char        piece[PIECE_BYTES];
+
+    *out = 0;
+    for (size_t at = 0; at < len_bytes; at += PIECE_BYTES) {
+        size_t here_bytes = sherdi_min_size(PIECE_BYTES, len_bytes - at);
+
+        SHERDI_TRY(sherdi_place_get(engine, SHERDI_PLACE_DEVICE, piece, memory + at, here_bytes));
+        *out = sherdi_hash_bytes(*out, piece, here_bytes);
+    }
+    return SHERD_OK;
+}
+
+unsigned char *sherdi_loop_segment(sherd_engine *engine, const sherdi_segment *segment)
+{
+    const sherdi_unit_state *state = sherdi_unit_of(engine, segment->unit);
+
+    if (segment->is_resident) {
+        return engine->buffers[SHERDI_BUFFER_PARAMS] + segment->param_offset;
+    }
+    return state->is_gathered
+               ? engine->buffers[SHERDI_BUFFER_GATHER] + state->gathered_at + segment->gather_offset
+               : NULL;
+}
+
+unsigned char *sherdi_loop_micro_gradient(sherd_engine *engine, const sherdi_segment *segment)
+{
+    sherdi_range at;
+
+    if (!segment->has_gradient) {
+        return NULL;
+    }
+    at = sherdi_program_micro_gradient(engine->plan, segment);
+    return engine->buffers[at.where] + at.offset;
+}

@@ -1,0 +1,145 @@
+/* See marks.h. */
+#include "engine/run/marks.h"
+
+#include "base/clock.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct kind_info {
+    const char       *name;
+    sherdi_trace_lane lane;
+} kind_info;
+
+static const kind_info KINDS[SHERDI_MARK_KINDS] = {
+    [SHERDI_MARK_COMPUTE]     = {"compute", SHERDI_TRACE_COMPUTE},
+    [SHERDI_MARK_WAIT_GATHER] = {"wait for parameters", SHERDI_TRACE_WAIT},
+    [SHERDI_MARK_WAIT_REDUCE] = {"wait for gradients", SHERDI_TRACE_WAIT},
+    [SHERDI_MARK_GATHER]      = {"gather", SHERDI_TRACE_GATHER},
+    [SHERDI_MARK_REDUCE]      = {"reduce", SHERDI_TRACE_REDUCE},
+    [SHERDI_MARK_DOWN]        = {"down", SHERDI_TRACE_DOWN},
+    [SHERDI_MARK_UP]          = {"up", SHERDI_TRACE_UP},
+    [SHERDI_MARK_NORM]        = {"norm", SHERDI_TRACE_UPDATE},
+    [SHERDI_MARK_UPDATE]      = {"update", SHERDI_TRACE_UPDATE},
+    [SHERDI_MARK_STEP]        = {"step", SHERDI_TRACE_STEP},
+};
+
+static sherd_status slots_open(sherdi_marks *marks, sherdi_backend *lane, sherdi_mem *mem)
+{
+    marks->slots =
+        sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, SHERDI_MARK_SLOTS, sizeof(*marks->slots));
+    if (marks->slots == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    for (int i = 0; i < SHERDI_MARK_SLOTS; i++) {
+        SHERDI_TRY(lane->device->event_create(lane, &marks->slots[i].start));
+        SHERDI_TRY(lane->device->event_create(lane, &marks->slots[i].end));
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherdi_marks_open(sherdi_marks *marks, sherdi_backend *lane, int is_timed, int rank,
+                               int world_size, sherdi_mem *mem)
+{
+    const char *path = getenv("SHERD_TRACE");
+
+    marks->device = lane->device;
+    if (path != NULL && path[0] != '\0') {
+        SHERDI_TRY(sherdi_trace_open(path, rank, world_size, mem, &marks->trace));
+        is_timed = 1;
+    }
+    return is_timed && lane->device->is_async ? slots_open(marks, lane, mem) : SHERD_OK;
+}
+
+void sherdi_marks_close(sherdi_marks *marks, sherdi_backend *lane)
+{
+    if (marks->slots != NULL) {
+        sherdi_marks_resolve(marks, lane);
+        for (int i = 0; i < SHERDI_MARK_SLOTS; i++) {
+            lane->device->event_destroy(marks->slots[i].start);
+            lane->device->event_destroy(marks->slots[i].end);
+        }
+    }
+    sherdi_free(marks->slots);
+    sherdi_trace_close(marks->trace);
+    memset(marks, 0, sizeof(*marks));
+}
+
+void sherdi_mark_add(sherdi_marks *marks, sherdi_mark_kind kind, const char *what, uint64_t bytes,
+                     int64_t start_ns, int64_t end_ns)
+{
+    (void)atomic_fetch_add_explicit(&marks->spent_ns[kind], end_ns - start_ns,
+                                    memory_order_relaxed);
+    sherdi_trace_span(marks->trace, KINDS[kind].lane, KINDS[kind].name, what, bytes, start_ns,
+                      end_ns);
+}
+
+/* The oldest ones that the device has passed. */
+static void oldest_resolve(sherdi_marks *marks, const sherdi_backend *lane)
+{
+    while (marks->resolved < marks->begun) {
+        sherdi_mark_slot *slot = &marks->slots[marks->resolved % SHERDI_MARK_SLOTS];
+
+        if (slot->mark.slot < 0 || !lane->device->event_is_done(slot->end)) {
+            return; /* not ended, or not passed */
+        }
+        sherdi_mark_add(marks, slot->mark.kind, slot->mark.what, slot->mark.bytes,
+                        lane->device->event_ns(slot->start), lane->device->event_ns(slot->end));
+        marks->resolved++;
+    }
+}
+
+void sherdi_marks_resolve(sherdi_marks *marks, const sherdi_backend *lane)
+{
+    if (marks->slots != NULL) {
+        oldest_resolve(marks, lane);
+    }
+}
+
+sherdi_mark sherdi_mark_begin(sherdi_marks *marks, sherdi_mark_kind kind,
+                              const sherdi_backend *lane, const char *what, uint64_t bytes)
+{
+    sherdi_mark       mark = {.kind = kind, .what = what, .bytes = bytes, .slot = -1};
+    sherdi_mark_slot *slot;
+
+    if (marks->device->range_begin != NULL) {
+        mark.range = marks->device->range_begin(what == NULL ? KINDS[kind].name : what);
+    }
+    if (lane == NULL || !lane->device->is_async) {
+        mark.start_ns = sherdi_now_ns();
+        return mark;
+    }
+    if (marks->slots == NULL) {
+        return mark;
+    }
+    if (marks->begun - marks->resolved == SHERDI_MARK_SLOTS) {
+        oldest_resolve(marks, lane);
+    }
+    if (marks->begun - marks->resolved == SHERDI_MARK_SLOTS) {
+        return mark; /* the device is far behind: this one is not timed */
+    }
+    slot            = &marks->slots[marks->begun % SHERDI_MARK_SLOTS];
+    slot->mark.slot = -1; /* until it ends */
+    mark.slot       = (int)(marks->begun++ % SHERDI_MARK_SLOTS);
+    lane->device->event_record(slot->start, lane);
+    return mark;
+}
+
+void sherdi_mark_end(sherdi_marks *marks, const sherdi_backend *lane, const sherdi_mark *mark)
+{
+    if (mark->range != 0) {
+        marks->device->range_end(mark->range);
+    }
+    if (mark->slot >= 0) {
+        lane->device->event_record(marks->slots[mark->slot].end, lane);
+        marks->slots[mark->slot].mark = *mark;
+    } else if (mark->start_ns != 0) {
+        sherdi_mark_add(marks, mark->kind, mark->what, mark->bytes, mark->start_ns,
+                        sherdi_now_ns());
+    }
+}
+
+double sherdi_marks_take(sherdi_marks *marks, sherdi_mark_kind kind)
+{
+    return (double)atomic_exchange_explicit(&marks->spent_ns[kind], 0, memory_order_relaxed) * 1e-9;
+}

@@ -1,0 +1,73 @@
+/* Coefficients of an update: made once per step and group, in double, from identical
+ * numbers on every rank; the optimizer rounds them for its kernels (engine/optimizers/). */
+#include "engine/run/engine_impl.h"
+
+#include "base/hash.h"
+
+#include <math.h>
+
+static double or_default(double value, double fallback)
+{
+    return isnan(value) ? fallback : value;
+}
+
+double sherdi_optimizer_unscale(const sherd_engine *engine)
+{
+    if (engine->plan
+            ->is_deterministic) { /* the loss scale went into the integers, the ranks are a sum */
+        return ldexp(1, -engine->plan->fixed_shift) /
+               ((double)engine->world_size * engine->micro_seen);
+    }
+    return 1 / (engine->scaler.scale * engine->micro_seen);
+}
+
+double sherdi_optimizer_group_lr(const sherd_engine *engine, const sherd_step_params *params,
+                                 int group, int64_t step)
+{
+    double own = or_default(engine->model.groups[group].lr, engine->settings.lr);
+
+    if (params != NULL && params->group_lr != NULL && group < params->group_count &&
+        !isnan(params->group_lr[group])) {
+        return params->group_lr[group];
+    }
+    return sherdi_schedule_lr(&engine->settings.schedule, own, step);
+}
+
+static sherdi_group_step group_step_of(const sherd_engine *engine, const sherd_step_params *params,
+                                       size_t g, double grad_scale, int64_t step)
+{
+    const sherdi_settings    *settings = &engine->settings;
+    const sherdi_model_group *group    = &engine->model.groups[g];
+    sherdi_group_step         out      = {
+                     .grad_scale = grad_scale,
+                     .lr         = sherdi_optimizer_group_lr(engine, params, (int)g, step),
+                     .beta1      = or_default(group->beta1, settings->betas[0]),
+                     .beta2      = or_default(group->beta2, settings->betas[1]),
+                     .eps        = or_default(group->eps, settings->eps),
+                     .decay      = or_default(group->weight_decay, settings->weight_decay),
+                     .bias1      = 1,
+                     .bias2      = 1,
+    };
+
+    if (settings->bias_correction) {
+        out.bias1 = 1 - pow(out.beta1, (double)step);
+        out.bias2 = 1 - pow(out.beta2, (double)step);
+    }
+    return out;
+}
+
+uint64_t sherdi_optimizer_coeffs(sherd_engine *engine, const sherd_step_params *params,
+                                 double grad_scale, int64_t step)
+{
+    const sherdi_optimizer *optimizer = engine->settings.optimizer;
+    unsigned char          *coeffs    = engine->on_host.coeffs;
+    size_t                  groups    = engine->model.num_groups;
+
+    for (size_t g = 0; g < groups; g++) {
+        sherdi_group_step group = group_step_of(engine, params, g, grad_scale, step);
+
+        optimizer->coeffs(&engine->settings, &group, coeffs + g * optimizer->coeff_bytes);
+    }
+    sherdi_scalars_tell(engine);
+    return sherdi_hash_bytes(1, coeffs, groups * optimizer->coeff_bytes);
+}

@@ -1,0 +1,202 @@
+/* Back to a generation of the state on NVMe: the one that an earlier run left, or the one before the
+ * last update. The parameters are made anew from the master weights, so nothing else has to be kept. */
+#include "engine/run/engine_impl.h"
+
+#include "base/log.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static sherdi_tier *state_tier(const sherd_engine *engine)
+{
+    return engine->store.state;
+}
+
+/* The live generation becomes that of `step`, which is it or the one before. */
+static sherd_status generation_aim(sherd_engine *engine, int64_t step, sherdi_state_record *out)
+{
+    sherdi_tier_state_note(state_tier(engine), out);
+    if (out->note.step == step + 1) {
+        SHERDI_TRY(sherdi_run_generation(engine, SHERDI_OP_ROLLBACK));
+        *out = engine->run.record;
+    }
+    if (out->note.step != step) {
+        return sherdi_fail(SHERD_E_STATE,
+                           "the state on NVMe is that of step %lld, and step %lld was asked for",
+                           (long long)out->note.step, (long long)step);
+    }
+    return SHERD_OK;
+}
+
+/* Counters as they were, parameters from the master weights; all ranks or none. */
+static sherd_status generation_take(sherd_engine *engine, const sherdi_state_record *from)
+{
+    sherd_status status = SHERD_OK;
+    uint64_t     own    = 0;
+
+    engine->step          = from->note.step;
+    engine->micro_step    = from->note.micro_step;
+    engine->skipped_steps = from->note.skipped_steps;
+    engine->scaler        = from->note.scaler;
+    engine->scaler.params = engine->settings.scaler;
+    SHERDI_TRY(sherdi_update_republish(engine, &own));
+    if (own != from->note.fingerprint) {
+        status = sherdi_fail(SHERD_E_IO,
+                             "the state on NVMe has fingerprint %016llx and was committed with "
+                             "%016llx: it is not what was written; train from another checkpoint",
+                             (unsigned long long)own, (unsigned long long)from->note.fingerprint);
+    }
+    return sherdi_agree_status(engine->world, status);
+}
+
+/* The smallest step of all ranks: they differ by one commit at most. */
+static sherd_status step_smallest(sherd_engine *engine, int64_t own, int64_t *out)
+{
+    sherdi_publish_message mine = {.fingerprint = (uint64_t)own};
+
+    SHERDI_TRY(sherdi_world_exchange(engine->world, &mine, engine->publish_all, sizeof(mine)));
+    *out = own;
+    for (int r = 0; r < engine->world_size; r++) {
+        int64_t step = (int64_t)engine->publish_all[r].fingerprint;
+
+        *out = step < *out ? step : *out;
+    }
+    return SHERD_OK;
+}
+
+static void differs_add(sherd_engine *engine, const char *what, const char *was, const char *is)
+{
+    char  *text = engine->resume_differs;
+    size_t len  = strlen(text);
+
+    (void)snprintf(text + len, sizeof(engine->resume_differs) - len, "%s%s %s, and now has %s",
+                   len == 0 ? "the state was written with " : "; with ", what, was, is);
+}
+
+static void number_compare(sherd_engine *engine, const char *what, int was, int is)
+{
+    char texts[2][16];
+
+    if (was != is) {
+        (void)snprintf(texts[0], sizeof(texts[0]), "%d", was);
+        (void)snprintf(texts[1], sizeof(texts[1]), "%d", is);
+        differs_add(engine, what, texts[0], texts[1]);
+    }
+}
+
+/* The numbers stay right, but they are not those of the run that was left: other data meet other steps. */
+static void run_compare(sherd_engine *engine, const sherdi_state_note *note)
+{
+    number_compare(engine, "gradient_accumulation_steps", note->accumulation,
+                   engine->settings.accumulation);
+    number_compare(engine, "train_micro_batch_size_per_gpu", note->micro_batch_size,
+                   engine->settings.micro_batch_size);
+    if (strncmp(note->run_text, engine->run_text, sizeof(note->run_text)) != 0) {
+        char was[SHERDI_RUN_TEXT_BYTES + 2];
+        char is[SHERDI_RUN_TEXT_BYTES + 2];
+
+        (void)snprintf(was, sizeof(was), "\"%.*s\"", SHERDI_RUN_TEXT_BYTES - 1, note->run_text);
+        (void)snprintf(is, sizeof(is), "\"%s\"", engine->run_text);
+        differs_add(engine, "the description", was, is);
+    }
+    if (engine->resume_differs[0] != '\0' && engine->rank == 0) {
+        sherdi_log(SHERD_LOG_WARN, engine->rank,
+                   "run %016llx is gone on from, but not as it was: %s",
+                   (unsigned long long)engine->store.run, engine->resume_differs);
+    }
+}
+
+sherd_status sherdi_restore_resume(sherd_engine *engine)
+{
+    sherdi_state_record found;
+    int64_t             step;
+
+    sherdi_tier_state_note(state_tier(engine), &found);
+    SHERDI_TRY(step_smallest(engine, found.note.step, &step));
+    SHERDI_TRY(sherdi_agree_status(engine->world, generation_aim(engine, step, &found)));
+    SHERDI_TRY(generation_take(engine, &found));
+    for (size_t p = 0; p < engine->model.num_params; p++) {
+        engine->fill.is_filled[p] = !engine->model.params[p].is_frozen;
+    }
+    sherdi_log(SHERD_LOG_INFO, engine->rank, "goes on from step %lld of run %016llx",
+               (long long)engine->step, (unsigned long long)engine->store.run);
+    run_compare(engine, &found.note);
+    return SHERD_OK;
+}
+
+/* ------------------------------------------------------------------- undo -- */
+
+static sherd_status undo_check(const sherd_engine *engine)
+{
+    SHERDI_TRY(sherdi_api_need(engine != NULL, "sherd_step_undo", "the engine"));
+    if (engine->phase == SHERDI_PHASE_OPEN) {
+        return sherdi_fail(SHERD_E_STATE, "the engine is not sealed; call sherd_engine_seal first");
+    }
+    if (!sherdi_plan_has_generations(engine->plan)) {
+        SHERDI_TRY(sherdi_engine_check_alive(engine));
+        return sherdi_fail(
+            SHERD_E_NOTSUP,
+            "no spare generation of the state exists: it rests in memory, where "
+            "updates are made in place; offload_optimizer with device nvme keeps one");
+    }
+    for (size_t u = 0; u < engine->plan->num_units; u++) {
+        if (sherdi_unit_of(engine, (int)u)->held > 0 && engine->poison == SHERD_OK) {
+            return sherdi_fail(SHERD_E_STATE,
+                               "unit %s is still acquired; release every unit before the undo",
+                               engine->model.units[u].name);
+        }
+    }
+    return SHERD_OK;
+}
+
+/* Nothing of the window, and no transfer, is left. */
+static sherd_status window_drop(sherd_engine *engine)
+{
+    sherd_status status;
+
+    for (int ring = 0; ring < SHERDI_RINGS;
+         ring++) { /* what these would say is of what is dropped */
+        (void)sherdi_run_settle(engine, (sherdi_ring)ring);
+    }
+    sherdi_loop_window_begin(engine);
+    status = sherdi_program_forget(&engine->run.program);
+    return status == SHERD_OK ? sherdi_run_generation(engine, SHERDI_OP_ABANDON) : status;
+}
+
+sherd_status sherd_step_undo(sherd_engine *engine)
+{
+    sherdi_state_record found;
+    int64_t             target;
+    sherd_status        status;
+
+    SHERDI_TRY(undo_check(engine));
+    SHERDI_TRY(sherdi_world_status(engine->world));
+    target = engine->poison == SHERD_OK ? engine->step - 1 : engine->step;
+    if (target < 0) {
+        return sherdi_fail(SHERD_E_STATE, "there is no update yet that could be undone");
+    }
+    status = window_drop(engine);
+    if (status == SHERD_OK) {
+        status = generation_aim(engine, target, &found);
+    }
+    SHERDI_TRY(sherdi_agree_status(engine->world, status));
+    status = generation_take(engine, &found);
+    if (status != SHERD_OK) {
+        sherdi_engine_poison(engine, status);
+        return status;
+    }
+    engine->poison = SHERD_OK;
+    engine->phase  = SHERDI_PHASE_RUNNING;
+    sherdi_loop_fetch_ahead(engine);
+    return SHERD_OK;
+}
+
+sherd_status sherd_engine_keep_state(sherd_engine *engine, int is_kept)
+{
+    SHERDI_TRY(sherdi_engine_check_alive(engine));
+    if (engine->phase == SHERDI_PHASE_OPEN) {
+        return sherdi_fail(SHERD_E_STATE, "the engine is not sealed; call sherd_engine_seal first");
+    }
+    engine->settings.keep_state = is_kept != 0;
+    return SHERD_OK;
+}

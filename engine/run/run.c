@@ -1,0 +1,633 @@
+/* The executor. See run.h. */
+#include "engine/run/engine_impl.h"
+
+#include "base/checked.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ------------------------------------------------------------------- lanes -- */
+
+static const sherdi_backend *lane_of(const sherd_engine *engine, sherdi_lane_id lane)
+{
+    switch (lane) {
+    case SHERDI_LANE_COMPUTE:
+        return engine->backend;
+    case SHERDI_LANE_UPDATE:
+        return engine->lanes.update;
+    case SHERDI_LANE_UP:
+        return engine->lanes.up;
+    case SHERDI_LANE_DOWN:
+        return engine->lanes.down;
+    case SHERDI_LANE_WIRE:
+        return sherdi_world_backend(engine->world);
+    default:
+        return engine->host;
+    }
+}
+
+static int is_host(sherdi_lane_id lane)
+{
+    return lane == SHERDI_LANE_HOST || lane == SHERDI_LANE_DRIVE;
+}
+
+/* Work on it may go on when a call has returned. */
+static int is_async(const sherd_engine *engine, sherdi_lane_id lane)
+{
+    return lane == SHERDI_LANE_WIRE || lane == SHERDI_LANE_DRIVE ||
+           (lane != SHERDI_LANE_HOST && sherdi_has_device(engine));
+}
+
+static sherdi_event *event_of(const sherd_engine *engine, sherdi_lane_id lane, uint64_t number)
+{
+    return engine->run.events[lane][number % SHERDI_RUN_EVENTS];
+}
+
+static sherd_status lane_host_wait(sherd_engine *engine, sherdi_lane_id lane, uint64_t number)
+{
+    switch (lane) {
+    case SHERDI_LANE_WIRE:
+        return sherdi_world_wait(engine->world, number);
+    case SHERDI_LANE_COMPUTE: /* the trainer's work since then too */
+        return sherdi_lane_wait(engine->backend);
+    default:
+        return engine->backend->device->event_wait(event_of(engine, lane, number));
+    }
+}
+
+/* Waits on the host: what is over nobody has to follow any more. */
+static sherd_status host_wait(void *ctx, sherdi_lane_id lane, uint64_t number)
+{
+    sherd_engine *engine = ctx;
+
+    if (lane == SHERDI_LANE_DRIVE) {
+        return sherdi_drive_wait(&engine->run.drive, number);
+    }
+    SHERDI_TRY(lane_host_wait(engine, lane, number));
+    sherdi_order_forget(&engine->run.order, lane, number);
+    return SHERD_OK;
+}
+
+static int lane_is_over(void *ctx, sherdi_lane_id lane, uint64_t number)
+{
+    sherd_engine *engine = ctx;
+
+    switch (lane) {
+    case SHERDI_LANE_WIRE:
+        return sherdi_world_is_done(engine->world, number);
+    case SHERDI_LANE_COMPUTE:
+        return 0;
+    default:
+        return engine->backend->device->event_is_done(event_of(engine, lane, number));
+    }
+}
+
+/* `lane` goes on behind an operation of `other`. */
+static sherd_status lane_follow(sherd_engine *engine, sherdi_lane_id lane, sherdi_lane_id other,
+                                uint64_t number)
+{
+    const sherdi_backend *backend = lane_of(engine, lane);
+
+    if (is_host(lane) || other == SHERDI_LANE_DRIVE) {
+        return host_wait(engine, other, number);
+    }
+    if (other == SHERDI_LANE_WIRE) {
+        return sherdi_world_follow(engine->world, backend, number);
+    }
+    if (other == SHERDI_LANE_COMPUTE) {
+        sherdi_lane_follow(backend, engine->backend);
+        return SHERD_OK;
+    }
+    backend->device->lane_follow_event(backend, event_of(engine, other, number));
+    return SHERD_OK;
+}
+
+/* A ring that an operation works in must not have failed. */
+static sherd_status rings_check(const sherd_engine *engine, const sherdi_op *op)
+{
+    static const int BUFFERS[SHERDI_RINGS] = {SHERDI_BUFFER_STATE_RING, SHERDI_BUFFER_PARAM_RING,
+                                              SHERDI_BUFFER_GRAD_RING};
+
+    for (int ring = 0; ring < SHERDI_RINGS; ring++) {
+        for (int role = 0; role < SHERDI_USES; role++) {
+            if (op->uses[role].where == BUFFERS[ring]) {
+                SHERDI_TRY(sherdi_drive_status(&engine->run.drive, (sherdi_ring)ring));
+            }
+        }
+    }
+    return SHERD_OK;
+}
+
+static sherd_status op_follow(sherd_engine *engine, const sherdi_op *op,
+                              const sherdi_follows *follows)
+{
+    for (int lane = 0; lane < SHERDI_LANES; lane++) {
+        if (follows->last[lane] != 0) {
+            SHERDI_TRY(lane_follow(engine, op->lane, (sherdi_lane_id)lane, follows->last[lane]));
+        }
+    }
+    for (size_t i = 0; i < follows->num_drives; i++) {
+        SHERDI_TRY(sherdi_drive_wait(&engine->run.drive, follows->drives[i]));
+    }
+    if (follows->is_all_drives) {
+        SHERDI_TRY(sherdi_drive_wait_all(&engine->run.drive));
+    }
+    return rings_check(engine, op);
+}
+
+/* What the trainer's lane stands still for is told. */
+static sherd_status op_follow_marked(sherd_engine *engine, const sherdi_op *op,
+                                     const sherdi_follows *follows)
+{
+    sherdi_mark  mark;
+    sherd_status status;
+
+    if (op->kind != SHERDI_OP_USE &&
+        (op->kind != SHERDI_OP_ZERO || op->lane != SHERDI_LANE_COMPUTE)) {
+        return op_follow(engine, op, follows);
+    }
+    mark   = sherdi_mark_begin(&engine->marks,
+                             op->kind == SHERDI_OP_USE ? SHERDI_MARK_WAIT_GATHER
+                                                         : SHERDI_MARK_WAIT_REDUCE,
+                               engine->backend, engine->model.units[op->unit].name, 0);
+    status = op_follow(engine, op, follows);
+    sherdi_mark_end(&engine->marks, engine->backend, &mark);
+    return status;
+}
+
+/* --------------------------------------------------------------- addresses -- */
+
+static void *address_of(const sherd_engine *engine, const sherdi_op *op, int role)
+{
+    const sherdi_range *range = &op->uses[role];
+
+    switch (range->where) {
+    case SHERDI_AT_NOWHERE:
+        return NULL;
+    case SHERDI_AT_TRAINER_DATA:
+        return (unsigned char *)engine->model.params[op->param].bound_data + range->offset -
+               engine->model.params[op->param].first_index *
+                   sherd_dtype_bytes(engine->settings.compute_dtype);
+    case SHERDI_AT_TRAINER_GRAD:
+        return engine->model.params[op->param].bound_grad;
+    default:
+        return engine->buffers[range->where] + range->offset;
+    }
+}
+
+static const char *subject_of(const sherd_engine *engine, const sherdi_op *op)
+{
+    return op->unit < 0 ? NULL : engine->model.units[op->unit].name;
+}
+
+/* ----------------------------------------------------------------- kernels -- */
+
+/* What no parameter covers of a block. */
+static void gaps_zero(const sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op,
+                      unsigned char *target)
+{
+    size_t elem = sherd_dtype_bytes(op->to);
+    size_t at   = 0;
+
+    for (size_t i = 0; i <= op->block->num_spans; i++) {
+        const sherdi_span *span =
+            i < op->block->num_spans ? &engine->plan->spans[op->block->first_span + i] : NULL;
+        size_t end = span == NULL ? op->block->elems : span->offset_elems;
+
+        lane->kernels->zero(lane, target + at * elem, (end - at) * elem);
+        at = span == NULL ? end : span->offset_elems + span->count_elems;
+    }
+}
+
+static void op_zero(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op)
+{
+    unsigned char *dst = address_of(engine, op, SHERDI_USE_DST);
+
+    if (op->flags & SHERDI_OP_GAPS) {
+        gaps_zero(engine, lane, op, dst);
+    } else {
+        lane->kernels->zero(lane, dst, op->uses[SHERDI_USE_DST].bytes);
+    }
+}
+
+static void op_copy(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op)
+{
+    size_t      bytes = op->uses[SHERDI_USE_DST].bytes;
+    void       *dst   = address_of(engine, op, SHERDI_USE_DST);
+    const void *src   = address_of(engine, op, SHERDI_USE_SRC);
+
+    if (op->lane == SHERDI_LANE_DOWN) {
+        sherdi_link_down(engine, dst, src, bytes);
+    } else if (op->lane == SHERDI_LANE_UP) {
+        sherdi_link_up(engine, dst, src, bytes);
+    } else {
+        lane->kernels->copy(lane, dst, src, bytes);
+    }
+}
+
+static void op_cast(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op)
+{
+    lane->kernels->cast(lane, address_of(engine, op, SHERDI_USE_DST), op->to,
+                        address_of(engine, op, SHERDI_USE_SRC), op->from, op->elems);
+}
+
+static void op_accumulate(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op)
+{
+    lane->kernels->accumulate(lane, address_of(engine, op, SHERDI_USE_DST), op->to,
+                              address_of(engine, op, SHERDI_USE_SRC), op->from, op->elems);
+}
+
+static void op_widen(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op)
+{
+    lane->kernels->fixed_to_f32(lane, address_of(engine, op, SHERDI_USE_DST),
+                                address_of(engine, op, SHERDI_USE_SRC), op->elems);
+}
+
+static void op_norm(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op)
+{
+    lane->kernels->sumsq(lane, address_of(engine, op, SHERDI_USE_SRC), op->from, op->elems,
+                         &sherdi_place_scalars(engine, op->place)->head->norm);
+}
+
+/* Of a block; without one of elements that follow each other. */
+static void op_fingerprint(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op)
+{
+    const sherdi_scalars *scalars = sherdi_place_scalars(engine, op->place);
+    const sherdi_span     run     = {.count_elems = op->elems, .first_index = op->index};
+
+    lane->kernels->fingerprint(lane,
+                               op->block == NULL ? &run : scalars->spans + op->block->first_span,
+                               op->block == NULL ? 1 : op->block->num_spans,
+                               address_of(engine, op, SHERDI_USE_SRC), &scalars->head->fingerprint);
+}
+
+/* What a sweep is given of a block. The master lies with the other parts, or is the parameter. */
+static sherdi_sweep_args sweep_args(const sherd_engine *engine, const sherdi_op *op)
+{
+    const sherdi_scalars *scalars    = sherdi_place_scalars(engine, op->place);
+    unsigned char        *state      = address_of(engine, op, SHERDI_USE_STATE);
+    unsigned char        *param      = address_of(engine, op, SHERDI_USE_PARAM);
+    int                   has_master = engine->plan->segments[op->segment].has_master;
+    sherdi_sweep_args     args       = {
+                  .spans       = scalars->spans + op->block->first_span,
+                  .num_spans   = op->block->num_spans,
+                  .coeffs      = scalars->coeffs,
+                  .grad        = address_of(engine, op, SHERDI_USE_SRC),
+                  .grad_dtype  = engine->plan->grad_dtype,
+                  .parts       = {has_master ? state : param},
+                  .param       = has_master ? param : NULL,
+                  .param_dtype = engine->settings.compute_dtype,
+                  .fingerprint = &scalars->head->fingerprint,
+                  .norms       = scalars->norms,
+                  .ratios      = scalars->ratios,
+    };
+
+    for (int i = 1; i < engine->settings.optimizer->num_parts; i++) {
+        args.parts[i] = state + sherdi_plan_part_offset(engine->plan, op->block, i);
+    }
+    return args;
+}
+
+static void op_update(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op)
+{
+    sherdi_sweep_args args = sweep_args(engine, op);
+    sherdi_mark       mark =
+        sherdi_mark_begin(&engine->marks, SHERDI_MARK_UPDATE, lane, subject_of(engine, op), 0);
+
+    engine->settings.optimizer->sweeps[op->sweep].run(lane, &args);
+    sherdi_mark_end(&engine->marks, lane, &mark);
+}
+
+static void op_clear(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op)
+{
+    const sherdi_range *range  = &op->uses[SHERDI_USE_DST];
+    unsigned char      *device = (unsigned char *)engine->device.head + range->offset;
+    unsigned char      *host   = (unsigned char *)engine->on_host.head + range->offset;
+
+    memset(host, 0, range->bytes);
+    if (device != host) {
+        lane->device->fill(lane, device, 0, range->bytes);
+    }
+}
+
+/* NaN of every type. */
+static void op_poison(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op)
+{
+    lane->device->fill(lane, address_of(engine, op, SHERDI_USE_DST), 0xff,
+                       op->uses[SHERDI_USE_DST].bytes);
+}
+
+/* ------------------------------------------------------------------- calls -- */
+
+/* The host may stand still in a call, and the transfer itself takes its time on a lane. */
+typedef struct transfer_marks {
+    sherdi_mark wait, transfer;
+} transfer_marks;
+
+static transfer_marks marks_begin(sherd_engine *engine, const sherdi_op *op, int is_reduction)
+{
+    const char    *what = subject_of(engine, op);
+    transfer_marks marks;
+
+    marks.wait = sherdi_mark_begin(&engine->marks,
+                                   is_reduction ? SHERDI_MARK_WAIT_REDUCE : SHERDI_MARK_WAIT_GATHER,
+                                   NULL, what, 0);
+    marks.transfer =
+        sherdi_collective_mark(engine, is_reduction ? SHERDI_MARK_REDUCE : SHERDI_MARK_GATHER, what,
+                               op->elems * sherd_dtype_bytes(op->from));
+    return marks;
+}
+
+static void marks_end(sherd_engine *engine, const transfer_marks *marks)
+{
+    sherdi_collective_mark_end(engine, &marks->transfer);
+    sherdi_mark_end(&engine->marks, NULL, &marks->wait);
+}
+
+static sherd_status op_gather(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
+{
+    sherdi_all_gather_args args = {
+        .send        = address_of(engine, op, SHERDI_USE_SRC),
+        .recv        = address_of(engine, op, SHERDI_USE_DST),
+        .slice_bytes = op->elems * sherd_dtype_bytes(op->to),
+        .flags       = op->flags & SHERDI_OP_STABLE ? SHERDI_COLL_STABLE : 0,
+        .what        = subject_of(engine, op),
+    };
+    transfer_marks marks  = marks_begin(engine, op, 0);
+    sherd_status   status = sherdi_world_all_gather(engine->world, &args, number_out);
+
+    marks_end(engine, &marks);
+    return status;
+}
+
+/* The transport's own sum: asked for by name, and there is one. */
+static int is_vendors(const sherd_engine *engine)
+{
+    return engine->settings.vendor_reduction && engine->world_size > 1 &&
+           (sherdi_world_caps(engine->world) & SHERDI_WORLD_VENDOR_SUMS) != 0;
+}
+
+/* Where integers go. The loss scale is constant inside a window, so nothing is written while the
+ * world's thread may read it. */
+static const sherdi_fixed_sink *fixed_sink(sherd_engine *engine)
+{
+    double multiplier = ldexp(1, engine->plan->fixed_shift) / engine->scaler.scale;
+
+    if (engine->fixed_sink.multiplier != multiplier) {
+        engine->fixed_sink = (sherdi_fixed_sink){
+            .multiplier = multiplier,
+            .limit      = ldexp(SHERDI_FIXED_RANGE, engine->plan->fixed_shift),
+            .counts     = &engine->device.head->counts,
+        };
+    }
+    return &engine->fixed_sink;
+}
+
+static sherdi_reduction_args reduction_of(sherd_engine *engine, const sherdi_op *op)
+{
+    return (sherdi_reduction_args){
+        .recv        = address_of(engine, op, SHERDI_USE_DST),
+        .send        = address_of(engine, op, SHERDI_USE_SRC),
+        .slice_elems = op->elems,
+        .send_dtype  = op->from,
+        .comm_dtype  = engine->settings.comm_dtype,
+        .recv_dtype  = op->to,
+        .scale       = (float)(1.0 / engine->world_size),
+        .accumulate  = (op->flags & SHERDI_OP_ADDS) != 0,
+        .fixed =
+            op->uses[SHERDI_USE_SCALARS].where == SHERDI_AT_NOWHERE ? NULL : fixed_sink(engine),
+        .flags = is_vendors(engine) ? SHERDI_COLL_VENDOR_SUM : 0,
+        .what  = subject_of(engine, op),
+    };
+}
+
+static sherd_status op_reduce(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
+{
+    sherdi_reduction_args args   = reduction_of(engine, op);
+    transfer_marks        marks  = marks_begin(engine, op, 1);
+    sherd_status          status = sherdi_world_reduce_scatter(engine->world, &args, number_out);
+
+    marks_end(engine, &marks);
+    return status;
+}
+
+static sherd_status op_all_reduce(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
+{
+    sherdi_reduction_args args = reduction_of(engine, op);
+
+    args.send = args.recv;
+    return sherdi_world_all_reduce(engine->world, &args, number_out);
+}
+
+static sherd_status op_fill(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
+{
+    (void)number_out;
+    return sherdi_fill_take(engine, op, address_of(engine, op, SHERDI_USE_DST));
+}
+
+static sherd_status op_sum(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
+{
+    *number_out = 0; /* is over when it returns */
+    return sherdi_world_sum_u64(engine->world, (uint64_t *)(void *)engine->on_host.norms,
+                                op->elems);
+}
+
+static sherd_status op_exchange(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
+{
+    *number_out = 0; /* is over when it returns */
+    return sherdi_world_exchange(engine->world, engine->run.given_mine, engine->run.given_all,
+                                 op->elems);
+}
+
+static sherd_status op_collect(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
+{
+    (void)op, (void)number_out;
+    SHERDI_TRY(sherdi_scalars_read(engine, &engine->results)); /* waits for the lane */
+    sherdi_order_forget(&engine->run.order, SHERDI_LANE_UPDATE, 0);
+    return SHERD_OK;
+}
+
+static sherd_status op_generation(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
+{
+    (void)number_out;
+    return sherdi_store_generation(engine, op->kind, &engine->run.record);
+}
+
+/* ------------------------------------------------------------------- drive -- */
+
+static uint64_t transfer_give(sherd_engine *engine, const sherdi_op *op,
+                              const sherdi_follows *follows)
+{
+    sherdi_tier *const tiers[SHERDI_RINGS] = {engine->store.state, engine->store.params,
+                                              engine->store.grads};
+    int                is_write            = op->kind == SHERDI_OP_WRITE;
+    sherdi_transfer    transfer            = {
+                      .tier     = tiers[op->ring],
+                      .memory   = address_of(engine, op, is_write ? SHERDI_USE_SRC : SHERDI_USE_DST),
+                      .extent   = op->extent,
+                      .ring     = op->ring,
+                      .is_write = is_write,
+                      .follows  = *follows,
+    };
+
+    return sherdi_drive_give(&engine->run.drive, &transfer);
+}
+
+/* --------------------------------------------------------------- the loop -- */
+
+/* What is queued on a lane, in its order. */
+typedef void (*kernel_fn)(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op);
+
+static const kernel_fn KERNELS[SHERDI_OP_KINDS] = {
+    [SHERDI_OP_ZERO] = op_zero,     [SHERDI_OP_COPY] = op_copy,
+    [SHERDI_OP_CAST] = op_cast,     [SHERDI_OP_ACCUMULATE] = op_accumulate,
+    [SHERDI_OP_WIDEN] = op_widen,   [SHERDI_OP_NORM] = op_norm,
+    [SHERDI_OP_UPDATE] = op_update, [SHERDI_OP_FINGERPRINT] = op_fingerprint,
+    [SHERDI_OP_CLEAR] = op_clear,   [SHERDI_OP_POISON] = op_poison,
+};
+
+/* What can fail at once. The wire gives numbers of its own; 0: it is over when it returns. */
+typedef sherd_status (*call_fn)(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out);
+
+static const call_fn CALLS[SHERDI_OP_KINDS] = {
+    [SHERDI_OP_GATHER] = op_gather,         [SHERDI_OP_REDUCE] = op_reduce,
+    [SHERDI_OP_ALL_REDUCE] = op_all_reduce, [SHERDI_OP_EXCHANGE] = op_exchange,
+    [SHERDI_OP_COLLECT] = op_collect,       [SHERDI_OP_SUM] = op_sum,
+    [SHERDI_OP_COMMIT] = op_generation,     [SHERDI_OP_ABANDON] = op_generation,
+    [SHERDI_OP_ROLLBACK] = op_generation,   [SHERDI_OP_FILL] = op_fill,
+};
+
+static void op_record(sherd_engine *engine, const sherdi_op *op, uint64_t number)
+{
+    const sherdi_backend *lane = lane_of(engine, op->lane);
+
+    if (op->lane != SHERDI_LANE_WIRE && engine->run.events[op->lane][0] != NULL) {
+        lane->device->event_record(event_of(engine, op->lane, number), lane);
+    }
+    if (is_async(engine, op->lane) && number != 0) {
+        sherdi_order_enter(&engine->run.order, op, number);
+    }
+    engine->run.given[op->lane] = number == 0 ? engine->run.given[op->lane] : number;
+}
+
+static sherd_status op_run(void *ctx, const sherdi_op *op)
+{
+    sherd_engine  *engine = ctx;
+    sherdi_run    *run    = &engine->run;
+    uint64_t       number;
+    sherdi_follows follows;
+
+    sherdi_drive_poll(&run->drive);
+    sherdi_order_follows(&run->order, op, &follows);
+    if (op->lane == SHERDI_LANE_DRIVE) {
+        number = transfer_give(engine, op, &follows);
+        sherdi_order_enter(&run->order, op, number);
+        sherdi_drive_poll(&run->drive);
+        if (op->kind == SHERDI_OP_WRITE && !engine->settings.pipeline_write) {
+            return sherdi_drive_wait(&run->drive, number);
+        }
+        return SHERD_OK;
+    }
+    SHERDI_TRY(op_follow_marked(engine, op, &follows));
+    number = run->given[op->lane] + 1;
+    if (CALLS[op->kind] != NULL) {
+        SHERDI_TRY(CALLS[op->kind](engine, op, &number));
+    } else if (op->kind != SHERDI_OP_USE) { /* the trainer's own */
+        KERNELS[op->kind](engine, lane_of(engine, op->lane), op);
+    }
+    op_record(engine, op, number);
+    return SHERD_OK;
+}
+
+sherd_status sherdi_run_exchange(sherd_engine *engine, const void *mine, void *all,
+                                 size_t len_bytes)
+{
+    engine->run.given_mine = mine;
+    engine->run.given_all  = all;
+    return sherdi_program_exchange(&engine->run.program, len_bytes);
+}
+
+sherd_status sherdi_run_generation(sherd_engine *engine, sherdi_op_kind kind)
+{
+    return sherdi_program_generation(&engine->run.program, kind);
+}
+
+sherd_status sherdi_run_commit(sherd_engine *engine, int64_t step, uint64_t fingerprint,
+                               const sherdi_scaler *scaler)
+{
+    sherdi_state_note *note = &engine->run.record.note;
+
+    memset(&engine->run.record, 0, sizeof(engine->run.record));
+    note->step             = step;
+    note->micro_step       = engine->micro_step;
+    note->skipped_steps    = engine->skipped_steps;
+    note->fingerprint      = fingerprint;
+    note->scaler           = *scaler;
+    note->accumulation     = engine->settings.accumulation;
+    note->micro_batch_size = engine->settings.micro_batch_size;
+    memcpy(note->run_text, engine->run_text, sizeof(note->run_text));
+    return sherdi_run_generation(engine, SHERDI_OP_COMMIT);
+}
+
+sherd_status sherdi_run_drain(sherd_engine *engine)
+{
+    return sherdi_world_wait(engine->world, engine->run.given[SHERDI_LANE_WIRE]);
+}
+
+/* -------------------------------------------------------------- open, close -- */
+
+static sherd_status events_open(sherd_engine *engine)
+{
+    static const sherdi_lane_id LANES[] = {SHERDI_LANE_UPDATE, SHERDI_LANE_UP, SHERDI_LANE_DOWN};
+
+    for (size_t l = 0; l < sizeof(LANES) / sizeof(LANES[0]) && sherdi_has_device(engine); l++) {
+        for (int i = 0; i < SHERDI_RUN_EVENTS; i++) {
+            SHERDI_TRY(engine->backend->device->event_create(engine->backend,
+                                                             &engine->run.events[LANES[l]][i]));
+        }
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherdi_run_open(sherd_engine *engine)
+{
+    sherdi_run         *run    = &engine->run;
+    sherdi_drive_others others = {lane_is_over, host_wait, engine};
+
+    run->program = (sherdi_program){
+        .plan     = engine->plan,
+        .model    = &engine->model,
+        .progress = &run->progress,
+        .fn       = op_run,
+        .ctx      = engine,
+    };
+    SHERDI_TRY(sherdi_progress_open(&run->progress, engine->plan, &engine->model, &engine->mem));
+    SHERDI_TRY(sherdi_drive_open(&run->drive, sherdi_program_transfers(engine->plan), &run->order,
+                                 &others, &engine->mem));
+    return events_open(engine);
+}
+
+void sherdi_run_close(sherd_engine *engine)
+{
+    sherdi_run *run = &engine->run;
+
+    if (engine->backend == NULL) {
+        return;
+    }
+    sherdi_drive_close(&run->drive);
+    sherdi_progress_close(&run->progress);
+    for (int lane = 0; lane < SHERDI_LANES; lane++) {
+        for (int i = 0; i < SHERDI_RUN_EVENTS; i++) {
+            engine->backend->device->event_destroy(run->events[lane][i]);
+            run->events[lane][i] = NULL;
+        }
+    }
+}
+
+sherd_status sherdi_run_settle(sherd_engine *engine, sherdi_ring ring)
+{
+    sherd_status status = sherdi_drive_settle(&engine->run.drive, ring);
+
+    sherdi_progress_forget(&engine->run.progress, engine->plan, ring);
+    return status;
+}

@@ -1,0 +1,118 @@
+/* Small data of kernels: coefficients, spans and ratios that they read, norms, counts and fingerprints that
+ * they add to. One set where the device's memory is the host's; else one for each side, and the sums of both
+ * are the result: all of them are integers. */
+#include "engine/run/engine_impl.h"
+
+#include <string.h>
+
+static sherdi_scalars scalars_at(const sherdi_plan *plan, unsigned char *memory)
+{
+    const sherdi_plan_scalars *at = &plan->scalars;
+
+    return (sherdi_scalars){
+        .head   = (sherdi_scalars_head *)(void *)(memory + at->head),
+        .norms  = (sherdi_norm_acc *)(void *)(memory + at->norms),
+        .coeffs = memory + at->coeffs,
+        .ratios = (float *)(void *)(memory + at->ratios),
+        .groups = (int32_t *)(void *)(memory + at->groups),
+        .spans  = plan->spans,
+    };
+}
+
+/* What came down of the device's results. */
+static unsigned char *down_area(const sherd_engine *engine)
+{
+    return engine->buffers[SHERDI_BUFFER_HOST_SCALARS] + engine->plan->scalars.shared_bytes;
+}
+
+static void groups_write(sherd_engine *engine)
+{
+    const sherdi_optimizer *optimizer = engine->settings.optimizer;
+
+    if (optimizer->grain != SHERDI_GRAIN_TENSOR) {
+        return;
+    }
+    for (size_t p = 0; p < engine->plan->num_params; p++) {
+        const sherdi_model_param *param = &engine->model.params[p];
+
+        engine->on_host.groups[p] =
+            optimizer->has_ratio(&engine->settings, &engine->model.groups[param->group], param)
+                ? param->group
+                : -1;
+    }
+}
+
+sherd_status sherdi_scalars_open(sherd_engine *engine)
+{
+    const sherdi_plan *plan   = engine->plan;
+    unsigned char     *memory = engine->buffers[SHERDI_BUFFER_SCALARS];
+
+    if (plan->buffers[SHERDI_BUFFER_SCALARS].bytes == 0) {
+        engine->scalars_own =
+            sherdi_alloc(&engine->mem, SHERDI_MEM_CONTROL, plan->scalars.shared_bytes);
+        if (engine->scalars_own == NULL) {
+            return SHERD_E_NOMEM;
+        }
+        memory = engine->scalars_own;
+    }
+    engine->device  = scalars_at(plan, memory);
+    engine->on_host = engine->device;
+    if (sherdi_has_device(engine)) {
+        engine->on_host      = scalars_at(plan, engine->buffers[SHERDI_BUFFER_HOST_SCALARS]);
+        engine->device.spans = (const sherdi_span *)(const void *)(memory + plan->scalars.spans);
+        sherdi_place_put(engine, SHERDI_PLACE_DEVICE, memory + plan->scalars.spans, plan->spans,
+                         plan->num_spans * sizeof(*plan->spans));
+        SHERDI_TRY(sherdi_lane_wait(engine->backend));
+    }
+    groups_write(engine);
+    return SHERD_OK;
+}
+
+void sherdi_scalars_close(sherd_engine *engine)
+{
+    sherdi_free(engine->scalars_own);
+    engine->scalars_own = NULL;
+    engine->device      = (sherdi_scalars){0};
+    engine->on_host     = (sherdi_scalars){0};
+}
+
+void sherdi_scalars_tell(sherd_engine *engine)
+{
+    const sherdi_plan_scalars *at = &engine->plan->scalars;
+
+    if (sherdi_has_device(engine)) {
+        engine->lanes.update->kernels->copy(engine->lanes.update, engine->device.coeffs,
+                                            engine->on_host.coeffs, at->shared_bytes - at->coeffs);
+    }
+}
+
+/* What the device found joins what the host's kernels found. */
+static void down_add(sherd_engine *engine, sherdi_scalars_head *out)
+{
+    const sherdi_plan_scalars *at   = &engine->plan->scalars;
+    const sherdi_scalars       down = scalars_at(engine->plan, down_area(engine));
+
+    sherdi_norm_merge(&out->norm, &down.head->norm);
+    out->counts.nonfinite += down.head->counts.nonfinite;
+    out->counts.out_of_range += down.head->counts.out_of_range;
+    out->fingerprint += down.head->fingerprint;
+    for (size_t i = 0; i < (at->results_bytes - at->norms) / sizeof(*down.norms); i++) {
+        sherdi_norm_merge(&engine->on_host.norms[i], &down.norms[i]);
+    }
+}
+
+sherd_status sherdi_scalars_read(sherd_engine *engine, sherdi_scalars_head *out)
+{
+    if (sherdi_has_device(engine)) {
+        engine->lanes.update->kernels->copy(engine->lanes.update, down_area(engine),
+                                            engine->device.head,
+                                            engine->plan->scalars.results_bytes);
+        SHERDI_TRY(sherdi_lane_wait(engine->lanes.update));
+    }
+    *out = *engine->on_host.head;
+    if (sherdi_has_device(engine)) {
+        down_add(engine, out);
+    }
+    sherdi_norm_normalise(&out->norm);
+    return SHERD_OK;
+}

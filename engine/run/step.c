@@ -1,0 +1,499 @@
+/* The step: prepare (what the ranks saw, reduce, norm) and apply (update, publish).
+ *
+ * A boundary meets three times: agree (the same units ran everywhere), norm, publish (the
+ * fingerprint; also the promise that every rank has written its slices, after which peers
+ * read them without meeting again). */
+#include "engine/run/engine_impl.h"
+
+#include "base/checked.h"
+#include "base/clock.h"
+#include "base/log.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Torch's and DeepSpeed's guard in the clip coefficient. */
+#define CLIP_EPSILON 1e-6
+
+static int window_is_over(const sherd_engine *engine)
+{
+    return engine->is_closing || engine->micro_seen >= engine->settings.accumulation;
+}
+
+/* A report that is wanted must be one that can be filled: known before anything happens. */
+static sherd_status report_check(const sherd_step_report *out)
+{
+    return out == NULL ? SHERD_OK : sherdi_api_check(out, SHERDI_API_STEP_REPORT);
+}
+
+static void report_fill(const sherd_step_report *report, sherd_step_report *out)
+{
+    if (out != NULL) {
+        sherdi_api_write(report, out);
+    }
+}
+
+static sherd_status nothing_is_held(const sherd_engine *engine)
+{
+    for (size_t u = 0; u < engine->plan->num_units; u++) {
+        if (sherdi_unit_of(engine, (int)u)->held > 0) {
+            return sherdi_fail(SHERD_E_STATE,
+                               "unit %s is still acquired; release every unit before the step",
+                               engine->model.units[u].name);
+        }
+    }
+    return SHERD_OK;
+}
+
+/* What this rank holds of the gradient. */
+static sherd_status own_sumsq(sherd_engine *engine)
+{
+    sherd_status status = sherdi_program_norm(&engine->run.program);
+    sherd_status own;
+
+    own = sherdi_run_settle(engine, SHERDI_RING_GRADS);
+    return status == SHERD_OK ? own : status;
+}
+
+/* Sum of squares of the whole model's gradient, the same bits on every rank and layout; and what
+ * the integers could not hold. `status`: how it went here before; what fails on one rank fails on all. */
+static sherd_status norm_measure(sherd_engine *engine, sherd_status status,
+                                 sherdi_norm_message *own)
+{
+    const sherdi_plan  *plan = engine->plan;
+    sherdi_scalars_head head = {0};
+    sherdi_mark         mark = sherdi_mark_begin(&engine->marks, SHERDI_MARK_NORM, NULL, NULL, 0);
+    char                text[SHERDI_ERROR_BYTES];
+
+    memset(own, 0, sizeof(*own));
+    if (status == SHERD_OK) {
+        status = own_sumsq(engine);
+    }
+    if (status == SHERD_OK) {
+        head = engine->results;
+    }
+    (void)snprintf(text, sizeof(text), "%s", sherd_last_error());
+    own->norm   = head.norm;
+    own->counts = head.counts;
+    own->status = (uint64_t)status;
+    sherdi_mark_end(&engine->marks, NULL, &mark);
+    SHERDI_TRY(sherdi_run_exchange(engine, own, engine->norm_all, sizeof(*own)));
+    if (status != SHERD_OK) {
+        return sherdi_fail_relay(status, text);
+    }
+    for (int r = 0; r < engine->world_size; r++) {
+        if (engine->norm_all[r].status != SHERD_OK) {
+            return sherdi_fail((sherd_status)engine->norm_all[r].status,
+                               "rank %d could not read its gradient; nothing was updated", r);
+        }
+    }
+    for (int r = 0; (plan->is_sliced || plan->is_deterministic) && r < engine->world_size; r++) {
+        if (r != engine->rank) {
+            sherdi_norm_merge(&own->norm, &engine->norm_all[r].norm);
+            own->counts.nonfinite += engine->norm_all[r].counts.nonfinite;
+            own->counts.out_of_range += engine->norm_all[r].counts.out_of_range;
+        }
+    }
+    return SHERD_OK;
+}
+
+/* A finite gradient that the integers cannot hold. */
+static sherd_status range_check(const sherdi_fixed_counts *counts)
+{
+    if (counts->nonfinite > 0 || counts->out_of_range == 0) {
+        return SHERD_OK;
+    }
+    return sherdi_fail(
+        SHERD_E_NUMERIC,
+        "%llu gradient elements of this window are %g or more: the deterministic mode "
+        "cannot add them, and no loss scale cures it; the window was dropped, nothing "
+        "was updated; scale the loss down, or look for what diverges",
+        (unsigned long long)counts->out_of_range, SHERDI_FIXED_RANGE);
+}
+
+/* The gradients of this window are gone, nothing was updated; `status` says why and is returned. */
+static sherd_status window_drop(sherd_engine *engine, sherd_status status)
+{
+    char text[SHERDI_ERROR_BYTES];
+
+    (void)snprintf(text, sizeof(text), "%s", sherd_last_error());
+    (void)sherdi_run_settle(engine, SHERDI_RING_STATE);
+    (void)sherdi_run_settle(engine, SHERDI_RING_GRADS);
+    sherdi_loop_window_begin(engine);
+    engine->has_backward = 0;
+    sherdi_loop_fetch_ahead(engine);
+    return sherdi_fail_relay(status, text);
+}
+
+static sherd_status boundary_prepare(sherd_engine *engine)
+{
+    sherd_step_report  *report = &engine->report;
+    sherd_status        status = sherdi_agree_uses(engine);
+    sherdi_norm_message seen;
+
+    if (status != SHERD_OK) {
+        return window_drop(engine, status); /* what it held is of no use to anybody */
+    }
+    status = sherdi_program_window_end(&engine->run.program);
+    if (status != SHERD_E_PEER_LOST) {
+        status = norm_measure(engine, status, &seen);
+    }
+    if (status == SHERD_OK) {
+        status = range_check(&seen.counts);
+    }
+    if (status != SHERD_OK) {
+        return window_drop(engine, status);
+    }
+    SHERDI_TRY(sherdi_program_forget(&engine->run.program));
+
+    engine->sumsq            = seen.counts.nonfinite > 0 ? NAN : sherdi_norm_value(&seen.norm);
+    report->is_boundary      = 1;
+    report->has_overflow     = !isfinite(engine->sumsq);
+    report->grad_norm        = sqrt(engine->sumsq) * sherdi_optimizer_unscale(engine);
+    report->grad_sumsq       = report->grad_norm * report->grad_norm;
+    report->clip_coefficient = 1;
+    engine->boundary         = *report;
+    engine->phase            = SHERDI_PHASE_PREPARED;
+    return SHERD_OK;
+}
+
+static sherd_status step_prepare(sherd_engine *engine)
+{
+    sherd_step_report *report = &engine->report;
+
+    sherd_status status;
+
+    SHERDI_TRY(nothing_is_held(engine));
+    if (engine->lost != SHERD_OK) { /* when a unit was released */
+        return window_drop(engine, sherdi_fail_relay(engine->lost, engine->lost_text));
+    }
+    status = sherdi_loop_micro_batch_end(engine);
+    if (status != SHERD_OK) {
+        return window_drop(engine, status);
+    }
+    engine->micro_seen++;
+    engine->micro_backward += engine->has_backward;
+    engine->has_backward = 0;
+    engine->micro_step++;
+
+    *report = (sherd_step_report){
+        .struct_size   = sizeof(*report),
+        .micro_step    = engine->micro_step,
+        .step          = engine->step,
+        .skipped_steps = engine->skipped_steps,
+        .loss_scale    = engine->scaler.scale,
+        .lr = sherdi_optimizer_group_lr(engine, NULL, SHERD_GROUP_DEFAULT, engine->step + 1),
+    };
+    if (window_is_over(engine)) {
+        engine->step_mark =
+            sherdi_mark_begin(&engine->marks, SHERDI_MARK_STEP, engine->backend, NULL, 0);
+        return boundary_prepare(engine);
+    }
+    sherdi_loop_fetch_ahead(engine);
+    return SHERD_OK;
+}
+
+/* ------------------------------------------------------------------ apply -- */
+
+/* Where the time of this boundary and the window before it went. The step's own mark ends here: what the device
+ * has not passed yet counts for the next one. */
+static void times_close(sherd_engine *engine)
+{
+    sherd_step_report *report = &engine->report;
+    sherdi_marks      *marks  = &engine->marks;
+    double             waits;
+    double             moves;
+
+    sherdi_lanes_join(engine);
+    sherdi_mark_end(marks, engine->backend, &engine->step_mark);
+    engine->step_mark = (sherdi_mark){.slot = -1};
+    sherdi_marks_resolve(marks, engine->backend);
+    report->update_s = sherdi_marks_take(marks, SHERDI_MARK_UPDATE);
+    report->norm_s   = sherdi_marks_take(marks, SHERDI_MARK_NORM);
+    report->gather_s = sherdi_marks_take(marks, SHERDI_MARK_GATHER);
+    report->reduce_s = sherdi_marks_take(marks, SHERDI_MARK_REDUCE);
+    report->copy_s =
+        sherdi_marks_take(marks, SHERDI_MARK_DOWN) + sherdi_marks_take(marks, SHERDI_MARK_UP);
+    report->wait_gather_s = sherdi_marks_take(marks, SHERDI_MARK_WAIT_GATHER);
+    report->wait_reduce_s = sherdi_marks_take(marks, SHERDI_MARK_WAIT_REDUCE);
+    report->step_s        = sherdi_marks_take(marks, SHERDI_MARK_STEP);
+    report->compute_s     = sherdi_marks_take(marks, SHERDI_MARK_COMPUTE);
+    waits                 = report->wait_gather_s + report->wait_reduce_s;
+    moves                 = report->gather_s + report->reduce_s;
+    report->exposed_s     = waits + report->wait_param_s + report->step_s;
+    report->hidden_s      = moves > waits ? moves - waits : 0;
+}
+
+/* What this boundary and the window before it moved and waited for; the counting starts anew. */
+static void boundary_close(sherd_engine *engine)
+{
+    sherdi_store      *store   = &engine->store;
+    sherd_step_report *report  = &engine->report;
+    sherdi_io_traffic  traffic = {0};
+
+    if (store->queue != NULL) {
+        traffic = sherdi_ioq_traffic(store->queue);
+    }
+    report->wait_read_s = report->wait_write_s = report->wait_param_s = 0;
+    for (int ring = 0; ring < SHERDI_RINGS; ring++) {
+        const sherdi_drive_waits *waits = &engine->run.drive.waits[ring];
+
+        *(ring == SHERDI_RING_PARAMS ? &report->wait_param_s : &report->wait_read_s) +=
+            (double)waits->read_ns * 1e-9;
+        report->wait_write_s += (double)waits->write_ns * 1e-9;
+    }
+    memset(engine->run.drive.waits, 0, sizeof(engine->run.drive.waits));
+    times_close(engine);
+    report->nvme_read_bytes    = traffic.read_bytes - store->reported.read_bytes;
+    report->nvme_written_bytes = traffic.written_bytes - store->reported.written_bytes;
+    report->link_down_bytes    = store->link.down_bytes - store->reported_link.down_bytes;
+    report->link_up_bytes      = store->link.up_bytes - store->reported_link.up_bytes;
+    store->reported            = traffic;
+    store->reported_link       = store->link;
+    engine->boundary           = *report;
+    if (engine->settings.wall_clock_breakdown) {
+        sherdi_log(
+            SHERD_LOG_INFO, engine->rank,
+            "step %lld: update %.1f ms, norm %.1f ms; waited for reads %.1f ms, writes "
+            "%.1f ms, parameters %.1f ms; NVMe %.1f MiB read, %.1f MiB written; link %.1f "
+            "MiB down, %.1f MiB up",
+            (long long)engine->step, report->update_s * 1e3, report->norm_s * 1e3,
+            report->wait_read_s * 1e3, report->wait_write_s * 1e3, report->wait_param_s * 1e3,
+            (double)report->nvme_read_bytes / 0x1p20, (double)report->nvme_written_bytes / 0x1p20,
+            (double)report->link_down_bytes / 0x1p20, (double)report->link_up_bytes / 0x1p20);
+    }
+}
+
+/* What the gradients are multiplied by to clip them: Pascanu et al. 2013, with torch's guard. */
+static double clip_coefficient(const sherd_engine *engine, const sherd_step_params *params)
+{
+    double norm = engine->report.grad_norm;
+    double coefficient;
+
+    if (params != NULL && !isnan(params->clip_coefficient)) {
+        return params->clip_coefficient;
+    }
+    if (params != NULL && !isnan(params->grad_norm)) {
+        norm = params->grad_norm;
+    }
+    if (engine->settings.gradient_clipping == 0) {
+        return 1;
+    }
+    coefficient = engine->settings.gradient_clipping / (norm + CLIP_EPSILON);
+    return coefficient < 1 ? coefficient : 1;
+}
+
+/* Of the state as it is; what was read ahead of an update is dropped. */
+static sherd_status own_fingerprint(sherd_engine *engine)
+{
+    SHERDI_TRY(sherdi_run_settle(engine, SHERDI_RING_STATE));
+    if (!engine->has_own_fingerprint) {
+        SHERDI_TRY(sherdi_fill_own_fingerprint(engine, &engine->own_fingerprint));
+        engine->has_own_fingerprint = 1;
+    }
+    return SHERD_OK;
+}
+
+static sherd_status apply_skip(sherd_engine *engine)
+{
+    sherd_step_report *report = &engine->report;
+    sherd_status       status;
+
+    engine->skipped_steps++;
+    report->has_overflow  = 1;
+    report->skipped_steps = engine->skipped_steps;
+    sherdi_loop_window_begin(engine);
+    engine->phase = SHERDI_PHASE_RUNNING;
+    status        = own_fingerprint(engine);
+    status        = sherdi_update_agree(engine, status, engine->own_fingerprint, 0,
+                                        "while it read its state", &report->fingerprint);
+    if (status != SHERD_OK) {
+        sherdi_engine_poison(engine, status); /* another rank may have updated */
+        return status;
+    }
+    boundary_close(engine);
+    sherdi_loop_fetch_ahead(engine);
+    return sherdi_scaler_update(&engine->scaler, 1);
+}
+
+static sherd_status step_apply(sherd_engine *engine, const sherd_step_params *params)
+{
+    sherd_step_report *report    = &engine->report;
+    int                overflows = (params != NULL && params->overflow) ||
+                    (report->has_overflow && engine->settings.check_overflow);
+    double       unscale = sherdi_optimizer_unscale(engine);
+    uint64_t     decision;
+    sherd_status status;
+
+    if (overflows) {
+        return apply_skip(engine);
+    }
+    report->clip_coefficient = clip_coefficient(engine, params);
+    report->lr = sherdi_optimizer_group_lr(engine, params, SHERD_GROUP_DEFAULT, engine->step + 1);
+    decision   = sherdi_optimizer_coeffs(engine, params, report->clip_coefficient * unscale,
+                                         engine->step + 1);
+    status     = sherdi_update_measure(engine);
+    if (status != SHERD_OK) { /* the state is whole */
+        engine->phase = SHERDI_PHASE_RUNNING;
+        return window_drop(engine, status);
+    }
+    status = sherdi_update_run(engine, decision);
+    if (status != SHERD_OK) {
+        sherdi_engine_poison(engine, status);
+        return status;
+    }
+    engine->step++;
+    report->step        = engine->step;
+    report->was_updated = 1;
+    boundary_close(engine);
+    sherdi_loop_fetch_ahead(engine);
+    sherdi_loop_window_begin(engine);
+    engine->phase = SHERDI_PHASE_RUNNING;
+    return sherdi_scaler_update(&engine->scaler, 0);
+}
+
+/* ----------------------------------------------------------- public calls -- */
+
+static sherd_status phase_check(const sherd_engine *engine, sherdi_phase wanted)
+{
+    SHERDI_TRY(sherdi_engine_check_alive(engine));
+    if (engine->phase == wanted) {
+        return SHERD_OK;
+    }
+    switch (engine->phase) {
+    case SHERDI_PHASE_OPEN:
+        return sherdi_fail(SHERD_E_STATE, "the engine is not sealed; call sherd_engine_seal first");
+    case SHERDI_PHASE_SEALED:
+        return sherdi_fail(SHERD_E_STATE,
+                           "no unit was acquired yet; a step follows a backward pass");
+    case SHERDI_PHASE_RUNNING:
+        return sherdi_fail(SHERD_E_STATE,
+                           "nothing is prepared; sherd_step_prepare comes first, and "
+                           "only its boundary is applied or discarded");
+    case SHERDI_PHASE_PREPARED:
+        break;
+    }
+    return sherdi_fail(SHERD_E_STATE, "a step is prepared; call sherd_step_apply or "
+                                      "sherd_step_discard first");
+}
+
+static sherd_status prepare_guarded(sherd_engine *engine)
+{
+    sherd_status status;
+
+    sherdi_mem_forbid_begin();
+    status = step_prepare(engine);
+    sherdi_mem_forbid_end();
+    return sherdi_engine_outcome(engine, status);
+}
+
+static sherd_status apply_guarded(sherd_engine *engine, const sherd_step_params *params)
+{
+    sherd_status status;
+
+    sherdi_mem_forbid_begin();
+    status = step_apply(engine, params);
+    sherdi_mem_forbid_end();
+    return sherdi_engine_outcome(engine, status);
+}
+
+sherd_status sherd_step(sherd_engine *engine, sherd_step_report *out)
+{
+    SHERDI_TRY(phase_check(engine, SHERDI_PHASE_RUNNING));
+    SHERDI_TRY(report_check(out));
+    SHERDI_TRY(prepare_guarded(engine));
+    if (engine->phase == SHERDI_PHASE_PREPARED) {
+        SHERDI_TRY(apply_guarded(engine, NULL));
+    }
+    report_fill(&engine->report, out);
+    return SHERD_OK;
+}
+
+sherd_status sherd_step_prepare(sherd_engine *engine, sherd_step_report *out)
+{
+    SHERDI_TRY(phase_check(engine, SHERDI_PHASE_RUNNING));
+    SHERDI_TRY(report_check(out));
+    SHERDI_TRY(prepare_guarded(engine));
+    report_fill(&engine->report, out);
+    return SHERD_OK;
+}
+
+/* A number from outside: NaN (not given) or from 0 on. */
+static sherd_status given_check(const char *what, double value)
+{
+    if (isnan(value) || (value >= 0 && isfinite(value))) {
+        return SHERD_OK;
+    }
+    return sherdi_fail(SHERD_E_INVAL,
+                       "sherd_step_params.%s is %g: it must be finite and not below 0", what,
+                       value);
+}
+
+static sherd_status step_params_check(const sherd_engine *engine, const sherd_step_params *params)
+{
+    SHERDI_TRY(given_check("grad_norm", params->grad_norm));
+    SHERDI_TRY(given_check("clip_coefficient", params->clip_coefficient));
+    if (params->group_lr == NULL) {
+        return SHERD_OK;
+    }
+    if (params->group_count < 0 || (size_t)params->group_count > engine->model.num_groups) {
+        return sherdi_fail(SHERD_E_INVAL,
+                           "sherd_step_params.group_count is %d, and there are %zu groups",
+                           params->group_count, engine->model.num_groups);
+    }
+    for (int g = 0; g < params->group_count; g++) {
+        SHERDI_TRY(given_check("group_lr", params->group_lr[g]));
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherd_step_apply(sherd_engine *engine, const sherd_step_params *params)
+{
+    sherd_step_params given;
+
+    SHERDI_TRY(phase_check(engine, SHERDI_PHASE_PREPARED));
+    if (params == NULL) {
+        return apply_guarded(engine, NULL);
+    }
+    sherd_step_params_init(&given);
+    SHERDI_TRY(sherdi_api_read(params, SHERDI_API_STEP_PARAMS, &given));
+    SHERDI_TRY(step_params_check(engine, &given));
+    return apply_guarded(engine, &given);
+}
+
+sherd_status sherd_step_discard(sherd_engine *engine)
+{
+    SHERDI_TRY(sherdi_engine_check_alive(engine));
+    if (engine->phase != SHERDI_PHASE_RUNNING) {
+        SHERDI_TRY(phase_check(engine, SHERDI_PHASE_PREPARED));
+    }
+    SHERDI_TRY(nothing_is_held(engine));
+    (void)window_drop(engine, SHERD_OK); /* a read that failed will fail where it is needed */
+    engine->phase = SHERDI_PHASE_RUNNING;
+    return SHERD_OK;
+}
+
+sherd_status sherd_step_wait(sherd_engine *engine, sherd_step_report *out)
+{
+    SHERDI_TRY(sherdi_engine_check_alive(engine));
+    if (engine->phase == SHERDI_PHASE_OPEN) {
+        return sherdi_fail(SHERD_E_STATE, "the engine is not sealed; call sherd_engine_seal first");
+    }
+    SHERDI_TRY(report_check(out));
+    SHERDI_TRY(sherdi_world_status(engine->world));
+    report_fill(&engine->boundary, out);
+    return SHERD_OK;
+}
+
+sherd_status sherd_step_close_window(sherd_engine *engine)
+{
+    SHERDI_TRY(phase_check(engine, SHERDI_PHASE_RUNNING));
+    engine->is_closing = 1;
+    return SHERD_OK;
+}
+
+float sherd_loss_scale(const sherd_engine *engine)
+{
+    return engine == NULL ? 1 : (float)engine->scaler.scale;
+}

@@ -1,0 +1,484 @@
+/* Tiers of an engine, opened as the plan says; the state's generations.
+ * See store.h. */
+#include "engine/run/engine_impl.h"
+
+#include "base/checked.h"
+#include "base/clock.h"
+#include "base/hash.h"
+#include "base/log.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+#include <time.h>
+
+/* ------------------------------------------------------------------- open -- */
+
+typedef struct folder_list {
+    const char *paths[SHERDI_MAX_FOLDERS];
+    int         count;
+} folder_list;
+
+static folder_list folders_of(const sherdi_offload_settings *settings)
+{
+    folder_list list = {.count = settings->num_folders};
+
+    for (int i = 0; i < settings->num_folders; i++) {
+        list.paths[i] = settings->folders[i];
+    }
+    return list;
+}
+
+static int has_files(const sherdi_plan *plan)
+{
+    const sherdi_settings *settings = &plan->settings;
+
+    return (plan->num_extents[SHERDI_PLACE_STORAGE] > 0 &&
+            settings->offload_state.tier->has_files) ||
+           (plan->num_pieces > 0 && settings->offload_param.tier->has_files);
+}
+
+static sherd_status queue_open(sherd_engine *engine)
+{
+    static const sherdi_ioq_kind KINDS[] = {
+        [SHERDI_IO_AUTO]    = SHERDI_IOQ_AUTO,
+        [SHERDI_IO_URING]   = SHERDI_IOQ_URING,
+        [SHERDI_IO_THREADS] = SHERDI_IOQ_THREADS,
+    };
+    const sherdi_settings *settings = &engine->settings;
+    sherdi_ioq_params      params   = {
+               .kind          = KINDS[settings->io_engine],
+               .request_bytes = settings->io_block_bytes,
+               .depth         = settings->io_depth,
+               .rank          = engine->rank,
+               .trace         = engine->marks.trace,
+    };
+
+    return has_files(engine->plan) ? sherdi_ioq_create(&params, &engine->mem, &engine->store.queue)
+                                   : SHERD_OK;
+}
+
+static void queue_register(sherd_engine *engine)
+{
+    static const int RINGS[] = {SHERDI_BUFFER_STATE_RING, SHERDI_BUFFER_PARAM_RING,
+                                SHERDI_BUFFER_GRAD_RING};
+    struct iovec     memory[3];
+    int              count = 0;
+
+    for (int i = 0; i < 3; i++) {
+        const sherdi_plan_buffer *buffer = &engine->plan->buffers[RINGS[i]];
+
+        if (buffer->bytes > 0 && buffer->is_pinned) {
+            memory[count++] =
+                (struct iovec){.iov_base = engine->buffers[RINGS[i]], .iov_len = buffer->bytes};
+        }
+    }
+    if (count > 0) {
+        sherdi_ioq_register(engine->store.queue, memory, count, &engine->store.pinned_bytes);
+    }
+}
+
+/* All that must be the same for a state file to be this engine's. */
+static uint64_t layout_hash(const sherd_engine *engine)
+{
+    const sherdi_plan *plan = engine->plan;
+    uint64_t           hash = sherdi_hash_u64(1, (uint64_t)engine->settings.compute_dtype);
+
+    hash = sherdi_hash_u64(hash, (uint64_t)engine->settings.stage);
+    if (engine->settings.optimizer->state_tag != 0) {
+        hash = sherdi_hash_u64(hash, engine->settings.optimizer->state_tag);
+    }
+    /* without the groups: their rates are no part of the state, as the configuration's are none */
+    for (size_t i = engine->model.num_groups; i < sherdi_model_num_items(&engine->model); i++) {
+        hash = sherdi_hash_u64(hash, sherdi_model_item_hash(&engine->model, i));
+    }
+    for (size_t b = 0; b < plan->num_blocks; b++) {
+        const sherdi_block *block = &plan->blocks[b];
+        uint64_t numbers[]        = {(uint64_t)block->segment, block->offset_elems, block->elems,
+                                     block->stride_elems,      block->extent,       block->state_offset};
+
+        hash = sherdi_hash_bytes(hash, numbers, sizeof(numbers));
+    }
+    return hash;
+}
+
+static uint64_t run_draw(void)
+{
+    uint64_t run = 0;
+
+    if (getrandom(&run, sizeof(run), 0) != sizeof(run)) {
+        run = sherdi_mix64((uint64_t)sherdi_now_ns());
+    }
+    return run == 0 ? 1 : run;
+}
+
+/* ----------------------------------------------- state files that are there -- */
+
+/* Runs that could be gone on from, newest first. */
+#define MOST_RUNS        16
+#define LOCK_PATIENCE_NS ((int64_t)5 * 1000 * 1000 * 1000)
+
+typedef struct file_run {
+    uint64_t run;
+    int64_t  changed_s;
+} file_run;
+
+typedef struct file_search {
+    const sherd_engine *engine;
+    uint64_t            layout;
+    folder_list         folders;
+    file_run            runs[MOST_RUNS]; /* this rank's file fits and has a generation */
+    size_t              num_runs;
+    size_t              older;  /* ... as far as is known, but for their format */
+    uint32_t            format; /* of one of those */
+    size_t              others; /* files that nobody has open */
+    uint64_t            locked; /* a run whose file would fit, and a process has it; 0: none */
+    uint64_t            others_bytes;
+} file_search;
+
+static void run_insert(file_search *search, file_run run)
+{
+    size_t at = search->num_runs;
+
+    while (at > 0 && search->runs[at - 1].changed_s < run.changed_s) {
+        at--;
+    }
+    if (at == MOST_RUNS) {
+        return;
+    }
+    search->num_runs = sherdi_min_size(search->num_runs + 1, MOST_RUNS);
+    memmove(&search->runs[at + 1], &search->runs[at],
+            (search->num_runs - 1 - at) * sizeof(search->runs[0]));
+    search->runs[at] = run;
+}
+
+/* Nothing can be gone on from there, and nobody would ever free its space. Who comes second finds it gone: then too it
+ * is no file of an earlier run. */
+static int empty_reclaim(const file_search *search, const sherdi_state_found *found)
+{
+    uint64_t     freed_bytes;
+    sherd_status status;
+
+    if (!sherdi_state_found_is_empty(found)) {
+        return 0;
+    }
+    status = sherdi_state_reclaim(found->path, search->folders.paths, search->folders.count,
+                                  &freed_bytes);
+    if (status == SHERD_OK) {
+        sherdi_log(SHERD_LOG_INFO, search->engine->rank,
+                   "removed %s (%llu bytes): its run was ended before anything was committed to it",
+                   found->path, (unsigned long long)freed_bytes);
+    }
+    return status == SHERD_OK || status == SHERD_E_STATE;
+}
+
+static sherd_status file_found(void *ctx, const sherdi_state_found *found)
+{
+    file_search *search = ctx;
+
+    int is_mine = found->is_valid && found->generation > 0 &&
+                  found->id.rank == search->engine->rank &&
+                  found->id.world_size == search->engine->world_size;
+    int fits =
+        is_mine && found->format == SHERDI_STATE_FORMAT && found->id.layout == search->layout;
+
+    if (found->is_locked) {
+        search->locked = fits ? found->id.run : search->locked;
+        return SHERD_OK;
+    }
+    if (empty_reclaim(search, found)) {
+        return SHERD_OK;
+    }
+    if (is_mine && found->format != SHERDI_STATE_FORMAT) {
+        search->older++;
+        search->format = found->format;
+    }
+    search->others++;
+    search->others_bytes += found->held_bytes;
+    if (fits) {
+        run_insert(search, (file_run){found->id.run, found->changed_s});
+    }
+    return SHERD_OK;
+}
+
+/* A process that was killed keeps its files until its requests in flight have ended. Files that a living
+ * run has are left to it after a while. */
+static sherd_status files_search(const sherd_engine *engine, const char *folder,
+                                 file_search *search)
+{
+    static const struct timespec REST  = {0, 20 * 1000 * 1000};
+    int64_t                      start = sherdi_now_ns();
+    file_search                  empty = *search;
+
+    for (;;) {
+        *search = empty;
+        SHERDI_TRY(sherdi_state_find(folder, file_found, search));
+        if (search->locked == 0 || !engine->settings.resume_state ||
+            sherdi_now_ns() - start > LOCK_PATIENCE_NS) {
+            return SHERD_OK;
+        }
+        (void)nanosleep(&REST, NULL);
+    }
+}
+
+/* The newest of rank 0's that every rank has its part of; 0: none. Collective. */
+static sherd_status run_choose(sherd_engine *engine, const file_search *search, uint64_t *out)
+{
+    uint64_t               wanted[MOST_RUNS] = {0};
+    sherdi_publish_message mine              = {0};
+    uint64_t               common            = ~(uint64_t)0;
+
+    for (size_t i = 0; i < search->num_runs; i++) {
+        wanted[i] = search->runs[i].run;
+    }
+    SHERDI_TRY(sherd_world_broadcast(engine->world, wanted, sizeof(wanted), 0));
+    for (size_t i = 0; i < MOST_RUNS * search->num_runs; i++) {
+        if (wanted[i / search->num_runs] == search->runs[i % search->num_runs].run) {
+            mine.fingerprint |= (uint64_t)1 << i / search->num_runs;
+        }
+    }
+    SHERDI_TRY(sherdi_world_exchange(engine->world, &mine, engine->publish_all, sizeof(mine)));
+    for (int r = 0; r < engine->world_size; r++) {
+        common &= engine->publish_all[r].fingerprint;
+    }
+    *out = common == 0 ? 0 : wanted[__builtin_ctzll(common)];
+    return SHERD_OK;
+}
+
+/* Why a run that was to be gone on from is not: an engine that starts anew in its place must not look like
+ * it. */
+static void anew_report(const sherd_engine *engine, const char *folder, const file_search *search)
+{
+    if (search->locked != 0) {
+        sherdi_log(SHERD_LOG_WARN, engine->rank,
+                   "run %016llx in %s is in use by a process and not gone on from: this one starts "
+                   "anew",
+                   (unsigned long long)search->locked, folder);
+    } else if (search->older > 0) {
+        sherdi_log(
+            SHERD_LOG_WARN, engine->rank,
+            "%zu state files of this rank in %s have format %u, and this version of sherd reads "
+            "%u: "
+            "they are not gone on from, but by the version that wrote them; this run starts anew",
+            search->older, folder, search->format, SHERDI_STATE_FORMAT);
+    } else {
+        sherdi_log(SHERD_LOG_WARN, engine->rank,
+                   "\"resume\" is true and no run in %s fits this model, configuration and number "
+                   "of ranks: this one starts anew",
+                   folder);
+    }
+}
+
+static void others_report(const sherd_engine *engine, const char *folder, const file_search *search)
+{
+    if (search->others > 0) {
+        sherdi_log(
+            SHERD_LOG_WARN, engine->rank,
+            "%s holds %zu state files of earlier runs (%.1f MiB); they are kept: `sherd state "
+            "list` shows them, `\"resume\": true` goes on from what fits, `sherd state remove` "
+            "frees the space",
+            folder, search->others, (double)search->others_bytes / 0x1p20);
+    }
+}
+
+static sherd_status state_create(sherd_engine *engine, sherdi_tier_state_params *params)
+{
+    params->id.run = run_draw();
+    SHERDI_TRY(sherd_world_broadcast(engine->world, &params->id.run, sizeof(params->id.run), 0));
+    SHERDI_TRY(sherdi_agree_status(
+        engine->world,
+        sherdi_tier_state_create(engine->store.queue, params, &engine->mem, &engine->store.state)));
+    engine->store.run = params->id.run;
+    return SHERD_OK;
+}
+
+static sherd_status state_reopen(sherd_engine *engine, sherdi_tier_state_params *params)
+{
+    sherdi_store *store = &engine->store;
+    sherd_status  status;
+
+    status = sherdi_agree_status(
+        engine->world, sherdi_tier_state_open(store->queue, params, &engine->mem, &store->state));
+    SHERDI_TRY(status);
+    store->run              = params->id.run;
+    store->is_resumed       = 1;
+    store->is_worth_keeping = 1;
+    return SHERD_OK;
+}
+
+static sherd_status state_open(sherd_engine *engine)
+{
+    const sherdi_plan *plan    = engine->plan;
+    folder_list        folders = folders_of(&engine->settings.offload_state);
+    file_search search = {.engine = engine, .layout = layout_hash(engine), .folders = folders};
+    sherdi_tier_state_params params = {
+        .folders     = folders.paths,
+        .num_folders = folders.count,
+        .id = {.rank = engine->rank, .world_size = engine->world_size, .layout = search.layout},
+        .extents     = plan->extents[SHERDI_PLACE_STORAGE],
+        .num_extents = plan->num_extents[SHERDI_PLACE_STORAGE],
+        .is_verified = engine->settings.verify_reads,
+        .is_durable  = engine->settings.durable,
+    };
+
+    SHERDI_TRY(sherdi_agree_status(engine->world, files_search(engine, folders.paths[0], &search)));
+    if (engine->settings.resume_state) {
+        SHERDI_TRY(run_choose(engine, &search, &params.id.run));
+        if (params.id.run != 0) {
+            return state_reopen(engine, &params);
+        }
+    }
+    if (engine->rank == 0 && engine->settings.resume_state) {
+        anew_report(engine, folders.paths[0], &search);
+    }
+    if (engine->rank == 0) {
+        others_report(engine, folders.paths[0], &search);
+    }
+    return state_create(engine, &params);
+}
+
+/* What a configuration's block names, for contents that mean nothing after this process. */
+static sherd_status scratch_tier_open(sherd_engine *engine, const sherdi_offload_settings *where,
+                                      const char *what, const sherdi_extent *extents,
+                                      size_t num_extents, sherdi_tier **out)
+{
+    folder_list        folders = folders_of(where);
+    sherdi_tier_params params  = {.queue       = engine->store.queue,
+                                  .folders     = folders.paths,
+                                  .num_folders = folders.count,
+                                  .what        = what,
+                                  .extents     = extents,
+                                  .num_extents = num_extents};
+
+    return num_extents == 0 ? SHERD_OK : where->tier->open(&params, &engine->mem, out);
+}
+
+/* State that cannot be gone on from: the rest of it is in memory, or its tier keeps no generations. */
+static sherd_status state_scratch_open(sherd_engine *engine)
+{
+    const sherdi_plan *plan = engine->plan;
+
+    return sherdi_agree_status(engine->world,
+                               scratch_tier_open(engine, &engine->settings.offload_state, "state",
+                                                 plan->extents[SHERDI_PLACE_STORAGE],
+                                                 plan->num_extents[SHERDI_PLACE_STORAGE],
+                                                 &engine->store.state));
+}
+
+static sherd_status scratch_open(sherd_engine *engine)
+{
+    sherdi_store      *store = &engine->store;
+    const sherdi_plan *plan  = engine->plan;
+
+    SHERDI_TRY(scratch_tier_open(engine, &engine->settings.offload_param, "parameters",
+                                 plan->piece_extents, plan->num_pieces, &store->params));
+    return scratch_tier_open(engine, &engine->settings.offload_state, "gradients",
+                             plan->grad_extents, plan->num_grad_extents, &store->grads);
+}
+
+/* What a rank does by itself. */
+static sherd_status local_open(sherd_engine *engine)
+{
+    sherdi_store *store = &engine->store;
+
+    SHERDI_TRY(queue_open(engine));
+    if (store->queue != NULL) {
+        queue_register(engine);
+    }
+    return scratch_open(engine);
+}
+
+sherd_status sherdi_store_open(sherd_engine *engine)
+{
+    SHERDI_TRY(sherdi_agree_status(engine->world, local_open(engine)));
+    if (engine->plan->num_extents[SHERDI_PLACE_STORAGE] > 0) {
+        SHERDI_TRY(sherdi_plan_has_generations(engine->plan) ? state_open(engine)
+                                                             : state_scratch_open(engine));
+    }
+    if (engine->store.run != 0) {
+        sherdi_world_ending_open(engine->world, &engine->store.ending, engine->store.run);
+    }
+    return SHERD_OK;
+}
+
+/* ------------------------------------------------------------------ close -- */
+
+/* A rank that has ended waits so long for the others: sherd_engine_destroy says so. */
+#define END_PATIENCE_NS ((int64_t)10 * 1000 * 1000 * 1000)
+
+static void tier_close(sherdi_tier *tier, int is_kept)
+{
+    if (tier != NULL) {
+        tier->ops->close(tier, is_kept);
+    }
+}
+
+/* A file with a whole generation outlives a run that failed, one that is asked to leave it, and one that has
+ * added nothing to it. One that ended well removes it when every rank has come as far: until then the run of those
+ * who still work can end in any way, and has to be gone on from. */
+static int state_is_kept(sherd_engine *engine)
+{
+    sherdi_store *store = &engine->store;
+    int is_over = store->is_changed && !engine->settings.keep_state && engine->poison == SHERD_OK &&
+                  sherdi_world_status(engine->world) == SHERD_OK;
+    int64_t most_ns = END_PATIENCE_NS < sherdi_world_timeout_ns(engine->world)
+                          ? END_PATIENCE_NS
+                          : sherdi_world_timeout_ns(engine->world);
+
+    if (!store->is_worth_keeping) {
+        (void)sherdi_world_ending_close(engine->world, &store->ending, 1, 0);
+        return 0;
+    }
+    if (sherdi_world_ending_close(engine->world, &store->ending, is_over, most_ns)) {
+        return 0;
+    }
+    if (is_over) {
+        sherdi_log(
+            SHERD_LOG_WARN, engine->rank,
+            "the state of run %016llx stays on the drive: not all ranks came to the end of it; "
+            "`\"resume\": true` goes on from it, `sherd state remove` frees the space",
+            (unsigned long long)store->run);
+    }
+    return 1;
+}
+
+void sherdi_store_close(sherd_engine *engine)
+{
+    sherdi_store *store   = &engine->store;
+    int           is_kept = state_is_kept(engine);
+
+    tier_close(store->state, is_kept);
+    tier_close(store->params, 0);
+    tier_close(store->grads, 0);
+    sherdi_ioq_destroy(store->queue);
+    *store = (sherdi_store){0};
+}
+
+/* ------------------------------------------------------------ generations -- */
+
+sherd_status sherdi_store_generation(sherd_engine *engine, sherdi_op_kind kind,
+                                     sherdi_state_record *record)
+{
+    sherdi_tier *tier  = engine->store.state;
+    int64_t      start = sherdi_now_ns();
+
+    if (tier == NULL || tier->ops->commit == NULL) {
+        return SHERD_OK;
+    }
+    if (kind != SHERDI_OP_COMMIT) {
+        return kind == SHERDI_OP_ABANDON ? tier->ops->abandon(tier)
+                                         : tier->ops->rollback(tier, record);
+    }
+    SHERDI_TRY(tier->ops->commit(tier, record));
+    engine->store.is_worth_keeping = 1;
+    engine->store.is_changed       = 1;
+    engine->run.drive.waits[SHERDI_RING_STATE].write_ns += sherdi_now_ns() - start;
+    return SHERD_OK;
+}
+
+void sherdi_store_verify(sherd_engine *engine, int is_on)
+{
+    if (sherdi_plan_has_generations(engine->plan)) {
+        sherdi_tier_state_verify(engine->store.state, is_on);
+    }
+}

@@ -1,0 +1,180 @@
+/* The boundary's walks over the blocks (program_walk.c), and what the ranks tell each other of them: that all have
+ * done the same, the sum of the fingerprints, and for an optimizer of two sweeps the norms of all tensors. */
+#include "engine/run/engine_impl.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* The first failure of several; its sentence stays. */
+typedef struct outcome {
+    sherd_status status;
+    char         text[SHERDI_ERROR_BYTES];
+} outcome;
+
+static void outcome_add(outcome *all, sherd_status status)
+{
+    if (all->status == SHERD_OK && status != SHERD_OK) {
+        all->status = status;
+        (void)snprintf(all->text, sizeof(all->text), "%s", sherd_last_error());
+    }
+}
+
+/* Every transfer of the walk is over when this returns, however it went, and the results are in `head`. */
+static sherd_status walk_run(sherd_engine *engine, sherdi_walk walk, sherdi_scalars_head *head)
+{
+    outcome all = {.status = SHERD_OK};
+
+    if (walk != SHERDI_WALK_FINGERPRINT) { /* the parameters are about to change */
+        outcome_add(&all, sherdi_run_settle(engine, SHERDI_RING_PARAMS));
+    }
+    if (all.status == SHERD_OK) {
+        outcome_add(&all, sherdi_program_walk(&engine->run.program, walk));
+    }
+    outcome_add(&all, sherdi_run_settle(engine, SHERDI_RING_STATE));
+    if (walk != SHERDI_WALK_FINGERPRINT) { /* it leaves what is read ahead alone */
+        outcome_add(&all, sherdi_run_settle(engine, SHERDI_RING_PARAMS));
+        outcome_add(&all, sherdi_run_settle(engine, SHERDI_RING_GRADS));
+    }
+    sherdi_lane_follow(engine->lanes.update, engine->lanes.down);
+    sherdi_lane_follow(engine->lanes.update, engine->lanes.up);
+    if (all.status == SHERD_OK) {
+        outcome_add(&all, sherdi_program_collect(&engine->run.program));
+    }
+    *head = engine->results;
+    return all.status == SHERD_OK ? SHERD_OK : sherdi_fail_relay(all.status, all.text);
+}
+
+sherd_status sherdi_update_fingerprint(sherd_engine *engine, sherdi_scalars_head *out)
+{
+    return walk_run(engine, SHERDI_WALK_FINGERPRINT, out);
+}
+
+/* What this rank has updated goes to the others. */
+static sherd_status publish_run(sherd_engine *engine)
+{
+    sherd_status status = sherdi_program_publish(&engine->run.program);
+
+    sherdi_lanes_join(engine);
+    return status;
+}
+
+static sherd_status peers_check(const sherd_engine *engine, const char *when)
+{
+    for (int r = 0; r < engine->world_size; r++) {
+        if (engine->publish_all[r].status != SHERD_OK) {
+            return sherdi_fail((sherd_status)engine->publish_all[r].status,
+                               "rank %d failed %s: %s; its own sherd_last_error() says more", r,
+                               when,
+                               sherd_status_text((sherd_status)engine->publish_all[r].status));
+        }
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherdi_update_agree(sherd_engine *engine, sherd_status status, uint64_t own,
+                                 uint64_t decision, const char *when, uint64_t *out)
+{
+    sherdi_publish_message mine = {
+        .fingerprint = own, .status = (uint64_t)status, .decision = decision};
+    char text[SHERDI_ERROR_BYTES];
+
+    (void)snprintf(text, sizeof(text), "%s", sherd_last_error());
+    if (status == SHERD_E_PEER_LOST) {
+        return status;
+    }
+    SHERDI_TRY(sherdi_run_exchange(engine, &mine, engine->publish_all, sizeof(mine)));
+    if (status != SHERD_OK) {
+        return sherdi_fail_relay(status, text);
+    }
+    SHERDI_TRY(peers_check(engine, when));
+    for (int r = 1; r < engine->world_size; r++) {
+        if (engine->publish_all[r].decision != engine->publish_all[0].decision) {
+            return sherdi_fail(SHERD_E_INVAL,
+                               "rank %d was given other sherd_step_params than rank 0 (norm, "
+                               "coefficient, overflow or rates); all ranks must apply the same",
+                               r);
+        }
+    }
+    *out = engine->frozen_fingerprint;
+    if (!engine->plan->is_sliced) {
+        *out += own;
+        return SHERD_OK;
+    }
+    for (int r = 0; r < engine->world_size; r++) {
+        *out += engine->publish_all[r].fingerprint;
+    }
+    return SHERD_OK;
+}
+
+/* Of every tensor; what this rank holds, or all. */
+static sherd_status norms_sum(sherd_engine *engine)
+{
+    const sherdi_plan_scalars *at    = &engine->plan->scalars;
+    sherdi_norm_acc           *norms = engine->on_host.norms;
+    size_t                     bytes = at->results_bytes - at->norms;
+
+    for (size_t i = 0; i < bytes / sizeof(*norms); i++) {
+        sherdi_norm_normalise(&norms[i]); /* digits below 2^32: no sum over ranks is too large */
+    }
+    return sherdi_program_sum(&engine->run.program);
+}
+
+sherd_status sherdi_update_measure(sherd_engine *engine)
+{
+    const sherdi_optimizer *optimizer = engine->settings.optimizer;
+    sherdi_scalars_head     unused;
+    sherd_status            status;
+
+    if (optimizer->num_sweeps == 1) {
+        return SHERD_OK;
+    }
+    status = walk_run(engine, SHERDI_WALK_MEASURE, &unused);
+    if (status == SHERD_E_PEER_LOST) {
+        return status;
+    }
+    SHERDI_TRY(sherdi_agree_status(engine->world, status));
+    SHERDI_TRY(norms_sum(engine));
+    optimizer->ratios(engine->host, &(sherdi_ratio_args){
+                                        .norms      = engine->on_host.norms,
+                                        .groups     = engine->on_host.groups,
+                                        .coeffs     = engine->on_host.coeffs,
+                                        .ratios     = engine->on_host.ratios,
+                                        .num_params = engine->plan->num_params,
+                                    });
+    sherdi_scalars_tell(engine);
+    return SHERD_OK;
+}
+
+sherd_status sherdi_update_run(sherd_engine *engine, uint64_t decision)
+{
+    sherdi_scalars_head head   = {0};
+    sherdi_scaler       scaler = engine->scaler; /* as the step that succeeds leaves it */
+    sherd_status        status = walk_run(engine, SHERDI_WALK_UPDATE, &head);
+
+    if (status == SHERD_OK) {
+        status = sherdi_scaler_update(&scaler, 0);
+    }
+    if (status == SHERD_OK) {
+        status = sherdi_run_commit(engine, engine->step + 1, head.fingerprint, &scaler);
+    }
+    SHERDI_TRY(sherdi_update_agree(engine, status, head.fingerprint, decision,
+                                   "in the middle of the update", &engine->report.fingerprint));
+    sherdi_store_verify(engine, engine->settings.verify_reads); /* what was filled is read */
+    engine->own_fingerprint     = head.fingerprint;
+    engine->has_own_fingerprint = 1;
+    return publish_run(engine);
+}
+
+sherd_status sherdi_update_republish(sherd_engine *engine, uint64_t *own_out)
+{
+    sherdi_scalars_head head   = {0};
+    uint64_t            all    = 0;
+    sherd_status        status = walk_run(engine, SHERDI_WALK_REPUBLISH, &head);
+
+    SHERDI_TRY(sherdi_update_agree(engine, status, head.fingerprint, 0,
+                                   "while it read its state back", &all));
+    engine->own_fingerprint     = head.fingerprint;
+    engine->has_own_fingerprint = 1;
+    *own_out                    = head.fingerprint;
+    return publish_run(engine);
+}
