@@ -170,7 +170,7 @@ static double io_run(sherd_engine *engine)
         }
     }
     must(sherdi_run_settle(engine, SHERDI_RING_STATE), "write");
-    must(sherdi_run_commit(engine, engine->step, engine->own_fingerprint, &engine->scaler),
+    must(sherdi_run_commit(engine, engine->step, engine->fingerprints.own, &engine->scaler),
          "commit");
     start = now_s() - start;
     /* the next step shall tell of itself */

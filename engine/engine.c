@@ -52,22 +52,22 @@ sherd_status sherdi_engine_check_alive(const sherd_engine *engine)
     if (engine == NULL) {
         return sherdi_fail(SHERD_E_INVAL, "the engine is NULL");
     }
-    if (engine->poison != SHERD_OK) {
+    if (engine->failure.status != SHERD_OK) {
         return sherdi_fail(
             SHERD_E_STATE, "the engine was lost in the middle of an update; %s; the cause was: %s",
             engine->plan != NULL && sherdi_plan_has_generations(engine->plan)
                 ? "sherd_step_undo goes back to the step before, else it can only be "
                   "destroyed"
                 : "it can only be destroyed",
-            engine->poison_text);
+            engine->failure.text);
     }
     return SHERD_OK;
 }
 
 void sherdi_engine_poison(sherd_engine *engine, sherd_status status)
 {
-    engine->poison = status;
-    (void)strncpy(engine->poison_text, sherd_last_error(), sizeof(engine->poison_text) - 1);
+    engine->failure.status = status;
+    (void)strncpy(engine->failure.text, sherd_last_error(), sizeof(engine->failure.text) - 1);
 }
 
 sherd_status sherdi_engine_outcome(sherd_engine *engine, sherd_status status)
@@ -272,13 +272,13 @@ sherd_status sherd_engine_describe_run(sherd_engine *engine, const char *text)
 {
     SHERDI_TRY(open_check(engine, "sherd_engine_describe_run"));
     SHERDI_TRY(sherdi_api_need(text != NULL, "sherd_engine_describe_run", "text"));
-    if (strlen(text) >= sizeof(engine->run_text)) {
+    if (strlen(text) >= sizeof(engine->identity.run_text)) {
         return sherdi_fail(SHERD_E_INVAL,
                            "sherd_engine_describe_run wants a text of at most %zu bytes",
-                           sizeof(engine->run_text) - 1);
+                           sizeof(engine->identity.run_text) - 1);
     }
-    memset(engine->run_text, 0, sizeof(engine->run_text));
-    memcpy(engine->run_text, text, strlen(text));
+    memset(engine->identity.run_text, 0, sizeof(engine->identity.run_text));
+    memcpy(engine->identity.run_text, text, strlen(text));
     return SHERD_OK;
 }
 
@@ -315,8 +315,8 @@ static sherd_status device_buffer_open(sherd_engine *engine, int b)
     SHERDI_TRY(engine->backend->device->alloc(
         engine->backend, &engine->mem, buffer->purpose,
         buffer->is_host ? SHERDI_MEMORY_PINNED : SHERDI_MEMORY_DEVICE, buffer->bytes, &memory));
-    engine->buffers[b]    = memory;
-    engine->is_devices[b] = 1;
+    engine->memory.buffers[b]    = memory;
+    engine->memory.is_devices[b] = 1;
     return SHERD_OK;
 }
 
@@ -325,47 +325,47 @@ static sherd_status buffer_open(sherd_engine *engine, int b)
     const sherdi_plan_buffer *buffer = &engine->plan->buffers[b];
 
     if (buffer->bytes == 0) {
-        engine->buffers[b] = engine->nothing;
+        engine->memory.buffers[b] = engine->memory.nothing;
         return SHERD_OK;
     }
     if (buffer->is_shared) {
         void *memory;
 
         SHERDI_TRY(sherdi_world_alloc(engine->world, buffer->bytes, &memory));
-        engine->buffers[b]   = memory;
-        engine->is_shared[b] = 1;
+        engine->memory.buffers[b]   = memory;
+        engine->memory.is_shared[b] = 1;
         sherdi_mem_note(&engine->mem, buffer->purpose, (int64_t)buffer->bytes);
         return SHERD_OK;
     }
     if (sherdi_has_device(engine) && (!buffer->is_host || buffer->is_pinned)) {
         return device_buffer_open(engine, b);
     }
-    engine->buffers[b] = sherdi_alloc(&engine->mem, buffer->purpose, buffer->bytes);
-    return engine->buffers[b] == NULL ? SHERD_E_NOMEM : SHERD_OK;
+    engine->memory.buffers[b] = sherdi_alloc(&engine->mem, buffer->purpose, buffer->bytes);
+    return engine->memory.buffers[b] == NULL ? SHERD_E_NOMEM : SHERD_OK;
 }
 
 static void buffer_close(sherd_engine *engine, int b)
 {
     const sherdi_plan_buffer *buffer;
 
-    if (engine->buffers[b] == NULL) {
+    if (engine->memory.buffers[b] == NULL) {
         return;
     }
     buffer = &engine->plan->buffers[b];
     if (buffer->bytes == 0) {
-        engine->buffers[b] = NULL;
+        engine->memory.buffers[b] = NULL;
         return;
     }
-    if (engine->is_shared[b]) {
-        sherdi_world_free(engine->world, engine->buffers[b]);
+    if (engine->memory.is_shared[b]) {
+        sherdi_world_free(engine->world, engine->memory.buffers[b]);
         sherdi_mem_note(&engine->mem, buffer->purpose, -(int64_t)buffer->bytes);
-    } else if (engine->is_devices[b]) {
-        engine->backend->device->free(engine->backend, engine->buffers[b]);
-        engine->is_devices[b] = 0;
+    } else if (engine->memory.is_devices[b]) {
+        engine->backend->device->free(engine->backend, engine->memory.buffers[b]);
+        engine->memory.is_devices[b] = 0;
     } else {
-        sherdi_free(engine->buffers[b]);
+        sherdi_free(engine->memory.buffers[b]);
     }
-    engine->buffers[b] = NULL;
+    engine->memory.buffers[b] = NULL;
 }
 
 /* Tables that the loop needs, so that it allocates nothing. */
@@ -379,17 +379,17 @@ static sherd_status tables_open(sherd_engine *engine)
         sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, units, sizeof(*engine->compute_marks));
     engine->param_hashes = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, engine->model.num_params,
                                               sizeof(*engine->param_hashes));
-    engine->agree_all =
-        sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, world, sizeof(*engine->agree_all));
-    engine->norm_all =
-        sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, world, sizeof(*engine->norm_all));
-    engine->publish_all =
-        sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, world, sizeof(*engine->publish_all));
-    engine->uses_all =
-        sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, world * units, sizeof(*engine->uses_all));
+    engine->exchange.agree =
+        sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, world, sizeof(*engine->exchange.agree));
+    engine->exchange.norm =
+        sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, world, sizeof(*engine->exchange.norm));
+    engine->exchange.publish =
+        sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, world, sizeof(*engine->exchange.publish));
+    engine->exchange.uses =
+        sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, world * units, sizeof(*engine->exchange.uses));
     if (engine->compute_marks == NULL || engine->param_hashes == NULL ||
-        engine->agree_all == NULL || engine->norm_all == NULL || engine->publish_all == NULL ||
-        engine->uses_all == NULL) {
+        engine->exchange.agree == NULL || engine->exchange.norm == NULL ||
+        engine->exchange.publish == NULL || engine->exchange.uses == NULL) {
         return SHERD_E_NOMEM;
     }
     return sherdi_fill_open(engine);
@@ -437,21 +437,21 @@ static void memory_close(sherd_engine *engine)
     sherdi_scalars_close(engine);
     for (int b = 0; b < SHERDI_BUFFERS; b++) {
         buffer_close(engine, b);
-        engine->is_shared[b] = 0;
+        engine->memory.is_shared[b] = 0;
     }
     sherdi_fill_close(engine);
     sherdi_free(engine->compute_marks);
     sherdi_free(engine->param_hashes);
-    sherdi_free(engine->agree_all);
-    sherdi_free(engine->norm_all);
-    sherdi_free(engine->publish_all);
-    sherdi_free(engine->uses_all);
-    engine->compute_marks = NULL;
-    engine->param_hashes  = NULL;
-    engine->agree_all     = NULL;
-    engine->norm_all      = NULL;
-    engine->publish_all   = NULL;
-    engine->uses_all      = NULL;
+    sherdi_free(engine->exchange.agree);
+    sherdi_free(engine->exchange.norm);
+    sherdi_free(engine->exchange.publish);
+    sherdi_free(engine->exchange.uses);
+    engine->compute_marks    = NULL;
+    engine->param_hashes     = NULL;
+    engine->exchange.agree   = NULL;
+    engine->exchange.norm    = NULL;
+    engine->exchange.publish = NULL;
+    engine->exchange.uses    = NULL;
     sherdi_plan_destroy(engine->plan);
     engine->plan = NULL;
 }
@@ -579,7 +579,8 @@ sherd_status sherd_unit_acquire(sherd_engine *engine, sherd_unit unit, sherd_pas
     sherdi_mem_forbid_begin();
     status = sherdi_loop_acquire(engine, unit, pass);
     if (status == SHERD_OK && pass == SHERD_BACKWARD && engine->settings.pipeline_read &&
-        (engine->is_closing || engine->micro_seen + 1 >= engine->settings.accumulation)) {
+        (engine->window.is_closing ||
+         engine->window.micro_seen + 1 >= engine->settings.accumulation)) {
         status =
             sherdi_program_read_ahead(&engine->run.program); /* the update comes after this pass */
     }

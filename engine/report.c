@@ -42,9 +42,9 @@ static sherd_status fingerprint_sum(sherd_engine *engine, sherd_status status, u
     uint64_t               sum  = is_shared_out ? 0 : share;
 
     SHERDI_TRY(sherdi_agree_status(engine->world, status));
-    SHERDI_TRY(sherdi_world_exchange(engine->world, &mine, engine->publish_all, sizeof(mine)));
+    SHERDI_TRY(sherdi_world_exchange(engine->world, &mine, engine->exchange.publish, sizeof(mine)));
     for (int r = 0; r < engine->world_size && is_shared_out; r++) {
-        sum += engine->publish_all[r].fingerprint;
+        sum += engine->exchange.publish[r].fingerprint;
     }
     *out = sum;
     return SHERD_OK;
@@ -59,7 +59,7 @@ sherd_status sherd_engine_fingerprint(sherd_engine *engine, uint64_t *out)
     SHERDI_TRY(fingerprint_check(engine, out, "sherd_engine_fingerprint"));
     status = sherdi_fill_own_fingerprint(engine, &own);
     SHERDI_TRY(fingerprint_sum(engine, status, own, engine->plan->is_sliced, &sum));
-    *out = engine->frozen_fingerprint + sum;
+    *out = engine->fingerprints.frozen + sum;
     return SHERD_OK;
 }
 
@@ -324,7 +324,7 @@ sherd_status sherd_engine_query(const sherd_engine *engine, sherd_engine_info *o
     info.step             = engine->step;
     info.micro_step       = engine->micro_step;
     info.state_run        = engine->store.run;
-    info.resume_differs   = engine->resume_differs;
+    info.resume_differs   = engine->identity.resume_differs;
     info.overlap_comm     = engine->settings.overlap_comm;
     sherdi_api_write(&info, out);
     return SHERD_OK;

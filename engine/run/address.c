@@ -123,8 +123,9 @@ void *sherd_param_address(sherd_engine *engine, sherd_param param)
                           engine->model.params[param].name);
         return NULL;
     }
-    return engine->buffers[SHERDI_BUFFER_GATHER] + engine->plan->units[segment->unit].gather_place +
-           segment->gather_offset + offset_in_segment(engine, param);
+    return engine->memory.buffers[SHERDI_BUFFER_GATHER] +
+           engine->plan->units[segment->unit].gather_place + segment->gather_offset +
+           offset_in_segment(engine, param);
 }
 
 void *sherd_param_grad_address(sherd_engine *engine, sherd_param param)

@@ -186,7 +186,8 @@ sherd_status sherdi_agree_model(sherd_engine *engine)
 
 static uint64_t uses_count(const sherd_engine *engine, int rank, size_t unit, int count)
 {
-    const sherdi_unit_uses *uses = &engine->uses_all[(size_t)rank * engine->plan->num_units + unit];
+    const sherdi_unit_uses *uses =
+        &engine->exchange.uses[(size_t)rank * engine->plan->num_units + unit];
 
     return count == NUM_PASSES ? uses->runs : uses->acquired[count];
 }
@@ -242,29 +243,31 @@ static sherd_status uses_difference_name(sherd_engine *engine)
 sherd_status sherdi_agree_uses(sherd_engine *engine)
 {
     size_t               num_units = engine->plan->num_units;
-    sherdi_unit_uses    *mine      = &engine->uses_all[(size_t)engine->rank * num_units];
-    sherdi_agree_message message   = {.micro_seen     = (uint64_t)engine->micro_seen,
-                                      .micro_backward = (uint64_t)engine->micro_backward};
+    sherdi_unit_uses    *mine      = &engine->exchange.uses[(size_t)engine->rank * num_units];
+    sherdi_agree_message message   = {.micro_seen     = (uint64_t)engine->window.micro_seen,
+                                      .micro_backward = (uint64_t)engine->window.micro_backward};
     int                  differs   = 0;
 
     for (size_t u = 0; u < num_units; u++) {
         mine[u]           = sherdi_unit_of(engine, (int)u)->uses;
         message.uses_hash = sherdi_hash_bytes(message.uses_hash, &mine[u], sizeof(mine[u]));
     }
-    SHERDI_TRY(sherdi_run_exchange(engine, &message, engine->agree_all, sizeof(message)));
+    SHERDI_TRY(sherdi_run_exchange(engine, &message, engine->exchange.agree, sizeof(message)));
     for (int r = 1; r < engine->world_size; r++) {
-        differs |= memcmp(&engine->agree_all[r], &engine->agree_all[0], sizeof(message)) != 0;
+        differs |=
+            memcmp(&engine->exchange.agree[r], &engine->exchange.agree[0], sizeof(message)) != 0;
     }
-    if (!differs && engine->micro_backward == engine->micro_seen) {
+    if (!differs && engine->window.micro_backward == engine->window.micro_seen) {
         return SHERD_OK;
     }
     if (!differs) {
         return sherdi_fail(SHERD_E_STATE,
                            "%d of the %d micro-batches of this window had no backward pass: a step "
                            "follows the backward pass of its micro-batch",
-                           engine->micro_seen - engine->micro_backward, engine->micro_seen);
+                           engine->window.micro_seen - engine->window.micro_backward,
+                           engine->window.micro_seen);
     }
-    SHERDI_TRY(
-        sherdi_world_exchange(engine->world, mine, engine->uses_all, num_units * sizeof(*mine)));
+    SHERDI_TRY(sherdi_world_exchange(engine->world, mine, engine->exchange.uses,
+                                     num_units * sizeof(*mine)));
     return uses_difference_name(engine);
 }

@@ -50,6 +50,53 @@ typedef struct sherdi_fill {
     void         *given_ctx;
 } sherdi_fill;
 
+/* What ranks tell each other, one message per rank. */
+typedef struct sherdi_exchange {
+    sherdi_agree_message   *agree;
+    sherdi_norm_message    *norm;
+    sherdi_publish_message *publish;
+    sherdi_unit_uses       *uses; /* world_size x units: only looked at when ranks disagree */
+} sherdi_exchange;
+
+/* The buffers of the plan. */
+typedef struct sherdi_memory {
+    unsigned char *buffers[SHERDI_BUFFERS];
+    unsigned char  nothing[64]; /* where buffers of no bytes are: an offset of 0 is one */
+    int            is_shared[SHERDI_BUFFERS];  /* allocated by the world */
+    int            is_devices[SHERDI_BUFFERS]; /* ... by the device */
+} sherdi_memory;
+
+/* The micro-batches since the last boundary. */
+typedef struct sherdi_window {
+    int               micro_seen;
+    int               micro_backward; /* of these, with a backward pass */
+    int               has_backward;   /* a unit was acquired for BACKWARD since the last step */
+    int               is_closing;     /* the window ends with the next step */
+    sherd_status      lost;           /* what a gradient was lost to: the window will be dropped */
+    char              lost_text[SHERDI_ERROR_BYTES];
+    double            sumsq; /* of the prepared gradient, before unscaling */
+    sherdi_fixed_sink fixed_sink;
+} sherdi_window;
+
+/* Fingerprints that are known. */
+typedef struct sherdi_fingerprints {
+    uint64_t frozen;  /* of all ranks */
+    uint64_t own;     /* of this rank's master weights ... */
+    int      has_own; /* ... once somebody had to know */
+} sherdi_fingerprints;
+
+/* Why only destroy is accepted. */
+typedef struct sherdi_failure {
+    sherd_status status; /* SHERD_OK: it is not so */
+    char         text[SHERDI_ERROR_BYTES];
+} sherdi_failure;
+
+/* Which run it is, in the trainer's words. */
+typedef struct sherdi_identity {
+    char run_text[SHERDI_RUN_TEXT_BYTES]; /* in every commit */
+    char resume_differs[4 * SHERDI_RUN_TEXT_BYTES];
+} sherdi_identity;
+
 struct sherd_engine {
     sherdi_mem            mem;
     sherd_world          *world;
@@ -60,47 +107,29 @@ struct sherd_engine {
     sherdi_settings       settings;
     sherdi_model          model;
     sherdi_phase          phase;
-    sherd_status          poison; /* not SHERD_OK: only destroy is accepted */
-    char                  poison_text[SHERDI_ERROR_BYTES];
-    char run_text[SHERDI_RUN_TEXT_BYTES]; /* the trainer's words, in every commit */
-    char resume_differs[4 * SHERDI_RUN_TEXT_BYTES];
+    sherdi_failure        failure;
+    sherdi_identity       identity;
 
     /* from seal on */
-    sherdi_plan            *plan;
-    unsigned char          *buffers[SHERDI_BUFFERS];
-    unsigned char           nothing[64]; /* where buffers of no bytes are: an offset of 0 is one */
-    int                     is_shared[SHERDI_BUFFERS];  /* allocated by the world */
-    int                     is_devices[SHERDI_BUFFERS]; /* ... by the device */
-    sherdi_compute_marks   *compute_marks;              /* by unit */
-    uint64_t               *param_hashes; /* by parameter, while its unit is held; of debug.c */
-    sherdi_fill             fill;
-    sherdi_scalars          device, on_host; /* the same where the device's memory is the host's */
-    unsigned char          *scalars_own;     /* where the plan gives them no buffer */
-    sherdi_agree_message   *agree_all;       /* one per rank, for the exchanges of a boundary */
-    sherdi_norm_message    *norm_all;
-    sherdi_publish_message *publish_all;
-    sherdi_unit_uses       *uses_all; /* world_size x units: only looked at when ranks disagree */
-    uint64_t                frozen_fingerprint;  /* of all ranks */
-    uint64_t                own_fingerprint;     /* of this rank's master weights ... */
-    int                     has_own_fingerprint; /* ... once somebody had to know */
-    uint64_t                wire_at_seal;        /* bytes that the world had sent before */
-    sherdi_store            store;
-    sherdi_run              run;
-    sherdi_scalars_head     results; /* of kernels, when they were last collected */
-    sherdi_marks            marks;
-    sherdi_mark             step_mark; /* of the boundary under way */
+    sherdi_plan          *plan;
+    sherdi_memory         memory;
+    sherdi_compute_marks *compute_marks; /* by unit */
+    uint64_t             *param_hashes;  /* by parameter, while its unit is held; of debug.c */
+    sherdi_fill           fill;
+    sherdi_scalars        device, on_host; /* the same where the device's memory is the host's */
+    unsigned char        *scalars_own;     /* where the plan gives them no buffer */
+    sherdi_scalars_head   results;         /* of kernels, when they were last collected */
+    sherdi_exchange       exchange;
+    sherdi_fingerprints   fingerprints;
+    uint64_t              wire_at_seal; /* bytes that the world had sent before */
+    sherdi_store          store;
+    sherdi_run            run;
+    sherdi_marks          marks;
+    sherdi_mark           step_mark; /* of the boundary under way */
 
-    /* the window and the run */
-    sherdi_scaler scaler;
-    int64_t       micro_step, step, skipped_steps;
-    int           micro_seen;     /* in this window */
-    int           micro_backward; /* of these, with a backward pass */
-    int           has_backward;   /* a unit was acquired for BACKWARD since the last step */
-    int           is_closing;     /* the window ends with the next step */
-    sherd_status  lost; /* what a gradient of this window was lost to: the window will be dropped */
-    char          lost_text[SHERDI_ERROR_BYTES];
-    double        sumsq; /* of the prepared gradient, before unscaling */
-    sherdi_fixed_sink fixed_sink;
+    sherdi_window     window;
+    sherdi_scaler     scaler;
+    int64_t           micro_step, step, skipped_steps;
     sherd_step_report report;   /* of the last micro-batch */
     sherd_step_report boundary; /* of the last boundary */
 };

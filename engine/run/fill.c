@@ -273,15 +273,15 @@ static sherd_status filled_exchange(sherd_engine *engine, sherd_status own, int 
     char text[SHERDI_ERROR_BYTES];
 
     (void)snprintf(text, sizeof(text), "%s", sherd_last_error());
-    SHERDI_TRY(sherdi_run_exchange(engine, &mine, engine->publish_all, sizeof(mine)));
+    SHERDI_TRY(sherdi_run_exchange(engine, &mine, engine->exchange.publish, sizeof(mine)));
     if (own != SHERD_OK) {
         return sherdi_fail_relay(own, text);
     }
-    engine->frozen_fingerprint = 0;
+    engine->fingerprints.frozen = 0;
     for (int r = 0; r < engine->world_size; r++) {
-        sherd_status status = (sherd_status)engine->publish_all[r].status;
+        sherd_status status = (sherd_status)engine->exchange.publish[r].status;
 
-        if (engine->publish_all[r].decision == 0) {
+        if (engine->exchange.publish[r].decision == 0) {
             return sherdi_fail(status, "rank %d has parameters that were not filled", r);
         }
         if (status != SHERD_OK) {
@@ -290,7 +290,7 @@ static sherd_status filled_exchange(sherd_engine *engine, sherd_status own, int 
                                "says more",
                                r, sherd_status_text(status));
         }
-        engine->frozen_fingerprint += engine->publish_all[r].fingerprint;
+        engine->fingerprints.frozen += engine->exchange.publish[r].fingerprint;
     }
     return SHERD_OK;
 }
@@ -360,10 +360,10 @@ static sherd_status state_begin(sherd_engine *engine)
     if (engine->store.is_resumed || !sherdi_plan_has_generations(engine->plan)) {
         return SHERD_OK;
     }
-    engine->own_fingerprint     = filled_fingerprint(engine, 0);
-    engine->has_own_fingerprint = 1;
+    engine->fingerprints.own     = filled_fingerprint(engine, 0);
+    engine->fingerprints.has_own = 1;
     sherdi_store_verify(engine, engine->settings.verify_reads || !engine->settings.fast_init);
-    return sherdi_run_commit(engine, engine->step, engine->own_fingerprint, &engine->scaler);
+    return sherdi_run_commit(engine, engine->step, engine->fingerprints.own, &engine->scaler);
 }
 
 sherd_status sherdi_fill_finish(sherd_engine *engine)

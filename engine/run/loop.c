@@ -55,9 +55,10 @@ static sherd_status failure_tell(sherd_engine *engine, sherd_status status)
     if (status == SHERD_E_IO && engine->world_size > 1) {
         sherd_world_abort(engine->world, text);
     }
-    if (status == SHERD_E_NOMEM && engine->lost != SHERD_OK) {
+    if (status == SHERD_E_NOMEM && engine->window.lost != SHERD_OK) {
         return sherdi_fail_relay(
-            engine->lost, engine->lost_text); /* it keeps its place until the window is dropped */
+            engine->window.lost,
+            engine->window.lost_text); /* it keeps its place until the window is dropped */
     }
     (void)sherdi_run_settle(engine, SHERDI_RING_PARAMS); /* another acquire reads anew */
     return sherdi_fail_relay(status, text);
@@ -75,7 +76,7 @@ sherd_status sherdi_loop_acquire(sherd_engine *engine, int unit, sherd_pass pass
     if (status != SHERD_OK) {
         return failure_tell(engine, status);
     }
-    engine->has_backward |= pass == SHERD_BACKWARD;
+    engine->window.has_backward |= pass == SHERD_BACKWARD;
     if (state->acquired[pass] == 1) {
         engine->compute_marks[unit].pass[pass] =
             sherdi_mark_begin(&engine->marks, SHERDI_MARK_COMPUTE, engine->backend,
@@ -88,14 +89,15 @@ sherd_status sherdi_loop_acquire(sherd_engine *engine, int unit, sherd_pass pass
  * are told now. The first failure is what the step says. */
 sherd_status sherdi_loop_lose(sherd_engine *engine, sherd_status status)
 {
-    if (engine->lost == SHERD_OK) {
-        engine->lost = status;
-        (void)snprintf(engine->lost_text, sizeof(engine->lost_text), "%s", sherd_last_error());
+    if (engine->window.lost == SHERD_OK) {
+        engine->window.lost = status;
+        (void)snprintf(engine->window.lost_text, sizeof(engine->window.lost_text), "%s",
+                       sherd_last_error());
     }
     if (status == SHERD_E_IO && engine->world_size > 1) {
-        sherd_world_abort(engine->world, engine->lost_text);
+        sherd_world_abort(engine->world, engine->window.lost_text);
     }
-    return sherdi_fail_relay(engine->lost, engine->lost_text);
+    return sherdi_fail_relay(engine->window.lost, engine->window.lost_text);
 }
 
 sherd_status sherdi_loop_release(sherd_engine *engine, int unit, sherd_pass pass)
@@ -126,10 +128,10 @@ void sherdi_loop_window_begin(sherd_engine *engine)
 {
     /* what it says of a window that is over does not matter */
     (void)sherdi_program_window_begin(&engine->run.program);
-    engine->lost           = SHERD_OK;
-    engine->micro_seen     = 0;
-    engine->micro_backward = 0;
-    engine->is_closing     = 0;
+    engine->window.lost           = SHERD_OK;
+    engine->window.micro_seen     = 0;
+    engine->window.micro_backward = 0;
+    engine->window.is_closing     = 0;
 }
 
 void sherdi_loop_fetch_ahead(sherd_engine *engine)
@@ -172,11 +174,11 @@ unsigned char *sherdi_loop_segment(sherd_engine *engine, const sherdi_segment *s
     const sherdi_unit_state *state = sherdi_unit_of(engine, segment->unit);
 
     if (segment->is_resident) {
-        return engine->buffers[SHERDI_BUFFER_PARAMS] + segment->param_offset;
+        return engine->memory.buffers[SHERDI_BUFFER_PARAMS] + segment->param_offset;
     }
-    return state->is_gathered
-               ? engine->buffers[SHERDI_BUFFER_GATHER] + state->gathered_at + segment->gather_offset
-               : NULL;
+    return state->is_gathered ? engine->memory.buffers[SHERDI_BUFFER_GATHER] + state->gathered_at +
+                                    segment->gather_offset
+                              : NULL;
 }
 
 unsigned char *sherdi_loop_micro_gradient(sherd_engine *engine, const sherdi_segment *segment)
@@ -187,5 +189,5 @@ unsigned char *sherdi_loop_micro_gradient(sherd_engine *engine, const sherdi_seg
         return NULL;
     }
     at = sherdi_program_micro_gradient(engine->plan, segment);
-    return engine->buffers[at.where] + at.offset;
+    return engine->memory.buffers[at.where] + at.offset;
 }

@@ -16,9 +16,9 @@ double sherdi_optimizer_unscale(const sherd_engine *engine)
     if (engine->plan
             ->is_deterministic) { /* the loss scale went into the integers, the ranks are a sum */
         return ldexp(1, -engine->plan->fixed_shift) /
-               ((double)engine->world_size * engine->micro_seen);
+               ((double)engine->world_size * engine->window.micro_seen);
     }
-    return 1 / (engine->scaler.scale * engine->micro_seen);
+    return 1 / (engine->scaler.scale * engine->window.micro_seen);
 }
 
 double sherdi_optimizer_group_lr(const sherd_engine *engine, const sherd_step_params *params,

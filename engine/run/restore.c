@@ -54,10 +54,10 @@ static sherd_status step_smallest(sherd_engine *engine, int64_t own, int64_t *ou
 {
     sherdi_publish_message mine = {.fingerprint = (uint64_t)own};
 
-    SHERDI_TRY(sherdi_world_exchange(engine->world, &mine, engine->publish_all, sizeof(mine)));
+    SHERDI_TRY(sherdi_world_exchange(engine->world, &mine, engine->exchange.publish, sizeof(mine)));
     *out = own;
     for (int r = 0; r < engine->world_size; r++) {
-        int64_t step = (int64_t)engine->publish_all[r].fingerprint;
+        int64_t step = (int64_t)engine->exchange.publish[r].fingerprint;
 
         *out = step < *out ? step : *out;
     }
@@ -66,11 +66,12 @@ static sherd_status step_smallest(sherd_engine *engine, int64_t own, int64_t *ou
 
 static void differs_add(sherd_engine *engine, const char *what, const char *was, const char *is)
 {
-    char  *text = engine->resume_differs;
+    char  *text = engine->identity.resume_differs;
     size_t len  = strlen(text);
 
-    (void)snprintf(text + len, sizeof(engine->resume_differs) - len, "%s%s %s, and now has %s",
-                   len == 0 ? "the state was written with " : "; with ", what, was, is);
+    (void)snprintf(text + len, sizeof(engine->identity.resume_differs) - len,
+                   "%s%s %s, and now has %s", len == 0 ? "the state was written with " : "; with ",
+                   what, was, is);
 }
 
 static void number_compare(sherd_engine *engine, const char *what, int was, int is)
@@ -91,18 +92,18 @@ static void run_compare(sherd_engine *engine, const sherdi_state_note *note)
                    engine->settings.accumulation);
     number_compare(engine, "train_micro_batch_size_per_gpu", note->micro_batch_size,
                    engine->settings.micro_batch_size);
-    if (strncmp(note->run_text, engine->run_text, sizeof(note->run_text)) != 0) {
+    if (strncmp(note->run_text, engine->identity.run_text, sizeof(note->run_text)) != 0) {
         char was[SHERDI_RUN_TEXT_BYTES + 2];
         char is[SHERDI_RUN_TEXT_BYTES + 2];
 
         (void)snprintf(was, sizeof(was), "\"%.*s\"", SHERDI_RUN_TEXT_BYTES - 1, note->run_text);
-        (void)snprintf(is, sizeof(is), "\"%s\"", engine->run_text);
+        (void)snprintf(is, sizeof(is), "\"%s\"", engine->identity.run_text);
         differs_add(engine, "the description", was, is);
     }
-    if (engine->resume_differs[0] != '\0' && engine->rank == 0) {
+    if (engine->identity.resume_differs[0] != '\0' && engine->rank == 0) {
         sherdi_log(SHERD_LOG_WARN, engine->rank,
                    "run %016llx is gone on from, but not as it was: %s",
-                   (unsigned long long)engine->store.run, engine->resume_differs);
+                   (unsigned long long)engine->store.run, engine->identity.resume_differs);
     }
 }
 
@@ -140,7 +141,7 @@ static sherd_status undo_check(const sherd_engine *engine)
             "updates are made in place; offload_optimizer with device nvme keeps one");
     }
     for (size_t u = 0; u < engine->plan->num_units; u++) {
-        if (sherdi_unit_of(engine, (int)u)->held > 0 && engine->poison == SHERD_OK) {
+        if (sherdi_unit_of(engine, (int)u)->held > 0 && engine->failure.status == SHERD_OK) {
             return sherdi_fail(SHERD_E_STATE,
                                "unit %s is still acquired; release every unit before the undo",
                                engine->model.units[u].name);
@@ -171,7 +172,7 @@ sherd_status sherd_step_undo(sherd_engine *engine)
 
     SHERDI_TRY(undo_check(engine));
     SHERDI_TRY(sherdi_world_status(engine->world));
-    target = engine->poison == SHERD_OK ? engine->step - 1 : engine->step;
+    target = engine->failure.status == SHERD_OK ? engine->step - 1 : engine->step;
     if (target < 0) {
         return sherdi_fail(SHERD_E_STATE, "there is no update yet that could be undone");
     }
@@ -185,8 +186,8 @@ sherd_status sherd_step_undo(sherd_engine *engine)
         sherdi_engine_poison(engine, status);
         return status;
     }
-    engine->poison = SHERD_OK;
-    engine->phase  = SHERDI_PHASE_RUNNING;
+    engine->failure.status = SHERD_OK;
+    engine->phase          = SHERDI_PHASE_RUNNING;
     sherdi_loop_fetch_ahead(engine);
     return SHERD_OK;
 }

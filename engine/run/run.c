@@ -171,7 +171,7 @@ static void *address_of(const sherd_engine *engine, const sherdi_op *op, int rol
     case SHERDI_AT_TRAINER_GRAD:
         return engine->model.params[op->param].bound_grad;
     default:
-        return engine->buffers[range->where] + range->offset;
+        return engine->memory.buffers[range->where] + range->offset;
     }
 }
 
@@ -373,14 +373,14 @@ static const sherdi_fixed_sink *fixed_sink(sherd_engine *engine)
 {
     double multiplier = ldexp(1, engine->plan->fixed_shift) / engine->scaler.scale;
 
-    if (engine->fixed_sink.multiplier != multiplier) {
-        engine->fixed_sink = (sherdi_fixed_sink){
+    if (engine->window.fixed_sink.multiplier != multiplier) {
+        engine->window.fixed_sink = (sherdi_fixed_sink){
             .multiplier = multiplier,
             .limit      = ldexp(SHERDI_FIXED_RANGE, engine->plan->fixed_shift),
             .counts     = &engine->device.head->counts,
         };
     }
-    return &engine->fixed_sink;
+    return &engine->window.fixed_sink;
 }
 
 static sherdi_reduction_args reduction_of(sherd_engine *engine, const sherdi_op *op)
@@ -565,7 +565,7 @@ sherd_status sherdi_run_commit(sherd_engine *engine, int64_t step, uint64_t fing
     note->scaler           = *scaler;
     note->accumulation     = engine->settings.accumulation;
     note->micro_batch_size = engine->settings.micro_batch_size;
-    memcpy(note->run_text, engine->run_text, sizeof(note->run_text));
+    memcpy(note->run_text, engine->identity.run_text, sizeof(note->run_text));
     return sherdi_run_generation(engine, SHERDI_OP_COMMIT);
 }
 

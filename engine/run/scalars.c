@@ -22,7 +22,7 @@ static sherdi_scalars scalars_at(const sherdi_plan *plan, unsigned char *memory)
 /* What came down of the device's results. */
 static unsigned char *down_area(const sherd_engine *engine)
 {
-    return engine->buffers[SHERDI_BUFFER_HOST_SCALARS] + engine->plan->scalars.shared_bytes;
+    return engine->memory.buffers[SHERDI_BUFFER_HOST_SCALARS] + engine->plan->scalars.shared_bytes;
 }
 
 static void groups_write(sherd_engine *engine)
@@ -45,7 +45,7 @@ static void groups_write(sherd_engine *engine)
 sherd_status sherdi_scalars_open(sherd_engine *engine)
 {
     const sherdi_plan *plan   = engine->plan;
-    unsigned char     *memory = engine->buffers[SHERDI_BUFFER_SCALARS];
+    unsigned char     *memory = engine->memory.buffers[SHERDI_BUFFER_SCALARS];
 
     if (plan->buffers[SHERDI_BUFFER_SCALARS].bytes == 0) {
         engine->scalars_own =
@@ -58,7 +58,7 @@ sherd_status sherdi_scalars_open(sherd_engine *engine)
     engine->device  = scalars_at(plan, memory);
     engine->on_host = engine->device;
     if (sherdi_has_device(engine)) {
-        engine->on_host      = scalars_at(plan, engine->buffers[SHERDI_BUFFER_HOST_SCALARS]);
+        engine->on_host      = scalars_at(plan, engine->memory.buffers[SHERDI_BUFFER_HOST_SCALARS]);
         engine->device.spans = (const sherdi_span *)(const void *)(memory + plan->scalars.spans);
         sherdi_place_put(engine, SHERDI_PLACE_DEVICE, memory + plan->scalars.spans, plan->spans,
                          plan->num_spans * sizeof(*plan->spans));

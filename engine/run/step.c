@@ -18,7 +18,7 @@
 
 static int window_is_over(const sherd_engine *engine)
 {
-    return engine->is_closing || engine->micro_seen >= engine->settings.accumulation;
+    return engine->window.is_closing || engine->window.micro_seen >= engine->settings.accumulation;
 }
 
 /* A report that is wanted must be one that can be filled: known before anything happens. */
@@ -78,21 +78,21 @@ static sherd_status norm_measure(sherd_engine *engine, sherd_status status,
     own->counts = head.counts;
     own->status = (uint64_t)status;
     sherdi_mark_end(&engine->marks, NULL, &mark);
-    SHERDI_TRY(sherdi_run_exchange(engine, own, engine->norm_all, sizeof(*own)));
+    SHERDI_TRY(sherdi_run_exchange(engine, own, engine->exchange.norm, sizeof(*own)));
     if (status != SHERD_OK) {
         return sherdi_fail_relay(status, text);
     }
     for (int r = 0; r < engine->world_size; r++) {
-        if (engine->norm_all[r].status != SHERD_OK) {
-            return sherdi_fail((sherd_status)engine->norm_all[r].status,
+        if (engine->exchange.norm[r].status != SHERD_OK) {
+            return sherdi_fail((sherd_status)engine->exchange.norm[r].status,
                                "rank %d could not read its gradient; nothing was updated", r);
         }
     }
     for (int r = 0; (plan->is_sliced || plan->is_deterministic) && r < engine->world_size; r++) {
         if (r != engine->rank) {
-            sherdi_norm_merge(&own->norm, &engine->norm_all[r].norm);
-            own->counts.nonfinite += engine->norm_all[r].counts.nonfinite;
-            own->counts.out_of_range += engine->norm_all[r].counts.out_of_range;
+            sherdi_norm_merge(&own->norm, &engine->exchange.norm[r].norm);
+            own->counts.nonfinite += engine->exchange.norm[r].counts.nonfinite;
+            own->counts.out_of_range += engine->exchange.norm[r].counts.out_of_range;
         }
     }
     return SHERD_OK;
@@ -121,7 +121,7 @@ static sherd_status window_drop(sherd_engine *engine, sherd_status status)
     (void)sherdi_run_settle(engine, SHERDI_RING_STATE);
     (void)sherdi_run_settle(engine, SHERDI_RING_GRADS);
     sherdi_loop_window_begin(engine);
-    engine->has_backward = 0;
+    engine->window.has_backward = 0;
     sherdi_loop_fetch_ahead(engine);
     return sherdi_fail_relay(status, text);
 }
@@ -147,10 +147,10 @@ static sherd_status boundary_prepare(sherd_engine *engine)
     }
     SHERDI_TRY(sherdi_program_forget(&engine->run.program));
 
-    engine->sumsq            = seen.counts.nonfinite > 0 ? NAN : sherdi_norm_value(&seen.norm);
+    engine->window.sumsq     = seen.counts.nonfinite > 0 ? NAN : sherdi_norm_value(&seen.norm);
     report->is_boundary      = 1;
-    report->has_overflow     = !isfinite(engine->sumsq);
-    report->grad_norm        = sqrt(engine->sumsq) * sherdi_optimizer_unscale(engine);
+    report->has_overflow     = !isfinite(engine->window.sumsq);
+    report->grad_norm        = sqrt(engine->window.sumsq) * sherdi_optimizer_unscale(engine);
     report->grad_sumsq       = report->grad_norm * report->grad_norm;
     report->clip_coefficient = 1;
     engine->boundary         = *report;
@@ -165,16 +165,17 @@ static sherd_status step_prepare(sherd_engine *engine)
     sherd_status status;
 
     SHERDI_TRY(nothing_is_held(engine));
-    if (engine->lost != SHERD_OK) { /* when a unit was released */
-        return window_drop(engine, sherdi_fail_relay(engine->lost, engine->lost_text));
+    if (engine->window.lost != SHERD_OK) { /* when a unit was released */
+        return window_drop(engine,
+                           sherdi_fail_relay(engine->window.lost, engine->window.lost_text));
     }
     status = sherdi_loop_micro_batch_end(engine);
     if (status != SHERD_OK) {
         return window_drop(engine, status);
     }
-    engine->micro_seen++;
-    engine->micro_backward += engine->has_backward;
-    engine->has_backward = 0;
+    engine->window.micro_seen++;
+    engine->window.micro_backward += engine->window.has_backward;
+    engine->window.has_backward = 0;
     engine->micro_step++;
 
     *report = (sherd_step_report){
@@ -288,9 +289,9 @@ static double clip_coefficient(const sherd_engine *engine, const sherd_step_para
 static sherd_status own_fingerprint(sherd_engine *engine)
 {
     SHERDI_TRY(sherdi_run_settle(engine, SHERDI_RING_STATE));
-    if (!engine->has_own_fingerprint) {
-        SHERDI_TRY(sherdi_fill_own_fingerprint(engine, &engine->own_fingerprint));
-        engine->has_own_fingerprint = 1;
+    if (!engine->fingerprints.has_own) {
+        SHERDI_TRY(sherdi_fill_own_fingerprint(engine, &engine->fingerprints.own));
+        engine->fingerprints.has_own = 1;
     }
     return SHERD_OK;
 }
@@ -306,7 +307,7 @@ static sherd_status apply_skip(sherd_engine *engine)
     sherdi_loop_window_begin(engine);
     engine->phase = SHERDI_PHASE_RUNNING;
     status        = own_fingerprint(engine);
-    status        = sherdi_update_agree(engine, status, engine->own_fingerprint, 0,
+    status        = sherdi_update_agree(engine, status, engine->fingerprints.own, 0,
                                         "while it read its state", &report->fingerprint);
     if (status != SHERD_OK) {
         sherdi_engine_poison(engine, status); /* another rank may have updated */
@@ -489,7 +490,7 @@ sherd_status sherd_step_wait(sherd_engine *engine, sherd_step_report *out)
 sherd_status sherd_step_close_window(sherd_engine *engine)
 {
     SHERDI_TRY(phase_check(engine, SHERDI_PHASE_RUNNING));
-    engine->is_closing = 1;
+    engine->window.is_closing = 1;
     return SHERD_OK;
 }
 

@@ -69,8 +69,8 @@ static void queue_register(sherd_engine *engine)
         const sherdi_plan_buffer *buffer = &engine->plan->buffers[RINGS[i]];
 
         if (buffer->bytes > 0 && buffer->is_pinned) {
-            memory[count++] =
-                (struct iovec){.iov_base = engine->buffers[RINGS[i]], .iov_len = buffer->bytes};
+            memory[count++] = (struct iovec){.iov_base = engine->memory.buffers[RINGS[i]],
+                                             .iov_len  = buffer->bytes};
         }
     }
     if (count > 0) {
@@ -237,9 +237,9 @@ static sherd_status run_choose(sherd_engine *engine, const file_search *search, 
             mine.fingerprint |= (uint64_t)1 << i / search->num_runs;
         }
     }
-    SHERDI_TRY(sherdi_world_exchange(engine->world, &mine, engine->publish_all, sizeof(mine)));
+    SHERDI_TRY(sherdi_world_exchange(engine->world, &mine, engine->exchange.publish, sizeof(mine)));
     for (int r = 0; r < engine->world_size; r++) {
-        common &= engine->publish_all[r].fingerprint;
+        common &= engine->exchange.publish[r].fingerprint;
     }
     *out = common == 0 ? 0 : wanted[__builtin_ctzll(common)];
     return SHERD_OK;
@@ -418,8 +418,9 @@ static void tier_close(sherdi_tier *tier, int is_kept)
  * who still work can end in any way, and has to be gone on from. */
 static int state_is_kept(sherd_engine *engine)
 {
-    sherdi_store *store = &engine->store;
-    int is_over = store->is_changed && !engine->settings.keep_state && engine->poison == SHERD_OK &&
+    sherdi_store *store   = &engine->store;
+    int           is_over = store->is_changed && !engine->settings.keep_state &&
+                  engine->failure.status == SHERD_OK &&
                   sherdi_world_status(engine->world) == SHERD_OK;
     int64_t most_ns = END_PATIENCE_NS < sherdi_world_timeout_ns(engine->world)
                           ? END_PATIENCE_NS

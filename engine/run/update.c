@@ -61,11 +61,11 @@ static sherd_status publish_run(sherd_engine *engine)
 static sherd_status peers_check(const sherd_engine *engine, const char *when)
 {
     for (int r = 0; r < engine->world_size; r++) {
-        if (engine->publish_all[r].status != SHERD_OK) {
-            return sherdi_fail((sherd_status)engine->publish_all[r].status,
+        if (engine->exchange.publish[r].status != SHERD_OK) {
+            return sherdi_fail((sherd_status)engine->exchange.publish[r].status,
                                "rank %d failed %s: %s; its own sherd_last_error() says more", r,
                                when,
-                               sherd_status_text((sherd_status)engine->publish_all[r].status));
+                               sherd_status_text((sherd_status)engine->exchange.publish[r].status));
         }
     }
     return SHERD_OK;
@@ -82,26 +82,26 @@ sherd_status sherdi_update_agree(sherd_engine *engine, sherd_status status, uint
     if (status == SHERD_E_PEER_LOST) {
         return status;
     }
-    SHERDI_TRY(sherdi_run_exchange(engine, &mine, engine->publish_all, sizeof(mine)));
+    SHERDI_TRY(sherdi_run_exchange(engine, &mine, engine->exchange.publish, sizeof(mine)));
     if (status != SHERD_OK) {
         return sherdi_fail_relay(status, text);
     }
     SHERDI_TRY(peers_check(engine, when));
     for (int r = 1; r < engine->world_size; r++) {
-        if (engine->publish_all[r].decision != engine->publish_all[0].decision) {
+        if (engine->exchange.publish[r].decision != engine->exchange.publish[0].decision) {
             return sherdi_fail(SHERD_E_INVAL,
                                "rank %d was given other sherd_step_params than rank 0 (norm, "
                                "coefficient, overflow or rates); all ranks must apply the same",
                                r);
         }
     }
-    *out = engine->frozen_fingerprint;
+    *out = engine->fingerprints.frozen;
     if (!engine->plan->is_sliced) {
         *out += own;
         return SHERD_OK;
     }
     for (int r = 0; r < engine->world_size; r++) {
-        *out += engine->publish_all[r].fingerprint;
+        *out += engine->exchange.publish[r].fingerprint;
     }
     return SHERD_OK;
 }
@@ -160,8 +160,8 @@ sherd_status sherdi_update_run(sherd_engine *engine, uint64_t decision)
     SHERDI_TRY(sherdi_update_agree(engine, status, head.fingerprint, decision,
                                    "in the middle of the update", &engine->report.fingerprint));
     sherdi_store_verify(engine, engine->settings.verify_reads); /* what was filled is read */
-    engine->own_fingerprint     = head.fingerprint;
-    engine->has_own_fingerprint = 1;
+    engine->fingerprints.own     = head.fingerprint;
+    engine->fingerprints.has_own = 1;
     return publish_run(engine);
 }
 
@@ -173,8 +173,8 @@ sherd_status sherdi_update_republish(sherd_engine *engine, uint64_t *own_out)
 
     SHERDI_TRY(sherdi_update_agree(engine, status, head.fingerprint, 0,
                                    "while it read its state back", &all));
-    engine->own_fingerprint     = head.fingerprint;
-    engine->has_own_fingerprint = 1;
-    *own_out                    = head.fingerprint;
+    engine->fingerprints.own     = head.fingerprint;
+    engine->fingerprints.has_own = 1;
+    *own_out                     = head.fingerprint;
     return publish_run(engine);
 }

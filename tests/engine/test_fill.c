@@ -182,7 +182,7 @@ static void fill_counted(rig *r, order how)
     CHECK_INT(bytes_to_write(r), after.written_counted - before.written_counted);
     CHECK_INT(0, after.read_counted);
     CHECK_OK(sherdi_fill_own_fingerprint(r->engine, &own)); /* of what the drive has */
-    CHECK_INT(own, r->engine->own_fingerprint);
+    CHECK_INT(own, r->engine->fingerprints.own);
 }
 
 static void fill_run(sherd_world *world, void *raw)
