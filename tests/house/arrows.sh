@@ -29,6 +29,7 @@ allowed models "models/|sherd"
 allowed planning "planning/|models/|sherd"
 allowed cli "cli/|planning/|models/|sherd|examples/llm/blas\.h"
 allowed examples "examples/|models/|sherd|[a-z_]+\.(h|cuh)"
+allowed bench "bench/|planning/|models/|examples/llm/|(engine|offload|collectives|kernels|base)/|sherd"
 allowed include "sherd"
 
 # <folder>/<name>_impl.h is for its own folder.
