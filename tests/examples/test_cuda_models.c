@@ -1,0 +1,414 @@
+/* Whole models on the emulator against the CPU's, and everything twice for the same bits. */
+#include "tests/examples/cases.h"
+#include "tests/examples/close.h"
+#include "tests/lib/check.h"
+
+#include "examples/llm/compute.h"
+#include "examples/llm/model.h"
+#include "models/activations.h"
+
+#include <cuda_runtime_api.h>
+#include <emulator.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ----------------------------------------------------------- whole models -- */
+
+/* A model with all its parameters, on one backend; host holds their gradients after whole_run. */
+typedef struct whole {
+    const model_case *c;
+    sherd_dtype       dtype;
+    int               is_gpu;
+    pool             *threads;
+    cudaStream_t      stream;
+    model            *m;
+    model_unit       *units;
+    int32_t          *tokens;
+} whole;
+
+static void *memory_make(const whole *w, size_t len_bytes)
+{
+    void *memory = NULL;
+
+    if (!w->is_gpu) {
+        return calloc(1, len_bytes);
+    }
+    CHECK(cudaMalloc(&memory, len_bytes) == cudaSuccess);
+    CHECK(cudaMemset(memory, 0, len_bytes) == cudaSuccess);
+    return memory;
+}
+
+static void memory_free(const whole *w, void *memory)
+{
+    if (w->is_gpu) {
+        (void)cudaFree(memory);
+    } else {
+        free(memory);
+    }
+}
+
+static void memory_put(const whole *w, void *to, const void *from, size_t len_bytes)
+{
+    if (w->is_gpu) {
+        CHECK(cudaMemcpy(to, from, len_bytes, cudaMemcpyHostToDevice) == cudaSuccess);
+    } else {
+        memcpy(to, from, len_bytes);
+    }
+}
+
+static void memory_get(const whole *w, void *to, const void *from, size_t len_bytes)
+{
+    if (w->is_gpu) {
+        CHECK(cudaMemcpy(to, from, len_bytes, cudaMemcpyDeviceToHost) == cudaSuccess);
+    } else {
+        memcpy(to, from, len_bytes);
+    }
+}
+
+static void whole_fill(whole *w)
+{
+    for (size_t k = 0; k < arch_param_count(&w->c->sizes); k++) {
+        arch_param info;
+        size_t     elems, bytes;
+        float     *full;
+        void      *half;
+        tensor    *t;
+
+        arch_param_get(&w->c->sizes, k, &info);
+        elems = arch_param_elems(&info);
+        bytes = elems * sherd_dtype_bytes(w->dtype);
+        full  = calloc(elems, sizeof(*full));
+        half  = calloc(elems, sizeof(*full));
+        CHECK(full != NULL && half != NULL);
+        case_weights(w->c, k, 0, elems, full);
+        narrow(w->dtype, full, half, elems);
+        t  = &w->units[info.unit].by_role[info.role];
+        *t = (tensor){
+            .data = memory_make(w, bytes), .grad = memory_make(w, bytes), .dtype = w->dtype};
+        memory_put(w, t->data, half, bytes);
+        free(full);
+        free(half);
+    }
+}
+
+static whole whole_open(const model_case *c, int is_gpu, int is_recomputed, sherd_dtype dtype)
+{
+    whole        w     = {.c = c, .dtype = dtype, .is_gpu = is_gpu, .threads = pool_create(1)};
+    size_t       units = arch_unit_count(&c->sizes), tokens = c->batch * c->length;
+    model_params params = {.sizes         = c->sizes,
+                           .batch         = c->batch,
+                           .length        = c->length,
+                           .dtype         = dtype,
+                           .is_recomputed = is_recomputed,
+                           .backend       = is_gpu ? "cuda" : "cpu",
+                           .threads       = w.threads};
+    char         why[256];
+
+    CHECK(cudaStreamCreate(&w.stream) == cudaSuccess);
+    params.stream = w.stream;
+    w.m           = model_create(&params, why, sizeof(why));
+    if (w.m == NULL) {
+        test_fail(__FILE__, __LINE__, "no model: %s", why);
+    }
+    w.units  = calloc(units, sizeof(*w.units));
+    w.tokens = calloc(2 * tokens, sizeof(*w.tokens));
+    CHECK(w.units != NULL && w.tokens != NULL);
+    whole_fill(&w);
+    w.units[units - 1].by_role[ARCH_TOKENS] = w.units[0].by_role[ARCH_TOKENS];
+    case_tokens(c, w.tokens, w.tokens + tokens);
+    return w;
+}
+
+static tensor whole_param(const whole *w, size_t k, size_t *elems_out)
+{
+    arch_param info;
+
+    arch_param_get(&w->c->sizes, k, &info);
+    *elems_out = arch_param_elems(&info);
+    return w->units[info.unit].by_role[info.role];
+}
+
+static void whole_close(whole *w)
+{
+    model_destroy(w->m);
+    for (size_t k = 0; k < arch_param_count(&w->c->sizes); k++) {
+        size_t elems;
+        tensor t = whole_param(w, k, &elems);
+
+        memory_free(w, t.data);
+        memory_free(w, t.grad);
+    }
+    CHECK(cudaStreamDestroy(w->stream) == cudaSuccess);
+    free(w->units);
+    free(w->tokens);
+    pool_destroy(w->threads);
+}
+
+/* Loss; with a backward the gradients are added to. */
+static double whole_run(whole *w, int has_backward)
+{
+    size_t units = arch_unit_count(&w->c->sizes);
+    double loss;
+
+    model_batch_set(w->m, w->tokens, w->tokens + w->c->batch * w->c->length);
+    for (size_t unit = 0; unit < units; unit++) {
+        model_forward(w->m, unit, &w->units[unit], has_backward ? 1.0f : 0.0f);
+    }
+    for (size_t unit = units; has_backward && unit-- > 0;) {
+        model_backward(w->m, unit, &w->units[unit]);
+    }
+    if (model_losses_take(w->m, &loss) != SHERD_OK) {
+        test_fail(__FILE__, __LINE__, "%s", model_why(w->m));
+    }
+    return loss;
+}
+
+/* weight -= rate * gradient, on the host, in fp32 alone; gradients become zero. */
+static void whole_step(whole *w, float rate)
+{
+    for (size_t k = 0; k < arch_param_count(&w->c->sizes); k++) {
+        size_t elems;
+        tensor t    = whole_param(w, k, &elems);
+        float *data = calloc(2 * elems, sizeof(*data)), *grad = data + elems;
+
+        memory_get(w, data, t.data, elems * sizeof(*data));
+        memory_get(w, grad, t.grad, elems * sizeof(*grad));
+        for (size_t i = 0; i < elems; i++) {
+            data[i] -= rate * grad[i];
+            grad[i] = 0.0f;
+        }
+        memory_put(w, t.data, data, elems * sizeof(*data));
+        memory_put(w, t.grad, grad, elems * sizeof(*grad));
+        free(data);
+    }
+}
+
+static const model_case models[] = {
+    {.name   = "minimind",
+     .sizes  = ARCH_SIZES(ARCH_MINIMIND, 64, 2, 4, 2, 88, 61, 64),
+     .batch  = 3,
+     .length = 21,
+     .scale  = 0.3},
+    {.name   = "gpt2",
+     .sizes  = ARCH_SIZES(ARCH_GPT2, 48, 2, 3, 3, 96, 300, 40),
+     .batch  = 2,
+     .length = 40,
+     .scale  = 0.3},
+    {.name   = "odd minimind",
+     .sizes  = ARCH_SIZES(ARCH_MINIMIND, 42, 2, 3, 1, 25, 37, 64),
+     .batch  = 3,
+     .length = 7,
+     .scale  = 0.3},
+    {.name   = "odd gpt2",
+     .sizes  = ARCH_SIZES(ARCH_GPT2, 33, 2, 3, 3, 130, 300, 9),
+     .batch  = 2,
+     .length = 9,
+     .scale  = 0.3},
+};
+
+#define NUM_MODELS (sizeof(models) / sizeof(models[0]))
+
+static void models_follow_the_cpu(void)
+{
+    for (size_t i = 0; i < NUM_MODELS; i++) {
+        whole cpu = whole_open(&models[i], 0, 0, SHERD_F32);
+        whole gpu = whole_open(&models[i], 1, 0, SHERD_F32);
+
+        CHECK_CLOSE(whole_run(&cpu, 0), whole_run(&gpu, 0), 1e-6);
+        for (int step = 0; step < 5; step++) {
+            CHECK_CLOSE(whole_run(&cpu, 1), whole_run(&gpu, 1), step == 0 ? 1e-6 : 1e-5);
+            whole_step(&cpu, 0.05f);
+            whole_step(&gpu, 0.05f);
+        }
+        whole_close(&cpu);
+        whole_close(&gpu);
+    }
+}
+
+/* 16-bit activations: gradients near those of fp32 at the same weights, relative to the largest of each
+ * parameter. */
+static void models_of_half_types_are_near_the_cpu(void)
+{
+    for (int dtype = SHERD_BF16; dtype <= SHERD_F16; dtype++) {
+        for (size_t i = 0; i < NUM_MODELS; i++) {
+            whole  cpu   = whole_open(&models[i], 0, 0, (sherd_dtype)dtype);
+            whole  gpu   = whole_open(&models[i], 1, 0, (sherd_dtype)dtype);
+            double bound = dtype == SHERD_BF16 ? 0.06 : 0.008;
+
+            CHECK_CLOSE(whole_run(&cpu, 1), whole_run(&gpu, 1), dtype == SHERD_BF16 ? 1e-2 : 2e-3);
+            for (size_t k = 0; k < arch_param_count(&models[i].sizes); k++) {
+                size_t elems;
+                tensor a = whole_param(&cpu, k, &elems), b = whole_param(&gpu, k, &elems);
+                size_t bytes = elems * sherd_dtype_bytes(gpu.dtype);
+                void  *raw   = malloc(bytes);
+                float *want = malloc(elems * sizeof(*want)), *got = malloc(elems * sizeof(*got));
+                char   name[1024];
+
+                arch_param info;
+
+                arch_param_get(&models[i].sizes, k, &info);
+                (void)snprintf(name, sizeof(name), "%s, %s of %.100s", sherd_dtype_name(gpu.dtype),
+                               info.name, models[i].name);
+                widen(cpu.dtype, a.grad, want, elems);
+                memory_get(&gpu, raw, b.grad, bytes);
+                widen(gpu.dtype, raw, got, elems);
+                close_check(name, want, got, elems, (tolerance){bound, 0.0, 0.0});
+                free(raw);
+                free(want);
+                free(got);
+            }
+            whole_close(&cpu);
+            whole_close(&gpu);
+        }
+    }
+}
+
+static void wholes_compare(whole *a, whole *b)
+{
+    double loss_a = whole_run(a, 1), loss_b = whole_run(b, 1);
+
+    CHECK_BYTES_EQUAL(&loss_a, &loss_b, sizeof(loss_a));
+    for (size_t k = 0; k < arch_param_count(&a->c->sizes); k++) {
+        size_t elems;
+        tensor ta = whole_param(a, k, &elems), tb = whole_param(b, k, &elems);
+        size_t bytes = elems * sherd_dtype_bytes(a->dtype);
+        char  *room  = malloc(2 * bytes);
+
+        memory_get(a, room, ta.grad, bytes);
+        memory_get(b, room + bytes, tb.grad, bytes);
+        CHECK_BYTES_EQUAL(room, room + bytes, bytes);
+        free(room);
+    }
+}
+
+static void models_give_the_same_bits_again(void)
+{
+    for (size_t i = 0; i < NUM_MODELS; i++) {
+        for (int is_recomputed = 0; is_recomputed < 2; is_recomputed++) {
+            for (int dtype = SHERD_F32; dtype <= SHERD_BF16; dtype++) {
+                whole a = whole_open(&models[i], 1, 0, (sherd_dtype)dtype);
+                whole b = whole_open(&models[i], 1, is_recomputed, (sherd_dtype)dtype);
+
+                CHECK(!is_recomputed || model_bytes(b.m) < model_bytes(a.m));
+                wholes_compare(&a, &b);
+                whole_close(&a);
+                whole_close(&b);
+            }
+        }
+    }
+}
+
+static void counted_check(const model_case *c, sherd_dtype dtype, int is_recomputed)
+{
+    activations_params counted  = {.batch         = c->batch,
+                                   .length        = c->length,
+                                   .is_recomputed = is_recomputed,
+                                   .dtype         = dtype,
+                                   .backend       = "cuda"};
+    model_params       params   = {.sizes         = c->sizes,
+                                   .batch         = c->batch,
+                                   .length        = c->length,
+                                   .dtype         = dtype,
+                                   .is_recomputed = is_recomputed,
+                                   .backend       = "cuda"};
+    size_t             held     = emulator_held_bytes();
+    char               why[256] = "";
+    cudaStream_t       stream;
+    model             *m;
+
+    CHECK(cudaStreamCreate(&stream) == cudaSuccess);
+    params.stream = stream;
+    m             = model_create(&params, why, sizeof(why));
+    if (m == NULL) {
+        test_fail(__FILE__, __LINE__, "no model: %s", why);
+    }
+    CHECK_INT(model_bytes(m), activations_bytes(&c->sizes, &counted));
+    CHECK_INT(emulator_held_bytes() - held, activations_bytes(&c->sizes, &counted));
+    model_destroy(m);
+    CHECK(cudaStreamDestroy(stream) == cudaSuccess);
+}
+
+static void memory_is_counted_without_a_device(void)
+{
+    static const model_case wide = {.sizes =
+                                        ARCH_SIZES(ARCH_MINIMIND, 64, 2, 4, 2, 192, 151936, 512),
+                                    .batch  = 5,
+                                    .length = 511};
+
+    for (int dtype = SHERD_F32; dtype <= SHERD_F16; dtype++) {
+        for (int is_recomputed = 0; is_recomputed < 2; is_recomputed++) {
+            for (size_t i = 0; i < NUM_MODELS; i++) {
+                counted_check(&models[i], (sherd_dtype)dtype, is_recomputed);
+            }
+        }
+    }
+    counted_check(&wide, SHERD_BF16, 1); /* logits of a part of the rows */
+}
+
+/* Each allocation of a model fails once: a sentence, and nothing stays. */
+static void a_failed_allocation_leaves_nothing_behind(void)
+{
+    cudaStream_t stream;
+    model       *m = NULL;
+    long         n;
+
+    CHECK(cudaStreamCreate(&stream) == cudaSuccess);
+    for (n = 1; m == NULL && n < 50; n++) {
+        model_params params   = {.sizes   = models[0].sizes,
+                                 .batch   = 2,
+                                 .length  = 8,
+                                 .dtype   = SHERD_BF16,
+                                 .backend = "cuda",
+                                 .stream  = stream};
+        size_t       held     = emulator_held_bytes();
+        char         why[256] = "";
+
+        emulator_fail_alloc(n);
+        m = model_create(&params, why, sizeof(why));
+        emulator_fail_alloc(0);
+        CHECK(m != NULL || why[0] != '\0');
+        CHECK(m != NULL || emulator_held_bytes() == held);
+    }
+    CHECK(m != NULL && n > 4);
+    model_destroy(m);
+    CHECK(cudaStreamDestroy(stream) == cudaSuccess);
+}
+
+/* A launch that is refused and a kernel that faults are told when the losses are taken. */
+static void a_failed_kernel_is_told(void)
+{
+    for (int is_launch = 0; is_launch < 2; is_launch++) {
+        whole  w     = whole_open(&models[0], 1, 0, SHERD_BF16);
+        size_t units = arch_unit_count(&w.c->sizes);
+        double loss  = 7.0;
+
+        (void)whole_run(&w, 1);
+        if (is_launch) {
+            emulator_fail_launch(9);
+        } else {
+            emulator_fail_kernel(9);
+        }
+        model_batch_set(w.m, w.tokens, w.tokens + w.c->batch * w.c->length);
+        for (size_t unit = 0; unit < units; unit++) {
+            model_forward(w.m, unit, &w.units[unit], 0.0f);
+        }
+        CHECK_STATUS(SHERD_E_DEVICE, model_losses_take(w.m, &loss));
+        CHECK(strstr(model_why(w.m), "GPU") != NULL && loss == 7.0);
+        emulator_heal(0);
+        whole_close(&w);
+    }
+}
+
+static const test_case cases[] = {
+    CASE(models_follow_the_cpu),
+    CASE(models_of_half_types_are_near_the_cpu),
+    CASE(models_give_the_same_bits_again),
+    CASE(memory_is_counted_without_a_device),
+    CASE(a_failed_allocation_leaves_nothing_behind),
+    CASE(a_failed_kernel_is_told),
+};
+
+RUN_MAIN(cases)
