@@ -17,7 +17,7 @@ static const char *const NAMES[KERNELS] = {"update", "norm", "reduce", "cast",
                                            "add",    "copy", "zero"};
 
 static _Atomic(const sherdi_kernel_ops *) real; /* the same for all ranks */
-static _Atomic uint64_t         counts[KERNELS];
+static _Atomic uint64_t                   counts[KERNELS];
 
 static void count(int kernel, uint64_t bytes)
 {
