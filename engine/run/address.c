@@ -86,10 +86,9 @@ void *sherd_param_data(sherd_engine *engine, sherd_param param)
     return segment->slice_elems == 0 ? no_elements : sherdi_loop_param(engine, (size_t)param);
 }
 
-void *sherd_param_grad(sherd_engine *engine, sherd_param param)
+/* Of a parameter in that segment; NULL: there is no segment, or it has no gradient. */
+static void *gradient_in(sherd_engine *engine, const sherdi_segment *segment, sherd_param param)
 {
-    const sherdi_segment *segment = acquired_segment(engine, param, 1);
-
     if (segment == NULL || !has_gradient(engine, segment, param)) {
         return NULL;
     }
@@ -100,6 +99,11 @@ void *sherd_param_grad(sherd_engine *engine, sherd_param param)
         return engine->model.params[param].bound_grad;
     }
     return sherdi_loop_micro_gradient(engine, segment) + offset_in_segment(engine, param);
+}
+
+void *sherd_param_grad(sherd_engine *engine, sherd_param param)
+{
+    return gradient_in(engine, acquired_segment(engine, param, 1), param);
 }
 
 void *sherd_param_address(sherd_engine *engine, sherd_param param)
@@ -130,16 +134,5 @@ void *sherd_param_address(sherd_engine *engine, sherd_param param)
 
 void *sherd_param_grad_address(sherd_engine *engine, sherd_param param)
 {
-    const sherdi_segment *segment = placed_segment(engine, param);
-
-    if (segment == NULL || !has_gradient(engine, segment, param)) {
-        return NULL;
-    }
-    if (segment->slice_elems == 0) {
-        return no_elements;
-    }
-    if (segment->is_bound) {
-        return engine->model.params[param].bound_grad;
-    }
-    return sherdi_loop_micro_gradient(engine, segment) + offset_in_segment(engine, param);
+    return gradient_in(engine, placed_segment(engine, param), param);
 }
