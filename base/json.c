@@ -87,6 +87,19 @@ static size_t utf8_sequence_bytes(const unsigned char *text, size_t left)
     return bytes;
 }
 
+int sherdi_json_is_utf8(const char *text, size_t len_bytes)
+{
+    size_t bytes;
+
+    for (size_t at = 0; at < len_bytes; at += bytes) {
+        bytes = utf8_sequence_bytes((const unsigned char *)text + at, len_bytes - at);
+        if (bytes == 0) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
 static sherd_status bytes_check(const sherdi_json *document)
 {
     size_t bytes;

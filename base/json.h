@@ -46,6 +46,8 @@ typedef struct sherdi_json sherdi_json;
  */
 sherd_status sherdi_json_parse(sherdi_mem *mem, const char *name, const char *text,
                                size_t len_bytes, sherdi_json **out);
+/** 1 when the bytes are well-formed UTF-8. */
+int sherdi_json_is_utf8(const char *text, size_t len_bytes);
 /** Accepts NULL. Nodes go with it. */
 void sherdi_json_destroy(sherdi_json *document);
 
