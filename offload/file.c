@@ -6,6 +6,7 @@
 #include "base/fork.h"
 #include "base/log.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -24,7 +25,8 @@
 /* A new file that is not locked yet may be taken for one that a killed run left, and removed. */
 #define MAKE_TRIES 20
 
-#define MODE_OWNER 0600
+#define MODE_OWNER  0600
+#define MODE_SHARED 0644 /* less what the umask takes away */
 
 /* ---------------------------------------------------------------- places -- */
 
@@ -84,7 +86,9 @@ static sherd_status open_fail(const sherdi_stripe *stripe, const char *folder, i
             SHERD_E_IO, "folder %s does not exist; create it (mkdir -p) or name another", folder);
     }
     if (error == ELOOP) {
-        return sherdi_fail(SHERD_E_IO, "%s is a symbolic link, which no run makes; remove it",
+        return sherdi_fail(SHERD_E_IO,
+                           "%s is a symbolic link, which no run makes and none follows; remove it, "
+                           "or name the file that it leads to",
                            stripe->path);
     }
     return sherdi_fail(SHERD_E_IO, "cannot open %s: %s", stripe->path,
@@ -133,9 +137,10 @@ static sherd_status stripe_identify(sherdi_stripe *stripe, int *is_removed_out)
     if (!S_ISREG(info.st_mode)) {
         return sherdi_fail(SHERD_E_IO, "%s is not a regular file", stripe->path);
     }
-    stripe->device  = info.st_dev;
-    stripe->inode   = info.st_ino;
-    *is_removed_out = info.st_nlink == 0;
+    stripe->device    = info.st_dev;
+    stripe->inode     = info.st_ino;
+    stripe->len_bytes = (size_t)info.st_size;
+    *is_removed_out   = info.st_nlink == 0;
     return SHERD_OK;
 }
 
@@ -160,14 +165,15 @@ static size_t stripe_alignment(const sherdi_stripe *stripe)
 /* Opened without O_DIRECT and switched: a file system that refuses it at open has made the file by then. */
 static size_t stripe_make_direct(sherdi_file *file, sherdi_stripe *stripe)
 {
-    int    flags       = fcntl(stripe->fd, F_GETFL);
+    int    flags       = fcntl(stripe->fd, F_GETFL) & ~O_NONBLOCK;
     size_t align_bytes = stripe_alignment(stripe);
 
-    if (align_bytes > 0 && SHERD_ALIGN_BYTES % align_bytes == 0 && flags >= 0 &&
+    if (align_bytes > 0 && SHERD_ALIGN_BYTES % align_bytes == 0 &&
         fcntl(stripe->fd, F_SETFL, flags | O_DIRECT) == 0) {
         stripe->is_direct = 1;
         return align_bytes;
     }
+    (void)fcntl(stripe->fd, F_SETFL, flags);
     if (!file->queue->is_buffered_told) {
         file->queue->is_buffered_told = 1;
         sherdi_log(SHERD_LOG_INFO, file->queue->rank,
@@ -222,7 +228,8 @@ static sherd_status stripe_reserve(const sherdi_stripe *stripe, size_t size_byte
     if (size_bytes == 0) {
         return SHERD_OK;
     }
-    if (fstatvfs(stripe->fd, &info) == 0) {
+    /* Of no blocks at all: it does not know its size. */
+    if (fstatvfs(stripe->fd, &info) == 0 && info.f_blocks > 0) {
         free_bytes = (uint64_t)info.f_bavail * info.f_frsize;
     }
     if (free_bytes < size_bytes) {
@@ -257,12 +264,15 @@ static char *path_make(sherdi_mem *mem, const char *folder, const char *name, in
 }
 
 /* Returns an errno. A child would keep the lock, and the space of a scratch file. */
-static int stripe_open_fd(sherdi_stripe *stripe, int is_new)
+static int stripe_open_fd(const sherdi_file *file, sherdi_stripe *stripe, int is_new)
 {
-    int flags = O_RDWR | O_CLOEXEC | O_NOFOLLOW | (is_new ? O_CREAT | O_EXCL : 0);
+    int    flags = O_CLOEXEC | O_NOFOLLOW | (is_new ? O_CREAT | O_EXCL : 0);
+    mode_t mode  = file->is_plain ? MODE_SHARED : MODE_OWNER;
 
+    /* A pipe in the place of a file that is read must not make the caller wait for who writes to it. */
+    flags |= file->is_read_only ? O_RDONLY | O_NONBLOCK : O_RDWR;
     sherdi_fork_hold();
-    stripe->fd = sherdi_fork_exclude(open(stripe->path, flags, MODE_OWNER));
+    stripe->fd = sherdi_fork_exclude(open(stripe->path, flags, mode));
     return stripe->fd < 0 ? errno : 0;
 }
 
@@ -281,7 +291,7 @@ static sherd_status stripe_take(const sherdi_file *file, sherdi_stripe *stripe, 
     int is_removed = 1;
 
     for (int tries = 0; tries < (is_new ? MAKE_TRIES : 1); tries++) {
-        int error = stripe_open_fd(stripe, is_new);
+        int error = stripe_open_fd(file, stripe, is_new);
 
         if (error != 0) {
             return open_fail(stripe, folder, error);
@@ -290,7 +300,9 @@ static sherd_status stripe_take(const sherdi_file *file, sherdi_stripe *stripe, 
         if (is_new && file->is_scratch) {
             (void)unlink(stripe->path);
         }
-        SHERDI_TRY(stripe_lock(stripe));
+        if (!file->is_plain && !file->is_read_only) {
+            SHERDI_TRY(stripe_lock(stripe));
+        }
         SHERDI_TRY(stripe_identify(stripe, &is_removed));
         if (!is_removed || file->is_scratch) {
             return SHERD_OK;
@@ -298,6 +310,15 @@ static sherd_status stripe_take(const sherdi_file *file, sherdi_stripe *stripe, 
         stripe_let_go(stripe);
     }
     return sherdi_fail(SHERD_E_IO, "%s was removed while it was opened", stripe->path);
+}
+
+static sherd_status stripe_compare_len(const sherdi_stripe *stripe, size_t wanted_bytes)
+{
+    if (wanted_bytes != 0 && stripe->len_bytes != wanted_bytes) {
+        return sherdi_fail(SHERD_E_IO, "%s has %zu bytes where %zu are expected", stripe->path,
+                           stripe->len_bytes, wanted_bytes);
+    }
+    return SHERD_OK;
 }
 
 static sherd_status stripe_open(sherdi_file *file, const sherdi_file_params *params, int index)
@@ -311,6 +332,9 @@ static sherd_status stripe_open(sherdi_file *file, const sherdi_file_params *par
         return SHERD_E_NOMEM;
     }
     SHERDI_TRY(stripe_take(file, stripe, params->folders[index], is_new));
+    if (file->is_read_only) {
+        SHERDI_TRY(stripe_compare_len(stripe, params->capacity_bytes));
+    }
     file->granularity_bytes =
         sherdi_max_size(file->granularity_bytes, stripe_make_direct(file, stripe));
     if (is_new) {
@@ -371,6 +395,8 @@ static sherdi_file *file_alloc(sherdi_ioq *queue, const sherdi_file_params *para
     file->queue        = queue;
     file->stripe_bytes = params->stripe_bytes;
     file->is_scratch   = (params->flags & SHERDI_FILE_SCRATCH) != 0;
+    file->is_plain     = (params->flags & SHERDI_FILE_PLAIN) != 0;
+    file->is_read_only = (params->flags & SHERDI_FILE_READ) != 0;
     file->stripes = sherdi_alloc_array(queue->mem, SHERDI_MEM_CONTROL, (size_t)params->num_folders,
                                        sizeof(*file->stripes));
     if (file->stripes == NULL) {
@@ -385,12 +411,27 @@ static sherdi_file *file_alloc(sherdi_ioq *queue, const sherdi_file_params *para
     return file;
 }
 
+static int flags_fit(const sherdi_file_params *params)
+{
+    uint32_t is_new   = params->flags & SHERDI_FILE_CREATE;
+    uint32_t of_new   = params->flags & (SHERDI_FILE_SCRATCH | SHERDI_FILE_PLAIN);
+    uint32_t not_ours = params->flags & (SHERDI_FILE_PLAIN | SHERDI_FILE_READ);
+
+    return (of_new == 0 || is_new != 0) &&
+           ((params->flags & SHERDI_FILE_READ) == 0 || params->flags == SHERDI_FILE_READ) &&
+           (not_ours == 0 || params->num_folders == 1);
+}
+
 sherd_status sherdi_file_open(sherdi_ioq *queue, const sherdi_file_params *params,
                               sherdi_file **out)
 {
     sherdi_file *file;
     sherd_status status = SHERD_OK;
 
+    if (!flags_fit(params)) {
+        return sherdi_fail(SHERD_E_INVAL, "flags %#x with %d folders do not go together",
+                           (unsigned)params->flags, params->num_folders);
+    }
     if (params->num_folders > 1 &&
         (params->stripe_bytes == 0 || params->stripe_bytes % SHERD_ALIGN_BYTES != 0)) {
         return sherdi_fail(SHERD_E_INVAL, "stripes of %zu bytes: a multiple of %d is needed",
@@ -425,14 +466,11 @@ void sherdi_file_close(sherdi_file *file, int is_removed)
     file_free(file);
 }
 
-/* A new file survives when its name does. */
-static int folder_sync(const char *path)
+/* Returns an errno. */
+static int folder_sync(const char *folder)
 {
-    char        folder[PATH_MAX];
-    const char *slash = strrchr(path, '/');
-    int         fd, error;
+    int fd, error;
 
-    (void)snprintf(folder, sizeof(folder), "%.*s/", (int)(slash - path), path);
     fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0) {
         return errno;
@@ -440,6 +478,28 @@ static int folder_sync(const char *path)
     error = fsync(fd) == 0 || errno == EINVAL ? 0 : errno; /* EINVAL: has no such thing */
     (void)close(fd);
     return error;
+}
+
+/* A new file survives when its name does. */
+static int entry_sync(const char *path)
+{
+    char        folder[PATH_MAX];
+    const char *slash = strrchr(path, '/');
+
+    (void)snprintf(folder, sizeof(folder), "%.*s/", (int)(slash - path), path);
+    return folder_sync(folder);
+}
+
+sherd_status sherdi_folder_sync(const char *folder)
+{
+    char buffer[128];
+    int  error = folder_sync(folder);
+
+    if (error != 0) {
+        return sherdi_fail(SHERD_E_IO, "folder %s did not reach the medium: %s", folder,
+                           strerror_r(error, buffer, sizeof(buffer)));
+    }
+    return SHERD_OK;
 }
 
 sherd_status sherdi_file_sync(sherdi_file *file)
@@ -451,13 +511,35 @@ sherd_status sherdi_file_sync(sherdi_file *file)
         int            error  = fdatasync(stripe->fd) == 0 ? 0 : errno;
 
         if (error == 0 && stripe->is_made && !stripe->is_entered && !file->is_scratch) {
-            error              = folder_sync(stripe->path);
+            error              = entry_sync(stripe->path);
             stripe->is_entered = error == 0;
         }
         if (error != 0) {
             return sherdi_fail(SHERD_E_IO, "%s did not reach the medium: %s", stripe->path,
                                strerror_r(error, buffer, sizeof(buffer)));
         }
+    }
+    return SHERD_OK;
+}
+
+size_t sherdi_file_len(const sherdi_file *file)
+{
+    assert(file->is_read_only);
+    return file->stripes[0].len_bytes;
+}
+
+sherd_status sherdi_file_trim(sherdi_file *file, size_t len_bytes)
+{
+    char buffer[128];
+    int  error;
+
+    assert(file->is_plain);
+    do {
+        error = ftruncate(file->stripes[0].fd, (off_t)len_bytes) == 0 ? 0 : errno;
+    } while (error == EINTR);
+    if (error != 0) {
+        return sherdi_fail(SHERD_E_IO, "cannot cut %s to %zu bytes: %s", sherdi_file_path(file),
+                           len_bytes, strerror_r(error, buffer, sizeof(buffer)));
     }
     return SHERD_OK;
 }

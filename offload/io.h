@@ -65,32 +65,46 @@ void sherdi_ioq_settle(sherdi_ioq *queue);
 enum {
     SHERDI_FILE_CREATE  = 1 << 0, /* must not exist; mode 0600, space reserved */
     SHERDI_FILE_SCRATCH = 1 << 1, /* with CREATE: unlinked at once, gone with the process */
+    /* Files that are not a run's alone: one folder, no lock, what others do with them meanwhile is their affair. */
+    SHERDI_FILE_PLAIN = 1 << 2, /* with CREATE: mode 0644 as the umask leaves it */
+    SHERDI_FILE_READ  = 1 << 3, /* alone: must exist, is only read and never changed */
 };
 
 typedef struct sherdi_file_params {
     const char *const *folders; /* one file in each; the bytes are striped over them */
     int                num_folders;
-    const char        *name; /* of the first; the others add ".1", ".2", ... */
-    size_t             capacity_bytes;
+    const char        *name;           /* of the first; the others add ".1", ".2", ... */
+    size_t             capacity_bytes; /* with READ: the length that it must have; 0: any */
     size_t   stripe_bytes; /* a multiple of SHERD_ALIGN_BYTES; matters with several folders only */
     uint32_t flags;
 } sherdi_file_params;
 
-/** Opens and locks (exclusively, against other processes and other opens in this one). With CREATE checks
- *  the space that is free and reserves it. Errors name the path: E_IO (does not exist, no
- *  permission, no space with the bytes that are missing), E_STATE (in use by another process). */
+/** Opens and locks (exclusively, against other processes and other opens in this one), but for PLAIN and READ. With
+ *  CREATE checks the space that is free and reserves it. A path that is a symbolic link is not followed. Errors name
+ *  the path: E_IO (does not exist, no permission, no space with the bytes that are missing, another length), E_STATE
+ *  (in use by another process).
+ *
+ *  A READ file may have any length. Its last page is read as a whole, up to the multiple of SHERD_ALIGN_BYTES behind
+ *  its end, counts as a page in the traffic, and what lies behind the end that the file had when it was opened reads
+ *  as zero. Reads beyond that page fail, and so do all that a file does not have any more. */
 sherd_status sherdi_file_open(sherdi_ioq *queue, const sherdi_file_params *params,
                               sherdi_file **out);
 /** Transfers must be over. `is_removed`: unlinks it first. Accepts NULL. */
 void sherdi_file_close(sherdi_file *file, int is_removed);
 /** What was written is on the medium when this returns (fdatasync of every stripe). */
 sherd_status sherdi_file_sync(sherdi_file *file);
+/** Bytes of a READ file, as many as there were when it was opened. */
+size_t sherdi_file_len(const sherdi_file *file);
+/** Cuts a PLAIN file, which is written in whole pages, to the bytes that count. Before sync, transfers over. E_IO. */
+sherd_status sherdi_file_trim(sherdi_file *file, size_t len_bytes);
 /** Multiple of which offsets, lengths and addresses have to be. */
 size_t sherdi_file_granularity(const sherdi_file *file);
 /** Path of the first stripe, for messages. */
 const char *sherdi_file_path(const sherdi_file *file);
 /** 0 when somebody unlinked one of its stripes (SCRATCH: always 1). */
 int sherdi_file_is_linked(const sherdi_file *file);
+/** What was made, renamed, linked or removed in a folder is so on the medium when this returns. E_IO. */
+sherd_status sherdi_folder_sync(const char *folder);
 
 /* ---- transfers ---- */
 

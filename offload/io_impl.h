@@ -10,21 +10,22 @@
 
 /* One file of a striped set. */
 typedef struct sherdi_stripe {
-    char *path;
-    int   fd;         /* -1: not open */
-    int   slot;       /* in the ring's table of registered files; -1: none */
-    int   is_direct;  /* O_DIRECT: transfers keep to the granularity */
-    int   is_made;    /* by us: goes again when opening fails half-way */
-    int   is_entered; /* its name is known to be on the medium */
-    dev_t device;     /* what path led to when it was opened */
-    ino_t inode;
+    char  *path;
+    int    fd;         /* -1: not open */
+    int    slot;       /* in the ring's table of registered files; -1: none */
+    int    is_direct;  /* O_DIRECT: transfers keep to the granularity */
+    int    is_made;    /* by us: goes again when opening fails half-way */
+    int    is_entered; /* its name is known to be on the medium */
+    dev_t  device;     /* what path led to when it was opened */
+    ino_t  inode;
+    size_t len_bytes; /* then */
 } sherdi_stripe;
 
 struct sherdi_file {
     sherdi_ioq    *queue;
     sherdi_stripe *stripes; /* [num_stripes] */
     int            num_stripes;
-    int            is_scratch;
+    int            is_scratch, is_plain, is_read_only;
     size_t         stripe_bytes;
     size_t         granularity_bytes;
 };

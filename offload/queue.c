@@ -118,6 +118,25 @@ static int result_error(const sherdi_request *request, ssize_t result, size_t mo
     return result < 0 ? (int)-result : IO_STUCK;
 }
 
+/* The last page of a file that is only read: all of it is there when the bytes up to the file's end are. */
+static size_t page_complete(const sherdi_request *request, size_t moved_bytes)
+{
+    const sherdi_file *file      = request->io->file;
+    size_t             end_bytes = file->stripes[request->stripe].len_bytes;
+    size_t             here_bytes;
+
+    if (!file->is_read_only || request->offset_bytes + request->len_bytes !=
+                                   sherdi_round_up(end_bytes, SHERD_ALIGN_BYTES)) {
+        return moved_bytes;
+    }
+    here_bytes = end_bytes > request->offset_bytes ? end_bytes - request->offset_bytes : 0;
+    if (moved_bytes < here_bytes) {
+        return moved_bytes;
+    }
+    memset(request->memory + here_bytes, 0, request->len_bytes - here_bytes);
+    return request->len_bytes;
+}
+
 int sherdi_ioq_complete(sherdi_ioq *queue, sherdi_request *request, ssize_t result)
 {
     sherdi_io           *io          = request->io;
@@ -126,6 +145,9 @@ int sherdi_ioq_complete(sherdi_ioq *queue, sherdi_request *request, ssize_t resu
     int                  error;
 
     assert(moved_bytes <= request->len_bytes);
+    if (result >= 0) {
+        moved_bytes = page_complete(request, moved_bytes);
+    }
     /* A short transfer need not end where the next one may begin. */
     if (moved_bytes < request->len_bytes && stripe->is_direct) {
         moved_bytes -= moved_bytes % io->file->granularity_bytes;

@@ -5,8 +5,10 @@
 #include <dirent.h>
 #include <errno.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 
 static sherdi_mem      mem;
@@ -94,6 +96,16 @@ const char *rig_folder(const char *name)
     (void)snprintf(path, sizeof(paths[0]), "%s/%d/%s", test_scratch(), cases_begun, name);
     CHECK(mkdir(path, 0700) == 0 || errno == EEXIST);
     return path;
+}
+
+void rig_mount_over(const char *type, const char *options)
+{
+    const char *folder = rig_folder("f0");
+
+    if (unshare(CLONE_NEWNS) != 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 ||
+        mount(type, folder, type, 0, options) != 0) {
+        test_skip("%s cannot be mounted here: %s", type, strerror(errno));
+    }
 }
 
 sherd_status rig_file_open(sherdi_ioq *queue, const char *name, int num_folders,

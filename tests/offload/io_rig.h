@@ -34,6 +34,9 @@ sherdi_ioq     *rig_queue(size_t request_bytes, int depth);
 
 /** A folder of that name for this case, made when it is not there. The path is overwritten after some calls. */
 const char *rig_folder(const char *name);
+/** A file system over the folder "f0", for this thread and those that it starts, until it ends. Skips where
+ *  that is not allowed. */
+void rig_mount_over(const char *type, const char *options);
 /** A new file over `num_folders` folders "f0", "f1", ... of this case. */
 sherdi_file *rig_file(sherdi_ioq *queue, const char *name, int num_folders, size_t capacity_bytes,
                       size_t stripe_bytes);

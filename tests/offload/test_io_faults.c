@@ -9,10 +9,8 @@
 #include <linux/capability.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
-#include <sched.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -481,17 +479,6 @@ static void uring_forbidden_falls_to_threads(void)
 
 /* ---- file systems ---- */
 
-/* Over the folder "f0", for this thread and those it starts, until it ends. */
-static void mount_over_folder(const char *type, const char *options)
-{
-    const char *folder = rig_folder("f0");
-
-    if (unshare(CLONE_NEWNS) != 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 ||
-        mount(type, folder, type, 0, options) != 0) {
-        test_skip("%s cannot be mounted here: %s", type, strerror(errno));
-    }
-}
-
 static void space_that_is_missing_body(int rank, void *ctx)
 {
     sherdi_ioq  *queue = rig_queue(PAGE, 2);
@@ -499,7 +486,7 @@ static void space_that_is_missing_body(int rank, void *ctx)
 
     (void)rank;
     (void)ctx;
-    mount_over_folder("tmpfs", "size=1m");
+    rig_mount_over("tmpfs", "size=1m");
     CHECK_STATUS(SHERD_E_IO,
                  rig_file_open(queue, "large", 1, (size_t)3 << 20, 0, SHERDI_FILE_CREATE, &file));
     CHECK_ERROR_SAYS("/f0/large needs 3145728 bytes and its file system has 1048576 free");
@@ -532,7 +519,7 @@ static void space_that_runs_out_body(int rank, void *ctx)
 
     (void)rank;
     (void)ctx;
-    mount_over_folder("tmpfs", "size=1m");
+    rig_mount_over("tmpfs", "size=1m");
     queue = rig_queue(16 * PAGE, 4);
     (void)snprintf(path, sizeof(path), "%s/holes", rig_folder("f0"));
     fd = open(path, O_CREAT | O_RDWR, 0600);
@@ -563,7 +550,7 @@ static void direct_refused_body(int rank, void *ctx)
 
     (void)rank;
     (void)ctx;
-    mount_over_folder("ramfs", NULL);
+    rig_mount_over("ramfs", NULL);
     queue = rig_queue(4 * PAGE, 4);
     /* ramfs does not know how much it has free. */
     CHECK_OK(rig_file_open(queue, "cached", 2, 0, 3 * PAGE, SHERDI_FILE_CREATE, &file));
