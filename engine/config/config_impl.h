@@ -1,4 +1,4 @@
-/* Inside of a configuration, shared by the config_*.c files. Read config_keys.h first.
+/* Inside of a configuration, shared by the config_*.c files. Read config_keys.h and config_unused.h first.
  *
  *   config.c         life, files, sherd_config_set, warnings
  *   config_table.c   the table as data: finding keys, suggestions for unknown ones
@@ -15,12 +15,13 @@
 #include "base/mem.h"
 #include "engine/config/config.h"
 #include "engine/config/config_keys.h"
+#include "engine/config/config_unused.h"
 
 /* ---- the table ---- */
 
 typedef enum sherdi_config_id {
 #define SHERDI_CONFIG_ID(id, ...) SHERDI_CONFIG_##id,
-    SHERDI_CONFIG_KEYS(SHERDI_CONFIG_ID)
+    SHERDI_CONFIG_KEYS(SHERDI_CONFIG_ID) SHERDI_CONFIG_UNUSED(SHERDI_CONFIG_ID)
 #undef SHERDI_CONFIG_ID
         SHERDI_CONFIG_IDS,
 } sherdi_config_id;
@@ -37,12 +38,13 @@ typedef enum sherdi_config_type {
     SHERDI_TYPE_ANY,     /* not looked at */
 } sherdi_config_type;
 
-typedef enum sherdi_config_action {
-    SHERDI_ACTION_HONOUR,
-    SHERDI_ACTION_ACCEPT, /* any value gives the same result */
-    SHERDI_ACTION_IGNORE, /* with a warning, unless the value is the default */
-    SHERDI_ACTION_REFUSE, /* unless the value is the default, or the block is switched off */
-} sherdi_config_action;
+/* Whether a key has an effect, or why it has none. */
+typedef enum sherdi_config_use {
+    SHERDI_USE_HONOURED = 0,
+    SHERDI_USE_SAME,    /* any value gives the same result */
+    SHERDI_USE_HINT,    /* not taken: with a warning, unless the value is the default */
+    SHERDI_USE_REFUSED, /* unless the value is the default, or the block is switched off */
+} sherdi_config_use;
 
 typedef struct sherdi_config_range {
     double      least, most; /* inclusive; both 0: any number */
@@ -80,7 +82,7 @@ typedef struct sherdi_config_setting {
 typedef struct sherdi_config_key {
     const char           *path;
     sherdi_config_type    type;
-    sherdi_config_action  action;
+    sherdi_config_use     use;
     const char           *fallback; /* as JSON, or with is_rule a sentence; NULL: none */
     int                   is_rule;
     sherdi_config_value   standard; /* what `fallback` says in JSON; all zero where there is none */

@@ -1,13 +1,11 @@
-/* The one table of configuration keys. Reading, the settings, what ranks compare, the reference page and the
- * dump all come from it. A row:
+/* The configuration keys that have an effect; DeepSpeed's others are in config_unused.h. Reading, the settings, what ranks
+ * compare, the reference page and the dump all come from these two tables. A row:
  *
  *   X(id, path, type, (what it does, and other attributes), meaning)
  *
  *   SETS(field)          of sherdi_settings, to the value in force; SETS_DTYPE: to that element type
- *   DERIVES(field)       a rule of config_resolve.c makes the field of this key and of others
- *   HONOUR               something else follows from it, in config_*.c
- *   ACCEPT               nothing: a choice that never changes a result
- *   IGNORE, REFUSE       nothing: a hint that is not taken; what would train something else
+ *   DERIVES(field)       a rule of config_resolve.c makes the field of this key and of others; without either of them
+ *                        something else follows from it, in config_*.c
  *   NUMBER ON OFF BOTH   the default; FIRST: the first of the choices
  *   RULE("sentence")     what the default follows from; config_effect.c computes it
  *   RANGE BELOW CHOICES  what is allowed
@@ -34,59 +32,28 @@
     X(GRADIENT_CLIPPING, "gradient_clipping", REAL, (SETS(gradient_clipping), NUMBER(1.0), \
       RANGE(0, INFINITY), AUTO("1.0")), \
       "largest L2 norm of the gradient; 0 switches clipping off") \
-    X(PRESCALE, "prescale_gradients", BOOL, (ACCEPT, OFF), \
-      "sums are taken in fp32, so dividing first or last gives the same") \
-    X(PREDIVIDE, "gradient_predivide_factor", REAL, (ACCEPT, NUMBER(1.0), RANGE(0, INFINITY)), \
-      "sums are taken in fp32, so dividing first or last gives the same") \
-    X(ALLREDUCE_OP, "gradient_allreduce_op", TEXT, (REFUSE, FIRST("mean"), CHOICES("mean|sum")), \
-      "gradients are averaged over the ranks") \
-    X(MANAGED_ACCUMULATION, "managed_gradient_accumulation", BOOL, (REFUSE, ON), \
-      "the engine counts micro-batches; sherd_step_close_window ends a window early") \
     X(COMM_DTYPE, "communication_data_type", TEXT, (SETS_DTYPE(comm_dtype), RULE("the compute type"), \
       CHOICES("fp32|fp16|bf16"), NULLABLE, ANY_CASE), "element type of gradients on the wire") \
     X(DETERMINISTIC, "deterministic", BOOL, (SETS(deterministic), OFF), \
       "the same bits for every stage, accumulation and number of ranks (a key of sherd's own)") \
-    X(SEQUENCE_PARALLEL, "sequence_parallel_size", INT, (REFUSE, NUMBER(1), RANGE(1, INT_MAX)), \
-      "sequence parallelism is the trainer's; the world is the data-parallel group") \
-    X(SEQ_COMM_DTYPE, "seq_parallel_communication_data_type", TEXT, (ACCEPT, FIRST("fp32"), \
-      NULLABLE), "without sequence parallelism nothing is sent in it") \
-    X(SPARSE_GRADIENTS, "sparse_gradients", BOOL, (IGNORE, OFF), \
-      "embedding gradients are exchanged whole") \
-    X(UNTESTED_OPTIMIZER, "zero_allow_untested_optimizer", BOOL, (ACCEPT, OFF), \
-      "every optimizer here works at every stage") \
-    X(FORCE_CPU_OPTIMIZER, "zero_force_ds_cpu_optimizer", BOOL, (ACCEPT, ON), \
-      "there is one optimizer implementation") \
     X(WALL_CLOCK, "wall_clock_breakdown", BOOL, (SETS(wall_clock_breakdown), OFF), \
       "the time of each step by phase, in its report and in the log at level info") \
-    X(MEMORY_BREAKDOWN, "memory_breakdown", BOOL, (IGNORE, OFF), \
-      "sherd_engine_memory reports memory by purpose") \
-    X(DUMP_STATE, "dump_state", BOOL, (IGNORE, OFF), \
-      "sherd_config_dump prints the resolved configuration") \
-    X(LOG_LEVEL, "log_level", ANY, (IGNORE, NULLABLE), \
-      "sherd_log_set and SHERD_LOG choose the level") \
-    X(DROP_LAST, "dataloader_drop_last", BOOL, (IGNORE, OFF), "the trainer loads the data") \
-    X(DISABLE_ALLGATHER, "disable_allgather", BOOL, (IGNORE, OFF), \
-      "has no effect in DeepSpeed either") \
-    X(VOCABULARY_SIZE, "vocabulary_size", ANY, (ACCEPT, NULLABLE), "a hint about tensor shapes") \
-    X(GRAPH_HARVESTING, "graph_harvesting", BOOL, (IGNORE, OFF), "a speed hint for CUDA graphs") \
-    X(EXPERT_PARALLELISM, "use_data_before_expert_parallelism_", BOOL, (IGNORE, OFF), \
-      "a layout hint for expert parallelism") \
     /* ---- sherd's own ---- */ \
-    X(SHERD, "sherd", BLOCK, (HONOUR, CLOSED), "keys of sherd's own") \
-    X(STRICT, "sherd.strict", BOOL, (HONOUR, OFF), \
+    X(SHERD, "sherd", BLOCK, (CLOSED), "keys of sherd's own") \
+    X(STRICT, "sherd.strict", BOOL, (OFF), \
       "every warning about the configuration is an error") \
-    X(LENIENT, "sherd.lenient", BOOL, (HONOUR, OFF), \
+    X(LENIENT, "sherd.lenient", BOOL, (OFF), \
       "unknown keys inside closed blocks warn instead of failing; holds for what is read with or after it") \
     X(VENDOR_REDUCTION, "sherd.vendor_reduction", BOOL, (SETS(vendor_reduction), OFF), \
       "reduce gradients with the transport's own reduction (NCCL): its bits depend on the layout, and no promise of equal bits holds; other transports do not look at it") \
     X(FREE_PACKING, "sherd.free_packing", BOOL, (SETS(free_packing), OFF), \
       "stage 3: each gather of a unit has a place of its own, which may take less memory where sizes and orders are irregular; no parameter has one address then (sherd_param_address)") \
-    X(HIDDEN_SIZE, "sherd.hidden_size", INT, (HONOUR, RANGE(1, INT_MAX), NULLABLE), \
+    X(HIDDEN_SIZE, "sherd.hidden_size", INT, (RANGE(1, INT_MAX), NULLABLE), \
       "width of the model: what \"auto\" bucket sizes are computed from; the program gives it") \
     /* ---- precision ---- */ \
-    X(FP16, "fp16", BLOCK, (HONOUR), \
+    X(FP16, "fp16", BLOCK, (), \
       "compute in fp16, with loss scaling; neither this nor bf16: fp32") \
-    X(FP16_ENABLED, "fp16.enabled", BOOL, (HONOUR, OFF, \
+    X(FP16_ENABLED, "fp16.enabled", BOOL, (OFF, \
       AUTO("false, unless the program says true")), "parameters and gradients in fp16") \
     X(LOSS_SCALE, "fp16.loss_scale", REAL, (DERIVES(scaler.is_dynamic), NUMBER(0), \
       RANGE(0, 8e37)), "fixed loss scale; 0: dynamic") \
@@ -101,43 +68,21 @@
       "each clean step refills the count of overflows") \
     X(MIN_SCALE, "fp16.min_loss_scale", REAL, (SETS(scaler.min_scale), NUMBER(1), RANGE(0, 8e37)), \
       "smallest dynamic scale, fractions allowed; an overflow there is an error; 0: no floor") \
-    X(FP16_AUTO_CAST, "fp16.auto_cast", BOOL, (IGNORE, OFF), "the trainer casts its inputs") \
-    X(FP16_MASTER, "fp16.fp16_master_weights_and_grads", BOOL, (REFUSE, OFF), \
-      "master weights are fp32") \
-    X(FP16_OPT_LEVEL, "fp16.opt_level", ANY, (IGNORE), "a key of Apex, not of this block") \
-    X(FP16_FP16, "fp16.fp16", ANY, (IGNORE), "not a key of this block; fp16.enabled is") \
-    X(FP16_TOLERANCE, "fp16.fp16_scale_tolerance", ANY, (IGNORE), \
-      "a key of Fairseq, not of this block") \
-    X(BF16, "bf16", BLOCK, (HONOUR, NULLABLE), "compute in bf16") \
-    X(BF16_ENABLED, "bf16.enabled", BOOL, (HONOUR, OFF, \
+    X(BF16, "bf16", BLOCK, (NULLABLE), "compute in bf16") \
+    X(BF16_ENABLED, "bf16.enabled", BOOL, (OFF, \
       AUTO("false, unless the program says true")), "parameters and gradients in bf16") \
     X(BF16_CHECK_OVERFLOW, "bf16.check_grad_overflow", BOOL, (SETS(check_overflow), ON), \
       "skip an update whose gradient has Inf or NaN in it, in bf16 and fp32") \
-    X(BF16_IMMEDIATE, "bf16.immediate_grad_update", BOOL, (IGNORE, OFF), \
-      "when gradients are accumulated, a memory hint") \
-    X(BF16_MASTER, "bf16.bf16_master_weights_and_grads", BOOL, (REFUSE, OFF), \
-      "master weights are fp32") \
-    X(BF16_STATES, "bf16.bf16_optimizer_states", BOOL, (REFUSE, OFF), "optimizer states are fp32") \
-    X(BF16_AUTO_CAST, "bf16.auto_cast", ANY, (IGNORE), \
-      "not a key of this block; the trainer casts its inputs") \
-    X(BF16_LOSS_SCALE, "bf16.loss_scale", ANY, (IGNORE), "bf16 needs no loss scale") \
-    X(BF16_POWER, "bf16.initial_scale_power", ANY, (IGNORE), "bf16 needs no loss scale") \
-    X(BF16_WINDOW, "bf16.loss_scale_window", ANY, (IGNORE), "bf16 needs no loss scale") \
-    X(BF16_HYSTERESIS, "bf16.hysteresis", ANY, (IGNORE), "bf16 needs no loss scale") \
-    X(BF16_MIN_SCALE, "bf16.min_loss_scale", ANY, (IGNORE), "bf16 needs no loss scale") \
-    X(DATA_TYPES, "data_types", BLOCK, (HONOUR), "element types") \
+    X(DATA_TYPES, "data_types", BLOCK, (), "element types") \
     X(ACCUM_DTYPE, "data_types.grad_accum_dtype", TEXT, (SETS_DTYPE(accum_dtype), FIRST("fp32"), CHOICES("fp32|fp16|bf16"), \
       NULLABLE, ANY_CASE), "element type in which micro-batches are added up (DeepSpeed's default is the compute type)") \
     X(PARAM_DTYPE, "data_types.param_dtype", TEXT, (SETS_DTYPE(compute_dtype), RULE("the compute type"), \
       CHOICES("fp32|fp16|bf16"), NULLABLE, ANY_CASE), "must agree with fp16 and bf16") \
-    X(BUFFER_DTYPE, "data_types.buffer_dtype", TEXT, (IGNORE, NULLABLE), \
-      "buffers that are no parameters are the trainer's") \
     /* ---- optimizer ---- */ \
-    X(OPTIMIZER, "optimizer", BLOCK, (HONOUR, CLOSED), "required, in the file or by the program") \
+    X(OPTIMIZER, "optimizer", BLOCK, (CLOSED), "required, in the file or by the program") \
     X(OPTIMIZER_TYPE, "optimizer.type", TEXT, (SETS(optimizer), CHOICES(sherdi_optimizer_types + 1), ANY_CASE), \
       "Adam decays weights as AdamW does unless adam_w_mode is false") \
-    X(LEGACY_FUSION, "optimizer.legacy_fusion", ANY, (ACCEPT), "a choice between implementations") \
-    X(OPTIMIZER_PARAMS, "optimizer.params", BLOCK, (HONOUR, CLOSED, NULLABLE), \
+    X(OPTIMIZER_PARAMS, "optimizer.params", BLOCK, (CLOSED, NULLABLE), \
       "for all parameter groups that do not say otherwise") \
     X(LR, "optimizer.params.lr", REAL, (SETS(lr), NUMBER(1e-3), RANGE(0, INFINITY), \
       AUTO("an error: the program must give it")), "learning rate") \
@@ -149,7 +94,7 @@
       RANGE(0, INFINITY), AUTO("0.0")), "weight decay") \
     X(BIAS_CORRECTION, "optimizer.params.bias_correction", BOOL, (SETS(bias_correction), ON), \
       "correct the moments for their start at zero") \
-    X(ADAM_W_MODE, "optimizer.params.adam_w_mode", BOOL, (HONOUR, ON), \
+    X(ADAM_W_MODE, "optimizer.params.adam_w_mode", BOOL, (ON), \
       "false, with type Adam: decay is added to the gradient") \
     X(MAX_COEFF, "optimizer.params.max_coeff", REAL, (SETS(lamb.max_coeff), NUMBER(10.0), \
       RANGE(0, INFINITY)), "Lamb: largest trust ratio") \
@@ -161,23 +106,14 @@
       "Lamb: whether the bias corrections multiply the whole step, or make the moments that the direction is of (a key of sherd's own)") \
     X(EXCLUDE_1D, "optimizer.params.exclude_1d", BOOL, (SETS(lamb.exclude_1d), OFF), \
       "Lamb: the trust ratio of parameters with at most one dimension is 1, in groups that do not say otherwise (a key of sherd's own)") \
-    X(MAX_GRAD_NORM, "optimizer.params.max_grad_norm", REAL, (HONOUR, RANGE(0, INFINITY)), \
+    X(MAX_GRAD_NORM, "optimizer.params.max_grad_norm", REAL, (RANGE(0, INFINITY)), \
       "taken as gradient_clipping where that is absent, with a warning") \
-    X(AMSGRAD, "optimizer.params.amsgrad", BOOL, (REFUSE, OFF), "AMSGrad is another optimizer") \
-    X(FP32_STATES, "optimizer.params.fp32_optimizer_states", BOOL, (REFUSE, ON), \
-      "optimizer states are fp32") \
-    X(TORCH_ADAM, "optimizer.params.torch_adam", ANY, (ACCEPT), \
-      "a choice between implementations") \
-    X(FUSED, "optimizer.params.fused", ANY, (ACCEPT), "a choice between implementations") \
-    X(FOREACH, "optimizer.params.foreach", ANY, (ACCEPT), "a choice between implementations") \
-    X(SET_GRAD_NONE, "optimizer.params.set_grad_none", ANY, (ACCEPT), \
-      "the engine owns the gradients") \
     /* ---- scheduler ---- */ \
-    X(SCHEDULER, "scheduler", BLOCK, (HONOUR, CLOSED), \
+    X(SCHEDULER, "scheduler", BLOCK, (CLOSED), \
       "the learning rate over time; constant without it") \
     X(SCHEDULER_TYPE, "scheduler.type", TEXT, (SETS(schedule.kind), CHOICES("WarmupLR|WarmupDecayLR|WarmupCosineLR")), \
       "warm-up to a constant, to a linear decay, to a cosine") \
-    X(SCHEDULER_PARAMS, "scheduler.params", BLOCK, (HONOUR, CLOSED, NULLABLE), \
+    X(SCHEDULER_PARAMS, "scheduler.params", BLOCK, (CLOSED, NULLABLE), \
       "numbers of the schedule") \
     X(WARMUP_MIN_LR, "scheduler.params.warmup_min_lr", REAL, (SETS(schedule.min_lr), NUMBER(0.0), \
       RANGE(0, INFINITY), AUTO("0")), "rate at the start (WarmupLR, WarmupDecayLR)") \
@@ -195,19 +131,13 @@
       NUMBER(0.0), RANGE(0, INFINITY)), "share of the rate at the start (WarmupCosineLR)") \
     X(COS_MIN_RATIO, "scheduler.params.cos_min_ratio", REAL, (SETS(schedule.cos_min_ratio), \
       NUMBER(1e-4), RANGE(0, INFINITY)), "share of the rate at the end (WarmupCosineLR)") \
-    X(LAST_ITERATION, "scheduler.params.last_batch_iteration", INT, (REFUSE, NUMBER(-1), RANGE(-1, INT_MAX)), \
-      "the schedule starts with the first step, and goes on where it was when state files are resumed") \
     /* ---- zero_optimization ---- */ \
-    X(ZERO, "zero_optimization", BLOCK, (HONOUR, CLOSED, LEGACY_BOOL), \
+    X(ZERO, "zero_optimization", BLOCK, (CLOSED, LEGACY_BOOL), \
       "what is sharded; the old true and false mean stage 1 and 0") \
     X(STAGE, "zero_optimization.stage", INT, (SETS(stage), NUMBER(0), RANGE(0, 3), AUTO("an error: the program must give it")), \
       "0: nothing is sharded; 1: optimizer state; 2: gradients too; 3: parameters too") \
     X(OVERLAP_COMM, "zero_optimization.overlap_comm", BOOL, (SETS(overlap_comm), \
       RULE("true at stage 3, else false"), NULLABLE), "communicate while computing") \
-    X(REDUCE_BUCKET, "zero_optimization.reduce_bucket_size", SIZE, (ACCEPT, NUMBER(5e8), \
-      RANGE(0, INFINITY)), "a unit is reduced where its gradient was made, in no bucket") \
-    X(ALLGATHER_BUCKET, "zero_optimization.allgather_bucket_size", SIZE, (ACCEPT, NUMBER(5e8), \
-      RANGE(0, INFINITY)), "a unit is gathered into its planned place, in no bucket") \
     X(SUB_GROUP, "zero_optimization.sub_group_size", SIZE, (SETS(sub_group_size), NUMBER(1e9), \
       RANGE(0, INFINITY)), "most elements of a block of optimizer state; 0: the default") \
     X(PREFETCH_BUCKET, "zero_optimization.stage3_prefetch_bucket_size", SIZE, (SETS(prefetch_bucket_size), NUMBER(5e7), RANGE(0, INFINITY), TRUNCATE, AUTO("0.9 x hidden_size squared, else the default")), \
@@ -222,69 +152,13 @@
       "most elements gathered at a time; an upper bound for what is prefetched") \
     X(MAX_REUSE, "zero_optimization.stage3_max_reuse_distance", SIZE, (SETS(max_reuse_distance), NUMBER(0), RANGE(0, INFINITY)), \
       "a unit used again within so many elements is not released; DeepSpeed's default of 1e9 would keep models below a billion parameters gathered") \
-    X(GATHER_ON_SAVE, "zero_optimization.stage3_gather_16bit_weights_on_model_save", BOOL, (ACCEPT, OFF, \
-      AUTO("false")), "the engine writes no weights; the program reads them whole in the units that it acquires") \
-    X(CONTIGUOUS, "zero_optimization.contiguous_gradients", BOOL, (ACCEPT, ON), \
-      "gradients of a unit are always one piece of memory") \
-    X(REDUCE_SCATTER, "zero_optimization.reduce_scatter", BOOL, (ACCEPT, ON), \
-      "the sum is the same either way") \
-    X(ALLGATHER_PARTITIONS, "zero_optimization.allgather_partitions", BOOL, (ACCEPT, ON), \
-      "the result is the same either way") \
-    X(MULTI_RANK_BUCKET, "zero_optimization.use_multi_rank_bucket_allreduce", BOOL, (ACCEPT, ON), \
-      "the sum is the same either way") \
-    X(ROUND_ROBIN, "zero_optimization.round_robin_gradients", BOOL, (IGNORE, OFF), \
-      "a speed hint for gradient copies") \
-    X(IGNORE_UNUSED, "zero_optimization.ignore_unused_parameters", BOOL, (IGNORE, ON), \
-      "a unit without a backward pass has a gradient of zero") \
-    X(LOAD_FP32, "zero_optimization.load_from_fp32_weights", BOOL, (IGNORE, ON), \
-      "the engine loads no checkpoints; the program fills the parameters in fp32") \
-    X(ELASTIC_CHECKPOINT, "zero_optimization.elastic_checkpoint", BOOL, (IGNORE, OFF), \
-      "the engine writes no checkpoints") \
-    X(LEGACY_STAGE1, "zero_optimization.legacy_stage1", BOOL, (IGNORE, OFF), \
-      "there is one stage 1") \
-    X(LINEAR, "zero_optimization.memory_efficient_linear", BOOL, (IGNORE, ON), \
-      "a memory hint for PyTorch modules") \
-    X(OVERRIDE_APPLY, "zero_optimization.override_module_apply", BOOL, (IGNORE, ON), \
-      "about PyTorch modules") \
-    X(PIPELINE_LOADING, "zero_optimization.pipeline_loading_checkpoint", BOOL, (IGNORE, OFF), \
-      "a speed hint for loading checkpoints; the engine loads none") \
-    X(TRACE_WARNINGS, "zero_optimization.log_trace_cache_warnings", BOOL, (IGNORE, OFF), \
-      "about messages") \
-    X(SANITY_CHECKS, "zero_optimization.enable_sanity_checks", BOOL, (IGNORE, OFF), \
-      "checks are always on") \
-    X(MUON_BUFFER, "zero_optimization.save_muon_momentum_buffer_in_memory", BOOL, (IGNORE, OFF), \
-      "a memory hint for Muon") \
-    X(GRANULARITY, "zero_optimization.stage3_module_granularity_threshold", SIZE, (IGNORE, \
-      NUMBER(0), RANGE(0, INFINITY)), "the program declares its units") \
-    X(FETCH_ALL_REDUCE, "zero_optimization.stage3_use_all_reduce_for_fetch_params", BOOL, (IGNORE, OFF), \
-      "a speed hint for gathers") \
-    X(GATHER_SEQUENTIAL, "zero_optimization.stage3_allgather_sequential", BOOL, (IGNORE, OFF), \
-      "a speed hint for gathers") \
-    X(HPZ, "zero_optimization.zero_hpz_partition_size", INT, (IGNORE, NUMBER(1), \
-      RANGE(0, INT_MAX)), "a speed hint: a second copy of the parameters per host") \
-    X(QUANTIZED_WEIGHTS, "zero_optimization.zero_quantized_weights", BOOL, (IGNORE, OFF), \
-      "a lossy short cut on the wire; weights travel whole") \
-    X(QUANTIZED_FROZEN, "zero_optimization.zero_quantized_nontrainable_weights", BOOL, (IGNORE, OFF), \
-      "a lossy short cut on the wire; weights travel whole") \
-    X(QUANTIZED_GRADIENTS, "zero_optimization.zero_quantized_gradients", BOOL, (IGNORE, OFF), \
-      "a lossy short cut on the wire; gradients travel whole") \
-    X(LOCO, "zero_optimization.zeropp_loco_param", BLOCK, (IGNORE, OPAQUE, NULLABLE), \
-      "about quantized gradients") \
-    X(MICS_SIZE, "zero_optimization.mics_shard_size", INT, (IGNORE, NUMBER(-1), \
-      RANGE(-1, INT_MAX)), "a speed hint: shards over fewer ranks") \
-    X(MICS_GATHER, "zero_optimization.mics_hierarchical_params_gather", BOOL, (IGNORE, OFF), \
-      "a speed hint: shards over fewer ranks") \
-    X(ZENFLOW, "zero_optimization.zenflow", BLOCK, (IGNORE, OPAQUE, NULLABLE), \
-      "a lossy short cut around offloaded updates; all updates are synchronous") \
-    X(LEAF_MODULE, "zero_optimization.leaf_module", BLOCK, (IGNORE, OPAQUE, NULLABLE), \
-      "the program declares its units") \
     /* ---- offload ---- */ \
-    X(OFFLOAD_PARAM, "zero_optimization.offload_param", BLOCK, (HONOUR, CLOSED, NULLABLE, AUTO_ABSENT, \
+    X(OFFLOAD_PARAM, "zero_optimization.offload_param", BLOCK, (CLOSED, NULLABLE, AUTO_ABSENT, \
       AUTO("no offload")), "where parameters rest at stage 3") \
     X(PARAM_DEVICE, "zero_optimization.offload_param.device", TEXT, (SETS(offload_param.tier), FIRST("none"), \
       CHOICES(sherdi_tier_choices + 1), AUTO("none")), \
       "none: where they are computed with; cpu: in host memory; nvme: in files") \
-    X(PARAM_PATH, "zero_optimization.offload_param.nvme_path", FOLDERS, (HONOUR, NULLABLE, AUTO("an error with device nvme: the program must give it")), \
+    X(PARAM_PATH, "zero_optimization.offload_param.nvme_path", FOLDERS, (NULLABLE, AUTO("an error with device nvme: the program must give it")), \
       "folder of the files, required for device nvme; several folders on several drives share them in stripes") \
     X(PARAM_BUFFERS, "zero_optimization.offload_param.buffer_count", INT, \
       (SETS(offload_param.buffer_count), NUMBER(5), RANGE(1, INT_MAX)), \
@@ -297,12 +171,12 @@
       "elements of a rank that stay in host memory; device nvme") \
     X(PARAM_PIN, "zero_optimization.offload_param.pin_memory", BOOL, (SETS(offload_param.pin_memory), \
       ON, LOCAL), "register the buffers with the kernel, as far as the limit on locked memory goes") \
-    X(OFFLOAD_OPTIMIZER, "zero_optimization.offload_optimizer", BLOCK, (HONOUR, CLOSED, NULLABLE, AUTO_ABSENT, \
+    X(OFFLOAD_OPTIMIZER, "zero_optimization.offload_optimizer", BLOCK, (CLOSED, NULLABLE, AUTO_ABSENT, \
       AUTO("no offload")), "where optimizer state rests at stages 1 to 3") \
     X(STATE_DEVICE, "zero_optimization.offload_optimizer.device", TEXT, (SETS(offload_state.tier), FIRST("none"), \
       CHOICES(sherdi_tier_choices + 1), AUTO("none")), \
       "none: where it is computed with; cpu: in host memory; nvme: in files") \
-    X(STATE_PATH, "zero_optimization.offload_optimizer.nvme_path", FOLDERS, (HONOUR, NULLABLE, AUTO("an error with device nvme: the program must give it")), \
+    X(STATE_PATH, "zero_optimization.offload_optimizer.nvme_path", FOLDERS, (NULLABLE, AUTO("an error with device nvme: the program must give it")), \
       "folder of the files, required for device nvme; several folders on several drives share them in stripes") \
     X(STATE_BUFFERS, "zero_optimization.offload_optimizer.buffer_count", INT, \
       (SETS(offload_state.buffer_count), NUMBER(4), RANGE(1, INT_MAX)), \
@@ -332,11 +206,7 @@
       "leave the state files when the engine is destroyed; a run that dies leaves them anyway (a key of sherd's own)") \
     X(STATE_DURABLE, "zero_optimization.offload_optimizer.durable", BOOL, (SETS(durable), ON), \
       "a step is on the medium when it is over; false: it survives the end of the process, not of the machine; device nvme (a key of sherd's own)") \
-    X(STATE_SUPER, "zero_optimization.offload_optimizer.super_offload", BOOL, (IGNORE, OFF), \
-      "a speed hint for offloaded updates") \
-    X(STATE_CORES, "zero_optimization.offload_optimizer.cpuadam_cores_perc", REAL, (ACCEPT, \
-      NUMBER(0.8), RANGE(0, 1)), "about super_offload") \
-    X(AIO, "aio", BLOCK, (HONOUR, NULLABLE), "reading and writing the drive of device nvme") \
+    X(AIO, "aio", BLOCK, (NULLABLE), "reading and writing the drive of device nvme") \
     X(AIO_BLOCK, "aio.block_size", SIZE, (SETS(io_block_bytes), NUMBER(1048576), \
       RANGE(4096, INFINITY), LOCAL), "most bytes of a request") \
     X(AIO_DEPTH, "aio.queue_depth", INT, (SETS(io_depth), NUMBER(8), RANGE(1, INT_MAX), LOCAL), \
@@ -346,54 +216,7 @@
     X(AIO_TBW, "aio.rated_tbw", REAL, (SETS(drive_tbw), NUMBER(600), RANGE(0, INFINITY), LOCAL), \
       "terabytes that a drive is rated to take, for the plan's wear line (a key of sherd's own)") \
     X(AIO_STEP_SECONDS, "aio.step_seconds", REAL, (SETS(step_seconds), NUMBER(0), RANGE(0, INFINITY), LOCAL), \
-      "seconds of a step, for the plan's wear line; 0: what a drive of 2 GB/s allows (a key of sherd's own)") \
-    X(AIO_PARALLELISM, "aio.intra_op_parallelism", INT, (ACCEPT, NUMBER(1), RANGE(0, INT_MAX)), \
-      "requests are in flight together without a thread for each") \
-    X(AIO_SINGLE, "aio.single_submit", BOOL, (ACCEPT, OFF), \
-      "requests that are ready together are handed to the kernel together") \
-    X(AIO_OVERLAP, "aio.overlap_events", BOOL, (ACCEPT, ON), \
-      "requests are made while others complete") \
-    X(AIO_GDS, "aio.use_gds", BOOL, (IGNORE, OFF), "a speed hint for GPUs") \
-    /* ---- what others of DeepSpeed's features say ---- */ \
-    X(ACTIVATION_CHECKPOINTING, "activation_checkpointing", BLOCK, (IGNORE, OPAQUE), \
-      "the trainer decides what it recomputes") \
-    X(CHECKPOINT, "checkpoint", BLOCK, (IGNORE, OPAQUE), "the engine writes no checkpoints") \
-    X(TENSORBOARD, "tensorboard", BLOCK, (IGNORE, OPAQUE), "the trainer writes its own logs") \
-    X(WANDB, "wandb", BLOCK, (IGNORE, OPAQUE), "the trainer writes its own logs") \
-    X(CSV_MONITOR, "csv_monitor", BLOCK, (IGNORE, OPAQUE), "the trainer writes its own logs") \
-    X(COMET, "comet", BLOCK, (IGNORE, OPAQUE), "the trainer writes its own logs") \
-    X(FLOPS_PROFILER, "flops_profiler", BLOCK, (IGNORE, OPAQUE), "no operations are counted") \
-    X(COMMS_LOGGER, "comms_logger", BLOCK, (IGNORE, OPAQUE), "sherd_world_traffic counts bytes") \
-    X(TIMERS, "timers", BLOCK, (IGNORE, OPAQUE), "the trainer keeps its own clocks") \
-    X(AUTOTUNING, "autotuning", BLOCK, (IGNORE, OPAQUE), "the file runs as it stands, untuned") \
-    X(NEBULA, "nebula", BLOCK, (IGNORE, OPAQUE), \
-      "a service that stores checkpoints; the engine writes none") \
-    X(DATASTATES, "datastates_ckpt", BLOCK, (IGNORE, OPAQUE), "the engine writes no checkpoints") \
-    X(COMPILE, "compile", BLOCK, (IGNORE, OPAQUE), "about compiling PyTorch modules") \
-    X(PIPELINE, "pipeline", BLOCK, (IGNORE, OPAQUE), \
-      "pipeline parallelism is the trainer's; the world is the data-parallel group") \
-    X(TENSOR_PARALLEL, "tensor_parallel", BLOCK, (HONOUR), \
-      "read for its size alone: tensor parallelism is the trainer's; the world is the data-parallel group") \
-    X(AUTOTP, "tensor_parallel.autotp_size", INT, (REFUSE, NUMBER(0), RANGE(0, INT_MAX), \
-      ONE_IS_OFF), "the engine does not split modules") \
-    X(AMP, "amp", BLOCK, (REFUSE, OPAQUE), "Apex mixed precision; use the fp16 or bf16 block") \
-    X(TORCH_AUTOCAST, "torch_autocast", BLOCK, (REFUSE, OPAQUE), \
-      "PyTorch's autocast; use the bf16 or fp16 block") \
-    X(ELASTICITY, "elasticity", BLOCK, (REFUSE, OPAQUE), \
-      "changes the batch with the number of ranks; give the batch sizes") \
-    X(HYBRID_ENGINE, "hybrid_engine", BLOCK, (REFUSE, OPAQUE), "an inference engine for RLHF") \
-    X(COMPRESSION, "compression_training", BLOCK, (REFUSE, OPAQUE, ACTIVE_NESTED), \
-      "changes the model") \
-    X(QUANTIZE, "quantize_training", BLOCK, (REFUSE, OPAQUE, ACTIVE_PRESENT), \
-      "changes the weights") \
-    X(EIGENVALUE, "eigenvalue", BLOCK, (REFUSE, OPAQUE), "drives quantization") \
-    X(SPARSE_ATTENTION, "sparse_attention", BLOCK, (REFUSE, OPAQUE, ACTIVE_PRESENT), \
-      "changes the model; attention is the trainer's") \
-    X(LAYER_DROP, "progressive_layer_drop", BLOCK, (REFUSE, OPAQUE), "changes the model") \
-    X(CURRICULUM, "curriculum_learning", BLOCK, (REFUSE, OPAQUE), \
-      "changes the data; loading is the trainer's") \
-    X(DATA_EFFICIENCY, "data_efficiency", BLOCK, (REFUSE, OPAQUE), \
-      "changes the data and the model")
+      "seconds of a step, for the plan's wear line; 0: what a drive of 2 GB/s allows (a key of sherd's own)")
 
 /* Other spellings: X(path, id it means, kind). A block's members follow their block. */
 #define SHERDI_CONFIG_ALIASES(X) \

@@ -119,11 +119,11 @@ static sherd_status scalar_remark(const sherdi_config_reader *reader, const give
         return sherdi_reader_say(reader, given->node, SHERDI_SAY_WARNING,
                                  "%s is \"auto\", which means its default here", given->path);
     }
-    if (key->action == SHERDI_ACTION_IGNORE && is_asking(given)) {
+    if (key->use == SHERDI_USE_HINT && is_asking(given)) {
         return sherdi_reader_say(reader, given->node, SHERDI_SAY_WARNING, "%s is ignored: %s",
                                  given->path, key->meaning);
     }
-    if (key->action == SHERDI_ACTION_ACCEPT && key->fallback != NULL && is_asking(given)) {
+    if (key->use == SHERDI_USE_SAME && key->fallback != NULL && is_asking(given)) {
         (void)sherdi_reader_say(reader, given->node, SHERDI_SAY_INFO, "%s makes no difference: %s",
                                 given->path, key->meaning);
     }
@@ -137,7 +137,7 @@ static sherd_status scalar_put(sherdi_config_reader *reader, const given_value *
     int                      is_kept = 0;
     sherd_status             status;
 
-    if (key->action == SHERDI_ACTION_REFUSE && is_asking(given)) {
+    if (key->use == SHERDI_USE_REFUSED && is_asking(given)) {
         status = sherdi_reader_say(
             reader, given->node, SHERD_E_NOTSUP, "%s is %.*s, which sherd cannot do: %s",
             given->path, (int)given->node->lexeme_bytes, given->node->lexeme, key->meaning);
@@ -279,7 +279,7 @@ static int block_is_active(const sherdi_config_key *key, const sherdi_json_node 
     if (key->is_active_nested) {
         return has_enabled_inside(node);
     }
-    return key->is_active_present || key->action == SHERDI_ACTION_IGNORE;
+    return key->is_active_present || key->use == SHERDI_USE_HINT;
 }
 
 static sherd_status opaque_read(const sherdi_config_reader *reader, const sherdi_config_key *key,
@@ -289,7 +289,7 @@ static sherd_status opaque_read(const sherdi_config_reader *reader, const sherdi
         (void)sherdi_reader_say(reader, node, SHERDI_SAY_INFO, "%s is off: %s", path, key->meaning);
         return SHERD_OK;
     }
-    if (key->action == SHERDI_ACTION_REFUSE) {
+    if (key->use == SHERDI_USE_REFUSED) {
         return sherdi_reader_say(reader, node, SHERD_E_NOTSUP,
                                  "%s is on, which sherd cannot do: %s; remove the block", path,
                                  key->meaning);

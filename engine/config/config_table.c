@@ -1,4 +1,4 @@
-/* The table of keys as data, and looking things up in it. See config_keys.h. */
+/* The keys as data, and looking things up in them. See config_keys.h and config_unused.h. */
 #include "engine/config/config_impl.h"
 #include "engine/optimizers/optimizer.h"
 
@@ -11,10 +11,6 @@
 
 /* clang-format off */
 /* Attributes of a row. */
-#define HONOUR         .action = SHERDI_ACTION_HONOUR
-#define ACCEPT         .action = SHERDI_ACTION_ACCEPT
-#define IGNORE         .action = SHERDI_ACTION_IGNORE
-#define REFUSE         .action = SHERDI_ACTION_REFUSE
 #define NUMBER(x)      .fallback = #x, .standard = {.integer = (int64_t)(x), .real = (double)(x)}
 #define ON             .fallback = "true", .standard = {.integer = 1}
 #define OFF            .fallback = "false"
@@ -43,7 +39,7 @@
     int64_t: SHERDI_SETTING_INT64, size_t: SHERDI_SETTING_SIZE, \
     const sherdi_optimizer *: SHERDI_SETTING_OPTIMIZER, \
     const sherdi_tier_kind *: SHERDI_SETTING_TIER, default: SHERDI_SETTING_INT)
-#define FIELD(field, how, derived) HONOUR, .setting = { \
+#define FIELD(field, how, derived) .setting = { \
     .offset = offsetof(sherdi_settings, field), .bytes = sizeof(((sherdi_settings *)0)->field), \
     .kind = (how), .is_derived = (derived)}
 #define SETS(field)       FIELD(field, KIND_OF(field), 0)
@@ -51,12 +47,14 @@
 #define DERIVES(field)    FIELD(field, KIND_OF(field), 1)
 
 #define ATTRIBUTES(...) __VA_ARGS__
-#define KEY_ROW(id, key_path, key_type, attributes, key_meaning) \
-    [SHERDI_CONFIG_##id] = {.path = (key_path), .type = SHERDI_TYPE_##key_type, \
+#define KEY_ROW(id, key_path, key_type, ...) UNUSED_ROW(id, key_path, key_type, HONOURED, __VA_ARGS__)
+#define UNUSED_ROW(id, key_path, key_type, why, attributes, key_meaning) \
+    [SHERDI_CONFIG_##id] = {.path = (key_path), .type = SHERDI_TYPE_##key_type, .use = SHERDI_USE_##why, \
                             .meaning = (key_meaning), ATTRIBUTES attributes},
 /* clang-format on */
 
-const sherdi_config_key sherdi_config_table[SHERDI_CONFIG_IDS] = {SHERDI_CONFIG_KEYS(KEY_ROW)};
+const sherdi_config_key sherdi_config_table[SHERDI_CONFIG_IDS] = {
+    SHERDI_CONFIG_KEYS(KEY_ROW) SHERDI_CONFIG_UNUSED(UNUSED_ROW)};
 
 #define ALIAS_ROW(alias_path, alias_id, alias_kind)                                                \
     {.path = alias_path, .id = SHERDI_CONFIG_##alias_id, .kind = SHERDI_ALIAS_##alias_kind},

@@ -135,7 +135,7 @@ static int key_is_dumped(const sherd_config *config, sherdi_config_id id)
     const sherdi_config_key *key = &sherdi_config_table[id];
 
     return key->type != SHERDI_TYPE_BLOCK &&
-           (key->action == SHERDI_ACTION_HONOUR || sherdi_config_is_given(config, id));
+           (key->use == SHERDI_USE_HONOURED || sherdi_config_is_given(config, id));
 }
 
 static sherd_status key_dump(const text_writer *writer, const sherd_config *config,
@@ -153,7 +153,7 @@ static sherd_status key_dump(const text_writer *writer, const sherd_config *conf
     }
     SHERDI_TRY(writer_put(writer, ", \"origin\": "));
     SHERDI_TRY(text_put(writer, effect.origin, strlen(effect.origin)));
-    if (key->action == SHERDI_ACTION_IGNORE) {
+    if (key->use == SHERDI_USE_HINT) {
         SHERDI_TRY(writer_put(writer, ", \"ignored\": true"));
     }
     return writer_put(writer, "}");
@@ -183,17 +183,10 @@ sherd_status sherd_config_dump(const sherd_config *config, sherd_write_fn write,
 /* clang-format off */
 static const char PAGE_HEAD[] =
 "# Configuration\n\n"
-"<!-- Written by `sherd config --reference` from the table in engine/config/config_keys.h. -->\n\n"
+"<!-- Written by `sherd config --reference` from engine/config/config_keys.h and config_unused.h. -->\n\n"
 "A configuration is a JSON file in the form that DeepSpeed made common. Comments (`//`, `#`,\n"
 "`/* */`) and trailing commas are allowed. Numbers may be written as `5e8` or `500000000`.\n"
-"Every message names file, line, column and key.\n\n"
-"| what sherd does | |\n"
-"|---|---|\n"
-"| honour | the key has the effect that its meaning says |\n"
-"| accept | any value is right, the result is the same |\n"
-"| ignore | a hint that is not taken; a value other than the default warns |\n"
-"| refuse | a value other than the default, or a block that is switched on, is an error: "
-"carrying on would train something else |\n\n"
+"Every message names file, line, column and key. Keys without effect stand at the end, told apart by why.\n\n"
 "**Unknown keys** warn, with the nearest known name. In the blocks marked *closed* they are\n"
 "errors. Keys that start with `_` or are named `comment` are skipped. Duplicate keys are errors.\n\n"
 "**\"auto\"** leaves a value to the program (`sherd_config_set`), else to the rule in the "
@@ -227,11 +220,15 @@ static const char *const TYPE_NAMES[] = {
     [SHERDI_TYPE_ANY]     = "any",
 };
 
-static const char *const ACTION_NAMES[] = {
-    [SHERDI_ACTION_HONOUR] = "honour",
-    [SHERDI_ACTION_ACCEPT] = "accept",
-    [SHERDI_ACTION_IGNORE] = "ignore",
-    [SHERDI_ACTION_REFUSE] = "refuse",
+/* The sections of keys without effect. */
+static const char *const UNUSED_SECTIONS[] = {
+    [SHERDI_USE_SAME] = "Without effect: choices that never change a result\n\n"
+                        "Any value is right.",
+    [SHERDI_USE_HINT] = "Without effect: hints that are not taken\n\n"
+                        "A value other than the default warns.",
+    [SHERDI_USE_REFUSED] =
+        "Refused: what would train something else\n\n"
+        "A value other than the default, or a block that is switched on, is an error.",
 };
 
 static const char *const ALIAS_NAMES[] = {
@@ -286,23 +283,29 @@ static sherd_status key_describe(const text_writer *writer, sherdi_config_id id)
     } else {
         SHERDI_TRY(writer_print(writer, " | %s%s%s |", mark, fallback, mark));
     }
-    return writer_print(writer, " %s | %s | %s |\n", key->auto_rule == NULL ? "" : key->auto_rule,
-                        ACTION_NAMES[key->action], key->meaning);
+    if (key->use == SHERDI_USE_HONOURED) {
+        SHERDI_TRY(writer_print(writer, " %s |", key->auto_rule == NULL ? "" : key->auto_rule));
+    }
+    return writer_print(writer, " %s |\n", key->meaning);
 }
 
-/* A new table where the top-level block changes; keys without a block come together. */
+/* A new table for each top-level block, those keys without one, and each reason to have no effect. */
 static sherd_status section_put(const text_writer *writer, int id)
 {
-    const sherdi_config_key *key = &sherdi_config_table[id];
+    const sherdi_config_key *key       = &sherdi_config_table[id];
+    int                      is_unused = key->use != SHERDI_USE_HONOURED;
 
-    if (id > 0 &&
-        (key->type != SHERDI_TYPE_BLOCK || key->is_opaque || strchr(key->path, '.') != NULL)) {
+    if (id == 0) {
+        SHERDI_TRY(writer_put(writer, "\n## Top level\n"));
+    } else if (is_unused && key->use != key[-1].use) {
+        SHERDI_TRY(writer_print(writer, "\n## %s\n", UNUSED_SECTIONS[key->use]));
+    } else if (!is_unused && key->type == SHERDI_TYPE_BLOCK && strchr(key->path, '.') == NULL) {
+        SHERDI_TRY(writer_print(writer, "\n## `%s`\n", key->path));
+    } else {
         return SHERD_OK;
     }
-    SHERDI_TRY(id == 0 ? writer_put(writer, "\n## Top level\n")
-                       : writer_print(writer, "\n## `%s`\n", key->path));
-    return writer_put(writer, "\n| key | type | default | \"auto\" | sherd | meaning |\n"
-                              "|---|---|---|---|---|---|\n");
+    return writer_print(writer, "\n| key | type | default |%s meaning |\n|---|---|---|%s---|\n",
+                        is_unused ? "" : " \"auto\" |", is_unused ? "" : "---|");
 }
 
 sherd_status sherd_config_reference(sherd_write_fn write, void *ctx)

@@ -1,5 +1,5 @@
-/* A key does what its row of engine/config/config_keys.h says: where it is honoured, another value of it makes other
- * settings in some file at least; where it is accepted or ignored, in none. */
+/* Another value of a key of engine/config/config_keys.h makes other settings in some file at least; of one that
+ * config_unused.h reads and does not refuse, in none. */
 #include "tests/engine/config_helpers.h"
 
 /* Files in which every honoured key counts somewhere. */
@@ -85,10 +85,10 @@ static void config_honoured_keys_count_and_others_do_not(void)
 
     for (int id = 0; id < SHERDI_CONFIG_IDS; id++) {
         const sherdi_config_key *key         = &sherdi_config_table[id];
-        int                      is_honoured = key->action == SHERDI_ACTION_HONOUR;
+        int                      is_honoured = key->use == SHERDI_USE_HONOURED;
         int                      was_set;
 
-        if (key->type == SHERDI_TYPE_BLOCK || key->action == SHERDI_ACTION_REFUSE ||
+        if (key->type == SHERDI_TYPE_BLOCK || key->use == SHERDI_USE_REFUSED ||
             is_tested_alone(id)) {
             continue;
         }
