@@ -65,17 +65,19 @@ sherd_status sherd_engine_fingerprint(sherd_engine *engine, uint64_t *out)
 
 sherd_status sherd_param_fingerprint(sherd_engine *engine, sherd_param param, uint64_t *out)
 {
-    sherd_status status;
-    uint64_t     own = 0;
-    int          is_frozen;
+    sherd_status  status;
+    uint64_t      own    = 0;
+    sherdi_values values = {.param = (size_t)param};
+    int           is_frozen;
 
     SHERDI_TRY(fingerprint_check(engine, out, "sherd_param_fingerprint"));
     if (param < 0 || (size_t)param >= engine->model.num_params) {
         return sherdi_fail(SHERD_E_INVAL, "parameter %d does not exist; there are %zu", param,
                            engine->model.num_params);
     }
-    is_frozen = engine->model.params[param].is_frozen; /* counted by slice at every stage */
-    status    = sherdi_fill_param_fingerprint(engine, (size_t)param, &own);
+    is_frozen    = engine->model.params[param].is_frozen; /* counted by slice at every stage */
+    values.count = engine->model.params[param].elems;
+    status       = sherdi_fill_range_fingerprint(engine, &values, &own);
     return fingerprint_sum(engine, status, own, is_frozen || engine->plan->is_sliced, out);
 }
 

@@ -138,6 +138,7 @@ sherd_status sherdi_program_generation(const sherdi_program *program, sherdi_op_
         const sherdi_extent *extent = &plan->extents[SHERDI_PLACE_STORAGE][e];
 
         bytes = sherdi_max_size(bytes, extent->offset_bytes + extent->len_bytes);
+        program->progress->filled[SHERDI_RING_STATE][e].is_spare = 0;
     }
     sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES,
                   sherdi_range_of(SHERDI_AT_STATE_LIVE, 0, bytes));
@@ -149,10 +150,9 @@ sherd_status sherdi_program_generation(const sherdi_program *program, sherdi_op_
 const char *sherdi_op_kind_name(sherdi_op_kind kind)
 {
     static const char *const NAMES[SHERDI_OP_KINDS] = {
-        "use",    "zero",        "copy",       "cast",     "accumulate", "widen",
-        "gather", "reduce",      "all-reduce", "exchange", "sum",        "fill",
-        "read",   "write",       "commit",     "abandon",  "rollback",   "norm",
-        "update", "fingerprint", "clear",      "collect",  "poison",
+        "use",        "zero",     "copy", "cast",   "accumulate",  "widen", "gather",  "reduce",
+        "all-reduce", "exchange", "sum",  "fill",   "take",        "read",  "write",   "commit",
+        "abandon",    "rollback", "norm", "update", "fingerprint", "clear", "collect", "poison",
     };
 
     return NAMES[kind];
@@ -347,7 +347,8 @@ void sherdi_progress_close(sherdi_progress *progress)
 void sherdi_progress_forget(sherdi_progress *progress, const sherdi_plan *plan, sherdi_ring which)
 {
     for (size_t slot = 0; slot < sherdi_ring_slots(plan, which); slot++) {
-        progress->held[which][slot] = SHERDI_NO_EXTENT;
+        progress->held[which][slot]       = SHERDI_NO_EXTENT;
+        progress->is_changed[which][slot] = 0;
     }
 }
 

@@ -10,7 +10,7 @@
  *   program_units.c    acquire and release: gathers, the trainer's use
  *   program_grads.c    gradients of a window
  *   program_walk.c     walks over the blocks: norm, update, publish, fingerprint
- *   program_fill.c     first values */
+ *   program_values.c   first values, and any range of any value */
 #ifndef SHERDI_ENGINE_PLAN_PROGRAM_H
 #define SHERDI_ENGINE_PLAN_PROGRAM_H
 
@@ -29,7 +29,8 @@ typedef enum sherdi_op_kind {
     SHERDI_OP_ALL_REDUCE,
     SHERDI_OP_EXCHANGE, /* control data */
     SHERDI_OP_SUM,      /* of integers over the ranks: norms of tensors */
-    SHERDI_OP_FILL,     /* the trainer's first values */
+    SHERDI_OP_FILL,     /* somebody gives values of a parameter */
+    SHERDI_OP_TAKE,     /* ... is given them, and may change the copy */
     SHERDI_OP_READ,     /* a file's extent into a slot */
     SHERDI_OP_WRITE,
     SHERDI_OP_COMMIT,   /* of all extents of the state: what was written counts from now on, */
@@ -125,8 +126,10 @@ typedef struct sherdi_op {
     uint32_t            flags;
     sherd_dtype         from, to;
     size_t              elems; /* of a slice for collectives */
-    uint64_t index;  /* of the first element in the model: first values and what is made of them */
-    size_t   extent; /* of a file */
+    uint64_t
+           index; /* of the first element in the model: values that are given or asked for, and what is made of them */
+    int    part;  /* ... which of the parameter's: of the optimizer's state, or SHERDI_VALUE_... */
+    size_t extent;      /* of a file */
     sherdi_ring  ring;  /* ... and whose slot it comes into, goes back from */
     int          sweep; /* of the optimizer */
     sherdi_place place; /* whose kernels and numbers */
@@ -170,10 +173,30 @@ typedef struct sherdi_staged_grad {
 
 #define SHERDI_MOST_STAGED 2
 
-/* Of an extent that is filled. */
+/* Values of a parameter beside the parts of the optimizer's state, which come first. */
+enum {
+    SHERDI_VALUE_COMPUTE =
+        SHERDI_MOST_PARTS, /* what passes read; of a frozen parameter all there is */
+    SHERDI_VALUE_GRADIENT, /* reduced, while a step is prepared; as it lies there, in fp32 */
+    SHERDI_VALUE_PARTS,
+};
+
+#define SHERDI_VALUES_MASTER   1u
+#define SHERDI_VALUES_COMPUTE  (1u << SHERDI_VALUE_COMPUTE)
+#define SHERDI_VALUES_GRADIENT (1u << SHERDI_VALUE_GRADIENT)
+
+/* A range of a parameter's elements, of one part or of several. */
+typedef struct sherdi_values {
+    size_t   param;
+    size_t   first, count;
+    unsigned parts; /* bit i: part i of the optimizer's state, or SHERDI_VALUES_... */
+} sherdi_values;
+
+/* Of an extent whose values are given. */
 typedef struct sherdi_fill_extent {
     uint32_t left;     /* parameters that it has not yet */
-    uint32_t is_begun; /* some of its values came */
+    uint16_t is_begun; /* some of its values came */
+    uint16_t is_spare; /* what was written of it is not committed */
 } sherdi_fill_extent;
 
 /* What the operations to come depend on, beside the plan: what lies where by now. */
@@ -185,7 +208,7 @@ typedef struct sherdi_progress {
     size_t            *held[SHERDI_RINGS]; /* by slot: the extent that was read into it */
     size_t             bounced;            /* blocks whose gradient went down in this walk */
 
-    /* first values */
+    /* values that are given or asked for */
     sherdi_fill_extent *filled[SHERDI_RINGS];
     unsigned char      *is_changed[SHERDI_RINGS]; /* by slot: since it was last written from */
     size_t              next[SHERDI_RINGS];       /* the slot whose turn it is to make room */
@@ -211,15 +234,29 @@ void sherdi_progress_release(sherdi_progress *progress, const sherdi_plan *plan,
 /** Not all writes of a ring were made: what its slots hold is written again. */
 void sherdi_progress_keep(sherdi_progress *progress, const sherdi_plan *plan, sherdi_ring ring);
 
-/* ---- events: first values ---- */
+/** All first values of a ring are there: an extent of which some are given later is read before. */
+void sherdi_progress_complete(sherdi_progress *progress, const sherdi_plan *plan, sherdi_ring ring);
+/** All of them are to come again: what extents hold does not matter. */
+void sherdi_progress_anew(sherdi_progress *progress, const sherdi_plan *plan,
+                          const sherdi_model *model);
+
+/* ---- events: values ---- */
 
 /** What this rank holds of a parameter comes from the trainer, or is what its own memory has; in any order, and again.
  *  After a failure the same call once more makes it good; of a drive, behind sherdi_progress_keep. */
 sherd_status sherdi_program_fill(const sherdi_program *program, size_t param, int is_given);
+/** Values of a range come from who gives them (SHERDI_OP_FILL), as much of it as this rank holds, in ascending stretches
+ *  and in each by part: the parts of the state where this rank updates it; with the master weights, or SHERDI_VALUE_COMPUTE
+ *  of a trainable parameter, which is put as both, all copies of the parameter that rest here. Adds what this rank has of
+ *  their fingerprint where the engine keeps it: of what is frozen, and of state with generations. */
+sherd_status sherdi_program_put(const sherdi_program *program, const sherdi_values *values);
+/** Values of a range go to who asks (SHERDI_OP_TAKE), in the same order: of the state and the gradient what this rank
+ *  updates (of the integers of the deterministic mode its slice), of the compute type all that rests here. */
+sherd_status sherdi_program_get(const sherdi_program *program, const sherdi_values *values);
 /** What is still in slots goes to the drive. */
 sherd_status sherdi_program_fill_end(const sherdi_program *program);
-/** What this rank has of a parameter's fingerprint, frozen or not, comes to the host. */
-sherd_status sherdi_program_fingerprint(const sherdi_program *program, size_t param);
+/** What this rank has of the fingerprint of a range, whose parts do not matter, comes to the host. */
+sherd_status sherdi_program_fingerprint(const sherdi_program *program, const sherdi_values *values);
 
 /* ---- events: acquire and release ---- */
 
@@ -368,6 +405,9 @@ sherd_status sherdi_program_gradient_complete(const sherdi_program *program, int
 /** Debug: nobody reads that any more. */
 sherd_status sherdi_program_poison(const sherdi_program *program, int unit, sherdi_range range);
 
+/** Integers of the deterministic mode become fp32, in device memory. */
+sherd_status sherdi_program_widen(const sherdi_program *program, const sherdi_segment *segment,
+                                  sherdi_range src, sherdi_range dst);
 /** A block's state: where it rests, or in the slot that a walk takes. */
 sherdi_range sherdi_state_at(const sherdi_plan *plan, const sherdi_block *block);
 /** What fingerprints of a place's kernels are added to. */

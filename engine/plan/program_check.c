@@ -1,5 +1,5 @@
-/* See program_check.h. First events on two ranks, then what the trainer's calls are made of (fill.c, loop.c, step.c,
- * update.c, restore.c), then windows. */
+/* See program_check.h. First events on two ranks, then what the trainer's calls are made of (fill.c, values.c, loop.c,
+ * step.c, update.c, restore.c), then windows. */
 #include "engine/plan/program_check.h"
 
 #include "base/checked.h"
@@ -49,6 +49,8 @@ typedef enum event_kind {
     EVENT_PLAIN = 0, /* is told nothing */
     EVENT_FILL,
     EVENT_FINGERPRINT,
+    EVENT_PUT,
+    EVENT_GET,
     EVENT_ACQUIRE,
     EVENT_RELEASE,
     EVENT_GENERATION,
@@ -62,6 +64,8 @@ typedef struct event {
     int        what; /* parameter, unit, kind of an operation or of a walk */
     sherd_pass pass;
     plain_fn   plain;
+
+    sherdi_values values;
 } event;
 
 static sherd_status event_run(const sherdi_program *program, const event *e)
@@ -72,7 +76,11 @@ static sherd_status event_run(const sherdi_program *program, const event *e)
     case EVENT_FILL:
         return sherdi_program_fill(program, (size_t)e->what, 1);
     case EVENT_FINGERPRINT:
-        return sherdi_program_fingerprint(program, (size_t)e->what);
+        return sherdi_program_fingerprint(program, &e->values);
+    case EVENT_PUT:
+        return sherdi_program_put(program, &e->values);
+    case EVENT_GET:
+        return sherdi_program_get(program, &e->values);
     case EVENT_ACQUIRE:
         return sherdi_program_acquire(program, e->what, e->pass);
     case EVENT_RELEASE:
@@ -93,8 +101,8 @@ static sherd_status control_exchange(const sherdi_program *program)
 /* A rank does it by itself, with the parts that it holds of a parameter. */
 static int is_alone(const event *e)
 {
-    return e->kind == EVENT_FILL || e->kind == EVENT_FINGERPRINT ||
-           e->plain == sherdi_program_fill_end;
+    return e->kind == EVENT_FILL || e->kind == EVENT_FINGERPRINT || e->kind == EVENT_PUT ||
+           e->kind == EVENT_GET || e->plain == sherdi_program_fill_end;
 }
 
 /* As the machine carries it out: on a device every gather meets, and what is ordered there control data does not
@@ -220,20 +228,102 @@ static sherd_status start(check *check)
     return happen(check, sherdi_program_fetch_ahead);
 }
 
-/* Of one parameter. */
+/* ------------------------------------------------------------------ values -- */
+
+/* Of the parameter whose turn it is: a half of it, or all. */
+static sherdi_values values_next(check *check)
+{
+    size_t        turn   = check->looked_at++;
+    sherdi_values values = {.param = turn % check->plan->num_params};
+    size_t        elems  = check->model->params[values.param].elems;
+
+    values.first = turn % 3 == 1 ? elems / 2 : 0;
+    values.count = turn % 3 == 2 ? elems / 2 : elems - values.first;
+    values.parts = SHERDI_VALUES_COMPUTE;
+    if (!check->model->params[values.param].is_frozen) {
+        values.parts |= (1u << check->plan->settings.optimizer->num_parts) - 1;
+    }
+    return values;
+}
+
+/* Slots hold nothing but what comes in between. */
+static void values_settle(check *check)
+{
+    ring_settle(check, SHERDI_RING_STATE);
+    ring_settle(check, SHERDI_RING_PARAMS);
+}
+
+/* fill.c: of one parameter. */
 static sherd_status fingerprint(check *check)
 {
     if (check->plan->num_params == 0) {
         return SHERD_OK;
     }
-    ring_settle(check, SHERDI_RING_STATE);
-    ring_settle(check, SHERDI_RING_PARAMS);
-    SHERDI_TRY(
-        event_do(check, (event){.kind = EVENT_FINGERPRINT,
-                                .what = (int)(check->looked_at++ % check->plan->num_params)}));
-    ring_settle(check, SHERDI_RING_STATE);
-    ring_settle(check, SHERDI_RING_PARAMS);
+    values_settle(check);
+    SHERDI_TRY(event_do(check, (event){.kind = EVENT_FINGERPRINT, .values = values_next(check)}));
+    values_settle(check);
     return SHERD_OK;
+}
+
+/* values.c: who reads, of two parameters. */
+static sherd_status values_read(check *check)
+{
+    if (check->plan->num_params == 0) {
+        return SHERD_OK;
+    }
+    SHERDI_TRY(happen(check, control_exchange));
+    values_settle(check);
+    for (int i = 0; i < 2; i++) {
+        SHERDI_TRY(event_do(check, (event){.kind = EVENT_GET, .values = values_next(check)}));
+    }
+    values_settle(check);
+    return happen(check, control_exchange);
+}
+
+/* ... of the gradient, while a step is prepared. */
+static sherd_status gradient_read(check *check)
+{
+    sherdi_values values;
+
+    if (check->plan->num_params == 0) {
+        return SHERD_OK;
+    }
+    values       = values_next(check);
+    values.parts = SHERDI_VALUES_GRADIENT;
+    if (check->model->params[values.param].is_frozen) {
+        return SHERD_OK;
+    }
+    SHERDI_TRY(happen(check, control_exchange));
+    SHERDI_TRY(event_do(check, (event){.kind = EVENT_GET, .values = values}));
+    ring_settle(check, SHERDI_RING_GRADS);
+    return happen(check, control_exchange);
+}
+
+/* ... who writes, and looks at it: of two parameters, which one commit has. */
+static sherd_status values_write(check *check)
+{
+    if (check->plan->num_params == 0) {
+        return SHERD_OK;
+    }
+    SHERDI_TRY(happen(check, control_exchange));
+    SHERDI_TRY(happen(check, sherdi_program_forget));
+    values_settle(check);
+    for (int i = 0; i < 2; i++) {
+        event put = {.kind = EVENT_PUT, .values = values_next(check)};
+        event get = {.kind = EVENT_GET, .values = put.values};
+
+        if (put.values.parts != SHERDI_VALUES_COMPUTE) {
+            put.values.parts &= ~SHERDI_VALUES_COMPUTE;
+        }
+        SHERDI_TRY(event_do(check, (event){.kind = EVENT_FINGERPRINT, .values = put.values}));
+        SHERDI_TRY(event_do(check, put));
+        SHERDI_TRY(event_do(check, get));
+    }
+    SHERDI_TRY(happen(check, sherdi_program_fill_end));
+    values_settle(check);
+    SHERDI_TRY(generation_change(check, SHERDI_OP_COMMIT));
+    SHERDI_TRY(happen(check, control_exchange));
+    return happen(check, sherdi_program_fetch_ahead);
 }
 
 /* -------------------------------------------------------- acquire and release -- */
@@ -528,6 +618,7 @@ static sherd_status window_run(check *check, window_kind kind, size_t nth)
     }
     SHERDI_TRY(happen(check, sherdi_program_micro_batch_end));
     SHERDI_TRY(boundary_prepare(check));
+    SHERDI_TRY(nth % 2 == 1 ? gradient_read(check) : SHERD_OK);
     if (kind == WINDOW_SKIPPED) {
         return apply_skip(check);
     }
@@ -535,11 +626,12 @@ static sherd_status window_run(check *check, window_kind kind, size_t nth)
         return window_drop(check);
     }
     SHERDI_TRY(apply(check));
-    SHERDI_TRY(fingerprint(check));
+    SHERDI_TRY(nth % 2 == 1 ? fingerprint(check) : values_read(check));
     if (kind == WINDOW_UNDONE) {
         SHERDI_TRY(undo(check));
     }
-    return nth % 4 == 3 ? eval_run(check) : SHERD_OK;
+    SHERDI_TRY(nth % 4 == 3 ? eval_run(check) : SHERD_OK);
+    return nth % 3 == 2 ? values_write(check) : SHERD_OK;
 }
 
 /* Every kind behind every kind: 0, 0 1, 0 2, ... 1, 1 2, ... and 0 again. */

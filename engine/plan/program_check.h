@@ -3,7 +3,8 @@
  *
  * What is run through: windows of every kind of end, each kind behind each, with and without passes of EVAL in
  * between, with units that have no backward, closed early, and with acquires off the plan; before them first values, in
- * two orders. What is not: an abort, the trainer's own reads and writes of parameters between the calls. */
+ * two orders, and in between ranges of all values that are read and written. What is not: an abort, the trainer's own
+ * reads and writes of parameters between the calls. */
 #ifndef SHERDI_ENGINE_PLAN_PROGRAM_CHECK_H
 #define SHERDI_ENGINE_PLAN_PROGRAM_CHECK_H
 

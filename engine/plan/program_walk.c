@@ -127,9 +127,8 @@ static sherd_status gradient_give(const sherdi_program *program, const sherdi_bl
                       program->plan->segments[block->segment].unit);
 }
 
-/* Integers to fp32. */
-static sherd_status widen_emit(const sherdi_program *program, const sherdi_segment *segment,
-                               sherdi_range src, sherdi_range dst)
+sherd_status sherdi_program_widen(const sherdi_program *program, const sherdi_segment *segment,
+                                  sherdi_range src, sherdi_range dst)
 {
     sherdi_op op =
         sherdi_op_of_segment(program->plan, SHERDI_OP_WIDEN, SHERDI_LANE_UPDATE, segment);
@@ -146,10 +145,10 @@ static sherd_status slices_collect(const sherdi_program *program, const sherdi_s
     size_t             slice = segment->slice_elems * sizeof(float);
     sherdi_op          op;
 
-    SHERDI_TRY(widen_emit(program, segment,
-                          sherdi_range_of(SHERDI_BUFFER_GRADS, segment->grad_offset,
-                                          segment->slice_elems * sizeof(int64_t)),
-                          staging_at((size_t)plan->rank * slice, slice)));
+    SHERDI_TRY(sherdi_program_widen(program, segment,
+                                    sherdi_range_of(SHERDI_BUFFER_GRADS, segment->grad_offset,
+                                                    segment->slice_elems * sizeof(int64_t)),
+                                    staging_at((size_t)plan->rank * slice, slice)));
     op      = sherdi_op_of_segment(plan, SHERDI_OP_GATHER, SHERDI_LANE_WIRE, segment);
     op.from = op.to = SHERD_F32;
     sherdi_op_gather_in_place(&op, plan, staging_at(0, segment->padded_elems * sizeof(float)));
@@ -173,7 +172,7 @@ static sherd_status gradient_on_device(const sherdi_program *program, const sher
         return SHERD_OK;
     }
     *out = staging_at(0, bytes);
-    return widen_emit(program, segment, sherdi_program_gradient(plan, block), *out);
+    return sherdi_program_widen(program, segment, sherdi_program_gradient(plan, block), *out);
 }
 
 static sherdi_range bounce_at(const sherdi_plan *plan, const sherdi_block *block, size_t offset,
@@ -628,11 +627,11 @@ static sherd_status fixed_norm(const sherdi_program *program, const sherdi_segme
         size_t       elems = sherdi_min_size(staged, segment->slice_elems - first);
         sherdi_range wide  = staging_at(0, elems * sizeof(float));
 
-        SHERDI_TRY(widen_emit(program, segment,
-                              sherdi_range_of(SHERDI_BUFFER_GRADS,
-                                              segment->grad_offset + first * sizeof(int64_t),
-                                              elems * sizeof(int64_t)),
-                              wide));
+        SHERDI_TRY(sherdi_program_widen(
+            program, segment,
+            sherdi_range_of(SHERDI_BUFFER_GRADS, segment->grad_offset + first * sizeof(int64_t),
+                            elems * sizeof(int64_t)),
+            wide));
         SHERDI_TRY(norm_emit(program, segment, SHERDI_PLACE_DEVICE, wide, SHERD_F32));
     }
     return SHERD_OK;

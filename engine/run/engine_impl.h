@@ -11,6 +11,7 @@
 #include "engine/plan/plan.h"
 #include "engine/run/run.h"
 #include "engine/run/store.h"
+#include "engine/run/values.h"
 #include "kernels/backend.h"
 
 typedef enum sherdi_phase {
@@ -43,11 +44,9 @@ typedef struct sherdi_lanes {
 
 /* First values: what came, by parameter. */
 typedef struct sherdi_fill {
-    int          *is_filled;
-    uint64_t     *shares;  /* of the fingerprint: what is frozen, and state that has generations */
-    uint64_t     *samples; /* hash of a few values of a parameter that ranks hold in slices */
-    sherd_fill_fn given;   /* of the parameter that is filled now; NULL: its own memory is it */
-    void         *given_ctx;
+    int      *is_filled;
+    uint64_t *shares;  /* of the fingerprint: what is frozen, and state that has generations */
+    uint64_t *samples; /* hash of a few values of a parameter that ranks hold in slices */
 } sherdi_fill;
 
 /* What ranks tell each other, one message per rank. */
@@ -116,6 +115,7 @@ struct sherd_engine {
     sherdi_compute_marks *compute_marks; /* by unit */
     uint64_t             *param_hashes;  /* by parameter, while its unit is held; of debug.c */
     sherdi_fill           fill;
+    sherdi_values_call    values_call;     /* of the event under way */
     sherdi_scalars        device, on_host; /* the same where the device's memory is the host's */
     unsigned char        *scalars_own;     /* where the plan gives them no buffer */
     sherdi_scalars_head   results;         /* of kernels, when they were last collected */
@@ -152,8 +152,6 @@ sherd_status sherdi_engine_start(sherd_engine *engine);
 /** Tables of what is to be filled; after the plan. E_NOMEM. */
 sherd_status sherdi_fill_open(sherd_engine *engine);
 void         sherdi_fill_close(sherd_engine *engine);
-/** What was asked for by an operation (SHERDI_OP_FILL). What the trainer's function returns. */
-sherd_status sherdi_fill_take(sherd_engine *engine, const sherdi_op *op, float *values);
 /** What was filled is on the drive. E_IO: another call tries again. */
 sherd_status sherdi_fill_settle(sherd_engine *engine);
 /** Every parameter is filled (bound ones from their memory), and what is whole on every rank is the
@@ -162,8 +160,9 @@ sherd_status sherdi_fill_finish(sherd_engine *engine);
 /** Sum of the element mixes of what this rank owns and trains, from the master weights; reads the whole
  *  state. E_IO. */
 sherd_status sherdi_fill_own_fingerprint(sherd_engine *engine, uint64_t *out);
-/** ... of one parameter, frozen or not. */
-sherd_status sherdi_fill_param_fingerprint(sherd_engine *engine, size_t param, uint64_t *out);
+/** ... of a range of one parameter, frozen or not. */
+sherd_status sherdi_fill_range_fingerprint(sherd_engine *engine, const sherdi_values *values,
+                                           uint64_t *out);
 
 /* ---- machine.c */
 /** What this host has, the same on all ranks. Collective. */

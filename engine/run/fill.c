@@ -8,9 +8,6 @@
 #include <stdio.h>
 #include <string.h>
 
-/* What stays on the stack. */
-#define FEW_ELEMS 2048
-
 /* Where all ranks ask for values that not all of them hold, spread evenly. */
 #define SAMPLES      4
 #define SAMPLE_ELEMS 16
@@ -36,59 +33,43 @@ void sherdi_fill_close(sherd_engine *engine)
     engine->fill = (sherdi_fill){0};
 }
 
-/* To what they are in the compute type. */
-static void values_round(const sherd_engine *engine, float *values, size_t count)
+/* What the trainer fills a parameter with. */
+typedef struct given_fill {
+    const sherd_engine *engine;
+    size_t              param;
+    sherd_fill_fn       fn; /* NULL: its own memory is it */
+    void               *ctx;
+} given_fill;
+
+static sherd_status given_ask(void *raw, int part, size_t at, size_t count, float *values)
 {
-    sherd_dtype dtype = engine->settings.compute_dtype;
-    float       cast[FEW_ELEMS];
+    const given_fill *given  = raw;
+    sherd_status      status = given->fn(given->ctx, at, count, values);
 
-    for (size_t at = 0; at < count && dtype != SHERD_F32; at += FEW_ELEMS) {
-        size_t some = sherdi_min_size(FEW_ELEMS, count - at);
-
-        engine->host->kernels->cast(engine->host, cast, dtype, values + at, SHERD_F32, some);
-        engine->host->kernels->cast(engine->host, values + at, SHERD_F32, cast, dtype, some);
-    }
-}
-
-static sherd_status values_ask(const sherd_engine *engine, size_t param, size_t at, size_t count,
-                               float *values)
-{
-    sherd_status status = engine->fill.given(engine->fill.given_ctx, at, count, values);
-
+    (void)part;
     if (status != SHERD_OK) {
         return sherdi_fail(status, "the fill function of parameter %s returned %s at element %zu",
-                           engine->model.params[param].name, sherd_status_name(status), at);
-    }
-    return SHERD_OK;
-}
-
-sherd_status sherdi_fill_take(sherd_engine *engine, const sherdi_op *op, float *values)
-{
-    const sherdi_model_param *param = &engine->model.params[op->param];
-
-    SHERDI_TRY(values_ask(engine, (size_t)op->param, (size_t)(op->index - param->first_index),
-                          op->elems, values));
-    if (param->is_frozen) {
-        values_round(engine, values, op->elems);
+                           given->engine->model.params[given->param].name,
+                           sherd_status_name(status), at);
     }
     return SHERD_OK;
 }
 
 /* A hash of a few values, the same places on every rank: of a sliced parameter no two ranks hold the same
  * elements, and only so can they see that they would fill it differently. */
-static sherd_status sample_take(const sherd_engine *engine, size_t param, uint64_t *out)
+static sherd_status sample_take(given_fill *given, uint64_t *out)
 {
-    size_t elems = engine->model.params[param].elems;
+    size_t elems = given->engine->model.params[given->param].elems;
     size_t count = sherdi_min_size(elems, SAMPLE_ELEMS);
     size_t last  = SIZE_MAX;
     float  values[SAMPLE_ELEMS];
 
-    *out = param;
+    *out = given->param;
     for (size_t i = 0; i < SAMPLES; i++) {
         size_t at = (elems - count) * i / (SAMPLES - 1);
 
         if (at != last && count > 0) {
-            SHERDI_TRY(values_ask(engine, param, at, count, values));
+            SHERDI_TRY(given_ask(given, 0, at, count, values));
             *out = sherdi_hash_bytes(*out, values, count * sizeof(*values));
         }
         last = at;
@@ -112,11 +93,13 @@ static sherd_status rings_settle(sherd_engine *engine)
     return status;
 }
 
-static sherd_status values_fill(sherd_engine *engine, size_t param)
+static sherd_status values_fill(sherd_engine *engine, given_fill *given)
 {
-    sherd_status status =
-        sherdi_program_fill(&engine->run.program, param, engine->fill.given != NULL);
-    char text[SHERDI_ERROR_BYTES];
+    sherd_status status;
+    char         text[SHERDI_ERROR_BYTES];
+
+    engine->values_call = (sherdi_values_call){.fn = given_ask, .ctx = given};
+    status = sherdi_program_fill(&engine->run.program, given->param, given->fn != NULL);
 
     if (status == SHERD_OK) {
         return SHERD_OK;
@@ -127,19 +110,18 @@ static sherd_status values_fill(sherd_engine *engine, size_t param)
 }
 
 /* Without a function it is what the trainer's own memory has. */
-static sherd_status param_fill(sherd_engine *engine, size_t param, sherd_fill_fn given, void *ctx)
+static sherd_status param_fill(sherd_engine *engine, size_t param, sherd_fill_fn fn, void *ctx)
 {
     const sherdi_segment *segment = &engine->plan->segments[engine->plan->params[param].segment];
     sherdi_fill          *fill    = &engine->fill;
     uint64_t             *share   = &engine->on_host.head->fingerprint;
+    given_fill            given   = {.engine = engine, .param = param, .fn = fn, .ctx = ctx};
 
-    fill->given            = given;
-    fill->given_ctx        = ctx;
     fill->is_filled[param] = 0;
     *share                 = 0;
-    SHERDI_TRY(values_fill(engine, param));
+    SHERDI_TRY(values_fill(engine, &given));
     if (engine->world_size > 1 && !segment->is_resident && !segment->is_bound) {
-        SHERDI_TRY(sample_take(engine, param, &fill->samples[param]));
+        SHERDI_TRY(sample_take(&given, &fill->samples[param]));
     }
     fill->shares[param]    = *share;
     fill->is_filled[param] = 1;
@@ -307,24 +289,16 @@ sherd_status sherdi_fill_own_fingerprint(sherd_engine *engine, uint64_t *out)
     return SHERD_OK;
 }
 
-/* What is read ahead for others is dropped. */
-static sherd_status slots_empty(sherd_engine *engine)
+sherd_status sherdi_fill_range_fingerprint(sherd_engine *engine, const sherdi_values *values,
+                                           uint64_t *out)
 {
-    sherd_status status = sherdi_run_settle(engine, SHERDI_RING_STATE);
-    sherd_status own    = sherdi_run_settle(engine, SHERDI_RING_PARAMS);
-
-    return own == SHERD_OK ? status : own;
-}
-
-sherd_status sherdi_fill_param_fingerprint(sherd_engine *engine, size_t param, uint64_t *out)
-{
-    sherd_status status = slots_empty(engine);
+    sherd_status status = sherdi_values_begin(engine);
     sherd_status own;
 
     if (status == SHERD_OK) {
-        status = sherdi_program_fingerprint(&engine->run.program, param);
+        status = sherdi_program_fingerprint(&engine->run.program, values);
     }
-    own  = slots_empty(engine);
+    own  = sherdi_values_begin(engine);
     *out = engine->results.fingerprint;
     return own == SHERD_OK ? status : own;
 }
@@ -349,7 +323,7 @@ sherd_status sherdi_fill_settle(sherd_engine *engine)
 
     SHERDI_TRY(own);
     SHERDI_TRY(status);
-    return slots_empty(engine);
+    return sherdi_values_begin(engine);
 }
 
 /* What was filled becomes the first generation. A drive that does not give back what it was given shows when the
@@ -377,6 +351,8 @@ sherd_status sherdi_fill_finish(sherd_engine *engine)
     SHERDI_TRY(filled_exchange(engine, status, is_filled, filled_fingerprint(engine, 1)));
     SHERDI_TRY(sherdi_run_drain(engine));
     SHERDI_TRY(starts_compare(engine));
+    sherdi_progress_complete(&engine->run.progress, engine->plan, SHERDI_RING_STATE);
+    sherdi_progress_complete(&engine->run.progress, engine->plan, SHERDI_RING_PARAMS);
     sherdi_loop_fetch_ahead(engine);
     return SHERD_OK;
 }

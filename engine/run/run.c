@@ -422,7 +422,13 @@ static sherd_status op_all_reduce(sherd_engine *engine, const sherdi_op *op, uin
 static sherd_status op_fill(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
 {
     (void)number_out;
-    return sherdi_fill_take(engine, op, address_of(engine, op, SHERDI_USE_DST));
+    return sherdi_values_ask(engine, op, address_of(engine, op, SHERDI_USE_DST));
+}
+
+static sherd_status op_take(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
+{
+    (void)number_out;
+    return sherdi_values_tell(engine, op, address_of(engine, op, SHERDI_USE_SRC));
 }
 
 static sherd_status op_sum(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
@@ -490,11 +496,17 @@ static const kernel_fn KERNELS[SHERDI_OP_KINDS] = {
 typedef sherd_status (*call_fn)(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out);
 
 static const call_fn CALLS[SHERDI_OP_KINDS] = {
-    [SHERDI_OP_GATHER] = op_gather,         [SHERDI_OP_REDUCE] = op_reduce,
-    [SHERDI_OP_ALL_REDUCE] = op_all_reduce, [SHERDI_OP_EXCHANGE] = op_exchange,
-    [SHERDI_OP_COLLECT] = op_collect,       [SHERDI_OP_SUM] = op_sum,
-    [SHERDI_OP_COMMIT] = op_generation,     [SHERDI_OP_ABANDON] = op_generation,
-    [SHERDI_OP_ROLLBACK] = op_generation,   [SHERDI_OP_FILL] = op_fill,
+    [SHERDI_OP_GATHER]     = op_gather,
+    [SHERDI_OP_REDUCE]     = op_reduce,
+    [SHERDI_OP_ALL_REDUCE] = op_all_reduce,
+    [SHERDI_OP_EXCHANGE]   = op_exchange,
+    [SHERDI_OP_COLLECT]    = op_collect,
+    [SHERDI_OP_SUM]        = op_sum,
+    [SHERDI_OP_COMMIT]     = op_generation,
+    [SHERDI_OP_ABANDON]    = op_generation,
+    [SHERDI_OP_ROLLBACK]   = op_generation,
+    [SHERDI_OP_FILL]       = op_fill,
+    [SHERDI_OP_TAKE]       = op_take,
 };
 
 static void op_record(sherd_engine *engine, const sherdi_op *op, uint64_t number)

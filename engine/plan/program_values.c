@@ -1,0 +1,658 @@
+/* Values of a parameter and of its state, any range of them, as fp32: what somebody gives goes to where they rest, and
+ * what rests there comes to who asks. What is given of the master weights also goes, in the compute type, to where the
+ * parameter rests. First values are the whole of a parameter.
+ *
+ * A range passes through the buffer of first values, a stretch at a time. Of several parts each stretch lies in one
+ * block, and all its parts are moved before the next comes: so its extent has its turn once.
+ *
+ * Parameters come in any order. An extent on a drive stays in its slot until another needs the slot: one that was
+ * changed goes to the drive then, or when all its parameters have their first values, or at the end. Behind its last
+ * write a slot still holds it: what could not be written is written again. */
+#include "engine/plan/program.h"
+
+#include "base/checked.h"
+
+#include <stddef.h>
+
+/* -------------------------------------------------------------------- cuts -- */
+
+/* Elements of a segment's whole, cut where its blocks begin, or its pieces: of as many elements all but the last. */
+typedef struct cuts {
+    size_t first, limit, grain; /* of the blocks */
+    size_t last;                /* where the elements end */
+    size_t index, border;       /* of the block, and where it ends */
+    size_t begin, end;          /* what lies in it */
+} cuts;
+
+static cuts cuts_of(size_t first, size_t count, size_t grain, size_t begin, size_t end)
+{
+    return (cuts){.first = first,
+                  .limit = first + count,
+                  .grain = grain,
+                  .last  = sherdi_min_size(end, first + count),
+                  .end   = sherdi_max_size(begin, first)};
+}
+
+static cuts blocks_of(const sherdi_plan *plan, const sherdi_segment *segment, size_t begin,
+                      size_t end)
+{
+    size_t first;
+    size_t owned = sherdi_plan_owned(plan, segment, &first);
+
+    if (segment->num_blocks == 0) {
+        return (cuts){0};
+    }
+    return cuts_of(first, owned, plan->blocks[segment->first_block].elems, begin, end);
+}
+
+static cuts pieces_of(const sherdi_plan *plan, const sherdi_segment *segment, size_t begin,
+                      size_t end)
+{
+    if (segment->num_pieces == 0) {
+        return (cuts){0};
+    }
+    return cuts_of((size_t)plan->rank * segment->slice_elems, segment->slice_elems,
+                   plan->pieces[segment->first_piece].elems, begin, end);
+}
+
+static int cuts_next(cuts *c)
+{
+    c->begin = c->end;
+    if (c->begin >= c->last) {
+        return 0;
+    }
+    c->index  = (c->begin - c->first) / c->grain;
+    c->border = sherdi_min_size(c->limit, c->first + (c->index + 1) * c->grain);
+    c->end    = sherdi_min_size(c->last, c->border);
+    return 1;
+}
+
+/* ---------------------------------------------------------------- counting -- */
+
+static void left_count(sherdi_progress *progress, const sherdi_plan *plan, size_t param,
+                       size_t elems)
+{
+    const sherdi_segment *segment = &plan->segments[plan->params[param].segment];
+    size_t                start   = plan->params[param].offset_elems;
+    size_t                begin;
+    size_t                end;
+    cuts                  c;
+
+    sherdi_plan_held(plan, param, elems, &begin, &end);
+    for (c = blocks_of(plan, segment, start + begin, start + end); cuts_next(&c);) {
+        const sherdi_block *block = &plan->blocks[segment->first_block + c.index];
+
+        if (block->place == SHERDI_PLACE_STORAGE) {
+            progress->filled[SHERDI_RING_STATE][block->extent].left++;
+        }
+    }
+    for (c = pieces_of(plan, segment, start + begin, start + end); cuts_next(&c);) {
+        progress->filled[SHERDI_RING_PARAMS][segment->first_piece + c.index].left++;
+    }
+}
+
+void sherdi_program_fill_count(sherdi_progress *progress, const sherdi_plan *plan,
+                               const sherdi_model *model)
+{
+    for (size_t p = 0; p < plan->num_params; p++) {
+        left_count(progress, plan, p, model->params[p].elems);
+    }
+}
+
+void sherdi_progress_complete(sherdi_progress *progress, const sherdi_plan *plan, sherdi_ring ring)
+{
+    for (size_t e = 0; e < sherdi_ring_extents(plan, ring); e++) {
+        progress->filled[ring][e].left     = 0;
+        progress->filled[ring][e].is_begun = 1;
+    }
+}
+
+void sherdi_progress_anew(sherdi_progress *progress, const sherdi_plan *plan,
+                          const sherdi_model *model)
+{
+    for (int ring = 0; ring < SHERDI_RINGS; ring++) {
+        for (size_t e = 0; e < sherdi_ring_extents(plan, (sherdi_ring)ring); e++) {
+            progress->filled[ring][e].left     = 0;
+            progress->filled[ring][e].is_begun = 0;
+        }
+    }
+    sherdi_program_fill_count(progress, plan, model);
+}
+
+/* --------------------------------------------------------------- stretches -- */
+
+/* Elements of one part that are moved together. */
+typedef struct stretch {
+    const sherdi_program *program;
+    const sherdi_segment *segment;
+    size_t                param;
+    int                   part;
+    int                   is_last; /* of the parts that are put */
+    int                   is_put;  /* else they are asked for */
+    size_t begin, end;             /* of the segment's whole: what the buffer of first values has */
+    size_t param_end;              /* of what this rank holds of the parameter */
+} stretch;
+
+static sherdi_op stretch_op(const stretch *s, sherdi_op_kind kind, sherdi_lane_id lane)
+{
+    sherdi_op op = sherdi_op_of_segment(s->program->plan, kind, lane, s->segment);
+
+    op.param = (int)s->param;
+    op.part  = s->part;
+    op.place = SHERDI_PLACE_HOST;
+    return op;
+}
+
+/* As much of it as lies in [first, first + count). */
+static stretch stretch_within(const stretch *s, size_t first, size_t count)
+{
+    stretch within = *s;
+
+    within.begin = sherdi_max_size(s->begin, first);
+    within.end   = sherdi_max_size(within.begin, sherdi_min_size(s->end, first + count));
+    return within;
+}
+
+/* ... in what this rank updates. */
+static stretch stretch_owned(const stretch *s)
+{
+    size_t first;
+    size_t owned = sherdi_plan_owned(s->program->plan, s->segment, &first);
+
+    return stretch_within(s, first, owned);
+}
+
+/* ... in its slice. */
+static stretch stretch_slice(const stretch *s)
+{
+    size_t slice = s->segment->slice_elems;
+
+    return stretch_within(s, (size_t)s->program->plan->rank * slice, slice);
+}
+
+/* -------------------------------------------------------------------- slots -- */
+
+static sherd_status slot_write(const sherdi_program *program, sherdi_ring ring, size_t slot)
+{
+    sherdi_progress *progress = program->progress;
+    size_t           extent   = progress->held[ring][slot];
+    sherd_status     status   = sherdi_program_write(program, ring, slot, extent, -1);
+
+    progress->is_changed[ring][slot]        = status != SHERD_OK;
+    progress->held[ring][slot]              = extent;
+    progress->filled[ring][extent].is_spare = 1;
+    return status;
+}
+
+/* What was written of it last, committed or not. */
+static sherd_status slot_read(const stretch *f, sherdi_ring ring, size_t slot, size_t extent)
+{
+    const sherdi_plan *plan = f->program->plan;
+    int                unit = f->segment->unit;
+    sherdi_op          read = sherdi_op_of_transfer(plan, SHERDI_OP_READ, ring, slot, extent, unit);
+    sherdi_op write = sherdi_op_of_transfer(plan, SHERDI_OP_WRITE, ring, slot, extent, unit);
+
+    if (f->program->progress->filled[ring][extent].is_spare) {
+        sherdi_op_use(&read, SHERDI_USE_SRC, SHERDI_READS, write.uses[SHERDI_USE_DST]);
+    }
+    return sherdi_program_emit(f->program, &read);
+}
+
+/* Behind what is written from it: if that failed it holds that still. An extent that has some of its values comes as
+ * it went, or was left. */
+static sherd_status slot_begin(const stretch *f, sherdi_ring ring, size_t slot, size_t extent)
+{
+    const sherdi_plan *plan     = f->program->plan;
+    sherdi_progress   *progress = f->program->progress;
+    sherdi_op          zero     = stretch_op(f, SHERDI_OP_ZERO, SHERDI_LANE_HOST);
+    sherdi_op read = sherdi_op_of_transfer(plan, SHERDI_OP_READ, ring, slot, extent, zero.unit);
+
+    if (f->is_put) {
+        sherdi_op_use(&zero, SHERDI_USE_DST, SHERDI_WRITES, read.uses[SHERDI_USE_DST]);
+        SHERDI_TRY(sherdi_program_emit(f->program, &zero));
+    }
+    sherdi_progress_release(progress, plan, ring, slot);
+    if (f->is_put && !progress->filled[ring][extent].is_begun) {
+        return SHERD_OK;
+    }
+    SHERDI_TRY(slot_read(f, ring, slot, extent));
+    progress->held[ring][slot] = extent;
+    return SHERD_OK;
+}
+
+/* One whose extent is on the drive, or else the one that has had its turn. */
+static size_t slot_choose(sherdi_progress *progress, sherdi_ring ring, size_t slots)
+{
+    size_t *next = &progress->next[ring];
+    size_t  i    = 0;
+
+    while (i < slots && progress->is_changed[ring][(*next + i) % slots]) {
+        i++;
+    }
+    *next = (*next + i) % slots + 1;
+    return *next - 1;
+}
+
+/* The slot with an extent in it. */
+static sherd_status slot_take(const stretch *f, sherdi_ring ring, size_t extent, size_t *out)
+{
+    sherdi_progress *progress = f->program->progress;
+    size_t           slots    = sherdi_ring_slots(f->program->plan, ring);
+
+    for (*out = 0; *out < slots; ++*out) {
+        if (progress->held[ring][*out] == extent) {
+            return SHERD_OK;
+        }
+    }
+    *out = slot_choose(progress, ring, slots);
+    if (progress->is_changed[ring][*out]) {
+        SHERDI_TRY(slot_write(f->program, ring, *out));
+    }
+    return slot_begin(f, ring, *out, extent);
+}
+
+/* Some of its values have come; `is_last`: of the parameter. */
+static sherd_status slot_give(const stretch *f, sherdi_ring ring, size_t extent, size_t slot,
+                              int is_last)
+{
+    sherdi_progress    *progress = f->program->progress;
+    sherdi_fill_extent *filled   = &progress->filled[ring][extent];
+
+    if (!f->is_put) {
+        return SHERD_OK; /* who comes next may want it too */
+    }
+    progress->held[ring][slot]       = extent;
+    progress->is_changed[ring][slot] = 1;
+    filled->is_begun                 = 1;
+    if (!is_last || filled->left == 0) {
+        return SHERD_OK;
+    }
+    filled->left--;
+    return filled->left == 0 ? slot_write(f->program, ring, slot) : SHERD_OK;
+}
+
+/* ------------------------------------------------------------------- values -- */
+
+/* Global, of what lies there in the segment's whole. */
+static uint64_t element_index(const stretch *f, size_t at)
+{
+    return f->program->model->params[f->param].first_index +
+           (at - f->program->plan->params[f->param].offset_elems);
+}
+
+static sherdi_range values_at(const stretch *f, size_t begin, size_t end)
+{
+    return sherdi_range_of(SHERDI_BUFFER_FILL, (begin - f->begin) * sizeof(float),
+                           (end - begin) * sizeof(float));
+}
+
+/* To memory of a place, or from it. */
+static sherd_status bytes_move(const stretch *f, sherdi_place place, sherdi_range at,
+                               sherdi_range buffer)
+{
+    int       is_apart = place == SHERDI_PLACE_DEVICE && f->program->plan->machine.has_device;
+    sherdi_op op = stretch_op(f, SHERDI_OP_COPY, is_apart ? SHERDI_LANE_COMPUTE : SHERDI_LANE_HOST);
+
+    at.bytes = buffer.bytes;
+    return f->is_put ? sherdi_program_move(f->program, op, at, buffer)
+                     : sherdi_program_move(f->program, op, buffer, at);
+}
+
+/* ... in another type. The host's kernels reach all but what is on a device. */
+static sherd_status values_cast(const stretch *f, size_t begin, size_t end, sherdi_place place,
+                                sherd_dtype dtype, sherdi_range at)
+{
+    const sherdi_plan *plan     = f->program->plan;
+    int                is_apart = place == SHERDI_PLACE_DEVICE && plan->machine.has_device;
+    sherdi_op          op       = stretch_op(f, SHERDI_OP_CAST, SHERDI_LANE_HOST);
+    sherdi_range       values   = values_at(f, begin, end);
+    sherdi_range       near     = at;
+
+    near.bytes = (end - begin) * sherd_dtype_bytes(dtype);
+    if (is_apart) {
+        near.where  = SHERDI_BUFFER_FILL;
+        near.offset = plan->fill_cast_offset;
+    }
+    op.from  = f->is_put ? SHERD_F32 : dtype;
+    op.to    = f->is_put ? dtype : SHERD_F32;
+    op.elems = end - begin;
+    if (is_apart && !f->is_put) {
+        SHERDI_TRY(bytes_move(f, place, at, near));
+    }
+    SHERDI_TRY(f->is_put ? sherdi_program_move(f->program, op, near, values)
+                         : sherdi_program_move(f->program, op, values, near));
+    return is_apart && f->is_put ? bytes_move(f, place, at, near) : SHERD_OK;
+}
+
+/* What they add to this rank's share of the fingerprint: of what is frozen, in its slice; else in what it updates. */
+static sherd_status values_count(const stretch *f)
+{
+    const sherdi_plan *plan = f->program->plan;
+    stretch   own = f->segment->kind == SHERDI_SEGMENT_FROZEN ? stretch_slice(f) : stretch_owned(f);
+    sherdi_op op  = stretch_op(f, SHERDI_OP_FINGERPRINT, SHERDI_LANE_HOST);
+
+    if (own.begin >= own.end) {
+        return SHERD_OK;
+    }
+    op.elems = own.end - own.begin;
+    op.index = element_index(f, own.begin);
+    sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS, values_at(f, own.begin, own.end));
+    sherdi_op_use(&op, SHERDI_USE_SCALARS, SHERDI_ADDS,
+                  sherdi_fingerprint_at(plan, SHERDI_PLACE_HOST));
+    return sherdi_program_emit(f->program, &op);
+}
+
+/* ------------------------------------------------------------------- places -- */
+
+/* Whether nothing of the parameter comes behind it in the block. */
+static int is_all(const stretch *f, const cuts *c)
+{
+    return f->is_last && (c->end == f->param_end || c->end == c->border);
+}
+
+/* A part of the state; the master weights, where they are apart from the parameter. */
+static sherd_status state_move(const stretch *f)
+{
+    const sherdi_plan *plan = f->program->plan;
+
+    for (cuts c = blocks_of(plan, f->segment, f->begin, f->end); cuts_next(&c);) {
+        const sherdi_block *block = &plan->blocks[f->segment->first_block + c.index];
+        int                 rests = block->place == SHERDI_PLACE_STORAGE;
+        sherdi_range        at    = sherdi_state_at(plan, block);
+        size_t              slot  = 0;
+
+        if (rests) {
+            SHERDI_TRY(slot_take(f, SHERDI_RING_STATE, block->extent, &slot));
+            at = sherdi_ring_slot(plan, SHERDI_RING_STATE, slot, 0);
+            at.offset += block->state_offset;
+        }
+        at.offset += sherdi_plan_part_offset(plan, block, f->part);
+        at.offset += (c.begin - c.first) % c.grain * sizeof(float);
+        SHERDI_TRY(bytes_move(f, block->place, at, values_at(f, c.begin, c.end)));
+        if (rests) {
+            SHERDI_TRY(slot_give(f, SHERDI_RING_STATE, block->extent, slot, is_all(f, &c)));
+        }
+    }
+    return SHERD_OK;
+}
+
+/* The parameter, in pieces that rest on a drive. */
+static sherd_status pieces_move(const stretch *f)
+{
+    const sherdi_plan *plan  = f->program->plan;
+    sherd_dtype        dtype = plan->settings.compute_dtype;
+
+    for (cuts c = pieces_of(plan, f->segment, f->begin, f->end); cuts_next(&c);) {
+        size_t       piece = f->segment->first_piece + c.index;
+        sherdi_range at;
+        size_t       slot;
+
+        SHERDI_TRY(slot_take(f, SHERDI_RING_PARAMS, piece, &slot));
+        at = sherdi_ring_slot(plan, SHERDI_RING_PARAMS, slot, 0);
+        at.offset += (c.begin - c.first) % c.grain * sherd_dtype_bytes(dtype);
+        SHERDI_TRY(values_cast(f, c.begin, c.end, SHERDI_PLACE_STORAGE, dtype, at));
+        SHERDI_TRY(slot_give(f, SHERDI_RING_PARAMS, piece, slot, is_all(f, &c)));
+    }
+    return SHERD_OK;
+}
+
+/* The parameter where it rests. */
+static sherd_status param_move(const stretch *f)
+{
+    const sherdi_plan    *plan    = f->program->plan;
+    const sherdi_segment *segment = f->segment;
+    sherd_dtype           dtype   = plan->settings.compute_dtype;
+    size_t                elem    = sherd_dtype_bytes(dtype);
+    size_t first = segment->is_resident ? 0 : (size_t)plan->rank * segment->slice_elems;
+    int    where = segment->param_place == SHERDI_PLACE_HOST ? SHERDI_BUFFER_HOST_PARAMS
+                                                             : SHERDI_BUFFER_PARAMS;
+
+    if (segment->is_bound) {
+        return values_cast(
+            f, f->begin, f->end, SHERDI_PLACE_DEVICE, dtype,
+            sherdi_range_of(SHERDI_AT_TRAINER_DATA, (size_t)element_index(f, f->begin) * elem, 0));
+    }
+    if (segment->param_place == SHERDI_PLACE_STORAGE) {
+        return pieces_move(f);
+    }
+    return values_cast(
+        f, f->begin, f->end, segment->param_place, dtype,
+        sherdi_range_of(where, segment->param_offset + (f->begin - first) * elem, 0));
+}
+
+/* Integers, which always lie on the device: as they are widened for the norm. */
+static sherd_status fixed_gradient_move(const stretch *f)
+{
+    const sherdi_plan *plan  = f->program->plan;
+    size_t             elems = f->end - f->begin;
+    size_t             at    = f->begin - (size_t)plan->rank * f->segment->slice_elems;
+    sherdi_range       sums =
+        sherdi_range_of(SHERDI_BUFFER_GRADS, f->segment->grad_offset + at * sizeof(int64_t),
+                        elems * sizeof(int64_t));
+    sherdi_range wide = sherdi_range_of(SHERDI_BUFFER_STAGING, 0, elems * sizeof(float));
+
+    SHERDI_TRY(sherdi_program_widen(f->program, f->segment, sums, wide));
+    return bytes_move(f, SHERDI_PLACE_DEVICE, wide, values_at(f, f->begin, f->end));
+}
+
+/* Where a prepared step has it, reduced. */
+static sherd_status gradient_move(const stretch *f)
+{
+    const sherdi_plan *plan = f->program->plan;
+    size_t             elem = sherdi_plan_grad_bytes(plan);
+
+    if (plan->is_deterministic) {
+        return fixed_gradient_move(f);
+    }
+    for (cuts c = blocks_of(plan, f->segment, f->begin, f->end); cuts_next(&c);) {
+        const sherdi_block *block = &plan->blocks[f->segment->first_block + c.index];
+        sherdi_range        at    = sherdi_program_gradient(plan, block);
+
+        at.offset += (c.begin - c.first) % c.grain * elem;
+        SHERDI_TRY(sherdi_program_gradient_read(f->program, block));
+        SHERDI_TRY(plan->grad_dtype == SHERD_F32
+                       ? bytes_move(f, block->grad_place, at, values_at(f, c.begin, c.end))
+                       : values_cast(f, c.begin, c.end, block->grad_place, plan->grad_dtype, at));
+    }
+    return SHERD_OK;
+}
+
+/* ------------------------------------------------------------------- parts -- */
+
+/* The trainer, or who else calls, gives the values or is given them. */
+static sherd_status values_call(const stretch *f, sherdi_op_kind kind)
+{
+    sherdi_op op      = stretch_op(f, kind, SHERDI_LANE_HOST);
+    int       is_fill = kind == SHERDI_OP_FILL;
+
+    op.elems = f->end - f->begin;
+    op.index = element_index(f, f->begin);
+    sherdi_op_use(&op, is_fill ? SHERDI_USE_DST : SHERDI_USE_SRC,
+                  is_fill ? SHERDI_WRITES : SHERDI_ADDS, values_at(f, f->begin, f->end));
+    return sherdi_program_emit(f->program, &op);
+}
+
+/* The weights, from who gives them or from the trainer's own memory, to where they rest. */
+static sherd_status weights_put(stretch *f, int is_given)
+{
+    stretch master;
+    stretch copies;
+
+    f->is_put = 0;
+    SHERDI_TRY(is_given ? values_call(f, SHERDI_OP_FILL) : param_move(f));
+    if (f->segment->kind == SHERDI_SEGMENT_FROZEN ||
+        sherdi_plan_has_generations(f->program->plan)) {
+        SHERDI_TRY(values_count(f));
+    }
+    f->is_put      = 1;
+    master         = *f;
+    master.part    = 0;
+    copies         = *f;
+    copies.is_last = 1; /* there is no other part where they rest */
+    SHERDI_TRY(f->segment->has_master ? state_move(&master) : SHERD_OK);
+    return is_given ? param_move(&copies) : SHERD_OK;
+}
+
+static sherd_status part_put(stretch *f)
+{
+    stretch own = stretch_owned(f);
+
+    if (f->part == 0 || f->part == SHERDI_VALUE_COMPUTE) {
+        return weights_put(f, 1);
+    }
+    if (own.begin == own.end) {
+        return SHERD_OK;
+    }
+    own.is_put = 1;
+    SHERDI_TRY(values_call(&own, SHERDI_OP_FILL));
+    return state_move(&own);
+}
+
+static sherd_status weights_fill(stretch *f)
+{
+    return weights_put(f, 1);
+}
+
+static sherd_status weights_keep(stretch *f)
+{
+    return weights_put(f, 0);
+}
+
+static sherd_status weights_look(stretch *f)
+{
+    SHERDI_TRY(f->segment->has_master ? state_move(f) : param_move(f));
+    return values_count(f);
+}
+
+/* What this rank has of a part: all that rests here of the compute type, else what it updates. */
+static stretch stretch_had(const stretch *f)
+{
+    if (f->part == SHERDI_VALUE_COMPUTE) {
+        return *f;
+    }
+    return f->part == SHERDI_VALUE_GRADIENT && f->program->plan->is_deterministic
+               ? stretch_slice(f)
+               : stretch_owned(f);
+}
+
+static sherd_status part_get(stretch *f)
+{
+    stretch had = stretch_had(f);
+
+    if (had.begin == had.end) {
+        return SHERD_OK;
+    }
+    if (f->part == SHERDI_VALUE_GRADIENT) {
+        SHERDI_TRY(gradient_move(&had));
+    } else if (f->part == SHERDI_VALUE_COMPUTE || (f->part == 0 && !f->segment->has_master)) {
+        SHERDI_TRY(param_move(&had));
+    } else {
+        SHERDI_TRY(state_move(&had));
+    }
+    return values_call(&had, SHERDI_OP_TAKE);
+}
+
+/* ------------------------------------------------------------------- events -- */
+
+typedef sherd_status (*part_fn)(stretch *f);
+
+static sherd_status parts_run(const stretch *f, unsigned parts, part_fn run)
+{
+    for (int part = 0; part < SHERDI_VALUE_PARTS; part++) {
+        stretch one = *f;
+
+        if (parts >> part & 1) {
+            one.part    = part;
+            one.is_last = parts >> part == 1;
+            SHERDI_TRY(run(&one));
+        }
+    }
+    return SHERD_OK;
+}
+
+/* Of several parts up to where the block ends, or begins. */
+static size_t block_border(const stretch *f)
+{
+    cuts c = blocks_of(f->program->plan, f->segment, f->begin, f->end);
+
+    if (!cuts_next(&c)) {
+        return f->end;
+    }
+    return c.begin > f->begin ? c.begin : c.end;
+}
+
+/* What this rank holds of a range, as much at once as the buffer has room for. */
+static sherd_status values_run(const sherdi_program *program, const sherdi_values *values,
+                               part_fn run)
+{
+    const sherdi_plan *plan       = program->plan;
+    size_t             start      = plan->params[values->param].offset_elems;
+    int                is_several = (values->parts & (values->parts - 1)) != 0;
+    stretch            f          = {.program = program,
+                                     .segment = &plan->segments[plan->params[values->param].segment],
+                                     .param   = values->param};
+    size_t             at;
+    size_t             end;
+
+    sherdi_plan_held(plan, values->param, program->model->params[values->param].elems, &at, &end);
+    f.param_end = start + end;
+    at          = start + sherdi_max_size(at, values->first);
+    end         = start + sherdi_min_size(end, values->first + values->count);
+    for (; at < end; at = f.end) {
+        f.begin = at;
+        f.end   = sherdi_min_size(end, at + plan->fill_elems);
+        f.end   = is_several ? block_border(&f) : f.end;
+        SHERDI_TRY(parts_run(&f, values->parts, run));
+    }
+    return SHERD_OK;
+}
+
+/* Of its weights, all of it. */
+static sherdi_values weights_of(const sherdi_program *program, size_t param)
+{
+    const sherdi_model_param *info = &program->model->params[param];
+
+    return (sherdi_values){.param = param,
+                           .count = info->elems,
+                           .parts = info->is_frozen ? SHERDI_VALUES_COMPUTE : SHERDI_VALUES_MASTER};
+}
+
+sherd_status sherdi_program_fill(const sherdi_program *program, size_t param, int is_given)
+{
+    sherdi_values values = weights_of(program, param);
+
+    return values_run(program, &values, is_given ? weights_fill : weights_keep);
+}
+
+sherd_status sherdi_program_put(const sherdi_program *program, const sherdi_values *values)
+{
+    return values_run(program, values, part_put);
+}
+
+sherd_status sherdi_program_get(const sherdi_program *program, const sherdi_values *values)
+{
+    return values_run(program, values, part_get);
+}
+
+sherd_status sherdi_program_fill_end(const sherdi_program *program)
+{
+    for (int ring = 0; ring < SHERDI_RINGS; ring++) {
+        for (size_t slot = 0; slot < sherdi_ring_slots(program->plan, (sherdi_ring)ring); slot++) {
+            if (program->progress->is_changed[ring][slot]) {
+                SHERDI_TRY(slot_write(program, (sherdi_ring)ring, slot));
+            }
+        }
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherdi_program_fingerprint(const sherdi_program *program, const sherdi_values *values)
+{
+    sherdi_values weights = *values;
+
+    weights.parts = SHERDI_VALUES_MASTER;
+    SHERDI_TRY(sherdi_program_clear(program, offsetof(sherdi_scalars_head, fingerprint),
+                                    sizeof(uint64_t)));
+    SHERDI_TRY(values_run(program, &weights, weights_look));
+    return sherdi_program_collect(program);
+}

@@ -1,0 +1,127 @@
+/* See values.h. The program moves the values (program_values.c); here are the calls between, and who gives and takes. */
+#include "engine/run/engine_impl.h"
+
+#include "base/checked.h"
+
+/* What stays on the stack. */
+#define FEW_ELEMS 2048
+
+/* ------------------------------------------------------------- operations -- */
+
+/* To what they are in the compute type. */
+static void values_round(const sherd_engine *engine, float *values, size_t count)
+{
+    sherd_dtype dtype = engine->settings.compute_dtype;
+    float       cast[FEW_ELEMS];
+
+    for (size_t at = 0; at < count && dtype != SHERD_F32; at += FEW_ELEMS) {
+        size_t some = sherdi_min_size(FEW_ELEMS, count - at);
+
+        engine->host->kernels->cast(engine->host, cast, dtype, values + at, SHERD_F32, some);
+        engine->host->kernels->cast(engine->host, values + at, SHERD_F32, cast, dtype, some);
+    }
+}
+
+static sherd_status values_call(sherd_engine *engine, const sherdi_op *op, float *values)
+{
+    size_t first = (size_t)(op->index - engine->model.params[op->param].first_index);
+
+    return engine->values_call.fn(engine->values_call.ctx, op->part, first, op->elems, values);
+}
+
+sherd_status sherdi_values_ask(sherd_engine *engine, const sherdi_op *op, float *values)
+{
+    SHERDI_TRY(values_call(engine, op, values));
+    if (op->part == SHERDI_VALUE_COMPUTE) {
+        values_round(engine, values, op->elems);
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherdi_values_tell(sherd_engine *engine, const sherdi_op *op, float *values)
+{
+    float scale = engine->values_call.scale;
+
+    for (size_t i = 0; scale != 0 && i < op->elems; i++) {
+        values[i] *= scale;
+    }
+    return values_call(engine, op, values);
+}
+
+/* -------------------------------------------------------------- begin, end -- */
+
+sherd_status sherdi_values_begin(sherd_engine *engine)
+{
+    sherd_status status = sherdi_run_settle(engine, SHERDI_RING_STATE);
+    sherd_status own    = sherdi_run_settle(engine, SHERDI_RING_PARAMS);
+
+    return own == SHERD_OK ? status : own;
+}
+
+sherd_status sherdi_values_end(sherd_engine *engine)
+{
+    sherd_status status = sherdi_program_fill_end(&engine->run.program);
+    sherd_status own    = sherdi_values_begin(engine);
+    sherd_status grads  = sherdi_run_settle(engine, SHERDI_RING_GRADS);
+
+    SHERDI_TRY(own);
+    SHERDI_TRY(grads);
+    return status;
+}
+
+/* -------------------------------------------------------------- get and put -- */
+
+void sherdi_values_owned(const sherd_engine *engine, size_t param, int rank, size_t *first,
+                         size_t *count)
+{
+    const sherdi_plan_param *place   = &engine->plan->params[param];
+    const sherdi_segment    *segment = &engine->plan->segments[place->segment];
+    size_t                   elems   = engine->model.params[param].elems;
+    size_t                   begin   = (size_t)rank * segment->slice_elems;
+    size_t                   end     = begin + segment->slice_elems;
+
+    *first = 0;
+    *count = elems;
+    if (engine->plan->is_sliced) {
+        end    = sherdi_max_size(end, place->offset_elems) - place->offset_elems;
+        end    = sherdi_min_size(end, elems);
+        *first = sherdi_max_size(begin, place->offset_elems) - place->offset_elems;
+        *first = sherdi_min_size(*first, end);
+        *count = end - *first;
+    }
+}
+
+sherd_status sherdi_values_get(sherd_engine *engine, const sherdi_values *values,
+                               sherdi_values_fn fn, void *ctx)
+{
+    sherdi_values own = *values;
+    size_t        end = values->first + values->count;
+    size_t        first;
+    size_t        count;
+
+    sherdi_values_owned(engine, values->param, engine->rank, &first, &count);
+    own.first = sherdi_max_size(values->first, first);
+    own.count = sherdi_max_size(own.first, sherdi_min_size(end, first + count)) - own.first;
+    engine->values_call = (sherdi_values_call){.fn = fn, .ctx = ctx};
+    return sherdi_program_get(&engine->run.program, &own);
+}
+
+sherd_status sherdi_values_get_gradient(sherd_engine *engine, const sherdi_values *values,
+                                        sherdi_values_fn fn, void *ctx)
+{
+    engine->values_call = (sherdi_values_call){
+        .fn = fn, .ctx = ctx, .scale = (float)sherdi_optimizer_unscale(engine)};
+    return sherdi_program_get(&engine->run.program, values);
+}
+
+sherd_status sherdi_values_put(sherd_engine *engine, const sherdi_values *values,
+                               sherdi_values_fn fn, void *ctx)
+{
+    engine->values_call = (sherdi_values_call){.fn = fn, .ctx = ctx};
+    return sherdi_program_put(&engine->run.program, values);
+}
+
+uint64_t *sherdi_values_share(sherd_engine *engine)
+{
+    return &engine->on_host.head->fingerprint;
+}
