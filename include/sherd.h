@@ -468,6 +468,83 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_engine_fingerprint(sherd_engine *eng
 SHERD_API SHERD_MUST_USE sherd_status sherd_param_fingerprint(sherd_engine *engine,
                                                               sherd_param param, uint64_t *out);
 
+/* --------------------------------------------------------- checkpoints --- */
+
+/* DIR/TAG is a folder with one data file of each rank (safetensors) and a manifest; it is complete or not there.
+ * DIR/latest names the newest. docs/checkpoints.md is the user's page, docs/checkpoint-format.md that of other
+ * readers. One run at a time saves into a folder. */
+
+/** Told of bytes of this rank as they are moved, on the calling thread. */
+typedef void (*sherd_progress_fn)(void *ctx, uint64_t done_bytes, uint64_t all_bytes);
+
+typedef struct sherd_save_params {
+    size_t struct_size;
+    int    is_async;  /* 1: the call returns when the state is copied in memory, and a thread of this rank's
+                          writes; 0: when all is on the medium; below 0, the default: as checkpoint.async says */
+    int    keep_last; /* complete checkpoints that stay in the folder, this one among them; 0: all; below 0,
+                          the default: as checkpoint.keep_last says */
+    sherd_progress_fn progress; /* may be NULL */
+    void             *progress_ctx;
+} sherd_save_params;
+SHERD_API void sherd_save_params_init(sherd_save_params *params);
+
+/** Saves parameters, optimizer state, counters, loss scaler and blobs to DIR/TAG (NULL: "step-" and the number of
+ *  updates, six digits). Missing folders are made; a checkpoint of that name is replaced in one moment. Every rank
+ *  writes its own part; nothing is gathered. Between steps with no micro-batch begun, no unit acquired; an asynchronous
+ *  save that still runs is waited for first. Collective: all ranks give the same names, and all have a complete
+ *  checkpoint or none. Blocks as is_async says. What fails leaves earlier checkpoints as they are, and training may go
+ *  on. Errors: E_STATE (a window is open), E_INVAL (tag, ranks that differ), E_IO (too little space, with what is missing; a
+ *  folder that a rank does not see; the drive), E_NOTSUP (asynchronous without checkpoint.async, a build without
+ *  libxxhash), E_NOMEM. */
+SHERD_API SHERD_MUST_USE sherd_status sherd_checkpoint_save(sherd_engine *engine, const char *dir,
+                                                            const char              *tag,
+                                                            const sherd_save_params *params);
+
+/* Of the last save or load of this rank. */
+typedef struct sherd_checkpoint_report {
+    size_t   struct_size;
+    int      is_running;  /* an asynchronous save has not ended */
+    int      reserved;    /* keeps the layout; zero */
+    int64_t  step;        /* updates that it has */
+    double   blocked_s;   /* the trainer stood still for it */
+    double   all_s;       /* until it was complete */
+    uint64_t bytes;       /* of this rank's data, read or written */
+    uint64_t kept_bytes;  /* that an earlier checkpoint has already: kept by a link, not written */
+    uint64_t fingerprint; /* of the parameters that were saved or loaded */
+} sherd_checkpoint_report;
+SHERD_API void sherd_checkpoint_report_init(sherd_checkpoint_report *report);
+/** Waits until an asynchronous save is complete, and returns its failure if it had one; else the next boundary does.
+ *  `out` may be NULL. Collective while one runs. E_IO. */
+SHERD_API SHERD_MUST_USE sherd_status sherd_checkpoint_wait(sherd_engine            *engine,
+                                                            sherd_checkpoint_report *out);
+
+typedef struct sherd_load_params {
+    size_t struct_size;
+    int    weights_only; /* parameters alone: the other parts of the state begin at zero, the counters stay */
+    int    reserved;     /* keeps the layout; zero */
+    /* Patterns of names, as of a shell (fnmatch): parameters of this model that the checkpoint need not have, which keep
+     * their values or are filled afterwards; and parameters of the checkpoint that this model need not have. A shape
+     * that differs counts as both. */
+    const char *const *may_miss;
+    size_t             num_may_miss;
+    const char *const *may_be_extra;
+    size_t             num_may_be_extra;
+    sherd_progress_fn  progress; /* may be NULL */
+    void              *progress_ctx;
+} sherd_load_params;
+SHERD_API void sherd_load_params_init(sherd_load_params *params);
+
+/** Goes on from DIR/TAG (NULL: what DIR/latest names), whoever saved it: any world size, stage, tier, device and
+ *  precision. Every rank reads what it holds, and holds it against the checksums; at the end the fingerprints must be
+ *  those of the manifest. After seal, instead of filling, or later between steps, also of an engine that was lost
+ *  in the middle of an update. Collective, blocks. Errors: E_STATE (a window is open), E_IO (nothing there), E_INVAL
+ *  (another model, or damaged: which tensor of which rank), E_PEER_LOST. A failure before the first value is
+ *  written leaves the engine as it was; behind it the engine accepts load, undo where a spare generation exists, or
+ *  destroy. */
+SHERD_API SHERD_MUST_USE sherd_status sherd_checkpoint_load(sherd_engine *engine, const char *dir,
+                                                            const char              *tag,
+                                                            const sherd_load_params *params);
+
 /* -------------------------------------------------------------- device --- */
 
 /** The stream on which the engine makes parameters readable and takes gradients: the trainer's kernels go

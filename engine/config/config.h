@@ -94,7 +94,9 @@ typedef struct sherdi_settings {
     int               verify_reads;      /* checksums of state on NVMe are compared on every read */
     int               resume_state;      /* go on from state files that an earlier run left */
     int               keep_state;        /* a clean end leaves the state files too */
-    int               durable;           /* commits reach the medium, not only the drive's queue */
+    int               checkpoint_async;  /* a copy of the state is planned in host memory */
+    int               checkpoint_keep_last; /* complete checkpoints that stay; 0: all */
+    int               durable; /* commits reach the medium, not only the drive's queue */
     size_t
         params_in_cpu; /* offload_param.max_in_cpu: elements of a rank that stay in host memory */
     sherdi_io_engine io_engine;

@@ -206,6 +206,11 @@
       "leave the state files when the engine is destroyed; a run that dies leaves them anyway (a key of sherd's own)") \
     X(STATE_DURABLE, "zero_optimization.offload_optimizer.durable", BOOL, (SETS(durable), ON), \
       "a step is on the medium when it is over; false: it survives the end of the process, not of the machine; device nvme (a key of sherd's own)") \
+    X(CHECKPOINT, "checkpoint", BLOCK, (NULLABLE), "saving and loading with sherd_checkpoint_save and sherd_checkpoint_load") \
+    X(CHECKPOINT_ASYNC, "checkpoint.async", BOOL, (SETS(checkpoint_async), OFF), \
+      "a save returns when the state is copied in host memory, which is planned for it, and is written beside the training (a key of sherd's own)") \
+    X(CHECKPOINT_KEEP, "checkpoint.keep_last", INT, (SETS(checkpoint_keep_last), NUMBER(0), RANGE(0, INT_MAX)), \
+      "complete checkpoints that stay in a folder when one is saved there; 0: all (a key of sherd's own)") \
     X(AIO, "aio", BLOCK, (NULLABLE), "reading and writing the drive of device nvme") \
     X(AIO_BLOCK, "aio.block_size", SIZE, (SETS(io_block_bytes), NUMBER(1048576), \
       RANGE(4096, INFINITY), LOCAL), "most bytes of a request") \

@@ -39,6 +39,13 @@
       "requests are in flight together without a thread for each") \
     X(AIO_SINGLE, "aio.single_submit", BOOL, SAME, (OFF), "requests that are ready together are handed to the kernel together") \
     X(AIO_OVERLAP, "aio.overlap_events", BOOL, SAME, (ON), "requests are made while others complete") \
+    X(ELASTIC_CHECKPOINT, "zero_optimization.elastic_checkpoint", BOOL, SAME, (OFF), "every checkpoint loads on any number of ranks") \
+    X(PIPELINE_LOADING, "zero_optimization.pipeline_loading_checkpoint", BOOL, SAME, (OFF), "reading a checkpoint runs beside copying and checking it") \
+    X(CHECKPOINT_UNIVERSAL, "checkpoint.load_universal", BOOL, SAME, (OFF), "every checkpoint loads on any layout") \
+    X(CHECKPOINT_TAGS, "checkpoint.tag_validation", TEXT, SAME, (FIRST("Warn"), CHOICES("Ignore|Warn|Fail"), ANY_CASE), \
+      "ranks that save under different tags are always refused") \
+    X(CHECKPOINT_PARALLEL, "checkpoint.parallel_write", BLOCK, SAME, (OPAQUE), "every rank always writes its own part") \
+    X(CHECKPOINT_WRITER, "checkpoint.writer", BLOCK, SAME, (OPAQUE, NULLABLE), "a choice between implementations") \
     /* ---- hints that are not taken ---- */ \
     X(SPARSE_GRADIENTS, "sparse_gradients", BOOL, HINT, (OFF), "embedding gradients are exchanged whole") \
     X(MEMORY_BREAKDOWN, "memory_breakdown", BOOL, HINT, (OFF), "sherd_engine_memory reports memory by purpose") \
@@ -62,14 +69,10 @@
     X(BUFFER_DTYPE, "data_types.buffer_dtype", TEXT, HINT, (NULLABLE), "buffers that are no parameters are the trainer's") \
     X(ROUND_ROBIN, "zero_optimization.round_robin_gradients", BOOL, HINT, (OFF), "a speed hint for gradient copies") \
     X(IGNORE_UNUSED, "zero_optimization.ignore_unused_parameters", BOOL, HINT, (ON), "a unit without a backward pass has a gradient of zero") \
-    X(LOAD_FP32, "zero_optimization.load_from_fp32_weights", BOOL, HINT, (ON), \
-      "the engine loads no checkpoints; the program fills the parameters in fp32") \
-    X(ELASTIC_CHECKPOINT, "zero_optimization.elastic_checkpoint", BOOL, HINT, (OFF), "the engine writes no checkpoints") \
+    X(LOAD_FP32, "zero_optimization.load_from_fp32_weights", BOOL, HINT, (ON), "checkpoints always have the weights in fp32") \
     X(LEGACY_STAGE1, "zero_optimization.legacy_stage1", BOOL, HINT, (OFF), "there is one stage 1") \
     X(LINEAR, "zero_optimization.memory_efficient_linear", BOOL, HINT, (ON), "a memory hint for PyTorch modules") \
     X(OVERRIDE_APPLY, "zero_optimization.override_module_apply", BOOL, HINT, (ON), "about PyTorch modules") \
-    X(PIPELINE_LOADING, "zero_optimization.pipeline_loading_checkpoint", BOOL, HINT, (OFF), \
-      "a speed hint for loading checkpoints; the engine loads none") \
     X(TRACE_WARNINGS, "zero_optimization.log_trace_cache_warnings", BOOL, HINT, (OFF), "about messages") \
     X(SANITY_CHECKS, "zero_optimization.enable_sanity_checks", BOOL, HINT, (OFF), "checks are always on") \
     X(MUON_BUFFER, "zero_optimization.save_muon_momentum_buffer_in_memory", BOOL, HINT, (OFF), "a memory hint for Muon") \
@@ -92,7 +95,6 @@
     X(STATE_SUPER, "zero_optimization.offload_optimizer.super_offload", BOOL, HINT, (OFF), "a speed hint for offloaded updates") \
     X(AIO_GDS, "aio.use_gds", BOOL, HINT, (OFF), "a speed hint for GPUs") \
     X(ACTIVATION_CHECKPOINTING, "activation_checkpointing", BLOCK, HINT, (OPAQUE), "the trainer decides what it recomputes") \
-    X(CHECKPOINT, "checkpoint", BLOCK, HINT, (OPAQUE), "the engine writes no checkpoints") \
     X(TENSORBOARD, "tensorboard", BLOCK, HINT, (OPAQUE), "the trainer writes its own logs") \
     X(WANDB, "wandb", BLOCK, HINT, (OPAQUE), "the trainer writes its own logs") \
     X(CSV_MONITOR, "csv_monitor", BLOCK, HINT, (OPAQUE), "the trainer writes its own logs") \
@@ -101,11 +103,12 @@
     X(COMMS_LOGGER, "comms_logger", BLOCK, HINT, (OPAQUE), "sherd_world_traffic counts bytes") \
     X(TIMERS, "timers", BLOCK, HINT, (OPAQUE), "the trainer keeps its own clocks") \
     X(AUTOTUNING, "autotuning", BLOCK, HINT, (OPAQUE), "the file runs as it stands, untuned") \
-    X(NEBULA, "nebula", BLOCK, HINT, (OPAQUE), "a service that stores checkpoints; the engine writes none") \
-    X(DATASTATES, "datastates_ckpt", BLOCK, HINT, (OPAQUE), "the engine writes no checkpoints") \
+    X(NEBULA, "nebula", BLOCK, HINT, (OPAQUE), "a service that stores checkpoints; sherd_checkpoint_save writes to a folder") \
+    X(DATASTATES, "datastates_ckpt", BLOCK, HINT, (OPAQUE), "checkpoint.async writes beside the training") \
     X(COMPILE, "compile", BLOCK, HINT, (OPAQUE), "about compiling PyTorch modules") \
     X(PIPELINE, "pipeline", BLOCK, HINT, (OPAQUE), "pipeline parallelism is the trainer's; the world is the data-parallel group") \
     /* ---- what would train something else ---- */ \
+    X(CHECKPOINT_LOCAL, "checkpoint.use_node_local_storage", BOOL, REFUSED, (OFF), "a checkpoint is one folder that all hosts share") \
     X(ALLREDUCE_OP, "gradient_allreduce_op", TEXT, REFUSED, (FIRST("mean"), CHOICES("mean|sum")), "gradients are averaged over the ranks") \
     X(MANAGED_ACCUMULATION, "managed_gradient_accumulation", BOOL, REFUSED, (ON), \
       "the engine counts micro-batches; sherd_step_close_window ends a window early") \

@@ -100,5 +100,7 @@ extern const char sherdi_optimizer_types[];
 size_t                  sherdi_optimizer_count(void);
 const sherdi_optimizer *sherdi_optimizer_at(size_t index);
 size_t                  sherdi_optimizer_index(const sherdi_optimizer *optimizer);
+/** As "optimizer.type" has it: "AdamW". Static storage. */
+const char *sherdi_optimizer_name(const sherdi_optimizer *optimizer);
 
 #endif

@@ -36,3 +36,14 @@ size_t sherdi_optimizer_index(const sherdi_optimizer *optimizer)
     }
     return index;
 }
+
+#define SHERDI_OPTIMIZER(type, table) type,
+const char *sherdi_optimizer_name(const sherdi_optimizer *optimizer)
+{
+    static const char *const NAMES[] = {
+#include "engine/optimizers/list.h"
+    };
+
+    return NAMES[sherdi_optimizer_index(optimizer)];
+}
+#undef SHERDI_OPTIMIZER

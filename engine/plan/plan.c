@@ -106,7 +106,9 @@ static void buffers_name(sherdi_plan *plan)
         [SHERDI_BUFFER_PARAM_RING]   = {"ring of parameters", SHERDI_MEM_HOST_STAGING, 0, 0, 1, 0},
         [SHERDI_BUFFER_GRAD_RING]    = {"ring of gradients", SHERDI_MEM_HOST_STAGING, 0, 0, 1, 0},
         [SHERDI_BUFFER_HOST_SCALARS] = {"scalars of kernels", SHERDI_MEM_HOST_STAGING, 0, 0, 1, 1},
-        [SHERDI_BUFFER_FILL]         = {"first values", SHERDI_MEM_STAGING, 0, 0, 0, 0},
+        [SHERDI_BUFFER_SNAPSHOT] = {"snapshot of a checkpoint", SHERDI_MEM_HOST_STAGING, 0, 0, 1,
+                                    0},
+        [SHERDI_BUFFER_FILL]     = {"first values", SHERDI_MEM_STAGING, 0, 0, 0, 0},
     };
     const sherdi_settings *settings = &plan->settings;
 

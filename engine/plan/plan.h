@@ -23,6 +23,12 @@
 /* Most first values that a trainer is asked for at once: enough for several threads of its. */
 #define SHERDI_FILL_ELEMS ((size_t)256 << 10)
 
+/* A checkpoint's data has a checksum for each so many bytes, and passes through slots of as many or more, of so many
+ * at most, and at most so many of them. */
+#define SHERDI_CHECKPOINT_EXTENT_BYTES ((size_t)64 << 10)
+#define SHERDI_CHECKPOINT_SLOT_BYTES   ((size_t)1 << 20)
+#define SHERDI_CHECKPOINT_SLOTS        16
+
 /* Most blocks of a rank, more than a model can have segments. */
 #define SHERDI_MOST_BLOCKS ((size_t)1 << 19)
 
@@ -144,7 +150,8 @@ typedef enum sherdi_buffer_id {
     SHERDI_BUFFER_PARAM_RING,
     SHERDI_BUFFER_GRAD_RING,
     SHERDI_BUFFER_HOST_SCALARS,
-    SHERDI_BUFFER_FILL, /* first values that the trainer gives, on their way */
+    SHERDI_BUFFER_SNAPSHOT, /* a copy of what this rank saves, of an asynchronous save */
+    SHERDI_BUFFER_FILL,     /* first values that the trainer gives, on their way */
     SHERDI_BUFFERS,
 } sherdi_buffer_id;
 
@@ -211,7 +218,9 @@ typedef struct sherdi_plan {
     size_t bounce_param_offset; /* bounce buffer: new values, behind the gradient */
     size_t bounce_bytes;        /* of one buffer; there are num_bounces */
     int    num_bounces;
-    int    publishes_early;              /* while later blocks are updated */
+    int    publishes_early; /* while later blocks are updated */
+    /* beside the buffers, while a checkpoint is saved or loaded: slots of data on their way from and to its files */
+    size_t checkpoint_slot_bytes, checkpoint_slots;
     size_t fill_elems, fill_cast_offset; /* fill: values, then the same in the compute type */
     sherdi_plan_scalars scalars;
     size_t              ring_bytes, param_ring_bytes, grad_ring_bytes; /* of one buffer */

@@ -275,6 +275,30 @@ static void fill_size(sherdi_plan *plan, const sherdi_model *model)
         SHERD_ALIGN_BYTES);
 }
 
+/* A small model needs few. */
+static void checkpoint_size(sherdi_plan *plan)
+{
+    size_t parts = (size_t)plan->settings.optimizer->num_parts;
+    size_t bytes = 1;
+    size_t slots;
+
+    for (size_t s = 0; s < plan->num_segments; s++) {
+        const sherdi_segment *segment = &plan->segments[s];
+
+        bytes += segment->slice_elems * (segment->kind == SHERDI_SEGMENT_FROZEN
+                                             ? sherd_dtype_bytes(plan->settings.compute_dtype)
+                                             : parts * sizeof(float));
+    }
+    plan->checkpoint_slot_bytes = sherdi_min_size(
+        SHERDI_CHECKPOINT_SLOT_BYTES, sherdi_round_up(bytes, SHERDI_CHECKPOINT_EXTENT_BYTES));
+    slots = sherdi_div_up(bytes, plan->checkpoint_slot_bytes);
+    if (plan->settings.checkpoint_async) {
+        plan->buffers[SHERDI_BUFFER_SNAPSHOT].bytes =
+            sherdi_round_up(bytes, plan->checkpoint_slot_bytes);
+    }
+    plan->checkpoint_slots = sherdi_min_size(SHERDI_CHECKPOINT_SLOTS, sherdi_max_size(slots, 2));
+}
+
 /* The runs of parameters inside [first, first + elems) of a segment's whole. */
 static sherd_status block_add_spans(sherdi_plan *plan, const sherdi_model *model,
                                     sherdi_block *block, size_t first)
@@ -469,5 +493,6 @@ sherd_status sherdi_plan_lay_out(sherdi_plan *plan, const sherdi_model *model)
     SHERDI_TRY(sherdi_plan_place(plan));
     staging_size(plan);
     fill_size(plan, model);
+    checkpoint_size(plan);
     return SHERD_OK;
 }

@@ -39,6 +39,8 @@ typedef enum sherdi_op_kind {
     SHERDI_OP_NORM,
     SHERDI_OP_UPDATE, /* one sweep of the optimizer over a block */
     SHERDI_OP_FINGERPRINT,
+    SHERDI_OP_SAVE,    /* a block's values go to a checkpoint, */
+    SHERDI_OP_LOAD,    /* ... or come from one */
     SHERDI_OP_CLEAR,   /* results of kernels are zero again */
     SHERDI_OP_COLLECT, /* results of kernels come to the host */
     SHERDI_OP_POISON,  /* debug: what is left there is no number */
@@ -296,6 +298,9 @@ typedef enum sherdi_walk {
     SHERDI_WALK_UPDATE,
     SHERDI_WALK_REPUBLISH, /* new parameters from the master weights */
     SHERDI_WALK_FINGERPRINT,
+    SHERDI_WALK_SAVE,      /* the state goes to a checkpoint, */
+    SHERDI_WALK_LOAD,      /* ... comes from one, and new parameters from its master weights; */
+    SHERDI_WALK_LOAD_SOME, /* ... some of it: the rest stays */
 } sherdi_walk;
 
 /** State is read for the walk to come, as much as there are slots. */

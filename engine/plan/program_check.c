@@ -544,6 +544,21 @@ static sherd_status undo(check *check)
     return happen(check, sherdi_program_fetch_ahead);
 }
 
+/* load.c */
+static sherd_status load(check *check)
+{
+    for (int ring = 0; ring < SHERDI_RINGS; ring++) {
+        ring_settle(check, (sherdi_ring)ring);
+    }
+    SHERDI_TRY(happen(check, sherdi_program_forget));
+    SHERDI_TRY(happen(check, control_exchange));
+    SHERDI_TRY(walk_run(check, SHERDI_WALK_LOAD));
+    SHERDI_TRY(generation_change(check, SHERDI_OP_COMMIT));
+    SHERDI_TRY(happen(check, control_exchange));
+    SHERDI_TRY(happen(check, sherdi_program_publish));
+    return happen(check, sherdi_program_fetch_ahead);
+}
+
 /* ----------------------------------------------------------------- windows -- */
 
 typedef enum window_kind {
@@ -627,6 +642,10 @@ static sherd_status window_run(check *check, window_kind kind, size_t nth)
     }
     SHERDI_TRY(apply(check));
     SHERDI_TRY(nth % 2 == 1 ? fingerprint(check) : values_read(check));
+    SHERDI_TRY(walk_run(check, SHERDI_WALK_SAVE));
+    if (nth % 5 == 2) {
+        SHERDI_TRY(load(check));
+    }
     if (kind == WINDOW_UNDONE) {
         SHERDI_TRY(undo(check));
     }

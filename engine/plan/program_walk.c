@@ -31,6 +31,28 @@ static size_t block_number(const sherdi_plan *plan, const sherdi_block *block)
     return (size_t)(block - plan->blocks);
 }
 
+/* ------------------------------------------------------------- what walks do -- */
+
+static int has_gradient(sherdi_walk walk)
+{
+    return walk == SHERDI_WALK_MEASURE || walk == SHERDI_WALK_UPDATE;
+}
+
+static int loads(sherdi_walk walk)
+{
+    return walk == SHERDI_WALK_LOAD || walk == SHERDI_WALK_LOAD_SOME;
+}
+
+static int publishes(sherdi_walk walk)
+{
+    return walk == SHERDI_WALK_UPDATE || walk == SHERDI_WALK_REPUBLISH || loads(walk);
+}
+
+static int writes_state(sherdi_walk walk)
+{
+    return walk == SHERDI_WALK_UPDATE || loads(walk);
+}
+
 /* ------------------------------------------------------------------ rings -- */
 
 /* An extent's turn is over: the slot takes the one that is as many further as there are slots. */
@@ -92,28 +114,49 @@ static int is_last_of_extent(const sherdi_plan *plan, const sherdi_block *block)
     return 1;
 }
 
-static sherd_status state_take(const sherdi_program *program, const sherdi_block *block)
+/* All of it will be written: the slot becomes empty, what no parameter covers included. */
+static sherd_status slot_empty(const sherdi_program *program, const sherdi_block *block)
+{
+    const sherdi_plan *plan  = program->plan;
+    sherdi_op          op    = sherdi_op_of_block(plan, SHERDI_OP_ZERO, block);
+    size_t             bytes = plan->extents[SHERDI_PLACE_STORAGE][block->extent].len_bytes;
+
+    if (block->state_offset != 0) { /* not the first one in it */
+        return SHERD_OK;
+    }
+    sherdi_progress_release(program->progress, plan, SHERDI_RING_STATE, block->extent);
+    sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES,
+                  sherdi_ring_slot(plan, SHERDI_RING_STATE, block->extent, bytes));
+    return sherdi_program_emit(program, &op);
+}
+
+static sherd_status state_take(const sherdi_program *program, sherdi_walk walk,
+                               const sherdi_block *block)
 {
     if (block->place != SHERDI_PLACE_STORAGE) {
         return SHERD_OK;
+    }
+    if (walk == SHERDI_WALK_LOAD) {
+        return slot_empty(program, block);
     }
     return sherdi_program_read(program, SHERDI_RING_STATE, block->extent, block->extent,
                                program->plan->segments[block->segment].unit);
 }
 
-static sherd_status state_give(const sherdi_program *program, const sherdi_block *block,
-                               int is_written)
+static sherd_status state_give(const sherdi_program *program, sherdi_walk walk,
+                               const sherdi_block *block)
 {
     int unit = program->plan->segments[block->segment].unit;
 
     if (block->place != SHERDI_PLACE_STORAGE || !is_last_of_extent(program->plan, block)) {
         return SHERD_OK;
     }
-    if (is_written) {
+    if (writes_state(walk)) {
         SHERDI_TRY(
             sherdi_program_write(program, SHERDI_RING_STATE, block->extent, block->extent, unit));
     }
-    return slot_go_on(program, SHERDI_RING_STATE, block->extent, unit);
+    return walk == SHERDI_WALK_LOAD ? SHERD_OK
+                                    : slot_go_on(program, SHERDI_RING_STATE, block->extent, unit);
 }
 
 /* --------------------------------------------------------------- gradient -- */
@@ -481,10 +524,8 @@ static sherd_status update_emit(const sherdi_program *program, sherdi_walk walk,
     return sherdi_program_emit(program, &op);
 }
 
-/* What the master weights are, and for a republication the parameters made of them. */
-static sherd_status master_emit(const sherdi_program *program, sherdi_walk walk,
-                                const sherdi_segment *segment, const sherdi_block *block,
-                                sherdi_range param)
+static sherd_status master_count(const sherdi_program *program, const sherdi_segment *segment,
+                                 const sherdi_block *block, sherdi_range param)
 {
     const sherdi_plan *plan   = program->plan;
     sherdi_op          op     = sherdi_op_of_block(plan, SHERDI_OP_FINGERPRINT, block);
@@ -493,48 +534,83 @@ static sherd_status master_emit(const sherdi_program *program, sherdi_walk walk,
     master.bytes = block->elems * sizeof(float);
     sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS, master);
     sherdi_op_use(&op, SHERDI_USE_SCALARS, SHERDI_ADDS, sherdi_fingerprint_at(plan, block->place));
-    SHERDI_TRY(sherdi_program_emit(program, &op));
-    if (walk != SHERDI_WALK_REPUBLISH || !segment->has_master) {
+    return sherdi_program_emit(program, &op);
+}
+
+/* What is made of the master weights: a republication's parameters. */
+static sherd_status master_publish(const sherdi_program *program, const sherdi_segment *segment,
+                                   const sherdi_block *block, sherdi_range param)
+{
+    sherdi_range master = sherdi_state_at(program->plan, block);
+    sherdi_op    op     = sherdi_op_of_block(program->plan, SHERDI_OP_CAST, block);
+
+    if (!segment->has_master) {
         return SHERD_OK;
     }
-    op      = sherdi_op_of_block(plan, SHERDI_OP_CAST, block); /* padding of the master is zero */
-    op.from = SHERD_F32;
-    op.to   = plan->settings.compute_dtype;
+    master.bytes = block->elems * sizeof(float);
+    op.from      = SHERD_F32; /* padding of the master is zero */
+    op.to        = program->plan->settings.compute_dtype;
     return sherdi_program_move(program, op, param, master);
 }
 
-static int has_gradient(sherdi_walk walk)
+/* A block's values go to a checkpoint, or come from one. Memory of a device is reached through the trainer's lane. */
+static sherd_status values_emit(const sherdi_program *program, sherdi_walk walk,
+                                const sherdi_segment *segment, const sherdi_block *block,
+                                sherdi_range param)
 {
-    return walk == SHERDI_WALK_MEASURE || walk == SHERDI_WALK_UPDATE;
+    const sherdi_plan *plan   = program->plan;
+    int                is_put = loads(walk);
+    sherdi_access      access = is_put ? SHERDI_ADDS : SHERDI_READS; /* padding stays */
+    sherdi_op op = sherdi_op_of_block(plan, is_put ? SHERDI_OP_LOAD : SHERDI_OP_SAVE, block);
+
+    op.lane = is_on_device(block->place) && plan->machine.has_device ? SHERDI_LANE_COMPUTE
+                                                                     : SHERDI_LANE_HOST;
+    sherdi_op_use(&op, SHERDI_USE_STATE, access, sherdi_state_at(plan, block));
+    if (!segment->has_master) {
+        sherdi_op_use(&op, SHERDI_USE_PARAM, access, param);
+    }
+    return sherdi_program_emit(program, &op);
 }
 
-static int publishes(sherdi_walk walk)
+/* What the walk is for. */
+static sherd_status block_work(const sherdi_program *program, sherdi_walk walk,
+                               const sherdi_segment *segment, const sherdi_block *block,
+                               sherdi_range gradient, sherdi_range param)
 {
-    return walk == SHERDI_WALK_UPDATE || walk == SHERDI_WALK_REPUBLISH;
+    if (has_gradient(walk)) {
+        return update_emit(program, walk, segment, block, gradient, param);
+    }
+    if (walk == SHERDI_WALK_SAVE || loads(walk)) {
+        SHERDI_TRY(values_emit(program, walk, segment, block, param));
+    }
+    if (walk == SHERDI_WALK_SAVE) {
+        return SHERD_OK;
+    }
+    SHERDI_TRY(master_count(program, segment, block, param));
+    return publishes(walk) ? master_publish(program, segment, block, param) : SHERD_OK;
 }
 
 static sherd_status block_walk(const sherdi_program *program, sherdi_walk walk,
                                const sherdi_segment *segment, const sherdi_block *block)
 {
-    sherdi_range gradient;
-    sherdi_range param = param_at(program->plan, segment, block);
+    sherdi_range gradient = {.where = SHERDI_AT_NOWHERE};
+    sherdi_range param    = param_at(program->plan, segment, block);
 
-    SHERDI_TRY(state_take(program, block));
+    SHERDI_TRY(state_take(program, walk, block));
     if (has_gradient(walk)) {
         SHERDI_TRY(gradient_take(program, segment, block, &gradient));
     }
     if (publishes(walk)) {
         SHERDI_TRY(param_open(program, segment, block, &param));
     }
-    SHERDI_TRY(has_gradient(walk) ? update_emit(program, walk, segment, block, gradient, param)
-                                  : master_emit(program, walk, segment, block, param));
+    SHERDI_TRY(block_work(program, walk, segment, block, gradient, param));
     if (publishes(walk)) {
         SHERDI_TRY(param_close(program, segment, block));
     }
     if (has_gradient(walk)) {
         SHERDI_TRY(gradient_give(program, block));
     }
-    return state_give(program, block, walk == SHERDI_WALK_UPDATE);
+    return state_give(program, walk, block);
 }
 
 static sherd_status segment_walk(const sherdi_program *program, sherdi_walk walk,
@@ -571,7 +647,9 @@ sherd_status sherdi_program_walk(const sherdi_program *program, sherdi_walk walk
 
     program->progress->bounced = 0;
     SHERDI_TRY(sherdi_program_clear(program, from, plan->scalars.results_bytes - from));
-    SHERDI_TRY(sherdi_program_read_ahead(program));
+    if (walk != SHERDI_WALK_LOAD) {
+        SHERDI_TRY(sherdi_program_read_ahead(program));
+    }
     if (has_gradient(walk)) {
         SHERDI_TRY(slots_begin(program, SHERDI_RING_GRADS));
     }

@@ -45,8 +45,10 @@ typedef struct sherdi_lanes {
 /* First values: what came, by parameter. */
 typedef struct sherdi_fill {
     int      *is_filled;
-    uint64_t *shares;  /* of the fingerprint: what is frozen, and state that has generations */
-    uint64_t *samples; /* hash of a few values of a parameter that ranks hold in slices */
+    uint64_t *shares;     /* of the fingerprint: what is frozen, and state that has generations */
+    uint64_t *samples;    /* hash of a few values of a parameter that ranks hold in slices */
+    int       is_loaded;  /* a checkpoint gave the values ... */
+    int       is_changed; /* ... but those that were filled since */
 } sherdi_fill;
 
 /* What ranks tell each other, one message per rank. */
@@ -90,6 +92,14 @@ typedef struct sherdi_failure {
     char         text[SHERDI_ERROR_BYTES];
 } sherdi_failure;
 
+/* The data file of frozen parameters of the last checkpoint: the next one has it too. */
+typedef struct sherdi_kept_frozen {
+    char     path[4096];
+    uint64_t bytes; /* 0: none */
+    uint64_t header_checksum;
+    uint64_t fingerprint; /* of the parameters in it, of all ranks */
+} sherdi_kept_frozen;
+
 /* Which run it is, in the trainer's words. */
 typedef struct sherdi_identity {
     char run_text[SHERDI_RUN_TEXT_BYTES]; /* in every commit */
@@ -132,6 +142,12 @@ struct sherd_engine {
     int64_t           micro_step, step, skipped_steps;
     sherd_step_report report;   /* of the last micro-batch */
     sherd_step_report boundary; /* of the last boundary */
+
+    struct sherdi_save *save; /* under way; NULL: none (checkpoint/save.c) */
+    sherd_status (*at_boundary)(sherd_engine *engine); /* looks after it; collective; may be NULL */
+    sherdi_failure          save_failure;              /* until somebody asks */
+    sherd_checkpoint_report checkpoint;                /* of the last save or load */
+    sherdi_kept_frozen      kept_frozen;
 };
 
 /* ---- engine.c */
@@ -141,6 +157,8 @@ sherd_status sherdi_engine_check_alive(const sherd_engine *engine);
 /** The plan of this rank on that machine, of what is declared. */
 sherd_status sherdi_engine_plan_make(sherd_engine *engine, const sherdi_machine *machine,
                                      sherdi_plan **out);
+/** E_STATE unless the engine is sealed, no window is open, nothing prepared and no unit acquired; `call` is for the sentence. */
+sherd_status sherdi_engine_check_boundary(const sherd_engine *engine, const char *call);
 void         sherdi_engine_poison(sherd_engine *engine, sherd_status status);
 /** Of a call that moved or computed: a device that failed is lost with its memory, for this engine and, since the
  *  others would wait for this rank, for the world. Returns `status`. */
@@ -232,6 +250,12 @@ sherd_status sherdi_update_measure(sherd_engine *engine);
 sherd_status sherdi_update_run(sherd_engine *engine, uint64_t decision);
 /** Goes over the state and adds up its fingerprint. E_IO. */
 sherd_status sherdi_update_fingerprint(sherd_engine *engine, sherdi_scalars_head *out);
+/** Hands every block of this rank's state to `fn`. Changes nothing. Local. E_IO, or what `fn` returns. */
+sherd_status sherdi_update_save(sherd_engine *engine, sherdi_block_fn fn, void *ctx);
+/** `fn` gives every block its values; new parameters follow from the master weights. On a drive it is a generation that is
+ *  not committed. `walk`: SHERDI_WALK_LOAD or _LOAD_SOME; *own_out is this rank's fingerprint of the masters. Collective. */
+sherd_status sherdi_update_load(sherd_engine *engine, sherdi_walk walk, sherdi_block_fn fn,
+                                void *ctx, uint64_t *own_out);
 /** New parameters from the master weights that the state has; this rank's fingerprint of them. Collective. */
 sherd_status sherdi_update_republish(sherd_engine *engine, uint64_t *own_out);
 /** The ranks tell each other how it went and what they did; *out is the sum of the fingerprints. "rank 1 failed
@@ -255,6 +279,13 @@ sherd_status sherdi_run_commit(sherd_engine *engine, int64_t step, uint64_t fing
 sherd_status sherdi_run_generation(sherd_engine *engine, sherdi_op_kind kind);
 /** Until all collectives are over; the first failure. */
 sherd_status sherdi_run_drain(sherd_engine *engine);
+/** `count` elements of a part of the block that an operation has; of memory of a device they come through its copies. For a
+ *  sherdi_block_fn. E_DEVICE. */
+sherd_status sherdi_run_block_get(sherd_engine *engine, const sherdi_op *op, int part,
+                                  size_t offset_elems, size_t count, float *out);
+/** `values` may change when it returns. */
+void sherdi_run_block_put(sherd_engine *engine, const sherdi_op *op, int part, size_t offset_elems,
+                          size_t count, const float *values);
 /** All transfers of a ring are over or dropped, and nothing is in its slots; the first failure of them. */
 sherd_status sherdi_run_settle(sherd_engine *engine, sherdi_ring ring);
 

@@ -145,9 +145,12 @@ sherd_status sherd_param_fill(sherd_engine *engine, sherd_param param, sherd_fil
         return sherdi_fail(SHERD_E_INVAL, "parameter %s: fill needs a function",
                            engine->model.params[param].name);
     }
-    if (engine->store.is_resumed && !engine->model.params[param].is_frozen) {
+    if ((engine->store.is_resumed && !engine->model.params[param].is_frozen) ||
+        (engine->fill.is_loaded && engine->fill.is_filled[param])) {
         return SHERD_OK; /* its values came with the state */
     }
+    engine->fill.is_changed      = 1;
+    engine->fingerprints.has_own = 0;
     return param_fill(engine, (size_t)param, fill, ctx);
 }
 
@@ -331,10 +334,14 @@ sherd_status sherdi_fill_settle(sherd_engine *engine)
 static sherd_status state_begin(sherd_engine *engine)
 {
     SHERDI_TRY(sherdi_fill_settle(engine));
-    if (engine->store.is_resumed || !sherdi_plan_has_generations(engine->plan)) {
+    if (engine->store.is_resumed || !sherdi_plan_has_generations(engine->plan) ||
+        (engine->fill.is_loaded && !engine->fill.is_changed)) {
         return SHERD_OK;
     }
-    engine->fingerprints.own     = filled_fingerprint(engine, 0);
+    engine->fingerprints.own = filled_fingerprint(engine, 0);
+    if (engine->fill.is_loaded) { /* what was filled is a part of it */
+        SHERDI_TRY(sherdi_fill_own_fingerprint(engine, &engine->fingerprints.own));
+    }
     engine->fingerprints.has_own = 1;
     sherdi_store_verify(engine, engine->settings.verify_reads || !engine->settings.fast_init);
     return sherdi_run_commit(engine, engine->step, engine->fingerprints.own, &engine->scaler);

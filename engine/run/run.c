@@ -431,6 +431,38 @@ static sherd_status op_take(sherd_engine *engine, const sherdi_op *op, uint64_t 
     return sherdi_values_tell(engine, op, address_of(engine, op, SHERDI_USE_SRC));
 }
 
+static sherd_status op_block(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
+{
+    (void)number_out;
+    return engine->run.block_fn(engine->run.block_ctx, op);
+}
+
+/* An element of a part of a block; the master may be the parameter. */
+static unsigned char *block_part(const sherd_engine *engine, const sherdi_op *op, int part,
+                                 size_t offset_elems)
+{
+    int            has_master = engine->plan->segments[op->segment].has_master;
+    unsigned char *base =
+        address_of(engine, op, part == 0 && !has_master ? SHERDI_USE_PARAM : SHERDI_USE_STATE);
+    size_t at = part == 0 ? 0 : sherdi_plan_part_offset(engine->plan, op->block, part);
+
+    return base + at + offset_elems * sizeof(float);
+}
+
+sherd_status sherdi_run_block_get(sherd_engine *engine, const sherdi_op *op, int part,
+                                  size_t offset_elems, size_t count, float *out)
+{
+    return sherdi_place_get(engine, op->place, out, block_part(engine, op, part, offset_elems),
+                            count * sizeof(*out));
+}
+
+void sherdi_run_block_put(sherd_engine *engine, const sherdi_op *op, int part, size_t offset_elems,
+                          size_t count, const float *values)
+{
+    sherdi_place_put(engine, op->place, block_part(engine, op, part, offset_elems), values,
+                     count * sizeof(*values));
+}
+
 static sherd_status op_sum(sherd_engine *engine, const sherdi_op *op, uint64_t *number_out)
 {
     *number_out = 0; /* is over when it returns */
@@ -507,6 +539,8 @@ static const call_fn CALLS[SHERDI_OP_KINDS] = {
     [SHERDI_OP_ROLLBACK]   = op_generation,
     [SHERDI_OP_FILL]       = op_fill,
     [SHERDI_OP_TAKE]       = op_take,
+    [SHERDI_OP_SAVE]       = op_block,
+    [SHERDI_OP_LOAD]       = op_block,
 };
 
 static void op_record(sherd_engine *engine, const sherdi_op *op, uint64_t number)

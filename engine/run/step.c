@@ -396,6 +396,9 @@ static sherd_status apply_guarded(sherd_engine *engine, const sherd_step_params 
     sherdi_mem_forbid_begin();
     status = step_apply(engine, params);
     sherdi_mem_forbid_end();
+    if (status == SHERD_OK && engine->at_boundary != NULL) {
+        status = engine->at_boundary(engine);
+    }
     return sherdi_engine_outcome(engine, status);
 }
 

@@ -22,16 +22,17 @@ static void outcome_add(outcome *all, sherd_status status)
 /* Every transfer of the walk is over when this returns, however it went, and the results are in `head`. */
 static sherd_status walk_run(sherd_engine *engine, sherdi_walk walk, sherdi_scalars_head *head)
 {
-    outcome all = {.status = SHERD_OK};
+    outcome all        = {.status = SHERD_OK};
+    int     is_written = walk != SHERDI_WALK_FINGERPRINT && walk != SHERDI_WALK_SAVE;
 
-    if (walk != SHERDI_WALK_FINGERPRINT) { /* the parameters are about to change */
+    if (is_written) { /* the parameters are about to change */
         outcome_add(&all, sherdi_run_settle(engine, SHERDI_RING_PARAMS));
     }
     if (all.status == SHERD_OK) {
         outcome_add(&all, sherdi_program_walk(&engine->run.program, walk));
     }
     outcome_add(&all, sherdi_run_settle(engine, SHERDI_RING_STATE));
-    if (walk != SHERDI_WALK_FINGERPRINT) { /* it leaves what is read ahead alone */
+    if (is_written) { /* else it leaves what is read ahead alone */
         outcome_add(&all, sherdi_run_settle(engine, SHERDI_RING_PARAMS));
         outcome_add(&all, sherdi_run_settle(engine, SHERDI_RING_GRADS));
     }
@@ -165,11 +166,12 @@ sherd_status sherdi_update_run(sherd_engine *engine, uint64_t decision)
     return publish_run(engine);
 }
 
-sherd_status sherdi_update_republish(sherd_engine *engine, uint64_t *own_out)
+/* All ranks have made their parameters from the master weights, or none goes on. */
+static sherd_status masters_publish(sherd_engine *engine, sherdi_walk walk, uint64_t *own_out)
 {
     sherdi_scalars_head head   = {0};
     uint64_t            all    = 0;
-    sherd_status        status = walk_run(engine, SHERDI_WALK_REPUBLISH, &head);
+    sherd_status        status = walk_run(engine, walk, &head);
 
     SHERDI_TRY(sherdi_update_agree(engine, status, head.fingerprint, 0,
                                    "while it read its state back", &all));
@@ -177,4 +179,27 @@ sherd_status sherdi_update_republish(sherd_engine *engine, uint64_t *own_out)
     engine->fingerprints.has_own = 1;
     *own_out                     = head.fingerprint;
     return publish_run(engine);
+}
+
+sherd_status sherdi_update_republish(sherd_engine *engine, uint64_t *own_out)
+{
+    return masters_publish(engine, SHERDI_WALK_REPUBLISH, own_out);
+}
+
+sherd_status sherdi_update_save(sherd_engine *engine, sherdi_block_fn fn, void *ctx)
+{
+    sherdi_scalars_head unused;
+
+    engine->run.block_fn  = fn;
+    engine->run.block_ctx = ctx;
+    SHERDI_TRY(sherdi_run_settle(engine, SHERDI_RING_STATE));
+    return walk_run(engine, SHERDI_WALK_SAVE, &unused);
+}
+
+sherd_status sherdi_update_load(sherd_engine *engine, sherdi_walk walk, sherdi_block_fn fn,
+                                void *ctx, uint64_t *own_out)
+{
+    engine->run.block_fn  = fn;
+    engine->run.block_ctx = ctx;
+    return masters_publish(engine, walk, own_out);
 }
