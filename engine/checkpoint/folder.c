@@ -1,0 +1,478 @@
+/* See folder.h. */
+#include "engine/checkpoint/folder.h"
+
+#include "offload/checksum.h"
+#include "offload/io.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#define PARTIAL ".partial"
+#define REMOVED ".removed"
+
+static sherd_status io_fail(const char *what, const char *path)
+{
+    return sherdi_fail(SHERD_E_IO, "cannot %s %s: %s", what, path, strerror(errno));
+}
+
+/* --------------------------------------------------------------------- paths -- */
+
+static sherd_status path_make(const char *dir, const char *before, const char *tag,
+                              const char *behind, const char *name,
+                              char out[SHERDI_CHECKPOINT_PATH_BYTES])
+{
+    int len = snprintf(out, SHERDI_CHECKPOINT_PATH_BYTES, "%s/%s%s%s%s%s", dir, before, tag, behind,
+                       name == NULL ? "" : "/", name == NULL ? "" : name);
+
+    return len < SHERDI_CHECKPOINT_PATH_BYTES
+               ? SHERD_OK
+               : sherdi_fail(SHERD_E_INVAL, "the folder of a checkpoint has too long a path: %s",
+                             dir);
+}
+
+sherd_status sherdi_checkpoint_path(const char *dir, const char *tag, const char *name,
+                                    char out[SHERDI_CHECKPOINT_PATH_BYTES])
+{
+    return path_make(dir, "", tag, "", name, out);
+}
+
+sherd_status sherdi_checkpoint_partial_path(const char *dir, const char *tag, const char *name,
+                                            char out[SHERDI_CHECKPOINT_PATH_BYTES])
+{
+    return path_make(dir, ".", tag, PARTIAL, name, out);
+}
+
+static sherd_status removed_path(const char *dir, const char *tag,
+                                 char out[SHERDI_CHECKPOINT_PATH_BYTES])
+{
+    return path_make(dir, ".", tag, REMOVED, NULL, out);
+}
+
+/* ------------------------------------------------------------------- clearing -- */
+
+/* A folder of ours and the files in it; nothing is followed, and a folder in it is none of ours. */
+static sherd_status folder_clear(const char *path)
+{
+    DIR           *folder = opendir(path);
+    struct dirent *entry;
+    sherd_status   status = SHERD_OK;
+
+    if (folder == NULL) {
+        return errno == ENOENT ? SHERD_OK : io_fail("open the folder", path);
+    }
+    while ((entry = readdir(folder)) != NULL) {
+        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0 &&
+            unlinkat(dirfd(folder), entry->d_name, 0) != 0 && errno != ENOENT) {
+            status = io_fail("remove a file of", path);
+        }
+    }
+    (void)closedir(folder);
+    if (rmdir(path) != 0 && errno != ENOENT && status == SHERD_OK) {
+        status = io_fail("remove the folder", path);
+    }
+    return status;
+}
+
+/* ".TAG.partial" or ".TAG.removed". */
+static int is_left_behind(const char *name)
+{
+    size_t len = strlen(name);
+
+    return name[0] == '.' && len > sizeof(PARTIAL) &&
+           (strcmp(name + len - (sizeof(PARTIAL) - 1), PARTIAL) == 0 ||
+            strcmp(name + len - (sizeof(REMOVED) - 1), REMOVED) == 0);
+}
+
+static sherd_status left_behind_clear(const char *dir)
+{
+    DIR           *folder = opendir(dir);
+    struct dirent *entry;
+    sherd_status   status = SHERD_OK;
+    char           path[SHERDI_CHECKPOINT_PATH_BYTES];
+
+    if (folder == NULL) {
+        return io_fail("open the folder", dir);
+    }
+    while (status == SHERD_OK && (entry = readdir(folder)) != NULL) {
+        if (is_left_behind(entry->d_name)) {
+            status = path_make(dir, "", entry->d_name, "", NULL, path);
+            status = status == SHERD_OK ? folder_clear(path) : status;
+        }
+    }
+    (void)closedir(folder);
+    return status;
+}
+
+/* DIR and the folders above it. */
+static sherd_status folders_make(const char *dir)
+{
+    char   path[SHERDI_CHECKPOINT_PATH_BYTES];
+    size_t len = strlen(dir);
+
+    if (len == 0 || len >= sizeof(path)) {
+        return sherdi_fail(SHERD_E_INVAL,
+                           "the folder of checkpoints has no name, or too long a one");
+    }
+    for (size_t i = 1; i <= len; i++) {
+        if (dir[i] == '/' || dir[i] == '\0') {
+            memcpy(path, dir, i);
+            path[i] = '\0';
+            if (mkdir(path, 0777) != 0 && errno != EEXIST) {
+                return io_fail("make the folder", path);
+            }
+        }
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherdi_checkpoint_begin(const char *dir, const char *tag)
+{
+    char path[SHERDI_CHECKPOINT_PATH_BYTES];
+
+    SHERDI_TRY(folders_make(dir));
+    SHERDI_TRY(left_behind_clear(dir));
+    SHERDI_TRY(sherdi_checkpoint_partial_path(dir, tag, NULL, path));
+    return mkdir(path, 0777) == 0 ? SHERD_OK : io_fail("make the folder", path);
+}
+
+void sherdi_checkpoint_abandon(const char *dir, const char *tag)
+{
+    char path[SHERDI_CHECKPOINT_PATH_BYTES];
+
+    if (sherdi_checkpoint_partial_path(dir, tag, NULL, path) == SHERD_OK) {
+        (void)folder_clear(path);
+    }
+}
+
+sherd_status sherdi_checkpoint_check_space(const char *dir, uint64_t need_bytes)
+{
+    struct statvfs at;
+    uint64_t       free_bytes;
+
+    if (statvfs(dir, &at) != 0) {
+        return io_fail("look at", dir);
+    }
+    free_bytes = (uint64_t)at.f_bavail * at.f_frsize;
+    if (free_bytes >= need_bytes) {
+        return SHERD_OK;
+    }
+    return sherdi_fail(SHERD_E_IO,
+                       "%s has room for %" PRIu64 " bytes, and the checkpoint needs %" PRIu64
+                       ": %" PRIu64 " are missing; remove older ones or give another folder",
+                       dir, free_bytes, need_bytes, need_bytes - free_bytes);
+}
+
+/* ---------------------------------------------------------------- small files -- */
+
+static sherd_status all_write(int fd, const char *path, const char *data, size_t len_bytes)
+{
+    while (len_bytes > 0) {
+        ssize_t some = write(fd, data, len_bytes);
+
+        if (some < 0 && errno != EINTR) {
+            return io_fail("write", path);
+        }
+        data += some > 0 ? some : 0;
+        len_bytes -= some > 0 ? (size_t)some : 0;
+    }
+    return fsync(fd) == 0 ? SHERD_OK : io_fail("sync", path);
+}
+
+sherd_status sherdi_checkpoint_put(const char *folder, const char *name, const void *data,
+                                   size_t len_bytes)
+{
+    char         beside[SHERDI_CHECKPOINT_PATH_BYTES];
+    char         path[SHERDI_CHECKPOINT_PATH_BYTES];
+    sherd_status status;
+    int          fd;
+
+    SHERDI_TRY(path_make(folder, ".", name, PARTIAL, NULL, beside));
+    SHERDI_TRY(path_make(folder, "", name, "", NULL, path));
+    fd = open(beside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666);
+    if (fd < 0) {
+        return io_fail("make", beside);
+    }
+    status = all_write(fd, beside, data, len_bytes);
+    (void)close(fd);
+    if (status == SHERD_OK && rename(beside, path) != 0) {
+        status = io_fail("rename", beside);
+    }
+    if (status != SHERD_OK) {
+        (void)unlink(beside);
+        return status;
+    }
+    return sherdi_folder_sync(folder);
+}
+
+static sherd_status all_read(int fd, const char *path, char *data, size_t len_bytes)
+{
+    size_t at = 0;
+
+    while (at < len_bytes) {
+        ssize_t some = read(fd, data + at, len_bytes - at);
+
+        if (some < 0 && errno != EINTR) {
+            return io_fail("read", path);
+        }
+        if (some == 0) {
+            return sherdi_fail(SHERD_E_IO, "%s became shorter while it was read", path);
+        }
+        at += some > 0 ? (size_t)some : 0;
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherdi_checkpoint_get(sherdi_mem *mem, const char *path, size_t most_bytes,
+                                   char **data_out, size_t *len_bytes_out)
+{
+    int          fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    struct stat  at;
+    sherd_status status = SHERD_OK;
+    char        *data   = NULL;
+
+    if (fd < 0) {
+        return io_fail("open", path);
+    }
+    if (fstat(fd, &at) != 0) {
+        status = io_fail("look at", path);
+    } else if (!S_ISREG(at.st_mode) || (uint64_t)at.st_size > most_bytes) {
+        status =
+            sherdi_fail(SHERD_E_IO, "%s is no file, or longer than %zu bytes", path, most_bytes);
+    } else {
+        data   = sherdi_alloc(mem, SHERDI_MEM_CONTROL, (size_t)at.st_size + 1);
+        status = data == NULL ? SHERD_E_NOMEM : all_read(fd, path, data, (size_t)at.st_size);
+    }
+    (void)close(fd);
+    if (status != SHERD_OK) {
+        sherdi_free(data);
+        return status;
+    }
+    *data_out      = data;
+    *len_bytes_out = (size_t)at.st_size;
+    return SHERD_OK;
+}
+
+int sherdi_checkpoint_has(const char *path)
+{
+    return access(path, F_OK) == 0;
+}
+
+void sherdi_checkpoint_unlink(const char *path)
+{
+    (void)unlink(path);
+}
+
+int sherdi_checkpoint_link(const char *from, const char *to, uint64_t bytes)
+{
+    struct stat at;
+
+    return lstat(from, &at) == 0 && S_ISREG(at.st_mode) && (uint64_t)at.st_size == bytes &&
+           link(from, to) == 0;
+}
+
+/* --------------------------------------------------------------------- latest -- */
+
+static sherd_status latest_put(const char *dir, const char *tag)
+{
+    char text[SHERDI_CHECKPOINT_NAME_BYTES + 32];
+    int  len =
+        snprintf(text, sizeof(text), "%s %016" PRIx64 "\n", tag, sherdi_checksum(tag, strlen(tag)));
+
+    return sherdi_checkpoint_put(dir, "latest", text, (size_t)len);
+}
+
+sherd_status sherdi_checkpoint_latest(const char *dir, char tag_out[SHERDI_CHECKPOINT_NAME_BYTES])
+{
+    char   path[SHERDI_CHECKPOINT_PATH_BYTES];
+    char   text[SHERDI_CHECKPOINT_NAME_BYTES + 32];
+    char   again[sizeof(text) + 32];
+    FILE  *file;
+    size_t len;
+    char  *space;
+
+    SHERDI_TRY(path_make(dir, "", "latest", "", NULL, path));
+    SHERDI_TRY(sherdi_checksum_check_built());
+    file = fopen(path, "re");
+    if (file == NULL) {
+        return errno == ENOENT
+                   ? sherdi_fail(SHERD_E_IO, "%s has no complete checkpoint: there is no %s", dir,
+                                 path)
+                   : io_fail("open", path);
+    }
+    len = fread(text, 1, sizeof(text) - 1, file);
+    (void)fclose(file);
+    text[len] = '\0';
+    space     = strrchr(text, ' ');
+    if (space != NULL && (size_t)(space - text) < SHERDI_CHECKPOINT_NAME_BYTES) {
+        *space = '\0';
+        (void)snprintf(again, sizeof(again), "%016" PRIx64 "\n",
+                       sherdi_checksum(text, strlen(text)));
+        if (strcmp(again, space + 1) == 0 && strlen(text) + 1 + strlen(again) == len &&
+            sherdi_tag_check(text) == SHERD_OK) {
+            memcpy(tag_out, text, strlen(text) + 1);
+            return SHERD_OK;
+        }
+    }
+    return sherdi_fail(SHERD_E_INVAL,
+                       "%s is damaged: it is not what its checksum says; name the checkpoint that "
+                       "is to be loaded",
+                       path);
+}
+
+/* --------------------------------------------------------------- finish, remove -- */
+
+/* In one moment, where a checkpoint of that name is there already; the other one then has the partial's name. */
+static int folders_exchange(const char *partial, const char *path)
+{
+    if (rename(partial, path) == 0) {
+        return 0;
+    }
+    return errno == ENOTEMPTY || errno == EEXIST
+               ? renameat2(AT_FDCWD, partial, AT_FDCWD, path, RENAME_EXCHANGE)
+               : -1;
+}
+
+sherd_status sherdi_checkpoint_finish(const char *dir, const char *tag)
+{
+    char partial[SHERDI_CHECKPOINT_PATH_BYTES];
+    char path[SHERDI_CHECKPOINT_PATH_BYTES];
+
+    SHERDI_TRY(sherdi_checkpoint_partial_path(dir, tag, NULL, partial));
+    SHERDI_TRY(sherdi_checkpoint_path(dir, tag, NULL, path));
+    SHERDI_TRY(sherdi_folder_sync(partial));
+    if (folders_exchange(partial, path) != 0) {
+        return io_fail("give its name to the checkpoint", path);
+    }
+    SHERDI_TRY(sherdi_folder_sync(dir));
+    SHERDI_TRY(latest_put(dir, tag));
+    (void)folder_clear(partial); /* the one before of that name; else there is none */
+    return SHERD_OK;
+}
+
+static int found_order(const void *a, const void *b)
+{
+    const sherdi_checkpoint_found *one   = a;
+    const sherdi_checkpoint_found *other = b;
+
+    return one->changed_ns == other->changed_ns  ? strcmp(one->tag, other->tag)
+           : one->changed_ns < other->changed_ns ? -1
+                                                 : 1;
+}
+
+/* Whether that is a checkpoint, and what is known of it without reading. */
+static int found_read(const char *dir, const char *name, sherdi_checkpoint_found *out)
+{
+    char           path[SHERDI_CHECKPOINT_PATH_BYTES];
+    struct stat    at;
+    struct dirent *entry;
+    DIR           *folder;
+
+    if (sherdi_tag_check(name) != SHERD_OK ||
+        path_make(dir, "", name, "", SHERDI_MANIFEST_NAME, path) != SHERD_OK ||
+        lstat(path, &at) != 0 || !S_ISREG(at.st_mode)) {
+        return 0;
+    }
+    (void)snprintf(out->tag, sizeof(out->tag), "%s", name);
+    out->changed_ns = (int64_t)at.st_mtim.tv_sec * 1000000000 + at.st_mtim.tv_nsec;
+    (void)path_make(dir, "", name, "", NULL, path);
+    folder = opendir(path);
+    while (folder != NULL && (entry = readdir(folder)) != NULL) {
+        if (fstatat(dirfd(folder), entry->d_name, &at, AT_SYMLINK_NOFOLLOW) == 0 &&
+            S_ISREG(at.st_mode)) {
+            out->held_bytes += (uint64_t)at.st_size;
+        }
+    }
+    if (folder != NULL) {
+        (void)closedir(folder);
+    }
+    return 1;
+}
+
+sherd_status sherdi_checkpoint_list(sherdi_mem *mem, const char *dir, sherdi_checkpoint_found **out,
+                                    size_t *count_out)
+{
+    DIR                     *folder = opendir(dir);
+    sherdi_checkpoint_found *all    = NULL;
+    size_t                   count  = 0;
+    size_t                   cap    = 0;
+    sherd_status             status = SHERD_OK;
+    struct dirent           *entry;
+
+    if (folder == NULL) {
+        return io_fail("open the folder", dir);
+    }
+    while (status == SHERD_OK && (entry = readdir(folder)) != NULL) {
+        sherdi_checkpoint_found found = {.changed_ns = 0};
+
+        if (found_read(dir, entry->d_name, &found)) {
+            status =
+                sherdi_grow(mem, SHERDI_MEM_CONTROL, (void **)&all, &cap, count + 1, sizeof(*all));
+            if (status == SHERD_OK) {
+                all[count++] = found;
+            }
+        }
+    }
+    (void)closedir(folder);
+    if (status != SHERD_OK) {
+        sherdi_free(all);
+        return status;
+    }
+    if (count > 0) {
+        qsort(all, count, sizeof(*all), found_order);
+    }
+    *out       = all;
+    *count_out = count;
+    return SHERD_OK;
+}
+
+/* The newest one that stays, or nothing, is the latest before the tag goes: so the latest is always there. */
+static sherd_status latest_move(const char *dir, const char *tag)
+{
+    char                     path[SHERDI_CHECKPOINT_PATH_BYTES];
+    char                     latest[SHERDI_CHECKPOINT_NAME_BYTES];
+    sherdi_mem               mem;
+    sherdi_checkpoint_found *all;
+    size_t                   count;
+    sherd_status             status;
+
+    if (sherdi_checkpoint_latest(dir, latest) != SHERD_OK || strcmp(latest, tag) != 0) {
+        return SHERD_OK;
+    }
+    sherdi_mem_init(&mem);
+    SHERDI_TRY(sherdi_checkpoint_list(&mem, dir, &all, &count));
+    while (count > 0 && strcmp(all[count - 1].tag, tag) == 0) {
+        count--;
+    }
+    status = count > 0 ? latest_put(dir, all[count - 1].tag) : SHERD_OK;
+    sherdi_free(all);
+    SHERDI_TRY(path_make(dir, "", "latest", "", NULL, path));
+    if (count == 0 && unlink(path) != 0) {
+        status = io_fail("remove", path);
+    }
+    return status;
+}
+
+sherd_status sherdi_checkpoint_remove(const char *dir, const char *tag)
+{
+    char path[SHERDI_CHECKPOINT_PATH_BYTES];
+    char removed[SHERDI_CHECKPOINT_PATH_BYTES];
+
+    SHERDI_TRY(sherdi_tag_check(tag));
+    SHERDI_TRY(sherdi_checkpoint_path(dir, tag, NULL, path));
+    SHERDI_TRY(removed_path(dir, tag, removed));
+    SHERDI_TRY(latest_move(dir, tag));
+    SHERDI_TRY(folder_clear(removed));
+    if (rename(path, removed) != 0) {
+        return io_fail("remove the checkpoint", path);
+    }
+    SHERDI_TRY(sherdi_folder_sync(dir));
+    return folder_clear(removed);
+}

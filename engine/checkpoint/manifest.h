@@ -1,0 +1,91 @@
+/* What a checkpoint says of itself: manifest.json, which is written last. It has the whole model and how the ranks that
+ * saved it shared it, so that a reader finds every element without a look at the data files. docs/checkpoint-format.md
+ * is the page for other readers. */
+#ifndef SHERDI_ENGINE_CHECKPOINT_MANIFEST_H
+#define SHERDI_ENGINE_CHECKPOINT_MANIFEST_H
+
+#include "base/mem.h"
+#include "engine/optimizers/scaler.h"
+#include "engine/plan/plan.h"
+
+#define SHERDI_CHECKPOINT_FORMAT 1
+/* What a frozen parameter has: its values in the compute type. */
+#define SHERDI_FROZEN_PART "compute"
+/* Most parts of the state of an element, the master weight included. */
+#define SHERDI_CHECKPOINT_PARTS      8
+#define SHERDI_CHECKPOINT_NAME_BYTES 256
+
+/* A rank's two data files. What is frozen does not change and stands apart: a later checkpoint has the same file. */
+typedef enum sherdi_data_file {
+    SHERDI_DATA_STATE = 0, /* master weights and the other parts, blobs */
+    SHERDI_DATA_FROZEN,
+    SHERDI_DATA_FILES,
+} sherdi_data_file;
+
+typedef struct sherdi_manifest_file {
+    uint64_t bytes;           /* 0: there is none, the rank has nothing for it */
+    uint64_t header_checksum; /* of the 8 + N first bytes, which have the checksums of the rest */
+} sherdi_manifest_file;
+
+typedef struct sherdi_manifest_param {
+    char  *name;
+    int    ndim;
+    size_t shape[SHERD_MAX_NDIM];
+    size_t elems;
+    int    is_frozen;
+    size_t segment, offset_elems; /* it begins there in its segment */
+} sherdi_manifest_param;
+
+/* Rank r saved the elements [r * slice_elems, (r + 1) * slice_elems) of the segment. */
+typedef struct sherdi_manifest_segment {
+    size_t slice_elems;
+    int    is_frozen;
+} sherdi_manifest_segment;
+
+typedef struct sherdi_manifest {
+    sherdi_mem *mem;
+    char        version[64]; /* of the library that wrote it */
+    char        tag[SHERDI_CHECKPOINT_NAME_BYTES];
+    int         world_size, stage;
+    sherd_dtype compute_dtype;
+    char        optimizer[32];
+    int         num_parts;
+    char        parts[SHERDI_CHECKPOINT_PARTS][32]; /* the first is "master" */
+
+    int64_t       step, micro_step, skipped_steps;
+    int           accumulation, micro_batch_size;
+    char          run_text[256];
+    sherdi_scaler scaler;
+    uint64_t      fingerprint;        /* of all parameters, frozen ones included */
+    uint64_t      frozen_fingerprint; /* of these alone */
+    uint64_t      state_fingerprint;  /* of the parts behind the master; numerics.md */
+    uint64_t      data_bytes;         /* of all data files */
+    int64_t       saved_s;            /* seconds since 1970 */
+
+    sherdi_manifest_param   *params;
+    size_t                   num_params, cap_params;
+    sherdi_manifest_segment *segments;
+    size_t                   num_segments, cap_segments;
+    sherdi_manifest_file (*files)[SHERDI_DATA_FILES]; /* by rank */
+} sherdi_manifest;
+
+void sherdi_manifest_init(sherdi_manifest *manifest, sherdi_mem *mem);
+void sherdi_manifest_fini(sherdi_manifest *manifest);
+
+/** As text with its own checksum at the end, in memory that the caller gives to sherdi_manifest_text_free. E_NOMEM. */
+sherd_status sherdi_manifest_text(const sherdi_manifest *manifest, char **text_out,
+                                  size_t *len_bytes_out);
+void         sherdi_manifest_text_free(char *text);
+/** From text; `path` is for messages. Everything that it says is held against the rest: what comes back can be
+ *  relied on. E_INVAL (damaged, hostile, or of another format), E_NOMEM. On failure *manifest is empty. */
+sherd_status sherdi_manifest_parse(sherdi_manifest *manifest, sherdi_mem *mem, const char *path,
+                                   const char *text, size_t len_bytes);
+
+/** Its data file of a rank: "rank-00003-of-00008.safetensors", "frozen-...". */
+void sherdi_data_file_name(sherdi_data_file which, int rank, int world_size,
+                           char out[SHERDI_CHECKPOINT_NAME_BYTES]);
+/** A tag may be the name of a folder: E_INVAL when it is empty, begins with a dot, has a slash or a control character, or is
+ *  too long. */
+sherd_status sherdi_tag_check(const char *tag);
+
+#endif
