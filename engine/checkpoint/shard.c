@@ -1,0 +1,169 @@
+/* See shard.h. */
+#include "engine/checkpoint/shard.h"
+
+#include "base/checked.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static sherdi_shard_pieces pieces_of(const sherdi_plan *plan, const sherdi_model *model,
+                                     const sherdi_block *block, size_t begin, size_t end)
+{
+    return (sherdi_shard_pieces){
+        .plan = plan, .model = model, .block = block, .begin = begin, .end = end};
+}
+
+sherdi_shard_pieces sherdi_shard_saved(const sherdi_plan *plan, const sherdi_model *model,
+                                       const sherdi_block *block)
+{
+    size_t slice = plan->segments[block->segment].slice_elems;
+    size_t begin = (size_t)plan->rank * slice;
+
+    return pieces_of(plan, model, block, begin, begin + slice);
+}
+
+sherdi_shard_pieces sherdi_shard_all(const sherdi_plan *plan, const sherdi_model *model,
+                                     const sherdi_block *block)
+{
+    return pieces_of(plan, model, block, 0, SIZE_MAX);
+}
+
+int sherdi_shard_next(sherdi_shard_pieces *pieces, sherdi_shard_piece *out)
+{
+    const sherdi_block *block = pieces->block;
+    size_t              first;
+
+    (void)sherdi_plan_owned(pieces->plan, &pieces->plan->segments[block->segment], &first);
+    first += block->offset_elems; /* the block begins there in the segment's whole */
+    while (pieces->next < block->num_spans) {
+        const sherdi_span *span  = &pieces->plan->spans[block->first_span + pieces->next++];
+        size_t             begin = sherdi_max_size(pieces->begin, first + span->offset_elems);
+        size_t end = sherdi_min_size(pieces->end, first + span->offset_elems + span->count_elems);
+
+        if (begin < end) {
+            out->param        = (size_t)span->param;
+            out->offset_elems = begin - first;
+            out->first =
+                (size_t)(span->first_index - pieces->model->params[span->param].first_index) +
+                (out->offset_elems - span->offset_elems);
+            out->count = end - begin;
+            return 1;
+        }
+    }
+    return 0;
+}
+
+size_t sherdi_shard_frozen(const sherdi_plan *plan, const sherdi_model *model, size_t param,
+                           size_t *first)
+{
+    const sherdi_segment *segment = &plan->segments[plan->params[param].segment];
+    size_t                start   = plan->params[param].offset_elems;
+    size_t                begin   = (size_t)plan->rank * segment->slice_elems;
+    size_t                end     = begin + segment->slice_elems;
+
+    begin  = sherdi_max_size(begin, start);
+    end    = sherdi_min_size(end, start + model->params[param].elems);
+    *first = begin - start;
+    return segment->kind == SHERDI_SEGMENT_FROZEN && begin < end ? end - begin : 0;
+}
+
+char *sherdi_shard_tensor_name(sherdi_mem *mem, const char *param, const char *part, size_t first)
+{
+    size_t bytes = strlen(param) + strlen(part) + 32;
+    char  *name  = sherdi_alloc(mem, SHERDI_MEM_CONTROL, bytes);
+
+    if (name != NULL) {
+        (void)snprintf(name, bytes, "%s:%s:%zu", param, part, first);
+    }
+    return name;
+}
+
+/* A whole parameter has its own shape. */
+static sherd_status tensor_add(const sherdi_plan *plan, const sherdi_model_param *param,
+                               const char *part, sherdi_tensor_dtype dtype, size_t first,
+                               size_t count, sherdi_safetensors_builder *builder)
+{
+    char        *name     = sherdi_shard_tensor_name(plan->mem, param->name, part, first);
+    int          is_whole = count == param->elems;
+    sherd_status status;
+
+    if (name == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    status = sherdi_safetensors_add(builder, name, dtype, is_whole ? param->ndim : 1,
+                                    is_whole ? param->shape : &count, NULL);
+    sherdi_free(name);
+    return status;
+}
+
+static sherd_status block_add(const sherdi_plan *plan, const sherdi_model *model,
+                              const sherdi_block *block, sherdi_safetensors_builder *builder)
+{
+    const sherdi_optimizer *optimizer = plan->settings.optimizer;
+    sherdi_shard_pieces     pieces    = sherdi_shard_saved(plan, model, block);
+    sherdi_shard_piece      piece;
+
+    while (sherdi_shard_next(&pieces, &piece)) {
+        for (int i = 0; i < optimizer->num_parts; i++) {
+            SHERDI_TRY(tensor_add(plan, &model->params[piece.param], optimizer->parts[i].name,
+                                  SHERDI_TENSOR_F32, piece.first, piece.count, builder));
+        }
+    }
+    return SHERD_OK;
+}
+
+static sherd_status frozen_add(const sherdi_plan *plan, const sherdi_model *model,
+                               sherdi_safetensors_builder *builder)
+{
+    static const sherdi_tensor_dtype DTYPES[] = {[SHERD_F32]  = SHERDI_TENSOR_F32,
+                                                 [SHERD_BF16] = SHERDI_TENSOR_BF16,
+                                                 [SHERD_F16]  = SHERDI_TENSOR_F16};
+
+    for (size_t p = 0; p < model->num_params; p++) {
+        size_t first;
+        size_t count = sherdi_shard_frozen(plan, model, p, &first);
+
+        if (count > 0) {
+            SHERDI_TRY(tensor_add(plan, &model->params[p], SHERDI_FROZEN_PART,
+                                  DTYPES[plan->settings.compute_dtype], first, count, builder));
+        }
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherdi_shard_add(const sherdi_plan *plan, const sherdi_model *model,
+                              sherdi_data_file which, sherdi_safetensors_builder *builder)
+{
+    if (which == SHERDI_DATA_FROZEN) {
+        return frozen_add(plan, model, builder);
+    }
+    for (size_t b = 0; b < plan->num_blocks; b++) {
+        SHERDI_TRY(block_add(plan, model, &plan->blocks[b], builder));
+    }
+    return SHERD_OK;
+}
+
+uint64_t sherdi_shard_bytes(const sherdi_plan *plan, const sherdi_model *model,
+                            sherdi_data_file which)
+{
+    uint64_t parts = (uint64_t)plan->settings.optimizer->num_parts;
+    uint64_t bytes = 0;
+    size_t   first;
+
+    if (which == SHERDI_DATA_FROZEN) {
+        for (size_t p = 0; p < model->num_params; p++) {
+            bytes += sherdi_shard_frozen(plan, model, p, &first) *
+                     sherd_dtype_bytes(plan->settings.compute_dtype);
+        }
+        return bytes;
+    }
+    for (size_t b = 0; b < plan->num_blocks; b++) {
+        sherdi_shard_pieces pieces = sherdi_shard_saved(plan, model, &plan->blocks[b]);
+        sherdi_shard_piece  piece;
+
+        while (sherdi_shard_next(&pieces, &piece)) {
+            bytes += piece.count * parts * sizeof(float);
+        }
+    }
+    return bytes;
+}
