@@ -1,0 +1,700 @@
+/* See reader.h. */
+#include "engine/checkpoint/reader.h"
+
+#include "base/checked.h"
+#include "engine/checkpoint/folder.h"
+#include "engine/checkpoint/safetensors.h"
+#include "offload/checksum.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define HEX_DIGITS 16
+#define EXTENT     SHERDI_CHECKPOINT_EXTENT_BYTES
+
+/* Files that are open at once. */
+#define MOST_OPEN 8
+
+/* A manifest is as long as its model has parameters. */
+#define MOST_MANIFEST_BYTES ((size_t)1 << 30)
+
+/* Elements of a part of a parameter, somewhere in a data file. */
+typedef struct found {
+    size_t param;
+    int    part;
+    size_t first, count;
+    size_t at; /* bytes from the start of the data */
+} found;
+
+/* One data file, and its header once that was read. */
+typedef struct data_file {
+    sherdi_file        *open; /* NULL: not at the moment */
+    uint64_t            used; /* the higher the later */
+    int                 is_known;
+    sherdi_safetensors *header;
+    const char         *checksums;
+    found              *tensors; /* by parameter, part, first */
+    size_t              num_tensors;
+} data_file;
+
+typedef struct slot {
+    data_file *file; /* NULL: empty */
+    size_t     number;
+    int        is_checked;
+    uint64_t   used; /* the higher the later */
+    sherdi_io  io;
+} slot;
+
+typedef struct name_at {
+    const char *name;
+    size_t      param;
+} name_at;
+
+struct sherdi_reader {
+    sherdi_reader_params params;
+    sherdi_manifest      manifest;
+    name_at             *names; /* sorted */
+    data_file (*files)[SHERDI_DATA_FILES];
+    data_file *current; /* the one that is read from */
+    int        num_open;
+    slot       slots[SHERDI_CHECKPOINT_SLOTS];
+    uint64_t   clock;
+    uint64_t   read_bytes;
+};
+
+/* ----------------------------------------------------------------------- open -- */
+
+static int name_order(const void *a, const void *b)
+{
+    return strcmp(((const name_at *)a)->name, ((const name_at *)b)->name);
+}
+
+static sherd_status names_sort(sherdi_reader *reader)
+{
+    const sherdi_manifest *m = &reader->manifest;
+
+    reader->names = sherdi_alloc_array(reader->params.mem, SHERDI_MEM_CONTROL, m->num_params + 1,
+                                       sizeof(*reader->names));
+    reader->files = sherdi_alloc_array(reader->params.mem, SHERDI_MEM_CONTROL,
+                                       (size_t)m->world_size, sizeof(*reader->files));
+    if (reader->names == NULL || reader->files == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    for (size_t p = 0; p < m->num_params; p++) {
+        reader->names[p] = (name_at){m->params[p].name, p};
+    }
+    qsort(reader->names, m->num_params, sizeof(*reader->names), name_order);
+    for (size_t p = 1; p < m->num_params; p++) {
+        if (strcmp(reader->names[p - 1].name, reader->names[p].name) == 0) {
+            return sherdi_fail(SHERD_E_INVAL, "%s/%s: parameter %s is there twice",
+                               reader->params.dir, reader->params.tag, reader->names[p].name);
+        }
+    }
+    return SHERD_OK;
+}
+
+static sherd_status manifest_read(sherdi_reader *reader)
+{
+    char         path[SHERDI_CHECKPOINT_PATH_BYTES];
+    char        *text = NULL;
+    size_t       len  = 0;
+    sherd_status status;
+
+    SHERDI_TRY(
+        sherdi_checkpoint_path(reader->params.dir, reader->params.tag, SHERDI_MANIFEST_NAME, path));
+    SHERDI_TRY(sherdi_checkpoint_get(reader->params.mem, path, MOST_MANIFEST_BYTES, &text, &len));
+    status = sherdi_manifest_parse(&reader->manifest, reader->params.mem, path, text, len);
+    sherdi_free(text);
+    return status == SHERD_OK ? names_sort(reader) : status;
+}
+
+sherd_status sherdi_reader_open(const sherdi_reader_params *params, sherdi_reader **out)
+{
+    sherdi_reader *reader;
+    sherd_status   status;
+
+    SHERDI_TRY(sherdi_checksum_check_built());
+    SHERDI_TRY(sherdi_tag_check(params->tag));
+    reader = sherdi_alloc(params->mem, SHERDI_MEM_CONTROL, sizeof(*reader));
+    if (reader == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    reader->params = *params;
+    sherdi_manifest_init(&reader->manifest, params->mem);
+    status = manifest_read(reader);
+    if (status != SHERD_OK) {
+        sherdi_reader_close(reader);
+        return status;
+    }
+    *out = reader;
+    return SHERD_OK;
+}
+
+static void slot_empty(sherdi_reader *reader, slot *s)
+{
+    if (s->file != NULL && !s->is_checked) {
+        (void)sherdi_io_wait(reader->params.queue, &s->io); /* nobody came for it */
+    }
+    *s = (slot){.file = NULL};
+}
+
+/* Nothing of it is on its way any more, or in a slot. */
+static void file_close(sherdi_reader *reader, data_file *file)
+{
+    for (size_t i = 0; i < SHERDI_CHECKPOINT_SLOTS; i++) {
+        slot *s = &reader->slots[i];
+
+        if (s->file == file) {
+            slot_empty(reader, s);
+        }
+    }
+    sherdi_file_close(file->open, 0);
+    reader->num_open -= file->open != NULL;
+    file->open = NULL;
+}
+
+void sherdi_reader_close(sherdi_reader *reader)
+{
+    if (reader == NULL) {
+        return;
+    }
+    for (int r = 0; reader->files != NULL && r < reader->manifest.world_size; r++) {
+        for (int f = 0; f < SHERDI_DATA_FILES; f++) {
+            file_close(reader, &reader->files[r][f]);
+            sherdi_safetensors_destroy(reader->files[r][f].header);
+            sherdi_free(reader->files[r][f].tensors);
+        }
+    }
+    sherdi_free(reader->files);
+    sherdi_free(reader->names);
+    sherdi_manifest_fini(&reader->manifest);
+    sherdi_free(reader);
+}
+
+const sherdi_manifest *sherdi_reader_manifest(const sherdi_reader *reader)
+{
+    return &reader->manifest;
+}
+
+uint64_t sherdi_reader_bytes(const sherdi_reader *reader)
+{
+    return reader->read_bytes;
+}
+
+int64_t sherdi_reader_find_param(const sherdi_reader *reader, const char *name)
+{
+    name_at        key = {.name = name};
+    const name_at *at  = bsearch(&key, reader->names, reader->manifest.num_params,
+                                 sizeof(*reader->names), name_order);
+
+    return at == NULL ? -1 : (int64_t)at->param;
+}
+
+int sherdi_reader_find_part(const sherdi_reader *reader, const char *name)
+{
+    for (int i = 0; i < reader->manifest.num_parts; i++) {
+        if (strcmp(reader->manifest.parts[i], name) == 0) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+/* -------------------------------------------------------------------- headers -- */
+
+/* Which data file that is, for messages and to open it. */
+static void file_identify(const sherdi_reader *reader, const data_file *file, int *rank_out,
+                          sherdi_data_file *which_out)
+{
+    size_t number = (size_t)(file - &reader->files[0][0]);
+
+    *rank_out  = (int)(number / SHERDI_DATA_FILES);
+    *which_out = (sherdi_data_file)(number % SHERDI_DATA_FILES);
+}
+
+static sherd_status file_path(const sherdi_reader *reader, const data_file *file,
+                              char out[SHERDI_CHECKPOINT_PATH_BYTES])
+{
+    char             name[SHERDI_CHECKPOINT_NAME_BYTES];
+    sherdi_data_file which;
+    int              rank;
+
+    file_identify(reader, file, &rank, &which);
+    sherdi_data_file_name(which, rank, reader->manifest.world_size, name);
+    return sherdi_checkpoint_path(reader->params.dir, reader->params.tag, name, out);
+}
+
+static sherd_status file_damaged(const sherdi_reader *reader, const data_file *file,
+                                 const char *what)
+{
+    char path[SHERDI_CHECKPOINT_PATH_BYTES];
+
+    SHERDI_TRY(file_path(reader, file, path));
+    return sherdi_fail(SHERD_E_INVAL,
+                       "%s: %s; the file is damaged, load another checkpoint, or copy it again",
+                       path, what);
+}
+
+static const sherdi_manifest_file *file_said(const sherdi_reader *reader, const data_file *file)
+{
+    return &(&reader->manifest.files[0][0])[file - &reader->files[0][0]];
+}
+
+static int found_order(const void *a, const void *b)
+{
+    const found *one   = a;
+    const found *other = b;
+
+    if (one->param != other->param) {
+        return one->param < other->param ? -1 : 1;
+    }
+    if (one->part != other->part) {
+        return one->part < other->part ? -1 : 1;
+    }
+    return one->first == other->first ? 0 : one->first < other->first ? -1 : 1;
+}
+
+/* "NAME:PART:FIRST" of a parameter of the manifest, of the type that it should have. Blobs are none: 0. */
+static int tensor_take(sherdi_reader *reader, const sherdi_tensor *tensor, sherdi_data_file which,
+                       char *text, found *out)
+{
+    char   *first = strrchr(text, ':');
+    char   *part  = NULL;
+    char   *end   = NULL;
+    int64_t param;
+
+    if (first != NULL) {
+        *first = '\0';
+        part   = strrchr(text, ':');
+    }
+    if (part == NULL) {
+        return 0;
+    }
+    *part      = '\0';
+    param      = sherdi_reader_find_param(reader, text);
+    out->part  = which == SHERDI_DATA_FROZEN ? 0 : sherdi_reader_find_part(reader, part + 1);
+    out->first = strtoull(first + 1, &end, 10);
+    if (param < 0 || out->part < 0 || *end != '\0' || first[1] == '\0') {
+        return 0;
+    }
+    out->param = (size_t)param;
+    out->count = tensor->elems;
+    out->at    = tensor->begin;
+    return 1;
+}
+
+static int dtype_fits(const sherdi_reader *reader, sherdi_data_file which,
+                      sherdi_tensor_dtype dtype)
+{
+    static const sherdi_tensor_dtype DTYPES[] = {[SHERD_F32]  = SHERDI_TENSOR_F32,
+                                                 [SHERD_BF16] = SHERDI_TENSOR_BF16,
+                                                 [SHERD_F16]  = SHERDI_TENSOR_F16};
+
+    return dtype == (which == SHERDI_DATA_FROZEN ? DTYPES[reader->manifest.compute_dtype]
+                                                 : SHERDI_TENSOR_F32);
+}
+
+static sherd_status tensors_index(sherdi_reader *reader, data_file *file)
+{
+    sherdi_data_file which;
+    int              rank;
+
+    file_identify(reader, file, &rank, &which);
+    file->tensors = sherdi_alloc_array(reader->params.mem, SHERDI_MEM_CONTROL,
+                                       file->header->num_tensors + 1, sizeof(*file->tensors));
+    if (file->tensors == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    for (size_t t = 0; t < file->header->num_tensors; t++) {
+        const sherdi_tensor *tensor = &file->header->tensors[t];
+        char                *text   = sherdi_strdup(reader->params.mem, tensor->name);
+
+        if (text == NULL) {
+            return SHERD_E_NOMEM;
+        }
+        if (dtype_fits(reader, which, tensor->dtype) &&
+            tensor->begin % sherdi_tensor_dtype_bytes(tensor->dtype) == 0 &&
+            tensor_take(reader, tensor, which, text, &file->tensors[file->num_tensors])) {
+            file->num_tensors++;
+        }
+        sherdi_free(text);
+    }
+    qsort(file->tensors, file->num_tensors, sizeof(*file->tensors), found_order);
+    return SHERD_OK;
+}
+
+/* The checksum of each extent of the data, as long as there are extents. */
+static sherd_status checksums_find(sherdi_reader *reader, data_file *file)
+{
+    size_t extents  = sherdi_div_up(file->header->data_bytes, EXTENT);
+    file->checksums = sherdi_safetensors_note(file->header, "checksums");
+    if (file->checksums == NULL || strlen(file->checksums) != extents * HEX_DIGITS) {
+        return file_damaged(reader, file, "its header has not a checksum for each extent");
+    }
+    return SHERD_OK;
+}
+
+static sherd_status header_parse(sherdi_reader *reader, data_file *file, const char *bytes,
+                                 size_t len_bytes)
+{
+    const sherdi_manifest_file *said = file_said(reader, file);
+    char                        path[SHERDI_CHECKPOINT_PATH_BYTES];
+
+    SHERDI_TRY(file_path(reader, file, path));
+    if (sherdi_checksum(bytes, len_bytes) != said->header_checksum) {
+        return file_damaged(reader, file, "its header is not what the manifest says");
+    }
+    SHERDI_TRY(sherdi_safetensors_parse(
+        reader->params.mem, path, bytes + SHERDI_SAFETENSORS_PREFIX_BYTES,
+        len_bytes - SHERDI_SAFETENSORS_PREFIX_BYTES, (size_t)said->bytes, &file->header));
+    SHERDI_TRY(checksums_find(reader, file));
+    SHERDI_TRY(tensors_index(reader, file));
+    file->is_known = 1;
+    return SHERD_OK;
+}
+
+/* The first bytes, through the first slot, which is empty. */
+static sherd_status bytes_read(sherdi_reader *reader, const data_file *file, char *out,
+                               size_t len_bytes)
+{
+    size_t room = reader->params.slot_bytes;
+
+    for (size_t at = 0; at < len_bytes; at += room) {
+        sherdi_io io = {
+            .file         = file->open,
+            .memory       = reader->params.memory,
+            .offset_bytes = at,
+            .len_bytes = sherdi_min_size(room, sherdi_round_up(len_bytes - at, SHERD_ALIGN_BYTES)),
+            .what      = "header"};
+
+        sherdi_io_start(reader->params.queue, &io);
+        SHERDI_TRY(sherdi_io_wait(reader->params.queue, &io));
+        memcpy(out + at, reader->params.memory, sherdi_min_size(room, len_bytes - at));
+    }
+    return SHERD_OK;
+}
+
+static sherd_status header_read(sherdi_reader *reader, data_file *file)
+{
+    unsigned char prefix[SHERDI_SAFETENSORS_PREFIX_BYTES];
+    uint64_t      len = 0;
+    char         *bytes;
+    sherd_status  status;
+
+    slot_empty(reader, &reader->slots[0]);
+    SHERDI_TRY(bytes_read(reader, file, (char *)prefix, sizeof(prefix)));
+    for (int i = 7; i >= 0; i--) {
+        len = len << 8 | prefix[i];
+    }
+    if (len > SHERDI_SAFETENSORS_MAX_HEADER_BYTES ||
+        len + sizeof(prefix) > file_said(reader, file)->bytes ||
+        (len + sizeof(prefix)) % SHERD_ALIGN_BYTES != 0) {
+        return file_damaged(reader, file, "its header cannot be as long as it says");
+    }
+    bytes = sherdi_alloc(reader->params.mem, SHERDI_MEM_CONTROL, (size_t)len + sizeof(prefix));
+    if (bytes == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    status = bytes_read(reader, file, bytes, (size_t)len + sizeof(prefix));
+    if (status == SHERD_OK) {
+        status = header_parse(reader, file, bytes, (size_t)len + sizeof(prefix));
+    }
+    sherdi_free(bytes);
+    return status;
+}
+
+/* The one that was used longest ago gives way. */
+static void files_make_room(sherdi_reader *reader)
+{
+    data_file *oldest = NULL;
+
+    for (int r = 0; r < reader->manifest.world_size && reader->num_open == MOST_OPEN; r++) {
+        for (int f = 0; f < SHERDI_DATA_FILES; f++) {
+            data_file *file = &reader->files[r][f];
+
+            if (file->open != NULL && (oldest == NULL || file->used < oldest->used)) {
+                oldest = file;
+            }
+        }
+    }
+    if (oldest != NULL) {
+        file_close(reader, oldest);
+    }
+}
+
+/* Its header is read the first time. */
+static sherd_status file_use(sherdi_reader *reader, data_file *file)
+{
+    char               folder[SHERDI_CHECKPOINT_PATH_BYTES];
+    char               name[SHERDI_CHECKPOINT_NAME_BYTES];
+    const char        *folders[] = {folder};
+    sherdi_file_params params    = {.folders      = folders,
+                                    .num_folders  = 1,
+                                    .name         = name,
+                                    .stripe_bytes = SHERD_ALIGN_BYTES,
+                                    .flags        = SHERDI_FILE_READ};
+    sherdi_data_file   which;
+    int                rank;
+
+    file->used      = ++reader->clock;
+    reader->current = file;
+    if (file->open != NULL) {
+        return file->is_known ? SHERD_OK : header_read(reader, file);
+    }
+    files_make_room(reader);
+    file_identify(reader, file, &rank, &which);
+    if (file_said(reader, file)->bytes == 0) {
+        return file_damaged(reader, file,
+                            "the manifest does not name it, and a tensor should be there");
+    }
+    sherdi_data_file_name(which, rank, reader->manifest.world_size, name);
+    SHERDI_TRY(sherdi_checkpoint_path(reader->params.dir, reader->params.tag, NULL, folder));
+    SHERDI_TRY(sherdi_file_open(reader->params.queue, &params, &file->open));
+    reader->num_open++;
+    if (sherdi_file_len(file->open) != file_said(reader, file)->bytes) {
+        return file_damaged(reader, file, "it is not as long as the manifest says");
+    }
+    return file->is_known ? SHERD_OK : header_read(reader, file);
+}
+
+/* ---------------------------------------------------------------------- slots -- */
+
+static size_t slot_len(const sherdi_reader *reader, const data_file *file, size_t number)
+{
+    return sherdi_min_size(reader->params.slot_bytes,
+                           file->header->data_bytes - number * reader->params.slot_bytes);
+}
+
+static unsigned char *slot_memory(const sherdi_reader *reader, const slot *s)
+{
+    return reader->params.memory + (size_t)(s - reader->slots) * reader->params.slot_bytes;
+}
+
+static slot *slot_find(sherdi_reader *reader, size_t number)
+{
+    for (size_t i = 0; i < reader->params.num_slots; i++) {
+        if (reader->slots[i].file == reader->current && reader->slots[i].number == number) {
+            return &reader->slots[i];
+        }
+    }
+    return NULL;
+}
+
+/* One that is empty, or has been used longest ago; what was read ahead and not asked for yet goes last. */
+static slot *slot_oldest(sherdi_reader *reader)
+{
+    slot *oldest = &reader->slots[0];
+
+    for (size_t i = 0; i < reader->params.num_slots; i++) {
+        slot *s = &reader->slots[i];
+
+        if (s->file == NULL) {
+            return s;
+        }
+        if (s->is_checked != oldest->is_checked ? s->is_checked : s->used < oldest->used) {
+            oldest = s;
+        }
+    }
+    return oldest;
+}
+
+static slot *slot_start(sherdi_reader *reader, size_t number)
+{
+    data_file *file = reader->current;
+    slot      *s    = slot_oldest(reader);
+
+    slot_empty(reader, s);
+    *s = (slot){
+        .file   = file,
+        .number = number,
+        .used   = ++reader->clock,
+        .io     = {.file         = file->open,
+                   .memory       = slot_memory(reader, s),
+                   .offset_bytes = file->header->data_at + number * reader->params.slot_bytes,
+                   .len_bytes    = sherdi_round_up(slot_len(reader, file, number), SHERD_ALIGN_BYTES),
+                   .what         = "extent",
+                   .number       = number}};
+    sherdi_io_start(reader->params.queue, &s->io);
+    reader->read_bytes += s->io.len_bytes;
+    return s;
+}
+
+/* The tensor that has that byte, for a sentence; the file where none does. */
+static sherd_status extent_damaged(const sherdi_reader *reader, const data_file *file, size_t at,
+                                   size_t end)
+{
+    char             path[SHERDI_CHECKPOINT_PATH_BYTES];
+    const char      *name = NULL;
+    sherdi_data_file which;
+    int              rank;
+    size_t           more = 0;
+
+    for (size_t t = 0; t < file->header->num_tensors; t++) {
+        const sherdi_tensor *tensor = &file->header->tensors[t];
+
+        if (tensor->begin < end && tensor->end > at) {
+            name = name == NULL ? tensor->name : name;
+            more++;
+        }
+    }
+    file_identify(reader, file, &rank, &which);
+    SHERDI_TRY(file_path(reader, file, path));
+    return sherdi_fail(SHERD_E_INVAL,
+                       "%s: bytes %zu to %zu of rank %d's data are not what their checksum says; "
+                       "damaged is tensor %s%s; load another checkpoint, or copy the file again",
+                       path, at, end, rank, name == NULL ? "none" : name,
+                       more > 1 ? " or one that follows it" : "");
+}
+
+static sherd_status slot_check(sherdi_reader *reader, slot *s)
+{
+    const unsigned char *memory = slot_memory(reader, s);
+    size_t               begin  = s->number * reader->params.slot_bytes;
+    size_t               len    = slot_len(reader, s->file, s->number);
+    char                 digits[HEX_DIGITS + 1];
+
+    for (size_t at = 0; at < len; at += EXTENT) {
+        size_t some = sherdi_min_size(EXTENT, len - at);
+
+        (void)snprintf(digits, sizeof(digits), "%016" PRIx64, sherdi_checksum(memory + at, some));
+        if (memcmp(digits, s->file->checksums + (begin + at) / EXTENT * HEX_DIGITS, HEX_DIGITS) !=
+            0) {
+            return extent_damaged(reader, s->file, begin + at, begin + at + some);
+        }
+    }
+    return SHERD_OK;
+}
+
+/* What follows is read meanwhile, into half of the slots: values may come from two files in turn. */
+static void slots_ahead(sherdi_reader *reader, size_t number)
+{
+    size_t all = sherdi_div_up(reader->current->header->data_bytes, reader->params.slot_bytes);
+
+    for (size_t n = number + 1; n < all && n <= number + reader->params.num_slots / 2; n++) {
+        if (slot_find(reader, n) == NULL) {
+            (void)slot_start(reader, n);
+        }
+    }
+}
+
+/* The slot with that byte of the open file's data. */
+static sherd_status slot_take(sherdi_reader *reader, size_t at, slot **out)
+{
+    size_t       number = at / reader->params.slot_bytes;
+    slot        *s      = slot_find(reader, number);
+    sherd_status status;
+
+    if (s == NULL) {
+        s = slot_start(reader, number);
+    }
+    s->used = ++reader->clock;
+    *out    = s;
+    if (s->is_checked) {
+        return SHERD_OK;
+    }
+    slots_ahead(reader, number);
+    status = sherdi_io_wait(reader->params.queue, &s->io);
+    if (status == SHERD_OK) {
+        status = slot_check(reader, s);
+    }
+    s->is_checked = 1;
+    if (status != SHERD_OK) {
+        *s = (slot){.file = NULL};
+    }
+    return status;
+}
+
+/* --------------------------------------------------------------------- values -- */
+
+static sherd_status stretch_hand(sherdi_reader *reader, size_t at, size_t elem, size_t first,
+                                 size_t count, sherdi_reader_fn fn, void *ctx)
+{
+    sherd_dtype dtype = elem == sizeof(float) ? SHERD_F32 : reader->manifest.compute_dtype;
+
+    while (count > 0) {
+        slot  *s;
+        size_t in_slot = at % reader->params.slot_bytes;
+        size_t some    = sherdi_min_size(count, (reader->params.slot_bytes - in_slot) / elem);
+
+        SHERDI_TRY(slot_take(reader, at, &s));
+        SHERDI_TRY(fn(ctx, first, some, slot_memory(reader, s) + in_slot, dtype));
+        at += some * elem;
+        first += some;
+        count -= some;
+    }
+    return SHERD_OK;
+}
+
+/* The tensor of the open file that has the element; NULL: none. */
+static const found *tensor_find(const data_file *file, size_t param, int part, size_t first)
+{
+    size_t low  = 0;
+    size_t high = file->num_tensors;
+    found  key  = {.param = param, .part = part, .first = first};
+
+    while (low < high) { /* the first one behind the element */
+        size_t middle = low + (high - low) / 2;
+
+        if (found_order(&file->tensors[middle], &key) <= 0) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    if (low == 0) {
+        return NULL;
+    }
+    return file->tensors[low - 1].param == param && file->tensors[low - 1].part == part &&
+                   first - file->tensors[low - 1].first < file->tensors[low - 1].count
+               ? &file->tensors[low - 1]
+               : NULL;
+}
+
+sherd_status sherdi_reader_values(sherdi_reader *reader, size_t param, int part, size_t first,
+                                  size_t count, sherdi_reader_fn fn, void *ctx)
+{
+    const sherdi_manifest_param *p     = &reader->manifest.params[param];
+    size_t                       slice = reader->manifest.segments[p->segment].slice_elems;
+    sherdi_data_file             which = p->is_frozen ? SHERDI_DATA_FROZEN : SHERDI_DATA_STATE;
+    size_t elem = p->is_frozen ? sherd_dtype_bytes(reader->manifest.compute_dtype) : sizeof(float);
+
+    while (count > 0) {
+        data_file   *file = &reader->files[(p->offset_elems + first) / slice][which];
+        const found *at;
+        size_t       some;
+
+        SHERDI_TRY(file_use(reader, file));
+        at = tensor_find(file, param, part, first);
+        if (at == NULL) {
+            return file_damaged(reader, file, "a tensor that should be there is not");
+        }
+        some = sherdi_min_size(count, at->count - (first - at->first));
+        SHERDI_TRY(
+            stretch_hand(reader, at->at + (first - at->first) * elem, elem, first, some, fn, ctx));
+        first += some;
+        count -= some;
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherdi_reader_verify(sherdi_reader *reader, sherdi_data_file which, int rank,
+                                  void (*progress)(void *ctx, uint64_t more_bytes), void *ctx)
+{
+    data_file *file = &reader->files[rank][which];
+
+    if (file_said(reader, file)->bytes == 0) {
+        return SHERD_OK;
+    }
+    SHERDI_TRY(file_use(reader, file));
+    for (size_t at = 0; at < file->header->data_bytes; at += reader->params.slot_bytes) {
+        slot *s;
+
+        SHERDI_TRY(slot_take(reader, at, &s));
+        if (progress != NULL) {
+            progress(ctx, slot_len(reader, file, s->number));
+        }
+    }
+    return SHERD_OK;
+}
