@@ -1,6 +1,6 @@
 /* The engine: arguments are checked here, then loop.c and step.c move. Made in
  * three phases: declared (the model), sealed (the plan and its memory), running. */
-#include "engine/run/engine_impl.h"
+#include "engine/checkpoint/save.h"
 
 #include "base/checked.h"
 #include "base/log.h"
@@ -93,6 +93,29 @@ static sherd_status open_check(const sherd_engine *engine, const char *what)
                            "%s comes before sherd_engine_seal, and this engine is "
                            "sealed",
                            what);
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherdi_engine_check_boundary(const sherd_engine *engine, const char *call)
+{
+    if (engine->phase == SHERDI_PHASE_OPEN || engine->phase == SHERDI_PHASE_PREPARED) {
+        return sherdi_fail(SHERD_E_STATE, "%s: the engine is %s", call,
+                           engine->phase == SHERDI_PHASE_OPEN
+                               ? "not sealed; call sherd_engine_seal first"
+                               : "between sherd_step_prepare and its end; apply or discard first");
+    }
+    for (size_t u = 0; u < engine->plan->num_units; u++) {
+        if (sherdi_unit_of(engine, (int)u)->held > 0) {
+            return sherdi_fail(SHERD_E_STATE, "%s: unit %s is still acquired; release it first",
+                               call, engine->model.units[u].name);
+        }
+    }
+    if (engine->window.micro_seen > 0 || engine->window.has_backward) {
+        return sherdi_fail(SHERD_E_STATE,
+                           "%s: a window is open, with %d micro-batches; call it behind the step "
+                           "that ends the window, or drop the window with sherd_step_discard",
+                           call, engine->window.micro_seen);
     }
     return SHERD_OK;
 }
@@ -429,6 +452,7 @@ static void transfers_finish(sherd_engine *engine)
 
 static void memory_close(sherd_engine *engine)
 {
+    sherdi_save_abandon(engine);
     transfers_finish(engine);
     sherdi_lanes_drain(engine);
     sherdi_run_close(engine);

@@ -1,0 +1,474 @@
+/* Loading: the ranks find every parameter of the model in the manifest, each reads what it owns and makes its parameters from
+ * that, and the fingerprints of all are held against the manifest. */
+#include "engine/checkpoint/folder.h"
+#include "engine/checkpoint/frozen.h"
+#include "engine/checkpoint/reader.h"
+#include "engine/checkpoint/save.h"
+#include "engine/checkpoint/shard.h"
+#include "engine/checkpoint/values.h"
+
+#include "base/checked.h"
+#include "base/clock.h"
+#include "base/log.h"
+
+#include <fnmatch.h>
+#include <stdio.h>
+#include <string.h>
+
+#define NOT_THERE (-1)
+
+typedef struct load {
+    sherd_engine     *engine;
+    sherd_load_params params;
+    const char       *dir;
+    char              tag[SHERDI_CHECKPOINT_NAME_BYTES];
+    sherdi_ioq       *queue;
+    unsigned char    *slots;
+    float            *values; /* one slot more: what has another type on its way to fp32 */
+    sherdi_reader    *reader;
+    int64_t          *found; /* by parameter of the model: that of the manifest, or NOT_THERE */
+    int               parts[SHERDI_MOST_PARTS]; /* by part of the optimizer: that of the manifest */
+    int               is_whole; /* nothing is missing, nothing extra: the fingerprints must agree */
+    uint64_t          fingerprint, state_fingerprint; /* of what this rank has read */
+    uint64_t          done_bytes, all_bytes;
+
+    /* what is read now */
+    const sherdi_op          *op;
+    const sherdi_shard_piece *piece;
+    int                       part;
+} load;
+
+/* ---------------------------------------------------------------- what fits what -- */
+
+static int is_allowed(const char *const *patterns, size_t count, const char *name)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (fnmatch(patterns[i], name, 0) == 0) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+static void shape_text(int ndim, const size_t *shape, char *text, size_t len_bytes)
+{
+    size_t used = (size_t)snprintf(text, len_bytes, "[");
+
+    for (int d = 0; d < ndim && used < len_bytes; d++) {
+        used += (size_t)snprintf(text + used, len_bytes - used, d == 0 ? "%zu" : ", %zu", shape[d]);
+    }
+    (void)snprintf(text + (used < len_bytes ? used : len_bytes - 1),
+                   used < len_bytes ? len_bytes - used : 1, "]");
+}
+
+static int shape_is(const sherdi_manifest_param *saved, const sherdi_model_param *param)
+{
+    return saved->ndim == param->ndim &&
+           memcmp(saved->shape, param->shape, (size_t)param->ndim * sizeof(*param->shape)) == 0;
+}
+
+static sherd_status shape_refuse(const load *l, const sherdi_manifest_param *saved,
+                                 const sherdi_model_param *param)
+{
+    char was[128];
+    char is[128];
+
+    shape_text(saved->ndim, saved->shape, was, sizeof(was));
+    shape_text(param->ndim, param->shape, is, sizeof(is));
+    return sherdi_fail(SHERD_E_INVAL,
+                       "%s/%s: parameter %s has the shape %s there and %s here; it is another "
+                       "model's, or name the parameter in may_miss and may_be_extra",
+                       l->dir, l->tag, param->name, was, is);
+}
+
+static sherd_status param_match(load *l, size_t p)
+{
+    const sherdi_model_param *param = &l->engine->model.params[p];
+    int64_t                   at    = sherdi_reader_find_param(l->reader, param->name);
+    int may_miss = is_allowed(l->params.may_miss, l->params.num_may_miss, param->name);
+
+    l->found[p] = at;
+    if (at >= 0 && !shape_is(&sherdi_reader_manifest(l->reader)->params[at], param)) {
+        if (!may_miss) {
+            return shape_refuse(l, &sherdi_reader_manifest(l->reader)->params[at], param);
+        }
+        l->found[p] = NOT_THERE;
+    }
+    if (l->found[p] != NOT_THERE) {
+        return SHERD_OK;
+    }
+    l->is_whole = 0;
+    return may_miss ? SHERD_OK
+                    : sherdi_fail(SHERD_E_INVAL,
+                                  "%s/%s has no parameter %s; it is another model's, or name the "
+                                  "parameter in may_miss and fill it",
+                                  l->dir, l->tag, param->name);
+}
+
+/* The parameters of the checkpoint that nothing here takes. */
+static sherd_status extra_check(load *l)
+{
+    const sherdi_manifest *m     = sherdi_reader_manifest(l->reader);
+    size_t                 taken = 0;
+
+    for (size_t p = 0; p < l->engine->model.num_params; p++) {
+        taken += l->found[p] != NOT_THERE;
+    }
+    if (taken == m->num_params) {
+        return SHERD_OK;
+    }
+    l->is_whole = 0;
+    for (size_t e = 0; e < m->num_params; e++) {
+        int is_taken = 0;
+
+        for (size_t p = 0; p < l->engine->model.num_params && !is_taken; p++) {
+            is_taken = l->found[p] == (int64_t)e;
+        }
+        if (!is_taken &&
+            !is_allowed(l->params.may_be_extra, l->params.num_may_be_extra, m->params[e].name)) {
+            return sherdi_fail(SHERD_E_INVAL,
+                               "%s/%s has parameter %s, which this model has not; it is another "
+                               "model's, or name the parameter in may_be_extra",
+                               l->dir, l->tag, m->params[e].name);
+        }
+    }
+    return SHERD_OK;
+}
+
+/* A parameter that was frozen when it was saved has no state but its value. */
+static sherd_status parts_match(load *l)
+{
+    const sherdi_optimizer *optimizer = l->engine->settings.optimizer;
+    const sherdi_manifest  *m         = sherdi_reader_manifest(l->reader);
+
+    for (int i = 0; i < optimizer->num_parts; i++) {
+        l->parts[i] = sherdi_reader_find_part(l->reader, optimizer->parts[i].name);
+        if (l->parts[i] < 0 && !l->params.weights_only) {
+            return sherdi_fail(SHERD_E_INVAL,
+                               "%s/%s was saved by the optimizer %s and has no %s; load its "
+                               "weights alone (weights_only), or use that optimizer",
+                               l->dir, l->tag, m->optimizer, optimizer->parts[i].name);
+        }
+        if (i > 0 && l->params.weights_only) {
+            l->parts[i] = NOT_THERE;
+        }
+    }
+    for (size_t p = 0; p < l->engine->model.num_params && !l->params.weights_only; p++) {
+        const sherdi_model_param *param = &l->engine->model.params[p];
+
+        if (l->found[p] >= 0 && !param->is_frozen && m->params[l->found[p]].is_frozen) {
+            return sherdi_fail(SHERD_E_INVAL,
+                               "%s/%s has no optimizer state of parameter %s, which was frozen "
+                               "there; load the weights alone (weights_only)",
+                               l->dir, l->tag, param->name);
+        }
+        l->is_whole = l->is_whole &&
+                      (l->found[p] < 0 || param->is_frozen == m->params[l->found[p]].is_frozen);
+    }
+    return SHERD_OK;
+}
+
+static sherd_status match(load *l)
+{
+    l->is_whole = !l->params.weights_only;
+    l->found = sherdi_alloc_array(&l->engine->mem, SHERDI_MEM_CONTROL, l->engine->model.num_params,
+                                  sizeof(*l->found));
+    if (l->found == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    for (size_t p = 0; p < l->engine->model.num_params; p++) {
+        SHERDI_TRY(param_match(l, p));
+    }
+    SHERDI_TRY(extra_check(l));
+    return parts_match(l);
+}
+
+/* ------------------------------------------------------------------------ values -- */
+
+static void progress_tell(load *l, uint64_t bytes)
+{
+    l->done_bytes += bytes;
+    if (l->params.progress != NULL) {
+        l->params.progress(l->params.progress_ctx, l->done_bytes, l->all_bytes);
+    }
+}
+
+/* Global, as the model that was saved counted. */
+static uint64_t saved_index(const load *l, size_t param, size_t first)
+{
+    return l->engine->model.params[param].first_index + first;
+}
+
+static sherd_status values_take(void *ctx, size_t first, size_t count, const void *values,
+                                sherd_dtype dtype)
+{
+    load                 *l      = ctx;
+    const sherdi_backend *host   = l->engine->host;
+    const float          *wide   = values;
+    size_t                param  = l->piece->param;
+    size_t                offset = l->piece->offset_elems + (first - l->piece->first);
+    uint64_t              sum;
+
+    if (dtype != SHERD_F32) {
+        host->kernels->cast(host, l->values, SHERD_F32, values, dtype, count);
+        wide = l->values;
+    }
+    sum = sherdi_values_fingerprint(host, saved_index(l, param, first), count, wide);
+    if (l->part == 0) {
+        l->fingerprint += sum;
+    } else {
+        l->state_fingerprint += sherdi_values_part_sum(l->parts[l->part], sum);
+    }
+    sherdi_run_block_put(l->engine, l->op, l->part, offset, count, wide);
+    progress_tell(l, count * sherd_dtype_bytes(dtype));
+    return SHERD_OK;
+}
+
+/* Of weights alone the rest begins anew. */
+static void part_zero(load *l, const sherdi_shard_piece *piece)
+{
+    size_t room = l->engine->plan->checkpoint_slot_bytes / sizeof(*l->values);
+
+    memset(l->values, 0, room * sizeof(*l->values));
+    for (size_t at = 0; at < piece->count; at += room) {
+        sherdi_run_block_put(l->engine, l->op, l->part, piece->offset_elems + at,
+                             sherdi_min_size(room, piece->count - at), l->values);
+    }
+}
+
+static sherd_status piece_load(load *l, const sherdi_shard_piece *piece)
+{
+    int64_t saved = l->found[piece->param];
+
+    if (saved == NOT_THERE) {
+        return SHERD_OK; /* it keeps what it has */
+    }
+    l->piece = piece;
+    for (l->part = 0; l->part < l->engine->settings.optimizer->num_parts; l->part++) {
+        if (l->part > 0 && l->parts[l->part] == NOT_THERE) {
+            part_zero(l, piece);
+            continue;
+        }
+        SHERDI_TRY(sherdi_reader_values(l->reader, (size_t)saved,
+                                        l->part == 0 ? 0 : l->parts[l->part], piece->first,
+                                        piece->count, values_take, l));
+    }
+    return SHERD_OK;
+}
+
+static sherd_status block_load(void *ctx, const sherdi_op *op)
+{
+    load               *l      = ctx;
+    sherdi_shard_pieces pieces = sherdi_shard_all(l->engine->plan, &l->engine->model, op->block);
+    sherdi_shard_piece  piece;
+
+    l->op = op;
+    while (sherdi_shard_next(&pieces, &piece)) {
+        SHERDI_TRY(piece_load(l, &piece));
+    }
+    return SHERD_OK;
+}
+
+/* ------------------------------------------------------------------------ phases -- */
+
+static sherd_status tag_find(load *l, const char *tag)
+{
+    sherd_engine *engine = l->engine;
+    sherd_status  status = SHERD_OK;
+
+    if (tag != NULL) {
+        SHERDI_TRY(sherdi_agree_status(engine->world, sherdi_tag_check(tag)));
+        (void)snprintf(l->tag, sizeof(l->tag), "%s", tag);
+    } else if (engine->rank == 0) {
+        status = sherdi_checkpoint_latest(l->dir, l->tag);
+    }
+    SHERDI_TRY(sherdi_agree_status(engine->world, status));
+    return sherd_world_broadcast(engine->world, l->tag, sizeof(l->tag), 0);
+}
+
+static sherd_status open_local(load *l)
+{
+    sherd_engine     *engine = l->engine;
+    sherdi_plan      *plan   = engine->plan;
+    size_t            slots  = plan->checkpoint_slots;
+    sherdi_ioq_params params = {.request_bytes = engine->settings.io_block_bytes,
+                                .depth         = engine->settings.io_depth,
+                                .rank          = engine->rank,
+                                .trace         = engine->marks.trace};
+
+    SHERDI_TRY(sherdi_ioq_create(&params, &engine->mem, &l->queue));
+    l->slots = sherdi_alloc(&engine->mem, SHERDI_MEM_HOST_STAGING,
+                            (slots + 2) * plan->checkpoint_slot_bytes);
+    if (l->slots == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    /* two slots' room: a slot of two-byte values becomes twice as long */
+    l->values = (float *)(void *)(l->slots + slots * plan->checkpoint_slot_bytes);
+    SHERDI_TRY(sherdi_reader_open(&(sherdi_reader_params){.queue      = l->queue,
+                                                          .mem        = &engine->mem,
+                                                          .dir        = l->dir,
+                                                          .tag        = l->tag,
+                                                          .memory     = l->slots,
+                                                          .slot_bytes = plan->checkpoint_slot_bytes,
+                                                          .num_slots  = slots},
+                                  &l->reader));
+    return match(l);
+}
+
+static void load_close(load *l)
+{
+    sherdi_reader_close(l->reader);
+    sherdi_ioq_destroy(l->queue);
+    sherdi_free(l->slots);
+    sherdi_free(l->found);
+}
+
+/* The checksums were right, and yet it must be what was saved: the ranks add up what they have read. */
+static sherd_status fingerprints_check(load *l)
+{
+    const sherdi_manifest *m      = sherdi_reader_manifest(l->reader);
+    sherd_engine          *engine = l->engine;
+    sherdi_publish_message mine = {.fingerprint = l->fingerprint, .decision = l->state_fingerprint};
+    uint64_t               sum  = engine->fingerprints.frozen;
+    uint64_t               state = 0;
+    int                    parts = engine->plan->is_sliced ? engine->world_size : 1;
+
+    SHERDI_TRY(sherdi_world_exchange(engine->world, &mine, engine->exchange.publish, sizeof(mine)));
+    for (int r = 0; r < parts; r++) {
+        sum += engine->exchange.publish[r].fingerprint;
+        state += engine->exchange.publish[r].decision;
+    }
+    if (!l->is_whole || (sum == m->fingerprint && state == m->state_fingerprint)) {
+        return SHERD_OK;
+    }
+    return sherdi_fail(SHERD_E_INVAL,
+                       "%s/%s: what was loaded has fingerprint %016llx (state %016llx), and the "
+                       "manifest says %016llx (%016llx); load another checkpoint",
+                       l->dir, l->tag, (unsigned long long)sum, (unsigned long long)state,
+                       (unsigned long long)m->fingerprint,
+                       (unsigned long long)m->state_fingerprint);
+}
+
+static void counters_take(load *l)
+{
+    const sherdi_manifest *m      = sherdi_reader_manifest(l->reader);
+    sherd_engine          *engine = l->engine;
+
+    if (l->params.weights_only) {
+        return;
+    }
+    engine->step          = m->step;
+    engine->micro_step    = m->micro_step;
+    engine->skipped_steps = m->skipped_steps;
+    engine->scaler        = m->scaler;
+    engine->scaler.params = engine->settings.scaler;
+}
+
+/* What only begins needs no other values any more, but for what the checkpoint has not. */
+static void fill_settle(load *l)
+{
+    sherd_engine *engine = l->engine;
+
+    for (size_t p = 0; p < engine->model.num_params; p++) {
+        engine->fill.is_filled[p] = engine->fill.is_filled[p] || l->found[p] != NOT_THERE;
+    }
+    engine->fill.is_loaded  = 1;
+    engine->fill.is_changed = 0;
+    sherdi_progress_complete(&engine->run.progress, engine->plan, SHERDI_RING_STATE);
+    sherdi_progress_complete(&engine->run.progress, engine->plan, SHERDI_RING_PARAMS);
+}
+
+/* From here on the engine is not what it was. */
+static sherd_status values_load(load *l)
+{
+    sherd_engine *engine = l->engine;
+    uint64_t      own    = 0;
+    int           is_all = 1;
+
+    for (size_t p = 0; p < engine->model.num_params; p++) {
+        is_all = is_all && l->found[p] != NOT_THERE;
+    }
+    for (int ring = 0; ring < SHERDI_RINGS; ring++) {
+        (void)sherdi_run_settle(engine, (sherdi_ring)ring);
+    }
+    SHERDI_TRY(sherdi_program_forget(&engine->run.program));
+    SHERDI_TRY(sherdi_run_generation(engine, SHERDI_OP_ABANDON));
+    SHERDI_TRY(sherdi_frozen_load(engine, l->reader, l->found, &engine->fingerprints.frozen));
+    SHERDI_TRY(sherdi_update_load(engine, is_all ? SHERDI_WALK_LOAD : SHERDI_WALK_LOAD_SOME,
+                                  block_load, l, &own));
+    SHERDI_TRY(fingerprints_check(l));
+    counters_take(l);
+    SHERDI_TRY(sherdi_agree_status(engine->world,
+                                   sherdi_run_commit(engine, engine->step, own, &engine->scaler)));
+    fill_settle(l);
+    return SHERD_OK;
+}
+
+static sherd_status load_run(load *l, const char *tag)
+{
+    sherd_engine *engine = l->engine;
+    sherd_status  status;
+
+    SHERDI_TRY(tag_find(l, tag));
+    SHERDI_TRY(sherdi_agree_status(engine->world, open_local(l)));
+    l->all_bytes           = sherdi_reader_manifest(l->reader)->data_bytes;
+    engine->failure.status = SHERD_OK;
+    status                 = values_load(l);
+    if (status != SHERD_OK) {
+        sherdi_engine_poison(engine, status);
+        return status;
+    }
+    sherdi_loop_window_begin(engine);
+    if (engine->phase != SHERDI_PHASE_SEALED) {
+        engine->phase = SHERDI_PHASE_RUNNING;
+        sherdi_loop_fetch_ahead(engine);
+    }
+    return SHERD_OK;
+}
+
+/* ------------------------------------------------------------------------- calls -- */
+
+void sherd_load_params_init(sherd_load_params *params)
+{
+    *params = (sherd_load_params){.struct_size = sizeof(*params)};
+}
+
+static sherd_status load_check(const sherd_engine *engine, const char *dir)
+{
+    SHERDI_TRY(sherdi_api_need(engine != NULL, "sherd_checkpoint_load", "the engine"));
+    SHERDI_TRY(sherdi_api_need(dir != NULL, "sherd_checkpoint_load", "dir"));
+    SHERDI_TRY(sherdi_world_status(engine->world));
+    if (engine->failure.status == SHERD_E_DEVICE) {
+        return sherdi_engine_check_alive(engine);
+    }
+    return engine->failure.status == SHERD_OK
+               ? sherdi_engine_check_boundary(engine, "sherd_checkpoint_load")
+               : SHERD_OK;
+}
+
+sherd_status sherd_checkpoint_load(sherd_engine *engine, const char *dir, const char *tag,
+                                   const sherd_load_params *params)
+{
+    load         l     = {.engine = engine, .dir = dir};
+    int64_t      start = sherdi_now_ns();
+    sherd_status status;
+    char         text[SHERDI_ERROR_BYTES];
+
+    sherd_load_params_init(&l.params);
+    SHERDI_TRY(load_check(engine, dir));
+    if (params != NULL) {
+        SHERDI_TRY(sherdi_api_read(params, SHERDI_API_LOAD_PARAMS, &l.params));
+    }
+    SHERDI_TRY(sherd_checkpoint_wait(engine, NULL));
+    sherd_checkpoint_report_init(&engine->checkpoint);
+    status = load_run(&l, tag);
+    (void)snprintf(text, sizeof(text), "%s", sherd_last_error());
+    engine->checkpoint.bytes       = l.reader == NULL ? 0 : sherdi_reader_bytes(l.reader);
+    engine->checkpoint.step        = engine->step;
+    engine->checkpoint.fingerprint = engine->fingerprints.own;
+    load_close(&l);
+    engine->checkpoint.blocked_s = engine->checkpoint.all_s =
+        (double)(sherdi_now_ns() - start) / 1e9;
+    return sherdi_engine_outcome(engine,
+                                 status == SHERD_OK ? SHERD_OK : sherdi_fail_relay(status, text));
+}

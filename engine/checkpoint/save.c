@@ -1,0 +1,772 @@
+/* Saving. The ranks agree on the folder, every rank writes its own data file, the ranks tell each other how it went and what
+ * their files are, rank 0 writes the manifest and gives the folder its name. In between nobody meets. */
+#include "engine/checkpoint/save.h"
+
+#include "base/checked.h"
+#include "base/clock.h"
+#include "base/hash.h"
+#include "base/log.h"
+#include "engine/checkpoint/folder.h"
+#include "engine/checkpoint/frozen.h"
+#include "engine/checkpoint/shard.h"
+#include "engine/checkpoint/values.h"
+#include "engine/checkpoint/writer.h"
+#include "offload/checksum.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <time.h>
+
+#define HEX_DIGITS 16
+
+/* What a rank tells the others: of its arguments, then of its files. */
+typedef struct save_message {
+    uint64_t             status;
+    uint64_t             arguments; /* hash */
+    uint64_t             bytes;     /* that it is going to write */
+    sherdi_manifest_file files[SHERDI_DATA_FILES];
+    uint64_t             fingerprint, state_fingerprint;
+} save_message;
+
+struct sherdi_save {
+    sherd_engine     *engine;
+    sherd_save_params params;
+    char              dir[SHERDI_CHECKPOINT_PATH_BYTES];
+    char              tag[SHERDI_CHECKPOINT_NAME_BYTES];
+    char              folder[SHERDI_CHECKPOINT_PATH_BYTES]; /* the partial one */
+    int               is_async;
+
+    sherdi_ioq                 *queue;
+    unsigned char              *slots; /* NULL: the snapshot is used */
+    sherdi_safetensors_builder *headers[SHERDI_DATA_FILES];
+    const char                 *header_bytes[SHERDI_DATA_FILES];
+    size_t                      header_len[SHERDI_DATA_FILES];
+    sherdi_writer               writers[SHERDI_DATA_FILES];
+    save_message                mine;
+    save_message               *all;
+    sherdi_manifest             manifest;
+    uint64_t                    done_bytes, all_bytes;
+    int64_t                     start_ns;
+
+    pthread_t    thread; /* of an asynchronous one */
+    int          has_thread;
+    atomic_int   is_over; /* the thread has done its work */
+    sherd_status thread_status;
+    char         thread_text[SHERDI_ERROR_BYTES];
+};
+
+/* ----------------------------------------------------------------- one file -- */
+
+static void progress_tell(void *ctx, size_t more_bytes)
+{
+    sherdi_save *save = ctx;
+
+    save->done_bytes += more_bytes;
+    if (save->params.progress != NULL && !save->is_async) {
+        save->params.progress(save->params.progress_ctx, save->done_bytes, save->all_bytes);
+    }
+}
+
+static sherd_status header_make(sherdi_save *save, sherdi_data_file which)
+{
+    sherd_engine *engine = save->engine;
+    size_t        extents;
+
+    SHERDI_TRY(sherdi_safetensors_begin(&engine->mem, SHERD_ALIGN_BYTES, &save->headers[which]));
+    SHERDI_TRY(sherdi_shard_add(engine->plan, &engine->model, which, save->headers[which]));
+    extents = sherdi_div_up(sherdi_safetensors_data_bytes(save->headers[which]),
+                            SHERDI_CHECKPOINT_EXTENT_BYTES);
+    SHERDI_TRY(sherdi_safetensors_metadata(save->headers[which], "format", "sherd"));
+    SHERDI_TRY(sherdi_safetensors_reserve(save->headers[which], "checksums", extents * HEX_DIGITS));
+    return sherdi_safetensors_finish(save->headers[which], &save->header_bytes[which],
+                                     &save->header_len[which]);
+}
+
+static sherd_status writer_make(sherdi_save *save, sherdi_data_file which)
+{
+    const sherdi_plan *plan       = save->engine->plan;
+    int                is_put_off = save->is_async && which == SHERDI_DATA_STATE;
+    size_t             bytes      = sherdi_safetensors_data_bytes(save->headers[which]);
+    char               name[SHERDI_CHECKPOINT_NAME_BYTES];
+
+    sherdi_data_file_name(which, save->engine->rank, save->engine->world_size, name);
+    return sherdi_writer_open(
+        &save->writers[which],
+        &(sherdi_writer_params){
+            .queue  = save->queue,
+            .mem    = &save->engine->mem,
+            .folder = save->folder,
+            .name   = name,
+            .memory =
+                is_put_off ? save->engine->memory.buffers[SHERDI_BUFFER_SNAPSHOT] : save->slots,
+            .slot_bytes   = plan->checkpoint_slot_bytes,
+            .num_slots    = is_put_off ? sherdi_div_up(bytes, plan->checkpoint_slot_bytes)
+                                       : plan->checkpoint_slots,
+            .header_bytes = save->header_len[which],
+            .data_bytes   = bytes,
+            .is_put_off   = is_put_off,
+            .progress     = progress_tell,
+            .progress_ctx = save,
+        });
+}
+
+/* The checksums are known; the file is whole behind this. */
+static sherd_status file_finish(sherdi_save *save, sherdi_data_file which)
+{
+    sherdi_writer        *writer = &save->writers[which];
+    sherdi_manifest_file *file   = &save->mine.files[which];
+
+    SHERDI_TRY(sherdi_writer_flush(writer));
+    SHERDI_TRY(sherdi_safetensors_set(save->headers[which], "checksums", writer->checksums));
+    SHERDI_TRY(sherdi_writer_finish(writer, save->header_bytes[which]));
+    file->bytes = save->header_len[which] + sherdi_safetensors_data_bytes(save->headers[which]);
+    file->header_checksum = sherdi_checksum(save->header_bytes[which], save->header_len[which]);
+    return SHERD_OK;
+}
+
+/* ------------------------------------------------------------------- values -- */
+
+/* What is put into the file is what is counted: a state that changed in memory since its step shows. */
+static void values_count(sherdi_save *save, size_t param, int part, size_t first, size_t count,
+                         const float *values)
+{
+    uint64_t sum = sherdi_values_fingerprint(
+        save->engine->host, save->engine->model.params[param].first_index + first, count, values);
+
+    if (part == 0) {
+        save->mine.fingerprint += sum;
+    } else {
+        save->mine.state_fingerprint += sherdi_values_part_sum(part, sum);
+    }
+}
+
+static sherd_status piece_save(sherdi_save *save, const sherdi_op *op,
+                               const sherdi_shard_piece *piece, int part)
+{
+    sherdi_writer *writer = &save->writers[SHERDI_DATA_STATE];
+    size_t         at     = 0;
+
+    while (at < piece->count) {
+        unsigned char *to;
+        float         *values;
+        size_t         room;
+        size_t         some;
+
+        SHERDI_TRY(sherdi_writer_reserve(writer, &to, &room));
+        values = (float *)(void *)to;
+        some   = sherdi_min_size(room / sizeof(*values), piece->count - at);
+        SHERDI_TRY(
+            sherdi_run_block_get(save->engine, op, part, piece->offset_elems + at, some, values));
+        values_count(save, piece->param, part, piece->first + at, some, values);
+        sherdi_writer_advance(writer, some * sizeof(*values));
+        at += some;
+    }
+    return SHERD_OK;
+}
+
+static sherd_status block_save(void *ctx, const sherdi_op *op)
+{
+    sherdi_save        *save = ctx;
+    sherdi_shard_pieces pieces =
+        sherdi_shard_saved(save->engine->plan, &save->engine->model, op->block);
+    sherdi_shard_piece piece;
+
+    while (sherdi_shard_next(&pieces, &piece)) {
+        for (int part = 0; part < save->engine->settings.optimizer->num_parts; part++) {
+            SHERDI_TRY(piece_save(save, op, &piece, part));
+        }
+    }
+    return SHERD_OK;
+}
+
+/* ------------------------------------------------------------------ manifest -- */
+
+static sherd_status params_tell(sherdi_save *save)
+{
+    const sherdi_model *model = &save->engine->model;
+    const sherdi_plan  *plan  = save->engine->plan;
+    sherdi_manifest    *m     = &save->manifest;
+
+    m->params =
+        sherdi_alloc_array(m->mem, SHERDI_MEM_CONTROL, model->num_params, sizeof(*m->params));
+    m->segments = sherdi_alloc_array(m->mem, SHERDI_MEM_CONTROL, plan->num_segments + 1,
+                                     sizeof(*m->segments));
+    m->files =
+        sherdi_alloc_array(m->mem, SHERDI_MEM_CONTROL, (size_t)m->world_size, sizeof(*m->files));
+    if (m->params == NULL || m->segments == NULL || m->files == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    for (size_t s = 0; s < plan->num_segments; s++) {
+        m->segments[m->num_segments++] =
+            (sherdi_manifest_segment){.slice_elems = plan->segments[s].slice_elems,
+                                      .is_frozen = plan->segments[s].kind == SHERDI_SEGMENT_FROZEN};
+    }
+    for (size_t p = 0; p < model->num_params; p++) {
+        sherdi_manifest_param *param = &m->params[p];
+
+        param->name = sherdi_strdup(m->mem, model->params[p].name);
+        if (param->name == NULL) {
+            return SHERD_E_NOMEM;
+        }
+        m->num_params++;
+        param->ndim = model->params[p].ndim;
+        memcpy(param->shape, model->params[p].shape, sizeof(param->shape));
+        param->elems        = model->params[p].elems;
+        param->is_frozen    = model->params[p].is_frozen;
+        param->segment      = (size_t)plan->params[p].segment;
+        param->offset_elems = plan->params[p].offset_elems;
+    }
+    return SHERD_OK;
+}
+
+static void text_copy(char *to, size_t room, const char *from)
+{
+    (void)snprintf(to, room, "%s", from);
+}
+
+/* What is known when the state is copied: an asynchronous save writes it when the counters have gone on. */
+static sherd_status manifest_begin(sherdi_save *save)
+{
+    const sherd_engine     *engine    = save->engine;
+    const sherdi_optimizer *optimizer = engine->settings.optimizer;
+    sherdi_manifest        *m         = &save->manifest;
+
+    sherdi_manifest_init(m, &save->engine->mem);
+    text_copy(m->version, sizeof(m->version), sherd_version());
+    text_copy(m->tag, sizeof(m->tag), save->tag);
+    text_copy(m->run_text, sizeof(m->run_text), engine->identity.run_text);
+    text_copy(m->optimizer, sizeof(m->optimizer), sherdi_optimizer_name(optimizer));
+    for (int i = 0; i < optimizer->num_parts; i++) {
+        text_copy(m->parts[m->num_parts++], sizeof(m->parts[0]), optimizer->parts[i].name);
+    }
+    m->world_size         = engine->world_size;
+    m->stage              = engine->settings.stage;
+    m->compute_dtype      = engine->settings.compute_dtype;
+    m->step               = engine->step;
+    m->micro_step         = engine->micro_step;
+    m->skipped_steps      = engine->skipped_steps;
+    m->accumulation       = engine->settings.accumulation;
+    m->micro_batch_size   = engine->settings.micro_batch_size;
+    m->scaler             = engine->scaler;
+    m->frozen_fingerprint = engine->fingerprints.frozen;
+    m->saved_s            = (int64_t)time(NULL);
+    return params_tell(save);
+}
+
+/* On rank 0, when all have told of their files. */
+static sherd_status manifest_publish(sherdi_save *save)
+{
+    sherdi_manifest *m = &save->manifest;
+    char            *text;
+    size_t           len;
+    sherd_status     status;
+
+    m->fingerprint = m->frozen_fingerprint;
+    for (int r = 0; r < m->world_size; r++) {
+        memcpy(m->files[r], save->all[r].files, sizeof(m->files[r]));
+        m->fingerprint += save->all[r].fingerprint;
+        m->state_fingerprint += save->all[r].state_fingerprint;
+        for (int f = 0; f < SHERDI_DATA_FILES; f++) {
+            m->data_bytes += save->all[r].files[f].bytes;
+        }
+    }
+    SHERDI_TRY(sherdi_manifest_text(m, &text, &len));
+    status = sherdi_checkpoint_put(save->folder, SHERDI_MANIFEST_NAME, text, len);
+    sherdi_manifest_text_free(text);
+    SHERDI_TRY(status);
+    return sherdi_checkpoint_finish(save->dir, save->tag);
+}
+
+/* Older ones than the newest `keep`. A failure to remove one is no failure of the save. */
+static void old_remove(const sherdi_save *save)
+{
+    sherdi_mem               mem;
+    sherdi_checkpoint_found *all;
+    size_t                   count;
+    size_t                   keep = (size_t)save->params.keep_last;
+
+    sherdi_mem_init(&mem);
+    if (keep == 0 || sherdi_checkpoint_list(&mem, save->dir, &all, &count) != SHERD_OK) {
+        return;
+    }
+    for (size_t i = 0; i + keep < count; i++) {
+        if (strcmp(all[i].tag, save->tag) != 0 &&
+            sherdi_checkpoint_remove(save->dir, all[i].tag) != SHERD_OK) {
+            sherdi_log(SHERD_LOG_WARN, save->engine->rank, "an old checkpoint stays: %s",
+                       sherd_last_error());
+        }
+    }
+    sherdi_free(all);
+}
+
+/* -------------------------------------------------------------------- phases -- */
+
+/* Everybody tells `save->mine`; the first failure of any is everybody's. Collective. */
+static sherd_status exchange(sherdi_save *save, sherd_status own)
+{
+    char text[SHERDI_ERROR_BYTES];
+
+    (void)snprintf(text, sizeof(text), "%s", sherd_last_error());
+    save->mine.status = (uint64_t)own;
+    SHERDI_TRY(
+        sherdi_world_exchange(save->engine->world, &save->mine, save->all, sizeof(save->mine)));
+    if (own != SHERD_OK) {
+        return sherdi_fail_relay(own, text);
+    }
+    for (int r = 0; r < save->engine->world_size; r++) {
+        sherd_status status = (sherd_status)save->all[r].status;
+
+        if (status != SHERD_OK) {
+            return sherdi_fail(status,
+                               "rank %d could not save its part: %s; its own sherd_last_error() "
+                               "says more",
+                               r, sherd_status_text(status));
+        }
+        if (save->all[r].arguments != save->all[0].arguments) {
+            return sherdi_fail(SHERD_E_INVAL,
+                               "rank %d saves to another folder, or otherwise, than rank 0", r);
+        }
+    }
+    return SHERD_OK;
+}
+
+/* A file that rank 0 has made must be seen by all: the folder is one that the hosts share. */
+static sherd_status folder_share(sherdi_save *save)
+{
+    sherd_engine *engine = save->engine;
+    char          name[32];
+    char          path[SHERDI_CHECKPOINT_PATH_BYTES];
+    uint64_t      nonce  = 0;
+    sherd_status  status = SHERD_OK;
+
+    if (engine->rank == 0) {
+        (void)!getrandom(&nonce, sizeof(nonce), 0);
+        status = sherdi_checkpoint_begin(save->dir, save->tag);
+        (void)snprintf(name, sizeof(name), "seen-%016llx", (unsigned long long)nonce);
+        if (status == SHERD_OK) {
+            status = sherdi_checkpoint_put(save->folder, name, "", 0);
+        }
+    }
+    SHERDI_TRY(sherdi_agree_status(engine->world, status));
+    SHERDI_TRY(sherd_world_broadcast(engine->world, &nonce, sizeof(nonce), 0));
+    (void)snprintf(name, sizeof(name), "seen-%016llx", (unsigned long long)nonce);
+    SHERDI_TRY(sherdi_checkpoint_partial_path(save->dir, save->tag, name, path));
+    if (!sherdi_checkpoint_has(path)) {
+        status = sherdi_fail(SHERD_E_IO,
+                             "rank %d does not see what rank 0 makes in %s: all hosts must share "
+                             "the folder of checkpoints; give one that they do",
+                             engine->rank, save->dir);
+    }
+    status = sherdi_agree_status(engine->world, status);
+    if (engine->rank == 0) {
+        sherdi_checkpoint_unlink(path);
+    }
+    return status;
+}
+
+static sherd_status space_check(sherdi_save *save)
+{
+    uint64_t need = 0;
+
+    for (int r = 0; r < save->engine->world_size; r++) {
+        need += save->all[r].bytes;
+    }
+    return sherdi_agree_status(
+        save->engine->world,
+        save->engine->rank == 0 ? sherdi_checkpoint_check_space(save->dir, need) : SHERD_OK);
+}
+
+/* The frozen file of the checkpoint before, under another name: the same bytes. */
+static int frozen_keep(sherdi_save *save)
+{
+    sherdi_kept_frozen *kept = &save->engine->kept_frozen;
+    char                to[SHERDI_CHECKPOINT_PATH_BYTES];
+    char                name[SHERDI_CHECKPOINT_NAME_BYTES];
+
+    if (kept->bytes == 0 || kept->fingerprint != save->engine->fingerprints.frozen) {
+        return 0;
+    }
+    sherdi_data_file_name(SHERDI_DATA_FROZEN, save->engine->rank, save->engine->world_size, name);
+    if (sherdi_checkpoint_partial_path(save->dir, save->tag, name, to) != SHERD_OK ||
+        !sherdi_checkpoint_link(kept->path, to, kept->bytes)) {
+        return 0;
+    }
+    save->mine.files[SHERDI_DATA_FROZEN] =
+        (sherdi_manifest_file){.bytes = kept->bytes, .header_checksum = kept->header_checksum};
+    return 1;
+}
+
+static sherd_status open_local(sherdi_save *save)
+{
+    sherd_engine     *engine = save->engine;
+    sherdi_plan      *plan   = engine->plan;
+    sherdi_ioq_params params = {.request_bytes = engine->settings.io_block_bytes,
+                                .depth         = engine->settings.io_depth,
+                                .rank          = engine->rank,
+                                .trace         = engine->marks.trace};
+
+    SHERDI_TRY(sherdi_ioq_create(&params, &engine->mem, &save->queue));
+    save->slots = sherdi_alloc(&engine->mem, SHERDI_MEM_HOST_STAGING,
+                               plan->checkpoint_slots * plan->checkpoint_slot_bytes);
+    if (save->slots == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    SHERDI_TRY(manifest_begin(save));
+    for (int f = 0; f < SHERDI_DATA_FILES; f++) {
+        if (sherdi_shard_bytes(plan, &engine->model, (sherdi_data_file)f) > 0) {
+            SHERDI_TRY(header_make(save, (sherdi_data_file)f));
+        }
+    }
+    return SHERD_OK;
+}
+
+static sherd_status files_open(sherdi_save *save)
+{
+    if (save->headers[SHERDI_DATA_FROZEN] != NULL && frozen_keep(save)) {
+        save->engine->checkpoint.kept_bytes = save->mine.files[SHERDI_DATA_FROZEN].bytes;
+        sherdi_safetensors_builder_destroy(save->headers[SHERDI_DATA_FROZEN]);
+        save->headers[SHERDI_DATA_FROZEN] = NULL;
+    }
+    for (int f = 0; f < SHERDI_DATA_FILES; f++) {
+        if (save->headers[f] != NULL) {
+            save->all_bytes += sherdi_safetensors_data_bytes(save->headers[f]);
+            save->mine.bytes +=
+                save->header_len[f] + sherdi_safetensors_data_bytes(save->headers[f]);
+        }
+    }
+    return SHERD_OK;
+}
+
+static sherd_status writers_open(sherdi_save *save)
+{
+    for (int f = 0; f < SHERDI_DATA_FILES; f++) {
+        if (save->headers[f] != NULL) {
+            SHERDI_TRY(writer_make(save, (sherdi_data_file)f));
+        }
+    }
+    return SHERD_OK;
+}
+
+/* All that the trainer has to stand still for. */
+static sherd_status data_save(sherdi_save *save)
+{
+    if (save->headers[SHERDI_DATA_FROZEN] != NULL) {
+        SHERDI_TRY(sherdi_frozen_save(save->engine, &save->writers[SHERDI_DATA_FROZEN]));
+        SHERDI_TRY(file_finish(save, SHERDI_DATA_FROZEN));
+    }
+    if (save->headers[SHERDI_DATA_STATE] == NULL) {
+        return SHERD_OK;
+    }
+    SHERDI_TRY(sherdi_update_save(save->engine, block_save, save));
+    return save->is_async ? SHERD_OK : file_finish(save, SHERDI_DATA_STATE);
+}
+
+/* Bits that changed in memory since the last step are not written down as if they were its result. */
+static sherd_status fingerprint_check(const sherdi_save *save)
+{
+    const sherd_engine *engine = save->engine;
+
+    if (engine->plan->is_sliced && engine->fingerprints.has_own &&
+        save->mine.fingerprint != engine->fingerprints.own) {
+        return sherdi_fail(SHERD_E_NUMERIC,
+                           "the master weights of rank %d have fingerprint %016llx and had "
+                           "%016llx after the last step: they changed in memory in between; go "
+                           "back to an earlier checkpoint",
+                           engine->rank, (unsigned long long)save->mine.fingerprint,
+                           (unsigned long long)engine->fingerprints.own);
+    }
+    return SHERD_OK;
+}
+
+/* ----------------------------------------------------------------- the thread -- */
+
+static void *thread_run(void *ctx)
+{
+    sherdi_save *save = ctx;
+
+    save->thread_status = file_finish(save, SHERDI_DATA_STATE);
+    (void)snprintf(save->thread_text, sizeof(save->thread_text), "%s", sherd_last_error());
+    atomic_store(&save->is_over, 1);
+    return NULL;
+}
+
+static sherd_status thread_join(sherdi_save *save)
+{
+    if (save->has_thread) {
+        (void)pthread_join(save->thread, NULL);
+        save->has_thread = 0;
+        if (save->thread_status != SHERD_OK) {
+            return sherdi_fail_relay(save->thread_status, save->thread_text);
+        }
+    }
+    return SHERD_OK;
+}
+
+/* ----------------------------------------------------------------- begin, end -- */
+
+static void kept_remember(const sherdi_save *save)
+{
+    sherdi_kept_frozen *kept = &save->engine->kept_frozen;
+    char                name[SHERDI_CHECKPOINT_NAME_BYTES];
+
+    sherdi_data_file_name(SHERDI_DATA_FROZEN, save->engine->rank, save->engine->world_size, name);
+    kept->bytes           = save->mine.files[SHERDI_DATA_FROZEN].bytes;
+    kept->header_checksum = save->mine.files[SHERDI_DATA_FROZEN].header_checksum;
+    kept->fingerprint     = save->manifest.frozen_fingerprint;
+    if (sherdi_checkpoint_path(save->dir, save->tag, name, kept->path) != SHERD_OK) {
+        kept->bytes = 0;
+    }
+}
+
+static void save_close(sherdi_save *save)
+{
+    (void)thread_join(save);
+    for (int f = 0; f < SHERDI_DATA_FILES; f++) {
+        sherdi_writer_close(&save->writers[f]);
+        sherdi_safetensors_builder_destroy(save->headers[f]);
+    }
+    sherdi_ioq_destroy(save->queue);
+    sherdi_free(save->slots);
+    sherdi_manifest_fini(&save->manifest);
+    sherdi_free(save->all);
+    save->engine->save = NULL;
+    sherdi_free(save);
+}
+
+/* All parts are written, or one is not: complete, or gone. Collective. */
+static sherd_status save_end(sherdi_save *save, sherd_status own)
+{
+    sherd_engine *engine = save->engine;
+    sherd_status  status = exchange(save, own);
+    char          text[SHERDI_ERROR_BYTES];
+
+    if (status != SHERD_E_PEER_LOST) {
+        if (status == SHERD_OK && engine->rank == 0) {
+            status = manifest_publish(save);
+        }
+        status = sherdi_agree_status(engine->world, status);
+    }
+    (void)snprintf(text, sizeof(text), "%s", sherd_last_error());
+    engine->checkpoint.is_running = 0;
+    engine->checkpoint.all_s      = (double)(sherdi_now_ns() - save->start_ns) / 1e9;
+    if (status == SHERD_OK) {
+        kept_remember(save);
+    }
+    if (status == SHERD_OK && engine->rank == 0) {
+        old_remove(save);
+    }
+    if (status != SHERD_OK && engine->rank == 0) {
+        for (int f = 0; f < SHERDI_DATA_FILES; f++) {
+            sherdi_writer_close(&save->writers[f]);
+        }
+        sherdi_checkpoint_abandon(save->dir, save->tag);
+    }
+    save_close(save);
+    return status == SHERD_OK ? SHERD_OK : sherdi_fail_relay(status, text);
+}
+
+static uint64_t arguments_hash(const sherdi_save *save)
+{
+    uint64_t hash = sherdi_hash_bytes(1, save->dir, strlen(save->dir));
+
+    hash = sherdi_hash_bytes(hash, save->tag, strlen(save->tag));
+    return sherdi_hash_u64(hash, (uint64_t)save->is_async << 32 | (uint32_t)save->params.keep_last);
+}
+
+static sherd_status save_prepare(sherdi_save *save)
+{
+    sherd_status status;
+
+    save->mine.arguments = arguments_hash(save);
+    SHERDI_TRY(exchange(save, open_local(save)));
+    SHERDI_TRY(folder_share(save));
+    status = files_open(save);
+    SHERDI_TRY(exchange(save, status));
+    SHERDI_TRY(space_check(save));
+    return sherdi_agree_status(save->engine->world, writers_open(save));
+}
+
+static sherd_status save_run(sherdi_save *save)
+{
+    sherd_engine *engine = save->engine;
+    sherd_status  status = save_prepare(save);
+
+    if (status == SHERD_OK) {
+        status = data_save(save);
+        if (status == SHERD_OK) {
+            status = fingerprint_check(save);
+        }
+        if (save->is_async) { /* either all ranks go on writing, or none */
+            status = sherdi_agree_status(engine->world, status);
+        }
+    }
+    engine->checkpoint.bytes       = save->mine.bytes;
+    engine->checkpoint.fingerprint = engine->report.fingerprint;
+    engine->checkpoint.step        = engine->step;
+    if (!save->is_async || status != SHERD_OK || save->headers[SHERDI_DATA_STATE] == NULL) {
+        return save_end(save, status);
+    }
+    if (pthread_create(&save->thread, NULL, thread_run, save) != 0) {
+        return save_end(save, sherdi_fail(SHERD_E_NOMEM, "no thread for an asynchronous save"));
+    }
+    save->has_thread              = 1;
+    engine->checkpoint.is_running = 1;
+    return SHERD_OK;
+}
+
+static sherd_status save_create(sherd_engine *engine, const char *dir, const char *tag,
+                                const sherd_save_params *params)
+{
+    sherdi_save *save = sherdi_alloc(&engine->mem, SHERDI_MEM_CONTROL, sizeof(*save));
+    char         name[SHERDI_CHECKPOINT_NAME_BYTES];
+
+    if (save == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    engine->save   = save;
+    save->engine   = engine;
+    save->params   = *params;
+    save->is_async = params->is_async;
+    save->start_ns = sherdi_now_ns();
+    sherdi_manifest_init(&save->manifest, &engine->mem);
+    (void)snprintf(name, sizeof(name), "step-%06lld", (long long)engine->step);
+    text_copy(save->dir, sizeof(save->dir), dir);
+    text_copy(save->tag, sizeof(save->tag), tag == NULL ? name : tag);
+    save->all = sherdi_alloc_array(&engine->mem, SHERDI_MEM_CONTROL, (size_t)engine->world_size,
+                                   sizeof(*save->all));
+    return save->all == NULL
+               ? SHERD_E_NOMEM
+               : sherdi_checkpoint_partial_path(save->dir, save->tag, NULL, save->folder);
+}
+
+/* ---------------------------------------------------------------------- calls -- */
+
+void sherd_save_params_init(sherd_save_params *params)
+{
+    *params = (sherd_save_params){.struct_size = sizeof(*params), .is_async = -1, .keep_last = -1};
+}
+
+void sherd_checkpoint_report_init(sherd_checkpoint_report *report)
+{
+    *report = (sherd_checkpoint_report){.struct_size = sizeof(*report)};
+}
+
+/* What the caller and the configuration say together. */
+static sherd_status params_resolve(const sherd_engine *engine, const sherd_save_params *params,
+                                   sherd_save_params *out)
+{
+    sherd_save_params_init(out);
+    if (params != NULL) {
+        SHERDI_TRY(sherdi_api_read(params, SHERDI_API_SAVE_PARAMS, out));
+    }
+    out->is_async  = out->is_async < 0 ? engine->settings.checkpoint_async : out->is_async != 0;
+    out->keep_last = out->keep_last < 0 ? engine->settings.checkpoint_keep_last : out->keep_last;
+    if (out->is_async && !engine->settings.checkpoint_async) {
+        return sherdi_fail(SHERD_E_NOTSUP,
+                           "an asynchronous save needs room for a copy of the state, which is "
+                           "planned at seal: set \"checkpoint\": {\"async\": true}");
+    }
+    return SHERD_OK;
+}
+
+static sherd_status save_check(const sherd_engine *engine, const char *dir, const char *tag)
+{
+    SHERDI_TRY(sherdi_engine_check_alive(engine));
+    SHERDI_TRY(sherdi_api_need(dir != NULL, "sherd_checkpoint_save", "dir"));
+    SHERDI_TRY(sherdi_checksum_check_built());
+    if (strlen(dir) + SHERDI_CHECKPOINT_NAME_BYTES >= SHERDI_CHECKPOINT_PATH_BYTES) {
+        return sherdi_fail(SHERD_E_INVAL, "the folder of checkpoints has too long a path");
+    }
+    SHERDI_TRY(tag == NULL ? SHERD_OK : sherdi_tag_check(tag));
+    return sherdi_engine_check_boundary(engine, "sherd_checkpoint_save");
+}
+
+sherd_status sherd_checkpoint_save(sherd_engine *engine, const char *dir, const char *tag,
+                                   const sherd_save_params *params)
+{
+    sherd_save_params given;
+    sherd_status      status;
+    int64_t           start_ns;
+
+    SHERDI_TRY(save_check(engine, dir, tag));
+    SHERDI_TRY(params_resolve(engine, params, &given));
+    if (engine->phase == SHERDI_PHASE_SEALED) {
+        SHERDI_TRY(sherdi_engine_start(engine));
+    }
+    SHERDI_TRY(sherd_checkpoint_wait(engine, NULL));
+    sherd_checkpoint_report_init(&engine->checkpoint);
+    status = sherdi_agree_status(engine->world, save_create(engine, dir, tag, &given));
+    if (status != SHERD_OK) {
+        if (engine->save != NULL) {
+            save_close(engine->save);
+        }
+        return status;
+    }
+    engine->at_boundary          = given.is_async ? sherdi_save_poll : NULL;
+    start_ns                     = engine->save->start_ns;
+    status                       = save_run(engine->save);
+    engine->checkpoint.blocked_s = (double)(sherdi_now_ns() - start_ns) / 1e9;
+    return sherdi_engine_outcome(engine, status);
+}
+
+/* What its end was: told to the next who waits. */
+static void save_settle(sherd_engine *engine)
+{
+    sherdi_save *save   = engine->save;
+    sherd_status status = save_end(save, thread_join(save));
+
+    engine->at_boundary = NULL;
+    if (status != SHERD_OK) {
+        engine->save_failure.status = status;
+        (void)snprintf(engine->save_failure.text, sizeof(engine->save_failure.text), "%s",
+                       sherd_last_error());
+        sherdi_log(SHERD_LOG_ERROR, engine->rank, "an asynchronous save failed: %s",
+                   engine->save_failure.text);
+    }
+}
+
+sherd_status sherdi_save_poll(sherd_engine *engine)
+{
+    sherdi_save *save    = engine->save;
+    double       running = !atomic_load(&save->is_over);
+
+    SHERDI_TRY(sherd_world_sum_f64(engine->world, &running, 1));
+    if (running == 0) {
+        save_settle(engine);
+    }
+    return SHERD_OK;
+}
+
+void sherdi_save_abandon(sherd_engine *engine)
+{
+    sherdi_save *save = engine->save;
+
+    if (save == NULL) {
+        return;
+    }
+    (void)thread_join(save);
+    if (engine->rank == 0) {
+        sherdi_checkpoint_abandon(save->dir, save->tag);
+    }
+    save_close(save);
+}
+
+sherd_status sherd_checkpoint_wait(sherd_engine *engine, sherd_checkpoint_report *out)
+{
+    sherdi_failure failure;
+
+    SHERDI_TRY(sherdi_api_need(engine != NULL, "sherd_checkpoint_wait", "the engine"));
+    SHERDI_TRY(out == NULL ? SHERD_OK : sherdi_api_check(out, SHERDI_API_CHECKPOINT_REPORT));
+    if (engine->save != NULL) {
+        save_settle(engine);
+    }
+    if (out != NULL) {
+        sherdi_api_write(&engine->checkpoint, out);
+    }
+    failure                     = engine->save_failure;
+    engine->save_failure.status = SHERD_OK;
+    return failure.status == SHERD_OK ? SHERD_OK : sherdi_fail_relay(failure.status, failure.text);
+}

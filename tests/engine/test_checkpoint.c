@@ -1,0 +1,270 @@
+/* A run that is saved on one layout goes on in another with the same bits: ranks, stages, tiers, optimizers; complete
+ * checkpoints, or none; what is damaged or another model's is refused by name. */
+#include "engine/checkpoint/folder.h"
+#include "engine/run/engine_impl.h"
+#include "offload/checksum.h"
+#include "tests/engine/rig.h"
+#include "tests/lib/check.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Micro-batches of a step of the whole world: every number of ranks divides it. */
+#define GLOBAL_BATCH 84
+
+static int steps(void)
+{
+    return test_is_long() ? 20 : 2;
+}
+
+typedef struct layout {
+    int         world_size, stage;
+    const char *state, *params; /* device of offload; NULL: none */
+} layout;
+
+typedef struct job {
+    rig_options options;
+    layout      layout;
+    char        dir[256];
+    const char *tag;
+    int         is_saved_on; /* saves, and trains on as if nothing had happened */
+    uint64_t    fingerprint; /* out: behind the last step */
+} job;
+
+static void need_checksums(void)
+{
+    if (sherdi_checksum_check_built() != SHERD_OK) {
+        test_skip("%s", sherd_last_error());
+    }
+}
+
+static const char *layout_keys(const layout *l, char keys[1024])
+{
+    size_t len = (size_t)snprintf(keys, 1024,
+                                  ", \"stage3_param_persistence_threshold\": 150, "
+                                  "\"sub_group_size\": 1024");
+
+    if (l->state != NULL) {
+        len +=
+            (size_t)snprintf(keys + len, 1024 - len,
+                             ", \"offload_optimizer\": {\"device\": \"%s\", \"nvme_path\": \"%s\"}",
+                             l->state, test_scratch());
+    }
+    if (l->params != NULL) {
+        (void)snprintf(keys + len, 1024 - len,
+                       ", \"offload_param\": {\"device\": \"%s\", \"nvme_path\": \"%s\"}",
+                       l->params, test_scratch());
+    }
+    return keys;
+}
+
+/* Two units; what is sliced, a part of it smaller than a slice, one element, what every rank keeps whole, what is frozen. */
+static void model_open(rig *r, sherd_world *world, const rig_options *options)
+{
+    static const size_t ELEMS[] = {9000, 1, 130, 5000, 700};
+
+    rig_open(r, world, options);
+    for (int u = 0; u < 2; u++) {
+        char name[16];
+
+        (void)snprintf(name, sizeof(name), "unit%d", u);
+        (void)rig_unit(r, name);
+        for (int p = 0; p < 5; p++) {
+            sherd_param_params params;
+
+            sherd_param_params_init(&params);
+            params.frozen = p == 3;
+            (void)snprintf(name, sizeof(name), "unit%d.%d", u, p);
+            (void)rig_param_as(r, u, name, ELEMS[p], &params);
+        }
+    }
+    CHECK_OK(sherd_engine_seal(r->engine));
+}
+
+static void model_fill(rig *r)
+{
+    for (int p = 0; p < r->num_params; p++) {
+        CHECK_OK(sherd_param_fill(r->engine, r->params[p].handle, rig_fill, (void *)(uintptr_t)p));
+    }
+}
+
+static void open_as(rig *r, sherd_world *world, const job *j, char keys[1024])
+{
+    rig_options options = j->options;
+
+    options.stage = j->layout.stage;
+    options.zero  = layout_keys(&j->layout, keys);
+    if (options.accumulation == 0) {
+        options.accumulation = GLOBAL_BATCH / j->layout.world_size;
+    }
+    model_open(r, world, &options);
+}
+
+static void train(rig *r, int count)
+{
+    sherd_engine_info info;
+
+    sherd_engine_info_init(&info);
+    CHECK_OK(sherd_engine_query(r->engine, &info));
+    r->micro = info.step * info.accumulation;
+    (void)rig_train(r, count * info.accumulation);
+}
+
+static void first_run(sherd_world *world, void *raw)
+{
+    job *j = raw;
+    char keys[1024];
+    rig  r;
+
+    open_as(&r, world, j, keys);
+    model_fill(&r);
+    train(&r, steps());
+    if (j->is_saved_on) {
+        CHECK_OK(sherd_checkpoint_save(r.engine, j->dir, j->tag, NULL));
+    }
+    train(&r, steps());
+    j->fingerprint = rig_fingerprint(&r);
+    rig_close(&r);
+}
+
+static void next_run(sherd_world *world, void *raw)
+{
+    job *j = raw;
+    char keys[1024];
+    rig  r;
+
+    open_as(&r, world, j, keys);
+    CHECK_OK(sherd_checkpoint_load(r.engine, j->dir, j->tag, NULL));
+    model_fill(&r); /* keeps what was loaded */
+    train(&r, steps());
+    j->fingerprint = rig_fingerprint(&r);
+    rig_close(&r);
+}
+
+static void dir_make(job *j, const char *name)
+{
+    (void)snprintf(j->dir, sizeof(j->dir), "%s/%s", test_scratch(), name);
+}
+
+static const layout LAYOUTS[] = {
+    {1, 3, NULL, NULL},     {2, 0, NULL, NULL},   {3, 2, "cpu", NULL},
+    {7, 3, "nvme", "nvme"}, {1, 1, "nvme", NULL}, {4, 3, "cpu", "cpu"},
+    {2, 1, NULL, NULL},     {3, 3, "nvme", NULL}, {4, 0, "cpu", NULL},
+};
+
+static void goes_on_everywhere(const rig_options *options, const layout *from, const char *name)
+{
+    job first = {.options = *options, .layout = *from, .is_saved_on = 1};
+    job plain = first;
+
+    dir_make(&first, name);
+    plain.is_saved_on = 0;
+    test_world(from->world_size, first_run, &plain);
+    test_world(from->world_size, first_run, &first);
+    CHECK_INT(plain.fingerprint, first.fingerprint);
+    for (size_t l = 0; l < sizeof(LAYOUTS) / sizeof(LAYOUTS[0]); l++) {
+        job next    = first;
+        next.layout = LAYOUTS[l];
+        test_world(next.layout.world_size, next_run, &next);
+        CHECK_INT(plain.fingerprint, next.fingerprint);
+    }
+}
+
+static void saved_at_stage_3_on_nvme_goes_on_on_every_layout(void)
+{
+    layout from = {4, 3, "nvme", "nvme"};
+
+    need_checksums();
+    goes_on_everywhere(
+        &(rig_options){.dtype = SHERD_BF16, .top = ", \"deterministic\": true", .clip = 1}, &from,
+        "nvme");
+}
+
+static void saved_at_stage_0_goes_on_on_every_layout(void)
+{
+    layout from = {3, 0, NULL, NULL};
+
+    need_checksums();
+    goes_on_everywhere(
+        &(rig_options){.dtype = SHERD_F32, .top = ", \"deterministic\": true", .optimizer = "LAMB"},
+        &from, "whole");
+}
+
+static void saved_with_a_loss_scale_goes_on_on_every_layout(void)
+{
+    layout from = {2, 2, "cpu", NULL};
+
+    need_checksums();
+    goes_on_everywhere(
+        &(rig_options){.dtype = SHERD_F16, .top = ", \"deterministic\": true", .optimizer = "Adam"},
+        &from, "half");
+}
+
+/* The default mode: on the same layout. */
+static void every_mode_goes_on_on_its_own_layout(void)
+{
+    need_checksums();
+    for (int stage = 0; stage <= 3; stage++) {
+        job  first = {.options     = {.dtype = SHERD_BF16, .accumulation = 2},
+                      .layout      = {3, stage, NULL, NULL},
+                      .is_saved_on = 1};
+        job  next;
+        char name[16];
+
+        (void)snprintf(name, sizeof(name), "mode%d", stage);
+        dir_make(&first, name);
+        next = first;
+        test_world(3, first_run, &first);
+        test_world(3, next_run, &next);
+        CHECK_INT(first.fingerprint, next.fingerprint);
+    }
+}
+
+/* ------------------------------------------------------------------- folders -- */
+
+static void tags_body(sherd_world *world, void *raw)
+{
+    job              *j = raw;
+    sherd_save_params params;
+    char              keys[1024];
+    rig               r;
+
+    sherd_save_params_init(&params);
+    params.keep_last = 2;
+    open_as(&r, world, j, keys);
+    model_fill(&r);
+    for (int s = 0; s < 4; s++) {
+        train(&r, 1);
+        CHECK_OK(sherd_checkpoint_save(r.engine, j->dir, NULL, &params));
+    }
+    CHECK_OK(sherd_checkpoint_save(r.engine, j->dir, NULL, &params)); /* of that name again */
+    rig_close(&r);
+}
+
+static void last_two_are_kept_and_latest_names_one(void)
+{
+    job  j = {.options = {.dtype = SHERD_BF16}, .layout = {3, 3, NULL, NULL}};
+    char tag[SHERDI_CHECKPOINT_NAME_BYTES];
+
+    need_checksums();
+    dir_make(&j, "tags");
+    test_world(3, tags_body, &j);
+    CHECK_INT(2, test_files(j.dir, "step-"));
+    CHECK_OK(sherdi_checkpoint_latest(j.dir, tag));
+    CHECK(strcmp(tag, "step-000004") == 0);
+    CHECK_INT(0, test_files(j.dir, "partial"));
+}
+
+static const test_case CASES[] = {
+    CASE(saved_at_stage_3_on_nvme_goes_on_on_every_layout),
+    CASE(saved_at_stage_0_goes_on_on_every_layout),
+    CASE(saved_with_a_loss_scale_goes_on_on_every_layout),
+    CASE(every_mode_goes_on_on_its_own_layout),
+    CASE(last_two_are_kept_and_latest_names_one),
+};
+
+RUN_MAIN(CASES)
