@@ -215,7 +215,7 @@ static sherd_status print_ops(printer *out, const sherdi_plan *plan, const sherd
 
     print(out, "%-10s %-15s %-28s %-11s %16s\n", "phase", "collective", "unit", "segment",
           "bytes sent");
-    SHERDI_TRY(sherdi_program_tell(plan, model, SHERDI_TELL_ONE, print_collective, &p));
+    SHERDI_TRY(sherdi_program_tell(plan, model, SHERDI_TELL_FIRST, print_collective, &p));
     print(out,
           "\nwire: %llu bytes sent by this rank per micro-batch, %llu per boundary, "
           "%llu per step of %d micro-batches\n",
@@ -404,7 +404,7 @@ static sherd_status program_json(json_t *root, const sherdi_plan *plan, const sh
 
     l.order = sherdi_alloc(plan->mem, SHERDI_MEM_CONTROL, sizeof(*l.order));
     status  = l.order == NULL ? SHERD_E_NOMEM
-                              : sherdi_program_tell(plan, model, SHERDI_TELL_ONE, op_list, &l);
+                              : sherdi_program_tell(plan, model, SHERDI_TELL_FIRST, op_list, &l);
     sherdi_free(l.order);
     (void)json_object_set_new(root, "collectives", l.collectives);
     (void)json_object_set_new(root, "program", l.program);

@@ -324,8 +324,9 @@ typedef enum sherdi_phase_name {
 } sherdi_phase_name;
 
 typedef enum sherdi_told_parts {
-    SHERDI_TELL_ONE = 0, /* first values, one micro-batch, a boundary, a pass of EVAL */
-    SHERDI_TELL_ALL, /* without first values; a second micro-batch too, where a window has more */
+    SHERDI_TELL_ONE = 0, /* one micro-batch, a boundary, a pass of EVAL */
+    SHERDI_TELL_FIRST,   /* these behind the first values, which are many operations */
+    SHERDI_TELL_ALL,     /* a second micro-batch too, where a window has more */
 } sherdi_told_parts;
 
 typedef sherd_status (*sherdi_told_fn)(void *ctx, sherdi_phase_name phase, const sherdi_op *op);

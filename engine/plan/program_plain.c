@@ -117,7 +117,7 @@ static sherd_status plain_run_all(plain_run *run, sherdi_told_parts parts)
 {
     int micro = run->program.plan->settings.accumulation;
 
-    if (parts == SHERDI_TELL_ONE) {
+    if (parts == SHERDI_TELL_FIRST) {
         SHERDI_TRY(fill_run(run));
     }
     for (int m = 0; m < micro && (m == 0 || parts == SHERDI_TELL_ALL); m++) {

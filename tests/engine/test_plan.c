@@ -297,7 +297,7 @@ static void expect_ops(const sherdi_plan *plan, const sherdi_model *model, const
 {
     told_ops told = {.plan = plan, .what = what};
 
-    IS(sherdi_program_tell(plan, model, SHERDI_TELL_ONE, op_expect, &told) == SHERD_OK);
+    IS(sherdi_program_tell(plan, model, SHERDI_TELL_FIRST, op_expect, &told) == SHERD_OK);
     IS(told.micro == plan->wire_micro_bytes);
     IS(told.boundary == plan->wire_boundary_bytes);
     IS(told.control == (uint64_t)(plan->world_size - 1) *

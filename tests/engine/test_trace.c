@@ -53,7 +53,7 @@ static void train(sherd_world *world, void *raw)
         }
     }
     if (sherd_world_rank(world) == 0) {
-        CHECK_OK(sherdi_program_tell(r.engine->plan, &r.engine->model, SHERDI_TELL_ONE, op_expect,
+        CHECK_OK(sherdi_program_tell(r.engine->plan, &r.engine->model, SHERDI_TELL_FIRST, op_expect,
                                      what));
     }
     rig_close(&r);
