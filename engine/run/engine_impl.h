@@ -204,6 +204,8 @@ sherd_status sherdi_agree_uses(sherd_engine *engine);
 sherd_status sherdi_loop_acquire(sherd_engine *engine, int unit, sherd_pass pass);
 /** Releases whatever fails; then the window is lost. */
 sherd_status sherdi_loop_release(sherd_engine *engine, int unit, sherd_pass pass);
+/** E_STATE, naming the first unit that is acquired; `before` says of what: "the step". */
+sherd_status sherdi_loop_nothing_held(const sherd_engine *engine, const char *before);
 /** End of a micro-batch: completes gradients that are open, in the order of the plan. */
 sherd_status sherdi_loop_micro_batch_end(sherd_engine *engine);
 /** The window is lost to a failure; returns the first one. */
@@ -292,6 +294,9 @@ sherd_status sherdi_run_settle(sherd_engine *engine, sherdi_ring ring);
 /* ---- restore.c */
 /** Goes on from the state that was found: the generation that all ranks have. Collective. */
 sherd_status sherdi_restore_resume(sherd_engine *engine);
+/** Back to a generation, which is the live one or on some ranks the one before it: what is not committed is dropped,
+ *  counters and parameters are as they were. A failure behind the first step back poisons the engine. Collective. */
+sherd_status sherdi_restore_generation(sherd_engine *engine, uint64_t wanted);
 
 /* ---- scalars.c */
 sherd_status sherdi_scalars_open(sherd_engine *engine);

@@ -356,6 +356,7 @@ sherd_status sherdi_fill_finish(sherd_engine *engine)
         status = state_begin(engine);
     }
     SHERDI_TRY(filled_exchange(engine, status, is_filled, filled_fingerprint(engine, 1)));
+    sherdi_store_agreed(engine);
     SHERDI_TRY(sherdi_run_drain(engine));
     SHERDI_TRY(starts_compare(engine));
     sherdi_progress_complete(&engine->run.progress, engine->plan, SHERDI_RING_STATE);

@@ -117,6 +117,18 @@ sherd_status sherdi_loop_release(sherd_engine *engine, int unit, sherd_pass pass
     return seen == SHERD_OK ? SHERD_OK : sherdi_fail_relay(seen, text);
 }
 
+sherd_status sherdi_loop_nothing_held(const sherd_engine *engine, const char *before)
+{
+    for (size_t u = 0; u < engine->plan->num_units; u++) {
+        if (sherdi_unit_of(engine, (int)u)->held > 0) {
+            return sherdi_fail(SHERD_E_STATE,
+                               "unit %s is still acquired; release every unit before %s",
+                               engine->model.units[u].name, before);
+        }
+    }
+    return SHERD_OK;
+}
+
 sherd_status sherdi_loop_micro_batch_end(sherd_engine *engine)
 {
     sherd_status status = sherdi_program_micro_batch_end(&engine->run.program);

@@ -12,18 +12,25 @@ static sherdi_tier *state_tier(const sherd_engine *engine)
     return engine->store.state;
 }
 
-/* The live generation becomes that of `step`, which is it or the one before. */
-static sherd_status generation_aim(sherd_engine *engine, int64_t step, sherdi_state_record *out)
+static uint64_t generation_live(const sherd_engine *engine)
+{
+    return state_tier(engine)->ops->generation(state_tier(engine));
+}
+
+/* `wanted` becomes the live one: it is that, or the one before. */
+static sherd_status generation_aim(sherd_engine *engine, uint64_t wanted, sherdi_state_record *out)
 {
     sherdi_tier_state_note(state_tier(engine), out);
-    if (out->note.step == step + 1) {
+    if (generation_live(engine) == wanted + 1) {
         SHERDI_TRY(sherdi_run_generation(engine, SHERDI_OP_ROLLBACK));
         *out = engine->run.record;
     }
-    if (out->note.step != step) {
+    if (generation_live(engine) != wanted) {
         return sherdi_fail(SHERD_E_STATE,
-                           "the state on NVMe is that of step %lld, and step %lld was asked for",
-                           (long long)out->note.step, (long long)step);
+                           "the state on NVMe is generation %llu, of step %lld, and generation "
+                           "%llu was asked for",
+                           (unsigned long long)generation_live(engine), (long long)out->note.step,
+                           (unsigned long long)wanted);
     }
     return SHERD_OK;
 }
@@ -46,20 +53,22 @@ static sherd_status generation_take(sherd_engine *engine, const sherdi_state_rec
                              "%016llx: it is not what was written; train from another checkpoint",
                              (unsigned long long)own, (unsigned long long)from->note.fingerprint);
     }
-    return sherdi_agree_status(engine->world, status);
+    SHERDI_TRY(sherdi_agree_status(engine->world, status));
+    sherdi_store_agreed(engine);
+    return SHERD_OK;
 }
 
-/* The smallest step of all ranks: they differ by one commit at most. */
-static sherd_status step_smallest(sherd_engine *engine, int64_t own, int64_t *out)
+/* The smallest of all ranks, which make the same commits: they differ by one at most. */
+static sherd_status generation_smallest(sherd_engine *engine, uint64_t *out)
 {
-    sherdi_publish_message mine = {.fingerprint = (uint64_t)own};
+    sherdi_publish_message mine = {.fingerprint = generation_live(engine)};
 
     SHERDI_TRY(sherdi_world_exchange(engine->world, &mine, engine->exchange.publish, sizeof(mine)));
-    *out = own;
+    *out = mine.fingerprint;
     for (int r = 0; r < engine->world_size; r++) {
-        int64_t step = (int64_t)engine->exchange.publish[r].fingerprint;
+        uint64_t other = engine->exchange.publish[r].fingerprint;
 
-        *out = step < *out ? step : *out;
+        *out = other < *out ? other : *out;
     }
     return SHERD_OK;
 }
@@ -110,11 +119,10 @@ static void run_compare(sherd_engine *engine, const sherdi_state_note *note)
 sherd_status sherdi_restore_resume(sherd_engine *engine)
 {
     sherdi_state_record found;
-    int64_t             step;
+    uint64_t            wanted;
 
-    sherdi_tier_state_note(state_tier(engine), &found);
-    SHERDI_TRY(step_smallest(engine, found.note.step, &step));
-    SHERDI_TRY(sherdi_agree_status(engine->world, generation_aim(engine, step, &found)));
+    SHERDI_TRY(generation_smallest(engine, &wanted));
+    SHERDI_TRY(sherdi_agree_status(engine->world, generation_aim(engine, wanted, &found)));
     SHERDI_TRY(generation_take(engine, &found));
     for (size_t p = 0; p < engine->model.num_params; p++) {
         engine->fill.is_filled[p] = !engine->model.params[p].is_frozen;
@@ -141,12 +149,23 @@ static sherd_status undo_check(const sherd_engine *engine)
             "no spare generation of the state exists: it rests in memory, where "
             "updates are made in place; offload_optimizer with device nvme keeps one");
     }
-    for (size_t u = 0; u < engine->plan->num_units; u++) {
-        if (sherdi_unit_of(engine, (int)u)->held > 0 && engine->failure.status == SHERD_OK) {
-            return sherdi_fail(SHERD_E_STATE,
-                               "unit %s is still acquired; release every unit before the undo",
-                               engine->model.units[u].name);
-        }
+    return engine->failure.status == SHERD_OK ? sherdi_loop_nothing_held(engine, "the undo")
+                                              : SHERD_OK;
+}
+
+/* Of an engine that lives: the update that is taken back must be the last thing that was committed. */
+static sherd_status update_check(const sherd_engine *engine)
+{
+    sherdi_state_record live;
+
+    if (engine->step == 0) {
+        return sherdi_fail(SHERD_E_STATE, "there is no update yet that could be undone");
+    }
+    sherdi_tier_state_note(state_tier(engine), &live);
+    if (live.note.is_written) {
+        return sherdi_fail(SHERD_E_STATE,
+                           "values or counters were written since the last update, in the place "
+                           "of the state before it: nothing is left to go back to");
     }
     return SHERD_OK;
 }
@@ -165,21 +184,13 @@ static sherd_status window_drop(sherd_engine *engine)
     return status == SHERD_OK ? sherdi_run_generation(engine, SHERDI_OP_ABANDON) : status;
 }
 
-sherd_status sherd_step_undo(sherd_engine *engine)
+sherd_status sherdi_restore_generation(sherd_engine *engine, uint64_t wanted)
 {
     sherdi_state_record found;
-    int64_t             target;
-    sherd_status        status;
+    sherd_status        status = window_drop(engine);
 
-    SHERDI_TRY(undo_check(engine));
-    SHERDI_TRY(sherdi_world_status(engine->world));
-    target = engine->failure.status == SHERD_OK ? engine->step - 1 : engine->step;
-    if (target < 0) {
-        return sherdi_fail(SHERD_E_STATE, "there is no update yet that could be undone");
-    }
-    status = window_drop(engine);
     if (status == SHERD_OK) {
-        status = generation_aim(engine, target, &found);
+        status = generation_aim(engine, wanted, &found);
     }
     SHERDI_TRY(sherdi_agree_status(engine->world, status));
     status = generation_take(engine, &found);
@@ -191,6 +202,20 @@ sherd_status sherd_step_undo(sherd_engine *engine)
     engine->phase          = SHERDI_PHASE_RUNNING;
     sherdi_loop_fetch_ahead(engine);
     return SHERD_OK;
+}
+
+sherd_status sherd_step_undo(sherd_engine *engine)
+{
+    uint64_t wanted;
+
+    SHERDI_TRY(undo_check(engine));
+    SHERDI_TRY(sherdi_world_status(engine->world));
+    wanted = engine->store.agreed;
+    if (engine->failure.status == SHERD_OK) {
+        SHERDI_TRY(update_check(engine));
+        wanted--;
+    }
+    return sherdi_restore_generation(engine, wanted);
 }
 
 sherd_status sherd_engine_keep_state(sherd_engine *engine, int is_kept)

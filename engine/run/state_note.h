@@ -18,6 +18,7 @@ typedef struct sherdi_state_note {
     sherdi_scaler scaler;
     int32_t       accumulation, micro_batch_size;
     char          run_text[SHERDI_RUN_TEXT_BYTES];
+    int32_t       is_written; /* no update made this generation: values or counters were written */
 } sherdi_state_note;
 
 /* A note as a tier has it. */

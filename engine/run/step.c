@@ -34,18 +34,6 @@ static void report_fill(const sherd_step_report *report, sherd_step_report *out)
     }
 }
 
-static sherd_status nothing_is_held(const sherd_engine *engine)
-{
-    for (size_t u = 0; u < engine->plan->num_units; u++) {
-        if (sherdi_unit_of(engine, (int)u)->held > 0) {
-            return sherdi_fail(SHERD_E_STATE,
-                               "unit %s is still acquired; release every unit before the step",
-                               engine->model.units[u].name);
-        }
-    }
-    return SHERD_OK;
-}
-
 /* What this rank holds of the gradient. */
 static sherd_status own_sumsq(sherd_engine *engine)
 {
@@ -164,7 +152,7 @@ static sherd_status step_prepare(sherd_engine *engine)
 
     sherd_status status;
 
-    SHERDI_TRY(nothing_is_held(engine));
+    SHERDI_TRY(sherdi_loop_nothing_held(engine, "the step"));
     if (engine->window.lost != SHERD_OK) { /* when a unit was released */
         return window_drop(engine,
                            sherdi_fail_relay(engine->window.lost, engine->window.lost_text));
@@ -472,7 +460,7 @@ sherd_status sherd_step_discard(sherd_engine *engine)
     if (engine->phase != SHERDI_PHASE_RUNNING) {
         SHERDI_TRY(phase_check(engine, SHERDI_PHASE_PREPARED));
     }
-    SHERDI_TRY(nothing_is_held(engine));
+    SHERDI_TRY(sherdi_loop_nothing_held(engine, "the step"));
     (void)window_drop(engine, SHERD_OK); /* a read that failed will fail where it is needed */
     engine->phase = SHERDI_PHASE_RUNNING;
     return SHERD_OK;

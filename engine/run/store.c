@@ -477,6 +477,15 @@ sherd_status sherdi_store_generation(sherd_engine *engine, sherdi_op_kind kind,
     return SHERD_OK;
 }
 
+void sherdi_store_agreed(sherd_engine *engine)
+{
+    const sherdi_tier *tier = engine->store.state;
+
+    if (tier != NULL && tier->ops->generation != NULL) {
+        engine->store.agreed = tier->ops->generation(tier);
+    }
+}
+
 void sherdi_store_verify(sherd_engine *engine, int is_on)
 {
     if (sherdi_plan_has_generations(engine->plan)) {

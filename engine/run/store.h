@@ -23,7 +23,9 @@ typedef struct sherdi_store {
     int               is_resumed;
     int               is_worth_keeping; /* the state file holds a generation */
     int               is_changed;       /* ... that this engine committed */
-    sherdi_ending     ending;           /* of the run: its files go when all ranks agree */
+    uint64_t
+        agreed; /* the generation that all ranks know to have; one rank or another may have the next */
+    sherdi_ending ending; /* of the run: its files go when all ranks agree */
 } sherdi_store;
 
 /* ---- store.c */
@@ -37,6 +39,9 @@ void sherdi_store_close(sherd_engine *engine);
  *  SHERDI_OP_ROLLBACK: the generation before counts again; its record comes to `record`. Nothing on a tier without. */
 sherd_status sherdi_store_generation(sherd_engine *engine, sherdi_op_kind kind,
                                      sherdi_state_record *record);
+
+/** The ranks have told each other that the live generation is there on all. Nothing on a tier without. */
+void sherdi_store_agreed(sherd_engine *engine);
 
 /** Whether reads of state on NVMe are held against their checksums from now on. */
 void sherdi_store_verify(sherd_engine *engine, int is_on);

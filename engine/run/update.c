@@ -160,6 +160,7 @@ sherd_status sherdi_update_run(sherd_engine *engine, uint64_t decision)
     }
     SHERDI_TRY(sherdi_update_agree(engine, status, head.fingerprint, decision,
                                    "in the middle of the update", &engine->report.fingerprint));
+    sherdi_store_agreed(engine);
     sherdi_store_verify(engine, engine->settings.verify_reads); /* what was filled is read */
     engine->fingerprints.own     = head.fingerprint;
     engine->fingerprints.has_own = 1;
