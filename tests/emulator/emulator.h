@@ -14,7 +14,7 @@
  * Streams are threads with queues. Calls return at once; what does not wait for an event that it needs reads
  * wrong numbers, above all with SHERD_EMULATOR_SEED=n, which delays operations at random and runs threads of
  * a block in another order. Events have CUDA's meaning (a wait is for the record that was last when it was called).
- * Device and pinned memory have unreadable pages on both sides, fresh device memory is garbage, freed memory
+ * Device and pinned memory have unreadable pages on both sides, fresh memory below 4 MiB is garbage, freed memory
  * faults. While no stream works, device memory cannot be read or written: a host that does ends by SIGSEGV and
  * is told why (SHERD_EMULATOR_GUARD=0: it may).
  *

@@ -125,6 +125,7 @@ struct fiber {
 
 /* What runs blocks on one real thread. */
 struct machine {
+    machine *next; /* spare */
     context  home;
     fiber   *current; /* nullptr: at home */
     fiber   *idle;    /* by next */
@@ -422,6 +423,11 @@ static machine *machine_make(void)
     m->meetings =
         (emulator_meeting *)map_bytes(sizeof(emulator_meeting) * MAX_WARPS * WARP_MEETINGS, 0);
     m->shared = (unsigned char *)map_bytes(SHARED_BYTES, 4096);
+    return m;
+}
+
+static void machine_settle(machine *m)
+{
 #ifdef EMULATOR_TSAN
     m->home.tsan = __tsan_get_current_fiber();
 #endif
@@ -433,38 +439,46 @@ static machine *machine_make(void)
     (void)pthread_attr_getstack(&attributes, &stack, &m->home.stack_bytes);
     (void)pthread_attr_destroy(&attributes);
     m->home.stack = stack;
+    for (fiber *f = m->idle; f != nullptr; f = f->next) {
+        __asan_unpoison_memory_region(f->stack, STACK_BYTES); /* its frames never returned */
+    }
+#else
+    (void)m;
 #endif
+}
+
+/* Machines of real threads that have ended: their stacks are mapped once, not for each stream of each test. */
+static pthread_mutex_t spare_lock = PTHREAD_MUTEX_INITIALIZER;
+static machine        *spare;
+
+static machine *machine_take(void)
+{
+    machine *m;
+
+    (void)pthread_mutex_lock(&spare_lock);
+    m = spare;
+    if (m != nullptr) {
+        spare = m->next;
+    }
+    (void)pthread_mutex_unlock(&spare_lock);
+    if (m == nullptr) {
+        m = machine_make();
+    }
+    machine_settle(m);
     return m;
 }
 
-static void machine_free(machine *m)
-{
-    while (m->idle != nullptr) {
-        fiber *f = m->idle;
-
-        m->idle = f->next;
-#ifdef EMULATOR_ASAN
-        __asan_unpoison_memory_region(f->stack, STACK_BYTES); /* its frames never returned */
-#endif
-        (void)munmap(f->stack - 4096, STACK_BYTES + 4096);
-#ifdef EMULATOR_TSAN
-        __tsan_destroy_fiber(f->where.tsan);
-#endif
-        delete f;
-    }
-    (void)munmap(m->meetings, sizeof(emulator_meeting) * MAX_WARPS * WARP_MEETINGS);
-    (void)munmap(m->shared - 4096, SHARED_BYTES + 4096);
-    delete m;
-}
-
-/* Ends with the real thread. */
+/* At the end of the real thread. */
 static thread_local struct machine_holder {
-    machine *made = nullptr;
+    machine *taken = nullptr;
 
     ~machine_holder()
     {
-        if (made != nullptr) {
-            machine_free(made);
+        if (taken != nullptr) {
+            (void)pthread_mutex_lock(&spare_lock);
+            taken->next = spare;
+            spare       = taken;
+            (void)pthread_mutex_unlock(&spare_lock);
         }
     }
 } holder;
@@ -492,10 +506,10 @@ void emulator_grid_run(emulator_work *work, dim3 grid, dim3 block, size_t shared
     machine *m;
     size_t   blocks = (size_t)grid.x * grid.y * grid.z;
 
-    if (holder.made == nullptr) {
-        holder.made = machine_make();
+    if (holder.taken == nullptr) {
+        holder.taken = machine_take();
     }
-    m          = holder.made;
+    m          = holder.taken;
     here       = m;
     m->work    = work;
     m->order   = order;

@@ -22,6 +22,8 @@
 #define ALIGN_BYTES ((size_t)256) /* what cudaMalloc promises */
 #define MAX_DEVICES 64
 #define GARBAGE     0xd5
+/* Rooms of the library, of which a test uses a small part: they cost only what is used. */
+#define LARGE_BYTES ((size_t)4 << 20)
 
 /* ----------------------------------------------------------- state -- */
 
@@ -831,7 +833,9 @@ static cudaError_t memory_make(void **out, size_t len, bool is_device)
     (void)mprotect(a.map, PAGE_BYTES, PROT_NONE);
     (void)mprotect(a.map + a.map_bytes - PAGE_BYTES, PAGE_BYTES, PROT_NONE);
     a.memory = a.map + a.map_bytes - PAGE_BYTES - room; /* ends at the page that faults */
-    memset(a.map + PAGE_BYTES, GARBAGE, a.map_bytes - 2 * PAGE_BYTES);
+    if (len < LARGE_BYTES) {
+        memset(a.map + PAGE_BYTES, GARBAGE, a.map_bytes - 2 * PAGE_BYTES);
+    }
     if (is_device) {
         e.devices[current_device].held_bytes += len;
         if (!e.is_open) {
@@ -1043,15 +1047,41 @@ extern "C" cudaError_t cudaMemcpy(void *dst, const void *src, size_t len, cudaMe
         nullptr, false, true, [=] { memmove(dst, src, len); }, true);
 }
 
+/* Made here: not the program's, which may be shared. */
+static bool memory_is_own(const void *memory)
+{
+    emulator                   &e = the();
+    std::lock_guard<std::mutex> held(e.lock);
+    const allocation           *a = memory_find(e, memory);
+
+    return a != nullptr && !a->is_registered;
+}
+
+/* Pages that are given back are zero when they are next used. */
+static void memory_set(unsigned char *memory, int byte, size_t len, bool is_own)
+{
+    size_t lead  = (PAGE_BYTES - (uintptr_t)memory % PAGE_BYTES) % PAGE_BYTES;
+    size_t pages = is_own && byte == 0 && len >= LARGE_BYTES ? (len - lead) / PAGE_BYTES * PAGE_BYTES : 0;
+
+    if (pages == 0 || madvise(memory + lead, pages, MADV_DONTNEED) != 0) {
+        memset(memory, byte, len);
+        return;
+    }
+    memset(memory, byte, lead);
+    memset(memory + lead + pages, byte, len - lead - pages);
+}
+
 extern "C" cudaError_t cudaMemsetAsync(void *memory, int byte, size_t len, cudaStream_t stream)
 {
     bool        is_async;
+    bool        is_own;
     cudaError_t error;
 
     if (len == 0) {
         return cudaSuccess;
     }
-    error = copy_check(memory, memory, len, &is_async);
+    error  = copy_check(memory, memory, len, &is_async);
+    is_own = memory_is_own(memory);
     if (error == cudaSuccess && !is_async) {
         error = cudaErrorInvalidValue;
     }
@@ -1059,7 +1089,7 @@ extern "C" cudaError_t cudaMemsetAsync(void *memory, int byte, size_t len, cudaS
         return error_keep(error);
     }
     return stream_run(
-        stream, false, true, [=] { memset(memory, byte, len); }, false);
+        stream, false, true, [=] { memory_set((unsigned char *)memory, byte, len, is_own); }, false);
 }
 
 extern "C" cudaError_t cudaMemset(void *memory, int byte, size_t len)
