@@ -333,7 +333,7 @@ static sherd_status stripe_open(sherdi_file *file, const sherdi_file_params *par
     }
     SHERDI_TRY(stripe_take(file, stripe, params->folders[index], is_new));
     if (file->is_read_only) {
-        SHERDI_TRY(stripe_compare_len(stripe, params->capacity_bytes));
+        SHERDI_TRY(stripe_compare_len(stripe, stripe_size(file, index, params->capacity_bytes)));
     }
     file->granularity_bytes =
         sherdi_max_size(file->granularity_bytes, stripe_make_direct(file, stripe));
@@ -413,13 +413,12 @@ static sherdi_file *file_alloc(sherdi_ioq *queue, const sherdi_file_params *para
 
 static int flags_fit(const sherdi_file_params *params)
 {
-    uint32_t is_new   = params->flags & SHERDI_FILE_CREATE;
-    uint32_t of_new   = params->flags & (SHERDI_FILE_SCRATCH | SHERDI_FILE_PLAIN);
-    uint32_t not_ours = params->flags & (SHERDI_FILE_PLAIN | SHERDI_FILE_READ);
+    uint32_t is_new = params->flags & SHERDI_FILE_CREATE;
+    uint32_t of_new = params->flags & (SHERDI_FILE_SCRATCH | SHERDI_FILE_PLAIN);
 
     return (of_new == 0 || is_new != 0) &&
            ((params->flags & SHERDI_FILE_READ) == 0 || params->flags == SHERDI_FILE_READ) &&
-           (not_ours == 0 || params->num_folders == 1);
+           ((params->flags & SHERDI_FILE_PLAIN) == 0 || params->num_folders == 1);
 }
 
 sherd_status sherdi_file_open(sherdi_ioq *queue, const sherdi_file_params *params,
@@ -524,8 +523,13 @@ sherd_status sherdi_file_sync(sherdi_file *file)
 
 size_t sherdi_file_len(const sherdi_file *file)
 {
+    size_t len_bytes = 0;
+
     assert(file->is_read_only);
-    return file->stripes[0].len_bytes;
+    for (int i = 0; i < file->num_stripes; i++) {
+        len_bytes += file->stripes[i].len_bytes;
+    }
+    return len_bytes;
 }
 
 sherd_status sherdi_file_trim(sherdi_file *file, size_t len_bytes)
@@ -564,4 +568,76 @@ int sherdi_file_is_linked(const sherdi_file *file)
         }
     }
     return 1;
+}
+
+int sherdi_file_is_shared(const sherdi_file *file)
+{
+    struct stat info;
+
+    for (int i = 0; i < file->num_stripes; i++) {
+        if (fstat(file->stripes[i].fd, &info) == 0 && info.st_nlink > 1) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* ------------------------------------------------------------------ links -- */
+
+static sherd_status link_fail(const sherdi_stripe *stripe, const char *path, int error)
+{
+    char buffer[128];
+    int  is_never = error == EXDEV || error == EPERM || error == EOPNOTSUPP || error == EMLINK;
+
+    return sherdi_fail(is_never ? SHERD_E_NOTSUP : SHERD_E_IO, "cannot link %s as %s: %s",
+                       stripe->path, path, strerror_r(error, buffer, sizeof(buffer)));
+}
+
+static sherd_status stripe_link(const sherdi_stripe *stripe, const char *path)
+{
+    struct stat info;
+
+    if (link(stripe->path, path) != 0) {
+        return link_fail(stripe, path, errno);
+    }
+    /* What the path led to by then. */
+    if (lstat(path, &info) != 0 || info.st_dev != stripe->device || info.st_ino != stripe->inode) {
+        (void)unlink(path);
+        return sherdi_fail(SHERD_E_IO, "%s is another file than the one that was opened",
+                           stripe->path);
+    }
+    return SHERD_OK;
+}
+
+/* Stripes from `index` on; takes its own back when a later one fails. */
+static sherd_status stripes_link(const sherdi_file *file, const char *const *folders,
+                                 const char *name, int index)
+{
+    sherd_status status;
+    char        *path;
+
+    if (index == file->num_stripes) {
+        return SHERD_OK;
+    }
+    path = path_make(file->queue->mem, folders[index], name, index);
+    if (path == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    status = stripe_link(&file->stripes[index], path);
+    if (status == SHERD_OK) {
+        status = stripes_link(file, folders, name, index + 1);
+        if (status == SHERD_OK) {
+            status = sherdi_folder_sync(folders[index]);
+        }
+        if (status != SHERD_OK) {
+            (void)unlink(path);
+        }
+    }
+    sherdi_free(path);
+    return status;
+}
+
+sherd_status sherdi_file_link(const sherdi_file *file, const char *const *folders, const char *name)
+{
+    return stripes_link(file, folders, name, 0);
 }

@@ -65,8 +65,8 @@ void sherdi_ioq_settle(sherdi_ioq *queue);
 enum {
     SHERDI_FILE_CREATE  = 1 << 0, /* must not exist; mode 0600, space reserved */
     SHERDI_FILE_SCRATCH = 1 << 1, /* with CREATE: unlinked at once, gone with the process */
-    /* Files that are not a run's alone: one folder, no lock, what others do with them meanwhile is their affair. */
-    SHERDI_FILE_PLAIN = 1 << 2, /* with CREATE: mode 0644 as the umask leaves it */
+    /* Files that are not a run's alone: no lock, what others do with them meanwhile is their affair. */
+    SHERDI_FILE_PLAIN = 1 << 2, /* with CREATE, in one folder: mode 0644 as the umask leaves it */
     SHERDI_FILE_READ  = 1 << 3, /* alone: must exist, is only read and never changed */
 };
 
@@ -93,7 +93,7 @@ sherd_status sherdi_file_open(sherdi_ioq *queue, const sherdi_file_params *param
 void sherdi_file_close(sherdi_file *file, int is_removed);
 /** What was written is on the medium when this returns (fdatasync of every stripe). */
 sherd_status sherdi_file_sync(sherdi_file *file);
-/** Bytes of a READ file, as many as there were when it was opened. */
+/** Bytes of a READ file, of all its stripes, as many as there were when it was opened. */
 size_t sherdi_file_len(const sherdi_file *file);
 /** Cuts a PLAIN file, which is written in whole pages, to the bytes that count. Before sync, transfers over. E_IO. */
 sherd_status sherdi_file_trim(sherdi_file *file, size_t len_bytes);
@@ -103,6 +103,13 @@ size_t sherdi_file_granularity(const sherdi_file *file);
 const char *sherdi_file_path(const sherdi_file *file);
 /** 0 when somebody unlinked one of its stripes (SCRATCH: always 1). */
 int sherdi_file_is_linked(const sherdi_file *file);
+/** Whether one of its stripes has another name beside its own: what lies there is not this file's alone. */
+int sherdi_file_is_shared(const sherdi_file *file);
+/** Other names for the same stripes, hard links: folders [stripes], "name" in the first, "name.1" in the second, ...
+ *  The folders are synced. Nothing is left of it when it fails: E_NOTSUP where that cannot be (other file systems, ones
+ *  without links), E_IO. */
+sherd_status sherdi_file_link(const sherdi_file *file, const char *const *folders,
+                              const char *name);
 /** What was made, renamed, linked or removed in a folder is so on the medium when this returns. E_IO. */
 sherd_status sherdi_folder_sync(const char *folder);
 

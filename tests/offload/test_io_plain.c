@@ -246,11 +246,79 @@ static void flags_that_do_not_fit_are_refused(void)
     }
     CHECK_STATUS(SHERD_E_INVAL, rig_file_open(queue, "two", 2, PAGE, PAGE,
                                               SHERDI_FILE_CREATE | SHERDI_FILE_PLAIN, &file));
-    CHECK_STATUS(SHERD_E_INVAL,
-                 rig_file_open(queue, "two", 2, PAGE, PAGE, SHERDI_FILE_READ, &file));
     sherdi_ioq_destroy(queue);
 }
 BOTH(flags_that_do_not_fit_are_refused)
+
+/* ---- links ---- */
+
+/* Over two folders, and its other names both in a third. */
+static void linked_file_is_read_by_its_other_name(void)
+{
+    sherdi_ioq    *queue  = rig_queue(REQUEST, 2);
+    sherdi_file   *file   = rig_file(queue, "first", 2, ALL_BYTES, REQUEST);
+    unsigned char *wrote  = rig_memory(ALL_BYTES);
+    unsigned char *got    = rig_memory(ALL_BYTES);
+    const char    *away[] = {rig_folder("f2"), rig_folder("f2")};
+    sherdi_file   *read   = NULL;
+
+    const sherdi_file_params params = {.folders        = away,
+                                       .num_folders    = 2,
+                                       .name           = "second",
+                                       .capacity_bytes = ALL_BYTES,
+                                       .stripe_bytes   = REQUEST,
+                                       .flags          = SHERDI_FILE_READ};
+
+    rig_fill(wrote, ALL_BYTES, 21);
+    CHECK_OK(rig_write(queue, file, wrote, 0, ALL_BYTES));
+    CHECK(!sherdi_file_is_shared(file));
+    CHECK_OK(sherdi_file_link(file, away, "second"));
+    CHECK(sherdi_file_is_shared(file));
+    CHECK_INT(2, rig_folder_count(away[0]));
+    sherdi_file_close(file, 1);
+    CHECK_OK(sherdi_file_open(queue, &params, &read));
+    CHECK_INT(ALL_BYTES, sherdi_file_len(read));
+    CHECK(!sherdi_file_is_shared(read));
+    CHECK_OK(rig_read(queue, read, got, 0, ALL_BYTES));
+    CHECK_BYTES_EQUAL(wrote, got, ALL_BYTES);
+    sherdi_file_close(read, 0);
+    sherdi_free(wrote);
+    sherdi_free(got);
+    sherdi_ioq_destroy(queue);
+}
+BOTH(linked_file_is_read_by_its_other_name)
+
+static void links_are_all_made_or_none(void)
+{
+    sherdi_ioq  *queue   = rig_queue(PAGE, 2);
+    sherdi_file *file    = rig_file(queue, "first", 2, 4 * PAGE, PAGE);
+    const char  *away[]  = {rig_folder("f2"), "/nowhere/at/all"};
+    const char  *other[] = {rig_folder("f2"), "/dev/shm"};
+    struct stat  here, there;
+    char         path[256];
+
+    CHECK_STATUS(SHERD_E_IO, sherdi_file_link(file, away, "second"));
+    CHECK_ERROR_SAYS("/nowhere/at/all/second.1: No such file");
+    if (stat(away[0], &here) == 0 && stat(other[1], &there) == 0 && here.st_dev != there.st_dev) {
+        CHECK_STATUS(SHERD_E_NOTSUP, sherdi_file_link(file, other, "sherd-test-second"));
+    }
+    away[1] = away[0];
+    for (size_t nth = 1; nth <= 2; nth++) {
+        (void)sherdi_mem_fail_nth(nth);
+        CHECK_STATUS(SHERD_E_NOMEM, sherdi_file_link(file, away, "second"));
+        (void)sherdi_mem_fail_nth(0);
+        CHECK_INT(0, rig_folder_count(away[0]));
+    }
+    (void)snprintf(path, sizeof(path), "%s/first.1", rig_folder("f1"));
+    CHECK(unlink(path) == 0);
+    (void)fclose(fopen(path, "w")); /* not the one that is open */
+    CHECK_STATUS(SHERD_E_IO, sherdi_file_link(file, away, "second"));
+    CHECK_ERROR_SAYS("is another file than the one that was opened");
+    CHECK_INT(0, rig_folder_count(away[0]));
+    sherdi_file_close(file, 1);
+    sherdi_ioq_destroy(queue);
+}
+BOTH(links_are_all_made_or_none)
 
 /* ---- what goes wrong ---- */
 
@@ -394,6 +462,8 @@ static const test_case CASE_LIST[] = {
     CASES(read_takes_no_lock_and_needs_none),
     CASES(read_of_what_is_no_such_file_is_refused),
     CASES(flags_that_do_not_fit_are_refused),
+    CASES(linked_file_is_read_by_its_other_name),
+    CASES(links_are_all_made_or_none),
     CASES(read_of_a_file_that_shrinks_fails),
     CASES(read_of_a_file_that_grows_ends_where_it_did),
     CASES(read_short_at_each_request_is_resumed),
