@@ -80,7 +80,7 @@ typedef struct sherd_state_file {
     int64_t  step;       /* updates done; -1: nothing was committed, or the file does not say */
     int      is_locked;  /* a process has it open */
     int      is_valid;   /* its index is whole */
-    uint64_t held_bytes; /* on the drive */
+    uint64_t held_bytes; /* on the drive, its sets of slots included */
     int64_t  changed_s;  /* last written, in seconds since 1970 */
 } sherd_state_file;
 SHERD_API void sherd_state_file_init(sherd_state_file *file);

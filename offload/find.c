@@ -17,6 +17,11 @@
 /* Stripes that are tried when the header does not say how many there are. */
 #define STRIPES_TRIED 64
 
+/* Until then the slots were in the index file, which was striped itself. */
+#define FORMAT_WITHOUT_SETS 2
+
+#define PATH_BYTES (SHERDI_STATE_FOLDER_BYTES + SHERDI_STATE_NAME_BYTES + 16)
+
 static sherd_status file_fail(const char *what, const char *path, int error)
 {
     char buffer[128];
@@ -59,6 +64,36 @@ static int front_is_of(const sherdi_state_front *front, const sherdi_state_id *i
     return sherdi_state_header_is_whole(&front->header) && id_is_same(&has, id);
 }
 
+/* Stripe `index` of a file. `at` is the folder of the first and has `at_len` bytes; the others lie where the header
+ * says. 0 when it does not. */
+static int stripe_path(const sherdi_state_header *header, const char *at, int at_len,
+                       const char *name, uint32_t index, char *path)
+{
+    const char *folder = index == 0 ? at : sherdi_state_header_folder(header, index);
+
+    if (folder == NULL) {
+        return 0;
+    }
+    if (index == 0) {
+        (void)snprintf(path, PATH_BYTES, "%.*s/%s", at_len, at, name);
+    } else {
+        (void)snprintf(path, PATH_BYTES, "%s/%s.%d", folder, name, (int)index);
+    }
+    return 1;
+}
+
+typedef struct folder_part {
+    const char *text;
+    int         len;
+} folder_part;
+
+static folder_part folder_of(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+
+    return slash == NULL ? (folder_part){".", 1} : (folder_part){path, (int)(slash - path)};
+}
+
 /* --------------------------------------------------------------- listing -- */
 
 /* Reserved at most: its process was killed before the first byte. Where the file system cannot tell, it is 0. To be
@@ -68,28 +103,29 @@ static int is_never_written(int fd)
     return lseek(fd, 0, SEEK_DATA) < 0 && errno == ENXIO;
 }
 
-static void found_read(int fd, sherdi_state_found *found)
+/* Returns whether the header is whole; then front is filled. */
+static int found_read(int fd, sherdi_state_found *found, sherdi_state_front *front)
 {
     static const int   BOTH[2] = {1, 1}; /* heads are written after their tables */
-    sherdi_state_front front;
     sherdi_state_heads heads;
 
     if (is_never_written(fd)) {
         found->is_valid = 1;
-        return;
+        return 0;
     }
-    if (front_read(fd, &front) != sizeof(front) || !front_is_of(&front, &found->id)) {
-        return;
+    if (front_read(fd, front) != sizeof(*front) || !front_is_of(front, &found->id)) {
+        return 0;
     }
-    found->id         = sherdi_state_header_id(&front.header);
-    found->format     = front.header.version;
-    heads             = sherdi_state_heads_read(front.heads, BOTH, &found->id);
+    found->id         = sherdi_state_header_id(&front->header);
+    found->format     = front->header.version;
+    heads             = sherdi_state_heads_read(front->heads, BOTH, &found->id);
     found->is_valid   = heads.live >= 0 || !heads.is_damaged;
     found->generation = heads.generation;
     found->previous   = heads.previous;
     if (heads.live >= 0) {
-        memcpy(found->note, front.heads[heads.live].note, sizeof(found->note));
+        memcpy(found->note, front->heads[heads.live].note, sizeof(found->note));
     }
+    return 1;
 }
 
 /* Whether somebody else holds the lock; a free one is held for a moment. */
@@ -102,11 +138,46 @@ static int lock_is_held(int fd)
     return errno == EWOULDBLOCK;
 }
 
+/* A killed process holds the files that it was writing longest. */
+static int path_is_locked(const char *path)
+{
+    int fd        = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    int is_locked = fd >= 0 && lock_is_held(fd);
+
+    if (fd >= 0) {
+        (void)close(fd);
+    }
+    return is_locked;
+}
+
+/* Whose space nobody else would keep, and whether somebody has one of them. */
+static void sets_look_at(const sherdi_state_header *header, sherdi_state_found *found)
+{
+    const folder_part at = folder_of(found->path);
+    char              name[SHERDI_STATE_NAME_BYTES];
+    char              path[PATH_BYTES];
+    struct stat       info;
+
+    for (int s = 0; s < SHERDI_STATE_SETS; s++) {
+        sherdi_state_set_name(&found->id, s, name);
+        for (uint32_t i = 0; i < header->num_folders; i++) {
+            if (!stripe_path(header, at.text, at.len, name, i, path)) {
+                break;
+            }
+            if (lstat(path, &info) == 0 && S_ISREG(info.st_mode)) {
+                found->held_bytes += info.st_nlink > 1 ? 0 : (uint64_t)info.st_blocks * 512;
+                found->is_locked = found->is_locked || path_is_locked(path);
+            }
+        }
+    }
+}
+
 /* 0: no regular file is there (any more). One that cannot be opened is told as not valid. */
 static int found_fill(sherdi_state_found *found)
 {
-    struct stat info;
-    int         fd;
+    sherdi_state_front front;
+    struct stat        info;
+    int                fd;
 
     if (lstat(found->path, &info) != 0 || !S_ISREG(info.st_mode)) {
         return 0;
@@ -116,7 +187,9 @@ static int found_fill(sherdi_state_found *found)
     fd                = open(found->path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     if (fd >= 0) {
         found->is_locked = lock_is_held(fd);
-        found_read(fd, found);
+        if (found_read(fd, found, &front)) {
+            sets_look_at(&front.header, found);
+        }
         (void)close(fd);
     }
     return 1;
@@ -171,7 +244,7 @@ sherd_status sherdi_state_find(const char *folder, sherdi_state_found_fn fn, voi
 
 /* One that goes. */
 typedef struct removal {
-    int                fd; /* of the first stripe, locked */
+    int                fd; /* of the index, locked */
     const char        *path, *name;
     sherdi_state_id    id;
     const char *const *folders; /* where its stripes may lie when the header does not say */
@@ -190,51 +263,68 @@ static sherd_status path_remove(removal *r, const char *path)
     return errno == ENOENT || errno == ENOTDIR ? SHERD_OK : file_fail("remove", path, errno);
 }
 
-static sherd_status stripe_remove(removal *r, const char *folder, int folder_len, int index)
+/* Stripes [first, count) of a file as the header says, the last one first. */
+static sherd_status stripes_remove(removal *r, const sherdi_state_header *header, const char *name,
+                                   uint32_t first)
 {
-    char path[SHERDI_STATE_FOLDER_BYTES + SHERDI_STATE_NAME_BYTES + 16];
+    const folder_part at = folder_of(r->path);
+    const uint32_t    most = SHERDI_STATE_FOLDER_BYTES / 2; /* a name takes two bytes at least */
+    char              path[PATH_BYTES];
 
-    (void)snprintf(path, sizeof(path), "%.*s/%s.%d", folder_len, folder, r->name, index);
-    return path_remove(r, path);
-}
-
-/* Beside the first, and where the caller has its own. */
-static sherd_status stripes_try(removal *r)
-{
-    int beside_len = (int)(r->name - r->path) - 1;
-
-    for (int i = 1; i < STRIPES_TRIED; i++) {
-        SHERDI_TRY(
-            stripe_remove(r, beside_len < 0 ? "." : r->path, beside_len < 0 ? 1 : beside_len, i));
-        if (i < r->num_folders) {
-            SHERDI_TRY(stripe_remove(r, r->folders[i], (int)strlen(r->folders[i]), i));
+    for (uint32_t i = header->num_folders < most ? header->num_folders : most; i-- > first;) {
+        if (stripe_path(header, at.text, at.len, name, i, path)) {
+            SHERDI_TRY(path_remove(r, path));
         }
     }
     return SHERD_OK;
 }
 
-static sherd_status stripes_remove(removal *r)
+/* The same where no header says how many: beside the index, and where the caller has its own folders. */
+static sherd_status stripes_try(removal *r, const char *name, int first)
 {
+    const folder_part at = folder_of(r->path);
+    char              path[PATH_BYTES];
+
+    for (int i = STRIPES_TRIED - 1; i >= first; i--) {
+        const char *folder = i < r->num_folders ? r->folders[i] : NULL;
+
+        if (i == 0) {
+            (void)snprintf(path, sizeof(path), "%.*s/%s", at.len, at.text, name);
+        } else {
+            (void)snprintf(path, sizeof(path), "%.*s/%s.%d", at.len, at.text, name, i);
+        }
+        SHERDI_TRY(path_remove(r, path));
+        if (i > 0 && folder != NULL) {
+            (void)snprintf(path, sizeof(path), "%s/%s.%d", folder, name, i);
+            SHERDI_TRY(path_remove(r, path));
+        }
+    }
+    return SHERD_OK;
+}
+
+/* All but the index. */
+static sherd_status slots_remove(removal *r)
+{
+    char               name[SHERDI_STATE_NAME_BYTES];
     sherdi_state_front front;
+    int is_known = front_read(r->fd, &front) == sizeof(front) && front_is_of(&front, &r->id);
 
-    if (front_read(r->fd, &front) != sizeof(front) || !front_is_of(&front, &r->id)) {
-        return stripes_try(r);
+    for (int s = 0; s < SHERDI_STATE_SETS; s++) {
+        sherdi_state_set_name(&r->id, s, name);
+        SHERDI_TRY(is_known ? stripes_remove(r, &front.header, name, 0) : stripes_try(r, name, 0));
     }
-    for (uint32_t i = 1; i < front.header.num_folders; i++) {
-        const char *at = sherdi_state_header_folder(&front.header, i);
-
-        if (at == NULL) {
-            break;
-        }
-        SHERDI_TRY(stripe_remove(r, at, (int)strlen(at), (int)i));
+    if (!is_known) {
+        return stripes_try(r, r->name, 1);
     }
-    return SHERD_OK;
+    return front.header.version > FORMAT_WITHOUT_SETS
+               ? SHERD_OK
+               : stripes_remove(r, &front.header, r->name, 1);
 }
 
-/* The first goes last: as long as it is there the others are found. */
+/* The index goes last: as long as it is there the others are found. */
 static sherd_status files_remove(removal *r)
 {
-    SHERDI_TRY(stripes_remove(r));
+    SHERDI_TRY(slots_remove(r));
     return path_remove(r, r->path);
 }
 
@@ -265,9 +355,10 @@ static sherd_status removal_open(removal *r)
 static int is_still_empty(const removal *r)
 {
     sherdi_state_found found = {.id = r->id};
+    sherdi_state_front front;
     struct stat        info;
 
-    found_read(r->fd, &found);
+    (void)found_read(r->fd, &found, &front);
     return fstat(r->fd, &info) == 0 && info.st_nlink > 0 && sherdi_state_found_is_empty(&found);
 }
 

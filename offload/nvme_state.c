@@ -1,11 +1,11 @@
 /* The tier on a drive that keeps generations of state over the death of the process. See tier.h for what it
- * promises and state_file.h for what lies where.
+ * promises, state_file.h for what lies where and state_sets.h for the files of the slots.
  *
- * Three tables say where an extent is: those of the two records, as they lie in the file, and `now`, which is
- * the live record's but for what was written since the commit. A write goes to the slot that the live
- * record does not use; commit copies `now` over the record that is not live, writes its table with the data,
- * and its head last. */
-#include "offload/state_file.h"
+ * Three tables say where an extent is: those of the two records, as they lie in the index, and `now`, which is
+ * the live record's but for what was written since the commit. A write goes to a set that the live
+ * record's copy is not in; commit copies `now` over the record that is not live, writes its table when the data are
+ * there, and its head last. */
+#include "offload/state_sets.h"
 
 #include "base/checked.h"
 #include "base/log.h"
@@ -20,49 +20,58 @@
 typedef struct state_tier {
     sherdi_tier         tier;
     sherdi_ioq         *queue;
-    sherdi_file        *file;
+    sherdi_file        *index;
+    sherdi_state_sets   sets;
     sherdi_mem         *mem;
     sherdi_state_id     id;
     int                 is_verified, is_durable;
     size_t              num_extents;
-    sherdi_extent      *places; /* [num_extents] the first slot; the second follows it */
+    sherdi_extent      *places; /* [num_extents] in each set */
     sherdi_state_map    map;
     sherdi_state_front *front;     /* as in the file */
     sherdi_state_entry *tables[2]; /* [table_bytes] as in the file, where the head counts */
+    unsigned char      *tails[2];  /* [tail_bytes] of the notes, as well */
     sherdi_state_entry *now;       /* [num_extents] */
-    unsigned char      *is_ours;   /* [num_extents] bit s: this process wrote slot s whole */
-    int                 live;      /* the live record; with generation 0 an empty table */
-    uint64_t            generation;
-    int                 has_previous; /* the other record counts and its slots were not touched */
-    int                 is_write_failed; /* since the commit */
-    int    is_broken; /* a commit or a rollback failed: which record counts is not known */
-    int    is_torn;   /* ... a commit: the record that is not live may have been written */
-    int    is_unlinked_told;
-    size_t in_flight; /* transfers, for asserts */
+    unsigned char *is_ours; /* [num_extents] bit s: this process wrote the slot in set s whole */
+    int            live;    /* the live record; with generation 0 an empty table */
+    uint64_t       generation;
+    int            has_previous;    /* the other record counts and its slots were not touched */
+    int            is_write_failed; /* since the commit */
+    int            is_broken; /* a commit or a rollback failed: which record counts is not known */
+    int            is_torn;   /* ... a commit: the record that is not live may have been written */
+    int            is_unlinked_told;
+    size_t         in_flight; /* transfers, for asserts */
 } state_tier;
 
 /* ---------------------------------------------------------- transfers -- */
 
-static void io_start(state_tier *self, sherdi_io *io, int is_write, void *memory,
-                     size_t offset_bytes, size_t len_bytes, const char *what, size_t number)
+/* Bytes [from, from + len) of an extent's slot in a set. */
+static void slot_start(state_tier *self, sherdi_io *io, int is_write, void *memory, size_t extent,
+                       uint32_t set, size_t from_bytes, size_t len_bytes)
 {
-    *io = (sherdi_io){.file         = self->file,
+    *io = (sherdi_io){.file         = len_bytes == 0 ? self->index : self->sets.sets[set].file,
                       .is_write     = is_write,
                       .memory       = memory,
-                      .offset_bytes = offset_bytes,
+                      .offset_bytes = self->places[extent].offset_bytes + from_bytes,
                       .len_bytes    = len_bytes,
-                      .what         = what,
-                      .number       = number};
+                      .what         = "state",
+                      .number       = extent};
     sherdi_io_start(self->queue, io);
 }
 
-/* The same to its end. */
+/* A part of the index, to its end. */
 static sherd_status part_move(state_tier *self, int is_write, void *memory, size_t offset_bytes,
                               size_t len_bytes, const char *what, size_t number)
 {
-    sherdi_io io = {0};
+    sherdi_io io = {.file         = self->index,
+                    .is_write     = is_write,
+                    .memory       = memory,
+                    .offset_bytes = offset_bytes,
+                    .len_bytes    = len_bytes,
+                    .what         = what,
+                    .number       = number};
 
-    io_start(self, &io, is_write, memory, offset_bytes, len_bytes, what, number);
+    sherdi_io_start(self->queue, &io);
     return sherdi_io_wait(self->queue, &io);
 }
 
@@ -85,14 +94,17 @@ static sherd_status table_move(state_tier *self, int index, int is_write)
                      self->map.table_bytes, "index", (size_t)index);
 }
 
-static sherd_status sync_if_durable(state_tier *self)
+/* Of the note, the pages behind the tables that it takes. */
+static sherd_status tail_move(state_tier *self, int index, int is_write)
 {
-    return self->is_durable ? sherdi_file_sync(self->file) : SHERD_OK;
+    return part_move(self, is_write, self->tails[index], self->map.notes_at[index],
+                     sherdi_state_tail_bytes(self->front->heads[index].note_bytes), "note",
+                     (size_t)index);
 }
 
-static size_t slot_offset(const state_tier *self, size_t extent, uint32_t slot)
+static sherd_status sync_if_durable(state_tier *self)
 {
-    return self->places[extent].offset_bytes + slot * self->places[extent].len_bytes;
+    return self->is_durable ? sherdi_file_sync(self->index) : SHERD_OK;
 }
 
 /* ------------------------------------------------------------ reading -- */
@@ -109,31 +121,34 @@ static void state_read_start(sherdi_tier *tier, size_t extent, void *memory, she
         memset(memory, 0, len_bytes);
         len_bytes = 0;
     }
-    io_start(self, io, 0, memory, slot_offset(self, extent, entry->slot), len_bytes, "state",
-             extent);
+    slot_start(self, io, 0, memory, extent, entry->slot, 0, len_bytes);
 }
 
-/* The slot that a transfer of an extent used. */
+/* The set that a transfer of an extent used. */
 static uint32_t io_slot(const state_tier *self, const sherdi_io *io)
 {
-    return io->offset_bytes != self->places[io->number].offset_bytes;
+    return (uint32_t)sherdi_state_sets_find(&self->sets, io->file);
 }
 
-static sherd_status contents_fail(const state_tier *self, size_t extent, size_t offset_bytes)
+static sherd_status contents_fail(const state_tier *self, size_t extent, uint32_t slot)
 {
     return sherdi_fail(SHERD_E_IO,
                        "%s does not hold what was written: state %zu at byte %zu (%zu bytes) has "
                        "another checksum",
-                       sherdi_file_path(self->file), extent, offset_bytes,
-                       self->places[extent].len_bytes);
+                       sherdi_file_path(self->sets.sets[slot].file), extent,
+                       self->places[extent].offset_bytes, self->places[extent].len_bytes);
 }
 
 static sherd_status read_check(const state_tier *self, const sherdi_io *io)
 {
-    uint32_t                  slot  = io_slot(self, io);
     const sherdi_state_entry *entry = &self->now[io->number];
+    uint32_t                  slot;
 
-    if (io->len_bytes == 0 || (!self->is_verified && (self->is_ours[io->number] >> slot & 1))) {
+    if (io->len_bytes == 0) {
+        return SHERD_OK;
+    }
+    slot = io_slot(self, io);
+    if (!self->is_verified && (self->is_ours[io->number] >> slot & 1)) {
         return SHERD_OK;
     }
     if (entry->slot != slot) {
@@ -141,7 +156,7 @@ static sherd_status read_check(const state_tier *self, const sherdi_io *io)
     }
     return sherdi_checksum(io->memory, io->len_bytes) == entry->checksum
                ? SHERD_OK
-               : contents_fail(self, io->number, io->offset_bytes);
+               : contents_fail(self, io->number, slot);
 }
 
 /* ------------------------------------------------------------ writing -- */
@@ -150,25 +165,26 @@ static void state_write_start(sherdi_tier *tier, size_t extent, void *memory, sh
 {
     state_tier *self      = (state_tier *)tier;
     size_t      len_bytes = self->places[extent].len_bytes;
-    uint32_t    slot      = self->tables[self->live][extent].slot ^ 1;
+    uint32_t    slot      = self->sets.spare[self->tables[self->live][extent].slot];
 
     assert(!io->is_started && extent < self->num_extents);
     self->in_flight++;
     if (self->is_broken) {
-        io_start(self, io, 1, memory, slot_offset(self, extent, slot), 0, "state", extent);
+        slot_start(self, io, 1, memory, extent, slot, 0, 0);
         return; /* wait says why */
     }
-    self->has_previous = 0;
+    self->sets.sets[slot].is_dirty = 1;
+    self->has_previous             = 0;
     self->is_ours[extent] |= (unsigned char)(1u << slot);
     self->now[extent] = (sherdi_state_entry){
         .checksum = sherdi_checksum(memory, len_bytes), .slot = slot, .is_written = 1};
-    io_start(self, io, 1, memory, slot_offset(self, extent, slot), len_bytes, "state", extent);
+    slot_start(self, io, 1, memory, extent, slot, 0, len_bytes);
 }
 
 static sherd_status broken_fail(const state_tier *self, sherd_status code)
 {
     return sherdi_fail(code, "%s: a commit failed before, nothing more is written to it",
-                       sherdi_file_path(self->file));
+                       sherdi_file_path(self->index));
 }
 
 static sherd_status write_end(state_tier *self, const sherdi_io *io, sherd_status status)
@@ -212,26 +228,59 @@ static void now_reset(state_tier *self)
     self->is_write_failed = 0;
 }
 
-/* Data and table first, the head when they are there. */
+/* Data first, then what the head has checksums of, then the head. */
 static sherd_status record_write(state_tier *self, int index)
 {
+    if (self->is_durable) {
+        SHERDI_TRY(sherdi_state_sets_sync(&self->sets));
+    }
+    SHERDI_TRY(tail_move(self, index, 1));
     SHERDI_TRY(table_move(self, index, 1));
-    SHERDI_TRY(sync_if_durable(self));
     SHERDI_TRY(head_write(self, index));
     return sync_if_durable(self);
 }
 
 static void unlinked_tell(state_tier *self)
 {
-    if (!self->is_unlinked_told && !sherdi_file_is_linked(self->file)) {
+    if (!self->is_unlinked_told &&
+        (!sherdi_file_is_linked(self->index) || !sherdi_state_sets_are_linked(&self->sets))) {
         self->is_unlinked_told = 1;
         sherdi_log(SHERD_LOG_WARN, self->id.rank,
-                   "%s was removed by somebody: its state will be gone with this process",
-                   sherdi_file_path(self->file));
+                   "%s was removed by somebody, or slots of it: its state will be gone with this "
+                   "process",
+                   sherdi_file_path(self->index));
     }
 }
 
-static sherd_status state_commit(sherdi_tier *tier, const void *note)
+/* Sets that extents of a record lie in, a bit each. */
+static uint32_t sets_of(const state_tier *self, int index)
+{
+    const sherdi_state_entry *table = self->tables[index];
+    uint32_t                  sets  = 0;
+
+    for (size_t i = 0; i < self->num_extents; i++) {
+        sets |= table[i].is_written ? 1u << table[i].slot : 0;
+    }
+    return sets;
+}
+
+/* What a checkpoint keeps and no generation lies in any more is the checkpoint's alone. */
+static void kept_let_go(state_tier *self)
+{
+    uint32_t needed;
+
+    if (sherdi_state_sets_count(&self->sets, SHERDI_SET_KEPT) == 0) {
+        return;
+    }
+    needed = sets_of(self, self->live) | (self->has_previous ? sets_of(self, 1 - self->live) : 0);
+    for (int s = 0; s < SHERDI_STATE_SETS; s++) {
+        if (self->sets.sets[s].role == SHERDI_SET_KEPT && (needed >> s & 1) == 0) {
+            sherdi_state_set_drop(&self->sets, s);
+        }
+    }
+}
+
+static sherd_status state_commit(sherdi_tier *tier, const void *note, size_t note_bytes)
 {
     state_tier  *self  = (state_tier *)tier;
     int          spare = 1 - self->live;
@@ -243,13 +292,17 @@ static sherd_status state_commit(sherdi_tier *tier, const void *note)
     }
     if (self->is_write_failed) {
         return sherdi_fail(SHERD_E_STATE, "%s: a write failed since the last commit",
-                           sherdi_file_path(self->file));
+                           sherdi_file_path(self->index));
+    }
+    if (note_bytes > self->map.note_bytes) {
+        return sherdi_fail(SHERD_E_INVAL, "%s has room for a note of %zu bytes, not %zu",
+                           sherdi_file_path(self->index), self->map.note_bytes, note_bytes);
     }
     if (self->num_extents > 0) {
         memcpy(self->tables[spare], self->now, self->num_extents * sizeof(*self->now));
     }
-    sherdi_state_head_fill(&self->id, self->generation + 1, note, self->tables[spare],
-                           self->map.table_bytes, &self->front->heads[spare]);
+    sherdi_state_head_fill(&self->id, self->generation + 1, note, note_bytes, self->tails[spare],
+                           self->tables[spare], self->map.table_bytes, &self->front->heads[spare]);
     status = record_write(self, spare);
     if (status != SHERD_OK) {
         self->is_broken    = 1;
@@ -260,6 +313,7 @@ static sherd_status state_commit(sherdi_tier *tier, const void *note)
     self->has_previous = self->generation > 0;
     self->generation++;
     self->live = spare;
+    kept_let_go(self);
     unlinked_tell(self);
     return SHERD_OK;
 }
@@ -275,14 +329,13 @@ static sherd_status slot_checksum(state_tier *self, size_t extent, uint32_t slot
                                   unsigned char *memory, uint64_t *out)
 {
     size_t                 len_bytes = self->places[extent].len_bytes;
-    size_t                 at_bytes  = slot_offset(self, extent, slot);
     sherdi_checksum_stream stream;
     sherdi_io              io = {0};
 
     sherdi_checksum_begin(&stream);
     for (size_t done = 0; done < len_bytes; done += io.len_bytes) {
-        io_start(self, &io, 0, memory, at_bytes + done,
-                 sherdi_min_size(COMPARE_BYTES, len_bytes - done), "state", extent);
+        slot_start(self, &io, 0, memory, extent, slot, done,
+                   sherdi_min_size(COMPARE_BYTES, len_bytes - done));
         SHERDI_TRY(sherdi_io_wait(self->queue, &io));
         sherdi_checksum_add(&stream, memory, io.len_bytes);
     }
@@ -309,7 +362,7 @@ static sherd_status previous_compare(state_tier *self, unsigned char *memory)
             self->has_previous = 0;
             return sherdi_fail(
                 SHERD_E_STATE, "%s: generation %llu is written over in part (state %zu)",
-                sherdi_file_path(self->file), (unsigned long long)(self->generation - 1), i);
+                sherdi_file_path(self->index), (unsigned long long)(self->generation - 1), i);
         }
     }
     return SHERD_OK;
@@ -334,7 +387,7 @@ static sherd_status head_erase(state_tier *self, int index)
 {
     memset(&self->front->heads[index], 0, sizeof(self->front->heads[index]));
     SHERDI_TRY(head_write(self, index));
-    return sherdi_file_sync(self->file);
+    return sherdi_file_sync(self->index);
 }
 
 static sherd_status state_abandon(sherdi_tier *tier)
@@ -353,7 +406,7 @@ static sherd_status state_abandon(sherdi_tier *tier)
 
 /* Takes the live head away: before it is gone the live generation counts, after it the one before, and a
  * head that was torn in between counts as gone. */
-static sherd_status state_rollback(sherdi_tier *tier, void *note_out)
+static sherd_status state_rollback(sherdi_tier *tier)
 {
     state_tier  *self = (state_tier *)tier;
     sherd_status status;
@@ -362,7 +415,7 @@ static sherd_status state_rollback(sherdi_tier *tier, void *note_out)
     if (!self->has_previous || self->is_broken) {
         return sherdi_fail(SHERD_E_STATE,
                            "%s holds no generation before %llu, or it is written over",
-                           sherdi_file_path(self->file), (unsigned long long)self->generation);
+                           sherdi_file_path(self->index), (unsigned long long)self->generation);
     }
     SHERDI_TRY(previous_check(self));
     status = head_erase(self, self->live);
@@ -374,7 +427,7 @@ static sherd_status state_rollback(sherdi_tier *tier, void *note_out)
     self->generation   = self->generation - 1;
     self->has_previous = 0;
     now_reset(self);
-    memcpy(note_out, self->front->heads[self->live].note, SHERDI_TIER_NOTE_BYTES);
+    kept_let_go(self);
     return SHERD_OK;
 }
 
@@ -383,9 +436,12 @@ static void state_close(sherdi_tier *tier, int is_kept)
     state_tier *self = (state_tier *)tier;
 
     assert(self->in_flight == 0);
-    sherdi_file_close(self->file, !is_kept);
+    sherdi_state_sets_fini(&self->sets, is_kept); /* the index goes last: who finds it finds them */
+    sherdi_file_close(self->index, !is_kept);
     sherdi_free(self->is_ours);
     sherdi_free(self->now);
+    sherdi_free(self->tails[1]);
+    sherdi_free(self->tails[0]);
     sherdi_free(self->tables[1]);
     sherdi_free(self->tables[0]);
     sherdi_free(self->front);
@@ -409,21 +465,38 @@ static const sherdi_tier_ops STATE_OPS = {
 
 /* --------------------------------------------------- creating, opening -- */
 
+/* Where things are, with notes of so many bytes; room for those. */
+static sherd_status state_lay_out(state_tier *self, const sherdi_tier_state_params *params,
+                                  size_t note_bytes)
+{
+    SHERDI_TRY(sherdi_state_map_extents(params->extents, self->num_extents, note_bytes,
+                                        self->places, &self->map));
+    self->sets.set_bytes = self->map.set_bytes;
+    for (int i = 0; i < 2 && self->map.tail_bytes > 0; i++) {
+        self->tails[i] = sherdi_alloc(self->mem, SHERDI_MEM_CONTROL, self->map.tail_bytes);
+        if (self->tails[i] == NULL) {
+            return SHERD_E_NOMEM;
+        }
+    }
+    return SHERD_OK;
+}
+
 static sherd_status state_fill(state_tier *self, const sherdi_tier_state_params *params)
 {
     sherdi_mem              *mem     = self->mem;
     const sherdi_mem_purpose purpose = SHERDI_MEM_CONTROL;
+    size_t                   table_bytes;
 
     self->places = sherdi_alloc_array(mem, purpose, self->num_extents, sizeof(*self->places));
     if (self->places == NULL) {
         return SHERD_E_NOMEM;
     }
-    SHERDI_TRY(
-        sherdi_state_map_extents(params->extents, self->num_extents, self->places, &self->map));
+    table_bytes = sherdi_state_table_bytes(self->num_extents);
+    SHERDI_TRY(sherdi_state_sets_init(&self->sets, self->queue, params, mem));
     self->front     = sherdi_alloc(mem, purpose, sizeof(*self->front));
-    self->tables[0] = sherdi_alloc(mem, purpose, self->map.table_bytes);
-    self->tables[1] = sherdi_alloc(mem, purpose, self->map.table_bytes);
-    self->now       = sherdi_alloc(mem, purpose, self->map.table_bytes);
+    self->tables[0] = sherdi_alloc(mem, purpose, table_bytes);
+    self->tables[1] = sherdi_alloc(mem, purpose, table_bytes);
+    self->now       = sherdi_alloc(mem, purpose, table_bytes);
     self->is_ours   = sherdi_alloc(mem, purpose, self->num_extents);
     if (self->front == NULL || self->tables[0] == NULL || self->tables[1] == NULL ||
         self->now == NULL || self->is_ours == NULL) {
@@ -432,19 +505,18 @@ static sherd_status state_fill(state_tier *self, const sherdi_tier_state_params 
     return SHERD_OK;
 }
 
-static sherd_status state_file_open(state_tier *self, const sherdi_tier_state_params *params,
-                                    uint32_t flags)
+static sherd_status index_open(state_tier *self, const sherdi_tier_state_params *params,
+                               uint32_t flags)
 {
     char               name[SHERDI_STATE_NAME_BYTES];
     sherdi_file_params file = {.folders        = params->folders,
-                               .num_folders    = params->num_folders,
+                               .num_folders    = 1,
                                .name           = name,
-                               .capacity_bytes = self->map.file_bytes,
-                               .stripe_bytes   = SHERDI_STRIPE_BYTES,
+                               .capacity_bytes = self->map.index_bytes,
                                .flags          = flags};
 
     sherdi_state_name(&params->id, name);
-    return sherdi_file_open(self->queue, &file, &self->file);
+    return sherdi_file_open(self->queue, &file, &self->index);
 }
 
 /* All of it but the file. */
@@ -475,34 +547,41 @@ static sherd_status state_make(sherdi_ioq *queue, const sherdi_tier_state_params
     return SHERD_OK;
 }
 
+/* The header first: from then on the sets are found by it. */
 static sherd_status state_create(state_tier *self, const sherdi_tier_state_params *params)
 {
-    SHERDI_TRY(sherdi_state_header_fill(params, self->map.file_bytes, &self->front->header));
-    SHERDI_TRY(state_file_open(self, params, SHERDI_FILE_CREATE));
+    SHERDI_TRY(state_lay_out(self, params, params->note_bytes));
+    SHERDI_TRY(sherdi_state_header_fill(params, &self->map, &self->front->header));
+    SHERDI_TRY(index_open(self, params, SHERDI_FILE_CREATE));
     SHERDI_TRY(front_move(self, 1));
-    return sync_if_durable(self);
+    SHERDI_TRY(sync_if_durable(self));
+    return sherdi_state_sets_make_two(&self->sets);
 }
 
 static sherd_status header_load(state_tier *self, const sherdi_tier_state_params *params)
 {
-    const char *path = sherdi_file_path(self->file);
+    const char                *path   = sherdi_file_path(self->index);
+    const sherdi_state_header *header = &self->front->header;
 
     SHERDI_TRY(front_move(self, 0));
-    if (!sherdi_state_header_is_whole(&self->front->header)) {
+    if (!sherdi_state_header_is_whole(header)) {
         return sherdi_fail(SHERD_E_STATE, "%s has no whole header: it is no state file or damaged",
                            path);
     }
-    return sherdi_state_header_compare(&self->front->header, params, self->map.file_bytes, path);
+    SHERDI_TRY(state_lay_out(self, params, header->note_bytes));
+    return sherdi_state_header_compare(header, params, &self->map, path);
 }
 
-/* A table that cannot be read takes its head with it, as one that is not whole does. */
+/* A table or a note that cannot be read takes its head with it, as one that is not whole does. */
 static int table_load(state_tier *self, int index)
 {
     const sherdi_state_head *head = &self->front->heads[index];
 
     return sherdi_state_head_is_whole(head, &self->id) && table_move(self, index, 0) == SHERD_OK &&
            sherdi_state_table_is_whole(head, self->tables[index], self->num_extents,
-                                       self->map.table_bytes);
+                                       self->map.table_bytes) &&
+           head->note_bytes <= self->map.note_bytes && tail_move(self, index, 0) == SHERD_OK &&
+           sherdi_state_tail_is_whole(head, self->tails[index]);
 }
 
 static sherd_status records_load(state_tier *self)
@@ -513,16 +592,16 @@ static sherd_status records_load(state_tier *self)
 
     if (found.live < 0 && found.is_damaged) {
         return sherdi_fail(SHERD_E_STATE, "%s holds no generation that is whole",
-                           sherdi_file_path(self->file));
+                           sherdi_file_path(self->index));
     }
     if (found.live < 0) {
         return sherdi_fail(SHERD_E_STATE, "%s holds no generation: nothing was committed to it",
-                           sherdi_file_path(self->file));
+                           sherdi_file_path(self->index));
     }
     if (found.is_damaged) {
         sherdi_log(SHERD_LOG_INFO, self->id.rank,
                    "%s: one of two index records is not whole; generation %llu counts",
-                   sherdi_file_path(self->file), (unsigned long long)found.generation);
+                   sherdi_file_path(self->index), (unsigned long long)found.generation);
     }
     self->live         = found.live;
     self->generation   = found.generation;
@@ -531,11 +610,52 @@ static sherd_status records_load(state_tier *self)
     return SHERD_OK;
 }
 
+/* The generation before is worth less than going on: when it cannot be had, it is done without. */
+static sherd_status previous_load(state_tier *self, uint32_t sets)
+{
+    sherd_status status = SHERD_OK;
+
+    for (int s = 0; s < SHERDI_STATE_SETS && status == SHERD_OK; s++) {
+        if ((sets >> s & 1) && self->sets.sets[s].file == NULL) {
+            status = sherdi_state_set_open(&self->sets, s);
+        }
+    }
+    if (status == SHERD_E_IO) {
+        sherdi_log(SHERD_LOG_WARN, self->id.rank, "generation %llu is not there any more: %s",
+                   (unsigned long long)(self->generation - 1), sherd_last_error());
+        self->has_previous = 0;
+        return SHERD_OK;
+    }
+    return status;
+}
+
+/* What no generation lies in is made anew: nobody knows how far who made it had come. */
+static sherd_status sets_load(state_tier *self)
+{
+    uint32_t live = sets_of(self, self->live);
+
+    for (int s = 0; s < SHERDI_STATE_SETS; s++) {
+        if (live >> s & 1) {
+            SHERDI_TRY(sherdi_state_set_open(&self->sets, s));
+        }
+    }
+    if (self->has_previous) {
+        SHERDI_TRY(previous_load(self, sets_of(self, 1 - self->live)));
+    }
+    for (int s = 0; s < SHERDI_STATE_SETS; s++) {
+        if (self->sets.sets[s].file == NULL) {
+            sherdi_state_set_drop(&self->sets, s);
+        }
+    }
+    return sherdi_state_sets_make_two(&self->sets);
+}
+
 static sherd_status state_open(state_tier *self, const sherdi_tier_state_params *params)
 {
-    SHERDI_TRY(state_file_open(self, params, 0));
+    SHERDI_TRY(index_open(self, params, 0));
     SHERDI_TRY(header_load(self, params));
-    return records_load(self);
+    SHERDI_TRY(records_load(self));
+    return sets_load(self);
 }
 
 /* Over a new file, or one that was left. What goes wrong half-way leaves no new one. */
@@ -572,11 +692,13 @@ void sherdi_tier_state_verify(sherdi_tier *tier, int is_on)
     ((state_tier *)tier)->is_verified = is_on;
 }
 
-void sherdi_tier_state_note(const sherdi_tier *tier, void *note_out)
+size_t sherdi_tier_state_note(const sherdi_tier *tier, void *out, size_t out_bytes)
 {
     const state_tier *self = (const state_tier *)tier;
 
-    memcpy(note_out, self->front->heads[self->live].note, SHERDI_TIER_NOTE_BYTES);
+    sherdi_state_note_take(&self->front->heads[self->live], self->tails[self->live], out,
+                           out_bytes);
+    return self->front->heads[self->live].note_bytes;
 }
 
 int sherdi_tier_state_has_previous(const sherdi_tier *tier)

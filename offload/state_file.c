@@ -14,7 +14,9 @@
 
 #define HEADER_MAGIC 0x317461745364686cu /* "lhdStat1" as it lies */
 #define HEAD_MAGIC   0x3164616548646873u /* "shdHead1" */
-#define NUM_SLOTS    2
+
+/* A note is small beside the state. */
+#define MOST_NOTE_BYTES ((size_t)1 << 30)
 
 /* ------------------------------------------------------------------- map -- */
 
@@ -29,29 +31,45 @@ size_t sherdi_state_table_bytes(size_t num_extents)
     return sherdi_round_up(sherdi_max_size(len_bytes, 1), SHERDI_STATE_PAGE_BYTES);
 }
 
-size_t sherdi_tier_state_commit_bytes(size_t num_extents)
+size_t sherdi_state_tail_bytes(size_t note_bytes)
+{
+    return note_bytes <= SHERDI_STATE_NOTE_FRONT
+               ? 0
+               : sherdi_round_up(note_bytes - SHERDI_STATE_NOTE_FRONT, SHERDI_STATE_PAGE_BYTES);
+}
+
+size_t sherdi_tier_state_commit_bytes(size_t num_extents, size_t note_bytes)
 {
     size_t len_bytes;
 
-    (void)sherdi_add_fits(sherdi_state_table_bytes(num_extents), SHERDI_STATE_PAGE_BYTES,
+    (void)sherdi_add_fits(sherdi_state_table_bytes(num_extents),
+                          SHERDI_STATE_PAGE_BYTES + sherdi_state_tail_bytes(note_bytes),
                           &len_bytes); /* SIZE_MAX when it does not */
     return len_bytes;
 }
 
 sherd_status sherdi_state_map_extents(const sherdi_extent *extents, size_t num_extents,
-                                      sherdi_extent *places, sherdi_state_map *out)
+                                      size_t note_bytes, sherdi_extent *places,
+                                      sherdi_state_map *out)
 {
-    sherdi_state_map map = {.table_bytes = sherdi_state_table_bytes(num_extents)};
+    sherdi_state_map map = {.table_bytes = sherdi_state_table_bytes(num_extents),
+                            .note_bytes  = note_bytes};
 
     SHERDI_TRY(sherdi_extents_check(extents, num_extents));
     if (map.table_bytes == SIZE_MAX) {
         return sherdi_fail(SHERD_E_INVAL, "%zu extents are more than a file holds", num_extents);
     }
+    if (note_bytes > MOST_NOTE_BYTES) {
+        return sherdi_fail(SHERD_E_INVAL, "a note of %zu bytes; %zu are the most", note_bytes,
+                           MOST_NOTE_BYTES);
+    }
+    map.tail_bytes   = sherdi_state_tail_bytes(note_bytes);
     map.tables_at[0] = sizeof(sherdi_state_front);
     map.tables_at[1] = map.tables_at[0] + map.table_bytes;
-    map.slots_at     = map.tables_at[1] + map.table_bytes;
-    SHERDI_TRY(sherdi_extents_place(extents, num_extents, NUM_SLOTS, map.slots_at, places,
-                                    &map.file_bytes));
+    map.notes_at[0]  = map.tables_at[1] + map.table_bytes;
+    map.notes_at[1]  = map.notes_at[0] + map.tail_bytes;
+    map.index_bytes  = map.notes_at[1] + map.tail_bytes;
+    SHERDI_TRY(sherdi_extents_place(extents, num_extents, 1, 0, places, &map.set_bytes));
     *out = map;
     return SHERD_OK;
 }
@@ -72,6 +90,12 @@ void sherdi_state_name(const sherdi_state_id *id, char *name)
 {
     (void)snprintf(name, SHERDI_STATE_NAME_BYTES, "sherd-%016llx-%dof%d.state",
                    (unsigned long long)id->run, id->rank, id->world_size);
+}
+
+void sherdi_state_set_name(const sherdi_state_id *id, int set, char *name)
+{
+    (void)snprintf(name, SHERDI_STATE_NAME_BYTES, "sherd-%016llx-%dof%d.slots-%c",
+                   (unsigned long long)id->run, id->rank, id->world_size, 'a' + set);
 }
 
 int sherdi_state_name_parse(const char *name, sherdi_state_id *out)
@@ -125,8 +149,8 @@ static sherd_status folders_fill(const sherdi_tier_state_params *params, sherdi_
     return SHERD_OK;
 }
 
-sherd_status sherdi_state_header_fill(const sherdi_tier_state_params *params, size_t file_bytes,
-                                      sherdi_state_header *out)
+sherd_status sherdi_state_header_fill(const sherdi_tier_state_params *params,
+                                      const sherdi_state_map *map, sherdi_state_header *out)
 {
     memset(out, 0, sizeof(*out));
     out->magic        = HEADER_MAGIC;
@@ -139,7 +163,9 @@ sherd_status sherdi_state_header_fill(const sherdi_tier_state_params *params, si
     out->lengths      = lengths_hash(params->extents, params->num_extents);
     out->num_extents  = params->num_extents;
     out->stripe_bytes = SHERDI_STRIPE_BYTES;
-    out->file_bytes   = file_bytes;
+    out->index_bytes  = map->index_bytes;
+    out->set_bytes    = map->set_bytes;
+    out->note_bytes   = map->note_bytes;
     SHERDI_TRY(folders_fill(params, out));
     out->checksum = header_checksum(out);
     return SHERD_OK;
@@ -159,8 +185,8 @@ sherdi_state_id sherdi_state_header_id(const sherdi_state_header *header)
 }
 
 sherd_status sherdi_state_header_compare(const sherdi_state_header      *header,
-                                         const sherdi_tier_state_params *params, size_t file_bytes,
-                                         const char *path)
+                                         const sherdi_tier_state_params *params,
+                                         const sherdi_state_map *map, const char *path)
 {
     const sherdi_state_id *id = &params->id;
 
@@ -179,7 +205,7 @@ sherd_status sherdi_state_header_compare(const sherdi_state_header      *header,
                            header->num_folders, params->num_folders);
     }
     if (header->layout != id->layout || header->num_extents != params->num_extents ||
-        header->file_bytes != file_bytes ||
+        header->index_bytes != map->index_bytes || header->set_bytes != map->set_bytes ||
         header->lengths != lengths_hash(params->extents, params->num_extents)) {
         return sherdi_fail(SHERD_E_STATE,
                            "%s holds state of another model or configuration (%llu extents, layout "
@@ -218,9 +244,16 @@ static uint64_t head_checksum(const sherdi_state_head *head)
 }
 
 void sherdi_state_head_fill(const sherdi_state_id *id, uint64_t generation, const void *note,
-                            const sherdi_state_entry *table, size_t table_bytes,
-                            sherdi_state_head *out)
+                            size_t note_bytes, unsigned char *tail, const sherdi_state_entry *table,
+                            size_t table_bytes, sherdi_state_head *out)
 {
+    size_t front_bytes = sherdi_min_size(note_bytes, sizeof(out->note));
+    size_t tail_bytes  = sherdi_state_tail_bytes(note_bytes);
+
+    if (tail_bytes > 0) {
+        memset(tail + tail_bytes - SHERDI_STATE_PAGE_BYTES, 0, SHERDI_STATE_PAGE_BYTES);
+        memcpy(tail, (const unsigned char *)note + front_bytes, note_bytes - front_bytes);
+    }
     memset(out, 0, sizeof(*out));
     out->magic          = HEAD_MAGIC;
     out->run            = id->run;
@@ -228,8 +261,28 @@ void sherdi_state_head_fill(const sherdi_state_id *id, uint64_t generation, cons
     out->world_size     = id->world_size;
     out->generation     = generation;
     out->table_checksum = sherdi_checksum(table, table_bytes);
-    memcpy(out->note, note, sizeof(out->note));
-    out->checksum = head_checksum(out);
+    memcpy(out->note, note, front_bytes);
+    out->note_bytes    = note_bytes;
+    out->note_checksum = sherdi_checksum(tail, tail_bytes);
+    out->checksum      = head_checksum(out);
+}
+
+void sherdi_state_note_take(const sherdi_state_head *head, const unsigned char *tail, void *out,
+                            size_t out_bytes)
+{
+    size_t len_bytes   = sherdi_min_size(head->note_bytes, out_bytes);
+    size_t front_bytes = sherdi_min_size(len_bytes, sizeof(head->note));
+
+    memset(out, 0, out_bytes);
+    memcpy(out, head->note, front_bytes);
+    if (len_bytes > front_bytes) {
+        memcpy((unsigned char *)out + front_bytes, tail, len_bytes - front_bytes);
+    }
+}
+
+int sherdi_state_tail_is_whole(const sherdi_state_head *head, const unsigned char *tail)
+{
+    return head->note_checksum == sherdi_checksum(tail, sherdi_state_tail_bytes(head->note_bytes));
 }
 
 int sherdi_state_head_is_whole(const sherdi_state_head *head, const sherdi_state_id *id)
@@ -253,7 +306,7 @@ int sherdi_state_table_is_whole(const sherdi_state_head *head, const sherdi_stat
         return 0;
     }
     for (size_t i = 0; i < num_extents; i++) {
-        if (table[i].slot >= NUM_SLOTS || table[i].is_written > 1) {
+        if (table[i].slot >= SHERDI_STATE_SETS || table[i].is_written > 1) {
             return 0;
         }
     }

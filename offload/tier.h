@@ -29,9 +29,6 @@ typedef struct sherdi_extent {
     size_t len_bytes;
 } sherdi_extent;
 
-/* What the owner keeps with a generation: plain data, the same bytes come back. */
-#define SHERDI_TIER_NOTE_BYTES 512
-
 typedef struct sherdi_tier_ops {
     size_t      struct_size;
     const char *name; /* "nvme" */
@@ -50,17 +47,18 @@ typedef struct sherdi_tier_ops {
 
     /* With generations only, else NULL. All block, with no transfer in flight. */
     /* What was written since the last commit becomes the live generation: its data is durable before
-     * the record is written, and the record when this returns. note [SHERDI_TIER_NOTE_BYTES]. E_STATE after
+     * the record is written, and the record when this returns. note [note_bytes] is what the owner keeps with it: plain
+     * data, the same bytes come back. E_INVAL when it is longer than was said when the tier was made. E_STATE after
      * a write that failed: abandon it first. E_IO: which generation counts on the drive is not known;
      * from then on, until abandon, writes fail and nothing is committed. */
-    sherd_status (*commit)(sherdi_tier *tier, const void *note);
+    sherd_status (*commit)(sherdi_tier *tier, const void *note, size_t note_bytes);
     /* Forgets what was written since the last commit, and takes back the record of a commit that failed: then the
      * live generation counts again. E_IO: it is not known still. */
     sherd_status (*abandon)(sherdi_tier *tier);
-    /* The generation before becomes the live one, durably; note_out as it was committed with it. E_STATE
+    /* The generation before becomes the live one, durably. E_STATE
      * when there is none (nothing before, or written over since). What another process wrote is read and
      * compared first, so this takes as long as reading it. */
-    sherd_status (*rollback)(sherdi_tier *tier, void *note_out);
+    sherd_status (*rollback)(sherdi_tier *tier);
     /* Number of the live generation, from 1 on; 0: nothing was committed. */
     uint64_t (*generation)(const sherdi_tier *tier);
 } sherdi_tier_ops;
@@ -103,10 +101,15 @@ const sherdi_tier_kind *sherdi_tier_of(sherdi_place place);
 
 /* ---- state on a drive, with generations ---- */
 
-/* What this version writes and reads. 2: the layout is without rates, the note has the run's own text. */
-#define SHERDI_STATE_FORMAT 2u
+/* What this version writes and reads. 2: the layout is without rates, the note has the run's own text. 3: each set of
+ * slots is a file, notes have any length. */
+#define SHERDI_STATE_FORMAT 3u
 
-/* Names of the files: sherd-<run, 16 hex digits>-<rank>of<world_size>.state */
+/* Of a note, what a listing shows. */
+#define SHERDI_STATE_NOTE_FRONT 512
+
+/* Names of the files: sherd-<run, 16 hex digits>-<rank>of<world_size>.state, the index, and beside it .slots-a,
+ * .slots-b, ...: see state_file.h. */
 typedef struct sherdi_state_id {
     uint64_t run; /* the same on all ranks of a run, never 0 */
     int      rank, world_size;
@@ -119,23 +122,24 @@ typedef struct sherdi_tier_state_params {
     sherdi_state_id      id;
     const sherdi_extent *extents; /* copied */
     size_t               num_extents;
+    size_t               note_bytes;  /* of a note at most; a file that is opened has its own */
     int                  is_verified; /* checksums are compared on every read, not on load alone */
     int is_durable; /* commits reach the medium (fdatasync); 0: the process's death alone is survived */
 } sherdi_tier_state_params;
 
-/** A new file, empty: generation 0. */
+/** New files, empty: generation 0. */
 sherd_status sherdi_tier_state_create(sherdi_ioq *queue, const sherdi_tier_state_params *params,
                                       sherdi_mem *mem, sherdi_tier **out);
-/** The file of an earlier run, as it was left; E_STATE when it is locked, when its layout is another, when
+/** The files of an earlier run, as they were left; E_STATE when it is locked, when its layout is another, when
  *  no generation is whole. Both generations it may have are told by `generation` and rollback. */
 sherd_status sherdi_tier_state_open(sherdi_ioq *queue, const sherdi_tier_state_params *params,
                                     sherdi_mem *mem, sherdi_tier **out);
-/** Bytes that one commit writes besides the extents. */
-size_t sherdi_tier_state_commit_bytes(size_t num_extents);
+/** Bytes that one commit writes besides the extents, with a note of so many. */
+size_t sherdi_tier_state_commit_bytes(size_t num_extents, size_t note_bytes);
 /** Changes what is_verified of the parameters said. */
 void sherdi_tier_state_verify(sherdi_tier *tier, int is_on);
-/** The note of the live generation. */
-void sherdi_tier_state_note(const sherdi_tier *tier, void *note_out);
+/** The note of the live generation, what of it fits into out [out_bytes], zeros behind it. Returns its length. */
+size_t sherdi_tier_state_note(const sherdi_tier *tier, void *out, size_t out_bytes);
 /** Whether there is a generation to roll back to. Just opened, the index alone says so: rollback finds out
  *  whether the earlier process had begun to write over it. */
 int sherdi_tier_state_has_previous(const sherdi_tier *tier);
@@ -149,16 +153,16 @@ typedef struct sherdi_state_found {
     int             is_locked;            /* a run has it open */
     int           is_valid; /* header and index are whole; else only id.run, rank, world_size (from
                                  the name), path, held_bytes and changed_s mean something */
-    uint64_t      held_bytes; /* on the drive, of this file alone */
+    uint64_t      held_bytes; /* on the drive, of index and sets, less what a checkpoint has too */
     int64_t       changed_s;  /* seconds since 1970 */
-    unsigned char note[SHERDI_TIER_NOTE_BYTES];
+    unsigned char note[SHERDI_STATE_NOTE_FRONT]; /* its beginning, zeros behind it */
 } sherdi_state_found;
 
 typedef sherd_status (*sherdi_state_found_fn)(void *ctx, const sherdi_state_found *found);
 /** Calls `fn` for every state file in a folder, in order of name, until it fails. Reads nothing but their
  *  first pages. E_IO, E_NOTSUP (built without libxxhash). */
 sherd_status sherdi_state_find(const char *folder, sherdi_state_found_fn fn, void *ctx);
-/** Removes one that is not locked, with its other stripes in the folders that its header names. E_STATE
+/** Removes one that is not locked, with its sets in the folders that its header names. E_STATE
  *  when it is in use, E_INVAL when it is not named like a state file, E_IO. */
 sherd_status sherdi_state_remove(const char *path);
 /** Whether nothing was ever committed to it: a run that was killed at its start left it, or has just begun. */
@@ -166,7 +170,7 @@ static inline int sherdi_state_found_is_empty(const sherdi_state_found *found)
 {
     return found->is_valid && found->generation == 0;
 }
-/** Removes one that is empty and that nobody has open, with its stripes; where it does not say itself where they lie,
+/** Removes one that is empty and that nobody has open, with its sets; where it does not say itself where they lie,
  *  they are looked for in `folders` too. Looks again under its lock: E_STATE when it is in use, was removed by
  *  somebody else or is not empty any more. */
 sherd_status sherdi_state_reclaim(const char *path, const char *const *folders, int num_folders,

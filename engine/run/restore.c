@@ -20,7 +20,7 @@ static uint64_t generation_live(const sherd_engine *engine)
 /* `wanted` becomes the live one: it is that, or the one before. */
 static sherd_status generation_aim(sherd_engine *engine, uint64_t wanted, sherdi_state_record *out)
 {
-    sherdi_tier_state_note(state_tier(engine), out);
+    (void)sherdi_tier_state_note(state_tier(engine), out, sizeof(*out));
     if (generation_live(engine) == wanted + 1) {
         SHERDI_TRY(sherdi_run_generation(engine, SHERDI_OP_ROLLBACK));
         *out = engine->run.record;

@@ -1,4 +1,4 @@
-/* What the engine keeps with each generation of state on a drive (SHERDI_TIER_NOTE_BYTES of
+/* What the engine keeps with each generation of state on a drive (the note of
  * offload/tier.h). Written by the engine, read by it on resume and by state_files.c, which shows the
  * step of files whose layout it does not know: new fields go to the end. */
 #ifndef SHERDI_ENGINE_RUN_STATE_NOTE_H
@@ -21,12 +21,12 @@ typedef struct sherdi_state_note {
     int32_t       is_written; /* no update made this generation: values or counters were written */
 } sherdi_state_note;
 
-/* A note as a tier has it. */
+/* A note as a tier has it, and a listing sees it. */
 typedef union sherdi_state_record {
     sherdi_state_note note;
-    unsigned char     bytes[SHERDI_TIER_NOTE_BYTES];
+    unsigned char     bytes[SHERDI_STATE_NOTE_FRONT];
 } sherdi_state_record;
 
-_Static_assert(sizeof(sherdi_state_record) == SHERDI_TIER_NOTE_BYTES, "a note has room for it");
+_Static_assert(sizeof(sherdi_state_record) == SHERDI_STATE_NOTE_FRONT, "a note has room for it");
 
 #endif

@@ -317,6 +317,7 @@ static sherd_status state_open(sherd_engine *engine)
         .id = {.rank = engine->rank, .world_size = engine->world_size, .layout = search.layout},
         .extents     = plan->extents[SHERDI_PLACE_STORAGE],
         .num_extents = plan->num_extents[SHERDI_PLACE_STORAGE],
+        .note_bytes  = sizeof(sherdi_state_record),
         .is_verified = engine->settings.verify_reads,
         .is_durable  = engine->settings.durable,
     };
@@ -466,11 +467,15 @@ sherd_status sherdi_store_generation(sherd_engine *engine, sherdi_op_kind kind,
     if (tier == NULL || tier->ops->commit == NULL) {
         return SHERD_OK;
     }
-    if (kind != SHERDI_OP_COMMIT) {
-        return kind == SHERDI_OP_ABANDON ? tier->ops->abandon(tier)
-                                         : tier->ops->rollback(tier, record);
+    if (kind == SHERDI_OP_ABANDON) {
+        return tier->ops->abandon(tier);
     }
-    SHERDI_TRY(tier->ops->commit(tier, record));
+    if (kind != SHERDI_OP_COMMIT) {
+        SHERDI_TRY(tier->ops->rollback(tier));
+        (void)sherdi_tier_state_note(tier, record, sizeof(*record));
+        return SHERD_OK;
+    }
+    SHERDI_TRY(tier->ops->commit(tier, record, sizeof(*record)));
     engine->store.is_worth_keeping = 1;
     engine->store.is_changed       = 1;
     engine->run.drive.waits[SHERDI_RING_STATE].write_ns += sherdi_now_ns() - start;

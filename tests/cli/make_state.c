@@ -11,15 +11,15 @@ static unsigned char block[SHERD_ALIGN_BYTES] __attribute__((aligned(SHERD_ALIGN
 
 static sherd_status step_commit(sherdi_tier *tier, int64_t step)
 {
-    unsigned char     note[SHERDI_TIER_NOTE_BYTES] = {0};
-    sherdi_state_note filled                       = {.step = step};
-    sherdi_io         io                           = {0};
+    unsigned char     note[SHERDI_STATE_NOTE_FRONT] = {0};
+    sherdi_state_note filled                        = {.step = step};
+    sherdi_io         io                            = {0};
 
     memcpy(note, &filled, sizeof(filled));
     memset(block, (int)step, sizeof(block));
     tier->ops->write_start(tier, 0, block, &io);
     SHERDI_TRY(tier->ops->wait(tier, &io));
-    return tier->ops->commit(tier, note);
+    return tier->ops->commit(tier, note, sizeof(note));
 }
 
 static void stand_still(void)
@@ -44,6 +44,7 @@ static sherd_status state_make(char **argv, int is_held, sherdi_mem *mem)
                         .world_size = atoi(argv[4])},
         .extents     = extents,
         .num_extents = 1,
+        .note_bytes  = SHERDI_STATE_NOTE_FRONT,
     };
     sherdi_ioq  *queue = NULL;
     sherdi_tier *tier  = NULL;

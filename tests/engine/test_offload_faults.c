@@ -497,7 +497,7 @@ static void a_deleted_file_trains_on(void)
 
 /* ------------------------------------------------------------ flipped bits -- */
 
-/* One bit in each page of every state file, behind its first pages. */
+/* One bit in each page of all slots. */
 static void bits_flip(void)
 {
     DIR           *dir = opendir(test_scratch());
@@ -511,12 +511,12 @@ static void bits_flip(void)
         int           fd;
 
         (void)snprintf(path, sizeof(path), "%s/%s", test_scratch(), entry->d_name);
-        if (strstr(entry->d_name, ".state") == NULL) {
+        if (strstr(entry->d_name, ".slots-") == NULL) {
             continue;
         }
         fd = open(path, O_RDWR | O_CLOEXEC);
         CHECK(fd >= 0);
-        for (at = 7 * 4096 + 100; pread(fd, &byte, 1, at) == 1; at += 4096) {
+        for (at = 100; pread(fd, &byte, 1, at) == 1; at += 4096) {
             byte ^= 4;
             CHECK(pwrite(fd, &byte, 1, at) == 1);
         }
@@ -539,7 +539,7 @@ static void flipped_train(sherd_world *world, void *ctx)
     CHECK_INT(reference[1], rig_train(&r, 1).fingerprint);
     bits_flip();
     CHECK_STATUS(SHERD_E_IO, step_try(&r, &report));
-    CHECK(strstr(sherd_last_error(), ".state") != NULL);
+    CHECK(strstr(sherd_last_error(), ".slots-") != NULL);
     CHECK(sherd_step_undo(r.engine) != SHERD_OK); /* both slots are damaged */
     rig_close(&r);
 }
@@ -554,7 +554,7 @@ static void resume_refused(sherd_world *world, void *ctx)
     rig_open(&r, world, &options);
     rig_three(&r, ELEMS);
     CHECK_STATUS(SHERD_E_IO, sherd_engine_seal(r.engine));
-    CHECK(strstr(sherd_last_error(), ".state") != NULL);
+    CHECK(strstr(sherd_last_error(), ".slots-") != NULL);
     rig_close(&r);
 }
 
@@ -585,7 +585,7 @@ static void a_flipped_bit_is_found(void)
     test_files_remove(test_scratch(), "");
     test_world(1, reference_train, NULL);
     test_world(1, flipped_train, ", \"verify_reads\": true");
-    CHECK_INT(1, test_files(test_scratch(), "")); /* a run that failed leaves its state */
+    CHECK_INT(1, test_files(test_scratch(), ".state")); /* a run that failed leaves its state */
     test_world(1, resume_refused, NULL);
     test_files_remove(test_scratch(), "");
 }
@@ -729,7 +729,7 @@ static void the_others_hear_what_failed(void)
     test_world(2, first_commit_fails, &run);
     expect_told(&run, "could not begin its state");
     test_world(2, keep_train, NULL);
-    CHECK_INT(2, test_files(test_scratch(), ""));
+    CHECK_INT(2, test_files(test_scratch(), ".state"));
     bits_flip();
     memset(&run, 0, sizeof(run));
     test_world(2, resume_told, &run);
@@ -737,9 +737,9 @@ static void the_others_hear_what_failed(void)
         CHECK_INT(SHERD_E_IO, run.status[rank]);
         CHECK(strstr(run.text[rank], "middle of the update") == NULL);
         CHECK(strstr(run.text[rank], "while it read its state back") != NULL ||
-              strstr(run.text[rank], ".state") != NULL);
+              strstr(run.text[rank], ".slots-") != NULL);
     }
-    CHECK_INT(2, test_files(test_scratch(), "")); /* what could not be read stays */
+    CHECK_INT(2, test_files(test_scratch(), ".state")); /* what could not be read stays */
     test_files_remove(test_scratch(), "");
     (void)unsetenv("SHERD_IO");
 }

@@ -221,7 +221,7 @@ static void an_older_format_is_named(void)
     again = resumed_from(&kept);
     run_and_listen(2, &again);
     CHECK_INT(0, again.is_resumed);
-    CHECK(strstr(warned, "have format 1, and this version of sherd reads 2") != NULL);
+    CHECK(strstr(warned, "have format 1, and this version of sherd reads 3") != NULL);
 }
 
 static const test_case CASES[] = {

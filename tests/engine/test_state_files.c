@@ -53,14 +53,17 @@ static void maker_close(state_maker *maker)
 /* Open still; committed once with `step` unless that is negative. */
 static sherdi_tier *state_make(state_maker *maker, uint64_t run, int64_t step)
 {
-    const char              *folders[] = {test_scratch()};
-    sherdi_extent            extents[] = {{0, sizeof(block)}};
-    sherdi_tier_state_params params    = {
-           .folders = folders, .num_folders = 1, .extents = extents, .num_extents = 1};
-    unsigned char     note[SHERDI_TIER_NOTE_BYTES] = {0};
-    sherdi_state_note filled                       = {.step = step};
-    sherdi_io         io                           = {0};
-    sherdi_tier      *tier;
+    const char              *folders[]                     = {test_scratch()};
+    sherdi_extent            extents[]                     = {{0, sizeof(block)}};
+    sherdi_tier_state_params params                        = {.folders     = folders,
+                                                              .num_folders = 1,
+                                                              .extents     = extents,
+                                                              .num_extents = 1,
+                                                              .note_bytes  = SHERDI_STATE_NOTE_FRONT};
+    unsigned char            note[SHERDI_STATE_NOTE_FRONT] = {0};
+    sherdi_state_note        filled                        = {.step = step};
+    sherdi_io                io                            = {0};
+    sherdi_tier             *tier;
 
     params.id = (sherdi_state_id){.run = run, .rank = 1, .world_size = 3};
     CHECK_OK(sherdi_tier_state_create(maker->queue, &params, &maker->mem, &tier));
@@ -68,7 +71,7 @@ static sherdi_tier *state_make(state_maker *maker, uint64_t run, int64_t step)
         memcpy(note, &filled, sizeof(filled));
         tier->ops->write_start(tier, 0, block, &io);
         CHECK_OK(tier->ops->wait(tier, &io));
-        CHECK_OK(tier->ops->commit(tier, note));
+        CHECK_OK(tier->ops->commit(tier, note, sizeof(note)));
     }
     return tier;
 }

@@ -35,6 +35,9 @@ static void header_read(sherdi_state_header *header)
                                                            .extents     = EXTENTS,
                                                            .num_extents = NUM_EXTENTS};
 
+    sherdi_extent    places[NUM_EXTENTS];
+    sherdi_state_map map;
+
     (void)sherdi_state_header_is_whole(header);
     header->checksum = sherdi_checksum(header, offsetof(sherdi_state_header, checksum));
     for (uint32_t i = 0; i < 8; i++) {
@@ -45,7 +48,22 @@ static void header_read(sherdi_state_header *header)
         }
     }
     (void)sherdi_state_header_folder(header, header->num_folders);
-    (void)!sherdi_state_header_compare(header, &params, 1 << 20, "a file");
+    if (sherdi_state_map_extents(EXTENTS, NUM_EXTENTS, header->note_bytes, places, &map) ==
+        SHERD_OK) {
+        (void)!sherdi_state_header_compare(header, &params, &map, "a file");
+    }
+}
+
+/* Of a tier that has room for so much. */
+static void note_read(const sherdi_state_head *head, const unsigned char *tail)
+{
+    unsigned char note[SHERDI_STATE_NOTE_FRONT + SHERDI_STATE_PAGE_BYTES + 1];
+
+    if (head->note_bytes <= SHERDI_STATE_NOTE_FRONT + SHERDI_STATE_PAGE_BYTES) {
+        (void)sherdi_state_tail_is_whole(head, tail);
+        sherdi_state_note_take(head, tail, note, sizeof(note));
+        sherdi_state_note_take(head, tail, note, 1);
+    }
 }
 
 static void records_read(sherdi_state_front *front, const sherdi_state_entry *table)
@@ -64,6 +82,7 @@ static void records_read(sherdi_state_front *front, const sherdi_state_entry *ta
         head->table_checksum = sherdi_checksum(table, SHERDI_STATE_PAGE_BYTES);
         head->checksum       = sherdi_checksum(head, offsetof(sherdi_state_head, checksum));
         usable[i] = sherdi_state_table_is_whole(head, table, NUM_EXTENTS, SHERDI_STATE_PAGE_BYTES);
+        note_read(head, (const unsigned char *)table);
     }
     heads = sherdi_state_heads_read(front->heads, usable, &id);
     if ((heads.live < 0) != (heads.generation == 0) ||

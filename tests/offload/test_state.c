@@ -16,10 +16,11 @@
 #define DEPTH 4
 #define CHUNK (8 * PAGE)
 
-/* Of a file with RIG_EXTENTS extents; state_file.h. */
-#define HEADS_AT  PAGE
-#define TABLES_AT (3 * PAGE)
-#define SLOTS_AT  (5 * PAGE)
+/* Of an index with RIG_EXTENTS extents; state_file.h. */
+#define HEADS_AT    PAGE
+#define TABLES_AT   (3 * PAGE)
+#define NOTES_AT    (5 * PAGE)
+#define INDEX_BYTES (9 * PAGE)
 
 /* --------------------------------------------------------------- damage -- */
 
@@ -79,7 +80,7 @@ static void state_with_a_damaged_index_falls_back_or_is_refused(void)
     state_make(queue, 1);
     CHECK_INT(2, state_probe(queue));
     for (size_t i = 0; i < sizeof(OFFSETS) / sizeof(OFFSETS[0]); i++) {
-        for (size_t page = 0; page < 5; page++) {
+        for (size_t page = 0; page < INDEX_BYTES / PAGE; page++) {
             file_flip(rig_state_path(), page * PAGE + OFFSETS[i], 0x10);
             got[page != 0] = state_probe(queue);
             /* A header is refused; of two records, one is damaged, the other one counts. */
@@ -110,13 +111,14 @@ static void state_of_random_damage_never_gives_wrong_data(void)
 
     state_make(queue, 1);
     for (int i = 0; i < 60; i++) {
-        size_t        at_bytes = test_random(&seed) % (i % 2 == 0 ? SLOTS_AT : 900 * PAGE);
+        const char   *path     = i % 2 == 0 ? rig_state_path() : rig_slots_path(i / 2 % 2, 0);
+        size_t        at_bytes = test_random(&seed) % (i % 2 == 0 ? INDEX_BYTES : 400 * PAGE);
         unsigned char bits     = (unsigned char)(1 + test_random(&seed) % 255);
 
-        file_flip(rig_state_path(), at_bytes, bits);
+        file_flip(path, at_bytes, bits);
         (void)state_probe(queue);
         if (i % 3 != 0) {
-            file_flip(rig_state_path(), at_bytes, bits);
+            file_flip(path, at_bytes, bits);
         }
     }
     CHECK_OK(sherdi_state_remove(rig_state_path()));
@@ -126,12 +128,22 @@ BOTH(state_of_random_damage_never_gives_wrong_data)
 
 static void state_that_was_cut_is_refused_or_found(void)
 {
-    static const size_t LENGTHS[] = {
-        900 * PAGE,       100 * PAGE, SLOTS_AT + PAGE, SLOTS_AT, SLOTS_AT - 1,
-        TABLES_AT + PAGE, TABLES_AT,  HEADS_AT,        100,      0};
-    sherdi_ioq *queue = rig_queue(CHUNK, DEPTH);
+    static const size_t LENGTHS[] = {INDEX_BYTES,
+                                     NOTES_AT + PAGE,
+                                     NOTES_AT,
+                                     NOTES_AT - 1,
+                                     TABLES_AT + PAGE,
+                                     TABLES_AT,
+                                     HEADS_AT,
+                                     100,
+                                     0};
+    sherdi_ioq         *queue     = rig_queue(CHUNK, DEPTH);
 
     state_make(queue, 1);
+    for (size_t len = 400 * PAGE; len > 0; len /= 3) {
+        CHECK(truncate(rig_slots_path((int)(len % 2), 0), (off_t)len) == 0);
+        (void)state_probe(queue);
+    }
     for (size_t i = 0; i < sizeof(LENGTHS) / sizeof(LENGTHS[0]); i++) {
         CHECK(truncate(rig_state_path(), (off_t)LENGTHS[i]) == 0);
         (void)state_probe(queue);
@@ -142,43 +154,44 @@ static void state_that_was_cut_is_refused_or_found(void)
 }
 BOTH(state_that_was_cut_is_refused_or_found)
 
-/* Offset of the slot that holds the extent's live contents: found by looking. */
-static size_t live_slot_at(size_t extent)
+/* Flips a bit of the extent's live contents, generation 2's: which set has them is found by looking. */
+static void live_slot_flip(size_t extent, size_t byte, unsigned char bits)
 {
     size_t         len_bytes = rig_extents()[extent].len_bytes;
     unsigned char *want      = rig_memory(len_bytes);
     unsigned char *got       = rig_memory(len_bytes);
-    size_t         at_bytes  = SLOTS_AT;
-    int            fd        = open(rig_state_path(), O_RDONLY);
+    size_t         at_bytes  = 0;
+    int            set       = -1;
 
-    CHECK(fd >= 0);
     for (size_t i = 0; i < extent; i++) {
-        at_bytes += 2 * rig_extents()[i].len_bytes;
+        at_bytes += rig_extents()[i].len_bytes;
     }
     rig_contents(extent, 2, want);
-    CHECK(pread(fd, got, len_bytes, (off_t)at_bytes) == (ssize_t)len_bytes);
-    (void)close(fd);
-    at_bytes += memcmp(want, got, len_bytes) == 0 ? 0 : len_bytes;
+    do {
+        int fd = open(rig_slots_path(++set, 0), O_RDONLY);
+
+        CHECK(fd >= 0);
+        CHECK(pread(fd, got, len_bytes, (off_t)at_bytes) == (ssize_t)len_bytes);
+        (void)close(fd);
+    } while (memcmp(want, got, len_bytes) != 0);
+    file_flip(rig_slots_path(set, 0), at_bytes + byte, bits);
     sherdi_free(got);
     sherdi_free(want);
-    return at_bytes;
 }
 
 static void state_flipped_bit_in_data_is_found_on_load(void)
 {
     sherdi_ioq  *queue = rig_queue(CHUNK, DEPTH);
     sherdi_tier *tier;
-    size_t       at_bytes;
 
     state_make(queue, 1);
-    at_bytes = live_slot_at(3) + 12345;
-    file_flip(rig_state_path(), at_bytes, 0x40);
+    live_slot_flip(3, 12345, 0x40);
     tier = rig_state_open(queue, 1);
     rig_expect(tier, 2, 2);
     for (int again = 0; again < 2; again++) {
         CHECK_STATUS(SHERD_E_IO, rig_try_expect(tier, 3, 2));
         CHECK_ERROR_SAYS("state 3 at byte");
-        CHECK_ERROR_SAYS(rig_state_path());
+        CHECK_ERROR_SAYS("-0of1.slots-");
         CHECK_ERROR_SAYS("does not hold what was written");
     }
     rig_put(tier, 3, 3); /* written anew it is whole again */
@@ -203,12 +216,12 @@ static void state_flipped_bit_is_found_by_every_read_that_verifies(void)
     CHECK_OK(sherdi_tier_state_create(queue, &params, rig_mem(), &tier));
     rig_put_all(tier, 2);
     rig_expect_all(tier, 2);
-    file_flip(rig_state_path(), live_slot_at(4) + 1, 1); /* before its commit */
+    live_slot_flip(4, 1, 1); /* before its commit */
     CHECK_STATUS(SHERD_E_IO, rig_try_expect(tier, 4, 2));
     rig_put(tier, 4, 2);
     rig_commit(tier, 1);
     rig_expect_all(tier, 2);
-    file_flip(rig_state_path(), live_slot_at(4) + 1, 1); /* after it */
+    live_slot_flip(4, 1, 1); /* after it */
     CHECK_STATUS(SHERD_E_IO, rig_try_expect(tier, 4, 2));
     tier->ops->close(tier, 0);
     sherdi_ioq_destroy(queue);
@@ -290,7 +303,7 @@ static void state_in_other_folders_is_refused(void)
     CHECK_STATUS(SHERD_E_STATE, sherdi_tier_state_open(queue, &params, rig_mem(), &tier));
     CHECK_ERROR_SAYS("lies in 2 folders, 1 are given");
     params.num_folders = 3;
-    CHECK_STATUS(SHERD_E_IO, sherdi_tier_state_open(queue, &params, rig_mem(), &tier));
+    CHECK_STATUS(SHERD_E_STATE, sherdi_tier_state_open(queue, &params, rig_mem(), &tier));
     CHECK_OK(sherdi_state_remove(rig_state_path()));
     CHECK_INT(0, rig_folder_count(rig_folder("f0")) + rig_folder_count(rig_folder("f1")));
     sherdi_ioq_destroy(queue);
@@ -409,7 +422,7 @@ static void file_put(const char *folder, const char *name, size_t len_bytes, int
 static void found_check(const sherdi_state_found *found, uint64_t run, int rank, int world_size,
                         uint64_t generation, uint64_t previous)
 {
-    unsigned char note[SHERDI_TIER_NOTE_BYTES] = {0};
+    unsigned char note[SHERDI_STATE_NOTE_FRONT] = {0};
 
     CHECK(found->is_valid && !found->is_locked);
     CHECK_INT(run, found->id.run);
@@ -507,8 +520,9 @@ static void state_without_a_header_is_removed_with_its_stripes(void)
     params.folders = same;
     CHECK_OK(sherdi_tier_state_create(queue, &params, rig_mem(), &tier));
     tier->ops->close(tier, 1);
-    CHECK_INT(3, rig_folder_count(same[0]));
+    CHECK_INT(1 + 2 * 3, rig_folder_count(same[0]));
     file_flip(rig_state_path(), 100, 1);
+    file_put(same[0], "sherd-ab54a98ceb1f0ad2-0of1.state.2", PAGE, 1); /* of format 2 */
     CHECK_OK(sherdi_state_remove(rig_state_path()));
     CHECK_INT(0, rig_folder_count(same[0]));
     sherdi_ioq_destroy(queue);
@@ -558,12 +572,11 @@ static void faults_need_to_be_possible(void)
  * opened again nothing more is written. */
 static void state_commit_that_fails_ends_the_writing_until_it_is_abandoned(void)
 {
-    unsigned char note[SHERDI_TIER_NOTE_BYTES];
-    sherdi_ioq   *queue;
+    sherdi_ioq *queue;
 
     faults_need_to_be_possible();
     queue = rig_queue(CHUNK, DEPTH);
-    for (int nth = 1; nth <= 2; nth++) {
+    for (int nth = 1; nth <= 3; nth++) { /* note, table, head */
         sherdi_tier *tier = rig_state_create(queue, 1);
 
         rig_put_all(tier, 1);
@@ -571,12 +584,12 @@ static void state_commit_that_fails_ends_the_writing_until_it_is_abandoned(void)
         rig_put_all(tier, 2);
         fault_arm(FAULT_EIO, FAULT_WRITES, nth, 1);
         CHECK_STATUS(SHERD_E_IO, rig_try_commit(tier, 2));
-        CHECK_ERROR_SAYS("index");
+        CHECK_ERROR_SAYS(nth == 1 ? "note" : "index");
         CHECK_INT(1, fault_hits());
         fault_arm(FAULT_NONE, FAULT_ANY, 0, 0);
         CHECK_STATUS(SHERD_E_STATE, rig_try_commit(tier, 2));
         CHECK_ERROR_SAYS("a commit failed before");
-        CHECK_STATUS(SHERD_E_STATE, tier->ops->rollback(tier, note));
+        CHECK_STATUS(SHERD_E_STATE, tier->ops->rollback(tier));
         CHECK_STATUS(SHERD_E_IO, rig_try_put(tier, 1, 3));
         CHECK_ERROR_SAYS("a commit failed before");
         rig_expect_generation(tier, 1, 1);
@@ -632,20 +645,19 @@ BOTH(state_write_that_fails_is_not_committed)
 
 static void state_rollback_that_fails_leaves_one_of_both(void)
 {
-    unsigned char note[SHERDI_TIER_NOTE_BYTES];
-    sherdi_ioq   *queue;
-    sherdi_tier  *tier;
+    sherdi_ioq  *queue;
+    sherdi_tier *tier;
 
     faults_need_to_be_possible();
     queue = rig_queue(CHUNK, DEPTH);
     state_make(queue, 1);
     tier = rig_state_open(queue, 1);
     fault_arm(FAULT_EIO, FAULT_READS, 3, 1); /* while it compares: nothing has changed */
-    CHECK_STATUS(SHERD_E_IO, tier->ops->rollback(tier, note));
+    CHECK_STATUS(SHERD_E_IO, tier->ops->rollback(tier));
     fault_arm(FAULT_EIO, FAULT_WRITES, 1, 1); /* while it takes the head away */
-    CHECK_STATUS(SHERD_E_IO, tier->ops->rollback(tier, note));
+    CHECK_STATUS(SHERD_E_IO, tier->ops->rollback(tier));
     fault_arm(FAULT_NONE, FAULT_ANY, 0, 0);
-    CHECK_STATUS(SHERD_E_STATE, tier->ops->rollback(tier, note));
+    CHECK_STATUS(SHERD_E_STATE, tier->ops->rollback(tier));
     CHECK_STATUS(SHERD_E_IO, rig_try_put(tier, 1, 3));
     tier->ops->close(tier, 1);
     CHECK_INT(2, state_probe(queue));
@@ -726,9 +738,8 @@ static sherdi_tier *make_with_faults(sherdi_ioq *queue, tier_make_fn make)
 
 static void tiers_without_memory_leave_nothing(void)
 {
-    unsigned char note[SHERDI_TIER_NOTE_BYTES];
-    sherdi_ioq   *queue = rig_queue(CHUNK, DEPTH);
-    sherdi_tier  *tier  = make_with_faults(queue, make_state);
+    sherdi_ioq  *queue = rig_queue(CHUNK, DEPTH);
+    sherdi_tier *tier  = make_with_faults(queue, make_state);
 
     for (uint64_t seed = 1; seed <= 2; seed++) {
         rig_put_all(tier, seed);
@@ -738,7 +749,7 @@ static void tiers_without_memory_leave_nothing(void)
     tier = make_with_faults(queue, make_opened);
     rig_expect_all(tier, 2);
     (void)sherdi_mem_fail_nth(1);
-    CHECK_STATUS(SHERD_E_NOMEM, tier->ops->rollback(tier, note));
+    CHECK_STATUS(SHERD_E_NOMEM, tier->ops->rollback(tier));
     (void)sherdi_mem_fail_nth(0);
     rig_rollback(tier, 1);
     tier->ops->close(tier, 0);

@@ -18,7 +18,8 @@
 #define OPEN_TRIES    2000
 #define OPEN_PAUSE_NS 5000000
 
-#define EXTENTS 12
+#define EXTENTS    12
+#define NOTE_BYTES (3 * PAGE)
 
 static sherdi_extent extents[EXTENTS];
 
@@ -39,6 +40,7 @@ static sherdi_tier_state_params kill_params(int is_durable)
     params.extents     = extents;
     params.num_extents = EXTENTS;
     params.is_durable  = is_durable;
+    params.note_bytes  = NOTE_BYTES;
     return params;
 }
 
@@ -62,9 +64,9 @@ static void words_fill(unsigned char *memory, size_t len_bytes, uint64_t word)
 /* All writes of a generation are in flight at a time, as many as the queue takes. */
 static sherd_status generation_write(sherdi_tier *tier, unsigned char *memory, uint64_t serial)
 {
-    unsigned char note[SHERDI_TIER_NOTE_BYTES] = {0};
-    sherdi_io     ios[EXTENTS]                 = {0};
-    sherd_status  status                       = SHERD_OK;
+    unsigned char note[NOTE_BYTES] = {0};
+    sherdi_io     ios[EXTENTS]     = {0};
+    sherd_status  status           = SHERD_OK;
 
     words_fill(memory, 64 * PAGE, serial);
     for (size_t i = 0; i < EXTENTS; i++) {
@@ -75,19 +77,20 @@ static sherd_status generation_write(sherdi_tier *tier, unsigned char *memory, u
 
         status = status == SHERD_OK ? one : status;
     }
-    memcpy(note, &serial, sizeof(serial));
-    return status == SHERD_OK ? tier->ops->commit(tier, note) : status;
+    words_fill(note, sizeof(note), serial);
+    return status == SHERD_OK ? tier->ops->commit(tier, note, sizeof(note)) : status;
 }
 
 /* Every word of every extent is the serial of the note. */
 static void generation_check(sherdi_tier *tier)
 {
-    unsigned char  note[SHERDI_TIER_NOTE_BYTES];
+    unsigned char  note[NOTE_BYTES];
     unsigned char *want = rig_memory(64 * PAGE);
     unsigned char *got  = rig_memory(64 * PAGE);
 
-    sherdi_tier_state_note(tier, note);
+    CHECK_INT(NOTE_BYTES, sherdi_tier_state_note(tier, note, sizeof(note)));
     words_fill(want, 64 * PAGE, note_serial(note));
+    CHECK_BYTES_EQUAL(want, note, sizeof(note));
     for (size_t i = 0; i < EXTENTS; i++) {
         sherdi_io io = {0};
 
@@ -107,7 +110,6 @@ static int child_write(int ready, int is_durable, uint64_t seed)
     const sherdi_tier_state_params params = kill_params(is_durable);
     sherdi_ioq                    *queue  = rig_queue(CHUNK, DEPTH);
     unsigned char                 *memory = rig_memory(64 * PAGE);
-    unsigned char                  note[SHERDI_TIER_NOTE_BYTES];
     sherdi_tier                   *tier;
 
     if (sherdi_tier_state_open(queue, &params, rig_mem(), &tier) != SHERD_OK ||
@@ -119,7 +121,7 @@ static int child_write(int ready, int is_durable, uint64_t seed)
             return 2;
         }
         if (test_random(&seed) % 4 == 0 && sherdi_tier_state_has_previous(tier) &&
-            tier->ops->rollback(tier, note) != SHERD_OK) {
+            tier->ops->rollback(tier) != SHERD_OK) {
             return 3;
         }
     }
@@ -169,16 +171,15 @@ static sherdi_tier *open_after_death(sherdi_ioq *queue, const sherdi_tier_state_
 static int survivor_check(int is_durable, int is_rolled_back)
 {
     const sherdi_tier_state_params params = kill_params(is_durable);
-    unsigned char                  note[SHERDI_TIER_NOTE_BYTES];
-    sherdi_ioq                    *queue = rig_queue(CHUNK, DEPTH);
-    sherdi_tier                   *tier  = open_after_death(queue, &params);
+    sherdi_ioq                    *queue  = rig_queue(CHUNK, DEPTH);
+    sherdi_tier                   *tier   = open_after_death(queue, &params);
     uint64_t                       before;
     sherd_status                   status = SHERD_E_STATE;
 
     before = tier->ops->generation(tier);
     generation_check(tier);
     if (is_rolled_back && sherdi_tier_state_has_previous(tier)) {
-        status = tier->ops->rollback(tier, note);
+        status = tier->ops->rollback(tier);
         CHECK(status == SHERD_OK || status == SHERD_E_STATE);
         CHECK_INT(status == SHERD_OK ? before - 1 : before, tier->ops->generation(tier));
         generation_check(tier);

@@ -44,10 +44,10 @@ static void extents_that_no_file_holds_are_refused(void)
     CHECK_ERROR_SAYS("more than a file holds");
     params             = rig_state_params(1);
     params.extents     = LONG;
-    params.num_extents = 2;
+    params.num_extents = 3;
     CHECK_STATUS(SHERD_E_INVAL, sherdi_tier_state_create(queue, &params, rig_mem(), &tier));
     CHECK_ERROR_SAYS("more than a file holds");
-    CHECK(sherdi_tier_state_commit_bytes(SIZE_MAX) == SIZE_MAX);
+    CHECK(sherdi_tier_state_commit_bytes(SIZE_MAX, 0) == SIZE_MAX);
     CHECK_INT(0, rig_folder_count(rig_folder("f0")));
     sherdi_ioq_destroy(queue);
     rig_end();
@@ -184,20 +184,19 @@ BOTH(state_abandon_forgets_what_was_written)
 
 static void state_rollback_returns_to_the_generation_before(void)
 {
-    unsigned char note[SHERDI_TIER_NOTE_BYTES];
-    sherdi_ioq   *queue = rig_queue(CHUNK, DEPTH);
-    sherdi_tier  *tier  = rig_state_create(queue, 2);
+    sherdi_ioq  *queue = rig_queue(CHUNK, DEPTH);
+    sherdi_tier *tier  = rig_state_create(queue, 2);
 
-    CHECK_STATUS(SHERD_E_STATE, tier->ops->rollback(tier, note));
+    CHECK_STATUS(SHERD_E_STATE, tier->ops->rollback(tier));
     rig_put_all(tier, 1);
     rig_commit(tier, 1);
-    CHECK_STATUS(SHERD_E_STATE, tier->ops->rollback(tier, note)); /* 0 is no generation */
+    CHECK_STATUS(SHERD_E_STATE, tier->ops->rollback(tier)); /* 0 is no generation */
     rig_put(tier, 3, 2);
     rig_commit(tier, 2);
     rig_rollback(tier, 1);
     rig_expect_generation(tier, 1, 1);
     rig_expect_all(tier, 1);
-    CHECK_STATUS(SHERD_E_STATE, tier->ops->rollback(tier, note)); /* not twice */
+    CHECK_STATUS(SHERD_E_STATE, tier->ops->rollback(tier)); /* not twice */
     tier->ops->close(tier, 1);
 
     tier = rig_state_open(queue, 2); /* it is durable */
@@ -216,9 +215,8 @@ BOTH(state_rollback_returns_to_the_generation_before)
 
 static void state_rollback_after_a_write_is_refused(void)
 {
-    unsigned char note[SHERDI_TIER_NOTE_BYTES];
-    sherdi_ioq   *queue = rig_queue(CHUNK, DEPTH);
-    sherdi_tier  *tier  = rig_state_create(queue, 1);
+    sherdi_ioq  *queue = rig_queue(CHUNK, DEPTH);
+    sherdi_tier *tier  = rig_state_create(queue, 1);
 
     for (uint64_t seed = 1; seed <= 2; seed++) {
         rig_put_all(tier, seed);
@@ -226,9 +224,9 @@ static void state_rollback_after_a_write_is_refused(void)
     }
     rig_put(tier, 2, 3);
     CHECK(!sherdi_tier_state_has_previous(tier));
-    CHECK_STATUS(SHERD_E_STATE, tier->ops->rollback(tier, note));
+    CHECK_STATUS(SHERD_E_STATE, tier->ops->rollback(tier));
     tier->ops->abandon(tier); /* forgets it, and cannot bring back what was there */
-    CHECK_STATUS(SHERD_E_STATE, tier->ops->rollback(tier, note));
+    CHECK_STATUS(SHERD_E_STATE, tier->ops->rollback(tier));
     rig_expect_all(tier, 2);
     rig_commit(tier, 4); /* nothing new: the same contents as generation 3 */
     rig_rollback(tier, 2);
@@ -240,9 +238,8 @@ BOTH(state_rollback_after_a_write_is_refused)
 
 static void state_rollback_of_another_process_is_compared(void)
 {
-    unsigned char note[SHERDI_TIER_NOTE_BYTES];
-    sherdi_ioq   *queue = rig_queue(CHUNK, DEPTH);
-    sherdi_tier  *tier  = rig_state_create(queue, 1);
+    sherdi_ioq  *queue = rig_queue(CHUNK, DEPTH);
+    sherdi_tier *tier  = rig_state_create(queue, 1);
 
     for (uint64_t seed = 1; seed <= 2; seed++) {
         rig_put_all(tier, seed);
@@ -252,7 +249,7 @@ static void state_rollback_of_another_process_is_compared(void)
     tier->ops->close(tier, 1);
     tier = rig_state_open(queue, 1);
     CHECK(sherdi_tier_state_has_previous(tier)); /* as far as the index knows */
-    CHECK_STATUS(SHERD_E_STATE, tier->ops->rollback(tier, note));
+    CHECK_STATUS(SHERD_E_STATE, tier->ops->rollback(tier));
     CHECK_ERROR_SAYS("generation 1 is written over in part (state 3)");
     CHECK(!sherdi_tier_state_has_previous(tier));
     rig_expect_generation(tier, 2, 2);
@@ -280,7 +277,7 @@ static void state_commit_writes_what_it_says_and_allocates_nothing(void)
     rig_commit(tier, 1);
     sherdi_mem_forbid_end();
     after = sherdi_ioq_traffic(queue);
-    CHECK_INT(RIG_LONGEST_BYTES + sherdi_tier_state_commit_bytes(RIG_EXTENTS),
+    CHECK_INT(RIG_LONGEST_BYTES + sherdi_tier_state_commit_bytes(RIG_EXTENTS, RIG_NOTE_BYTES),
               after.written_bytes - before.written_bytes);
     CHECK_INT(RIG_LONGEST_BYTES, after.read_bytes - before.read_bytes);
     sherdi_free(memory);
@@ -294,9 +291,9 @@ static void state_of_any_number_of_extents_is_kept(void)
 {
     static const size_t  COUNTS[] = {0, 1, 255, 256, 257, 5000};
     static sherdi_extent extents[5000];
-    unsigned char        note[SHERDI_TIER_NOTE_BYTES] = {0};
-    unsigned char       *memory                       = rig_memory(PAGE);
-    sherdi_ioq          *queue                        = rig_queue(CHUNK, DEPTH);
+    unsigned char        note[] = {1, 2, 3};
+    unsigned char       *memory = rig_memory(PAGE);
+    sherdi_ioq          *queue  = rig_queue(CHUNK, DEPTH);
 
     for (size_t i = 0; i < 5000; i++) {
         extents[i] = (sherdi_extent){i * PAGE, PAGE};
@@ -315,7 +312,7 @@ static void state_of_any_number_of_extents_is_kept(void)
             tier->ops->write_start(tier, last, memory, &io);
             CHECK_OK(tier->ops->wait(tier, &io));
         }
-        CHECK_OK(tier->ops->commit(tier, note));
+        CHECK_OK(tier->ops->commit(tier, note, c % 2 == 0 ? sizeof(note) : 0));
         tier->ops->close(tier, 1);
         CHECK_OK(sherdi_tier_state_open(queue, &params, rig_mem(), &tier));
         CHECK_INT(1, tier->ops->generation(tier));
@@ -386,10 +383,9 @@ static int model_can_roll_back(const state_model *model)
 
 static void model_rollback(state_model *model, sherdi_tier *tier)
 {
-    unsigned char note[SHERDI_TIER_NOTE_BYTES];
 
     if (!model_can_roll_back(model)) {
-        CHECK_STATUS(SHERD_E_STATE, tier->ops->rollback(tier, note));
+        CHECK_STATUS(SHERD_E_STATE, tier->ops->rollback(tier));
         return;
     }
     rig_rollback(tier, model->previous_note);

@@ -24,8 +24,12 @@ int rig_has_state(void);
 sherdi_tier_state_params rig_state_params(int num_folders);
 sherdi_tier             *rig_state_create(sherdi_ioq *queue, int num_folders);
 sherdi_tier             *rig_state_open(sherdi_ioq *queue, int num_folders);
-/** Of its first stripe. The path is overwritten after some calls. */
+/** Of its index. The path is overwritten by the next call. */
 const char *rig_state_path(void);
+/** Of a stripe of a set: beside the index, or in one of the other folders. Overwritten by the next call. */
+const char *rig_slots_path(int set, int stripe);
+/* Longer than what lies in a head, and not by whole pages. */
+#define RIG_NOTE_BYTES 5000
 
 /** A tier over `num_folders` of rig_folders in this way. */
 sherd_status rig_tier_open(const sherdi_tier_kind *kind, sherdi_ioq *queue, int num_folders,
