@@ -5,13 +5,13 @@
 #include "engine/checkpoint/reader.h"
 #include "engine/checkpoint/save.h"
 #include "engine/checkpoint/shard.h"
+#include "engine/checkpoint/fit.h"
 #include "engine/checkpoint/values.h"
 
 #include "base/checked.h"
 #include "base/clock.h"
 #include "base/log.h"
 
-#include <fnmatch.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -40,27 +40,6 @@ typedef struct load {
 
 /* ---------------------------------------------------------------- what fits what -- */
 
-static int is_allowed(const char *const *patterns, size_t count, const char *name)
-{
-    for (size_t i = 0; i < count; i++) {
-        if (fnmatch(patterns[i], name, 0) == 0) {
-            return 1;
-        }
-    }
-    return 0;
-}
-
-static void shape_text(int ndim, const size_t *shape, char *text, size_t len_bytes)
-{
-    size_t used = (size_t)snprintf(text, len_bytes, "[");
-
-    for (int d = 0; d < ndim && used < len_bytes; d++) {
-        used += (size_t)snprintf(text + used, len_bytes - used, d == 0 ? "%zu" : ", %zu", shape[d]);
-    }
-    (void)snprintf(text + (used < len_bytes ? used : len_bytes - 1),
-                   used < len_bytes ? len_bytes - used : 1, "]");
-}
-
 static int shape_is(const sherdi_manifest_param *saved, const sherdi_model_param *param)
 {
     return saved->ndim == param->ndim &&
@@ -73,8 +52,8 @@ static sherd_status shape_refuse(const load *l, const sherdi_manifest_param *sav
     char was[128];
     char is[128];
 
-    shape_text(saved->ndim, saved->shape, was, sizeof(was));
-    shape_text(param->ndim, param->shape, is, sizeof(is));
+    sherdi_fit_shape_text(saved->ndim, saved->shape, was, sizeof(was));
+    sherdi_fit_shape_text(param->ndim, param->shape, is, sizeof(is));
     return sherdi_fail(SHERD_E_INVAL,
                        "%s/%s: parameter %s has the shape %s there and %s here; it is another "
                        "model's, or name the parameter in may_miss and may_be_extra",
@@ -85,7 +64,7 @@ static sherd_status param_match(load *l, size_t p)
 {
     const sherdi_model_param *param = &l->engine->model.params[p];
     int64_t                   at    = sherdi_reader_find_param(l->reader, param->name);
-    int may_miss = is_allowed(l->params.may_miss, l->params.num_may_miss, param->name);
+    int may_miss = sherdi_fit_is_allowed(l->params.may_miss, l->params.num_may_miss, param->name);
 
     l->found[p] = at;
     if (at >= 0 && !shape_is(&sherdi_reader_manifest(l->reader)->params[at], param)) {
@@ -124,8 +103,8 @@ static sherd_status extra_check(load *l)
         for (size_t p = 0; p < l->engine->model.num_params && !is_taken; p++) {
             is_taken = l->found[p] == (int64_t)e;
         }
-        if (!is_taken &&
-            !is_allowed(l->params.may_be_extra, l->params.num_may_be_extra, m->params[e].name)) {
+        if (!is_taken && !sherdi_fit_is_allowed(l->params.may_be_extra, l->params.num_may_be_extra,
+                                                m->params[e].name)) {
             return sherdi_fail(SHERD_E_INVAL,
                                "%s/%s has parameter %s, which this model has not; it is another "
                                "model's, or name the parameter in may_be_extra",

@@ -3,12 +3,10 @@
 
 #include "base/checked.h"
 #include "base/json.h"
+#include "engine/checkpoint/bytes.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 /* What stands behind the public part. */
@@ -366,26 +364,8 @@ void sherdi_safetensors_destroy(sherdi_safetensors *file)
 
 /* ---- files ---- */
 
-/* A file that gets shorter while it is read gives E_IO. */
-static sherd_status bytes_read(const char *label, int fd, size_t at, void *out, size_t len_bytes)
-{
-    for (size_t done = 0; done < len_bytes;) {
-        ssize_t got = pread(fd, (char *)out + done, len_bytes - done, (off_t)(at + done));
-
-        if (got < 0 && errno == EINTR) {
-            continue;
-        }
-        if (got <= 0) {
-            return sherdi_fail(SHERD_E_IO, "%s cannot be read at byte %zu: %s", label, at + done,
-                               got < 0 ? strerror(errno) : "it ends there");
-        }
-        done += (size_t)got;
-    }
-    return SHERD_OK;
-}
-
-static sherd_status text_read(sherdi_mem *mem, const char *label, int fd, size_t file_bytes,
-                              sherdi_safetensors **out)
+sherd_status sherdi_safetensors_read(sherdi_mem *mem, const char *label, int fd, size_t file_bytes,
+                                     sherdi_safetensors **out)
 {
     unsigned char prefix[SHERDI_SAFETENSORS_PREFIX_BYTES];
     size_t        len_bytes = 0;
@@ -396,7 +376,7 @@ static sherd_status text_read(sherdi_mem *mem, const char *label, int fd, size_t
         return sherdi_fail(SHERD_E_INVAL, "%s is no safetensors file: it has %zu bytes", label,
                            file_bytes);
     }
-    SHERDI_TRY(bytes_read(label, fd, 0, prefix, sizeof(prefix)));
+    SHERDI_TRY(sherdi_bytes_read(label, fd, 0, prefix, sizeof(prefix)));
     for (size_t i = sizeof(prefix); i-- > 0;) {
         len_bytes = len_bytes << 8 | prefix[i];
     }
@@ -405,7 +385,7 @@ static sherd_status text_read(sherdi_mem *mem, const char *label, int fd, size_t
     if (text == NULL) {
         return SHERD_E_NOMEM;
     }
-    status = bytes_read(label, fd, sizeof(prefix), text, len_bytes);
+    status = sherdi_bytes_read(label, fd, sizeof(prefix), text, len_bytes);
     if (status == SHERD_OK) {
         status = sherdi_safetensors_parse(mem, label, text, len_bytes, file_bytes, out);
     }
@@ -413,32 +393,15 @@ static sherd_status text_read(sherdi_mem *mem, const char *label, int fd, size_t
     return status;
 }
 
-sherd_status sherdi_safetensors_read(sherdi_mem *mem, const char *label, int fd,
-                                     sherdi_safetensors **out)
-{
-    struct stat about;
-
-    if (fstat(fd, &about) != 0) {
-        return sherdi_fail(SHERD_E_IO, "%s: %s", label, strerror(errno));
-    }
-    if (!S_ISREG(about.st_mode)) {
-        return sherdi_fail(SHERD_E_INVAL, "%s is no safetensors file: it is not a regular file",
-                           label);
-    }
-    return text_read(mem, label, fd, (size_t)about.st_size, out);
-}
-
 sherd_status sherdi_safetensors_open(sherdi_mem *mem, const char *path, int *fd_out,
                                      sherdi_safetensors **out)
 {
-    /* Without O_NONBLOCK a pipe that nobody writes to would be waited for. */
-    int          fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     sherd_status status;
+    size_t       file_bytes;
+    int          fd;
 
-    if (fd < 0) {
-        return sherdi_fail(SHERD_E_IO, "%s cannot be opened: %s", path, strerror(errno));
-    }
-    status = sherdi_safetensors_read(mem, path, fd, out);
+    SHERDI_TRY(sherdi_bytes_open(path, &fd, &file_bytes));
+    status = sherdi_safetensors_read(mem, path, fd, file_bytes, out);
     if (status == SHERD_OK && fd_out != NULL) {
         *fd_out = fd;
     } else {

@@ -82,8 +82,9 @@ typedef struct sherdi_safetensors {
 sherd_status sherdi_safetensors_parse(sherdi_mem *mem, const char *label, const char *text,
                                       size_t len_bytes, size_t file_bytes,
                                       sherdi_safetensors **out);
-/** Reads the header of an open file; its offset is neither used nor moved. Blocks. E_IO, E_INVAL, E_NOMEM. */
-sherd_status sherdi_safetensors_read(sherdi_mem *mem, const char *label, int fd,
+/** Reads the header of an open file of `file_bytes` bytes; its offset is neither used nor moved. Blocks. E_IO, E_INVAL,
+ *  E_NOMEM. */
+sherd_status sherdi_safetensors_read(sherdi_mem *mem, const char *label, int fd, size_t file_bytes,
                                      sherdi_safetensors **out);
 /** The same of the file at `path`, which is closed again: with *fd_out not NULL it stays open, and is the caller's. */
 sherd_status sherdi_safetensors_open(sherdi_mem *mem, const char *path, int *fd_out,
