@@ -36,6 +36,10 @@ static const api_shape SHAPES[SHERDI_API_STRUCTS] = {
     [SHERDI_API_SAVE_PARAMS]       = SHAPE(sherd_save_params),
     [SHERDI_API_LOAD_PARAMS]       = SHAPE(sherd_load_params),
     [SHERDI_API_CHECKPOINT_REPORT] = SHAPE(sherd_checkpoint_report),
+    [SHERDI_API_TENSOR_MAP]        = {.name        = "sherd_tensor_map",
+                                      .bytes       = sizeof(sherd_tensor_map),
+                                      .array_at    = offsetof(sherd_tensor_map, shape),
+                                      .array_bytes = sizeof(((sherd_tensor_map *)0)->shape)},
 };
 
 static int size_is_known(const api_shape *shape, size_t size)

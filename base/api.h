@@ -20,6 +20,7 @@ typedef enum sherdi_api_struct {
     SHERDI_API_SAVE_PARAMS,
     SHERDI_API_LOAD_PARAMS,
     SHERDI_API_CHECKPOINT_REPORT,
+    SHERDI_API_TENSOR_MAP,
     SHERDI_API_STRUCTS
 } sherdi_api_struct;
 

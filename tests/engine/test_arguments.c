@@ -423,6 +423,7 @@ static void engines_without_an_argument_refuse(void)
 static void others_take_null(void)
 {
     sherd_state_file file;
+    sherd_tensor_map map;
     sherd_world     *world;
     sherd_status     status = sherd_world_from_mpi_handle(NULL, 0, NULL, &world);
 
@@ -435,6 +436,8 @@ static void others_take_null(void)
     REFUSED(sherd_env_write(SHERD_PLAN_TABLE, NULL, NULL));
     sherd_state_file_init(&file);
     CHECK_INT(sizeof(file), file.struct_size);
+    sherd_tensor_map_init(&map);
+    CHECK_INT(sizeof(map), map.struct_size);
     sherd_log_set(NULL, NULL, SHERD_LOG_WARN);
     CHECK(sherd_version()[0] != '\0');
     CHECK_INT(0, sherd_dtype_bytes((sherd_dtype)9));

@@ -1,0 +1,136 @@
+/* Maps between tensors of files and parameters, checked. See weights.h. */
+#include "engine/checkpoint/weights.h"
+
+#include "base/api.h"
+#include "base/checked.h"
+
+#include <string.h>
+
+void sherd_tensor_map_init(sherd_tensor_map *map)
+{
+    *map = (sherd_tensor_map){.struct_size = sizeof(*map)};
+}
+
+size_t sherdi_weights_map_elems(const sherd_tensor_map *map)
+{
+    size_t elems = 1;
+
+    for (int i = 0; i < map->ndim; i++) {
+        elems *= map->shape[i];
+    }
+    return elems;
+}
+
+static sherd_status shape_check(const sherd_tensor_map *map)
+{
+    size_t elems = 1;
+
+    if (map->ndim < 0 || map->ndim > SHERD_MAX_NDIM) {
+        return sherdi_fail(SHERD_E_INVAL, "tensor %s: it has %d dimensions; 0 to %d can be",
+                           map->name, map->ndim, SHERD_MAX_NDIM);
+    }
+    if (map->is_transposed && map->ndim != 2) {
+        return sherdi_fail(SHERD_E_INVAL, "tensor %s: of %d dimensions nothing is transposed",
+                           map->name, map->ndim);
+    }
+    for (int i = 0; i < map->ndim; i++) {
+        if (!sherdi_mul_fits(elems, map->shape[i], &elems)) {
+            return sherdi_fail(SHERD_E_INVAL, "tensor %s: its shape has too many elements",
+                               map->name);
+        }
+    }
+    return SHERD_OK;
+}
+
+static sherd_status map_check(const sherdi_weights_model *model, const sherd_tensor_map *map)
+{
+    sherdi_weights_param param;
+    size_t               number, end;
+
+    if (map->name == NULL) {
+        return sherdi_fail(SHERD_E_INVAL, "a sherd_tensor_map has no name");
+    }
+    SHERDI_TRY(shape_check(map));
+    if (map->param == NULL) {
+        return SHERD_OK;
+    }
+    if (!model->find(model->ctx, map->param, &number)) {
+        return sherdi_fail(SHERD_E_INVAL, "tensor %s: the model has no parameter %s", map->name,
+                           map->param);
+    }
+    param = model->get(model->ctx, number);
+    if (!sherdi_add_fits(map->first_elem, sherdi_weights_map_elems(map), &end) ||
+        end > param.elems) {
+        return sherdi_fail(SHERD_E_INVAL,
+                           "tensor %s: %zu elements from %zu on are not in parameter %s, which has "
+                           "%zu",
+                           map->name, sherdi_weights_map_elems(map), map->first_elem, map->param,
+                           param.elems);
+    }
+    return SHERD_OK;
+}
+
+static void map_of_param(const sherdi_weights_param *param, sherd_tensor_map *out)
+{
+    sherd_tensor_map_init(out);
+    out->name  = param->name;
+    out->param = param->name;
+    out->ndim  = param->ndim;
+    for (int i = 0; i < param->ndim; i++) {
+        out->shape[i] = param->shape[i];
+    }
+}
+
+static sherd_status maps_copy(const sherdi_weights_model *model, const sherd_tensor_map *given,
+                              sherdi_weights_maps *out)
+{
+    for (size_t i = 0; i < out->num_tensors; i++) {
+        sherd_tensor_map *map  = &out->tensors[i];
+        const char       *from = (const char *)given + i * given->struct_size;
+
+        sherd_tensor_map_init(map);
+        SHERDI_TRY(sherdi_api_read(from, SHERDI_API_TENSOR_MAP, map));
+        if (map->struct_size != given->struct_size) {
+            return sherdi_fail(SHERD_E_INVAL,
+                               "sherd_tensor_map %zu of an array has the struct_size %zu, and the "
+                               "first one %zu",
+                               i, map->struct_size, given->struct_size);
+        }
+        map->struct_size = sizeof(*map);
+        SHERDI_TRY(map_check(model, map));
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherdi_weights_maps_open(sherdi_mem *mem, const sherdi_weights_model *model,
+                                      const sherd_tensor_map *given, size_t num_given,
+                                      sherdi_weights_maps *out)
+{
+    sherd_status status = SHERD_OK;
+
+    out->num_tensors = given != NULL ? num_given : model->num_params;
+    out->tensors = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, out->num_tensors, sizeof(*given));
+    if (out->tensors == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    if (given == NULL) {
+        for (size_t i = 0; i < out->num_tensors; i++) {
+            const sherdi_weights_param param = model->get(model->ctx, i);
+
+            map_of_param(&param, &out->tensors[i]);
+        }
+    } else if (num_given > 0) {
+        status = sherdi_api_check(given, SHERDI_API_TENSOR_MAP);
+        status = status == SHERD_OK ? maps_copy(model, given, out) : status;
+    }
+    if (status != SHERD_OK) {
+        sherdi_weights_maps_close(out);
+    }
+    return status;
+}
+
+void sherdi_weights_maps_close(sherdi_weights_maps *maps)
+{
+    sherdi_free(maps->tensors);
+    *maps = (sherdi_weights_maps){0};
+}
