@@ -161,7 +161,7 @@ static sherd_status update_check(const sherd_engine *engine)
     if (engine->step == 0) {
         return sherdi_fail(SHERD_E_STATE, "there is no update yet that could be undone");
     }
-    sherdi_tier_state_note(state_tier(engine), &live);
+    (void)sherdi_tier_state_note(state_tier(engine), &live, sizeof(live));
     if (live.note.is_written) {
         return sherdi_fail(SHERD_E_STATE,
                            "values or counters were written since the last update, in the place "
