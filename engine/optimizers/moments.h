@@ -10,9 +10,10 @@ enum { SHERDI_PART_MASTER = 0, SHERDI_PART_M, SHERDI_PART_V, SHERDI_MOMENT_PARTS
 
 #define SHERDI_ALL_MOMENT_PARTS ((1u << SHERDI_MOMENT_PARTS) - 1)
 
+/* The names are PyTorch's. */
 #define SHERDI_PARTS_WITH_MOMENTS                                                                  \
     {                                                                                              \
-        {"master", sizeof(float)}, {"m", sizeof(float)}, {"v", sizeof(float)},                     \
+        {"master", sizeof(float)}, {"exp_avg", sizeof(float)}, {"exp_avg_sq", sizeof(float)},      \
     }
 
 /* All but the decay. */
