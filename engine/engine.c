@@ -54,8 +54,10 @@ sherd_status sherdi_engine_check_alive(const sherd_engine *engine)
     }
     if (engine->failure.status != SHERD_OK) {
         return sherdi_fail(
-            SHERD_E_STATE, "the engine was lost in the middle of an update; %s; the cause was: %s",
-            engine->plan != NULL && sherdi_plan_has_generations(engine->plan)
+            SHERD_E_STATE,
+            "the engine was lost in the middle of an update or a write; %s; the cause was: %s",
+            engine->plan != NULL && !engine->failure.is_final &&
+                    sherdi_plan_has_generations(engine->plan)
                 ? "sherd_step_undo goes back to the step before, else it can only be "
                   "destroyed"
                 : "it can only be destroyed",

@@ -344,6 +344,13 @@ typedef sherd_status (*sherd_fill_fn)(void *ctx, size_t first_elem, size_t count
 SHERD_API SHERD_MUST_USE sherd_status sherd_param_fill(sherd_engine *engine, sherd_param param,
                                                        sherd_fill_fn fill, void *ctx);
 
+/** The same where one rank has the values: `fill` is called on rank `root` alone, in ascending ranges of 64 Ki elements,
+ *  and what it gives reaches all. The other ranks' `fill` and `ctx` are not looked at. Collective, blocking. Errors: as
+ *  above, on all ranks; E_INVAL (the ranks' arguments differ), E_NOMEM. */
+SHERD_API SHERD_MUST_USE sherd_status sherd_param_fill_from(sherd_engine *engine, sherd_param param,
+                                                            int root, sherd_fill_fn fill,
+                                                            void *ctx);
+
 /** Makes the unit's parameters readable; for BACKWARD also its gradients writable,
  *  which are zero at the first acquire of a micro-batch. Every rank acquires and
  *  releases the same units in the same order, to evaluate too: where gathers meet,
@@ -468,6 +475,55 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_engine_fingerprint(sherd_engine *eng
 SHERD_API SHERD_MUST_USE sherd_status sherd_param_fingerprint(sherd_engine *engine,
                                                               sherd_param param, uint64_t *out);
 
+/* -------------------------------------------------------------- values --- */
+
+/* What a sealed engine has of a parameter, by name; docs/values.md. Beside these: the other parts of the optimizer's
+ * state, "exp_avg" and "exp_avg_sq" of AdamW, Adam and LAMB. */
+typedef const char *sherd_value;
+#define SHERD_MASTER "master" /* what the optimizer updates, fp32 */
+#define SHERD_COMPUTE                                                                              \
+    "compute" /* what passes read, in the compute type; all that a frozen parameter has */
+#define SHERD_GRAD "grad" /* of a prepared step: the mean gradient, unscaled, before clipping */
+
+/** Values [first_elem, first_elem + count_elems) of a parameter, row-major, to out[0 .. count_elems), as fp32 and exact,
+ *  wherever they rest. Collective, with the same arguments on every rank but for `out`, which may be NULL where nobody
+ *  wants them; blocking. No unit is acquired; else anywhere between two calls, in a window too, and after seal when all
+ *  parameters are filled (then it is where first values end, as the first acquire is). SHERD_GRAD: between
+ *  sherd_step_prepare at a boundary and sherd_step_apply or _discard. What one rank alone has passes through
+ *  pieces of 256 KiB. Errors: E_INVAL (no such value or range; the ranks' arguments differ), E_STATE (a unit is
+ *  acquired; a frozen parameter has SHERD_COMPUTE alone; nothing is prepared), E_NOMEM, E_IO; `out` means nothing
+ *  then. */
+SHERD_API SHERD_MUST_USE sherd_status sherd_param_read(sherd_engine *engine, sherd_param param,
+                                                       sherd_value value, size_t first_elem,
+                                                       size_t count_elems, float *out);
+/** The opposite: the range takes the values `in`, everywhere at once: SHERD_MASTER the master weights and, rounded, what
+ *  passes read, on all ranks and in bound memory; SHERD_COMPUTE the same of the rounded values, so that both are
+ *  equal; a part of the state that part alone. What updates then do is what they would do had the state always been so; the
+ *  fingerprint follows. Any fp32 is taken, NaN too. Collective, with the same arguments and the same values on every
+ *  rank (compared); blocking. At a boundary: no unit is acquired and nothing of the next window has begun. State on NVMe
+ *  is committed, as a generation of its own: there is no sherd_step_undo until the next update. Errors: as above. E_IO
+ *  where all state rests on NVMe: nothing was written, everywhere; elsewhere, and of a frozen parameter, the engine
+ *  is lost. */
+SHERD_API SHERD_MUST_USE sherd_status sherd_param_write(sherd_engine *engine, sherd_param param,
+                                                        sherd_value value, size_t first_elem,
+                                                        size_t count_elems, const float *in);
+/** The range of a parameter that this rank owns, of its values and its state: at stages 1 to 3 a part, which no
+ *  other rank has, or nothing (count 0); at stage 0 all of it on every rank. For programs that write files of their own.
+ *  Local. After seal. */
+SHERD_API SHERD_MUST_USE sherd_status sherd_param_local(sherd_engine *engine, sherd_param param,
+                                                        size_t *first_elem_out,
+                                                        size_t *count_elems_out);
+/** sherd_param_read of a range inside the owned one, by this rank alone. Local, blocking. After the first acquire.
+ *  Errors: as of sherd_param_read; E_INVAL where the range is not this rank's. */
+SHERD_API SHERD_MUST_USE sherd_status sherd_param_read_local(sherd_engine *engine,
+                                                             sherd_param param, sherd_value value,
+                                                             size_t first_elem, size_t count_elems,
+                                                             float *out);
+/** Counters of a run that goes on here: updates done, by which schedules and bias corrections go, and micro-batches
+ *  seen. Collective. After seal: before the first acquire, or at a boundary as sherd_param_write, and committed as that
+ *  is. E_INVAL (below 0; the ranks' arguments differ), E_STATE, E_IO. */
+SHERD_API SHERD_MUST_USE sherd_status sherd_engine_set_step(sherd_engine *engine, int64_t step,
+                                                            int64_t micro_step);
 /* --------------------------------------------------------- checkpoints --- */
 
 /* DIR/TAG is a folder with one data file of each rank (safetensors) and a manifest; it is complete or not there.
@@ -479,9 +535,9 @@ typedef void (*sherd_progress_fn)(void *ctx, uint64_t done_bytes, uint64_t all_b
 
 typedef struct sherd_save_params {
     size_t struct_size;
-    int    is_async;  /* 1: the call returns when the state is copied in memory, and a thread of this rank's
+    int is_async; /* 1: the call returns when the state is copied in memory, and a thread of this rank's
                           writes; 0: when all is on the medium; below 0, the default: as checkpoint.async says */
-    int    keep_last; /* complete checkpoints that stay in the folder, this one among them; 0: all; below 0,
+    int keep_last; /* complete checkpoints that stay in the folder, this one among them; 0: all; below 0,
                           the default: as checkpoint.keep_last says */
     sherd_progress_fn progress; /* may be NULL */
     void             *progress_ctx;
@@ -520,8 +576,8 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_checkpoint_wait(sherd_engine        
 
 typedef struct sherd_load_params {
     size_t struct_size;
-    int    weights_only; /* parameters alone: the other parts of the state begin at zero, the counters stay */
-    int    reserved;     /* keeps the layout; zero */
+    int weights_only; /* parameters alone: the other parts of the state begin at zero, the counters stay */
+    int reserved; /* keeps the layout; zero */
     /* Patterns of names, as of a shell (fnmatch): parameters of this model that the checkpoint need not have, which keep
      * their values or are filled afterwards; and parameters of the checkpoint that this model need not have. A shape
      * that differs counts as both. */
@@ -584,7 +640,7 @@ typedef struct sherd_tensor_map {
     size_t      first_elem; /* of the parameter: where the tensor begins */
     int         ndim;       /* 0 .. SHERD_MAX_NDIM; 0 is one element */
     size_t      shape[SHERD_MAX_NDIM]; /* in the file; row-major, as in the parameter */
-    int         is_transposed; /* 2 dimensions: [i][j] of the file is [j][i] of a matrix in the parameter */
+    int is_transposed; /* 2 dimensions: [i][j] of the file is [j][i] of a matrix in the parameter */
 } sherd_tensor_map;
 SHERD_API void sherd_tensor_map_init(sherd_tensor_map *map);
 

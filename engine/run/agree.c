@@ -56,6 +56,62 @@ sherd_status sherdi_agree_status(sherd_world *world, sherd_status own)
     return SHERD_OK;
 }
 
+/* ---------------------------------------------------------------- calls ---- */
+
+/* One word of each rank; the first that has another than rank 0, or 0. */
+static sherd_status word_compare(sherd_engine *engine, uint64_t word, int *odd_out)
+{
+    sherdi_publish_message mine = {.fingerprint = word};
+
+    SHERDI_TRY(sherdi_run_exchange(engine, &mine, engine->exchange.publish, sizeof(mine)));
+    *odd_out = 0;
+    for (int r = engine->world_size - 1; r > 0; r--) {
+        *odd_out =
+            engine->exchange.publish[r].fingerprint != engine->exchange.publish[0].fingerprint
+                ? r
+                : *odd_out;
+    }
+    return SHERD_OK;
+}
+
+static sherd_status arguments_differ(sherd_engine *engine, const char *call, uint64_t hash,
+                                     const sherdi_argument *arguments, size_t count)
+{
+    int rank;
+
+    SHERDI_TRY(word_compare(engine, hash, &rank));
+    if (rank != 0) {
+        return sherdi_fail(SHERD_E_INVAL,
+                           "rank %d does not make the call that rank 0 makes; this rank is in %s",
+                           rank, call);
+    }
+    for (size_t i = 0; i < count && rank == 0; i++) {
+        SHERDI_TRY(word_compare(engine, arguments[i].value, &rank));
+        if (rank != 0) {
+            return sherdi_fail(SHERD_E_INVAL,
+                               "rank %d calls %s with another %s than rank 0; all ranks make the "
+                               "same call",
+                               rank, call, arguments[i].name);
+        }
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherdi_agree_call(sherd_engine *engine, const char *call,
+                               const sherdi_argument *arguments, size_t count, sherd_status own)
+{
+    uint64_t name = sherdi_hash_bytes(count, call, strlen(call));
+    uint64_t hash = name;
+    int      odd;
+
+    SHERDI_TRY(sherdi_agree_status(engine->world, own));
+    for (size_t i = 0; i < count; i++) {
+        hash = sherdi_hash_u64(hash, arguments[i].value);
+    }
+    SHERDI_TRY(word_compare(engine, hash, &odd));
+    return odd == 0 ? SHERD_OK : arguments_differ(engine, call, name, arguments, count);
+}
+
 /* ------------------------------------------------------------ settings ---- */
 
 sherd_status sherdi_agree_settings(sherd_world *world, const sherdi_settings *settings,

@@ -88,7 +88,8 @@ typedef struct sherdi_fingerprints {
 
 /* Why only destroy is accepted. */
 typedef struct sherdi_failure {
-    sherd_status status; /* SHERD_OK: it is not so */
+    sherd_status status;   /* SHERD_OK: it is not so */
+    int          is_final; /* no undo helps */
     char         text[SHERDI_ERROR_BYTES];
 } sherdi_failure;
 
@@ -196,6 +197,15 @@ sherd_status sherdi_agree_status(sherd_world *world, sherd_status own);
 sherd_status sherdi_agree_settings(sherd_world *world, const sherdi_settings *settings,
                                    sherdi_mem *mem);
 sherd_status sherdi_agree_model(sherd_engine *engine);
+/** Something that all ranks are called with. */
+typedef struct sherdi_argument {
+    const char *name;
+    uint64_t    value;
+} sherdi_argument;
+/** All ranks make the same call. Each comes with how its checks went, and leaves with a failure where any had one: E_INVAL
+ *  names the first argument that differs and the rank. After seal. Allocates nothing. Collective. */
+sherd_status sherdi_agree_call(sherd_engine *engine, const char *call,
+                               const sherdi_argument *arguments, size_t count, sherd_status own);
 /** Before the gradients of a window are reduced to what is updated. */
 sherd_status sherdi_agree_uses(sherd_engine *engine);
 
@@ -276,6 +286,8 @@ sherd_status sherdi_run_exchange(sherd_engine *engine, const void *mine, void *a
 /** What was written of the state counts as that of `step`. */
 sherd_status sherdi_run_commit(sherd_engine *engine, int64_t step, uint64_t fingerprint,
                                const sherdi_scaler *scaler);
+/** ... between two updates, with the counters and fingerprint that the engine has: no undo takes it back. */
+sherd_status sherdi_run_commit_written(sherd_engine *engine);
 /** The state on a drive goes on (SHERDI_OP_COMMIT) or back (SHERDI_OP_ABANDON, SHERDI_OP_ROLLBACK), with the record in
  *  engine->run. */
 sherd_status sherdi_run_generation(sherd_engine *engine, sherdi_op_kind kind);

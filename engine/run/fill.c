@@ -128,10 +128,8 @@ static sherd_status param_fill(sherd_engine *engine, size_t param, sherd_fill_fn
     return SHERD_OK;
 }
 
-sherd_status sherd_param_fill(sherd_engine *engine, sherd_param param, sherd_fill_fn fill,
-                              void *ctx)
+static sherd_status fill_check(const sherd_engine *engine, sherd_param param)
 {
-    SHERDI_TRY(sherdi_engine_check_alive(engine));
     if (engine->phase != SHERDI_PHASE_SEALED) {
         return sherdi_fail(SHERD_E_STATE, engine->phase == SHERDI_PHASE_OPEN
                                               ? "fill comes after sherd_engine_seal"
@@ -141,17 +139,172 @@ sherd_status sherd_param_fill(sherd_engine *engine, sherd_param param, sherd_fil
         return sherdi_fail(SHERD_E_INVAL, "parameter %d does not exist; there are %zu", param,
                            engine->model.num_params);
     }
+    return SHERD_OK;
+}
+
+/* Its values came with the state. */
+static int is_kept(const sherd_engine *engine, sherd_param param)
+{
+    return (engine->store.is_resumed && !engine->model.params[param].is_frozen) ||
+           (engine->fill.is_loaded && engine->fill.is_filled[param]);
+}
+
+static sherd_status function_check(const sherd_engine *engine, sherd_param param,
+                                   sherd_fill_fn fill)
+{
     if (fill == NULL) {
         return sherdi_fail(SHERD_E_INVAL, "parameter %s: fill needs a function",
                            engine->model.params[param].name);
     }
-    if ((engine->store.is_resumed && !engine->model.params[param].is_frozen) ||
-        (engine->fill.is_loaded && engine->fill.is_filled[param])) {
-        return SHERD_OK; /* its values came with the state */
+    return SHERD_OK;
+}
+
+sherd_status sherd_param_fill(sherd_engine *engine, sherd_param param, sherd_fill_fn fill,
+                              void *ctx)
+{
+    SHERDI_TRY(sherdi_engine_check_alive(engine));
+    SHERDI_TRY(fill_check(engine, param));
+    SHERDI_TRY(function_check(engine, param, fill));
+    if (is_kept(engine, param)) {
+        return SHERD_OK;
     }
     engine->fill.is_changed      = 1;
     engine->fingerprints.has_own = 0;
     return param_fill(engine, (size_t)param, fill, ctx);
+}
+
+/* ------------------------------------------------------------ from one rank -- */
+
+/* What a rank gives the others at once. */
+#define PIECE_ELEMS ((size_t)64 << 10)
+
+typedef struct piece {
+    uint64_t status; /* of the function that gave the values */
+    float    values[PIECE_ELEMS];
+} piece;
+
+typedef struct root_fill {
+    sherd_engine *engine;
+    given_fill    given;
+    int           root;
+    size_t        first; /* of the piece */
+    piece        *piece;
+} root_fill;
+
+static sherd_status piece_give(void *raw, int part, size_t first, size_t count, float *values)
+{
+    const root_fill *fill = raw;
+
+    (void)part;
+    memcpy(values, fill->piece->values + (first - fill->first), count * sizeof(*values));
+    return SHERD_OK;
+}
+
+/* `own`: how it went here so far; the others go on whatever that is, until the root has no values. */
+static sherd_status piece_fill(root_fill *fill, size_t count, sherd_status own)
+{
+    sherd_engine *engine = fill->engine;
+    const char   *name   = engine->model.params[fill->given.param].name;
+    sherdi_values values = {.param = fill->given.param, .first = fill->first, .count = count};
+    sherd_status  given  = SHERD_OK;
+
+    if (engine->rank == fill->root) {
+        given               = given_ask(&fill->given, 0, fill->first, count, fill->piece->values);
+        fill->piece->status = (uint64_t)given;
+    }
+    SHERDI_TRY(sherd_world_broadcast(engine->world, fill->piece,
+                                     offsetof(piece, values) + count * sizeof(float), fill->root));
+    SHERDI_TRY(given);
+    if (fill->piece->status != SHERD_OK) {
+        return sherdi_fail((sherd_status)fill->piece->status,
+                           "the fill function of parameter %s failed on rank %d; its own "
+                           "sherd_last_error() says more",
+                           name, fill->root);
+    }
+    values.parts = engine->model.params[fill->given.param].is_frozen ? SHERDI_VALUES_COMPUTE
+                                                                     : SHERDI_VALUES_MASTER;
+    return own == SHERD_OK ? sherdi_values_put(engine, &values, piece_give, fill) : own;
+}
+
+/* Whether it ended for all ranks: the root has no values, or a rank is lost. */
+static sherd_status pieces_fill(root_fill *fill)
+{
+    sherd_engine *engine = fill->engine;
+    size_t        elems  = engine->model.params[fill->given.param].elems;
+    sherd_status  all    = SHERD_OK;
+    char          text[SHERDI_ERROR_BYTES];
+
+    for (fill->first = 0; fill->first < elems; fill->first += PIECE_ELEMS) {
+        sherd_status own = piece_fill(fill, sherdi_min_size(PIECE_ELEMS, elems - fill->first), all);
+
+        if (own == SHERD_E_PEER_LOST || fill->piece->status != SHERD_OK) {
+            return own;
+        }
+        if (all == SHERD_OK && own != SHERD_OK) {
+            all = own;
+            (void)snprintf(text, sizeof(text), "%s", sherd_last_error());
+            (void)rings_settle(engine);
+        }
+    }
+    return all == SHERD_OK ? SHERD_OK : sherdi_fail_relay(all, text);
+}
+
+static sherd_status root_run(root_fill *fill)
+{
+    sherd_engine *engine = fill->engine;
+    size_t        param  = fill->given.param;
+    uint64_t     *share  = sherdi_values_share(engine);
+    sherd_status  status;
+
+    engine->fill.is_changed       = 1;
+    engine->fingerprints.has_own  = 0;
+    engine->fill.is_filled[param] = 0;
+    *share                        = 0;
+    status                        = pieces_fill(fill);
+    if (status == SHERD_E_PEER_LOST) {
+        return status;
+    }
+    SHERDI_TRY(sherdi_agree_status(engine->world, status));
+    engine->fill.samples[param]   = param; /* nothing to compare */
+    engine->fill.shares[param]    = *share;
+    engine->fill.is_filled[param] = 1;
+    return SHERD_OK;
+}
+
+static sherd_status root_check(const sherd_engine *engine, sherd_param param, int root,
+                               sherd_fill_fn fill)
+{
+    SHERDI_TRY(fill_check(engine, param));
+    if (root < 0 || root >= engine->world_size) {
+        return sherdi_fail(SHERD_E_INVAL, "rank %d does not exist; there are %d", root,
+                           engine->world_size);
+    }
+    return engine->rank == root ? function_check(engine, param, fill) : SHERD_OK;
+}
+
+sherd_status sherd_param_fill_from(sherd_engine *engine, sherd_param param, int root,
+                                   sherd_fill_fn fill, void *ctx)
+{
+    const sherdi_argument arguments[] = {{"param", (uint64_t)param}, {"root", (uint64_t)root}};
+    root_fill             run         = {.engine = engine, .root = root};
+    sherd_status          status;
+
+    SHERDI_TRY(sherdi_engine_check_alive(engine));
+    if (engine->phase == SHERDI_PHASE_OPEN) {
+        return fill_check(engine, param);
+    }
+    status = root_check(engine, param, root, fill);
+    if (status == SHERD_OK) {
+        run.piece = sherdi_alloc(&engine->mem, SHERDI_MEM_CONTROL, sizeof(*run.piece));
+        status    = run.piece == NULL ? SHERD_E_NOMEM : SHERD_OK;
+    }
+    status = sherdi_agree_call(engine, "sherd_param_fill_from", arguments, 2, status);
+    if (status == SHERD_OK && !is_kept(engine, param)) {
+        run.given = (given_fill){.engine = engine, .param = (size_t)param, .fn = fill, .ctx = ctx};
+        status    = root_run(&run);
+    }
+    sherdi_free(run.piece);
+    return status;
 }
 
 /* ------------------------------------------------------- the first acquire -- */

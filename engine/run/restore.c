@@ -149,6 +149,9 @@ static sherd_status undo_check(const sherd_engine *engine)
             "no spare generation of the state exists: it rests in memory, where "
             "updates are made in place; offload_optimizer with device nvme keeps one");
     }
+    if (engine->failure.is_final) {
+        return sherdi_engine_check_alive(engine);
+    }
     return engine->failure.status == SHERD_OK ? sherdi_loop_nothing_held(engine, "the undo")
                                               : SHERD_OK;
 }

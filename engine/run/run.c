@@ -598,8 +598,8 @@ sherd_status sherdi_run_generation(sherd_engine *engine, sherdi_op_kind kind)
     return sherdi_program_generation(&engine->run.program, kind);
 }
 
-sherd_status sherdi_run_commit(sherd_engine *engine, int64_t step, uint64_t fingerprint,
-                               const sherdi_scaler *scaler)
+static sherd_status run_commit(sherd_engine *engine, int64_t step, uint64_t fingerprint,
+                               const sherdi_scaler *scaler, int is_written)
 {
     sherdi_state_note *note = &engine->run.record.note;
 
@@ -612,7 +612,19 @@ sherd_status sherdi_run_commit(sherd_engine *engine, int64_t step, uint64_t fing
     note->accumulation     = engine->settings.accumulation;
     note->micro_batch_size = engine->settings.micro_batch_size;
     memcpy(note->run_text, engine->identity.run_text, sizeof(note->run_text));
+    note->is_written = is_written;
     return sherdi_run_generation(engine, SHERDI_OP_COMMIT);
+}
+
+sherd_status sherdi_run_commit(sherd_engine *engine, int64_t step, uint64_t fingerprint,
+                               const sherdi_scaler *scaler)
+{
+    return run_commit(engine, step, fingerprint, scaler, 0);
+}
+
+sherd_status sherdi_run_commit_written(sherd_engine *engine)
+{
+    return run_commit(engine, engine->step, engine->fingerprints.own, &engine->scaler, 1);
 }
 
 sherd_status sherdi_run_drain(sherd_engine *engine)

@@ -62,33 +62,42 @@ sherd_status sherdi_values_end(sherd_engine *engine)
 {
     sherd_status status = sherdi_program_fill_end(&engine->run.program);
     sherd_status own    = sherdi_values_begin(engine);
-    sherd_status grads  = sherdi_run_settle(engine, SHERDI_RING_GRADS);
 
     SHERDI_TRY(own);
-    SHERDI_TRY(grads);
     return status;
 }
 
 /* -------------------------------------------------------------- get and put -- */
 
+void sherdi_values_slice(const sherd_engine *engine, size_t param, int rank, size_t *first,
+                         size_t *count)
+{
+    const sherdi_plan_param *place = &engine->plan->params[param];
+    size_t                   slice = engine->plan->segments[place->segment].slice_elems;
+    size_t                   start = place->offset_elems;
+    size_t                   begin = sherdi_max_size((size_t)rank * slice, start) - start;
+    size_t                   end   = sherdi_max_size((size_t)(rank + 1) * slice, start) - start;
+
+    end    = sherdi_min_size(end, engine->model.params[param].elems);
+    *first = sherdi_min_size(begin, end);
+    *count = end - *first;
+}
+
 void sherdi_values_owned(const sherd_engine *engine, size_t param, int rank, size_t *first,
                          size_t *count)
 {
-    const sherdi_plan_param *place   = &engine->plan->params[param];
-    const sherdi_segment    *segment = &engine->plan->segments[place->segment];
-    size_t                   elems   = engine->model.params[param].elems;
-    size_t                   begin   = (size_t)rank * segment->slice_elems;
-    size_t                   end     = begin + segment->slice_elems;
-
     *first = 0;
-    *count = elems;
+    *count = engine->model.params[param].elems;
     if (engine->plan->is_sliced) {
-        end    = sherdi_max_size(end, place->offset_elems) - place->offset_elems;
-        end    = sherdi_min_size(end, elems);
-        *first = sherdi_max_size(begin, place->offset_elems) - place->offset_elems;
-        *first = sherdi_min_size(*first, end);
-        *count = end - *first;
+        sherdi_values_slice(engine, param, rank, first, count);
     }
+}
+
+sherd_status sherdi_values_get_here(sherd_engine *engine, const sherdi_values *values,
+                                    sherdi_values_fn fn, void *ctx)
+{
+    engine->values_call = (sherdi_values_call){.fn = fn, .ctx = ctx};
+    return sherdi_program_get(&engine->run.program, values);
 }
 
 sherd_status sherdi_values_get(sherd_engine *engine, const sherdi_values *values,
@@ -102,8 +111,7 @@ sherd_status sherdi_values_get(sherd_engine *engine, const sherdi_values *values
     sherdi_values_owned(engine, values->param, engine->rank, &first, &count);
     own.first = sherdi_max_size(values->first, first);
     own.count = sherdi_max_size(own.first, sherdi_min_size(end, first + count)) - own.first;
-    engine->values_call = (sherdi_values_call){.fn = fn, .ctx = ctx};
-    return sherdi_program_get(&engine->run.program, &own);
+    return sherdi_values_get_here(engine, &own, fn, ctx);
 }
 
 sherd_status sherdi_values_get_gradient(sherd_engine *engine, const sherdi_values *values,

@@ -34,6 +34,9 @@ sherd_status sherdi_values_end(sherd_engine *engine);
  */
 sherd_status sherdi_values_get(sherd_engine *engine, const sherdi_values *values,
                                sherdi_values_fn fn, void *ctx);
+/** ... of the compute type all that rests here: at stages 0 to 2 the whole range. */
+sherd_status sherdi_values_get_here(sherd_engine *engine, const sherdi_values *values,
+                                    sherdi_values_fn fn, void *ctx);
 /** The gradient of a prepared step, as sherdi_values_get: the mean over the window, loss scale taken out, before
  *  clipping. values->parts is SHERDI_VALUES_GRADIENT. */
 sherd_status sherdi_values_get_gradient(sherd_engine *engine, const sherdi_values *values,
@@ -52,9 +55,14 @@ sherd_status sherdi_values_put(sherd_engine *engine, const sherdi_values *values
 /** What this rank has of the fingerprint of what was put since this was zero: kept where sherdi_program_put says. */
 uint64_t *sherdi_values_share(sherd_engine *engine);
 
-/** [*first, *first + *count) of a parameter's elements: what a rank owns of it. */
+/** [*first, *first + *count) of a parameter's elements: what a rank owns of it; at stage 0 all of it. */
 void sherdi_values_owned(const sherd_engine *engine, size_t param, int rank, size_t *first,
                          size_t *count);
+/** ... what lies in its slice, at every stage. */
+void sherdi_values_slice(const sherd_engine *engine, size_t param, int rank, size_t *first,
+                         size_t *count);
+/** The part that a value's name means, as in sherdi_values.parts. E_INVAL, with the names that there are. */
+sherd_status sherdi_values_part(const sherd_engine *engine, sherd_value value, int *out);
 
 /** Values were asked for by an operation (SHERDI_OP_FILL), or are told (SHERDI_OP_TAKE). */
 sherd_status sherdi_values_ask(sherd_engine *engine, const sherdi_op *op, float *values);

@@ -348,6 +348,7 @@ static void calls_of_no_engine_are_refused(void)
 {
     uint64_t bits = 7;
     float    word = 0;
+    size_t   size = 0;
 
     models_init();
     REFUSED(sherd_engine_create(NULL, NULL, NULL));
@@ -362,6 +363,12 @@ static void calls_of_no_engine_are_refused(void)
     REFUSED(sherd_engine_set_stream(NULL, NULL));
     REFUSED(sherd_engine_seal(NULL));
     REFUSED(sherd_param_fill(NULL, 0, NULL, NULL));
+    REFUSED(sherd_param_fill_from(NULL, 0, 0, NULL, NULL));
+    REFUSED(sherd_param_read(NULL, 0, SHERD_MASTER, 0, 1, &word));
+    REFUSED(sherd_param_read_local(NULL, 0, SHERD_MASTER, 0, 1, &word));
+    REFUSED(sherd_param_write(NULL, 0, SHERD_MASTER, 0, 1, &word));
+    REFUSED(sherd_param_local(NULL, 0, &size, &size));
+    REFUSED(sherd_engine_set_step(NULL, 0, 0));
     REFUSED(sherd_unit_acquire(NULL, 0, SHERD_FORWARD));
     REFUSED(sherd_unit_release(NULL, 0, SHERD_FORWARD));
     REFUSED(sherd_step(NULL, NULL));
@@ -416,6 +423,11 @@ static void engines_without_an_argument_refuse(void)
     rig_seal(&r);
     REFUSED(sherd_engine_fingerprint(r.engine, NULL));
     REFUSED(sherd_param_fingerprint(r.engine, 0, NULL));
+    REFUSED(sherd_param_read(r.engine, 0, NULL, 0, 1, (float[1]){0}));
+    REFUSED(sherd_param_write(r.engine, 0, SHERD_MASTER, 0, 1, NULL));
+    REFUSED(sherd_param_read_local(r.engine, 0, SHERD_MASTER, 0, 1, NULL));
+    REFUSED(sherd_param_local(r.engine, 0, NULL, (size_t[1]){0}));
+    REFUSED(sherd_param_local(r.engine, 0, (size_t[1]){0}, NULL));
     rig_close(&r);
     sherd_world_destroy(world);
 }

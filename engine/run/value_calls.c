@@ -1,0 +1,530 @@
+/* What the trainer calls between two steps: to read and write ranges of values, and to set the counters. The ranks
+ * compare what they were called with before anything moves: that exchange is also where all have stopped reading what
+ * is about to change, and the one behind a write where all of it is there. */
+#include "engine/run/engine_impl.h"
+
+#include "base/checked.h"
+#include "base/hash.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* What ranks give each other at once. */
+#define PIECE_ELEMS ((size_t)64 << 10)
+
+/* One call, as all ranks make it. */
+typedef struct value_call {
+    const char   *name;
+    sherd_param   param;
+    sherd_value   value;
+    sherdi_values values; /* from the checks on */
+    int           part;
+} value_call;
+
+/* ------------------------------------------------------------------ checks -- */
+
+/* "master", "exp_avg", ... */
+static void parts_text(const sherdi_optimizer *optimizer, char *text, size_t len_bytes)
+{
+    size_t used = 0;
+
+    text[0] = '\0';
+    for (int i = 0; i < optimizer->num_parts && used < len_bytes; i++) {
+        used +=
+            (size_t)snprintf(text + used, len_bytes - used, "\"%s\", ", optimizer->parts[i].name);
+    }
+}
+
+sherd_status sherdi_values_part(const sherd_engine *engine, sherd_value value, int *out)
+{
+    const sherdi_optimizer *optimizer = engine->settings.optimizer;
+    char                    names[128];
+
+    if (strcmp(value, SHERD_COMPUTE) == 0 || strcmp(value, SHERD_GRAD) == 0) {
+        *out = strcmp(value, SHERD_GRAD) == 0 ? SHERDI_VALUE_GRADIENT : SHERDI_VALUE_COMPUTE;
+        return SHERD_OK;
+    }
+    for (int i = 0; i < optimizer->num_parts; i++) {
+        if (strcmp(value, optimizer->parts[i].name) == 0) {
+            *out = i;
+            return SHERD_OK;
+        }
+    }
+    parts_text(optimizer, names, sizeof(names));
+    return sherdi_fail(SHERD_E_INVAL, "value \"%s\" does not exist; there are %s\"%s\" and \"%s\"",
+                       value, names, SHERD_COMPUTE, SHERD_GRAD);
+}
+
+static sherd_status param_check(const sherd_engine *engine, const char *call, sherd_param param)
+{
+    if (param < 0 || (size_t)param >= engine->model.num_params) {
+        return sherdi_fail(SHERD_E_INVAL, "%s: parameter %d does not exist; there are %zu", call,
+                           param, engine->model.num_params);
+    }
+    return SHERD_OK;
+}
+
+/* Parameter, value and range, which `call` has as they were given. */
+static sherd_status range_check(const sherd_engine *engine, value_call *call)
+{
+    const sherdi_model_param *param;
+
+    SHERDI_TRY(param_check(engine, call->name, call->param));
+    SHERDI_TRY(sherdi_api_need(call->value != NULL, call->name, "value"));
+    SHERDI_TRY(sherdi_values_part(engine, call->value, &call->part));
+    param              = &engine->model.params[call->param];
+    call->values.parts = 1u << call->part;
+    if (param->is_frozen && call->part != SHERDI_VALUE_COMPUTE) {
+        return sherdi_fail(SHERD_E_STATE,
+                           "%s: parameter %s is frozen: it has no \"%s\", only \"%s\"", call->name,
+                           param->name, call->value, SHERD_COMPUTE);
+    }
+    if (call->values.first > param->elems ||
+        call->values.count > param->elems - call->values.first) {
+        return sherdi_fail(SHERD_E_INVAL,
+                           "%s: parameter %s has %zu elements, and the range is %zu from element "
+                           "%zu on",
+                           call->name, param->name, param->elems, call->values.count,
+                           call->values.first);
+    }
+    return SHERD_OK;
+}
+
+static sherd_status sealed_check(const sherd_engine *engine, const char *call)
+{
+    SHERDI_TRY(sherdi_engine_check_alive(engine));
+    if (engine->phase == SHERDI_PHASE_OPEN) {
+        return sherdi_fail(SHERD_E_STATE, "%s comes after sherd_engine_seal", call);
+    }
+    return SHERD_OK;
+}
+
+static sherd_status read_check(const sherd_engine *engine, value_call *call)
+{
+    SHERDI_TRY(range_check(engine, call));
+    if (call->part == SHERDI_VALUE_GRADIENT && engine->phase != SHERDI_PHASE_PREPARED) {
+        return sherdi_fail(SHERD_E_STATE,
+                           "%s: there is a gradient between sherd_step_prepare, at a boundary, and "
+                           "sherd_step_apply or sherd_step_discard",
+                           call->name);
+    }
+    return sherdi_loop_nothing_held(engine, call->name);
+}
+
+/* Nothing of a window has begun. */
+static sherd_status boundary_check(const sherd_engine *engine, const char *call)
+{
+    SHERDI_TRY(sherdi_loop_nothing_held(engine, call));
+    if (engine->phase == SHERDI_PHASE_PREPARED) {
+        return sherdi_fail(SHERD_E_STATE,
+                           "%s: a step is prepared; call sherd_step_apply or sherd_step_discard "
+                           "first",
+                           call);
+    }
+    for (size_t u = 0; u < engine->plan->num_units; u++) {
+        const uint64_t *acquired = sherdi_unit_of(engine, (int)u)->uses.acquired;
+
+        if (engine->window.micro_seen > 0 ||
+            acquired[SHERD_FORWARD] + acquired[SHERD_BACKWARD] > 0) {
+            return sherdi_fail(SHERD_E_STATE,
+                               "%s comes at a boundary, and the next window has begun; finish it "
+                               "with sherd_step, or drop it with sherd_step_discard",
+                               call);
+        }
+    }
+    return SHERD_OK;
+}
+
+static sherd_status write_check(const sherd_engine *engine, value_call *call, const float *in)
+{
+    SHERDI_TRY(range_check(engine, call));
+    SHERDI_TRY(sherdi_api_need(in != NULL || call->values.count == 0, call->name, "in"));
+    if (call->part == SHERDI_VALUE_GRADIENT) {
+        return sherdi_fail(SHERD_E_INVAL,
+                           "%s: a gradient is not written; add to sherd_param_grad in backward",
+                           call->name);
+    }
+    return boundary_check(engine, call->name);
+}
+
+/* What the ranks compare; `values`: a hash of those that are written. */
+static sherd_status call_agree(sherd_engine *engine, value_call *call, uint64_t values,
+                               sherd_status own)
+{
+    const sherdi_argument arguments[] = {{"param", (uint64_t)call->param},
+                                         {"value", (uint64_t)call->part},
+                                         {"first_elem", call->values.first},
+                                         {"count_elems", call->values.count},
+                                         {"value of an element", values}};
+
+    call->values.param = (size_t)call->param;
+    SHERDI_TRY(sherdi_agree_call(engine, call->name, arguments,
+                                 sizeof(arguments) / sizeof(arguments[0]), own));
+    return engine->phase == SHERDI_PHASE_SEALED ? sherdi_engine_start(engine) : SHERD_OK;
+}
+
+/* -------------------------------------------------------------------- read -- */
+
+/* Where values of a range go. */
+typedef struct target {
+    size_t first;
+    float *out;
+} target;
+
+static sherd_status target_take(void *raw, int part, size_t first, size_t count, float *values)
+{
+    const target *to = raw;
+
+    (void)part;
+    memcpy(to->out + (first - to->first), values, count * sizeof(*values));
+    return SHERD_OK;
+}
+
+/* What this rank has of a range. */
+static sherd_status range_get(sherd_engine *engine, const value_call *call, size_t first,
+                              size_t count, float *out)
+{
+    sherdi_values values = call->values;
+    target        to     = {.first = first, .out = out};
+
+    values.first = first;
+    values.count = count;
+    return call->part == SHERDI_VALUE_GRADIENT
+               ? sherdi_values_get_gradient(engine, &values, target_take, &to)
+               : sherdi_values_get_here(engine, &values, target_take, &to);
+}
+
+/* Every rank has all of it. */
+static int is_here(const sherd_engine *engine, const value_call *call)
+{
+    const sherdi_plan    *plan    = engine->plan;
+    const sherdi_segment *segment = &plan->segments[plan->params[call->param].segment];
+
+    switch (call->part) {
+    case SHERDI_VALUE_COMPUTE:
+        return engine->world_size == 1 || segment->is_resident || segment->is_bound;
+    case SHERDI_VALUE_GRADIENT:
+        return engine->world_size == 1 || !(plan->is_sliced || plan->is_deterministic);
+    default:
+        return engine->world_size == 1 || !plan->is_sliced;
+    }
+}
+
+static void failure_keep(sherd_status *first, sherd_status status, char text[SHERDI_ERROR_BYTES])
+{
+    if (*first == SHERD_OK && status != SHERD_OK) {
+        *first = status;
+        (void)snprintf(text, SHERDI_ERROR_BYTES, "%s", sherd_last_error());
+    }
+}
+
+/* The range of one rank reaches all. A failure here is told when all have gone through: they wait for the pieces. */
+static sherd_status owned_share(sherd_engine *engine, const value_call *call, int owner, float *out,
+                                float *room)
+{
+    size_t       last          = call->values.first + call->values.count;
+    sherd_status first_failure = SHERD_OK;
+    char         text[SHERDI_ERROR_BYTES];
+    size_t       first;
+    size_t       count;
+    size_t       end;
+
+    sherdi_values_slice(engine, call->values.param, owner, &first, &count);
+    end = sherdi_min_size(last, first + count);
+    for (size_t at = sherdi_max_size(call->values.first, first); at < end; at += PIECE_ELEMS) {
+        size_t some  = sherdi_min_size(PIECE_ELEMS, end - at);
+        float *piece = out != NULL ? out + (at - call->values.first) : room;
+
+        if (owner == engine->rank && first_failure == SHERD_OK) {
+            failure_keep(&first_failure, range_get(engine, call, at, some, piece), text);
+        }
+        SHERDI_TRY(sherd_world_broadcast(engine->world, piece, some * sizeof(*piece), owner));
+    }
+    return first_failure == SHERD_OK ? SHERD_OK : sherdi_fail_relay(first_failure, text);
+}
+
+static sherd_status read_run(sherd_engine *engine, const value_call *call, float *out, float *room)
+{
+    char         text[SHERDI_ERROR_BYTES];
+    sherd_status all = SHERD_OK;
+
+    failure_keep(&all, sherdi_values_begin(engine), text);
+    if (is_here(engine, call) && out != NULL && all == SHERD_OK) {
+        failure_keep(&all, range_get(engine, call, call->values.first, call->values.count, out),
+                     text);
+    }
+    for (int r = 0; r < engine->world_size && !is_here(engine, call); r++) {
+        sherd_status own = owned_share(engine, call, r, out, room);
+
+        if (own == SHERD_E_PEER_LOST) {
+            return own;
+        }
+        failure_keep(&all, own, text);
+    }
+    failure_keep(&all, sherdi_values_end(engine), text);
+    if (call->part == SHERDI_VALUE_GRADIENT) {
+        failure_keep(&all, sherdi_run_settle(engine, SHERDI_RING_GRADS), text);
+    }
+    return sherdi_agree_status(engine->world,
+                               all == SHERD_OK ? SHERD_OK : sherdi_fail_relay(all, text));
+}
+
+sherd_status sherd_param_read(sherd_engine *engine, sherd_param param, sherd_value value,
+                              size_t first_elem, size_t count_elems, float *out)
+{
+    value_call   call = {.name   = "sherd_param_read",
+                         .param  = param,
+                         .value  = value,
+                         .values = {.first = first_elem, .count = count_elems}};
+    float       *room = NULL;
+    sherd_status status;
+
+    SHERDI_TRY(sealed_check(engine, call.name));
+    status = read_check(engine, &call);
+    if (status == SHERD_OK && out == NULL && engine->world_size > 1) {
+        room   = sherdi_alloc_array(&engine->mem, SHERDI_MEM_CONTROL,
+                                    sherdi_min_size(count_elems, PIECE_ELEMS), sizeof(*room));
+        status = room == NULL ? SHERD_E_NOMEM : SHERD_OK;
+    }
+    status = call_agree(engine, &call, 0, status);
+    if (status == SHERD_OK) {
+        status = sherdi_engine_outcome(engine, read_run(engine, &call, out, room));
+    }
+    sherdi_free(room);
+    return status;
+}
+
+sherd_status sherd_param_local(sherd_engine *engine, sherd_param param, size_t *first_elem_out,
+                               size_t *count_elems_out)
+{
+    SHERDI_TRY(sealed_check(engine, "sherd_param_local"));
+    SHERDI_TRY(param_check(engine, "sherd_param_local", param));
+    SHERDI_TRY(sherdi_api_need(first_elem_out != NULL, "sherd_param_local", "first_elem_out"));
+    SHERDI_TRY(sherdi_api_need(count_elems_out != NULL, "sherd_param_local", "count_elems_out"));
+    sherdi_values_owned(engine, (size_t)param, engine->rank, first_elem_out, count_elems_out);
+    return SHERD_OK;
+}
+
+static sherd_status local_check(const sherd_engine *engine, value_call *call, const float *out)
+{
+    size_t first;
+    size_t count;
+
+    SHERDI_TRY(read_check(engine, call));
+    SHERDI_TRY(sherdi_api_need(out != NULL || call->values.count == 0, call->name, "out"));
+    if (engine->phase == SHERDI_PHASE_SEALED) {
+        return sherdi_fail(SHERD_E_STATE,
+                           "%s comes after the first acquire, or another call that "
+                           "all ranks make to read",
+                           call->name);
+    }
+    call->values.param = (size_t)call->param;
+    if (is_here(engine, call)) {
+        return SHERD_OK;
+    }
+    sherdi_values_slice(engine, call->values.param, engine->rank, &first, &count);
+    if (call->values.count > 0 &&
+        (call->values.first < first || call->values.first + call->values.count > first + count)) {
+        return sherdi_fail(SHERD_E_INVAL,
+                           "%s: of parameter %s rank %d has %zu elements from element %zu on, and "
+                           "the range is %zu from element %zu on; sherd_param_local says so",
+                           call->name, engine->model.params[call->param].name, engine->rank, count,
+                           first, call->values.count, call->values.first);
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherd_param_read_local(sherd_engine *engine, sherd_param param, sherd_value value,
+                                    size_t first_elem, size_t count_elems, float *out)
+{
+    value_call   call = {.name   = "sherd_param_read_local",
+                         .param  = param,
+                         .value  = value,
+                         .values = {.first = first_elem, .count = count_elems}};
+    sherd_status all  = SHERD_OK;
+    char         text[SHERDI_ERROR_BYTES];
+
+    SHERDI_TRY(sealed_check(engine, call.name));
+    SHERDI_TRY(local_check(engine, &call, out));
+    failure_keep(&all, sherdi_values_begin(engine), text);
+    if (all == SHERD_OK) {
+        failure_keep(&all, range_get(engine, &call, first_elem, count_elems, out), text);
+    }
+    failure_keep(&all, sherdi_values_end(engine), text);
+    if (call.part == SHERDI_VALUE_GRADIENT) {
+        failure_keep(&all, sherdi_run_settle(engine, SHERDI_RING_GRADS), text);
+    }
+    return all == SHERD_OK ? SHERD_OK : sherdi_engine_outcome(engine, sherdi_fail_relay(all, text));
+}
+
+/* ------------------------------------------------------------------- write -- */
+
+/* What a range has, of which some part is asked for. */
+typedef struct source {
+    size_t       first;
+    const float *in;
+} source;
+
+static sherd_status source_give(void *raw, int part, size_t first, size_t count, float *values)
+{
+    const source *from = raw;
+
+    (void)part;
+    memcpy(values, from->in + (first - from->first), count * sizeof(*values));
+    return SHERD_OK;
+}
+
+static int is_weights(const value_call *call)
+{
+    return call->part == 0 || call->part == SHERDI_VALUE_COMPUTE;
+}
+
+/* *change_out: what the range's share of the fingerprint grows by, where the engine keeps it. */
+static sherd_status range_put(sherd_engine *engine, const value_call *call, const float *in,
+                              uint64_t *change_out)
+{
+    source    from  = {.first = call->values.first, .in = in};
+    uint64_t *share = sherdi_values_share(engine);
+    uint64_t  old   = 0;
+
+    if (is_weights(call)) {
+        SHERDI_TRY(sherdi_program_fingerprint(&engine->run.program, &call->values));
+        old = engine->results.fingerprint;
+    }
+    *share = 0;
+    SHERDI_TRY(sherdi_values_put(engine, &call->values, source_give, &from));
+    *change_out = *share - old;
+    return SHERD_OK;
+}
+
+/* This rank's part: all of it is where it rests when this returns, and of state with generations committed. */
+static sherd_status write_here(sherd_engine *engine, const value_call *call, const float *in,
+                               uint64_t *change_out)
+{
+    int          is_frozen = engine->model.params[call->param].is_frozen;
+    char         text[SHERDI_ERROR_BYTES];
+    sherd_status all = SHERD_OK;
+
+    *change_out = 0;
+    failure_keep(&all, sherdi_values_begin(engine), text);
+    if (all == SHERD_OK) {
+        failure_keep(&all, range_put(engine, call, in, change_out), text);
+    }
+    failure_keep(&all, sherdi_values_end(engine), text);
+    if (all != SHERD_OK) {
+        return sherdi_fail_relay(all, text);
+    }
+    if (is_frozen) {
+        return SHERD_OK;
+    }
+    if (!sherdi_plan_has_generations(engine->plan)) {
+        engine->fingerprints.has_own = 0; /* made anew where it is asked for */
+        return SHERD_OK;
+    }
+    engine->fingerprints.own += *change_out;
+    return sherdi_run_commit_written(engine);
+}
+
+/* What one rank could not write, none has: a generation is taken back, and of what has none nothing is left that the
+ * ranks have alike. */
+static sherd_status write_fail(sherd_engine *engine, int is_frozen, sherd_status status)
+{
+    char text[SHERDI_ERROR_BYTES];
+
+    (void)snprintf(text, sizeof(text), "%s", sherd_last_error());
+    if (is_frozen || !sherdi_plan_has_generations(engine->plan)) {
+        sherdi_engine_poison(engine, status);
+        engine->failure.is_final = 1;
+        return status;
+    }
+    SHERDI_TRY(sherdi_restore_generation(engine, engine->store.agreed));
+    return sherdi_fail_relay(status, text);
+}
+
+static sherd_status write_run(sherd_engine *engine, const value_call *call, const float *in)
+{
+    int          is_frozen = engine->model.params[call->param].is_frozen;
+    uint64_t     change    = 0;
+    uint64_t     unused;
+    sherd_status status = sherdi_program_forget(&engine->run.program);
+
+    if (status == SHERD_OK) {
+        status = write_here(engine, call, in, &change);
+    }
+    status = sherdi_update_agree(engine, status, change, 0, "while it wrote values", &unused);
+    if (status == SHERD_E_PEER_LOST || status == SHERD_E_DEVICE) {
+        return status;
+    }
+    if (status != SHERD_OK) {
+        return write_fail(engine, is_frozen, status);
+    }
+    for (int r = 0; r < engine->world_size && is_frozen; r++) {
+        engine->fingerprints.frozen += engine->exchange.publish[r].fingerprint;
+    }
+    sherdi_store_agreed(engine);
+    sherdi_loop_fetch_ahead(engine);
+    return SHERD_OK;
+}
+
+sherd_status sherd_param_write(sherd_engine *engine, sherd_param param, sherd_value value,
+                               size_t first_elem, size_t count_elems, const float *in)
+{
+    value_call   call = {.name   = "sherd_param_write",
+                         .param  = param,
+                         .value  = value,
+                         .values = {.first = first_elem, .count = count_elems}};
+    uint64_t     hash = 0;
+    sherd_status status;
+
+    SHERDI_TRY(sealed_check(engine, call.name));
+    status = write_check(engine, &call, in);
+    if (status == SHERD_OK && engine->world_size > 1) {
+        hash = sherdi_hash_bytes(0, in, count_elems * sizeof(*in));
+    }
+    SHERDI_TRY(call_agree(engine, &call, hash, status));
+    if (count_elems == 0) {
+        return SHERD_OK;
+    }
+    return sherdi_engine_outcome(engine, write_run(engine, &call, in));
+}
+
+/* ---------------------------------------------------------------- counters -- */
+
+static sherd_status step_check(const sherd_engine *engine, int64_t step, int64_t micro_step)
+{
+    if (step < 0 || micro_step < 0) {
+        return sherdi_fail(SHERD_E_INVAL,
+                           "sherd_engine_set_step: step %lld and micro_step %lld: neither may be "
+                           "below 0",
+                           (long long)step, (long long)micro_step);
+    }
+    return boundary_check(engine, "sherd_engine_set_step");
+}
+
+sherd_status sherd_engine_set_step(sherd_engine *engine, int64_t step, int64_t micro_step)
+{
+    const sherdi_argument arguments[] = {{"step", (uint64_t)step},
+                                         {"micro_step", (uint64_t)micro_step}};
+    uint64_t              unused;
+    sherd_status          status;
+
+    SHERDI_TRY(sealed_check(engine, "sherd_engine_set_step"));
+    SHERDI_TRY(sherdi_agree_call(engine, "sherd_engine_set_step", arguments, 2,
+                                 step_check(engine, step, micro_step)));
+    engine->step       = step;
+    engine->micro_step = micro_step;
+    if (!sherdi_plan_has_generations(engine->plan) ||
+        (engine->phase == SHERDI_PHASE_SEALED && !engine->store.is_resumed)) {
+        return SHERD_OK; /* the first commit has them */
+    }
+    status = sherdi_update_agree(engine, sherdi_run_commit_written(engine), 0, 0,
+                                 "while it wrote the counters", &unused);
+    if (status == SHERD_E_PEER_LOST) {
+        return status;
+    }
+    if (status != SHERD_OK) {
+        return write_fail(engine, 0, status);
+    }
+    sherdi_store_agreed(engine);
+    return SHERD_OK;
+}
