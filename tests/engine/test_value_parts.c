@@ -1,22 +1,20 @@
 /* All values of an engine, taken out part by part and put into another one, before its first acquire or after it has
  * trained something else: it trains on as the first does, whatever the two layouts. */
 #include "engine/run/engine_impl.h"
-#include "offload/checksum.h"
-#include "tests/engine/rig.h"
+#include "tests/engine/value_rig.h"
 #include "tests/lib/check.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define MOST_ELEMS 9000
-#define STEPS      2
+#define STEPS 2
 
 /* Of the whole model; each rank adds what it owns. */
 typedef struct store {
-    float values[RIG_PARAMS][SHERDI_VALUE_PARTS][MOST_ELEMS];
+    float values[RIG_PARAMS][SHERDI_VALUE_PARTS][VALUE_RIG_ELEMS];
     int   is_counted;
-    int   seen[RIG_PARAMS][SHERDI_VALUE_PARTS][MOST_ELEMS];
+    int   seen[RIG_PARAMS][SHERDI_VALUE_PARTS][VALUE_RIG_ELEMS];
 } store;
 
 typedef struct job {
@@ -25,29 +23,6 @@ typedef struct job {
     store      *store;
     uint64_t    fingerprint; /* out */
 } job;
-
-/* Two units; what is sliced, a part of it smaller than a slice, what every rank keeps whole, what is frozen. */
-static void model_open(rig *r, sherd_world *world, const rig_options *options)
-{
-    static const size_t ELEMS[] = {MOST_ELEMS, 1, 130, 5000, 700};
-
-    rig_open(r, world, options);
-    for (int u = 0; u < 2; u++) {
-        char name[16];
-
-        (void)snprintf(name, sizeof(name), "unit%d", u);
-        (void)rig_unit(r, name);
-        for (int p = 0; p < 5; p++) {
-            sherd_param_params params;
-
-            sherd_param_params_init(&params);
-            params.frozen = p == 3;
-            (void)snprintf(name, sizeof(name), "unit%d.%d", u, p);
-            (void)rig_param_as(r, u, name, ELEMS[p], &params);
-        }
-    }
-    CHECK_OK(sherd_engine_seal(r->engine));
-}
 
 static sherdi_values all_of(const rig *r, int p)
 {
@@ -132,7 +107,7 @@ static void first_run(sherd_world *world, void *raw)
     job *j = raw;
     rig  r;
 
-    model_open(&r, world, &j->options);
+    value_rig_open(&r, world, &j->options);
     model_fill(&r, 0);
     (void)rig_train(&r, STEPS);
     for (int rank = 0; rank < r.engine->world_size; rank++) { /* one counts behind the other */
@@ -187,7 +162,7 @@ static void other_run(sherd_world *world, void *raw)
     job *j = raw;
     rig  r;
 
-    model_open(&r, world, &j->options);
+    value_rig_open(&r, world, &j->options);
     if (j->is_running) {
         running_put(&r, j->store);
     } else {
@@ -200,38 +175,7 @@ static void other_run(sherd_world *world, void *raw)
     rig_close(&r);
 }
 
-typedef struct tier {
-    const char *optimizer, *params; /* NULL: none */
-    int         buffers;
-} tier;
-
-static const tier TIERS[] = {{NULL, NULL, 4},   {"cpu", NULL, 4},    {"cpu", "cpu", 4},
-                             {"nvme", NULL, 4}, {"nvme", "nvme", 4}, {"nvme", "nvme", 1}};
-
-#define NUM_TIERS (sizeof(TIERS) / sizeof(TIERS[0]))
-
-static const char *tier_keys(const tier *t, char keys[1024])
-{
-    size_t len = (size_t)snprintf(keys, 1024,
-                                  ", \"stage3_param_persistence_threshold\": 150, "
-                                  "\"sub_group_size\": 1024");
-
-    if (t->optimizer != NULL) {
-        len += (size_t)snprintf(keys + len, 1024 - len,
-                                ", \"offload_optimizer\": {\"device\": \"%s\", \"nvme_path\": "
-                                "\"%s\", \"buffer_count\": %d}",
-                                t->optimizer, test_scratch(), t->buffers);
-    }
-    if (t->params != NULL) {
-        (void)snprintf(keys + len, 1024 - len,
-                       ", \"offload_param\": {\"device\": \"%s\", \"nvme_path\": \"%s\", "
-                       "\"buffer_count\": %d}",
-                       t->params, test_scratch(), t->buffers);
-    }
-    return keys;
-}
-
-static void others_run(job *first, int world_size, int stage, const tier *t)
+static void others_run(job *first, int world_size, int stage, const value_rig_tier *t)
 {
     char keys[1024];
 
@@ -242,7 +186,7 @@ static void others_run(job *first, int world_size, int stage, const tier *t)
         job other = {.options = first->options, .is_running = is_running, .store = first->store};
 
         other.options.stage = stage;
-        other.options.zero  = tier_keys(t, keys);
+        other.options.zero  = value_rig_keys(t, keys);
         test_world(world_size, other_run, &other);
         CHECK_INT(first->fingerprint, other.fingerprint);
     }
@@ -252,7 +196,7 @@ static void layouts_run(sherd_dtype dtype, const char *optimizer, int world_size
 {
     char   keys[1024];
     store *all   = calloc(1, sizeof(*all));
-    size_t tiers = sherdi_checksum_check_built() == SHERD_OK ? NUM_TIERS : 3;
+    size_t tiers = value_rig_tiers();
 
     CHECK(all != NULL);
     for (int from = 0; from <= 3; from++) {
@@ -263,11 +207,12 @@ static void layouts_run(sherd_dtype dtype, const char *optimizer, int world_size
                      .store   = all};
 
         memset(all, 0, sizeof(*all));
-        all->is_counted    = 1;
-        first.options.zero = tier_keys(&TIERS[from < 3 ? (size_t)from % 2 : tiers - 1], keys);
+        all->is_counted = 1;
+        first.options.zero =
+            value_rig_keys(&VALUE_RIG_TIERS[from < 3 ? (size_t)from % 2 : tiers - 1], keys);
         test_world(world_size, first_run, &first);
         for (size_t t = 0; t < tiers; t++) {
-            others_run(&first, world_size, 3 - from, &TIERS[t]);
+            others_run(&first, world_size, 3 - from, &VALUE_RIG_TIERS[t]);
         }
     }
     free(all);
