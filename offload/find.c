@@ -165,7 +165,10 @@ static void sets_look_at(const sherdi_state_header *header, sherdi_state_found *
                 break;
             }
             if (lstat(path, &info) == 0 && S_ISREG(info.st_mode)) {
-                found->held_bytes += info.st_nlink > 1 ? 0 : (uint64_t)info.st_blocks * 512;
+                if (info.st_nlink > 1) { /* a checkpoint's too, and nobody writes to it */
+                    continue;
+                }
+                found->held_bytes += (uint64_t)info.st_blocks * 512;
                 found->is_locked = found->is_locked || path_is_locked(path);
             }
         }
@@ -267,7 +270,7 @@ static sherd_status path_remove(removal *r, const char *path)
 static sherd_status stripes_remove(removal *r, const sherdi_state_header *header, const char *name,
                                    uint32_t first)
 {
-    const folder_part at = folder_of(r->path);
+    const folder_part at   = folder_of(r->path);
     const uint32_t    most = SHERDI_STATE_FOLDER_BYTES / 2; /* a name takes two bytes at least */
     char              path[PATH_BYTES];
 

@@ -5,7 +5,7 @@
  * the live record's but for what was written since the commit. A write goes to a set that the live
  * record's copy is not in; commit copies `now` over the record that is not live, writes its table when the data are
  * there, and its head last. */
-#include "offload/state_sets.h"
+#include "offload/nvme_state_impl.h"
 
 #include "base/checked.h"
 #include "base/log.h"
@@ -14,40 +14,11 @@
 #include <assert.h>
 #include <string.h>
 
-/* Read at a time when rollback compares. */
-#define COMPARE_BYTES ((size_t)4 << 20)
-
-typedef struct state_tier {
-    sherdi_tier         tier;
-    sherdi_ioq         *queue;
-    sherdi_file        *index;
-    sherdi_state_sets   sets;
-    sherdi_mem         *mem;
-    sherdi_state_id     id;
-    int                 is_verified, is_durable;
-    size_t              num_extents;
-    sherdi_extent      *places; /* [num_extents] in each set */
-    sherdi_state_map    map;
-    sherdi_state_front *front;     /* as in the file */
-    sherdi_state_entry *tables[2]; /* [table_bytes] as in the file, where the head counts */
-    unsigned char      *tails[2];  /* [tail_bytes] of the notes, as well */
-    sherdi_state_entry *now;       /* [num_extents] */
-    unsigned char *is_ours; /* [num_extents] bit s: this process wrote the slot in set s whole */
-    int            live;    /* the live record; with generation 0 an empty table */
-    uint64_t       generation;
-    int            has_previous;    /* the other record counts and its slots were not touched */
-    int            is_write_failed; /* since the commit */
-    int            is_broken; /* a commit or a rollback failed: which record counts is not known */
-    int            is_torn;   /* ... a commit: the record that is not live may have been written */
-    int            is_unlinked_told;
-    size_t         in_flight; /* transfers, for asserts */
-} state_tier;
-
 /* ---------------------------------------------------------- transfers -- */
 
 /* Bytes [from, from + len) of an extent's slot in a set. */
-static void slot_start(state_tier *self, sherdi_io *io, int is_write, void *memory, size_t extent,
-                       uint32_t set, size_t from_bytes, size_t len_bytes)
+void sherdi_state_slot_start(sherdi_state_tier *self, sherdi_io *io, int is_write, void *memory,
+                             size_t extent, uint32_t set, size_t from_bytes, size_t len_bytes)
 {
     *io = (sherdi_io){.file         = len_bytes == 0 ? self->index : self->sets.sets[set].file,
                       .is_write     = is_write,
@@ -60,8 +31,9 @@ static void slot_start(state_tier *self, sherdi_io *io, int is_write, void *memo
 }
 
 /* A part of the index, to its end. */
-static sherd_status part_move(state_tier *self, int is_write, void *memory, size_t offset_bytes,
-                              size_t len_bytes, const char *what, size_t number)
+static sherd_status part_move(sherdi_state_tier *self, int is_write, void *memory,
+                              size_t offset_bytes, size_t len_bytes, const char *what,
+                              size_t number)
 {
     sherdi_io io = {.file         = self->index,
                     .is_write     = is_write,
@@ -75,12 +47,12 @@ static sherd_status part_move(state_tier *self, int is_write, void *memory, size
     return sherdi_io_wait(self->queue, &io);
 }
 
-static sherd_status front_move(state_tier *self, int is_write)
+static sherd_status front_move(sherdi_state_tier *self, int is_write)
 {
     return part_move(self, is_write, self->front, 0, sizeof(*self->front), "header", 0);
 }
 
-static sherd_status head_write(state_tier *self, int index)
+static sherd_status head_write(sherdi_state_tier *self, int index)
 {
     return part_move(self, 1, &self->front->heads[index],
                      offsetof(sherdi_state_front, heads) +
@@ -88,21 +60,21 @@ static sherd_status head_write(state_tier *self, int index)
                      sizeof(sherdi_state_head), "index", (size_t)index);
 }
 
-static sherd_status table_move(state_tier *self, int index, int is_write)
+static sherd_status table_move(sherdi_state_tier *self, int index, int is_write)
 {
     return part_move(self, is_write, self->tables[index], self->map.tables_at[index],
                      self->map.table_bytes, "index", (size_t)index);
 }
 
 /* Of the note, the pages behind the tables that it takes. */
-static sherd_status tail_move(state_tier *self, int index, int is_write)
+static sherd_status tail_move(sherdi_state_tier *self, int index, int is_write)
 {
     return part_move(self, is_write, self->tails[index], self->map.notes_at[index],
                      sherdi_state_tail_bytes(self->front->heads[index].note_bytes), "note",
                      (size_t)index);
 }
 
-static sherd_status sync_if_durable(state_tier *self)
+static sherd_status sync_if_durable(sherdi_state_tier *self)
 {
     return self->is_durable ? sherdi_file_sync(self->index) : SHERD_OK;
 }
@@ -111,7 +83,7 @@ static sherd_status sync_if_durable(state_tier *self)
 
 static void state_read_start(sherdi_tier *tier, size_t extent, void *memory, sherdi_io *io)
 {
-    state_tier               *self      = (state_tier *)tier;
+    sherdi_state_tier        *self      = (sherdi_state_tier *)tier;
     const sherdi_state_entry *entry     = &self->now[extent];
     size_t                    len_bytes = self->places[extent].len_bytes;
 
@@ -121,16 +93,16 @@ static void state_read_start(sherdi_tier *tier, size_t extent, void *memory, she
         memset(memory, 0, len_bytes);
         len_bytes = 0;
     }
-    slot_start(self, io, 0, memory, extent, entry->slot, 0, len_bytes);
+    sherdi_state_slot_start(self, io, 0, memory, extent, entry->slot, 0, len_bytes);
 }
 
 /* The set that a transfer of an extent used. */
-static uint32_t io_slot(const state_tier *self, const sherdi_io *io)
+static uint32_t io_slot(const sherdi_state_tier *self, const sherdi_io *io)
 {
     return (uint32_t)sherdi_state_sets_find(&self->sets, io->file);
 }
 
-static sherd_status contents_fail(const state_tier *self, size_t extent, uint32_t slot)
+sherd_status sherdi_state_contents_fail(const sherdi_state_tier *self, size_t extent, uint32_t slot)
 {
     return sherdi_fail(SHERD_E_IO,
                        "%s does not hold what was written: state %zu at byte %zu (%zu bytes) has "
@@ -139,7 +111,7 @@ static sherd_status contents_fail(const state_tier *self, size_t extent, uint32_
                        self->places[extent].offset_bytes, self->places[extent].len_bytes);
 }
 
-static sherd_status read_check(const state_tier *self, const sherdi_io *io)
+static sherd_status read_check(const sherdi_state_tier *self, const sherdi_io *io)
 {
     const sherdi_state_entry *entry = &self->now[io->number];
     uint32_t                  slot;
@@ -156,21 +128,21 @@ static sherd_status read_check(const state_tier *self, const sherdi_io *io)
     }
     return sherdi_checksum(io->memory, io->len_bytes) == entry->checksum
                ? SHERD_OK
-               : contents_fail(self, io->number, slot);
+               : sherdi_state_contents_fail(self, io->number, slot);
 }
 
 /* ------------------------------------------------------------ writing -- */
 
 static void state_write_start(sherdi_tier *tier, size_t extent, void *memory, sherdi_io *io)
 {
-    state_tier *self      = (state_tier *)tier;
-    size_t      len_bytes = self->places[extent].len_bytes;
-    uint32_t    slot      = self->sets.spare[self->tables[self->live][extent].slot];
+    sherdi_state_tier *self      = (sherdi_state_tier *)tier;
+    size_t             len_bytes = self->places[extent].len_bytes;
+    uint32_t           slot      = self->sets.spare[self->tables[self->live][extent].slot];
 
     assert(!io->is_started && extent < self->num_extents);
     self->in_flight++;
     if (self->is_broken) {
-        slot_start(self, io, 1, memory, extent, slot, 0, 0);
+        sherdi_state_slot_start(self, io, 1, memory, extent, slot, 0, 0);
         return; /* wait says why */
     }
     self->sets.sets[slot].is_dirty = 1;
@@ -178,29 +150,29 @@ static void state_write_start(sherdi_tier *tier, size_t extent, void *memory, sh
     self->is_ours[extent] |= (unsigned char)(1u << slot);
     self->now[extent] = (sherdi_state_entry){
         .checksum = sherdi_checksum(memory, len_bytes), .slot = slot, .is_written = 1};
-    slot_start(self, io, 1, memory, extent, slot, 0, len_bytes);
+    sherdi_state_slot_start(self, io, 1, memory, extent, slot, 0, len_bytes);
 }
 
-static sherd_status broken_fail(const state_tier *self, sherd_status code)
+sherd_status sherdi_state_broken_fail(const sherdi_state_tier *self, sherd_status code)
 {
     return sherdi_fail(code, "%s: a commit failed before, nothing more is written to it",
                        sherdi_file_path(self->index));
 }
 
-static sherd_status write_end(state_tier *self, const sherdi_io *io, sherd_status status)
+static sherd_status write_end(sherdi_state_tier *self, const sherdi_io *io, sherd_status status)
 {
     if (status != SHERD_OK) {
         self->is_write_failed = 1;
         self->is_ours[io->number] &= (unsigned char)~(1u << io_slot(self, io));
         return status;
     }
-    return self->is_broken ? broken_fail(self, SHERD_E_IO) : SHERD_OK;
+    return self->is_broken ? sherdi_state_broken_fail(self, SHERD_E_IO) : SHERD_OK;
 }
 
 static sherd_status state_wait(sherdi_tier *tier, sherdi_io *io)
 {
-    state_tier  *self = (state_tier *)tier;
-    sherd_status status;
+    sherdi_state_tier *self = (sherdi_state_tier *)tier;
+    sherd_status       status;
 
     if (!io->is_started) {
         return SHERD_OK;
@@ -215,12 +187,12 @@ static sherd_status state_wait(sherdi_tier *tier, sherdi_io *io)
 
 static int state_is_done(sherdi_tier *tier, const sherdi_io *io)
 {
-    return sherdi_io_is_done(((state_tier *)tier)->queue, io);
+    return sherdi_io_is_done(((sherdi_state_tier *)tier)->queue, io);
 }
 
 /* -------------------------------------------------------- generations -- */
 
-static void now_reset(state_tier *self)
+static void now_reset(sherdi_state_tier *self)
 {
     if (self->num_extents > 0) {
         memcpy(self->now, self->tables[self->live], self->num_extents * sizeof(*self->now));
@@ -229,7 +201,7 @@ static void now_reset(state_tier *self)
 }
 
 /* Data first, then what the head has checksums of, then the head. */
-static sherd_status record_write(state_tier *self, int index)
+static sherd_status record_write(sherdi_state_tier *self, int index)
 {
     if (self->is_durable) {
         SHERDI_TRY(sherdi_state_sets_sync(&self->sets));
@@ -240,7 +212,7 @@ static sherd_status record_write(state_tier *self, int index)
     return sync_if_durable(self);
 }
 
-static void unlinked_tell(state_tier *self)
+static void unlinked_tell(sherdi_state_tier *self)
 {
     if (!self->is_unlinked_told &&
         (!sherdi_file_is_linked(self->index) || !sherdi_state_sets_are_linked(&self->sets))) {
@@ -253,7 +225,7 @@ static void unlinked_tell(state_tier *self)
 }
 
 /* Sets that extents of a record lie in, a bit each. */
-static uint32_t sets_of(const state_tier *self, int index)
+uint32_t sherdi_state_sets_of(const sherdi_state_tier *self, int index)
 {
     const sherdi_state_entry *table = self->tables[index];
     uint32_t                  sets  = 0;
@@ -265,14 +237,15 @@ static uint32_t sets_of(const state_tier *self, int index)
 }
 
 /* What a checkpoint keeps and no generation lies in any more is the checkpoint's alone. */
-static void kept_let_go(state_tier *self)
+static void kept_let_go(sherdi_state_tier *self)
 {
     uint32_t needed;
 
     if (sherdi_state_sets_count(&self->sets, SHERDI_SET_KEPT) == 0) {
         return;
     }
-    needed = sets_of(self, self->live) | (self->has_previous ? sets_of(self, 1 - self->live) : 0);
+    needed = sherdi_state_sets_of(self, self->live) |
+             (self->has_previous ? sherdi_state_sets_of(self, 1 - self->live) : 0);
     for (int s = 0; s < SHERDI_STATE_SETS; s++) {
         if (self->sets.sets[s].role == SHERDI_SET_KEPT && (needed >> s & 1) == 0) {
             sherdi_state_set_drop(&self->sets, s);
@@ -282,13 +255,13 @@ static void kept_let_go(state_tier *self)
 
 static sherd_status state_commit(sherdi_tier *tier, const void *note, size_t note_bytes)
 {
-    state_tier  *self  = (state_tier *)tier;
-    int          spare = 1 - self->live;
-    sherd_status status;
+    sherdi_state_tier *self  = (sherdi_state_tier *)tier;
+    int                spare = 1 - self->live;
+    sherd_status       status;
 
     assert(self->in_flight == 0);
     if (self->is_broken) {
-        return broken_fail(self, SHERD_E_STATE);
+        return sherdi_state_broken_fail(self, SHERD_E_STATE);
     }
     if (self->is_write_failed) {
         return sherdi_fail(SHERD_E_STATE, "%s: a write failed since the last commit",
@@ -320,12 +293,12 @@ static sherd_status state_commit(sherdi_tier *tier, const void *note, size_t not
 
 static uint64_t state_generation(const sherdi_tier *tier)
 {
-    return ((const state_tier *)tier)->generation;
+    return ((const sherdi_state_tier *)tier)->generation;
 }
 
 /* ----------------------------------------------------------- rollback -- */
 
-static sherd_status slot_checksum(state_tier *self, size_t extent, uint32_t slot,
+static sherd_status slot_checksum(sherdi_state_tier *self, size_t extent, uint32_t slot,
                                   unsigned char *memory, uint64_t *out)
 {
     size_t                 len_bytes = self->places[extent].len_bytes;
@@ -334,8 +307,8 @@ static sherd_status slot_checksum(state_tier *self, size_t extent, uint32_t slot
 
     sherdi_checksum_begin(&stream);
     for (size_t done = 0; done < len_bytes; done += io.len_bytes) {
-        slot_start(self, &io, 0, memory, extent, slot, done,
-                   sherdi_min_size(COMPARE_BYTES, len_bytes - done));
+        sherdi_state_slot_start(self, &io, 0, memory, extent, slot, done,
+                                sherdi_min_size(SHERDI_STATE_PIECE_BYTES, len_bytes - done));
         SHERDI_TRY(sherdi_io_wait(self->queue, &io));
         sherdi_checksum_add(&stream, memory, io.len_bytes);
     }
@@ -345,7 +318,7 @@ static sherd_status slot_checksum(state_tier *self, size_t extent, uint32_t slot
 
 /* What another process wrote may have been written over by it: the only way to know is to read it. Slots that
  * the live generation uses too cannot have been. */
-static sherd_status previous_compare(state_tier *self, unsigned char *memory)
+static sherd_status previous_compare(sherdi_state_tier *self, unsigned char *memory)
 {
     const sherdi_state_entry *before = self->tables[1 - self->live];
     const sherdi_state_entry *live   = self->tables[self->live];
@@ -368,12 +341,12 @@ static sherd_status previous_compare(state_tier *self, unsigned char *memory)
     return SHERD_OK;
 }
 
-static sherd_status previous_check(state_tier *self)
+static sherd_status previous_check(sherdi_state_tier *self)
 {
     unsigned char *memory;
     sherd_status   status;
 
-    memory = sherdi_alloc(self->mem, SHERDI_MEM_CONTROL, COMPARE_BYTES);
+    memory = sherdi_alloc(self->mem, SHERDI_MEM_CONTROL, SHERDI_STATE_PIECE_BYTES);
     if (memory == NULL) {
         return SHERD_E_NOMEM;
     }
@@ -383,7 +356,7 @@ static sherd_status previous_check(state_tier *self)
 }
 
 /* Durable whatever the params say: ranks that are to agree roll back on account of each other. */
-static sherd_status head_erase(state_tier *self, int index)
+static sherd_status head_erase(sherdi_state_tier *self, int index)
 {
     memset(&self->front->heads[index], 0, sizeof(self->front->heads[index]));
     SHERDI_TRY(head_write(self, index));
@@ -392,7 +365,7 @@ static sherd_status head_erase(state_tier *self, int index)
 
 static sherd_status state_abandon(sherdi_tier *tier)
 {
-    state_tier *self = (state_tier *)tier;
+    sherdi_state_tier *self = (sherdi_state_tier *)tier;
 
     assert(self->in_flight == 0);
     now_reset(self);
@@ -408,8 +381,8 @@ static sherd_status state_abandon(sherdi_tier *tier)
  * head that was torn in between counts as gone. */
 static sherd_status state_rollback(sherdi_tier *tier)
 {
-    state_tier  *self = (state_tier *)tier;
-    sherd_status status;
+    sherdi_state_tier *self = (sherdi_state_tier *)tier;
+    sherd_status       status;
 
     assert(self->in_flight == 0);
     if (!self->has_previous || self->is_broken) {
@@ -433,7 +406,7 @@ static sherd_status state_rollback(sherdi_tier *tier)
 
 static void state_close(sherdi_tier *tier, int is_kept)
 {
-    state_tier *self = (state_tier *)tier;
+    sherdi_state_tier *self = (sherdi_state_tier *)tier;
 
     assert(self->in_flight == 0);
     sherdi_state_sets_fini(&self->sets, is_kept); /* the index goes last: who finds it finds them */
@@ -466,7 +439,7 @@ static const sherdi_tier_ops STATE_OPS = {
 /* --------------------------------------------------- creating, opening -- */
 
 /* Where things are, with notes of so many bytes; room for those. */
-static sherd_status state_lay_out(state_tier *self, const sherdi_tier_state_params *params,
+static sherd_status state_lay_out(sherdi_state_tier *self, const sherdi_tier_state_params *params,
                                   size_t note_bytes)
 {
     SHERDI_TRY(sherdi_state_map_extents(params->extents, self->num_extents, note_bytes,
@@ -481,7 +454,7 @@ static sherd_status state_lay_out(state_tier *self, const sherdi_tier_state_para
     return SHERD_OK;
 }
 
-static sherd_status state_fill(state_tier *self, const sherdi_tier_state_params *params)
+static sherd_status state_fill(sherdi_state_tier *self, const sherdi_tier_state_params *params)
 {
     sherdi_mem              *mem     = self->mem;
     const sherdi_mem_purpose purpose = SHERDI_MEM_CONTROL;
@@ -505,7 +478,7 @@ static sherd_status state_fill(state_tier *self, const sherdi_tier_state_params 
     return SHERD_OK;
 }
 
-static sherd_status index_open(state_tier *self, const sherdi_tier_state_params *params,
+static sherd_status index_open(sherdi_state_tier *self, const sherdi_tier_state_params *params,
                                uint32_t flags)
 {
     char               name[SHERDI_STATE_NAME_BYTES];
@@ -521,10 +494,10 @@ static sherd_status index_open(state_tier *self, const sherdi_tier_state_params 
 
 /* All of it but the file. */
 static sherd_status state_make(sherdi_ioq *queue, const sherdi_tier_state_params *params,
-                               sherdi_mem *mem, state_tier **out)
+                               sherdi_mem *mem, sherdi_state_tier **out)
 {
-    state_tier  *self;
-    sherd_status status;
+    sherdi_state_tier *self;
+    sherd_status       status;
 
     SHERDI_TRY(sherdi_checksum_check_built());
     self = sherdi_alloc(mem, SHERDI_MEM_CONTROL, sizeof(*self));
@@ -548,7 +521,7 @@ static sherd_status state_make(sherdi_ioq *queue, const sherdi_tier_state_params
 }
 
 /* The header first: from then on the sets are found by it. */
-static sherd_status state_create(state_tier *self, const sherdi_tier_state_params *params)
+static sherd_status state_create(sherdi_state_tier *self, const sherdi_tier_state_params *params)
 {
     SHERDI_TRY(state_lay_out(self, params, params->note_bytes));
     SHERDI_TRY(sherdi_state_header_fill(params, &self->map, &self->front->header));
@@ -558,7 +531,7 @@ static sherd_status state_create(state_tier *self, const sherdi_tier_state_param
     return sherdi_state_sets_make_two(&self->sets);
 }
 
-static sherd_status header_load(state_tier *self, const sherdi_tier_state_params *params)
+static sherd_status header_load(sherdi_state_tier *self, const sherdi_tier_state_params *params)
 {
     const char                *path   = sherdi_file_path(self->index);
     const sherdi_state_header *header = &self->front->header;
@@ -573,7 +546,7 @@ static sherd_status header_load(state_tier *self, const sherdi_tier_state_params
 }
 
 /* A table or a note that cannot be read takes its head with it, as one that is not whole does. */
-static int table_load(state_tier *self, int index)
+static int table_load(sherdi_state_tier *self, int index)
 {
     const sherdi_state_head *head = &self->front->heads[index];
 
@@ -584,7 +557,7 @@ static int table_load(state_tier *self, int index)
            sherdi_state_tail_is_whole(head, self->tails[index]);
 }
 
-static sherd_status records_load(state_tier *self)
+static sherd_status records_load(sherdi_state_tier *self)
 {
     const sherdi_state_head *heads     = self->front->heads;
     const int                usable[2] = {table_load(self, 0), table_load(self, 1)};
@@ -611,7 +584,7 @@ static sherd_status records_load(state_tier *self)
 }
 
 /* The generation before is worth less than going on: when it cannot be had, it is done without. */
-static sherd_status previous_load(state_tier *self, uint32_t sets)
+static sherd_status previous_load(sherdi_state_tier *self, uint32_t sets)
 {
     sherd_status status = SHERD_OK;
 
@@ -630,9 +603,9 @@ static sherd_status previous_load(state_tier *self, uint32_t sets)
 }
 
 /* What no generation lies in is made anew: nobody knows how far who made it had come. */
-static sherd_status sets_load(state_tier *self)
+static sherd_status sets_load(sherdi_state_tier *self)
 {
-    uint32_t live = sets_of(self, self->live);
+    uint32_t live = sherdi_state_sets_of(self, self->live);
 
     for (int s = 0; s < SHERDI_STATE_SETS; s++) {
         if (live >> s & 1) {
@@ -640,7 +613,7 @@ static sherd_status sets_load(state_tier *self)
         }
     }
     if (self->has_previous) {
-        SHERDI_TRY(previous_load(self, sets_of(self, 1 - self->live)));
+        SHERDI_TRY(previous_load(self, sherdi_state_sets_of(self, 1 - self->live)));
     }
     for (int s = 0; s < SHERDI_STATE_SETS; s++) {
         if (self->sets.sets[s].file == NULL) {
@@ -650,7 +623,7 @@ static sherd_status sets_load(state_tier *self)
     return sherdi_state_sets_make_two(&self->sets);
 }
 
-static sherd_status state_open(state_tier *self, const sherdi_tier_state_params *params)
+static sherd_status state_open(sherdi_state_tier *self, const sherdi_tier_state_params *params)
 {
     SHERDI_TRY(index_open(self, params, 0));
     SHERDI_TRY(header_load(self, params));
@@ -662,8 +635,8 @@ static sherd_status state_open(state_tier *self, const sherdi_tier_state_params 
 static sherd_status state_begin(sherdi_ioq *queue, const sherdi_tier_state_params *params,
                                 sherdi_mem *mem, int is_new, sherdi_tier **out)
 {
-    state_tier  *self;
-    sherd_status status;
+    sherdi_state_tier *self;
+    sherd_status       status;
 
     SHERDI_TRY(state_make(queue, params, mem, &self));
     status = is_new ? state_create(self, params) : state_open(self, params);
@@ -689,12 +662,12 @@ sherd_status sherdi_tier_state_open(sherdi_ioq *queue, const sherdi_tier_state_p
 
 void sherdi_tier_state_verify(sherdi_tier *tier, int is_on)
 {
-    ((state_tier *)tier)->is_verified = is_on;
+    ((sherdi_state_tier *)tier)->is_verified = is_on;
 }
 
 size_t sherdi_tier_state_note(const sherdi_tier *tier, void *out, size_t out_bytes)
 {
-    const state_tier *self = (const state_tier *)tier;
+    const sherdi_state_tier *self = (const sherdi_state_tier *)tier;
 
     sherdi_state_note_take(&self->front->heads[self->live], self->tails[self->live], out,
                            out_bytes);
@@ -703,7 +676,7 @@ size_t sherdi_tier_state_note(const sherdi_tier *tier, void *out, size_t out_byt
 
 int sherdi_tier_state_has_previous(const sherdi_tier *tier)
 {
-    const state_tier *self = (const state_tier *)tier;
+    const sherdi_state_tier *self = (const sherdi_state_tier *)tier;
 
     return self->has_previous && !self->is_broken;
 }

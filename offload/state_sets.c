@@ -144,7 +144,8 @@ void sherdi_state_set_drop(sherdi_state_sets *sets, int set)
     sherdi_state_set_assign(sets, set, SHERDI_SET_NONE);
 }
 
-sherd_status sherdi_state_set_create(sherdi_state_sets *sets, sherdi_set_role role, int *set_out)
+/* A number that nobody has. */
+static sherd_status number_find(const sherdi_state_sets *sets, int *set_out)
 {
     int set = 0;
 
@@ -157,6 +158,15 @@ sherd_status sherdi_state_set_create(sherdi_state_sets *sets, sherdi_set_role ro
                            "have links to: remove the links, or copy it",
                            (unsigned long long)sets->id.run, sets->folders[0], SHERDI_STATE_SETS);
     }
+    *set_out = set;
+    return SHERD_OK;
+}
+
+sherd_status sherdi_state_set_create(sherdi_state_sets *sets, sherdi_set_role role, int *set_out)
+{
+    int set = 0;
+
+    SHERDI_TRY(number_find(sets, &set));
     SHERDI_TRY(set_file_open(sets, set, SHERDI_FILE_CREATE));
     sherdi_state_set_assign(sets, set, role);
     *set_out = set;
@@ -165,10 +175,34 @@ sherd_status sherdi_state_set_create(sherdi_state_sets *sets, sherdi_set_role ro
 
 sherd_status sherdi_state_set_open(sherdi_state_sets *sets, int set)
 {
+    SHERDI_TRY(set_file_open(sets, set, SHERDI_FILE_READ));
+    if (sherdi_file_is_shared(sets->sets[set].file)) {
+        sherdi_state_set_assign(sets, set, SHERDI_SET_KEPT);
+        return SHERD_OK;
+    }
+    sherdi_file_close(sets->sets[set].file, 0);
+    sets->sets[set].file = NULL;
     SHERDI_TRY(set_file_open(sets, set, 0));
-    sherdi_state_set_assign(sets, set,
-                            sherdi_file_is_shared(sets->sets[set].file) ? SHERDI_SET_KEPT
-                                                                        : SHERDI_SET_WRITABLE);
+    sherdi_state_set_assign(sets, set, SHERDI_SET_WRITABLE);
+    return SHERD_OK;
+}
+
+sherd_status sherdi_state_set_adopt(sherdi_state_sets *sets, const sherdi_file *kept, int *set_out)
+{
+    char         name[SHERDI_STATE_NAME_BYTES];
+    int          set = 0;
+    sherd_status status;
+
+    SHERDI_TRY(number_find(sets, &set));
+    sherdi_state_set_name(&sets->id, set, name);
+    SHERDI_TRY(sherdi_file_link(kept, (const char *const *)sets->folders, name));
+    status = set_file_open(sets, set, SHERDI_FILE_READ);
+    if (status != SHERD_OK) {
+        sherdi_state_set_drop(sets, set);
+        return status;
+    }
+    sherdi_state_set_assign(sets, set, SHERDI_SET_KEPT);
+    *set_out = set;
     return SHERD_OK;
 }
 

@@ -44,7 +44,10 @@ void sherdi_state_sets_fini(sherdi_state_sets *sets, int is_kept);
 /** A new file, its space reserved, whose number nobody has. `role` WRITABLE or RESERVED. E_IO, E_STATE when there are as
  *  many as there may be. */
 sherd_status sherdi_state_set_create(sherdi_state_sets *sets, sherdi_set_role role, int *set_out);
-/** As it was left: KEPT when somebody else has links to it, WRITABLE otherwise. E_IO, E_STATE (locked). */
+/** A set that a checkpoint keeps, by links to its stripes: KEPT. E_NOTSUP where there can be no links, E_IO. */
+sherd_status sherdi_state_set_adopt(sherdi_state_sets *sets, const sherdi_file *kept, int *set_out);
+/** As it was left: KEPT when somebody else has links to it, WRITABLE otherwise. E_IO, E_STATE (locked; of a KEPT one
+ *  nobody asks that, it may be several runs'). */
 sherd_status sherdi_state_set_open(sherdi_state_sets *sets, int set);
 /** Closes it and takes its name away, if there is one. */
 void sherdi_state_set_drop(sherdi_state_sets *sets, int set);

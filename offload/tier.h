@@ -144,6 +144,53 @@ size_t sherdi_tier_state_note(const sherdi_tier *tier, void *out, size_t out_byt
  *  whether the earlier process had begun to write over it. */
 int sherdi_tier_state_has_previous(const sherdi_tier *tier);
 
+/* ---- generations that a checkpoint keeps ---- */
+
+/* What keeping the live generation takes. */
+typedef struct sherdi_tier_keep_needs {
+    size_t reserved_bytes; /* for a set that is written in the place of the kept one */
+    size_t
+        copied_bytes; /* written: extents that lie in another set than most, as after some alone were written */
+} sherdi_tier_keep_needs;
+
+void sherdi_tier_state_keep_needs(const sherdi_tier *tier, sherdi_tier_keep_needs *out);
+/** Reserves that space, so that a keep does not fail for it. E_IO says what is missing, and nothing has changed. */
+sherd_status sherdi_tier_state_reserve(sherdi_tier *tier);
+void         sherdi_tier_state_unreserve(sherdi_tier *tier);
+/** Keeps the live generation: hard links of its stripes lie in `folder` as "name", "name.1", ..., durably and with
+ *  what is in them, and they are never written again; the tier goes on in a new set. What was reserved is used up,
+ *  whatever the outcome. No transfer may be in flight.
+ *
+ *  Where the live generation lies in several sets it is gathered in one first, which makes one generation more with the
+ *  same contents and note; rollback then returns to that, and to nothing when gathering failed.
+ *
+ *  E_NOTSUP: links cannot be made there (another file system): copy it. E_STATE: nothing was committed, or something
+ *  was written since. E_IO, E_NOMEM: no link is there, and the tier is as it was, but for a commit that failed. */
+sherd_status sherdi_tier_state_keep(sherdi_tier *tier, const char *folder, const char *name);
+
+/* Where an extent lies in what was kept. */
+typedef struct sherdi_tier_slot {
+    size_t   offset_bytes, len_bytes;
+    uint64_t checksum;   /* sherdi_checksum of its bytes */
+    int      is_written; /* 0: it counts as zeros, whatever lies there */
+} sherdi_tier_slot;
+
+/* How the kept file is to be opened (sherdi_file_params): with READ, all stripes in one folder. */
+typedef struct sherdi_tier_slots_file {
+    size_t len_bytes, stripe_bytes;
+    int    num_stripes;
+} sherdi_tier_slots_file;
+
+/** Of the live generation, to be called behind keep, which may gather it: all that a reader needs without the tier. */
+void sherdi_tier_state_describe(const sherdi_tier *tier, size_t extent, sherdi_tier_slot *out);
+void sherdi_tier_state_describe_file(const sherdi_tier *tier, sherdi_tier_slots_file *out);
+/** Makes what was kept the first generation of a tier that was just created, by links and without a copy; it is written
+ *  no more than by who kept it. slots [num_extents] as they were described. Checksums are compared when extents are
+ *  read. E_NOTSUP: other extents, stripes, or file systems: read it and write it. E_STATE: it has a generation. E_IO. */
+sherd_status sherdi_tier_state_adopt(sherdi_tier *tier, const char *folder, const char *name,
+                                     const sherdi_tier_slot *slots, const void *note,
+                                     size_t note_bytes);
+
 /* One file that lies in a folder. */
 typedef struct sherdi_state_found {
     sherdi_state_id id;

@@ -1,10 +1,13 @@
-/* Who writes state is killed at random moments; whoever opens the file next finds a generation that is
- * whole, and the one before it too when a rollback says so. Every extent of a generation is filled with one
+/* Who writes state is killed at random moments; whoever opens the files next finds a generation that is
+ * whole, and the one before it too when a rollback says so. What it kept by links stays as it was kept. Every extent of a generation is filled with one
  * random word, its serial, which its note holds too: a generation mixed of two shows. */
 #include "tests/offload/tier_rig.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -104,7 +107,18 @@ static void generation_check(sherdi_tier *tier)
 
 /* --------------------------------------------------------------- the child -- */
 
-/* Writes until it is killed; says when it has begun. Now and then it goes back. */
+/* "kept-<serial>", in a folder beside; when the drive is full of them the parent takes them away. */
+static sherd_status generation_keep(sherdi_tier *tier)
+{
+    unsigned char note[NOTE_BYTES];
+    char          name[64];
+
+    (void)sherdi_tier_state_note(tier, note, sizeof(note));
+    (void)snprintf(name, sizeof(name), "kept-%016llx", (unsigned long long)note_serial(note));
+    return sherdi_tier_state_keep(tier, rig_folder("kept"), name);
+}
+
+/* Writes until it is killed; says when it has begun. Now and then it goes back, or keeps what is live. */
 static int child_write(int ready, int is_durable, uint64_t seed)
 {
     const sherdi_tier_state_params params = kill_params(is_durable);
@@ -119,6 +133,9 @@ static int child_write(int ready, int is_durable, uint64_t seed)
     for (;;) {
         if (generation_write(tier, memory, test_random(&seed)) != SHERD_OK) {
             return 2;
+        }
+        if (test_random(&seed) % 3 == 0 && generation_keep(tier) != SHERD_OK) {
+            return 4;
         }
         if (test_random(&seed) % 4 == 0 && sherdi_tier_state_has_previous(tier) &&
             tier->ops->rollback(tier) != SHERD_OK) {
@@ -138,18 +155,69 @@ static void child_run_and_kill(int is_durable, uint64_t *seed)
     CHECK(child >= 0);
     if (child == 0) {
         (void)close(ready[0]);
-        _exit(child_write(ready[1], is_durable, *seed));
+        _exit(child_write(ready[1], is_durable, test_random(seed))); /* no serial twice */
     }
     (void)close(ready[1]);
     CHECK_INT(1, read(ready[0], &byte, 1));
     (void)close(ready[0]);
-    pause_for((long)(test_random(seed) % 12000000));
+    pause_for((long)(test_random(seed) % 25000000));
     CHECK(kill(child, SIGKILL) == 0);
     CHECK_INT(child, waitpid(child, &ended, 0));
     CHECK(WIFSIGNALED(ended) && WTERMSIG(ended) == SIGKILL);
 }
 
 /* -------------------------------------------------------------- the parent -- */
+
+/* One whose stripes are all there: every word of every extent is the serial of its name. */
+static void kept_check(sherdi_ioq *queue, const char *name, unsigned char *want, unsigned char *got)
+{
+    const char              *folders[] = {rig_folder("kept"), rig_folder("kept")};
+    const sherdi_file_params params    = {.folders      = folders,
+                                          .num_folders  = 2,
+                                          .name         = name,
+                                          .stripe_bytes = (size_t)1 << 20,
+                                          .flags        = SHERDI_FILE_READ};
+    sherdi_file             *file      = NULL;
+    size_t                   at_bytes  = 0;
+
+    CHECK_OK(sherdi_file_open(queue, &params, &file));
+    words_fill(want, 64 * PAGE, strtoull(name + strlen("kept-"), NULL, 16));
+    for (size_t i = 0; i < EXTENTS; i++) {
+        CHECK_OK(rig_read(queue, file, got, at_bytes, extents[i].len_bytes));
+        CHECK_BYTES_EQUAL(want, got, extents[i].len_bytes);
+        at_bytes += extents[i].len_bytes;
+    }
+    CHECK_INT(at_bytes, sherdi_file_len(file));
+    sherdi_file_close(file, 0);
+}
+
+/* All that were kept, by the process that was killed and those before it. Returns how many. */
+static int kept_check_all(void)
+{
+    sherdi_ioq    *queue = rig_queue(CHUNK, DEPTH);
+    unsigned char *want  = rig_memory(64 * PAGE);
+    unsigned char *got   = rig_memory(64 * PAGE);
+    DIR           *dir   = opendir(rig_folder("kept"));
+    struct dirent *entry;
+    int            count = 0;
+
+    CHECK(dir != NULL);
+    while ((entry = readdir(dir)) != NULL) {
+        char name[64];
+
+        /* The last stripe is linked last. */
+        if (sscanf(entry->d_name, "%21[^.].1", name) == 1 && strchr(entry->d_name, '.') != NULL &&
+            entry->d_name[0] != '.') {
+            kept_check(queue, name, want, got);
+            count++;
+        }
+    }
+    (void)closedir(dir);
+    sherdi_free(got);
+    sherdi_free(want);
+    sherdi_ioq_destroy(queue);
+    return count;
+}
 
 static sherdi_tier *open_after_death(sherdi_ioq *queue, const sherdi_tier_state_params *params)
 {
@@ -205,16 +273,23 @@ static void first_generation(int is_durable)
 
 static void state_survives_who_writes_it(void)
 {
-    uint64_t seed = 4711;
+    uint64_t seed     = 4711;
+    int      num_kept = 0;
 
     for (int is_durable = 0; is_durable < 2; is_durable++) {
         first_generation(is_durable);
         for (int i = 0; i < KILLS / 2; i++) {
             child_run_and_kill(is_durable, &seed);
             (void)survivor_check(is_durable, i % 3 != 0);
+            if (i % 5 == 4) {
+                num_kept += kept_check_all();
+                test_files_remove(rig_folder("kept"), "");
+            }
         }
         CHECK_OK(sherdi_state_remove(rig_state_path()));
+        CHECK_INT(0, rig_folder_count(rig_folder("f0")) + rig_folder_count(rig_folder("f1")));
     }
+    CHECK(num_kept > 0);
 }
 BOTH(state_survives_who_writes_it)
 

@@ -1,0 +1,352 @@
+/* The live generation kept for a checkpoint, by links, and one that a checkpoint keeps taken up again. See tier.h and
+ * state_sets.h. */
+#include "offload/nvme_state_impl.h"
+
+#include "base/checked.h"
+#include "offload/checksum.h"
+
+#include <assert.h>
+#include <string.h>
+
+/* ---------------------------------------------------- where it lies now -- */
+
+static const sherdi_state_entry *live_table(const sherdi_state_tier *self)
+{
+    return self->tables[self->live];
+}
+
+/* Live bytes that lie in a set. */
+static size_t live_bytes(const sherdi_state_tier *self, int set)
+{
+    const sherdi_state_entry *live      = live_table(self);
+    size_t                    len_bytes = 0;
+
+    for (size_t i = 0; i < self->num_extents; i++) {
+        len_bytes += live[i].is_written && (int)live[i].slot == set ? self->places[i].len_bytes : 0;
+    }
+    return len_bytes;
+}
+
+/* The set that is to have all of the live generation: the one that has it; else the one of those that are written
+ * that has most of it. */
+static int target_choose(const sherdi_state_tier *self)
+{
+    uint32_t sets   = sherdi_state_sets_of(self, self->live);
+    int      target = -1;
+    size_t   most   = 0;
+
+    for (int s = 0; s < SHERDI_STATE_SETS; s++) {
+        size_t here = live_bytes(self, s);
+
+        if (sets == 1u << s) {
+            return s;
+        }
+        if (self->sets.sets[s].role == SHERDI_SET_WRITABLE && (target < 0 || here > most)) {
+            target = s;
+            most   = here;
+        }
+    }
+    return target;
+}
+
+static int needs_a_set(const sherdi_state_tier *self, int target)
+{
+    return self->sets.sets[target].role == SHERDI_SET_WRITABLE &&
+           sherdi_state_sets_count(&self->sets, SHERDI_SET_RESERVED) == 0;
+}
+
+void sherdi_tier_state_keep_needs(const sherdi_tier *tier, sherdi_tier_keep_needs *out)
+{
+    const sherdi_state_tier *self   = (const sherdi_state_tier *)tier;
+    int                      target = target_choose(self);
+
+    *out = (sherdi_tier_keep_needs){.reserved_bytes =
+                                        needs_a_set(self, target) ? self->map.set_bytes : 0};
+    for (int s = 0; s < SHERDI_STATE_SETS; s++) {
+        out->copied_bytes += s == target ? 0 : live_bytes(self, s);
+    }
+}
+
+/* --------------------------------------------------------------- space -- */
+
+static int reserved_find(const sherdi_state_tier *self)
+{
+    int set = SHERDI_STATE_SETS - 1;
+
+    while (set >= 0 && self->sets.sets[set].role != SHERDI_SET_RESERVED) {
+        set--;
+    }
+    return set;
+}
+
+sherd_status sherdi_tier_state_reserve(sherdi_tier *tier)
+{
+    sherdi_state_tier *self = (sherdi_state_tier *)tier;
+    int                set;
+
+    if (!needs_a_set(self, target_choose(self))) {
+        return SHERD_OK;
+    }
+    SHERDI_TRY(sherdi_state_set_create(&self->sets, SHERDI_SET_RESERVED, &set));
+    for (size_t i = 0; i < self->num_extents; i++) {
+        self->is_ours[i] &= (unsigned char)~(1u << set);
+    }
+    return SHERD_OK;
+}
+
+void sherdi_tier_state_unreserve(sherdi_tier *tier)
+{
+    sherdi_state_tier *self = (sherdi_state_tier *)tier;
+    int                set  = reserved_find(self);
+
+    if (set >= 0) {
+        sherdi_state_set_drop(&self->sets, set);
+    }
+}
+
+/* ------------------------------------------------------------ one set -- */
+
+static sherd_status piece_move(sherdi_state_tier *self, int is_write, unsigned char *memory,
+                               size_t extent, uint32_t set, size_t from_bytes, size_t len_bytes)
+{
+    sherdi_io io = {0};
+
+    sherdi_state_slot_start(self, &io, is_write, memory, extent, set, from_bytes, len_bytes);
+    return sherdi_io_wait(self->queue, &io);
+}
+
+/* Its live contents to its slot in the target, which no live extent has. */
+static sherd_status extent_copy(sherdi_state_tier *self, size_t extent, uint32_t target,
+                                unsigned char *memory)
+{
+    const sherdi_state_entry *live      = &live_table(self)[extent];
+    size_t                    len_bytes = self->places[extent].len_bytes;
+    sherdi_checksum_stream    stream;
+
+    sherdi_checksum_begin(&stream);
+    for (size_t done = 0; done < len_bytes;) {
+        size_t piece = sherdi_min_size(SHERDI_STATE_PIECE_BYTES, len_bytes - done);
+
+        SHERDI_TRY(piece_move(self, 0, memory, extent, live->slot, done, piece));
+        sherdi_checksum_add(&stream, memory, piece);
+        SHERDI_TRY(piece_move(self, 1, memory, extent, target, done, piece));
+        done += piece;
+    }
+    if (sherdi_checksum_end(&stream) != live->checksum) {
+        return sherdi_state_contents_fail(self, extent, live->slot);
+    }
+    return SHERD_OK;
+}
+
+static sherd_status extents_copy(sherdi_state_tier *self, uint32_t target, unsigned char *memory)
+{
+    const sherdi_state_entry *live = live_table(self);
+
+    self->has_previous               = 0; /* its slots in the target are written over */
+    self->sets.sets[target].is_dirty = 1;
+    for (size_t i = 0; i < self->num_extents; i++) {
+        if (live[i].is_written && live[i].slot != target) {
+            SHERDI_TRY(extent_copy(self, i, target, memory));
+        }
+    }
+    for (size_t i = 0; i < self->num_extents; i++) {
+        if (live[i].is_written && live[i].slot != target) {
+            self->is_ours[i] |= (unsigned char)(1u << target);
+            self->now[i].slot = target;
+        }
+    }
+    return SHERD_OK;
+}
+
+/* The same once more as a generation of its own, with the note that it has. */
+static sherd_status live_commit(sherdi_state_tier *self)
+{
+    size_t         note_bytes = self->front->heads[self->live].note_bytes;
+    unsigned char *note;
+    sherd_status   status;
+
+    note = sherdi_alloc(self->mem, SHERDI_MEM_CONTROL, sherdi_max_size(note_bytes, 1));
+    if (note == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    (void)sherdi_tier_state_note(&self->tier, note, note_bytes);
+    status = self->tier.ops->commit(&self->tier, note, note_bytes);
+    sherdi_free(note);
+    return status;
+}
+
+/* All of the live generation into one set. */
+static sherd_status live_gather(sherdi_state_tier *self, int target)
+{
+    unsigned char *memory;
+    sherd_status   status;
+
+    if ((sherdi_state_sets_of(self, self->live) & ~(1u << target)) == 0) {
+        return SHERD_OK;
+    }
+    memory = sherdi_alloc(self->mem, SHERDI_MEM_CONTROL, SHERDI_STATE_PIECE_BYTES);
+    if (memory == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    status = extents_copy(self, (uint32_t)target, memory);
+    sherdi_free(memory);
+    if (status == SHERD_OK) {
+        status = live_commit(self);
+    }
+    if (status != SHERD_OK && !self->is_broken) { /* the live generation is where it was */
+        (void)self->tier.ops->abandon(&self->tier);
+    }
+    return status;
+}
+
+/* ------------------------------------------------------------- keeping -- */
+
+static sherd_status keep_check(const sherdi_state_tier *self)
+{
+    assert(self->in_flight == 0);
+    if (self->is_broken) {
+        return sherdi_state_broken_fail(self, SHERD_E_STATE);
+    }
+    if (self->generation == 0) {
+        return sherdi_fail(SHERD_E_STATE, "%s holds no generation: nothing was committed to it",
+                           sherdi_file_path(self->index));
+    }
+    if (self->num_extents > 0 &&
+        memcmp(self->now, live_table(self), self->num_extents * sizeof(*self->now)) != 0) {
+        return sherdi_fail(SHERD_E_STATE,
+                           "%s was written to since the last commit: commit or abandon it first",
+                           sherdi_file_path(self->index));
+    }
+    return SHERD_OK;
+}
+
+/* Links to the set, which holds all that is live and for which a successor is there. */
+static sherd_status set_keep(sherdi_state_tier *self, int set, const char *folder, const char *name)
+{
+    const char  *folders[SHERDI_STATE_FOLDER_BYTES / 2]; /* a name takes two bytes at least */
+    sherdi_file *file = self->sets.sets[set].file;
+    int          next = reserved_find(self);
+
+    for (int i = 0; i < self->sets.num_folders; i++) {
+        folders[i] = folder;
+    }
+    if (self->sets.sets[set].role == SHERDI_SET_WRITABLE) {
+        SHERDI_TRY(sherdi_file_sync(file));
+    }
+    SHERDI_TRY(sherdi_file_link(file, folders, name));
+    if (self->sets.sets[set].role == SHERDI_SET_WRITABLE) {
+        sherdi_state_set_assign(&self->sets, set, SHERDI_SET_KEPT);
+        sherdi_state_set_assign(&self->sets, next, SHERDI_SET_WRITABLE);
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherdi_tier_state_keep(sherdi_tier *tier, const char *folder, const char *name)
+{
+    sherdi_state_tier *self = (sherdi_state_tier *)tier;
+    int                target;
+    sherd_status       status;
+
+    SHERDI_TRY(keep_check(self));
+    target = target_choose(self);
+    SHERDI_TRY(sherdi_tier_state_reserve(tier));
+    status = live_gather(self, target);
+    if (status == SHERD_OK) {
+        status = set_keep(self, target, folder, name);
+    }
+    sherdi_tier_state_unreserve(tier);
+    return status;
+}
+
+void sherdi_tier_state_describe(const sherdi_tier *tier, size_t extent, sherdi_tier_slot *out)
+{
+    const sherdi_state_tier  *self = (const sherdi_state_tier *)tier;
+    const sherdi_state_entry *live = &live_table(self)[extent];
+
+    assert(extent < self->num_extents);
+    *out = (sherdi_tier_slot){.offset_bytes = self->places[extent].offset_bytes,
+                              .len_bytes    = self->places[extent].len_bytes,
+                              .checksum     = live->is_written ? live->checksum : 0,
+                              .is_written   = live->is_written != 0};
+}
+
+void sherdi_tier_state_describe_file(const sherdi_tier *tier, sherdi_tier_slots_file *out)
+{
+    const sherdi_state_tier *self = (const sherdi_state_tier *)tier;
+
+    *out = (sherdi_tier_slots_file){.len_bytes    = self->map.set_bytes,
+                                    .stripe_bytes = SHERDI_STRIPE_BYTES,
+                                    .num_stripes  = self->sets.num_folders};
+}
+
+/* ------------------------------------------------------------ taking up -- */
+
+static sherd_status slots_check(const sherdi_state_tier *self, const sherdi_tier_slot *slots)
+{
+    for (size_t i = 0; i < self->num_extents; i++) {
+        if (slots[i].offset_bytes != self->places[i].offset_bytes ||
+            slots[i].len_bytes != self->places[i].len_bytes) {
+            return sherdi_fail(
+                SHERD_E_NOTSUP,
+                "extent %zu was kept at byte %zu with %zu bytes, and here it lies at "
+                "%zu with %zu",
+                i, slots[i].offset_bytes, slots[i].len_bytes, self->places[i].offset_bytes,
+                self->places[i].len_bytes);
+        }
+    }
+    return SHERD_OK;
+}
+
+static sherd_status kept_open(sherdi_state_tier *self, const char *folder, const char *name,
+                              sherdi_file **out)
+{
+    const char              *folders[SHERDI_STATE_FOLDER_BYTES / 2];
+    const sherdi_file_params params = {.folders        = folders,
+                                       .num_folders    = self->sets.num_folders,
+                                       .name           = name,
+                                       .capacity_bytes = self->map.set_bytes,
+                                       .stripe_bytes   = SHERDI_STRIPE_BYTES,
+                                       .flags          = SHERDI_FILE_READ};
+
+    for (int i = 0; i < self->sets.num_folders; i++) {
+        folders[i] = folder;
+    }
+    return sherdi_file_open(self->queue, &params, out);
+}
+
+static void now_take(sherdi_state_tier *self, const sherdi_tier_slot *slots, int set)
+{
+    for (size_t i = 0; i < self->num_extents; i++) {
+        self->now[i] = (sherdi_state_entry){.checksum   = slots[i].checksum,
+                                            .slot       = slots[i].is_written ? (uint32_t)set : 0,
+                                            .is_written = slots[i].is_written != 0};
+    }
+}
+
+sherd_status sherdi_tier_state_adopt(sherdi_tier *tier, const char *folder, const char *name,
+                                     const sherdi_tier_slot *slots, const void *note,
+                                     size_t note_bytes)
+{
+    sherdi_state_tier *self = (sherdi_state_tier *)tier;
+    sherdi_file       *kept;
+    int                set;
+    sherd_status       status;
+
+    assert(self->in_flight == 0);
+    if (self->generation != 0 || self->is_broken) {
+        return sherdi_fail(SHERD_E_STATE, "%s holds a generation already",
+                           sherdi_file_path(self->index));
+    }
+    SHERDI_TRY(slots_check(self, slots));
+    SHERDI_TRY(kept_open(self, folder, name, &kept));
+    status = sherdi_state_set_adopt(&self->sets, kept, &set);
+    sherdi_file_close(kept, 0);
+    SHERDI_TRY(status);
+    now_take(self, slots, set);
+    status = tier->ops->commit(tier, note, note_bytes);
+    if (status != SHERD_OK && !self->is_broken) { /* not begun */
+        (void)tier->ops->abandon(tier);
+        sherdi_state_set_drop(&self->sets, set);
+    }
+    return status;
+}

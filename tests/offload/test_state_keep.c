@@ -1,0 +1,615 @@
+/* Generations that are kept by links: what is kept never changes again, what goes on goes on, and what is needed to read
+ * it is told. Real files over one folder and two, both engines. */
+#include "offload/checksum.h"
+#include "offload/state_file.h"
+#include "tests/offload/fault_uring.h"
+#include "tests/offload/tier_rig.h"
+
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define DEPTH 4
+#define CHUNK (8 * PAGE)
+
+/* Checkpoints of a case: beside the state's folders. */
+static const char *kept_folder(void)
+{
+    return rig_folder("kept");
+}
+
+/* ------------------------------------------------------------ looking -- */
+
+/* A kept file, opened without the tier. */
+static sherdi_file *kept_open(sherdi_ioq *queue, const char *name,
+                              const sherdi_tier_slots_file *shape)
+{
+    const char              *folders[] = {kept_folder(), kept_folder(), kept_folder()};
+    const sherdi_file_params params    = {.folders        = folders,
+                                          .num_folders    = shape->num_stripes,
+                                          .name           = name,
+                                          .capacity_bytes = shape->len_bytes,
+                                          .stripe_bytes   = shape->stripe_bytes,
+                                          .flags          = SHERDI_FILE_READ};
+    sherdi_file             *file      = NULL;
+
+    CHECK_OK(sherdi_file_open(queue, &params, &file));
+    return file;
+}
+
+/* What was told of the live generation, and its contents as a reader finds them. */
+typedef struct description {
+    sherdi_tier_slot       slots[RIG_EXTENTS];
+    sherdi_tier_slots_file file;
+} description;
+
+static description describe(const sherdi_tier *tier)
+{
+    description d;
+
+    for (size_t i = 0; i < RIG_EXTENTS; i++) {
+        sherdi_tier_state_describe(tier, i, &d.slots[i]);
+    }
+    sherdi_tier_state_describe_file(tier, &d.file);
+    return d;
+}
+
+/* seeds [RIG_EXTENTS]; 0: never written. */
+static void kept_expect_each(sherdi_ioq *queue, const char *name, const description *d,
+                             const uint64_t *seeds)
+{
+    sherdi_file   *file = kept_open(queue, name, &d->file);
+    unsigned char *want = rig_memory(RIG_LONGEST_BYTES);
+    unsigned char *got  = rig_memory(RIG_LONGEST_BYTES);
+
+    CHECK_INT(d->file.len_bytes, sherdi_file_len(file));
+    for (size_t i = 0; i < RIG_EXTENTS; i++) {
+        const sherdi_tier_slot *slot = &d->slots[i];
+
+        CHECK_INT(rig_extents()[i].len_bytes, slot->len_bytes);
+        CHECK_INT(seeds[i] != 0, slot->is_written);
+        if (seeds[i] != 0) {
+            rig_contents(i, seeds[i], want);
+            CHECK_OK(rig_read(queue, file, got, slot->offset_bytes, slot->len_bytes));
+            CHECK_BYTES_EQUAL(want, got, slot->len_bytes);
+            CHECK_INT(sherdi_checksum(want, slot->len_bytes), slot->checksum);
+        }
+    }
+    sherdi_file_close(file, 0);
+    sherdi_free(got);
+    sherdi_free(want);
+}
+
+static void kept_expect(sherdi_ioq *queue, const char *name, const description *d, uint64_t seed)
+{
+    uint64_t seeds[RIG_EXTENTS];
+
+    for (size_t i = 0; i < RIG_EXTENTS; i++) {
+        seeds[i] = seed;
+    }
+    kept_expect_each(queue, name, d, seeds);
+}
+
+/* Of all bytes in a folder, in order of name, by the C library; 0 when it is empty. */
+static uint64_t folder_checksum(const char *folder)
+{
+    struct dirent **entries;
+    int             count = scandir(folder, &entries, NULL, alphasort);
+    uint64_t        sum   = 0;
+    static char     bytes[1 << 16];
+
+    CHECK(count >= 2);
+    for (int i = 0; i < count; i++) {
+        char   path[512];
+        FILE  *file;
+        size_t got;
+
+        (void)snprintf(path, sizeof(path), "%s/%s", folder, entries[i]->d_name);
+        file = entries[i]->d_name[0] == '.' ? NULL : fopen(path, "rb");
+        while (file != NULL && (got = fread(bytes, 1, sizeof(bytes), file)) > 0) {
+            sum = sum * 31 + sherdi_checksum(bytes, got);
+        }
+        if (file != NULL) {
+            (void)fclose(file);
+        }
+        free(entries[i]);
+    }
+    free(entries);
+    return sum;
+}
+
+static int files_in_state_folders(void)
+{
+    return rig_folder_count(rig_folder("f0")) + rig_folder_count(rig_folder("f1"));
+}
+
+static void step(sherdi_tier *tier, uint64_t seed)
+{
+    rig_put_all(tier, seed);
+    rig_commit(tier, seed);
+}
+
+/* -------------------------------------------------------------- keeping -- */
+
+static void kept_generation_never_changes(void)
+{
+    sherdi_ioq *queue = rig_queue(CHUNK, DEPTH);
+
+    for (int folders = 1; folders <= 2; folders++) {
+        sherdi_tier *tier   = rig_state_create(queue, folders);
+        char         name[] = "state-0";
+        description  kept[4];
+        uint64_t     sums[4];
+
+        name[6] = (char)('0' + folders);
+        step(tier, 1);
+        step(tier, 2);
+        CHECK_OK(sherdi_tier_state_keep(tier, kept_folder(), name));
+        kept[0] = describe(tier);
+        sums[0] = folder_checksum(kept_folder());
+        for (uint64_t seed = 3; seed <= 7; seed++) {
+            step(tier, seed);
+            rig_expect_all(tier, seed);
+            CHECK_INT(sums[0], folder_checksum(kept_folder()));
+            /* index, and a third set as long as a generation that may be returned to lies in the kept one */
+            CHECK_INT(1 + (seed == 3 ? 3 : 2) * folders, files_in_state_folders());
+        }
+        kept_expect(queue, name, &kept[0], 2);
+        rig_expect_generation(tier, 7, 7);
+        tier->ops->close(tier, 0);
+        CHECK_INT(0, files_in_state_folders());
+        CHECK_INT(sums[0],
+                  folder_checksum(kept_folder())); /* the run's end is not the checkpoint's */
+    }
+    sherdi_ioq_destroy(queue);
+}
+BOTH(kept_generation_never_changes)
+
+/* After every step, as often as one likes, and twice the same. */
+static void each_generation_can_be_kept(void)
+{
+    sherdi_ioq  *queue = rig_queue(CHUNK, DEPTH);
+    sherdi_tier *tier  = rig_state_create(queue, 2);
+    description  kept[12];
+    char         name[32];
+
+    for (uint64_t seed = 1; seed <= 12; seed++) {
+        step(tier, seed);
+        (void)snprintf(name, sizeof(name), "g%d", (int)seed);
+        CHECK_OK(sherdi_tier_state_keep(tier, kept_folder(), name));
+        if (seed % 5 == 0) {
+            CHECK_OK(sherdi_tier_state_keep(tier, kept_folder(), "again"));
+            CHECK_STATUS(SHERD_E_IO, sherdi_tier_state_keep(tier, kept_folder(), "again"));
+            CHECK_ERROR_SAYS("File exists");
+            kept[seed - 1] = describe(tier);
+            kept_expect(queue, "again", &kept[seed - 1], seed);
+            test_files_remove(kept_folder(), "again");
+        }
+        kept[seed - 1] = describe(tier);
+        rig_expect_all(tier, seed);
+    }
+    for (int i = 0; i < 12; i++) {
+        (void)snprintf(name, sizeof(name), "g%d", i + 1);
+        kept_expect(queue, name, &kept[i], (uint64_t)i + 1);
+    }
+    CHECK(sherdi_tier_state_has_previous(tier));
+    rig_rollback(tier, 11); /* the kept one before */
+    rig_expect_all(tier, 11);
+    step(tier, 20);
+    rig_expect_all(tier, 20);
+    kept_expect(queue, "g12", &kept[11], 12);
+    kept_expect(queue, "g11", &kept[10], 11);
+    tier->ops->close(tier, 0);
+    sherdi_ioq_destroy(queue);
+}
+BOTH(each_generation_can_be_kept)
+
+/* Opened by another process's run, which has nothing but the number of links to know it by. */
+static void kept_generation_is_gone_on_from_and_stays(void)
+{
+    sherdi_ioq  *queue = rig_queue(CHUNK, DEPTH);
+    sherdi_tier *tier  = rig_state_create(queue, 2);
+    description  kept;
+
+    step(tier, 1);
+    step(tier, 2);
+    CHECK_OK(sherdi_tier_state_keep(tier, kept_folder(), "state"));
+    kept = describe(tier);
+    for (uint64_t seed = 2; seed <= 6; seed++) {
+        tier->ops->close(tier, 1);
+        tier = rig_state_open(queue, 2);
+        rig_expect_generation(tier, seed, seed);
+        rig_expect_all(tier, seed);
+        if (seed == 4) { /* back into it, and on again */
+            rig_rollback(tier, 3);
+            rig_expect_all(tier, 3);
+            rig_put_all(tier, 4);
+            rig_commit(tier, 4);
+        }
+        kept_expect(queue, "state", &kept, 2);
+        step(tier, seed + 1);
+        kept_expect(queue, "state", &kept, 2);
+    }
+    tier->ops->close(tier, 0);
+    kept_expect(queue, "state", &kept, 2);
+    CHECK_INT(0, files_in_state_folders());
+    sherdi_ioq_destroy(queue);
+}
+BOTH(kept_generation_is_gone_on_from_and_stays)
+
+/* When its checkpoint is removed, the set is the run's own again, from the next start on. */
+static void kept_generation_whose_checkpoint_went_is_written_again(void)
+{
+    sherdi_ioq  *queue = rig_queue(CHUNK, DEPTH);
+    sherdi_tier *tier  = rig_state_create(queue, 1);
+    char         path[256];
+
+    step(tier, 1);
+    CHECK_OK(sherdi_tier_state_keep(tier, kept_folder(), "state"));
+    (void)snprintf(path, sizeof(path), "%s/state", kept_folder());
+    CHECK(unlink(path) == 0);
+    step(tier, 2);
+    rig_rollback(tier, 1);
+    rig_expect_all(tier, 1);
+    tier->ops->close(tier, 1);
+    tier = rig_state_open(queue, 1);
+    rig_expect_generation(tier, 1, 1);
+    rig_expect_all(tier, 1);
+    for (uint64_t seed = 2; seed <= 5; seed++) {
+        step(tier, seed);
+        rig_expect_all(tier, seed);
+        CHECK_INT(3, rig_folder_count(rig_folder("f0")));
+    }
+    tier->ops->close(tier, 0);
+    sherdi_ioq_destroy(queue);
+}
+BOTH(kept_generation_whose_checkpoint_went_is_written_again)
+
+/* Some extents alone were written last: they lie in the other set and are brought together. */
+static void mixed_generation_is_gathered(void)
+{
+    static const size_t    AGAIN[] = {1, 3};
+    sherdi_ioq            *queue   = rig_queue(CHUNK, DEPTH);
+    sherdi_tier           *tier    = rig_state_create(queue, 2);
+    uint64_t               seeds[] = {1, 1, 1, 1, 1, 1, 1};
+    sherdi_tier_keep_needs needs;
+    sherdi_io_traffic      before, after;
+    description            kept;
+
+    step(tier, 1);
+    sherdi_tier_state_keep_needs(tier, &needs);
+    CHECK_INT(0, needs.copied_bytes);
+    CHECK_INT(453 * PAGE, needs.reserved_bytes);
+    for (size_t i = 0; i < 2; i++) {
+        rig_put(tier, AGAIN[i], 2);
+        seeds[AGAIN[i]] = 2;
+    }
+    rig_commit(tier, 2);
+    sherdi_tier_state_keep_needs(tier, &needs);
+    CHECK_INT(150 * PAGE, needs.copied_bytes); /* the others: those two have most */
+    before = sherdi_ioq_traffic(queue);
+    CHECK_OK(sherdi_tier_state_keep(tier, kept_folder(), "mixed"));
+    after = sherdi_ioq_traffic(queue);
+    CHECK_INT(needs.copied_bytes + sherdi_tier_state_commit_bytes(RIG_EXTENTS, RIG_NOTE_BYTES),
+              after.written_bytes - before.written_bytes);
+    rig_expect_generation(tier, 3, 2); /* one more, with the same note */
+    kept = describe(tier);
+    kept_expect_each(queue, "mixed", &kept, seeds);
+    /* Over a kept set: some extents alone again, then all. */
+    rig_put(tier, 0, 5);
+    rig_commit(tier, 5);
+    CHECK_OK(sherdi_tier_state_keep(tier, kept_folder(), "next"));
+    kept_expect_each(queue, "mixed", &kept, seeds);
+    seeds[0] = 5;
+    kept     = describe(tier);
+    kept_expect_each(queue, "next", &kept, seeds);
+    rig_rollback(tier, 5); /* the same as a generation before */
+    step(tier, 6);
+    step(tier, 7);
+    kept_expect_each(queue, "next", &kept, seeds);
+    rig_expect_all(tier, 7);
+    tier->ops->close(tier, 0);
+    sherdi_ioq_destroy(queue);
+}
+BOTH(mixed_generation_is_gathered)
+
+static void extents_never_written_are_told(void)
+{
+    sherdi_ioq  *queue   = rig_queue(CHUNK, DEPTH);
+    sherdi_tier *tier    = rig_state_create(queue, 1);
+    uint64_t     seeds[] = {0, 0, 0, 4, 0, 0, 0};
+    description  kept;
+
+    rig_commit(tier, 1);
+    CHECK_OK(sherdi_tier_state_keep(tier, kept_folder(), "none"));
+    rig_put(tier, 3, 4);
+    rig_commit(tier, 4);
+    CHECK_OK(sherdi_tier_state_keep(tier, kept_folder(), "one"));
+    kept = describe(tier);
+    kept_expect_each(queue, "one", &kept, seeds);
+    step(tier, 5);
+    kept_expect_each(queue, "one", &kept, seeds);
+    tier->ops->close(tier, 0);
+    sherdi_ioq_destroy(queue);
+}
+BOTH(extents_never_written_are_told)
+
+/* -------------------------------------------------------------- refusals -- */
+
+static void keep_that_cannot_be_is_refused_and_changes_nothing(void)
+{
+    sherdi_ioq  *queue = rig_queue(CHUNK, DEPTH);
+    sherdi_tier *tier  = rig_state_create(queue, 2);
+    struct stat  here, there;
+
+    CHECK_STATUS(SHERD_E_STATE, sherdi_tier_state_keep(tier, kept_folder(), "state"));
+    CHECK_ERROR_SAYS("nothing was committed");
+    step(tier, 1);
+    CHECK_STATUS(SHERD_E_IO, sherdi_tier_state_keep(tier, "/nowhere/at/all", "state"));
+    CHECK_ERROR_SAYS("/nowhere/at/all/state: No such file");
+    CHECK(stat(kept_folder(), &here) == 0 && stat("/dev/shm", &there) == 0);
+    if (here.st_dev != there.st_dev) {
+        CHECK_STATUS(SHERD_E_NOTSUP, sherdi_tier_state_keep(tier, "/dev/shm", "sherd-test-state"));
+        CHECK_ERROR_SAYS("Invalid cross-device link");
+    }
+    rig_put(tier, 2, 9);
+    CHECK_STATUS(SHERD_E_STATE, sherdi_tier_state_keep(tier, kept_folder(), "state"));
+    CHECK_ERROR_SAYS("commit or abandon it first");
+    CHECK_OK(tier->ops->abandon(tier));
+    CHECK_INT(1 + 2 * 2, files_in_state_folders());
+    CHECK_INT(0, rig_folder_count(kept_folder()));
+    rig_expect_all(tier, 1);
+    CHECK_OK(sherdi_tier_state_reserve(tier));
+    CHECK_OK(sherdi_tier_state_reserve(tier)); /* is there */
+    CHECK_INT(1 + 3 * 2, files_in_state_folders());
+    sherdi_tier_state_unreserve(tier);
+    sherdi_tier_state_unreserve(tier);
+    CHECK_INT(1 + 2 * 2, files_in_state_folders());
+    CHECK_OK(sherdi_tier_state_reserve(tier));
+    step(tier, 2); /* nothing is written there */
+    CHECK_OK(sherdi_tier_state_keep(tier, kept_folder(), "state"));
+    CHECK_OK(sherdi_tier_state_reserve(tier)); /* a kept one needs none */
+    CHECK_INT(1 + 3 * 2, files_in_state_folders());
+    tier->ops->close(tier, 0);
+    CHECK_INT(0, files_in_state_folders());
+    sherdi_ioq_destroy(queue);
+}
+BOTH(keep_that_cannot_be_is_refused_and_changes_nothing)
+
+static void keep_without_room_body(int rank, void *ctx)
+{
+    sherdi_ioq  *queue;
+    sherdi_tier *tier;
+    char         path[256];
+
+    (void)rank;
+    (void)ctx;
+    rig_mount_over("tmpfs", "size=5m"); /* two sets of 1.8 MB, and not three */
+    (void)snprintf(path, sizeof(path), "%s/kept", rig_folder("f0"));
+    CHECK(mkdir(path, 0700) == 0);
+    queue = rig_queue(CHUNK, DEPTH);
+    tier  = rig_state_create(queue, 1);
+    step(tier, 1);
+    for (int i = 0; i < 2; i++) {
+        CHECK_STATUS(SHERD_E_IO, i == 0 ? sherdi_tier_state_reserve(tier)
+                                        : sherdi_tier_state_keep(tier, path, "state"));
+        CHECK_ERROR_SAYS("slots-c needs 1855488 bytes");
+    }
+    CHECK_INT(0, rig_folder_count(path));
+    CHECK_INT(1 + 2 + 1, rig_folder_count(rig_folder("f0")));
+    step(tier, 2);
+    step(tier, 3);
+    rig_expect_all(tier, 3);
+    tier->ops->close(tier, 1);
+    tier = rig_state_open(queue, 1);
+    rig_expect_all(tier, 3);
+    tier->ops->close(tier, 0);
+    sherdi_ioq_destroy(queue);
+}
+
+static void keep_without_room_is_refused_before(void)
+{
+    test_threads(1, keep_without_room_body, NULL);
+}
+BOTH(keep_without_room_is_refused_before)
+
+/* ----------------------------------------------------------------- faults -- */
+
+/* Each request of a keep that gathers fails in turn: no link, and the state is what it was. */
+static void keep_that_fails_at_each_request_leaves_nothing(void)
+{
+    sherdi_ioq *queue;
+    int         nth = 0, hits;
+
+    if (rig_kind() == SHERDI_IOQ_URING && !fault_can_inject()) {
+        test_skip("this kernel cannot make a request of io_uring fail");
+    }
+    queue = rig_queue(CHUNK, DEPTH);
+    do {
+        sherdi_tier *tier = rig_state_create(queue, 1);
+        sherd_status status;
+
+        step(tier, 1);
+        rig_put(tier, 1, 2);
+        rig_commit(tier, 2);
+        fault_arm(FAULT_EIO, FAULT_ANY, ++nth, 1);
+        status = sherdi_tier_state_keep(tier, kept_folder(), "state");
+        hits   = fault_hits();
+        fault_arm(FAULT_NONE, FAULT_ANY, 0, 0);
+        CHECK_STATUS(hits > 0 ? SHERD_E_IO : SHERD_OK, status);
+        if (hits > 0) {
+            CHECK_INT(0, rig_folder_count(kept_folder()));
+            CHECK_INT(3, rig_folder_count(rig_folder("f0")));
+            CHECK_OK(tier->ops->abandon(tier));
+            rig_expect(tier, 0, 1);
+            rig_expect(tier, 1, 2);
+            CHECK_OK(sherdi_tier_state_keep(tier, kept_folder(), "state"));
+        }
+        step(tier, 3);
+        rig_expect_all(tier, 3);
+        tier->ops->close(tier, 0);
+        test_files_remove(kept_folder(), "");
+    } while (hits > 0);
+    CHECK(nth > 5);
+    sherdi_ioq_destroy(queue);
+}
+BOTH(keep_that_fails_at_each_request_leaves_nothing)
+
+static void keep_that_fails_at_each_allocation_leaves_nothing(void)
+{
+    sherdi_ioq  *queue = rig_queue(CHUNK, DEPTH);
+    sherdi_tier *tier  = rig_state_create(queue, 2);
+    size_t       nth   = 0, held;
+    sherd_status status;
+
+    step(tier, 1);
+    rig_put(tier, 1, 2);
+    rig_commit(tier, 2);
+    held = sherdi_mem_held_all(rig_mem());
+    do {
+        (void)sherdi_mem_fail_nth(++nth);
+        status = sherdi_tier_state_keep(tier, kept_folder(), "state");
+        (void)sherdi_mem_fail_nth(0);
+        if (status != SHERD_OK) {
+            CHECK_STATUS(SHERD_E_NOMEM, status);
+            CHECK_INT(0, rig_folder_count(kept_folder()));
+            CHECK_INT(1 + 2 * 2, files_in_state_folders());
+            CHECK_INT(held, sherdi_mem_held_all(rig_mem()));
+            rig_expect(tier, 0, 1);
+            rig_expect(tier, 1, 2);
+        }
+    } while (status != SHERD_OK);
+    CHECK(nth > 6);
+    step(tier, 3);
+    rig_expect_all(tier, 3);
+    tier->ops->close(tier, 0);
+    sherdi_ioq_destroy(queue);
+}
+BOTH(keep_that_fails_at_each_allocation_leaves_nothing)
+
+/* -------------------------------------------------------------- taking up -- */
+
+static sherd_status adopt(sherdi_tier *tier, const description *d)
+{
+    static const char NOTE[] = "taken up";
+
+    return sherdi_tier_state_adopt(tier, kept_folder(), "state", d->slots, NOTE, sizeof(NOTE));
+}
+
+static sherdi_tier *other_run(sherdi_ioq *queue, uint64_t run)
+{
+    sherdi_tier_state_params params = rig_state_params(2);
+    sherdi_tier             *tier   = NULL;
+
+    params.id.run = run;
+    CHECK_OK(sherdi_tier_state_create(queue, &params, rig_mem(), &tier));
+    return tier;
+}
+
+/* By two other runs at a time, while the first one goes on. */
+static void kept_generation_is_taken_up_without_a_copy(void)
+{
+    sherdi_ioq       *queue = rig_queue(CHUNK, DEPTH);
+    sherdi_tier      *first = rig_state_create(queue, 2);
+    sherdi_tier      *others[2];
+    sherdi_io_traffic before, after;
+    description       kept;
+    char              note[16];
+    uint64_t          sum;
+
+    step(first, 1);
+    CHECK_OK(sherdi_tier_state_keep(first, kept_folder(), "state"));
+    kept = describe(first);
+    sum  = folder_checksum(kept_folder());
+    for (int i = 0; i < 2; i++) {
+        others[i] = other_run(queue, (uint64_t)i + 1);
+        before    = sherdi_ioq_traffic(queue);
+        CHECK_OK(adopt(others[i], &kept));
+        after = sherdi_ioq_traffic(queue);
+        CHECK_INT(sherdi_tier_state_commit_bytes(RIG_EXTENTS, 9),
+                  after.written_bytes - before.written_bytes);
+        CHECK_INT(0, after.read_bytes - before.read_bytes);
+        CHECK_STATUS(SHERD_E_STATE, adopt(others[i], &kept));
+        CHECK_INT(1, others[i]->ops->generation(others[i]));
+        CHECK_INT(9, sherdi_tier_state_note(others[i], note, sizeof(note)));
+        CHECK(strcmp(note, "taken up") == 0);
+        rig_expect_all(others[i], 1);
+    }
+    for (uint64_t seed = 2; seed <= 4; seed++) {
+        step(first, seed);
+        step(others[0], 10 + seed);
+        step(others[1], 20 + seed);
+        rig_expect_all(first, seed);
+        rig_expect_all(others[0], 10 + seed);
+        rig_expect_all(others[1], 20 + seed);
+    }
+    CHECK_INT(sum, folder_checksum(kept_folder()));
+    kept_expect(queue, "state", &kept, 1);
+    first->ops->close(first, 0);
+    others[0]->ops->close(others[0], 0);
+    others[1]->ops->close(others[1], 0);
+    CHECK_INT(sum, folder_checksum(kept_folder()));
+    sherdi_ioq_destroy(queue);
+}
+BOTH(kept_generation_is_taken_up_without_a_copy)
+
+static void kept_generation_that_does_not_fit_is_not_taken_up(void)
+{
+    sherdi_ioq  *queue = rig_queue(CHUNK, DEPTH);
+    sherdi_tier *tier  = rig_state_create(queue, 2);
+    sherdi_tier *other;
+    description  kept, wrong;
+    char         path[256];
+
+    step(tier, 1);
+    CHECK_OK(sherdi_tier_state_keep(tier, kept_folder(), "state"));
+    kept = describe(tier);
+    tier->ops->close(tier, 0);
+    other = other_run(queue, 7);
+    wrong = kept;
+    wrong.slots[2].len_bytes -= PAGE;
+    CHECK_STATUS(SHERD_E_NOTSUP, adopt(other, &wrong));
+    CHECK_ERROR_SAYS("extent 2 was kept at byte");
+    wrong = kept;
+    wrong.slots[3].checksum++;
+    CHECK_OK(adopt(other, &wrong));
+    rig_expect(other, 2, 1);
+    CHECK_STATUS(SHERD_E_IO, rig_try_expect(other, 3, 1));
+    CHECK_ERROR_SAYS("does not hold what was written");
+    other->ops->close(other, 0);
+    other = other_run(queue, 8);
+    (void)snprintf(path, sizeof(path), "%s/state.1", kept_folder());
+    CHECK(truncate(path, 5 * PAGE) == 0);
+    CHECK_STATUS(SHERD_E_IO, adopt(other, &kept));
+    CHECK_ERROR_SAYS("state.1 has 20480 bytes where");
+    CHECK(unlink(path) == 0 && symlink("state", path) == 0);
+    CHECK_STATUS(SHERD_E_IO, adopt(other, &kept));
+    CHECK_ERROR_SAYS("symbolic link");
+    CHECK_INT(0, other->ops->generation(other));
+    CHECK_INT(1 + 2 * 2, files_in_state_folders());
+    step(other, 3); /* it can begin by itself */
+    rig_expect_all(other, 3);
+    other->ops->close(other, 0);
+    sherdi_ioq_destroy(queue);
+}
+BOTH(kept_generation_that_does_not_fit_is_not_taken_up)
+
+static const test_case cases[] = {
+    CASES(kept_generation_never_changes),
+    CASES(each_generation_can_be_kept),
+    CASES(kept_generation_is_gone_on_from_and_stays),
+    CASES(kept_generation_whose_checkpoint_went_is_written_again),
+    CASES(mixed_generation_is_gathered),
+    CASES(extents_never_written_are_told),
+    CASES(keep_that_cannot_be_is_refused_and_changes_nothing),
+    CASES(keep_without_room_is_refused_before),
+    CASES(keep_that_fails_at_each_request_leaves_nothing),
+    CASES(keep_that_fails_at_each_allocation_leaves_nothing),
+    CASES(kept_generation_is_taken_up_without_a_copy),
+    CASES(kept_generation_that_does_not_fit_is_not_taken_up),
+};
+
+RUN_MAIN(cases)
