@@ -17,24 +17,42 @@ static const sherd_dtype DTYPES[] = {SHERD_F32, SHERD_BF16, SHERD_F16};
 
 static const char *const ISAS[NUM_ISAS] = {"scalar", "avx2", "avx512"};
 
-/* Calls body for every way that this machine has: an instruction set and a number of threads. The yardstick is slow
- * and made anew for each: a sample has three numbers of threads. */
-static void every_way(void (*body)(const sherdi_backend *yardstick, const sherdi_backend *tested))
+typedef void (*way_fn)(const sherdi_backend *yardstick, const sherdi_backend *tested);
+
+/* 0: this machine does not have the instruction set. */
+static int way_run(const sherdi_backend *yardstick, const char *isa, int threads, way_fn body)
+{
+    sherdi_backend tested = backend_make(isa, threads);
+    int            has    = tested.kernels != NULL;
+
+    if (has) {
+        body(yardstick, &tested);
+    }
+    backend_destroy(&tested);
+    return has;
+}
+
+/* Calls body for every way that this machine has: an instruction set and a number of threads. Scalar is slow, so it is the
+ * yardstick for one thread of each other set; the last of those that equals it then is for several threads of all, which
+ * get no input that it did not get. A sample has three numbers of threads. */
+static void every_way(way_fn body)
 {
     static const int THREADS[] = {1, 3, 8, 2, 5};
     const size_t     count     = test_is_long() ? sizeof(THREADS) / sizeof(THREADS[0]) : 3;
-    sherdi_backend   yardstick = backend_make("scalar", 1);
+    const char      *fast      = ISAS[0];
+    sherdi_backend   yardstick = backend_make(ISAS[0], 1);
 
+    for (int i = 1; i < NUM_ISAS; i++) {
+        fast = way_run(&yardstick, ISAS[i], 1, body) ? ISAS[i] : fast;
+    }
+    backend_destroy(&yardstick);
+    yardstick = backend_make(fast, 1);
     for (int i = 0; i < NUM_ISAS; i++) {
-        for (size_t t = 0; t < count; t++) {
-            sherdi_backend tested = backend_make(ISAS[i], THREADS[t]);
-
-            if (tested.kernels != NULL && (i > 0 || t > 0)) {
-                body(&yardstick, &tested);
-            }
-            backend_destroy(&tested);
+        for (size_t t = 1; t < count; t++) {
+            (void)way_run(&yardstick, ISAS[i], THREADS[t], body);
         }
     }
+    backend_destroy(&yardstick);
 }
 
 /* Short lengths where one thread does all, a long one where several share. */
