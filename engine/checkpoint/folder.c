@@ -56,17 +56,54 @@ static sherd_status removed_path(const char *dir, const char *tag,
     return path_make(dir, ".", tag, REMOVED, NULL, out);
 }
 
+sherd_status sherdi_checkpoint_check_folder(const char *dir, const char *tag)
+{
+    char        path[SHERDI_CHECKPOINT_PATH_BYTES];
+    struct stat at;
+
+    SHERDI_TRY(path_make(dir, "", tag, "", NULL, path));
+    if (lstat(path, &at) != 0) {
+        return io_fail("open the checkpoint", path);
+    }
+    return S_ISDIR(at.st_mode)
+               ? SHERD_OK
+               : sherdi_fail(SHERD_E_IO,
+                             "%s is no folder; a symbolic link is not followed, name the folder "
+                             "that it leads to",
+                             path);
+}
+
 /* ------------------------------------------------------------------- clearing -- */
+
+/* A folder of ours, or nothing: a symbolic link in its place is not followed. */
+static DIR *folder_open(const char *path)
+{
+    int  fd     = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    DIR *folder = fd < 0 ? NULL : fdopendir(fd);
+
+    if (fd >= 0 && folder == NULL) {
+        (void)close(fd);
+    }
+    return folder;
+}
+
+/* What lies in a folder's place and is none: a file that was written beside its own place, a link. */
+static sherd_status other_clear(const char *path)
+{
+    return unlink(path) == 0 || errno == ENOENT ? SHERD_OK : io_fail("remove", path);
+}
 
 /* A folder of ours and the files in it; nothing is followed, and a folder in it is none of ours. */
 static sherd_status folder_clear(const char *path)
 {
-    DIR           *folder = opendir(path);
+    DIR           *folder = folder_open(path);
     struct dirent *entry;
     sherd_status   status = SHERD_OK;
 
     if (folder == NULL) {
-        return errno == ENOENT ? SHERD_OK : io_fail("open the folder", path);
+        return errno == ENOENT                      ? SHERD_OK
+               : errno == ENOTDIR || errno == ELOOP ? other_clear(path)
+                                                    : io_fail("open the folder", path);
     }
     while ((entry = readdir(folder)) != NULL) {
         if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0 &&
@@ -230,10 +267,16 @@ static sherd_status all_read(int fd, const char *path, char *data, size_t len_by
     return SHERD_OK;
 }
 
+/* A pipe in the place of a file must not make the caller wait for who writes to it. */
+static int file_open(const char *path)
+{
+    return open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+}
+
 sherd_status sherdi_checkpoint_get(sherdi_mem *mem, const char *path, size_t most_bytes,
                                    char **data_out, size_t *len_bytes_out)
 {
-    int          fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    int          fd = file_open(path);
     struct stat  at;
     sherd_status status = SHERD_OK;
     char        *data   = NULL;
@@ -291,31 +334,37 @@ static sherd_status latest_put(const char *dir, const char *tag)
 
 sherd_status sherdi_checkpoint_latest(const char *dir, char tag_out[SHERDI_CHECKPOINT_NAME_BYTES])
 {
-    char   path[SHERDI_CHECKPOINT_PATH_BYTES];
-    char   text[SHERDI_CHECKPOINT_NAME_BYTES + 32];
-    char   again[sizeof(text) + 32];
-    FILE  *file;
-    size_t len;
-    char  *space;
+    char    path[SHERDI_CHECKPOINT_PATH_BYTES];
+    char    text[SHERDI_CHECKPOINT_NAME_BYTES + 32];
+    char    again[sizeof(text) + 32];
+    ssize_t len;
+    char   *space;
+    int     fd;
 
     SHERDI_TRY(path_make(dir, "", "latest", "", NULL, path));
     SHERDI_TRY(sherdi_checksum_check_built());
-    file = fopen(path, "re");
-    if (file == NULL) {
+    fd = file_open(path);
+    if (fd < 0) {
         return errno == ENOENT
                    ? sherdi_fail(SHERD_E_IO, "%s has no complete checkpoint: there is no %s", dir,
                                  path)
                    : io_fail("open", path);
     }
-    len = fread(text, 1, sizeof(text) - 1, file);
-    (void)fclose(file);
+    len = read(fd, text, sizeof(text) - 1);
+    if (len < 0) {
+        sherd_status status = io_fail("read", path);
+
+        (void)close(fd);
+        return status;
+    }
+    (void)close(fd);
     text[len] = '\0';
     space     = strrchr(text, ' ');
     if (space != NULL && (size_t)(space - text) < SHERDI_CHECKPOINT_NAME_BYTES) {
         *space = '\0';
         (void)snprintf(again, sizeof(again), "%016" PRIx64 "\n",
                        sherdi_checksum(text, strlen(text)));
-        if (strcmp(again, space + 1) == 0 && strlen(text) + 1 + strlen(again) == len &&
+        if (strcmp(again, space + 1) == 0 && strlen(text) + 1 + strlen(again) == (size_t)len &&
             sherdi_tag_check(text) == SHERD_OK) {
             memcpy(tag_out, text, strlen(text) + 1);
             return SHERD_OK;
@@ -367,15 +416,16 @@ static int found_order(const void *a, const void *b)
                                                  : 1;
 }
 
-/* Whether that is a checkpoint, and what is known of it without reading. */
-static int found_read(const char *dir, const char *name, sherdi_checkpoint_found *out)
+int sherdi_checkpoint_look(const char *dir, const char *name, sherdi_checkpoint_found *out)
 {
     char           path[SHERDI_CHECKPOINT_PATH_BYTES];
     struct stat    at;
     struct dirent *entry;
     DIR           *folder;
 
+    *out = (sherdi_checkpoint_found){.changed_ns = 0};
     if (sherdi_tag_check(name) != SHERD_OK ||
+        sherdi_checkpoint_check_folder(dir, name) != SHERD_OK ||
         path_make(dir, "", name, "", SHERDI_MANIFEST_NAME, path) != SHERD_OK ||
         lstat(path, &at) != 0 || !S_ISREG(at.st_mode)) {
         return 0;
@@ -383,11 +433,12 @@ static int found_read(const char *dir, const char *name, sherdi_checkpoint_found
     (void)snprintf(out->tag, sizeof(out->tag), "%s", name);
     out->changed_ns = (int64_t)at.st_mtim.tv_sec * 1000000000 + at.st_mtim.tv_nsec;
     (void)path_make(dir, "", name, "", NULL, path);
-    folder = opendir(path);
+    folder = folder_open(path);
     while (folder != NULL && (entry = readdir(folder)) != NULL) {
         if (fstatat(dirfd(folder), entry->d_name, &at, AT_SYMLINK_NOFOLLOW) == 0 &&
             S_ISREG(at.st_mode)) {
             out->held_bytes += (uint64_t)at.st_size;
+            out->shared_bytes += at.st_nlink > 1 ? (uint64_t)at.st_size : 0;
         }
     }
     if (folder != NULL) {
@@ -410,9 +461,9 @@ sherd_status sherdi_checkpoint_list(sherdi_mem *mem, const char *dir, sherdi_che
         return io_fail("open the folder", dir);
     }
     while (status == SHERD_OK && (entry = readdir(folder)) != NULL) {
-        sherdi_checkpoint_found found = {.changed_ns = 0};
+        sherdi_checkpoint_found found;
 
-        if (found_read(dir, entry->d_name, &found)) {
+        if (sherdi_checkpoint_look(dir, entry->d_name, &found)) {
             status =
                 sherdi_grow(mem, SHERDI_MEM_CONTROL, (void **)&all, &cap, count + 1, sizeof(*all));
             if (status == SHERD_OK) {
@@ -467,6 +518,7 @@ sherd_status sherdi_checkpoint_remove(const char *dir, const char *tag)
 
     SHERDI_TRY(sherdi_tag_check(tag));
     SHERDI_TRY(sherdi_checkpoint_path(dir, tag, NULL, path));
+    SHERDI_TRY(sherdi_checkpoint_check_folder(dir, tag));
     SHERDI_TRY(removed_path(dir, tag, removed));
     SHERDI_TRY(latest_move(dir, tag));
     SHERDI_TRY(folder_clear(removed));

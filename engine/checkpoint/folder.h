@@ -16,6 +16,9 @@ sherd_status sherdi_checkpoint_path(const char *dir, const char *tag, const char
 sherd_status sherdi_checkpoint_partial_path(const char *dir, const char *tag, const char *name,
                                             char out[SHERDI_CHECKPOINT_PATH_BYTES]);
 
+/** E_IO where DIR/TAG is not there, or no folder: a symbolic link may lead anywhere. */
+sherd_status sherdi_checkpoint_check_folder(const char *dir, const char *tag);
+
 /** Makes DIR where it is missing, clears away what saves and removals that were ended left of this tag and of others,
  *  and makes an empty partial folder. E_IO. */
 sherd_status sherdi_checkpoint_begin(const char *dir, const char *tag);
@@ -46,9 +49,12 @@ sherd_status sherdi_checkpoint_remove(const char *dir, const char *tag);
 /* One that is there. */
 typedef struct sherdi_checkpoint_found {
     char     tag[SHERDI_CHECKPOINT_NAME_BYTES];
-    int64_t  changed_ns; /* of its manifest, since 1970 */
-    uint64_t held_bytes; /* of its files */
+    int64_t  changed_ns;   /* of its manifest, since 1970 */
+    uint64_t held_bytes;   /* of its files */
+    uint64_t shared_bytes; /* of those that have another name too: another checkpoint's */
 } sherdi_checkpoint_found;
+/** The folder DIR/TAG; 0: it is no checkpoint. */
+int sherdi_checkpoint_look(const char *dir, const char *tag, sherdi_checkpoint_found *out);
 /** All folders of DIR that have a manifest, oldest first, in memory of the account. E_IO. */
 sherd_status sherdi_checkpoint_list(sherdi_mem *mem, const char *dir, sherdi_checkpoint_found **out,
                                     size_t *count_out);
