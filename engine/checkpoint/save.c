@@ -498,11 +498,24 @@ static sherd_status thread_join(sherdi_save *save)
     if (save->has_thread) {
         (void)pthread_join(save->thread, NULL);
         save->has_thread = 0;
-        if (save->thread_status != SHERD_OK) {
-            return sherdi_fail_relay(save->thread_status, save->thread_text);
-        }
     }
-    return SHERD_OK;
+    return save->thread_status == SHERD_OK
+               ? SHERD_OK
+               : sherdi_fail_relay(save->thread_status, save->thread_text);
+}
+
+/* A rank that has no state, or gets no thread, has done its work: the end comes when all ranks have. */
+static void thread_start(sherdi_save *save)
+{
+    if (save->headers[SHERDI_DATA_STATE] == NULL) {
+        atomic_store(&save->is_over, 1);
+    } else if (pthread_create(&save->thread, NULL, thread_run, save) == 0) {
+        save->has_thread = 1;
+    } else {
+        save->thread_status = sherdi_fail(SHERD_E_NOMEM, "no thread for an asynchronous save");
+        (void)snprintf(save->thread_text, sizeof(save->thread_text), "%s", sherd_last_error());
+        atomic_store(&save->is_over, 1);
+    }
 }
 
 /* ----------------------------------------------------------------- begin, end -- */
@@ -606,13 +619,10 @@ static sherd_status save_run(sherdi_save *save)
     engine->checkpoint.bytes       = save->mine.bytes;
     engine->checkpoint.fingerprint = engine->report.fingerprint;
     engine->checkpoint.step        = engine->step;
-    if (!save->is_async || status != SHERD_OK || save->headers[SHERDI_DATA_STATE] == NULL) {
+    if (!save->is_async || status != SHERD_OK) {
         return save_end(save, status);
     }
-    if (pthread_create(&save->thread, NULL, thread_run, save) != 0) {
-        return save_end(save, sherdi_fail(SHERD_E_NOMEM, "no thread for an asynchronous save"));
-    }
-    save->has_thread              = 1;
+    thread_start(save);
     engine->checkpoint.is_running = 1;
     return SHERD_OK;
 }
@@ -705,9 +715,9 @@ sherd_status sherd_checkpoint_save(sherd_engine *engine, const char *dir, const 
         }
         return status;
     }
-    engine->at_boundary          = given.is_async ? sherdi_save_poll : NULL;
     start_ns                     = engine->save->start_ns;
     status                       = save_run(engine->save);
+    engine->at_boundary          = engine->save == NULL ? NULL : sherdi_save_poll;
     engine->checkpoint.blocked_s = (double)(sherdi_now_ns() - start_ns) / 1e9;
     return sherdi_engine_outcome(engine, status);
 }
