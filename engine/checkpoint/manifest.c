@@ -20,6 +20,8 @@
 
 /* More ranks than a manifest may have files of. */
 #define MOST_RANKS (1 << 20)
+/* No run counts as far, and what goes on counting from there does not overflow. */
+#define MOST_COUNT ((int64_t)1 << 53)
 
 void sherdi_manifest_init(sherdi_manifest *manifest, sherdi_mem *mem)
 {
@@ -213,6 +215,7 @@ void sherdi_manifest_text_free(char *text)
 typedef struct reader {
     sherdi_manifest *manifest;
     const char      *path;
+    int              most_ranks;
 } reader;
 
 static sherd_status damaged(const reader *r, const char *what)
@@ -255,6 +258,7 @@ static sherd_status checksum_check(const reader *r, const char *text, size_t len
     if (said != sherdi_checksum(text, len_bytes - END_BYTES + key)) {
         return damaged(r, "the manifest is not what its checksum says");
     }
+    r->manifest->checksum = said;
     return SHERD_OK;
 }
 
@@ -492,7 +496,7 @@ static sherd_status number_read(const reader *r, const sherdi_json_node *object,
 {
     const sherdi_json_node *node = sherdi_json_find(object, key);
 
-    if (node == NULL || node->kind != SHERDI_JSON_NUMBER) {
+    if (node == NULL || node->kind != SHERDI_JSON_NUMBER || !(node->number > 0)) {
         return damaged(r, "the loss scaler has no scale");
     }
     *out = node->number;
@@ -507,8 +511,8 @@ static sherd_status scaler_read(const reader *r, const sherdi_json_node *root)
     SHERDI_TRY(number_read(r, node, "scale", &scaler->scale));
     SHERDI_TRY(
         int_read(r, node, "hysteresis_left", INT32_MIN, INT32_MAX, &scaler->hysteresis_left));
-    SHERDI_TRY(whole_read(r, node, "iteration", 0, INT64_MAX, &scaler->iteration));
-    return whole_read(r, node, "last_overflow", -1, INT64_MAX, &scaler->last_overflow);
+    SHERDI_TRY(whole_read(r, node, "iteration", 0, MOST_COUNT, &scaler->iteration));
+    return whole_read(r, node, "last_overflow", -1, MOST_COUNT, &scaler->last_overflow);
 }
 
 static sherd_status dtype_read(const reader *r, const sherdi_json_node *root)
@@ -548,12 +552,12 @@ static sherd_status head_read(const reader *r, const sherdi_json_node *root)
     SHERDI_TRY(text_read(r, root, "version", m->version, sizeof(m->version)));
     SHERDI_TRY(text_read(r, root, "tag", m->tag, sizeof(m->tag)));
     SHERDI_TRY(whole_read(r, root, "saved", 0, INT64_MAX, &m->saved_s));
-    SHERDI_TRY(int_read(r, root, "world_size", 1, MOST_RANKS, &m->world_size));
+    SHERDI_TRY(int_read(r, root, "world_size", 1, r->most_ranks, &m->world_size));
     SHERDI_TRY(int_read(r, root, "stage", 0, 3, &m->stage));
     SHERDI_TRY(text_read(r, root, "optimizer", m->optimizer, sizeof(m->optimizer)));
-    SHERDI_TRY(whole_read(r, root, "step", 0, INT64_MAX, &m->step));
-    SHERDI_TRY(whole_read(r, root, "micro_step", 0, INT64_MAX, &m->micro_step));
-    SHERDI_TRY(whole_read(r, root, "skipped_steps", 0, INT64_MAX, &m->skipped_steps));
+    SHERDI_TRY(whole_read(r, root, "step", 0, MOST_COUNT, &m->step));
+    SHERDI_TRY(whole_read(r, root, "micro_step", 0, MOST_COUNT, &m->micro_step));
+    SHERDI_TRY(whole_read(r, root, "skipped_steps", 0, MOST_COUNT, &m->skipped_steps));
     SHERDI_TRY(int_read(r, root, "gradient_accumulation_steps", 1, INT32_MAX, &m->accumulation));
     SHERDI_TRY(
         int_read(r, root, "train_micro_batch_size_per_gpu", 0, INT32_MAX, &m->micro_batch_size));
@@ -585,6 +589,9 @@ sherd_status sherdi_manifest_parse(sherdi_manifest *manifest, sherdi_mem *mem, c
     sherdi_json *json = NULL;
     sherd_status status;
 
+    /* Tables have a row for each rank: so many that a short text stays small. Ranks without data are not in the text,
+     * but a model that has a hundred times as many ranks as chunks of 64 elements is none. */
+    r.most_ranks = len_bytes < MOST_RANKS ? (int)len_bytes : MOST_RANKS;
     sherdi_manifest_init(manifest, mem);
     SHERDI_TRY(checksum_check(&r, text, len_bytes));
     SHERDI_TRY(sherdi_json_parse(mem, path, text, len_bytes, &json));

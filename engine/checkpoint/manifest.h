@@ -61,6 +61,7 @@ typedef struct sherdi_manifest {
     uint64_t      state_fingerprint;  /* of the parts behind the master; numerics.md */
     uint64_t      data_bytes;         /* of all data files */
     int64_t       saved_s;            /* seconds since 1970 */
+    uint64_t      checksum;           /* of its text; of one that was read */
 
     sherdi_manifest_param   *params;
     size_t                   num_params, cap_params;
@@ -77,7 +78,8 @@ sherd_status sherdi_manifest_text(const sherdi_manifest *manifest, char **text_o
                                   size_t *len_bytes_out);
 void         sherdi_manifest_text_free(char *text);
 /** From text; `path` is for messages. Everything that it says is held against the rest: what comes back can be
- *  relied on. E_INVAL (damaged, hostile, or of another format), E_NOMEM. On failure *manifest is empty. */
+ *  relied on. Memory is at most 200 bytes for each byte of text. E_INVAL (damaged, hostile, or of another format),
+ *  E_NOMEM. On failure *manifest is empty. */
 sherd_status sherdi_manifest_parse(sherdi_manifest *manifest, sherdi_mem *mem, const char *path,
                                    const char *text, size_t len_bytes);
 
