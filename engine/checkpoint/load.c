@@ -10,6 +10,7 @@
 
 #include "base/checked.h"
 #include "base/clock.h"
+#include "base/hash.h"
 #include "base/log.h"
 
 #include <stdio.h>
@@ -250,15 +251,54 @@ static sherd_status block_load(void *ctx, const sherdi_op *op)
 
 /* ------------------------------------------------------------------------ phases -- */
 
+static uint64_t names_hash(uint64_t hash, const char *const *names, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        hash = sherdi_hash_bytes(hash, names[i], strlen(names[i]) + 1);
+    }
+    return sherdi_hash_u64(hash, count);
+}
+
+/* The folder is not in it: hosts may have it under different paths. That it is the same one the manifest says. */
+static uint64_t arguments_hash(const load *l, const char *tag)
+{
+    uint64_t hash = sherdi_hash_u64(1, (uint64_t)(l->params.weights_only != 0));
+
+    hash = tag == NULL ? hash : sherdi_hash_bytes(hash, tag, strlen(tag));
+    hash = names_hash(hash, l->params.may_miss, l->params.num_may_miss);
+    return names_hash(hash, l->params.may_be_extra, l->params.num_may_be_extra);
+}
+
+/* E_INVAL on all ranks where `own` is not the same on all of them. */
+static sherd_status same_check(const load *l, uint64_t own, const char *what)
+{
+    sherd_engine          *engine = l->engine;
+    sherdi_publish_message mine   = {.fingerprint = own};
+
+    SHERDI_TRY(sherdi_world_exchange(engine->world, &mine, engine->exchange.publish, sizeof(mine)));
+    for (int r = 1; r < engine->world_size; r++) {
+        if (engine->exchange.publish[r].fingerprint != engine->exchange.publish[0].fingerprint) {
+            return sherdi_fail(SHERD_E_INVAL,
+                               "sherd_checkpoint_load: rank %d %s than rank 0; all ranks load the "
+                               "same checkpoint in the same way",
+                               r, what);
+        }
+    }
+    return SHERD_OK;
+}
+
 static sherd_status tag_find(load *l, const char *tag)
 {
     sherd_engine *engine = l->engine;
-    sherd_status  status = SHERD_OK;
+    sherd_status  status = tag == NULL ? SHERD_OK : sherdi_tag_check(tag);
 
+    SHERDI_TRY(sherdi_agree_status(engine->world, status));
+    SHERDI_TRY(same_check(l, arguments_hash(l, tag), "gives another tag, or other params,"));
     if (tag != NULL) {
-        SHERDI_TRY(sherdi_agree_status(engine->world, sherdi_tag_check(tag)));
         (void)snprintf(l->tag, sizeof(l->tag), "%s", tag);
-    } else if (engine->rank == 0) {
+        return SHERD_OK;
+    }
+    if (engine->rank == 0) {
         status = sherdi_checkpoint_latest(l->dir, l->tag);
     }
     SHERDI_TRY(sherdi_agree_status(engine->world, status));
@@ -390,6 +430,8 @@ static sherd_status load_run(load *l, const char *tag)
 
     SHERDI_TRY(tag_find(l, tag));
     SHERDI_TRY(sherdi_agree_status(engine->world, open_local(l)));
+    SHERDI_TRY(same_check(l, sherdi_reader_manifest(l->reader)->checksum,
+                          "finds another checkpoint in its folder"));
     l->all_bytes           = sherdi_reader_manifest(l->reader)->data_bytes;
     engine->failure.status = SHERD_OK;
     status                 = values_load(l);
