@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #define HEX_DIGITS 16
 #define EXTENT     SHERDI_CHECKPOINT_EXTENT_BYTES
@@ -102,6 +103,7 @@ static sherd_status manifest_read(sherdi_reader *reader)
     size_t       len  = 0;
     sherd_status status;
 
+    SHERDI_TRY(sherdi_checkpoint_check_folder(reader->params.dir, reader->params.tag));
     SHERDI_TRY(
         sherdi_checkpoint_path(reader->params.dir, reader->params.tag, SHERDI_MANIFEST_NAME, path));
     SHERDI_TRY(sherdi_checkpoint_get(reader->params.mem, path, MOST_MANIFEST_BYTES, &text, &len));
@@ -155,6 +157,15 @@ static void file_close(sherdi_reader *reader, data_file *file)
     file->open = NULL;
 }
 
+static void header_forget(data_file *file)
+{
+    sherdi_safetensors_destroy(file->header);
+    sherdi_free(file->tensors);
+    file->header      = NULL;
+    file->tensors     = NULL;
+    file->num_tensors = 0;
+}
+
 void sherdi_reader_close(sherdi_reader *reader)
 {
     if (reader == NULL) {
@@ -163,8 +174,7 @@ void sherdi_reader_close(sherdi_reader *reader)
     for (int r = 0; reader->files != NULL && r < reader->manifest.world_size; r++) {
         for (int f = 0; f < SHERDI_DATA_FILES; f++) {
             file_close(reader, &reader->files[r][f]);
-            sherdi_safetensors_destroy(reader->files[r][f].header);
-            sherdi_free(reader->files[r][f].tensors);
+            header_forget(&reader->files[r][f]);
         }
     }
     sherdi_free(reader->files);
@@ -341,6 +351,7 @@ static sherd_status header_parse(sherdi_reader *reader, data_file *file, const c
 {
     const sherdi_manifest_file *said = file_said(reader, file);
     char                        path[SHERDI_CHECKPOINT_PATH_BYTES];
+    sherd_status                status;
 
     SHERDI_TRY(file_path(reader, file, path));
     if (sherdi_checksum(bytes, len_bytes) != said->header_checksum) {
@@ -349,10 +360,13 @@ static sherd_status header_parse(sherdi_reader *reader, data_file *file, const c
     SHERDI_TRY(sherdi_safetensors_parse(
         reader->params.mem, path, bytes + SHERDI_SAFETENSORS_PREFIX_BYTES,
         len_bytes - SHERDI_SAFETENSORS_PREFIX_BYTES, (size_t)said->bytes, &file->header));
-    SHERDI_TRY(checksums_find(reader, file));
-    SHERDI_TRY(tensors_index(reader, file));
-    file->is_known = 1;
-    return SHERD_OK;
+    status = checksums_find(reader, file);
+    status = status == SHERD_OK ? tensors_index(reader, file) : status;
+    if (status != SHERD_OK) {
+        header_forget(file);
+    }
+    file->is_known = status == SHERD_OK;
+    return status;
 }
 
 /* The first bytes, through the first slot, which is empty. */
@@ -454,6 +468,7 @@ static sherd_status file_use(sherdi_reader *reader, data_file *file)
     SHERDI_TRY(sherdi_file_open(reader->params.queue, &params, &file->open));
     reader->num_open++;
     if (sherdi_file_len(file->open) != file_said(reader, file)->bytes) {
+        file_close(reader, file); /* it is looked at anew by who asks again */
         return file_damaged(reader, file, "it is not as long as the manifest says");
     }
     return file->is_known ? SHERD_OK : header_read(reader, file);
@@ -548,19 +563,26 @@ static sherd_status extent_damaged(const sherdi_reader *reader, const data_file 
                        more > 1 ? " or one that follows it" : "");
 }
 
-static sherd_status slot_check(sherdi_reader *reader, slot *s)
+/* The extent that begins at `at` in the slot; *len_bytes_out is how long it is. */
+static int extent_is_whole(const sherdi_reader *reader, const slot *s, size_t at,
+                           size_t *len_bytes_out)
 {
-    const unsigned char *memory = slot_memory(reader, s);
-    size_t               begin  = s->number * reader->params.slot_bytes;
-    size_t               len    = slot_len(reader, s->file, s->number);
-    char                 digits[HEX_DIGITS + 1];
+    size_t number = (s->number * reader->params.slot_bytes + at) / EXTENT;
+    char   digits[HEX_DIGITS + 1];
 
-    for (size_t at = 0; at < len; at += EXTENT) {
-        size_t some = sherdi_min_size(EXTENT, len - at);
+    *len_bytes_out = sherdi_min_size(EXTENT, slot_len(reader, s->file, s->number) - at);
+    (void)snprintf(digits, sizeof(digits), "%016" PRIx64,
+                   sherdi_checksum(slot_memory(reader, s) + at, *len_bytes_out));
+    return memcmp(digits, s->file->checksums + number * HEX_DIGITS, HEX_DIGITS) == 0;
+}
 
-        (void)snprintf(digits, sizeof(digits), "%016" PRIx64, sherdi_checksum(memory + at, some));
-        if (memcmp(digits, s->file->checksums + (begin + at) / EXTENT * HEX_DIGITS, HEX_DIGITS) !=
-            0) {
+static sherd_status slot_check(const sherdi_reader *reader, const slot *s)
+{
+    size_t begin = s->number * reader->params.slot_bytes;
+    size_t some;
+
+    for (size_t at = 0; at < slot_len(reader, s->file, s->number); at += EXTENT) {
+        if (!extent_is_whole(reader, s, at, &some)) {
             return extent_damaged(reader, s->file, begin + at, begin + at + some);
         }
     }
@@ -579,29 +601,40 @@ static void slots_ahead(sherdi_reader *reader, size_t number)
     }
 }
 
-/* The slot with that byte of the open file's data. */
-static sherd_status slot_take(sherdi_reader *reader, size_t at, slot **out)
+/* A slot of the open file, with what follows on its way; *is_new_out: nobody has looked at its checksums yet. */
+static sherd_status slot_fetch(sherdi_reader *reader, size_t number, slot **out, int *is_new_out)
 {
-    size_t       number = at / reader->params.slot_bytes;
-    slot        *s      = slot_find(reader, number);
+    slot        *s = slot_find(reader, number);
     sherd_status status;
 
     if (s == NULL) {
         s = slot_start(reader, number);
     }
-    s->used = ++reader->clock;
-    *out    = s;
+    s->used     = ++reader->clock;
+    *out        = s;
+    *is_new_out = !s->is_checked;
     if (s->is_checked) {
         return SHERD_OK;
     }
     slots_ahead(reader, number);
-    status = sherdi_io_wait(reader->params.queue, &s->io);
-    if (status == SHERD_OK) {
-        status = slot_check(reader, s);
-    }
+    status        = sherdi_io_wait(reader->params.queue, &s->io);
     s->is_checked = 1;
     if (status != SHERD_OK) {
         *s = (slot){.file = NULL};
+    }
+    return status;
+}
+
+/* The slot with that byte of the open file's data. */
+static sherd_status slot_take(sherdi_reader *reader, size_t at, slot **out)
+{
+    int          is_new;
+    sherd_status status;
+
+    SHERDI_TRY(slot_fetch(reader, at / reader->params.slot_bytes, out, &is_new));
+    status = is_new ? slot_check(reader, *out) : SHERD_OK;
+    if (status != SHERD_OK) {
+        **out = (slot){.file = NULL};
     }
     return status;
 }
@@ -679,22 +712,214 @@ sherd_status sherdi_reader_values(sherdi_reader *reader, size_t param, int part,
     return SHERD_OK;
 }
 
-sherd_status sherdi_reader_verify(sherdi_reader *reader, sherdi_data_file which, int rank,
-                                  void (*progress)(void *ctx, uint64_t more_bytes), void *ctx)
+/* --------------------------------------------------------------------- verify -- */
+
+/* A file that is read from end to end. */
+typedef struct verifying {
+    sherdi_reader             *reader;
+    data_file                 *file;
+    const sherdi_reader_watch *watch;
+    sherdi_data_file           which;
+    int                        rank;
+    char                       path[SHERDI_CHECKPOINT_PATH_BYTES];
+} verifying;
+
+static void damage_tell(const verifying *v, const char *tensor, size_t begin, size_t len_bytes,
+                        const char *what)
 {
-    data_file *file = &reader->files[rank][which];
+    v->watch->damage(v->watch->ctx, &(sherdi_reader_damage){.file      = v->path,
+                                                            .tensor    = tensor,
+                                                            .begin     = begin,
+                                                            .len_bytes = len_bytes,
+                                                            .what      = what});
+}
 
-    if (file_said(reader, file)->bytes == 0) {
-        return SHERD_OK;
-    }
-    SHERDI_TRY(file_use(reader, file));
-    for (size_t at = 0; at < file->header->data_bytes; at += reader->params.slot_bytes) {
-        slot *s;
+/* All tensors that have bytes in it: which of them is damaged a checksum does not say. */
+static void extent_tell(const verifying *v, size_t begin, size_t len_bytes)
+{
+    const sherdi_safetensors *header = v->file->header;
 
-        SHERDI_TRY(slot_take(reader, at, &s));
-        if (progress != NULL) {
-            progress(ctx, slot_len(reader, file, s->number));
+    for (size_t t = 0; t < header->num_tensors; t++) {
+        const sherdi_tensor *tensor = &header->tensors[t];
+
+        if (tensor->begin < begin + len_bytes && tensor->end > begin) {
+            damage_tell(v, tensor->name, header->data_at + begin, len_bytes,
+                        "bytes are not what their checksum says");
         }
     }
+}
+
+static void slot_verify(const verifying *v, slot *s)
+{
+    sherdi_reader *reader   = v->reader;
+    size_t         len      = slot_len(reader, s->file, s->number);
+    int            is_whole = 1;
+    size_t         some;
+
+    for (size_t at = 0; at < len; at += EXTENT) {
+        if (!extent_is_whole(reader, s, at, &some)) {
+            extent_tell(v, s->number * reader->params.slot_bytes + at, some);
+            is_whole = 0;
+        }
+    }
+    if (!is_whole) {
+        *s = (slot){.file = NULL}; /* nobody takes values from it */
+    }
+}
+
+static void data_verify(const verifying *v)
+{
+    sherdi_reader *reader = v->reader;
+    size_t         bytes  = v->file->header->data_bytes;
+
+    for (size_t n = 0; n * reader->params.slot_bytes < bytes; n++) {
+        size_t len = slot_len(reader, v->file, n);
+        slot  *s;
+        int    is_new;
+
+        if (slot_fetch(reader, n, &s, &is_new) != SHERD_OK) {
+            damage_tell(v, NULL, v->file->header->data_at + n * reader->params.slot_bytes, len,
+                        sherd_last_error());
+        } else if (is_new) {
+            slot_verify(v, s);
+        }
+        if (v->watch->progress != NULL) {
+            v->watch->progress(v->watch->ctx, len);
+        }
+    }
+}
+
+/* What this rank saved of a parameter, by the manifest: [*first, *first + count). Returns count. */
+static size_t share_of(const verifying *v, const sherdi_manifest_param *param, size_t *first)
+{
+    size_t slice = v->reader->manifest.segments[param->segment].slice_elems;
+    size_t begin = sherdi_max_size((size_t)v->rank * slice, param->offset_elems);
+    size_t end = sherdi_min_size(((size_t)v->rank + 1) * slice, param->offset_elems + param->elems);
+
+    *first = begin - param->offset_elems;
+    return begin < end ? end - begin : 0;
+}
+
+/* One part of one parameter: the file's tensors have the rank's share of it, each element once. */
+static void part_verify(const verifying *v, size_t param, int part)
+{
+    const sherdi_manifest_param *p   = &v->reader->manifest.params[param];
+    const found                 *end = v->file->tensors + v->file->num_tensors;
+    size_t                       first;
+    size_t                       count = share_of(v, p, &first);
+    const found                 *at;
+    char                         what[128];
+
+    at = count == 0 ? NULL : tensor_find(v->file, param, part, first);
+    while (count > 0 && at != NULL && at < end && at->param == param && at->part == part &&
+           at->first == first && at->count <= count) {
+        first += at->count;
+        count -= at->count;
+        at++;
+    }
+    if (count > 0 || (at != NULL && at < end && at->param == param && at->part == part)) {
+        (void)snprintf(what, sizeof(what),
+                       "its elements of %s are not there once each, from element %zu on",
+                       part == 0 ? "master" : v->reader->manifest.parts[part], first);
+        damage_tell(v, p->name, 0, 0, what);
+    }
+}
+
+static void parts_verify(const verifying *v)
+{
+    const sherdi_manifest *m = &v->reader->manifest;
+
+    for (size_t p = 0; p < m->num_params; p++) {
+        if (m->params[p].is_frozen != (v->which == SHERDI_DATA_FROZEN)) {
+            continue;
+        }
+        for (int part = 0; part < (m->params[p].is_frozen ? 1 : m->num_parts); part++) {
+            part_verify(v, p, part);
+        }
+    }
+}
+
+/* Of a parameter and a part that the manifest knows, or a blob. */
+static sherd_status tensor_verify(const verifying *v, const sherdi_tensor *tensor)
+{
+    char *text  = sherdi_strdup(v->reader->params.mem, tensor->name);
+    found ours  = {.count = 0};
+    int   is_ok = 0;
+
+    if (text == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    if (strncmp(tensor->name, "blob:", 5) == 0 && tensor->dtype == SHERDI_TENSOR_U8) {
+        is_ok = 1;
+    } else if (tensor_take(v->reader, tensor, v->which, text, &ours)) {
+        is_ok =
+            dtype_fits(v->reader, v->which, tensor->dtype) &&
+            v->reader->manifest.params[ours.param].is_frozen == (v->which == SHERDI_DATA_FROZEN);
+    }
+    sherdi_free(text);
+    if (!is_ok) {
+        damage_tell(v, tensor->name, v->file->header->data_at + tensor->begin,
+                    tensor->end - tensor->begin, "no parameter of the manifest has such a tensor");
+    }
     return SHERD_OK;
+}
+
+/* A rank without a file has nothing to save. */
+static int is_needless(const verifying *v)
+{
+    const sherdi_manifest *m = &v->reader->manifest;
+    size_t                 first;
+
+    for (size_t p = 0; p < m->num_params; p++) {
+        if (m->params[p].is_frozen == (v->which == SHERDI_DATA_FROZEN) &&
+            share_of(v, &m->params[p], &first) > 0) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+sherd_status sherdi_reader_verify(sherdi_reader *reader, sherdi_data_file which, int rank,
+                                  const sherdi_reader_watch *watch)
+{
+    verifying    v = {.reader = reader,
+                      .file   = &reader->files[rank][which],
+                      .watch  = watch,
+                      .which  = which,
+                      .rank   = rank};
+    sherd_status status;
+
+    SHERDI_TRY(file_path(reader, v.file, v.path));
+    if (file_said(reader, v.file)->bytes == 0) {
+        if (!is_needless(&v)) {
+            damage_tell(&v, NULL, 0, 0, "the manifest does not name it, and it should be there");
+        }
+        return SHERD_OK;
+    }
+    status = file_use(reader, v.file);
+    if (status != SHERD_OK) {
+        damage_tell(&v, NULL, 0, 0, sherd_last_error());
+        return status == SHERD_E_NOMEM ? status : SHERD_OK;
+    }
+    for (size_t t = 0; t < v.file->header->num_tensors; t++) {
+        SHERDI_TRY(tensor_verify(&v, &v.file->header->tensors[t]));
+    }
+    parts_verify(&v);
+    if (watch->progress != NULL) {
+        watch->progress(watch->ctx, v.file->header->data_at);
+    }
+    data_verify(&v);
+    return SHERD_OK;
+}
+
+int64_t sherdi_reader_file_bytes(const sherdi_reader *reader, sherdi_data_file which, int rank)
+{
+    char        path[SHERDI_CHECKPOINT_PATH_BYTES];
+    struct stat at;
+
+    if (file_path(reader, &reader->files[rank][which], path) != SHERD_OK || lstat(path, &at) != 0 ||
+        !S_ISREG(at.st_mode)) {
+        return -1;
+    }
+    return (int64_t)at.st_size;
 }

@@ -32,9 +32,29 @@ typedef sherd_status (*sherdi_reader_fn)(void *ctx, size_t first, size_t count, 
  *  many calls as it takes. E_IO; E_INVAL with tensor, rank and file where they are not what their checksum says. */
 sherd_status sherdi_reader_values(sherdi_reader *reader, size_t param, int part, size_t first,
                                   size_t count, sherdi_reader_fn fn, void *ctx);
-/** Reads a data file from end to end and compares; counts its bytes to `progress` (may be NULL). Errors as above. */
+
+/* What is wrong in a data file. */
+typedef struct sherdi_reader_damage {
+    const char *file;             /* its path */
+    const char *tensor;           /* its name in the file; NULL: no tensor's in particular */
+    size_t      begin, len_bytes; /* in the file; none: 0 */
+    const char *what;             /* a sentence */
+} sherdi_reader_damage;
+
+/* Told while a file is read from end to end. */
+typedef struct sherdi_reader_watch {
+    void *ctx;
+    void (*progress)(void *ctx, uint64_t more_bytes);
+    void (*damage)(void *ctx, const sherdi_reader_damage *damage);
+} sherdi_reader_watch;
+
+/** Reads a data file from end to end: its length and header against the manifest, every extent against its checksum, the
+ *  tensors against the manifest, which says what this rank saved, each element of each part once. Tells of all that is
+ *  wrong and goes on. E_NOMEM; what is damaged is no error here. */
 sherd_status sherdi_reader_verify(sherdi_reader *reader, sherdi_data_file which, int rank,
-                                  void (*progress)(void *ctx, uint64_t more_bytes), void *ctx);
+                                  const sherdi_reader_watch *watch);
+/** How long that data file really is; -1: it is not there, or no file. */
+int64_t sherdi_reader_file_bytes(const sherdi_reader *reader, sherdi_data_file which, int rank);
 /** Bytes that came from the drive so far. */
 uint64_t sherdi_reader_bytes(const sherdi_reader *reader);
 /** Accepts NULL. */
