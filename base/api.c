@@ -40,6 +40,11 @@ static const api_shape SHAPES[SHERDI_API_STRUCTS] = {
                                       .bytes       = sizeof(sherd_tensor_map),
                                       .array_at    = offsetof(sherd_tensor_map, shape),
                                       .array_bytes = sizeof(((sherd_tensor_map *)0)->shape)},
+    [SHERDI_API_CHECKPOINT_PARAM]  = {.name        = "sherd_checkpoint_param",
+                                      .bytes       = sizeof(sherd_checkpoint_param),
+                                      .array_at    = offsetof(sherd_checkpoint_param, shape),
+                                      .array_bytes = sizeof(((sherd_checkpoint_param *)0)->shape)},
+    [SHERDI_API_VERIFY_PARAMS]     = SHAPE(sherd_verify_params),
 };
 
 static int size_is_known(const api_shape *shape, size_t size)

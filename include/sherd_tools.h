@@ -1,5 +1,5 @@
 /* What tools ask beside trainers: plans for machines that are described, their times and proofs, the reference page,
- * state files on a drive, what a build has. Conventions as in sherd.h. */
+ * state files and checkpoints on a drive, what a build has. Conventions as in sherd.h. */
 #ifndef SHERD_TOOLS_H
 #define SHERD_TOOLS_H
 
@@ -95,6 +95,102 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_state_files_find(const char         
 /** Removes one, with its stripes in other folders. E_STATE when a process has it open, E_INVAL when it is
  *  not named like a state file, E_IO. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_state_file_remove(const char *path);
+
+/* --------------------------------------------------------- checkpoints --- */
+
+/* Checkpoints as they lie in a folder, without an engine and without the model's code. What saves and loads them is in
+ * sherd.h. Nothing is followed out of the folder: neither a path that a file gives nor a symbolic link. */
+
+/* What is known of one without reading its data. */
+typedef struct sherd_checkpoint_info {
+    size_t  struct_size;
+    char    tag[256];
+    char    problem[512]; /* why it is not complete, a sentence; "" where it is */
+    char    version[64];  /* of the library that wrote it */
+    char    optimizer[32];
+    int64_t step; /* updates; -1: the manifest cannot be read, and all from `version` on is empty */
+    int64_t saved_s; /* in seconds since 1970 */
+    int     world_size, stage;
+    sherd_dtype compute_dtype;
+    int         is_latest;   /* DIR/latest names it */
+    int         is_complete; /* the manifest is whole, and each file is there and has its length */
+    int         reserved;    /* keeps the layout; zero */
+    uint64_t    num_params, num_elems;
+    uint64_t    fingerprint, state_fingerprint; /* of the parameters; of the state's other parts */
+    uint64_t    data_bytes;                     /* of its data files */
+    uint64_t    held_bytes;                     /* on the drive, manifest and all */
+    uint64_t
+        shared_bytes; /* of these, in files that another checkpoint has too: removing this one does not free
+                                  them */
+} sherd_checkpoint_info;
+
+/** Receives one, borrowed for the call; a return other than SHERD_OK ends the search and is what it returns. */
+typedef sherd_status (*sherd_checkpoint_fn)(void *ctx, const sherd_checkpoint_info *info);
+/** Calls `fn` for every checkpoint in `dir`, the oldest first, those that are not complete among them. Local. E_IO,
+ *  E_NOMEM, E_NOTSUP (a build without libxxhash). */
+SHERD_API SHERD_MUST_USE sherd_status sherd_checkpoints_find(const char         *dir,
+                                                             sherd_checkpoint_fn fn, void *ctx);
+/** Removes DIR/TAG. Where it was the newest, DIR/latest names the one before, or goes. What is begun is ended by the next
+ *  save, if the process dies in between. E_IO (not there, a symbolic link), E_INVAL (no tag). */
+SHERD_API SHERD_MUST_USE sherd_status sherd_checkpoint_remove(const char *dir, const char *tag);
+
+/* One that is read. One thread at a time. */
+typedef struct sherd_checkpoint sherd_checkpoint;
+/** Reads the manifest of DIR/TAG (NULL: what DIR/latest names); data is read when it is asked for. E_IO (not there), E_INVAL
+ *  (damaged, hostile, of another format), E_NOMEM, E_NOTSUP (a build without libxxhash). */
+SHERD_API SHERD_MUST_USE sherd_status sherd_checkpoint_open(const char *dir, const char *tag,
+                                                            sherd_checkpoint **out);
+/** Accepts NULL. */
+SHERD_API void sherd_checkpoint_close(sherd_checkpoint *checkpoint);
+/** Valid until close. */
+SHERD_API const sherd_checkpoint_info *sherd_checkpoint_describe(
+    const sherd_checkpoint *checkpoint);
+
+/* A parameter as it was saved. */
+typedef struct sherd_checkpoint_param {
+    size_t      struct_size;
+    const char *name; /* the checkpoint's */
+    int         ndim, is_frozen;
+    size_t      shape[SHERD_MAX_NDIM];
+    size_t      elems;
+} sherd_checkpoint_param;
+SHERD_API void sherd_checkpoint_param_init(sherd_checkpoint_param *param);
+/** The parameter number `index` of info.num_params, in the order in which they were declared. E_INVAL (no such number). */
+SHERD_API SHERD_MUST_USE sherd_status sherd_checkpoint_param_at(const sherd_checkpoint *checkpoint,
+                                                                size_t                  index,
+                                                                sherd_checkpoint_param *out);
+/** Elements [first, first + count) of a part of a parameter, as fp32: "master" (also of a frozen one, which was
+ *  saved in the compute type), or a part of the optimizer's state by name. Bytes are held against their checksums before
+ *  they come. Reading forward is fast. On failure `out` is undefined. E_INVAL (no such parameter, part or range; damaged:
+ *  which tensor of which rank), E_IO, E_NOMEM. */
+SHERD_API SHERD_MUST_USE sherd_status sherd_checkpoint_read(sherd_checkpoint *checkpoint,
+                                                            const char *param, const char *part,
+                                                            size_t first, size_t count, float *out);
+/* Something that is damaged. */
+typedef struct sherd_checkpoint_damage {
+    size_t      struct_size;
+    const char *file; /* its path */
+    const char         *
+        tensor; /* NAME:PART:FIRST as in the file, or the parameter's name; NULL: no tensor's in particular */
+    uint64_t    begin, len_bytes; /* in the file; 0 and 0 where it is not bytes that are wrong */
+    const char *what;             /* a sentence */
+} sherd_checkpoint_damage;
+
+typedef struct sherd_verify_params {
+    size_t            struct_size;
+    sherd_progress_fn progress; /* may be NULL */
+    void             *progress_ctx;
+    void (*damage)(
+        void                          *ctx,
+        const sherd_checkpoint_damage *damage); /* of each, borrowed for the call; may be NULL */
+    void *damage_ctx;
+} sherd_verify_params;
+SHERD_API void sherd_verify_params_init(sherd_verify_params *params);
+/** Reads every byte of every data file and holds it against its checksum, the files against the manifest, and the tensors in
+ *  them against the parameters: each element of each part is there once. Does not end at the first that is wrong. `params`
+ *  may be NULL. Blocks. E_INVAL (damaged: how often, and the first), E_NOMEM. */
+SHERD_API SHERD_MUST_USE sherd_status sherd_checkpoint_verify(sherd_checkpoint          *checkpoint,
+                                                              const sherd_verify_params *params);
 
 /* -------------------------------------------------- build and reference -- */
 
