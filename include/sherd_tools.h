@@ -166,6 +166,12 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_checkpoint_param_at(const sherd_chec
 SHERD_API SHERD_MUST_USE sherd_status sherd_checkpoint_read(sherd_checkpoint *checkpoint,
                                                             const char *param, const char *part,
                                                             size_t first, size_t count, float *out);
+/** All that the manifest says, for people or as JSON: the model with its shapes, parts, counters, files. What `write`
+ *  returns other than SHERD_OK ends it. E_NOMEM. */
+SHERD_API SHERD_MUST_USE sherd_status sherd_checkpoint_write(const sherd_checkpoint *checkpoint,
+                                                             sherd_plan_format       format,
+                                                             sherd_write_fn write, void *ctx);
+
 /* Something that is damaged. */
 typedef struct sherd_checkpoint_damage {
     size_t      struct_size;
