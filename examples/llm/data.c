@@ -462,12 +462,12 @@ static size_t sequence_start(const order *o, uint64_t number)
     return offset + (size_t)permute(number % windows, windows, key) * o->length;
 }
 
-int order_train(const order *o, uint64_t number, int32_t *inputs, int32_t *targets)
+int order_train(const order *o, uint64_t first, int32_t *inputs, int32_t *targets)
 {
     int result = 0;
 
     for (size_t j = 0; result == 0 && j < o->batch; j++) {
-        result = sequence_read(o, sequence_start(o, number * o->batch + j), inputs + j * o->length,
+        result = sequence_read(o, sequence_start(o, first + j), inputs + j * o->length,
                                targets + j * o->length);
     }
     return result;

@@ -35,12 +35,11 @@ typedef struct order {
 
 /** NULL, or a sentence why the corpus is too short. */
 const char *order_check(const order *o, char *text, size_t text_bytes);
-/** Inputs and targets [batch, length] of micro-batch `number` of the run: those of micro-step k on
- *  rank r of an optimizer step s have number (s * accumulation + k) * world + r. Sequence j of it
- *  is number * batch + j of the run, whatever batch is: a layout changes who computes, not what.
- *  An epoch visits every window of the training part once, in a seeded order and at a
- *  seeded offset. Returns as corpus_read does. */
-int order_train(const order *o, uint64_t number, int32_t *inputs, int32_t *targets);
+/** Inputs and targets [batch, length] of sequences [first, first + batch) of the run. A micro-batch of all ranks takes
+ *  the next world * batch of them, rank r the r-th `batch`: a layout changes who computes, not what, and a run that goes
+ *  on needs to know nothing but how many there were. An epoch visits every window of the training part once, in a
+ *  seeded order and at a seeded offset. Returns as corpus_read does. */
+int order_train(const order *o, uint64_t first, int32_t *inputs, int32_t *targets);
 /** Micro-batch `number` of `count` that are spread evenly over the validation part. */
 int order_validate(const order *o, uint64_t number, uint64_t count, int32_t *inputs,
                    int32_t *targets);

@@ -42,10 +42,10 @@ typedef struct trainer {
     size_t             stage0_bytes; /* what a rank would hold at stage 0; rank 0 knows */
 
     long     step;
-    uint64_t micro; /* micro-batches of this rank */
-    uint64_t
-         first_micro; /* ... when this program began: not 0 when it goes on from another's state */
-    long first_step;
+    uint64_t sequences; /* of the run, that all ranks together have trained on */
+    /* ... when this program began: not 0 when it goes on from another's state */
+    long           first_step;
+    uint64_t       first_sequences;
     double         first_loss, last_loss, first_validation, last_validation;
     double         seconds; /* of the steps */
     uint64_t       fingerprint;
@@ -137,12 +137,12 @@ static sherd_status model_open(trainer *t)
     model_params   params = {
           .sizes = o->sizes, .length = o->length, .is_recomputed = o->is_recomputed};
 
-    t->micro       = (uint64_t)t->info.micro_step;
-    t->step        = (long)(t->info.micro_step / t->info.accumulation);
-    t->first_micro = t->micro;
-    t->first_step  = t->step;
-    params.batch   = (size_t)t->info.micro_batch_size;
-    params.dtype   = t->info.compute_dtype;
+    params.batch       = (size_t)t->info.micro_batch_size;
+    t->step            = (long)(t->info.micro_step / t->info.accumulation);
+    t->sequences       = (uint64_t)t->info.micro_step * (uint64_t)t->world_size * params.batch;
+    t->first_step      = t->step;
+    t->first_sequences = t->sequences;
+    params.dtype       = t->info.compute_dtype;
     t->data = (order){.c = t->job->c, .seed = o->seed, .length = o->length, .batch = params.batch};
     if (strcmp(t->info.backend, "cpu") == 0 &&
         blas_reserve(t->info.cpu_threads, why, sizeof(why)) != 0) {
@@ -250,7 +250,7 @@ static void heading_say(const trainer *t)
     }
 }
 
-static size_t sequence_tokens(const trainer *t)
+static size_t micro_tokens(const trainer *t)
 {
     return t->data.batch * t->data.length;
 }
@@ -278,8 +278,7 @@ static sherd_status report_start(trainer *t)
                              .memory_bytes = rank_bytes(t),
                              .is_quiet     = o->is_quiet,
                              .is_appended  = o->is_resumed,
-                             .first_tokens =
-                                 t->micro * (uint64_t)t->world_size * sequence_tokens(t)};
+                             .first_tokens = t->sequences * o->length};
 
     if (t->rank != 0) {
         return SHERD_OK;
@@ -325,10 +324,10 @@ static sherd_status validate(trainer *t, double *loss_out)
         double loss;
 
         if (order_validate(&t->data, (uint64_t)(number < VALIDATION_BATCHES ? number : 0),
-                           VALIDATION_BATCHES, t->tokens, t->tokens + sequence_tokens(t)) != 0) {
+                           VALIDATION_BATCHES, t->tokens, t->tokens + micro_tokens(t)) != 0) {
             return data_fail(t);
         }
-        TRY(drive_eval(t->d, t->tokens, t->tokens + sequence_tokens(t)));
+        TRY(drive_eval(t->d, t->tokens, t->tokens + micro_tokens(t)));
         TRY(losses_take(t, &loss));
         sum += number < VALIDATION_BATCHES ? loss : 0.0;
     }
@@ -345,14 +344,14 @@ static sherd_status validate(trainer *t, double *loss_out)
 static sherd_status window_run(trainer *t, sherd_step_report *step_out, double *sum_out)
 {
     for (int k = 0; k < t->info.accumulation; k++) {
-        uint64_t number = t->micro * (uint64_t)t->world_size + (uint64_t)t->rank;
+        uint64_t first = t->sequences + (uint64_t)t->rank * t->data.batch;
 
-        if (order_train(&t->data, number, t->tokens, t->tokens + sequence_tokens(t)) != 0) {
+        if (order_train(&t->data, first, t->tokens, t->tokens + micro_tokens(t)) != 0) {
             return data_fail(t);
         }
-        TRY(drive_train(t->d, t->tokens, t->tokens + sequence_tokens(t)));
+        TRY(drive_train(t->d, t->tokens, t->tokens + micro_tokens(t)));
         TRY(sherd_step(t->engine, step_out));
-        t->micro++;
+        t->sequences += (uint64_t)t->world_size * t->data.batch;
     }
     TRY(sherd_step_wait(t->engine, step_out));
     return losses_take(t, sum_out);
@@ -450,7 +449,7 @@ static sherd_status step_run(trainer *t, int *stop_out)
     told.figures = t->figures;
     told.step    = t->step;
     told.loss    = t->last_loss;
-    told.tokens  = t->micro * (uint64_t)t->world_size * sequence_tokens(t);
+    told.tokens  = t->sequences * o->length;
     told.seconds = clock_seconds() - start;
     t->seconds += told.seconds;
     if (*stop_out || t->step == o->steps || (o->eval_every > 0 && t->step % o->eval_every == 0)) {
@@ -527,7 +526,7 @@ static void memory_say(const trainer *t)
 static void summary_say(const trainer *t)
 {
     char     duration[32];
-    uint64_t tokens = (t->micro - t->first_micro) * (uint64_t)t->world_size * sequence_tokens(t);
+    uint64_t tokens = (t->sequences - t->first_sequences) * t->o.length;
     long     steps  = t->step - t->first_step;
 
     if (steps > 0) {

@@ -223,7 +223,7 @@ static void targets_are_one_token_ahead(void)
     int32_t inputs[64], targets[64];
 
     for (uint64_t n = 0; n < 50; n++) {
-        CHECK_INT(0, order_train(&o, n, inputs, targets));
+        CHECK_INT(0, order_train(&o, n * 4, inputs, targets));
         for (size_t j = 0; j < 4; j++) {
             CHECK_BYTES_EQUAL(inputs + j * 16 + 1, targets + j * 16, 15 * sizeof(int32_t));
         }
@@ -280,12 +280,12 @@ static void order_depends_on_seed_and_number_alone(void)
 
     other.seed = 4;
     for (uint64_t n = 0; n < 200; n++) {
-        CHECK_INT(0, order_train(&six, n, a, targets));
+        CHECK_INT(0, order_train(&six, n * 6, a, targets));
         for (size_t j = 0; j < 6; j++) {
             CHECK_INT(0, order_train(&one, n * 6 + j, b + j * 16, targets));
         }
         CHECK_BYTES_EQUAL(a, b, sizeof(a));
-        CHECK_INT(0, order_train(&other, n, b, targets));
+        CHECK_INT(0, order_train(&other, n * 6, b, targets));
         differs += memcmp(a, b, sizeof(a)) != 0;
     }
     CHECK(differs > 195);
