@@ -573,6 +573,10 @@ SHERD_API void sherd_checkpoint_report_init(sherd_checkpoint_report *report);
  *  `out` may be NULL. Collective while one runs. E_IO. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_checkpoint_wait(sherd_engine            *engine,
                                                             sherd_checkpoint_report *out);
+/** The same without waiting: is_running tells whether there is something to wait for. It ends at a boundary, on all ranks
+ *  at the same one; its failure sherd_checkpoint_wait tells. Local. */
+SHERD_API SHERD_MUST_USE sherd_status sherd_checkpoint_query(const sherd_engine      *engine,
+                                                             sherd_checkpoint_report *out);
 
 typedef struct sherd_load_params {
     size_t struct_size;

@@ -780,3 +780,11 @@ sherd_status sherd_checkpoint_wait(sherd_engine *engine, sherd_checkpoint_report
     engine->save_failure.status = SHERD_OK;
     return failure.status == SHERD_OK ? SHERD_OK : sherdi_fail_relay(failure.status, failure.text);
 }
+
+sherd_status sherd_checkpoint_query(const sherd_engine *engine, sherd_checkpoint_report *out)
+{
+    SHERDI_TRY(sherdi_api_need(engine != NULL, "sherd_checkpoint_query", "the engine"));
+    SHERDI_TRY(sherdi_api_check(out, SHERDI_API_CHECKPOINT_REPORT));
+    sherdi_api_write(&engine->checkpoint, out);
+    return SHERD_OK;
+}

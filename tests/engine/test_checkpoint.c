@@ -259,12 +259,58 @@ static void last_two_are_kept_and_latest_names_one(void)
     CHECK_INT(0, test_files(j.dir, "partial"));
 }
 
+/* -------------------------------------------------------------- asynchronous -- */
+
+/* Until an asynchronous save has ended: how many steps it took, the same on every rank. */
+static void query_body(sherd_world *world, void *raw)
+{
+    job                    *j = raw;
+    sherd_checkpoint_report report;
+    char                    keys[1024];
+    double                  count = 0, sum;
+    rig                     r;
+
+    sherd_checkpoint_report_init(&report);
+    open_as(&r, world, j, keys);
+    model_fill(&r);
+    train(&r, 1);
+    CHECK_OK(sherd_checkpoint_query(r.engine, &report));
+    CHECK_INT(0, report.is_running);
+    CHECK_OK(sherd_checkpoint_save(r.engine, j->dir, NULL, NULL));
+    CHECK_OK(sherd_checkpoint_query(r.engine, &report));
+    CHECK_INT(1, report.is_running);
+    CHECK_INT(1, report.step);
+    while (report.is_running) {
+        train(&r, 1);
+        count++;
+        CHECK_OK(sherd_checkpoint_query(r.engine, &report));
+    }
+    CHECK(report.all_s >= report.blocked_s);
+    sum = count;
+    CHECK_OK(sherd_world_sum_f64(world, &sum, 1));
+    CHECK(sum == count * j->layout.world_size);
+    CHECK_OK(sherd_checkpoint_wait(r.engine, NULL));
+    rig_close(&r);
+}
+
+static void asynchronous_save_ends_at_one_boundary(void)
+{
+    job j = {.options = {.dtype = SHERD_BF16, .top = ", \"checkpoint\": {\"async\": true}"},
+             .layout  = {2, 3, NULL, NULL}};
+
+    need_checksums();
+    dir_make(&j, "query");
+    test_world(2, query_body, &j);
+    CHECK_INT(1, test_files(j.dir, "step-000001"));
+}
+
 static const test_case CASES[] = {
     CASE(saved_at_stage_3_on_nvme_goes_on_on_every_layout),
     CASE(saved_at_stage_0_goes_on_on_every_layout),
     CASE(saved_with_a_loss_scale_goes_on_on_every_layout),
     CASE(every_mode_goes_on_on_its_own_layout),
     CASE(last_two_are_kept_and_latest_names_one),
+    CASE(asynchronous_save_ends_at_one_boundary),
 };
 
 RUN_MAIN(CASES)
