@@ -357,7 +357,8 @@ static sherd_status fingerprints_check(load *l)
         sum += engine->exchange.publish[r].fingerprint;
         state += engine->exchange.publish[r].decision;
     }
-    if (!l->is_whole || (sum == m->fingerprint && state == m->state_fingerprint)) {
+    if (!l->is_whole ||
+        (sum == m->fingerprint && (!m->has_state_fingerprint || state == m->state_fingerprint))) {
         return SHERD_OK;
     }
     return sherdi_fail(SHERD_E_INVAL,

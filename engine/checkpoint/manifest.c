@@ -168,10 +168,10 @@ static json_t *manifest_json(const sherdi_manifest *m)
         (json_int_t)m->skipped_steps, "gradient_accumulation_steps", m->accumulation,
         "train_micro_batch_size_per_gpu", m->micro_batch_size, "run", m->run_text, "loss_scaler",
         scaler_json(&m->scaler), "fingerprint", hex_of(m->fingerprint), "frozen_fingerprint",
-        hex_of(m->frozen_fingerprint), "state_fingerprint", hex_of(m->state_fingerprint),
-        "data_bytes", integer_of(m->data_bytes), "extent_bytes",
-        (int)SHERDI_CHECKPOINT_EXTENT_BYTES, "params", params_json(m), "segments", segments_json(m),
-        "files", files_json(m));
+        hex_of(m->frozen_fingerprint), "state_fingerprint",
+        m->has_state_fingerprint ? hex_of(m->state_fingerprint) : json_null(), "data_bytes",
+        integer_of(m->data_bytes), "extent_bytes", (int)SHERDI_CHECKPOINT_EXTENT_BYTES, "params",
+        params_json(m), "segments", segments_json(m), "files", files_json(m));
 }
 
 sherd_status sherdi_manifest_text(const sherdi_manifest *manifest, char **text_out,
@@ -564,7 +564,10 @@ static sherd_status head_read(const reader *r, const sherdi_json_node *root)
     SHERDI_TRY(text_read(r, root, "run", m->run_text, sizeof(m->run_text)));
     SHERDI_TRY(hash_read(r, root, "fingerprint", &m->fingerprint));
     SHERDI_TRY(hash_read(r, root, "frozen_fingerprint", &m->frozen_fingerprint));
-    SHERDI_TRY(hash_read(r, root, "state_fingerprint", &m->state_fingerprint));
+    m->has_state_fingerprint = string_of(root, "state_fingerprint") != NULL;
+    if (m->has_state_fingerprint) {
+        SHERDI_TRY(hash_read(r, root, "state_fingerprint", &m->state_fingerprint));
+    }
     SHERDI_TRY(size_read(r, root, "data_bytes", &bytes));
     m->data_bytes = bytes;
     return SHERD_OK;

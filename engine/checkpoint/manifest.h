@@ -56,12 +56,13 @@ typedef struct sherdi_manifest {
     int           accumulation, micro_batch_size;
     char          run_text[256];
     sherdi_scaler scaler;
-    uint64_t      fingerprint;        /* of all parameters, frozen ones included */
-    uint64_t      frozen_fingerprint; /* of these alone */
-    uint64_t      state_fingerprint;  /* of the parts behind the master; numerics.md */
-    uint64_t      data_bytes;         /* of all data files */
-    int64_t       saved_s;            /* seconds since 1970 */
-    uint64_t      checksum;           /* of its text; of one that was read */
+    uint64_t      fingerprint;           /* of all parameters, frozen ones included */
+    uint64_t      frozen_fingerprint;    /* of these alone */
+    int           has_state_fingerprint; /* 0: some of the state was kept, and not looked at */
+    uint64_t      state_fingerprint;     /* of the parts behind the master; numerics.md */
+    uint64_t      data_bytes;            /* of all data files */
+    int64_t       saved_s;               /* seconds since 1970 */
+    uint64_t      checksum;              /* of its text; of one that was read */
 
     sherdi_manifest_param   *params;
     size_t                   num_params, cap_params;

@@ -3,6 +3,7 @@
 
 #include "base/checked.h"
 #include "engine/checkpoint/folder.h"
+#include "engine/checkpoint/kept.h"
 #include "engine/checkpoint/safetensors.h"
 #include "offload/checksum.h"
 
@@ -21,12 +22,15 @@
 /* A manifest is as long as its model has parameters. */
 #define MOST_MANIFEST_BYTES ((size_t)1 << 30)
 
+#define IN_FILE SIZE_MAX
+
 /* Elements of a part of a parameter, somewhere in a data file. */
 typedef struct found {
     size_t param;
     int    part;
     size_t first, count;
-    size_t at; /* bytes from the start of the data */
+    size_t at;     /* bytes from the start of the data, or of the extent */
+    size_t extent; /* of kept state; IN_FILE: in the data file itself */
 } found;
 
 /* One data file, and its header once that was read. */
@@ -36,6 +40,8 @@ typedef struct data_file {
     int                 is_known;
     sherdi_safetensors *header;
     const char         *checksums;
+    sherdi_kept        *kept; /* state that lies beside it as it was on the drive; NULL: none */
+    int                 is_kept_open;
     found              *tensors; /* by parameter, part, first */
     size_t              num_tensors;
 } data_file;
@@ -152,6 +158,10 @@ static void file_close(sherdi_reader *reader, data_file *file)
             slot_empty(reader, s);
         }
     }
+    if (file->is_kept_open) {
+        sherdi_kept_close(file->kept);
+        file->is_kept_open = 0;
+    }
     sherdi_file_close(file->open, 0);
     reader->num_open -= file->open != NULL;
     file->open = NULL;
@@ -160,10 +170,13 @@ static void file_close(sherdi_reader *reader, data_file *file)
 static void header_forget(data_file *file)
 {
     sherdi_safetensors_destroy(file->header);
+    sherdi_kept_destroy(file->kept);
     sherdi_free(file->tensors);
-    file->header      = NULL;
-    file->tensors     = NULL;
-    file->num_tensors = 0;
+    file->kept         = NULL;
+    file->is_kept_open = 0;
+    file->header       = NULL;
+    file->tensors      = NULL;
+    file->num_tensors  = 0;
 }
 
 void sherdi_reader_close(sherdi_reader *reader)
@@ -306,30 +319,53 @@ static int dtype_fits(const sherdi_reader *reader, sherdi_data_file which,
                                                  : SHERDI_TENSOR_F32);
 }
 
-static sherd_status tensors_index(sherdi_reader *reader, data_file *file)
+/* A tensor of the file, or of what lies beside it, if it is a parameter's. */
+static sherd_status tensor_enter(sherdi_reader *reader, data_file *file,
+                                 const sherdi_tensor *tensor, size_t extent)
 {
     sherdi_data_file which;
     int              rank;
+    char            *text = sherdi_strdup(reader->params.mem, tensor->name);
 
+    if (text == NULL) {
+        return SHERD_E_NOMEM;
+    }
     file_identify(reader, file, &rank, &which);
-    file->tensors = sherdi_alloc_array(reader->params.mem, SHERDI_MEM_CONTROL,
-                                       file->header->num_tensors + 1, sizeof(*file->tensors));
+    if (dtype_fits(reader, which, tensor->dtype) &&
+        tensor->begin % sherdi_tensor_dtype_bytes(tensor->dtype) == 0 &&
+        tensor_take(reader, tensor, which, text, &file->tensors[file->num_tensors])) {
+        file->tensors[file->num_tensors++].extent = extent;
+    }
+    sherdi_free(text);
+    return SHERD_OK;
+}
+
+static sherd_status kept_find(sherdi_reader *reader, data_file *file, const char *path)
+{
+    const char *text = sherdi_safetensors_note(file->header, SHERDI_KEPT_KEY);
+
+    return text == NULL ? SHERD_OK : sherdi_kept_parse(reader->params.mem, path, text, &file->kept);
+}
+
+static sherd_status tensors_index(sherdi_reader *reader, data_file *file)
+{
+    size_t kept = file->kept == NULL ? 0 : sherdi_kept_count(file->kept);
+
+    file->tensors =
+        sherdi_alloc_array(reader->params.mem, SHERDI_MEM_CONTROL,
+                           file->header->num_tensors + kept + 1, sizeof(*file->tensors));
     if (file->tensors == NULL) {
         return SHERD_E_NOMEM;
     }
     for (size_t t = 0; t < file->header->num_tensors; t++) {
-        const sherdi_tensor *tensor = &file->header->tensors[t];
-        char                *text   = sherdi_strdup(reader->params.mem, tensor->name);
+        SHERDI_TRY(tensor_enter(reader, file, &file->header->tensors[t], IN_FILE));
+    }
+    for (size_t t = 0; t < kept; t++) {
+        const sherdi_kept_tensor *at     = sherdi_kept_tensor_at(file->kept, t);
+        sherdi_tensor             tensor = {
+                        .name = at->name, .dtype = SHERDI_TENSOR_F32, .elems = at->count, .begin = at->at};
 
-        if (text == NULL) {
-            return SHERD_E_NOMEM;
-        }
-        if (dtype_fits(reader, which, tensor->dtype) &&
-            tensor->begin % sherdi_tensor_dtype_bytes(tensor->dtype) == 0 &&
-            tensor_take(reader, tensor, which, text, &file->tensors[file->num_tensors])) {
-            file->num_tensors++;
-        }
-        sherdi_free(text);
+        SHERDI_TRY(tensor_enter(reader, file, &tensor, at->extent));
     }
     qsort(file->tensors, file->num_tensors, sizeof(*file->tensors), found_order);
     return SHERD_OK;
@@ -361,6 +397,7 @@ static sherd_status header_parse(sherdi_reader *reader, data_file *file, const c
         reader->params.mem, path, bytes + SHERDI_SAFETENSORS_PREFIX_BYTES,
         len_bytes - SHERDI_SAFETENSORS_PREFIX_BYTES, (size_t)said->bytes, &file->header));
     status = checksums_find(reader, file);
+    status = status == SHERD_OK ? kept_find(reader, file, path) : status;
     status = status == SHERD_OK ? tensors_index(reader, file) : status;
     if (status != SHERD_OK) {
         header_forget(file);
@@ -661,6 +698,39 @@ static sherd_status stretch_hand(sherdi_reader *reader, size_t at, size_t elem, 
 }
 
 /* The tensor of the open file that has the element; NULL: none. */
+static sherd_status extent_read(sherdi_reader *reader, data_file *file, size_t extent,
+                                const unsigned char **out)
+{
+    char             folder[SHERDI_CHECKPOINT_PATH_BYTES];
+    sherdi_data_file which;
+    int              rank;
+
+    if (!file->is_kept_open) {
+        file_identify(reader, file, &rank, &which);
+        SHERDI_TRY(sherdi_checkpoint_path(reader->params.dir, reader->params.tag, NULL, folder));
+        SHERDI_TRY(sherdi_kept_open(file->kept, reader->params.queue, folder, rank,
+                                    reader->manifest.world_size));
+        file->is_kept_open = 1;
+    }
+    reader->read_bytes += sherdi_kept_extent_bytes(file->kept, extent);
+    return sherdi_kept_read(file->kept, extent, out);
+}
+
+/* Of one tensor. */
+static sherd_status tensor_hand(sherdi_reader *reader, data_file *file, const found *at,
+                                size_t elem, size_t first, size_t count, sherdi_reader_fn fn,
+                                void *ctx)
+{
+    const unsigned char *memory;
+
+    if (at->extent == IN_FILE) {
+        return stretch_hand(reader, at->at + (first - at->first) * elem, elem, first, count, fn,
+                            ctx);
+    }
+    SHERDI_TRY(extent_read(reader, file, at->extent, &memory));
+    return fn(ctx, first, count, memory + at->at + (first - at->first) * sizeof(float), SHERD_F32);
+}
+
 static const found *tensor_find(const data_file *file, size_t param, int part, size_t first)
 {
     size_t low  = 0;
@@ -704,8 +774,7 @@ sherd_status sherdi_reader_values(sherdi_reader *reader, size_t param, int part,
             return file_damaged(reader, file, "a tensor that should be there is not");
         }
         some = sherdi_min_size(count, at->count - (first - at->first));
-        SHERDI_TRY(
-            stretch_hand(reader, at->at + (first - at->first) * elem, elem, first, some, fn, ctx));
+        SHERDI_TRY(tensor_hand(reader, file, at, elem, first, some, fn, ctx));
         first += some;
         count -= some;
     }
@@ -785,6 +854,28 @@ static void data_verify(const verifying *v)
         }
         if (v->watch->progress != NULL) {
             v->watch->progress(v->watch->ctx, len);
+        }
+    }
+}
+
+/* What the rank's state was kept as. An extent that is damaged damages all that has bytes in it. */
+static void kept_verify(const verifying *v)
+{
+    size_t extents = v->file->kept == NULL ? 0 : sherdi_kept_extents(v->file->kept);
+
+    for (size_t e = 0; e < extents; e++) {
+        const unsigned char *memory;
+        sherd_status         status = extent_read(v->reader, v->file, e, &memory);
+
+        for (size_t t = 0; t < sherdi_kept_count(v->file->kept) && status != SHERD_OK; t++) {
+            const sherdi_kept_tensor *at = sherdi_kept_tensor_at(v->file->kept, t);
+
+            if (at->extent == e) {
+                damage_tell(v, at->name, 0, 0, sherd_last_error());
+            }
+        }
+        if (v->watch->progress != NULL) {
+            v->watch->progress(v->watch->ctx, sherdi_kept_extent_bytes(v->file->kept, e));
         }
     }
 }
@@ -909,6 +1000,7 @@ sherd_status sherdi_reader_verify(sherdi_reader *reader, sherdi_data_file which,
         watch->progress(watch->ctx, v.file->header->data_at);
     }
     data_verify(&v);
+    kept_verify(&v);
     return SHERD_OK;
 }
 

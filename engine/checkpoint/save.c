@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "engine/checkpoint/folder.h"
 #include "engine/checkpoint/frozen.h"
+#include "engine/checkpoint/kept.h"
 #include "engine/checkpoint/shard.h"
 #include "engine/checkpoint/values.h"
 #include "engine/checkpoint/writer.h"
@@ -29,6 +30,7 @@ typedef struct save_message {
     uint64_t             bytes;     /* that it is going to write */
     sherdi_manifest_file files[SHERDI_DATA_FILES];
     uint64_t             fingerprint, state_fingerprint;
+    uint64_t             is_kept; /* its state is a link, and was not looked at */
 } save_message;
 
 struct sherdi_save {
@@ -70,13 +72,30 @@ static void progress_tell(void *ctx, size_t more_bytes)
     }
 }
 
+/* Of state that is kept as it lies on the drive the file has the description alone. */
+static sherd_status tensors_add(sherdi_save *save, sherdi_data_file which)
+{
+    sherd_engine *engine = save->engine;
+    char         *text;
+    sherd_status  status;
+
+    if (which == SHERDI_DATA_FROZEN || !save->mine.is_kept) {
+        return sherdi_shard_add(engine->plan, &engine->model, which, save->headers[which]);
+    }
+    SHERDI_TRY(sherdi_kept_describe(engine->plan, &engine->model, engine->store.state, &engine->mem,
+                                    &text));
+    status = sherdi_safetensors_metadata(save->headers[which], SHERDI_KEPT_KEY, text);
+    sherdi_free(text);
+    return status;
+}
+
 static sherd_status header_make(sherdi_save *save, sherdi_data_file which)
 {
     sherd_engine *engine = save->engine;
     size_t        extents;
 
     SHERDI_TRY(sherdi_safetensors_begin(&engine->mem, SHERD_ALIGN_BYTES, &save->headers[which]));
-    SHERDI_TRY(sherdi_shard_add(engine->plan, &engine->model, which, save->headers[which]));
+    SHERDI_TRY(tensors_add(save, which));
     extents = sherdi_div_up(sherdi_safetensors_data_bytes(save->headers[which]),
                             SHERDI_CHECKPOINT_EXTENT_BYTES);
     SHERDI_TRY(sherdi_safetensors_metadata(save->headers[which], "format", "sherd"));
@@ -120,7 +139,9 @@ static sherd_status file_finish(sherdi_save *save, sherdi_data_file which)
     sherdi_manifest_file *file   = &save->mine.files[which];
 
     SHERDI_TRY(sherdi_writer_flush(writer));
-    SHERDI_TRY(sherdi_safetensors_set(save->headers[which], "checksums", writer->checksums));
+    if (writer->params.data_bytes > 0) { /* else it is "" already */
+        SHERDI_TRY(sherdi_safetensors_set(save->headers[which], "checksums", writer->checksums));
+    }
     SHERDI_TRY(sherdi_writer_finish(writer, save->header_bytes[which]));
     file->bytes = save->header_len[which] + sherdi_safetensors_data_bytes(save->headers[which]);
     file->header_checksum = sherdi_checksum(save->header_bytes[which], save->header_len[which]);
@@ -264,11 +285,13 @@ static sherd_status manifest_publish(sherdi_save *save)
     size_t           len;
     sherd_status     status;
 
-    m->fingerprint = m->frozen_fingerprint;
+    m->fingerprint           = m->frozen_fingerprint;
+    m->has_state_fingerprint = 1;
     for (int r = 0; r < m->world_size; r++) {
         memcpy(m->files[r], save->all[r].files, sizeof(m->files[r]));
         m->fingerprint += save->all[r].fingerprint;
         m->state_fingerprint += save->all[r].state_fingerprint;
+        m->has_state_fingerprint = m->has_state_fingerprint && !save->all[r].is_kept;
         for (int f = 0; f < SHERDI_DATA_FILES; f++) {
             m->data_bytes += save->all[r].files[f].bytes;
         }
@@ -414,9 +437,39 @@ static sherd_status open_local(sherdi_save *save)
     if (save->slots == NULL) {
         return SHERD_E_NOMEM;
     }
-    SHERDI_TRY(manifest_begin(save));
+    return manifest_begin(save);
+}
+
+/* The state's live generation is given to the checkpoint as it lies on the drive, where links can be made. */
+static sherd_status state_keep(sherdi_save *save)
+{
+    sherd_engine          *engine = save->engine;
+    sherdi_tier_slots_file file;
+    char                   name[SHERDI_CHECKPOINT_NAME_BYTES];
+    sherd_status           status;
+
+    if (!sherdi_plan_has_generations(engine->plan)) {
+        return SHERD_OK;
+    }
+    SHERDI_TRY(sherdi_run_settle(engine, SHERDI_RING_STATE));
+    sherdi_kept_name(engine->rank, engine->world_size, name);
+    status = sherdi_tier_state_keep(engine->store.state, save->folder, name);
+    if (status == SHERD_E_NOTSUP) {
+        sherdi_log(SHERD_LOG_INFO, engine->rank, "the state is copied into the checkpoint: %s",
+                   sherd_last_error());
+        return SHERD_OK;
+    }
+    SHERDI_TRY(status);
+    save->mine.is_kept = 1;
+    sherdi_tier_state_describe_file(engine->store.state, &file);
+    engine->checkpoint.kept_bytes += file.len_bytes;
+    return SHERD_OK;
+}
+
+static sherd_status headers_make(sherdi_save *save)
+{
     for (int f = 0; f < SHERDI_DATA_FILES; f++) {
-        if (sherdi_shard_bytes(plan, &engine->model, (sherdi_data_file)f) > 0) {
+        if (sherdi_shard_bytes(save->engine->plan, &save->engine->model, (sherdi_data_file)f) > 0) {
             SHERDI_TRY(header_make(save, (sherdi_data_file)f));
         }
     }
@@ -425,8 +478,10 @@ static sherd_status open_local(sherdi_save *save)
 
 static sherd_status files_open(sherdi_save *save)
 {
+    SHERDI_TRY(state_keep(save));
+    SHERDI_TRY(headers_make(save));
     if (save->headers[SHERDI_DATA_FROZEN] != NULL && frozen_keep(save)) {
-        save->engine->checkpoint.kept_bytes = save->mine.files[SHERDI_DATA_FROZEN].bytes;
+        save->engine->checkpoint.kept_bytes += save->mine.files[SHERDI_DATA_FROZEN].bytes;
         sherdi_safetensors_builder_destroy(save->headers[SHERDI_DATA_FROZEN]);
         save->headers[SHERDI_DATA_FROZEN] = NULL;
     }
@@ -450,6 +505,20 @@ static sherd_status writers_open(sherdi_save *save)
     return SHERD_OK;
 }
 
+/* The last step knows it. At stage 0 every rank has all, and one counts. */
+static sherd_status own_fingerprint(sherdi_save *save)
+{
+    sherdi_fingerprints *known = &save->engine->fingerprints;
+
+    if (!known->has_own) {
+        SHERDI_TRY(sherdi_fill_own_fingerprint(save->engine, &known->own));
+        known->has_own = 1;
+    }
+    save->mine.fingerprint =
+        save->engine->plan->is_sliced || save->engine->rank == 0 ? known->own : 0;
+    return SHERD_OK;
+}
+
 /* All that the trainer has to stand still for. */
 static sherd_status data_save(sherdi_save *save)
 {
@@ -459,6 +528,10 @@ static sherd_status data_save(sherdi_save *save)
     }
     if (save->headers[SHERDI_DATA_STATE] == NULL) {
         return SHERD_OK;
+    }
+    if (save->mine.is_kept) {
+        SHERDI_TRY(own_fingerprint(save));
+        return file_finish(save, SHERDI_DATA_STATE);
     }
     SHERDI_TRY(sherdi_update_save(save->engine, block_save, save));
     return save->is_async ? SHERD_OK : file_finish(save, SHERDI_DATA_STATE);
@@ -636,10 +709,11 @@ static sherd_status save_create(sherd_engine *engine, const char *dir, const cha
     if (save == NULL) {
         return SHERD_E_NOMEM;
     }
-    engine->save   = save;
-    save->engine   = engine;
-    save->params   = *params;
-    save->is_async = params->is_async;
+    engine->save = save;
+    save->engine = engine;
+    save->params = *params;
+    /* state on a drive is kept by a link, and there is nothing left to write beside the training */
+    save->is_async = params->is_async && !sherdi_plan_has_generations(engine->plan);
     save->start_ns = sherdi_now_ns();
     sherdi_manifest_init(&save->manifest, &engine->mem);
     (void)snprintf(name, sizeof(name), "step-%06lld", (long long)engine->step);

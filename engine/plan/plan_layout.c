@@ -292,7 +292,7 @@ static void checkpoint_size(sherdi_plan *plan)
     plan->checkpoint_slot_bytes = sherdi_min_size(
         SHERDI_CHECKPOINT_SLOT_BYTES, sherdi_round_up(bytes, SHERDI_CHECKPOINT_EXTENT_BYTES));
     slots = sherdi_div_up(bytes, plan->checkpoint_slot_bytes);
-    if (plan->settings.checkpoint_async) {
+    if (plan->settings.checkpoint_async && !sherdi_plan_has_generations(plan)) {
         plan->buffers[SHERDI_BUFFER_SNAPSHOT].bytes =
             sherdi_round_up(bytes, plan->checkpoint_slot_bytes);
     }

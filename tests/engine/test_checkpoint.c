@@ -224,6 +224,56 @@ static void every_mode_goes_on_on_its_own_layout(void)
     }
 }
 
+/* State on a drive is kept by a link: nothing of it is written, and the training behind it changes nothing in it. */
+static void kept_body(sherd_world *world, void *raw)
+{
+    job                    *j = raw;
+    sherd_checkpoint_report report;
+    char                    keys[1024];
+    rig                     r;
+
+    open_as(&r, world, j, keys);
+    model_fill(&r);
+    train(&r, 2);
+    CHECK_OK(sherd_checkpoint_save(r.engine, j->dir, "kept", NULL));
+    sherd_checkpoint_report_init(&report);
+    CHECK_OK(sherd_checkpoint_wait(r.engine, &report));
+    CHECK(report.kept_bytes >= r.engine->plan->nvme_bytes[0] / 3);
+    CHECK(report.bytes < report.kept_bytes);
+    train(&r, 3);
+    CHECK_OK(sherd_checkpoint_load(r.engine, j->dir, "kept", NULL)); /* back by three steps */
+    CHECK_INT(2, r.engine->step);
+    train(&r, 3);
+    j->fingerprint = rig_fingerprint(&r);
+    rig_close(&r);
+}
+
+static void straight_body(sherd_world *world, void *raw)
+{
+    job *j = raw;
+    char keys[1024];
+    rig  r;
+
+    open_as(&r, world, j, keys);
+    model_fill(&r);
+    train(&r, 5);
+    j->fingerprint = rig_fingerprint(&r);
+    rig_close(&r);
+}
+
+static void state_on_a_drive_is_kept_by_a_link(void)
+{
+    job kept     = {.options = {.dtype = SHERD_BF16, .accumulation = 1},
+                    .layout  = {2, 2, "nvme", NULL}};
+    job straight = kept;
+
+    need_checksums();
+    dir_make(&kept, "links");
+    test_world(2, kept_body, &kept);
+    test_world(2, straight_body, &straight);
+    CHECK_INT(straight.fingerprint, kept.fingerprint);
+}
+
 /* ------------------------------------------------------------------- folders -- */
 
 static void tags_body(sherd_world *world, void *raw)
@@ -309,6 +359,7 @@ static const test_case CASES[] = {
     CASE(saved_at_stage_0_goes_on_on_every_layout),
     CASE(saved_with_a_loss_scale_goes_on_on_every_layout),
     CASE(every_mode_goes_on_on_its_own_layout),
+    CASE(state_on_a_drive_is_kept_by_a_link),
     CASE(last_two_are_kept_and_latest_names_one),
     CASE(asynchronous_save_ends_at_one_boundary),
 };
