@@ -165,6 +165,7 @@ sherd_status sherd_engine_memory(sherd_engine *engine, sherd_memory_report *out)
     report.nvme_state_planned  = plan->nvme_bytes[0];
     report.nvme_params_planned = plan->nvme_bytes[1];
     report.nvme_grads_planned  = plan->nvme_bytes[2];
+    report.nvme_index_planned  = plan->index_bytes;
     report.has_spare_state     = sherdi_plan_has_generations(plan);
     report.receive_planned     = plan->receive_bytes;
     report.receive_held        = sherdi_world_reserved_bytes(engine->world);

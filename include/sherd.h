@@ -676,7 +676,7 @@ typedef struct sherd_memory_report {
     size_t host_state_planned, host_state_held;
     size_t host_staging_planned, host_staging_held; /* bounce buffers, rings of NVMe */
     size_t pinned_planned, pinned_held;             /* a part of the host's */
-    size_t nvme_planned;                            /* of the files, both slots of state */
+    size_t nvme_planned;                            /* of the files, both sets of state */
     /* parts of nvme_planned: state twice where a spare generation is kept */
     size_t nvme_params_planned, nvme_grads_planned, nvme_state_planned;
     int    has_spare_state; /* nvme_state_planned holds two generations */
@@ -685,6 +685,7 @@ typedef struct sherd_memory_report {
     size_t receive_planned, receive_held; /* room for reductions, device */
     size_t transport_held;                /* what the transport has taken itself, host */
     size_t padding_elems;                 /* of all segments of all ranks together */
+    size_t nvme_index_planned;            /* beside nvme_planned: the index of the state */
 } sherd_memory_report;
 SHERD_API void                        sherd_memory_report_init(sherd_memory_report *report);
 SHERD_API SHERD_MUST_USE sherd_status sherd_engine_memory(sherd_engine        *engine,

@@ -48,6 +48,19 @@ size_t sherdi_tier_state_commit_bytes(size_t num_extents, size_t note_bytes)
     return len_bytes;
 }
 
+size_t sherdi_tier_state_index_bytes(size_t num_extents, size_t note_bytes)
+{
+    size_t record_bytes, len_bytes;
+
+    if (!sherdi_add_fits(sherdi_state_table_bytes(num_extents), sherdi_state_tail_bytes(note_bytes),
+                         &record_bytes) ||
+        !sherdi_mul_fits(record_bytes, 2, &len_bytes)) {
+        return SIZE_MAX;
+    }
+    (void)sherdi_add_fits(len_bytes, sizeof(sherdi_state_front), &len_bytes);
+    return len_bytes;
+}
+
 sherd_status sherdi_state_map_extents(const sherdi_extent *extents, size_t num_extents,
                                       size_t note_bytes, sherdi_extent *places,
                                       sherdi_state_map *out)

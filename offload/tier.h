@@ -134,6 +134,8 @@ sherd_status sherdi_tier_state_create(sherdi_ioq *queue, const sherdi_tier_state
  *  no generation is whole. Both generations it may have are told by `generation` and rollback. */
 sherd_status sherdi_tier_state_open(sherdi_ioq *queue, const sherdi_tier_state_params *params,
                                     sherdi_mem *mem, sherdi_tier **out);
+/** Bytes of the index file; a set takes as many as all extents together. */
+size_t sherdi_tier_state_index_bytes(size_t num_extents, size_t note_bytes);
 /** Bytes that one commit writes besides the extents, with a note of so many. */
 size_t sherdi_tier_state_commit_bytes(size_t num_extents, size_t note_bytes);
 /** Changes what is_verified of the parameters said. */

@@ -244,7 +244,8 @@ typedef struct sherdi_plan {
     uint32_t *fetches; /* pieces in the order of the gathers: train_fetches, then eval_fetches */
     size_t    num_train_fetches, num_eval_fetches;
     sherdi_plan_moves  moves;
-    uint64_t           nvme_bytes[3]; /* of the files: state (both slots), parameters, gradients */
+    uint64_t           nvme_bytes[3]; /* of the files: state (both sets), parameters, gradients */
+    uint64_t           index_bytes;   /* of the file beside those of the state */
     sherdi_sequence    train, eval;
     sherdi_live_range *transients;
     size_t             num_transients, cap_transients;

@@ -357,6 +357,10 @@ sherd_status sherdi_plan_place(sherdi_plan *plan)
               settings->offload_param.buffer_count, &plan->param_ring_bytes);
     ring_size(plan, SHERDI_BUFFER_GRAD_RING, plan->grad_extents, plan->num_grad_extents,
               settings->offload_state.buffer_count, &plan->grad_ring_bytes);
+    plan->index_bytes = sherdi_plan_has_generations(plan)
+                            ? sherdi_tier_state_index_bytes(plan->num_extents[SHERDI_PLACE_STORAGE],
+                                                            SHERDI_STATE_NOTE_FRONT)
+                            : 0;
     /* a part of the state alone cannot be gone on from: no spare slots */
     plan->nvme_bytes[0] =
         (uint64_t)(sherdi_plan_has_generations(plan) ? 2 : 1) *

@@ -88,6 +88,9 @@ static void print_buffers(printer *out, const sherdi_plan *plan)
             print_total(out, FILES[i], "nvme", plan->nvme_bytes[i]);
         }
     }
+    if (plan->index_bytes > 0) {
+        print_total(out, "index of the state", "nvme", plan->index_bytes);
+    }
     if (plan->receive_bytes > 0) {
         print_total(out, "room for reductions", "device", plan->receive_bytes);
     }

@@ -7,9 +7,11 @@
 #include "tests/engine/toy.h"
 #include "tests/lib/check.h"
 
+#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* Keys of zero_optimization; %s is the folder. */
@@ -278,6 +280,37 @@ static void bytes_are_counted_as_planned(void)
     }
 }
 
+/* What all files that are to be seen have; the ranks have alike. */
+static uint64_t drive_bytes(void)
+{
+    DIR           *dir   = opendir(test_scratch());
+    uint64_t       bytes = 0;
+    struct dirent *entry;
+    struct stat    info;
+
+    CHECK(dir != NULL);
+    while ((entry = readdir(dir)) != NULL) {
+        if (entry->d_name[0] != '.' && fstatat(dirfd(dir), entry->d_name, &info, 0) == 0) {
+            bytes += (uint64_t)info.st_size;
+        }
+    }
+    (void)closedir(dir);
+    return bytes;
+}
+
+static void check_drive(const rig *r, sherd_world *world)
+{
+    sherd_memory_report memory;
+
+    sherd_memory_report_init(&memory);
+    CHECK_OK(sherd_engine_memory(r->engine, &memory));
+    CHECK_OK(sherd_world_barrier(world));
+    CHECK_INT((memory.nvme_state_planned + memory.nvme_index_planned) *
+                  (size_t)sherd_world_size(world),
+              drive_bytes());
+    CHECK_OK(sherd_world_barrier(world));
+}
+
 static void check_budget(sherd_world *world, void *ctx)
 {
     rig               r;
@@ -294,6 +327,7 @@ static void check_budget(sherd_world *world, void *ctx)
     CHECK_INT(elems * 12, report.nvme_read_bytes);
     CHECK_INT(elems * 12 + index, report.nvme_written_bytes);
     CHECK(index < elems);
+    check_drive(&r, world);
     rig_close(&r);
 }
 

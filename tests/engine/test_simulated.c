@@ -72,6 +72,7 @@ static void expect_same_memory(const job *job, const sherd_memory_report *real,
     SAME(*real, *planned, pinned_planned);
     SAME(*real, *planned, nvme_planned);
     SAME(*real, *planned, nvme_state_planned);
+    SAME(*real, *planned, nvme_index_planned);
     SAME(*real, *planned, padding_elems);
     CHECK_INT(planned->params_planned, real->params_held);
     CHECK_INT(planned->grads_planned, real->grads_held);
