@@ -45,6 +45,8 @@ static const api_shape SHAPES[SHERDI_API_STRUCTS] = {
                                       .array_at    = offsetof(sherd_checkpoint_param, shape),
                                       .array_bytes = sizeof(((sherd_checkpoint_param *)0)->shape)},
     [SHERDI_API_VERIFY_PARAMS]     = SHAPE(sherd_verify_params),
+    [SHERDI_API_EXPORT_PARAMS]     = SHAPE(sherd_export_params),
+    [SHERDI_API_IMPORT_PARAMS]     = SHAPE(sherd_import_params),
 };
 
 static int size_is_known(const api_shape *shape, size_t size)

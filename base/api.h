@@ -23,6 +23,8 @@ typedef enum sherdi_api_struct {
     SHERDI_API_TENSOR_MAP,
     SHERDI_API_CHECKPOINT_PARAM,
     SHERDI_API_VERIFY_PARAMS,
+    SHERDI_API_EXPORT_PARAMS,
+    SHERDI_API_IMPORT_PARAMS,
     SHERDI_API_STRUCTS
 } sherdi_api_struct;
 

@@ -249,6 +249,11 @@ sherd_status sherdi_model_add_param(sherdi_model *model, int unit, const sherd_p
     return SHERD_OK;
 }
 
+int sherdi_model_find_param(const sherdi_model *model, const char *name)
+{
+    return (int)name_find(model->param_names, name);
+}
+
 sherd_status sherdi_model_add_read(sherdi_model *model, int unit, int param)
 {
     sherdi_model_unit *reader;

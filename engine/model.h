@@ -72,6 +72,8 @@ sherd_status sherdi_model_add_group(sherdi_model *model, const sherd_group_param
 sherd_status sherdi_model_add_unit(sherdi_model *model, const char *name, int *out);
 sherd_status sherdi_model_add_param(sherdi_model *model, int unit, const sherd_param_params *params,
                                     int *out);
+/** The parameter of that name; -1: there is none. */
+int          sherdi_model_find_param(const sherdi_model *model, const char *name);
 sherd_status sherdi_model_add_read(sherdi_model *model, int unit, int param);
 sherd_status sherdi_model_add_pass(sherdi_model *model, sherd_pass pass, int unit,
                                    size_t held_acquires);

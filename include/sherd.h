@@ -648,6 +648,78 @@ typedef struct sherd_tensor_map {
 } sherd_tensor_map;
 SHERD_API void sherd_tensor_map_init(sherd_tensor_map *map);
 
+typedef struct sherd_export_params {
+    size_t struct_size;
+    const sherd_tensor_map
+          *tensors; /* in the order of the file; NULL: every parameter by its own name and shape */
+    size_t num_tensors;
+    sherd_dtype       dtype;          /* of the file; default SHERD_F32 */
+    size_t            max_file_bytes; /* data of a file of a folder; 0: 5,000,000,000 */
+    sherd_progress_fn progress;       /* may be NULL */
+    void             *progress_ctx;
+} sherd_export_params;
+SHERD_API void sherd_export_params_init(sherd_export_params *params);
+
+/**
+ * Writes the weights as safetensors: master weights, rounded once to `dtype`; frozen parameters from their compute type.
+ * A path that ends in ".safetensors" is one file. Any other is a folder, made if it is not there, with
+ * model.safetensors or, where the data are more than max_file_bytes, model-00001-of-00003.safetensors and so on with
+ * model.safetensors.index.json, as transformers has them. A tensor is never cut: one that is larger has a file alone.
+ *
+ * Files are written beside, synced and renamed; those of an earlier export in the folder are found until the new ones
+ * are whole, or none are. Rank 0 writes; each rank holds 8 MiB meanwhile, rank 0 also one transposed tensor.
+ *
+ * Collective, blocking, between steps.
+ * Errors     E_INVAL (a map that does not fit the model), E_IO with the path, E_NUMERIC (a finite value is too large for
+ *            `dtype`), E_STATE, E_NOMEM. What an earlier export left stays as it was.
+ */
+SHERD_API SHERD_MUST_USE sherd_status sherd_export_safetensors(sherd_engine              *engine,
+                                                               const char                *path,
+                                                               const sherd_export_params *params);
+/** The same as one file of another format: `header`, and behind it the tensors one after the other without holes. The
+ *  names of its tensors are for messages. */
+SHERD_API SHERD_MUST_USE sherd_status sherd_export_raw(sherd_engine *engine, const char *path,
+                                                       const void *header, size_t header_bytes,
+                                                       const sherd_export_params *params);
+
+typedef struct sherd_import_params {
+    size_t                  struct_size;
+    const sherd_tensor_map *tensors; /* NULL: every parameter by its own name and shape */
+    size_t                  num_tensors;
+    /* Patterns of names as of a shell (fnmatch): tensors of the map that the file may lack, and tensors of the file that
+     * the map does not name. Anything else that is missing or extra is an error. */
+    const char *const *may_miss;
+    size_t             num_may_miss;
+    const char *const *may_be_extra;
+    size_t             num_may_be_extra;
+    const char *
+        optional_prefix; /* of names in the map, which the names in the file may all lack; may be NULL */
+    sherd_progress_fn progress; /* may be NULL */
+    void             *progress_ctx;
+} sherd_import_params;
+SHERD_API void sherd_import_params_init(sherd_import_params *params);
+
+/**
+ * Reads weights from safetensors of fp64, fp32, bf16 or fp16: `path` is a file, an index (*.json), or a folder with
+ * model.safetensors, its index, or one file of that kind.
+ *
+ * Before the first acquire parameters are filled, each rank reading what it holds; elements of a parameter that no tensor
+ * of the map has start as 0. One of which the file lacks all tensors is left to sherd_param_fill. Between steps values
+ * are written as by sherd_param_write, and what the file lacks stays.
+ *
+ * The file has to be the same on every rank. Collective, blocking. Each rank holds 8 MiB meanwhile.
+ * Errors     E_INVAL (tensors missing, extra, of another shape or type, by name; a damaged file), E_IO, E_STATE, E_NOMEM. A
+ *            failure while values are written leaves those before it written.
+ */
+SHERD_API SHERD_MUST_USE sherd_status sherd_import_safetensors(sherd_engine              *engine,
+                                                               const char                *path,
+                                                               const sherd_import_params *params);
+/** The same of a file that has `header_bytes` bytes of its own and behind them the tensors of the map (required) one after
+ *  the other in `dtype`, to its end. */
+SHERD_API SHERD_MUST_USE sherd_status sherd_import_raw(sherd_engine *engine, const char *path,
+                                                       size_t header_bytes, sherd_dtype dtype,
+                                                       const sherd_import_params *params);
+
 /* ------------------------------------------- looking inside an engine ---- */
 
 typedef enum sherd_plan_format {

@@ -38,7 +38,7 @@ size_t sherdi_weights_map_elems(const sherd_tensor_map *map);
  * E_INVAL with the tensor, E_NOMEM.
  */
 typedef struct sherdi_weights_model {
-    void  *ctx;
+    const void *ctx;
     size_t num_params;
     sherdi_weights_param (*get)(const void *ctx, size_t param);
     int (*find)(const void *ctx, const char *name, size_t *param_out);
@@ -86,6 +86,7 @@ typedef struct sherdi_weights_file sherdi_weights_file;
 typedef struct sherdi_weights_tensor {
     const sherdi_tensor *about;
     size_t               shard;
+    size_t               number; /* among all of the file */
 } sherdi_weights_tensor;
 
 /** A file, an index, or a folder with one of them. E_INVAL, E_IO, E_NOMEM. */

@@ -371,27 +371,35 @@ sherd_status sherdi_weights_open_raw(sherdi_mem *mem, const char *path, size_t h
 int sherdi_weights_find(const sherdi_weights_file *file, const char *name,
                         sherdi_weights_tensor *out)
 {
+    size_t before = 0;
+
     for (size_t i = 0; i < file->num_shards; i++) {
-        const sherdi_tensor *found = sherdi_safetensors_find(file->shards[i].header, name);
+        const sherdi_safetensors *header = file->shards[i].header;
+        const sherdi_tensor      *found  = sherdi_safetensors_find(header, name);
 
         if (found != NULL) {
-            *out = (sherdi_weights_tensor){.about = found, .shard = i};
+            *out = (sherdi_weights_tensor){
+                .about = found, .shard = i, .number = before + (size_t)(found - header->tensors)};
             return 1;
         }
+        before += header->num_tensors;
     }
     return 0;
 }
 
 int sherdi_weights_get(const sherdi_weights_file *file, size_t i, sherdi_weights_tensor *out)
 {
+    size_t before = 0;
+
     for (size_t s = 0; s < file->num_shards; s++) {
         const sherdi_safetensors *header = file->shards[s].header;
 
-        if (i < header->num_tensors) {
-            *out = (sherdi_weights_tensor){.about = &header->tensors[i], .shard = s};
+        if (i - before < header->num_tensors) {
+            *out = (sherdi_weights_tensor){
+                .about = &header->tensors[i - before], .shard = s, .number = i};
             return 1;
         }
-        i -= header->num_tensors;
+        before += header->num_tensors;
     }
     return 0;
 }

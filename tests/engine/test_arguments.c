@@ -434,10 +434,12 @@ static void engines_without_an_argument_refuse(void)
 
 static void others_take_null(void)
 {
-    sherd_state_file file;
-    sherd_tensor_map map;
-    sherd_world     *world;
-    sherd_status     status = sherd_world_from_mpi_handle(NULL, 0, NULL, &world);
+    sherd_export_params exported;
+    sherd_import_params imported;
+    sherd_state_file    file;
+    sherd_tensor_map    map;
+    sherd_world        *world;
+    sherd_status        status = sherd_world_from_mpi_handle(NULL, 0, NULL, &world);
 
     CHECK(status == SHERD_E_INVAL || status == SHERD_E_NOTSUP);
     status = sherd_world_from_nccl_handle(NULL, NULL, &world);
@@ -450,6 +452,14 @@ static void others_take_null(void)
     CHECK_INT(sizeof(file), file.struct_size);
     sherd_tensor_map_init(&map);
     CHECK_INT(sizeof(map), map.struct_size);
+    sherd_export_params_init(&exported);
+    CHECK_INT(sizeof(exported), exported.struct_size);
+    sherd_import_params_init(&imported);
+    CHECK_INT(sizeof(imported), imported.struct_size);
+    REFUSED(sherd_export_safetensors(NULL, "/nowhere", NULL));
+    REFUSED(sherd_export_raw(NULL, "/nowhere", "", 0, NULL));
+    REFUSED(sherd_import_safetensors(NULL, "/nowhere", NULL));
+    REFUSED(sherd_import_raw(NULL, "/nowhere", 0, SHERD_F32, NULL));
     sherd_log_set(NULL, NULL, SHERD_LOG_WARN);
     CHECK(sherd_version()[0] != '\0');
     CHECK_INT(0, sherd_dtype_bytes((sherd_dtype)9));

@@ -1,0 +1,148 @@
+/* Weights of an engine to files: the calls of the API. What writes is weights_write.c. */
+#include "engine/checkpoint/export.h"
+
+void sherd_export_params_init(sherd_export_params *params)
+{
+    *params = (sherd_export_params){.struct_size = sizeof(*params), .dtype = SHERD_F32};
+}
+
+/* ---- an engine as a model of maps, and as a source ---- */
+
+static sherdi_weights_param model_get(const void *ctx, size_t param)
+{
+    const sherdi_model_param *p = &((const sherdi_model *)ctx)->params[param];
+
+    return (sherdi_weights_param){
+        .name = p->name, .ndim = p->ndim, .shape = p->shape, .elems = p->elems};
+}
+
+static int model_find(const void *ctx, const char *name, size_t *param_out)
+{
+    int found = sherdi_model_find_param(ctx, name);
+
+    *param_out = found < 0 ? 0 : (size_t)found;
+    return found >= 0;
+}
+
+sherdi_weights_model sherdi_weights_model_of(const sherd_engine *engine)
+{
+    return (sherdi_weights_model){.ctx        = &engine->model,
+                                  .num_params = engine->model.num_params,
+                                  .get        = model_get,
+                                  .find       = model_find};
+}
+
+sherd_value sherdi_weights_value_of(const sherd_engine *engine, int param, const char *value)
+{
+    return value != NULL                           ? value
+           : engine->model.params[param].is_frozen ? SHERD_COMPUTE
+                                                   : SHERD_MASTER;
+}
+
+static sherd_status engine_read(void *ctx, const char *name, const char *value, size_t first_elem,
+                                size_t count_elems, float *out)
+{
+    sherd_engine *engine = ctx;
+    int           param  = sherdi_model_find_param(&engine->model, name);
+
+    return sherd_param_read(engine, param, sherdi_weights_value_of(engine, param, value),
+                            first_elem, count_elems, out);
+}
+
+sherd_status sherdi_weights_agree(void *ctx, sherd_status own)
+{
+    sherd_engine *engine = ctx;
+
+    return sherdi_agree_status(engine->world, own);
+}
+
+sherd_status sherdi_weights_check_phase(const sherd_engine *engine)
+{
+    return engine->phase != SHERDI_PHASE_OPEN
+               ? SHERD_OK
+               : sherdi_fail(SHERD_E_STATE,
+                             "weights are exported and imported after sherd_engine_seal");
+}
+
+/* ---- the calls ---- */
+
+static sherd_status params_read(const sherd_export_params *params, sherd_export_params *out)
+{
+    sherd_export_params_init(out);
+    if (params != NULL) {
+        SHERDI_TRY(sherdi_api_read(params, SHERDI_API_EXPORT_PARAMS, out));
+    }
+    return sherd_dtype_bytes(out->dtype) != 0
+               ? SHERD_OK
+               : sherdi_fail(SHERD_E_INVAL, "sherd_export_params.dtype is %d, which is no type",
+                             (int)out->dtype);
+}
+
+/* What a rank finds out by itself. The maps are open when it is OK. */
+static sherd_status export_begin(sherd_engine *engine, const char *path, int is_raw,
+                                 const sherd_export_params *given, sherd_export_params *params,
+                                 sherdi_weights_maps *maps)
+{
+    const sherdi_weights_model model = sherdi_weights_model_of(engine);
+
+    SHERDI_TRY(sherdi_api_need(path != NULL, "an export", "path"));
+    SHERDI_TRY(params_read(given, params));
+    SHERDI_TRY(
+        sherdi_weights_maps_open(&engine->mem, &model, params->tensors, params->num_tensors, maps));
+    for (size_t i = 0; i < maps->num_tensors && !is_raw; i++) {
+        if (maps->tensors[i].param == NULL) {
+            sherdi_weights_maps_close(maps);
+            return sherdi_fail(SHERD_E_INVAL,
+                               "a tensor without a parameter is for files of other formats than "
+                               "safetensors");
+        }
+    }
+    return SHERD_OK;
+}
+
+static sherd_status export_run(sherd_engine *engine, const char *path, const void *header,
+                               size_t header_bytes, const sherd_export_params *given)
+{
+    const sherdi_weights_source source = {.ctx       = engine,
+                                          .is_writer = engine->rank == 0,
+                                          .read      = engine_read,
+                                          .agree     = sherdi_weights_agree};
+    sherdi_weights_maps         maps   = {0};
+    sherd_export_params         params;
+    sherdi_weights_writing      writing;
+    sherd_status                status = sherdi_agree_status(
+                       engine->world, export_begin(engine, path, header != NULL, given, &params, &maps));
+
+    if (status == SHERD_OK) {
+        writing = (sherdi_weights_writing){.mem              = &engine->mem,
+                                           .source           = &source,
+                                           .tensors          = maps.tensors,
+                                           .num_tensors      = maps.num_tensors,
+                                           .dtype            = params.dtype,
+                                           .max_file_bytes   = params.max_file_bytes,
+                                           .raw_header       = header,
+                                           .raw_header_bytes = header_bytes,
+                                           .progress         = params.progress,
+                                           .progress_ctx     = params.progress_ctx};
+        status  = sherdi_weights_write(path, &writing);
+    }
+    sherdi_weights_maps_close(&maps);
+    return status;
+}
+
+sherd_status sherd_export_safetensors(sherd_engine *engine, const char *path,
+                                      const sherd_export_params *params)
+{
+    SHERDI_TRY(sherdi_engine_check_alive(engine));
+    SHERDI_TRY(sherdi_weights_check_phase(engine));
+    return export_run(engine, path, NULL, 0, params);
+}
+
+sherd_status sherd_export_raw(sherd_engine *engine, const char *path, const void *header,
+                              size_t header_bytes, const sherd_export_params *params)
+{
+    SHERDI_TRY(sherdi_engine_check_alive(engine));
+    SHERDI_TRY(sherdi_api_need(header != NULL, "sherd_export_raw", "header"));
+    SHERDI_TRY(sherdi_weights_check_phase(engine));
+    return export_run(engine, path, header, header_bytes, params);
+}

@@ -1,0 +1,369 @@
+/* Weights of engines in files: what one engine writes another one starts from, whatever its stage and ranks, and takes
+ * between steps. The calls alone; test_weights.c has the files. */
+#include "tests/engine/value_rig.h"
+#include "tests/lib/check.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char *path_of(const char *name)
+{
+    static _Thread_local char path[600];
+
+    (void)snprintf(path, sizeof(path), "%s/%s", test_scratch(), name);
+    return path;
+}
+
+/* ---- a trip through a file ---- */
+
+typedef struct trip {
+    int         is_reading; /* else it writes */
+    rig_options options;
+    const char *name;
+    uint64_t    fingerprint; /* rank 0's: of what was written or read */
+} trip;
+
+static void micro_batches(rig *r, int count)
+{
+    for (int i = 0; i < count; i++) {
+        rig_micro_batch(r);
+        (void)rig_step(r);
+    }
+}
+
+static void trip_rank(sherd_world *world, void *ctx)
+{
+    trip    *t = ctx;
+    uint64_t fingerprint;
+    rig      r;
+
+    value_rig_declare(&r, world, &t->options);
+    if (t->is_reading) {
+        CHECK_OK(sherd_engine_seal(r.engine));
+        CHECK_OK(sherd_import_safetensors(r.engine, path_of(t->name), NULL));
+    } else {
+        rig_seal(&r);
+        micro_batches(&r, 2);
+        CHECK_OK(sherd_export_safetensors(r.engine, path_of(t->name), NULL));
+    }
+    CHECK_OK(sherd_engine_fingerprint(r.engine, &fingerprint));
+    if (sherd_world_rank(world) == 0) {
+        t->fingerprint = fingerprint;
+    }
+    micro_batches(&r, 1); /* it is of use */
+    rig_close(&r);
+}
+
+static void what_is_written_is_read_on_any_layout(void)
+{
+    static const int STAGES[] = {3, 0, 2, 1}, WORLDS[] = {3, 1, 2, 4};
+    trip             out = {.options = {.stage = 3}, .name = "layouts"};
+
+    test_world(3, trip_rank, &out);
+    CHECK(access(path_of("layouts/model.safetensors"), R_OK) == 0);
+    for (int i = 0; i < 4; i++) {
+        trip in = {.is_reading = 1, .options = {.stage = STAGES[i]}, .name = "layouts"};
+
+        test_world(WORLDS[i], trip_rank, &in);
+        CHECK_INT(out.fingerprint, in.fingerprint);
+    }
+}
+
+static void tiers_read_and_write_alike(void)
+{
+    trip out = {.options = {.stage = 3}, .name = "tiers.safetensors"};
+
+    test_world(2, trip_rank, &out);
+    for (size_t i = 0; i < value_rig_tiers(); i++) {
+        char keys[1024];
+        trip t = {.is_reading = 1,
+                  .options    = {.stage = 3, .zero = value_rig_keys(&VALUE_RIG_TIERS[i], keys)},
+                  .name       = "tiers.safetensors"};
+
+        test_world(2, trip_rank, &t);
+        CHECK_INT(out.fingerprint, t.fingerprint);
+        t.is_reading = 0;
+        t.name       = "tier";
+        test_world(2, trip_rank, &t);
+        t = (trip){.is_reading = 1, .options = {.stage = 3}, .name = "tier"};
+        test_world(2, trip_rank, &t);
+        CHECK_INT(out.fingerprint, t.fingerprint);
+    }
+}
+
+/* ---- between steps ---- */
+
+static void between_rank(sherd_world *world, void *ctx)
+{
+    const rig_options *options = ctx;
+    uint64_t           before, after, moved;
+    rig                r;
+
+    value_rig_declare(&r, world, options);
+    rig_seal(&r);
+    micro_batches(&r, 2);
+    CHECK_OK(sherd_engine_fingerprint(r.engine, &before));
+    CHECK_OK(sherd_export_safetensors(r.engine, path_of("between.safetensors"), NULL));
+    micro_batches(&r, 2);
+    CHECK_OK(sherd_engine_fingerprint(r.engine, &moved));
+    CHECK(moved != before);
+    CHECK_OK(sherd_import_safetensors(r.engine, path_of("between.safetensors"), NULL));
+    CHECK_OK(sherd_engine_fingerprint(r.engine, &after));
+    CHECK_INT(before, after);
+    micro_batches(&r, 1);
+    rig_close(&r);
+}
+
+static void weights_are_reloaded_between_steps(void)
+{
+    static const rig_options OPTIONS[] = {{.stage = 3}, {.stage = 1, .dtype = SHERD_BF16}, {0}};
+
+    for (size_t i = 0; i < sizeof(OPTIONS) / sizeof(OPTIONS[0]); i++) {
+        rig_options options = OPTIONS[i];
+
+        test_world(2, between_rank, &options);
+    }
+}
+
+/* ---- maps, by an engine of one rank with parameters a.w, b.w and c.w ---- */
+
+static void open_three(rig *r, sherd_world **world_out)
+{
+    static const rig_options OPTIONS = {.stage = 3};
+
+    CHECK_OK(sherd_world_self(world_out));
+    rig_open(r, *world_out, &OPTIONS);
+    rig_three(r, 600);
+}
+
+static void close_three(rig *r, sherd_world *world)
+{
+    rig_close(r);
+    sherd_world_destroy(world);
+}
+
+static sherd_tensor_map map_of(const char *name, const char *param, size_t first, size_t rows,
+                               size_t columns)
+{
+    sherd_tensor_map map;
+
+    sherd_tensor_map_init(&map);
+    map.name       = name;
+    map.param      = param;
+    map.first_elem = first;
+    map.ndim       = 2;
+    map.shape[0]   = rows;
+    map.shape[1]   = columns;
+    return map;
+}
+
+static void values_of(rig *r, const char *name, int param, size_t first, size_t count, float *out)
+{
+    CHECK_OK(sherd_param_read(r->engine, r->params[param].handle, name, first, count, out));
+}
+
+static void three_written(const sherd_tensor_map *maps, size_t count, const char *name,
+                          float *values)
+{
+    sherd_export_params params;
+    sherd_world        *world;
+    rig                 r;
+
+    open_three(&r, &world);
+    rig_seal(&r);
+    micro_batches(&r, 1);
+    sherd_export_params_init(&params);
+    params.tensors     = maps;
+    params.num_tensors = count;
+    CHECK_OK(sherd_export_safetensors(r.engine, path_of(name), &params));
+    values_of(&r, SHERD_MASTER, 0, 0, 600, values);
+    close_three(&r, world);
+}
+
+static sherd_status three_read(rig *r, const sherd_tensor_map *maps, size_t count, const char *name,
+                               const char *may_miss, const char *may_be_extra)
+{
+    sherd_import_params params;
+
+    sherd_import_params_init(&params);
+    params.tensors          = maps;
+    params.num_tensors      = count;
+    params.may_miss         = &may_miss;
+    params.num_may_miss     = may_miss != NULL;
+    params.may_be_extra     = &may_be_extra;
+    params.num_may_be_extra = may_be_extra != NULL;
+    params.optional_prefix  = "base.";
+    return sherd_import_safetensors(r->engine, path_of(name), &params);
+}
+
+/* a.w in two tensors, one of them transposed, and the rest of it in none. */
+static void maps_cut_and_transpose(void)
+{
+    sherd_tensor_map maps[] = {
+        map_of("base.front", "a.w", 0, 20, 10), map_of("base.back", "a.w", 200, 15, 20),
+        map_of("base.b", "b.w", 0, 1, 1241), map_of("base.c", "c.w", 0, 1, 1882)};
+    float        wrote[600], got[600];
+    sherd_world *world;
+    rig          r;
+
+    maps[1].is_transposed = 1;
+    three_written(maps, 4, "cut.safetensors", wrote);
+    open_three(&r, &world);
+    CHECK_OK(sherd_engine_seal(r.engine));
+    CHECK_OK(three_read(&r, maps, 4, "cut.safetensors", NULL, NULL));
+    values_of(&r, SHERD_MASTER, 0, 0, 600, got);
+    CHECK_BYTES_EQUAL(wrote, got, 500 * sizeof(float));
+    for (size_t i = 500; i < 600; i++) {
+        CHECK(got[i] == 0);
+    }
+    close_three(&r, world);
+}
+
+static void what_is_missing_extra_or_misshapen_is_told(void)
+{
+    sherd_tensor_map maps[] = {map_of("base.a", "a.w", 0, 20, 30),
+                               map_of("base.b", "b.w", 0, 1, 1241),
+                               map_of("base.c", "c.w", 0, 1, 1882)};
+    float            values[600];
+    sherd_world     *world;
+    rig              r;
+
+    for (size_t i = 0; i < 3; i++) {
+        maps[i].name += strlen("base."); /* the file lacks the prefix */
+    }
+    three_written(maps, 3, "names.safetensors", values);
+    for (size_t i = 0; i < 3; i++) {
+        maps[i].name -= strlen("base.");
+    }
+    open_three(&r, &world);
+    CHECK_OK(sherd_engine_seal(r.engine));
+    CHECK_STATUS(SHERD_E_INVAL, three_read(&r, maps, 2, "names.safetensors", NULL, "x*"));
+    CHECK_ERROR_SAYS("the file has tensor c, which this model has not");
+    maps[2] = map_of("new", "c.w", 0, 1, 1882);
+    CHECK_STATUS(SHERD_E_INVAL, three_read(&r, maps, 3, "names.safetensors", NULL, "c"));
+    CHECK_ERROR_SAYS("the file has no tensor new");
+    maps[0].shape[0] = 30;
+    maps[0].shape[1] = 20;
+    CHECK_STATUS(SHERD_E_INVAL, three_read(&r, maps, 3, "names.safetensors", "n?w", "c"));
+    CHECK_ERROR_SAYS("tensor a is [20, 30] in the file, and [30, 20] in this model");
+    maps[0].shape[0] = 20;
+    maps[0].shape[1] = 30;
+    maps[1]          = maps[0];
+    CHECK_STATUS(SHERD_E_INVAL, three_read(&r, maps, 2, "names.safetensors", NULL, "?"));
+    CHECK_ERROR_SAYS("give the same elements of parameter a.w");
+    maps[1] = map_of("base.b", "b.w", 0, 1, 1241);
+    CHECK_OK(three_read(&r, maps, 3, "names.safetensors", "n?w", "c"));
+    CHECK_STATUS(SHERD_E_STATE, sherd_unit_acquire(r.engine, r.units[2], SHERD_FORWARD));
+    CHECK_ERROR_SAYS("c.w was never filled");
+    close_three(&r, world);
+}
+
+static void parts_of_the_state_are_exchanged_between_steps(void)
+{
+    sherd_tensor_map    map = map_of("moment", "a.w", 0, 20, 30);
+    sherd_export_params params;
+    float               before[600], moved[600], got[600];
+    sherd_world        *world;
+    rig                 r;
+
+    map.value = "exp_avg";
+    open_three(&r, &world);
+    rig_seal(&r);
+    micro_batches(&r, 1);
+    values_of(&r, "exp_avg", 0, 0, 600, before);
+    sherd_export_params_init(&params);
+    params.tensors     = &map;
+    params.num_tensors = 1;
+    CHECK_OK(sherd_export_safetensors(r.engine, path_of("moment.safetensors"), &params));
+    micro_batches(&r, 1);
+    values_of(&r, "exp_avg", 0, 0, 600, moved);
+    CHECK(memcmp(before, moved, sizeof(before)) != 0);
+    CHECK_OK(three_read(&r, &map, 1, "moment.safetensors", NULL, NULL));
+    values_of(&r, "exp_avg", 0, 0, 600, got);
+    CHECK_BYTES_EQUAL(before, got, sizeof(before));
+    map.value = "exp_average";
+    CHECK_STATUS(SHERD_E_INVAL, three_read(&r, &map, 1, "moment.safetensors", NULL, NULL));
+    close_three(&r, world);
+
+    open_three(&r, &world);
+    CHECK_OK(sherd_engine_seal(r.engine));
+    map.value = "exp_avg";
+    CHECK_STATUS(SHERD_E_STATE, three_read(&r, &map, 1, "moment.safetensors", NULL, NULL));
+    CHECK_ERROR_SAYS("only weights are imported");
+    close_three(&r, world);
+}
+
+static void raw_files_pass_through_an_engine(void)
+{
+    sherd_tensor_map    maps[] = {map_of("a", "a.w", 0, 20, 30), map_of("pad", NULL, 0, 3, 5),
+                                  map_of("b", "b.w", 0, 1, 1241), map_of("c", "c.w", 0, 1, 1882)};
+    sherd_export_params out;
+    sherd_import_params in;
+    uint64_t            before, after;
+    sherd_world        *world;
+    rig                 r;
+
+    sherd_export_params_init(&out);
+    sherd_import_params_init(&in);
+    out.tensors = in.tensors = maps;
+    out.num_tensors = in.num_tensors = 4;
+    open_three(&r, &world);
+    rig_seal(&r);
+    CHECK_OK(sherd_engine_fingerprint(r.engine, &before));
+    CHECK_OK(sherd_export_raw(r.engine, path_of("raw.bin"), "header", 6, &out));
+    CHECK_STATUS(SHERD_E_INVAL, sherd_export_safetensors(r.engine, path_of("pad"), &out));
+    close_three(&r, world);
+    open_three(&r, &world);
+    CHECK_STATUS(SHERD_E_STATE, sherd_import_raw(r.engine, path_of("raw.bin"), 6, SHERD_F32, &in));
+    CHECK_OK(sherd_engine_seal(r.engine));
+    CHECK_OK(sherd_import_raw(r.engine, path_of("raw.bin"), 6, SHERD_F32, &in));
+    CHECK_OK(sherd_engine_fingerprint(r.engine, &after));
+    CHECK_INT(before, after);
+    close_three(&r, world);
+}
+
+/* ---- ranks that fail alone ---- */
+
+static void one_rank_has_no_file(sherd_world *world, void *ctx)
+{
+    static const rig_options OPTIONS = {.stage = 3};
+    int                      is_here = sherd_world_rank(world) != 1;
+    sherd_status             status;
+    rig                      r;
+
+    (void)ctx;
+    rig_open(&r, world, &OPTIONS);
+    rig_three(&r, 600);
+    rig_seal(&r);
+    CHECK_OK(sherd_export_safetensors(r.engine, path_of("here.safetensors"), NULL));
+    status = sherd_import_safetensors(
+        r.engine, path_of(is_here ? "here.safetensors" : "nowhere.safetensors"), NULL);
+    CHECK_STATUS(SHERD_E_IO, status);
+    CHECK_ERROR_SAYS(is_here ? "rank 1" : "nowhere.safetensors");
+    micro_batches(&r, 1);
+    status = sherd_export_safetensors(r.engine, "/nowhere/at/all", NULL);
+    CHECK_STATUS(SHERD_E_IO, status);
+    CHECK_ERROR_SAYS(sherd_world_rank(world) == 0 ? "/nowhere/at/all" : "rank 0");
+    micro_batches(&r, 1);
+    rig_close(&r);
+}
+
+static void a_rank_that_fails_ends_the_call_of_all(void)
+{
+    test_world(3, one_rank_has_no_file, NULL);
+}
+
+static const test_case CASES[] = {
+    CASE(what_is_written_is_read_on_any_layout),
+    CASE(tiers_read_and_write_alike),
+    CASE(weights_are_reloaded_between_steps),
+    CASE(maps_cut_and_transpose),
+    CASE(what_is_missing_extra_or_misshapen_is_told),
+    CASE(parts_of_the_state_are_exchanged_between_steps),
+    CASE(raw_files_pass_through_an_engine),
+    CASE(a_rank_that_fails_ends_the_call_of_all),
+};
+
+RUN_MAIN(CASES)
