@@ -70,6 +70,17 @@ static const option_row rows[] = {
      "what the sample starts with (default: the start of the validation text)", NULL},
     {"log", "FILE", OPTION_TEXT, FIELD(log_path), 0, 0,
      "one JSON object a step; with --resume after what is there", NULL},
+    {"init", "PATH", OPTION_TEXT, FIELD(init_path), 0, 0,
+     "first weights: safetensors of this model, a file or a folder, or a model .bin of llm.c",
+     NULL},
+    {"export", "PATH", OPTION_TEXT, FIELD(export_path), 0, 0,
+     "write the weights at the end: a folder that transformers loads, or a .safetensors or .bin "
+     "file",
+     NULL},
+    {"export-as", "TYPE", OPTION_PRECISION, FIELD(export_precision), 0, 0,
+     "fp32, bf16 or fp16 (default: fp32)", NULL},
+    {"export-file-bytes", "N", OPTION_WHOLE, FIELD(export_file_bytes), COUNTS,
+     "several files where the weights are more (default: 5e9)", NULL},
     {"recompute", NULL, OPTION_SWITCH, FIELD(is_recomputed), 0, 0,
      "compute activations again in backward instead of keeping them", NULL},
     {"quiet", NULL, OPTION_SWITCH, FIELD(is_quiet), 0, 0, "no progress and no summary", NULL},
@@ -80,7 +91,7 @@ static const option_row rows[] = {
     {"accumulation", "N", OPTION_NUMBER, FIELD(accumulation), 1, 1 << 20,
      "micro-batches per step and rank", NULL},
     {"stage", "N", OPTION_NUMBER, FIELD(stage), 0, 3, "ZeRO stage, 0 to 3", NULL},
-    {"precision", "TYPE", OPTION_PRECISION, 0, 0, 0, 0, "fp32, bf16 or fp16", NULL},
+    {"precision", "TYPE", OPTION_PRECISION, FIELD(precision), 0, 0, "fp32, bf16 or fp16", NULL},
     {"offload", "PLACE", OPTION_TEXT, FIELD(offload), 0, 0,
      "where optimizer state rests: none, cpu or nvme", NULL},
     {"offload-params", "PLACE", OPTION_TEXT, FIELD(offload_params), 0, 0,
@@ -194,13 +205,13 @@ static int rate_apply(const option_row *row, const char *value, double *field)
     return 0;
 }
 
-static int precision_apply(const option_row *row, const char *value, options *out)
+static int precision_apply(const option_row *row, const char *value, options_precision *field)
 {
     static const char *const names[] = {"", "fp32", "bf16", "fp16"};
 
     for (int i = PRECISION_FP32; i <= PRECISION_FP16; i++) {
         if (strcmp(value, names[i]) == 0) {
-            out->precision = (options_precision)i;
+            *field = (options_precision)i;
             return 0;
         }
     }
@@ -218,7 +229,7 @@ static int row_apply(const option_row *row, const char *value, options *out)
     case OPTION_HELP:
         return 0;
     case OPTION_PRECISION:
-        return precision_apply(row, value, out);
+        return precision_apply(row, value, field);
     case OPTION_TEXT:
         *(const char **)field = value;
         return 0;

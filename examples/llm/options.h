@@ -35,6 +35,10 @@ typedef struct options {
     long              sample; /* tokens to write at the end */
     int               is_recomputed;
     int               is_resumed;
+    const char       *init_path;         /* NULL: drawn from the seed */
+    const char       *export_path;       /* NULL: nowhere */
+    options_precision export_precision;  /* not given: fp32 */
+    size_t            export_file_bytes; /* most data of one file; 0: as transformers */
     const char       *offload, *offload_params, *nvme_path; /* NULL: as the configuration says */
     const char       *backend;     /* "cpu" or "cuda"; NULL: SHERD_BACKEND, else the CPU */
     double            peak_tflops; /* of the GPU; NaN: by its name */

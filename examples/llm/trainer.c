@@ -10,6 +10,7 @@
 #include "settings.h"
 #include "speed.h"
 #include "try.h"
+#include "weights.h"
 
 #include <errno.h>
 #include <math.h>
@@ -103,6 +104,19 @@ static sherd_status run_describe(const trainer *t)
     return sherd_engine_describe_run(t->engine, text);
 }
 
+/* Weights that come with a state that is gone on from are those. */
+static sherd_status first_weights(trainer *t)
+{
+    char         why[512];
+    sherd_status status;
+
+    if (t->o.init_path == NULL || t->info.is_resumed) {
+        return init_fill(&t->o.sizes, t->engine, t->o.seed, t->threads);
+    }
+    status = weights_import(&t->o.sizes, t->engine, t->o.init_path, why, sizeof(why));
+    return status == SHERD_OK || why[0] == '\0' ? status : fail(status, "--init: %s", why);
+}
+
 static sherd_status engine_open(trainer *t)
 {
     sherd_config *config;
@@ -126,7 +140,7 @@ static sherd_status engine_open(trainer *t)
     if (t->threads == NULL) {
         return fail(SHERD_E_NOMEM, "%d threads cannot be started", t->info.cpu_threads);
     }
-    return init_fill(&t->o.sizes, t->engine, t->o.seed, t->threads);
+    return first_weights(t);
 }
 
 /* The model and the room for its micro-batches, in the shapes that the engine was sealed with. */
@@ -615,6 +629,27 @@ static sherd_status sample_say(trainer *t)
 
 /* ------------------------------------------------------------ one rank -- */
 
+static sherd_status weights_leave(trainer *t)
+{
+    static const sherd_dtype DTYPES[] = {
+        [PRECISION_FP32] = SHERD_F32, [PRECISION_BF16] = SHERD_BF16, [PRECISION_FP16] = SHERD_F16};
+    options_precision    as     = t->o.export_precision;
+    const weights_target target = {.path       = t->o.export_path,
+                                   .dtype      = as == 0 ? SHERD_F32 : DTYPES[as],
+                                   .file_bytes = t->o.export_file_bytes};
+    char                 why[512];
+    sherd_status         status =
+        weights_export(&t->o.sizes, t->engine, t->rank, &target, why, sizeof(why));
+
+    if (status != SHERD_OK) {
+        return why[0] == '\0' ? status : fail(status, "--export: %s", why);
+    }
+    if (t->r != NULL) {
+        report_say(t->r, "weights written to %s", t->o.export_path);
+    }
+    return SHERD_OK;
+}
+
 static sherd_status rank_open(trainer *t)
 {
     TRY(engine_open(t));
@@ -677,6 +712,9 @@ static sherd_status train(trainer *t)
     TRY(loop_run(t));
     if (t->r != NULL) {
         summary_say(t);
+    }
+    if (t->o.export_path != NULL) {
+        TRY(weights_leave(t));
     }
     return t->o.sample > 0 ? sample_say(t) : SHERD_OK;
 }
