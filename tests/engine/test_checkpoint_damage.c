@@ -1,0 +1,709 @@
+/* Checkpoints that are damaged, of another model, or laid out by somebody hostile: refused by name, and never a byte of what
+ * lies outside of the folder. */
+#include "engine/checkpoint/folder.h"
+#include "engine/checkpoint/safetensors.h"
+#include "offload/checksum.h"
+#include "sherd_tools.h"
+#include "tests/engine/saved.h"
+#include "tests/lib/check.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define TAG "one"
+
+static const rig_options OPTIONS = {.stage = 3, .dtype = SHERD_BF16, .clip = 1};
+
+typedef struct job {
+    char        dir[256];
+    uint64_t    fingerprint; /* of what was saved */
+    const char *tag;
+    int         more_steps; /* than two */
+} job;
+
+static void save_body(sherd_world *world, void *raw)
+{
+    job     *j = raw;
+    rig      r;
+    uint64_t fingerprint;
+
+    saved_open(&r, world, &OPTIONS);
+    saved_fill(&r);
+    saved_train(&r, 2 + j->more_steps);
+    CHECK_OK(sherd_checkpoint_save(r.engine, j->dir, j->tag == NULL ? TAG : j->tag, NULL));
+    fingerprint = rig_fingerprint(&r);
+    if (sherd_world_rank(world) == 0) {
+        j->fingerprint = fingerprint;
+    }
+    rig_close(&r);
+}
+
+/* Two ranks save to a folder of that name. */
+static job saved(const char *name)
+{
+    job j = {.fingerprint = 0};
+
+    saved_need_checksums();
+    (void)saved_dir(name, j.dir);
+    test_world(2, save_body, &j);
+    return j;
+}
+
+/* --------------------------------------------------------------- flipped bits -- */
+
+typedef struct target {
+    char                name[64];
+    char                path[512];
+    size_t              bytes;
+    sherdi_safetensors *header; /* of a data file */
+} target;
+
+typedef struct flips {
+    job       *job;
+    sherdi_mem mem;
+    target     targets[16];
+    size_t     num_targets;
+} flips;
+
+static void target_add(flips *f, const char *folder, const char *name)
+{
+    target     *t = &f->targets[f->num_targets++];
+    struct stat at;
+
+    CHECK(f->num_targets <= 16);
+    (void)snprintf(t->name, sizeof(t->name), "%s", name);
+    (void)snprintf(t->path, sizeof(t->path), "%s/%s", folder, name);
+    CHECK(lstat(t->path, &at) == 0);
+    t->bytes = (size_t)at.st_size;
+    if (strstr(name, ".safetensors") != NULL) {
+        CHECK_OK(sherdi_safetensors_open(&f->mem, t->path, NULL, &t->header));
+    }
+}
+
+static void targets_find(flips *f)
+{
+    char           folder[300];
+    DIR           *open;
+    struct dirent *entry;
+
+    (void)snprintf(folder, sizeof(folder), "%s/" TAG, f->job->dir);
+    open = opendir(folder);
+    CHECK(open != NULL);
+    while ((entry = readdir(open)) != NULL) {
+        if (entry->d_name[0] != '.') {
+            target_add(f, folder, entry->d_name);
+        }
+    }
+    (void)closedir(open);
+    target_add(f, f->job->dir, "latest");
+}
+
+static void bit_flip(const char *path, size_t bit)
+{
+    int           fd = open(path, O_RDWR | O_CLOEXEC);
+    unsigned char byte;
+
+    CHECK(fd >= 0 && pread(fd, &byte, 1, (off_t)(bit / 8)) == 1);
+    byte ^= (unsigned char)(1u << bit % 8);
+    CHECK(pwrite(fd, &byte, 1, (off_t)(bit / 8)) == 1 && close(fd) == 0);
+}
+
+/* The tensor that has the byte; NULL: it is not data. */
+static const char *tensor_at(const target *t, size_t byte)
+{
+    if (t->header == NULL || byte < t->header->data_at) {
+        return NULL;
+    }
+    for (size_t i = 0; i < t->header->num_tensors; i++) {
+        if (byte - t->header->data_at < t->header->tensors[i].end) {
+            return t->header->tensors[i].name;
+        }
+    }
+    return NULL;
+}
+
+/* What the checksum of an extent can say of it: the first tensor that has bytes there. */
+static const char *tensor_named(const target *t, size_t byte)
+{
+    size_t extent = t->header == NULL || byte < t->header->data_at
+                        ? 0
+                        : (byte - t->header->data_at) / SHERDI_CHECKPOINT_EXTENT_BYTES;
+
+    return tensor_at(t, byte) == NULL
+               ? NULL
+               : tensor_at(t, t->header->data_at + extent * SHERDI_CHECKPOINT_EXTENT_BYTES);
+}
+
+typedef struct told {
+    const char *tensor, *file; /* that should be told of */
+    int         is_told, others;
+} told;
+
+static void damage_note(void *ctx, const sherd_checkpoint_damage *damage)
+{
+    told *t       = ctx;
+    int   is_file = strstr(damage->file, t->file) != NULL;
+
+    CHECK(strlen(damage->what) > 10);
+    t->is_told |= is_file && (t->tensor == NULL ||
+                              (damage->tensor != NULL && strcmp(damage->tensor, t->tensor) == 0));
+    t->others += !is_file;
+}
+
+static void verify_refuses(const flips *f, const target *t, size_t byte)
+{
+    told                t_ = {.tensor = tensor_at(t, byte), .file = t->name};
+    sherd_verify_params params;
+    sherd_checkpoint   *c;
+    int                 is_latest = strcmp(t->name, "latest") == 0;
+    sherd_status        status    = sherd_checkpoint_open(f->job->dir, is_latest ? NULL : TAG, &c);
+
+    if (status != SHERD_OK) {
+        CHECK_INT(SHERD_E_INVAL, status);
+        CHECK(t->header == NULL);
+        CHECK_ERROR_SAYS(t->name);
+        return;
+    }
+    sherd_verify_params_init(&params);
+    params.damage     = damage_note;
+    params.damage_ctx = &t_;
+    CHECK_STATUS(SHERD_E_INVAL, sherd_checkpoint_verify(c, &params));
+    CHECK(t_.is_told && t_.others == 0);
+    sherd_checkpoint_close(c);
+}
+
+static void load_refuses(rig *r, const flips *f, const target *t, size_t byte)
+{
+    const char *tag    = strcmp(t->name, "latest") == 0 ? NULL : TAG;
+    const char *tensor = tensor_named(t, byte);
+
+    CHECK_STATUS(SHERD_E_INVAL, sherd_checkpoint_load(r->engine, f->job->dir, tag, NULL));
+    CHECK_ERROR_SAYS(t->name);
+    if (tensor != NULL) {
+        CHECK_ERROR_SAYS(tensor);
+        CHECK_ERROR_SAYS("rank ");
+    }
+}
+
+/* Every fourth one in a file that is drawn, so that small ones have their share; else any byte of all. */
+static void flip_one(rig *r, const flips *f, uint64_t *seed)
+{
+    const target *t    = &f->targets[test_random(seed) % f->num_targets];
+    size_t        left = 0;
+    size_t        bit;
+
+    if (test_random(seed) % 4 != 0) {
+        for (size_t i = 0; i < f->num_targets; i++) {
+            left += f->targets[i].bytes;
+        }
+        left = test_random(seed) % left;
+        for (t = f->targets; left >= t->bytes; t++) {
+            left -= t->bytes;
+        }
+    }
+    bit = test_random(seed) % (t->bytes * 8);
+    bit_flip(t->path, bit);
+    load_refuses(r, f, t, bit / 8);
+    verify_refuses(f, t, bit / 8);
+    bit_flip(t->path, bit);
+}
+
+static void flips_body(sherd_world *world, void *raw)
+{
+    flips   *f    = raw;
+    uint64_t seed = 20261122;
+    rig      r;
+
+    saved_open(&r, world, &OPTIONS);
+    for (int i = 0; i < (test_is_long() ? 1000 : 60); i++) {
+        flip_one(&r, f, &seed);
+    }
+    CHECK_OK(sherd_checkpoint_load(r.engine, f->job->dir, NULL, NULL));
+    CHECK_INT(f->job->fingerprint, rig_fingerprint(&r));
+    saved_train(&r, 1);
+    rig_close(&r);
+}
+
+static void a_flipped_bit_is_refused_by_the_name_of_its_tensor_or_file(void)
+{
+    job   j = saved("flips");
+    flips f = {.job = &j};
+
+    sherdi_mem_init(&f.mem);
+    targets_find(&f);
+    CHECK_INT(6, f.num_targets); /* two data files of each rank, manifest, latest */
+    test_world(1, flips_body, &f);
+    for (size_t i = 0; i < f.num_targets; i++) {
+        sherdi_safetensors_destroy(f.targets[i].header);
+    }
+    CHECK_INT(0, sherdi_mem_held_all(&f.mem));
+}
+
+typedef struct counted {
+    int flipped, shorter, longer, gone;
+} counted;
+
+static void damage_count(void *ctx, const sherd_checkpoint_damage *damage)
+{
+    counted *c = ctx;
+
+    c->flipped += strstr(damage->file, "/rank-00000") != NULL;
+    c->shorter += strstr(damage->file, "/frozen-00000") != NULL;
+    c->longer += strstr(damage->file, "/rank-00001") != NULL;
+    c->gone += strstr(damage->file, "/frozen-00001") != NULL;
+}
+
+static sherd_status info_take(void *ctx, const sherd_checkpoint_info *info)
+{
+    *(sherd_checkpoint_info *)ctx = *info;
+    return SHERD_OK;
+}
+
+static const char *file_of(const job *j, const char *kind, int rank, char path[512])
+{
+    (void)snprintf(path, 512, "%s/" TAG "/%s-%05d-of-00002.safetensors", j->dir, kind, rank);
+    return path;
+}
+
+static void verification_goes_on_behind_the_first_damage(void)
+{
+    job                   j = saved("several");
+    counted               c = {.flipped = 0};
+    sherd_verify_params   params;
+    sherd_checkpoint_info info;
+    sherd_checkpoint     *open;
+    char                  path[512];
+    struct stat           at;
+
+    CHECK(stat(file_of(&j, "rank", 0, path), &at) == 0);
+    bit_flip(path, (size_t)(at.st_size - 1) * 8);
+    CHECK(stat(file_of(&j, "frozen", 0, path), &at) == 0 && truncate(path, at.st_size - 1) == 0);
+    CHECK(stat(file_of(&j, "rank", 1, path), &at) == 0 && truncate(path, at.st_size + 1) == 0);
+    CHECK(unlink(file_of(&j, "frozen", 1, path)) == 0);
+    sherd_verify_params_init(&params);
+    params.damage     = damage_count;
+    params.damage_ctx = &c;
+    CHECK_OK(sherd_checkpoint_open(j.dir, NULL, &open));
+    CHECK(!sherd_checkpoint_describe(open)->is_complete);
+    for (int again = 0; again < 2; again++) { /* what is damaged stays so */
+        memset(&c, 0, sizeof(c));
+        CHECK_STATUS(SHERD_E_INVAL, sherd_checkpoint_verify(open, &params));
+        CHECK(c.flipped >= 1 && c.shorter == 1 && c.longer == 1 && c.gone == 1);
+    }
+    sherd_checkpoint_close(open);
+    CHECK_OK(sherd_checkpoints_find(j.dir, info_take, &info));
+    CHECK(!info.is_complete && info.is_latest && strlen(info.problem) > 10);
+}
+
+static void a_manifest_that_is_gone_or_cut_is_told_of_in_the_list(void)
+{
+    job                   j = saved("cut");
+    sherd_checkpoint_info info;
+    char                  path[512];
+
+    (void)snprintf(path, sizeof(path), "%s/" TAG "/manifest.json", j.dir);
+    for (off_t len = 0; len < 2000; len += 333) {
+        CHECK(truncate(path, len) == 0);
+        CHECK_OK(sherd_checkpoints_find(j.dir, info_take, &info));
+        CHECK(info.step == -1 && !info.is_complete && strstr(info.problem, "manifest") != NULL);
+    }
+}
+
+/* ------------------------------------------------------------------ another model -- */
+
+typedef struct other {
+    job         *job;
+    saved_change change;
+    const char  *name; /* of the parameter that the refusal names */
+} other;
+
+static const char *const ALL[] = {"head", "unit?.[24]"};
+
+static void other_body(sherd_world *world, void *raw)
+{
+    const other      *o = raw;
+    sherd_load_params params;
+    uint64_t          before;
+    rig               r;
+
+    saved_open_changed(&r, world, &OPTIONS, o->change);
+    saved_fill(&r);
+    before = rig_fingerprint(&r);
+    CHECK_STATUS(SHERD_E_INVAL, sherd_checkpoint_load(r.engine, o->job->dir, TAG, NULL));
+    CHECK_ERROR_SAYS(o->name);
+    CHECK_INT(before, rig_fingerprint(&r));
+    sherd_load_params_init(&params);
+    if (o->change == SAVED_THAWED) {
+        params.weights_only = 1;
+    } else {
+        params.may_miss = params.may_be_extra = ALL;
+        params.num_may_miss = params.num_may_be_extra = 2;
+    }
+    CHECK_OK(sherd_checkpoint_load(r.engine, o->job->dir, TAG, &params));
+    CHECK(before != rig_fingerprint(&r));
+    saved_train(&r, 1);
+    rig_close(&r);
+}
+
+static void another_model_is_refused_and_may_be_allowed_by_name(void)
+{
+    job   j         = saved("others");
+    other OTHERS[4] = {{&j, SAVED_MISSING, "unit1.4"},
+                       {&j, SAVED_EXTRA, "head"},
+                       {&j, SAVED_SHAPE, "unit0.2"},
+                       {&j, SAVED_THAWED, "unit0.3"}};
+
+    for (size_t i = 0; i < 4; i++) {
+        test_world(3, other_body, &OTHERS[i]);
+    }
+}
+
+/* A head that the checkpoint has not is filled behind the load, and nothing else is. */
+static void head_body(sherd_world *world, void *raw)
+{
+    const job        *j = raw;
+    sherd_load_params params;
+    uint64_t          share;
+    uint64_t          head;
+    rig               r;
+
+    saved_open_changed(&r, world, &OPTIONS, SAVED_EXTRA);
+    sherd_load_params_init(&params);
+    params.may_miss     = ALL;
+    params.num_may_miss = 1;
+    CHECK_OK(sherd_checkpoint_load(r.engine, j->dir, TAG, &params));
+    saved_fill(&r);
+    CHECK_OK(sherd_param_fingerprint(r.engine, r.params[SAVED_PARAMS].handle, &head));
+    share = rig_fingerprint(&r) - head;
+    CHECK_INT(j->fingerprint, share);
+    saved_train(&r, 1);
+    rig_close(&r);
+}
+
+static void a_new_head_is_filled_behind_the_load(void)
+{
+    job j = saved("head");
+
+    test_world(2, head_body, &j);
+}
+
+static void weights_body(sherd_world *world, void *raw)
+{
+    const job        *j = raw;
+    sherd_load_params params;
+    sherd_engine_info info;
+    rig_options       options = OPTIONS;
+    rig               r;
+
+    options.optimizer = "LAMB";
+    saved_open(&r, world, &options);
+    sherd_load_params_init(&params);
+    params.weights_only = 1;
+    CHECK_OK(sherd_checkpoint_load(r.engine, j->dir, TAG, &params));
+    sherd_engine_info_init(&info);
+    CHECK_OK(sherd_engine_query(r.engine, &info));
+    CHECK_INT(0, info.step);
+    CHECK_INT(j->fingerprint, rig_fingerprint(&r));
+    saved_train(&r, 1);
+    rig_close(&r);
+}
+
+static void weights_alone_begin_a_run_anew(void)
+{
+    job j = saved("weights");
+
+    test_world(3, weights_body, &j);
+}
+
+/* --------------------------------------------------------------------- when, who -- */
+
+static void window_body(sherd_world *world, void *raw)
+{
+    const job  *j       = raw;
+    rig_options options = OPTIONS;
+    rig         r;
+
+    options.accumulation = 2;
+    saved_open(&r, world, &options);
+    saved_fill(&r);
+    rig_acquire(&r, 0, SHERD_EVAL);
+    CHECK_STATUS(SHERD_E_STATE, sherd_checkpoint_load(r.engine, j->dir, TAG, NULL));
+    CHECK_STATUS(SHERD_E_STATE, sherd_checkpoint_save(r.engine, j->dir, "two", NULL));
+    rig_release(&r, 0, SHERD_EVAL);
+    rig_micro_batch(&r);
+    (void)rig_step(&r);
+    CHECK_STATUS(SHERD_E_STATE, sherd_checkpoint_load(r.engine, j->dir, TAG, NULL));
+    CHECK_STATUS(SHERD_E_STATE, sherd_checkpoint_save(r.engine, j->dir, "two", NULL));
+    rig_micro_batch(&r);
+    (void)rig_step(&r);
+    CHECK_OK(sherd_checkpoint_load(r.engine, j->dir, TAG, NULL));
+    CHECK_INT(j->fingerprint, rig_fingerprint(&r));
+    rig_close(&r);
+}
+
+static void in_a_window_nothing_is_loaded_or_saved(void)
+{
+    job j = saved("window");
+
+    test_world(2, window_body, &j);
+}
+
+/* Both ranks are told, and the engine is what it was. */
+static void differs_body(sherd_world *world, void *raw)
+{
+    const job        *j    = raw; /* two folders */
+    int               rank = sherd_world_rank(world);
+    sherd_load_params params;
+    sherd_save_params save;
+    uint64_t          before;
+    rig               r;
+
+    saved_open(&r, world, &OPTIONS);
+    saved_fill(&r);
+    before = rig_fingerprint(&r);
+    sherd_load_params_init(&params);
+    params.weights_only = rank == 1;
+    sherd_save_params_init(&save);
+    save.keep_last = rank;
+    CHECK_STATUS(SHERD_E_INVAL,
+                 sherd_checkpoint_load(r.engine, j[0].dir, rank == 0 ? TAG : NULL, NULL));
+    CHECK_STATUS(SHERD_E_INVAL,
+                 sherd_checkpoint_load(r.engine, j[0].dir, rank == 0 ? TAG : "none", NULL));
+    CHECK_STATUS(SHERD_E_INVAL, sherd_checkpoint_load(r.engine, j[0].dir, TAG, &params));
+    CHECK_STATUS(SHERD_E_INVAL, sherd_checkpoint_load(r.engine, j[rank].dir, TAG, NULL));
+    CHECK_ERROR_SAYS("rank 1");
+    CHECK_STATUS(SHERD_E_INVAL,
+                 sherd_checkpoint_save(r.engine, j[0].dir, rank == 0 ? "a" : "b", NULL));
+    CHECK_STATUS(SHERD_E_INVAL, sherd_checkpoint_save(r.engine, j[rank].dir, "a", NULL));
+    CHECK_STATUS(SHERD_E_INVAL, sherd_checkpoint_save(r.engine, j[0].dir, "a", &save));
+    CHECK_INT(before, rig_fingerprint(&r));
+    rig_close(&r);
+}
+
+static void ranks_that_differ_are_told(void)
+{
+    job      j[2] = {saved("this"), {.more_steps = 1}};
+    uint64_t before;
+
+    (void)saved_dir("that", j[1].dir);
+    test_world(2, save_body, &j[1]);
+    before = saved_bytes(j[0].dir);
+    test_world(2, differs_body, j);
+    CHECK_INT(before, saved_bytes(j[0].dir));
+    CHECK_INT(0, saved_left_behind(j[0].dir));
+}
+
+/* Rank 1 is at home in another folder, as on another host that shares nothing. */
+static void unseen_body(sherd_world *world, void *raw)
+{
+    int rank = sherd_world_rank(world);
+    rig r;
+
+    (void)raw;
+    CHECK(unshare(CLONE_FS) == 0);
+    CHECK(chdir(rank == 0 ? test_scratch() : "/") == 0);
+    saved_open(&r, world, &OPTIONS);
+    saved_fill(&r);
+    CHECK_STATUS(SHERD_E_IO, sherd_checkpoint_save(r.engine, "unseen", "a", NULL));
+    CHECK_ERROR_SAYS("rank 1");
+    CHECK_STATUS(SHERD_E_IO, sherd_checkpoint_load(r.engine, "this", TAG, NULL));
+    CHECK_ERROR_SAYS(rank == 0 ? "rank 1" : "this/" TAG);
+    saved_train(&r, 1);
+    rig_close(&r);
+}
+
+static void a_folder_that_a_rank_does_not_see_is_refused(void)
+{
+    char dir[256];
+
+    (void)saved("this");
+    test_world(2, unseen_body, NULL);
+    CHECK_INT(0, test_files(saved_dir("unseen", dir), ""));
+    CHECK_INT(0, saved_left_behind(dir));
+}
+
+/* ------------------------------------------------------------------------- links -- */
+
+/* A folder with files that nobody may read as a checkpoint's, or remove. */
+static uint64_t outside_make(job *out)
+{
+    char path[512];
+    int  fd;
+
+    *out = saved("outside");
+    (void)snprintf(path, sizeof(path), "%s/precious", out->dir);
+    fd = open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
+    CHECK(fd >= 0 && write(fd, "precious", 8) == 8 && close(fd) == 0);
+    return saved_bytes(out->dir);
+}
+
+static void link_make(const char *to, const char *dir, const char *name)
+{
+    char path[1024];
+
+    (void)snprintf(path, sizeof(path), "%s/%s", dir, name);
+    (void)unlink(path);
+    CHECK(symlink(to, path) == 0);
+}
+
+static void load_body(sherd_world *world, void *raw)
+{
+    const job *j = raw;
+    rig        r;
+
+    saved_open(&r, world, &OPTIONS);
+    CHECK(sherd_checkpoint_load(r.engine, j->dir, j->tag, NULL) != SHERD_OK);
+    rig_close(&r);
+}
+
+static sherd_status count_one(void *ctx, const sherd_checkpoint_info *info)
+{
+    (void)info;
+    ++*(int *)ctx;
+    return SHERD_OK;
+}
+
+static void links_are_not_followed_out_of_the_folder(void)
+{
+    job               outside;
+    uint64_t          before = outside_make(&outside);
+    job               j      = saved("links");
+    sherd_checkpoint *open;
+    char              to[512];
+    char              path[512];
+    int               count = 0;
+
+    /* a tag */
+    (void)snprintf(to, sizeof(to), "%s/" TAG, outside.dir);
+    link_make(to, j.dir, "linked");
+    j.tag = "linked";
+    test_world(1, load_body, &j);
+    CHECK_STATUS(SHERD_E_IO, sherd_checkpoint_open(j.dir, "linked", &open));
+    CHECK_STATUS(SHERD_E_IO, sherd_checkpoint_remove(j.dir, "linked"));
+    CHECK_OK(sherd_checkpoints_find(j.dir, count_one, &count));
+    CHECK_INT(1, count);
+    CHECK_INT(before, saved_bytes(outside.dir));
+
+    /* what a save clears away */
+    link_make(outside.dir, j.dir, ".linked.partial");
+    link_make(to, j.dir, ".other.removed");
+    link_make("/nowhere", j.dir, ".latest.partial");
+    j.tag = "two";
+    test_world(2, save_body, &j);
+    CHECK_INT(0, saved_left_behind(j.dir));
+    CHECK_INT(before, saved_bytes(outside.dir));
+    CHECK_INT(2, saved_verify(j.dir, NULL));
+
+    /* latest, the manifest, a data file */
+    (void)snprintf(to, sizeof(to), "%s/latest", outside.dir);
+    link_make(to, j.dir, "latest");
+    CHECK_STATUS(SHERD_E_IO, sherd_checkpoint_open(j.dir, NULL, &open));
+    j.tag = NULL;
+    test_world(1, load_body, &j);
+    (void)snprintf(to, sizeof(to), "%s/" TAG "/rank-00000-of-00002.safetensors", outside.dir);
+    (void)snprintf(path, sizeof(path), "%s/two", j.dir);
+    link_make(to, path, "rank-00000-of-00002.safetensors");
+    CHECK_OK(sherd_checkpoint_open(j.dir, "two", &open));
+    CHECK(!sherd_checkpoint_describe(open)->is_complete);
+    CHECK_STATUS(SHERD_E_INVAL, sherd_checkpoint_verify(open, NULL));
+    CHECK_ERROR_SAYS("symbolic link");
+    sherd_checkpoint_close(open);
+    j.tag = "two";
+    test_world(1, load_body, &j);
+    (void)snprintf(to, sizeof(to), "%s/" TAG "/manifest.json", outside.dir);
+    link_make(to, path, "manifest.json");
+    CHECK_STATUS(SHERD_E_IO, sherd_checkpoint_open(j.dir, "two", &open));
+    CHECK_INT(before, saved_bytes(outside.dir));
+}
+
+/* Who opened it to read would wait for ever. */
+static void pipes_in_the_place_of_files_are_refused(void)
+{
+    static const char *const PLACES[] = {"latest", TAG "/manifest.json",
+                                         TAG "/rank-00001-of-00002.safetensors"};
+    job                      j        = saved("pipes");
+    char                     path[1024];
+
+    for (size_t i = 3; i-- > 0;) {
+        (void)snprintf(path, sizeof(path), "%s/%s", j.dir, PLACES[i]);
+        CHECK(unlink(path) == 0 && mkfifo(path, 0600) == 0);
+        j.tag = i == 0 ? NULL : TAG;
+        test_world(1, load_body, &j);
+    }
+}
+
+/* A save that was killed as it made DIR/latest leaves a file beside it. */
+static void a_file_that_was_left_beside_latest_goes(void)
+{
+    job  j = saved("beside");
+    char path[1024];
+
+    (void)snprintf(path, sizeof(path), "%s/.latest.partial", j.dir);
+    CHECK(close(open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600)) == 0);
+    j.tag = "two";
+    test_world(2, save_body, &j);
+    CHECK_INT(0, saved_left_behind(j.dir));
+}
+
+/* ------------------------------------------------------------------------- values -- */
+
+static void values_come_by_range(void)
+{
+    job                    j = saved("values");
+    sherd_checkpoint      *open;
+    sherd_checkpoint_param param;
+    float                 *all  = malloc(9000 * sizeof(*all));
+    float                 *some = malloc(9000 * sizeof(*some));
+    float                  one;
+
+    CHECK(all != NULL && some != NULL);
+    CHECK_OK(sherd_checkpoint_open(j.dir, NULL, &open));
+    CHECK_INT(SAVED_PARAMS, sherd_checkpoint_describe(open)->num_params);
+    sherd_checkpoint_param_init(&param);
+    CHECK_STATUS(SHERD_E_INVAL, sherd_checkpoint_param_at(open, SAVED_PARAMS, &param));
+    for (size_t p = 0; p < SAVED_PARAMS; p++) {
+        CHECK_OK(sherd_checkpoint_param_at(open, p, &param));
+        CHECK_OK(sherd_checkpoint_read(open, param.name, "master", 0, param.elems, all));
+        for (size_t at = 0; at < param.elems; at += 777) {
+            size_t count = param.elems - at < 777 ? param.elems - at : 777;
+
+            CHECK_OK(sherd_checkpoint_read(open, param.name, "master", at, count, some + at));
+        }
+        CHECK_BYTES_EQUAL(all, some, param.elems * sizeof(*all));
+        CHECK_STATUS(SHERD_E_INVAL,
+                     sherd_checkpoint_read(open, param.name, "master", param.elems, 1, &one));
+        CHECK_STATUS(SHERD_E_INVAL,
+                     sherd_checkpoint_read(open, param.name, "master", 1, SIZE_MAX, &one));
+        CHECK_INT(param.is_frozen ? SHERD_E_INVAL : SHERD_OK,
+                  sherd_checkpoint_read(open, param.name, "m", 0, 1, &one));
+    }
+    CHECK_STATUS(SHERD_E_INVAL, sherd_checkpoint_read(open, "none", "master", 0, 1, &one));
+    CHECK_STATUS(SHERD_E_INVAL, sherd_checkpoint_read(open, "unit0.0", "none", 0, 1, &one));
+    sherd_checkpoint_close(open);
+    free(all);
+    free(some);
+}
+
+static const test_case CASES[] = {
+    CASE(a_flipped_bit_is_refused_by_the_name_of_its_tensor_or_file),
+    CASE(verification_goes_on_behind_the_first_damage),
+    CASE(a_manifest_that_is_gone_or_cut_is_told_of_in_the_list),
+    CASE(another_model_is_refused_and_may_be_allowed_by_name),
+    CASE(a_new_head_is_filled_behind_the_load),
+    CASE(weights_alone_begin_a_run_anew),
+    CASE(in_a_window_nothing_is_loaded_or_saved),
+    CASE(ranks_that_differ_are_told),
+    CASE(a_folder_that_a_rank_does_not_see_is_refused),
+    CASE(links_are_not_followed_out_of_the_folder),
+    CASE(pipes_in_the_place_of_files_are_refused),
+    CASE(a_file_that_was_left_beside_latest_goes),
+    CASE(values_come_by_range),
+};
+
+RUN_MAIN(CASES)
