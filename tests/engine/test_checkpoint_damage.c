@@ -681,7 +681,7 @@ static void values_come_by_range(void)
         CHECK_STATUS(SHERD_E_INVAL,
                      sherd_checkpoint_read(open, param.name, "master", 1, SIZE_MAX, &one));
         CHECK_INT(param.is_frozen ? SHERD_E_INVAL : SHERD_OK,
-                  sherd_checkpoint_read(open, param.name, "m", 0, 1, &one));
+                  sherd_checkpoint_read(open, param.name, "exp_avg", 0, 1, &one));
     }
     CHECK_STATUS(SHERD_E_INVAL, sherd_checkpoint_read(open, "none", "master", 0, 1, &one));
     CHECK_STATUS(SHERD_E_INVAL, sherd_checkpoint_read(open, "unit0.0", "none", 0, 1, &one));
