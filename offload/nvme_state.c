@@ -253,11 +253,33 @@ static void kept_let_go(sherdi_state_tier *self)
     }
 }
 
+static void table_take_now(sherdi_state_tier *self, int index)
+{
+    if (self->num_extents > 0) {
+        memcpy(self->tables[index], self->now, self->num_extents * sizeof(*self->now));
+    }
+}
+
+/* The record that is not live is filled, and becomes it. */
+static sherd_status spare_commit(sherdi_state_tier *self)
+{
+    int          spare  = 1 - self->live;
+    sherd_status status = record_write(self, spare);
+
+    if (status != SHERD_OK) {
+        self->is_broken    = 1;
+        self->is_torn      = 1;
+        self->has_previous = 0;
+        return status;
+    }
+    self->live = spare;
+    return SHERD_OK;
+}
+
 static sherd_status state_commit(sherdi_tier *tier, const void *note, size_t note_bytes)
 {
     sherdi_state_tier *self  = (sherdi_state_tier *)tier;
     int                spare = 1 - self->live;
-    sherd_status       status;
 
     assert(self->in_flight == 0);
     if (self->is_broken) {
@@ -271,21 +293,12 @@ static sherd_status state_commit(sherdi_tier *tier, const void *note, size_t not
         return sherdi_fail(SHERD_E_INVAL, "%s has room for a note of %zu bytes, not %zu",
                            sherdi_file_path(self->index), self->map.note_bytes, note_bytes);
     }
-    if (self->num_extents > 0) {
-        memcpy(self->tables[spare], self->now, self->num_extents * sizeof(*self->now));
-    }
+    table_take_now(self, spare);
     sherdi_state_head_fill(&self->id, self->generation + 1, note, note_bytes, self->tails[spare],
                            self->tables[spare], self->map.table_bytes, &self->front->heads[spare]);
-    status = record_write(self, spare);
-    if (status != SHERD_OK) {
-        self->is_broken    = 1;
-        self->is_torn      = 1;
-        self->has_previous = 0;
-        return status;
-    }
+    SHERDI_TRY(spare_commit(self));
     self->has_previous = self->generation > 0;
     self->generation++;
-    self->live = spare;
     kept_let_go(self);
     unlinked_tell(self);
     return SHERD_OK;
@@ -361,6 +374,29 @@ static sherd_status head_erase(sherdi_state_tier *self, int index)
     memset(&self->front->heads[index], 0, sizeof(self->front->heads[index]));
     SHERDI_TRY(head_write(self, index));
     return sherdi_file_sync(self->index);
+}
+
+/* Between its two writes both records have the generation, and what they say of it is so. */
+sherd_status sherdi_state_move_live(sherdi_state_tier *self)
+{
+    int spare = 1 - self->live;
+
+    table_take_now(self, spare);
+    if (self->map.tail_bytes > 0) {
+        memcpy(self->tails[spare], self->tails[self->live], self->map.tail_bytes);
+    }
+    self->front->heads[spare] = self->front->heads[self->live];
+    sherdi_state_head_retable(&self->front->heads[spare], self->tables[spare],
+                              self->map.table_bytes);
+    SHERDI_TRY(spare_commit(self));
+    self->is_broken =
+        1; /* until the other one is gone: what it says of the slots will not stay so */
+    self->is_torn = 1;
+    SHERDI_TRY(head_erase(self, 1 - self->live));
+    self->is_broken = 0;
+    self->is_torn   = 0;
+    kept_let_go(self);
+    return SHERD_OK;
 }
 
 static sherd_status state_abandon(sherdi_tier *tier)

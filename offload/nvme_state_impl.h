@@ -38,6 +38,9 @@ void sherdi_state_slot_start(sherdi_state_tier *self, sherdi_io *io, int is_writ
                              size_t extent, uint32_t set, size_t from_bytes, size_t len_bytes);
 /** Sets that extents of a record lie in, a bit each. */
 uint32_t sherdi_state_sets_of(const sherdi_state_tier *self, int index);
+/** Makes `now`, the live generation in other slots, what the live record says: under the same number and with the same
+ *  note, because ranks compare numbers. There is no generation before it then. E_IO as a commit's. */
+sherd_status sherdi_state_move_live(sherdi_state_tier *self);
 /** Says what failed, and returns the status. */
 sherd_status sherdi_state_contents_fail(const sherdi_state_tier *self, size_t extent,
                                         uint32_t slot);

@@ -280,6 +280,13 @@ void sherdi_state_head_fill(const sherdi_state_id *id, uint64_t generation, cons
     out->checksum      = head_checksum(out);
 }
 
+void sherdi_state_head_retable(sherdi_state_head *head, const sherdi_state_entry *table,
+                               size_t table_bytes)
+{
+    head->table_checksum = sherdi_checksum(table, table_bytes);
+    head->checksum       = head_checksum(head);
+}
+
 void sherdi_state_note_take(const sherdi_state_head *head, const unsigned char *tail, void *out,
                             size_t out_bytes)
 {

@@ -125,6 +125,9 @@ const char *sherdi_state_header_folder(const sherdi_state_header *header, uint32
 void sherdi_state_head_fill(const sherdi_state_id *id, uint64_t generation, const void *note,
                             size_t note_bytes, unsigned char *tail, const sherdi_state_entry *table,
                             size_t table_bytes, sherdi_state_head *out);
+/** The same head for another table. */
+void sherdi_state_head_retable(sherdi_state_head *head, const sherdi_state_entry *table,
+                               size_t table_bytes);
 /** Back again: what of the note fits into out [out_bytes], zeros behind it. */
 void sherdi_state_note_take(const sherdi_state_head *head, const unsigned char *tail, void *out,
                             size_t out_bytes);

@@ -158,23 +158,6 @@ static sherd_status extents_copy(sherdi_state_tier *self, uint32_t target, unsig
     return SHERD_OK;
 }
 
-/* The same once more as a generation of its own, with the note that it has. */
-static sherd_status live_commit(sherdi_state_tier *self)
-{
-    size_t         note_bytes = self->front->heads[self->live].note_bytes;
-    unsigned char *note;
-    sherd_status   status;
-
-    note = sherdi_alloc(self->mem, SHERDI_MEM_CONTROL, sherdi_max_size(note_bytes, 1));
-    if (note == NULL) {
-        return SHERD_E_NOMEM;
-    }
-    (void)sherdi_tier_state_note(&self->tier, note, note_bytes);
-    status = self->tier.ops->commit(&self->tier, note, note_bytes);
-    sherdi_free(note);
-    return status;
-}
-
 /* All of the live generation into one set. */
 static sherd_status live_gather(sherdi_state_tier *self, int target)
 {
@@ -191,7 +174,7 @@ static sherd_status live_gather(sherdi_state_tier *self, int target)
     status = extents_copy(self, (uint32_t)target, memory);
     sherdi_free(memory);
     if (status == SHERD_OK) {
-        status = live_commit(self);
+        status = sherdi_state_move_live(self);
     }
     if (status != SHERD_OK && !self->is_broken) { /* the live generation is where it was */
         (void)self->tier.ops->abandon(&self->tier);

@@ -163,8 +163,8 @@ void         sherdi_tier_state_unreserve(sherdi_tier *tier);
  *  what is in them, and they are never written again; the tier goes on in a new set. What was reserved is used up,
  *  whatever the outcome. No transfer may be in flight.
  *
- *  Where the live generation lies in several sets it is gathered in one first, which makes one generation more with the
- *  same contents and note; rollback then returns to that, and to nothing when gathering failed.
+ *  Where the live generation lies in several sets it is gathered in one first, under its own number; the one before it
+ *  is then written over.
  *
  *  E_NOTSUP: links cannot be made there (another file system): copy it. E_STATE: nothing was committed, or something
  *  was written since. E_IO, E_NOMEM: no link is there, and the tier is as it was, but for a commit that failed. */

@@ -64,24 +64,30 @@ static void words_fill(unsigned char *memory, size_t len_bytes, uint64_t word)
     }
 }
 
-/* All writes of a generation are in flight at a time, as many as the queue takes. */
-static sherd_status generation_write(sherdi_tier *tier, unsigned char *memory, uint64_t serial)
+/* All writes of a generation are in flight at a time, as many as the queue takes. The first `count` extents. */
+static sherd_status extents_write(sherdi_tier *tier, unsigned char *memory, uint64_t serial,
+                                  size_t count)
 {
     unsigned char note[NOTE_BYTES] = {0};
     sherdi_io     ios[EXTENTS]     = {0};
     sherd_status  status           = SHERD_OK;
 
     words_fill(memory, 64 * PAGE, serial);
-    for (size_t i = 0; i < EXTENTS; i++) {
+    for (size_t i = 0; i < count; i++) {
         tier->ops->write_start(tier, i, memory, &ios[i]);
     }
-    for (size_t i = 0; i < EXTENTS; i++) {
+    for (size_t i = 0; i < count; i++) {
         sherd_status one = tier->ops->wait(tier, &ios[i]);
 
         status = status == SHERD_OK ? one : status;
     }
     words_fill(note, sizeof(note), serial);
     return status == SHERD_OK ? tier->ops->commit(tier, note, sizeof(note)) : status;
+}
+
+static sherd_status generation_write(sherdi_tier *tier, unsigned char *memory, uint64_t serial)
+{
+    return extents_write(tier, memory, serial, EXTENTS);
 }
 
 /* Every word of every extent is the serial of the note. */
@@ -108,12 +114,15 @@ static void generation_check(sherdi_tier *tier)
 /* --------------------------------------------------------------- the child -- */
 
 /* "kept-<serial>", in a folder beside; when the drive is full of them the parent takes them away. */
-static sherd_status generation_keep(sherdi_tier *tier)
+static sherd_status generation_keep(sherdi_tier *tier, unsigned char *memory, int is_mixed)
 {
     unsigned char note[NOTE_BYTES];
     char          name[64];
 
     (void)sherdi_tier_state_note(tier, note, sizeof(note));
+    if (is_mixed) { /* some extents once more, so that it has to be gathered */
+        SHERDI_TRY(extents_write(tier, memory, note_serial(note), EXTENTS / 2));
+    }
     (void)snprintf(name, sizeof(name), "kept-%016llx", (unsigned long long)note_serial(note));
     return sherdi_tier_state_keep(tier, rig_folder("kept"), name);
 }
@@ -134,7 +143,8 @@ static int child_write(int ready, int is_durable, uint64_t seed)
         if (generation_write(tier, memory, test_random(&seed)) != SHERD_OK) {
             return 2;
         }
-        if (test_random(&seed) % 3 == 0 && generation_keep(tier) != SHERD_OK) {
+        if (test_random(&seed) % 3 == 0 &&
+            generation_keep(tier, memory, test_random(&seed) % 2 == 0) != SHERD_OK) {
             return 4;
         }
         if (test_random(&seed) % 4 == 0 && sherdi_tier_state_has_previous(tier) &&
