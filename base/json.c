@@ -4,6 +4,7 @@
  * finds the place of jansson's complaints. */
 #include "base/json.h"
 
+#include "base/assert.h"
 #include "base/checked.h"
 
 #include <jansson.h>
@@ -385,6 +386,31 @@ static void node_build(node_builder *builder, json_t *value, const char *key,
     node->end_node     = &document->nodes[document->node_count];
 }
 
+/* Nodes lie as their values do in the text, each before what is in it: finding the next one and all messages' places
+ * rely on it. */
+static int nodes_are_nested(const sherdi_json *document)
+{
+    static const char *const FIRST[] = {
+        [SHERDI_JSON_OBJECT] = "{",  [SHERDI_JSON_ARRAY] = "[",
+        [SHERDI_JSON_STRING] = "\"", [SHERDI_JSON_NUMBER] = "-0123456789",
+        [SHERDI_JSON_BOOL] = "tf",   [SHERDI_JSON_NULL] = "n",
+    };
+    const sherdi_json_node *nodes = document->nodes;
+
+    for (size_t i = 0; i < document->node_count; i++) {
+        const sherdi_json_node *node   = &nodes[i];
+        const sherdi_json_node *parent = node->parent;
+
+        if (node->end_node <= node || strchr(FIRST[node->kind], *node->lexeme) == NULL ||
+            (i > 0 && (node->lexeme <= nodes[i - 1].lexeme || parent >= node ||
+                       node->end_node > parent->end_node)) ||
+            (i == 0 && node->end_node != nodes + document->node_count)) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
 /* ---- document ---- */
 
 static sherd_status document_read(sherdi_mem *mem, sherdi_json *document)
@@ -402,6 +428,7 @@ static sherd_status document_read(sherdi_mem *mem, sherdi_json *document)
     }
     builder.here = token_next(document, 0);
     node_build(&builder, document->tree, NULL, NULL);
+    SHERDI_SLOW_ASSERT(nodes_are_nested(document));
     return SHERD_OK;
 }
 

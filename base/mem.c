@@ -162,6 +162,7 @@ void sherdi_free(void *memory)
         return;
     }
     header = (block_header *)memory - 1;
+    assert(atomic_load(&header->mem->held_bytes[header->purpose]) >= header->len_bytes);
     sherdi_mem_note(header->mem, header->purpose, -(int64_t)header->len_bytes);
     free(header->start);
 }

@@ -237,6 +237,7 @@ static sherdi_ticket queue_pass(sherd_world *world)
     sherdi_ticket ticket;
 
     (void)pthread_mutex_lock(&queue->lock);
+    assert(atomic_load_explicit(&queue->done, memory_order_relaxed) == queue->issued);
     ticket = ++queue->issued;
     sherdi_world_lane_record(world, ticket);
     atomic_store_explicit(&queue->done, ticket, memory_order_release);

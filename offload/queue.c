@@ -2,11 +2,11 @@
  * and the books on what came back. See io.h; next to read: threads.c, then uring.c. */
 #include "offload/io_impl.h"
 
+#include "base/assert.h"
 #include "base/checked.h"
 #include "base/clock.h"
 #include "base/log.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <limits.h>
 #include <signal.h>
@@ -34,6 +34,21 @@ enum {
 #define STACK_BYTES ((size_t)256 << 10)
 
 /* ------------------------------------------------- transfers to requests -- */
+
+/* The list ends at its last, and has what is started and not all handed out; of the first alone some may be. */
+static int list_is_sound(const sherdi_ioq *queue)
+{
+    const sherdi_io *last = NULL;
+
+    for (const sherdi_io *io = queue->first; io != NULL; io = io->next) {
+        if (!io->is_started || io->is_done || io->started_bytes >= io->len_bytes ||
+            (io->started_bytes > 0 && io != queue->first)) {
+            return 0;
+        }
+        last = io;
+    }
+    return last == queue->last && (last == NULL || queue->under_way > 0);
+}
 
 /* The transfer has nothing left to hand out. Requests are cut from the first one alone. */
 static void list_pop(sherdi_ioq *queue)
@@ -64,6 +79,7 @@ int sherdi_ioq_take(sherdi_ioq *queue, sherdi_request *out)
     sherdi_io *io = queue->first;
     size_t     place_bytes;
 
+    SHERDI_SLOW_ASSERT(list_is_sound(queue));
     if (io == NULL) {
         return 0;
     }

@@ -1,5 +1,7 @@
 #include "engine/plan/order.h"
 
+#include "base/assert.h"
+
 static int overlaps(const sherdi_remembered *access, const sherdi_range *range)
 {
     return access->begin < range->offset + range->bytes && range->offset < access->end;
@@ -84,6 +86,22 @@ static void covered_forget(sherdi_order_place *place, const sherdi_op *op,
     place->count = kept;
 }
 
+/* Accesses of a lane lie in the order of their numbers, so the first of a lane that ends in order is its oldest. */
+static int is_in_order(const sherdi_order_place *place)
+{
+    uint64_t last[SHERDI_LANES] = {0};
+
+    for (size_t i = 0; i < place->count; i++) {
+        const sherdi_remembered *access = &place->accesses[i];
+
+        if (access->number < last[access->lane] || access->begin >= access->end) {
+            return 0;
+        }
+        last[access->lane] = access->number;
+    }
+    return 1;
+}
+
 /* The oldest, and one of the drive's only where there is no other: those do not end in their order. */
 static void oldest_forget(sherdi_order_place *place)
 {
@@ -91,6 +109,7 @@ static void oldest_forget(sherdi_order_place *place)
     uint64_t                *floors;
     size_t                   at = 0;
 
+    SHERDI_SLOW_ASSERT(is_in_order(place));
     while (at < place->count && place->accesses[at].lane == SHERDI_LANE_DRIVE) {
         at++;
     }

@@ -1,6 +1,7 @@
 /* The plan as a whole: made, checked, destroyed. See plan.h for the reading order. */
 #include "engine/plan/plan.h"
 
+#include "base/assert.h"
 #include "base/checked.h"
 
 #include <stdio.h>
@@ -216,6 +217,7 @@ sherd_status sherdi_plan_create(const sherdi_model *model, const sherdi_settings
         sherdi_plan_destroy(plan);
         return status;
     }
+    SHERDI_SLOW_ASSERT(sherdi_plan_check(plan, model) == SHERD_OK);
     *out = plan;
     return SHERD_OK;
 }

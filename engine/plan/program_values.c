@@ -233,12 +233,26 @@ static size_t slot_choose(sherdi_progress *progress, sherdi_ring ring, size_t sl
     return *next - 1;
 }
 
+/* No two slots of a ring hold the same extent: the first that is found has all that came. */
+static int are_held_once(const size_t *held, size_t slots)
+{
+    for (size_t i = 0; i < slots; i++) {
+        for (size_t j = 0; j < i; j++) {
+            if (held[i] == held[j] && held[i] != SHERDI_NO_EXTENT) {
+                return 0;
+            }
+        }
+    }
+    return 1;
+}
+
 /* The slot with an extent in it. */
 static sherd_status slot_take(const stretch *f, sherdi_ring ring, size_t extent, size_t *out)
 {
     sherdi_progress *progress = f->program->progress;
     size_t           slots    = sherdi_ring_slots(f->program->plan, ring);
 
+    SHERDI_SLOW_ASSERT(are_held_once(progress->held[ring], slots));
     for (*out = 0; *out < slots; ++*out) {
         if (progress->held[ring][*out] == extent) {
             return SHERD_OK;

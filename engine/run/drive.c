@@ -1,5 +1,6 @@
 #include "engine/run/drive.h"
 
+#include "base/assert.h"
 #include "base/clock.h"
 
 #include <stdio.h>
@@ -24,6 +25,28 @@ void sherdi_drive_close(sherdi_drive *drive)
     }
     sherdi_free(drive->transfers);
     *drive = (sherdi_drive){0};
+}
+
+/* Each transfer that is not over lies where its number says, and follows such as were given before it: a wait ends. */
+static int are_in_place(const sherdi_drive *drive)
+{
+    for (size_t i = 0; i < drive->count; i++) {
+        const sherdi_transfer *transfer = &drive->transfers[i];
+
+        if (transfer->number == 0) {
+            continue;
+        }
+        if (transfer->number % drive->count != i || transfer->number > drive->given ||
+            drive->given - transfer->number >= drive->count) {
+            return 0;
+        }
+        for (size_t k = 0; k < transfer->follows.num_drives; k++) {
+            if (transfer->follows.drives[k] >= transfer->number) {
+                return 0;
+            }
+        }
+    }
+    return 1;
 }
 
 static sherdi_transfer *transfer_find(sherdi_drive *drive, uint64_t number)
@@ -193,6 +216,7 @@ uint64_t sherdi_drive_give(sherdi_drive *drive, const sherdi_transfer *transfer)
     *entry        = *transfer;
     entry->number = number;
     drive->given  = number;
+    SHERDI_SLOW_ASSERT(are_in_place(drive));
     return number;
 }
 

@@ -3,6 +3,7 @@
 
 #include "base/checked.h"
 
+#include <assert.h>
 #include <math.h>
 #include <string.h>
 
@@ -171,6 +172,8 @@ static void *address_of(const sherd_engine *engine, const sherdi_op *op, int rol
     case SHERDI_AT_TRAINER_GRAD:
         return engine->model.params[op->param].bound_grad;
     default:
+        assert(range->where < SHERDI_BUFFERS &&
+               range->offset + range->bytes <= engine->plan->buffers[range->where].bytes);
         return engine->memory.buffers[range->where] + range->offset;
     }
 }

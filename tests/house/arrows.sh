@@ -3,6 +3,8 @@
 # and on a vendor header outside its one file.
 set -eu
 cd "$1"
+scratch=$(mktemp -d)
+trap 'rm -r "$scratch"' EXIT
 failed=0
 
 # allowed FOLDER REGEX: quoted includes of FOLDER must match REGEX (or be headers of the folder itself).
@@ -32,6 +34,16 @@ allowed cli "cli/|planning/|models/|sherd|examples/llm/blas\.h"
 allowed examples "examples/|models/|sherd|[a-z_]+\.(h|cuh)"
 allowed bench "bench/|planning/|models/|examples/llm/|(engine|offload|collectives|kernels|base)/|sherd"
 allowed include "sherd"
+
+# Sources with slow asserts are those that are compiled with them for the tests.
+grep -rlE 'include "base/assert\.h"' --include='*.c' base kernels collectives offload engine | sort >"$scratch/with"
+for folder in base kernels collectives offload engine; do
+    sed -n '/slow_sources +*= files(/,/)$/p' $folder/meson.build | grep -oE "[a-z_/]+\.c" | sed "s|^|$folder/|"
+done | sort >"$scratch/listed"
+if [ ! -s "$scratch/with" ] || ! diff "$scratch/with" "$scratch/listed"; then
+    echo "slow_sources of the meson.build files are not the sources with base/assert.h"
+    failed=1
+fi
 
 # <folder>/<name>_impl.h is for its own folder.
 bad=$(grep -rnE '#include "[a-z]+/([a-z]+/)?[a-z_]+_impl\.h"' --include='*.[ch]' base kernels collectives offload engine models planning cli examples |
