@@ -186,6 +186,7 @@ sherd_status sherd_engine_create(sherd_world *world, const sherd_config *config,
     }
     memset(engine, 0, sizeof(*engine));
     sherdi_mem_init(&engine->mem);
+    sherdi_blobs_init(&engine->blobs, &engine->mem);
     engine->model.mem  = &engine->mem;
     engine->world      = sherdi_world_retain(world);
     engine->host       = sherdi_world_host(world);
@@ -637,6 +638,7 @@ void sherd_engine_destroy(sherd_engine *engine)
         return;
     }
     memory_close(engine);
+    sherdi_blobs_fini(&engine->blobs);
     sherdi_model_fini(&engine->model);
     sherdi_backend_destroy(engine->backend);
     sherd_world_destroy(engine->world);

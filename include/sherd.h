@@ -524,6 +524,34 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_param_read_local(sherd_engine *engin
  *  is. E_INVAL (below 0; the ranks' arguments differ), E_STATE, E_IO. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_engine_set_step(sherd_engine *engine, int64_t step,
                                                             int64_t micro_step);
+/* --------------------------------------------------------------- blobs --- */
+
+/* The trainer's own bytes that go with the state: its place in the data, its random numbers. */
+#define SHERD_BLOB_KEY_BYTES 127 /* of a key, at most; printable ASCII */
+#define SHERD_BLOB_MAX_BYTES                                                                       \
+    (1024 * 1024) /* of all blobs of a rank, keys and 24 bytes for each included */
+
+typedef struct sherd_blob_params {
+    size_t struct_size;
+    int    is_per_rank; /* 0: one for the run, of which rank 0's counts; 1: each rank has its own */
+    int    rank; /* of sherd_blob_get, with is_per_rank: whose; below 0, the default: this rank's */
+} sherd_blob_params;
+SHERD_API void sherd_blob_params_init(sherd_blob_params *params);
+
+/** Keeps a copy of data[0 .. len_bytes) under the key, in place of the one before; data NULL (and len_bytes 0) removes
+ *  it. It is saved as it is when a checkpoint or a commit of state on NVMe is made. Of a blob that is not per rank any rank
+ *  keeps what it set itself; what is saved, and found by all after a load, is rank 0's. Local, any time from create on.
+ *  Errors: E_INVAL (key, too many bytes), E_NOMEM; the one before stays then. */
+SHERD_API SHERD_MUST_USE sherd_status sherd_blob_set(sherd_engine *engine, const char *key,
+                                                     const void *data, size_t len_bytes,
+                                                     const sherd_blob_params *params);
+/** Copies the blob to `data`, which has room for *len_bytes_inout; that becomes its length, with `data` NULL and where
+ *  the room is too small (E_INVAL) too. After a load of what another number of ranks saved, rank r has the blobs of the
+ *  saved ranks r, r + world_size and so on. Local. E_INVAL: there is none of that key. */
+SHERD_API SHERD_MUST_USE sherd_status sherd_blob_get(sherd_engine *engine, const char *key,
+                                                     void *data, size_t *len_bytes_inout,
+                                                     const sherd_blob_params *params);
+
 /* --------------------------------------------------------- checkpoints --- */
 
 /* DIR/TAG is a folder with one data file of each rank (safetensors) and a manifest; it is complete or not there.

@@ -6,6 +6,7 @@
 #include "base/api.h"
 #include "collectives/world.h"
 #include "engine/config/config.h"
+#include "engine/run/blobs.h"
 #include "engine/run/marks.h"
 #include "engine/model.h"
 #include "engine/plan/plan.h"
@@ -119,6 +120,7 @@ struct sherd_engine {
     sherdi_phase          phase;
     sherdi_failure        failure;
     sherdi_identity       identity;
+    sherdi_blobs          blobs;
 
     /* from seal on */
     sherdi_plan          *plan;

@@ -34,6 +34,7 @@ static sherd_traffic_report  traffic_report;
 static sherd_rates           rates_given;
 static sherd_prediction      prediction;
 static sherd_engine_info     engine_info;
+static sherd_blob_params     blob_params;
 
 static sherd_status world_dropped(sherd_status status, sherd_world *const *world)
 {
@@ -121,6 +122,11 @@ static sherd_status call_predict_out(rig *r, void *given)
     return sherd_engine_predict(r->engine, &rates, given);
 }
 
+static sherd_status call_blob(rig *r, void *given)
+{
+    return sherd_blob_set(r->engine, "key", "data", 4, given);
+}
+
 static sherd_status call_query(rig *r, void *given)
 {
     return sherd_engine_query(r->engine, given);
@@ -146,6 +152,11 @@ static const known_struct AFTER_SEAL[] = {
     {"sherd_memory_report", sizeof(memory_report), &memory_report, call_memory, {0}},
     {"sherd_traffic_report", sizeof(traffic_report), &traffic_report, call_traffic, {0}},
     {"sherd_engine_info", sizeof(engine_info), &engine_info, call_query, {0}},
+    {"sherd_blob_params",
+     sizeof(blob_params),
+     &blob_params,
+     call_blob,
+     {END(sherd_blob_params, struct_size), END(sherd_blob_params, rank)}},
     {"sherd_rates", sizeof(rates_given), &rates_given, call_predict, {0}},
     {"sherd_prediction", sizeof(prediction), &prediction, call_predict_out, {0}},
 };
@@ -162,6 +173,7 @@ static void models_init(void)
     sherd_memory_report_init(&memory_report);
     sherd_traffic_report_init(&traffic_report);
     sherd_engine_info_init(&engine_info);
+    sherd_blob_params_init(&blob_params);
     sherd_rates_init(&rates_given);
     sherd_prediction_init(&prediction);
 }
@@ -209,7 +221,8 @@ static void every_size_is_tried(rig *r, const known_struct *known)
         free(given);
     }
     CHECK_STATUS(known->call == call_world || known->call == call_simulate ||
-                         known->call == call_apply || known->call == call_wait
+                         known->call == call_apply || known->call == call_wait ||
+                         known->call == call_blob
                      ? SHERD_OK
                      : SHERD_E_INVAL,
                  known->call(r, NULL));
@@ -369,6 +382,8 @@ static void calls_of_no_engine_are_refused(void)
     REFUSED(sherd_param_write(NULL, 0, SHERD_MASTER, 0, 1, &word));
     REFUSED(sherd_param_local(NULL, 0, &size, &size));
     REFUSED(sherd_engine_set_step(NULL, 0, 0));
+    REFUSED(sherd_blob_set(NULL, "key", &word, sizeof(word), NULL));
+    REFUSED(sherd_blob_get(NULL, "key", &word, &size, NULL));
     REFUSED(sherd_unit_acquire(NULL, 0, SHERD_FORWARD));
     REFUSED(sherd_unit_release(NULL, 0, SHERD_FORWARD));
     REFUSED(sherd_step(NULL, NULL));
@@ -427,6 +442,10 @@ static void engines_without_an_argument_refuse(void)
     REFUSED(sherd_param_write(r.engine, 0, SHERD_MASTER, 0, 1, NULL));
     REFUSED(sherd_param_read_local(r.engine, 0, SHERD_MASTER, 0, 1, NULL));
     REFUSED(sherd_param_local(r.engine, 0, NULL, (size_t[1]){0}));
+    REFUSED(sherd_blob_set(r.engine, NULL, "data", 4, NULL));
+    REFUSED(sherd_blob_set(r.engine, "key", NULL, 4, NULL));
+    REFUSED(sherd_blob_get(r.engine, NULL, NULL, (size_t[1]){0}, NULL));
+    REFUSED(sherd_blob_get(r.engine, "key", NULL, NULL, NULL));
     REFUSED(sherd_param_local(r.engine, 0, (size_t[1]){0}, NULL));
     rig_close(&r);
     sherd_world_destroy(world);

@@ -1,0 +1,341 @@
+/* See blobs.h. A run of bytes is a head and, for each blob, its own head, key and data; numbers are little-endian:
+ *
+ *     count u64                                              of blobs
+ *     kind u32, rank u32, key bytes u64, data bytes u64      of each, then key and data without padding */
+#include "engine/run/engine_impl.h"
+
+#include "base/checked.h"
+
+#include <string.h>
+
+#define HEAD_BYTES 8u
+#define BLOB_BYTES 24u
+
+/* ----------------------------------------------------------------- the list -- */
+
+void sherdi_blobs_init(sherdi_blobs *blobs, sherdi_mem *mem)
+{
+    *blobs = (sherdi_blobs){.mem = mem};
+}
+
+static void blob_drop(sherdi_blobs *blobs, size_t index)
+{
+    sherdi_free(blobs->list[index].data);
+    blobs->count--;
+    memmove(&blobs->list[index], &blobs->list[index + 1],
+            (blobs->count - index) * sizeof(blobs->list[0]));
+}
+
+void sherdi_blobs_clear(sherdi_blobs *blobs, sherdi_blob_kind kind)
+{
+    for (size_t i = blobs->count; i-- > 0;) {
+        if (blobs->list[i].kind == kind) {
+            blob_drop(blobs, i);
+        }
+    }
+}
+
+void sherdi_blobs_fini(sherdi_blobs *blobs)
+{
+    sherdi_blobs_clear(blobs, SHERDI_BLOB_GLOBAL);
+    sherdi_blobs_clear(blobs, SHERDI_BLOB_OF_RANK);
+    sherdi_free(blobs->list);
+    *blobs = (sherdi_blobs){.mem = blobs->mem};
+}
+
+/* blobs->count: there is none. */
+static size_t blob_index(const sherdi_blobs *blobs, const char *key, sherdi_blob_kind kind,
+                         int rank)
+{
+    size_t i = 0;
+
+    while (i < blobs->count && (blobs->list[i].kind != kind || blobs->list[i].rank != rank ||
+                                strcmp(blobs->list[i].key, key) != 0)) {
+        i++;
+    }
+    return i;
+}
+
+const sherdi_blob *sherdi_blobs_find(const sherdi_blobs *blobs, const char *key,
+                                     sherdi_blob_kind kind, int rank)
+{
+    size_t i = blob_index(blobs, key, kind, rank);
+
+    return i == blobs->count ? NULL : &blobs->list[i];
+}
+
+/* What can stand in the header of a file and be read by a person. */
+static sherd_status key_check(const char *key)
+{
+    size_t len = strnlen(key, SHERD_BLOB_KEY_BYTES + 1);
+
+    for (size_t i = 0; i < len; i++) {
+        if (key[i] < ' ' || key[i] > '~') {
+            return sherdi_fail(SHERD_E_INVAL,
+                               "byte %zu of the key of a blob is 0x%02x; keys are printable ASCII",
+                               i, (unsigned)(unsigned char)key[i]);
+        }
+    }
+    if (len == 0 || len > SHERD_BLOB_KEY_BYTES) {
+        return sherdi_fail(SHERD_E_INVAL, "the key of a blob has 1 to %d bytes",
+                           SHERD_BLOB_KEY_BYTES);
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherdi_blobs_put(sherdi_blobs *blobs, const char *key, sherdi_blob_kind kind, int rank,
+                              const void *data, size_t len_bytes)
+{
+    size_t         i = blob_index(blobs, key, kind, rank);
+    unsigned char *copy;
+
+    SHERDI_TRY(key_check(key));
+    SHERDI_TRY(sherdi_grow(blobs->mem, SHERDI_MEM_CONTROL, (void **)&blobs->list, &blobs->capacity,
+                           i + 1, sizeof(*blobs->list)));
+    copy = sherdi_alloc(blobs->mem, SHERDI_MEM_CONTROL, len_bytes);
+    if (copy == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    if (len_bytes > 0) {
+        memcpy(copy, data, len_bytes);
+    }
+    if (i == blobs->count) {
+        blobs->list[i] = (sherdi_blob){.kind = kind, .rank = rank};
+        memcpy(blobs->list[i].key, key, strlen(key));
+        blobs->count++;
+    }
+    sherdi_free(blobs->list[i].data);
+    blobs->list[i].data      = copy;
+    blobs->list[i].len_bytes = len_bytes;
+    return SHERD_OK;
+}
+
+void sherdi_blobs_remove(sherdi_blobs *blobs, const char *key, sherdi_blob_kind kind, int rank)
+{
+    size_t i = blob_index(blobs, key, kind, rank);
+
+    if (i < blobs->count) {
+        blob_drop(blobs, i);
+    }
+}
+
+/* -------------------------------------------------------------------- bytes -- */
+
+static int is_written(const sherdi_blob *blob, sherdi_blob_kind kind, int rank)
+{
+    return blob->kind == kind && (kind == SHERDI_BLOB_GLOBAL || blob->rank == rank);
+}
+
+static size_t blob_bytes(size_t key_bytes, size_t len_bytes)
+{
+    return BLOB_BYTES + key_bytes + len_bytes;
+}
+
+size_t sherdi_blobs_bytes(const sherdi_blobs *blobs, sherdi_blob_kind kind, int rank)
+{
+    size_t bytes = HEAD_BYTES;
+
+    for (size_t i = 0; i < blobs->count; i++) {
+        const sherdi_blob *blob = &blobs->list[i];
+
+        bytes += is_written(blob, kind, rank) ? blob_bytes(strlen(blob->key), blob->len_bytes) : 0;
+    }
+    return bytes;
+}
+
+static unsigned char *number_write(unsigned char *out, uint64_t value, int bytes)
+{
+    for (int i = 0; i < bytes; i++) {
+        out[i] = (unsigned char)(value >> 8 * i);
+    }
+    return out + bytes;
+}
+
+static uint64_t number_read(const unsigned char *from, int bytes)
+{
+    uint64_t value = 0;
+
+    for (int i = 0; i < bytes; i++) {
+        value |= (uint64_t)from[i] << 8 * i;
+    }
+    return value;
+}
+
+static unsigned char *bytes_write(unsigned char *out, const void *data, size_t len_bytes)
+{
+    if (len_bytes > 0) {
+        memcpy(out, data, len_bytes);
+    }
+    return out + len_bytes;
+}
+
+void sherdi_blobs_write(const sherdi_blobs *blobs, sherdi_blob_kind kind, int rank,
+                        unsigned char *out)
+{
+    unsigned char *at    = out + HEAD_BYTES;
+    uint64_t       count = 0;
+
+    for (size_t i = 0; i < blobs->count; i++) {
+        const sherdi_blob *blob = &blobs->list[i];
+
+        if (is_written(blob, kind, rank)) {
+            at = number_write(at, (uint64_t)blob->kind, 4);
+            at = number_write(at, (uint64_t)blob->rank, 4);
+            at = number_write(at, strlen(blob->key), 8);
+            at = number_write(at, blob->len_bytes, 8);
+            at = bytes_write(at, blob->key, strlen(blob->key));
+            at = bytes_write(at, blob->data, blob->len_bytes);
+            count++;
+        }
+    }
+    (void)number_write(out, count, HEAD_BYTES);
+}
+
+static sherd_status bytes_fail(size_t at)
+{
+    return sherdi_fail(SHERD_E_INVAL, "the blobs are damaged at byte %zu", at);
+}
+
+/* The blob that begins at *at, which goes on behind it. */
+static sherd_status blob_read(sherdi_blobs *blobs, const unsigned char *bytes, size_t len_bytes,
+                              size_t *at)
+{
+    const unsigned char *head                          = bytes + *at;
+    size_t               left                          = len_bytes - *at;
+    char                 key[SHERD_BLOB_KEY_BYTES + 1] = {0};
+    uint64_t             kind, rank, key_bytes, data_bytes;
+
+    if (left < BLOB_BYTES) {
+        return bytes_fail(*at);
+    }
+    kind       = number_read(head, 4);
+    rank       = number_read(head + 4, 4);
+    key_bytes  = number_read(head + 8, 8);
+    data_bytes = number_read(head + 16, 8);
+    left -= BLOB_BYTES;
+    if (kind >= SHERDI_BLOB_KINDS || rank > INT32_MAX || key_bytes > SHERD_BLOB_KEY_BYTES ||
+        key_bytes > left || data_bytes > left - key_bytes) {
+        return bytes_fail(*at);
+    }
+    memcpy(key, head + BLOB_BYTES, key_bytes);
+    if (strlen(key) != key_bytes) {
+        return bytes_fail(*at);
+    }
+    *at += blob_bytes(key_bytes, data_bytes);
+    return sherdi_blobs_put(blobs, key, (sherdi_blob_kind)kind, (int)rank,
+                            head + BLOB_BYTES + key_bytes, data_bytes);
+}
+
+sherd_status sherdi_blobs_read(sherdi_blobs *blobs, const unsigned char *bytes, size_t len_bytes)
+{
+    size_t   at = HEAD_BYTES;
+    uint64_t count;
+
+    if (len_bytes < HEAD_BYTES) {
+        return bytes_fail(0);
+    }
+    count = number_read(bytes, HEAD_BYTES);
+    for (uint64_t i = 0; i < count; i++) { /* each takes bytes, so it ends */
+        SHERDI_TRY(blob_read(blobs, bytes, len_bytes, &at));
+    }
+    return at == len_bytes ? SHERD_OK : bytes_fail(at);
+}
+
+/* ------------------------------------------------------------- public calls -- */
+
+void sherd_blob_params_init(sherd_blob_params *params)
+{
+    *params = (sherd_blob_params){.struct_size = sizeof(*params), .rank = -1};
+}
+
+/* Whose blob a call means. */
+static sherd_status owner_read(const sherd_engine *engine, const sherd_blob_params *params,
+                               sherdi_blob_kind *kind, int *rank)
+{
+    sherd_blob_params given;
+
+    sherd_blob_params_init(&given);
+    if (params != NULL) {
+        SHERDI_TRY(sherdi_api_read(params, SHERDI_API_BLOB_PARAMS, &given));
+    }
+    *kind = given.is_per_rank ? SHERDI_BLOB_OF_RANK : SHERDI_BLOB_GLOBAL;
+    *rank = given.rank < 0 ? engine->rank : given.rank;
+    *rank = given.is_per_rank ? *rank : 0;
+    return SHERD_OK;
+}
+
+/* With the one that is set in place of the one that is there. */
+static sherd_status room_check(const sherd_engine *engine, const char *key, sherdi_blob_kind kind,
+                               size_t len_bytes)
+{
+    const sherdi_blobs *blobs = &engine->blobs;
+    const sherdi_blob  *old =
+        sherdi_blobs_find(blobs, key, kind, kind == SHERDI_BLOB_OF_RANK ? engine->rank : 0);
+    size_t held = sherdi_blobs_bytes(blobs, SHERDI_BLOB_GLOBAL, engine->rank) +
+                  sherdi_blobs_bytes(blobs, SHERDI_BLOB_OF_RANK, engine->rank);
+
+    held -= old == NULL ? 0 : blob_bytes(strlen(key), old->len_bytes);
+    if (len_bytes > SHERD_BLOB_MAX_BYTES ||
+        held + blob_bytes(strlen(key), len_bytes) > SHERD_BLOB_MAX_BYTES) {
+        return sherdi_fail(
+            SHERD_E_INVAL,
+            "blob %s of %zu bytes: with the %zu that this rank's blobs take it would "
+            "be more than %d bytes; keep large data in files of your own",
+            key, len_bytes, held, SHERD_BLOB_MAX_BYTES);
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherd_blob_set(sherd_engine *engine, const char *key, const void *data,
+                            size_t len_bytes, const sherd_blob_params *params)
+{
+    sherdi_blob_kind kind;
+    int              rank;
+
+    SHERDI_TRY(sherdi_engine_check_alive(engine));
+    SHERDI_TRY(sherdi_api_need(key != NULL, "sherd_blob_set", "key"));
+    SHERDI_TRY(sherdi_api_need(data != NULL || len_bytes == 0, "sherd_blob_set", "data"));
+    SHERDI_TRY(owner_read(engine, params, &kind, &rank));
+    SHERDI_TRY(key_check(key));
+    if (kind == SHERDI_BLOB_OF_RANK && rank != engine->rank) {
+        return sherdi_fail(SHERD_E_INVAL, "blob %s: rank %d sets its own, not that of rank %d", key,
+                           engine->rank, rank);
+    }
+    if (data == NULL) {
+        sherdi_blobs_remove(&engine->blobs, key, kind, rank);
+        return SHERD_OK;
+    }
+    SHERDI_TRY(room_check(engine, key, kind, len_bytes));
+    return sherdi_blobs_put(&engine->blobs, key, kind, rank, data, len_bytes);
+}
+
+sherd_status sherd_blob_get(sherd_engine *engine, const char *key, void *data,
+                            size_t *len_bytes_inout, const sherd_blob_params *params)
+{
+    const sherdi_blob *blob;
+    sherdi_blob_kind   kind;
+    size_t             room;
+    int                rank;
+
+    SHERDI_TRY(sherdi_engine_check_alive(engine));
+    SHERDI_TRY(sherdi_api_need(key != NULL, "sherd_blob_get", "key"));
+    SHERDI_TRY(sherdi_api_need(len_bytes_inout != NULL, "sherd_blob_get", "len_bytes_inout"));
+    SHERDI_TRY(owner_read(engine, params, &kind, &rank));
+    blob = sherdi_blobs_find(&engine->blobs, key, kind, rank);
+    if (blob == NULL && kind == SHERDI_BLOB_OF_RANK) {
+        return sherdi_fail(SHERD_E_INVAL, "there is no blob %s of rank %d here", key, rank);
+    }
+    if (blob == NULL) {
+        return sherdi_fail(SHERD_E_INVAL, "there is no blob %s", key);
+    }
+    room             = *len_bytes_inout;
+    *len_bytes_inout = blob->len_bytes;
+    if (data != NULL && room < blob->len_bytes) {
+        return sherdi_fail(SHERD_E_INVAL, "blob %s has %zu bytes, and there is room for %zu", key,
+                           blob->len_bytes, room);
+    }
+    if (data != NULL && blob->len_bytes > 0) {
+        memcpy(data, blob->data, blob->len_bytes);
+    }
+    return SHERD_OK;
+}
