@@ -1,0 +1,315 @@
+/* Asynchronous saves: what is written is the state of the step at which it was copied, though training goes on; the ranks
+ * agree on the end at a boundary, or where they wait; what fails is told there. */
+#include "engine/checkpoint/folder.h"
+#include "engine/run/engine_impl.h"
+#include "sherd_tools.h"
+#include "tests/engine/saved.h"
+#include "tests/lib/check.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static const char ASYNC[] = ", \"checkpoint\": {\"async\": true}";
+
+typedef struct job {
+    rig_options options;
+    char        dir[256];
+    size_t      elems; /* of a model of one parameter; 0: all kinds */
+} job;
+
+static job job_of(int stage, const char *name)
+{
+    job j = {.options = {.stage = stage, .dtype = SHERD_BF16, .clip = 1, .top = ASYNC}};
+
+    saved_need_checksums();
+    (void)saved_dir(name, j.dir);
+    return j;
+}
+
+static sherd_save_params synchronous(void)
+{
+    sherd_save_params params;
+
+    sherd_save_params_init(&params);
+    params.is_async = 0;
+    return params;
+}
+
+static sherd_checkpoint_report report_of(rig *r)
+{
+    sherd_checkpoint_report report;
+
+    sherd_checkpoint_report_init(&report);
+    CHECK_OK(sherd_checkpoint_wait(r->engine, &report));
+    return report;
+}
+
+/* ------------------------------------------------------------------------ bits -- */
+
+/* The files of two checkpoints are the same but for tag and time, which the manifest has. */
+static void data_compare(const char *dir, int world_size)
+{
+    for (int rank = 0; rank < world_size; rank++) {
+        for (int f = 0; f < SHERDI_DATA_FILES; f++) {
+            char          name[SHERDI_CHECKPOINT_NAME_BYTES];
+            char          path[2][SHERDI_CHECKPOINT_PATH_BYTES];
+            unsigned char bytes[2][4096];
+            FILE         *files[2];
+            size_t        len;
+
+            sherdi_data_file_name((sherdi_data_file)f, rank, world_size, name);
+            CHECK_OK(sherdi_checkpoint_path(dir, "sync", name, path[0]));
+            CHECK_OK(sherdi_checkpoint_path(dir, "async", name, path[1]));
+            files[0] = fopen(path[0], "rb");
+            files[1] = fopen(path[1], "rb");
+            CHECK(files[0] != NULL && files[1] != NULL);
+            do {
+                len = fread(bytes[0], 1, sizeof(bytes[0]), files[0]);
+                CHECK_INT(len, fread(bytes[1], 1, sizeof(bytes[1]), files[1]));
+                CHECK_BYTES_EQUAL(bytes[0], bytes[1], len);
+            } while (len > 0);
+            (void)fclose(files[0]);
+            (void)fclose(files[1]);
+        }
+    }
+}
+
+static void snapshot_body(sherd_world *world, void *raw)
+{
+    const job        *j    = raw;
+    sherd_save_params sync = synchronous();
+    uint64_t          fingerprint;
+    int               steps = 0;
+    rig               r;
+
+    saved_open(&r, world, &j->options);
+    saved_fill(&r);
+    saved_train(&r, 2);
+    fingerprint = rig_fingerprint(&r);
+    CHECK_OK(sherd_checkpoint_save(r.engine, j->dir, "sync", &sync));
+    CHECK_OK(sherd_checkpoint_save(r.engine, j->dir, "async", NULL));
+    while (r.engine->save != NULL) { /* a boundary ends it, the same one on all ranks */
+        double all = 1;
+
+        saved_train(&r, 1);
+        steps++;
+        CHECK_OK(sherd_world_sum_f64(world, &all, 1));
+        CHECK_INT(sherd_world_size(world), all);
+    }
+    CHECK(steps > 0);
+    CHECK_INT(0, report_of(&r).is_running);
+    CHECK_INT(2, report_of(&r).step);
+    if (sherd_world_rank(world) == 0) {
+        CHECK_INT(2, saved_verify(j->dir, NULL));
+        CHECK_INT(2, saved_verify(j->dir, "async"));
+        data_compare(j->dir, sherd_world_size(world));
+    }
+    CHECK_OK(sherd_checkpoint_load(r.engine, j->dir, "async", NULL));
+    CHECK_INT(fingerprint, rig_fingerprint(&r));
+    rig_close(&r);
+}
+
+static void the_snapshot_is_of_the_step_at_which_it_was_taken(void)
+{
+    for (int stage = 0; stage <= 3; stage++) {
+        char name[16];
+        job  j;
+
+        (void)snprintf(name, sizeof(name), "snapshot%d", stage);
+        j = job_of(stage, name);
+        test_world(3, snapshot_body, &j);
+    }
+}
+
+/* Where waiting is what ends it, and saves that follow each other without. */
+static void wait_body(sherd_world *world, void *raw)
+{
+    const job *j = raw;
+    rig        r;
+
+    saved_open(&r, world, &j->options);
+    saved_fill(&r);
+    for (int s = 1; s <= 4; s++) {
+        char tag[16];
+
+        saved_train(&r, 1);
+        (void)snprintf(tag, sizeof(tag), "tag-%d", s);
+        CHECK_OK(sherd_checkpoint_save(r.engine, j->dir, tag, NULL)); /* waits for the one before */
+        CHECK_INT(1, r.engine->checkpoint.is_running);
+    }
+    CHECK_INT(4, report_of(&r).step);
+    CHECK(report_of(&r).all_s >= report_of(&r).blocked_s);
+    CHECK_INT(4, saved_verify(j->dir, NULL));
+    CHECK_OK(sherd_world_barrier(world));
+    CHECK_INT(4, test_files(j->dir, "tag-"));
+    rig_close(&r);
+}
+
+static void waiting_ends_it(void)
+{
+    job j = job_of(2, "wait");
+
+    test_world(2, wait_body, &j);
+}
+
+/* More ranks than there is anything to save for: the others end with them. */
+static void small_body(sherd_world *world, void *raw)
+{
+    const job *j = raw;
+    rig        r;
+
+    rig_open(&r, world, &j->options);
+    (void)rig_unit(&r, "unit");
+    (void)rig_param(&r, 0, "w", j->elems);
+    rig_seal(&r);
+    (void)rig_train(&r, 1);
+    CHECK_OK(sherd_checkpoint_save(r.engine, j->dir, "a", NULL));
+    (void)rig_train(&r, 1);
+    CHECK_OK(sherd_checkpoint_save(r.engine, j->dir, "b", NULL));
+    CHECK_OK(sherd_checkpoint_wait(r.engine, NULL));
+    CHECK_OK(sherd_checkpoint_load(r.engine, j->dir, "a", NULL));
+    CHECK_INT(1, saved_verify(j->dir, "a"));
+    CHECK_INT(2, saved_verify(j->dir, NULL));
+    rig_close(&r);
+}
+
+static void ranks_that_have_nothing_end_with_the_others(void)
+{
+    job j = job_of(3, "small");
+
+    for (j.elems = 1; j.elems <= 129; j.elems += 64) {
+        test_world(4, small_body, &j);
+    }
+}
+
+/* -------------------------------------------------------------------------- ends -- */
+
+static void destroyed_body(sherd_world *world, void *raw)
+{
+    const job        *j    = raw;
+    sherd_save_params sync = synchronous();
+    rig               r;
+
+    saved_open(&r, world, &j->options);
+    saved_fill(&r);
+    CHECK_OK(sherd_checkpoint_save(r.engine, j->dir, "a", &sync));
+    saved_train(&r, 1);
+    CHECK_OK(sherd_checkpoint_save(r.engine, j->dir, "b", NULL));
+    rig_close(&r);
+}
+
+static void destroying_leaves_nothing_half(void)
+{
+    job j = job_of(3, "destroyed");
+
+    test_world(3, destroyed_body, &j);
+    CHECK_INT(0, saved_left_behind(j.dir));
+    CHECK_INT(0, test_files(j.dir, "b"));
+    CHECK_INT(0, saved_verify(j.dir, NULL));
+}
+
+/* The folder goes while the threads write: the manifest cannot be made, or a data file. */
+static void fails_body(sherd_world *world, void *raw)
+{
+    const job        *j    = raw;
+    sherd_save_params sync = synchronous();
+    char              path[SHERDI_CHECKPOINT_PATH_BYTES];
+    char              away[SHERDI_CHECKPOINT_PATH_BYTES];
+    int               is_first = sherd_world_rank(world) == 0;
+    rig               r;
+
+    saved_open(&r, world, &j->options);
+    saved_fill(&r);
+    CHECK_OK(sherd_checkpoint_save(r.engine, j->dir, "a", &sync));
+    for (int at_boundary = 0; at_boundary < 2; at_boundary++) {
+        CHECK_OK(sherdi_checkpoint_partial_path(j->dir, "b", NULL, path));
+        CHECK_OK(sherdi_checkpoint_path(j->dir, "away", NULL, away));
+        CHECK_OK(sherd_checkpoint_save(r.engine, j->dir, "b", NULL));
+        CHECK(!is_first || rename(path, away) == 0);
+        CHECK_OK(sherd_world_barrier(world));
+        while (at_boundary && r.engine->save != NULL) {
+            saved_train(&r, 1); /* goes on */
+        }
+        CHECK_STATUS(SHERD_E_IO, sherd_checkpoint_wait(r.engine, NULL));
+        CHECK_OK(sherd_checkpoint_wait(r.engine, NULL)); /* told once */
+        CHECK(!is_first || rename(away, path) == 0);     /* what a kill leaves */
+        CHECK_OK(sherd_world_barrier(world));
+        saved_train(&r, 1);
+        CHECK_INT(0, saved_verify(j->dir, NULL));
+        CHECK_INT(0, test_files(j->dir, "b"));
+    }
+    CHECK_OK(sherd_checkpoint_save(r.engine, j->dir, "c", NULL));
+    CHECK_OK(sherd_checkpoint_wait(r.engine, NULL));
+    CHECK_OK(sherd_world_barrier(world));
+    CHECK(saved_verify(j->dir, NULL) > 0);
+    CHECK_INT(0, saved_left_behind(j->dir));
+    rig_close(&r);
+}
+
+static void a_failure_is_told_where_it_is_waited_for(void)
+{
+    job j = job_of(3, "fails");
+
+    test_world(2, fails_body, &j);
+}
+
+/* One that cannot be begun leaves nothing that a boundary would look at. */
+static void begins_body(sherd_world *world, void *raw)
+{
+    const job *j = raw;
+    rig        r;
+
+    saved_open(&r, world, &j->options);
+    saved_fill(&r);
+    CHECK_STATUS(SHERD_E_IO, sherd_checkpoint_save(r.engine, "/proc/none", "a", NULL));
+    saved_train(&r, 2);
+    CHECK_OK(sherd_checkpoint_wait(r.engine, NULL));
+    rig_close(&r);
+}
+
+static void one_that_cannot_begin_is_told_at_once(void)
+{
+    job j = job_of(3, "begins");
+
+    test_world(2, begins_body, &j);
+}
+
+static void unplanned_body(sherd_world *world, void *raw)
+{
+    job              *j = raw;
+    sherd_save_params params;
+    rig               r;
+
+    saved_open(&r, world, &j->options);
+    saved_fill(&r);
+    sherd_save_params_init(&params);
+    params.is_async = 1;
+    CHECK_STATUS(SHERD_E_NOTSUP, sherd_checkpoint_save(r.engine, j->dir, "a", &params));
+    CHECK_ERROR_SAYS("async");
+    saved_train(&r, 1);
+    rig_close(&r);
+}
+
+static void without_its_key_it_is_refused(void)
+{
+    job j = job_of(3, "unplanned");
+
+    j.options.top = NULL;
+    test_world(2, unplanned_body, &j);
+}
+
+static const test_case CASES[] = {
+    CASE(the_snapshot_is_of_the_step_at_which_it_was_taken),
+    CASE(waiting_ends_it),
+    CASE(ranks_that_have_nothing_end_with_the_others),
+    CASE(destroying_leaves_nothing_half),
+    CASE(a_failure_is_told_where_it_is_waited_for),
+    CASE(one_that_cannot_begin_is_told_at_once),
+    CASE(without_its_key_it_is_refused),
+};
+
+RUN_MAIN(CASES)
