@@ -10,6 +10,7 @@
  * write a slot still holds it: what could not be written is written again. */
 #include "engine/plan/program.h"
 
+#include "base/assert.h"
 #include "base/checked.h"
 
 #include <stddef.h>
