@@ -384,6 +384,24 @@ static void counters_take(load *l)
     engine->scaler.params = engine->settings.scaler;
 }
 
+/* Of ranks that there are no more this rank has those that come to it in turn. */
+static sherd_status blobs_take(load *l)
+{
+    sherd_engine *engine = l->engine;
+    int           saved  = sherdi_reader_manifest(l->reader)->world_size;
+
+    if (l->params.weights_only) {
+        return SHERD_OK;
+    }
+    sherdi_blobs_clear(&engine->blobs, SHERDI_BLOB_GLOBAL);
+    sherdi_blobs_clear(&engine->blobs, SHERDI_BLOB_OF_RANK);
+    SHERDI_TRY(sherdi_reader_blobs(l->reader, SHERDI_BLOB_GLOBAL, 0, &engine->blobs));
+    for (int r = engine->rank; r < saved; r += engine->world_size) {
+        SHERDI_TRY(sherdi_reader_blobs(l->reader, SHERDI_BLOB_OF_RANK, r, &engine->blobs));
+    }
+    return SHERD_OK;
+}
+
 /* What only begins needs no other values any more, but for what the checkpoint has not. */
 static void fill_settle(load *l)
 {
@@ -418,8 +436,9 @@ static sherd_status values_load(load *l)
                                   block_load, l, &own));
     SHERDI_TRY(fingerprints_check(l));
     counters_take(l);
-    SHERDI_TRY(sherdi_agree_status(engine->world,
-                                   sherdi_run_commit(engine, engine->step, own, &engine->scaler)));
+    SHERDI_TRY(sherdi_agree_status(engine->world, blobs_take(l)));
+    SHERDI_TRY(sherdi_agree_status(engine->world, sherdi_run_commit_written(engine)));
+    sherdi_store_agreed(engine);
     fill_settle(l);
     return SHERD_OK;
 }

@@ -5,6 +5,7 @@
 #include "engine/checkpoint/folder.h"
 #include "engine/checkpoint/kept.h"
 #include "engine/checkpoint/safetensors.h"
+#include "engine/checkpoint/shard.h"
 #include "offload/checksum.h"
 
 #include <inttypes.h>
@@ -781,6 +782,64 @@ sherd_status sherdi_reader_values(sherdi_reader *reader, size_t param, int part,
     return SHERD_OK;
 }
 
+/* ---------------------------------------------------------------------- blobs -- */
+
+/* Of a blob of that kind; NULL: it is none. */
+static const char *blob_key(const sherdi_tensor *tensor, const char *kind)
+{
+    size_t len = strlen(kind);
+
+    return tensor->dtype == SHERDI_TENSOR_U8 && strncmp(tensor->name, kind, len) == 0
+               ? tensor->name + len
+               : NULL;
+}
+
+static sherd_status bytes_take(void *ctx, size_t first, size_t count, const void *values,
+                               sherd_dtype dtype)
+{
+    (void)dtype;
+    memcpy((unsigned char *)ctx + first, values, count);
+    return SHERD_OK;
+}
+
+static sherd_status blob_read(sherdi_reader *reader, const sherdi_tensor *tensor, const char *key,
+                              sherdi_blob_kind kind, int rank, sherdi_blobs *out)
+{
+    unsigned char *data = sherdi_alloc(reader->params.mem, SHERDI_MEM_CONTROL, tensor->elems);
+    sherd_status   status;
+
+    if (data == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    status = stretch_hand(reader, tensor->begin, 1, 0, tensor->elems, bytes_take, data);
+    if (status == SHERD_OK) {
+        status = sherdi_blobs_put(out, key, kind, rank, data, tensor->elems);
+    }
+    sherdi_free(data);
+    return status;
+}
+
+sherd_status sherdi_reader_blobs(sherdi_reader *reader, sherdi_blob_kind kind, int rank,
+                                 sherdi_blobs *out)
+{
+    data_file *file = &reader->files[rank][SHERDI_DATA_STATE];
+
+    if (file_said(reader, file)->bytes == 0) {
+        return SHERD_OK;
+    }
+    SHERDI_TRY(file_use(reader, file));
+    for (size_t t = 0; t < file->header->num_tensors; t++) {
+        const sherdi_tensor *tensor = &file->header->tensors[t];
+        const char          *key = blob_key(tensor, kind == SHERDI_BLOB_GLOBAL ? SHERDI_BLOB_TENSOR
+                                                                               : SHERDI_BLOB_OF_RANK_TENSOR);
+
+        if (key != NULL) {
+            SHERDI_TRY(blob_read(reader, tensor, key, kind, rank, out));
+        }
+    }
+    return SHERD_OK;
+}
+
 /* --------------------------------------------------------------------- verify -- */
 
 /* A file that is read from end to end. */
@@ -940,7 +999,8 @@ static sherd_status tensor_verify(const verifying *v, const sherdi_tensor *tenso
     if (text == NULL) {
         return SHERD_E_NOMEM;
     }
-    if (strncmp(tensor->name, "blob:", 5) == 0 && tensor->dtype == SHERDI_TENSOR_U8) {
+    if (blob_key(tensor, SHERDI_BLOB_TENSOR) != NULL ||
+        blob_key(tensor, SHERDI_BLOB_OF_RANK_TENSOR) != NULL) {
         is_ok = 1;
     } else if (tensor_take(v->reader, tensor, v->which, text, &ours)) {
         is_ok =

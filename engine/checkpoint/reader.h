@@ -5,6 +5,7 @@
 #define SHERDI_ENGINE_CHECKPOINT_READER_H
 
 #include "engine/checkpoint/manifest.h"
+#include "engine/run/blobs.h"
 #include "offload/io.h"
 
 typedef struct sherdi_reader_params {
@@ -32,6 +33,10 @@ typedef sherd_status (*sherdi_reader_fn)(void *ctx, size_t first, size_t count, 
  *  many calls as it takes. E_IO; E_INVAL with tensor, rank and file where they are not what their checksum says. */
 sherd_status sherdi_reader_values(sherdi_reader *reader, size_t param, int part, size_t first,
                                   size_t count, sherdi_reader_fn fn, void *ctx);
+
+/** The blobs that a rank saved, of that kind, are put to `out`. E_IO, E_INVAL (damaged), E_NOMEM. */
+sherd_status sherdi_reader_blobs(sherdi_reader *reader, sherdi_blob_kind kind, int rank,
+                                 sherdi_blobs *out);
 
 /* What is wrong in a data file. */
 typedef struct sherdi_reader_damage {

@@ -73,20 +73,33 @@ static void progress_tell(void *ctx, size_t more_bytes)
 }
 
 /* Of state that is kept as it lies on the drive the file has the description alone. */
-static sherd_status tensors_add(sherdi_save *save, sherdi_data_file which)
+static sherd_status state_add(sherdi_save *save)
 {
-    sherd_engine *engine = save->engine;
-    char         *text;
-    sherd_status  status;
+    sherd_engine               *engine = save->engine;
+    sherdi_safetensors_builder *header = save->headers[SHERDI_DATA_STATE];
+    char                       *text;
+    sherd_status                status;
 
-    if (which == SHERDI_DATA_FROZEN || !save->mine.is_kept) {
-        return sherdi_shard_add(engine->plan, &engine->model, which, save->headers[which]);
+    if (!save->mine.is_kept) {
+        return sherdi_shard_add(engine->plan, &engine->model, SHERDI_DATA_STATE, header);
     }
     SHERDI_TRY(sherdi_kept_describe(engine->plan, &engine->model, engine->store.state, &engine->mem,
                                     &text));
-    status = sherdi_safetensors_metadata(save->headers[which], SHERDI_KEPT_KEY, text);
+    status = sherdi_safetensors_metadata(header, SHERDI_KEPT_KEY, text);
     sherdi_free(text);
     return status;
+}
+
+/* Blobs come last: the values before them lie at multiples of their size. */
+static sherd_status tensors_add(sherdi_save *save, sherdi_data_file which)
+{
+    sherd_engine *engine = save->engine;
+
+    if (which == SHERDI_DATA_FROZEN) {
+        return sherdi_shard_add(engine->plan, &engine->model, which, save->headers[which]);
+    }
+    SHERDI_TRY(state_add(save));
+    return sherdi_shard_add_blobs(&engine->blobs, engine->rank, save->headers[which]);
 }
 
 static sherd_status header_make(sherdi_save *save, sherdi_data_file which)
@@ -466,10 +479,20 @@ static sherd_status state_keep(sherdi_save *save)
     return SHERD_OK;
 }
 
+static int has_data(const sherdi_save *save, sherdi_data_file which)
+{
+    const sherd_engine *engine = save->engine;
+    size_t              at     = 0;
+
+    return sherdi_shard_bytes(engine->plan, &engine->model, which) > 0 ||
+           (which == SHERDI_DATA_STATE &&
+            sherdi_shard_next_blob(&engine->blobs, engine->rank, &at) != NULL);
+}
+
 static sherd_status headers_make(sherdi_save *save)
 {
     for (int f = 0; f < SHERDI_DATA_FILES; f++) {
-        if (sherdi_shard_bytes(save->engine->plan, &save->engine->model, (sherdi_data_file)f) > 0) {
+        if (has_data(save, (sherdi_data_file)f)) {
             SHERDI_TRY(header_make(save, (sherdi_data_file)f));
         }
     }
@@ -519,6 +542,29 @@ static sherd_status own_fingerprint(sherdi_save *save)
     return SHERD_OK;
 }
 
+static sherd_status blobs_save(sherdi_save *save)
+{
+    sherdi_writer      *writer = &save->writers[SHERDI_DATA_STATE];
+    const sherdi_blobs *blobs  = &save->engine->blobs;
+    const sherdi_blob  *blob;
+    size_t              next = 0;
+
+    while ((blob = sherdi_shard_next_blob(blobs, save->engine->rank, &next)) != NULL) {
+        for (size_t at = 0; at < blob->len_bytes;) {
+            unsigned char *to;
+            size_t         room;
+            size_t         some;
+
+            SHERDI_TRY(sherdi_writer_reserve(writer, &to, &room));
+            some = sherdi_min_size(room, blob->len_bytes - at);
+            memcpy(to, blob->data + at, some);
+            sherdi_writer_advance(writer, some);
+            at += some;
+        }
+    }
+    return SHERD_OK;
+}
+
 /* All that the trainer has to stand still for. */
 static sherd_status data_save(sherdi_save *save)
 {
@@ -529,11 +575,9 @@ static sherd_status data_save(sherdi_save *save)
     if (save->headers[SHERDI_DATA_STATE] == NULL) {
         return SHERD_OK;
     }
-    if (save->mine.is_kept) {
-        SHERDI_TRY(own_fingerprint(save));
-        return file_finish(save, SHERDI_DATA_STATE);
-    }
-    SHERDI_TRY(sherdi_update_save(save->engine, block_save, save));
+    SHERDI_TRY(save->mine.is_kept ? own_fingerprint(save)
+                                  : sherdi_update_save(save->engine, block_save, save));
+    SHERDI_TRY(blobs_save(save));
     return save->is_async ? SHERD_OK : file_finish(save, SHERDI_DATA_STATE);
 }
 

@@ -143,6 +143,36 @@ sherd_status sherdi_shard_add(const sherdi_plan *plan, const sherdi_model *model
     return SHERD_OK;
 }
 
+const sherdi_blob *sherdi_shard_next_blob(const sherdi_blobs *blobs, int rank, size_t *at)
+{
+    while (*at < blobs->count) {
+        const sherdi_blob *blob = &blobs->list[(*at)++];
+
+        if (blob->kind == SHERDI_BLOB_GLOBAL ? rank == 0 : blob->rank == rank) {
+            return blob;
+        }
+    }
+    return NULL;
+}
+
+sherd_status sherdi_shard_add_blobs(const sherdi_blobs *blobs, int rank,
+                                    sherdi_safetensors_builder *builder)
+{
+    char               name[sizeof(SHERDI_BLOB_OF_RANK_TENSOR) + SHERD_BLOB_KEY_BYTES];
+    size_t             at = 0;
+    const sherdi_blob *blob;
+
+    while ((blob = sherdi_shard_next_blob(blobs, rank, &at)) != NULL) {
+        (void)snprintf(name, sizeof(name), "%s%s",
+                       blob->kind == SHERDI_BLOB_GLOBAL ? SHERDI_BLOB_TENSOR
+                                                        : SHERDI_BLOB_OF_RANK_TENSOR,
+                       blob->key);
+        SHERDI_TRY(
+            sherdi_safetensors_add(builder, name, SHERDI_TENSOR_U8, 1, &blob->len_bytes, NULL));
+    }
+    return SHERD_OK;
+}
+
 uint64_t sherdi_shard_bytes(const sherdi_plan *plan, const sherdi_model *model,
                             sherdi_data_file which)
 {

@@ -6,6 +6,7 @@
 #include "engine/checkpoint/manifest.h"
 #include "engine/checkpoint/safetensors.h"
 #include "engine/plan/plan.h"
+#include "engine/run/blobs.h"
 
 /* Elements of one parameter that lie one behind the other in a block. */
 typedef struct sherdi_shard_piece {
@@ -40,6 +41,15 @@ char *sherdi_shard_tensor_name(sherdi_mem *mem, const char *param, const char *p
 /** Adds the tensors of this rank's data file in the order in which their bytes follow. E_NOMEM. */
 sherd_status sherdi_shard_add(const sherdi_plan *plan, const sherdi_model *model,
                               sherdi_data_file which, sherdi_safetensors_builder *builder);
+/** What a blob is called in a data file: these, and its key. */
+#define SHERDI_BLOB_TENSOR         "blob:"
+#define SHERDI_BLOB_OF_RANK_TENSOR "blob-of-rank:"
+/** Adds the blobs that this rank saves: its own, and rank 0 the run's. E_NOMEM. */
+sherd_status sherdi_shard_add_blobs(const sherdi_blobs *blobs, int rank,
+                                    sherdi_safetensors_builder *builder);
+/** The next one of them, from list place *at on; NULL: there is none any more. */
+const sherdi_blob *sherdi_shard_next_blob(const sherdi_blobs *blobs, int rank, size_t *at);
+
 /** Bytes of these tensors. */
 uint64_t sherdi_shard_bytes(const sherdi_plan *plan, const sherdi_model *model,
                             sherdi_data_file which);

@@ -39,7 +39,7 @@ size_t sherdi_weights_map_elems(const sherd_tensor_map *map);
  */
 typedef struct sherdi_weights_model {
     const void *ctx;
-    size_t num_params;
+    size_t      num_params;
     sherdi_weights_param (*get)(const void *ctx, size_t param);
     int (*find)(const void *ctx, const char *name, size_t *param_out);
 } sherdi_weights_model;

@@ -29,6 +29,9 @@
 #define SHERDI_CHECKPOINT_SLOT_BYTES   ((size_t)1 << 20)
 #define SHERDI_CHECKPOINT_SLOTS        16
 
+/* What a generation of state on a drive has room for beside the state: the record, and the trainer's blobs. */
+#define SHERDI_STATE_NOTE_BYTES ((size_t)SHERDI_STATE_NOTE_FRONT + SHERD_BLOB_MAX_BYTES + 64)
+
 /* Most blocks of a rank, more than a model can have segments. */
 #define SHERDI_MOST_BLOCKS ((size_t)1 << 19)
 

@@ -359,7 +359,7 @@ sherd_status sherdi_plan_place(sherdi_plan *plan)
               settings->offload_state.buffer_count, &plan->grad_ring_bytes);
     plan->index_bytes = sherdi_plan_has_generations(plan)
                             ? sherdi_tier_state_index_bytes(plan->num_extents[SHERDI_PLACE_STORAGE],
-                                                            SHERDI_STATE_NOTE_FRONT)
+                                                            SHERDI_STATE_NOTE_BYTES)
                             : 0;
     /* a part of the state alone cannot be gone on from: no spare slots */
     plan->nvme_bytes[0] =

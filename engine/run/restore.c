@@ -54,6 +54,7 @@ static sherd_status generation_take(sherd_engine *engine, const sherdi_state_rec
                              (unsigned long long)own, (unsigned long long)from->note.fingerprint);
     }
     SHERDI_TRY(sherdi_agree_status(engine->world, status));
+    SHERDI_TRY(sherdi_store_blobs(engine));
     sherdi_store_agreed(engine);
     return SHERD_OK;
 }

@@ -317,12 +317,16 @@ static sherd_status state_open(sherd_engine *engine)
         .id = {.rank = engine->rank, .world_size = engine->world_size, .layout = search.layout},
         .extents     = plan->extents[SHERDI_PLACE_STORAGE],
         .num_extents = plan->num_extents[SHERDI_PLACE_STORAGE],
-        .note_bytes  = sizeof(sherdi_state_record),
+        .note_bytes  = SHERDI_STATE_NOTE_BYTES,
         .is_verified = engine->settings.verify_reads,
         .is_durable  = engine->settings.durable,
     };
 
-    SHERDI_TRY(sherdi_agree_status(engine->world, files_search(engine, folders.paths[0], &search)));
+    engine->store.note = sherdi_alloc(&engine->mem, SHERDI_MEM_CONTROL, SHERDI_STATE_NOTE_BYTES);
+    SHERDI_TRY(
+        sherdi_agree_status(engine->world, engine->store.note == NULL
+                                               ? SHERD_E_NOMEM
+                                               : files_search(engine, folders.paths[0], &search)));
     if (engine->settings.resume_state) {
         SHERDI_TRY(run_choose(engine, &search, &params.id.run));
         if (params.id.run != 0) {
@@ -453,10 +457,61 @@ void sherdi_store_close(sherd_engine *engine)
     tier_close(store->params, 0);
     tier_close(store->grads, 0);
     sherdi_ioq_destroy(store->queue);
+    sherdi_free(store->note);
     *store = (sherdi_store){0};
 }
 
 /* ------------------------------------------------------------ generations -- */
+
+/* Behind the record: how long the run's blobs are, these, this rank's. Returns how long it all is. */
+static size_t note_write(const sherd_engine *engine, const sherdi_state_record *record)
+{
+    const sherdi_blobs *blobs = &engine->blobs;
+    unsigned char      *note  = engine->store.note;
+    uint64_t            run   = sherdi_blobs_bytes(blobs, SHERDI_BLOB_GLOBAL, engine->rank);
+
+    memcpy(note, record, sizeof(*record));
+    if (blobs->count == 0) {
+        return sizeof(*record);
+    }
+    note += sizeof(*record);
+    memcpy(note, &run, sizeof(run));
+    sherdi_blobs_write(blobs, SHERDI_BLOB_GLOBAL, engine->rank, note + sizeof(run));
+    sherdi_blobs_write(blobs, SHERDI_BLOB_OF_RANK, engine->rank, note + sizeof(run) + run);
+    return sizeof(*record) + sizeof(run) + run +
+           sherdi_blobs_bytes(blobs, SHERDI_BLOB_OF_RANK, engine->rank);
+}
+
+/* What the run's blobs are rank 0 says: the others may have set other ones. Collective. */
+static sherd_status run_blobs_share(sherd_engine *engine, unsigned char *bytes, uint64_t *len)
+{
+    SHERDI_TRY(sherd_world_broadcast(engine->world, len, sizeof(*len), 0));
+    return *len == 0 ? SHERD_OK : sherd_world_broadcast(engine->world, bytes, *len, 0);
+}
+
+sherd_status sherdi_store_blobs(sherd_engine *engine)
+{
+    unsigned char *note = engine->store.note;
+    size_t         len = sherdi_tier_state_note(engine->store.state, note, SHERDI_STATE_NOTE_BYTES);
+    size_t         head   = sizeof(sherdi_state_record) + sizeof(uint64_t);
+    uint64_t       run    = 0;
+    sherd_status   status = SHERD_OK;
+
+    sherdi_blobs_clear(&engine->blobs, SHERDI_BLOB_GLOBAL);
+    sherdi_blobs_clear(&engine->blobs, SHERDI_BLOB_OF_RANK);
+    if (len >= head) {
+        memcpy(&run, note + sizeof(sherdi_state_record), sizeof(run));
+    }
+    if (len >= head && run <= len - head) {
+        status = sherdi_blobs_read(&engine->blobs, note + head + run, len - head - run);
+    } else if (len > sizeof(sherdi_state_record)) {
+        status =
+            sherdi_fail(SHERD_E_IO, "the blobs in the record of the state on NVMe are damaged");
+    }
+    SHERDI_TRY(sherdi_agree_status(engine->world, status));
+    SHERDI_TRY(run_blobs_share(engine, note + head, &run));
+    return run == 0 ? SHERD_OK : sherdi_blobs_read(&engine->blobs, note + head, run);
+}
 
 sherd_status sherdi_store_generation(sherd_engine *engine, sherdi_op_kind kind,
                                      sherdi_state_record *record)
@@ -475,7 +530,7 @@ sherd_status sherdi_store_generation(sherd_engine *engine, sherdi_op_kind kind,
         (void)sherdi_tier_state_note(tier, record, sizeof(*record));
         return SHERD_OK;
     }
-    SHERDI_TRY(tier->ops->commit(tier, record, sizeof(*record)));
+    SHERDI_TRY(tier->ops->commit(tier, engine->store.note, note_write(engine, record)));
     engine->store.is_worth_keeping = 1;
     engine->store.is_changed       = 1;
     engine->run.drive.waits[SHERDI_RING_STATE].write_ns += sherdi_now_ns() - start;

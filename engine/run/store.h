@@ -19,6 +19,7 @@ typedef struct sherdi_store {
     sherdi_io_traffic reported; /* of the queue, when the last boundary was reported */
     sherdi_link       reported_link;
     size_t            pinned_bytes;
+    unsigned char    *note; /* [SHERDI_STATE_NOTE_BYTES]: record and blobs of a generation */
     uint64_t          run;
     int               is_resumed;
     int               is_worth_keeping; /* the state file holds a generation */
@@ -42,6 +43,9 @@ sherd_status sherdi_store_generation(sherd_engine *engine, sherdi_op_kind kind,
 
 /** The ranks have told each other that the live generation is there on all. Nothing on a tier without. */
 void sherdi_store_agreed(sherd_engine *engine);
+
+/** The blobs are those of the live generation of the state. Collective. E_IO (damaged), E_NOMEM. */
+sherd_status sherdi_store_blobs(sherd_engine *engine);
 
 /** Whether reads of state on NVMe are held against their checksums from now on. */
 void sherdi_store_verify(sherd_engine *engine, int is_on);

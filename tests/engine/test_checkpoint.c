@@ -31,6 +31,7 @@ typedef struct job {
     layout      layout;
     char        dir[256];
     const char *tag;
+    int         saved_ranks;
     int         is_saved_on; /* saves, and trains on as if nothing had happened */
     uint64_t    fingerprint; /* out: behind the last step */
 } job;
@@ -114,6 +115,38 @@ static void train(rig *r, int count)
     (void)rig_train(r, count * info.accumulation);
 }
 
+/* The trainer's own bytes: of the run, and of each rank. */
+static void blobs_set(rig *r)
+{
+    sherd_blob_params params;
+    int               rank = sherd_world_rank(r->world);
+
+    sherd_blob_params_init(&params);
+    params.is_per_rank = 1;
+    CHECK_OK(sherd_blob_set(r->engine, "place", rank == 0 ? "page 7" : "other", 6, NULL));
+    CHECK_OK(sherd_blob_set(r->engine, "seed", &rank, sizeof(rank), &params));
+}
+
+static void blobs_check(rig *r, int saved_ranks)
+{
+    sherd_blob_params params;
+    char              place[8] = "";
+    size_t            len      = sizeof(place);
+    int               seed     = -1;
+
+    CHECK_OK(sherd_blob_get(r->engine, "place", place, &len, NULL));
+    CHECK(len == 6 && memcmp(place, "page 7", 6) == 0);
+    sherd_blob_params_init(&params);
+    params.is_per_rank = 1;
+    for (int rank = sherd_world_rank(r->world); rank < saved_ranks;
+         rank += sherd_world_size(r->world)) {
+        params.rank = rank;
+        len         = sizeof(seed);
+        CHECK_OK(sherd_blob_get(r->engine, "seed", &seed, &len, &params));
+        CHECK_INT(rank, seed);
+    }
+}
+
 static void first_run(sherd_world *world, void *raw)
 {
     job *j = raw;
@@ -124,6 +157,7 @@ static void first_run(sherd_world *world, void *raw)
     model_fill(&r);
     train(&r, steps());
     if (j->is_saved_on) {
+        blobs_set(&r);
         CHECK_OK(sherd_checkpoint_save(r.engine, j->dir, j->tag, NULL));
     }
     train(&r, steps());
@@ -139,6 +173,7 @@ static void next_run(sherd_world *world, void *raw)
 
     open_as(&r, world, j, keys);
     CHECK_OK(sherd_checkpoint_load(r.engine, j->dir, j->tag, NULL));
+    blobs_check(&r, j->saved_ranks);
     model_fill(&r); /* keeps what was loaded */
     train(&r, steps());
     j->fingerprint = rig_fingerprint(&r);
@@ -167,8 +202,10 @@ static void goes_on_everywhere(const rig_options *options, const layout *from, c
     test_world(from->world_size, first_run, &first);
     CHECK_INT(plain.fingerprint, first.fingerprint);
     for (size_t l = 0; l < sizeof(LAYOUTS) / sizeof(LAYOUTS[0]); l++) {
-        job next    = first;
-        next.layout = LAYOUTS[l];
+        job next = first;
+
+        next.saved_ranks = from->world_size;
+        next.layout      = LAYOUTS[l];
         test_world(next.layout.world_size, next_run, &next);
         CHECK_INT(plain.fingerprint, next.fingerprint);
     }
@@ -217,7 +254,8 @@ static void every_mode_goes_on_on_its_own_layout(void)
 
         (void)snprintf(name, sizeof(name), "mode%d", stage);
         dir_make(&first, name);
-        next = first;
+        next             = first;
+        next.saved_ranks = 3;
         test_world(3, first_run, &first);
         test_world(3, next_run, &next);
         CHECK_INT(first.fingerprint, next.fingerprint);
