@@ -1,6 +1,7 @@
 /* State files that outlive an engine: in one folder or striped over several; gone on from by the engine that
  * they fit and by no other; several engines in one folder. What is resumed trains to the numbers of a run
  * that was never ended. */
+#include "engine/run/engine_impl.h"
 #include "tests/engine/rig.h"
 #include "tests/lib/check.h"
 #include "sherd_tools.h"
@@ -433,6 +434,59 @@ static void a_program_keeps_what_its_file_does_not(void)
     CHECK_INT(0, files_in(0, 0));
 }
 
+/* As a checkpoint does: by links, after every step. */
+static void state_link(const rig *r, int64_t step)
+{
+    char name[64];
+
+    (void)snprintf(name, sizeof(name), "kept-%lld-%d", (long long)step, sherd_world_rank(r->world));
+    CHECK_OK(sherdi_tier_state_keep(r->engine->store.state, folder_path(2), name));
+}
+
+/* Each step is kept, undone, done and kept again; the last one is left for another run. */
+static void linked_run(sherd_world *world, void *ctx)
+{
+    session *s = ctx;
+    rig      r;
+
+    session_begin(s, world, &r);
+    for (int step = 1; step <= s->steps; step++) {
+        session_train(s, &r, 1);
+        state_link(&r, s->first + step);
+        CHECK_OK(sherd_step_undo(r.engine));
+        CHECK_INT(s->first + step - 1, engine_info(&r).step);
+        r.micro -= s->accumulation;
+        session_train(s, &r, 1);
+        state_link(&r, 1000 + s->first + step);
+    }
+    CHECK_OK(sherd_engine_keep_state(r.engine, s->is_kept));
+    rig_close(&r);
+}
+
+static void a_run_whose_state_is_linked_goes_on_as_ever(void)
+{
+    for (int stage = 1; stage <= 3; stage++) {
+        session kept  = session_of(stage, "");
+        session again = session_of(stage, ", \"resume\": true");
+        session want;
+
+        case_begin();
+        (void)folders_make(3);
+        kept.steps   = 3;
+        kept.is_kept = 1;
+        want         = reference_run(2, &kept);
+        test_world(2, linked_run, &kept);
+        test_world(2, linked_run, &again);
+        CHECK_INT(3, again.first);
+        CHECK_INT(kept.run, again.run);
+        expect_steps(&want, &kept);
+        expect_steps(&want, &again);
+        CHECK_INT(0, files_in(0, 0));
+        CHECK_INT(2 * 2 * (3 + again.steps), files_in(2, 1)); /* twice each step of each rank */
+        test_files_remove(folder_path(2), "kept-");
+    }
+}
+
 /* What was accumulated is in no file: the window begins again. */
 static void half_a_window_is_done_again(void)
 {
@@ -863,6 +917,7 @@ static const test_case CASES[] = {
     CASE(fewer_folders_are_an_error_that_says_so),
     CASE(a_kept_run_is_gone_on_from),
     CASE(a_program_keeps_what_its_file_does_not),
+    CASE(a_run_whose_state_is_linked_goes_on_as_ever),
     CASE(half_a_window_is_done_again),
     CASE(the_loss_scale_is_gone_on_from),
     CASE(another_layout_begins_anew),
