@@ -19,6 +19,8 @@ struct report {
     FILE         *log;
     int           is_terminal;
     int           is_line_open; /* a progress line that the next one overwrites */
+    const char   *saving;       /* a checkpoint, beside the training; NULL: none */
+    int64_t       progress_ns;  /* when report_progress last showed */
     double        seconds;      /* of all steps so far */
     double        printed_at;   /* `seconds` at the last progress line */
     double        recent;       /* smoothed seconds of a step */
@@ -84,7 +86,6 @@ report *report_open(const report_params *params)
     r->recent_loss = (double)NAN;
     r->validation  = (double)NAN;
     r->printed_at  = -1e9;
-    r->last_tokens = params->first_tokens;
     if (params->log_path != NULL) {
         r->log = log_open(params);
         if (r->log == NULL) {
@@ -95,6 +96,17 @@ report *report_open(const report_params *params)
         }
     }
     return r;
+}
+
+void report_start_at(report *r, uint64_t tokens)
+{
+    r->last_tokens = tokens;
+}
+
+static int log_complain(const report *r)
+{
+    (void)fprintf(stderr, "sherd-llm: %s cannot be written: %s\n", r->p.log_path, strerror(errno));
+    return -1;
 }
 
 static void log_number(FILE *log, const char *name, double value)
@@ -171,7 +183,7 @@ static int is_time_to_print(const report *r, const report_step *step)
 
 static void progress_print(report *r, const report_step *step, double rate)
 {
-    char memory[32], left[32], validation[32] = "", share[32] = "";
+    char memory[32], left[32], validation[32] = "", share[32] = "", saving[64] = "";
 
     if (!isnan(r->validation)) {
         (void)snprintf(validation, sizeof(validation), "  validation %.4f", r->validation);
@@ -179,11 +191,14 @@ static void progress_print(report *r, const report_step *step, double rate)
     if (r->p.peak_rate > 0.0) {
         (void)snprintf(share, sizeof(share), " (MFU %.1f %%)", 100.0 * rate / r->p.peak_rate);
     }
-    printf("%sstep %ld/%ld  loss %.4f%s  %.0f tokens/s%s  %s per rank  %s left%s%s",
+    if (r->saving != NULL) {
+        (void)snprintf(saving, sizeof(saving), "  saving %s", r->saving);
+    }
+    printf("%sstep %ld/%ld  loss %.4f%s  %.0f tokens/s%s  %s per rank  %s left%s%s%s",
            r->is_terminal ? "\r" : "", step->step, r->p.steps, r->recent_loss, validation, rate,
            share, report_bytes(r->p.memory_bytes, memory),
            report_duration(r->recent * (double)(r->p.steps - step->step), left),
-           step->figures.engine.was_updated ? "" : "  (skipped: overflow)",
+           step->figures.engine.was_updated ? "" : "  (skipped: overflow)", saving,
            r->is_terminal ? "\033[K" : "\n");
     (void)fflush(stdout);
     r->is_line_open = r->is_terminal;
@@ -210,12 +225,7 @@ int report_write(report *r, const report_step *step)
     if (is_time_to_print(r, step)) {
         progress_print(r, step, step_tokens / r->recent);
     }
-    if (r->log != NULL && log_write(r->log, step) != 0) {
-        (void)fprintf(stderr, "sherd-llm: %s cannot be written: %s\n", r->p.log_path,
-                      strerror(errno));
-        return -1;
-    }
-    return 0;
+    return r->log == NULL || log_write(r->log, step) == 0 ? 0 : log_complain(r);
 }
 
 int report_close(report *r)
@@ -229,12 +239,20 @@ int report_close(report *r)
         printf("\n");
     }
     if (r->log != NULL && fclose(r->log) != 0) {
-        (void)fprintf(stderr, "sherd-llm: %s cannot be written: %s\n", r->p.log_path,
-                      strerror(errno));
-        result = -1;
+        result = log_complain(r);
     }
     free(r);
     return result;
+}
+
+/* Before another line is written. */
+static void line_end(report *r)
+{
+    if (r->is_line_open) {
+        printf("\n");
+        r->is_line_open = 0;
+    }
+    (void)fflush(stdout);
 }
 
 void report_say(report *r, const char *fmt, ...)
@@ -244,13 +262,73 @@ void report_say(report *r, const char *fmt, ...)
     if (r->p.is_quiet) {
         return;
     }
-    if (r->is_line_open) {
-        printf("\n");
-        r->is_line_open = 0;
-    }
+    line_end(r);
     va_start(args, fmt);
     (void)vprintf(fmt, args);
     va_end(args);
     printf("\n");
     (void)fflush(stdout);
+}
+
+void report_warn(report *r, const char *fmt, ...)
+{
+    va_list args;
+
+    if (r != NULL) {
+        line_end(r);
+    }
+    (void)fprintf(stderr, "sherd-llm: ");
+    va_start(args, fmt);
+    (void)vfprintf(stderr, fmt, args);
+    va_end(args);
+    (void)fprintf(stderr, "\n");
+}
+
+/* ---------------------------------------------------------- checkpoints -- */
+
+void report_progress(report *r, const char *what, uint64_t done_bytes, uint64_t all_bytes)
+{
+    double          least_s = r->is_terminal ? TERMINAL_SECONDS : PLAIN_SECONDS;
+    struct timespec now;
+    int64_t         now_ns;
+    char            done[32], all[32];
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    now_ns = (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+    if (r->progress_ns == 0) {
+        r->progress_ns = now_ns; /* what is over at once is not worth a line */
+    }
+    if (r->p.is_quiet || (double)(now_ns - r->progress_ns) < 1e9 * least_s) {
+        return;
+    }
+    printf("%s%s  %s of %s%s", r->is_terminal ? "\r" : "", what,
+           report_bytes((size_t)done_bytes, done), report_bytes((size_t)all_bytes, all),
+           r->is_terminal ? "\033[K" : "\n");
+    (void)fflush(stdout);
+    r->is_line_open = r->is_terminal;
+    r->progress_ns  = now_ns;
+}
+
+void report_saving(report *r, const char *tag)
+{
+    r->saving = tag;
+}
+
+int report_checkpoint_write(report *r, const report_checkpoint *told)
+{
+    r->progress_ns = 0;
+    if (r->log == NULL) {
+        return 0;
+    }
+    (void)fprintf(r->log, "{\"%s\": \"%s\", \"step\": %ld", told->what, told->tag, told->step);
+    if (told->failed != NULL) {
+        (void)fprintf(r->log, ", \"failed\": \"%s\"}\n", told->failed);
+    } else {
+        (void)fprintf(r->log, ", \"bytes\": %llu, \"kept_bytes\": %llu",
+                      (unsigned long long)told->bytes, (unsigned long long)told->kept_bytes);
+        log_number(r->log, "blocked_s", told->blocked_s);
+        log_number(r->log, "seconds", told->all_s);
+        (void)fprintf(r->log, "}\n");
+    }
+    return fflush(r->log) == 0 && !ferror(r->log) ? 0 : log_complain(r);
 }

@@ -291,8 +291,7 @@ static sherd_status report_start(trainer *t)
                              .print_every  = t->info.steps_per_print,
                              .memory_bytes = rank_bytes(t),
                              .is_quiet     = o->is_quiet,
-                             .is_appended  = o->is_resumed,
-                             .first_tokens = t->sequences * o->length};
+                             .is_appended  = o->is_resumed};
 
     if (t->rank != 0) {
         return SHERD_OK;
@@ -301,6 +300,7 @@ static sherd_status report_start(trainer *t)
     if (t->r == NULL) {
         return fail(SHERD_E_IO, "the report cannot be written");
     }
+    report_start_at(t->r, t->sequences * o->length);
     heading_say(t);
     return stage0_measure(t);
 }
