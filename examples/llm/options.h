@@ -39,6 +39,10 @@ typedef struct options {
     const char       *export_path;       /* NULL: nowhere */
     options_precision export_precision;  /* not given: fp32 */
     size_t            export_file_bytes; /* most data of one file; 0: as transformers */
+    const char       *resume_from;       /* a checkpoint's own folder; NULL: none */
+    const char       *save_dir;          /* folder of checkpoints; NULL: none are saved */
+    long              save_every;        /* steps; 0: at the end alone */
+    int               keep;              /* how many stay; below 0: as the configuration says */
     const char       *offload, *offload_params, *nvme_path; /* NULL: as the configuration says */
     const char       *backend;     /* "cpu" or "cuda"; NULL: SHERD_BACKEND, else the CPU */
     double            peak_tflops; /* of the GPU; NaN: by its name */

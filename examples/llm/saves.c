@@ -1,0 +1,288 @@
+/* Saving and resuming through the public API. See saves.h. */
+#include "saves.h"
+
+#include "try.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define PATH_BYTES 4096
+
+/* -------------------------------------------------------------- folders -- */
+
+static sherd_status folder_fail(saves *s, const char *what)
+{
+    (void)snprintf(s->why, sizeof(s->why),
+                   "--save %.700s: %s: %s; name a folder that can be written to", s->o->save_dir,
+                   what, strerror(errno));
+    return SHERD_E_IO;
+}
+
+/* With all folders above it. */
+static int folder_make(const char *path)
+{
+    char part[PATH_BYTES];
+
+    for (size_t len = 1; path[len - 1] != '\0'; len++) {
+        if (len >= sizeof(part)) {
+            errno = ENAMETOOLONG;
+            return -1;
+        }
+        if (path[len] != '/' && path[len] != '\0') {
+            continue;
+        }
+        memcpy(part, path, len);
+        part[len] = '\0';
+        if (mkdir(part, 0777) != 0 && errno != EEXIST) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+/* The tag that DIR/latest names; 0: there is no such file. What is in it the engine checks when it loads. */
+static int latest_read(const char *dir, char tag[SAVES_TAG_BYTES])
+{
+    char  path[PATH_BYTES];
+    FILE *file;
+    int   found;
+
+    (void)snprintf(path, sizeof(path), "%s/latest", dir);
+    file = fopen(path, "re");
+    if (file == NULL) {
+        return 0;
+    }
+    found = fscanf(file, "%255s", tag);
+    (void)fclose(file);
+    if (found != 1) {
+        tag[0] = '\0';
+    }
+    return 1;
+}
+
+sherd_status saves_open(saves *s)
+{
+    const char *dir = s->o->save_dir;
+    char        tag[SAVES_TAG_BYTES];
+    struct stat at;
+
+    if (dir == NULL || s->r == NULL) {
+        return SHERD_OK;
+    }
+    if (folder_make(dir) != 0 || stat(dir, &at) != 0) {
+        return folder_fail(s, "cannot be made");
+    }
+    errno = ENOTDIR;
+    if (!S_ISDIR(at.st_mode) || access(dir, W_OK | X_OK) != 0) {
+        return folder_fail(s, "cannot be written to");
+    }
+    if (!s->o->is_resumed && s->o->resume_from == NULL && latest_read(dir, tag)) {
+        report_warn(s->r,
+                    "%s has checkpoints of an earlier run, the latest is %s: this run starts anew "
+                    "and saves beside them; --resume would go on from there",
+                    dir, tag);
+    }
+    return SHERD_OK;
+}
+
+/* ----------------------------------------------------------------- told -- */
+
+int saves_is_hearsay(const char *why)
+{
+    return strstr(why, "its own sherd_last_error() says more") != NULL;
+}
+
+static double per_second(double bytes, double seconds)
+{
+    return seconds > 0.0 ? bytes / seconds : 0.0;
+}
+
+/* Of all ranks together; the times are rank 0's. */
+static sherd_status checkpoint_measure(const saves *s, report_checkpoint *out)
+{
+    sherd_checkpoint_report one;
+    double                  sums[2];
+
+    sherd_checkpoint_report_init(&one);
+    TRY(sherd_checkpoint_query(s->engine, &one));
+    sums[0] = (double)one.bytes;
+    sums[1] = (double)one.kept_bytes;
+    TRY(sherd_world_sum_f64(s->world, sums, 2));
+    out->bytes      = (uint64_t)sums[0];
+    out->kept_bytes = (uint64_t)sums[1];
+    out->blocked_s  = one.blocked_s;
+    out->all_s      = one.all_s;
+    return SHERD_OK;
+}
+
+static sherd_status saved_tell(saves *s)
+{
+    report_checkpoint told = {.what = "checkpoint", .tag = s->tag, .step = s->step};
+    char              size[32], rate[32];
+
+    TRY(checkpoint_measure(s, &told));
+    s->is_complete = 1;
+    s->count++;
+    s->bytes      = told.bytes;
+    s->kept_bytes = told.kept_bytes;
+    s->written_bytes += (double)told.bytes;
+    s->all_s += told.all_s;
+    s->blocked_s += told.blocked_s;
+    if (s->r == NULL) {
+        return SHERD_OK;
+    }
+    report_say(s->r, "saved %s: %s in %.2f s (%s/s), training stood still for %.2f s", s->tag,
+               report_bytes((size_t)told.bytes, size), told.all_s,
+               report_bytes((size_t)per_second((double)told.bytes, told.all_s), rate),
+               told.blocked_s);
+    return report_checkpoint_write(s->r, &told) == 0 ? SHERD_OK : SHERD_E_IO;
+}
+
+/* The lowest rank that knows more than that another one failed tells what it was; of a failure that nobody knows more
+ * of, rank 0. */
+static sherd_status is_teller_find(const saves *s, const char *why, int *out)
+{
+    size_t       world_size = (size_t)sherd_world_size(s->world);
+    size_t       rank       = (size_t)sherd_world_rank(s->world);
+    double      *knows      = calloc(world_size, sizeof(*knows));
+    size_t       first      = 0;
+    sherd_status status;
+
+    if (knows == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    knows[rank] = !saves_is_hearsay(why);
+    status      = sherd_world_sum_f64(s->world, knows, world_size);
+    while (first + 1 < world_size && knows[first] == 0) {
+        first++;
+    }
+    *out = knows[first] != 0 ? rank == first : rank == 0;
+    free(knows);
+    return status;
+}
+
+/* Lost ranks and devices end the training; what else prevents a save does not. */
+static sherd_status failure_tell(const saves *s, sherd_status status)
+{
+    report_checkpoint told = {
+        .what = "checkpoint", .tag = s->tag, .step = s->step, .failed = sherd_status_name(status)};
+    char why[1024];
+    int  is_teller;
+
+    if (status == SHERD_E_PEER_LOST || status == SHERD_E_DEVICE) {
+        return status;
+    }
+    (void)snprintf(why, sizeof(why), "%s", sherd_last_error());
+    TRY(is_teller_find(s, why, &is_teller));
+    if (is_teller) {
+        report_warn(s->r, "rank %d: %s is not saved: %s; training goes on",
+                    sherd_world_rank(s->world), s->tag, why);
+    }
+    return s->r == NULL || report_checkpoint_write(s->r, &told) == 0 ? SHERD_OK : SHERD_E_IO;
+}
+
+static sherd_status log_checked(saves *s, sherd_status status)
+{
+    if (status == SHERD_E_IO) {
+        (void)snprintf(s->why, sizeof(s->why), "the log cannot be written");
+    }
+    return status;
+}
+
+static void progress_show(void *ctx, uint64_t done_bytes, uint64_t all_bytes)
+{
+    saves *s = ctx;
+
+    report_progress(s->r, s->tag, done_bytes, all_bytes);
+}
+
+/* --------------------------------------------------------------- saving -- */
+
+/* How the last save ended. */
+static sherd_status outcome_tell(saves *s, sherd_status status)
+{
+    s->is_running = 0;
+    if (s->r != NULL) {
+        report_saving(s->r, NULL);
+    }
+    return log_checked(s, status == SHERD_OK ? saved_tell(s) : failure_tell(s, status));
+}
+
+static sherd_status settle(saves *s)
+{
+    return s->is_running ? outcome_tell(s, sherd_checkpoint_wait(s->engine, NULL)) : SHERD_OK;
+}
+
+static sherd_status is_running_find(saves *s)
+{
+    sherd_checkpoint_report now;
+
+    sherd_checkpoint_report_init(&now);
+    TRY(sherd_checkpoint_query(s->engine, &now));
+    s->is_running = now.is_running;
+    return SHERD_OK;
+}
+
+static sherd_status save(saves *s, const saves_place *place)
+{
+    sherd_save_params params;
+    sherd_status      status;
+
+    TRY(settle(s));
+    sherd_save_params_init(&params);
+    params.keep_last    = s->o->keep;
+    params.progress     = s->r != NULL ? progress_show : NULL;
+    params.progress_ctx = s;
+    s->step             = place->step;
+    s->is_complete      = 0;
+    (void)snprintf(s->tag, sizeof(s->tag), "step-%06ld", place->step);
+    status = sherd_checkpoint_save(s->engine, s->o->save_dir, s->tag, &params);
+    if (status == SHERD_OK) {
+        TRY(is_running_find(s));
+    }
+    if (s->is_running && s->r != NULL) {
+        report_saving(s->r, s->tag);
+    }
+    return s->is_running ? SHERD_OK : outcome_tell(s, status);
+}
+
+sherd_status saves_step(saves *s, const saves_place *place, int is_last)
+{
+    long every = s->o->save_every;
+
+    if (s->o->save_dir == NULL) {
+        return SHERD_OK;
+    }
+    if (s->is_running) {
+        TRY(is_running_find(s));
+        TRY(s->is_running ? SHERD_OK : outcome_tell(s, sherd_checkpoint_wait(s->engine, NULL)));
+    }
+    if (is_last || (every > 0 && place->step % every == 0)) {
+        TRY(save(s, place));
+    }
+    return is_last ? settle(s) : SHERD_OK;
+}
+
+int saves_has(const saves *s, long step)
+{
+    return s->is_complete && s->step == step;
+}
+
+void saves_say(const saves *s)
+{
+    char size[32], rate[32];
+
+    if (s->count == 0) {
+        return;
+    }
+    report_say(
+        s->r,
+        "%ld checkpoint%s saved in %s, the last is %s of %s; %s/s, training stood still for %.2f s",
+        s->count, s->count == 1 ? "" : "s", s->o->save_dir, s->tag,
+        report_bytes((size_t)(s->bytes + s->kept_bytes), size),
+        report_bytes((size_t)per_second(s->written_bytes, s->all_s), rate), s->blocked_s);
+}

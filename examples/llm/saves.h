@@ -1,0 +1,52 @@
+/* Checkpoints of a run: when one is saved, what a run goes on from, and what is told of both. docs/checkpoints.md is
+ * the user's page. All calls are collective where nothing else is said. */
+#ifndef LLM_SAVES_H
+#define LLM_SAVES_H
+
+#include "options.h"
+#include "report.h"
+#include "sherd.h"
+
+#define SAVES_TAG_BYTES 256
+
+/* How far a run is, whatever its layout. */
+typedef struct saves_place {
+    long     step;      /* of the optimizer, skipped ones counted */
+    uint64_t sequences; /* that all ranks together have trained on */
+} saves_place;
+
+typedef struct saves {
+    const options *o;
+    sherd_world   *world;
+    sherd_engine  *engine; /* sealed */
+    report        *r;      /* rank 0; NULL elsewhere */
+
+    int  is_running; /* an asynchronous save that has not ended */
+    long step;       /* of the last save */
+    char tag[SAVES_TAG_BYTES];
+    int  is_complete; /* ... it is one */
+
+    /* of all that were complete */
+    long     count;
+    uint64_t bytes, kept_bytes; /* of the last one, all ranks */
+    double   written_bytes, all_s, blocked_s;
+
+    char why[1024]; /* a failure that is not the engine's; else "" */
+} saves;
+
+/** Makes the folder of --save, and finds out whether it can be written to: nobody wants to know that after the first
+ *  thousand steps. E_IO. */
+SHERD_MUST_USE sherd_status saves_open(saves *s);
+
+/** After each step: saves where it is time, or where the run ends here. A save that fails is told, and is no failure of
+ *  the training. Errors: those that end the training. */
+SHERD_MUST_USE sherd_status saves_step(saves *s, const saves_place *place, int is_last);
+
+/** Whether the run ended with a complete checkpoint of `step`. Local. */
+int saves_has(const saves *s, long step);
+/** Whether the sentence of a failure says no more than that another rank failed. Local. */
+int saves_is_hearsay(const char *why);
+/** A line of the summary; rank 0. */
+void saves_say(const saves *s);
+
+#endif
