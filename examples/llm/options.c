@@ -69,7 +69,7 @@ static const option_row rows[] = {
     {"prompt", "TEXT", OPTION_TEXT, FIELD(prompt), 0, 0,
      "what the sample starts with (default: the start of the validation text)", NULL},
     {"log", "FILE", OPTION_TEXT, FIELD(log_path), 0, 0,
-     "one JSON object a step; with --resume after what is there", NULL},
+     "one JSON object a step and a checkpoint; with --resume after what is there", NULL},
     {"init", "PATH", OPTION_TEXT, FIELD(init_path), 0, 0,
      "first weights: safetensors of this model, a file or a folder, or a model .bin of llm.c",
      NULL},
@@ -98,8 +98,19 @@ static const option_row rows[] = {
      "where parameters rest (stage 3): none, cpu or nvme", NULL},
     {"nvme-path", "DIR", OPTION_TEXT, FIELD(nvme_path), 0, 0,
      "folder on the drive for what rests on nvme", NULL},
+
+    {"save", "DIR", OPTION_TEXT, FIELD(save_dir), 0, 0,
+     "save checkpoints there: at the end, and when Ctrl-C, SIGTERM or SIGUSR1 end the run",
+     "Saving and resuming"},
+    {"save-every", "N", OPTION_WHOLE, FIELD(save_every), COUNTS,
+     "every N steps too (default: 0, at the end alone)", NULL},
+    {"keep", "N", OPTION_NUMBER, FIELD(keep), 0, INT_MAX,
+     "how many of them stay (default: as the configuration says, else 0: all)", NULL},
     {"resume", NULL, OPTION_SWITCH, FIELD(is_resumed), 0, 0,
-     "go on from the state on nvme that an earlier run left", NULL},
+     "go on from the latest checkpoint in the folder of --save, or state on nvme that a run left",
+     NULL},
+    {"resume-from", "FOLDER", OPTION_TEXT, FIELD(resume_from), 0, 0,
+     "go on from this checkpoint, on any number of ranks", NULL},
 
     {"backend", "NAME", OPTION_TEXT, FIELD(backend), 0, 0,
      "cpu or cuda (default: SHERD_BACKEND, else cpu; a GPU is used when it is asked for)",
@@ -121,7 +132,7 @@ static void help_print(void)
            "Trains a small language model with ZeRO on CPUs or GPUs. Run alone it plays several "
            "ranks as\n"
            "threads; under mpirun, torchrun or srun each process is one rank. Ctrl-C finishes\n"
-           "the step and prints the summary.\n");
+           "the step, saves where --save says so, and prints the summary.\n");
     for (size_t i = 0; i < NUM_ROWS; i++) {
         char left[64];
 
@@ -349,6 +360,25 @@ static int sizes_settle(options *out, const arch *preset, const arguments *seen)
     return 0;
 }
 
+/* What --save, --resume and their kin ask for together. */
+static int saving_check(const options *o, const arguments *seen)
+{
+    const char *why = NULL;
+
+    if (!isnan(o->minutes) && (o->is_resumed || o->resume_from != NULL)) {
+        why = "--minutes chooses the steps of a new run; --resume goes on with those of the old "
+              "one: give --steps";
+    } else if (o->is_resumed && o->resume_from != NULL) {
+        why = "--resume takes the latest and --resume-from a certain one: give one of them";
+    } else if (o->save_dir == NULL && (is_given(seen, "save-every") || is_given(seen, "keep"))) {
+        why = "--save-every and --keep need --save DIR";
+    }
+    if (why != NULL) {
+        (void)fprintf(stderr, "sherd-llm: %s\n", why);
+    }
+    return why == NULL ? 0 : 2;
+}
+
 int options_parse(int argc, char **argv, options *out)
 {
     options   o    = {.length       = 128,
@@ -360,6 +390,7 @@ int options_parse(int argc, char **argv, options *out)
                       .batch        = -1,
                       .accumulation = -1,
                       .stage        = -1,
+                      .keep         = -1,
                       .eval_every   = 100,
                       .sample       = 200};
     arguments seen = {.arch = "minimind", .preset = "bytes"};
@@ -383,11 +414,8 @@ int options_parse(int argc, char **argv, options *out)
         (void)fprintf(stderr, "sherd-llm: --backend takes cpu or cuda, not '%s'\n", o.backend);
         result = 2;
     }
-    if (result == 0 && !isnan(o.minutes) && o.is_resumed) {
-        (void)fprintf(stderr,
-                      "sherd-llm: --minutes chooses the steps of a new run; --resume goes on "
-                      "with those of the old one: give --steps\n");
-        result = 2;
+    if (result == 0) {
+        result = saving_check(&o, &seen);
     }
     if (result == 0 && o.data_path == NULL) {
         (void)fprintf(stderr, "sherd-llm: --data PATH is needed: UTF-8 text or a token file "

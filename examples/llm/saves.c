@@ -286,3 +286,147 @@ void saves_say(const saves *s)
         report_bytes((size_t)(s->bytes + s->kept_bytes), size),
         report_bytes((size_t)per_second(s->written_bytes, s->all_s), rate), s->blocked_s);
 }
+
+/* ------------------------------------------------------------- resuming -- */
+
+static sherd_status place_find(const saves *s, saves_place *out)
+{
+    sherd_engine_info info;
+
+    sherd_engine_info_init(&info);
+    TRY(sherd_engine_query(s->engine, &info));
+    out->step      = (long)info.step;
+    out->sequences = (uint64_t)info.step * (uint64_t)info.train_batch_size;
+    return SHERD_OK;
+}
+
+/* `tag` NULL: the latest, which `s->tag` names already. */
+static sherd_status load(saves *s, const char *dir, const char *tag, saves_place *place)
+{
+    sherd_load_params params;
+    report_checkpoint told = {.what = "resumed", .tag = s->tag};
+    char              size[32], rate[32];
+
+    sherd_load_params_init(&params);
+    params.progress     = s->r != NULL ? progress_show : NULL;
+    params.progress_ctx = s;
+    TRY(sherd_checkpoint_load(s->engine, dir, tag, &params));
+    TRY(place_find(s, place));
+    TRY(checkpoint_measure(s, &told));
+    told.step = place->step;
+    if (s->r == NULL) {
+        return SHERD_OK;
+    }
+    report_say(s->r, "goes on from step %ld of %s/%s: %s in %.2f s (%s/s)", place->step, dir,
+               s->tag, report_bytes((size_t)told.bytes, size), told.all_s,
+               report_bytes((size_t)per_second((double)told.bytes, told.all_s), rate));
+    return log_checked(s, report_checkpoint_write(s->r, &told) == 0 ? SHERD_OK : SHERD_E_IO);
+}
+
+static int is_checkpoint(const char *folder)
+{
+    char path[PATH_BYTES];
+
+    (void)snprintf(path, sizeof(path), "%s/manifest.json", folder);
+    return access(path, F_OK) == 0;
+}
+
+/* FOLDER is DIR/TAG. */
+static sherd_status load_from(saves *s, const char *folder, saves_place *place)
+{
+    char   dir[PATH_BYTES];
+    size_t end = strlen(folder), start;
+
+    while (end > 1 && folder[end - 1] == '/') {
+        end--;
+    }
+    for (start = end; start > 0 && folder[start - 1] != '/';) {
+        start--;
+    }
+    if (start >= sizeof(dir) || end - start >= sizeof(s->tag)) {
+        (void)snprintf(s->why, sizeof(s->why), "--resume-from names too long a path");
+        return SHERD_E_INVAL;
+    }
+    (void)snprintf(s->tag, sizeof(s->tag), "%.*s", (int)(end - start), folder + start);
+    (void)snprintf(dir, sizeof(dir), "%.*s", (int)start, folder);
+    while (start > 1 && dir[start - 1] == '/') {
+        dir[--start] = '\0';
+    }
+    if (s->r != NULL && !is_checkpoint(folder)) {
+        (void)snprintf(s->why, sizeof(s->why),
+                       "--resume-from %.700s: no checkpoint is there; name a folder that has a "
+                       "manifest.json, or the one above it with --save and --resume",
+                       folder);
+        return SHERD_E_IO;
+    }
+    return load(s, start == 0 ? "." : dir, s->tag, place);
+}
+
+/* What rank 0 finds in the folder of --save, told to all. "": nothing. */
+static sherd_status latest_find(saves *s)
+{
+    struct {
+        int  is_there;
+        char tag[SAVES_TAG_BYTES];
+    } found = {0};
+
+    if (s->r != NULL) {
+        found.is_there = latest_read(s->o->save_dir, found.tag);
+    }
+    TRY(sherd_world_broadcast(s->world, &found, sizeof(found), 0));
+    (void)snprintf(s->tag, sizeof(s->tag), "%s",
+                   found.is_there && found.tag[0] == '\0' ? "latest" : found.tag);
+    return SHERD_OK;
+}
+
+/* State on NVMe that is as far as the latest checkpoint has lost nothing, and need not be read. Where it was trained
+ * otherwise (another seed, other data) it may be another run's. */
+static int state_is_further(const saves *s, const sherd_engine_info *info, long step)
+{
+    long saved;
+
+    return info->is_resumed &&
+           (s->tag[0] == '\0' || (info->resume_differs[0] == '\0' &&
+                                  sscanf(s->tag, "step-%ld", &saved) == 1 && step >= saved));
+}
+
+static void anew_say(const saves *s)
+{
+    if (s->r != NULL && s->o->save_dir != NULL) {
+        report_warn(
+            s->r, "--resume finds no checkpoint in %s and no state on NVMe that fits: starts anew",
+            s->o->save_dir);
+    } else if (s->r != NULL) {
+        report_warn(s->r,
+                    "--resume finds no state that fits this model, configuration and number of "
+                    "ranks: starts anew; checkpoints (--save DIR) fit any number");
+    }
+}
+
+sherd_status saves_resume(saves *s, saves_place *place, int *is_loaded_out)
+{
+    sherd_engine_info info;
+
+    *is_loaded_out = 0;
+    sherd_engine_info_init(&info);
+    TRY(sherd_engine_query(s->engine, &info));
+    if (s->o->resume_from != NULL) {
+        *is_loaded_out = 1;
+        return load_from(s, s->o->resume_from, place);
+    }
+    if (s->o->is_resumed && s->o->save_dir != NULL) {
+        TRY(latest_find(s));
+    }
+    if (state_is_further(s, &info, place->step)) {
+        if (s->r != NULL) {
+            report_say(s->r, "goes on from step %ld of run %016llx", place->step,
+                       (unsigned long long)info.state_run);
+        }
+    } else if (s->tag[0] != '\0') {
+        *is_loaded_out = 1;
+        return load(s, s->o->save_dir, NULL, place);
+    } else if (s->o->is_resumed) {
+        anew_say(s);
+    }
+    return SHERD_OK;
+}

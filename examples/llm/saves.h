@@ -38,6 +38,11 @@ typedef struct saves {
  *  thousand steps. E_IO. */
 SHERD_MUST_USE sherd_status saves_open(saves *s);
 
+/** Goes on from what --resume-from names; with --resume from the latest checkpoint in the folder of --save or from
+ *  state on NVMe, whichever is further; else leaves `place`, which is that of the engine's state. What is done is told.
+ *  `is_loaded_out`: the parameters have their values. Errors: as sherd_checkpoint_load. */
+SHERD_MUST_USE sherd_status saves_resume(saves *s, saves_place *place, int *is_loaded_out);
+
 /** After each step: saves where it is time, or where the run ends here. A save that fails is told, and is no failure of
  *  the training. Errors: those that end the training. */
 SHERD_MUST_USE sherd_status saves_step(saves *s, const saves_place *place, int is_last);

@@ -13,10 +13,12 @@
 #include <time.h>
 
 static volatile sig_atomic_t is_stopping;
+static volatile sig_atomic_t asked_by;
 static volatile time_t       asked_at; /* seconds of the monotonic clock */
 
-/* The first signal asks, a later one ends the program as usual. Not one in the same moment: who
- * signals a process and its group, as timeout(1) does, means it once. */
+/* The first signal asks, a later one of the same kind, or Ctrl-C, ends the program as usual. Not one in the same
+ * moment: who signals a process and its group, as timeout(1) does, means it once. And a scheduler that warns by one
+ * signal and then sends another wants what the first one asked for, which may be saving. */
 static void stop_ask(int number)
 {
     struct timespec now;
@@ -24,8 +26,9 @@ static void stop_ask(int number)
     (void)clock_gettime(CLOCK_MONOTONIC, &now);
     if (!is_stopping) {
         is_stopping = 1;
+        asked_by    = number;
         asked_at    = now.tv_sec;
-    } else if (now.tv_sec - asked_at > 1) {
+    } else if ((number == asked_by || number == SIGINT) && now.tv_sec - asked_at > 1) {
         (void)signal(number, SIG_DFL);
         (void)raise(number);
     }
@@ -37,6 +40,7 @@ static void signals_catch(void)
 
     (void)sigaction(SIGINT, &action, NULL);
     (void)sigaction(SIGTERM, &action, NULL);
+    (void)sigaction(SIGUSR1, &action, NULL);
 }
 
 /* Whether a launcher counts us, be it as one rank alone. */

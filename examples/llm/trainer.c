@@ -7,6 +7,7 @@
 #include "init.h"
 #include "report.h"
 #include "sample.h"
+#include "saves.h"
 #include "settings.h"
 #include "speed.h"
 #include "try.h"
@@ -38,6 +39,8 @@ typedef struct trainer {
     pool              *threads;
     drive             *d;
     report            *r; /* rank 0; NULL elsewhere */
+    saves              saved;
+    int                is_resumed; /* goes on from a checkpoint or from state on NVMe */
     order              data;
     int32_t           *tokens;       /* inputs and targets of a micro-batch */
     size_t             stage0_bytes; /* what a rank would hold at stage 0; rank 0 knows */
@@ -54,7 +57,7 @@ typedef struct trainer {
 } trainer;
 
 /* Failures that are this program's, in words; the engine's are in sherd_last_error(). */
-static _Thread_local char own_error[256];
+static _Thread_local char own_error[1024];
 
 static sherd_status fail(sherd_status status, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
@@ -140,7 +143,7 @@ static sherd_status engine_open(trainer *t)
     if (t->threads == NULL) {
         return fail(SHERD_E_NOMEM, "%d threads cannot be started", t->info.cpu_threads);
     }
-    return first_weights(t);
+    return SHERD_OK;
 }
 
 /* The model and the room for its micro-batches, in the shapes that the engine was sealed with. */
@@ -151,12 +154,8 @@ static sherd_status model_open(trainer *t)
     model_params   params = {
           .sizes = o->sizes, .length = o->length, .is_recomputed = o->is_recomputed};
 
-    params.batch       = (size_t)t->info.micro_batch_size;
-    t->step            = (long)(t->info.micro_step / t->info.accumulation);
-    t->sequences       = (uint64_t)t->info.micro_step * (uint64_t)t->world_size * params.batch;
-    t->first_step      = t->step;
-    t->first_sequences = t->sequences;
-    params.dtype       = t->info.compute_dtype;
+    params.batch = (size_t)t->info.micro_batch_size;
+    params.dtype = t->info.compute_dtype;
     t->data = (order){.c = t->job->c, .seed = o->seed, .length = o->length, .batch = params.batch};
     if (strcmp(t->info.backend, "cpu") == 0 &&
         blas_reserve(t->info.cpu_threads, why, sizeof(why)) != 0) {
@@ -255,13 +254,6 @@ static void heading_say(const trainer *t)
         report_say(t->r, "%ld of %ld steps fit into %g minutes at %.2f s a step", o->steps,
                    t->job->o->steps, o->minutes, t->trial_step_s);
     }
-    if (t->info.is_resumed) {
-        report_say(t->r, "goes on from step %ld of run %016llx", t->step,
-                   (unsigned long long)t->info.state_run);
-    } else if (o->is_resumed) {
-        (void)fprintf(stderr, "sherd-llm: --resume finds no state that fits this model, "
-                              "configuration and number of ranks: starts anew\n");
-    }
 }
 
 static size_t micro_tokens(const trainer *t)
@@ -291,7 +283,7 @@ static sherd_status report_start(trainer *t)
                              .print_every  = t->info.steps_per_print,
                              .memory_bytes = rank_bytes(t),
                              .is_quiet     = o->is_quiet,
-                             .is_appended  = o->is_resumed};
+                             .is_appended  = o->is_resumed || o->resume_from != NULL};
 
     if (t->rank != 0) {
         return SHERD_OK;
@@ -300,9 +292,34 @@ static sherd_status report_start(trainer *t)
     if (t->r == NULL) {
         return fail(SHERD_E_IO, "the report cannot be written");
     }
-    report_start_at(t->r, t->sequences * o->length);
     heading_say(t);
     return stage0_measure(t);
+}
+
+static sherd_status saves_checked(const trainer *t, sherd_status status)
+{
+    return status == SHERD_OK || t->saved.why[0] == '\0' ? status
+                                                         : fail(status, "%s", t->saved.why);
+}
+
+/* First values: a checkpoint's, those of state on NVMe, or new ones; and how far the run is. */
+static sherd_status values_start(trainer *t)
+{
+    saves_place place     = {.step      = (long)(t->info.micro_step / t->info.accumulation),
+                             .sequences = (uint64_t)t->info.micro_step * (uint64_t)t->world_size *
+                                          t->data.batch};
+    int         is_loaded = 0;
+
+    t->saved = (saves){.o = &t->o, .world = t->world, .engine = t->engine, .r = t->r};
+    TRY(saves_checked(t, saves_open(&t->saved)));
+    TRY(saves_checked(t, saves_resume(&t->saved, &place, &is_loaded)));
+    t->is_resumed = is_loaded || t->info.is_resumed;
+    t->step = t->first_step = place.step;
+    t->sequences = t->first_sequences = place.sequences;
+    if (t->r != NULL) {
+        report_start_at(t->r, t->sequences * t->o.length);
+    }
+    return is_loaded ? SHERD_OK : first_weights(t);
 }
 
 /* Frees all but the world. */
@@ -479,7 +496,38 @@ static sherd_status step_run(trainer *t, int *stop_out)
 /* What went on from another's state and makes no step leaves that as it found it. */
 static int has_nothing_to_do(const trainer *t)
 {
-    return t->info.is_resumed && t->first_step >= t->o.steps;
+    return t->is_resumed && t->first_step >= t->o.steps;
+}
+
+/* A checkpoint after this step, where it is time for one. */
+static sherd_status step_save(trainer *t, int stop)
+{
+    saves_place place = {.step = t->step, .sequences = t->sequences};
+
+    return saves_checked(t, saves_step(&t->saved, &place, stop || t->step == t->o.steps));
+}
+
+static void stop_say(const trainer *t)
+{
+    if (saves_has(&t->saved, t->step)) {
+        report_say(t->r, "stopped after step %ld; --resume goes on from %s/%s", t->step,
+                   t->o.save_dir, t->saved.tag);
+    } else {
+        report_say(t->r, "stopped after step %ld%s", t->step,
+                   t->info.state_run != 0 ? "; its state stays, --resume goes on from it" : "");
+    }
+}
+
+/* The last checkpoint, which matters most to who asked for them, is not there. */
+static int is_unsaved(const trainer *t)
+{
+    return t->o.save_dir != NULL && t->step > t->first_step && !saves_has(&t->saved, t->step);
+}
+
+/* State on NVMe goes with a run that is over, or that a checkpoint has. */
+static int must_state_stay(const trainer *t, int stop)
+{
+    return has_nothing_to_do(t) || is_unsaved(t) || (stop && !saves_has(&t->saved, t->step));
 }
 
 static sherd_status loop_run(trainer *t)
@@ -493,19 +541,19 @@ static sherd_status loop_run(trainer *t)
     }
     while (t->step < t->o.steps && !stop) {
         TRY(step_run(t, &stop));
+        TRY(step_save(t, stop));
     }
     if (t->step == t->first_step) {
         TRY(sherd_engine_fingerprint(t->engine, &t->fingerprint));
     }
     if (stop && t->r != NULL) {
-        report_say(t->r, "stopped after step %ld%s", t->step,
-                   t->info.state_run != 0 ? "; its state stays, --resume goes on from it" : "");
+        stop_say(t);
     }
     if (has_nothing_to_do(t) && t->r != NULL) {
         report_say(t->r, "nothing to do: %ld steps are done and --steps is %ld; the state stays",
                    t->step, t->o.steps);
     }
-    return stop || has_nothing_to_do(t) ? sherd_engine_keep_state(t->engine, 1) : SHERD_OK;
+    return must_state_stay(t, stop) ? sherd_engine_keep_state(t->engine, 1) : SHERD_OK;
 }
 
 /* -------------------------------------------------------------- summary -- */
@@ -563,6 +611,7 @@ static void summary_say(const trainer *t)
         report_say(t->r, "validation loss %.4f -> %.4f", t->first_validation, t->last_validation);
     }
     memory_say(t);
+    saves_say(&t->saved);
     report_say(t->r, "fingerprint of the weights 0x%016llx", (unsigned long long)t->fingerprint);
 }
 
@@ -683,6 +732,9 @@ static sherd_status trial_run(trainer *t)
     sherd_status      status = rank_open(t);
 
     sherd_step_report_init(&step);
+    if (status == SHERD_OK) {
+        status = first_weights(t);
+    }
     for (int i = 0; status == SHERD_OK && i <= TRIAL_STEPS; i++) {
         start  = i == 1 ? clock_seconds() : start; /* the first one warms up */
         status = window_run(t, &step, &losses);
@@ -707,6 +759,7 @@ static sherd_status train(trainer *t)
     }
     TRY(rank_open(t));
     TRY(report_start(t));
+    TRY(values_start(t));
     t->until_first_s = clock_seconds() - t->start_s;
     t->job->on_loop(); /* before it a signal ends the program: there is no step to finish */
     TRY(loop_run(t));
@@ -716,17 +769,21 @@ static sherd_status train(trainer *t)
     if (t->o.export_path != NULL) {
         TRY(weights_leave(t));
     }
-    return t->o.sample > 0 ? sample_say(t) : SHERD_OK;
+    TRY(t->o.sample > 0 ? sample_say(t) : SHERD_OK);
+    return is_unsaved(t) ? fail(SHERD_E_IO, "the run ended and %s/%s could not be saved",
+                                t->o.save_dir, t->saved.tag)
+                         : SHERD_OK;
 }
 
-/* Keeps the cause: of several ranks the one that does not merely miss another. */
+/* Keeps the cause: of several ranks the one that does not merely miss another, or repeat that it failed. */
 static void failure_keep(trainer_job *job, int rank, sherd_status status)
 {
     const char *why = own_error[0] != '\0' ? own_error : sherd_last_error();
 
     (void)pthread_mutex_lock(&job->lock);
     if (job->status == SHERD_OK ||
-        (job->status == SHERD_E_PEER_LOST && status != SHERD_E_PEER_LOST)) {
+        (job->status == SHERD_E_PEER_LOST && status != SHERD_E_PEER_LOST) ||
+        (saves_is_hearsay(job->why) && !saves_is_hearsay(why) && status == job->status)) {
         job->status = status;
         (void)snprintf(job->why, sizeof(job->why), "rank %d: %s", rank,
                        why[0] != '\0' ? why : sherd_status_text(status));
