@@ -303,6 +303,127 @@ deterministic() {
     done
 }
 
+# A global batch of 84 sequences, which 1, 2, 3, 4 and 7 ranks share out. saved_open IS_ASYNC
+saved_open() {
+    drive_open
+    printf '{"deterministic": true, "train_batch_size": 84, "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": "auto", "bf16": {"enabled": true}, "checkpoint": {"async": %s},
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-2}}, "zero_optimization": {"stage": 3}}' "$1" >"$scratch/config.json"
+    checkpoints=$scratch/new/checkpoints
+}
+
+# saved_run RANKS STAGE ARGS
+saved_run() {
+    ranks=$1
+    stage=$2
+    shift 2
+    tiny --config "$scratch/config.json" --ranks "$ranks" --stage "$stage" --accumulation $((84 / ranks)) "$@"
+}
+
+# saved_same NAME FIRST LAST: the log has just these steps, each as the undisturbed run in $scratch/want has it.
+saved_same() {
+    steps "$scratch/log" >"$scratch/got"
+    [ "$(wc -l <"$scratch/got")" = $(($3 - $2 + 1)) ] || fail "$1: steps are missing"
+    sed -n "$2,$3p" "$scratch/want" | cmp -s - "$scratch/got" ||
+        fail "$1: not steps $2 to $3 of the undisturbed run: $(diff "$scratch/want" "$scratch/got")"
+}
+
+# What four ranks saved goes on anywhere, with the same log.
+saved() {
+    saved_open false
+    saved_run 4 3 --steps 6 --save "$checkpoints" --save-every 2 --keep 2 --offload nvme --nvme-path "$drive"
+    steps "$scratch/log" >"$scratch/want"
+    same "checkpoints kept" "latest step-000004 step-000006" "$(ls "$checkpoints" | tr '\n' ' ' | sed 's/ $//')"
+    same "checkpoints in the log" 3 "$(grep -c '"checkpoint": "step-00000[246]", "step": [246], "bytes"' "$scratch/log")"
+    grep -q "3 checkpoints saved in $checkpoints, the last is step-000006" "$scratch/out" || fail "no summary: $(cat "$scratch/out")"
+    drive_is_empty "a run that was saved"
+    for layout in "1 0 none" "2 1 cpu" "3 3 nvme" "7 2 none"; do
+        # shellcheck disable=SC2086
+        set -- $layout
+        rm "$scratch/log"
+        saved_run "$1" "$2" --steps 6 --offload "$3" --nvme-path "$drive" --resume-from "$checkpoints/step-000004/"
+        saved_same "$1 ranks, stage $2, state on $3" 5 6
+    done
+    # The latest one: nothing is left to do, and nothing is saved again.
+    saved_run 2 3 --steps 6 --save "$checkpoints" --resume
+    grep -q "goes on from step 6 of $checkpoints/step-000006" "$scratch/out" || fail "the latest: $(cat "$scratch/out")"
+    grep -q "nothing to do: 6 steps are done" "$scratch/out" || fail "nothing to do: $(cat "$scratch/out")"
+    saved_run 2 3 --steps 1 --save "$scratch/other" --resume
+    grep -q "finds no checkpoint in $scratch/other" "$scratch/out" || fail "starts anew: $(cat "$scratch/out")"
+    saved_run 2 3 --steps 1 --save "$scratch/other"
+    grep -q "has checkpoints of an earlier run, the latest is step-000001" "$scratch/out" || fail "an earlier run: $(cat "$scratch/out")"
+}
+
+# A file where a checkpoint should be, then a limit: training goes on, and says what was not saved.
+saved_badly() {
+    for is_async in false true; do
+        rm -rf "$drive" "$scratch/new"
+        saved_open "$is_async"
+        mkdir -p "$checkpoints"
+        : >"$checkpoints/step-000001"
+        saved_run 3 3 --steps 2 --save "$checkpoints" --save-every 1
+        grep -q "step-000001 is not saved: .*; training goes on" "$scratch/out" || fail "async $is_async: $(cat "$scratch/out")"
+        grep -q '"checkpoint": "step-000001", "step": 1, "failed": "SHERD_E_IO"' "$scratch/log" || fail "async $is_async: $(cat "$scratch/log")"
+        saved_run 2 2 --steps 2 --resume-from "$checkpoints/step-000002"
+        (
+            trap '' XFSZ
+            ulimit -f 100
+            refused "the run ended and $checkpoints/step-000001 could not be saved" --data "$scratch/text" $tiny_flags \
+                --ranks 2 --config "$scratch/config.json" --accumulation 42 --save "$checkpoints" --steps 1
+            exit "$failed"
+        ) || failed=1
+    done
+}
+
+# saved_stop SIGNAL EVERY: a run that saves every EVERY steps gets it when three are done; what it exits with is $code.
+saved_stop() {
+    rm -rf "$checkpoints" "$scratch/log"
+    # shellcheck disable=SC2086
+    "$program" --data "$scratch/text" $tiny_flags --config "$scratch/config.json" --ranks 4 --accumulation 21 --steps 100000 \
+        --save "$checkpoints" --save-every "$2" --keep 2 --log "$scratch/log" >"$scratch/out" 2>&1 &
+    pid=$!
+    until [ -s "$scratch/log" ] && [ "$(grep -c '"loss"' "$scratch/log")" -ge 3 ]; do
+        kill -0 "$pid" || break
+        sleep 0.02
+    done
+    code=0
+    kill "-$1" "$pid"
+    wait "$pid" 2>/dev/null || code=$?
+}
+
+# Goes on for two steps on three ranks, and then without a stop.
+saved_go_on() {
+    steps "$scratch/log" >"$scratch/before"
+    rm "$scratch/log"
+    step=$(sed -n 's/^step-0*\([0-9]*\) .*/\1/p' "$checkpoints/latest")
+    saved_run 3 2 --steps $((step + 2)) --save "$checkpoints" --resume
+    grep -q "goes on from step $step of" "$scratch/out" || fail "$1: does not go on from step $step: $(cat "$scratch/out")"
+    cp "$scratch/log" "$scratch/after"
+    saved_run 2 3 --steps $((step + 2))
+    steps "$scratch/log" >"$scratch/want"
+    cp "$scratch/after" "$scratch/log"
+    saved_same "$1" $((step + 1)) $((step + 2))
+    head -n "$step" "$scratch/before" | cmp -s - "$scratch/want" -n "$(head -n "$step" "$scratch/before" | wc -c)" ||
+        fail "$1: other steps before it stopped"
+}
+
+saved_killed() {
+    saved_open true
+    saved_stop KILL 1
+    [ "$code" = 137 ] || fail "exit code $code of what was killed"
+    saved_go_on "killed"
+}
+
+saved_stopped() {
+    saved_open false
+    for signal in TERM USR1; do
+        saved_stop "$signal" 100000
+        [ "$code" = 0 ] || fail "SIG$signal: exit code $code: $(cat "$scratch/out")"
+        grep -q "stopped after step [0-9]*; --resume goes on from $checkpoints/step-" "$scratch/out" || fail "SIG$signal: $(cat "$scratch/out")"
+        saved_go_on "SIG$signal"
+    done
+}
+
 # refused WORDS ARGS: exits 1 or 2 and says WORDS.
 refused() {
     words=$1
@@ -358,6 +479,11 @@ mistakes() {
     else
         refused "libxxhash" --data "$scratch/text" --offload nvme --nvme-path "$scratch"
     fi
+    refused "need --save DIR" --data "$scratch/text" --save-every 3
+    refused "give one of them" --data "$scratch/text" --resume --resume-from "$scratch"
+    refused "$scratch: no checkpoint is there" --data "$scratch/text" --resume-from "$scratch"
+    refused "cannot be written to: Not a directory" --data "$scratch/text" --save "$scratch/short"
+    refused "cannot be made: Not a directory" --data "$scratch/text" --save "$scratch/short/below"
     # Without state on a drive there is nothing to go on from, and that is said.
     tiny --resume
     grep -q "resume finds no state" "$scratch/out" || fail "--resume alone: $(cat "$scratch/out")"
