@@ -96,9 +96,16 @@ int saves_is_hearsay(const char *why)
     return strstr(why, "its own sherd_last_error() says more") != NULL;
 }
 
-static double per_second(double bytes, double seconds)
+/* " (12.3 MiB/s)"; "" where links were made instead of writing, which has no rate. */
+static const char *rate_text(double bytes, double seconds, uint64_t kept_bytes, char out[64])
 {
-    return seconds > 0.0 ? bytes / seconds : 0.0;
+    char size[32];
+
+    out[0] = '\0';
+    if (kept_bytes == 0 && seconds > 0.0) {
+        (void)snprintf(out, 64, " (%s/s)", report_bytes((size_t)(bytes / seconds), size));
+    }
+    return out;
 }
 
 /* Of all ranks together; the times are rank 0's. */
@@ -122,7 +129,7 @@ static sherd_status checkpoint_measure(const saves *s, report_checkpoint *out)
 static sherd_status saved_tell(saves *s)
 {
     report_checkpoint told = {.what = "checkpoint", .tag = s->tag, .step = s->step};
-    char              size[32], rate[32];
+    char              size[32], rate[64], kept[64] = "";
 
     TRY(checkpoint_measure(s, &told));
     s->is_complete = 1;
@@ -135,10 +142,13 @@ static sherd_status saved_tell(saves *s)
     if (s->r == NULL) {
         return SHERD_OK;
     }
-    report_say(s->r, "saved %s: %s in %.2f s (%s/s), training stood still for %.2f s", s->tag,
-               report_bytes((size_t)told.bytes, size), told.all_s,
-               report_bytes((size_t)per_second((double)told.bytes, told.all_s), rate),
-               told.blocked_s);
+    if (told.kept_bytes > 0) {
+        (void)snprintf(kept, sizeof(kept), " and %s kept by links",
+                       report_bytes((size_t)told.kept_bytes, rate));
+    }
+    report_say(s->r, "saved %s: %s%s in %.2f s%s, training stood still for %.2f s", s->tag,
+               report_bytes((size_t)told.bytes, size), kept, told.all_s,
+               rate_text((double)told.bytes, told.all_s, told.kept_bytes, rate), told.blocked_s);
     return report_checkpoint_write(s->r, &told) == 0 ? SHERD_OK : SHERD_E_IO;
 }
 
@@ -274,17 +284,17 @@ int saves_has(const saves *s, long step)
 
 void saves_say(const saves *s)
 {
-    char size[32], rate[32];
+    char size[32], rate[64];
 
     if (s->count == 0) {
         return;
     }
     report_say(
         s->r,
-        "%ld checkpoint%s saved in %s, the last is %s of %s; %s/s, training stood still for %.2f s",
+        "%ld checkpoint%s saved in %s, the last is %s of %s%s; training stood still for %.2f s",
         s->count, s->count == 1 ? "" : "s", s->o->save_dir, s->tag,
         report_bytes((size_t)(s->bytes + s->kept_bytes), size),
-        report_bytes((size_t)per_second(s->written_bytes, s->all_s), rate), s->blocked_s);
+        rate_text(s->written_bytes, s->all_s, s->kept_bytes, rate), s->blocked_s);
 }
 
 /* ------------------------------------------------------------- resuming -- */
@@ -305,7 +315,7 @@ static sherd_status load(saves *s, const char *dir, const char *tag, saves_place
 {
     sherd_load_params params;
     report_checkpoint told = {.what = "resumed", .tag = s->tag};
-    char              size[32], rate[32];
+    char              size[32], rate[64];
 
     sherd_load_params_init(&params);
     params.progress     = s->r != NULL ? progress_show : NULL;
@@ -317,9 +327,9 @@ static sherd_status load(saves *s, const char *dir, const char *tag, saves_place
     if (s->r == NULL) {
         return SHERD_OK;
     }
-    report_say(s->r, "goes on from step %ld of %s/%s: %s in %.2f s (%s/s)", place->step, dir,
-               s->tag, report_bytes((size_t)told.bytes, size), told.all_s,
-               report_bytes((size_t)per_second((double)told.bytes, told.all_s), rate));
+    report_say(s->r, "goes on from step %ld of %s/%s: %s in %.2f s%s", place->step, dir, s->tag,
+               report_bytes((size_t)told.bytes, size), told.all_s,
+               rate_text((double)told.bytes, told.all_s, 0, rate));
     return log_checked(s, report_checkpoint_write(s->r, &told) == 0 ? SHERD_OK : SHERD_E_IO);
 }
 
