@@ -172,6 +172,12 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_checkpoint_write(const sherd_checkpo
                                                              sherd_plan_format       format,
                                                              sherd_write_fn write, void *ctx);
 
+/** sherd_export_safetensors (sherd.h) of a checkpoint, without an engine: its weights, whoever saved them, as files that others
+ *  read. Errors as of sherd_checkpoint_read, and E_INVAL (a map that does not fit), E_NUMERIC. */
+SHERD_API SHERD_MUST_USE sherd_status sherd_checkpoint_export(sherd_checkpoint          *checkpoint,
+                                                              const char                *path,
+                                                              const sherd_export_params *params);
+
 /* Something that is damaged. */
 typedef struct sherd_checkpoint_damage {
     size_t      struct_size;
