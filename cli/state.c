@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 static const char HELP[] =
@@ -170,39 +169,9 @@ static uint64_t run_bytes(const run_view *run)
 
 /* ---- the table ---- */
 
-#define WORD_BYTES 64
-
-static const char *bytes_text(uint64_t bytes, char text[WORD_BYTES])
+static const char *step_text(int64_t step, char text[CLI_WORD_BYTES])
 {
-    if (bytes >= (uint64_t)1 << 30) {
-        (void)snprintf(text, WORD_BYTES, "%.2f GiB", (double)bytes / 0x1p30);
-    } else if (bytes >= (uint64_t)1 << 20) {
-        (void)snprintf(text, WORD_BYTES, "%.2f MiB", (double)bytes / 0x1p20);
-    } else {
-        (void)snprintf(text, WORD_BYTES, "%.0f KiB", (double)bytes / 0x1p10);
-    }
-    return text;
-}
-
-static const char *age_text(int64_t changed_s, char text[WORD_BYTES])
-{
-    int64_t age_s = (int64_t)time(NULL) - changed_s;
-
-    if (age_s < 120) {
-        (void)snprintf(text, WORD_BYTES, "%" PRId64 " s", age_s > 0 ? age_s : 0);
-    } else if (age_s < 120 * 60) {
-        (void)snprintf(text, WORD_BYTES, "%" PRId64 " min", age_s / 60);
-    } else if (age_s < 48 * 3600) {
-        (void)snprintf(text, WORD_BYTES, "%" PRId64 " h", age_s / 3600);
-    } else {
-        (void)snprintf(text, WORD_BYTES, "%" PRId64 " d", age_s / 86400);
-    }
-    return text;
-}
-
-static const char *step_text(int64_t step, char text[WORD_BYTES])
-{
-    (void)snprintf(text, WORD_BYTES, "%" PRId64, step);
+    (void)snprintf(text, CLI_WORD_BYTES, "%" PRId64, step);
     return step < 0 ? "-" : text;
 }
 
@@ -225,37 +194,23 @@ static void missing_print(const run_view *run)
 
 static void run_print(const run_view *run)
 {
-    char word[3][WORD_BYTES];
+    char word[3][CLI_WORD_BYTES];
 
     (void)printf("run %016" PRIx64 ": %s, %d of %d ranks, %s", run->files[0].run, run_state(run),
-                 run_num_ranks(run), run->files[0].world_size, bytes_text(run_bytes(run), word[0]));
+                 run_num_ranks(run), run->files[0].world_size,
+                 cli_bytes_text(run_bytes(run), word[0]));
     missing_print(run);
     (void)printf("\n%8s %12s %14s %10s  %-8s %s\n", "rank", "step", "size", "age", "state", "file");
     for (size_t i = 0; i < run->count; i++) {
         const sherd_state_file *file = &run->files[i];
 
         (void)printf("%8d %12s %14s %10s  %-8s %s\n", file->rank, step_text(file->step, word[0]),
-                     bytes_text(file->held_bytes, word[1]), age_text(file->changed_s, word[2]),
-                     file_state(file), file->path);
+                     cli_bytes_text(file->held_bytes, word[1]),
+                     cli_age_text(file->changed_s, word[2]), file_state(file), file->path);
     }
 }
 
 /* ---- JSON ---- */
-
-static void json_text_print(const char *text)
-{
-    (void)putchar('"');
-    for (; *text != '\0'; text++) {
-        if (*text == '"' || *text == '\\') {
-            (void)printf("\\%c", *text);
-        } else if ((unsigned char)*text < ' ') {
-            (void)printf("\\u%04x", (unsigned)*text);
-        } else {
-            (void)putchar(*text);
-        }
-    }
-    (void)putchar('"');
-}
 
 static void run_print_json(const run_view *run)
 {
@@ -267,7 +222,7 @@ static void run_print_json(const run_view *run)
         const sherd_state_file *file = &run->files[i];
 
         (void)printf("%s\n    {\"rank\": %d, \"path\": ", i == 0 ? "" : ",", file->rank);
-        json_text_print(file->path);
+        cli_json_text_print(file->path);
         (void)printf(", \"state\": \"%s\", \"step\": %" PRId64 ", \"generation\": %" PRIu64
                      ", \"held_bytes\": %" PRIu64 ", \"changed_s\": %" PRId64 "}",
                      file_state(file), file->step, file->generation, file->held_bytes,
@@ -364,26 +319,9 @@ static void removable_select(const state_arguments *arguments, file_list *list, 
     list->count = kept;
 }
 
-/* Whether the person at the terminal agrees. */
-static int removal_is_confirmed(size_t count, uint64_t bytes)
-{
-    char word[WORD_BYTES];
-    int  answer;
-    int  next;
-
-    (void)printf("remove %zu file%s, %s? [y/N] ", count, count == 1 ? "" : "s",
-                 bytes_text(bytes, word));
-    (void)fflush(stdout);
-    answer = getchar();
-    for (next = answer; next != '\n' && next != EOF;) {
-        next = getchar();
-    }
-    return answer == 'y' || answer == 'Y';
-}
-
 static int files_remove(const file_list *list)
 {
-    char     word[WORD_BYTES];
+    char     word[CLI_WORD_BYTES];
     uint64_t bytes   = 0;
     size_t   removed = 0;
 
@@ -396,12 +334,14 @@ static int files_remove(const file_list *list)
         }
     }
     (void)printf("removed %zu file%s, %s\n", removed, removed == 1 ? "" : "s",
-                 bytes_text(bytes, word));
+                 cli_bytes_text(bytes, word));
     return removed == list->count ? 0 : 1;
 }
 
 static int state_remove(const state_arguments *arguments, file_list *list)
 {
+    char     word[CLI_WORD_BYTES];
+    char     question[2 * CLI_WORD_BYTES];
     uint64_t bytes = 0;
     int      left_out;
 
@@ -425,7 +365,9 @@ static int state_remove(const state_arguments *arguments, file_list *list)
             (void)fprintf(stderr, "sherd: nothing is removed; without a terminal it takes --yes\n");
             return 2;
         }
-        if (!removal_is_confirmed(list->count, bytes)) {
+        (void)snprintf(question, sizeof(question), "remove %zu file%s, %s?", list->count,
+                       list->count == 1 ? "" : "s", cli_bytes_text(bytes, word));
+        if (!cli_confirm(question)) {
             (void)printf("nothing is removed\n");
             return 1;
         }
