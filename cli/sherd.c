@@ -18,6 +18,7 @@ static const command COMMANDS[] = {
     {"config", cli_config, "check a configuration file and print what it resolves to"},
     {"test", cli_test, "prove on this machine that layouts do not change results"},
     {"state", cli_state, "state files that runs left on drives: list them, remove them"},
+    {"checkpoint", cli_checkpoint, "checkpoints: list, inspect, verify, export and remove them"},
     {"bench", cli_bench, "measure the rates that predictions are made from"},
     {"trace", cli_trace, "where the time of a step went, from a file of SHERD_TRACE"},
     {"version", cli_version, "the version"},

@@ -1,0 +1,535 @@
+/* sherd checkpoint: what lies in folders of checkpoints, whether it is whole, its weights as files that others read.
+ * Nothing of the model's code is needed. */
+#include "cli/cli.h"
+
+#include "models/hf.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+static const char HELP[] =
+    "usage: sherd checkpoint list DIR [--json]\n"
+    "       sherd checkpoint inspect DIR[/TAG] [--json]\n"
+    "       sherd checkpoint verify DIR[/TAG] [--json]\n"
+    "       sherd checkpoint export DIR[/TAG] OUT [--type fp32|bf16|fp16] [--arch NAME --preset "
+    "NAME]\n"
+    "       sherd checkpoint remove DIR/TAG... [--yes]\n\n"
+    "Checkpoints in a folder. DIR alone stands for the one that DIR/latest names.\n\n"
+    "  list            a line for each, the oldest first; * is the latest\n"
+    "  inspect         the model, the counters, the files\n"
+    "  verify          reads every byte, and names every tensor and file that is damaged\n"
+    "  export          the weights as safetensors: one file where OUT ends in .safetensors, else "
+    "a\n"
+    "                  folder. As they are called in the model, or as transformers calls those of\n"
+    "                  --arch, with its config.json\n"
+    "  remove          after asking; where the latest goes, the one before it is the latest\n"
+    "  --type TYPE     of the exported weights (default fp32)\n"
+    "  --yes           without asking; needed where there is no terminal to ask on\n"
+    "  --json          as one JSON object\n\n"
+    "Exits with 0; 1 when something is damaged or failed; 2 when the arguments are wrong.\n";
+
+typedef struct checkpoint_arguments {
+    const char *verb;
+    char      **paths;
+    int         num_paths;
+    sherd_dtype dtype;
+    const char *arch, *preset; /* NULL: not given */
+    int         is_json, is_yes;
+} checkpoint_arguments;
+
+/* ---- paths ---- */
+
+/* DIR, or DIR/TAG where there is a manifest or there has to be a tag. */
+typedef struct place {
+    char        dir[4096];
+    const char *tag; /* NULL: the latest */
+} place;
+
+static int has_manifest(const char *path)
+{
+    char manifest[4096 + 16];
+
+    (void)snprintf(manifest, sizeof(manifest), "%s/manifest.json", path);
+    return access(manifest, F_OK) == 0;
+}
+
+static void place_read(const char *path, int needs_tag, place *out)
+{
+    size_t len = strlen(path);
+    char  *slash;
+
+    (void)snprintf(out->dir, sizeof(out->dir), "%s", path);
+    len = len < sizeof(out->dir) ? len : sizeof(out->dir) - 1;
+    while (len > 1 && out->dir[len - 1] == '/') {
+        out->dir[--len] = '\0';
+    }
+    out->tag = NULL;
+    if (!needs_tag && !has_manifest(out->dir)) {
+        return;
+    }
+    slash = strrchr(out->dir, '/');
+    if (slash == NULL) { /* of this folder */
+        memmove(out->dir + 2, out->dir, len + 1);
+        memcpy(out->dir, ".", 2);
+        out->tag = out->dir + 2;
+    } else {
+        *slash   = '\0';
+        out->tag = slash + 1;
+    }
+}
+
+static int place_open(const char *path, sherd_checkpoint **out)
+{
+    place at;
+
+    place_read(path, 0, &at);
+    return sherd_checkpoint_open(at.dir[0] == '\0' ? "/" : at.dir, at.tag, out) == SHERD_OK
+               ? 0
+               : cli_fail();
+}
+
+/* ---- progress ---- */
+
+typedef struct progress {
+    const char *what;
+    time_t      told;
+    int         is_shown;
+} progress;
+
+/* A line on a terminal, once a second. */
+static void progress_tell(void *ctx, uint64_t done_bytes, uint64_t all_bytes)
+{
+    progress *p   = ctx;
+    time_t    now = time(NULL);
+    char      word[2][CLI_WORD_BYTES];
+
+    if (now == p->told || !isatty(STDERR_FILENO)) {
+        return;
+    }
+    p->told     = now;
+    p->is_shown = 1;
+    (void)fprintf(stderr, "\r%s: %s of %s ", p->what, cli_bytes_text(done_bytes, word[0]),
+                  cli_bytes_text(all_bytes, word[1]));
+    (void)fflush(stderr);
+}
+
+static void progress_end(const progress *p)
+{
+    if (p->is_shown) {
+        (void)fprintf(stderr, "\r%*s\r", 72, "");
+    }
+}
+
+/* ---- list ---- */
+
+typedef struct listing {
+    int is_json;
+    int count;
+} listing;
+
+static void info_print_json(const sherd_checkpoint_info *info, int is_first)
+{
+    (void)printf("%s\n {\"tag\": ", is_first ? "" : ",");
+    cli_json_text_print(info->tag);
+    (void)printf(", \"is_complete\": %d, \"is_latest\": %d, \"problem\": ", info->is_complete,
+                 info->is_latest);
+    cli_json_text_print(info->problem);
+    (void)printf(", \"step\": %" PRId64 ", \"saved\": %" PRId64
+                 ", \"world_size\": %d, \"stage\": %d, \"compute_type\": \"%s\", \"optimizer\": ",
+                 info->step, info->saved_s, info->world_size, info->stage,
+                 info->step < 0 ? "" : sherd_dtype_name(info->compute_dtype));
+    cli_json_text_print(info->optimizer);
+    (void)printf(", \"num_params\": %" PRIu64 ", \"num_elems\": %" PRIu64
+                 ", \"data_bytes\": %" PRIu64 ", \"held_bytes\": %" PRIu64
+                 ", \"shared_bytes\": %" PRIu64 ", \"fingerprint\": \"%016" PRIx64
+                 "\", \"state_fingerprint\": \"%016" PRIx64 "\"}",
+                 info->num_params, info->num_elems, info->data_bytes, info->held_bytes,
+                 info->shared_bytes, info->fingerprint, info->state_fingerprint);
+}
+
+static void info_print(const sherd_checkpoint_info *info, int is_first)
+{
+    char word[3][CLI_WORD_BYTES];
+
+    if (is_first) {
+        (void)printf("%10s %9s %6s %6s %12s %12s  %-16s  %s\n", "step", "saved", "ranks", "stage",
+                     "size", "shared", "fingerprint", "tag");
+    }
+    if (info->step < 0) {
+        (void)printf("%10s %9s %6s %6s %12s %12s  %-16s ", "-", "-", "-", "-",
+                     cli_bytes_text(info->held_bytes, word[0]),
+                     cli_bytes_text(info->shared_bytes, word[1]), "-");
+    } else {
+        (void)printf("%10" PRId64 " %9s %6d %6d %12s %12s  %016" PRIx64 " ", info->step,
+                     cli_age_text(info->saved_s, word[2]), info->world_size, info->stage,
+                     cli_bytes_text(info->held_bytes, word[0]),
+                     cli_bytes_text(info->shared_bytes, word[1]), info->fingerprint);
+    }
+    (void)printf(info->is_latest ? "*" : " ");
+    cli_plain_print(info->tag);
+    if (!info->is_complete) {
+        (void)printf(": NOT COMPLETE, ");
+        cli_plain_print(info->problem);
+    }
+    (void)printf("\n");
+}
+
+static sherd_status info_take(void *ctx, const sherd_checkpoint_info *info)
+{
+    listing *l = ctx;
+
+    if (l->is_json) {
+        info_print_json(info, l->count == 0);
+    } else {
+        info_print(info, l->count == 0);
+    }
+    l->count++;
+    return SHERD_OK;
+}
+
+static int checkpoint_list(const checkpoint_arguments *arguments)
+{
+    listing l = {.is_json = arguments->is_json};
+
+    if (l.is_json) {
+        (void)printf("{\"checkpoints\": [");
+    }
+    if (sherd_checkpoints_find(arguments->paths[0], info_take, &l) != SHERD_OK) {
+        return cli_fail();
+    }
+    (void)printf(l.is_json ? "]}\n" : l.count == 0 ? "no checkpoints\n" : "");
+    return 0;
+}
+
+/* ---- inspect ---- */
+
+static int checkpoint_inspect(const checkpoint_arguments *arguments)
+{
+    sherd_checkpoint *c;
+    sherd_status      status;
+
+    if (place_open(arguments->paths[0], &c) != 0) {
+        return 1;
+    }
+    status = sherd_checkpoint_write(c, arguments->is_json ? SHERD_PLAN_JSON : SHERD_PLAN_TABLE,
+                                    cli_print, stdout);
+    if (status == SHERD_OK && !sherd_checkpoint_describe(c)->is_complete) {
+        (void)fprintf(stderr, "sherd: the checkpoint is not complete: %s\n",
+                      sherd_checkpoint_describe(c)->problem);
+        status = SHERD_E_INVAL;
+    } else if (status != SHERD_OK) {
+        (void)cli_fail();
+    }
+    sherd_checkpoint_close(c);
+    return status == SHERD_OK ? 0 : 1;
+}
+
+/* ---- verify ---- */
+
+static void damage_print(void *ctx, const sherd_checkpoint_damage *damage)
+{
+    listing *l = ctx;
+
+    if (l->is_json) {
+        (void)printf("%s\n {\"file\": ", l->count == 0 ? "" : ",");
+        cli_json_text_print(damage->file);
+        (void)printf(", \"tensor\": ");
+        cli_json_text_print(damage->tensor == NULL ? "" : damage->tensor);
+        (void)printf(", \"begin\": %" PRIu64 ", \"bytes\": %" PRIu64 ", \"what\": ", damage->begin,
+                     damage->len_bytes);
+        cli_json_text_print(damage->what);
+        (void)printf("}");
+    } else {
+        cli_plain_print(damage->file);
+        if (damage->tensor != NULL) {
+            (void)printf(", tensor ");
+            cli_plain_print(damage->tensor);
+        }
+        (void)printf(": ");
+        cli_plain_print(damage->what);
+        if (damage->len_bytes > 0) {
+            (void)printf(" (bytes %" PRIu64 " to %" PRIu64 ")", damage->begin,
+                         damage->begin + damage->len_bytes);
+        }
+        (void)printf("\n");
+    }
+    l->count++;
+}
+
+static int checkpoint_verify(const checkpoint_arguments *arguments)
+{
+    progress            shown = {.what = "verify", .told = time(NULL)};
+    listing             l     = {.is_json = arguments->is_json};
+    sherd_verify_params params;
+    sherd_checkpoint   *c;
+    sherd_status        status;
+    char                word[CLI_WORD_BYTES];
+
+    if (place_open(arguments->paths[0], &c) != 0) {
+        return 1;
+    }
+    sherd_verify_params_init(&params);
+    params.progress     = progress_tell;
+    params.progress_ctx = &shown;
+    params.damage       = damage_print;
+    params.damage_ctx   = &l;
+    (void)printf(l.is_json ? "{\"damages\": [" : "");
+    status = sherd_checkpoint_verify(c, &params);
+    progress_end(&shown);
+    (void)printf(l.is_json ? "],\n \"is_whole\": %s}\n" : "",
+                 status == SHERD_OK ? "true" : "false");
+    if (status != SHERD_OK) {
+        (void)cli_fail();
+    } else if (!l.is_json) {
+        (void)printf("%s is whole: step %" PRId64 ", %s of data, fingerprint %016" PRIx64 "\n",
+                     sherd_checkpoint_describe(c)->tag, sherd_checkpoint_describe(c)->step,
+                     cli_bytes_text(sherd_checkpoint_describe(c)->data_bytes, word),
+                     sherd_checkpoint_describe(c)->fingerprint);
+    }
+    sherd_checkpoint_close(c);
+    return status == SHERD_OK ? 0 : 1;
+}
+
+/* ---- export ---- */
+
+static int export_write(const checkpoint_arguments *arguments, sherd_checkpoint *c,
+                        const maps *names)
+{
+    progress            shown = {.what = "export", .told = time(NULL)};
+    sherd_export_params params;
+    sherd_status        status;
+
+    sherd_export_params_init(&params);
+    params.dtype        = arguments->dtype;
+    params.progress     = progress_tell;
+    params.progress_ctx = &shown;
+    if (names != NULL) {
+        params.tensors     = names->tensors;
+        params.num_tensors = names->count;
+    }
+    status = sherd_checkpoint_export(c, arguments->paths[1], &params);
+    progress_end(&shown);
+    return status == SHERD_OK ? 0 : cli_fail();
+}
+
+/* Beside the weights, in a folder. */
+static int config_write(const checkpoint_arguments *arguments, const arch *model)
+{
+    hf_numbers numbers = hf_numbers_of(model);
+    char       path[4096];
+    char       text[4096];
+    size_t     len = strlen(arguments->paths[1]);
+
+    if (len > 12 && strcmp(arguments->paths[1] + len - 12, ".safetensors") == 0) {
+        return 0;
+    }
+    if (hf_config_write(model, &numbers, arguments->dtype, text, sizeof(text)) >= sizeof(text) ||
+        (size_t)snprintf(path, sizeof(path), "%s/config.json", arguments->paths[1]) >=
+            sizeof(path)) {
+        (void)fprintf(stderr, "sherd: the path is too long: %s\n", arguments->paths[1]);
+        return 1;
+    }
+    return cli_file_save(path, text, 1);
+}
+
+static int model_find(const checkpoint_arguments *arguments, arch *out)
+{
+    arch_kind kind;
+
+    if (arch_kind_find(arguments->arch, &kind) != 0 ||
+        arch_preset(kind, arguments->preset, out) != 0) {
+        (void)fprintf(stderr,
+                      "sherd: no model %s of %s; sherd plan --arch NAME --preset help lists them\n",
+                      arguments->preset, arguments->arch);
+        return 0;
+    }
+    return 1;
+}
+
+static int checkpoint_export(const checkpoint_arguments *arguments)
+{
+    sherd_checkpoint *c;
+    arch              model;
+    maps              names;
+    int               is_named = arguments->arch != NULL;
+    int               failed;
+
+    if (is_named && !model_find(arguments, &model)) {
+        return 2;
+    }
+    if (place_open(arguments->paths[0], &c) != 0) {
+        return 1;
+    }
+    if (is_named && hf_maps_open(&model, &names) != 0) {
+        (void)fprintf(stderr, "sherd: no memory for the names of the tensors\n");
+        sherd_checkpoint_close(c);
+        return 1;
+    }
+    failed = export_write(arguments, c, is_named ? &names : NULL);
+    if (failed == 0 && is_named) {
+        failed = config_write(arguments, &model);
+    }
+    if (is_named) {
+        maps_close(&names);
+    }
+    sherd_checkpoint_close(c);
+    return failed;
+}
+
+/* ---- remove ---- */
+
+static int checkpoint_remove(const checkpoint_arguments *arguments)
+{
+    char question[64];
+    int  failed = 0;
+
+    (void)snprintf(question, sizeof(question), "remove %d checkpoint%s?", arguments->num_paths,
+                   arguments->num_paths == 1 ? "" : "s");
+    if (!arguments->is_yes) {
+        if (!isatty(STDIN_FILENO)) {
+            (void)fprintf(stderr, "sherd: nothing is removed; without a terminal it takes --yes\n");
+            return 2;
+        }
+        if (!cli_confirm(question)) {
+            (void)printf("nothing is removed\n");
+            return 1;
+        }
+    }
+    for (int i = 0; i < arguments->num_paths; i++) {
+        place at;
+
+        place_read(arguments->paths[i], 1, &at);
+        if (sherd_checkpoint_remove(at.dir[0] == '\0' ? "/" : at.dir, at.tag) != SHERD_OK) {
+            failed = cli_fail();
+        } else {
+            (void)printf("removed %s\n", arguments->paths[i]);
+        }
+    }
+    return failed;
+}
+
+/* ---- arguments ---- */
+
+static const struct verb {
+    const char *name;
+    int (*run)(const checkpoint_arguments *arguments);
+    int least_paths, most_paths;
+    int has_json;
+} VERBS[] = {
+    {"list", checkpoint_list, 1, 1, 1},           {"inspect", checkpoint_inspect, 1, 1, 1},
+    {"verify", checkpoint_verify, 1, 1, 1},       {"export", checkpoint_export, 2, 2, 0},
+    {"remove", checkpoint_remove, 1, 1 << 20, 0},
+};
+
+static int usage_fail(const char *fmt, const char *what)
+{
+    (void)fprintf(stderr, "sherd: ");
+    (void)fprintf(stderr, fmt, what);
+    (void)fprintf(stderr, "; sherd checkpoint --help lists the options\n");
+    return 2;
+}
+
+static int dtype_read(const char *text, sherd_dtype *out)
+{
+    for (int t = SHERD_F32; t <= SHERD_F16; t++) {
+        if (strcmp(text, sherd_dtype_name((sherd_dtype)t)) == 0) {
+            *out = (sherd_dtype)t;
+            return 1;
+        }
+    }
+    return 0;
+}
+
+static int arguments_read(int argc, char **argv, checkpoint_arguments *out, int *is_help)
+{
+    static const struct option OPTIONS[] = {{"json", no_argument, NULL, 'j'},
+                                            {"yes", no_argument, NULL, 'y'},
+                                            {"type", required_argument, NULL, 't'},
+                                            {"arch", required_argument, NULL, 'a'},
+                                            {"preset", required_argument, NULL, 'p'},
+                                            {"help", no_argument, NULL, 'h'},
+                                            {NULL, 0, NULL, 0}};
+    int                        option;
+
+    while ((option = getopt_long(argc, argv, "jyt:a:p:h", OPTIONS, NULL)) != -1) {
+        switch (option) {
+        case 'j':
+            out->is_json = 1;
+            break;
+        case 'y':
+            out->is_yes = 1;
+            break;
+        case 't':
+            if (!dtype_read(optarg, &out->dtype)) {
+                return usage_fail("--type is fp32, bf16 or fp16, not '%s'", optarg);
+            }
+            break;
+        case 'a':
+            out->arch = optarg;
+            break;
+        case 'p':
+            out->preset = optarg;
+            break;
+        case 'h':
+            *is_help = 1;
+            return 0;
+        default:
+            (void)fputs(HELP, stderr);
+            return 2;
+        }
+    }
+    return 0;
+}
+
+static int verb_run(const checkpoint_arguments *arguments)
+{
+    for (size_t v = 0; v < sizeof(VERBS) / sizeof(VERBS[0]); v++) {
+        const struct verb *verb = &VERBS[v];
+
+        if (strcmp(arguments->verb, verb->name) != 0) {
+            continue;
+        }
+        if (arguments->num_paths < verb->least_paths || arguments->num_paths > verb->most_paths) {
+            return usage_fail(verb->least_paths == 2 ? "%s wants a checkpoint and where it goes"
+                                                     : "%s wants a checkpoint, or its folder",
+                              verb->name);
+        }
+        if (arguments->is_json && !verb->has_json) {
+            return usage_fail("%s has no --json", verb->name);
+        }
+        if ((arguments->arch == NULL) != (arguments->preset == NULL)) {
+            return usage_fail("--arch and --preset come %s", "together");
+        }
+        return verb->run(arguments);
+    }
+    return usage_fail("there is no 'sherd checkpoint %s'", arguments->verb);
+}
+
+int cli_checkpoint(int argc, char **argv)
+{
+    checkpoint_arguments arguments = {.dtype = SHERD_F32};
+    int                  is_help   = 0;
+    int                  failed    = arguments_read(argc, argv, &arguments, &is_help);
+
+    if (failed != 0) {
+        return failed;
+    }
+    if (is_help) {
+        (void)fputs(HELP, stdout);
+        return 0;
+    }
+    if (optind == argc) {
+        (void)fputs(HELP, stderr);
+        return 2;
+    }
+    arguments.verb      = argv[optind];
+    arguments.paths     = argv + optind + 1;
+    arguments.num_paths = argc - optind - 1;
+    return verb_run(&arguments);
+}
