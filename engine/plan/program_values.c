@@ -435,19 +435,24 @@ static sherd_status param_move(const stretch *f)
         sherdi_range_of(where, segment->param_offset + (f->begin - first) * elem, 0));
 }
 
-/* Integers, which always lie on the device: as they are widened for the norm. */
+/* Integers, which always lie on the device: as they are widened for the norm, as many at once as the staging holds. */
 static sherd_status fixed_gradient_move(const stretch *f)
 {
-    const sherdi_plan *plan  = f->program->plan;
-    size_t             elems = f->end - f->begin;
-    size_t             at    = f->begin - (size_t)plan->rank * f->segment->slice_elems;
-    sherdi_range       sums =
-        sherdi_range_of(SHERDI_BUFFER_GRADS, f->segment->grad_offset + at * sizeof(int64_t),
-                        elems * sizeof(int64_t));
-    sherdi_range wide = sherdi_range_of(SHERDI_BUFFER_STAGING, 0, elems * sizeof(float));
+    const sherdi_plan *plan   = f->program->plan;
+    size_t             first  = (size_t)plan->rank * f->segment->slice_elems;
+    size_t             staged = plan->buffers[SHERDI_BUFFER_STAGING].bytes / sizeof(float);
 
-    SHERDI_TRY(sherdi_program_widen(f->program, f->segment, sums, wide));
-    return bytes_move(f, SHERDI_PLACE_DEVICE, wide, values_at(f, f->begin, f->end));
+    for (size_t at = f->begin; at < f->end; at += staged) {
+        size_t       end  = sherdi_min_size(f->end, at + staged);
+        sherdi_range sums = sherdi_range_of(
+            SHERDI_BUFFER_GRADS, f->segment->grad_offset + (at - first) * sizeof(int64_t),
+            (end - at) * sizeof(int64_t));
+        sherdi_range wide = sherdi_range_of(SHERDI_BUFFER_STAGING, 0, (end - at) * sizeof(float));
+
+        SHERDI_TRY(sherdi_program_widen(f->program, f->segment, sums, wide));
+        SHERDI_TRY(bytes_move(f, SHERDI_PLACE_DEVICE, wide, values_at(f, at, end)));
+    }
+    return SHERD_OK;
 }
 
 /* Where a prepared step has it, reduced. */
