@@ -71,6 +71,7 @@ fuzz() {
         count=$((count - 1))
         mkdir -p "$logs/$name.corpus"
         [ "$name" != fuzz_state ] && cp examples/*/*.json ../shared/ds_configs/*.json "$logs/$name.corpus" 2>/dev/null
+        cp tests/fuzz/"corpus_${name#fuzz_}"/* "$logs/$name.corpus" 2>/dev/null
         "$fuzz_build/$target" -seed=$((seed % 2147483647 + 1)) -max_total_time=$((seconds > 5 ? seconds : 5)) -print_final_stats=1 \
             -artifact_prefix="$logs/$name-" "$logs/$name.corpus" >"$logs/$name" 2>&1 || echo "$name" >>"$logs/failed"
         echo "$name: $(sed -n 's/^stat::number_of_executed_units: //p' "$logs/$name") runs" >>"$logs/fuzz"
