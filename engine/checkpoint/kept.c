@@ -30,6 +30,7 @@ struct sherdi_kept {
 
     sherdi_ioq    *queue;
     sherdi_file   *open;
+    int            rank;   /* whose it is */
     unsigned char *memory; /* room for the largest extent */
     size_t         loaded; /* the extent in it */
 };
@@ -292,8 +293,20 @@ sherd_status sherdi_kept_open(sherdi_kept *kept, sherdi_ioq *queue, const char *
         folders[i] = folder;
     }
     kept->queue  = queue;
+    kept->rank   = rank;
     kept->loaded = NOTHING_READ;
     return sherdi_file_open(queue, &params, &kept->open);
+}
+
+/* The first one that has bytes there. */
+static const char *extent_tensor(const sherdi_kept *kept, size_t extent)
+{
+    for (size_t t = 0; t < kept->num_tensors; t++) {
+        if (kept->tensors[t].extent == extent) {
+            return kept->tensors[t].name;
+        }
+    }
+    return "none";
 }
 
 static sherd_status memory_take(sherdi_kept *kept)
@@ -333,10 +346,12 @@ sherd_status sherdi_kept_read(sherdi_kept *kept, size_t extent, const unsigned c
     sherdi_io_start(kept->queue, &io);
     SHERDI_TRY(sherdi_io_wait(kept->queue, &io));
     if (sherdi_checksum(kept->memory, slot->len_bytes) != slot->checksum) {
-        return sherdi_fail(SHERD_E_INVAL,
-                           "%s: extent %zu of the kept state beside it is not what its checksum "
-                           "says; load another checkpoint, or copy it again",
-                           kept->label, extent);
+        return sherdi_fail(
+            SHERD_E_INVAL,
+            "%s: extent %zu of rank %d's state is not what its checksum says; damaged "
+            "is tensor %s or one that follows it; load another checkpoint, or copy the "
+            "file again",
+            sherdi_file_path(kept->open), extent, kept->rank, extent_tensor(kept, extent));
     }
     kept->loaded = extent;
     return SHERD_OK;

@@ -918,10 +918,13 @@ static void data_verify(const verifying *v)
 }
 
 /* What the rank's state was kept as. An extent that is damaged damages all that has bytes in it. */
-static void kept_verify(const verifying *v)
+static sherd_status kept_verify(verifying *v)
 {
     size_t extents = v->file->kept == NULL ? 0 : sherdi_kept_extents(v->file->kept);
+    char   name[SHERDI_CHECKPOINT_NAME_BYTES];
 
+    sherdi_kept_name(v->rank, v->reader->manifest.world_size, name);
+    SHERDI_TRY(sherdi_checkpoint_path(v->reader->params.dir, v->reader->params.tag, name, v->path));
     for (size_t e = 0; e < extents; e++) {
         const unsigned char *memory;
         sherd_status         status = extent_read(v->reader, v->file, e, &memory);
@@ -937,6 +940,7 @@ static void kept_verify(const verifying *v)
             v->watch->progress(v->watch->ctx, sherdi_kept_extent_bytes(v->file->kept, e));
         }
     }
+    return SHERD_OK;
 }
 
 /* What this rank saved of a parameter, by the manifest: [*first, *first + count). Returns count. */
@@ -1060,7 +1064,7 @@ sherd_status sherdi_reader_verify(sherdi_reader *reader, sherdi_data_file which,
         watch->progress(watch->ctx, v.file->header->data_at);
     }
     data_verify(&v);
-    kept_verify(&v);
+    SHERDI_TRY(kept_verify(&v));
     return SHERD_OK;
 }
 

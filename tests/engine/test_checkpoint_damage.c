@@ -25,15 +25,18 @@ typedef struct job {
     uint64_t    fingerprint; /* of what was saved */
     const char *tag;
     int         more_steps; /* than two */
+    const char *zero;       /* more keys, of who saves */
 } job;
 
 static void save_body(sherd_world *world, void *raw)
 {
-    job     *j = raw;
-    rig      r;
-    uint64_t fingerprint;
+    job        *j       = raw;
+    rig_options options = OPTIONS;
+    rig         r;
+    uint64_t    fingerprint;
 
-    saved_open(&r, world, &OPTIONS);
+    options.zero = j->zero;
+    saved_open(&r, world, &options);
     saved_fill(&r);
     saved_train(&r, 2 + j->more_steps);
     CHECK_OK(sherd_checkpoint_save(r.engine, j->dir, j->tag == NULL ? TAG : j->tag, NULL));
@@ -185,6 +188,9 @@ static void load_refuses(rig *r, const flips *f, const target *t, size_t byte)
 
     CHECK_STATUS(SHERD_E_INVAL, sherd_checkpoint_load(r->engine, f->job->dir, tag, NULL));
     CHECK_ERROR_SAYS(t->name);
+    if (strncmp(t->name, "slots", 5) == 0) {
+        CHECK_ERROR_SAYS("damaged is tensor unit");
+    }
     if (tensor != NULL) {
         CHECK_ERROR_SAYS(tensor);
         CHECK_ERROR_SAYS("rank ");
@@ -230,19 +236,39 @@ static void flips_body(sherd_world *world, void *raw)
     rig_close(&r);
 }
 
-static void a_flipped_bit_is_refused_by_the_name_of_its_tensor_or_file(void)
+static void flipped_bits_are_refused(job j)
 {
-    job   j = saved("flips");
     flips f = {.job = &j};
 
     sherdi_mem_init(&f.mem);
     targets_find(&f);
-    CHECK_INT(6, f.num_targets); /* two data files of each rank, manifest, latest */
+    CHECK_INT(j.zero == NULL ? 6 : 8, f.num_targets);
     test_world(1, flips_body, &f);
     for (size_t i = 0; i < f.num_targets; i++) {
         sherdi_safetensors_destroy(f.targets[i].header);
     }
     CHECK_INT(0, sherdi_mem_held_all(&f.mem));
+}
+
+/* Two data files of each rank, the manifest, latest. */
+static void a_flipped_bit_is_refused_by_the_name_of_its_tensor_or_file(void)
+{
+    flipped_bits_are_refused(saved("flips"));
+}
+
+/* And of each rank the slots of its state as they lay on the drive. */
+static void a_flipped_bit_in_state_that_was_kept_is_refused(void)
+{
+    char keys[512];
+    job  j = {.zero = keys};
+
+    saved_need_checksums();
+    (void)snprintf(keys, sizeof(keys),
+                   ", \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s\"}",
+                   test_scratch());
+    (void)saved_dir("kept", j.dir);
+    test_world(2, save_body, &j);
+    flipped_bits_are_refused(j);
 }
 
 typedef struct counted {
@@ -692,6 +718,7 @@ static void values_come_by_range(void)
 
 static const test_case CASES[] = {
     CASE(a_flipped_bit_is_refused_by_the_name_of_its_tensor_or_file),
+    CASE(a_flipped_bit_in_state_that_was_kept_is_refused),
     CASE(verification_goes_on_behind_the_first_damage),
     CASE(a_manifest_that_is_gone_or_cut_is_told_of_in_the_list),
     CASE(another_model_is_refused_and_may_be_allowed_by_name),
