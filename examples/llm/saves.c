@@ -12,6 +12,13 @@
 
 #define PATH_BYTES 4096
 
+/* Where a run is in its data, as the state has it. */
+#define MARK_KEY   "sherd-llm"
+#define MARK_BYTES 512
+#define RUN_BYTES  256
+#define MARK_TEXT(step, sequences, run)                                                            \
+    "{\"version\": 1, \"step\": " step ", \"sequences\": " sequences ", \"run\": \"" run "\"}"
+
 /* -------------------------------------------------------------- folders -- */
 
 static sherd_status folder_fail(saves *s, const char *what)
@@ -277,6 +284,15 @@ sherd_status saves_step(saves *s, const saves_place *place, int is_last)
     return is_last ? settle(s) : SHERD_OK;
 }
 
+sherd_status saves_mark(saves *s, const saves_place *place)
+{
+    char text[MARK_BYTES];
+    int  len = snprintf(text, sizeof(text), MARK_TEXT("%ld", "%llu", "%.255s"), place->step,
+                        (unsigned long long)place->sequences, s->run);
+
+    return sherd_blob_set(s->engine, MARK_KEY, text, (size_t)len, NULL);
+}
+
 int saves_has(const saves *s, long step)
 {
     return s->is_complete && s->step == step;
@@ -299,14 +315,50 @@ void saves_say(const saves *s)
 
 /* ------------------------------------------------------------- resuming -- */
 
-static sherd_status place_find(const saves *s, saves_place *out)
+/* What the state brought along, and of which run; where another program saved it `place` stays. */
+static sherd_status mark_read(saves *s, saves_place *place, char run[RUN_BYTES])
+{
+    char               text[MARK_BYTES] = "";
+    size_t             len              = sizeof(text) - 1;
+    unsigned long long sequences;
+    long               step;
+
+    (void)snprintf(run, RUN_BYTES, "%s", s->run);
+    if (sherd_blob_get(s->engine, MARK_KEY, NULL, &len, NULL) != SHERD_OK) {
+        return SHERD_OK;
+    }
+    if (len < sizeof(text)) {
+        TRY(sherd_blob_get(s->engine, MARK_KEY, text, &len, NULL));
+    }
+    if (sscanf(text, MARK_TEXT("%ld", "%llu", "%255[^\"]"), &step, &sequences, run) != 3) {
+        (void)snprintf(
+            s->why, sizeof(s->why),
+            "%s was saved by another version of this program, which told otherwise where "
+            "it was in the data; use that one",
+            s->tag[0] != '\0' ? s->tag : "the state on NVMe");
+        return SHERD_E_INVAL;
+    }
+    *place = (saves_place){.step = step, .sequences = sequences};
+    return SHERD_OK;
+}
+
+/* Of what was just loaded. Updates stand for steps where nobody counted those. */
+static sherd_status place_find(saves *s, saves_place *place)
 {
     sherd_engine_info info;
+    char              run[RUN_BYTES];
 
     sherd_engine_info_init(&info);
     TRY(sherd_engine_query(s->engine, &info));
-    out->step      = (long)info.step;
-    out->sequences = (uint64_t)info.step * (uint64_t)info.train_batch_size;
+    place->step      = (long)info.step;
+    place->sequences = (uint64_t)info.step * (uint64_t)info.train_batch_size;
+    TRY(mark_read(s, place, run));
+    if (s->r != NULL && strcmp(run, s->run) != 0) {
+        report_warn(s->r,
+                    "%s is of a run with %s; this one has %s: it goes on otherwise than that one "
+                    "would have",
+                    s->tag, run, s->run);
+    }
     return SHERD_OK;
 }
 
@@ -320,6 +372,7 @@ static sherd_status load(saves *s, const char *dir, const char *tag, saves_place
     sherd_load_params_init(&params);
     params.progress     = s->r != NULL ? progress_show : NULL;
     params.progress_ctx = s;
+    TRY(sherd_blob_set(s->engine, MARK_KEY, NULL, 0, NULL)); /* that of state on NVMe */
     TRY(sherd_checkpoint_load(s->engine, dir, tag, &params));
     TRY(place_find(s, place));
     TRY(checkpoint_measure(s, &told));
@@ -416,10 +469,12 @@ static void anew_say(const saves *s)
 sherd_status saves_resume(saves *s, saves_place *place, int *is_loaded_out)
 {
     sherd_engine_info info;
+    char              run[RUN_BYTES]; /* of state on NVMe: the engine tells what differs */
 
     *is_loaded_out = 0;
     sherd_engine_info_init(&info);
     TRY(sherd_engine_query(s->engine, &info));
+    TRY(mark_read(s, place, run));
     if (s->o->resume_from != NULL) {
         *is_loaded_out = 1;
         return load_from(s, s->o->resume_from, place);

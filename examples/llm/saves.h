@@ -20,6 +20,7 @@ typedef struct saves {
     sherd_world   *world;
     sherd_engine  *engine; /* sealed */
     report        *r;      /* rank 0; NULL elsewhere */
+    const char    *run;    /* what makes this run this run: seed, data, batch; without quotes */
 
     int  is_running; /* an asynchronous save that has not ended */
     long step;       /* of the last save */
@@ -39,9 +40,13 @@ typedef struct saves {
 SHERD_MUST_USE sherd_status saves_open(saves *s);
 
 /** Goes on from what --resume-from names; with --resume from the latest checkpoint in the folder of --save or from
- *  state on NVMe, whichever is further; else leaves `place`, which is that of the engine's state. What is done is told.
+ *  state on NVMe, whichever is further; else leaves `place`, which is what the counters
+ *  of the engine say. What is done is told.
  *  `is_loaded_out`: the parameters have their values. Errors: as sherd_checkpoint_load. */
 SHERD_MUST_USE sherd_status saves_resume(saves *s, saves_place *place, int *is_loaded_out);
+
+/** Before each step: where the run will be behind it, which rides with every checkpoint and every commit on NVMe. Local. */
+SHERD_MUST_USE sherd_status saves_mark(saves *s, const saves_place *place);
 
 /** After each step: saves where it is time, or where the run ends here. A save that fails is told, and is no failure of
  *  the training. Errors: those that end the training. */

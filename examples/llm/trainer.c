@@ -40,6 +40,7 @@ typedef struct trainer {
     drive             *d;
     report            *r; /* rank 0; NULL elsewhere */
     saves              saved;
+    char               run[256];   /* what a run that is gone on from should have again */
     int                is_resumed; /* goes on from a checkpoint or from state on NVMe */
     order              data;
     int32_t           *tokens;       /* inputs and targets of a micro-batch */
@@ -88,12 +89,11 @@ static double clock_seconds(void)
 /* --------------------------------------------------------------- set-up -- */
 
 /* What a run that is gone on from should have again. */
-static sherd_status run_describe(const trainer *t)
+static sherd_status run_describe(trainer *t)
 {
     const options *o    = &t->o;
     const corpus  *c    = t->job->c;
     uint64_t       hash = 0xcbf29ce484222325; /* FNV-1a of tokens from everywhere */
-    char           text[256];
     int32_t        token;
 
     for (size_t i = 0; i < 4096 && c->count > 0; i++) {
@@ -102,9 +102,10 @@ static sherd_status run_describe(const trainer *t)
         }
         hash = (hash ^ (uint64_t)token) * 0x100000001b3;
     }
-    (void)snprintf(text, sizeof(text), "seed %llu, data of %zu tokens (%016llx), sequences of %zu",
+    (void)snprintf(t->run, sizeof(t->run),
+                   "seed %llu, data of %zu tokens (%016llx), sequences of %zu",
                    (unsigned long long)o->seed, c->count, (unsigned long long)hash, o->length);
-    return sherd_engine_describe_run(t->engine, text);
+    return sherd_engine_describe_run(t->engine, t->run);
 }
 
 /* Weights that come with a state that is gone on from are those. */
@@ -308,9 +309,13 @@ static sherd_status values_start(trainer *t)
     saves_place place     = {.step      = (long)(t->info.micro_step / t->info.accumulation),
                              .sequences = (uint64_t)t->info.micro_step * (uint64_t)t->world_size *
                                           t->data.batch};
+    size_t      len       = strlen(t->run);
     int         is_loaded = 0;
 
-    t->saved = (saves){.o = &t->o, .world = t->world, .engine = t->engine, .r = t->r};
+    (void)snprintf(t->run + len, sizeof(t->run) - len, ", steps of %d sequences",
+                   t->info.train_batch_size);
+    t->saved =
+        (saves){.o = &t->o, .world = t->world, .engine = t->engine, .r = t->r, .run = t->run};
     TRY(saves_checked(t, saves_open(&t->saved)));
     TRY(saves_checked(t, saves_resume(&t->saved, &place, &is_loaded)));
     t->is_resumed = is_loaded || t->info.is_resumed;
@@ -436,10 +441,13 @@ static void traffic_sum(const sherd_traffic_report *before, const sherd_traffic_
 static sherd_status step_measure(trainer *t, sherd_step_report *step, step_sums *sums)
 {
     sherd_traffic_report before, after;
+    saves_place          behind = {.step      = t->step + 1,
+                                   .sequences = t->sequences + (uint64_t)t->info.train_batch_size};
 
     sherd_step_report_init(step);
     sherd_traffic_report_init(&before);
     sherd_traffic_report_init(&after);
+    TRY(saves_mark(&t->saved, &behind));
     TRY(sherd_engine_traffic(t->engine, &before));
     TRY(window_run(t, step, &sums->losses));
     TRY(sherd_engine_traffic(t->engine, &after));
