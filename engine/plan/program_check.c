@@ -105,6 +105,27 @@ static int is_alone(const event *e)
            e->kind == EVENT_GET || e->plain == sherdi_program_fill_end;
 }
 
+/* Nothing lies beyond its buffer. Without a device scalars of kernels have none. */
+static sherd_status bounds_check(const sherdi_plan *plan, const sherdi_op *op)
+{
+    for (int role = 0; role < SHERDI_USES; role++) {
+        const sherdi_range *use = &op->uses[role];
+
+        if (use->where >= 0 && use->where < SHERDI_BUFFERS && use->where != SHERDI_BUFFER_SCALARS &&
+            (use->offset > plan->buffers[use->where].bytes ||
+             use->bytes > plan->buffers[use->where].bytes - use->offset)) {
+            return sherdi_fail(
+                SHERD_E_STATE,
+                "rank %d: %s of segment %d %s %zu bytes from %zu on of %s, which has "
+                "%zu",
+                plan->rank, sherdi_op_kind_name(op->kind), op->segment,
+                sherdi_access_name((sherdi_access)use->access), use->bytes, use->offset,
+                sherdi_place_of_bytes_name(plan, use->where), plan->buffers[use->where].bytes);
+        }
+    }
+    return SHERD_OK;
+}
+
 /* As the machine carries it out: on a device every gather meets, and what is ordered there control data does not
  * wait for. */
 static sherd_status op_collect(void *ctx, const sherdi_op *op)
@@ -112,6 +133,7 @@ static sherd_status op_collect(void *ctx, const sherdi_op *op)
     side      *side = ctx;
     sherdi_op *copy;
 
+    SHERDI_TRY(bounds_check(side->plan, op));
     SHERDI_TRY(sherdi_grow(side->mem, SHERDI_MEM_CONTROL, (void **)&side->ops, &side->cap_ops,
                            side->num_ops + 1, sizeof(*side->ops)));
     copy  = &side->ops[side->num_ops++];
