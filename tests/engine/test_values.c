@@ -49,7 +49,8 @@ static void job_run(sherd_world *world, void *raw)
     }
 }
 
-/* Every stage and tier that it has, of many ranks the first and the last, bound too where that is possible. */
+/* Every stage and tier that it has, of many ranks or on a device the first and the last; bound too where that is
+ * possible. */
 static void layouts_each(job *j, int world_size, void (*each)(job *j, int world_size))
 {
     for (int stage = 0; stage <= 3; stage++) {
@@ -58,14 +59,14 @@ static void layouts_each(job *j, int world_size, void (*each)(job *j, int world_
             char                  keys[1024];
 
             if ((tier->params != NULL && stage < 3) || (tier->optimizer != NULL && stage == 0) ||
-                (world_size > 3 && t % 5 != 0)) {
+                ((world_size > 3 || value_rig_is_slow()) && t % 5 != 0)) {
                 continue;
             }
             j->options.stage = stage;
             j->options.zero  = value_rig_keys(tier, keys);
             j->is_bound      = 0;
             each(j, world_size);
-            if (stage < 3 && t == 0) {
+            if (stage < 3 && t == 0 && !value_rig_is_slow()) { /* memory of the host */
                 j->is_bound = 1;
                 each(j, world_size);
             }

@@ -5,12 +5,18 @@
 #include "tests/lib/check.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 
 #define FAST ", \"durable\": false"
 
 const value_rig_tier VALUE_RIG_TIERS[VALUE_RIG_TIERS_ALL] = {
     {NULL, NULL, 4, NULL},   {"cpu", NULL, 4, NULL},    {"cpu", "cpu", 4, NULL},
     {"nvme", NULL, 4, FAST}, {"nvme", "nvme", 4, FAST}, {"nvme", "nvme", 1, FAST}};
+
+int value_rig_is_slow(void)
+{
+    return getenv("SHERD_BACKEND") != NULL;
+}
 
 size_t value_rig_tiers(void)
 {

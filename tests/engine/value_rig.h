@@ -23,6 +23,8 @@ typedef struct value_rig_tier {
 extern const value_rig_tier VALUE_RIG_TIERS[VALUE_RIG_TIERS_ALL];
 /** How many of them this build has: those in memory come first. */
 size_t value_rig_tiers(void);
+/** Whether it is a device that computes, which may be emulated: a sample of the tiers is enough. */
+int value_rig_is_slow(void);
 /** Keys of zero_optimization for one. */
 const char *value_rig_keys(const value_rig_tier *t, char keys[1024]);
 
