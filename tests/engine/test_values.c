@@ -702,6 +702,42 @@ static void write_that_not_all_ranks_committed_is_none(void)
     lives_run(half_write, half_resume);
 }
 
+/* A save keeps the generation by a link, or copies it: what is written behind it is not in it. */
+static void save_write_load(rig *r)
+{
+    char     folder[512];
+    uint64_t saved;
+
+    (void)snprintf(folder, sizeof(folder), "%s/saves", test_scratch());
+    (void)rig_train(r, 2);
+    mark(r, 3, MARKS[0]);
+    saved = rig_fingerprint(r);
+    CHECK_OK(sherd_checkpoint_save(r->engine, folder, "one", NULL));
+    mark(r, 3, MARKS[1]);
+    mark(r, SPAN - 1, MARKS[1]);
+    frozen_check(r, VALUE_RIG_FROZEN);
+    (void)rig_train(r, 1);
+    mark(r, 4, MARKS[2]);
+    CHECK(saved != rig_fingerprint(r));
+    CHECK_OK(sherd_checkpoint_load(r->engine, folder, "one", NULL));
+    CHECK_INT(2, r->engine->step);
+    CHECK_INT(saved, rig_fingerprint(r));
+    expect_mark(r, 3, MARKS[0]);
+    fingerprints_check(r);
+    mark(r, SPAN - 1, MARKS[1]);
+    fingerprints_check(r);
+}
+
+static void writes_behind_a_save_are_not_in_it(void)
+{
+    job j = {.options = {.dtype = SHERD_BF16}, .run = save_write_load};
+
+    if (value_rig_tiers() < VALUE_RIG_TIERS_ALL) {
+        test_skip("checkpoints need libxxhash");
+    }
+    layouts_each(&j, 2, layout_run);
+}
+
 static const test_case CASES[] = {
     CASE(written_values_are_read_by_bits),
     CASE(what_is_written_as_it_was_changes_nothing),
@@ -713,6 +749,7 @@ static const test_case CASES[] = {
     CASE(values_of_one_rank_reach_all),
     CASE(what_was_written_is_resumed_and_updates_are_undone_back_to_it),
     CASE(write_that_not_all_ranks_committed_is_none),
+    CASE(writes_behind_a_save_are_not_in_it),
 };
 
 RUN_MAIN(CASES)
