@@ -171,6 +171,7 @@ sherd_status sherd_engine_memory(sherd_engine *engine, sherd_memory_report *out)
     report.receive_held        = sherdi_world_reserved_bytes(engine->world);
     report.transport_held      = sherdi_world_overhead_bytes(engine->world) - report.receive_held;
     report.padding_elems       = plan->padding_elems;
+    report.checkpoint_planned  = sherdi_plan_checkpoint_bytes(plan);
     report.total_planned       = plan->total_bytes;
     plan_return(engine, plan);
     sherdi_api_write(&report, out);

@@ -323,6 +323,12 @@ static inline size_t sherdi_plan_grad_bytes(const sherdi_plan *plan)
     return plan->is_deterministic ? sizeof(int64_t) : sherd_dtype_bytes(plan->grad_dtype);
 }
 
+/** Host memory that is taken while a checkpoint is saved or loaded, beside the buffers. */
+static inline size_t sherdi_plan_checkpoint_bytes(const sherdi_plan *plan)
+{
+    return (plan->checkpoint_slots + 2) * plan->checkpoint_slot_bytes;
+}
+
 /** How often an update goes over the state. */
 static inline uint64_t sherdi_plan_sweeps(const sherdi_plan *plan)
 {

@@ -94,6 +94,7 @@ static void print_buffers(printer *out, const sherdi_plan *plan)
     if (plan->receive_bytes > 0) {
         print_total(out, "room for reductions", "device", plan->receive_bytes);
     }
+    print_total(out, "while a checkpoint moves", "host", sherdi_plan_checkpoint_bytes(plan));
     if (plan->machine.transport_bytes > 0) {
         print(out, "%-22s %-8s %16zu %12.2f  measured, not planned\n", "transport", "host",
               plan->machine.transport_bytes, mib(plan->machine.transport_bytes));
@@ -482,6 +483,8 @@ static json_t *plan_json(const sherdi_plan *plan, const sherdi_model *model)
         root, "device_bytes",
         json_size(plan->total_bytes - plan->host_bytes + plan->receive_bytes));
     (void)json_object_set_new(root, "host_bytes", json_size(plan->host_bytes));
+    (void)json_object_set_new(root, "checkpoint_bytes",
+                              json_size(sherdi_plan_checkpoint_bytes(plan)));
     (void)json_object_set_new(root, "pinned_bytes", json_size(plan->pinned_bytes));
     (void)json_object_set_new(root, "nvme_bytes", json_size(nvme));
     (void)json_object_set_new(root, "moved", moves_json(plan));
