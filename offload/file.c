@@ -250,15 +250,23 @@ static sherd_status stripe_reserve(const sherdi_stripe *stripe, size_t size_byte
 
 /* ---------------------------------------------------------------- stripes -- */
 
+/* 0: it is longer than that. */
+static int path_write(char *path, size_t most_bytes, const char *folder, const char *name,
+                      int index)
+{
+    int len = index == 0 ? snprintf(path, most_bytes, "%s/%s", folder, name)
+                         : snprintf(path, most_bytes, "%s/%s.%d", folder, name, index);
+
+    return len >= 0 && (size_t)len < most_bytes;
+}
+
 static char *path_make(sherdi_mem *mem, const char *folder, const char *name, int index)
 {
     size_t len_bytes = strlen(folder) + strlen(name) + 16;
     char  *path      = sherdi_alloc(mem, SHERDI_MEM_CONTROL, len_bytes);
 
-    if (path != NULL && index == 0) {
-        (void)snprintf(path, len_bytes, "%s/%s", folder, name);
-    } else if (path != NULL) {
-        (void)snprintf(path, len_bytes, "%s/%s.%d", folder, name, index);
+    if (path != NULL) {
+        (void)path_write(path, len_bytes, folder, name, index);
     }
     return path;
 }
@@ -593,10 +601,15 @@ static sherd_status link_fail(const sherdi_stripe *stripe, const char *path, int
                        stripe->path, path, strerror_r(error, buffer, sizeof(buffer)));
 }
 
-static sherd_status stripe_link(const sherdi_stripe *stripe, const char *path)
+static sherd_status stripe_link(const sherdi_stripe *stripe, const char *folder, const char *name,
+                                int index)
 {
+    char        path[PATH_MAX];
     struct stat info;
 
+    if (!path_write(path, sizeof(path), folder, name, index)) {
+        return link_fail(stripe, folder, ENAMETOOLONG);
+    }
     if (link(stripe->path, path) != 0) {
         return link_fail(stripe, path, errno);
     }
@@ -609,35 +622,37 @@ static sherd_status stripe_link(const sherdi_stripe *stripe, const char *path)
     return SHERD_OK;
 }
 
-/* Stripes from `index` on; takes its own back when a later one fails. */
-static sherd_status stripes_link(const sherdi_file *file, const char *const *folders,
-                                 const char *name, int index)
+/* The first `count` of them. */
+static void stripes_unlink(const char *const *folders, const char *name, int count)
 {
-    sherd_status status;
-    char        *path;
+    char path[PATH_MAX];
 
-    if (index == file->num_stripes) {
-        return SHERD_OK;
-    }
-    path = path_make(file->queue->mem, folders[index], name, index);
-    if (path == NULL) {
-        return SHERD_E_NOMEM;
-    }
-    status = stripe_link(&file->stripes[index], path);
-    if (status == SHERD_OK) {
-        status = stripes_link(file, folders, name, index + 1);
-        if (status == SHERD_OK) {
-            status = sherdi_folder_sync(folders[index]);
-        }
-        if (status != SHERD_OK) {
+    for (int i = count - 1; i >= 0; i--) {
+        if (path_write(path, sizeof(path), folders[i], name, i)) {
             (void)unlink(path);
         }
     }
-    sherdi_free(path);
-    return status;
 }
 
 sherd_status sherdi_file_link(const sherdi_file *file, const char *const *folders, const char *name)
 {
-    return stripes_link(file, folders, name, 0);
+    sherd_status status = SHERD_OK;
+    int          made   = 0;
+
+    while (made < file->num_stripes && status == SHERD_OK) {
+        status = stripe_link(&file->stripes[made], folders[made], name, made);
+        made += status == SHERD_OK;
+    }
+    for (int i = 0; i < made && status == SHERD_OK; i++) {
+        status = sherdi_folder_sync(folders[i]);
+    }
+    if (status != SHERD_OK) {
+        stripes_unlink(folders, name, made);
+    }
+    return status;
+}
+
+void sherdi_file_unlink(const sherdi_file *file, const char *const *folders, const char *name)
+{
+    stripes_unlink(folders, name, file->num_stripes);
 }

@@ -110,6 +110,8 @@ int sherdi_file_is_shared(const sherdi_file *file);
  *  without links), E_IO. */
 sherd_status sherdi_file_link(const sherdi_file *file, const char *const *folders,
                               const char *name);
+/** Takes them away again. */
+void sherdi_file_unlink(const sherdi_file *file, const char *const *folders, const char *name);
 /** What was made, renamed, linked or removed in a folder is so on the medium when this returns. E_IO. */
 sherd_status sherdi_folder_sync(const char *folder);
 

@@ -203,39 +203,46 @@ static sherd_status keep_check(const sherdi_state_tier *self)
     return SHERD_OK;
 }
 
-/* Links to the set, which holds all that is live and for which a successor is there. */
-static sherd_status set_keep(sherdi_state_tier *self, int set, const char *folder, const char *name)
+/* What is in the set is on the medium, and it is written no more. */
+static sherd_status set_freeze(sherdi_state_tier *self, int set)
 {
-    const char  *folders[SHERDI_STATE_FOLDER_BYTES / 2]; /* a name takes two bytes at least */
-    sherdi_file *file = self->sets.sets[set].file;
-    int          next = reserved_find(self);
-
-    for (int i = 0; i < self->sets.num_folders; i++) {
-        folders[i] = folder;
+    if (self->sets.sets[set].role != SHERDI_SET_WRITABLE) {
+        return SHERD_OK;
     }
-    if (self->sets.sets[set].role == SHERDI_SET_WRITABLE) {
-        SHERDI_TRY(sherdi_file_sync(file));
-    }
-    SHERDI_TRY(sherdi_file_link(file, folders, name));
-    if (self->sets.sets[set].role == SHERDI_SET_WRITABLE) {
-        sherdi_state_set_assign(&self->sets, set, SHERDI_SET_KEPT);
-        sherdi_state_set_assign(&self->sets, next, SHERDI_SET_WRITABLE);
-    }
+    SHERDI_TRY(sherdi_file_sync(self->sets.sets[set].file));
+    sherdi_state_set_assign(&self->sets, set, SHERDI_SET_KEPT);
+    sherdi_state_set_assign(&self->sets, reserved_find(self), SHERDI_SET_WRITABLE);
     return SHERD_OK;
 }
 
+static sherd_status set_fill(sherdi_state_tier *self, int target)
+{
+    SHERDI_TRY(sherdi_tier_state_reserve(&self->tier));
+    SHERDI_TRY(live_gather(self, target));
+    return set_freeze(self, target);
+}
+
+/* The links first: where there can be none, there is nothing to be reserved or gathered for. */
 sherd_status sherdi_tier_state_keep(sherdi_tier *tier, const char *folder, const char *name)
 {
+    const char        *folders[SHERDI_STATE_FOLDER_BYTES / 2]; /* a name takes two bytes at least */
     sherdi_state_tier *self = (sherdi_state_tier *)tier;
+    const sherdi_file *file;
     int                target;
     sherd_status       status;
 
     SHERDI_TRY(keep_check(self));
     target = target_choose(self);
-    SHERDI_TRY(sherdi_tier_state_reserve(tier));
-    status = live_gather(self, target);
+    file   = self->sets.sets[target].file;
+    for (int i = 0; i < self->sets.num_folders; i++) {
+        folders[i] = folder;
+    }
+    status = sherdi_file_link(file, folders, name);
     if (status == SHERD_OK) {
-        status = set_keep(self, target, folder, name);
+        status = set_fill(self, target);
+        if (status != SHERD_OK) {
+            sherdi_file_unlink(file, folders, name);
+        }
     }
     sherdi_tier_state_unreserve(tier);
     return status;

@@ -166,8 +166,8 @@ void         sherdi_tier_state_unreserve(sherdi_tier *tier);
  *  Where the live generation lies in several sets it is gathered in one first, under its own number; the one before it
  *  is then written over.
  *
- *  E_NOTSUP: links cannot be made there (another file system): copy it. E_STATE: nothing was committed, or something
- *  was written since. E_IO, E_NOMEM: no link is there, and the tier is as it was, but for a commit that failed. */
+ *  E_NOTSUP, before anything else is done: links cannot be made there (another file system): copy it. E_STATE: nothing
+ *  was committed, or something was written since. E_IO, E_NOMEM: no link is there, and the tier is as it was, but for a commit that failed. */
 sherd_status sherdi_tier_state_keep(sherdi_tier *tier, const char *folder, const char *name);
 
 /* Where an extent lies in what was kept. */
