@@ -29,7 +29,7 @@ void value_rig_declare(rig *r, sherd_world *world, const rig_options *options)
 
     rig_open(r, world, options);
     for (int u = 0; u < 2; u++) {
-        char name[16];
+        char name[32];
 
         (void)snprintf(name, sizeof(name), "unit%d", u);
         (void)rig_unit(r, name);
