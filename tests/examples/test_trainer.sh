@@ -344,6 +344,13 @@ saved() {
         saved_run "$1" "$2" --steps 6 --offload "$3" --nvme-path "$drive" --resume-from "$checkpoints/step-000004/"
         saved_same "$1 ranks, stage $2, state on $3" 5 6
     done
+    # Another seed or global batch is told; the data go on behind the 336 sequences that four steps of 84 had.
+    sed 's/: 84,/: 42,/' "$scratch/config.json" >"$scratch/half.json"
+    rm "$scratch/log"
+    tiny --config "$scratch/half.json" --ranks 2 --accumulation 21 --steps 6 --resume-from "$checkpoints/step-000004"
+    grep -q "step-000004 is of a run with seed 1, .* steps of 84 sequences; this one has seed 1, .* steps of 42" "$scratch/out" ||
+        fail "another batch: $(cat "$scratch/out")"
+    same "tokens of 336 and 42 sequences" $((378 * 24)) "$(sed -n '/"step": 5,/s/.*"tokens": \([0-9]*\),.*/\1/p' "$scratch/log")"
     # The latest one: nothing is left to do, and nothing is saved again.
     saved_run 2 3 --steps 6 --save "$checkpoints" --resume
     grep -q "goes on from step 6 of $checkpoints/step-000006" "$scratch/out" || fail "the latest: $(cat "$scratch/out")"
