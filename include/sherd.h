@@ -695,7 +695,7 @@ SHERD_API void sherd_export_params_init(sherd_export_params *params);
  * model.safetensors.index.json, as transformers has them. A tensor is never cut: one that is larger has a file alone.
  *
  * Files are written beside, synced and renamed; those of an earlier export in the folder are found until the new ones
- * are whole, or none are. Rank 0 writes; each rank holds 8 MiB meanwhile, rank 0 also one transposed tensor.
+ * are whole, or none are. Rank 0 writes, and holds 8 MiB meanwhile, or 8 MiB and a transposed tensor.
  *
  * Collective, blocking, between steps.
  * Errors     E_INVAL (a map that does not fit the model), E_IO with the path, E_NUMERIC (a finite value is too large for
@@ -735,7 +735,7 @@ SHERD_API void sherd_import_params_init(sherd_import_params *params);
  * of the map has start as 0. One of which the file lacks all tensors is left to sherd_param_fill. Between steps values
  * are written as by sherd_param_write, and what the file lacks stays.
  *
- * The file has to be the same on every rank. Collective, blocking. Each rank holds 8 MiB meanwhile.
+ * The file has to be the same on every rank. Collective, blocking. Between steps each rank holds 4 MiB meanwhile.
  * Errors     E_INVAL (tensors missing, extra, of another shape or type, by name; a damaged file), E_IO, E_STATE, E_NOMEM. A
  *            failure while values are written leaves those before it written.
  */

@@ -55,7 +55,7 @@ typedef struct sherdi_weights_source {
     void *ctx;
     int   is_writer; /* this rank writes; the others only take part in read and agree */
     /* Values [first_elem, first_elem + count_elems) of a parameter, or of the part `value` of its state (NULL: the
-     * weights). All ranks return the same. */
+     * weights). `out` is NULL where this rank does not write. All ranks return the same. */
     sherd_status (*read)(void *ctx, const char *param, const char *value, size_t first_elem,
                          size_t count_elems, float *out);
     /* OK when it is OK on all ranks; else what failed. NULL: there is one. */

@@ -31,7 +31,7 @@ typedef struct writer {
     size_t                        num_files;
     size_t                        num_begun; /* files that may lie there as partial ones */
     int                           is_index_begun;
-    float                        *values; /* a piece */
+    float                        *values; /* a piece; NULL where this rank does not write */
     unsigned char                *cast;
     float                        *whole; /* of the tensor that is transposed */
     int                           fd;
@@ -338,7 +338,9 @@ static sherd_status piece_read(writer *x, const sherd_tensor_map *map, size_t at
     const sherdi_weights_source *source = x->w->source;
 
     if (map->param == NULL) {
-        memset(x->values, 0, count * sizeof(*x->values));
+        if (x->values != NULL) {
+            memset(x->values, 0, count * sizeof(*x->values));
+        }
         return SHERD_OK;
     }
     return source->read(source->ctx, map->param, map->value, map->first_elem + at, count,
@@ -485,11 +487,14 @@ static sherd_status room_make(writer *x)
 
     x->file_of =
         sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, x->w->num_tensors, sizeof(*x->file_of));
-    x->values =
-        sherdi_alloc_array(mem, SHERDI_MEM_STAGING, SHERDI_WEIGHTS_PIECE_ELEMS, sizeof(*x->values));
-    x->cast =
-        sherdi_alloc_array(mem, SHERDI_MEM_STAGING, SHERDI_WEIGHTS_PIECE_ELEMS, elem_bytes(x));
-    return x->file_of == NULL || x->values == NULL || x->cast == NULL ? SHERD_E_NOMEM : SHERD_OK;
+    if (x->w->source->is_writer) {
+        x->values = sherdi_alloc_array(mem, SHERDI_MEM_STAGING, SHERDI_WEIGHTS_PIECE_ELEMS,
+                                       sizeof(*x->values));
+        x->cast =
+            sherdi_alloc_array(mem, SHERDI_MEM_STAGING, SHERDI_WEIGHTS_PIECE_ELEMS, elem_bytes(x));
+        SHERDI_TRY(x->values == NULL || x->cast == NULL ? SHERD_E_NOMEM : SHERD_OK);
+    }
+    return x->file_of == NULL ? SHERD_E_NOMEM : SHERD_OK;
 }
 
 static sherd_status all_write(writer *x, const char *path)

@@ -17,6 +17,9 @@ static sherdi_mem account;
 
 /* ---- a model of arrays ---- */
 
+/* Values as they came, and as they go to the file. */
+#define PIECES_BYTES (2 * SHERDI_WEIGHTS_PIECE_ELEMS * sizeof(float))
+
 #define ROWS    700
 #define COLUMNS 900               /* of "w", in more than one piece of a read when transposed */
 #define BIG     ((size_t)3 << 19) /* of "big": more than a piece */
@@ -239,6 +242,7 @@ static void all_is_read_as_it_was_written(void)
         }
         sherdi_weights_close(file);
     }
+    CHECK_INT(PIECES_BYTES, atomic_load(&account.peak_bytes[SHERDI_MEM_STAGING]));
     CHECK(is_there("all/model.safetensors"));
     no_partials(folder);
 }
@@ -308,6 +312,8 @@ static void transposed_matrices_come_back(void)
         }
         sherdi_weights_close(file);
     }
+    CHECK_INT(PIECES_BYTES + sizeof(float) * ROWS * COLUMNS,
+              atomic_load(&account.peak_bytes[SHERDI_MEM_STAGING]));
     free(got);
     folder_check(folder, 1);
 }
