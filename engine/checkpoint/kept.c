@@ -176,6 +176,9 @@ static sherd_status slots_read(sherdi_kept *kept, const sherdi_json_node *root)
     const sherdi_json_node *all = array_of(root, "extents");
     size_t                  end;
 
+    if (all == NULL) {
+        return damaged(kept, "it has no list of extents");
+    }
     for (const sherdi_json_node *n = sherdi_json_first(all); n != NULL; n = sherdi_json_next(n)) {
         const sherdi_json_node *offset = sherdi_json_first(n);
         const sherdi_json_node *len    = offset == NULL ? NULL : sherdi_json_next(offset);
@@ -229,6 +232,9 @@ static sherd_status root_read(sherdi_kept *kept, const char *text)
     SHERDI_TRY(file_read(kept, sherdi_json_root(kept->json)));
     SHERDI_TRY(slots_read(kept, sherdi_json_root(kept->json)));
     all = array_of(sherdi_json_root(kept->json), "tensors");
+    if (all == NULL) {
+        return damaged(kept, "it has no list of tensors");
+    }
     for (const sherdi_json_node *n = sherdi_json_first(all); n != NULL; n = sherdi_json_next(n)) {
         SHERDI_TRY(tensor_read(kept, n));
     }

@@ -508,6 +508,9 @@ static sherd_status scaler_read(const reader *r, const sherdi_json_node *root)
     const sherdi_json_node *node   = sherdi_json_find(root, "loss_scaler");
     sherdi_scaler          *scaler = &r->manifest->scaler;
 
+    if (node == NULL) {
+        return damaged(r, "its loss scaler is missing");
+    }
     SHERDI_TRY(number_read(r, node, "scale", &scaler->scale));
     SHERDI_TRY(
         int_read(r, node, "hysteresis_left", INT32_MIN, INT32_MAX, &scaler->hysteresis_left));

@@ -1,6 +1,7 @@
 /* Checkpoints that are damaged, of another model, or laid out by somebody hostile: refused by name, and never a byte of what
  * lies outside of the folder. */
 #include "engine/checkpoint/folder.h"
+#include "engine/checkpoint/kept.h"
 #include "engine/checkpoint/safetensors.h"
 #include "offload/checksum.h"
 #include "sherd_tools.h"
@@ -9,6 +10,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -338,6 +340,82 @@ static void a_manifest_that_is_gone_or_cut_is_told_of_in_the_list(void)
         CHECK(truncate(path, len) == 0);
         CHECK_OK(sherd_checkpoints_find(j.dir, info_take, &info));
         CHECK(info.step == -1 && !info.is_complete && strstr(info.problem, "manifest") != NULL);
+    }
+}
+
+/* The checksum is made to fit, as who forges one would. */
+static void manifest_seal(char *text, size_t len_bytes)
+{
+    char digits[17];
+
+    (void)snprintf(digits, sizeof(digits), "%016" PRIx64, sherdi_checksum(text, len_bytes - 19));
+    memcpy(text + len_bytes - 19, digits, 16);
+}
+
+/* Every byte of it is another one in turn: a checkpoint, or a sentence that begins with the path. */
+static void forged_manifests_are_read_or_refused(void)
+{
+    static const char BYTES[] = {'"', '[', '{', '}', '9', '-', 'X', ','};
+    job               j       = saved("forged");
+    char              path[512];
+    char             *text;
+    size_t            len;
+    sherdi_mem        mem;
+
+    sherdi_mem_init(&mem);
+    (void)snprintf(path, sizeof(path), "%s/" TAG "/manifest.json", j.dir);
+    CHECK_OK(sherdi_checkpoint_get(&mem, path, 1 << 20, &text, &len));
+    for (size_t at = 0; at < (len - 19) * sizeof(BYTES); at += test_is_long() ? 1 : 7) {
+        char            was = text[at / sizeof(BYTES)];
+        sherdi_manifest m;
+
+        text[at / sizeof(BYTES)] = BYTES[at % sizeof(BYTES)];
+        manifest_seal(text, len);
+        if (sherdi_manifest_parse(&m, &mem, "forged", text, len) == SHERD_OK) {
+            sherdi_manifest_fini(&m);
+        } else {
+            CHECK(strncmp(sherd_last_error(), "forged", 6) == 0);
+        }
+        text[at / sizeof(BYTES)] = was;
+    }
+    sherdi_free(text);
+    CHECK_INT(0, sherdi_mem_held_all(&mem));
+}
+
+/* What is wrong in each differs; none may reach for what is not there. */
+static void descriptions_of_kept_state_that_do_not_hold_together_are_refused(void)
+{
+    static const char *const MORE[] = {
+        "",
+        ", \"extents\": []",
+        ", \"tensors\": []",
+        ", \"extents\": 3, \"tensors\": []",
+        ", \"extents\": [3], \"tensors\": []",
+        ", \"extents\": [[0]], \"tensors\": []",
+        ", \"extents\": [[0, 4096]], \"tensors\": []",
+        ", \"extents\": [[0, 4096, \"12\"]], \"tensors\": []",
+        ", \"extents\": [[0, 12288, \"0000000000000001\"]], \"tensors\": []",
+        ", \"extents\": [[8, 4096, \"0000000000000001\"]], \"tensors\": []",
+        ", \"extents\": [], \"tensors\": [[\"a:master:0\", 1, 0, 0]]",
+        ", \"extents\": [[0, 4096, \"0000000000000001\"]], \"tensors\": [[\"a\", 1025, 0, 0]]",
+        ", \"extents\": [[0, 4096, \"0000000000000001\"]], \"tensors\": [[\"a\", 1, 0, 4096]]",
+        ", \"extents\": [[0, 4096, \"0000000000000001\"]], \"tensors\": [[\"a\", 1, 0]]",
+        ", \"extents\": [[0, 4096, \"0000000000000001\"]], \"tensors\": [[1, 1, 0, 0]]",
+    };
+    sherdi_mem   mem;
+    sherdi_kept *kept;
+
+    sherdi_mem_init(&mem);
+    CHECK_STATUS(SHERD_E_INVAL, sherdi_kept_parse(&mem, "kept", "{}", &kept));
+    CHECK_STATUS(SHERD_E_INVAL, sherdi_kept_parse(&mem, "kept", "[]", &kept));
+    CHECK_STATUS(SHERD_E_INVAL, sherdi_kept_parse(&mem, "kept", "", &kept));
+    for (size_t i = 0; i < sizeof(MORE) / sizeof(MORE[0]); i++) {
+        char text[512];
+
+        (void)snprintf(text, sizeof(text),
+                       "{\"bytes\": 8192, \"stripe_bytes\": 4096, \"stripes\": 1%s}", MORE[i]);
+        CHECK_STATUS(SHERD_E_INVAL, sherdi_kept_parse(&mem, "kept", text, &kept));
+        CHECK_INT(0, sherdi_mem_held_all(&mem));
     }
 }
 
@@ -719,6 +797,8 @@ static void values_come_by_range(void)
 static const test_case CASES[] = {
     CASE(a_flipped_bit_is_refused_by_the_name_of_its_tensor_or_file),
     CASE(a_flipped_bit_in_state_that_was_kept_is_refused),
+    CASE(forged_manifests_are_read_or_refused),
+    CASE(descriptions_of_kept_state_that_do_not_hold_together_are_refused),
     CASE(verification_goes_on_behind_the_first_damage),
     CASE(a_manifest_that_is_gone_or_cut_is_told_of_in_the_list),
     CASE(another_model_is_refused_and_may_be_allowed_by_name),
