@@ -202,10 +202,10 @@ static void every_request_fails_once(fault_kind kind, const char *zero, const ch
         }
         (void)saved_dir(name, j.dir);
         test_world(2, requests_body, &j);
-        CHECK(j.attempts >= 4 && (kind == FAULT_SHORT) == (j.failed == 0));
+        CHECK(j.attempts >= 2 && (kind == FAULT_SHORT) == (j.failed == 0));
         (void)printf("  saves: %d of %d failed\n", j.failed, j.attempts);
         test_world(2, loads_body, &j);
-        CHECK(j.attempts >= 4 && (kind == FAULT_SHORT) == (j.failed == 0));
+        CHECK(j.attempts >= 2 && (kind == FAULT_SHORT) == (j.failed == 0));
         (void)printf("  loads: %d of %d failed\n", j.failed, j.attempts);
     }
     (void)unsetenv("SHERD_IO");
