@@ -1,10 +1,7 @@
-/* See reader.h. */
-#include "engine/checkpoint/reader.h"
+/* See reader.h. Files that are read from end to end are reader_verify.c. */
+#include "engine/checkpoint/reader_impl.h"
 
 #include "base/checked.h"
-#include "engine/checkpoint/folder.h"
-#include "engine/checkpoint/kept.h"
-#include "engine/checkpoint/safetensors.h"
 #include "engine/checkpoint/shard.h"
 #include "offload/checksum.h"
 
@@ -15,7 +12,6 @@
 #include <sys/stat.h>
 
 #define HEX_DIGITS 16
-#define EXTENT     SHERDI_CHECKPOINT_EXTENT_BYTES
 
 /* Files that are open at once. */
 #define MOST_OPEN 8
@@ -23,60 +19,11 @@
 /* A manifest is as long as its model has parameters. */
 #define MOST_MANIFEST_BYTES ((size_t)1 << 30)
 
-#define IN_FILE SIZE_MAX
-
-/* Elements of a part of a parameter, somewhere in a data file. */
-typedef struct found {
-    size_t param;
-    int    part;
-    size_t first, count;
-    size_t at;     /* bytes from the start of the data, or of the extent */
-    size_t extent; /* of kept state; IN_FILE: in the data file itself */
-} found;
-
-/* One data file, and its header once that was read. */
-typedef struct data_file {
-    sherdi_file        *open; /* NULL: not at the moment */
-    uint64_t            used; /* the higher the later */
-    int                 is_known;
-    sherdi_safetensors *header;
-    const char         *checksums;
-    sherdi_kept        *kept; /* state that lies beside it as it was on the drive; NULL: none */
-    int                 is_kept_open;
-    found              *tensors; /* by parameter, part, first */
-    size_t              num_tensors;
-} data_file;
-
-typedef struct slot {
-    data_file *file; /* NULL: empty */
-    size_t     number;
-    int        is_checked;
-    uint64_t   used; /* the higher the later */
-    sherdi_io  io;
-} slot;
-
-typedef struct name_at {
-    const char *name;
-    size_t      param;
-} name_at;
-
-struct sherdi_reader {
-    sherdi_reader_params params;
-    sherdi_manifest      manifest;
-    name_at             *names; /* sorted */
-    data_file (*files)[SHERDI_DATA_FILES];
-    data_file *current; /* the one that is read from */
-    int        num_open;
-    slot       slots[SHERDI_CHECKPOINT_SLOTS];
-    uint64_t   clock;
-    uint64_t   read_bytes;
-};
-
 /* ----------------------------------------------------------------------- open -- */
 
 static int name_order(const void *a, const void *b)
 {
-    return strcmp(((const name_at *)a)->name, ((const name_at *)b)->name);
+    return strcmp(((const sherdi_reader_name *)a)->name, ((const sherdi_reader_name *)b)->name);
 }
 
 static sherd_status names_sort(sherdi_reader *reader)
@@ -91,7 +38,7 @@ static sherd_status names_sort(sherdi_reader *reader)
         return SHERD_E_NOMEM;
     }
     for (size_t p = 0; p < m->num_params; p++) {
-        reader->names[p] = (name_at){m->params[p].name, p};
+        reader->names[p] = (sherdi_reader_name){m->params[p].name, p};
     }
     qsort(reader->names, m->num_params, sizeof(*reader->names), name_order);
     for (size_t p = 1; p < m->num_params; p++) {
@@ -141,19 +88,19 @@ sherd_status sherdi_reader_open(const sherdi_reader_params *params, sherdi_reade
     return SHERD_OK;
 }
 
-static void slot_empty(sherdi_reader *reader, slot *s)
+static void slot_empty(sherdi_reader *reader, sherdi_reader_slot *s)
 {
     if (s->file != NULL && !s->is_checked) {
         (void)sherdi_io_wait(reader->params.queue, &s->io); /* nobody came for it */
     }
-    *s = (slot){.file = NULL};
+    *s = (sherdi_reader_slot){.file = NULL};
 }
 
 /* Nothing of it is on its way any more, or in a slot. */
-static void file_close(sherdi_reader *reader, data_file *file)
+static void file_close(sherdi_reader *reader, sherdi_reader_file *file)
 {
     for (size_t i = 0; i < SHERDI_CHECKPOINT_SLOTS; i++) {
-        slot *s = &reader->slots[i];
+        sherdi_reader_slot *s = &reader->slots[i];
 
         if (s->file == file) {
             slot_empty(reader, s);
@@ -168,7 +115,7 @@ static void file_close(sherdi_reader *reader, data_file *file)
     file->open = NULL;
 }
 
-static void header_forget(data_file *file)
+static void header_forget(sherdi_reader_file *file)
 {
     sherdi_safetensors_destroy(file->header);
     sherdi_kept_destroy(file->kept);
@@ -209,9 +156,9 @@ uint64_t sherdi_reader_bytes(const sherdi_reader *reader)
 
 int64_t sherdi_reader_find_param(const sherdi_reader *reader, const char *name)
 {
-    name_at        key = {.name = name};
-    const name_at *at  = bsearch(&key, reader->names, reader->manifest.num_params,
-                                 sizeof(*reader->names), name_order);
+    sherdi_reader_name        key = {.name = name};
+    const sherdi_reader_name *at  = bsearch(&key, reader->names, reader->manifest.num_params,
+                                            sizeof(*reader->names), name_order);
 
     return at == NULL ? -1 : (int64_t)at->param;
 }
@@ -229,8 +176,8 @@ int sherdi_reader_find_part(const sherdi_reader *reader, const char *name)
 /* -------------------------------------------------------------------- headers -- */
 
 /* Which data file that is, for messages and to open it. */
-static void file_identify(const sherdi_reader *reader, const data_file *file, int *rank_out,
-                          sherdi_data_file *which_out)
+static void file_identify(const sherdi_reader *reader, const sherdi_reader_file *file,
+                          int *rank_out, sherdi_data_file *which_out)
 {
     size_t number = (size_t)(file - &reader->files[0][0]);
 
@@ -238,8 +185,8 @@ static void file_identify(const sherdi_reader *reader, const data_file *file, in
     *which_out = (sherdi_data_file)(number % SHERDI_DATA_FILES);
 }
 
-static sherd_status file_path(const sherdi_reader *reader, const data_file *file,
-                              char out[SHERDI_CHECKPOINT_PATH_BYTES])
+sherd_status sherdi_reader_path(const sherdi_reader *reader, const sherdi_reader_file *file,
+                                char out[SHERDI_CHECKPOINT_PATH_BYTES])
 {
     char             name[SHERDI_CHECKPOINT_NAME_BYTES];
     sherdi_data_file which;
@@ -250,26 +197,27 @@ static sherd_status file_path(const sherdi_reader *reader, const data_file *file
     return sherdi_checkpoint_path(reader->params.dir, reader->params.tag, name, out);
 }
 
-static sherd_status file_damaged(const sherdi_reader *reader, const data_file *file,
+static sherd_status file_damaged(const sherdi_reader *reader, const sherdi_reader_file *file,
                                  const char *what)
 {
     char path[SHERDI_CHECKPOINT_PATH_BYTES];
 
-    SHERDI_TRY(file_path(reader, file, path));
+    SHERDI_TRY(sherdi_reader_path(reader, file, path));
     return sherdi_fail(SHERD_E_INVAL,
                        "%s: %s; the file is damaged, load another checkpoint, or copy it again",
                        path, what);
 }
 
-static const sherdi_manifest_file *file_said(const sherdi_reader *reader, const data_file *file)
+const sherdi_manifest_file *sherdi_reader_said(const sherdi_reader      *reader,
+                                               const sherdi_reader_file *file)
 {
     return &(&reader->manifest.files[0][0])[file - &reader->files[0][0]];
 }
 
 static int found_order(const void *a, const void *b)
 {
-    const found *one   = a;
-    const found *other = b;
+    const sherdi_reader_found *one   = a;
+    const sherdi_reader_found *other = b;
 
     if (one->param != other->param) {
         return one->param < other->param ? -1 : 1;
@@ -280,9 +228,8 @@ static int found_order(const void *a, const void *b)
     return one->first == other->first ? 0 : one->first < other->first ? -1 : 1;
 }
 
-/* "NAME:PART:FIRST" of a parameter of the manifest, of the type that it should have. Blobs are none: 0. */
-static int tensor_take(sherdi_reader *reader, const sherdi_tensor *tensor, sherdi_data_file which,
-                       char *text, found *out)
+int sherdi_reader_take(sherdi_reader *reader, const sherdi_tensor *tensor, sherdi_data_file which,
+                       char *text, sherdi_reader_found *out)
 {
     char   *first = strrchr(text, ':');
     char   *part  = NULL;
@@ -309,8 +256,8 @@ static int tensor_take(sherdi_reader *reader, const sherdi_tensor *tensor, sherd
     return 1;
 }
 
-static int dtype_fits(const sherdi_reader *reader, sherdi_data_file which,
-                      sherdi_tensor_dtype dtype)
+int sherdi_reader_dtype_fits(const sherdi_reader *reader, sherdi_data_file which,
+                             sherdi_tensor_dtype dtype)
 {
     static const sherdi_tensor_dtype DTYPES[] = {[SHERD_F32]  = SHERDI_TENSOR_F32,
                                                  [SHERD_BF16] = SHERDI_TENSOR_BF16,
@@ -321,7 +268,7 @@ static int dtype_fits(const sherdi_reader *reader, sherdi_data_file which,
 }
 
 /* A tensor of the file, or of what lies beside it, if it is a parameter's. */
-static sherd_status tensor_enter(sherdi_reader *reader, data_file *file,
+static sherd_status tensor_enter(sherdi_reader *reader, sherdi_reader_file *file,
                                  const sherdi_tensor *tensor, size_t extent)
 {
     sherdi_data_file which;
@@ -332,23 +279,23 @@ static sherd_status tensor_enter(sherdi_reader *reader, data_file *file,
         return SHERD_E_NOMEM;
     }
     file_identify(reader, file, &rank, &which);
-    if (dtype_fits(reader, which, tensor->dtype) &&
+    if (sherdi_reader_dtype_fits(reader, which, tensor->dtype) &&
         tensor->begin % sherdi_tensor_dtype_bytes(tensor->dtype) == 0 &&
-        tensor_take(reader, tensor, which, text, &file->tensors[file->num_tensors])) {
+        sherdi_reader_take(reader, tensor, which, text, &file->tensors[file->num_tensors])) {
         file->tensors[file->num_tensors++].extent = extent;
     }
     sherdi_free(text);
     return SHERD_OK;
 }
 
-static sherd_status kept_find(sherdi_reader *reader, data_file *file, const char *path)
+static sherd_status kept_find(sherdi_reader *reader, sherdi_reader_file *file, const char *path)
 {
     const char *text = sherdi_safetensors_note(file->header, SHERDI_KEPT_KEY);
 
     return text == NULL ? SHERD_OK : sherdi_kept_parse(reader->params.mem, path, text, &file->kept);
 }
 
-static sherd_status tensors_index(sherdi_reader *reader, data_file *file)
+static sherd_status tensors_index(sherdi_reader *reader, sherdi_reader_file *file)
 {
     size_t kept = file->kept == NULL ? 0 : sherdi_kept_count(file->kept);
 
@@ -359,7 +306,7 @@ static sherd_status tensors_index(sherdi_reader *reader, data_file *file)
         return SHERD_E_NOMEM;
     }
     for (size_t t = 0; t < file->header->num_tensors; t++) {
-        SHERDI_TRY(tensor_enter(reader, file, &file->header->tensors[t], IN_FILE));
+        SHERDI_TRY(tensor_enter(reader, file, &file->header->tensors[t], SHERDI_READER_IN_FILE));
     }
     for (size_t t = 0; t < kept; t++) {
         const sherdi_kept_tensor *at     = sherdi_kept_tensor_at(file->kept, t);
@@ -373,9 +320,9 @@ static sherd_status tensors_index(sherdi_reader *reader, data_file *file)
 }
 
 /* The checksum of each extent of the data, as long as there are extents. */
-static sherd_status checksums_find(sherdi_reader *reader, data_file *file)
+static sherd_status checksums_find(sherdi_reader *reader, sherdi_reader_file *file)
 {
-    size_t extents  = sherdi_div_up(file->header->data_bytes, EXTENT);
+    size_t extents  = sherdi_div_up(file->header->data_bytes, SHERDI_CHECKPOINT_EXTENT_BYTES);
     file->checksums = sherdi_safetensors_note(file->header, "checksums");
     if (file->checksums == NULL || strlen(file->checksums) != extents * HEX_DIGITS) {
         return file_damaged(reader, file, "its header has not a checksum for each extent");
@@ -383,14 +330,14 @@ static sherd_status checksums_find(sherdi_reader *reader, data_file *file)
     return SHERD_OK;
 }
 
-static sherd_status header_parse(sherdi_reader *reader, data_file *file, const char *bytes,
+static sherd_status header_parse(sherdi_reader *reader, sherdi_reader_file *file, const char *bytes,
                                  size_t len_bytes)
 {
-    const sherdi_manifest_file *said = file_said(reader, file);
+    const sherdi_manifest_file *said = sherdi_reader_said(reader, file);
     char                        path[SHERDI_CHECKPOINT_PATH_BYTES];
     sherd_status                status;
 
-    SHERDI_TRY(file_path(reader, file, path));
+    SHERDI_TRY(sherdi_reader_path(reader, file, path));
     if (sherdi_checksum(bytes, len_bytes) != said->header_checksum) {
         return file_damaged(reader, file, "its header is not what the manifest says");
     }
@@ -408,7 +355,7 @@ static sherd_status header_parse(sherdi_reader *reader, data_file *file, const c
 }
 
 /* The first bytes, through the first slot, which is empty. */
-static sherd_status bytes_read(sherdi_reader *reader, const data_file *file, char *out,
+static sherd_status bytes_read(sherdi_reader *reader, const sherdi_reader_file *file, char *out,
                                size_t len_bytes)
 {
     size_t room = reader->params.slot_bytes;
@@ -428,7 +375,7 @@ static sherd_status bytes_read(sherdi_reader *reader, const data_file *file, cha
     return SHERD_OK;
 }
 
-static sherd_status header_read(sherdi_reader *reader, data_file *file)
+static sherd_status header_read(sherdi_reader *reader, sherdi_reader_file *file)
 {
     unsigned char prefix[SHERDI_SAFETENSORS_PREFIX_BYTES];
     uint64_t      len = 0;
@@ -441,7 +388,7 @@ static sherd_status header_read(sherdi_reader *reader, data_file *file)
         len = len << 8 | prefix[i];
     }
     if (len > SHERDI_SAFETENSORS_MAX_HEADER_BYTES ||
-        len + sizeof(prefix) > file_said(reader, file)->bytes ||
+        len + sizeof(prefix) > sherdi_reader_said(reader, file)->bytes ||
         (len + sizeof(prefix)) % SHERD_ALIGN_BYTES != 0) {
         return file_damaged(reader, file, "its header cannot be as long as it says");
     }
@@ -460,11 +407,11 @@ static sherd_status header_read(sherdi_reader *reader, data_file *file)
 /* The one that was used longest ago gives way. */
 static void files_make_room(sherdi_reader *reader)
 {
-    data_file *oldest = NULL;
+    sherdi_reader_file *oldest = NULL;
 
     for (int r = 0; r < reader->manifest.world_size && reader->num_open == MOST_OPEN; r++) {
         for (int f = 0; f < SHERDI_DATA_FILES; f++) {
-            data_file *file = &reader->files[r][f];
+            sherdi_reader_file *file = &reader->files[r][f];
 
             if (file->open != NULL && (oldest == NULL || file->used < oldest->used)) {
                 oldest = file;
@@ -477,7 +424,7 @@ static void files_make_room(sherdi_reader *reader)
 }
 
 /* Its header is read the first time. */
-static sherd_status file_use(sherdi_reader *reader, data_file *file)
+sherd_status sherdi_reader_use(sherdi_reader *reader, sherdi_reader_file *file)
 {
     char               folder[SHERDI_CHECKPOINT_PATH_BYTES];
     char               name[SHERDI_CHECKPOINT_NAME_BYTES];
@@ -497,7 +444,7 @@ static sherd_status file_use(sherdi_reader *reader, data_file *file)
     }
     files_make_room(reader);
     file_identify(reader, file, &rank, &which);
-    if (file_said(reader, file)->bytes == 0) {
+    if (sherdi_reader_said(reader, file)->bytes == 0) {
         return file_damaged(reader, file,
                             "the manifest does not name it, and a tensor should be there");
     }
@@ -505,7 +452,7 @@ static sherd_status file_use(sherdi_reader *reader, data_file *file)
     SHERDI_TRY(sherdi_checkpoint_path(reader->params.dir, reader->params.tag, NULL, folder));
     SHERDI_TRY(sherdi_file_open(reader->params.queue, &params, &file->open));
     reader->num_open++;
-    if (sherdi_file_len(file->open) != file_said(reader, file)->bytes) {
+    if (sherdi_file_len(file->open) != sherdi_reader_said(reader, file)->bytes) {
         file_close(reader, file); /* it is looked at anew by who asks again */
         return file_damaged(reader, file, "it is not as long as the manifest says");
     }
@@ -514,18 +461,19 @@ static sherd_status file_use(sherdi_reader *reader, data_file *file)
 
 /* ---------------------------------------------------------------------- slots -- */
 
-static size_t slot_len(const sherdi_reader *reader, const data_file *file, size_t number)
+size_t sherdi_reader_slot_len(const sherdi_reader *reader, const sherdi_reader_file *file,
+                              size_t number)
 {
     return sherdi_min_size(reader->params.slot_bytes,
                            file->header->data_bytes - number * reader->params.slot_bytes);
 }
 
-static unsigned char *slot_memory(const sherdi_reader *reader, const slot *s)
+static unsigned char *slot_memory(const sherdi_reader *reader, const sherdi_reader_slot *s)
 {
     return reader->params.memory + (size_t)(s - reader->slots) * reader->params.slot_bytes;
 }
 
-static slot *slot_find(sherdi_reader *reader, size_t number)
+static sherdi_reader_slot *slot_find(sherdi_reader *reader, size_t number)
 {
     for (size_t i = 0; i < reader->params.num_slots; i++) {
         if (reader->slots[i].file == reader->current && reader->slots[i].number == number) {
@@ -536,12 +484,12 @@ static slot *slot_find(sherdi_reader *reader, size_t number)
 }
 
 /* One that is empty, or has been used longest ago; what was read ahead and not asked for yet goes last. */
-static slot *slot_oldest(sherdi_reader *reader)
+static sherdi_reader_slot *slot_oldest(sherdi_reader *reader)
 {
-    slot *oldest = &reader->slots[0];
+    sherdi_reader_slot *oldest = &reader->slots[0];
 
     for (size_t i = 0; i < reader->params.num_slots; i++) {
-        slot *s = &reader->slots[i];
+        sherdi_reader_slot *s = &reader->slots[i];
 
         if (s->file == NULL) {
             return s;
@@ -553,30 +501,31 @@ static slot *slot_oldest(sherdi_reader *reader)
     return oldest;
 }
 
-static slot *slot_start(sherdi_reader *reader, size_t number)
+static sherdi_reader_slot *slot_start(sherdi_reader *reader, size_t number)
 {
-    data_file *file = reader->current;
-    slot      *s    = slot_oldest(reader);
+    sherdi_reader_file *file = reader->current;
+    sherdi_reader_slot *s    = slot_oldest(reader);
 
     slot_empty(reader, s);
-    *s = (slot){
+    *s = (sherdi_reader_slot){
         .file   = file,
         .number = number,
         .used   = ++reader->clock,
         .io     = {.file         = file->open,
                    .memory       = slot_memory(reader, s),
                    .offset_bytes = file->header->data_at + number * reader->params.slot_bytes,
-                   .len_bytes    = sherdi_round_up(slot_len(reader, file, number), SHERD_ALIGN_BYTES),
-                   .what         = "extent",
-                   .number       = number}};
+                   .len_bytes =
+                       sherdi_round_up(sherdi_reader_slot_len(reader, file, number), SHERD_ALIGN_BYTES),
+                   .what   = "extent",
+                   .number = number}};
     sherdi_io_start(reader->params.queue, &s->io);
     reader->read_bytes += s->io.len_bytes;
     return s;
 }
 
 /* The tensor that has that byte, for a sentence; the file where none does. */
-static sherd_status extent_damaged(const sherdi_reader *reader, const data_file *file, size_t at,
-                                   size_t end)
+static sherd_status extent_damaged(const sherdi_reader *reader, const sherdi_reader_file *file,
+                                   size_t at, size_t end)
 {
     char             path[SHERDI_CHECKPOINT_PATH_BYTES];
     const char      *name = NULL;
@@ -593,7 +542,7 @@ static sherd_status extent_damaged(const sherdi_reader *reader, const data_file 
         }
     }
     file_identify(reader, file, &rank, &which);
-    SHERDI_TRY(file_path(reader, file, path));
+    SHERDI_TRY(sherdi_reader_path(reader, file, path));
     return sherdi_fail(SHERD_E_INVAL,
                        "%s: bytes %zu to %zu of rank %d's data are not what their checksum says; "
                        "damaged is tensor %s%s; load another checkpoint, or copy the file again",
@@ -601,26 +550,27 @@ static sherd_status extent_damaged(const sherdi_reader *reader, const data_file 
                        more > 1 ? " or one that follows it" : "");
 }
 
-/* The extent that begins at `at` in the slot; *len_bytes_out is how long it is. */
-static int extent_is_whole(const sherdi_reader *reader, const slot *s, size_t at,
-                           size_t *len_bytes_out)
+int sherdi_reader_extent_is_whole(const sherdi_reader *reader, const sherdi_reader_slot *s,
+                                  size_t at, size_t *len_bytes_out)
 {
-    size_t number = (s->number * reader->params.slot_bytes + at) / EXTENT;
+    size_t number = (s->number * reader->params.slot_bytes + at) / SHERDI_CHECKPOINT_EXTENT_BYTES;
     char   digits[HEX_DIGITS + 1];
 
-    *len_bytes_out = sherdi_min_size(EXTENT, slot_len(reader, s->file, s->number) - at);
+    *len_bytes_out = sherdi_min_size(SHERDI_CHECKPOINT_EXTENT_BYTES,
+                                     sherdi_reader_slot_len(reader, s->file, s->number) - at);
     (void)snprintf(digits, sizeof(digits), "%016" PRIx64,
                    sherdi_checksum(slot_memory(reader, s) + at, *len_bytes_out));
     return memcmp(digits, s->file->checksums + number * HEX_DIGITS, HEX_DIGITS) == 0;
 }
 
-static sherd_status slot_check(const sherdi_reader *reader, const slot *s)
+static sherd_status slot_check(const sherdi_reader *reader, const sherdi_reader_slot *s)
 {
     size_t begin = s->number * reader->params.slot_bytes;
     size_t some;
 
-    for (size_t at = 0; at < slot_len(reader, s->file, s->number); at += EXTENT) {
-        if (!extent_is_whole(reader, s, at, &some)) {
+    for (size_t at = 0; at < sherdi_reader_slot_len(reader, s->file, s->number);
+         at += SHERDI_CHECKPOINT_EXTENT_BYTES) {
+        if (!sherdi_reader_extent_is_whole(reader, s, at, &some)) {
             return extent_damaged(reader, s->file, begin + at, begin + at + some);
         }
     }
@@ -639,11 +589,11 @@ static void slots_ahead(sherdi_reader *reader, size_t number)
     }
 }
 
-/* A slot of the open file, with what follows on its way; *is_new_out: nobody has looked at its checksums yet. */
-static sherd_status slot_fetch(sherdi_reader *reader, size_t number, slot **out, int *is_new_out)
+sherd_status sherdi_reader_fetch(sherdi_reader *reader, size_t number, sherdi_reader_slot **out,
+                                 int *is_new_out)
 {
-    slot        *s = slot_find(reader, number);
-    sherd_status status;
+    sherdi_reader_slot *s = slot_find(reader, number);
+    sherd_status        status;
 
     if (s == NULL) {
         s = slot_start(reader, number);
@@ -658,21 +608,21 @@ static sherd_status slot_fetch(sherdi_reader *reader, size_t number, slot **out,
     status        = sherdi_io_wait(reader->params.queue, &s->io);
     s->is_checked = 1;
     if (status != SHERD_OK) {
-        *s = (slot){.file = NULL};
+        *s = (sherdi_reader_slot){.file = NULL};
     }
     return status;
 }
 
 /* The slot with that byte of the open file's data. */
-static sherd_status slot_take(sherdi_reader *reader, size_t at, slot **out)
+static sherd_status slot_take(sherdi_reader *reader, size_t at, sherdi_reader_slot **out)
 {
     int          is_new;
     sherd_status status;
 
-    SHERDI_TRY(slot_fetch(reader, at / reader->params.slot_bytes, out, &is_new));
+    SHERDI_TRY(sherdi_reader_fetch(reader, at / reader->params.slot_bytes, out, &is_new));
     status = is_new ? slot_check(reader, *out) : SHERD_OK;
     if (status != SHERD_OK) {
-        **out = (slot){.file = NULL};
+        **out = (sherdi_reader_slot){.file = NULL};
     }
     return status;
 }
@@ -685,9 +635,9 @@ static sherd_status stretch_hand(sherdi_reader *reader, size_t at, size_t elem, 
     sherd_dtype dtype = elem == sizeof(float) ? SHERD_F32 : reader->manifest.compute_dtype;
 
     while (count > 0) {
-        slot  *s;
-        size_t in_slot = at % reader->params.slot_bytes;
-        size_t some    = sherdi_min_size(count, (reader->params.slot_bytes - in_slot) / elem);
+        sherdi_reader_slot *s;
+        size_t              in_slot = at % reader->params.slot_bytes;
+        size_t some = sherdi_min_size(count, (reader->params.slot_bytes - in_slot) / elem);
 
         SHERDI_TRY(slot_take(reader, at, &s));
         SHERDI_TRY(fn(ctx, first, some, slot_memory(reader, s) + in_slot, dtype));
@@ -698,9 +648,8 @@ static sherd_status stretch_hand(sherdi_reader *reader, size_t at, size_t elem, 
     return SHERD_OK;
 }
 
-/* The tensor of the open file that has the element; NULL: none. */
-static sherd_status extent_read(sherdi_reader *reader, data_file *file, size_t extent,
-                                const unsigned char **out)
+sherd_status sherdi_reader_extent(sherdi_reader *reader, sherdi_reader_file *file, size_t extent,
+                                  const unsigned char **out)
 {
     char             folder[SHERDI_CHECKPOINT_PATH_BYTES];
     sherdi_data_file which;
@@ -718,25 +667,26 @@ static sherd_status extent_read(sherdi_reader *reader, data_file *file, size_t e
 }
 
 /* Of one tensor. */
-static sherd_status tensor_hand(sherdi_reader *reader, data_file *file, const found *at,
-                                size_t elem, size_t first, size_t count, sherdi_reader_fn fn,
-                                void *ctx)
+static sherd_status tensor_hand(sherdi_reader *reader, sherdi_reader_file *file,
+                                const sherdi_reader_found *at, size_t elem, size_t first,
+                                size_t count, sherdi_reader_fn fn, void *ctx)
 {
     const unsigned char *memory;
 
-    if (at->extent == IN_FILE) {
+    if (at->extent == SHERDI_READER_IN_FILE) {
         return stretch_hand(reader, at->at + (first - at->first) * elem, elem, first, count, fn,
                             ctx);
     }
-    SHERDI_TRY(extent_read(reader, file, at->extent, &memory));
+    SHERDI_TRY(sherdi_reader_extent(reader, file, at->extent, &memory));
     return fn(ctx, first, count, memory + at->at + (first - at->first) * sizeof(float), SHERD_F32);
 }
 
-static const found *tensor_find(const data_file *file, size_t param, int part, size_t first)
+const sherdi_reader_found *sherdi_reader_tensor(const sherdi_reader_file *file, size_t param,
+                                                int part, size_t first)
 {
-    size_t low  = 0;
-    size_t high = file->num_tensors;
-    found  key  = {.param = param, .part = part, .first = first};
+    size_t              low  = 0;
+    size_t              high = file->num_tensors;
+    sherdi_reader_found key  = {.param = param, .part = part, .first = first};
 
     while (low < high) { /* the first one behind the element */
         size_t middle = low + (high - low) / 2;
@@ -765,12 +715,12 @@ sherd_status sherdi_reader_values(sherdi_reader *reader, size_t param, int part,
     size_t elem = p->is_frozen ? sherd_dtype_bytes(reader->manifest.compute_dtype) : sizeof(float);
 
     while (count > 0) {
-        data_file   *file = &reader->files[(p->offset_elems + first) / slice][which];
-        const found *at;
-        size_t       some;
+        sherdi_reader_file        *file = &reader->files[(p->offset_elems + first) / slice][which];
+        const sherdi_reader_found *at;
+        size_t                     some;
 
-        SHERDI_TRY(file_use(reader, file));
-        at = tensor_find(file, param, part, first);
+        SHERDI_TRY(sherdi_reader_use(reader, file));
+        at = sherdi_reader_tensor(file, param, part, first);
         if (at == NULL) {
             return file_damaged(reader, file, "a tensor that should be there is not");
         }
@@ -785,7 +735,7 @@ sherd_status sherdi_reader_values(sherdi_reader *reader, size_t param, int part,
 /* ---------------------------------------------------------------------- blobs -- */
 
 /* Of a blob of that kind; NULL: it is none. */
-static const char *blob_key(const sherdi_tensor *tensor, const char *kind)
+const char *sherdi_reader_blob_key(const sherdi_tensor *tensor, const char *kind)
 {
     size_t len = strlen(kind);
 
@@ -822,16 +772,16 @@ static sherd_status blob_read(sherdi_reader *reader, const sherdi_tensor *tensor
 sherd_status sherdi_reader_blobs(sherdi_reader *reader, sherdi_blob_kind kind, int rank,
                                  sherdi_blobs *out)
 {
-    data_file *file = &reader->files[rank][SHERDI_DATA_STATE];
+    sherdi_reader_file *file = &reader->files[rank][SHERDI_DATA_STATE];
 
-    if (file_said(reader, file)->bytes == 0) {
+    if (sherdi_reader_said(reader, file)->bytes == 0) {
         return SHERD_OK;
     }
-    SHERDI_TRY(file_use(reader, file));
+    SHERDI_TRY(sherdi_reader_use(reader, file));
     for (size_t t = 0; t < file->header->num_tensors; t++) {
         const sherdi_tensor *tensor = &file->header->tensors[t];
-        const char          *key = blob_key(tensor, kind == SHERDI_BLOB_GLOBAL ? SHERDI_BLOB_TENSOR
-                                                                               : SHERDI_BLOB_OF_RANK_TENSOR);
+        const char          *key    = sherdi_reader_blob_key(
+                        tensor, kind == SHERDI_BLOB_GLOBAL ? SHERDI_BLOB_TENSOR : SHERDI_BLOB_OF_RANK_TENSOR);
 
         if (key != NULL) {
             SHERDI_TRY(blob_read(reader, tensor, key, kind, rank, out));
@@ -840,241 +790,13 @@ sherd_status sherdi_reader_blobs(sherdi_reader *reader, sherdi_blob_kind kind, i
     return SHERD_OK;
 }
 
-/* --------------------------------------------------------------------- verify -- */
-
-/* A file that is read from end to end. */
-typedef struct verifying {
-    sherdi_reader             *reader;
-    data_file                 *file;
-    const sherdi_reader_watch *watch;
-    sherdi_data_file           which;
-    int                        rank;
-    char                       path[SHERDI_CHECKPOINT_PATH_BYTES];
-} verifying;
-
-static void damage_tell(const verifying *v, const char *tensor, size_t begin, size_t len_bytes,
-                        const char *what)
-{
-    v->watch->damage(v->watch->ctx, &(sherdi_reader_damage){.file      = v->path,
-                                                            .tensor    = tensor,
-                                                            .begin     = begin,
-                                                            .len_bytes = len_bytes,
-                                                            .what      = what});
-}
-
-/* All tensors that have bytes in it: which of them is damaged a checksum does not say. */
-static void extent_tell(const verifying *v, size_t begin, size_t len_bytes)
-{
-    const sherdi_safetensors *header = v->file->header;
-
-    for (size_t t = 0; t < header->num_tensors; t++) {
-        const sherdi_tensor *tensor = &header->tensors[t];
-
-        if (tensor->begin < begin + len_bytes && tensor->end > begin) {
-            damage_tell(v, tensor->name, header->data_at + begin, len_bytes,
-                        "bytes are not what their checksum says");
-        }
-    }
-}
-
-static void slot_verify(const verifying *v, slot *s)
-{
-    sherdi_reader *reader   = v->reader;
-    size_t         len      = slot_len(reader, s->file, s->number);
-    int            is_whole = 1;
-    size_t         some;
-
-    for (size_t at = 0; at < len; at += EXTENT) {
-        if (!extent_is_whole(reader, s, at, &some)) {
-            extent_tell(v, s->number * reader->params.slot_bytes + at, some);
-            is_whole = 0;
-        }
-    }
-    if (!is_whole) {
-        *s = (slot){.file = NULL}; /* nobody takes values from it */
-    }
-}
-
-static void data_verify(const verifying *v)
-{
-    sherdi_reader *reader = v->reader;
-    size_t         bytes  = v->file->header->data_bytes;
-
-    for (size_t n = 0; n * reader->params.slot_bytes < bytes; n++) {
-        size_t len = slot_len(reader, v->file, n);
-        slot  *s;
-        int    is_new;
-
-        if (slot_fetch(reader, n, &s, &is_new) != SHERD_OK) {
-            damage_tell(v, NULL, v->file->header->data_at + n * reader->params.slot_bytes, len,
-                        sherd_last_error());
-        } else if (is_new) {
-            slot_verify(v, s);
-        }
-        if (v->watch->progress != NULL) {
-            v->watch->progress(v->watch->ctx, len);
-        }
-    }
-}
-
-/* What the rank's state was kept as. An extent that is damaged damages all that has bytes in it. */
-static sherd_status kept_verify(verifying *v)
-{
-    size_t extents = v->file->kept == NULL ? 0 : sherdi_kept_extents(v->file->kept);
-    char   name[SHERDI_CHECKPOINT_NAME_BYTES];
-
-    sherdi_kept_name(v->rank, v->reader->manifest.world_size, name);
-    SHERDI_TRY(sherdi_checkpoint_path(v->reader->params.dir, v->reader->params.tag, name, v->path));
-    for (size_t e = 0; e < extents; e++) {
-        const unsigned char *memory;
-        sherd_status         status = extent_read(v->reader, v->file, e, &memory);
-
-        for (size_t t = 0; t < sherdi_kept_count(v->file->kept) && status != SHERD_OK; t++) {
-            const sherdi_kept_tensor *at = sherdi_kept_tensor_at(v->file->kept, t);
-
-            if (at->extent == e) {
-                damage_tell(v, at->name, 0, 0, sherd_last_error());
-            }
-        }
-        if (v->watch->progress != NULL) {
-            v->watch->progress(v->watch->ctx, sherdi_kept_extent_bytes(v->file->kept, e));
-        }
-    }
-    return SHERD_OK;
-}
-
-/* What this rank saved of a parameter, by the manifest: [*first, *first + count). Returns count. */
-static size_t share_of(const verifying *v, const sherdi_manifest_param *param, size_t *first)
-{
-    size_t slice = v->reader->manifest.segments[param->segment].slice_elems;
-    size_t begin = sherdi_max_size((size_t)v->rank * slice, param->offset_elems);
-    size_t end = sherdi_min_size(((size_t)v->rank + 1) * slice, param->offset_elems + param->elems);
-
-    *first = begin - param->offset_elems;
-    return begin < end ? end - begin : 0;
-}
-
-/* One part of one parameter: the file's tensors have the rank's share of it, each element once. */
-static void part_verify(const verifying *v, size_t param, int part)
-{
-    const sherdi_manifest_param *p   = &v->reader->manifest.params[param];
-    const found                 *end = v->file->tensors + v->file->num_tensors;
-    size_t                       first;
-    size_t                       count = share_of(v, p, &first);
-    const found                 *at;
-    char                         what[128];
-
-    at = count == 0 ? NULL : tensor_find(v->file, param, part, first);
-    while (count > 0 && at != NULL && at < end && at->param == param && at->part == part &&
-           at->first == first && at->count <= count) {
-        first += at->count;
-        count -= at->count;
-        at++;
-    }
-    if (count > 0 || (at != NULL && at < end && at->param == param && at->part == part)) {
-        (void)snprintf(what, sizeof(what),
-                       "its elements of %s are not there once each, from element %zu on",
-                       part == 0 ? "master" : v->reader->manifest.parts[part], first);
-        damage_tell(v, p->name, 0, 0, what);
-    }
-}
-
-static void parts_verify(const verifying *v)
-{
-    const sherdi_manifest *m = &v->reader->manifest;
-
-    for (size_t p = 0; p < m->num_params; p++) {
-        if (m->params[p].is_frozen != (v->which == SHERDI_DATA_FROZEN)) {
-            continue;
-        }
-        for (int part = 0; part < (m->params[p].is_frozen ? 1 : m->num_parts); part++) {
-            part_verify(v, p, part);
-        }
-    }
-}
-
-/* Of a parameter and a part that the manifest knows, or a blob. */
-static sherd_status tensor_verify(const verifying *v, const sherdi_tensor *tensor)
-{
-    char *text  = sherdi_strdup(v->reader->params.mem, tensor->name);
-    found ours  = {.count = 0};
-    int   is_ok = 0;
-
-    if (text == NULL) {
-        return SHERD_E_NOMEM;
-    }
-    if (blob_key(tensor, SHERDI_BLOB_TENSOR) != NULL ||
-        blob_key(tensor, SHERDI_BLOB_OF_RANK_TENSOR) != NULL) {
-        is_ok = 1;
-    } else if (tensor_take(v->reader, tensor, v->which, text, &ours)) {
-        is_ok =
-            dtype_fits(v->reader, v->which, tensor->dtype) &&
-            v->reader->manifest.params[ours.param].is_frozen == (v->which == SHERDI_DATA_FROZEN);
-    }
-    sherdi_free(text);
-    if (!is_ok) {
-        damage_tell(v, tensor->name, v->file->header->data_at + tensor->begin,
-                    tensor->end - tensor->begin, "no parameter of the manifest has such a tensor");
-    }
-    return SHERD_OK;
-}
-
-/* A rank without a file has nothing to save. */
-static int is_needless(const verifying *v)
-{
-    const sherdi_manifest *m = &v->reader->manifest;
-    size_t                 first;
-
-    for (size_t p = 0; p < m->num_params; p++) {
-        if (m->params[p].is_frozen == (v->which == SHERDI_DATA_FROZEN) &&
-            share_of(v, &m->params[p], &first) > 0) {
-            return 0;
-        }
-    }
-    return 1;
-}
-
-sherd_status sherdi_reader_verify(sherdi_reader *reader, sherdi_data_file which, int rank,
-                                  const sherdi_reader_watch *watch)
-{
-    verifying    v = {.reader = reader,
-                      .file   = &reader->files[rank][which],
-                      .watch  = watch,
-                      .which  = which,
-                      .rank   = rank};
-    sherd_status status;
-
-    SHERDI_TRY(file_path(reader, v.file, v.path));
-    if (file_said(reader, v.file)->bytes == 0) {
-        if (!is_needless(&v)) {
-            damage_tell(&v, NULL, 0, 0, "the manifest does not name it, and it should be there");
-        }
-        return SHERD_OK;
-    }
-    status = file_use(reader, v.file);
-    if (status != SHERD_OK) {
-        damage_tell(&v, NULL, 0, 0, sherd_last_error());
-        return status == SHERD_E_NOMEM ? status : SHERD_OK;
-    }
-    for (size_t t = 0; t < v.file->header->num_tensors; t++) {
-        SHERDI_TRY(tensor_verify(&v, &v.file->header->tensors[t]));
-    }
-    parts_verify(&v);
-    if (watch->progress != NULL) {
-        watch->progress(watch->ctx, v.file->header->data_at);
-    }
-    data_verify(&v);
-    SHERDI_TRY(kept_verify(&v));
-    return SHERD_OK;
-}
-
 int64_t sherdi_reader_file_bytes(const sherdi_reader *reader, sherdi_data_file which, int rank)
 {
     char        path[SHERDI_CHECKPOINT_PATH_BYTES];
     struct stat at;
 
-    if (file_path(reader, &reader->files[rank][which], path) != SHERD_OK || lstat(path, &at) != 0 ||
-        !S_ISREG(at.st_mode)) {
+    if (sherdi_reader_path(reader, &reader->files[rank][which], path) != SHERD_OK ||
+        lstat(path, &at) != 0 || !S_ISREG(at.st_mode)) {
         return -1;
     }
     return (int64_t)at.st_size;
