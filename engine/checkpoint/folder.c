@@ -249,6 +249,13 @@ sherd_status sherdi_checkpoint_put(const char *folder, const char *name, const v
     return sherdi_folder_sync(folder);
 }
 
+sherd_status sherdi_checkpoint_mark(const char *path)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
+
+    return fd >= 0 && close(fd) == 0 ? SHERD_OK : io_fail("make", path);
+}
+
 static sherd_status all_read(int fd, const char *path, char *data, size_t len_bytes)
 {
     size_t at = 0;

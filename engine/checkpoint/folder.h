@@ -27,6 +27,8 @@ sherd_status sherdi_checkpoint_check_space(const char *dir, uint64_t need_bytes)
 /** A small file of that folder, written, synced: the manifest, or DIR/latest. By rename, so it is whole or as before. E_IO. */
 sherd_status sherdi_checkpoint_put(const char *folder, const char *name, const void *data,
                                    size_t len_bytes);
+/** An empty file that others can see, and that nothing has to outlive. E_IO. */
+sherd_status sherdi_checkpoint_mark(const char *path);
 /** Its bytes, one zero behind them, in memory of the account. E_IO: it is not there, or longer than `most_bytes`. */
 sherd_status sherdi_checkpoint_get(sherdi_mem *mem, const char *path, size_t most_bytes,
                                    char **data_out, size_t *len_bytes_out);

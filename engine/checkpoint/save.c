@@ -49,6 +49,8 @@ struct sherdi_save {
     sherdi_writer               writers[SHERDI_DATA_FILES];
     save_message                mine;
     save_message               *all;
+    sherdi_fingerprints         known;        /* when the state was copied */
+    size_t                      copied_bytes; /* of an asynchronous one, in memory */
     sherdi_manifest             manifest;
     uint64_t                    done_bytes, all_bytes;
     int64_t                     start_ns;
@@ -117,29 +119,46 @@ static sherd_status header_make(sherdi_save *save, sherdi_data_file which)
                                      &save->header_len[which]);
 }
 
+/* All of its state, as a data file has it; the writer's slots lie in it. */
+static unsigned char *snapshot_of(const sherdi_save *save)
+{
+    return save->engine->memory.buffers[SHERDI_BUFFER_SNAPSHOT];
+}
+
+/* As soon as a file wants them: an asynchronous save has its snapshot. */
+static sherd_status slots_need(sherdi_save *save)
+{
+    const sherdi_plan *plan = save->engine->plan;
+
+    if (save->slots == NULL) {
+        save->slots = sherdi_alloc(&save->engine->mem, SHERDI_MEM_HOST_STAGING,
+                                   plan->checkpoint_slots * plan->checkpoint_slot_bytes);
+    }
+    return save->slots == NULL ? SHERD_E_NOMEM : SHERD_OK;
+}
+
 static sherd_status writer_make(sherdi_save *save, sherdi_data_file which)
 {
-    const sherdi_plan *plan       = save->engine->plan;
-    int                is_put_off = save->is_async && which == SHERDI_DATA_STATE;
-    size_t             bytes      = sherdi_safetensors_data_bytes(save->headers[which]);
+    const sherdi_plan *plan      = save->engine->plan;
+    int                is_copied = save->is_async && which == SHERDI_DATA_STATE;
+    size_t             bytes     = sherdi_safetensors_data_bytes(save->headers[which]);
     char               name[SHERDI_CHECKPOINT_NAME_BYTES];
 
+    SHERDI_TRY(is_copied ? SHERD_OK : slots_need(save));
     sherdi_data_file_name(which, save->engine->rank, save->engine->world_size, name);
     return sherdi_writer_open(
         &save->writers[which],
         &(sherdi_writer_params){
-            .queue  = save->queue,
-            .mem    = &save->engine->mem,
-            .folder = save->folder,
-            .name   = name,
-            .memory =
-                is_put_off ? save->engine->memory.buffers[SHERDI_BUFFER_SNAPSHOT] : save->slots,
+            .queue        = save->queue,
+            .mem          = &save->engine->mem,
+            .folder       = save->folder,
+            .name         = name,
+            .memory       = is_copied ? snapshot_of(save) : save->slots,
             .slot_bytes   = plan->checkpoint_slot_bytes,
-            .num_slots    = is_put_off ? sherdi_div_up(bytes, plan->checkpoint_slot_bytes)
-                                       : plan->checkpoint_slots,
+            .num_slots    = is_copied ? sherdi_div_up(bytes, plan->checkpoint_slot_bytes)
+                                      : plan->checkpoint_slots,
             .header_bytes = save->header_len[which],
             .data_bytes   = bytes,
-            .is_put_off   = is_put_off,
             .progress     = progress_tell,
             .progress_ctx = save,
         });
@@ -151,7 +170,6 @@ static sherd_status file_finish(sherdi_save *save, sherdi_data_file which)
     sherdi_writer        *writer = &save->writers[which];
     sherdi_manifest_file *file   = &save->mine.files[which];
 
-    SHERDI_TRY(sherdi_writer_flush(writer));
     if (writer->params.data_bytes > 0) { /* else it is "" already */
         SHERDI_TRY(sherdi_safetensors_set(save->headers[which], "checksums", writer->checksums));
     }
@@ -177,10 +195,12 @@ static void values_count(sherdi_save *save, size_t param, int part, size_t first
     }
 }
 
-static sherd_status piece_save(sherdi_save *save, const sherdi_op *op,
-                               const sherdi_shard_piece *piece, int part)
+/* Without an operation the values are there already, and other kernels run meanwhile: an extent is what one thread does. */
+static sherd_status piece_write(sherdi_save *save, const sherdi_op *op,
+                                const sherdi_shard_piece *piece, int part)
 {
     sherdi_writer *writer = &save->writers[SHERDI_DATA_STATE];
+    size_t         most   = op == NULL ? SHERDI_CHECKPOINT_EXTENT_BYTES : SIZE_MAX;
     size_t         at     = 0;
 
     while (at < piece->count) {
@@ -191,9 +211,11 @@ static sherd_status piece_save(sherdi_save *save, const sherdi_op *op,
 
         SHERDI_TRY(sherdi_writer_reserve(writer, &to, &room));
         values = (float *)(void *)to;
-        some   = sherdi_min_size(room / sizeof(*values), piece->count - at);
-        SHERDI_TRY(
-            sherdi_run_block_get(save->engine, op, part, piece->offset_elems + at, some, values));
+        some   = sherdi_min_size(sherdi_min_size(room, most) / sizeof(*values), piece->count - at);
+        if (op != NULL) {
+            SHERDI_TRY(sherdi_run_block_get(save->engine, op, part, piece->offset_elems + at, some,
+                                            values));
+        }
         values_count(save, piece->param, part, piece->first + at, some, values);
         sherdi_writer_advance(writer, some * sizeof(*values));
         at += some;
@@ -201,17 +223,47 @@ static sherd_status piece_save(sherdi_save *save, const sherdi_op *op,
     return SHERD_OK;
 }
 
-static sherd_status block_save(void *ctx, const sherdi_op *op)
+static sherd_status piece_copy(sherdi_save *save, const sherdi_op *op,
+                               const sherdi_shard_piece *piece, int part)
 {
-    sherdi_save        *save = ctx;
+    float *to = (float *)(void *)(snapshot_of(save) + save->copied_bytes);
+
+    save->copied_bytes += piece->count * sizeof(*to);
+    return sherdi_run_block_get(save->engine, op, part, piece->offset_elems, piece->count, to);
+}
+
+typedef sherd_status (*piece_fn)(sherdi_save *save, const sherdi_op *op,
+                                 const sherdi_shard_piece *piece, int part);
+
+static sherd_status pieces_each(sherdi_save *save, const sherdi_op *op, const sherdi_block *block,
+                                piece_fn fn)
+{
     sherdi_shard_pieces pieces =
-        sherdi_shard_saved(save->engine->plan, &save->engine->model, op->block);
+        sherdi_shard_saved(save->engine->plan, &save->engine->model, block);
     sherdi_shard_piece piece;
 
     while (sherdi_shard_next(&pieces, &piece)) {
         for (int part = 0; part < save->engine->settings.optimizer->num_parts; part++) {
-            SHERDI_TRY(piece_save(save, op, &piece, part));
+            SHERDI_TRY(fn(save, op, &piece, part));
         }
+    }
+    return SHERD_OK;
+}
+
+static sherd_status block_save(void *ctx, const sherdi_op *op)
+{
+    sherdi_save *save = ctx;
+
+    return pieces_each(save, op, op->block, save->is_async ? piece_copy : piece_write);
+}
+
+/* The walk goes over the blocks in their order too. */
+static sherd_status snapshot_write(sherdi_save *save)
+{
+    const sherdi_plan *plan = save->engine->plan;
+
+    for (size_t b = 0; b < plan->num_blocks; b++) {
+        SHERDI_TRY(pieces_each(save, NULL, &plan->blocks[b], piece_write));
     }
     return SHERD_OK;
 }
@@ -381,15 +433,13 @@ static sherd_status folder_share(sherdi_save *save)
     if (engine->rank == 0) {
         (void)!getrandom(&nonce, sizeof(nonce), 0);
         status = sherdi_checkpoint_begin(save->dir, save->tag);
-        (void)snprintf(name, sizeof(name), "seen-%016llx", (unsigned long long)nonce);
-        if (status == SHERD_OK) {
-            status = sherdi_checkpoint_put(save->folder, name, "", 0);
-        }
     }
     SHERDI_TRY(sherdi_agree_status(engine->world, status));
     SHERDI_TRY(sherd_world_broadcast(engine->world, &nonce, sizeof(nonce), 0));
     (void)snprintf(name, sizeof(name), "seen-%016llx", (unsigned long long)nonce);
     SHERDI_TRY(sherdi_checkpoint_partial_path(save->dir, save->tag, name, path));
+    SHERDI_TRY(sherdi_agree_status(engine->world,
+                                   engine->rank == 0 ? sherdi_checkpoint_mark(path) : SHERD_OK));
     if (!sherdi_checkpoint_has(path)) {
         status = sherdi_fail(SHERD_E_IO,
                              "rank %d does not see what rank 0 makes in %s: all hosts must share "
@@ -438,18 +488,12 @@ static int frozen_keep(sherdi_save *save)
 static sherd_status open_local(sherdi_save *save)
 {
     sherd_engine     *engine = save->engine;
-    sherdi_plan      *plan   = engine->plan;
     sherdi_ioq_params params = {.request_bytes = engine->settings.io_block_bytes,
                                 .depth         = engine->settings.io_depth,
                                 .rank          = engine->rank,
                                 .trace         = engine->marks.trace};
 
     SHERDI_TRY(sherdi_ioq_create(&params, &engine->mem, &save->queue));
-    save->slots = sherdi_alloc(&engine->mem, SHERDI_MEM_HOST_STAGING,
-                               plan->checkpoint_slots * plan->checkpoint_slot_bytes);
-    if (save->slots == NULL) {
-        return SHERD_E_NOMEM;
-    }
     return manifest_begin(save);
 }
 
@@ -565,6 +609,29 @@ static sherd_status blobs_save(sherdi_save *save)
     return SHERD_OK;
 }
 
+/* Bits that changed in memory since the last step are not written down as if they were its result. */
+static sherd_status fingerprint_check(const sherdi_save *save)
+{
+    const sherd_engine *engine = save->engine;
+
+    if (engine->plan->is_sliced && save->known.has_own &&
+        save->mine.fingerprint != save->known.own) {
+        return sherdi_fail(SHERD_E_NUMERIC,
+                           "the master weights of rank %d have fingerprint %016llx and had "
+                           "%016llx after the last step: they changed in memory in between; go "
+                           "back to an earlier checkpoint",
+                           engine->rank, (unsigned long long)save->mine.fingerprint,
+                           (unsigned long long)save->known.own);
+    }
+    return SHERD_OK;
+}
+
+static sherd_status state_finish(sherdi_save *save)
+{
+    SHERDI_TRY(file_finish(save, SHERDI_DATA_STATE));
+    return fingerprint_check(save);
+}
+
 /* All that the trainer has to stand still for. */
 static sherd_status data_save(sherdi_save *save)
 {
@@ -581,30 +648,14 @@ static sherd_status data_save(sherdi_save *save)
     return save->is_async ? SHERD_OK : file_finish(save, SHERDI_DATA_STATE);
 }
 
-/* Bits that changed in memory since the last step are not written down as if they were its result. */
-static sherd_status fingerprint_check(const sherdi_save *save)
-{
-    const sherd_engine *engine = save->engine;
-
-    if (engine->plan->is_sliced && engine->fingerprints.has_own &&
-        save->mine.fingerprint != engine->fingerprints.own) {
-        return sherdi_fail(SHERD_E_NUMERIC,
-                           "the master weights of rank %d have fingerprint %016llx and had "
-                           "%016llx after the last step: they changed in memory in between; go "
-                           "back to an earlier checkpoint",
-                           engine->rank, (unsigned long long)save->mine.fingerprint,
-                           (unsigned long long)engine->fingerprints.own);
-    }
-    return SHERD_OK;
-}
-
 /* ----------------------------------------------------------------- the thread -- */
 
 static void *thread_run(void *ctx)
 {
-    sherdi_save *save = ctx;
+    sherdi_save *save   = ctx;
+    sherd_status status = snapshot_write(save);
 
-    save->thread_status = file_finish(save, SHERDI_DATA_STATE);
+    save->thread_status = status == SHERD_OK ? state_finish(save) : status;
     (void)snprintf(save->thread_text, sizeof(save->thread_text), "%s", sherd_last_error());
     atomic_store(&save->is_over, 1);
     return NULL;
@@ -726,9 +777,6 @@ static sherd_status save_run(sherdi_save *save)
 
     if (status == SHERD_OK) {
         status = data_save(save);
-        if (status == SHERD_OK) {
-            status = fingerprint_check(save);
-        }
         if (save->is_async) { /* either all ranks go on writing, or none */
             status = sherdi_agree_status(engine->world, status);
         }

@@ -122,7 +122,7 @@ sherd_status sherdi_writer_reserve(sherdi_writer *writer, unsigned char **out, s
     size_t slot = writer->taken_bytes / writer->params.slot_bytes;
     size_t at   = writer->taken_bytes % writer->params.slot_bytes;
 
-    while (!writer->params.is_put_off && slot >= writer->waited + writer->params.num_slots) {
+    while (slot >= writer->waited + writer->params.num_slots) {
         slot_wait(writer);
     }
     *out      = slot_memory(writer, slot) + at;
@@ -133,19 +133,10 @@ sherd_status sherdi_writer_reserve(sherdi_writer *writer, unsigned char **out, s
 void sherdi_writer_advance(sherdi_writer *writer, size_t len_bytes)
 {
     writer->taken_bytes += len_bytes;
-    if (!writer->params.is_put_off && (writer->taken_bytes % writer->params.slot_bytes == 0 ||
-                                       writer->taken_bytes == writer->params.data_bytes)) {
+    if (writer->taken_bytes % writer->params.slot_bytes == 0 ||
+        writer->taken_bytes == writer->params.data_bytes) {
         slot_start(writer);
     }
-}
-
-sherd_status sherdi_writer_flush(sherdi_writer *writer)
-{
-    while (writer->status == SHERD_OK &&
-           slot_begin(writer, writer->started) < writer->params.data_bytes) {
-        slot_start(writer);
-    }
-    return writer->status;
 }
 
 /* Through the slots' memory, which is aligned: nothing is on its way any more. */

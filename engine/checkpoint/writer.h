@@ -1,5 +1,5 @@
 /* Writes a data file: bytes come in order, go through a few slots, are checksummed and written with several requests in
- * flight past the page cache. Or all of them are kept in memory first and written by another thread. */
+ * flight past the page cache. */
 #ifndef SHERDI_ENGINE_CHECKPOINT_WRITER_H
 #define SHERDI_ENGINE_CHECKPOINT_WRITER_H
 
@@ -13,14 +13,13 @@
 typedef void (*sherdi_writer_progress_fn)(void *ctx, size_t more_bytes);
 
 typedef struct sherdi_writer_params {
-    sherdi_ioq    *queue;
-    sherdi_mem    *mem;
-    const char    *folder, *name;
-    unsigned char *memory;     /* [num_slots * slot_bytes], aligned; borrowed until close */
-    size_t         slot_bytes; /* a multiple of SHERDI_CHECKPOINT_EXTENT_BYTES */
-    size_t         num_slots;  /* of one whose writes are put off: enough for all of data_bytes */
-    size_t         header_bytes, data_bytes; /* the data begins behind the header */
-    int            is_put_off;               /* nothing is written before sherdi_writer_flush */
+    sherdi_ioq               *queue;
+    sherdi_mem               *mem;
+    const char               *folder, *name;
+    unsigned char            *memory; /* [num_slots * slot_bytes], aligned; borrowed until close */
+    size_t                    slot_bytes; /* a multiple of SHERDI_CHECKPOINT_EXTENT_BYTES */
+    size_t                    num_slots;
+    size_t                    header_bytes, data_bytes; /* the data begins behind the header */
     sherdi_writer_progress_fn progress;
     void                     *progress_ctx;
 } sherdi_writer_params;
@@ -40,10 +39,8 @@ typedef struct sherdi_writer {
 sherd_status sherdi_writer_open(sherdi_writer *writer, const sherdi_writer_params *params);
 /** Where the next bytes go; *room_out is how many fit there, at least 1 while data is to come. Waits for a slot. E_IO. */
 sherd_status sherdi_writer_reserve(sherdi_writer *writer, unsigned char **out, size_t *room_out);
-/** So many bytes are there. */
+/** So many bytes are there; a slot that is full is checksummed and written. */
 void sherdi_writer_advance(sherdi_writer *writer, size_t len_bytes);
-/** The data that was put off goes to the file; from any thread. E_IO. */
-sherd_status sherdi_writer_flush(sherdi_writer *writer);
 /** Behind all of the data: the header [header_bytes], then all of it is on the medium. E_IO. */
 sherd_status sherdi_writer_finish(sherdi_writer *writer, const char *header);
 /** Waits for what is in flight; closes. The file stays. Accepts one that was not opened. */

@@ -3,8 +3,6 @@
  * the CPU all of them are one lane, and nothing waits. */
 #include "engine/run/engine_impl.h"
 
-#include <string.h>
-
 /* A transport's own time, on whatever thread it ran. */
 static void transfer_tell(void *ctx, int is_reduction, const char *what, uint64_t bytes,
                           int64_t start_ns, int64_t end_ns)
@@ -84,7 +82,7 @@ void sherdi_place_put(sherd_engine *engine, sherdi_place place, void *dst, const
                       size_t len_bytes)
 {
     if (place != SHERDI_PLACE_DEVICE || !sherdi_has_device(engine)) {
-        memcpy(dst, src, len_bytes);
+        engine->host->kernels->copy(engine->host, dst, src, len_bytes);
         return;
     }
     engine->backend->kernels->copy(engine->backend, dst, src, len_bytes);
@@ -94,7 +92,7 @@ sherd_status sherdi_place_get(sherd_engine *engine, sherdi_place place, void *ds
                               size_t len_bytes)
 {
     if (place != SHERDI_PLACE_DEVICE || !sherdi_has_device(engine)) {
-        memcpy(dst, src, len_bytes);
+        engine->host->kernels->copy(engine->host, dst, src, len_bytes);
         return SHERD_OK;
     }
     engine->backend->kernels->copy(engine->backend, dst, src, len_bytes);
