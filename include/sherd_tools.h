@@ -142,7 +142,7 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_checkpoint_open(const char *dir, con
                                                             sherd_checkpoint **out);
 /** Accepts NULL. */
 SHERD_API void sherd_checkpoint_close(sherd_checkpoint *checkpoint);
-/** Valid until close. */
+/** Valid until close. NULL of NULL. */
 SHERD_API const sherd_checkpoint_info *sherd_checkpoint_describe(
     const sherd_checkpoint *checkpoint);
 

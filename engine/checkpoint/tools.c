@@ -171,7 +171,7 @@ void sherd_checkpoint_close(sherd_checkpoint *checkpoint)
 
 const sherd_checkpoint_info *sherd_checkpoint_describe(const sherd_checkpoint *checkpoint)
 {
-    return &checkpoint->info;
+    return checkpoint == NULL ? NULL : &checkpoint->info;
 }
 
 /* -------------------------------------------------------------- find, remove -- */

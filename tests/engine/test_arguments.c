@@ -447,8 +447,50 @@ static void engines_without_an_argument_refuse(void)
     REFUSED(sherd_blob_get(r.engine, NULL, NULL, (size_t[1]){0}, NULL));
     REFUSED(sherd_blob_get(r.engine, "key", NULL, NULL, NULL));
     REFUSED(sherd_param_local(r.engine, 0, (size_t[1]){0}, NULL));
+    REFUSED(sherd_checkpoint_save(r.engine, NULL, NULL, NULL));
+    REFUSED(sherd_checkpoint_load(r.engine, NULL, NULL, NULL));
+    REFUSED(sherd_checkpoint_query(r.engine, NULL));
     rig_close(&r);
     sherd_world_destroy(world);
+}
+
+static void checkpoints_take_null(void)
+{
+    sherd_checkpoint_param  param;
+    sherd_checkpoint_report report;
+    sherd_load_params       load;
+    sherd_save_params       save;
+    sherd_verify_params     verify;
+    sherd_checkpoint       *checkpoint;
+    float                   value;
+
+    sherd_save_params_init(&save);
+    CHECK_INT(sizeof(save), save.struct_size);
+    REFUSED(sherd_checkpoint_save(NULL, "/nowhere", NULL, &save));
+    sherd_load_params_init(&load);
+    CHECK_INT(sizeof(load), load.struct_size);
+    REFUSED(sherd_checkpoint_load(NULL, "/nowhere", NULL, &load));
+    sherd_checkpoint_report_init(&report);
+    CHECK_INT(sizeof(report), report.struct_size);
+    REFUSED(sherd_checkpoint_wait(NULL, &report));
+    REFUSED(sherd_checkpoint_query(NULL, &report));
+    REFUSED(sherd_checkpoints_find(NULL, NULL, NULL));
+    REFUSED(sherd_checkpoints_find("/nowhere", NULL, NULL));
+    REFUSED(sherd_checkpoint_remove(NULL, "tag"));
+    REFUSED(sherd_checkpoint_remove("/nowhere", NULL));
+    REFUSED(sherd_checkpoint_open(NULL, NULL, &checkpoint));
+    REFUSED(sherd_checkpoint_open("/nowhere", NULL, NULL));
+    sherd_checkpoint_close(NULL);
+    CHECK(sherd_checkpoint_describe(NULL) == NULL);
+    sherd_checkpoint_param_init(&param);
+    CHECK_INT(sizeof(param), param.struct_size);
+    REFUSED(sherd_checkpoint_param_at(NULL, 0, &param));
+    REFUSED(sherd_checkpoint_read(NULL, "w", "master", 0, 1, &value));
+    REFUSED(sherd_checkpoint_write(NULL, SHERD_PLAN_TABLE, NULL, NULL));
+    sherd_verify_params_init(&verify);
+    CHECK_INT(sizeof(verify), verify.struct_size);
+    REFUSED(sherd_checkpoint_verify(NULL, &verify));
+    REFUSED(sherd_checkpoint_export(NULL, "/nowhere", NULL));
 }
 
 static void others_take_null(void)
@@ -467,6 +509,7 @@ static void others_take_null(void)
     REFUSED(sherd_state_files_find("/nowhere", NULL, NULL));
     REFUSED(sherd_state_file_remove(NULL));
     REFUSED(sherd_env_write(SHERD_PLAN_TABLE, NULL, NULL));
+    checkpoints_take_null();
     sherd_state_file_init(&file);
     CHECK_INT(sizeof(file), file.struct_size);
     sherd_tensor_map_init(&map);
