@@ -1,5 +1,7 @@
-/* The one file that sees xxhash.h, whose code is compiled in here: nothing is linked. */
+/* This one and the wide ones see xxhash.h, whose code is compiled in: nothing is linked. */
 #include "offload/checksum.h"
+
+#include "offload/checksum_wide.h"
 
 #include "sherd_build.h"
 
@@ -18,6 +20,14 @@ sherd_status sherdi_checksum_check_built(void)
 
 uint64_t sherdi_checksum(const void *data, size_t len_bytes)
 {
+#ifdef __x86_64__
+    if (__builtin_cpu_supports("avx512f")) {
+        return sherdi_checksum_avx512(data, len_bytes);
+    }
+    if (__builtin_cpu_supports("avx2")) {
+        return sherdi_checksum_avx2(data, len_bytes);
+    }
+#endif
     return XXH3_64bits(data, len_bytes);
 }
 
