@@ -597,8 +597,9 @@ typedef struct sherd_checkpoint_report {
     uint64_t fingerprint; /* of the parameters that were saved or loaded */
 } sherd_checkpoint_report;
 SHERD_API void sherd_checkpoint_report_init(sherd_checkpoint_report *report);
-/** Waits until an asynchronous save is complete, and returns its failure if it had one; else the next boundary does.
- *  `out` may be NULL. Collective while one runs. E_IO. */
+/** Waits until an asynchronous save is complete, and returns its failure if it had one. A boundary that finds it complete, or
+ *  failed, ends it too, and goes on; the failure then waits for this call, or for the next save or load, which returns it and
+ *  does nothing else. `out` may be NULL. Collective while one runs. E_IO. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_checkpoint_wait(sherd_engine            *engine,
                                                             sherd_checkpoint_report *out);
 /** The same without waiting: is_running tells whether there is something to wait for. It ends at a boundary, on all ranks
