@@ -50,7 +50,9 @@ struct sherdi_save {
     save_message                mine;
     save_message               *all;
     sherdi_fingerprints         known;        /* when the state was copied */
-    size_t                      copied_bytes; /* of an asynchronous one, in memory */
+    size_t                      copied_bytes; /* of an asynchronous one: values in the snapshot */
+    unsigned char              *blobs;        /* ... and the rank's blobs, one behind the other */
+    size_t                      blobs_bytes;
     sherdi_manifest             manifest;
     uint64_t                    done_bytes, all_bytes;
     int64_t                     start_ns;
@@ -146,22 +148,23 @@ static sherd_status writer_make(sherdi_save *save, sherdi_data_file which)
 
     SHERDI_TRY(is_copied ? SHERD_OK : slots_need(save));
     sherdi_data_file_name(which, save->engine->rank, save->engine->world_size, name);
-    return sherdi_writer_open(
-        &save->writers[which],
-        &(sherdi_writer_params){
-            .queue        = save->queue,
-            .mem          = &save->engine->mem,
-            .folder       = save->folder,
-            .name         = name,
-            .memory       = is_copied ? snapshot_of(save) : save->slots,
-            .slot_bytes   = plan->checkpoint_slot_bytes,
-            .num_slots    = is_copied ? sherdi_div_up(bytes, plan->checkpoint_slot_bytes)
-                                      : plan->checkpoint_slots,
-            .header_bytes = save->header_len[which],
-            .data_bytes   = bytes,
-            .progress     = progress_tell,
-            .progress_ctx = save,
-        });
+    return sherdi_writer_open(&save->writers[which],
+                              &(sherdi_writer_params){
+                                  .queue        = save->queue,
+                                  .mem          = &save->engine->mem,
+                                  .folder       = save->folder,
+                                  .name         = name,
+                                  .memory       = is_copied ? snapshot_of(save) : save->slots,
+                                  .slot_bytes   = plan->checkpoint_slot_bytes,
+                                  .num_slots    = is_copied
+                                                      ? plan->buffers[SHERDI_BUFFER_SNAPSHOT].bytes /
+                                                         plan->checkpoint_slot_bytes
+                                                      : plan->checkpoint_slots,
+                                  .header_bytes = save->header_len[which],
+                                  .data_bytes   = bytes,
+                                  .progress     = progress_tell,
+                                  .progress_ctx = save,
+                              });
 }
 
 /* The checksums are known; the file is whole behind this. */
@@ -257,7 +260,27 @@ static sherd_status block_save(void *ctx, const sherdi_op *op)
     return pieces_each(save, op, op->block, save->is_async ? piece_copy : piece_write);
 }
 
-/* The walk goes over the blocks in their order too. */
+static sherd_status bytes_write(sherdi_save *save, const unsigned char *bytes, size_t len_bytes)
+{
+    sherdi_writer *writer = &save->writers[SHERDI_DATA_STATE];
+
+    while (len_bytes > 0) {
+        unsigned char *to;
+        size_t         room;
+        size_t         some;
+
+        SHERDI_TRY(sherdi_writer_reserve(writer, &to, &room));
+        some = sherdi_min_size(room, len_bytes);
+        memcpy(to, bytes, some);
+        sherdi_writer_advance(writer, some);
+        bytes += some;
+        len_bytes -= some;
+    }
+    return SHERD_OK;
+}
+
+/* The walk goes over the blocks in their order too. Blobs have no room in the snapshot: they go through the slots of
+ * values that are written. */
 static sherd_status snapshot_write(sherdi_save *save)
 {
     const sherdi_plan *plan = save->engine->plan;
@@ -265,7 +288,7 @@ static sherd_status snapshot_write(sherdi_save *save)
     for (size_t b = 0; b < plan->num_blocks; b++) {
         SHERDI_TRY(pieces_each(save, NULL, &plan->blocks[b], piece_write));
     }
-    return SHERD_OK;
+    return bytes_write(save, save->blobs, save->blobs_bytes);
 }
 
 /* ------------------------------------------------------------------ manifest -- */
@@ -588,23 +611,33 @@ static sherd_status own_fingerprint(sherdi_save *save)
 
 static sherd_status blobs_save(sherdi_save *save)
 {
-    sherdi_writer      *writer = &save->writers[SHERDI_DATA_STATE];
-    const sherdi_blobs *blobs  = &save->engine->blobs;
+    const sherdi_blobs *blobs = &save->engine->blobs;
     const sherdi_blob  *blob;
     size_t              next = 0;
 
     while ((blob = sherdi_shard_next_blob(blobs, save->engine->rank, &next)) != NULL) {
-        for (size_t at = 0; at < blob->len_bytes;) {
-            unsigned char *to;
-            size_t         room;
-            size_t         some;
+        SHERDI_TRY(bytes_write(save, blob->data, blob->len_bytes));
+    }
+    return SHERD_OK;
+}
 
-            SHERDI_TRY(sherdi_writer_reserve(writer, &to, &room));
-            some = sherdi_min_size(room, blob->len_bytes - at);
-            memcpy(to, blob->data + at, some);
-            sherdi_writer_advance(writer, some);
-            at += some;
-        }
+/* The trainer may set others while an asynchronous save writes these. */
+static sherd_status blobs_copy(sherdi_save *save)
+{
+    const sherdi_blobs *blobs = &save->engine->blobs;
+    const sherdi_blob  *blob;
+    size_t              next = 0;
+    size_t              at   = 0;
+
+    save->blobs_bytes =
+        sherdi_safetensors_data_bytes(save->headers[SHERDI_DATA_STATE]) - save->copied_bytes;
+    save->blobs = sherdi_alloc(&save->engine->mem, SHERDI_MEM_CONTROL, save->blobs_bytes);
+    if (save->blobs == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    while ((blob = sherdi_shard_next_blob(blobs, save->engine->rank, &next)) != NULL) {
+        memcpy(save->blobs + at, blob->data, blob->len_bytes);
+        at += blob->len_bytes;
     }
     return SHERD_OK;
 }
@@ -642,10 +675,14 @@ static sherd_status data_save(sherdi_save *save)
     if (save->headers[SHERDI_DATA_STATE] == NULL) {
         return SHERD_OK;
     }
+    save->known = save->engine->fingerprints;
     SHERDI_TRY(save->mine.is_kept ? own_fingerprint(save)
                                   : sherdi_update_save(save->engine, block_save, save));
+    if (save->is_async) {
+        return blobs_copy(save);
+    }
     SHERDI_TRY(blobs_save(save));
-    return save->is_async ? SHERD_OK : file_finish(save, SHERDI_DATA_STATE);
+    return save->mine.is_kept ? file_finish(save, SHERDI_DATA_STATE) : state_finish(save);
 }
 
 /* ----------------------------------------------------------------- the thread -- */
@@ -711,6 +748,7 @@ static void save_close(sherdi_save *save)
     }
     sherdi_ioq_destroy(save->queue);
     sherdi_free(save->slots);
+    sherdi_free(save->blobs);
     sherdi_manifest_fini(&save->manifest);
     sherdi_free(save->all);
     save->engine->save = NULL;

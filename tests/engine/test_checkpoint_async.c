@@ -78,6 +78,23 @@ static void data_compare(const char *dir, int world_size)
     }
 }
 
+/* One of all ranks and one of each, both longer than what the snapshot has beside the values. */
+static void blobs_set(rig *r, unsigned char byte)
+{
+    static const size_t LEN  = 400001;
+    unsigned char      *data = malloc(LEN);
+    sherd_blob_params   own;
+
+    sherd_blob_params_init(&own);
+    own.is_per_rank = 1;
+    CHECK(data != NULL);
+    memset(data, byte, LEN);
+    CHECK_OK(sherd_blob_set(r->engine, "of all", data, LEN, NULL));
+    memset(data, byte + 1 + sherd_world_rank(r->world), LEN);
+    CHECK_OK(sherd_blob_set(r->engine, "own", data, LEN, &own));
+    free(data);
+}
+
 static void snapshot_body(sherd_world *world, void *raw)
 {
     const job        *j    = raw;
@@ -89,9 +106,11 @@ static void snapshot_body(sherd_world *world, void *raw)
     saved_open(&r, world, &j->options);
     saved_fill(&r);
     saved_train(&r, 2);
+    blobs_set(&r, 7);
     fingerprint = rig_fingerprint(&r);
     CHECK_OK(sherd_checkpoint_save(r.engine, j->dir, "sync", &sync));
     CHECK_OK(sherd_checkpoint_save(r.engine, j->dir, "async", NULL));
+    blobs_set(&r, 77);               /* others by now */
     while (r.engine->save != NULL) { /* a boundary ends it, the same one on all ranks */
         double all = 1;
 
