@@ -349,6 +349,8 @@ static void last_two_are_kept_and_latest_names_one(void)
 
 /* -------------------------------------------------------------- asynchronous -- */
 
+#define LARGE_BLOB_BYTES 1000000
+
 /* Until an asynchronous save has ended: how many steps it took, the same on every rank. */
 static void query_body(sherd_world *world, void *raw)
 {
@@ -356,7 +358,12 @@ static void query_body(sherd_world *world, void *raw)
     sherd_checkpoint_report report;
     char                    keys[1024];
     double                  count = 0, sum;
+    char                   *large = calloc(1, LARGE_BLOB_BYTES);
+    size_t                  len   = LARGE_BLOB_BYTES;
     rig                     r;
+
+    CHECK(large != NULL);
+    memset(large, 'x', len);
 
     sherd_checkpoint_report_init(&report);
     open_as(&r, world, j, keys);
@@ -364,7 +371,10 @@ static void query_body(sherd_world *world, void *raw)
     train(&r, 1);
     CHECK_OK(sherd_checkpoint_query(r.engine, &report));
     CHECK_INT(0, report.is_running);
+    blobs_set(&r);
+    CHECK_OK(sherd_blob_set(r.engine, "large", large, len, NULL));
     CHECK_OK(sherd_checkpoint_save(r.engine, j->dir, NULL, NULL));
+    CHECK_OK(sherd_blob_set(r.engine, "large", NULL, 0, NULL)); /* the copy stays */
     CHECK_OK(sherd_checkpoint_query(r.engine, &report));
     CHECK_INT(1, report.is_running);
     CHECK_INT(1, report.step);
@@ -378,6 +388,12 @@ static void query_body(sherd_world *world, void *raw)
     CHECK_OK(sherd_world_sum_f64(world, &sum, 1));
     CHECK(sum == count * j->layout.world_size);
     CHECK_OK(sherd_checkpoint_wait(r.engine, NULL));
+    CHECK_OK(sherd_checkpoint_load(r.engine, j->dir, NULL, NULL));
+    blobs_check(&r, j->layout.world_size);
+    memset(large, 0, len);
+    CHECK_OK(sherd_blob_get(r.engine, "large", large, &len, NULL));
+    CHECK(len == LARGE_BLOB_BYTES && large[0] == 'x' && memcmp(large, large + 1, len - 1) == 0);
+    free(large);
     rig_close(&r);
 }
 
