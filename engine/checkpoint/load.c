@@ -443,6 +443,28 @@ static sherd_status values_load(load *l)
     return SHERD_OK;
 }
 
+/* Of this rank's state, that the checkpoint has. */
+static uint64_t bytes_wanted(const load *l)
+{
+    const sherd_engine *engine = l->engine;
+    uint64_t            bytes  = 0;
+
+    for (size_t b = 0; b < engine->plan->num_blocks; b++) {
+        sherdi_shard_pieces pieces =
+            sherdi_shard_all(engine->plan, &engine->model, &engine->plan->blocks[b]);
+        sherdi_shard_piece piece;
+
+        while (sherdi_shard_next(&pieces, &piece)) {
+            for (int part = 0; part < engine->settings.optimizer->num_parts; part++) {
+                int is_there = l->found[piece.param] != NOT_THERE && l->parts[part] != NOT_THERE;
+
+                bytes += is_there ? piece.count * sizeof(float) : 0;
+            }
+        }
+    }
+    return bytes;
+}
+
 static sherd_status load_run(load *l, const char *tag)
 {
     sherd_engine *engine = l->engine;
@@ -452,7 +474,7 @@ static sherd_status load_run(load *l, const char *tag)
     SHERDI_TRY(sherdi_agree_status(engine->world, open_local(l)));
     SHERDI_TRY(same_check(l, sherdi_reader_manifest(l->reader)->checksum,
                           "finds another checkpoint in its folder"));
-    l->all_bytes           = sherdi_reader_manifest(l->reader)->data_bytes;
+    l->all_bytes           = bytes_wanted(l);
     engine->failure.status = SHERD_OK;
     status                 = values_load(l);
     if (status != SHERD_OK) {
