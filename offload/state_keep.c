@@ -6,6 +6,7 @@
 #include "offload/checksum.h"
 
 #include <assert.h>
+#include <stdio.h>
 #include <string.h>
 
 /* ---------------------------------------------------- where it lies now -- */
@@ -203,26 +204,41 @@ static sherd_status keep_check(const sherdi_state_tier *self)
     return SHERD_OK;
 }
 
-/* What is in the set is on the medium, and it is written no more. */
-static sherd_status set_freeze(sherdi_state_tier *self, int set)
-{
-    if (self->sets.sets[set].role != SHERDI_SET_WRITABLE) {
-        return SHERD_OK;
-    }
-    SHERDI_TRY(sherdi_file_sync(self->sets.sets[set].file));
-    sherdi_state_set_assign(&self->sets, set, SHERDI_SET_KEPT);
-    sherdi_state_set_assign(&self->sets, reserved_find(self), SHERDI_SET_WRITABLE);
-    return SHERD_OK;
-}
-
+/* All that is live is in the set, and on the medium. */
 static sherd_status set_fill(sherdi_state_tier *self, int target)
 {
     SHERDI_TRY(sherdi_tier_state_reserve(&self->tier));
     SHERDI_TRY(live_gather(self, target));
-    return set_freeze(self, target);
+    return self->sets.sets[target].role == SHERDI_SET_WRITABLE
+               ? sherdi_file_sync(self->sets.sets[target].file)
+               : SHERD_OK;
 }
 
-/* The links first: where there can be none, there is nothing to be reserved or gathered for. */
+/* It is written no more: what was reserved takes its place. */
+static void set_freeze(sherdi_state_tier *self, int set)
+{
+    if (self->sets.sets[set].role == SHERDI_SET_WRITABLE) {
+        sherdi_state_set_assign(&self->sets, set, SHERDI_SET_KEPT);
+        sherdi_state_set_assign(&self->sets, reserved_find(self), SHERDI_SET_WRITABLE);
+    }
+}
+
+/* Whether links to it can be made there. */
+static sherd_status links_try(const sherdi_file *file, const char *const *folders, const char *name)
+{
+    char         other[SHERDI_STATE_FOLDER_BYTES];
+    sherd_status status;
+
+    (void)snprintf(other, sizeof(other), ".%s", name);
+    status = sherdi_file_link(file, folders, other);
+    if (status == SHERD_OK) {
+        sherdi_file_unlink(file, folders, other);
+    }
+    return status;
+}
+
+/* Links are tried first: where there can be none, there is nothing to be reserved or gathered for. Those that stay are
+ * made last, so that what has the name is whole. */
 sherd_status sherdi_tier_state_keep(sherdi_tier *tier, const char *folder, const char *name)
 {
     const char        *folders[SHERDI_STATE_FOLDER_BYTES / 2]; /* a name takes two bytes at least */
@@ -237,12 +253,13 @@ sherd_status sherdi_tier_state_keep(sherdi_tier *tier, const char *folder, const
     for (int i = 0; i < self->sets.num_folders; i++) {
         folders[i] = folder;
     }
-    status = sherdi_file_link(file, folders, name);
+    SHERDI_TRY(links_try(file, folders, name));
+    status = set_fill(self, target);
     if (status == SHERD_OK) {
-        status = set_fill(self, target);
-        if (status != SHERD_OK) {
-            sherdi_file_unlink(file, folders, name);
-        }
+        status = sherdi_file_link(file, folders, name);
+    }
+    if (status == SHERD_OK) {
+        set_freeze(self, target);
     }
     sherdi_tier_state_unreserve(tier);
     return status;

@@ -354,7 +354,7 @@ static void keep_that_cannot_be_is_refused_and_changes_nothing(void)
     CHECK_ERROR_SAYS("nothing was committed");
     step(tier, 1);
     CHECK_STATUS(SHERD_E_IO, sherdi_tier_state_keep(tier, "/nowhere/at/all", "state"));
-    CHECK_ERROR_SAYS("/nowhere/at/all/state: No such file");
+    CHECK_ERROR_SAYS("/nowhere/at/all/.state: No such file");
     CHECK(stat(kept_folder(), &here) == 0 && stat("/dev/shm", &there) == 0);
     if (here.st_dev != there.st_dev) {
         CHECK_STATUS(SHERD_E_NOTSUP, sherdi_tier_state_keep(tier, "/dev/shm", "sherd-test-state"));
