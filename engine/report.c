@@ -215,7 +215,8 @@ sherd_status sherd_engine_traffic(sherd_engine *engine, sherd_traffic_report *ou
     report.read_micro_planned    = plan->moves.nvme_read_micro_bytes;
     report.read_step_planned     = plan->moves.nvme_read_step_bytes;
     report.written_micro_planned = plan->moves.nvme_written_micro_bytes;
-    report.written_step_planned  = plan->moves.nvme_written_step_bytes;
+    report.written_step_planned =
+        plan->moves.nvme_written_step_bytes + sherdi_store_blob_bytes(engine);
     report.update_device_planned = plan->moves.update_device_bytes;
     report.update_host_planned   = plan->moves.update_host_bytes;
     report.wear_days             = wear.days;

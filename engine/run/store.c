@@ -463,23 +463,42 @@ void sherdi_store_close(sherd_engine *engine)
 
 /* ------------------------------------------------------------ generations -- */
 
+static size_t note_bytes(const sherd_engine *engine)
+{
+    const sherdi_blobs *blobs = &engine->blobs;
+
+    return blobs->count == 0 ? sizeof(sherdi_state_record)
+                             : sizeof(sherdi_state_record) + sizeof(uint64_t) +
+                                   sherdi_blobs_bytes(blobs, SHERDI_BLOB_GLOBAL, engine->rank) +
+                                   sherdi_blobs_bytes(blobs, SHERDI_BLOB_OF_RANK, engine->rank);
+}
+
+size_t sherdi_store_blob_bytes(const sherd_engine *engine)
+{
+    size_t extents;
+
+    if (engine->store.note == NULL) { /* no generations */
+        return 0;
+    }
+    extents = engine->plan->num_extents[SHERDI_PLACE_STORAGE];
+    return sherdi_tier_state_commit_bytes(extents, note_bytes(engine)) -
+           sherdi_tier_state_commit_bytes(extents, sizeof(sherdi_state_record));
+}
+
 /* Behind the record: how long the run's blobs are, these, this rank's. Returns how long it all is. */
 static size_t note_write(const sherd_engine *engine, const sherdi_state_record *record)
 {
     const sherdi_blobs *blobs = &engine->blobs;
-    unsigned char      *note  = engine->store.note;
+    unsigned char      *note  = engine->store.note + sizeof(*record);
     uint64_t            run   = sherdi_blobs_bytes(blobs, SHERDI_BLOB_GLOBAL, engine->rank);
 
-    memcpy(note, record, sizeof(*record));
-    if (blobs->count == 0) {
-        return sizeof(*record);
+    memcpy(engine->store.note, record, sizeof(*record));
+    if (blobs->count > 0) {
+        memcpy(note, &run, sizeof(run));
+        sherdi_blobs_write(blobs, SHERDI_BLOB_GLOBAL, engine->rank, note + sizeof(run));
+        sherdi_blobs_write(blobs, SHERDI_BLOB_OF_RANK, engine->rank, note + sizeof(run) + run);
     }
-    note += sizeof(*record);
-    memcpy(note, &run, sizeof(run));
-    sherdi_blobs_write(blobs, SHERDI_BLOB_GLOBAL, engine->rank, note + sizeof(run));
-    sherdi_blobs_write(blobs, SHERDI_BLOB_OF_RANK, engine->rank, note + sizeof(run) + run);
-    return sizeof(*record) + sizeof(run) + run +
-           sherdi_blobs_bytes(blobs, SHERDI_BLOB_OF_RANK, engine->rank);
+    return note_bytes(engine);
 }
 
 /* What the run's blobs are rank 0 says: the others may have set other ones. Collective. */

@@ -47,6 +47,9 @@ void sherdi_store_agreed(sherd_engine *engine);
 /** The blobs are those of the live generation of the state. Collective. E_IO (damaged), E_NOMEM. */
 sherd_status sherdi_store_blobs(sherd_engine *engine);
 
+/** What a commit writes more for the blobs that are set. */
+size_t sherdi_store_blob_bytes(const sherd_engine *engine);
+
 /** Whether reads of state on NVMe are held against their checksums from now on. */
 void sherdi_store_verify(sherd_engine *engine, int is_on);
 
