@@ -42,7 +42,7 @@
     X(ELASTIC_CHECKPOINT, "zero_optimization.elastic_checkpoint", BOOL, SAME, (OFF), "every checkpoint loads on any number of ranks") \
     X(PIPELINE_LOADING, "zero_optimization.pipeline_loading_checkpoint", BOOL, SAME, (OFF), "reading a checkpoint runs beside copying and checking it") \
     X(CHECKPOINT_UNIVERSAL, "checkpoint.load_universal", BOOL, SAME, (OFF), "every checkpoint loads on any layout") \
-    X(CHECKPOINT_TAGS, "checkpoint.tag_validation", TEXT, SAME, (FIRST("Warn"), CHOICES("Ignore|Warn|Fail"), ANY_CASE), \
+    X(CHECKPOINT_TAGS, "checkpoint.tag_validation", TEXT, SAME, (FIRST("Warn"), CHOICES("Warn|Ignore|Fail"), ANY_CASE), \
       "ranks that save under different tags are always refused") \
     X(CHECKPOINT_PARALLEL, "checkpoint.parallel_write", BLOCK, SAME, (OPAQUE), "every rank always writes its own part") \
     X(CHECKPOINT_WRITER, "checkpoint.writer", BLOCK, SAME, (OPAQUE, NULLABLE), "a choice between implementations") \

@@ -481,7 +481,7 @@ static void config_hints_are_ignored_with_a_warning(void)
         "\"zero_optimization\": {\"round_robin_gradients\": true}",
         "\"zero_optimization\": {\"zero_hpz_partition_size\": 8}",
         "\"zero_optimization\": {\"zenflow\": {}}",
-        "\"checkpoint\": {\"load_universal\": true}",
+        "\"nebula\": {\"enabled\": true}",
     };
     static const char *const OFF[] = {
         "\"wall_clock_breakdown\": true",
