@@ -1,8 +1,8 @@
 #!/bin/sh
 # sherd checkpoint, on real files: test_checkpoint.sh SHERD MAKE_CHECKPOINT.
 set -eu
-sherd=$1
-make_checkpoint=$2
+sherd=$(realpath "$1")
+make_checkpoint=$(realpath "$2")
 subcommand=checkpoint
 . "$(dirname "$0")/lib.sh"
 dir=$scratch/runs

@@ -158,14 +158,24 @@ static void scratch_remove(void)
     (void)nftw(scratch_dir, scratch_remove_one, 16, FTW_DEPTH | FTW_PHYS);
 }
 
+static void scratch_make(void)
+{
+    (void)snprintf(scratch_dir, sizeof(scratch_dir), "/tmp/sherd-test-XXXXXX");
+    if (mkdtemp(scratch_dir) == NULL) {
+        scratch_dir[0] = '\0';
+        return;
+    }
+    (void)atexit(scratch_remove);
+}
+
+/* Ranks that are threads may all ask for it first. */
 const char *test_scratch(void)
 {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+    (void)pthread_once(&once, scratch_make);
     if (scratch_dir[0] == '\0') {
-        (void)snprintf(scratch_dir, sizeof(scratch_dir), "/tmp/sherd-test-XXXXXX");
-        if (mkdtemp(scratch_dir) == NULL) {
-            test_fail(__FILE__, __LINE__, "no scratch folder under /tmp");
-        }
-        (void)atexit(scratch_remove);
+        test_fail(__FILE__, __LINE__, "no scratch folder under /tmp");
     }
     return scratch_dir;
 }
