@@ -103,12 +103,12 @@
     X(COMMS_LOGGER, "comms_logger", BLOCK, HINT, (OPAQUE), "sherd_world_traffic counts bytes") \
     X(TIMERS, "timers", BLOCK, HINT, (OPAQUE), "the trainer keeps its own clocks") \
     X(AUTOTUNING, "autotuning", BLOCK, HINT, (OPAQUE), "the file runs as it stands, untuned") \
+    X(CHECKPOINT_LOCAL, "checkpoint.use_node_local_storage", BOOL, HINT, (OFF), "a checkpoint is one folder that all hosts share") \
     X(NEBULA, "nebula", BLOCK, HINT, (OPAQUE), "a service that stores checkpoints; sherd_checkpoint_save writes to a folder") \
     X(DATASTATES, "datastates_ckpt", BLOCK, HINT, (OPAQUE), "checkpoint.async writes beside the training") \
     X(COMPILE, "compile", BLOCK, HINT, (OPAQUE), "about compiling PyTorch modules") \
     X(PIPELINE, "pipeline", BLOCK, HINT, (OPAQUE), "pipeline parallelism is the trainer's; the world is the data-parallel group") \
     /* ---- what would train something else ---- */ \
-    X(CHECKPOINT_LOCAL, "checkpoint.use_node_local_storage", BOOL, REFUSED, (OFF), "a checkpoint is one folder that all hosts share") \
     X(ALLREDUCE_OP, "gradient_allreduce_op", TEXT, REFUSED, (FIRST("mean"), CHOICES("mean|sum")), "gradients are averaged over the ranks") \
     X(MANAGED_ACCUMULATION, "managed_gradient_accumulation", BOOL, REFUSED, (ON), \
       "the engine counts micro-batches; sherd_step_close_window ends a window early") \
