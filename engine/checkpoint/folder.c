@@ -244,9 +244,8 @@ sherd_status sherdi_checkpoint_put(const char *folder, const char *name, const v
     }
     if (status != SHERD_OK) {
         (void)unlink(beside);
-        return status;
     }
-    return sherdi_folder_sync(folder);
+    return status;
 }
 
 sherd_status sherdi_checkpoint_mark(const char *path)
@@ -336,7 +335,8 @@ static sherd_status latest_put(const char *dir, const char *tag)
     int  len =
         snprintf(text, sizeof(text), "%s %016" PRIx64 "\n", tag, sherdi_checksum(tag, strlen(tag)));
 
-    return sherdi_checkpoint_put(dir, "latest", text, (size_t)len);
+    SHERDI_TRY(sherdi_checkpoint_put(dir, "latest", text, (size_t)len));
+    return sherdi_folder_sync(dir);
 }
 
 sherd_status sherdi_checkpoint_latest(const char *dir, char tag_out[SHERDI_CHECKPOINT_NAME_BYTES])

@@ -24,7 +24,8 @@ sherd_status sherdi_checkpoint_check_folder(const char *dir, const char *tag);
 sherd_status sherdi_checkpoint_begin(const char *dir, const char *tag);
 /** E_IO with the bytes that are missing where the file system of DIR has less than `need_bytes` free. */
 sherd_status sherdi_checkpoint_check_space(const char *dir, uint64_t need_bytes);
-/** A small file of that folder, written, synced: the manifest, or DIR/latest. By rename, so it is whole or as before. E_IO. */
+/** A small file of that folder, written, synced: the manifest, or DIR/latest. By rename, so it is whole or as before; the folder
+ *  is not synced. E_IO. */
 sherd_status sherdi_checkpoint_put(const char *folder, const char *name, const void *data,
                                    size_t len_bytes);
 /** An empty file that others can see, and that nothing has to outlive. E_IO. */

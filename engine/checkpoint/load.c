@@ -310,8 +310,8 @@ static sherd_status open_local(load *l)
     sherd_engine     *engine = l->engine;
     sherdi_plan      *plan   = engine->plan;
     size_t            slots  = plan->checkpoint_slots;
-    sherdi_ioq_params params = {.request_bytes = engine->settings.io_block_bytes,
-                                .depth         = engine->settings.io_depth,
+    sherdi_ioq_params params = {.request_bytes = SHERDI_CHECKPOINT_SLOT_BYTES,
+                                .depth         = SHERDI_CHECKPOINT_SLOTS,
                                 .rank          = engine->rank,
                                 .trace         = engine->marks.trace};
 

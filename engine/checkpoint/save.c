@@ -511,8 +511,8 @@ static int frozen_keep(sherdi_save *save)
 static sherd_status open_local(sherdi_save *save)
 {
     sherd_engine     *engine = save->engine;
-    sherdi_ioq_params params = {.request_bytes = engine->settings.io_block_bytes,
-                                .depth         = engine->settings.io_depth,
+    sherdi_ioq_params params = {.request_bytes = SHERDI_CHECKPOINT_SLOT_BYTES,
+                                .depth         = SHERDI_CHECKPOINT_SLOTS,
                                 .rank          = engine->rank,
                                 .trace         = engine->marks.trace};
 
