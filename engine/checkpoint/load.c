@@ -420,7 +420,6 @@ static void fill_settle(load *l)
 static sherd_status values_load(load *l)
 {
     sherd_engine *engine = l->engine;
-    uint64_t      own    = 0;
     int           is_all = 1;
 
     for (size_t p = 0; p < engine->model.num_params; p++) {
@@ -433,7 +432,13 @@ static sherd_status values_load(load *l)
     SHERDI_TRY(sherdi_run_generation(engine, SHERDI_OP_ABANDON));
     SHERDI_TRY(sherdi_frozen_load(engine, l->reader, l->found, &engine->fingerprints.frozen));
     SHERDI_TRY(sherdi_update_load(engine, is_all ? SHERDI_WALK_LOAD : SHERDI_WALK_LOAD_SOME,
-                                  block_load, l, &own));
+                                  block_load, l));
+    engine->fingerprints.own = l->fingerprint;
+    if (!is_all) { /* some have kept their values */
+        SHERDI_TRY(sherdi_agree_status(
+            engine->world, sherdi_fill_own_fingerprint(engine, &engine->fingerprints.own)));
+    }
+    engine->fingerprints.has_own = 1;
     SHERDI_TRY(fingerprints_check(l));
     counters_take(l);
     SHERDI_TRY(sherdi_agree_status(engine->world, blobs_take(l)));

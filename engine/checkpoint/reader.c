@@ -577,12 +577,13 @@ static sherd_status slot_check(const sherdi_reader *reader, const sherdi_reader_
     return SHERD_OK;
 }
 
-/* What follows is read meanwhile, into half of the slots: values may come from two files in turn. */
+/* What follows is read meanwhile, into most of the slots: some are left for another file, from which values may come in
+ * turn. */
 static void slots_ahead(sherdi_reader *reader, size_t number)
 {
     size_t all = sherdi_div_up(reader->current->header->data_bytes, reader->params.slot_bytes);
 
-    for (size_t n = number + 1; n < all && n <= number + reader->params.num_slots / 2; n++) {
+    for (size_t n = number + 1; n < all && n <= number + reader->params.num_slots * 3 / 4; n++) {
         if (slot_find(reader, n) == NULL) {
             (void)slot_start(reader, n);
         }

@@ -267,9 +267,10 @@ sherd_status sherdi_update_fingerprint(sherd_engine *engine, sherdi_scalars_head
 /** Hands every block of this rank's state to `fn`. Changes nothing. Local. E_IO, or what `fn` returns. */
 sherd_status sherdi_update_save(sherd_engine *engine, sherdi_block_fn fn, void *ctx);
 /** `fn` gives every block its values; new parameters follow from the master weights. On a drive it is a generation that is
- *  not committed. `walk`: SHERDI_WALK_LOAD or _LOAD_SOME; *own_out is this rank's fingerprint of the masters. Collective. */
+ *  not committed. `walk`: SHERDI_WALK_LOAD or _LOAD_SOME. The fingerprint of the masters is not known behind it: who
+ *  gives them can count. Collective. */
 sherd_status sherdi_update_load(sherd_engine *engine, sherdi_walk walk, sherdi_block_fn fn,
-                                void *ctx, uint64_t *own_out);
+                                void *ctx);
 /** New parameters from the master weights that the state has; this rank's fingerprint of them. Collective. */
 sherd_status sherdi_update_republish(sherd_engine *engine, uint64_t *own_out);
 /** The ranks tell each other how it went and what they did; *out is the sum of the fingerprints. "rank 1 failed

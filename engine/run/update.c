@@ -198,9 +198,14 @@ sherd_status sherdi_update_save(sherd_engine *engine, sherdi_block_fn fn, void *
 }
 
 sherd_status sherdi_update_load(sherd_engine *engine, sherdi_walk walk, sherdi_block_fn fn,
-                                void *ctx, uint64_t *own_out)
+                                void *ctx)
 {
-    engine->run.block_fn  = fn;
-    engine->run.block_ctx = ctx;
-    return masters_publish(engine, walk, own_out);
+    uint64_t     none;
+    sherd_status status;
+
+    engine->run.block_fn         = fn;
+    engine->run.block_ctx        = ctx;
+    status                       = masters_publish(engine, walk, &none);
+    engine->fingerprints.has_own = 0;
+    return status;
 }
