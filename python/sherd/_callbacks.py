@@ -1,0 +1,53 @@
+"""Functions of Python that the engine calls, and text that it writes in pieces."""
+from __future__ import annotations
+
+import ctypes
+from typing import Any, Callable
+
+from sherd._library import library
+
+
+class Calls:
+    """Runs a call of the engine that calls back. What Python raises inside comes out of the call as it is.
+
+    with Calls() as calls:
+        lib.some_call(..., calls.make("sherd_write_fn", function), None)
+    """
+
+    def __init__(self) -> None:
+        self._raised: BaseException | None = None
+        self._kept: list[Any] = []
+
+    def make(self, name: str, function: Callable[..., None] | None) -> Any:
+        """`function` (without the context) as a callback; None becomes NULL."""
+        kind = library().types.callbacks[name]
+        if function is None:
+            return kind()
+        gives_status = library().api["callbacks"][name]["returns"] == "sherd_status"
+
+        def called(_context: Any, *arguments: Any) -> int | None:
+            try:
+                function(*arguments)
+                return 0 if gives_status else None
+            except BaseException as error:  # it may not pass through C, and is raised behind the call
+                self._raised = self._raised or error
+                return library().constants["SHERD_E_INVAL"] if gives_status else None
+
+        self._kept.append(kind(called))
+        return self._kept[-1]
+
+    def __enter__(self) -> "Calls":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._kept.clear()
+        if self._raised is not None:
+            raise self._raised from None
+
+
+def written(call: Callable[[Any], None]) -> str:
+    """The text that `call` writes when it is given a sherd_write_fn."""
+    pieces: list[bytes] = []
+    with Calls() as calls:
+        call(calls.make("sherd_write_fn", lambda text, length: pieces.append(ctypes.string_at(text, length))))
+    return b"".join(pieces).decode()

@@ -1,0 +1,125 @@
+"""libsherd, opened by ctypes from the list of its interface (api.json). Calls release the GIL while they run."""
+from __future__ import annotations
+
+import ctypes
+import functools
+import json
+import os
+from pathlib import Path
+from typing import Any, Callable, Iterator
+
+from sherd._types import Types
+from sherd.errors import BY_STATUS, SherdError
+
+HERE = Path(__file__).resolve().parent
+
+
+def _candidates() -> Iterator[Path]:
+    """Where libsherd may be: SHERD_LIBRARY says it; a wheel has it beside this file; a tree in its build folder."""
+    named = os.environ.get("SHERD_LIBRARY")
+    if named:
+        yield Path(named)
+        return
+    for folder in (HERE, HERE / "lib", HERE.parent / "sherd.libs", HERE.parent.parent / "build"):
+        yield from sorted(folder.glob("libsherd*.so*"), key=lambda path: len(path.name))
+
+
+def find_library() -> Path:
+    """The path of libsherd. FileNotFoundError with the places where it was looked for."""
+    for path in _candidates():
+        if path.is_file():
+            return path.resolve()
+    raise FileNotFoundError(
+        f"libsherd is not where SHERD_LIBRARY says ({os.environ['SHERD_LIBRARY']})" if os.environ.get("SHERD_LIBRARY")
+        else f"libsherd is neither in {HERE} nor in {HERE.parent.parent / 'build'}; set SHERD_LIBRARY to its path")
+
+
+def find_list(library: Path) -> Path:
+    """api.json, beside the library or where `meson install` puts it."""
+    places = [library.parent / "api.json", HERE / "api.json",
+              *(parent / "share" / "sherd" / "api.json" for parent in library.parents)]
+    for path in places:
+        if path.is_file():
+            return path
+    raise FileNotFoundError(f"the list of the interface (api.json) that belongs to {library} is neither beside it nor "
+                            f"in share/sherd of a folder above it; build and install sherd anew")
+
+
+class Library:
+    """An opened libsherd. Its functions are attributes without the prefix: `lib.world_self(...)`.
+
+    A function that returns a status raises the exception of that status with the engine's sentence, and gives None.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.api = json.loads(find_list(path).read_text(encoding="utf-8"))
+        self.types = Types(self.api)
+        self.constants: dict[str, Any] = dict(self.api["constants"])
+        for members in self.api["enums"].values():
+            self.constants.update(members)
+        self._names = {code: name for name, code in self.api["enums"]["sherd_status"].items()}
+        self._dll = ctypes.CDLL(str(path))
+        self._check_version()
+        for name, entry in self.api["functions"].items():
+            setattr(self, name.removeprefix("sherd_"), self._bind(name, entry))
+
+    def _check_version(self) -> None:
+        listed = ".".join(str(self.constants[f"SHERD_VERSION_{part}"]) for part in ("MAJOR", "MINOR", "PATCH"))
+        self._dll.sherd_version.restype = ctypes.c_char_p
+        version = self._dll.sherd_version().decode()
+        if version.split()[0].split("-")[0] != listed:
+            raise ImportError(f"{self.path} is sherd {version}, and the list of the interface beside it is of {listed}")
+
+    def _bind(self, name: str, entry: dict[str, Any]) -> Callable[..., Any]:
+        function = getattr(self._dll, name)
+        function.argtypes = [self.types.of(argument["type"]) for argument in entry["args"]]
+        function.restype = self.types.of(entry["returns"])
+        if entry["returns"] == "sherd_status" and entry["must_use"]:
+            function.errcheck = self._check
+        return function
+
+    def _check(self, status: int, _function: Any, _arguments: Any) -> None:
+        if status != 0:
+            raise self.error(status)
+
+    def error(self, status: int) -> SherdError:
+        """The exception of a status with the sentence of this thread's last failure."""
+        return BY_STATUS.get(self._names.get(status, ""), SherdError)(self.last_error().decode(errors="replace"))
+
+    def new(self, struct: str, **values: Any) -> Any:
+        """A struct of the interface with its defaults, and `values` over them. Text may be str or None."""
+        made = self.types.structs["sherd_" + struct]()
+        getattr(self, struct + "_init")(ctypes.byref(made))
+        for name, value in values.items():
+            if not hasattr(made, name):
+                raise TypeError(f"sherd_{struct} has no field {name}")
+            setattr(made, name, encoded(value))
+        return made
+
+    def callback(self, name: str, function: Callable[..., Any]) -> Any:
+        """`function` as something that C calls; to be kept alive as long as it may."""
+        return self.types.callbacks[name](function)
+
+    def has(self, function: str) -> bool:
+        return "sherd_" + function in self.api["functions"]
+
+
+def encoded(value: Any) -> Any:
+    return value.encode() if isinstance(value, str) else os.fsencode(value) if isinstance(value, os.PathLike) else value
+
+
+def fields_of(struct: Any) -> dict[str, Any]:
+    """The values of a struct by name, with text decoded, without its size."""
+    result = {}
+    for name, *_ in struct._fields_:
+        value = getattr(struct, name)
+        if name not in ("struct_size", "reserved"):
+            result[name] = value.decode(errors="replace") if isinstance(value, bytes) else value
+    return result
+
+
+@functools.cache
+def library() -> Library:
+    """The libsherd of this process, opened once."""
+    return Library(find_library())

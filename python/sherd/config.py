@@ -1,0 +1,65 @@
+"""Configurations: DeepSpeed's keys, from a file, a dict, or both."""
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+from typing import Any, Mapping
+
+from sherd._callbacks import written
+from sherd._library import library
+
+
+class Config:
+    """A configuration: the path of a JSON file, or a mapping with the same keys.
+
+    docs/configuration.md lists the keys. InvalidError says file, line, column and key of what is wrong.
+    """
+
+    def __init__(self, source: str | os.PathLike[str] | Mapping[str, Any]) -> None:
+        self._lib = library()
+        out = ctypes.c_void_p()
+        if isinstance(source, Mapping):
+            text = json.dumps(source).encode()
+            self._lib.config_parse(text, len(text), ctypes.byref(out))
+        else:
+            self._lib.config_load(os.fsencode(source), ctypes.byref(out))
+        self._handle: int | None = out.value
+
+    @property
+    def handle(self) -> int:
+        if self._handle is None:
+            raise ValueError("the configuration is destroyed")
+        return self._handle
+
+    def set(self, key: str, value: Any) -> None:
+        """Sets one key ("optimizer.params.lr"): fills "auto" and what is not there; another explicit value is an error.
+
+        A key that begins with "!" overrides the file.
+        """
+        self._lib.config_set(self.handle, key.encode(), json.dumps(value).encode())
+
+    def has(self, key: str) -> bool:
+        """Whether the key has a value, from the file, the program or by default."""
+        return bool(self._lib.config_has(self.handle, key.encode()))
+
+    def resolved(self) -> dict[str, Any]:
+        """All keys with value and origin."""
+        return json.loads(written(lambda write: self._lib.config_dump(self.handle, write, None)))
+
+    @property
+    def warnings(self) -> list[str]:
+        count = self._lib.config_warning_count(self.handle)
+        return [self._lib.config_warning(self.handle, index).decode() for index in range(count)]
+
+    def destroy(self) -> None:
+        """May be called twice, and as soon as an engine is made of it."""
+        if self._handle is not None:
+            self._lib.config_destroy(self._handle)
+            self._handle = None
+
+    def __enter__(self) -> "Config":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.destroy()

@@ -1,0 +1,69 @@
+"""Failures as exceptions. Each carries the engine's own sentence: what failed, where, and what to do."""
+from __future__ import annotations
+
+
+class SherdError(Exception):
+    """Anything that libsherd refuses or that fails in it. `status` is the name of its status."""
+
+    status = "SHERD_E_INVAL"
+
+
+class AgainError(SherdError):
+    """Busy: try again."""
+
+    status = "SHERD_E_AGAIN"
+
+
+class InvalidError(SherdError, ValueError):
+    """An argument or an input is wrong: the call has to be another one."""
+
+    status = "SHERD_E_INVAL"
+
+
+class StateError(SherdError, RuntimeError):
+    """The call is not allowed now."""
+
+    status = "SHERD_E_STATE"
+
+
+class NotSupportedError(SherdError, NotImplementedError):
+    """This build or this configuration cannot do it."""
+
+    status = "SHERD_E_NOTSUP"
+
+
+class OutOfMemoryError(SherdError, MemoryError):
+    """It does not fit. The sentence says what is missing and, at seal, the nearest setting that fits."""
+
+    status = "SHERD_E_NOMEM"
+
+
+class InputOutputError(SherdError, OSError):
+    """A file or a drive failed."""
+
+    status = "SHERD_E_IO"
+
+
+class NumericError(SherdError, ArithmeticError):
+    """A number is out of the range that is allowed."""
+
+    status = "SHERD_E_NUMERIC"
+
+
+class PeerLostError(SherdError, ConnectionError):
+    """A rank of the world is lost: the world has to be made anew."""
+
+    status = "SHERD_E_PEER_LOST"
+
+
+class DeviceError(SherdError, RuntimeError):
+    """Work on the device failed."""
+
+    status = "SHERD_E_DEVICE"
+
+
+BY_STATUS: dict[str, type[SherdError]] = {
+    kind.status: kind
+    for kind in (AgainError, InvalidError, StateError, NotSupportedError, OutOfMemoryError, InputOutputError,
+                 NumericError, PeerLostError, DeviceError)
+}

@@ -1,0 +1,119 @@
+"""Worlds: the ranks that train together."""
+from __future__ import annotations
+
+import ctypes
+from typing import Any, Sequence
+
+from sherd._library import encoded, library
+
+
+class World:
+    """A rank's place among the ranks of a job. Made by one of the class methods; one thread drives its engines.
+
+    `params` of the class methods are the fields of sherd_world_params: transport, device, local_rank, timeout_ns,
+    cpu_threads, backend.
+    """
+
+    def __init__(self, handle: int) -> None:
+        self._lib = library()
+        self._handle: int | None = handle
+
+    @classmethod
+    def self(cls) -> "World":
+        """One rank, alone."""
+        return cls(_made("world_self"))
+
+    @classmethod
+    def from_env(cls, **params: Any) -> "World":
+        """The world that the launcher set up (torchrun, mpirun, srun, SHERD_RANK), else one rank alone.
+
+        Collective over the job; blocks until all ranks have met. docs/launching.md has the variables.
+        """
+        return cls(_made("world_from_env", _params(params)))
+
+    @classmethod
+    def create(cls, rank: int, world_size: int, rendezvous: str, **params: Any) -> "World":
+        """An explicit meeting at "tcp://host:port" or "unix:///path". Collective, blocks."""
+        return cls(_made("world_create", rank, world_size, encoded(rendezvous), _params(params)))
+
+    @classmethod
+    def simulate(cls, rank: int, world_size: int, **machine: Any) -> "World":
+        """A rank that moves nothing and counts everything: what plans are made on.
+
+        `machine` are the fields of sherd_simulate_params: backend, ranks_per_host, device_bytes, host_bytes.
+        """
+        struct = library().new("simulate_params", **machine)
+        return cls(_made("world_simulate_with", rank, world_size, ctypes.byref(struct)))
+
+    @property
+    def handle(self) -> int:
+        if self._handle is None:
+            raise ValueError("the world is destroyed")
+        return self._handle
+
+    @property
+    def rank(self) -> int:
+        return self._lib.world_rank(self.handle)
+
+    @property
+    def size(self) -> int:
+        return self._lib.world_size(self.handle)
+
+    @property
+    def local_rank(self) -> int:
+        return self._lib.world_local_rank(self.handle)
+
+    @property
+    def transport(self) -> str:
+        return self._lib.world_transport(self.handle).decode()
+
+    def barrier(self) -> None:
+        """Returns when all ranks have come. Collective, blocking."""
+        self._lib.world_barrier(self.handle)
+
+    def sum(self, values: Sequence[float]) -> list[float]:
+        """The sums over the ranks, in their order: the same bits on all. Collective, blocking."""
+        array = (ctypes.c_double * len(values))(*values)
+        self._lib.world_sum_f64(self.handle, array, len(values))
+        return list(array)
+
+    def broadcast(self, data: Any, root: int = 0) -> None:
+        """Rank `root`'s bytes reach all, in place: `data` is a writable buffer of one length. Collective, blocking."""
+        view = memoryview(data).cast("B")
+        self._lib.world_broadcast(self.handle, (ctypes.c_char * len(view)).from_buffer(view), len(view), root)
+
+    def traffic(self) -> tuple[int, int]:
+        """Bytes that this rank sent and received since the world was made."""
+        sent, received = ctypes.c_uint64(), ctypes.c_uint64()
+        self._lib.world_traffic(self.handle, ctypes.byref(sent), ctypes.byref(received))
+        return sent.value, received.value
+
+    def abort(self, why: str) -> None:
+        """Gives up for all ranks: their current and later calls raise PeerLostError with `why`. Never blocks."""
+        self._lib.world_abort(self.handle, why.encode())
+
+    def destroy(self) -> None:
+        """Drops this reference; engines hold their own. May be called twice."""
+        if self._handle is not None:
+            self._lib.world_destroy(self._handle)
+            self._handle = None
+
+    def __enter__(self) -> "World":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.destroy()
+
+    def __repr__(self) -> str:
+        return "World(destroyed)" if self._handle is None else f"World(rank {self.rank} of {self.size}, {self.transport})"
+
+
+def _params(values: dict[str, Any]) -> Any:
+    return ctypes.byref(library().new("world_params", **values))
+
+
+def _made(call: str, *arguments: Any) -> int:
+    out = ctypes.c_void_p()
+    getattr(library(), call)(*arguments, ctypes.byref(out))
+    assert out.value is not None
+    return out.value
