@@ -1,0 +1,23 @@
+"""sherd: a ZeRO engine in C, from Python.
+
+World, Config and Engine are the library's objects (sherd.h documents each call); sherd.torch trains PyTorch modules with
+them.
+"""
+from __future__ import annotations
+
+from sherd._library import library
+from sherd.config import Config
+from sherd.engine import BACKWARD, EVAL, FORWARD, Engine, Report
+from sherd.errors import (AgainError, DeviceError, InputOutputError, InvalidError, NotSupportedError, NumericError,
+                          OutOfMemoryError, PeerLostError, SherdError, StateError)
+from sherd.memory import Memory
+from sherd.world import World
+
+__all__ = ["AgainError", "BACKWARD", "Config", "DeviceError", "EVAL", "Engine", "FORWARD", "InputOutputError",
+           "InvalidError", "Memory", "NotSupportedError", "NumericError", "OutOfMemoryError", "PeerLostError", "Report",
+           "SherdError", "StateError", "World", "version"]
+
+
+def version() -> str:
+    """The version of libsherd and, in a build of a checkout, its commit."""
+    return library().version().decode()
