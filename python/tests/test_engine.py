@@ -1,0 +1,158 @@
+"""The package without torch: a world, an engine, its memory, values and files, from Python."""
+from __future__ import annotations
+
+import ctypes
+import math
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+import ranks
+
+import sherd
+
+CONFIG = {"train_micro_batch_size_per_gpu": 1, "optimizer": {"type": "AdamW", "params": {"lr": 0.05}},
+          "zero_optimization": {"stage": 3}, "gradient_clipping": 0}
+
+
+def line(world: sherd.World, **changes: object) -> tuple[sherd.Engine, int, int]:
+    """An engine of y = w x + b, filled with zeros."""
+    engine = sherd.Engine(world, {**CONFIG, **changes})
+    unit = engine.add_unit("line")
+    param = engine.add_param(unit, "w", [2])
+    engine.seal()
+    engine.fill(param, ctypes.create_string_buffer(8))
+    return engine, unit, param
+
+
+def train(world: sherd.World, engine: sherd.Engine, unit: int, param: int, steps: int = 150) -> None:
+    for step in range(steps):
+        x = (step * 7 + world.rank * 3) % 10 / 10
+        with engine.acquired(unit, sherd.FORWARD):
+            w, b = memoryview(engine.data(param).buffer()).cast("B").cast("f")
+        error = w * x + b - (3 * x + 1)
+        with engine.acquired(unit, sherd.BACKWARD):
+            grad = memoryview(engine.grad(param).buffer()).cast("B").cast("f")
+            grad[0] += 2 * error * x
+            grad[1] += 2 * error
+        assert engine.step().is_boundary
+
+
+def on_ranks() -> None:
+    """What a rank of several does."""
+    world = sherd.World.from_env()
+    engine, unit, param = line(world)
+    train(world, engine, unit, param)
+    assert world.sum([1.0, world.rank]) == [world.size, sum(range(world.size))]
+    word = bytearray(b"rank 1" if world.rank == 1 else b"......")
+    world.broadcast(word, root=1)
+    assert word == b"rank 1"
+    print(f"fingerprint {engine.fingerprint():x}")
+    engine.destroy()
+
+
+class TestEngine(unittest.TestCase):
+    def setUp(self) -> None:
+        self.world = sherd.World.self()
+
+    def test_trains(self) -> None:
+        engine, unit, param = line(self.world)
+        train(self.world, engine, unit, param, steps=300)
+        w, b = engine.read(param)
+        self.assertAlmostEqual(w, 3, delta=0.5)
+        self.assertAlmostEqual(b, 1, delta=0.5)
+        self.assertEqual(engine.info.step, 300)
+        self.assertGreater(engine.memory().total_held, 0)
+        self.assertIn("stage 3", engine.plan())
+        self.assertIsInstance(engine.plan(as_json=True), dict)
+        engine.destroy()
+
+    def test_errors_carry_the_sentence(self) -> None:
+        with self.assertRaisesRegex(sherd.InvalidError, "stage") as caught:
+            sherd.Config({"zero_optimization": {"stage": 7}})
+        self.assertIsInstance(caught.exception, ValueError)
+        engine, unit, param = line(self.world)
+        with self.assertRaisesRegex(sherd.StateError, "w"):
+            engine.data(param)
+        with self.assertRaisesRegex(sherd.StateError, "line"):
+            engine.release(unit, sherd.FORWARD)
+        with self.assertRaises(TypeError):
+            engine.add_group("g", rate=1)
+        engine.destroy()
+        with self.assertRaisesRegex(ValueError, "destroyed"):
+            engine.step()
+
+    def test_what_a_callback_raises_comes_out(self) -> None:
+        engine = sherd.Engine(self.world, CONFIG)
+        param = engine.add_param(engine.add_unit("u"), "w", [4])
+        engine.seal()
+
+        def fails(_first: int, _out: memoryview) -> None:
+            raise KeyError("no such tensor")
+
+        with self.assertRaisesRegex(KeyError, "no such tensor"):
+            engine.fill(param, fails)
+        engine.destroy()
+
+    def test_values_and_blobs(self) -> None:
+        engine, _, param = line(self.world)
+        engine.write(param, (ctypes.c_float * 2)(2.5, -1.0))
+        self.assertEqual(list(engine.read(param)), [2.5, -1.0])
+        self.assertEqual(list(engine.read(param, "exp_avg", first=1)), [0.0])
+        self.assertEqual(engine.local(param), (0, 2))
+        engine.set_blob("place", b"batch 7")
+        self.assertEqual(engine.blob("place"), b"batch 7")
+        with self.assertRaises(sherd.InvalidError):
+            engine.blob("nothing")
+        engine.destroy()
+
+    def test_files(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            engine, unit, param = line(self.world)
+            train(self.world, engine, unit, param, steps=20)
+            seen: list[tuple[int, int]] = []
+            engine.save(Path(folder), "a", progress=lambda done, whole: seen.append((done, whole)))
+            engine.export_safetensors(Path(folder) / "w.safetensors")
+            after = engine.fingerprint()
+            train(self.world, engine, unit, param, steps=5)
+            engine.load(folder)
+            self.assertEqual(engine.fingerprint(), after)
+            self.assertTrue(seen)
+            train(self.world, engine, unit, param, steps=5)
+            engine.import_safetensors(Path(folder) / "w.safetensors")
+            self.assertEqual(engine.fingerprint(), after)
+            engine.destroy()
+
+    def test_memory(self) -> None:
+        memory = sherd.Memory(ctypes.addressof(values := (ctypes.c_float * 6)(*range(6))), (2, 3), "fp32",
+                              owner=values)
+        self.assertEqual(list(memoryview(memory.buffer()).cast("B").cast("f")), [0, 1, 2, 3, 4, 5])
+        self.assertEqual(memory.__dlpack_device__(), (1, 0))
+        memory.__dlpack__()  # a capsule that nobody takes frees what it holds
+        try:
+            import numpy
+        except ImportError:
+            return
+        taken = numpy.from_dlpack(memory)
+        numpy.asarray(memory)[1, 2] = 7
+        self.assertEqual(taken.tolist(), [[0, 1, 2], [3, 4, 7]])
+
+    def test_several_ranks(self) -> None:
+        texts = [ranks.run(size, "on_ranks")[0] for size in (2, 3)]
+        self.assertTrue(all("fingerprint" in text for text in texts))
+
+    def test_simulated(self) -> None:
+        world = sherd.World.simulate(0, 64, host_bytes=1 << 34)
+        engine = sherd.Engine(world, CONFIG)
+        engine.add_param(engine.add_unit("u"), "w", [1000, 1000])
+        self.assertLess(engine.memory().state_planned, 3 * 4 * 1e6 / 64 * 1.1)
+        self.assertTrue(math.isfinite(engine.traffic().wear_days))
+        engine.destroy()
+
+
+if __name__ == "__main__":
+    if ranks.rank() is not None:
+        on_ranks()
+    else:
+        unittest.main(argv=sys.argv[:1])
