@@ -260,7 +260,7 @@ sherd_status sherd_unit_add(sherd_engine *engine, const sherd_unit_params *param
     SHERDI_TRY(sherdi_api_check_out(out, "sherd_unit_add"));
     sherd_unit_params_init(&given);
     SHERDI_TRY(sherdi_api_read(params, SHERDI_API_UNIT_PARAMS, &given));
-    return sherdi_model_add_unit(&engine->model, given.name, out);
+    return sherdi_model_add_unit(&engine->model, &given, out);
 }
 
 sherd_status sherd_param_add(sherd_engine *engine, sherd_unit unit,
@@ -413,9 +413,13 @@ static sherd_status tables_open(sherd_engine *engine)
         sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, world, sizeof(*engine->exchange.publish));
     engine->exchange.uses =
         sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, world * units, sizeof(*engine->exchange.uses));
+    engine->exchange.used = sherdi_alloc_array(
+        mem, SHERDI_MEM_CONTROL, world * sherdi_plan_used_words(engine->plan->num_open_ended),
+        sizeof(*engine->exchange.used));
     if (engine->compute_marks == NULL || engine->param_hashes == NULL ||
         engine->exchange.agree == NULL || engine->exchange.norm == NULL ||
-        engine->exchange.publish == NULL || engine->exchange.uses == NULL) {
+        engine->exchange.publish == NULL || engine->exchange.uses == NULL ||
+        engine->exchange.used == NULL) {
         return SHERD_E_NOMEM;
     }
     return sherdi_fill_open(engine);
@@ -473,12 +477,14 @@ static void memory_close(sherd_engine *engine)
     sherdi_free(engine->exchange.norm);
     sherdi_free(engine->exchange.publish);
     sherdi_free(engine->exchange.uses);
+    sherdi_free(engine->exchange.used);
     engine->compute_marks    = NULL;
     engine->param_hashes     = NULL;
     engine->exchange.agree   = NULL;
     engine->exchange.norm    = NULL;
     engine->exchange.publish = NULL;
     engine->exchange.uses    = NULL;
+    engine->exchange.used    = NULL;
     sherdi_plan_destroy(engine->plan);
     engine->plan = NULL;
 }

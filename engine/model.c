@@ -142,11 +142,18 @@ sherd_status sherdi_model_add_group(sherdi_model *model, const sherd_group_param
     return SHERD_OK;
 }
 
-sherd_status sherdi_model_add_unit(sherdi_model *model, const char *name, int *out)
+sherd_status sherdi_model_add_unit(sherdi_model *model, const sherd_unit_params *params, int *out)
 {
-    char *copy;
+    const char *name = params->name;
+    char       *copy;
 
     SHERDI_TRY(name_check("unit", name));
+    if (params->backward_uses != 0 && params->backward_uses != SHERD_USES_ANY) {
+        return sherdi_fail(SHERD_E_INVAL,
+                           "unit %s: backward_uses is %d; it is 0 (as the passes say) or "
+                           "SHERD_USES_ANY",
+                           name, params->backward_uses);
+    }
     SHERDI_TRY(count_check("units", model->num_units, SHERDI_MOST_UNITS));
     if (name_find(model->unit_names, name) >= 0) {
         return sherdi_fail(SHERD_E_INVAL, "there is a unit %s already (unit %lld)", name,
@@ -159,8 +166,9 @@ sherd_status sherdi_model_add_unit(sherdi_model *model, const char *name, int *o
         (void)json_object_del(model->unit_names, name);
         return SHERD_E_NOMEM;
     }
-    model->units[model->num_units] = (sherdi_model_unit){.name = copy};
-    *out                           = (int)model->num_units++;
+    model->units[model->num_units] =
+        (sherdi_model_unit){.name = copy, .has_any_uses = params->backward_uses == SHERD_USES_ANY};
+    *out = (int)model->num_units++;
     return SHERD_OK;
 }
 
@@ -367,6 +375,9 @@ static uint64_t unit_hash(const sherdi_model_unit *unit)
 {
     uint64_t hash = hash_text(2, unit->name);
 
+    if (unit->has_any_uses) { /* files of state have the hash of models without */
+        hash = sherdi_hash_u64(hash, 1);
+    }
     hash = sherdi_hash_bytes(hash, unit->params, unit->num_params * sizeof(*unit->params));
     return sherdi_hash_bytes(hash, unit->reads, unit->num_reads * sizeof(*unit->reads));
 }
@@ -454,8 +465,9 @@ static void group_text(const sherdi_model_group *group, char *text, size_t len_b
 
 static void unit_text(const sherdi_model_unit *unit, char *text, size_t len_bytes)
 {
-    (void)snprintf(text, len_bytes, "unit %.60s with %zu parameters, reading %zu other units",
-                   unit->name, unit->num_params, unit->num_reads);
+    (void)snprintf(text, len_bytes, "unit %.60s with %zu parameters, reading %zu other units%s",
+                   unit->name, unit->num_params, unit->num_reads,
+                   unit->has_any_uses ? ", with any number of backward uses" : "");
 }
 
 void sherdi_model_item_text(const sherdi_model *model, size_t item, char *text, size_t len_bytes)

@@ -31,6 +31,7 @@ typedef struct sherdi_model_unit {
     size_t num_params, cap_params;
     int   *reads; /* other units that must be there when this one is acquired; no repeats */
     size_t num_reads, cap_reads;
+    int    has_any_uses; /* SHERD_USES_ANY, as the trainer declared it */
 } sherdi_model_unit;
 
 typedef struct sherdi_model_group {
@@ -69,7 +70,7 @@ void         sherdi_model_fini(sherdi_model *model);
 
 sherd_status sherdi_model_add_group(sherdi_model *model, const sherd_group_params *params,
                                     int *out);
-sherd_status sherdi_model_add_unit(sherdi_model *model, const char *name, int *out);
+sherd_status sherdi_model_add_unit(sherdi_model *model, const sherd_unit_params *params, int *out);
 sherd_status sherdi_model_add_param(sherdi_model *model, int unit, const sherd_param_params *params,
                                     int *out);
 /** The parameter of that name; -1: there is none. */

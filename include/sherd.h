@@ -251,9 +251,18 @@ typedef struct sherd_group_params {
 } sherd_group_params;
 SHERD_API void sherd_group_params_init(sherd_group_params *params);
 
+/* sherd_unit_params.backward_uses: nobody knows beforehand how often backward uses the unit. */
+#define SHERD_USES_ANY (-1)
+
 typedef struct sherd_unit_params {
     size_t      struct_size;
     const char *name; /* unique in the engine, required; copied */
+    int backward_uses; /* 0, the default: as BACKWARD lists it and the units that read it; the gradient is
+                          complete behind the last of these uses. SHERD_USES_ANY: none, one or several in a
+                          micro-batch, nested too, in any order, and on each rank other ones. The gradient is
+                          zero at the first acquire for BACKWARD, keeps its place, which the plan gives to no
+                          other, and is complete at sherd_step or _prepare. Units that it reads are then of
+                          that kind too */
 } sherd_unit_params;
 SHERD_API void sherd_unit_params_init(sherd_unit_params *params);
 
@@ -303,8 +312,8 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_pass_add_held(sherd_engine *engine, 
                                                           sherd_unit unit, size_t held_acquires);
 /** Trainer's own memory for a parameter at stages 0-2, before seal: `data` and
  *  `grad` [shape], compute type, row-major, unpadded; the engine writes new values
- *  to `data`, reads `grad` at release(BACKWARD) and zeroes it at the next
- *  acquire(BACKWARD). Both stay the caller's and must outlive the engine. A bound
+ *  to `data`, reads `grad` when it is complete (at release(BACKWARD); of a unit with
+ *  SHERD_USES_ANY at the step) and zeroes it at the next acquire(BACKWARD). Both stay the caller's and must outlive the engine. A bound
  *  parameter that is never filled starts from what `data` holds at the first
  *  acquire; from then on `data` is read only as sherd_param_data is: the master weights
  *  are elsewhere, and the next update overwrites what was written. `grad` is NULL for a
@@ -356,12 +365,15 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_param_fill_from(sherd_engine *engine
  *  releases the same units in the same order, to evaluate too: where gathers meet,
  *  an acquire that only some ranks make is an error there or at the time limit, and
  *  everywhere the next boundary compares and names unit and ranks (E_STATE; the
- *  window is dropped). Ideally the order is the declared one, which is prefetched;
+ *  window is dropped). Units with SHERD_USES_ANY are compared for EVAL alone: a rank
+ *  may acquire them as often as it likes, or never, where gathers do not meet (below
+ *  stage 3, and there on the CPU with parameters in memory). A rank that did not use
+ *  one in a micro-batch counts as zero where another did. Ideally the order is the declared one, which is prefetched;
  *  another order is legal and slower. A unit has one place, which others have while
  *  the plan does not need it: an acquire whose place a held unit covers is refused,
  *  and so is one whose gradient's place an open gradient covers (that of a unit which
  *  backward uses more than once, or whose parameters others read, is open from its
- *  first use to its last even while nothing is held). Acquires of different units may
+ *  first use to its last even while nothing is held; with SHERD_USES_ANY to the step). Acquires of different units may
  *  nest where the passes say so (sherd_pass_add_held) or their places lie apart. What
  *  fails is as if it had not been called. Errors: E_STATE, E_PEER_LOST, E_IO, E_NOMEM
  *  (its place is taken, and by which unit). */

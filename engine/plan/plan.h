@@ -79,6 +79,8 @@ typedef struct sherdi_plan_unit {
     size_t gather_place, transient_place;  /* its offset in the pool; SHERDI_NO_OFFSET: no bytes.
                                               With free packing gathers of the plan lie elsewhere */
     int    backward_uses; /* acquires for BACKWARD that reach its gradient, per micro-batch */
+    int    is_open_ended; /* that many are listed, and any number may come (SHERD_USES_ANY): its
+                             gradient is open until the micro-batch ends */
 } sherdi_plan_unit;
 
 /* A part of a slice on NVMe that is read and written as one: extent `i` of the parameters' tier is
@@ -255,6 +257,7 @@ typedef struct sherdi_plan {
     sherdi_plan_buffer buffers[SHERDI_BUFFERS];
 
     size_t num_params, num_units;
+    size_t num_open_ended;                        /* units of that kind */
     size_t padding_elems;                         /* of all segments together, whole */
     size_t total_bytes, host_bytes, pinned_bytes; /* host and pinned are parts of the total */
     size_t
@@ -280,6 +283,13 @@ typedef struct sherdi_agree_message {
     uint64_t micro_seen;
     uint64_t micro_backward; /* of these, with a backward pass */
 } sherdi_agree_message;
+
+/* Which open-ended units have a gradient in a micro-batch, a bit each in the order of the units; behind them whether there
+ * was a backward pass at all. In words of 64; 0: there are no such units. */
+static inline size_t sherdi_plan_used_words(size_t num_open_ended)
+{
+    return num_open_ended == 0 ? 0 : num_open_ended / 64 + 1;
+}
 
 typedef struct sherdi_norm_message {
     sherdi_norm_acc     norm;

@@ -274,7 +274,8 @@ sherd_status sherdi_program_fetch_ahead(const sherdi_program *program);
 
 /* ---- events: micro-batch and window ---- */
 
-/** Gradients that are still open are completed, in the order of the plan. */
+/** Gradients that are still open are completed, in the order of the plan. Of open-ended units the ranks have the same ones by
+ *  now: who has none of one that another has, began it (sherdi_program_gradient_begin). */
 sherd_status sherdi_program_micro_batch_end(const sherdi_program *program);
 /** What is reduced late is; what no micro-batch brought is zero; all of it comes to rest. */
 sherd_status sherdi_program_window_end(const sherdi_program *program);

@@ -53,6 +53,7 @@ typedef enum event_kind {
     EVENT_GET,
     EVENT_ACQUIRE,
     EVENT_RELEASE,
+    EVENT_BEGIN, /* a gradient */
     EVENT_GENERATION,
     EVENT_WALK,
 } event_kind;
@@ -64,6 +65,7 @@ typedef struct event {
     int        what; /* parameter, unit, kind of an operation or of a walk */
     sherd_pass pass;
     plain_fn   plain;
+    int        only; /* 0: on both ranks; else on this one, counted from 1 */
 
     sherdi_values values;
 } event;
@@ -85,6 +87,8 @@ static sherd_status event_run(const sherdi_program *program, const event *e)
         return sherdi_program_acquire(program, e->what, e->pass);
     case EVENT_RELEASE:
         return sherdi_program_release(program, e->what, e->pass);
+    case EVENT_BEGIN:
+        return sherdi_program_gradient_begin(program, e->what);
     case EVENT_GENERATION:
         return sherdi_program_generation(program, (sherdi_op_kind)e->what);
     case EVENT_WALK:
@@ -155,12 +159,40 @@ static sherd_status ranks_part(const check *check)
                        check->sides[0].num_ops, check->sides[1].num_ops);
 }
 
+/* What the one rank does alone the other does with no bytes. */
+static sherd_status side_mirror(side *to, const side *from)
+{
+    to->num_ops = 0;
+    for (size_t i = 0; i < from->num_ops; i++) {
+        sherdi_op op = from->ops[i];
+
+        for (int role = 0; role < SHERDI_USES; role++) {
+            op.uses[role].where = SHERDI_AT_NOWHERE;
+        }
+        SHERDI_TRY(op_collect(to, &op));
+    }
+    return SHERD_OK;
+}
+
+static sherd_status event_collect_alone(check *check, const event *e)
+{
+    side          *side    = &check->sides[e->only - 1];
+    sherdi_program program = {side->plan, check->model, &side->progress, op_collect, side};
+
+    side->num_ops = 0;
+    SHERDI_TRY(event_run(&program, e));
+    return side_mirror(&check->sides[RANKS - e->only], side);
+}
+
 /* Fills the operations of both. */
 static sherd_status event_collect(check *check, const event *e)
 {
     const size_t *counts[RANKS] = {&check->sides[0].num_ops, &check->sides[1].num_ops};
     sherd_status  statuses[RANKS];
 
+    if (e->only > 0) {
+        return event_collect_alone(check, e);
+    }
     for (int r = 0; r < RANKS; r++) {
         side          *side    = &check->sides[r];
         sherdi_program program = {side->plan, check->model, &side->progress, op_collect, side};
@@ -359,7 +391,8 @@ static const sherdi_unit_state *state_of(const check *check, int unit)
 static int is_refused(const check *check, int unit, sherd_pass pass)
 {
     int reached;
-    int is_refused = pass == SHERD_BACKWARD && state_of(check, unit)->acquired[SHERD_BACKWARD] > 0;
+    int is_refused = pass == SHERD_BACKWARD && !check->plan->units[unit].is_open_ended &&
+                     state_of(check, unit)->acquired[SHERD_BACKWARD] > 0;
 
     for (size_t n = 0; (reached = sherdi_program_reached(check->model, unit, n)) >= 0; n++) {
         is_refused |= pass == SHERD_BACKWARD && state_of(check, reached)->is_complete;
@@ -367,9 +400,10 @@ static int is_refused(const check *check, int unit, sherd_pass pass)
     return is_refused;
 }
 
-static sherd_status unit_acquire(check *check, int unit, sherd_pass pass, int *is_taken_out)
+static sherd_status unit_acquire_on(check *check, int only, int unit, sherd_pass pass,
+                                    int *is_taken_out)
 {
-    event        e      = {.kind = EVENT_ACQUIRE, .what = unit, .pass = pass};
+    event        e      = {.kind = EVENT_ACQUIRE, .what = unit, .pass = pass, .only = only};
     size_t       before = check->sides[0].cap_ops;
     sherd_status status;
 
@@ -393,8 +427,13 @@ static sherd_status unit_acquire(check *check, int unit, sherd_pass pass, int *i
     return SHERD_OK;
 }
 
+static sherd_status unit_acquire(check *check, int unit, sherd_pass pass, int *is_taken_out)
+{
+    return unit_acquire_on(check, 0, unit, pass, is_taken_out);
+}
+
 /* The trainer's work ends where it calls. */
-static sherd_status unit_release(check *check, int unit, sherd_pass pass)
+static sherd_status unit_release_on(check *check, int only, int unit, sherd_pass pass)
 {
     size_t kept  = 0;
     size_t which = 0;
@@ -414,7 +453,13 @@ static sherd_status unit_release(check *check, int unit, sherd_pass pass)
         }
     }
     check->num_uses = kept;
-    return event_do(check, (event){.kind = EVENT_RELEASE, .what = unit, .pass = pass});
+    return event_do(check,
+                    (event){.kind = EVENT_RELEASE, .what = unit, .pass = pass, .only = only});
+}
+
+static sherd_status unit_release(check *check, int unit, sherd_pass pass)
+{
+    return unit_release_on(check, 0, unit, pass);
 }
 
 /* A unit that nobody expects here, in any pass. */
@@ -427,6 +472,58 @@ static sherd_status off_plan(check *check)
 
     SHERDI_TRY(unit_acquire(check, unit, pass, &is_taken));
     return is_taken ? unit_release(check, unit, pass) : SHERD_OK;
+}
+
+/* ------------------------------------------------- uses of any number (loop.c) -- */
+
+/* One rank uses the next open-ended unit twice, the one use inside the other. Not where units are gathered: then what is
+ * there would not be the same on both any more. */
+static sherd_status use_alone(check *check)
+{
+    size_t units = check->plan->num_units;
+    int    only  = 1 + (int)(check->turn % RANKS);
+    int    unit  = (int)(check->turn++ % units);
+    int    taken[2];
+
+    for (size_t u = 0; u < units && !check->plan->units[unit].is_open_ended; u++) {
+        unit = (int)((size_t)(unit + 1) % units);
+    }
+    if (!check->plan->units[unit].is_open_ended ||
+        check->plan->buffers[SHERDI_BUFFER_GATHER].bytes > 0) {
+        return SHERD_OK;
+    }
+    for (int i = 0; i < 2; i++) {
+        SHERDI_TRY(unit_acquire_on(check, only, unit, SHERD_BACKWARD, &taken[i]));
+    }
+    for (int i = 0; i < 2; i++) {
+        SHERDI_TRY(taken[i] ? unit_release_on(check, only, unit, SHERD_BACKWARD) : SHERD_OK);
+    }
+    return SHERD_OK;
+}
+
+/* agree.c: what the one rank has, the other begins. */
+static sherd_status used_agree(check *check)
+{
+    if (check->plan->num_open_ended == 0) {
+        return SHERD_OK;
+    }
+    SHERDI_TRY(happen(check, control_exchange));
+    for (size_t u = 0; u < check->plan->num_units; u++) {
+        int has[RANKS] = {check->sides[0].progress.units[u].has_gradient,
+                          check->sides[1].progress.units[u].has_gradient};
+
+        if (has[0] != has[1]) {
+            SHERDI_TRY(event_do(
+                check, (event){.kind = EVENT_BEGIN, .what = (int)u, .only = has[0] ? 2 : 1}));
+        }
+    }
+    return SHERD_OK;
+}
+
+static sherd_status micro_batch_end(check *check)
+{
+    SHERDI_TRY(used_agree(check));
+    return happen(check, sherdi_program_micro_batch_end);
 }
 
 /* --------------------------------------------------------------- sequences -- */
@@ -620,6 +717,20 @@ static size_t leaves_of(size_t nth)
     return STEPS[nth % 4];
 }
 
+/* Of units that are used any number of times: the passes once more before the step, and a use of one rank alone. */
+static sherd_status any_uses_run(check *check, size_t nth)
+{
+    way again = {.end = check->plan->train.num_steps, .skipped = -1};
+
+    if (check->plan->num_open_ended == 0) {
+        return SHERD_OK;
+    }
+    if (nth % 2 == 1) {
+        SHERDI_TRY(sequence_run(check, &check->plan->train, &again));
+    }
+    return use_alone(check);
+}
+
 /* Every third window has passes of EVAL. */
 static sherd_status micro_batches_run(check *check, window_kind kind, size_t nth)
 {
@@ -636,11 +747,12 @@ static sherd_status micro_batches_run(check *check, window_kind kind, size_t nth
             w.end = backward_half(train);
         }
         SHERDI_TRY(sequence_run(check, train, &w));
+        SHERDI_TRY(any_uses_run(check, nth));
         if (nth % 3 == 1) {
             SHERDI_TRY(eval_run(check));
         }
         if (m + 1 < count) {
-            SHERDI_TRY(happen(check, sherdi_program_micro_batch_end));
+            SHERDI_TRY(micro_batch_end(check));
             SHERDI_TRY(happen(check, sherdi_program_fetch_ahead));
         }
     }
@@ -656,7 +768,7 @@ static sherd_status window_run(check *check, window_kind kind, size_t nth)
     if (kind == WINDOW_STOPPED_AND_UNDONE) {
         return undo(check);
     }
-    SHERDI_TRY(happen(check, sherdi_program_micro_batch_end));
+    SHERDI_TRY(micro_batch_end(check));
     SHERDI_TRY(boundary_prepare(check));
     SHERDI_TRY(nth % 2 == 1 ? gradient_read(check) : SHERD_OK);
     if (kind == WINDOW_SKIPPED) {

@@ -7,6 +7,9 @@
  *                offloaded state goes through a staging buffer to where it rests
  *   deterministic, any stage: as stages 2 and 3, the slice being 64-bit integers
  *
+ * An open-ended unit (SHERD_USES_ANY) has no last planned use: the end of the micro-batch completes its gradient, behind
+ * who has agreed with the other ranks which of them have one.
+ *
  * `runs` of a unit counts the micro-batches of the window that brought a gradient: the first overwrites what was
  * there, the others add. */
 #include "engine/plan/program.h"
@@ -95,6 +98,12 @@ static sherd_status gradient_has_no_place(const sherdi_program *program, int uni
                            "held; release %s before this acquire, or declare that both are held "
                            "together with sherd_pass_add_held",
                            name, other, other);
+    }
+    if (program->plan->units[holder].is_open_ended) {
+        return sherdi_fail(SHERD_E_NOMEM,
+                           "unit %s: the plan has its gradient where that of unit %s is, which is "
+                           "open until sherd_step; list unit %s with sherd_pass_add",
+                           name, other, name);
     }
     return sherdi_fail(
         SHERD_E_NOMEM,

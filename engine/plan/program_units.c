@@ -466,7 +466,8 @@ static sherd_status gradient_leave(const sherdi_program *program, int unit)
 
     state->held_backward--;
     state->uses_left--;
-    if (state->uses_left <= 0 && state->held_backward == 0 && state->has_gradient) {
+    if (state->uses_left <= 0 && state->held_backward == 0 && state->has_gradient &&
+        !program->plan->units[unit].is_open_ended) {
         return sherdi_program_gradient_complete(program, unit);
     }
     return SHERD_OK;

@@ -296,6 +296,54 @@ static sherd_status uses_difference_name(sherd_engine *engine)
                        "window; every rank must call step equally often");
 }
 
+static void used_note(const sherd_engine *engine, uint64_t *words)
+{
+    size_t bit = 0;
+
+    for (size_t u = 0; u < engine->plan->num_units; u++) {
+        if (engine->plan->units[u].is_open_ended) {
+            words[bit / 64] |= (uint64_t)sherdi_unit_of(engine, (int)u)->has_gradient << bit % 64;
+            bit++;
+        }
+    }
+    words[bit / 64] |= (uint64_t)engine->window.has_backward << bit % 64;
+}
+
+/* What another rank has and this one has not is zero here. */
+static sherd_status used_begin(sherd_engine *engine, const uint64_t *words)
+{
+    size_t bit = 0;
+
+    for (size_t u = 0; u < engine->plan->num_units; u++) {
+        if (engine->plan->units[u].is_open_ended) {
+            if (words[bit / 64] >> bit % 64 & 1) {
+                SHERDI_TRY(sherdi_program_gradient_begin(&engine->run.program, (int)u));
+            }
+            bit++;
+        }
+    }
+    engine->window.has_backward = (int)(words[bit / 64] >> bit % 64 & 1);
+    return SHERD_OK;
+}
+
+sherd_status sherdi_agree_used(sherd_engine *engine)
+{
+    size_t    count = sherdi_plan_used_words(engine->plan->num_open_ended);
+    uint64_t *all   = engine->exchange.used;
+    uint64_t *mine  = all + (size_t)engine->rank * count;
+
+    if (count == 0) {
+        return SHERD_OK;
+    }
+    memset(mine, 0, count * sizeof(*mine));
+    used_note(engine, mine);
+    SHERDI_TRY(sherdi_run_exchange(engine, mine, all, count * sizeof(*mine)));
+    for (size_t i = count; i < count * (size_t)engine->world_size; i++) {
+        all[i % count] |= all[i];
+    }
+    return used_begin(engine, all);
+}
+
 sherd_status sherdi_agree_uses(sherd_engine *engine)
 {
     size_t               num_units = engine->plan->num_units;
@@ -305,7 +353,11 @@ sherd_status sherdi_agree_uses(sherd_engine *engine)
     int                  differs   = 0;
 
     for (size_t u = 0; u < num_units; u++) {
-        mine[u]           = sherdi_unit_of(engine, (int)u)->uses;
+        mine[u] = sherdi_unit_of(engine, (int)u)->uses;
+        if (engine->plan->units[u].is_open_ended) { /* as each rank likes */
+            mine[u].acquired[SHERD_FORWARD]  = 0;
+            mine[u].acquired[SHERD_BACKWARD] = 0;
+        }
         message.uses_hash = sherdi_hash_bytes(message.uses_hash, &mine[u], sizeof(mine[u]));
     }
     SHERDI_TRY(sherdi_run_exchange(engine, &message, engine->exchange.agree, sizeof(message)));

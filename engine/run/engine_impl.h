@@ -58,6 +58,7 @@ typedef struct sherdi_exchange {
     sherdi_norm_message    *norm;
     sherdi_publish_message *publish;
     sherdi_unit_uses       *uses; /* world_size x units: only looked at when ranks disagree */
+    uint64_t               *used; /* world_size x sherdi_plan_used_words */
 } sherdi_exchange;
 
 /* The buffers of the plan. */
@@ -208,6 +209,9 @@ typedef struct sherdi_argument {
  *  names the first argument that differs and the rank. After seal. Allocates nothing. Collective. */
 sherd_status sherdi_agree_call(sherd_engine *engine, const char *call,
                                const sherdi_argument *arguments, size_t count, sherd_status own);
+/** At the end of a micro-batch: every rank begins the gradients of open-ended units that another has, and knows whether any
+ *  had a backward pass. Nothing where there are no such units. Collective. */
+sherd_status sherdi_agree_used(sherd_engine *engine);
 /** Before the gradients of a window are reduced to what is updated. */
 sherd_status sherdi_agree_uses(sherd_engine *engine);
 

@@ -28,7 +28,8 @@ static sherd_status backward_check(const sherd_engine *engine, int unit)
 {
     int reached;
 
-    if (sherdi_unit_of(engine, unit)->acquired[SHERD_BACKWARD] > 0) {
+    if (sherdi_unit_of(engine, unit)->acquired[SHERD_BACKWARD] > 0 &&
+        !engine->plan->units[unit].is_open_ended) {
         return sherdi_fail(SHERD_E_STATE,
                            "unit %s is acquired for backward already; release it before it is "
                            "acquired again",
@@ -39,7 +40,9 @@ static sherd_status backward_check(const sherd_engine *engine, int unit)
             return sherdi_fail(
                 SHERD_E_STATE,
                 "unit %s: its gradient was complete after the %d backward use(s) that the plan "
-                "knows; list every use with sherd_pass_add or sherd_unit_reads",
+                "knows; list every use with sherd_pass_add or sherd_unit_reads, or declare the "
+                "unit "
+                "with SHERD_USES_ANY",
                 engine->model.units[reached].name, engine->plan->units[reached].backward_uses);
         }
     }
@@ -131,8 +134,11 @@ sherd_status sherdi_loop_nothing_held(const sherd_engine *engine, const char *be
 
 sherd_status sherdi_loop_micro_batch_end(sherd_engine *engine)
 {
-    sherd_status status = sherdi_program_micro_batch_end(&engine->run.program);
+    sherd_status status = sherdi_agree_used(engine);
 
+    if (status == SHERD_OK) {
+        status = sherdi_program_micro_batch_end(&engine->run.program);
+    }
     return status == SHERD_OK ? SHERD_OK : sherdi_loop_lose(engine, status);
 }
 

@@ -367,6 +367,16 @@ static sherd_status phase_check(const sherd_engine *engine, sherdi_phase wanted)
                                       "sherd_step_discard first");
 }
 
+/* A rank may have used nothing yet where other ranks have: then the engine starts here. */
+static sherd_status running_check(sherd_engine *engine)
+{
+    SHERDI_TRY(sherdi_engine_check_alive(engine));
+    if (engine->phase == SHERDI_PHASE_SEALED && engine->plan->num_open_ended > 0) {
+        SHERDI_TRY(sherdi_engine_start(engine));
+    }
+    return phase_check(engine, SHERDI_PHASE_RUNNING);
+}
+
 static sherd_status prepare_guarded(sherd_engine *engine)
 {
     sherd_status status;
@@ -392,7 +402,7 @@ static sherd_status apply_guarded(sherd_engine *engine, const sherd_step_params 
 
 sherd_status sherd_step(sherd_engine *engine, sherd_step_report *out)
 {
-    SHERDI_TRY(phase_check(engine, SHERDI_PHASE_RUNNING));
+    SHERDI_TRY(running_check(engine));
     SHERDI_TRY(report_check(out));
     SHERDI_TRY(prepare_guarded(engine));
     if (engine->phase == SHERDI_PHASE_PREPARED) {
@@ -404,7 +414,7 @@ sherd_status sherd_step(sherd_engine *engine, sherd_step_report *out)
 
 sherd_status sherd_step_prepare(sherd_engine *engine, sherd_step_report *out)
 {
-    SHERDI_TRY(phase_check(engine, SHERDI_PHASE_RUNNING));
+    SHERDI_TRY(running_check(engine));
     SHERDI_TRY(report_check(out));
     SHERDI_TRY(prepare_guarded(engine));
     report_fill(&engine->report, out);

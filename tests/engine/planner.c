@@ -30,12 +30,21 @@ void planner_close(planner *b)
     CHECK_INT(0, sherdi_mem_held_all(&b->mem));
 }
 
-int planner_unit(planner *b, const char *name)
+int planner_unit_as(planner *b, const char *name, sherd_unit_params *params)
 {
     int unit;
 
-    CHECK_OK(sherdi_model_add_unit(&b->model, name, &unit));
+    params->name = name;
+    CHECK_OK(sherdi_model_add_unit(&b->model, params, &unit));
     return unit;
+}
+
+int planner_unit(planner *b, const char *name)
+{
+    sherd_unit_params params;
+
+    sherd_unit_params_init(&params);
+    return planner_unit_as(b, name, &params);
 }
 
 int planner_param(planner *b, int unit, size_t elems, size_t atom_elems, int is_frozen)

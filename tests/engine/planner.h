@@ -22,7 +22,9 @@ void planner_settings(planner *b, const rig_options *options, int world_size);
 /** Plans are destroyed before. */
 void planner_close(planner *b);
 int  planner_unit(planner *b, const char *name);
-int  planner_param(planner *b, int unit, size_t elems, size_t atom_elems, int is_frozen);
+/** With what the other fields of params say; the name is set here. */
+int planner_unit_as(planner *b, const char *name, sherd_unit_params *params);
+int planner_param(planner *b, int unit, size_t elems, size_t atom_elems, int is_frozen);
 /** The caller's, to be destroyed. */
 sherdi_plan *planner_plan(planner *b, int rank, int world_size);
 /** Sizes that miss and meet every border of `slice_elems`; a tied table, frozen ones, repeats. */

@@ -57,8 +57,9 @@ sherd_status rig_create(sherd_world *world, const char *json, sherd_engine **out
 void rig_open(rig *r, sherd_world *world, const rig_options *options)
 {
     memset(r, 0, sizeof(*r));
-    r->world = world;
-    r->dtype = options->dtype;
+    r->world         = world;
+    r->dtype         = options->dtype;
+    r->backward_uses = options->backward_uses;
     CHECK_OK(rig_create(world, rig_json(options), &r->engine));
 }
 
@@ -68,15 +69,22 @@ void rig_close(rig *r)
     r->engine = NULL;
 }
 
+int rig_unit_as(rig *r, const char *name, sherd_unit_params *params)
+{
+    params->struct_size = sizeof(*params);
+    params->name        = name;
+    CHECK(r->num_units < RIG_UNITS);
+    CHECK_OK(sherd_unit_add(r->engine, params, &r->units[r->num_units]));
+    return r->num_units++;
+}
+
 int rig_unit(rig *r, const char *name)
 {
     sherd_unit_params params;
 
     sherd_unit_params_init(&params);
-    params.name = name;
-    CHECK(r->num_units < RIG_UNITS);
-    CHECK_OK(sherd_unit_add(r->engine, &params, &r->units[r->num_units]));
-    return r->num_units++;
+    params.backward_uses = r->backward_uses;
+    return rig_unit_as(r, name, &params);
 }
 
 int rig_param_as(rig *r, int unit, const char *name, size_t elems, sherd_param_params *params)

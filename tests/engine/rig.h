@@ -15,9 +15,10 @@ typedef struct rig_options {
     int         micro_batch;  /* 0: 1 */
     sherd_dtype dtype;
     double      clip;
-    const char *zero;      /* more keys of zero_optimization, ", \"key\": value" */
-    const char *top;       /* and of the top level */
-    const char *optimizer; /* NULL: AdamW */
+    const char *zero;          /* more keys of zero_optimization, ", \"key\": value" */
+    const char *top;           /* and of the top level */
+    const char *optimizer;     /* NULL: AdamW */
+    int         backward_uses; /* of every unit: 0 or SHERD_USES_ANY */
 } rig_options;
 
 typedef struct rig_param_info {
@@ -31,6 +32,7 @@ typedef struct rig {
     sherd_world   *world;
     sherd_engine  *engine;
     sherd_dtype    dtype;
+    int            backward_uses;
     sherd_unit     units[RIG_UNITS];
     int            num_units;
     rig_param_info params[RIG_PARAMS];
@@ -46,8 +48,10 @@ sherd_status rig_create(sherd_world *world, const char *json, sherd_engine **out
 
 void rig_open(rig *r, sherd_world *world, const rig_options *options);
 void rig_close(rig *r);
-/** Both return the index in the rig. */
+/** All return the index in the rig. */
 int rig_unit(rig *r, const char *name);
+/** With what the other fields of params say; name and struct_size are set here. */
+int rig_unit_as(rig *r, const char *name, sherd_unit_params *params);
 int rig_param(rig *r, int unit, const char *name, size_t elems);
 /** Units a, b and c with a parameter each, of `elems` elements and of 641 more for each. */
 void rig_three(rig *r, size_t elems);

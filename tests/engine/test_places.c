@@ -51,10 +51,13 @@ static void bench_close(bench *b)
 static int bench_unit(bench *b, const char *name, size_t elems)
 {
     sherd_param_params params;
+    sherd_unit_params  unit_params;
     int                unit;
     int                param;
 
-    CHECK_OK(sherdi_model_add_unit(&b->model, name, &unit));
+    sherd_unit_params_init(&unit_params);
+    unit_params.name = name;
+    CHECK_OK(sherdi_model_add_unit(&b->model, &unit_params, &unit));
     sherd_param_params_init(&params);
     params.name     = name;
     params.ndim     = 1;

@@ -20,14 +20,21 @@ typedef struct bench {
     sherdi_plan    *plans[LAYOUT_RANKS];
 } bench;
 
-static void declare_units(bench *b)
+/* Every third model has units that are used any number of times. */
+static void declare_units(bench *b, uint64_t seed)
 {
     for (int u = 0; u < b->what.num_units; u++) {
-        char name[16];
-        int  unit;
+        sherd_unit_params params;
+        char              name[16];
+        int               unit;
 
+        sherd_unit_params_init(&params);
         (void)snprintf(name, sizeof(name), "u%d", u);
-        CHECK_OK(sherdi_model_add_unit(&b->model, name, &unit));
+        params.name = name;
+        if (seed % 3 == 0 && (seed / 3 + (uint64_t)u) % 3 != 0) {
+            params.backward_uses = SHERD_USES_ANY;
+        }
+        CHECK_OK(sherdi_model_add_unit(&b->model, &params, &unit));
     }
     for (int p = 0; p < b->what.num_params; p++) {
         const layout_param *from = &b->what.params[p];
@@ -92,7 +99,7 @@ static void bench_open(bench *b, uint64_t seed)
     layout_draw(seed, 0, "/nowhere", 0, &b->what);
     sherdi_mem_init(&b->mem);
     CHECK_OK(sherdi_model_init(&b->model, &b->mem));
-    declare_units(b);
+    declare_units(b, seed);
     declare_uses(b, &state);
     CHECK_OK(sherd_config_parse(b->what.json, strlen(b->what.json), &config));
     CHECK_OK(sherdi_config_resolve(config, b->what.world_size, &b->settings));
@@ -342,7 +349,7 @@ static void tiny_open(bench *b, const char *json)
     b->machine         = machine_of(0);
     sherdi_mem_init(&b->mem);
     CHECK_OK(sherdi_model_init(&b->model, &b->mem));
-    declare_units(b);
+    declare_units(b, 1);
     CHECK_OK(sherd_config_parse(json, strlen(json), &config));
     CHECK_OK(sherdi_config_resolve(config, b->what.world_size, &b->settings));
     sherd_config_destroy(config);
