@@ -22,6 +22,7 @@ static const char *const CALL_NAMES[] = {
     [CALL_ALL_TO_ALL]     = "all-to-all",
     [CALL_BROADCAST]      = "broadcast",
     [CALL_ALLOC]          = "allocation of world memory",
+    [CALL_REGROUP]        = "gathering of the ranks",
 };
 
 const char *sherdi_world_call_name(world_call_kind kind)
@@ -33,8 +34,8 @@ const char *sherdi_world_call_describe(uint32_t kind, uint64_t len_bytes, const 
                                        char *text, size_t text_bytes)
 {
     (void)snprintf(text, text_bytes, "%s of %llu bytes%s%s",
-                   kind <= CALL_ALLOC ? CALL_NAMES[kind] : "no call", (unsigned long long)len_bytes,
-                   name[0] == '\0' ? "" : " of ", name);
+                   kind <= CALL_REGROUP ? CALL_NAMES[kind] : "no call",
+                   (unsigned long long)len_bytes, name[0] == '\0' ? "" : " of ", name);
     return text;
 }
 

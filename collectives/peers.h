@@ -151,6 +151,8 @@ int sherdi_peers_index(const sherdi_peers *peers, int rank);
  * take the other hosts' parts from the wire. */
 
 sherd_status sherdi_peers_barrier(sherd_world *world);
+/** Comes to every meeting with no call of its own until all ranks do. */
+sherd_status sherdi_peers_regroup(sherd_world *world);
 sherd_status sherdi_peers_alloc(sherd_world *world, size_t len_bytes, void **out);
 void         sherdi_peers_free(sherd_world *world, void *memory);
 sherd_status sherdi_peers_all_gather(sherd_world *world, const sherdi_all_gather_args *args);

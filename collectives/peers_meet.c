@@ -244,6 +244,28 @@ static const char *note_describe(const peers_note *note, char *text, size_t len_
     return sherdi_world_call_describe(note->kind, note->len_bytes, note->name, text, len_bytes);
 }
 
+/* Rank `index` takes part in no call until all ranks have come to the same place: the others leave theirs, which all
+ * do at this meeting, since all have the same notes. E_AGAIN: somebody is still in a call. */
+static sherd_status regroup_compare(sherdi_peers *peers, int index)
+{
+    const peers_note *mine = sherdi_peers_note(peers, peers->me);
+    char              text[192];
+
+    if (mine->kind != CALL_REGROUP) {
+        return sherdi_fail(
+            SHERD_E_STATE,
+            "rank %d has dropped the window (sherd_step_discard) while rank %d waited "
+            "for it in %s; every rank calls sherd_step_discard",
+            peers->ranks[index], peers->world->rank, note_describe(mine, text, sizeof(text)));
+    }
+    for (int i = 0; i < peers->count; i++) {
+        if (sherdi_peers_note(peers, i)->kind != CALL_REGROUP) {
+            return SHERD_E_AGAIN;
+        }
+    }
+    return SHERD_OK;
+}
+
 /* All ranks must have come with the same call; that one came with another is a bug of the
  * program, and the world cannot go on after it. */
 static sherd_status notes_compare(sherdi_peers *peers)
@@ -251,6 +273,11 @@ static sherd_status notes_compare(sherdi_peers *peers)
     const peers_note *mine = sherdi_peers_note(peers, peers->me);
     char              text[2][192];
 
+    for (int i = 0; i < peers->count; i++) {
+        if (sherdi_peers_note(peers, i)->kind == CALL_REGROUP) {
+            return regroup_compare(peers, i);
+        }
+    }
     for (int i = 0; i < peers->count; i++) {
         const peers_note *note = sherdi_peers_note(peers, i);
 
@@ -295,6 +322,17 @@ sherd_status sherdi_peers_barrier(sherd_world *world)
     peers_note note = {.kind = CALL_BARRIER};
 
     return sherdi_peers_meet_with(world->peers, &note, NULL, 0);
+}
+
+sherd_status sherdi_peers_regroup(sherd_world *world)
+{
+    peers_note   note = {.kind = CALL_REGROUP};
+    sherd_status status;
+
+    do {
+        status = sherdi_peers_meet_with(world->peers, &note, NULL, 0);
+    } while (status == SHERD_E_AGAIN);
+    return status;
 }
 
 /* -------------------------------------------------------------- memory -- */

@@ -27,6 +27,7 @@ static const sherdi_world_ops SHM_OPS = {
     .all_to_all     = sherdi_peers_all_to_all,
     .broadcast      = sherdi_peers_broadcast,
     .abort          = sherdi_procs_abort,
+    .regroup        = sherdi_peers_regroup,
     .tell_ending    = sherdi_procs_tell_ending,
 };
 

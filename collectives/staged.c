@@ -225,6 +225,7 @@ static sherd_status piece_run(struct sherdi_staged *staged, const world_call *ca
     case CALL_BARRIER:
     case CALL_BROADCAST:
     case CALL_ALLOC:
+    case CALL_REGROUP:
         break;
     }
     return sherdi_fail(SHERD_E_STATE, "%s is no call on device memory",

@@ -186,6 +186,7 @@ static const sherdi_world_ops THREADS_OPS = {
     .all_to_all     = sherdi_peers_all_to_all,
     .broadcast      = sherdi_peers_broadcast,
     .abort          = threads_abort,
+    .regroup        = sherdi_peers_regroup,
     .memory_leave   = threads_memory_leave,
     .tell_ending    = threads_tell_ending,
 };

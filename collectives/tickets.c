@@ -41,6 +41,7 @@ static void call_run_alone(sherd_world *world, const world_call *call)
     case CALL_BARRIER:
     case CALL_BROADCAST:
     case CALL_ALLOC:
+    case CALL_REGROUP:
         break;
     }
 }
@@ -57,6 +58,7 @@ static sherd_status call_make(sherd_world *world, const world_call *call)
     if (ops->caps & SHERDI_WORLD_SIMULATES) {
         return SHERD_OK; /* where nothing moves */
     }
+    world->calls++;
     if (call_is_on_device(world, call) && !sherdi_world_is_on_lane(world)) {
         return sherdi_staged_run(world->device.staged, call);
     }
@@ -75,6 +77,7 @@ static sherd_status call_make(sherd_world *world, const world_call *call)
         return ops->broadcast(world, call->args.broadcast.data, call->args.broadcast.len_bytes,
                               call->args.broadcast.root);
     case CALL_ALLOC:
+    case CALL_REGROUP:
         break;
     }
     assert(!"a call that is not queued");
@@ -310,4 +313,45 @@ int sherdi_world_is_done(sherd_world *world, sherdi_ticket ticket)
 {
     return atomic_load_explicit(&world->queue.done, memory_order_acquire) >= ticket &&
            (!sherdi_world_is_on_lane(world) || sherdi_world_lane_is_done(world, ticket));
+}
+
+/* ------------------------------------------------------------- regrouping -- */
+
+sherd_status sherdi_world_regroup_counted(sherd_world *world)
+{
+    uint64_t               mine = world->calls;
+    uint64_t              *all  = (uint64_t *)(void *)world->sum_scratch;
+    sherdi_all_gather_args args = {
+        .send = &mine, .recv = all, .slice_bytes = sizeof(mine), .flags = SHERDI_COLL_HOST};
+
+    SHERDI_TRY(world->ops->all_gather(world, &args));
+    for (int r = 0; r < world->world_size; r++) {
+        if (all[r] != mine) {
+            return sherdi_world_fail(
+                world, SHERD_E_STATE,
+                "rank %d has made %llu calls of the world and rank %d %llu: transport %s cannot "
+                "take "
+                "one back, so that a window can be dropped only where all ranks have acquired and "
+                "released the same units",
+                world->rank, (unsigned long long)mine, r, (unsigned long long)all[r],
+                world->ops->name);
+        }
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherdi_world_regroup(sherd_world *world)
+{
+    world_queue *queue = &world->queue;
+
+    sherdi_world_queue_drain(world);
+    SHERDI_TRY(sherdi_world_status(world));
+    if (world->world_size > 1 && !(world->ops->caps & SHERDI_WORLD_SIMULATES)) {
+        SHERDI_TRY(world->ops->regroup != NULL ? world->ops->regroup(world)
+                                               : sherdi_world_regroup_counted(world));
+    }
+    (void)pthread_mutex_lock(&queue->lock);
+    atomic_store(&queue->failed_ticket, 0);
+    (void)pthread_mutex_unlock(&queue->lock);
+    return SHERD_OK;
 }

@@ -122,6 +122,8 @@ typedef struct sherdi_world_ops {
     /* Optional (NULL = there is nobody to tell). Any thread, never blocks: makes all ranks' calls fail. */
     void (*abort)(sherd_world *world, const char *why);
 
+    /* Optional (NULL = calls that some ranks have made cannot be taken back): sherdi_world_regroup. */
+    sherd_status (*regroup)(sherd_world *world);
     /* Optional (NULL = by all_to_all and all_gather of host memory): sherdi_world_sum_u64. */
     sherd_status (*sum_u64)(sherd_world *world, uint64_t *values, size_t count);
     /* Optional (NULL = none): sherdi_world_reserve_bytes. */
@@ -203,6 +205,16 @@ sherd_status sherdi_world_all_reduce(sherd_world *world, const sherdi_reduction_
                                      sherdi_ticket *ticket_out);
 sherd_status sherdi_world_all_to_all(sherd_world *world, const sherdi_all_to_all_args *args,
                                      sherdi_ticket *ticket_out);
+/**
+ * Every rank comes here from wherever it is in the order of calls, and all leave together: what some of them still
+ * wait in ends there with E_STATE and its result undefined, queued calls too, and the world is as whole as before.
+ * Where the transport cannot take such a call back (nccl, mpi over several hosts) all ranks must have made equally many.
+ *
+ * Collective, blocking; waits for this rank's queued calls. Failures of tickets are forgotten.
+ * Errors     E_STATE or E_INVAL, and the world is lost: calls that cannot be taken back. E_PEER_LOST.
+ */
+sherd_status sherdi_world_regroup(sherd_world *world);
+
 /** Small control data: all[r * len_bytes ..] is what rank r gave. Meets. Blocking. On the
  *  simulated world every rank's part is a copy of `mine`. */
 sherd_status sherdi_world_exchange(sherd_world *world, const void *mine, void *all,

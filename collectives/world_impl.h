@@ -31,6 +31,7 @@ typedef enum world_call_kind {
     CALL_ALL_TO_ALL,
     CALL_BROADCAST,
     CALL_ALLOC,
+    CALL_REGROUP,
 } world_call_kind;
 
 const char *sherdi_world_call_name(world_call_kind kind);
@@ -116,6 +117,7 @@ struct sherd_world {
     double          *sum_scratch; /* [2 * world_size * SHERDI_SUM_PIECE]; NULL where not needed */
     _Atomic uint64_t sent_bytes;
     _Atomic uint64_t received_bytes;
+    uint64_t         calls; /* that the transport was asked for; written by one thread at a time */
     world_queue      queue;
     world_endings    endings;
     sherdi_world_observe_fn observe; /* changed while the queue is empty */
@@ -154,6 +156,9 @@ sherd_status sherdi_world_queue_call(sherd_world *world, const world_call *call,
 void sherdi_world_queue_drain(sherd_world *world);
 /** The same, and ends the queue's thread. */
 void sherdi_world_queue_stop(sherd_world *world);
+/** sherdi_world_regroup where a call that some ranks have made cannot be taken back: E_STATE, and the world is lost,
+ *  unless all have made equally many. */
+sherd_status sherdi_world_regroup_counted(sherd_world *world);
 /** A thread that no signal reaches. Returns an errno. */
 int sherdi_thread_start(pthread_t *thread, void *(*body)(void *), void *ctx);
 

@@ -459,10 +459,19 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_step_prepare(sherd_engine      *engi
                                                          sherd_step_report *out);
 SHERD_API SHERD_MUST_USE sherd_status sherd_step_apply(sherd_engine            *engine,
                                                        const sherd_step_params *params);
-/** Drops the window's gradients; nothing else changes. Instead of apply, or in the middle of a window, with
- *  no unit acquired: what a trainer does after an acquire or release that failed and that it wants to
- *  do again (from the window's first micro-batch). Collective. E_STATE after an update that failed: of that
- *  sherd_step_undo is the way out. */
+/** Drops the window: its gradients, and what this rank still has acquired, of any pass, counts as released. Nothing
+ *  else changes, and training goes on from the window's first micro-batch as if that had not begun. Instead of apply,
+ *  and anywhere else after seal: the one call after an exception in forward, backward or an evaluation, and after an
+ *  acquire or release that failed. Memory of units is not to be used any more.
+ *
+ *  Collective, blocking: it returns when all ranks have come, from wherever each of them stopped. A rank that was not
+ *  told goes on until it meets the others: that call (a gather or reduction that meets, a step, a call of the world)
+ *  fails there with E_STATE and says that the window was dropped, and this rank calls sherd_step_discard too. With
+ *  nccl, and with mpi over several hosts, a collective that some ranks have begun cannot be taken back: all ranks must
+ *  have acquired and released the same units, else the world is lost, by name or at
+ *  the time limit. Several engines of one world: calls of the others that ranks wait in fail too.
+ *
+ *  Errors     E_STATE (before seal; after an update that failed: of that sherd_step_undo is the way out), E_PEER_LOST. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_step_discard(sherd_engine *engine);
 /** The report of the last boundary, complete: fingerprint and numbers that the
  *  device had to deliver. Collective. */

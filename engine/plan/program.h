@@ -267,6 +267,9 @@ sherd_status sherdi_program_fingerprint(const sherdi_program *program, const she
 sherd_status sherdi_program_acquire(const sherdi_program *program, int unit, sherd_pass pass);
 /** Releases all that the acquire reached, whatever fails meanwhile; gradients that are complete are reduced. */
 sherd_status sherdi_program_release(const sherdi_program *program, int unit, sherd_pass pass);
+/** What is acquired counts as released, of all passes, whatever was to become of it; no operation. sherdi_program_forget and
+ *  _window_begin follow. */
+void sherdi_program_let_go(const sherdi_program *program);
 /** Nothing is gathered any more, and the passes begin anew. */
 sherd_status sherdi_program_forget(const sherdi_program *program);
 /** Parameters are read for the next micro-batch, as much as there are slots. */

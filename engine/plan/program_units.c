@@ -7,6 +7,7 @@
 #include "collectives/world.h"
 
 #include <stdio.h>
+#include <string.h>
 
 int sherdi_program_reached(const sherdi_model *model, int unit, size_t n)
 {
@@ -496,6 +497,17 @@ sherd_status sherdi_program_release(const sherdi_program *program, int unit, she
         }
     }
     return first == SHERD_OK ? SHERD_OK : sherdi_fail_relay(first, text);
+}
+
+void sherdi_program_let_go(const sherdi_program *program)
+{
+    for (size_t u = 0; u < program->plan->num_units; u++) {
+        sherdi_unit_state *state = sherdi_program_unit(program, (int)u);
+
+        memset(state->acquired, 0, sizeof(state->acquired));
+        state->held          = 0;
+        state->held_backward = 0;
+    }
 }
 
 sherd_status sherdi_program_forget(const sherdi_program *program)

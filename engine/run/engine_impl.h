@@ -220,6 +220,8 @@ sherd_status sherdi_agree_uses(sherd_engine *engine);
 sherd_status sherdi_loop_acquire(sherd_engine *engine, int unit, sherd_pass pass);
 /** Releases whatever fails; then the window is lost. */
 sherd_status sherdi_loop_release(sherd_engine *engine, int unit, sherd_pass pass);
+/** Releases all that is acquired, without what a release does with gradients: the window is dropped next. */
+void sherdi_loop_let_go(sherd_engine *engine);
 /** E_STATE, naming the first unit that is acquired; `before` says of what: "the step". */
 sherd_status sherdi_loop_nothing_held(const sherd_engine *engine, const char *before);
 /** End of a micro-batch: completes gradients that are open, in the order of the plan. */

@@ -120,6 +120,19 @@ sherd_status sherdi_loop_release(sherd_engine *engine, int unit, sherd_pass pass
     return seen == SHERD_OK ? SHERD_OK : sherdi_fail_relay(seen, text);
 }
 
+void sherdi_loop_let_go(sherd_engine *engine)
+{
+    for (size_t u = 0; u < engine->plan->num_units; u++) {
+        for (int pass = SHERD_FORWARD; pass <= SHERD_EVAL; pass++) {
+            if (sherdi_unit_of(engine, (int)u)->acquired[pass] > 0) {
+                sherdi_mark_end(&engine->marks, engine->backend,
+                                &engine->compute_marks[u].pass[pass]);
+            }
+        }
+    }
+    sherdi_program_let_go(&engine->run.program);
+}
+
 sherd_status sherdi_loop_nothing_held(const sherd_engine *engine, const char *before)
 {
     for (size_t u = 0; u < engine->plan->num_units; u++) {

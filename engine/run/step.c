@@ -464,16 +464,35 @@ sherd_status sherd_step_apply(sherd_engine *engine, const sherd_step_params *par
     return apply_guarded(engine, &given);
 }
 
-sherd_status sherd_step_discard(sherd_engine *engine)
+/* The ranks come together first: what a gather that some of them wait in was to bring means nothing from then on, nor does
+ * anything that was gathered ahead. */
+static sherd_status step_discard(sherd_engine *engine)
 {
-    SHERDI_TRY(sherdi_engine_check_alive(engine));
-    if (engine->phase != SHERDI_PHASE_RUNNING) {
-        SHERDI_TRY(phase_check(engine, SHERDI_PHASE_PREPARED));
+    sherd_status status = sherdi_world_regroup(engine->world);
+
+    sherdi_loop_let_go(engine);
+    if (status != SHERD_OK || engine->phase == SHERDI_PHASE_SEALED) { /* no window has begun */
+        return status;
     }
-    SHERDI_TRY(sherdi_loop_nothing_held(engine, "the step"));
+    (void)sherdi_run_settle(engine, SHERDI_RING_PARAMS); /* read anew, where it is needed */
+    SHERDI_TRY(sherdi_program_forget(&engine->run.program));
     (void)window_drop(engine, SHERD_OK); /* a read that failed will fail where it is needed */
     engine->phase = SHERDI_PHASE_RUNNING;
     return SHERD_OK;
+}
+
+sherd_status sherd_step_discard(sherd_engine *engine)
+{
+    sherd_status status;
+
+    SHERDI_TRY(sherdi_engine_check_alive(engine));
+    if (engine->phase == SHERDI_PHASE_OPEN) {
+        return sherdi_fail(SHERD_E_STATE, "the engine is not sealed; call sherd_engine_seal first");
+    }
+    sherdi_mem_forbid_begin();
+    status = step_discard(engine);
+    sherdi_mem_forbid_end();
+    return sherdi_engine_outcome(engine, status);
 }
 
 sherd_status sherd_step_wait(sherd_engine *engine, sherd_step_report *out)

@@ -658,6 +658,31 @@ static void barrier_can_follow_barrier(sherd_world *world, void *ctx)
     }
 }
 
+/* Where all ranks have made the same calls there is nothing to take back, and what was queued is done. */
+static void regroup_is_the_end_of_what_was_queued(sherd_world *world, void *ctx)
+{
+    size_t         size   = (size_t)sherd_world_size(world);
+    unsigned char *send   = suite_alloc(world, 4096);
+    unsigned char *recv   = suite_alloc(world, 4096 * size);
+    sherdi_ticket  ticket = 0;
+
+    (void)ctx;
+    for (int i = 0; i < 3; i++) {
+        sherdi_all_gather_args args = {.send = send, .recv = recv, .slice_bytes = 4096};
+
+        put_bytes(world, send, sherd_world_rank(world), 0, 4096);
+        CHECK_OK(sherdi_world_all_gather(world, &args, &ticket));
+        CHECK_OK(sherdi_world_regroup(world));
+        CHECK_OK(sherdi_world_wait(world, ticket));
+        for (size_t r = 0; r < size; r++) {
+            check_bytes_of(world, recv + r * 4096, (int)r, 0, 4096);
+        }
+        CHECK_OK(sherd_world_barrier(world));
+    }
+    suite_free(world, recv);
+    suite_free(world, send);
+}
+
 /* --------------------------------------------------------------------- world memory -- */
 
 static void world_memory_is_zeroed_aligned_and_ends_with_its_owner(sherd_world *world, void *ctx)
@@ -906,6 +931,7 @@ const world_case WORLD_SUITE[] = {
     WORLD_CASE(exchange_gives_every_rank_what_each_gave),
     WORLD_CASE(sum_f64_adds_in_the_order_of_ranks),
     WORLD_CASE(barrier_can_follow_barrier),
+    WORLD_CASE(regroup_is_the_end_of_what_was_queued),
     WORLD_CASE(world_memory_is_zeroed_aligned_and_ends_with_its_owner),
     WORLD_CASE(world_memory_that_one_rank_lacks_fails_on_all),
     WORLD_CASE(counters_say_what_goes_on_the_wire),

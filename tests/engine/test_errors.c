@@ -440,7 +440,7 @@ static void step_before_any_acquire_is_refused(void)
     CHECK_STATUS(SHERD_E_STATE, sherd_step(r.engine, NULL));
     CHECK_ERROR_SAYS("backward");
     CHECK_STATUS(SHERD_E_STATE, sherd_step_apply(r.engine, NULL));
-    CHECK_STATUS(SHERD_E_STATE, sherd_step_discard(r.engine));
+    CHECK_OK(sherd_step_discard(r.engine)); /* another rank may have come further */
     rig_close(&r);
 }
 

@@ -1,6 +1,7 @@
 /* The toy's training with a process for each rank, over shared memory and under mpirun: the same bits as
  * the training that knows of no ranks. */
 #include "tests/collectives/ranks.h"
+#include "tests/engine/rig.h"
 #include "tests/engine/toy.h"
 #include "tests/lib/check.h"
 
@@ -67,9 +68,72 @@ static void train_matrix(void)
     sherd_world_destroy(world);
 }
 
+/* Rank 0 drops its window behind its first acquire; the others go on until a call tells them. Gathers meet. */
+static void stop_on_one_rank(sherd_world *world, int overlap)
+{
+    rig_options options = {
+        .stage = 3,
+        .zero  = overlap ? ", \"overlap_comm\": true, \"offload_param\": {\"device\": \"cpu\"}"
+                         : ", \"overlap_comm\": false, \"offload_param\": {\"device\": "
+                           "\"cpu\"}"};
+    sherd_status status = SHERD_OK;
+    uint64_t     before;
+    rig          r;
+
+    rig_open(&r, world, &options);
+    rig_three(&r, 5000);
+    rig_seal(&r);
+    before = rig_train(&r, 1).fingerprint;
+    for (int u = 0; u < 3 && status == SHERD_OK; u++) {
+        status = sherd_unit_acquire(r.engine, r.units[u], SHERD_FORWARD);
+        if (sherd_world_rank(world) == 0) {
+            break;
+        }
+        if (status == SHERD_OK) {
+            status = sherd_unit_release(r.engine, r.units[u], SHERD_FORWARD);
+        }
+    }
+    if (sherd_world_rank(world) != 0) {
+        if (status == SHERD_OK) { /* what it gathers ahead it has not waited for */
+            status = sherd_world_barrier(world);
+        }
+        CHECK_STATUS(SHERD_E_STATE, status);
+        CHECK_ERROR_SAYS("rank 0 has dropped the window");
+    }
+    CHECK_OK(sherd_step_discard(r.engine));
+    CHECK_INT(before, rig_fingerprint(&r));
+    CHECK_INT(1, rig_train(&r, 1).was_updated);
+    rig_close(&r);
+}
+
+static void discard_on_one_rank_reaches_all(void)
+{
+    sherd_world *world;
+
+    CHECK_OK(sherd_world_from_env(NULL, &world));
+    stop_on_one_rank(world, 0);
+    stop_on_one_rank(world, 1);
+    sherd_world_destroy(world);
+}
+
 static const rank_part PARTS[] = {
     PART(train_matrix),
+    PART(discard_on_one_rank_reaches_all),
 };
+
+static void shared_memory_processes_are_told_of_a_discard(void)
+{
+    ranks_run_part(3, "discard_on_one_rank_reaches_all", -1);
+}
+
+static void mpi_processes_are_told_of_a_discard(void)
+{
+#ifndef SHERDI_HAVE_MPI
+    test_skip("this build has no MPI");
+#endif
+    ranks_need_mpirun();
+    ranks_run_mpi(3, "discard_on_one_rank_reaches_all", -1);
+}
 
 static void shared_memory_processes_equal_unsharded(void)
 {
@@ -92,6 +156,8 @@ static void mpi_processes_equal_unsharded(void)
 static const test_case CASES[] = {
     CASE(shared_memory_processes_equal_unsharded),
     CASE(mpi_processes_equal_unsharded),
+    CASE(shared_memory_processes_are_told_of_a_discard),
+    CASE(mpi_processes_are_told_of_a_discard),
 };
 
 RANKS_MAIN(CASES, PARTS)
