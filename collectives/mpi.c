@@ -1,7 +1,7 @@
 /* Ranks that MPI started. MPI does the meeting; inside a host the ranks share memory exactly as
  * in shm (procs.c, peers.c) and MPI is not used again. Between hosts every rank exchanges slices
  * with the ranks of the other hosts directly, in the wire type, and sums them itself: so the
- * bits are those of every other transport. The one file that includes mpi.h.
+ * bits are those of every other transport. MPI itself is opened at run time (mpi_library.h).
  *
  * MPI tells nobody that a rank died, and its blocking calls then never return: all waits here
  * test and look at the world's failure, which the monitor reports. */
@@ -9,9 +9,8 @@
 
 #include "base/checked.h"
 #include "base/clock.h"
+#include "collectives/mpi_library.h"
 #include "collectives/transport.h"
-
-#include <mpi.h>
 
 #include <sched.h>
 #include <stdlib.h>
@@ -67,14 +66,27 @@ static void mpi_end(void)
     int       is_finalized = 0;
     pthread_t watch;
 
-    (void)MPI_Finalized(&is_finalized);
+    (void)sherdi_mpi_api.Finalized(&is_finalized);
     if (is_finalized || mpi_worlds > 0 || mpi_has_dead) {
         return;
     }
     if (mpi_has_failed && pthread_create(&watch, NULL, end_watch, NULL) == 0) {
         (void)pthread_detach(watch);
     }
-    (void)MPI_Finalize();
+    (void)sherdi_mpi_api.Finalize();
+}
+
+static sherd_status mpi_need(void)
+{
+    char why[300];
+
+    if (!sherdi_mpi_load(why, sizeof(why))) {
+        return sherdi_fail(SHERD_E_NOTSUP,
+                           "no world over MPI: %s; without MPI, SHERD_RANK, SHERD_WORLD_SIZE and "
+                           "SHERD_RENDEZVOUS start ranks of one host",
+                           why);
+    }
+    return SHERD_OK;
 }
 
 static sherd_status mpi_begin(void)
@@ -84,14 +96,15 @@ static sherd_status mpi_begin(void)
     int          provided       = 0;
     sherd_status status         = SHERD_OK;
 
+    SHERDI_TRY(mpi_need());
     (void)pthread_mutex_lock(&mpi_lock);
-    (void)MPI_Finalized(&is_finalized);
-    (void)MPI_Initialized(&is_initialized);
+    (void)sherdi_mpi_api.Finalized(&is_finalized);
+    (void)sherdi_mpi_api.Initialized(&is_initialized);
     if (is_finalized) {
         status =
             sherdi_fail(SHERD_E_STATE, "MPI is finalised already, and cannot be started again");
     } else if (!is_initialized) {
-        if (MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &provided) != MPI_SUCCESS) {
+        if (sherdi_mpi_api.Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &provided) != MPI_SUCCESS) {
             status = sherdi_fail(SHERD_E_IO, "MPI_Init_thread failed");
         } else {
             (void)atexit(mpi_end);
@@ -115,7 +128,7 @@ static sherd_status mpi_error(sherd_world *world, int code)
     char text[MPI_MAX_ERROR_STRING + 1] = "";
     int  len                            = 0;
 
-    (void)MPI_Error_string(code, text, &len);
+    (void)sherdi_mpi_api.Error_string(code, text, &len);
     return sherdi_world_fail(world, SHERD_E_PEER_LOST, "rank %d: MPI says: %s", world->rank, text);
 }
 
@@ -130,7 +143,7 @@ static void pending_list(const mpi_world *mpi, char *text, size_t len_bytes)
     for (int i = 0; i < mpi->num_requests; i++) {
         int is_done = 0;
 
-        (void)MPI_Request_get_status(mpi->requests[i], &is_done, MPI_STATUS_IGNORE);
+        (void)sherdi_mpi_api.Request_get_status(mpi->requests[i], &is_done, MPI_STATUS_IGNORE);
         if (!is_done && mpi->request_ranks[i] != last) {
             last = mpi->request_ranks[i];
             sherdi_ranks_add(text, len_bytes, last);
@@ -142,9 +155,9 @@ static void pending_list(const mpi_world *mpi, char *text, size_t len_bytes)
 static void requests_drop(mpi_world *mpi)
 {
     for (int i = 0; i < mpi->num_requests; i++) {
-        if (mpi->requests[i] != MPI_REQUEST_NULL) {
-            (void)MPI_Cancel(&mpi->requests[i]);
-            (void)MPI_Request_free(&mpi->requests[i]);
+        if (mpi->requests[i] != sherdi_mpi_api.request_null) {
+            (void)sherdi_mpi_api.Cancel(&mpi->requests[i]);
+            (void)sherdi_mpi_api.Request_free(&mpi->requests[i]);
         }
     }
     mpi->num_requests = 0;
@@ -174,7 +187,8 @@ static sherd_status requests_wait(mpi_world *mpi)
 
     for (int turn = 0; mpi->num_requests > 0; turn++) {
         int is_done = 0;
-        int code    = MPI_Testall(mpi->num_requests, mpi->requests, &is_done, MPI_STATUSES_IGNORE);
+        int code =
+            sherdi_mpi_api.Testall(mpi->num_requests, mpi->requests, &is_done, MPI_STATUSES_IGNORE);
         sherd_status status;
 
         if (is_done && code == MPI_SUCCESS) {
@@ -205,15 +219,15 @@ static sherd_status request_add(mpi_world *mpi, int rank, int code)
 static sherd_status send_start(mpi_world *mpi, int rank, const void *data, size_t len_bytes)
 {
     return request_add(mpi, rank,
-                       MPI_Isend(data, (int)len_bytes, MPI_BYTE, rank, MPI_TAG, mpi->comm,
-                                 &mpi->requests[mpi->num_requests]));
+                       sherdi_mpi_api.Isend(data, (int)len_bytes, sherdi_mpi_api.byte, rank,
+                                            MPI_TAG, mpi->comm, &mpi->requests[mpi->num_requests]));
 }
 
 static sherd_status recv_start(mpi_world *mpi, int rank, void *data, size_t len_bytes)
 {
     return request_add(mpi, rank,
-                       MPI_Irecv(data, (int)len_bytes, MPI_BYTE, rank, MPI_TAG, mpi->comm,
-                                 &mpi->requests[mpi->num_requests]));
+                       sherdi_mpi_api.Irecv(data, (int)len_bytes, sherdi_mpi_api.byte, rank,
+                                            MPI_TAG, mpi->comm, &mpi->requests[mpi->num_requests]));
 }
 
 /* -------------------------------------------------------- between hosts -- */
@@ -401,9 +415,9 @@ static void mpi_close(sherd_world *world)
     sherdi_free(mpi->requests);
     sherdi_free(mpi->request_ranks);
     sherdi_free(mpi->staging);
-    (void)MPI_Finalized(&is_finalized);
-    if (mpi->comm != MPI_COMM_NULL && !has_failed && !is_finalized) {
-        (void)MPI_Comm_free(&mpi->comm);
+    (void)sherdi_mpi_api.Finalized(&is_finalized);
+    if (mpi->comm != sherdi_mpi_api.comm_null && !has_failed && !is_finalized) {
+        (void)sherdi_mpi_api.Comm_free(&mpi->comm);
     }
     sherdi_procs_close(&mpi->procs);
     mpi_count_world(-1, has_failed, atomic_load(&mpi->procs.has_dead));
@@ -442,7 +456,7 @@ static sherd_status meeting_wait(MPI_Request *request, int64_t deadline_ns)
     int is_done = 0;
 
     while (!is_done) {
-        if (MPI_Test(request, &is_done, MPI_STATUS_IGNORE) != MPI_SUCCESS) {
+        if (sherdi_mpi_api.Test(request, &is_done, MPI_STATUS_IGNORE) != MPI_SUCCESS) {
             return sherdi_fail(SHERD_E_PEER_LOST, "MPI failed while the ranks were meeting");
         }
         if (!is_done && sherdi_now_ns() > deadline_ns) {
@@ -460,8 +474,8 @@ static sherd_status meeting_exchange(void *ctx, const void *mine, void *all, siz
     const mpi_meeting *meeting = ctx;
     MPI_Request        request;
 
-    (void)MPI_Iallgather(mine, (int)len_bytes, MPI_BYTE, all, (int)len_bytes, MPI_BYTE,
-                         meeting->comm, &request);
+    (void)sherdi_mpi_api.Iallgather(mine, (int)len_bytes, sherdi_mpi_api.byte, all, (int)len_bytes,
+                                    sherdi_mpi_api.byte, meeting->comm, &request);
     return meeting_wait(&request, meeting->deadline_ns);
 }
 
@@ -515,14 +529,14 @@ static sherd_status mpi_open(mpi_world *mpi, const procs_params *params)
     SHERDI_TRY(sherdi_procs_open(&mpi->procs, &MPI_OPS, params));
     if (world->ops != &MPI_OPS) { /* MPI has done its part: the world is NCCL's */
         SHERDI_TRY(world->world_size > 1 ? world->ops->barrier(world) : SHERD_OK);
-        (void)MPI_Comm_free(&mpi->comm);
+        (void)sherdi_mpi_api.Comm_free(&mpi->comm);
         mpi_count_world(-1, 0, 0);
         return SHERD_OK;
     }
     if (mpi->procs.num_hosts > 1) {
         sherd_status status = remote_find(mpi);
 
-        (void)MPI_Query_thread(&provided);
+        (void)sherdi_mpi_api.Query_thread(&provided);
         world->is_foreign_to_threads = provided < MPI_THREAD_SERIALIZED;
         if (status != SHERD_OK) {
             return sherdi_world_fail(world, status, "rank %d: %s", world->rank, sherd_last_error());
@@ -530,7 +544,7 @@ static sherd_status mpi_open(mpi_world *mpi, const procs_params *params)
     }
     SHERDI_TRY(world->world_size > 1 ? mpi_barrier(world) : SHERD_OK);
     if (mpi->procs.num_hosts == 1) {
-        (void)MPI_Comm_free(&mpi->comm); /* MPI has done its part */
+        (void)sherdi_mpi_api.Comm_free(&mpi->comm); /* MPI has done its part */
     }
     return SHERD_OK;
 }
@@ -562,31 +576,31 @@ static sherd_status comm_duplicate(MPI_Comm comm, int64_t deadline_ns, MPI_Comm 
 {
     MPI_Request request;
 
-    if (MPI_Comm_idup(comm, out, &request) != MPI_SUCCESS) {
+    if (sherdi_mpi_api.Comm_idup(comm, out, &request) != MPI_SUCCESS) {
         return sherdi_fail(SHERD_E_IO, "MPI cannot duplicate the communicator");
     }
     SHERDI_TRY(meeting_wait(&request, deadline_ns));
-    (void)MPI_Comm_set_errhandler(*out, MPI_ERRORS_RETURN);
+    (void)sherdi_mpi_api.Comm_set_errhandler(*out, sherdi_mpi_api.errors_return);
     return SHERD_OK;
 }
 
 static sherd_status create_over(MPI_Comm comm, const sherd_world_params *params, sherd_world **out)
 {
-    mpi_meeting             meeting = {.comm = MPI_COMM_NULL};
+    mpi_meeting             meeting = {.comm = sherdi_mpi_api.comm_null};
     meeting_place           place;
     procs_params            procs = {.world = params, .listener = -1};
     const sherdi_transport *named = sherdi_transport_find(params->transport);
 
     SHERDI_TRY(sherdi_meeting_limit(params, &procs.limit_ns));
     meeting.deadline_ns = sherdi_now_ns() + procs.limit_ns;
-    (void)MPI_Comm_rank(comm, &procs.rank);
-    (void)MPI_Comm_size(comm, &procs.world_size);
+    (void)sherdi_mpi_api.Comm_rank(comm, &procs.rank);
+    (void)sherdi_mpi_api.Comm_size(comm, &procs.world_size);
     SHERDI_TRY(comm_duplicate(comm, meeting.deadline_ns, &meeting.comm));
     procs.nccl = sherdi_procs_nccl_of(params);
     SHERDI_TRY(sherdi_place_agree(&procs, meeting_exchange, &meeting, "MPI", &place));
     if (named != NULL && named != &sherdi_transport_mpi) { /* MPI has done its part */
         procs.is_one_host_only = (named->holds & SHERDI_TRANSPORT_HOSTS) == 0;
-        (void)MPI_Comm_free(&meeting.comm);
+        (void)sherdi_mpi_api.Comm_free(&meeting.comm);
         return named->create(&procs, out);
     }
     return world_open(meeting.comm, &procs, out);
@@ -598,15 +612,16 @@ sherd_status sherdi_world_mpi_create(const procs_params *params, sherd_world **o
     int mpi_size = -1;
 
     SHERDI_TRY(mpi_begin());
-    (void)MPI_Comm_rank(MPI_COMM_WORLD, &mpi_rank);
-    (void)MPI_Comm_size(MPI_COMM_WORLD, &mpi_size);
+    (void)sherdi_mpi_api.Comm_rank(sherdi_mpi_api.comm_world, &mpi_rank);
+    (void)sherdi_mpi_api.Comm_size(sherdi_mpi_api.comm_world, &mpi_size);
     if (params->rank != mpi_rank || params->world_size != mpi_size) {
         return sherdi_fail(SHERD_E_INVAL,
                            "the launcher says rank %d of %d, MPI says rank %d of %d: start the "
-                           "program with the mpirun of the MPI that sherd was built with",
-                           params->rank, params->world_size, mpi_rank, mpi_size);
+                           "program with the mpirun of the MPI library that sherd found (%s)",
+                           params->rank, params->world_size, mpi_rank, mpi_size,
+                           sherdi_world_mpi_text());
     }
-    return create_over(MPI_COMM_WORLD, params->world, out);
+    return create_over(sherdi_mpi_api.comm_world, params->world, out);
 }
 
 sherd_status sherd_world_from_mpi_handle(const void *comm, size_t comm_bytes,
@@ -625,13 +640,15 @@ sherd_status sherd_world_from_mpi_handle(const void *comm, size_t comm_bytes,
                            "an MPI_Comm of %zu bytes; sherd was built with an MPI where it has %zu",
                            comm_bytes, sizeof(given));
     }
-    (void)MPI_Initialized(&is_initialized);
-    (void)MPI_Finalized(&is_finalized);
+    SHERDI_TRY(mpi_need());
+    (void)sherdi_mpi_api.Initialized(&is_initialized);
+    (void)sherdi_mpi_api.Finalized(&is_finalized);
     if (!is_initialized || is_finalized) {
-        return sherdi_fail(SHERD_E_STATE, "MPI is not initialised (or finalised already)");
+        return sherdi_fail(SHERD_E_STATE, "MPI is not initialised, or finalised already (%s)",
+                           sherdi_world_mpi_text());
     }
     memcpy(&given, comm, sizeof(given));
-    if (given == MPI_COMM_NULL) {
+    if (given == sherdi_mpi_api.comm_null) {
         return sherdi_fail(SHERD_E_INVAL, "the communicator is MPI_COMM_NULL");
     }
     named = sherdi_transport_find(here.transport);

@@ -2,6 +2,11 @@
 #include "collectives/procs.h"
 #include "collectives/transport.h"
 
+const char *sherdi_world_mpi_text(void)
+{
+    return "no: sherd was built without MPI";
+}
+
 sherd_status sherdi_world_mpi_create(const procs_params *params, sherd_world **out)
 {
     (void)params;

@@ -1,24 +1,17 @@
 /* See nccl_library.h. */
 #include "collectives/nccl_library.h"
 
+#include "base/library.h"
 #include "collectives/nccl.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* Oldest library whose communicators can be asked rather than waited for. */
 #define OLDEST_VERSION 21800
 
-typedef struct nccl_symbol {
-    const char *name;
-    size_t      offset; /* of the pointer in nccl_api */
-    int         is_optional;
-} nccl_symbol;
-
 #define SYMBOL(name) {"nccl" #name, offsetof(nccl_api, name), 0},
-static const nccl_symbol SYMBOLS[] = {
+static const sherdi_symbol SYMBOLS[] = {
     NCCL_FUNCTIONS(SYMBOL)
     /* and those that a library may lack: */
     {"ncclCommRegister", offsetof(nccl_api, CommRegister), 1},
@@ -30,37 +23,20 @@ nccl_api sherdi_nccl_api;
 
 static pthread_mutex_t api_lock = PTHREAD_MUTEX_INITIALIZER; /* guards the loading */
 
-static int symbols_find(void *library, nccl_api *found, char *why, size_t why_bytes)
-{
-    for (size_t i = 0; i < sizeof(SYMBOLS) / sizeof(SYMBOLS[0]); i++) {
-        void *symbol = dlsym(library, SYMBOLS[i].name);
-
-        if (symbol == NULL && !SYMBOLS[i].is_optional) {
-            (void)snprintf(why, why_bytes, "the NCCL library has no %s", SYMBOLS[i].name);
-            return 0;
-        }
-        memcpy((char *)found + SYMBOLS[i].offset, &symbol, sizeof(symbol));
-    }
-    return 1;
-}
-
 static int library_open(nccl_api *found, char *why, size_t why_bytes)
 {
-    const char *path = getenv("SHERD_NCCL_LIBRARY");
-    void       *library;
+    void *library = sherdi_library_open("SHERD_NCCL_LIBRARY", "libnccl.so.2", RTLD_NOW | RTLD_LOCAL,
+                                        why, why_bytes);
 
-    path    = path == NULL || path[0] == '\0' ? "libnccl.so.2" : path;
-    library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    if (library == NULL) {
-        (void)snprintf(why, why_bytes, "%s", dlerror());
-        return 0;
-    }
-    if (!symbols_find(library, found, why, why_bytes)) {
+    if (library == NULL ||
+        !sherdi_symbols_find(library, "NCCL", SYMBOLS, sizeof(SYMBOLS) / sizeof(SYMBOLS[0]), found,
+                             why, why_bytes)) {
         return 0;
     }
     if (found->GetVersion(&found->version) != ncclSuccess || found->version < OLDEST_VERSION ||
         found->version / 10000 != NCCL_MAJOR) {
-        (void)snprintf(why, why_bytes, "%s is NCCL %d.%d.%d; 2.%d or a later 2 is needed", path,
+        (void)snprintf(why, why_bytes, "%s is NCCL %d.%d.%d; 2.%d or a later 2 is needed",
+                       sherdi_library_path(*(void **)(void *)&found->GetVersion),
                        found->version / 10000, found->version / 100 % 100, found->version % 100,
                        OLDEST_VERSION / 100 % 100);
         return 0;

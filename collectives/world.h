@@ -157,6 +157,8 @@ void sherdi_world_observe(sherd_world *world, sherdi_world_observe_fn fn, void *
 
 /** The NCCL that this process can load, "2.28.9", or why it cannot; valid until the next call on this thread. */
 const char *sherdi_world_nccl_text(void);
+/** The MPI that this process has or can open, "Open MPI v4.1.4, FILE", or "no: " and why; as above. */
+const char *sherdi_world_mpi_text(void);
 
 /** Another owner. sherd_world_destroy drops one. */
 sherd_world *sherdi_world_retain(sherd_world *world);

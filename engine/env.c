@@ -148,11 +148,6 @@ static void put_cuda(json_t *list)
 static void put_build(json_t *list)
 {
     char transports[160];
-#ifdef SHERDI_HAVE_MPI
-    const int has_mpi = 1;
-#else
-    const int has_mpi    = 0;
-#endif
 #ifdef SHERDI_HAVE_XXHASH
     const int has_xxhash = 1;
 #else
@@ -163,7 +158,7 @@ static void put_build(json_t *list)
     put(list, "json", "jansson " JANSSON_VERSION);
     put(list, "hwloc",
         yes_or(sherdi_backend_cpu_knows_cores(), "no: cores are taken in the system's order"));
-    put(list, "mpi", yes_or(has_mpi, "no: ranks on one host only"));
+    put(list, "mpi", sherdi_world_mpi_text());
     sherdi_transport_names(transports, sizeof(transports));
     put(list, "transports", transports);
     put(list, "io_uring", yes_or(has_uring(), "no: NVMe is read and written by threads"));
@@ -182,7 +177,7 @@ static void put_environment(json_t *list)
         "MASTER_ADDR",         "MASTER_PORT",   "OMPI_COMM_WORLD_SIZE",
         "SLURM_NTASKS",        "SLURM_STEP_ID", "SHERD_IO",
         "SHERD_TRACE",         "SHERD_BACKEND", "SHERD_NCCL_LIBRARY",
-        "SHERD_NCCL_REGISTER", "SHERD_TIMEOUT",
+        "SHERD_NCCL_REGISTER", "SHERD_TIMEOUT", "SHERD_MPI_LIBRARY",
     };
 
     for (size_t i = 0; i < sizeof(NAMES) / sizeof(NAMES[0]); i++) {

@@ -168,7 +168,8 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_world_simulate(int rank, int world_s
                                                            sherd_world **out);
 
 /** From an MPI communicator; use sherd_mpi.h, which wraps this call. `comm` points
- *  at an MPI_Comm of `comm_bytes` bytes. E_NOTSUP in a build without MPI. */
+ *  at an MPI_Comm of `comm_bytes` bytes. E_NOTSUP in a build without MPI, and where the program's MPI is not
+ *  Open MPI 3 to 5. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_world_from_mpi_handle(const void *comm,
                                                                   size_t      comm_bytes,
                                                                   const sherd_world_params *params,

@@ -9,8 +9,8 @@
 
 #include <mpi.h>
 
-/** Collective over `comm`. Errors: E_NOTSUP when sherd was built without MPI or with
- *  another MPI_Comm; E_STATE when MPI is not initialised. */
+/** Collective over `comm`, of the MPI that the program links. Errors: E_NOTSUP when sherd was built without MPI, or when
+ *  that is not Open MPI 3 to 5; E_STATE when MPI is not initialised. */
 static inline sherd_status sherd_world_from_mpi(MPI_Comm comm, const sherd_world_params *params,
                                                 sherd_world **out)
 {

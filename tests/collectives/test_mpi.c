@@ -1,9 +1,11 @@
-/* Worlds over MPI on one host: the suite, and how the others learn of a failure. */
-#include "sherd_mpi.h"
+/* Worlds over MPI on one host, in a program that does not link MPI: the suite, how the others learn of a failure, and which
+ * libraries are refused. */
+#include "collectives/world.h"
 #include "tests/collectives/failures.h"
 #include "tests/collectives/ranks.h"
 #include "tests/collectives/world_suite.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #define SUITE_AT(size)                                                                             \
@@ -57,47 +59,59 @@ static void mpi_world_can_be_made_again(void)
     ranks_run_mpi(3, "part_created_twice", -1);
 }
 
-/* The program's own MPI and a part of its ranks: the even ones, and the odd ones. */
-static void part_over_a_communicator(void)
-{
-    sherd_world_params params;
-    sherd_world       *world = NULL;
-    MPI_Comm           half;
-    int                provided;
-    int                rank;
-    int                size;
-    double             sum = 1;
+/* -------------------------------------------------------- the library -- */
 
-    CHECK_STATUS(SHERD_E_STATE, sherd_world_from_mpi(MPI_COMM_WORLD, NULL, &world));
-    CHECK_INT(MPI_SUCCESS, MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided));
-    (void)MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    (void)MPI_Comm_split(MPI_COMM_WORLD, rank % 2, rank, &half);
-    (void)MPI_Comm_size(half, &size);
-    CHECK_STATUS(SHERD_E_NOTSUP, sherd_world_from_mpi_handle(&half, 3, NULL, &world));
-    CHECK_STATUS(SHERD_E_INVAL, sherd_world_from_mpi(MPI_COMM_NULL, NULL, &world));
-    sherd_world_params_init(&params);
-    params.transport = "threads";
-    CHECK_STATUS(SHERD_E_INVAL, sherd_world_from_mpi(half, &params, &world));
-    CHECK_OK(sherd_world_from_mpi(half, NULL, &world));
-    CHECK_INT(rank / 2, sherd_world_rank(world));
-    CHECK_INT(size, sherd_world_size(world));
-    CHECK(strcmp(sherd_world_transport(world), "mpi") == 0);
-    CHECK_OK(sherd_world_sum_f64(world, &sum, 1));
-    CHECK(sum == size);
-    sherd_world_destroy(world);
-    params.transport = "shm";
-    CHECK_OK(sherd_world_from_mpi(half, &params, &world));
-    CHECK(strcmp(sherd_world_transport(world), "shm") == 0);
-    CHECK_OK(sherd_world_barrier(world));
-    sherd_world_destroy(world);
-    (void)MPI_Comm_free(&half); /* still the caller's */
-    (void)MPI_Finalize();
+/* What mpirun would say, and no world comes of it; both words are in the sentence. */
+static void library_is_refused(const char *path, const char *word, const char *other)
+{
+    sherd_world *world = NULL;
+
+    CHECK_INT(0, setenv("OMPI_COMM_WORLD_SIZE", "1", 1));
+    CHECK_INT(0, setenv("OMPI_COMM_WORLD_RANK", "0", 1));
+    CHECK_INT(0, setenv("SHERD_MPI_LIBRARY", path, 1));
+    CHECK_STATUS(SHERD_E_NOTSUP, sherd_world_from_env(NULL, &world));
+    CHECK(world == NULL);
+    CHECK_ERROR_SAYS(word);
+    CHECK_ERROR_SAYS(other);
+    ranks_clear_environment();
 }
 
-static void mpi_world_stands_on_any_communicator(void)
+static void mpi_library_that_is_not_there_is_named(void)
 {
-    ranks_need_mpirun();
-    ranks_run_mpi(5, "part_over_a_communicator", -1);
+    library_is_refused("/nowhere/libmpi.so.40", "/nowhere/libmpi.so.40", "SHERD_MPI_LIBRARY");
+}
+
+/* other_mpi.c: a library that says `version` of itself and has nothing else. */
+static const char *other_library(const char *version)
+{
+    const char *path = getenv("SHERD_FAKE_MPI_LIBRARY");
+
+    if (path == NULL) {
+        test_skip("SHERD_FAKE_MPI_LIBRARY, which meson test sets, is not set");
+    }
+    CHECK_INT(0, setenv("SHERD_FAKE_MPI", version, 1));
+    return path;
+}
+
+static void mpi_library_of_another_kind_is_refused(void)
+{
+    library_is_refused(other_library("MPICH Version: 4.0.2\nMPICH Release date: never"),
+                       "MPICH Version: 4.0.2", "Open MPI 3 to 5");
+    library_is_refused(other_library("Open MPI v2.1.6, package: none"), "Open MPI v2.1.6",
+                       "3 to 5");
+    library_is_refused(other_library("Open MPI v17.0.0"), "Open MPI v17.0.0", "3 to 5");
+}
+
+static void mpi_library_in_part_is_refused(void)
+{
+    library_is_refused(other_library("Open MPI v4.1.4, package: none"), "has no MPI_", "Cancel");
+}
+
+/* None of those is in the way of the right one. */
+static void mpi_library_is_found_after_a_wrong_one(void)
+{
+    mpi_library_of_another_kind_is_refused();
+    CHECK(strncmp(sherdi_world_mpi_text(), "Open MPI v", 10) == 0);
 }
 
 static const test_case CASES[] = {
@@ -111,7 +125,10 @@ static const test_case CASES[] = {
     CASE(mpi_rank_that_exits_without_destroy_is_named),
     CASE(mpi_rank_that_leaves_early_is_named),
     CASE(mpi_world_can_be_made_again),
-    CASE(mpi_world_stands_on_any_communicator),
+    CASE(mpi_library_that_is_not_there_is_named),
+    CASE(mpi_library_of_another_kind_is_refused),
+    CASE(mpi_library_in_part_is_refused),
+    CASE(mpi_library_is_found_after_a_wrong_one),
 };
 
 static const rank_part PARTS[] = {
@@ -121,7 +138,6 @@ static const rank_part PARTS[] = {
     PART(part_exits_without_destroy),
     PART(part_first_leaves_early),
     PART(part_created_twice),
-    PART(part_over_a_communicator),
 };
 
 RANKS_MAIN(CASES, PARTS)

@@ -378,7 +378,7 @@ if [ "$has_build" = 0 ]; then
         row build FAIL $((SECONDS - before)) "see build.log" ""
         exit 1
     fi
-    row build pass $((SECONDS - before)) "$(sed -n 's/^ *\(hwloc\|mpi\|liburing\|libxxhash\|openblas (trainer)\|CUDA\|NCCL\) *: *\(YES\|NO\).*/\1 \2/p' "$OUT/build.log" | tr '\n' ',' | sed 's/,$//; s/,/, /g')" ""
+    row build pass $((SECONDS - before)) "$(sed -n 's/^ *\(hwloc\|Open MPI\|liburing\|libxxhash\|openblas (trainer)\|CUDA\|NCCL\) *: *\(YES\|NO\).*/\1 \2/p' "$OUT/build.log" | tr '\n' ',' | sed 's/,$//; s/,/, /g')" ""
 fi
 export SHERD=$BUILD/cli/sherd TRAINER=$BUILD/examples/llm/sherd-llm
 if ! "$SHERD" env >"$OUT/env.text" 2>&1 || ! grep -q 'cuda device 0' "$OUT/env.text"; then

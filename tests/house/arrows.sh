@@ -63,7 +63,7 @@ vendor() {
         failed=1
     fi
 }
-vendor 'mpi\.h' '^collectives/mpi[a-z_]*\.c$|^include/sherd_mpi\.h$'
+vendor 'mpi\.h' '^collectives/mpi[a-z_]*\.[ch]$|^include/sherd_mpi\.h$'
 vendor 'jansson\.h' '^base/json[a-z_]*\.[ch]$|^engine/(model|env|plan/plan_print|checkpoint/manifest|config/config[a-z_]*)\.[ch]$|^models/hf_config\.c$|^planning/[a-z_]*\.[ch]$|^cli/(plan|bench)[a-z_]*\.[ch]$'
 vendor 'hwloc' '^kernels/cpu/places\.c$'
 vendor 'xxhash\.h' '^offload/checksum(_avx2|_avx512)?\.c$'
