@@ -26,8 +26,8 @@ static sherd_status fixed_choose(sherdi_plan *plan)
             sherd_dtype_name(settings->compute_dtype));
     }
     plan->has_transient = 1;
-    plan->grad_dtype    = SHERD_F32; /* of an update, converted from the integers */
-    plan->wire_dtype    = settings->compute_dtype;
+    plan->types.grad    = SHERD_F32; /* of an update, converted from the integers */
+    plan->types.wire    = settings->compute_dtype;
     plan->fixed_shift   = SHERDI_FIXED_BITS;
     while (((uint64_t)1 << (SHERDI_FIXED_BITS - plan->fixed_shift)) < global) {
         plan->fixed_shift--;
@@ -49,9 +49,12 @@ int sherdi_plan_accumulates_on_device(const sherdi_plan *plan)
 static sherd_status types_choose(sherdi_plan *plan)
 {
     const sherdi_settings *settings = &plan->settings;
+    sherdi_types          *types    = &plan->types;
     sherd_dtype            made_in  = settings->compute_dtype;
     int                    is_many  = settings->accumulation > 1;
 
+    types->compute         = settings->compute_dtype;
+    types->comm            = settings->comm_dtype;
     plan->is_sliced        = settings->stage >= 1;
     plan->is_deterministic = settings->deterministic;
     plan->has_slices       = settings->stage >= 2 || plan->is_deterministic;
@@ -65,25 +68,22 @@ static sherd_status types_choose(sherdi_plan *plan)
     if (settings->stage >= 2) {
         plan->has_accumulator = is_many;
         plan->has_transient   = 1;
-        plan->grad_dtype      = is_many ? settings->accum_dtype : settings->comm_dtype;
+        types->grad           = is_many ? settings->accum_dtype : types->comm;
     } else {
-        plan->has_accumulator = is_many || settings->comm_dtype != settings->compute_dtype;
+        plan->has_accumulator = is_many || types->comm != types->compute;
         plan->has_transient   = plan->has_accumulator;
-        plan->grad_dtype = plan->has_accumulator ? settings->accum_dtype : settings->compute_dtype;
-        made_in          = plan->grad_dtype;
+        types->grad           = plan->has_accumulator ? settings->accum_dtype : types->compute;
+        made_in               = types->grad;
     }
-    if (!is_exact_from(plan->grad_dtype, settings->comm_dtype)) {
+    if (!is_exact_from(types->grad, types->comm)) {
         return sherdi_fail(SHERD_E_NOTSUP,
                            "gradients travel as %s and cannot be kept as %s; set "
                            "data_types.grad_accum_dtype to fp32 or to the communication type",
-                           sherd_dtype_name(settings->comm_dtype),
-                           sherd_dtype_name(plan->grad_dtype));
+                           sherd_dtype_name(types->comm), sherd_dtype_name(types->grad));
     }
-    plan->wire_dtype =
-        is_exact_from(settings->comm_dtype, made_in) ? made_in : settings->comm_dtype;
-    if (settings->stage == 0 && plan->wire_dtype != settings->comm_dtype) {
-        plan->wire_dtype = settings->comm_dtype; /* an all-reduce returns what it sends */
-    }
+    /* an all-reduce returns what it sends */
+    types->wire =
+        settings->stage > 0 && is_exact_from(types->comm, made_in) ? made_in : types->comm;
     return SHERD_OK;
 }
 
@@ -177,7 +177,8 @@ static sherd_status plan_make(sherdi_plan *plan, const sherdi_model *model)
     scalars_lay_out(plan, model);
     for (size_t s = 0; s < plan->num_segments && plan->machine.has_receive; s++) {
         if (plan->segments[s].has_gradient) {
-            size_t whole = plan->segments[s].padded_elems * sherd_dtype_bytes(plan->wire_dtype);
+            size_t whole =
+                plan->segments[s].padded_elems * sherd_dtype_bytes(plan->segments[s].types.wire);
 
             plan->reduced_bytes = sherdi_max_size(plan->reduced_bytes, whole);
         }

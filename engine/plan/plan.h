@@ -44,9 +44,18 @@ typedef enum sherdi_segment_kind {
 
 #define SHERDI_NO_OFFSET SIZE_MAX
 
+/* Element types of what a segment holds. */
+typedef struct sherdi_types {
+    sherd_dtype compute; /* of the parameters, and in which gradients are made */
+    sherd_dtype comm;    /* what a reduction rounds to */
+    sherd_dtype wire;    /* what it sends */
+    sherd_dtype grad;    /* what is kept of gradients; deterministic: what their integers become */
+} sherdi_types;
+
 typedef struct sherdi_segment {
     int                 unit;
     sherdi_segment_kind kind;
+    sherdi_types        types;
     size_t              elems;        /* of parameters, no padding */
     size_t              slice_elems;  /* a multiple of 64 */
     size_t              padded_elems; /* world_size * slice_elems */
@@ -75,6 +84,7 @@ typedef struct sherdi_plan_param {
 typedef struct sherdi_plan_unit {
     int    segments[SHERDI_SEGMENT_KINDS]; /* -1: none of that kind */
     size_t gather_bytes;                   /* of its gathered segments, 0: nothing to gather */
+    size_t gather_elems;                   /* ... with what lies between them */
     size_t transient_bytes;                /* of its transient gradient, 0: none */
     size_t gather_place, transient_place;  /* its offset in the pool; SHERDI_NO_OFFSET: no bytes.
                                               With free packing gathers of the plan lie elsewhere */
@@ -205,15 +215,14 @@ typedef struct sherdi_plan {
     sherdi_machine  machine;
     int             rank, world_size;
 
-    int         has_accumulator; /* gradients are kept in another type than they are made in */
-    sherd_dtype grad_dtype;      /* of the grads arena */
-    sherd_dtype wire_dtype;      /* what reductions send */
-    int         is_sliced;       /* this rank updates a slice (stage >= 1), else everything */
-    int    has_slices;    /* gradients are reduced in backward, to slices: stages 2, 3, and fixed */
-    int    has_transient; /* gradients are made in the transient pool */
-    int    is_deterministic; /* deterministic: kept as 64-bit integers, a slice at every stage */
-    int    fixed_shift;      /* 50 - ceil(log2 G): the integers count 2^-shift */
-    size_t publish_offset;   /* staging: new values of bound parameters, behind the gradients; of a
+    sherdi_types types;   /* of parameters with the engine's compute type */
+    int has_accumulator;  /* gradients are added to what is kept of them, or kept in another type */
+    int is_sliced;        /* this rank updates a slice (stage >= 1), else everything */
+    int has_slices;       /* gradients are reduced in backward, to slices: stages 2, 3, and fixed */
+    int has_transient;    /* gradients are made in the transient pool */
+    int is_deterministic; /* deterministic: kept as 64-bit integers, a slice at every stage */
+    int fixed_shift;      /* 50 - ceil(log2 G): the integers count 2^-shift */
+    size_t publish_offset; /* staging: new values of bound parameters, behind the gradients; of a
                               block that is updated on the device, when they rest elsewhere */
     size_t
         reduced_bytes; /* the largest reduction whole, where the world receives into room of its own */
@@ -226,7 +235,7 @@ typedef struct sherdi_plan {
     int    publishes_early; /* while later blocks are updated */
     /* beside the buffers, while a checkpoint is saved or loaded: slots of data on their way from and to its files */
     size_t checkpoint_slot_bytes, checkpoint_slots;
-    size_t fill_elems, fill_cast_offset; /* fill: values, then the same in the compute type */
+    size_t fill_elems, fill_cast_offset; /* fill: values, then the same in the parameter's type */
     sherdi_plan_scalars scalars;
     size_t              ring_bytes, param_ring_bytes, grad_ring_bytes; /* of one buffer */
 
@@ -258,6 +267,7 @@ typedef struct sherdi_plan {
 
     size_t num_params, num_units;
     size_t num_open_ended;                        /* units of that kind */
+    size_t widest_bytes;                          /* of an element of any parameter */
     size_t padding_elems;                         /* of all segments together, whole */
     size_t total_bytes, host_bytes, pinned_bytes; /* host and pinned are parts of the total */
     size_t
@@ -327,10 +337,22 @@ sherd_status sherdi_plan_prove(const sherdi_plan *plan, const sherdi_model *mode
 sherd_status sherdi_plan_write(const sherdi_plan *plan, const sherdi_model *model,
                                sherd_plan_format format, sherd_write_fn write, void *ctx);
 
-/** Bytes of one element of the gradient arena. */
-static inline size_t sherdi_plan_grad_bytes(const sherdi_plan *plan)
+/** Bytes of an element of a segment's parameters. */
+static inline size_t sherdi_compute_bytes(const sherdi_segment *segment)
 {
-    return plan->is_deterministic ? sizeof(int64_t) : sherd_dtype_bytes(plan->grad_dtype);
+    return sherd_dtype_bytes(segment->types.compute);
+}
+
+/** ... of what the gradient arena keeps of it. */
+static inline size_t sherdi_grad_bytes(const sherdi_plan *plan, const sherdi_segment *segment)
+{
+    return plan->is_deterministic ? sizeof(int64_t) : sherd_dtype_bytes(segment->types.grad);
+}
+
+/** The segment in which a parameter lies. */
+static inline const sherdi_segment *sherdi_param_segment(const sherdi_plan *plan, size_t param)
+{
+    return &plan->segments[plan->params[param].segment];
 }
 
 /** Host memory that is taken while a checkpoint is saved or loaded, beside the buffers. */

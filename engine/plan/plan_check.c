@@ -79,7 +79,6 @@ static int cursor_take(size_t *at, size_t offset, size_t bytes)
  * their places. */
 static sherd_status arenas_check(const sherdi_plan *plan)
 {
-    size_t elem   = sherd_dtype_bytes(plan->settings.compute_dtype);
     size_t params = 0;
     size_t host   = 0;
     size_t grads  = 0;
@@ -91,11 +90,11 @@ static sherd_status arenas_check(const sherdi_plan *plan)
 
         if (segment->param_offset != SHERDI_NO_OFFSET &&
             !cursor_take(segment->param_place == SHERDI_PLACE_HOST ? &host : &params,
-                         segment->param_offset, kept * elem)) {
+                         segment->param_offset, kept * sherdi_compute_bytes(segment))) {
             return BROKEN(plan, "parameters do not overlap in their arena", "segment", s);
         }
         if (segment->grad_offset != SHERDI_NO_OFFSET && !segment->is_staged &&
-            !cursor_take(&grads, segment->grad_offset, made * sherdi_plan_grad_bytes(plan))) {
+            !cursor_take(&grads, segment->grad_offset, made * sherdi_grad_bytes(plan, segment))) {
             return BROKEN(plan, "gradients do not overlap in their arena", "segment", s);
         }
     }
@@ -110,22 +109,22 @@ static sherd_status arenas_check(const sherdi_plan *plan)
 /* Segments inside a gathered unit and inside its transient gradient, in the order in which they were made. */
 static sherd_status units_check(const sherdi_plan *plan)
 {
-    size_t elem      = sherd_dtype_bytes(plan->settings.compute_dtype);
     size_t gathered  = 0;
     size_t transient = 0;
 
     for (size_t s = 0; s < plan->num_segments; s++) {
         const sherdi_segment   *segment = &plan->segments[s];
         const sherdi_plan_unit *unit    = &plan->units[segment->unit];
+        size_t                  bytes   = segment->padded_elems * sherdi_compute_bytes(segment);
 
         if (s == 0 || segment->unit != plan->segments[s - 1].unit) {
             gathered  = 0;
             transient = 0;
         }
         if ((segment->gather_offset != SHERDI_NO_OFFSET &&
-             !cursor_take(&gathered, segment->gather_offset, segment->padded_elems * elem)) ||
+             !cursor_take(&gathered, segment->gather_offset, bytes)) ||
             (segment->transient_offset != SHERDI_NO_OFFSET &&
-             !cursor_take(&transient, segment->transient_offset, segment->padded_elems * elem)) ||
+             !cursor_take(&transient, segment->transient_offset, bytes)) ||
             gathered > unit->gather_bytes || transient > unit->transient_bytes) {
             return BROKEN(plan, "segments of a gathered unit lie inside it and do not overlap",
                           "segment", s);

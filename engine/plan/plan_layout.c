@@ -160,6 +160,7 @@ static sherd_status segments_make(sherdi_plan *plan, const sherdi_model *model)
                 plan->segments[*index] = (sherdi_segment){
                     .unit             = (int)u,
                     .kind             = kind,
+                    .types            = plan->types,
                     .is_bound         = param->bound_data != NULL,
                     .param_offset     = SHERDI_NO_OFFSET,
                     .gather_offset    = SHERDI_NO_OFFSET,
@@ -196,18 +197,19 @@ static void segment_place(sherdi_plan *plan, sherdi_segment *segment, size_t *ho
 {
     const sherdi_settings *settings  = &plan->settings;
     sherdi_plan_unit      *unit      = &plan->units[segment->unit];
-    size_t                 elem      = sherd_dtype_bytes(settings->compute_dtype);
+    size_t                 elem      = sherdi_compute_bytes(segment);
     int                    is_frozen = segment->kind == SHERDI_SEGMENT_FROZEN;
     sherdi_plan_buffer     gathered  = {.bytes = unit->gather_bytes};
     sherdi_plan_buffer     transient = {.bytes = unit->transient_bytes};
 
+    plan->widest_bytes   = sherdi_max_size(plan->widest_bytes, elem);
     segment->param_place = sherdi_plan_param_place(plan, segment, host_elems);
     segment->is_resident = settings->stage < 3 || segment->kind == SHERDI_SEGMENT_PERSISTENT ||
                            (plan->world_size == 1 && segment->param_place == SHERDI_PLACE_DEVICE);
     segment->has_gradient = !is_frozen;
     /* In fp32 the parameter is the master, where both rest in the device's memory. */
-    segment->has_master = !is_frozen && (settings->compute_dtype != SHERD_F32 ||
-                                         segment->is_bound || sherdi_plan_offloads_state(plan) ||
+    segment->has_master = !is_frozen && (segment->types.compute != SHERD_F32 || segment->is_bound ||
+                                         sherdi_plan_offloads_state(plan) ||
                                          segment->param_place != SHERDI_PLACE_DEVICE);
     if (!segment->is_bound && segment->param_place != SHERDI_PLACE_STORAGE) {
         segment->param_offset = arena_take(
@@ -217,7 +219,8 @@ static void segment_place(sherdi_plan *plan, sherdi_segment *segment, size_t *ho
     }
     if (!segment->is_resident) {
         segment->gather_offset = arena_take(&gathered, segment->padded_elems, elem);
-        unit->gather_bytes     = gathered.bytes;
+        unit->gather_elems += (gathered.bytes - unit->gather_bytes) / elem;
+        unit->gather_bytes = gathered.bytes;
     }
     if (is_frozen) {
         return;
@@ -255,7 +258,7 @@ void sherdi_plan_held(const sherdi_plan *plan, size_t param, size_t elems, size_
     }
 }
 
-/* First values on their way, and where the device is apart in the compute type too. */
+/* First values on their way, and where the device is apart in the parameter's type too. */
 static void fill_size(sherdi_plan *plan, const sherdi_model *model)
 {
     for (size_t p = 0; p < model->num_params; p++) {
@@ -266,13 +269,11 @@ static void fill_size(sherdi_plan *plan, const sherdi_model *model)
         plan->fill_elems =
             sherdi_max_size(plan->fill_elems, sherdi_min_size(end - begin, SHERDI_FILL_ELEMS));
     }
-    plan->fill_cast_offset                  = sherdi_round_up(plan->fill_elems * sizeof(float), 64);
-    plan->buffers[SHERDI_BUFFER_FILL].bytes = sherdi_round_up(
-        plan->fill_cast_offset +
-            (plan->machine.has_device
-                 ? plan->fill_elems * sherd_dtype_bytes(plan->settings.compute_dtype)
-                 : 0),
-        SHERD_ALIGN_BYTES);
+    plan->fill_cast_offset = sherdi_round_up(plan->fill_elems * sizeof(float), 64);
+    plan->buffers[SHERDI_BUFFER_FILL].bytes =
+        sherdi_round_up(plan->fill_cast_offset +
+                            (plan->machine.has_device ? plan->fill_elems * plan->widest_bytes : 0),
+                        SHERD_ALIGN_BYTES);
 }
 
 /* A small model needs few. */
@@ -286,7 +287,7 @@ static void checkpoint_size(sherdi_plan *plan)
         const sherdi_segment *segment = &plan->segments[s];
 
         bytes += segment->slice_elems * (segment->kind == SHERDI_SEGMENT_FROZEN
-                                             ? sherd_dtype_bytes(plan->settings.compute_dtype)
+                                             ? sherdi_compute_bytes(segment)
                                              : parts * sizeof(float));
     }
     plan->checkpoint_slot_bytes = sherdi_min_size(
@@ -448,30 +449,28 @@ static size_t segment_device_block(const sherdi_plan *plan, const sherdi_segment
  * of a reduction or the gradient of an update, then the published values of bound memory. */
 static void staging_size(sherdi_plan *plan)
 {
-    sherd_dtype made_in =
-        plan->settings.stage >= 2 ? plan->settings.compute_dtype : plan->grad_dtype;
     size_t grads   = 0;
     size_t publish = 0;
 
     for (size_t s = 0; s < plan->num_segments; s++) {
         const sherdi_segment *segment = &plan->segments[s];
+        const sherdi_types   *types   = &segment->types;
+        sherd_dtype           made_in = plan->settings.stage >= 2 ? types->compute : types->grad;
+        size_t                elem    = sherdi_compute_bytes(segment);
 
         if (segment->kind == SHERDI_SEGMENT_FROZEN) {
             continue;
         }
         if (plan->is_deterministic) {
             grads = sherdi_max_size(grads, fixed_staging_elems(plan, segment) * sizeof(float));
-        } else if (plan->wire_dtype != made_in) {
-            grads =
-                sherdi_max_size(grads, segment->padded_elems * sherd_dtype_bytes(plan->wire_dtype));
+        } else if (types->wire != made_in) {
+            grads = sherdi_max_size(grads, segment->padded_elems * sherd_dtype_bytes(types->wire));
         }
         if (segment->param_place != SHERDI_PLACE_DEVICE) {
-            publish = sherdi_max_size(publish, segment_device_block(plan, segment) *
-                                                   sherd_dtype_bytes(plan->settings.compute_dtype));
+            publish = sherdi_max_size(publish, segment_device_block(plan, segment) * elem);
         }
         if (segment->is_bound) {
-            publish = sherdi_max_size(publish, segment->padded_elems *
-                                                   sherd_dtype_bytes(plan->settings.compute_dtype));
+            publish = sherdi_max_size(publish, segment->padded_elems * elem);
         }
     }
     /* A wire type is done with before anything is published; the gradient of an update is not. */

@@ -167,7 +167,6 @@ static sherd_status state_extents_make(sherdi_plan *plan)
 /* Where the slices of gradients rest. A segment with nothing offloaded keeps its slice in one piece. */
 static sherd_status gradients_place(sherdi_plan *plan)
 {
-    size_t   elem       = sherdi_plan_grad_bytes(plan);
     size_t  *bytes      = &plan->buffers[SHERDI_BUFFER_HOST_GRADS].bytes;
     unsigned is_spilled = plan->settings.gradients_on_nvme ? 1 : 0;
 
@@ -185,6 +184,7 @@ static sherd_status gradients_place(sherdi_plan *plan)
     for (size_t b = 0; b < plan->num_blocks; b++) {
         sherdi_block         *block   = &plan->blocks[b];
         const sherdi_segment *segment = &plan->segments[block->segment];
+        size_t                elem    = sherdi_grad_bytes(plan, segment);
         size_t                len     = sherdi_round_up(block->elems * elem, SHERD_ALIGN_BYTES);
 
         block->grad_place  = SHERDI_PLACE_DEVICE;
@@ -212,10 +212,10 @@ static sherd_status gradients_place(sherdi_plan *plan)
 static void device_gradients_place(sherdi_plan *plan)
 {
     size_t *bytes = &plan->buffers[SHERDI_BUFFER_GRADS].bytes;
-    size_t  elem  = sherdi_plan_grad_bytes(plan);
 
     for (size_t s = 0; s < plan->num_segments; s++) {
         sherdi_segment *segment = &plan->segments[s];
+        size_t          elem    = sherdi_grad_bytes(plan, segment);
         size_t          first; /* of what this rank updates, in what is kept */
 
         (void)sherdi_plan_owned(plan, segment, &first);
@@ -251,10 +251,10 @@ static void device_gradients_place(sherdi_plan *plan)
 static sherd_status pieces_make(sherdi_plan *plan)
 {
     size_t most = sherdi_plan_block_elems(plan);
-    size_t elem = sherd_dtype_bytes(plan->settings.compute_dtype);
 
     for (size_t s = 0; s < plan->num_segments; s++) {
         sherdi_segment *segment = &plan->segments[s];
+        size_t          elem    = sherdi_compute_bytes(segment);
 
         segment->first_piece = plan->num_pieces;
         if (segment->param_place != SHERDI_PLACE_STORAGE) {
@@ -281,12 +281,13 @@ static sherd_status pieces_make(sherdi_plan *plan)
 static void grad_staging_size(sherdi_plan *plan)
 {
     for (size_t s = 0; s < plan->num_segments; s++) {
-        if (plan->segments[s].is_staged) {
-            plan->grad_staging_bytes =
-                sherdi_max_size(plan->grad_staging_bytes,
-                                sherdi_round_up(plan->segments[s].slice_elems *
-                                                    sherd_dtype_bytes(plan->settings.comm_dtype),
-                                                SHERD_ALIGN_BYTES));
+        const sherdi_segment *segment = &plan->segments[s];
+
+        if (segment->is_staged) {
+            plan->grad_staging_bytes = sherdi_max_size(
+                plan->grad_staging_bytes,
+                sherdi_round_up(segment->slice_elems * sherd_dtype_bytes(segment->types.comm),
+                                SHERD_ALIGN_BYTES));
         }
     }
     plan->num_grad_stagings =
@@ -298,28 +299,30 @@ static void grad_staging_size(sherdi_plan *plan)
 /* Bytes of an offloaded block's gradient that have to pass through the bounce buffer. */
 static size_t bounce_grad_bytes(const sherdi_plan *plan, const sherdi_block *block)
 {
+    const sherdi_types *types = &plan->segments[block->segment].types;
+
     if (block->grad_place ==
         SHERDI_PLACE_DEVICE) { /* down at the boundary, in the type of the update */
-        return block->elems * sherd_dtype_bytes(plan->grad_dtype);
+        return block->elems * sherd_dtype_bytes(types->grad);
     }
-    return plan->has_accumulator ? block->elems * sherd_dtype_bytes(plan->settings.comm_dtype) : 0;
+    return plan->has_accumulator ? block->elems * sherd_dtype_bytes(types->comm) : 0;
 }
 
 static void bounce_size(sherdi_plan *plan)
 {
-    size_t elem   = sherd_dtype_bytes(plan->settings.compute_dtype);
     size_t grads  = 0;
     size_t params = 0;
 
     for (size_t b = 0; b < plan->num_blocks; b++) {
-        const sherdi_block *block = &plan->blocks[b];
+        const sherdi_block   *block   = &plan->blocks[b];
+        const sherdi_segment *segment = &plan->segments[block->segment];
 
         if (block->place == SHERDI_PLACE_DEVICE) {
             continue;
         }
         grads = sherdi_max_size(grads, bounce_grad_bytes(plan, block));
-        if (plan->segments[block->segment].param_place == SHERDI_PLACE_DEVICE) {
-            params = sherdi_max_size(params, block->elems * elem);
+        if (segment->param_place == SHERDI_PLACE_DEVICE) {
+            params = sherdi_max_size(params, block->elems * sherdi_compute_bytes(segment));
         }
     }
     plan->bounce_param_offset = sherdi_round_up(grads, SHERD_ALIGN_BYTES);
@@ -415,12 +418,12 @@ static int states_are_valid(const sherdi_plan *plan, sherdi_place place)
 static int gradients_are_valid(const sherdi_plan *plan)
 {
     size_t ends[SHERDI_PLACES] = {0};
-    size_t elem                = sherdi_plan_grad_bytes(plan);
 
     for (size_t b = 0; b < plan->num_blocks; b++) {
-        const sherdi_block *block = &plan->blocks[b];
+        const sherdi_block   *block   = &plan->blocks[b];
+        const sherdi_segment *segment = &plan->segments[block->segment];
 
-        if (!plan->segments[block->segment].is_staged) {
+        if (!segment->is_staged) {
             continue;
         }
         if (block->grad_offset < ends[block->grad_place] ||
@@ -428,8 +431,9 @@ static int gradients_are_valid(const sherdi_plan *plan)
             return 0;
         }
         ends[block->grad_place] =
-            block->grad_offset +
-            (block->grad_place == SHERDI_PLACE_STORAGE ? 1 : block->elems * elem);
+            block->grad_offset + (block->grad_place == SHERDI_PLACE_STORAGE
+                                      ? 1
+                                      : block->elems * sherdi_grad_bytes(plan, segment));
     }
     return ends[SHERDI_PLACE_DEVICE] <= plan->buffers[SHERDI_BUFFER_GRADS].bytes &&
            ends[SHERDI_PLACE_HOST] <= plan->buffers[SHERDI_BUFFER_HOST_GRADS].bytes &&

@@ -47,7 +47,7 @@ static void print_head(printer *out, const sherdi_plan *plan, const sherdi_model
     print(out, "plan of rank %d of %d: stage %d, compute %s, wire %s, gradients kept in %s\n",
           plan->rank, plan->world_size, plan->settings.stage,
           sherd_dtype_name(plan->settings.compute_dtype),
-          sherd_dtype_name(plan->settings.comm_dtype), sherd_dtype_name(plan->grad_dtype));
+          sherd_dtype_name(plan->settings.comm_dtype), sherd_dtype_name(plan->types.grad));
     print(out, "%zu parameters in %zu units, %zu elements (%zu trainable), %zu of padding\n\n",
           model->num_params, model->num_units, model->total_elems, model->trainable_elems,
           plan->padding_elems);
@@ -452,7 +452,7 @@ static json_t *plan_json(const sherdi_plan *plan, const sherdi_model *model)
         plan->world_size, "stage", plan->settings.stage, "compute_dtype",
         sherd_dtype_name(plan->settings.compute_dtype), "wire_dtype",
         sherd_dtype_name(plan->settings.comm_dtype), "grad_dtype",
-        sherd_dtype_name(plan->grad_dtype), "accumulation", plan->settings.accumulation,
+        sherd_dtype_name(plan->types.grad), "accumulation", plan->settings.accumulation,
         "param_elems", json_size(model->total_elems), "trainable_elems",
         json_size(model->trainable_elems), "padding_elems", json_size(plan->padding_elems));
     size_t nvme = 0;

@@ -74,7 +74,7 @@ static size_t first_released(const sherdi_sequence *sequence, size_t position)
 
 static size_t gathered_elems(const sherdi_plan *plan, int unit)
 {
-    return plan->units[unit].gather_bytes / sherd_dtype_bytes(plan->settings.compute_dtype);
+    return plan->units[unit].gather_elems;
 }
 
 /* ------------------------------------------------- gathers, live ranges -- */
@@ -101,6 +101,7 @@ typedef struct walk {
     walk_unit          *units;
     size_t              live_elems;  /* gathered now */
     size_t              ahead_elems; /* of these, not used yet */
+    size_t              ahead_bytes; /* ... as bytes */
 } walk;
 
 static sherd_status live_range_open(walk *w, int unit, size_t position)
@@ -137,10 +138,9 @@ static size_t reuse_distance(const walk *w, int unit, size_t position)
 static sherd_status prefetch(walk *w, size_t position)
 {
     const sherdi_settings *settings = &w->plan->settings;
-    size_t                 enough   = AHEAD_BYTES / sherd_dtype_bytes(settings->compute_dtype);
 
     for (size_t p = position + 1; p < w->sequence->num_steps; p++) {
-        if (p > position + 1 && w->ahead_elems >= enough) {
+        if (p > position + 1 && w->ahead_bytes >= AHEAD_BYTES) {
             return SHERD_OK;
         }
         for (size_t n = 0;; n++) {
@@ -161,6 +161,7 @@ static sherd_status prefetch(walk *w, size_t position)
             SHERDI_TRY(live_range_open(w, unit, position));
             w->units[unit].is_ahead = 1;
             w->ahead_elems += elems;
+            w->ahead_bytes += w->plan->units[unit].gather_bytes;
         }
     }
     return SHERD_OK;
@@ -205,6 +206,7 @@ static sherd_status walk_step(walk *w, size_t position)
             SHERDI_TRY(live_range_open(w, unit, position));
         } else if (w->units[unit].is_ahead) {
             w->ahead_elems -= gathered_elems(w->plan, unit);
+            w->ahead_bytes -= w->plan->units[unit].gather_bytes;
         }
         w->units[unit].is_ahead = 0;
         w->units[unit].held++;

@@ -89,10 +89,10 @@ sherd_status sherdi_program_copy(const sherdi_program *program, sherdi_lane_id l
 
 sherdi_range sherdi_program_trainer(const sherdi_program *program, int where, size_t param)
 {
-    const sherdi_model_param *info = &program->model->params[param];
-    size_t                    elem = sherdi_compute_bytes(program->plan);
+    size_t elem = sherdi_compute_bytes(sherdi_param_segment(program->plan, param));
 
-    return sherdi_range_of(where, info->first_index * elem, info->elems * elem);
+    return sherdi_range_of(where, sherdi_trainer_offset(program->plan, program->model, param),
+                           program->model->params[param].elems * elem);
 }
 
 sherd_status sherdi_program_exchange(const sherdi_program *program, size_t len_bytes)

@@ -62,7 +62,7 @@ typedef enum sherdi_lane_id {
 /* Where bytes are, beside the buffers of the plan (sherdi_buffer_id). */
 enum {
     SHERDI_AT_NOWHERE      = -1,
-    SHERDI_AT_TRAINER_DATA = SHERDI_BUFFERS, /* bound memory; offset: global element index x size */
+    SHERDI_AT_TRAINER_DATA = SHERDI_BUFFERS, /* bound memory; offset: sherdi_trainer_offset */
     SHERDI_AT_TRAINER_GRAD,
     SHERDI_AT_STATE_LIVE,  /* file of state: the generation that counts */
     SHERDI_AT_STATE_SPARE, /* ... the one that is written */
@@ -349,9 +349,11 @@ static inline sherdi_range sherdi_range_of(int where, size_t offset, size_t byte
 {
     return (sherdi_range){.where = (int16_t)where, .offset = offset, .bytes = bytes};
 }
-static inline size_t sherdi_compute_bytes(const sherdi_plan *plan)
+/** Where a parameter's own memory begins among all that is the trainer's: each element has the room of the widest. */
+static inline size_t sherdi_trainer_offset(const sherdi_plan *plan, const sherdi_model *model,
+                                           size_t param)
 {
-    return sherd_dtype_bytes(plan->settings.compute_dtype);
+    return (size_t)model->params[param].first_index * plan->widest_bytes;
 }
 static inline sherdi_unit_state *sherdi_program_unit(const sherdi_program *program, int unit)
 {

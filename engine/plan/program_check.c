@@ -897,8 +897,9 @@ static uint64_t extents_hash(uint64_t hash, const sherdi_extent *extents, size_t
 /* Stage 1 keeps gradients whole: there a block's lies in this rank's slice. */
 static uint64_t block_hash(uint64_t hash, const sherdi_plan *plan, const sherdi_block *block)
 {
-    size_t slice = plan->segments[block->segment].slice_elems * sherdi_plan_grad_bytes(plan);
-    size_t own   = plan->is_sliced && !plan->has_slices ? (size_t)plan->rank * slice : 0;
+    const sherdi_segment *segment = &plan->segments[block->segment];
+    size_t                slice   = segment->slice_elems * sherdi_grad_bytes(plan, segment);
+    size_t own = plan->is_sliced && !plan->has_slices ? (size_t)plan->rank * slice : 0;
 
     const uint64_t FIELDS[] = {
         (uint64_t)block->segment, block->offset_elems,         block->elems,

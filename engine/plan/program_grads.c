@@ -32,7 +32,7 @@ static sherdi_range kept_gradient(const sherdi_plan *plan, const sherdi_segment 
     size_t elems = plan->has_slices ? segment->slice_elems : segment->padded_elems;
 
     return sherdi_range_of(SHERDI_BUFFER_GRADS, segment->grad_offset,
-                           elems * sherdi_plan_grad_bytes(plan));
+                           elems * sherdi_grad_bytes(plan, segment));
 }
 
 sherdi_range sherdi_program_micro_gradient(const sherdi_plan *plan, const sherdi_segment *segment)
@@ -45,12 +45,12 @@ sherdi_range sherdi_program_micro_gradient(const sherdi_plan *plan, const sherdi
     }
     return sherdi_range_of(SHERDI_BUFFER_TRANSIENT,
                            plan->units[segment->unit].transient_place + segment->transient_offset,
-                           segment->padded_elems * sherdi_compute_bytes(plan));
+                           segment->padded_elems * sherdi_compute_bytes(segment));
 }
 
 sherdi_range sherdi_program_gradient(const sherdi_plan *plan, const sherdi_block *block)
 {
-    size_t bytes = block->elems * sherdi_plan_grad_bytes(plan);
+    size_t bytes = block->elems * sherdi_grad_bytes(plan, &plan->segments[block->segment]);
 
     if (block->grad_place == SHERDI_PLACE_STORAGE) {
         return sherdi_ring_slot(plan, SHERDI_RING_GRADS, block->grad_offset, bytes);
@@ -182,7 +182,7 @@ static sherd_status bound_take(const sherdi_program *program, size_t param)
     sherdi_range src = sherdi_program_trainer(program, SHERDI_AT_TRAINER_GRAD, param);
     sherdi_range dst = sherdi_program_micro_gradient(plan, segment);
 
-    dst.offset += plan->params[param].offset_elems * sherdi_compute_bytes(plan);
+    dst.offset += plan->params[param].offset_elems * sherdi_compute_bytes(segment);
     op.param = (int)param;
     return sherdi_program_move(program, op, dst, src);
 }
@@ -217,30 +217,31 @@ static sherd_status add_emit(const sherdi_program *program, sherdi_op op, int is
 static sherd_status wire_gradient(const sherdi_program *program, const sherdi_segment *segment,
                                   sherdi_range gradient, sherd_dtype made_in, sherdi_range *out)
 {
-    const sherdi_plan *plan = program->plan;
-    sherdi_op op = sherdi_op_of_segment(plan, SHERDI_OP_CAST, SHERDI_LANE_COMPUTE, segment);
+    sherd_dtype wire = segment->types.wire;
+    sherdi_op   op =
+        sherdi_op_of_segment(program->plan, SHERDI_OP_CAST, SHERDI_LANE_COMPUTE, segment);
 
     *out = gradient;
-    if (plan->wire_dtype == made_in) {
+    if (wire == made_in) {
         return SHERD_OK;
     }
-    *out = sherdi_range_of(SHERDI_BUFFER_STAGING, 0,
-                           segment->padded_elems * sherd_dtype_bytes(plan->wire_dtype));
-    return add_emit(program, op, 1, *out, plan->wire_dtype, gradient, made_in);
+    *out =
+        sherdi_range_of(SHERDI_BUFFER_STAGING, 0, segment->padded_elems * sherd_dtype_bytes(wire));
+    return add_emit(program, op, 1, *out, wire, gradient, made_in);
 }
 
 static uint64_t wire_bytes(const sherdi_plan *plan, const sherdi_segment *segment)
 {
     return sherdi_wire_all_gather(plan->world_size,
-                                  segment->slice_elems * sherd_dtype_bytes(plan->wire_dtype));
+                                  segment->slice_elems * sherd_dtype_bytes(segment->types.wire));
 }
 
 static sherdi_op reduce_of(const sherdi_plan *plan, const sherdi_segment *segment)
 {
     sherdi_op op = sherdi_op_of_segment(plan, SHERDI_OP_REDUCE, SHERDI_LANE_WIRE, segment);
 
-    op.from                     = plan->wire_dtype;
-    op.to                       = plan->grad_dtype;
+    op.from                     = segment->types.wire;
+    op.to                       = segment->types.grad;
     op.flags                    = SHERDI_OP_MEETS;
     op.moves[SHERDI_MOVES_WIRE] = wire_bytes(plan, segment);
     return op;
@@ -255,7 +256,7 @@ static sherd_status scatter_emit(const sherdi_program *program, const sherdi_seg
     sherdi_range       send;
 
     SHERDI_TRY(wire_gradient(program, segment, sherdi_program_micro_gradient(plan, segment),
-                             plan->settings.compute_dtype, &send));
+                             segment->types.compute, &send));
     send.is_all_ranks = 1;
     op.to             = dst_dtype;
     op.flags |= adds ? SHERDI_OP_ADDS : 0;
@@ -289,8 +290,7 @@ static sherd_status part_to_host(const sherdi_program *program, const sherdi_seg
         return sherdi_program_copy(program, SHERDI_LANE_DOWN, segment, sum, part);
     }
     SHERDI_TRY(sherdi_program_copy(program, SHERDI_LANE_DOWN, segment, bounce, part));
-    return add_emit(program, op, is_first, sum, plan->grad_dtype, bounce,
-                    plan->settings.comm_dtype);
+    return add_emit(program, op, is_first, sum, segment->types.grad, bounce, segment->types.comm);
 }
 
 static sherd_status part_rest(const sherdi_program *program, const sherdi_segment *segment,
@@ -301,8 +301,8 @@ static sherd_status part_rest(const sherdi_program *program, const sherdi_segmen
     sherdi_op          op   = sherdi_op_of_segment(plan, SHERDI_OP_CAST, SHERDI_LANE_DOWN, segment);
 
     if (block->grad_place == SHERDI_PLACE_DEVICE) {
-        return add_emit(program, op, is_first, rest, plan->grad_dtype, part,
-                        plan->settings.comm_dtype);
+        return add_emit(program, op, is_first, rest, segment->types.grad, part,
+                        segment->types.comm);
     }
     if (!is_first) {
         SHERDI_TRY(sherdi_program_gradient_read(program, block));
@@ -316,13 +316,14 @@ static sherd_status staged_drain(const sherdi_program *program, int slot)
 {
     const sherdi_plan    *plan   = program->plan;
     sherdi_staged_grad   *staged = &program->progress->staged[slot];
-    size_t                elem   = sherd_dtype_bytes(plan->settings.comm_dtype);
     const sherdi_segment *segment;
+    size_t                elem;
 
     if (staged->segment < 0) {
         return SHERD_OK;
     }
     segment         = &plan->segments[staged->segment];
+    elem            = sherd_dtype_bytes(segment->types.comm);
     staged->segment = -1;
     for (size_t b = 0; b < segment->num_blocks; b++) {
         const sherdi_block *block = &plan->blocks[segment->first_block + b];
@@ -348,7 +349,7 @@ static sherd_status staged_reduce(const sherdi_program *program, const sherdi_se
     const sherdi_plan *plan     = program->plan;
     sherdi_progress   *progress = program->progress;
     int                slot     = progress->staged_next;
-    sherd_dtype        comm     = plan->settings.comm_dtype;
+    sherd_dtype        comm     = segment->types.comm;
 
     SHERDI_TRY(staged_drain(program, slot));
     progress->staged_next = (slot + 1) % plan->num_grad_stagings;
@@ -382,12 +383,12 @@ static sherd_status segment_complete(const sherdi_program *program, const sherdi
         return staged_reduce(program, segment, is_first);
     }
     if (plan->has_slices) {
-        return scatter_emit(program, segment, kept_gradient(plan, segment), plan->grad_dtype,
+        return scatter_emit(program, segment, kept_gradient(plan, segment), segment->types.grad,
                             !is_first);
     }
     if (plan->has_accumulator) { /* the wire comes at the boundary */
-        return add_emit(program, op, is_first, kept_gradient(plan, segment), plan->grad_dtype,
-                        sherdi_program_micro_gradient(plan, segment), plan->settings.compute_dtype);
+        return add_emit(program, op, is_first, kept_gradient(plan, segment), segment->types.grad,
+                        sherdi_program_micro_gradient(plan, segment), segment->types.compute);
     }
     return SHERD_OK;
 }
@@ -443,10 +444,10 @@ sherd_status sherdi_program_micro_batch_end(const sherdi_program *program)
 
 /* The sum over one rank, in the type and at the place that it has: which NaN a NaN is does not matter for norm and
  * update. */
-static int is_reduced(const sherdi_plan *plan)
+static int is_reduced(const sherdi_plan *plan, const sherdi_segment *segment)
 {
-    return plan->world_size == 1 && plan->wire_dtype == plan->grad_dtype &&
-           plan->settings.comm_dtype == plan->grad_dtype;
+    return plan->world_size == 1 && segment->types.wire == segment->types.grad &&
+           segment->types.comm == segment->types.grad;
 }
 
 /* Stage 1: this rank's slice of the sum. In place the others' slices are sent alone. */
@@ -482,19 +483,19 @@ static sherd_status segment_reduce_late(const sherdi_program *program,
     sherdi_op    cast = sherdi_op_of_segment(plan, SHERDI_OP_CAST, SHERDI_LANE_COMPUTE, segment);
     sherdi_range send;
 
-    SHERDI_TRY(wire_gradient(program, segment, kept, plan->grad_dtype, &send));
+    SHERDI_TRY(wire_gradient(program, segment, kept, segment->types.grad, &send));
     if (plan->is_sliced) {
         return late_scatter(program, segment, kept, send);
     }
     op.kind = SHERDI_OP_ALL_REDUCE;
-    op.to   = plan->wire_dtype;
+    op.to   = segment->types.wire;
     op.moves[SHERDI_MOVES_WIRE] *= 2;
     sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_ADDS, send);
     SHERDI_TRY(sherdi_program_emit(program, &op));
     if (send.where == kept.where) {
         return SHERD_OK;
     }
-    return add_emit(program, cast, 1, kept, plan->grad_dtype, send, plan->wire_dtype);
+    return add_emit(program, cast, 1, kept, segment->types.grad, send, segment->types.wire);
 }
 
 /* No micro-batch brought one. */
@@ -535,7 +536,7 @@ sherd_status sherdi_program_window_end(const sherdi_program *program)
         }
         if (sherdi_program_unit(program, segment->unit)->uses.runs == 0) { /* on no rank */
             SHERDI_TRY(segment_zero(program, segment));
-        } else if (!plan->has_slices && !is_reduced(plan)) {
+        } else if (!plan->has_slices && !is_reduced(plan, segment)) {
             SHERDI_TRY(segment_reduce_late(program, segment));
         }
     }

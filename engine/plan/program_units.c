@@ -164,7 +164,7 @@ static sherd_status piece_fetch(const sherdi_program *program, const sherdi_segm
                                 size_t piece, size_t number, const fetch *from, sherdi_range own)
 {
     const sherdi_plan *plan = program->plan;
-    size_t             elem = sherdi_compute_bytes(plan);
+    size_t             elem = sherdi_compute_bytes(segment);
     size_t             next = number + sherdi_ring_slots(plan, SHERDI_RING_PARAMS);
     sherdi_range       slot =
         sherdi_ring_slot(plan, SHERDI_RING_PARAMS, number, plan->pieces[piece].elems * elem);
@@ -200,14 +200,14 @@ static sherd_status segment_gather(const sherdi_program *program, const sherdi_s
                                    size_t place, fetch *from)
 {
     const sherdi_plan *plan  = program->plan;
-    size_t             elem  = sherdi_compute_bytes(plan);
+    size_t             elem  = sherdi_compute_bytes(segment);
     size_t             slice = segment->slice_elems * elem;
     sherdi_range       whole = sherdi_range_of(SHERDI_BUFFER_GATHER, place + segment->gather_offset,
                                                segment->padded_elems * elem);
     sherdi_range       own   = whole;
     sherdi_op          op = sherdi_op_of_segment(plan, SHERDI_OP_GATHER, SHERDI_LANE_WIRE, segment);
 
-    op.from = op.to = plan->settings.compute_dtype;
+    op.from = op.to = segment->types.compute;
     if (segment->param_place != SHERDI_PLACE_DEVICE) { /* was not there when the ranks last met */
         own.offset += (size_t)plan->rank * slice;
         own.bytes = slice;
@@ -300,7 +300,7 @@ static sherd_status segment_use(const sherdi_program *program, const sherdi_segm
                                 int is_backward)
 {
     const sherdi_plan *plan  = program->plan;
-    size_t             bytes = segment->padded_elems * sherdi_compute_bytes(plan);
+    size_t             bytes = segment->padded_elems * sherdi_compute_bytes(segment);
     sherdi_op          op = sherdi_op_of_segment(plan, SHERDI_OP_USE, SHERDI_LANE_COMPUTE, segment);
 
     if (segment->is_resident) {

@@ -395,7 +395,7 @@ static sherd_status state_move(const stretch *f)
 static sherd_status pieces_move(const stretch *f)
 {
     const sherdi_plan *plan  = f->program->plan;
-    sherd_dtype        dtype = plan->settings.compute_dtype;
+    sherd_dtype        dtype = f->segment->types.compute;
 
     for (cuts c = pieces_of(plan, f->segment, f->begin, f->end); cuts_next(&c);) {
         size_t       piece = f->segment->first_piece + c.index;
@@ -416,16 +416,18 @@ static sherd_status param_move(const stretch *f)
 {
     const sherdi_plan    *plan    = f->program->plan;
     const sherdi_segment *segment = f->segment;
-    sherd_dtype           dtype   = plan->settings.compute_dtype;
+    sherd_dtype           dtype   = segment->types.compute;
     size_t                elem    = sherd_dtype_bytes(dtype);
     size_t first = segment->is_resident ? 0 : (size_t)plan->rank * segment->slice_elems;
     int    where = segment->param_place == SHERDI_PLACE_HOST ? SHERDI_BUFFER_HOST_PARAMS
                                                              : SHERDI_BUFFER_PARAMS;
 
     if (segment->is_bound) {
-        return values_cast(
-            f, f->begin, f->end, SHERDI_PLACE_DEVICE, dtype,
-            sherdi_range_of(SHERDI_AT_TRAINER_DATA, (size_t)element_index(f, f->begin) * elem, 0));
+        size_t at = sherdi_trainer_offset(plan, f->program->model, f->param) +
+                    (f->begin - plan->params[f->param].offset_elems) * elem;
+
+        return values_cast(f, f->begin, f->end, SHERDI_PLACE_DEVICE, dtype,
+                           sherdi_range_of(SHERDI_AT_TRAINER_DATA, at, 0));
     }
     if (segment->param_place == SHERDI_PLACE_STORAGE) {
         return pieces_move(f);
@@ -458,8 +460,8 @@ static sherd_status fixed_gradient_move(const stretch *f)
 /* Where a prepared step has it, reduced. */
 static sherd_status gradient_move(const stretch *f)
 {
-    const sherdi_plan *plan = f->program->plan;
-    size_t             elem = sherdi_plan_grad_bytes(plan);
+    const sherdi_plan *plan  = f->program->plan;
+    sherd_dtype        dtype = f->segment->types.grad;
 
     if (plan->is_deterministic) {
         return fixed_gradient_move(f);
@@ -468,11 +470,11 @@ static sherd_status gradient_move(const stretch *f)
         const sherdi_block *block = &plan->blocks[f->segment->first_block + c.index];
         sherdi_range        at    = sherdi_program_gradient(plan, block);
 
-        at.offset += (c.begin - c.first) % c.grain * elem;
+        at.offset += (c.begin - c.first) % c.grain * sherd_dtype_bytes(dtype);
         SHERDI_TRY(sherdi_program_gradient_read(f->program, block));
-        SHERDI_TRY(plan->grad_dtype == SHERD_F32
+        SHERDI_TRY(dtype == SHERD_F32
                        ? bytes_move(f, block->grad_place, at, values_at(f, c.begin, c.end))
-                       : values_cast(f, c.begin, c.end, block->grad_place, plan->grad_dtype, at));
+                       : values_cast(f, c.begin, c.end, block->grad_place, dtype, at));
     }
     return SHERD_OK;
 }

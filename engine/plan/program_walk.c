@@ -204,7 +204,7 @@ static sherd_status gradient_on_device(const sherdi_program *program, const sher
                                        const sherdi_block *block, sherdi_range *out)
 {
     const sherdi_plan *plan  = program->plan;
-    size_t             bytes = block->elems * sherd_dtype_bytes(plan->grad_dtype);
+    size_t             bytes = block->elems * sherd_dtype_bytes(segment->types.grad);
 
     if (!plan->is_deterministic) {
         *out = sherdi_program_gradient(plan, block);
@@ -269,7 +269,7 @@ static sherd_status gradient_take(const sherdi_program *program, const sherdi_se
     if (is_on_device(block->place)) {
         return gradient_on_device(program, segment, block, out);
     }
-    *out = bounce_at(plan, block, 0, block->elems * sherd_dtype_bytes(plan->grad_dtype));
+    *out = bounce_at(plan, block, 0, block->elems * sherd_dtype_bytes(segment->types.grad));
     return gradients_send(program, block);
 }
 
@@ -288,7 +288,7 @@ static size_t own_first(const sherdi_plan *plan, const sherdi_segment *segment)
 static sherdi_range param_at(const sherdi_plan *plan, const sherdi_segment *segment,
                              const sherdi_block *block)
 {
-    size_t elem  = sherdi_compute_bytes(plan);
+    size_t elem  = sherdi_compute_bytes(segment);
     size_t at    = (own_first(plan, segment) + block->offset_elems) * elem;
     size_t bytes = block->elems * elem;
 
@@ -321,7 +321,7 @@ static param_way param_way_of(const sherdi_plan *plan, const sherdi_segment *seg
     int       is_stored = segment->param_place == SHERDI_PLACE_STORAGE;
     int       is_down   = is_on_device(block->place) && !is_on_device(segment->param_place);
     int       is_up     = !is_on_device(block->place) && is_on_device(segment->param_place);
-    size_t    bytes     = block->elems * sherdi_compute_bytes(plan);
+    size_t    bytes     = block->elems * sherdi_compute_bytes(segment);
     param_way way       = {.is_copy = is_down || is_up,
                            .lane    = is_down ? SHERDI_LANE_DOWN : SHERDI_LANE_UP};
 
@@ -343,7 +343,7 @@ static sherd_status gaps_zero(const sherdi_program *program, const sherdi_block 
 {
     sherdi_op op = sherdi_op_of_block(program->plan, SHERDI_OP_ZERO, block);
 
-    op.to    = program->plan->settings.compute_dtype;
+    op.to    = program->plan->segments[block->segment].types.compute;
     op.flags = SHERDI_OP_GAPS;
     sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES, target);
     return sherdi_program_emit(program, &op);
@@ -386,7 +386,7 @@ static sherd_status bound_copy(const sherdi_program *program, const sherdi_segme
                                size_t param)
 {
     const sherdi_plan *plan   = program->plan;
-    size_t             offset = plan->params[param].offset_elems * sherdi_compute_bytes(plan);
+    size_t             offset = plan->params[param].offset_elems * sherdi_compute_bytes(segment);
     sherdi_range       dst    = sherdi_program_trainer(program, SHERDI_AT_TRAINER_DATA, param);
     sherdi_op op = sherdi_op_of_segment(plan, SHERDI_OP_COPY, SHERDI_LANE_COMPUTE, segment);
 
@@ -403,11 +403,12 @@ static sherd_status bound_publish(const sherdi_program *program, const sherdi_se
     sherdi_op op = sherdi_op_of_segment(plan, SHERDI_OP_GATHER, SHERDI_LANE_WIRE, segment);
 
     if (plan->is_sliced) {
-        op.from = op.to = plan->settings.compute_dtype;
+        op.from = op.to = segment->types.compute;
         op.flags        = SHERDI_OP_MEETS;
         sherdi_op_gather_in_place(
             &op, plan,
-            staging_at(plan->publish_offset, segment->padded_elems * sherdi_compute_bytes(plan)));
+            staging_at(plan->publish_offset,
+                       segment->padded_elems * sherdi_compute_bytes(segment)));
         SHERDI_TRY(sherdi_program_emit(program, &op));
     }
     for (size_t i = 0; i < unit->num_params; i++) {
@@ -429,12 +430,13 @@ static sherd_status resident_publish(const sherdi_program *program, const sherdi
         segment->kind == SHERDI_SEGMENT_FROZEN || !segment->is_resident || segment->is_bound) {
         return SHERD_OK;
     }
-    op.from = op.to = plan->settings.compute_dtype;
+    op.from = op.to = segment->types.compute;
     /* the exchange of the fingerprint has promised that all slices are written */
     op.flags = is_early ? SHERDI_OP_MEETS : SHERDI_OP_STABLE;
-    sherdi_op_gather_in_place(&op, plan,
-                              sherdi_range_of(SHERDI_BUFFER_PARAMS, segment->param_offset,
-                                              segment->padded_elems * sherdi_compute_bytes(plan)));
+    sherdi_op_gather_in_place(
+        &op, plan,
+        sherdi_range_of(SHERDI_BUFFER_PARAMS, segment->param_offset,
+                        segment->padded_elems * sherdi_compute_bytes(segment)));
     return sherdi_program_emit(program, &op);
 }
 
@@ -491,8 +493,8 @@ static void sweep_count(const sherdi_plan *plan, const sherdi_segment *segment, 
 {
     const sherdi_optimizer *optimizer = plan->settings.optimizer;
     const sherdi_sweep     *sweep     = &optimizer->sweeps[op->sweep];
-    uint64_t                grad      = sweep->reads_gradient ? sherdi_plan_grad_bytes(plan) : 0;
-    uint64_t param = sweep->writes_param && segment->has_master ? sherdi_compute_bytes(plan) : 0;
+    uint64_t                grad = sweep->reads_gradient ? sherdi_grad_bytes(plan, segment) : 0;
+    uint64_t param = sweep->writes_param && segment->has_master ? sherdi_compute_bytes(segment) : 0;
 
     op->moves[is_on_device(op->place) ? SHERDI_MOVES_DEVICE : SHERDI_MOVES_HOST] =
         op->elems * (parts_bytes(optimizer, sweep->reads) + parts_bytes(optimizer, sweep->writes) +
@@ -549,7 +551,7 @@ static sherd_status master_publish(const sherdi_program *program, const sherdi_s
     }
     master.bytes = block->elems * sizeof(float);
     op.from      = SHERD_F32; /* padding of the master is zero */
-    op.to        = program->plan->settings.compute_dtype;
+    op.to        = segment->types.compute;
     return sherdi_program_move(program, op, param, master);
 }
 
@@ -689,7 +691,7 @@ static sherd_status norm_emit(const sherdi_program *program, const sherdi_segmen
         &op, SHERDI_USE_SCALARS, SHERDI_ADDS,
         scalars_at(plan, place, offsetof(sherdi_scalars_head, norm), sizeof(sherdi_norm_acc)));
     op.moves[is_on_device(place) ? SHERDI_MOVES_DEVICE : SHERDI_MOVES_HOST] =
-        op.elems * sherdi_plan_grad_bytes(plan);
+        op.elems * sherdi_grad_bytes(plan, segment);
     return sherdi_program_emit(program, &op);
 }
 
@@ -719,7 +721,7 @@ static sherd_status block_norm(const sherdi_program *program, const sherdi_segme
 {
     SHERDI_TRY(sherdi_program_gradient_read(program, block));
     SHERDI_TRY(norm_emit(program, segment, block->grad_place,
-                         sherdi_program_gradient(program->plan, block), program->plan->grad_dtype));
+                         sherdi_program_gradient(program->plan, block), segment->types.grad));
     return gradient_give(program, block);
 }
 

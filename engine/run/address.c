@@ -12,11 +12,6 @@ static sherd_status param_check(const sherd_engine *engine, sherd_param param)
     return SHERD_OK;
 }
 
-static const sherdi_segment *param_segment(const sherd_engine *engine, sherd_param param)
-{
-    return &engine->plan->segments[engine->plan->params[param].segment];
-}
-
 /* The segment of a parameter whose unit is acquired, else NULL. */
 static const sherdi_segment *acquired_segment(const sherd_engine *engine, sherd_param param,
                                               int is_backward)
@@ -31,7 +26,7 @@ static const sherdi_segment *acquired_segment(const sherd_engine *engine, sherd_
                           engine->model.params[param].name);
         return NULL;
     }
-    segment = param_segment(engine, param);
+    segment = sherdi_param_segment(engine->plan, (size_t)param);
     if ((is_backward ? sherdi_unit_of(engine, segment->unit)->held_backward
                      : sherdi_unit_of(engine, segment->unit)->held) == 0) {
         (void)sherdi_fail(SHERD_E_STATE, "parameter %s: its unit %s is not acquired%s",
@@ -53,7 +48,7 @@ static const sherdi_segment *placed_segment(const sherd_engine *engine, sherd_pa
                           engine->model.params[param].name);
         return NULL;
     }
-    return param_segment(engine, param);
+    return sherdi_param_segment(engine->plan, (size_t)param);
 }
 
 static int has_gradient(const sherd_engine *engine, const sherdi_segment *segment,
@@ -73,7 +68,7 @@ static _Alignas(SHERD_ALIGN_BYTES) unsigned char no_elements[1];
 static size_t offset_in_segment(const sherd_engine *engine, sherd_param param)
 {
     return engine->plan->params[param].offset_elems *
-           sherd_dtype_bytes(engine->settings.compute_dtype);
+           sherdi_compute_bytes(sherdi_param_segment(engine->plan, (size_t)param));
 }
 
 void *sherd_param_data(sherd_engine *engine, sherd_param param)

@@ -174,19 +174,19 @@ void sherdi_loop_fetch_ahead(sherd_engine *engine)
 unsigned char *sherdi_loop_param(sherd_engine *engine, size_t param)
 {
     const sherdi_plan_param *place   = &engine->plan->params[param];
-    const sherdi_segment    *segment = &engine->plan->segments[place->segment];
+    const sherdi_segment    *segment = sherdi_param_segment(engine->plan, param);
 
     if (segment->is_bound) {
         return engine->model.params[param].bound_data;
     }
     return sherdi_loop_segment(engine, segment) +
-           place->offset_elems * sherd_dtype_bytes(engine->settings.compute_dtype);
+           place->offset_elems * sherdi_compute_bytes(segment);
 }
 
 sherd_status sherdi_loop_param_hash(sherd_engine *engine, size_t param, uint64_t *out)
 {
-    size_t len_bytes =
-        engine->model.params[param].elems * sherd_dtype_bytes(engine->settings.compute_dtype);
+    size_t len_bytes = engine->model.params[param].elems *
+                       sherdi_compute_bytes(sherdi_param_segment(engine->plan, param));
     const unsigned char *memory = len_bytes == 0 ? NULL : sherdi_loop_param(engine, param);
     unsigned char        piece[PIECE_BYTES];
 

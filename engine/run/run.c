@@ -166,9 +166,9 @@ static void *address_of(const sherd_engine *engine, const sherdi_op *op, int rol
     case SHERDI_AT_NOWHERE:
         return NULL;
     case SHERDI_AT_TRAINER_DATA:
-        return (unsigned char *)engine->model.params[op->param].bound_data + range->offset -
-               engine->model.params[op->param].first_index *
-                   sherd_dtype_bytes(engine->settings.compute_dtype);
+        return (unsigned char *)engine->model.params[op->param].bound_data +
+               (range->offset -
+                sherdi_trainer_offset(engine->plan, &engine->model, (size_t)op->param));
     case SHERDI_AT_TRAINER_GRAD:
         return engine->model.params[op->param].bound_grad;
     default:
@@ -267,22 +267,22 @@ static void op_fingerprint(sherd_engine *engine, const sherdi_backend *lane, con
 /* What a sweep is given of a block. The master lies with the other parts, or is the parameter. */
 static sherdi_sweep_args sweep_args(const sherd_engine *engine, const sherdi_op *op)
 {
-    const sherdi_scalars *scalars    = sherdi_place_scalars(engine, op->place);
-    unsigned char        *state      = address_of(engine, op, SHERDI_USE_STATE);
-    unsigned char        *param      = address_of(engine, op, SHERDI_USE_PARAM);
-    int                   has_master = engine->plan->segments[op->segment].has_master;
-    sherdi_sweep_args     args       = {
-                  .spans       = scalars->spans + op->block->first_span,
-                  .num_spans   = op->block->num_spans,
-                  .coeffs      = scalars->coeffs,
-                  .grad        = address_of(engine, op, SHERDI_USE_SRC),
-                  .grad_dtype  = engine->plan->grad_dtype,
-                  .parts       = {has_master ? state : param},
-                  .param       = has_master ? param : NULL,
-                  .param_dtype = engine->settings.compute_dtype,
-                  .fingerprint = &scalars->head->fingerprint,
-                  .norms       = scalars->norms,
-                  .ratios      = scalars->ratios,
+    const sherdi_scalars *scalars = sherdi_place_scalars(engine, op->place);
+    unsigned char        *state   = address_of(engine, op, SHERDI_USE_STATE);
+    unsigned char        *param   = address_of(engine, op, SHERDI_USE_PARAM);
+    const sherdi_segment *segment = &engine->plan->segments[op->segment];
+    sherdi_sweep_args     args    = {
+               .spans       = scalars->spans + op->block->first_span,
+               .num_spans   = op->block->num_spans,
+               .coeffs      = scalars->coeffs,
+               .grad        = address_of(engine, op, SHERDI_USE_SRC),
+               .grad_dtype  = segment->types.grad,
+               .parts       = {segment->has_master ? state : param},
+               .param       = segment->has_master ? param : NULL,
+               .param_dtype = segment->types.compute,
+               .fingerprint = &scalars->head->fingerprint,
+               .norms       = scalars->norms,
+               .ratios      = scalars->ratios,
     };
 
     for (int i = 1; i < engine->settings.optimizer->num_parts; i++) {
@@ -393,7 +393,7 @@ static sherdi_reduction_args reduction_of(sherd_engine *engine, const sherdi_op 
         .send        = address_of(engine, op, SHERDI_USE_SRC),
         .slice_elems = op->elems,
         .send_dtype  = op->from,
-        .comm_dtype  = engine->settings.comm_dtype,
+        .comm_dtype  = engine->plan->segments[op->segment].types.comm,
         .recv_dtype  = op->to,
         .scale       = (float)(1.0 / engine->world_size),
         .accumulate  = (op->flags & SHERDI_OP_ADDS) != 0,

@@ -8,11 +8,10 @@
 
 /* ------------------------------------------------------------- operations -- */
 
-/* To what they are in the compute type. */
-static void values_round(const sherd_engine *engine, float *values, size_t count)
+/* To what they are in the parameter's type. */
+static void values_round(const sherd_engine *engine, sherd_dtype dtype, float *values, size_t count)
 {
-    sherd_dtype dtype = engine->settings.compute_dtype;
-    float       cast[FEW_ELEMS];
+    float cast[FEW_ELEMS];
 
     for (size_t at = 0; at < count && dtype != SHERD_F32; at += FEW_ELEMS) {
         size_t some = sherdi_min_size(FEW_ELEMS, count - at);
@@ -33,7 +32,7 @@ sherd_status sherdi_values_ask(sherd_engine *engine, const sherdi_op *op, float 
 {
     SHERDI_TRY(values_call(engine, op, values));
     if (op->part == SHERDI_VALUE_COMPUTE) {
-        values_round(engine, values, op->elems);
+        values_round(engine, engine->plan->segments[op->segment].types.compute, values, op->elems);
     }
     return SHERD_OK;
 }

@@ -21,10 +21,9 @@
 /* A segment's own numbers, and that its places lie inside their arenas. */
 static void expect_segments(const sherdi_plan *plan, const planner *b, const char *what)
 {
-    size_t elem = sherd_dtype_bytes(plan->settings.compute_dtype);
-
     for (size_t s = 0; s < plan->num_segments; s++) {
         const sherdi_segment *segment = &plan->segments[s];
+        size_t                elem    = sherdi_compute_bytes(segment);
         size_t                own     = 0;
 
         for (size_t p = 0; p < b->model.num_params; p++) {
@@ -51,7 +50,7 @@ static void expect_segments(const sherdi_plan *plan, const planner *b, const cha
         if (segment->kind != SHERDI_SEGMENT_FROZEN) {
             IS(segment->grad_offset % SHERD_ALIGN_BYTES == 0);
             IS(segment->grad_offset +
-                   sherdi_plan_grad_bytes(plan) *
+                   sherdi_grad_bytes(plan, segment) *
                        (plan->has_slices ? segment->slice_elems : segment->padded_elems) <=
                plan->buffers[SHERDI_BUFFER_GRADS].bytes);
         }
@@ -64,10 +63,10 @@ static void expect_arenas_are_filled_once(const sherdi_plan *plan, const char *w
     size_t params = 0;
     size_t grads  = 0;
     size_t state  = 0;
-    size_t elem   = sherd_dtype_bytes(plan->settings.compute_dtype);
 
     for (size_t s = 0; s < plan->num_segments; s++) {
         const sherdi_segment *segment = &plan->segments[s];
+        size_t                elem    = sherdi_compute_bytes(segment);
 
         IS(segment->is_bound || segment->param_offset == params);
         params += segment->is_bound
@@ -77,10 +76,10 @@ static void expect_arenas_are_filled_once(const sherdi_plan *plan, const char *w
                                         SHERD_ALIGN_BYTES);
         if (segment->grad_offset != SHERDI_NO_OFFSET) {
             IS(segment->grad_offset == grads);
-            grads += sherdi_round_up(sherdi_plan_grad_bytes(plan) * (plan->has_slices
-                                                                         ? segment->slice_elems
-                                                                         : segment->padded_elems),
-                                     SHERD_ALIGN_BYTES);
+            grads += sherdi_round_up(
+                sherdi_grad_bytes(plan, segment) *
+                    (plan->has_slices ? segment->slice_elems : segment->padded_elems),
+                SHERD_ALIGN_BYTES);
         }
     }
     for (size_t k = 0; k < plan->num_blocks; k++) {
@@ -241,9 +240,9 @@ typedef struct told_ops {
 
 static void gather_expect(told_ops *told, sherdi_phase_name phase, const sherdi_op *op)
 {
-    const sherdi_plan *plan  = told->plan;
-    const char        *what  = told->what;
-    uint64_t           bytes = segment_wire(plan, op->segment, plan->settings.compute_dtype);
+    const sherdi_plan *plan = told->plan;
+    const char        *what = told->what;
+    uint64_t bytes = segment_wire(plan, op->segment, plan->segments[op->segment].types.compute);
 
     if (phase != SHERDI_IN_BOUNDARY) {
         IS(op->moves[SHERDI_MOVES_WIRE] == bytes);
@@ -275,12 +274,12 @@ static sherd_status op_expect(void *ctx, sherdi_phase_name phase, const sherdi_o
         gather_expect(told, phase, op);
         break;
     case SHERDI_OP_REDUCE:
-        IS(bytes == segment_wire(plan, op->segment, plan->wire_dtype));
+        IS(bytes == segment_wire(plan, op->segment, plan->segments[op->segment].types.wire));
         IS((phase == SHERDI_IN_BOUNDARY) == !plan->has_slices);
         told->reduced[op->segment % 64]++;
         break;
     case SHERDI_OP_ALL_REDUCE:
-        IS(bytes == 2 * segment_wire(plan, op->segment, plan->wire_dtype));
+        IS(bytes == 2 * segment_wire(plan, op->segment, plan->segments[op->segment].types.wire));
         IS(plan->settings.stage == 0 && !plan->is_deterministic);
         told->reduced[op->segment % 64]++;
         break;
