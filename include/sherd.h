@@ -461,7 +461,8 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_step_prepare(sherd_engine      *engi
 SHERD_API SHERD_MUST_USE sherd_status sherd_step_apply(sherd_engine            *engine,
                                                        const sherd_step_params *params);
 /** Drops the window: its gradients, and what this rank still has acquired, of any pass, counts as released. Nothing
- *  else changes, and training goes on from the window's first micro-batch as if that had not begun. Instead of apply,
+ *  else changes, and training goes on from the window's first micro-batch as if that had not begun: micro_step, too, is
+ *  what it was (behind a prepared boundary it stays, since all ranks have seen the window). Instead of apply,
  *  and anywhere else after seal: the one call after an exception in forward, backward or an evaluation, and after an
  *  acquire or release that failed. Memory of units is not to be used any more.
  *

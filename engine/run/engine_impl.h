@@ -75,6 +75,7 @@ typedef struct sherdi_window {
     int               micro_backward; /* of these, with a backward pass */
     int               has_backward;   /* a unit was acquired for BACKWARD since the last step */
     int               is_closing;     /* the window ends with the next step */
+    int64_t           first_micro;    /* the engine's count of them at the last boundary */
     sherd_status      lost;           /* what a gradient was lost to: the window will be dropped */
     char              lost_text[SHERDI_ERROR_BYTES];
     double            sumsq; /* of the prepared gradient, before unscaling */

@@ -163,6 +163,7 @@ void sherdi_loop_window_begin(sherd_engine *engine)
     engine->window.micro_seen     = 0;
     engine->window.micro_backward = 0;
     engine->window.is_closing     = 0;
+    engine->window.first_micro    = engine->micro_step;
 }
 
 void sherdi_loop_fetch_ahead(sherd_engine *engine)

@@ -41,11 +41,12 @@ static sherd_status generation_take(sherd_engine *engine, const sherdi_state_rec
     sherd_status status = SHERD_OK;
     uint64_t     own    = 0;
 
-    engine->step          = from->note.step;
-    engine->micro_step    = from->note.micro_step;
-    engine->skipped_steps = from->note.skipped_steps;
-    engine->scaler        = from->note.scaler;
-    engine->scaler.params = engine->settings.scaler;
+    engine->step               = from->note.step;
+    engine->micro_step         = from->note.micro_step;
+    engine->skipped_steps      = from->note.skipped_steps;
+    engine->window.first_micro = engine->micro_step;
+    engine->scaler             = from->note.scaler;
+    engine->scaler.params      = engine->settings.scaler;
     SHERDI_TRY(sherdi_update_republish(engine, &own));
     if (own != from->note.fingerprint) {
         status = sherdi_fail(SHERD_E_IO,

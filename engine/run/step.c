@@ -103,12 +103,17 @@ static sherd_status range_check(const sherdi_fixed_counts *counts)
 /* The gradients of this window are gone, nothing was updated; `status` says why and is returned. */
 static sherd_status window_drop(sherd_engine *engine, sherd_status status)
 {
-    char text[SHERDI_ERROR_BYTES];
+    int64_t first = engine->window.first_micro;
+    char    text[SHERDI_ERROR_BYTES];
 
     (void)snprintf(text, sizeof(text), "%s", sherd_last_error());
     (void)sherdi_run_settle(engine, SHERDI_RING_STATE);
     (void)sherdi_run_settle(engine, SHERDI_RING_GRADS);
     sherdi_loop_window_begin(engine);
+    if (status !=
+        SHERD_OK) { /* a rank may have counted more than another: a discard evens that out */
+        engine->window.first_micro = first;
+    }
     engine->window.has_backward = 0;
     sherdi_loop_fetch_ahead(engine);
     return sherdi_fail_relay(status, text);
@@ -476,6 +481,9 @@ static sherd_status step_discard(sherd_engine *engine)
     }
     (void)sherdi_run_settle(engine, SHERDI_RING_PARAMS); /* read anew, where it is needed */
     SHERDI_TRY(sherdi_program_forget(&engine->run.program));
+    if (engine->phase == SHERDI_PHASE_RUNNING) { /* ranks may be in different micro-batches */
+        engine->micro_step = engine->window.first_micro;
+    }
     (void)window_drop(engine, SHERD_OK); /* a read that failed will fail where it is needed */
     engine->phase = SHERDI_PHASE_RUNNING;
     return SHERD_OK;

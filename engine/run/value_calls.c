@@ -511,8 +511,9 @@ sherd_status sherd_engine_set_step(sherd_engine *engine, int64_t step, int64_t m
     SHERDI_TRY(sealed_check(engine, "sherd_engine_set_step"));
     SHERDI_TRY(sherdi_agree_call(engine, "sherd_engine_set_step", arguments, 2,
                                  step_check(engine, step, micro_step)));
-    engine->step       = step;
-    engine->micro_step = micro_step;
+    engine->step               = step;
+    engine->micro_step         = micro_step;
+    engine->window.first_micro = micro_step;
     if (!sherdi_plan_has_generations(engine->plan) ||
         (engine->phase == SHERDI_PHASE_SEALED && !engine->store.is_resumed)) {
         return SHERD_OK; /* the first commit has them */

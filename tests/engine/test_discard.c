@@ -99,6 +99,15 @@ static void window_is_not_there(rig *r)
     }
 }
 
+static int64_t micro_step(const rig *r)
+{
+    sherd_engine_info info;
+
+    sherd_engine_info_init(&info);
+    CHECK_OK(sherd_engine_query(r->engine, &info));
+    return info.micro_step;
+}
+
 static void stop_run(sherd_world *world, void *raw)
 {
     stop_job *job = raw;
@@ -111,6 +120,7 @@ static void stop_run(sherd_world *world, void *raw)
         window_begin(&r, job);
         CHECK_OK(sherd_step_discard(r.engine));
         window_is_not_there(&r);
+        CHECK_INT(job->options.accumulation, micro_step(&r));
     }
     fingerprint = rig_train(&r, 2 * job->options.accumulation).fingerprint;
     CHECK(fingerprint != 0);
@@ -282,6 +292,7 @@ static void stop_at_any_time(sherd_world *world, void *raw)
     CHECK_OK(sherd_step_discard(r.engine));
     CHECK_OK(sherd_step_discard(r.engine));
     CHECK_INT(before, rig_fingerprint(&r));
+    CHECK_INT(4, micro_step(&r)); /* all ranks have seen those of the prepared window */
     CHECK_INT(1, rig_train(&r, 2).was_updated);
     rig_close(&r);
 }
