@@ -9,11 +9,13 @@
 void *sherdi_library_open(const char *variable, const char *usual, int flags, char *why,
                           size_t why_bytes)
 {
-    const char *named   = getenv(variable);
+    const char *named   = variable == NULL ? NULL : getenv(variable);
     const char *path    = named == NULL || named[0] == '\0' ? usual : named;
     void       *library = dlopen(path, flags);
 
-    if (library == NULL) {
+    if (library == NULL && variable == NULL) {
+        (void)snprintf(why, why_bytes, "%s", dlerror());
+    } else if (library == NULL) {
         (void)snprintf(why, why_bytes, "%s (%s names another file)", dlerror(), variable);
     }
     return library;

@@ -1,5 +1,5 @@
-/* Libraries that are opened at run time, so that one binary runs where they are and where they are not: NCCL's, MPI's. A
- * back-end keeps what it found in a struct of pointers, and finds all of it or says what is missing. */
+/* Libraries that are opened at run time, so that one binary runs where they are and where they are not: NCCL's, MPI's,
+ * hwloc's. A back-end keeps what it found in a struct of pointers, and finds all of it or says what is missing. */
 #ifndef SHERDI_BASE_LIBRARY_H
 #define SHERDI_BASE_LIBRARY_H
 
@@ -12,7 +12,7 @@ typedef struct sherdi_symbol {
     int         is_optional; /* NULL where the library lacks it */
 } sherdi_symbol;
 
-/** Opens the library that the environment variable names, or `usual`, with `flags` of dlopen. It stays open.
+/** Opens the library that the environment variable names (NULL: there is none for it), or `usual`, with `flags` of dlopen. It stays open.
  *  NULL with one sentence in `why`. */
 void *sherdi_library_open(const char *variable, const char *usual, int flags, char *why,
                           size_t why_bytes);

@@ -263,7 +263,7 @@ void sherdi_backend_destroy(sherdi_backend *backend);
 
 /** How its threads are bound, for people: "2 threads, workers bound to cpu 1". */
 void sherdi_backend_cpu_describe(const sherdi_backend *backend, char *text, size_t text_bytes);
-/** Whether this build knows (hwloc) which CPUs are one core, which cores are neighbours. */
+/** Whether it is known (by hwloc, in the build and on the machine) which CPUs are one core, which cores are neighbours. */
 int sherdi_backend_cpu_knows_cores(void);
 
 /** The table of an instruction set by name; NULL when it is not built in or the

@@ -1,5 +1,5 @@
-/* The one file that knows hwloc. Without it the system's numbers are the order, and each CPU counts as
- * a core. */
+/* The one file that knows hwloc. Without it, in the build or on the machine, the system's numbers are the order, and each
+ * CPU counts as a core. */
 #include "kernels/cpu/places.h"
 
 #include "kernels/backend.h"
@@ -10,7 +10,11 @@
 #include <string.h>
 
 #if defined(SHERDI_HAVE_HWLOC)
+#include "base/library.h"
+
 #include <hwloc.h>
+
+#include <dlfcn.h>
 #include <unistd.h>
 #endif
 
@@ -34,16 +38,58 @@ static void list_by_number(const cpu_set_t *allowed, sherdi_cpu_list *list)
 }
 
 #if defined(SHERDI_HAVE_HWLOC)
-static void list_by_topology(hwloc_topology_t topology, const cpu_set_t *allowed,
-                             sherdi_cpu_list *list)
+/* Of a library that is opened at run time. hwloc's inline functions would have to be linked: these are what they call. */
+#define HWLOC_FUNCTIONS(_)                                                                         \
+    _(get_api_version)                                                                             \
+    _(topology_init)                                                                               \
+    _(topology_load)                                                                               \
+    _(topology_destroy)                                                                            \
+    _(get_type_depth)                                                                              \
+    _(get_nbobjs_by_depth)                                                                         \
+    _(get_obj_by_depth)
+
+typedef struct hwloc_api {
+#define MEMBER(name) __typeof__(hwloc_##name) *name;
+    HWLOC_FUNCTIONS(MEMBER)
+#undef MEMBER
+} hwloc_api;
+
+#define SYMBOL(name) {"hwloc_" #name, offsetof(hwloc_api, name), 0},
+static const sherdi_symbol SYMBOLS[] = {HWLOC_FUNCTIONS(SYMBOL)};
+#undef SYMBOL
+
+/* 0: there is none, or none of this interface. */
+static int hwloc_open(hwloc_api *found)
 {
-    int       count = hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_PU);
+    char  why[256];
+    void *library =
+        sherdi_library_open(NULL, "libhwloc.so.15", RTLD_NOW | RTLD_LOCAL, why, sizeof(why));
+
+    return library != NULL &&
+           sherdi_symbols_find(library, "hwloc", SYMBOLS, sizeof(SYMBOLS) / sizeof(SYMBOLS[0]),
+                               found, why, sizeof(why)) &&
+           found->get_api_version() >> 16 == HWLOC_API_VERSION >> 16;
+}
+
+static hwloc_obj_t core_of(hwloc_obj_t object)
+{
+    while (object != NULL && object->type != HWLOC_OBJ_CORE) {
+        object = object->parent;
+    }
+    return object;
+}
+
+static void list_by_topology(const hwloc_api *api, hwloc_topology_t topology,
+                             const cpu_set_t *allowed, sherdi_cpu_list *list)
+{
+    int       depth = api->get_type_depth(topology, HWLOC_OBJ_PU);
+    unsigned  count = api->get_nbobjs_by_depth(topology, depth);
     cpu_set_t left  = *allowed; /* never twice, whatever the topology says */
 
     list->count = 0;
-    for (int i = 0; i < count; i++) {
-        hwloc_obj_t pu   = hwloc_get_obj_by_type(topology, HWLOC_OBJ_PU, (unsigned)i);
-        hwloc_obj_t core = hwloc_get_ancestor_obj_by_type(topology, HWLOC_OBJ_CORE, pu);
+    for (unsigned i = 0; i < count; i++) {
+        hwloc_obj_t pu   = api->get_obj_by_depth(topology, depth, i);
+        hwloc_obj_t core = core_of(pu);
 
         if (pu->os_index < CPU_SETSIZE && CPU_ISSET(pu->os_index, &left)) {
             CPU_CLR(pu->os_index, &left);
@@ -59,13 +105,15 @@ static void list_by_topology(hwloc_topology_t topology, const cpu_set_t *allowed
 static void list_read(const cpu_set_t *allowed, sherdi_cpu_list *list)
 {
     hwloc_topology_t topology;
+    hwloc_api        api;
 
     list->count = 0;
-    if (access(TOPOLOGY_FOLDER, R_OK) == 0 && hwloc_topology_init(&topology) == 0) {
-        if (hwloc_topology_load(topology) == 0) {
-            list_by_topology(topology, allowed, list);
+    if (access(TOPOLOGY_FOLDER, R_OK) == 0 && hwloc_open(&api) &&
+        api.topology_init(&topology) == 0) {
+        if (api.topology_load(topology) == 0) {
+            list_by_topology(&api, topology, allowed, list);
         }
-        hwloc_topology_destroy(topology);
+        api.topology_destroy(topology);
     }
     if (list->count != CPU_COUNT(allowed)) {
         list_by_number(allowed, list); /* a topology of some other machine: XML, synthetic */
@@ -74,7 +122,9 @@ static void list_read(const cpu_set_t *allowed, sherdi_cpu_list *list)
 
 int sherdi_backend_cpu_knows_cores(void)
 {
-    return 1;
+    hwloc_api api;
+
+    return hwloc_open(&api);
 }
 #else
 static void list_read(const cpu_set_t *allowed, sherdi_cpu_list *list)
