@@ -11,14 +11,14 @@
 typedef struct frozen_save {
     sherd_engine  *engine;
     sherdi_writer *writer;
+    sherd_dtype    dtype; /* of the parameter */
 } frozen_save;
 
 /* Rounding to the type that the values have already keeps their bits. */
 static sherd_status values_write(void *ctx, int part, size_t first, size_t count, float *values)
 {
-    frozen_save          *save  = ctx;
-    const sherdi_backend *host  = save->engine->host;
-    sherd_dtype           dtype = save->engine->settings.compute_dtype;
+    frozen_save          *save = ctx;
+    const sherdi_backend *host = save->engine->host;
 
     (void)part, (void)first;
     while (count > 0) {
@@ -27,9 +27,9 @@ static sherd_status values_write(void *ctx, int part, size_t first, size_t count
         size_t         some;
 
         SHERDI_TRY(sherdi_writer_reserve(save->writer, &to, &room));
-        some = sherdi_min_size(count, room / sherd_dtype_bytes(dtype));
-        host->kernels->cast(host, to, dtype, values, SHERD_F32, some);
-        sherdi_writer_advance(save->writer, some * sherd_dtype_bytes(dtype));
+        some = sherdi_min_size(count, room / sherd_dtype_bytes(save->dtype));
+        host->kernels->cast(host, to, save->dtype, values, SHERD_F32, some);
+        sherdi_writer_advance(save->writer, some * sherd_dtype_bytes(save->dtype));
         values += some;
         count -= some;
     }
@@ -46,6 +46,7 @@ sherd_status sherdi_frozen_save(sherd_engine *engine, sherdi_writer *writer)
         sherdi_values values = {.param = p, .parts = SHERDI_VALUES_COMPUTE};
 
         values.count = sherdi_shard_frozen(engine->plan, &engine->model, p, &values.first);
+        save.dtype   = sherdi_param_segment(engine->plan, p)->types.compute;
         if (values.count > 0) {
             status = sherdi_values_get(engine, &values, values_write, &save);
         }

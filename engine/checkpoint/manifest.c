@@ -83,16 +83,19 @@ static json_t *integer_of(uint64_t value)
     return json_integer((json_int_t)value);
 }
 
-static json_t *param_json(const sherdi_manifest_param *param)
+/* With a type of its own where that is not the engine's. */
+static json_t *param_json(const sherdi_manifest *manifest, const sherdi_manifest_param *param)
 {
     json_t *shape = json_array();
 
     for (int d = 0; d < param->ndim; d++) {
         (void)json_array_append_new(shape, integer_of(param->shape[d]));
     }
-    return json_pack("{s:s, s:o, s:b, s:o, s:o}", "name", param->name, "shape", shape, "frozen",
-                     param->is_frozen, "segment", integer_of(param->segment), "offset",
-                     integer_of(param->offset_elems));
+    return json_pack(
+        "{s:s, s:o, s:b, s:s*, s:o, s:o}", "name", param->name, "shape", shape, "frozen",
+        param->is_frozen, "type",
+        param->dtype == manifest->compute_dtype ? NULL : sherd_dtype_name(param->dtype), "segment",
+        integer_of(param->segment), "offset", integer_of(param->offset_elems));
 }
 
 static json_t *params_json(const sherdi_manifest *manifest)
@@ -100,7 +103,7 @@ static json_t *params_json(const sherdi_manifest *manifest)
     json_t *all = json_array();
 
     for (size_t p = 0; p < manifest->num_params; p++) {
-        (void)json_array_append_new(all, param_json(&manifest->params[p]));
+        (void)json_array_append_new(all, param_json(manifest, &manifest->params[p]));
     }
     return all;
 }
@@ -362,6 +365,20 @@ static sherd_status shape_read(const reader *r, const sherdi_json_node *node,
     return SHERD_OK;
 }
 
+static sherd_status dtype_read(const reader *r, const sherdi_json_node *object, const char *key,
+                               sherd_dtype *out)
+{
+    const char *name = string_of(object, key);
+
+    for (int t = SHERD_F32; t <= SHERD_F16 && name != NULL; t++) {
+        if (strcmp(name, sherd_dtype_name((sherd_dtype)t)) == 0) {
+            *out = (sherd_dtype)t;
+            return SHERD_OK;
+        }
+    }
+    return damaged(r, "a compute type is none that this version knows");
+}
+
 static sherd_status param_read(const reader *r, const sherdi_json_node *node)
 {
     sherdi_manifest        *m      = r->manifest;
@@ -383,6 +400,10 @@ static sherd_status param_read(const reader *r, const sherdi_json_node *node)
     }
     m->num_params++;
     param->is_frozen = frozen->is_true;
+    param->dtype     = m->compute_dtype;
+    if (sherdi_json_find(node, "type") != NULL) {
+        SHERDI_TRY(dtype_read(r, node, "type", &param->dtype));
+    }
     SHERDI_TRY(shape_read(r, node, param));
     SHERDI_TRY(size_read(r, node, "segment", &param->segment));
     SHERDI_TRY(size_read(r, node, "offset", &param->offset_elems));
@@ -518,19 +539,6 @@ static sherd_status scaler_read(const reader *r, const sherdi_json_node *root)
     return whole_read(r, node, "last_overflow", -1, MOST_COUNT, &scaler->last_overflow);
 }
 
-static sherd_status dtype_read(const reader *r, const sherdi_json_node *root)
-{
-    const char *name = string_of(root, "compute_type");
-
-    for (int t = SHERD_F32; t <= SHERD_F16 && name != NULL; t++) {
-        if (strcmp(name, sherd_dtype_name((sherd_dtype)t)) == 0) {
-            r->manifest->compute_dtype = (sherd_dtype)t;
-            return SHERD_OK;
-        }
-    }
-    return damaged(r, "its compute type is none that this version knows");
-}
-
 static sherd_status format_check(const reader *r, const sherdi_json_node *root)
 {
     int64_t format = 0;
@@ -580,7 +588,7 @@ static sherd_status root_read(const reader *r, const sherdi_json_node *root)
 {
     SHERDI_TRY(format_check(r, root));
     SHERDI_TRY(head_read(r, root));
-    SHERDI_TRY(dtype_read(r, root));
+    SHERDI_TRY(dtype_read(r, root, "compute_type", &r->manifest->compute_dtype));
     SHERDI_TRY(scaler_read(r, root));
     SHERDI_TRY(parts_read(r, root));
     SHERDI_TRY(segments_read(r, root));

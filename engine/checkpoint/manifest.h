@@ -9,7 +9,7 @@
 #include "engine/plan/plan.h"
 
 #define SHERDI_CHECKPOINT_FORMAT 1
-/* What a frozen parameter has: its values in the compute type. */
+/* What a frozen parameter has: its values in its compute type. */
 #define SHERDI_FROZEN_PART "compute"
 /* Most parts of the state of an element, the master weight included. */
 #define SHERDI_CHECKPOINT_PARTS      8
@@ -28,12 +28,13 @@ typedef struct sherdi_manifest_file {
 } sherdi_manifest_file;
 
 typedef struct sherdi_manifest_param {
-    char  *name;
-    int    ndim;
-    size_t shape[SHERD_MAX_NDIM];
-    size_t elems;
-    int    is_frozen;
-    size_t segment, offset_elems; /* it begins there in its segment */
+    char       *name;
+    int         ndim;
+    size_t      shape[SHERD_MAX_NDIM];
+    size_t      elems;
+    int         is_frozen;
+    sherd_dtype dtype;                 /* of a frozen one's values */
+    size_t      segment, offset_elems; /* it begins there in its segment */
 } sherdi_manifest_param;
 
 /* Rank r saved the elements [r * slice_elems, (r + 1) * slice_elems) of the segment. */
@@ -47,7 +48,7 @@ typedef struct sherdi_manifest {
     char        version[64]; /* of the library that wrote it */
     char        tag[SHERDI_CHECKPOINT_NAME_BYTES];
     int         world_size, stage;
-    sherd_dtype compute_dtype;
+    sherd_dtype compute_dtype; /* the engine's; parameters may have another */
     char        optimizer[32];
     int         num_parts;
     char        parts[SHERDI_CHECKPOINT_PARTS][32]; /* the first is "master" */

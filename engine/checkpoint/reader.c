@@ -256,14 +256,14 @@ int sherdi_reader_take(sherdi_reader *reader, const sherdi_tensor *tensor, sherd
     return 1;
 }
 
-int sherdi_reader_dtype_fits(const sherdi_reader *reader, sherdi_data_file which,
+int sherdi_reader_dtype_fits(const sherdi_reader *reader, sherdi_data_file which, size_t param,
                              sherdi_tensor_dtype dtype)
 {
     static const sherdi_tensor_dtype DTYPES[] = {[SHERD_F32]  = SHERDI_TENSOR_F32,
                                                  [SHERD_BF16] = SHERDI_TENSOR_BF16,
                                                  [SHERD_F16]  = SHERDI_TENSOR_F16};
 
-    return dtype == (which == SHERDI_DATA_FROZEN ? DTYPES[reader->manifest.compute_dtype]
+    return dtype == (which == SHERDI_DATA_FROZEN ? DTYPES[reader->manifest.params[param].dtype]
                                                  : SHERDI_TENSOR_F32);
 }
 
@@ -271,17 +271,18 @@ int sherdi_reader_dtype_fits(const sherdi_reader *reader, sherdi_data_file which
 static sherd_status tensor_enter(sherdi_reader *reader, sherdi_reader_file *file,
                                  const sherdi_tensor *tensor, size_t extent)
 {
-    sherdi_data_file which;
-    int              rank;
-    char            *text = sherdi_strdup(reader->params.mem, tensor->name);
+    sherdi_reader_found *found = &file->tensors[file->num_tensors];
+    sherdi_data_file     which;
+    int                  rank;
+    char                *text = sherdi_strdup(reader->params.mem, tensor->name);
 
     if (text == NULL) {
         return SHERD_E_NOMEM;
     }
     file_identify(reader, file, &rank, &which);
-    if (sherdi_reader_dtype_fits(reader, which, tensor->dtype) &&
-        tensor->begin % sherdi_tensor_dtype_bytes(tensor->dtype) == 0 &&
-        sherdi_reader_take(reader, tensor, which, text, &file->tensors[file->num_tensors])) {
+    if (tensor->begin % sherdi_tensor_dtype_bytes(tensor->dtype) == 0 &&
+        sherdi_reader_take(reader, tensor, which, text, found) &&
+        sherdi_reader_dtype_fits(reader, which, found->param, tensor->dtype)) {
         file->tensors[file->num_tensors++].extent = extent;
     }
     sherdi_free(text);
@@ -630,11 +631,10 @@ static sherd_status slot_take(sherdi_reader *reader, size_t at, sherdi_reader_sl
 
 /* --------------------------------------------------------------------- values -- */
 
-static sherd_status stretch_hand(sherdi_reader *reader, size_t at, size_t elem, size_t first,
-                                 size_t count, sherdi_reader_fn fn, void *ctx)
+/* Of elements of so many bytes, which are told as `dtype`. */
+static sherd_status stretch_hand(sherdi_reader *reader, size_t at, size_t elem, sherd_dtype dtype,
+                                 size_t first, size_t count, sherdi_reader_fn fn, void *ctx)
 {
-    sherd_dtype dtype = elem == sizeof(float) ? SHERD_F32 : reader->manifest.compute_dtype;
-
     while (count > 0) {
         sherdi_reader_slot *s;
         size_t              in_slot = at % reader->params.slot_bytes;
@@ -669,14 +669,15 @@ sherd_status sherdi_reader_extent(sherdi_reader *reader, sherdi_reader_file *fil
 
 /* Of one tensor. */
 static sherd_status tensor_hand(sherdi_reader *reader, sherdi_reader_file *file,
-                                const sherdi_reader_found *at, size_t elem, size_t first,
+                                const sherdi_reader_found *at, sherd_dtype dtype, size_t first,
                                 size_t count, sherdi_reader_fn fn, void *ctx)
 {
+    size_t               elem = sherd_dtype_bytes(dtype);
     const unsigned char *memory;
 
     if (at->extent == SHERDI_READER_IN_FILE) {
-        return stretch_hand(reader, at->at + (first - at->first) * elem, elem, first, count, fn,
-                            ctx);
+        return stretch_hand(reader, at->at + (first - at->first) * elem, elem, dtype, first, count,
+                            fn, ctx);
     }
     SHERDI_TRY(sherdi_reader_extent(reader, file, at->extent, &memory));
     return fn(ctx, first, count, memory + at->at + (first - at->first) * sizeof(float), SHERD_F32);
@@ -713,7 +714,7 @@ sherd_status sherdi_reader_values(sherdi_reader *reader, size_t param, int part,
     const sherdi_manifest_param *p     = &reader->manifest.params[param];
     size_t                       slice = reader->manifest.segments[p->segment].slice_elems;
     sherdi_data_file             which = p->is_frozen ? SHERDI_DATA_FROZEN : SHERDI_DATA_STATE;
-    size_t elem = p->is_frozen ? sherd_dtype_bytes(reader->manifest.compute_dtype) : sizeof(float);
+    sherd_dtype                  dtype = p->is_frozen ? p->dtype : SHERD_F32;
 
     while (count > 0) {
         sherdi_reader_file        *file = &reader->files[(p->offset_elems + first) / slice][which];
@@ -726,7 +727,7 @@ sherd_status sherdi_reader_values(sherdi_reader *reader, size_t param, int part,
             return file_damaged(reader, file, "a tensor that should be there is not");
         }
         some = sherdi_min_size(count, at->count - (first - at->first));
-        SHERDI_TRY(tensor_hand(reader, file, at, elem, first, some, fn, ctx));
+        SHERDI_TRY(tensor_hand(reader, file, at, dtype, first, some, fn, ctx));
         first += some;
         count -= some;
     }
@@ -762,7 +763,7 @@ static sherd_status blob_read(sherdi_reader *reader, const sherdi_tensor *tensor
     if (data == NULL) {
         return SHERD_E_NOMEM;
     }
-    status = stretch_hand(reader, tensor->begin, 1, 0, tensor->elems, bytes_take, data);
+    status = stretch_hand(reader, tensor->begin, 1, SHERD_F32, 0, tensor->elems, bytes_take, data);
     if (status == SHERD_OK) {
         status = sherdi_blobs_put(out, key, kind, rank, data, tensor->elems);
     }

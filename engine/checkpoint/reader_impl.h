@@ -75,10 +75,11 @@ int sherdi_reader_extent_is_whole(const sherdi_reader *reader, const sherdi_read
 sherd_status sherdi_reader_extent(sherdi_reader *reader, sherdi_reader_file *file, size_t extent,
                                   const unsigned char **out);
 
-/** "NAME:PART:FIRST" of a parameter of the manifest, of the type that it should have. Blobs are none: 0. */
+/** "NAME:PART:FIRST" of a parameter of the manifest, whatever its type. Blobs are none: 0. */
 int sherdi_reader_take(sherdi_reader *reader, const sherdi_tensor *tensor, sherdi_data_file which,
                        char *text, sherdi_reader_found *out);
-int sherdi_reader_dtype_fits(const sherdi_reader *reader, sherdi_data_file which,
+/** Whether a parameter of the manifest has values of that type in such a file. */
+int sherdi_reader_dtype_fits(const sherdi_reader *reader, sherdi_data_file which, size_t param,
                              sherdi_tensor_dtype dtype);
 /** The key of a blob of that kind; NULL: it is none. */
 const char *sherdi_reader_blob_key(const sherdi_tensor *tensor, const char *kind);

@@ -173,7 +173,7 @@ static sherd_status tensor_verify(const verifying *v, const sherdi_tensor *tenso
         is_ok = 1;
     } else if (sherdi_reader_take(v->reader, tensor, v->which, text, &ours)) {
         is_ok =
-            sherdi_reader_dtype_fits(v->reader, v->which, tensor->dtype) &&
+            sherdi_reader_dtype_fits(v->reader, v->which, ours.param, tensor->dtype) &&
             v->reader->manifest.params[ours.param].is_frozen == (v->which == SHERDI_DATA_FROZEN);
     }
     sherdi_free(text);

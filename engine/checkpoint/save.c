@@ -325,6 +325,7 @@ static sherd_status params_tell(sherdi_save *save)
         memcpy(param->shape, model->params[p].shape, sizeof(param->shape));
         param->elems        = model->params[p].elems;
         param->is_frozen    = model->params[p].is_frozen;
+        param->dtype        = sherdi_param_segment(plan, p)->types.compute;
         param->segment      = (size_t)plan->params[p].segment;
         param->offset_elems = plan->params[p].offset_elems;
     }

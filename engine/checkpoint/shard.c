@@ -125,7 +125,8 @@ static sherd_status frozen_add(const sherdi_plan *plan, const sherdi_model *mode
 
         if (count > 0) {
             SHERDI_TRY(tensor_add(plan, &model->params[p], SHERDI_FROZEN_PART,
-                                  DTYPES[plan->settings.compute_dtype], first, count, builder));
+                                  DTYPES[sherdi_param_segment(plan, p)->types.compute], first,
+                                  count, builder));
         }
     }
     return SHERD_OK;
@@ -183,7 +184,7 @@ uint64_t sherdi_shard_bytes(const sherdi_plan *plan, const sherdi_model *model,
     if (which == SHERDI_DATA_FROZEN) {
         for (size_t p = 0; p < model->num_params; p++) {
             bytes += sherdi_shard_frozen(plan, model, p, &first) *
-                     sherd_dtype_bytes(plan->settings.compute_dtype);
+                     sherdi_compute_bytes(sherdi_param_segment(plan, p));
         }
         return bytes;
     }
