@@ -5,6 +5,7 @@ import contextlib
 import ctypes
 import json
 import os
+import weakref
 from types import SimpleNamespace
 from typing import Any, Callable, Iterator, Mapping, Sequence
 
@@ -41,6 +42,7 @@ class Engine:
             if own is not config:
                 own.destroy()
         self._handle: int | None = out.value
+        self._end = weakref.finalize(self, _destroy, self._lib, out.value, os.getpid())  # at the program's end too
         self._shapes: list[tuple[int, ...]] = []
         self._dtypes: list[str | None] = []
         self.is_sealed = False
@@ -340,16 +342,22 @@ class Engine:
     # ----------------------------------------------------------------- end --
 
     def destroy(self) -> None:
-        """Waits for work in flight and frees all memory: nothing of `data` and `address` may be touched again."""
-        if self._handle is not None:
-            self._lib.engine_destroy(self._handle)
-            self._handle = None
+        """Waits for work in flight and frees all memory: nothing of `data` and `address` may be touched again. Without this call
+        it comes when nobody has the engine or memory of it any more, or at the end of the program."""
+        self._end()
+        self._handle = None
 
     def __enter__(self) -> "Engine":
         return self
 
     def __exit__(self, *_: Any) -> None:
         self.destroy()
+
+
+def _destroy(lib: Any, handle: int, process: int) -> None:
+    """Of the process that made the engine, and not of a child that it has forked."""
+    if os.getpid() == process:
+        lib.engine_destroy(handle)
 
 
 def _floats(address: Any, count: int) -> memoryview:
