@@ -1,0 +1,343 @@
+"""When units are acquired and released: hooks of modules in forward, of tensors and parameters in backward.
+
+A scope is entered and left by its module's forward. In backward it begins when the first gradient reaches one of its
+outputs, and ends when gradients have come to all its outputs and left by its inputs, or when every parameter's gradient is
+complete. A segment that torch.utils.checkpoint computes again enters scopes inside of backward.
+"""
+from __future__ import annotations
+
+from typing import Any, Iterator, Protocol
+
+import torch
+from torch import nn
+from torch.autograd import Variable
+
+from sherd.engine import BACKWARD, EVAL, FORWARD
+from sherd.errors import StateError
+from sherd.torch.units import Division, Param, Scope
+
+current_task = torch._C._current_graph_task_id  # below 0 outside of backward
+
+
+class Acquirer(Protocol):
+    """What hooks drive: the engine, or a recorder of the order."""
+
+    def acquire(self, unit: int, which: int) -> None: ...
+
+    def release(self, unit: int, which: int) -> None: ...
+
+    def accumulated(self, number: int) -> None: ...
+
+
+class Call:
+    """One call of a scope's module in forward, as backward meets it."""
+
+    __slots__ = ("hooks", "scope", "task", "is_open", "has_inputs", "inputs_done", "outputs", "outputs_done", "__weakref__")
+
+    def __init__(self, hooks: "Hooks", scope: Scope) -> None:
+        self.hooks, self.scope = hooks, scope
+        self.task = -1
+        self.is_open = self.has_inputs = self.inputs_done = False
+        self.outputs = self.outputs_done = 0
+
+    def on_output(self, _grad: Any) -> None:
+        self.hooks.begin(self)
+        self.outputs_done += 1
+        if self.inputs_done:
+            self.hooks.try_end(self)
+
+    def on_inputs(self) -> None:
+        if self.task != current_task():
+            raise StateError(f"a gradient came into module {self.scope.name or 'of the whole model'} by another way than its "
+                             f"outputs, before its parameters were there: return from forward every tensor of it that the "
+                             f"loss is made of, or make the module that uses it a unit (units=)")
+        self.inputs_done = True
+        self.hooks.try_end(self)
+
+
+class Gate(torch.autograd.Function):
+    """Around the inputs of a scope: its backward runs when nothing inside has more to do for them."""
+
+    @staticmethod
+    def forward(ctx: Any, call: Call, *tensors: torch.Tensor) -> Any:
+        ctx.call = call
+        ctx.set_materialize_grads(False)
+        return tensors
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        ctx.call.on_inputs()
+        return (None, *grads)
+
+
+class Hooks:
+    """The hooks of a model, and what they know. `driver` is what they drive."""
+
+    def __init__(self, model: nn.Module, division: Division, driver: Acquirer) -> None:
+        self.model, self.division, self.driver = model, division, driver
+        count = len(division.units)
+        self.trainable = [sum(not p.is_frozen for p in unit.params) for unit in division.units]
+        self._reads = [0] * count  # uses by forward and evaluation that are open
+        self._grads = [0] * count  # by backward
+        self._left = [0] * count  # parameters whose gradient has not come in the backward `_left_task`
+        self._left_task = [-1] * count
+        self._stack: list[tuple[Scope | None, int, Call | None]] = []
+        self._open: dict[int, list[Call]] = {}  # begun in a backward and not ended
+        self._lingering: int | None = None  # the unit that was computed again last, whose backward may be next
+        self._handles: list[Any] = []
+        self.which = FORWARD
+        self.before_forward: Any = None  # called when a forward begins that no other one is around
+        self.before_backward: Any = None
+
+    # ------------------------------------------------------------ attaching --
+
+    def attach(self) -> None:
+        scopes = {scope.module: scope for scope in self.division.scopes}
+        scopes.setdefault(self.model, Scope("", self.model))
+        for scope in scopes.values():
+            entry, exit_ = Entry(self, scope), Exit(self, scope)
+            self._handles += [
+                scope.module.register_forward_pre_hook(entry, with_kwargs=True, prepend=True),
+                scope.module.register_forward_hook(exit_, always_call=True)]
+        for param in self.division.params:
+            if not param.is_frozen:
+                self._handles.append(param.tensor.register_post_accumulate_grad_hook(Accumulated(self, param)))
+
+    def detach(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    # -------------------------------------------------------------- forward --
+
+    def enter(self, scope: Scope, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        is_again = current_task() >= 0
+        if not self._stack and not is_again:
+            self._begin_forward()
+        which = BACKWARD if is_again else self.which
+        self._take_all(scope, which)
+        call = None
+        if which != EVAL and torch.is_grad_enabled() and scope.units:
+            call = Call(self, scope)
+            args, kwargs = gated(call, args, kwargs)
+        self._stack.append((scope, which, call))
+        return args, kwargs
+
+    def _begin_forward(self) -> None:
+        self.which = FORWARD if torch.is_grad_enabled() else EVAL
+        if self.before_forward is not None:
+            self.before_forward()
+
+    def leave(self, scope: Scope, output: Any) -> Any:
+        if not self._stack or self._stack[-1][0] is not scope:
+            return None  # its entry failed
+        _, which, call = self._stack.pop()
+        replaced = None
+        if call is not None and output is not None:
+            replaced = self._hook_outputs(call, output)
+        for unit in reversed(scope.units):
+            self._give(unit, which, lingers=which == BACKWARD)
+        return replaced
+
+    def _hook_outputs(self, call: Call, output: Any) -> Any:
+        """Hooks of the outputs that have gradients. What is a parameter itself, or a view of one, becomes a copy: its memory
+        is another unit's when the scope is left."""
+        mine = {id(p.tensor) for unit in call.scope.units for p in self.division.units[unit].params}
+        replaced = mapped(output, lambda t: t.clone() if id(t) in mine or id(t._base) in mine else t) \
+            if any(id(t) in mine or id(t._base) in mine for t in tensors_in(output)) else output
+        for tensor in tensors_in(replaced):
+            if tensor.requires_grad and not tensor.is_leaf:
+                tensor.register_hook(call.on_output)
+                call.outputs += 1
+        return None if replaced is output else replaced
+
+    # ------------------------------------------------------------- backward --
+
+    def begin(self, call: Call) -> None:
+        task = current_task()
+        if call.task == task:
+            return
+        call.task, call.is_open = task, True
+        call.inputs_done, call.outputs_done = False, 0
+        if task not in self._open:
+            self._begin_backward(task)
+        self._take_all(call.scope, BACKWARD)
+        self._open[task].append(call)
+        for unit in call.scope.units:
+            if self._left_task[unit] != task:
+                self._left_task[unit], self._left[unit] = task, self.trainable[unit]
+
+    def _begin_backward(self, task: int) -> None:
+        if self.before_backward is not None:
+            self.before_backward()
+        self._open[task] = []
+        Variable._execution_engine.queue_callback(lambda: self._end_backward(task))
+
+    def on_param(self, param: Param) -> None:
+        unit = param.unit
+        if not self._grads[unit]:
+            raise StateError(f"parameter {param.name} got a gradient while its unit {self.division.units[unit].name} was not "
+                             f"acquired: a tensor left the module otherwise than as an output of its forward, or the parameter "
+                             f"is used by a module that does not own it; give initialize an example batch, or name the module "
+                             f"that uses it in units=")
+        self.driver.accumulated(param.number)
+        self._left[unit] -= 1
+        if self._left[unit] == 0:
+            for calls in list(self._open.values()):
+                for call in [c for c in calls if unit in c.scope.units]:
+                    self.try_end(call)
+
+    def try_end(self, call: Call) -> None:
+        """Ends a call that has nothing more to do in this backward."""
+        if not call.is_open:
+            return
+        if call.has_inputs and not call.inputs_done:
+            return
+        if call.has_inputs and call.outputs_done >= call.outputs or self._is_complete(call):
+            self._open[call.task].remove(call)
+            self._end(call)
+
+    def _is_complete(self, call: Call) -> bool:
+        """Whether every parameter has its gradient; of a scope that has none to wait for nothing can be said."""
+        units = call.scope.units
+        return all(self._left[unit] == 0 for unit in units) and any(self.trainable[unit] for unit in units)
+
+    def _end(self, call: Call) -> None:
+        call.is_open = False
+        for unit in reversed(call.scope.units):
+            self._give(unit, BACKWARD)
+
+    def _end_backward(self, task: int) -> None:
+        for call in self._open.pop(task, []):
+            self._end(call)
+        self._drop_lingering()
+
+    # ---------------------------------------------------------------- units --
+
+    def _take_all(self, scope: Scope, which: int) -> None:
+        taken: list[int] = []
+        try:
+            for unit in scope.units:
+                self._take(unit, which)
+                taken.append(unit)
+        except BaseException:
+            for unit in reversed(taken):
+                self._give(unit, which)
+            raise
+
+    def _take(self, unit: int, which: int) -> None:
+        counts = self._grads if which == BACKWARD else self._reads
+        if which == BACKWARD and self._lingering == unit:
+            self._lingering = None
+            return
+        if not counts[unit]:
+            self._drop_lingering()
+            self.driver.acquire(unit, which)
+        counts[unit] += 1
+
+    def _give(self, unit: int, which: int, lingers: bool = False) -> None:
+        counts = self._grads if which == BACKWARD else self._reads
+        if lingers and counts[unit] == 1:
+            self._drop_lingering()
+            self._lingering = unit
+            return
+        counts[unit] -= 1
+        if not counts[unit]:
+            self.driver.release(unit, which)
+
+    def _drop_lingering(self) -> None:
+        unit, self._lingering = self._lingering, None
+        if unit is not None:
+            self._give(unit, BACKWARD)
+
+    # ------------------------------------------------------------- failures --
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing is acquired and no forward is under way."""
+        return not self._stack and not self._open and not any(self._grads) and not any(self._reads)
+
+    def forget(self) -> None:
+        """After the window was dropped: nothing is acquired, nothing is under way."""
+        self._stack.clear()
+        self._open.clear()
+        self._lingering = None
+        for counts in (self._reads, self._grads):
+            counts[:] = [0] * len(counts)
+
+
+class Single:
+    """A hook that belongs to its engine: a copy of the model may not have it."""
+
+    def __init__(self, hooks: Hooks, of: Any) -> None:
+        self.hooks, self.of = hooks, of
+
+    def __deepcopy__(self, _memo: Any) -> Any:
+        return self.__reduce__()
+
+    def __reduce__(self) -> Any:
+        raise TypeError("the model is trained by a sherd engine, whose memory its parameters are: it is not copied or pickled; "
+                        "save it with engine.save_checkpoint or save_pretrained, and copy it before sherd.torch.initialize")
+
+
+class Entry(Single):
+    def __call__(self, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return self.hooks.enter(self.of, args, kwargs)
+
+
+class Exit(Single):
+    def __call__(self, _module: nn.Module, _args: Any, output: Any) -> Any:
+        return self.hooks.leave(self.of, output)
+
+
+class Accumulated(Single):
+    def __call__(self, _tensor: torch.Tensor) -> None:
+        self.hooks.on_param(self.of)
+
+
+# ----------------------------------------------------------------- tensors --
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors of what a module takes or gives: in lists, tuples, mappings and objects like these."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for inner in value.values():
+            yield from tensors_in(inner)
+    elif isinstance(value, (list, tuple)):
+        for inner in value:
+            yield from tensors_in(inner)
+    elif hasattr(value, "__dataclass_fields__"):
+        for name in value.__dataclass_fields__:
+            yield from tensors_in(getattr(value, name))
+
+
+def mapped(value: Any, change: Any) -> Any:
+    """The same with every tensor changed, in containers of the same kinds; what does not change stays the same object."""
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if isinstance(value, dict):
+        pairs = {key: mapped(inner, change) for key, inner in value.items()}
+        if all(pairs[key] is value[key] for key in value):
+            return value
+        if type(value) is dict:
+            return pairs
+        made = type(value)(**pairs) if hasattr(value, "__dataclass_fields__") else type(value)(pairs)
+        return made
+    if isinstance(value, (list, tuple)):
+        items = [mapped(inner, change) for inner in value]
+        if all(new is old for new, old in zip(items, value)):
+            return value
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    return value
+
+
+def gated(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments with their tensors that have gradients behind a gate."""
+    inputs = {id(t): t for t in tensors_in((args, kwargs)) if t.requires_grad}
+    if not inputs:
+        return args, kwargs
+    call.has_inputs = True
+    behind = Gate.apply(call, *inputs.values())
+    made = dict(zip(inputs, behind))
+    return mapped((args, kwargs), lambda t: made.get(id(t), t))
