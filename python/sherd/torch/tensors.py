@@ -1,0 +1,163 @@
+"""The engine's memory as the parameters and gradients of a model.
+
+A unit has one address for its life, so every tensor is made once. At stage 3 a parameter whose unit is not acquired
+shows NaN in its shape instead: whoever uses it then sees that, and what writes to it is refused by torch.
+"""
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import nn
+
+from sherd.engine import BACKWARD, Engine
+from sherd.errors import StateError
+from sherd.memory import CPU, Memory
+from sherd.torch.units import Division, Param
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def tensor_over(memory: Memory) -> torch.Tensor:
+    """A tensor over the engine's memory, which has to outlive it."""
+    if memory.elems == 0:
+        return torch.empty(memory.shape, dtype=DTYPES[memory.dtype], device=device_of(memory.device))
+    if memory.device[0] == CPU:
+        return torch.frombuffer(memory.buffer(), dtype=DTYPES[memory.dtype]).view(memory.shape)
+    return torch.from_dlpack(memory)
+
+
+def device_of(device: tuple[int, int]) -> torch.device:
+    return torch.device("cpu") if device[0] == CPU else torch.device("cuda", device[1])
+
+
+def asleep_like(tensor: torch.Tensor) -> torch.Tensor:
+    """NaN in the shape of a parameter, without memory."""
+    return torch.full((), math.nan, dtype=tensor.dtype, device=tensor.device).expand(tensor.shape)
+
+
+class Bound:
+    """One parameter of the model over the engine's memory."""
+
+    __slots__ = ("param", "tensor", "awake", "asleep", "grad", "address", "rest_address", "version")
+
+    def __init__(self, engine: Engine, param: Param, sleeps: bool) -> None:
+        self.param, self.tensor = param, param.tensor
+        self.awake = tensor_over(engine.address(param.number))
+        self.asleep = asleep_like(self.awake) if sleeps else self.awake
+        self.grad = None if param.is_frozen else tensor_over(engine.grad_address(param.number))
+        self.address, self.rest_address = self.awake.data_ptr(), self.asleep.data_ptr()
+        self.version = 0
+
+    def bind(self) -> None:
+        """From now on the model's parameter is the engine's memory; the storage that it had is free."""
+        self.tensor.grad = None
+        if self.tensor.is_meta:  # whose kind of memory is fixed; the object stays the one that modules and people have
+            torch.utils.swap_tensors(self.tensor, nn.Parameter(self.asleep, self.tensor.requires_grad))
+        self.tensor.data = self.asleep
+        self.version = self.tensor._version
+
+    def check(self) -> None:
+        """Nobody has changed the parameter beside the engine. StateError with its name."""
+        tensor = self.tensor
+        if tensor.data_ptr() != self.rest_address:
+            raise StateError(f"parameter {self.param.name} was given other memory (its .data was set, or the model was "
+                             f"moved); it is the engine's: write values with engine.write or gathered_parameters")
+        if tensor._version != self.version:
+            raise StateError(f"parameter {self.param.name} was written in place outside the engine, which would not last; "
+                             f"write values with engine.write or gathered_parameters")
+        if self.grad is None and tensor.requires_grad:
+            raise StateError(f"parameter {self.param.name} was frozen when the engine was made and requires a gradient now; "
+                             f"unfreeze it before sherd.torch.initialize")
+
+
+class Driver:
+    """Acquires and releases units of an engine, and shows the model what is acquired."""
+
+    def __init__(self, engine: Engine, division: Division, retains_grads: bool = False) -> None:
+        info = engine.info
+        self.engine = engine
+        self.sleeps = info.stage == 3
+        self.retains_grads = retains_grads
+        self.bound = [[Bound(engine, param, self.sleeps) for param in unit.params] for unit in division.units]
+        self.by_number = {bound.param.number: bound for unit in self.bound for bound in unit}
+        self._held = [0] * len(division.units)
+        for unit in self.bound:
+            for bound in unit:
+                bound.bind()
+
+    def acquire(self, unit: int, which: int) -> None:
+        """Collective. The unit's parameters are readable, and for BACKWARD have their gradients."""
+        bound = self.bound[unit]
+        if not self._held[unit]:
+            for one in bound:
+                one.check()
+        self.engine.acquire(unit, which)
+        self._held[unit] += 1
+        if self.sleeps and self._held[unit] == 1:
+            for one in bound:
+                one.tensor.data = one.awake
+        if which == BACKWARD:
+            for one in bound:
+                one.tensor.grad = one.grad
+
+    def release(self, unit: int, which: int) -> None:
+        """Collective. What is not acquired sleeps again, and has no gradient to be touched."""
+        bound = self.bound[unit]
+        self._held[unit] -= 1
+        if which == BACKWARD and not self.retains_grads:
+            for one in bound:
+                one.tensor.grad = None
+        if self.sleeps and not self._held[unit]:
+            for one in bound:
+                one.tensor.data = one.asleep
+        self.engine.release(unit, which)
+
+    def accumulated(self, number: int) -> None:
+        """Autograd has added to the parameter's gradient: it is in the engine's memory, whoever cleared .grad meanwhile."""
+        one = self.by_number[number]
+        if one.tensor.grad is not one.grad:
+            one.grad.add_(one.tensor.grad)
+            one.tensor.grad = one.grad
+
+    def is_awake(self, unit: int) -> bool:
+        return not self.sleeps or self._held[unit] > 0
+
+    def forget(self) -> None:
+        """After a window was dropped, which releases everything: nothing is acquired."""
+        for unit, bound in enumerate(self.bound):
+            self._held[unit] = 0
+            for one in bound:
+                one.tensor.grad = None
+                if self.sleeps:
+                    one.tensor.data = one.asleep
+
+    def drop_grads(self) -> None:
+        """Gradients that were retained are over with the step."""
+        for unit in self.bound:
+            for one in unit:
+                one.tensor.grad = None
+
+    def accept(self, bound: Bound) -> None:
+        """A write that the engine itself has asked for."""
+        bound.version = bound.tensor._version
+
+
+def compute_dtype(engine: Engine) -> torch.dtype:
+    return tuple(DTYPES.values())[engine.info.compute_dtype]
+
+
+def cast_buffers(model: nn.Module, dtype: torch.dtype, device: torch.device) -> None:
+    """Floating-point buffers follow the parameters, as with model.to(dtype)."""
+    for module in model.modules():
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                keeps = not buffer.is_floating_point() or dtype == torch.float32
+                module._buffers[name] = buffer.to(device, buffer.dtype if keeps else dtype)
+
+
+def flat_range(tensor: torch.Tensor, first: int, out: Any) -> None:
+    """Elements of a real tensor from `first` on, as fp32, to a memoryview of floats."""
+    target = torch.frombuffer(out, dtype=torch.float32)
+    target.copy_(tensor.detach().reshape(-1)[first: first + len(out)])

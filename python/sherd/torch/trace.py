@@ -1,0 +1,235 @@
+"""The order of units: from one forward and backward on tensors without memory, else from the order of registration."""
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+from dataclasses import dataclass, field
+from typing import Any, Iterator
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from sherd.engine import BACKWARD, FORWARD
+from sherd.torch.hooks import Hooks, mapped, tensors_in
+from sherd.torch.units import Division, Scope
+
+Use = tuple[int, int]  # a unit, and over how many further acquires it is held
+MOST_ROUNDS = 8  # of finding modules that use what another one owns
+
+
+@dataclass
+class Order:
+    """The passes of a model. `reason`: why they are not what a forward and backward did; "" where they are."""
+
+    forward: list[Use] = field(default_factory=list)
+    backward: list[Use] = field(default_factory=list)
+    strays: list[tuple[str, int]] = field(default_factory=list)  # modules by name that use a unit of another one
+    reason: str = ""
+
+    @property
+    def is_traced(self) -> bool:
+        return not self.reason
+
+    def to_json(self) -> str:
+        return json.dumps(vars(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> "Order":
+        values = json.loads(text)
+        for name in ("forward", "backward", "strays"):
+            values[name] = [tuple(pair) for pair in values[name]]
+        return cls(**values)
+
+
+def order_of(model: nn.Module, division: Division, example: Any, dtype: torch.dtype) -> Order:
+    """The order in which `model(*args, **kwargs)` and a backward from it use the units; `example` is (args, kwargs) or None.
+
+    Nothing of the model changes, and no memory of its size is taken. Modules that use parameters of others join the
+    division's scopes.
+    """
+    if example is None:
+        return registered(division, "no example batch was given")
+    try:
+        return traced(model, division, example, dtype)
+    except Exception as error:  # whatever a model's own code meets on tensors without values
+        return registered(division, f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
+
+
+# ------------------------------------------------------------ registration --
+
+def registered(division: Division, reason: str) -> Order:
+    """The order of the module tree, outer scopes held over inner ones; backward is its reverse."""
+    return Order(uses_of(tree_events(division, reverse=False)), uses_of(tree_events(division, reverse=True)),
+                 reason=reason)
+
+
+def tree_events(division: Division, reverse: bool) -> list[tuple[bool, int]]:
+    events: list[tuple[bool, int]] = []
+
+    def visit(scopes: list[Scope]) -> None:
+        outer = [s for s in scopes if not any(s is not o and inside(s.name, o.name) for o in scopes)]
+        for scope in reversed(outer) if reverse else outer:
+            inner = [s for s in scopes if s is not scope and inside(s.name, scope.name)]
+            events.extend((True, unit) for unit in scope.units)
+            visit(inner)
+            events.extend((False, unit) for unit in reversed(scope.units))
+
+    visit(division.scopes)
+    return events
+
+
+def inside(name: str, outer: str) -> bool:
+    return outer == "" or name.startswith(outer + ".")
+
+
+def uses_of(events: list[tuple[bool, int]]) -> list[Use]:
+    """Acquires (True) and releases as uses: each with the further acquires before its release."""
+    uses: list[list[int]] = []
+    open_uses: dict[int, list[int]] = {}
+    for is_acquire, unit in events:
+        if is_acquire and unit in open_uses:
+            open_uses[unit][2] += 1
+        elif is_acquire:
+            open_uses[unit] = [unit, len(uses), 1]
+            uses.append(open_uses[unit])
+        else:
+            use = open_uses[unit]
+            use[2] -= 1
+            if not use[2]:
+                use[1] = len(uses) - use[1] - 1
+                del open_uses[unit]
+    for use in open_uses.values():
+        use[1] = len(uses)  # to the end
+    return [(unit, held) for unit, held, _ in uses]
+
+
+# ------------------------------------------------------------------- trace --
+
+class Recorder:
+    """What hooks drive while the order is found."""
+
+    def __init__(self) -> None:
+        self.events: dict[int, list[tuple[bool, int]]] = {FORWARD: [], BACKWARD: []}
+        self.held: dict[int, int] = {}
+
+    def acquire(self, unit: int, which: int) -> None:
+        self.events[which].append((True, unit))
+        self.held[unit] = self.held.get(unit, 0) + 1
+
+    def release(self, unit: int, which: int) -> None:
+        self.events[which].append((False, unit))
+        self.held[unit] -= 1
+
+    def accumulated(self, number: int) -> None:
+        pass
+
+
+class Strays(TorchFunctionMode):
+    """Notices parameters that are used while their unit is not acquired, and by which module."""
+
+    def __init__(self, recorder: Recorder, unit_of: dict[int, int], stack: list[nn.Module]) -> None:
+        super().__init__()
+        self.recorder, self.unit_of, self.stack = recorder, unit_of, stack
+        self.found: list[tuple[nn.Module, int]] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if self.stack and next(tensors_in(result), None) is not None:
+            for tensor in tensors_in((args, kwargs)):
+                unit = self.unit_of.get(id(tensor))
+                if unit is not None and not self.recorder.held.get(unit):
+                    self.found.append((self.stack[-1], unit))
+        return result
+
+
+def traced(model: nn.Module, division: Division, example: Any, dtype: torch.dtype) -> Order:
+    names = {module: name for name, module in model.named_modules()}
+    strays: list[tuple[str, int]] = []
+    for _ in range(MOST_ROUNDS):
+        recorder, found = one_round(model, division, example, dtype)
+        if not found:
+            return Order(uses_of(recorder.events[FORWARD]), uses_of(recorder.events[BACKWARD]), strays)
+        for module, unit in found:
+            division.add_use(names[module], module, unit)
+            strays.append((names[module], unit))
+    raise RuntimeError(f"parameters are used outside of every module that could be a scope, in {strays[-1][0]}")
+
+
+def one_round(model: nn.Module, division: Division, example: Any,
+              dtype: torch.dtype) -> tuple[Recorder, list[tuple[nn.Module, int]]]:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    recorder, stack = Recorder(), []
+    with restored(model), random_kept(), FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        shadow, unit_of = shadowed(model, division, mode, dtype)
+        hooks = Hooks(model, shadow, recorder)
+        hooks.attach()
+        handles = [nn.modules.module.register_module_forward_pre_hook(lambda m, _a: stack.append(m)),
+                   nn.modules.module.register_module_forward_hook(lambda m, _a, _o: stack.pop() and None, always_call=True)]
+        try:
+            args, kwargs = mapped(example, mode.from_tensor)
+            with Strays(recorder, unit_of, stack) as strays, torch.enable_grad():
+                output = model(*args, **kwargs)
+            backward_from(output)
+        finally:
+            hooks.detach()
+            for handle in handles:
+                handle.remove()
+    return recorder, strays.found
+
+
+def backward_from(output: Any) -> None:
+    """A backward from the loss where the output has one, else from all that it has."""
+    loss = getattr(output, "loss", None)
+    tensors = [loss] if isinstance(loss, torch.Tensor) else list(tensors_in(output))
+    losses = [t.sum() for t in tensors if t.requires_grad and t.is_floating_point()]
+    if losses:
+        torch.stack([loss.float() for loss in losses]).sum().backward()
+
+
+def shadowed(model: nn.Module, division: Division, mode: Any, dtype: torch.dtype) -> tuple[Division, dict[int, int]]:
+    """The model's parameters and buffers in place replaced by ones without memory; the division over these."""
+    made: dict[int, nn.Parameter] = {}
+    for module in model.modules():
+        for name, tensor in module._parameters.items():
+            if tensor is not None:
+                module._parameters[name] = made.setdefault(id(tensor), bare(tensor, dtype))
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                module._buffers[name] = mode.from_tensor(buffer) if not buffer.is_meta else torch.empty(
+                    buffer.shape, dtype=buffer.dtype, device="cpu")
+    units = [type(unit)(unit.name, [type(p)(p.name, made[id(p.tensor)], p.unit, p.number) for p in unit.params])
+             for unit in division.units]
+    return Division(units, division.scopes), {id(made[id(p.tensor)]): p.unit for p in division.params}
+
+
+def bare(tensor: torch.Tensor, dtype: torch.dtype) -> nn.Parameter:
+    return nn.Parameter(torch.empty(tensor.shape, dtype=dtype, device="cpu"), requires_grad=tensor.requires_grad)
+
+
+@contextlib.contextmanager
+def restored(model: nn.Module) -> Iterator[None]:
+    """Whatever a forward keeps in its modules is as before."""
+    kept = [(module, dict(vars(module)), dict(module._parameters), dict(module._buffers)) for module in model.modules()]
+    try:
+        yield
+    finally:
+        for module, attributes, parameters, buffers in kept:
+            vars(module).clear()
+            vars(module).update(attributes)
+            for held, before in ((module._parameters, parameters), (module._buffers, buffers)):
+                held.clear()
+                held.update(before)
+
+
+@contextlib.contextmanager
+def random_kept() -> Iterator[None]:
+    """No random number is drawn from the program's own."""
+    state, cpu = random.getstate(), torch.get_rng_state()
+    try:
+        yield
+    finally:
+        random.setstate(state)
+        torch.set_rng_state(cpu)
