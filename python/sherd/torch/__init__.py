@@ -1,0 +1,7 @@
+"""sherd under PyTorch modules: initialize() gives the engine that trains a model. docs/pytorch.md is the user's page."""
+from __future__ import annotations
+
+from sherd.torch.engine import Engine, initialize
+from sherd.torch.units import divide
+
+__all__ = ["Engine", "divide", "initialize"]

@@ -1,0 +1,278 @@
+"""The engine as a training script meets it: initialize(), and the object that it returns."""
+from __future__ import annotations
+
+import contextlib
+import os
+import warnings
+from typing import Any, Iterator, Mapping
+
+import torch
+from torch import nn
+
+from sherd._library import library
+from sherd.engine import BACKWARD, FORWARD, Engine as Core, Report
+from sherd.errors import StateError
+from sherd.torch import fill, optim, tensors
+from sherd.torch.guard import Refusals
+from sherd.torch.hooks import Hooks
+from sherd.torch.trace import Order, order_of
+from sherd.torch.units import Division, Policy, divide
+from sherd.world import World
+
+ConfigSource = str | os.PathLike[str] | Mapping[str, Any]
+Example = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+def initialize(model: nn.Module, config: ConfigSource, optimizer: Any = None, lr_scheduler: Any = None,
+               world: World | None = None, **options: Any) -> "Engine":
+    """The engine that trains `model` as `config` says (a path of a DeepSpeed-style JSON file, or a dict). Collective.
+
+    `world`: by default the launcher's (torchrun, mpirun, srun), else one rank alone. Options are those of Engine.
+    """
+    return Engine(model, config, optimizer, lr_scheduler, world or World.from_env(), **options)
+
+
+class Engine:
+    """A model whose parameters, gradients and optimizer state are the engine's. Called like the model.
+
+    Options:
+        example: a batch, as the model's only argument, a tuple of arguments or a dict of keyword arguments, from which the
+            order of the units is found and memory is planned at once. Without it the first batch that comes is taken.
+        units: the wrapping policy; sherd.torch.units.divide has its forms.
+        init: a function of a module that gives its own parameters values, for models on the meta device.
+        same_on_all: every rank's model has the same values already; else those of rank 0 reach all.
+        backward_uses: "any" where a step goes through the model as often as it likes (several losses, several forwards
+            before a step), at the price of gradients that are whole until the step; None decides by what is known.
+        retain_grads: gradients stay in `.grad` until the step.
+    """
+
+    def __init__(self, model: nn.Module, config: ConfigSource, optimizer: Any, lr_scheduler: Any, world: World, *,
+                 example: Any = None, units: Policy = None, init: fill.Init | None = None, same_on_all: bool = False,
+                 backward_uses: str | None = None, retain_grads: bool = False) -> None:
+        self.module, self.world, self.lr_scheduler = model, world, lr_scheduler
+        self.core = Core(world, config)
+        self.division = divide(model, units)
+        self._init, self._same_on_all = init, same_on_all
+        self._uses, self._retains = backward_uses, retain_grads
+        self.order: Order | None = None
+        self.optimizer = optim.EngineOptimizer(self.division, self._rate())
+        self._is_failed = self._in_backward = False
+        self._micro = 0
+        self.report: Report | None = None  # of the last step
+        self.boundary: Report | None = None  # of the last update
+        if example is not None:
+            self.seal(as_call(example))
+
+    def _rate(self) -> float:
+        return 0.0
+
+    # ------------------------------------------------------------ beginning --
+
+    @property
+    def is_sealed(self) -> bool:
+        return self.core.is_sealed
+
+    def seal(self, example: Example | None = None) -> None:
+        """Finds the order, plans, allocates, takes the weights over. Collective; by itself at the first batch."""
+        if self.is_sealed:
+            return
+        self.order = self._agreed_order(example)
+        if not self.order.is_traced:
+            warnings.warn(f"sherd: the order of the units is that of registration ({self.order.reason}); gradients are whole "
+                          f"until the step", stacklevel=3)
+        self._declare(self.order)
+        self.core.seal()
+        fill.fill(self.core, self.module, self.division, self._init, self._same_on_all)
+        self._take_over()
+
+    def _agreed_order(self, example: Example | None) -> Order:
+        """Rank 0's order, on all ranks."""
+        text = b""
+        if self.world.rank == 0:
+            text = order_of(self.module, self.division, example, tensors.compute_dtype(self.core)).to_json().encode()
+        if self.world.size > 1:
+            length = bytearray(len(text).to_bytes(8, "little"))
+            self.world.broadcast(length)
+            whole = bytearray(text.ljust(int.from_bytes(length, "little")))
+            self.world.broadcast(whole)
+            text = bytes(whole)
+        order = Order.from_json(text.decode())
+        modules = dict(self.module.named_modules())
+        for name, unit in order.strays:
+            self.division.add_use(name, modules[name], unit)
+        return order
+
+    def _declare(self, order: Order) -> None:
+        info = self.core.info
+        is_any = self._uses == "any" or not order.is_traced or info.stage < 2 and not info.is_deterministic
+        uses = library().constants["SHERD_USES_ANY"] if is_any else 0
+        for unit in self.division.units:
+            retains = {"retain_grads": 1} if self._retains else {}
+            number = self.core.add_unit(unit.name, backward_uses=uses, **retains)
+            for param in unit.params:
+                param.number = self.core.add_param(number, param.name, tuple(param.tensor.shape), frozen=param.is_frozen)
+        for which, listed in ((FORWARD, order.forward), (BACKWARD, order.backward)):
+            for number, held in listed:
+                self.core.add_pass(which, number, held)
+
+    def _take_over(self) -> None:
+        self.driver = tensors.Driver(self.core, self.division, self._retains)
+        self.device = tensors.device_of(self.core.device)
+        tensors.cast_buffers(self.module, tensors.compute_dtype(self.core), self.device)
+        self.hooks = Hooks(self.module, self.division, self.driver)
+        self.hooks.before_forward, self.hooks.before_backward = self._before_forward, self._before_backward
+        self.hooks.attach()
+        self.refusals = Refusals(self.module, self.division, self.driver)
+        self.refusals.attach()
+
+    # ------------------------------------------------------------- training --
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The module's forward. Collective; without gradients (torch.no_grad) an evaluation."""
+        if not self.is_sealed:
+            self.seal((args, kwargs))
+        return self.module(*args, **kwargs)
+
+    def backward(self, loss: torch.Tensor, retain_graph: bool = False, **_: Any) -> torch.Tensor:
+        """The backward of this micro-batch's mean loss, which is scaled where fp16 is on; the engine averages over ranks and
+        micro-batches. Collective. Returns the loss."""
+        scale = self.core.loss_scale
+        self._in_backward = True
+        try:
+            (loss if scale == 1 else loss * scale).backward(retain_graph=retain_graph)
+        except BaseException:
+            self._is_failed = True
+            raise
+        finally:
+            self._in_backward = False
+        return loss
+
+    def step(self) -> Report:
+        """Once per micro-batch, after its backward; at the boundary the update. Collective."""
+        if self._is_failed:
+            raise StateError("the backward of this micro-batch failed, so there is nothing to step by: the next forward drops the "
+                             "window, or engine.discard() does on all ranks")
+        rates = self.optimizer.rates()
+        report = self.core.step() if rates is None else self._step_at(rates)
+        self._micro = 0 if report.is_boundary else self._micro + 1
+        self.report = report
+        if self._retains:
+            self.driver.drop_grads()
+        if report.is_boundary:
+            self.boundary = report
+            if self.lr_scheduler is not None and report.was_updated:
+                self.lr_scheduler.step()
+        return report
+
+    def _step_at(self, rates: list[float]) -> Report:
+        report = self.core.prepare()
+        if report.is_boundary:
+            self.core.apply(group_lr=rates)
+            report = self.core.wait()
+        return report
+
+    def discard(self) -> None:
+        """Drops the window's gradients and releases everything: after an exception. Collective."""
+        self.core.discard()
+        self.hooks.forget()
+        self.driver.forget()
+        self._is_failed = False
+        self._micro = 0
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Nothing: gradients begin at zero with each window by themselves."""
+
+    @contextlib.contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """For scripts that have it: the configuration's accumulation says when ranks exchange what."""
+        yield
+
+    def _before_forward(self) -> None:
+        if self._is_failed or not self.hooks.is_idle:
+            warnings.warn("sherd: a backward did not end; the gradients of this window are dropped", stacklevel=4)
+            self.discard()
+
+    def _before_backward(self) -> None:
+        if not self._in_backward and self.core.loss_scale != 1:
+            raise StateError("with fp16 the loss has to be scaled: call engine.backward(loss) in place of loss.backward()")
+
+    # -------------------------------------------------------------- looking --
+
+    def is_gradient_accumulation_boundary(self) -> bool:
+        """Whether the next step (or the one that follows this backward) updates."""
+        return self._micro + 1 >= self.core.info.accumulation
+
+    def get_global_grad_norm(self) -> float | None:
+        """The L2 norm of the last update's mean gradient before clipping; None before the first."""
+        return None if self.boundary is None else self.boundary.grad_norm
+
+    def get_lr(self) -> list[float]:
+        """The rates of the groups."""
+        return [group["lr"] for group in self.optimizer.param_groups]
+
+    @property
+    def loss_scale(self) -> float:
+        return self.core.loss_scale
+
+    @property
+    def global_steps(self) -> int:
+        """Updates done."""
+        return self.core.info.step
+
+    def gradient_accumulation_steps(self) -> int:
+        return self.core.info.accumulation
+
+    def train_micro_batch_size_per_gpu(self) -> int:
+        return self.core.info.micro_batch_size
+
+    def train_batch_size(self) -> int:
+        return self.core.info.train_batch_size
+
+    def memory_report(self) -> Report:
+        """Bytes of this rank by purpose, planned and held."""
+        self.seal()
+        return self.core.memory()
+
+    def plan(self, as_json: bool = False) -> str | dict[str, Any]:
+        self.seal()
+        return self.core.plan(as_json)
+
+    def fingerprint(self) -> int:
+        """Of all master weights. Collective."""
+        self.seal()
+        return self.core.fingerprint()
+
+    # ---------------------------------------------------------- as a module --
+
+    def train(self, mode: bool = True) -> "Engine":
+        self.module.train(mode)
+        return self
+
+    def eval(self) -> "Engine":
+        return self.train(False)
+
+    def __getattr__(self, name: str) -> Any:
+        """What the engine has not, the module may have (parameters(), config, generate())."""
+        if name.startswith("_") or "module" not in vars(self):
+            raise AttributeError(f"{type(self).__name__} has no attribute {name}")
+        return getattr(self.module, name)
+
+    # ----------------------------------------------------------------- end --
+
+    def destroy(self) -> None:
+        """Frees all memory of the engine. The model's parameters show NaN from then on. May be called twice."""
+        if self.is_sealed and "hooks" in vars(self):
+            self.hooks.detach()
+            self.refusals.detach()
+            for unit in self.driver.bound:
+                for one in unit:
+                    one.tensor.grad = None
+                    one.tensor.data = tensors.asleep_like(one.awake)
+        self.core.destroy()
+
+
+def as_call(example: Any) -> Example:
+    """A batch as the arguments of a call: a dict is keywords, a tuple positions, anything else the only argument."""
+    if isinstance(example, Mapping):
+        return (), dict(example)
+    return (tuple(example), {}) if isinstance(example, tuple) else ((example,), {})
