@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from sherd._library import library
+from sherd.config import Config
 from sherd.engine import BACKWARD, FORWARD, Engine as Core, Report
 from sherd.errors import StateError
 from sherd.torch import fill, optim, tensors
@@ -24,12 +25,15 @@ Example = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 def initialize(model: nn.Module, config: ConfigSource, optimizer: Any = None, lr_scheduler: Any = None,
-               world: World | None = None, **options: Any) -> "Engine":
+               model_parameters: Any = None, world: World | None = None, **options: Any) -> "Engine":
     """The engine that trains `model` as `config` says (a path of a DeepSpeed-style JSON file, or a dict). Collective.
 
-    `world`: by default the launcher's (torchrun, mpirun, srun), else one rank alone. Options are those of Engine.
+    optimizer: one of torch's, whose type, groups and values are read; else `config` says it.
+    lr_scheduler: one of torch's over that optimizer, or a function that makes one of an optimizer; the engine steps it.
+    model_parameters: parameter groups, as torch's optimizers take them; without them and without an optimizer there is one.
+    world: by default the launcher's (torchrun, mpirun, srun), else one rank alone. Options are those of Engine.
     """
-    return Engine(model, config, optimizer, lr_scheduler, world or World.from_env(), **options)
+    return Engine(model, config, optimizer, lr_scheduler, model_parameters, world or World.from_env(), **options)
 
 
 class Engine:
@@ -46,16 +50,17 @@ class Engine:
         retain_grads: gradients stay in `.grad` until the step.
     """
 
-    def __init__(self, model: nn.Module, config: ConfigSource, optimizer: Any, lr_scheduler: Any, world: World, *,
-                 example: Any = None, units: Policy = None, init: fill.Init | None = None, same_on_all: bool = False,
+    def __init__(self, model: nn.Module, config: ConfigSource, optimizer: Any, lr_scheduler: Any, model_parameters: Any,
+                 world: World, *, example: Any = None, units: Policy = None, init: fill.Init | None = None, same_on_all: bool = False,
                  backward_uses: str | None = None, retain_grads: bool = False) -> None:
-        self.module, self.world, self.lr_scheduler = model, world, lr_scheduler
-        self.core = Core(world, config)
+        self.module, self.world = model, world
         self.division = divide(model, units)
+        with Config(config) as settings:
+            self.rates = optim.read(settings, self.division, optimizer, model_parameters, lr_scheduler)
+            self.core = Core(world, settings)
         self._init, self._same_on_all = init, same_on_all
         self._uses, self._retains = backward_uses, retain_grads
         self.order: Order | None = None
-        self.optimizer = optim.EngineOptimizer(self.division, self._rate())
         self._is_failed = self._in_backward = False
         self._micro = 0
         self.report: Report | None = None  # of the last step
@@ -63,8 +68,15 @@ class Engine:
         if example is not None:
             self.seal(as_call(example))
 
-    def _rate(self) -> float:
-        return 0.0
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """The groups with their rates, which a scheduler or a script may change; it makes no steps."""
+        return self.rates.optimizer
+
+    @property
+    def lr_scheduler(self) -> Any:
+        """What initialize() was given; the engine steps it with each update."""
+        return self.rates.scheduler
 
     # ------------------------------------------------------------ beginning --
 
@@ -106,11 +118,13 @@ class Engine:
         info = self.core.info
         is_any = self._uses == "any" or not order.is_traced or info.stage < 2 and not info.is_deterministic
         uses = library().constants["SHERD_USES_ANY"] if is_any else 0
+        groups = optim.declare(self.rates.groups, self.core.add_group)
         for unit in self.division.units:
             retains = {"retain_grads": 1} if self._retains else {}
             number = self.core.add_unit(unit.name, backward_uses=uses, **retains)
             for param in unit.params:
-                param.number = self.core.add_param(number, param.name, tuple(param.tensor.shape), frozen=param.is_frozen)
+                param.number = self.core.add_param(number, param.name, tuple(param.tensor.shape), frozen=param.is_frozen,
+                                                   group=groups[self.rates.groups.of(param.tensor) or 0])
         for which, listed in ((FORWARD, order.forward), (BACKWARD, order.backward)):
             for number, held in listed:
                 self.core.add_pass(which, number, held)
@@ -152,7 +166,7 @@ class Engine:
         if self._is_failed:
             raise StateError("the backward of this micro-batch failed, so there is nothing to step by: the next forward drops the "
                              "window, or engine.discard() does on all ranks")
-        rates = self.optimizer.rates()
+        rates = self.rates.now()
         report = self.core.step() if rates is None else self._step_at(rates)
         self._micro = 0 if report.is_boundary else self._micro + 1
         self.report = report
@@ -160,8 +174,8 @@ class Engine:
             self.driver.drop_grads()
         if report.is_boundary:
             self.boundary = report
-            if self.lr_scheduler is not None and report.was_updated:
-                self.lr_scheduler.step()
+            if report.was_updated:
+                self.rates.after_update()
         return report
 
     def _step_at(self, rates: list[float]) -> Report:
@@ -208,7 +222,7 @@ class Engine:
 
     def get_lr(self) -> list[float]:
         """The rates of the groups."""
-        return [group["lr"] for group in self.optimizer.param_groups]
+        return self.rates.lr(None if self.boundary is None else self.boundary.lr)
 
     @property
     def loss_scale(self) -> float:

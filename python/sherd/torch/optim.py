@@ -1,27 +1,120 @@
-"""What stands in for the optimizer: its groups and rates, for learning-rate schedulers and for who looks at them."""
+"""Optimizers and schedules as torch has them: read for the engine's configuration, and followed in their rates."""
 from __future__ import annotations
 
 import math
-from typing import Any, Callable
+from dataclasses import dataclass, field
+from typing import Any, Callable, Iterable, Mapping
 
 import torch
+from torch import nn
+from torch.optim.lr_scheduler import LRScheduler
 
-from sherd.errors import NotSupportedError
+from sherd.config import Config
+from sherd.errors import NotSupportedError, StateError
 from sherd.torch.units import Division
 
 SCALER = ("torch's GradScaler is not used with sherd: the engine scales the loss in engine.backward() and skips updates that "
           "overflow, as the key fp16 says; leave the scaler out, call engine.backward(loss) and engine.step()")
+STEP = "updates are made by engine.step(), which steps the scheduler of initialize() too: leave out optimizer.step()"
+CHANGES = ("amsgrad", "maximize", "differentiable")  # flags that make another optimizer of it
+KEYS = {"lr": "lr", "weight_decay": "weight_decay", "eps": "eps"}  # of a group, as sherd_group_params calls them
 
+
+@dataclass
+class Groups:
+    """Parameter groups: the trainable parameters of each, and its values under torch's names."""
+
+    tensors: list[list[nn.Parameter]]
+    values: list[dict[str, Any]] = field(default_factory=list)
+
+    def of(self, tensor: nn.Parameter) -> int | None:
+        return next((i for i, own in enumerate(self.tensors) if any(tensor is t for t in own)), None)
+
+
+# ----------------------------------------------------------------- reading --
+
+def type_of(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """The keys of the block "optimizer" that a torch optimizer says; NotSupportedError by name for what sherd has not."""
+    kind = type(optimizer)
+    if kind not in (torch.optim.AdamW, torch.optim.Adam):
+        raise NotSupportedError(f"sherd has no optimizer {kind.__name__}: it has torch.optim.AdamW and Adam, and by the "
+                                f"configuration (optimizer.type) AdamW, Adam and Lamb")
+    for flag in CHANGES:
+        if any(group.get(flag) for group in optimizer.param_groups):
+            raise NotSupportedError(f"{kind.__name__}(..., {flag}=True) is another optimizer than the one that sherd has; "
+                                    f"leave {flag} out")
+    if optimizer.state:
+        raise StateError(f"the {kind.__name__} that initialize() was given has made steps already, and its state is not taken "
+                         f"over: make a new one, or load a checkpoint with engine.load_checkpoint()")
+    is_decoupled = kind is torch.optim.AdamW or bool(optimizer.param_groups[0].get("decoupled_weight_decay"))
+    return {"type": "AdamW"} if kind is torch.optim.AdamW else {"type": "Adam", "params.adam_w_mode": is_decoupled}
+
+
+def read_optimizer(optimizer: torch.optim.Optimizer, config: Config) -> Groups:
+    """Fills the block "optimizer" of `config` from a torch optimizer; InvalidError where the file says something else."""
+    for key, value in type_of(optimizer).items():
+        config.set(f"optimizer.{key}", value)
+    groups = Groups([list(group["params"]) for group in optimizer.param_groups],
+                    [without_params(group) for group in optimizer.param_groups])
+    first = groups.values[0]
+    for key in ("lr", "betas", "eps", "weight_decay"):
+        config.set(f"optimizer.params.{key}", [float(x) for x in first[key]] if key == "betas" else float(first[key]))
+    return groups
+
+
+def without_params(group: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in group.items() if key != "params"}
+
+
+def read_groups(given: Any, config: Config) -> Groups:
+    """Groups as torch's optimizers take them: parameters, or dicts with "params" and values over those of `config`."""
+    items = list(given)
+    if not items or not isinstance(items[0], Mapping):
+        items = [{"params": items}]
+    defaults = configured(config)
+    return Groups([list(as_tensors(item["params"])) for item in items],
+                  [{**defaults, **without_params(item)} for item in items])
+
+
+def as_tensors(params: Any) -> Iterable[nn.Parameter]:
+    for item in [params] if isinstance(params, torch.Tensor) else params:
+        yield item[1] if isinstance(item, tuple) else item  # named_parameters() will do
+
+
+def configured(config: Config) -> dict[str, Any]:
+    """The values of a group that says nothing of its own."""
+    resolved = config.resolved()
+    values = {key: resolved[f"optimizer.params.{key}"]["value"] for key in ("lr", "betas", "eps", "weight_decay")
+              if f"optimizer.params.{key}" in resolved}
+    return {"lr": 0.0, **values}
+
+
+def check_groups(groups: Groups, division: Division) -> None:
+    """Every trainable parameter is in one group."""
+    for param in division.params:
+        found = [i for i, own in enumerate(groups.tensors) if any(param.tensor is t for t in own)]
+        if not param.is_frozen and not found:
+            raise ValueError(f"parameter {param.name} requires a gradient and is in no parameter group: add it to one, or "
+                             f"freeze it (requires_grad_(False)) before sherd.torch.initialize")
+        if len(found) > 1:
+            raise ValueError(f"parameter {param.name} is in the parameter groups {found[0]} and {found[1]}")
+    known = {id(param.tensor) for param in division.params}
+    for index, own in enumerate(groups.tensors):
+        if any(id(tensor) not in known for tensor in own):
+            raise ValueError(f"parameter group {index} has a tensor that is no parameter of the model")
+
+
+# --------------------------------------------------------------- following --
 
 class EngineOptimizer(torch.optim.Optimizer):
-    """The engine's optimizer as torch's schedulers see it. Updates are made by engine.step(): `step` does nothing here."""
+    """The engine's optimizer as torch's schedulers see it. Updates are made by engine.step()."""
 
-    def __init__(self, division: Division, rate: float) -> None:
-        super().__init__([{"params": [param.tensor for param in division.params if not param.is_frozen]}], {"lr": rate})
-        self._given = [group["lr"] for group in self.param_groups]
+    def __init__(self, groups: Groups) -> None:
+        super().__init__([{"params": own, **values} for own, values in zip(groups.tensors, groups.values)],
+                         groups.values[0])
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
-        return closure() if closure is not None else None
+        raise StateError(STEP)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """The engine clears gradients itself."""
@@ -30,9 +123,112 @@ class EngineOptimizer(torch.optim.Optimizer):
     def _step_supports_amp_scaling(self) -> bool:
         raise NotSupportedError(SCALER)
 
-    def rates(self) -> list[float] | None:
-        """The rate of each of the engine's groups where somebody has set one, NaN for the schedule's; None: nobody has."""
-        now = [group["lr"] for group in self.param_groups]
-        if now == self._given:
-            return None
-        return [math.nan if rate is None else float(rate) for rate in now]
+    def state_dict(self) -> dict[str, Any]:
+        raise StateError("the optimizer's state is in the engine: save it with engine.save_checkpoint()")
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        raise StateError("the optimizer's state is in the engine: load it with engine.load_checkpoint()")
+
+
+class Rates:
+    """The rates that groups have now, where a person or a scheduler of torch sets them.
+
+    `optimizer` has the groups; it is the person's own, or an EngineOptimizer. `scheduler` is stepped with each update.
+    """
+
+    def __init__(self, groups: Groups, optimizer: torch.optim.Optimizer | None, scheduler: Any, base_lr: float) -> None:
+        self.groups, self.base_lr = groups, base_lr
+        self.optimizer = optimizer if optimizer is not None else EngineOptimizer(groups)
+        self._given = [dict(values) for values in groups.values]
+        if optimizer is not None:
+            take_over(optimizer)
+        self.scheduler = made_scheduler(scheduler, self.optimizer)
+
+    def check_config(self, config: Config) -> None:
+        """One of the two says the rates."""
+        if self.scheduler is not None and config.resolved().get("scheduler.type", {}).get("value"):
+            raise ValueError("the configuration has a scheduler and initialize() was given an lr_scheduler: leave one out")
+
+    def now(self) -> list[float] | None:
+        """A rate for each of the engine's groups where somebody has set one, NaN for the schedule's; None: nobody has."""
+        rates = [] if len(self.groups.values) == 1 else [math.nan]  # the default group has no parameters then
+        is_set = self.scheduler is not None
+        for index, (group, given) in enumerate(zip(self.optimizer.param_groups, self._given)):
+            self._check_rest(index, group, given)
+            rate = float(group["lr"])
+            is_own = self.scheduler is not None or rate != float(given["lr"])
+            is_set = is_set or is_own
+            rates.append(rate if is_own else math.nan)
+        return rates if is_set else None
+
+    @staticmethod
+    def _check_rest(index: int, group: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+        for key in ("betas", "eps", "weight_decay"):
+            if key in group and group[key] != given[key]:
+                raise StateError(f"{key} of parameter group {index} was {given[key]} when the engine was made and is {group[key]} now: "
+                                 f"only rates may change (torch's OneCycleLR and CyclicLR: cycle_momentum=False)")
+
+    def after_update(self) -> None:
+        """The scheduler goes on by one, as with DeepSpeed; it is not to be called by the script too."""
+        if self.scheduler is not None:
+            self.optimizer._opt_called = True  # what torch's schedulers look at to warn of a wrong order
+            self.scheduler.step()
+
+    def lr(self, of_schedule: float | None) -> list[float]:
+        """The rates of the groups; `of_schedule` is the default group's in the last update, by the configuration."""
+        now = [float(group["lr"]) for group in self.optimizer.param_groups]
+        if of_schedule is None or self.now() is not None:
+            return now
+        share = of_schedule / self.base_lr if self.base_lr else 1.0
+        return [rate * share for rate in now]
+
+
+def made_scheduler(scheduler: Any, optimizer: torch.optim.Optimizer) -> Any:
+    """A scheduler over the groups: as it is, or made by the function that the person gave."""
+    if scheduler is None or isinstance(scheduler, LRScheduler) or hasattr(scheduler, "step"):
+        if isinstance(scheduler, LRScheduler) and scheduler.optimizer is not optimizer:
+            raise ValueError("lr_scheduler has another optimizer than initialize() was given: give both, or give lr_scheduler "
+                             "as a function of the optimizer")
+        return scheduler
+    if callable(scheduler):
+        return scheduler(optimizer)
+    raise TypeError(f"lr_scheduler is a scheduler of torch, or a function that makes one of an optimizer, not {scheduler!r}")
+
+
+def take_over(optimizer: torch.optim.Optimizer) -> None:
+    """A torch optimizer whose groups go on saying the rates, and which makes no step any more."""
+    def refused(*_: Any, **__: Any) -> None:
+        raise StateError(STEP)
+
+    refused._wrapped_by_lr_sched = True  # type: ignore[attr-defined] # else schedulers warn that it was replaced
+    optimizer.step = refused  # type: ignore[method-assign]
+    optimizer.zero_grad = lambda set_to_none=True: None  # type: ignore[method-assign]
+
+
+# ------------------------------------------------------------- declaration --
+
+def read(config: Config, division: Division, optimizer: torch.optim.Optimizer | None, model_parameters: Any,
+         scheduler: Any) -> Rates:
+    """What initialize() was given of optimizer, groups and scheduler; `config` has it when this returns."""
+    if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
+        raise TypeError(f"optimizer is one of torch's (torch.optim.AdamW(...)), not {optimizer!r}")
+    if optimizer is not None:
+        groups = read_optimizer(optimizer, config)
+    else:
+        trainable = [param.tensor for param in division.params if not param.is_frozen]
+        groups = read_groups(trainable if model_parameters is None else model_parameters, config)
+    check_groups(groups, division)
+    rates = Rates(groups, optimizer, scheduler, float(configured(config)["lr"]))
+    rates.check_config(config)
+    return rates
+
+
+def declare(groups: Groups, add_group: Callable[..., int]) -> list[int]:
+    """The engine's groups by torch's: one alone is the default group, which has the configuration's values."""
+    numbers = []
+    for index, values in enumerate(groups.values):
+        own = {name: float(values[key]) for key, name in KEYS.items() if key in values}
+        if "betas" in values:
+            own["beta1"], own["beta2"] = (float(beta) for beta in values["betas"])
+        numbers.append(0 if len(groups.values) == 1 else add_group(str(values.get("name", f"group {index}")), **own))
+    return numbers
