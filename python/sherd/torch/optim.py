@@ -169,9 +169,9 @@ class Rates:
                                  f"only rates may change (torch's OneCycleLR and CyclicLR: cycle_momentum=False)")
 
     def after_update(self) -> None:
-        """The scheduler goes on by one, as with DeepSpeed; it is not to be called by the script too."""
+        """The scheduler that initialize() was given goes on by one, as with DeepSpeed; it is not to be called by the script too."""
+        self.optimizer._opt_called = True  # what torch's schedulers look at to warn of a wrong order
         if self.scheduler is not None:
-            self.optimizer._opt_called = True  # what torch's schedulers look at to warn of a wrong order
             self.scheduler.step()
 
     def lr(self, of_schedule: float | None) -> list[float]:

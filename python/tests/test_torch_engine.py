@@ -1,0 +1,341 @@
+"""The engine's object: what scripts do around a step, handled or refused by name."""
+from __future__ import annotations
+
+import copy
+import os
+import pickle
+import sys
+import unittest
+import warnings
+from typing import Any
+
+import ranks
+
+os.environ.setdefault("SHERD_DEBUG", "1")
+try:
+    import torch
+    from torch import nn
+except ImportError as error:
+    ranks.skip(f"torch is not here: {error}")
+
+import sherd
+import sherd.torch
+from test_torch_core import LENGTH, WIDTH, Model, batch, config, made, plain_steps
+
+
+def engine_of(stage: int = 3, model: nn.Module | None = None, accumulation: int = 1, options: dict[str, Any] | None = None,
+              **changes: Any) -> sherd.torch.Engine:
+    return sherd.torch.initialize(model or made("plain"), config(stage, accumulation, **changes), world=sherd.World.self(),
+                                  **(options or {}))
+
+
+def train(engine: sherd.torch.Engine, steps: int, first: int = 0) -> None:
+    for step in range(first, first + steps):
+        engine.backward(engine(batch(step)))
+        engine.step()
+
+
+def masters(engine: sherd.torch.Engine) -> dict[str, torch.Tensor]:
+    return {p.name: torch.tensor(list(engine.core.read(p.number))).view(p.tensor.shape) for p in engine.division.params}
+
+
+def trained(steps: int, model: nn.Module | None = None) -> dict[str, torch.Tensor]:
+    model = model or made("plain")
+    plain_steps(model, steps, 1)
+    return {name: p.detach() for name, p in model.named_parameters()}
+
+
+class Loop(unittest.TestCase):
+    def assert_weights(self, engine: sherd.torch.Engine, wanted: dict[str, torch.Tensor], rounds: bool = False) -> None:
+        """The master weights are these; where products are rounded, on the average."""
+        for name, value in masters(engine).items():
+            if rounds:
+                self.assertLess((value - wanted[name]).abs().mean(), 1e-3, name)
+            else:
+                torch.testing.assert_close(value, wanted[name], rtol=1e-4, atol=1e-4, msg=lambda text: f"{name}: {text}")
+
+    def test_four_lines(self) -> None:
+        for stage in (0, 3):
+            engine = engine_of(stage)
+            train(engine, 4)
+            self.assert_weights(engine, trained(4))
+            self.assertTrue(engine.order.is_traced, engine.order.reason)
+            self.assertEqual(engine.global_steps, 4)
+            self.assertGreater(engine.get_global_grad_norm(), 0)
+            self.assertGreater(engine.memory_report().total_held, 0)
+            self.assertIn("stage", engine.plan())
+            self.assertEqual(engine.fingerprint(), engine.report.fingerprint)
+            engine.destroy()
+
+    def test_habits_that_change_nothing(self) -> None:
+        """What scripts call around a step, between steps and in the middle of one."""
+        for stage in (1, 3):
+            engine = engine_of(stage, accumulation=2)
+            for step in range(3):
+                for half in range(2):
+                    self.assertEqual(engine.is_gradient_accumulation_boundary(), half == 1)
+                    with engine.no_sync():
+                        loss = engine.train()(batch(2 * step + half))
+                    engine.module.zero_grad(set_to_none=half == 0)
+                    engine.backward(loss)
+                    engine.zero_grad()
+                    engine.module.zero_grad(set_to_none=False)
+                    engine.step()
+                    engine.optimizer.step()
+                    engine.optimizer.zero_grad()
+                    with torch.no_grad():
+                        engine.eval()(batch(0))
+                    with torch.inference_mode():
+                        engine(batch(1))
+                engine.module.to("cpu").float().requires_grad_(True)
+            model = made("plain")
+            plain_steps(model, 3, 2)
+            self.assert_weights(engine, dict(model.named_parameters()))
+            engine.destroy()
+
+    def test_grads_cleared_in_the_middle_of_backward(self) -> None:
+        """A hook that drops .grad costs a copy, and nothing is lost."""
+        engine = engine_of(3, options={"example": batch(0)})
+        loss = engine(batch(0))
+        for block in engine.module.blocks:
+            block.norm.register_full_backward_hook(lambda module, *_: [setattr(p, "grad", None) for p in module.parameters()] and
+                                                   None)
+        engine.backward(engine(batch(0)))
+        del loss
+        engine.step()
+        self.assert_weights(engine, trained(1))
+        engine.destroy()
+
+    def test_two_losses_and_two_forwards(self) -> None:
+        engine = engine_of(3, options={"backward_uses": "any"})
+        for step in range(2):
+            first, second = engine(batch(step)), engine(batch(step + 10))
+            engine.backward(first / 2, retain_graph=True)
+            engine.backward(second / 4)
+            engine.backward(engine(batch(step + 10)) / 4)
+            engine.backward(first / 2)
+            engine.step()
+        model = made("plain")
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0)
+        for step in range(2):
+            optimizer.zero_grad()
+            (model(batch(step)) + model(batch(step + 10)) / 2).backward()
+            optimizer.step()
+        self.assert_weights(engine, dict(model.named_parameters()))
+        engine.destroy()
+
+    def test_too_many_uses_are_named(self) -> None:
+        engine = engine_of(3, options={"example": batch(0)})
+        engine.backward(engine(batch(0)))
+        with self.assertRaisesRegex(sherd.StateError, "backward use"):
+            engine.backward(engine(batch(0)))
+        engine.discard()
+        train(engine, 1)
+        self.assert_weights(engine, trained(1))
+        engine.destroy()
+
+    def test_module_outside_the_engine(self) -> None:
+        engine = engine_of(3, options={"example": batch(0)})
+        engine.module(batch(0)).backward()
+        engine.step()
+        block, x = engine.module.blocks[1], torch.randn(2, LENGTH, WIDTH)
+        with torch.no_grad():
+            self.assertTrue(torch.isfinite(block(x)).all())
+        self.assertTrue(torch.isfinite(block(x)).all())
+        train(engine, 1, first=1)
+        self.assert_weights(engine, trained(2))
+        engine.destroy()
+
+    def test_exceptions(self) -> None:
+        """In forward nothing is held afterwards; in backward the next forward drops the window."""
+        fails = {"forward": False, "backward": False}
+
+        def fail_forward(*_: Any) -> None:
+            if fails["forward"]:
+                raise KeyError("in forward")
+
+        class Fails(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+                return x.clone()
+
+            @staticmethod
+            def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+                if fails["backward"]:
+                    raise KeyError("in backward")
+                return grad
+
+        model = made("plain")
+        model.blocks[1].up.register_forward_pre_hook(fail_forward)
+        model.blocks[1].up.register_forward_hook(lambda _m, _a, out: Fails.apply(out))
+        engine = engine_of(3, model, options={"example": batch(0)})
+        train(engine, 1)
+        fails["forward"] = True
+        with self.assertRaisesRegex(KeyError, "in forward"):
+            engine(batch(5))
+        fails.update(forward=False, backward=True)
+        loss = engine(batch(6))
+        with self.assertRaisesRegex(KeyError, "in backward"):
+            engine.backward(loss)
+        with self.assertRaisesRegex(sherd.StateError, "failed"):
+            engine.step()
+        fails["backward"] = False
+        with self.assertWarnsRegex(UserWarning, "dropped"):
+            train(engine, 1, first=1)
+        self.assert_weights(engine, trained(2))
+        engine.destroy()
+
+    def test_schedulers_drive_the_rate(self) -> None:
+        engine = engine_of(3)
+        for group in engine.optimizer.param_groups:
+            group["lr"] = 1e-2
+        scheduler = torch.optim.lr_scheduler.LambdaLR(engine.optimizer, lambda step: 0.5 ** step)
+        for step in range(3):
+            engine.backward(engine(batch(step)))
+            engine.step()
+            scheduler.step()
+        model = made("plain")
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0)
+        twin = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5 ** step)
+        for step in range(3):
+            optimizer.zero_grad()
+            model(batch(step)).backward()
+            optimizer.step()
+            twin.step()
+        self.assert_weights(engine, dict(model.named_parameters()))
+        self.assertEqual(engine.get_lr(), scheduler.get_last_lr())
+        engine.destroy()
+
+    def test_bf16_fp16_and_autocast(self) -> None:
+        for changes in ({"bf16": {"enabled": True}}, {"fp16": {"enabled": True, "initial_scale_power": 8}}):
+            engine = engine_of(3, **changes)
+            self.assertEqual(engine.loss_scale, 256 if "fp16" in changes else 1)
+            train(engine, 3)
+            self.assertTrue(engine.report.was_updated)
+            self.assert_weights(engine, trained(3), rounds=True)
+            if "fp16" in changes:
+                with self.assertRaisesRegex(sherd.StateError, "engine.backward"):
+                    engine(batch(0)).backward()
+            engine.destroy()
+        engine, model = engine_of(3), made("plain")
+        with torch.autocast("cpu", torch.bfloat16):
+            train(engine, 2)
+            self.assert_weights(engine, trained(2, model), rounds=True)
+        engine.destroy()
+
+    def test_meta_model_by_init(self) -> None:
+        with torch.device("meta"):
+            model = made("plain")
+
+        def init(module: nn.Module) -> None:
+            for parameter in module.parameters(recurse=False):
+                parameter.fill_(0.25)
+
+        engine = engine_of(3, model, options={"init": init, "example": batch(0)})
+        self.assertTrue(all((value == 0.25).all() for value in masters(engine).values()))
+        self.assertTrue(torch.isfinite(engine(batch(0))))
+        self.assertIs(model.head.weight, model.words.weight)
+        train(engine, 2)
+        engine.destroy()
+
+
+class Refused(unittest.TestCase):
+    def setUp(self) -> None:
+        self.engine = engine_of(3, options={"example": batch(0)})
+        self.model = self.engine.module
+
+    def tearDown(self) -> None:
+        self.engine.destroy()
+
+    def test_copies(self) -> None:
+        with self.assertRaisesRegex(TypeError, "sherd engine"):
+            copy.deepcopy(self.model)
+        with self.assertRaisesRegex(TypeError, "sherd engine"):
+            pickle.dumps(self.model)
+
+    def test_state_dicts(self) -> None:
+        with self.assertRaisesRegex(sherd.StateError, "engine.state_dict"):
+            self.model.state_dict()
+        with self.assertRaisesRegex(sherd.StateError, "engine.load_state_dict"):
+            self.model.load_state_dict(made("plain").state_dict())
+        with self.assertRaisesRegex(sherd.StateError, "blocks.0.up.weight"):
+            self.model.blocks[0].up.load_state_dict(nn.Linear(WIDTH, 64).state_dict())
+
+    def test_moves(self) -> None:
+        for change in (lambda: self.model.half(), lambda: self.model.to("meta"), lambda: self.model.blocks[0].double()):
+            with self.assertRaisesRegex(sherd.StateError, "engine's memory"):
+                change()
+
+    def test_writes(self) -> None:
+        weight = self.model.blocks[0].up.weight
+        with self.assertRaises(RuntimeError), torch.no_grad():
+            weight.copy_(torch.zeros_like(weight))
+        kept, weight.data = weight.data, torch.zeros_like(weight)
+        with self.assertRaisesRegex(sherd.StateError, "blocks.0.up.weight"):
+            self.engine(batch(0))
+        weight.data = kept
+        self.assertTrue(torch.isfinite(self.engine(batch(0))))
+        self.assertTrue(torch.isnan(weight).all())
+        with torch.no_grad():
+            weight.zero_()
+        with self.assertRaisesRegex(sherd.StateError, "blocks.0.up.weight was written"):
+            self.engine(batch(0))
+
+    def test_writes_below_stage_3(self) -> None:
+        engine = engine_of(1, options={"example": batch(0)})
+        with torch.no_grad():
+            engine.module.norm.weight.mul_(2)
+        with self.assertRaisesRegex(sherd.StateError, "norm.weight was written"):
+            engine(batch(0))
+        engine.destroy()
+
+    def test_unfrozen_later(self) -> None:
+        engine = engine_of(3, made("frozen"), options={"example": batch(0)})
+        engine.module.norm.requires_grad_(True)
+        with self.assertRaisesRegex(sherd.StateError, "norm.weight was frozen"):
+            engine(batch(0))
+        engine.destroy()
+
+    def test_scaler(self) -> None:
+        scaler = torch.amp.GradScaler("cpu")
+        scaler.scale(self.engine(batch(0))).backward()
+        with self.assertRaisesRegex((sherd.SherdError, AssertionError), "GradScaler"):
+            scaler.step(self.engine.optimizer)
+
+    def test_gradient_past_the_outputs(self) -> None:
+        """A loss that a module keeps beside its output is noticed."""
+        class Keeps(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.up = nn.Linear(WIDTH, WIDTH)
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                self.kept = self.up(x).pow(2).mean()
+                return x
+
+        model = Model()
+        model.blocks = nn.ModuleList([Keeps(), Keeps()])
+        with self.assertWarnsRegex(UserWarning, "registration"):
+            engine = engine_of(3, model)
+            engine.seal()
+        engine(batch(0))
+        with self.assertRaisesRegex(sherd.StateError, "another way|otherwise"):
+            engine.backward(sum(block.kept for block in model.blocks))
+        engine.destroy()
+
+    def test_two_parameters_over_one_storage(self) -> None:
+        model = made("plain")
+        model.head.weight = nn.Parameter(model.words.weight.data)
+        with self.assertRaisesRegex(ValueError, "head.weight.*one storage"):
+            engine_of(3, model)
+
+    def test_after_destroy(self) -> None:
+        self.engine.destroy()
+        self.assertTrue(torch.isnan(self.model.norm.weight).all())
+        with self.assertRaisesRegex(ValueError, "destroyed"):
+            self.engine.step()
+
+
+if __name__ == "__main__":
+    warnings.filterwarnings("error", message="sherd")
+    unittest.main(argv=sys.argv)
