@@ -166,8 +166,11 @@ sherd_status sherdi_model_add_unit(sherdi_model *model, const sherd_unit_params 
         (void)json_object_del(model->unit_names, name);
         return SHERD_E_NOMEM;
     }
-    model->units[model->num_units] =
-        (sherdi_model_unit){.name = copy, .has_any_uses = params->backward_uses == SHERD_USES_ANY};
+    model->units[model->num_units] = (sherdi_model_unit){
+        .name          = copy,
+        .has_any_uses  = params->backward_uses == SHERD_USES_ANY,
+        .retains_grads = params->retain_grads != 0,
+    };
     *out = (int)model->num_units++;
     return SHERD_OK;
 }
@@ -375,8 +378,9 @@ static uint64_t unit_hash(const sherdi_model_unit *unit)
 {
     uint64_t hash = hash_text(2, unit->name);
 
-    if (unit->has_any_uses) { /* files of state have the hash of models without */
-        hash = sherdi_hash_u64(hash, 1);
+    if (unit->has_any_uses ||
+        unit->retains_grads) { /* files of state have that of models without */
+        hash = sherdi_hash_u64(hash, (uint64_t)(unit->has_any_uses + 2 * unit->retains_grads));
     }
     hash = sherdi_hash_bytes(hash, unit->params, unit->num_params * sizeof(*unit->params));
     return sherdi_hash_bytes(hash, unit->reads, unit->num_reads * sizeof(*unit->reads));
@@ -465,9 +469,10 @@ static void group_text(const sherdi_model_group *group, char *text, size_t len_b
 
 static void unit_text(const sherdi_model_unit *unit, char *text, size_t len_bytes)
 {
-    (void)snprintf(text, len_bytes, "unit %.60s with %zu parameters, reading %zu other units%s",
+    (void)snprintf(text, len_bytes, "unit %.60s with %zu parameters, reading %zu other units%s%s",
                    unit->name, unit->num_params, unit->num_reads,
-                   unit->has_any_uses ? ", with any number of backward uses" : "");
+                   unit->has_any_uses ? ", with any number of backward uses" : "",
+                   unit->retains_grads ? ", retaining gradients" : "");
 }
 
 void sherdi_model_item_text(const sherdi_model *model, size_t item, char *text, size_t len_bytes)

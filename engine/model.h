@@ -32,6 +32,7 @@ typedef struct sherdi_model_unit {
     int   *reads; /* other units that must be there when this one is acquired; no repeats */
     size_t num_reads, cap_reads;
     int    has_any_uses; /* SHERD_USES_ANY, as the trainer declared it */
+    int    retains_grads;
 } sherdi_model_unit;
 
 typedef struct sherdi_model_group {

@@ -264,6 +264,9 @@ typedef struct sherd_unit_params {
                           zero at the first acquire for BACKWARD, keeps its place, which the plan gives to no
                           other, and is complete at sherd_step or _prepare. Units that it reads are then of
                           that kind too */
+    int retain_grads; /* 1: its gradients, this rank's of this micro-batch before the reduction, stay readable where
+                          they are until sherd_step or _prepare is called: sherd_param_grad gives them. The plan
+                          gives their place to nobody else so long. Default 0 */
 } sherd_unit_params;
 SHERD_API void sherd_unit_params_init(sherd_unit_params *params);
 
@@ -391,11 +394,12 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_unit_release(sherd_engine *engine, s
  *  SHERD_DEBUG=1 the release fails (E_STATE) and names unit and parameter. (Not const,
  *  for the programs that hold it in a pointer to their element type.) */
 SHERD_API void *sherd_param_data(sherd_engine *engine, sherd_param param);
-/** Gradient to add to, same type and shape; valid while acquired for BACKWARD. */
+/** Gradient to add to, same type and shape; valid while acquired for BACKWARD. With retain_grads it is read only from the last
+ *  release on, and valid until sherd_step or _prepare is called. */
 SHERD_API void *sherd_param_grad(sherd_engine *engine, sherd_param param);
 /** What sherd_param_data and sherd_param_grad give whenever the unit is acquired, from seal to destroy: to be held in
- *  a table, a view or a captured graph. Bound parameters: the trainer's memory. Outside acquire there may be another
- *  unit's bytes, and with SHERD_DEBUG=1 NaN. Local. NULL with sherd_last_error(): before seal (E_STATE), a frozen
+ *  a table, a view or a captured graph. Bound parameters: the trainer's memory. Outside acquire (but for a gradient with
+ *  retain_grads) there may be another unit's bytes, and with SHERD_DEBUG=1 NaN. Local. NULL with sherd_last_error(): before seal (E_STATE), a frozen
  *  parameter has no gradient (E_STATE), gathered parameters have no address with sherd.free_packing (E_NOTSUP). */
 SHERD_API void *sherd_param_address(sherd_engine *engine, sherd_param param);
 SHERD_API void *sherd_param_grad_address(sherd_engine *engine, sherd_param param);

@@ -91,6 +91,7 @@ typedef struct sherdi_plan_unit {
     int    backward_uses; /* acquires for BACKWARD that reach its gradient, per micro-batch */
     int    is_open_ended; /* that many are listed, and any number may come (SHERD_USES_ANY): its
                              gradient is open until the micro-batch ends */
+    int    retains_grads; /* a complete one keeps its place until the micro-batch ends */
 } sherdi_plan_unit;
 
 /* A part of a slice on NVMe that is read and written as one: extent `i` of the parameters' tier is

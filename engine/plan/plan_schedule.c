@@ -237,10 +237,11 @@ static sherd_status gathers_schedule(sherdi_plan *plan, const sherdi_model *mode
     return status;
 }
 
-/* What a unit with any number of uses reads is used as often. */
-static void open_ended_mark(sherdi_plan *plan, const sherdi_model *model)
+/* What is declared of gradients. What a unit with any number of uses reads is used as often. */
+static void gradients_mark(sherdi_plan *plan, const sherdi_model *model)
 {
     for (size_t u = 0; u < plan->num_units; u++) {
+        plan->units[u].retains_grads = model->units[u].retains_grads;
         for (size_t n = 0; model->units[u].has_any_uses && needed_unit(model, (int)u, n) >= 0;
              n++) {
             sherdi_plan_unit *unit = &plan->units[needed_unit(model, (int)u, n)];
@@ -252,11 +253,11 @@ static void open_ended_mark(sherdi_plan *plan, const sherdi_model *model)
 }
 
 /* A transient gradient lives from the first backward use of the unit to the release of its last, and one
- * position longer when its reduction overlaps with the next unit. Where uses may come at any time it is there
- * through the whole micro-batch, and reduced behind it. */
+ * position longer when its reduction overlaps with the next unit; to the end where it is retained. Where uses may come
+ * at any time it is there through the whole micro-batch, and reduced behind it. */
 static sherd_status transients_schedule(sherdi_plan *plan, const sherdi_model *model)
 {
-    open_ended_mark(plan, model);
+    gradients_mark(plan, model);
     for (size_t u = 0; u < plan->num_units; u++) {
         sherdi_live_range live_range = {.unit = (int)u, .bytes = plan->units[u].transient_bytes};
 
@@ -275,6 +276,9 @@ static sherd_status transients_schedule(sherdi_plan *plan, const sherdi_model *m
         if (plan->units[u].is_open_ended) {
             live_range.first = 0;
             live_range.last  = plan->train.num_steps;
+        }
+        if (plan->units[u].retains_grads) {
+            live_range.last = plan->train.num_steps;
         }
         if (live_range.bytes > 0 &&
             (plan->units[u].backward_uses > 0 || plan->units[u].is_open_ended)) {

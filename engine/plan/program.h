@@ -410,7 +410,9 @@ sherdi_range sherdi_program_gradient(const sherdi_plan *plan, const sherdi_block
 sherd_status sherdi_program_gradient_read(const sherdi_program *program, const sherdi_block *block);
 sherd_status sherdi_program_gradient_write(const sherdi_program *program,
                                            const sherdi_block   *block);
-/** E_NOMEM when another gradient is open where the unit's is made. */
+/** Whether a unit has a gradient where it is made, open or complete and retained. */
+int sherdi_program_has_gradient(const sherdi_program *program, int unit);
+/** E_NOMEM when another gradient is where the unit's is made. */
 sherd_status sherdi_program_gradient_check(const sherdi_program *program, int unit);
 sherd_status sherdi_program_gradient_begin(const sherdi_program *program, int unit);
 sherd_status sherdi_program_gradient_complete(const sherdi_program *program, int unit);

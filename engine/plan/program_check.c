@@ -520,8 +520,39 @@ static sherd_status used_agree(check *check)
     return SHERD_OK;
 }
 
+/* The trainer looks at one of the gradients that it retains. */
+static sherd_status retained_look(check *check, const sherdi_segment *segment)
+{
+    sherdi_op ops[RANKS];
+
+    for (int r = 0; r < RANKS; r++) {
+        const sherdi_plan *plan = check->sides[r].plan;
+
+        ops[r] = sherdi_op_of_segment(check->plan, SHERDI_OP_USE, SHERDI_LANE_COMPUTE, segment);
+        sherdi_op_use(
+            &ops[r], SHERDI_USE_SRC, SHERDI_READS,
+            sherdi_program_micro_gradient(plan, &plan->segments[segment - check->plan->segments]));
+    }
+    SHERDI_TRY(sherdi_hazard_op(check->hazard, &ops[0], &ops[1]));
+    return sherdi_hazard_end(check->hazard, &ops[0], &ops[1]);
+}
+
+static sherd_status retained_look_all(check *check)
+{
+    for (size_t s = 0; s < check->plan->num_segments; s++) {
+        const sherdi_segment *segment = &check->plan->segments[s];
+
+        if (segment->has_gradient && check->plan->units[segment->unit].retains_grads &&
+            state_of(check, segment->unit)->is_complete) {
+            SHERDI_TRY(retained_look(check, segment));
+        }
+    }
+    return SHERD_OK;
+}
+
 static sherd_status micro_batch_end(check *check)
 {
+    SHERDI_TRY(retained_look_all(check));
     SHERDI_TRY(used_agree(check));
     return happen(check, sherdi_program_micro_batch_end);
 }

@@ -99,11 +99,12 @@ static sherd_status gradient_has_no_place(const sherdi_program *program, int uni
                            "together with sherd_pass_add_held",
                            name, other, other);
     }
-    if (program->plan->units[holder].is_open_ended) {
+    if (program->plan->units[holder].is_open_ended || state->is_complete) {
         return sherdi_fail(SHERD_E_NOMEM,
                            "unit %s: the plan has its gradient where that of unit %s is, which is "
-                           "open until sherd_step; list unit %s with sherd_pass_add",
-                           name, other, name);
+                           "there until sherd_step (%s); go on in the declared order, or list the "
+                           "order with sherd_pass_add",
+                           name, other, state->is_complete ? "retain_grads" : "SHERD_USES_ANY");
     }
     return sherdi_fail(
         SHERD_E_NOMEM,
@@ -111,6 +112,13 @@ static sherd_status gradient_has_no_place(const sherdi_program *program, int uni
         "open until %d more of its %d planned uses; go on in the declared order, or list the order "
         "with sherd_pass_add and sherd_unit_reads",
         name, other, other, state->uses_left, program->plan->units[holder].backward_uses);
+}
+
+int sherdi_program_has_gradient(const sherdi_program *program, int unit)
+{
+    const sherdi_unit_state *state = sherdi_program_unit(program, unit);
+
+    return state->has_gradient || (state->is_complete && program->plan->units[unit].retains_grads);
 }
 
 sherd_status sherdi_program_gradient_check(const sherdi_program *program, int unit)
@@ -121,7 +129,7 @@ sherd_status sherdi_program_gradient_check(const sherdi_program *program, int un
         return SHERD_OK;
     }
     for (size_t u = 0; u < program->plan->num_units; u++) {
-        if ((int)u != unit && sherdi_program_unit(program, (int)u)->has_gradient &&
+        if ((int)u != unit && sherdi_program_has_gradient(program, (int)u) &&
             program->plan->units[u].transient_bytes > 0 &&
             transients_overlap(info, &program->plan->units[u])) {
             return gradient_has_no_place(program, unit, (int)u);
@@ -393,6 +401,15 @@ static sherd_status segment_complete(const sherdi_program *program, const sherdi
     return SHERD_OK;
 }
 
+/* Nobody writes to it any more, nor reads it. */
+static sherd_status gradient_poison(const sherdi_program *program, int unit)
+{
+    return sherdi_program_poison(program, unit,
+                                 sherdi_range_of(SHERDI_BUFFER_TRANSIENT,
+                                                 program->plan->units[unit].transient_place,
+                                                 program->plan->units[unit].transient_bytes));
+}
+
 sherd_status sherdi_program_gradient_complete(const sherdi_program *program, int unit)
 {
     const sherdi_plan *plan  = program->plan;
@@ -406,11 +423,9 @@ sherd_status sherdi_program_gradient_complete(const sherdi_program *program, int
             SHERDI_TRY(segment_complete(program, segment));
         }
     }
-    /* nobody writes to it any more */
-    SHERDI_TRY(sherdi_program_poison(program, unit,
-                                     sherdi_range_of(SHERDI_BUFFER_TRANSIENT,
-                                                     plan->units[unit].transient_place,
-                                                     plan->units[unit].transient_bytes)));
+    if (!plan->units[unit].retains_grads) {
+        SHERDI_TRY(gradient_poison(program, unit));
+    }
     state->has_gradient = 0;
     state->is_complete  = 1;
     state->uses.runs++;
@@ -432,6 +447,9 @@ sherd_status sherdi_program_micro_batch_end(const sherdi_program *program)
 
         if (state->has_gradient) {
             SHERDI_TRY(sherdi_program_gradient_complete(program, (int)u));
+        }
+        if (sherdi_program_has_gradient(program, (int)u)) { /* retained */
+            SHERDI_TRY(gradient_poison(program, (int)u));
         }
         state->is_complete = 0;
         state->uses_left   = program->plan->units[u].backward_uses;

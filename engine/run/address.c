@@ -12,7 +12,14 @@ static sherd_status param_check(const sherd_engine *engine, sherd_param param)
     return SHERD_OK;
 }
 
-/* The segment of a parameter whose unit is acquired, else NULL. */
+/* Whether its gradient is there though nobody has it acquired. */
+static int is_retained(const sherd_engine *engine, int unit)
+{
+    return engine->plan->units[unit].retains_grads &&
+           sherdi_program_has_gradient(&engine->run.program, unit);
+}
+
+/* The segment of a parameter whose unit is acquired, or whose gradient is retained, else NULL. */
 static const sherdi_segment *acquired_segment(const sherd_engine *engine, sherd_param param,
                                               int is_backward)
 {
@@ -27,6 +34,9 @@ static const sherdi_segment *acquired_segment(const sherd_engine *engine, sherd_
         return NULL;
     }
     segment = sherdi_param_segment(engine->plan, (size_t)param);
+    if (is_backward && is_retained(engine, segment->unit)) {
+        return segment;
+    }
     if ((is_backward ? sherdi_unit_of(engine, segment->unit)->held_backward
                      : sherdi_unit_of(engine, segment->unit)->held) == 0) {
         (void)sherdi_fail(SHERD_E_STATE, "parameter %s: its unit %s is not acquired%s",

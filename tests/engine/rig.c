@@ -60,6 +60,7 @@ void rig_open(rig *r, sherd_world *world, const rig_options *options)
     r->world         = world;
     r->dtype         = options->dtype;
     r->backward_uses = options->backward_uses;
+    r->retain_grads  = options->retain_grads;
     CHECK_OK(rig_create(world, rig_json(options), &r->engine));
 }
 
@@ -84,6 +85,7 @@ int rig_unit(rig *r, const char *name)
 
     sherd_unit_params_init(&params);
     params.backward_uses = r->backward_uses;
+    params.retain_grads  = r->retain_grads;
     return rig_unit_as(r, name, &params);
 }
 

@@ -19,6 +19,7 @@ typedef struct rig_options {
     const char *top;           /* and of the top level */
     const char *optimizer;     /* NULL: AdamW */
     int         backward_uses; /* of every unit: 0 or SHERD_USES_ANY */
+    int         retain_grads;  /* of every unit */
 } rig_options;
 
 typedef struct rig_param_info {
@@ -32,7 +33,7 @@ typedef struct rig {
     sherd_world   *world;
     sherd_engine  *engine;
     sherd_dtype    dtype;
-    int            backward_uses;
+    int            backward_uses, retain_grads;
     sherd_unit     units[RIG_UNITS];
     int            num_units;
     rig_param_info params[RIG_PARAMS];

@@ -20,7 +20,7 @@ typedef struct bench {
     sherdi_plan    *plans[LAYOUT_RANKS];
 } bench;
 
-/* Every third model has units that are used any number of times. */
+/* Every third model has units that are used any number of times, every fifth some that retain their gradients. */
 static void declare_units(bench *b, uint64_t seed)
 {
     for (int u = 0; u < b->what.num_units; u++) {
@@ -34,6 +34,7 @@ static void declare_units(bench *b, uint64_t seed)
         if (seed % 3 == 0 && (seed / 3 + (uint64_t)u) % 3 != 0) {
             params.backward_uses = SHERD_USES_ANY;
         }
+        params.retain_grads = seed % 5 == 0 && (seed / 5 + (uint64_t)u) % 2 == 0;
         CHECK_OK(sherdi_model_add_unit(&b->model, &params, &unit));
     }
     for (int p = 0; p < b->what.num_params; p++) {
