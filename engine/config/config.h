@@ -83,6 +83,7 @@ typedef struct sherdi_settings {
     int    overlap_comm;
     int    vendor_reduction; /* outside the promise of equal bits */
     int    free_packing;     /* gathers have a place each, units no address */
+    size_t eval_keep_units;  /* gathered units of EVAL with places of their own */
 
     /* offload */
     sherdi_offload_settings offload_state, offload_param;

@@ -48,6 +48,8 @@
       "reduce gradients with the transport's own reduction (NCCL): its bits depend on the layout, and no promise of equal bits holds; other transports do not look at it") \
     X(FREE_PACKING, "sherd.free_packing", BOOL, (SETS(free_packing), OFF), \
       "stage 3: each gather of a unit has a place of its own, which may take less memory where sizes and orders are irregular; no parameter has one address then (sherd_param_address)") \
+    X(EVAL_KEEP, "sherd.eval_keep_units", SIZE, (SETS(eval_keep_units), NUMBER(0), RANGE(0, 131072)), \
+      "stage 3: so many units, the first of the order of EVAL that are gathered, have places of their own, which no other unit of EVAL takes: between sherd_eval_begin and sherd_eval_end they are gathered once; not with sherd.free_packing") \
     X(HIDDEN_SIZE, "sherd.hidden_size", INT, (RANGE(1, INT_MAX), NULLABLE), \
       "width of the model: what \"auto\" bucket sizes are computed from; the program gives it") \
     /* ---- precision ---- */ \

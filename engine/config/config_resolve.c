@@ -61,6 +61,13 @@ static sherd_status coefficients_check(const sherd_config *config)
                                       "is true beside \"deterministic\": true; no vendor's sum has "
                                       "the same bits for every layout");
     }
+    if (sherdi_config_integer(config, SHERDI_CONFIG_EVAL_KEEP) > 0 &&
+        sherdi_config_is_on(config, SHERDI_CONFIG_FREE_PACKING)) {
+        return sherdi_config_key_fail(
+            config, SHERDI_CONFIG_EVAL_KEEP,
+            "wants units that have one place, and with sherd.free_packing "
+            "they have none; leave one of the two out");
+    }
     if (sherdi_config_real(config, SHERDI_CONFIG_MIN_COEFF) >
         sherdi_config_real(config, SHERDI_CONFIG_MAX_COEFF)) {
         return sherdi_config_key_fail(config, SHERDI_CONFIG_MIN_COEFF, "is larger than max_coeff");

@@ -92,6 +92,8 @@ typedef struct sherdi_plan_unit {
     int    is_open_ended; /* that many are listed, and any number may come (SHERD_USES_ANY): its
                              gradient is open until the micro-batch ends */
     int    retains_grads; /* a complete one keeps its place until the micro-batch ends */
+    size_t
+        eval_kept; /* its number among the units that evaluation keeps, from 1 on; 0: it is none of them */
 } sherdi_plan_unit;
 
 /* A part of a slice on NVMe that is read and written as one: extent `i` of the parameters' tier is

@@ -190,14 +190,19 @@ static sherd_status live_ranges_check(const sherdi_plan *plan, const char *name,
     return SHERD_OK;
 }
 
+static int gathered_meet(const sherdi_plan_unit *left, const sherdi_plan_unit *right)
+{
+    return left->gather_bytes > 0 && right->gather_bytes > 0 &&
+           left->gather_place < right->gather_place + right->gather_bytes &&
+           right->gather_place < left->gather_place + left->gather_bytes;
+}
+
 static int places_meet(const sherdi_plan *plan, int a, int b)
 {
     const sherdi_plan_unit *left  = &plan->units[a];
     const sherdi_plan_unit *right = &plan->units[b];
 
-    return (left->gather_bytes > 0 && right->gather_bytes > 0 &&
-            left->gather_place < right->gather_place + right->gather_bytes &&
-            right->gather_place < left->gather_place + left->gather_bytes) ||
+    return gathered_meet(left, right) ||
            (left->transient_bytes > 0 && right->transient_bytes > 0 &&
             left->transient_place < right->transient_place + right->transient_bytes &&
             right->transient_place < left->transient_place + left->transient_bytes);
@@ -243,6 +248,22 @@ static sherd_status addresses_check(const sherdi_plan *plan, const sherdi_sequen
     return SHERD_OK;
 }
 
+/* No other unit that EVAL gathers lies where one lies that is kept. */
+static sherd_status eval_keeps_check(const sherdi_plan *plan)
+{
+    for (size_t u = 0; u < plan->num_units; u++) {
+        for (size_t i = 0; plan->units[u].eval_kept > 0 && i < plan->eval.num_live_ranges; i++) {
+            int unit = plan->eval.live_ranges[i].unit;
+
+            if ((int)u != unit && gathered_meet(&plan->units[u], &plan->units[unit])) {
+                return BROKEN(plan, "a unit that evaluation keeps has a place of its own", "unit",
+                              u);
+            }
+        }
+    }
+    return SHERD_OK;
+}
+
 sherd_status sherdi_plan_check(const sherdi_plan *plan, const sherdi_model *model)
 {
     SHERDI_TRY(segments_check(plan));
@@ -261,6 +282,7 @@ sherd_status sherdi_plan_check(const sherdi_plan *plan, const sherdi_model *mode
                                  plan->eval.num_live_ranges, SHERDI_BUFFER_GATHER));
     SHERDI_TRY(addresses_check(plan, &plan->train));
     SHERDI_TRY(addresses_check(plan, &plan->eval));
+    SHERDI_TRY(eval_keeps_check(plan));
     return live_ranges_check(plan, "transient", plan->transients, plan->num_transients,
                              SHERDI_BUFFER_TRANSIENT);
 }

@@ -149,6 +149,19 @@ static sherd_status strays_add(packing *p)
     return SHERD_OK;
 }
 
+/* What evaluation keeps is there from its first pass to its last. */
+static sherd_status eval_keeps_add(packing *p, size_t begin)
+{
+    const sherdi_plan *plan = p->plan;
+
+    for (size_t u = 0; u < plan->num_units; u++) {
+        if (plan->units[u].eval_kept > 0) {
+            SHERDI_TRY(time_add(p, u, begin, begin + plan->eval.num_steps - 1));
+        }
+    }
+    return SHERD_OK;
+}
+
 /* A unit and what it reads are there together whenever it is acquired: as at a time of its own. */
 static sherd_status reads_add(packing *p, const sherdi_model *model, size_t begin)
 {
@@ -175,6 +188,7 @@ static sherd_status units_times(packing *p, const sherdi_model *model, sherdi_bu
     if (!is_free && pool == SHERDI_BUFFER_GATHER) {
         SHERDI_TRY(live_ranges_add(p, plan->train.live_ranges, plan->train.num_live_ranges, 0));
         SHERDI_TRY(live_ranges_add(p, plan->eval.live_ranges, plan->eval.num_live_ranges, train));
+        SHERDI_TRY(eval_keeps_add(p, train));
     }
     if (pool == SHERDI_BUFFER_TRANSIENT) {
         SHERDI_TRY(live_ranges_add(p, plan->transients, plan->num_transients, 0));

@@ -289,6 +289,23 @@ static sherd_status transients_schedule(sherdi_plan *plan, const sherdi_model *m
     return SHERD_OK;
 }
 
+/* The first units of EVAL that are gathered, as many as shall have places of their own. */
+static void eval_keeps_choose(sherdi_plan *plan, const sherdi_model *model)
+{
+    size_t count = 0;
+
+    for (size_t p = 0; p < plan->eval.num_steps; p++) {
+        int unit;
+
+        for (size_t n = 0; (unit = needed_unit(model, plan->eval.steps[p].unit, n)) >= 0; n++) {
+            if (count < plan->settings.eval_keep_units && plan->units[unit].gather_bytes > 0 &&
+                plan->units[unit].eval_kept == 0) {
+                plan->units[unit].eval_kept = ++count;
+            }
+        }
+    }
+}
+
 sherd_status sherdi_plan_schedule(sherdi_plan *plan, const sherdi_model *model)
 {
     static const sherd_pass TRAIN[] = {SHERD_FORWARD, SHERD_BACKWARD};
@@ -299,6 +316,7 @@ sherd_status sherdi_plan_schedule(sherdi_plan *plan, const sherdi_model *model)
     SHERDI_TRY(gathers_schedule(plan, model, &plan->train));
     SHERDI_TRY(gathers_schedule(plan, model, &plan->eval));
     SHERDI_TRY(transients_schedule(plan, model));
+    eval_keeps_choose(plan, model);
     SHERDI_TRY(sherdi_plan_pack(plan, model));
     SHERDI_TRY(sherdi_plan_fetches(plan));
     return sherdi_plan_count(plan, model);

@@ -205,6 +205,8 @@ typedef struct sherdi_fill_extent {
 typedef struct sherdi_progress {
     sherdi_unit_state *units;
     sherdi_cursor      train, eval;
+    size_t
+                       eval_keep; /* units of EVAL that a release leaves gathered, the first of those that the plan keeps */
     sherdi_staged_grad staged[SHERDI_MOST_STAGED];
     int                staged_next;
     size_t            *held[SHERDI_RINGS]; /* by slot: the extent that was read into it */
@@ -270,6 +272,8 @@ sherd_status sherdi_program_release(const sherdi_program *program, int unit, she
 /** What is acquired counts as released, of all passes, whatever was to become of it; no operation. sherdi_program_forget and
  *  _window_begin follow. */
 void sherdi_program_let_go(const sherdi_program *program);
+/** What releases have left for evaluation (eval_keep) is not gathered any more. */
+sherd_status sherdi_program_eval_leave(const sherdi_program *program);
 /** Nothing is gathered any more, and the passes begin anew. */
 sherd_status sherdi_program_forget(const sherdi_program *program);
 /** Parameters are read for the next micro-batch, as much as there are slots. */

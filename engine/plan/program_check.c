@@ -614,6 +614,25 @@ static sherd_status eval_run(check *check)
     return sequence_run(check, eval, &all);
 }
 
+/* Between sherd_eval_begin and _end: what the plan keeps is there in the second pass, but for what an acquire off the plan
+ * has taken the place of. */
+static sherd_status evals_run(check *check)
+{
+    const sherdi_sequence *eval = &check->plan->eval;
+    way                    w    = {.end = eval->num_steps, .skipped = -1};
+
+    for (int r = 0; r < RANKS; r++) {
+        check->sides[r].progress.eval_keep = SIZE_MAX;
+    }
+    SHERDI_TRY(sequence_run(check, eval, &w));
+    w.leaves = 2;
+    SHERDI_TRY(sequence_run(check, eval, &w));
+    for (int r = 0; r < RANKS; r++) {
+        check->sides[r].progress.eval_keep = 0;
+    }
+    return happen(check, sherdi_program_eval_leave);
+}
+
 /* -------------------------------------------------------- the trainer's calls -- */
 
 /* update.c */
@@ -635,6 +654,8 @@ static sherd_status walk_run(check *check, sherdi_walk walk)
 
 static sherd_status window_drop(check *check)
 {
+    ring_settle(check, SHERDI_RING_PARAMS);
+    SHERDI_TRY(happen(check, sherdi_program_forget));
     ring_settle(check, SHERDI_RING_STATE);
     ring_settle(check, SHERDI_RING_GRADS);
     SHERDI_TRY(happen(check, sherdi_program_window_begin));
@@ -819,7 +840,7 @@ static sherd_status window_run(check *check, window_kind kind, size_t nth)
     if (kind == WINDOW_UNDONE) {
         SHERDI_TRY(undo(check));
     }
-    SHERDI_TRY(nth % 4 == 3 ? eval_run(check) : SHERD_OK);
+    SHERDI_TRY(nth % 4 == 3 ? evals_run(check) : SHERD_OK);
     return nth % 3 == 2 ? values_write(check) : SHERD_OK;
 }
 

@@ -67,6 +67,14 @@ static int is_kept(const sherdi_cursor *cursor, int unit)
     return live_range != NULL && cursor->next <= live_range->last;
 }
 
+/* Whether an evaluation in many passes keeps it. */
+static int is_kept_for_eval(const sherdi_program *program, int unit)
+{
+    size_t number = program->plan->units[unit].eval_kept;
+
+    return number > 0 && number <= program->progress->eval_keep;
+}
+
 /* ------------------------------------------------------------------ places -- */
 
 /* Where `unit` lies for an acquire; `step` is NULL off the plan. All live ranges of a unit are at its place, but with free
@@ -168,6 +176,7 @@ static sherd_status piece_fetch(const sherdi_program *program, const sherdi_segm
     size_t             next = number + sherdi_ring_slots(plan, SHERDI_RING_PARAMS);
     sherdi_range       slot =
         sherdi_ring_slot(plan, SHERDI_RING_PARAMS, number, plan->pieces[piece].elems * elem);
+    int ahead;
 
     own.offset += plan->pieces[piece].offset_elems * elem;
     SHERDI_TRY(sherdi_program_read(program, SHERDI_RING_PARAMS, number, piece, segment->unit));
@@ -176,8 +185,11 @@ static sherd_status piece_fetch(const sherdi_program *program, const sherdi_segm
     if (!plan->settings.pipeline_read || next >= from->count) {
         return SHERD_OK;
     }
-    return sherdi_program_read(program, SHERDI_RING_PARAMS, next, from->order[next],
-                               plan->segments[plan->pieces[from->order[next]].segment].unit);
+    ahead = plan->segments[plan->pieces[from->order[next]].segment].unit;
+    if (is_kept_for_eval(program, ahead) && sherdi_program_unit(program, ahead)->is_gathered) {
+        return SHERD_OK; /* no gather wants it */
+    }
+    return sherdi_program_read(program, SHERDI_RING_PARAMS, next, from->order[next], ahead);
 }
 
 /* This rank's slice of what rests elsewhere than on the device. */
@@ -485,7 +497,8 @@ sherd_status sherdi_program_release(const sherdi_program *program, int unit, she
     for (size_t n = 0; (reached = sherdi_program_reached(program->model, unit, n)) >= 0; n++) {
         sherd_status status = SHERD_OK;
 
-        if (--sherdi_program_unit(program, reached)->held == 0 && !is_kept(cursor, reached)) {
+        if (--sherdi_program_unit(program, reached)->held == 0 && !is_kept(cursor, reached) &&
+            !is_kept_for_eval(program, reached)) {
             status = unit_leave(program, reached);
         }
         if (pass == SHERD_BACKWARD && status == SHERD_OK) {
@@ -508,6 +521,17 @@ void sherdi_program_let_go(const sherdi_program *program)
         state->held          = 0;
         state->held_backward = 0;
     }
+}
+
+sherd_status sherdi_program_eval_leave(const sherdi_program *program)
+{
+    for (size_t u = 0; u < program->plan->num_units; u++) {
+        if (program->plan->units[u].eval_kept > 0 &&
+            sherdi_program_unit(program, (int)u)->held == 0) {
+            SHERDI_TRY(unit_leave(program, (int)u));
+        }
+    }
+    return SHERD_OK;
 }
 
 sherd_status sherdi_program_forget(const sherdi_program *program)

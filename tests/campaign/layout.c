@@ -314,8 +314,12 @@ static void draw_configuration(draw *d, const char *folder, layout *out)
     draw_precision(d, out);
     draw_optimizer(d, out);
     draw_zero(d, folder, out);
-    if (draw_begins(d, LAYOUT_gathering) && is_one_in(d, 4)) {
-        say(out, ", \"sherd\": {\"free_packing\": true}");
+    if (draw_begins(d, LAYOUT_gathering)) {
+        static const char *const KEYS[4] = {", \"sherd\": {\"free_packing\": true}",
+                                            ", \"sherd\": {\"eval_keep_units\": 1}",
+                                            ", \"sherd\": {\"eval_keep_units\": 3}", ""};
+
+        say(out, "%s", KEYS[below(d, 4)]);
     }
     if (draw_begins(d, LAYOUT_requests) && is_one_in(d, 3)) {
         int         depth  = 1 + below(d, 4);

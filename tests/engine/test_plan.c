@@ -506,8 +506,10 @@ static void plan_of_odd_sizes_is_valid_everywhere(void)
 /* Any model: sizes, reads, orders with repeats, frozen ones, from a seed. */
 static void plan_of_random_models_is_valid(void)
 {
-    uint64_t state = 2026;
-    char     what[64];
+    static const char *const GATHERINGS[3] = {", \"sherd\": {\"free_packing\": true}",
+                                              ", \"sherd\": {\"eval_keep_units\": 2}", NULL};
+    uint64_t                 state         = 2026;
+    char                     what[64];
 
     for (int round = 0; round < 300; round++) {
         int         world_size = (int)(1 + test_random(&state) % 9);
@@ -517,7 +519,7 @@ static void plan_of_random_models_is_valid(void)
                .accumulation = (int)(1 + test_random(&state) % 2),
                .dtype        = SHERD_BF16,
                .zero = SETTINGS[test_random(&state) % (sizeof(SETTINGS) / sizeof(SETTINGS[0]))],
-               .top  = round % 3 == 0 ? ", \"sherd\": {\"free_packing\": true}" : NULL};
+               .top  = GATHERINGS[round % 3]};
         planner b;
 
         (void)snprintf(what, sizeof(what), "random model %d", round);

@@ -130,6 +130,24 @@ static void every_rule_that_is_broken_is_noticed(void)
     rig_close(&r);
 }
 
+static void kept_unit_that_shares_its_place_is_noticed(void)
+{
+    rig_options    options = {.stage = 3,
+                              .zero  = ", \"stage3_prefetch_bucket_size\": 0,"
+                                          " \"stage3_max_reuse_distance\": 0"};
+    sherdi_machine machine = {.ranks_per_host = 4};
+    sherdi_plan   *plan;
+    rig            r;
+
+    open_simulated(&r, &options, 1, 4, NULL);
+    CHECK_OK(sherdi_engine_plan_make(r.engine, &machine, &plan));
+    CHECK_INT(plan->units[0].gather_place, plan->units[1].gather_place);
+    expect_noticed(plan, &r.engine->model, &plan->units[0].eval_kept, 1,
+                   "evaluation keeps has a place of its own");
+    sherdi_plan_destroy(plan);
+    rig_close(&r);
+}
+
 /* -------------------------------------------------------------- memory -- */
 
 static void simulated_machines_say_what_fits(void)
@@ -211,6 +229,7 @@ static void fits_is_asked_before_seal(void)
 static const test_case cases[] = {
     CASE(plans_of_all_ranks_pass_for_every_layout),
     CASE(every_rule_that_is_broken_is_noticed),
+    CASE(kept_unit_that_shares_its_place_is_noticed),
     CASE(simulated_machines_say_what_fits),
     CASE(simulated_host_refuses_at_seal),
     CASE(simulated_nonsense_is_refused),
