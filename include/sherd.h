@@ -494,6 +494,36 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_step_close_window(sherd_engine *engi
  *  be taken back; undo may be tried again, or the engine destroyed and its run resumed at one of the two steps. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_step_undo(sherd_engine *engine);
 
+/* -------------------------------------------------- evaluation --- */
+
+typedef struct sherd_eval_params {
+    size_t struct_size;
+    size_t keep_units; /* most units that stay gathered when they are released, at most
+                                sherd.eval_keep_units; SIZE_MAX, the default: as many as that says */
+} sherd_eval_params;
+SHERD_API void sherd_eval_params_init(sherd_eval_params *params);
+
+/**
+ * Begins an evaluation in many passes, such as the generation of text, in which parameters do not change: until
+ * sherd_eval_end a step, sherd_param_write, sherd_engine_set_step, sherd_step_undo and sherd_checkpoint_load are refused
+ * (E_STATE). The first `keep_units` units that the order of EVAL gathers (stage 3) stay gathered when they are released,
+ * so that their next acquire moves nothing; sherd.eval_keep_units has the plan give them places that no other unit of EVAL
+ * has. An acquire for another pass may take their place, and they are gathered anew afterwards. Below stage 3 there is
+ * nothing to keep.
+ *
+ * Without it, passes of EVAL are as legal, and gather what they acquire each time.
+ *
+ * Collective, blocking, with the same keep_units on every rank; no unit is acquired and no step prepared. In a window too.
+ * Errors     E_STATE, E_INVAL (keep_units is more than the plan has places for; the ranks' arguments differ), and as the
+ *            first acquire where it is that. sherd_step_discard ends it too.
+ */
+SHERD_API SHERD_MUST_USE sherd_status sherd_eval_begin(sherd_engine            *engine,
+                                                       const sherd_eval_params *params);
+/** Its end: what was kept is let go. Collective, blocking; no unit is acquired. E_STATE. */
+SHERD_API SHERD_MUST_USE sherd_status sherd_eval_end(sherd_engine *engine);
+
+/* -------------------------------------------------- fingerprints --- */
+
 /** Recomputed from the state: sum modulo 2^64 over all elements of a mix of (global
  *  element index, bits of the fp32 master weight); see docs/numerics.md. Collective. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_engine_fingerprint(sherd_engine *engine, uint64_t *out);

@@ -509,9 +509,11 @@ static sherd_status load_check(const sherd_engine *engine, const char *dir)
     if (engine->failure.status == SHERD_E_DEVICE) {
         return sherdi_engine_check_alive(engine);
     }
-    return engine->failure.status == SHERD_OK
-               ? sherdi_engine_check_boundary(engine, "sherd_checkpoint_load")
-               : SHERD_OK;
+    if (engine->failure.status != SHERD_OK) {
+        return SHERD_OK;
+    }
+    SHERDI_TRY(sherdi_eval_check_over(engine, "sherd_checkpoint_load"));
+    return sherdi_engine_check_boundary(engine, "sherd_checkpoint_load");
 }
 
 sherd_status sherd_checkpoint_load(sherd_engine *engine, const char *dir, const char *tag,

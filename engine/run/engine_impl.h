@@ -142,6 +142,7 @@ struct sherd_engine {
     sherdi_marks          marks;
     sherdi_mark           step_mark; /* of the boundary under way */
 
+    int               is_evaluating; /* between sherd_eval_begin and _end */
     sherdi_window     window;
     sherdi_scaler     scaler;
     int64_t           micro_step, step, skipped_steps;
@@ -245,6 +246,12 @@ static inline sherdi_unit_state *sherdi_unit_of(const sherd_engine *engine, int 
 {
     return &engine->run.progress.units[unit];
 }
+
+/* ---- eval.c */
+/** E_STATE between sherd_eval_begin and _end; of a call that changes parameters. */
+sherd_status sherdi_eval_check_over(const sherd_engine *engine, const char *call);
+/** As after sherd_eval_end, but for what is gathered. */
+void sherdi_eval_drop(sherd_engine *engine);
 
 /* ---- debug.c: nothing unless SHERD_DEBUG is set */
 /** The parameters of a unit are what they are, and readable. E_DEVICE. */

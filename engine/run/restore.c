@@ -154,8 +154,11 @@ static sherd_status undo_check(const sherd_engine *engine)
     if (engine->failure.is_final) {
         return sherdi_engine_check_alive(engine);
     }
-    return engine->failure.status == SHERD_OK ? sherdi_loop_nothing_held(engine, "the undo")
-                                              : SHERD_OK;
+    if (engine->failure.status != SHERD_OK) {
+        return SHERD_OK;
+    }
+    SHERDI_TRY(sherdi_eval_check_over(engine, "sherd_step_undo"));
+    return sherdi_loop_nothing_held(engine, "the undo");
 }
 
 /* Of an engine that lives: the update that is taken back must be the last thing that was committed. */

@@ -408,6 +408,7 @@ static sherd_status apply_guarded(sherd_engine *engine, const sherd_step_params 
 sherd_status sherd_step(sherd_engine *engine, sherd_step_report *out)
 {
     SHERDI_TRY(running_check(engine));
+    SHERDI_TRY(sherdi_eval_check_over(engine, "sherd_step"));
     SHERDI_TRY(report_check(out));
     SHERDI_TRY(prepare_guarded(engine));
     if (engine->phase == SHERDI_PHASE_PREPARED) {
@@ -420,6 +421,7 @@ sherd_status sherd_step(sherd_engine *engine, sherd_step_report *out)
 sherd_status sherd_step_prepare(sherd_engine *engine, sherd_step_report *out)
 {
     SHERDI_TRY(running_check(engine));
+    SHERDI_TRY(sherdi_eval_check_over(engine, "sherd_step_prepare"));
     SHERDI_TRY(report_check(out));
     SHERDI_TRY(prepare_guarded(engine));
     report_fill(&engine->report, out);
@@ -476,6 +478,7 @@ static sherd_status step_discard(sherd_engine *engine)
     sherd_status status = sherdi_world_regroup(engine->world);
 
     sherdi_loop_let_go(engine);
+    sherdi_eval_drop(engine);
     if (status != SHERD_OK || engine->phase == SHERDI_PHASE_SEALED) { /* no window has begun */
         return status;
     }

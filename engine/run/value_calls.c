@@ -115,6 +115,7 @@ static sherd_status read_check(const sherd_engine *engine, value_call *call)
 static sherd_status boundary_check(const sherd_engine *engine, const char *call)
 {
     SHERDI_TRY(sherdi_loop_nothing_held(engine, call));
+    SHERDI_TRY(sherdi_eval_check_over(engine, call));
     if (engine->phase == SHERDI_PHASE_PREPARED) {
         return sherdi_fail(SHERD_E_STATE,
                            "%s: a step is prepared; call sherd_step_apply or sherd_step_discard "

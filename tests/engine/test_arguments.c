@@ -35,6 +35,7 @@ static sherd_rates           rates_given;
 static sherd_prediction      prediction;
 static sherd_engine_info     engine_info;
 static sherd_blob_params     blob_params;
+static sherd_eval_params     eval_params;
 
 static sherd_status world_dropped(sherd_status status, sherd_world *const *world)
 {
@@ -127,6 +128,17 @@ static sherd_status call_blob(rig *r, void *given)
     return sherd_blob_set(r->engine, "key", "data", 4, given);
 }
 
+/* Not while a step is prepared. */
+static sherd_status call_eval(rig *r, void *given)
+{
+    sherd_status status = sherd_eval_begin(r->engine, given);
+
+    if (status == SHERD_OK) {
+        CHECK_OK(sherd_eval_end(r->engine));
+    }
+    return status;
+}
+
 static sherd_status call_query(rig *r, void *given)
 {
     return sherd_engine_query(r->engine, given);
@@ -161,6 +173,9 @@ static const known_struct AFTER_SEAL[] = {
     {"sherd_prediction", sizeof(prediction), &prediction, call_predict_out, {0}},
 };
 
+static const known_struct BETWEEN_STEPS = {
+    "sherd_eval_params", sizeof(eval_params), &eval_params, call_eval, {0}};
+
 static void models_init(void)
 {
     sherd_world_params_init(&world_params);
@@ -174,6 +189,7 @@ static void models_init(void)
     sherd_traffic_report_init(&traffic_report);
     sherd_engine_info_init(&engine_info);
     sherd_blob_params_init(&blob_params);
+    sherd_eval_params_init(&eval_params);
     sherd_rates_init(&rates_given);
     sherd_prediction_init(&prediction);
 }
@@ -222,7 +238,7 @@ static void every_size_is_tried(rig *r, const known_struct *known)
     }
     CHECK_STATUS(known->call == call_world || known->call == call_simulate ||
                          known->call == call_apply || known->call == call_wait ||
-                         known->call == call_blob
+                         known->call == call_blob || known->call == call_eval
                      ? SHERD_OK
                      : SHERD_E_INVAL,
                  known->call(r, NULL));
@@ -254,6 +270,7 @@ static void structs_of_sizes_that_never_existed_are_refused(void)
         every_size_is_tried(&r, &AFTER_SEAL[i]);
     }
     CHECK_OK(sherd_step_discard(r.engine));
+    every_size_is_tried(&r, &BETWEEN_STEPS);
     rig_close(&r);
     sherd_world_destroy(world);
 }
@@ -393,6 +410,8 @@ static void calls_of_no_engine_are_refused(void)
     REFUSED(sherd_step_wait(NULL, NULL));
     REFUSED(sherd_step_close_window(NULL));
     REFUSED(sherd_step_undo(NULL));
+    REFUSED(sherd_eval_begin(NULL, NULL));
+    REFUSED(sherd_eval_end(NULL));
     REFUSED(sherd_engine_fingerprint(NULL, &bits));
     REFUSED(sherd_param_fingerprint(NULL, 0, &bits));
     REFUSED(sherd_copy(NULL, &word, &word, sizeof(word)));

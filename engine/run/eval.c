@@ -1,0 +1,90 @@
+/* Evaluation in many passes, with parameters that do not change between them: what has been gathered stays, as far as the
+ * plan has places for it (sherd.eval_keep_units). Which units those are the plan says (plan_schedule.c), what becomes of
+ * them at a release the program (program_units.c). */
+#include "engine/run/engine_impl.h"
+
+void sherd_eval_params_init(sherd_eval_params *params)
+{
+    *params = (sherd_eval_params){.struct_size = sizeof(*params), .keep_units = SIZE_MAX};
+}
+
+sherd_status sherdi_eval_check_over(const sherd_engine *engine, const char *call)
+{
+    if (!engine->is_evaluating) {
+        return SHERD_OK;
+    }
+    return sherdi_fail(
+        SHERD_E_STATE,
+        "%s: parameters do not change between sherd_eval_begin and sherd_eval_end; call "
+        "sherd_eval_end before it",
+        call);
+}
+
+void sherdi_eval_drop(sherd_engine *engine)
+{
+    engine->is_evaluating          = 0;
+    engine->run.progress.eval_keep = 0;
+}
+
+static sherd_status phase_check(const sherd_engine *engine, const char *call)
+{
+    SHERDI_TRY(sherdi_engine_check_alive(engine));
+    if (engine->phase == SHERDI_PHASE_OPEN) {
+        return sherdi_fail(SHERD_E_STATE, "%s comes after sherd_engine_seal", call);
+    }
+    return SHERD_OK;
+}
+
+static sherd_status begin_check(const sherd_engine *engine, size_t keep_units)
+{
+    SHERDI_TRY(sherdi_eval_check_over(engine, "sherd_eval_begin"));
+    if (engine->phase == SHERDI_PHASE_PREPARED) {
+        return sherdi_fail(SHERD_E_STATE, "sherd_eval_begin: a step is prepared; call "
+                                          "sherd_step_apply or sherd_step_discard first");
+    }
+    if (keep_units != SIZE_MAX && keep_units > engine->settings.eval_keep_units) {
+        return sherdi_fail(
+            SHERD_E_INVAL,
+            "sherd_eval_begin: keep_units is %zu and the plan has places for %zu; set "
+            "sherd.eval_keep_units to as many",
+            keep_units, engine->settings.eval_keep_units);
+    }
+    return sherdi_loop_nothing_held(engine, "sherd_eval_begin");
+}
+
+sherd_status sherd_eval_begin(sherd_engine *engine, const sherd_eval_params *params)
+{
+    sherd_eval_params given;
+    sherdi_argument   argument;
+
+    sherd_eval_params_init(&given);
+    SHERDI_TRY(phase_check(engine, "sherd_eval_begin"));
+    if (params != NULL) {
+        SHERDI_TRY(sherdi_api_read(params, SHERDI_API_EVAL_PARAMS, &given));
+    }
+    argument = (sherdi_argument){"keep_units", given.keep_units};
+    SHERDI_TRY(sherdi_agree_call(engine, "sherd_eval_begin", &argument, 1,
+                                 begin_check(engine, given.keep_units)));
+    if (engine->phase == SHERDI_PHASE_SEALED) {
+        SHERDI_TRY(sherdi_engine_start(engine));
+    }
+    engine->is_evaluating          = 1;
+    engine->run.progress.eval_keep = given.keep_units;
+    return SHERD_OK;
+}
+
+static sherd_status end_check(const sherd_engine *engine)
+{
+    if (!engine->is_evaluating) {
+        return sherdi_fail(SHERD_E_STATE, "sherd_eval_end: no sherd_eval_begin came before it");
+    }
+    return sherdi_loop_nothing_held(engine, "sherd_eval_end");
+}
+
+sherd_status sherd_eval_end(sherd_engine *engine)
+{
+    SHERDI_TRY(phase_check(engine, "sherd_eval_end"));
+    SHERDI_TRY(sherdi_agree_call(engine, "sherd_eval_end", NULL, 0, end_check(engine)));
+    sherdi_eval_drop(engine);
+    return sherdi_engine_outcome(engine, sherdi_program_eval_leave(&engine->run.program));
+}
