@@ -31,7 +31,7 @@ void sherd_unit_params_init(sherd_unit_params *params)
 
 void sherd_param_params_init(sherd_param_params *params)
 {
-    *params = (sherd_param_params){.struct_size = sizeof(*params)};
+    *params = (sherd_param_params){.struct_size = sizeof(*params), .dtype = -1};
 }
 
 void sherd_step_params_init(sherd_step_params *params)

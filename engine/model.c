@@ -230,6 +230,12 @@ sherd_status sherdi_model_add_param(sherdi_model *model, int unit, const sherd_p
         return sherdi_fail(SHERD_E_INVAL, "parameter %s: group %d does not exist; there are %zu",
                            params->name, params->group, model->num_groups);
     }
+    if (params->dtype != -1 && sherd_dtype_bytes((sherd_dtype)params->dtype) == 0) {
+        return sherdi_fail(SHERD_E_INVAL,
+                           "parameter %s: dtype %d is no type; give -1 for the engine's compute "
+                           "type, or SHERD_F32",
+                           params->name, params->dtype);
+    }
     known = name_find(model->param_names, params->name);
     if (known >= 0) {
         return sherdi_fail(SHERD_E_INVAL, "there is a parameter %s already (in unit %s)",
@@ -250,6 +256,7 @@ sherd_status sherdi_model_add_param(sherdi_model *model, int unit, const sherd_p
     param.atom_elems  = sherdi_max_size(params->atom_elems, 1);
     param.first_index = model->total_elems;
     param.is_frozen   = params->frozen != 0;
+    param.dtype       = params->dtype;
     memcpy(param.shape, params->shape, sizeof(param.shape));
 
     model->total_elems += param.elems;
@@ -394,6 +401,9 @@ static uint64_t param_hash(const sherdi_model_param *param)
     uint64_t hash = hash_text(3, param->name);
 
     hash = sherdi_hash_bytes(hash, numbers, sizeof(numbers));
+    if (param->dtype >= 0) { /* else as before there were types: state on a drive keeps its hash */
+        hash = sherdi_hash_u64(hash, (uint64_t)param->dtype);
+    }
     return sherdi_hash_bytes(hash, param->shape, (size_t)param->ndim * sizeof(param->shape[0]));
 }
 
@@ -430,7 +440,9 @@ static void param_text(const sherdi_model_param *param, char *text, size_t len_b
                                  param->shape[i]);
     }
     if (used < len_bytes) {
-        (void)snprintf(text + used, len_bytes - used, "]%s%s of unit %d, group %d, atoms of %zu",
+        (void)snprintf(text + used, len_bytes - used,
+                       "]%s%s%s%s of unit %d, group %d, atoms of %zu", param->dtype >= 0 ? " " : "",
+                       param->dtype >= 0 ? sherd_dtype_name((sherd_dtype)param->dtype) : "",
                        param->is_frozen ? " frozen" : "", param->bound_data != NULL ? " bound" : "",
                        param->unit, param->group, param->atom_elems);
     }

@@ -21,6 +21,7 @@ typedef struct sherdi_model_param {
     size_t   atom_elems;  /* at least 1 */
     uint64_t first_index; /* elements of all earlier parameters: the global element index */
     int      is_frozen;
+    int      dtype;      /* sherd_dtype; -1: the engine's compute type */
     void    *bound_data; /* the trainer's own memory, or NULL */
     void    *bound_grad;
 } sherdi_model_param;

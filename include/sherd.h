@@ -278,6 +278,9 @@ typedef struct sherd_param_params {
     sherd_group group;      /* default SHERD_GROUP_DEFAULT */
     int         frozen;     /* no gradient, no state */
     size_t      atom_elems; /* never cut inside so many elements; 0 or 1: anywhere */
+    int         dtype; /* default -1: the engine's compute type. SHERD_F32: parameter and gradient
+                               are fp32 in a bf16 or fp16 engine too, and travel so. Others: E_NOTSUP
+                               by seal unless it is the compute type (docs/numerics.md) */
 } sherd_param_params;
 SHERD_API void sherd_param_params_init(sherd_param_params *params);
 
@@ -315,9 +318,10 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_pass_add(sherd_engine *engine, sherd
 SHERD_API SHERD_MUST_USE sherd_status sherd_pass_add_held(sherd_engine *engine, sherd_pass pass,
                                                           sherd_unit unit, size_t held_acquires);
 /** Trainer's own memory for a parameter at stages 0-2, before seal: `data` and
- *  `grad` [shape], compute type, row-major, unpadded; the engine writes new values
+ *  `grad` [shape], the parameter's type, row-major, unpadded; the engine writes new values
  *  to `data`, reads `grad` when it is complete (at release(BACKWARD); of a unit with
- *  SHERD_USES_ANY at the step) and zeroes it at the next acquire(BACKWARD). Both stay the caller's and must outlive the engine. A bound
+ *  SHERD_USES_ANY at the step) and zeroes it at the next acquire(BACKWARD). Both stay
+ *  the caller's and must outlive the engine. A bound
  *  parameter that is never filled starts from what `data` holds at the first
  *  acquire; from then on `data` is read only as sherd_param_data is: the master weights
  *  are elsewhere, and the next update overwrites what was written. `grad` is NULL for a
@@ -388,7 +392,7 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_unit_acquire(sherd_engine *engine, s
  *  Errors: E_STATE (not acquired), E_IO, E_PEER_LOST. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_unit_release(sherd_engine *engine, sherd_unit unit,
                                                          sherd_pass pass);
-/** Compute type, row-major, valid while the unit (or one that reads it) is
+/** The parameter's type (sherd_param_params.dtype), row-major, valid while the unit (or one that reads it) is
  *  acquired; NULL, with sherd_last_error(), when it is not. Read only: the optimizer
  *  alone changes parameters. Whether a write would last depends on stage and ranks; with
  *  SHERD_DEBUG=1 the release fails (E_STATE) and names unit and parameter. (Not const,

@@ -60,6 +60,7 @@ typedef struct sherdi_settings {
     /* precision */
     sherd_dtype          compute_dtype;
     sherd_dtype          comm_dtype;     /* communication_data_type, or the compute type */
+    int                  has_comm_dtype; /* communication_data_type is given */
     sherd_dtype          accum_dtype;    /* data_types.grad_accum_dtype, or fp32 */
     int                  check_overflow; /* skip an update with Inf or NaN in it */
     sherdi_scaler_params scaler;         /* scale fixed at 1 unless fp16 */

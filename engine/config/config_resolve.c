@@ -297,6 +297,7 @@ static void schedule_resolve(const sherd_config *config, sherdi_schedule_params 
 
 static void rules_apply(const sherd_config *config, sherdi_settings *settings)
 {
+    settings->has_comm_dtype = sherdi_config_is_given(config, SHERDI_CONFIG_COMM_DTYPE);
     scaler_resolve(config, &settings->scaler);
     settings->check_overflow |= settings->compute_dtype == SHERD_F16;
     if (settings->optimizer->decoupled != NULL &&
@@ -356,6 +357,8 @@ size_t sherdi_settings_list(const sherdi_settings *settings, sherdi_named_bits *
             out[count++] = (sherdi_named_bits){key->path, setting_bits(key, settings)};
         }
     }
+    out[count++] = (sherdi_named_bits){sherdi_config_table[SHERDI_CONFIG_COMM_DTYPE].path,
+                                       (uint64_t)settings->has_comm_dtype};
     out[count++] = (sherdi_named_bits){"SHERD_DEBUG (environment)", (uint64_t)settings->is_debug};
     assert(count <= SHERDI_SETTINGS_MOST);
     return count;

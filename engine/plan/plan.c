@@ -26,8 +26,6 @@ static sherd_status fixed_choose(sherdi_plan *plan)
             sherd_dtype_name(settings->compute_dtype));
     }
     plan->has_transient = 1;
-    plan->types.grad    = SHERD_F32; /* of an update, converted from the integers */
-    plan->types.wire    = settings->compute_dtype;
     plan->fixed_shift   = SHERDI_FIXED_BITS;
     while (((uint64_t)1 << (SHERDI_FIXED_BITS - plan->fixed_shift)) < global) {
         plan->fixed_shift--;
@@ -45,16 +43,53 @@ int sherdi_plan_accumulates_on_device(const sherdi_plan *plan)
             (settings->accumulate == SHERDI_ACCUMULATE_AUTO && plan->machine.has_device));
 }
 
-/* Which types gradients have on their way: design section 2, "one reduction". */
+/* Which types gradients have on their way: design section 2, "one reduction". What is fp32 beside the compute type stays
+ * so, but where a communication type is asked for. */
+static sherdi_types types_of(const sherdi_plan *plan, sherd_dtype compute)
+{
+    const sherdi_settings *settings = &plan->settings;
+    int                    is_wide  = compute != settings->compute_dtype;
+    sherd_dtype            sum      = is_wide ? compute : settings->accum_dtype;
+    sherdi_types           types    = {.compute = compute, .comm = compute, .wire = compute};
+    sherd_dtype            made_in  = compute;
+
+    if (plan->is_deterministic) {
+        types.grad = SHERD_F32; /* of an update, converted from the integers */
+        return types;
+    }
+    types.comm = is_wide && !settings->has_comm_dtype ? compute : settings->comm_dtype;
+    if (settings->stage >= 2) {
+        types.grad = settings->accumulation > 1 ? sum : types.comm;
+    } else {
+        types.grad = plan->has_accumulator ? sum : compute;
+        made_in    = types.grad;
+    }
+    /* an all-reduce returns what it sends */
+    types.wire = settings->stage > 0 && is_exact_from(types.comm, made_in) ? made_in : types.comm;
+    return types;
+}
+
 static sherd_status types_choose(sherdi_plan *plan)
 {
     const sherdi_settings *settings = &plan->settings;
-    sherdi_types          *types    = &plan->types;
-    sherd_dtype            made_in  = settings->compute_dtype;
+
+    plan->types = types_of(plan, settings->compute_dtype);
+    plan->wide  = types_of(plan, SHERD_F32);
+    if (!is_exact_from(plan->types.grad, plan->types.comm)) {
+        return sherdi_fail(SHERD_E_NOTSUP,
+                           "gradients travel as %s and cannot be kept as %s; set "
+                           "data_types.grad_accum_dtype to fp32 or to the communication type",
+                           sherd_dtype_name(plan->types.comm), sherd_dtype_name(plan->types.grad));
+    }
+    return SHERD_OK;
+}
+
+/* How gradients come about. */
+static sherd_status ways_choose(sherdi_plan *plan)
+{
+    const sherdi_settings *settings = &plan->settings;
     int                    is_many  = settings->accumulation > 1;
 
-    types->compute         = settings->compute_dtype;
-    types->comm            = settings->comm_dtype;
     plan->is_sliced        = settings->stage >= 1;
     plan->is_deterministic = settings->deterministic;
     plan->has_slices       = settings->stage >= 2 || plan->is_deterministic;
@@ -65,25 +100,9 @@ static sherd_status types_choose(sherdi_plan *plan)
     if (plan->is_deterministic) {
         return fixed_choose(plan);
     }
-    if (settings->stage >= 2) {
-        plan->has_accumulator = is_many;
-        plan->has_transient   = 1;
-        types->grad           = is_many ? settings->accum_dtype : types->comm;
-    } else {
-        plan->has_accumulator = is_many || types->comm != types->compute;
-        plan->has_transient   = plan->has_accumulator;
-        types->grad           = plan->has_accumulator ? settings->accum_dtype : types->compute;
-        made_in               = types->grad;
-    }
-    if (!is_exact_from(types->grad, types->comm)) {
-        return sherdi_fail(SHERD_E_NOTSUP,
-                           "gradients travel as %s and cannot be kept as %s; set "
-                           "data_types.grad_accum_dtype to fp32 or to the communication type",
-                           sherd_dtype_name(types->comm), sherd_dtype_name(types->grad));
-    }
-    /* an all-reduce returns what it sends */
-    types->wire =
-        settings->stage > 0 && is_exact_from(types->comm, made_in) ? made_in : types->comm;
+    plan->has_accumulator =
+        is_many || (settings->stage < 2 && settings->comm_dtype != settings->compute_dtype);
+    plan->has_transient = settings->stage >= 2 || plan->has_accumulator;
     return SHERD_OK;
 }
 
@@ -162,6 +181,7 @@ static void scalars_lay_out(sherdi_plan *plan, const sherdi_model *model)
 
 static sherd_status plan_make(sherdi_plan *plan, const sherdi_model *model)
 {
+    SHERDI_TRY(ways_choose(plan));
     SHERDI_TRY(types_choose(plan));
     buffers_name(plan);
     plan->num_params = model->num_params;
@@ -253,6 +273,13 @@ const char *sherdi_segment_kind_name(sherdi_segment_kind kind)
     static const char *const NAMES[] = {"trainable", "frozen", "persistent"};
 
     return NAMES[kind];
+}
+
+const char *sherdi_segment_name(const sherdi_segment *segment)
+{
+    static const char *const WIDE[] = {"trainable fp32", "frozen fp32", "persistent fp32"};
+
+    return segment->is_wide ? WIDE[segment->kind] : sherdi_segment_kind_name(segment->kind);
 }
 
 /* ------------------------------------------------------------ does it fit -- */

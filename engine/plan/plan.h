@@ -4,7 +4,7 @@
  * buffers), plan_schedule.c (gathers, lifetimes, wire), plan_pack.c (places in the pools), plan_check.c (its
  * invariants), plan_print.c.
  *
- * Offsets. A unit has up to three segments. Where a segment's whole or slice lies in an
+ * Offsets. A unit has up to six segments. Where a segment's whole or slice lies in an
  * arena is a byte offset from the arena's start, a multiple of SHERD_ALIGN_BYTES. */
 #ifndef SHERDI_ENGINE_PLAN_PLAN_H
 #define SHERDI_ENGINE_PLAN_PLAN_H
@@ -42,6 +42,9 @@ typedef enum sherdi_segment_kind {
     SHERDI_SEGMENT_KINDS,
 } sherdi_segment_kind;
 
+/* Of a unit: by kind, and again by kind those that are fp32 beside the engine's compute type. */
+#define SHERDI_UNIT_SEGMENTS (2 * SHERDI_SEGMENT_KINDS)
+
 #define SHERDI_NO_OFFSET SIZE_MAX
 
 /* Element types of what a segment holds. */
@@ -56,6 +59,7 @@ typedef struct sherdi_segment {
     int                 unit;
     sherdi_segment_kind kind;
     sherdi_types        types;
+    int                 is_wide;      /* fp32, which is not the engine's compute type */
     size_t              elems;        /* of parameters, no padding */
     size_t              slice_elems;  /* a multiple of 64 */
     size_t              padded_elems; /* world_size * slice_elems */
@@ -82,7 +86,7 @@ typedef struct sherdi_plan_param {
 } sherdi_plan_param;
 
 typedef struct sherdi_plan_unit {
-    int    segments[SHERDI_SEGMENT_KINDS]; /* -1: none of that kind */
+    int    segments[SHERDI_UNIT_SEGMENTS]; /* -1: there is none */
     size_t gather_bytes;                   /* of its gathered segments, 0: nothing to gather */
     size_t gather_elems;                   /* ... with what lies between them */
     size_t transient_bytes;                /* of its transient gradient, 0: none */
@@ -218,7 +222,8 @@ typedef struct sherdi_plan {
     sherdi_machine  machine;
     int             rank, world_size;
 
-    sherdi_types types;   /* of parameters with the engine's compute type */
+    sherdi_types types;   /* of parameters with the engine's compute type, */
+    sherdi_types wide;    /* ... of those that are fp32 beside it */
     int has_accumulator;  /* gradients are added to what is kept of them, or kept in another type */
     int is_sliced;        /* this rank updates a slice (stage >= 1), else everything */
     int has_slices;       /* gradients are reduced in backward, to slices: stages 2, 3, and fixed */
@@ -419,6 +424,9 @@ int sherdi_plan_accumulates_on_device(const sherdi_plan *plan);
 int sherdi_plan_offloads_state(const sherdi_plan *plan);
 int sherdi_plan_has_generations(const sherdi_plan *plan);
 
+/** "trainable", ... */
 const char *sherdi_segment_kind_name(sherdi_segment_kind kind);
+/** ... and "trainable fp32", ... of those that are wide. */
+const char *sherdi_segment_name(const sherdi_segment *segment);
 
 #endif

@@ -38,13 +38,13 @@ static sherd_status params_check(const sherdi_plan *plan, const sherdi_model *mo
 {
     for (size_t u = 0; u < model->num_units; u++) {
         const sherdi_model_unit *unit                       = &model->units[u];
-        size_t                   ends[SHERDI_SEGMENT_KINDS] = {0};
+        size_t                   ends[SHERDI_UNIT_SEGMENTS] = {0};
 
         for (size_t i = 0; i < unit->num_params; i++) {
             size_t                   p       = (size_t)unit->params[i];
             const sherdi_plan_param *place   = &plan->params[p];
             const sherdi_segment    *segment = &plan->segments[place->segment];
-            size_t                  *end     = &ends[segment->kind];
+            size_t *end = &ends[segment->kind + (segment->is_wide ? SHERDI_SEGMENT_KINDS : 0)];
 
             if (segment->unit != (int)u || place->offset_elems % SHERD_CHUNK_ELEMS != 0 ||
                 place->offset_elems < *end) {
@@ -346,6 +346,7 @@ static sherd_status alike_check(const sherdi_plan *first, const sherdi_plan *pla
         const sherdi_segment *other = &first->segments[s];
 
         if (mine->unit != other->unit || mine->kind != other->kind ||
+            mine->types.compute != other->types.compute || mine->types.wire != other->types.wire ||
             mine->slice_elems != other->slice_elems || mine->is_resident != other->is_resident ||
             mine->param_place != other->param_place || mine->param_offset != other->param_offset) {
             return BROKEN(plan, "ranks have the same slices at the same places", "segment", s);

@@ -133,9 +133,50 @@ static sherd_status unit_binding_check(const sherdi_plan *plan, const sherdi_mod
                 SHERD_E_INVAL,
                 "unit %s: some of its %s parameters are bound and %s is not; bind all "
                 "of a unit or none",
-                unit->name, sherdi_segment_kind_name(segment->kind), param->name);
+                unit->name, sherdi_segment_name(segment), param->name);
         }
     }
+    return SHERD_OK;
+}
+
+static sherd_status param_type_check(const sherdi_plan *plan, const sherdi_model_param *param)
+{
+    sherd_dtype compute = plan->settings.compute_dtype;
+
+    if (param->dtype < 0 || param->dtype == SHERD_F32 || param->dtype == (int)compute) {
+        return SHERD_OK;
+    }
+    return sherdi_fail(
+        SHERD_E_NOTSUP,
+        "parameter %s is declared as %s in an engine that computes in %s; declare it "
+        "as -1 (the engine's type) or SHERD_F32",
+        param->name, sherd_dtype_name((sherd_dtype)param->dtype), sherd_dtype_name(compute));
+}
+
+/* The segment of its unit that a parameter belongs to; the first one makes it. */
+static sherd_status segment_take(sherdi_plan *plan, const sherdi_model_param *param,
+                                 sherdi_segment_kind kind, int *out)
+{
+    int  is_wide = param->dtype == SHERD_F32 && plan->settings.compute_dtype != SHERD_F32;
+    int  slot    = (int)kind + (is_wide ? SHERDI_SEGMENT_KINDS : 0);
+    int *index   = &plan->units[param->unit].segments[slot];
+
+    if (*index < 0) {
+        SHERDI_TRY(GROW(plan, plan->segments, plan->num_segments, plan->cap_segments));
+        *index                 = (int)plan->num_segments++;
+        plan->segments[*index] = (sherdi_segment){
+            .unit             = param->unit,
+            .kind             = kind,
+            .types            = is_wide ? plan->wide : plan->types,
+            .is_wide          = is_wide,
+            .is_bound         = param->bound_data != NULL,
+            .param_offset     = SHERDI_NO_OFFSET,
+            .gather_offset    = SHERDI_NO_OFFSET,
+            .grad_offset      = SHERDI_NO_OFFSET,
+            .transient_offset = SHERDI_NO_OFFSET,
+        };
+    }
+    *out = *index;
     return SHERD_OK;
 }
 
@@ -146,34 +187,21 @@ static sherd_status segments_make(sherdi_plan *plan, const sherdi_model *model)
     for (size_t u = 0; u < model->num_units; u++) {
         const sherdi_model_unit *unit = &model->units[u];
 
-        for (int kind = 0; kind < SHERDI_SEGMENT_KINDS; kind++) {
-            plan->units[u].segments[kind] = -1;
+        for (int slot = 0; slot < SHERDI_UNIT_SEGMENTS; slot++) {
+            plan->units[u].segments[slot] = -1;
         }
         for (size_t i = 0; i < unit->num_params; i++) {
             const sherdi_model_param *param = &model->params[unit->params[i]];
             sherdi_segment_kind       kind  = param_kind(plan, param, &persistent_elems);
-            int                      *index = &plan->units[u].segments[kind];
+            int                       index;
 
-            if (*index < 0) {
-                SHERDI_TRY(GROW(plan, plan->segments, plan->num_segments, plan->cap_segments));
-                *index                 = (int)plan->num_segments;
-                plan->segments[*index] = (sherdi_segment){
-                    .unit             = (int)u,
-                    .kind             = kind,
-                    .types            = plan->types,
-                    .is_bound         = param->bound_data != NULL,
-                    .param_offset     = SHERDI_NO_OFFSET,
-                    .gather_offset    = SHERDI_NO_OFFSET,
-                    .grad_offset      = SHERDI_NO_OFFSET,
-                    .transient_offset = SHERDI_NO_OFFSET,
-                };
-                plan->num_segments++;
-            }
-            plan->params[unit->params[i]].segment = *index;
-            plan->segments[*index].elems += param->elems;
+            SHERDI_TRY(param_type_check(plan, param));
+            SHERDI_TRY(segment_take(plan, param, kind, &index));
+            plan->params[unit->params[i]].segment = index;
+            plan->segments[index].elems += param->elems;
         }
-        for (int kind = 0; kind < SHERDI_SEGMENT_KINDS; kind++) {
-            int index = plan->units[u].segments[kind];
+        for (int slot = 0; slot < SHERDI_UNIT_SEGMENTS; slot++) {
+            int index = plan->units[u].segments[slot];
 
             if (index >= 0) {
                 SHERDI_TRY(segment_size(plan, model, unit, index));
@@ -207,7 +235,7 @@ static void segment_place(sherdi_plan *plan, sherdi_segment *segment, size_t *ho
     segment->is_resident = settings->stage < 3 || segment->kind == SHERDI_SEGMENT_PERSISTENT ||
                            (plan->world_size == 1 && segment->param_place == SHERDI_PLACE_DEVICE);
     segment->has_gradient = !is_frozen;
-    /* In fp32 the parameter is the master, where both rest in the device's memory. */
+    /* An fp32 parameter is the master, where both rest in the device's memory. */
     segment->has_master = !is_frozen && (segment->types.compute != SHERD_F32 || segment->is_bound ||
                                          sherdi_plan_offloads_state(plan) ||
                                          segment->param_place != SHERDI_PLACE_DEVICE);

@@ -490,9 +490,9 @@ static size_t live_ranges_pieces(const sherdi_plan *plan, sherdi_sequence *seque
 
         sequence->live_ranges[i].first_fetch = count;
 
-        for (int kind = 0; kind < SHERDI_SEGMENT_KINDS; kind++) {
+        for (int slot = 0; slot < SHERDI_UNIT_SEGMENTS; slot++) {
             const sherdi_segment *segment =
-                unit->segments[kind] < 0 ? NULL : &plan->segments[unit->segments[kind]];
+                unit->segments[slot] < 0 ? NULL : &plan->segments[unit->segments[slot]];
 
             for (size_t p = 0; segment != NULL && p < segment->num_pieces; p++, count++) {
                 if (out != NULL) {

@@ -142,13 +142,13 @@ static void print_moves(printer *out, const sherdi_plan *plan)
 
 static void print_units(printer *out, const sherdi_plan *plan, const sherdi_model *model)
 {
-    print(out, "%-28s %-11s %14s %12s %8s %7s\n", "unit", "segment", "elements", "slice", "padding",
+    print(out, "%-28s %-15s %14s %12s %8s %7s\n", "unit", "segment", "elements", "slice", "padding",
           "blocks");
     for (size_t s = 0; s < plan->num_segments; s++) {
         const sherdi_segment *segment = &plan->segments[s];
 
-        print(out, "%-28.28s %-11s %14zu %12zu %8zu %7zu\n", model->units[segment->unit].name,
-              sherdi_segment_kind_name(segment->kind), segment->elems, segment->slice_elems,
+        print(out, "%-28.28s %-15s %14zu %12zu %8zu %7zu\n", model->units[segment->unit].name,
+              sherdi_segment_name(segment), segment->elems, segment->slice_elems,
               segment->padded_elems - segment->elems, segment->num_blocks);
     }
     print(out, "\n");
@@ -196,7 +196,7 @@ static const char *op_unit(const sherdi_model *model, const sherdi_op *op)
 
 static const char *op_segment(const sherdi_plan *plan, const sherdi_op *op)
 {
-    return op->segment < 0 ? NULL : sherdi_segment_kind_name(plan->segments[op->segment].kind);
+    return op->segment < 0 ? NULL : sherdi_segment_name(&plan->segments[op->segment]);
 }
 
 static sherd_status print_collective(void *ctx, sherdi_phase_name phase, const sherdi_op *op)
@@ -204,7 +204,7 @@ static sherd_status print_collective(void *ctx, sherdi_phase_name phase, const s
     const op_printer *p = ctx;
 
     if (op->lane == SHERDI_LANE_WIRE) {
-        print(p->out, "%-10s %-15s %-28.28s %-11s %16llu\n", sherdi_phase_name_text(phase),
+        print(p->out, "%-10s %-15s %-28.28s %-15s %16llu\n", sherdi_phase_name_text(phase),
               collective_name(p->plan, phase, op),
               op->unit < 0 ? "(control)" : op_unit(p->model, op),
               op->segment < 0 ? "" : op_segment(p->plan, op),
@@ -217,7 +217,7 @@ static sherd_status print_ops(printer *out, const sherdi_plan *plan, const sherd
 {
     op_printer p = {out, plan, model};
 
-    print(out, "%-10s %-15s %-28s %-11s %16s\n", "phase", "collective", "unit", "segment",
+    print(out, "%-10s %-15s %-28s %-15s %16s\n", "phase", "collective", "unit", "segment",
           "bytes sent");
     SHERDI_TRY(sherdi_program_tell(plan, model, SHERDI_TELL_FIRST, print_collective, &p));
     print(out,
@@ -281,12 +281,13 @@ static json_t *segments_json(const sherdi_plan *plan, const sherdi_model *model)
 
         (void)json_array_append_new(
             list,
-            json_pack("{s:s, s:s, s:o, s:o, s:o, s:o, s:b}", "unit",
+            json_pack("{s:s, s:s, s:s*, s:o, s:o, s:o, s:o, s:b}", "unit",
                       model->units[segment->unit].name, "kind",
-                      sherdi_segment_kind_name(segment->kind), "elems", json_size(segment->elems),
-                      "slice_elems", json_size(segment->slice_elems), "padded_elems",
-                      json_size(segment->padded_elems), "blocks", json_size(segment->num_blocks),
-                      "is_resident", segment->is_resident));
+                      sherdi_segment_kind_name(segment->kind), "dtype",
+                      segment->is_wide ? sherd_dtype_name(segment->types.compute) : NULL, "elems",
+                      json_size(segment->elems), "slice_elems", json_size(segment->slice_elems),
+                      "padded_elems", json_size(segment->padded_elems), "blocks",
+                      json_size(segment->num_blocks), "is_resident", segment->is_resident));
     }
     return list;
 }

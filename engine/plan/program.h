@@ -367,10 +367,10 @@ static inline const char *sherdi_program_name(const sherdi_program *program, int
 {
     return program->model->units[unit].name;
 }
-/** A unit's segment of that kind; NULL: none. */
-static inline const sherdi_segment *sherdi_unit_segment(const sherdi_plan *plan, int unit, int kind)
+/** One of a unit's segments, slot of SHERDI_UNIT_SEGMENTS; NULL: there is none. */
+static inline const sherdi_segment *sherdi_unit_segment(const sherdi_plan *plan, int unit, int slot)
 {
-    int index = plan->units[unit].segments[kind];
+    int index = plan->units[unit].segments[slot];
 
     return index < 0 ? NULL : &plan->segments[index];
 }

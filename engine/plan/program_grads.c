@@ -19,9 +19,9 @@
 
 #include <stddef.h>
 
-static const sherdi_segment *gradient_segment(const sherdi_plan *plan, int unit, int kind)
+static const sherdi_segment *gradient_segment(const sherdi_plan *plan, int unit, int slot)
 {
-    const sherdi_segment *segment = sherdi_unit_segment(plan, unit, kind);
+    const sherdi_segment *segment = sherdi_unit_segment(plan, unit, slot);
 
     return segment != NULL && segment->has_gradient ? segment : NULL;
 }
@@ -158,8 +158,8 @@ sherd_status sherdi_program_gradient_begin(const sherdi_program *program, int un
     if (sherdi_program_unit(program, unit)->has_gradient) {
         return SHERD_OK;
     }
-    for (int kind = 0; kind < SHERDI_SEGMENT_KINDS; kind++) {
-        const sherdi_segment *segment = gradient_segment(plan, unit, kind);
+    for (int slot = 0; slot < SHERDI_UNIT_SEGMENTS; slot++) {
+        const sherdi_segment *segment = gradient_segment(plan, unit, slot);
 
         if (segment != NULL) {
             has_any = 1;
@@ -416,8 +416,8 @@ sherd_status sherdi_program_gradient_complete(const sherdi_program *program, int
     sherdi_unit_state *state = sherdi_program_unit(program, unit);
 
     SHERDI_TRY(bound_gradients_take(program, unit));
-    for (int kind = 0; kind < SHERDI_SEGMENT_KINDS; kind++) {
-        const sherdi_segment *segment = gradient_segment(plan, unit, kind);
+    for (int slot = 0; slot < SHERDI_UNIT_SEGMENTS; slot++) {
+        const sherdi_segment *segment = gradient_segment(plan, unit, slot);
 
         if (segment != NULL) {
             SHERDI_TRY(segment_complete(program, segment));

@@ -248,8 +248,8 @@ static sherd_status unit_gather(const sherdi_program *program, int unit, sherd_p
         sherdi_program_unit(program, evicted)->is_gathered = 0;
     }
     state->is_gathered = 0; /* until all of it is on its way */
-    for (int kind = 0; kind < SHERDI_SEGMENT_KINDS; kind++) {
-        const sherdi_segment *segment = sherdi_unit_segment(program->plan, unit, kind);
+    for (int slot = 0; slot < SHERDI_UNIT_SEGMENTS; slot++) {
+        const sherdi_segment *segment = sherdi_unit_segment(program->plan, unit, slot);
 
         if (segment != NULL && segment->gather_offset != SHERDI_NO_OFFSET) {
             SHERDI_TRY(segment_gather(program, segment, place, &from));
@@ -336,8 +336,8 @@ static sherd_status unit_use(const sherdi_program *program, int unit, int is_bac
 {
     const sherdi_model_unit *info = &program->model->units[unit];
 
-    for (int kind = 0; kind < SHERDI_SEGMENT_KINDS; kind++) {
-        const sherdi_segment *segment = sherdi_unit_segment(program->plan, unit, kind);
+    for (int slot = 0; slot < SHERDI_UNIT_SEGMENTS; slot++) {
+        const sherdi_segment *segment = sherdi_unit_segment(program->plan, unit, slot);
 
         if (segment != NULL && !segment->is_bound) {
             SHERDI_TRY(segment_use(program, segment, is_backward));

@@ -385,7 +385,7 @@ static void frozen_empty_and_bound_parameters_have_their_address(void)
     static float       data[10];
     static float       grad[10];
     rig_options        options = {.stage = 2};
-    sherd_param_params frozen  = {.frozen = 1};
+    sherd_param_params frozen  = {.frozen = 1, .dtype = -1};
     sherd_world       *world;
     rig                r;
 

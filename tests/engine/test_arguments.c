@@ -155,7 +155,8 @@ static const known_struct BEFORE_SEAL[] = {
      call_param,
      {END(sherd_param_params, struct_size), END(sherd_param_params, name),
       END(sherd_param_params, ndim), END(sherd_param_params, shape), END(sherd_param_params, group),
-      END(sherd_param_params, frozen), END(sherd_param_params, atom_elems)}},
+      END(sherd_param_params, frozen), END(sherd_param_params, atom_elems),
+      END(sherd_param_params, dtype)}},
 };
 
 static const known_struct AFTER_SEAL[] = {

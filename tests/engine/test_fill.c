@@ -49,11 +49,11 @@ static void order_make(const rig *r, order how, int out[PARAMS])
     int      count = 0;
 
     for (int u = 0; u < LAYERS && how == ORDER_SEGMENTS; u++) {
-        for (int kind = 0; kind < SHERDI_SEGMENT_KINDS; kind++) {
+        for (int slot = 0; slot < SHERDI_UNIT_SEGMENTS; slot++) {
             for (int p = 0; p < PARAMS; p++) {
                 const sherdi_plan_param *place = &r->engine->plan->params[p];
 
-                if (place->segment == r->engine->plan->units[u].segments[kind]) {
+                if (place->segment == r->engine->plan->units[u].segments[slot]) {
                     out[count++] = p;
                 }
             }

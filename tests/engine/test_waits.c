@@ -167,7 +167,7 @@ static int window_do(rig *r, const wait_job *job)
 static void train_with_a_fault(sherd_world *world, void *raw)
 {
     wait_job          *job    = raw;
-    sherd_param_params frozen = {.frozen = 1};
+    sherd_param_params frozen = {.frozen = 1, .dtype = -1};
     int                failed = 0;
     sherd_step_report  report;
     rig                r;

@@ -64,6 +64,12 @@ static size_t param_elems(const toy_param *param)
     return elems;
 }
 
+/* The type in which the trainer reads it. */
+static sherd_dtype param_dtype(const toy_options *options, size_t p)
+{
+    return options->wide >> p & 1 ? SHERD_F32 : options->dtype;
+}
+
 static float noise(uint64_t stream, uint64_t index)
 {
     uint64_t state = stream * 0x100000001b3u + index;
@@ -94,6 +100,7 @@ const char *toy_json(const toy_options *options)
 {
     static _Thread_local char json[2048];
     char                      fixed_scale[64];
+    char                      comm[64] = "";
     const char *precision = options->dtype == SHERD_BF16  ? ", \"bf16\": {\"enabled\": true}"
                             : options->dtype != SHERD_F16 ? ""
                             : options->loss_scale != 0
@@ -102,21 +109,29 @@ const char *toy_json(const toy_options *options)
 
     (void)snprintf(fixed_scale, sizeof(fixed_scale),
                    ", \"fp16\": {\"enabled\": true, \"loss_scale\": %g}", options->loss_scale);
+    if (options->comm != NULL) {
+        (void)snprintf(comm, sizeof(comm), ", \"communication_data_type\": \"%s\"", options->comm);
+    }
     (void)snprintf(
         json, sizeof(json),
         "{\"train_micro_batch_size_per_gpu\": 1, \"gradient_accumulation_steps\": %d,"
         "\"gradient_clipping\": %g, \"optimizer\": {\"type\": \"%s\", \"params\": {"
         "\"lr\": 0.01, \"betas\": [0.9, 0.95], \"eps\": 1e-8, \"weight_decay\": 0.1%s}},"
         "\"zero_optimization\": {\"stage\": %d, \"stage3_param_persistence_threshold\": 4%s}"
-        "%s%s}",
+        "%s%s%s}",
         options->accumulation, options->clip, options->lamb ? "Lamb" : "AdamW",
         options->lamb == 2 ? ", \"lamb_form\": \"paper\", \"max_coeff\": 2.5" : "", options->stage,
-        options->zero_extra == NULL ? "" : options->zero_extra, precision,
+        options->zero_extra == NULL ? "" : options->zero_extra, precision, comm,
         options->top_extra == NULL ? "" : options->top_extra);
     return json;
 }
 
 void toy_declare(sherd_engine *engine, sherd_unit *units, sherd_param *params)
+{
+    toy_declare_wide(engine, 0, units, params);
+}
+
+void toy_declare_wide(sherd_engine *engine, unsigned wide, sherd_unit *units, sherd_param *params)
 {
     sherd_group_params group;
     sherd_group        bias_group;
@@ -143,6 +158,7 @@ void toy_declare(sherd_engine *engine, sherd_unit *units, sherd_param *params)
         param.ndim   = PARAMS[p].ndim;
         param.group  = PARAMS[p].group;
         param.frozen = PARAMS[p].is_frozen;
+        param.dtype  = wide >> p & 1 ? SHERD_F32 : -1;
         memcpy(param.shape, PARAMS[p].shape, sizeof(PARAMS[p].shape));
         CHECK_OK(sherd_param_add(engine, units[PARAMS[p].unit], &param, &params[p]));
     }
@@ -175,7 +191,7 @@ typedef struct toy_work {
 
 static void work_run(const toy_work *work, const void *data, void *grad)
 {
-    sherd_dtype dtype = work->t->options->dtype;
+    sherd_dtype dtype = param_dtype(work->t->options, work->p);
 
     for (size_t i = 0; i < param_elems(&PARAMS[work->p]); i++) {
         float weight = load(data, i, dtype);
@@ -212,8 +228,9 @@ static void work_do(toy *t, const toy_work *what)
 /* On the host, whatever memory it is. */
 static void work_do(toy *t, const toy_work *work)
 {
-    size_t len = param_elems(&PARAMS[work->p]) * sherd_dtype_bytes(t->options->dtype);
-    float  data[MOST_ELEMS], grad[MOST_ELEMS];
+    size_t len =
+        param_elems(&PARAMS[work->p]) * sherd_dtype_bytes(param_dtype(t->options, work->p));
+    float data[MOST_ELEMS], grad[MOST_ELEMS];
 
     CHECK_OK(sherd_copy(t->engine, data, work->data, len));
     if (work->grad != NULL) {
@@ -302,9 +319,9 @@ static void *bound_memory(toy *t, size_t p)
     sherdi_backend *lane = (sherdi_backend *)(uintptr_t)sherdi_world_backend(t->world);
     void           *memory;
 
-    CHECK_OK(lane->device->alloc(lane, &t->mem, SHERDI_MEM_CONTROL, SHERDI_MEMORY_DEVICE,
-                                 param_elems(&PARAMS[p]) * sherd_dtype_bytes(t->options->dtype),
-                                 &memory));
+    CHECK_OK(lane->device->alloc(
+        lane, &t->mem, SHERDI_MEM_CONTROL, SHERDI_MEMORY_DEVICE,
+        param_elems(&PARAMS[p]) * sherd_dtype_bytes(param_dtype(t->options, p)), &memory));
     return memory;
 }
 
@@ -320,7 +337,7 @@ static void toy_open(toy *t, sherd_world *world, const toy_options *options)
     CHECK_OK(sherd_config_parse(json, strlen(json), &config));
     CHECK_OK(sherd_engine_create(world, config, &t->engine));
     sherd_config_destroy(config);
-    toy_declare(t->engine, t->units, t->params);
+    toy_declare_wide(t->engine, options->wide, t->units, t->params);
     for (size_t p = 0; p < TOY_PARAMS && options->is_bound; p++) {
         t->bound_data[p] = bound_memory(t, p);
         t->bound_grad[p] = bound_memory(t, p);
@@ -422,15 +439,25 @@ void toy_train_threads(int world_size, const toy_options *options, toy_result *o
 static float rank_gradient(const toy_options *options, const plain_param *param, size_t p, size_t i,
                            int64_t n, float loss_scale)
 {
-    float g = plain_round(micro_gradient(n, p, i, param->weight[i], loss_scale), options->dtype);
+    sherd_dtype dtype = param_dtype(options, p);
+    float       g     = plain_round(micro_gradient(n, p, i, param->weight[i], loss_scale), dtype);
 
     if (options->skips_unit && PARAMS[p].unit == 2) {
         return 0;
     }
     if (p == 0) { /* used twice */
-        g = plain_round(g + micro_gradient(n, p, i, param->weight[i], loss_scale), options->dtype);
+        g = plain_round(g + micro_gradient(n, p, i, param->weight[i], loss_scale), dtype);
     }
     return g;
+}
+
+/* What a reduction rounds to. */
+static sherd_dtype comm_dtype(const toy_options *options, size_t p)
+{
+    return options->comm == NULL                ? param_dtype(options, p)
+           : strcmp(options->comm, "fp32") == 0 ? SHERD_F32
+           : strcmp(options->comm, "bf16") == 0 ? SHERD_BF16
+                                                : SHERD_F16;
 }
 
 /* Stages 2 and 3 reduce every micro-batch and add; 0 and 1 add on each rank and reduce once. */
@@ -438,9 +465,10 @@ static float window_gradient(const toy_options *options, const plain_param *para
                              size_t i, int world_size, int64_t first_micro, int window,
                              float loss_scale)
 {
-    int   is_late = options->stage < 2 && options->accumulation > 1;
-    float total   = 0;
-    float own[64];
+    sherd_dtype comm    = comm_dtype(options, p);
+    int         is_late = options->stage < 2 && options->accumulation > 1;
+    float       total   = 0;
+    float       own[64];
 
     memset(own, 0, sizeof(own));
     for (int k = 0; k < window; k++) {
@@ -450,18 +478,19 @@ static float window_gradient(const toy_options *options, const plain_param *para
             g[r] =
                 rank_gradient(options, param, p, i, (first_micro + k) * world_size + r, loss_scale);
             own[r] = k == 0 ? g[r] : own[r] + g[r];
+            g[r]   = plain_round(g[r], comm); /* as it travels, where that is narrower */
         }
         if (!is_late) {
-            float mean = plain_mean(g, world_size, options->dtype);
+            float mean = plain_mean(g, world_size, comm);
 
             total = k == 0 ? mean : total + mean;
         }
     }
     if (is_late) {
         for (int r = 0; r < world_size; r++) {
-            own[r] = plain_round(own[r], options->dtype);
+            own[r] = plain_round(own[r], comm);
         }
-        total = plain_mean(own, world_size, options->dtype);
+        total = plain_mean(own, world_size, comm);
     }
     return total;
 }
@@ -523,7 +552,7 @@ static void plain_params_open(plain_param *params, const toy_options *options)
         param->has_no_ratio = PARAMS[p].group == 1 && PARAMS[p].ndim <= 1;
         (void)toy_fill((void *)(uintptr_t)p, 0, param->elems, param->master);
         for (size_t i = 0; i < param->elems; i++) {
-            param->weight[i] = plain_round(param->master[i], options->dtype);
+            param->weight[i] = plain_round(param->master[i], param_dtype(options, p));
         }
     }
 }
@@ -566,6 +595,7 @@ void toy_reference(int world_size, const toy_options *options, toy_result *out)
             clip = options->clip / (norm + 1e-6);
         }
         for (size_t p = 0; p < TOY_PARAMS; p++) {
+            rule.dtype = param_dtype(options, p);
             if (!PARAMS[p].is_frozen) {
                 plain_update(&params[p], &rule, clip * unscale, step + 1);
             }

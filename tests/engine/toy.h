@@ -10,6 +10,11 @@
 #define TOY_PARAMS 9
 #define TOY_STEPS  3
 
+/* Parameters that are declared as fp32: of units that have others too, a frozen one, one without shape, the tied
+ * embedding; and all of them. */
+#define TOY_SOME_WIDE 0x2du
+#define TOY_ALL_WIDE  ((1u << TOY_PARAMS) - 1)
+
 typedef struct toy_options {
     int         stage;
     int         accumulation;
@@ -27,6 +32,8 @@ typedef struct toy_options {
     int         lamb; /* 0: AdamW; 1: LAMB in DeepSpeed's form, 2: in the paper's; the group of
                                   biases excludes parameters of one dimension */
     int         tells_params; /* fill param_fingerprints of the result, at some cost */
+    const char *comm;         /* communication_data_type; NULL: not given */
+    unsigned    wide;         /* bit p: parameter p is declared as fp32; TOY_ALL_WIDE: all are */
 } toy_options;
 
 typedef struct toy_result {
@@ -61,6 +68,8 @@ const char *toy_json(const toy_options *options);
 
 /** An engine with the toy's model declared, not sealed. */
 void toy_declare(sherd_engine *engine, sherd_unit *units, sherd_param *params);
+/** ... with the parameters of `wide` declared as fp32. */
+void toy_declare_wide(sherd_engine *engine, unsigned wide, sherd_unit *units, sherd_param *params);
 /** Its fill function; ctx is the parameter's number cast to a pointer. */
 sherd_status toy_fill(void *ctx, size_t first_elem, size_t count_elems, float *out);
 
