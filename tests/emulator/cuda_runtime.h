@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cassert>
 #include <cmath>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -105,14 +106,55 @@ int emulator_barrier(int value);
 
 /* Lanes of a warp that meet: the values of all in `mask`, by lane. Valid until leave. */
 #define EMULATOR_LANE_BYTES 16
-typedef struct emulator_meeting emulator_meeting;
-emulator_meeting               *emulator_meet(unsigned mask, const void *value, size_t len);
-const void *emulator_meeting_value(const emulator_meeting *meeting, unsigned lane);
-unsigned    emulator_meeting_lanes(const emulator_meeting *meeting); /* that came */
-void        emulator_meeting_leave(emulator_meeting *meeting);
-unsigned    emulator_lane(void);
-unsigned    emulator_active(void); /* lanes of this warp that have not ended */
-void       *emulator_shared(void); /* of the launch's shared bytes, 128-byte aligned */
+struct emulator_fiber;
+struct emulator_meeting {
+    unsigned        mask; /* 0: free */
+    unsigned        arrived;
+    unsigned        left;
+    bool            is_over; /* all have arrived or ended: who comes now means the next one */
+    emulator_fiber *waiting;
+    uint64_t        values[32][EMULATOR_LANE_BYTES / 8];
+};
+
+extern __thread unsigned emulator_lane_number;
+
+emulator_meeting *emulator_meet(unsigned mask, uint64_t low, uint64_t high);
+[[noreturn]] void emulator_no_such_lane(void);
+unsigned          emulator_active(void); /* lanes of this warp that have not ended */
+void             *emulator_shared(void); /* of the launch's shared bytes, 128-byte aligned */
+
+static inline unsigned emulator_lane(void)
+{
+    return emulator_lane_number;
+}
+
+template <typename T> static inline emulator_meeting *emulator_bring(unsigned mask, T value)
+{
+    static_assert(sizeof(T) <= EMULATOR_LANE_BYTES, "too large for a lane's value");
+    uint64_t words[2] = {0, 0};
+
+    memcpy(words, &value, sizeof(T));
+    return emulator_meet(mask, words[0], words[1]);
+}
+
+template <typename T> static inline T emulator_value(const emulator_meeting *meeting, unsigned lane)
+{
+    T value;
+
+    if ((meeting->arrived >> lane & 1) == 0) {
+        emulator_no_such_lane();
+    }
+    memcpy(&value, meeting->values[lane], sizeof(T));
+    return value;
+}
+
+static inline void emulator_meeting_leave(emulator_meeting *meeting)
+{
+    meeting->left |= 1u << emulator_lane();
+    if (meeting->left == meeting->arrived) {
+        meeting->mask = 0;
+    }
+}
 
 static inline void __syncthreads(void)
 {
@@ -136,16 +178,14 @@ static inline int __syncthreads_and(int predicate)
 
 static inline void __syncwarp(unsigned mask = 0xffffffffu)
 {
-    emulator_meeting_leave(emulator_meet(mask, nullptr, 0));
+    emulator_meeting_leave(emulator_meet(mask, 0, 0));
 }
 
 template <typename T> static inline T emulator_shuffle(unsigned mask, T value, unsigned source)
 {
-    static_assert(sizeof(T) <= EMULATOR_LANE_BYTES, "too large for a shuffle");
-    emulator_meeting *meeting = emulator_meet(mask, &value, sizeof(T));
-    T                 result;
+    emulator_meeting *meeting = emulator_bring(mask, value);
+    T                 result  = emulator_value<T>(meeting, source);
 
-    memcpy(&result, emulator_meeting_value(meeting, source), sizeof(T));
     emulator_meeting_leave(meeting);
     return result;
 }
@@ -191,16 +231,15 @@ static inline T __shfl_up_sync(unsigned mask, T value, unsigned by, int width = 
 template <typename T, typename F>
 static inline T emulator_combine(unsigned mask, T value, F combine)
 {
-    emulator_meeting *meeting  = emulator_meet(mask, &value, sizeof(T));
-    unsigned          lanes    = emulator_meeting_lanes(meeting);
+    emulator_meeting *meeting  = emulator_bring(mask, value);
+    unsigned          lanes    = meeting->arrived;
     T                 result   = T();
     bool              is_first = true;
 
     for (unsigned lane = 0; lane < 32; lane++) {
         if ((lanes >> lane & 1) != 0) {
-            T other;
+            T other = emulator_value<T>(meeting, lane);
 
-            memcpy(&other, emulator_meeting_value(meeting, lane), sizeof(T));
             result   = is_first ? other : combine(result, other);
             is_first = false;
         }

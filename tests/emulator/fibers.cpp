@@ -1,6 +1,7 @@
 /* See fibers.h. A fiber runs threads of the block one after another, without a switch, until one of them has to
- * wait; then the next fiber starts, or goes on if all threads have started. So a kernel that never waits
- * runs as a plain loop. Fibers of one real thread never run at once and never leave it. */
+ * wait; then one that waits no longer goes on, or the next thread starts. So a kernel that never waits runs as a plain
+ * loop, and a warp goes as far as it can before the next one starts: few stacks are in use at once. Fibers of one real
+ * thread never run at once and never leave it. */
 #include "fibers.h"
 
 #include <pthread.h>
@@ -31,10 +32,11 @@
 #include <sanitizer/tsan_interface.h>
 #endif
 
-__thread uint3 threadIdx;
-__thread uint3 blockIdx;
-__thread uint3 blockDim;
-__thread uint3 gridDim;
+__thread uint3    threadIdx;
+__thread uint3    blockIdx;
+__thread uint3    blockDim;
+__thread uint3    gridDim;
+__thread unsigned emulator_lane_number;
 
 #define MAX_THREADS 1024
 #define MAX_WARPS   (MAX_THREADS / 32)
@@ -42,14 +44,9 @@ __thread uint3 gridDim;
 /* Meetings of one warp that are open at once: masks that do not overlap, and the one being left. */
 #define WARP_MEETINGS 64
 #define SHARED_BYTES  ((size_t)228 << 10)
-
-struct emulator_meeting {
-    unsigned mask; /* 0: free */
-    unsigned arrived;
-    unsigned left;
-    bool     is_over; /* all have arrived: who comes now means the next one */
-    alignas(16) unsigned char values[32][EMULATOR_LANE_BYTES];
-};
+/* Stacks begin at different lines of a page, or a cache would hold few of them. */
+#define STACK_COLOURS     31
+#define STACK_COLOUR_STEP 128
 
 /* ----------------------------------------------------------- contexts -- */
 
@@ -69,33 +66,40 @@ struct context {
 #endif
 };
 
+/* Inlined where a fiber waits and entered by jumps: the processor foresees returns by the calls before them, and a return
+ * on another stack is never what it foresaw. So a switch between lanes at the same place costs little. */
+#define ALWAYS_INLINE inline __attribute__((always_inline))
+
 #if defined(__x86_64__)
-/* Keeps what a call must keep on the old stack and takes it from the new one. */
-extern "C" void emulator_switch(void **from, void *to);
-asm(".text\n"
-    ".globl emulator_switch\n"
-    ".hidden emulator_switch\n"
-    ".type emulator_switch, @function\n"
-    "emulator_switch:\n"
-    "    pushq %rbp\n"
-    "    pushq %rbx\n"
-    "    pushq %r12\n"
-    "    pushq %r13\n"
-    "    pushq %r14\n"
-    "    pushq %r15\n"
-    "    movq %rsp, (%rdi)\n"
-    "    movq %rsi, %rsp\n"
-    "    popq %r15\n"
-    "    popq %r14\n"
-    "    popq %r13\n"
-    "    popq %r12\n"
-    "    popq %rbx\n"
-    "    popq %rbp\n"
-    "    ret\n"
-    ".size emulator_switch, . - emulator_switch\n");
+/* Keeps what the compiler cannot be told to, and where to go on, on the old stack; below what a leaf may use of it. */
+static ALWAYS_INLINE void stack_switch(void **from, void *to)
+{
+    asm volatile("leaq -128(%%rsp), %%rsp\n\t"
+                 "pushq %%rbp\n\t"
+                 "leaq 1f(%%rip), %%rax\n\t"
+                 "pushq %%rax\n\t"
+                 "movq %%rsp, (%%rdi)\n\t"
+                 "movq %%rsi, %%rsp\n\t"
+                 "popq %%rax\n\t"
+                 "jmp *%%rax\n\t"
+                 "1:\n\t"
+                 "popq %%rbp\n\t"
+                 "leaq 128(%%rsp), %%rsp"
+                 : "+D"(from), "+S"(to)
+                 :
+                 : "rax", "rbx", "rcx", "rdx", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15",
+                   "memory", "cc", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7",
+                   "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15");
+#ifdef __AVX512F__
+    asm volatile("" ::
+                     : "xmm16", "xmm17", "xmm18", "xmm19", "xmm20", "xmm21", "xmm22", "xmm23",
+                       "xmm24", "xmm25", "xmm26", "xmm27", "xmm28", "xmm29", "xmm30", "xmm31", "k1",
+                       "k2", "k3", "k4", "k5", "k6", "k7");
+#endif
+}
 #endif
 
-static void context_switch(context *from, context *to)
+static ALWAYS_INLINE void context_switch(context *from, context *to)
 {
 #ifdef EMULATOR_ASAN
     __sanitizer_start_switch_fiber(&from->fake_stack, to->stack, to->stack_bytes);
@@ -104,7 +108,7 @@ static void context_switch(context *from, context *to)
     __tsan_switch_to_fiber(to->tsan, 0);
 #endif
 #if defined(__x86_64__)
-    emulator_switch(&from->stack_pointer, to->stack_pointer);
+    stack_switch(&from->stack_pointer, to->stack_pointer);
 #else
     (void)swapcontext(&from->saved, &to->saved);
 #endif
@@ -115,28 +119,32 @@ static void context_switch(context *from, context *to)
 
 /* ----------------------------------------------------------- machine -- */
 
-struct fiber {
-    context        where;
-    unsigned char *stack;
-    uint3          thread;
-    unsigned       linear; /* its thread's number in the block */
-    fiber         *next, *previous;
+struct emulator_fiber {
+    context         where;
+    unsigned char  *stack;
+    uint3           thread;
+    unsigned        linear; /* its thread's number in the block */
+    emulator_fiber *next;   /* idle, ready or waiting for the same */
 };
+
+typedef emulator_fiber fiber;
 
 /* What runs blocks on one real thread. */
 struct machine {
     machine *next; /* spare */
     context  home;
-    fiber   *current; /* nullptr: at home */
-    fiber   *idle;    /* by next */
-    unsigned ring;    /* fibers that have an unfinished thread */
+    fiber   *current;
+    fiber   *idle;  /* by next */
+    fiber   *ready; /* by next: what they waited for has come */
+    unsigned made;  /* fibers */
 
     emulator_work *work;
     unsigned       order;
     unsigned       threads, started, live; /* of the block */
-    unsigned       ended[MAX_WARPS];       /* lanes, a mask */
-    unsigned       stalls;                 /* switches since something happened */
+    unsigned       ended[MAX_WARPS];   /* lanes, a mask; those that no warp of the block has too */
+    unsigned       meeting[MAX_WARPS]; /* lanes that wait in a meeting */
 
+    fiber   *barrier_waiting; /* by next */
     unsigned barrier_arrived;
     unsigned barrier_generation;
     int      barrier_sums[2];
@@ -173,31 +181,82 @@ static void *map_bytes(size_t len, size_t guard)
     return memory + guard;
 }
 
-/* Threads that have started on `fiber` until it has to give way for good. */
+static void fibers_wake(machine *m, fiber **waiting)
+{
+    while (*waiting != nullptr) {
+        fiber *f = *waiting;
+
+        *waiting = f->next;
+        f->next  = m->ready;
+        m->ready = f;
+    }
+}
+
+static void barrier_open(machine *m)
+{
+    m->barrier_arrived = 0;
+    m->barrier_generation++;
+    m->barrier_sums[m->barrier_generation & 1] = 0;
+    fibers_wake(m, &m->barrier_waiting);
+}
+
+static void meetings_without(machine *m, unsigned warp);
+
+static void thread_end(machine *m, unsigned linear)
+{
+    m->live--;
+    m->ended[linear / 32] |= 1u << linear % 32;
+    if (m->meeting[linear / 32] > 0) {
+        meetings_without(m, linear / 32);
+    }
+    if (m->live > 0 && m->barrier_arrived == m->live) {
+        barrier_open(m);
+    }
+}
+
+static uint3 thread_index(unsigned linear)
+{
+    if (linear < blockDim.x) { /* without a division: most blocks are lines */
+        return {linear, 0, 0};
+    }
+    return {linear % blockDim.x, linear / blockDim.x % blockDim.y,
+            linear / blockDim.x / blockDim.y};
+}
+
+/* Threads that nobody has started, one after another. */
 static void fiber_work(machine *m, fiber *f)
 {
     while (m->started < m->threads) {
         unsigned linear = (m->order & 1) != 0 ? m->threads - 1 - m->started : m->started;
 
         m->started++;
-        m->stalls = 0;
-        f->linear = linear;
-        f->thread = {linear % blockDim.x, linear / blockDim.x % blockDim.y,
-                     linear / blockDim.x / blockDim.y};
-        threadIdx = f->thread;
+        f->linear            = linear;
+        f->thread            = thread_index(linear);
+        threadIdx            = f->thread;
+        emulator_lane_number = linear % 32;
         m->work->thread();
-        m->live--;
-        m->stalls = 0;
-        m->ended[f->linear / 32] |= 1u << f->linear % 32;
-        if (m->live > 0 && m->barrier_arrived == m->live) {
-            m->barrier_arrived = 0;
-            m->barrier_generation++;
-            m->barrier_sums[m->barrier_generation & 1] = 0;
-        }
+        thread_end(m, f->linear);
     }
 }
 
 static fiber *fiber_take(machine *m);
+
+/* Leaves `from` for a fiber that is ready, or else for one that starts the next thread. */
+static ALWAYS_INLINE void machine_go_on(machine *m, context *from)
+{
+    fiber *f = m->ready;
+
+    if (f != nullptr) {
+        m->ready = f->next;
+    } else if (m->started < m->threads) {
+        f = fiber_take(m);
+    } else {
+        die("threads wait for others that do not come (a barrier, shuffle or vote that not all "
+            "of its lanes reach)");
+    }
+    m->current = f;
+    context_switch(from, &f->where);
+}
 
 static void fiber_main(void)
 {
@@ -207,19 +266,12 @@ static void fiber_main(void)
     for (;;) {
         machine *m = here;
         fiber   *f = m->current;
-        fiber   *next;
 
         fiber_work(m, f);
-        next              = f->next == f ? nullptr : f->next;
-        f->previous->next = f->next;
-        f->next->previous = f->previous;
-        m->ring--;
-        f->next    = m->idle; /* not used before the switch is over: one real thread */
-        m->idle    = f;
-        m->current = next;
-        if (next != nullptr) {
-            threadIdx = next->thread;
-            context_switch(&f->where, &next->where);
+        f->next = m->idle; /* not used before the switch is over: one real thread */
+        m->idle = f;
+        if (m->live > 0) {
+            machine_go_on(m, &f->where);
         } else {
             context_switch(&f->where, &m->home);
         }
@@ -236,19 +288,18 @@ static fiber *fiber_take(machine *m)
     }
     f        = new fiber();
     f->stack = (unsigned char *)map_bytes(STACK_BYTES, 4096);
+
+    size_t bytes = STACK_BYTES - m->made++ % STACK_COLOURS * STACK_COLOUR_STEP;
 #if defined(__x86_64__)
-    void **top = (void **)(void *)(f->stack + STACK_BYTES);
+    void **top = (void **)(void *)(f->stack + bytes);
 
     *--top = nullptr; /* fiber_main's return address; the stack is as after a call */
     *--top = (void *)fiber_main;
-    for (int i = 0; i < 6; i++) {
-        *--top = nullptr;
-    }
     f->where.stack_pointer = top;
 #else
     (void)getcontext(&f->where.saved);
     f->where.saved.uc_stack.ss_sp   = f->stack;
-    f->where.saved.uc_stack.ss_size = STACK_BYTES;
+    f->where.saved.uc_stack.ss_size = bytes;
     f->where.saved.uc_link          = nullptr;
     makecontext(&f->where.saved, fiber_main, 0);
 #endif
@@ -262,43 +313,16 @@ static fiber *fiber_take(machine *m)
     return f;
 }
 
-static void fiber_enter(machine *m, context *from)
-{
-    fiber *f = fiber_take(m);
-
-    if (m->ring == 0) {
-        f->next     = f;
-        f->previous = f;
-    } else {
-        f->previous                = m->current;
-        f->next                    = m->current->next;
-        m->current->next->previous = f;
-        m->current->next           = f;
-    }
-    m->ring++;
-    m->current = f;
-    context_switch(from, &f->where);
-}
-
-/* Lets the others go on; returns when it is this fiber's turn again. */
-static void fiber_yield(machine *m)
+/* Lets others go on until one of them wakes those in the list. */
+static ALWAYS_INLINE void fiber_wait(machine *m, fiber **waiting)
 {
     fiber *f = m->current;
 
-    if (m->started < m->threads) {
-        fiber_enter(m, &f->where);
-    } else {
-        if (++m->stalls > 2 * m->ring + 8) {
-            die("threads wait for others that do not come (a barrier, shuffle or vote that not all "
-                "of its lanes reach)");
-        }
-        m->current = f->next;
-        threadIdx  = f->next->thread;
-        if (f->next != f) {
-            context_switch(&f->where, &f->next->where);
-        }
-    }
-    threadIdx = f->thread;
+    f->next  = *waiting;
+    *waiting = f;
+    machine_go_on(m, &f->where);
+    threadIdx            = f->thread;
+    emulator_lane_number = f->linear % 32;
 }
 
 /* ----------------------------------------------------------- meetings -- */
@@ -310,54 +334,50 @@ int emulator_barrier(int value)
 
     m->barrier_sums[generation & 1] += value;
     if (++m->barrier_arrived == m->live) {
-        m->barrier_arrived = 0;
-        m->barrier_generation++;
-        m->barrier_sums[m->barrier_generation & 1] = 0;
-        m->stalls                                  = 0;
+        barrier_open(m);
     } else {
-        while (m->barrier_generation == generation) {
-            fiber_yield(m);
-        }
+        fiber_wait(m, &m->barrier_waiting);
     }
     return m->barrier_sums[generation & 1];
 }
 
-unsigned emulator_lane(void)
-{
-    return here->current->linear % 32;
-}
-
 unsigned emulator_active(void)
 {
-    machine *m     = here;
-    unsigned warp  = m->current->linear / 32;
-    unsigned lanes = m->threads - warp * 32 >= 32 ? 0xffffffffu : (1u << m->threads % 32) - 1;
+    machine *m = here;
 
-    return lanes & ~m->ended[warp];
+    return ~m->ended[m->current->linear / 32];
 }
 
-/* All lanes of the mask have come or ended. */
-static bool is_complete(const emulator_meeting *meeting)
+/* Whether all lanes of the mask have come or ended; then those that wait go on. */
+static bool meeting_is_over(machine *m, emulator_meeting *meeting, unsigned warp)
 {
-    return meeting->is_over || (meeting->mask & emulator_active() & ~meeting->arrived) == 0;
+    if (!meeting->is_over && (meeting->mask & ~m->ended[warp] & ~meeting->arrived) == 0) {
+        meeting->is_over = true;
+        fibers_wake(m, &meeting->waiting);
+    }
+    return meeting->is_over;
 }
 
-emulator_meeting *emulator_meet(unsigned mask, const void *value, size_t len)
+/* A lane of the warp has ended: others may have waited for it alone. */
+static void meetings_without(machine *m, unsigned warp)
 {
-    machine          *m     = here;
-    unsigned          warp  = m->current->linear / 32;
-    unsigned          lane  = m->current->linear % 32;
-    emulator_meeting *all   = m->meetings + warp * WARP_MEETINGS;
-    emulator_meeting *found = nullptr;
+    emulator_meeting *all = m->meetings + warp * WARP_MEETINGS;
+
+    for (int i = 0; i < WARP_MEETINGS; i++) {
+        if (all[i].mask != 0) {
+            (void)meeting_is_over(m, &all[i], warp);
+        }
+    }
+}
+
+/* The open meeting of these lanes that this one has not come to, or a new one. */
+static emulator_meeting *meeting_find(emulator_meeting *all, unsigned mask, unsigned lane)
+{
     emulator_meeting *empty = nullptr;
 
-    if ((mask >> lane & 1) == 0) {
-        die("a thread calls a warp function whose mask does not have it");
-    }
     for (int i = 0; i < WARP_MEETINGS; i++) {
-        if (all[i].mask == mask && (all[i].arrived >> lane & 1) == 0 && !is_complete(&all[i])) {
-            found = &all[i];
-            break;
+        if (all[i].mask == mask && (all[i].arrived >> lane & 1) == 0 && !all[i].is_over) {
+            return &all[i];
         }
         if (all[i].mask == 0 && empty == nullptr) {
             empty = &all[i];
@@ -366,47 +386,42 @@ emulator_meeting *emulator_meet(unsigned mask, const void *value, size_t len)
             break; /* the first are used first */
         }
     }
-    if (found == nullptr) {
-        if (empty == nullptr) {
-            die("too many warp functions at once");
-        }
-        found          = empty;
-        found->mask    = mask;
-        found->arrived = 0;
-        found->left    = 0;
-        found->is_over = false;
+    if (empty == nullptr) {
+        die("too many warp functions at once");
     }
-    if (len > 0) {
-        memcpy(found->values[lane], value, len);
+    empty->mask    = mask;
+    empty->arrived = 0;
+    empty->left    = 0;
+    empty->is_over = false;
+    empty->waiting = nullptr;
+    return empty;
+}
+
+emulator_meeting *emulator_meet(unsigned mask, uint64_t low, uint64_t high)
+{
+    machine          *m    = here;
+    unsigned          warp = m->current->linear / 32;
+    unsigned          lane = emulator_lane_number;
+    emulator_meeting *found;
+
+    if ((mask >> lane & 1) == 0) {
+        die("a thread calls a warp function whose mask does not have it");
     }
+    found                  = meeting_find(m->meetings + warp * WARP_MEETINGS, mask, lane);
+    found->values[lane][0] = low;
+    found->values[lane][1] = high;
     found->arrived |= 1u << lane;
-    m->stalls = 0; /* at most one arrival of each lane without another event */
-    while (!is_complete(found)) {
-        fiber_yield(m);
+    if (!meeting_is_over(m, found, warp)) {
+        m->meeting[warp]++;
+        fiber_wait(m, &found->waiting);
+        m->meeting[warp]--;
     }
-    found->is_over = true;
     return found;
 }
 
-unsigned emulator_meeting_lanes(const emulator_meeting *meeting)
+void emulator_no_such_lane(void)
 {
-    return meeting->arrived;
-}
-
-const void *emulator_meeting_value(const emulator_meeting *meeting, unsigned lane)
-{
-    if ((meeting->arrived >> lane & 1) == 0) {
-        die("a shuffle reads a lane that is not in its mask, or has ended");
-    }
-    return meeting->values[lane];
-}
-
-void emulator_meeting_leave(emulator_meeting *meeting)
-{
-    meeting->left |= 1u << emulator_lane();
-    if (meeting->left == meeting->arrived) {
-        meeting->mask = 0;
-    }
+    die("a shuffle reads a lane that is not in its mask, or has ended");
 }
 
 void *emulator_shared(void)
@@ -487,17 +502,16 @@ static void block_run(machine *m, unsigned shared_bytes)
 {
     m->started            = 0;
     m->live               = m->threads;
-    m->stalls             = 0;
     m->barrier_arrived    = 0;
     m->barrier_sums[0]    = 0;
     m->barrier_sums[1]    = 0;
     m->barrier_generation = 0;
     memset(m->ended, 0, sizeof(m->ended));
-    memset(m->shared, 0xd5, shared_bytes); /* a block finds garbage */
-    fiber_enter(m, &m->home);
-    if (m->live != 0) {
-        die("threads of a block were left");
+    if (m->threads % 32 != 0) {
+        m->ended[m->threads / 32] = ~0u << m->threads % 32;
     }
+    memset(m->shared, 0xd5, shared_bytes); /* a block finds garbage */
+    machine_go_on(m, &m->home);
 }
 
 void emulator_grid_run(emulator_work *work, dim3 grid, dim3 block, size_t shared_bytes,

@@ -88,37 +88,31 @@ static inline void mma_sync(fragment<accumulator, 16, 16, 16, float>         &d,
                             const fragment<matrix_b, 16, 16, 16, T, LayoutB> &b,
                             const fragment<accumulator, 16, 16, 16, float>   &c)
 {
-    const T *own_a = a.x;
-    const T *own_b = b.x;
-    const T *lanes_a[32];
-    float    widened_b[256];
+    struct tiles { /* of one lane, 8 elements each, widened once for all */
+        const float *a, *b;
+    };
+    float    own_a[8], own_b[8];
     float    sums[8];
+    tiles    lanes[32];
     unsigned row = emulator_lane() / 2;
     unsigned col = emulator_lane() % 2 * 8;
 
-    emulator_meeting *meeting_a = emulator_meet(0xffffffffu, &own_a, sizeof(own_a));
-    for (unsigned lane = 0; lane < 32; lane++) {
-        memcpy(&lanes_a[lane], emulator_meeting_value(meeting_a, lane), sizeof(own_a));
-    }
-    emulator_meeting_leave(meeting_a);
-    emulator_meeting *meeting_b = emulator_meet(0xffffffffu, &own_b, sizeof(own_b));
-    for (unsigned lane = 0; lane < 32; lane++) {
-        const T *other;
-
-        memcpy(&other, emulator_meeting_value(meeting_b, lane), sizeof(other));
-        for (unsigned i = 0; i < 8; i++) {
-            widened_b[lane * 8 + i] = (float)other[i];
-        }
-    }
-    emulator_meeting_leave(meeting_b);
     for (unsigned i = 0; i < 8; i++) {
-        sums[i] = c.x[i];
+        own_a[i] = (float)a.x[i];
+        own_b[i] = (float)b.x[i];
+        sums[i]  = c.x[i];
     }
+    emulator_meeting *meeting = emulator_bring(0xffffffffu, tiles{own_a, own_b});
+    for (unsigned lane = 0; lane < 32; lane++) {
+        lanes[lane] = emulator_value<tiles>(meeting, lane);
+    }
+    emulator_meeting_leave(meeting);
     for (unsigned k = 0; k < 16; k++) {
-        float left = (float)lanes_a[row * 2 + k / 8][k % 8];
+        float        left  = lanes[row * 2 + k / 8].a[k % 8];
+        const float *right = lanes[k * 2 + col / 8].b;
 
         for (unsigned i = 0; i < 8; i++) {
-            sums[i] += left * widened_b[k * 16 + col + i];
+            sums[i] += left * right[i];
         }
     }
     __syncwarp(); /* others read this lane's fragments until here */
