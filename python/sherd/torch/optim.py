@@ -107,14 +107,15 @@ def check_groups(groups: Groups, division: Division) -> None:
 # --------------------------------------------------------------- following --
 
 class EngineOptimizer(torch.optim.Optimizer):
-    """The engine's optimizer as torch's schedulers see it. Updates are made by engine.step()."""
+    """The engine's optimizer as torch's schedulers see it. Updates are made by engine.step(): `step` does nothing here, for
+    loops that call both, as with DeepSpeed."""
 
     def __init__(self, groups: Groups) -> None:
         super().__init__([{"params": own, **values} for own, values in zip(groups.tensors, groups.values)],
                          groups.values[0])
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
-        raise StateError(STEP)
+        return closure() if closure is not None else None
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """The engine clears gradients itself."""
