@@ -85,6 +85,7 @@ typedef struct sherdi_settings {
     int    vendor_reduction; /* outside the promise of equal bits */
     int    free_packing;     /* gathers have a place each, units no address */
     size_t eval_keep_units;  /* gathered units of EVAL with places of their own */
+    int    skips_unused;     /* a unit that no rank reached in a window is not updated */
 
     /* offload */
     sherdi_offload_settings offload_state, offload_param;

@@ -50,6 +50,8 @@
       "stage 3: each gather of a unit has a place of its own, which may take less memory where sizes and orders are irregular; no parameter has one address then (sherd_param_address)") \
     X(EVAL_KEEP, "sherd.eval_keep_units", SIZE, (SETS(eval_keep_units), NUMBER(0), RANGE(0, 131072)), \
       "stage 3: so many units, the first of the order of EVAL that are gathered, have places of their own, which no other unit of EVAL takes: between sherd_eval_begin and sherd_eval_end they are gathered once; not with sherd.free_packing") \
+    X(UNUSED_UNITS, "sherd.unused_units", TEXT, (SETS(skips_unused), FIRST("zero"), CHOICES("zero|skip")), \
+      "what an update does with a unit that no rank reached in the window: zero is its gradient (the moments fade, the weights decay), or skip it (neither weights nor state change, as torch does with a grad of None)") \
     X(HIDDEN_SIZE, "sherd.hidden_size", INT, (RANGE(1, INT_MAX), NULLABLE), \
       "width of the model: what \"auto\" bucket sizes are computed from; the program gives it") \
     /* ---- precision ---- */ \

@@ -211,6 +211,7 @@ typedef struct sherdi_progress {
     int                staged_next;
     size_t            *held[SHERDI_RINGS]; /* by slot: the extent that was read into it */
     size_t             bounced;            /* blocks whose gradient went down in this walk */
+    int                is_updated; /* the parameters that are published next come from an update, else from what the state has */
 
     /* values that are given or asked for */
     sherdi_fill_extent *filled[SHERDI_RINGS];

@@ -53,6 +53,13 @@ static int writes_state(sherdi_walk walk)
     return walk == SHERDI_WALK_UPDATE || loads(walk);
 }
 
+/* A unit that no rank reached in the window, where those are left as they are. The ranks have agreed on the runs. */
+static int is_skipped(const sherdi_program *program, sherdi_walk walk, int unit)
+{
+    return has_gradient(walk) && program->plan->settings.skips_unused &&
+           sherdi_program_unit(program, unit)->uses.runs == 0;
+}
+
 /* ------------------------------------------------------------------ rings -- */
 
 /* An extent's turn is over: the slot takes the one that is as many further as there are slots. */
@@ -143,6 +150,26 @@ static sherd_status state_take(const sherdi_program *program, sherdi_walk walk,
                                program->plan->segments[block->segment].unit);
 }
 
+/* Whether the walk changes any block of the extent, of which this is the last. */
+static int extent_is_changed(const sherdi_program *program, sherdi_walk walk,
+                             const sherdi_block *block)
+{
+    const sherdi_plan *plan = program->plan;
+
+    for (size_t b = block_number(plan, block) + 1; b-- > 0;) {
+        const sherdi_block *other = &plan->blocks[b];
+
+        if (other->place == block->place && other->extent != block->extent) {
+            break;
+        }
+        if (other->place == block->place &&
+            !is_skipped(program, walk, plan->segments[other->segment].unit)) {
+            return writes_state(walk);
+        }
+    }
+    return 0;
+}
+
 static sherd_status state_give(const sherdi_program *program, sherdi_walk walk,
                                const sherdi_block *block)
 {
@@ -151,7 +178,7 @@ static sherd_status state_give(const sherdi_program *program, sherdi_walk walk,
     if (block->place != SHERDI_PLACE_STORAGE || !is_last_of_extent(program->plan, block)) {
         return SHERD_OK;
     }
-    if (writes_state(walk)) {
+    if (extent_is_changed(program, walk, block)) {
         SHERDI_TRY(
             sherdi_program_write(program, SHERDI_RING_STATE, block->extent, block->extent, unit));
     }
@@ -445,7 +472,10 @@ sherd_status sherdi_program_publish(const sherdi_program *program)
     const sherdi_plan *plan = program->plan;
 
     for (size_t s = 0; s < plan->num_segments; s++) {
-        SHERDI_TRY(resident_publish(program, &plan->segments[s], 0));
+        if (!program->progress->is_updated ||
+            !is_skipped(program, SHERDI_WALK_UPDATE, plan->segments[s].unit)) {
+            SHERDI_TRY(resident_publish(program, &plan->segments[s], 0));
+        }
     }
     return SHERD_OK;
 }
@@ -591,6 +621,18 @@ static sherd_status block_work(const sherdi_program *program, sherdi_walk walk,
     return publishes(walk) ? master_publish(program, segment, block, param) : SHERD_OK;
 }
 
+/* It stays as it is; its share of the fingerprint is counted. What was read ahead goes on. */
+static sherd_status block_pass(const sherdi_program *program, sherdi_walk walk,
+                               const sherdi_segment *segment, const sherdi_block *block)
+{
+    SHERDI_TRY(state_take(program, walk, block));
+    if (walk == SHERDI_WALK_UPDATE) {
+        SHERDI_TRY(master_count(program, segment, block, param_at(program->plan, segment, block)));
+    }
+    SHERDI_TRY(gradient_give(program, block));
+    return state_give(program, walk, block);
+}
+
 static sherd_status block_walk(const sherdi_program *program, sherdi_walk walk,
                                const sherdi_segment *segment, const sherdi_block *block)
 {
@@ -619,6 +661,12 @@ static sherd_status segment_walk(const sherdi_program *program, sherdi_walk walk
 {
     const sherdi_plan *plan = program->plan;
 
+    if (is_skipped(program, walk, segment->unit)) {
+        for (size_t b = 0; b < segment->num_blocks; b++) {
+            SHERDI_TRY(block_pass(program, walk, segment, &plan->blocks[segment->first_block + b]));
+        }
+        return SHERD_OK;
+    }
     if (has_gradient(walk) && segment->has_gradient && plan->is_deterministic && !plan->is_sliced) {
         SHERDI_TRY(slices_collect(program, segment));
     }
@@ -646,7 +694,8 @@ sherd_status sherdi_program_walk(const sherdi_program *program, sherdi_walk walk
     const sherdi_plan *plan = program->plan;
     size_t             from = offsetof(sherdi_scalars_head, fingerprint);
 
-    program->progress->bounced = 0;
+    program->progress->bounced    = 0;
+    program->progress->is_updated = walk == SHERDI_WALK_UPDATE;
     SHERDI_TRY(sherdi_program_clear(program, from, plan->scalars.results_bytes - from));
     if (walk != SHERDI_WALK_LOAD) {
         SHERDI_TRY(sherdi_program_read_ahead(program));

@@ -105,8 +105,9 @@ static void bench_open(bench *b, uint64_t seed)
     CHECK_OK(sherd_config_parse(b->what.json, strlen(b->what.json), &config));
     CHECK_OK(sherdi_config_resolve(config, b->what.world_size, &b->settings));
     sherd_config_destroy(config);
-    b->settings.is_debug = test_random(&state) % 16 == 0;
-    b->machine           = machine_of(b->what.is_bound ? 0 : test_random(&state) % 3);
+    b->settings.skips_unused = seed % 4 == 1;
+    b->settings.is_debug     = test_random(&state) % 16 == 0;
+    b->machine               = machine_of(b->what.is_bound ? 0 : test_random(&state) % 3);
 }
 
 /* Whether there are any: atoms that cannot be kept whole are refused. */
