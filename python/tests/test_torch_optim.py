@@ -167,7 +167,9 @@ class TestRefused(unittest.TestCase):
         config = {**SILENT, "optimizer": {"type": "AdamW", "params": {"lr": 1e-2}}}
         engine = sherd.torch.initialize(model_of(), config)
         with self.assertRaisesRegex(NotSupportedError, "GradScaler"):
-            torch.amp.GradScaler("cpu").step(engine.optimizer)
+            scaler = torch.amp.GradScaler("cpu")
+            scaler.scale(torch.ones(()))
+            scaler.step(engine.optimizer)
         with self.assertRaisesRegex(StateError, "save_checkpoint"):
             copy.copy(engine.optimizer.state_dict())
         engine.destroy()
