@@ -272,6 +272,7 @@ sherd_status sherd_param_add(sherd_engine *engine, sherd_unit unit,
     SHERDI_TRY(sherdi_api_check_out(out, "sherd_param_add"));
     sherd_param_params_init(&given);
     SHERDI_TRY(sherdi_api_read(params, SHERDI_API_PARAM_PARAMS, &given));
+    given.frozen |= engine->settings.optimizer->is_inference;
     return sherdi_model_add_param(&engine->model, unit, &given, out);
 }
 
@@ -597,6 +598,12 @@ static sherd_status unit_call_check(const sherd_engine *engine, sherd_unit unit,
     }
     if ((int)pass < SHERD_FORWARD || (int)pass > SHERD_EVAL) {
         return sherdi_fail(SHERD_E_INVAL, "pass %d does not exist", (int)pass);
+    }
+    if (pass == SHERD_BACKWARD && engine->settings.optimizer->is_inference) {
+        return sherdi_fail(SHERD_E_STATE,
+                           "unit %s: optimizer.type is none, and an engine for inference has no "
+                           "gradients; acquire it for FORWARD or EVAL",
+                           engine->model.units[unit].name);
     }
     return SHERD_OK;
 }

@@ -222,7 +222,7 @@ static void rule_effect(const sherd_config *config, int world_size, sherdi_confi
     case SHERDI_CONFIG_OPTIMIZER_TYPE:
         effect_missing(config, id,
                        "add \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 1e-4}} with "
-                       "the rate you want",
+                       "the rate you want, or \"type\": \"none\" for inference",
                        out);
         return;
     case SHERDI_CONFIG_WARMUP_MAX_LR:

@@ -85,7 +85,7 @@
     /* ---- optimizer ---- */ \
     X(OPTIMIZER, "optimizer", BLOCK, (CLOSED), "required, in the file or by the program") \
     X(OPTIMIZER_TYPE, "optimizer.type", TEXT, (SETS(optimizer), CHOICES(sherdi_optimizer_types + 1), ANY_CASE), \
-      "Adam decays weights as AdamW does unless adam_w_mode is false") \
+      "Adam decays weights as AdamW does unless adam_w_mode is false; none: an engine for inference, without gradients, state and steps (a choice of sherd's own)") \
     X(OPTIMIZER_PARAMS, "optimizer.params", BLOCK, (CLOSED, NULLABLE), \
       "for all parameter groups that do not say otherwise") \
     X(LR, "optimizer.params.lr", REAL, (SETS(lr), NUMBER(1e-3), RANGE(0, INFINITY), \

@@ -3,3 +3,4 @@
 SHERDI_OPTIMIZER("AdamW", sherdi_optimizer_adamw)
 SHERDI_OPTIMIZER("Adam", sherdi_optimizer_adam)
 SHERDI_OPTIMIZER("Lamb", sherdi_optimizer_lamb)
+SHERDI_OPTIMIZER("none", sherdi_optimizer_none)

@@ -70,7 +70,8 @@ struct sherdi_optimizer {
     sherdi_sweep          sweeps[SHERDI_MOST_SWEEPS];
     int                   num_sweeps;
     sherdi_grain          grain;
-    uint64_t state_tag; /* in the hash by which state files are known: what the parts mean;
+    int      is_inference; /* it updates nothing: no parameter is trainable, no pass is BACKWARD */
+    uint64_t state_tag;    /* in the hash by which state files are known: what the parts mean;
                                         0 adds nothing to it */
 
     /* Coefficients of a group's step, as the sweeps read them. */

@@ -311,7 +311,8 @@ sherd_status sherdi_plan_schedule(sherdi_plan *plan, const sherdi_model *model)
     static const sherd_pass TRAIN[] = {SHERD_FORWARD, SHERD_BACKWARD};
     static const sherd_pass EVAL[]  = {SHERD_EVAL};
 
-    SHERDI_TRY(sequence_make(plan, model, &plan->train, TRAIN, 2));
+    SHERDI_TRY(sequence_make(plan, model, &plan->train, TRAIN,
+                             plan->settings.optimizer->is_inference ? 1 : 2));
     SHERDI_TRY(sequence_make(plan, model, &plan->eval, EVAL, 1));
     SHERDI_TRY(gathers_schedule(plan, model, &plan->train));
     SHERDI_TRY(gathers_schedule(plan, model, &plan->eval));

@@ -117,10 +117,12 @@ static sherd_status fill_run(plain_run *run)
     return sherdi_program_generation(program, SHERDI_OP_COMMIT);
 }
 
-/* Micro-batches but for those between the second and the last are told; a window has at least one. */
+/* Micro-batches but for those between the second and the last are told; a window has at least one. Inference has no
+ * windows: one stands for all, and no boundary follows. */
 static sherd_status plain_run_all(plain_run *run, sherdi_told_parts parts)
 {
-    int micro = run->program.plan->settings.accumulation;
+    const sherdi_settings *settings = &run->program.plan->settings;
+    int                    micro = settings->optimizer->is_inference ? 1 : settings->accumulation;
 
     if (parts == SHERDI_TELL_FIRST) {
         SHERDI_TRY(fill_run(run));
@@ -131,7 +133,9 @@ static sherd_status plain_run_all(plain_run *run, sherdi_told_parts parts)
             break;
         }
     }
-    SHERDI_TRY(boundary_run(run));
+    if (!settings->optimizer->is_inference) {
+        SHERDI_TRY(boundary_run(run));
+    }
     run->phase = SHERDI_IN_EVAL;
     return pass_run(run, &run->program.plan->eval);
 }
@@ -199,7 +203,7 @@ static sherd_status op_count(void *ctx, sherdi_phase_name phase, const sherdi_op
 /* What every micro-batch moves is told as the first moves it; what later ones move beyond that is of the step. */
 static void counts_spread(counts *c, int accumulation)
 {
-    for (int medium = 0; medium < SHERDI_MEDIA && accumulation > 1; medium++) {
+    for (int medium = 0; medium < SHERDI_MEDIA && accumulation > 1 && c->micro_seen; medium++) {
         c->step[medium] +=
             (c->micro[1][medium] - c->micro[0][medium]) * (uint64_t)(accumulation - 1);
     }

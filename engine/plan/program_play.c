@@ -185,11 +185,12 @@ static sherd_status uses_sum(void *ctx, sherdi_phase_name phase, const sherdi_op
 static void prediction_fill(const play *p, sherd_prediction *out)
 {
     double micros      = p->plan->settings.accumulation;
-    double first       = p->marks[0];
+    int    is_all      = p->plan->settings.optimizer->is_inference; /* no boundary ends it */
+    double first       = is_all ? all_clocks(p) : p->marks[0];
     double later_micro = p->num_micros > 1 ? p->marks[1] - p->marks[0] : first;
 
     out->micro_s    = p->num_micros > 1 ? (first + later_micro * (micros - 1)) / micros : first;
-    out->boundary_s = all_clocks(p) - (p->num_micros > 1 ? p->marks[1] : p->marks[0]);
+    out->boundary_s = is_all ? 0 : all_clocks(p) - (p->num_micros > 1 ? p->marks[1] : p->marks[0]);
     out->step_s     = micros * out->micro_s + out->boundary_s;
     out->exposed_s  = out->step_s - micros * p->rates->compute_s;
 }

@@ -352,6 +352,10 @@ static sherd_status step_apply(sherd_engine *engine, const sherd_step_params *pa
 static sherd_status phase_check(const sherd_engine *engine, sherdi_phase wanted)
 {
     SHERDI_TRY(sherdi_engine_check_alive(engine));
+    if (engine->settings.optimizer->is_inference) {
+        return sherdi_fail(SHERD_E_STATE, "optimizer.type is none: an engine for inference has no "
+                                          "step; name an optimizer to train");
+    }
     if (engine->phase == wanted) {
         return SHERD_OK;
     }

@@ -1,0 +1,28 @@
+/* No optimizer: an engine for inference. All its parameters count as frozen (engine.c), so that it has neither gradients
+ * nor state, and no sweep ever runs; the plan has no backward (plan_schedule.c). */
+#include "engine/optimizers/optimizer.h"
+
+#include <assert.h>
+#include <string.h>
+
+static void none_coeffs(const sherdi_settings *settings, const sherdi_group_step *step, void *out)
+{
+    (void)settings, (void)step;
+    memset(out, 0, sizeof(float));
+}
+
+static void none_run(const sherdi_backend *lane, const sherdi_sweep_args *args)
+{
+    (void)lane, (void)args;
+    assert(!"an engine for inference has no block");
+}
+
+const sherdi_optimizer sherdi_optimizer_none = {
+    .parts        = {{"master", sizeof(float)}},
+    .num_parts    = 1,
+    .sweeps       = {{.reads = 1, .writes = 1, .writes_param = 1, .run = none_run}},
+    .num_sweeps   = 1,
+    .coeff_bytes  = sizeof(float),
+    .coeffs       = none_coeffs,
+    .is_inference = 1,
+};
