@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 from typing import Any, Callable, Iterator
 
+from sherd._interrupt import Interrupts
 from sherd._types import Types
 from sherd.errors import BY_STATUS, SherdError
 
@@ -45,6 +46,10 @@ def find_list(library: Path) -> Path:
                             f"in share/sherd of a folder above it; build and install sherd anew")
 
 
+# The first argument of calls that may wait for other ranks.
+_WAITING = ("sherd_world *", "sherd_engine *")
+
+
 class Library:
     """An opened libsherd. Its functions are attributes without the prefix: `lib.world_self(...)`.
 
@@ -61,6 +66,7 @@ class Library:
         self._names = {code: name for name, code in self.api["enums"]["sherd_status"].items()}
         self._dll = ctypes.CDLL(str(path))
         self._check_version()
+        self.interrupts = Interrupts(lambda world, why: self.world_abort(world, why))
         for name, entry in self.api["functions"].items():
             setattr(self, name.removeprefix("sherd_"), self._bind(name, entry))
 
@@ -77,6 +83,8 @@ class Library:
         function.restype = self.types.of(entry["returns"])
         if entry["returns"] == "sherd_status" and entry["must_use"]:
             function.errcheck = self._check
+            if entry["args"] and entry["args"][0]["type"] in _WAITING:
+                return self.interrupts.guarded(function)
         return function
 
     def _check(self, status: int, _function: Any, _arguments: Any) -> None:

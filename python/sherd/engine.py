@@ -42,6 +42,7 @@ class Engine:
             if own is not config:
                 own.destroy()
         self._handle: int | None = out.value
+        self._lib.interrupts.share(out.value, world.handle)
         self._end = weakref.finalize(self, _destroy, self._lib, out.value, os.getpid())  # at the program's end too
         self._shapes: list[tuple[int, ...]] = []
         self._dtypes: list[str | None] = []
@@ -356,6 +357,7 @@ class Engine:
 
 def _destroy(lib: Any, handle: int, process: int) -> None:
     """Of the process that made the engine, and not of a child that it has forked."""
+    lib.interrupts.forget(handle)
     if os.getpid() == process:
         lib.engine_destroy(handle)
 

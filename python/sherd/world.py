@@ -4,6 +4,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any, Sequence
 
+from sherd._interrupt import in_reach
 from sherd._library import encoded, library
 
 
@@ -17,6 +18,8 @@ class World:
     def __init__(self, handle: int) -> None:
         self._lib = library()
         self._handle: int | None = handle
+        if self.size > 1 and self.transport != "sim":
+            self._lib.interrupts.add(handle, handle)
 
     @classmethod
     def self(cls) -> "World":
@@ -29,12 +32,12 @@ class World:
 
         Collective over the job; blocks until all ranks have met. docs/launching.md has the variables.
         """
-        return cls(_made("world_from_env", _params(params)))
+        return cls(_met("world_from_env", _params(params)))
 
     @classmethod
     def create(cls, rank: int, world_size: int, rendezvous: str, **params: Any) -> "World":
         """An explicit meeting at "tcp://host:port" or "unix:///path". Collective, blocks."""
-        return cls(_made("world_create", rank, world_size, encoded(rendezvous), _params(params)))
+        return cls(_met("world_create", rank, world_size, encoded(rendezvous), _params(params)))
 
     @classmethod
     def simulate(cls, rank: int, world_size: int, **machine: Any) -> "World":
@@ -95,6 +98,7 @@ class World:
     def destroy(self) -> None:
         """Drops this reference; engines hold their own. May be called twice."""
         if self._handle is not None:
+            self._lib.interrupts.forget(self._handle)
             self._lib.world_destroy(self._handle)
             self._handle = None
 
@@ -117,3 +121,8 @@ def _made(call: str, *arguments: Any) -> int:
     getattr(library(), call)(*arguments, ctypes.byref(out))
     assert out.value is not None
     return out.value
+
+
+def _met(call: str, *arguments: Any) -> int:
+    """The same where ranks meet."""
+    return in_reach(lambda: _made(call, *arguments), library().world_destroy)

@@ -1,0 +1,200 @@
+"""What happens while the library waits for other ranks: Ctrl-C, other threads, forked children."""
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+import unittest
+from pathlib import Path
+from typing import Callable
+
+import ranks
+
+import sherd
+from sherd._library import library
+
+CONFIG = {"train_micro_batch_size_per_gpu": 1, "optimizer": {"type": "AdamW", "params": {"lr": 0.05}},
+          "zero_optimization": {"stage": 3}, "gradient_clipping": 0}
+LIMIT_NS = 40 * 10**9  # a test that hangs fails
+
+
+def when_waiting(action: Callable[[], None], is_waiting: Callable[[], bool]) -> None:
+    """Does `action` on a thread once the main thread is inside a call of the library."""
+    def run() -> None:
+        while not is_waiting():
+            time.sleep(0.001)
+        time.sleep(0.05)  # from there into C
+        action()
+
+    threading.Thread(target=run, daemon=True).start()
+
+
+def interrupt() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def in_call() -> bool:
+    return library().interrupts.is_waiting
+
+
+def in_meeting() -> bool:
+    return any(thread.name == "sherd-meeting" for thread in threading.enumerate())
+
+
+def engine_of(world: sherd.World) -> tuple[sherd.Engine, int, int]:
+    engine = sherd.Engine(world, CONFIG)
+    unit = engine.add_unit("u")
+    param = engine.add_param(unit, "w", [256])
+    engine.seal()
+    engine.fill(param, lambda first, out: None)
+    return engine, unit, param
+
+
+# --------------------------------------------------------------------- parts --
+
+def told() -> Path:
+    return Path(os.environ["SHERD_TEST_TOLD"])
+
+
+def wait_until_told() -> None:
+    while not told().exists():
+        time.sleep(0.01)
+
+
+def interrupted_in(world: sherd.World, call: Callable[[], object]) -> None:
+    """Rank 1 waits in `call` for a rank 0 that does not come; Ctrl-C ends that, and rank 0's `call` says who it was."""
+    if world.rank == 1:
+        when_waiting(interrupt, in_call)
+        try:
+            call()
+        except KeyboardInterrupt:
+            print("interrupted")
+        told().touch()
+    else:
+        wait_until_told()
+        try:
+            call()
+        except sherd.PeerLostError as error:
+            print(error)
+
+
+def part_is_interrupted() -> None:
+    world = sherd.World.from_env(timeout_ns=LIMIT_NS)
+    world.barrier()
+    interrupted_in(world, world.barrier)
+
+
+def part_step_is_interrupted() -> None:
+    world = sherd.World.from_env(timeout_ns=LIMIT_NS)
+    engine, unit, _ = engine_of(world)
+    with engine.acquired(unit, sherd.BACKWARD):
+        pass
+    interrupted_in(world, engine.step)
+    engine.destroy()
+
+
+def part_has_a_handler() -> None:
+    """A script's own handler (stop after this step) sees the signal, and the wait goes on to its end."""
+    library().interrupts.grace_s = 0
+    seen: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, frame: seen.append(number))
+    woken = os.pipe()
+    os.set_blocking(woken[1], False)
+    signal.set_wakeup_fd(woken[1])  # an event loop's
+    world = sherd.World.from_env(timeout_ns=LIMIT_NS)
+    if world.rank == 1:
+        when_waiting(lambda: (interrupt(), os.read(woken[0], 1), told().touch()), in_call)
+        world.barrier()
+        assert seen == [signal.SIGINT]
+    else:
+        wait_until_told()
+        world.barrier()
+    assert signal.set_wakeup_fd(-1) == woken[1]
+    world.barrier()
+    print("whole")
+
+
+def part_is_alone() -> None:
+    """Nobody else ever comes to the meeting."""
+    when_waiting(interrupt, in_meeting)
+    try:
+        sherd.World.from_env()
+    except KeyboardInterrupt:
+        print("interrupted")
+
+
+def part_lets_others_run() -> None:
+    """Rank 1 comes when a thread of rank 0 has worked for a while, with rank 0's main thread in the barrier."""
+    world = sherd.World.from_env(timeout_ns=LIMIT_NS)
+    if world.rank == 0:
+        when_waiting(lambda: (sum(range(10**6)), told().touch()), in_call)
+    else:
+        wait_until_told()
+    world.barrier()
+    print("met")
+
+
+def part_forks() -> None:
+    """A child, as a data loader's, ends as any program does: the parent's world and engine do not notice."""
+    world = sherd.World.from_env(timeout_ns=LIMIT_NS)
+    engine, unit, param = engine_of(world)
+    child = os.fork()
+    if child == 0:
+        assert signal.set_wakeup_fd(-1) == -1
+        try:
+            interrupt()
+            while True:
+                pass
+        except KeyboardInterrupt:
+            with sherd.World.self() as own:
+                own.barrier()
+        sys.exit(7)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    for _ in range(3):
+        with engine.acquired(unit, sherd.BACKWARD):
+            memoryview(engine.grad(param).buffer()).cast("B").cast("f")[0] += 1
+        engine.step()
+    assert world.sum([1.0]) == [world.size]
+    print(f"{engine.fingerprint():x}")
+    engine.destroy()
+    world.destroy()
+
+
+PARTS = {function.__name__: function for function in (
+    part_is_interrupted, part_step_is_interrupted, part_has_a_handler, part_is_alone, part_lets_others_run, part_forks)}
+
+
+class TestWaits(unittest.TestCase):
+    def run_told(self, part: str) -> list[str]:
+        with tempfile.TemporaryDirectory() as folder:
+            return ranks.run(2, part, SHERD_TEST_TOLD=str(Path(folder) / "told"))
+
+    def test_ctrl_c_ends_a_wait_and_the_others_learn_of_it(self) -> None:
+        for part in ("part_is_interrupted", "part_step_is_interrupted"):
+            texts = self.run_told(part)
+            self.assertEqual(texts[1].strip(), "interrupted")
+            self.assertRegex(texts[0], "rank 1.*SIGINT")
+
+    def test_a_handler_of_the_script_keeps_the_world(self) -> None:
+        self.assertEqual([text.strip() for text in self.run_told("part_has_a_handler")], ["whole", "whole"])
+
+    def test_ctrl_c_ends_the_meeting(self) -> None:
+        self.assertEqual(ranks.run(1, "part_is_alone", SHERD_WORLD_SIZE="2")[0].strip(), "interrupted")
+
+    def test_threads_run_while_a_call_waits(self) -> None:
+        self.assertEqual([text.strip() for text in self.run_told("part_lets_others_run")], ["met", "met"])
+
+    def test_children_leave_the_world_alone(self) -> None:
+        for size in (1, 2, 3):
+            texts = ranks.run(size, "part_forks")
+            self.assertEqual(len(set(texts)), 1)
+
+
+if __name__ == "__main__":
+    if ranks.rank() is not None:
+        PARTS[sys.argv[1]]()
+    else:
+        unittest.main(argv=sys.argv[:1])
