@@ -178,6 +178,26 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_checkpoint_export(sherd_checkpoint  
                                                               const char                *path,
                                                               const sherd_export_params *params);
 
+/**
+ * Makes DIR/TAG of weights that others have written, without an engine: a checkpoint of master weights alone, at step 0, as
+ * one rank would have saved it. Every engine of that model loads it with `weights_only`.
+ *
+ * @path    as of sherd_import_safetensors (sherd.h): a file, an index or a folder
+ * @dir     made where it is missing; the new checkpoint is its latest. One of the name `tag` is refused, not replaced
+ * @model   parameters in the order of declaration (name, ndim, shape; elems is not read, none is frozen); NULL: each tensor of the
+ *          file but those in may_be_extra, under its own name
+ * @params  names, and what may be missing or extra, as of sherd_import_safetensors; a parameter that the file lacks is
+ *          not in the checkpoint either. NULL: tensors have the parameters' names
+ *
+ * Local, blocking; holds 8 MiB, whatever the sizes. On failure the folder is as before. E_INVAL (tensors, by name;
+ * damaged; the tag is taken), E_IO, E_NOMEM, E_NOTSUP (a build without libxxhash).
+ */
+SHERD_API SHERD_MUST_USE sherd_status sherd_checkpoint_import(const char *path, const char *dir,
+                                                              const char                   *tag,
+                                                              const sherd_checkpoint_param *model,
+                                                              size_t                     num_params,
+                                                              const sherd_import_params *params);
+
 /* Something that is damaged. */
 typedef struct sherd_checkpoint_damage {
     size_t      struct_size;

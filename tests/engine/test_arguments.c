@@ -511,6 +511,9 @@ static void checkpoints_take_null(void)
     CHECK_INT(sizeof(verify), verify.struct_size);
     REFUSED(sherd_checkpoint_verify(NULL, &verify));
     REFUSED(sherd_checkpoint_export(NULL, "/nowhere", NULL));
+    REFUSED(sherd_checkpoint_import(NULL, "/nowhere", "tag", NULL, 0, NULL));
+    REFUSED(sherd_checkpoint_import("/nowhere", NULL, "tag", NULL, 0, NULL));
+    REFUSED(sherd_checkpoint_import("/nowhere", "/nowhere", NULL, NULL, 0, NULL));
 }
 
 static void others_take_null(void)
