@@ -1,8 +1,9 @@
-/* sherd checkpoint: what lies in folders of checkpoints, whether it is whole, its weights as files that others read.
- * Nothing of the model's code is needed. */
+/* sherd checkpoint: what lies in folders of checkpoints, whether it is whole, its weights as files that others read, and
+ * such files as a checkpoint. Nothing of the model's code is needed. */
 #include "cli/cli.h"
 
 #include "models/hf.h"
+#include "planning/model.h"
 
 #include <errno.h>
 #include <getopt.h>
@@ -19,6 +20,7 @@ static const char HELP[] =
     "       sherd checkpoint verify DIR[/TAG] [--json]\n"
     "       sherd checkpoint export DIR[/TAG] OUT [--type fp32|bf16|fp16] [--arch NAME --preset "
     "NAME]\n"
+    "       sherd checkpoint import WEIGHTS DIR/TAG [--arch NAME --preset NAME | --model FILE]\n"
     "       sherd checkpoint remove DIR/TAG... [--yes]\n\n"
     "Checkpoints in a folder. DIR alone stands for the one that DIR/latest names.\n\n"
     "  list            a line for each, the oldest first; * is the latest\n"
@@ -28,8 +30,15 @@ static const char HELP[] =
     "a\n"
     "                  folder. As they are called in the model, or as transformers calls those of\n"
     "                  --arch, with its config.json\n"
+    "  import          WEIGHTS (safetensors: a file, an index or a folder) as a checkpoint of "
+    "weights "
+    "alone,\n"
+    "                  which every engine of that model loads without the optimizer's state. The "
+    "names are\n"
+    "                  those of the file, or transformers' of --arch, or those that --model lists\n"
     "  remove          after asking; where the latest goes, the one before it is the latest\n"
     "  --type TYPE     of the exported weights (default fp32)\n"
+    "  --model FILE    as of sherd plan: config.json, a list of units, or a folder with one\n"
     "  --yes           without asking; needed where there is no terminal to ask on\n"
     "  --json          as one JSON object\n\n"
     "Exits with 0; 1 when something is damaged or failed; 2 when the arguments are wrong.\n";
@@ -39,9 +48,17 @@ typedef struct checkpoint_arguments {
     char      **paths;
     int         num_paths;
     sherd_dtype dtype;
-    const char *arch, *preset; /* NULL: not given */
+    const char *arch, *preset, *model; /* NULL: not given */
     int         is_json, is_yes;
 } checkpoint_arguments;
+
+static int usage_fail(const char *fmt, const char *what)
+{
+    (void)fprintf(stderr, "sherd: ");
+    (void)fprintf(stderr, fmt, what);
+    (void)fprintf(stderr, "; sherd checkpoint --help lists the options\n");
+    return 2;
+}
 
 /* ---- paths ---- */
 
@@ -382,6 +399,138 @@ static int checkpoint_export(const checkpoint_arguments *arguments)
     return failed;
 }
 
+/* ---- import ---- */
+
+/* The parameters of a model in the order of declaration. */
+typedef struct listed {
+    sherd_checkpoint_param *params;
+    size_t                  count;
+} listed;
+
+static int listed_open(listed *list, size_t count)
+{
+    list->count  = 0;
+    list->params = calloc(count + 1, sizeof(*list->params));
+    if (list->params == NULL) {
+        (void)fprintf(stderr, "sherd: no memory for the model's parameters\n");
+        return 1;
+    }
+    return 0;
+}
+
+static void listed_add(listed *list, const char *name, int ndim, const size_t *shape)
+{
+    sherd_checkpoint_param *param = &list->params[list->count++];
+
+    sherd_checkpoint_param_init(param);
+    param->name = name;
+    param->ndim = ndim;
+    memcpy(param->shape, shape, (size_t)ndim * sizeof(*shape));
+}
+
+/* With a model the file may have what transformers writes beside its parameters. */
+static int import_write(const checkpoint_arguments *arguments, const listed *list,
+                        const arch *model, sherd_import_params *params)
+{
+    progress    shown = {.what = "import", .told = time(NULL)};
+    const char *extra[8];
+    place       at;
+
+    params->progress     = progress_tell;
+    params->progress_ctx = &shown;
+    if (model != NULL) {
+        while ((extra[params->num_may_be_extra] = hf_extra(model, params->num_may_be_extra)) !=
+               NULL) {
+            params->num_may_be_extra++;
+        }
+        params->may_be_extra    = extra;
+        params->optional_prefix = hf_prefix(model);
+    }
+    place_read(arguments->paths[1], 1, &at);
+    if (sherd_checkpoint_import(arguments->paths[0], at.dir[0] == '\0' ? "/" : at.dir, at.tag,
+                                list == NULL ? NULL : list->params, list == NULL ? 0 : list->count,
+                                params) != SHERD_OK) {
+        progress_end(&shown);
+        return cli_fail();
+    }
+    progress_end(&shown);
+    (void)printf("imported to ");
+    cli_plain_print(arguments->paths[1]);
+    (void)printf("\n");
+    return 0;
+}
+
+/* Names as transformers has them: those of the parameters, some of them transposed. */
+static int import_arch(const checkpoint_arguments *arguments, sherd_import_params *params)
+{
+    arch   model;
+    maps   names;
+    listed list;
+    int    failed = 1;
+
+    if (!model_find(arguments, &model)) {
+        return 2;
+    }
+    if (listed_open(&list, arch_param_count(&model)) != 0) {
+        return 1;
+    }
+    if (hf_maps_open(&model, &names) != 0) {
+        (void)fprintf(stderr, "sherd: no memory for the names of the tensors\n");
+        free(list.params);
+        return 1;
+    }
+    for (size_t k = 0; k < names.count; k++) {
+        arch_param param;
+
+        arch_param_get(&model, k, &param);
+        listed_add(&list, names.names[k], param.ndim, param.shape);
+    }
+    params->tensors     = names.tensors;
+    params->num_tensors = names.count;
+    failed              = import_write(arguments, &list, &model, params);
+    maps_close(&names);
+    free(list.params);
+    return failed;
+}
+
+/* Each parameter that the description lists is a tensor of its name and shape. */
+static int import_model(const checkpoint_arguments *arguments, sherd_import_params *params)
+{
+    char            why[512];
+    planning_model *model = planning_model_from_file(arguments->model, why, sizeof(why));
+    listed          list;
+    int             failed;
+
+    if (model == NULL) {
+        (void)fprintf(stderr, "sherd: %s\n", why);
+        return 1;
+    }
+    if (listed_open(&list, model->num_params) != 0) {
+        planning_model_destroy(model);
+        return 1;
+    }
+    for (size_t p = 0; p < model->num_params; p++) {
+        listed_add(&list, model->params[p].name, model->params[p].ndim, model->params[p].shape);
+    }
+    failed = import_write(arguments, &list, model->has_arch ? &model->sizes : NULL, params);
+    free(list.params);
+    planning_model_destroy(model);
+    return failed;
+}
+
+static int checkpoint_import(const checkpoint_arguments *arguments)
+{
+    sherd_import_params params;
+
+    sherd_import_params_init(&params);
+    if (arguments->arch != NULL && arguments->model != NULL) {
+        return usage_fail("--arch and --model %s", "are two ways to say one thing");
+    }
+    return arguments->arch != NULL    ? import_arch(arguments, &params)
+           : arguments->model != NULL ? import_model(arguments, &params)
+                                      : import_write(arguments, NULL, NULL, &params);
+}
+
 /* ---- remove ---- */
 
 static int checkpoint_remove(const checkpoint_arguments *arguments)
@@ -422,18 +571,10 @@ static const struct verb {
     int least_paths, most_paths;
     int has_json;
 } VERBS[] = {
-    {"list", checkpoint_list, 1, 1, 1},           {"inspect", checkpoint_inspect, 1, 1, 1},
-    {"verify", checkpoint_verify, 1, 1, 1},       {"export", checkpoint_export, 2, 2, 0},
-    {"remove", checkpoint_remove, 1, 1 << 20, 0},
+    {"list", checkpoint_list, 1, 1, 1},     {"inspect", checkpoint_inspect, 1, 1, 1},
+    {"verify", checkpoint_verify, 1, 1, 1}, {"export", checkpoint_export, 2, 2, 0},
+    {"import", checkpoint_import, 2, 2, 0}, {"remove", checkpoint_remove, 1, 1 << 20, 0},
 };
-
-static int usage_fail(const char *fmt, const char *what)
-{
-    (void)fprintf(stderr, "sherd: ");
-    (void)fprintf(stderr, fmt, what);
-    (void)fprintf(stderr, "; sherd checkpoint --help lists the options\n");
-    return 2;
-}
 
 static int dtype_read(const char *text, sherd_dtype *out)
 {
@@ -448,16 +589,14 @@ static int dtype_read(const char *text, sherd_dtype *out)
 
 static int arguments_read(int argc, char **argv, checkpoint_arguments *out, int *is_help)
 {
-    static const struct option OPTIONS[] = {{"json", no_argument, NULL, 'j'},
-                                            {"yes", no_argument, NULL, 'y'},
-                                            {"type", required_argument, NULL, 't'},
-                                            {"arch", required_argument, NULL, 'a'},
-                                            {"preset", required_argument, NULL, 'p'},
-                                            {"help", no_argument, NULL, 'h'},
-                                            {NULL, 0, NULL, 0}};
-    int                        option;
+    static const struct option OPTIONS[] = {
+        {"json", no_argument, NULL, 'j'},         {"yes", no_argument, NULL, 'y'},
+        {"type", required_argument, NULL, 't'},   {"arch", required_argument, NULL, 'a'},
+        {"preset", required_argument, NULL, 'p'}, {"model", required_argument, NULL, 'm'},
+        {"help", no_argument, NULL, 'h'},         {NULL, 0, NULL, 0}};
+    int option;
 
-    while ((option = getopt_long(argc, argv, "jyt:a:p:h", OPTIONS, NULL)) != -1) {
+    while ((option = getopt_long(argc, argv, "jyt:a:p:m:h", OPTIONS, NULL)) != -1) {
         switch (option) {
         case 'j':
             out->is_json = 1;
@@ -475,6 +614,9 @@ static int arguments_read(int argc, char **argv, checkpoint_arguments *out, int 
             break;
         case 'p':
             out->preset = optarg;
+            break;
+        case 'm':
+            out->model = optarg;
             break;
         case 'h':
             *is_help = 1;
@@ -496,12 +638,15 @@ static int verb_run(const checkpoint_arguments *arguments)
             continue;
         }
         if (arguments->num_paths < verb->least_paths || arguments->num_paths > verb->most_paths) {
-            return usage_fail(verb->least_paths == 2 ? "%s wants a checkpoint and where it goes"
+            return usage_fail(verb->least_paths == 2 ? "%s wants what it reads and where it goes"
                                                      : "%s wants a checkpoint, or its folder",
                               verb->name);
         }
         if (arguments->is_json && !verb->has_json) {
             return usage_fail("%s has no --json", verb->name);
+        }
+        if (arguments->model != NULL && verb->run != checkpoint_import) {
+            return usage_fail("%s has no --model", verb->name);
         }
         if ((arguments->arch == NULL) != (arguments->preset == NULL)) {
             return usage_fail("--arch and --preset come %s", "together");

@@ -1,8 +1,9 @@
 #!/bin/sh
-# sherd checkpoint, on real files: test_checkpoint.sh SHERD MAKE_CHECKPOINT.
+# sherd checkpoint, on real files: test_checkpoint.sh SHERD MAKE_CHECKPOINT TRAINER.
 set -eu
 sherd=$(realpath "$1")
 make_checkpoint=$(realpath "$2")
+trainer=$(realpath "$3")
 subcommand=checkpoint
 . "$(dirname "$0")/lib.sh"
 dir=$scratch/runs
@@ -42,6 +43,12 @@ run 2 export "$dir"
 run 2 export "$dir" "$scratch/out" --json
 run 2 export "$dir" "$scratch/out" --type int8
 run 2 export "$dir" "$scratch/out" --arch gpt2
+run 2 export "$dir" "$scratch/out" --model gpt2
+run 2 import "$dir"
+run 2 import "$dir" "$scratch/in/w" --json
+run 2 import "$dir" "$scratch/in/w" --arch gpt2
+run 2 import "$dir" "$scratch/in/w" --arch gpt2 --preset none
+run 2 import "$dir" "$scratch/in/w" --arch gpt2 --preset tiny --model config.json
 run 2 list "$dir" --nothing
 
 # Nothing there.
@@ -107,6 +114,47 @@ fi
 run 1 export "$dir" "$scratch/gpt2" --arch gpt2 --preset 124m
 run 2 export "$dir" "$scratch/gpt2" --arch gpt2 --preset none
 
+# Weights in: as the file calls them, as a list of units does, as transformers does.
+run 0 import "$scratch/weights.safetensors" "$scratch/in/own"
+says out "imported to $scratch/in/own"
+run 0 verify "$scratch/in"
+says out "own is whole: step 0, "
+run 0 inspect "$scratch/in/own"
+says out "none: master"
+run 0 export "$scratch/in" "$scratch/again.safetensors"
+cmp "$scratch/weights.safetensors" "$scratch/again.safetensors" || failed=1
+run 1 import "$scratch/weights.safetensors" "$scratch/in/own"
+says err "own is there already"
+run 1 import "$scratch/none.safetensors" "$scratch/in/none"
+run 1 import "$scratch/weights.safetensors" "$scratch/in/latest"
+cat >"$scratch/units.json" <<'END'
+{"units": [{"name": "u", "params": [{"name": "fixed.weight", "shape": [300, 128]}]}]}
+END
+run 1 import "$scratch/weights.safetensors" "$scratch/in/units" --model "$scratch/units.json"
+says err "the file has tensor embed.weight, which this model has not"
+run 1 import "$scratch/weights.safetensors" "$scratch/in/units" --model "$scratch/none.json"
+run 1 import "$scratch/weights.safetensors" "$scratch/in/gpt2" --arch gpt2 --preset tiny
+says err "the file has no tensor transformer.wte.weight"
+run 0 list "$scratch/in"
+silent out units
+seq 20000 >"$scratch/text"
+"$trainer" --data "$scratch/text" --arch gpt2 --preset tiny --length 32 --batch 2 --steps 1 --save "$scratch/trained" --export "$scratch/gpt2" \
+    >"$scratch/log" 2>&1 </dev/null || { cat "$scratch/log"; failed=1; }
+run 0 import "$scratch/gpt2" "$scratch/in/gpt2" --arch gpt2 --preset tiny
+run 0 list "$scratch/trained" --json
+fingerprint=$(grep -o '"fingerprint": "[0-9a-f]*"' "$scratch/out")
+run 0 list "$scratch/in" --json
+says out "$fingerprint" # transposed back to what was trained
+run 0 export "$scratch/in" "$scratch/back" --arch gpt2 --preset tiny
+cmp "$scratch/gpt2/model.safetensors" "$scratch/back/model.safetensors" || failed=1
+run 0 import "$scratch/gpt2" "$scratch/in/config" --model "$scratch/gpt2/config.json"
+if "$trainer" --data "$scratch/text" --arch gpt2 --preset tiny --length 32 --batch 2 --steps 2 \
+    --resume-from "$scratch/in/gpt2" >"$scratch/err" 2>&1 </dev/null; then
+    echo "not ok: weights alone are gone on from"
+    failed=1
+fi
+says err "weights_only"
+
 # Removal.
 run 2 remove "$dir/one"
 says err "without a terminal it takes --yes"
@@ -122,5 +170,5 @@ says out "no checkpoints"
 (cd "$dir" && "$make_checkpoint" . here && "$sherd" checkpoint verify here >/dev/null) || failed=1
 (cd "$dir" && "$sherd" checkpoint remove here --yes >/dev/null) || failed=1
 
-[ $failed = 0 ] && echo "sherd checkpoint lists, inspects, verifies, exports and removes"
+[ $failed = 0 ] && echo "sherd checkpoint lists, inspects, verifies, exports, imports and removes"
 exit $failed
