@@ -7,17 +7,16 @@
 
 static inline float emulator_half_widen(unsigned short bits)
 {
-    float    sign     = (bits & 0x8000u) != 0 ? -1.0f : 1.0f;
-    int      exponent = bits >> 10 & 0x1f;
-    unsigned fraction = bits & 0x3ffu;
+    unsigned sign = (bits & 0x8000u) << 16;
+    unsigned magn = bits & 0x7fffu;
 
-    if (exponent == 0x1f) {
-        return fraction != 0 ? __uint_as_float(0x7fffffffu) : sign * INFINITY;
+    if (magn > 0x7c00u) {
+        return __uint_as_float(0x7fffffffu);
     }
-    if (exponent == 0) {
-        return sign * ldexpf((float)fraction, -24);
+    if (magn < 0x0400u) { /* denormal: in units of 2^-24 */
+        return __uint_as_float(sign | __float_as_uint((float)magn * 0x1p-24f));
     }
-    return sign * ldexpf((float)(fraction | 0x400u), exponent - 25);
+    return __uint_as_float(sign | ((magn == 0x7c00u ? 0x3fc00u : magn + (112u << 10)) << 13));
 }
 
 static inline unsigned short emulator_half_narrow(float x)
@@ -33,7 +32,7 @@ static inline unsigned short emulator_half_narrow(float x)
         return (unsigned short)(sign | 0x7c00u);
     }
     if (magn < 0x38800000u) { /* denormal: in units of 2^-24 */
-        return (unsigned short)(sign | (unsigned)nearbyintf(ldexpf(__uint_as_float(magn), 24)));
+        return (unsigned short)(sign | (unsigned)nearbyintf(__uint_as_float(magn) * 0x1p24f));
     }
     magn += 0xfffu + (magn >> 13 & 1u);
     return (unsigned short)(sign | ((magn >> 13) - (112u << 10)));
