@@ -20,7 +20,7 @@
 /* What the lanes of each warp show each other. The emulator runs a block on one thread of the system. */
 typedef struct warp_exchange {
     const void *at[32];
-    uint32_t    a[32][4], b[32][2];
+    float       a[32][4][2], b[32][2][2]; /* halves of words, widened once for all lanes */
 } warp_exchange;
 
 static inline warp_exchange *exchange_of_warp(void)
@@ -30,34 +30,32 @@ static inline warp_exchange *exchange_of_warp(void)
     return &warps[threadIdx.x / 32];
 }
 
-template <typename T> static inline float half_of(uint32_t word, int half)
-{
-    float low, high;
-
-    pair_of<T>::split(word, &low, &high);
-    return half ? high : low;
-}
-
 template <typename T>
 static inline void tile_multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
 {
     warp_exchange *x    = exchange_of_warp();
     int            lane = (int)threadIdx.x % 32;
+    float          sums[4];
 
-    memcpy(x->a[lane], a, sizeof(a));
-    x->b[lane][0] = b0;
-    x->b[lane][1] = b1;
-    __syncwarp();
+    memcpy(sums, c, sizeof(sums));
     for (int i = 0; i < 4; i++) {
-        int row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
+        pair_of<T>::split(a[i], &x->a[lane][i][0], &x->a[lane][i][1]);
+    }
+    pair_of<T>::split(b0, &x->b[lane][0][0], &x->b[lane][0][1]);
+    pair_of<T>::split(b1, &x->b[lane][1][0], &x->b[lane][1][1]);
+    __syncwarp();
+    for (int k = 0; k < 16; k++) { /* four sums at once: each waits for its last addition */
+        int from = k % 8 / 2;
 
-        for (int k = 0; k < 16; k++) {
-            int from = k % 8 / 2;
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; i++) {
+            int row = lane / 4, column = lane % 4 * 2 + i % 2;
 
-            c[i] += half_of<T>(x->a[row % 8 * 4 + from][row / 8 + k / 8 * 2], k % 2) *
-                    half_of<T>(x->b[column * 4 + from][k / 8], k % 2);
+            sums[i] += x->a[row * 4 + from][i / 2 + k / 8 * 2][k % 2] *
+                       x->b[column * 4 + from][k / 8][k % 2];
         }
     }
+    memcpy(c, sums, sizeof(sums));
     __syncwarp();
 }
 
