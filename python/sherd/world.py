@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import ctypes
+import weakref
 from typing import Any, Sequence
 
 from sherd._interrupt import in_reach
@@ -20,6 +21,7 @@ class World:
         self._handle: int | None = handle
         if self.size > 1 and self.transport != "sim":
             self._lib.interrupts.add(handle, handle)
+        self._end = weakref.finalize(self, _destroy, self._lib, handle)
 
     @classmethod
     def self(cls) -> "World":
@@ -96,11 +98,9 @@ class World:
         self._lib.world_abort(self.handle, why.encode())
 
     def destroy(self) -> None:
-        """Drops this reference; engines hold their own. May be called twice."""
-        if self._handle is not None:
-            self._lib.interrupts.forget(self._handle)
-            self._lib.world_destroy(self._handle)
-            self._handle = None
+        """Drops this reference, as the end of this object does; engines hold their own. May be called twice."""
+        self._end()
+        self._handle = None
 
     def __enter__(self) -> "World":
         return self
@@ -110,6 +110,11 @@ class World:
 
     def __repr__(self) -> str:
         return "World(destroyed)" if self._handle is None else f"World(rank {self.rank} of {self.size}, {self.transport})"
+
+
+def _destroy(lib: Any, handle: int) -> None:
+    lib.interrupts.forget(handle)
+    lib.world_destroy(handle)
 
 
 def _params(values: dict[str, Any]) -> Any:

@@ -17,7 +17,7 @@ from sherd.torch import fill, optim, tensors
 from sherd.torch.guard import Refusals
 from sherd.torch.hooks import Hooks
 from sherd.torch.trace import Order, order_of
-from sherd.torch.units import Division, Policy, divide
+from sherd.torch.units import Division, Policy, divide, keep_fp32
 from sherd.world import World
 
 ConfigSource = str | os.PathLike[str] | Mapping[str, Any]
@@ -48,13 +48,16 @@ class Engine:
         backward_uses: "any" where a step goes through the model as often as it likes (several losses, several forwards
             before a step), at the price of gradients that are whole until the step; None decides by what is known.
         retain_grads: gradients stay in `.grad` until the step.
+        fp32: modules, in the forms of `units`, whose parameters are fp32 where the engine computes in bf16 or fp16.
     """
 
     def __init__(self, model: nn.Module, config: ConfigSource, optimizer: Any, lr_scheduler: Any, model_parameters: Any,
-                 world: World, *, example: Any = None, units: Policy = None, init: fill.Init | None = None, same_on_all: bool = False,
-                 backward_uses: str | None = None, retain_grads: bool = False) -> None:
+                 world: World, *, example: Any = None, units: Policy = None, init: fill.Init | None = None,
+                 same_on_all: bool = False,
+                 backward_uses: str | None = None, retain_grads: bool = False, fp32: Policy = None) -> None:
         self.module, self.world = model, world
         self.division = divide(model, units)
+        keep_fp32(model, self.division, fp32)
         with Config(config) as settings:
             self.rates = optim.read(settings, self.division, optimizer, model_parameters, lr_scheduler)
             self.core = Core(world, settings)
@@ -123,8 +126,9 @@ class Engine:
             retains = {"retain_grads": 1} if self._retains else {}
             number = self.core.add_unit(unit.name, backward_uses=uses, **retains)
             for param in unit.params:
+                own = {"dtype": library().constants["SHERD_F32"]} if param.is_fp32 else {}
                 param.number = self.core.add_param(number, param.name, tuple(param.tensor.shape), frozen=param.is_frozen,
-                                                   group=groups[self.rates.groups.of(param.tensor) or 0])
+                                                   group=groups[self.rates.groups.of(param.tensor) or 0], **own)
         for which, listed in ((FORWARD, order.forward), (BACKWARD, order.backward)):
             for number, held in listed:
                 self.core.add_pass(which, number, held)
@@ -167,11 +171,11 @@ class Engine:
             raise StateError("the backward of this micro-batch failed, so there is nothing to step by: the next forward drops the "
                              "window, or engine.discard() does on all ranks")
         rates = self.rates.now()
+        if self._retains:
+            self.driver.drop_grads()
         report = self.core.step() if rates is None else self._step_at(rates)
         self._micro = 0 if report.is_boundary else self._micro + 1
         self.report = report
-        if self._retains:
-            self.driver.drop_grads()
         if report.is_boundary:
             self.boundary = report
             if report.was_updated:

@@ -6,6 +6,7 @@ complete. A segment that torch.utils.checkpoint computes again enters scopes ins
 """
 from __future__ import annotations
 
+import weakref
 from typing import Any, Iterator, Protocol
 
 import torch
@@ -76,6 +77,7 @@ class Hooks:
     def __init__(self, model: nn.Module, division: Division, driver: Acquirer) -> None:
         self.model, self.division, self.driver = model, division, driver
         count = len(division.units)
+        self._params = division.params
         self.trainable = [sum(not p.is_frozen for p in unit.params) for unit in division.units]
         self._reads = [0] * count  # uses by forward and evaluation that are open
         self._grads = [0] * count  # by backward
@@ -99,9 +101,9 @@ class Hooks:
             self._handles += [
                 scope.module.register_forward_pre_hook(entry, with_kwargs=True, prepend=True),
                 scope.module.register_forward_hook(exit_, always_call=True)]
-        for param in self.division.params:
+        for index, param in enumerate(self._params):
             if not param.is_frozen:
-                self._handles.append(param.tensor.register_post_accumulate_grad_hook(Accumulated(self, param)))
+                self._handles.append(param.tensor.register_post_accumulate_grad_hook(Accumulated(self, index)))
 
     def detach(self) -> None:
         for handle in self._handles:
@@ -269,7 +271,7 @@ class Hooks:
 class Single:
     """A hook that belongs to its engine: a copy of the model may not have it."""
 
-    def __init__(self, hooks: Hooks, of: Any) -> None:
+    def __init__(self, hooks: Any, of: Any) -> None:
         self.hooks, self.of = hooks, of
 
     def __deepcopy__(self, _memo: Any) -> Any:
@@ -291,8 +293,14 @@ class Exit(Single):
 
 
 class Accumulated(Single):
+    """Of a tensor, through which Python's collector does not see: it holds nothing that holds the tensor."""
+
+    def __init__(self, hooks: Hooks, index: int) -> None:
+        super().__init__(weakref.ref(hooks), index)
+
     def __call__(self, _tensor: torch.Tensor) -> None:
-        self.hooks.on_param(self.of)
+        hooks = self.hooks()
+        hooks.on_param(hooks._params[self.of])
 
 
 # ----------------------------------------------------------------- tensors --

@@ -4,7 +4,7 @@ from __future__ import annotations
 import contextlib
 import json
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Iterator
 
 import torch
@@ -191,17 +191,16 @@ def backward_from(output: Any) -> None:
 
 def shadowed(model: nn.Module, division: Division, mode: Any, dtype: torch.dtype) -> tuple[Division, dict[int, int]]:
     """The model's parameters and buffers in place replaced by ones without memory; the division over these."""
-    made: dict[int, nn.Parameter] = {}
+    made = {id(p.tensor): bare(p.tensor, torch.float32 if p.is_fp32 else dtype) for p in division.params}
     for module in model.modules():
         for name, tensor in module._parameters.items():
             if tensor is not None:
-                module._parameters[name] = made.setdefault(id(tensor), bare(tensor, dtype))
+                module._parameters[name] = made[id(tensor)]
         for name, buffer in module._buffers.items():
             if buffer is not None:
                 module._buffers[name] = mode.from_tensor(buffer) if not buffer.is_meta else torch.empty(
                     buffer.shape, dtype=buffer.dtype, device="cpu")
-    units = [type(unit)(unit.name, [type(p)(p.name, made[id(p.tensor)], p.unit, p.number) for p in unit.params])
-             for unit in division.units]
+    units = [replace(unit, params=[replace(p, tensor=made[id(p.tensor)]) for p in unit.params]) for unit in division.units]
     return Division(units, division.scopes), {id(made[id(p.tensor)]): p.unit for p in division.params}
 
 

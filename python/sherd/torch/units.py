@@ -20,6 +20,7 @@ class Param:
     tensor: nn.Parameter
     unit: int
     number: int = -1
+    is_fp32: bool = False  # whatever the engine computes in
 
     @property
     def is_frozen(self) -> bool:
@@ -53,9 +54,6 @@ class Division:
     @property
     def params(self) -> list[Param]:
         return [param for unit in self.units for param in unit.params]
-
-    def unit_of(self, tensor: nn.Parameter) -> int | None:
-        return next((param.unit for param in self.params if param.tensor is tensor), None)
 
     def add_use(self, name: str, module: nn.Module, unit: int) -> None:
         """`module` uses parameters of `unit` too."""
@@ -197,6 +195,14 @@ def number(model: nn.Module, uses: dict[nn.Module, tuple[str, list[nn.Parameter]
     if not units:
         raise ValueError(f"{type(model).__name__} has no parameters")
     return Division(units, scopes)
+
+
+def keep_fp32(model: nn.Module, division: Division, policy: Policy) -> None:
+    """Marks the parameters below the modules that a policy chooses; None chooses nothing."""
+    if policy is not None:
+        kept = {id(tensor) for module in chosen(model, policy) for tensor in module.parameters()}
+        for param in division.params:
+            param.is_fp32 = id(param.tensor) in kept
 
 
 def check_storage(model: nn.Module) -> None:

@@ -1,0 +1,183 @@
+"""Wrapping policies, the order where nothing can be traced, types of parameters, gradients that are kept, memory."""
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import unittest
+import weakref
+from typing import Any
+
+import ranks
+
+os.environ.setdefault("SHERD_DEBUG", "1")
+try:
+    import torch
+    from torch import nn
+except ImportError as error:
+    ranks.skip(f"torch is not here: {error}")
+
+import sherd
+import sherd.torch
+from sherd.torch.trace import order_of, registered
+from test_torch_core import Block, Model, batch, config, made
+from test_torch_engine import engine_of, masters, train, trained
+
+
+def names(model: nn.Module, policy: Any = None) -> list[str]:
+    return [unit.name for unit in sherd.torch.divide(model, policy).units]
+
+
+class Policies(unittest.TestCase):
+    def setUp(self) -> None:
+        self.model = made("plain")
+
+    def test_default(self) -> None:
+        self.assertEqual(names(self.model), ["Model", "words", "blocks.0", "blocks.1", "blocks.2", "norm"])
+        division = sherd.torch.divide(self.model)
+        self.assertEqual([scope.units for scope in division.scopes if scope.name == "head"], [[1]])
+        self.assertEqual(names(nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2))), ["0", "2"])
+        self.assertEqual(names(nn.MultiheadAttention(4, 2)), ["MultiheadAttention"])
+        block = Block()
+        self.assertEqual(names(nn.Sequential(block, block, block)), ["0"])
+
+    def test_given(self) -> None:
+        everything = "Model", "words"
+        for policy in (Block, [Block], ["Block"], ["blocks.*.up", "blocks.?"], list(self.model.blocks),
+                       lambda module, name: isinstance(module, Block)):
+            found = names(self.model, policy)
+            self.assertTrue(set(everything) <= set(found) and "blocks.1" in found, f"{policy}: {found}")
+        self.assertIn("blocks.0.up", names(self.model, ["blocks.*.up"]))
+        self.assertEqual(names(self.model, 500), ["Model", "words", "blocks.0.norm", "blocks.0.up", "blocks.0.down",
+                                                  "blocks.1.norm", "blocks.1.up", "blocks.1.down", "blocks.2.norm",
+                                                  "blocks.2.up", "blocks.2.down", "norm"])
+        with self.assertRaisesRegex(ValueError, "names no module"):
+            names(self.model, ["layers.*"])
+        with self.assertRaisesRegex(ValueError, "no parameters"):
+            names(nn.ReLU())
+
+    def test_each_trains_alike(self) -> None:
+        wanted = trained(2)
+        for policy in (10**9, [Block, nn.Linear], [Model]):
+            engine = engine_of(3, options={"units": policy})
+            train(engine, 2)
+            for name, value in masters(engine).items():
+                torch.testing.assert_close(value, wanted[name], rtol=1e-4, atol=1e-4)
+            engine.destroy()
+
+
+class Orders(unittest.TestCase):
+    def test_nothing_of_the_model_changes(self) -> None:
+        class Caches(Model):
+            def forward(self, ids: torch.Tensor) -> torch.Tensor:
+                self.seen = super().forward(ids)
+                self.count += 1
+                self.register_buffer("late", self.seen.detach(), persistent=False)
+                return self.seen
+
+        model = Caches()
+        model.register_buffer("count", torch.zeros(()))
+        before = {name: value.clone() for name, value in model.state_dict().items()}
+        drawn = torch.get_rng_state()
+        order = order_of(model, sherd.torch.divide(model), ((batch(0),), {}), torch.float32)
+        self.assertTrue(order.is_traced, order.reason)
+        self.assertTrue(torch.equal(drawn, torch.get_rng_state()))
+        self.assertFalse(hasattr(model, "seen") or hasattr(model, "late"))
+        for name, value in model.state_dict().items():
+            self.assertTrue(torch.equal(value, before[name]) and type(value) is torch.Tensor, name)
+        self.assertTrue(all(type(p) is nn.Parameter for p in model.parameters()))
+
+    def test_registration_is_what_a_plain_model_does(self) -> None:
+        division = sherd.torch.divide(made("plain"))
+        found = order_of(made("plain"), sherd.torch.divide(made("plain")), ((batch(0),), {}), torch.float32)
+        guessed = registered(division, "asked")
+        self.assertEqual(found.forward, guessed.forward)
+        self.assertEqual({unit for unit, _ in found.backward}, {unit for unit, _ in guessed.backward})
+
+    def test_what_cannot_be_traced_says_why(self) -> None:
+        class Looks(Model):
+            def forward(self, ids: torch.Tensor) -> torch.Tensor:
+                return super().forward(ids) if int(self.norm.weight[0].item()) < 9 else ids
+
+        torch.manual_seed(7)
+        engine = sherd.torch.initialize(Looks(), config(3), world=sherd.World.self())
+        with self.assertWarnsRegex(UserWarning, "registration .*DataDependent"):
+            with self.assertRaises(ValueError):  # at stage 3 the value is NaN, outside of the module whose it is
+                engine(batch(0))
+        engine.destroy()
+
+
+class Types(unittest.TestCase):
+    def test_norms_in_fp32(self) -> None:
+        class Norm(nn.LayerNorm):
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                return super().forward(x.float()).to(x.dtype)
+
+        model = made("plain")
+        for owner in (*model.blocks, model):
+            owner.norm.__class__ = Norm
+        engine = engine_of(3, model, bf16={"enabled": True}, options={"fp32": [Norm], "example": batch(0)})
+        self.assertTrue(engine.order.is_traced, engine.order.reason)
+        train(engine, 2)
+        self.assertEqual(model.norm.weight.dtype, torch.float32)
+        self.assertEqual(model.words.weight.dtype, torch.bfloat16)
+        wanted = trained(2)
+        for name, value in masters(engine).items():
+            self.assertLess((value - wanted[name]).abs().mean(), 1e-3, name)
+        engine.destroy()
+
+
+class Kept(unittest.TestCase):
+    def test_gradients_until_the_step(self) -> None:
+        for stage in (0, 3):
+            engine, model = engine_of(stage, options={"retain_grads": True}), made("plain")
+            for step in range(2):
+                engine.backward(engine(batch(0)))
+                model.zero_grad()
+                if step == 0:
+                    model(batch(0)).backward()
+                    for p, twin in zip(engine.module.parameters(), model.parameters()):
+                        torch.testing.assert_close(p.grad, twin.grad, rtol=1e-4, atol=1e-6)
+                engine.step()
+                self.assertTrue(all(p.grad is None for p in engine.module.parameters()))
+            engine.destroy()
+
+    def test_graphs_go_without_a_backward(self) -> None:
+        engine = engine_of(3, options={"example": batch(0)})
+        seen: list[weakref.ref[torch.Tensor]] = []
+        engine.module.blocks[1].register_forward_hook(lambda _m, _a, out: seen.append(weakref.ref(out)))
+        for _ in range(2):
+            engine(batch(0))
+        engine.backward(engine(batch(0)))
+        gc.collect()
+        self.assertEqual([ref() for ref in seen], [None] * 3)
+        engine.destroy()
+
+    def test_engines_end_with_their_last_user(self) -> None:
+        engine = engine_of(3, options={"example": batch(0)})
+        weight, gone = engine.module.norm.weight, weakref.ref(engine.core)
+        with torch.no_grad():
+            engine(batch(0))
+        del engine
+        gc.collect()
+        self.assertTrue(torch.isnan(weight).all())
+        del weight
+        gc.collect()
+        self.assertIsNone(gone())
+
+    def test_another_thread(self) -> None:
+        engine = engine_of(3, options={"example": batch(0)})
+        for step in range(2):
+            loss = engine(batch(step))
+            thread = threading.Thread(target=engine.backward, args=(loss,))
+            thread.start()
+            thread.join()
+            engine.step()
+        wanted = trained(2)
+        for name, value in masters(engine).items():
+            torch.testing.assert_close(value, wanted[name], rtol=1e-4, atol=1e-4)
+        engine.destroy()
+
+
+if __name__ == "__main__":
+    unittest.main()
