@@ -29,9 +29,9 @@ typedef struct load {
     sherdi_reader    *reader;
     int64_t          *found; /* by parameter of the model: that of the manifest, or NOT_THERE */
     int               parts[SHERDI_MOST_PARTS]; /* by part of the optimizer: that of the manifest */
-    int               is_whole; /* nothing is missing, nothing extra: the fingerprints must agree */
-    uint64_t          fingerprint, state_fingerprint; /* of what this rank has read */
-    uint64_t          done_bytes, all_bytes;
+    int      is_whole; /* nothing is missing, extra, or rounded: the fingerprints must agree */
+    uint64_t fingerprint, state_fingerprint; /* of what this rank has read */
+    uint64_t done_bytes, all_bytes;
 
     /* what is read now */
     const sherdi_op          *op;
@@ -61,6 +61,15 @@ static sherd_status shape_refuse(const load *l, const sherdi_manifest_param *sav
                        l->dir, l->tag, param->name, was, is);
 }
 
+/* A frozen parameter has no master weights: here its values may be rounded, to another fingerprint. */
+static int is_rounded(const load *l, const sherdi_manifest_param *saved, size_t p)
+{
+    sherd_dtype from = saved->is_frozen ? saved->dtype : SHERD_F32;
+    sherd_dtype to   = sherdi_param_segment(l->engine->plan, p)->types.compute;
+
+    return l->engine->model.params[p].is_frozen && from != to && to != SHERD_F32;
+}
+
 static sherd_status param_match(load *l, size_t p)
 {
     const sherdi_model_param *param = &l->engine->model.params[p];
@@ -75,6 +84,7 @@ static sherd_status param_match(load *l, size_t p)
         l->found[p] = NOT_THERE;
     }
     if (l->found[p] != NOT_THERE) {
+        l->is_whole &= !is_rounded(l, &sherdi_reader_manifest(l->reader)->params[at], p);
         return SHERD_OK;
     }
     l->is_whole = 0;

@@ -61,6 +61,7 @@ void rig_open(rig *r, sherd_world *world, const rig_options *options)
     r->dtype         = options->dtype;
     r->backward_uses = options->backward_uses;
     r->retain_grads  = options->retain_grads;
+    r->wide          = options->wide;
     CHECK_OK(rig_create(world, rig_json(options), &r->engine));
 }
 
@@ -89,17 +90,23 @@ int rig_unit(rig *r, const char *name)
     return rig_unit_as(r, name, &params);
 }
 
-int rig_param_as(rig *r, int unit, const char *name, size_t elems, sherd_param_params *params)
+int rig_param_as(rig *r, int unit, const char *name, size_t elems, const sherd_param_params *params)
 {
-    rig_param_info *info = &r->params[r->num_params];
+    rig_param_info    *info  = &r->params[r->num_params];
+    sherd_param_params given = *params;
 
     CHECK(r->num_params < RIG_PARAMS);
-    params->struct_size = sizeof(*params);
-    params->name        = name;
-    params->ndim        = 1;
-    params->shape[0]    = elems;
-    *info = (rig_param_info){.unit = unit, .elems = elems, .is_frozen = params->frozen};
-    CHECK_OK(sherd_param_add(r->engine, r->units[unit], params, &info->handle));
+    given.struct_size = sizeof(given);
+    given.name        = name;
+    given.ndim        = 1;
+    given.shape[0]    = elems;
+    given.dtype       = r->wide >> r->num_params & 1 ? SHERD_F32 : given.dtype;
+    *info             = (rig_param_info){
+                    .unit = unit, .elems = elems, .is_frozen = given.frozen, .dtype = r->dtype};
+    if (given.dtype >= 0) {
+        info->dtype = (sherd_dtype)given.dtype;
+    }
+    CHECK_OK(sherd_param_add(r->engine, r->units[unit], &given, &info->handle));
     return r->num_params++;
 }
 
@@ -162,7 +169,7 @@ static int is_on_host(const rig *r)
 /* What the engine handed out, in host memory: itself, or a copy until it is pushed back. */
 static void *pulled(rig *r, int param, void *from)
 {
-    size_t len = r->params[param].elems * sherd_dtype_bytes(r->dtype);
+    size_t len = r->params[param].elems * sherd_dtype_bytes(r->params[param].dtype);
     void  *copy;
 
     CHECK(from != NULL);
@@ -182,8 +189,8 @@ static void pushed(rig *r, int param, void *to, void *copy)
         return;
     }
     if (to != NULL) {
-        CHECK_OK(
-            sherd_copy(r->engine, to, copy, r->params[param].elems * sherd_dtype_bytes(r->dtype)));
+        CHECK_OK(sherd_copy(r->engine, to, copy,
+                            r->params[param].elems * sherd_dtype_bytes(r->params[param].dtype)));
     }
     free(copy);
 }
@@ -194,7 +201,7 @@ double rig_read(rig *r, int param)
     double sum  = 0;
 
     for (size_t i = 0; i < r->params[param].elems; i++) {
-        sum += load(data, i, r->dtype);
+        sum += load(data, i, r->params[param].dtype);
     }
     pushed(r, param, NULL, data);
     CHECK(isfinite(sum));
@@ -203,17 +210,17 @@ double rig_read(rig *r, int param)
 
 void rig_touch(rig *r, int param, float share)
 {
-    void    *memory = sherd_param_grad(r->engine, r->params[param].handle);
-    void    *data   = pulled(r, param, sherd_param_data(r->engine, r->params[param].handle));
-    void    *grad   = pulled(r, param, memory);
-    float    scale  = sherd_loss_scale(r->engine);
-    uint64_t n = (uint64_t)(r->micro * sherd_world_size(r->world) + sherd_world_rank(r->world));
+    void       *memory = sherd_param_grad(r->engine, r->params[param].handle);
+    void       *data   = pulled(r, param, sherd_param_data(r->engine, r->params[param].handle));
+    void       *grad   = pulled(r, param, memory);
+    float       scale  = sherd_loss_scale(r->engine);
+    sherd_dtype dtype  = r->params[param].dtype;
+    uint64_t    n = (uint64_t)(r->micro * sherd_world_size(r->world) + sherd_world_rank(r->world));
 
     for (size_t i = 0; i < r->params[param].elems; i++) {
-        float g =
-            noise(1000 + n * RIG_PARAMS + (uint64_t)param, i) + 0.25f * load(data, i, r->dtype);
+        float g = noise(1000 + n * RIG_PARAMS + (uint64_t)param, i) + 0.25f * load(data, i, dtype);
 
-        store(grad, i, r->dtype, load(grad, i, r->dtype) + share * scale * g);
+        store(grad, i, dtype, load(grad, i, dtype) + share * scale * g);
     }
     pushed(r, param, memory, grad);
     pushed(r, param, NULL, data);
@@ -222,11 +229,11 @@ void rig_touch(rig *r, int param, float share)
 void rig_poke(rig *r, int param, size_t index, float value)
 {
     unsigned char *grad = sherd_param_grad(r->engine, r->params[param].handle);
-    size_t         elem = sherd_dtype_bytes(r->dtype);
+    size_t         elem = sherd_dtype_bytes(r->params[param].dtype);
     float          bits;
 
     CHECK(grad != NULL);
-    store(&bits, 0, r->dtype, value);
+    store(&bits, 0, r->params[param].dtype, value);
     CHECK_OK(sherd_copy(r->engine, grad + index * elem, &bits, elem));
 }
 
@@ -299,7 +306,7 @@ void rig_values(rig *r, int param, float *out)
     rig_acquire(r, info->unit, SHERD_EVAL);
     data = pulled(r, param, sherd_param_data(r->engine, info->handle));
     for (size_t i = 0; i < info->elems; i++) {
-        out[i] = load(data, i, r->dtype);
+        out[i] = load(data, i, info->dtype);
     }
     pushed(r, param, NULL, data);
     rig_release(r, info->unit, SHERD_EVAL);

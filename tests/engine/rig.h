@@ -20,6 +20,7 @@ typedef struct rig_options {
     const char *optimizer;     /* NULL: AdamW */
     int         backward_uses; /* of every unit: 0 or SHERD_USES_ANY */
     int         retain_grads;  /* of every unit */
+    unsigned    wide;          /* bit p: parameter p is declared as fp32 */
 } rig_options;
 
 typedef struct rig_param_info {
@@ -27,6 +28,7 @@ typedef struct rig_param_info {
     int         unit; /* index into units */
     size_t      elems;
     int         is_frozen;
+    sherd_dtype dtype; /* in which it is read */
 } rig_param_info;
 
 typedef struct rig {
@@ -34,6 +36,7 @@ typedef struct rig {
     sherd_engine  *engine;
     sherd_dtype    dtype;
     int            backward_uses, retain_grads;
+    unsigned       wide;
     sherd_unit     units[RIG_UNITS];
     int            num_units;
     rig_param_info params[RIG_PARAMS];
@@ -56,8 +59,9 @@ int rig_unit_as(rig *r, const char *name, sherd_unit_params *params);
 int rig_param(rig *r, int unit, const char *name, size_t elems);
 /** Units a, b and c with a parameter each, of `elems` elements and of 641 more for each. */
 void rig_three(rig *r, size_t elems);
-/** With what the other fields of params say; name, shape and struct_size are set here. */
-int rig_param_as(rig *r, int unit, const char *name, size_t elems, sherd_param_params *params);
+/** With what the other fields of params say; name, shape and struct_size are given here, and the type of wide ones. */
+int rig_param_as(rig *r, int unit, const char *name, size_t elems,
+                 const sherd_param_params *params);
 /** Seals and fills every parameter. */
 void rig_seal(rig *r);
 /** Values by parameter number and index; ctx is the number cast to a pointer. */

@@ -217,8 +217,9 @@ static void saved_at_stage_3_on_nvme_goes_on_on_every_layout(void)
 
     need_checksums();
     goes_on_everywhere(
-        &(rig_options){.dtype = SHERD_BF16, .top = ", \"deterministic\": true", .clip = 1}, &from,
-        "nvme");
+        &(rig_options){
+            .dtype = SHERD_BF16, .top = ", \"deterministic\": true", .clip = 1, .wide = 0x9a},
+        &from, "nvme");
 }
 
 static void saved_at_stage_0_goes_on_on_every_layout(void)

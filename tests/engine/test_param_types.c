@@ -2,7 +2,10 @@
  * every stage, number of ranks, tier and way of driving the engine; with all of them fp32 those of the fp32 engine. */
 #include "engine/run/engine_impl.h"
 #include "sherd_build.h"
+#include "sherd_tools.h"
+#include "tests/engine/plain.h"
 #include "tests/engine/rig.h"
+#include "tests/engine/saved.h"
 #include "tests/engine/toy.h"
 #include "tests/lib/check.h"
 
@@ -226,6 +229,102 @@ static void all_wide_is_the_fp32_engine(void)
     }
 }
 
+/* -------------------------------------------------------------- checkpoints -- */
+
+#define SAVED_WIDE                                                                                 \
+    0x9au /* of the saved model: the frozen one of the first unit, small ones, large ones */
+#define MOST_ELEMS 9001
+
+/* A run that saves, and others that load. */
+typedef struct saved_job {
+    rig_options options;
+    char        dir[256];
+    float (*values)[MOST_ELEMS]; /* by parameter: what was saved, masters or what is frozen */
+} saved_job;
+
+static sherd_value value_of(const rig *r, int p)
+{
+    return r->params[p].is_frozen ? SHERD_COMPUTE : SHERD_MASTER;
+}
+
+static void types_save(sherd_world *world, void *raw)
+{
+    saved_job *j = raw;
+    rig        r;
+
+    saved_open(&r, world, &j->options);
+    saved_fill(&r);
+    saved_train(&r, 2);
+    CHECK_OK(sherd_checkpoint_save(r.engine, j->dir, "two", NULL));
+    for (int p = 0; p < SAVED_PARAMS; p++) {
+        CHECK_OK(sherd_param_read(r.engine, r.params[p].handle, value_of(&r, p), 0,
+                                  r.params[p].elems,
+                                  sherd_world_rank(world) == 0 ? j->values[p] : NULL));
+    }
+    rig_close(&r);
+}
+
+/* Masters as they were, frozen values rounded to what they are here. */
+static void types_load(sherd_world *world, void *raw)
+{
+    static _Thread_local float got[MOST_ELEMS];
+    const saved_job           *j = raw;
+    rig                        r;
+
+    saved_open(&r, world, &j->options);
+    CHECK_OK(sherd_checkpoint_load(r.engine, j->dir, "two", NULL));
+    for (int p = 0; p < SAVED_PARAMS; p++) {
+        const rig_param_info *info = &r.params[p];
+
+        CHECK_OK(sherd_param_read(r.engine, info->handle, value_of(&r, p), 0, info->elems, got));
+        for (size_t i = 0; i < info->elems; i++) {
+            float want =
+                info->is_frozen ? plain_round(j->values[p][i], info->dtype) : j->values[p][i];
+
+            CHECK_BYTES_EQUAL(&want, &got[i], sizeof(want));
+        }
+    }
+    saved_train(&r, 1);
+    rig_close(&r);
+}
+
+/* What others read of it has the type that it was saved in. */
+static void saved_is_read(const saved_job *j, int p, const char *name)
+{
+    sherd_checkpoint *checkpoint;
+    static float      got[MOST_ELEMS];
+
+    CHECK_OK(sherd_checkpoint_open(j->dir, "two", &checkpoint));
+    CHECK_OK(sherd_checkpoint_read(checkpoint, name, "compute", 0, 5000, got));
+    CHECK_BYTES_EQUAL(j->values[p], got, 5000 * sizeof(*got));
+    sherd_checkpoint_close(checkpoint);
+}
+
+static void checkpoints_go_across_types(void)
+{
+    static float             values[SAVED_PARAMS][MOST_ELEMS];
+    static const rig_options TO[] = {{.dtype = SHERD_BF16, .wide = SAVED_WIDE},
+                                     {.dtype = SHERD_BF16},
+                                     {.dtype = SHERD_BF16, .wide = 0x165},
+                                     {.dtype = SHERD_F16, .wide = 0x100},
+                                     {.dtype = SHERD_F32},
+                                     {.dtype = SHERD_F16, .wide = 0x3ff}};
+    saved_job j = {.options = {.stage = 3, .dtype = SHERD_BF16, .wide = SAVED_WIDE, .clip = 1},
+                   .values  = values};
+
+    saved_need_checksums();
+    (void)saved_dir("types", j.dir);
+    test_world(2, types_save, &j);
+    CHECK_INT(2, saved_verify(j.dir, "two"));
+    saved_is_read(&j, 3, "unit0.3");
+    saved_is_read(&j, 8, "unit1.3");
+    for (size_t i = 0; i < sizeof(TO) / sizeof(TO[0]); i++) {
+        j.options       = TO[i];
+        j.options.stage = (int)(i + 2) % 4;
+        test_world(1 + (int)i % 3, types_load, &j);
+    }
+}
+
 /* ------------------------------------------------------------------- limits -- */
 
 static sherd_status param_add(rig *r, int dtype)
@@ -322,6 +421,7 @@ static const test_case CASES[] = {
     CASE(mixed_driven_otherwise_equals_unsharded),
     CASE(any_parameter_alone_equals_unsharded),
     CASE(all_wide_is_the_fp32_engine),
+    CASE(checkpoints_go_across_types),
     CASE(other_types_are_refused_by_name),
     CASE(what_is_no_type_is_refused),
     CASE(ranks_that_differ_are_told),

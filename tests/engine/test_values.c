@@ -11,6 +11,9 @@
 
 #define SPAN VALUE_RIG_ELEMS
 
+/* Parameters that are fp32: of each kind, beside others of the kind. */
+#define SOME_WIDE 0x9au
+
 static const char *const STATE[] = {SHERD_MASTER, "exp_avg", "exp_avg_sq"};
 
 /* What a case does on each rank, with an engine that is filled. */
@@ -141,7 +144,7 @@ static void copies_check(rig *r, int p, const float *master)
     rig_values(r, p, passed);
     CHECK_OK(sherd_param_read(r->engine, r->params[p].handle, SHERD_COMPUTE, 0, elems, got));
     CHECK_BYTES_EQUAL(passed, got, elems * sizeof(*got));
-    for (size_t i = 0; i < elems && r->dtype == SHERD_F32; i++) {
+    for (size_t i = 0; i < elems && r->params[p].dtype == SHERD_F32; i++) {
         CHECK_BYTES_EQUAL(&master[i], &got[i], sizeof(*got));
     }
     free(got);
@@ -227,7 +230,9 @@ static const int WORLDS[] = {1, 2, 3, 4, 7};
 static void written_values_are_read_by_bits(void)
 {
     for (size_t w = 0; w < sizeof(WORLDS) / sizeof(WORLDS[0]); w++) {
-        job j = {.options = {.dtype = w % 2 ? SHERD_BF16 : SHERD_F32}, .run = written_is_read};
+        job j = {
+            .options = {.dtype = w % 2 ? SHERD_BF16 : SHERD_F32, .wide = w == 1 ? SOME_WIDE : 0},
+            .run     = written_is_read};
 
         layouts_each(&j, WORLDS[w], layout_run);
     }

@@ -107,8 +107,8 @@ void ways_bind(rig *r, ways_bound *memory)
 {
     memset(memory, 0, sizeof(*memory));
     for (int p = 0; p < r->num_params; p++) {
-        memory->data[p] = calloc(r->params[p].elems, sherd_dtype_bytes(r->dtype));
-        memory->grad[p] = calloc(r->params[p].elems, sherd_dtype_bytes(r->dtype));
+        memory->data[p] = calloc(r->params[p].elems, sherd_dtype_bytes(r->params[p].dtype));
+        memory->grad[p] = calloc(r->params[p].elems, sherd_dtype_bytes(r->params[p].dtype));
         CHECK_OK(sherd_param_bind(r->engine, r->params[p].handle, memory->data[p],
                                   r->params[p].is_frozen ? NULL : memory->grad[p]));
     }
