@@ -1,7 +1,9 @@
 """First values: from the tensors that the model has, or from an init function where it was made on the meta device."""
 from __future__ import annotations
 
-from typing import Callable
+import contextlib
+import math
+from typing import Callable, Iterator
 
 import torch
 from torch import nn
@@ -44,6 +46,12 @@ def release(tensor: nn.Parameter) -> None:
     tensor.data = torch.zeros((), dtype=tensor.dtype, device=tensor.device).expand(tensor.shape)
 
 
+def release_all(division: Division) -> None:
+    for param in division.params:
+        if not param.tensor.is_meta:
+            release(param.tensor)
+
+
 def fill_by_init(engine: Engine, module: nn.Module, params: list[Param], init: Init) -> None:
     """One module's own parameters, made real for as long as it takes, on the rank that has the values."""
     names = {id(t): name for name, t in module._parameters.items() if t is not None}
@@ -57,14 +65,47 @@ def fill_by_init(engine: Engine, module: nn.Module, params: list[Param], init: I
 
 def initialized(module: nn.Module, init: Init) -> dict[str, torch.Tensor]:
     """The values of a module's own parameters by name; the module itself stays on meta."""
+    with shadow_params(module), torch.no_grad():
+        init(module)
+        return {name: tensor.detach() for name, tensor in module._parameters.items() if tensor is not None}
+
+
+def make_buffers(model: nn.Module, init: Init | None) -> None:
+    """Buffers on meta get values by the same function as their module's parameters; what it leaves out is refused by name."""
+    for prefix, module in model.named_modules():
+        names = [name for name, buffer in module._buffers.items() if buffer is not None and buffer.is_meta]
+        if not names:
+            continue
+        for name in names:
+            module._buffers[name] = unset_like(module._buffers[name])
+        with shadow_params(module), torch.no_grad():
+            (init or initializer(model))(module)
+        for name in names:
+            if is_unset(module._buffers[name]):
+                raise ValueError(f"buffer {prefix}.{name} is on the meta device and nothing gives it values: give initialize an "
+                                 f"init function (init=) that does, or make the buffers outside of torch.device('meta')")
+
+
+def unset_like(buffer: torch.Tensor) -> torch.Tensor:
+    value = math.nan if buffer.is_floating_point() else False if buffer.dtype == torch.bool else torch.iinfo(buffer.dtype).min
+    return torch.full(buffer.shape, value, dtype=buffer.dtype, device="cpu")
+
+
+def is_unset(buffer: torch.Tensor) -> bool:
+    if buffer.dtype == torch.bool:
+        return not bool(buffer.any())
+    return bool((buffer.isnan() if buffer.is_floating_point() else buffer == torch.iinfo(buffer.dtype).min).any())
+
+
+@contextlib.contextmanager
+def shadow_params(module: nn.Module) -> Iterator[None]:
+    """A module's parameters replaced by ones of its own for as long as an init function writes to them."""
     kept = dict(module._parameters)
     try:
         for name, tensor in kept.items():
             if tensor is not None:
                 module._parameters[name] = nn.Parameter(torch.empty(tensor.shape, dtype=torch.float32), tensor.requires_grad)
-        with torch.no_grad():
-            init(module)
-        return {name: tensor.detach() for name, tensor in module._parameters.items() if tensor is not None}
+        yield
     finally:
         module._parameters.clear()
         module._parameters.update(kept)
@@ -77,7 +118,7 @@ def initializer(model: nn.Module) -> Init:
 
     def reset(module: nn.Module) -> None:
         if not hasattr(module, "reset_parameters"):
-            raise ValueError(f"{type(module).__name__} has parameters on the meta device and no reset_parameters: give "
+            raise ValueError(f"{type(module).__name__} has parameters or buffers on the meta device and no reset_parameters: give "
                              f"initialize an init function (init=) or weights to read")
         module.reset_parameters()
 

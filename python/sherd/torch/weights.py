@@ -1,0 +1,242 @@
+"""Whole weights under the names of the model: read one at a time, written, saved, loaded."""
+from __future__ import annotations
+
+import base64
+import ctypes
+import hashlib
+import json
+import os
+import warnings
+from collections.abc import Mapping as AbstractMapping
+from typing import TYPE_CHECKING, Any, Iterator, Mapping
+
+import torch
+from torch import nn
+
+from sherd.engine import Engine as Core
+from sherd.errors import SherdError
+from sherd.torch.units import Division, Param
+
+if TYPE_CHECKING:
+    from sherd.torch.engine import Engine
+
+Path = str | os.PathLike[str]
+CLIENT_STATE = "client_state"  # the blob that has it, as JSON
+DTYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
+
+
+# ------------------------------------------------------------------ values --
+
+def value_of(param: Param) -> str:
+    """What is exact of a parameter: the master weights; of a frozen one what passes read."""
+    return "compute" if param.is_frozen else "master"
+
+
+def read(core: Core, param: Param) -> torch.Tensor:
+    """A parameter's exact values [its shape], fp32, in memory of their own. Collective."""
+    count = param.tensor.numel()
+    array = (ctypes.c_float * max(count, 1))()
+    core.read(param.number, value_of(param), 0, count, array)
+    return torch.frombuffer(array, dtype=torch.float32)[:count].reshape(param.tensor.shape)
+
+
+def write(core: Core, param: Param, values: torch.Tensor) -> None:
+    """The opposite, with the same values on every rank. Collective, between steps."""
+    if tuple(values.shape) != tuple(param.tensor.shape):
+        raise ValueError(f"parameter {param.name} is {list(param.tensor.shape)}, and the values are {list(values.shape)}")
+    flat = values.detach().to("cpu", torch.float32).contiguous().reshape(-1)
+    if flat.numel():
+        core.write(param.number, (ctypes.c_float * flat.numel()).from_address(flat.data_ptr()), value_of(param))
+
+
+def names_of(model: nn.Module, division: Division) -> dict[str, Param]:
+    """Every name that a parameter has in the model; tied ones have several."""
+    by_tensor = {id(param.tensor): param for param in division.params}
+    return {name: by_tensor[id(tensor)] for name, tensor in model.named_parameters(remove_duplicate=False)}
+
+
+def buffers_of(model: nn.Module) -> dict[str, torch.Tensor]:
+    """The buffers that a state_dict has."""
+    transient = {f"{prefix}.{name}" if prefix else name for prefix, module in model.named_modules()
+                 for name in module._non_persistent_buffers_set}
+    return {name: buffer for name, buffer in model.named_buffers(remove_duplicate=False) if name not in transient}
+
+
+class StateDict(AbstractMapping[str, torch.Tensor]):
+    """The weights by name, each read when it is asked for: nothing is gathered before, and nothing is kept.
+
+    Every rank goes through the same names in the same order, as `items()` does; `dict(...)` of it holds all. Parameters
+    are fp32 and exact, buffers are the module's own.
+    """
+
+    def __init__(self, core: Core, model: nn.Module, division: Division) -> None:
+        self._core, self._params, self._buffers = core, names_of(model, division), buffers_of(model)
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        if name in self._buffers:
+            return self._buffers[name].detach().clone()
+        return read(self._core, self._params[name])
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self._params
+        yield from self._buffers
+
+    def __len__(self) -> int:
+        return len(self._params) + len(self._buffers)
+
+    def shape(self, name: str) -> torch.Size:
+        return (self._buffers[name] if name in self._buffers else self._params[name].tensor).shape
+
+
+def load_state_dict(core: Core, model: nn.Module, division: Division, values: Mapping[str, torch.Tensor],
+                    strict: bool = True) -> tuple[list[str], list[str]]:
+    """Writes weights by name, the same on every rank; the names that were missing and those that nobody has. Collective."""
+    params, buffers = names_of(model, division), buffers_of(model)
+    given = {id(params[name]) for name in params if name in values}
+    missing = [name for name, param in params.items() if id(param) not in given]
+    missing += [name for name in buffers if name not in values]
+    unexpected = [name for name in values if name not in params and name not in buffers]
+    if strict and (missing or unexpected):
+        raise ValueError(f"the weights do not fit {type(model).__name__}: missing {some(missing)}, unexpected "
+                         f"{some(unexpected)}; strict=False takes what fits")
+    written: set[int] = set()
+    for name, param in params.items():
+        if name in values and id(param) not in written:
+            write(core, param, values[name])
+            written.add(id(param))
+    with torch.no_grad():
+        for name, buffer in buffers.items():
+            if name in values:
+                buffer.copy_(values[name])
+    return missing, unexpected
+
+
+def some(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "") if names else "nothing"
+
+
+# ------------------------------------------------------------------- files --
+
+def save_pretrained(engine: "Engine", folder: Path, dtype: torch.dtype, max_file_bytes: int) -> None:
+    """The weights as safetensors with the model's own names, and its config.json where it has one. Collective.
+
+    A tied weight is written once, as transformers does. Files above `max_file_bytes` are several, with an index.
+    """
+    if dtype not in DTYPES:
+        raise ValueError(f"weights are saved as float32, bfloat16 or float16, not {dtype}")
+    changed = list(engine.buffers.changed())
+    if changed:
+        warnings.warn(f"sherd: save_pretrained() writes parameters alone; what training made of the buffers {some(changed)} is in "
+                      f"checkpoints (save_checkpoint) and in engine.state_dict()", stacklevel=3)
+    engine.core.export_safetensors(folder, DTYPES[dtype], max_file_bytes=max_file_bytes)
+    if engine.world.rank == 0:
+        for part in ("config", "generation_config"):
+            config = getattr(engine.module, part, None)
+            if hasattr(config, "save_pretrained"):
+                config.save_pretrained(folder)
+    engine.world.barrier()
+
+
+def import_weights(core: Core, model: nn.Module, division: Division, path: Path) -> None:
+    """Fills every parameter from safetensors under the model's names: each rank reads what it holds. Collective.
+
+    `path` is a file, a folder or an index. The base model's prefix may be missing, tied names and buffers may be there.
+    """
+    first = {param.name for param in division.params}
+    prefix = getattr(model, "base_model_prefix", "")
+    extra = [name for name in names_of(model, division) if name not in first]
+    extra += [name for name, _ in model.named_buffers()]
+    core.import_safetensors(path, may_be_extra=[escaped(name) for name in extra],
+                            optional_prefix=prefix + "." if prefix and hasattr(model, prefix) else None)
+
+
+def escaped(name: str) -> str:
+    """A name as a pattern that means it alone."""
+    return "".join(f"[{c}]" if c in "*?[" else c for c in name)
+
+
+# ------------------------------------------------------------- checkpoints --
+
+def save_checkpoint(engine: "Engine", folder: Path, tag: str | None, client_state: Mapping[str, Any] | None,
+                    **options: Any) -> None:
+    """Everything that goes on later: weights, optimizer, counters, buffers, the schedule of torch, `client_state`. Collective.
+
+    What is not the engine's is kept as JSON, never as a pickle; buffers that have changed are in it, up to a MiB.
+    """
+    try:
+        text = json.dumps({"client_state": dict(client_state or {}), "schedule": schedule_state(engine),
+                           "buffers": engine.buffers.changed()})
+    except TypeError as error:
+        raise TypeError(f"client_state is kept as JSON, and {error}: give numbers, text, lists and dicts") from error
+    engine.core.set_blob(CLIENT_STATE, text.encode())
+    engine.core.save(folder, tag, **options)
+
+
+def load_checkpoint(engine: "Engine", folder: Path, tag: str | None, weights_only: bool,
+                    **options: Any) -> tuple[str | None, dict[str, Any]]:
+    """Goes on from a checkpoint that any layout has saved. The folder and the client state, or (None, {}) where there is
+    none, as DeepSpeed does. Collective."""
+    if tag is None and not os.path.exists(os.path.join(folder, "latest")):
+        return None, {}
+    engine.core.load(folder, tag, weights_only=weights_only, **options)
+    try:
+        kept = json.loads(engine.core.blob(CLIENT_STATE))
+    except SherdError:
+        kept = {"client_state": {}, "schedule": None, "buffers": {}}  # another program saved it
+    engine.buffers.take(kept["buffers"])
+    if not weights_only and kept["schedule"] is not None and engine.lr_scheduler is not None:
+        engine.lr_scheduler.load_state_dict(kept["schedule"])
+    return os.path.join(folder, tag if tag is not None else latest(folder)), kept["client_state"]
+
+
+def latest(folder: Path) -> str:
+    with open(os.path.join(folder, "latest"), encoding="utf-8") as file:
+        return file.read().split()[0]
+
+
+class Buffers:
+    """Buffers of a model that training changes (statistics of a BatchNorm): those that differ from what they began as."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._begun = {name: digest(buffer) for name, buffer in buffers_of(model).items()}
+
+    def changed(self) -> dict[str, dict[str, str]]:
+        """As JSON: type and bytes by name. Rank 0's are what a checkpoint has."""
+        return {name: {"dtype": str(buffer.dtype).removeprefix("torch."),
+                       "data": base64.b64encode(raw(buffer)).decode()}
+                for name, buffer in buffers_of(self._model).items() if digest(buffer) != self._begun.get(name)}
+
+    def take(self, kept: Mapping[str, Mapping[str, str]]) -> None:
+        """The opposite; a buffer that the model has no more is passed over."""
+        buffers = buffers_of(self._model)
+        with torch.no_grad():
+            for name in kept.keys() & buffers.keys():
+                data = bytearray(base64.b64decode(kept[name]["data"]))
+                values = torch.frombuffer(data, dtype=getattr(torch, kept[name]["dtype"]))
+                buffers[name].copy_(values.reshape(buffers[name].shape))
+
+
+def raw(buffer: torch.Tensor) -> bytes:
+    flat = buffer.detach().cpu().contiguous().reshape(-1)
+    return ctypes.string_at(flat.data_ptr(), flat.numel() * flat.element_size())
+
+
+def digest(buffer: torch.Tensor) -> bytes:
+    return hashlib.sha256(raw(buffer)).digest()
+
+
+def schedule_state(engine: "Engine") -> Any:
+    """What a torch scheduler has to say of itself; functions are the script's own."""
+    if engine.lr_scheduler is None:
+        return None
+    state = {}
+    for key, value in engine.lr_scheduler.state_dict().items():
+        try:
+            json.dumps(value)
+            state[key] = value
+        except TypeError:
+            continue
+    return state
+
+
