@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from sherd.torch.engine import Engine, initialize
+from sherd.torch.gathered import gathered_parameters
 from sherd.torch.units import divide
 
-__all__ = ["Engine", "divide", "initialize"]
+__all__ = ["Engine", "divide", "gathered_parameters", "initialize"]

@@ -13,7 +13,7 @@ from sherd._library import library
 from sherd.config import Config
 from sherd.engine import BACKWARD, FORWARD, Engine as Core, Report
 from sherd.errors import StateError
-from sherd.torch import fill, optim, tensors
+from sherd.torch import fill, gathered, generate, optim, tensors, weights
 from sherd.torch.guard import Refusals
 from sherd.torch.hooks import Hooks
 from sherd.torch.trace import Order, order_of
@@ -48,20 +48,22 @@ class Engine:
         backward_uses: "any" where a step goes through the model as often as it likes (several losses, several forwards
             before a step), at the price of gradients that are whole until the step; None decides by what is known.
         retain_grads: gradients stay in `.grad` until the step.
+        weights: a safetensors file, folder or index under the model's names, which every rank reads its part of.
         fp32: modules, in the forms of `units`, whose parameters are fp32 where the engine computes in bf16 or fp16.
     """
 
     def __init__(self, model: nn.Module, config: ConfigSource, optimizer: Any, lr_scheduler: Any, model_parameters: Any,
                  world: World, *, example: Any = None, units: Policy = None, init: fill.Init | None = None,
                  same_on_all: bool = False,
-                 backward_uses: str | None = None, retain_grads: bool = False, fp32: Policy = None) -> None:
+                 backward_uses: str | None = None, retain_grads: bool = False, fp32: Policy = None,
+                 weights: str | os.PathLike[str] | None = None) -> None:
         self.module, self.world = model, world
         self.division = divide(model, units)
         keep_fp32(model, self.division, fp32)
         with Config(config) as settings:
             self.rates = optim.read(settings, self.division, optimizer, model_parameters, lr_scheduler)
             self.core = Core(world, settings)
-        self._init, self._same_on_all = init, same_on_all
+        self._init, self._same_on_all, self._weights = init, same_on_all, weights
         self._uses, self._retains = backward_uses, retain_grads
         self.order: Order | None = None
         self._is_failed = self._in_backward = False
@@ -97,7 +99,12 @@ class Engine:
                           f"until the step", stacklevel=3)
         self._declare(self.order)
         self.core.seal()
-        fill.fill(self.core, self.module, self.division, self._init, self._same_on_all)
+        if self._weights is not None:
+            weights.import_weights(self.core, self.module, self.division, self._weights)
+            fill.release_all(self.division)
+        else:
+            fill.fill(self.core, self.module, self.division, self._init, self._same_on_all)
+        fill.make_buffers(self.module, self._init)
         self._take_over()
 
     def _agreed_order(self, example: Example | None) -> Order:
@@ -142,6 +149,8 @@ class Engine:
         self.hooks.attach()
         self.refusals = Refusals(self.module, self.division, self.driver)
         self.refusals.attach()
+        self.buffers = weights.Buffers(self.module)
+        gathered.mark(self)
 
     # ------------------------------------------------------------- training --
 
@@ -260,6 +269,55 @@ class Engine:
         self.seal()
         return self.core.fingerprint()
 
+    @property
+    def rank(self) -> int:
+        return self.world.rank
+
+    @property
+    def world_size(self) -> int:
+        return self.world.size
+
+    # -------------------------------------------------------------- weights --
+
+    def state_dict(self) -> weights.StateDict:
+        """The weights by name, fp32 and exact, each read when it is asked for. Collective: every rank goes through it."""
+        self.seal()
+        return weights.StateDict(self.core, self.module, self.division)
+
+    def load_state_dict(self, values: Mapping[str, torch.Tensor], strict: bool = True) -> tuple[list[str], list[str]]:
+        """Writes weights, the same on every rank; the names that were missing and those that nobody has. Collective."""
+        self.seal()
+        return weights.load_state_dict(self.core, self.module, self.division, values, strict)
+
+    def save_pretrained(self, folder: str | os.PathLike[str], dtype: torch.dtype = torch.float32,
+                        max_file_bytes: int = 5_000_000_000) -> None:
+        """The weights as safetensors under the model's names, with its config.json where it has one. Collective."""
+        self.seal()
+        weights.save_pretrained(self, folder, dtype, max_file_bytes)
+
+    def save_checkpoint(self, save_dir: str | os.PathLike[str], tag: str | None = None,
+                        client_state: Mapping[str, Any] | None = None, **options: Any) -> bool:
+        """Saves all that goes on later to save_dir/tag; `client_state` is kept as JSON. Options are those of
+        sherd_save_params (is_async, keep_last). Collective."""
+        self.seal()
+        weights.save_checkpoint(self, save_dir, tag, client_state, **options)
+        return True
+
+    def load_checkpoint(self, load_dir: str | os.PathLike[str], tag: str | None = None, load_module_only: bool = False,
+                        **options: Any) -> tuple[str | None, dict[str, Any]]:
+        """Goes on from what any layout has saved; the folder and the client state, (None, {}) where there is none. Options
+        are may_miss and may_be_extra. Collective."""
+        self.seal()
+        return weights.load_checkpoint(self, load_dir, tag, load_module_only, **options)
+
+    def evaluating(self, keep_units: int | None = None) -> contextlib.AbstractContextManager[None]:
+        """`with engine.evaluating():` passes without gradients, whose units stay gathered as planned. Collective."""
+        return generate.evaluating(self, keep_units)
+
+    def generate(self, *args: Any, **kwargs: Any) -> Any:
+        """The generate() of a transformers model. Collective."""
+        return generate.generate(self, *args, **kwargs)
+
     # ---------------------------------------------------------- as a module --
 
     def train(self, mode: bool = True) -> "Engine":
@@ -280,6 +338,7 @@ class Engine:
     def destroy(self) -> None:
         """Frees all memory of the engine. The model's parameters show NaN from then on. May be called twice."""
         if self.is_sealed and "hooks" in vars(self):
+            gathered.unmark(self)
             self.hooks.detach()
             self.refusals.detach()
             for unit in self.driver.bound:

@@ -18,7 +18,7 @@ class Refusals:
     def __init__(self, model: nn.Module, division: Division, driver: Driver) -> None:
         self.model, self.driver = model, driver
         self.params = {id(p.tensor): p for p in division.params}
-        self.writes_allowed = False  # while the package itself loads or shows whole weights
+        self.shown: set[int] = set()  # ids of parameters that gathered_parameters() shows whole
         self._handles: list[Any] = []
 
     def attach(self) -> None:
@@ -38,12 +38,13 @@ class Refusals:
     def first_asleep(self, module: nn.Module) -> str | None:
         for tensor in module._parameters.values():
             param = self.params.get(id(tensor))
-            if param is not None and not self.driver.is_awake(param.unit):
+            if param is not None and id(tensor) not in self.shown and not self.driver.is_awake(param.unit):
                 return param.name
         return None
 
-    def first(self, module: nn.Module) -> str:
-        return next(self.params[id(t)].name for t in module._parameters.values() if id(t) in self.params)
+    def first_hidden(self, module: nn.Module) -> str | None:
+        return next((self.params[id(t)].name for t in module._parameters.values()
+                     if id(t) in self.params and id(t) not in self.shown), None)
 
 
 class Reads(Single):
@@ -64,8 +65,9 @@ class Writes(Reads):
     """Before load_state_dict() of a module."""
 
     def __call__(self, *_: Any) -> None:
-        if not self.refusals.writes_allowed:
-            raise StateError(f"load_state_dict() of a module would write parameter {self.refusals.first(self.of)} beside the "
+        name = self.refusals.first_hidden(self.of)
+        if name is not None:
+            raise StateError(f"load_state_dict() of a module would write parameter {name} beside the "
                              f"engine: use engine.load_state_dict() or engine.load_checkpoint(), or load before "
                              f"sherd.torch.initialize")
 

@@ -1,0 +1,113 @@
+"""Whole weights in the model's own parameters, for a while: what initialisers, averages and converters want."""
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import weakref
+from typing import TYPE_CHECKING, Any, Iterable, Iterator
+
+import torch
+from torch import nn
+
+from sherd.errors import StateError
+from sherd.torch import weights
+from sherd.torch.units import Param
+
+if TYPE_CHECKING:
+    from sherd.torch.engine import Engine
+
+OWNER = "_sherd_engine"  # of a parameter: a weak reference to its engine
+
+
+def mark(engine: "Engine") -> None:
+    """The parameters know whose they are, so that gathered_parameters() needs no engine."""
+    for param in engine.division.params:
+        setattr(param.tensor, OWNER, weakref.ref(engine))
+
+
+def unmark(engine: "Engine") -> None:
+    for param in engine.division.params:
+        if hasattr(param.tensor, OWNER):
+            delattr(param.tensor, OWNER)
+
+
+def owner_of(tensor: torch.Tensor) -> "Engine | None":
+    reference = getattr(tensor, OWNER, None)
+    return None if reference is None else reference()
+
+
+@contextlib.contextmanager
+def gathered_parameters(of: nn.Module | torch.Tensor | Iterable[torch.Tensor], modify: bool = False,
+                        modifier_rank: int | None = None) -> Iterator[None]:
+    """Inside, the parameters `of` a module, or these, have their whole values on every rank, in memory of their own.
+
+    modify: what was changed inside becomes the engine's at the end, on all ranks as rank `modifier_rank` (0, or the one
+    that is given, which implies `modify`) has it; elements that were not changed keep their exact master weights.
+    Parameters that no engine has are left as they are. Collective, between steps; no forward of the engine inside.
+    """
+    chosen = list(of.parameters()) if isinstance(of, nn.Module) else [of] if isinstance(of, torch.Tensor) else list(of)
+    shown = [Shown(engine, param) for engine, param in owned(chosen)]
+    try:
+        for one in shown:
+            one.show()
+        yield
+        if modify or modifier_rank is not None:
+            for one in shown:
+                one.write_back(modifier_rank or 0)
+    finally:
+        for one in shown:
+            one.hide()
+
+
+def owned(tensors: list[torch.Tensor]) -> list[tuple["Engine", Param]]:
+    found: dict[int, tuple["Engine", Param]] = {}
+    for tensor in tensors:
+        engine = owner_of(tensor)
+        if engine is not None and engine.is_sealed:
+            if not engine.hooks.is_idle:
+                raise StateError("gathered_parameters() is for between steps: a forward or backward of the engine is under way")
+            found[id(tensor)] = (engine, next(p for p in engine.division.params if p.tensor is tensor))
+    return list(found.values())
+
+
+class Shown:
+    """One parameter, whole for a while."""
+
+    def __init__(self, engine: "Engine", param: Param) -> None:
+        self.engine, self.param = engine, param
+        self.bound = engine.driver.by_number[param.number]
+        self.exact: torch.Tensor | None = None
+        self.begun: torch.Tensor | None = None
+
+    def show(self) -> None:
+        self.exact = weights.read(self.engine.core, self.param)
+        values = self.exact.to(self.bound.awake.dtype, copy=True)
+        self.begun = values.clone()
+        self.param.tensor.data = values.to(self.bound.awake.device)
+        self.engine.refusals.shown.add(id(self.param.tensor))
+
+    def write_back(self, root: int) -> None:
+        """Collective."""
+        core, world = self.engine.core, self.engine.world
+        values = self.param.tensor.data.detach().to("cpu").contiguous()
+        assert self.exact is not None and self.begun is not None
+        if values.shape != self.begun.shape:
+            raise StateError(f"parameter {self.param.name} is {list(self.begun.shape)} and was given {list(values.shape)} inside "
+                             f"gathered_parameters(): a shape does not change")
+        same = (values == self.begun) | (values.isnan() & self.begun.isnan())
+        made = torch.where(same, self.exact, values.to(torch.float32)).contiguous()
+        is_changed = bytearray([not bool(same.all())])
+        if world.size > 1:
+            world.broadcast(is_changed, root)
+        if not is_changed[0]:
+            return
+        if world.size > 1 and made.numel():
+            world.broadcast((ctypes.c_char * (4 * made.numel())).from_address(made.data_ptr()), root)
+        weights.write(core, self.param, made)
+
+    def hide(self) -> None:
+        self.engine.refusals.shown.discard(id(self.param.tensor))
+        if self.exact is not None:
+            self.param.tensor.data = self.bound.asleep
+            self.bound.version = self.param.tensor._version
+        self.exact = self.begun = None
