@@ -1,0 +1,243 @@
+"""Weights in and out of a model under sherd.torch: by name, in files, in checkpoints, whole for a while; text from them."""
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import unittest
+
+import ranks
+
+try:
+    import torch
+except ImportError as error:
+    ranks.skip(str(error))
+try:
+    import transformers
+except ImportError:
+    transformers = None
+
+import sherd.torch
+from sherd.errors import InvalidError, SherdError, StateError
+from torch import nn
+
+CONFIG = {"train_micro_batch_size_per_gpu": 2, "gradient_clipping": 0,
+          "optimizer": {"type": "AdamW", "params": {"lr": 1e-2, "weight_decay": 0.01}}}
+
+
+class Tied(nn.Module):
+    """A model with a tied head, a buffer that training changes, and one that it does not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(16, 8)
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.GELU()) for _ in range(3))
+        self.head = nn.Linear(8, 16, bias=False)
+        self.head.weight = self.embed.weight
+        self.register_buffer("scale", torch.full((1,), 0.5))
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.embed(ids) * self.scale
+        for block in self.blocks:
+            x = x + block(x)
+        return self.head(x)
+
+
+def made(seed: int = 1) -> Tied:
+    torch.manual_seed(seed)
+    return Tied()
+
+
+def engine_of(stage: int, model: nn.Module | None = None, **options) -> sherd.torch.Engine:
+    config = {**CONFIG, "zero_optimization": {"stage": stage, "stage3_param_persistence_threshold": 0}, **options.pop("keys", {})}
+    return sherd.torch.initialize(made() if model is None else model, config, **options)
+
+
+def train(engine, steps: int, start: int = 0) -> None:
+    for step in range(start, start + steps):
+        generator = torch.Generator().manual_seed(step)
+        ids = torch.randint(0, 16, (2 * engine.world_size, 8), generator=generator)[2 * engine.rank:][:2].reshape(-1)
+        logits = engine(ids)
+        engine.backward(nn.functional.cross_entropy(logits, ids.roll(1)))
+        engine.step()
+
+
+def same(left, right) -> None:
+    left, right = dict(left), dict(right)
+    assert left.keys() == right.keys(), left.keys() ^ right.keys()
+    for name, tensor in left.items():
+        assert torch.equal(tensor.float(), right[name].float()), name
+
+
+# ------------------------------------------------------------------- cases --
+
+def state_dict_has_what_torch_has(stage: int) -> None:
+    model = made()
+    want = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    engine = engine_of(stage, model, example=torch.zeros(2, dtype=torch.long))
+    same(engine.state_dict(), want)
+    other = {name: tensor + 1 for name, tensor in want.items() if tensor.is_floating_point()}
+    missing, unexpected = engine.load_state_dict({**other, "more": torch.ones(1)}, strict=False)
+    assert unexpected == ["more"] and all("num_batches" in name for name in missing), (missing, unexpected)
+    same({n: t for n, t in engine.state_dict().items() if n in other}, other)
+    try:
+        engine.load_state_dict({"embed.weight": torch.ones(16, 8)})
+        raise AssertionError("missing names were taken")
+    except ValueError as error:
+        assert "blocks.0.0.weight" in str(error), error
+    try:
+        engine.load_state_dict({"embed.weight": torch.ones(4, 8)}, strict=False)
+        raise AssertionError("another shape was taken")
+    except ValueError as error:
+        assert "embed.weight is [16, 8]" in str(error), error
+    engine.destroy()
+
+
+def checkpoint_goes_on(stage: int, folder: str) -> None:
+    engine = engine_of(stage)
+    train(engine, 3)
+    assert engine.save_checkpoint(folder, client_state={"epoch": 2, "best": 0.25})
+    train(engine, 3, start=3)
+    want, mark = dict(engine.state_dict()), engine.fingerprint()
+    engine.destroy()
+    again = engine_of(stage, made(7), example=torch.zeros(4, dtype=torch.long))
+    where, client = again.load_checkpoint(folder)
+    assert where == os.path.join(folder, "step-000003") and client == {"epoch": 2, "best": 0.25}, (where, client)
+    train(again, 3, start=3)
+    assert again.fingerprint() == mark
+    if again.world_size == 1:  # a rank's statistics are its own; rank 0's were saved
+        same(again.state_dict(), want)
+    assert again.load_checkpoint(folder + "/none") == (None, {})
+    try:
+        again.save_checkpoint(folder, client_state={"model": object()})
+        raise AssertionError("an object was taken")
+    except TypeError as error:
+        assert "JSON" in str(error)
+    again.destroy()
+
+
+def whole_weights(stage: int) -> None:
+    engine = engine_of(stage)
+    train(engine, 1)
+    before = dict(engine.state_dict())
+    with sherd.torch.gathered_parameters(engine.module):
+        same(engine.module.state_dict(), before)
+        with torch.no_grad():
+            engine.module.embed.weight.zero_()
+    same(engine.state_dict(), before)
+    with sherd.torch.gathered_parameters(engine.module.embed.weight, modify=True):
+        with torch.no_grad():
+            engine.module.embed.weight[engine.rank, 3] = 5.0  # rank 0's counts
+    after = dict(engine.state_dict())
+    assert after["head.weight"][0, 3] == 5.0
+    before["embed.weight"][0, 3] = 5.0
+    same({n: t for n, t in after.items() if n != "head.weight"}, {n: t for n, t in before.items() if n != "head.weight"})
+    try:
+        with sherd.torch.gathered_parameters(engine.module.blocks):
+            engine(torch.zeros(2, dtype=torch.long))
+        raise AssertionError("a forward in the middle was taken")
+    except StateError as error:
+        assert "blocks.0" in str(error), error
+    engine.discard()
+    train(engine, 1, start=1)
+    engine.destroy()
+
+
+def exact_masters_below_bf16() -> None:
+    engine = engine_of(3, keys={"bf16": {"enabled": True}}, example=torch.zeros(4, dtype=torch.long))
+    train(engine, 2)
+    before = dict(engine.state_dict())
+    with sherd.torch.gathered_parameters(engine.module, modify=True):
+        assert engine.module.embed.weight.dtype == torch.bfloat16
+        with torch.no_grad():
+            engine.module.embed.weight[1] *= 2
+    after = dict(engine.state_dict())
+    assert torch.equal(after["embed.weight"][2:], before["embed.weight"][2:])
+    assert not torch.equal(after["embed.weight"][1], before["embed.weight"][1])
+    engine.destroy()
+
+
+def pretrained(stage: int, folder: str) -> None:
+    engine = engine_of(stage)
+    train(engine, 2)
+    want = dict(engine.state_dict())
+    engine.save_pretrained(folder)
+    engine.destroy()
+    with torch.device("meta"):
+        model = Tied()
+    model.scale = torch.full((1,), 0.5)
+    engine = engine_of(stage, model, example=torch.zeros(4, dtype=torch.long), weights=folder)
+    names = [name for name, _ in engine.module.named_parameters()]
+    same({n: t for n, t in engine.state_dict().items() if n in names}, {n: want[n] for n in names})
+    engine.destroy()
+    try:
+        engine_of(stage, nn.Linear(2, 2), example=torch.zeros(1, 2), weights=folder)
+        raise AssertionError("another model was taken")
+    except InvalidError as error:
+        assert "weight" in str(error), error
+
+
+def text(stage: int, folder: str) -> None:
+    config = transformers.GPT2Config(vocab_size=32, n_positions=32, n_embd=16, n_layer=3, n_head=2, bos_token_id=0,
+                                     eos_token_id=1, pad_token_id=1)
+    torch.manual_seed(3)
+    model = transformers.GPT2LMHeadModel(config)
+    ids = torch.arange(2, 8)[None]
+    rest = {"attention_mask": torch.ones_like(ids), "do_sample": False}
+    want = model.eval().generate(ids, max_new_tokens=9, **rest)
+    engine = sherd.torch.initialize(model, {**CONFIG, "sherd": {"eval_keep_units": 2}, "zero_optimization": {
+        "stage": stage, "stage3_param_persistence_threshold": 0}}, example={"input_ids": ids})
+    got = engine.generate(ids, max_new_tokens=9 - 3 * engine.rank, **rest)
+    assert torch.equal(got[:, :12], want[:, :got.shape[1]][:, :12]), (got, want)
+    engine.train()
+    loss = engine(input_ids=ids, labels=ids).loss
+    engine.backward(loss)
+    engine.step()
+    engine.save_pretrained(folder)
+    engine.destroy()
+    again = transformers.GPT2LMHeadModel.from_pretrained(folder)
+    assert again.config.n_layer == 3
+    assert not torch.equal(again.transformer.wte.weight, model.transformer.wte.weight)
+
+
+CASES = {"state_dict": lambda stage, folder: state_dict_has_what_torch_has(stage), "checkpoint": checkpoint_goes_on,
+         "whole": lambda stage, folder: whole_weights(stage), "pretrained": pretrained, "text": text}
+
+
+class TestWeights(unittest.TestCase):
+    def test_alone(self) -> None:
+        for stage in (0, 3):
+            for name, case in CASES.items():
+                if name == "text" and transformers is None:
+                    continue
+                with self.subTest(name, stage=stage), tempfile.TemporaryDirectory() as folder:
+                    case(stage, folder)
+        exact_masters_below_bf16()
+
+    def test_two_ranks(self) -> None:
+        names = [name for name in CASES if name != "text" or transformers is not None]
+        with tempfile.TemporaryDirectory() as folder:
+            ranks.run(2, folder, *names, SHERD_DEBUG="1")
+
+    def test_meta_without_values(self) -> None:
+        with torch.device("meta"):
+            model = nn.Sequential(nn.Linear(4, 4), Masked())
+        with self.assertRaisesRegex(ValueError, "1.mask|Masked"):
+            sherd.torch.initialize(model, CONFIG, example=torch.zeros(2, 4))
+
+
+class Masked(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mask", torch.ones(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.mask
+
+
+if __name__ == "__main__":
+    if ranks.rank() is not None:
+        for case in sys.argv[2:]:
+            CASES[case](3, os.path.join(sys.argv[1], case))
+    else:
+        unittest.main()
