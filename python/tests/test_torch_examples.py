@@ -1,0 +1,80 @@
+"""The scripts of examples/pytorch: each is 4 to 10 lines away from the plain one beside it, trains on one rank and on two,
+and starts with the loss of the plain one."""
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import subprocess
+import sys
+import tempfile
+
+import ranks
+
+SCRIPTS = {"nanogpt": ["--layers", "2", "--width", "32"], "minimind": ["--hidden", "32", "--layers", "2"],
+           "finetune": ["--model", "qwen3"]}
+STEPS = 11
+LEAST, MOST = 4, 10  # lines
+APART = 2e-3  # losses are printed with four digits; the norm that clips is summed in another order
+
+
+def lines_check(folder: str, name: str) -> None:
+    with open(os.path.join(folder, "plain", name + ".py")) as plain, open(os.path.join(folder, name + ".py")) as ours:
+        apart = list(difflib.ndiff(plain.readlines(), ours.readlines()))
+    taken, added = (sum(line.startswith(mark) for line in apart) for mark in "-+")
+    print(f"{name}: {taken} lines taken out, {added} put in")
+    assert LEAST <= max(taken, added) <= MOST, f"{name} is {taken} and {added} lines from the plain script"
+
+
+def losses(output: str) -> list[float]:
+    return [float(text) for text in re.findall(r"^step \d+ loss ([0-9.]+)$", output, re.MULTILINE)]
+
+
+def script_run(script: str, scratch: str, *arguments: str, **environment: str) -> list[float]:
+    """The losses that a script printed, alone."""
+    done = subprocess.run([sys.executable, script, *arguments], cwd=scratch, text=True, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, env={**os.environ, "OMP_NUM_THREADS": "1", **environment})
+    assert done.returncode == 0, done.stdout
+    return losses(done.stdout)
+
+
+def world_run(size: int, script: str, *arguments: str) -> list[float]:
+    """The losses that rank 0 of a world printed."""
+    test, sys.argv[0] = sys.argv[0], script
+    try:
+        return losses(ranks.run(size, *arguments)[0])
+    finally:
+        sys.argv[0] = test
+
+
+def script_check(folder: str, name: str, scratch: str, text: str) -> None:
+    config = os.path.join(folder, "ds_config.json")
+    arguments = ["--data", text, "--steps", str(STEPS), "--length", "32", "--batch", "2", *SCRIPTS[name]]
+    plain = script_run(os.path.join(folder, "plain", name + ".py"), scratch, *arguments)
+    alone = script_run(os.path.join(folder, name + ".py"), scratch, *arguments, "--config", config)
+    world = world_run(2, os.path.join(folder, name + ".py"), *arguments, "--config", config)
+    print(f"{name}: plain {plain}, alone {alone}, two ranks {world}")
+    assert len(plain) == len(alone) == len(world) == 2
+    assert all(abs(a - b) <= APART for a, b in zip(plain, alone)), f"{name} alone trains otherwise than in plain torch"
+    assert abs(world[0] - plain[0]) <= APART, f"{name}: rank 0 of two starts with another loss"
+    assert world[1] < world[0], f"{name} learns nothing on two ranks"
+
+
+def main() -> None:
+    folder = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../examples/pytorch")
+    for name in SCRIPTS:
+        lines_check(folder, name)
+    try:
+        import torch  # noqa: F401
+        import transformers  # noqa: F401
+    except ImportError as missing:
+        ranks.skip(f"the lines are counted; {missing}")
+    with tempfile.TemporaryDirectory() as scratch:
+        text = os.path.join(scratch, "text")
+        with open(text, "w") as out:
+            out.writelines(f"{i % 37} times {i % 11} is {(i % 37) * (i % 11)}.\n" for i in range(800))
+        for name in SCRIPTS:
+            script_check(folder, name, scratch, text)
+
+
+main()
