@@ -170,9 +170,11 @@ def one_round(model: nn.Module, division: Division, example: Any,
                    nn.modules.module.register_module_forward_hook(lambda m, _a, _o: stack.pop() and None, always_call=True)]
         try:
             args, kwargs = mapped(example, mode.from_tensor)
-            with Strays(recorder, unit_of, stack) as strays, torch.enable_grad():
-                output = model(*args, **kwargs)
-            backward_from(output)
+            with torch.enable_grad():  # the first call may be an evaluation
+                with Strays(recorder, unit_of, stack) as strays:
+                    output = model(*args, **kwargs)
+                if not strays.found:  # whose gradients would come to units that nobody has acquired; the next round has them
+                    backward_from(output)
         finally:
             hooks.detach()
             for handle in handles:
