@@ -78,7 +78,9 @@ class Library:
             raise ImportError(f"{self.path} is sherd {version}, and the list of the interface beside it is of {listed}")
 
     def _bind(self, name: str, entry: dict[str, Any]) -> Callable[..., Any]:
-        function = getattr(self._dll, name)
+        function = getattr(self._dll, name, None)
+        if function is None:
+            raise ImportError(f"{self.path} has no {name}, which the list of the interface beside it has: build both anew")
         function.argtypes = [self.types.of(argument["type"]) for argument in entry["args"]]
         function.restype = self.types.of(entry["returns"])
         if entry["returns"] == "sherd_status" and entry["must_use"]:

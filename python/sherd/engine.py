@@ -47,8 +47,9 @@ class Engine:
         self._shapes: list[tuple[int, ...]] = []
         self._dtypes: list[str | None] = []
         self.is_sealed = False
-        self.device = (CPU, 0)  # where parameters are, as DLPack says it; known at seal
-        self._compute = "fp32"
+        info = self.info
+        self._compute = DTYPES[info.compute_dtype]
+        self.device = (CPU, 0) if info.backend == "cpu" else (CUDA, world.device)  # where parameters are, as DLPack says it
 
     @property
     def handle(self) -> int:
@@ -102,13 +103,14 @@ class Engine:
         """What makes this run this run (seed, data), held against resumed state. Before seal."""
         self._lib.engine_describe_run(self.handle, text.encode())
 
+    def set_stream(self, stream: int) -> None:
+        """A CUDA stream of the trainer's own, by handle (0: the legacy default stream), as the compute stream. Before seal."""
+        self._lib.engine_set_stream(self.handle, stream)
+
     def seal(self) -> None:
         """Plans, compares the ranks' plans, allocates all memory. Collective, blocking."""
         self._lib.engine_seal(self.handle)
         self.is_sealed = True
-        info = self.info
-        self._compute = DTYPES[info.compute_dtype]
-        self.device = (CPU, 0) if info.backend == "cpu" else (CUDA, self.world.local_rank)
 
     # -------------------------------------------------------- first values --
 
@@ -179,6 +181,17 @@ class Engine:
         if not address:
             raise self._lib.error(self._lib.constants["SHERD_E_STATE"])
         return Memory(address, self._shapes[param], self._dtypes[param] or self._compute, self.device, self)
+
+    @contextlib.contextmanager
+    def evaluating(self, keep_units: int | None = None) -> Iterator[None]:
+        """Many passes of EVAL and no step: the first `keep_units` units of that order stay gathered between them (None: as
+        the key sherd.eval_keep_units says). Collective, at a boundary."""
+        struct = self._lib.new("eval_params", **({} if keep_units is None else {"keep_units": keep_units}))
+        self._lib.eval_begin(self.handle, ctypes.byref(struct))
+        try:
+            yield
+        finally:
+            self._lib.eval_end(self.handle)
 
     # ---------------------------------------------------------------- step --
 

@@ -16,8 +16,9 @@ class World:
     cpu_threads, backend.
     """
 
-    def __init__(self, handle: int) -> None:
+    def __init__(self, handle: int, device: int = -1) -> None:
         self._lib = library()
+        self._device = device
         self._handle: int | None = handle
         if self.size > 1 and self.transport != "sim":
             self._lib.interrupts.add(handle, handle)
@@ -34,12 +35,12 @@ class World:
 
         Collective over the job; blocks until all ranks have met. docs/launching.md has the variables.
         """
-        return cls(_met("world_from_env", _params(params)))
+        return cls(_met("world_from_env", _params(params)), params.get("device", -1))
 
     @classmethod
     def create(cls, rank: int, world_size: int, rendezvous: str, **params: Any) -> "World":
         """An explicit meeting at "tcp://host:port" or "unix:///path". Collective, blocks."""
-        return cls(_met("world_create", rank, world_size, encoded(rendezvous), _params(params)))
+        return cls(_met("world_create", rank, world_size, encoded(rendezvous), _params(params)), params.get("device", -1))
 
     @classmethod
     def simulate(cls, rank: int, world_size: int, **machine: Any) -> "World":
@@ -67,6 +68,11 @@ class World:
     @property
     def local_rank(self) -> int:
         return self._lib.world_local_rank(self.handle)
+
+    @property
+    def device(self) -> int:
+        """The number of this rank's GPU, where its engines are on GPUs."""
+        return self._device if self._device >= 0 else self.local_rank % max(self._lib.device_count(b"cuda"), 1)
 
     @property
     def transport(self) -> str:

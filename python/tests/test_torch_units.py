@@ -128,6 +128,21 @@ class Types(unittest.TestCase):
 
 
 class Kept(unittest.TestCase):
+    def test_first_batch_without_gradients(self) -> None:
+        """What is made at the first batch is good for training, whatever mode it comes in."""
+        wanted = trained(1)
+        for mode in (torch.no_grad, torch.inference_mode):
+            engine = engine_of(3)
+            with mode():
+                engine(batch(0))
+            self.assertTrue(engine.order.is_traced and engine.order.backward, engine.order.reason)
+            train(engine, 1)
+            with engine.core.evaluating(), torch.no_grad():
+                engine(batch(0))
+            for name, value in masters(engine).items():
+                torch.testing.assert_close(value, wanted[name], rtol=1e-4, atol=1e-4)
+            engine.destroy()
+
     def test_gradients_until_the_step(self) -> None:
         for stage in (0, 3):
             engine, model = engine_of(stage, options={"retain_grads": True}), made("plain")

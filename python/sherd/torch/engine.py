@@ -63,6 +63,7 @@ class Engine:
         with Config(config) as settings:
             self.rates = optim.read(settings, self.division, optimizer, model_parameters, lr_scheduler)
             self.core = Core(world, settings)
+        self.device = tensors.device_of(self.core.device)
         self._init, self._same_on_all, self._weights = init, same_on_all, weights
         self._uses, self._retains = backward_uses, retain_grads
         self.order: Order | None = None
@@ -93,11 +94,17 @@ class Engine:
         """Finds the order, plans, allocates, takes the weights over. Collective; by itself at the first batch."""
         if self.is_sealed:
             return
+        with torch.inference_mode(False):
+            self._seal(example)
+
+    def _seal(self, example: Example | None) -> None:
         self.order = self._agreed_order(example)
         if not self.order.is_traced:
             warnings.warn(f"sherd: the order of the units is that of registration ({self.order.reason}); gradients are whole "
-                          f"until the step", stacklevel=3)
+                          f"until the step", stacklevel=5)
         self._declare(self.order)
+        if self.device.type == "cuda":
+            self.core.set_stream(torch.cuda.current_stream(self.device).cuda_stream)
         self.core.seal()
         if self._weights is not None:
             weights.import_weights(self.core, self.module, self.division, self._weights)
@@ -142,7 +149,6 @@ class Engine:
 
     def _take_over(self) -> None:
         self.driver = tensors.Driver(self.core, self.division, self._retains)
-        self.device = tensors.device_of(self.core.device)
         tensors.cast_buffers(self.module, tensors.compute_dtype(self.core), self.device)
         self.hooks = Hooks(self.module, self.division, self.driver)
         self.hooks.before_forward, self.hooks.before_backward = self._before_forward, self._before_backward

@@ -25,9 +25,10 @@ def fill(engine: Engine, model: nn.Module, division: Division, init: Init | None
         if not param.tensor.is_meta:
             fill_from_tensor(engine, param, param.tensor, same_on_all)
             release(param.tensor)
-    for module in model.modules():
-        own = [param for param in division.params if any(param.tensor is t for t in module._parameters.values())]
-        if any(param.tensor.is_meta for param in own):
+    unfilled = {id(param.tensor): param for param in division.params if param.tensor.is_meta}
+    for module in model.modules() if unfilled else ():
+        own = [unfilled.pop(id(t)) for t in module._parameters.values() if id(t) in unfilled]
+        if own:
             fill_by_init(engine, module, own, init or initializer(model))
 
 
@@ -59,8 +60,7 @@ def fill_by_init(engine: Engine, module: nn.Module, params: list[Param], init: I
     if engine.world.rank == 0:
         made = initialized(module, init)
     for param in params:
-        if param.tensor.is_meta:
-            fill_from_tensor(engine, param, made.get(names[id(param.tensor)], param.tensor), same_on_all=False)
+        fill_from_tensor(engine, param, made.get(names[id(param.tensor)], param.tensor), same_on_all=False)
 
 
 def initialized(module: nn.Module, init: Init) -> dict[str, torch.Tensor]:

@@ -153,8 +153,12 @@ def cast_buffers(model: nn.Module, dtype: torch.dtype, device: torch.device) -> 
     for module in model.modules():
         for name, buffer in module._buffers.items():
             if buffer is not None:
-                keeps = not buffer.is_floating_point() or dtype == torch.float32
-                module._buffers[name] = buffer.to(device, buffer.dtype if keeps else dtype)
+                module._buffers[name] = buffer.to(device, cast_to(buffer, dtype))
+
+
+def cast_to(buffer: torch.Tensor, dtype: torch.dtype) -> torch.dtype:
+    """The type that a buffer has in a model that computes in `dtype`."""
+    return dtype if buffer.is_floating_point() and dtype != torch.float32 else buffer.dtype
 
 
 def flat_range(tensor: torch.Tensor, first: int, out: Any) -> None:

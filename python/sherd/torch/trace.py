@@ -13,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from sherd.engine import BACKWARD, FORWARD
 from sherd.torch.hooks import Hooks, mapped, tensors_in
+from sherd.torch.tensors import cast_to
 from sherd.torch.units import Division, Scope
 
 Use = tuple[int, int]  # a unit, and over how many further acquires it is held
@@ -169,7 +170,7 @@ def one_round(model: nn.Module, division: Division, example: Any,
         handles = [nn.modules.module.register_module_forward_pre_hook(lambda m, _a: stack.append(m)),
                    nn.modules.module.register_module_forward_hook(lambda m, _a, _o: stack.pop() and None, always_call=True)]
         try:
-            args, kwargs = mapped(example, mode.from_tensor)
+            args, kwargs = mapped(example, like)
             with torch.enable_grad():  # the first call may be an evaluation
                 with Strays(recorder, unit_of, stack) as strays:
                     output = model(*args, **kwargs)
@@ -180,6 +181,12 @@ def one_round(model: nn.Module, division: Division, example: Any,
             for handle in handles:
                 handle.remove()
     return recorder, strays.found
+
+
+def like(tensor: torch.Tensor) -> torch.Tensor:
+    """One of its shape, made here and now: an input may come from another mode."""
+    made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+    return made.requires_grad_(tensor.requires_grad)
 
 
 def backward_from(output: Any) -> None:
@@ -200,8 +207,8 @@ def shadowed(model: nn.Module, division: Division, mode: Any, dtype: torch.dtype
                 module._parameters[name] = made[id(tensor)]
         for name, buffer in module._buffers.items():
             if buffer is not None:
-                module._buffers[name] = mode.from_tensor(buffer) if not buffer.is_meta else torch.empty(
-                    buffer.shape, dtype=buffer.dtype, device="cpu")
+                made_of = torch.empty(buffer.shape, dtype=buffer.dtype) if buffer.is_meta else mode.from_tensor(buffer)
+                module._buffers[name] = made_of.to(cast_to(buffer, dtype))
     units = [replace(unit, params=[replace(p, tensor=made[id(p.tensor)]) for p in unit.params]) for unit in division.units]
     return Division(units, division.scopes), {id(made[id(p.tensor)]): p.unit for p in division.params}
 
