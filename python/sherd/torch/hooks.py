@@ -121,6 +121,7 @@ class Hooks:
         call = None
         if which != EVAL and torch.is_grad_enabled() and scope.units:
             call = Call(self, scope)
+            torch.clear_autocast_cache()  # weights that autocast casts are cast inside of the call that uses them
             args, kwargs = gated(call, args, kwargs)
         self._stack.append((scope, which, call))
         return args, kwargs
