@@ -246,25 +246,28 @@ static sherd_status run_choose(sherd_engine *engine, const file_search *search, 
 }
 
 /* Why a run that was to be gone on from is not: an engine that starts anew in its place must not look like
- * it. */
+ * it. A checkpoint may still come, which fits any layout: nothing here knows. */
 static void anew_report(const sherd_engine *engine, const char *folder, const file_search *search)
 {
     if (search->locked != 0) {
-        sherdi_log(SHERD_LOG_WARN, engine->rank,
-                   "run %016llx in %s is in use by a process and not gone on from: this one starts "
-                   "anew",
-                   (unsigned long long)search->locked, folder);
+        sherdi_log(
+            SHERD_LOG_WARN, engine->rank,
+            "run %016llx in %s is in use by a process and not gone on from: state starts anew, "
+            "unless a checkpoint is loaded",
+            (unsigned long long)search->locked, folder);
     } else if (search->older > 0) {
         sherdi_log(
             SHERD_LOG_WARN, engine->rank,
             "%zu state files of this rank in %s have format %u, and this version of sherd reads "
             "%u: "
-            "they are not gone on from, but by the version that wrote them; this run starts anew",
+            "they are not gone on from, but by the version that wrote them; state starts anew, "
+            "unless a "
+            "checkpoint is loaded",
             search->older, folder, search->format, SHERDI_STATE_FORMAT);
     } else {
         sherdi_log(SHERD_LOG_WARN, engine->rank,
                    "\"resume\" is true and no run in %s fits this model, configuration and number "
-                   "of ranks: this one starts anew",
+                   "of ranks: state starts anew, unless a checkpoint is loaded",
                    folder);
     }
 }

@@ -610,7 +610,7 @@ static void a_run_without_a_rank_begins_anew(void)
     list = states();
     CHECK_INT(3, list.count);
     CHECK_OK(sherd_state_file_remove(list.files[1].path));
-    expect_anew(3, &other, "starts anew");
+    expect_anew(3, &other, "state starts anew, unless a checkpoint is loaded");
     states_remove();
 }
 
