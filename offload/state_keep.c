@@ -223,6 +223,21 @@ static void set_freeze(sherdi_state_tier *self, int set)
     }
 }
 
+/* Stripes of a kept set lie in one folder, whatever the tier's are. */
+typedef struct one_folder {
+    const char *paths[SHERDI_STATE_FOLDER_BYTES / 2]; /* a name takes two bytes at least */
+} one_folder;
+
+static one_folder folders_of(const sherdi_state_tier *self, const char *folder)
+{
+    one_folder all;
+
+    for (int i = 0; i < self->sets.num_folders; i++) {
+        all.paths[i] = folder;
+    }
+    return all;
+}
+
 /* Whether links to it can be made there. */
 static sherd_status links_try(const sherdi_file *file, const char *const *folders, const char *name)
 {
@@ -237,26 +252,29 @@ static sherd_status links_try(const sherdi_file *file, const char *const *folder
     return status;
 }
 
+sherd_status sherdi_tier_state_keep_check(sherdi_tier *tier, const char *folder, const char *name)
+{
+    sherdi_state_tier *self    = (sherdi_state_tier *)tier;
+    const one_folder   folders = folders_of(self, folder);
+
+    SHERDI_TRY(keep_check(self));
+    return links_try(self->sets.sets[target_choose(self)].file, folders.paths, name);
+}
+
 /* Links are tried first: where there can be none, there is nothing to be reserved or gathered for. Those that stay are
  * made last, so that what has the name is whole. */
 sherd_status sherdi_tier_state_keep(sherdi_tier *tier, const char *folder, const char *name)
 {
-    const char        *folders[SHERDI_STATE_FOLDER_BYTES / 2]; /* a name takes two bytes at least */
-    sherdi_state_tier *self = (sherdi_state_tier *)tier;
-    const sherdi_file *file;
+    sherdi_state_tier *self    = (sherdi_state_tier *)tier;
+    const one_folder   folders = folders_of(self, folder);
     int                target;
     sherd_status       status;
 
-    SHERDI_TRY(keep_check(self));
+    SHERDI_TRY(sherdi_tier_state_keep_check(tier, folder, name));
     target = target_choose(self);
-    file   = self->sets.sets[target].file;
-    for (int i = 0; i < self->sets.num_folders; i++) {
-        folders[i] = folder;
-    }
-    SHERDI_TRY(links_try(file, folders, name));
     status = set_fill(self, target);
     if (status == SHERD_OK) {
-        status = sherdi_file_link(file, folders, name);
+        status = sherdi_file_link(self->sets.sets[target].file, folders.paths, name);
     }
     if (status == SHERD_OK) {
         set_freeze(self, target);

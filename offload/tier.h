@@ -156,6 +156,8 @@ typedef struct sherdi_tier_keep_needs {
 } sherdi_tier_keep_needs;
 
 void sherdi_tier_state_keep_needs(const sherdi_tier *tier, sherdi_tier_keep_needs *out);
+/** Whether a keep there can begin: E_NOTSUP and E_STATE as below, E_IO. Changes nothing. */
+sherd_status sherdi_tier_state_keep_check(sherdi_tier *tier, const char *folder, const char *name);
 /** Reserves that space, so that a keep does not fail for it. E_IO says what is missing, and nothing has changed. */
 sherd_status sherdi_tier_state_reserve(sherdi_tier *tier);
 void         sherdi_tier_state_unreserve(sherdi_tier *tier);

@@ -247,6 +247,31 @@ static sherd_status open_local(sherdi_save *save)
     return manifest_begin(save);
 }
 
+/* Where the state is going to be kept, every rank has room for the set that is written in its place, or none keeps
+ * anything. What is copied instead is space_check's. Collective. */
+static sherd_status state_reserve(sherdi_save *save)
+{
+    sherd_engine *engine = save->engine;
+    sherdi_tier  *state  = engine->store.state;
+    char          name[SHERDI_CHECKPOINT_NAME_BYTES];
+    sherd_status  status = SHERD_OK;
+
+    if (sherdi_plan_has_generations(engine->plan)) {
+        sherdi_kept_name(engine->rank, engine->world_size, name);
+        status = sherdi_run_settle(engine, SHERDI_RING_STATE);
+        status =
+            status == SHERD_OK ? sherdi_tier_state_keep_check(state, save->folder, name) : status;
+        status = status == SHERD_OK         ? sherdi_tier_state_reserve(state)
+                 : status == SHERD_E_NOTSUP ? SHERD_OK
+                                            : status;
+    }
+    status = sherdi_agree_status(engine->world, status);
+    if (status != SHERD_OK && sherdi_plan_has_generations(engine->plan)) {
+        sherdi_tier_state_unreserve(state);
+    }
+    return status;
+}
+
 /* The state's live generation is given to the checkpoint as it lies on the drive, where links can be made. */
 static sherd_status state_keep(sherdi_save *save)
 {
@@ -258,7 +283,6 @@ static sherd_status state_keep(sherdi_save *save)
     if (!sherdi_plan_has_generations(engine->plan)) {
         return SHERD_OK;
     }
-    SHERDI_TRY(sherdi_run_settle(engine, SHERDI_RING_STATE));
     sherdi_kept_name(engine->rank, engine->world_size, name);
     status = sherdi_tier_state_keep(engine->store.state, save->folder, name);
     if (status == SHERD_E_NOTSUP) {
@@ -401,6 +425,7 @@ static sherd_status save_prepare(sherdi_save *save)
     save->mine.arguments = arguments_hash(save);
     SHERDI_TRY(exchange(save, open_local(save)));
     SHERDI_TRY(folder_share(save));
+    SHERDI_TRY(state_reserve(save));
     status = files_open(save);
     SHERDI_TRY(exchange(save, status));
     SHERDI_TRY(space_check(save));

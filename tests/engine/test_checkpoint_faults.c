@@ -395,15 +395,85 @@ static void full_body(sherd_world *world, void *raw)
     rig_close(&r);
 }
 
+static uint64_t free_bytes_of(const char *folder)
+{
+    struct statvfs at;
+
+    CHECK(statvfs(folder, &at) == 0);
+    return (uint64_t)at.f_bavail * at.f_frsize;
+}
+
+/* Room for one rank's next set and not for two: nobody keeps anything, and nothing is taken. */
+static void full_for_one_body(sherd_world *world, void *raw)
+{
+    job                   *j = raw;
+    char                   dir[256];
+    rig                    r;
+    before                 was;
+    sherdi_tier_keep_needs needs;
+    uint64_t               was_free;
+    int                    rank = sherd_world_rank(world);
+    job                    mine = *j;
+
+    (void)snprintf(dir, sizeof(dir), "%.250s/c", j->dir);
+    (void)snprintf(mine.dir, sizeof(mine.dir), "%s", dir);
+    saved_open(&r, world, &j->options);
+    saved_fill(&r);
+    saved_train(&r, 1);
+    CHECK_OK(sherd_checkpoint_save(r.engine, dir, "a", NULL));
+    saved_train(&r, 1);
+    sherdi_tier_state_keep_needs(r.engine->store.state, &needs);
+    CHECK(needs.reserved_bytes > 0);
+    if (rank == 0) {
+        fill_up(j->dir, needs.reserved_bytes * 3 / 2);
+    }
+    was      = before_look(&r, dir);
+    was_free = free_bytes_of(j->dir);
+    CHECK_INT(1, save_try(&r, &mine, SHERD_E_IO));
+    before_check(&r, dir, &was);
+    CHECK_INT(was_free, free_bytes_of(j->dir));
+    CHECK_OK(sherd_world_barrier(world));
+    if (rank == 0) {
+        fill_up(j->dir, needs.reserved_bytes * 3);
+    }
+    CHECK_OK(sherd_world_barrier(world));
+    CHECK_INT(0, save_try(&r, &mine, SHERD_E_IO));
+    saved_train(&r, 1);
+    rig_close(&r);
+}
+
 /* In a child: its mounts are its own. 77: no mounts here. */
+static int small_drive_make(const char *dir)
+{
+    return unshare(CLONE_NEWNS) == 0 && mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 &&
+                   mkdir(dir, 0700) == 0 && mount("none", dir, "tmpfs", 0, "size=16m") == 0
+               ? 0
+               : 77;
+}
+
 static int full_child(job *j)
 {
-    if (unshare(CLONE_NEWNS) != 0 || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 ||
-        mkdir(j->dir, 0700) != 0 || mount("none", j->dir, "tmpfs", 0, "size=4m") != 0) {
-        return 77;
+    int failed = small_drive_make(j->dir);
+
+    if (failed == 0) {
+        test_world(1, full_body, j);
     }
-    test_world(1, full_body, j);
-    return 0;
+    return failed;
+}
+
+static int full_for_one_child(job *j)
+{
+    char keys[1024];
+    int  failed = small_drive_make(j->dir);
+
+    (void)snprintf(keys, sizeof(keys),
+                   ", \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s\"}",
+                   j->dir);
+    j->options.zero = keys;
+    if (failed == 0) {
+        test_world(2, full_for_one_body, j);
+    }
+    return failed;
 }
 
 static void child_of(int (*run)(job *j), job *j)
@@ -431,6 +501,15 @@ static void a_full_disk_leaves_what_was_there(void)
     child_of(full_child, &j);
 }
 
+static void room_for_one_ranks_state_keeps_nobodys(void)
+{
+    job j = {.options = options_of(NULL)};
+
+    saved_need_checksums();
+    (void)saved_dir("one", j.dir);
+    child_of(full_for_one_child, &j);
+}
+
 static const test_case CASES[] = {
     CASE(eio_at_every_request_leaves_what_was_there),
     CASE(eio_with_state_on_nvme),
@@ -438,6 +517,7 @@ static const test_case CASES[] = {
     CASE(short_transfers_change_nothing),
     CASE(every_allocation_fails_once),
     CASE(a_full_disk_leaves_what_was_there),
+    CASE(room_for_one_ranks_state_keeps_nobodys),
 };
 
 RUN_MAIN(CASES)
