@@ -150,17 +150,6 @@ class Engine:
         finally:
             self.release(unit, which)
 
-    @contextlib.contextmanager
-    def evaluating(self, keep_units: int | None = None) -> Iterator[None]:
-        """Inside, units of EVAL stay gathered when they are released, at most `keep_units` and sherd.eval_keep_units of them;
-        parameters do not change. Collective."""
-        struct = self._lib.new("eval_params", **({} if keep_units is None else {"keep_units": keep_units}))
-        self._lib.eval_begin(self.handle, ctypes.byref(struct))
-        try:
-            yield
-        finally:
-            self._lib.eval_end(self.handle)
-
     def data(self, param: int) -> Memory:
         """The parameter's elements, to be read while its unit is acquired."""
         return self._memory(param, self._lib.param_data(self.handle, param))
