@@ -483,6 +483,13 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_step_apply(sherd_engine            *
  *
  *  Errors     E_STATE (before seal; after an update that failed: of that sherd_step_undo is the way out), E_PEER_LOST. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_step_discard(sherd_engine *engine);
+/** The L2 norm of each parameter's gradient to out[0 .. count), by number: of the mean over the window, unscaled, before
+ *  clipping, as grad_norm of the report, and like it an exact sum, the same bits however the parameter lies. 0 of a frozen
+ *  parameter; NaN where there is an Inf or a NaN (with "deterministic" of all parameters then). `count` is the number of
+ *  parameters. Between prepare at a boundary and apply or discard. Allocates nothing. Collective, blocking: reads the gradient
+ *  once. Errors: E_INVAL (count), E_STATE (nothing is prepared), E_IO; `out` means nothing then. */
+SHERD_API SHERD_MUST_USE sherd_status sherd_grad_norms(sherd_engine *engine, double *out,
+                                                       size_t count);
 /** The report of the last boundary, complete: fingerprint and numbers that the
  *  device had to deliver. Collective. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_step_wait(sherd_engine *engine, sherd_step_report *out);

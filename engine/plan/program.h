@@ -316,6 +316,8 @@ typedef enum sherdi_walk {
 sherd_status sherdi_program_read_ahead(const sherdi_program *program);
 /** Squares of what this rank holds of the gradient; the results of all kernels come to the host. */
 sherd_status sherdi_program_norm(const sherdi_program *program);
+/** ... of one parameter's, while a step is prepared. */
+sherd_status sherdi_program_param_norm(const sherdi_program *program, size_t param);
 sherd_status sherdi_program_walk(const sherdi_program *program, sherdi_walk walk);
 /** Results of a walk come to the host. */
 sherd_status sherdi_program_collect(const sherdi_program *program);

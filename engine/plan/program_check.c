@@ -51,6 +51,7 @@ typedef enum event_kind {
     EVENT_FINGERPRINT,
     EVENT_PUT,
     EVENT_GET,
+    EVENT_NORM, /* of a parameter's gradient */
     EVENT_ACQUIRE,
     EVENT_RELEASE,
     EVENT_BEGIN, /* a gradient */
@@ -83,6 +84,8 @@ static sherd_status event_run(const sherdi_program *program, const event *e)
         return sherdi_program_put(program, &e->values);
     case EVENT_GET:
         return sherdi_program_get(program, &e->values);
+    case EVENT_NORM:
+        return sherdi_program_param_norm(program, e->values.param);
     case EVENT_ACQUIRE:
         return sherdi_program_acquire(program, e->what, e->pass);
     case EVENT_RELEASE:
@@ -106,7 +109,7 @@ static sherd_status control_exchange(const sherdi_program *program)
 static int is_alone(const event *e)
 {
     return e->kind == EVENT_FILL || e->kind == EVENT_FINGERPRINT || e->kind == EVENT_PUT ||
-           e->kind == EVENT_GET || e->plain == sherdi_program_fill_end;
+           e->kind == EVENT_GET || e->kind == EVENT_NORM || e->plain == sherdi_program_fill_end;
 }
 
 /* Nothing lies beyond its buffer. Without a device scalars of kernels have none. */
@@ -349,6 +352,8 @@ static sherd_status gradient_read(check *check)
     }
     SHERDI_TRY(happen(check, control_exchange));
     SHERDI_TRY(event_do(check, (event){.kind = EVENT_GET, .values = values}));
+    ring_settle(check, SHERDI_RING_GRADS);
+    SHERDI_TRY(event_do(check, (event){.kind = EVENT_NORM, .values = values}));
     ring_settle(check, SHERDI_RING_GRADS);
     return happen(check, control_exchange);
 }

@@ -744,15 +744,16 @@ static sherd_status norm_emit(const sherdi_program *program, const sherdi_segmen
     return sherdi_program_emit(program, &op);
 }
 
-/* Integers, widened a staging's worth at a time. */
-static sherd_status fixed_norm(const sherdi_program *program, const sherdi_segment *segment)
+/* Integers of elements [first, end) of the slice, widened a staging's worth at a time. */
+static sherd_status fixed_norm(const sherdi_program *program, const sherdi_segment *segment,
+                               size_t first, size_t end)
 {
     const sherdi_plan *plan = program->plan;
     size_t staged = plan->buffers[SHERDI_BUFFER_STAGING].bytes / sizeof(float) / SHERD_CHUNK_ELEMS *
                     SHERD_CHUNK_ELEMS;
 
-    for (size_t first = 0; first < segment->slice_elems; first += staged) {
-        size_t       elems = sherdi_min_size(staged, segment->slice_elems - first);
+    for (; first < end; first += staged) {
+        size_t       elems = sherdi_min_size(staged, end - first);
         sherdi_range wide  = staging_at(0, elems * sizeof(float));
 
         SHERDI_TRY(sherdi_program_widen(
@@ -765,13 +766,17 @@ static sherd_status fixed_norm(const sherdi_program *program, const sherdi_segme
     return SHERD_OK;
 }
 
+/* Of elements [first, end) of the block. */
 static sherd_status block_norm(const sherdi_program *program, const sherdi_segment *segment,
-                               const sherdi_block *block)
+                               const sherdi_block *block, size_t first, size_t end)
 {
+    size_t       elem     = sherdi_grad_bytes(program->plan, segment);
+    sherdi_range gradient = sherdi_program_gradient(program->plan, block);
+
+    gradient.offset += first * elem;
+    gradient.bytes = (end - first) * elem;
     SHERDI_TRY(sherdi_program_gradient_read(program, block));
-    SHERDI_TRY(norm_emit(program, segment, block->grad_place,
-                         sherdi_program_gradient(program->plan, block), segment->types.grad));
-    return gradient_give(program, block);
+    return norm_emit(program, segment, block->grad_place, gradient, segment->types.grad);
 }
 
 static sherd_status segment_norm(const sherdi_program *program, const sherdi_segment *segment)
@@ -779,25 +784,72 @@ static sherd_status segment_norm(const sherdi_program *program, const sherdi_seg
     const sherdi_plan *plan = program->plan;
 
     if (plan->is_deterministic) {
-        return fixed_norm(program, segment);
+        return fixed_norm(program, segment, 0, segment->slice_elems);
     }
     for (size_t b = 0; b < segment->num_blocks; b++) {
-        SHERDI_TRY(block_norm(program, segment, &plan->blocks[segment->first_block + b]));
+        const sherdi_block *block = &plan->blocks[segment->first_block + b];
+
+        SHERDI_TRY(block_norm(program, segment, block, 0, block->elems));
+        SHERDI_TRY(gradient_give(program, block));
     }
     return SHERD_OK;
+}
+
+static sherd_status norm_clear(const sherdi_program *program)
+{
+    return sherdi_program_clear(program, offsetof(sherdi_scalars_head, norm),
+                                sizeof(sherdi_norm_acc));
 }
 
 sherd_status sherdi_program_norm(const sherdi_program *program)
 {
     const sherdi_plan *plan = program->plan;
 
-    SHERDI_TRY(sherdi_program_clear(program, offsetof(sherdi_scalars_head, norm),
-                                    sizeof(sherdi_norm_acc)));
+    SHERDI_TRY(norm_clear(program));
     SHERDI_TRY(slots_begin(program, SHERDI_RING_GRADS));
     for (size_t s = 0; s < plan->num_segments; s++) {
         if (plan->segments[s].has_gradient) {
             SHERDI_TRY(segment_norm(program, &plan->segments[s]));
         }
+    }
+    return sherdi_program_collect(program);
+}
+
+/* What this rank holds of elements [begin, end) of a segment: parameters and blocks begin at chunks. */
+static sherd_status range_norm(const sherdi_program *program, const sherdi_segment *segment,
+                               size_t begin, size_t end)
+{
+    const sherdi_plan *plan = program->plan;
+    size_t             own  = (size_t)plan->rank * segment->slice_elems;
+
+    if (plan->is_deterministic) {
+        return fixed_norm(program, segment, sherdi_max_size(begin, own) - own,
+                          sherdi_max_size(sherdi_min_size(end, own + segment->slice_elems), own) -
+                              own);
+    }
+    (void)sherdi_plan_owned(plan, segment, &own);
+    for (size_t b = 0; b < segment->num_blocks; b++) {
+        const sherdi_block *block = &plan->blocks[segment->first_block + b];
+        size_t              at    = own + block->offset_elems;
+        size_t              first = sherdi_max_size(begin, at);
+        size_t              last  = sherdi_min_size(end, at + block->elems);
+
+        if (first < last) {
+            SHERDI_TRY(block_norm(program, segment, block, first - at, last - at));
+        }
+    }
+    return SHERD_OK;
+}
+
+sherd_status sherdi_program_param_norm(const sherdi_program *program, size_t param)
+{
+    const sherdi_plan_param *place   = &program->plan->params[param];
+    const sherdi_segment    *segment = &program->plan->segments[place->segment];
+    size_t elems = sherdi_round_up(program->model->params[param].elems, SHERD_CHUNK_ELEMS);
+
+    SHERDI_TRY(norm_clear(program));
+    if (segment->has_gradient) {
+        SHERDI_TRY(range_norm(program, segment, place->offset_elems, place->offset_elems + elems));
     }
     return sherdi_program_collect(program);
 }

@@ -6,6 +6,7 @@
 #include "base/checked.h"
 #include "base/hash.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -297,6 +298,85 @@ sherd_status sherd_param_read(sherd_engine *engine, sherd_param param, sherd_val
     sherdi_free(room);
     return status;
 }
+
+/* ------------------------------------------------------- norms of gradients -- */
+
+/* Whose sums the ranks add at once: 11 KiB. */
+#define NORMS_AT_ONCE 64
+
+static sherd_status norms_check(const sherd_engine *engine, const double *out, size_t count)
+{
+    SHERDI_TRY(sherdi_api_check_out(out, "sherd_grad_norms"));
+    if (count != engine->model.num_params) {
+        return sherdi_fail(SHERD_E_INVAL,
+                           "sherd_grad_norms: count is %zu, and there are %zu parameters", count,
+                           engine->model.num_params);
+    }
+    if (engine->phase != SHERDI_PHASE_PREPARED) {
+        return sherdi_fail(SHERD_E_STATE,
+                           "sherd_grad_norms: there is a gradient between sherd_step_prepare, at a "
+                           "boundary, and sherd_step_apply or sherd_step_discard");
+    }
+    return SHERD_OK;
+}
+
+/* Where integers hold a gradient they say no more which element was no number. */
+static double norm_of(const sherd_engine *engine, size_t param, const sherdi_norm_acc *sum)
+{
+    int is_lost = engine->plan->is_deterministic && !isfinite(engine->window.sumsq) &&
+                  !engine->model.params[param].is_frozen;
+
+    return is_lost ? (double)NAN : sqrt(sherdi_norm_value(sum)) * sherdi_optimizer_unscale(engine);
+}
+
+/* A failure here is told when all have gone through. */
+static sherd_status norms_share(sherd_engine *engine, size_t first, size_t count, double *out,
+                                sherd_status *all, char text[SHERDI_ERROR_BYTES])
+{
+    sherdi_norm_acc sums[NORMS_AT_ONCE] = {0};
+
+    for (size_t i = 0; i < count && *all == SHERD_OK; i++) {
+        failure_keep(all, sherdi_program_param_norm(&engine->run.program, first + i), text);
+        sums[i] = engine->results.norm; /* digits below 2^32: no sum over ranks is too large */
+    }
+    if (engine->plan->is_sliced || engine->plan->is_deterministic) {
+        SHERDI_TRY(sherdi_world_sum_u64(engine->world, (uint64_t *)(void *)sums,
+                                        count * sizeof(*sums) / sizeof(uint64_t)));
+    }
+    for (size_t i = 0; i < count; i++) {
+        out[i] = norm_of(engine, first + i, &sums[i]);
+    }
+    return SHERD_OK;
+}
+
+static sherd_status norms_run(sherd_engine *engine, double *out, size_t count)
+{
+    sherd_status all = SHERD_OK;
+    char         text[SHERDI_ERROR_BYTES];
+
+    for (size_t first = 0; first < count; first += NORMS_AT_ONCE) {
+        SHERDI_TRY(norms_share(engine, first, sherdi_min_size(NORMS_AT_ONCE, count - first),
+                               out + first, &all, text));
+    }
+    failure_keep(&all, sherdi_run_settle(engine, SHERDI_RING_GRADS), text);
+    return sherdi_agree_status(engine->world,
+                               all == SHERD_OK ? SHERD_OK : sherdi_fail_relay(all, text));
+}
+
+sherd_status sherd_grad_norms(sherd_engine *engine, double *out, size_t count)
+{
+    sherd_status status;
+
+    SHERDI_TRY(sealed_check(engine, "sherd_grad_norms"));
+    SHERDI_TRY(
+        sherdi_agree_call(engine, "sherd_grad_norms", NULL, 0, norms_check(engine, out, count)));
+    sherdi_mem_forbid_begin();
+    status = norms_run(engine, out, count);
+    sherdi_mem_forbid_end();
+    return sherdi_engine_outcome(engine, status);
+}
+
+/* ------------------------------------------------------------------- local -- */
 
 sherd_status sherd_param_local(sherd_engine *engine, sherd_param param, size_t *first_elem_out,
                                size_t *count_elems_out)

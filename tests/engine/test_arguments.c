@@ -408,6 +408,7 @@ static void calls_of_no_engine_are_refused(void)
     REFUSED(sherd_step_prepare(NULL, NULL));
     REFUSED(sherd_step_apply(NULL, NULL));
     REFUSED(sherd_step_discard(NULL));
+    REFUSED(sherd_grad_norms(NULL, (double[1]){0}, 1));
     REFUSED(sherd_step_wait(NULL, NULL));
     REFUSED(sherd_step_close_window(NULL));
     REFUSED(sherd_step_undo(NULL));
@@ -459,6 +460,7 @@ static void engines_without_an_argument_refuse(void)
     REFUSED(sherd_engine_fingerprint(r.engine, NULL));
     REFUSED(sherd_param_fingerprint(r.engine, 0, NULL));
     REFUSED(sherd_param_read(r.engine, 0, NULL, 0, 1, (float[1]){0}));
+    REFUSED(sherd_grad_norms(r.engine, NULL, 1));
     REFUSED(sherd_param_write(r.engine, 0, SHERD_MASTER, 0, 1, NULL));
     REFUSED(sherd_param_read_local(r.engine, 0, SHERD_MASTER, 0, 1, NULL));
     REFUSED(sherd_param_local(r.engine, 0, NULL, (size_t[1]){0}));

@@ -126,10 +126,65 @@ static void read_that_fails_is_made_again(void)
     every_request_fails_once("nvme", 2, 1);
 }
 
+/* Norms of gradients that rest on the drive, of a step that goes on then. */
+static void fault_measure(sherd_world *world, void *raw)
+{
+    fault_run  *run = raw;
+    char        keys[1024];
+    rig_options options = {
+        .stage = 3, .dtype = SHERD_BF16, .zero = value_rig_keys(&run->tier, keys)};
+    double want[RIG_PARAMS];
+    double norms[RIG_PARAMS];
+    rig    r;
+
+    value_rig_declare(&r, world, &options);
+    rig_seal(&r);
+    (void)rig_train(&r, 1);
+    rig_micro_batch(&r);
+    CHECK_OK(sherd_step_prepare(r.engine, NULL));
+    CHECK_OK(sherd_grad_norms(r.engine, want, (size_t)r.num_params));
+    fault_arm(run->kind, FAULT_READS, run->nth, 1);
+    run->status = sherd_grad_norms(r.engine, norms, (size_t)r.num_params);
+    run->seen   = fault_seen();
+    fault_arm(FAULT_NONE, FAULT_ANY, 0, 0);
+    if (run->status != SHERD_OK) {
+        CHECK_STATUS(SHERD_E_IO, run->status);
+        CHECK_OK(sherd_grad_norms(r.engine, norms, (size_t)r.num_params));
+    }
+    CHECK_BYTES_EQUAL(want, norms, (size_t)r.num_params * sizeof(*want));
+    CHECK_OK(sherd_step_apply(r.engine, NULL));
+    run->trained = rig_fingerprint(&r);
+    rig_close(&r);
+}
+
+static void norms_that_cannot_be_read_are_asked_for_again(void)
+{
+    fault_run clean = {.tier = {"nvme", NULL, 2, ", \"durable\": false, \"gradients\": \"nvme\""}};
+
+    if (value_rig_tiers() < VALUE_RIG_TIERS_ALL) {
+        test_skip("state on a drive needs libxxhash");
+    }
+    CHECK(setenv("SHERD_IO", "threads", 1) == 0);
+    test_world(1, fault_measure, &clean);
+    CHECK_OK(clean.status);
+    CHECK(clean.seen > 2);
+    for (int nth = 1; nth <= clean.seen; nth++) {
+        fault_run run = clean;
+
+        run.kind = FAULT_EIO;
+        run.nth  = nth;
+        test_world(1, fault_measure, &run);
+        CHECK_STATUS(SHERD_E_IO, run.status);
+        CHECK_INT(clean.trained, run.trained);
+    }
+    (void)unsetenv("SHERD_IO");
+}
+
 static const test_case CASES[] = {
     CASE(write_that_fails_leaves_the_old_values),
     CASE(write_that_fails_leaves_the_old_parameters_on_the_drive_too),
     CASE(read_that_fails_is_made_again),
+    CASE(norms_that_cannot_be_read_are_asked_for_again),
 };
 
 RUN_MAIN(CASES)
