@@ -211,8 +211,16 @@ void *sherd_engine_stream(const sherd_engine *engine)
 
 sherd_status sherd_engine_set_stream(sherd_engine *engine, void *stream)
 {
+    void *default_stream;
+
     SHERDI_TRY(open_check(engine, "sherd_engine_set_stream"));
-    return compute_lane_open(engine, stream);
+    default_stream = engine->backend->device->default_stream;
+    if (default_stream == NULL) {
+        return sherdi_fail(SHERD_E_NOTSUP,
+                           "sherd_engine_set_stream: the engine computes on the CPU, "
+                           "which has no streams");
+    }
+    return compute_lane_open(engine, stream == NULL ? default_stream : stream);
 }
 
 int sherd_device_count(const char *backend)

@@ -708,7 +708,9 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_checkpoint_load(sherd_engine *engine
  *  there (or on one that waits for it, and that it waits for before release). A cudaStream_t as void *; NULL
  *  on the CPU, where everything has ended when a call returns. Local. Valid until destroy. */
 SHERD_API void *sherd_engine_stream(const sherd_engine *engine);
-/** Makes a stream of the trainer's own the compute stream; it outlives the engine. Before seal. Local.
+/** Makes a stream of the trainer's own the compute stream; it outlives the engine. Handle 0 is the legacy default stream
+ *  (cudaStreamLegacy), on which PyTorch works unless told otherwise, and sherd_engine_stream gives it as that. With
+ *  cudaStreamPerThread, the stream of whichever thread makes a call, one thread alone drives the engine. Before seal. Local.
  *  E_STATE after seal, E_NOTSUP on the CPU. Typed: sherd_cuda.h. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_engine_set_stream(sherd_engine *engine, void *stream);
 /** Copies between host memory and what the engine handed out (sherd_param_data, sherd_param_grad), behind

@@ -16,10 +16,16 @@ static inline cudaStream_t sherd_cuda_stream(const sherd_engine *engine)
     return (cudaStream_t)sherd_engine_stream(engine);
 }
 
-/** See sherd_engine_set_stream. */
+/** See sherd_engine_set_stream. In a program that is compiled so that handle 0 is each thread's own default stream
+ *  (nvcc --default-stream per-thread), it is that. */
 static inline SHERD_MUST_USE sherd_status sherd_cuda_set_stream(sherd_engine *engine,
                                                                 cudaStream_t  stream)
 {
+#if defined(CUDA_API_PER_THREAD_DEFAULT_STREAM) || defined(__CUDA_API_PER_THREAD_DEFAULT_STREAM)
+    if (stream == 0) {
+        stream = cudaStreamPerThread;
+    }
+#endif
     return sherd_engine_set_stream(engine, (void *)stream);
 }
 

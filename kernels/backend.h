@@ -164,6 +164,9 @@ typedef struct sherdi_device_ops {
     /* Required. No lane uses it any more. Accepts NULL. */
     void (*free)(sherdi_backend *lane, void *memory);
 
+    /* What lane_create takes for the vendor's default stream, whose own handle may be 0; NULL: there are no streams. */
+    void *default_stream;
+
     /* Required. Another lane of the same device; `name` for traces, static storage. `stream` NULL: one
      * of its own; else a stream of the device's kind that stays the caller's. */
     sherd_status (*lane_create)(sherdi_backend *lane, const char *name, void *stream,

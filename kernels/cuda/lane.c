@@ -297,6 +297,7 @@ static const sherdi_device_ops DEVICE = {
     .struct_size       = sizeof(sherdi_device_ops),
     .name              = "cuda",
     .is_async          = 1,
+    .default_stream    = cudaStreamLegacy,
     .alloc             = sherdi_cuda_alloc,
     .free              = sherdi_cuda_free,
     .lane_create       = cuda_lane_create,

@@ -356,6 +356,17 @@ static void before_seal_the_loop_is_refused(void)
     rig_close(&r);
 }
 
+static void cpu_has_no_streams(void)
+{
+    rig r      = self_pair(&STAGE[2]);
+    int stream = 0;
+
+    CHECK_STATUS(SHERD_E_NOTSUP, sherd_engine_set_stream(r.engine, NULL));
+    CHECK_ERROR_SAYS("no streams");
+    CHECK_STATUS(SHERD_E_NOTSUP, sherd_engine_set_stream(r.engine, &stream));
+    rig_close(&r);
+}
+
 static void after_seal_declarations_are_refused(void)
 {
     rig                r = self_pair(&STAGE[2]);
@@ -914,6 +925,7 @@ static const test_case CASES[] = {
     CASE(model_that_does_not_fit_is_refused_before_it_is_allocated),
     CASE(groups_refuse_numbers_out_of_range),
     CASE(before_seal_the_loop_is_refused),
+    CASE(cpu_has_no_streams),
     CASE(after_seal_declarations_are_refused),
     CASE(seal_without_parameters_is_refused),
     CASE(unfilled_parameter_is_named_then_filled_works),

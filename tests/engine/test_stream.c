@@ -116,10 +116,82 @@ static void the_trainers_own_stream_changes_nothing(void)
     CHECK_INT(fingerprints[0], fingerprints[1]);
 }
 
+/* ------------------------------------------------------ the default streams -- */
+
+#define READ_ELEMS 5000
+
+typedef struct reading {
+    const float *from; /* device memory */
+    float        got[READ_ELEMS];
+} reading;
+
+static void read_now(void *ctx)
+{
+    reading *what = ctx;
+
+    memcpy(what->got, what->from, sizeof(what->got));
+}
+
+/* What a trainer queues on `handle` comes behind the gather and before the place is used again. */
+static void read_on(rig *r, cudaStream_t handle, int unit)
+{
+    static reading what[3];
+    static float   want[READ_ELEMS];
+
+    for (int u = 0; u < 3; u++) {
+        rig_acquire(r, u, SHERD_EVAL);
+        what[u].from = sherd_param_data(r->engine, r->params[u].handle);
+        CHECK_INT(cudaSuccess, emulator_call(handle, read_now, &what[u]));
+        rig_release(r, u, SHERD_EVAL);
+    }
+    CHECK_INT(cudaSuccess, cudaStreamSynchronize(handle));
+    CHECK_OK(rig_fill((void *)(uintptr_t)unit, 0, READ_ELEMS, want));
+    CHECK_BYTES_EQUAL(want, what[unit].got, sizeof(want));
+}
+
+static void train_on_default_streams(sherd_world *world, void *ctx)
+{
+    const cudaStream_t given[4]   = {NULL, NULL, cudaStreamLegacy, cudaStreamPerThread};
+    const cudaStream_t becomes[4] = {NULL, cudaStreamLegacy, cudaStreamLegacy, cudaStreamPerThread};
+    uint64_t          *out        = ctx;
+    rig_options        options    = {
+                  .stage = 3,
+                  .clip  = 1,
+                  .zero  = ", \"stage3_prefetch_bucket_size\": 0, \"stage3_max_reuse_distance\": 0"};
+
+    for (int i = 0; i < 4; i++) {
+        rig r;
+
+        declare(&r, world, &options);
+        if (i > 0) {
+            CHECK_OK(sherd_cuda_set_stream(r.engine, given[i]));
+            CHECK(sherd_cuda_stream(r.engine) == becomes[i]);
+        }
+        rig_seal(&r);
+        for (int u = 0; u < 3; u++) {
+            read_on(&r, i == 0 ? sherd_cuda_stream(r.engine) : given[i], u);
+        }
+        (void)rig_train(&r, 2);
+        out[i] = rig_fingerprint(&r);
+        rig_close(&r);
+    }
+}
+
+static void default_streams_are_streams_of_the_trainers_own(void)
+{
+    uint64_t fingerprints[4];
+
+    test_world(1, train_on_default_streams, fingerprints);
+    for (int i = 1; i < 4; i++) {
+        CHECK_INT(fingerprints[0], fingerprints[i]);
+    }
+}
+
 static const test_case CASES[] = {
     CASE(the_host_waits_twice_in_a_step),
     CASE(an_offloaded_step_waits_for_what_the_host_needs),
     CASE(the_trainers_own_stream_changes_nothing),
+    CASE(default_streams_are_streams_of_the_trainers_own),
 };
 
 RUN_MAIN(CASES)
