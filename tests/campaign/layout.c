@@ -189,18 +189,27 @@ static void draw_precision(draw *d, layout *out)
     }
 }
 
+/* Some parameters stay fp32. */
+static void draw_types(draw *d, layout *out)
+{
+    int has_wide = draw_begins(d, LAYOUT_types) && is_one_in(d, 3);
+
+    for (int p = 0; p < out->num_params; p++) {
+        int is_wide = has_wide && is_one_in(d, 2);
+
+        out->params[p].dtype = is_wide ? SHERD_F32 : out->dtype;
+        out->params[p].comm  = is_wide ? SHERD_F32 : out->comm;
+    }
+}
+
 static void draw_optimizer(draw *d, layout *out)
 {
     static const char *const TYPES[] = {
         "\"AdamW\", \"params\": {", "\"Adam\", \"params\": {\"adam_w_mode\": false, ",
         "\"Lamb\", \"params\": {", "\"Lamb\", \"params\": {\"lamb_form\": \"paper\", "};
 
-    out->rule = (plain_rule){.kind      = PLAIN_ADAMW,
-                             .beta1     = 0.9,
-                             .beta2     = 0.95,
-                             .eps       = 1e-8,
-                             .max_coeff = 10,
-                             .dtype     = out->dtype};
+    out->rule = (plain_rule){
+        .kind = PLAIN_ADAMW, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .max_coeff = 10};
     if (draw_begins(d, LAYOUT_optimizer)) {
         out->rule.kind  = (plain_kind)below(d, 4);
         out->rule.beta2 = is_one_in(d, 2) ? 0.95 : 0.999;
@@ -406,6 +415,7 @@ void layout_draw(uint64_t seed, uint64_t without, const char *folder, int is_dev
     draw_model(&d, is_device, out);
     draw_order(&d, out);
     draw_configuration(&d, folder, out);
+    draw_types(&d, out);
     out->is_bound =
         draw_begins(&d, LAYOUT_bound) && out->stage < 3 && !is_device && is_one_in(&d, 4);
     d.state          = seed + 1;
@@ -421,14 +431,17 @@ void layout_draw(uint64_t seed, uint64_t without, const char *folder, int is_dev
 void layout_describe(const layout *what, char *text, size_t len_bytes)
 {
     size_t elems = 0, at;
+    int    wide  = 0;
 
     for (int p = 0; p < what->num_params; p++) {
         elems += what->params[p].elems;
+        wide += what->params[p].dtype != what->dtype;
     }
-    (void)snprintf(text, len_bytes,
-                   "%d ranks as %s, %d units, %d parameters of %zu elements%s, windows",
-                   what->world_size, what->is_processes ? "processes" : "threads", what->num_units,
-                   what->num_params, elems, what->is_bound ? " in the trainer's memory" : "");
+    (void)snprintf(
+        text, len_bytes,
+        "%d ranks as %s, %d units, %d parameters (%d stay fp32) of %zu elements%s, windows",
+        what->world_size, what->is_processes ? "processes" : "threads", what->num_units,
+        what->num_params, wide, elems, what->is_bound ? " in the trainer's memory" : "");
     for (int w = 0; w < what->num_windows; w++) {
         const layout_window *window = &what->windows[w];
 

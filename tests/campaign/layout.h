@@ -42,7 +42,8 @@
     X(discards)                                                                                    \
     X(undo)                                                                                        \
     X(short_windows)                                                                               \
-    X(passes)
+    X(passes)                                                                                      \
+    X(types)
 
 typedef enum layout_setting {
 #define LAYOUT_ENUM(name) LAYOUT_##name,
@@ -54,13 +55,14 @@ typedef enum layout_setting {
 const char *layout_setting_name(int setting);
 
 typedef struct layout_param {
-    int    unit;
-    int    ndim;
-    size_t shape[2];
-    size_t elems;
-    int    group;
-    int    is_frozen;
-    size_t atom_elems;
+    int         unit;
+    int         ndim;
+    size_t      shape[2];
+    size_t      elems;
+    int         group;
+    int         is_frozen;
+    size_t      atom_elems;
+    sherd_dtype dtype, comm; /* in which it is read; what a reduction of its gradient rounds to */
 } layout_param;
 
 /* One window of micro-batches. */
@@ -92,7 +94,7 @@ typedef struct layout {
     int           forward[LAYOUT_PASS]; /* units in their order */
     int           num_forward;
     int           stage, accumulation;
-    sherd_dtype   dtype, comm;
+    sherd_dtype   dtype, comm; /* of parameters that do not stay fp32 */
     int           is_deterministic;
     double        clip;
     plain_rule    rule;

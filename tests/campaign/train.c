@@ -62,6 +62,7 @@ static void declare_model(trainer *t)
         params.group      = from->group;
         params.frozen     = from->is_frozen;
         params.atom_elems = from->atom_elems;
+        params.dtype      = from->dtype == what->dtype ? -1 : (int)from->dtype;
         CHECK_OK(sherd_param_add(t->engine, t->units[from->unit], &params, &t->params[p]));
     }
 }
@@ -79,7 +80,7 @@ static void declare_uses(trainer *t)
         CHECK_OK(sherd_pass_add(t->engine, SHERD_FORWARD, t->units[what->forward[i]]));
     }
     for (int p = 0; p < what->num_params && what->is_bound; p++) {
-        size_t len = what->params[p].elems * sherd_dtype_bytes(what->dtype);
+        size_t len = what->params[p].elems * sherd_dtype_bytes(what->params[p].dtype);
 
         t->data[p] = calloc(1, len);
         t->grad[p] = calloc(1, len);
@@ -129,10 +130,11 @@ static void trainer_close(trainer *t)
 /* What the engine handed out, on the host. */
 static float *pulled(trainer *t, int param, void *from)
 {
-    size_t elems = t->what->params[param].elems;
-    size_t len   = elems * sherd_dtype_bytes(t->what->dtype);
-    float *values;
-    void  *copy = from;
+    sherd_dtype dtype = t->what->params[param].dtype;
+    size_t      elems = t->what->params[param].elems;
+    size_t      len   = elems * sherd_dtype_bytes(dtype);
+    float      *values;
+    void       *copy = from;
 
     CHECK(from != NULL);
     values = malloc(elems * sizeof(*values));
@@ -143,7 +145,7 @@ static float *pulled(trainer *t, int param, void *from)
         CHECK_OK(sherd_copy(t->engine, copy, from, len));
     }
     for (size_t i = 0; i < elems; i++) {
-        values[i] = load(copy, i, t->what->dtype);
+        values[i] = load(copy, i, dtype);
     }
     if (!t->is_on_host) {
         free(copy);
@@ -153,13 +155,14 @@ static float *pulled(trainer *t, int param, void *from)
 
 static void pushed(trainer *t, int param, void *to, float *values)
 {
-    size_t elems = t->what->params[param].elems;
-    size_t len   = elems * sherd_dtype_bytes(t->what->dtype);
-    void  *copy  = t->is_on_host ? to : malloc(len);
+    sherd_dtype dtype = t->what->params[param].dtype;
+    size_t      elems = t->what->params[param].elems;
+    size_t      len   = elems * sherd_dtype_bytes(dtype);
+    void       *copy  = t->is_on_host ? to : malloc(len);
 
     CHECK(copy != NULL);
     for (size_t i = 0; i < elems; i++) {
-        store(copy, i, t->what->dtype, values[i]);
+        store(copy, i, dtype, values[i]);
     }
     if (!t->is_on_host) {
         CHECK_OK(sherd_copy(t->engine, to, copy, len));

@@ -31,13 +31,14 @@ static void twin_open(twin *t, const layout *what)
         plain_param        *param = &t->params[p];
 
         plain_param_init(param, from->elems);
+        param->dtype        = from->dtype;
         param->is_frozen    = from->is_frozen;
         param->lr           = what->group_lr[from->group];
         param->decay        = what->group_decay[from->group];
         param->has_no_ratio = what->group_excludes[from->group] && from->ndim <= 1;
         (void)layout_fill((void *)(uintptr_t)p, 0, from->elems, param->master);
         for (size_t i = 0; i < from->elems; i++) {
-            param->weight[i] = plain_round(param->master[i], what->dtype);
+            param->weight[i] = plain_round(param->master[i], from->dtype);
         }
     }
 }
@@ -85,7 +86,7 @@ static float rank_gradient(const element *e, int64_t micro, int k, int rank)
 
     for (int u = 0; u < e->num_uses; u++) {
         g = plain_round(g + layout_gradient(n, e->param, e->uses[u], e->index, e->weight, e->scale),
-                        e->what->dtype);
+                        e->what->params[e->param].dtype);
     }
     if (e->num_uses > 0 && e->window->has_inf && e->window->inf_rank == rank &&
         e->window->inf_micro == k && e->window->inf_param == e->param &&
@@ -106,7 +107,7 @@ static float sum_early(const element *e, int64_t first)
         for (int r = 0; r < e->what->world_size; r++) {
             g[r] = rank_gradient(e, first + k, k, r);
         }
-        mean  = plain_mean(g, e->what->world_size, e->what->comm);
+        mean  = plain_mean(g, e->what->world_size, e->what->params[e->param].comm);
         total = k == 0 ? mean : total + mean;
     }
     return total;
@@ -125,9 +126,9 @@ static float sum_late(const element *e, int64_t first)
 
             sum = k == 0 ? g : sum + g;
         }
-        own[r] = plain_round(sum, e->what->comm);
+        own[r] = plain_round(sum, e->what->params[e->param].comm);
     }
-    return plain_mean(own, e->what->world_size, e->what->comm);
+    return plain_mean(own, e->what->world_size, e->what->params[e->param].comm);
 }
 
 static float sum_fixed(const element *e, int64_t first, int shift)

@@ -158,7 +158,7 @@ void plain_update(plain_param *param, const plain_rule *rule, double scale, int 
 
     (is_adam ? update_adam : update_lamb)(param, rule, scale, t);
     for (size_t i = 0; i < param->elems; i++) {
-        param->weight[i] = plain_round(param->master[i], rule->dtype);
+        param->weight[i] = plain_round(param->master[i], param->dtype);
     }
 }
 

@@ -14,20 +14,20 @@ typedef enum plain_kind {
 
 /* What all parameters of a training share. */
 typedef struct plain_rule {
-    plain_kind  kind;
-    double      beta1, beta2, eps;
-    double      max_coeff; /* LAMB: largest trust ratio; the smallest is 0.01 */
-    sherd_dtype dtype;     /* of the weights that the trainer sees */
+    plain_kind kind;
+    double     beta1, beta2, eps;
+    double     max_coeff; /* LAMB: largest trust ratio; the smallest is 0.01 */
 } plain_rule;
 
 typedef struct plain_param {
-    size_t elems;
-    int    is_frozen;
-    double lr, decay;
-    int    has_no_ratio; /* LAMB: the trust ratio is 1 */
-    float *master, *m, *v;
-    float *weight; /* in the compute type */
-    float *grad;   /* of the window; the sum of integers in the deterministic mode */
+    size_t      elems;
+    sherd_dtype dtype; /* of the weights that the trainer sees */
+    int         is_frozen;
+    double      lr, decay;
+    int         has_no_ratio; /* LAMB: the trust ratio is 1 */
+    float      *master, *m, *v;
+    float      *weight; /* rounded to that type */
+    float      *grad;   /* of the window; the sum of integers in the deterministic mode */
 } plain_param;
 
 /** Takes memory for elems elements of each array, all zero; the test ends when there is none. */

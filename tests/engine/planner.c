@@ -60,6 +60,7 @@ int planner_param(planner *b, int unit, size_t elems, size_t atom_elems, int is_
     params.shape[0]   = elems;
     params.atom_elems = atom_elems;
     params.frozen     = is_frozen;
+    params.dtype      = b->wide >> b->model.num_params & 1 ? SHERD_F32 : -1;
     CHECK_OK(sherdi_model_add_param(&b->model, unit, &params, &param));
     return param;
 }

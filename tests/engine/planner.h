@@ -11,6 +11,7 @@ typedef struct planner {
     sherdi_mem      mem;
     sherdi_model    model;
     sherdi_settings settings;
+    unsigned        wide; /* bit p: parameter p is declared as fp32 */
 } planner;
 
 /* A machine of which nothing is known. */

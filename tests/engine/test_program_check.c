@@ -51,6 +51,7 @@ static void declare_units(bench *b, uint64_t seed)
         params.shape[1]   = from->shape[1];
         params.frozen     = from->is_frozen;
         params.atom_elems = from->atom_elems;
+        params.dtype      = from->dtype == b->what.dtype ? -1 : (int)from->dtype;
         CHECK_OK(sherdi_model_add_param(&b->model, from->unit, &params, &param));
         if (b->what.is_bound) { /* nobody looks there */
             CHECK_OK(sherdi_model_bind(&b->model, param, b, from->is_frozen ? NULL : b));

@@ -536,8 +536,7 @@ static plain_rule plain_rule_of(const toy_options *options)
                         .beta1     = 0.9,
                         .beta2     = 0.95,
                         .eps       = 1e-8,
-                        .max_coeff = options->lamb == 2 ? 2.5 : 10,
-                        .dtype     = options->dtype};
+                        .max_coeff = options->lamb == 2 ? 2.5 : 10};
 }
 
 static void plain_params_open(plain_param *params, const toy_options *options)
@@ -546,13 +545,14 @@ static void plain_params_open(plain_param *params, const toy_options *options)
         plain_param *param = &params[p];
 
         plain_param_init(param, param_elems(&PARAMS[p]));
+        param->dtype        = param_dtype(options, p);
         param->is_frozen    = PARAMS[p].is_frozen;
         param->lr           = PARAMS[p].group == 1 ? 0.02 : 0.01;
         param->decay        = PARAMS[p].group == 1 ? 0 : 0.1;
         param->has_no_ratio = PARAMS[p].group == 1 && PARAMS[p].ndim <= 1;
         (void)toy_fill((void *)(uintptr_t)p, 0, param->elems, param->master);
         for (size_t i = 0; i < param->elems; i++) {
-            param->weight[i] = plain_round(param->master[i], param_dtype(options, p));
+            param->weight[i] = plain_round(param->master[i], param->dtype);
         }
     }
 }
@@ -595,7 +595,6 @@ void toy_reference(int world_size, const toy_options *options, toy_result *out)
             clip = options->clip / (norm + 1e-6);
         }
         for (size_t p = 0; p < TOY_PARAMS; p++) {
-            rule.dtype = param_dtype(options, p);
             if (!PARAMS[p].is_frozen) {
                 plain_update(&params[p], &rule, clip * unscale, step + 1);
             }
