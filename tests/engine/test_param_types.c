@@ -219,12 +219,15 @@ static void all_wide_is_the_fp32_engine(void)
 
     for (size_t i = 0; i < NUM_TIERS; i++) {
         toy_options options = {.dtype = SHERD_F32, .clip = 1, .accumulation = 1 + (int)i % 2};
+        int         ranks   = 2 + (int)i % 2;
 
         (void)snprintf(keys, sizeof(keys), TIERS[i].keys, test_scratch(), test_scratch());
         options.zero_extra = keys;
-        for (options.stage = TIERS[i].least_stage;
-             options.stage <= 3 && tier_is_possible(&TIERS[i]); options.stage++) {
-            expect_fp32_engine(2 + (int)i % 2, options);
+        for (options.stage = TIERS[i].least_stage; options.stage <= 3; options.stage++) {
+            if (tier_is_possible(&TIERS[i]) && toy_takes_ranks(ranks) &&
+                toy_takes_stage(options.stage, TIERS[i].least_stage, (int)i)) {
+                expect_fp32_engine(ranks, options);
+            }
         }
     }
 }
@@ -325,6 +328,48 @@ static void checkpoints_go_across_types(void)
     }
 }
 
+/* -------------------------------------------------------------- what is told -- */
+
+typedef struct told {
+    char   text[1 << 16];
+    size_t len;
+} told;
+
+static sherd_status text_add(void *ctx, const char *text, size_t len_bytes)
+{
+    told *t = ctx;
+
+    CHECK(t->len + len_bytes < sizeof(t->text));
+    memcpy(t->text + t->len, text, len_bytes);
+    t->len += len_bytes;
+    t->text[t->len] = '\0';
+    return SHERD_OK;
+}
+
+/* Only what is not of the engine's type has one said. */
+static void plan_says_which_segments_stay_fp32(void)
+{
+    static told                    t;
+    static const sherd_plan_format FORMATS[] = {SHERD_PLAN_TABLE, SHERD_PLAN_JSON};
+    static const char *const       SAID[]    = {"trainable fp32", "\"dtype\": \"fp32\""};
+    sherd_world                   *world;
+
+    CHECK_OK(sherd_world_simulate(1, 3, &world));
+    for (int i = 0; i < 4; i++) {
+        rig_options options = {.stage = 3, .dtype = SHERD_BF16, .wide = i < 2 ? 0x2 : 0};
+        rig         r;
+
+        rig_open(&r, world, &options);
+        rig_three(&r, 600);
+        CHECK_OK(sherd_engine_seal(r.engine));
+        t.len = 0;
+        CHECK_OK(sherd_engine_plan(r.engine, FORMATS[i % 2], text_add, &t));
+        CHECK_INT(i < 2, strstr(t.text, SAID[i % 2]) != NULL);
+        rig_close(&r);
+    }
+    sherd_world_destroy(world);
+}
+
 /* ------------------------------------------------------------------- limits -- */
 
 static sherd_status param_add(rig *r, int dtype)
@@ -422,6 +467,7 @@ static const test_case CASES[] = {
     CASE(any_parameter_alone_equals_unsharded),
     CASE(all_wide_is_the_fp32_engine),
     CASE(checkpoints_go_across_types),
+    CASE(plan_says_which_segments_stay_fp32),
     CASE(other_types_are_refused_by_name),
     CASE(what_is_no_type_is_refused),
     CASE(ranks_that_differ_are_told),
