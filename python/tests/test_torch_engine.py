@@ -50,7 +50,7 @@ class Loop(unittest.TestCase):
         """The master weights are these; where products are rounded, on the average."""
         for name, value in masters(engine).items():
             if rounds:
-                self.assertLess((value - wanted[name]).abs().mean(), 1e-3, name)
+                self.assertLess((value - wanted[name]).abs().mean(), 3e-3, name)
             else:
                 torch.testing.assert_close(value, wanted[name], rtol=1e-4, atol=1e-4, msg=lambda text: f"{name}: {text}")
 
@@ -239,6 +239,63 @@ class Loop(unittest.TestCase):
         engine.destroy()
 
 
+class Ranks(unittest.TestCase):
+    def test_other_first_values(self) -> None:
+        """Rank 0's model is the one that is trained, unless each says that it has the same."""
+        texts = ranks.run(2, "other_first_values")
+        self.assertEqual(texts[0], texts[1])
+
+    def test_failures(self) -> None:
+        ranks.run(2, "failures")
+
+
+def other_first_values(world: sherd.World) -> None:
+    model = made("plain") if world.rank == 0 else Model()
+    engine = sherd.torch.initialize(model, config(3), world=world)
+    engine.seal()
+    for name, value in masters(engine).items():
+        assert torch.equal(value, dict(made("plain").named_parameters())[name])
+    engine.destroy()
+    engine = sherd.torch.initialize(made("plain") if world.rank == 0 else Model(), config(1), world=world,
+                                    same_on_all=True, example=batch(0))
+    try:
+        engine(batch(0))
+    except sherd.InvalidError as error:
+        print(str(error).split(":")[0])
+    else:
+        raise AssertionError("ranks that start from other values are not noticed")
+
+
+def failures(world: sherd.World) -> None:
+    """In forward on all ranks, which go on; then on one rank, whose end the other one is told."""
+    engine = sherd.torch.initialize(made("plain"), config(3), world=world, example=batch(0))
+    fails = [False]
+
+    def fail(*_: Any) -> None:
+        if fails[0]:
+            raise KeyError("in forward")
+
+    engine.module.blocks[1].up.register_forward_pre_hook(fail)
+    train(engine, 1)
+    fails[0] = True
+    try:
+        engine(batch(1))
+    except KeyError:
+        fails[0] = False
+    train(engine, 1, first=1)
+    for name, value in masters(engine).items():
+        torch.testing.assert_close(value, trained(2)[name], rtol=1e-4, atol=1e-4)
+    if world.rank == 1:
+        world.abort("rank 1 has had enough")
+        return
+    try:
+        train(engine, 2)
+    except sherd.PeerLostError as error:
+        assert "had enough" in str(error)
+    else:
+        raise AssertionError("rank 0 went on alone")
+
+
 class Refused(unittest.TestCase):
     def setUp(self) -> None:
         self.engine = engine_of(3, options={"example": batch(0)})
@@ -323,6 +380,12 @@ class Refused(unittest.TestCase):
             engine.backward(sum(block.kept for block in model.blocks))
         engine.destroy()
 
+    def test_gradients_of_gradients(self) -> None:
+        with self.assertRaisesRegex(sherd.NotSupportedError, "create_graph"):
+            self.engine(batch(0)).backward(create_graph=True)
+        with self.assertRaises(sherd.StateError):
+            self.engine.step()
+
     def test_two_parameters_over_one_storage(self) -> None:
         model = made("plain")
         model.head.weight = nn.Parameter(model.words.weight.data)
@@ -337,5 +400,8 @@ class Refused(unittest.TestCase):
 
 
 if __name__ == "__main__":
+    if ranks.rank() is not None:
+        globals()[sys.argv[1]](sherd.World.from_env())
+        sys.exit()
     warnings.filterwarnings("error", message="sherd")
     unittest.main(argv=sys.argv)

@@ -127,6 +127,34 @@ class Types(unittest.TestCase):
         engine.destroy()
 
 
+    def test_other_types(self) -> None:
+        with self.assertRaisesRegex(ValueError, "places is of torch.float64"):
+            sherd.torch.divide(made("plain").double())
+
+        class Quantised(Model):
+            """A frozen weight of 8 bits beside the others, and sparse gradients."""
+
+            def __init__(self) -> None:
+                super().__init__()
+                self.bits = nn.Parameter(torch.arange(16, dtype=torch.uint8), requires_grad=False)
+                self.words.sparse = True
+
+            def forward(self, ids: torch.Tensor) -> torch.Tensor:
+                return super().forward(ids) * (1 + self.bits.float().mean() / 100)
+
+        torch.manual_seed(7)
+        engine = engine_of(3, Quantised(), options={"example": batch(0)})
+        self.assertTrue(engine.order.is_traced, engine.order.reason)
+        train(engine, 2)
+        torch.manual_seed(7)
+        twin = Quantised()
+        twin.words.sparse = False
+        wanted = trained(2, twin)
+        for name, value in masters(engine).items():
+            torch.testing.assert_close(value, wanted[name], rtol=1e-4, atol=1e-4)
+        engine.destroy()
+
+
 class Kept(unittest.TestCase):
     def test_first_batch_without_gradients(self) -> None:
         """What is made at the first batch is good for training, whatever mode it comes in."""

@@ -166,7 +166,7 @@ class Engine:
             self.seal((args, kwargs))
         return self.module(*args, **kwargs)
 
-    def backward(self, loss: torch.Tensor, retain_graph: bool = False, **_: Any) -> torch.Tensor:
+    def backward(self, loss: torch.Tensor, retain_graph: bool = False) -> torch.Tensor:
         """The backward of this micro-batch's mean loss, which is scaled where fp16 is on; the engine averages over ranks and
         micro-batches. Collective. Returns the loss."""
         scale = self.core.loss_scale
@@ -182,7 +182,7 @@ class Engine:
 
     def step(self) -> Report:
         """Once per micro-batch, after its backward; at the boundary the update. Collective."""
-        if self._is_failed:
+        if self._is_failed or self.is_sealed and not self.hooks.is_idle:
             raise StateError("the backward of this micro-batch failed, so there is nothing to step by: the next forward drops the "
                              "window, or engine.discard() does on all ranks")
         rates = self.rates.now()

@@ -14,7 +14,7 @@ from torch import nn
 from torch.autograd import Variable
 
 from sherd.engine import BACKWARD, EVAL, FORWARD
-from sherd.errors import StateError
+from sherd.errors import NotSupportedError, StateError
 from sherd.torch.units import Division, Param, Scope
 
 current_task = torch._C._current_graph_task_id  # below 0 outside of backward
@@ -160,6 +160,9 @@ class Hooks:
         task = current_task()
         if call.task == task:
             return
+        if torch.is_grad_enabled():
+            raise NotSupportedError("a backward with create_graph=True (a gradient of a gradient) goes through units another time "
+                                    "where nobody acquires them: sherd.torch does not do it")
         call.task, call.is_open = task, True
         call.inputs_done, call.outputs_done = False, 0
         if task not in self._open:

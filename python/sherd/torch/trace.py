@@ -204,7 +204,7 @@ def shadowed(model: nn.Module, division: Division, mode: Any, dtype: torch.dtype
     for module in model.modules():
         for name, tensor in module._parameters.items():
             if tensor is not None:
-                module._parameters[name] = made[id(tensor)]
+                module._parameters[name] = made[id(tensor)] if id(tensor) in made else like(tensor)
         for name, buffer in module._buffers.items():
             if buffer is not None:
                 made_of = torch.empty(buffer.shape, dtype=buffer.dtype) if buffer.is_meta else mode.from_tensor(buffer)

@@ -6,9 +6,11 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Callable, Sequence, Union
 
+import torch
 from torch import nn
 
 Policy = Union[None, type, int, Sequence[Any], Callable[[nn.Module, str], bool]]
+TYPES = (torch.float32, torch.bfloat16, torch.float16)
 NEVER_CALLED = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)  # their owner uses what they hold
 
 
@@ -71,7 +73,7 @@ def divide(model: nn.Module, policy: Policy = None) -> Division:
 
     What the policy leaves over is divided by the modules that own it.
     """
-    check_storage(model)
+    check_params(model)
     roots = rest(model, chosen(model, policy))
     uses = collect_uses(model, roots)
     return number(model, uses)
@@ -169,7 +171,7 @@ def collect_uses(model: nn.Module, roots: set[nn.Module]) -> dict[nn.Module, tup
             root = module
             uses.setdefault(root, (name, []))
         if root is not None:
-            uses[root][1].extend(module.parameters(recurse=False))
+            uses[root][1].extend(t for t in module.parameters(recurse=False) if is_managed(t))
         for child_name, child in module.named_children():
             visit(child, f"{name}.{child_name}" if name else child_name, root)
 
@@ -205,10 +207,17 @@ def keep_fp32(model: nn.Module, division: Division, policy: Policy) -> None:
             param.is_fp32 = id(param.tensor) in kept
 
 
-def check_storage(model: nn.Module) -> None:
-    """Two parameters over one storage would be two parameters here: refused by name."""
-    seen: dict[int, tuple[str, Any]] = {}
+def is_managed(tensor: nn.Parameter) -> bool:
+    """Frozen parameters of other kinds (quantised weights) stay torch's own, whole on every rank, as buffers do."""
+    return tensor.is_floating_point() or tensor.requires_grad
+
+
+def check_params(model: nn.Module) -> None:
+    """What the engine cannot have, by name: other types, and two parameters over one storage, which would be two here."""
+    seen: dict[int, tuple[str, nn.Parameter]] = {}
     for name, tensor in model.named_parameters():
+        if is_managed(tensor) and tensor.dtype not in TYPES:
+            raise ValueError(f"parameter {name} is of {tensor.dtype}; the engine has parameters of fp32, bf16 and fp16")
         if tensor.is_meta or tensor.numel() == 0:
             continue
         address = tensor.untyped_storage().data_ptr()
