@@ -1,0 +1,72 @@
+/* libFuzzer on descriptions of kept state, which lie in the header of a checkpoint's data file: any text gives tensors that lie
+ * in their extents, or a sentence that begins with the file. Memory is held against the length of the text. Seeds are in
+ * corpus_kept. */
+#include "engine/checkpoint/kept.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Of memory for a byte of text, and for none. */
+#define BYTES_PER_BYTE 200
+#define BYTES_ALWAYS   65536
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len_bytes);
+
+static void hold(int is_so)
+{
+    if (!is_so) {
+        abort();
+    }
+}
+
+static size_t peak_bytes(const sherdi_mem *mem)
+{
+    size_t sum = 0;
+
+    for (int p = 0; p < SHERDI_MEM_PURPOSES; p++) {
+        sum += mem->peak_bytes[p];
+    }
+    return sum;
+}
+
+/* What a reader relies on. */
+static void check(const sherdi_kept *kept)
+{
+    size_t most = (size_t)1 << 60;
+
+    for (size_t e = 0; e < sherdi_kept_extents(kept); e++) {
+        hold(sherdi_kept_extent_bytes(kept, e) <= most &&
+             sherdi_kept_extent_bytes(kept, e) % SHERD_ALIGN_BYTES == 0);
+    }
+    for (size_t t = 0; t < sherdi_kept_count(kept); t++) {
+        const sherdi_kept_tensor *tensor = sherdi_kept_tensor_at(kept, t);
+        size_t                    room;
+
+        hold(tensor->extent < sherdi_kept_extents(kept) && strlen(tensor->name) < most);
+        room = sherdi_kept_extent_bytes(kept, tensor->extent);
+        hold(tensor->at % sizeof(float) == 0 && tensor->at <= room &&
+             tensor->count <= (room - tensor->at) / sizeof(float));
+    }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len_bytes)
+{
+    sherdi_mem   mem;
+    sherdi_kept *kept;
+    char        *text = malloc(len_bytes + 1);
+
+    hold(text != NULL);
+    memcpy(text, data, len_bytes);
+    text[len_bytes] = '\0';
+    sherdi_mem_init(&mem);
+    if (sherdi_kept_parse(&mem, "fuzzed", text, &kept) == SHERD_OK) {
+        check(kept);
+        sherdi_kept_destroy(kept);
+    } else {
+        hold(strncmp(sherd_last_error(), "fuzzed", 6) == 0);
+    }
+    hold(peak_bytes(&mem) <= BYTES_ALWAYS + BYTES_PER_BYTE * len_bytes);
+    hold(sherdi_mem_held_all(&mem) == 0);
+    free(text);
+    return 0;
+}
