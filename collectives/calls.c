@@ -303,6 +303,7 @@ sherd_status sherdi_world_sum_u64(sherd_world *world, uint64_t *values, size_t c
 {
     int is_simulated = (world->ops->caps & SHERDI_WORLD_SIMULATES) != 0;
 
+    SHERDI_TRY(sherdi_world_check_process(world));
     SHERDI_TRY(sherdi_world_status(world));
     if (is_simulated || (world->ops->sum_u64 != NULL && world->world_size > 1)) {
         uint64_t bytes = sherdi_wire_sum_u64(world->world_size, count);
@@ -352,6 +353,7 @@ sherd_status sherd_world_sum_f64(sherd_world *world, double *values, size_t coun
     if (values == NULL && count > 0) {
         return sherdi_fail(SHERD_E_INVAL, "sherd_world_sum_f64: values is NULL");
     }
+    SHERDI_TRY(sherdi_world_check_process(world));
     SHERDI_TRY(sherdi_world_status(world));
     sherdi_world_queue_drain(world);
     for (size_t at = 0; at < count && world->world_size > 1; at += SHERDI_SUM_PIECE) {

@@ -44,10 +44,11 @@ typedef struct mpi_world {
 
 /* -------------------------------------------------- MPI of the process -- */
 
-static pthread_mutex_t mpi_lock = PTHREAD_MUTEX_INITIALIZER; /* guards the three below */
+static pthread_mutex_t mpi_lock = PTHREAD_MUTEX_INITIALIZER; /* guards all below */
 static int             mpi_worlds;                           /* alive */
 static int             mpi_has_failed;                       /* a world of this process failed */
 static int             mpi_has_dead; /* by the end of a process: finalising would wait for it */
+static pid_t           mpi_process;  /* that initialised MPI here */
 
 static void *end_watch(void *unused)
 {
@@ -66,6 +67,9 @@ static void mpi_end(void)
     int       is_finalized = 0;
     pthread_t watch;
 
+    if (mpi_process != getpid()) { /* a forked child's end is not MPI's */
+        return;
+    }
     (void)sherdi_mpi_api.Finalized(&is_finalized);
     if (is_finalized || mpi_worlds > 0 || mpi_has_dead) {
         return;
@@ -107,6 +111,7 @@ static sherd_status mpi_begin(void)
         if (sherdi_mpi_api.Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &provided) != MPI_SUCCESS) {
             status = sherdi_fail(SHERD_E_IO, "MPI_Init_thread failed");
         } else {
+            mpi_process = getpid();
             (void)atexit(mpi_end);
         }
     }

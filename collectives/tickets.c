@@ -253,6 +253,7 @@ sherd_status sherdi_world_queue_call(sherd_world *world, const world_call *call,
 {
     sherdi_ticket ticket = 0;
 
+    SHERDI_TRY(sherdi_world_check_process(world));
     SHERDI_TRY(sherdi_world_status(world));
     if (ticket_out != NULL && world->queue.is_running) {
         *ticket_out = queue_push(&world->queue, call);
@@ -344,6 +345,7 @@ sherd_status sherdi_world_regroup(sherd_world *world)
 {
     world_queue *queue = &world->queue;
 
+    SHERDI_TRY(sherdi_world_check_process(world));
     sherdi_world_queue_drain(world);
     SHERDI_TRY(sherdi_world_status(world));
     if (world->world_size > 1 && !(world->ops->caps & SHERDI_WORLD_SIMULATES)) {

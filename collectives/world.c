@@ -22,6 +22,16 @@ sherd_status sherdi_world_rank_check(int rank, int world_size)
                              world_size);
 }
 
+sherd_status sherdi_world_check_process(const sherd_world *world)
+{
+    return world->process == getpid()
+               ? SHERD_OK
+               : sherdi_fail(
+                     SHERD_E_STATE,
+                     "this process was forked from the one that made the world, which alone "
+                     "may use it; start a program anew that needs one");
+}
+
 void sherdi_world_init(sherd_world *world, const sherdi_world_ops *ops, int rank, int world_size,
                        const sherd_world_params *params)
 {
@@ -148,7 +158,7 @@ void sherd_world_destroy(sherd_world *world)
 
 void sherd_world_abort(sherd_world *world, const char *why)
 {
-    if (world == NULL) {
+    if (world == NULL || world->process != getpid()) {
         return;
     }
     (void)sherdi_world_fail(world, SHERD_E_PEER_LOST, "rank %d gave up: %s", world->rank,
@@ -221,6 +231,7 @@ sherd_status sherdi_world_alloc(sherd_world *world, size_t len_bytes, void **out
 {
     size_t whole_bytes;
 
+    SHERDI_TRY(sherdi_world_check_process(world));
     SHERDI_TRY(sherdi_world_status(world));
     /* Half of the addresses leave room for what transports put between the ranks' parts. */
     if (!sherdi_mul_fits(len_bytes, (size_t)world->world_size, &whole_bytes) ||

@@ -128,6 +128,8 @@ struct sherd_world {
     char         failure_text[SHERDI_ERROR_BYTES];
 };
 
+/** E_STATE in a child that the program has forked: what it says there would reach the parent's peers, if anybody. */
+sherd_status sherdi_world_check_process(const sherd_world *world);
 /** E_INVAL. */
 sherd_status sherdi_world_rank_check(int rank, int world_size);
 /** Fills the common part: counts, locks, time limit. Nothing to undo but sherdi_world_fini.

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* ------------------------------------------------------------- defaults ---- */
 
@@ -47,11 +48,23 @@ void sherd_step_report_init(sherd_step_report *report)
 
 /* ------------------------------------------------------------- liveness ---- */
 
+/* A child shares memory with the parent's peers, and has none of the parent's threads. */
+sherd_status sherdi_engine_check_process(const sherd_engine *engine)
+{
+    return engine->process == getpid()
+               ? SHERD_OK
+               : sherdi_fail(
+                     SHERD_E_STATE,
+                     "this process was forked from the one that made the engine, which alone "
+                     "may use it; start a program anew that needs one");
+}
+
 sherd_status sherdi_engine_check_alive(const sherd_engine *engine)
 {
     if (engine == NULL) {
         return sherdi_fail(SHERD_E_INVAL, "the engine is NULL");
     }
+    SHERDI_TRY(sherdi_engine_check_process(engine));
     if (engine->failure.status != SHERD_OK) {
         return sherdi_fail(
             SHERD_E_STATE,
@@ -187,6 +200,7 @@ sherd_status sherd_engine_create(sherd_world *world, const sherd_config *config,
     memset(engine, 0, sizeof(*engine));
     sherdi_mem_init(&engine->mem);
     sherdi_blobs_init(&engine->blobs, &engine->mem);
+    engine->process    = getpid();
     engine->model.mem  = &engine->mem;
     engine->world      = sherdi_world_retain(world);
     engine->host       = sherdi_world_host(world);
@@ -655,7 +669,7 @@ sherd_status sherd_unit_release(sherd_engine *engine, sherd_unit unit, sherd_pas
 
 void sherd_engine_destroy(sherd_engine *engine)
 {
-    if (engine == NULL) {
+    if (engine == NULL || engine->process != getpid()) {
         return;
     }
     memory_close(engine);

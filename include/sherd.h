@@ -927,7 +927,7 @@ SHERD_API void sherd_world_traffic(const sherd_world *world, uint64_t *sent_byte
  *  Local; where one rank says so, all leave theirs. E_STATE before seal. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_engine_keep_state(sherd_engine *engine, int is_kept);
 
-/** Waits for work in flight, frees all memory. Accepts NULL. Not collective, in any order, on any of the ranks.
+/** Waits for work in flight, frees all memory; in a child that the program has forked it does nothing. Accepts NULL. Not collective, in any order, on any of the ranks.
  *  State files on NVMe are removed at a clean end, which is one of all ranks: a rank that added updates to them waits
  *  for the others to come here too, for 10 seconds or the world's time limit where that is shorter, and not at all
  *  when a rank is lost or keeps its own. Where not all came, every rank that can leaves its file, and the run can be

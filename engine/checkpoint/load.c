@@ -515,6 +515,7 @@ static sherd_status load_check(const sherd_engine *engine, const char *dir)
 {
     SHERDI_TRY(sherdi_api_need(engine != NULL, "sherd_checkpoint_load", "the engine"));
     SHERDI_TRY(sherdi_api_need(dir != NULL, "sherd_checkpoint_load", "dir"));
+    SHERDI_TRY(sherdi_engine_check_process(engine));
     SHERDI_TRY(sherdi_world_status(engine->world));
     if (engine->failure.status == SHERD_E_DEVICE) {
         return sherdi_engine_check_alive(engine);

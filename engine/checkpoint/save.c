@@ -597,6 +597,7 @@ sherd_status sherd_checkpoint_wait(sherd_engine *engine, sherd_checkpoint_report
     sherdi_failure failure;
 
     SHERDI_TRY(sherdi_api_need(engine != NULL, "sherd_checkpoint_wait", "the engine"));
+    SHERDI_TRY(sherdi_engine_check_process(engine));
     SHERDI_TRY(out == NULL ? SHERD_OK : sherdi_api_check(out, SHERDI_API_CHECKPOINT_REPORT));
     if (engine->save != NULL) {
         save_settle(engine);

@@ -15,6 +15,8 @@
 #include "engine/run/values.h"
 #include "kernels/backend.h"
 
+#include <sys/types.h>
+
 typedef enum sherdi_phase {
     SHERDI_PHASE_OPEN = 0, /* declarations */
     SHERDI_PHASE_SEALED,   /* memory is there; filling */
@@ -117,6 +119,7 @@ struct sherd_engine {
     const sherdi_backend *host;    /* the CPU; the same where there is no other device */
     sherdi_lanes          lanes;   /* from seal on */
     int                   rank, world_size;
+    pid_t                 process; /* whose it is: a forked child has a copy that means nothing */
     sherdi_settings       settings;
     sherdi_model          model;
     sherdi_phase          phase;
@@ -158,7 +161,9 @@ struct sherd_engine {
 
 /* ---- engine.c */
 /** "forward", "backward", "eval". */
-const char  *sherdi_engine_pass_name(sherd_pass pass);
+const char *sherdi_engine_pass_name(sherd_pass pass);
+/** E_STATE in a child that the program has forked. Part of the next. */
+sherd_status sherdi_engine_check_process(const sherd_engine *engine);
 sherd_status sherdi_engine_check_alive(const sherd_engine *engine);
 /** The plan of this rank on that machine, of what is declared. */
 sherd_status sherdi_engine_plan_make(sherd_engine *engine, const sherdi_machine *machine,

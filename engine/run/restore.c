@@ -141,6 +141,7 @@ sherd_status sherdi_restore_resume(sherd_engine *engine)
 static sherd_status undo_check(const sherd_engine *engine)
 {
     SHERDI_TRY(sherdi_api_need(engine != NULL, "sherd_step_undo", "the engine"));
+    SHERDI_TRY(sherdi_engine_check_process(engine));
     if (engine->phase == SHERDI_PHASE_OPEN) {
         return sherdi_fail(SHERD_E_STATE, "the engine is not sealed; call sherd_engine_seal first");
     }

@@ -24,6 +24,7 @@ typedef struct thread_part {
 
 static _Thread_local jmp_buf *part_exit;
 static char                   scratch_dir[64];
+static pid_t                  scratch_process;
 static pthread_mutex_t        print_lock = PTHREAD_MUTEX_INITIALIZER;
 
 _Noreturn void test_fail(const char *file, int line, const char *fmt, ...)
@@ -153,8 +154,12 @@ static int scratch_remove_one(const char *path, const struct stat *info, int kin
     return remove(path);
 }
 
+/* A child that a case has forked leaves it. */
 static void scratch_remove(void)
 {
+    if (scratch_process != getpid()) {
+        return;
+    }
     (void)nftw(scratch_dir, scratch_remove_one, 16, FTW_DEPTH | FTW_PHYS);
 }
 
@@ -165,6 +170,7 @@ static void scratch_make(void)
         scratch_dir[0] = '\0';
         return;
     }
+    scratch_process = getpid();
     (void)atexit(scratch_remove);
 }
 

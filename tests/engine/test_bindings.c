@@ -1,0 +1,419 @@
+/* What docs/bindings.md says of threads and of fork: any thread drives an engine, one at a time; a child that the program has
+ * forked can use nothing and leaves everything alone, however it ends. */
+#include "sherd_build.h"
+#include "tests/collectives/ranks.h"
+#include "tests/engine/rig.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define ELEMS 3000
+
+/* ---------------------------------------------------------------- threads -- */
+
+/* A part of a micro-batch, on a thread of its own. */
+typedef struct part {
+    rig         *r;
+    sherd_status status;
+    char         text[512]; /* that thread's sherd_last_error() */
+} part;
+
+static void part_note(part *p, sherd_status status)
+{
+    if (p->status == SHERD_OK && status != SHERD_OK) {
+        p->status = status;
+        (void)snprintf(p->text, sizeof(p->text), "%s", sherd_last_error());
+    }
+}
+
+static void unit_make(part *p, int unit, sherd_pass pass)
+{
+    rig  *r = p->r;
+    float one;
+
+    part_note(p, sherd_unit_acquire(r->engine, r->units[unit], pass));
+    if (p->status == SHERD_OK && pass == SHERD_BACKWARD) {
+        one = (float)(r->micro + 1);
+        part_note(p, sherd_copy(r->engine, sherd_param_grad(r->engine, r->params[unit].handle),
+                                &one, sizeof(one)));
+    }
+    part_note(p, sherd_unit_release(r->engine, r->units[unit], pass));
+}
+
+static void *forward_part(void *raw)
+{
+    for (int u = 0; u < 3; u++) {
+        unit_make(raw, u, SHERD_FORWARD);
+    }
+    return NULL;
+}
+
+static void *backward_part(void *raw)
+{
+    for (int u = 2; u >= 0; u--) {
+        unit_make(raw, u, SHERD_BACKWARD);
+    }
+    return NULL;
+}
+
+static void *step_part(void *raw)
+{
+    part *p = raw;
+
+    part_note(p, sherd_step(p->r->engine, NULL));
+    p->r->micro++;
+    return NULL;
+}
+
+/* On this thread, or on one that ends behind it. */
+static void part_run(void *(*body)(void *), rig *r, int has_thread)
+{
+    part      p = {.r = r};
+    pthread_t thread;
+
+    if (has_thread) {
+        CHECK_INT(0, pthread_create(&thread, NULL, body, &p));
+        CHECK_INT(0, pthread_join(thread, NULL));
+    } else {
+        (void)body(&p);
+    }
+    if (p.status != SHERD_OK) {
+        test_fail(__FILE__, __LINE__, "%s: %s", sherd_status_name(p.status), p.text);
+    }
+}
+
+typedef struct thread_job {
+    rig_options options;
+    int         kinds; /* bit 0: forward has a thread of its own, 1: backward, 2: the step */
+    uint64_t    fingerprint;
+} thread_job;
+
+static void train_on_threads(sherd_world *world, void *raw)
+{
+    thread_job *job = raw;
+    uint64_t    fingerprint;
+    rig         r;
+
+    rig_open(&r, world, &job->options);
+    rig_three(&r, ELEMS);
+    rig_seal(&r);
+    for (int i = 0; i < 3; i++) {
+        part_run(forward_part, &r, job->kinds & 1);
+        part_run(backward_part, &r, job->kinds & 2);
+        part_run(step_part, &r, job->kinds & 4);
+    }
+    fingerprint = rig_fingerprint(&r);
+    if (sherd_world_rank(world) == 0) {
+        job->fingerprint = fingerprint;
+    }
+    rig_close(&r);
+}
+
+static void any_thread_drives_one_at_a_time(void)
+{
+    char               drive[1024];
+    const char        *zeros[] = {", \"overlap_comm\": true", ", \"overlap_comm\": false", drive};
+    static const char *TOPS[]  = {"", ", \"deterministic\": true", ""};
+
+    (void)snprintf(drive, sizeof(drive),
+                   ", \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s\","
+                   " \"durable\": false}",
+                   test_scratch());
+    for (int stage = 0; stage <= 3; stage++) {
+        for (int z = 0; z < 3; z++) {
+            thread_job job = {.options = {.stage = stage, .zero = zeros[z], .top = TOPS[z]}};
+            uint64_t   want;
+
+#ifndef SHERDI_HAVE_XXHASH
+            if (z == 2) {
+                continue;
+            }
+#endif
+            if (stage == 0 && z == 2) {
+                continue;
+            }
+            test_world(1 + (stage + z) % 3, train_on_threads, &job);
+            want = job.fingerprint;
+            for (job.kinds = 2; job.kinds <= 7; job.kinds += 5) {
+                test_world(1 + (stage + z) % 3, train_on_threads, &job);
+                CHECK_INT(want, job.fingerprint);
+            }
+        }
+    }
+}
+
+/* The sentence is on the thread that made the call, and the next thread can do what that one should have. */
+static void *fail_part(void *raw)
+{
+    part *p = raw;
+
+    part_note(p, sherd_unit_release(p->r->engine, p->r->units[0], SHERD_FORWARD));
+    return NULL;
+}
+
+static void last_error_is_of_the_thread_that_called(void)
+{
+    rig_options  options = {.stage = 3};
+    sherd_world *world;
+    pthread_t    thread;
+    part         p = {0};
+    rig          r;
+
+    CHECK_OK(sherd_world_self(&world));
+    rig_open(&r, world, &options);
+    rig_three(&r, ELEMS);
+    rig_seal(&r);
+    CHECK_STATUS(SHERD_E_INVAL, sherd_unit_acquire(r.engine, 99, SHERD_FORWARD));
+    p.r = &r;
+    CHECK_INT(0, pthread_create(&thread, NULL, fail_part, &p));
+    CHECK_INT(0, pthread_join(thread, NULL));
+    CHECK_STATUS(SHERD_E_STATE, p.status);
+    CHECK(strstr(p.text, "is not acquired for forward") != NULL);
+    CHECK_ERROR_SAYS("unit 99 does not exist");
+    CHECK_INT(1, rig_train(&r, 1).was_updated);
+    rig_close(&r);
+    sherd_world_destroy(world);
+}
+
+/* ------------------------------------------------------------------- fork -- */
+
+/* A child's exit code: how many of its calls did not do as they should. */
+static int refusal(sherd_status status)
+{
+    return status == SHERD_E_STATE && strstr(sherd_last_error(), "forked") != NULL ? 0 : 1;
+}
+
+static int child_calls(rig *r)
+{
+    double value = 1;
+    float  one   = 1;
+    int    wrong = 0;
+
+    wrong += refusal(sherd_unit_acquire(r->engine, r->units[0], SHERD_FORWARD));
+    wrong += refusal(sherd_unit_release(r->engine, r->units[1], SHERD_BACKWARD));
+    wrong += refusal(sherd_step(r->engine, NULL));
+    wrong += refusal(sherd_step_discard(r->engine));
+    wrong += refusal(sherd_step_undo(r->engine));
+    wrong += refusal(sherd_eval_begin(r->engine, NULL));
+    wrong += refusal(sherd_param_write(r->engine, 0, SHERD_MASTER, 0, 1, &one));
+    wrong += refusal(sherd_param_read_local(r->engine, 0, SHERD_MASTER, 0, 1, &one));
+    wrong += refusal(sherd_checkpoint_load(r->engine, test_scratch(), "none", NULL));
+    wrong += refusal(sherd_checkpoint_save(r->engine, test_scratch(), "none", NULL));
+    wrong += refusal(sherd_checkpoint_wait(r->engine, NULL));
+    wrong += refusal(sherd_world_sum_f64(r->world, &value, 1));
+    wrong += refusal(sherd_world_broadcast(r->world, &value, sizeof(value), 0));
+    wrong += refusal(sherd_world_barrier(r->world));
+    sherd_world_abort(r->world, "a child gives up");
+    sherd_engine_destroy(r->engine);
+    sherd_world_destroy(r->world);
+    return wrong;
+}
+
+/* Ends as a program does, its handlers of exit included. */
+static void child_lives(rig *r)
+{
+    int   raw = -1;
+    pid_t child;
+
+    (void)fflush(NULL);
+    child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        exit(child_calls(r));
+    }
+    CHECK(waitpid(child, &raw, 0) == child);
+    CHECK(WIFEXITED(raw));
+    CHECK_INT(0, WEXITSTATUS(raw));
+}
+
+/* Children between steps, in the middle of backward with reductions under way, and behind the end. */
+static void train_with_children(sherd_world *world, const char *zero)
+{
+    rig_options options = {.stage = 3, .zero = zero, .top = ", \"deterministic\": true"};
+    uint64_t    want    = 0;
+
+    for (int has_children = 0; has_children < 2; has_children++) {
+        uint64_t got;
+        rig      r;
+
+        rig_open(&r, world, &options);
+        rig_three(&r, ELEMS);
+        rig_seal(&r);
+        for (int i = 0; i < 2; i++) {
+            rig_forward(&r, 0, SHERD_FORWARD);
+            rig_backward(&r, 2);
+            if (has_children) {
+                child_lives(&r);
+            }
+            rig_backward(&r, 1);
+            rig_backward(&r, 0);
+            (void)rig_step(&r);
+            if (has_children) {
+                child_lives(&r);
+            }
+        }
+        got  = rig_fingerprint(&r);
+        want = has_children ? want : got;
+        CHECK_INT(want, got);
+        rig_close(&r);
+    }
+}
+
+static const char *drive_keys(void)
+{
+    static char keys[1024] = ", \"overlap_comm\": true";
+
+#ifdef SHERDI_HAVE_XXHASH
+    (void)snprintf(keys, sizeof(keys),
+                   ", \"overlap_comm\": true, \"offload_optimizer\": {\"device\": \"nvme\","
+                   " \"nvme_path\": \"%s\", \"durable\": false}, \"offload_param\": {\"device\":"
+                   " \"nvme\", \"nvme_path\": \"%s\", \"max_in_cpu\": 0}",
+                   test_scratch(), test_scratch());
+#endif
+    return keys;
+}
+
+static void train_on_drive(sherd_world *world)
+{
+    rig_options options = {.stage = 3, .zero = drive_keys()};
+    rig         r;
+
+    rig_open(&r, world, &options);
+    rig_three(&r, ELEMS);
+    rig_seal(&r);
+    CHECK_INT(1, rig_train(&r, 5).was_updated);
+    rig_close(&r);
+}
+
+static void children_leave_a_rank_alone(void)
+{
+    sherd_world *world;
+
+    CHECK_OK(sherd_world_self(&world));
+    train_with_children(world, ", \"overlap_comm\": true");
+    train_with_children(world, drive_keys());
+    CHECK_INT(0, test_files(test_scratch(), "sherd")); /* the parent's clean end removes them */
+    sherd_world_destroy(world);
+}
+
+/* What every rank runs. The last child comes when the world is gone. */
+static void train_and_fork(void)
+{
+    sherd_world *world;
+    int          raw = -1;
+    pid_t        child;
+
+    CHECK_OK(sherd_world_from_env(NULL, &world));
+    train_with_children(world, ", \"overlap_comm\": true");
+    train_with_children(world,
+                        ", \"overlap_comm\": false, \"offload_param\": {\"device\": \"cpu\"}");
+    train_with_children(world, drive_keys());
+    CHECK_OK(sherd_world_barrier(world));
+    sherd_world_destroy(world);
+    (void)fflush(NULL);
+    child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        exit(0);
+    }
+    CHECK(waitpid(child, &raw, 0) == child);
+    CHECK(WIFEXITED(raw) && WEXITSTATUS(raw) == 0);
+}
+
+/* ---------------------------------------------------------------- signals -- */
+
+static void on_signal(int number)
+{
+    (void)number;
+}
+
+/* Handlers run, and no call of the engine ends for it: from the first meeting on, with a drive. */
+static void train_under_signals(void)
+{
+    const struct sigaction handler = {.sa_handler =
+                                          on_signal}; /* calls of the system are not restarted */
+    const struct itimerval often   = {{.tv_usec = 500}, {.tv_usec = 500}};
+    const struct itimerval never   = {{0}, {0}};
+    sherd_world           *world;
+
+    CHECK_INT(0, sigaction(SIGALRM, &handler, NULL));
+    CHECK_INT(0, setitimer(ITIMER_REAL, &often, NULL));
+    CHECK_OK(sherd_world_from_env(NULL, &world));
+    train_on_drive(world);
+    for (int i = 0; i < 200; i++) {
+        CHECK_OK(sherd_world_barrier(world));
+    }
+    CHECK_INT(0, setitimer(ITIMER_REAL, &never, NULL));
+    sherd_world_destroy(world);
+}
+
+static void signals_end_no_call(void)
+{
+    ranks_run_part(2, "train_under_signals", -1);
+}
+
+/* What a binding does for Ctrl-C: another thread of the rank that waits gives up for it. */
+static void *give_up(void *raw)
+{
+    sherd_world_abort(raw, "Ctrl-C");
+    return NULL;
+}
+
+static void wait_and_give_up(sherd_world *world, void *raw)
+{
+    pthread_t thread;
+
+    (void)raw;
+    if (sherd_world_rank(world) == 0) {
+        CHECK_INT(0, pthread_create(&thread, NULL, give_up, world));
+    }
+    for (int i = 0; sherd_world_rank(world) == 0 || i < 1; i++) {
+        if (sherd_world_barrier(world) != SHERD_OK) { /* rank 1 comes no more */
+            break;
+        }
+    }
+    CHECK_STATUS(SHERD_E_PEER_LOST, sherd_world_barrier(world));
+    CHECK_ERROR_SAYS("rank 0 gave up: Ctrl-C");
+    if (sherd_world_rank(world) == 0) {
+        CHECK_INT(0, pthread_join(thread, NULL));
+    }
+}
+
+static void another_thread_ends_a_wait(void)
+{
+    test_world(2, wait_and_give_up, NULL);
+}
+
+static const rank_part PARTS[] = {
+    PART(train_and_fork),
+    PART(train_under_signals),
+};
+
+static void children_leave_processes_alone(void)
+{
+    ranks_run_part(2, "train_and_fork", -1);
+}
+
+static void children_leave_mpi_alone(void)
+{
+#ifndef SHERDI_HAVE_MPI
+    test_skip("this build has no MPI");
+#endif
+    ranks_need_mpirun();
+    ranks_run_mpi(2, "train_and_fork", -1);
+}
+
+static const test_case CASES[] = {
+    CASE(any_thread_drives_one_at_a_time), CASE(last_error_is_of_the_thread_that_called),
+    CASE(children_leave_a_rank_alone),     CASE(children_leave_processes_alone),
+    CASE(children_leave_mpi_alone),        CASE(signals_end_no_call),
+    CASE(another_thread_ends_a_wait),
+};
+
+RANKS_MAIN(CASES, PARTS)
