@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """Steps of sherd.torch beside plain torch with fused AdamW, DistributedDataParallel, FSDP2 and DeepSpeed: the same model
 (GPT-2's shape), data and initial weights, fp32, over gloo on this machine. All of one table take turns in one run, so their
-ratios can be compared; seconds cannot be, with those of another run.
+ratios can be compared; seconds cannot be, with those of another run. Ratios are of medians, of the rounds from smallest to
+largest, of the medians of processor time, and of the least seconds and least processor time: what others on the machine
+take is in the least ones least.
 
 The interpreter is the one that SHERD_PYTHON names; what it does not have is left out with the reason."""
 from __future__ import annotations
@@ -17,8 +19,9 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
+
+from peak import Peak, pss_bytes
 
 STARTED = time.time()
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -137,31 +140,6 @@ class Sherd0(Sherd):
 KINDS = {"plain": Contestant, "ddp": Ddp, "fsdp2": Fsdp2, "deepspeed-3": DeepSpeed, "sherd-0": Sherd0, "sherd-3": Sherd}
 
 
-def pss_bytes() -> int:
-    """Pages of this process, those shared with others in equal parts."""
-    with open("/proc/self/smaps_rollup") as lines:
-        return next(int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:"))
-
-
-class Peak:
-    """The largest pss_bytes() while it is entered."""
-
-    def __enter__(self) -> "Peak":
-        self.bytes, self.is_over = 0, threading.Event()
-        self.watch = threading.Thread(target=self.run)
-        self.watch.start()
-        return self
-
-    def run(self) -> None:
-        while not self.is_over.wait(0.02):
-            self.bytes = max(self.bytes, pss_bytes())
-
-    def __exit__(self, *error) -> None:
-        self.is_over.set()
-        self.watch.join()
-        self.bytes = max(self.bytes, pss_bytes())
-
-
 def serve(arguments) -> None:
     """One rank, which does what stdin says: `step COUNT`, `peak`; answers are lines of JSON on what was stdout."""
     out = os.fdopen(os.dup(1), "w", buffering=1)
@@ -274,6 +252,8 @@ def row(team: Team, base: Team) -> dict:
     peaks = team.ask("peak")
     return {"name": team.name, "step_s": statistics.median(team.seconds), "seconds": team.seconds,
             "ratio": statistics.median(team.seconds) / statistics.median(base.seconds),
+            "least_ratio": min(team.seconds) / min(base.seconds),
+            "cpu_least_ratio": min(team.cpu_seconds) / min(base.cpu_seconds),
             "cpu_ratio": statistics.median(team.cpu_seconds) / statistics.median(base.cpu_seconds),
             "cpu_seconds": team.cpu_seconds, "ratio_least": min(ratios), "ratio_most": max(ratios), "first_loss": team.first_loss,
             "import_s": max(rank["import_s"] for rank in team.start), "ready_s": max(rank["ready_s"] for rank in team.start),
@@ -284,10 +264,12 @@ def row(team: Team, base: Team) -> dict:
 def table_print(rows: list[dict], world_size: int, arguments) -> None:
     print(f"\n{world_size} ranks of {arguments.threads} threads, {arguments.batch} x {arguments.length} tokens a rank, "
           f"clip {arguments.clip}, {arguments.rounds} rounds of {arguments.steps} steps")
-    print(f"{'':12} {'step s':>8} {'ratio':>7} {'of rounds':>13} {'of CPU':>7} {'first loss':>11} {'import s':>9} {'ready s':>8} {'1st step':>8} "
+    print(f"{'':12} {'step s':>8} {'ratio':>7} {'of rounds':>13} {'of CPU':>7} {'least':>13} "
+          f"{'first loss':>11} {'import s':>9} {'ready s':>8} {'1st step':>8} "
           f"{'peak MiB':>9} {'platform':>9}")
     for r in rows:
-        print(f"{r['name']:12} {r['step_s']:8.3f} {r['ratio']:7.3f} {r['ratio_least']:6.3f}-{r['ratio_most']:<6.3f} {r['cpu_ratio']:7.3f} "
+        print(f"{r['name']:12} {r['step_s']:8.3f} {r['ratio']:7.3f} {r['ratio_least']:6.3f}-{r['ratio_most']:<6.3f} "
+              f"{r['cpu_ratio']:7.3f} {r['least_ratio']:6.3f}-{r['cpu_least_ratio']:<6.3f} "
               f"{r['first_loss']:11.7f} {r['import_s']:9.2f} {r['ready_s']:8.2f} {r['first_step_s']:8.2f} "
               f"{r['peak_bytes'] / 2**20:9.0f} {r['platform_bytes'] / 2**20:9.0f}")
 

@@ -1,0 +1,29 @@
+"""The memory of this process, for the benchmarks in Python."""
+from __future__ import annotations
+
+import threading
+
+
+def pss_bytes() -> int:
+    """Pages of this process, those shared with others in equal parts."""
+    with open("/proc/self/smaps_rollup") as lines:
+        return next(int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:"))
+
+
+class Peak:
+    """The largest pss_bytes() while it is entered, in `bytes`; looked at fifty times in a second."""
+
+    def __enter__(self) -> "Peak":
+        self.bytes, self.is_over = 0, threading.Event()
+        self.watch = threading.Thread(target=self.run)
+        self.watch.start()
+        return self
+
+    def run(self) -> None:
+        while not self.is_over.wait(0.02):
+            self.bytes = max(self.bytes, pss_bytes())
+
+    def __exit__(self, *error: object) -> None:
+        self.is_over.set()
+        self.watch.join()
+        self.bytes = max(self.bytes, pss_bytes())
