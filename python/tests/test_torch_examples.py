@@ -3,6 +3,7 @@ and starts with the loss of the plain one."""
 from __future__ import annotations
 
 import difflib
+import importlib.util
 import os
 import re
 import subprocess
@@ -38,11 +39,11 @@ def script_run(script: str, scratch: str, *arguments: str, **environment: str) -
     return losses(done.stdout)
 
 
-def world_run(size: int, script: str, *arguments: str) -> list[float]:
-    """The losses that rank 0 of a world printed."""
+def world_output(size: int, script: str, *arguments: str) -> str:
+    """What rank 0 of a world printed."""
     test, sys.argv[0] = sys.argv[0], script
     try:
-        return losses(ranks.run(size, *arguments)[0])
+        return ranks.run(size, *arguments)[0]
     finally:
         sys.argv[0] = test
 
@@ -52,12 +53,24 @@ def script_check(folder: str, name: str, scratch: str, text: str) -> None:
     arguments = ["--data", text, "--steps", str(STEPS), "--length", "32", "--batch", "2", *SCRIPTS[name]]
     plain = script_run(os.path.join(folder, "plain", name + ".py"), scratch, *arguments)
     alone = script_run(os.path.join(folder, name + ".py"), scratch, *arguments, "--config", config)
-    world = world_run(2, os.path.join(folder, name + ".py"), *arguments, "--config", config)
+    world = losses(world_output(2, os.path.join(folder, name + ".py"), *arguments, "--config", config))
     print(f"{name}: plain {plain}, alone {alone}, two ranks {world}")
     assert len(plain) == len(alone) == len(world) == 2
     assert all(abs(a - b) <= APART for a, b in zip(plain, alone)), f"{name} alone trains otherwise than in plain torch"
     assert abs(world[0] - plain[0]) <= APART, f"{name}: rank 0 of two starts with another loss"
     assert world[1] < world[0], f"{name} learns nothing on two ranks"
+
+
+def trainer_check(folder: str, scratch: str, text: str) -> None:
+    """hf_trainer.py on two ranks, where transformers' Trainer can be used at all."""
+    if importlib.util.find_spec("accelerate") is None:
+        print("hf_trainer is left out: there is no accelerate")
+        return
+    output = world_output(2, os.path.join(folder, "hf_trainer.py"), "--data", text, "--steps", "12", "--length", "32", "--batch", "2",
+                          "--out", scratch, "--config", os.path.join(folder, "ds_config.json"))
+    first, last = map(float, re.search(r"^loss ([0-9.]+) at first, ([0-9.]+) at the end$", output, re.MULTILINE).groups())
+    print(f"hf_trainer: {first} at first, {last} at the end")
+    assert last < first, "the Trainer learns nothing"
 
 
 def main() -> None:
@@ -75,6 +88,7 @@ def main() -> None:
             out.writelines(f"{i % 37} times {i % 11} is {(i % 37) * (i % 11)}.\n" for i in range(800))
         for name in SCRIPTS:
             script_check(folder, name, scratch, text)
+        trainer_check(folder, scratch, text)
 
 
 main()
