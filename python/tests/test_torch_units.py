@@ -88,8 +88,9 @@ class Orders(unittest.TestCase):
         self.assertTrue(all(type(p) is nn.Parameter for p in model.parameters()))
 
     def test_registration_is_what_a_plain_model_does(self) -> None:
-        division = sherd.torch.divide(made("plain"))
-        found = order_of(made("plain"), sherd.torch.divide(made("plain")), ((batch(0),), {}), torch.float32)
+        model = made("plain")
+        division = sherd.torch.divide(model)
+        found = order_of(model, division, ((batch(0),), {}), torch.float32)
         guessed = registered(division, "asked")
         self.assertEqual(found.forward, guessed.forward)
         self.assertEqual({unit for unit, _ in found.backward}, {unit for unit, _ in guessed.backward})

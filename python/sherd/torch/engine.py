@@ -118,7 +118,8 @@ class Engine:
         """Rank 0's order, on all ranks."""
         text = b""
         if self.world.rank == 0:
-            text = order_of(self.module, self.division, example, tensors.compute_dtype(self.core)).to_json().encode()
+            dtype = tensors.compute_dtype(self.core)
+            text = order_of(self.module, self.division, example, dtype, self.device).to_json().encode()
         if self.world.size > 1:
             length = bytearray(len(text).to_bytes(8, "little"))
             self.world.broadcast(length)

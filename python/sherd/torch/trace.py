@@ -44,7 +44,8 @@ class Order:
         return cls(**values)
 
 
-def order_of(model: nn.Module, division: Division, example: Any, dtype: torch.dtype) -> Order:
+def order_of(model: nn.Module, division: Division, example: Any, dtype: torch.dtype,
+             device: torch.device = torch.device("cpu")) -> Order:
     """The order in which `model(*args, **kwargs)` and a backward from it use the units; `example` is (args, kwargs) or None.
 
     Nothing of the model changes, and no memory of its size is taken. Modules that use parameters of others join the
@@ -53,7 +54,7 @@ def order_of(model: nn.Module, division: Division, example: Any, dtype: torch.dt
     if example is None:
         return registered(division, "no example batch was given")
     try:
-        return traced(model, division, example, dtype)
+        return traced(model, division, example, dtype, device)
     except Exception as error:  # whatever a model's own code meets on tensors without values
         return registered(division, f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
 
@@ -145,11 +146,11 @@ class Strays(TorchFunctionMode):
         return result
 
 
-def traced(model: nn.Module, division: Division, example: Any, dtype: torch.dtype) -> Order:
+def traced(model: nn.Module, division: Division, example: Any, dtype: torch.dtype, device: torch.device) -> Order:
     names = {module: name for name, module in model.named_modules()}
     strays: list[tuple[str, int]] = []
     for _ in range(MOST_ROUNDS):
-        recorder, found = one_round(model, division, example, dtype)
+        recorder, found = one_round(model, division, example, dtype, device)
         if not found:
             return Order(uses_of(recorder.events[FORWARD]), uses_of(recorder.events[BACKWARD]), strays)
         for module, unit in found:
@@ -158,19 +159,19 @@ def traced(model: nn.Module, division: Division, example: Any, dtype: torch.dtyp
     raise RuntimeError(f"parameters are used outside of every module that could be a scope, in {strays[-1][0]}")
 
 
-def one_round(model: nn.Module, division: Division, example: Any,
-              dtype: torch.dtype) -> tuple[Recorder, list[tuple[nn.Module, int]]]:
+def one_round(model: nn.Module, division: Division, example: Any, dtype: torch.dtype,
+              device: torch.device) -> tuple[Recorder, list[tuple[nn.Module, int]]]:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     recorder, stack = Recorder(), []
-    with restored(model), random_kept(), FakeTensorMode(allow_non_fake_inputs=True) as mode:
-        shadow, unit_of = shadowed(model, division, mode, dtype)
+    with restored(model), random_kept(), FakeTensorMode(allow_non_fake_inputs=True):
+        shadow, unit_of = shadowed(model, division, dtype, device)
         hooks = Hooks(model, shadow, recorder)
         hooks.attach()
         handles = [nn.modules.module.register_module_forward_pre_hook(lambda m, _a: stack.append(m)),
                    nn.modules.module.register_module_forward_hook(lambda m, _a, _o: stack.pop() and None, always_call=True)]
         try:
-            args, kwargs = mapped(example, like)
+            args, kwargs = mapped(example, lambda tensor: like(tensor, device))
             with torch.enable_grad():  # the first call may be an evaluation
                 with Strays(recorder, unit_of, stack) as strays:
                     output = model(*args, **kwargs)
@@ -183,9 +184,9 @@ def one_round(model: nn.Module, division: Division, example: Any,
     return recorder, strays.found
 
 
-def like(tensor: torch.Tensor) -> torch.Tensor:
+def like(tensor: torch.Tensor, device: torch.device, dtype: torch.dtype | None = None) -> torch.Tensor:
     """One of its shape, made here and now: an input may come from another mode."""
-    made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+    made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=dtype or tensor.dtype, device=device)
     return made.requires_grad_(tensor.requires_grad)
 
 
@@ -198,23 +199,20 @@ def backward_from(output: Any) -> None:
         torch.stack([loss.float() for loss in losses]).sum().backward()
 
 
-def shadowed(model: nn.Module, division: Division, mode: Any, dtype: torch.dtype) -> tuple[Division, dict[int, int]]:
+def shadowed(model: nn.Module, division: Division, dtype: torch.dtype,
+             device: torch.device) -> tuple[Division, dict[int, int]]:
     """The model's parameters and buffers in place replaced by ones without memory; the division over these."""
-    made = {id(p.tensor): bare(p.tensor, torch.float32 if p.is_fp32 else dtype) for p in division.params}
+    made = {id(p.tensor): nn.Parameter(like(p.tensor, device, torch.float32 if p.is_fp32 else dtype).detach(),
+                                       requires_grad=p.tensor.requires_grad) for p in division.params}
     for module in model.modules():
         for name, tensor in module._parameters.items():
             if tensor is not None:
-                module._parameters[name] = made[id(tensor)] if id(tensor) in made else like(tensor)
+                module._parameters[name] = made[id(tensor)] if id(tensor) in made else like(tensor, device)
         for name, buffer in module._buffers.items():
             if buffer is not None:
-                made_of = torch.empty(buffer.shape, dtype=buffer.dtype) if buffer.is_meta else mode.from_tensor(buffer)
-                module._buffers[name] = made_of.to(cast_to(buffer, dtype))
+                module._buffers[name] = like(buffer, device, cast_to(buffer, dtype))
     units = [replace(unit, params=[replace(p, tensor=made[id(p.tensor)]) for p in unit.params]) for unit in division.units]
     return Division(units, division.scopes), {id(made[id(p.tensor)]): p.unit for p in division.params}
-
-
-def bare(tensor: torch.Tensor, dtype: torch.dtype) -> nn.Parameter:
-    return nn.Parameter(torch.empty(tensor.shape, dtype=dtype, device="cpu"), requires_grad=tensor.requires_grad)
 
 
 @contextlib.contextmanager
