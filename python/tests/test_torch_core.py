@@ -171,6 +171,29 @@ class Floats(nn.Module):
         return self.layers(x + self.attention(x, x, x)[0]).pow(2).mean()
 
 
+class InPlace(nn.Module):
+    """Modules that change in place what they are given, and what others gave."""
+
+    class Layer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up = nn.Linear(WIDTH, WIDTH)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.up(F.relu(x, inplace=True))
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(inplace=True), nn.Linear(WIDTH, WIDTH))
+        self.layers = nn.ModuleList([self.Layer() for _ in range(3)])
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.first(F.one_hot(ids % WIDTH, WIDTH).float())
+        for layer in self.layers:
+            x = layer(x)
+        return x.pow(2).mean()
+
+
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "plain": Model,
     "reentrant": lambda: Model(lambda block, x: checkpoint(block, x, use_reentrant=True)),
@@ -182,6 +205,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "stray": Stray,
     "pairs": Pairs,
     "floats": Floats,
+    "in_place": InPlace,
 }
 
 

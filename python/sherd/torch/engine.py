@@ -130,6 +130,8 @@ class Engine:
         modules = dict(self.module.named_modules())
         for name, unit in order.strays:
             self.division.add_use(name, modules[name], unit)
+        for scope in self.division.scopes:
+            scope.is_in_place = scope.name in order.in_place
         return order
 
     def _declare(self, order: Order) -> None:

@@ -6,6 +6,7 @@ complete. A segment that torch.utils.checkpoint computes again enters scopes ins
 """
 from __future__ import annotations
 
+import sys
 import weakref
 from typing import Any, Iterator, Protocol
 
@@ -33,19 +34,26 @@ class Acquirer(Protocol):
 class Call:
     """One call of a scope's module in forward, as backward meets it."""
 
-    __slots__ = ("hooks", "scope", "task", "is_open", "has_inputs", "inputs_done", "outputs", "outputs_done", "__weakref__")
+    __slots__ = ("hooks", "scope", "task", "is_open", "has_inputs", "inputs_done", "inputs", "inputs_left", "outputs",
+                 "outputs_done", "__weakref__")
 
     def __init__(self, hooks: "Hooks", scope: Scope) -> None:
         self.hooks, self.scope = hooks, scope
         self.task = -1
         self.is_open = self.has_inputs = self.inputs_done = False
-        self.outputs = self.outputs_done = 0
+        self.inputs = self.inputs_left = self.outputs = self.outputs_done = 0
 
     def on_output(self, _grad: Any) -> None:
         self.hooks.begin(self)
         self.outputs_done += 1
         if self.inputs_done:
             self.hooks.try_end(self)
+
+    def on_input(self, _grad: Any) -> None:
+        """Of an input without a gate: its whole gradient has come, from outside of this module too."""
+        self.inputs_left -= 1
+        if not self.inputs_left:
+            self.on_inputs()
 
     def on_inputs(self) -> None:
         if self.task != current_task():
@@ -83,6 +91,7 @@ class Hooks:
         self._grads = [0] * count  # by backward
         self._left = [0] * count  # parameters whose gradient has not come in the backward `_left_task`
         self._left_task = [-1] * count
+        self.failed: Scope | None = None  # the innermost scope whose forward raised
         self._stack: list[tuple[Scope | None, int, Call | None]] = []
         self._open: dict[int, list[Call]] = {}  # begun in a backward and not ended
         self._lingering: int | None = None  # the unit that was computed again last, whose backward may be next
@@ -128,6 +137,7 @@ class Hooks:
 
     def _begin_forward(self) -> None:
         self.which = FORWARD if torch.is_grad_enabled() else EVAL
+        self.failed = None
         if self.before_forward is not None:
             self.before_forward()
 
@@ -135,6 +145,8 @@ class Hooks:
         if not self._stack or self._stack[-1][0] is not scope:
             return None  # its entry failed
         _, which, call = self._stack.pop()
+        if self.failed is None and sys.exc_info()[0] is not None:
+            self.failed = scope
         replaced = None
         if call is not None and output is not None:
             replaced = self._hook_outputs(call, output)
@@ -164,7 +176,7 @@ class Hooks:
             raise NotSupportedError("a backward with create_graph=True (a gradient of a gradient) goes through units another time "
                                     "where nobody acquires them: sherd.torch does not do it")
         call.task, call.is_open = task, True
-        call.inputs_done, call.outputs_done = False, 0
+        call.inputs_done, call.inputs_left, call.outputs_done = False, call.inputs, 0
         if task not in self._open:
             self._begin_backward(task)
         self._take_all(call.scope, BACKWARD)
@@ -350,6 +362,11 @@ def gated(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tu
     if not inputs:
         return args, kwargs
     call.has_inputs = True
+    if call.scope.is_in_place:
+        call.inputs = len(inputs)
+        for tensor in inputs.values():
+            tensor.register_hook(call.on_input)
+        return args, kwargs
     behind = Gate.apply(call, *inputs.values())
     made = dict(zip(inputs, behind))
     return mapped((args, kwargs), lambda t: made.get(id(t), t))

@@ -27,6 +27,7 @@ class Order:
     forward: list[Use] = field(default_factory=list)
     backward: list[Use] = field(default_factory=list)
     strays: list[tuple[str, int]] = field(default_factory=list)  # modules by name that use a unit of another one
+    in_place: list[str] = field(default_factory=list)  # modules by name that change what they are given
     reason: str = ""
 
     @property
@@ -150,13 +151,31 @@ def traced(model: nn.Module, division: Division, example: Any, dtype: torch.dtyp
     names = {module: name for name, module in model.named_modules()}
     strays: list[tuple[str, int]] = []
     for _ in range(MOST_ROUNDS):
-        recorder, found = one_round(model, division, example, dtype, device)
+        try:
+            recorder, found = one_round(model, division, example, dtype, device)
+        except InPlace as error:
+            error.mark(division)
+            continue
         if not found:
-            return Order(uses_of(recorder.events[FORWARD]), uses_of(recorder.events[BACKWARD]), strays)
+            in_place = [scope.name for scope in division.scopes if scope.is_in_place]
+            return Order(uses_of(recorder.events[FORWARD]), uses_of(recorder.events[BACKWARD]), strays, in_place)
         for module, unit in found:
             division.add_use(names[module], module, unit)
             strays.append((names[module], unit))
     raise RuntimeError(f"parameters are used outside of every module that could be a scope, in {strays[-1][0]}")
+
+
+class InPlace(Exception):
+    """A scope changes its input in place, which torch refuses behind a gate."""
+
+    def __init__(self, scope: Scope) -> None:
+        super().__init__(scope.name)
+        self.scope = scope
+
+    def mark(self, division: Division) -> None:
+        """Its like do the same."""
+        for scope in division.scopes:
+            scope.is_in_place = scope.is_in_place or type(scope.module) is type(self.scope.module)
 
 
 def one_round(model: nn.Module, division: Division, example: Any, dtype: torch.dtype,
@@ -171,12 +190,18 @@ def one_round(model: nn.Module, division: Division, example: Any, dtype: torch.d
         handles = [nn.modules.module.register_module_forward_pre_hook(lambda m, _a: stack.append(m)),
                    nn.modules.module.register_module_forward_hook(lambda m, _a, _o: stack.pop() and None, always_call=True)]
         try:
+            if not model.training:
+                model.train()  # what is computed again in backward, is so in training alone
             args, kwargs = mapped(example, lambda tensor: like(tensor, device))
             with torch.enable_grad():  # the first call may be an evaluation
                 with Strays(recorder, unit_of, stack) as strays:
                     output = model(*args, **kwargs)
                 if not strays.found:  # whose gradients would come to units that nobody has acquired; the next round has them
                     backward_from(output)
+        except RuntimeError as error:
+            if hooks.failed is not None and not hooks.failed.is_in_place and "modified inplace" in str(error):
+                raise InPlace(hooks.failed) from error
+            raise
         finally:
             hooks.detach()
             for handle in handles:

@@ -44,6 +44,7 @@ class Scope:
     name: str
     module: nn.Module
     units: list[int] = field(default_factory=list)
+    is_in_place: bool = False  # its forward changes what it is given, which no gate may stand before
 
 
 @dataclass
