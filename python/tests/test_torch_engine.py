@@ -154,6 +154,9 @@ class Loop(unittest.TestCase):
             if fails["forward"]:
                 raise KeyError("in forward")
 
+        def interrupt(*_: Any) -> None:
+            raise KeyboardInterrupt
+
         class Fails(torch.autograd.Function):
             @staticmethod
             def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
@@ -173,7 +176,14 @@ class Loop(unittest.TestCase):
         fails["forward"] = True
         with self.assertRaisesRegex(KeyError, "in forward"):
             engine(batch(5))
-        fails.update(forward=False, backward=True)
+        fails["forward"] = False
+        interrupts = model.blocks[1].up.register_forward_pre_hook(interrupt)
+        with self.assertRaises(KeyboardInterrupt):
+            engine(batch(5))
+        interrupts.remove()
+        fails["backward"] = True
+        with self.assertWarnsRegex(UserWarning, "dropped"):
+            engine(batch(7))
         loss = engine(batch(6))
         with self.assertRaisesRegex(KeyError, "in backward"):
             engine.backward(loss)

@@ -167,6 +167,7 @@ class Engine:
         """The module's forward. Collective; without gradients (torch.no_grad) an evaluation."""
         if not self.is_sealed:
             self.seal((args, kwargs))
+        self._before_forward()  # Ctrl-C may have left a forward in its middle
         return self.module(*args, **kwargs)
 
     def backward(self, loss: torch.Tensor, retain_graph: bool = False) -> torch.Tensor:
@@ -225,7 +226,7 @@ class Engine:
 
     def _before_forward(self) -> None:
         if self._is_failed or not self.hooks.is_idle:
-            warnings.warn("sherd: a backward did not end; the gradients of this window are dropped", stacklevel=4)
+            warnings.warn("sherd: a forward or backward did not end; the gradients of this window are dropped", stacklevel=4)
             self.discard()
 
     def _before_backward(self) -> None:
