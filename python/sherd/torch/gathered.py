@@ -11,6 +11,7 @@ from torch import nn
 
 from sherd.errors import StateError
 from sherd.torch import weights
+from sherd.torch.hooks import Single
 from sherd.torch.units import Param
 
 if TYPE_CHECKING:
@@ -19,10 +20,15 @@ if TYPE_CHECKING:
 OWNER = "_sherd_engine"  # of a parameter: a weak reference to its engine
 
 
+class Owner(Single):
+    def __init__(self, engine: "Engine") -> None:
+        super().__init__(None, weakref.ref(engine))
+
+
 def mark(engine: "Engine") -> None:
     """The parameters know whose they are, so that gathered_parameters() needs no engine."""
     for param in engine.division.params:
-        setattr(param.tensor, OWNER, weakref.ref(engine))
+        setattr(param.tensor, OWNER, Owner(engine))
 
 
 def unmark(engine: "Engine") -> None:
@@ -33,7 +39,7 @@ def unmark(engine: "Engine") -> None:
 
 def owner_of(tensor: torch.Tensor) -> "Engine | None":
     reference = getattr(tensor, OWNER, None)
-    return None if reference is None else reference()
+    return None if reference is None else reference.of()
 
 
 @contextlib.contextmanager

@@ -1,0 +1,128 @@
+"""What would part a model and its engine, refused by name."""
+from __future__ import annotations
+
+import copy
+import os
+import pickle
+import unittest
+
+import ranks
+
+os.environ.setdefault("SHERD_DEBUG", "1")
+try:
+    import torch
+    from torch import nn
+except ImportError as error:
+    ranks.skip(f"torch is not here: {error}")
+
+import sherd
+import sherd.torch
+from test_torch_core import LENGTH, WIDTH, Model, batch, made
+from test_torch_engine import engine_of
+
+
+class Refused(unittest.TestCase):
+    def setUp(self) -> None:
+        self.engine = engine_of(3, options={"example": batch(0)})
+        self.model = self.engine.module
+
+    def tearDown(self) -> None:
+        self.engine.destroy()
+
+    def test_copies(self) -> None:
+        with self.assertRaisesRegex(TypeError, "sherd engine"):
+            copy.deepcopy(self.model)
+        with self.assertRaisesRegex(TypeError, "sherd engine"):
+            pickle.dumps(self.model)
+
+    def test_state_dicts(self) -> None:
+        with self.assertRaisesRegex(sherd.StateError, "engine.state_dict"):
+            self.model.state_dict()
+        with self.assertRaisesRegex(sherd.StateError, "engine.load_state_dict"):
+            self.model.load_state_dict(made("plain").state_dict())
+        with self.assertRaisesRegex(sherd.StateError, "blocks.0.up.weight"):
+            self.model.blocks[0].up.load_state_dict(nn.Linear(WIDTH, 64).state_dict())
+
+    def test_moves(self) -> None:
+        for change in (lambda: self.model.half(), lambda: self.model.to("meta"), lambda: self.model.blocks[0].double()):
+            with self.assertRaisesRegex(sherd.StateError, "engine's memory"):
+                change()
+
+    def test_writes(self) -> None:
+        weight = self.model.blocks[0].up.weight
+        with self.assertRaises(RuntimeError), torch.no_grad():
+            weight.copy_(torch.zeros_like(weight))
+        kept, weight.data = weight.data, torch.zeros_like(weight)
+        with self.assertRaisesRegex(sherd.StateError, "blocks.0.up.weight"):
+            self.engine(batch(0))
+        weight.data = kept
+        self.assertTrue(torch.isfinite(self.engine(batch(0))))
+        self.assertTrue(torch.isnan(weight).all())
+        with torch.no_grad():
+            weight.zero_()
+        with self.assertRaisesRegex(sherd.StateError, "blocks.0.up.weight was written"):
+            self.engine(batch(0))
+
+    def test_writes_below_stage_3(self) -> None:
+        engine = engine_of(1, options={"example": batch(0)})
+        with torch.no_grad():
+            engine.module.norm.weight.mul_(2)
+        with self.assertRaisesRegex(sherd.StateError, "norm.weight was written"):
+            engine(batch(0))
+        engine.destroy()
+
+    def test_unfrozen_later(self) -> None:
+        engine = engine_of(3, made("frozen"), options={"example": batch(0)})
+        engine.module.norm.requires_grad_(True)
+        with self.assertRaisesRegex(sherd.StateError, "norm.weight was frozen"):
+            engine(batch(0))
+        engine.destroy()
+
+    def test_scaler(self) -> None:
+        scaler = torch.amp.GradScaler("cpu")
+        scaler.scale(self.engine(batch(0))).backward()
+        with self.assertRaisesRegex((sherd.SherdError, AssertionError), "GradScaler"):
+            scaler.step(self.engine.optimizer)
+
+    def test_gradient_past_the_outputs(self) -> None:
+        """A loss that a module keeps beside its output is noticed."""
+        class Keeps(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.up = nn.Linear(WIDTH, WIDTH)
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                self.kept = self.up(x).pow(2).mean()
+                return x
+
+        model = Model()
+        model.blocks = nn.ModuleList([Keeps(), Keeps()])
+        with self.assertWarnsRegex(UserWarning, "registration"):
+            engine = engine_of(3, model)
+            engine.seal()
+        engine(batch(0))
+        with self.assertRaisesRegex(sherd.StateError, "another way|otherwise"):
+            engine.backward(sum(block.kept for block in model.blocks))
+        engine.destroy()
+
+    def test_gradients_of_gradients(self) -> None:
+        with self.assertRaisesRegex(sherd.NotSupportedError, "create_graph"):
+            self.engine(batch(0)).backward(create_graph=True)
+        with self.assertRaises(sherd.StateError):
+            self.engine.step()
+
+    def test_two_parameters_over_one_storage(self) -> None:
+        model = made("plain")
+        model.head.weight = nn.Parameter(model.words.weight.data)
+        with self.assertRaisesRegex(ValueError, "head.weight.*one storage"):
+            engine_of(3, model)
+
+    def test_after_destroy(self) -> None:
+        self.engine.destroy()
+        self.assertTrue(torch.isnan(self.model.norm.weight).all())
+        with self.assertRaisesRegex(ValueError, "destroyed"):
+            self.engine.step()
+
+
+if __name__ == "__main__":
+    unittest.main()
