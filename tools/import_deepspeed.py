@@ -84,7 +84,7 @@ class Zero:
         if any(re.search(r"_mp_rank_0*[1-9]\d*_", name) for name in os.listdir(folder)):
             raise Refused(f"{folder}: it was written with tensor parallelism; convert it with DeepSpeed's ds_to_universal.py first")
         self.ranks = [load(path, trust)["optimizer_state_dict"] for path in paths]
-        self.stage = int(self.ranks[0]["zero_stage"])
+        self.stage = 3 if "fp32_flat_groups" in self.ranks[0] else 2  # what it says is an object of a class of DeepSpeed's
         self.world = self.ranks[0]["partition_count"]
         self.world = max(self.world) if isinstance(self.world, (list, tuple)) else int(self.world)
         if self.world != len(self.ranks):

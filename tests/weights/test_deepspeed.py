@@ -1,5 +1,6 @@
 """tools/import_deepspeed.py on checkpoints that are laid out as DeepSpeed lays them out: of stages 1 to 3 and universal, with
 classes that torch does not know and one that would run a program. usage: test_deepspeed.py SCRIPT TRAINER"""
+import enum
 import importlib.util
 import os
 import shutil
@@ -29,6 +30,14 @@ class LossScaler:
 
     def __init__(self):
         self.cur_scale = 1.0
+
+
+class ZeroStage(enum.IntEnum):
+    """As DeepSpeed's, by which its files say their stage: not a number to whom torch does not know the class."""
+
+    optimizer_states = 1
+    gradients = 2
+    weights = 3
 
 
 class Runs:
@@ -85,7 +94,7 @@ def zero_write(folder, parts, stage, world, extra):
         own = {part: [flat[rank].clone() for flat in flats[part]] for part in parts}
         base = {"state": {i: {"step": STEP, "exp_avg": own["exp_avg"][i], "exp_avg_sq": own["exp_avg_sq"][i]} for i in range(2)},
                 "param_groups": []}
-        state = {"zero_stage": stage, "partition_count": world, "loss_scaler": extra, "overflow": False}
+        state = {"zero_stage": ZeroStage(stage), "partition_count": world, "loss_scaler": extra, "overflow": False}
         state.update({"fp32_flat_groups": own["model"], "optimizer_state_dict": base} if stage == 3 else
                      {"single_partition_of_fp32_groups": own["model"], "base_optimizer_state": base})
         torch.save({"optimizer_state_dict": state, "ds_version": "0.16"},
