@@ -68,7 +68,8 @@ static void train_matrix(void)
     sherd_world_destroy(world);
 }
 
-/* Rank 0 drops its window behind its first acquire; the others go on until a call tells them. Gathers meet. */
+/* Rank 0 drops its window behind its first acquire; the others go on until a call tells them. Gathers meet. What is queued for
+ * NCCL cannot be taken back: there all stop. */
 static void stop_on_one_rank(sherd_world *world, int overlap)
 {
     rig_options options = {
@@ -76,7 +77,8 @@ static void stop_on_one_rank(sherd_world *world, int overlap)
         .zero  = overlap ? ", \"overlap_comm\": true, \"offload_param\": {\"device\": \"cpu\"}"
                          : ", \"overlap_comm\": false, \"offload_param\": {\"device\": "
                            "\"cpu\"}"};
-    sherd_status status = SHERD_OK;
+    int          all_stop = strcmp(sherd_world_transport(world), "nccl") == 0;
+    sherd_status status   = SHERD_OK;
     uint64_t     before;
     rig          r;
 
@@ -86,14 +88,16 @@ static void stop_on_one_rank(sherd_world *world, int overlap)
     before = rig_train(&r, 1).fingerprint;
     for (int u = 0; u < 3 && status == SHERD_OK; u++) {
         status = sherd_unit_acquire(r.engine, r.units[u], SHERD_FORWARD);
-        if (sherd_world_rank(world) == 0) {
+        if (all_stop || sherd_world_rank(world) == 0) {
             break;
         }
         if (status == SHERD_OK) {
             status = sherd_unit_release(r.engine, r.units[u], SHERD_FORWARD);
         }
     }
-    if (sherd_world_rank(world) != 0) {
+    if (all_stop) {
+        CHECK_OK(status);
+    } else if (sherd_world_rank(world) != 0) {
         if (status == SHERD_OK) { /* what it gathers ahead it has not waited for */
             status = sherd_world_barrier(world);
         }
