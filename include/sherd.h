@@ -278,9 +278,9 @@ typedef struct sherd_param_params {
     sherd_group group;      /* default SHERD_GROUP_DEFAULT */
     int         frozen;     /* no gradient, no state */
     size_t      atom_elems; /* never cut inside so many elements; 0 or 1: anywhere */
-    int         dtype; /* default -1: the engine's compute type. SHERD_F32: parameter and gradient
-                               are fp32 in a bf16 or fp16 engine too, and travel so. Others: E_NOTSUP
-                               by seal unless it is the compute type (docs/numerics.md) */
+    /* Default -1: the engine's compute type. SHERD_F32: parameter and gradient are fp32 in a bf16 or fp16 engine too,
+     * and travel so (docs/numerics.md). Another type than the engine's: E_NOTSUP by seal. */
+    int dtype;
 } sherd_param_params;
 SHERD_API void sherd_param_params_init(sherd_param_params *params);
 
