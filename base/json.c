@@ -28,14 +28,14 @@ typedef struct token {
     size_t at, end; /* at == end: the text is over */
 } token;
 
-typedef struct place {
+typedef struct location {
     size_t   at;
     uint32_t line, column;
-} place;
+} location;
 
 /* Moves `place` forward to offset `at`. A column is a character: continuation bytes of UTF-8
  * do not count. */
-static void place_advance(place *where, const char *text, size_t at)
+static void location_advance(location *where, const char *text, size_t at)
 {
     for (; where->at < at; where->at++) {
         if (text[where->at] == '\n') {
@@ -47,17 +47,17 @@ static void place_advance(place *where, const char *text, size_t at)
     }
 }
 
-static place place_of(const sherdi_json *document, size_t at)
+static location location_of(const sherdi_json *document, size_t at)
 {
-    place where = {0, 1, 1};
+    location where = {0, 1, 1};
 
-    place_advance(&where, document->source, sherdi_min_size(at, document->len_bytes));
+    location_advance(&where, document->source, sherdi_min_size(at, document->len_bytes));
     return where;
 }
 
 static sherd_status document_fail(const sherdi_json *document, size_t at, const char *what)
 {
-    place where = place_of(document, at);
+    location where = location_of(document, at);
 
     return sherdi_fail(SHERD_E_INVAL, "%s:%u:%u: %s", document->name, where.line, where.column,
                        what);
@@ -251,12 +251,12 @@ static sherd_status syntax_fail(const sherdi_json *document, const json_error_t 
     size_t      position = is_end ? SIZE_MAX : (size_t)error->position;
     int         kept = (int)(quote == NULL ? strlen(error->text) : (size_t)(quote - error->text));
     token       here = token_next(document, 0);
-    place       where;
+    location    where;
 
     while (here.at < here.end && here.end < position) {
         here = token_next(document, here.end);
     }
-    where = place_of(document, here.at);
+    where = location_of(document, here.at);
     if (json_error_code(error) == json_error_out_of_memory) {
         return sherdi_fail(SHERD_E_NOMEM, "no memory to parse %s", document->name);
     }
@@ -302,7 +302,7 @@ static size_t values_most(const sherdi_json *document)
 typedef struct node_builder {
     sherdi_json *document;
     token        here;  /* the next token to be taken */
-    place        where; /* runs along with it */
+    location     where; /* runs along with it */
 } node_builder;
 
 static token builder_take(node_builder *builder)
@@ -353,7 +353,7 @@ static void node_build(node_builder *builder, json_t *value, const char *key,
     size_t            i;
     json_t           *child;
 
-    place_advance(&builder->where, document->source, builder->here.at);
+    location_advance(&builder->where, document->source, builder->here.at);
     node->line   = builder->where.line;
     node->column = builder->where.column;
     node->key    = key;

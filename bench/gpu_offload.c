@@ -31,7 +31,7 @@ static const char *const ROW_NAMES[NUM_ROWS] = {"link alone", "host alone", "com
 #define EXIT_SKIP   77
 
 typedef struct bench_options {
-    const char *places, *folder, *json, *dtype;
+    const char *tiers, *folder, *json, *dtype;
     size_t      elems, rounds;
     double      compute_ms; /* below 0: as long as the host takes */
     int         device;
@@ -56,7 +56,7 @@ typedef struct bench_copies {
 
 typedef struct bench {
     const bench_options *options;
-    const char          *place;
+    const char          *tier;
     bench_engine         gpu, host;
     bench_copies         copies;
     sherd_step_report    report; /* of the GPU's last step */
@@ -91,7 +91,7 @@ static sherd_status fill(void *ctx, size_t first_elem, size_t count_elems, float
 }
 
 /* Stage 2: gradients go down while backward runs. */
-static sherd_config *config_make(const bench_options *o, const char *place)
+static sherd_config *config_make(const bench_options *o, const char *tier)
 {
     sherd_config *config;
     char          json[1024];
@@ -102,7 +102,7 @@ static sherd_config *config_make(const bench_options *o, const char *place)
                             " \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.001}},"
                             " \"zero_optimization\": {\"stage\": 2, \"offload_optimizer\": {\"device\": \"%s\","
                             " \"nvme_path\": \"%s\", \"fast_init\": true, \"pin_memory\": true, \"durable\": %s}}}",
-        strcmp(o->dtype, "bf16") == 0 ? "true" : "false", place, o->folder,
+        strcmp(o->dtype, "bf16") == 0 ? "true" : "false", tier, o->folder,
         o->is_durable ? "true" : "false");
 
     if (len < 0 || (size_t)len >= sizeof(json)) {
@@ -114,10 +114,10 @@ static sherd_config *config_make(const bench_options *o, const char *place)
 }
 
 /* Not there is E_NOTSUP: a build without what the place needs. */
-static sherd_status engine_open(const bench_options *o, const char *backend, const char *place,
+static sherd_status engine_open(const bench_options *o, const char *backend, const char *tier,
                                 bench_engine *out)
 {
-    sherd_config      *config = config_make(o, place);
+    sherd_config      *config = config_make(o, tier);
     sherd_world_params params;
     sherd_param        handles[UNITS];
     sherd_status       status;
@@ -316,7 +316,7 @@ static void rounds_run(bench *b)
                                                  : b->options->compute_ms * 1e-3);
     for (size_t round = 0; round < rounds; round++) {
         round_run(b, b->seconds + round * NUM_ROWS);
-        (void)fprintf(stderr, "\r%s: round %zu of %zu", b->place, round + 1, rounds);
+        (void)fprintf(stderr, "\r%s: round %zu of %zu", b->tier, round + 1, rounds);
     }
     (void)fprintf(stderr, "\n");
 }
@@ -372,7 +372,7 @@ static void results_print(const bench *b)
 {
     double bytes = (double)(b->report.link_down_bytes + b->report.link_up_bytes);
 
-    (void)printf("\nstate on %s, %.4g million parameters, %s\n", b->place,
+    (void)printf("\nstate on %s, %.4g million parameters, %s\n", b->tier,
                  (double)b->options->elems * 1e-6, b->options->dtype);
     (void)printf("%-14s %10s %10s %10s\n", "row", "median s", "min", "max");
     for (int row = 0; row < NUM_ROWS; row++) {
@@ -405,7 +405,7 @@ static void stat_json(FILE *file, const char *name, const bench_stat *stat)
 static void results_json(const bench *b, FILE *file, int is_first)
 {
     (void)fprintf(file, "%s\n{\"place\": \"%s\", \"elems\": %zu, \"dtype\": \"%s\"",
-                  is_first ? "" : ",", b->place, b->options->elems, b->options->dtype);
+                  is_first ? "" : ",", b->tier, b->options->elems, b->options->dtype);
     for (int row = 0; row < NUM_ROWS; row++) {
         bench_stat stat = stat_of(b, row);
 
@@ -422,14 +422,14 @@ static void results_json(const bench *b, FILE *file, int is_first)
 /* ---------------------------------------------------------------- command -- */
 
 /* 0 when this build cannot: said, and left out. */
-static int place_run(bench *b, const char *place)
+static int tier_run(bench *b, const char *tier)
 {
     /* On the CPU host memory is device memory: without offload nothing is copied. */
-    const char *on_host = strcmp(place, "cpu") == 0 ? "none" : place;
+    const char *on_host = strcmp(tier, "cpu") == 0 ? "none" : tier;
 
-    b->place = place;
-    if (engine_open(b->options, "cuda", place, &b->gpu) != SHERD_OK) {
-        (void)printf("\nstate on %s: skipped: %s\n", place, sherd_last_error());
+    b->tier = tier;
+    if (engine_open(b->options, "cuda", tier, &b->gpu) != SHERD_OK) {
+        (void)printf("\nstate on %s: skipped: %s\n", tier, sherd_last_error());
         engine_close(&b->gpu);
         return 0;
     }
@@ -447,7 +447,7 @@ static void options_parse(int argc, char **argv, bench_options *o)
 {
     int                is_fast = 0;
     const bench_option rows[]  = {
-         {"place", "LIST", "cpu, nvme or both (default: cpu,nvme)", BENCH_TEXT, .value = &o->places,
+         {"place", "LIST", "cpu, nvme or both (default: cpu,nvme)", BENCH_TEXT, .value = &o->tiers,
           .choices = "cpu|nvme|cpu,nvme"},
          {"dir", "DIR", "folder on the drive (default: the current one)", BENCH_TEXT,
           .value = &o->folder},
@@ -492,8 +492,8 @@ static FILE *json_begin(const bench_options *o, const char *device)
 
 int main(int argc, char **argv)
 {
-    static const char *const PLACES[] = {"cpu", "nvme"};
-    bench_options            options  = {.places     = "cpu,nvme",
+    static const char *const TIERS[]  = {"cpu", "nvme"};
+    bench_options            options  = {.tiers      = "cpu,nvme",
                                          .folder     = ".",
                                          .dtype      = "bf16",
                                          .elems      = (size_t)128 << 20,
@@ -516,7 +516,7 @@ int main(int argc, char **argv)
     (void)printf("# device   %s\n", device);
     json = json_begin(&options, device);
     for (int i = 0; i < 2; i++) {
-        if (strstr(options.places, PLACES[i]) == NULL || !place_run(&b, PLACES[i])) {
+        if (strstr(options.tiers, TIERS[i]) == NULL || !tier_run(&b, TIERS[i])) {
             continue;
         }
         if (json != NULL) {

@@ -193,15 +193,15 @@ static int group_write(const char *folder, const char *file, const char *text)
 /* A control group of our own with a limit, in either version's place; 0 when there is none. */
 static int group_make(size_t limit_bytes, char folder[256])
 {
-    static const char *const PLACES[][2] = {{"/sys/fs/cgroup/memory", "memory.limit_in_bytes"},
+    static const char *const GROUPS[][2] = {{"/sys/fs/cgroup/memory", "memory.limit_in_bytes"},
                                             {"/sys/fs/cgroup", "memory.max"}};
     char                     limit[32];
 
     (void)snprintf(limit, sizeof(limit), "%zu", limit_bytes);
     for (size_t i = 0; i < 2; i++) {
-        (void)snprintf(folder, 256, "%s/sherd-%d", PLACES[i][0], (int)getpid());
+        (void)snprintf(folder, 256, "%s/sherd-%d", GROUPS[i][0], (int)getpid());
         if (mkdir(folder, 0700) == 0) {
-            if (group_write(folder, PLACES[i][1], limit) == 0) {
+            if (group_write(folder, GROUPS[i][1], limit) == 0) {
                 return 1;
             }
             (void)rmdir(folder);

@@ -65,24 +65,24 @@ static void row_fail(const memory_row *row)
                   row->layout.world_size, row->why);
 }
 
-typedef struct row_place {
+typedef struct row_kind {
     const planning_model *model;
     const char           *name;
     int                   stage;
     planning_offload      offload;
-} row_place;
+} row_kind;
 
 /* 1: it ran; 0: it does not fit, cannot be, or failed, which counts; -1: the end is wanted. */
-static int real_row(bench *b, const row_place *place, int world, int is_told)
+static int real_row(bench *b, const row_kind *kind, int world, int is_told)
 {
-    planning_layout layout = {place->stage, place->offload, world};
+    planning_layout layout = {kind->stage, kind->offload, world};
     memory_row     *row    = row_new(b);
     int             status;
 
-    (void)fprintf(stderr, "%s, stage %d, %s, world %d ...\n", place->name, place->stage,
-                  planning_offload_name(place->offload), world);
+    (void)fprintf(stderr, "%s, stage %d, %s, world %d ...\n", kind->name, kind->stage,
+                  planning_offload_name(kind->offload), world);
     status =
-        memory_row_run(&b->folders, place->model, place->name, b->options->backend, &layout, row);
+        memory_row_run(&b->folders, kind->model, kind->name, b->options->backend, &layout, row);
     if (status < 0) {
         row_fail(row);
         b->bad_rows++;
@@ -90,7 +90,7 @@ static int real_row(bench *b, const row_place *place, int world, int is_told)
         return memory_signal() != 0 ? -1 : 0;
     }
     if (status == 0 && (row->is_real || is_told)) {
-        row_tell(b, place->model, b->options->backend, row);
+        row_tell(b, kind->model, b->options->backend, row);
         return row->is_real;
     }
     if (status > 0 && b->left_out++ == 0) {
@@ -101,7 +101,7 @@ static int real_row(bench *b, const row_place *place, int world, int is_told)
 }
 
 /* All worlds of one place, or the largest that fits. */
-static int real_place(bench *b, const row_place *place, int is_every_world)
+static int real_rows(bench *b, const row_kind *kind, int is_every_world)
 {
     const memory_options *o = b->options;
 
@@ -110,7 +110,7 @@ static int real_place(bench *b, const row_place *place, int is_every_world)
         int    ran = 0;
 
         if (o->worlds[at] <= MEMORY_MOST_RANKS) {
-            ran = real_row(b, place, o->worlds[at], is_every_world || at == 0);
+            ran = real_row(b, kind, o->worlds[at], is_every_world || at == 0);
         }
         if (ran < 0) {
             return -1;
@@ -122,23 +122,23 @@ static int real_place(bench *b, const row_place *place, int is_every_world)
     return 0;
 }
 
-static int planned_place(bench *b, const row_place *place)
+static int planned_rows(bench *b, const row_kind *kind)
 {
     const memory_options *o = b->options;
 
     for (size_t w = 0; w < o->num_worlds; w++) {
-        planning_layout layout = {place->stage, place->offload, o->worlds[w]};
+        planning_layout layout = {kind->stage, kind->offload, o->worlds[w]};
         memory_row     *row;
 
         if (layout.world_size <= MEMORY_MOST_RANKS && !o->is_planned_only) {
             continue;
         }
         row = row_new(b);
-        if (memory_row_plan(place->model, place->name, "cuda", &layout, row) != 0) {
+        if (memory_row_plan(kind->model, kind->name, "cuda", &layout, row) != 0) {
             row_fail(row);
             return -1;
         }
-        row_tell(b, place->model, "cuda", row);
+        row_tell(b, kind->model, "cuda", row);
     }
     return 0;
 }
@@ -157,13 +157,13 @@ static int model_rows(bench *b, const char *name, int is_real, int is_every_worl
     }
     for (int stage = 0; stage < MEMORY_STAGES && status == 0; stage++) {
         for (int offload = 0; offload < PLANNING_OFFLOADS && status == 0; offload++) {
-            row_place place = {model, name, stage, (planning_offload)offload};
+            row_kind kind = {model, name, stage, (planning_offload)offload};
 
             if (!o->has_stage[stage] || !o->has_offload[offload] ||
-                !planning_offload_fits_stage(place.offload, stage)) {
+                !planning_offload_fits_stage(kind.offload, stage)) {
                 continue;
             }
-            status = is_real ? real_place(b, &place, is_every_world) : planned_place(b, &place);
+            status = is_real ? real_rows(b, &kind, is_every_world) : planned_rows(b, &kind);
             if (memory_signal() != 0) {
                 status = -1;
             }

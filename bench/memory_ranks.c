@@ -117,13 +117,13 @@ static size_t group_read(const ranks_run *run, const char *file, const char *key
 /* One of our own, in either version's place; none is fine. */
 static void group_make(ranks_run *run)
 {
-    static const char *const PLACES[] = {"/sys/fs/cgroup/memory", "/sys/fs/cgroup"};
+    static const char *const GROUPS[] = {"/sys/fs/cgroup/memory", "/sys/fs/cgroup"};
     static const char *const USAGES[] = {"memory.usage_in_bytes", "memory.current"};
 
     for (int i = 0; i < 2; i++) {
         char path[320];
 
-        (void)snprintf(run->group, sizeof(run->group), "%s/sherd-memory-%d", PLACES[i],
+        (void)snprintf(run->group, sizeof(run->group), "%s/sherd-memory-%d", GROUPS[i],
                        (int)getpid());
         if (mkdir(run->group, 0700) != 0) {
             continue;

@@ -90,8 +90,8 @@ int memory_folders_make(const char *nvme_path, memory_folders *out)
 
 /* ------------------------------------------------------------ configuration -- */
 
-static void place_write(FILE *out, const char *part, const char *device, const char *more,
-                        const char *folder, const char *backend)
+static void offload_write(FILE *out, const char *part, const char *device, const char *more,
+                          const char *folder, const char *backend)
 {
     if (strcmp(device, "none") == 0) {
         return;
@@ -124,10 +124,10 @@ static int config_write(const memory_folders *folders, const planning_model *mod
                   " \"zero_optimization\": {\"stage\": %d,"
                   " \"stage3_param_persistence_threshold\": 0",
                   layout->stage);
-    place_write(out, "offload_optimizer", planning_offload_state_device(layout->offload),
-                ", \"fast_init\": true", folders->state, backend);
-    place_write(out, "offload_param", planning_offload_param_device(layout->offload),
-                ", \"max_in_cpu\": 0", folders->state, backend);
+    offload_write(out, "offload_optimizer", planning_offload_state_device(layout->offload),
+                  ", \"fast_init\": true", folders->state, backend);
+    offload_write(out, "offload_param", planning_offload_param_device(layout->offload),
+                  ", \"max_in_cpu\": 0", folders->state, backend);
     (void)fputs("}}\n", out);
     return fclose(out);
 }

@@ -156,7 +156,7 @@ static double step_run(bench_engine *e, sherd_step_report *report)
 /* Every extent read and written through the slots, as an update does, and nothing computed. */
 static double io_run(sherd_engine *engine)
 {
-    size_t extents = engine->plan->num_extents[SHERDI_PLACE_STORAGE];
+    size_t extents = engine->plan->num_extents[SHERDI_SPACE_STORAGE];
     size_t slots   = sherdi_ring_slots(engine->plan, SHERDI_RING_STATE);
     double start   = now_s();
 

@@ -23,8 +23,8 @@
 #define MOST_STEPS     1000
 #define MOST_ARGUMENTS 96
 
-typedef enum place { PLACE_NONE = 0, PLACE_CPU, PLACE_NVME, PLACES } place;
-static const char *const PLACE_NAMES[PLACES] = {"none", "cpu", "nvme"};
+typedef enum tier { TIER_NONE = 0, TIER_CPU, TIER_NVME, TIERS } tier;
+static const char *const TIER_NAMES[TIERS] = {"none", "cpu", "nvme"};
 
 /* Columns of times, in seconds; of rank 0 but for the first. */
 typedef enum figure {
@@ -49,14 +49,14 @@ static const char *const MEDIUM_NAMES[MEDIA] = {"sent to ranks", "link down", "l
 typedef struct bench_options {
     const char        *trainer, *data, *arch, *preset, *length, *precision, *threads;
     const char        *nvme_path, *json, *plot;
-    bench_list         stages, worlds, places;
+    bench_list         stages, worlds, tiers;
     int                batch, accumulation, steps, first_steps, rounds, is_brief;
     const char *const *more; /* of the command line, for the trainer; ends with NULL */
 } bench_options;
 
 /* One row of the table. */
 typedef struct cell {
-    int      place, world, stage;
+    int      tier, world, stage;
     double  *figures[FIGURES];               /* [rounds], each the median of a run */
     double   tokens;                         /* of a step */
     uint64_t counted[MEDIA], planned[MEDIA]; /* of the last step, over all ranks */
@@ -177,8 +177,8 @@ static void arguments_make(const bench_options *o, const cell *c, const char *da
     argument_add(list, "--threads", o->threads);
     argument_add(list, "--sample", "0");
     argument_add(list, "--eval-every", "0");
-    argument_add(list, "--offload", PLACE_NAMES[c->place]);
-    argument_add(list, "--nvme-path", c->place == PLACE_NVME ? o->nvme_path : NULL);
+    argument_add(list, "--offload", TIER_NAMES[c->tier]);
+    argument_add(list, "--nvme-path", c->tier == TIER_NVME ? o->nvme_path : NULL);
     argument_add_number(list, "--ranks", c->world);
     argument_add_number(list, "--stage", c->stage);
     argument_add_number(list, "--batch", o->batch / (c->world * o->accumulation));
@@ -219,7 +219,7 @@ static void trainer_run(const bench *b, const cell *c, const char *log)
     (void)snprintf(made, sizeof(made), "%s/text", b->folder);
     (void)snprintf(output, sizeof(output), "%s/out", b->folder);
     (void)snprintf(what, sizeof(what), "stage %d on %d rank%s, offload %s", c->stage, c->world,
-                   c->world == 1 ? "" : "s", PLACE_NAMES[c->place]);
+                   c->world == 1 ? "" : "s", TIER_NAMES[c->tier]);
     arguments_make(b->options, c, b->options->data != NULL ? b->options->data : made, log, &list);
     child = trainer_start(b, &list, output);
     while (waitpid(child, &status, 0) < 0) {
@@ -347,7 +347,7 @@ static void rounds_run(bench *b)
             (void)fprintf(stderr,
                           "bench-speed: round %d of %d, run %zu of %zu: %d rank%s, stage %d, %s\n",
                           round + 1, b->options->rounds, i + 1, b->num_cells, c->world,
-                          c->world == 1 ? "" : "s", c->stage, PLACE_NAMES[c->place]);
+                          c->world == 1 ? "" : "s", c->stage, TIER_NAMES[c->tier]);
             cell_run(b, &b->cells[i], round);
         }
     }
@@ -374,7 +374,7 @@ static const cell *base_of(const bench *b, const cell *c)
     for (size_t i = 0; i < b->num_cells; i++) {
         const cell *other = &b->cells[i];
 
-        if (other->stage == 0 && other->world == c->world && other->place == PLACE_NONE) {
+        if (other->stage == 0 && other->world == c->world && other->tier == TIER_NONE) {
             return other;
         }
     }
@@ -418,7 +418,7 @@ static void times_print(const bench *b)
         char        text[16];
 
         (void)snprintf(text, sizeof(text), ratio > 0.0 ? "%.3f" : "-", ratio);
-        (void)printf("%-8s %5d %5d  %9.3f (%8.3f .. %8.3f) %10.0f %10s", PLACE_NAMES[c->place],
+        (void)printf("%-8s %5d %5d  %9.3f (%8.3f .. %8.3f) %10.0f %10s", TIER_NAMES[c->tier],
                      c->world, c->stage, 1e3 * step.median, 1e3 * step.min, 1e3 * step.max,
                      c->tokens / step.median, text);
         for (int k = FIGURE_EXPOSED; k < FIGURES; k++) {
@@ -454,7 +454,7 @@ static void bytes_print(const bench *b)
     for (size_t i = 0; i < b->num_cells; i++) {
         const cell *c = &b->cells[i];
 
-        (void)printf("%-8s %5d %5d", PLACE_NAMES[c->place], c->world, c->stage);
+        (void)printf("%-8s %5d %5d", TIER_NAMES[c->tier], c->world, c->stage);
         for (int m = 0; m < MEDIA; m++) {
             if (is_medium_used(b, m)) {
                 (void)printf("  %11llu / %11llu", (unsigned long long)c->counted[m],
@@ -487,7 +487,7 @@ static int verdict_print(const bench *b)
 static json_t *cell_json(const bench *b, const cell *c)
 {
     json_t *out =
-        json_pack("{ss si si sf sI sI sI sI}", "offload", PLACE_NAMES[c->place], "ranks", c->world,
+        json_pack("{ss si si sf sI sI sI sI}", "offload", TIER_NAMES[c->tier], "ranks", c->world,
                   "stage", c->stage, "tokens", c->tokens, "memory_planned",
                   (json_int_t)c->memory_planned, "memory_held", (json_int_t)c->memory_held, "steps",
                   (json_int_t)c->steps_checked, "steps_off_plan", (json_int_t)c->steps_off);
@@ -552,7 +552,7 @@ static size_t series_of(const bench *b, const cell *wanted)
         if ((size_t)c->world != b->options->worlds.values[0]) {
             continue;
         }
-        if (wanted != NULL && c->place == wanted->place && c->stage == wanted->stage) {
+        if (wanted != NULL && c->tier == wanted->tier && c->stage == wanted->stage) {
             break;
         }
         count++;
@@ -595,8 +595,8 @@ static int plot_write(const bench *b)
 
         (void)snprintf(names[g], sizeof(names[g]), "%d rank%s", c->world, c->world == 1 ? "" : "s");
         (void)snprintf(names[groups + s], sizeof(names[0]),
-                       c->place == PLACE_NONE ? "stage %d" : "stage %d, state on %s", c->stage,
-                       PLACE_NAMES[c->place]);
+                       c->tier == TIER_NONE ? "stage %d" : "stage %d, state on %s", c->stage,
+                       TIER_NAMES[c->tier]);
         values[g * series + s] = 1e3 * stat_get(b, c, FIGURE_STEP).median;
     }
     result = bench_plot_bars(&bars, b->options->plot);
@@ -609,25 +609,25 @@ static int plot_write(const bench *b)
 /* ---------------------------------------------------- command line ---- */
 
 /* "none,cpu,nvme"; nothing comes twice. */
-static int places_read(const char *text, void *value)
+static int tiers_read(const char *text, void *value)
 {
     bench_list list = {.count = 0};
 
     for (const char *at = text;; at++) {
-        size_t len   = strcspn(at, ",");
-        size_t place = 0;
+        size_t len  = strcspn(at, ",");
+        size_t tier = 0;
 
-        while (place < PLACES &&
-               (strlen(PLACE_NAMES[place]) != len || strncmp(at, PLACE_NAMES[place], len) != 0)) {
-            place++;
+        while (tier < TIERS &&
+               (strlen(TIER_NAMES[tier]) != len || strncmp(at, TIER_NAMES[tier], len) != 0)) {
+            tier++;
         }
         for (size_t i = 0; i < list.count; i++) {
-            place = list.values[i] == place ? PLACES : place;
+            tier = list.values[i] == tier ? TIERS : tier;
         }
-        if (place == PLACES) {
+        if (tier == TIERS) {
             return -1;
         }
-        list.values[list.count++] = place;
+        list.values[list.count++] = tier;
         at += len;
         if (*at == '\0') {
             *(bench_list *)value = list;
@@ -645,7 +645,7 @@ static int brief_set(const char *text, void *value)
 
     (void)text;
     o->worlds      = (bench_list){{1, 2, 4}, 3};
-    o->places      = (bench_list){{PLACE_NONE, PLACE_CPU, PLACE_NVME}, 3};
+    o->tiers       = (bench_list){{TIER_NONE, TIER_CPU, TIER_NVME}, 3};
     o->length      = "24";
     o->threads     = "1";
     o->steps       = 3;
@@ -680,7 +680,7 @@ static void options_parse(int argc, char **argv, bench_options *o)
          BENCH_LIST, .value = &o->worlds, .least = 1, .most = 256},
         {"offload", "LIST",
          "where optimizer state rests: none, cpu, nvme (default none); stage 0 keeps it in memory",
-         BENCH_CALL, .value = &o->places, .read = places_read},
+         BENCH_CALL, .value = &o->tiers, .read = tiers_read},
         {"nvme-path", "DIR", "folder on the drive for nvme (default: the current one)", BENCH_TEXT,
          .value = &o->nvme_path},
         {"arch", "NAME", "the model, as the trainer takes it (default: its own)", BENCH_TEXT,
@@ -731,19 +731,19 @@ static void options_parse(int argc, char **argv, bench_options *o)
 static void cells_make(bench *b)
 {
     const bench_options *o = b->options;
-    size_t               n = o->places.count * o->worlds.count * o->stages.count;
+    size_t               n = o->tiers.count * o->worlds.count * o->stages.count;
 
     b->cells = room(n, sizeof(*b->cells));
-    for (size_t p = 0; p < o->places.count; p++) {
+    for (size_t p = 0; p < o->tiers.count; p++) {
         for (size_t w = 0; w < o->worlds.count; w++) {
             for (size_t s = 0; s < o->stages.count; s++) {
                 cell *c = &b->cells[b->num_cells];
 
-                if (o->places.values[p] != PLACE_NONE && o->stages.values[s] == 0) {
+                if (o->tiers.values[p] != TIER_NONE && o->stages.values[s] == 0) {
                     continue; /* the stage that offloads nothing */
                 }
                 b->num_cells++;
-                c->place = (int)o->places.values[p];
+                c->tier  = (int)o->tiers.values[p];
                 c->world = (int)o->worlds.values[w];
                 c->stage = (int)o->stages.values[s];
                 for (int i = 0; i < FIGURES; i++) {
@@ -789,7 +789,7 @@ int main(int argc, char **argv)
                                         .nvme_path    = ".",
                                         .stages       = {{0, 1, 2, 3}, 4},
                                         .worlds       = {{1, 2, 4, 8}, 4},
-                                        .places       = {{PLACE_NONE}, 1},
+                                        .tiers        = {{TIER_NONE}, 1},
                                         .batch        = 8,
                                         .accumulation = 1,
                                         .steps        = 20,

@@ -364,7 +364,7 @@ static void options_read(int argc, char **argv, bench_options *o)
             .value = &o->precision, .choices = "fp32|bf16|fp16"},
            {"rounds", "N", "(default: 7; cuda: 20 steps)", BENCH_SIZE, .value = &o->rounds,
             .least = 1},
-           {"offload", "PLACE", "cuda: where optimizer state rests, none (default) or cpu", BENCH_TEXT,
+           {"offload", "TIER", "cuda: where optimizer state rests, none (default) or cpu", BENCH_TEXT,
             .value = &o->offload, .choices = "none|cpu"},
            {"recompute", NULL, "cuda: computes activations again in backward", BENCH_SWITCH,
             .value = &o->is_recomputed},

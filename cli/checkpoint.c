@@ -63,10 +63,10 @@ static int usage_fail(const char *fmt, const char *what)
 /* ---- paths ---- */
 
 /* DIR, or DIR/TAG where there is a manifest or there has to be a tag. */
-typedef struct place {
+typedef struct checkpoint_path {
     char        dir[4096];
     const char *tag; /* NULL: the latest */
-} place;
+} checkpoint_path;
 
 static int has_manifest(const char *path)
 {
@@ -76,7 +76,7 @@ static int has_manifest(const char *path)
     return access(manifest, F_OK) == 0;
 }
 
-static void place_read(const char *path, int needs_tag, place *out)
+static void path_read(const char *path, int needs_tag, checkpoint_path *out)
 {
     size_t len = strlen(path);
     char  *slash;
@@ -101,11 +101,11 @@ static void place_read(const char *path, int needs_tag, place *out)
     }
 }
 
-static int place_open(const char *path, sherd_checkpoint **out)
+static int path_open(const char *path, sherd_checkpoint **out)
 {
-    place at;
+    checkpoint_path at;
 
-    place_read(path, 0, &at);
+    path_read(path, 0, &at);
     return sherd_checkpoint_open(at.dir[0] == '\0' ? "/" : at.dir, at.tag, out) == SHERD_OK
                ? 0
                : cli_fail();
@@ -231,7 +231,7 @@ static int checkpoint_inspect(const checkpoint_arguments *arguments)
     sherd_checkpoint *c;
     sherd_status      status;
 
-    if (place_open(arguments->paths[0], &c) != 0) {
+    if (path_open(arguments->paths[0], &c) != 0) {
         return 1;
     }
     status = sherd_checkpoint_write(c, arguments->is_json ? SHERD_PLAN_JSON : SHERD_PLAN_TABLE,
@@ -288,7 +288,7 @@ static int checkpoint_verify(const checkpoint_arguments *arguments)
     sherd_status        status;
     char                word[CLI_WORD_BYTES];
 
-    if (place_open(arguments->paths[0], &c) != 0) {
+    if (path_open(arguments->paths[0], &c) != 0) {
         return 1;
     }
     sherd_verify_params_init(&params);
@@ -380,7 +380,7 @@ static int checkpoint_export(const checkpoint_arguments *arguments)
     if (is_named && !model_find(arguments, &model)) {
         return 2;
     }
-    if (place_open(arguments->paths[0], &c) != 0) {
+    if (path_open(arguments->paths[0], &c) != 0) {
         return 1;
     }
     if (is_named && hf_maps_open(&model, &names) != 0) {
@@ -432,9 +432,9 @@ static void listed_add(listed *list, const char *name, int ndim, const size_t *s
 static int import_write(const checkpoint_arguments *arguments, const listed *list,
                         const arch *model, sherd_import_params *params)
 {
-    progress    shown = {.what = "import", .told = time(NULL)};
-    const char *extra[8];
-    place       at;
+    progress        shown = {.what = "import", .told = time(NULL)};
+    const char     *extra[8];
+    checkpoint_path at;
 
     params->progress     = progress_tell;
     params->progress_ctx = &shown;
@@ -446,7 +446,7 @@ static int import_write(const checkpoint_arguments *arguments, const listed *lis
         params->may_be_extra    = extra;
         params->optional_prefix = hf_prefix(model);
     }
-    place_read(arguments->paths[1], 1, &at);
+    path_read(arguments->paths[1], 1, &at);
     if (sherd_checkpoint_import(arguments->paths[0], at.dir[0] == '\0' ? "/" : at.dir, at.tag,
                                 list == NULL ? NULL : list->params, list == NULL ? 0 : list->count,
                                 params) != SHERD_OK) {
@@ -551,9 +551,9 @@ static int checkpoint_remove(const checkpoint_arguments *arguments)
         }
     }
     for (int i = 0; i < arguments->num_paths; i++) {
-        place at;
+        checkpoint_path at;
 
-        place_read(arguments->paths[i], 1, &at);
+        path_read(arguments->paths[i], 1, &at);
         if (sherd_checkpoint_remove(at.dir[0] == '\0' ? "/" : at.dir, at.tag) != SHERD_OK) {
             failed = cli_fail();
         } else {

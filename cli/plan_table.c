@@ -174,7 +174,7 @@ static void purposes_find(const planning_row *row, purpose out[NUM_PURPOSES])
     out[6] = (purpose){"room for reductions", m->receive_planned, 0, 0};
 }
 
-static void places_print(const char *name, double device, double host, double nvme)
+static void spaces_print(const char *name, double device, double host, double nvme)
 {
     char text[3][PLAN_BYTES_CHARS];
 
@@ -209,17 +209,17 @@ static void memory_print(const plan_entry *entry)
     (void)printf("%-28s %12s %12s %12s\n", "bytes of this rank", "device", "host", "nvme");
     for (int i = 0; i < NUM_PURPOSES; i++) {
         if (i < 3 || all[i].device + all[i].host + all[i].nvme > 0) {
-            places_print(all[i].name, (double)all[i].device, (double)all[i].host,
+            spaces_print(all[i].name, (double)all[i].device, (double)all[i].host,
                          (double)all[i].nvme);
         }
     }
-    places_print("total", (double)row->device_bytes, (double)row->host_bytes,
+    spaces_print("total", (double)row->device_bytes, (double)row->host_bytes,
                  (double)row->nvme_bytes);
     if (row->pinned_bytes > 0) {
-        places_print("  of these pinned", 0, (double)row->pinned_bytes, 0);
+        spaces_print("  of these pinned", 0, (double)row->pinned_bytes, 0);
     }
     if (row->activation_bytes > 0) {
-        places_print(entry->request.activation_bytes > 0 ? "activations, as given"
+        spaces_print(entry->request.activation_bytes > 0 ? "activations, as given"
                                                          : "activations, the trainer's",
                      (double)row->activation_bytes, 0, 0);
     }
@@ -379,11 +379,11 @@ static table_unit unit_choose(const plan_entry *entries, size_t count)
 
     for (size_t i = 0; i < count; i++) {
         const planning_row *row      = &entries[i].row;
-        const double        places[] = {(double)row->device_bytes, (double)row->host_bytes,
+        const double        spaces[] = {(double)row->device_bytes, (double)row->host_bytes,
                                         (double)row->nvme_bytes};
 
         for (size_t p = 0; p < 3; p++) {
-            most = most > places[p] ? most : places[p];
+            most = most > spaces[p] ? most : spaces[p];
         }
     }
     return most < 4 * 0x1p30 ? (table_unit){"MiB", 0x1p20} : (table_unit){"GiB", 0x1p30};

@@ -188,14 +188,14 @@ static void group_stages(test_run *run, test_group *group, int ranks, proof_layo
 /* ----------------------------------------------------------------- places -- */
 
 /* Where state, gradients and parameters rest. Small blocks, so that there are several to move. */
-typedef struct place_row {
+typedef struct offload_row {
     const char *name;
     const char
         *keys; /* of zero_optimization; %1$s is the folder, %2$s whether commits are durable */
     int  least_stage;
     int  needs_folder;
     int  needs_state_files;
-} place_row;
+} offload_row;
 
 #define STATE(more)                                                                                \
     ", \"sub_group_size\": 1024, \"offload_optimizer\": {\"device\": \"nvme\","                    \
@@ -204,7 +204,7 @@ typedef struct place_row {
     ", \"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"%1$s\", \"max_in_cpu\": 0,"      \
     " \"buffer_size\": 1024}"
 
-static const place_row PLACES[] = {
+static const offload_row OFFLOADS[] = {
     {"optimizer on cpu", ", \"sub_group_size\": 1024, \"offload_optimizer\": {\"device\": \"cpu\"}",
      .least_stage = 1},
     {"optimizer on nvme", STATE(""), .least_stage = 1, .needs_folder = 1, .needs_state_files = 1},
@@ -216,15 +216,16 @@ static const place_row PLACES[] = {
      .needs_folder = 1, .needs_state_files = 1},
 };
 
-#define NUM_PLACES (sizeof(PLACES) / sizeof(PLACES[0]))
+#define NUM_OFFLOADS (sizeof(OFFLOADS) / sizeof(OFFLOADS[0]))
 
 /* Why a row cannot be run here; NULL: it can. */
-static const char *place_lacks(const test_run *run, const place_row *place)
+static const char *offload_lacks(const test_run *run, const offload_row *offload)
 {
-    if (place->needs_folder && run->folder.path[0] == '\0') {
+    if (offload->needs_folder && run->folder.path[0] == '\0') {
         return run->folder.why;
     }
-    return place->needs_state_files && run->no_state_files[0] != '\0' ? run->no_state_files : NULL;
+    return offload->needs_state_files && run->no_state_files[0] != '\0' ? run->no_state_files
+                                                                        : NULL;
 }
 
 static void skipped_print(test_run *run, const char *what, const char *why)
@@ -249,27 +250,27 @@ static void path_escape(const char *path, char out[2 * SCRATCH_PATH_BYTES])
     out[len] = '\0';
 }
 
-typedef struct place_ranks {
+typedef struct row_ranks {
     const int *ranks; /* [count] */
     int        count;
     int        global_batch; /* micro-batches of all ranks; 0: as the layout says */
-} place_ranks;
+} row_ranks;
 
 /* A row for each place, all ranks of `over` in it. `durable` is the one row whose commits reach the medium. */
-static void place_rows(test_run *run, const char *title, proof_layout layout,
-                       const proof_result *want, const place_ranks *over, const char *durable)
+static void offload_rows(test_run *run, const char *title, proof_layout layout,
+                         const proof_result *want, const row_ranks *over, const char *durable)
 {
     char folder[2 * SCRATCH_PATH_BYTES];
 
     path_escape(run->folder.path, folder);
-    for (size_t i = 0; i < NUM_PLACES; i++) {
-        const place_row *place      = &PLACES[i];
-        const char      *lacks      = place_lacks(run, place);
-        int              is_durable = durable != NULL && strcmp(place->name, durable) == 0;
-        char             keys[2 * SCRATCH_PATH_BYTES * 2 + 512];
-        test_group       group;
+    for (size_t i = 0; i < NUM_OFFLOADS; i++) {
+        const offload_row *offload    = &OFFLOADS[i];
+        const char        *lacks      = offload_lacks(run, offload);
+        int                is_durable = durable != NULL && strcmp(offload->name, durable) == 0;
+        char               keys[2 * SCRATCH_PATH_BYTES * 2 + 512];
+        test_group         group;
 
-        (void)snprintf(group.name, sizeof(group.name), "%s: %s%s", title, place->name,
+        (void)snprintf(group.name, sizeof(group.name), "%s: %s%s", title, offload->name,
                        is_durable ? ", durable" : "");
         if (!group_begin(run, &group, want)) {
             continue;
@@ -278,7 +279,7 @@ static void place_rows(test_run *run, const char *title, proof_layout layout,
             skipped_print(run, group.name, lacks);
             continue;
         }
-        (void)snprintf(keys, sizeof(keys), place->keys, folder, is_durable ? "true" : "false");
+        (void)snprintf(keys, sizeof(keys), offload->keys, folder, is_durable ? "true" : "false");
         layout.zero_extra = keys;
         for (int r = 0; r < over->count; r++) {
             char note[32] = "";
@@ -288,7 +289,7 @@ static void place_rows(test_run *run, const char *title, proof_layout layout,
                 (void)snprintf(note, sizeof(note), ", %d rank%s", over->ranks[r],
                                over->ranks[r] > 1 ? "s" : "");
             }
-            group_stages(run, &group, over->ranks[r], layout, place->least_stage, note);
+            group_stages(run, &group, over->ranks[r], layout, offload->least_stage, note);
         }
         group_end(run, &group);
     }
@@ -309,7 +310,7 @@ static const char *layout_name(const proof_layout *layout, char out[48])
 static void deterministic_job_rows(test_run *run, proof_layout layout)
 {
     int          world_size = sherd_world_size(run->world);
-    place_ranks  over       = {.ranks = &world_size, .count = 1};
+    row_ranks    over       = {.ranks = &world_size, .count = 1};
     proof_result want;
     test_group   group;
     char         name[48];
@@ -324,14 +325,14 @@ static void deterministic_job_rows(test_run *run, proof_layout layout)
         group_stages(run, &group, world_size, layout, 0, "");
         group_end(run, &group);
     }
-    place_rows(run, title, layout, &want, &over, NULL);
+    offload_rows(run, title, layout, &want, &over, NULL);
 }
 
 static void deterministic_rows(test_run *run, const char *optimizer, sherd_dtype dtype)
 {
     static const int RANKS[] = {1, 2, 3, 4, 6, 8};
     proof_layout     layout  = {.optimizer = optimizer, .dtype = dtype, .is_deterministic = 1};
-    place_ranks      over    = {.ranks        = RANKS,
+    row_ranks        over    = {.ranks        = RANKS,
                                 .count        = run->most_ranks < 3 ? run->most_ranks : 3,
                                 .global_batch = GLOBAL_BATCH};
     proof_result     want;
@@ -360,7 +361,7 @@ static void deterministic_rows(test_run *run, const char *optimizer, sherd_dtype
                    over.count == 1   ? "1 rank"
                    : over.count == 2 ? "1-2 ranks"
                                      : "1-3 ranks");
-    place_rows(run, title, layout, &want, &over, NULL);
+    offload_rows(run, title, layout, &want, &over, NULL);
 }
 
 /* The default mode: stages agree with one micro-batch a step, settings and places never matter. */
@@ -378,7 +379,7 @@ static void default_rows(test_run *run, const char *optimizer, sherd_dtype dtype
     int          ranks = run->world != NULL    ? sherd_world_size(run->world)
                          : run->most_ranks < 3 ? run->most_ranks
                                                : 3;
-    place_ranks  over  = {.ranks = &ranks, .count = 1};
+    row_ranks    over  = {.ranks = &ranks, .count = 1};
 
     if (run->has_device) {
         proof_run_threads(ranks, &run->cpu, &layout, &want);
@@ -395,7 +396,7 @@ static void default_rows(test_run *run, const char *optimizer, sherd_dtype dtype
         }
         group_end(run, &group);
     }
-    place_rows(run, title, layout, &want, &over, durable);
+    offload_rows(run, title, layout, &want, &over, durable);
 }
 
 /* Instruction sets: the environment is read when a world is made. */

@@ -22,7 +22,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct env_place {
+typedef struct env_launch {
     const char *scheme;
     int         rank;
     int         world_size;
@@ -31,7 +31,7 @@ typedef struct env_place {
     const char *job_name; /* the variable that names the job; NULL: none does */
     char        job[256];
     char        address[320];
-} env_place;
+} env_launch;
 
 static const char *env_text(const char *name)
 {
@@ -70,42 +70,42 @@ static sherd_status env_int_needed(const char *scheme, const char *name, long le
 }
 
 /* Rank and size by name, and that the one lies inside the other. */
-static sherd_status env_place_read(env_place *place, const char *scheme, const char *rank_name,
-                                   const char *size_name, const char *local_name)
+static sherd_status env_launch_read(env_launch *launch, const char *scheme, const char *rank_name,
+                                    const char *size_name, const char *local_name)
 {
-    place->scheme     = scheme;
-    place->local_rank = -1;
-    SHERDI_TRY(env_int_needed(scheme, size_name, 1, 1 << 20, &place->world_size));
-    SHERDI_TRY(env_int_needed(scheme, rank_name, 0, 1 << 20, &place->rank));
-    if (place->rank >= place->world_size) {
+    launch->scheme     = scheme;
+    launch->local_rank = -1;
+    SHERDI_TRY(env_int_needed(scheme, size_name, 1, 1 << 20, &launch->world_size));
+    SHERDI_TRY(env_int_needed(scheme, rank_name, 0, 1 << 20, &launch->rank));
+    if (launch->rank >= launch->world_size) {
         return sherdi_fail(SHERD_E_INVAL, "%s is %d but %s is %d: ranks count from 0", rank_name,
-                           place->rank, size_name, place->world_size);
+                           launch->rank, size_name, launch->world_size);
     }
     if (local_name != NULL) {
-        SHERDI_TRY(env_int(local_name, 0, 1 << 20, &place->local_rank));
+        SHERDI_TRY(env_int(local_name, 0, 1 << 20, &launch->local_rank));
     }
     return SHERD_OK;
 }
 
-static void address_write(env_place *place, const char *host, int port)
+static void address_write(env_launch *launch, const char *host, int port)
 {
     const char *format = strchr(host, ':') != NULL ? "tcp://[%s]:%d" : "tcp://%s:%d";
 
     /* One of the two literals above. */
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wformat-nonliteral"
-    (void)snprintf(place->address, sizeof(place->address), format, host, port);
+    (void)snprintf(launch->address, sizeof(launch->address), format, host, port);
 #pragma GCC diagnostic pop
 }
 
 /* What the launcher calls the job, the same on all its ranks. */
-static void job_name_read(env_place *place, const char *name, const char *step)
+static void job_name_read(env_launch *launch, const char *name, const char *step)
 {
     const char *job = env_text(name);
 
     if (job != NULL) {
-        place->job_name = name;
-        (void)snprintf(place->job, sizeof(place->job), "%s.%s", job, step);
+        launch->job_name = name;
+        (void)snprintf(launch->job, sizeof(launch->job), "%s.%s", job, step);
     }
 }
 
@@ -117,20 +117,20 @@ static int explicit_is_seen(void)
            env_text("SHERD_RENDEZVOUS") != NULL;
 }
 
-static sherd_status explicit_read(env_place *place)
+static sherd_status explicit_read(env_launch *launch)
 {
     const char *address = env_text("SHERD_RENDEZVOUS");
 
-    SHERDI_TRY(env_place_read(place, "SHERD_*", "SHERD_RANK", "SHERD_WORLD_SIZE", NULL));
-    if (place->world_size == 1) {
+    SHERDI_TRY(env_launch_read(launch, "SHERD_*", "SHERD_RANK", "SHERD_WORLD_SIZE", NULL));
+    if (launch->world_size == 1) {
         return SHERD_OK;
     }
     if (address == NULL) {
         return sherdi_fail(SHERD_E_INVAL, "SHERD_WORLD_SIZE is %d but SHERD_RENDEZVOUS is not set",
-                           place->world_size);
+                           launch->world_size);
     }
-    (void)snprintf(place->address, sizeof(place->address), "%s", address);
-    return sherdi_net_address_check(place->address);
+    (void)snprintf(launch->address, sizeof(launch->address), "%s", address);
+    return sherdi_net_address_check(launch->address);
 }
 
 static int torchrun_is_seen(void)
@@ -140,41 +140,41 @@ static int torchrun_is_seen(void)
 }
 
 /* mpirun that starts a program with torch's variables set by hand must agree with itself. */
-static sherd_status torchrun_compare_mpirun(const env_place *place)
+static sherd_status torchrun_compare_mpirun(const env_launch *launch)
 {
     int mpi_rank = -1;
     int mpi_size = -1;
 
     SHERDI_TRY(env_int("OMPI_COMM_WORLD_RANK", 0, 1 << 20, &mpi_rank));
     SHERDI_TRY(env_int("OMPI_COMM_WORLD_SIZE", 1, 1 << 20, &mpi_size));
-    if (mpi_size == place->world_size && mpi_rank >= 0 && mpi_rank != place->rank) {
+    if (mpi_size == launch->world_size && mpi_rank >= 0 && mpi_rank != launch->rank) {
         return sherdi_fail(
             SHERD_E_INVAL,
             "RANK is %d but OMPI_COMM_WORLD_RANK is %d, of %d both: unset the wrong one",
-            place->rank, mpi_rank, mpi_size);
+            launch->rank, mpi_rank, mpi_size);
     }
     return SHERD_OK;
 }
 
-static sherd_status torchrun_read(env_place *place)
+static sherd_status torchrun_read(env_launch *launch)
 {
     const char *host       = env_text("MASTER_ADDR");
     int         port       = 0;
     int         local_size = 1 << 20;
 
-    SHERDI_TRY(env_place_read(place, "torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK"));
+    SHERDI_TRY(env_launch_read(launch, "torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK"));
     SHERDI_TRY(env_int("LOCAL_WORLD_SIZE", 1, 1 << 20, &local_size));
-    if (place->local_rank >= local_size) {
+    if (launch->local_rank >= local_size) {
         return sherdi_fail(SHERD_E_INVAL, "LOCAL_RANK is %d but LOCAL_WORLD_SIZE is %d",
-                           place->local_rank, local_size);
+                           launch->local_rank, local_size);
     }
-    if (env_text("LOCAL_WORLD_SIZE") != NULL && local_size > place->world_size) {
+    if (env_text("LOCAL_WORLD_SIZE") != NULL && local_size > launch->world_size) {
         return sherdi_fail(SHERD_E_INVAL, "LOCAL_WORLD_SIZE is %d but WORLD_SIZE is %d", local_size,
-                           place->world_size);
+                           launch->world_size);
     }
-    SHERDI_TRY(torchrun_compare_mpirun(place));
-    job_name_read(place, "TORCHELASTIC_RUN_ID", "");
-    if (place->world_size == 1) {
+    SHERDI_TRY(torchrun_compare_mpirun(launch));
+    job_name_read(launch, "TORCHELASTIC_RUN_ID", "");
+    if (launch->world_size == 1) {
         return SHERD_OK;
     }
     if (host == NULL) {
@@ -185,7 +185,7 @@ static sherd_status torchrun_read(env_place *place)
         SHERDI_TRY(env_int_needed("torchrun", "MASTER_PORT", 1, 65534, &port));
         port++;
     }
-    address_write(place, host, port);
+    address_write(launch, host, port);
     return SHERD_OK;
 }
 
@@ -194,11 +194,11 @@ static int mpirun_is_seen(void)
     return env_text("OMPI_COMM_WORLD_SIZE") != NULL;
 }
 
-static sherd_status mpirun_read(env_place *place)
+static sherd_status mpirun_read(env_launch *launch)
 {
-    place->is_mpi = 1;
-    return env_place_read(place, "mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
-                          "OMPI_COMM_WORLD_LOCAL_RANK");
+    launch->is_mpi = 1;
+    return env_launch_read(launch, "mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
+                           "OMPI_COMM_WORLD_LOCAL_RANK");
 }
 
 static const char *srun_size_name(void)
@@ -236,20 +236,20 @@ static void nodelist_first(const char *list, char *host, size_t host_bytes)
     host[at] = '\0';
 }
 
-static sherd_status srun_read(env_place *place)
+static sherd_status srun_read(env_launch *launch)
 {
     const char *list = env_text("SLURM_STEP_NODELIST");
     char        host[256];
     int         port = 0;
 
-    SHERDI_TRY(env_place_read(place, "srun", "SLURM_PROCID", srun_size_name(), "SLURM_LOCALID"));
+    SHERDI_TRY(env_launch_read(launch, "srun", "SLURM_PROCID", srun_size_name(), "SLURM_LOCALID"));
     list = list != NULL ? list : env_text("SLURM_JOB_NODELIST");
     if (list == NULL) {
         return sherdi_fail(SHERD_E_INVAL, "SLURM_PROCID is set but neither SLURM_STEP_NODELIST nor "
                                           "SLURM_JOB_NODELIST is");
     }
     nodelist_first(list, host, sizeof(host));
-    job_name_read(place, "SLURM_JOB_ID", env_text("SLURM_STEP_ID"));
+    job_name_read(launch, "SLURM_JOB_ID", env_text("SLURM_STEP_ID"));
     SHERDI_TRY(env_int("SHERD_PORT", 1, 65535, &port));
     if (port == 0) {
         const char   *job  = env_text("SLURM_JOB_ID");
@@ -257,25 +257,25 @@ static sherd_status srun_read(env_place *place)
 
         port = 20000 + (int)((seed * 64 + strtoul(env_text("SLURM_STEP_ID"), NULL, 10)) % 20000);
     }
-    address_write(place, host, port);
+    address_write(launch, host, port);
     return SHERD_OK;
 }
 
 /* ------------------------------------------------------------- the choice -- */
 
-static sherd_status place_find(env_place *place)
+static sherd_status launch_find(env_launch *launch)
 {
     if (explicit_is_seen()) {
-        return explicit_read(place);
+        return explicit_read(launch);
     }
     if (torchrun_is_seen()) {
-        return torchrun_read(place);
+        return torchrun_read(launch);
     }
     if (mpirun_is_seen()) {
-        return mpirun_read(place);
+        return mpirun_read(launch);
     }
     if (srun_is_seen()) {
-        return srun_read(place);
+        return srun_read(launch);
     }
     return SHERD_OK;
 }
@@ -283,30 +283,30 @@ static sherd_status place_find(env_place *place)
 sherd_status sherd_world_from_env(const sherd_world_params *params, sherd_world **out)
 {
     const sherdi_transport *transport;
-    env_place               place = {.scheme = NULL};
+    env_launch              launch = {.scheme = NULL};
     sherd_world_params      here;
     job_key                 key;
 
     SHERDI_TRY(sherdi_api_check_out(out, "sherd_world_from_env"));
     SHERDI_TRY(sherdi_world_params_read(params, &here));
-    SHERDI_TRY(place_find(&place));
-    sherdi_job_key_read(place.job_name, place.job_name == NULL ? NULL : place.job, &key);
-    if (place.scheme == NULL) {
+    SHERDI_TRY(launch_find(&launch));
+    sherdi_job_key_read(launch.job_name, launch.job_name == NULL ? NULL : launch.job, &key);
+    if (launch.scheme == NULL) {
         sherdi_log(SHERD_LOG_INFO, -1, "no launcher seen: one rank, alone");
         return sherdi_world_at(0, 1, NULL, &key, &here, out);
     }
-    sherdi_log(SHERD_LOG_INFO, place.rank, "launched by %s: rank %d of %d%s%s", place.scheme,
-               place.rank, place.world_size, place.address[0] != '\0' ? ", meeting at " : "",
-               place.address);
+    sherdi_log(SHERD_LOG_INFO, launch.rank, "launched by %s: rank %d of %d%s%s", launch.scheme,
+               launch.rank, launch.world_size, launch.address[0] != '\0' ? ", meeting at " : "",
+               launch.address);
     if (here.local_rank < 0) {
-        here.local_rank = place.local_rank;
+        here.local_rank = launch.local_rank;
     }
     transport = sherdi_transport_find(here.transport);
-    if (place.is_mpi && (here.transport == NULL ||
-                         (transport != NULL && transport->holds & SHERDI_TRANSPORT_MPI))) {
+    if (launch.is_mpi && (here.transport == NULL ||
+                          (transport != NULL && transport->holds & SHERDI_TRANSPORT_MPI))) {
         return sherdi_world_mpi_create(
-            &(procs_params){.world = &here, .rank = place.rank, .world_size = place.world_size},
+            &(procs_params){.world = &here, .rank = launch.rank, .world_size = launch.world_size},
             out);
     }
-    return sherdi_world_at(place.rank, place.world_size, place.address, &key, &here, out);
+    return sherdi_world_at(launch.rank, launch.world_size, launch.address, &key, &here, out);
 }

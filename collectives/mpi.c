@@ -5,7 +5,7 @@
  *
  * MPI tells nobody that a rank died, and its blocking calls then never return: all waits here
  * test and look at the world's failure, which the monitor reports. */
-#include "collectives/place.h"
+#include "collectives/meeting_point.h"
 
 #include "base/checked.h"
 #include "base/clock.h"
@@ -253,14 +253,14 @@ static sherd_status slices_start(mpi_world *mpi, const slices_args *args, size_t
     size_t len_bytes = sherdi_min_size(MESSAGE_BYTES, args->slice_bytes - first);
 
     for (int i = 0; i < mpi->num_remote; i++) {
-        size_t place = (size_t)(args->is_packed ? i : mpi->remote[i]) * args->recv_stride;
+        size_t offset = (size_t)(args->is_packed ? i : mpi->remote[i]) * args->recv_stride;
 
-        SHERDI_TRY(recv_start(mpi, mpi->remote[i], args->recv + place + first, len_bytes));
+        SHERDI_TRY(recv_start(mpi, mpi->remote[i], args->recv + offset + first, len_bytes));
     }
     for (int i = 0; i < mpi->num_remote; i++) {
-        size_t place = (size_t)mpi->remote[i] * args->send_stride;
+        size_t offset = (size_t)mpi->remote[i] * args->send_stride;
 
-        SHERDI_TRY(send_start(mpi, mpi->remote[i], args->send + place + first, len_bytes));
+        SHERDI_TRY(send_start(mpi, mpi->remote[i], args->send + offset + first, len_bytes));
     }
     return SHERD_OK;
 }
@@ -592,7 +592,7 @@ static sherd_status comm_duplicate(MPI_Comm comm, int64_t deadline_ns, MPI_Comm 
 static sherd_status create_over(MPI_Comm comm, const sherd_world_params *params, sherd_world **out)
 {
     mpi_meeting             meeting = {.comm = sherdi_mpi_api.comm_null};
-    meeting_place           place;
+    meeting_point           point;
     procs_params            procs = {.world = params, .listener = -1};
     const sherdi_transport *named = sherdi_transport_find(params->transport);
 
@@ -602,7 +602,7 @@ static sherd_status create_over(MPI_Comm comm, const sherd_world_params *params,
     (void)sherdi_mpi_api.Comm_size(comm, &procs.world_size);
     SHERDI_TRY(comm_duplicate(comm, meeting.deadline_ns, &meeting.comm));
     procs.nccl = sherdi_procs_nccl_of(params);
-    SHERDI_TRY(sherdi_place_agree(&procs, meeting_exchange, &meeting, "MPI", &place));
+    SHERDI_TRY(sherdi_meeting_point_agree(&procs, meeting_exchange, &meeting, "MPI", &point));
     if (named != NULL && named != &sherdi_transport_mpi) { /* MPI has done its part */
         procs.is_one_host_only = (named->holds & SHERDI_TRANSPORT_HOSTS) == 0;
         (void)sherdi_mpi_api.Comm_free(&meeting.comm);

@@ -4,7 +4,7 @@
 #include "collectives/nccl_impl.h"
 
 #include "base/clock.h"
-#include "collectives/place.h"
+#include "collectives/meeting_point.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -119,7 +119,7 @@ sherd_status sherd_world_from_nccl_handle(void *comm, const sherd_world_params *
     procs_params       procs = {
               .world = &here, .rank = -1, .listener = -1, .nccl = PROCS_NCCL_ALWAYS, .comm = comm};
     given_comm    given = {.comm = comm, .device = -1};
-    meeting_place place;
+    meeting_point point;
 
     SHERDI_TRY(sherdi_api_check_out(out, "sherd_world_from_nccl"));
     SHERDI_TRY(sherdi_world_params_read(params, &here));
@@ -139,7 +139,7 @@ sherd_status sherd_world_from_nccl_handle(void *comm, const sherd_world_params *
     given.size        = procs.world_size;
     given.deadline_ns = sherdi_now_ns() + procs.limit_ns;
     if (procs.world_size > 1) {
-        SHERDI_TRY(sherdi_place_agree(&procs, given_exchange, &given, "NCCL", &place));
+        SHERDI_TRY(sherdi_meeting_point_agree(&procs, given_exchange, &given, "NCCL", &point));
     }
     return sherdi_world_shm_create(&procs, out);
 }

@@ -32,10 +32,10 @@ static int recvs_are_shared(const sherdi_peers *peers)
     return are_shared;
 }
 
-static sherd_status place_read(const sherdi_peers *peers, int index, peers_place place,
-                               unsigned char **out)
+static sherd_status address_read(const sherdi_peers *peers, int index, peers_address address,
+                                 unsigned char **out)
 {
-    unsigned char *at = sherdi_peers_at(peers, index, place);
+    unsigned char *at = sherdi_peers_at(peers, index, address);
 
     if (at == NULL) {
         return sherdi_world_fail(peers->world, SHERD_E_INVAL,
@@ -108,11 +108,11 @@ static sherdi_peers *peers_of(sherd_world *world, uint32_t flags)
     return peers;
 }
 
-static peers_place place_of(const sherdi_peers *peers, const void *data, size_t len_bytes)
+static peers_address address_of(const sherdi_peers *peers, const void *data, size_t len_bytes)
 {
     return is_on_device(peers)
-               ? (peers_place){.segment = PEERS_ADDRESS, .offset_bytes = (uintptr_t)data}
-               : sherdi_peers_find_place(peers, data, len_bytes);
+               ? (peers_address){.segment = PEERS_ADDRESS, .offset_bytes = (uintptr_t)data}
+               : sherdi_peers_find_address(peers, data, len_bytes);
 }
 
 static sherd_status call_begin(sherdi_peers *peers, const peers_note *note)
@@ -138,16 +138,16 @@ static unsigned char *gather_slice(const sherdi_peers *peers, const sherdi_all_g
 /* The peers' senders lie where mine lies, or, in place, at their own slice. */
 static sherd_status gather_stable(sherdi_peers *peers, const sherdi_all_gather_args *args)
 {
-    int         is_in_place = args->send == gather_slice(peers, args, peers->me);
-    peers_place place       = sherdi_peers_find_place(peers, args->send, args->slice_bytes);
+    int           is_in_place = args->send == gather_slice(peers, args, peers->me);
+    peers_address address     = sherdi_peers_find_address(peers, args->send, args->slice_bytes);
 
-    if (place.segment == 0) {
+    if (address.segment == 0) {
         return sherdi_fail(SHERD_E_INVAL, "all-gather: stable senders must lie in world memory");
     }
     copy(peers, gather_slice(peers, args, peers->me), args->send, args->slice_bytes);
     for (int step = 1; step < peers->count; step++) {
         int            index = neighbour(peers, step);
-        unsigned char *from  = sherdi_peers_at(peers, index, place);
+        unsigned char *from  = sherdi_peers_at(peers, index, address);
 
         if (is_in_place) {
             from += (ptrdiff_t)(peers->ranks[index] - peers->world->rank) *
@@ -164,7 +164,7 @@ static sherd_status gather_in_place(sherdi_peers *peers, const sherdi_all_gather
         int            index = neighbour(peers, step);
         unsigned char *from  = NULL;
 
-        SHERDI_TRY(place_read(peers, index, sherdi_peers_note(peers, index)->send, &from));
+        SHERDI_TRY(address_read(peers, index, sherdi_peers_note(peers, index)->send, &from));
         copy(peers, gather_slice(peers, args, index), from, args->slice_bytes);
     }
     return call_end(peers);
@@ -214,7 +214,7 @@ sherd_status sherdi_peers_all_gather(sherd_world *world, const sherdi_all_gather
         gather_mail(peers, args);
         return SHERD_OK;
     }
-    note.send = place_of(peers, args->send, args->slice_bytes);
+    note.send = address_of(peers, args->send, args->slice_bytes);
     SHERDI_TRY(call_begin(peers, &note));
     return sends_are_shared(peers) ? gather_in_place(peers, args) : gather_bounce(peers, args);
 }
@@ -236,7 +236,7 @@ static peers_note reduction_note(const sherdi_peers *peers, world_call_kind kind
 
     note_name(&note, args->what);
     memcpy(&note.scale_bits, &args->scale, sizeof(note.scale_bits));
-    note.send = place_of(peers, args->send, slice_bytes * (size_t)peers->world->world_size);
+    note.send = address_of(peers, args->send, slice_bytes * (size_t)peers->world->world_size);
     return note;
 }
 
@@ -269,7 +269,7 @@ static sherd_status source_find(sherdi_peers *peers, const unsigned char *send, 
     if (index == peers->me) {
         *out = send + first_byte;
     } else if (is_shared) {
-        SHERDI_TRY(place_read(peers, index, sherdi_peers_note(peers, index)->send, &from));
+        SHERDI_TRY(address_read(peers, index, sherdi_peers_note(peers, index)->send, &from));
         *out = from + first_byte;
     } else {
         *out = half_of(peers, index) + (size_t)peers->me * part_bytes(peers);
@@ -390,7 +390,7 @@ static sherd_status all_reduce_push(sherdi_peers *peers, const sherdi_reduction_
         int            index = neighbour(peers, step);
         unsigned char *to    = NULL;
 
-        SHERDI_TRY(place_read(peers, index, sherdi_peers_note(peers, index)->recv, &to));
+        SHERDI_TRY(address_read(peers, index, sherdi_peers_note(peers, index)->recv, &to));
         peers->dsts[count++] = to + mine;
     }
     srcs_reduce(peers, args, (unsigned char *)args->recv + mine, args->slice_elems, count);
@@ -405,7 +405,7 @@ sherd_status sherdi_peers_all_reduce(sherd_world *world, const sherdi_reduction_
     if (peers->wire != NULL || (is_on_device(peers) && peers->device->is_spread)) {
         return sherdi_world_all_reduce_in_two(world, args); /* not all results are in reach */
     }
-    note.recv = place_of(peers, args->recv, note.len_bytes * (size_t)world->world_size);
+    note.recv = address_of(peers, args->recv, note.len_bytes * (size_t)world->world_size);
     SHERDI_TRY(call_begin(peers, &note));
     return sends_are_shared(peers) && recvs_are_shared(peers)
                ? all_reduce_push(peers, args, note.len_bytes)
@@ -425,7 +425,7 @@ sherd_status sherdi_peers_all_to_all(sherd_world *world, const sherdi_all_to_all
     int                  is_shared;
     size_t               piece;
 
-    note.send = place_of(peers, send, slice * (size_t)world->world_size);
+    note.send = address_of(peers, send, slice * (size_t)world->world_size);
     SHERDI_TRY(call_begin(peers, &note));
     is_shared = sends_are_shared(peers);
     piece     = is_shared ? slice : sherdi_min_size(slice, part_bytes(peers));
@@ -456,10 +456,10 @@ sherd_status sherdi_peers_broadcast(sherd_world *world, void *data, size_t len_b
     peers_note note = {.kind = CALL_BROADCAST, .detail = (uint32_t)root, .len_bytes = len_bytes};
     unsigned char *from = NULL;
 
-    note.send = place_of(peers, data, len_bytes);
+    note.send = address_of(peers, data, len_bytes);
     SHERDI_TRY(call_begin(peers, &note));
     if (sends_are_shared(peers)) {
-        SHERDI_TRY(place_read(peers, index, sherdi_peers_note(peers, index)->send, &from));
+        SHERDI_TRY(address_read(peers, index, sherdi_peers_note(peers, index)->send, &from));
         if (peers->me != index) {
             copy(peers, data, from, len_bytes);
         }

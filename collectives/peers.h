@@ -21,22 +21,22 @@
 /* A place in world memory, the same for every rank but for the part; segment 0 is "none". On a device of
  * ranks that are threads it is an address. */
 #define PEERS_ADDRESS UINT32_MAX
-typedef struct peers_place {
+typedef struct peers_address {
     uint32_t segment;      /* or PEERS_ADDRESS */
     uint64_t offset_bytes; /* or the address */
-} peers_place;
+} peers_address;
 
 /* What a rank says about its call when it comes to the first meeting of the call. */
 typedef struct peers_note {
-    uint32_t    kind;   /* world_call_kind */
-    uint32_t    detail; /* types, flags, root: whatever must be equal */
-    uint32_t    scale_bits;
-    int32_t     status; /* sherd_status of this rank, with its sentence in the mail */
-    uint64_t    len_bytes;
-    peers_place send;
-    peers_place recv;
-    uint64_t    name_hash;              /* of args->what; 0: none */
-    char        name[PEERS_NAME_BYTES]; /* its end, to be told */
+    uint32_t      kind;   /* world_call_kind */
+    uint32_t      detail; /* types, flags, root: whatever must be equal */
+    uint32_t      scale_bits;
+    int32_t       status; /* sherd_status of this rank, with its sentence in the mail */
+    uint64_t      len_bytes;
+    peers_address send;
+    peers_address recv;
+    uint64_t      name_hash;              /* of args->what; 0: none */
+    char          name[PEERS_NAME_BYTES]; /* its end, to be told */
 } peers_note;
 
 typedef struct peers_slot {
@@ -140,9 +140,10 @@ sherd_status sherdi_peers_meet_with(sherdi_peers *peers, const peers_note *note,
 const peers_note *sherdi_peers_note(const sherdi_peers *peers, int index);
 unsigned char    *sherdi_peers_mail(sherdi_peers *peers, int index);
 /** Where [data, data + len_bytes) lies in this rank's world memory; segment 0: not in it. */
-peers_place sherdi_peers_find_place(const sherdi_peers *peers, const void *data, size_t len_bytes);
+peers_address sherdi_peers_find_address(const sherdi_peers *peers, const void *data,
+                                        size_t len_bytes);
 /** A rank's memory at a place; NULL when this rank has freed its part. */
-unsigned char *sherdi_peers_at(const sherdi_peers *peers, int index, peers_place place);
+unsigned char *sherdi_peers_at(const sherdi_peers *peers, int index, peers_address address);
 
 /** Index of a rank among those of this host; -1: it is elsewhere. */
 int sherdi_peers_index(const sherdi_peers *peers, int rank);

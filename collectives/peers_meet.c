@@ -337,7 +337,8 @@ sherd_status sherdi_peers_regroup(sherd_world *world)
 
 /* -------------------------------------------------------------- memory -- */
 
-peers_place sherdi_peers_find_place(const sherdi_peers *peers, const void *data, size_t len_bytes)
+peers_address sherdi_peers_find_address(const sherdi_peers *peers, const void *data,
+                                        size_t len_bytes)
 {
     for (size_t i = 0; i < peers->segment_capacity; i++) {
         const peers_segment *segment = &peers->segments[i];
@@ -349,23 +350,23 @@ peers_place sherdi_peers_find_place(const sherdi_peers *peers, const void *data,
         begin = (uintptr_t)segment->base + (size_t)peers->me * segment->part_bytes;
         if ((uintptr_t)data >= begin && (uintptr_t)data - begin <= segment->part_bytes &&
             len_bytes <= segment->part_bytes - ((uintptr_t)data - begin)) {
-            return (peers_place){.segment      = segment->number,
-                                 .offset_bytes = (uintptr_t)data - begin};
+            return (peers_address){.segment      = segment->number,
+                                   .offset_bytes = (uintptr_t)data - begin};
         }
     }
-    return (peers_place){.segment = 0};
+    return (peers_address){.segment = 0};
 }
 
-unsigned char *sherdi_peers_at(const sherdi_peers *peers, int index, peers_place place)
+unsigned char *sherdi_peers_at(const sherdi_peers *peers, int index, peers_address address)
 {
-    if (place.segment == PEERS_ADDRESS) {
-        return (unsigned char *)(uintptr_t)place.offset_bytes;
+    if (address.segment == PEERS_ADDRESS) {
+        return (unsigned char *)(uintptr_t)address.offset_bytes;
     }
     for (size_t i = 0; i < peers->segment_capacity; i++) {
         const peers_segment *segment = &peers->segments[i];
 
-        if (segment->number == place.segment) {
-            return segment->base + (size_t)index * segment->part_bytes + place.offset_bytes;
+        if (segment->number == address.segment) {
+            return segment->base + (size_t)index * segment->part_bytes + address.offset_bytes;
         }
     }
     return NULL;

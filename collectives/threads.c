@@ -70,7 +70,7 @@ static void group_drop(thread_group *group)
     }
 }
 
-static void group_place(thread_group *group, int rank, sherd_world *world)
+static void group_set_world(thread_group *group, int rank, sherd_world *world)
 {
     (void)pthread_mutex_lock(&group->lock);
     group->worlds[rank] = world;
@@ -125,7 +125,7 @@ static void threads_close(sherd_world *world)
 {
     thread_world *self = (thread_world *)world;
 
-    group_place(self->group, world->rank, NULL);
+    group_set_world(self->group, world->rank, NULL);
     sherdi_peers_leave(&self->peers);
     sherdi_peers_device_close(&self->device);
     sherdi_peers_fini(&self->peers);
@@ -222,7 +222,7 @@ static sherd_status rank_create(thread_group *group, int rank, int world_size,
         threads_close(&self->world);
         return status;
     }
-    group_place(group, rank, &self->world);
+    group_set_world(group, rank, &self->world);
     *out = &self->world;
     return SHERD_OK;
 }

@@ -249,7 +249,7 @@ typedef struct sherdi_cpu_params {
  * The CPU backend, with threads of its own.
  *
  * Environment SHERD_ISA=scalar|avx2|avx512 in place of the machine's best; SHERD_CPU_BIND=none|auto|LIST,
- *            see kernels/cpu/places.h. Read here, once.
+ *            see kernels/cpu/binding.h. Read here, once.
  * Threads    any number may call kernels at once; one has the team, the others work alone.
  *            After fork a child runs kernels alone, and destroy does not wait for threads that it
  *            has not got.

@@ -234,7 +234,7 @@ SHERDI_FN int sherdi_norm_split(double sum, unsigned *bin, uint64_t digits[3])
     uint64_t bits;
     int      exponent;
     uint64_t fraction;
-    unsigned place;
+    unsigned low_bit;
     unsigned shift;
 
     memcpy(&bits, &sum, sizeof(bits));
@@ -246,9 +246,9 @@ SHERDI_FN int sherdi_norm_split(double sum, unsigned *bin, uint64_t digits[3])
         return 0;
     }
     fraction = (bits & 0xfffffffffffffu) | 0x10000000000000u;
-    place    = (unsigned)(exponent - 1075 - SHERDI_NORM_LOW_EXPONENT);
-    shift    = place % 32;
-    *bin     = place / 32;
+    low_bit  = (unsigned)(exponent - 1075 - SHERDI_NORM_LOW_EXPONENT);
+    shift    = low_bit % 32;
+    *bin     = low_bit / 32;
     /* 53 bits shifted by up to 31: digits 0 and 1 from the low 64, digit 2 from the rest. */
     digits[0] = (fraction << shift) & 0xffffffffu;
     digits[1] = (fraction << shift) >> 32;

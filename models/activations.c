@@ -61,7 +61,7 @@ static void *columns_from(void *base, const pieces *p, size_t elems)
     return base == NULL ? NULL : (char *)base + elems * p->elem_bytes;
 }
 
-static void layer_place(const arch *sizes, const pieces *p, room *r, layer_memory *layer)
+static void layer_lay_out(const arch *sizes, const pieces *p, room *r, layer_memory *layer)
 {
     layer->norm1 = take(r, p, p->hidden);
     if (sizes->kind == ARCH_GPT2) {
@@ -89,7 +89,7 @@ size_t model_memory_layers(const arch *sizes, const model_shape *shape)
     return shape->is_recomputed ? 1 : sizes->layers;
 }
 
-void model_memory_place(const arch *sizes, const model_shape *shape, room *r, model_memory *out)
+void model_memory_lay_out(const arch *sizes, const model_shape *shape, room *r, model_memory *out)
 {
     pieces p      = pieces_of(sizes, shape);
     size_t angles = shape->length * (sizes->hidden / sizes->heads / 2) * sizeof(float);
@@ -98,7 +98,7 @@ void model_memory_place(const arch *sizes, const model_shape *shape, room *r, mo
     for (size_t i = 0; i < model_memory_layers(sizes, shape); i++) {
         layer_memory counted;
 
-        layer_place(sizes, &p, r, out->layers == NULL ? &counted : &out->layers[i]);
+        layer_lay_out(sizes, &p, r, out->layers == NULL ? &counted : &out->layers[i]);
     }
     out->norm_last = take(r, &p, p.hidden);
     out->cosines   = room_take(r, angles);
@@ -180,15 +180,15 @@ static size_t partials_needed(const compute_limits *l, size_t rows)
     return size_max(size_max(norms, sums), slots);
 }
 
-static batch_place batch_place_of(size_t rows)
+static batch_layout batch_layout_of(size_t rows)
 {
-    batch_place place = {.inputs  = 0,
-                         .targets = rows * sizeof(int32_t),
-                         .order   = 2 * rows * sizeof(int32_t),
-                         .pieces  = padded(3 * rows * sizeof(int32_t), ROOM_ALIGN_BYTES)};
+    batch_layout layout = {.inputs  = 0,
+                           .targets = rows * sizeof(int32_t),
+                           .order   = 2 * rows * sizeof(int32_t),
+                           .pieces  = padded(3 * rows * sizeof(int32_t), ROOM_ALIGN_BYTES)};
 
-    place.most_bytes = place.pieces + (rows + rows / EMBED_PIECE_ROWS + 1) * sizeof(embed_piece);
-    return place;
+    layout.most_bytes = layout.pieces + (rows + rows / EMBED_PIECE_ROWS + 1) * sizeof(embed_piece);
+    return layout;
 }
 
 static size_t logits_rows_of(const compute_limits *l, size_t rows, size_t stride)
@@ -198,11 +198,11 @@ static size_t logits_rows_of(const compute_limits *l, size_t rows, size_t stride
     return l->keeps_logits ? rows : size_min(rows, size_max(parts, LOGITS_ROWS));
 }
 
-void cuda_scratch_place(const compute_limits *l, room *r, cuda_scratch *out)
+void cuda_scratch_lay_out(const compute_limits *l, room *r, cuda_scratch *out)
 {
     size_t rows = l->batch * l->length;
 
-    out->place         = batch_place_of(rows);
+    out->layout        = batch_layout_of(rows);
     out->logits_stride = padded(l->vocab, LOGITS_ALIGN);
     out->logits_rows   = logits_rows_of(l, rows, out->logits_stride);
     out->partials      = room_take(r, partials_needed(l, rows) * sizeof(float));
@@ -210,7 +210,7 @@ void cuda_scratch_place(const compute_limits *l, room *r, cuda_scratch *out)
     out->losses        = room_take(r, rows * sizeof(float));
     out->logits_row    = room_take(r, l->vocab * sizeof(float));
     out->loss_sum      = room_take(r, sizeof(double));
-    out->batch         = room_take(r, out->place.most_bytes);
+    out->batch         = room_take(r, out->layout.most_bytes);
     out->logits = room_take(r, out->logits_rows * out->logits_stride * dtype_bytes(l->dtype));
 }
 
@@ -221,7 +221,7 @@ static size_t cuda_bytes(const compute_limits *limits)
     room         r = {0};
     cuda_scratch s;
 
-    cuda_scratch_place(limits, &r, &s);
+    cuda_scratch_lay_out(limits, &r, &s);
     return r.used_bytes + LT_WORKSPACE_BYTES;
 }
 
@@ -236,7 +236,7 @@ static size_t bytes_count(const arch *sizes, const activations_params *params)
     room           r       = {0};
     model_memory   memory  = {0};
 
-    model_memory_place(sizes, &shape, &r, &memory);
+    model_memory_lay_out(sizes, &shape, &r, &memory);
     return r.used_bytes +
            (is_cuda ? cuda_bytes(&limits)
                     : cpu_room_of(&limits, params->threads > 0 ? params->threads : 1).bytes);

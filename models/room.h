@@ -49,7 +49,7 @@ typedef struct model_shape {
 /** Layers whose activations exist at once. */
 size_t model_memory_layers(const arch *sizes, const model_shape *shape);
 /** `out->layers` is the caller's, with room for as many; NULL when `r` only counts. */
-void model_memory_place(const arch *sizes, const model_shape *shape, room *r, model_memory *out);
+void model_memory_lay_out(const arch *sizes, const model_shape *shape, room *r, model_memory *out);
 
 /* The shapes that will come; scratch memory is allocated for them once. */
 typedef struct compute_limits {

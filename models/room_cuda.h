@@ -26,10 +26,10 @@ typedef struct embed_piece {
 } embed_piece;
 
 /* A micro-batch as it goes to the device in one copy. */
-typedef struct batch_place {
+typedef struct batch_layout {
     size_t inputs, targets, order, pieces; /* offsets in bytes; repeated tokens follow the pieces */
     size_t most_bytes;
-} batch_place;
+} batch_layout;
 
 /* One allocation of the device. */
 typedef struct cuda_scratch {
@@ -39,10 +39,10 @@ typedef struct cuda_scratch {
     unsigned char *batch;
     void          *logits; /* [logits_rows, logits_stride] */
     size_t         logits_rows, logits_stride;
-    batch_place    place;
+    batch_layout   layout;
 } cuda_scratch;
 
-void cuda_scratch_place(const compute_limits *limits, room *r, cuda_scratch *out);
+void cuda_scratch_lay_out(const compute_limits *limits, room *r, cuda_scratch *out);
 
 #ifdef __cplusplus
 }

@@ -23,15 +23,15 @@ sherd_status sherdi_extents_check(const sherdi_extent *extents, size_t num_exten
     return SHERD_OK;
 }
 
-sherd_status sherdi_extents_place(const sherdi_extent *extents, size_t num_extents, size_t slots,
-                                  size_t start_bytes, sherdi_extent *places, size_t *end_out)
+sherd_status sherdi_extents_lay_out(const sherdi_extent *extents, size_t num_extents, size_t slots,
+                                    size_t start_bytes, sherdi_extent *in_file, size_t *end_out)
 {
     size_t at_bytes = start_bytes;
 
     for (size_t i = 0; i < num_extents; i++) {
         size_t all_bytes;
 
-        places[i] = (sherdi_extent){at_bytes, extents[i].len_bytes};
+        in_file[i] = (sherdi_extent){at_bytes, extents[i].len_bytes};
         if (!sherdi_mul_fits(extents[i].len_bytes, slots, &all_bytes) ||
             !sherdi_add_fits(at_bytes, all_bytes, &at_bytes) || at_bytes > INT64_MAX) {
             return sherdi_fail(SHERD_E_INVAL, "%zu extents are more than a file holds",

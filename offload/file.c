@@ -30,8 +30,8 @@
 
 /* ---------------------------------------------------------------- places -- */
 
-size_t sherdi_file_place(const sherdi_file *file, size_t offset_bytes, int *stripe_out,
-                         size_t *offset_out)
+size_t sherdi_file_locate(const sherdi_file *file, size_t offset_bytes, int *stripe_out,
+                          size_t *offset_out)
 {
     size_t number, in_stripe;
     size_t count = (size_t)file->num_stripes;

@@ -97,8 +97,8 @@ void sherdi_ioq_pause(int stalls);
 int sherdi_file_lock(int fd);
 /** Where the byte at `offset_bytes` lies: stripe and offset there. Returns how many bytes follow
  *  it in that stripe without a gap. */
-size_t sherdi_file_place(const sherdi_file *file, size_t offset_bytes, int *stripe_out,
-                         size_t *offset_out);
+size_t sherdi_file_locate(const sherdi_file *file, size_t offset_bytes, int *stripe_out,
+                          size_t *offset_out);
 
 /** The engines. E_NOTSUP with a sentence: not built in, or the kernel does not let us. */
 sherd_status sherdi_ioq_threads_create(const sherdi_ioq_params *params, sherdi_mem *mem,

@@ -15,7 +15,7 @@ typedef struct scratch_tier {
     sherdi_ioq    *queue;
     sherdi_file   *file;
     const char    *what;
-    sherdi_extent *places;     /* [num_extents], in the file */
+    sherdi_extent *in_file;    /* [num_extents], in the file */
     unsigned char *is_written; /* [num_extents]; what never was is not read but zeroed */
 } scratch_tier;
 
@@ -28,7 +28,7 @@ static void scratch_close(sherdi_tier *tier, int is_kept)
     (void)is_kept; /* nothing that another process could find */
     sherdi_file_close(self->file, 0);
     sherdi_free(self->is_written);
-    sherdi_free(self->places);
+    sherdi_free(self->in_file);
     sherdi_free(self);
 }
 
@@ -39,7 +39,7 @@ static void scratch_start(scratch_tier *self, size_t extent, void *memory, size_
     *io = (sherdi_io){.file         = self->file,
                       .is_write     = is_write,
                       .memory       = memory,
-                      .offset_bytes = self->places[extent].offset_bytes,
+                      .offset_bytes = self->in_file[extent].offset_bytes,
                       .len_bytes    = len_bytes,
                       .what         = self->what,
                       .number       = extent};
@@ -49,7 +49,7 @@ static void scratch_start(scratch_tier *self, size_t extent, void *memory, size_
 static void scratch_read_start(sherdi_tier *tier, size_t extent, void *memory, sherdi_io *io)
 {
     scratch_tier *self      = (scratch_tier *)tier;
-    size_t        len_bytes = self->places[extent].len_bytes;
+    size_t        len_bytes = self->in_file[extent].len_bytes;
 
     if (!self->is_written[extent]) {
         memset(memory, 0, len_bytes);
@@ -63,7 +63,7 @@ static void scratch_write_start(sherdi_tier *tier, size_t extent, void *memory, 
     scratch_tier *self = (scratch_tier *)tier;
 
     self->is_written[extent] = 1;
-    scratch_start(self, extent, memory, self->places[extent].len_bytes, 1, io);
+    scratch_start(self, extent, memory, self->in_file[extent].len_bytes, 1, io);
 }
 
 static sherd_status scratch_wait(sherdi_tier *tier, sherdi_io *io)
@@ -98,14 +98,14 @@ static sherd_status scratch_open(scratch_tier *self, const sherdi_tier_params *p
     uint64_t           hash = sherdi_hash_u64((uint64_t)(uintptr_t)self, (uint64_t)getpid());
     char               name[64];
 
-    self->places =
-        sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, params->num_extents, sizeof(*self->places));
+    self->in_file =
+        sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, params->num_extents, sizeof(*self->in_file));
     self->is_written = sherdi_alloc(mem, SHERDI_MEM_CONTROL, params->num_extents);
-    if (self->places == NULL || self->is_written == NULL) {
+    if (self->in_file == NULL || self->is_written == NULL) {
         return SHERD_E_NOMEM;
     }
-    SHERDI_TRY(sherdi_extents_place(params->extents, params->num_extents, 1, 0, self->places,
-                                    &file.capacity_bytes));
+    SHERDI_TRY(sherdi_extents_lay_out(params->extents, params->num_extents, 1, 0, self->in_file,
+                                      &file.capacity_bytes));
     /* Unlinked at once; until then it differs from that of any other rank. */
     (void)snprintf(name, sizeof(name), "sherd-%016llx.scratch",
                    (unsigned long long)sherdi_hash_u64(hash, (uint64_t)sherdi_now_ns()));
@@ -136,4 +136,4 @@ static sherd_status nvme_open(const sherdi_tier_params *params, sherdi_mem *mem,
 }
 
 const sherdi_tier_kind sherdi_tier_nvme = {
-    .place = SHERDI_PLACE_STORAGE, .has_files = 1, .has_generations = 1, .open = nvme_open};
+    .space = SHERDI_SPACE_STORAGE, .has_files = 1, .has_generations = 1, .open = nvme_open};

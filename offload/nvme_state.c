@@ -23,7 +23,7 @@ void sherdi_state_slot_start(sherdi_state_tier *self, sherdi_io *io, int is_writ
     *io = (sherdi_io){.file         = len_bytes == 0 ? self->index : self->sets.sets[set].file,
                       .is_write     = is_write,
                       .memory       = memory,
-                      .offset_bytes = self->places[extent].offset_bytes + from_bytes,
+                      .offset_bytes = self->in_file[extent].offset_bytes + from_bytes,
                       .len_bytes    = len_bytes,
                       .what         = "state",
                       .number       = extent};
@@ -85,7 +85,7 @@ static void state_read_start(sherdi_tier *tier, size_t extent, void *memory, she
 {
     sherdi_state_tier        *self      = (sherdi_state_tier *)tier;
     const sherdi_state_entry *entry     = &self->now[extent];
-    size_t                    len_bytes = self->places[extent].len_bytes;
+    size_t                    len_bytes = self->in_file[extent].len_bytes;
 
     assert(!io->is_started && extent < self->num_extents);
     self->in_flight++;
@@ -108,7 +108,7 @@ sherd_status sherdi_state_contents_fail(const sherdi_state_tier *self, size_t ex
                        "%s does not hold what was written: state %zu at byte %zu (%zu bytes) has "
                        "another checksum",
                        sherdi_file_path(self->sets.sets[slot].file), extent,
-                       self->places[extent].offset_bytes, self->places[extent].len_bytes);
+                       self->in_file[extent].offset_bytes, self->in_file[extent].len_bytes);
 }
 
 static sherd_status read_check(const sherdi_state_tier *self, const sherdi_io *io)
@@ -136,7 +136,7 @@ static sherd_status read_check(const sherdi_state_tier *self, const sherdi_io *i
 static void state_write_start(sherdi_tier *tier, size_t extent, void *memory, sherdi_io *io)
 {
     sherdi_state_tier *self      = (sherdi_state_tier *)tier;
-    size_t             len_bytes = self->places[extent].len_bytes;
+    size_t             len_bytes = self->in_file[extent].len_bytes;
     uint32_t           slot      = self->sets.spare[self->tables[self->live][extent].slot];
 
     assert(!io->is_started && extent < self->num_extents);
@@ -314,7 +314,7 @@ static uint64_t state_generation(const sherdi_tier *tier)
 static sherd_status slot_checksum(sherdi_state_tier *self, size_t extent, uint32_t slot,
                                   unsigned char *memory, uint64_t *out)
 {
-    size_t                 len_bytes = self->places[extent].len_bytes;
+    size_t                 len_bytes = self->in_file[extent].len_bytes;
     sherdi_checksum_stream stream;
     sherdi_io              io = {0};
 
@@ -454,7 +454,7 @@ static void state_close(sherdi_tier *tier, int is_kept)
     sherdi_free(self->tables[1]);
     sherdi_free(self->tables[0]);
     sherdi_free(self->front);
-    sherdi_free(self->places);
+    sherdi_free(self->in_file);
     sherdi_free(self);
 }
 
@@ -479,7 +479,7 @@ static sherd_status state_lay_out(sherdi_state_tier *self, const sherdi_tier_sta
                                   size_t note_bytes)
 {
     SHERDI_TRY(sherdi_state_map_extents(params->extents, self->num_extents, note_bytes,
-                                        self->places, &self->map));
+                                        self->in_file, &self->map));
     self->sets.set_bytes = self->map.set_bytes;
     for (int i = 0; i < 2 && self->map.tail_bytes > 0; i++) {
         self->tails[i] = sherdi_alloc(self->mem, SHERDI_MEM_CONTROL, self->map.tail_bytes);
@@ -496,8 +496,8 @@ static sherd_status state_fill(sherdi_state_tier *self, const sherdi_tier_state_
     const sherdi_mem_purpose purpose = SHERDI_MEM_CONTROL;
     size_t                   table_bytes;
 
-    self->places = sherdi_alloc_array(mem, purpose, self->num_extents, sizeof(*self->places));
-    if (self->places == NULL) {
+    self->in_file = sherdi_alloc_array(mem, purpose, self->num_extents, sizeof(*self->in_file));
+    if (self->in_file == NULL) {
         return SHERD_E_NOMEM;
     }
     table_bytes = sherdi_state_table_bytes(self->num_extents);

@@ -16,7 +16,7 @@ typedef struct sherdi_state_tier {
     sherdi_state_id     id;
     int                 is_verified, is_durable;
     size_t              num_extents;
-    sherdi_extent      *places; /* [num_extents] in each set */
+    sherdi_extent      *in_file; /* [num_extents] in each set */
     sherdi_state_map    map;
     sherdi_state_front *front;     /* as in the file */
     sherdi_state_entry *tables[2]; /* [table_bytes] as in the file, where the head counts */

@@ -77,17 +77,17 @@ static void transfer_moved(sherdi_ioq *queue, sherdi_io *io, size_t len_bytes)
 int sherdi_ioq_take(sherdi_ioq *queue, sherdi_request *out)
 {
     sherdi_io *io = queue->first;
-    size_t     place_bytes;
+    size_t     in_stripe_bytes;
 
     SHERDI_SLOW_ASSERT(list_is_sound(queue));
     if (io == NULL) {
         return 0;
     }
-    *out           = (sherdi_request){.io = io, .memory = io->memory + io->started_bytes};
-    place_bytes    = sherdi_file_place(io->file, io->offset_bytes + io->started_bytes, &out->stripe,
-                                       &out->offset_bytes);
-    out->len_bytes = sherdi_min_size(io->len_bytes - io->started_bytes,
-                                     sherdi_min_size(queue->request_bytes, place_bytes));
+    *out            = (sherdi_request){.io = io, .memory = io->memory + io->started_bytes};
+    in_stripe_bytes = sherdi_file_locate(io->file, io->offset_bytes + io->started_bytes,
+                                         &out->stripe, &out->offset_bytes);
+    out->len_bytes  = sherdi_min_size(io->len_bytes - io->started_bytes,
+                                      sherdi_min_size(queue->request_bytes, in_stripe_bytes));
     io->started_bytes += out->len_bytes;
     if (io->started_bytes == io->len_bytes) {
         list_pop(queue);

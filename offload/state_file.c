@@ -62,7 +62,7 @@ size_t sherdi_tier_state_index_bytes(size_t num_extents, size_t note_bytes)
 }
 
 sherd_status sherdi_state_map_extents(const sherdi_extent *extents, size_t num_extents,
-                                      size_t note_bytes, sherdi_extent *places,
+                                      size_t note_bytes, sherdi_extent *in_file,
                                       sherdi_state_map *out)
 {
     sherdi_state_map map = {.table_bytes = sherdi_state_table_bytes(num_extents),
@@ -82,7 +82,7 @@ sherd_status sherdi_state_map_extents(const sherdi_extent *extents, size_t num_e
     map.notes_at[0]  = map.tables_at[1] + map.table_bytes;
     map.notes_at[1]  = map.notes_at[0] + map.tail_bytes;
     map.index_bytes  = map.notes_at[1] + map.tail_bytes;
-    SHERDI_TRY(sherdi_extents_place(extents, num_extents, 1, 0, places, &map.set_bytes));
+    SHERDI_TRY(sherdi_extents_lay_out(extents, num_extents, 1, 0, in_file, &map.set_bytes));
     *out = map;
     return SHERD_OK;
 }

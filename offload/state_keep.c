@@ -23,7 +23,8 @@ static size_t live_bytes(const sherdi_state_tier *self, int set)
     size_t                    len_bytes = 0;
 
     for (size_t i = 0; i < self->num_extents; i++) {
-        len_bytes += live[i].is_written && (int)live[i].slot == set ? self->places[i].len_bytes : 0;
+        len_bytes +=
+            live[i].is_written && (int)live[i].slot == set ? self->in_file[i].len_bytes : 0;
     }
     return len_bytes;
 }
@@ -121,7 +122,7 @@ static sherd_status extent_copy(sherdi_state_tier *self, size_t extent, uint32_t
                                 unsigned char *memory)
 {
     const sherdi_state_entry *live      = &live_table(self)[extent];
-    size_t                    len_bytes = self->places[extent].len_bytes;
+    size_t                    len_bytes = self->in_file[extent].len_bytes;
     sherdi_checksum_stream    stream;
 
     sherdi_checksum_begin(&stream);
@@ -289,8 +290,8 @@ void sherdi_tier_state_describe(const sherdi_tier *tier, size_t extent, sherdi_t
     const sherdi_state_entry *live = &live_table(self)[extent];
 
     assert(extent < self->num_extents);
-    *out = (sherdi_tier_slot){.offset_bytes = self->places[extent].offset_bytes,
-                              .len_bytes    = self->places[extent].len_bytes,
+    *out = (sherdi_tier_slot){.offset_bytes = self->in_file[extent].offset_bytes,
+                              .len_bytes    = self->in_file[extent].len_bytes,
                               .checksum     = live->is_written ? live->checksum : 0,
                               .is_written   = live->is_written != 0};
 }
@@ -309,14 +310,14 @@ void sherdi_tier_state_describe_file(const sherdi_tier *tier, sherdi_tier_slots_
 static sherd_status slots_check(const sherdi_state_tier *self, const sherdi_tier_slot *slots)
 {
     for (size_t i = 0; i < self->num_extents; i++) {
-        if (slots[i].offset_bytes != self->places[i].offset_bytes ||
-            slots[i].len_bytes != self->places[i].len_bytes) {
+        if (slots[i].offset_bytes != self->in_file[i].offset_bytes ||
+            slots[i].len_bytes != self->in_file[i].len_bytes) {
             return sherdi_fail(
                 SHERD_E_NOTSUP,
                 "extent %zu was kept at byte %zu with %zu bytes, and here it lies at "
                 "%zu with %zu",
-                i, slots[i].offset_bytes, slots[i].len_bytes, self->places[i].offset_bytes,
-                self->places[i].len_bytes);
+                i, slots[i].offset_bytes, slots[i].len_bytes, self->in_file[i].offset_bytes,
+                self->in_file[i].len_bytes);
         }
     }
     return SHERD_OK;

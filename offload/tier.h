@@ -17,11 +17,11 @@
 typedef struct sherdi_tier sherdi_tier;
 
 /* Where something rests, by what can address it there. */
-typedef enum sherdi_place {
-    SHERDI_PLACE_DEVICE = 0, /* the device's kernels */
-    SHERDI_PLACE_HOST,       /* the host's */
-    SHERDI_PLACE_STORAGE,    /* none: it is transferred, through buffers in host memory */
-} sherdi_place;
+typedef enum sherdi_space {
+    SHERDI_SPACE_DEVICE = 0, /* the device's kernels */
+    SHERDI_SPACE_HOST,       /* the host's */
+    SHERDI_SPACE_STORAGE,    /* none: it is transferred, through buffers in host memory */
+} sherdi_space;
 
 /* In the tier's own space; both multiples of SHERD_ALIGN_BYTES; extents do not overlap and ascend. */
 typedef struct sherdi_extent {
@@ -79,7 +79,7 @@ typedef struct sherdi_tier_params {
 
 /* A tier before it is opened: what it can do. One table each, all named in tier_list.h. */
 typedef struct sherdi_tier_kind {
-    sherdi_place place;
+    sherdi_space space;
     int          has_files; /* in folders that the configuration names; transfers take a queue */
     int          has_generations; /* state may rest in files of sherdi_tier_state_create */
     /* Contents mean nothing after this process; an extent that was never written reads as zero. NULL: of memory. */
@@ -97,7 +97,7 @@ const sherdi_tier_kind *sherdi_tier_at(size_t index);
 size_t                  sherdi_tier_index(const sherdi_tier_kind *kind);
 const char             *sherdi_tier_name(const sherdi_tier_kind *kind);
 /** The first of that place. */
-const sherdi_tier_kind *sherdi_tier_of(sherdi_place place);
+const sherdi_tier_kind *sherdi_tier_of(sherdi_space space);
 
 /* ---- state on a drive, with generations ---- */
 

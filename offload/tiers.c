@@ -3,8 +3,8 @@
 
 #include <assert.h>
 
-const sherdi_tier_kind sherdi_tier_device = {.place = SHERDI_PLACE_DEVICE};
-const sherdi_tier_kind sherdi_tier_host   = {.place = SHERDI_PLACE_HOST};
+const sherdi_tier_kind sherdi_tier_device = {.space = SHERDI_SPACE_DEVICE};
+const sherdi_tier_kind sherdi_tier_host   = {.space = SHERDI_SPACE_HOST};
 
 #define SHERDI_TIER(name, table) "|" name
 const char sherdi_tier_choices[] =
@@ -45,11 +45,11 @@ const char *sherdi_tier_name(const sherdi_tier_kind *kind)
     return TABLE[sherdi_tier_index(kind)].name;
 }
 
-const sherdi_tier_kind *sherdi_tier_of(sherdi_place place)
+const sherdi_tier_kind *sherdi_tier_of(sherdi_space space)
 {
     size_t index = 0;
 
-    while (TABLE[index].kind->place != place) {
+    while (TABLE[index].kind->space != space) {
         index++;
         assert(index < COUNT);
     }

@@ -191,7 +191,7 @@ static int power_parse(const char *text)
 /* In integers throughout, so that what is written exactly is exact. */
 size_t planning_count_parse(const char *text)
 {
-    size_t value = 0, places = 0;
+    size_t value = 0, decimals = 0;
     int    power;
 
     if (!char_is_digit(text[0]) || !digits_take(&text, digits_count(text), &value)) {
@@ -201,18 +201,18 @@ size_t planning_count_parse(const char *text)
         const char *fraction = ++text;
         size_t      written  = digits_count(text);
 
-        for (places = written; places > 0 && fraction[places - 1] == '0'; places--) {
+        for (decimals = written; decimals > 0 && fraction[decimals - 1] == '0'; decimals--) {
         }
-        if (written == 0 || !digits_take(&fraction, places, &value)) {
+        if (written == 0 || !digits_take(&fraction, decimals, &value)) {
             return 0;
         }
         text += written;
     }
     power = power_parse(text);
-    if (power < 0 || (size_t)power < places) {
+    if (power < 0 || (size_t)power < decimals) {
         return 0; /* junk, or a part of a parameter */
     }
-    for (size_t i = places; i < (size_t)power; i++) {
+    for (size_t i = decimals; i < (size_t)power; i++) {
         if (__builtin_mul_overflow(value, (size_t)10, &value)) {
             return 0;
         }

@@ -188,9 +188,9 @@ static int header_read(planning_maker *maker, const planning_file *file, const j
             continue;
         }
         if (map != NULL) {
-            const char *place_of = json_string_value(json_object_get(map, name));
+            const char *file_of = json_string_value(json_object_get(map, name));
 
-            if (place_of == NULL || strcmp(place_of, shard) != 0) {
+            if (file_of == NULL || strcmp(file_of, shard) != 0) {
                 continue;
             }
             (*matched)++;

@@ -1,24 +1,24 @@
 /* Tensors become units: names tell layers apart, since files keep tensors in the order of the alphabet. See
- * name_place(). */
+ * unit_kind_find(). */
 #include "planning/model_impl.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 /* Where a tensor belongs; in the order of forward. */
-typedef enum place {
-    PLACE_EMBEDDING = 0,
-    PLACE_LAYER,
-    PLACE_HEAD,
-} place;
+typedef enum unit_kind {
+    UNIT_EMBEDDING = 0,
+    UNIT_LAYER,
+    UNIT_HEAD,
+} unit_kind;
 
 struct planning_tensor {
-    char  *name;
-    place  at;
-    size_t layer;
-    size_t prefix_bytes, unit_bytes; /* of the name: up to the layer's number, and with it */
-    int    ndim;
-    size_t shape[SHERD_MAX_NDIM];
+    char     *name;
+    unit_kind at;
+    size_t    layer;
+    size_t    prefix_bytes, unit_bytes; /* of the name: up to the layer's number, and with it */
+    int       ndim;
+    size_t    shape[SHERD_MAX_NDIM];
 };
 
 void planning_tensors_fini(planning_tensors *list)
@@ -43,7 +43,7 @@ static int word_is(const char *word, size_t len_bytes, const char *const *words)
 
 /* A tensor of "...layers.N..." (or h, blocks, layer, block) is of layer N; of what is left, embeddings come
  * before the layers and all else after. */
-static void name_place(planning_tensor *t)
+static void unit_kind_find(planning_tensor *t)
 {
     static const char *const WORDS[] = {"layers", "h", "blocks", "layer", "block", NULL};
     const char              *word    = t->name;
@@ -55,7 +55,7 @@ static void name_place(planning_tensor *t)
 
         if (word_is(word, (size_t)(dot - word), WORDS) && digits >= 1 && digits <= 9 &&
             number[digits] == '.') {
-            t->at           = PLACE_LAYER;
+            t->at           = UNIT_LAYER;
             t->layer        = strtoul(number, NULL, 10);
             t->prefix_bytes = (size_t)(number - t->name);
             t->unit_bytes   = t->prefix_bytes + digits;
@@ -65,8 +65,8 @@ static void name_place(planning_tensor *t)
     }
     t->at = strstr(t->name, "emb") != NULL || strstr(t->name, "wte") != NULL ||
                     strstr(t->name, "wpe") != NULL
-                ? PLACE_EMBEDDING
-                : PLACE_HEAD;
+                ? UNIT_EMBEDDING
+                : UNIT_HEAD;
 }
 
 static int prefix_compare(const planning_tensor *a, const planning_tensor *b)
@@ -117,7 +117,7 @@ int planning_tensors_append(planning_maker *maker, planning_tensors *list, const
     if (ndim <= SHERD_MAX_NDIM) { /* else it is refused as a parameter */
         memcpy(t.shape, shape, (size_t)ndim * sizeof(*shape));
     }
-    name_place(&t);
+    unit_kind_find(&t);
     list->tensors[list->count++] = t;
     return 0;
 }
@@ -129,8 +129,8 @@ static int unit_add(planning_maker *maker, const planning_tensor *t)
     char *name;
     int   result;
 
-    if (t->at != PLACE_LAYER) {
-        return planning_maker_add_unit(maker, t->at == PLACE_EMBEDDING ? "embedding" : "head");
+    if (t->at != UNIT_LAYER) {
+        return planning_maker_add_unit(maker, t->at == UNIT_EMBEDDING ? "embedding" : "head");
     }
     name = strndup(t->name, t->unit_bytes);
     if (name == NULL) {
@@ -191,7 +191,7 @@ int planning_tensors_add(planning_maker *maker, planning_tensors *list)
             return -1;
         }
     }
-    return tensors[0].at == PLACE_EMBEDDING && tensors[list->count - 1].at == PLACE_HEAD
+    return tensors[0].at == UNIT_EMBEDDING && tensors[list->count - 1].at == UNIT_HEAD
                ? head_add_read(maker)
                : 0;
 }

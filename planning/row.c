@@ -103,8 +103,8 @@ static planning_offload offload_seen(const sherd_memory_report *memory)
 
 /* ----------------------------------------------------------------- engine -- */
 
-static sherd_status place_set(sherd_config *config, const char *part, const char *device,
-                              int is_pinned)
+static sherd_status device_set(sherd_config *config, const char *part, const char *device,
+                               int is_pinned)
 {
     char         key[96];
     char         value[16];
@@ -160,10 +160,10 @@ static sherd_status offload_set(const planning_request *request, planning_offloa
         status = files_unset(config);
     }
     if (status == SHERD_OK) {
-        status = place_set(config, "offload_optimizer", OFFLOADS[offload].state, is_cuda);
+        status = device_set(config, "offload_optimizer", OFFLOADS[offload].state, is_cuda);
     }
     if (status == SHERD_OK) {
-        status = place_set(config, "offload_param", OFFLOADS[offload].params, is_cuda);
+        status = device_set(config, "offload_param", OFFLOADS[offload].params, is_cuda);
     }
     if (status == SHERD_OK && offload == PLANNING_OFFLOAD_PARAMS_NVME) {
         /* else the first billion elements of each rank would rest in host memory */

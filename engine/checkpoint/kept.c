@@ -45,7 +45,7 @@ void sherdi_kept_name(int rank, int world_size, char out[SHERDI_CHECKPOINT_NAME_
 static void slots_print(sherdi_text *text, const sherdi_plan *plan, const sherdi_tier *tier)
 {
     sherdi_text_print(text, "\"extents\": [");
-    for (size_t e = 0; e < plan->num_extents[SHERDI_PLACE_STORAGE]; e++) {
+    for (size_t e = 0; e < plan->num_extents[SHERDI_SPACE_STORAGE]; e++) {
         sherdi_tier_slot slot;
 
         sherdi_tier_state_describe(tier, e, &slot);

@@ -78,7 +78,7 @@ static sherd_status extra_check(const matching *m, const sherdi_weights_tensor *
                              name);
 }
 
-static int order_by_place(const void *a, const void *b)
+static int order_by_value(const void *a, const void *b)
 {
     const sherdi_weights_given *one = a, *other = b;
     int                         value;
@@ -95,7 +95,7 @@ static int order_by_place(const void *a, const void *b)
            (one->map->first_elem < other->map->first_elem);
 }
 
-static int is_same_place(const sherdi_weights_given *a, const sherdi_weights_given *b)
+static int is_same_value(const sherdi_weights_given *a, const sherdi_weights_given *b)
 {
     return a->param == b->param &&
            (a->map->value == NULL
@@ -108,7 +108,7 @@ static sherd_status overlaps_check(const sherdi_weights_match *match)
     for (size_t i = 1; i < match->num_given; i++) {
         const sherdi_weights_given *last = &match->given[i - 1], *next = &match->given[i];
 
-        if (is_same_place(last, next) &&
+        if (is_same_value(last, next) &&
             last->map->first_elem + sherdi_weights_map_elems(last->map) > next->map->first_elem) {
             return sherdi_fail(SHERD_E_INVAL,
                                "tensors %s and %s give the same elements of parameter %s",
@@ -135,7 +135,7 @@ static sherd_status match_make(matching *m, const sherdi_weights_maps *maps)
         SHERDI_TRY(extra_check(m, &tensor));
     }
     if (m->match->num_given > 1) {
-        qsort(m->match->given, m->match->num_given, sizeof(*m->match->given), order_by_place);
+        qsort(m->match->given, m->match->num_given, sizeof(*m->match->given), order_by_value);
     }
     return overlaps_check(m->match);
 }

@@ -292,7 +292,7 @@ static sherd_status values_put(writer *x, const sherd_tensor_map *map, const flo
 }
 
 /* Elements from `at` on of the parameter's matrix, to where the file has them. */
-static void values_place(const writer *x, const sherd_tensor_map *map, size_t at, size_t count)
+static void values_transpose(const writer *x, const sherd_tensor_map *map, size_t at, size_t count)
 {
     size_t columns = map->shape[0], stride = map->shape[1];
     size_t row = at / columns, column = at % columns;
@@ -329,7 +329,7 @@ static sherd_status piece_take(writer *x, const sherd_tensor_map *map, size_t at
             return SHERD_E_NOMEM;
         }
     }
-    values_place(x, map, at, count);
+    values_transpose(x, map, at, count);
     return SHERD_OK;
 }
 

@@ -18,24 +18,24 @@
 
 /* ---- messages ---- */
 
-const char *sherdi_config_place(const sherd_config *config, sherdi_config_id id,
-                                char place[SHERDI_PLACE_BYTES])
+const char *sherdi_config_location(const sherd_config *config, sherdi_config_id id,
+                                   char location[SHERDI_LOCATION_BYTES])
 {
     const sherdi_config_entry *entry = &config->entries[id];
 
     switch (entry->origin) {
     case SHERDI_ORIGIN_FILE:
-        (void)snprintf(place, SHERDI_PLACE_BYTES, "%s:%u:%u", config->name, entry->line,
+        (void)snprintf(location, SHERDI_LOCATION_BYTES, "%s:%u:%u", config->name, entry->line,
                        entry->column);
         break;
     case SHERDI_ORIGIN_PROGRAM:
-        (void)snprintf(place, SHERDI_PLACE_BYTES, "the program");
+        (void)snprintf(location, SHERDI_LOCATION_BYTES, "the program");
         break;
     case SHERDI_ORIGIN_DEFAULT:
-        (void)snprintf(place, SHERDI_PLACE_BYTES, "default");
+        (void)snprintf(location, SHERDI_LOCATION_BYTES, "default");
         break;
     }
-    return place;
+    return location;
 }
 
 /* Keys of a file may hold anything; a message is one line. */
@@ -56,12 +56,12 @@ sherd_status sherdi_reader_say(const sherdi_config_reader *reader, const sherdi_
     va_list args;
 
     if (reader->origin == SHERDI_ORIGIN_FILE) {
-        start = snprintf(line, SHERDI_PLACE_BYTES, "%s:%u:%u: ", reader->config->name, node->line,
-                         node->column);
+        start = snprintf(line, SHERDI_LOCATION_BYTES, "%s:%u:%u: ", reader->config->name,
+                         node->line, node->column);
     } else {
-        start = snprintf(line, SHERDI_PLACE_BYTES, "set by the program: ");
+        start = snprintf(line, SHERDI_LOCATION_BYTES, "set by the program: ");
     }
-    start = start < SHERDI_PLACE_BYTES ? start : SHERDI_PLACE_BYTES - 1;
+    start = start < SHERDI_LOCATION_BYTES ? start : SHERDI_LOCATION_BYTES - 1;
     va_start(args, fmt);
     (void)vsnprintf(line + start, SHERDI_ERROR_BYTES - (size_t)start, fmt, args);
     va_end(args);

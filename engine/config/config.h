@@ -26,7 +26,7 @@ typedef struct sherdi_lamb_settings {
 /* One of the blocks offload_optimizer and offload_param. */
 typedef struct sherdi_offload_settings {
     const sherdi_tier_kind *tier;  /* the device's too where the stage has nothing to offload */
-    sherdi_place            place; /* the tier's */
+    sherdi_space            space; /* the tier's */
     int                     num_folders;
     char                    folders[SHERDI_MAX_FOLDERS][SHERDI_FOLDER_BYTES];
     int                     buffer_count;

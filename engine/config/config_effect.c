@@ -21,20 +21,20 @@ static int64_t batch_given(const sherd_config *config, sherdi_config_id id)
 }
 
 /* Where the first of the three that is given stands: one is. */
-static const char *batch_place(const sherd_config *config, char place[SHERDI_PLACE_BYTES])
+static const char *batch_location(const sherd_config *config, char location[SHERDI_LOCATION_BYTES])
 {
     sherdi_config_id id = SHERDI_CONFIG_TRAIN_BATCH;
 
     if (!sherdi_config_is_given(config, id)) {
         id = SHERDI_CONFIG_MICRO_BATCH;
     }
-    return sherdi_config_place(config, id, place);
+    return sherdi_config_location(config, id, location);
 }
 
 static sherd_status batch_check(const sherd_config *config, int world_size,
                                 const sherdi_config_batch *batch)
 {
-    char    place[SHERDI_PLACE_BYTES];
+    char    location[SHERDI_LOCATION_BYTES];
     int64_t product;
     int is_product_known = !__builtin_mul_overflow(batch->micro, batch->accumulation, &product) &&
                            !__builtin_mul_overflow(product, (int64_t)world_size, &product);
@@ -43,14 +43,14 @@ static sherd_status batch_check(const sherd_config *config, int world_size,
         return sherdi_fail(SHERD_E_INVAL,
                            "%s: the batch train_micro_batch_size_per_gpu %lld x "
                            "gradient_accumulation_steps %lld x %d ranks does not fit 32 bits",
-                           batch_place(config, place), (long long)batch->micro,
+                           batch_location(config, location), (long long)batch->micro,
                            (long long)batch->accumulation, world_size);
     }
     if (batch->micro < 1 || batch->accumulation < 1 || product != batch->train) {
         return sherdi_fail(SHERD_E_INVAL,
                            "%s: train_batch_size %lld is not train_micro_batch_size_per_gpu %lld x "
                            "gradient_accumulation_steps %lld x %d ranks; change one of them",
-                           batch_place(config, place), (long long)batch->train,
+                           batch_location(config, location), (long long)batch->train,
                            (long long)batch->micro, (long long)batch->accumulation, world_size);
     }
     return SHERD_OK;
@@ -123,13 +123,14 @@ static void effect_say(sherdi_config_effect *out, const char *origin)
 static void effect_missing(const sherd_config *config, sherdi_config_id id, const char *fix,
                            sherdi_config_effect *out)
 {
-    char place[SHERDI_PLACE_BYTES];
+    char location[SHERDI_LOCATION_BYTES];
 
     out->is_missing = 1;
     if (entry_of(config, id)->is_auto) {
         (void)snprintf(out->origin, sizeof(out->origin),
                        "%s: %s is \"auto\" and the program has not set it; %s",
-                       sherdi_config_place(config, id, place), sherdi_config_table[id].path, fix);
+                       sherdi_config_location(config, id, location), sherdi_config_table[id].path,
+                       fix);
     } else {
         (void)snprintf(out->origin, sizeof(out->origin), "%s: %s is not there; %s", config->name,
                        sherdi_config_table[id].path, fix);
@@ -263,7 +264,7 @@ void sherdi_config_effective(const sherd_config *config, int world_size, sherdi_
         return;
     }
     out->value = entry->value;
-    (void)sherdi_config_place(config, id, out->origin);
+    (void)sherdi_config_location(config, id, out->origin);
     if (id == SHERDI_CONFIG_SUB_GROUP && entry->value.integer == 0) {
         out->value = sherdi_config_table[id].standard; /* a block has elements */
         effect_say(out, "derived: 0 is read as the default");

@@ -170,9 +170,9 @@ int sherdi_config_same(const sherdi_config_key *key, const sherdi_config_value *
                        const sherdi_config_value *b);
 
 /** Where the value of `id` was given, for messages: "ds.json:3:5", "the program". */
-#define SHERDI_PLACE_BYTES 320
-const char *sherdi_config_place(const sherd_config *config, sherdi_config_id id,
-                                char place[SHERDI_PLACE_BYTES]);
+#define SHERDI_LOCATION_BYTES 320
+const char *sherdi_config_location(const sherd_config *config, sherdi_config_id id,
+                                   char location[SHERDI_LOCATION_BYTES]);
 
 /* ---- reading ---- */
 

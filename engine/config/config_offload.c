@@ -34,7 +34,7 @@ static const sherdi_tier_kind *tier_named(const sherd_config *config, const offl
 
 static int is_offloaded(const sherd_config *config, const offload_keys *keys)
 {
-    return tier_named(config, keys)->place != SHERDI_PLACE_DEVICE;
+    return tier_named(config, keys)->space != SHERDI_SPACE_DEVICE;
 }
 
 /* ---- checks ---- */
@@ -44,14 +44,14 @@ static sherd_status block_check(const sherd_config *config, const offload_keys *
 {
     const sherdi_config_alias *alias = config->entries[keys->device].alias;
     const sherdi_tier_kind    *tier  = tier_named(config, keys);
-    char                       place[SHERDI_PLACE_BYTES];
+    char                       location[SHERDI_LOCATION_BYTES];
     char                       sentence[96];
 
     if (alias != NULL && config->entries[keys->block].origin != SHERDI_ORIGIN_DEFAULT) {
         return sherdi_fail(
             SHERD_E_INVAL,
             "%s: %s and the block %s that replaced it are both there; keep the block",
-            sherdi_config_place(config, keys->device, place), alias->path,
+            sherdi_config_location(config, keys->device, location), alias->path,
             sherdi_config_table[keys->block].path);
     }
     if (tier->has_files && !sherdi_config_is_given(config, keys->path) &&
@@ -154,7 +154,7 @@ static void block_resolve(const sherd_config *config, const offload_keys *keys, 
                           (config->entries[SHERDI_CONFIG_STAGE].origin == SHERDI_ORIGIN_PROGRAM ||
                            config->entries[keys->device].origin == SHERDI_ORIGIN_PROGRAM);
     }
-    out->place = out->tier->place;
+    out->space = out->tier->space;
     if (out->tier->has_files) {
         folders_resolve(config, keys->path, out);
     }

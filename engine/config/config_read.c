@@ -49,14 +49,14 @@ static sherd_status entry_contest(const sherdi_config_reader *reader, const give
 {
     const sherdi_config_entry *entry = &reader->config->entries[given->id];
     const char                *name  = entry_name(reader->config, given->id);
-    char                       place[SHERDI_PLACE_BYTES];
+    char                       location[SHERDI_LOCATION_BYTES];
 
     *keep_out = 0;
-    (void)sherdi_config_place(reader->config, given->id, place);
+    (void)sherdi_config_location(reader->config, given->id, location);
     if (entry->origin == SHERDI_ORIGIN_FILE && reader->origin == SHERDI_ORIGIN_FILE) {
         return sherdi_reader_say(reader, given->node, SHERD_E_INVAL,
                                  "%s says what %s (%s) has said; keep one of them", given->path,
-                                 name, place);
+                                 name, location);
     }
     if (entry->origin != SHERDI_ORIGIN_FILE || entry->is_auto || reader->is_override) {
         return SHERD_OK;
@@ -68,7 +68,7 @@ static sherd_status entry_contest(const sherdi_config_reader *reader, const give
                : sherdi_reader_say(reader, given->node, SHERD_E_INVAL,
                                    "%s is %s at %s, and the program gives %.*s; remove one, or set "
                                    "\"!%s\" to override the file",
-                                   name, entry->written, place, (int)given->node->lexeme_bytes,
+                                   name, entry->written, location, (int)given->node->lexeme_bytes,
                                    given->node->lexeme, given->path);
 }
 

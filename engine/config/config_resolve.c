@@ -14,18 +14,18 @@
 sherd_status sherdi_config_key_fail(const sherd_config *config, sherdi_config_id id,
                                     const char *sentence)
 {
-    char place[SHERDI_PLACE_BYTES];
+    char location[SHERDI_LOCATION_BYTES];
 
-    return sherdi_fail(SHERD_E_INVAL, "%s: %s %s", sherdi_config_place(config, id, place),
+    return sherdi_fail(SHERD_E_INVAL, "%s: %s %s", sherdi_config_location(config, id, location),
                        sherdi_config_table[id].path, sentence);
 }
 
 sherd_status sherdi_config_key_warn(sherd_config *config, sherdi_config_id id, const char *sentence)
 {
-    char place[SHERDI_PLACE_BYTES];
+    char location[SHERDI_LOCATION_BYTES];
     char line[SHERDI_ERROR_BYTES];
 
-    (void)snprintf(line, sizeof(line), "%s: %s %s", sherdi_config_place(config, id, place),
+    (void)snprintf(line, sizeof(line), "%s: %s %s", sherdi_config_location(config, id, location),
                    sherdi_config_table[id].path, sentence);
     return sherdi_config_warn(config, line);
 }
@@ -34,14 +34,14 @@ sherd_status sherdi_config_key_warn(sherd_config *config, sherdi_config_id id, c
 
 static sherd_status precision_check(const sherd_config *config)
 {
-    char other[SHERDI_PLACE_BYTES];
-    char sentence[SHERDI_PLACE_BYTES + 64];
+    char other[SHERDI_LOCATION_BYTES];
+    char sentence[SHERDI_LOCATION_BYTES + 64];
 
     if (sherdi_config_is_on(config, SHERDI_CONFIG_FP16_ENABLED) &&
         sherdi_config_is_on(config, SHERDI_CONFIG_BF16_ENABLED)) {
         (void)snprintf(sentence, sizeof(sentence),
                        "and bf16.enabled (%s) are both true; switch one off",
-                       sherdi_config_place(config, SHERDI_CONFIG_BF16_ENABLED, other));
+                       sherdi_config_location(config, SHERDI_CONFIG_BF16_ENABLED, other));
         return sherdi_config_key_fail(config, SHERDI_CONFIG_FP16_ENABLED, sentence);
     }
     if (sherdi_config_is_on(config, SHERDI_CONFIG_FP16_ENABLED) &&

@@ -32,7 +32,7 @@ typedef struct open_use {
 typedef struct rank_state {
     sherdi_order order;
     history      histories[SHERDI_LANES];
-    sherdi_cells places[SHERDI_PLACES_OF_BYTES];
+    sherdi_cells buffers[SHERDI_BUFFERS_AND_FILES];
     uint32_t    *last;  /* by thread of this rank: the number of the last operation */
     uint32_t    *host;  /* clock of the calling thread */
     uint32_t    *start; /* ... of the operation */
@@ -419,18 +419,18 @@ static sherd_status conflict_fail(const sherdi_hazard *hazard, const sherdi_touc
     int  is_between = rank_of(hazard, &touch->who) != rank_of(hazard, &conflict->earlier);
     char later[256];
     char earlier[256];
-    char place[64];
+    char name[64];
 
     toucher_text(hazard, &touch->who, owner, later, sizeof(later));
     toucher_text(hazard, &conflict->earlier, owner, earlier, sizeof(earlier));
-    if (params->place_name == NULL) {
-        (void)snprintf(place, sizeof(place), "place %d", where);
+    if (params->where_name == NULL) {
+        (void)snprintf(name, sizeof(name), "place %d", where);
     } else {
-        (void)snprintf(place, sizeof(place), "%s", params->place_name(params->ctx, where));
+        (void)snprintf(name, sizeof(name), "%s", params->where_name(params->ctx, where));
     }
     return sherdi_fail(SHERD_E_STATE, "%s %s bytes that %s still %s (%s, %zu bytes at %zu); %s",
                        later, touch->is_write ? "writes" : "reads", earlier,
-                       conflict->was_write ? "writes" : "reads", place,
+                       conflict->was_write ? "writes" : "reads", name,
                        conflict->end - conflict->begin, conflict->begin,
                        is_between ? "no call in between meets with what both have to be behind"
                                   : "nothing orders them");
@@ -461,7 +461,7 @@ static sherd_status ranges_enter(sherdi_hazard *hazard, const doing *doing,
         if (uses_conflict(&hazard->ranks[owner], range->where, &touch, &conflict)) {
             return conflict_fail(hazard, &touch, owner, range->where, &conflict);
         }
-        SHERDI_TRY(sherdi_cells_touch(&hazard->ranks[owner].places[range->where], &hazard->readers,
+        SHERDI_TRY(sherdi_cells_touch(&hazard->ranks[owner].buffers[range->where], &hazard->readers,
                                       &touch, &conflict));
         if (conflict.earlier.number != 0) {
             return conflict_fail(hazard, &touch, owner, range->where, &conflict);
@@ -534,8 +534,8 @@ static sherd_status rank_open(sherdi_hazard *hazard, rank_state *rank)
     rank->host = sherdi_alloc_array(hazard->mem, SHERDI_MEM_CONTROL, entries, sizeof(*rank->host));
     rank->start =
         sherdi_alloc_array(hazard->mem, SHERDI_MEM_CONTROL, entries, sizeof(*rank->start));
-    for (int at = 0; at < SHERDI_PLACES_OF_BYTES; at++) {
-        SHERDI_TRY(sherdi_cells_open(&rank->places[at], &hazard->readers));
+    for (int at = 0; at < SHERDI_BUFFERS_AND_FILES; at++) {
+        SHERDI_TRY(sherdi_cells_open(&rank->buffers[at], &hazard->readers));
     }
     return rank->last == NULL || rank->host == NULL || rank->start == NULL ? SHERD_E_NOMEM
                                                                            : SHERD_OK;
@@ -577,8 +577,8 @@ void sherdi_hazard_close(sherdi_hazard *hazard)
         for (int lane = 0; lane < SHERDI_LANES; lane++) {
             sherdi_free(rank->histories[lane].rows);
         }
-        for (int at = 0; at < SHERDI_PLACES_OF_BYTES; at++) {
-            sherdi_cells_close(&rank->places[at]);
+        for (int at = 0; at < SHERDI_BUFFERS_AND_FILES; at++) {
+            sherdi_cells_close(&rank->buffers[at]);
         }
         sherdi_free(rank->uses);
         sherdi_free(rank->last);

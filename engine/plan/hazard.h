@@ -30,7 +30,7 @@ typedef struct sherdi_hazard_params {
     size_t drive_room; /* transfers that may be under way at once; at least 1 */
     int uses_last; /* sherdi_hazard_end tells where a use is over; without, it is where it begins */
     const char *(*unit_name)(const void *ctx, int unit);   /* NULL: errors say the number */
-    const char *(*place_name)(const void *ctx, int where); /* ... */
+    const char *(*where_name)(const void *ctx, int where); /* ... */
     const void        *ctx;
     sherdi_hazard_drop drop;
     sherdi_lane_id     by, followed;

@@ -37,20 +37,20 @@ static void floors_follow(const sherdi_op *op, const uint64_t floors[SHERDI_LANE
     }
 }
 
-static void range_follows(const sherdi_order_place *place, const sherdi_op *op,
+static void range_follows(const sherdi_order_buffer *buffer, const sherdi_op *op,
                           const sherdi_range *range, sherdi_follows *out)
 {
-    for (size_t i = 0; i < place->count; i++) {
-        const sherdi_remembered *access = &place->accesses[i];
+    for (size_t i = 0; i < buffer->count; i++) {
+        const sherdi_remembered *access = &buffer->accesses[i];
 
         if ((access->is_write || range->access != SHERDI_READS) && overlaps(access, range) &&
             (access->lane != op->lane || op->lane == SHERDI_LANE_DRIVE)) {
             follow_add(out, access->lane, access->number);
         }
     }
-    floors_follow(op, place->write_floor, out);
+    floors_follow(op, buffer->write_floor, out);
     if (range->access != SHERDI_READS) {
-        floors_follow(op, place->read_floor, out);
+        floors_follow(op, buffer->read_floor, out);
     }
 }
 
@@ -61,38 +61,38 @@ void sherdi_order_follows(const sherdi_order *order, const sherdi_op *op, sherdi
         const sherdi_range *range = &op->uses[role];
 
         if (range->where != SHERDI_AT_NOWHERE && range->bytes > 0) {
-            range_follows(&order->places[range->where], op, range, out);
+            range_follows(&order->buffers[range->where], op, range, out);
         }
     }
 }
 
 /* Whoever follows the new access follows those that it covers and followed. */
-static void covered_forget(sherdi_order_place *place, const sherdi_op *op,
+static void covered_forget(sherdi_order_buffer *buffer, const sherdi_op *op,
                            const sherdi_range *range)
 {
     int    is_write = range->access != SHERDI_READS;
     size_t kept     = 0;
 
-    for (size_t i = 0; i < place->count; i++) {
-        const sherdi_remembered *access = &place->accesses[i];
+    for (size_t i = 0; i < buffer->count; i++) {
+        const sherdi_remembered *access = &buffer->accesses[i];
         int                      is_inside =
             access->begin >= range->offset && access->end <= range->offset + range->bytes;
         int is_older_of_lane = access->lane == op->lane && access->lane != SHERDI_LANE_DRIVE;
 
         if (!is_inside || !(is_write || (is_older_of_lane && !access->is_write))) {
-            place->accesses[kept++] = *access;
+            buffer->accesses[kept++] = *access;
         }
     }
-    place->count = kept;
+    buffer->count = kept;
 }
 
 /* Accesses of a lane lie in the order of their numbers, so the first of a lane that ends in order is its oldest. */
-static int is_in_order(const sherdi_order_place *place)
+static int is_in_order(const sherdi_order_buffer *buffer)
 {
     uint64_t last[SHERDI_LANES] = {0};
 
-    for (size_t i = 0; i < place->count; i++) {
-        const sherdi_remembered *access = &place->accesses[i];
+    for (size_t i = 0; i < buffer->count; i++) {
+        const sherdi_remembered *access = &buffer->accesses[i];
 
         if (access->number < last[access->lane] || access->begin >= access->end) {
             return 0;
@@ -103,43 +103,43 @@ static int is_in_order(const sherdi_order_place *place)
 }
 
 /* The oldest, and one of the drive's only where there is no other: those do not end in their order. */
-static void oldest_forget(sherdi_order_place *place)
+static void oldest_forget(sherdi_order_buffer *buffer)
 {
     const sherdi_remembered *oldest;
     uint64_t                *floors;
     size_t                   at = 0;
 
-    SHERDI_SLOW_ASSERT(is_in_order(place));
-    while (at < place->count && place->accesses[at].lane == SHERDI_LANE_DRIVE) {
+    SHERDI_SLOW_ASSERT(is_in_order(buffer));
+    while (at < buffer->count && buffer->accesses[at].lane == SHERDI_LANE_DRIVE) {
         at++;
     }
-    at     = at == place->count ? 0 : at;
-    oldest = &place->accesses[at];
-    floors = oldest->is_write ? place->write_floor : place->read_floor;
+    at     = at == buffer->count ? 0 : at;
+    oldest = &buffer->accesses[at];
+    floors = oldest->is_write ? buffer->write_floor : buffer->read_floor;
     if (oldest->number > floors[oldest->lane]) {
         floors[oldest->lane] = oldest->number;
     }
-    place->count--;
-    for (; at < place->count; at++) {
-        place->accesses[at] = place->accesses[at + 1];
+    buffer->count--;
+    for (; at < buffer->count; at++) {
+        buffer->accesses[at] = buffer->accesses[at + 1];
     }
 }
 
 void sherdi_order_enter(sherdi_order *order, const sherdi_op *op, uint64_t number)
 {
     for (int role = 0; role < SHERDI_USES; role++) {
-        const sherdi_range *range = &op->uses[role];
-        sherdi_order_place *place;
+        const sherdi_range  *range = &op->uses[role];
+        sherdi_order_buffer *buffer;
 
         if (range->where == SHERDI_AT_NOWHERE || range->bytes == 0) {
             continue;
         }
-        place = &order->places[range->where];
-        covered_forget(place, op, range);
-        if (place->count == SHERDI_ORDER_ACCESSES) {
-            oldest_forget(place);
+        buffer = &order->buffers[range->where];
+        covered_forget(buffer, op, range);
+        if (buffer->count == SHERDI_ORDER_ACCESSES) {
+            oldest_forget(buffer);
         }
-        place->accesses[place->count++] = (sherdi_remembered){
+        buffer->accesses[buffer->count++] = (sherdi_remembered){
             .begin    = range->offset,
             .end      = range->offset + range->bytes,
             .number   = number,
@@ -164,17 +164,17 @@ static void floor_forget(uint64_t *floor, sherdi_lane_id lane, uint64_t number)
 
 void sherdi_order_forget(sherdi_order *order, sherdi_lane_id lane, uint64_t number)
 {
-    for (int at = 0; at < SHERDI_PLACES_OF_BYTES; at++) {
-        sherdi_order_place *place = &order->places[at];
-        size_t              kept  = 0;
+    for (int at = 0; at < SHERDI_BUFFERS_AND_FILES; at++) {
+        sherdi_order_buffer *buffer = &order->buffers[at];
+        size_t               kept   = 0;
 
-        for (size_t i = 0; i < place->count; i++) {
-            if (!is_over(&place->accesses[i], lane, number)) {
-                place->accesses[kept++] = place->accesses[i];
+        for (size_t i = 0; i < buffer->count; i++) {
+            if (!is_over(&buffer->accesses[i], lane, number)) {
+                buffer->accesses[kept++] = buffer->accesses[i];
             }
         }
-        place->count = kept;
-        floor_forget(&place->read_floor[lane], lane, number);
-        floor_forget(&place->write_floor[lane], lane, number);
+        buffer->count = kept;
+        floor_forget(&buffer->read_floor[lane], lane, number);
+        floor_forget(&buffer->write_floor[lane], lane, number);
     }
 }

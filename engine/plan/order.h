@@ -17,15 +17,15 @@ typedef struct sherdi_remembered {
     int            is_write;
 } sherdi_remembered;
 
-typedef struct sherdi_order_place {
+typedef struct sherdi_order_buffer {
     sherdi_remembered accesses[SHERDI_ORDER_ACCESSES];
     size_t            count;
     uint64_t read_floor[SHERDI_LANES]; /* read, wrote all of the place, as far as is known */
     uint64_t write_floor[SHERDI_LANES];
-} sherdi_order_place;
+} sherdi_order_buffer;
 
 typedef struct sherdi_order {
-    sherdi_order_place places[SHERDI_PLACES_OF_BYTES];
+    sherdi_order_buffer buffers[SHERDI_BUFFERS_AND_FILES];
 } sherdi_order;
 
 /* By lane: the last operation to be waited for. The drive's do not end in their order: each by itself. */

@@ -95,8 +95,8 @@ static sherd_status ways_choose(sherdi_plan *plan)
     plan->has_slices       = settings->stage >= 2 || plan->is_deterministic;
     /* not with what can fail on one rank */
     plan->publishes_early = plan->machine.is_on_lane &&
-                            settings->offload_state.place != SHERDI_PLACE_STORAGE &&
-                            settings->offload_param.place != SHERDI_PLACE_STORAGE;
+                            settings->offload_state.space != SHERDI_SPACE_STORAGE &&
+                            settings->offload_param.space != SHERDI_SPACE_STORAGE;
     if (plan->is_deterministic) {
         return fixed_choose(plan);
     }
@@ -137,7 +137,7 @@ static void buffers_name(sherdi_plan *plan)
     plan->buffers[SHERDI_BUFFER_TRANSIENT].is_shared = plan->has_slices;
     /* offloaded slices come up into the gathered unit itself, and peers read them there */
     plan->buffers[SHERDI_BUFFER_GATHER].is_shared =
-        settings->stage == 3 && settings->offload_param.place != SHERDI_PLACE_DEVICE;
+        settings->stage == 3 && settings->offload_param.space != SHERDI_SPACE_DEVICE;
     plan->buffers[SHERDI_BUFFER_STATE_RING].is_pinned = settings->offload_state.pin_memory;
     plan->buffers[SHERDI_BUFFER_GRAD_RING].is_pinned  = settings->offload_state.pin_memory;
     plan->buffers[SHERDI_BUFFER_PARAM_RING].is_pinned = settings->offload_param.pin_memory;
@@ -253,8 +253,8 @@ void sherdi_plan_destroy(sherdi_plan *plan)
     sherdi_free(plan->segments);
     sherdi_free(plan->blocks);
     sherdi_free(plan->spans);
-    for (int place = 0; place < SHERDI_PLACES; place++) {
-        sherdi_free(plan->extents[place]);
+    for (int space = 0; space < SHERDI_SPACES; space++) {
+        sherdi_free(plan->extents[space]);
     }
     sherdi_free(plan->pieces);
     sherdi_free(plan->piece_extents);
@@ -320,17 +320,17 @@ static int plan_fits(const sherdi_plan *plan)
 typedef struct other_plan {
     int          stage;
     int          has_prefetch;
-    sherdi_place state, params;
+    sherdi_space state, params;
     int          world_size;
 } other_plan;
 
 #define NEED_CHARS 96
 
-static void place_set(sherdi_offload_settings *offload, sherdi_place place)
+static void space_set(sherdi_offload_settings *offload, sherdi_space space)
 {
-    if (offload->place < place) {
-        offload->place = place;
-        offload->tier  = sherdi_tier_of(place);
+    if (offload->space < space) {
+        offload->space = space;
+        offload->tier  = sherdi_tier_of(space);
     }
 }
 
@@ -358,9 +358,9 @@ static int other_fits(const sherdi_plan *plan, const sherdi_model *model, const 
         settings.prefetch_bucket_size = 0;
         settings.max_reuse_distance   = 0;
     }
-    place_set(&settings.offload_state, how->state);
-    place_set(&settings.offload_param, how->params);
-    if (how->params == SHERDI_PLACE_STORAGE) {
+    space_set(&settings.offload_state, how->state);
+    space_set(&settings.offload_param, how->params);
+    if (how->params == SHERDI_SPACE_STORAGE) {
         settings.params_in_cpu = 0;
     }
     if (sherdi_plan_create(model, &settings, 0, how->world_size, &plan->machine, plan->mem,
@@ -374,7 +374,7 @@ static int other_fits(const sherdi_plan *plan, const sherdi_model *model, const 
 }
 
 /* State in `place` at the least stage that fits. */
-static int state_place_fits(const sherdi_plan *plan, const sherdi_model *model, other_plan *how,
+static int state_space_fits(const sherdi_plan *plan, const sherdi_model *model, other_plan *how,
                             char need[NEED_CHARS])
 {
     how->stage = plan->settings.stage > 1 ? plan->settings.stage : 1;
@@ -388,21 +388,21 @@ static int state_place_fits(const sherdi_plan *plan, const sherdi_model *model, 
 }
 
 /* Offload of state, then of parameters too. */
-static int offload_fits(const sherdi_plan *plan, const sherdi_model *model, sherdi_place place,
+static int offload_fits(const sherdi_plan *plan, const sherdi_model *model, sherdi_space space,
                         char *text, size_t len_bytes)
 {
-    const char *name  = sherdi_tier_name(sherdi_tier_of(place));
-    const char *extra = place == SHERDI_PLACE_HOST ? "" : " (max_in_cpu 0)";
-    other_plan  how   = {.has_prefetch = 1, .world_size = plan->world_size, .state = place};
+    const char *name  = sherdi_tier_name(sherdi_tier_of(space));
+    const char *extra = space == SHERDI_SPACE_HOST ? "" : " (max_in_cpu 0)";
+    other_plan  how   = {.has_prefetch = 1, .world_size = plan->world_size, .state = space};
     char        need[NEED_CHARS];
 
-    if (state_place_fits(plan, model, &how, need)) {
+    if (state_space_fits(plan, model, &how, need)) {
         (void)snprintf(text, len_bytes,
                        "zero_optimization.stage %d with offload_optimizer on %s would fit (%s)",
                        how.stage, name, need);
         return 1;
     }
-    how.params = place;
+    how.params = space;
     if (other_fits(plan, model, &how, need)) {
         (void)snprintf(text, len_bytes,
                        "zero_optimization.stage 3 with offload_optimizer and offload_param%s on "
@@ -438,10 +438,10 @@ static void nearest_fit(const sherdi_plan *plan, const sherdi_model *model, char
                        need);
         return;
     }
-    if (plan->machine.has_device && offload_fits(plan, model, SHERDI_PLACE_HOST, text, len_bytes)) {
+    if (plan->machine.has_device && offload_fits(plan, model, SHERDI_SPACE_HOST, text, len_bytes)) {
         return;
     }
-    if (offload_fits(plan, model, SHERDI_PLACE_STORAGE, text, len_bytes)) {
+    if (offload_fits(plan, model, SHERDI_SPACE_STORAGE, text, len_bytes)) {
         return;
     }
     how = (other_plan){.stage = 3, .has_prefetch = 1};

@@ -15,7 +15,7 @@
 #include "kernels/backend.h"
 #include "offload/tier.h"
 
-#define SHERDI_PLACES 3 /* of sherdi_place */
+#define SHERDI_SPACES 3 /* of sherdi_space */
 
 /* Most blocks whose gradient and new values are on their way over the link at once. */
 #define SHERDI_MOST_BOUNCES 3
@@ -66,7 +66,7 @@ typedef struct sherdi_segment {
     int                 is_bound;     /* parameters live in the trainer's memory */
     int                 is_resident;  /* the whole is in the params arena on every rank */
     int                 has_master;   /* fp32 master in the state, apart from the parameter */
-    sherdi_place        param_place;  /* where the parameters rest; DEVICE when resident */
+    sherdi_space        param_space;  /* where the parameters rest; DEVICE when resident */
     size_t
         param_offset; /* arena of its place: whole when resident, else slice; none: bound, NVMe */
     size_t first_piece, num_pieces; /* on NVMe: how the slice is cut */
@@ -90,8 +90,8 @@ typedef struct sherdi_plan_unit {
     size_t gather_bytes;                   /* of its gathered segments, 0: nothing to gather */
     size_t gather_elems;                   /* ... with what lies between them */
     size_t transient_bytes;                /* of its transient gradient, 0: none */
-    size_t gather_place, transient_place;  /* its offset in the pool; SHERDI_NO_OFFSET: no bytes.
-                                              With free packing gathers of the plan lie elsewhere */
+    /* Its offsets in the pools; SHERDI_NO_OFFSET: no bytes. With free packing gathers of the plan lie elsewhere. */
+    size_t gather_pool_offset, transient_pool_offset;
     int    backward_uses; /* acquires for BACKWARD that reach its gradient, per micro-batch */
     int    is_open_ended; /* that many are listed, and any number may come (SHERD_USES_ANY): its
                              gradient is open until the micro-batch ends */
@@ -116,10 +116,10 @@ typedef struct sherdi_block {
     size_t       elems;
     size_t       stride_elems;
     size_t       first_span, num_spans;
-    sherdi_place place;        /* of its state, and where it is updated (NVMe: on the host) */
+    sherdi_space space;        /* of its state, and where it is updated (NVMe: on the host) */
     size_t       extent;       /* of its place's tier */
     size_t       state_offset; /* bytes, inside that extent */
-    sherdi_place grad_place;   /* where its slice of the gradient rests, has_slices only */
+    sherdi_space grad_space;   /* where its slice of the gradient rests, has_slices only */
     size_t       grad_offset;  /* bytes, arena of that place; NVMe: extent of the gradients' tier */
 } sherdi_block;
 
@@ -256,8 +256,8 @@ typedef struct sherdi_plan {
     sherdi_span       *spans;
     size_t             num_spans, cap_spans;
     /* Offload: extents of the state by place, of the parameters and of the gradients on NVMe. */
-    sherdi_extent *extents[SHERDI_PLACES];
-    size_t         num_extents[SHERDI_PLACES], cap_extents[SHERDI_PLACES];
+    sherdi_extent *extents[SHERDI_SPACES];
+    size_t         num_extents[SHERDI_SPACES], cap_extents[SHERDI_SPACES];
     sherdi_piece  *pieces;
     sherdi_extent *piece_extents;
     size_t         num_pieces, cap_pieces, cap_piece_extents;
@@ -398,12 +398,12 @@ sherd_status sherdi_plan_count(sherdi_plan *plan, const sherdi_model *model);
 /** Of a block's parts together. */
 size_t sherdi_plan_state_bytes(const sherdi_plan *plan, const sherdi_block *block);
 /** Where a segment's parameters rest; takes from the host's budget. */
-sherdi_place sherdi_plan_param_place(const sherdi_plan *plan, const sherdi_segment *segment,
+sherdi_space sherdi_plan_param_space(const sherdi_plan *plan, const sherdi_segment *segment,
                                      size_t *host_elems);
 /** Most elements of a block. */
 size_t sherdi_plan_block_elems(const sherdi_plan *plan);
 /** Places of all blocks' state and gradient, pieces of parameters, buffers on the way. */
-sherd_status sherdi_plan_place(sherdi_plan *plan);
+sherd_status sherdi_plan_offload_lay_out(sherdi_plan *plan);
 
 /** Seconds of a step and what a drive is rated for: given, or assumed. */
 typedef struct sherdi_plan_wear {
@@ -416,7 +416,7 @@ typedef struct sherdi_plan_wear {
 sherdi_plan_wear sherdi_plan_drive_wear(const sherdi_plan *plan);
 
 /** A part of sherdi_plan_check: extents, gradients and pieces tile what they should. */
-int sherdi_plan_places_are_valid(const sherdi_plan *plan);
+int sherdi_plan_offload_is_valid(const sherdi_plan *plan);
 
 /** Whether a window's sum stays on the device and goes down once. */
 int sherdi_plan_accumulates_on_device(const sherdi_plan *plan);

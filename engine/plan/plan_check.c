@@ -42,16 +42,16 @@ static sherd_status params_check(const sherdi_plan *plan, const sherdi_model *mo
 
         for (size_t i = 0; i < unit->num_params; i++) {
             size_t                   p       = (size_t)unit->params[i];
-            const sherdi_plan_param *place   = &plan->params[p];
-            const sherdi_segment    *segment = &plan->segments[place->segment];
+            const sherdi_plan_param *layout  = &plan->params[p];
+            const sherdi_segment    *segment = &plan->segments[layout->segment];
             size_t *end = &ends[segment->kind + (segment->is_wide ? SHERDI_SEGMENT_KINDS : 0)];
 
-            if (segment->unit != (int)u || place->offset_elems % SHERD_CHUNK_ELEMS != 0 ||
-                place->offset_elems < *end) {
+            if (segment->unit != (int)u || layout->offset_elems % SHERD_CHUNK_ELEMS != 0 ||
+                layout->offset_elems < *end) {
                 return BROKEN(plan, "parameters do not overlap and begin at chunks", "parameter",
                               p);
             }
-            *end = place->offset_elems + model->params[p].elems;
+            *end = layout->offset_elems + model->params[p].elems;
             if (*end > segment->padded_elems) {
                 return BROKEN(plan, "a parameter ends inside its segment", "parameter", p);
             }
@@ -89,7 +89,7 @@ static sherd_status arenas_check(const sherdi_plan *plan)
         size_t made = plan->has_slices ? segment->slice_elems : segment->padded_elems;
 
         if (segment->param_offset != SHERDI_NO_OFFSET &&
-            !cursor_take(segment->param_place == SHERDI_PLACE_HOST ? &host : &params,
+            !cursor_take(segment->param_space == SHERDI_SPACE_HOST ? &host : &params,
                          segment->param_offset, kept * sherdi_compute_bytes(segment))) {
             return BROKEN(plan, "parameters do not overlap in their arena", "segment", s);
         }
@@ -193,40 +193,41 @@ static sherd_status live_ranges_check(const sherdi_plan *plan, const char *name,
 static int gathered_meet(const sherdi_plan_unit *left, const sherdi_plan_unit *right)
 {
     return left->gather_bytes > 0 && right->gather_bytes > 0 &&
-           left->gather_place < right->gather_place + right->gather_bytes &&
-           right->gather_place < left->gather_place + left->gather_bytes;
+           left->gather_pool_offset < right->gather_pool_offset + right->gather_bytes &&
+           right->gather_pool_offset < left->gather_pool_offset + left->gather_bytes;
 }
 
-static int places_meet(const sherdi_plan *plan, int a, int b)
+static int units_overlap(const sherdi_plan *plan, int a, int b)
 {
     const sherdi_plan_unit *left  = &plan->units[a];
     const sherdi_plan_unit *right = &plan->units[b];
 
     return gathered_meet(left, right) ||
            (left->transient_bytes > 0 && right->transient_bytes > 0 &&
-            left->transient_place < right->transient_place + right->transient_bytes &&
-            right->transient_place < left->transient_place + left->transient_bytes);
+            left->transient_pool_offset < right->transient_pool_offset + right->transient_bytes &&
+            right->transient_pool_offset < left->transient_pool_offset + left->transient_bytes);
 }
 
 /* A unit lies inside the pools, and apart from what it reads, and that from each other. */
-static sherd_status places_check(const sherdi_plan *plan, const sherdi_model *model)
+static sherd_status pools_check(const sherdi_plan *plan, const sherdi_model *model)
 {
     for (size_t u = 0; u < plan->num_units; u++) {
         const sherdi_plan_unit  *unit = &plan->units[u];
         const sherdi_model_unit *info = &model->units[u];
 
-        if ((unit->gather_bytes > 0 && !buffer_ends_at(plan, SHERDI_BUFFER_GATHER,
-                                                       unit->gather_place + unit->gather_bytes)) ||
+        if ((unit->gather_bytes > 0 &&
+             !buffer_ends_at(plan, SHERDI_BUFFER_GATHER,
+                             unit->gather_pool_offset + unit->gather_bytes)) ||
             (unit->transient_bytes > 0 &&
              !buffer_ends_at(plan, SHERDI_BUFFER_TRANSIENT,
-                             unit->transient_place + unit->transient_bytes))) {
+                             unit->transient_pool_offset + unit->transient_bytes))) {
             return BROKEN(plan, "a unit's place lies inside its pool", "unit", u);
         }
         for (size_t i = 0; i < info->num_reads; i++) {
-            int is_apart = !places_meet(plan, (int)u, info->reads[i]);
+            int is_apart = !units_overlap(plan, (int)u, info->reads[i]);
 
             for (size_t j = 0; j < i; j++) {
-                is_apart &= !places_meet(plan, info->reads[j], info->reads[i]);
+                is_apart &= !units_overlap(plan, info->reads[j], info->reads[i]);
             }
             if (!is_apart) {
                 return BROKEN(plan, "a unit and what it reads do not overlap", "unit", u);
@@ -241,7 +242,7 @@ static sherd_status addresses_check(const sherdi_plan *plan, const sherdi_sequen
 {
     for (size_t i = 0; i < sequence->num_live_ranges && !plan->settings.free_packing; i++) {
         if (sequence->live_ranges[i].offset !=
-            plan->units[sequence->live_ranges[i].unit].gather_place) {
+            plan->units[sequence->live_ranges[i].unit].gather_pool_offset) {
             return BROKEN(plan, "a unit has one place", "gather", i);
         }
     }
@@ -271,11 +272,11 @@ sherd_status sherdi_plan_check(const sherdi_plan *plan, const sherdi_model *mode
     SHERDI_TRY(arenas_check(plan));
     SHERDI_TRY(units_check(plan));
     SHERDI_TRY(blocks_check(plan));
-    if (!sherdi_plan_places_are_valid(plan)) {
+    if (!sherdi_plan_offload_is_valid(plan)) {
         return BROKEN(plan, "extents, gradients and pieces tile what they should", "blocks",
                       plan->num_blocks);
     }
-    SHERDI_TRY(places_check(plan, model));
+    SHERDI_TRY(pools_check(plan, model));
     SHERDI_TRY(live_ranges_check(plan, "gather", plan->train.live_ranges,
                                  plan->train.num_live_ranges, SHERDI_BUFFER_GATHER));
     SHERDI_TRY(live_ranges_check(plan, "gather of eval", plan->eval.live_ranges,
@@ -348,7 +349,7 @@ static sherd_status alike_check(const sherdi_plan *first, const sherdi_plan *pla
         if (mine->unit != other->unit || mine->kind != other->kind ||
             mine->types.compute != other->types.compute || mine->types.wire != other->types.wire ||
             mine->slice_elems != other->slice_elems || mine->is_resident != other->is_resident ||
-            mine->param_place != other->param_place || mine->param_offset != other->param_offset) {
+            mine->param_space != other->param_space || mine->param_offset != other->param_offset) {
             return BROKEN(plan, "ranks have the same slices at the same places", "segment", s);
         }
     }

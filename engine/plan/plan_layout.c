@@ -51,17 +51,17 @@ static int atoms_are_whole(const sherdi_model_param *param, size_t start, size_t
 
 /* Places the unit's parameters of one kind for a given slice; the end, or SIZE_MAX when an
  * atom cannot be kept. */
-static size_t params_place(sherdi_plan *plan, const sherdi_model *model,
-                           const sherdi_model_unit *unit, int segment, size_t slice_elems)
+static size_t params_lay_out(sherdi_plan *plan, const sherdi_model *model,
+                             const sherdi_model_unit *unit, int segment, size_t slice_elems)
 {
     size_t at = 0;
 
     for (size_t i = 0; i < unit->num_params; i++) {
-        const sherdi_model_param *param = &model->params[unit->params[i]];
-        sherdi_plan_param        *place = &plan->params[unit->params[i]];
-        size_t                    tries = slice_elems / SHERD_CHUNK_ELEMS + 1;
+        const sherdi_model_param *param  = &model->params[unit->params[i]];
+        sherdi_plan_param        *layout = &plan->params[unit->params[i]];
+        size_t                    tries  = slice_elems / SHERD_CHUNK_ELEMS + 1;
 
-        if (place->segment != segment) {
+        if (layout->segment != segment) {
             continue;
         }
         while (param->atom_elems > 1 && !atoms_are_whole(param, at, slice_elems)) {
@@ -70,7 +70,7 @@ static size_t params_place(sherdi_plan *plan, const sherdi_model *model,
             }
             at += SHERD_CHUNK_ELEMS;
         }
-        place->offset_elems = at;
+        layout->offset_elems = at;
         at += sherdi_round_up(param->elems, SHERD_CHUNK_ELEMS);
     }
     return at;
@@ -82,7 +82,7 @@ static sherd_status segment_size(sherdi_plan *plan, const sherdi_model *model,
 {
     sherdi_segment *segment = &plan->segments[index];
     size_t          world   = (size_t)plan->world_size;
-    size_t          end     = params_place(plan, model, unit, index, SIZE_MAX / 2);
+    size_t          end     = params_lay_out(plan, model, unit, index, SIZE_MAX / 2);
     size_t          least   = sherdi_round_up(sherdi_div_up(end, world), SHERD_CHUNK_ELEMS);
     size_t          most    = least;
 
@@ -95,7 +95,7 @@ static sherd_status segment_size(sherdi_plan *plan, const sherdi_model *model,
     for (size_t slice = least; slice <= most; slice += SHERD_CHUNK_ELEMS) {
         size_t padded = slice * world;
 
-        if (slice > 0 && params_place(plan, model, unit, index, slice) <= padded) {
+        if (slice > 0 && params_lay_out(plan, model, unit, index, slice) <= padded) {
             segment->slice_elems  = slice;
             segment->padded_elems = padded;
             return SHERD_OK;
@@ -221,7 +221,7 @@ static size_t arena_take(sherdi_plan_buffer *arena, size_t elems, size_t elem_by
     return offset;
 }
 
-static void segment_place(sherdi_plan *plan, sherdi_segment *segment, size_t *host_elems)
+static void segment_lay_out(sherdi_plan *plan, sherdi_segment *segment, size_t *host_elems)
 {
     const sherdi_settings *settings  = &plan->settings;
     sherdi_plan_unit      *unit      = &plan->units[segment->unit];
@@ -231,17 +231,17 @@ static void segment_place(sherdi_plan *plan, sherdi_segment *segment, size_t *ho
     sherdi_plan_buffer     transient = {.bytes = unit->transient_bytes};
 
     plan->widest_bytes   = sherdi_max_size(plan->widest_bytes, elem);
-    segment->param_place = sherdi_plan_param_place(plan, segment, host_elems);
+    segment->param_space = sherdi_plan_param_space(plan, segment, host_elems);
     segment->is_resident = settings->stage < 3 || segment->kind == SHERDI_SEGMENT_PERSISTENT ||
-                           (plan->world_size == 1 && segment->param_place == SHERDI_PLACE_DEVICE);
+                           (plan->world_size == 1 && segment->param_space == SHERDI_SPACE_DEVICE);
     segment->has_gradient = !is_frozen;
     /* An fp32 parameter is the master, where both rest in the device's memory. */
     segment->has_master = !is_frozen && (segment->types.compute != SHERD_F32 || segment->is_bound ||
                                          sherdi_plan_offloads_state(plan) ||
-                                         segment->param_place != SHERDI_PLACE_DEVICE);
-    if (!segment->is_bound && segment->param_place != SHERDI_PLACE_STORAGE) {
+                                         segment->param_space != SHERDI_SPACE_DEVICE);
+    if (!segment->is_bound && segment->param_space != SHERDI_SPACE_STORAGE) {
         segment->param_offset = arena_take(
-            &plan->buffers[segment->param_place == SHERDI_PLACE_HOST ? SHERDI_BUFFER_HOST_PARAMS
+            &plan->buffers[segment->param_space == SHERDI_SPACE_HOST ? SHERDI_BUFFER_HOST_PARAMS
                                                                      : SHERDI_BUFFER_PARAMS],
             segment->is_resident ? segment->padded_elems : segment->slice_elems, elem);
     }
@@ -272,16 +272,17 @@ size_t sherdi_plan_owned(const sherdi_plan *plan, const sherdi_segment *segment,
 void sherdi_plan_held(const sherdi_plan *plan, size_t param, size_t elems, size_t *begin,
                       size_t *end)
 {
-    const sherdi_plan_param *place   = &plan->params[param];
-    const sherdi_segment    *segment = &plan->segments[place->segment];
+    const sherdi_plan_param *layout  = &plan->params[param];
+    const sherdi_segment    *segment = &plan->segments[layout->segment];
     size_t                   first   = (size_t)plan->rank * segment->slice_elems;
     size_t                   last    = first + segment->slice_elems;
 
     *begin = 0;
     *end   = elems;
     if (!segment->is_resident && !segment->is_bound) {
-        *end = last > place->offset_elems ? sherdi_min_size(last - place->offset_elems, elems) : 0;
-        *begin = place->offset_elems < first ? first - place->offset_elems : 0;
+        *end =
+            last > layout->offset_elems ? sherdi_min_size(last - layout->offset_elems, elems) : 0;
+        *begin = layout->offset_elems < first ? first - layout->offset_elems : 0;
         *begin = sherdi_min_size(*begin, *end);
     }
 }
@@ -336,19 +337,19 @@ static sherd_status block_add_spans(sherdi_plan *plan, const sherdi_model *model
 
     block->first_span = plan->num_spans;
     for (size_t i = 0; i < unit->num_params; i++) {
-        const sherdi_model_param *param = &model->params[unit->params[i]];
-        const sherdi_plan_param  *place = &plan->params[unit->params[i]];
-        size_t                    start = sherdi_max_size(place->offset_elems, first);
-        size_t end = sherdi_min_size(place->offset_elems + param->elems, first + block->elems);
+        const sherdi_model_param *param  = &model->params[unit->params[i]];
+        const sherdi_plan_param  *layout = &plan->params[unit->params[i]];
+        size_t                    start  = sherdi_max_size(layout->offset_elems, first);
+        size_t end = sherdi_min_size(layout->offset_elems + param->elems, first + block->elems);
 
-        if (place->segment != block->segment || start >= end) {
+        if (layout->segment != block->segment || start >= end) {
             continue;
         }
         SHERDI_TRY(GROW(plan, plan->spans, plan->num_spans, plan->cap_spans));
         plan->spans[plan->num_spans++] = (sherdi_span){
             .offset_elems = start - first,
             .count_elems  = end - start,
-            .first_index  = param->first_index + (start - place->offset_elems),
+            .first_index  = param->first_index + (start - layout->offset_elems),
             .param        = unit->params[i],
             .group        = param->group,
         };
@@ -369,7 +370,7 @@ static size_t blocks_count(const sherdi_plan *plan, size_t most, size_t *elems_o
         size_t                owned = sherdi_plan_owned(plan, segment, &first);
 
         if (segment->kind == SHERDI_SEGMENT_FROZEN) {
-            owned = segment->param_place == SHERDI_PLACE_STORAGE ? segment->slice_elems : 0;
+            owned = segment->param_space == SHERDI_SPACE_STORAGE ? segment->slice_elems : 0;
         }
         count += sherdi_div_up(owned, most);
         *elems_out += owned;
@@ -388,7 +389,7 @@ static const char *block_key(const sherdi_plan *plan)
         key   = "zero_optimization.offload_optimizer.buffer_size";
         least = settings->offload_state.buffer_elems;
     }
-    if (settings->offload_param.place != SHERDI_PLACE_DEVICE &&
+    if (settings->offload_param.space != SHERDI_SPACE_DEVICE &&
         settings->offload_param.buffer_elems < least) {
         key = "zero_optimization.offload_param.buffer_size";
     }
@@ -466,7 +467,7 @@ static size_t segment_device_block(const sherdi_plan *plan, const sherdi_segment
     for (size_t b = 0; b < segment->num_blocks; b++) {
         const sherdi_block *block = &plan->blocks[segment->first_block + b];
 
-        if (block->place == SHERDI_PLACE_DEVICE) {
+        if (block->space == SHERDI_SPACE_DEVICE) {
             most = sherdi_max_size(most, block->elems);
         }
     }
@@ -494,7 +495,7 @@ static void staging_size(sherdi_plan *plan)
         } else if (types->wire != made_in) {
             grads = sherdi_max_size(grads, segment->padded_elems * sherd_dtype_bytes(types->wire));
         }
-        if (segment->param_place != SHERDI_PLACE_DEVICE) {
+        if (segment->param_space != SHERDI_SPACE_DEVICE) {
             publish = sherdi_max_size(publish, segment_device_block(plan, segment) * elem);
         }
         if (segment->is_bound) {
@@ -513,11 +514,11 @@ sherd_status sherdi_plan_lay_out(sherdi_plan *plan, const sherdi_model *model)
 
     SHERDI_TRY(segments_make(plan, model));
     for (size_t s = 0; s < plan->num_segments; s++) {
-        segment_place(plan, &plan->segments[s], &host_elems);
+        segment_lay_out(plan, &plan->segments[s], &host_elems);
     }
     SHERDI_TRY(blocks_check(plan));
     SHERDI_TRY(blocks_make(plan, model));
-    SHERDI_TRY(sherdi_plan_place(plan));
+    SHERDI_TRY(sherdi_plan_offload_lay_out(plan));
     staging_size(plan);
     fill_size(plan, model);
     checkpoint_size(plan);

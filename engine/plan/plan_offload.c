@@ -13,31 +13,31 @@
 
 int sherdi_plan_offloads_state(const sherdi_plan *plan)
 {
-    return plan->settings.offload_state.place != SHERDI_PLACE_DEVICE &&
+    return plan->settings.offload_state.space != SHERDI_SPACE_DEVICE &&
            plan->settings.offload_ratio > 0;
 }
 
 int sherdi_plan_has_generations(const sherdi_plan *plan)
 {
     return plan->settings.offload_state.tier->has_generations &&
-           plan->num_extents[SHERDI_PLACE_STORAGE] > 0 &&
-           plan->num_extents[SHERDI_PLACE_DEVICE] == 0 && plan->num_extents[SHERDI_PLACE_HOST] == 0;
+           plan->num_extents[SHERDI_SPACE_STORAGE] > 0 &&
+           plan->num_extents[SHERDI_SPACE_DEVICE] == 0 && plan->num_extents[SHERDI_SPACE_HOST] == 0;
 }
 
-sherdi_place sherdi_plan_param_place(const sherdi_plan *plan, const sherdi_segment *segment,
+sherdi_space sherdi_plan_param_space(const sherdi_plan *plan, const sherdi_segment *segment,
                                      size_t *host_elems)
 {
     const sherdi_settings *settings = &plan->settings;
 
     if (settings->stage < 3 || segment->kind == SHERDI_SEGMENT_PERSISTENT || segment->is_bound) {
-        return SHERDI_PLACE_DEVICE;
+        return SHERDI_SPACE_DEVICE;
     }
-    if (settings->offload_param.place == SHERDI_PLACE_STORAGE &&
+    if (settings->offload_param.space == SHERDI_SPACE_STORAGE &&
         segment->slice_elems <= settings->params_in_cpu - *host_elems) {
         *host_elems += segment->slice_elems;
-        return SHERDI_PLACE_HOST;
+        return SHERDI_SPACE_HOST;
     }
-    return settings->offload_param.place;
+    return settings->offload_param.space;
 }
 
 size_t sherdi_plan_block_elems(const sherdi_plan *plan)
@@ -48,19 +48,19 @@ size_t sherdi_plan_block_elems(const sherdi_plan *plan)
     if (sherdi_plan_offloads_state(plan)) {
         most = sherdi_min_size(most, settings->offload_state.buffer_elems);
     }
-    if (settings->offload_param.place != SHERDI_PLACE_DEVICE) {
+    if (settings->offload_param.space != SHERDI_SPACE_DEVICE) {
         most = sherdi_min_size(most, settings->offload_param.buffer_elems);
     }
-    if (settings->offload_param.place == SHERDI_PLACE_STORAGE) {
+    if (settings->offload_param.space == SHERDI_SPACE_STORAGE) {
         return sherdi_max_size(most / PIECE_ELEMS * PIECE_ELEMS, PIECE_ELEMS);
     }
     return sherdi_max_size(most / SHERD_CHUNK_ELEMS * SHERD_CHUNK_ELEMS, SHERD_CHUNK_ELEMS);
 }
 
-/* ----------------------------------------------------------------- places -- */
+/* ----------------------------------------------------------------- spaces -- */
 
 /* Spreads the blocks that are offloaded over all of them, so that the share holds from the start. */
-static void state_places_choose(sherdi_plan *plan)
+static void state_spaces_choose(sherdi_plan *plan)
 {
     double seen      = 0;
     double offloaded = 0;
@@ -69,11 +69,11 @@ static void state_places_choose(sherdi_plan *plan)
         sherdi_block *block = &plan->blocks[b];
         double        elems = (double)block->elems;
 
-        block->place = SHERDI_PLACE_DEVICE;
+        block->space = SHERDI_SPACE_DEVICE;
         seen += elems;
         if (sherdi_plan_offloads_state(plan) &&
             offloaded + elems <= plan->settings.offload_ratio * seen) {
-            block->place = plan->settings.offload_state.place;
+            block->space = plan->settings.offload_state.space;
             offloaded += elems;
         }
     }
@@ -140,24 +140,24 @@ static sherd_status state_extents_make(sherdi_plan *plan)
     size_t most = 0;
 
     for (size_t b = 0; b < plan->num_blocks; b++) {
-        if (plan->blocks[b].place == SHERDI_PLACE_STORAGE) {
+        if (plan->blocks[b].space == SHERDI_SPACE_STORAGE) {
             most = sherdi_max_size(most, block_state_bytes(plan, &plan->blocks[b]));
         }
     }
     for (size_t b = 0; b < plan->num_blocks; b++) {
         sherdi_block   *block   = &plan->blocks[b];
-        sherdi_extent **extents = &plan->extents[block->place];
-        size_t         *count   = &plan->num_extents[block->place];
+        sherdi_extent **extents = &plan->extents[block->space];
+        size_t         *count   = &plan->num_extents[block->space];
         size_t          bytes   = block_state_bytes(plan, block);
         sherdi_extent  *last    = *count == 0 ? NULL : &(*extents)[*count - 1];
 
         block->state_offset = 0;
-        if (block->place == SHERDI_PLACE_STORAGE && last != NULL &&
+        if (block->space == SHERDI_SPACE_STORAGE && last != NULL &&
             last->len_bytes + bytes <= most) {
             block->state_offset = last->len_bytes;
             last->len_bytes += bytes;
         } else {
-            SHERDI_TRY(extent_add(plan, extents, count, &plan->cap_extents[block->place], bytes));
+            SHERDI_TRY(extent_add(plan, extents, count, &plan->cap_extents[block->space], bytes));
         }
         block->extent = *count - 1;
     }
@@ -165,7 +165,7 @@ static sherd_status state_extents_make(sherdi_plan *plan)
 }
 
 /* Where the slices of gradients rest. A segment with nothing offloaded keeps its slice in one piece. */
-static sherd_status gradients_place(sherdi_plan *plan)
+static sherd_status gradients_lay_out(sherdi_plan *plan)
 {
     size_t  *bytes      = &plan->buffers[SHERDI_BUFFER_HOST_GRADS].bytes;
     unsigned is_spilled = plan->settings.gradients_on_nvme ? 1 : 0;
@@ -179,7 +179,7 @@ static sherd_status gradients_place(sherdi_plan *plan)
         sherdi_block   *block   = &plan->blocks[b];
         sherdi_segment *segment = &plan->segments[block->segment];
 
-        segment->is_staged |= block->place != SHERDI_PLACE_DEVICE;
+        segment->is_staged |= block->space != SHERDI_SPACE_DEVICE;
     }
     for (size_t b = 0; b < plan->num_blocks; b++) {
         sherdi_block         *block   = &plan->blocks[b];
@@ -187,15 +187,15 @@ static sherd_status gradients_place(sherdi_plan *plan)
         size_t                elem    = sherdi_grad_bytes(plan, segment);
         size_t                len     = sherdi_round_up(block->elems * elem, SHERD_ALIGN_BYTES);
 
-        block->grad_place  = SHERDI_PLACE_DEVICE;
+        block->grad_space  = SHERDI_SPACE_DEVICE;
         block->grad_offset = segment->grad_offset + block->offset_elems * elem;
-        if (block->place == SHERDI_PLACE_DEVICE) {
+        if (block->space == SHERDI_SPACE_DEVICE) {
             continue;
         }
-        block->grad_place = block->place == SHERDI_PLACE_STORAGE && is_spilled
-                                ? SHERDI_PLACE_STORAGE
-                                : SHERDI_PLACE_HOST;
-        if (block->grad_place == SHERDI_PLACE_HOST) {
+        block->grad_space = block->space == SHERDI_SPACE_STORAGE && is_spilled
+                                ? SHERDI_SPACE_STORAGE
+                                : SHERDI_SPACE_HOST;
+        if (block->grad_space == SHERDI_SPACE_HOST) {
             block->grad_offset = *bytes;
             *bytes += len;
         } else {
@@ -209,7 +209,7 @@ static sherd_status gradients_place(sherdi_plan *plan)
 
 /* The device's gradient arena: what is whole, whole slices, and the blocks that rest there of a slice with
  * its staging. */
-static void device_gradients_place(sherdi_plan *plan)
+static void device_gradients_lay_out(sherdi_plan *plan)
 {
     size_t *bytes = &plan->buffers[SHERDI_BUFFER_GRADS].bytes;
 
@@ -228,7 +228,7 @@ static void device_gradients_place(sherdi_plan *plan)
             for (size_t b = 0; b < segment->num_blocks; b++) {
                 sherdi_block *block = &plan->blocks[segment->first_block + b];
 
-                if (block->grad_place == SHERDI_PLACE_DEVICE) {
+                if (block->grad_space == SHERDI_SPACE_DEVICE) {
                     block->grad_offset = *bytes;
                     *bytes += sherdi_round_up(block->elems * elem, SHERD_ALIGN_BYTES);
                 }
@@ -242,7 +242,7 @@ static void device_gradients_place(sherdi_plan *plan)
         for (size_t b = 0; b < segment->num_blocks; b++) {
             sherdi_block *block = &plan->blocks[segment->first_block + b];
 
-            block->grad_place  = SHERDI_PLACE_DEVICE;
+            block->grad_space  = SHERDI_SPACE_DEVICE;
             block->grad_offset = segment->grad_offset + (first + block->offset_elems) * elem;
         }
     }
@@ -257,7 +257,7 @@ static sherd_status pieces_make(sherdi_plan *plan)
         size_t          elem    = sherdi_compute_bytes(segment);
 
         segment->first_piece = plan->num_pieces;
-        if (segment->param_place != SHERDI_PLACE_STORAGE) {
+        if (segment->param_space != SHERDI_SPACE_STORAGE) {
             continue;
         }
         for (size_t at = 0; at < segment->slice_elems; at += most) {
@@ -301,8 +301,8 @@ static size_t bounce_grad_bytes(const sherdi_plan *plan, const sherdi_block *blo
 {
     const sherdi_types *types = &plan->segments[block->segment].types;
 
-    if (block->grad_place ==
-        SHERDI_PLACE_DEVICE) { /* down at the boundary, in the type of the update */
+    if (block->grad_space ==
+        SHERDI_SPACE_DEVICE) { /* down at the boundary, in the type of the update */
         return block->elems * sherd_dtype_bytes(types->grad);
     }
     return plan->has_accumulator ? block->elems * sherd_dtype_bytes(types->comm) : 0;
@@ -317,11 +317,11 @@ static void bounce_size(sherdi_plan *plan)
         const sherdi_block   *block   = &plan->blocks[b];
         const sherdi_segment *segment = &plan->segments[block->segment];
 
-        if (block->place == SHERDI_PLACE_DEVICE) {
+        if (block->space == SHERDI_SPACE_DEVICE) {
             continue;
         }
         grads = sherdi_max_size(grads, bounce_grad_bytes(plan, block));
-        if (segment->param_place == SHERDI_PLACE_DEVICE) {
+        if (segment->param_space == SHERDI_SPACE_DEVICE) {
             params = sherdi_max_size(params, block->elems * sherdi_compute_bytes(segment));
         }
     }
@@ -338,36 +338,36 @@ static void ring_size(sherdi_plan *plan, sherdi_buffer_id id, const sherdi_exten
     plan->buffers[id].bytes = *bytes_out * sherdi_min_size(count, (size_t)buffer_count);
 }
 
-sherd_status sherdi_plan_place(sherdi_plan *plan)
+sherd_status sherdi_plan_offload_lay_out(sherdi_plan *plan)
 {
     const sherdi_settings *settings = &plan->settings;
 
-    state_places_choose(plan);
+    state_spaces_choose(plan);
     SHERDI_TRY(state_extents_make(plan));
-    SHERDI_TRY(gradients_place(plan));
-    device_gradients_place(plan);
+    SHERDI_TRY(gradients_lay_out(plan));
+    device_gradients_lay_out(plan);
     SHERDI_TRY(pieces_make(plan));
     plan->buffers[SHERDI_BUFFER_STATE].bytes =
-        extents_end(plan->extents[SHERDI_PLACE_DEVICE], plan->num_extents[SHERDI_PLACE_DEVICE]);
+        extents_end(plan->extents[SHERDI_SPACE_DEVICE], plan->num_extents[SHERDI_SPACE_DEVICE]);
     plan->buffers[SHERDI_BUFFER_HOST_STATE].bytes =
-        extents_end(plan->extents[SHERDI_PLACE_HOST], plan->num_extents[SHERDI_PLACE_HOST]);
+        extents_end(plan->extents[SHERDI_SPACE_HOST], plan->num_extents[SHERDI_SPACE_HOST]);
     grad_staging_size(plan);
     bounce_size(plan);
-    ring_size(plan, SHERDI_BUFFER_STATE_RING, plan->extents[SHERDI_PLACE_STORAGE],
-              plan->num_extents[SHERDI_PLACE_STORAGE], settings->offload_state.buffer_count,
+    ring_size(plan, SHERDI_BUFFER_STATE_RING, plan->extents[SHERDI_SPACE_STORAGE],
+              plan->num_extents[SHERDI_SPACE_STORAGE], settings->offload_state.buffer_count,
               &plan->ring_bytes);
     ring_size(plan, SHERDI_BUFFER_PARAM_RING, plan->piece_extents, plan->num_pieces,
               settings->offload_param.buffer_count, &plan->param_ring_bytes);
     ring_size(plan, SHERDI_BUFFER_GRAD_RING, plan->grad_extents, plan->num_grad_extents,
               settings->offload_state.buffer_count, &plan->grad_ring_bytes);
     plan->index_bytes = sherdi_plan_has_generations(plan)
-                            ? sherdi_tier_state_index_bytes(plan->num_extents[SHERDI_PLACE_STORAGE],
+                            ? sherdi_tier_state_index_bytes(plan->num_extents[SHERDI_SPACE_STORAGE],
                                                             SHERDI_STATE_NOTE_BYTES)
                             : 0;
     /* a part of the state alone cannot be gone on from: no spare slots */
     plan->nvme_bytes[0] =
         (uint64_t)(sherdi_plan_has_generations(plan) ? 2 : 1) *
-        extents_end(plan->extents[SHERDI_PLACE_STORAGE], plan->num_extents[SHERDI_PLACE_STORAGE]);
+        extents_end(plan->extents[SHERDI_SPACE_STORAGE], plan->num_extents[SHERDI_SPACE_STORAGE]);
     plan->nvme_bytes[1] = extents_end(plan->piece_extents, plan->num_pieces);
     plan->nvme_bytes[2] = extents_end(plan->grad_extents, plan->num_grad_extents);
     return SHERD_OK;
@@ -390,7 +390,7 @@ static int extents_are_valid(const sherdi_extent *extents, size_t count, size_t 
 }
 
 /* The blocks of a place fill its extents one after the other. */
-static int states_are_valid(const sherdi_plan *plan, sherdi_place place)
+static int states_are_valid(const sherdi_plan *plan, sherdi_space space)
 {
     size_t extent = 0;
     size_t end    = 0;
@@ -398,10 +398,10 @@ static int states_are_valid(const sherdi_plan *plan, sherdi_place place)
     for (size_t b = 0; b < plan->num_blocks; b++) {
         const sherdi_block *block = &plan->blocks[b];
 
-        if (block->place != place) {
+        if (block->space != space) {
             continue;
         }
-        if (extent < plan->num_extents[place] && end == plan->extents[place][extent].len_bytes) {
+        if (extent < plan->num_extents[space] && end == plan->extents[space][extent].len_bytes) {
             extent++;
             end = 0;
         }
@@ -410,14 +410,14 @@ static int states_are_valid(const sherdi_plan *plan, sherdi_place place)
         }
         end += block_state_bytes(plan, block);
     }
-    return plan->num_extents[place] == 0 || (extent == plan->num_extents[place] - 1 &&
-                                             end == plan->extents[place][extent].len_bytes);
+    return plan->num_extents[space] == 0 || (extent == plan->num_extents[space] - 1 &&
+                                             end == plan->extents[space][extent].len_bytes);
 }
 
 /* Gradients of blocks in one arena lie one behind the other, those on NVMe are numbered. */
 static int gradients_are_valid(const sherdi_plan *plan)
 {
-    size_t ends[SHERDI_PLACES] = {0};
+    size_t ends[SHERDI_SPACES] = {0};
 
     for (size_t b = 0; b < plan->num_blocks; b++) {
         const sherdi_block   *block   = &plan->blocks[b];
@@ -426,18 +426,18 @@ static int gradients_are_valid(const sherdi_plan *plan)
         if (!segment->is_staged) {
             continue;
         }
-        if (block->grad_offset < ends[block->grad_place] ||
-            (block->place == SHERDI_PLACE_DEVICE) != (block->grad_place == SHERDI_PLACE_DEVICE)) {
+        if (block->grad_offset < ends[block->grad_space] ||
+            (block->space == SHERDI_SPACE_DEVICE) != (block->grad_space == SHERDI_SPACE_DEVICE)) {
             return 0;
         }
-        ends[block->grad_place] =
-            block->grad_offset + (block->grad_place == SHERDI_PLACE_STORAGE
+        ends[block->grad_space] =
+            block->grad_offset + (block->grad_space == SHERDI_SPACE_STORAGE
                                       ? 1
                                       : block->elems * sherdi_grad_bytes(plan, segment));
     }
-    return ends[SHERDI_PLACE_DEVICE] <= plan->buffers[SHERDI_BUFFER_GRADS].bytes &&
-           ends[SHERDI_PLACE_HOST] <= plan->buffers[SHERDI_BUFFER_HOST_GRADS].bytes &&
-           ends[SHERDI_PLACE_STORAGE] == plan->num_grad_extents;
+    return ends[SHERDI_SPACE_DEVICE] <= plan->buffers[SHERDI_BUFFER_GRADS].bytes &&
+           ends[SHERDI_SPACE_HOST] <= plan->buffers[SHERDI_BUFFER_HOST_GRADS].bytes &&
+           ends[SHERDI_SPACE_STORAGE] == plan->num_grad_extents;
 }
 
 /* Pieces tile the slices that rest on NVMe; those of a trainable segment are its blocks. */
@@ -457,20 +457,20 @@ static int pieces_are_valid(const sherdi_plan *plan)
             }
             at += piece->elems;
         }
-        if (at != (segment->param_place == SHERDI_PLACE_STORAGE ? segment->slice_elems : 0)) {
+        if (at != (segment->param_space == SHERDI_SPACE_STORAGE ? segment->slice_elems : 0)) {
             return 0;
         }
     }
     return 1;
 }
 
-int sherdi_plan_places_are_valid(const sherdi_plan *plan)
+int sherdi_plan_offload_is_valid(const sherdi_plan *plan)
 {
-    for (int place = 0; place < SHERDI_PLACES; place++) {
-        size_t longest = place == SHERDI_PLACE_STORAGE ? plan->ring_bytes : SIZE_MAX;
+    for (int space = 0; space < SHERDI_SPACES; space++) {
+        size_t longest = space == SHERDI_SPACE_STORAGE ? plan->ring_bytes : SIZE_MAX;
 
-        if (!extents_are_valid(plan->extents[place], plan->num_extents[place], longest) ||
-            !states_are_valid(plan, (sherdi_place)place)) {
+        if (!extents_are_valid(plan->extents[space], plan->num_extents[space], longest) ||
+            !states_are_valid(plan, (sherdi_space)space)) {
             return 0;
         }
     }

@@ -28,7 +28,7 @@ typedef struct packing {
     pack_time   *times;
     size_t       num_times, cap_times;
     pack_item  **order;  /* in which they are placed */
-    pack_item  **placed; /* by ascending offset */
+    pack_item  **packed; /* by ascending offset */
 } packing;
 
 static sherd_status packing_init(packing *p, sherdi_plan *plan, size_t num_items)
@@ -36,8 +36,8 @@ static sherd_status packing_init(packing *p, sherdi_plan *plan, size_t num_items
     *p        = (packing){.plan = plan, .num_items = num_items};
     p->items  = sherdi_alloc_array(plan->mem, SHERDI_MEM_CONTROL, num_items, sizeof(*p->items));
     p->order  = sherdi_alloc_array(plan->mem, SHERDI_MEM_CONTROL, num_items, sizeof(*p->order));
-    p->placed = sherdi_alloc_array(plan->mem, SHERDI_MEM_CONTROL, num_items, sizeof(*p->placed));
-    return p->items == NULL || p->order == NULL || p->placed == NULL ? SHERD_E_NOMEM : SHERD_OK;
+    p->packed = sherdi_alloc_array(plan->mem, SHERDI_MEM_CONTROL, num_items, sizeof(*p->packed));
+    return p->items == NULL || p->order == NULL || p->packed == NULL ? SHERD_E_NOMEM : SHERD_OK;
 }
 
 static void packing_fini(packing *p)
@@ -45,7 +45,7 @@ static void packing_fini(packing *p)
     sherdi_free(p->items);
     sherdi_free(p->times);
     sherdi_free(p->order);
-    sherdi_free(p->placed);
+    sherdi_free(p->packed);
 }
 
 static sherd_status time_add(packing *p, size_t item, size_t first, size_t last)
@@ -88,12 +88,12 @@ static int item_order(const void *a, const void *b)
 }
 
 /* At the lowest offset at which it collides with nothing that is there together with it. */
-static void item_place(packing *p, size_t num_placed, pack_item *item)
+static void item_pack(packing *p, size_t num_packed, pack_item *item)
 {
-    size_t at = num_placed;
+    size_t at = num_packed;
 
-    for (size_t i = 0; i < num_placed; i++) {
-        const pack_item *other = p->placed[i];
+    for (size_t i = 0; i < num_packed; i++) {
+        const pack_item *other = p->packed[i];
 
         if (other->offset >= item->offset + item->bytes) {
             break;
@@ -102,16 +102,16 @@ static void item_place(packing *p, size_t num_placed, pack_item *item)
             item->offset = other->offset + other->bytes;
         }
     }
-    for (; at > 0 && p->placed[at - 1]->offset > item->offset; at--) {
-        p->placed[at] = p->placed[at - 1];
+    for (; at > 0 && p->packed[at - 1]->offset > item->offset; at--) {
+        p->packed[at] = p->packed[at - 1];
     }
-    p->placed[at] = item;
+    p->packed[at] = item;
 }
 
 /* Largest first, each at its lowest offset (greedy by size; Pisarchyk and Lee 2020 find it near the optimum), those of
  * one size in the order in which they are first there: layers alternate between as many places as are there
  * together. The peak comes back in *peak. */
-static void items_place(packing *p, size_t *peak)
+static void items_pack(packing *p, size_t *peak)
 {
     for (size_t i = 0; i < p->num_items; i++) {
         p->items[i].index = i;
@@ -121,7 +121,7 @@ static void items_place(packing *p, size_t *peak)
         qsort(p->order, p->num_items, sizeof(p->order[0]), item_order);
     }
     for (size_t i = 0; i < p->num_items && p->order[i]->bytes > 0; i++) {
-        item_place(p, i, p->order[i]);
+        item_pack(p, i, p->order[i]);
         *peak = sherdi_max_size(*peak, p->order[i]->offset + p->order[i]->bytes);
     }
 }
@@ -213,12 +213,13 @@ static sherd_status units_pack(sherdi_plan *plan, const sherdi_model *model, she
         status = units_times(&p, model, pool);
     }
     if (status == SHERD_OK) {
-        items_place(&p, &plan->buffers[pool].bytes);
+        items_pack(&p, &plan->buffers[pool].bytes);
     }
     for (size_t u = 0; u < plan->num_units && status == SHERD_OK; u++) {
         size_t offset = p.items[u].bytes > 0 ? p.items[u].offset : SHERDI_NO_OFFSET;
 
-        *(is_gather ? &plan->units[u].gather_place : &plan->units[u].transient_place) = offset;
+        *(is_gather ? &plan->units[u].gather_pool_offset : &plan->units[u].transient_pool_offset) =
+            offset;
     }
     packing_fini(&p);
     return status;
@@ -238,7 +239,7 @@ static sherd_status live_ranges_pack(sherdi_plan *plan, sherdi_live_range *live_
         status           = time_add(&p, i, live_ranges[i].first, live_ranges[i].last);
     }
     if (status == SHERD_OK) {
-        items_place(&p, peak);
+        items_pack(&p, peak);
     }
     for (size_t i = 0; i < num_live_ranges && status == SHERD_OK; i++) {
         live_ranges[i].offset = p.items[i].offset;
@@ -250,7 +251,8 @@ static sherd_status live_ranges_pack(sherdi_plan *plan, sherdi_live_range *live_
 static void gathers_settle(const sherdi_plan *plan, sherdi_sequence *sequence)
 {
     for (size_t i = 0; i < sequence->num_live_ranges; i++) {
-        sequence->live_ranges[i].offset = plan->units[sequence->live_ranges[i].unit].gather_place;
+        sequence->live_ranges[i].offset =
+            plan->units[sequence->live_ranges[i].unit].gather_pool_offset;
     }
 }
 
@@ -261,7 +263,7 @@ sherd_status sherdi_plan_pack(sherdi_plan *plan, const sherdi_model *model)
     SHERDI_TRY(units_pack(plan, model, SHERDI_BUFFER_GATHER));
     SHERDI_TRY(units_pack(plan, model, SHERDI_BUFFER_TRANSIENT));
     for (size_t i = 0; i < plan->num_transients; i++) { /* a unit has one */
-        plan->transients[i].offset = plan->units[plan->transients[i].unit].transient_place;
+        plan->transients[i].offset = plan->units[plan->transients[i].unit].transient_pool_offset;
     }
     if (plan->settings.free_packing) {
         SHERDI_TRY(

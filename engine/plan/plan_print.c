@@ -342,12 +342,12 @@ static json_t *uses_json(const sherdi_plan *plan, const sherdi_op *op)
         if (use->where == SHERDI_AT_NOWHERE || use->bytes == 0) {
             continue;
         }
-        (void)json_array_append_new(
-            list, json_pack("{s:s, s:s, s:o, s:o, s:b}", "place",
-                            sherdi_place_of_bytes_name(plan, use->where), "access",
-                            sherdi_access_name((sherdi_access)use->access), "offset",
-                            json_size(use->offset), "bytes", json_size(use->bytes), "all_ranks",
-                            use->is_all_ranks));
+        (void)json_array_append_new(list, json_pack("{s:s, s:s, s:o, s:o, s:b}", "place",
+                                                    sherdi_where_name(plan, use->where), "access",
+                                                    sherdi_access_name((sherdi_access)use->access),
+                                                    "offset", json_size(use->offset), "bytes",
+                                                    json_size(use->bytes), "all_ranks",
+                                                    use->is_all_ranks));
     }
     return list;
 }

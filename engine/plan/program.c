@@ -28,12 +28,12 @@ sherdi_op sherdi_op_of_segment(const sherdi_plan *plan, sherdi_op_kind kind, she
 sherdi_op sherdi_op_of_block(const sherdi_plan *plan, sherdi_op_kind kind,
                              const sherdi_block *block)
 {
-    sherdi_op op = sherdi_op_of_segment(plan, kind, sherdi_lane_at(block->place),
+    sherdi_op op = sherdi_op_of_segment(plan, kind, sherdi_lane_at(block->space),
                                         &plan->segments[block->segment]);
 
     op.block = block;
     op.elems = block->elems;
-    op.place = block->place;
+    op.space = block->space;
     return op;
 }
 
@@ -131,11 +131,11 @@ sherd_status sherdi_program_generation(const sherdi_program *program, sherdi_op_
     size_t             bytes = 0;
     sherdi_op          op    = sherdi_op_of(kind, SHERDI_LANE_HOST);
 
-    if (plan->settings.offload_state.place != SHERDI_PLACE_STORAGE) {
+    if (plan->settings.offload_state.space != SHERDI_SPACE_STORAGE) {
         return SHERD_OK;
     }
     for (size_t e = 0; e < sherdi_ring_extents(plan, SHERDI_RING_STATE); e++) {
-        const sherdi_extent *extent = &plan->extents[SHERDI_PLACE_STORAGE][e];
+        const sherdi_extent *extent = &plan->extents[SHERDI_SPACE_STORAGE][e];
 
         bytes = sherdi_max_size(bytes, extent->offset_bytes + extent->len_bytes);
         program->progress->filled[SHERDI_RING_STATE][e].is_spare = 0;
@@ -174,7 +174,7 @@ const char *sherdi_access_name(sherdi_access access)
     return NAMES[access];
 }
 
-const char *sherdi_place_of_bytes_name(const sherdi_plan *plan, int where)
+const char *sherdi_where_name(const sherdi_plan *plan, int where)
 {
     static const char *const NAMES[] = {"trainer's parameters", "trainer's gradients",
                                         "file of state",        "file of state, written",
@@ -205,8 +205,8 @@ static ring ring_of(const sherdi_plan *plan, sherdi_ring which)
     default:
         return (ring){SHERDI_BUFFER_STATE_RING,
                       plan->ring_bytes,
-                      plan->extents[SHERDI_PLACE_STORAGE],
-                      plan->num_extents[SHERDI_PLACE_STORAGE],
+                      plan->extents[SHERDI_SPACE_STORAGE],
+                      plan->num_extents[SHERDI_SPACE_STORAGE],
                       SHERDI_AT_STATE_LIVE,
                       sherdi_plan_has_generations(plan) ? SHERDI_AT_STATE_SPARE
                                                         : SHERDI_AT_STATE_LIVE};

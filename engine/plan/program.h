@@ -68,7 +68,7 @@ enum {
     SHERDI_AT_STATE_SPARE, /* ... the one that is written */
     SHERDI_AT_PARAM_FILE,
     SHERDI_AT_GRAD_FILE,
-    SHERDI_PLACES_OF_BYTES,
+    SHERDI_BUFFERS_AND_FILES,
 };
 
 typedef enum sherdi_access {
@@ -134,7 +134,7 @@ typedef struct sherdi_op {
     size_t extent;      /* of a file */
     sherdi_ring  ring;  /* ... and whose slot it comes into, goes back from */
     int          sweep; /* of the optimizer */
-    sherdi_place place; /* whose kernels and numbers */
+    sherdi_space space; /* whose kernels and numbers */
     sherdi_range uses[SHERDI_USES];
     uint64_t     moves[SHERDI_MEDIA];
 } sherdi_op;
@@ -378,9 +378,9 @@ static inline const sherdi_segment *sherdi_unit_segment(const sherdi_plan *plan,
     return index < 0 ? NULL : &plan->segments[index];
 }
 /** The lane of the kernels that work with memory of a place. */
-static inline sherdi_lane_id sherdi_lane_at(sherdi_place place)
+static inline sherdi_lane_id sherdi_lane_at(sherdi_space space)
 {
-    return place == SHERDI_PLACE_DEVICE ? SHERDI_LANE_UPDATE : SHERDI_LANE_HOST;
+    return space == SHERDI_SPACE_DEVICE ? SHERDI_LANE_UPDATE : SHERDI_LANE_HOST;
 }
 
 /** An operation without subject and ranges. */
@@ -432,7 +432,7 @@ sherd_status sherdi_program_widen(const sherdi_program *program, const sherdi_se
 /** A block's state: where it rests, or in the slot that a walk takes. */
 sherdi_range sherdi_state_at(const sherdi_plan *plan, const sherdi_block *block);
 /** What fingerprints of a place's kernels are added to. */
-sherdi_range sherdi_fingerprint_at(const sherdi_plan *plan, sherdi_place place);
+sherdi_range sherdi_fingerprint_at(const sherdi_plan *plan, sherdi_space space);
 /** Results of kernels are zero again, so many bytes of them. */
 sherd_status sherdi_program_clear(const sherdi_program *program, size_t offset, size_t bytes);
 
@@ -457,6 +457,6 @@ const char *sherdi_lane_name(sherdi_lane_id lane);
 /** "reads", "writes", "adds". */
 const char *sherdi_access_name(sherdi_access access);
 /** "gathered units", ..., "file of state". */
-const char *sherdi_place_of_bytes_name(const sherdi_plan *plan, int where);
+const char *sherdi_where_name(const sherdi_plan *plan, int where);
 
 #endif

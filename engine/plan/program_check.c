@@ -127,7 +127,7 @@ static sherd_status bounds_check(const sherdi_plan *plan, const sherdi_op *op)
                 "%zu",
                 plan->rank, sherdi_op_kind_name(op->kind), op->segment,
                 sherdi_access_name((sherdi_access)use->access), use->bytes, use->offset,
-                sherdi_place_of_bytes_name(plan, use->where), plan->buffers[use->where].bytes);
+                sherdi_where_name(plan, use->where), plan->buffers[use->where].bytes);
         }
     }
     return SHERD_OK;
@@ -873,9 +873,9 @@ static const char *unit_name(const void *ctx, int unit)
     return ((const check *)ctx)->model->units[unit].name;
 }
 
-static const char *place_name(const void *ctx, int where)
+static const char *where_name(const void *ctx, int where)
 {
-    return sherdi_place_of_bytes_name(((const check *)ctx)->plan, where);
+    return sherdi_where_name(((const check *)ctx)->plan, where);
 }
 
 static sherd_status hazard_open(check *check, const sherdi_program_check_params *params)
@@ -884,7 +884,7 @@ static sherd_status hazard_open(check *check, const sherdi_program_check_params 
                                .uses_last  = 1,
                                .drive_room = sherdi_program_transfers(check->plan),
                                .unit_name  = unit_name,
-                               .place_name = place_name,
+                               .where_name = where_name,
                                .ctx        = check};
 
     if (params != NULL) {
@@ -960,15 +960,15 @@ static uint64_t block_hash(uint64_t hash, const sherdi_plan *plan, const sherdi_
 
     const uint64_t FIELDS[] = {
         (uint64_t)block->segment, block->offset_elems,         block->elems,
-        block->stride_elems,      (uint64_t)block->place,      block->extent,
-        block->state_offset,      (uint64_t)block->grad_place, block->grad_offset - own};
+        block->stride_elems,      (uint64_t)block->space,      block->extent,
+        block->state_offset,      (uint64_t)block->grad_space, block->grad_offset - own};
 
     return sherdi_hash_bytes(hash, FIELDS, sizeof(FIELDS));
 }
 
 static uint64_t segment_hash(uint64_t hash, const sherdi_segment *segment)
 {
-    const uint64_t FIELDS[] = {(uint64_t)segment->param_place, segment->param_offset,
+    const uint64_t FIELDS[] = {(uint64_t)segment->param_space, segment->param_offset,
                                segment->first_piece,           segment->num_pieces,
                                segment->grad_offset,           (uint64_t)segment->is_staged,
                                segment->first_block,           segment->num_blocks};
@@ -996,6 +996,6 @@ uint64_t sherdi_program_shape(const sherdi_plan *plan)
     }
     hash = extents_hash(hash, plan->piece_extents, plan->num_pieces);
     hash = extents_hash(hash, plan->grad_extents, plan->num_grad_extents);
-    return extents_hash(hash, plan->extents[SHERDI_PLACE_STORAGE],
-                        plan->num_extents[SHERDI_PLACE_STORAGE]);
+    return extents_hash(hash, plan->extents[SHERDI_SPACE_STORAGE],
+                        plan->num_extents[SHERDI_SPACE_STORAGE]);
 }

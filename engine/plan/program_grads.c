@@ -44,7 +44,8 @@ sherdi_range sherdi_program_micro_gradient(const sherdi_plan *plan, const sherdi
         return sherdi_range_of(SHERDI_BUFFER_TRANSIENT, 0, 0);
     }
     return sherdi_range_of(SHERDI_BUFFER_TRANSIENT,
-                           plan->units[segment->unit].transient_place + segment->transient_offset,
+                           plan->units[segment->unit].transient_pool_offset +
+                               segment->transient_offset,
                            segment->padded_elems * sherdi_compute_bytes(segment));
 }
 
@@ -52,17 +53,17 @@ sherdi_range sherdi_program_gradient(const sherdi_plan *plan, const sherdi_block
 {
     size_t bytes = block->elems * sherdi_grad_bytes(plan, &plan->segments[block->segment]);
 
-    if (block->grad_place == SHERDI_PLACE_STORAGE) {
+    if (block->grad_space == SHERDI_SPACE_STORAGE) {
         return sherdi_ring_slot(plan, SHERDI_RING_GRADS, block->grad_offset, bytes);
     }
-    return sherdi_range_of(block->grad_place == SHERDI_PLACE_HOST ? SHERDI_BUFFER_HOST_GRADS
+    return sherdi_range_of(block->grad_space == SHERDI_SPACE_HOST ? SHERDI_BUFFER_HOST_GRADS
                                                                   : SHERDI_BUFFER_GRADS,
                            block->grad_offset, bytes);
 }
 
 sherd_status sherdi_program_gradient_read(const sherdi_program *program, const sherdi_block *block)
 {
-    if (block->grad_place != SHERDI_PLACE_STORAGE) {
+    if (block->grad_space != SHERDI_SPACE_STORAGE) {
         return SHERD_OK;
     }
     return sherdi_program_read(program, SHERDI_RING_GRADS, block->grad_offset, block->grad_offset,
@@ -71,7 +72,7 @@ sherd_status sherdi_program_gradient_read(const sherdi_program *program, const s
 
 sherd_status sherdi_program_gradient_write(const sherdi_program *program, const sherdi_block *block)
 {
-    if (block->grad_place != SHERDI_PLACE_STORAGE) {
+    if (block->grad_space != SHERDI_SPACE_STORAGE) {
         return SHERD_OK;
     }
     return sherdi_program_write(program, SHERDI_RING_GRADS, block->grad_offset, block->grad_offset,
@@ -82,11 +83,11 @@ sherd_status sherdi_program_gradient_write(const sherdi_program *program, const 
 
 static int transients_overlap(const sherdi_plan_unit *a, const sherdi_plan_unit *b)
 {
-    return a->transient_place < b->transient_place + b->transient_bytes &&
-           b->transient_place < a->transient_place + a->transient_bytes;
+    return a->transient_pool_offset < b->transient_pool_offset + b->transient_bytes &&
+           b->transient_pool_offset < a->transient_pool_offset + a->transient_bytes;
 }
 
-static sherd_status gradient_has_no_place(const sherdi_program *program, int unit, int holder)
+static sherd_status gradient_has_no_room(const sherdi_program *program, int unit, int holder)
 {
     const char              *name  = sherdi_program_name(program, unit);
     const char              *other = sherdi_program_name(program, holder);
@@ -132,7 +133,7 @@ sherd_status sherdi_program_gradient_check(const sherdi_program *program, int un
         if ((int)u != unit && sherdi_program_has_gradient(program, (int)u) &&
             program->plan->units[u].transient_bytes > 0 &&
             transients_overlap(info, &program->plan->units[u])) {
-            return gradient_has_no_place(program, unit, (int)u);
+            return gradient_has_no_room(program, unit, (int)u);
         }
     }
     return SHERD_OK;
@@ -308,7 +309,7 @@ static sherd_status part_rest(const sherdi_program *program, const sherdi_segmen
     sherdi_range       rest = sherdi_program_gradient(plan, block);
     sherdi_op          op   = sherdi_op_of_segment(plan, SHERDI_OP_CAST, SHERDI_LANE_DOWN, segment);
 
-    if (block->grad_place == SHERDI_PLACE_DEVICE) {
+    if (block->grad_space == SHERDI_SPACE_DEVICE) {
         return add_emit(program, op, is_first, rest, segment->types.grad, part,
                         segment->types.comm);
     }
@@ -406,7 +407,7 @@ static sherd_status gradient_poison(const sherdi_program *program, int unit)
 {
     return sherdi_program_poison(program, unit,
                                  sherdi_range_of(SHERDI_BUFFER_TRANSIENT,
-                                                 program->plan->units[unit].transient_place,
+                                                 program->plan->units[unit].transient_pool_offset,
                                                  program->plan->units[unit].transient_bytes));
 }
 
@@ -521,7 +522,7 @@ static sherd_status block_zero(const sherdi_program *program, const sherdi_segme
                                const sherdi_block *block)
 {
     sherdi_op op = sherdi_op_of_segment(program->plan, SHERDI_OP_ZERO,
-                                        sherdi_lane_at(block->grad_place), segment);
+                                        sherdi_lane_at(block->grad_space), segment);
 
     sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES,
                   sherdi_program_gradient(program->plan, block));

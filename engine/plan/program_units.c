@@ -79,25 +79,25 @@ static int is_kept_for_eval(const sherdi_program *program, int unit)
 
 /* Where `unit` lies for an acquire; `step` is NULL off the plan. All live ranges of a unit are at its place, but with free
  * packing. */
-static size_t place_of(const sherdi_program *program, const sherdi_cursor *cursor,
-                       const sherdi_step_of_pass *step, int unit)
+static size_t offset_of(const sherdi_program *program, const sherdi_cursor *cursor,
+                        const sherdi_step_of_pass *step, int unit)
 {
     const sherdi_live_range *live_range =
         program->plan->settings.free_packing && step != NULL ? live_range_of(cursor, unit) : NULL;
 
-    return live_range == NULL ? program->plan->units[unit].gather_place : live_range->offset;
+    return live_range == NULL ? program->plan->units[unit].gather_pool_offset : live_range->offset;
 }
 
 /* What is held stays where it is; what nobody holds has to lie where it belongs. */
-static int is_there(const sherdi_program *program, int unit, size_t place)
+static int is_there(const sherdi_program *program, int unit, size_t offset)
 {
     const sherdi_unit_state *state = sherdi_program_unit(program, unit);
 
-    return state->is_gathered && (state->held > 0 || state->gathered_at == place);
+    return state->is_gathered && (state->held > 0 || state->gathered_at == offset);
 }
 
 /* The unit other than `unit` that is gathered inside [place, place + bytes), held ones alone or any; -1: none. */
-static int in_the_way(const sherdi_program *program, int unit, size_t place, int is_held)
+static int in_the_way(const sherdi_program *program, int unit, size_t offset, int is_held)
 {
     const sherdi_plan *plan = program->plan;
 
@@ -105,8 +105,8 @@ static int in_the_way(const sherdi_program *program, int unit, size_t place, int
         const sherdi_unit_state *state = sherdi_program_unit(program, (int)u);
 
         if ((int)u != unit && state->is_gathered && (state->held > 0 || !is_held) &&
-            state->gathered_at < place + plan->units[unit].gather_bytes &&
-            place < state->gathered_at + plan->units[u].gather_bytes) {
+            state->gathered_at < offset + plan->units[unit].gather_bytes &&
+            offset < state->gathered_at + plan->units[u].gather_bytes) {
             return (int)u;
         }
     }
@@ -114,22 +114,22 @@ static int in_the_way(const sherdi_program *program, int unit, size_t place, int
 }
 
 /* All places that an acquire needs are free of what is held: after this nothing is refused for room. */
-static sherd_status places_check(const sherdi_program *program, const sherdi_cursor *cursor,
-                                 const sherdi_step_of_pass *step, int unit, sherd_pass pass)
+static sherd_status room_check(const sherdi_program *program, const sherdi_cursor *cursor,
+                               const sherdi_step_of_pass *step, int unit, sherd_pass pass)
 {
     int reached;
 
     for (size_t n = 0; (reached = sherdi_program_reached(program->model, unit, n)) >= 0; n++) {
-        size_t place = place_of(program, cursor, step, reached);
+        size_t offset = offset_of(program, cursor, step, reached);
         int    holder;
 
         if (pass == SHERD_BACKWARD) {
             SHERDI_TRY(sherdi_program_gradient_check(program, reached));
         }
-        if (program->plan->units[reached].gather_bytes == 0 || is_there(program, reached, place)) {
+        if (program->plan->units[reached].gather_bytes == 0 || is_there(program, reached, offset)) {
             continue;
         }
-        holder = in_the_way(program, reached, place, 1);
+        holder = in_the_way(program, reached, offset, 1);
         if (holder >= 0) {
             return sherdi_fail(SHERD_E_NOMEM,
                                "unit %s: the plan gathers it to where unit %s is, which is held; "
@@ -196,7 +196,7 @@ static sherd_status piece_fetch(const sherdi_program *program, const sherdi_segm
 static sherd_status slice_fetch(const sherdi_program *program, const sherdi_segment *segment,
                                 fetch *from, sherdi_range own)
 {
-    if (segment->param_place == SHERDI_PLACE_HOST) {
+    if (segment->param_space == SHERDI_SPACE_HOST) {
         return sherdi_program_copy(
             program, SHERDI_LANE_UP, segment, own,
             sherdi_range_of(SHERDI_BUFFER_HOST_PARAMS, segment->param_offset, own.bytes));
@@ -209,18 +209,18 @@ static sherd_status slice_fetch(const sherdi_program *program, const sherdi_segm
 }
 
 static sherd_status segment_gather(const sherdi_program *program, const sherdi_segment *segment,
-                                   size_t place, fetch *from)
+                                   size_t offset, fetch *from)
 {
     const sherdi_plan *plan  = program->plan;
     size_t             elem  = sherdi_compute_bytes(segment);
     size_t             slice = segment->slice_elems * elem;
-    sherdi_range       whole = sherdi_range_of(SHERDI_BUFFER_GATHER, place + segment->gather_offset,
-                                               segment->padded_elems * elem);
-    sherdi_range       own   = whole;
-    sherdi_op          op = sherdi_op_of_segment(plan, SHERDI_OP_GATHER, SHERDI_LANE_WIRE, segment);
+    sherdi_range whole = sherdi_range_of(SHERDI_BUFFER_GATHER, offset + segment->gather_offset,
+                                         segment->padded_elems * elem);
+    sherdi_range own   = whole;
+    sherdi_op    op    = sherdi_op_of_segment(plan, SHERDI_OP_GATHER, SHERDI_LANE_WIRE, segment);
 
     op.from = op.to = segment->types.compute;
-    if (segment->param_place != SHERDI_PLACE_DEVICE) { /* was not there when the ranks last met */
+    if (segment->param_space != SHERDI_SPACE_DEVICE) { /* was not there when the ranks last met */
         own.offset += (size_t)plan->rank * slice;
         own.bytes = slice;
         SHERDI_TRY(slice_fetch(program, segment, from, own));
@@ -238,13 +238,13 @@ static sherd_status segment_gather(const sherdi_program *program, const sherdi_s
 }
 
 static sherd_status unit_gather(const sherdi_program *program, int unit, sherd_pass pass,
-                                size_t place, const sherdi_live_range *live_range)
+                                size_t offset, const sherdi_live_range *live_range)
 {
     sherdi_unit_state *state = sherdi_program_unit(program, unit);
     fetch              from  = fetch_of(program, pass, live_range);
     int                evicted;
 
-    while ((evicted = in_the_way(program, unit, place, 0)) >= 0) {
+    while ((evicted = in_the_way(program, unit, offset, 0)) >= 0) {
         sherdi_program_unit(program, evicted)->is_gathered = 0;
     }
     state->is_gathered = 0; /* until all of it is on its way */
@@ -252,11 +252,11 @@ static sherd_status unit_gather(const sherdi_program *program, int unit, sherd_p
         const sherdi_segment *segment = sherdi_unit_segment(program->plan, unit, slot);
 
         if (segment != NULL && segment->gather_offset != SHERDI_NO_OFFSET) {
-            SHERDI_TRY(segment_gather(program, segment, place, &from));
+            SHERDI_TRY(segment_gather(program, segment, offset, &from));
         }
     }
     state->is_gathered = 1;
-    state->gathered_at = place;
+    state->gathered_at = offset;
     return SHERD_OK;
 }
 
@@ -359,10 +359,10 @@ static sherd_status unit_use(const sherdi_program *program, int unit, int is_bac
 static sherd_status unit_hold(const sherdi_program *program, const sherdi_cursor *cursor,
                               const sherdi_step_of_pass *step, int unit, sherd_pass pass)
 {
-    size_t place = place_of(program, cursor, step, unit);
+    size_t offset = offset_of(program, cursor, step, unit);
 
-    if (program->plan->units[unit].gather_bytes > 0 && !is_there(program, unit, place)) {
-        SHERDI_TRY(unit_gather(program, unit, pass, place, live_range_begun(cursor, step, unit)));
+    if (program->plan->units[unit].gather_bytes > 0 && !is_there(program, unit, offset)) {
+        SHERDI_TRY(unit_gather(program, unit, pass, offset, live_range_begun(cursor, step, unit)));
     }
     sherdi_program_unit(program, unit)->held++;
     return SHERD_OK;
@@ -432,7 +432,7 @@ static sherd_status units_take(const sherdi_program *program, sherdi_cursor *cur
     const sherdi_step_of_pass *step = cursor_take(cursor, unit, pass);
     int                        reached;
 
-    SHERDI_TRY(places_check(program, cursor, step, unit, pass));
+    SHERDI_TRY(room_check(program, cursor, step, unit, pass));
     for (; (reached = sherdi_program_reached(program->model, unit, t->held)) >= 0; t->held++) {
         SHERDI_TRY(unit_hold(program, cursor, step, reached, pass));
     }

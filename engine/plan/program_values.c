@@ -83,7 +83,7 @@ static void left_count(sherdi_progress *progress, const sherdi_plan *plan, size_
     for (c = blocks_of(plan, segment, start + begin, start + end); cuts_next(&c);) {
         const sherdi_block *block = &plan->blocks[segment->first_block + c.index];
 
-        if (block->place == SHERDI_PLACE_STORAGE) {
+        if (block->space == SHERDI_SPACE_STORAGE) {
             progress->filled[SHERDI_RING_STATE][block->extent].left++;
         }
     }
@@ -140,7 +140,7 @@ static sherdi_op stretch_op(const stretch *s, sherdi_op_kind kind, sherdi_lane_i
 
     op.param = (int)s->param;
     op.part  = s->part;
-    op.place = SHERDI_PLACE_HOST;
+    op.space = SHERDI_SPACE_HOST;
     return op;
 }
 
@@ -302,10 +302,10 @@ static sherdi_range values_at(const stretch *f, size_t begin, size_t end)
 }
 
 /* To memory of a place, or from it. */
-static sherd_status bytes_move(const stretch *f, sherdi_place place, sherdi_range at,
+static sherd_status bytes_move(const stretch *f, sherdi_space space, sherdi_range at,
                                sherdi_range buffer)
 {
-    int       is_apart = place == SHERDI_PLACE_DEVICE && f->program->plan->machine.has_device;
+    int       is_apart = space == SHERDI_SPACE_DEVICE && f->program->plan->machine.has_device;
     sherdi_op op = stretch_op(f, SHERDI_OP_COPY, is_apart ? SHERDI_LANE_COMPUTE : SHERDI_LANE_HOST);
 
     at.bytes = buffer.bytes;
@@ -314,11 +314,11 @@ static sherd_status bytes_move(const stretch *f, sherdi_place place, sherdi_rang
 }
 
 /* ... in another type. The host's kernels reach all but what is on a device. */
-static sherd_status values_cast(const stretch *f, size_t begin, size_t end, sherdi_place place,
+static sherd_status values_cast(const stretch *f, size_t begin, size_t end, sherdi_space space,
                                 sherd_dtype dtype, sherdi_range at)
 {
     const sherdi_plan *plan     = f->program->plan;
-    int                is_apart = place == SHERDI_PLACE_DEVICE && plan->machine.has_device;
+    int                is_apart = space == SHERDI_SPACE_DEVICE && plan->machine.has_device;
     sherdi_op          op       = stretch_op(f, SHERDI_OP_CAST, SHERDI_LANE_HOST);
     sherdi_range       values   = values_at(f, begin, end);
     sherdi_range       near     = at;
@@ -332,11 +332,11 @@ static sherd_status values_cast(const stretch *f, size_t begin, size_t end, sher
     op.to    = f->is_put ? dtype : SHERD_F32;
     op.elems = end - begin;
     if (is_apart && !f->is_put) {
-        SHERDI_TRY(bytes_move(f, place, at, near));
+        SHERDI_TRY(bytes_move(f, space, at, near));
     }
     SHERDI_TRY(f->is_put ? sherdi_program_move(f->program, op, near, values)
                          : sherdi_program_move(f->program, op, values, near));
-    return is_apart && f->is_put ? bytes_move(f, place, at, near) : SHERD_OK;
+    return is_apart && f->is_put ? bytes_move(f, space, at, near) : SHERD_OK;
 }
 
 /* What they add to this rank's share of the fingerprint: of what is frozen, in its slice; else in what it updates. */
@@ -353,7 +353,7 @@ static sherd_status values_count(const stretch *f)
     op.index = element_index(f, own.begin);
     sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS, values_at(f, own.begin, own.end));
     sherdi_op_use(&op, SHERDI_USE_SCALARS, SHERDI_ADDS,
-                  sherdi_fingerprint_at(plan, SHERDI_PLACE_HOST));
+                  sherdi_fingerprint_at(plan, SHERDI_SPACE_HOST));
     return sherdi_program_emit(f->program, &op);
 }
 
@@ -372,7 +372,7 @@ static sherd_status state_move(const stretch *f)
 
     for (cuts c = blocks_of(plan, f->segment, f->begin, f->end); cuts_next(&c);) {
         const sherdi_block *block = &plan->blocks[f->segment->first_block + c.index];
-        int                 rests = block->place == SHERDI_PLACE_STORAGE;
+        int                 rests = block->space == SHERDI_SPACE_STORAGE;
         sherdi_range        at    = sherdi_state_at(plan, block);
         size_t              slot  = 0;
 
@@ -383,7 +383,7 @@ static sherd_status state_move(const stretch *f)
         }
         at.offset += sherdi_plan_part_offset(plan, block, f->part);
         at.offset += (c.begin - c.first) % c.grain * sizeof(float);
-        SHERDI_TRY(bytes_move(f, block->place, at, values_at(f, c.begin, c.end)));
+        SHERDI_TRY(bytes_move(f, block->space, at, values_at(f, c.begin, c.end)));
         if (rests) {
             SHERDI_TRY(slot_give(f, SHERDI_RING_STATE, block->extent, slot, is_all(f, &c)));
         }
@@ -405,7 +405,7 @@ static sherd_status pieces_move(const stretch *f)
         SHERDI_TRY(slot_take(f, SHERDI_RING_PARAMS, piece, &slot));
         at = sherdi_ring_slot(plan, SHERDI_RING_PARAMS, slot, 0);
         at.offset += (c.begin - c.first) % c.grain * sherd_dtype_bytes(dtype);
-        SHERDI_TRY(values_cast(f, c.begin, c.end, SHERDI_PLACE_STORAGE, dtype, at));
+        SHERDI_TRY(values_cast(f, c.begin, c.end, SHERDI_SPACE_STORAGE, dtype, at));
         SHERDI_TRY(slot_give(f, SHERDI_RING_PARAMS, piece, slot, is_all(f, &c)));
     }
     return SHERD_OK;
@@ -419,21 +419,21 @@ static sherd_status param_move(const stretch *f)
     sherd_dtype           dtype   = segment->types.compute;
     size_t                elem    = sherd_dtype_bytes(dtype);
     size_t first = segment->is_resident ? 0 : (size_t)plan->rank * segment->slice_elems;
-    int    where = segment->param_place == SHERDI_PLACE_HOST ? SHERDI_BUFFER_HOST_PARAMS
+    int    where = segment->param_space == SHERDI_SPACE_HOST ? SHERDI_BUFFER_HOST_PARAMS
                                                              : SHERDI_BUFFER_PARAMS;
 
     if (segment->is_bound) {
         size_t at = sherdi_trainer_offset(plan, f->program->model, f->param) +
                     (f->begin - plan->params[f->param].offset_elems) * elem;
 
-        return values_cast(f, f->begin, f->end, SHERDI_PLACE_DEVICE, dtype,
+        return values_cast(f, f->begin, f->end, SHERDI_SPACE_DEVICE, dtype,
                            sherdi_range_of(SHERDI_AT_TRAINER_DATA, at, 0));
     }
-    if (segment->param_place == SHERDI_PLACE_STORAGE) {
+    if (segment->param_space == SHERDI_SPACE_STORAGE) {
         return pieces_move(f);
     }
     return values_cast(
-        f, f->begin, f->end, segment->param_place, dtype,
+        f, f->begin, f->end, segment->param_space, dtype,
         sherdi_range_of(where, segment->param_offset + (f->begin - first) * elem, 0));
 }
 
@@ -452,7 +452,7 @@ static sherd_status fixed_gradient_move(const stretch *f)
         sherdi_range wide = sherdi_range_of(SHERDI_BUFFER_STAGING, 0, (end - at) * sizeof(float));
 
         SHERDI_TRY(sherdi_program_widen(f->program, f->segment, sums, wide));
-        SHERDI_TRY(bytes_move(f, SHERDI_PLACE_DEVICE, wide, values_at(f, at, end)));
+        SHERDI_TRY(bytes_move(f, SHERDI_SPACE_DEVICE, wide, values_at(f, at, end)));
     }
     return SHERD_OK;
 }
@@ -473,8 +473,8 @@ static sherd_status gradient_move(const stretch *f)
         at.offset += (c.begin - c.first) % c.grain * sherd_dtype_bytes(dtype);
         SHERDI_TRY(sherdi_program_gradient_read(f->program, block));
         SHERDI_TRY(dtype == SHERD_F32
-                       ? bytes_move(f, block->grad_place, at, values_at(f, c.begin, c.end))
-                       : values_cast(f, c.begin, c.end, block->grad_place, dtype, at));
+                       ? bytes_move(f, block->grad_space, at, values_at(f, c.begin, c.end))
+                       : values_cast(f, c.begin, c.end, block->grad_space, dtype, at));
     }
     return SHERD_OK;
 }

@@ -16,9 +16,9 @@
 
 #include <stddef.h>
 
-static int is_on_device(sherdi_place place)
+static int is_on_device(sherdi_space space)
 {
-    return place == SHERDI_PLACE_DEVICE;
+    return space == SHERDI_SPACE_DEVICE;
 }
 
 static sherdi_range staging_at(size_t offset, size_t bytes)
@@ -100,21 +100,21 @@ sherdi_range sherdi_state_at(const sherdi_plan *plan, const sherdi_block *block)
     size_t           bytes     = sherdi_plan_state_bytes(plan, block);
     sherdi_range     at;
 
-    if (block->place == SHERDI_PLACE_STORAGE) {
+    if (block->space == SHERDI_SPACE_STORAGE) {
         at = sherdi_ring_slot(plan, SHERDI_RING_STATE, block->extent, bytes);
         at.offset += block->state_offset;
         return at;
     }
     return sherdi_range_of(
-        BUFFERS[block->place],
-        plan->extents[block->place][block->extent].offset_bytes + block->state_offset, bytes);
+        BUFFERS[block->space],
+        plan->extents[block->space][block->extent].offset_bytes + block->state_offset, bytes);
 }
 
 /* Whether no other block shares the extent any more. */
 static int is_last_of_extent(const sherdi_plan *plan, const sherdi_block *block)
 {
     for (size_t b = block_number(plan, block) + 1; b < plan->num_blocks; b++) {
-        if (plan->blocks[b].place == block->place) {
+        if (plan->blocks[b].space == block->space) {
             return plan->blocks[b].extent != block->extent;
         }
     }
@@ -126,7 +126,7 @@ static sherd_status slot_empty(const sherdi_program *program, const sherdi_block
 {
     const sherdi_plan *plan  = program->plan;
     sherdi_op          op    = sherdi_op_of_block(plan, SHERDI_OP_ZERO, block);
-    size_t             bytes = plan->extents[SHERDI_PLACE_STORAGE][block->extent].len_bytes;
+    size_t             bytes = plan->extents[SHERDI_SPACE_STORAGE][block->extent].len_bytes;
 
     if (block->state_offset != 0) { /* not the first one in it */
         return SHERD_OK;
@@ -140,7 +140,7 @@ static sherd_status slot_empty(const sherdi_program *program, const sherdi_block
 static sherd_status state_take(const sherdi_program *program, sherdi_walk walk,
                                const sherdi_block *block)
 {
-    if (block->place != SHERDI_PLACE_STORAGE) {
+    if (block->space != SHERDI_SPACE_STORAGE) {
         return SHERD_OK;
     }
     if (walk == SHERDI_WALK_LOAD) {
@@ -159,10 +159,10 @@ static int extent_is_changed(const sherdi_program *program, sherdi_walk walk,
     for (size_t b = block_number(plan, block) + 1; b-- > 0;) {
         const sherdi_block *other = &plan->blocks[b];
 
-        if (other->place == block->place && other->extent != block->extent) {
+        if (other->space == block->space && other->extent != block->extent) {
             break;
         }
-        if (other->place == block->place &&
+        if (other->space == block->space &&
             !is_skipped(program, walk, plan->segments[other->segment].unit)) {
             return writes_state(walk);
         }
@@ -175,7 +175,7 @@ static sherd_status state_give(const sherdi_program *program, sherdi_walk walk,
 {
     int unit = program->plan->segments[block->segment].unit;
 
-    if (block->place != SHERDI_PLACE_STORAGE || !is_last_of_extent(program->plan, block)) {
+    if (block->space != SHERDI_SPACE_STORAGE || !is_last_of_extent(program->plan, block)) {
         return SHERD_OK;
     }
     if (extent_is_changed(program, walk, block)) {
@@ -190,7 +190,7 @@ static sherd_status state_give(const sherdi_program *program, sherdi_walk walk,
 
 static sherd_status gradient_give(const sherdi_program *program, const sherdi_block *block)
 {
-    if (block->grad_place != SHERDI_PLACE_STORAGE) {
+    if (block->grad_space != SHERDI_SPACE_STORAGE) {
         return SHERD_OK;
     }
     return slot_go_on(program, SHERDI_RING_GRADS, block->grad_offset,
@@ -276,7 +276,7 @@ static sherd_status gradients_send(const sherdi_program *program, const sherdi_b
     for (; *next < plan->num_blocks && *next <= b + ahead; (*next)++) {
         const sherdi_block *other = &plan->blocks[*next];
 
-        if (!is_on_device(other->place) && is_on_device(other->grad_place)) {
+        if (!is_on_device(other->space) && is_on_device(other->grad_space)) {
             SHERDI_TRY(gradient_send(program, other));
         }
     }
@@ -289,11 +289,11 @@ static sherd_status gradient_take(const sherdi_program *program, const sherdi_se
 {
     const sherdi_plan *plan = program->plan;
 
-    if (!is_on_device(block->grad_place)) {
+    if (!is_on_device(block->grad_space)) {
         *out = sherdi_program_gradient(plan, block);
         return sherdi_program_gradient_read(program, block);
     }
-    if (is_on_device(block->place)) {
+    if (is_on_device(block->space)) {
         return gradient_on_device(program, segment, block, out);
     }
     *out = bounce_at(plan, block, 0, block->elems * sherd_dtype_bytes(segment->types.grad));
@@ -322,7 +322,7 @@ static sherdi_range param_at(const sherdi_plan *plan, const sherdi_segment *segm
     if (segment->is_bound) {
         return staging_at(plan->publish_offset + at, bytes);
     }
-    return sherdi_range_of(segment->param_place == SHERDI_PLACE_HOST ? SHERDI_BUFFER_HOST_PARAMS
+    return sherdi_range_of(segment->param_space == SHERDI_SPACE_HOST ? SHERDI_BUFFER_HOST_PARAMS
                                                                      : SHERDI_BUFFER_PARAMS,
                            segment->param_offset + at, bytes);
 }
@@ -345,9 +345,9 @@ typedef struct param_way {
 static param_way param_way_of(const sherdi_plan *plan, const sherdi_segment *segment,
                               const sherdi_block *block)
 {
-    int       is_stored = segment->param_place == SHERDI_PLACE_STORAGE;
-    int       is_down   = is_on_device(block->place) && !is_on_device(segment->param_place);
-    int       is_up     = !is_on_device(block->place) && is_on_device(segment->param_place);
+    int       is_stored = segment->param_space == SHERDI_SPACE_STORAGE;
+    int       is_down   = is_on_device(block->space) && !is_on_device(segment->param_space);
+    int       is_up     = !is_on_device(block->space) && is_on_device(segment->param_space);
     size_t    bytes     = block->elems * sherdi_compute_bytes(segment);
     param_way way       = {.is_copy = is_down || is_up,
                            .lane    = is_down ? SHERDI_LANE_DOWN : SHERDI_LANE_UP};
@@ -383,7 +383,7 @@ static sherd_status param_open(const sherdi_program *program, const sherdi_segme
 
     *out        = segment->has_master ? way.made : param_at(program->plan, segment, block);
     out->access = segment->has_master ? SHERDI_WRITES : SHERDI_ADDS; /* the parameter is it */
-    if (!segment->has_master || (!way.is_copy && segment->param_place != SHERDI_PLACE_STORAGE)) {
+    if (!segment->has_master || (!way.is_copy && segment->param_space != SHERDI_SPACE_STORAGE)) {
         return SHERD_OK;
     }
     return gaps_zero(program, block, *out);
@@ -401,7 +401,7 @@ static sherd_status param_close(const sherdi_program *program, const sherdi_segm
     if (way.is_copy) {
         SHERDI_TRY(sherdi_program_copy(program, way.lane, segment, way.rests, way.made));
     }
-    return segment->param_place == SHERDI_PLACE_STORAGE
+    return segment->param_space == SHERDI_SPACE_STORAGE
                ? sherdi_program_write(program, SHERDI_RING_PARAMS, piece, piece, segment->unit)
                : SHERD_OK;
 }
@@ -492,18 +492,18 @@ static sherd_status segment_close(const sherdi_program *program, const sherdi_se
 /* ------------------------------------------------------------------- walks -- */
 
 /* Results that kernels of a place add to. */
-static sherdi_range scalars_at(const sherdi_plan *plan, sherdi_place place, size_t offset,
+static sherdi_range scalars_at(const sherdi_plan *plan, sherdi_space space, size_t offset,
                                size_t bytes)
 {
-    return sherdi_range_of(plan->machine.has_device && !is_on_device(place)
+    return sherdi_range_of(plan->machine.has_device && !is_on_device(space)
                                ? SHERDI_BUFFER_HOST_SCALARS
                                : SHERDI_BUFFER_SCALARS,
                            offset, bytes);
 }
 
-sherdi_range sherdi_fingerprint_at(const sherdi_plan *plan, sherdi_place place)
+sherdi_range sherdi_fingerprint_at(const sherdi_plan *plan, sherdi_space space)
 {
-    return scalars_at(plan, place, offsetof(sherdi_scalars_head, fingerprint), sizeof(uint64_t));
+    return scalars_at(plan, space, offsetof(sherdi_scalars_head, fingerprint), sizeof(uint64_t));
 }
 
 /* Of an element's parts: those whose bits are in `which`. The master is the parameter where it is not in the
@@ -526,7 +526,7 @@ static void sweep_count(const sherdi_plan *plan, const sherdi_segment *segment, 
     uint64_t                grad = sweep->reads_gradient ? sherdi_grad_bytes(plan, segment) : 0;
     uint64_t param = sweep->writes_param && segment->has_master ? sherdi_compute_bytes(segment) : 0;
 
-    op->moves[is_on_device(op->place) ? SHERDI_MOVES_DEVICE : SHERDI_MOVES_HOST] =
+    op->moves[is_on_device(op->space) ? SHERDI_MOVES_DEVICE : SHERDI_MOVES_HOST] =
         op->elems * (parts_bytes(optimizer, sweep->reads) + parts_bytes(optimizer, sweep->writes) +
                      grad + param);
 }
@@ -549,8 +549,8 @@ static sherd_status update_emit(const sherdi_program *program, sherdi_walk walk,
                       is_written ? (sherdi_access)param.access : SHERDI_READS, param);
     }
     sherdi_op_use(&op, SHERDI_USE_SCALARS, SHERDI_ADDS,
-                  is_written ? sherdi_fingerprint_at(plan, block->place)
-                             : scalars_at(plan, block->place, plan->scalars.norms,
+                  is_written ? sherdi_fingerprint_at(plan, block->space)
+                             : scalars_at(plan, block->space, plan->scalars.norms,
                                           plan->scalars.results_bytes - plan->scalars.norms));
     sweep_count(plan, segment, &op);
     return sherdi_program_emit(program, &op);
@@ -565,7 +565,7 @@ static sherd_status master_count(const sherdi_program *program, const sherdi_seg
 
     master.bytes = block->elems * sizeof(float);
     sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS, master);
-    sherdi_op_use(&op, SHERDI_USE_SCALARS, SHERDI_ADDS, sherdi_fingerprint_at(plan, block->place));
+    sherdi_op_use(&op, SHERDI_USE_SCALARS, SHERDI_ADDS, sherdi_fingerprint_at(plan, block->space));
     return sherdi_program_emit(program, &op);
 }
 
@@ -595,7 +595,7 @@ static sherd_status values_emit(const sherdi_program *program, sherdi_walk walk,
     sherdi_access      access = is_put ? SHERDI_ADDS : SHERDI_READS; /* padding stays */
     sherdi_op op = sherdi_op_of_block(plan, is_put ? SHERDI_OP_LOAD : SHERDI_OP_SAVE, block);
 
-    op.lane = is_on_device(block->place) && plan->machine.has_device ? SHERDI_LANE_COMPUTE
+    op.lane = is_on_device(block->space) && plan->machine.has_device ? SHERDI_LANE_COMPUTE
                                                                      : SHERDI_LANE_HOST;
     sherdi_op_use(&op, SHERDI_USE_STATE, access, sherdi_state_at(plan, block));
     if (!segment->has_master) {
@@ -727,19 +727,19 @@ sherd_status sherdi_program_collect(const sherdi_program *program)
 /* -------------------------------------------------------------------- norm -- */
 
 static sherd_status norm_emit(const sherdi_program *program, const sherdi_segment *segment,
-                              sherdi_place place, sherdi_range gradient, sherd_dtype dtype)
+                              sherdi_space space, sherdi_range gradient, sherd_dtype dtype)
 {
     const sherdi_plan *plan = program->plan;
-    sherdi_op op = sherdi_op_of_segment(plan, SHERDI_OP_NORM, sherdi_lane_at(place), segment);
+    sherdi_op op = sherdi_op_of_segment(plan, SHERDI_OP_NORM, sherdi_lane_at(space), segment);
 
-    op.place = place;
+    op.space = space;
     op.from  = dtype;
     op.elems = gradient.bytes / sherd_dtype_bytes(dtype);
     sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS, gradient);
     sherdi_op_use(
         &op, SHERDI_USE_SCALARS, SHERDI_ADDS,
-        scalars_at(plan, place, offsetof(sherdi_scalars_head, norm), sizeof(sherdi_norm_acc)));
-    op.moves[is_on_device(place) ? SHERDI_MOVES_DEVICE : SHERDI_MOVES_HOST] =
+        scalars_at(plan, space, offsetof(sherdi_scalars_head, norm), sizeof(sherdi_norm_acc)));
+    op.moves[is_on_device(space) ? SHERDI_MOVES_DEVICE : SHERDI_MOVES_HOST] =
         op.elems * sherdi_grad_bytes(plan, segment);
     return sherdi_program_emit(program, &op);
 }
@@ -761,7 +761,7 @@ static sherd_status fixed_norm(const sherdi_program *program, const sherdi_segme
             sherdi_range_of(SHERDI_BUFFER_GRADS, segment->grad_offset + first * sizeof(int64_t),
                             elems * sizeof(int64_t)),
             wide));
-        SHERDI_TRY(norm_emit(program, segment, SHERDI_PLACE_DEVICE, wide, SHERD_F32));
+        SHERDI_TRY(norm_emit(program, segment, SHERDI_SPACE_DEVICE, wide, SHERD_F32));
     }
     return SHERD_OK;
 }
@@ -776,7 +776,7 @@ static sherd_status block_norm(const sherdi_program *program, const sherdi_segme
     gradient.offset += first * elem;
     gradient.bytes = (end - first) * elem;
     SHERDI_TRY(sherdi_program_gradient_read(program, block));
-    return norm_emit(program, segment, block->grad_place, gradient, segment->types.grad);
+    return norm_emit(program, segment, block->grad_space, gradient, segment->types.grad);
 }
 
 static sherd_status segment_norm(const sherdi_program *program, const sherdi_segment *segment)
@@ -843,13 +843,13 @@ static sherd_status range_norm(const sherdi_program *program, const sherdi_segme
 
 sherd_status sherdi_program_param_norm(const sherdi_program *program, size_t param)
 {
-    const sherdi_plan_param *place   = &program->plan->params[param];
-    const sherdi_segment    *segment = &program->plan->segments[place->segment];
+    const sherdi_plan_param *space   = &program->plan->params[param];
+    const sherdi_segment    *segment = &program->plan->segments[space->segment];
     size_t elems = sherdi_round_up(program->model->params[param].elems, SHERD_CHUNK_ELEMS);
 
     SHERDI_TRY(norm_clear(program));
     if (segment->has_gradient) {
-        SHERDI_TRY(range_norm(program, segment, place->offset_elems, place->offset_elems + elems));
+        SHERDI_TRY(range_norm(program, segment, space->offset_elems, space->offset_elems + elems));
     }
     return sherdi_program_collect(program);
 }

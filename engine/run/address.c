@@ -48,7 +48,7 @@ static const sherdi_segment *acquired_segment(const sherd_engine *engine, sherd_
 }
 
 /* ... of one that has a place, acquired or not. */
-static const sherdi_segment *placed_segment(const sherd_engine *engine, sherd_param param)
+static const sherdi_segment *addressed_segment(const sherd_engine *engine, sherd_param param)
 {
     if (param_check(engine, param) != SHERD_OK) {
         return NULL;
@@ -113,7 +113,7 @@ void *sherd_param_grad(sherd_engine *engine, sherd_param param)
 
 void *sherd_param_address(sherd_engine *engine, sherd_param param)
 {
-    const sherdi_segment *segment = placed_segment(engine, param);
+    const sherdi_segment *segment = addressed_segment(engine, param);
 
     if (segment == NULL) {
         return NULL;
@@ -133,11 +133,11 @@ void *sherd_param_address(sherd_engine *engine, sherd_param param)
         return NULL;
     }
     return engine->memory.buffers[SHERDI_BUFFER_GATHER] +
-           engine->plan->units[segment->unit].gather_place + segment->gather_offset +
+           engine->plan->units[segment->unit].gather_pool_offset + segment->gather_offset +
            offset_in_segment(engine, param);
 }
 
 void *sherd_param_grad_address(sherd_engine *engine, sherd_param param)
 {
-    return gradient_in(engine, placed_segment(engine, param), param);
+    return gradient_in(engine, addressed_segment(engine, param), param);
 }

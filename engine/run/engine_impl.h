@@ -371,23 +371,23 @@ static inline void sherdi_collective_mark_end(sherd_engine *engine, const sherdi
     sherdi_mark_end(&engine->marks, sherdi_world_backend(engine->world), mark);
 }
 /** Bytes of the host to memory of a place; returns when `src` may change. */
-void sherdi_place_put(sherd_engine *engine, sherdi_place place, void *dst, const void *src,
+void sherdi_space_put(sherd_engine *engine, sherdi_space space, void *dst, const void *src,
                       size_t len_bytes);
 /** Bytes of a place to the host; blocks. */
-sherd_status sherdi_place_get(sherd_engine *engine, sherdi_place place, void *dst, const void *src,
+sherd_status sherdi_space_get(sherd_engine *engine, sherdi_space space, void *dst, const void *src,
                               size_t len_bytes);
 
 /* What works on memory of a place, and what its kernels read and add to. */
-static inline const sherdi_backend *sherdi_place_lane(const sherd_engine *engine,
-                                                      sherdi_place        place)
+static inline const sherdi_backend *sherdi_space_lane(const sherd_engine *engine,
+                                                      sherdi_space        space)
 {
-    return place == SHERDI_PLACE_DEVICE ? engine->lanes.update : engine->host;
+    return space == SHERDI_SPACE_DEVICE ? engine->lanes.update : engine->host;
 }
 
-static inline const sherdi_scalars *sherdi_place_scalars(const sherd_engine *engine,
-                                                         sherdi_place        place)
+static inline const sherdi_scalars *sherdi_space_scalars(const sherd_engine *engine,
+                                                         sherdi_space        space)
 {
-    return place == SHERDI_PLACE_DEVICE ? &engine->device : &engine->on_host;
+    return space == SHERDI_SPACE_DEVICE ? &engine->device : &engine->on_host;
 }
 
 /* ---- between the pools of device and host: counted, on the lanes of the link */

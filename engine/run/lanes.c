@@ -78,20 +78,20 @@ void sherdi_link_up(sherd_engine *engine, void *dst, const void *src, size_t len
     link_copy(engine, SHERDI_MARK_UP, engine->lanes.up, dst, src, len_bytes);
 }
 
-void sherdi_place_put(sherd_engine *engine, sherdi_place place, void *dst, const void *src,
+void sherdi_space_put(sherd_engine *engine, sherdi_space space, void *dst, const void *src,
                       size_t len_bytes)
 {
-    if (place != SHERDI_PLACE_DEVICE || !sherdi_has_device(engine)) {
+    if (space != SHERDI_SPACE_DEVICE || !sherdi_has_device(engine)) {
         engine->host->kernels->copy(engine->host, dst, src, len_bytes);
         return;
     }
     engine->backend->kernels->copy(engine->backend, dst, src, len_bytes);
 }
 
-sherd_status sherdi_place_get(sherd_engine *engine, sherdi_place place, void *dst, const void *src,
+sherd_status sherdi_space_get(sherd_engine *engine, sherdi_space space, void *dst, const void *src,
                               size_t len_bytes)
 {
-    if (place != SHERDI_PLACE_DEVICE || !sherdi_has_device(engine)) {
+    if (space != SHERDI_SPACE_DEVICE || !sherdi_has_device(engine)) {
         engine->host->kernels->copy(engine->host, dst, src, len_bytes);
         return SHERD_OK;
     }

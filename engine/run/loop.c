@@ -174,14 +174,14 @@ void sherdi_loop_fetch_ahead(sherd_engine *engine)
 
 unsigned char *sherdi_loop_param(sherd_engine *engine, size_t param)
 {
-    const sherdi_plan_param *place   = &engine->plan->params[param];
+    const sherdi_plan_param *layout  = &engine->plan->params[param];
     const sherdi_segment    *segment = sherdi_param_segment(engine->plan, param);
 
     if (segment->is_bound) {
         return engine->model.params[param].bound_data;
     }
     return sherdi_loop_segment(engine, segment) +
-           place->offset_elems * sherdi_compute_bytes(segment);
+           layout->offset_elems * sherdi_compute_bytes(segment);
 }
 
 sherd_status sherdi_loop_param_hash(sherd_engine *engine, size_t param, uint64_t *out)
@@ -195,7 +195,7 @@ sherd_status sherdi_loop_param_hash(sherd_engine *engine, size_t param, uint64_t
     for (size_t at = 0; at < len_bytes; at += PIECE_BYTES) {
         size_t here_bytes = sherdi_min_size(PIECE_BYTES, len_bytes - at);
 
-        SHERDI_TRY(sherdi_place_get(engine, SHERDI_PLACE_DEVICE, piece, memory + at, here_bytes));
+        SHERDI_TRY(sherdi_space_get(engine, SHERDI_SPACE_DEVICE, piece, memory + at, here_bytes));
         *out = sherdi_hash_bytes(*out, piece, here_bytes);
     }
     return SHERD_OK;

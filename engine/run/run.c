@@ -249,13 +249,13 @@ static void op_widen(sherd_engine *engine, const sherdi_backend *lane, const she
 static void op_norm(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op)
 {
     lane->kernels->sumsq(lane, address_of(engine, op, SHERDI_USE_SRC), op->from, op->elems,
-                         &sherdi_place_scalars(engine, op->place)->head->norm);
+                         &sherdi_space_scalars(engine, op->space)->head->norm);
 }
 
 /* Of a block; without one of elements that follow each other. */
 static void op_fingerprint(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op)
 {
-    const sherdi_scalars *scalars = sherdi_place_scalars(engine, op->place);
+    const sherdi_scalars *scalars = sherdi_space_scalars(engine, op->space);
     const sherdi_span     run     = {.count_elems = op->elems, .first_index = op->index};
 
     lane->kernels->fingerprint(lane,
@@ -267,7 +267,7 @@ static void op_fingerprint(sherd_engine *engine, const sherdi_backend *lane, con
 /* What a sweep is given of a block. The master lies with the other parts, or is the parameter. */
 static sherdi_sweep_args sweep_args(const sherd_engine *engine, const sherdi_op *op)
 {
-    const sherdi_scalars *scalars = sherdi_place_scalars(engine, op->place);
+    const sherdi_scalars *scalars = sherdi_space_scalars(engine, op->space);
     unsigned char        *state   = address_of(engine, op, SHERDI_USE_STATE);
     unsigned char        *param   = address_of(engine, op, SHERDI_USE_PARAM);
     const sherdi_segment *segment = &engine->plan->segments[op->segment];
@@ -455,14 +455,14 @@ static unsigned char *block_part(const sherd_engine *engine, const sherdi_op *op
 sherd_status sherdi_run_block_get(sherd_engine *engine, const sherdi_op *op, int part,
                                   size_t offset_elems, size_t count, float *out)
 {
-    return sherdi_place_get(engine, op->place, out, block_part(engine, op, part, offset_elems),
+    return sherdi_space_get(engine, op->space, out, block_part(engine, op, part, offset_elems),
                             count * sizeof(*out));
 }
 
 void sherdi_run_block_put(sherd_engine *engine, const sherdi_op *op, int part, size_t offset_elems,
                           size_t count, const float *values)
 {
-    sherdi_place_put(engine, op->place, block_part(engine, op, part, offset_elems), values,
+    sherdi_space_put(engine, op->space, block_part(engine, op, part, offset_elems), values,
                      count * sizeof(*values));
 }
 

@@ -60,7 +60,7 @@ sherd_status sherdi_scalars_open(sherd_engine *engine)
     if (sherdi_has_device(engine)) {
         engine->on_host      = scalars_at(plan, engine->memory.buffers[SHERDI_BUFFER_HOST_SCALARS]);
         engine->device.spans = (const sherdi_span *)(const void *)(memory + plan->scalars.spans);
-        sherdi_place_put(engine, SHERDI_PLACE_DEVICE, memory + plan->scalars.spans, plan->spans,
+        sherdi_space_put(engine, SHERDI_SPACE_DEVICE, memory + plan->scalars.spans, plan->spans,
                          plan->num_spans * sizeof(*plan->spans));
         SHERDI_TRY(sherdi_lane_wait(engine->backend));
     }

@@ -33,7 +33,7 @@ static int has_files(const sherdi_plan *plan)
 {
     const sherdi_settings *settings = &plan->settings;
 
-    return (plan->num_extents[SHERDI_PLACE_STORAGE] > 0 &&
+    return (plan->num_extents[SHERDI_SPACE_STORAGE] > 0 &&
             settings->offload_state.tier->has_files) ||
            (plan->num_pieces > 0 && settings->offload_param.tier->has_files);
 }
@@ -318,8 +318,8 @@ static sherd_status state_open(sherd_engine *engine)
         .folders     = folders.paths,
         .num_folders = folders.count,
         .id = {.rank = engine->rank, .world_size = engine->world_size, .layout = search.layout},
-        .extents     = plan->extents[SHERDI_PLACE_STORAGE],
-        .num_extents = plan->num_extents[SHERDI_PLACE_STORAGE],
+        .extents     = plan->extents[SHERDI_SPACE_STORAGE],
+        .num_extents = plan->num_extents[SHERDI_SPACE_STORAGE],
         .note_bytes  = SHERDI_STATE_NOTE_BYTES,
         .is_verified = engine->settings.verify_reads,
         .is_durable  = engine->settings.durable,
@@ -368,8 +368,8 @@ static sherd_status state_scratch_open(sherd_engine *engine)
 
     return sherdi_agree_status(engine->world,
                                scratch_tier_open(engine, &engine->settings.offload_state, "state",
-                                                 plan->extents[SHERDI_PLACE_STORAGE],
-                                                 plan->num_extents[SHERDI_PLACE_STORAGE],
+                                                 plan->extents[SHERDI_SPACE_STORAGE],
+                                                 plan->num_extents[SHERDI_SPACE_STORAGE],
                                                  &engine->store.state));
 }
 
@@ -399,7 +399,7 @@ static sherd_status local_open(sherd_engine *engine)
 sherd_status sherdi_store_open(sherd_engine *engine)
 {
     SHERDI_TRY(sherdi_agree_status(engine->world, local_open(engine)));
-    if (engine->plan->num_extents[SHERDI_PLACE_STORAGE] > 0) {
+    if (engine->plan->num_extents[SHERDI_SPACE_STORAGE] > 0) {
         SHERDI_TRY(sherdi_plan_has_generations(engine->plan) ? state_open(engine)
                                                              : state_scratch_open(engine));
     }
@@ -483,7 +483,7 @@ size_t sherdi_store_blob_bytes(const sherd_engine *engine)
     if (engine->store.note == NULL) { /* no generations */
         return 0;
     }
-    extents = engine->plan->num_extents[SHERDI_PLACE_STORAGE];
+    extents = engine->plan->num_extents[SHERDI_SPACE_STORAGE];
     return sherdi_tier_state_commit_bytes(extents, note_bytes(engine)) -
            sherdi_tier_state_commit_bytes(extents, sizeof(sherdi_state_record));
 }

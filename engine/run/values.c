@@ -71,11 +71,11 @@ sherd_status sherdi_values_end(sherd_engine *engine)
 void sherdi_values_slice(const sherd_engine *engine, size_t param, int rank, size_t *first,
                          size_t *count)
 {
-    const sherdi_plan_param *place = &engine->plan->params[param];
-    size_t                   slice = engine->plan->segments[place->segment].slice_elems;
-    size_t                   start = place->offset_elems;
-    size_t                   begin = sherdi_max_size((size_t)rank * slice, start) - start;
-    size_t                   end   = sherdi_max_size((size_t)(rank + 1) * slice, start) - start;
+    const sherdi_plan_param *layout = &engine->plan->params[param];
+    size_t                   slice  = engine->plan->segments[layout->segment].slice_elems;
+    size_t                   start  = layout->offset_elems;
+    size_t                   begin  = sherdi_max_size((size_t)rank * slice, start) - start;
+    size_t                   end    = sherdi_max_size((size_t)(rank + 1) * slice, start) - start;
 
     end    = sherdi_min_size(end, engine->model.params[param].elems);
     *first = sherdi_min_size(begin, end);

@@ -615,20 +615,20 @@ static attention_job attention_of(const cpu *m, const heads_args *args)
 }
 
 /* Where one head of one sequence starts. */
-typedef struct attention_place {
+typedef struct attention_offsets {
     size_t q, kv, out, log_sums;
-} attention_place;
+} attention_offsets;
 
-static attention_place attention_locate(const heads_args *a, size_t sequence, size_t head)
+static attention_offsets attention_locate(const heads_args *a, size_t sequence, size_t head)
 {
-    size_t          group = a->heads / a->kv_heads;
-    attention_place place = {
+    size_t            group   = a->heads / a->kv_heads;
+    attention_offsets offsets = {
         .q        = sequence * a->length * a->q_stride + head * a->width,
         .kv       = sequence * a->length * a->kv_stride + head / group * a->width,
         .out      = (sequence * a->length * a->heads + head) * a->width,
         .log_sums = (sequence * a->heads + head) * a->length,
     };
-    return place;
+    return offsets;
 }
 
 static gemm_matrix matrix_plain(const float *data, size_t stride)
@@ -645,25 +645,25 @@ static gemm_matrix matrix_flipped(const float *data, size_t stride)
  * keys up to the last of them, the softmax hides the rest. */
 static void attention_task(void *ctx, size_t task, int thread)
 {
-    attention_job    *job   = ctx;
-    const heads_args *a     = job->args;
-    attention_place   place = attention_locate(a, task / a->heads, task % a->heads);
-    size_t            wide  = a->heads * a->width;
-    float            *s     = lane_of(job->m, thread);
+    attention_job    *job     = ctx;
+    const heads_args *a       = job->args;
+    attention_offsets offsets = attention_locate(a, task / a->heads, task % a->heads);
+    size_t            wide    = a->heads * a->width;
+    float            *s       = lane_of(job->m, thread);
 
     for (size_t row = 0; row < a->length; row += CPU_ATTENTION_ROWS) {
         size_t rows = size_min(CPU_ATTENTION_ROWS, a->length - row), seen = row + rows;
 
         gemm(rows, seen, a->width, 1.0f,
-             matrix_plain(job->q + place.q + row * a->q_stride, a->q_stride),
-             matrix_flipped(job->k + place.kv, a->kv_stride), 0.0f, s, seen);
+             matrix_plain(job->q + offsets.q + row * a->q_stride, a->q_stride),
+             matrix_flipped(job->k + offsets.kv, a->kv_stride), 0.0f, s, seen);
         for (size_t r = 0; r < rows; r++) {
-            job->log_sums[place.log_sums + row + r] =
+            job->log_sums[offsets.log_sums + row + r] =
                 job->m->table->softmax(s + r * seen, row + r + 1, seen, job->scale);
         }
         gemm(rows, a->width, seen, 1.0f, matrix_plain(s, seen),
-             matrix_plain(job->v + place.kv, a->kv_stride), 0.0f, job->out + place.out + row * wide,
-             wide);
+             matrix_plain(job->v + offsets.kv, a->kv_stride), 0.0f,
+             job->out + offsets.out + row * wide, wide);
     }
 }
 
@@ -678,32 +678,32 @@ static void cpu_attention(compute *c, const heads_args *args, void *out, float *
 }
 
 /* Gradient through one block of queries of one head; dk and dv are added to. */
-static void attention_back_block(attention_job *job, attention_place place, size_t row, size_t rows,
-                                 float *p)
+static void attention_back_block(attention_job *job, attention_offsets offsets, size_t row,
+                                 size_t rows, float *p)
 {
     const heads_args *a    = job->args;
     size_t            seen = row + rows, wide = a->heads * a->width;
     float            *ds   = p + rows * seen;
-    gemm_matrix       q    = matrix_plain(job->q + place.q + row * a->q_stride, a->q_stride);
-    gemm_matrix       dout = matrix_plain(job->dout + place.out + row * wide, wide);
-    float            *dq   = job->dq + place.q + row * a->q_stride;
+    gemm_matrix       q    = matrix_plain(job->q + offsets.q + row * a->q_stride, a->q_stride);
+    gemm_matrix       dout = matrix_plain(job->dout + offsets.out + row * wide, wide);
+    float            *dq   = job->dq + offsets.q + row * a->q_stride;
 
-    gemm(rows, seen, a->width, 1.0f, q, matrix_flipped(job->k + place.kv, a->kv_stride), 0.0f, p,
+    gemm(rows, seen, a->width, 1.0f, q, matrix_flipped(job->k + offsets.kv, a->kv_stride), 0.0f, p,
          seen);
-    gemm(rows, seen, a->width, 1.0f, dout, matrix_flipped(job->v + place.kv, a->kv_stride), 0.0f,
+    gemm(rows, seen, a->width, 1.0f, dout, matrix_flipped(job->v + offsets.kv, a->kv_stride), 0.0f,
          ds, seen);
     for (size_t r = 0; r < rows; r++) {
         job->m->table->softmax_again(p + r * seen, row + r + 1, seen, job->scale,
-                                     job->log_sums[place.log_sums + row + r]);
+                                     job->log_sums[offsets.log_sums + row + r]);
     }
-    gemm(seen, a->width, rows, 1.0f, matrix_flipped(p, seen), dout, 1.0f, job->dv + place.kv,
+    gemm(seen, a->width, rows, 1.0f, matrix_flipped(p, seen), dout, 1.0f, job->dv + offsets.kv,
          a->kv_stride);
     for (size_t r = 0; r < rows; r++) {
         job->m->table->softmax_back(p + r * seen, ds + r * seen, row + r + 1, seen, job->scale);
     }
     gemm(rows, a->width, seen, 1.0f, matrix_plain(ds, seen),
-         matrix_plain(job->k + place.kv, a->kv_stride), 0.0f, dq, a->q_stride);
-    gemm(seen, a->width, rows, 1.0f, matrix_flipped(ds, seen), q, 1.0f, job->dk + place.kv,
+         matrix_plain(job->k + offsets.kv, a->kv_stride), 0.0f, dq, a->q_stride);
+    gemm(seen, a->width, rows, 1.0f, matrix_flipped(ds, seen), q, 1.0f, job->dk + offsets.kv,
          a->kv_stride);
 }
 
@@ -721,10 +721,10 @@ static void attention_back_task(void *ctx, size_t task, int thread)
         memset(job->dv + kv + t * a->kv_stride, 0, a->width * sizeof(float));
     }
     for (size_t head = first_head; head < first_head + group; head++) {
-        attention_place place = attention_locate(a, sequence, head);
+        attention_offsets offsets = attention_locate(a, sequence, head);
 
         for (size_t row = 0; row < a->length; row += CPU_ATTENTION_ROWS) {
-            attention_back_block(job, place, row, size_min(CPU_ATTENTION_ROWS, a->length - row),
+            attention_back_block(job, offsets, row, size_min(CPU_ATTENTION_ROWS, a->length - row),
                                  lane_of(job->m, thread));
         }
     }

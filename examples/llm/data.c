@@ -481,8 +481,8 @@ int order_validate(const order *o, uint64_t number, uint64_t count, int32_t *inp
     uint64_t sequences = count * o->batch;
 
     for (size_t j = 0; result == 0 && j < o->batch; j++) {
-        uint64_t place = number * o->batch + j;
-        uint64_t start = sequences > 1 ? room * place / (sequences - 1) : 0;
+        uint64_t index = number * o->batch + j;
+        uint64_t start = sequences > 1 ? room * index / (sequences - 1) : 0;
 
         result = sequence_read(o, o->c->train + (size_t)start, inputs + j * o->length,
                                targets + j * o->length);

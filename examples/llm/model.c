@@ -47,12 +47,12 @@ static int memory_make(model *m, char *why, size_t why_bytes)
 {
     room r = {0};
 
-    model_memory_place(&m->p.sizes, &m->shape, &r, &m->at);
+    model_memory_lay_out(&m->p.sizes, &m->shape, &r, &m->at);
     m->memory_bytes = r.used_bytes;
     m->memory       = m->c->ops->alloc(m->c, m->memory_bytes);
     if (m->memory != NULL) {
         r = (room){.memory = m->memory};
-        model_memory_place(&m->p.sizes, &m->shape, &r, &m->at);
+        model_memory_lay_out(&m->p.sizes, &m->shape, &r, &m->at);
     }
     if (m->memory == NULL || tables_make(m) != 0) {
         (void)snprintf(why, why_bytes,

@@ -244,7 +244,7 @@ static sherd_status is_running_find(saves *s)
     return SHERD_OK;
 }
 
-static sherd_status save(saves *s, const saves_place *place)
+static sherd_status save(saves *s, const saves_position *position)
 {
     sherd_save_params params;
     sherd_status      status;
@@ -254,9 +254,9 @@ static sherd_status save(saves *s, const saves_place *place)
     params.keep_last    = s->o->keep;
     params.progress     = s->r != NULL ? progress_show : NULL;
     params.progress_ctx = s;
-    s->step             = place->step;
+    s->step             = position->step;
     s->is_complete      = 0;
-    (void)snprintf(s->tag, sizeof(s->tag), "step-%06ld", place->step);
+    (void)snprintf(s->tag, sizeof(s->tag), "step-%06ld", position->step);
     status = sherd_checkpoint_save(s->engine, s->o->save_dir, s->tag, &params);
     if (status == SHERD_OK) {
         TRY(is_running_find(s));
@@ -267,7 +267,7 @@ static sherd_status save(saves *s, const saves_place *place)
     return s->is_running ? SHERD_OK : outcome_tell(s, status);
 }
 
-sherd_status saves_step(saves *s, const saves_place *place, int is_last)
+sherd_status saves_step(saves *s, const saves_position *position, int is_last)
 {
     long every = s->o->save_every;
 
@@ -278,17 +278,17 @@ sherd_status saves_step(saves *s, const saves_place *place, int is_last)
         TRY(is_running_find(s));
         TRY(s->is_running ? SHERD_OK : outcome_tell(s, sherd_checkpoint_wait(s->engine, NULL)));
     }
-    if (is_last || (every > 0 && place->step % every == 0)) {
-        TRY(save(s, place));
+    if (is_last || (every > 0 && position->step % every == 0)) {
+        TRY(save(s, position));
     }
     return is_last ? settle(s) : SHERD_OK;
 }
 
-sherd_status saves_mark(saves *s, const saves_place *place)
+sherd_status saves_mark(saves *s, const saves_position *position)
 {
     char text[MARK_BYTES];
-    int  len = snprintf(text, sizeof(text), MARK_TEXT("%ld", "%llu", "%.255s"), place->step,
-                        (unsigned long long)place->sequences, s->run);
+    int  len = snprintf(text, sizeof(text), MARK_TEXT("%ld", "%llu", "%.255s"), position->step,
+                        (unsigned long long)position->sequences, s->run);
 
     return sherd_blob_set(s->engine, MARK_KEY, text, (size_t)len, NULL);
 }
@@ -315,8 +315,8 @@ void saves_say(const saves *s)
 
 /* ------------------------------------------------------------- resuming -- */
 
-/* What the state brought along, and of which run; where another program saved it `place` stays. */
-static sherd_status mark_read(saves *s, saves_place *place, char run[RUN_BYTES])
+/* What the state brought along, and of which run; where another program saved it `position` stays. */
+static sherd_status mark_read(saves *s, saves_position *position, char run[RUN_BYTES])
 {
     char               text[MARK_BYTES] = "";
     size_t             len              = sizeof(text) - 1;
@@ -338,21 +338,21 @@ static sherd_status mark_read(saves *s, saves_place *place, char run[RUN_BYTES])
             s->tag[0] != '\0' ? s->tag : "the state on NVMe");
         return SHERD_E_INVAL;
     }
-    *place = (saves_place){.step = step, .sequences = sequences};
+    *position = (saves_position){.step = step, .sequences = sequences};
     return SHERD_OK;
 }
 
 /* Of what was just loaded. Updates stand for steps where nobody counted those. */
-static sherd_status place_find(saves *s, saves_place *place)
+static sherd_status position_find(saves *s, saves_position *position)
 {
     sherd_engine_info info;
     char              run[RUN_BYTES];
 
     sherd_engine_info_init(&info);
     TRY(sherd_engine_query(s->engine, &info));
-    place->step      = (long)info.step;
-    place->sequences = (uint64_t)info.step * (uint64_t)info.train_batch_size;
-    TRY(mark_read(s, place, run));
+    position->step      = (long)info.step;
+    position->sequences = (uint64_t)info.step * (uint64_t)info.train_batch_size;
+    TRY(mark_read(s, position, run));
     if (s->r != NULL && strcmp(run, s->run) != 0) {
         report_warn(s->r,
                     "%s is of a run with %s; this one has %s: it goes on otherwise than that one "
@@ -363,7 +363,7 @@ static sherd_status place_find(saves *s, saves_place *place)
 }
 
 /* `tag` NULL: the latest, which `s->tag` names already. */
-static sherd_status load(saves *s, const char *dir, const char *tag, saves_place *place)
+static sherd_status load(saves *s, const char *dir, const char *tag, saves_position *position)
 {
     sherd_load_params params;
     report_checkpoint told = {.what = "resumed", .tag = s->tag};
@@ -374,13 +374,13 @@ static sherd_status load(saves *s, const char *dir, const char *tag, saves_place
     params.progress_ctx = s;
     TRY(sherd_blob_set(s->engine, MARK_KEY, NULL, 0, NULL)); /* that of state on NVMe */
     TRY(sherd_checkpoint_load(s->engine, dir, tag, &params));
-    TRY(place_find(s, place));
+    TRY(position_find(s, position));
     TRY(checkpoint_measure(s, &told));
-    told.step = place->step;
+    told.step = position->step;
     if (s->r == NULL) {
         return SHERD_OK;
     }
-    report_say(s->r, "goes on from step %ld of %s/%s: %s in %.2f s%s", place->step, dir, s->tag,
+    report_say(s->r, "goes on from step %ld of %s/%s: %s in %.2f s%s", position->step, dir, s->tag,
                report_bytes((size_t)told.bytes, size), told.all_s,
                rate_text((double)told.bytes, told.all_s, 0, rate));
     return log_checked(s, report_checkpoint_write(s->r, &told) == 0 ? SHERD_OK : SHERD_E_IO);
@@ -395,7 +395,7 @@ static int is_checkpoint(const char *folder)
 }
 
 /* FOLDER is DIR/TAG. */
-static sherd_status load_from(saves *s, const char *folder, saves_place *place)
+static sherd_status load_from(saves *s, const char *folder, saves_position *position)
 {
     char   dir[PATH_BYTES];
     size_t end = strlen(folder), start;
@@ -422,7 +422,7 @@ static sherd_status load_from(saves *s, const char *folder, saves_place *place)
                        folder);
         return SHERD_E_IO;
     }
-    return load(s, start == 0 ? "." : dir, s->tag, place);
+    return load(s, start == 0 ? "." : dir, s->tag, position);
 }
 
 /* What rank 0 finds in the folder of --save, told to all. "": nothing. */
@@ -466,7 +466,7 @@ static void anew_say(const saves *s)
     }
 }
 
-sherd_status saves_resume(saves *s, saves_place *place, int *is_loaded_out)
+sherd_status saves_resume(saves *s, saves_position *position, int *is_loaded_out)
 {
     sherd_engine_info info;
     char              run[RUN_BYTES]; /* of state on NVMe: the engine tells what differs */
@@ -474,22 +474,22 @@ sherd_status saves_resume(saves *s, saves_place *place, int *is_loaded_out)
     *is_loaded_out = 0;
     sherd_engine_info_init(&info);
     TRY(sherd_engine_query(s->engine, &info));
-    TRY(mark_read(s, place, run));
+    TRY(mark_read(s, position, run));
     if (s->o->resume_from != NULL) {
         *is_loaded_out = 1;
-        return load_from(s, s->o->resume_from, place);
+        return load_from(s, s->o->resume_from, position);
     }
     if (s->o->is_resumed && s->o->save_dir != NULL) {
         TRY(latest_find(s));
     }
-    if (state_is_further(s, &info, place->step)) {
+    if (state_is_further(s, &info, position->step)) {
         if (s->r != NULL) {
-            report_say(s->r, "goes on from step %ld of run %016llx", place->step,
+            report_say(s->r, "goes on from step %ld of run %016llx", position->step,
                        (unsigned long long)info.state_run);
         }
     } else if (s->tag[0] != '\0') {
         *is_loaded_out = 1;
-        return load(s, s->o->save_dir, NULL, place);
+        return load(s, s->o->save_dir, NULL, position);
     } else if (s->o->is_resumed) {
         anew_say(s);
     }

@@ -10,10 +10,10 @@
 #define SAVES_TAG_BYTES 256
 
 /* How far a run is, whatever its layout. */
-typedef struct saves_place {
+typedef struct saves_position {
     long     step;      /* of the optimizer, skipped ones counted */
     uint64_t sequences; /* that all ranks together have trained on */
-} saves_place;
+} saves_position;
 
 typedef struct saves {
     const options *o;
@@ -40,17 +40,17 @@ typedef struct saves {
 SHERD_MUST_USE sherd_status saves_open(saves *s);
 
 /** Goes on from what --resume-from names; with --resume from the latest checkpoint in the folder of --save or from
- *  state on NVMe, whichever is further; else leaves `place`, which is what the counters
+ *  state on NVMe, whichever is further; else leaves `position`, which is what the counters
  *  of the engine say. What is done is told.
  *  `is_loaded_out`: the parameters have their values. Errors: as sherd_checkpoint_load. */
-SHERD_MUST_USE sherd_status saves_resume(saves *s, saves_place *place, int *is_loaded_out);
+SHERD_MUST_USE sherd_status saves_resume(saves *s, saves_position *position, int *is_loaded_out);
 
 /** Before each step: where the run will be behind it, which rides with every checkpoint and every commit on NVMe. Local. */
-SHERD_MUST_USE sherd_status saves_mark(saves *s, const saves_place *place);
+SHERD_MUST_USE sherd_status saves_mark(saves *s, const saves_position *position);
 
 /** After each step: saves where it is time, or where the run ends here. A save that fails is told, and is no failure of
  *  the training. Errors: those that end the training. */
-SHERD_MUST_USE sherd_status saves_step(saves *s, const saves_place *place, int is_last);
+SHERD_MUST_USE sherd_status saves_step(saves *s, const saves_position *position, int is_last);
 
 /** Whether the run ended with a complete checkpoint of `step`. Local. */
 int saves_has(const saves *s, long step);

@@ -306,21 +306,21 @@ static sherd_status saves_checked(const trainer *t, sherd_status status)
 /* First values: a checkpoint's, those of state on NVMe, or new ones; and how far the run is. */
 static sherd_status values_start(trainer *t)
 {
-    saves_place place     = {.step      = (long)(t->info.micro_step / t->info.accumulation),
-                             .sequences = (uint64_t)t->info.micro_step * (uint64_t)t->world_size *
-                                          t->data.batch};
-    size_t      len       = strlen(t->run);
-    int         is_loaded = 0;
+    saves_position position  = {.step      = (long)(t->info.micro_step / t->info.accumulation),
+                                .sequences = (uint64_t)t->info.micro_step * (uint64_t)t->world_size *
+                                             t->data.batch};
+    size_t         len       = strlen(t->run);
+    int            is_loaded = 0;
 
     (void)snprintf(t->run + len, sizeof(t->run) - len, ", steps of %d sequences",
                    t->info.train_batch_size);
     t->saved =
         (saves){.o = &t->o, .world = t->world, .engine = t->engine, .r = t->r, .run = t->run};
     TRY(saves_checked(t, saves_open(&t->saved)));
-    TRY(saves_checked(t, saves_resume(&t->saved, &place, &is_loaded)));
+    TRY(saves_checked(t, saves_resume(&t->saved, &position, &is_loaded)));
     t->is_resumed = is_loaded || t->info.is_resumed;
-    t->step = t->first_step = place.step;
-    t->sequences = t->first_sequences = place.sequences;
+    t->step = t->first_step = position.step;
+    t->sequences = t->first_sequences = position.sequences;
     if (t->r != NULL) {
         report_start_at(t->r, t->sequences * t->o.length);
     }
@@ -441,7 +441,7 @@ static void traffic_sum(const sherd_traffic_report *before, const sherd_traffic_
 static sherd_status step_measure(trainer *t, sherd_step_report *step, step_sums *sums)
 {
     sherd_traffic_report before, after;
-    saves_place          behind = {.step      = t->step + 1,
+    saves_position       behind = {.step      = t->step + 1,
                                    .sequences = t->sequences + (uint64_t)t->info.train_batch_size};
 
     sherd_step_report_init(step);
@@ -510,9 +510,9 @@ static int has_nothing_to_do(const trainer *t)
 /* A checkpoint after this step, where it is time for one. */
 static sherd_status step_save(trainer *t, int stop)
 {
-    saves_place place = {.step = t->step, .sequences = t->sequences};
+    saves_position position = {.step = t->step, .sequences = t->sequences};
 
-    return saves_checked(t, saves_step(&t->saved, &place, stop || t->step == t->o.steps));
+    return saves_checked(t, saves_step(&t->saved, &position, stop || t->step == t->o.steps));
 }
 
 static void stop_say(const trainer *t)

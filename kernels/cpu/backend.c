@@ -106,13 +106,14 @@ static sherd_status kernels_choose(const sherdi_kernel_ops **out)
 
 static sherd_status team_make(sherdi_backend *backend, const sherdi_cpu_params *params)
 {
-    sherdi_places places;
+    sherdi_cpu_binding binding;
 
-    SHERDI_TRY(sherdi_places_find(params->threads, params->share, params->shares, &places));
+    SHERDI_TRY(sherdi_cpu_binding_find(params->threads, params->share, params->shares, &binding));
     if (params->threads == 1 || params->is_idle) {
         return SHERD_OK;
     }
-    return sherdi_team_create(params->threads, &places, params->rank, backend->mem, &backend->team);
+    return sherdi_team_create(params->threads, &binding, params->rank, backend->mem,
+                              &backend->team);
 }
 
 sherd_status sherdi_backend_cpu_create_with(const sherdi_cpu_params *params, sherdi_mem *mem,

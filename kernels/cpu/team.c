@@ -281,23 +281,23 @@ int sherdi_team_run(sherdi_team *team, sherdi_split split, sherdi_part_fn fn, vo
 /* ------------------------------------------------------------------- a life -- */
 
 /* The whole team or nobody: with half a team bound, the others would crowd together. */
-static void team_bind(sherdi_team *team, const sherdi_places *places, int rank)
+static void team_bind(sherdi_team *team, const sherdi_cpu_binding *binding, int rank)
 {
     int error = 0;
     int i;
 
     for (i = 0; i < team->num_workers && error == 0; i++) {
-        team->workers[i]->cpu = places->cpus[team->workers[i]->part];
+        team->workers[i]->cpu = binding->cpus[team->workers[i]->part];
         error                 = worker_bind(team->workers[i], team->workers[i]->cpu);
     }
     team->is_bound = error == 0;
-    team->free_cpu = places->cpus[0];
+    team->free_cpu = binding->cpus[0];
     if (error != 0) {
         sherdi_log(SHERD_LOG_WARN, rank, "kernel threads are not bound, cpu %d: %s",
                    team->workers[i - 1]->cpu, strerror(error));
         while (i-- > 0) {
-            (void)pthread_setaffinity_np(team->workers[i]->thread, sizeof(places->allowed),
-                                         &places->allowed);
+            (void)pthread_setaffinity_np(team->workers[i]->thread, sizeof(binding->allowed),
+                                         &binding->allowed);
         }
     }
 }
@@ -330,8 +330,8 @@ static sherd_status worker_create(sherdi_team *team, int part, sherdi_mem *mem)
     return SHERD_OK;
 }
 
-sherd_status sherdi_team_create(int threads, const sherdi_places *places, int rank, sherdi_mem *mem,
-                                sherdi_team **out)
+sherd_status sherdi_team_create(int threads, const sherdi_cpu_binding *binding, int rank,
+                                sherdi_mem *mem, sherdi_team **out)
 {
     size_t       len_bytes = sizeof(sherdi_team) + (size_t)(threads - 1) * sizeof(team_worker *);
     sherdi_team *team      = sherdi_alloc(mem, SHERDI_MEM_CONTROL, len_bytes);
@@ -339,7 +339,7 @@ sherd_status sherdi_team_create(int threads, const sherdi_places *places, int ra
     if (team == NULL) {
         return SHERD_E_NOMEM;
     }
-    team->spin_ns = places->is_crowded ? 0 : SPIN_NS;
+    team->spin_ns = binding->is_crowded ? 0 : SPIN_NS;
     team->process = getpid();
     for (int part = 1; part < threads; part++) {
         sherd_status status = worker_create(team, part, mem);
@@ -349,8 +349,8 @@ sherd_status sherdi_team_create(int threads, const sherdi_places *places, int ra
             return status;
         }
     }
-    if (places->is_bound) {
-        team_bind(team, places, rank);
+    if (binding->is_bound) {
+        team_bind(team, binding, rank);
     }
     *out = team;
     return SHERD_OK;

@@ -5,7 +5,7 @@
 
 #include "base/mem.h"
 #include "kernels/cpu/parallel.h"
-#include "kernels/cpu/places.h"
+#include "kernels/cpu/binding.h"
 
 typedef struct sherdi_team sherdi_team;
 
@@ -13,8 +13,8 @@ typedef struct sherdi_team sherdi_team;
  *  places->cpus[i] where they are bound; where that fails the team goes on unbound and says so in the
  *  log. Where it is crowded nobody spins: other threads want the CPUs.
  *  E_NOMEM: no memory, or no more threads. */
-sherd_status sherdi_team_create(int threads, const sherdi_places *places, int rank, sherdi_mem *mem,
-                                sherdi_team **out);
+sherd_status sherdi_team_create(int threads, const sherdi_cpu_binding *binding, int rank,
+                                sherdi_mem *mem, sherdi_team **out);
 /** No part runs any more. Accepts NULL. In a child after fork, which has no workers, it only frees. */
 void sherdi_team_destroy(sherdi_team *team);
 

@@ -119,11 +119,11 @@ INLINE void window_flush(norm_window *window, sherdi_norm_acc *acc)
 static void window_move(norm_window *window, double sum)
 {
     uint64_t bits;
-    int      place;
+    int      low_bit;
 
     memcpy(&bits, &sum, sizeof(bits));
-    place             = (int)(bits >> 52 & 0x7ff) - EXPONENT_OF_BIN_0 - 16;
-    window->first_bin = place < 0 ? 0 : place / 32;
+    low_bit           = (int)(bits >> 52 & 0x7ff) - EXPONENT_OF_BIN_0 - 16;
+    window->first_bin = low_bit < 0 ? 0 : low_bit / 32;
     if (window->first_bin > SHERDI_NORM_BINS - WINDOW_BINS) {
         window->first_bin = SHERDI_NORM_BINS - WINDOW_BINS;
     }
@@ -149,23 +149,23 @@ INLINE void window_add(norm_window *window, sherdi_norm_acc *acc, __m256d sums)
     __m256i       bits    = _mm256_castpd_si256(sums);
     __m256i       is_zero = _mm256_cmpeq_epi64(bits, _mm256_setzero_si256());
     __m256i       lowest  = _mm256_set1_epi64x(EXPONENT_OF_BIN_0 + 32 * window->first_bin);
-    __m256i       place   = _mm256_sub_epi64(_mm256_srli_epi64(bits, 52), lowest);
+    __m256i       low_bit = _mm256_sub_epi64(_mm256_srli_epi64(bits, 52), lowest);
     __m256i fraction = _mm256_or_si256(_mm256_and_si256(bits, _mm256_set1_epi64x(0xfffffffffffff)),
                                        _mm256_set1_epi64x(1LL << 52));
     __m256i low;
     __m256i high;
 
-    place    = _mm256_andnot_si256(is_zero, place);
+    low_bit  = _mm256_andnot_si256(is_zero, low_bit);
     fraction = _mm256_andnot_si256(is_zero, fraction);
-    if (!_mm256_testz_si256(place, _mm256_set1_epi64x(~63LL))) { /* below, above, Inf or NaN */
+    if (!_mm256_testz_si256(low_bit, _mm256_set1_epi64x(~63LL))) { /* below, above, Inf or NaN */
         double apart[4];
 
         _mm256_storeu_pd(apart, sums);
         window_miss(window, acc, apart);
         return;
     }
-    low  = _mm256_sllv_epi64(fraction, place);
-    high = _mm256_srlv_epi64(fraction, _mm256_sub_epi64(_mm256_set1_epi64x(64), place));
+    low  = _mm256_sllv_epi64(fraction, low_bit);
+    high = _mm256_srlv_epi64(fraction, _mm256_sub_epi64(_mm256_set1_epi64x(64), low_bit));
 
     window->bins[0] = _mm256_add_epi64(window->bins[0], _mm256_and_si256(low, digit));
     window->bins[1] = _mm256_add_epi64(window->bins[1], _mm256_srli_epi64(low, 32));

@@ -156,34 +156,34 @@ template <typename T> struct same_type {
 };
 
 template <typename... P>
-static void kernel_launch(void (*kernel)(P...), size_t blocks, sherdi_cuda_place place,
+static void kernel_launch(void (*kernel)(P...), size_t blocks, sherdi_cuda_target target,
                           typename same_type<P>::type... args)
 {
 #ifdef SHERD_EMULATOR
-    sherdi_cuda_launched(place.backend,
+    sherdi_cuda_launched(target.backend,
                          emulator_launch(kernel, dim3((unsigned)blocks), dim3(BLOCK_THREADS), 0,
-                                         place.stream, args...));
+                                         target.stream, args...));
 #else
     void *pointers[] = {(void *)&args...};
 
     /* Not <<<>>>: its error would be asked for by cudaGetLastError, which may have one of the caller's. */
-    sherdi_cuda_launched(place.backend,
+    sherdi_cuda_launched(target.backend,
                          cudaLaunchKernel((const void *)kernel, dim3((unsigned)blocks),
-                                          dim3(BLOCK_THREADS), pointers, 0, place.stream));
+                                          dim3(BLOCK_THREADS), pointers, 0, target.stream));
 #endif
 }
 
 /* Blocks that are resident at once, when `each` fit a processor; the tiles are theirs in turn. */
-static inline size_t blocks_of_machine(sherdi_cuda_place place, int each)
+static inline size_t blocks_of_machine(sherdi_cuda_target target, int each)
 {
-    return (size_t)place.processors * (size_t)each;
+    return (size_t)target.processors * (size_t)each;
 }
 
 /* No more than there are tiles. */
-static inline size_t blocks_of(sherdi_cuda_place place, int each, size_t count, size_t tile)
+static inline size_t blocks_of(sherdi_cuda_target target, int each, size_t count, size_t tile)
 {
     size_t tiles = count / tile + (count % tile != 0);
-    size_t most  = blocks_of_machine(place, each);
+    size_t most  = blocks_of_machine(target, each);
 
     return tiles < most ? tiles : most;
 }

@@ -26,11 +26,11 @@ static const cuda_lane *lane_enter(const sherdi_backend *backend)
     return lane;
 }
 
-sherdi_cuda_place sherdi_cuda_place_of(const sherdi_backend *backend)
+sherdi_cuda_target sherdi_cuda_target_of(const sherdi_backend *backend)
 {
     const cuda_lane *lane = lane_enter(backend);
 
-    return (sherdi_cuda_place){
+    return (sherdi_cuda_target){
         .backend = backend, .stream = lane->stream, .processors = lane->device->processors};
 }
 

@@ -21,14 +21,14 @@ extern "C" {
 #endif
 
 /* Where a slot launches. */
-typedef struct sherdi_cuda_place {
+typedef struct sherdi_cuda_target {
     const sherdi_backend *backend;
     cudaStream_t          stream;
     int                   processors; /* of the device */
-} sherdi_cuda_place;
+} sherdi_cuda_target;
 
 /** Makes the lane's device the calling thread's. */
-sherdi_cuda_place sherdi_cuda_place_of(const sherdi_backend *backend);
+sherdi_cuda_target sherdi_cuda_target_of(const sherdi_backend *backend);
 /** Keeps what a launch said. */
 void sherdi_cuda_launched(const sherdi_backend *backend, cudaError_t error);
 

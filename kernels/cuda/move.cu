@@ -57,9 +57,10 @@ static inline __device__ void elements_walk(size_t count_elems, int is_vector, O
 }
 
 /* Blocks for a walk. */
-static size_t blocks_of_walk(sherdi_cuda_place place, int each, int vectors, size_t count_elems)
+static size_t blocks_of_walk(sherdi_cuda_target target, int each, int vectors, size_t count_elems)
 {
-    return blocks_of(place, each, count_elems, (size_t)BLOCK_THREADS * VECTOR_ELEMS * (size_t)vectors);
+    return blocks_of(target, each, count_elems,
+                     (size_t)BLOCK_THREADS * VECTOR_ELEMS * (size_t)vectors);
 }
 
 /* ----------------------------------------------------------------- cast -- */
@@ -98,13 +99,13 @@ static void __global__ __launch_bounds__(BLOCK_THREADS, MOVE_BLOCKS)
 extern "C" void sherdi_cuda_cast(const sherdi_backend *backend, void *dst, sherd_dtype dst_dtype,
                                  const void *src, sherd_dtype src_dtype, size_t count_elems)
 {
-    sherdi_cuda_place place = sherdi_cuda_place_of(backend);
+    sherdi_cuda_target target = sherdi_cuda_target_of(backend);
 
     if (count_elems == 0) {
         return;
     }
-    kernel_launch(cast_kernel, blocks_of_walk(place, MOVE_BLOCKS, MOVE_VECTORS, count_elems), place,
-                  dst, dst_dtype, src, src_dtype, count_elems,
+    kernel_launch(cast_kernel, blocks_of_walk(target, MOVE_BLOCKS, MOVE_VECTORS, count_elems),
+                  target, dst, dst_dtype, src, src_dtype, count_elems,
                   is_vector_start(dst, dst_dtype) && is_vector_start(src, src_dtype));
 }
 
@@ -153,13 +154,13 @@ extern "C" void sherdi_cuda_accumulate(const sherdi_backend *backend, void *acc,
                                        sherd_dtype acc_dtype, const void *x, sherd_dtype x_dtype,
                                        size_t count_elems)
 {
-    sherdi_cuda_place place = sherdi_cuda_place_of(backend);
+    sherdi_cuda_target target = sherdi_cuda_target_of(backend);
 
     if (count_elems == 0) {
         return;
     }
     kernel_launch(accumulate_kernel,
-                  blocks_of_walk(place, MOVE_BLOCKS, REDUCE_VECTORS, count_elems), place, acc,
+                  blocks_of_walk(target, MOVE_BLOCKS, REDUCE_VECTORS, count_elems), target, acc,
                   acc_dtype, x, x_dtype, count_elems,
                   is_vector_start(acc, acc_dtype) && is_vector_start(x, x_dtype));
 }
@@ -327,7 +328,7 @@ static void __global__ __launch_bounds__(BLOCK_THREADS, REDUCE_BLOCKS)
 
 extern "C" void sherdi_cuda_reduce(const sherdi_backend *backend, const sherdi_reduce_args *args)
 {
-    sherdi_cuda_place place = sherdi_cuda_place_of(backend);
+    sherdi_cuda_target target = sherdi_cuda_target_of(backend);
     reduce_params     params;
 
     if (args->count_elems == 0) {
@@ -353,7 +354,7 @@ extern "C" void sherdi_cuda_reduce(const sherdi_backend *backend, const sherdi_r
         params.is_vector &= is_vector_start(params.more_dsts[k], args->dst_dtype);
     }
     kernel_launch(reduce_kernel,
-                  blocks_of_walk(place, REDUCE_BLOCKS, REDUCE_VECTORS, args->count_elems), place,
+                  blocks_of_walk(target, REDUCE_BLOCKS, REDUCE_VECTORS, args->count_elems), target,
                   params);
 }
 
@@ -439,7 +440,7 @@ static void __global__ __launch_bounds__(BLOCK_THREADS, REDUCE_BLOCKS)
 extern "C" void sherdi_cuda_reduce_fixed(const sherdi_backend    *backend,
                                          const sherdi_fixed_args *args)
 {
-    sherdi_cuda_place place = sherdi_cuda_place_of(backend);
+    sherdi_cuda_target target = sherdi_cuda_target_of(backend);
     fixed_params      params;
 
     if (args->count_elems == 0) {
@@ -459,7 +460,7 @@ extern "C" void sherdi_cuda_reduce_fixed(const sherdi_backend    *backend,
     params.is_vector   = (uintptr_t)args->acc % 16 == 0 &&
                        source_list_is_vector(args->srcs, args->num_srcs, args->src_dtype);
     kernel_launch(fixed_kernel,
-                  blocks_of_walk(place, REDUCE_BLOCKS, REDUCE_VECTORS, args->count_elems), place,
+                  blocks_of_walk(target, REDUCE_BLOCKS, REDUCE_VECTORS, args->count_elems), target,
                   params);
 }
 
@@ -497,12 +498,12 @@ static void __global__ __launch_bounds__(BLOCK_THREADS, MOVE_BLOCKS)
 extern "C" void sherdi_cuda_fixed_to_f32(const sherdi_backend *backend, float *dst,
                                          const int64_t *acc, size_t count_elems)
 {
-    sherdi_cuda_place place = sherdi_cuda_place_of(backend);
+    sherdi_cuda_target target = sherdi_cuda_target_of(backend);
 
     if (count_elems == 0) {
         return;
     }
     kernel_launch(fixed_to_f32_kernel,
-                  blocks_of_walk(place, MOVE_BLOCKS, REDUCE_VECTORS, count_elems), place, dst, acc,
-                  count_elems, is_vector_start(dst, SHERD_F32) && (uintptr_t)acc % 16 == 0);
+                  blocks_of_walk(target, MOVE_BLOCKS, REDUCE_VECTORS, count_elems), target, dst,
+                  acc, count_elems, is_vector_start(dst, SHERD_F32) && (uintptr_t)acc % 16 == 0);
 }

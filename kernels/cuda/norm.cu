@@ -88,10 +88,10 @@ static void __global__ __launch_bounds__(BLOCK_THREADS, SUMSQ_BLOCKS)
 extern "C" void sherdi_cuda_sumsq(const sherdi_backend *backend, const void *x, sherd_dtype dtype,
                                   size_t count_elems, sherdi_norm_acc *acc)
 {
-    sherdi_cuda_place place      = sherdi_cuda_place_of(backend);
+    sherdi_cuda_target target     = sherdi_cuda_target_of(backend);
     size_t            num_chunks = count_elems / SHERD_CHUNK_ELEMS;
     int               is_f32     = dtype == SHERD_F32;
-    size_t blocks = blocks_of(place, SUMSQ_BLOCKS, num_chunks, BLOCK_WARPS * (is_f32 ? 16 : 32));
+    size_t blocks = blocks_of(target, SUMSQ_BLOCKS, num_chunks, BLOCK_WARPS * (is_f32 ? 16 : 32));
 
     if (num_chunks == 0) {
         return;
@@ -99,7 +99,7 @@ extern "C" void sherdi_cuda_sumsq(const sherdi_backend *backend, const void *x, 
     kernel_launch(is_f32                ? sumsq_kernel<SHERD_F32>
                   : dtype == SHERD_BF16 ? sumsq_kernel<SHERD_BF16>
                                         : sumsq_kernel<SHERD_F16>,
-                  blocks, place, x, num_chunks, (uintptr_t)x % 16 == 0, (bin_t *)acc);
+                  blocks, target, x, num_chunks, (uintptr_t)x % 16 == 0, (bin_t *)acc);
 }
 
 /* ---------------------------------------------------------- fingerprint -- */
@@ -111,14 +111,14 @@ typedef struct fingerprint_op {
     int          is_vector;
     bin_t        sum;
 
-    __device__ void span(const span_place &place)
+    __device__ void span(const span_view &view)
     {
-        (void)place;
+        (void)view;
     }
 
-    __device__ void part(const span_place &place, size_t tile_first, size_t low, size_t high)
+    __device__ void part(const span_view &view, size_t tile_first, size_t low, size_t high)
     {
-        part_update(*this, place, tile_first, low, high, is_vector);
+        part_update(*this, view, tile_first, low, high, is_vector);
     }
 
     __device__ void load(size_t at, float4 *x)
@@ -126,17 +126,17 @@ typedef struct fingerprint_op {
         *x = *(const float4 *)(master + at);
     }
 
-    __device__ void vector(const float4 &x, const span_place &place, size_t at)
+    __device__ void vector(const float4 &x, const span_view &view, size_t at)
     {
-        uint64_t index = place.index + at;
+        uint64_t index = view.index + at;
 
         sum += sherdi_mix_element(index, x.x) + sherdi_mix_element(index + 1, x.y) +
                sherdi_mix_element(index + 2, x.z) + sherdi_mix_element(index + 3, x.w);
     }
 
-    __device__ void element(const span_place &place, size_t at)
+    __device__ void element(const span_view &view, size_t at)
     {
-        sum += sherdi_mix_element(place.index + at, master[at]);
+        sum += sherdi_mix_element(view.index + at, master[at]);
     }
 } fingerprint_op;
 
@@ -153,8 +153,8 @@ static void __global__ __launch_bounds__(BLOCK_THREADS, FINGERPRINT_BLOCKS)
 extern "C" void sherdi_cuda_fingerprint(const sherdi_backend *backend, const sherdi_span *spans,
                                         size_t num_spans, const float *master, uint64_t *sum)
 {
-    sherdi_cuda_place place = sherdi_cuda_place_of(backend);
+    sherdi_cuda_target target = sherdi_cuda_target_of(backend);
 
-    kernel_launch(fingerprint_kernel, blocks_of_machine(place, FINGERPRINT_BLOCKS), place, spans,
+    kernel_launch(fingerprint_kernel, blocks_of_machine(target, FINGERPRINT_BLOCKS), target, spans,
                   num_spans, master, is_vector_start(master, SHERD_F32), (bin_t *)sum);
 }

@@ -17,25 +17,25 @@
 #define TILE_ELEMS   ((size_t)BLOCK_THREADS * VECTOR_ELEMS * TILE_VECTORS)
 
 /* A span, as elements [first, end) of the block. */
-typedef struct span_place {
+typedef struct span_view {
     size_t   first, end;
     uint64_t index; /* + an element's place in the block: its global index, modulo 2^64 */
     size_t   number;
     int32_t  param, group;
-} span_place;
+} span_view;
 
-static inline __device__ span_place span_read(const sherdi_span *spans, size_t number)
+static inline __device__ span_view span_read(const sherdi_span *spans, size_t number)
 {
     sherdi_span span = spans[number];
-    span_place  place;
+    span_view   view;
 
-    place.first  = span.offset_elems;
-    place.end    = span.offset_elems + span.count_elems;
-    place.index  = span.first_index - span.offset_elems;
-    place.number = number;
-    place.param  = span.param;
-    place.group  = span.group;
-    return place;
+    view.first  = span.offset_elems;
+    view.end    = span.offset_elems + span.count_elems;
+    view.index  = span.first_index - span.offset_elems;
+    view.number = number;
+    view.param  = span.param;
+    view.group  = span.group;
+    return view;
 }
 
 /* The first span that ends beyond element `first`; num_spans: none does. */
@@ -56,13 +56,13 @@ static inline __device__ size_t span_find(const sherdi_span *spans, size_t num_s
     return low;
 }
 
-/* Calls op.span(place) when a block comes to another span and op.part(place, tile_first, low, high) for
+/* Calls op.span(view) when a block comes to another span and op.part(view, tile_first, low, high) for
  * the part [low, high) that a span has of a tile. Both are the same for all threads of the block. */
 template <typename Op>
 static inline __device__ void spans_walk(const sherdi_span *spans, size_t num_spans,
                                          size_t tile_elems, Op &op)
 {
-    span_place now = {0, 0, 0, 0, 0, 0};
+    span_view  now = {0, 0, 0, 0, 0, 0};
     size_t     end;
 
     if (num_spans == 0) {
@@ -93,10 +93,10 @@ static inline __device__ void spans_walk(const sherdi_span *spans, size_t num_sp
     }
 }
 
-/* A part, element by element or in vectors: op.load(at) gives what op.vector(loaded, place, at) needs,
- * op.element(place, at) does one element. */
+/* A part, element by element or in vectors: op.load(at) gives what op.vector(loaded, view, at) needs,
+ * op.element(view, at) does one element. */
 template <typename Op>
-static inline __device__ void part_update(Op &op, const span_place &place, size_t tile_first,
+static inline __device__ void part_update(Op &op, const span_view &view, size_t tile_first,
                                           size_t low, size_t high, int is_vector)
 {
     /* [low, inner_low) and [inner_high, high) are no whole vectors. */
@@ -125,13 +125,13 @@ static inline __device__ void part_update(Op &op, const span_place &place, size_
 #pragma unroll
         for (int i = 0; i < TILE_VECTORS; i++) {
             if (is_mine[i]) {
-                op.vector(x[i], place, at + (size_t)i * BLOCK_THREADS * VECTOR_ELEMS);
+                op.vector(x[i], view, at + (size_t)i * BLOCK_THREADS * VECTOR_ELEMS);
             }
         }
     }
     edges = (inner_low - low) + (high - inner_high);
     for (size_t i = threadIdx.x; i < edges; i += BLOCK_THREADS) {
-        op.element(place, i < inner_low - low ? low + i : inner_high + (i - (inner_low - low)));
+        op.element(view, i < inner_low - low ? low + i : inner_high + (i - (inner_low - low)));
     }
 }
 

@@ -47,14 +47,14 @@ template <typename Rule> struct update {
     Rule                 rule;
     bin_t                fingerprint;
 
-    __device__ void span(const span_place &place)
+    __device__ void span(const span_view &view)
     {
-        rule.span(place);
+        rule.span(view);
     }
 
-    __device__ void part(const span_place &place, size_t tile_first, size_t low, size_t high)
+    __device__ void part(const span_view &view, size_t tile_first, size_t low, size_t high)
     {
-        part_update(*this, place, tile_first, low, high, arrays.is_vector);
+        part_update(*this, view, tile_first, low, high, arrays.is_vector);
     }
 
     __device__ void load(size_t at, loaded *x)
@@ -62,7 +62,7 @@ template <typename Rule> struct update {
         update_load(arrays, at, x);
     }
 
-    __device__ void vector(loaded &x, const span_place &place, size_t at)
+    __device__ void vector(loaded &x, const span_view &view, size_t at)
     {
         float4 grad = packed_widen(x.grad, arrays.grad_dtype);
 
@@ -76,10 +76,10 @@ template <typename Rule> struct update {
         if (arrays.param != NULL) {
             vector_store(arrays.param, arrays.param_dtype, at, x.master);
         }
-        fingerprint += mix_vector(place.index + at, x.master);
+        fingerprint += mix_vector(view.index + at, x.master);
     }
 
-    __device__ void element(const span_place &place, size_t at)
+    __device__ void element(const span_view &view, size_t at)
     {
         float master = arrays.master[at];
         float m      = arrays.m[at];
@@ -92,7 +92,7 @@ template <typename Rule> struct update {
         if (arrays.param != NULL) {
             element_store(arrays.param, arrays.param_dtype, at, master);
         }
-        fingerprint += sherdi_mix_element(place.index + at, master);
+        fingerprint += sherdi_mix_element(view.index + at, master);
     }
 };
 
@@ -125,9 +125,9 @@ typedef struct adam_rule {
     const sherdi_adam_coeffs *groups;
     sherdi_adam_coeffs        c;
 
-    __device__ void span(const span_place &place)
+    __device__ void span(const span_view &view)
     {
-        c = groups[place.group];
+        c = groups[view.group];
     }
 
     __device__ void element(float grad, float *master, float *m, float *v) const
@@ -147,9 +147,9 @@ static void __global__ __launch_bounds__(BLOCK_THREADS, UPDATE_BLOCKS)
 
 extern "C" void sherdi_cuda_adam(const sherdi_backend *backend, const sherdi_update_args *args)
 {
-    sherdi_cuda_place place = sherdi_cuda_place_of(backend);
+    sherdi_cuda_target target = sherdi_cuda_target_of(backend);
 
-    kernel_launch(adam_kernel, blocks_of_machine(place, UPDATE_BLOCKS), place, arrays_of(args),
+    kernel_launch(adam_kernel, blocks_of_machine(target, UPDATE_BLOCKS), target, arrays_of(args),
                   (const sherdi_adam_coeffs *)args->coeffs, args->spans, args->num_spans,
                   (bin_t *)args->fingerprint);
 }
@@ -169,10 +169,10 @@ typedef struct lamb_rule {
     sherdi_lamb_coeffs        c;
     float                     step;
 
-    __device__ void span(const span_place &place)
+    __device__ void span(const span_view &view)
     {
-        c    = groups[place.group];
-        step = c.neg_step_size * ratios[place.param];
+        c    = groups[view.group];
+        step = c.neg_step_size * ratios[view.param];
     }
 
     __device__ void element(float grad, float *master, float *m, float *v) const
@@ -192,9 +192,9 @@ static void __global__ __launch_bounds__(BLOCK_THREADS, UPDATE_BLOCKS)
 
 extern "C" void sherdi_cuda_lamb(const sherdi_backend *backend, const sherdi_update_args *args)
 {
-    sherdi_cuda_place place = sherdi_cuda_place_of(backend);
+    sherdi_cuda_target target = sherdi_cuda_target_of(backend);
 
-    kernel_launch(lamb_kernel, blocks_of_machine(place, UPDATE_BLOCKS), place, arrays_of(args),
+    kernel_launch(lamb_kernel, blocks_of_machine(target, UPDATE_BLOCKS), target, arrays_of(args),
                   (const sherdi_lamb_coeffs *)args->coeffs, args->ratios, args->spans,
                   args->num_spans, (bin_t *)args->fingerprint);
 }
@@ -231,13 +231,13 @@ typedef struct norms_op {
         bins_flush(bins, 2 * NORM_WORDS, (bin_t *)&norms[param]);
     }
 
-    __device__ void span(const span_place &place)
+    __device__ void span(const span_view &view)
     {
-        if (param >= 0 && param != place.param) {
+        if (param >= 0 && param != view.param) {
             flush();
         }
-        param = place.param;
-        c     = groups[place.group];
+        param = view.param;
+        c     = groups[view.group];
     }
 
     __device__ float direction(float grad, float p, float m, float v) const
@@ -312,11 +312,11 @@ typedef struct norms_op {
         }
     }
 
-    __device__ void part(const span_place &place, size_t tile_first, size_t low, size_t high)
+    __device__ void part(const span_view &view, size_t tile_first, size_t low, size_t high)
     {
-        size_t elems = place.end - place.first;
-        size_t skip  = (low - place.first + SHERD_CHUNK_ELEMS - 1) / SHERD_CHUNK_ELEMS;
-        size_t end   = (high - place.first + SHERD_CHUNK_ELEMS - 1) / SHERD_CHUNK_ELEMS;
+        size_t elems = view.end - view.first;
+        size_t skip  = (low - view.first + SHERD_CHUNK_ELEMS - 1) / SHERD_CHUNK_ELEMS;
+        size_t end   = (high - view.first + SHERD_CHUNK_ELEMS - 1) / SHERD_CHUNK_ELEMS;
         size_t chunk = skip + threadIdx.x / 32 * NORM_WARP_CHUNKS;
         double sum;
 
@@ -326,7 +326,7 @@ typedef struct norms_op {
         }
         end = end - chunk < NORM_WARP_CHUNKS ? end : chunk + NORM_WARP_CHUNKS;
         elems = end * SHERD_CHUNK_ELEMS < elems ? end * SHERD_CHUNK_ELEMS : elems;
-        rows_fill(place.first + chunk * SHERD_CHUNK_ELEMS, elems - chunk * SHERD_CHUNK_ELEMS);
+        rows_fill(view.first + chunk * SHERD_CHUNK_ELEMS, elems - chunk * SHERD_CHUNK_ELEMS);
         __syncwarp();
         sum = rows_sum_f32(rows);
         __syncwarp();
@@ -365,11 +365,11 @@ static void __global__ __launch_bounds__(BLOCK_THREADS, NORM_BLOCKS)
 extern "C" void sherdi_cuda_lamb_norms(const sherdi_backend     *backend,
                                        const sherdi_update_args *args)
 {
-    sherdi_cuda_place place = sherdi_cuda_place_of(backend);
+    sherdi_cuda_target target = sherdi_cuda_target_of(backend);
 
-    kernel_launch(lamb_norms_kernel, blocks_of_machine(place, NORM_BLOCKS), place, arrays_of(args),
-                  (const sherdi_lamb_coeffs *)args->coeffs, args->spans, args->num_spans,
-                  args->norms);
+    kernel_launch(lamb_norms_kernel, blocks_of_machine(target, NORM_BLOCKS), target,
+                  arrays_of(args), (const sherdi_lamb_coeffs *)args->coeffs, args->spans,
+                  args->num_spans, args->norms);
 }
 
 /* One thread per parameter. */
@@ -389,11 +389,11 @@ static void __global__ __launch_bounds__(BLOCK_THREADS)
 extern "C" void sherdi_cuda_lamb_ratios(const sherdi_backend         *backend,
                                         const sherdi_lamb_ratio_args *args)
 {
-    sherdi_cuda_place place = sherdi_cuda_place_of(backend);
+    sherdi_cuda_target target = sherdi_cuda_target_of(backend);
 
     if (args->num_params == 0) {
         return;
     }
-    kernel_launch(lamb_ratios_kernel, blocks_of(place, 1, args->num_params, BLOCK_THREADS), place,
+    kernel_launch(lamb_ratios_kernel, blocks_of(target, 1, args->num_params, BLOCK_THREADS), target,
                   *args);
 }

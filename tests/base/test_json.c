@@ -42,7 +42,7 @@ static void check_refused(const char *text, const char *sentence)
     CHECK_INT(0, sherdi_mem_held_all(&account));
 }
 
-static void check_place(const sherdi_json_node *node, uint32_t line, uint32_t column)
+static void check_location(const sherdi_json_node *node, uint32_t line, uint32_t column)
 {
     CHECK(node != NULL);
     CHECK_INT(line, node->line);
@@ -95,19 +95,19 @@ static void json_scalar_at_the_top_is_read(void)
     close_document();
 }
 
-static void json_places_are_those_of_the_keys(void)
+static void json_locations_are_those_of_the_keys(void)
 {
     const sherdi_json_node *root =
         parsed("\r\n{ \"a\": 1,\r\n\t\"b\" : {\r\n    \"c\":\r\n [2, 33]}}");
     const sherdi_json_node *inner;
 
-    check_place(root, 2, 1);
-    check_place(sherdi_json_find(root, "a"), 2, 3);
-    check_place(sherdi_json_find(root, "b"), 3, 2);
+    check_location(root, 2, 1);
+    check_location(sherdi_json_find(root, "a"), 2, 3);
+    check_location(sherdi_json_find(root, "b"), 3, 2);
     inner = sherdi_json_find(sherdi_json_find(root, "b"), "c");
-    check_place(inner, 4, 5);
-    check_place(sherdi_json_first(inner), 5, 3);
-    check_place(sherdi_json_next(sherdi_json_first(inner)), 5, 6);
+    check_location(inner, 4, 5);
+    check_location(sherdi_json_first(inner), 5, 3);
+    check_location(sherdi_json_next(sherdi_json_first(inner)), 5, 6);
     close_document();
 }
 
@@ -115,8 +115,8 @@ static void json_columns_count_characters(void)
 {
     const sherdi_json_node *root = parsed("/* \xc3\xa9\xe2\x82\xac */ {\"\xc3\xa9\": 1, \"b\": 2}");
 
-    check_place(root, 1, 10);
-    check_place(sherdi_json_find(root, "b"), 1, 19);
+    check_location(root, 1, 10);
+    check_location(sherdi_json_find(root, "b"), 1, 19);
     close_document();
 }
 
@@ -127,18 +127,18 @@ static void json_comments_and_trailing_commas_are_skipped(void)
                "  \"url\": \"http://x#y/*z*/\",\n}\n# last");
 
     check_lexeme(sherdi_json_find(root, "url"), "\"http://x#y/*z*/\"");
-    check_place(sherdi_json_find(root, "url"), 4, 3);
+    check_location(sherdi_json_find(root, "url"), 4, 3);
     CHECK_INT(SHERDI_JSON_ARRAY, sherdi_json_find(root, "a")->kind);
     close_document();
 }
 
 static void json_byte_order_mark_has_no_column(void)
 {
-    check_place(parsed("\xef\xbb\xbf{}"), 1, 1);
+    check_location(parsed("\xef\xbb\xbf{}"), 1, 1);
     close_document();
 }
 
-static void json_syntax_errors_name_their_place(void)
+static void json_syntax_errors_name_their_location(void)
 {
     check_refused("", "t.json:1:1: not JSON");
     check_refused("{\n  \"a\": CONFIG_MBSIZE,\n}",
@@ -252,11 +252,11 @@ static void json_failed_allocations_leave_nothing(void)
 static const test_case CASES[] = {
     CASE(json_every_kind_is_read),
     CASE(json_scalar_at_the_top_is_read),
-    CASE(json_places_are_those_of_the_keys),
+    CASE(json_locations_are_those_of_the_keys),
     CASE(json_columns_count_characters),
     CASE(json_comments_and_trailing_commas_are_skipped),
     CASE(json_byte_order_mark_has_no_column),
-    CASE(json_syntax_errors_name_their_place),
+    CASE(json_syntax_errors_name_their_location),
     CASE(json_duplicate_keys_are_refused),
     CASE(json_bytes_that_are_no_text_are_refused),
     CASE(json_deep_nesting_is_refused),

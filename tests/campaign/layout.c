@@ -222,33 +222,33 @@ static void draw_optimizer(draw *d, layout *out)
         TYPES[out->rule.kind], out->rule.beta2);
 }
 
-static void draw_state_place(draw *d, const char *folder, layout *out)
+static void draw_state_tier(draw *d, const char *folder, layout *out)
 {
     int has_drive = 1;
     int is_drawn  = draw_begins(d, LAYOUT_state) && out->stage > 0;
-    int place     = below(d, 4); /* half of them on the device */
+    int tier      = below(d, 4); /* half of them on the device */
 
 #ifndef SHERDI_HAVE_XXHASH
     has_drive = 0;
 #endif
-    if (!is_drawn || place > 1 || (place == 1 && !has_drive)) {
+    if (!is_drawn || tier > 1 || (tier == 1 && !has_drive)) {
         return;
     }
     say(out,
         ", \"offload_optimizer\": {\"device\": \"%s\", \"nvme_path\": \"%s\", \"durable\": false",
-        place == 0 ? "cpu" : "nvme", folder);
-    out->can_undo = place == 1;
+        tier == 0 ? "cpu" : "nvme", folder);
+    out->can_undo = tier == 1;
     if (is_one_in(d, 4)) {
         say(out, ", \"ratio\": 0.%d", 1 + below(d, 9));
         out->can_undo = 0;
     }
-    if (place == 1 && is_one_in(d, 3)) {
+    if (tier == 1 && is_one_in(d, 3)) {
         say(out, ", \"gradients\": \"nvme\"");
     }
     if (out->stage >= 2 && is_one_in(d, 3)) {
         say(out, ", \"accumulate\": \"%s\"", is_one_in(d, 2) ? "cpu" : "device");
     }
-    if (place == 1) { /* one draw a line: the order of arguments is the compiler's */
+    if (tier == 1) { /* one draw a line: the order of arguments is the compiler's */
         const char *init   = is_one_in(d, 3) ? ", \"fast_init\": true" : "";
         const char *verify = is_one_in(d, 3) ? ", \"verify_reads\": true" : "";
         const char *writes = is_one_in(d, 3) ? "false" : "true";
@@ -264,17 +264,17 @@ static void draw_state_place(draw *d, const char *folder, layout *out)
     say(out, "}");
 }
 
-static void draw_param_place(draw *d, const char *folder, layout *out)
+static void draw_param_tier(draw *d, const char *folder, layout *out)
 {
     int is_drawn = draw_begins(d, LAYOUT_parameters) && out->stage == 3;
-    int place    = below(d, 4);
+    int tier     = below(d, 4);
 
-    if (!is_drawn || place > 1) {
+    if (!is_drawn || tier > 1) {
         return;
     }
     say(out, ", \"offload_param\": {\"device\": \"%s\", \"nvme_path\": \"%s\"",
-        place == 0 ? "cpu" : "nvme", folder);
-    if (place == 1) {
+        tier == 0 ? "cpu" : "nvme", folder);
+    if (tier == 1) {
         int    count = 1 + below(d, 4);
         size_t most  = PICK(d, 0, 0, 3000, 1000000);
 
@@ -303,8 +303,8 @@ static void draw_zero(draw *d, const char *folder, layout *out)
     if (draw_begins(d, LAYOUT_blocks) && is_one_in(d, 2)) {
         say(out, ", \"sub_group_size\": %zu", PICK(d, 64, 2048, 2048, 5000, 100000));
     }
-    draw_state_place(d, folder, out);
-    draw_param_place(d, folder, out);
+    draw_state_tier(d, folder, out);
+    draw_param_tier(d, folder, out);
     say(out, "}");
 }
 

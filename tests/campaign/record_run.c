@@ -271,9 +271,9 @@ static int is_off_plan(const recorder *t)
 }
 
 /* The unit at this place of the order; off the plan two neighbours change places. */
-static int unit_at(const recorder *t, int place)
+static int unit_at(const recorder *t, int index)
 {
-    return t->forward[!is_off_plan(t) ? place : place == 1 ? 2 : place == 2 ? 1 : place];
+    return t->forward[!is_off_plan(t) ? index : index == 1 ? 2 : index == 2 ? 1 : index];
 }
 
 static void forward(recorder *t, sherd_pass pass)

@@ -76,8 +76,8 @@ check "bytes by purpose and by place" <<'PY'
 must(f"{len(rows)} rows of 84", len(rows) == 84)
 for row in rows:
     purposes = state(row) + sum(row[k] for k in ("gathered_bytes", "transient_bytes", "staging_bytes", "spare_bytes"))
-    places = row["device_bytes"] + row["host_bytes"] + row["nvme_bytes"]
-    must(f"{purposes} by purpose, {places} by place: {row}", purposes == places)
+    spaces = row["device_bytes"] + row["host_bytes"] + row["nvme_bytes"]
+    must(f"{purposes} by purpose, {spaces} by place: {row}", purposes == spaces)
     must("pinned is a part of the host's", row["pinned_bytes"] <= row["host_bytes"])
     must("nothing rests on a drive without one", (row["nvme_bytes"] > 0) == ("nvme" in row["offload"]))
     must("what cannot be", row["offload"] == "none" or row["stage"] >= (3 if "params" in row["offload"] else 1))

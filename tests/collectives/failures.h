@@ -38,7 +38,7 @@ void part_created_twice(void);
     _(rank_that_exits_without_destroy_is_named, part_exits_without_destroy, -1)                    \
     _(rank_that_does_not_come_is_named, part_does_not_come, -1)                                    \
     _(ranks_that_disagree_are_told, part_disagrees, -1)                                            \
-    _(world_can_be_made_again_at_the_same_place, part_created_twice, -1)
+    _(world_can_be_made_again_at_the_same_address, part_created_twice, -1)
 #define FAILURE_PART(name, part, killed) PART(part),
 
 #endif

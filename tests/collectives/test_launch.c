@@ -460,7 +460,7 @@ static void create_opens_the_backend_that_is_asked_for(void)
     }
 }
 
-static void create_at_a_taken_place_is_refused(void)
+static void create_at_a_taken_address_is_refused(void)
 {
     const char  *address  = ranks_address();
     sherd_world *world    = NULL;
@@ -497,7 +497,7 @@ static const test_case CASES[] = {
     CASE(create_of_one_rank_needs_no_meeting),
     CASE(create_takes_the_struct_of_an_older_program),
     CASE(create_opens_the_backend_that_is_asked_for),
-    CASE(create_at_a_taken_place_is_refused),
+    CASE(create_at_a_taken_address_is_refused),
 };
 
 static const rank_part PARTS[] = {

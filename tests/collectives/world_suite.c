@@ -901,7 +901,7 @@ static void bad_arguments_are_refused_without_meeting(sherd_world *world, void *
     CHECK_OK(sherd_world_barrier(world));
 }
 
-static void world_knows_its_place(sherd_world *world, void *ctx)
+static void world_knows_its_ranks(sherd_world *world, void *ctx)
 {
     (void)ctx;
     CHECK(sherd_world_rank(world) >= 0 && sherd_world_rank(world) < sherd_world_size(world));
@@ -918,7 +918,7 @@ static void world_knows_its_place(sherd_world *world, void *ctx)
     }
 
 const world_case WORLD_SUITE[] = {
-    WORLD_CASE(world_knows_its_place),
+    WORLD_CASE(world_knows_its_ranks),
     WORLD_CASE(all_gather_collects_every_slice),
     WORLD_CASE(all_gather_of_stable_memory_collects_every_slice),
     WORLD_CASE(reduce_scatter_sums_in_the_order_of_ranks),

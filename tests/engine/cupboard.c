@@ -107,4 +107,4 @@ static sherd_status cupboard_open(const sherdi_tier_params *params, sherdi_mem *
     return SHERD_OK;
 }
 
-const sherdi_tier_kind test_tier_cupboard = {.place = SHERDI_PLACE_STORAGE, .open = cupboard_open};
+const sherdi_tier_kind test_tier_cupboard = {.space = SHERDI_SPACE_STORAGE, .open = cupboard_open};

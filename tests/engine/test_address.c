@@ -204,7 +204,7 @@ static void acquire_over_what_is_held(sherd_world *world, void *raw)
     rig_close(&r);
 }
 
-static void acquire_whose_place_is_held_is_refused_naming_both(void)
+static void acquire_whose_memory_is_held_is_refused_naming_both(void)
 {
     rig_options options = {.stage = 3, .zero = NO_ROOM};
 
@@ -413,7 +413,7 @@ static const test_case CASES[] = {
     CASE(units_that_are_declared_held_are_there_together),
     CASE(holds_are_the_same_on_all_ranks),
     CASE(hold_over_everything_ends_with_the_micro_batch),
-    CASE(acquire_whose_place_is_held_is_refused_naming_both),
+    CASE(acquire_whose_memory_is_held_is_refused_naming_both),
     CASE(orders_off_the_plan_train_the_same),
     CASE(parameters_have_one_address_for_the_life_of_the_engine),
     CASE(gathered_parameters_have_no_address_with_free_packing),

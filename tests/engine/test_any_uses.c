@@ -462,10 +462,10 @@ static void plan_gives_the_gradient_a_place_of_its_own(void)
             CHECK_INT(u == 1 || u == 2 || u == 4, unit->is_open_ended);
             for (int v = 0; v < 6 && unit->is_open_ended; v++) {
                 CHECK(u == v ||
-                      plan->units[v].transient_place + plan->units[v].transient_bytes <=
-                          unit->transient_place ||
-                      unit->transient_place + unit->transient_bytes <=
-                          plan->units[v].transient_place);
+                      plan->units[v].transient_pool_offset + plan->units[v].transient_bytes <=
+                          unit->transient_pool_offset ||
+                      unit->transient_pool_offset + unit->transient_bytes <=
+                          plan->units[v].transient_pool_offset);
             }
         }
         sherdi_plan_destroy(plan);

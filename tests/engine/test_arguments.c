@@ -278,7 +278,7 @@ static void structs_of_sizes_that_never_existed_are_refused(void)
 
 /* ----------------------------------------------------------------- NULL -- */
 
-static void worlds_without_a_place_are_refused(void)
+static void worlds_without_a_result_are_refused(void)
 {
     CHECK_STATUS(SHERD_E_INVAL, sherd_world_self(NULL));
     CHECK_ERROR_SAYS("out is NULL");
@@ -315,7 +315,7 @@ static void calls_of_no_world_are_refused(void)
     CHECK(sent == 0 && received == 0);
 }
 
-static void traffic_without_a_place_is_not_told(void)
+static void traffic_without_a_result_is_not_told(void)
 {
     sherd_world *world;
     uint64_t     sent = 1;
@@ -557,9 +557,9 @@ static void others_take_null(void)
 
 static const test_case CASES[] = {
     CASE(structs_of_sizes_that_never_existed_are_refused),
-    CASE(worlds_without_a_place_are_refused),
+    CASE(worlds_without_a_result_are_refused),
     CASE(calls_of_no_world_are_refused),
-    CASE(traffic_without_a_place_is_not_told),
+    CASE(traffic_without_a_result_is_not_told),
     CASE(devices_of_no_backend_are_none),
     CASE(configurations_of_null_are_refused),
     CASE(calls_of_no_engine_are_refused),

@@ -130,12 +130,12 @@ static void blobs_set(rig *r)
 static void blobs_check(rig *r, int saved_ranks)
 {
     sherd_blob_params params;
-    char              place[8] = "";
-    size_t            len      = sizeof(place);
-    int               seed     = -1;
+    char              blob[8] = "";
+    size_t            len     = sizeof(blob);
+    int               seed    = -1;
 
-    CHECK_OK(sherd_blob_get(r->engine, "place", place, &len, NULL));
-    CHECK(len == 6 && memcmp(place, "page 7", 6) == 0);
+    CHECK_OK(sherd_blob_get(r->engine, "place", blob, &len, NULL));
+    CHECK(len == 6 && memcmp(blob, "page 7", 6) == 0);
     sherd_blob_params_init(&params);
     params.is_per_rank = 1;
     for (int rank = sherd_world_rank(r->world); rank < saved_ranks;

@@ -729,13 +729,13 @@ static void links_are_not_followed_out_of_the_folder(void)
 /* Who opened it to read would wait for ever. */
 static void pipes_in_the_place_of_files_are_refused(void)
 {
-    static const char *const PLACES[] = {"latest", TAG "/manifest.json",
-                                         TAG "/rank-00001-of-00002.safetensors"};
-    job                      j        = saved("pipes");
+    static const char *const FILES[] = {"latest", TAG "/manifest.json",
+                                        TAG "/rank-00001-of-00002.safetensors"};
+    job                      j       = saved("pipes");
     char                     path[1024];
 
     for (size_t i = 3; i-- > 0;) {
-        (void)snprintf(path, sizeof(path), "%s/%s", j.dir, PLACES[i]);
+        (void)snprintf(path, sizeof(path), "%s/%s", j.dir, FILES[i]);
         CHECK(unlink(path) == 0 && mkfifo(path, 0600) == 0);
         j.tag = i == 0 ? NULL : TAG;
         test_world(1, load_body, &j);

@@ -159,16 +159,16 @@ static void part_run(int world_size, const char *part, int killed)
     rank_start starts[4];
     char       text[4][2][64];
     char       meeting[200];
-    char       place[512];
+    char       setting[512];
 
     memset(starts, 0, sizeof(starts));
     (void)snprintf(meeting, sizeof(meeting), "SHERD_RENDEZVOUS=%s", ranks_address());
-    (void)snprintf(place, sizeof(place), FOLDER_VARIABLE "=%s", test_scratch());
+    (void)snprintf(setting, sizeof(setting), FOLDER_VARIABLE "=%s", test_scratch());
     for (int r = 0; r < world_size; r++) {
         (void)snprintf(text[r][0], sizeof(text[r][0]), "SHERD_RANK=%d", r);
         (void)snprintf(text[r][1], sizeof(text[r][1]), "SHERD_WORLD_SIZE=%d", world_size);
         starts[r] = (rank_start){.part        = part,
-                                 .environment = {text[r][0], text[r][1], meeting, place},
+                                 .environment = {text[r][0], text[r][1], meeting, setting},
                                  .ends        = r == killed ? RANK_IS_KILLED : RANK_PASSES};
     }
     ranks_run(starts, world_size);

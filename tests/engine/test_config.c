@@ -553,7 +553,7 @@ static void config_what_would_train_something_else_is_refused(void)
     }
 }
 
-static void config_bad_values_name_place_key_and_reason(void)
+static void config_bad_values_name_location_key_and_reason(void)
 {
     static const struct {
         const char *text, *sentence;
@@ -745,7 +745,7 @@ static const test_case CASES[] = {
     CASE(config_messages_are_one_line),
     CASE(config_hints_are_ignored_with_a_warning),
     CASE(config_what_would_train_something_else_is_refused),
-    CASE(config_bad_values_name_place_key_and_reason),
+    CASE(config_bad_values_name_location_key_and_reason),
     CASE(config_combinations_that_do_nothing_warn),
     CASE(config_missing_values_name_the_fix),
     CASE(config_auto_sizes_follow_the_hidden_size),

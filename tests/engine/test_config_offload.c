@@ -62,8 +62,8 @@ static void config_offload_defaults(void)
 {
     sherdi_settings got = settings_of("");
 
-    CHECK_INT(SHERDI_PLACE_DEVICE, got.offload_state.place);
-    CHECK_INT(SHERDI_PLACE_DEVICE, got.offload_param.place);
+    CHECK_INT(SHERDI_SPACE_DEVICE, got.offload_state.space);
+    CHECK_INT(SHERDI_SPACE_DEVICE, got.offload_param.space);
     CHECK_INT(0, got.offload_state.num_folders);
     CHECK_INT(0, got.offload_param.num_folders);
     check_offload_defaults(&got);
@@ -84,8 +84,8 @@ static void config_offload_auto_is_the_default(void)
         "\"auto\","
         " \"engine\": \"auto\"}");
 
-    CHECK_INT(SHERDI_PLACE_DEVICE, got.offload_state.place);
-    CHECK_INT(SHERDI_PLACE_DEVICE, got.offload_param.place);
+    CHECK_INT(SHERDI_SPACE_DEVICE, got.offload_state.space);
+    CHECK_INT(SHERDI_SPACE_DEVICE, got.offload_param.space);
     check_offload_defaults(&got);
 }
 
@@ -99,7 +99,7 @@ static void config_offload_of_state_arrives(void)
         " \"fast_init\": true, \"ratio\": 0.5, \"gradients\": \"nvme\", \"verify_reads\": true,"
         " \"keep\": true, \"durable\": false");
 
-    CHECK_INT(SHERDI_PLACE_STORAGE, got.offload_state.place);
+    CHECK_INT(SHERDI_SPACE_STORAGE, got.offload_state.space);
     CHECK_INT(1, got.offload_state.num_folders);
     CHECK(strcmp(got.offload_state.folders[0], "/a") == 0);
     CHECK_INT(7, got.offload_state.buffer_count);
@@ -114,7 +114,7 @@ static void config_offload_of_state_arrives(void)
     CHECK_INT(0, got.resume_state);
     CHECK_INT(1, got.keep_state);
     CHECK_INT(0, got.durable);
-    CHECK_INT(SHERDI_PLACE_DEVICE, got.offload_param.place);
+    CHECK_INT(SHERDI_SPACE_DEVICE, got.offload_param.space);
     CHECK_INT(1, settings_of_state("\"device\": \"nvme\", \"nvme_path\": \"/a\", \"resume\": true")
                      .resume_state);
     CHECK_INT(
@@ -128,14 +128,14 @@ static void config_offload_of_params_arrives(void)
                                             " \"buffer_count\": 3, \"buffer_size\": 5e7,"
                                             " \"max_in_cpu\": 0, \"pin_memory\": false");
 
-    CHECK_INT(SHERDI_PLACE_STORAGE, got.offload_param.place);
+    CHECK_INT(SHERDI_SPACE_STORAGE, got.offload_param.space);
     CHECK_INT(2, got.offload_param.num_folders);
     CHECK(strcmp(got.offload_param.folders[1], "/b") == 0);
     CHECK_INT(3, got.offload_param.buffer_count);
     CHECK_INT(50000000, got.offload_param.buffer_elems);
     CHECK_INT(0, got.params_in_cpu);
     CHECK_INT(0, got.offload_param.pin_memory);
-    CHECK_INT(SHERDI_PLACE_DEVICE, got.offload_state.place);
+    CHECK_INT(SHERDI_SPACE_DEVICE, got.offload_state.space);
     CHECK(settings_of_param("\"max_in_cpu\": 9223372036854775807").params_in_cpu == SIZE_MAX);
 }
 
@@ -156,22 +156,22 @@ static void config_aio_arrives(void)
 
 /* ---- places ---- */
 
-static void config_place_follows_device_and_stage(void)
+static void config_space_follows_device_and_stage(void)
 {
     static const struct {
         const char  *device;
         int          stage;
-        sherdi_place state, param;
+        sherdi_space state, param;
     } ROWS[] = {
-        {"none", 3, SHERDI_PLACE_DEVICE, SHERDI_PLACE_DEVICE},
-        {"cpu", 0, SHERDI_PLACE_DEVICE, SHERDI_PLACE_DEVICE},
-        {"cpu", 1, SHERDI_PLACE_HOST, SHERDI_PLACE_DEVICE},
-        {"cpu", 2, SHERDI_PLACE_HOST, SHERDI_PLACE_DEVICE},
-        {"cpu", 3, SHERDI_PLACE_HOST, SHERDI_PLACE_HOST},
-        {"nvme", 0, SHERDI_PLACE_DEVICE, SHERDI_PLACE_DEVICE},
-        {"nvme", 1, SHERDI_PLACE_STORAGE, SHERDI_PLACE_DEVICE},
-        {"nvme", 2, SHERDI_PLACE_STORAGE, SHERDI_PLACE_DEVICE},
-        {"nvme", 3, SHERDI_PLACE_STORAGE, SHERDI_PLACE_STORAGE},
+        {"none", 3, SHERDI_SPACE_DEVICE, SHERDI_SPACE_DEVICE},
+        {"cpu", 0, SHERDI_SPACE_DEVICE, SHERDI_SPACE_DEVICE},
+        {"cpu", 1, SHERDI_SPACE_HOST, SHERDI_SPACE_DEVICE},
+        {"cpu", 2, SHERDI_SPACE_HOST, SHERDI_SPACE_DEVICE},
+        {"cpu", 3, SHERDI_SPACE_HOST, SHERDI_SPACE_HOST},
+        {"nvme", 0, SHERDI_SPACE_DEVICE, SHERDI_SPACE_DEVICE},
+        {"nvme", 1, SHERDI_SPACE_STORAGE, SHERDI_SPACE_DEVICE},
+        {"nvme", 2, SHERDI_SPACE_STORAGE, SHERDI_SPACE_DEVICE},
+        {"nvme", 3, SHERDI_SPACE_STORAGE, SHERDI_SPACE_STORAGE},
     };
     char members[MEMBERS_BYTES];
 
@@ -184,30 +184,30 @@ static void config_place_follows_device_and_stage(void)
                        " \"nvme_path\": \"/y\"}}",
                        ROWS[i].stage, ROWS[i].device, ROWS[i].device);
         got = settings_of(members);
-        CHECK_INT(ROWS[i].state, got.offload_state.place);
-        CHECK_INT(ROWS[i].param, got.offload_param.place);
-        CHECK_INT(ROWS[i].state == SHERDI_PLACE_STORAGE, got.offload_state.num_folders);
-        CHECK_INT(ROWS[i].param == SHERDI_PLACE_STORAGE, got.offload_param.num_folders);
+        CHECK_INT(ROWS[i].state, got.offload_state.space);
+        CHECK_INT(ROWS[i].param, got.offload_param.space);
+        CHECK_INT(ROWS[i].state == SHERDI_SPACE_STORAGE, got.offload_state.num_folders);
+        CHECK_INT(ROWS[i].param == SHERDI_SPACE_STORAGE, got.offload_param.num_folders);
     }
 }
 
 static void config_old_offload_switches_are_cpu(void)
 {
-    CHECK_INT(SHERDI_PLACE_HOST,
+    CHECK_INT(SHERDI_SPACE_HOST,
               settings_of("\"zero_optimization\": {\"stage\": 2, \"cpu_offload\": true}")
-                  .offload_state.place);
-    CHECK_INT(SHERDI_PLACE_HOST,
+                  .offload_state.space);
+    CHECK_INT(SHERDI_SPACE_HOST,
               settings_of("\"zero_optimization\": {\"stage\": 2, \"cpu-offload\": true}")
-                  .offload_state.place);
-    CHECK_INT(SHERDI_PLACE_HOST,
+                  .offload_state.space);
+    CHECK_INT(SHERDI_SPACE_HOST,
               settings_of("\"zero_optimization\": {\"stage\": 3, \"cpu_offload_param\": true}")
-                  .offload_param.place);
-    CHECK_INT(SHERDI_PLACE_HOST,
+                  .offload_param.space);
+    CHECK_INT(SHERDI_SPACE_HOST,
               settings_of("\"zero_optimization\": {\"stage\": 3, \"cpu_offload_params\": true}")
-                  .offload_param.place);
-    CHECK_INT(SHERDI_PLACE_DEVICE,
+                  .offload_param.space);
+    CHECK_INT(SHERDI_SPACE_DEVICE,
               settings_of("\"zero_optimization\": {\"stage\": 2, \"cpu_offload\": false}")
-                  .offload_state.place);
+                  .offload_state.space);
     CHECK_INT(
         0, settings_of("\"zero_optimization\": {\"stage\": 2, \"cpu_offload_pin_memory\": false}")
                .offload_state.pin_memory);
@@ -313,7 +313,7 @@ static void config_offload_values_out_of_range_are_refused(void)
     };
     sherd_config *config = parsed("{}");
     char          text[TEXT_BYTES];
-    char          place[64];
+    char          location[64];
 
     for (size_t i = 0; i < COUNT_OF(ROWS); i++) {
         const char *leaf   = sherdi_config_leaf(ROWS[i].key);
@@ -329,14 +329,14 @@ static void config_offload_values_out_of_range_are_refused(void)
                            : "{\"zero_optimization\": {\"offload_param\": {\n  \"%s\": %s}}}",
                        leaf, ROWS[i].value);
         check_load_refused(SHERD_E_INVAL, text, ROWS[i].sentence);
-        (void)snprintf(place, sizeof(place), "configuration:2:%d: %s",
+        (void)snprintf(location, sizeof(location), "configuration:2:%d: %s",
                        ROWS[i].value[0] == '[' && ROWS[i].value[1] == '[' ? 17 : 3, ROWS[i].key);
-        CHECK_ERROR_SAYS(place);
+        CHECK_ERROR_SAYS(location);
     }
     sherd_config_destroy(config);
 }
 
-static void config_folder_of_a_list_is_named_by_its_own_place(void)
+static void config_folder_of_a_list_is_named_by_its_own_location(void)
 {
     char text[TEXT_BYTES];
     char name[SHERDI_FOLDER_BYTES + 1];
@@ -505,7 +505,7 @@ static void config_program_may_not_contradict_folders_of_the_file(void)
     CHECK_OK(sherd_config_set(config, "!" STATE "nvme_path", "\"/c\""));
     CHECK(strcmp(resolved(config, 1).offload_state.folders[0], "/c") == 0);
     CHECK_OK(sherd_config_set(config, "!" STATE "device", "\"none\""));
-    CHECK_INT(SHERDI_PLACE_DEVICE, resolved(config, 1).offload_state.place);
+    CHECK_INT(SHERDI_SPACE_DEVICE, resolved(config, 1).offload_state.space);
     sherd_config_destroy(config);
 }
 
@@ -626,13 +626,13 @@ static const test_case CASES[] = {
     CASE(config_offload_of_state_arrives),
     CASE(config_offload_of_params_arrives),
     CASE(config_aio_arrives),
-    CASE(config_place_follows_device_and_stage),
+    CASE(config_space_follows_device_and_stage),
     CASE(config_old_offload_switches_are_cpu),
     CASE(config_ratio_holds_at_any_stage),
     CASE(config_folders_are_a_name_or_a_list),
     CASE(config_settings_are_the_same_bytes_again),
     CASE(config_offload_values_out_of_range_are_refused),
-    CASE(config_folder_of_a_list_is_named_by_its_own_place),
+    CASE(config_folder_of_a_list_is_named_by_its_own_location),
     CASE(config_offload_contradictions_are_refused),
     CASE(config_files_keys_without_files_warn),
     CASE(config_program_offloads),

@@ -114,12 +114,12 @@ static void empty_train(sherd_world *world, void *raw)
 #define PARAMS_ON(device)                                                                          \
     ", \"offload_param\": {\"device\": \"" device "\", \"nvme_path\": \"%s\", \"max_in_cpu\": 0}"
 
-typedef struct place_row {
+typedef struct offload_row {
     const char *keys;
     int         least_stage;
-} place_row;
+} offload_row;
 
-static const place_row PLACES[] = {
+static const offload_row OFFLOADS[] = {
     {"", 0},
     {STATE_ON("cpu"), 1},
 #ifdef SHERDI_HAVE_XXHASH
@@ -134,12 +134,12 @@ static const char *const TOPS[] = {"", ", \"deterministic\": true"};
 
 static void train_everywhere(empty_job *job, int world_size)
 {
-    for (size_t place = 0; place < sizeof(PLACES) / sizeof(PLACES[0]); place++) {
+    for (size_t offload = 0; offload < sizeof(OFFLOADS) / sizeof(OFFLOADS[0]); offload++) {
         char keys[1024];
 
-        (void)snprintf(keys, sizeof(keys), PLACES[place].keys, test_scratch(), test_scratch());
+        (void)snprintf(keys, sizeof(keys), OFFLOADS[offload].keys, test_scratch(), test_scratch());
         job->options.zero = keys;
-        for (int stage = PLACES[place].least_stage; stage <= 3; stage++) {
+        for (int stage = OFFLOADS[offload].least_stage; stage <= 3; stage++) {
             job->options.stage = stage;
             for (size_t t = 0; t < 4; t++) {
                 job->options.top          = TOPS[t / 2];

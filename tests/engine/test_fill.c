@@ -51,9 +51,9 @@ static void order_make(const rig *r, order how, int out[PARAMS])
     for (int u = 0; u < LAYERS && how == ORDER_SEGMENTS; u++) {
         for (int slot = 0; slot < SHERDI_UNIT_SEGMENTS; slot++) {
             for (int p = 0; p < PARAMS; p++) {
-                const sherdi_plan_param *place = &r->engine->plan->params[p];
+                const sherdi_plan_param *layout = &r->engine->plan->params[p];
 
-                if (place->segment == r->engine->plan->units[u].segments[slot]) {
+                if (layout->segment == r->engine->plan->units[u].segments[slot]) {
                     out[count++] = p;
                 }
             }
@@ -130,10 +130,10 @@ static int piece_has_elems(const rig *r, const sherdi_piece *piece)
     size_t             start = first + piece->offset_elems;
 
     for (size_t p = 0; p < plan->num_params; p++) {
-        const sherdi_plan_param *place = &plan->params[p];
+        const sherdi_plan_param *layout = &plan->params[p];
 
-        if (place->segment == piece->segment && place->offset_elems < start + piece->elems &&
-            place->offset_elems + r->params[p].elems > start) {
+        if (layout->segment == piece->segment && layout->offset_elems < start + piece->elems &&
+            layout->offset_elems + r->params[p].elems > start) {
             return 1;
         }
     }
@@ -150,7 +150,7 @@ static uint64_t bytes_to_write(const rig *r)
     for (size_t b = 0; b < plan->num_blocks; b++) {
         if (plan->blocks[b].num_spans > 0 && plan->blocks[b].extent != last) {
             last = plan->blocks[b].extent;
-            bytes += plan->extents[SHERDI_PLACE_STORAGE][last].len_bytes;
+            bytes += plan->extents[SHERDI_SPACE_STORAGE][last].len_bytes;
         }
     }
     for (size_t i = 0; i < plan->num_pieces; i++) {
@@ -174,7 +174,7 @@ static void fill_counted(rig *r, order how)
     sherd_traffic_report after  = {.struct_size = sizeof(after)};
     uint64_t             own;
 
-    CHECK(r->engine->plan->num_extents[SHERDI_PLACE_STORAGE] > 4);
+    CHECK(r->engine->plan->num_extents[SHERDI_SPACE_STORAGE] > 4);
     CHECK_OK(sherd_engine_traffic(r->engine, &before)); /* the new file's header */
     layers_fill(r, how);
     CHECK_OK(sherdi_engine_start(r->engine));

@@ -22,7 +22,7 @@ static const char *unit_name(const void *ctx, int unit)
     return NAMES[unit % 4];
 }
 
-static const char *place_name(const void *ctx, int where)
+static const char *where_name(const void *ctx, int where)
 {
     (void)ctx;
     return where == SHERDI_BUFFER_GATHER ? "gathered units" : "another place";
@@ -32,7 +32,7 @@ static void rig_open(rig *r, sherdi_hazard_params params)
 {
     params.drive_room = params.drive_room == 0 ? 8 : params.drive_room;
     params.unit_name  = unit_name;
-    params.place_name = place_name;
+    params.where_name = where_name;
     sherdi_mem_init(&r->mem);
     CHECK_OK(sherdi_hazard_open(&params, &r->mem, &r->hazard));
 }

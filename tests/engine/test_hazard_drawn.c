@@ -255,7 +255,7 @@ static void graph_open(graph *g, const sherdi_hazard_params *params)
 /* How a sequence is drawn. */
 typedef struct style {
     size_t   num_ops, bytes, longest; /* of a range */
-    unsigned places, roles;
+    unsigned buffers, roles;
     unsigned collectives; /* of 100 operations */
     unsigned drives;
     unsigned alike; /* of 100 ranges: at the same place on both ranks */
@@ -269,7 +269,7 @@ static unsigned draw(uint64_t *seed, unsigned below)
 static void ranges_draw(uint64_t *seed, const style *s, sherdi_op ops[2])
 {
     for (unsigned role = 0; role < 1 + draw(seed, s->roles); role++) {
-        sherdi_range range = {.where  = (int16_t)draw(seed, s->places),
+        sherdi_range range = {.where  = (int16_t)draw(seed, s->buffers),
                               .access = (uint8_t)(1 + draw(seed, 3)),
                               .bytes  = 1 + draw(seed, (unsigned)s->longest)};
 
@@ -394,7 +394,7 @@ static size_t times(size_t count)
 
 static void drawn_on_one_rank_agree_with_the_graph(void)
 {
-    style s = {.num_ops = 40, .bytes = 30, .longest = 8, .places = 3, .roles = 3, .alike = 100};
+    style s = {.num_ops = 40, .bytes = 30, .longest = 8, .buffers = 3, .roles = 3, .alike = 100};
 
     sequences_check(&s, times(3000), 1);
 }
@@ -404,7 +404,7 @@ static void drawn_with_many_transfers_agree_with_the_graph(void)
     style s = {.num_ops = 60,
                .bytes   = 60,
                .longest = 9,
-               .places  = 2,
+               .buffers = 2,
                .roles   = 2,
                .drives  = 70,
                .alike   = 50};
@@ -417,7 +417,7 @@ static void drawn_between_ranks_agree_with_the_graph(void)
     style s = {.num_ops     = 40,
                .bytes       = 200,
                .longest     = 6,
-               .places      = 3,
+               .buffers     = 3,
                .roles       = 2,
                .collectives = 40,
                .alike       = 50};
@@ -431,7 +431,7 @@ static void drawn_long_agree_with_the_graph(void)
     style s = {.num_ops = MAX_OPS,
                .bytes   = 3000,
                .longest = 20,
-               .places  = 1,
+               .buffers = 1,
                .roles   = 3,
                .drives  = 10,
                .alike   = 50};

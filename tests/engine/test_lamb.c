@@ -10,11 +10,11 @@
 #include <stdio.h>
 #include <string.h>
 
-typedef struct place {
+typedef struct offload {
     const char *name;
     const char *keys; /* of zero_optimization; %s is the folder */
     int         least_stage;
-} place;
+} offload;
 
 #define STATE(device, more)                                                                        \
     ", \"offload_optimizer\": {\"device\": \"" device                                              \
@@ -23,7 +23,7 @@ typedef struct place {
     ", \"offload_param\": {\"device\": \"" device "\", \"nvme_path\": \"%s\"" more "}"
 #define SMALL_BLOCKS ", \"sub_group_size\": 2048"
 
-static const place PLACES[] = {
+static const offload OFFLOADS[] = {
     {"device", "", 0},
     {"device, tiny blocks", ", \"sub_group_size\": 64", 0},
     {"optimizer cpu", SMALL_BLOCKS STATE("cpu", ""), 1},
@@ -38,10 +38,10 @@ static const place PLACES[] = {
      3},
 };
 
-#define NUM_PLACES (sizeof(PLACES) / sizeof(PLACES[0]))
+#define NUM_OFFLOADS (sizeof(OFFLOADS) / sizeof(OFFLOADS[0]))
 
 /* Without checksums in the build the whole state cannot rest on a drive. */
-static int is_possible(const place *what)
+static int is_possible(const offload *what)
 {
 #ifdef SHERDI_HAVE_XXHASH
     (void)what;
@@ -76,18 +76,18 @@ static void expect_reference_everywhere(toy_options options)
     char             keys[1024];
 
     case_number++;
-    for (size_t i = 0; i < NUM_PLACES; i++) {
-        if (!is_possible(&PLACES[i])) {
+    for (size_t i = 0; i < NUM_OFFLOADS; i++) {
+        if (!is_possible(&OFFLOADS[i])) {
             continue;
         }
-        (void)snprintf(keys, sizeof(keys), PLACES[i].keys, test_scratch(), test_scratch());
+        (void)snprintf(keys, sizeof(keys), OFFLOADS[i].keys, test_scratch(), test_scratch());
         options.zero_extra = keys;
         for (size_t r = 0; r < 4; r++) {
-            for (options.stage = PLACES[i].least_stage;
+            for (options.stage = OFFLOADS[i].least_stage;
                  options.stage <= 3 && toy_takes_ranks(RANKS[r]); options.stage++) {
                 if ((!options.is_bound || options.stage < 3) &&
-                    toy_takes_stage(options.stage, PLACES[i].least_stage, (int)i + case_number)) {
-                    expect_reference(RANKS[r], &options, PLACES[i].name);
+                    toy_takes_stage(options.stage, OFFLOADS[i].least_stage, (int)i + case_number)) {
+                    expect_reference(RANKS[r], &options, OFFLOADS[i].name);
                 }
             }
         }
@@ -155,7 +155,7 @@ static void check_bytes(sherd_world *world, void *ctx)
     CHECK_INT(moves->nvme_read_micro_bytes + moves->nvme_read_step_bytes, report.nvme_read_bytes);
     CHECK_INT(moves->nvme_written_micro_bytes + moves->nvme_written_step_bytes,
               report.nvme_written_bytes);
-    if (r.engine->plan->num_extents[SHERDI_PLACE_STORAGE] > 0 && r.engine->store.params == NULL) {
+    if (r.engine->plan->num_extents[SHERDI_SPACE_STORAGE] > 0 && r.engine->store.params == NULL) {
         size_t state = (48 << 10) / 2 * 12;
 
         CHECK_INT(2 * state, report.nvme_read_bytes);
@@ -168,15 +168,16 @@ static void lamb_bytes_are_as_planned(void)
 {
     char keys[1024];
 
-    for (size_t i = 0; i < NUM_PLACES; i++) {
-        for (int stage = PLACES[i].least_stage; stage <= 3 && is_possible(&PLACES[i]); stage++) {
+    for (size_t i = 0; i < NUM_OFFLOADS; i++) {
+        for (int stage = OFFLOADS[i].least_stage; stage <= 3 && is_possible(&OFFLOADS[i]);
+             stage++) {
             rig_options options = {
                 .stage = stage, .dtype = SHERD_BF16, .zero = keys, .optimizer = "Lamb"};
 
-            if (!toy_takes_stage(stage, PLACES[i].least_stage, (int)i)) {
+            if (!toy_takes_stage(stage, OFFLOADS[i].least_stage, (int)i)) {
                 continue;
             }
-            (void)snprintf(keys, sizeof(keys), PLACES[i].keys, test_scratch(), test_scratch());
+            (void)snprintf(keys, sizeof(keys), OFFLOADS[i].keys, test_scratch(), test_scratch());
             test_world(2, check_bytes, &options);
         }
     }

@@ -107,7 +107,7 @@ static void bytes_check(const rig *r, const sherd_step_report *report)
         update += block->elems * (2 * elem + 4 * sizeof(float) + (has_master ? elem : 0));
     }
     CHECK_INT(update, plan->moves.update_device_bytes + plan->moves.update_host_bytes);
-    if (plan->num_extents[SHERDI_PLACE_STORAGE] > 0) {
+    if (plan->num_extents[SHERDI_SPACE_STORAGE] > 0) {
         CHECK_INT(state, report->nvme_read_bytes);
         CHECK_INT(state + plan->moves.nvme_index_bytes, report->nvme_written_bytes);
     } else {

@@ -16,17 +16,17 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define ELEMS       3000
-#define MOST_STEPS  8
-#define MOST_FILES  8
-#define MOST_PLACES 3
+#define ELEMS        3000
+#define MOST_STEPS   8
+#define MOST_FILES   8
+#define MOST_FOLDERS 3
 
 /* ---------------------------------------------------------------- folders -- */
 
 /* A list of empty folders of this case, as JSON; the first `count` of "f0", "f1", "f2". */
 static const char *folders_make(int count)
 {
-    static _Thread_local char lists[MOST_PLACES + 1][512];
+    static _Thread_local char lists[MOST_FOLDERS + 1][512];
     char                     *json = lists[count];
     size_t                    len  = 0;
 
@@ -119,7 +119,7 @@ static void case_begin(void)
 {
     state_list list = {.count = 0};
 
-    (void)folders_make(MOST_PLACES);
+    (void)folders_make(MOST_FOLDERS);
     if (sherd_state_files_find(folder_path(0), state_add, &list) == SHERD_E_NOTSUP) {
         test_skip("%s", sherd_last_error());
     }
@@ -173,7 +173,7 @@ typedef struct session {
     uint64_t    run;                          /* of its files */
     uint64_t    fingerprints[MOST_STEPS + 1]; /* after step `first` and those that it did */
     float       scales[MOST_STEPS + 1];       /* loss scale then */
-    int         files[MOST_PLACES];           /* in the folders, before the end */
+    int         files[MOST_FOLDERS];          /* in the folders, before the end */
 } session;
 
 /* Parameters of several kinds: large, frozen, small and kept whole, one that shares its unit. */
@@ -278,7 +278,7 @@ static void session_run(sherd_world *world, void *ctx)
     (void)rig_train(&r, s->more_micros);
     CHECK_OK(sherd_world_barrier(world));
     if (sherd_world_rank(world) == 0 && s->paths != NULL) {
-        for (int i = 0; i < MOST_PLACES; i++) {
+        for (int i = 0; i < MOST_FOLDERS; i++) {
             s->files[i] = files_in(i, 1);
         }
     }
@@ -359,7 +359,7 @@ static void stripes_are_filled_kept_and_gone_on_from(void)
 {
     case_begin();
     for (int world_size = 1; world_size <= 2; world_size++) {
-        for (int num_folders = 1; num_folders <= MOST_PLACES; num_folders++) {
+        for (int num_folders = 1; num_folders <= MOST_FOLDERS; num_folders++) {
             expect_striped(world_size, num_folders, 3);
         }
     }

@@ -88,7 +88,7 @@ static void expect_arenas_are_filled_once(const sherdi_plan *plan, const char *w
     for (size_t k = 0; k < plan->num_blocks; k++) {
         const sherdi_block *block = &plan->blocks[k];
 
-        IS(plan->extents[block->place][block->extent].offset_bytes + block->state_offset == state);
+        IS(plan->extents[block->space][block->extent].offset_bytes + block->state_offset == state);
         IS(block->elems > 0 && block->elems % SHERD_CHUNK_ELEMS == 0);
         IS(block->elems <= sherdi_max_size(plan->settings.sub_group_size, SHERD_CHUNK_ELEMS));
         state += sherdi_round_up((plan->segments[block->segment].has_master ? 3 : 2) *
@@ -189,8 +189,8 @@ static void expect_gathers(const sherdi_plan *plan, const planner *b,
 }
 
 /* All gathers of a unit lie at its place; with free packing each where it likes. */
-static void expect_one_place(const sherdi_plan *plan, const sherdi_sequence *sequence,
-                             const char *what)
+static void expect_one_offset(const sherdi_plan *plan, const sherdi_sequence *sequence,
+                              const char *what)
 {
     for (size_t i = 0; i < sequence->num_live_ranges && !plan->settings.free_packing; i++) {
         for (size_t j = 0; j < i; j++) {
@@ -198,7 +198,7 @@ static void expect_one_place(const sherdi_plan *plan, const sherdi_sequence *seq
                sequence->live_ranges[i].offset == sequence->live_ranges[j].offset);
         }
         IS(sequence->live_ranges[i].offset ==
-           plan->units[sequence->live_ranges[i].unit].gather_place);
+           plan->units[sequence->live_ranges[i].unit].gather_pool_offset);
     }
 }
 
@@ -334,8 +334,8 @@ static void expect_valid(const sherdi_plan *plan, const planner *b, const char *
                              plan->buffers[SHERDI_BUFFER_TRANSIENT].bytes, what);
     expect_gathers(plan, b, &plan->train, what);
     expect_gathers(plan, b, &plan->eval, what);
-    expect_one_place(plan, &plan->train, what);
-    expect_one_place(plan, &plan->eval, what);
+    expect_one_offset(plan, &plan->train, what);
+    expect_one_offset(plan, &plan->eval, what);
     expect_transients(plan, b, what);
     expect_ops(plan, &b->model, what);
 }
@@ -402,7 +402,7 @@ static void expect_owned_once(planner *b, int world_size, const char *what)
     "}"
 #define ON_NVME "\"device\": \"nvme\", \"nvme_path\": \"/nowhere\""
 
-static const char *const PLACES[] = {
+static const char *const OFFLOADS[] = {
     OFFLOAD("\"device\": \"cpu\"", "\"device\": \"cpu\""),
     OFFLOAD("\"device\": \"cpu\", \"ratio\": 0.3", "\"device\": \"none\""),
     OFFLOAD(ON_NVME, ON_NVME ", \"max_in_cpu\": 0"),
@@ -416,13 +416,13 @@ static void plan_of_offload_is_valid_everywhere(void)
 {
     static const int RANKS[] = {1, 2, 3, 4, 7, 8};
 
-    for (size_t i = 0; i < sizeof(PLACES) / sizeof(PLACES[0]); i++) {
+    for (size_t i = 0; i < sizeof(OFFLOADS) / sizeof(OFFLOADS[0]); i++) {
         for (size_t r = 0; r < sizeof(RANKS) / sizeof(RANKS[0]); r++) {
             for (int stage = 1; stage <= 3; stage++) {
                 rig_options  options = {.stage        = stage,
                                         .accumulation = 1 + (stage & 1),
                                         .dtype        = stage == 2 ? SHERD_F32 : SHERD_BF16,
-                                        .zero         = PLACES[i]};
+                                        .zero         = OFFLOADS[i]};
                 size_t       total   = 0;
                 planner      b;
                 sherdi_plan *plan;
@@ -432,7 +432,7 @@ static void plan_of_offload_is_valid_everywhere(void)
                 planner_declare_odd(&b, 20000);
                 planner_settings(&b, &options, RANKS[r]);
                 for (int rank = 0; rank < RANKS[r]; rank++) {
-                    const char *what = PLACES[i];
+                    const char *what = OFFLOADS[i];
 
                     plan  = planner_plan(&b, rank, RANKS[r]);
                     total = 0;
@@ -446,7 +446,7 @@ static void plan_of_offload_is_valid_everywhere(void)
                     IS(plan->pinned_bytes <= plan->host_bytes);
                     sherdi_plan_destroy(plan);
                 }
-                expect_owned_once(&b, RANKS[r], PLACES[i]);
+                expect_owned_once(&b, RANKS[r], OFFLOADS[i]);
                 planner_close(&b);
             }
         }

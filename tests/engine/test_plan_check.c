@@ -45,7 +45,7 @@ static void open_simulated(rig *r, const rig_options *options, int rank, int wor
 
 static void plans_of_all_ranks_pass_for_every_layout(void)
 {
-    static const char *const PLACES[] = {
+    static const char *const OFFLOADS[] = {
         NULL, OFFLOAD(HOST, "\"device\": \"none\""), OFFLOAD(HOST, HOST),
         OFFLOAD(NVME ", \"gradients\": \"nvme\"", NVME ", \"max_in_cpu\": 0")};
     static const char *const BACKENDS[] = {"cpu", "cuda"};
@@ -54,12 +54,13 @@ static void plans_of_all_ranks_pass_for_every_layout(void)
     for (size_t b = 0; b < 2; b++) {
         for (size_t w = 0; w < sizeof(WORLDS) / sizeof(WORLDS[0]); w++) {
             for (int stage = 0; stage <= 3; stage++) {
-                for (size_t i = 0; i < (stage == 0 ? 1 : sizeof(PLACES) / sizeof(PLACES[0])); i++) {
+                for (size_t i = 0; i < (stage == 0 ? 1 : sizeof(OFFLOADS) / sizeof(OFFLOADS[0]));
+                     i++) {
                     sherd_simulate_params params;
                     rig_options           options = {.stage        = stage,
                                                      .dtype        = SHERD_BF16,
                                                      .accumulation = 1 + (int)(w & 1),
-                                                     .zero = stage == 3 || i < 2 ? PLACES[i] : NULL};
+                                                     .zero = stage == 3 || i < 2 ? OFFLOADS[i] : NULL};
                     rig                   r;
 
                     sherd_simulate_params_init(&params);
@@ -122,9 +123,9 @@ static void every_rule_that_is_broken_is_noticed(void)
                    "inside its pool");
     expect_noticed(plan, &r.engine->model, &plan->train.live_ranges[1].offset,
                    plan->train.live_ranges[0].offset, "there together do not overlap");
-    expect_noticed(plan, &r.engine->model, &plan->units[1].gather_place,
-                   plan->units[0].gather_place, "a unit has one place");
-    expect_noticed(plan, &r.engine->model, &plan->units[0].transient_place, 1 << 20,
+    expect_noticed(plan, &r.engine->model, &plan->units[1].gather_pool_offset,
+                   plan->units[0].gather_pool_offset, "a unit has one place");
+    expect_noticed(plan, &r.engine->model, &plan->units[0].transient_pool_offset, 1 << 20,
                    "place lies inside its pool");
     sherdi_plan_destroy(plan);
     rig_close(&r);
@@ -141,7 +142,7 @@ static void kept_unit_that_shares_its_place_is_noticed(void)
 
     open_simulated(&r, &options, 1, 4, NULL);
     CHECK_OK(sherdi_engine_plan_make(r.engine, &machine, &plan));
-    CHECK_INT(plan->units[0].gather_place, plan->units[1].gather_place);
+    CHECK_INT(plan->units[0].gather_pool_offset, plan->units[1].gather_pool_offset);
     expect_noticed(plan, &r.engine->model, &plan->units[0].eval_kept, 1,
                    "evaluation keeps has a place of its own");
     sherdi_plan_destroy(plan);

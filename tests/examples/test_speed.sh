@@ -11,16 +11,16 @@ fail() {
     exit 1
 }
 
-places=none,cpu,nvme
+tiers=none,cpu,nvme
 cells=30
 status=0
-"$program" --brief --offload $places --nvme-path "$scratch" --json "$scratch/json" --plot "$scratch/plot.svg" \
+"$program" --brief --offload $tiers --nvme-path "$scratch" --json "$scratch/json" --plot "$scratch/plot.svg" \
     >"$scratch/out" 2>"$scratch/err" || status=$?
 if grep -q "without libxxhash" "$scratch/err"; then
-    places=none,cpu
+    tiers=none,cpu
     cells=21
     status=0
-    "$program" --brief --offload $places --json "$scratch/json" >"$scratch/out" 2>"$scratch/err" || status=$?
+    "$program" --brief --offload $tiers --json "$scratch/json" >"$scratch/out" 2>"$scratch/err" || status=$?
 fi
 cat "$scratch/out"
 [ $status = 0 ] || fail "exit code $status: $(cat "$scratch/err")"

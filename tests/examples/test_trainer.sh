@@ -147,16 +147,16 @@ offload() {
             tiny --ranks "$ranks" --precision "$precision" --stage 0
             want=$(fingerprints)
             for stage in 1 2 3; do
-                for place in cpu nvme; do
-                    tiny --ranks "$ranks" --precision "$precision" --stage "$stage" --offload "$place" --nvme-path "$drive"
-                    same "$ranks ranks, $precision, stage $stage, optimizer on $place" "$want" "$(fingerprints)"
+                for tier in cpu nvme; do
+                    tiny --ranks "$ranks" --precision "$precision" --stage "$stage" --offload "$tier" --nvme-path "$drive"
+                    same "$ranks ranks, $precision, stage $stage, optimizer on $tier" "$want" "$(fingerprints)"
                 done
             done
-            for place in cpu nvme; do
-                tiny --ranks "$ranks" --precision "$precision" --offload-params "$place" --nvme-path "$drive"
-                same "$ranks ranks, $precision, parameters on $place" "$want" "$(fingerprints)"
-                tiny --ranks "$ranks" --precision "$precision" --offload "$place" --offload-params "$place" --nvme-path "$drive"
-                same "$ranks ranks, $precision, both on $place" "$want" "$(fingerprints)"
+            for tier in cpu nvme; do
+                tiny --ranks "$ranks" --precision "$precision" --offload-params "$tier" --nvme-path "$drive"
+                same "$ranks ranks, $precision, parameters on $tier" "$want" "$(fingerprints)"
+                tiny --ranks "$ranks" --precision "$precision" --offload "$tier" --offload-params "$tier" --nvme-path "$drive"
+                same "$ranks ranks, $precision, both on $tier" "$want" "$(fingerprints)"
             done
         done
         tiny --ranks "$ranks" --config "$scratch/plain.json"

@@ -35,7 +35,7 @@ static void header_read(sherdi_state_header *header)
                                                            .extents     = EXTENTS,
                                                            .num_extents = NUM_EXTENTS};
 
-    sherdi_extent    places[NUM_EXTENTS];
+    sherdi_extent    in_file[NUM_EXTENTS];
     sherdi_state_map map;
 
     (void)sherdi_state_header_is_whole(header);
@@ -48,7 +48,7 @@ static void header_read(sherdi_state_header *header)
         }
     }
     (void)sherdi_state_header_folder(header, header->num_folders);
-    if (sherdi_state_map_extents(EXTENTS, NUM_EXTENTS, header->note_bytes, places, &map) ==
+    if (sherdi_state_map_extents(EXTENTS, NUM_EXTENTS, header->note_bytes, in_file, &map) ==
         SHERD_OK) {
         (void)!sherdi_state_header_compare(header, &params, &map, "a file");
     }

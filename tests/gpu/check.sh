@@ -169,11 +169,11 @@ part_lamb() {
 part_offload() {
     local ratio
     "$BUILD/bench/bench-gpu-offload" --elems 64M --rounds 5 --dir "$OUT" --json "$OUT/offload.json"
-    for place in cpu nvme; do
-        ratio=$(sed -n "s/.*\"place\": \"$place\".*\"step_to_limit\": \[\([0-9.]*\),.*/\1/p" "$OUT/offload.json" | tail -n 1)
+    for tier in cpu nvme; do
+        ratio=$(sed -n "s/.*\"place\": \"$tier\".*\"step_to_limit\": \[\([0-9.]*\),.*/\1/p" "$OUT/offload.json" | tail -n 1)
         [ -n "$ratio" ] || continue
-        figure "state on $place: boundary / max(link, host) $ratio, step / max(link, host, compute) $(
-            sed -n "s/.*\"place\": \"$place\".*\"step_to_longest\": \[\([0-9.]*\),.*/\1/p" "$OUT/offload.json")"
+        figure "state on $tier: boundary / max(link, host) $ratio, step / max(link, host, compute) $(
+            sed -n "s/.*\"place\": \"$tier\".*\"step_to_longest\": \[\([0-9.]*\),.*/\1/p" "$OUT/offload.json")"
         line "$ratio" most "$MOST_OFFLOAD" ""
     done
 }
@@ -306,8 +306,8 @@ wheels_use() {
         fi
     done < <(python3 -c '
 import glob, os, sys
-for place in sys.path:
-    for folder in glob.glob(os.path.join(place, "nvidia", "*")):
+for entry in sys.path:
+    for folder in glob.glob(os.path.join(entry, "nvidia", "*")):
         name = os.path.basename(folder)
         if name in ("nccl", "cublas", "cu12", "cu13"):
             print(folder)' 2>/dev/null)

@@ -65,7 +65,7 @@ vendor() {
 }
 vendor 'mpi\.h' '^collectives/mpi[a-z_]*\.[ch]$|^include/sherd_mpi\.h$'
 vendor 'jansson\.h' '^base/json[a-z_]*\.[ch]$|^engine/(model|env|plan/plan_print|checkpoint/manifest|config/config[a-z_]*)\.[ch]$|^models/hf_config\.c$|^planning/[a-z_]*\.[ch]$|^cli/(plan|bench)[a-z_]*\.[ch]$'
-vendor 'hwloc' '^kernels/cpu/places\.c$'
+vendor 'hwloc' '^kernels/cpu/binding\.c$'
 vendor 'xxhash\.h' '^offload/checksum(_avx2|_avx512)?\.c$'
 vendor 'liburing' '^offload/uring\.c$'
 vendor 'omp\.h' '^$'

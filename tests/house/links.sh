@@ -7,7 +7,7 @@ failed=0
 folders='base|kernels|collectives|offload|engine|planning|cli|examples|include|bench|tests|docs'
 sources='^(\./)?('$folders')/.*\.([ch]|cu|cuh|cpp)$'
 
-# missing PLACE NAME FROM: says so unless NAME is there, seen from the folder FROM.
+# missing LOCATION NAME FROM: says so unless NAME is there, seen from the folder FROM.
 missing() {
     if [ ! -e "$3/$2" ]; then
         echo "$1: there is no $2"

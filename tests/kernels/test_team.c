@@ -392,15 +392,15 @@ static const char *choice(const sherdi_cpu_list *list, int threads, int shares)
     size_t      len = 0;
 
     for (int share = 0; share < shares; share++) {
-        sherdi_places places;
-        char          cpus[64] = "-";
+        sherdi_cpu_binding binding;
+        char               cpus[64] = "-";
 
-        sherdi_places_choose(list, threads, share, shares, &places);
-        if (places.is_bound) {
-            CHECK_INT(threads, places.count);
-            sherdi_cpus_print(places.cpus, places.count, cpus, sizeof(cpus));
+        sherdi_cpu_binding_choose(list, threads, share, shares, &binding);
+        if (binding.is_bound) {
+            CHECK_INT(threads, binding.count);
+            sherdi_cpus_print(binding.cpus, binding.count, cpus, sizeof(cpus));
         }
-        CHECK_INT(threads * shares > list->count, places.is_crowded);
+        CHECK_INT(threads * shares > list->count, binding.is_crowded);
         len += (size_t)snprintf(text + len, sizeof(text) - len, "%s%s", share > 0 ? " " : "", cpus);
     }
     return text;
@@ -421,7 +421,7 @@ static const sherdi_cpu_list THREE_CORES = {6, {0, 4, 1, 5, 2, 6}, {0, 0, 1, 1, 
 /* Three CPUs that are left of a larger machine, two of them one core. */
 static const sherdi_cpu_list ODD = {3, {9, 2, 3}, {4, 4, 7}};
 
-static void places_take_cores_before_their_second_cpus(void)
+static void bindings_take_cores_before_their_second_cpus(void)
 {
     CHECK_TEXT("0-3", choice(&FOUR_CORES, 4, 1));
     CHECK_TEXT("0-4", choice(&FOUR_CORES, 5, 1));
@@ -430,7 +430,7 @@ static void places_take_cores_before_their_second_cpus(void)
     CHECK_TEXT("9,3,2", choice(&ODD, 3, 1));
 }
 
-static void places_of_ranks_are_disjoint_and_neighbours(void)
+static void bindings_of_ranks_are_disjoint_and_neighbours(void)
 {
     CHECK_TEXT("0-1,4-5 2-3,6-7", choice(&FOUR_CORES, 4, 2));
     CHECK_TEXT("0-1 2-3", choice(&FOUR_CORES, 2, 2));
@@ -442,7 +442,7 @@ static void places_of_ranks_are_disjoint_and_neighbours(void)
 }
 
 /* With fewer threads than cores nobody knows which cores are free. */
-static void places_are_left_to_the_system_where_a_team_does_not_fill_its_share(void)
+static void threads_are_left_to_the_system_where_a_team_does_not_fill_its_share(void)
 {
     CHECK_TEXT("-", choice(&FOUR_CORES, 3, 1));
     CHECK_TEXT("-", choice(&FOUR_CORES, 9, 1));
@@ -559,10 +559,10 @@ static void bind_list_is_divided_among_ranks(void)
     (void)snprintf(list, sizeof(list), "%d,%d", cpus[0], cpus[1]);
     CHECK_INT(0, setenv("SHERD_CPU_BIND", list, 1));
     for (int share = 0; share < 2; share++) {
-        sherdi_places places;
+        sherdi_cpu_binding binding;
 
-        CHECK_OK(sherdi_places_find(1, share, 2, &places)); /* nobody but the callers */
-        CHECK_INT(0, places.is_bound);
+        CHECK_OK(sherdi_cpu_binding_find(1, share, 2, &binding)); /* nobody but the callers */
+        CHECK_INT(0, binding.is_bound);
     }
     CHECK_INT(0, unsetenv("SHERD_CPU_BIND"));
 }
@@ -624,9 +624,9 @@ static const test_case CASES[] = {
     CASE(team_comes_and_goes_a_thousand_times),
     CASE(team_that_cannot_be_made_leaves_nothing),
     CASE(child_after_fork_computes_alone_and_ends),
-    CASE(places_take_cores_before_their_second_cpus),
-    CASE(places_of_ranks_are_disjoint_and_neighbours),
-    CASE(places_are_left_to_the_system_where_a_team_does_not_fill_its_share),
+    CASE(bindings_take_cores_before_their_second_cpus),
+    CASE(bindings_of_ranks_are_disjoint_and_neighbours),
+    CASE(threads_are_left_to_the_system_where_a_team_does_not_fill_its_share),
     CASE(cpus_are_printed_as_ranges),
     CASE(bind_list_is_obeyed_in_its_order),
     CASE(bind_that_cannot_be_met_is_refused),

@@ -48,7 +48,7 @@ static void expect_sums(const planning_row *row)
     CHECK(row->pinned_bytes <= row->host_bytes);
 }
 
-static void row_purposes_sum_to_places(void)
+static void row_purposes_sum_to_spaces(void)
 {
     static const char *const BACKENDS[] = {"cpu", "cuda"};
     static const int         WORLDS[]   = {1, 2, 3, 7, 8, 64};
@@ -404,7 +404,7 @@ static void offload_is_found_by_all_its_names(void)
 
 static const test_case cases[] = {
     CASE(offload_is_found_by_all_its_names),
-    CASE(row_purposes_sum_to_places),
+    CASE(row_purposes_sum_to_spaces),
     CASE(row_model_state_is_the_papers),
     CASE(row_that_does_not_fit_says_what_would),
     CASE(row_is_of_its_layout_whatever_a_setting_says),

@@ -44,7 +44,7 @@ class Trainer:
         train = len(tokens) - len(tokens) // 20
         room = len(tokens) - train - 1 - LENGTH
         sequences = VALIDATION_BATCHES * BATCH
-        starts = [train + room * place // (sequences - 1) for place in range(sequences)]
+        starts = [train + room * index // (sequences - 1) for index in range(sequences)]
         return [tokens[at:at + LENGTH + 1] for at in starts]
 
     def loss_of(self, model):

@@ -131,8 +131,8 @@ static void cuda_upload(compute *c, void *dst, const void *src, size_t len_bytes
 static size_t batch_sort(cuda *m, unsigned char *memory, const int32_t *inputs)
 {
     int32_t     *starts   = m->token_counts; /* first the counts, one further on */
-    int32_t     *order    = (int32_t *)(memory + m->at.place.order);
-    embed_piece *pieces   = (embed_piece *)(memory + m->at.place.pieces);
+    int32_t     *order    = (int32_t *)(memory + m->at.layout.order);
+    embed_piece *pieces   = (embed_piece *)(memory + m->at.layout.pieces);
     embed_token *repeated = NULL;
     size_t       vocab    = m->limits.vocab;
     int32_t      slots = 0, end = 0;
@@ -163,7 +163,7 @@ static size_t batch_sort(cuda *m, unsigned char *memory, const int32_t *inputs)
             piece->slot  = count > EMBED_PIECE_ROWS ? slots++ : -1;
         }
     }
-    m->repeated_at = m->at.place.pieces + m->num_pieces * sizeof(*pieces);
+    m->repeated_at = m->at.layout.pieces + m->num_pieces * sizeof(*pieces);
     repeated       = (embed_token *)(memory + m->repeated_at);
     for (size_t i = 0; i < m->num_pieces; i++) {
         if (pieces[i].slot < 0) {
@@ -189,8 +189,8 @@ static void cuda_batch_set(compute *c, const int32_t *inputs, const int32_t *tar
     size_t      bytes;
 
     check(m, cudaEventSynchronize(slot->copied)); /* of the micro-batch before the last one */
-    memcpy(slot->memory + m->at.place.inputs, inputs, m->rows * sizeof(*inputs));
-    memcpy(slot->memory + m->at.place.targets, targets, m->rows * sizeof(*targets));
+    memcpy(slot->memory + m->at.layout.inputs, inputs, m->rows * sizeof(*inputs));
+    memcpy(slot->memory + m->at.layout.targets, targets, m->rows * sizeof(*targets));
     bytes = batch_sort(m, slot->memory, inputs);
     check(m, cudaMemcpyAsync(m->at.batch, slot->memory, bytes, cudaMemcpyHostToDevice, m->stream));
     check(m, cudaEventRecord(slot->copied, m->stream));
@@ -338,9 +338,9 @@ static embed_launch embed_of(const cuda *m)
     e.rows         = m->rows;
     e.length       = m->limits.length;
     e.hidden       = m->limits.hidden;
-    e.ids          = (const int32_t *)(m->at.batch + m->at.place.inputs);
-    e.order        = (const int32_t *)(m->at.batch + m->at.place.order);
-    e.pieces       = (const embed_piece *)(m->at.batch + m->at.place.pieces);
+    e.ids          = (const int32_t *)(m->at.batch + m->at.layout.inputs);
+    e.order        = (const int32_t *)(m->at.batch + m->at.layout.order);
+    e.pieces       = (const embed_piece *)(m->at.batch + m->at.layout.pieces);
     e.repeated     = (const embed_token *)(m->at.batch + m->repeated_at);
     e.num_pieces   = m->num_pieces;
     e.num_repeated = m->num_repeated;
@@ -554,7 +554,7 @@ static void head_run(cuda *m, const void *x, tensor weight, void *dx)
         e.vocab      = vocab;
         e.stride     = m->at.logits_stride;
         e.logits     = m->at.logits;
-        e.targets    = (const int32_t *)(m->at.batch + m->at.place.targets) + row;
+        e.targets    = (const int32_t *)(m->at.batch + m->at.layout.targets) + row;
         e.losses     = m->at.losses + row;
         e.grad_scale = dx == NULL ? 0.0f : m->grad_scale / (float)m->rows;
         entropy_launch_rows(&e, m->stream);
@@ -603,7 +603,7 @@ static int memory_make(cuda *m, char *why, size_t why_bytes)
     room                  r     = {NULL, 0};
 
     m->token_counts = (int32_t *)calloc(l->vocab + 1, sizeof(*m->token_counts));
-    cuda_scratch_place(l, &r, &m->at);
+    cuda_scratch_lay_out(l, &r, &m->at);
     m->scratch_bytes = r.used_bytes;
     error            = cudaMalloc((void **)&m->scratch, m->scratch_bytes);
     if (error == cudaSuccess) {
@@ -611,7 +611,7 @@ static int memory_make(cuda *m, char *why, size_t why_bytes)
                               cudaHostAllocDefault);
     }
     for (int i = 0; error == cudaSuccess && i < 2; i++) {
-        error = cudaHostAlloc((void **)&m->slots[i].memory, m->at.place.most_bytes,
+        error = cudaHostAlloc((void **)&m->slots[i].memory, m->at.layout.most_bytes,
                               cudaHostAllocDefault);
         if (error == cudaSuccess) {
             error = cudaEventCreateWithFlags(&m->slots[i].copied, cudaEventDisableTiming);
@@ -627,7 +627,7 @@ static int memory_make(cuda *m, char *why, size_t why_bytes)
     }
     r.memory     = m->scratch;
     r.used_bytes = 0;
-    cuda_scratch_place(l, &r, &m->at);
+    cuda_scratch_lay_out(l, &r, &m->at);
     error = cudaMemsetAsync(m->at.loss_sum, 0, sizeof(double), m->stream);
     if (error != cudaSuccess) {
         (void)snprintf(why, why_bytes, "the GPU cannot be used: %s", cudaGetErrorString(error));

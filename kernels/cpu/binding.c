@@ -1,6 +1,6 @@
 /* The one file that knows hwloc. Without it, in the build or on the machine, the system's numbers are the order, and each
  * CPU counts as a core. */
-#include "kernels/cpu/places.h"
+#include "kernels/cpu/binding.h"
 
 #include "kernels/backend.h"
 #include "sherd_build.h"
@@ -211,8 +211,8 @@ static int cores_are_cut(const sherdi_cpu_list *list, int threads, int shares)
     return 0;
 }
 
-void sherdi_places_choose(const sherdi_cpu_list *list, int threads, int share, int shares,
-                          sherdi_places *out)
+void sherdi_cpu_binding_choose(const sherdi_cpu_list *list, int threads, int share, int shares,
+                               sherdi_cpu_binding *out)
 {
     int first = share_first(list->count, share, shares);
     int end   = share_first(list->count, share + 1, shares);
@@ -317,7 +317,7 @@ static const char *list_parse(const char *text, const cpu_set_t *allowed, sherdi
 }
 
 static sherd_status list_divide(const char *text, const sherdi_cpu_list *list, int threads,
-                                int share, int shares, sherdi_places *out)
+                                int share, int shares, sherdi_cpu_binding *out)
 {
     int first = share_first(list->count, share, shares);
     int end   = share_first(list->count, share + 1, shares);
@@ -337,7 +337,7 @@ static sherd_status list_divide(const char *text, const sherdi_cpu_list *list, i
     return SHERD_OK;
 }
 
-sherd_status sherdi_places_find(int threads, int share, int shares, sherdi_places *out)
+sherd_status sherdi_cpu_binding_find(int threads, int share, int shares, sherdi_cpu_binding *out)
 {
     const char     *text = getenv("SHERD_CPU_BIND");
     sherdi_cpu_list list;
@@ -351,7 +351,7 @@ sherd_status sherdi_places_find(int threads, int share, int shares, sherdi_place
     if (text == NULL || text[0] == '\0' || strcmp(text, "auto") == 0) {
         if (threads > 1 && !out->is_crowded) {
             list_read(&out->allowed, &list);
-            sherdi_places_choose(&list, threads, share, shares, out);
+            sherdi_cpu_binding_choose(&list, threads, share, shares, out);
         }
         return SHERD_OK;
     }

@@ -213,14 +213,14 @@ static int is_apart(const bench *b, int one, int other)
     const sherdi_plan_unit *u = &b->plan->units[one];
     const sherdi_plan_unit *v = &b->plan->units[other];
 
-    return (u->gather_place >= v->gather_place + v->gather_bytes ||
-            v->gather_place >= u->gather_place + u->gather_bytes) &&
-           (u->transient_place >= v->transient_place + v->transient_bytes ||
-            v->transient_place >= u->transient_place + u->transient_bytes);
+    return (u->gather_pool_offset >= v->gather_pool_offset + v->gather_bytes ||
+            v->gather_pool_offset >= u->gather_pool_offset + u->gather_bytes) &&
+           (u->transient_pool_offset >= v->transient_pool_offset + v->transient_bytes ||
+            v->transient_pool_offset >= u->transient_pool_offset + u->transient_bytes);
 }
 
 /* Two that no pass has, one that only evaluation has. */
-static void units_outside_the_passes_have_places_of_their_own(void)
+static void units_outside_the_passes_have_offsets_of_their_own(void)
 {
     rig_options options = {
         .stage = 3, .dtype = SHERD_BF16, .zero = ", \"stage3_prefetch_bucket_size\": 0"};
@@ -244,8 +244,9 @@ static void units_outside_the_passes_have_places_of_their_own(void)
         CHECK(u == 3 || is_apart(&b, 3, u));
         CHECK(u == 4 || is_apart(&b, 4, u));
     }
-    CHECK(b.plan->units[5].gather_place != b.plan->units[2].gather_place); /* held meanwhile */
-    CHECK(b.plan->units[0].gather_place == b.plan->units[1].gather_place);
+    CHECK(b.plan->units[5].gather_pool_offset !=
+          b.plan->units[2].gather_pool_offset); /* held meanwhile */
+    CHECK(b.plan->units[0].gather_pool_offset == b.plan->units[1].gather_pool_offset);
     CHECK(free_gather_bytes(&b, 2) < 2 * 2 * 15000); /* nothing but "c" and "score" together */
     bench_close(&b);
 }
@@ -283,7 +284,7 @@ static void units_lie_apart_from_what_they_read(void)
 static const test_case CASES[] = {
     CASE(plan_gathers_ahead_what_the_wire_needs),
     CASE(one_address_costs_layered_models_nothing),
-    CASE(units_outside_the_passes_have_places_of_their_own),
+    CASE(units_outside_the_passes_have_offsets_of_their_own),
     CASE(units_lie_apart_from_what_they_read),
 };
 

@@ -1,5 +1,5 @@
-/* See place.h. */
-#include "collectives/place.h"
+/* See meeting_point.h. */
+#include "collectives/meeting_point.h"
 
 #include <ifaddrs.h>
 #include <net/if.h>
@@ -9,10 +9,10 @@
 #include <string.h>
 
 /* What rank 0 tells; the others' are not looked at. */
-typedef struct place_message {
+typedef struct point_message {
     uint64_t key[2];
-    char     address[sizeof(((meeting_place *)NULL)->address)]; /* "": there is none */
-} place_message;
+    char     address[sizeof(((meeting_point *)NULL)->address)]; /* "": there is none */
+} point_message;
 
 /* Every address of this host that another may reach, as a list for rendezvous_params. */
 static void addresses_list(int port, char *list, size_t len_bytes)
@@ -46,7 +46,8 @@ static void addresses_list(int port, char *list, size_t len_bytes)
 }
 
 /* Rank 0: a socket that the others can reach, and how. */
-static sherd_status place_open(int is_one_host, int *listener, char *address, size_t address_bytes)
+static sherd_status listener_open(int is_one_host, int *listener, char *address,
+                                  size_t address_bytes)
 {
     if (is_one_host) {
         (void)snprintf(address, address_bytes, "abstract:sherd-meet-%016llx",
@@ -60,8 +61,8 @@ static sherd_status place_open(int is_one_host, int *listener, char *address, si
     return SHERD_OK;
 }
 
-static sherd_status hosts_compare(const procs_params *procs, place_exchange_fn exchange, void *ctx,
-                                  uint64_t *hosts, int *is_one_host_out)
+static sherd_status hosts_compare(const procs_params *procs, meeting_exchange_fn exchange,
+                                  void *ctx, uint64_t *hosts, int *is_one_host_out)
 {
     const uint64_t mine = sherdi_rendezvous_host();
 
@@ -74,10 +75,10 @@ static sherd_status hosts_compare(const procs_params *procs, place_exchange_fn e
 }
 
 /* `all` [world_size] also serves for the hosts. */
-static sherd_status message_agree(procs_params *procs, place_exchange_fn exchange, void *ctx,
-                                  place_message *all)
+static sherd_status message_agree(procs_params *procs, meeting_exchange_fn exchange, void *ctx,
+                                  point_message *all)
 {
-    place_message mine        = {.address = ""};
+    point_message mine        = {.address = ""};
     int           is_one_host = 0;
     sherd_status  status      = SHERD_OK;
 
@@ -85,7 +86,7 @@ static sherd_status message_agree(procs_params *procs, place_exchange_fn exchang
     if (procs->rank == 0) {
         mine.key[0] = sherdi_random_u64();
         mine.key[1] = sherdi_random_u64();
-        status      = place_open(is_one_host, &procs->listener, mine.address, sizeof(mine.address));
+        status = listener_open(is_one_host, &procs->listener, mine.address, sizeof(mine.address));
         if (status != SHERD_OK) {
             mine.address[0] = '\0';
         }
@@ -100,21 +101,21 @@ static sherd_status message_agree(procs_params *procs, place_exchange_fn exchang
                : sherdi_fail(SHERD_E_IO, "rank 0 could not open a socket for the ranks to meet at");
 }
 
-sherd_status sherdi_place_agree(procs_params *procs, place_exchange_fn exchange, void *ctx,
-                                const char *source, meeting_place *place)
+sherd_status sherdi_meeting_point_agree(procs_params *procs, meeting_exchange_fn exchange,
+                                        void *ctx, const char *source, meeting_point *point)
 {
-    place_message *all = calloc((size_t)procs->world_size, sizeof(*all));
+    point_message *all = calloc((size_t)procs->world_size, sizeof(*all));
     sherd_status   status;
 
     if (all == NULL) {
         return sherdi_fail(SHERD_E_NOMEM, "no room to meet %d ranks", procs->world_size);
     }
     status     = message_agree(procs, exchange, ctx, all);
-    place->key = (job_key){.words = {all[0].key[0], all[0].key[1]}, .source = source};
-    memcpy(place->address, all[0].address, sizeof(place->address));
-    place->address[sizeof(place->address) - 1] = '\0';
-    procs->key                                 = &place->key;
-    procs->address                             = place->address;
+    point->key = (job_key){.words = {all[0].key[0], all[0].key[1]}, .source = source};
+    memcpy(point->address, all[0].address, sizeof(point->address));
+    point->address[sizeof(point->address) - 1] = '\0';
+    procs->key                                 = &point->key;
+    procs->address                             = point->address;
     free(all);
     return status;
 }
