@@ -338,15 +338,15 @@ static int export_write(const checkpoint_arguments *arguments, sherd_checkpoint 
 /* Beside the weights, in a folder. */
 static int config_write(const checkpoint_arguments *arguments, const arch *model)
 {
-    hf_numbers numbers = hf_numbers_of(model);
-    char       path[4096];
-    char       text[4096];
-    size_t     len = strlen(arguments->paths[1]);
+    hf_constants constants = hf_constants_of(model);
+    char         path[4096];
+    char         text[4096];
+    size_t       len = strlen(arguments->paths[1]);
 
     if (len > 12 && strcmp(arguments->paths[1] + len - 12, ".safetensors") == 0) {
         return 0;
     }
-    if (hf_config_write(model, &numbers, arguments->dtype, text, sizeof(text)) >= sizeof(text) ||
+    if (hf_config_write(model, &constants, arguments->dtype, text, sizeof(text)) >= sizeof(text) ||
         (size_t)snprintf(path, sizeof(path), "%s/config.json", arguments->paths[1]) >=
             sizeof(path)) {
         (void)fprintf(stderr, "sherd: the path is too long: %s\n", arguments->paths[1]);

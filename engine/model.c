@@ -375,10 +375,10 @@ static uint64_t hash_text(uint64_t hash, const char *text)
 
 static uint64_t group_hash(const sherdi_model_group *group)
 {
-    const double numbers[] = {group->lr,    group->weight_decay, group->beta1,
-                              group->beta2, group->eps,          group->exclude_1d};
+    const double fields[] = {group->lr,    group->weight_decay, group->beta1,
+                             group->beta2, group->eps,          group->exclude_1d};
 
-    return sherdi_hash_bytes(1, numbers, sizeof(numbers));
+    return sherdi_hash_bytes(1, fields, sizeof(fields));
 }
 
 static uint64_t unit_hash(const sherdi_model_unit *unit)
@@ -395,12 +395,12 @@ static uint64_t unit_hash(const sherdi_model_unit *unit)
 
 static uint64_t param_hash(const sherdi_model_param *param)
 {
-    const uint64_t numbers[] = {
+    const uint64_t fields[] = {
         (uint64_t)param->unit, (uint64_t)param->group,     (uint64_t)param->ndim,    param->elems,
         param->atom_elems,     (uint64_t)param->is_frozen, param->bound_data != NULL};
     uint64_t hash = hash_text(3, param->name);
 
-    hash = sherdi_hash_bytes(hash, numbers, sizeof(numbers));
+    hash = sherdi_hash_bytes(hash, fields, sizeof(fields));
     if (param->dtype >= 0) { /* else as before there were types: state on a drive keeps its hash */
         hash = sherdi_hash_u64(hash, (uint64_t)param->dtype);
     }

@@ -51,9 +51,9 @@ const char *hf_extra(const arch *model, size_t i)
     return i < count ? EXTRA[i] : NULL;
 }
 
-hf_numbers hf_numbers_of(const arch *model)
+hf_constants hf_constants_of(const arch *model)
 {
-    return (hf_numbers){.norm_eps = is_gpt2(model) ? 1e-5 : 1e-6, .rope_theta = 1e6};
+    return (hf_constants){.norm_eps = is_gpt2(model) ? 1e-5 : 1e-6, .rope_theta = 1e6};
 }
 
 /* ---- config.json ---- */
@@ -81,7 +81,7 @@ static const char *flag(int is_so)
     return is_so ? "true" : "false";
 }
 
-static void gpt2_print(text *t, const arch *model, const hf_numbers *numbers)
+static void gpt2_print(text *t, const arch *model, const hf_constants *constants)
 {
     text_print(t, "  \"architectures\": [\"GPT2LMHeadModel\"],\n  \"model_type\": \"gpt2\",\n");
     text_print(t, "  \"n_embd\": %zu,\n  \"n_layer\": %zu,\n  \"n_head\": %zu,\n", model->hidden,
@@ -89,7 +89,7 @@ static void gpt2_print(text *t, const arch *model, const hf_numbers *numbers)
     text_print(t, "  \"n_inner\": %zu,\n  \"n_positions\": %zu,\n  \"n_ctx\": %zu,\n", model->inner,
                model->max_length, model->max_length);
     text_print(t, "  \"activation_function\": \"gelu_new\",\n  \"layer_norm_epsilon\": %g,\n",
-               numbers->norm_eps);
+               constants->norm_eps);
     text_print(t, "  \"attn_pdrop\": 0.0,\n  \"embd_pdrop\": 0.0,\n  \"resid_pdrop\": 0.0,\n");
     text_print(t, "  \"scale_attn_weights\": true,\n  \"bos_token_id\": null,\n");
     text_print(t, "  \"eos_token_id\": null,\n");
@@ -114,7 +114,7 @@ static size_t head_elems(const arch *model)
     return model->head_elems != 0 ? model->head_elems : model->hidden / model->heads;
 }
 
-static void llama_print(text *t, const arch *model, const hf_numbers *numbers)
+static void llama_print(text *t, const arch *model, const hf_constants *constants)
 {
     const char *name;
     const char *type = llama_type(model, &name);
@@ -128,20 +128,20 @@ static void llama_print(text *t, const arch *model, const hf_numbers *numbers)
                model->inner);
     text_print(t, "  \"max_position_embeddings\": %zu,\n  \"hidden_act\": \"silu\",\n",
                model->max_length);
-    text_print(t, "  \"rms_norm_eps\": %g,\n  \"attention_dropout\": 0.0,\n", numbers->norm_eps);
+    text_print(t, "  \"rms_norm_eps\": %g,\n  \"attention_dropout\": 0.0,\n", constants->norm_eps);
     text_print(t, "  \"attention_bias\": %s,\n  \"mlp_bias\": %s,\n",
                flag((model->parts & ARCH_HAS_QKV_BIAS) != 0),
                flag((model->parts & ARCH_HAS_MLP_BIAS) != 0));
     /* where transformers 5 looks, and where those before do */
     text_print(t, "  \"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": %.1f},\n",
-               numbers->rope_theta);
-    text_print(t, "  \"rope_theta\": %.1f,\n  \"rope_scaling\": null,\n", numbers->rope_theta);
+               constants->rope_theta);
+    text_print(t, "  \"rope_theta\": %.1f,\n  \"rope_scaling\": null,\n", constants->rope_theta);
     text_print(t, "  \"use_sliding_window\": false,\n  \"bos_token_id\": null,\n");
     text_print(t, "  \"eos_token_id\": null,\n");
 }
 
-size_t hf_config_write(const arch *model, const hf_numbers *numbers, sherd_dtype dtype, char *out,
-                       size_t bytes)
+size_t hf_config_write(const arch *model, const hf_constants *constants, sherd_dtype dtype,
+                       char *out, size_t bytes)
 {
     static const char *const DTYPES[] = {
         [SHERD_F32] = "float32", [SHERD_BF16] = "bfloat16", [SHERD_F16] = "float16"};
@@ -149,9 +149,9 @@ size_t hf_config_write(const arch *model, const hf_numbers *numbers, sherd_dtype
 
     text_print(&t, "{\n");
     if (is_gpt2(model)) {
-        gpt2_print(&t, model, numbers);
+        gpt2_print(&t, model, constants);
     } else {
-        llama_print(&t, model, numbers);
+        llama_print(&t, model, constants);
     }
     text_print(&t, "  \"vocab_size\": %zu,\n  \"initializer_range\": 0.02,\n", model->vocab);
     text_print(&t, "  \"tie_word_embeddings\": %s,\n  \"torch_dtype\": \"%s\",\n",

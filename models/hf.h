@@ -15,19 +15,19 @@ const char *hf_prefix(const arch *model);
 const char *hf_extra(const arch *model, size_t i);
 
 /* What shapes do not show. */
-typedef struct hf_numbers {
+typedef struct hf_constants {
     double norm_eps;
     double rope_theta; /* unused by GPT-2 */
-} hf_numbers;
+} hf_constants;
 /** As the trainer computes (examples/llm). */
-hf_numbers hf_numbers_of(const arch *model);
+hf_constants hf_constants_of(const arch *model);
 
 /** config.json of such a model, weights of `dtype`: its length, however many bytes there is room for (as snprintf). */
-size_t hf_config_write(const arch *model, const hf_numbers *numbers, sherd_dtype dtype, char *out,
-                       size_t bytes);
+size_t hf_config_write(const arch *model, const hf_constants *constants, sherd_dtype dtype,
+                       char *out, size_t bytes);
 /** NULL when a config.json describes this model; else a sentence: another size, activation, eps, rotation, what it has
  *  that the model has not. Text of any origin. */
-const char *hf_config_check(const arch *model, const hf_numbers *numbers, const char *text,
+const char *hf_config_check(const arch *model, const hf_constants *constants, const char *text,
                             size_t len_bytes, char *why, size_t why_bytes);
 
 #endif

@@ -62,7 +62,7 @@ static void flag_check(check *c, const char *key, int wanted, int otherwise)
     }
 }
 
-static void gpt2_check(check *c, const arch *model, const hf_numbers *numbers)
+static void gpt2_check(check *c, const arch *model, const hf_constants *constants)
 {
     text_check(c, "model_type", "gpt2", NULL);
     size_check(c, "n_embd", model->hidden);
@@ -70,7 +70,7 @@ static void gpt2_check(check *c, const arch *model, const hf_numbers *numbers)
     size_check(c, "n_head", model->heads);
     number_check(c, c->root, "n_inner", (double)model->inner, 4.0 * (double)model->hidden);
     size_check(c, "n_positions", model->max_length);
-    number_check(c, c->root, "layer_norm_epsilon", numbers->norm_eps, 1e-5);
+    number_check(c, c->root, "layer_norm_epsilon", constants->norm_eps, 1e-5);
     text_check(c, "activation_function", "gelu_new", "gelu_pytorch_tanh");
     flag_check(c, "scale_attn_weights", 1, 1);
     flag_check(c, "scale_attn_by_inverse_layer_idx", 0, 0);
@@ -78,14 +78,14 @@ static void gpt2_check(check *c, const arch *model, const hf_numbers *numbers)
 }
 
 /* transformers 5 keeps it in an object, those before beside the rest. */
-static void rotation_check(check *c, const hf_numbers *numbers)
+static void rotation_check(check *c, const hf_constants *constants)
 {
     const json_t *object  = json_object_get(c->root, "rope_parameters");
     const json_t *scaling = json_object_get(c->root, "rope_scaling");
     const char   *type =
         json_string_value(json_object_get(json_is_object(object) ? object : scaling, "rope_type"));
 
-    number_check(c, json_is_object(object) ? object : c->root, "rope_theta", numbers->rope_theta,
+    number_check(c, json_is_object(object) ? object : c->root, "rope_theta", constants->rope_theta,
                  1e4);
     if (!c->is_wrong && type != NULL && strcmp(type, "default") != 0) {
         c->is_wrong = 1;
@@ -94,7 +94,7 @@ static void rotation_check(check *c, const hf_numbers *numbers)
     }
 }
 
-static void llama_check(check *c, const arch *model, const hf_numbers *numbers)
+static void llama_check(check *c, const arch *model, const hf_constants *constants)
 {
     size_t head   = model->head_elems != 0 ? model->head_elems : model->hidden / model->heads;
     int    has_qk = model->kind == ARCH_MINIMIND || (model->parts & ARCH_HAS_QK_NORM) != 0;
@@ -112,14 +112,14 @@ static void llama_check(check *c, const arch *model, const hf_numbers *numbers)
     number_check(c, c->root, "head_dim", (double)head,
                  (double)model->hidden / (double)model->heads);
     size_check(c, "intermediate_size", model->inner);
-    number_check(c, c->root, "rms_norm_eps", numbers->norm_eps, 1e-6);
+    number_check(c, c->root, "rms_norm_eps", constants->norm_eps, 1e-6);
     text_check(c, "hidden_act", "silu", "swish");
-    rotation_check(c, numbers);
+    rotation_check(c, constants);
     flag_check(c, "use_sliding_window", 0, 0);
     flag_check(c, "use_moe", 0, 0);
 }
 
-const char *hf_config_check(const arch *model, const hf_numbers *numbers, const char *text,
+const char *hf_config_check(const arch *model, const hf_constants *constants, const char *text,
                             size_t len_bytes, char *why, size_t why_bytes)
 {
     json_error_t error;
@@ -135,9 +135,9 @@ const char *hf_config_check(const arch *model, const hf_numbers *numbers, const 
     size_check(&c, "vocab_size", model->vocab);
     flag_check(&c, "tie_word_embeddings", !model->is_untied, model->kind == ARCH_GPT2);
     if (model->kind == ARCH_GPT2) {
-        gpt2_check(&c, model, numbers);
+        gpt2_check(&c, model, constants);
     } else {
-        llama_check(&c, model, numbers);
+        llama_check(&c, model, constants);
     }
     json_decref(root);
     return c.is_wrong ? why : NULL;

@@ -93,11 +93,11 @@ static uint64_t layout_hash(const sherd_engine *engine)
         hash = sherdi_hash_u64(hash, sherdi_model_item_hash(&engine->model, i));
     }
     for (size_t b = 0; b < plan->num_blocks; b++) {
-        const sherdi_block *block = &plan->blocks[b];
-        uint64_t numbers[]        = {(uint64_t)block->segment, block->offset_elems, block->elems,
-                                     block->stride_elems,      block->extent,       block->state_offset};
+        const sherdi_block *block    = &plan->blocks[b];
+        uint64_t            fields[] = {(uint64_t)block->segment, block->offset_elems, block->elems,
+                                        block->stride_elems,      block->extent,       block->state_offset};
 
-        hash = sherdi_hash_bytes(hash, numbers, sizeof(numbers));
+        hash = sherdi_hash_bytes(hash, fields, sizeof(fields));
     }
     return hash;
 }

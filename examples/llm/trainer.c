@@ -533,7 +533,7 @@ static int is_unsaved(const trainer *t)
 }
 
 /* State on NVMe goes with a run that is over, or that a checkpoint has. */
-static int must_state_stay(const trainer *t, int stop)
+static int must_keep_state(const trainer *t, int stop)
 {
     return has_nothing_to_do(t) || is_unsaved(t) || (stop && !saves_has(&t->saved, t->step));
 }
@@ -561,7 +561,7 @@ static sherd_status loop_run(trainer *t)
         report_say(t->r, "nothing to do: %ld steps are done and --steps is %ld; the state stays",
                    t->step, t->o.steps);
     }
-    return must_state_stay(t, stop) ? sherd_engine_keep_state(t->engine, 1) : SHERD_OK;
+    return must_keep_state(t, stop) ? sherd_engine_keep_state(t->engine, 1) : SHERD_OK;
 }
 
 /* -------------------------------------------------------------- summary -- */

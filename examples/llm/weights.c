@@ -123,12 +123,12 @@ static sherd_status llmc_export(const arch *sizes, sherd_engine *engine,
 /* A folder without a config.json says nothing but its tensors; so does a file. */
 static sherd_status config_check(const arch *sizes, const char *folder, char *why, size_t why_bytes)
 {
-    const hf_numbers numbers = hf_numbers_of(sizes);
-    char             path[4096], text[256];
-    char            *config = NULL;
-    FILE            *file;
-    size_t           len_bytes;
-    sherd_status     status = SHERD_OK;
+    const hf_constants constants = hf_constants_of(sizes);
+    char               path[4096], text[256];
+    char              *config = NULL;
+    FILE              *file;
+    size_t             len_bytes;
+    sherd_status       status = SHERD_OK;
 
     (void)snprintf(path, sizeof(path), "%s/config.json", folder);
     file = fopen(path, "rb");
@@ -141,7 +141,7 @@ static sherd_status config_check(const arch *sizes, const char *folder, char *wh
     if (config == NULL) {
         return no_memory(why, why_bytes);
     }
-    if (hf_config_check(sizes, &numbers, config, len_bytes, text, sizeof(text)) != NULL) {
+    if (hf_config_check(sizes, &constants, config, len_bytes, text, sizeof(text)) != NULL) {
         (void)snprintf(why, why_bytes, "%s: %s", path, text);
         status = SHERD_E_INVAL;
     }
@@ -181,11 +181,11 @@ static sherd_status hf_import(const arch *sizes, sherd_engine *engine, const cha
 static sherd_status config_write(const arch *sizes, sherd_dtype dtype, const char *folder,
                                  char *why, size_t why_bytes)
 {
-    const hf_numbers numbers = hf_numbers_of(sizes);
-    char             text[4096], path[4096], partial[4096];
-    size_t           len_bytes = hf_config_write(sizes, &numbers, dtype, text, sizeof(text));
-    FILE            *file;
-    int              is_written;
+    const hf_constants constants = hf_constants_of(sizes);
+    char               text[4096], path[4096], partial[4096];
+    size_t             len_bytes = hf_config_write(sizes, &constants, dtype, text, sizeof(text));
+    FILE              *file;
+    int                is_written;
 
     (void)snprintf(path, sizeof(path), "%s/config.json", folder);
     (void)snprintf(partial, sizeof(partial), "%s/.config.json.partial", folder);

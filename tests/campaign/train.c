@@ -2,7 +2,7 @@
 #include "tests/campaign/layout.h"
 #include "sherd_tools.h"
 
-#include "tests/engine/numbers.h"
+#include "tests/engine/elements.h"
 #include "tests/lib/check.h"
 
 #include <math.h>

@@ -2,7 +2,7 @@
 #include "tests/engine/plain.h"
 
 #include "kernels/formulas.h"
-#include "tests/engine/numbers.h"
+#include "tests/engine/elements.h"
 #include "tests/lib/check.h"
 
 #include <math.h>

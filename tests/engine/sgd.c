@@ -3,7 +3,7 @@
 
 #include "engine/optimizers/optimizer.h"
 #include "kernels/formulas.h"
-#include "tests/engine/numbers.h"
+#include "tests/engine/elements.h"
 
 enum { MASTER = 0, BUFFER, PARTS };
 

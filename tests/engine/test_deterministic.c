@@ -1,5 +1,5 @@
 /* The deterministic mode: one fingerprint for every layout of the same global batch. */
-#include "tests/engine/numbers.h"
+#include "tests/engine/elements.h"
 #include "tests/engine/rig.h"
 #include "tests/engine/toy.h"
 #include "tests/lib/check.h"

@@ -310,7 +310,7 @@ static void model_that_does_not_fit_is_refused_before_it_is_allocated(void)
     rig_close(&r);
 }
 
-static void groups_refuse_numbers_out_of_range(void)
+static void groups_refuse_rates_out_of_range(void)
 {
     rig                r = self_rig(&STAGE[0]);
     sherd_group_params group;
@@ -923,7 +923,7 @@ static const test_case CASES[] = {
     CASE(names_are_unique_and_utf8),
     CASE(shapes_that_no_memory_holds_are_refused),
     CASE(model_that_does_not_fit_is_refused_before_it_is_allocated),
-    CASE(groups_refuse_numbers_out_of_range),
+    CASE(groups_refuse_rates_out_of_range),
     CASE(before_seal_the_loop_is_refused),
     CASE(cpu_has_no_streams),
     CASE(after_seal_declarations_are_refused),

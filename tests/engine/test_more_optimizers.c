@@ -3,7 +3,7 @@
 #include "base/checked.h"
 #include "engine/run/engine_impl.h"
 #include "sherd_build.h"
-#include "tests/engine/numbers.h"
+#include "tests/engine/elements.h"
 #include "tests/engine/plain.h"
 #include "tests/engine/rig.h"
 #include "tests/engine/sgd.h"

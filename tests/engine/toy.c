@@ -2,7 +2,7 @@
 #include "tests/engine/toy.h"
 
 #include "collectives/world.h"
-#include "tests/engine/numbers.h"
+#include "tests/engine/elements.h"
 #include "tests/engine/plain.h"
 #include "tests/lib/check.h"
 

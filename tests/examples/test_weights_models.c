@@ -80,7 +80,7 @@ static void minimind_is_qwen3_by_its_names(void)
     check_map(&list, "model.layers.0.mlp.down_proj.weight", 768, 2432, 0);
     CHECK_INT(arch_elems(&model), elems_of(&list));
     maps_close(&list);
-    CHECK(hf_config_write(&model, &(hf_numbers){1e-6, 1e6}, SHERD_BF16, text, sizeof(text)) <
+    CHECK(hf_config_write(&model, &(hf_constants){1e-6, 1e6}, SHERD_BF16, text, sizeof(text)) <
           sizeof(text));
     test_check_contains(__FILE__, __LINE__, text, "\"Qwen3ForCausalLM\"");
     test_check_contains(__FILE__, __LINE__, text, "\"torch_dtype\": \"bfloat16\"");
@@ -103,10 +103,10 @@ static void a_tied_head_may_be_there_once_more(void)
 
 static const char *checked(const arch *model, const char *text)
 {
-    static char      why[256];
-    const hf_numbers numbers = hf_numbers_of(model);
+    static char        why[256];
+    const hf_constants constants = hf_constants_of(model);
 
-    return hf_config_check(model, &numbers, text, strlen(text), why, sizeof(why));
+    return hf_config_check(model, &constants, text, strlen(text), why, sizeof(why));
 }
 
 static void check_config_refused(const arch *model, const char *config, const char *from,
@@ -127,11 +127,11 @@ static void check_config_refused(const arch *model, const char *config, const ch
 static void a_config_that_was_written_is_of_its_model_alone(void)
 {
     for (int kind = ARCH_GPT2; kind <= ARCH_MINIMIND; kind++) {
-        arch             model   = preset_of((arch_kind)kind, "tiny");
-        const hf_numbers numbers = hf_numbers_of(&model);
-        char             text[4096];
+        arch               model     = preset_of((arch_kind)kind, "tiny");
+        const hf_constants constants = hf_constants_of(&model);
+        char               text[4096];
 
-        (void)hf_config_write(&model, &numbers, SHERD_F32, text, sizeof(text));
+        (void)hf_config_write(&model, &constants, SHERD_F32, text, sizeof(text));
         CHECK(checked(&model, text) == NULL);
         check_config_refused(&model, text, "\"vocab_size\": 256", "\"vocab_size\": 255",
                              "vocab_size");
@@ -145,11 +145,11 @@ static void a_config_that_was_written_is_of_its_model_alone(void)
 
 static void what_shapes_do_not_show_is_compared(void)
 {
-    arch             model   = preset_of(ARCH_MINIMIND, "tiny");
-    const hf_numbers numbers = hf_numbers_of(&model);
-    char             text[4096];
+    arch               model     = preset_of(ARCH_MINIMIND, "tiny");
+    const hf_constants constants = hf_constants_of(&model);
+    char               text[4096];
 
-    (void)hf_config_write(&model, &numbers, SHERD_F32, text, sizeof(text));
+    (void)hf_config_write(&model, &constants, SHERD_F32, text, sizeof(text));
     check_config_refused(&model, text, "\"rope_theta\": 1000000.0}", "\"rope_theta\": 10000.0}",
                          "rope_theta is 10000 there");
     check_config_refused(&model, text, "\"rope_type\": \"default\"", "\"rope_type\": \"yarn\"",

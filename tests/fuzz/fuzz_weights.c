@@ -44,13 +44,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len_bytes)
     char why[256];
 
     for (int kind = ARCH_GPT2; kind <= ARCH_MINIMIND; kind++) {
-        arch       model;
-        hf_numbers numbers;
+        arch         model;
+        hf_constants constants;
 
         hold(arch_preset((arch_kind)kind, "tiny", &model) == 0);
-        numbers = hf_numbers_of(&model);
-        why[0]  = '\0';
-        if (hf_config_check(&model, &numbers, (const char *)data, len_bytes, why, sizeof(why)) !=
+        constants = hf_constants_of(&model);
+        why[0]    = '\0';
+        if (hf_config_check(&model, &constants, (const char *)data, len_bytes, why, sizeof(why)) !=
             NULL) {
             hold(why[0] != '\0');
         }

@@ -144,14 +144,14 @@ static void split_gives_small_work_one_part(void)
 
 #define ELEMS ((size_t)150001)
 
-typedef struct numbers {
+typedef struct results {
     float                *p, *m, *v, *sum, *wide;
     uint16_t             *p16;
     uint64_t              fingerprint;
     sherdi_norm_acc       norm;
     const float          *grad;
     const sherdi_backend *backend;
-} numbers;
+} results;
 
 static float *floats(size_t count, uint64_t seed)
 {
@@ -164,9 +164,9 @@ static float *floats(size_t count, uint64_t seed)
     return x;
 }
 
-static numbers numbers_make(const sherdi_backend *backend, const float *grad)
+static results results_make(const sherdi_backend *backend, const float *grad)
 {
-    numbers n = {.backend = backend, .grad = grad};
+    results n = {.backend = backend, .grad = grad};
 
     n.p    = floats(ELEMS, 1);
     n.m    = floats(ELEMS, 2);
@@ -181,7 +181,7 @@ static numbers numbers_make(const sherdi_backend *backend, const float *grad)
     return n;
 }
 
-static void numbers_compute(numbers *n)
+static void results_compute(results *n)
 {
     const sherdi_kernel_ops *k      = n->backend->kernels;
     const sherdi_span        span   = {.count_elems = ELEMS, .first_index = 77};
@@ -221,7 +221,7 @@ static void numbers_compute(numbers *n)
              &n->norm);
 }
 
-static void numbers_check_equal(const numbers *want, const numbers *got)
+static void results_check_equal(const results *want, const results *got)
 {
     CHECK_BYTES_EQUAL(want->p, got->p, ELEMS * sizeof(float));
     CHECK_BYTES_EQUAL(want->m, got->m, ELEMS * sizeof(float));
@@ -233,7 +233,7 @@ static void numbers_check_equal(const numbers *want, const numbers *got)
     CHECK_INT(want->fingerprint, got->fingerprint);
 }
 
-static void numbers_free(numbers *n)
+static void results_free(results *n)
 {
     free(n->p);
     free(n->m);
@@ -246,7 +246,7 @@ static void numbers_free(numbers *n)
 typedef struct two_callers {
     const sherdi_backend *backend;
     const float          *grad;
-    const numbers        *want;
+    const results        *want;
 } two_callers;
 
 static void bits_body(int rank, void *ctx)
@@ -255,11 +255,11 @@ static void bits_body(int rank, void *ctx)
 
     (void)rank;
     for (int i = 0; i < 5; i++) {
-        numbers got = numbers_make(all->backend, all->grad);
+        results got = results_make(all->backend, all->grad);
 
-        numbers_compute(&got);
-        numbers_check_equal(all->want, &got);
-        numbers_free(&got);
+        results_compute(&got);
+        results_check_equal(all->want, &got);
+        results_free(&got);
     }
 }
 
@@ -269,10 +269,10 @@ static void bits_are_equal_for_all_thread_counts_and_callers(void)
     static const int THREADS[] = {1, 2, 3, 5, 8};
     float           *grad      = floats(ELEMS, 9);
     sherdi_backend   scalar    = {.kernels = sherdi_kernels_cpu_find("scalar"), .threads = 1};
-    numbers          want      = numbers_make(&scalar, grad);
+    results          want      = results_make(&scalar, grad);
 
     CHECK_INT(0, setenv("OMP_NUM_THREADS", "1", 1));
-    numbers_compute(&want);
+    results_compute(&want);
     for (size_t i = 0; i < sizeof(THREADS) / sizeof(THREADS[0]); i++) {
         sherdi_mem      mem;
         sherdi_backend *backend = create(THREADS[i], &mem);
@@ -284,7 +284,7 @@ static void bits_are_equal_for_all_thread_counts_and_callers(void)
         destroy(backend);
     }
     CHECK_INT(0, unsetenv("OMP_NUM_THREADS"));
-    numbers_free(&want);
+    results_free(&want);
     free(grad);
 }
 

@@ -1,6 +1,6 @@
 /* Elements of any type as fp32, for trainers written in tests. */
-#ifndef TESTS_ENGINE_NUMBERS_H
-#define TESTS_ENGINE_NUMBERS_H
+#ifndef TESTS_ENGINE_ELEMENTS_H
+#define TESTS_ENGINE_ELEMENTS_H
 
 #include "kernels/formulas.h"
 #include "sherd.h"
