@@ -30,7 +30,7 @@ struct sherdi_file {
     size_t         granularity_bytes;
 };
 
-/* A stretch of one transfer in one file: what is in flight. */
+/* A part of one transfer in one file: what is in flight. */
 typedef struct sherdi_request {
     sherdi_io             *io;
     int                    stripe;

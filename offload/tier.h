@@ -1,4 +1,4 @@
-/* A tier: where extents rest between uses. An extent is a numbered stretch of bytes, the grain of
+/* A tier: where extents rest between uses. An extent is a numbered range of bytes, the grain of
  * transfer; what is in it the tier does not know. The tier on a drive is nvme, over io.h (nvme_scratch.c: a file
  * without a name; with generations nvme_state.c). What rests in memory is used where it is, and nothing is opened for
  * it. What the rest of the library asks of a tier are its capabilities: sherdi_tier_kind.

@@ -632,8 +632,8 @@ static sherd_status slot_take(sherdi_reader *reader, size_t at, sherdi_reader_sl
 /* --------------------------------------------------------------------- values -- */
 
 /* Of elements of so many bytes, which are told as `dtype`. */
-static sherd_status stretch_hand(sherdi_reader *reader, size_t at, size_t elem, sherd_dtype dtype,
-                                 size_t first, size_t count, sherdi_reader_fn fn, void *ctx)
+static sherd_status range_hand(sherdi_reader *reader, size_t at, size_t elem, sherd_dtype dtype,
+                               size_t first, size_t count, sherdi_reader_fn fn, void *ctx)
 {
     while (count > 0) {
         sherdi_reader_slot *s;
@@ -676,8 +676,8 @@ static sherd_status tensor_hand(sherdi_reader *reader, sherdi_reader_file *file,
     const unsigned char *memory;
 
     if (at->extent == SHERDI_READER_IN_FILE) {
-        return stretch_hand(reader, at->at + (first - at->first) * elem, elem, dtype, first, count,
-                            fn, ctx);
+        return range_hand(reader, at->at + (first - at->first) * elem, elem, dtype, first, count,
+                          fn, ctx);
     }
     SHERDI_TRY(sherdi_reader_extent(reader, file, at->extent, &memory));
     return fn(ctx, first, count, memory + at->at + (first - at->first) * sizeof(float), SHERD_F32);
@@ -763,7 +763,7 @@ static sherd_status blob_read(sherdi_reader *reader, const sherdi_tensor *tensor
     if (data == NULL) {
         return SHERD_E_NOMEM;
     }
-    status = stretch_hand(reader, tensor->begin, 1, SHERD_F32, 0, tensor->elems, bytes_take, data);
+    status = range_hand(reader, tensor->begin, 1, SHERD_F32, 0, tensor->elems, bytes_take, data);
     if (status == SHERD_OK) {
         status = sherdi_blobs_put(out, key, kind, rank, data, tensor->elems);
     }

@@ -250,7 +250,7 @@ void sherdi_progress_anew(sherdi_progress *progress, const sherdi_plan *plan,
 /** What this rank holds of a parameter comes from the trainer, or is what its own memory has; in any order, and again.
  *  After a failure the same call once more makes it good; of a drive, behind sherdi_progress_keep. */
 sherd_status sherdi_program_fill(const sherdi_program *program, size_t param, int is_given);
-/** Values of a range come from who gives them (SHERDI_OP_FILL), as much of it as this rank holds, in ascending stretches
+/** Values of a range come from who gives them (SHERDI_OP_FILL), as much of it as this rank holds, in ascending ranges
  *  and in each by part: the parts of the state where this rank updates it; with the master weights, or SHERDI_VALUE_COMPUTE
  *  of a trainable parameter, which is put as both, all copies of the parameter that rest here. Adds what this rank has of
  *  their fingerprint where the engine keeps it: of what is frozen, and of state with generations. */

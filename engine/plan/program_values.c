@@ -2,7 +2,7 @@
  * what rests there comes to who asks. What is given of the master weights also goes, in the compute type, to where the
  * parameter rests. First values are the whole of a parameter.
  *
- * A range passes through the buffer of first values, a stretch at a time. Of several parts each stretch lies in one
+ * A range passes through the buffer of first values, a range at a time. Of several parts each range lies in one
  * block, and all its parts are moved before the next comes: so its extent has its turn once.
  *
  * Parameters come in any order. An extent on a drive stays in its slot until another needs the slot: one that was
@@ -120,10 +120,10 @@ void sherdi_progress_anew(sherdi_progress *progress, const sherdi_plan *plan,
     sherdi_program_fill_count(progress, plan, model);
 }
 
-/* --------------------------------------------------------------- stretches -- */
+/* --------------------------------------------------------------- ranges -- */
 
 /* Elements of one part that are moved together. */
-typedef struct stretch {
+typedef struct value_range {
     const sherdi_program *program;
     const sherdi_segment *segment;
     size_t                param;
@@ -132,9 +132,9 @@ typedef struct stretch {
     int                   is_put;  /* else they are asked for */
     size_t begin, end;             /* of the segment's whole: what the buffer of first values has */
     size_t param_end;              /* of what this rank holds of the parameter */
-} stretch;
+} value_range;
 
-static sherdi_op stretch_op(const stretch *s, sherdi_op_kind kind, sherdi_lane_id lane)
+static sherdi_op range_op(const value_range *s, sherdi_op_kind kind, sherdi_lane_id lane)
 {
     sherdi_op op = sherdi_op_of_segment(s->program->plan, kind, lane, s->segment);
 
@@ -145,9 +145,9 @@ static sherdi_op stretch_op(const stretch *s, sherdi_op_kind kind, sherdi_lane_i
 }
 
 /* As much of it as lies in [first, first + count). */
-static stretch stretch_within(const stretch *s, size_t first, size_t count)
+static value_range range_within(const value_range *s, size_t first, size_t count)
 {
-    stretch within = *s;
+    value_range within = *s;
 
     within.begin = sherdi_max_size(s->begin, first);
     within.end   = sherdi_max_size(within.begin, sherdi_min_size(s->end, first + count));
@@ -155,20 +155,20 @@ static stretch stretch_within(const stretch *s, size_t first, size_t count)
 }
 
 /* ... in what this rank updates. */
-static stretch stretch_owned(const stretch *s)
+static value_range range_owned(const value_range *s)
 {
     size_t first;
     size_t owned = sherdi_plan_owned(s->program->plan, s->segment, &first);
 
-    return stretch_within(s, first, owned);
+    return range_within(s, first, owned);
 }
 
 /* ... in its slice. */
-static stretch stretch_slice(const stretch *s)
+static value_range range_slice(const value_range *s)
 {
     size_t slice = s->segment->slice_elems;
 
-    return stretch_within(s, (size_t)s->program->plan->rank * slice, slice);
+    return range_within(s, (size_t)s->program->plan->rank * slice, slice);
 }
 
 /* -------------------------------------------------------------------- slots -- */
@@ -186,7 +186,7 @@ static sherd_status slot_write(const sherdi_program *program, sherdi_ring ring, 
 }
 
 /* What was written of it last, committed or not. */
-static sherd_status slot_read(const stretch *f, sherdi_ring ring, size_t slot, size_t extent)
+static sherd_status slot_read(const value_range *f, sherdi_ring ring, size_t slot, size_t extent)
 {
     const sherdi_plan *plan = f->program->plan;
     int                unit = f->segment->unit;
@@ -201,11 +201,11 @@ static sherd_status slot_read(const stretch *f, sherdi_ring ring, size_t slot, s
 
 /* Behind what is written from it: if that failed it holds that still. An extent that has some of its values comes as
  * it went, or was left. */
-static sherd_status slot_begin(const stretch *f, sherdi_ring ring, size_t slot, size_t extent)
+static sherd_status slot_begin(const value_range *f, sherdi_ring ring, size_t slot, size_t extent)
 {
     const sherdi_plan *plan     = f->program->plan;
     sherdi_progress   *progress = f->program->progress;
-    sherdi_op          zero     = stretch_op(f, SHERDI_OP_ZERO, SHERDI_LANE_HOST);
+    sherdi_op          zero     = range_op(f, SHERDI_OP_ZERO, SHERDI_LANE_HOST);
     sherdi_op read = sherdi_op_of_transfer(plan, SHERDI_OP_READ, ring, slot, extent, zero.unit);
 
     if (f->is_put) {
@@ -248,7 +248,7 @@ static int are_held_once(const size_t *held, size_t slots)
 }
 
 /* The slot with an extent in it. */
-static sherd_status slot_take(const stretch *f, sherdi_ring ring, size_t extent, size_t *out)
+static sherd_status slot_take(const value_range *f, sherdi_ring ring, size_t extent, size_t *out)
 {
     sherdi_progress *progress = f->program->progress;
     size_t           slots    = sherdi_ring_slots(f->program->plan, ring);
@@ -267,7 +267,7 @@ static sherd_status slot_take(const stretch *f, sherdi_ring ring, size_t extent,
 }
 
 /* Some of its values have come; `is_last`: of the parameter. */
-static sherd_status slot_give(const stretch *f, sherdi_ring ring, size_t extent, size_t slot,
+static sherd_status slot_give(const value_range *f, sherdi_ring ring, size_t extent, size_t slot,
                               int is_last)
 {
     sherdi_progress    *progress = f->program->progress;
@@ -289,24 +289,24 @@ static sherd_status slot_give(const stretch *f, sherdi_ring ring, size_t extent,
 /* ------------------------------------------------------------------- values -- */
 
 /* Global, of what lies there in the segment's whole. */
-static uint64_t element_index(const stretch *f, size_t at)
+static uint64_t element_index(const value_range *f, size_t at)
 {
     return f->program->model->params[f->param].first_index +
            (at - f->program->plan->params[f->param].offset_elems);
 }
 
-static sherdi_range values_at(const stretch *f, size_t begin, size_t end)
+static sherdi_range values_at(const value_range *f, size_t begin, size_t end)
 {
     return sherdi_range_of(SHERDI_BUFFER_FILL, (begin - f->begin) * sizeof(float),
                            (end - begin) * sizeof(float));
 }
 
 /* To memory of a place, or from it. */
-static sherd_status bytes_move(const stretch *f, sherdi_space space, sherdi_range at,
+static sherd_status bytes_move(const value_range *f, sherdi_space space, sherdi_range at,
                                sherdi_range buffer)
 {
     int       is_apart = space == SHERDI_SPACE_DEVICE && f->program->plan->machine.has_device;
-    sherdi_op op = stretch_op(f, SHERDI_OP_COPY, is_apart ? SHERDI_LANE_COMPUTE : SHERDI_LANE_HOST);
+    sherdi_op op = range_op(f, SHERDI_OP_COPY, is_apart ? SHERDI_LANE_COMPUTE : SHERDI_LANE_HOST);
 
     at.bytes = buffer.bytes;
     return f->is_put ? sherdi_program_move(f->program, op, at, buffer)
@@ -314,12 +314,12 @@ static sherd_status bytes_move(const stretch *f, sherdi_space space, sherdi_rang
 }
 
 /* ... in another type. The host's kernels reach all but what is on a device. */
-static sherd_status values_cast(const stretch *f, size_t begin, size_t end, sherdi_space space,
+static sherd_status values_cast(const value_range *f, size_t begin, size_t end, sherdi_space space,
                                 sherd_dtype dtype, sherdi_range at)
 {
     const sherdi_plan *plan     = f->program->plan;
     int                is_apart = space == SHERDI_SPACE_DEVICE && plan->machine.has_device;
-    sherdi_op          op       = stretch_op(f, SHERDI_OP_CAST, SHERDI_LANE_HOST);
+    sherdi_op          op       = range_op(f, SHERDI_OP_CAST, SHERDI_LANE_HOST);
     sherdi_range       values   = values_at(f, begin, end);
     sherdi_range       near     = at;
 
@@ -340,11 +340,11 @@ static sherd_status values_cast(const stretch *f, size_t begin, size_t end, sher
 }
 
 /* What they add to this rank's share of the fingerprint: of what is frozen, in its slice; else in what it updates. */
-static sherd_status values_count(const stretch *f)
+static sherd_status values_count(const value_range *f)
 {
     const sherdi_plan *plan = f->program->plan;
-    stretch   own = f->segment->kind == SHERDI_SEGMENT_FROZEN ? stretch_slice(f) : stretch_owned(f);
-    sherdi_op op  = stretch_op(f, SHERDI_OP_FINGERPRINT, SHERDI_LANE_HOST);
+    value_range own = f->segment->kind == SHERDI_SEGMENT_FROZEN ? range_slice(f) : range_owned(f);
+    sherdi_op   op  = range_op(f, SHERDI_OP_FINGERPRINT, SHERDI_LANE_HOST);
 
     if (own.begin >= own.end) {
         return SHERD_OK;
@@ -360,13 +360,13 @@ static sherd_status values_count(const stretch *f)
 /* ------------------------------------------------------------------- places -- */
 
 /* Whether nothing of the parameter comes behind it in the block. */
-static int is_all(const stretch *f, const cuts *c)
+static int is_all(const value_range *f, const cuts *c)
 {
     return f->is_last && (c->end == f->param_end || c->end == c->border);
 }
 
 /* A part of the state; the master weights, where they are apart from the parameter. */
-static sherd_status state_move(const stretch *f)
+static sherd_status state_move(const value_range *f)
 {
     const sherdi_plan *plan = f->program->plan;
 
@@ -392,7 +392,7 @@ static sherd_status state_move(const stretch *f)
 }
 
 /* The parameter, in pieces that rest on a drive. */
-static sherd_status pieces_move(const stretch *f)
+static sherd_status pieces_move(const value_range *f)
 {
     const sherdi_plan *plan  = f->program->plan;
     sherd_dtype        dtype = f->segment->types.compute;
@@ -412,7 +412,7 @@ static sherd_status pieces_move(const stretch *f)
 }
 
 /* The parameter where it rests. */
-static sherd_status param_move(const stretch *f)
+static sherd_status param_move(const value_range *f)
 {
     const sherdi_plan    *plan    = f->program->plan;
     const sherdi_segment *segment = f->segment;
@@ -438,7 +438,7 @@ static sherd_status param_move(const stretch *f)
 }
 
 /* Integers, which always lie on the device: as they are widened for the norm, as many at once as the staging holds. */
-static sherd_status fixed_gradient_move(const stretch *f)
+static sherd_status fixed_gradient_move(const value_range *f)
 {
     const sherdi_plan *plan   = f->program->plan;
     size_t             first  = (size_t)plan->rank * f->segment->slice_elems;
@@ -458,7 +458,7 @@ static sherd_status fixed_gradient_move(const stretch *f)
 }
 
 /* Where a prepared step has it, reduced. */
-static sherd_status gradient_move(const stretch *f)
+static sherd_status gradient_move(const value_range *f)
 {
     const sherdi_plan *plan  = f->program->plan;
     sherd_dtype        dtype = f->segment->types.grad;
@@ -482,9 +482,9 @@ static sherd_status gradient_move(const stretch *f)
 /* ------------------------------------------------------------------- parts -- */
 
 /* The trainer, or who else calls, gives the values or is given them. */
-static sherd_status values_call(const stretch *f, sherdi_op_kind kind)
+static sherd_status values_call(const value_range *f, sherdi_op_kind kind)
 {
-    sherdi_op op      = stretch_op(f, kind, SHERDI_LANE_HOST);
+    sherdi_op op      = range_op(f, kind, SHERDI_LANE_HOST);
     int       is_fill = kind == SHERDI_OP_FILL;
 
     op.elems = f->end - f->begin;
@@ -495,10 +495,10 @@ static sherd_status values_call(const stretch *f, sherdi_op_kind kind)
 }
 
 /* The weights, from who gives them or from the trainer's own memory, to where they rest. */
-static sherd_status weights_put(stretch *f, int is_given)
+static sherd_status weights_put(value_range *f, int is_given)
 {
-    stretch master;
-    stretch copies;
+    value_range master;
+    value_range copies;
 
     f->is_put = 0;
     SHERDI_TRY(is_given ? values_call(f, SHERDI_OP_FILL) : param_move(f));
@@ -515,9 +515,9 @@ static sherd_status weights_put(stretch *f, int is_given)
     return is_given ? param_move(&copies) : SHERD_OK;
 }
 
-static sherd_status part_put(stretch *f)
+static sherd_status part_put(value_range *f)
 {
-    stretch own = stretch_owned(f);
+    value_range own = range_owned(f);
 
     if (f->part == 0 || f->part == SHERDI_VALUE_COMPUTE) {
         return weights_put(f, 1);
@@ -530,36 +530,35 @@ static sherd_status part_put(stretch *f)
     return state_move(&own);
 }
 
-static sherd_status weights_fill(stretch *f)
+static sherd_status weights_fill(value_range *f)
 {
     return weights_put(f, 1);
 }
 
-static sherd_status weights_keep(stretch *f)
+static sherd_status weights_keep(value_range *f)
 {
     return weights_put(f, 0);
 }
 
-static sherd_status weights_look(stretch *f)
+static sherd_status weights_look(value_range *f)
 {
     SHERDI_TRY(f->segment->has_master ? state_move(f) : param_move(f));
     return values_count(f);
 }
 
 /* What this rank has of a part: all that rests here of the compute type, else what it updates. */
-static stretch stretch_had(const stretch *f)
+static value_range range_had(const value_range *f)
 {
     if (f->part == SHERDI_VALUE_COMPUTE) {
         return *f;
     }
-    return f->part == SHERDI_VALUE_GRADIENT && f->program->plan->is_deterministic
-               ? stretch_slice(f)
-               : stretch_owned(f);
+    return f->part == SHERDI_VALUE_GRADIENT && f->program->plan->is_deterministic ? range_slice(f)
+                                                                                  : range_owned(f);
 }
 
-static sherd_status part_get(stretch *f)
+static sherd_status part_get(value_range *f)
 {
-    stretch had = stretch_had(f);
+    value_range had = range_had(f);
 
     if (had.begin == had.end) {
         return SHERD_OK;
@@ -576,12 +575,12 @@ static sherd_status part_get(stretch *f)
 
 /* ------------------------------------------------------------------- events -- */
 
-typedef sherd_status (*part_fn)(stretch *f);
+typedef sherd_status (*part_fn)(value_range *f);
 
-static sherd_status parts_run(const stretch *f, unsigned parts, part_fn run)
+static sherd_status parts_run(const value_range *f, unsigned parts, part_fn run)
 {
     for (int part = 0; part < SHERDI_VALUE_PARTS; part++) {
-        stretch one = *f;
+        value_range one = *f;
 
         if (parts >> part & 1) {
             one.part    = part;
@@ -593,7 +592,7 @@ static sherd_status parts_run(const stretch *f, unsigned parts, part_fn run)
 }
 
 /* Of several parts up to where the block ends, or begins. */
-static size_t block_border(const stretch *f)
+static size_t block_border(const value_range *f)
 {
     cuts c = blocks_of(f->program->plan, f->segment, f->begin, f->end);
 
@@ -610,7 +609,7 @@ static sherd_status values_run(const sherdi_program *program, const sherdi_value
     const sherdi_plan *plan       = program->plan;
     size_t             start      = plan->params[values->param].offset_elems;
     int                is_several = (values->parts & (values->parts - 1)) != 0;
-    stretch            f          = {.program = program,
+    value_range        f          = {.program = program,
                                      .segment = &plan->segments[plan->params[values->param].segment],
                                      .param   = values->param};
     size_t             at;

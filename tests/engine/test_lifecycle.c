@@ -496,7 +496,7 @@ static void fill_noting(sherd_world *world, void *raw)
     rig_close(&r);
 }
 
-/* Every rank is asked for the first values of 4000, for the last and for two stretches between. */
+/* Every rank is asked for the first values of 4000, for the last and for two ranges between. */
 static int is_sampled(size_t i)
 {
     return i % 1328 < 16;

@@ -57,7 +57,7 @@ static sherd_status value_give(void *raw, int part, size_t first, size_t count, 
     return SHERD_OK;
 }
 
-/* In two ranges each, so that a stretch begins anywhere. */
+/* In two ranges each, so that a range begins anywhere. */
 static void values_put(rig *r, store *store)
 {
     uint64_t *share = sherdi_values_share(r->engine);
