@@ -34,15 +34,15 @@ void sherdi_text_put(sherdi_text *text, const char *bytes, size_t len_bytes)
 
 void sherdi_text_print(sherdi_text *text, const char *fmt, ...)
 {
-    char    piece[SHERDI_ERROR_BYTES];
+    char    portion[SHERDI_ERROR_BYTES];
     va_list args;
     int     len_bytes;
 
     va_start(args, fmt);
-    len_bytes = vsnprintf(piece, sizeof(piece), fmt, args);
+    len_bytes = vsnprintf(portion, sizeof(portion), fmt, args);
     va_end(args);
-    assert(len_bytes >= 0 && (size_t)len_bytes < sizeof(piece));
-    sherdi_text_put(text, piece, (size_t)len_bytes);
+    assert(len_bytes >= 0 && (size_t)len_bytes < sizeof(portion));
+    sherdi_text_put(text, portion, (size_t)len_bytes);
 }
 
 void sherdi_text_quote(sherdi_text *text, const char *value)

@@ -24,11 +24,11 @@ enum { ROW_LINK, ROW_HOST, ROW_COMPUTE, ROW_STEP, ROW_BOUNDARY, NUM_ROWS };
 static const char *const ROW_NAMES[NUM_ROWS] = {"link alone", "host alone", "compute alone", "step",
                                                 "its boundary"};
 
-#define UNITS       16
-#define WARM_ROUNDS 2
-#define PIECE_BYTES ((size_t)16 << 20) /* of the link alone */
-#define RING_PIECES 4
-#define EXIT_SKIP   77
+#define UNITS         16
+#define WARM_ROUNDS   2
+#define PORTION_BYTES ((size_t)16 << 20) /* of the link alone */
+#define RING_PORTIONS 4
+#define EXIT_SKIP     77
 
 typedef struct bench_options {
     const char *tiers, *folder, *json, *dtype;
@@ -48,9 +48,9 @@ typedef struct bench_engine {
 typedef struct bench_copies {
     sherdi_mem      mem;
     sherdi_backend *down, *up;
-    unsigned char  *from, *to;           /* device, RING_PIECES each */
-    unsigned char  *host_down, *host_up; /* pinned, RING_PIECES each */
-    double          copy_s;              /* of one piece on the device */
+    unsigned char  *from, *to;           /* device, RING_PORTIONS each */
+    unsigned char  *host_down, *host_up; /* pinned, RING_PORTIONS each */
+    double          copy_s;              /* of one portion on the device */
     size_t          per_unit;            /* copies of a unit's synthetic compute */
 } bench_copies;
 
@@ -168,7 +168,7 @@ static void *memory_make(bench_copies *c, sherdi_memory_kind kind)
     void *memory = NULL;
 
     must(c->down->device->alloc(c->down, &c->mem, SHERDI_MEM_STAGING, kind,
-                                RING_PIECES * PIECE_BYTES, &memory),
+                                RING_PORTIONS * PORTION_BYTES, &memory),
          "memory");
     return memory;
 }
@@ -200,9 +200,9 @@ static void copies_close(bench_copies *c)
 static void compute_queue(const bench_copies *c, const sherdi_backend *lane)
 {
     for (size_t i = 0; i < c->per_unit; i++) {
-        size_t at = (i % RING_PIECES) * PIECE_BYTES;
+        size_t at = (i % RING_PORTIONS) * PORTION_BYTES;
 
-        lane->kernels->copy(lane, c->to + at, c->from + at, PIECE_BYTES);
+        lane->kernels->copy(lane, c->to + at, c->from + at, PORTION_BYTES);
     }
 }
 
@@ -231,17 +231,18 @@ static double link_run(const bench_copies *c, uint64_t down_bytes, uint64_t up_b
     double   start = now_s();
     uint64_t most  = down_bytes > up_bytes ? down_bytes : up_bytes;
 
-    for (uint64_t done = 0; done < most; done += PIECE_BYTES) {
-        size_t at = (size_t)(done / PIECE_BYTES % RING_PIECES) * PIECE_BYTES;
+    for (uint64_t done = 0; done < most; done += PORTION_BYTES) {
+        size_t at = (size_t)(done / PORTION_BYTES % RING_PORTIONS) * PORTION_BYTES;
 
         if (done < down_bytes) {
             size_t len =
-                down_bytes - done < PIECE_BYTES ? (size_t)(down_bytes - done) : PIECE_BYTES;
+                down_bytes - done < PORTION_BYTES ? (size_t)(down_bytes - done) : PORTION_BYTES;
 
             c->down->kernels->copy(c->down, c->host_down + at, c->from + at, len);
         }
         if (done < up_bytes) {
-            size_t len = up_bytes - done < PIECE_BYTES ? (size_t)(up_bytes - done) : PIECE_BYTES;
+            size_t len =
+                up_bytes - done < PORTION_BYTES ? (size_t)(up_bytes - done) : PORTION_BYTES;
 
             c->up->kernels->copy(c->up, c->to + at, c->host_up + at, len);
         }

@@ -13,7 +13,7 @@
 
 #define STEPS 2
 /* Of gradients that are copied to a GPU. */
-#define PIECE_BYTES ((size_t)1 << 20)
+#define PORTION_BYTES ((size_t)1 << 20)
 
 typedef struct part {
     int             rank, world_size, device;
@@ -24,7 +24,7 @@ typedef struct part {
     sherd_engine   *engine;
 } part;
 
-static unsigned char piece[PIECE_BYTES];
+static unsigned char portion[PORTION_BYTES];
 
 /* -------------------------------------------------------------- the parent -- */
 
@@ -97,9 +97,9 @@ static void grad_write(const part *p, const planning_model *model, size_t k)
         memset(grad, 0x38, len_bytes);
         return;
     }
-    for (size_t at = 0; at < len_bytes; at += PIECE_BYTES) {
-        must(sherd_copy(p->engine, grad + at, piece,
-                        len_bytes - at < PIECE_BYTES ? len_bytes - at : PIECE_BYTES),
+    for (size_t at = 0; at < len_bytes; at += PORTION_BYTES) {
+        must(sherd_copy(p->engine, grad + at, portion,
+                        len_bytes - at < PORTION_BYTES ? len_bytes - at : PORTION_BYTES),
              "copy");
     }
 }
@@ -200,7 +200,7 @@ int memory_part_main(int argc, char **argv)
         return 2;
     }
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-    memset(piece, 0x38, sizeof(piece));
+    memset(portion, 0x38, sizeof(portion));
     p       = (part){.rank        = atoi(argv[2]),
                      .world_size  = atoi(argv[3]),
                      .device      = atoi(argv[4]),

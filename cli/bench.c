@@ -13,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Elements: the least that every unit and rank has a piece of; so many that no cache holds them. */
+/* Elements: the least that every unit and rank has a portion of; so many that no cache holds them. */
 #define ELEMS_GRAIN   512
 #define ELEMS_DEFAULT ((size_t)32 << 20)
 #define ELEMS_MOST    ((size_t)1 << 36)
@@ -270,7 +270,7 @@ static int read_number(const char *text, int least, int most, int *out)
     return end != text && *end == '\0' && value >= least && value <= most;
 }
 
-/* "32M": powers of 1024, rounded up so that every piece has elements. */
+/* "32M": powers of 1024, rounded up so that every portion has elements. */
 static int read_elems(const char *text, size_t *out)
 {
     static const char  SUFFIXES[] = "KMG";

@@ -19,7 +19,7 @@ typedef struct env_text {
     size_t len;
 } env_text;
 
-static sherd_status text_add(void *ctx, const char *piece, size_t len_bytes)
+static sherd_status text_add(void *ctx, const char *portion, size_t len_bytes)
 {
     env_text *all   = ctx;
     char     *grown = realloc(all->text, all->len + len_bytes + 1);
@@ -27,7 +27,7 @@ static sherd_status text_add(void *ctx, const char *piece, size_t len_bytes)
     if (grown == NULL) {
         return SHERD_E_NOMEM;
     }
-    memcpy(grown + all->len, piece, len_bytes);
+    memcpy(grown + all->len, portion, len_bytes);
     all->text = grown;
     all->len += len_bytes;
     grown[all->len] = '\0';

@@ -213,7 +213,7 @@ static void text_strip(char *text)
 static json_t *raw_read(const char *path)
 {
     text_buffer  buffer = {0};
-    char         piece[4096];
+    char         portion[4096];
     size_t       len;
     json_error_t error;
     json_t      *raw    = NULL;
@@ -223,8 +223,8 @@ static json_t *raw_read(const char *path)
     if (file == NULL) {
         return NULL;
     }
-    while (status == SHERD_OK && (len = fread(piece, 1, sizeof(piece), file)) > 0) {
-        status = buffer_write(&buffer, piece, len);
+    while (status == SHERD_OK && (len = fread(portion, 1, sizeof(portion), file)) > 0) {
+        status = buffer_write(&buffer, portion, len);
     }
     if (status == SHERD_OK && ferror(file) == 0 && buffer.text != NULL) {
         size_t mark = strncmp(buffer.text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
@@ -366,8 +366,8 @@ int plan_config_write(const plan_options *options, const planning_layout *layout
     int                     failed = 1;
     sherd_status            status =
         request->config_path == NULL
-            ? sherd_config_parse(PLANNING_DEFAULT_CONFIG, strlen(PLANNING_DEFAULT_CONFIG), &config)
-            : sherd_config_load(request->config_path, &config);
+                       ? sherd_config_parse(PLANNING_DEFAULT_CONFIG, strlen(PLANNING_DEFAULT_CONFIG), &config)
+                       : sherd_config_load(request->config_path, &config);
 
     if (status != SHERD_OK) {
         return cli_fail();

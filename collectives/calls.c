@@ -270,19 +270,19 @@ sherd_status sherdi_world_exchange(sherd_world *world, const void *mine, void *a
     return sherdi_world_all_gather(world, &args, NULL);
 }
 
-/* The values that rank r adds up are slice r of a piece; behind the last value are zeros. */
+/* The values that rank r adds up are slice r of a portion; behind the last value are zeros. */
 static sherd_status sum_integers(sherd_world *world, uint64_t *values, size_t count, size_t slice)
 {
-    size_t    words = slice * (size_t)world->world_size;
-    uint64_t *piece = (uint64_t *)(void *)world->sum_scratch;
-    uint64_t *parts = piece + words;
-    uint64_t *own   = piece + (size_t)world->rank * slice;
+    size_t    words   = slice * (size_t)world->world_size;
+    uint64_t *portion = (uint64_t *)(void *)world->sum_scratch;
+    uint64_t *parts   = portion + words;
+    uint64_t *own     = portion + (size_t)world->rank * slice;
 
-    memcpy(piece, values, count * sizeof(*values));
-    memset(piece + count, 0, (words - count) * sizeof(*values));
+    memcpy(portion, values, count * sizeof(*values));
+    memset(portion + count, 0, (words - count) * sizeof(*values));
     SHERDI_TRY(sherdi_world_all_to_all(world,
                                        &(sherdi_all_to_all_args){
-                                           .send        = piece,
+                                           .send        = portion,
                                            .recv        = parts,
                                            .slice_bytes = slice * sizeof(*values),
                                            .flags       = SHERDI_COLL_HOST,
@@ -294,8 +294,8 @@ static sherd_status sum_integers(sherd_world *world, uint64_t *values, size_t co
             own[i] += parts[(size_t)r * slice + i];
         }
     }
-    SHERDI_TRY(sherdi_world_exchange(world, own, piece, slice * sizeof(*own)));
-    memcpy(values, piece, count * sizeof(*values));
+    SHERDI_TRY(sherdi_world_exchange(world, own, portion, slice * sizeof(*own)));
+    memcpy(values, portion, count * sizeof(*values));
     return SHERD_OK;
 }
 
@@ -314,17 +314,17 @@ sherd_status sherdi_world_sum_u64(sherd_world *world, uint64_t *values, size_t c
         return SHERD_OK;
     }
     for (size_t at = 0; at < count && world->world_size > 1;) {
-        size_t slice = sherdi_sum_slice(world->world_size, count - at);
-        size_t piece = sherdi_min_size(slice * (size_t)world->world_size, count - at);
+        size_t slice   = sherdi_sum_slice(world->world_size, count - at);
+        size_t portion = sherdi_min_size(slice * (size_t)world->world_size, count - at);
 
-        SHERDI_TRY(sum_integers(world, values + at, piece, slice));
-        at += piece;
+        SHERDI_TRY(sum_integers(world, values + at, portion, slice));
+        at += portion;
     }
     return SHERD_OK;
 }
 
-/* One piece: values[i] = ((v of rank 0 + v of rank 1) + ...). The simulated ranks all have mine. */
-static sherd_status sum_piece(sherd_world *world, double *values, size_t count)
+/* One portion: values[i] = ((v of rank 0 + v of rank 1) + ...). The simulated ranks all have mine. */
+static sherd_status sum_portion(sherd_world *world, double *values, size_t count)
 {
     int           is_simulated = (world->ops->caps & SHERDI_WORLD_SIMULATES) != 0;
     const double *all          = world->sum_scratch;
@@ -356,8 +356,9 @@ sherd_status sherd_world_sum_f64(sherd_world *world, double *values, size_t coun
     SHERDI_TRY(sherdi_world_check_process(world));
     SHERDI_TRY(sherdi_world_status(world));
     sherdi_world_queue_drain(world);
-    for (size_t at = 0; at < count && world->world_size > 1; at += SHERDI_SUM_PIECE) {
-        SHERDI_TRY(sum_piece(world, values + at, sherdi_min_size(SHERDI_SUM_PIECE, count - at)));
+    for (size_t at = 0; at < count && world->world_size > 1; at += SHERDI_SUM_PORTION) {
+        SHERDI_TRY(
+            sum_portion(world, values + at, sherdi_min_size(SHERDI_SUM_PORTION, count - at)));
     }
     return SHERD_OK;
 }

@@ -21,8 +21,8 @@
 /* One message at most: MPI counts in int. */
 #define MESSAGE_BYTES ((size_t)1 << 28)
 /* Receive buffer of a reduction, for all ranks of other hosts together. */
-#define STAGE_BYTES     ((size_t)8 << 20)
-#define STAGE_PIECE_MIN ((size_t)64 << 10)
+#define STAGE_BYTES       ((size_t)8 << 20)
+#define STAGE_PORTION_MIN ((size_t)64 << 10)
 /* Words of a rank that has left may still be on their way. */
 #define LEFT_GRACE_NS INT64_C(2000000000)
 /* After a failure MPI_Finalize may take so long before the process ends without it. */
@@ -39,7 +39,7 @@ typedef struct mpi_world {
     MPI_Request   *requests; /* [2 * num_remote] */
     int           *request_ranks;
     peers_wire     wire;
-    unsigned char *staging; /* [num_remote * wire.piece_bytes] */
+    unsigned char *staging; /* [num_remote * wire.portion_bytes] */
 } mpi_world;
 
 /* -------------------------------------------------- MPI of the process -- */
@@ -265,7 +265,7 @@ static sherd_status slices_start(mpi_world *mpi, const slices_args *args, size_t
     return SHERD_OK;
 }
 
-/* What slices_start has not begun yet, after its first piece. */
+/* What slices_start has not begun yet, after its first portion. */
 static sherd_status slices_finish(mpi_world *mpi, const slices_args *args)
 {
     SHERDI_TRY(requests_wait(mpi));
@@ -284,7 +284,7 @@ static sherd_status wire_start(void *ctx, const sherdi_reduction_args *args, siz
     const slices_args slices = {.send = (const unsigned char *)args->send + first_elem * elem_bytes,
                                 .send_stride = args->slice_elems * elem_bytes,
                                 .recv        = mpi->staging,
-                                .recv_stride = mpi->wire.piece_bytes,
+                                .recv_stride = mpi->wire.portion_bytes,
                                 .is_packed   = 1,
                                 .slice_bytes = count_elems * elem_bytes};
 
@@ -297,7 +297,7 @@ static sherd_status wire_finish(void *ctx, size_t first_byte, const void **srcs)
 
     SHERDI_TRY(requests_wait(mpi));
     for (int i = 0; i < mpi->num_remote; i++) {
-        srcs[mpi->remote[i]] = mpi->staging + (size_t)i * mpi->wire.piece_bytes + first_byte;
+        srcs[mpi->remote[i]] = mpi->staging + (size_t)i * mpi->wire.portion_bytes + first_byte;
     }
     return SHERD_OK;
 }
@@ -351,14 +351,14 @@ static sherd_status mpi_broadcast(sherd_world *world, void *data, size_t len_byt
     int           index = sherdi_peers_index(peers, root);
 
     for (size_t first = 0; first < len_bytes && !has_one_host(mpi); first += MESSAGE_BYTES) {
-        unsigned char *piece       = (unsigned char *)data + first;
-        size_t         piece_bytes = sherdi_min_size(MESSAGE_BYTES, len_bytes - first);
+        unsigned char *portion       = (unsigned char *)data + first;
+        size_t         portion_bytes = sherdi_min_size(MESSAGE_BYTES, len_bytes - first);
 
         for (int i = 0; i < mpi->num_leaders && world->rank == root; i++) {
-            SHERDI_TRY(send_start(mpi, mpi->leaders[i], piece, piece_bytes));
+            SHERDI_TRY(send_start(mpi, mpi->leaders[i], portion, portion_bytes));
         }
         if (index < 0 && peers->me == 0) {
-            SHERDI_TRY(recv_start(mpi, root, piece, piece_bytes));
+            SHERDI_TRY(recv_start(mpi, root, portion, portion_bytes));
         }
         SHERDI_TRY(requests_wait(mpi));
     }
@@ -510,19 +510,19 @@ static sherd_status remote_find(mpi_world *mpi)
             mpi->leaders[mpi->num_leaders++] = r;
         }
     }
-    mpi->wire = (peers_wire){
-        .ctx         = mpi,
-        .piece_bytes = sherdi_max_size(STAGE_PIECE_MIN, STAGE_BYTES / (size_t)count / 4096 * 4096),
-        .start       = wire_start,
-        .finish      = wire_finish};
-    mpi->staging =
-        sherdi_alloc_array(&world->mem, SHERDI_MEM_TRANSPORT, (size_t)count, mpi->wire.piece_bytes);
+    mpi->wire    = (peers_wire){.ctx           = mpi,
+                                .portion_bytes = sherdi_max_size(
+                                    STAGE_PORTION_MIN, STAGE_BYTES / (size_t)count / 4096 * 4096),
+                                .start  = wire_start,
+                                .finish = wire_finish};
+    mpi->staging = sherdi_alloc_array(&world->mem, SHERDI_MEM_TRANSPORT, (size_t)count,
+                                      mpi->wire.portion_bytes);
     if (mpi->staging == NULL) {
         return SHERD_E_NOMEM;
     }
     mpi->num_remote       = count;
     mpi->procs.peers.wire = &mpi->wire;
-    world->overhead_bytes += (size_t)count * mpi->wire.piece_bytes;
+    world->overhead_bytes += (size_t)count * mpi->wire.portion_bytes;
     return SHERD_OK;
 }
 

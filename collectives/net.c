@@ -319,7 +319,7 @@ int sherdi_net_accept(int listener)
     return sherdi_fork_exclude(accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK));
 }
 
-/* How long a wait may still last, in pieces that let us look for failures. */
+/* How long a wait may still last, in portions that let us look for failures. */
 static sherd_status wait_look(const net_wait *wait, int *most_ms_out)
 {
     int64_t left_ns = wait->deadline_ns - sherdi_now_ns();

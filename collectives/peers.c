@@ -3,7 +3,7 @@
  * Where all ranks pass world memory, each reads its peers' bytes where they lie: one copy, no
  * staging, and a second meeting at the end so that nobody changes what is still being read.
  * Device memory of ranks of one process is read in place too (peers_device.h).
- * All other memory goes through the bounce buffers, piece by piece. */
+ * All other memory goes through the bounce buffers, portion by portion. */
 #include "collectives/peers_device.h"
 
 #include "base/checked.h"
@@ -182,15 +182,15 @@ static sherd_status gather_bounce(sherdi_peers *peers, const sherdi_all_gather_a
     const unsigned char *send = args->send;
 
     for (size_t at = 0; at < args->slice_bytes; at += PEERS_HALF_BYTES) {
-        size_t piece = sherdi_min_size(PEERS_HALF_BYTES, args->slice_bytes - at);
+        size_t portion = sherdi_min_size(PEERS_HALF_BYTES, args->slice_bytes - at);
 
-        copy(peers, half_to_fill(peers), send + at, piece);
+        copy(peers, half_to_fill(peers), send + at, portion);
         SHERDI_TRY(sherdi_peers_meet(peers));
-        copy(peers, gather_slice(peers, args, peers->me) + at, send + at, piece);
+        copy(peers, gather_slice(peers, args, peers->me) + at, send + at, portion);
         for (int step = 1; step < peers->count; step++) {
             int index = neighbour(peers, step);
 
-            copy(peers, gather_slice(peers, args, index) + at, half_of(peers, index), piece);
+            copy(peers, gather_slice(peers, args, index) + at, half_of(peers, index), portion);
         }
     }
     return SHERD_OK;
@@ -305,7 +305,7 @@ static void srcs_reduce(sherdi_peers *peers, const sherdi_reduction_args *args, 
                               count_elems, peers->dsts, num_more_dsts);
 }
 
-/* One run of a reduction, with what does not change from piece to piece. */
+/* One run of a reduction, with what does not change from portion to portion. */
 typedef struct scatter_run {
     const sherdi_reduction_args *args;
     size_t                       elem_bytes;
@@ -314,27 +314,27 @@ typedef struct scatter_run {
 } scatter_run;
 
 /* Elements that are summed at once, of `count`. */
-static size_t scatter_piece(const sherdi_peers *peers, const scatter_run *run, size_t count)
+static size_t scatter_portion(const sherdi_peers *peers, const scatter_run *run, size_t count)
 {
     if (!run->is_shared) {
         return part_bytes(peers) / run->elem_bytes;
     }
     return is_on_device(peers) && peers->device->is_spread
-               ? peers->device->piece_bytes / run->elem_bytes
+               ? peers->device->portion_bytes / run->elem_bytes
                : count;
 }
 
 /* Elements [first, first + count) of my slice, which the wire has under way; hosts may cut them
  * further, each by its own bounce buffer. */
-static sherd_status scatter_pieces(sherdi_peers *peers, const scatter_run *run, size_t first,
-                                   size_t count)
+static sherd_status scatter_portions(sherdi_peers *peers, const scatter_run *run, size_t first,
+                                     size_t count)
 {
     const sherdi_reduction_args *args       = run->args;
     size_t                       recv_bytes = sherdi_reduction_recv_bytes(args);
-    size_t                       piece      = scatter_piece(peers, run, count);
+    size_t                       portion    = scatter_portion(peers, run, count);
 
-    for (size_t at = 0; at < count; at += piece) {
-        size_t         here_elems = sherdi_min_size(piece, count - at);
+    for (size_t at = 0; at < count; at += portion) {
+        size_t         here_elems = sherdi_min_size(portion, count - at);
         size_t         here_bytes = here_elems * run->elem_bytes;
         size_t         first_byte = (first + at) * run->elem_bytes;
         unsigned char *recv       = (unsigned char *)args->recv + (first + at) * recv_bytes;
@@ -361,19 +361,19 @@ sherd_status sherdi_peers_reduce_scatter(sherd_world *world, const sherdi_reduct
     scatter_run       run   = {.args        = args,
                                .elem_bytes  = sherd_dtype_bytes(args->send_dtype),
                                .slice_bytes = note.len_bytes};
-    size_t            piece;
+    size_t            portion;
 
     SHERDI_TRY(call_begin(peers, &note));
     run.is_shared = sends_are_shared(peers);
     /* What goes between hosts is cut alike on all of them. */
-    piece = wire != NULL ? wire->piece_bytes / run.elem_bytes : args->slice_elems;
-    for (size_t first = 0; first < args->slice_elems; first += piece) {
-        size_t count = sherdi_min_size(piece, args->slice_elems - first);
+    portion = wire != NULL ? wire->portion_bytes / run.elem_bytes : args->slice_elems;
+    for (size_t first = 0; first < args->slice_elems; first += portion) {
+        size_t count = sherdi_min_size(portion, args->slice_elems - first);
 
         if (wire != NULL) {
             SHERDI_TRY(wire->start(wire->ctx, args, first, count));
         }
-        SHERDI_TRY(scatter_pieces(peers, &run, first, count));
+        SHERDI_TRY(scatter_portions(peers, &run, first, count));
     }
     return run.is_shared ? call_end(peers) : SHERD_OK;
 }
@@ -423,15 +423,15 @@ sherd_status sherdi_peers_all_to_all(sherd_world *world, const sherdi_all_to_all
     size_t               mine  = (size_t)world->rank * slice;
     peers_note           note  = {.kind = CALL_ALL_TO_ALL, .len_bytes = slice};
     int                  is_shared;
-    size_t               piece;
+    size_t               portion;
 
     note.send = address_of(peers, send, slice * (size_t)world->world_size);
     SHERDI_TRY(call_begin(peers, &note));
     is_shared = sends_are_shared(peers);
-    piece     = is_shared ? slice : sherdi_min_size(slice, part_bytes(peers));
+    portion   = is_shared ? slice : sherdi_min_size(slice, part_bytes(peers));
     copy(peers, recv + mine, send + mine, slice);
-    for (size_t at = 0; at < slice; at += piece) {
-        size_t len_bytes = sherdi_min_size(piece, slice - at);
+    for (size_t at = 0; at < slice; at += portion) {
+        size_t len_bytes = sherdi_min_size(portion, slice - at);
 
         if (!is_shared) {
             parts_fill(peers, send, slice, at, len_bytes);
@@ -466,14 +466,14 @@ sherd_status sherdi_peers_broadcast(sherd_world *world, void *data, size_t len_b
         return call_end(peers);
     }
     for (size_t at = 0; at < len_bytes; at += PEERS_HALF_BYTES) {
-        size_t piece = sherdi_min_size(PEERS_HALF_BYTES, len_bytes - at);
+        size_t portion = sherdi_min_size(PEERS_HALF_BYTES, len_bytes - at);
 
         if (peers->me == index) {
-            copy(peers, half_to_fill(peers), at_data + at, piece);
+            copy(peers, half_to_fill(peers), at_data + at, portion);
         }
         SHERDI_TRY(sherdi_peers_meet(peers));
         if (peers->me != index) {
-            copy(peers, at_data + at, half_of(peers, index), piece);
+            copy(peers, at_data + at, half_of(peers, index), portion);
         }
     }
     return SHERD_OK;

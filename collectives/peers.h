@@ -5,7 +5,7 @@
  *
  * Meetings are counted. What a rank publishes for meeting m (its note, its mail, its half of
  * the bounce buffer, all chosen by m's parity) is read by the others before they come to
- * m + 1, and written again only for m + 2. So one meeting a piece is enough. */
+ * m + 1, and written again only for m + 2. So one meeting a portion is enough. */
 #ifndef SHERDI_COLLECTIVES_PEERS_H
 #define SHERDI_COLLECTIVES_PEERS_H
 
@@ -78,10 +78,10 @@ typedef struct peers_hooks {
     void (*drop)(sherdi_peers *peers, unsigned char *base, size_t len_bytes, void *handle);
 } peers_hooks;
 
-/* Pieces that come from ranks of other hosts while a reduction runs piece by piece. */
+/* Portions that come from ranks of other hosts while a reduction runs portion by portion. */
 typedef struct peers_wire {
     void  *ctx;
-    size_t piece_bytes; /* at most, of one rank */
+    size_t portion_bytes; /* at most, of one rank */
     sherd_status (*start)(void *ctx, const sherdi_reduction_args *args, size_t first_elem,
                           size_t count_elems);
     /* Waits for what was started; srcs[r] of other hosts' ranks from `first_byte` of it on. */
@@ -127,7 +127,7 @@ void sherdi_peers_wake(sherdi_peers *peers);
 /** The failure of the host's ranks or of the world. */
 sherd_status sherdi_peers_check(sherdi_peers *peers);
 
-/* The pieces of a call; peers_meet.c. */
+/* The portions of a call; peers_meet.c. */
 
 /** Comes to the next meeting and waits until all have: what each published before it is
  *  everybody's after it. */

@@ -10,7 +10,7 @@
  * complete on the device, which nothing else does.
  *
  * On several devices a kernel does not reach into another one's memory: copies do, and sums go through
- * scratch, piece by piece. */
+ * scratch, portion by portion. */
 #include "collectives/peers_device.h"
 
 #include "base/checked.h"
@@ -19,9 +19,9 @@
 #include <time.h>
 
 /* Scratch of a rank, for all the others together. */
-#define SCRATCH_BYTES   ((size_t)16 << 20)
-#define PIECE_MIN_BYTES ((size_t)64 << 10)
-#define SETTLE_NAP_NS   100000
+#define SCRATCH_BYTES     ((size_t)16 << 20)
+#define PORTION_MIN_BYTES ((size_t)64 << 10)
+#define SETTLE_NAP_NS     100000
 
 /* --------------------------------------------------------------- life -- */
 
@@ -32,12 +32,12 @@ static sherd_status scratch_create(peers_device *device)
     size_t          count = (size_t)device->peers->count;
     void           *memory;
 
-    device->piece_bytes = sherdi_max_size(
-        PIECE_MIN_BYTES, SCRATCH_BYTES / count / SHERD_ALIGN_BYTES * SHERD_ALIGN_BYTES);
+    device->portion_bytes = sherdi_max_size(
+        PORTION_MIN_BYTES, SCRATCH_BYTES / count / SHERD_ALIGN_BYTES * SHERD_ALIGN_BYTES);
     SHERDI_TRY(lane->device->alloc(lane, &world->mem, SHERDI_MEM_TRANSPORT, SHERDI_MEMORY_DEVICE,
-                                   count * device->piece_bytes, &memory));
+                                   count * device->portion_bytes, &memory));
     device->scratch = memory;
-    world->overhead_bytes += count * device->piece_bytes;
+    world->overhead_bytes += count * device->portion_bytes;
     return SHERD_OK;
 }
 
@@ -143,5 +143,5 @@ sherd_status sherdi_peers_device_end(peers_device *device)
 
 unsigned char *sherdi_peers_device_scratch(const peers_device *device, int index)
 {
-    return device->is_spread ? device->scratch + (size_t)index * device->piece_bytes : NULL;
+    return device->is_spread ? device->scratch + (size_t)index * device->portion_bytes : NULL;
 }

@@ -1,4 +1,4 @@
-/* Device memory over a transport that moves host memory only (shm, mpi): each piece of a call comes down to pinned
+/* Device memory over a transport that moves host memory only (shm, mpi): each portion of a call comes down to pinned
  * memory, the transport's own host call moves or sums it, and the result goes up. The sums are the host's,
  * in the order of ranks, so the bits are too. world.c calls it, on the thread that runs the calls.
  *
@@ -11,17 +11,17 @@
 
 #include <stdlib.h>
 
-/* Of both buffers together, unless that leaves a rank less than the least piece. */
-#define BOUNCE_BYTES    ((size_t)16 << 20)
-#define PIECE_MIN_BYTES ((size_t)64 << 10)
+/* Of both buffers together, unless that leaves a rank less than the least portion. */
+#define BOUNCE_BYTES      ((size_t)16 << 20)
+#define PORTION_MIN_BYTES ((size_t)64 << 10)
 /* A result may take four times the bytes of what is sent for it: 64-bit integers of 16-bit gradients. */
 #define WIDEST 4
 
 struct sherdi_staged {
     sherd_world         *world;
-    size_t               piece_bytes; /* of one rank's slice, at most */
+    size_t               portion_bytes; /* of one rank's slice, at most */
     size_t               up_bytes;
-    unsigned char       *down; /* [world_size * piece_bytes] what this rank sends */
+    unsigned char       *down; /* [world_size * portion_bytes] what this rank sends */
     unsigned char       *up;   /* [up_bytes] what it gets */
     sherdi_fixed_counts *counts;
 };
@@ -38,12 +38,12 @@ sherd_status sherdi_staged_create(sherd_world *world, struct sherdi_staged **out
     if (staged == NULL) {
         return sherdi_fail(SHERD_E_NOMEM, "no room for the staging of device memory");
     }
-    staged->world       = world;
-    staged->piece_bytes = sherdi_max_size(
-        PIECE_MIN_BYTES, BOUNCE_BYTES / 2 / size / SHERD_ALIGN_BYTES * SHERD_ALIGN_BYTES);
-    down_bytes       = size * staged->piece_bytes;
-    staged->up_bytes = sherdi_max_size(size, WIDEST) * staged->piece_bytes;
-    /* One piece of memory: pages are pinned as a whole. */
+    staged->world         = world;
+    staged->portion_bytes = sherdi_max_size(
+        PORTION_MIN_BYTES, BOUNCE_BYTES / 2 / size / SHERD_ALIGN_BYTES * SHERD_ALIGN_BYTES);
+    down_bytes       = size * staged->portion_bytes;
+    staged->up_bytes = sherdi_max_size(size, WIDEST) * staged->portion_bytes;
+    /* One portion of memory: pages are pinned as a whole. */
     status = lane->device->alloc(lane, &world->mem, SHERDI_MEM_TRANSPORT, SHERDI_MEMORY_PINNED,
                                  down_bytes + staged->up_bytes + sizeof(*staged->counts), &memory);
     if (status != SHERD_OK) {
@@ -66,7 +66,7 @@ void sherdi_staged_destroy(struct sherdi_staged *staged)
     }
 }
 
-/* -------------------------------------------------------------- pieces -- */
+/* -------------------------------------------------------------- portions -- */
 
 static void copy(const struct sherdi_staged *staged, void *dst, const void *src, size_t len_bytes)
 {
@@ -84,9 +84,9 @@ static sherd_status lane_settle(const struct sherdi_staged *staged)
                : sherdi_world_fail(world, status, "rank %d: %s", world->rank, sherd_last_error());
 }
 
-/* Before a call that takes several pieces: that it takes as many on all ranks. One of one piece is compared by
+/* Before a call that takes several portions: that it takes as many on all ranks. One of one portion is compared by
  * the transport. */
-static sherd_status pieces_agree(struct sherdi_staged *staged, const world_call *call)
+static sherd_status portions_agree(struct sherdi_staged *staged, const world_call *call)
 {
     sherd_world           *world = staged->world;
     uint64_t               mine  = call->slice_bytes;
@@ -97,7 +97,7 @@ static sherd_status pieces_agree(struct sherdi_staged *staged, const world_call 
                                     .flags       = SHERDI_COLL_HOST,
                                     .what        = call->what};
 
-    if (call->slice_bytes <= staged->piece_bytes) {
+    if (call->slice_bytes <= staged->portion_bytes) {
         return SHERD_OK;
     }
     SHERDI_TRY(lane_settle(staged)); /* `up` may still be on its way to the device */
@@ -114,52 +114,56 @@ static sherd_status pieces_agree(struct sherdi_staged *staged, const world_call 
     return SHERD_OK;
 }
 
-/* Bytes [at, at + piece) of `count` slices to one behind the other, and back. */
+/* Bytes [at, at + portion) of `count` slices to one behind the other, and back. */
 static void slices_down(const struct sherdi_staged *staged, const unsigned char *slices,
-                        size_t slice_bytes, size_t count, size_t at, size_t piece)
+                        size_t slice_bytes, size_t count, size_t at, size_t portion)
 {
     for (size_t r = 0; r < count; r++) {
-        copy(staged, staged->down + r * piece, slices + r * slice_bytes + at, piece);
+        copy(staged, staged->down + r * portion, slices + r * slice_bytes + at, portion);
     }
 }
 
 static void slices_up(const struct sherdi_staged *staged, unsigned char *slices, size_t slice_bytes,
-                      size_t count, size_t at, size_t piece)
+                      size_t count, size_t at, size_t portion)
 {
     for (size_t r = 0; r < count; r++) {
-        copy(staged, slices + r * slice_bytes + at, staged->up + r * piece, piece);
+        copy(staged, slices + r * slice_bytes + at, staged->up + r * portion, portion);
     }
 }
 
-static sherd_status all_gather_piece(struct sherdi_staged         *staged,
-                                     const sherdi_all_gather_args *args, size_t at, size_t piece)
+static sherd_status all_gather_portion(struct sherdi_staged         *staged,
+                                       const sherdi_all_gather_args *args, size_t at,
+                                       size_t portion)
 {
     sherd_world           *world = staged->world;
     sherdi_all_gather_args here  = {.send        = staged->down,
                                     .recv        = staged->up,
-                                    .slice_bytes = piece,
+                                    .slice_bytes = portion,
                                     .flags       = SHERDI_COLL_HOST,
                                     .what        = args->what};
 
-    slices_down(staged, args->send, 0, 1, at, piece);
+    slices_down(staged, args->send, 0, 1, at, portion);
     SHERDI_TRY(lane_settle(staged));
     SHERDI_TRY(world->ops->all_gather(world, &here));
-    slices_up(staged, args->recv, args->slice_bytes, (size_t)world->world_size, at, piece);
+    slices_up(staged, args->recv, args->slice_bytes, (size_t)world->world_size, at, portion);
     return SHERD_OK;
 }
 
-static sherd_status all_to_all_piece(struct sherdi_staged         *staged,
-                                     const sherdi_all_to_all_args *args, size_t at, size_t piece)
+static sherd_status all_to_all_portion(struct sherdi_staged         *staged,
+                                       const sherdi_all_to_all_args *args, size_t at,
+                                       size_t portion)
 {
     sherd_world           *world = staged->world;
     size_t                 size  = (size_t)world->world_size;
-    sherdi_all_to_all_args here  = {
-         .send = staged->down, .recv = staged->up, .slice_bytes = piece, .flags = SHERDI_COLL_HOST};
+    sherdi_all_to_all_args here  = {.send        = staged->down,
+                                    .recv        = staged->up,
+                                    .slice_bytes = portion,
+                                    .flags       = SHERDI_COLL_HOST};
 
-    slices_down(staged, args->send, args->slice_bytes, size, at, piece);
+    slices_down(staged, args->send, args->slice_bytes, size, at, portion);
     SHERDI_TRY(lane_settle(staged));
     SHERDI_TRY(world->ops->all_to_all(world, &here));
-    slices_up(staged, args->recv, args->slice_bytes, size, at, piece);
+    slices_up(staged, args->recv, args->slice_bytes, size, at, portion);
     return SHERD_OK;
 }
 
@@ -176,20 +180,21 @@ static sherd_status counts_add(struct sherdi_staged *staged, const sherdi_fixed_
 }
 
 /* Of all slices; `is_whole`: the result is that of every slice. */
-static sherd_status reduction_piece(struct sherdi_staged *staged, const sherdi_reduction_args *args,
-                                    int is_whole, size_t at, size_t piece)
+static sherd_status reduction_portion(struct sherdi_staged        *staged,
+                                      const sherdi_reduction_args *args, int is_whole, size_t at,
+                                      size_t portion)
 {
     sherd_world          *world      = staged->world;
     size_t                size       = (size_t)world->world_size;
     size_t                send_bytes = sherd_dtype_bytes(args->send_dtype);
     size_t                recv_bytes = sherdi_reduction_recv_bytes(args);
     size_t                first      = at / send_bytes;
-    size_t                count      = piece / send_bytes;
+    size_t                count      = portion / send_bytes;
     sherdi_fixed_counts   counted    = {0, 0};
     sherdi_fixed_sink     sink       = {.counts = &counted};
     sherdi_reduction_args here       = *args;
 
-    slices_down(staged, args->send, args->slice_elems * send_bytes, size, at, piece);
+    slices_down(staged, args->send, args->slice_elems * send_bytes, size, at, portion);
     if (args->accumulate) {
         copy(staged, staged->up, (unsigned char *)args->recv + first * recv_bytes,
              count * recv_bytes);
@@ -210,18 +215,18 @@ static sherd_status reduction_piece(struct sherdi_staged *staged, const sherdi_r
     return args->fixed != NULL ? counts_add(staged, args->fixed, &counted) : SHERD_OK;
 }
 
-static sherd_status piece_run(struct sherdi_staged *staged, const world_call *call, size_t at,
-                              size_t piece)
+static sherd_status portion_run(struct sherdi_staged *staged, const world_call *call, size_t at,
+                                size_t portion)
 {
     switch (call->kind) {
     case CALL_ALL_GATHER:
-        return all_gather_piece(staged, &call->args.all_gather, at, piece);
+        return all_gather_portion(staged, &call->args.all_gather, at, portion);
     case CALL_ALL_TO_ALL:
-        return all_to_all_piece(staged, &call->args.all_to_all, at, piece);
+        return all_to_all_portion(staged, &call->args.all_to_all, at, portion);
     case CALL_REDUCE_SCATTER:
-        return reduction_piece(staged, &call->args.reduction, 0, at, piece);
+        return reduction_portion(staged, &call->args.reduction, 0, at, portion);
     case CALL_ALL_REDUCE:
-        return reduction_piece(staged, &call->args.reduction, 1, at, piece);
+        return reduction_portion(staged, &call->args.reduction, 1, at, portion);
     case CALL_BARRIER:
     case CALL_BROADCAST:
     case CALL_ALLOC:
@@ -236,12 +241,12 @@ sherd_status sherdi_staged_run(struct sherdi_staged *staged, const world_call *c
 {
     size_t at = 0;
 
-    SHERDI_TRY(pieces_agree(staged, call));
+    SHERDI_TRY(portions_agree(staged, call));
     do { /* at least once: a call of nothing meets, too */
-        size_t piece = sherdi_min_size(staged->piece_bytes, call->slice_bytes - at);
+        size_t portion = sherdi_min_size(staged->portion_bytes, call->slice_bytes - at);
 
-        SHERDI_TRY(piece_run(staged, call, at, piece));
-        at += piece;
+        SHERDI_TRY(portion_run(staged, call, at, portion));
+        at += portion;
     } while (at < call->slice_bytes);
     return lane_settle(staged);
 }

@@ -243,11 +243,11 @@ sherd_status sherdi_star_barrier(sherdi_star *star)
 /* Integers: rank 0 adds them as they come. */
 sherd_status sherdi_star_sum_u64(sherdi_star *star, uint64_t *values, size_t count)
 {
-    enum { PIECE = 1024 };
+    enum { PORTION = 1024 };
 
     sherd_world     *world = &star->procs->world;
     const star_frame mine = frame_make(CALL_ALL_REDUCE, count * sizeof(*values), "integers to add");
-    uint64_t         part[PIECE];
+    uint64_t         part[PORTION];
 
     if (world->rank != 0) {
         return answer_get(star, &mine, values, count * sizeof(*values), values,
@@ -255,8 +255,8 @@ sherd_status sherdi_star_sum_u64(sherdi_star *star, uint64_t *values, size_t cou
     }
     for (int r = 1; r < world->world_size; r++) {
         SHERDI_TRY(frame_take(star, &mine, r, NULL, 0));
-        for (size_t at = 0; at < count; at += PIECE) {
-            size_t here = sherdi_min_size(PIECE, count - at);
+        for (size_t at = 0; at < count; at += PORTION) {
+            size_t here = sherdi_min_size(PORTION, count - at);
 
             SHERDI_TRY(take(star, r, part, here * sizeof(*part)));
             for (size_t i = 0; i < here; i++) {

@@ -103,7 +103,7 @@ sherd_status sherdi_world_equip(sherd_world *world, const sherd_world_params *pa
     if (world->world_size > 1 && !(world->ops->caps & SHERDI_WORLD_SIMULATES)) {
         world->sum_scratch =
             sherdi_alloc_array(&world->mem, SHERDI_MEM_CONTROL,
-                               2 * (size_t)world->world_size * SHERDI_SUM_PIECE, sizeof(double));
+                               2 * (size_t)world->world_size * SHERDI_SUM_PORTION, sizeof(double));
         if (world->sum_scratch == NULL) {
             return SHERD_E_NOMEM;
         }
@@ -254,7 +254,7 @@ typedef struct alloc_record {
     int32_t  unused;
 } alloc_record;
 
-_Static_assert(sizeof(alloc_record) <= SHERDI_SUM_PIECE * sizeof(double),
+_Static_assert(sizeof(alloc_record) <= SHERDI_SUM_PORTION * sizeof(double),
                "records of all ranks fit the scratch of sums");
 
 sherd_status sherdi_world_alloc_agree(sherd_world *world, sherd_status here, size_t len_bytes,

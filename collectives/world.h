@@ -259,8 +259,8 @@ int64_t sherdi_world_timeout_ns(const sherd_world *world);
 /** The failure of the world, if it has one: E_PEER_LOST and the sentence; else SHERD_OK. */
 sherd_status sherdi_world_status(sherd_world *world);
 
-/* Sums work through their values in pieces of so many for each rank. */
-#define SHERDI_SUM_PIECE ((size_t)256)
+/* Sums work through their values in portions of so many for each rank. */
+#define SHERDI_SUM_PORTION ((size_t)256)
 
 /* What a call puts on the wire for one rank, sent (equal to received), independent of the
  * transport: the plan's counting. */
@@ -269,12 +269,12 @@ static inline uint64_t sherdi_wire_all_gather(int world_size, size_t slice_bytes
     return (uint64_t)(world_size - 1) * slice_bytes;
 }
 
-/* Values of each rank in the next piece, `left` to go. */
+/* Values of each rank in the next portion, `left` to go. */
 static inline size_t sherdi_sum_slice(int world_size, size_t left)
 {
     size_t each = left / (size_t)world_size + (left % (size_t)world_size != 0);
 
-    return each < SHERDI_SUM_PIECE ? each : SHERDI_SUM_PIECE;
+    return each < SHERDI_SUM_PORTION ? each : SHERDI_SUM_PORTION;
 }
 
 static inline uint64_t sherdi_wire_sum_u64(int world_size, size_t count)
@@ -282,11 +282,11 @@ static inline uint64_t sherdi_wire_sum_u64(int world_size, size_t count)
     uint64_t bytes = 0;
 
     while (count > 0 && world_size > 1) {
-        size_t slice = sherdi_sum_slice(world_size, count);
-        size_t piece = slice * (size_t)world_size;
+        size_t slice   = sherdi_sum_slice(world_size, count);
+        size_t portion = slice * (size_t)world_size;
 
         bytes += 2 * sherdi_wire_all_gather(world_size, slice * sizeof(uint64_t));
-        count -= piece < count ? piece : count;
+        count -= portion < count ? portion : count;
     }
     return bytes;
 }

@@ -114,7 +114,7 @@ struct sherd_world {
     sherdi_backend      *backend; /* the lane of collectives on a device; else `host` */
     world_device         device;
     size_t               overhead_bytes;
-    double          *sum_scratch; /* [2 * world_size * SHERDI_SUM_PIECE]; NULL where not needed */
+    double          *sum_scratch; /* [2 * world_size * SHERDI_SUM_PORTION]; NULL where not needed */
     _Atomic uint64_t sent_bytes;
     _Atomic uint64_t received_bytes;
     uint64_t         calls; /* that the transport was asked for; written by one thread at a time */

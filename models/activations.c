@@ -26,42 +26,42 @@ static size_t dtype_bytes(sherd_dtype dtype)
 
 static void *room_take(room *r, size_t len_bytes)
 {
-    char *piece = r->memory == NULL ? NULL : r->memory + r->used_bytes;
+    char *taken = r->memory == NULL ? NULL : r->memory + r->used_bytes;
 
     r->used_bytes += padded(len_bytes, ROOM_ALIGN_BYTES);
-    return piece;
+    return taken;
 }
 
 /* --------------------------------------------------------- activations -- */
 
-/* Sizes of a model's pieces, in elements. */
-typedef struct pieces {
+/* Sizes of the activations of all rows, in elements. */
+typedef struct row_sizes {
     size_t rows, elem_bytes;
     size_t hidden, inner, kv; /* of all rows */
-} pieces;
+} row_sizes;
 
-static pieces pieces_of(const arch *sizes, const model_shape *shape)
+static row_sizes row_sizes_of(const arch *sizes, const model_shape *shape)
 {
     size_t rows = shape->batch * shape->length;
 
-    return (pieces){.rows       = rows,
-                    .elem_bytes = shape->elem_bytes,
-                    .hidden     = rows * sizes->hidden,
-                    .inner      = rows * sizes->inner,
-                    .kv         = rows * (sizes->hidden / sizes->heads * sizes->kv_heads)};
+    return (row_sizes){.rows       = rows,
+                       .elem_bytes = shape->elem_bytes,
+                       .hidden     = rows * sizes->hidden,
+                       .inner      = rows * sizes->inner,
+                       .kv         = rows * (sizes->hidden / sizes->heads * sizes->kv_heads)};
 }
 
-static void *take(room *r, const pieces *p, size_t elems)
+static void *take(room *r, const row_sizes *p, size_t elems)
 {
     return room_take(r, elems * p->elem_bytes);
 }
 
-static void *columns_from(void *base, const pieces *p, size_t elems)
+static void *columns_from(void *base, const row_sizes *p, size_t elems)
 {
     return base == NULL ? NULL : (char *)base + elems * p->elem_bytes;
 }
 
-static void layer_lay_out(const arch *sizes, const pieces *p, room *r, layer_memory *layer)
+static void layer_lay_out(const arch *sizes, const row_sizes *p, room *r, layer_memory *layer)
 {
     layer->norm1 = take(r, p, p->hidden);
     if (sizes->kind == ARCH_GPT2) {
@@ -91,8 +91,8 @@ size_t model_memory_layers(const arch *sizes, const model_shape *shape)
 
 void model_memory_lay_out(const arch *sizes, const model_shape *shape, room *r, model_memory *out)
 {
-    pieces p      = pieces_of(sizes, shape);
-    size_t angles = shape->length * (sizes->hidden / sizes->heads / 2) * sizeof(float);
+    row_sizes p      = row_sizes_of(sizes, shape);
+    size_t    angles = shape->length * (sizes->hidden / sizes->heads / 2) * sizeof(float);
 
     out->stream = take(r, &p, (sizes->layers + 1) * p.hidden);
     for (size_t i = 0; i < model_memory_layers(sizes, shape); i++) {
@@ -175,7 +175,7 @@ static size_t partials_needed(const compute_limits *l, size_t rows)
     size_t norms = size_max(norm_partials(rows, l->hidden),
                             norm_partials(rows * l->heads, l->hidden / l->heads));
     size_t sums  = count_of(rows, SUM_ROWS) * size_max(3 * l->hidden, l->inner);
-    size_t slots = (2 * rows / EMBED_PIECE_ROWS + 1) * l->hidden;
+    size_t slots = (2 * rows / EMBED_RANGE_ROWS + 1) * l->hidden;
 
     return size_max(size_max(norms, sums), slots);
 }
@@ -185,9 +185,9 @@ static batch_layout batch_layout_of(size_t rows)
     batch_layout layout = {.inputs  = 0,
                            .targets = rows * sizeof(int32_t),
                            .order   = 2 * rows * sizeof(int32_t),
-                           .pieces  = padded(3 * rows * sizeof(int32_t), ROOM_ALIGN_BYTES)};
+                           .ranges  = padded(3 * rows * sizeof(int32_t), ROOM_ALIGN_BYTES)};
 
-    layout.most_bytes = layout.pieces + (rows + rows / EMBED_PIECE_ROWS + 1) * sizeof(embed_piece);
+    layout.most_bytes = layout.ranges + (rows + rows / EMBED_RANGE_ROWS + 1) * sizeof(embed_range);
     return layout;
 }
 

@@ -1,4 +1,4 @@
-/* How many bytes a model takes and where each piece lies: arithmetic alone, no allocation. Whoever allocates
+/* How many bytes a model takes and where each buffer lies: arithmetic alone, no allocation. Whoever allocates
  * (model.c, compute_cpu.c, and cuda/ through room_cuda.h) asks here, and so does
  * activations_bytes, which only counts: what is planned is what is allocated. All of it is in activations.c. */
 #ifndef SHERD_MODELS_ROOM_H
@@ -9,7 +9,7 @@
 
 #include <stddef.h>
 
-/* Hands out pieces of one allocation, each at a multiple of ROOM_ALIGN_BYTES; without memory it only counts. */
+/* Hands out parts of one allocation, each at a multiple of ROOM_ALIGN_BYTES; without memory it only counts. */
 typedef struct room {
     char  *memory;
     size_t used_bytes;

@@ -14,20 +14,20 @@ extern "C" {
 
 #define NORM_CHUNK       64  /* rows of a block of norm_backward; part of the numbers */
 #define SUM_ROWS         256 /* rows of a block of column_sums; part of the numbers */
-#define EMBED_PIECE_ROWS 64  /* the most of a piece */
+#define EMBED_RANGE_ROWS 64  /* the most of a range */
 
 /* Of cuBLASLt. */
 #define LT_WORKSPACE_BYTES ((size_t)64 << 20)
 
 /* Rows [first, first + count) of the order by token, all of one token. slot below 0: that is all of them,
  * and their sum is added to the gradient; else it goes to partials[slot]. */
-typedef struct embed_piece {
+typedef struct embed_range {
     int32_t first, count, token, slot;
-} embed_piece;
+} embed_range;
 
 /* A micro-batch as it goes to the device in one copy. */
 typedef struct batch_layout {
-    size_t inputs, targets, order, pieces; /* offsets in bytes; repeated tokens follow the pieces */
+    size_t inputs, targets, order, ranges; /* offsets in bytes; repeated tokens follow the ranges */
     size_t most_bytes;
 } batch_layout;
 

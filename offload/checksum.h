@@ -10,7 +10,7 @@ sherd_status sherdi_checksum_check_built(void);
 
 uint64_t sherdi_checksum(const void *data, size_t len_bytes);
 
-/* The same piece by piece. */
+/* The same portion by portion. */
 typedef struct sherdi_checksum_stream {
     _Alignas(64) unsigned char opaque[640];
 } sherdi_checksum_stream;

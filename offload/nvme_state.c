@@ -321,7 +321,7 @@ static sherd_status slot_checksum(sherdi_state_tier *self, size_t extent, uint32
     sherdi_checksum_begin(&stream);
     for (size_t done = 0; done < len_bytes; done += io.len_bytes) {
         sherdi_state_slot_start(self, &io, 0, memory, extent, slot, done,
-                                sherdi_min_size(SHERDI_STATE_PIECE_BYTES, len_bytes - done));
+                                sherdi_min_size(SHERDI_STATE_PORTION_BYTES, len_bytes - done));
         SHERDI_TRY(sherdi_io_wait(self->queue, &io));
         sherdi_checksum_add(&stream, memory, io.len_bytes);
     }
@@ -359,7 +359,7 @@ static sherd_status previous_check(sherdi_state_tier *self)
     unsigned char *memory;
     sherd_status   status;
 
-    memory = sherdi_alloc(self->mem, SHERDI_MEM_CONTROL, SHERDI_STATE_PIECE_BYTES);
+    memory = sherdi_alloc(self->mem, SHERDI_MEM_CONTROL, SHERDI_STATE_PORTION_BYTES);
     if (memory == NULL) {
         return SHERD_E_NOMEM;
     }

@@ -5,7 +5,7 @@
 #include "offload/state_sets.h"
 
 /* Read at a time where a whole extent is not wanted in memory. */
-#define SHERDI_STATE_PIECE_BYTES ((size_t)4 << 20)
+#define SHERDI_STATE_PORTION_BYTES ((size_t)4 << 20)
 
 typedef struct sherdi_state_tier {
     sherdi_tier         tier;

@@ -108,8 +108,8 @@ void sherdi_tier_state_unreserve(sherdi_tier *tier)
 
 /* ------------------------------------------------------------ one set -- */
 
-static sherd_status piece_move(sherdi_state_tier *self, int is_write, unsigned char *memory,
-                               size_t extent, uint32_t set, size_t from_bytes, size_t len_bytes)
+static sherd_status portion_move(sherdi_state_tier *self, int is_write, unsigned char *memory,
+                                 size_t extent, uint32_t set, size_t from_bytes, size_t len_bytes)
 {
     sherdi_io io = {0};
 
@@ -127,12 +127,12 @@ static sherd_status extent_copy(sherdi_state_tier *self, size_t extent, uint32_t
 
     sherdi_checksum_begin(&stream);
     for (size_t done = 0; done < len_bytes;) {
-        size_t piece = sherdi_min_size(SHERDI_STATE_PIECE_BYTES, len_bytes - done);
+        size_t portion = sherdi_min_size(SHERDI_STATE_PORTION_BYTES, len_bytes - done);
 
-        SHERDI_TRY(piece_move(self, 0, memory, extent, live->slot, done, piece));
-        sherdi_checksum_add(&stream, memory, piece);
-        SHERDI_TRY(piece_move(self, 1, memory, extent, target, done, piece));
-        done += piece;
+        SHERDI_TRY(portion_move(self, 0, memory, extent, live->slot, done, portion));
+        sherdi_checksum_add(&stream, memory, portion);
+        SHERDI_TRY(portion_move(self, 1, memory, extent, target, done, portion));
+        done += portion;
     }
     if (sherdi_checksum_end(&stream) != live->checksum) {
         return sherdi_state_contents_fail(self, extent, live->slot);
@@ -169,7 +169,7 @@ static sherd_status live_gather(sherdi_state_tier *self, int target)
     if ((sherdi_state_sets_of(self, self->live) & ~(1u << target)) == 0) {
         return SHERD_OK;
     }
-    memory = sherdi_alloc(self->mem, SHERDI_MEM_CONTROL, SHERDI_STATE_PIECE_BYTES);
+    memory = sherdi_alloc(self->mem, SHERDI_MEM_CONTROL, SHERDI_STATE_PORTION_BYTES);
     if (memory == NULL) {
         return SHERD_E_NOMEM;
     }

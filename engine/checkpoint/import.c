@@ -20,7 +20,7 @@ typedef struct import {
     sherdi_weights_maps  maps;
     sherdi_weights_file *file;
     sherdi_weights_match match;
-    float               *values; /* a piece, between steps */
+    float               *values; /* a portion, between steps */
     uint64_t             done_bytes;
 } import;
 
@@ -60,7 +60,7 @@ static sherd_status params_fill(import *m)
     return SHERD_OK;
 }
 
-/* Every rank has read a piece before any writes it: what one cannot read, none writes. */
+/* Every rank has read a portion before any writes it: what one cannot read, none writes. */
 static sherd_status given_write(import *m, const sherdi_weights_given *given)
 {
     const sherd_tensor_map *map   = given->map;
@@ -68,8 +68,8 @@ static sherd_status given_write(import *m, const sherdi_weights_given *given)
     sherd_param             param = (sherd_param)given->param;
     sherd_value             value = sherdi_weights_value_of(m->engine, param, map->value);
 
-    for (size_t at = 0; at < elems; at += SHERDI_WEIGHTS_PIECE_ELEMS) {
-        size_t count = sherdi_min_size(SHERDI_WEIGHTS_PIECE_ELEMS, elems - at);
+    for (size_t at = 0; at < elems; at += SHERDI_WEIGHTS_PORTION_ELEMS) {
+        size_t count = sherdi_min_size(SHERDI_WEIGHTS_PORTION_ELEMS, elems - at);
 
         SHERDI_TRY(sherdi_agree_status(
             m->engine->world, sherdi_weights_given_read(&m->match, given, at, count, m->values)));
@@ -82,8 +82,8 @@ static sherd_status given_write(import *m, const sherdi_weights_given *given)
 
 static sherd_status params_write(import *m)
 {
-    m->values = sherdi_alloc_array(&m->engine->mem, SHERDI_MEM_STAGING, SHERDI_WEIGHTS_PIECE_ELEMS,
-                                   sizeof(*m->values));
+    m->values = sherdi_alloc_array(&m->engine->mem, SHERDI_MEM_STAGING,
+                                   SHERDI_WEIGHTS_PORTION_ELEMS, sizeof(*m->values));
     SHERDI_TRY(sherdi_agree_status(m->engine->world, m->values == NULL ? SHERD_E_NOMEM : SHERD_OK));
     for (size_t i = 0; i < m->match.num_given; i++) {
         if (m->match.given[i].is_there) {

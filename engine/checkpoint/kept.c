@@ -55,24 +55,24 @@ static void slots_print(sherdi_text *text, const sherdi_plan *plan, const sherdi
     sherdi_text_print(text, "], ");
 }
 
-static sherd_status piece_print(sherdi_text *text, const sherdi_plan *plan,
+static sherd_status range_print(sherdi_text *text, const sherdi_plan *plan,
                                 const sherdi_model *model, const sherdi_block *block,
-                                const sherdi_shard_piece *piece, int *is_first)
+                                const sherdi_shard_range *range, int *is_first)
 {
     const sherdi_optimizer *optimizer = plan->settings.optimizer;
 
     for (int part = 0; part < optimizer->num_parts; part++) {
-        size_t at = block->state_offset + piece->offset_elems * sizeof(float) +
+        size_t at = block->state_offset + range->offset_elems * sizeof(float) +
                     (part == 0 ? 0 : sherdi_plan_part_offset(plan, block, part));
-        char *name = sherdi_shard_tensor_name(text->mem, model->params[piece->param].name,
-                                              optimizer->parts[part].name, piece->first);
+        char *name = sherdi_shard_tensor_name(text->mem, model->params[range->param].name,
+                                              optimizer->parts[part].name, range->first);
 
         if (name == NULL) {
             return SHERD_E_NOMEM;
         }
         sherdi_text_print(text, *is_first ? "[" : ", [");
         sherdi_text_quote(text, name);
-        sherdi_text_print(text, ", %zu, %zu, %zu]", piece->count, block->extent, at);
+        sherdi_text_print(text, ", %zu, %zu, %zu]", range->count, block->extent, at);
         sherdi_free(name);
         *is_first = 0;
     }
@@ -86,11 +86,11 @@ static sherd_status tensors_print(sherdi_text *text, const sherdi_plan *plan,
 
     sherdi_text_print(text, "\"tensors\": [");
     for (size_t b = 0; b < plan->num_blocks; b++) {
-        sherdi_shard_pieces pieces = sherdi_shard_saved(plan, model, &plan->blocks[b]);
-        sherdi_shard_piece  piece;
+        sherdi_shard_ranges ranges = sherdi_shard_saved(plan, model, &plan->blocks[b]);
+        sherdi_shard_range  range;
 
-        while (sherdi_shard_next(&pieces, &piece)) {
-            SHERDI_TRY(piece_print(text, plan, model, &plan->blocks[b], &piece, &is_first));
+        while (sherdi_shard_next(&ranges, &range)) {
+            SHERDI_TRY(range_print(text, plan, model, &plan->blocks[b], &range, &is_first));
         }
     }
     sherdi_text_print(text, "]}");

@@ -35,7 +35,7 @@ typedef struct load {
 
     /* what is read now */
     const sherdi_op          *op;
-    const sherdi_shard_piece *piece;
+    const sherdi_shard_range *range;
     int                       part;
 } load;
 
@@ -195,8 +195,8 @@ static sherd_status values_take(void *ctx, size_t first, size_t count, const voi
     load                 *l      = ctx;
     const sherdi_backend *host   = l->engine->host;
     const float          *wide   = values;
-    size_t                param  = l->piece->param;
-    size_t                offset = l->piece->offset_elems + (first - l->piece->first);
+    size_t                param  = l->range->param;
+    size_t                offset = l->range->offset_elems + (first - l->range->first);
     uint64_t              sum;
 
     if (dtype != SHERD_F32) {
@@ -215,33 +215,33 @@ static sherd_status values_take(void *ctx, size_t first, size_t count, const voi
 }
 
 /* Of weights alone the rest begins anew. */
-static void part_zero(load *l, const sherdi_shard_piece *piece)
+static void part_zero(load *l, const sherdi_shard_range *range)
 {
     size_t room = l->engine->plan->checkpoint_slot_bytes / sizeof(*l->values);
 
     memset(l->values, 0, room * sizeof(*l->values));
-    for (size_t at = 0; at < piece->count; at += room) {
-        sherdi_run_block_put(l->engine, l->op, l->part, piece->offset_elems + at,
-                             sherdi_min_size(room, piece->count - at), l->values);
+    for (size_t at = 0; at < range->count; at += room) {
+        sherdi_run_block_put(l->engine, l->op, l->part, range->offset_elems + at,
+                             sherdi_min_size(room, range->count - at), l->values);
     }
 }
 
-static sherd_status piece_load(load *l, const sherdi_shard_piece *piece)
+static sherd_status range_load(load *l, const sherdi_shard_range *range)
 {
-    int64_t saved = l->found[piece->param];
+    int64_t saved = l->found[range->param];
 
     if (saved == NOT_THERE) {
         return SHERD_OK; /* it keeps what it has */
     }
-    l->piece = piece;
+    l->range = range;
     for (l->part = 0; l->part < l->engine->settings.optimizer->num_parts; l->part++) {
         if (l->part > 0 && l->parts[l->part] == NOT_THERE) {
-            part_zero(l, piece);
+            part_zero(l, range);
             continue;
         }
         SHERDI_TRY(sherdi_reader_values(l->reader, (size_t)saved,
-                                        l->part == 0 ? 0 : l->parts[l->part], piece->first,
-                                        piece->count, values_take, l));
+                                        l->part == 0 ? 0 : l->parts[l->part], range->first,
+                                        range->count, values_take, l));
     }
     return SHERD_OK;
 }
@@ -249,12 +249,12 @@ static sherd_status piece_load(load *l, const sherdi_shard_piece *piece)
 static sherd_status block_load(void *ctx, const sherdi_op *op)
 {
     load               *l      = ctx;
-    sherdi_shard_pieces pieces = sherdi_shard_all(l->engine->plan, &l->engine->model, op->block);
-    sherdi_shard_piece  piece;
+    sherdi_shard_ranges ranges = sherdi_shard_all(l->engine->plan, &l->engine->model, op->block);
+    sherdi_shard_range  range;
 
     l->op = op;
-    while (sherdi_shard_next(&pieces, &piece)) {
-        SHERDI_TRY(piece_load(l, &piece));
+    while (sherdi_shard_next(&ranges, &range)) {
+        SHERDI_TRY(range_load(l, &range));
     }
     return SHERD_OK;
 }
@@ -465,15 +465,15 @@ static uint64_t bytes_wanted(const load *l)
     uint64_t            bytes  = 0;
 
     for (size_t b = 0; b < engine->plan->num_blocks; b++) {
-        sherdi_shard_pieces pieces =
+        sherdi_shard_ranges ranges =
             sherdi_shard_all(engine->plan, &engine->model, &engine->plan->blocks[b]);
-        sherdi_shard_piece piece;
+        sherdi_shard_range range;
 
-        while (sherdi_shard_next(&pieces, &piece)) {
+        while (sherdi_shard_next(&ranges, &range)) {
             for (int part = 0; part < engine->settings.optimizer->num_parts; part++) {
-                int is_there = l->found[piece.param] != NOT_THERE && l->parts[part] != NOT_THERE;
+                int is_there = l->found[range.param] != NOT_THERE && l->parts[part] != NOT_THERE;
 
-                bytes += is_there ? piece.count * sizeof(float) : 0;
+                bytes += is_there ? range.count * sizeof(float) : 0;
             }
         }
     }

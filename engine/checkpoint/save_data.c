@@ -149,7 +149,7 @@ static void values_count(sherdi_save *save, size_t param, int part, size_t first
 
 /* Without an operation the values are there already, and other kernels run meanwhile: an extent is what one thread does. */
 static sherd_status piece_write(sherdi_save *save, const sherdi_op *op,
-                                const sherdi_shard_piece *piece, int part)
+                                const sherdi_shard_range *piece, int part)
 {
     sherdi_writer *writer = &save->writers[SHERDI_DATA_STATE];
     size_t         most   = op == NULL ? SHERDI_CHECKPOINT_EXTENT_BYTES : SIZE_MAX;
@@ -176,7 +176,7 @@ static sherd_status piece_write(sherdi_save *save, const sherdi_op *op,
 }
 
 static sherd_status piece_copy(sherdi_save *save, const sherdi_op *op,
-                               const sherdi_shard_piece *piece, int part)
+                               const sherdi_shard_range *piece, int part)
 {
     float *to = (float *)(void *)(snapshot_of(save) + save->copied_bytes);
 
@@ -185,14 +185,14 @@ static sherd_status piece_copy(sherdi_save *save, const sherdi_op *op,
 }
 
 typedef sherd_status (*piece_fn)(sherdi_save *save, const sherdi_op *op,
-                                 const sherdi_shard_piece *piece, int part);
+                                 const sherdi_shard_range *piece, int part);
 
 static sherd_status pieces_each(sherdi_save *save, const sherdi_op *op, const sherdi_block *block,
                                 piece_fn fn)
 {
-    sherdi_shard_pieces pieces =
+    sherdi_shard_ranges pieces =
         sherdi_shard_saved(save->engine->plan, &save->engine->model, block);
-    sherdi_shard_piece piece;
+    sherdi_shard_range piece;
 
     while (sherdi_shard_next(&pieces, &piece)) {
         for (int part = 0; part < save->engine->settings.optimizer->num_parts; part++) {

@@ -6,45 +6,45 @@
 #include <stdio.h>
 #include <string.h>
 
-static sherdi_shard_pieces pieces_of(const sherdi_plan *plan, const sherdi_model *model,
+static sherdi_shard_ranges ranges_of(const sherdi_plan *plan, const sherdi_model *model,
                                      const sherdi_block *block, size_t begin, size_t end)
 {
-    return (sherdi_shard_pieces){
+    return (sherdi_shard_ranges){
         .plan = plan, .model = model, .block = block, .begin = begin, .end = end};
 }
 
-sherdi_shard_pieces sherdi_shard_saved(const sherdi_plan *plan, const sherdi_model *model,
+sherdi_shard_ranges sherdi_shard_saved(const sherdi_plan *plan, const sherdi_model *model,
                                        const sherdi_block *block)
 {
     size_t slice = plan->segments[block->segment].slice_elems;
     size_t begin = (size_t)plan->rank * slice;
 
-    return pieces_of(plan, model, block, begin, begin + slice);
+    return ranges_of(plan, model, block, begin, begin + slice);
 }
 
-sherdi_shard_pieces sherdi_shard_all(const sherdi_plan *plan, const sherdi_model *model,
+sherdi_shard_ranges sherdi_shard_all(const sherdi_plan *plan, const sherdi_model *model,
                                      const sherdi_block *block)
 {
-    return pieces_of(plan, model, block, 0, SIZE_MAX);
+    return ranges_of(plan, model, block, 0, SIZE_MAX);
 }
 
-int sherdi_shard_next(sherdi_shard_pieces *pieces, sherdi_shard_piece *out)
+int sherdi_shard_next(sherdi_shard_ranges *ranges, sherdi_shard_range *out)
 {
-    const sherdi_block *block = pieces->block;
+    const sherdi_block *block = ranges->block;
     size_t              first;
 
-    (void)sherdi_plan_owned(pieces->plan, &pieces->plan->segments[block->segment], &first);
+    (void)sherdi_plan_owned(ranges->plan, &ranges->plan->segments[block->segment], &first);
     first += block->offset_elems; /* the block begins there in the segment's whole */
-    while (pieces->next < block->num_spans) {
-        const sherdi_span *span  = &pieces->plan->spans[block->first_span + pieces->next++];
-        size_t             begin = sherdi_max_size(pieces->begin, first + span->offset_elems);
-        size_t end = sherdi_min_size(pieces->end, first + span->offset_elems + span->count_elems);
+    while (ranges->next < block->num_spans) {
+        const sherdi_span *span  = &ranges->plan->spans[block->first_span + ranges->next++];
+        size_t             begin = sherdi_max_size(ranges->begin, first + span->offset_elems);
+        size_t end = sherdi_min_size(ranges->end, first + span->offset_elems + span->count_elems);
 
         if (begin < end) {
             out->param        = (size_t)span->param;
             out->offset_elems = begin - first;
             out->first =
-                (size_t)(span->first_index - pieces->model->params[span->param].first_index) +
+                (size_t)(span->first_index - ranges->model->params[span->param].first_index) +
                 (out->offset_elems - span->offset_elems);
             out->count = end - begin;
             return 1;
@@ -100,13 +100,13 @@ static sherd_status block_add(const sherdi_plan *plan, const sherdi_model *model
                               const sherdi_block *block, sherdi_safetensors_builder *builder)
 {
     const sherdi_optimizer *optimizer = plan->settings.optimizer;
-    sherdi_shard_pieces     pieces    = sherdi_shard_saved(plan, model, block);
-    sherdi_shard_piece      piece;
+    sherdi_shard_ranges     ranges    = sherdi_shard_saved(plan, model, block);
+    sherdi_shard_range      range;
 
-    while (sherdi_shard_next(&pieces, &piece)) {
+    while (sherdi_shard_next(&ranges, &range)) {
         for (int i = 0; i < optimizer->num_parts; i++) {
-            SHERDI_TRY(tensor_add(plan, &model->params[piece.param], optimizer->parts[i].name,
-                                  SHERDI_TENSOR_F32, piece.first, piece.count, builder));
+            SHERDI_TRY(tensor_add(plan, &model->params[range.param], optimizer->parts[i].name,
+                                  SHERDI_TENSOR_F32, range.first, range.count, builder));
         }
     }
     return SHERD_OK;
@@ -189,11 +189,11 @@ uint64_t sherdi_shard_bytes(const sherdi_plan *plan, const sherdi_model *model,
         return bytes;
     }
     for (size_t b = 0; b < plan->num_blocks; b++) {
-        sherdi_shard_pieces pieces = sherdi_shard_saved(plan, model, &plan->blocks[b]);
-        sherdi_shard_piece  piece;
+        sherdi_shard_ranges ranges = sherdi_shard_saved(plan, model, &plan->blocks[b]);
+        sherdi_shard_range  range;
 
-        while (sherdi_shard_next(&pieces, &piece)) {
-            bytes += piece.count * parts * sizeof(float);
+        while (sherdi_shard_next(&ranges, &range)) {
+            bytes += range.count * parts * sizeof(float);
         }
     }
     return bytes;

@@ -9,27 +9,27 @@
 #include "engine/run/blobs.h"
 
 /* Elements of one parameter that lie one behind the other in a block. */
-typedef struct sherdi_shard_piece {
+typedef struct sherdi_shard_range {
     size_t param;
     size_t first, count; /* row-major, in the parameter */
     size_t offset_elems; /* of the first in the block's parts */
-} sherdi_shard_piece;
+} sherdi_shard_range;
 
-/* Goes over the pieces of a block: all of them, or those that this rank saves. */
-typedef struct sherdi_shard_pieces {
+/* Goes over the ranges of a block: all of them, or those that this rank saves. */
+typedef struct sherdi_shard_ranges {
     const sherdi_plan  *plan;
     const sherdi_model *model;
     const sherdi_block *block;
     size_t              begin, end; /* of the segment's whole */
     size_t              next;       /* span */
-} sherdi_shard_pieces;
+} sherdi_shard_ranges;
 
-sherdi_shard_pieces sherdi_shard_saved(const sherdi_plan *plan, const sherdi_model *model,
+sherdi_shard_ranges sherdi_shard_saved(const sherdi_plan *plan, const sherdi_model *model,
                                        const sherdi_block *block);
-sherdi_shard_pieces sherdi_shard_all(const sherdi_plan *plan, const sherdi_model *model,
+sherdi_shard_ranges sherdi_shard_all(const sherdi_plan *plan, const sherdi_model *model,
                                      const sherdi_block *block);
 /** 0: there is none any more. */
-int sherdi_shard_next(sherdi_shard_pieces *pieces, sherdi_shard_piece *out);
+int sherdi_shard_next(sherdi_shard_ranges *ranges, sherdi_shard_range *out);
 
 /** What this rank saves of a frozen parameter: [*first, *first + count). Returns count, 0 of a trainable one. */
 size_t sherdi_shard_frozen(const sherdi_plan *plan, const sherdi_model *model, size_t param,

@@ -9,7 +9,7 @@
 #include "sherd.h"
 
 /* Elements that are read and written at once. */
-#define SHERDI_WEIGHTS_PIECE_ELEMS ((size_t)1 << 20)
+#define SHERDI_WEIGHTS_PORTION_ELEMS ((size_t)1 << 20)
 /* Most data of a file of a folder, where nobody says more: as transformers has it. */
 #define SHERDI_WEIGHTS_FILE_BYTES ((size_t)5000000000)
 

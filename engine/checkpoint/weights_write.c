@@ -31,7 +31,7 @@ typedef struct writer {
     size_t                        num_files;
     size_t                        num_begun; /* files that may lie there as partial ones */
     int                           is_index_begun;
-    float                        *values; /* a piece; NULL where this rank does not write */
+    float                        *values; /* a portion; NULL where this rank does not write */
     unsigned char                *cast;
     float                        *whole; /* of the tensor that is transposed */
     int                           fd;
@@ -310,14 +310,14 @@ static sherd_status whole_put(writer *x, const sherd_tensor_map *map)
 {
     size_t elems = sherdi_weights_map_elems(map);
 
-    for (size_t at = 0; at < elems; at += SHERDI_WEIGHTS_PIECE_ELEMS) {
+    for (size_t at = 0; at < elems; at += SHERDI_WEIGHTS_PORTION_ELEMS) {
         SHERDI_TRY(values_put(x, map, x->whole + at,
-                              sherdi_min_size(SHERDI_WEIGHTS_PIECE_ELEMS, elems - at)));
+                              sherdi_min_size(SHERDI_WEIGHTS_PORTION_ELEMS, elems - at)));
     }
     return SHERD_OK;
 }
 
-static sherd_status piece_take(writer *x, const sherd_tensor_map *map, size_t at, size_t count)
+static sherd_status portion_take(writer *x, const sherd_tensor_map *map, size_t at, size_t count)
 {
     if (!map->is_transposed) {
         return values_put(x, map, x->values, count);
@@ -333,7 +333,7 @@ static sherd_status piece_take(writer *x, const sherd_tensor_map *map, size_t at
     return SHERD_OK;
 }
 
-static sherd_status piece_read(writer *x, const sherd_tensor_map *map, size_t at, size_t count)
+static sherd_status portion_read(writer *x, const sherd_tensor_map *map, size_t at, size_t count)
 {
     const sherdi_weights_source *source = x->w->source;
 
@@ -352,12 +352,12 @@ static sherd_status tensor_write(writer *x, const sherd_tensor_map *map)
 {
     size_t elems = sherdi_weights_map_elems(map);
 
-    for (size_t at = 0; at < elems; at += SHERDI_WEIGHTS_PIECE_ELEMS) {
-        size_t count = sherdi_min_size(SHERDI_WEIGHTS_PIECE_ELEMS, elems - at);
+    for (size_t at = 0; at < elems; at += SHERDI_WEIGHTS_PORTION_ELEMS) {
+        size_t count = sherdi_min_size(SHERDI_WEIGHTS_PORTION_ELEMS, elems - at);
 
-        SHERDI_TRY(piece_read(x, map, at, count));
+        SHERDI_TRY(portion_read(x, map, at, count));
         if (x->w->source->is_writer && x->own == SHERD_OK) {
-            x->own = piece_take(x, map, at, count);
+            x->own = portion_take(x, map, at, count);
         }
     }
     if (x->whole != NULL && x->own == SHERD_OK) {
@@ -488,10 +488,10 @@ static sherd_status room_make(writer *x)
     x->file_of =
         sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, x->w->num_tensors, sizeof(*x->file_of));
     if (x->w->source->is_writer) {
-        x->values = sherdi_alloc_array(mem, SHERDI_MEM_STAGING, SHERDI_WEIGHTS_PIECE_ELEMS,
+        x->values = sherdi_alloc_array(mem, SHERDI_MEM_STAGING, SHERDI_WEIGHTS_PORTION_ELEMS,
                                        sizeof(*x->values));
-        x->cast =
-            sherdi_alloc_array(mem, SHERDI_MEM_STAGING, SHERDI_WEIGHTS_PIECE_ELEMS, elem_bytes(x));
+        x->cast   = sherdi_alloc_array(mem, SHERDI_MEM_STAGING, SHERDI_WEIGHTS_PORTION_ELEMS,
+                                       elem_bytes(x));
         SHERDI_TRY(x->values == NULL || x->cast == NULL ? SHERD_E_NOMEM : SHERD_OK);
     }
     return x->file_of == NULL ? SHERD_E_NOMEM : SHERD_OK;

@@ -13,8 +13,8 @@
 #include <string.h>
 
 /* A larger file is something else than a configuration. */
-#define FILE_MAX_BYTES   ((size_t)16 << 20)
-#define FILE_PIECE_BYTES ((size_t)4096)
+#define FILE_MAX_BYTES     ((size_t)16 << 20)
+#define FILE_PORTION_BYTES ((size_t)4096)
 
 /* ---- messages ---- */
 
@@ -189,8 +189,8 @@ static sherd_status file_read(sherdi_mem *mem, FILE *file, const char *path, voi
             return sherdi_fail(SHERD_E_INVAL, "%s is no configuration: more than %zu bytes", path,
                                FILE_MAX_BYTES);
         }
-        SHERDI_TRY(
-            sherdi_grow(mem, SHERDI_MEM_CONTROL, text, &capacity, capacity + FILE_PIECE_BYTES, 1));
+        SHERDI_TRY(sherdi_grow(mem, SHERDI_MEM_CONTROL, text, &capacity,
+                               capacity + FILE_PORTION_BYTES, 1));
         bytes += fread((char *)*text + bytes, 1, capacity - bytes, file);
     } while (bytes == capacity);
     if (ferror(file)) {

@@ -24,13 +24,13 @@ static sherd_status writer_put(const text_writer *writer, const char *text)
 static sherd_status SHERDI_PRINTF(2, 3)
     writer_print(const text_writer *writer, const char *fmt, ...)
 {
-    char    piece[SHERDI_ERROR_BYTES];
+    char    portion[SHERDI_ERROR_BYTES];
     va_list args;
 
     va_start(args, fmt);
-    (void)vsnprintf(piece, sizeof(piece), fmt, args);
+    (void)vsnprintf(portion, sizeof(portion), fmt, args);
     va_end(args);
-    return writer_put(writer, piece);
+    return writer_put(writer, portion);
 }
 
 /* ---- values as JSON ---- */

@@ -243,7 +243,7 @@ void sherdi_loop_fetch_ahead(sherd_engine *engine);
 unsigned char *sherdi_loop_segment(sherd_engine *engine, const sherdi_segment *segment);
 /** A parameter's memory, the trainer's own where it is bound; its unit is held. */
 unsigned char *sherdi_loop_param(sherd_engine *engine, size_t param);
-/** Of all its bytes, in pieces that come to the host; it is held, or whole on every rank. E_DEVICE. */
+/** Of all its bytes, in portions that come to the host; it is held, or whole on every rank. E_DEVICE. */
 sherd_status sherdi_loop_param_hash(sherd_engine *engine, size_t param, uint64_t *out);
 /** Where gradients of a segment are made, NULL when it has none. */
 unsigned char *sherdi_loop_micro_gradient(sherd_engine *engine, const sherdi_segment *segment);

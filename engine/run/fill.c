@@ -176,32 +176,32 @@ sherd_status sherd_param_fill(sherd_engine *engine, sherd_param param, sherd_fil
 /* ------------------------------------------------------------ from one rank -- */
 
 /* What a rank gives the others at once. */
-#define PIECE_ELEMS ((size_t)64 << 10)
+#define PORTION_ELEMS ((size_t)64 << 10)
 
-typedef struct piece {
+typedef struct portion {
     uint64_t status; /* of the function that gave the values */
-    float    values[PIECE_ELEMS];
-} piece;
+    float    values[PORTION_ELEMS];
+} portion;
 
 typedef struct root_fill {
     sherd_engine *engine;
     given_fill    given;
     int           root;
-    size_t        first; /* of the piece */
-    piece        *piece;
+    size_t        first; /* of the portion */
+    portion      *portion;
 } root_fill;
 
-static sherd_status piece_give(void *raw, int part, size_t first, size_t count, float *values)
+static sherd_status portion_give(void *raw, int part, size_t first, size_t count, float *values)
 {
     const root_fill *fill = raw;
 
     (void)part;
-    memcpy(values, fill->piece->values + (first - fill->first), count * sizeof(*values));
+    memcpy(values, fill->portion->values + (first - fill->first), count * sizeof(*values));
     return SHERD_OK;
 }
 
 /* `own`: how it went here so far; the others go on whatever that is, until the root has no values. */
-static sherd_status piece_fill(root_fill *fill, size_t count, sherd_status own)
+static sherd_status portion_fill(root_fill *fill, size_t count, sherd_status own)
 {
     sherd_engine *engine = fill->engine;
     const char   *name   = engine->model.params[fill->given.param].name;
@@ -209,35 +209,37 @@ static sherd_status piece_fill(root_fill *fill, size_t count, sherd_status own)
     sherd_status  given  = SHERD_OK;
 
     if (engine->rank == fill->root) {
-        given               = given_ask(&fill->given, 0, fill->first, count, fill->piece->values);
-        fill->piece->status = (uint64_t)given;
+        given = given_ask(&fill->given, 0, fill->first, count, fill->portion->values);
+        fill->portion->status = (uint64_t)given;
     }
-    SHERDI_TRY(sherd_world_broadcast(engine->world, fill->piece,
-                                     offsetof(piece, values) + count * sizeof(float), fill->root));
+    SHERDI_TRY(sherd_world_broadcast(engine->world, fill->portion,
+                                     offsetof(portion, values) + count * sizeof(float),
+                                     fill->root));
     SHERDI_TRY(given);
-    if (fill->piece->status != SHERD_OK) {
-        return sherdi_fail((sherd_status)fill->piece->status,
+    if (fill->portion->status != SHERD_OK) {
+        return sherdi_fail((sherd_status)fill->portion->status,
                            "the fill function of parameter %s failed on rank %d; its own "
                            "sherd_last_error() says more",
                            name, fill->root);
     }
     values.parts = engine->model.params[fill->given.param].is_frozen ? SHERDI_VALUES_COMPUTE
                                                                      : SHERDI_VALUES_MASTER;
-    return own == SHERD_OK ? sherdi_values_put(engine, &values, piece_give, fill) : own;
+    return own == SHERD_OK ? sherdi_values_put(engine, &values, portion_give, fill) : own;
 }
 
 /* Whether it ended for all ranks: the root has no values, or a rank is lost. */
-static sherd_status pieces_fill(root_fill *fill)
+static sherd_status portions_fill(root_fill *fill)
 {
     sherd_engine *engine = fill->engine;
     size_t        elems  = engine->model.params[fill->given.param].elems;
     sherd_status  all    = SHERD_OK;
     char          text[SHERDI_ERROR_BYTES];
 
-    for (fill->first = 0; fill->first < elems; fill->first += PIECE_ELEMS) {
-        sherd_status own = piece_fill(fill, sherdi_min_size(PIECE_ELEMS, elems - fill->first), all);
+    for (fill->first = 0; fill->first < elems; fill->first += PORTION_ELEMS) {
+        sherd_status own =
+            portion_fill(fill, sherdi_min_size(PORTION_ELEMS, elems - fill->first), all);
 
-        if (own == SHERD_E_PEER_LOST || fill->piece->status != SHERD_OK) {
+        if (own == SHERD_E_PEER_LOST || fill->portion->status != SHERD_OK) {
             return own;
         }
         if (all == SHERD_OK && own != SHERD_OK) {
@@ -260,7 +262,7 @@ static sherd_status root_run(root_fill *fill)
     engine->fingerprints.has_own  = 0;
     engine->fill.is_filled[param] = 0;
     *share                        = 0;
-    status                        = pieces_fill(fill);
+    status                        = portions_fill(fill);
     if (status == SHERD_E_PEER_LOST) {
         return status;
     }
@@ -295,15 +297,15 @@ sherd_status sherd_param_fill_from(sherd_engine *engine, sherd_param param, int 
     }
     status = root_check(engine, param, root, fill);
     if (status == SHERD_OK) {
-        run.piece = sherdi_alloc(&engine->mem, SHERDI_MEM_CONTROL, sizeof(*run.piece));
-        status    = run.piece == NULL ? SHERD_E_NOMEM : SHERD_OK;
+        run.portion = sherdi_alloc(&engine->mem, SHERDI_MEM_CONTROL, sizeof(*run.portion));
+        status      = run.portion == NULL ? SHERD_E_NOMEM : SHERD_OK;
     }
     status = sherdi_agree_call(engine, "sherd_param_fill_from", arguments, 2, status);
     if (status == SHERD_OK && !is_kept(engine, param)) {
         run.given = (given_fill){.engine = engine, .param = (size_t)param, .fn = fill, .ctx = ctx};
         status    = root_run(&run);
     }
-    sherdi_free(run.piece);
+    sherdi_free(run.portion);
     return status;
 }
 

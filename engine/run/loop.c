@@ -8,7 +8,7 @@
 #include <stdio.h>
 
 /* Of device memory that comes to the host at once. */
-#define PIECE_BYTES ((size_t)16 * 1024)
+#define PORTION_BYTES ((size_t)16 * 1024)
 
 /* The units that an acquire reaches and that nobody else has acquired. */
 static sherd_status alone_do(sherd_engine *engine, int unit,
@@ -189,14 +189,14 @@ sherd_status sherdi_loop_param_hash(sherd_engine *engine, size_t param, uint64_t
     size_t len_bytes = engine->model.params[param].elems *
                        sherdi_compute_bytes(sherdi_param_segment(engine->plan, param));
     const unsigned char *memory = len_bytes == 0 ? NULL : sherdi_loop_param(engine, param);
-    unsigned char        piece[PIECE_BYTES];
+    unsigned char        portion[PORTION_BYTES];
 
     *out = 0;
-    for (size_t at = 0; at < len_bytes; at += PIECE_BYTES) {
-        size_t here_bytes = sherdi_min_size(PIECE_BYTES, len_bytes - at);
+    for (size_t at = 0; at < len_bytes; at += PORTION_BYTES) {
+        size_t here_bytes = sherdi_min_size(PORTION_BYTES, len_bytes - at);
 
-        SHERDI_TRY(sherdi_space_get(engine, SHERDI_SPACE_DEVICE, piece, memory + at, here_bytes));
-        *out = sherdi_hash_bytes(*out, piece, here_bytes);
+        SHERDI_TRY(sherdi_space_get(engine, SHERDI_SPACE_DEVICE, portion, memory + at, here_bytes));
+        *out = sherdi_hash_bytes(*out, portion, here_bytes);
     }
     return SHERD_OK;
 }

@@ -11,7 +11,7 @@
 #include <string.h>
 
 /* What ranks give each other at once. */
-#define PIECE_ELEMS ((size_t)64 << 10)
+#define PORTION_ELEMS ((size_t)64 << 10)
 
 /* One call, as all ranks make it. */
 typedef struct value_call {
@@ -223,7 +223,7 @@ static void failure_keep(sherd_status *first, sherd_status status, char text[SHE
     }
 }
 
-/* The range of one rank reaches all. A failure here is told when all have gone through: they wait for the pieces. */
+/* The range of one rank reaches all. A failure here is told when all have gone through: they wait for the portions. */
 static sherd_status owned_share(sherd_engine *engine, const value_call *call, int owner, float *out,
                                 float *room)
 {
@@ -236,14 +236,14 @@ static sherd_status owned_share(sherd_engine *engine, const value_call *call, in
 
     sherdi_values_slice(engine, call->values.param, owner, &first, &count);
     end = sherdi_min_size(last, first + count);
-    for (size_t at = sherdi_max_size(call->values.first, first); at < end; at += PIECE_ELEMS) {
-        size_t some  = sherdi_min_size(PIECE_ELEMS, end - at);
-        float *piece = out != NULL ? out + (at - call->values.first) : room;
+    for (size_t at = sherdi_max_size(call->values.first, first); at < end; at += PORTION_ELEMS) {
+        size_t some    = sherdi_min_size(PORTION_ELEMS, end - at);
+        float *portion = out != NULL ? out + (at - call->values.first) : room;
 
         if (owner == engine->rank && first_failure == SHERD_OK) {
-            failure_keep(&first_failure, range_get(engine, call, at, some, piece), text);
+            failure_keep(&first_failure, range_get(engine, call, at, some, portion), text);
         }
-        SHERDI_TRY(sherd_world_broadcast(engine->world, piece, some * sizeof(*piece), owner));
+        SHERDI_TRY(sherd_world_broadcast(engine->world, portion, some * sizeof(*portion), owner));
     }
     return first_failure == SHERD_OK ? SHERD_OK : sherdi_fail_relay(first_failure, text);
 }
@@ -288,7 +288,7 @@ sherd_status sherd_param_read(sherd_engine *engine, sherd_param param, sherd_val
     status = read_check(engine, &call);
     if (status == SHERD_OK && out == NULL && engine->world_size > 1) {
         room   = sherdi_alloc_array(&engine->mem, SHERDI_MEM_CONTROL,
-                                    sherdi_min_size(count_elems, PIECE_ELEMS), sizeof(*room));
+                                    sherdi_min_size(count_elems, PORTION_ELEMS), sizeof(*room));
         status = room == NULL ? SHERD_E_NOMEM : SHERD_OK;
     }
     status = call_agree(engine, &call, 0, status);

@@ -266,7 +266,7 @@ static void linear_task(void *ctx, size_t task, int thread)
     }
 }
 
-/* Columns of dx. A matrix that has to be widened comes in pieces of CPU_TILE_DEPTH rows. */
+/* Columns of dx. A matrix that has to be widened comes in portions of CPU_TILE_DEPTH rows. */
 static void linear_back_input_task(void *ctx, size_t task, int thread)
 {
     linear_job *job   = ctx;

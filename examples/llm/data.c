@@ -164,7 +164,7 @@ static int tokens_open(const char *path, corpus *c, size_t len_bytes, char *text
     return tokens_scan(path, c, text, text_bytes);
 }
 
-/* That a file is text, a piece at a time; a character that a piece cuts begins the next one. */
+/* That a file is text, a portion at a time; a character that a portion cuts begins the next one. */
 static int text_scan(const char *path, const corpus *c, char *text, size_t text_bytes)
 {
     uint8_t part[8192];

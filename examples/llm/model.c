@@ -151,7 +151,7 @@ void model_logits_get(model *m, size_t row, float *out)
     m->c->ops->logits_get(m->c, row, out);
 }
 
-/* -------------------------------------------------------------- pieces -- */
+/* -------------------------------------------------------------- layers -- */
 
 static linear_shape shape_of(const model *m, size_t in, size_t out)
 {

@@ -237,22 +237,22 @@ void sherdi_cpus_print(const int *cpus, int count, char *text, size_t text_bytes
 
     text[0] = '\0';
     for (int i = 0, next; i < count; i = next) {
-        char piece[32];
-        int  piece_len;
+        char portion[32];
+        int  portion_len;
 
         for (next = i + 1; next < count && cpus[next] == cpus[next - 1] + 1;) {
             next++;
         }
-        piece_len = next - i > 1
-                        ? snprintf(piece, sizeof(piece), "%s%d-%d", i > 0 ? "," : "", cpus[i],
-                                   cpus[next - 1])
-                        : snprintf(piece, sizeof(piece), "%s%d", i > 0 ? "," : "", cpus[i]);
-        if (len + (size_t)piece_len + sizeof("..") > text_bytes) {
+        portion_len = next - i > 1
+                          ? snprintf(portion, sizeof(portion), "%s%d-%d", i > 0 ? "," : "", cpus[i],
+                                     cpus[next - 1])
+                          : snprintf(portion, sizeof(portion), "%s%d", i > 0 ? "," : "", cpus[i]);
+        if (len + (size_t)portion_len + sizeof("..") > text_bytes) {
             (void)snprintf(text + len, text_bytes - len, "..");
             return;
         }
-        memcpy(text + len, piece, (size_t)piece_len + 1);
-        len += (size_t)piece_len;
+        memcpy(text + len, portion, (size_t)portion_len + 1);
+        len += (size_t)portion_len;
     }
 }
 

@@ -17,23 +17,24 @@ template <typename Elem, int ROW_BYTES>
 static inline __device__ void rows_load(unsigned char *rows, const Elem *x, size_t left,
                                         int is_vector)
 {
-    const unsigned pieces = SHERD_CHUNK_ELEMS * sizeof(Elem) / 16; /* of a chunk */
+    const unsigned vectors = SHERD_CHUNK_ELEMS * sizeof(Elem) / 16; /* of a chunk */
     const unsigned lane   = threadIdx.x % 32;
 
     if (is_vector) {
-        uint4 piece[SUMSQ_VECTORS];
+        uint4 vector[SUMSQ_VECTORS];
 
 #pragma unroll
         for (unsigned i = 0; i < SUMSQ_VECTORS; i++) {
             unsigned number = i * 32 + lane;
 
-            piece[i] = number / pieces < left ? ((const uint4 *)x)[number] : make_uint4(0, 0, 0, 0);
+            vector[i] =
+                number / vectors < left ? ((const uint4 *)x)[number] : make_uint4(0, 0, 0, 0);
         }
 #pragma unroll
         for (unsigned i = 0; i < SUMSQ_VECTORS; i++) {
             unsigned number = i * 32 + lane;
 
-            *(uint4 *)(rows + number / pieces * ROW_BYTES + number % pieces * 16) = piece[i];
+            *(uint4 *)(rows + number / vectors * ROW_BYTES + number % vectors * 16) = vector[i];
         }
         return;
     }

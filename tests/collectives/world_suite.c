@@ -384,7 +384,7 @@ static void scatter_once(sherd_world *world, int kind, const reduction_types *ty
     buffer_drop(&send);
 }
 
-/* More than two pieces of the bounce buffer, and an odd end. */
+/* More than two portions of the bounce buffer, and an odd end. */
 static size_t long_elems(const sherd_world *world, sherd_dtype dtype)
 {
     return 2 * PEERS_HALF_BYTES / (size_t)sherd_world_size(world) / sherd_dtype_bytes(dtype) + 77;

@@ -197,15 +197,15 @@ static size_t channel_move(channel *line, int is_send, unsigned char *data, size
 
     len = len < most ? len : most;
     while (moved < len) {
-        size_t at    = (size_t)((is_send ? wrote : read) + moved) % CHANNEL_BYTES;
-        size_t piece = CHANNEL_BYTES - at < len - moved ? CHANNEL_BYTES - at : len - moved;
+        size_t at      = (size_t)((is_send ? wrote : read) + moved) % CHANNEL_BYTES;
+        size_t portion = CHANNEL_BYTES - at < len - moved ? CHANNEL_BYTES - at : len - moved;
 
         if (is_send) {
-            memcpy(line->ring + at, data + moved, piece);
+            memcpy(line->ring + at, data + moved, portion);
         } else {
-            memcpy(data + moved, line->ring + at, piece);
+            memcpy(data + moved, line->ring + at, portion);
         }
-        moved += piece;
+        moved += portion;
     }
     if (moved > 0) {
         (void)atomic_fetch_add(is_send ? &line->wrote : &line->read, moved);

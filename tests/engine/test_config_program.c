@@ -356,7 +356,7 @@ static void config_file_errors_name_the_file(void)
     sherd_config_destroy(NULL);
 }
 
-/* Longer than one piece of reading. */
+/* Longer than one portion of reading. */
 static void config_long_file_is_read_whole(void)
 {
     sherd_config *config = NULL;

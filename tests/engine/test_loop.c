@@ -113,12 +113,12 @@ typedef struct text {
     size_t len_bytes;
 } text;
 
-static sherd_status text_add(void *ctx, const char *piece, size_t len_bytes)
+static sherd_status text_add(void *ctx, const char *portion, size_t len_bytes)
 {
     text *all = ctx;
 
     CHECK(all->len_bytes + len_bytes < sizeof(all->bytes));
-    memcpy(all->bytes + all->len_bytes, piece, len_bytes);
+    memcpy(all->bytes + all->len_bytes, portion, len_bytes);
     all->len_bytes += len_bytes;
     return SHERD_OK;
 }

@@ -17,7 +17,7 @@ typedef struct text {
     size_t len_bytes, capacity;
 } text;
 
-static sherd_status text_add(void *ctx, const char *piece, size_t len_bytes)
+static sherd_status text_add(void *ctx, const char *portion, size_t len_bytes)
 {
     text *all = ctx;
 
@@ -26,7 +26,7 @@ static sherd_status text_add(void *ctx, const char *piece, size_t len_bytes)
         all->bytes    = realloc(all->bytes, all->capacity);
         CHECK(all->bytes != NULL);
     }
-    memcpy(all->bytes + all->len_bytes, piece, len_bytes);
+    memcpy(all->bytes + all->len_bytes, portion, len_bytes);
     all->len_bytes += len_bytes;
     all->bytes[all->len_bytes] = '\0';
     return SHERD_OK;

@@ -18,11 +18,11 @@ static sherdi_mem account;
 /* ---- a model of arrays ---- */
 
 /* Values as they came, and as they go to the file. */
-#define PIECES_BYTES (2 * SHERDI_WEIGHTS_PIECE_ELEMS * sizeof(float))
+#define PORTIONS_BYTES (2 * SHERDI_WEIGHTS_PORTION_ELEMS * sizeof(float))
 
 #define ROWS    700
-#define COLUMNS 900               /* of "w", in more than one piece of a read when transposed */
-#define BIG     ((size_t)3 << 19) /* of "big": more than a piece */
+#define COLUMNS 900               /* of "w", in more than one portion of a read when transposed */
+#define BIG     ((size_t)3 << 19) /* of "big": more than a portion */
 
 static const size_t               W_SHAPE[] = {ROWS, COLUMNS}, BIG_SHAPE[] = {BIG}, V_SHAPE[] = {5};
 static const sherdi_weights_param PARAMS[] = {{"w", 2, W_SHAPE, (size_t)ROWS *COLUMNS},
@@ -73,7 +73,7 @@ static sherd_status array_read(void *ctx, const char *param, const char *value, 
 
     CHECK(param_find(NULL, param, &number));
     CHECK(first_elem + count_elems <= PARAMS[number].elems);
-    CHECK(count_elems <= SHERDI_WEIGHTS_PIECE_ELEMS);
+    CHECK(count_elems <= SHERDI_WEIGHTS_PORTION_ELEMS);
     if (++source->reads == source->fail_at) {
         return SHERD_E_DEVICE;
     }
@@ -242,7 +242,7 @@ static void all_is_read_as_it_was_written(void)
         }
         sherdi_weights_close(file);
     }
-    CHECK_INT(PIECES_BYTES, atomic_load(&account.peak_bytes[SHERDI_MEM_STAGING]));
+    CHECK_INT(PORTIONS_BYTES, atomic_load(&account.peak_bytes[SHERDI_MEM_STAGING]));
     CHECK(is_there("all/model.safetensors"));
     no_partials(folder);
 }
@@ -312,7 +312,7 @@ static void transposed_matrices_come_back(void)
         }
         sherdi_weights_close(file);
     }
-    CHECK_INT(PIECES_BYTES + sizeof(float) * ROWS * COLUMNS,
+    CHECK_INT(PORTIONS_BYTES + sizeof(float) * ROWS * COLUMNS,
               atomic_load(&account.peak_bytes[SHERDI_MEM_STAGING]));
     free(got);
     folder_check(folder, 1);

@@ -102,7 +102,7 @@ static void what_is_not_text_is_refused(void)
     says("no regular file");
 }
 
-/* Characters of three bytes lie across the borders of whatever pieces a file is read in. */
+/* Characters of three bytes lie across the borders of whatever portions a file is read in. */
 static void long_text_is_checked_to_its_end(void)
 {
     enum { LEN = 40000 };

@@ -434,13 +434,13 @@ static void norms_of_all_magnitudes_equal_the_plain_loop(void)
 
 #define SPLIT_ELEMS (1000 * SHERD_CHUNK_ELEMS + 17)
 
-/* One parameter in pieces of some chunks: as spans of one call, in any order, or as blocks of their own. */
+/* One parameter in portions of some chunks: as spans of one call, in any order, or as blocks of their own. */
 static void norms_split(const sherdi_backend *tested, const lamb_shape *whole, lamb_arrays *arrays,
-                        size_t piece_chunks, int is_blocks, sherdi_lamb_norms *norms)
+                        size_t portion_chunks, int is_blocks, sherdi_lamb_norms *norms)
 {
     sherdi_span        spans[64];
     size_t             count      = 0;
-    size_t             each_elems = piece_chunks * SHERD_CHUNK_ELEMS;
+    size_t             each_elems = portion_chunks * SHERD_CHUNK_ELEMS;
     sherdi_update_args args       = lamb_args(whole, arrays);
 
     args.norms = norms;
@@ -480,19 +480,19 @@ static void norms_split(const sherdi_backend *tested, const lamb_shape *whole, l
 
 static void split_body(const sherdi_backend *tested)
 {
-    static const size_t PIECE_CHUNKS[] = {1001, 500, 333, 64, 17};
-    const sherdi_span   span           = {.count_elems = SPLIT_ELEMS};
+    static const size_t PORTION_CHUNKS[] = {1001, 500, 333, 64, 17};
+    const sherdi_span   span             = {.count_elems = SPLIT_ELEMS};
     lamb_shape          whole = {.spans = &span, .num_spans = 1, .block_elems = SPLIT_ELEMS};
     lamb_arrays         start = lamb_make(&whole);
 
     lamb_fill(&start, INPUT_TAME);
-    for (size_t i = 0; i < sizeof(PIECE_CHUNKS) / sizeof(PIECE_CHUNKS[0]); i++) {
+    for (size_t i = 0; i < sizeof(PORTION_CHUNKS) / sizeof(PORTION_CHUNKS[0]); i++) {
         for (int is_blocks = 0; is_blocks <= 1; is_blocks++) {
             sherdi_lamb_norms want[NUM_PARAMS] = {{.param = {.nonfinite = 0}}};
             sherdi_lamb_norms got[NUM_PARAMS]  = {{.param = {.nonfinite = 0}}};
 
             plain_norms(&whole, &start, want);
-            norms_split(tested, &whole, &start, PIECE_CHUNKS[i], is_blocks, got);
+            norms_split(tested, &whole, &start, PORTION_CHUNKS[i], is_blocks, got);
             norms_check_equal(want, got);
         }
     }

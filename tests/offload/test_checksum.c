@@ -1,4 +1,4 @@
-/* Checksums: the same of any register width, whole or piece by piece, and those that the algorithm's authors give. */
+/* Checksums: the same of any register width, whole or portion by portion, and those that the algorithm's authors give. */
 #include "offload/checksum.h"
 #include "tests/lib/check.h"
 
@@ -6,7 +6,7 @@
 
 #define MOST_BYTES ((size_t)64 << 10)
 
-/* Of the whole, by the widest registers that this machine has; of pieces, by those that every machine has. */
+/* Of the whole, by the widest registers that this machine has; of portions, by those that every machine has. */
 static void lengths_check(size_t len_bytes, const unsigned char *bytes)
 {
     sherdi_checksum_stream stream;
@@ -18,7 +18,7 @@ static void lengths_check(size_t len_bytes, const unsigned char *bytes)
     CHECK_INT(sherdi_checksum_end(&stream), sherdi_checksum(bytes, len_bytes));
 }
 
-static void checksum_is_the_same_whole_and_in_pieces(void)
+static void checksum_is_the_same_whole_and_in_portions(void)
 {
     unsigned char *bytes = malloc(MOST_BYTES + 1);
 
@@ -40,7 +40,7 @@ static void checksum_of_nothing_is_the_known_one(void)
 }
 
 static const test_case CASE_LIST[] = {
-    CASE(checksum_is_the_same_whole_and_in_pieces),
+    CASE(checksum_is_the_same_whole_and_in_portions),
     CASE(checksum_of_nothing_is_the_known_one),
 };
 RUN_MAIN(CASE_LIST)

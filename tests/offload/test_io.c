@@ -364,30 +364,30 @@ static void transfer_over_many_files_finds_each(void)
 BOTH(transfer_over_many_files_finds_each)
 
 /* A registered range may be longer than the kernel's longest buffer. The range is long in addresses only: one
- * small piece of memory, mapped again and again. */
+ * small portion of memory, mapped again and again. */
 static void transfer_across_two_registered_buffers_works(void)
 {
-    const size_t   piece = (size_t)4 << 20, border = (size_t)1 << 30, all = border + piece;
+    const size_t   portion = (size_t)4 << 20, border = (size_t)1 << 30, all = border + portion;
     sherdi_ioq    *queue  = rig_queue(4 * PAGE, 4);
-    sherdi_file   *file   = rig_file(queue, "border", 1, piece, 0);
-    unsigned char *got    = rig_memory(piece);
+    sherdi_file   *file   = rig_file(queue, "border", 1, portion, 0);
+    unsigned char *got    = rig_memory(portion);
     unsigned char *base   = mmap(NULL, all, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     int            fd     = memfd_create("piece", MFD_CLOEXEC);
     size_t         pinned = 0;
     struct iovec   range  = {.iov_base = base, .iov_len = all};
 
-    CHECK(base != MAP_FAILED && fd >= 0 && ftruncate(fd, (off_t)piece) == 0);
-    for (size_t at = 0; at < all; at += piece) {
-        CHECK(mmap(base + at, piece, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) ==
+    CHECK(base != MAP_FAILED && fd >= 0 && ftruncate(fd, (off_t)portion) == 0);
+    for (size_t at = 0; at < all; at += portion) {
+        CHECK(mmap(base + at, portion, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) ==
               base + at);
     }
     sherdi_ioq_register(queue, &range, 1, &pinned);
     CHECK(pinned == all || pinned == 0);
-    rig_fill(base, piece, 4);
+    rig_fill(base, portion, 4);
     /* Half of it before the border, half after; the middle request lies on both sides. */
-    CHECK_OK(rig_write(queue, file, base + border - piece / 2 + PAGE, 0, piece));
-    CHECK_OK(rig_read(queue, file, got, 0, piece));
-    CHECK_BYTES_EQUAL(base + border - piece / 2 + PAGE, got, piece);
+    CHECK_OK(rig_write(queue, file, base + border - portion / 2 + PAGE, 0, portion));
+    CHECK_OK(rig_read(queue, file, got, 0, portion));
+    CHECK_BYTES_EQUAL(base + border - portion / 2 + PAGE, got, portion);
     sherdi_file_close(file, 1);
     sherdi_ioq_destroy(queue);
     sherdi_free(got);

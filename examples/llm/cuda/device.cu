@@ -33,7 +33,7 @@ typedef struct cuda {
 
     batch_slot slots[2];
     size_t     num_batches;
-    size_t     num_pieces, num_repeated, repeated_at; /* of the micro-batch; offset in `batch` */
+    size_t     num_ranges, num_repeated, repeated_at; /* of the micro-batch; offset in `batch` */
     int32_t   *token_counts;                          /* [vocab + 1] */
     void      *host;                                  /* pinned: a double, or a row of logits */
     float      grad_scale;
@@ -126,13 +126,13 @@ static void cuda_upload(compute *c, void *dst, const void *src, size_t len_bytes
 
 /* --------------------------------------------------------------- batch -- */
 
-/* Rows in the order of their tokens, and the pieces of each token (kernels.h), counted on the host: so the
+/* Rows in the order of their tokens, and the ranges of each token (kernels.h), counted on the host: so the
  * gradient of the table needs neither atomics nor a sort on the device. Returns the bytes to copy. */
 static size_t batch_sort(cuda *m, unsigned char *memory, const int32_t *inputs)
 {
     int32_t     *starts   = m->token_counts; /* first the counts, one further on */
     int32_t     *order    = (int32_t *)(memory + m->at.layout.order);
-    embed_piece *pieces   = (embed_piece *)(memory + m->at.layout.pieces);
+    embed_range *ranges   = (embed_range *)(memory + m->at.layout.ranges);
     embed_token *repeated = NULL;
     size_t       vocab    = m->limits.vocab;
     int32_t      slots = 0, end = 0;
@@ -148,33 +148,33 @@ static size_t batch_sort(cuda *m, unsigned char *memory, const int32_t *inputs)
         order[starts[inputs[r]]++] = (int32_t)r;
     }
     /* starts[token] is now where the next token starts */
-    m->num_pieces   = 0;
+    m->num_ranges   = 0;
     m->num_repeated = 0;
     for (size_t token = 0, first = 0; token < vocab; first = (size_t)end, token++) {
         int32_t count = starts[token] - (int32_t)first;
 
         end = starts[token];
-        for (int32_t at = 0; at < count; at += EMBED_PIECE_ROWS) {
-            embed_piece *piece = &pieces[m->num_pieces++];
+        for (int32_t at = 0; at < count; at += EMBED_RANGE_ROWS) {
+            embed_range *range = &ranges[m->num_ranges++];
 
-            piece->first = (int32_t)first + at;
-            piece->count = count - at < EMBED_PIECE_ROWS ? count - at : EMBED_PIECE_ROWS;
-            piece->token = (int32_t)token;
-            piece->slot  = count > EMBED_PIECE_ROWS ? slots++ : -1;
+            range->first = (int32_t)first + at;
+            range->count = count - at < EMBED_RANGE_ROWS ? count - at : EMBED_RANGE_ROWS;
+            range->token = (int32_t)token;
+            range->slot  = count > EMBED_RANGE_ROWS ? slots++ : -1;
         }
     }
-    m->repeated_at = m->at.layout.pieces + m->num_pieces * sizeof(*pieces);
+    m->repeated_at = m->at.layout.ranges + m->num_ranges * sizeof(*ranges);
     repeated       = (embed_token *)(memory + m->repeated_at);
-    for (size_t i = 0; i < m->num_pieces; i++) {
-        if (pieces[i].slot < 0) {
+    for (size_t i = 0; i < m->num_ranges; i++) {
+        if (ranges[i].slot < 0) {
             continue;
         }
-        if (i == 0 || pieces[i - 1].token != pieces[i].token) {
+        if (i == 0 || ranges[i - 1].token != ranges[i].token) {
             embed_token *token = &repeated[m->num_repeated++];
 
-            token->first_slot = pieces[i].slot;
+            token->first_slot = ranges[i].slot;
             token->slots      = 0;
-            token->token      = pieces[i].token;
+            token->token      = ranges[i].token;
             token->reserved   = 0;
         }
         repeated[m->num_repeated - 1].slots++;
@@ -340,9 +340,9 @@ static embed_launch embed_of(const cuda *m)
     e.hidden       = m->limits.hidden;
     e.ids          = (const int32_t *)(m->at.batch + m->at.layout.inputs);
     e.order        = (const int32_t *)(m->at.batch + m->at.layout.order);
-    e.pieces       = (const embed_piece *)(m->at.batch + m->at.layout.pieces);
+    e.ranges       = (const embed_range *)(m->at.batch + m->at.layout.ranges);
     e.repeated     = (const embed_token *)(m->at.batch + m->repeated_at);
-    e.num_pieces   = m->num_pieces;
+    e.num_ranges   = m->num_ranges;
     e.num_repeated = m->num_repeated;
     e.partials     = m->at.partials;
     return e;

@@ -1,7 +1,7 @@
 /* Rows of the tables of tokens and positions, and their gradients.
  *
  * Backward gets the rows sorted by token (the host counts them when the micro-batch comes: device.cu) and
- * cut into pieces of at most EMBED_PIECE_ROWS. A block sums a piece; where a token has several, a second
+ * cut into ranges of at most EMBED_RANGE_ROWS. A block sums a range; where a token has several, a second
  * kernel adds them in their order. So one block alone touches a token's gradient, and no sum depends on who came
  * first. A thread owns runs of N columns. */
 #include "kernels.h"
@@ -42,10 +42,10 @@ template <typename T, int N> __device__ __forceinline__ void grad_add(T *grad, c
 }
 
 template <typename T, int N>
-__global__ void embed_backward_pieces(int hidden, const embed_piece *pieces, const int32_t *order,
+__global__ void embed_backward_ranges(int hidden, const embed_range *ranges, const int32_t *order,
                                       const T *dy, T *dtokens, float *partials)
 {
-    embed_piece piece = pieces[blockIdx.x];
+    embed_range range = ranges[blockIdx.x];
 
     for (int c = (int)threadIdx.x * N; c < hidden; c += (int)blockDim.x * N) {
         float sum[N], x[N];
@@ -54,17 +54,17 @@ __global__ void embed_backward_pieces(int hidden, const embed_piece *pieces, con
             sum[k] = 0.0f;
         }
 #pragma unroll 4
-        for (int i = 0; i < piece.count; i++) {
-            run_of<T, N>::load(dy + (size_t)order[piece.first + i] * hidden + c, x);
+        for (int i = 0; i < range.count; i++) {
+            run_of<T, N>::load(dy + (size_t)order[range.first + i] * hidden + c, x);
             for (int k = 0; k < N; k++) {
                 sum[k] += x[k];
             }
         }
-        if (piece.slot < 0) {
-            grad_add<T, N>(dtokens + (size_t)piece.token * hidden + c, sum);
+        if (range.slot < 0) {
+            grad_add<T, N>(dtokens + (size_t)range.token * hidden + c, sum);
         } else {
             for (int k = 0; k < N; k++) {
-                partials[(size_t)piece.slot * hidden + c + k] = sum[k];
+                partials[(size_t)range.slot * hidden + c + k] = sum[k];
             }
         }
     }
@@ -128,8 +128,8 @@ static void forward_queue(const embed_launch *a, cudaStream_t stream)
 template <typename T, int N>
 static void backward_queue(const embed_launch *a, cudaStream_t stream)
 {
-    LLM_LAUNCH((embed_backward_pieces<T, N>), dim3((unsigned)a->num_pieces), block_of(a->hidden, N), 0,
-               stream, (int)a->hidden, a->pieces, a->order, (const T *)a->dy, (T *)a->dtokens,
+    LLM_LAUNCH((embed_backward_ranges<T, N>), dim3((unsigned)a->num_ranges), block_of(a->hidden, N),
+               0, stream, (int)a->hidden, a->ranges, a->order, (const T *)a->dy, (T *)a->dtokens,
                a->partials);
     if (a->num_repeated > 0) {
         LLM_LAUNCH((embed_backward_repeated<T>), dim3((unsigned)a->num_repeated),

@@ -56,7 +56,7 @@ void rotate_launch(sherd_dtype dtype, size_t rows, size_t length, size_t heads, 
 
 /* ---- embed.cu */
 
-/* A token of several pieces. */
+/* A token of several ranges. */
 typedef struct embed_token {
     int32_t first_slot, slots, token, reserved;
 } embed_token;
@@ -70,9 +70,9 @@ typedef struct embed_launch {
     const void        *dy; /* NULL: forward; backward, with all that follows */
     void              *dtokens, *dpositions;
     const int32_t     *order; /* rows by token, ascending within one */
-    const embed_piece *pieces;
+    const embed_range *ranges;
     const embed_token *repeated;
-    size_t             num_pieces, num_repeated;
+    size_t             num_ranges, num_repeated;
     float             *partials; /* [slots, hidden] */
 } embed_launch;
 
