@@ -141,7 +141,7 @@ static int char_is_in(char c, const char *set)
     return c != '\0' && strchr(set, c) != NULL;
 }
 
-/* The token at or after `at`: a string, one of []{}:, or a run of anything else. */
+/* The token at or after `at`: a string, one of []{}:, or a series of anything else. */
 static token token_next(const sherdi_json *document, size_t at)
 {
     const char *text = document->text;

@@ -305,48 +305,48 @@ static void srcs_reduce(sherdi_peers *peers, const sherdi_reduction_args *args, 
                               count_elems, peers->dsts, num_more_dsts);
 }
 
-/* One run of a reduction, with what does not change from portion to portion. */
-typedef struct scatter_run {
+/* One reduction, with what does not change from portion to portion. */
+typedef struct scatter_work {
     const sherdi_reduction_args *args;
     size_t                       elem_bytes;
     size_t                       slice_bytes;
     int                          is_shared;
-} scatter_run;
+} scatter_work;
 
 /* Elements that are summed at once, of `count`. */
-static size_t scatter_portion(const sherdi_peers *peers, const scatter_run *run, size_t count)
+static size_t scatter_portion(const sherdi_peers *peers, const scatter_work *work, size_t count)
 {
-    if (!run->is_shared) {
-        return part_bytes(peers) / run->elem_bytes;
+    if (!work->is_shared) {
+        return part_bytes(peers) / work->elem_bytes;
     }
     return is_on_device(peers) && peers->device->is_spread
-               ? peers->device->portion_bytes / run->elem_bytes
+               ? peers->device->portion_bytes / work->elem_bytes
                : count;
 }
 
 /* Elements [first, first + count) of my slice, which the wire has under way; hosts may cut them
  * further, each by its own bounce buffer. */
-static sherd_status scatter_portions(sherdi_peers *peers, const scatter_run *run, size_t first,
+static sherd_status scatter_portions(sherdi_peers *peers, const scatter_work *work, size_t first,
                                      size_t count)
 {
-    const sherdi_reduction_args *args       = run->args;
+    const sherdi_reduction_args *args       = work->args;
     size_t                       recv_bytes = sherdi_reduction_recv_bytes(args);
-    size_t                       portion    = scatter_portion(peers, run, count);
+    size_t                       portion    = scatter_portion(peers, work, count);
 
     for (size_t at = 0; at < count; at += portion) {
         size_t         here_elems = sherdi_min_size(portion, count - at);
-        size_t         here_bytes = here_elems * run->elem_bytes;
-        size_t         first_byte = (first + at) * run->elem_bytes;
+        size_t         here_bytes = here_elems * work->elem_bytes;
+        size_t         first_byte = (first + at) * work->elem_bytes;
         unsigned char *recv       = (unsigned char *)args->recv + (first + at) * recv_bytes;
 
-        if (!run->is_shared) {
-            parts_fill(peers, args->send, run->slice_bytes, first_byte, here_bytes);
+        if (!work->is_shared) {
+            parts_fill(peers, args->send, work->slice_bytes, first_byte, here_bytes);
             SHERDI_TRY(sherdi_peers_meet(peers));
         }
-        SHERDI_TRY(
-            srcs_find(peers, args->send, run->is_shared, run->slice_bytes, first_byte, here_bytes));
+        SHERDI_TRY(srcs_find(peers, args->send, work->is_shared, work->slice_bytes, first_byte,
+                             here_bytes));
         if (peers->wire != NULL) {
-            SHERDI_TRY(peers->wire->finish(peers->wire->ctx, at * run->elem_bytes, peers->srcs));
+            SHERDI_TRY(peers->wire->finish(peers->wire->ctx, at * work->elem_bytes, peers->srcs));
         }
         srcs_reduce(peers, args, recv, here_elems, 0);
     }
@@ -358,24 +358,24 @@ sherd_status sherdi_peers_reduce_scatter(sherd_world *world, const sherdi_reduct
     sherdi_peers     *peers = peers_of(world, 0);
     const peers_wire *wire  = peers->wire;
     peers_note        note  = reduction_note(peers, CALL_REDUCE_SCATTER, args);
-    scatter_run       run   = {.args        = args,
+    scatter_work      work  = {.args        = args,
                                .elem_bytes  = sherd_dtype_bytes(args->send_dtype),
                                .slice_bytes = note.len_bytes};
     size_t            portion;
 
     SHERDI_TRY(call_begin(peers, &note));
-    run.is_shared = sends_are_shared(peers);
+    work.is_shared = sends_are_shared(peers);
     /* What goes between hosts is cut alike on all of them. */
-    portion = wire != NULL ? wire->portion_bytes / run.elem_bytes : args->slice_elems;
+    portion = wire != NULL ? wire->portion_bytes / work.elem_bytes : args->slice_elems;
     for (size_t first = 0; first < args->slice_elems; first += portion) {
         size_t count = sherdi_min_size(portion, args->slice_elems - first);
 
         if (wire != NULL) {
             SHERDI_TRY(wire->start(wire->ctx, args, first, count));
         }
-        SHERDI_TRY(scatter_portions(peers, &run, first, count));
+        SHERDI_TRY(scatter_portions(peers, &work, first, count));
     }
-    return run.is_shared ? call_end(peers) : SHERD_OK;
+    return work.is_shared ? call_end(peers) : SHERD_OK;
 }
 
 /* Reduces my slice once and stores it to every rank's result: no gathering afterwards. */

@@ -19,7 +19,7 @@
 
 typedef struct sherdi_backend sherdi_backend;
 
-/* A run of one parameter's elements inside a block of a slice. An array of them is in ascending order of
+/* A range of one parameter's elements inside a block of a slice. An array of them is in ascending order of
  * offset_elems and none overlap; between them lies padding, which no update touches: it is zero and stays zero. */
 typedef struct sherdi_span {
     size_t   offset_elems; /* from the start of the block; a multiple of SHERD_CHUNK_ELEMS,

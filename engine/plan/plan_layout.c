@@ -329,7 +329,7 @@ static void checkpoint_size(sherdi_plan *plan)
     plan->checkpoint_slots = sherdi_min_size(SHERDI_CHECKPOINT_SLOTS, sherdi_max_size(slots, 2));
 }
 
-/* The runs of parameters inside [first, first + elems) of a segment's whole. */
+/* The spans of parameters inside [first, first + elems) of a segment's whole. */
 static sherd_status block_add_spans(sherdi_plan *plan, const sherdi_model *model,
                                     sherdi_block *block, size_t first)
 {

@@ -1,4 +1,4 @@
-/* See blobs.h. A run of bytes is a head and, for each blob, its own head, key and data; numbers are little-endian:
+/* See blobs.h. A sequence of bytes is a head and, for each blob, its own head, key and data; numbers are little-endian:
  *
  *     count u64                                              of blobs
  *     kind u32, rank u32, key bytes u64, data bytes u64      of each, then key and data without padding */

@@ -1,6 +1,6 @@
 /* The trainer's own bytes (its place in the data, its random numbers), which ride with the engine's state: in memory
  * here, few and small, found by key. Who keeps them with a generation or a checkpoint goes over them, or takes them as
- * one run of bytes. */
+ * one sequence of bytes. */
 #ifndef SHERDI_ENGINE_RUN_BLOBS_H
 #define SHERDI_ENGINE_RUN_BLOBS_H
 
@@ -43,7 +43,7 @@ sherd_status sherdi_blobs_put(sherdi_blobs *blobs, const char *key, sherdi_blob_
 /** Nothing where there is none. */
 void sherdi_blobs_remove(sherdi_blobs *blobs, const char *key, sherdi_blob_kind kind, int rank);
 
-/** Those of a kind as one run of bytes, the same on every machine: of ranks those of `rank` alone. */
+/** Those of a kind as one sequence of bytes, the same on every machine: of ranks those of `rank` alone. */
 size_t sherdi_blobs_bytes(const sherdi_blobs *blobs, sherdi_blob_kind kind, int rank);
 /** out [sherdi_blobs_bytes]. */
 void sherdi_blobs_write(const sherdi_blobs *blobs, sherdi_blob_kind kind, int rank,

@@ -280,7 +280,7 @@ double   sherdi_optimizer_group_lr(const sherd_engine *engine, const sherd_step_
 sherd_status sherdi_update_measure(sherd_engine *engine);
 /** Updates every block and publishes; `decision` is the hash of the coefficients. E_IO of any rank is every
  *  rank's. Collective. */
-sherd_status sherdi_update_run(sherd_engine *engine, uint64_t decision);
+sherd_status sherdi_update_range(sherd_engine *engine, uint64_t decision);
 /** Goes over the state and adds up its fingerprint. E_IO. */
 sherd_status sherdi_update_fingerprint(sherd_engine *engine, sherdi_scalars_head *out);
 /** Hands every block of this rank's state to `fn`. Changes nothing. Local. E_IO, or what `fn` returns. */

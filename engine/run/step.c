@@ -332,7 +332,7 @@ static sherd_status step_apply(sherd_engine *engine, const sherd_step_params *pa
         engine->phase = SHERDI_PHASE_RUNNING;
         return window_drop(engine, status);
     }
-    status = sherdi_update_run(engine, decision);
+    status = sherdi_update_range(engine, decision);
     if (status != SHERD_OK) {
         sherdi_engine_poison(engine, status);
         return status;

@@ -146,7 +146,7 @@ sherd_status sherdi_update_measure(sherd_engine *engine)
     return SHERD_OK;
 }
 
-sherd_status sherdi_update_run(sherd_engine *engine, uint64_t decision)
+sherd_status sherdi_update_range(sherd_engine *engine, uint64_t decision)
 {
     sherdi_scalars_head head   = {0};
     sherdi_scaler       scaler = engine->scaler; /* as the step that succeeds leaves it */

@@ -3,12 +3,12 @@
 #include "kernels/cpu/elements.h"
 #include "kernels/cpu/variants.h"
 
-static uint64_t run_adam(const sherdi_update_run *run, const sherdi_adam_coeffs *coeffs)
+static uint64_t range_adam(const sherdi_update_range *range, const sherdi_adam_coeffs *coeffs)
 {
-    return sherdi_adam_elems(run, coeffs, 0);
+    return sherdi_adam_elems(range, coeffs, 0);
 }
 
-static void run_sumsq(const void *x, sherd_dtype dtype, size_t count_elems, sherdi_norm_acc *acc)
+static void range_sumsq(const void *x, sherd_dtype dtype, size_t count_elems, sherdi_norm_acc *acc)
 {
     float chunk[SHERD_CHUNK_ELEMS];
 
@@ -20,52 +20,53 @@ static void run_sumsq(const void *x, sherd_dtype dtype, size_t count_elems, sher
     }
 }
 
-static void run_reduce(const sherdi_reduce_args *args, size_t first, size_t count_elems,
-                       int is_streaming)
+static void range_reduce(const sherdi_reduce_args *args, size_t first, size_t count_elems,
+                         int is_streaming)
 {
     (void)is_streaming;
     sherdi_reduce_elems(args, first, first + count_elems);
 }
 
-static void run_cast(void *dst, sherd_dtype dst_dtype, const void *src, sherd_dtype src_dtype,
-                     size_t count_elems, int is_streaming)
+static void range_cast(void *dst, sherd_dtype dst_dtype, const void *src, sherd_dtype src_dtype,
+                       size_t count_elems, int is_streaming)
 {
     (void)is_streaming;
     sherdi_cast_elems(dst, dst_dtype, src, src_dtype, 0, count_elems);
 }
 
-static void run_accumulate(void *acc, sherd_dtype acc_dtype, const void *x, sherd_dtype x_dtype,
-                           size_t count_elems)
+static void range_accumulate(void *acc, sherd_dtype acc_dtype, const void *x, sherd_dtype x_dtype,
+                             size_t count_elems)
 {
     sherdi_accumulate_elems(acc, acc_dtype, x, x_dtype, 0, count_elems);
 }
 
-static void run_copy(void *dst, const void *src, size_t len_bytes, int is_streaming)
+static void range_copy(void *dst, const void *src, size_t len_bytes, int is_streaming)
 {
     (void)is_streaming;
     memcpy(dst, src, len_bytes);
 }
 
-static void run_zero(void *dst, size_t len_bytes, int is_streaming)
+static void range_zero(void *dst, size_t len_bytes, int is_streaming)
 {
     (void)is_streaming;
     memset(dst, 0, len_bytes);
 }
 
-static uint64_t run_fingerprint(const float *master, uint64_t first_index, size_t count_elems)
+static uint64_t range_fingerprint(const float *master, uint64_t first_index, size_t count_elems)
 {
     return sherdi_fingerprint_elems(master, first_index, 0, count_elems);
 }
 
-static void run_lamb_norms(const sherdi_update_run *run, const sherdi_lamb_coeffs *coeffs,
-                           sherdi_lamb_norms *norms)
+static void range_lamb_norms(const sherdi_update_range *range, const sherdi_lamb_coeffs *coeffs,
+                             sherdi_lamb_norms *norms)
 {
-    sherdi_lamb_norms_elems(run, coeffs, 0, norms);
+    sherdi_lamb_norms_elems(range, coeffs, 0, norms);
 }
 
-static uint64_t run_lamb(const sherdi_update_run *run, const sherdi_lamb_coeffs *coeffs, float step)
+static uint64_t range_lamb(const sherdi_update_range *range, const sherdi_lamb_coeffs *coeffs,
+                           float step)
 {
-    return sherdi_lamb_elems(run, coeffs, step, 0);
+    return sherdi_lamb_elems(range, coeffs, step, 0);
 }
 
 #define TABLE_NAME sherdi_kernels_scalar

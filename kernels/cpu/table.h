@@ -1,10 +1,10 @@
-/* From the runs of one instruction set (runs.h) to its table: walks spans, splits the
+/* From the range loops of one instruction set (ranges.h) to its table: walks spans, splits the
  * work over threads at multiples of 64 elements, adds the shares up. Included at the end
  * of a variant's file with TABLE_NAME and TABLE_ISA defined, so a slot calls its own
  * variant directly. Shares are integers: no split changes a result. */
 #include "base/checked.h"
 #include "kernels/cpu/parallel.h"
-#include "kernels/cpu/runs.h"
+#include "kernels/cpu/ranges.h"
 
 #include <stdatomic.h>
 
@@ -39,7 +39,7 @@ static sherdi_split split_of(const sherdi_backend *backend, size_t count_elems, 
 
 /* ---------------------------------------------------------------- spans -- */
 
-/* Walks the runs of one part: chunks [next, end) of all spans' chunks in a row. */
+/* Walks the ranges of one part: chunks [next, end) of all spans' chunks in a row. */
 typedef struct span_walk {
     const sherdi_span *spans;
     size_t             num_spans;
@@ -48,11 +48,11 @@ typedef struct span_walk {
     size_t             chunks_left; /* of the part */
 } span_walk;
 
-typedef struct span_run {
+typedef struct span_range {
     const sherdi_span *span;
     size_t             first; /* from the start of the span */
     size_t             count_elems;
-} span_run;
+} span_range;
 
 static size_t spans_chunks(const sherdi_span *spans, size_t num_spans)
 {
@@ -79,7 +79,7 @@ static span_walk walk_part(const sherdi_span *spans, size_t num_spans, size_t ch
     return walk;
 }
 
-static int walk_next(span_walk *walk, span_run *run)
+static int walk_next(span_walk *walk, span_range *range)
 {
     const sherdi_span *span;
     size_t             chunks;
@@ -95,9 +95,10 @@ static int walk_next(span_walk *walk, span_run *run)
     span   = &walk->spans[walk->span];
     chunks = sherdi_min_size(walk->chunks_left, chunks_of(span->count_elems) - walk->span_chunk);
 
-    run->span        = span;
-    run->first       = walk->span_chunk * SHERD_CHUNK_ELEMS;
-    run->count_elems = sherdi_min_size(chunks * SHERD_CHUNK_ELEMS, span->count_elems - run->first);
+    range->span  = span;
+    range->first = walk->span_chunk * SHERD_CHUNK_ELEMS;
+    range->count_elems =
+        sherdi_min_size(chunks * SHERD_CHUNK_ELEMS, span->count_elems - range->first);
     walk->span_chunk += chunks;
     walk->chunks_left -= chunks;
     return 1;
@@ -113,33 +114,33 @@ static size_t same_high_half(uint64_t index, size_t count)
 
 /* -------------------------------------------------------------- updates -- */
 
-/* Elements from `done` on of a part's run; `block` has the arrays from the block's start. */
-static sherdi_update_run update_run_at(const sherdi_update_run *block, const span_run *where,
-                                       size_t done)
+/* Elements from `done` on of a part's range; `block` has the arrays from the block's start. */
+static sherdi_update_range update_range_at(const sherdi_update_range *block,
+                                           const span_range *where, size_t done)
 {
-    size_t            offset = where->span->offset_elems + where->first + done;
-    sherdi_update_run run    = *block;
+    size_t              offset = where->span->offset_elems + where->first + done;
+    sherdi_update_range range  = *block;
 
-    run.grad = sherdi_elem_at(block->grad, block->grad_dtype, offset);
-    run.master += offset;
-    run.m += offset;
-    run.v += offset;
+    range.grad = sherdi_elem_at(block->grad, block->grad_dtype, offset);
+    range.master += offset;
+    range.m += offset;
+    range.v += offset;
     if (block->param != NULL) {
-        run.param = sherdi_elem_at(block->param, block->param_dtype, offset);
+        range.param = sherdi_elem_at(block->param, block->param_dtype, offset);
     }
-    run.first_index = where->span->first_index + where->first + done;
-    run.count_elems = where->count_elems - done;
-    return run;
+    range.first_index = where->span->first_index + where->first + done;
+    range.count_elems = where->count_elems - done;
+    return range;
 }
 
 typedef struct update_call {
     const sherdi_update_args *args;
     /* An optimizer's update; returns the fingerprint. Not of the norms. */
-    uint64_t (*update)(const sherdi_update_run *run, const sherdi_update_args *args,
+    uint64_t (*update)(const sherdi_update_range *range, const sherdi_update_args *args,
                        const sherdi_span *span);
-    sherdi_update_run block;
-    size_t            chunks;
-    _Atomic uint64_t  fingerprint;
+    sherdi_update_range block;
+    size_t              chunks;
+    _Atomic uint64_t    fingerprint;
 } update_call;
 
 static void update_call_run(const sherdi_backend *backend, update_call *call, size_t bytes,
@@ -148,14 +149,14 @@ static void update_call_run(const sherdi_backend *backend, update_call *call, si
     const sherdi_update_args *args = call->args;
 
     call->chunks = spans_chunks(args->spans, args->num_spans);
-    call->block  = (sherdi_update_run){.grad         = args->grad,
-                                       .grad_dtype   = args->grad_dtype,
-                                       .master       = args->master,
-                                       .m            = args->m,
-                                       .v            = args->v,
-                                       .param        = args->param,
-                                       .param_dtype  = args->param_dtype,
-                                       .is_streaming = bytes >= SHERDI_STREAM_BYTES};
+    call->block  = (sherdi_update_range){.grad         = args->grad,
+                                         .grad_dtype   = args->grad_dtype,
+                                         .master       = args->master,
+                                         .m            = args->m,
+                                         .v            = args->v,
+                                         .param        = args->param,
+                                         .param_dtype  = args->param_dtype,
+                                         .is_streaming = bytes >= SHERDI_STREAM_BYTES};
     sherdi_parallel_run(
         backend,
         sherdi_split_of(backend, call->chunks, call->chunks > 0 ? bytes / call->chunks : 0), part,
@@ -166,28 +167,28 @@ static void update_part(void *ctx, int part, int parts)
 {
     update_call              *call = ctx;
     const sherdi_update_args *args = call->args;
-    span_walk walk        = walk_part(args->spans, args->num_spans, call->chunks, part, parts);
-    span_run  where       = {0};
-    uint64_t  fingerprint = 0;
+    span_walk  walk        = walk_part(args->spans, args->num_spans, call->chunks, part, parts);
+    span_range where       = {0};
+    uint64_t   fingerprint = 0;
 
     while (walk_next(&walk, &where)) {
         for (size_t done = 0; done < where.count_elems;) {
-            sherdi_update_run run = update_run_at(&call->block, &where, done);
+            sherdi_update_range range = update_range_at(&call->block, &where, done);
 
-            run.count_elems = same_high_half(run.first_index, run.count_elems);
-            fingerprint += call->update(&run, args, where.span);
-            done += run.count_elems;
+            range.count_elems = same_high_half(range.first_index, range.count_elems);
+            fingerprint += call->update(&range, args, where.span);
+            done += range.count_elems;
         }
     }
     (void)atomic_fetch_add_explicit(&call->fingerprint, fingerprint, memory_order_relaxed);
 }
 
-static uint64_t adam_span(const sherdi_update_run *run, const sherdi_update_args *args,
+static uint64_t adam_span(const sherdi_update_range *range, const sherdi_update_args *args,
                           const sherdi_span *span)
 {
     const sherdi_adam_coeffs *coeffs = args->coeffs;
 
-    return run_adam(run, &coeffs[span->group]);
+    return range_adam(range, &coeffs[span->group]);
 }
 
 static void table_adam(const sherdi_backend *backend, const sherdi_update_args *args)
@@ -198,12 +199,12 @@ static void table_adam(const sherdi_backend *backend, const sherdi_update_args *
     *args->fingerprint += call.fingerprint;
 }
 
-static uint64_t lamb_span(const sherdi_update_run *run, const sherdi_update_args *args,
+static uint64_t lamb_span(const sherdi_update_range *range, const sherdi_update_args *args,
                           const sherdi_span *span)
 {
     const sherdi_lamb_coeffs *coeffs = (const sherdi_lamb_coeffs *)args->coeffs + span->group;
 
-    return run_lamb(run, coeffs, coeffs->neg_step_size * args->ratios[span->param]);
+    return range_lamb(range, coeffs, coeffs->neg_step_size * args->ratios[span->param]);
 }
 
 static void table_lamb(const sherdi_backend *backend, const sherdi_update_args *args)
@@ -232,16 +233,16 @@ static void lamb_norms_part(void *ctx, int part, int parts)
 {
     const update_call        *call = ctx;
     const sherdi_update_args *args = call->args;
-    span_walk walk = walk_part(args->spans, args->num_spans, call->chunks, part, parts);
-    span_run  where;
+    span_walk  walk = walk_part(args->spans, args->num_spans, call->chunks, part, parts);
+    span_range where;
 
     while (walk_next(&walk, &where)) {
         const sherdi_lamb_coeffs *coeffs = args->coeffs;
-        sherdi_update_run         run    = update_run_at(&call->block, &where, 0);
+        sherdi_update_range       range  = update_range_at(&call->block, &where, 0);
         sherdi_lamb_norms         share  = {0};
         sherdi_lamb_norms        *norms  = &args->norms[where.span->param];
 
-        run_lamb_norms(&run, &coeffs[where.span->group], &share);
+        range_lamb_norms(&range, &coeffs[where.span->group], &share);
         norm_share(&norms->param, &share.param);
         norm_share(&norms->update, &share.update);
     }
@@ -277,20 +278,20 @@ typedef struct fingerprint_call {
 
 static void fingerprint_part(void *ctx, int part, int parts)
 {
-    fingerprint_call *call = ctx;
-    span_walk         walk = walk_part(call->spans, call->num_spans, call->chunks, part, parts);
-    span_run          run  = {0};
+    fingerprint_call *call  = ctx;
+    span_walk         walk  = walk_part(call->spans, call->num_spans, call->chunks, part, parts);
+    span_range        range = {0};
     uint64_t          fingerprint = 0;
 
-    while (walk_next(&walk, &run)) {
-        const float *start = call->master + run.span->offset_elems + run.first;
-        uint64_t     index = run.span->first_index + run.first;
+    while (walk_next(&walk, &range)) {
+        const float *start = call->master + range.span->offset_elems + range.first;
+        uint64_t     index = range.span->first_index + range.first;
         size_t       done  = 0;
 
-        while (done < run.count_elems) {
-            size_t count = same_high_half(index + done, run.count_elems - done);
+        while (done < range.count_elems) {
+            size_t count = same_high_half(index + done, range.count_elems - done);
 
-            fingerprint += run_fingerprint(start + done, index + done, count);
+            fingerprint += range_fingerprint(start + done, index + done, count);
             done += count;
         }
     }
@@ -329,7 +330,7 @@ static void sumsq_part(void *ctx, int part, int parts)
     size_t          count = part_range(call->count_elems, SHERD_CHUNK_ELEMS, part, parts, &first);
     sherdi_norm_acc share = {0};
 
-    run_sumsq(sherdi_elem_at(call->x, call->dtype, first), call->dtype, count, &share);
+    range_sumsq(sherdi_elem_at(call->x, call->dtype, first), call->dtype, count, &share);
     norm_share(&call->sum, &share);
 }
 
@@ -356,7 +357,7 @@ static void reduce_part(void *ctx, int part, int parts)
     size_t             first;
     size_t count = part_range(call->args->count_elems, SHERD_CHUNK_ELEMS, part, parts, &first);
 
-    run_reduce(call->args, first, count, call->is_streaming);
+    range_reduce(call->args, first, count, call->is_streaming);
 }
 
 static void table_reduce(const sherdi_backend *backend, const sherdi_reduce_args *args)
@@ -388,9 +389,9 @@ static void cast_part(void *ctx, int part, int parts)
     size_t          first;
     size_t          count = part_range(call->count_elems, SHERD_CHUNK_ELEMS, part, parts, &first);
 
-    run_cast(sherdi_elem_at(call->dst, call->dst_dtype, first), call->dst_dtype,
-             sherdi_elem_at(call->src, call->src_dtype, first), call->src_dtype, count,
-             call->is_streaming);
+    range_cast(sherdi_elem_at(call->dst, call->dst_dtype, first), call->dst_dtype,
+               sherdi_elem_at(call->src, call->src_dtype, first), call->src_dtype, count,
+               call->is_streaming);
 }
 
 static void accumulate_part(void *ctx, int part, int parts)
@@ -399,8 +400,8 @@ static void accumulate_part(void *ctx, int part, int parts)
     size_t          first;
     size_t          count = part_range(call->count_elems, SHERD_CHUNK_ELEMS, part, parts, &first);
 
-    run_accumulate(sherdi_elem_at(call->dst, call->dst_dtype, first), call->dst_dtype,
-                   sherdi_elem_at(call->src, call->src_dtype, first), call->src_dtype, count);
+    range_accumulate(sherdi_elem_at(call->dst, call->dst_dtype, first), call->dst_dtype,
+                     sherdi_elem_at(call->src, call->src_dtype, first), call->src_dtype, count);
 }
 
 /* Bytes of a chunk of fp32. */
@@ -412,8 +413,8 @@ static void copy_part(void *ctx, int part, int parts)
     size_t          first;
     size_t          len_bytes = part_range(call->count_elems, COPY_UNIT_BYTES, part, parts, &first);
 
-    run_copy((unsigned char *)call->dst + first, (const unsigned char *)call->src + first,
-             len_bytes, call->is_streaming);
+    range_copy((unsigned char *)call->dst + first, (const unsigned char *)call->src + first,
+               len_bytes, call->is_streaming);
 }
 
 static void zero_part(void *ctx, int part, int parts)
@@ -422,7 +423,7 @@ static void zero_part(void *ctx, int part, int parts)
     size_t          first;
     size_t          len_bytes = part_range(call->count_elems, COPY_UNIT_BYTES, part, parts, &first);
 
-    run_zero((unsigned char *)call->dst + first, len_bytes, call->is_streaming);
+    range_zero((unsigned char *)call->dst + first, len_bytes, call->is_streaming);
 }
 
 static void table_copy(const sherdi_backend *backend, void *dst, const void *src, size_t len_bytes)
@@ -528,7 +529,7 @@ static void fixed_part(void *ctx, int part, int parts)
             const void *src = sherdi_elem_at(args->srcs[k], args->src_dtype, first);
 
             if (args->src_dtype != SHERD_F32) {
-                run_cast(tile, SHERD_F32, src, args->src_dtype, count, 0);
+                range_cast(tile, SHERD_F32, src, args->src_dtype, count, 0);
                 src = tile;
             }
             fixed_tile_add(args->acc + first, src, count, k == 0 && !args->accumulate, args,

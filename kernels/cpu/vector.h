@@ -1,4 +1,4 @@
-/* The runs of runs.h over vectors, written once. avx2.c and avx512.c define first what differs between them:
+/* The loops of ranges.h over vectors, written once. avx2.c and avx512.c define first what differs between them:
  *   LANES, VEC(name)            of a register; an intrinsic of its width
  *   vec_f32, vec_bits           one register as floats, as bits
  *   vec_half                    LANES elements of 16 bits
@@ -306,7 +306,7 @@ static size_t bytes_to_line(const void *at)
 
 /* The loop that optimizers share. What differs is the step from old to new of UPDATE_VECS registers of each
  * array: sets m, v and the master in memory, NaN as they come. */
-typedef void (*update_fn)(const void *coeffs, const sherdi_update_run *run, size_t first);
+typedef void (*update_fn)(const void *coeffs, const sherdi_update_range *range, size_t first);
 
 /* Old values of a few registers. Loads of one array stand together: memory likes that better. */
 typedef struct update_vecs {
@@ -316,111 +316,111 @@ typedef struct update_vecs {
     vec_f32 v[UPDATE_VECS];
 } update_vecs;
 
-INLINE void update_load(update_vecs *x, const sherdi_update_run *run, size_t first)
+INLINE void update_load(update_vecs *x, const sherdi_update_range *range, size_t first)
 {
     for (size_t i = 0; i < UPDATE_VECS; i++) {
-        x->g[i] = vec_load_as(run->grad, run->grad_dtype, first + i * LANES);
+        x->g[i] = vec_load_as(range->grad, range->grad_dtype, first + i * LANES);
     }
     for (size_t i = 0; i < UPDATE_VECS; i++) {
-        x->m[i] = vec_load(run->m + first + i * LANES);
+        x->m[i] = vec_load(range->m + first + i * LANES);
     }
     for (size_t i = 0; i < UPDATE_VECS; i++) {
-        x->v[i] = vec_load(run->v + first + i * LANES);
+        x->v[i] = vec_load(range->v + first + i * LANES);
     }
     for (size_t i = 0; i < UPDATE_VECS; i++) {
-        x->p[i] = vec_load(run->master + first + i * LANES);
+        x->p[i] = vec_load(range->master + first + i * LANES);
     }
 }
 
-INLINE void update_store(const update_vecs *x, const sherdi_update_run *run, size_t first)
+INLINE void update_store(const update_vecs *x, const sherdi_update_range *range, size_t first)
 {
     for (size_t i = 0; i < UPDATE_VECS; i++) {
-        vec_store(run->m + first + i * LANES, x->m[i]);
+        vec_store(range->m + first + i * LANES, x->m[i]);
     }
     for (size_t i = 0; i < UPDATE_VECS; i++) {
-        vec_store(run->v + first + i * LANES, x->v[i]);
+        vec_store(range->v + first + i * LANES, x->v[i]);
     }
     for (size_t i = 0; i < UPDATE_VECS; i++) {
-        vec_store(run->master + first + i * LANES, x->p[i]);
+        vec_store(range->master + first + i * LANES, x->p[i]);
     }
 }
 
 /* NaN of a tile to the one that formulas.h stores. */
-static __attribute__((noinline, cold)) void update_tile_canonical(const sherdi_update_run *run,
-                                                                  size_t                   first)
+static __attribute__((noinline, cold)) void update_tile_canonical(const sherdi_update_range *range,
+                                                                  size_t                     first)
 {
     for (size_t i = first; i < first + TILE_ELEMS; i += LANES) {
-        vec_store(run->m + i, vec_canonical(vec_load(run->m + i)));
-        vec_store(run->v + i, vec_canonical(vec_load(run->v + i)));
-        vec_store(run->master + i, vec_canonical(vec_load(run->master + i)));
+        vec_store(range->m + i, vec_canonical(vec_load(range->m + i)));
+        vec_store(range->v + i, vec_canonical(vec_load(range->v + i)));
+        vec_store(range->master + i, vec_canonical(vec_load(range->master + i)));
     }
 }
 
 /* What follows from a tile's new masters. A NaN in m or v made one there. */
-INLINE void update_tile_finish(const sherdi_update_run *run, size_t first, vec_mixer *mixer,
+INLINE void update_tile_finish(const sherdi_update_range *range, size_t first, vec_mixer *mixer,
                                int is_streaming)
 {
-    if (__builtin_expect(tile_has_nan(run->master + first), 0)) {
-        update_tile_canonical(run, first);
+    if (__builtin_expect(tile_has_nan(range->master + first), 0)) {
+        update_tile_canonical(range, first);
     }
     for (size_t i = first; i < first + TILE_ELEMS; i += 2 * LANES) {
-        vec_f32 a = vec_load(run->master + i);
-        vec_f32 b = vec_load(run->master + i + LANES);
+        vec_f32 a = vec_load(range->master + i);
+        vec_f32 b = vec_load(range->master + i + LANES);
 
         vec_mixer_add(mixer, a);
         vec_mixer_add(mixer, b);
-        if (run->param != NULL) {
-            vec_store_pair(run->param, run->param_dtype, i, a, b, is_streaming);
+        if (range->param != NULL) {
+            vec_store_pair(range->param, range->param_dtype, i, a, b, is_streaming);
         }
     }
 }
 
-INLINE void update_prefetch(const sherdi_update_run *run, size_t first, size_t ahead_bytes)
+INLINE void update_prefetch(const sherdi_update_range *range, size_t first, size_t ahead_bytes)
 {
-    tile_prefetch(run->master, SHERD_F32, first, ahead_bytes);
-    tile_prefetch(run->m, SHERD_F32, first, ahead_bytes);
-    tile_prefetch(run->v, SHERD_F32, first, ahead_bytes);
-    tile_prefetch(run->grad, run->grad_dtype, first, ahead_bytes);
+    tile_prefetch(range->master, SHERD_F32, first, ahead_bytes);
+    tile_prefetch(range->m, SHERD_F32, first, ahead_bytes);
+    tile_prefetch(range->v, SHERD_F32, first, ahead_bytes);
+    tile_prefetch(range->grad, range->grad_dtype, first, ahead_bytes);
 }
 
 /* Whole tiles; returns where they end. A tile is finished while the roots and quotients of the next are
  * on their way: what waits for nothing does not stand behind them. */
-INLINE size_t update_tiles(const sherdi_update_run *run, update_fn update, const void *coeffs,
+INLINE size_t update_tiles(const sherdi_update_range *range, update_fn update, const void *coeffs,
                            vec_mixer *mixer, int is_streaming, size_t ahead_bytes)
 {
-    size_t end = run->count_elems / TILE_ELEMS * TILE_ELEMS;
+    size_t end = range->count_elems / TILE_ELEMS * TILE_ELEMS;
 
     for (size_t first = 0; first < end; first += TILE_ELEMS) {
         if (ahead_bytes > 0) {
-            update_prefetch(run, first, ahead_bytes);
+            update_prefetch(range, first, ahead_bytes);
         }
         for (size_t i = 0; i < TILE_ELEMS; i += UPDATE_VECS * LANES) {
-            update(coeffs, run, first + i);
+            update(coeffs, range, first + i);
         }
         if (first > 0) {
-            update_tile_finish(run, first - TILE_ELEMS, mixer, is_streaming);
+            update_tile_finish(range, first - TILE_ELEMS, mixer, is_streaming);
         }
     }
     if (end > 0) {
-        update_tile_finish(run, end - TILE_ELEMS, mixer, is_streaming);
+        update_tile_finish(range, end - TILE_ELEMS, mixer, is_streaming);
     }
     return end;
 }
 
 /* The cases that count, where the compiler sees the types. */
-INLINE size_t update_tiles_of(const sherdi_update_run *run, update_fn update, const void *coeffs,
-                              vec_mixer *mixer)
+INLINE size_t update_tiles_of(const sherdi_update_range *range, update_fn update,
+                              const void *coeffs, vec_mixer *mixer)
 {
-    int               is_streaming = run->is_streaming && is_line_aligned(run->param);
-    size_t            ahead_bytes  = sherdi_cpu_in_place_ahead_bytes();
-    sherdi_update_run same         = *run;
+    int                 is_streaming = range->is_streaming && is_line_aligned(range->param);
+    size_t              ahead_bytes  = sherdi_cpu_in_place_ahead_bytes();
+    sherdi_update_range same         = *range;
 
-    if (run->grad_dtype == SHERD_F32 && run->param == NULL) {
+    if (range->grad_dtype == SHERD_F32 && range->param == NULL) {
         same.grad_dtype = SHERD_F32;
         same.param      = NULL;
         return update_tiles(&same, update, coeffs, mixer, 0, ahead_bytes);
     }
-    if (run->grad_dtype == SHERD_BF16 && run->param_dtype == SHERD_BF16 && is_streaming) {
+    if (range->grad_dtype == SHERD_BF16 && range->param_dtype == SHERD_BF16 && is_streaming) {
         same.grad_dtype  = SHERD_BF16;
         same.param_dtype = SHERD_BF16;
         return update_tiles(&same, update, coeffs, mixer, 1, ahead_bytes);
@@ -431,12 +431,12 @@ INLINE size_t update_tiles_of(const sherdi_update_run *run, update_fn update, co
 /* ----------------------------------------------------------------- adam -- */
 
 /* sherdi_adam_element, but for NaN. */
-INLINE void adam_update(const void *coeffs, const sherdi_update_run *run, size_t first)
+INLINE void adam_update(const void *coeffs, const sherdi_update_range *range, size_t first)
 {
     const sherdi_adam_coeffs *c = coeffs;
     update_vecs               x;
 
-    update_load(&x, run, first);
+    update_load(&x, range, first);
     for (size_t i = 0; i < UPDATE_VECS; i++) {
         vec_f32 g = vec_fma(vec_set(c->l2_decay), x.p[i], x.g[i] * vec_set(c->grad_scale));
         vec_f32 p = vec_fma(vec_set(c->neg_lr_decay), x.p[i], x.p[i]);
@@ -447,17 +447,17 @@ INLINE void adam_update(const void *coeffs, const sherdi_update_run *run, size_t
         denominator = vec_fma(vec_sqrt(x.v[i]), vec_set(c->inv_sqrt_bias), vec_set(c->eps));
         x.p[i]      = vec_fma(vec_set(c->neg_step_size), x.m[i] / denominator, p);
     }
-    update_store(&x, run, first);
+    update_store(&x, range, first);
 }
 
-static uint64_t run_adam(const sherdi_update_run *run, const sherdi_adam_coeffs *coeffs)
+static uint64_t range_adam(const sherdi_update_range *range, const sherdi_adam_coeffs *coeffs)
 {
     const sherdi_adam_coeffs own   = *coeffs; /* which no store can change */
-    vec_mixer                mixer = vec_mixer_start(run->first_index);
-    size_t                   first = update_tiles_of(run, adam_update, &own, &mixer);
+    vec_mixer                mixer = vec_mixer_start(range->first_index);
+    size_t                   first = update_tiles_of(range, adam_update, &own, &mixer);
 
     stream_fence();
-    return vec_mixer_sum(&mixer) + sherdi_adam_elems(run, coeffs, first);
+    return vec_mixer_sum(&mixer) + sherdi_adam_elems(range, coeffs, first);
 }
 
 /* ----------------------------------------------------------------- lamb -- */
@@ -491,36 +491,37 @@ INLINE vec_f32 lamb_direction(const sherdi_lamb_coeffs *c, vec_f32 grad, vec_f32
 }
 
 /* sherdi_lamb_element, but for NaN. */
-INLINE void lamb_update(const void *coeffs, const sherdi_update_run *run, size_t first)
+INLINE void lamb_update(const void *coeffs, const sherdi_update_range *range, size_t first)
 {
     const lamb_rule *rule = coeffs;
     update_vecs      x;
 
-    update_load(&x, run, first);
+    update_load(&x, range, first);
     for (size_t i = 0; i < UPDATE_VECS; i++) {
         vec_f32 u = lamb_direction(&rule->coeffs, x.g[i], x.p[i], &x.m[i], &x.v[i]);
 
         x.p[i] = vec_fma(vec_set(rule->step), u, x.p[i]);
     }
-    update_store(&x, run, first);
+    update_store(&x, range, first);
 }
 
-static uint64_t run_lamb(const sherdi_update_run *run, const sherdi_lamb_coeffs *coeffs, float step)
+static uint64_t range_lamb(const sherdi_update_range *range, const sherdi_lamb_coeffs *coeffs,
+                           float step)
 {
     const lamb_rule rule  = {*coeffs, step};
-    vec_mixer       mixer = vec_mixer_start(run->first_index);
-    size_t          first = update_tiles_of(run, lamb_update, &rule, &mixer);
+    vec_mixer       mixer = vec_mixer_start(range->first_index);
+    size_t          first = update_tiles_of(range, lamb_update, &rule, &mixer);
 
     stream_fence();
-    return vec_mixer_sum(&mixer) + sherdi_lamb_elems(run, coeffs, step, first);
+    return vec_mixer_sum(&mixer) + sherdi_lamb_elems(range, coeffs, step, first);
 }
 
 /* How far ahead the norms fill the caches: a line or two, so that each line is asked for twice. AMD's first-level
  * prefetcher follows such streams further. One is best for four arrays of fp32, two with a 16-bit gradient;
  * longer distances only cost. */
-INLINE size_t lamb_norms_ahead_bytes(const sherdi_update_run *run)
+INLINE size_t lamb_norms_ahead_bytes(const sherdi_update_range *range)
 {
-    return run->grad_dtype == SHERD_F32 ? CACHE_LINE_BYTES : 2 * CACHE_LINE_BYTES;
+    return range->grad_dtype == SHERD_F32 ? CACHE_LINE_BYTES : 2 * CACHE_LINE_BYTES;
 }
 
 /* Three tiles are on their way at once, each a stage behind the next, so that nothing waits for roots and
@@ -537,7 +538,7 @@ typedef struct lamb_stages {
 /* Every stage by one tile, a few registers of each in turn: unrolled, the turns would be taken apart. The
  * results are the lanes of the tile that has passed the last stage. */
 INLINE void lamb_stages_step(lamb_stages *stages, const sherdi_lamb_coeffs *c,
-                             const sherdi_update_run *run, size_t first, __m256d *param_out,
+                             const sherdi_update_range *range, size_t first, __m256d *param_out,
                              __m256d *update_out)
 {
     lane_sums param  = lane_sums_empty();
@@ -558,7 +559,7 @@ INLINE void lamb_stages_step(lamb_stages *stages, const sherdi_lamb_coeffs *c,
             vec_store(stages->directions + k,
                       vec_fma(vec_set(c->decay), vec_load(stages->divided + k), quotient));
         }
-        update_load(&x, run, first + at);
+        update_load(&x, range, first + at);
         for (size_t i = 0; i < UPDATE_VECS; i++) {
             lamb_moments(c, x.g[i], &x.m[i], &x.v[i]);
             vec_store(stages->moments + at + i * LANES, x.m[i] * vec_set(c->inv_bias1));
@@ -568,17 +569,17 @@ INLINE void lamb_stages_step(lamb_stages *stages, const sherdi_lamb_coeffs *c,
     *param_out      = _mm256_add_pd(param.low, param.high);
     *update_out     = _mm256_add_pd(update.low, update.high);
     stages->squared = stages->divided;
-    stages->divided = run->master + first;
+    stages->divided = range->master + first;
 }
 
 /* Whole tiles; returns where they end. A tile's squares come out two steps after it went in: what comes out at
  * first is nothing, and the last tile is passed over again until all are out. Four at a time: a count of lanes that
  * is tested after each tile made the loop a third slower, with one compiler or the other. */
-INLINE size_t lamb_norms_tiles(const sherdi_update_run *run, const sherdi_lamb_coeffs *c,
+INLINE size_t lamb_norms_tiles(const sherdi_update_range *range, const sherdi_lamb_coeffs *c,
                                sherdi_lamb_norms *norms)
 {
     static const float zeros[TILE_ELEMS];
-    size_t             tiles         = run->count_elems / TILE_ELEMS;
+    size_t             tiles         = range->count_elems / TILE_ELEMS;
     lamb_stages        stages        = {.divided = zeros, .squared = zeros};
     norm_window        param_window  = window_empty();
     norm_window        update_window = window_empty();
@@ -590,8 +591,8 @@ INLINE size_t lamb_norms_tiles(const sherdi_update_run *run, const sherdi_lamb_c
         for (size_t k = 0; k < 4; k++) {
             size_t first = sherdi_min_size(group + k, tiles - 1) * TILE_ELEMS;
 
-            update_prefetch(run, first, lamb_norms_ahead_bytes(run));
-            lamb_stages_step(&stages, c, run, first, &param[k], &update[k]);
+            update_prefetch(range, first, lamb_norms_ahead_bytes(range));
+            lamb_stages_step(&stages, c, range, first, &param[k], &update[k]);
             if (group + k - 2 >= tiles) { /* of the first two too: the difference wraps */
                 param[k]  = _mm256_setzero_pd();
                 update[k] = _mm256_setzero_pd();
@@ -605,28 +606,28 @@ INLINE size_t lamb_norms_tiles(const sherdi_update_run *run, const sherdi_lamb_c
     return tiles * TILE_ELEMS;
 }
 
-static void run_lamb_norms(const sherdi_update_run *run, const sherdi_lamb_coeffs *coeffs,
-                           sherdi_lamb_norms *norms)
+static void range_lamb_norms(const sherdi_update_range *range, const sherdi_lamb_coeffs *coeffs,
+                             sherdi_lamb_norms *norms)
 {
     const sherdi_lamb_coeffs own  = *coeffs;
-    sherdi_update_run        same = *run;
+    sherdi_update_range      same = *range;
     size_t                   first;
 
-    if (run->grad_dtype == SHERD_F32) {
+    if (range->grad_dtype == SHERD_F32) {
         same.grad_dtype = SHERD_F32;
         first           = lamb_norms_tiles(&same, &own, norms);
-    } else if (run->grad_dtype == SHERD_BF16) {
+    } else if (range->grad_dtype == SHERD_BF16) {
         same.grad_dtype = SHERD_BF16;
         first           = lamb_norms_tiles(&same, &own, norms);
     } else {
         first = lamb_norms_tiles(&same, &own, norms);
     }
-    sherdi_lamb_norms_elems(run, coeffs, first, norms);
+    sherdi_lamb_norms_elems(range, coeffs, first, norms);
 }
 
 /* ---------------------------------------------------------- fingerprint -- */
 
-static uint64_t run_fingerprint(const float *master, uint64_t first_index, size_t count_elems)
+static uint64_t range_fingerprint(const float *master, uint64_t first_index, size_t count_elems)
 {
     vec_mixer mixer = vec_mixer_start(first_index);
     size_t    first = 0;
@@ -750,7 +751,7 @@ INLINE void reduce_tile(const sherdi_reduce_args *args, const reduce_plan *plan,
 }
 
 /* Whole tiles of [first, end); returns where they end. A core fetches more lines at once from
- * several places than from one: a long run is walked as two halves, a tile of each in turn. */
+ * several places than from one: a long range is walked as two halves, a tile of each in turn. */
 INLINE size_t reduce_tiles(const sherdi_reduce_args *args, const reduce_plan *plan, size_t first,
                            size_t end)
 {
@@ -772,8 +773,8 @@ static int plan_is(const reduce_plan *plan, sherd_dtype dtype)
 }
 
 /* One type throughout is the case that counts: there the compiler sees it. */
-static void run_reduce(const sherdi_reduce_args *args, size_t first, size_t count_elems,
-                       int is_streaming)
+static void range_reduce(const sherdi_reduce_args *args, size_t first, size_t count_elems,
+                         int is_streaming)
 {
     size_t      end  = first + count_elems;
     reduce_plan plan = reduce_plan_make(args, first, is_streaming);
@@ -798,8 +799,8 @@ static void run_reduce(const sherdi_reduce_args *args, size_t first, size_t coun
 
 /* --------------------------------------------------- cast and accumulate -- */
 
-static void run_cast(void *dst, sherd_dtype dst_dtype, const void *src, sherd_dtype src_dtype,
-                     size_t count_elems, int is_streaming)
+static void range_cast(void *dst, sherd_dtype dst_dtype, const void *src, sherd_dtype src_dtype,
+                       size_t count_elems, int is_streaming)
 {
     size_t first = 0;
 
@@ -823,8 +824,8 @@ static void run_cast(void *dst, sherd_dtype dst_dtype, const void *src, sherd_dt
     sherdi_cast_elems(dst, dst_dtype, src, src_dtype, first, count_elems);
 }
 
-static void run_accumulate(void *acc, sherd_dtype acc_dtype, const void *x, sherd_dtype x_dtype,
-                           size_t count_elems)
+static void range_accumulate(void *acc, sherd_dtype acc_dtype, const void *x, sherd_dtype x_dtype,
+                             size_t count_elems)
 {
     size_t ahead_bytes = sherdi_cpu_in_place_ahead_bytes();
     size_t first       = 0;
@@ -854,7 +855,7 @@ INLINE void copy_lines(char *to, const char *from, size_t ahead_bytes)
 }
 
 /* A long run as two halves in turn, as in reduce_tiles. */
-static void run_copy(void *dst, const void *src, size_t len_bytes, int is_streaming)
+static void range_copy(void *dst, const void *src, size_t len_bytes, int is_streaming)
 {
     size_t      head        = sherdi_min_size(bytes_to_line(dst), len_bytes);
     char       *to          = (char *)dst + head;
@@ -875,7 +876,7 @@ static void run_copy(void *dst, const void *src, size_t len_bytes, int is_stream
     memcpy(to + 2 * half, from + 2 * half, len_bytes - head - 2 * half);
 }
 
-static void run_zero(void *dst, size_t len_bytes, int is_streaming)
+static void range_zero(void *dst, size_t len_bytes, int is_streaming)
 {
     size_t   head = sherdi_min_size(bytes_to_line(dst), len_bytes);
     char    *to   = (char *)dst + head;

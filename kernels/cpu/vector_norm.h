@@ -226,7 +226,7 @@ static void sumsq_tail(const char *x, sherd_dtype dtype, size_t chunks, sherdi_n
     }
 }
 
-static void run_sumsq(const void *x, sherd_dtype dtype, size_t count_elems, sherdi_norm_acc *acc)
+static void range_sumsq(const void *x, sherd_dtype dtype, size_t count_elems, sherdi_norm_acc *acc)
 {
     size_t      chunks      = count_elems / SHERD_CHUNK_ELEMS;
     size_t      chunk_bytes = SHERD_CHUNK_ELEMS * (dtype == SHERD_F32 ? 4 : 2);

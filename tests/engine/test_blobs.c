@@ -1,4 +1,4 @@
-/* The trainer's own bytes, by key: set, replaced, removed, found; as one run of bytes and back; damaged bytes. */
+/* The trainer's own bytes, by key: set, replaced, removed, found; as one sequence of bytes and back; damaged bytes. */
 #include "engine/run/engine_impl.h"
 #include "tests/engine/rig.h"
 #include "tests/lib/check.h"

@@ -292,7 +292,7 @@ __global__ void __launch_bounds__(THREADS, (blocks_of_width<D>::forward)) flash_
         __syncthreads(); /* the next copies go over this tile */
     }
 
-    /* Through the warp's own rows of q_tile, which nobody else reads, to memory in whole runs. */
+    /* Through the warp's own rows of q_tile, which nobody else reads, to memory in whole vectors. */
 #pragma unroll
     for (int m = 0; m < TILES; m++) {
         float  low = quad_sum(sum[m][0]), high = quad_sum(sum[m][1]);
@@ -352,8 +352,8 @@ __global__ void __launch_bounds__(THREADS, (blocks_of_width<D>::back_q)) flash_b
         int    row = first + r;
 
         if (row < a.length && c < a.width) {
-            run_of<T, 8>::load(a.out + out0 + (size_t)row * out_stride + c, x);
-            run_of<T, 8>::load(a.dout + out0 + (size_t)row * out_stride + c, d);
+            vector_of<T, 8>::load(a.out + out0 + (size_t)row * out_stride + c, x);
+            vector_of<T, 8>::load(a.dout + out0 + (size_t)row * out_stride + c, d);
 #pragma unroll
             for (int i = 0; i < 8; i++) {
                 part += x[i] * d[i];

@@ -110,9 +110,9 @@ template <> struct pair_of<f16_t> {
 };
 
 /* N elements at `at`: one, or the sixteen bytes that begin at a multiple of sixteen. */
-template <typename T, int N> struct run_of;
+template <typename T, int N> struct vector_of;
 
-template <typename T> struct run_of<T, 1> {
+template <typename T> struct vector_of<T, 1> {
     static __device__ __forceinline__ void load(const T *at, float *x)
     {
         x[0] = float_get(at[0]);
@@ -123,7 +123,7 @@ template <typename T> struct run_of<T, 1> {
     }
 };
 
-template <> struct run_of<float, 4> {
+template <> struct vector_of<float, 4> {
     static __device__ __forceinline__ void load(const float *at, float *x)
     {
         float4 all = *(const float4 *)at;
@@ -139,7 +139,7 @@ template <> struct run_of<float, 4> {
     }
 };
 
-template <typename T> struct run_of<T, 8> {
+template <typename T> struct vector_of<T, 8> {
     static __device__ __forceinline__ void load(const T *at, float *x)
     {
         uint4 all = *(const uint4 *)at;

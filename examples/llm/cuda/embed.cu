@@ -3,7 +3,7 @@
  * Backward gets the rows sorted by token (the host counts them when the micro-batch comes: device.cu) and
  * cut into ranges of at most EMBED_RANGE_ROWS. A block sums a range; where a token has several, a second
  * kernel adds them in their order. So one block alone touches a token's gradient, and no sum depends on who came
- * first. A thread owns runs of N columns. */
+ * first. A thread owns vectors of N columns. */
 #include "kernels.h"
 
 #include "elements.cuh"
@@ -19,14 +19,14 @@ __global__ void embed_forward(size_t length, int hidden, const int32_t *ids,
     float  x[N], p[N];
 
     for (int c = (int)threadIdx.x * N; c < hidden; c += (int)blockDim.x * N) {
-        run_of<T, N>::load(tokens + (size_t)ids[row] * hidden + c, x);
+        vector_of<T, N>::load(tokens + (size_t)ids[row] * hidden + c, x);
         if (positions != NULL) {
-            run_of<T, N>::load(positions + row % length * hidden + c, p);
+            vector_of<T, N>::load(positions + row % length * hidden + c, p);
             for (int k = 0; k < N; k++) {
                 x[k] += p[k];
             }
         }
-        run_of<T, N>::store(y + row * hidden + c, x);
+        vector_of<T, N>::store(y + row * hidden + c, x);
     }
 }
 
@@ -34,11 +34,11 @@ template <typename T, int N> __device__ __forceinline__ void grad_add(T *grad, c
 {
     float old[N];
 
-    run_of<T, N>::load(grad, old);
+    vector_of<T, N>::load(grad, old);
     for (int k = 0; k < N; k++) {
         old[k] += sum[k];
     }
-    run_of<T, N>::store(grad, old);
+    vector_of<T, N>::store(grad, old);
 }
 
 template <typename T, int N>
@@ -55,7 +55,7 @@ __global__ void embed_backward_ranges(int hidden, const embed_range *ranges, con
         }
 #pragma unroll 4
         for (int i = 0; i < range.count; i++) {
-            run_of<T, N>::load(dy + (size_t)order[range.first + i] * hidden + c, x);
+            vector_of<T, N>::load(dy + (size_t)order[range.first + i] * hidden + c, x);
             for (int k = 0; k < N; k++) {
                 sum[k] += x[k];
             }
@@ -98,7 +98,7 @@ __global__ void embed_backward_positions(size_t rows, size_t length, int hidden,
             sum[k] = 0.0f;
         }
         for (size_t row = blockIdx.x; row < rows; row += length) {
-            run_of<T, N>::load(dy + row * hidden + c, x);
+            vector_of<T, N>::load(dy + row * hidden + c, x);
             for (int k = 0; k < N; k++) {
                 sum[k] += x[k];
             }
@@ -147,13 +147,13 @@ static void backward_queue(const embed_launch *a, cudaStream_t stream)
 
 void embed_queue(const embed_launch *args, cudaStream_t stream)
 {
-    by_run(args->dtype, args->hidden, [&](auto run) {
-        typedef typename decltype(run)::type T;
+    by_vector(args->dtype, args->hidden, [&](auto vector) {
+        typedef typename decltype(vector)::type T;
 
         if (args->dy == NULL) {
-            forward_queue<T, decltype(run)::elems>(args, stream);
+            forward_queue<T, decltype(vector)::elems>(args, stream);
         } else {
-            backward_queue<T, decltype(run)::elems>(args, stream);
+            backward_queue<T, decltype(vector)::elems>(args, stream);
         }
     });
 }

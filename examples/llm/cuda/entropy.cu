@@ -82,7 +82,7 @@ __global__ void entropy(int vocab, size_t stride, T *logits, const int32_t *targ
     float       at[N], inverse, x_target;
 
     for (int i = (int)threadIdx.x * N; i < whole; i += THREADS * N) {
-        run_of<T, N>::load(x + i, at);
+        vector_of<T, N>::load(x + i, at);
         softmax_add<T, N>(&own, at);
     }
     if (whole + (int)threadIdx.x < vocab) {
@@ -99,11 +99,11 @@ __global__ void entropy(int vocab, size_t stride, T *logits, const int32_t *targ
         return;
     }
     for (int i = (int)threadIdx.x * N; i < whole; i += THREADS * N) {
-        run_of<T, N>::load(x + i, at);
+        vector_of<T, N>::load(x + i, at);
         for (int k = 0; k < N; k++) {
             at[k] = exp_of<T>(at[k] - all.most) * inverse - (i + k == target ? grad_scale : 0.0f);
         }
-        run_of<T, N>::store(x + i, at);
+        vector_of<T, N>::store(x + i, at);
     }
     if (whole + (int)threadIdx.x < vocab) {
         int i = whole + (int)threadIdx.x;
@@ -137,11 +137,11 @@ __global__ void loss_finish(const float *losses, size_t rows, double *sum)
 
 void entropy_launch_rows(const entropy_launch *args, cudaStream_t stream)
 {
-    by_run(args->dtype, args->stride, [&](auto run) {
-        typedef typename decltype(run)::type T;
+    by_vector(args->dtype, args->stride, [&](auto vector) {
+        typedef typename decltype(vector)::type T;
 
-        LLM_LAUNCH((entropy<T, decltype(run)::elems>), dim3((unsigned)args->rows), dim3(THREADS), 0,
-                   stream, (int)args->vocab, args->stride, (T *)args->logits, args->targets,
+        LLM_LAUNCH((entropy<T, decltype(vector)::elems>), dim3((unsigned)args->rows), dim3(THREADS),
+                   0, stream, (int)args->vocab, args->stride, (T *)args->logits, args->targets,
                    args->losses, args->grad_scale);
     });
 }

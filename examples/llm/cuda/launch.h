@@ -28,35 +28,35 @@
 #endif
 
 /* The type of elements, and how many of them a thread takes at once, as an argument of a generic lambda. */
-template <typename T, int N = 1> struct run_type {
+template <typename T, int N = 1> struct vector_type {
     typedef T        type;
     static const int elems = N;
 };
 
-/* Calls what(run_type<T>()) for the type that `dtype` names. */
+/* Calls what(vector_type<T>()) for the type that `dtype` names. */
 template <typename What> static void by_type(sherd_dtype dtype, const What &what)
 {
     switch (dtype) {
     case SHERD_F32:
-        what(run_type<float>());
+        what(vector_type<float>());
         return;
     case SHERD_BF16:
-        what(run_type<bf16_t>());
+        what(vector_type<bf16_t>());
         return;
     case SHERD_F16:
-        what(run_type<f16_t>());
+        what(vector_type<f16_t>());
         return;
     }
 }
 
-/* Calls what(run_type<T, N>()): N elements are sixteen bytes where rows of `columns` consist of such runs, else one. */
-template <typename What> static void by_run(sherd_dtype dtype, size_t columns, const What &what)
+/* Calls what(vector_type<T, N>()): N elements are sixteen bytes where rows of `columns` consist of such vectors, else one. */
+template <typename What> static void by_vector(sherd_dtype dtype, size_t columns, const What &what)
 {
     by_type(dtype, [&](auto one) {
         typedef typename decltype(one)::type T;
 
         if (columns % wide_of<T>::elems == 0) {
-            what(run_type<T, wide_of<T>::elems>());
+            what(vector_type<T, wide_of<T>::elems>());
         } else {
             what(one);
         }

@@ -27,7 +27,7 @@ __device__ __forceinline__ void row_stats(const T *x, int width, int lane, float
 
     if (IS_LAYER) {
         for (int i = lane * N; i < width; i += 32 * N) {
-            run_of<T, N>::load(x + i, at);
+            vector_of<T, N>::load(x + i, at);
             for (int k = 0; k < N; k++) {
                 sum += at[k];
             }
@@ -36,7 +36,7 @@ __device__ __forceinline__ void row_stats(const T *x, int width, int lane, float
         sum  = 0.0f;
     }
     for (int i = lane * N; i < width; i += 32 * N) {
-        run_of<T, N>::load(x + i, at);
+        vector_of<T, N>::load(x + i, at);
         for (int k = 0; k < N; k++) {
             sum += (at[k] - mean) * (at[k] - mean);
         }
@@ -59,20 +59,20 @@ __global__ void norm_forward(size_t rows, int width, const T *x_all, const T *we
     }
     row_stats<T, N, IS_LAYER>(x_all + row * (size_t)width, width, lane, &mean, &scale);
     for (int i = lane * N; i < width; i += 32 * N) {
-        run_of<T, N>::load(x_all + row * (size_t)width + i, x);
-        run_of<T, N>::load(weight + i, w);
+        vector_of<T, N>::load(x_all + row * (size_t)width + i, x);
+        vector_of<T, N>::load(weight + i, w);
         if (IS_LAYER) {
-            run_of<T, N>::load(bias + i, b);
+            vector_of<T, N>::load(bias + i, b);
         }
         for (int k = 0; k < N; k++) {
             x[k] = (x[k] - mean) * scale * w[k] + (IS_LAYER ? b[k] : 0.0f);
         }
-        run_of<T, N>::store(y_all + row * (size_t)width + i, x);
+        vector_of<T, N>::store(y_all + row * (size_t)width + i, x);
     }
 }
 
 /* NORM_CHUNK rows a block, a warp every blockDim / 32-th of them. Shared: for each warp `padded` sums of
- * weights and, of LayerNorm, as many of biases. Sum k of a lane's j-th run stands at (j * N + k) * 32 + lane,
+ * weights and, of LayerNorm, as many of biases. Sum k of a lane's j-th vector stands at (j * N + k) * 32 + lane,
  * so that a warp's lanes never share a bank. */
 template <typename T, int N, bool IS_LAYER>
 __global__ void norm_backward(size_t rows, int width, int padded, const T *x_all, const T *weight,
@@ -98,9 +98,9 @@ __global__ void norm_backward(size_t rows, int width, int padded, const T *x_all
 
         row_stats<T, N, IS_LAYER>(x, width, lane, &mean, &scale);
         for (int i = lane * N; i < width; i += 32 * N) {
-            run_of<T, N>::load(x + i, at);
-            run_of<T, N>::load(weight + i, w);
-            run_of<T, N>::load(dy + i, d);
+            vector_of<T, N>::load(x + i, at);
+            vector_of<T, N>::load(weight + i, w);
+            vector_of<T, N>::load(dy + i, d);
             for (int k = 0; k < N; k++) {
                 sum_d += d[k] * w[k];
                 sum_dx += d[k] * w[k] * ((at[k] - mean) * scale);
@@ -111,14 +111,14 @@ __global__ void norm_backward(size_t rows, int width, int padded, const T *x_all
         for (int i = lane * N; i < width; i += 32 * N) {
             float *sums = own + i / (32 * N) * (32 * N) + lane;
 
-            run_of<T, N>::load(x + i, at);
-            run_of<T, N>::load(weight + i, w);
-            run_of<T, N>::load(dy + i, d);
+            vector_of<T, N>::load(x + i, at);
+            vector_of<T, N>::load(weight + i, w);
+            vector_of<T, N>::load(dy + i, d);
             for (int k = 0; k < N; k++) {
                 old[k] = 0.0f;
             }
             if (is_added) {
-                run_of<T, N>::load(dx + i, old);
+                vector_of<T, N>::load(dx + i, old);
             }
             for (int k = 0; k < N; k++) {
                 float hat = (at[k] - mean) * scale;
@@ -129,7 +129,7 @@ __global__ void norm_backward(size_t rows, int width, int padded, const T *x_all
                 }
                 at[k] = (d[k] * w[k] - sum_d - hat * sum_dx) * scale + old[k];
             }
-            run_of<T, N>::store(dx + i, at);
+            vector_of<T, N>::store(dx + i, at);
         }
     }
     __syncthreads();
@@ -230,8 +230,8 @@ template <typename T, int N> static void both_queue(const norm_launch *a, cudaSt
 
 static void rows_queue(const norm_launch *a, cudaStream_t stream)
 {
-    by_run(a->dtype, a->width, [&](auto run) {
-        both_queue<typename decltype(run)::type, decltype(run)::elems>(a, stream);
+    by_vector(a->dtype, a->width, [&](auto vector) {
+        both_queue<typename decltype(vector)::type, decltype(vector)::elems>(a, stream);
     });
 }
 

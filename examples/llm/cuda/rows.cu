@@ -1,7 +1,7 @@
 /* What is computed element by element, and sums of columns.
  *
- * A thread owns one run of sixteen bytes (one element where the count is no multiple of it). Sums of columns
- * go in two steps as those of norms do: a block owns SUM_ROWS rows of 32 runs, each warp every
+ * A thread owns one vector of sixteen bytes (one element where the count is no multiple of it). Sums of columns
+ * go in two steps as those of norms do: a block owns SUM_ROWS rows of 32 vectors, each warp every
  * SUM_WARPS-th row; columns_finish adds the blocks in their order. */
 #include "kernels.h"
 
@@ -67,7 +67,7 @@ struct swiglu_backward {
 
 /* ------------------------------------------------------------- kernels -- */
 
-/* Outputs may be inputs: a thread reads its run of all before it writes. */
+/* Outputs may be inputs: a thread reads its vector of all before it writes. */
 template <typename T> struct elementwise_args {
     size_t   elems;
     const T *in[3];
@@ -85,7 +85,7 @@ __global__ void elementwise(elementwise_args<T> a)
         return;
     }
     for (int k = 0; k < F::inputs; k++) {
-        run_of<T, N>::load(a.in[k] + i, in[k]);
+        vector_of<T, N>::load(a.in[k] + i, in[k]);
     }
     for (int n = 0; n < N; n++) {
         float x[F::inputs], y[F::outputs];
@@ -99,7 +99,7 @@ __global__ void elementwise(elementwise_args<T> a)
         }
     }
     for (int k = 0; k < F::outputs; k++) {
-        run_of<T, N>::store(a.out[k] + i, out[k]);
+        vector_of<T, N>::store(a.out[k] + i, out[k]);
     }
 }
 
@@ -113,12 +113,12 @@ __global__ void bias_add(size_t rows, int columns, const T *bias, T *y)
         for (int c = (int)threadIdx.x * N; c < columns; c += THREADS * N) {
             T *at = y + row * (size_t)columns + c;
 
-            run_of<T, N>::load(bias + c, b);
-            run_of<T, N>::load(at, x);
+            vector_of<T, N>::load(bias + c, b);
+            vector_of<T, N>::load(at, x);
             for (int k = 0; k < N; k++) {
                 x[k] += b[k];
             }
-            run_of<T, N>::store(at, x);
+            vector_of<T, N>::store(at, x);
         }
     }
 }
@@ -139,7 +139,7 @@ __global__ void column_sums(const T *dy, size_t rows, int columns, float *partia
     if (c < columns) {
 #pragma unroll 4
         for (size_t row = (size_t)blockIdx.x * SUM_ROWS + warp; row < end; row += SUM_WARPS) {
-            run_of<T, N>::load(dy + row * (size_t)columns + c, x);
+            vector_of<T, N>::load(dy + row * (size_t)columns + c, x);
             for (int k = 0; k < N; k++) {
                 sum[k] += x[k];
             }
@@ -167,18 +167,18 @@ template <typename T, int N>
 __global__ void rotate(size_t rows, size_t length, int heads, int width, T *x, const float *cosines,
                        const float *sines, float direction)
 {
-    int    half = width / 2, runs = half / N;
+    int    half = width / 2, vectors = half / N;
     size_t i    = (size_t)blockIdx.x * THREADS + threadIdx.x;
-    size_t head = i / runs, row = head / heads;
-    int    at   = (int)(i % runs) * N;
+    size_t head = i / vectors, row = head / heads;
+    int    at   = (int)(i % vectors) * N;
     T     *low  = x + head * (size_t)width + at, *high = low + half;
     float  a[N], b[N];
 
     if (row >= rows) {
         return;
     }
-    run_of<T, N>::load(low, a);
-    run_of<T, N>::load(high, b);
+    vector_of<T, N>::load(low, a);
+    vector_of<T, N>::load(high, b);
     for (int k = 0; k < N; k++) {
         size_t angle = row % length * half + at + k;
         float  c = cosines[angle], s = direction * sines[angle], first = a[k];
@@ -186,8 +186,8 @@ __global__ void rotate(size_t rows, size_t length, int heads, int width, T *x, c
         a[k] = first * c - b[k] * s;
         b[k] = b[k] * c + first * s;
     }
-    run_of<T, N>::store(low, a);
-    run_of<T, N>::store(high, b);
+    vector_of<T, N>::store(low, a);
+    vector_of<T, N>::store(high, b);
 }
 
 template <typename T> __global__ void widen(const T *src, float *dst, size_t elems)
@@ -205,9 +205,9 @@ template <typename F>
 static void elementwise_queue(sherd_dtype dtype, size_t elems, const void *a, const void *b,
                               const void *c, void *y, void *z, cudaStream_t stream)
 {
-    by_run(dtype, elems, [&](auto run) {
-        typedef typename decltype(run)::type T;
-        constexpr int       N    = decltype(run)::elems;
+    by_vector(dtype, elems, [&](auto vector) {
+        typedef typename decltype(vector)::type T;
+        constexpr int                           N    = decltype(vector)::elems;
         elementwise_args<T> args = {
             elems, {(const T *)a, (const T *)b, (const T *)c}, {(T *)y, (T *)z}};
 
@@ -241,10 +241,10 @@ void swiglu_back_launch(sherd_dtype dtype, size_t elems, const void *gate, const
 void bias_add_launch(sherd_dtype dtype, size_t rows, size_t columns, const void *bias, void *y,
                      cudaStream_t stream)
 {
-    by_run(dtype, columns, [&](auto run) {
-        typedef typename decltype(run)::type T;
+    by_vector(dtype, columns, [&](auto vector) {
+        typedef typename decltype(vector)::type T;
 
-        LLM_LAUNCH((bias_add<T, decltype(run)::elems>),
+        LLM_LAUNCH((bias_add<T, decltype(vector)::elems>),
                    dim3((unsigned)(rows < 65535 ? rows : 65535)), dim3(THREADS), 0, stream, rows,
                    (int)columns, (const T *)bias, (T *)y);
     });
@@ -253,9 +253,9 @@ void bias_add_launch(sherd_dtype dtype, size_t rows, size_t columns, const void 
 void column_sums_launch(sherd_dtype dtype, const void *dy, size_t rows, size_t columns,
                         float *partials, void *dbias, cudaStream_t stream)
 {
-    by_run(dtype, columns, [&](auto run) {
-        typedef typename decltype(run)::type T;
-        constexpr int N = decltype(run)::elems;
+    by_vector(dtype, columns, [&](auto vector) {
+        typedef typename decltype(vector)::type T;
+        constexpr int                           N = decltype(vector)::elems;
 
         LLM_LAUNCH((column_sums<T, N>), dim3(blocks_of(rows, SUM_ROWS), blocks_of(columns, 32 * N)),
                    dim3(SUM_WARPS * 32), 0, stream, (const T *)dy, rows, (int)columns, partials);
@@ -267,9 +267,9 @@ void column_sums_launch(sherd_dtype dtype, const void *dy, size_t rows, size_t c
 void rotate_launch(sherd_dtype dtype, size_t rows, size_t length, size_t heads, size_t width, void *x,
                    const float *cosines, const float *sines, float direction, cudaStream_t stream)
 {
-    by_run(dtype, width / 2, [&](auto run) {
-        typedef typename decltype(run)::type T;
-        constexpr int N = decltype(run)::elems;
+    by_vector(dtype, width / 2, [&](auto vector) {
+        typedef typename decltype(vector)::type T;
+        constexpr int                           N = decltype(vector)::elems;
 
         LLM_LAUNCH((rotate<T, N>), dim3(blocks_of(rows * heads * (width / 2 / N), THREADS)),
                    dim3(THREADS), 0, stream, rows, length, (int)heads, (int)width, (T *)x, cosines,

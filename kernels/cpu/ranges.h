@@ -1,8 +1,8 @@
-/* What an instruction set has to give: loops over one contiguous run, on one thread.
+/* What an instruction set has to give: loops over one contiguous range, on one thread.
  * scalar.c, avx2.c and avx512.c define the functions below as static, in order, and then
  * include table.h, which adds spans and threads and makes the table of them. */
-#ifndef SHERDI_KERNELS_CPU_RUNS_H
-#define SHERDI_KERNELS_CPU_RUNS_H
+#ifndef SHERDI_KERNELS_CPU_RANGES_H
+#define SHERDI_KERNELS_CPU_RANGES_H
 
 #include "kernels/backend.h"
 
@@ -11,7 +11,7 @@
 #define SHERDI_STREAM_BYTES ((size_t)8 << 20)
 
 /* Consecutive elements of one parameter, as an optimizer's update sees them. */
-typedef struct sherdi_update_run {
+typedef struct sherdi_update_range {
     const void *grad;
     sherd_dtype grad_dtype;
     float      *master;
@@ -22,17 +22,17 @@ typedef struct sherdi_update_run {
     uint64_t    first_index;
     size_t      count_elems;
     int         is_streaming; /* of param */
-} sherdi_update_run;
+} sherdi_update_range;
 
-/* run_adam        returns the fingerprint of the run, whose indices do not cross a multiple of 2^32
- * run_sumsq       adds the chunks of the run to *acc, not normalised
- * run_reduce      elements [first, first + count) of the call; first a multiple of 64
- * run_cast        dtypes differ
- * run_accumulate
- * run_copy, run_zero
- * run_lamb_norms  adds to *norms, reads alone; the run starts at a multiple of 64 from its span's start
- * run_lamb        as run_adam; `step` is neg_step_size * ratio
- * run_fingerprint indices do not cross a multiple of 2^32 */
+/* range_adam        returns the fingerprint of the range, whose indices do not cross a multiple of 2^32
+ * range_sumsq       adds the chunks of the range to *acc, not normalised
+ * range_reduce      elements [first, first + count) of the call; first a multiple of 64
+ * range_cast        dtypes differ
+ * range_accumulate
+ * range_copy, range_zero
+ * range_lamb_norms  adds to *norms, reads alone; the range starts at a multiple of 64 from its span's start
+ * range_lamb        as range_adam; `step` is neg_step_size * ratio
+ * range_fingerprint indices do not cross a multiple of 2^32 */
 
 static inline void *sherdi_elem_at(const void *array, sherd_dtype dtype, size_t index)
 {
