@@ -63,7 +63,7 @@
       RANGE(0, 8e37)), "fixed loss scale; 0: dynamic") \
     X(SCALE_POWER, "fp16.initial_scale_power", INT, (DERIVES(scaler.initial_scale), NUMBER(16), \
       RANGE(0, 126)), "a dynamic scale starts at 2 to this power") \
-    X(SCALE_WINDOW, "fp16.loss_scale_window", SIZE, (SETS(scaler.window), NUMBER(1000), \
+    X(SCALE_WINDOW, "fp16.loss_scale_window", SIZE, (SETS(scaler.scale_window), NUMBER(1000), \
       RANGE(0, INFINITY)), "clean steps before the scale doubles") \
     X(HYSTERESIS, "fp16.hysteresis", INT, (SETS(scaler.hysteresis), NUMBER(2), RANGE(0, INT_MAX)), \
       "overflows before the scale halves; 0 counts as 1") \

@@ -1,5 +1,5 @@
 /* The loss scaler: a small state machine on plain numbers, driven by engine/run/step.c once per
- * boundary. Halving waits for `hysteresis` overflows, doubling for `window` clean boundaries
+ * boundary. Halving waits for `hysteresis` overflows, doubling for `scale_window` clean boundaries
  * since the last overflow. */
 #include "engine/optimizers/scaler.h"
 
@@ -42,7 +42,8 @@ static sherd_status scaler_lower(sherdi_scaler *scaler)
 
 static void scaler_raise(sherdi_scaler *scaler)
 {
-    int is_window_full = (scaler->iteration - scaler->last_overflow) % scaler->params.window == 0;
+    int is_window_full =
+        (scaler->iteration - scaler->last_overflow) % scaler->params.scale_window == 0;
 
     if (is_window_full || scaler->params.is_consecutive_hysteresis) {
         scaler->hysteresis_left = scaler->params.hysteresis;

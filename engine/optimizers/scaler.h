@@ -7,7 +7,7 @@
 typedef struct sherdi_scaler_params {
     int     is_dynamic;
     double  initial_scale; /* the scale itself when not dynamic */
-    int64_t window;
+    int64_t scale_window;
     int     hysteresis;
     int     is_consecutive_hysteresis;
     double  min_scale; /* 0: no floor */

@@ -448,18 +448,18 @@ static int sequence_read(const order *o, size_t start, int32_t *inputs, int32_t 
     return corpus_read(o->c, start + o->length, 1, targets + o->length - 1);
 }
 
-/* Where sequence `number` of the run starts. The offset of an epoch shifts its windows, so that
- * sentences are not cut at the same places again; one window less than fits leaves room for it. */
+/* Where sequence `number` of the run starts. The offset of an epoch shifts its sequences, so that
+ * sentences are not cut at the same places again; one sequence less than fits leaves room for it. */
 static size_t sequence_start(const order *o, uint64_t number)
 {
-    size_t   room    = o->c->train - 1; /* positions that have a target */
-    uint64_t windows = room / o->length > 1 ? room / o->length - 1 : 1;
-    uint64_t epoch   = number / windows;
-    uint64_t key     = mix64(o->seed) ^ mix64(epoch + 1);
-    size_t   slack   = room - (size_t)windows * o->length;
-    size_t   offset  = (size_t)(mix64(key) % (slack + 1));
+    size_t   room      = o->c->train - 1; /* positions that have a target */
+    uint64_t per_epoch = room / o->length > 1 ? room / o->length - 1 : 1;
+    uint64_t epoch     = number / per_epoch;
+    uint64_t key       = mix64(o->seed) ^ mix64(epoch + 1);
+    size_t   slack     = room - (size_t)per_epoch * o->length;
+    size_t   offset    = (size_t)(mix64(key) % (slack + 1));
 
-    return offset + (size_t)permute(number % windows, windows, key) * o->length;
+    return offset + (size_t)permute(number % per_epoch, per_epoch, key) * o->length;
 }
 
 int order_train(const order *o, uint64_t first, int32_t *inputs, int32_t *targets)

@@ -28,22 +28,22 @@ static int32_t token_choose(const float *logits, const sample_params *p, uint64_
     return (int32_t)(p->most - 1);
 }
 
-/* The window holds the last tokens at its start; what follows them cannot be seen by them. */
+/* The context holds the last tokens at its start; what follows them cannot be seen by them. */
 sherd_status sample_make(drive *d, const sample_params *params, int32_t *out)
 {
-    size_t       length = params->length;
-    size_t       kept   = params->prompt_tokens < length ? params->prompt_tokens : length;
-    int32_t     *window = calloc(2 * length, sizeof(*window)); /* targets: any will do */
-    float       *logits = calloc(params->vocab, sizeof(*logits));
-    sherd_status status = window == NULL || logits == NULL ? SHERD_E_NOMEM : SHERD_OK;
+    size_t       length  = params->length;
+    size_t       kept    = params->prompt_tokens < length ? params->prompt_tokens : length;
+    int32_t     *context = calloc(2 * length, sizeof(*context)); /* targets: any will do */
+    float       *logits  = calloc(params->vocab, sizeof(*logits));
+    sherd_status status  = context == NULL || logits == NULL ? SHERD_E_NOMEM : SHERD_OK;
 
     if (status == SHERD_OK) {
-        memcpy(window, params->prompt + params->prompt_tokens - kept, kept * sizeof(*window));
+        memcpy(context, params->prompt + params->prompt_tokens - kept, kept * sizeof(*context));
     }
     for (size_t i = 0; status == SHERD_OK && i < params->tokens; i++) {
         double loss;
 
-        status = drive_eval(d, window, window + length);
+        status = drive_eval(d, context, context + length);
         if (status == SHERD_OK) {
             status = drive_losses_take(d, &loss);
         }
@@ -52,13 +52,13 @@ sherd_status sample_make(drive *d, const sample_params *params, int32_t *out)
         }
         drive_logits_get(d, kept - 1, logits);
         out[i] = token_choose(logits, params, i);
-        if (kept == length) { /* forget the older half: a full window costs the same per token */
+        if (kept == length) { /* forget the older half: a full context costs the same per token */
             kept = length / 2;
-            memmove(window, window + length - kept, kept * sizeof(*window));
+            memmove(context, context + length - kept, kept * sizeof(*context));
         }
-        window[kept++] = out[i];
+        context[kept++] = out[i];
     }
-    free(window);
+    free(context);
     free(logits);
     return status;
 }

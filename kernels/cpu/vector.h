@@ -579,10 +579,10 @@ INLINE size_t lamb_norms_tiles(const sherdi_update_range *range, const sherdi_la
                                sherdi_lamb_norms *norms)
 {
     static const float zeros[TILE_ELEMS];
-    size_t             tiles         = range->count_elems / TILE_ELEMS;
-    lamb_stages        stages        = {.divided = zeros, .squared = zeros};
-    norm_window        param_window  = window_empty();
-    norm_window        update_window = window_empty();
+    size_t             tiles        = range->count_elems / TILE_ELEMS;
+    lamb_stages        stages       = {.divided = zeros, .squared = zeros};
+    norm_cache         param_cache  = cache_empty();
+    norm_cache         update_cache = cache_empty();
 
     for (size_t group = 0; tiles > 0 && group < tiles + 2; group += 4) {
         __m256d param[4];
@@ -598,11 +598,11 @@ INLINE size_t lamb_norms_tiles(const sherdi_update_range *range, const sherdi_la
                 update[k] = _mm256_setzero_pd();
             }
         }
-        window_add(&param_window, &norms->param, chunk_sums(param));
-        window_add(&update_window, &norms->update, chunk_sums(update));
+        cache_add(&param_cache, &norms->param, chunk_sums(param));
+        cache_add(&update_cache, &norms->update, chunk_sums(update));
     }
-    window_flush(&param_window, &norms->param);
-    window_flush(&update_window, &norms->update);
+    cache_flush(&param_cache, &norms->param);
+    cache_flush(&update_cache, &norms->update);
     return tiles * TILE_ELEMS;
 }
 

@@ -79,76 +79,76 @@ INLINE __m256d chunk_sums(const __m256d *lanes)
     return _mm256_add_pd(_mm256_unpacklo_pd(ab, cd), _mm256_unpackhi_pd(ab, cd));
 }
 
-/* --------------------------------------------------------------- window -- */
+/* --------------------------------------------------------------- cache -- */
 
 /* Four neighbouring bins, one copy in each lane. Sums of one tensor seldom differ by more
- * than the 2^64 that fit; one that does moves the window. */
-#define WINDOW_BINS 4
+ * than the 2^64 that fit; one that does moves the cache. */
+#define CACHE_BINS 4
 
-typedef struct norm_window {
-    __m256i bins[WINDOW_BINS];
+typedef struct norm_cache {
+    __m256i bins[CACHE_BINS];
     int     first_bin;
-} norm_window;
+} norm_cache;
 
-INLINE norm_window window_empty(void)
+INLINE norm_cache cache_empty(void)
 {
-    norm_window window;
+    norm_cache cache;
 
-    for (int i = 0; i < WINDOW_BINS; i++) {
-        window.bins[i] = _mm256_setzero_si256();
+    for (int i = 0; i < CACHE_BINS; i++) {
+        cache.bins[i] = _mm256_setzero_si256();
     }
-    window.first_bin = 0;
-    return window;
+    cache.first_bin = 0;
+    return cache;
 }
 
-INLINE void window_flush(norm_window *window, sherdi_norm_acc *acc)
+INLINE void cache_flush(norm_cache *cache, sherdi_norm_acc *acc)
 {
-    for (int i = 0; i < WINDOW_BINS; i++) {
+    for (int i = 0; i < CACHE_BINS; i++) {
         uint64_t lanes[4];
 
-        _mm256_storeu_si256((__m256i *)(void *)lanes, window->bins[i]);
-        acc->bins[window->first_bin + i] += lanes[0] + lanes[1] + lanes[2] + lanes[3];
-        window->bins[i] = _mm256_setzero_si256();
+        _mm256_storeu_si256((__m256i *)(void *)lanes, cache->bins[i]);
+        acc->bins[cache->first_bin + i] += lanes[0] + lanes[1] + lanes[2] + lanes[3];
+        cache->bins[i] = _mm256_setzero_si256();
     }
 }
 
 /* Exponent bits of a double whose lowest fraction bit counts 2^SHERDI_NORM_LOW_EXPONENT. */
 #define EXPONENT_OF_BIN_0 (1075 + SHERDI_NORM_LOW_EXPONENT)
 
-/* Puts the window around `sum`, which stands in its middle half. */
-static void window_move(norm_window *window, double sum)
+/* Puts the cache around `sum`, which stands in its middle half. */
+static void cache_move(norm_cache *cache, double sum)
 {
     uint64_t bits;
     int      low_bit;
 
     memcpy(&bits, &sum, sizeof(bits));
-    low_bit           = (int)(bits >> 52 & 0x7ff) - EXPONENT_OF_BIN_0 - 16;
-    window->first_bin = low_bit < 0 ? 0 : low_bit / 32;
-    if (window->first_bin > SHERDI_NORM_BINS - WINDOW_BINS) {
-        window->first_bin = SHERDI_NORM_BINS - WINDOW_BINS;
+    low_bit          = (int)(bits >> 52 & 0x7ff) - EXPONENT_OF_BIN_0 - 16;
+    cache->first_bin = low_bit < 0 ? 0 : low_bit / 32;
+    if (cache->first_bin > SHERDI_NORM_BINS - CACHE_BINS) {
+        cache->first_bin = SHERDI_NORM_BINS - CACHE_BINS;
     }
 }
 
-static void window_miss(norm_window *window, sherdi_norm_acc *acc, const double *sums)
+static void cache_miss(norm_cache *cache, sherdi_norm_acc *acc, const double *sums)
 {
-    window_flush(window, acc);
+    cache_flush(cache, acc);
     for (int i = 0; i < 4; i++) {
         sherdi_norm_add(acc, sums[i]);
     }
     for (int i = 0; i < 4; i++) {
         if (isfinite(sums[i]) && sums[i] != 0) {
-            window_move(window, sums[i]);
+            cache_move(cache, sums[i]);
             break;
         }
     }
 }
 
-INLINE void window_add(norm_window *window, sherdi_norm_acc *acc, __m256d sums)
+INLINE void cache_add(norm_cache *cache, sherdi_norm_acc *acc, __m256d sums)
 {
     const __m256i digit   = _mm256_set1_epi64x(0xffffffff);
     __m256i       bits    = _mm256_castpd_si256(sums);
     __m256i       is_zero = _mm256_cmpeq_epi64(bits, _mm256_setzero_si256());
-    __m256i       lowest  = _mm256_set1_epi64x(EXPONENT_OF_BIN_0 + 32 * window->first_bin);
+    __m256i       lowest  = _mm256_set1_epi64x(EXPONENT_OF_BIN_0 + 32 * cache->first_bin);
     __m256i       low_bit = _mm256_sub_epi64(_mm256_srli_epi64(bits, 52), lowest);
     __m256i fraction = _mm256_or_si256(_mm256_and_si256(bits, _mm256_set1_epi64x(0xfffffffffffff)),
                                        _mm256_set1_epi64x(1LL << 52));
@@ -161,16 +161,16 @@ INLINE void window_add(norm_window *window, sherdi_norm_acc *acc, __m256d sums)
         double apart[4];
 
         _mm256_storeu_pd(apart, sums);
-        window_miss(window, acc, apart);
+        cache_miss(cache, acc, apart);
         return;
     }
     low  = _mm256_sllv_epi64(fraction, low_bit);
     high = _mm256_srlv_epi64(fraction, _mm256_sub_epi64(_mm256_set1_epi64x(64), low_bit));
 
-    window->bins[0] = _mm256_add_epi64(window->bins[0], _mm256_and_si256(low, digit));
-    window->bins[1] = _mm256_add_epi64(window->bins[1], _mm256_srli_epi64(low, 32));
-    window->bins[2] = _mm256_add_epi64(window->bins[2], _mm256_and_si256(high, digit));
-    window->bins[3] = _mm256_add_epi64(window->bins[3], _mm256_srli_epi64(high, 32));
+    cache->bins[0] = _mm256_add_epi64(cache->bins[0], _mm256_and_si256(low, digit));
+    cache->bins[1] = _mm256_add_epi64(cache->bins[1], _mm256_srli_epi64(low, 32));
+    cache->bins[2] = _mm256_add_epi64(cache->bins[2], _mm256_and_si256(high, digit));
+    cache->bins[3] = _mm256_add_epi64(cache->bins[3], _mm256_srli_epi64(high, 32));
 }
 
 /* -------------------------------------------------------------- streams -- */
@@ -199,8 +199,8 @@ static size_t stream_chunks(size_t chunks, size_t chunk_bytes)
 
 INLINE void sumsq_streams(const char *x, sherd_dtype dtype, size_t each, sherdi_norm_acc *acc)
 {
-    size_t      chunk_bytes = SHERD_CHUNK_ELEMS * (dtype == SHERD_F32 ? 4 : 2);
-    norm_window window      = window_empty();
+    size_t     chunk_bytes = SHERD_CHUNK_ELEMS * (dtype == SHERD_F32 ? 4 : 2);
+    norm_cache cache       = cache_empty();
 
     for (size_t i = 0; i < each; i += NORM_TURN_CHUNKS) {
         const char *first   = x + i * chunk_bytes;
@@ -209,9 +209,9 @@ INLINE void sumsq_streams(const char *x, sherd_dtype dtype, size_t each, sherdi_
                                chunk_lanes(first + chunk_bytes, dtype),
                                chunk_lanes(second + chunk_bytes, dtype)};
 
-        window_add(&window, acc, chunk_sums(lanes));
+        cache_add(&cache, acc, chunk_sums(lanes));
     }
-    window_flush(&window, acc);
+    cache_flush(&cache, acc);
 }
 
 static void sumsq_tail(const char *x, sherd_dtype dtype, size_t chunks, sherdi_norm_acc *acc)

@@ -54,13 +54,13 @@ static void __global__ __launch_bounds__(BLOCK_THREADS, SUMSQ_BLOCKS)
     __shared__ bin_t                       bins[NORM_WORDS];
     const size_t                           chunks = DTYPE == SHERD_F32 ? 16 : 32; /* of a tile */
     const unsigned                         warp   = threadIdx.x / 32;
-    norm_window                            window;
+    norm_cache                             cache;
 
     if (threadIdx.x < NORM_WORDS) {
         bins[threadIdx.x] = 0;
     }
     __syncthreads();
-    window_init(&window);
+    cache_init(&cache);
     for (size_t first = ((size_t)blockIdx.x * BLOCK_WARPS + warp) * chunks; first < num_chunks;
          first += (size_t)gridDim.x * BLOCK_WARPS * chunks) {
         double sum;
@@ -80,9 +80,9 @@ static void __global__ __launch_bounds__(BLOCK_THREADS, SUMSQ_BLOCKS)
             sum = rows_sum_half<DTYPE>(rows[warp]);
         }
         __syncwarp();
-        window_add(&window, 32, sum, bins);
+        cache_add(&cache, 32, sum, bins);
     }
-    window_flush(&window, 32, bins);
+    cache_flush(&cache, 32, bins);
     bins_flush(bins, NORM_WORDS, acc);
 }
 

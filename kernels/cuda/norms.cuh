@@ -5,9 +5,9 @@
  * different banks. The order of additions inside a chunk is the formula's: eight sums that each go down the
  * rows of eight, then a tree; of an fp32 chunk two lanes have four of the sums each.
  *
- * Chunk sums become digits of bins. A warp's lanes keep the digits of four neighbouring bins (the window) in
- * registers: a chunk's three digits fit when its lowest bin is the window's first or second, so 64 binary
- * orders of magnitude share a window. What does not fit goes to the bins at once; when much does not, the window is
+ * Chunk sums become digits of bins. A warp's lanes keep the digits of four neighbouring bins (the cache) in
+ * registers: a chunk's three digits fit when its lowest bin is the cache's first or second, so 64 binary
+ * orders of magnitude share a cache. What does not fit goes to the bins at once; when much does not, the cache is
  * emptied and moved. All of it is integers: no order shows. */
 #ifndef SHERDI_KERNELS_CUDA_NORMS_CUH
 #define SHERDI_KERNELS_CUDA_NORMS_CUH
@@ -16,10 +16,10 @@
 
 /* As bins: the digits and the count of chunks that were not finite. */
 #define NORM_WORDS   (SHERDI_NORM_BINS + 1)
-#define WINDOW_BINS  4
-#define WINDOW_NONE  0x40000000u
-/* Lanes that may go past the window before it is moved. */
-#define WINDOW_STRAYS 4
+#define CACHE_BINS   4
+#define CACHE_NONE   0x40000000u
+/* Lanes that may go past the cache before it is moved. */
+#define CACHE_STRAYS 4
 
 static_assert(sizeof(sherdi_norm_acc) == NORM_WORDS * sizeof(bin_t), "bins and a count");
 
@@ -82,60 +82,60 @@ template <sherd_dtype DTYPE> static inline __device__ double rows_sum_half(const
     return (sums[0] + sums[2]) + (sums[1] + sums[3]);
 }
 
-/* ----------------------------------------------------------- window -- */
+/* ----------------------------------------------------------- cache -- */
 
 /* Of one lane; `base` is the same in all lanes of a group. */
-typedef struct norm_window {
-    unsigned base; /* WINDOW_NONE: empty */
-    bin_t    digits[WINDOW_BINS];
-} norm_window;
+typedef struct norm_cache {
+    unsigned base; /* CACHE_NONE: empty */
+    bin_t    digits[CACHE_BINS];
+} norm_cache;
 
-static inline __device__ void window_init(norm_window *window)
+static inline __device__ void cache_init(norm_cache *cache)
 {
-    window->base = WINDOW_NONE;
-    for (int i = 0; i < WINDOW_BINS; i++) {
-        window->digits[i] = 0;
+    cache->base = CACHE_NONE;
+    for (int i = 0; i < CACHE_BINS; i++) {
+        cache->digits[i] = 0;
     }
 }
 
-/* Adds the windows of `group` lanes to their bins and empties them. All lanes of the warp. */
-static inline __device__ void window_flush(norm_window *window, int group, bin_t *bins)
+/* Adds the caches of `group` lanes to their bins and empties them. All lanes of the warp. */
+static inline __device__ void cache_flush(norm_cache *cache, int group, bin_t *bins)
 {
 #pragma unroll
-    for (int i = 0; i < WINDOW_BINS; i++) {
-        bin_t sum = lanes_sum(window->digits[i], group);
+    for (int i = 0; i < CACHE_BINS; i++) {
+        bin_t sum = lanes_sum(cache->digits[i], group);
 
         if (sum != 0 && threadIdx.x % (unsigned)group == 0) {
-            atomicAdd(&bins[window->base + (unsigned)i], sum);
+            atomicAdd(&bins[cache->base + (unsigned)i], sum);
         }
-        window->digits[i] = 0;
+        cache->digits[i] = 0;
     }
-    window->base = WINDOW_NONE;
+    cache->base = CACHE_NONE;
 }
 
 /* Adds a chunk's sum per lane (0 where it has none). All lanes of the warp; groups of `group` lanes have
  * bins of their own. */
-static inline __device__ void window_add(norm_window *window, int group, double sum, bin_t *bins)
+static inline __device__ void cache_add(norm_cache *cache, int group, double sum, bin_t *bins)
 {
     uint64_t digits[3] = {0, 0, 0};
     unsigned bin       = 0;
     int      kind      = sherdi_norm_split(sum, &bin, digits);
-    int      is_stray  = kind > 0 && bin - window->base > 1; /* so is all while it is empty */
+    int      is_stray  = kind > 0 && bin - cache->base > 1; /* so is all while it is empty */
     unsigned strays    = __ballot_sync(ALL_LANES, is_stray);
 
     if (kind < 0) {
         atomicAdd(&bins[SHERDI_NORM_BINS], (bin_t)1);
     }
-    if (__popc(strays) > WINDOW_STRAYS) {
-        unsigned lowest = kind > 0 ? bin : WINDOW_NONE;
+    if (__popc(strays) > CACHE_STRAYS) {
+        unsigned lowest = kind > 0 ? bin : CACHE_NONE;
 
-        window_flush(window, group, bins);
+        cache_flush(cache, group, bins);
         for (int by = group / 2; by > 0; by /= 2) {
             unsigned other = __shfl_xor_sync(ALL_LANES, lowest, by);
 
             lowest = other < lowest ? other : lowest;
         }
-        window->base = lowest;
+        cache->base  = lowest;
         is_stray     = kind > 0 && bin - lowest > 1;
     }
     if (is_stray) {
@@ -145,12 +145,12 @@ static inline __device__ void window_add(norm_window *window, int group, double 
             }
         }
     } else if (kind > 0) {
-        int is_second = bin != window->base;
+        int is_second = bin != cache->base;
 
-        window->digits[0] += is_second ? 0 : digits[0];
-        window->digits[1] += is_second ? digits[0] : digits[1];
-        window->digits[2] += is_second ? digits[1] : digits[2];
-        window->digits[3] += is_second ? digits[2] : 0;
+        cache->digits[0] += is_second ? 0 : digits[0];
+        cache->digits[1] += is_second ? digits[0] : digits[1];
+        cache->digits[2] += is_second ? digits[1] : digits[2];
+        cache->digits[3] += is_second ? digits[2] : 0;
     }
 }
 

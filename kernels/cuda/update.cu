@@ -223,11 +223,11 @@ typedef struct norms_op {
     bin_t                    *warp_bins; /* of this lane's half: weights or directions */
     int32_t                   param;
     sherdi_lamb_coeffs        c;
-    norm_window               window;
+    norm_cache                cache;
 
     __device__ void flush(void)
     {
-        window_flush(&window, 16, warp_bins);
+        cache_flush(&cache, 16, warp_bins);
         bins_flush(bins, 2 * NORM_WORDS, (bin_t *)&norms[param]);
     }
 
@@ -330,7 +330,7 @@ typedef struct norms_op {
         __syncwarp();
         sum = rows_sum_f32(rows);
         __syncwarp();
-        window_add(&window, 16, threadIdx.x % 2 == 0 ? sum : 0, warp_bins);
+        cache_add(&cache, 16, threadIdx.x % 2 == 0 ? sum : 0, warp_bins);
     }
 } norms_op;
 
@@ -355,7 +355,7 @@ static void __global__ __launch_bounds__(BLOCK_THREADS, NORM_BLOCKS)
         bins[threadIdx.x] = 0;
     }
     __syncthreads();
-    window_init(&op.window);
+    cache_init(&op.cache);
     spans_walk(spans, num_spans, NORM_TILE_ELEMS, op);
     if (op.param >= 0) {
         op.flush();

@@ -69,7 +69,7 @@ static void config_every_honoured_key_arrives(void)
     CHECK_INT(1, got.wall_clock_breakdown);
     CHECK_INT(1, got.scaler.is_dynamic);
     CHECK_CLOSE(1024, got.scaler.initial_scale, 0);
-    CHECK_INT(500, got.scaler.window);
+    CHECK_INT(500, got.scaler.scale_window);
     CHECK_INT(3, got.scaler.hysteresis);
     CHECK_INT(1, got.scaler.is_consecutive_hysteresis);
     CHECK_CLOSE(0.25, got.scaler.min_scale, 0);

@@ -5,12 +5,13 @@
 #include <float.h>
 #include <string.h>
 
-static sherdi_scaler make_scaler(double scale, int64_t window, int hysteresis, double min_scale)
+static sherdi_scaler make_scaler(double scale, int64_t scale_window, int hysteresis,
+                                 double min_scale)
 {
     sherdi_scaler_params params = {
         .is_dynamic    = 1,
         .initial_scale = scale,
-        .window        = window,
+        .scale_window  = scale_window,
         .hysteresis    = hysteresis,
         .min_scale     = min_scale,
     };

@@ -31,7 +31,7 @@ static const char *file_make(const char *name, const void *bytes, size_t len_byt
     return path;
 }
 
-/* Numbers as text, so that every window is unlike the others. */
+/* Numbers as text, so that every sequence is unlike the others. */
 static corpus corpus_numbers(size_t count)
 {
     char  *bytes = malloc(count + 16);
@@ -231,21 +231,21 @@ static void targets_are_one_token_ahead(void)
     corpus_close(&c);
 }
 
-/* Every window of an epoch once: 5000 tokens, 4750 to train on, 296 windows of 16 less one. */
-static void epoch_visits_every_window_once(void)
+/* Every sequence of an epoch once: 5000 tokens, 4750 to train on, 296 sequences of 16 less one. */
+static void epoch_visits_every_sequence_once(void)
 {
     corpus         c    = corpus_numbers(5000);
     order          o    = {.c = &c, .seed = 3, .length = 16, .batch = 1};
     unsigned char *seen = calloc(c.count, 1);
     int32_t        inputs[16], targets[16];
-    size_t         windows = (c.train - 1) / 16 - 1, covered = 0;
+    size_t         per_epoch = (c.train - 1) / 16 - 1, covered = 0;
 
     CHECK(seen != NULL);
-    for (uint64_t n = 0; n < windows; n++) {
+    for (uint64_t n = 0; n < per_epoch; n++) {
         size_t start = 0;
 
         CHECK_INT(0, order_train(&o, n, inputs, targets));
-        while (start + 16 < c.train) { /* where is it? numbers make windows unique */
+        while (start + 16 < c.train) { /* where is it? numbers make sequences unique */
             size_t t = 0;
 
             while (t < 16 && token_at(&c, start + t) == inputs[t]) {
@@ -263,7 +263,7 @@ static void epoch_visits_every_window_once(void)
     for (size_t i = 0; i < c.count; i++) {
         covered += seen[i];
     }
-    CHECK_INT(windows * 16, covered);
+    CHECK_INT(per_epoch * 16, covered);
     free(seen);
     corpus_close(&c);
 }
@@ -327,7 +327,7 @@ static const test_case cases[] = {
     CASE(data_that_changes_is_an_error),
     CASE(token_file_is_read_and_checked),
     CASE(targets_are_one_token_ahead),
-    CASE(epoch_visits_every_window_once),
+    CASE(epoch_visits_every_sequence_once),
     CASE(order_depends_on_seed_and_number_alone),
     CASE(validation_stays_in_its_part),
     CASE(short_data_is_refused),
