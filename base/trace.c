@@ -10,15 +10,15 @@
 #include <stdio.h>
 #include <string.h>
 
-#define TRACE_SPANS      4096
+#define TRACE_INTERVALS  4096
 #define TRACE_PATH_BYTES 1024
 
-typedef struct trace_span {
+typedef struct trace_interval {
     sherdi_trace_lane lane;
     const char       *name, *what;
     uint64_t          bytes;
     int64_t           start_ns, end_ns;
-} trace_span;
+} trace_interval;
 
 struct sherdi_trace {
     FILE           *file;
@@ -27,7 +27,7 @@ struct sherdi_trace {
     pthread_mutex_t lock; /* guards the rest */
     uint64_t        written;
     size_t          count;
-    trace_span      spans[TRACE_SPANS];
+    trace_interval  intervals[TRACE_INTERVALS];
 };
 
 static const char *const LANES[SHERDI_TRACE_LANES] = {
@@ -116,35 +116,37 @@ static void text_write(FILE *file, const char *text)
     }
 }
 
-static void head_write(sherdi_trace *trace, const trace_span *span, const char *phase, int64_t ns)
+static void head_write(sherdi_trace *trace, const trace_interval *interval, const char *phase,
+                       int64_t ns)
 {
     (void)fprintf(trace->file,
                   ",\n{\"ph\":\"%s\",\"pid\":%d,\"tid\":%d,\"ts\":%" PRId64 ".%03d,\"name\":\"",
-                  phase, trace->rank, (int)span->lane, ns / 1000, (int)(ns % 1000));
-    text_write(trace->file, span->name);
-    if (span->what != NULL) {
+                  phase, trace->rank, (int)interval->lane, ns / 1000, (int)(ns % 1000));
+    text_write(trace->file, interval->name);
+    if (interval->what != NULL) {
         (void)fputc(' ', trace->file);
-        text_write(trace->file, span->what);
+        text_write(trace->file, interval->what);
     }
-    (void)fprintf(trace->file, "\",\"cat\":\"%s\"", LANES[span->lane]);
+    (void)fprintf(trace->file, "\",\"cat\":\"%s\"", LANES[interval->lane]);
 }
 
-static void span_write(sherdi_trace *trace, const trace_span *span)
+static void interval_write(sherdi_trace *trace, const trace_interval *interval)
 {
-    int64_t duration = span->end_ns > span->start_ns ? span->end_ns - span->start_ns : 0;
+    int64_t duration =
+        interval->end_ns > interval->start_ns ? interval->end_ns - interval->start_ns : 0;
 
-    if (span->lane == SHERDI_TRACE_READ || span->lane == SHERDI_TRACE_WRITE) {
-        head_write(trace, span, "b", span->start_ns);
+    if (interval->lane == SHERDI_TRACE_READ || interval->lane == SHERDI_TRACE_WRITE) {
+        head_write(trace, interval, "b", interval->start_ns);
         (void)fprintf(trace->file, ",\"id\":%" PRIu64 ",\"args\":{\"bytes\":%" PRIu64 "}}",
-                      trace->written, span->bytes);
-        head_write(trace, span, "e", span->start_ns + duration);
+                      trace->written, interval->bytes);
+        head_write(trace, interval, "e", interval->start_ns + duration);
         (void)fprintf(trace->file, ",\"id\":%" PRIu64 "}", trace->written);
     } else {
-        head_write(trace, span, "X", span->start_ns);
+        head_write(trace, interval, "X", interval->start_ns);
         (void)fprintf(trace->file, ",\"dur\":%" PRId64 ".%03d", duration / 1000,
                       (int)(duration % 1000));
-        if (span->bytes > 0) {
-            (void)fprintf(trace->file, ",\"args\":{\"bytes\":%" PRIu64 "}", span->bytes);
+        if (interval->bytes > 0) {
+            (void)fprintf(trace->file, ",\"args\":{\"bytes\":%" PRIu64 "}", interval->bytes);
         }
         (void)fputc('}', trace->file);
     }
@@ -154,22 +156,22 @@ static void span_write(sherdi_trace *trace, const trace_span *span)
 static void buffer_write(sherdi_trace *trace)
 {
     for (size_t i = 0; i < trace->count; i++) {
-        span_write(trace, &trace->spans[i]);
+        interval_write(trace, &trace->intervals[i]);
     }
     trace->count = 0;
 }
 
-void sherdi_trace_span(sherdi_trace *trace, sherdi_trace_lane lane, const char *name,
-                       const char *what, uint64_t bytes, int64_t start_ns, int64_t end_ns)
+void sherdi_trace_interval(sherdi_trace *trace, sherdi_trace_lane lane, const char *name,
+                           const char *what, uint64_t bytes, int64_t start_ns, int64_t end_ns)
 {
     if (trace == NULL) {
         return;
     }
     (void)pthread_mutex_lock(&trace->lock);
-    if (trace->count == TRACE_SPANS) {
+    if (trace->count == TRACE_INTERVALS) {
         buffer_write(trace);
     }
-    trace->spans[trace->count++] = (trace_span){lane, name, what, bytes, start_ns, end_ns};
+    trace->intervals[trace->count++] = (trace_interval){lane, name, what, bytes, start_ns, end_ns};
     (void)pthread_mutex_unlock(&trace->lock);
 }
 

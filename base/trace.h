@@ -1,6 +1,6 @@
-/* A trace of what ran when, as a Chrome/Perfetto file: one process per rank, one row per lane. Spans are kept
+/* A trace of what ran when, as a Chrome/Perfetto file: one process per rank, one row per lane. Intervals are kept
  * in a buffer that is there from the start and written out when it is full and at the end. Any thread may add
- * spans. A trace that is NULL takes them and does nothing. */
+ * intervals. A trace that is NULL takes them and does nothing. */
 #ifndef SHERDI_BASE_TRACE_H
 #define SHERDI_BASE_TRACE_H
 
@@ -27,8 +27,8 @@ typedef struct sherdi_trace sherdi_trace;
 sherd_status sherdi_trace_open(const char *path, int rank, int world_size, sherdi_mem *mem,
                                sherdi_trace **out);
 /** Names live until close. `what` may be NULL; bytes 0: not told. On sherdi_now_ns()'s clock. Never allocates. */
-void sherdi_trace_span(sherdi_trace *trace, sherdi_trace_lane lane, const char *name,
-                       const char *what, uint64_t bytes, int64_t start_ns, int64_t end_ns);
+void sherdi_trace_interval(sherdi_trace *trace, sherdi_trace_lane lane, const char *name,
+                           const char *what, uint64_t bytes, int64_t start_ns, int64_t end_ns);
 /** Writes the rest; a file that could not be written whole is told to the log. Accepts NULL. */
 void sherdi_trace_close(sherdi_trace *trace);
 

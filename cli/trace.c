@@ -23,15 +23,15 @@ static const char HELP[] =
     "  --json     as one JSON object, times in seconds\n";
 
 /* In microseconds, as in the file. */
-typedef struct trace_span {
+typedef struct trace_interval {
     double start_us, end_us;
-} trace_span;
+} trace_interval;
 
 typedef struct trace_lane {
-    char        name[32];
-    trace_span *spans;
-    size_t      count, capacity;
-    double      begun_us; /* of an asynchronous event whose end comes next */
+    char            name[32];
+    trace_interval *intervals;
+    size_t          count, capacity;
+    double          begun_us; /* of an asynchronous event whose end comes next */
 } trace_lane;
 
 typedef struct step_times {
@@ -58,19 +58,19 @@ static int fail(const char *path, const char *why)
 
 /* ---------------------------------------------------------------- reading -- */
 
-static int span_add(trace_lane *lane, double start_us, double end_us)
+static int interval_add(trace_lane *lane, double start_us, double end_us)
 {
     if (lane->count == lane->capacity) {
-        size_t      capacity = lane->capacity == 0 ? 256 : 2 * lane->capacity;
-        trace_span *spans    = realloc(lane->spans, capacity * sizeof(*spans));
+        size_t          capacity  = lane->capacity == 0 ? 256 : 2 * lane->capacity;
+        trace_interval *intervals = realloc(lane->intervals, capacity * sizeof(*intervals));
 
-        if (spans == NULL) {
+        if (intervals == NULL) {
             return -1;
         }
-        lane->spans    = spans;
-        lane->capacity = capacity;
+        lane->intervals = intervals;
+        lane->capacity  = capacity;
     }
-    lane->spans[lane->count++] = (trace_span){start_us, end_us};
+    lane->intervals[lane->count++] = (trace_interval){start_us, end_us};
     return 0;
 }
 
@@ -134,12 +134,12 @@ static int event_read(trace_file *file, const char *line)
         return 0; /* cut off, or somebody else's */
     }
     if (phase[0] == 'X' && number_of(line, "\"dur\":", &length_us) == 0) {
-        return span_add(lane, start_us, start_us + length_us);
+        return interval_add(lane, start_us, start_us + length_us);
     }
     if (phase[0] == 'b') {
         lane->begun_us = start_us;
     } else if (phase[0] == 'e') {
-        return span_add(lane, lane->begun_us, start_us); /* the line behind its beginning */
+        return interval_add(lane, lane->begun_us, start_us); /* the line behind its beginning */
     }
     return 0;
 }
@@ -170,15 +170,15 @@ static int file_read(trace_file *file)
 
 /* ---------------------------------------------------------------- counting -- */
 
-static int span_compare(const void *a, const void *b)
+static int interval_compare(const void *a, const void *b)
 {
-    const trace_span *x = a;
-    const trace_span *y = b;
+    const trace_interval *x = a;
+    const trace_interval *y = b;
 
     return (x->start_us > y->start_us) - (x->start_us < y->start_us);
 }
 
-/* Sorted, and what overlaps or is inside another is one span. */
+/* Sorted, and what overlaps or is inside another is one interval. */
 static void lane_merge(trace_lane *lane)
 {
     size_t kept = 0;
@@ -186,12 +186,12 @@ static void lane_merge(trace_lane *lane)
     if (lane->count == 0) {
         return;
     }
-    qsort(lane->spans, lane->count, sizeof(*lane->spans), span_compare);
+    qsort(lane->intervals, lane->count, sizeof(*lane->intervals), interval_compare);
     for (size_t i = 1; i < lane->count; i++) {
-        if (lane->spans[i].start_us > lane->spans[kept].end_us) {
-            lane->spans[++kept] = lane->spans[i];
-        } else if (lane->spans[i].end_us > lane->spans[kept].end_us) {
-            lane->spans[kept].end_us = lane->spans[i].end_us;
+        if (lane->intervals[i].start_us > lane->intervals[kept].end_us) {
+            lane->intervals[++kept] = lane->intervals[i];
+        } else if (lane->intervals[i].end_us > lane->intervals[kept].end_us) {
+            lane->intervals[kept].end_us = lane->intervals[i].end_us;
         }
     }
     lane->count = kept + 1;
@@ -202,12 +202,13 @@ static double lane_busy(const trace_lane *lane, size_t *next_inout, double from_
 {
     double busy_us = 0;
 
-    while (*next_inout < lane->count && lane->spans[*next_inout].end_us <= from_us) {
+    while (*next_inout < lane->count && lane->intervals[*next_inout].end_us <= from_us) {
         (*next_inout)++;
     }
-    for (size_t i = *next_inout; i < lane->count && lane->spans[i].start_us < to_us; i++) {
-        double start_us = lane->spans[i].start_us > from_us ? lane->spans[i].start_us : from_us;
-        double end_us   = lane->spans[i].end_us < to_us ? lane->spans[i].end_us : to_us;
+    for (size_t i = *next_inout; i < lane->count && lane->intervals[i].start_us < to_us; i++) {
+        double start_us =
+            lane->intervals[i].start_us > from_us ? lane->intervals[i].start_us : from_us;
+        double end_us = lane->intervals[i].end_us < to_us ? lane->intervals[i].end_us : to_us;
 
         busy_us += end_us - start_us;
     }
@@ -232,7 +233,8 @@ static int exposed_gather(trace_file *file)
         const trace_lane *lane = lane_named(file, NAMES[n]);
 
         for (size_t i = 0; lane != NULL && i < lane->count; i++) {
-            if (span_add(&file->exposed, lane->spans[i].start_us, lane->spans[i].end_us) != 0) {
+            if (interval_add(&file->exposed, lane->intervals[i].start_us,
+                             lane->intervals[i].end_us) != 0) {
                 return fail(file->path, "no memory for its spans");
             }
         }
@@ -248,8 +250,8 @@ static double first_start(const trace_file *file)
 
     for (int i = 0; i < MAX_LANES; i++) {
         if (file->lanes[i].count > 0 &&
-            (!is_found || file->lanes[i].spans[0].start_us < first_us)) {
-            first_us = file->lanes[i].spans[0].start_us;
+            (!is_found || file->lanes[i].intervals[0].start_us < first_us)) {
+            first_us = file->lanes[i].intervals[0].start_us;
             is_found = 1;
         }
     }
@@ -273,7 +275,7 @@ static int steps_count(trace_file *file)
     if (file->steps == NULL) {
         return fail(file->path, "no memory for its steps");
     }
-    qsort(boundary->spans, boundary->count, sizeof(*boundary->spans), span_compare);
+    qsort(boundary->intervals, boundary->count, sizeof(*boundary->intervals), interval_compare);
     for (int i = 0; i < MAX_LANES; i++) {
         if (&file->lanes[i] != boundary) {
             lane_merge(&file->lanes[i]);
@@ -282,7 +284,7 @@ static int steps_count(trace_file *file)
     from_us = first_start(file);
     for (size_t s = 0; s < file->num_steps; s++) {
         step_times *step  = &file->steps[s];
-        double      to_us = boundary->spans[s].end_us;
+        double      to_us = boundary->intervals[s].end_us;
 
         step->length_us  = to_us - from_us;
         step->exposed_us = lane_busy(&file->exposed, &next_exposed, from_us, to_us);
@@ -469,9 +471,9 @@ int cli_trace(int argc, char **argv)
     file.path = argv[optind];
     failed    = trace_tell(&file, (size_t)skip, is_json);
     for (int i = 0; i < MAX_LANES; i++) {
-        free(file.lanes[i].spans);
+        free(file.lanes[i].intervals);
     }
-    free(file.exposed.spans);
+    free(file.exposed.intervals);
     free(file.steps);
     return failed;
 }

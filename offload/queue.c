@@ -65,8 +65,9 @@ static void transfer_moved(sherdi_ioq *queue, sherdi_io *io, size_t len_bytes)
     io->left_bytes -= len_bytes;
     if (io->left_bytes == 0) {
         if (queue->trace != NULL) {
-            sherdi_trace_span(queue->trace, io->is_write ? SHERDI_TRACE_WRITE : SHERDI_TRACE_READ,
-                              io->what, NULL, io->len_bytes, io->start_ns, sherdi_now_ns());
+            sherdi_trace_interval(queue->trace,
+                                  io->is_write ? SHERDI_TRACE_WRITE : SHERDI_TRACE_READ, io->what,
+                                  NULL, io->len_bytes, io->start_ns, sherdi_now_ns());
         }
         io->is_done = 1;
         queue->under_way--;

@@ -70,8 +70,8 @@ void sherdi_mark_add(sherdi_marks *marks, sherdi_mark_kind kind, const char *wha
 {
     (void)atomic_fetch_add_explicit(&marks->spent_ns[kind], end_ns - start_ns,
                                     memory_order_relaxed);
-    sherdi_trace_span(marks->trace, KINDS[kind].lane, KINDS[kind].name, what, bytes, start_ns,
-                      end_ns);
+    sherdi_trace_interval(marks->trace, KINDS[kind].lane, KINDS[kind].name, what, bytes, start_ns,
+                          end_ns);
 }
 
 /* The oldest ones that the device has passed. */
