@@ -10,7 +10,7 @@
 
 #include "examples/llm/blas.h"
 #include "examples/llm/declare.h"
-#include "examples/llm/drive.h"
+#include "examples/llm/passes.h"
 #include "examples/llm/gemm.h"
 #include "examples/llm/init.h"
 
@@ -36,7 +36,7 @@ typedef struct bench_run {
     sherd_world  *world;
     sherd_engine *engine;
     pool         *threads;
-    drive        *d;
+    passes       *passes;
     int32_t      *tokens;                         /* inputs, targets */
     double       *model_seconds, *update_seconds; /* parts of the step, one a call */
     size_t        num_steps;
@@ -64,9 +64,9 @@ static void step_call(bench_run *run)
     double               start = clock_seconds(), middle, loss;
     sherd_status         status;
 
-    status = drive_train(run->d, run->tokens, run->tokens + o->batch * o->length);
+    status = passes_train(run->passes, run->tokens, run->tokens + o->batch * o->length);
     if (status == SHERD_OK) {
-        status = drive_losses_take(run->d, &loss);
+        status = passes_losses_take(run->passes, &loss);
     }
     middle = clock_seconds();
     if (status == SHERD_OK) {
@@ -246,7 +246,7 @@ static int memory_make(bench_run *run)
     }
     params.threads      = run->threads;
     params.dtype        = info.compute_dtype;
-    run->d              = drive_create(run->engine, &params, why, sizeof(why));
+    run->passes         = passes_create(run->engine, &params, why, sizeof(why));
     run->tokens         = calloc(2 * rows, sizeof(*run->tokens));
     run->weights        = values_make(elems);
     run->grads          = values_make(elems);
@@ -254,7 +254,7 @@ static int memory_make(bench_run *run)
     run->y              = values_make(rows * widest_of(&o->sizes));
     run->model_seconds  = calloc(o->rounds + 1, sizeof(double));
     run->update_seconds = calloc(o->rounds + 1, sizeof(double));
-    if (run->d == NULL || run->tokens == NULL || run->weights == NULL || run->grads == NULL ||
+    if (run->passes == NULL || run->tokens == NULL || run->weights == NULL || run->grads == NULL ||
         run->x == NULL || run->y == NULL || run->model_seconds == NULL ||
         run->update_seconds == NULL) {
         return -1;
@@ -267,7 +267,7 @@ static int memory_make(bench_run *run)
 
 static void run_close(bench_run *run)
 {
-    drive_destroy(run->d);
+    passes_destroy(run->passes);
     sherd_engine_destroy(run->engine);
     sherd_world_destroy(run->world);
     pool_destroy(run->threads);

@@ -4,7 +4,7 @@
 #include "bench/timing.h"
 
 #include "examples/llm/declare.h"
-#include "examples/llm/drive.h"
+#include "examples/llm/passes.h"
 #include "examples/llm/init.h"
 #include "examples/llm/speed.h"
 
@@ -20,7 +20,7 @@ typedef struct gpu_run {
     sherd_world              *world;
     sherd_engine             *engine;
     pool                     *threads;
-    drive                    *d;
+    passes                   *passes;
     int32_t                  *tokens;  /* inputs, targets */
     double                   *seconds; /* [steps] */
     double                    loss;
@@ -94,11 +94,11 @@ static int model_open(gpu_run *run)
     if (sherd_engine_query(run->engine, &info) == SHERD_OK) {
         made.dtype   = info.compute_dtype;
         made.threads = run->threads;
-        run->d       = drive_create(run->engine, &made, why, sizeof(why));
+        run->passes  = passes_create(run->engine, &made, why, sizeof(why));
     }
     run->tokens  = calloc(2 * rows, sizeof(*run->tokens));
     run->seconds = calloc(run->p->steps, sizeof(*run->seconds));
-    if (run->d == NULL || run->tokens == NULL || run->seconds == NULL) {
+    if (run->passes == NULL || run->tokens == NULL || run->seconds == NULL) {
         (void)fprintf(stderr, "bench-trainer: %s\n", why);
         return -1;
     }
@@ -110,7 +110,7 @@ static int model_open(gpu_run *run)
 
 static void run_close(gpu_run *run)
 {
-    drive_destroy(run->d);
+    passes_destroy(run->passes);
     sherd_engine_destroy(run->engine);
     sherd_world_destroy(run->world);
     pool_destroy(run->threads);
@@ -124,15 +124,15 @@ static int step_run(gpu_run *run)
     sherd_status      status;
 
     sherd_step_report_init(&report);
-    status = drive_train(run->d, run->tokens, run->tokens + run->p->batch * run->p->length);
+    status = passes_train(run->passes, run->tokens, run->tokens + run->p->batch * run->p->length);
     if (status == SHERD_OK) {
         status = sherd_step(run->engine, &report);
     }
     if (status == SHERD_OK) {
         status = sherd_step_wait(run->engine, &report);
     }
-    if (status == SHERD_OK && drive_losses_take(run->d, &run->loss) != SHERD_OK) {
-        (void)fprintf(stderr, "bench-trainer: %s\n", drive_why(run->d));
+    if (status == SHERD_OK && passes_losses_take(run->passes, &run->loss) != SHERD_OK) {
+        (void)fprintf(stderr, "bench-trainer: %s\n", passes_why(run->passes));
         return -1;
     }
     if (status != SHERD_OK) {
@@ -150,11 +150,11 @@ static void report_print(gpu_run *run)
     bench_stat                stat   = bench_stat_of(run->seconds, p->steps);
 
     if (peak == 0.0) {
-        peak = speed_peak_flops(drive_device(run->d),
+        peak = speed_peak_flops(passes_device(run->passes),
                                 strcmp(p->precision, "fp32") == 0 ? SHERD_F32 : SHERD_BF16);
     }
-    printf("# on %s, %.1f GiB of activations and scratch\n", drive_device(run->d),
-           (double)drive_bytes(run->d) / 0x1p30);
+    printf("# on %s, %.1f GiB of activations and scratch\n", passes_device(run->passes),
+           (double)passes_bytes(run->passes) / 0x1p30);
     printf("step %.2f ms (%.2f .. %.2f), %.0f tokens/s, %.1f TFLOP/s", stat.median * 1e3,
            stat.min * 1e3, stat.max * 1e3, tokens / stat.median, 1e-12 * flops / stat.median);
     if (peak > 0.0) {

@@ -542,7 +542,7 @@ static sherd_status mpi_open(mpi_world *mpi, const procs_params *params)
         sherd_status status = remote_find(mpi);
 
         (void)sherdi_mpi_api.Query_thread(&provided);
-        world->is_foreign_to_threads = provided < MPI_THREAD_SERIALIZED;
+        world->is_single_threaded = provided < MPI_THREAD_SERIALIZED;
         if (status != SHERD_OK) {
             return sherdi_world_fail(world, status, "rank %d: %s", world->rank, sherd_last_error());
         }

@@ -170,7 +170,7 @@ sherd_status sherdi_world_overlap(sherd_world *world)
     if (queue->is_running || world->device.is_direct) {
         return SHERD_OK;
     }
-    if (world->is_foreign_to_threads) {
+    if (world->is_single_threaded) {
         return sherdi_fail(
             SHERD_E_NOTSUP,
             "overlapped communication needs MPI_THREAD_SERIALIZED at least: initialise "

@@ -104,11 +104,11 @@ struct sherd_world {
     int                     world_size;
     int                     local_rank; /* among the ranks of this host */
     int                     local_size;
-    int        is_foreign_to_threads; /* the transport bears one thread only: no overlap */
-    int64_t    timeout_ns;
-    atomic_int owners;
-    pid_t      process; /* whose it is: a forked child has a copy that means nothing */
-    sherdi_mem mem;
+    int                  is_single_threaded; /* the transport bears one thread only: no overlap */
+    int64_t              timeout_ns;
+    atomic_int           owners;
+    pid_t                process; /* whose it is: a forked child has a copy that means nothing */
+    sherdi_mem           mem;
     struct sherdi_peers *peers;   /* of this host, where they share memory; else NULL */
     sherdi_backend      *host;    /* the CPU */
     sherdi_backend      *backend; /* the lane of collectives on a device; else `host` */

@@ -1,6 +1,6 @@
 /* One micro-batch through a model, unit by unit: forward leaves what backward will need in
  * memory that is planned once. It knows nothing of engines: the caller hands in each unit's
- * parameters while they are there (drive.c does, from an engine). */
+ * parameters while they are there (passes.c does, from an engine). */
 #ifndef LLM_MODEL_H
 #define LLM_MODEL_H
 

@@ -29,7 +29,7 @@ static int32_t token_choose(const float *logits, const sample_params *p, uint64_
 }
 
 /* The context holds the last tokens at its start; what follows them cannot be seen by them. */
-sherd_status sample_make(drive *d, const sample_params *params, int32_t *out)
+sherd_status sample_make(passes *passes, const sample_params *params, int32_t *out)
 {
     size_t       length  = params->length;
     size_t       kept    = params->prompt_tokens < length ? params->prompt_tokens : length;
@@ -43,14 +43,14 @@ sherd_status sample_make(drive *d, const sample_params *params, int32_t *out)
     for (size_t i = 0; status == SHERD_OK && i < params->tokens; i++) {
         double loss;
 
-        status = drive_eval(d, context, context + length);
+        status = passes_eval(passes, context, context + length);
         if (status == SHERD_OK) {
-            status = drive_losses_take(d, &loss);
+            status = passes_losses_take(passes, &loss);
         }
         if (status != SHERD_OK) {
             break;
         }
-        drive_logits_get(d, kept - 1, logits);
+        passes_logits_get(passes, kept - 1, logits);
         out[i] = token_choose(logits, params, i);
         if (kept == length) { /* forget the older half: a full context costs the same per token */
             kept = length / 2;

@@ -3,7 +3,7 @@
 #define LLM_SAMPLE_H
 
 #include "data.h"
-#include "drive.h"
+#include "passes.h"
 
 #include <stdint.h>
 
@@ -13,13 +13,13 @@ typedef struct sample_params {
     size_t         tokens; /* to make */
     size_t         vocab;  /* columns of the logits */
     size_t         most;   /* tokens that may come: 0 .. most - 1 */
-    size_t         length; /* of the drive's sequences; its batch is 1 */
+    size_t         length; /* of the passes's sequences; its batch is 1 */
     double         temperature;
     uint64_t       seed;
 } sample_params;
 
-/** Fills out[tokens]. Collective: every rank calls it, and gets the same. E_NOMEM, or as drive_eval. */
-SHERD_MUST_USE sherd_status sample_make(drive *d, const sample_params *params, int32_t *out);
+/** Fills out[tokens]. Collective: every rank calls it, and gets the same. E_NOMEM, or as passes_eval. */
+SHERD_MUST_USE sherd_status sample_make(passes *passes, const sample_params *params, int32_t *out);
 /** Prints tokens: text for bytes, numbers for the tokens of a token file. */
 void sample_print(const corpus *c, const int32_t *tokens, size_t count);
 

@@ -3,7 +3,7 @@
 
 #include "blas.h"
 #include "declare.h"
-#include "drive.h"
+#include "passes.h"
 #include "init.h"
 #include "report.h"
 #include "sample.h"
@@ -37,7 +37,7 @@ typedef struct trainer {
     sherd_engine      *engine;
     sherd_engine_info  info;
     pool              *threads;
-    drive             *d;
+    passes            *passes;
     report            *r; /* rank 0; NULL elsewhere */
     saves              saved;
     char               run[256];   /* what a run that is gone on from should have again */
@@ -165,8 +165,8 @@ static sherd_status model_open(trainer *t)
     params.threads = t->threads;
     params.backend = t->info.backend;
     params.stream  = sherd_engine_stream(t->engine);
-    t->d           = drive_create(t->engine, &params, why, sizeof(why));
-    if (t->d == NULL) {
+    t->passes      = passes_create(t->engine, &params, why, sizeof(why));
+    if (t->passes == NULL) {
         return fail(SHERD_E_NOMEM, "%s", why);
     }
     t->tokens = calloc(2 * params.batch * o->length, sizeof(*t->tokens));
@@ -214,7 +214,7 @@ static sherd_status stage0_measure(trainer *t)
 
 static size_t rank_bytes(const trainer *t)
 {
-    return memory_of(t->engine).total_held + drive_bytes(t->d);
+    return memory_of(t->engine).total_held + passes_bytes(t->passes);
 }
 
 static void products_say(const trainer *t)
@@ -245,9 +245,9 @@ static void heading_say(const trainer *t)
         t->info.stage, sherd_dtype_name(t->info.compute_dtype), t->world_size,
         t->world_size == 1 ? "" : "s", sherd_world_transport(t->world), t->info.cpu_threads,
         t->info.cpu_threads == 1 ? "" : "s", t->info.train_batch_size, o->length);
-    if (drive_device(t->d)[0] != '\0') {
-        report_say(t->r, "on %s, %s of activations and scratch", drive_device(t->d),
-                   report_bytes(drive_bytes(t->d), data));
+    if (passes_device(t->passes)[0] != '\0') {
+        report_say(t->r, "on %s, %s of activations and scratch", passes_device(t->passes),
+                   report_bytes(passes_bytes(t->passes), data));
     } else {
         products_say(t);
     }
@@ -267,10 +267,10 @@ static double peak_rate(const trainer *t)
 {
     const options *o    = &t->o;
     double         peak = isnan(o->peak_tflops)
-                              ? speed_peak_flops(drive_device(t->d), t->info.compute_dtype)
+                              ? speed_peak_flops(passes_device(t->passes), t->info.compute_dtype)
                               : 1e12 * o->peak_tflops;
 
-    return drive_device(t->d)[0] == '\0'
+    return passes_device(t->passes)[0] == '\0'
                ? 0.0
                : peak * (double)t->world_size / speed_flops_per_token(&o->sizes, o->length);
 }
@@ -330,11 +330,11 @@ static sherd_status values_start(trainer *t)
 /* Frees all but the world. */
 static void trainer_close(trainer *t)
 {
-    drive_destroy(t->d);
+    passes_destroy(t->passes);
     sherd_engine_destroy(t->engine);
     pool_destroy(t->threads);
     free(t->tokens);
-    t->d       = NULL;
+    t->passes  = NULL;
     t->engine  = NULL;
     t->threads = NULL;
     t->tokens  = NULL;
@@ -344,9 +344,9 @@ static void trainer_close(trainer *t)
 
 static sherd_status losses_take(trainer *t, double *sum_out)
 {
-    sherd_status status = drive_losses_take(t->d, sum_out);
+    sherd_status status = passes_losses_take(t->passes, sum_out);
 
-    return status == SHERD_OK ? status : fail(status, "%s", drive_why(t->d));
+    return status == SHERD_OK ? status : fail(status, "%s", passes_why(t->passes));
 }
 
 /* Mean loss over the same micro-batches whatever the number of ranks; who has none left over
@@ -363,7 +363,7 @@ static sherd_status validate(trainer *t, double *loss_out)
                            VALIDATION_BATCHES, t->tokens, t->tokens + micro_tokens(t)) != 0) {
             return data_fail(t);
         }
-        TRY(drive_eval(t->d, t->tokens, t->tokens + micro_tokens(t)));
+        TRY(passes_eval(t->passes, t->tokens, t->tokens + micro_tokens(t)));
         TRY(losses_take(t, &loss));
         sum += number < VALIDATION_BATCHES ? loss : 0.0;
     }
@@ -385,7 +385,7 @@ static sherd_status window_run(trainer *t, sherd_step_report *step_out, double *
         if (order_train(&t->data, first, t->tokens, t->tokens + micro_tokens(t)) != 0) {
             return data_fail(t);
         }
-        TRY(drive_train(t->d, t->tokens, t->tokens + micro_tokens(t)));
+        TRY(passes_train(t->passes, t->tokens, t->tokens + micro_tokens(t)));
         TRY(sherd_step(t->engine, step_out));
         t->sequences += (uint64_t)t->world_size * t->data.batch;
     }
@@ -590,7 +590,7 @@ static void memory_say(const trainer *t)
                    report_bytes(t->figures.engine.nvme_written_bytes, written));
     }
     report_say(t->r, "  beside it %s of activations, the same at every stage",
-               report_bytes(drive_bytes(t->d), activations));
+               report_bytes(passes_bytes(t->passes), activations));
 }
 
 static void summary_say(const trainer *t)
@@ -638,7 +638,7 @@ static sherd_status prompt_make(const trainer *t, int32_t *out, size_t most, siz
     return SHERD_OK;
 }
 
-static sherd_status sample_run(trainer *t, drive *d, int32_t *room)
+static sherd_status sample_run(trainer *t, passes *passes, int32_t *room)
 {
     const options *o      = &t->o;
     const corpus  *c      = t->job->c;
@@ -651,7 +651,7 @@ static sherd_status sample_run(trainer *t, drive *d, int32_t *room)
                              .seed        = o->seed};
 
     TRY(prompt_make(t, room, PROMPT_TOKENS, &params.prompt_tokens));
-    TRY(sample_make(d, &params, room + PROMPT_TOKENS));
+    TRY(sample_make(passes, &params, room + PROMPT_TOKENS));
     if (t->r != NULL && !o->is_quiet) {
         report_say(t->r, "\nsample, after \"|\":");
         sample_print(c, room, params.prompt_tokens);
@@ -676,10 +676,11 @@ static sherd_status sample_say(trainer *t)
                              .stream        = sherd_engine_stream(t->engine)};
     char         why[256] = "out of memory";
     int32_t     *room     = calloc(PROMPT_TOKENS + (size_t)t->o.sample, sizeof(*room));
-    drive       *d      = room == NULL ? NULL : drive_create(t->engine, &params, why, sizeof(why));
-    sherd_status status = d != NULL ? sample_run(t, d, room) : fail(SHERD_E_NOMEM, "%s", why);
+    passes      *passes = room == NULL ? NULL : passes_create(t->engine, &params, why, sizeof(why));
+    sherd_status status =
+        passes != NULL ? sample_run(t, passes, room) : fail(SHERD_E_NOMEM, "%s", why);
 
-    drive_destroy(d);
+    passes_destroy(passes);
     free(room);
     return status;
 }

@@ -4,7 +4,7 @@
 #include "tests/examples/cases.h"
 
 #include "examples/llm/declare.h"
-#include "examples/llm/drive.h"
+#include "examples/llm/passes.h"
 #include "examples/llm/pool.h"
 #include "examples/llm/ranks.h"
 
@@ -138,7 +138,7 @@ static sherd_status engine_prepare(const trial *t, sherd_engine *engine)
 }
 
 /* All steps; the first one's gradients are looked at. */
-static sherd_status steps_run(const trial *t, sherd_engine *engine, drive *d, errors *out)
+static sherd_status steps_run(const trial *t, sherd_engine *engine, passes *passes, errors *out)
 {
     size_t       tokens = t->c->batch * t->c->length;
     int32_t     *inputs = calloc(2 * tokens, sizeof(*inputs));
@@ -149,15 +149,15 @@ static sherd_status steps_run(const trial *t, sherd_engine *engine, drive *d, er
     if (status == SHERD_OK) {
         case_tokens(t->c, inputs, inputs + tokens);
     }
-    drive_observe(d, grads_watch, &w);
+    passes_observe(passes, grads_watch, &w);
     for (size_t i = 0; status == SHERD_OK && i < num; i++) {
         sherd_step_report report;
         double            loss;
 
         sherd_step_report_init(&report);
-        status = drive_train(d, inputs, inputs + tokens);
+        status = passes_train(passes, inputs, inputs + tokens);
         if (status == SHERD_OK) {
-            status = drive_losses_take(d, &loss);
+            status = passes_losses_take(passes, &loss);
         }
         if (status == SHERD_OK) {
             status = sherd_step(engine, &report);
@@ -183,25 +183,25 @@ static sherd_status trial_run(trial *t, sherd_world *world, errors *out)
     char          why[256];
     pool         *threads = pool_create(1);
     sherd_engine *engine  = NULL;
-    drive        *d       = NULL;
+    passes       *passes  = NULL;
     sherd_status  status  = engine_open(t, world, &engine);
 
     if (status == SHERD_OK) {
         status = engine_prepare(t, engine);
     }
     if (status == SHERD_OK && threads != NULL) {
-        d = drive_create(engine,
-                         &(model_params){.sizes   = t->c->sizes,
-                                         .batch   = t->c->batch,
-                                         .length  = t->c->length,
-                                         .dtype   = SHERD_F32,
-                                         .threads = threads},
-                         why, sizeof(why));
+        passes = passes_create(engine,
+                               &(model_params){.sizes   = t->c->sizes,
+                                               .batch   = t->c->batch,
+                                               .length  = t->c->length,
+                                               .dtype   = SHERD_F32,
+                                               .threads = threads},
+                               why, sizeof(why));
     }
     if (status == SHERD_OK) {
-        status = d == NULL ? SHERD_E_NOMEM : steps_run(t, engine, d, out);
+        status = passes == NULL ? SHERD_E_NOMEM : steps_run(t, engine, passes, out);
     }
-    drive_destroy(d);
+    passes_destroy(passes);
     sherd_engine_destroy(engine);
     pool_destroy(threads);
     return status;

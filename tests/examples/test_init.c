@@ -2,7 +2,7 @@
 #include "tests/lib/check.h"
 
 #include "examples/llm/declare.h"
-#include "examples/llm/drive.h"
+#include "examples/llm/passes.h"
 #include "examples/llm/init.h"
 
 #include <math.h>

@@ -1,0 +1,41 @@
+/* A micro-batch on an engine: acquires each unit, hands its parameters to the model, releases
+ * it. Where the life cycle of sherd.h meets the computation of model.h. */
+#ifndef LLM_PASSES_H
+#define LLM_PASSES_H
+
+#include "model.h"
+#include "sherd.h"
+
+typedef struct passes passes;
+
+/** `engine` is sealed and its model was declared with arch_declare(&params->sizes); dtype is the
+ *  engine's, and so are backend and stream. NULL with a sentence in `why`. The engine stays the caller's and
+ *  must outlive the passes. */
+passes *passes_create(sherd_engine *engine, const model_params *params, char *why,
+                      size_t why_bytes);
+void    passes_destroy(passes *passes); /* accepts NULL */
+/** Bytes of activations and scratch. */
+size_t passes_bytes(const passes *passes);
+/** The name of the GPU that computes; "" on the CPU. */
+const char *passes_device(const passes *passes);
+
+/** Forward and backward of one micro-batch. The gradient carries sherd_loss_scale(). Collective. On a
+ *  GPU the work is queued; inputs and targets may be overwritten when the call returns. */
+SHERD_MUST_USE sherd_status passes_train(passes *passes, const int32_t *inputs,
+                                         const int32_t *targets);
+/** Forward alone, as an EVAL pass. Collective. */
+SHERD_MUST_USE sherd_status passes_eval(passes *passes, const int32_t *inputs,
+                                        const int32_t *targets);
+/** As model_losses_take: waits for the micro-batches so far. */
+SHERD_MUST_USE sherd_status passes_losses_take(passes *passes, double *sum_out);
+/** The sentence of a failure of passes_losses_take. */
+const char *passes_why(const passes *passes);
+/** As model_logits_get, of the last passes_eval. */
+void passes_logits_get(passes *passes, size_t row, float *out);
+
+/** Sees the unit's gradients in backward, complete for its own parameters, before they are given to
+ *  the engine. For tests. */
+typedef void (*passes_observe_fn)(void *ctx, size_t unit, const model_unit *params);
+void passes_observe(passes *passes, passes_observe_fn observe, void *ctx);
+
+#endif
