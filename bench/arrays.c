@@ -80,30 +80,30 @@ void bench_run_fini(bench_run *run)
     sherdi_backend_destroy(run->backend);
 }
 
-static void on_all_threads(bench_run *run, sherdi_part_fn fn)
+static void on_all_threads(bench_run *run, sherdi_task_fn fn)
 {
     const sherdi_split split = {run->backend->threads, SIZE_MAX};
 
     sherdi_parallel_run(run->backend, split, fn, run);
 }
 
-/* First element and number of elements of a part, whole pages. */
-static size_t part_range(const bench_run *run, int part, int parts, size_t *first)
+/* First element and number of elements of a task, whole pages. */
+static size_t task_range(const bench_run *run, int task, int tasks, size_t *first)
 {
-    size_t each = run->elems / (size_t)parts / 4096 * 4096;
+    size_t each = run->elems / (size_t)tasks / 4096 * 4096;
 
-    *first = each * (size_t)part;
-    return part == parts - 1 ? run->elems - *first : each;
+    *first = each * (size_t)task;
+    return task == tasks - 1 ? run->elems - *first : each;
 }
 
 /* --------------------------------------------------------------- limits -- */
 
-static void traffic_f32_part(void *ctx, int part, int parts)
+static void traffic_f32_task(void *ctx, int task, int tasks)
 {
     const bench_run    *run = ctx;
     const bench_arrays *a   = run->arrays;
     size_t              first;
-    size_t              count = part_range(run, part, parts, &first);
+    size_t              count = task_range(run, task, tasks, &first);
 
     run->traffic->adam_f32(a->p + first, a->m + first, a->v + first, a->g + first, count,
                            run->ahead_bytes);
@@ -112,15 +112,15 @@ static void traffic_f32_part(void *ctx, int part, int parts)
 void bench_traffic_f32(bench_run *run, size_t ahead_bytes)
 {
     run->ahead_bytes = ahead_bytes;
-    on_all_threads(run, traffic_f32_part);
+    on_all_threads(run, traffic_f32_task);
 }
 
-static void traffic_mixed_part(void *ctx, int part, int parts)
+static void traffic_mixed_task(void *ctx, int task, int tasks)
 {
     const bench_run    *run = ctx;
     const bench_arrays *a   = run->arrays;
     size_t              first;
-    size_t              count = part_range(run, part, parts, &first);
+    size_t              count = task_range(run, task, tasks, &first);
 
     run->traffic->adam_mixed(a->p + first, a->m + first, a->v + first, a->g16 + first,
                              a->p16 + first, count, run->ahead_bytes);
@@ -129,15 +129,15 @@ static void traffic_mixed_part(void *ctx, int part, int parts)
 void bench_traffic_mixed(bench_run *run, size_t ahead_bytes)
 {
     run->ahead_bytes = ahead_bytes;
-    on_all_threads(run, traffic_mixed_part);
+    on_all_threads(run, traffic_mixed_task);
 }
 
-static void traffic_read_f32_part(void *ctx, int part, int parts)
+static void traffic_read_f32_task(void *ctx, int task, int tasks)
 {
     bench_run          *run = ctx;
     const bench_arrays *a   = run->arrays;
     size_t              first;
-    size_t              count = part_range(run, part, parts, &first);
+    size_t              count = task_range(run, task, tasks, &first);
     uint64_t sum = run->traffic->read_f32(a->p + first, a->m + first, a->v + first, a->g + first,
                                           count, run->ahead_bytes);
 
@@ -147,15 +147,15 @@ static void traffic_read_f32_part(void *ctx, int part, int parts)
 void bench_traffic_read_f32(bench_run *run, size_t ahead_bytes)
 {
     run->ahead_bytes = ahead_bytes;
-    on_all_threads(run, traffic_read_f32_part);
+    on_all_threads(run, traffic_read_f32_task);
 }
 
-static void traffic_read_mixed_part(void *ctx, int part, int parts)
+static void traffic_read_mixed_task(void *ctx, int task, int tasks)
 {
     bench_run          *run = ctx;
     const bench_arrays *a   = run->arrays;
     size_t              first;
-    size_t              count = part_range(run, part, parts, &first);
+    size_t              count = task_range(run, task, tasks, &first);
     uint64_t            sum   = run->traffic->read_mixed(a->p + first, a->m + first, a->v + first,
                                                          a->g16 + first, count, run->ahead_bytes);
 
@@ -165,33 +165,33 @@ static void traffic_read_mixed_part(void *ctx, int part, int parts)
 void bench_traffic_read_mixed(bench_run *run, size_t ahead_bytes)
 {
     run->ahead_bytes = ahead_bytes;
-    on_all_threads(run, traffic_read_mixed_part);
+    on_all_threads(run, traffic_read_mixed_task);
 }
 
-static void copy_nt_part(void *ctx, int part, int parts)
+static void copy_nt_task(void *ctx, int task, int tasks)
 {
     const bench_run    *run = ctx;
     const bench_arrays *a   = run->arrays;
     size_t              first;
-    size_t              count = part_range(run, part, parts, &first);
+    size_t              count = task_range(run, task, tasks, &first);
 
     run->traffic->copy(a->out + first, a->g + first, count * sizeof(float));
 }
 
 void bench_copy_nt(bench_run *run)
 {
-    on_all_threads(run, copy_nt_part);
+    on_all_threads(run, copy_nt_task);
 }
 
-static void read_part(void *ctx, int part, int parts)
+static void read_task(void *ctx, int task, int tasks)
 {
     bench_run      *run     = ctx;
     const uint64_t *words   = (const uint64_t *)(const void *)run->arrays->g;
-    size_t          lines   = run->elems / 16 / (size_t)parts;
+    size_t          lines   = run->elems / 16 / (size_t)tasks;
     size_t          stream  = lines / 4;
     uint64_t        sums[4] = {0, 0, 0, 0};
 
-    words += lines * 8 * (size_t)part;
+    words += lines * 8 * (size_t)task;
     for (size_t i = 0; i < stream; i++) {
         for (size_t k = 0; k < 4; k++) {
             sums[k] += words[(k * stream + i) * 8];
@@ -202,5 +202,5 @@ static void read_part(void *ctx, int part, int parts)
 
 void bench_read(bench_run *run)
 {
-    on_all_threads(run, read_part);
+    on_all_threads(run, read_task);
 }

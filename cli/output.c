@@ -29,22 +29,22 @@ static int text_write(const char *path, const char *text)
 /* A file is written beside and renamed. */
 static int file_write(const char *path, const char *text)
 {
-    size_t len  = strlen(path) + sizeof(".part");
-    char  *part = malloc(len);
+    size_t len     = strlen(path) + sizeof(".part");
+    char  *partial = malloc(len);
     int    error;
 
-    if (part == NULL) {
+    if (partial == NULL) {
         return ENOMEM;
     }
-    (void)snprintf(part, len, "%s.part", path);
-    error = text_write(part, text);
-    if (error == 0 && rename(part, path) != 0) {
+    (void)snprintf(partial, len, "%s.part", path);
+    error = text_write(partial, text);
+    if (error == 0 && rename(partial, path) != 0) {
         error = errno;
     }
     if (error != 0) {
-        (void)unlink(part);
+        (void)unlink(partial);
     }
-    free(part);
+    free(partial);
     return error;
 }
 

@@ -181,7 +181,7 @@ static void choice_print(const plan_entry *entries, int count, const plan_entry 
                       layout_text(next, layout), next->row.time.step_s,
                       next->row.time.step_s / chosen->row.time.step_s);
     }
-    if (chosen->row.time.parts[PLANNING_BOUND_COMPUTE] == 0) {
+    if (chosen->row.time.by_bound[PLANNING_BOUND_COMPUTE] == 0) {
         (void)fprintf(stderr, "Arithmetic is left out of these times: --tokens says how much there "
                               "is.\n");
     }

@@ -9,13 +9,13 @@
 /* The rates that this row's parts were made of; a part of no time asks for none. */
 static int rate_is_used(const planning_row *row, planning_rate rate)
 {
-    const double *parts = row->time.parts;
+    const double *by_bound = row->time.by_bound;
 
     switch (rate) {
     case PLANNING_RATE_FLOPS:
-        return parts[PLANNING_BOUND_COMPUTE] > 0;
+        return by_bound[PLANNING_BOUND_COMPUTE] > 0;
     case PLANNING_RATE_WIRE:
-        return parts[PLANNING_BOUND_WIRE] > 0;
+        return by_bound[PLANNING_BOUND_WIRE] > 0;
     case PLANNING_RATE_DOWN:
         return row->traffic.down_micro_planned + row->traffic.down_step_planned > 0;
     case PLANNING_RATE_UP:
@@ -276,10 +276,10 @@ static void moves_print(const planning_row *row)
 }
 
 /* "flops 4e+14 assumed" of the rates behind one part. */
-static void origins_print(const plan_entry *entry, planning_bound part)
+static void origins_print(const plan_entry *entry, planning_bound bound)
 {
     static const struct {
-        planning_bound part;
+        planning_bound bound;
         planning_rate  rate;
     } OF[]            = {{PLANNING_BOUND_COMPUTE, PLANNING_RATE_FLOPS},
                          {PLANNING_BOUND_WIRE, PLANNING_RATE_WIRE},
@@ -292,7 +292,7 @@ static void origins_print(const plan_entry *entry, planning_bound part)
     const char *comma = "";
 
     for (size_t i = 0; i < sizeof(OF) / sizeof(OF[0]); i++) {
-        if (OF[i].part == part && rate_is_used(&entry->row, OF[i].rate)) {
+        if (OF[i].bound == bound && rate_is_used(&entry->row, OF[i].rate)) {
             (void)printf("%s%s %.3g/s %s", comma, planning_rate_name(OF[i].rate),
                          entry->request.rates.values[OF[i].rate],
                          planning_origin_name(entry->request.rates.origins[OF[i].rate]));
@@ -309,9 +309,9 @@ static void time_print(const plan_entry *entry)
 
     (void)printf("\n%-28s %12s\n", "predicted, busy in a step", "seconds");
     for (int i = 0; i < PLANNING_BOUNDS; i++) {
-        if (time->parts[i] > 0) {
+        if (time->by_bound[i] > 0) {
             (void)printf("%-28s %12s  ", planning_bound_name((planning_bound)i),
-                         seconds_text(time->parts[i], text[0]));
+                         seconds_text(time->by_bound[i], text[0]));
             origins_print(entry, (planning_bound)i);
             (void)printf("\n");
         }
@@ -320,7 +320,7 @@ static void time_print(const plan_entry *entry)
                  row->accumulation, seconds_text(time->micro_s, text[0]),
                  seconds_text(time->boundary_s, text[1]), seconds_text(time->step_s, text[2]),
                  seconds_text(time->exposed_s, text[3]), planning_bound_name(time->bound),
-                 time->parts[PLANNING_BOUND_COMPUTE] > 0
+                 time->by_bound[PLANNING_BOUND_COMPUTE] > 0
                      ? ""
                      : "; arithmetic is left out, --tokens says how much there is");
     if (entry->row.assumed.text[0] != '\0') {
@@ -427,7 +427,7 @@ static void table_explain(const plan_entry *entries, size_t count, table_unit un
 
     for (size_t i = 0; i < count; i++) {
         is_assumed |= plan_is_assumed(&entries[i]);
-        has_compute |= entries[i].row.time.parts[PLANNING_BOUND_COMPUTE] > 0;
+        has_compute |= entries[i].row.time.by_bound[PLANNING_BOUND_COMPUTE] > 0;
         has_spare |= entries[i].row.memory.has_spare_state;
     }
     (void)printf(

@@ -240,21 +240,21 @@ static peers_note reduction_note(const sherdi_peers *peers, world_call_kind kind
     return note;
 }
 
-/* A part of a half for each rank of the host, in whole elements and cache lines. */
-static size_t part_bytes(const sherdi_peers *peers)
+/* A share of a half for each rank of the host, in whole elements and cache lines. */
+static size_t share_bytes(const sherdi_peers *peers)
 {
     return PEERS_HALF_BYTES / (size_t)peers->count / 64 * 64;
 }
 
-/* Elements [first, first + count) of every slice of this host to my half, a part for each. */
-static void parts_fill(const sherdi_peers *peers, const unsigned char *send, size_t slice_bytes,
-                       size_t first_byte, size_t len_bytes)
+/* Elements [first, first + count) of every slice of this host to my half, a share for each. */
+static void shares_fill(const sherdi_peers *peers, const unsigned char *send, size_t slice_bytes,
+                        size_t first_byte, size_t len_bytes)
 {
     unsigned char *half = half_to_fill(peers);
 
     for (int i = 0; i < peers->count; i++) {
         if (i != peers->me) {
-            copy(peers, half + (size_t)i * part_bytes(peers),
+            copy(peers, half + (size_t)i * share_bytes(peers),
                  send + (size_t)peers->ranks[i] * slice_bytes + first_byte, len_bytes);
         }
     }
@@ -272,7 +272,7 @@ static sherd_status source_find(sherdi_peers *peers, const unsigned char *send, 
         SHERDI_TRY(address_read(peers, index, sherdi_peers_note(peers, index)->send, &from));
         *out = from + first_byte;
     } else {
-        *out = half_of(peers, index) + (size_t)peers->me * part_bytes(peers);
+        *out = half_of(peers, index) + (size_t)peers->me * share_bytes(peers);
     }
     return SHERD_OK;
 }
@@ -317,7 +317,7 @@ typedef struct scatter_work {
 static size_t scatter_portion(const sherdi_peers *peers, const scatter_work *work, size_t count)
 {
     if (!work->is_shared) {
-        return part_bytes(peers) / work->elem_bytes;
+        return share_bytes(peers) / work->elem_bytes;
     }
     return is_on_device(peers) && peers->device->is_spread
                ? peers->device->portion_bytes / work->elem_bytes
@@ -340,7 +340,7 @@ static sherd_status scatter_portions(sherdi_peers *peers, const scatter_work *wo
         unsigned char *recv       = (unsigned char *)args->recv + (first + at) * recv_bytes;
 
         if (!work->is_shared) {
-            parts_fill(peers, args->send, work->slice_bytes, first_byte, here_bytes);
+            shares_fill(peers, args->send, work->slice_bytes, first_byte, here_bytes);
             SHERDI_TRY(sherdi_peers_meet(peers));
         }
         SHERDI_TRY(srcs_find(peers, args->send, work->is_shared, work->slice_bytes, first_byte,
@@ -428,13 +428,13 @@ sherd_status sherdi_peers_all_to_all(sherd_world *world, const sherdi_all_to_all
     note.send = address_of(peers, send, slice * (size_t)world->world_size);
     SHERDI_TRY(call_begin(peers, &note));
     is_shared = sends_are_shared(peers);
-    portion   = is_shared ? slice : sherdi_min_size(slice, part_bytes(peers));
+    portion   = is_shared ? slice : sherdi_min_size(slice, share_bytes(peers));
     copy(peers, recv + mine, send + mine, slice);
     for (size_t at = 0; at < slice; at += portion) {
         size_t len_bytes = sherdi_min_size(portion, slice - at);
 
         if (!is_shared) {
-            parts_fill(peers, send, slice, at, len_bytes);
+            shares_fill(peers, send, slice, at, len_bytes);
             SHERDI_TRY(sherdi_peers_meet(peers));
         }
         for (int step = 1; step < peers->count; step++) {

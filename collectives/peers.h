@@ -18,7 +18,7 @@
 /* Each rank's bounce buffer has two halves of this. */
 #define PEERS_HALF_BYTES ((size_t)1 << 20)
 
-/* A place in world memory, the same for every rank but for the part; segment 0 is "none". On a device of
+/* A place in world memory, the same for every rank but for the share; segment 0 is "none". On a device of
  * ranks that are threads it is an address. */
 #define PEERS_ADDRESS UINT32_MAX
 typedef struct peers_address {
@@ -60,8 +60,8 @@ typedef struct peers_control {
 
 typedef struct peers_segment {
     uint32_t       number; /* from 1, equal on all ranks; 0: free entry */
-    unsigned char *base;   /* part of rank i at base + i * part_bytes */
-    size_t         part_bytes;
+    unsigned char *base;   /* share of rank i at base + i * share_bytes */
+    size_t         share_bytes;
     void          *handle; /* the transport's */
 } peers_segment;
 
@@ -142,14 +142,14 @@ unsigned char    *sherdi_peers_mail(sherdi_peers *peers, int index);
 /** Where [data, data + len_bytes) lies in this rank's world memory; segment 0: not in it. */
 peers_address sherdi_peers_find_address(const sherdi_peers *peers, const void *data,
                                         size_t len_bytes);
-/** A rank's memory at a place; NULL when this rank has freed its part. */
+/** A rank's memory at a place; NULL when this rank has freed its share. */
 unsigned char *sherdi_peers_at(const sherdi_peers *peers, int index, peers_address address);
 
 /** Index of a rank among those of this host; -1: it is elsewhere. */
 int sherdi_peers_index(const sherdi_peers *peers, int rank);
 
 /* The calls: slots of sherdi_world_ops, among the ranks of this host; slices stand where their rank says. Reductions
- * take the other hosts' parts from the wire. */
+ * take the other hosts' shares from the wire. */
 
 sherd_status sherdi_peers_barrier(sherd_world *world);
 /** Comes to every meeting with no call of its own until all ranks do. */

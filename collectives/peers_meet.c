@@ -22,9 +22,9 @@
 
 #define SLEEP_NS 50000000
 #define SPINS    4000
-/* Between the ranks' parts, never touched: the first-level cache of AMD's cores takes addresses
- * that differ by a multiple of 256 MiB for one another, and sums over such parts crawl. */
-#define PART_GAP_BYTES ((size_t)37 * SHERD_ALIGN_BYTES)
+/* Between the ranks' shares, never touched: the first-level cache of AMD's cores takes addresses
+ * that differ by a multiple of 256 MiB for one another, and sums over such shares crawl. */
+#define SHARE_GAP_BYTES ((size_t)37 * SHERD_ALIGN_BYTES)
 /* With fewer cores than ranks, spinning takes the core from whom we wait for. */
 #define SPINS_CROWDED 0
 
@@ -85,7 +85,7 @@ void sherdi_peers_fini(sherdi_peers *peers)
         peers_segment *segment = &peers->segments[i];
 
         if (segment->number != 0) {
-            peers->hooks->drop(peers, segment->base, segment->part_bytes * (size_t)peers->count,
+            peers->hooks->drop(peers, segment->base, segment->share_bytes * (size_t)peers->count,
                                segment->handle);
         }
     }
@@ -244,7 +244,7 @@ static const char *note_describe(const peers_note *note, char *text, size_t len_
     return sherdi_world_call_describe(note->kind, note->len_bytes, note->name, text, len_bytes);
 }
 
-/* Rank `index` takes part in no call until all ranks have come to the same place: the others leave theirs, which all
+/* Rank `index` takes share in no call until all ranks have come to the same place: the others leave theirs, which all
  * do at this meeting, since all have the same notes. E_AGAIN: somebody is still in a call. */
 static sherd_status regroup_compare(sherdi_peers *peers, int index)
 {
@@ -347,9 +347,9 @@ peers_address sherdi_peers_find_address(const sherdi_peers *peers, const void *d
         if (segment->number == 0) {
             continue;
         }
-        begin = (uintptr_t)segment->base + (size_t)peers->me * segment->part_bytes;
-        if ((uintptr_t)data >= begin && (uintptr_t)data - begin <= segment->part_bytes &&
-            len_bytes <= segment->part_bytes - ((uintptr_t)data - begin)) {
+        begin = (uintptr_t)segment->base + (size_t)peers->me * segment->share_bytes;
+        if ((uintptr_t)data >= begin && (uintptr_t)data - begin <= segment->share_bytes &&
+            len_bytes <= segment->share_bytes - ((uintptr_t)data - begin)) {
             return (peers_address){.segment      = segment->number,
                                    .offset_bytes = (uintptr_t)data - begin};
         }
@@ -366,7 +366,7 @@ unsigned char *sherdi_peers_at(const sherdi_peers *peers, int index, peers_addre
         const peers_segment *segment = &peers->segments[i];
 
         if (segment->number == address.segment) {
-            return segment->base + (size_t)index * segment->part_bytes + address.offset_bytes;
+            return segment->base + (size_t)index * segment->share_bytes + address.offset_bytes;
         }
     }
     return NULL;
@@ -405,12 +405,12 @@ static sherd_status entry_find(sherdi_peers *peers, size_t *out)
     return SHERD_OK;
 }
 
-/* Own part now rather than in the first step; what does not fit is known here. Kernels that
+/* Own share now rather than in the first step; what does not fit is known here. Kernels that
  * lack the call give the pages on first touch. */
-static sherd_status part_populate(unsigned char *part, size_t len_bytes)
+static sherd_status share_populate(unsigned char *share, size_t len_bytes)
 {
 #if defined(MADV_POPULATE_WRITE)
-    if (madvise(part, len_bytes, MADV_POPULATE_WRITE) != 0 && errno != EINVAL) {
+    if (madvise(share, len_bytes, MADV_POPULATE_WRITE) != 0 && errno != EINVAL) {
         return sherdi_fail(SHERD_E_NOMEM, "no memory for %zu bytes of world memory: %m", len_bytes);
     }
 #endif
@@ -426,9 +426,9 @@ sherd_status sherdi_peers_alloc(sherd_world *world, size_t len_bytes, void **out
     int           is_made = 0;
     sherd_status  status;
 
-    made.part_bytes = sherdi_round_up(len_bytes, SHERD_ALIGN_BYTES) + PART_GAP_BYTES;
-    whole_bytes     = made.part_bytes * (size_t)peers->count;
-    status          = entry_find(peers, &entry);
+    made.share_bytes = sherdi_round_up(len_bytes, SHERD_ALIGN_BYTES) + SHARE_GAP_BYTES;
+    whole_bytes      = made.share_bytes * (size_t)peers->count;
+    status           = entry_find(peers, &entry);
     if (status == SHERD_OK && peers->me == 0) {
         status  = peers->hooks->make(peers, whole_bytes);
         is_made = status == SHERD_OK;
@@ -442,8 +442,8 @@ sherd_status sherdi_peers_alloc(sherd_world *world, size_t len_bytes, void **out
     }
     status = peers->hooks->take(peers, whole_bytes, &made.base, &made.handle);
     if (status == SHERD_OK) {
-        status = part_populate(made.base + (size_t)peers->me * made.part_bytes,
-                               sherdi_round_up(len_bytes, SHERD_ALIGN_BYTES));
+        status = share_populate(made.base + (size_t)peers->me * made.share_bytes,
+                                sherdi_round_up(len_bytes, SHERD_ALIGN_BYTES));
     }
     status = agree(peers, status, len_bytes);
     if (status != SHERD_OK) {
@@ -454,7 +454,7 @@ sherd_status sherdi_peers_alloc(sherd_world *world, size_t len_bytes, void **out
     }
     made.number            = ++peers->last_number;
     peers->segments[entry] = made;
-    *out                   = made.base + (size_t)peers->me * made.part_bytes;
+    *out                   = made.base + (size_t)peers->me * made.share_bytes;
     return SHERD_OK;
 }
 
@@ -466,8 +466,8 @@ void sherdi_peers_free(sherd_world *world, void *memory)
         peers_segment *segment = &peers->segments[i];
 
         if (segment->number != 0 &&
-            segment->base + (size_t)peers->me * segment->part_bytes == memory) {
-            peers->hooks->drop(peers, segment->base, segment->part_bytes * (size_t)peers->count,
+            segment->base + (size_t)peers->me * segment->share_bytes == memory) {
+            peers->hooks->drop(peers, segment->base, segment->share_bytes * (size_t)peers->count,
                                segment->handle);
             *segment = (peers_segment){.number = 0};
             return;

@@ -209,7 +209,7 @@ struct sherdi_backend {
     const sherdi_device_ops *device;
     int                      threads; /* of one kernel call, on the CPU */
     sherdi_mem              *mem;     /* account of the handle */
-    struct sherdi_team      *team;    /* the other threads; NULL: the caller runs all parts */
+    struct sherdi_team      *team;    /* the other threads; NULL: the caller runs all tasks */
     int                      lanes;   /* CPU: handles given out beside the first */
 };
 
@@ -242,7 +242,7 @@ typedef struct sherdi_cpu_params {
     int share;   /* this rank among the `shares` that may run on the same CPUs */
     int shares;  /* at least 1 */
     int rank;    /* for the log; -1: none */
-    int is_idle; /* will run next to nothing: no threads are made, the caller runs all parts */
+    int is_idle; /* will run next to nothing: no threads are made, the caller runs all tasks */
 } sherdi_cpu_params;
 
 /**

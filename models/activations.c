@@ -193,9 +193,9 @@ static batch_layout batch_layout_of(size_t rows)
 
 static size_t logits_rows_of(const compute_limits *l, size_t rows, size_t stride)
 {
-    size_t parts = LOGITS_ELEMS / stride / LOGITS_ROWS * LOGITS_ROWS;
+    size_t portion_rows = LOGITS_ELEMS / stride / LOGITS_ROWS * LOGITS_ROWS;
 
-    return l->keeps_logits ? rows : size_min(rows, size_max(parts, LOGITS_ROWS));
+    return l->keeps_logits ? rows : size_min(rows, size_max(portion_rows, LOGITS_ROWS));
 }
 
 void cuda_scratch_lay_out(const compute_limits *l, room *r, cuda_scratch *out)

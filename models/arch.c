@@ -20,7 +20,7 @@ typedef enum dim {
 typedef struct param_row {
     const char *name; /* of a layer: after "model.layers.N." or "transformer.h.N." */
     dim         rows, columns;
-    unsigned    part; /* a model without this part has no such parameter */
+    unsigned    feature; /* a model without this feature has no such parameter */
 } param_row;
 
 static const param_row gpt2_rows[ARCH_ROLES] = {
@@ -73,7 +73,7 @@ typedef struct family {
     const char      *name; /* NULL: it is known by its sizes alone */
     const char      *layer_prefix;
     const param_row *rows;
-    unsigned         parts;                         /* that every model of it has */
+    unsigned         features;                      /* that every model of it has */
     arch_role        order[UNIT_KINDS][ARCH_ROLES]; /* of declaration; ends with ARCH_NONE */
 } family;
 
@@ -260,7 +260,7 @@ static int has_role(const arch *model, arch_role role)
     const family *f = &families[model->kind];
 
     return role == ARCH_HEAD ? model->is_untied
-                             : (f->rows[role].part & ~(f->parts | model->parts)) == 0;
+                             : (f->rows[role].feature & ~(f->features | model->features)) == 0;
 }
 
 /* Role of the i-th parameter of a kind of unit; ARCH_NONE past the last. */

@@ -31,7 +31,7 @@ typedef struct arch {
 
     /* What the trainer's models do not have; all 0 there. */
     size_t   head_elems;    /* width of a head; 0: hidden / heads */
-    unsigned parts;         /* ARCH_HAS_; of ARCH_LLAMA */
+    unsigned features;      /* ARCH_HAS_; of ARCH_LLAMA */
     int      is_transposed; /* GPT-2: the matrices of layers are [in, out] */
     int      is_untied;     /* the head is a parameter of its own */
 } arch;

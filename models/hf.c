@@ -97,11 +97,11 @@ static void gpt2_print(text *t, const arch *model, const hf_constants *constants
 
 static const char *llama_type(const arch *model, const char **class_out)
 {
-    if (model->kind == ARCH_MINIMIND || (model->parts & ARCH_HAS_QK_NORM) != 0) {
+    if (model->kind == ARCH_MINIMIND || (model->features & ARCH_HAS_QK_NORM) != 0) {
         *class_out = "Qwen3ForCausalLM";
         return "qwen3";
     }
-    if ((model->parts & ARCH_HAS_QKV_BIAS) != 0 && (model->parts & ARCH_HAS_O_BIAS) == 0) {
+    if ((model->features & ARCH_HAS_QKV_BIAS) != 0 && (model->features & ARCH_HAS_O_BIAS) == 0) {
         *class_out = "Qwen2ForCausalLM";
         return "qwen2";
     }
@@ -130,8 +130,8 @@ static void llama_print(text *t, const arch *model, const hf_constants *constant
                model->max_length);
     text_print(t, "  \"rms_norm_eps\": %g,\n  \"attention_dropout\": 0.0,\n", constants->norm_eps);
     text_print(t, "  \"attention_bias\": %s,\n  \"mlp_bias\": %s,\n",
-               flag((model->parts & ARCH_HAS_QKV_BIAS) != 0),
-               flag((model->parts & ARCH_HAS_MLP_BIAS) != 0));
+               flag((model->features & ARCH_HAS_QKV_BIAS) != 0),
+               flag((model->features & ARCH_HAS_MLP_BIAS) != 0));
     /* where transformers 5 looks, and where those before do */
     text_print(t, "  \"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": %.1f},\n",
                constants->rope_theta);

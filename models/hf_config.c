@@ -97,13 +97,13 @@ static void rotation_check(check *c, const hf_constants *constants)
 static void llama_check(check *c, const arch *model, const hf_constants *constants)
 {
     size_t head   = model->head_elems != 0 ? model->head_elems : model->hidden / model->heads;
-    int    has_qk = model->kind == ARCH_MINIMIND || (model->parts & ARCH_HAS_QK_NORM) != 0;
+    int    has_qk = model->kind == ARCH_MINIMIND || (model->features & ARCH_HAS_QK_NORM) != 0;
 
     if (has_qk) {
         text_check(c, "model_type", "qwen3", "minimind");
     } else {
         text_check(c, "model_type", "llama",
-                   (model->parts & ARCH_HAS_QKV_BIAS) ? "qwen2" : "mistral");
+                   (model->features & ARCH_HAS_QKV_BIAS) ? "qwen2" : "mistral");
     }
     size_check(c, "hidden_size", model->hidden);
     size_check(c, "num_hidden_layers", model->layers);

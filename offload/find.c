@@ -82,16 +82,16 @@ static int stripe_path(const sherdi_state_header *header, const char *at, int at
     return 1;
 }
 
-typedef struct folder_part {
+typedef struct folder_text {
     const char *text;
     int         len;
-} folder_part;
+} folder_text;
 
-static folder_part folder_of(const char *path)
+static folder_text folder_of(const char *path)
 {
     const char *slash = strrchr(path, '/');
 
-    return slash == NULL ? (folder_part){".", 1} : (folder_part){path, (int)(slash - path)};
+    return slash == NULL ? (folder_text){".", 1} : (folder_text){path, (int)(slash - path)};
 }
 
 /* --------------------------------------------------------------- listing -- */
@@ -153,7 +153,7 @@ static int path_is_locked(const char *path)
 /* Whose space nobody else would keep, and whether somebody has one of them. */
 static void sets_look_at(const sherdi_state_header *header, sherdi_state_found *found)
 {
-    const folder_part at = folder_of(found->path);
+    const folder_text at = folder_of(found->path);
     char              name[SHERDI_STATE_NAME_BYTES];
     char              path[PATH_BYTES];
     struct stat       info;
@@ -270,7 +270,7 @@ static sherd_status path_remove(removal *r, const char *path)
 static sherd_status stripes_remove(removal *r, const sherdi_state_header *header, const char *name,
                                    uint32_t first)
 {
-    const folder_part at   = folder_of(r->path);
+    const folder_text at   = folder_of(r->path);
     const uint32_t    most = SHERDI_STATE_FOLDER_BYTES / 2; /* a name takes two bytes at least */
     char              path[PATH_BYTES];
 
@@ -285,7 +285,7 @@ static sherd_status stripes_remove(removal *r, const sherdi_state_header *header
 /* The same where no header says how many: beside the index, and where the caller has its own folders. */
 static sherd_status stripes_try(removal *r, const char *name, int first)
 {
-    const folder_part at = folder_of(r->path);
+    const folder_text at = folder_of(r->path);
     char              path[PATH_BYTES];
 
     for (int i = STRIPES_TRIED - 1; i >= first; i--) {

@@ -31,9 +31,9 @@ void sherdi_state_slot_start(sherdi_state_tier *self, sherdi_io *io, int is_writ
 }
 
 /* A part of the index, to its end. */
-static sherd_status part_move(sherdi_state_tier *self, int is_write, void *memory,
-                              size_t offset_bytes, size_t len_bytes, const char *what,
-                              size_t number)
+static sherd_status region_move(sherdi_state_tier *self, int is_write, void *memory,
+                                size_t offset_bytes, size_t len_bytes, const char *what,
+                                size_t number)
 {
     sherdi_io io = {.file         = self->index,
                     .is_write     = is_write,
@@ -49,29 +49,29 @@ static sherd_status part_move(sherdi_state_tier *self, int is_write, void *memor
 
 static sherd_status front_move(sherdi_state_tier *self, int is_write)
 {
-    return part_move(self, is_write, self->front, 0, sizeof(*self->front), "header", 0);
+    return region_move(self, is_write, self->front, 0, sizeof(*self->front), "header", 0);
 }
 
 static sherd_status head_write(sherdi_state_tier *self, int index)
 {
-    return part_move(self, 1, &self->front->heads[index],
-                     offsetof(sherdi_state_front, heads) +
-                         (size_t)index * sizeof(sherdi_state_head),
-                     sizeof(sherdi_state_head), "index", (size_t)index);
+    return region_move(self, 1, &self->front->heads[index],
+                       offsetof(sherdi_state_front, heads) +
+                           (size_t)index * sizeof(sherdi_state_head),
+                       sizeof(sherdi_state_head), "index", (size_t)index);
 }
 
 static sherd_status table_move(sherdi_state_tier *self, int index, int is_write)
 {
-    return part_move(self, is_write, self->tables[index], self->map.tables_at[index],
-                     self->map.table_bytes, "index", (size_t)index);
+    return region_move(self, is_write, self->tables[index], self->map.tables_at[index],
+                       self->map.table_bytes, "index", (size_t)index);
 }
 
 /* Of the note, the pages behind the tables that it takes. */
 static sherd_status tail_move(sherdi_state_tier *self, int index, int is_write)
 {
-    return part_move(self, is_write, self->tails[index], self->map.notes_at[index],
-                     sherdi_state_tail_bytes(self->front->heads[index].note_bytes), "note",
-                     (size_t)index);
+    return region_move(self, is_write, self->tails[index], self->map.notes_at[index],
+                       sherdi_state_tail_bytes(self->front->heads[index].note_bytes), "note",
+                       (size_t)index);
 }
 
 static sherd_status sync_if_durable(sherdi_state_tier *self)

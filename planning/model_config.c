@@ -15,8 +15,9 @@ typedef struct family {
     int         is_tied;
     size_t      kv_heads; /* 0: as many as heads */
     size_t      head_dim; /* 0: hidden / heads */
-    unsigned    parts;
-    unsigned attention_bias; /* parts that "attention_bias" adds; 0: the family has no such key */
+    unsigned    features;
+    unsigned
+        attention_bias; /* features that "attention_bias" adds; 0: the family has no such key */
     unsigned mlp_bias;
 } family;
 
@@ -59,16 +60,16 @@ static int flag_get(planning_maker *maker, const json_t *root, const char *key, 
     return 0;
 }
 
-/* A flag that adds a part. */
-static int part_get(planning_maker *maker, const json_t *root, const char *key, unsigned part,
-                    arch *sizes)
+/* A flag that adds a feature. */
+static int feature_get(planning_maker *maker, const json_t *root, const char *key, unsigned feature,
+                       arch *sizes)
 {
     int is_set = 0;
 
-    if (part != 0 && flag_get(maker, root, key, 0, &is_set) != 0) {
+    if (feature != 0 && flag_get(maker, root, key, 0, &is_set) != 0) {
         return -1;
     }
-    sizes->parts |= is_set ? part : 0;
+    sizes->features |= is_set ? feature : 0;
     return 0;
 }
 
@@ -79,7 +80,7 @@ static int is_experts(const json_t *root, const char *key)
 
 /* Names what makes a model another than its family's. MiniMind's file counts experts that it does not have,
  * unless use_moe is set. */
-static int parts_check(planning_maker *maker, const json_t *root, const family *f)
+static int features_check(planning_maker *maker, const json_t *root, const family *f)
 {
     static const char *const EXPERTS[] = {"num_experts", "num_local_experts", "n_routed_experts"};
 
@@ -144,7 +145,7 @@ static size_t minimind_inner(const json_t *root, arch *sizes)
     arch usual = {.kind = ARCH_MINIMIND, .hidden = sizes->hidden};
 
     if (json_object_get(root, "n_routed_experts") != NULL) {
-        sizes->parts &= ~ARCH_HAS_QK_NORM;
+        sizes->features &= ~ARCH_HAS_QK_NORM;
         return (sizes->hidden * 8 / 3 + 63) / 64 * 64;
     }
     arch_complete(&usual);
@@ -194,8 +195,8 @@ static int llama_get(planning_maker *maker, const json_t *root, const family *f,
                    size_get(maker, root, "vocab_size", 0, &sizes->vocab) == 0 &&
                    size_get(maker, root, "max_position_embeddings", 32768, &sizes->max_length) ==
                        0 &&
-                   part_get(maker, root, "attention_bias", f->attention_bias, sizes) == 0 &&
-                   part_get(maker, root, "mlp_bias", f->mlp_bias, sizes) == 0
+                   feature_get(maker, root, "attention_bias", f->attention_bias, sizes) == 0 &&
+                   feature_get(maker, root, "mlp_bias", f->mlp_bias, sizes) == 0
                ? 0
                : -1;
 }
@@ -226,11 +227,11 @@ int planning_read_config(planning_maker *maker, const json_t *root, const char *
     arch          sizes   = {0};
     int           is_tied = 0;
 
-    if (f == NULL || parts_check(maker, root, f) != 0) {
+    if (f == NULL || features_check(maker, root, f) != 0) {
         return -1;
     }
-    sizes.kind  = f->kind;
-    sizes.parts = f->parts;
+    sizes.kind     = f->kind;
+    sizes.features = f->features;
     if (flag_get(maker, root, "tie_word_embeddings", f->is_tied, &is_tied) != 0 ||
         (f->kind == ARCH_GPT2 ? gpt2_get(maker, root, &sizes)
                               : llama_get(maker, root, f, &sizes)) != 0) {

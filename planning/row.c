@@ -103,7 +103,7 @@ static planning_offload offload_seen(const sherd_memory_report *memory)
 
 /* ----------------------------------------------------------------- engine -- */
 
-static sherd_status device_set(sherd_config *config, const char *part, const char *device,
+static sherd_status device_set(sherd_config *config, const char *block, const char *device,
                                int is_pinned)
 {
     char         key[96];
@@ -111,17 +111,17 @@ static sherd_status device_set(sherd_config *config, const char *part, const cha
     char         path[96];
     sherd_status status;
 
-    (void)snprintf(key, sizeof(key), "!zero_optimization.%s.device", part);
+    (void)snprintf(key, sizeof(key), "!zero_optimization.%s.device", block);
     (void)snprintf(value, sizeof(value), "\"%s\"", device);
     status = sherd_config_set(config, key, value);
     if (status != SHERD_OK || strcmp(device, "none") == 0) {
         return status;
     }
     if (is_pinned) {
-        (void)snprintf(key, sizeof(key), "!zero_optimization.%s.pin_memory", part);
+        (void)snprintf(key, sizeof(key), "!zero_optimization.%s.pin_memory", block);
         status = sherd_config_set(config, key, "true");
     }
-    (void)snprintf(path, sizeof(path), "zero_optimization.%s.nvme_path", part);
+    (void)snprintf(path, sizeof(path), "zero_optimization.%s.nvme_path", block);
     if (status == SHERD_OK && strcmp(device, "nvme") == 0 && !sherd_config_has(config, path)) {
         status = sherd_config_set(config, path, "\"/local_nvme\""); /* a plan opens no folder */
     }
@@ -378,18 +378,18 @@ typedef struct moved {
 /* Seconds of what moves: on a GPU both directions of the link run together, on the CPU one thread copies.
  * The drives are the host's, and reading and writing share them. */
 static void moved_time(const planning_request *request, int world_size, const moved *bytes,
-                       double parts[PLANNING_BOUNDS])
+                       double by_bound[PLANNING_BOUNDS])
 {
     const double *rates = request->rates.values;
     double        ranks = planning_ranks_per_host(request, world_size);
     double        down  = bytes->down / rates[PLANNING_RATE_DOWN];
     double        up    = bytes->up / rates[PLANNING_RATE_UP];
 
-    parts[PLANNING_BOUND_WIRE] = bytes->wire / rates[PLANNING_RATE_WIRE];
-    parts[PLANNING_BOUND_LINK] =
+    by_bound[PLANNING_BOUND_WIRE] = bytes->wire / rates[PLANNING_RATE_WIRE];
+    by_bound[PLANNING_BOUND_LINK] =
         strcmp(request->backend, "cuda") == 0 ? larger(down, up) : down + up;
-    parts[PLANNING_BOUND_NVME] = ranks * (bytes->read / rates[PLANNING_RATE_NVME_READ] +
-                                          bytes->written / rates[PLANNING_RATE_NVME_WRITE]);
+    by_bound[PLANNING_BOUND_NVME] = ranks * (bytes->read / rates[PLANNING_RATE_NVME_READ] +
+                                             bytes->written / rates[PLANNING_RATE_NVME_WRITE]);
 }
 
 static double compute_time(const planning_request *request)
@@ -404,7 +404,7 @@ static double compute_time(const planning_request *request)
 }
 
 /* What each resource is busy for by itself. */
-static void parts_make(const planning_request *request, planning_row *row)
+static void times_make(const planning_request *request, planning_row *row)
 {
     const sherd_traffic_report *t     = &row->traffic;
     const double               *rates = request->rates.values;
@@ -425,8 +425,8 @@ static void parts_make(const planning_request *request, planning_row *row)
                                (double)t->update_host_planned / rates[PLANNING_RATE_HOST];
     time->bound = PLANNING_BOUND_COMPUTE;
     for (int i = 0; i < PLANNING_BOUNDS; i++) {
-        time->parts[i] = row->accumulation * m[i] + s[i];
-        if (time->parts[i] > time->parts[time->bound]) {
+        time->by_bound[i] = row->accumulation * m[i] + s[i];
+        if (time->by_bound[i] > time->by_bound[time->bound]) {
             time->bound = (planning_bound)i;
         }
     }
@@ -452,7 +452,7 @@ static sherd_status time_make(const planning_request *request, sherd_engine *eng
     rates.device     = values[PLANNING_RATE_DEVICE];
     rates.host       = values[PLANNING_RATE_HOST];
     rates.compute_s  = compute_time(request);
-    parts_make(request, row);
+    times_make(request, row);
     status               = sherd_engine_predict(engine, &rates, &predicted);
     row->time.micro_s    = predicted.micro_s;
     row->time.boundary_s = predicted.boundary_s;

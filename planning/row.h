@@ -75,10 +75,10 @@ typedef enum planning_bound {
 } planning_bound;
 const char *planning_bound_name(planning_bound bound);
 
-/* Seconds of a step. `parts` are what each resource is busy for by itself; the others are those of the program, played
+/* Seconds of a step. `by_bound` are what each resource is busy for by itself; the others are those of the program, played
  * against the rates (sherd_engine_predict). */
 typedef struct planning_time {
-    double         parts[PLANNING_BOUNDS];
+    double         by_bound[PLANNING_BOUNDS];
     double         micro_s, boundary_s, step_s; /* step_s = accumulation * micro_s + boundary_s */
     double         exposed_s;                   /* of step_s, what is not arithmetic */
     planning_bound bound;                       /* the longest part */

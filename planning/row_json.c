@@ -98,7 +98,7 @@ static void time_set(json_t *root, const planning_request *request, const planni
         char name[32];
 
         (void)snprintf(name, sizeof(name), "%s_s", planning_bound_name((planning_bound)i));
-        real_set(root, name, row->time.parts[i]);
+        real_set(root, name, row->time.by_bound[i]);
     }
     real_set(root, "micro_s", row->time.micro_s);
     real_set(root, "boundary_s", row->time.boundary_s);

@@ -208,17 +208,17 @@ static sherd_status bound_gradients_take(const sherdi_program *program, int unit
     return SHERD_OK;
 }
 
-/* `sum` becomes the part, or gets it added. */
+/* `sum` becomes the addend, or gets it added. */
 static sherd_status add_emit(const sherdi_program *program, sherdi_op op, int is_first,
-                             sherdi_range sum, sherd_dtype sum_dtype, sherdi_range part,
-                             sherd_dtype part_dtype)
+                             sherdi_range sum, sherd_dtype sum_dtype, sherdi_range addend,
+                             sherd_dtype addend_dtype)
 {
     op.kind  = is_first ? SHERDI_OP_CAST : SHERDI_OP_ACCUMULATE;
-    op.from  = part_dtype;
+    op.from  = addend_dtype;
     op.to    = sum_dtype;
-    op.elems = part.bytes / sherd_dtype_bytes(part_dtype);
+    op.elems = addend.bytes / sherd_dtype_bytes(addend_dtype);
     sherdi_op_use(&op, SHERDI_USE_DST, is_first ? SHERDI_WRITES : SHERDI_ADDS, sum);
-    sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS, part);
+    sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS, addend);
     return sherdi_program_emit(program, &op);
 }
 
@@ -288,35 +288,35 @@ static sherdi_range grad_staging_at(const sherdi_plan *plan, int slot, size_t of
 }
 
 /* Down to where the host keeps or adds it. */
-static sherd_status part_to_host(const sherdi_program *program, const sherdi_segment *segment,
-                                 sherdi_range part, sherdi_range sum, int is_first)
+static sherd_status addend_to_host(const sherdi_program *program, const sherdi_segment *segment,
+                                   sherdi_range addend, sherdi_range sum, int is_first)
 {
     const sherdi_plan *plan   = program->plan;
-    sherdi_range       bounce = sherdi_range_of(SHERDI_BUFFER_BOUNCE, 0, part.bytes);
+    sherdi_range       bounce = sherdi_range_of(SHERDI_BUFFER_BOUNCE, 0, addend.bytes);
     sherdi_op          op = sherdi_op_of_segment(plan, SHERDI_OP_CAST, SHERDI_LANE_HOST, segment);
 
     if (!plan->has_accumulator) {
-        return sherdi_program_copy(program, SHERDI_LANE_DOWN, segment, sum, part);
+        return sherdi_program_copy(program, SHERDI_LANE_DOWN, segment, sum, addend);
     }
-    SHERDI_TRY(sherdi_program_copy(program, SHERDI_LANE_DOWN, segment, bounce, part));
+    SHERDI_TRY(sherdi_program_copy(program, SHERDI_LANE_DOWN, segment, bounce, addend));
     return add_emit(program, op, is_first, sum, segment->types.grad, bounce, segment->types.comm);
 }
 
-static sherd_status part_rest(const sherdi_program *program, const sherdi_segment *segment,
-                              const sherdi_block *block, sherdi_range part, int is_first)
+static sherd_status addend_rest(const sherdi_program *program, const sherdi_segment *segment,
+                                const sherdi_block *block, sherdi_range addend, int is_first)
 {
     const sherdi_plan *plan = program->plan;
     sherdi_range       rest = sherdi_program_gradient(plan, block);
     sherdi_op          op   = sherdi_op_of_segment(plan, SHERDI_OP_CAST, SHERDI_LANE_DOWN, segment);
 
     if (block->grad_space == SHERDI_SPACE_DEVICE) {
-        return add_emit(program, op, is_first, rest, segment->types.grad, part,
+        return add_emit(program, op, is_first, rest, segment->types.grad, addend,
                         segment->types.comm);
     }
     if (!is_first) {
         SHERDI_TRY(sherdi_program_gradient_read(program, block));
     }
-    SHERDI_TRY(part_to_host(program, segment, part, rest, is_first));
+    SHERDI_TRY(addend_to_host(program, segment, addend, rest, is_first));
     return sherdi_program_gradient_write(program, block);
 }
 
@@ -337,10 +337,10 @@ static sherd_status staged_drain(const sherdi_program *program, int slot)
     for (size_t b = 0; b < segment->num_blocks; b++) {
         const sherdi_block *block = &plan->blocks[segment->first_block + b];
 
-        SHERDI_TRY(
-            part_rest(program, segment, block,
-                      grad_staging_at(plan, slot, block->offset_elems * elem, block->elems * elem),
-                      staged->is_first));
+        SHERDI_TRY(addend_rest(
+            program, segment, block,
+            grad_staging_at(plan, slot, block->offset_elems * elem, block->elems * elem),
+            staged->is_first));
     }
     return SHERD_OK;
 }

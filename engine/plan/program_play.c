@@ -49,7 +49,7 @@ static sherdi_lane_id resource_of(const play *p, sherdi_lane_id lane)
 
 /* ----------------------------------------------------------------- seconds -- */
 
-static double part(uint64_t bytes, double rate)
+static double seconds_at(uint64_t bytes, double rate)
 {
     return rate > 0 ? (double)bytes / rate : 0;
 }
@@ -72,12 +72,13 @@ static double seconds_of(const play *p, const sherdi_op *op)
         return p->compute_elems == 0 ? 0
                                      : r->compute_s * use_elems(p, p->phase, op) / p->compute_elems;
     }
-    return part(op->moves[SHERDI_MOVES_WIRE], r->wire) +
-           part(op->moves[SHERDI_MOVES_DOWN], r->down) + part(op->moves[SHERDI_MOVES_UP], r->up) +
-           part(op->moves[SHERDI_MOVES_READ], r->nvme_read) +
-           part(op->moves[SHERDI_MOVES_WRITTEN], r->nvme_write) +
-           part(op->moves[SHERDI_MOVES_DEVICE], r->device) +
-           part(op->moves[SHERDI_MOVES_HOST], r->host);
+    return seconds_at(op->moves[SHERDI_MOVES_WIRE], r->wire) +
+           seconds_at(op->moves[SHERDI_MOVES_DOWN], r->down) +
+           seconds_at(op->moves[SHERDI_MOVES_UP], r->up) +
+           seconds_at(op->moves[SHERDI_MOVES_READ], r->nvme_read) +
+           seconds_at(op->moves[SHERDI_MOVES_WRITTEN], r->nvme_write) +
+           seconds_at(op->moves[SHERDI_MOVES_DEVICE], r->device) +
+           seconds_at(op->moves[SHERDI_MOVES_HOST], r->host);
 }
 
 /* ------------------------------------------------------------------ playing -- */

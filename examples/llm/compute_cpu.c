@@ -275,12 +275,12 @@ static void linear_back_input_task(void *ctx, size_t task, int thread)
     size_t      depth = job->weight.dtype == SHERD_F32 ? out : CPU_TILE_DEPTH;
 
     for (size_t row = 0; row < out; row += depth) {
-        size_t      part = size_min(depth, out - row);
-        gemm_matrix dy   = {.data = job->dy + row, .stride = out};
-        gemm_matrix w =
-            matrix_part(job->m, job->weight, in, row, first, part, count, lane_of(job->m, thread));
+        size_t      portion = size_min(depth, out - row);
+        gemm_matrix dy      = {.data = job->dy + row, .stride = out};
+        gemm_matrix w       = matrix_part(job->m, job->weight, in, row, first, portion, count,
+                                          lane_of(job->m, thread));
 
-        gemm(job->shape.rows, count, part, 1.0f, dy, w, job->is_added || row > 0 ? 1.0f : 0.0f,
+        gemm(job->shape.rows, count, portion, 1.0f, dy, w, job->is_added || row > 0 ? 1.0f : 0.0f,
              job->dx + first, in);
     }
 }

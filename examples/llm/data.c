@@ -118,17 +118,17 @@ static int read_fail(const char *path, char *text, size_t text_bytes)
 /* The largest token. */
 static int tokens_scan(const char *path, corpus *c, char *text, size_t text_bytes)
 {
-    uint16_t part[4096];
+    uint16_t portion[4096];
 
     for (size_t at = 0; at < c->count;) {
         size_t count = c->count - at < 4096 ? c->count - at : 4096;
 
-        if (bytes_read(c->fd, c->start_bytes + at * sizeof(*part), part, count * sizeof(*part)) !=
-            0) {
+        if (bytes_read(c->fd, c->start_bytes + at * sizeof(*portion), portion,
+                       count * sizeof(*portion)) != 0) {
             return read_fail(path, text, text_bytes);
         }
         for (size_t i = 0; i < count; i++) {
-            c->vocab = part[i] >= c->vocab ? (size_t)part[i] + 1 : c->vocab;
+            c->vocab = portion[i] >= c->vocab ? (size_t)portion[i] + 1 : c->vocab;
         }
         at += count;
     }
@@ -167,21 +167,21 @@ static int tokens_open(const char *path, corpus *c, size_t len_bytes, char *text
 /* That a file is text, a portion at a time; a character that a portion cuts begins the next one. */
 static int text_scan(const char *path, const corpus *c, char *text, size_t text_bytes)
 {
-    uint8_t part[8192];
+    uint8_t portion[8192];
 
     for (size_t at = 0; at < c->count;) {
-        size_t count = c->count - at < sizeof(part) ? c->count - at : sizeof(part);
+        size_t count = c->count - at < sizeof(portion) ? c->count - at : sizeof(portion);
         size_t good;
 
-        if (bytes_read(c->fd, at, part, count) != 0) {
+        if (bytes_read(c->fd, at, portion, count) != 0) {
             return read_fail(path, text, text_bytes);
         }
-        good = text_check(part, count);
+        good = text_check(portion, count);
         if (good < count && (count - good >= 4 || at + count == c->count)) {
             (void)snprintf(text, text_bytes,
                            "%s is neither UTF-8 text (byte %zu is 0x%02x) nor a token file of "
                            "llm.c",
-                           path, at + good, part[good]);
+                           path, at + good, portion[good]);
             return -1;
         }
         at += good;
@@ -361,12 +361,12 @@ void corpus_close(corpus *c)
     *c = (corpus){.fd = -1};
 }
 
-/* Tokens [first, first + count) as they stand in the file, at most PART_TOKENS. */
-#define PART_TOKENS 2048
-static int part_read(const corpus *c, size_t first, size_t count, int32_t *out)
+/* Tokens [first, first + count) as they stand in the file, at most PORTION_TOKENS. */
+#define PORTION_TOKENS 2048
+static int portion_read(const corpus *c, size_t first, size_t count, int32_t *out)
 {
-    uint16_t ids[PART_TOKENS];
-    uint8_t  bytes[PART_TOKENS];
+    uint16_t ids[PORTION_TOKENS];
+    uint8_t  bytes[PORTION_TOKENS];
     size_t   each = c->is_text ? 1 : sizeof(*ids);
 
     if (bytes_read(c->fd, c->start_bytes + first * each, c->is_text ? (void *)bytes : (void *)ids,
@@ -385,13 +385,13 @@ static int part_read(const corpus *c, size_t first, size_t count, int32_t *out)
 
 int corpus_read(const corpus *c, size_t first, size_t count, int32_t *out)
 {
-    for (size_t at = 0; at < count; at += PART_TOKENS) {
-        size_t part = count - at < PART_TOKENS ? count - at : PART_TOKENS;
+    for (size_t at = 0; at < count; at += PORTION_TOKENS) {
+        size_t portion = count - at < PORTION_TOKENS ? count - at : PORTION_TOKENS;
 
-        for (size_t i = 0; c->text != NULL && i < part; i++) {
+        for (size_t i = 0; c->text != NULL && i < portion; i++) {
             out[at + i] = (unsigned char)c->text[first + at + i];
         }
-        if (c->text == NULL && part_read(c, first + at, part, out + at) != 0) {
+        if (c->text == NULL && portion_read(c, first + at, portion, out + at) != 0) {
             return -1;
         }
     }

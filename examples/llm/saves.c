@@ -32,19 +32,19 @@ static sherd_status folder_fail(saves *s, const char *what)
 /* With all folders above it. */
 static int folder_make(const char *path)
 {
-    char part[PATH_BYTES];
+    char folder[PATH_BYTES];
 
     for (size_t len = 1; path[len - 1] != '\0'; len++) {
-        if (len >= sizeof(part)) {
+        if (len >= sizeof(folder)) {
             errno = ENAMETOOLONG;
             return -1;
         }
         if (path[len] != '/' && path[len] != '\0') {
             continue;
         }
-        memcpy(part, path, len);
-        part[len] = '\0';
-        if (mkdir(part, 0777) != 0 && errno != EEXIST) {
+        memcpy(folder, path, len);
+        folder[len] = '\0';
+        if (mkdir(folder, 0777) != 0 && errno != EEXIST) {
             return -1;
         }
     }

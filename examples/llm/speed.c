@@ -4,7 +4,7 @@
 #include <string.h>
 
 typedef struct peak_row {
-    const char *part;         /* of the device's name; the first row that fits counts */
+    const char *name;         /* of the device's name; the first row that fits counts */
     double      half, single; /* teraflops of the 16-bit types, of fp32 */
 } peak_row;
 
@@ -17,7 +17,7 @@ static const peak_row peaks[] = {
 double speed_peak_flops(const char *device, sherd_dtype dtype)
 {
     for (size_t i = 0; i < sizeof(peaks) / sizeof(peaks[0]); i++) {
-        if (strstr(device, peaks[i].part) != NULL) {
+        if (strstr(device, peaks[i].name) != NULL) {
             return 1e12 * (dtype == SHERD_F32 ? peaks[i].single : peaks[i].half);
         }
     }

@@ -1,4 +1,4 @@
-/* Parts of a kernel: on the team (team.c) or one after the other. */
+/* Tasks of a kernel: on the team (team.c) or one after the other. */
 #include "kernels/cpu/parallel.h"
 
 #include "kernels/cpu/team.h"
@@ -14,37 +14,37 @@
 #if defined(__x86_64__)
 #define MXCSR_DEFAULT 0x1f80u
 
-void sherdi_part_run(sherdi_part_fn fn, void *ctx, int part, int parts)
+void sherdi_task_run(sherdi_task_fn fn, void *ctx, int task, int tasks)
 {
     unsigned callers = _mm_getcsr();
 
     _mm_setcsr(MXCSR_DEFAULT);
-    fn(ctx, part, parts);
+    fn(ctx, task, tasks);
     _mm_setcsr(callers);
 }
 #else
-void sherdi_part_run(sherdi_part_fn fn, void *ctx, int part, int parts)
+void sherdi_task_run(sherdi_task_fn fn, void *ctx, int task, int tasks)
 {
     fenv_t callers;
 
     (void)fegetenv(&callers);
     (void)fesetenv(FE_DFL_ENV);
-    fn(ctx, part, parts);
+    fn(ctx, task, tasks);
     (void)fesetenv(&callers);
 }
 #endif
 
-void sherdi_parallel_run(const sherdi_backend *backend, sherdi_split split, sherdi_part_fn fn,
+void sherdi_parallel_run(const sherdi_backend *backend, sherdi_split split, sherdi_task_fn fn,
                          void *ctx)
 {
-    if (split.parts <= 1) {
-        sherdi_part_run(fn, ctx, 0, 1);
+    if (split.tasks <= 1) {
+        sherdi_task_run(fn, ctx, 0, 1);
         return;
     }
     if (backend->team != NULL && sherdi_team_run(backend->team, split, fn, ctx)) {
         return;
     }
-    for (int part = 0; part < split.parts; part++) {
-        sherdi_part_run(fn, ctx, part, split.parts);
+    for (int task = 0; task < split.tasks; task++) {
+        sherdi_task_run(fn, ctx, task, split.tasks);
     }
 }

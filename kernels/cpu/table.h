@@ -8,13 +8,13 @@
 
 #include <stdatomic.h>
 
-/* The first chunk of a part; that of part `parts` is the end. */
-static size_t part_first(size_t chunks, int part, int parts)
+/* The first chunk of a task; that of task `tasks` is the end. */
+static size_t task_first(size_t chunks, int task, int tasks)
 {
-    size_t each = chunks / (size_t)parts;
-    size_t rest = chunks % (size_t)parts;
+    size_t each = chunks / (size_t)tasks;
+    size_t rest = chunks % (size_t)tasks;
 
-    return each * (size_t)part + sherdi_min_size((size_t)part, rest);
+    return each * (size_t)task + sherdi_min_size((size_t)task, rest);
 }
 
 static size_t chunks_of(size_t count_elems)
@@ -22,13 +22,13 @@ static size_t chunks_of(size_t count_elems)
     return sherdi_div_up(count_elems, SHERD_CHUNK_ELEMS);
 }
 
-/* A part's share of `count` elements or bytes, of which `unit` stay together: from *first on. */
-static size_t part_range(size_t count, size_t unit, int part, int parts, size_t *first)
+/* A task's share of `count` elements or bytes, of which `unit` stay together: from *first on. */
+static size_t task_range(size_t count, size_t unit, int task, int tasks, size_t *first)
 {
     size_t units = sherdi_div_up(count, unit);
-    size_t end   = part_first(units, part + 1, parts) * unit;
+    size_t end   = task_first(units, task + 1, tasks) * unit;
 
-    *first = part_first(units, part, parts) * unit;
+    *first = task_first(units, task, tasks) * unit;
     return sherdi_min_size(end, count) - *first;
 }
 
@@ -39,13 +39,13 @@ static sherdi_split split_of(const sherdi_backend *backend, size_t count_elems, 
 
 /* ---------------------------------------------------------------- spans -- */
 
-/* Walks the ranges of one part: chunks [next, end) of all spans' chunks in a row. */
+/* Walks the ranges of one task: chunks [next, end) of all spans' chunks in a row. */
 typedef struct span_walk {
     const sherdi_span *spans;
     size_t             num_spans;
     size_t             span;        /* where we are */
     size_t             span_chunk;  /* ... inside it */
-    size_t             chunks_left; /* of the part */
+    size_t             chunks_left; /* of the task */
 } span_walk;
 
 typedef struct span_range {
@@ -64,13 +64,13 @@ static size_t spans_chunks(const sherdi_span *spans, size_t num_spans)
     return chunks;
 }
 
-static span_walk walk_part(const sherdi_span *spans, size_t num_spans, size_t chunks, int part,
-                           int parts)
+static span_walk walk_task(const sherdi_span *spans, size_t num_spans, size_t chunks, int task,
+                           int tasks)
 {
     span_walk walk  = {.spans = spans, .num_spans = num_spans};
-    size_t    first = part_first(chunks, part, parts);
+    size_t    first = task_first(chunks, task, tasks);
 
-    walk.chunks_left = part_first(chunks, part + 1, parts) - first;
+    walk.chunks_left = task_first(chunks, task + 1, tasks) - first;
     while (walk.span < num_spans && first >= chunks_of(spans[walk.span].count_elems)) {
         first -= chunks_of(spans[walk.span].count_elems);
         walk.span++;
@@ -114,7 +114,7 @@ static size_t same_high_half(uint64_t index, size_t count)
 
 /* -------------------------------------------------------------- updates -- */
 
-/* Elements from `done` on of a part's range; `block` has the arrays from the block's start. */
+/* Elements from `done` on of a task's range; `block` has the arrays from the block's start. */
 static sherdi_update_range update_range_at(const sherdi_update_range *block,
                                            const span_range *where, size_t done)
 {
@@ -144,7 +144,7 @@ typedef struct update_call {
 } update_call;
 
 static void update_call_run(const sherdi_backend *backend, update_call *call, size_t bytes,
-                            sherdi_part_fn part)
+                            sherdi_task_fn task)
 {
     const sherdi_update_args *args = call->args;
 
@@ -159,15 +159,15 @@ static void update_call_run(const sherdi_backend *backend, update_call *call, si
                                          .is_streaming = bytes >= SHERDI_STREAM_BYTES};
     sherdi_parallel_run(
         backend,
-        sherdi_split_of(backend, call->chunks, call->chunks > 0 ? bytes / call->chunks : 0), part,
+        sherdi_split_of(backend, call->chunks, call->chunks > 0 ? bytes / call->chunks : 0), task,
         call);
 }
 
-static void update_part(void *ctx, int part, int parts)
+static void update_task(void *ctx, int task, int tasks)
 {
     update_call              *call = ctx;
     const sherdi_update_args *args = call->args;
-    span_walk  walk        = walk_part(args->spans, args->num_spans, call->chunks, part, parts);
+    span_walk  walk        = walk_task(args->spans, args->num_spans, call->chunks, task, tasks);
     span_range where       = {0};
     uint64_t   fingerprint = 0;
 
@@ -195,7 +195,7 @@ static void table_adam(const sherdi_backend *backend, const sherdi_update_args *
 {
     update_call call = {.args = args, .update = adam_span};
 
-    update_call_run(backend, &call, sherdi_update_traffic_bytes(args), update_part);
+    update_call_run(backend, &call, sherdi_update_traffic_bytes(args), update_task);
     *args->fingerprint += call.fingerprint;
 }
 
@@ -211,11 +211,11 @@ static void table_lamb(const sherdi_backend *backend, const sherdi_update_args *
 {
     update_call call = {.args = args, .update = lamb_span};
 
-    update_call_run(backend, &call, sherdi_update_traffic_bytes(args), update_part);
+    update_call_run(backend, &call, sherdi_update_traffic_bytes(args), update_task);
     *args->fingerprint += call.fingerprint;
 }
 
-/* To the one that all threads of the call share; a part has few parameters. */
+/* To the one that all threads of the call share; a task has few parameters. */
 static void norm_share(sherdi_norm_acc *acc, sherdi_norm_acc *share)
 {
     sherdi_norm_normalise(share);
@@ -229,11 +229,11 @@ static void norm_share(sherdi_norm_acc *acc, sherdi_norm_acc *share)
     }
 }
 
-static void lamb_norms_part(void *ctx, int part, int parts)
+static void lamb_norms_task(void *ctx, int task, int tasks)
 {
     const update_call        *call = ctx;
     const sherdi_update_args *args = call->args;
-    span_walk  walk = walk_part(args->spans, args->num_spans, call->chunks, part, parts);
+    span_walk  walk = walk_task(args->spans, args->num_spans, call->chunks, task, tasks);
     span_range where;
 
     while (walk_next(&walk, &where)) {
@@ -252,7 +252,7 @@ static void table_lamb_norms(const sherdi_backend *backend, const sherdi_update_
 {
     update_call call = {.args = args};
 
-    update_call_run(backend, &call, sherdi_lamb_norms_traffic_bytes(args), lamb_norms_part);
+    update_call_run(backend, &call, sherdi_lamb_norms_traffic_bytes(args), lamb_norms_task);
 }
 
 static void table_lamb_ratios(const sherdi_backend *backend, const sherdi_lamb_ratio_args *args)
@@ -276,10 +276,10 @@ typedef struct fingerprint_call {
     _Atomic uint64_t   fingerprint;
 } fingerprint_call;
 
-static void fingerprint_part(void *ctx, int part, int parts)
+static void fingerprint_task(void *ctx, int task, int tasks)
 {
     fingerprint_call *call  = ctx;
-    span_walk         walk  = walk_part(call->spans, call->num_spans, call->chunks, part, parts);
+    span_walk         walk  = walk_task(call->spans, call->num_spans, call->chunks, task, tasks);
     span_range        range = {0};
     uint64_t          fingerprint = 0;
 
@@ -310,7 +310,7 @@ static void table_fingerprint(const sherdi_backend *backend, const sherdi_span *
 
     sherdi_parallel_run(backend,
                         sherdi_split_of(backend, call.chunks, SHERD_CHUNK_ELEMS * sizeof(float)),
-                        fingerprint_part, &call);
+                        fingerprint_task, &call);
     *sum += call.fingerprint;
 }
 
@@ -323,11 +323,11 @@ typedef struct sumsq_call {
     sherdi_norm_acc sum;
 } sumsq_call;
 
-static void sumsq_part(void *ctx, int part, int parts)
+static void sumsq_task(void *ctx, int task, int tasks)
 {
     sumsq_call     *call = ctx;
     size_t          first;
-    size_t          count = part_range(call->count_elems, SHERD_CHUNK_ELEMS, part, parts, &first);
+    size_t          count = task_range(call->count_elems, SHERD_CHUNK_ELEMS, task, tasks, &first);
     sherdi_norm_acc share = {0};
 
     range_sumsq(sherdi_elem_at(call->x, call->dtype, first), call->dtype, count, &share);
@@ -340,7 +340,7 @@ static void table_sumsq(const sherdi_backend *backend, const void *x, sherd_dtyp
     sumsq_call call = {.x = x, .dtype = dtype, .count_elems = count_elems};
 
     sherdi_parallel_run(backend, split_of(backend, count_elems, sherd_dtype_bytes(dtype)),
-                        sumsq_part, &call);
+                        sumsq_task, &call);
     sherdi_norm_merge(acc, &call.sum);
 }
 
@@ -351,11 +351,11 @@ typedef struct reduce_call {
     int                       is_streaming;
 } reduce_call;
 
-static void reduce_part(void *ctx, int part, int parts)
+static void reduce_task(void *ctx, int task, int tasks)
 {
     const reduce_call *call = ctx;
     size_t             first;
-    size_t count = part_range(call->args->count_elems, SHERD_CHUNK_ELEMS, part, parts, &first);
+    size_t count = task_range(call->args->count_elems, SHERD_CHUNK_ELEMS, task, tasks, &first);
 
     range_reduce(call->args, first, count, call->is_streaming);
 }
@@ -367,7 +367,7 @@ static void table_reduce(const sherdi_backend *backend, const sherdi_reduce_args
     reduce_call call = {.args         = args,
                         .is_streaming = per_elem * args->count_elems >= SHERDI_STREAM_BYTES};
 
-    sherdi_parallel_run(backend, split_of(backend, args->count_elems, per_elem), reduce_part,
+    sherdi_parallel_run(backend, split_of(backend, args->count_elems, per_elem), reduce_task,
                         &call);
 }
 
@@ -383,22 +383,22 @@ typedef struct map_call {
     int         is_streaming;
 } map_call;
 
-static void cast_part(void *ctx, int part, int parts)
+static void cast_task(void *ctx, int task, int tasks)
 {
     const map_call *call = ctx;
     size_t          first;
-    size_t          count = part_range(call->count_elems, SHERD_CHUNK_ELEMS, part, parts, &first);
+    size_t          count = task_range(call->count_elems, SHERD_CHUNK_ELEMS, task, tasks, &first);
 
     range_cast(sherdi_elem_at(call->dst, call->dst_dtype, first), call->dst_dtype,
                sherdi_elem_at(call->src, call->src_dtype, first), call->src_dtype, count,
                call->is_streaming);
 }
 
-static void accumulate_part(void *ctx, int part, int parts)
+static void accumulate_task(void *ctx, int task, int tasks)
 {
     const map_call *call = ctx;
     size_t          first;
-    size_t          count = part_range(call->count_elems, SHERD_CHUNK_ELEMS, part, parts, &first);
+    size_t          count = task_range(call->count_elems, SHERD_CHUNK_ELEMS, task, tasks, &first);
 
     range_accumulate(sherdi_elem_at(call->dst, call->dst_dtype, first), call->dst_dtype,
                      sherdi_elem_at(call->src, call->src_dtype, first), call->src_dtype, count);
@@ -407,21 +407,21 @@ static void accumulate_part(void *ctx, int part, int parts)
 /* Bytes of a chunk of fp32. */
 #define COPY_UNIT_BYTES ((size_t)256)
 
-static void copy_part(void *ctx, int part, int parts)
+static void copy_task(void *ctx, int task, int tasks)
 {
     const map_call *call = ctx;
     size_t          first;
-    size_t          len_bytes = part_range(call->count_elems, COPY_UNIT_BYTES, part, parts, &first);
+    size_t          len_bytes = task_range(call->count_elems, COPY_UNIT_BYTES, task, tasks, &first);
 
     range_copy((unsigned char *)call->dst + first, (const unsigned char *)call->src + first,
                len_bytes, call->is_streaming);
 }
 
-static void zero_part(void *ctx, int part, int parts)
+static void zero_task(void *ctx, int task, int tasks)
 {
     const map_call *call = ctx;
     size_t          first;
-    size_t          len_bytes = part_range(call->count_elems, COPY_UNIT_BYTES, part, parts, &first);
+    size_t          len_bytes = task_range(call->count_elems, COPY_UNIT_BYTES, task, tasks, &first);
 
     range_zero((unsigned char *)call->dst + first, len_bytes, call->is_streaming);
 }
@@ -436,7 +436,7 @@ static void table_copy(const sherdi_backend *backend, void *dst, const void *src
     if (dst != src && len_bytes > 0) {
         sherdi_parallel_run(
             backend, sherdi_split_of(backend, len_bytes / COPY_UNIT_BYTES, 2 * COPY_UNIT_BYTES),
-            copy_part, &call);
+            copy_task, &call);
     }
 }
 
@@ -448,7 +448,7 @@ static void table_zero(const sherdi_backend *backend, void *dst, size_t len_byte
     if (len_bytes > 0) {
         sherdi_parallel_run(backend,
                             sherdi_split_of(backend, len_bytes / COPY_UNIT_BYTES, COPY_UNIT_BYTES),
-                            zero_part, &call);
+                            zero_task, &call);
     }
 }
 
@@ -467,7 +467,7 @@ static void table_cast(const sherdi_backend *backend, void *dst, sherd_dtype dst
         table_copy(backend, dst, src, count_elems * sherd_dtype_bytes(dst_dtype));
         return;
     }
-    sherdi_parallel_run(backend, split_of(backend, count_elems, per_elem), cast_part, &call);
+    sherdi_parallel_run(backend, split_of(backend, count_elems, per_elem), cast_task, &call);
 }
 
 static void table_accumulate(const sherdi_backend *backend, void *acc, sherd_dtype acc_dtype,
@@ -480,7 +480,7 @@ static void table_accumulate(const sherdi_backend *backend, void *acc, sherd_dty
                          .src_dtype   = x_dtype,
                          .count_elems = count_elems};
 
-    sherdi_parallel_run(backend, split_of(backend, count_elems, per_elem), accumulate_part, &call);
+    sherdi_parallel_run(backend, split_of(backend, count_elems, per_elem), accumulate_task, &call);
 }
 
 /* ---------------------------------------------------------- fixed point -- */
@@ -513,12 +513,12 @@ static void fixed_tile_add(int64_t *acc, const float *grad, size_t count_elems, 
     counts->out_of_range += seen.out_of_range;
 }
 
-static void fixed_part(void *ctx, int part, int parts)
+static void fixed_task(void *ctx, int task, int tasks)
 {
     fixed_call              *call = ctx;
     const sherdi_fixed_args *args = call->args;
     size_t                   first;
-    size_t end = part_range(args->count_elems, SHERD_CHUNK_ELEMS, part, parts, &first) + first;
+    size_t end = task_range(args->count_elems, SHERD_CHUNK_ELEMS, task, tasks, &first) + first;
     sherdi_fixed_counts counts = {0, 0};
     float               tile[FIXED_TILE_ELEMS];
 
@@ -545,7 +545,7 @@ static void table_reduce_fixed(const sherdi_backend *backend, const sherdi_fixed
     size_t     per_elem = sherd_dtype_bytes(args->src_dtype) * (size_t)args->num_srcs + 16;
     fixed_call call     = {.args = args};
 
-    sherdi_parallel_run(backend, split_of(backend, args->count_elems, per_elem), fixed_part, &call);
+    sherdi_parallel_run(backend, split_of(backend, args->count_elems, per_elem), fixed_task, &call);
     args->counts->nonfinite += call.nonfinite;
     args->counts->out_of_range += call.out_of_range;
 }
@@ -556,11 +556,11 @@ typedef struct fixed_to_f32_call {
     size_t         count_elems;
 } fixed_to_f32_call;
 
-static void fixed_to_f32_part(void *ctx, int part, int parts)
+static void fixed_to_f32_task(void *ctx, int task, int tasks)
 {
     const fixed_to_f32_call *call = ctx;
     size_t                   first;
-    size_t count = part_range(call->count_elems, SHERD_CHUNK_ELEMS, part, parts, &first);
+    size_t count = task_range(call->count_elems, SHERD_CHUNK_ELEMS, task, tasks, &first);
 
     for (size_t i = first; i < first + count; i++) {
         call->dst[i] = sherdi_fixed_f32(call->acc[i]);
@@ -572,7 +572,7 @@ static void table_fixed_to_f32(const sherdi_backend *backend, float *dst, const 
 {
     fixed_to_f32_call call = {dst, acc, count_elems};
 
-    sherdi_parallel_run(backend, split_of(backend, count_elems, 12), fixed_to_f32_part, &call);
+    sherdi_parallel_run(backend, split_of(backend, count_elems, 12), fixed_to_f32_task, &call);
 }
 
 const sherdi_kernel_ops TABLE_NAME = {

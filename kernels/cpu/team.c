@@ -1,5 +1,5 @@
-/* A team: one worker for each part of a call but the first, which the caller runs. A part is offered
- * to its worker by one store; whoever takes the offer first runs it, the worker or, when its own part is
+/* A team: one worker for each task of a call but the first, which the caller runs. A task is offered
+ * to its worker by one store; whoever takes the offer first runs it, the worker or, when its own task is
  * done, the caller. So a call never waits for a thread that has not begun: one that sleeps deep, shares
  * a core with somebody, or is not there (a child after fork) costs its help and nothing else. */
 #include "kernels/cpu/team.h"
@@ -20,12 +20,12 @@
 /* How long a thread with nothing to do looks for more before it sleeps: about what waking it costs. */
 #define SPIN_NS 25000
 /* Calls that follow one another at once wake sleepers when they have touched this much: alone it takes
- * longer than waking somebody. Workers that are awake help from SHERDI_PART_BYTES on. */
+ * longer than waking somebody. Workers that are awake help from SHERDI_TASK_BYTES on. */
 #define WAKE_BYTES ((size_t)4 << 20)
 
 /* What a worker's state says. */
 enum {
-    WORKER_IS_AWAKE = 0, /* looking, or running a part */
+    WORKER_IS_AWAKE = 0, /* looking, or running a task */
     WORKER_HAS_OFFER,
     WORKER_IS_ASLEEP,
     WORKER_SHALL_END,
@@ -35,7 +35,7 @@ enum {
  * be had leave the same half-built team. */
 typedef struct team_worker {
     _Alignas(64) atomic_uint state; /* futex */
-    int          part;              /* 1, 2, .. */
+    int          task;              /* 1, 2, .. */
     int          cpu;               /* where it is bound */
     int          must_be_woken;     /* in this call, by the parent in next_wake's tree */
     int          is_left_out;       /* in this call */
@@ -59,12 +59,12 @@ struct sherdi_team {
     size_t  row_bytes;
 
     /* The call: written while no offer is out, read by who has taken one. */
-    sherdi_part_fn fn;
+    sherdi_task_fn fn;
     void          *ctx;
-    int            parts;
+    int            tasks;
     int            offers; /* to workers[0 .. offers) */
 
-    _Alignas(64) atomic_uint left; /* futex: offered parts that have not ended */
+    _Alignas(64) atomic_uint left; /* futex: offered tasks that have not ended */
     team_worker *workers[];        /* [num_workers] */
 };
 
@@ -106,7 +106,7 @@ static void spin_while(atomic_uint *word, int is_zero, int64_t spin_ns)
 
 /* ------------------------------------------------------------------ workers -- */
 
-/* Whoever changes an offer to "awake" has the part. */
+/* Whoever changes an offer to "awake" has the task. */
 static int offer_take(team_worker *worker)
 {
     unsigned offered = WORKER_HAS_OFFER;
@@ -115,18 +115,18 @@ static int offer_take(team_worker *worker)
                                                    memory_order_acq_rel, memory_order_relaxed);
 }
 
-static void part_end(sherdi_team *team)
+static void task_end(sherdi_team *team)
 {
-    /* Pairs with the load in parts_wait: what the part wrote is seen there. */
+    /* Pairs with the load in tasks_wait: what the task wrote is seen there. */
     if (atomic_fetch_sub_explicit(&team->left, 1, memory_order_acq_rel) == (CALLER_IS_ASLEEP | 1)) {
         futex_wake(&team->left);
     }
 }
 
 /* Sleepers are woken by who has work already, a tree with the caller at its root. */
-static void next_wake(sherdi_team *team, int part)
+static void next_wake(sherdi_team *team, int task)
 {
-    for (int i = 2 * part; i < 2 * part + 2 && i < team->offers; i++) {
+    for (int i = 2 * task; i < 2 * task + 2 && i < team->offers; i++) {
         if (team->workers[i]->must_be_woken) {
             futex_wake(&team->workers[i]->state);
         }
@@ -134,13 +134,13 @@ static void next_wake(sherdi_team *team, int part)
 }
 
 /* By the worker, or by the caller in its place. */
-static void part_run_taken(team_worker *worker)
+static void task_run_taken(team_worker *worker)
 {
     sherdi_team *team = worker->team;
 
-    next_wake(team, worker->part);
-    sherdi_part_run(team->fn, team->ctx, worker->part, team->parts);
-    part_end(team);
+    next_wake(team, worker->task);
+    sherdi_task_run(team->fn, team->ctx, worker->task, team->tasks);
+    task_end(team);
 }
 
 /* Until there is an offer or the end, perhaps a taken one. */
@@ -166,7 +166,7 @@ static void *worker_main(void *raw)
     while (atomic_load_explicit(&worker->state, memory_order_relaxed) != WORKER_SHALL_END) {
         worker_wait(worker, spin_ns);
         if (offer_take(worker)) {
-            part_run_taken(worker);
+            task_run_taken(worker);
             spin_ns = worker->team->spin_ns;
         } else {
             spin_ns = 0;
@@ -177,7 +177,7 @@ static void *worker_main(void *raw)
 
 /* ------------------------------------------------------------------- a call -- */
 
-static void parts_wait(sherdi_team *team)
+static void tasks_wait(sherdi_team *team)
 {
     unsigned left;
 
@@ -226,7 +226,7 @@ static int row_is_long(sherdi_team *team, size_t bytes)
     return team->row_bytes >= WAKE_BYTES;
 }
 
-/* Who is asleep and not worth waking gets no offer: its part is the caller's. From the last to the
+/* Who is asleep and not worth waking gets no offer: its task is the caller's. From the last to the
  * first, so that who takes an offer sees whom to wake after it. */
 static void offers_make(sherdi_team *team, int may_wake)
 {
@@ -249,7 +249,7 @@ static void offers_make(sherdi_team *team, int may_wake)
     next_wake(team, 0);
 }
 
-int sherdi_team_run(sherdi_team *team, sherdi_split split, sherdi_part_fn fn, void *ctx)
+int sherdi_team_run(sherdi_team *team, sherdi_split split, sherdi_task_fn fn, void *ctx)
 {
     if (atomic_exchange_explicit(&team->is_busy, 1, memory_order_acquire) != 0) {
         return 0;
@@ -259,20 +259,20 @@ int sherdi_team_run(sherdi_team *team, sherdi_split split, sherdi_part_fn fn, vo
     }
     team->fn     = fn;
     team->ctx    = ctx;
-    team->parts  = split.parts;
-    team->offers = split.parts - 1 < team->num_workers ? split.parts - 1 : team->num_workers;
+    team->tasks  = split.tasks;
+    team->offers = split.tasks - 1 < team->num_workers ? split.tasks - 1 : team->num_workers;
     atomic_store_explicit(&team->left, (unsigned)team->offers, memory_order_relaxed);
     offers_make(team, row_is_long(team, split.bytes));
-    sherdi_part_run(fn, ctx, 0, split.parts);
+    sherdi_task_run(fn, ctx, 0, split.tasks);
     for (int i = 0; i < team->offers; i++) {
         if (team->workers[i]->is_left_out || offer_take(team->workers[i])) {
-            part_run_taken(team->workers[i]);
+            task_run_taken(team->workers[i]);
         }
     }
-    for (int part = team->offers + 1; part < split.parts; part++) {
-        sherdi_part_run(fn, ctx, part, split.parts);
+    for (int task = team->offers + 1; task < split.tasks; task++) {
+        sherdi_task_run(fn, ctx, task, split.tasks);
     }
-    parts_wait(team);
+    tasks_wait(team);
     team->last_ns = sherdi_now_ns();
     atomic_store_explicit(&team->is_busy, 0, memory_order_release);
     return 1;
@@ -287,7 +287,7 @@ static void team_bind(sherdi_team *team, const sherdi_cpu_binding *binding, int 
     int i;
 
     for (i = 0; i < team->num_workers && error == 0; i++) {
-        team->workers[i]->cpu = binding->cpus[team->workers[i]->part];
+        team->workers[i]->cpu = binding->cpus[team->workers[i]->task];
         error                 = worker_bind(team->workers[i], team->workers[i]->cpu);
     }
     team->is_bound = error == 0;
@@ -302,7 +302,7 @@ static void team_bind(sherdi_team *team, const sherdi_cpu_binding *binding, int 
     }
 }
 
-static sherd_status worker_create(sherdi_team *team, int part, sherdi_mem *mem)
+static sherd_status worker_create(sherdi_team *team, int task, sherdi_mem *mem)
 {
     team_worker *worker = sherdi_alloc(mem, SHERDI_MEM_CONTROL, sizeof(*worker));
     char         name[16];
@@ -313,7 +313,7 @@ static sherd_status worker_create(sherdi_team *team, int part, sherdi_mem *mem)
     if (worker == NULL) {
         return SHERD_E_NOMEM;
     }
-    worker->part = part;
+    worker->task = task;
     worker->team = team;
     (void)sigfillset(&all); /* the program's signals are for its own threads */
     (void)pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -322,9 +322,9 @@ static sherd_status worker_create(sherdi_team *team, int part, sherdi_mem *mem)
     if (error != 0) {
         sherdi_free(worker);
         return sherdi_fail(SHERD_E_NOMEM, "no kernel thread %d: %s; SHERD_THREADS asks for fewer",
-                           part, strerror(error));
+                           task, strerror(error));
     }
-    (void)snprintf(name, sizeof(name), "sherd-cpu-%d", part % 10000);
+    (void)snprintf(name, sizeof(name), "sherd-cpu-%d", task % 10000);
     (void)pthread_setname_np(worker->thread, name);
     team->workers[team->num_workers++] = worker;
     return SHERD_OK;
@@ -341,8 +341,8 @@ sherd_status sherdi_team_create(int threads, const sherdi_cpu_binding *binding, 
     }
     team->spin_ns = binding->is_crowded ? 0 : SPIN_NS;
     team->process = getpid();
-    for (int part = 1; part < threads; part++) {
-        sherd_status status = worker_create(team, part, mem);
+    for (int task = 1; task < threads; task++) {
+        sherd_status status = worker_create(team, task, mem);
 
         if (status != SHERD_OK) {
             sherdi_team_destroy(team);

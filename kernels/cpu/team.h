@@ -15,16 +15,16 @@ typedef struct sherdi_team sherdi_team;
  *  E_NOMEM: no memory, or no more threads. */
 sherd_status sherdi_team_create(int threads, const sherdi_cpu_binding *binding, int rank,
                                 sherdi_mem *mem, sherdi_team **out);
-/** No part runs any more. Accepts NULL. In a child after fork, which has no workers, it only frees. */
+/** No task runs any more. Accepts NULL. In a child after fork, which has no workers, it only frees. */
 void sherdi_team_destroy(sherdi_team *team);
 
 /** No kernel is running: "workers bound to cpus 1-3", "workers not bound". */
 void sherdi_team_describe(const sherdi_team *team, char *text, size_t text_bytes);
 
-/** Runs all parts and returns 1; 0, with nothing run, when another thread is using the team. */
-int sherdi_team_run(sherdi_team *team, sherdi_split split, sherdi_part_fn fn, void *ctx);
+/** Runs all tasks and returns 1; 0, with nothing run, when another thread is using the team. */
+int sherdi_team_run(sherdi_team *team, sherdi_split split, sherdi_task_fn fn, void *ctx);
 
-/** One part on this thread, in the default floating-point environment. */
-void sherdi_part_run(sherdi_part_fn fn, void *ctx, int part, int parts);
+/** One task on this thread, in the default floating-point environment. */
+void sherdi_task_run(sherdi_task_fn fn, void *ctx, int task, int tasks);
 
 #endif

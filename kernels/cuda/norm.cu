@@ -117,9 +117,9 @@ typedef struct fingerprint_op {
         (void)view;
     }
 
-    __device__ void part(const span_view &view, size_t tile_first, size_t low, size_t high)
+    __device__ void range(const span_view &view, size_t tile_first, size_t low, size_t high)
     {
-        part_update(*this, view, tile_first, low, high, is_vector);
+        range_update(*this, view, tile_first, low, high, is_vector);
     }
 
     __device__ void load(size_t at, float4 *x)

@@ -56,8 +56,8 @@ static inline __device__ size_t span_find(const sherdi_span *spans, size_t num_s
     return low;
 }
 
-/* Calls op.span(view) when a block comes to another span and op.part(view, tile_first, low, high) for
- * the part [low, high) that a span has of a tile. Both are the same for all threads of the block. */
+/* Calls op.span(view) when a block comes to another span and op.range(view, tile_first, low, high) for
+ * the range [low, high) that a span has of a tile. Both are the same for all threads of the block. */
 template <typename Op>
 static inline __device__ void spans_walk(const sherdi_span *spans, size_t num_spans,
                                          size_t tile_elems, Op &op)
@@ -82,7 +82,7 @@ static inline __device__ void spans_walk(const sherdi_span *spans, size_t num_sp
             size_t high = now.end < last ? now.end : last;
 
             if (low < high) {
-                op.part(now, first, low, high);
+                op.range(now, first, low, high);
             }
             if (now.end >= last || now.number + 1 == num_spans) {
                 break;
@@ -93,11 +93,11 @@ static inline __device__ void spans_walk(const sherdi_span *spans, size_t num_sp
     }
 }
 
-/* A part, element by element or in vectors: op.load(at) gives what op.vector(loaded, view, at) needs,
+/* A range, element by element or in vectors: op.load(at) gives what op.vector(loaded, view, at) needs,
  * op.element(view, at) does one element. */
 template <typename Op>
-static inline __device__ void part_update(Op &op, const span_view &view, size_t tile_first,
-                                          size_t low, size_t high, int is_vector)
+static inline __device__ void range_update(Op &op, const span_view &view, size_t tile_first,
+                                           size_t low, size_t high, int is_vector)
 {
     /* [low, inner_low) and [inner_high, high) are no whole vectors. */
     size_t inner_low  = (low + VECTOR_ELEMS - 1) / VECTOR_ELEMS * VECTOR_ELEMS;

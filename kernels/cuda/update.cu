@@ -52,9 +52,9 @@ template <typename Rule> struct update {
         rule.span(view);
     }
 
-    __device__ void part(const span_view &view, size_t tile_first, size_t low, size_t high)
+    __device__ void range(const span_view &view, size_t tile_first, size_t low, size_t high)
     {
-        part_update(*this, view, tile_first, low, high, arrays.is_vector);
+        range_update(*this, view, tile_first, low, high, arrays.is_vector);
     }
 
     __device__ void load(size_t at, loaded *x)
@@ -312,7 +312,7 @@ typedef struct norms_op {
         }
     }
 
-    __device__ void part(const span_view &view, size_t tile_first, size_t low, size_t high)
+    __device__ void range(const span_view &view, size_t tile_first, size_t low, size_t high)
     {
         size_t elems = view.end - view.first;
         size_t skip  = (low - view.first + SHERD_CHUNK_ELEMS - 1) / SHERD_CHUNK_ELEMS;

@@ -1,4 +1,4 @@
-/* Threads of a backend: every part runs once, whoever calls at the same time; bits do not depend on how
+/* Threads of a backend: every task runs once, whoever calls at the same time; bits do not depend on how
  * many there are; they come, are bound and go cleanly. */
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/team.h"
@@ -58,39 +58,39 @@ static int workers_alive(void)
     return count;
 }
 
-/* -------------------------------------------------------------------- parts -- */
+/* -------------------------------------------------------------------- tasks -- */
 
 #define MOST_PARTS 40
 
 typedef struct tally {
     atomic_int runs[MOST_PARTS];
-    atomic_int wrong_parts;
-    int        parts;
+    atomic_int wrong_tasks;
+    int        tasks;
 } tally;
 
-static void tally_part(void *ctx, int part, int parts)
+static void tally_task(void *ctx, int task, int tasks)
 {
     tally *t = ctx;
 
-    if (parts != t->parts || part < 0 || part >= parts) {
-        (void)atomic_fetch_add(&t->wrong_parts, 1);
+    if (tasks != t->tasks || task < 0 || task >= tasks) {
+        (void)atomic_fetch_add(&t->wrong_tasks, 1);
     } else {
-        (void)atomic_fetch_add(&t->runs[part], 1);
+        (void)atomic_fetch_add(&t->runs[task], 1);
     }
 }
 
-static void tally_check(const sherdi_backend *backend, int parts, size_t bytes)
+static void tally_check(const sherdi_backend *backend, int tasks, size_t bytes)
 {
-    tally t = {.parts = parts};
+    tally t = {.tasks = tasks};
 
-    sherdi_parallel_run(backend, (sherdi_split){parts, bytes}, tally_part, &t);
-    CHECK_INT(0, t.wrong_parts);
-    for (int part = 0; part < parts; part++) {
-        CHECK_INT(1, t.runs[part]);
+    sherdi_parallel_run(backend, (sherdi_split){tasks, bytes}, tally_task, &t);
+    CHECK_INT(0, t.wrong_tasks);
+    for (int task = 0; task < tasks; task++) {
+        CHECK_INT(1, t.runs[task]);
     }
 }
 
-static void team_runs_every_part_once(void)
+static void team_runs_every_task_once(void)
 {
     for (int threads = 1; threads <= 9; threads++) {
         sherdi_mem      mem;
@@ -128,16 +128,16 @@ static void team_serves_callers_at_once(void)
     destroy(all.backend);
 }
 
-static void split_gives_small_work_one_part(void)
+static void split_gives_small_work_one_task(void)
 {
     const sherdi_backend backend = {.threads = 8};
 
-    CHECK_INT(0, sherdi_split_of(&backend, 0, 256).parts);
-    CHECK(sherdi_split_of(&backend, 1, 1000).parts <= 1);
-    CHECK(sherdi_split_of(&backend, 500, 256).parts <= 1);
-    CHECK_INT(3, sherdi_split_of(&backend, 3 * 256, 256).parts);
-    CHECK_INT(8, sherdi_split_of(&backend, 100000, 256).parts);
-    CHECK_INT(5, sherdi_split_of(&backend, 5, (size_t)1 << 30).parts); /* a unit is not cut */
+    CHECK_INT(0, sherdi_split_of(&backend, 0, 256).tasks);
+    CHECK(sherdi_split_of(&backend, 1, 1000).tasks <= 1);
+    CHECK(sherdi_split_of(&backend, 500, 256).tasks <= 1);
+    CHECK_INT(3, sherdi_split_of(&backend, 3 * 256, 256).tasks);
+    CHECK_INT(8, sherdi_split_of(&backend, 100000, 256).tasks);
+    CHECK_INT(5, sherdi_split_of(&backend, 5, (size_t)1 << 30).tasks); /* a unit is not cut */
 }
 
 /* --------------------------------------------------------------------- bits -- */
@@ -289,19 +289,19 @@ static void bits_are_equal_for_all_thread_counts_and_callers(void)
 }
 
 #if defined(__x86_64__)
-static void settings_part(void *ctx, int part, int parts)
+static void settings_task(void *ctx, int task, int tasks)
 {
     atomic_int *wrong = ctx;
 
-    (void)part;
-    (void)parts;
+    (void)task;
+    (void)tasks;
     if ((_mm_getcsr() & ~0x3fu) != 0x1f80u) {
         (void)atomic_fetch_add(wrong, 1);
     }
 }
 
 /* Workers inherit the floating-point settings of the thread that makes them. */
-static void parts_ignore_the_float_settings_of_who_made_the_team(void)
+static void tasks_ignore_the_float_settings_of_who_made_the_team(void)
 {
     sherdi_mem      mem;
     sherdi_backend *backend;
@@ -310,7 +310,7 @@ static void parts_ignore_the_float_settings_of_who_made_the_team(void)
     _mm_setcsr(0x1f80u | 0x8040u | 0x6000u);
     backend = create(4, &mem);
     for (int i = 0; i < 100; i++) {
-        sherdi_parallel_run(backend, (sherdi_split){4, SIZE_MAX}, settings_part, &wrong);
+        sherdi_parallel_run(backend, (sherdi_split){4, SIZE_MAX}, settings_task, &wrong);
     }
     _mm_setcsr(0x1f80u);
     CHECK_INT(0, wrong);
@@ -371,9 +371,9 @@ static void child_after_fork_computes_alone_and_ends(void)
     child = fork();
     CHECK(child >= 0);
     if (child == 0) {
-        tally t = {.parts = 4};
+        tally t = {.tasks = 4};
 
-        sherdi_parallel_run(backend, (sherdi_split){4, SIZE_MAX}, tally_part, &t);
+        sherdi_parallel_run(backend, (sherdi_split){4, SIZE_MAX}, tally_task, &t);
         sherdi_backend_destroy(backend);
         _exit(t.runs[0] + t.runs[1] + t.runs[2] + t.runs[3] == 4 && workers_alive() == 0 ? 0 : 1);
     }
@@ -614,12 +614,12 @@ static void idle_backend_makes_no_threads(void)
 }
 
 static const test_case CASES[] = {
-    CASE(team_runs_every_part_once),
+    CASE(team_runs_every_task_once),
     CASE(team_serves_callers_at_once),
-    CASE(split_gives_small_work_one_part),
+    CASE(split_gives_small_work_one_task),
     CASE(bits_are_equal_for_all_thread_counts_and_callers),
 #if defined(__x86_64__)
-    CASE(parts_ignore_the_float_settings_of_who_made_the_team),
+    CASE(tasks_ignore_the_float_settings_of_who_made_the_team),
 #endif
     CASE(team_comes_and_goes_a_thousand_times),
     CASE(team_that_cannot_be_made_leaves_nothing),

@@ -204,18 +204,18 @@ static void row_time_follows_the_traffic(void)
     wire = (double)(row.traffic.wire_micro_planned + row.traffic.wire_step_planned);
     nvme = 4.0 * (double)(row.traffic.read_micro_planned + row.traffic.read_step_planned +
                           row.traffic.written_micro_planned + row.traffic.written_step_planned);
-    CHECK(row.time.parts[PLANNING_BOUND_WIRE] == wire);
-    CHECK(row.time.parts[PLANNING_BOUND_NVME] == nvme);
-    CHECK(row.time.parts[PLANNING_BOUND_COMPUTE] == 0);
+    CHECK(row.time.by_bound[PLANNING_BOUND_WIRE] == wire);
+    CHECK(row.time.by_bound[PLANNING_BOUND_NVME] == nvme);
+    CHECK(row.time.by_bound[PLANNING_BOUND_COMPUTE] == 0);
     CHECK_INT(PLANNING_BOUND_NVME, row.time.bound);
     request.batch  = 2;
     request.length = 1024;
     CHECK_OK(planning_row_make(&request, &layout, &row));
     CHECK(row.activation_bytes > 0);
-    CHECK(row.time.parts[PLANNING_BOUND_COMPUTE] ==
+    CHECK(row.time.by_bound[PLANNING_BOUND_COMPUTE] ==
           planning_model_flops_per_token(model, 1024) * 2048);
     CHECK_INT(PLANNING_BOUND_COMPUTE, row.time.bound);
-    CHECK(row.time.step_s >= row.time.parts[PLANNING_BOUND_COMPUTE]);
+    CHECK(row.time.step_s >= row.time.by_bound[PLANNING_BOUND_COMPUTE]);
     planning_model_destroy(model);
 }
 

@@ -348,7 +348,7 @@ __global__ void __launch_bounds__(THREADS, (blocks_of_width<D>::back_q)) flash_b
     /* delta from memory: `out` comes this way alone, dout a second time from the cache */
     for (int r = (int)threadIdx.x / LANES; r < QUERIES; r += THREADS / LANES) {
         int    c = (int)threadIdx.x % LANES * 8;
-        float  x[8], d[8], part = 0.0f;
+        float  x[8], d[8], dot = 0.0f;
         int    row = first + r;
 
         if (row < a.length && c < a.width) {
@@ -356,17 +356,17 @@ __global__ void __launch_bounds__(THREADS, (blocks_of_width<D>::back_q)) flash_b
             vector_of<T, 8>::load(a.dout + out0 + (size_t)row * out_stride + c, d);
 #pragma unroll
             for (int i = 0; i < 8; i++) {
-                part += x[i] * d[i];
+                dot += x[i] * d[i];
             }
         }
 #pragma unroll
         for (int step = LANES / 2; step > 0; step /= 2) {
-            part += __shfl_xor_sync(WARP_ALL, part, step);
+            dot += __shfl_xor_sync(WARP_ALL, dot, step);
         }
         if (threadIdx.x % LANES == 0) {
-            row_deltas[r] = part;
+            row_deltas[r] = dot;
             if (row < a.length) {
-                a.deltas[log0 + row] = part;
+                a.deltas[log0 + row] = dot;
             }
         }
     }

@@ -538,15 +538,15 @@ static void head_run(cuda *m, const void *x, tensor weight, void *dx)
     size_t hidden = m->limits.hidden, vocab = m->limits.vocab, whole = vocab_whole(m);
 
     for (size_t row = 0; row < m->rows; row += m->at.logits_rows) {
-        const void    *part = elem_at(m, x, row * hidden);
+        const void    *portion = elem_at(m, x, row * hidden);
         size_t         rows = size_min(m->at.logits_rows, m->rows - row);
         entropy_launch e;
 
         if (whole > 0) {
-            logits_make(m, part, weight, rows, 0, whole);
+            logits_make(m, portion, weight, rows, 0, whole);
         }
         if (whole < vocab) {
-            logits_make(m, part, weight, rows, whole, vocab - whole);
+            logits_make(m, portion, weight, rows, whole, vocab - whole);
         }
         memset(&e, 0, sizeof(e));
         e.dtype      = m->limits.dtype;
@@ -559,11 +559,11 @@ static void head_run(cuda *m, const void *x, tensor weight, void *dx)
         e.grad_scale = dx == NULL ? 0.0f : m->grad_scale / (float)m->rows;
         entropy_launch_rows(&e, m->stream);
         if (dx != NULL && whole > 0) {
-            logits_back(m, part, weight, rows, 0, whole, elem_of(m, dx, row * hidden), 0);
+            logits_back(m, portion, weight, rows, 0, whole, elem_of(m, dx, row * hidden), 0);
         }
         if (dx != NULL && whole < vocab) {
-            logits_back(m, part, weight, rows, whole, vocab - whole, elem_of(m, dx, row * hidden),
-                        whole > 0);
+            logits_back(m, portion, weight, rows, whole, vocab - whole,
+                        elem_of(m, dx, row * hidden), whole > 0);
         }
     }
     loss_finish_launch(m->at.losses, m->rows, m->at.loss_sum, m->stream);
