@@ -41,7 +41,7 @@ void sherdi_api_write(const void *whole, void *out);
 
 /** E_INVAL "CALL: WHAT is NULL" where an argument that a call needs is not given. */
 sherd_status sherdi_api_need(int is_given, const char *call, const char *what);
-/** The same of a place for a result. */
+/** The same where the argument is a pointer to a result. */
 sherd_status sherdi_api_check_out(const void *out, const char *call);
 
 #endif

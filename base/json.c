@@ -1,7 +1,7 @@
 /* JSON with positions. Comments and trailing commas are first blanked with spaces, so that
  * offsets stay; jansson then judges and decodes; a walk over the tokens beside jansson's tree
- * (which keeps the order of the text) gives each value its place. The tokens are also what
- * finds the place of jansson's complaints. */
+ * (which keeps the order of the text) gives each value its location. The tokens are also what
+ * finds the location of jansson's complaints. */
 #include "base/json.h"
 
 #include "base/assert.h"
@@ -33,7 +33,7 @@ typedef struct location {
     uint32_t line, column;
 } location;
 
-/* Moves `place` forward to offset `at`. A column is a character: continuation bytes of UTF-8
+/* Moves `where` forward to offset `at`. A column is a character: continuation bytes of UTF-8
  * do not count. */
 static void location_advance(location *where, const char *text, size_t at)
 {
@@ -386,7 +386,7 @@ static void node_build(node_builder *builder, json_t *value, const char *key,
     node->end_node     = &document->nodes[document->node_count];
 }
 
-/* Nodes lie as their values do in the text, each before what is in it: finding the next one and all messages' places
+/* Nodes lie as their values do in the text, each before what is in it: finding the next one and the locations of all messages
  * rely on it. */
 static int nodes_are_nested(const sherdi_json *document)
 {

@@ -113,7 +113,7 @@ static sherd_config *config_make(const bench_options *o, const char *tier)
     return config;
 }
 
-/* Not there is E_NOTSUP: a build without what the place needs. */
+/* Not there is E_NOTSUP: a build without what the tier needs. */
 static sherd_status engine_open(const bench_options *o, const char *backend, const char *tier,
                                 bench_engine *out)
 {

@@ -190,7 +190,7 @@ static int group_write(const char *folder, const char *file, const char *text)
     return is_written ? 0 : -1;
 }
 
-/* A control group of our own with a limit, in either version's place; 0 when there is none. */
+/* A control group of our own with a limit, in the folder of either version; 0 when there is none. */
 static int group_make(size_t limit_bytes, char folder[256])
 {
     static const char *const GROUPS[][2] = {{"/sys/fs/cgroup/memory", "memory.limit_in_bytes"},

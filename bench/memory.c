@@ -100,7 +100,7 @@ static int real_row(bench *b, const row_kind *kind, int world, int is_told)
     return 0;
 }
 
-/* All worlds of one place, or the largest that fits. */
+/* All worlds of one kind of row, or the largest that fits. */
 static int real_rows(bench *b, const row_kind *kind, int is_every_world)
 {
     const memory_options *o = b->options;

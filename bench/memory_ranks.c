@@ -114,7 +114,7 @@ static size_t group_read(const ranks_run *run, const char *file, const char *key
     return (size_t)value;
 }
 
-/* One of our own, in either version's place; none is fine. */
+/* One of our own, in the folder of either version; none is fine. */
 static void group_make(ranks_run *run)
 {
     static const char *const GROUPS[] = {"/sys/fs/cgroup/memory", "/sys/fs/cgroup"};

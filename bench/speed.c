@@ -1,4 +1,4 @@
-/* bench-speed: what a step of the trainer takes by stage, number of ranks and place of the optimizer
+/* bench-speed: what a step of the trainer takes by stage, number of ranks and tier of the optimizer
  * state, and whether it moves the bytes that were planned. Every cell of the table trains the same model
  * on the same sequences, in a process of its own; a round runs them all once, one after the other, so
  * that a machine that drifts does so for all. Times are medians; bytes have to be the plan's in every step
@@ -540,7 +540,7 @@ static int json_write(const bench *b, int argc, char **argv)
     return 0;
 }
 
-/* Bars of a group: cells of the same place and stage, numbered as they come on the first number of ranks.
+/* Bars of a group: cells of the same tier and stage, numbered as they come on the first number of ranks.
  * NULL: how many there are. */
 static size_t series_of(const bench *b, const cell *wanted)
 {
@@ -570,7 +570,7 @@ static size_t group_of(const bench *b, const cell *c)
     return i;
 }
 
-/* A group for each number of ranks, in it a bar for each place and stage. */
+/* A group for each number of ranks, in it a bar for each tier and stage. */
 static int plot_write(const bench *b)
 {
     size_t groups = b->options->worlds.count, series = series_of(b, NULL);

@@ -6,7 +6,7 @@
 
 /* ------------------------------------------------------------------ rates -- */
 
-/* The rates that this row's parts were made of; a part of no time asks for none. */
+/* The rates that this row's times were made of; a bound of no time asks for none. */
 static int rate_is_used(const planning_row *row, planning_rate rate)
 {
     const double *by_bound = row->time.by_bound;
@@ -275,7 +275,7 @@ static void moves_print(const planning_row *row)
     }
 }
 
-/* "flops 4e+14 assumed" of the rates behind one part. */
+/* "flops 4e+14 assumed" of the rates behind one bound. */
 static void origins_print(const plan_entry *entry, planning_bound bound)
 {
     static const struct {

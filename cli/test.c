@@ -185,7 +185,7 @@ static void group_stages(test_run *run, test_group *group, int ranks, proof_layo
     }
 }
 
-/* ----------------------------------------------------------------- places -- */
+/* ---------------------------------------------------------------- offload -- */
 
 /* Where state, gradients and parameters rest. Small blocks, so that there are several to move. */
 typedef struct offload_row {
@@ -256,7 +256,7 @@ typedef struct row_ranks {
     int        global_batch; /* micro-batches of all ranks; 0: as the layout says */
 } row_ranks;
 
-/* A row for each place, all ranks of `over` in it. `durable` is the one row whose commits reach the medium. */
+/* A row for each way to offload, all ranks of `over` in it. `durable` is the one row whose commits reach the medium. */
 static void offload_rows(test_run *run, const char *title, proof_layout layout,
                          const proof_result *want, const row_ranks *over, const char *durable)
 {
@@ -364,7 +364,7 @@ static void deterministic_rows(test_run *run, const char *optimizer, sherd_dtype
     offload_rows(run, title, layout, &want, &over, NULL);
 }
 
-/* The default mode: stages agree with one micro-batch a step, settings and places never matter. */
+/* The default mode: stages agree with one micro-batch a step, settings and offload never matter. */
 static void default_rows(test_run *run, const char *optimizer, sherd_dtype dtype,
                          const char *durable)
 {

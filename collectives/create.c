@@ -1,4 +1,4 @@
-/* A world of processes at an explicit place, or of threads. See env.c for what launchers set. */
+/* A world of processes at a given address, or of threads. See env.c for what launchers set. */
 #include "collectives/procs.h"
 #include "collectives/transport.h"
 

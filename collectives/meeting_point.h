@@ -15,7 +15,7 @@ typedef sherd_status (*meeting_exchange_fn)(void *ctx, const void *mine, void *a
 
 /** Rank 0 opens a socket that the others can reach and tells them how, and a key: what sherdi_procs_open needs, in
  *  `procs`, whose rank, world_size and listener (-1) are there. `source`: of the key, for sentences. Collective.
- *  `place` outlives the opening. */
+ *  `point` must outlive the opening. */
 sherd_status sherdi_meeting_point_agree(procs_params *procs, meeting_exchange_fn exchange,
                                         void *ctx, const char *source, meeting_point *point);
 

@@ -47,7 +47,7 @@ static ncclResult_t slices_swap(sherd_world *world, const unsigned char *send, u
     ncclResult_t ended;
 
     for (int r = 0; r < world->world_size && is_going(result); r++) {
-        /* Packed, the own slice has no place. */
+        /* Packed, the own slice is not among them. */
         size_t slot = (size_t)(is_packed && r > world->rank ? r - 1 : r);
 
         if (r == world->rank) {

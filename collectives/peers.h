@@ -18,7 +18,7 @@
 /* Each rank's bounce buffer has two halves of this. */
 #define PEERS_HALF_BYTES ((size_t)1 << 20)
 
-/* A place in world memory, the same for every rank but for the share; segment 0 is "none". On a device of
+/* An offset in world memory, the same for every rank but for the share; segment 0 is "none". On a device of
  * ranks that are threads it is an address. */
 #define PEERS_ADDRESS UINT32_MAX
 typedef struct peers_address {
@@ -142,7 +142,7 @@ unsigned char    *sherdi_peers_mail(sherdi_peers *peers, int index);
 /** Where [data, data + len_bytes) lies in this rank's world memory; segment 0: not in it. */
 peers_address sherdi_peers_find_address(const sherdi_peers *peers, const void *data,
                                         size_t len_bytes);
-/** A rank's memory at a place; NULL when this rank has freed its share. */
+/** A rank's memory at an address; NULL when this rank has freed its share. */
 unsigned char *sherdi_peers_at(const sherdi_peers *peers, int index, peers_address address);
 
 /** Index of a rank among those of this host; -1: it is elsewhere. */

@@ -43,7 +43,7 @@ sherd_status sherdi_staged_create(sherd_world *world, struct sherdi_staged **out
         PORTION_MIN_BYTES, BOUNCE_BYTES / 2 / size / SHERD_ALIGN_BYTES * SHERD_ALIGN_BYTES);
     down_bytes       = size * staged->portion_bytes;
     staged->up_bytes = sherdi_max_size(size, WIDEST) * staged->portion_bytes;
-    /* One portion of memory: pages are pinned as a whole. */
+    /* One allocation: pages are pinned as a whole. */
     status = lane->device->alloc(lane, &world->mem, SHERDI_MEM_TRANSPORT, SHERDI_MEMORY_PINNED,
                                  down_bytes + staged->up_bytes + sizeof(*staged->counts), &memory);
     if (status != SHERD_OK) {

@@ -128,7 +128,7 @@ typedef struct sherdi_world_ops {
     sherd_status (*sum_u64)(sherd_world *world, uint64_t *values, size_t count);
     /* Optional (NULL = none): sherdi_world_reserve_bytes. */
     size_t (*reserve_bytes)(const sherd_world *world, size_t whole_bytes);
-    /* Optional: device memory of the world came, is about to go. For a library that moves
+    /* Optional: device memory was added to the world, or is about to be freed. For a library that moves
      * registered memory faster; what it cannot do stays undone. `handle` is what enter returned; NULL: nothing. */
     void *(*memory_enter)(sherd_world *world, void *memory, size_t len_bytes);
     void (*memory_leave)(sherd_world *world, void *handle);

@@ -227,7 +227,7 @@ static inline int sherdi_world_is_on_lane(const sherd_world *world)
            (world->world_size == 1 || (world->ops->caps & SHERDI_WORLD_ON_LANE) != 0);
 }
 
-/** The device of a rank: `wanted`, or -1 for the one that its place among the ranks of the host gives. */
+/** The device of a rank: `wanted`, or -1 for the one of its number among the ranks of the host. */
 int sherdi_world_device_index(int wanted, int local_rank, int count);
 /** Opens the device that `params` ask for, once local_rank is known; nothing to do for the CPU. */
 sherd_status sherdi_world_device_open(sherd_world *world, const sherd_world_params *params);

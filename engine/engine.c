@@ -156,7 +156,7 @@ static void ignored_tell(const sherd_engine *engine)
     }
 }
 
-/* In place of the one before. */
+/* The lane of the given stream becomes the compute lane, and the lane before it is destroyed. */
 static sherd_status compute_lane_open(sherd_engine *engine, void *stream)
 {
     sherdi_backend *device = (sherdi_backend *)(uintptr_t)sherdi_world_backend(engine->world);

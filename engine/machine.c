@@ -86,7 +86,7 @@ static sherd_status limit_given(size_t *out)
     return SHERD_OK;
 }
 
-/* The group that this process is in, under its version's place, and that place itself: a container shows
+/* The group that this process is in, under the folder of its version, and that folder itself: a container shows
  * its own group there. */
 static size_t own_group_left(void)
 {

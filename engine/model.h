@@ -82,7 +82,7 @@ sherd_status sherdi_model_add_pass(sherdi_model *model, sherd_pass pass, int uni
                                    size_t held_acquires);
 sherd_status sherdi_model_bind(sherdi_model *model, int param, void *data, void *grad);
 
-/** Unit at place `index` of a pass: as listed, or by the default orders. */
+/** Unit number `index` of a pass: as listed, or by the default orders. */
 size_t sherdi_model_order_len(const sherdi_model *model, sherd_pass pass);
 int    sherdi_model_order(const sherdi_model *model, sherd_pass pass, size_t index);
 /** Further acquires before it is released; more than there are: to the end of the micro-batch. */

@@ -1,4 +1,4 @@
-/* Looking inside an engine: fingerprints, the plan, bytes planned, held and moved, its numbers. */
+/* Looking inside an engine: fingerprints, the plan, bytes planned, held and moved, its counters. */
 #include "engine/run/engine_impl.h"
 #include "sherd_tools.h"
 

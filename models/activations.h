@@ -1,4 +1,4 @@
-/* Bytes of a model's activations and scratch, counted by the code that places them: what model_create
+/* Bytes of a model's activations and scratch, counted by the code that lays them out: what model_create
  * allocates for these sizes, on either backend, without allocating. `sherd plan` asks here. */
 #ifndef SHERD_MODELS_ACTIVATIONS_H
 #define SHERD_MODELS_ACTIVATIONS_H

@@ -64,8 +64,8 @@ compute_limits model_limits(const arch *sizes, size_t batch, size_t length, sher
 
 /* ---- scratch of the CPU (compute_cpu.c) */
 
-/* Cuts of compute_cpu.c that its scratch follows, in rows or columns; part of the numbers: other values give other
- * bits. */
+/* Cuts of compute_cpu.c that its scratch follows, in rows or columns; part of what is computed: other values give
+ * other bits. */
 #define CPU_TILE_MOST      128  /* columns of a product per task */
 #define CPU_TILE_DEPTH     4096 /* rows of a matrix that are widened at once in back_input */
 #define CPU_NORM_CHUNK     32   /* rows whose shares of a norm's gradient are summed by one task */

@@ -12,8 +12,8 @@ extern "C" {
 #include <stddef.h>
 #include <stdint.h>
 
-#define NORM_CHUNK       64  /* rows of a block of norm_backward; part of the numbers */
-#define SUM_ROWS         256 /* rows of a block of column_sums; part of the numbers */
+#define NORM_CHUNK       64  /* rows of a block of norm_backward; others give other bits */
+#define SUM_ROWS         256 /* rows of a block of column_sums; others give other bits */
 #define EMBED_RANGE_ROWS 64  /* the most of a range */
 
 /* Of cuBLASLt. */

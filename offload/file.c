@@ -28,7 +28,7 @@
 #define MODE_OWNER  0600
 #define MODE_SHARED 0644 /* less what the umask takes away */
 
-/* ---------------------------------------------------------------- places -- */
+/* --------------------------------------------------------------- stripes -- */
 
 size_t sherdi_file_locate(const sherdi_file *file, size_t offset_bytes, int *stripe_out,
                           size_t *offset_out)

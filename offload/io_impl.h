@@ -38,7 +38,7 @@ typedef struct sherdi_request {
     unsigned char         *memory;
     size_t                 len_bytes; /* still to move */
     int                    stalls;    /* times in a row that nothing was moved */
-    uint64_t               ticket;    /* uring: its place among all entries that were queued */
+    uint64_t               ticket;    /* uring: its number among all entries that were queued */
     int                    is_queued; /* uring: has an entry without a completion */
     struct sherdi_request *next_free; /* uring */
 } sherdi_request;

@@ -86,7 +86,7 @@ typedef struct sherdi_state_map {
     size_t set_bytes;
 } sherdi_state_map;
 
-/** Fills places [num_extents], in a set, and the map. E_INVAL when the extents are not as tier.h says or are too many,
+/** Fills in_file [num_extents], in a set, and the map. E_INVAL when the extents are not as tier.h says or are too many,
  *  or the note is too long. */
 sherd_status sherdi_state_map_extents(const sherdi_extent *extents, size_t num_extents,
                                       size_t note_bytes, sherdi_extent *in_file,

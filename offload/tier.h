@@ -96,7 +96,7 @@ extern const char sherdi_tier_choices[];
 const sherdi_tier_kind *sherdi_tier_at(size_t index);
 size_t                  sherdi_tier_index(const sherdi_tier_kind *kind);
 const char             *sherdi_tier_name(const sherdi_tier_kind *kind);
-/** The first of that place. */
+/** The first of that space. */
 const sherdi_tier_kind *sherdi_tier_of(sherdi_space space);
 
 /* ---- state on a drive, with generations ---- */

@@ -11,7 +11,7 @@
 sherd_status sherdi_extents_check(const sherdi_extent *extents, size_t num_extents);
 
 /** Where extents lie in a file that keeps `slots` of each, one behind the other and without the gaps of
- *  their own space: places [num_extents], offset_bytes of the first slot. E_INVAL when the file were longer
+ *  their own space: in_file [num_extents], offset_bytes of the first slot. E_INVAL when the file were longer
  *  than a file can be. */
 sherd_status sherdi_extents_lay_out(const sherdi_extent *extents, size_t num_extents, size_t slots,
                                     size_t start_bytes, sherdi_extent *in_file, size_t *end_out);

@@ -42,7 +42,7 @@ typedef struct uring_queue {
 
     /* The ring's thread alone. */
     sherdi_request *requests;    /* [depth] */
-    sherdi_request *free;        /* those without a part */
+    sherdi_request *free;        /* those that carry no transfer */
     int             num_queued;  /* requests in the ring */
     uint64_t        num_entries; /* queued since the start: the tickets */
     uint64_t        wake_ticket; /* of the entry that reads `wake` */

@@ -171,7 +171,7 @@ static json_t *header_load(planning_maker *maker, const planning_file *file, siz
     return root;
 }
 
-/* Tensors of one file. With a map only those that it places in the file `shard`; their number goes to
+/* Tensors of one file. With a map only those that it says are in the file `shard`; their number goes to
  * *matched. */
 static int header_read(planning_maker *maker, const planning_file *file, const json_t *map,
                        const char *shard, size_t *matched, planning_tensors *list)

@@ -75,13 +75,13 @@ typedef enum planning_bound {
 } planning_bound;
 const char *planning_bound_name(planning_bound bound);
 
-/* Seconds of a step. `by_bound` are what each resource is busy for by itself; the others are those of the program, played
+/* Seconds of a step. `by_bound` is what each resource is busy for by itself; the others are those of the program, played
  * against the rates (sherd_engine_predict). */
 typedef struct planning_time {
     double         by_bound[PLANNING_BOUNDS];
     double         micro_s, boundary_s, step_s; /* step_s = accumulation * micro_s + boundary_s */
     double         exposed_s;                   /* of step_s, what is not arithmetic */
-    planning_bound bound;                       /* the longest part */
+    planning_bound bound;                       /* the longest of them */
 } planning_time;
 
 /* "key value, ...": what the configuration leaves to the trainer and a plan cannot do without; "": nothing. */
@@ -100,7 +100,7 @@ typedef struct planning_row {
     size_t params_bytes, grads_bytes, optimizer_bytes;
     size_t gathered_bytes, transient_bytes, staging_bytes; /* what passes; staging: all the rest */
     size_t activation_bytes;                               /* 0: not known */
-    /* by place: the engine's; activations are not among them */
+    /* by space: the engine's; activations are not among them */
     size_t           device_bytes, host_bytes, pinned_bytes, nvme_bytes;
     double           paper_bytes; /* the ZeRO paper's formula for the same model state */
     int              has_fit;     /* memory was given: `fits` and `why` say something */

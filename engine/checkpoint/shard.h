@@ -47,7 +47,7 @@ sherd_status sherdi_shard_add(const sherdi_plan *plan, const sherdi_model *model
 /** Adds the blobs that this rank saves: its own, and rank 0 the run's. E_NOMEM. */
 sherd_status sherdi_shard_add_blobs(const sherdi_blobs *blobs, int rank,
                                     sherdi_safetensors_builder *builder);
-/** The next one of them, from list place *at on; NULL: there is none any more. */
+/** The next one of them, from index *at of the list on; NULL: there are no more. */
 const sherdi_blob *sherdi_shard_next_blob(const sherdi_blobs *blobs, int rank, size_t *at);
 
 /** Bytes of these tensors. */

@@ -12,7 +12,7 @@
 /* engine/optimizers/optimizer.h */
 typedef struct sherdi_optimizer sherdi_optimizer;
 
-/* What LAMB has beside Adam's numbers. */
+/* What LAMB has beside Adam's hyper-parameters. */
 typedef struct sherdi_lamb_settings {
     double max_coeff, min_coeff; /* of the trust ratio */
     int    eps_inside_sqrt;
@@ -83,7 +83,7 @@ typedef struct sherdi_settings {
     size_t max_reuse_distance;
     int    overlap_comm;
     int    vendor_reduction; /* outside the promise of equal bits */
-    int    free_packing;     /* gathers have a place each, units no address */
+    int    free_packing;     /* gathers have an offset each, units have no address */
     size_t eval_keep_units;  /* gathered units of EVAL with places of their own */
     int    skips_unused;     /* a unit that no rank reached in a window is not updated */
 

@@ -184,7 +184,7 @@ typedef struct sherdi_config_reader {
     int                  is_lenient;
 } sherdi_config_reader;
 
-/** Typed reading; fails with place, path and reason. `path` is the key as written. Sets
+/** Typed reading; fails with location, path and reason. `path` is the key as written. Sets
  *  *is_auto_out or *out; null counts as "auto" here and the caller asks the node. */
 sherd_status sherdi_config_value_read(sherdi_config_reader *reader, const sherdi_config_key *key,
                                       const char *path, const sherdi_json_node *node,
@@ -235,7 +235,7 @@ static inline int sherdi_config_is_on(const sherd_config *config, sherdi_config_
     return sherdi_config_integer(config, id) != 0;
 }
 
-/** The sentence goes on after place and key; E_INVAL. */
+/** The sentence goes on after location and key; E_INVAL. */
 sherd_status sherdi_config_key_fail(const sherd_config *config, sherdi_config_id id,
                                     const char *sentence);
 sherd_status sherdi_config_key_warn(sherd_config *config, sherdi_config_id id,

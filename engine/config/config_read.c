@@ -1,6 +1,6 @@
 /* A document into entries. Walks the blocks along the table; every member is a known key, a
  * known key under another name, or unknown. Values that ask for something else than plain
- * synchronous training are refused here, with place and fix; hints that are not taken warn. */
+ * synchronous training are refused here, with the location and what to do; hints that are not taken warn. */
 #include "engine/config/config_impl.h"
 
 #include <stdio.h>
@@ -354,8 +354,8 @@ static sherd_status block_read(sherdi_config_reader *reader, sherdi_config_id id
 
 /* ---- types that are not there ---- */
 
-/* The type of an optimizer or a schedule is looked at before its numbers: another one has other
- * numbers, and its name says more than they do. */
+/* The type of an optimizer or a schedule is looked at before its hyper-parameters: another one has other
+ * ones, and its name says more than they do. */
 static sherd_status type_check(const sherdi_config_reader *reader, const sherdi_json_node *root,
                                const char *block, sherdi_config_id id)
 {

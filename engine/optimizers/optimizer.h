@@ -1,5 +1,5 @@
 /* What an optimizer is to the rest of the engine: one table each, in one file each, all named in list.h. The plan
- * sizes, places and counts the parts of a state, and the update runs sweeps over them, without knowing whose
+ * sizes, lays out and counts the parts of a state, and the update runs sweeps over them, without knowing whose
  * they are. */
 #ifndef SHERDI_ENGINE_OPTIMIZERS_OPTIMIZER_H
 #define SHERDI_ENGINE_OPTIMIZERS_OPTIMIZER_H
@@ -48,7 +48,7 @@ typedef enum sherdi_grain {
     SHERDI_GRAIN_TENSOR, /* norms of whole tensors: two sweeps, the ranks add the norms between them */
 } sherdi_grain;
 
-/* A group's numbers of one step. */
+/* A group's coefficients of one step. */
 typedef struct sherdi_group_step {
     double grad_scale; /* what the gradient is multiplied by */
     double lr, beta1, beta2, eps, decay;

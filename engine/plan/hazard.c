@@ -20,7 +20,7 @@ typedef struct history {
     uint64_t  first; /* number of the operation at `head` */
 } history;
 
-/* In place of the thread: the order does not know the transfer any more. */
+/* Stands where the thread would: the order does not know the transfer any more. */
 #define FORGOTTEN UINT32_MAX
 
 /* A use of the trainer that has not ended. */

@@ -47,7 +47,7 @@ sherd_status sherdi_hazard_open(const sherdi_hazard_params *params, sherdi_mem *
 void sherdi_hazard_close(sherdi_hazard *hazard);
 
 /**
- * The next operation of the program, as the one rank has it and as the other: the same but for places of own slices.
+ * The next operation of the program, as the one rank has it and as the other: the same but for the offsets of own slices.
  *
  * Errors  E_STATE  it, or an earlier one, is not ordered: who, where, how many bytes. The check is of no use then.
  *         E_NOMEM

@@ -1,4 +1,4 @@
-/* Who touched bytes, for hazard.c. Bytes are kept as cells: a place of a rank is cut where accesses begin and end, and a
+/* Who touched bytes, for hazard.c. Bytes are kept as cells: a buffer of a rank is cut where accesses begin and end, and a
  * cell knows its last write and the reads since then that no later read has followed. Whoever is ordered behind these is
  * ordered behind all before.
  *
@@ -20,7 +20,7 @@ static inline int sherdi_toucher_is_before(const sherdi_toucher *who, const uint
     return clock[who->thread] >= who->number;
 }
 
-/* Of all places. */
+/* Of all buffers. */
 typedef struct sherdi_readers {
     sherdi_mem           *mem;
     struct sherdi_reader *at; /* [0] is none */
@@ -49,7 +49,7 @@ typedef struct sherdi_conflict {
     size_t         begin, end;
 } sherdi_conflict;
 
-/** Of a place that nobody has touched. E_NOMEM. */
+/** Of a buffer that nobody has touched. E_NOMEM. */
 sherd_status sherdi_cells_open(sherdi_cells *cells, sherdi_readers *readers);
 void         sherdi_cells_close(sherdi_cells *cells);
 /** A touch, which is remembered unless it is in conflict. E_NOMEM. */

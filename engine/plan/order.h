@@ -6,7 +6,7 @@
 
 #include "engine/plan/program.h"
 
-/* Accesses of one place that are remembered; of those before, only how far their lanes had come. */
+/* Accesses of one buffer or file that are remembered; of those before, only how far their lanes had come. */
 #define SHERDI_ORDER_ACCESSES 64
 
 /* Operations of a lane are numbered from 1 on; 0: none. */
@@ -20,7 +20,7 @@ typedef struct sherdi_remembered {
 typedef struct sherdi_order_buffer {
     sherdi_remembered accesses[SHERDI_ORDER_ACCESSES];
     size_t            count;
-    uint64_t read_floor[SHERDI_LANES]; /* read, wrote all of the place, as far as is known */
+    uint64_t read_floor[SHERDI_LANES]; /* read, wrote all of the buffer, as far as is known */
     uint64_t write_floor[SHERDI_LANES];
 } sherdi_order_buffer;
 

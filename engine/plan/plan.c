@@ -373,7 +373,7 @@ static int other_fits(const sherdi_plan *plan, const sherdi_model *model, const 
     return fits;
 }
 
-/* State in `place` at the least stage that fits. */
+/* Whether the state fits in the space that `how` names, at the least stage at which it does. */
 static int state_space_fits(const sherdi_plan *plan, const sherdi_model *model, other_plan *how,
                             char need[NEED_CHARS])
 {

@@ -1,7 +1,7 @@
 /* The plan: one pure function of (model, settings, world, machine) that decides
  * everything before a byte is allocated. Plain data; seal carries it out, `sherd plan`
  * prints it. Reading order: plan.c (who calls what), plan_layout.c (segments, blocks,
- * buffers), plan_schedule.c (gathers, lifetimes, wire), plan_pack.c (places in the pools), plan_check.c (its
+ * buffers), plan_schedule.c (gathers, lifetimes, wire), plan_pack.c (offsets in the pools), plan_check.c (its
  * invariants), plan_print.c.
  *
  * Offsets. A unit has up to six segments. Where a segment's whole or slice lies in an
@@ -68,7 +68,7 @@ typedef struct sherdi_segment {
     int                 has_master;   /* fp32 master in the state, apart from the parameter */
     sherdi_space        param_space;  /* where the parameters rest; DEVICE when resident */
     size_t
-        param_offset; /* arena of its place: whole when resident, else slice; none: bound, NVMe */
+        param_offset; /* arena of its space: whole when resident, else slice; none: bound, NVMe */
     size_t first_piece, num_pieces; /* on NVMe: how the slice is cut */
     size_t gather_offset;           /* inside a gathered unit; none when resident or bound */
     size_t grad_offset; /* grads arena: whole at stages 0 and 1, else slice; none if frozen. Where
@@ -117,10 +117,10 @@ typedef struct sherdi_block {
     size_t       stride_elems;
     size_t       first_span, num_spans;
     sherdi_space space;        /* of its state, and where it is updated (NVMe: on the host) */
-    size_t       extent;       /* of its place's tier */
+    size_t       extent;       /* of its space's tier */
     size_t       state_offset; /* bytes, inside that extent */
     sherdi_space grad_space;   /* where its slice of the gradient rests, has_slices only */
-    size_t       grad_offset;  /* bytes, arena of that place; NVMe: extent of the gradients' tier */
+    size_t       grad_offset;  /* bytes, arena of that space; NVMe: extent of the gradients' tier */
 } sherdi_block;
 
 /* From when to when a unit is in the gather or transient pool. Positions count the acquires of a
@@ -201,7 +201,7 @@ typedef struct sherdi_machine {
 } sherdi_machine;
 
 /* Offsets of the small data that kernels read and give, in bytes from the start of its buffer. Where the device
- * has memory of its own there are two: the kernels of each kind of place have theirs; else they are one.
+ * has memory of its own there are two: the kernels of each space have theirs; else they are one.
  * The first three are results, the next three what kernels are told. */
 typedef struct sherdi_plan_scalars {
     size_t head; /* sherdi_scalars_head */
@@ -255,7 +255,7 @@ typedef struct sherdi_plan {
     size_t             num_blocks, cap_blocks;
     sherdi_span       *spans;
     size_t             num_spans, cap_spans;
-    /* Offload: extents of the state by place, of the parameters and of the gradients on NVMe. */
+    /* Offload: extents of the state by space, of the parameters and of the gradients on NVMe. */
     sherdi_extent *extents[SHERDI_SPACES];
     size_t         num_extents[SHERDI_SPACES], cap_extents[SHERDI_SPACES];
     sherdi_piece  *pieces;
@@ -402,7 +402,7 @@ sherdi_space sherdi_plan_param_space(const sherdi_plan *plan, const sherdi_segme
                                      size_t *host_elems);
 /** Most elements of a block. */
 size_t sherdi_plan_block_elems(const sherdi_plan *plan);
-/** Places of all blocks' state and gradient, pieces of parameters, buffers on the way. */
+/** Where each block's state and gradient rest, the pieces of parameters, and the buffers on the way. */
 sherd_status sherdi_plan_offload_lay_out(sherdi_plan *plan);
 
 /** Seconds of a step and what a drive is rated for: given, or assumed. */

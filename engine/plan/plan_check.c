@@ -76,7 +76,7 @@ static int cursor_take(size_t *at, size_t offset, size_t bytes)
 }
 
 /* Parameters and whole or sliced gradients in their arenas; those of blocks that are staged are checked with
- * their places. */
+ * the offload. */
 static sherd_status arenas_check(const sherdi_plan *plan)
 {
     size_t params = 0;
@@ -237,7 +237,7 @@ static sherd_status pools_check(const sherdi_plan *plan, const sherdi_model *mod
     return SHERD_OK;
 }
 
-/* All live ranges of a unit are at its place. */
+/* All live ranges of a unit are at its offset. */
 static sherd_status addresses_check(const sherdi_plan *plan, const sherdi_sequence *sequence)
 {
     for (size_t i = 0; i < sequence->num_live_ranges && !plan->settings.free_packing; i++) {
@@ -331,7 +331,7 @@ static int live_ranges_equal(const sherdi_live_range *a, const sherdi_live_range
     return 1;
 }
 
-/* What ranks have to have alike: slices, the places of what peers read, collectives and their order. */
+/* What ranks have to have alike: slices, the offsets of what peers read, collectives and their order. */
 static sherd_status alike_check(const sherdi_plan *first, const sherdi_plan *plan)
 {
     if (plan->num_segments != first->num_segments ||

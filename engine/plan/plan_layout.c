@@ -49,7 +49,7 @@ static int atoms_are_whole(const sherdi_model_param *param, size_t start, size_t
     return 1;
 }
 
-/* Places the unit's parameters of one kind for a given slice; the end, or SIZE_MAX when an
+/* Lays out the unit's parameters of one kind for a given slice; the end, or SIZE_MAX when an
  * atom cannot be kept. */
 static size_t params_lay_out(sherdi_plan *plan, const sherdi_model *model,
                              const sherdi_model_unit *unit, int segment, size_t slice_elems)
@@ -474,7 +474,7 @@ static size_t segment_device_block(const sherdi_plan *plan, const sherdi_segment
     return most;
 }
 
-/* One buffer for what must pass through another type or another place on its way: the wire type
+/* One buffer for what must pass through another type or another space on its way: the wire type
  * of a reduction or the gradient of an update, then the published values of bound memory. */
 static void staging_size(sherdi_plan *plan)
 {

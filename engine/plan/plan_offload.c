@@ -389,7 +389,7 @@ static int extents_are_valid(const sherdi_extent *extents, size_t count, size_t 
     return 1;
 }
 
-/* The blocks of a place fill its extents one after the other. */
+/* The blocks of a space fill its extents one after the other. */
 static int states_are_valid(const sherdi_plan *plan, sherdi_space space)
 {
     size_t extent = 0;

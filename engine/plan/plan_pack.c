@@ -1,13 +1,13 @@
-/* Packing: where units lie in the gather pool and in the transient pool. All live ranges of a unit have one place, so that a
+/* Packing: where units lie in the gather pool and in the transient pool. All live ranges of a unit have one offset, so that a
  * parameter has one address for the life of the engine; units that are there together lie apart. With sherd.free_packing
- * each live range has a place of its own. Called by plan_schedule.c, which says when units are there. */
+ * each live range has an offset of its own. Called by plan_schedule.c, which says when units are there. */
 #include "engine/plan/plan.h"
 
 #include "base/checked.h"
 
 #include <stdlib.h>
 
-/* What gets a place: a unit, or with free packing one of its live ranges. */
+/* What gets an offset: a unit, or with free packing one of its live ranges. */
 typedef struct pack_item {
     size_t bytes, offset;
     size_t index;
@@ -27,7 +27,7 @@ typedef struct packing {
     size_t       num_items;
     pack_time   *times;
     size_t       num_times, cap_times;
-    pack_item  **order;  /* in which they are placed */
+    pack_item  **order;  /* in which they are packed */
     pack_item  **packed; /* by ascending offset */
 } packing;
 
@@ -109,7 +109,7 @@ static void item_pack(packing *p, size_t num_packed, pack_item *item)
 }
 
 /* Largest first, each at its lowest offset (greedy by size; Pisarchyk and Lee 2020 find it near the optimum), those of
- * one size in the order in which they are first there: layers alternate between as many places as are there
+ * one size in the order in which they are first there: layers alternate between as many offsets as units are there
  * together. The peak comes back in *peak. */
 static void items_pack(packing *p, size_t *peak)
 {

@@ -461,7 +461,7 @@ static json_t *plan_json(const sherdi_plan *plan, const sherdi_model *model)
     for (int i = 0; i < 3; i++) {
         nvme += plan->nvme_bytes[i];
     }
-    /* by purpose wherever it rests, model state alone and one slot of it; by place whatever it is */
+    /* by purpose wherever it rests, model state alone and one slot of it; by space whatever it is */
     (void)json_object_set_new(root, "params_bytes",
                               json_size(buffer_bytes(plan, SHERDI_BUFFER_PARAMS) +
                                         buffer_bytes(plan, SHERDI_BUFFER_HOST_PARAMS) +

@@ -80,7 +80,7 @@ typedef enum sherdi_access {
 typedef struct sherdi_range {
     int16_t where;        /* SHERDI_AT_NOWHERE: not used */
     uint8_t access;       /* sherdi_access */
-    uint8_t is_all_ranks; /* the other ranks' bytes at the same place too */
+    uint8_t is_all_ranks; /* the other ranks' bytes at the same offset too */
     size_t  offset, bytes;
 } sherdi_range;
 
@@ -134,7 +134,7 @@ typedef struct sherdi_op {
     size_t extent;      /* of a file */
     sherdi_ring  ring;  /* ... and whose slot it comes into, goes back from */
     int          sweep; /* of the optimizer */
-    sherdi_space space; /* whose kernels and numbers */
+    sherdi_space space; /* whose kernels and scalars */
     sherdi_range uses[SHERDI_USES];
     uint64_t     moves[SHERDI_MEDIA];
 } sherdi_op;
@@ -250,7 +250,7 @@ void sherdi_progress_anew(sherdi_progress *progress, const sherdi_plan *plan,
 /** What this rank holds of a parameter comes from the trainer, or is what its own memory has; in any order, and again.
  *  After a failure the same call once more makes it good; of a drive, behind sherdi_progress_keep. */
 sherd_status sherdi_program_fill(const sherdi_program *program, size_t param, int is_given);
-/** Values of a range come from who gives them (SHERDI_OP_FILL), as much of it as this rank holds, in ascending ranges
+/** Values of a range come from who gives them (SHERDI_OP_FILL), as much of it as this rank holds, in ascending portions
  *  and in each by part: the parts of the state where this rank updates it; with the master weights, or SHERDI_VALUE_COMPUTE
  *  of a trainable parameter, which is put as both, all copies of the parameter that rest here. Adds what this rank has of
  *  their fingerprint where the engine keeps it: of what is frozen, and of state with generations. */
@@ -377,7 +377,7 @@ static inline const sherdi_segment *sherdi_unit_segment(const sherdi_plan *plan,
 
     return index < 0 ? NULL : &plan->segments[index];
 }
-/** The lane of the kernels that work with memory of a place. */
+/** The lane of the kernels that work with memory of a space. */
 static inline sherdi_lane_id sherdi_lane_at(sherdi_space space)
 {
     return space == SHERDI_SPACE_DEVICE ? SHERDI_LANE_UPDATE : SHERDI_LANE_HOST;
@@ -431,7 +431,7 @@ sherd_status sherdi_program_widen(const sherdi_program *program, const sherdi_se
                                   sherdi_range src, sherdi_range dst);
 /** A block's state: where it rests, or in the slot that a walk takes. */
 sherdi_range sherdi_state_at(const sherdi_plan *plan, const sherdi_block *block);
-/** What fingerprints of a place's kernels are added to. */
+/** What fingerprints of a space's kernels are added to. */
 sherdi_range sherdi_fingerprint_at(const sherdi_plan *plan, sherdi_space space);
 /** Results of kernels are zero again, so many bytes of them. */
 sherd_status sherdi_program_clear(const sherdi_program *program, size_t offset, size_t bytes);

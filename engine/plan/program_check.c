@@ -418,7 +418,7 @@ static sherd_status unit_acquire_on(check *check, int only, int unit, sherd_pass
     }
     status = event_collect(check, &e);
     if (status == SHERD_E_NOMEM && check->sides[0].num_ops == 0 &&
-        before == check->sides[0].cap_ops) { /* its place is held */
+        before == check->sides[0].cap_ops) { /* its memory is held */
         ring_settle(check, SHERDI_RING_PARAMS);
         return SHERD_OK;
     }

@@ -40,7 +40,7 @@ sherdi_range sherdi_program_micro_gradient(const sherdi_plan *plan, const sherdi
     if (!plan->has_transient) {
         return kept_gradient(plan, segment);
     }
-    if (segment->padded_elems == 0) { /* its unit may have no place */
+    if (segment->padded_elems == 0) { /* its unit may have no offset */
         return sherdi_range_of(SHERDI_BUFFER_TRANSIENT, 0, 0);
     }
     return sherdi_range_of(SHERDI_BUFFER_TRANSIENT,
@@ -208,7 +208,7 @@ static sherd_status bound_gradients_take(const sherdi_program *program, int unit
     return SHERD_OK;
 }
 
-/* `sum` becomes the addend, or gets it added. */
+/* `sum` becomes the addend, or the addend is added to it. */
 static sherd_status add_emit(const sherdi_program *program, sherdi_op op, int is_first,
                              sherdi_range sum, sherd_dtype sum_dtype, sherdi_range addend,
                              sherd_dtype addend_dtype)
@@ -461,8 +461,8 @@ sherd_status sherdi_program_micro_batch_end(const sherdi_program *program)
 
 /* ---------------------------------------------------------------- of a window -- */
 
-/* The sum over one rank, in the type and at the place that it has: which NaN a NaN is does not matter for norm and
- * update. */
+/* Whether the sum over one rank is there as it is, in its type and where it lies: which NaN a NaN is matters neither for the norm
+ * nor for the update. */
 static int is_reduced(const sherdi_plan *plan, const sherdi_segment *segment)
 {
     return plan->world_size == 1 && segment->types.wire == segment->types.grad &&

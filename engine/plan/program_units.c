@@ -1,5 +1,5 @@
 /* Acquire and release: which units have to be there, what is gathered ahead, what is in the way. Follows the plan's
- * sequence while the trainer does. Every unit goes to its planned place, on the plan and off it: what was gathered
+ * sequence while the trainer does. Every unit goes to its planned offset, on the plan and off it: what was gathered
  * ahead there is evicted, what is held there makes the acquire fail. */
 #include "engine/plan/program.h"
 
@@ -75,9 +75,9 @@ static int is_kept_for_eval(const sherdi_program *program, int unit)
     return number > 0 && number <= program->progress->eval_keep;
 }
 
-/* ------------------------------------------------------------------ places -- */
+/* ----------------------------------------------------------------- offsets -- */
 
-/* Where `unit` lies for an acquire; `step` is NULL off the plan. All live ranges of a unit are at its place, but with free
+/* Where `unit` lies for an acquire; `step` is NULL off the plan. All live ranges of a unit are at its offset, but with free
  * packing. */
 static size_t offset_of(const sherdi_program *program, const sherdi_cursor *cursor,
                         const sherdi_step_of_pass *step, int unit)
@@ -96,7 +96,7 @@ static int is_there(const sherdi_program *program, int unit, size_t offset)
     return state->is_gathered && (state->held > 0 || state->gathered_at == offset);
 }
 
-/* The unit other than `unit` that is gathered inside [place, place + bytes), held ones alone or any; -1: none. */
+/* The unit other than `unit` that is gathered inside [offset, offset + bytes), held ones alone or any; -1: none. */
 static int in_the_way(const sherdi_program *program, int unit, size_t offset, int is_held)
 {
     const sherdi_plan *plan = program->plan;
@@ -113,7 +113,7 @@ static int in_the_way(const sherdi_program *program, int unit, size_t offset, in
     return -1;
 }
 
-/* All places that an acquire needs are free of what is held: after this nothing is refused for room. */
+/* All memory that an acquire needs is free of what is held: after this nothing is refused for room. */
 static sherd_status room_check(const sherdi_program *program, const sherdi_cursor *cursor,
                                const sherdi_step_of_pass *step, int unit, sherd_pass pass)
 {
@@ -260,8 +260,8 @@ static sherd_status unit_gather(const sherdi_program *program, int unit, sherd_p
     return SHERD_OK;
 }
 
-/* The other gathers that the plan starts here, but for those whose place is held. They are not held: an acquire off
- * the plan may take their place. */
+/* The other gathers that the plan starts here, but for those whose memory is held. They are not held: an acquire off
+ * the plan may take their memory. */
 static sherd_status prefetch(const sherdi_program *program, const sherdi_cursor *cursor,
                              const sherdi_step_of_pass *step)
 {
@@ -394,7 +394,7 @@ static sherd_status unit_leave(const sherdi_program *program, int unit)
                                                  program->plan->units[unit].gather_bytes));
 }
 
-/* Takes back `count` of the units that an acquire reaches. What did not come nobody shall take for gathered. */
+/* Takes back `count` of the units that an acquire reaches, so that none of them counts as gathered whose bytes did not come. */
 static void units_unhold(const sherdi_program *program, int unit, size_t count, int is_there_still)
 {
     for (size_t n = 0; n < count; n++) {

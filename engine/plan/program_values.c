@@ -2,7 +2,7 @@
  * what rests there comes to who asks. What is given of the master weights also goes, in the compute type, to where the
  * parameter rests. First values are the whole of a parameter.
  *
- * A range passes through the buffer of first values, a range at a time. Of several parts each range lies in one
+ * A range passes through the buffer of first values, a portion at a time. Of several parts each portion lies in one
  * block, and all its parts are moved before the next comes: so its extent has its turn once.
  *
  * Parameters come in any order. An extent on a drive stays in its slot until another needs the slot: one that was
@@ -301,7 +301,7 @@ static sherdi_range values_at(const value_range *f, size_t begin, size_t end)
                            (end - begin) * sizeof(float));
 }
 
-/* To memory of a place, or from it. */
+/* To memory of a space, or from it. */
 static sherd_status bytes_move(const value_range *f, sherdi_space space, sherdi_range at,
                                sherdi_range buffer)
 {
@@ -357,7 +357,7 @@ static sherd_status values_count(const value_range *f)
     return sherdi_program_emit(f->program, &op);
 }
 
-/* ------------------------------------------------------------------- places -- */
+/* ------------------------------------------------------------------- spaces -- */
 
 /* Whether nothing of the parameter comes behind it in the block. */
 static int is_all(const value_range *f, const cuts *c)

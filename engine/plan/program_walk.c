@@ -491,7 +491,7 @@ static sherd_status segment_close(const sherdi_program *program, const sherdi_se
 
 /* ------------------------------------------------------------------- walks -- */
 
-/* Results that kernels of a place add to. */
+/* Results that kernels of a space add to. */
 static sherdi_range scalars_at(const sherdi_plan *plan, sherdi_space space, size_t offset,
                                size_t bytes)
 {

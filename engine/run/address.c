@@ -1,4 +1,4 @@
-/* Where parameters and gradients are: for who has the unit acquired, and the place that they have for the life of the
+/* Where parameters and gradients are: for who has the unit acquired, and the address that they have for the life of the
  * engine, for who keeps it in a table. */
 #include "engine/run/engine_impl.h"
 
@@ -47,7 +47,7 @@ static const sherdi_segment *acquired_segment(const sherd_engine *engine, sherd_
     return segment;
 }
 
-/* ... of one that has a place, acquired or not. */
+/* ... of one that has an address, acquired or not. */
 static const sherdi_segment *addressed_segment(const sherd_engine *engine, sherd_param param)
 {
     if (param_check(engine, param) != SHERD_OK) {

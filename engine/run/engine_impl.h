@@ -370,14 +370,14 @@ static inline void sherdi_collective_mark_end(sherd_engine *engine, const sherdi
 {
     sherdi_mark_end(&engine->marks, sherdi_world_backend(engine->world), mark);
 }
-/** Bytes of the host to memory of a place; returns when `src` may change. */
+/** Bytes of the host to memory of a space; returns when `src` may change. */
 void sherdi_space_put(sherd_engine *engine, sherdi_space space, void *dst, const void *src,
                       size_t len_bytes);
-/** Bytes of a place to the host; blocks. */
+/** Bytes of a space to the host; blocks. */
 sherd_status sherdi_space_get(sherd_engine *engine, sherdi_space space, void *dst, const void *src,
                               size_t len_bytes);
 
-/* What works on memory of a place, and what its kernels read and add to. */
+/* What works on memory of a space, and what its kernels read and add to. */
 static inline const sherdi_backend *sherdi_space_lane(const sherd_engine *engine,
                                                       sherdi_space        space)
 {

@@ -55,7 +55,7 @@ static sherd_status given_ask(void *raw, int part, size_t at, size_t count, floa
     return SHERD_OK;
 }
 
-/* A hash of a few values, the same places on every rank: of a sliced parameter no two ranks hold the same
+/* A hash of a few values, the same elements on every rank: of a sliced parameter no two ranks hold the same
  * elements, and only so can they see that they would fill it differently. */
 static sherd_status sample_take(given_fill *given, uint64_t *out)
 {

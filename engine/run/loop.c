@@ -61,7 +61,7 @@ static sherd_status failure_tell(sherd_engine *engine, sherd_status status)
     if (status == SHERD_E_NOMEM && engine->window.lost != SHERD_OK) {
         return sherdi_fail_relay(
             engine->window.lost,
-            engine->window.lost_text); /* it keeps its place until the window is dropped */
+            engine->window.lost_text); /* it is kept until the window is dropped */
     }
     (void)sherdi_run_settle(engine, SHERDI_RING_PARAMS); /* another acquire reads anew */
     return sherdi_fail_relay(status, text);

@@ -1,5 +1,5 @@
 /* Coefficients of an update: made once per step and group, in double, from identical
- * numbers on every rank; the optimizer rounds them for its kernels (engine/optimizers/). */
+ * rates on every rank; the optimizer rounds them for its kernels (engine/optimizers/). */
 #include "engine/run/engine_impl.h"
 
 #include "base/hash.h"

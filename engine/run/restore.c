@@ -96,7 +96,7 @@ static void number_compare(sherd_engine *engine, const char *what, int was, int 
     }
 }
 
-/* The numbers stay right, but they are not those of the run that was left: other data meet other steps. */
+/* The values stay right, but they are not those of the run that was left: other data meet other steps. */
 static void run_compare(sherd_engine *engine, const sherdi_state_note *note)
 {
     number_compare(engine, "gradient_accumulation_steps", note->accumulation,

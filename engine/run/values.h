@@ -26,7 +26,7 @@ sherd_status sherdi_values_end(sherd_engine *engine);
 
 /**
  * What this rank owns of a range goes to `fn`: of trainable parameters and their state its slice (at stage 0 all of
- * it), of frozen ones the same. Ascending, in ranges of at most plan->fill_elems; of several parts each range is
+ * it), of frozen ones the same. Ascending, in portions of at most plan->fill_elems; of several parts each portion is
  * told part by part. Consecutive calls read an extent of a drive once, if they keep to an order of the plan.
  *
  * Blocking  yes. Between begin and end. Nothing of the parameter's unit is acquired.

@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* As the cuts of room.h, and part of the numbers as they are. */
+/* As the cuts of room.h: other values give other bits. */
 #define TILE_LEAST    64
 #define ELEMENT_CHUNK 8192 /* elements per task of an element-wise operation */
 

@@ -37,7 +37,7 @@ typedef struct order {
 const char *order_check(const order *o, char *text, size_t text_bytes);
 /** Inputs and targets [batch, length] of sequences [first, first + batch) of the run. A micro-batch of all ranks takes
  *  the next world * batch of them, rank r the r-th `batch`: a layout changes who computes, not what, and a run that goes
- *  on needs to know nothing but how many there were. An epoch visits every window of the training part once, in a
+ *  on needs to know nothing but how many there were. An epoch visits every sequence of the training part once, in a
  *  seeded order and at a seeded offset. Returns as corpus_read does. */
 int order_train(const order *o, uint64_t first, int32_t *inputs, int32_t *targets);
 /** Micro-batch `number` of `count` that are spread evenly over the validation part. */

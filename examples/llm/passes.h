@@ -1,5 +1,5 @@
-/* A micro-batch on an engine: acquires each unit, hands its parameters to the model, releases
- * it. Where the life cycle of sherd.h meets the computation of model.h. */
+/* The passes of a micro-batch on an engine: each unit is acquired, its parameters go to the model, and it is
+ * released. Where the life cycle of sherd.h meets the computation of model.h. */
 #ifndef LLM_PASSES_H
 #define LLM_PASSES_H
 

@@ -1,4 +1,4 @@
-/* The ranges of ranges.h element by element: all of scalar.c, and the tails of the vector
+/* The loops of ranges.h element by element: all of scalar.c, and the tails of the vector
  * files. The arithmetic itself is in formulas.h. */
 #ifndef SHERDI_KERNELS_CPU_ELEMENTS_H
 #define SHERDI_KERNELS_CPU_ELEMENTS_H

@@ -10,7 +10,7 @@
 typedef struct sherdi_team sherdi_team;
 
 /** Starts threads - 1 workers; the caller of a kernel is the other thread. Worker i runs on
- *  places->cpus[i] where they are bound; where that fails the team goes on unbound and says so in the
+ *  binding->cpus[i] where they are bound; where that fails the team goes on unbound and says so in the
  *  log. Where it is crowded nobody spins: other threads want the CPUs.
  *  E_NOMEM: no memory, or no more threads. */
 sherd_status sherdi_team_create(int threads, const sherdi_cpu_binding *binding, int rank,

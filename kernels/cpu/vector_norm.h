@@ -81,7 +81,7 @@ INLINE __m256d chunk_sums(const __m256d *lanes)
 
 /* --------------------------------------------------------------- cache -- */
 
-/* Four neighbouring bins, one copy in each lane. Sums of one tensor seldom differ by more
+/* A cache of four neighbouring bins, one copy in each lane. Sums of one tensor seldom differ by more
  * than the 2^64 that fit; one that does moves the cache. */
 #define CACHE_BINS 4
 

@@ -19,7 +19,7 @@
 /* A span, as elements [first, end) of the block. */
 typedef struct span_view {
     size_t   first, end;
-    uint64_t index; /* + an element's place in the block: its global index, modulo 2^64 */
+    uint64_t index; /* + an element's index in the block: its global index, modulo 2^64 */
     size_t   number;
     int32_t  param, group;
 } span_view;

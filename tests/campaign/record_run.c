@@ -270,7 +270,7 @@ static int is_off_plan(const recorder *t)
     return has(t, RECORD_OFF_PLAN) && t->window == 1;
 }
 
-/* The unit at this place of the order; off the plan two neighbours change places. */
+/* The unit at this index of the order; off the plan two neighbours change places. */
 static int unit_at(const recorder *t, int index)
 {
     return t->forward[!is_off_plan(t) ? index : index == 1 ? 2 : index == 2 ? 1 : index];

@@ -28,7 +28,7 @@ agree() {
         END { exit bad || n == 0 }' "$scratch/out" || fail "two fingerprints a row: $*"
 }
 
-# Each optimizer and place, and stages over ranks. The first with a look at whether the host touches the device's
+# Each optimizer and offload, and stages over ranks. The first with a look at whether the host touches the device's
 # memory, which takes time.
 agree 7 -n 2 --optimizer adamw --rows "default bf16"
 export SHERD_EMULATOR_GUARD=0

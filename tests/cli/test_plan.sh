@@ -65,7 +65,7 @@ must(f"{seen} rows of 54", seen == 54)
 print(f"the ZeRO paper's table: 54 rows, at most {100 * most:.3f} % above the formula")
 PY
 
-# Bytes by purpose are the bytes by place, whatever rests where; a row for all that can be.
+# Bytes by purpose are the bytes by space, whatever rests where; a row for all that can be.
 for backend in cpu cuda; do
     run 0 --arch gpt2 --preset 355m --world 1,3,8 --all --backend $backend --set gradient_accumulation_steps=2 --json
     mv out out.$backend

@@ -154,7 +154,7 @@ static void config_aio_arrives(void)
     check_warns("\"aio\": {\"thread_count\": 4}", "is read as aio.intra_op_parallelism");
 }
 
-/* ---- places ---- */
+/* ---- spaces ---- */
 
 static void config_space_follows_device_and_stage(void)
 {

@@ -164,7 +164,7 @@ static void transfer_that_is_over_at_once_is_not_remembered(void)
     sherdi_drive_close(&r->drive);
 }
 
-/* More of them than a place remembers, one after the other, and among many that only read. */
+/* More of them than are remembered of a buffer, one after the other, and among many that only read. */
 static void transfers_that_are_over_are_not_followed_however_many_there_were(void)
 {
     rig           *r = rig_open();

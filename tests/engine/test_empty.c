@@ -1,5 +1,5 @@
 /* Models with little in them: units without parameters, parameters without elements, one element, everything frozen,
- * at every stage, place and number of ranks. What there is to find shows in a sanitizer's build: no pointer of an
+ * at every stage, with every offload and number of ranks. What there is to find shows in a sanitizer's build: no pointer of an
  * empty table is moved, no length of nothing is passed on. */
 #include "sherd_build.h"
 #include "tests/engine/rig.h"

@@ -176,7 +176,7 @@ static void no_memory_anywhere_on_one_rank_alone(void)
     }
 }
 
-/* More ranks, and what has tables of its own: integers, sums in host memory, places of parameters. */
+/* More ranks, and what has tables of its own: integers, sums in host memory, offloaded parameters. */
 static void no_memory_anywhere_in_other_layouts(void)
 {
     static const char *const ZEROS[] = {

@@ -365,7 +365,7 @@ static void drive_without_room_makes_the_host_wait(void)
     }
 }
 
-/* More accesses of a place, and more transfers to be followed, than the order remembers. */
+/* More accesses of a buffer, and more transfers to be followed, than the order remembers. */
 static void more_accesses_than_are_remembered_are_still_ordered(void)
 {
     for (int lane = 0; lane < SHERDI_LANE_HOST; lane++) {
@@ -392,7 +392,7 @@ static void more_accesses_than_are_remembered_are_still_ordered(void)
 
 /* --------------------------------------------------------------- between ranks -- */
 
-/* This rank's slice of a place of two goes to both. */
+/* This rank's slice of a buffer of two goes to both. */
 static sherdi_op gather_of(int rank, uint32_t flags, int where)
 {
     sherdi_op op  = op_of(SHERDI_OP_GATHER, SHERDI_LANE_WIRE, 3);

@@ -258,7 +258,7 @@ typedef struct style {
     unsigned buffers, roles;
     unsigned collectives; /* of 100 operations */
     unsigned drives;
-    unsigned alike; /* of 100 ranges: at the same place on both ranks */
+    unsigned alike; /* of 100 ranges: at the same offset on both ranks */
 } style;
 
 static unsigned draw(uint64_t *seed, unsigned below)
@@ -425,7 +425,7 @@ static void drawn_between_ranks_agree_with_the_graph(void)
     sequences_check(&s, times(3000), 200000);
 }
 
-/* More accesses than the order remembers of a place. */
+/* More accesses than the order remembers of a buffer. */
 static void drawn_long_agree_with_the_graph(void)
 {
     style s = {.num_ops = MAX_OPS,

@@ -1,4 +1,4 @@
-/* LAMB under every stage, number of ranks and place of the state: the bits of the training that is written
+/* LAMB under every stage, number of ranks and offload of the state: the bits of the training that is written
  * plainly, whose norms are of whole tensors. */
 #include "engine/run/engine_impl.h"
 #include "sherd_build.h"
@@ -72,7 +72,7 @@ static void expect_reference(int world_size, const toy_options *options, const c
 static void expect_reference_everywhere(toy_options options)
 {
     static const int RANKS[] = {1, 2, 3, 6};
-    static int       case_number; /* so that another case has another stage of the same place */
+    static int       case_number; /* so that another case has another stage of the same offload */
     char             keys[1024];
 
     case_number++;

@@ -1,5 +1,5 @@
 /* State, gradients and parameters that rest elsewhere than on the device: the same bits as the training
- * written plainly, for every place, stage, number of ranks and way of driving the engine; bytes counted
+ * written plainly, for every offload, stage, number of ranks and way of driving the engine; bytes counted
  * as planned; the undo. Real files on a real file system. */
 #include "engine/run/engine_impl.h"
 #include "sherd_build.h"

@@ -175,7 +175,7 @@ static size_t free_gather_bytes(bench *b, int world_size)
 }
 
 /* Layers are alternately where the ones before them were. One case costs: a table that is as large as a layer, read at
- * both ends, closes a ring of layers, which needs a place more when its length does not fit. */
+ * both ends, closes a ring of layers, which needs an offset more when its length does not fit. */
 static void one_address_costs_layered_models_nothing(void)
 {
     static const double TABLES[] = {0.1, 0.3, 0.6, 0.9, 1, 1.3, 1.7, 2, 2.5, 3.1, 4.7, 6};

@@ -21,7 +21,7 @@
 /* Parameters of the odd model that are fp32: one at least in each unit, frozen ones too. */
 #define SOME_WIDE 0x2a56u
 
-/* A segment's own numbers, and that its places lie inside their arenas. */
+/* A segment's own sizes, and that its offsets lie inside their arenas. */
 static void expect_segments(const sherdi_plan *plan, const planner *b, const char *what)
 {
     for (size_t s = 0; s < plan->num_segments; s++) {
@@ -188,7 +188,7 @@ static void expect_gathers(const sherdi_plan *plan, const planner *b,
     }
 }
 
-/* All gathers of a unit lie at its place; with free packing each where it likes. */
+/* All gathers of a unit lie at its offset; with free packing each where it likes. */
 static void expect_one_offset(const sherdi_plan *plan, const sherdi_sequence *sequence,
                               const char *what)
 {
@@ -357,7 +357,7 @@ static void count_owned(const sherdi_plan *plan, unsigned char *owners)
 }
 
 /* Every trainable element has one owner over all ranks (stage 0: every rank), in its group's span
- * at its place. */
+ * at its offset. */
 static void expect_owned_once(planner *b, int world_size, const char *what)
 {
     unsigned char *owners = calloc(b->model.total_elems + 1, 1);

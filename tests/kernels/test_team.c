@@ -383,7 +383,7 @@ static void child_after_fork_computes_alone_and_ends(void)
     destroy(backend);
 }
 
-/* ------------------------------------------------------------------- places -- */
+/* ------------------------------------------------------------------ binding -- */
 
 /* "0-3 8": where each of `shares` teams is bound, thread 0 first; "-" where it is not. */
 static const char *choice(const sherdi_cpu_list *list, int threads, int shares)

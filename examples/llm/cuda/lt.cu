@@ -16,7 +16,7 @@
 
 #define MOST_PLANS 128 /* shapes of one model: about forty */
 /* Parameters begin at multiples of 64 elements, which is this many bytes of the 16-bit types. Kernels are
- * chosen for no more, so that the place of a parameter, which differs between stages, does not choose. */
+ * chosen for no more, so that the address of a parameter, which differs between stages, does not choose. */
 #define ALIGN_BYTES 128
 
 #define LT_FUNCTIONS(X)                                                                            \
