@@ -183,6 +183,15 @@ static void last_error_is_of_the_thread_that_called(void)
 
 /* ------------------------------------------------------------------- fork -- */
 
+static int is_child;
+
+/* Asked by a sanitizer that looks for leaks at exit: what a child has copies of it does not free. */
+int __lsan_is_turned_off(void);
+int __lsan_is_turned_off(void)
+{
+    return is_child;
+}
+
 /* A child's exit code: how many of its calls did not do as they should. */
 static int refusal(sherd_status status)
 {
@@ -225,6 +234,7 @@ static void child_lives(rig *r)
     child = fork();
     CHECK(child >= 0);
     if (child == 0) {
+        is_child = 1;
         exit(child_calls(r));
     }
     CHECK(waitpid(child, &raw, 0) == child);
@@ -320,6 +330,7 @@ static void train_and_fork(void)
     child = fork();
     CHECK(child >= 0);
     if (child == 0) {
+        is_child = 1;
         exit(0);
     }
     CHECK(waitpid(child, &raw, 0) == child);
