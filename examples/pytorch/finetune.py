@@ -37,7 +37,7 @@ def main():
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-4, weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, args.steps)
     engine = sherd.torch.initialize(model, config=args.config, optimizer=optimizer, lr_scheduler=schedule)
-    draw = torch.Generator().manual_seed(1 + engine.world.rank)
+    draw = torch.Generator().manual_seed(1 + engine.rank)
     model.train()
     for step in range(args.steps):
         starts = torch.randint(len(data) - args.length, (args.batch,), generator=draw).tolist()
@@ -45,7 +45,7 @@ def main():
         loss = engine(input_ids=rows, labels=rows).loss
         engine.backward(loss)
         engine.step()
-        if engine.world.rank == 0 and (step % 10 == 0 or step == args.steps - 1):
+        if engine.rank == 0 and (step % 10 == 0 or step == args.steps - 1):
             print(f"step {step} loss {loss.item():.4f}", flush=True)
     if args.out:
         engine.save_pretrained(args.out)

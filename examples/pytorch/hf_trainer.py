@@ -66,13 +66,13 @@ def main():
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):  # else the Trainer would make a process group of its own
         os.environ.pop(name, None)
     trainer = ShardedTrainer(
-        engine, train_dataset=Rows(args.data, args.length, engine.world.rank, engine.world.size),
+        engine, train_dataset=Rows(args.data, args.length, engine.rank, engine.world_size),
         args=transformers.TrainingArguments(
             args.out, max_steps=args.steps, per_device_train_batch_size=args.batch, max_grad_norm=0.0, use_cpu=True,
             lr_scheduler_type="constant", logging_steps=5, save_strategy="no", report_to=[],
-            disable_tqdm=True, log_level="info" if engine.world.rank == 0 else "error"))
+            disable_tqdm=True, log_level="info" if engine.rank == 0 else "error"))
     trainer.train()
-    if engine.world.rank == 0:
+    if engine.rank == 0:
         print(f"loss {trainer.state.log_history[0]['loss']:.4f} at first, {trainer.state.log_history[-2]['loss']:.4f} at the end")
 
 

@@ -114,13 +114,13 @@ def main():
     model = MiniMind(hidden=args.hidden, layers=args.layers)
     model.model.is_recomputed = args.recompute
     engine = sherd.torch.initialize(model, config=args.config)
-    draw = torch.Generator().manual_seed(42 + engine.world.rank)
+    draw = torch.Generator().manual_seed(42 + engine.rank)
     for step in range(args.steps):
         starts = torch.randint(len(data) - args.length, (args.batch,), generator=draw).tolist()
         loss = engine(torch.stack([data[at:at + args.length + 1] for at in starts]))
         engine.backward(loss)
         engine.step()
-        if engine.world.rank == 0 and (step % 10 == 0 or step == args.steps - 1):
+        if engine.rank == 0 and (step % 10 == 0 or step == args.steps - 1):
             print(f"step {step} loss {loss.item():.4f}", flush=True)
     if args.out:
         engine.save_pretrained(args.out)

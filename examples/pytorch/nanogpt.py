@@ -64,14 +64,14 @@ def main():
         data = torch.frombuffer(bytearray(text.read()), dtype=torch.uint8).long()
     model = GPT(args.layers, args.width, args.heads, args.length)
     engine = sherd.torch.initialize(model, config=args.config)
-    draw = torch.Generator().manual_seed(1 + engine.world.rank)
+    draw = torch.Generator().manual_seed(1 + engine.rank)
     for step in range(args.steps):
         starts = torch.randint(len(data) - args.length, (args.batch,), generator=draw).tolist()
         rows = torch.stack([data[at:at + args.length + 1] for at in starts])
         loss = engine(rows[:, :-1], rows[:, 1:])
         engine.backward(loss)
         engine.step()
-        if engine.world.rank == 0 and (step % 10 == 0 or step == args.steps - 1):
+        if engine.rank == 0 and (step % 10 == 0 or step == args.steps - 1):
             print(f"step {step} loss {loss.item():.4f}", flush=True)
 
     model.eval()
