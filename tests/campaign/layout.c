@@ -368,6 +368,17 @@ static int can_turn(const layout *what)
     return what->num_forward == what->num_units && what->num_units > 1;
 }
 
+/* Whether its backward may stay away: a gradient that several units add to stays open for it, where others lie. */
+static int can_skip(const layout *what, int unit)
+{
+    for (int u = 0; u < what->num_units; u++) {
+        if (what->reads[u] >= 0 && (u == unit || what->params[what->reads[u]].unit == unit)) {
+            return 0;
+        }
+    }
+    return what->num_units > 1;
+}
+
 static void draw_window(draw *d, int is_last, const layout *what, layout_window *out)
 {
     *out = (layout_window){.micro = what->accumulation, .skipped = -1};
@@ -395,6 +406,7 @@ static void draw_window(draw *d, int is_last, const layout *what, layout_window 
         out->has_eval      = is_one_in(d, 4);
         out->has_recompute = is_one_in(d, 4);
         out->skipped  = what->num_units > 1 && is_one_in(d, 6) ? below(d, what->num_units) : -1;
+        out->skipped  = can_skip(what, out->skipped) ? out->skipped : -1;
         out->off_plan = is_one_in(d, 4) && can_turn(what) ? 1 + below(d, what->num_units - 1) : 0;
     }
 }
