@@ -190,8 +190,8 @@ class Engine:
             raise StateError("the backward of this micro-batch failed, so there is nothing to step by: the next forward drops the "
                              "window, or engine.discard() does on all ranks")
         rates = self.rates.now()
-        if self._retains:
-            self.driver.drop_grads()
+        if self.is_sealed:
+            self.driver.end_micro_batch()
         report = self.core.step() if rates is None else self._step_at(rates)
         self._micro = 0 if report.is_boundary else self._micro + 1
         self.report = report

@@ -40,7 +40,7 @@ def asleep_like(tensor: torch.Tensor) -> torch.Tensor:
 class Bound:
     """One parameter of the model over the engine's memory."""
 
-    __slots__ = ("param", "tensor", "awake", "asleep", "grad", "address", "rest_address", "version")
+    __slots__ = ("param", "tensor", "awake", "asleep", "grad", "address", "rest_address", "version", "window")
 
     def __init__(self, engine: Engine, param: Param, sleeps: bool) -> None:
         self.param, self.tensor = param, param.tensor
@@ -49,6 +49,7 @@ class Bound:
         self.grad = None if param.is_frozen else tensor_over(engine.grad_address(param.number))
         self.address, self.rest_address = self.awake.data_ptr(), self.asleep.data_ptr()
         self.version = 0
+        self.window = -1  # the micro-batch whose gradient is in `grad`
 
     def bind(self) -> None:
         """From now on the model's parameter is the engine's memory; the storage that it had is free."""
@@ -83,6 +84,7 @@ class Driver:
         self.bound = [[Bound(engine, param, self.sleeps) for param in unit.params] for unit in division.units]
         self.by_number = {bound.param.number: bound for unit in self.bound for bound in unit}
         self._held = [0] * len(division.units)
+        self.window = 0  # the number of the micro-batch, of those that this driver has seen
         for unit in self.bound:
             for bound in unit:
                 bound.bind()
@@ -100,7 +102,7 @@ class Driver:
                 one.tensor.data = one.awake
         if which == BACKWARD:
             for one in bound:
-                one.tensor.grad = one.grad
+                one.tensor.grad = one.grad if one.window == self.window else None
 
     def release(self, unit: int, which: int) -> None:
         """Collective. What is not acquired sleeps again, and has no gradient to be touched."""
@@ -115,17 +117,26 @@ class Driver:
         self.engine.release(unit, which)
 
     def accumulated(self, number: int) -> None:
-        """Autograd has added to the parameter's gradient: it is in the engine's memory, whoever cleared .grad meanwhile."""
+        """Autograd has a gradient of the parameter: it is in the engine's memory now, whoever cleared .grad meanwhile.
+
+        The first of a micro-batch is one that autograd made itself, and is copied: what was there is zero, and is not read.
+        """
         one = self.by_number[number]
-        if one.tensor.grad is not one.grad:
-            one.grad.add_(one.tensor.grad)
+        made = one.tensor.grad
+        if made is not one.grad:
+            if one.window == self.window or made.layout is not torch.strided:
+                one.grad.add_(made)
+            else:
+                one.grad.copy_(made)
             one.tensor.grad = one.grad
+        one.window = self.window
 
     def is_awake(self, unit: int) -> bool:
         return not self.sleeps or self._held[unit] > 0
 
     def forget(self) -> None:
         """After a window was dropped, which releases everything: nothing is acquired."""
+        self.window += 1
         for unit, bound in enumerate(self.bound):
             self._held[unit] = 0
             for one in bound:
@@ -133,15 +144,13 @@ class Driver:
                 if self.sleeps:
                     one.tensor.data = one.asleep
 
-    def drop_grads(self) -> None:
-        """Gradients that were retained are over with the step."""
-        for unit in self.bound:
-            for one in unit:
-                one.tensor.grad = None
-
-    def accept(self, bound: Bound) -> None:
-        """A write that the engine itself has asked for."""
-        bound.version = bound.tensor._version
+    def end_micro_batch(self) -> None:
+        """Before the step: gradients that were retained are over, and the next ones begin at zero."""
+        self.window += 1
+        if self.retains_grads:
+            for unit in self.bound:
+                for one in unit:
+                    one.tensor.grad = None
 
 
 def compute_dtype(engine: Engine) -> torch.dtype:
