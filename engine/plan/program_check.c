@@ -3,7 +3,6 @@
 #include "engine/plan/program_check.h"
 
 #include "base/checked.h"
-#include "base/hash.h"
 
 #include <string.h>
 
@@ -938,64 +937,4 @@ sherd_status sherdi_program_check(const sherdi_plan *one, const sherdi_plan *oth
     }
     check_close(&check);
     return status;
-}
-
-/* ------------------------------------------------------------------- shapes -- */
-
-static uint64_t extents_hash(uint64_t hash, const sherdi_extent *extents, size_t count)
-{
-    for (size_t e = 0; e < count; e++) {
-        hash = sherdi_hash_u64(hash, extents[e].offset_bytes);
-        hash = sherdi_hash_u64(hash, extents[e].len_bytes);
-    }
-    return sherdi_hash_u64(hash, count);
-}
-
-/* Stage 1 keeps gradients whole: there a block's lies in this rank's slice. */
-static uint64_t block_hash(uint64_t hash, const sherdi_plan *plan, const sherdi_block *block)
-{
-    const sherdi_segment *segment = &plan->segments[block->segment];
-    size_t                slice   = segment->slice_elems * sherdi_grad_bytes(plan, segment);
-    size_t own = plan->is_sliced && !plan->has_slices ? (size_t)plan->rank * slice : 0;
-
-    const uint64_t FIELDS[] = {
-        (uint64_t)block->segment, block->offset_elems,         block->elems,
-        block->stride_elems,      (uint64_t)block->space,      block->extent,
-        block->state_offset,      (uint64_t)block->grad_space, block->grad_offset - own};
-
-    return sherdi_hash_bytes(hash, FIELDS, sizeof(FIELDS));
-}
-
-static uint64_t segment_hash(uint64_t hash, const sherdi_segment *segment)
-{
-    const uint64_t FIELDS[] = {(uint64_t)segment->param_space, segment->param_offset,
-                               segment->first_piece,           segment->num_pieces,
-                               segment->grad_offset,           (uint64_t)segment->is_staged,
-                               segment->first_block,           segment->num_blocks};
-
-    return sherdi_hash_bytes(hash, FIELDS, sizeof(FIELDS));
-}
-
-/* What all ranks have alike is compared with plan_check.c. */
-uint64_t sherdi_program_shape(const sherdi_plan *plan)
-{
-    uint64_t hash = 0;
-
-    for (size_t s = 0; s < plan->num_segments; s++) {
-        hash = segment_hash(hash, &plan->segments[s]);
-    }
-    for (size_t b = 0; b < plan->num_blocks; b++) {
-        hash = block_hash(hash, plan, &plan->blocks[b]);
-    }
-    for (size_t p = 0; p < plan->num_pieces; p++) {
-        hash = sherdi_hash_u64(hash, plan->pieces[p].offset_elems);
-        hash = sherdi_hash_u64(hash, plan->pieces[p].elems);
-    }
-    for (int b = 0; b < SHERDI_BUFFERS; b++) {
-        hash = sherdi_hash_u64(hash, plan->buffers[b].bytes);
-    }
-    hash = extents_hash(hash, plan->piece_extents, plan->num_pieces);
-    hash = extents_hash(hash, plan->grad_extents, plan->num_grad_extents);
-    return extents_hash(hash, plan->extents[SHERDI_SPACE_STORAGE],
-                        plan->num_extents[SHERDI_SPACE_STORAGE]);
 }

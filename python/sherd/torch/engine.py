@@ -57,7 +57,9 @@ class Engine:
                  same_on_all: bool = False,
                  backward_uses: str | None = None, retain_grads: bool = False, fp32: Policy = None,
                  weights: str | os.PathLike[str] | None = None) -> None:
-        self.module, self.world = model, world
+        self.module, self.world = getattr(model, "_orig_mod", model), world  # below what torch.compile gives
+        self._called = model
+        model = self.module
         self.division = divide(model, units)
         keep_fp32(model, self.division, fp32)
         with Config(config) as settings:
@@ -168,7 +170,7 @@ class Engine:
         if not self.is_sealed:
             self.seal((args, kwargs))
         self._before_forward()  # Ctrl-C may have left a forward in its middle
-        return self.module(*args, **kwargs)
+        return self._called(*args, **kwargs)
 
     def backward(self, loss: torch.Tensor, retain_graph: bool = False) -> torch.Tensor:
         """The backward of this micro-batch's mean loss, which is scaled where fp16 is on; the engine averages over ranks and

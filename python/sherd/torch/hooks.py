@@ -6,6 +6,7 @@ complete. A segment that torch.utils.checkpoint computes again enters scopes ins
 """
 from __future__ import annotations
 
+import functools
 import sys
 import weakref
 from typing import Any, Iterator, Protocol
@@ -298,12 +299,31 @@ class Single:
                         "save it with engine.save_checkpoint or save_pretrained, and copy it before sherd.torch.initialize")
 
 
+def untraced(function: Any) -> Any:
+    """`function`, which torch.compile calls as it is instead of compiling it. Its machinery takes seconds to import: only where
+    somebody has done that is it asked."""
+    disabled: list[Any] = []
+
+    @functools.wraps(function)
+    def call(*args: Any) -> Any:
+        dynamo = sys.modules.get("torch._dynamo")
+        if dynamo is None:
+            return function(*args)
+        if not disabled:
+            disabled.append(dynamo.disable(function))
+        return disabled[0](*args)
+
+    return call
+
+
 class Entry(Single):
+    @untraced
     def __call__(self, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return self.hooks.enter(self.of, args, kwargs)
 
 
 class Exit(Single):
+    @untraced
     def __call__(self, _module: nn.Module, _args: Any, output: Any) -> Any:
         return self.hooks.leave(self.of, output)
 

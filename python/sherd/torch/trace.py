@@ -4,6 +4,7 @@ from __future__ import annotations
 import contextlib
 import json
 import random
+import sys
 from dataclasses import dataclass, field, replace
 from typing import Any, Iterator
 
@@ -183,7 +184,7 @@ def one_round(model: nn.Module, division: Division, example: Any, dtype: torch.d
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     recorder, stack = Recorder(), []
-    with restored(model), random_kept(), FakeTensorMode(allow_non_fake_inputs=True):
+    with restored(model), random_kept(), as_written(), FakeTensorMode(allow_non_fake_inputs=True):
         shadow, unit_of = shadowed(model, division, dtype, device)
         hooks = Hooks(model, shadow, recorder)
         hooks.attach()
@@ -253,6 +254,11 @@ def restored(model: nn.Module) -> Iterator[None]:
             for held, before in ((module._parameters, parameters), (module._buffers, buffers)):
                 held.clear()
                 held.update(before)
+
+
+def as_written() -> contextlib.AbstractContextManager[Any]:
+    """Modules that torch.compile was put around run as they are written."""
+    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else contextlib.nullcontext()
 
 
 @contextlib.contextmanager
