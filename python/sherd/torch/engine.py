@@ -147,7 +147,7 @@ class Engine:
             for param in unit.params:
                 own = {"dtype": library().constants["SHERD_F32"]} if param.is_fp32 else {}
                 param.number = self.core.add_param(number, param.name, tuple(param.tensor.shape), frozen=param.is_frozen,
-                                                   group=groups[self.rates.groups.of(param.tensor) or 0], **own)
+                                                   group=groups.get(id(param.tensor), 0), **own)
         for which, listed in ((FORWARD, order.forward), (BACKWARD, order.backward)):
             for number, held in listed:
                 self.core.add_pass(which, number, held)

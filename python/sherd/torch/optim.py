@@ -27,8 +27,13 @@ class Groups:
     tensors: list[list[nn.Parameter]]
     values: list[dict[str, Any]] = field(default_factory=list)
 
-    def of(self, tensor: nn.Parameter) -> int | None:
-        return next((i for i, own in enumerate(self.tensors) if any(tensor is t for t in own)), None)
+    def numbers(self) -> dict[int, list[int]]:
+        """The groups that each tensor is in, by its id."""
+        found: dict[int, list[int]] = {}
+        for index, own in enumerate(self.tensors):
+            for tensor in own:
+                found.setdefault(id(tensor), []).append(index)
+        return found
 
 
 # ----------------------------------------------------------------- reading --
@@ -91,8 +96,9 @@ def configured(config: Config) -> dict[str, Any]:
 
 def check_groups(groups: Groups, division: Division) -> None:
     """Every trainable parameter is in one group."""
+    numbers = groups.numbers()
     for param in division.params:
-        found = [i for i, own in enumerate(groups.tensors) if any(param.tensor is t for t in own)]
+        found = numbers.get(id(param.tensor), [])
         if not param.is_frozen and not found:
             raise ValueError(f"parameter {param.name} requires a gradient and is in no parameter group: add it to one, or "
                              f"freeze it (requires_grad_(False)) before sherd.torch.initialize")
@@ -224,12 +230,13 @@ def read(config: Config, division: Division, optimizer: torch.optim.Optimizer | 
     return rates
 
 
-def declare(groups: Groups, add_group: Callable[..., int]) -> list[int]:
-    """The engine's groups by torch's: one alone is the default group, which has the configuration's values."""
+def declare(groups: Groups, add_group: Callable[..., int]) -> dict[int, int]:
+    """Declares the engine's groups; the one of each tensor by its id. One alone is the default group, which has the
+    configuration's values."""
     numbers = []
     for index, values in enumerate(groups.values):
         own = {name: float(values[key]) for key, name in KEYS.items() if key in values}
         if "betas" in values:
             own["beta1"], own["beta2"] = (float(beta) for beta in values["betas"])
         numbers.append(0 if len(groups.values) == 1 else add_group(str(values.get("name", f"group {index}")), **own))
-    return numbers
+    return {tensor: numbers[found[0]] for tensor, found in groups.numbers().items()}
