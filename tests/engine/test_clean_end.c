@@ -333,6 +333,7 @@ static void engines_across(sherd_world *world, void *ctx)
     rig_seal(&two);
     (void)rig_train(&one, 1);
     (void)rig_train(&two, 1);
+    CHECK_OK(sherd_world_barrier(world)); /* both wait for the other at the same time */
     rig_close(is_first ? &one : &two);
     rig_close(is_first ? &two : &one);
 }
