@@ -129,6 +129,11 @@ class TestRefused(unittest.TestCase):
         self.refused(InvalidError, "0.001 at .* the program gives 0.01",
                      lambda m: torch.optim.AdamW(m.parameters(), lr=1e-2), config)
 
+    def test_a_key_that_nobody_knows_is_told(self) -> None:
+        config = {**SILENT, "optimizer": {"type": "AdamW", "params": {"lr": 1e-2}}, "zero_optimisation": {"stage": 3}}
+        with self.assertWarnsRegex(UserWarning, "zero_optimisation"):
+            sherd.torch.initialize(model_of(), config).destroy()
+
     def test_two_schedules(self) -> None:
         config = {**SILENT, "optimizer": {"type": "AdamW", "params": {"lr": 1e-2}}, "scheduler": {"type": "WarmupLR"}}
         self.refused(ValueError, "leave one out", None, config,

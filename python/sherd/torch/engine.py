@@ -63,6 +63,8 @@ class Engine:
         self.division = divide(model, units)
         keep_fp32(model, self.division, fp32)
         with Config(config) as settings:
+            for text in settings.warnings if world.rank == 0 else ():
+                warnings.warn(f"sherd: {text}", stacklevel=4)
             self.rates = optim.read(settings, self.division, optimizer, model_parameters, lr_scheduler)
             self.core = Core(world, settings)
         self.device = tensors.device_of(self.core.device)
