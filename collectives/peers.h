@@ -99,7 +99,7 @@ struct sherdi_peers {
     int                  *ranks;  /* [count], ascending: rank of an index */
     peers_control        *control;
     unsigned char        *bounce; /* rank i's two halves at bounce + i * 2 * PEERS_HALF_BYTES */
-    int                   spins;  /* looks before sleeping */
+    size_t                spins, most_spins; /* looks before sleeping: now, and at most */
     uint64_t              meetings;
     peers_segment        *segments;
     size_t                segment_capacity;

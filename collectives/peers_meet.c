@@ -27,6 +27,8 @@
 #define SHARE_GAP_BYTES ((size_t)37 * SHERD_ALIGN_BYTES)
 /* With fewer cores than ranks, spinning takes the core from whom we wait for. */
 #define SPINS_CROWDED 0
+/* Of the most, what remains of them after many looks in vain. */
+#define SPINS_SHARE 64
 
 size_t sherdi_peers_shared_bytes(int count)
 {
@@ -44,7 +46,8 @@ sherd_status sherdi_peers_init(sherdi_peers *peers, sherd_world *world, const pe
     world->peers   = peers;
     peers->control = shared;
     peers->bounce  = (unsigned char *)shared + control_bytes;
-    peers->spins   = count <= sysconf(_SC_NPROCESSORS_ONLN) ? SPINS : SPINS_CROWDED;
+    peers->most_spins = count <= sysconf(_SC_NPROCESSORS_ONLN) ? SPINS : SPINS_CROWDED;
+    peers->spins      = peers->most_spins;
     peers->ranks =
         sherdi_alloc_array(&world->mem, SHERDI_MEM_CONTROL, (size_t)count, sizeof(*peers->ranks));
     peers->srcs = sherdi_alloc_array(&world->mem, SHERDI_MEM_CONTROL, (size_t)world->world_size,
@@ -160,14 +163,18 @@ static inline void cpu_relax(void)
 #endif
 }
 
+/* Looks for a while. Who has looked in vain looks half as long the next time: the others are late, or have no core to
+ * run on. */
 static int generation_changes(sherdi_peers *peers, unsigned generation)
 {
-    for (int i = 0; i <= peers->spins; i++) {
+    for (size_t i = 0; i <= peers->spins; i++) {
         if (atomic_load_explicit(&peers->control->generation, memory_order_acquire) != generation) {
+            peers->spins = sherdi_min_size(2 * peers->spins, peers->most_spins);
             return 1;
         }
         cpu_relax();
     }
+    peers->spins = sherdi_max_size(peers->spins / 2, peers->most_spins / SPINS_SHARE);
     return 0;
 }
 

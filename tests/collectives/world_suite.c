@@ -1,5 +1,6 @@
 #include "tests/collectives/world_suite.h"
 
+#include "base/checked.h"
 #include "base/hash.h"
 #include "collectives/peers.h"
 #include "tests/lib/check.h"
@@ -12,10 +13,13 @@ const size_t WORLD_SIZES_COUNT = sizeof(WORLD_SIZES) / sizeof(WORLD_SIZES[0]);
 
 /* ------------------------------------------------- what every rank is known to have -- */
 
+/* Elements begin anew after so many, a prime: what is long is filled and checked quickly. */
+#define KNOWN_ELEMS ((size_t)16381)
+
 /* Element i of rank r: magnitudes over 2^-6 .. 2^6, so that sums round. */
 static float known_value(int rank, size_t i)
 {
-    uint64_t bits = sherdi_mix64((uint64_t)rank * 0x9e3779b97f4a7c15u + i);
+    uint64_t bits = sherdi_mix64((uint64_t)rank * 0x9e3779b97f4a7c15u + i % KNOWN_ELEMS);
     uint32_t f32  = (uint32_t)(bits & 0x807fffffu) | (uint32_t)(121 + (bits >> 40) % 12) << 23;
 
     return sherdi_f32_from_bits(f32);
@@ -135,25 +139,43 @@ static void *host_room(size_t len_bytes)
     return room;
 }
 
+/* Behind its first KNOWN_ELEMS elements the array has the same ones again, to `count` in all. */
+static void elems_repeat(void *data, size_t count, size_t elem_bytes)
+{
+    unsigned char *at = data;
+
+    for (size_t done = KNOWN_ELEMS; done < count; done += KNOWN_ELEMS) {
+        memcpy(at + done * elem_bytes, at, sherdi_min_size(KNOWN_ELEMS, count - done) * elem_bytes);
+    }
+}
+
 /* What is filled and checked in the memory of the backend goes through these. */
 static void put_elems(sherd_world *world, void *data, int rank, size_t count, sherd_dtype dtype)
 {
     unsigned char *room = host_room(count * 4);
 
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; i < count && i < KNOWN_ELEMS; i++) {
         elem_store(room, i, dtype, known_value(rank, i));
     }
+    elems_repeat(room, count, sherd_dtype_bytes(dtype));
     suite_put(world, data, room, count * sherd_dtype_bytes(dtype));
     free(room);
 }
 
 static void fill_bytes(unsigned char *data, int rank, size_t first, size_t len_bytes)
 {
-    uint64_t word = known_word(rank, first);
+    size_t i = 0;
 
-    for (size_t i = first; i < first + len_bytes; i++) {
-        word            = i % 8 == 0 ? known_word(rank, i) : word;
-        data[i - first] = word_byte(word, i);
+    for (; i < len_bytes && (first + i) % 8 != 0; i++) {
+        data[i] = word_byte(known_word(rank, first + i), first + i);
+    }
+    for (; i + 8 <= len_bytes; i += 8) {
+        uint64_t word = known_word(rank, first + i);
+
+        memcpy(data + i, &word, 8);
+    }
+    for (; i < len_bytes; i++) {
+        data[i] = word_byte(known_word(rank, first + i), first + i);
     }
 }
 
@@ -168,15 +190,16 @@ static void put_bytes(sherd_world *world, void *data, int rank, size_t first, si
 
 static void check_bytes(const unsigned char *data, int rank, size_t first, size_t len_bytes)
 {
-    uint64_t word = known_word(rank, first);
+    unsigned char *want = host_room(len_bytes);
 
-    for (size_t i = first; i < first + len_bytes; i++) {
-        word = i % 8 == 0 ? known_word(rank, i) : word;
-        if (data[i - first] != word_byte(word, i)) {
-            test_fail(__FILE__, __LINE__, "byte %zu of rank %d is %02x, not %02x", i, rank,
-                      data[i - first], word_byte(word, i));
+    fill_bytes(want, rank, first, len_bytes);
+    for (size_t i = 0; memcmp(data, want, len_bytes) != 0; i++) {
+        if (data[i] != want[i]) {
+            test_fail(__FILE__, __LINE__, "byte %zu of rank %d is %02x, not %02x", first + i, rank,
+                      data[i], want[i]);
         }
     }
+    free(want);
 }
 
 static void check_bytes_of(sherd_world *world, const void *data, int rank, size_t first,
@@ -318,27 +341,28 @@ static const reduction_types REDUCTION_TYPES[] = {
 static void check_sums(sherd_world *world, const void *at, size_t first, size_t count,
                        const sherdi_reduction_args *args, float before)
 {
-    unsigned char *got = host_room(count * 4);
+    size_t         elem = sherd_dtype_bytes(args->recv_dtype);
+    unsigned char *got  = host_room(count * elem);
+    unsigned char *want = host_room(count * elem);
 
-    suite_get(world, got, at, count * sherd_dtype_bytes(args->recv_dtype));
-    for (size_t i = 0; i < count; i++) {
-        float want = known_sum(world, first + i, args->send_dtype, args->comm_dtype, args->scale);
-        uint32_t want_bits = 0;
-        uint32_t got_bits  = 0;
+    suite_get(world, got, at, count * elem);
+    for (size_t i = 0; i < count && i < KNOWN_ELEMS; i++) {
+        float sum = known_sum(world, first + i, args->send_dtype, args->comm_dtype, args->scale);
 
-        if (args->accumulate) {
-            want = before + want;
-        }
-        elem_store(&want_bits, 0, args->recv_dtype, want);
-        memcpy(&got_bits, got + i * sherd_dtype_bytes(args->recv_dtype),
-               sherd_dtype_bytes(args->recv_dtype));
-        if (want_bits != got_bits) {
+        elem_store(want, i, args->recv_dtype, args->accumulate ? before + sum : sum);
+    }
+    elems_repeat(want, count, elem);
+    for (size_t i = 0; memcmp(got, want, count * elem) != 0; i++) {
+        if (memcmp(got + i * elem, want + i * elem, elem) != 0) {
             test_fail(__FILE__, __LINE__,
-                      "sum %zu of %zu (%s, %s, %s, accumulate %d) is %x, not %x", i, count,
+                      "sum %zu of %zu (%s, %s, %s, accumulate %d) is %a, not %a", i, count,
                       sherd_dtype_name(args->send_dtype), sherd_dtype_name(args->comm_dtype),
-                      sherd_dtype_name(args->recv_dtype), args->accumulate, got_bits, want_bits);
+                      sherd_dtype_name(args->recv_dtype), args->accumulate,
+                      (double)elem_load(got, i, args->recv_dtype),
+                      (double)elem_load(want, i, args->recv_dtype));
         }
     }
+    free(want);
     free(got);
 }
 
@@ -424,14 +448,19 @@ static void known_integers(const sherd_world *world, size_t slice, sherd_dtype d
                            const sherdi_fixed_sink *sink, int64_t *sums,
                            sherdi_fixed_counts *counts)
 {
-    for (int r = 0; r < sherd_world_size(world); r++) {
-        for (size_t i = 0; i < slice; i++) {
-            float value =
-                round_to(dtype, known_value(r, (size_t)sherd_world_rank(world) * slice + i));
+    float *values = host_room(slice * sizeof(*values));
 
-            sums[i] += sherdi_fixed_element(value, sink->multiplier, sink->limit, counts);
+    for (int r = 0; r < sherd_world_size(world); r++) {
+        for (size_t i = 0; i < slice && i < KNOWN_ELEMS; i++) {
+            values[i] =
+                round_to(dtype, known_value(r, (size_t)sherd_world_rank(world) * slice + i));
+        }
+        elems_repeat(values, slice, sizeof(*values));
+        for (size_t i = 0; i < slice; i++) {
+            sums[i] += sherdi_fixed_element(values[i], sink->multiplier, sink->limit, counts);
         }
     }
+    free(values);
 }
 
 static void integers_once(sherd_world *world, int kind, sherd_dtype dtype, size_t slice,
