@@ -2,6 +2,7 @@
 #include "engine/run/engine_impl.h"
 #include "tests/engine/value_rig.h"
 #include "tests/engine/ways.h"
+#include "tests/engine/toy.h"
 #include "tests/lib/check.h"
 
 #include <math.h>
@@ -56,6 +57,9 @@ static void job_run(sherd_world *world, void *raw)
  * possible. */
 static void layouts_each(job *j, int world_size, void (*each)(job *j, int world_size))
 {
+    if (!toy_takes_ranks(world_size)) {
+        return;
+    }
     for (int stage = 0; stage <= 3; stage++) {
         for (size_t t = 0; t < value_rig_tiers(); t++) {
             const value_rig_tier *tier = &VALUE_RIG_TIERS[t];
