@@ -244,6 +244,7 @@
     X("zero_optimization.allgather_sequential", GATHER_SEQUENTIAL, SAME) \
     X("zero_optimization.gather_16bit_weights_on_model_save", GATHER_ON_SAVE, SAME) \
     X("zero_optimization.stage3_gather_fp16_weights_on_model_save", GATHER_ON_SAVE, OLD) \
+    X("use_data_before_expert_parallelism_", EXPERT_PARALLELISM, SAME) \
     X("zero_optimization.find_unused_parameters", IGNORE_UNUSED, INVERTED) \
     X("zero_optimization.cpu_offload", STATE_DEVICE, CPU_SWITCH) \
     X("zero_optimization.cpu-offload", STATE_DEVICE, CPU_SWITCH) \

@@ -39,6 +39,9 @@
       "requests are in flight together without a thread for each") \
     X(AIO_SINGLE, "aio.single_submit", BOOL, SAME, (OFF), "requests that are ready together are handed to the kernel together") \
     X(AIO_OVERLAP, "aio.overlap_events", BOOL, SAME, (ON), "requests are made while others complete") \
+    X(COMPUTE_NORM, "zero_optimization.compute_grad_norm", BOOL, SAME, (ON), "the norm is always taken: it finds an overflow, and clipping and the report need it") \
+    X(ALIGNMENT, "zero_optimization.parameter_alignment", BOOL, SAME, (OFF), "every parameter starts at a multiple of 64 elements") \
+    X(ALLGATHER_SIZE, "allgather_size", SIZE, SAME, (NUMBER(5e8), RANGE(0, INFINITY)), "a unit is gathered into its planned place, in no bucket") \
     X(ELASTIC_CHECKPOINT, "zero_optimization.elastic_checkpoint", BOOL, SAME, (OFF), "every checkpoint loads on any number of ranks") \
     X(PIPELINE_LOADING, "zero_optimization.pipeline_loading_checkpoint", BOOL, SAME, (OFF), "reading a checkpoint runs beside copying and checking it") \
     X(CHECKPOINT_UNIVERSAL, "checkpoint.load_universal", BOOL, SAME, (OFF), "every checkpoint loads on any layout") \
@@ -46,15 +49,17 @@
       "ranks that save under different tags are always refused") \
     X(CHECKPOINT_PARALLEL, "checkpoint.parallel_write", BLOCK, SAME, (OPAQUE), "every rank always writes its own part") \
     X(CHECKPOINT_WRITER, "checkpoint.writer", BLOCK, SAME, (OPAQUE, NULLABLE), "a choice between implementations") \
+    X(CHECKPOINT_SERIAL, "checkpoint.checkpoint_serialization", BOOL, SAME, (ON), "a choice between implementations") \
     /* ---- hints that are not taken ---- */ \
     X(SPARSE_GRADIENTS, "sparse_gradients", BOOL, HINT, (OFF), "embedding gradients are exchanged whole") \
     X(MEMORY_BREAKDOWN, "memory_breakdown", BOOL, HINT, (OFF), "sherd_engine_memory reports memory by purpose") \
     X(DUMP_STATE, "dump_state", BOOL, HINT, (OFF), "sherd_config_dump prints the resolved configuration") \
     X(LOG_LEVEL, "log_level", ANY, HINT, (NULLABLE), "sherd_log_set and SHERD_LOG choose the level") \
     X(DROP_LAST, "dataloader_drop_last", BOOL, HINT, (OFF), "the trainer loads the data") \
+    X(PYTHON_GC, "disable_python_gc", BOOL, HINT, (OFF), "the program decides over its garbage collector: gc.disable() in Python") \
     X(DISABLE_ALLGATHER, "disable_allgather", BOOL, HINT, (OFF), "has no effect in DeepSpeed either") \
     X(GRAPH_HARVESTING, "graph_harvesting", BOOL, HINT, (OFF), "a speed hint for CUDA graphs") \
-    X(EXPERT_PARALLELISM, "use_data_before_expert_parallelism_", BOOL, HINT, (OFF), "a layout hint for expert parallelism") \
+    X(EXPERT_PARALLELISM, "use_data_before_expert_parallelism", BOOL, HINT, (OFF), "a layout hint for expert parallelism") \
     X(FP16_AUTO_CAST, "fp16.auto_cast", BOOL, HINT, (OFF), "the trainer casts its inputs") \
     X(FP16_OPT_LEVEL, "fp16.opt_level", ANY, HINT, (), "a key of Apex, not of this block") \
     X(FP16_FP16, "fp16.fp16", ANY, HINT, (), "not a key of this block; fp16.enabled is") \
@@ -67,6 +72,7 @@
     X(BF16_HYSTERESIS, "bf16.hysteresis", ANY, HINT, (), "bf16 needs no loss scale") \
     X(BF16_MIN_SCALE, "bf16.min_loss_scale", ANY, HINT, (), "bf16 needs no loss scale") \
     X(BUFFER_DTYPE, "data_types.buffer_dtype", TEXT, HINT, (NULLABLE), "buffers that are no parameters are the trainer's") \
+    X(KEEP_FP32, "data_types.keep_in_fp32_modules", ANY, HINT, (), "buffers that are no parameters are the trainer's; a parameter keeps fp32 where it is declared so") \
     X(ROUND_ROBIN, "zero_optimization.round_robin_gradients", BOOL, HINT, (OFF), "a speed hint for gradient copies") \
     X(IGNORE_UNUSED, "zero_optimization.ignore_unused_parameters", BOOL, HINT, (ON), "a unit without a backward pass has a gradient of zero") \
     X(LOAD_FP32, "zero_optimization.load_from_fp32_weights", BOOL, HINT, (ON), "checkpoints always have the weights in fp32") \
@@ -124,12 +130,14 @@
     X(TENSOR_PARALLEL, "tensor_parallel", BLOCK, REFUSED, (), \
       "read for its size alone: tensor parallelism is the trainer's; the world is the data-parallel group") \
     X(AUTOTP, "tensor_parallel.autotp_size", INT, REFUSED, (NUMBER(0), RANGE(0, INT_MAX), ONE_IS_OFF), "the engine does not split modules") \
+    X(EXPERT_PARALLEL, "expert_parallel", BLOCK, REFUSED, (OPAQUE), "experts are not split over ranks; the world is the data-parallel group") \
     X(AMP, "amp", BLOCK, REFUSED, (OPAQUE), "Apex mixed precision; use the fp16 or bf16 block") \
     X(TORCH_AUTOCAST, "torch_autocast", BLOCK, REFUSED, (OPAQUE), "PyTorch's autocast; use the bf16 or fp16 block") \
     X(ELASTICITY, "elasticity", BLOCK, REFUSED, (OPAQUE), "changes the batch with the number of ranks; give the batch sizes") \
     X(HYBRID_ENGINE, "hybrid_engine", BLOCK, REFUSED, (OPAQUE), "an inference engine for RLHF") \
     X(COMPRESSION, "compression_training", BLOCK, REFUSED, (OPAQUE, ACTIVE_NESTED), "changes the model") \
     X(QUANTIZE, "quantize_training", BLOCK, REFUSED, (OPAQUE, ACTIVE_PRESENT), "changes the weights") \
+    X(WEIGHT_QUANTIZATION, "weight_quantization", BLOCK, REFUSED, (OPAQUE, ACTIVE_PRESENT), "changes the weights") \
     X(EIGENVALUE, "eigenvalue", BLOCK, REFUSED, (OPAQUE), "drives quantization") \
     X(SPARSE_ATTENTION, "sparse_attention", BLOCK, REFUSED, (OPAQUE, ACTIVE_PRESENT), "changes the model; attention is the trainer's") \
     X(LAYER_DROP, "progressive_layer_drop", BLOCK, REFUSED, (OPAQUE), "changes the model") \

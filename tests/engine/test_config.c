@@ -519,6 +519,8 @@ static void config_what_would_train_something_else_is_refused(void)
         {"\"amp\": {\"enabled\": true}", "use the fp16 or bf16 block"},
         {"\"torch_autocast\": {\"enabled\": true}", "torch_autocast is on"},
         {"\"elasticity\": {\"enabled\": true}", "elasticity is on"},
+        {"\"expert_parallel\": {\"enabled\": true, \"autoep_size\": 2}", "expert_parallel is on"},
+        {"\"weight_quantization\": {\"num_bits\": 8}", "weight_quantization is on"},
         {"\"hybrid_engine\": {\"enabled\": true}", "hybrid_engine is on"},
         {"\"tensor_parallel\": {\"autotp_size\": 2}", "tensor_parallel.autotp_size is 2"},
         {"\"sequence_parallel_size\": 2", "sequence_parallel_size is 2"},
@@ -535,6 +537,8 @@ static void config_what_would_train_something_else_is_refused(void)
     };
     static const char *const OFF[] = {
         "\"compression_training\": {\"layer_reduction\": {\"enabled\": false}}",
+        "\"expert_parallel\": {\"enabled\": false}",
+        "\"weight_quantization\": {\"enabled\": false}",
         "\"amp\": {\"enabled\": false, \"opt_level\": \"O2\"}",
         "\"sparse_attention\": {\"enabled\": false}",
         "\"tensor_parallel\": {\"autotp_size\": 1}",
