@@ -2,7 +2,7 @@
 
     python3 tools/deepspeed_keys.py SOURCE            the difference between SOURCE and docs/deepspeed-keys.md
     python3 tools/deepspeed_keys.py SOURCE --write    makes that page of SOURCE
-    python3 tools/deepspeed_keys.py --verdicts        what the page says of sherd, against docs/configuration.md
+    python3 tools/deepspeed_keys.py --verdicts        what the page says of sherd, against docs/configuration.md; with --write it says that
 
 SOURCE is a wheel or a source archive (pip download --no-deps deepspeed), or a folder of one that is unpacked. Nothing of it is run
 or imported: its source is parsed, and the ways in which it takes a dictionary apart are followed from the class of its
@@ -571,7 +571,10 @@ def main() -> int:
     given = parser.parse_args()
     verdicts = Verdicts(REFERENCE.read_text(encoding="utf-8"))
     if given.verdicts:
-        _, keys, removed, said = page_read(given.page.read_text(encoding="utf-8"))
+        version, keys, removed, said = page_read(given.page.read_text(encoding="utf-8"))
+        if given.write:
+            given.page.write_text(page_of(version, keys, removed, verdicts), encoding="utf-8")
+            return 0
         lines = [f"~ {name}: {said[name]} -> {verdicts.of(name)}" for name in [*keys, *removed] if said[name] != verdicts.of(name)]
     elif given.source is None:
         parser.error("give a wheel, a source archive or a folder of DeepSpeed, or --verdicts")
