@@ -261,6 +261,7 @@ sherd_status sherdi_model_add_param(sherdi_model *model, int unit, const sherd_p
 
     model->total_elems += param.elems;
     model->trainable_elems += param.is_frozen ? 0 : param.elems;
+    model->is_default_used |= param.group == SHERD_GROUP_DEFAULT && !param.is_frozen;
     owner->params[owner->num_params++] = (int)model->num_params;
     model->params[model->num_params]   = param;
     *out                               = (int)model->num_params++;

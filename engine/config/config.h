@@ -125,7 +125,7 @@ typedef struct sherdi_named_bits {
     uint64_t    bits;
 } sherdi_named_bits;
 
-#define SHERDI_SETTINGS_MOST 96
+#define SHERDI_SETTINGS_MOST 160
 
 /** What must be the same on all ranks, in an order in which what others follow from comes first. Folders, pinning
  *  and the requests to a drive are not in it: the hosts' drives may differ. Fills at most SHERDI_SETTINGS_MOST and

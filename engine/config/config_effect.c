@@ -185,18 +185,110 @@ static void auto_effect(const sherd_config *config, sherdi_config_id id, sherdi_
     }
 }
 
-static int schedule_is(const sherd_config *config, int64_t type)
+const sherdi_schedule *sherdi_config_schedule(const sherd_config *config)
 {
-    return sherdi_config_is_given(config, SHERDI_CONFIG_SCHEDULER_TYPE) &&
-           entry_of(config, SHERDI_CONFIG_SCHEDULER_TYPE)->value.integer == type;
+    const sherdi_config_entry *type = entry_of(config, SHERDI_CONFIG_SCHEDULER_TYPE);
+
+    return sherdi_config_is_given(config, SHERDI_CONFIG_SCHEDULER_TYPE)
+               ? sherdi_schedule_of((sherdi_schedule_kind)(type->value.integer + 1))
+               : NULL;
+}
+
+/* A parameter that the schedule cannot do without. */
+static int schedule_needs(const sherdi_schedule *schedule, sherdi_config_id id)
+{
+    for (size_t i = 0; schedule != NULL && i < schedule->num_needed; i++) {
+        if (schedule->keys[i] == (int)id) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* What the warm-up and the decay leave of all steps; below 0 the decay starts before the warm-up ends, as it does there. */
+static void stable_steps_effect(const sherd_config *config, sherdi_config_effect *out)
+{
+    if (!sherdi_config_is_given(config, SHERDI_CONFIG_TOTAL_STEPS)) {
+        effect_missing(config, SHERDI_CONFIG_STABLE_STEPS,
+                       "give it, or num_training_steps of the whole training", out);
+        return;
+    }
+    out->value.integer = sherdi_config_integer(config, SHERDI_CONFIG_TOTAL_STEPS) -
+                         sherdi_config_integer(config, SHERDI_CONFIG_WARMUP_STEPS) -
+                         sherdi_config_integer(config, SHERDI_CONFIG_DECAY_STEPS);
+    effect_say(out, "derived: what is left of num_training_steps");
+}
+
+/* Of a parameter of the schedule that the file names. */
+static void schedule_effect(const sherd_config *config, sherdi_config_id id,
+                            sherdi_config_effect *out)
+{
+    const sherdi_schedule *schedule = sherdi_config_schedule(config);
+    int                    is_auto  = entry_of(config, id)->is_auto;
+
+    switch (id) {
+    case SHERDI_CONFIG_WARMUP_MAX_LR:
+        out->is_null    = schedule != &sherdi_schedule_warmup_decay || is_auto;
+        out->value.real = out->is_null ? 0 : 0.001;
+        effect_say(out, out->is_null ? "each group's rate" : "default of WarmupDecayLR");
+        break;
+    case SHERDI_CONFIG_WARMUP_STEPS:
+        if (schedule != NULL && schedule->is_transformers) {
+            out->value.integer = 0;
+            effect_say(out, "default of transformers");
+        }
+        break;
+    case SHERDI_CONFIG_WARMUP_TYPE:
+        if (schedule == &sherdi_schedule_stable_decay) {
+            out->value.integer = SHERDI_RAMP_LINEAR;
+            effect_say(out, "default of warmup_stable_decay");
+        }
+        break;
+    case SHERDI_CONFIG_NUM_CYCLES:
+        if (schedule == &sherdi_schedule_restarts) {
+            out->value.real = 1;
+            effect_say(out, "default of cosine_with_restarts");
+        }
+        break;
+    case SHERDI_CONFIG_CYCLE_SECOND_STEPS:
+        out->value.integer = sherdi_config_integer(config, SHERDI_CONFIG_CYCLE_FIRST_STEPS);
+        effect_say(out, "derived: as cycle_first_step_size");
+        break;
+    case SHERDI_CONFIG_CYCLE_SECOND_STAIRS:
+        out->value.integer = sherdi_config_integer(config, SHERDI_CONFIG_CYCLE_FIRST_STAIRS);
+        effect_say(out, "derived: as cycle_first_stair_count");
+        break;
+    case SHERDI_CONFIG_TIMESCALE:
+        out->value.integer = sherdi_config_integer(config, SHERDI_CONFIG_WARMUP_STEPS);
+        out->value.integer = out->value.integer == 0 ? 10000 : out->value.integer;
+        effect_say(out, "derived: from num_warmup_steps");
+        break;
+    case SHERDI_CONFIG_STABLE_STEPS:
+        out->is_null = schedule != &sherdi_schedule_stable_decay;
+        if (!out->is_null) {
+            stable_steps_effect(config, out);
+        }
+        break;
+    default:
+        if (schedule_needs(schedule, id)) {
+            effect_missing(config, id,
+                           id == SHERDI_CONFIG_TOTAL_STEPS
+                               ? "give the number of steps of the whole training"
+                               : "this type of schedule needs it",
+                           out);
+        } else if (sherdi_config_table[id].fallback == NULL) {
+            out->is_null = 1;
+            effect_say(out, "not needed");
+        }
+        break;
+    }
 }
 
 /* Of a key that is absent or "auto". */
 static void rule_effect(const sherd_config *config, int world_size, sherdi_config_id id,
                         sherdi_config_effect *out)
 {
-    int is_auto  = entry_of(config, id)->is_auto;
-    int is_decay = schedule_is(config, SHERDI_CHOICE_DECAY);
+    int is_auto = entry_of(config, id)->is_auto;
 
     effect_say(out, is_auto ? "auto: the default" : "default");
     switch (id) {
@@ -226,25 +318,16 @@ static void rule_effect(const sherd_config *config, int world_size, sherdi_confi
                        "the rate you want, or \"type\": \"none\" for inference",
                        out);
         return;
-    case SHERDI_CONFIG_WARMUP_MAX_LR:
-        out->is_null    = !is_decay || is_auto;
-        out->value.real = out->is_null ? 0 : 0.001;
-        effect_say(out, out->is_null ? "each group's rate" : "default of WarmupDecayLR");
-        return;
-    case SHERDI_CONFIG_TOTAL_STEPS:
-        if (is_decay || schedule_is(config, SHERDI_CHOICE_COSINE)) {
-            effect_missing(config, id, "give the number of steps of the whole training", out);
-        } else {
-            out->is_null = 1;
-            effect_say(out, "not needed");
-        }
-        return;
     case SHERDI_CONFIG_OVERLAP_COMM:
         out->value.integer = sherdi_config_integer(config, SHERDI_CONFIG_STAGE) == 3;
         effect_say(out, "derived from zero_optimization.stage");
         return;
     default:
-        out->is_null = sherdi_config_table[id].fallback == NULL;
+        if (sherdi_config_is_schedules(id)) {
+            schedule_effect(config, id, out);
+        } else {
+            out->is_null = sherdi_config_table[id].fallback == NULL;
+        }
         break;
     }
     if (is_auto) {

@@ -34,6 +34,7 @@ typedef enum sherdi_config_type {
     SHERDI_TYPE_REAL,
     SHERDI_TYPE_TEXT,
     SHERDI_TYPE_PAIR,    /* of reals */
+    SHERDI_TYPE_REALS,   /* a real for all parameter groups, or a list with one for each */
     SHERDI_TYPE_FOLDERS, /* a name, or a list of names */
     SHERDI_TYPE_ANY,     /* not looked at */
 } sherdi_config_type;
@@ -58,6 +59,8 @@ typedef struct sherdi_config_value {
     double  second;
     char   *text; /* TEXT without choices; FOLDERS: each with its end, an empty one after the last.
                      Owned by the entry */
+    size_t  count; /* REALS: in `list`; 0: `real` is the one for all */
+    double *list;  /* owned by the entry */
 } sherdi_config_value;
 
 /* How a field of sherdi_settings is written from a value. */
@@ -68,6 +71,7 @@ typedef enum sherdi_setting_kind {
     SHERDI_SETTING_SIZE, /* unlimited is SIZE_MAX */
     SHERDI_SETTING_REAL,
     SHERDI_SETTING_PAIR,
+    SHERDI_SETTING_RATES,
     SHERDI_SETTING_DTYPE,
     SHERDI_SETTING_OPTIMIZER,
     SHERDI_SETTING_TIER,
@@ -139,7 +143,6 @@ const char *sherdi_config_choice_at(const char *choices, size_t index, size_t *b
 enum { SHERDI_CHOICE_FP32 = 0, SHERDI_CHOICE_FP16 = 1, SHERDI_CHOICE_BF16 = 2 };
 enum { SHERDI_CHOICE_GRADIENTS_CPU = 0, SHERDI_CHOICE_GRADIENTS_NVME = 1 };
 enum { SHERDI_CHOICE_LAMB_DEEPSPEED = 0, SHERDI_CHOICE_LAMB_PAPER = 1 };
-enum { SHERDI_CHOICE_WARMUP = 0, SHERDI_CHOICE_DECAY = 1, SHERDI_CHOICE_COSINE = 2 };
 
 /* ---- values ---- */
 
@@ -165,6 +168,13 @@ struct sherd_config {
     char              **warnings;
     size_t              warning_count, warning_capacity;
 };
+
+/** Frees what the value owns. */
+static inline void sherdi_config_value_fini(sherdi_config_value *value)
+{
+    sherdi_free(value->text);
+    sherdi_free(value->list);
+}
 
 int sherdi_config_same(const sherdi_config_key *key, const sherdi_config_value *a,
                        const sherdi_config_value *b);
@@ -224,6 +234,13 @@ typedef struct sherdi_config_effect {
 /** `world_size` 0: not known yet; the batch sizes may be missing then. */
 void sherdi_config_effective(const sherd_config *config, int world_size, sherdi_config_id id,
                              sherdi_config_effect *out);
+/** A parameter of schedules, of one of them at least. */
+static inline int sherdi_config_is_schedules(sherdi_config_id id)
+{
+    return id > SHERDI_CONFIG_SCHEDULER_PARAMS && id <= SHERDI_CONFIG_MIN_LR_RATIO;
+}
+/** The schedule that the configuration names; NULL: none. */
+const sherdi_schedule *sherdi_config_schedule(const sherd_config *config);
 /** Without an origin, for keys that always have a value. */
 int64_t sherdi_config_integer(const sherd_config *config, sherdi_config_id id);
 double  sherdi_config_real(const sherd_config *config, sherdi_config_id id);

@@ -115,26 +115,80 @@
     /* ---- scheduler ---- */ \
     X(SCHEDULER, "scheduler", BLOCK, (CLOSED), \
       "the learning rate over time; constant without it") \
-    X(SCHEDULER_TYPE, "scheduler.type", TEXT, (SETS(schedule.kind), CHOICES("WarmupLR|WarmupDecayLR|WarmupCosineLR")), \
-      "warm-up to a constant, to a linear decay, to a cosine") \
+    X(SCHEDULER_TYPE, "scheduler.type", TEXT, (SETS(schedule.kind), CHOICES(sherdi_schedule_types + 1)), \
+      "DeepSpeed's schedules, with its indexing, and those of transformers, under its names") \
     X(SCHEDULER_PARAMS, "scheduler.params", BLOCK, (CLOSED, NULLABLE), \
-      "numbers of the schedule") \
-    X(WARMUP_MIN_LR, "scheduler.params.warmup_min_lr", REAL, (SETS(schedule.min_lr), NUMBER(0.0), \
+      "numbers of the schedule; where a list may stand it has a number for each parameter group") \
+    X(WARMUP_MIN_LR, "scheduler.params.warmup_min_lr", REALS, (SETS(schedule.min_lr), NUMBER(0.0), \
       RANGE(0, INFINITY), AUTO("0")), "rate at the start (WarmupLR, WarmupDecayLR)") \
-    X(WARMUP_MAX_LR, "scheduler.params.warmup_max_lr", REAL, (SETS(schedule.max_lr), \
+    X(WARMUP_MAX_LR, "scheduler.params.warmup_max_lr", REALS, (SETS(schedule.max_lr), \
       RULE("WarmupLR: each group's rate; WarmupDecayLR: 0.001"), RANGE(0, INFINITY), NULLABLE, AUTO("each group's rate")), \
       "rate at the end of the warm-up (WarmupLR, WarmupDecayLR)") \
     X(WARMUP_STEPS, "scheduler.params.warmup_num_steps", SIZE, (SETS(schedule.warmup_steps), \
       NUMBER(1000), RANGE(0, INFINITY), AUTO("0")), \
-      "steps of the warm-up; less than 2 count as 2") \
-    X(WARMUP_TYPE, "scheduler.params.warmup_type", TEXT, (SETS(schedule.is_linear), FIRST("log"), \
-      CHOICES("log|linear"), SOFT), "shape of the warm-up; anything else is log, with a warning") \
+      "steps of the warm-up; with DeepSpeed's schedules less than 2 count as 2, with those of transformers the default is 0") \
+    X(WARMUP_TYPE, "scheduler.params.warmup_type", TEXT, (SETS(schedule.warmup_ramp), FIRST("log"), \
+      CHOICES("log|linear|cosine|1-sqrt"), SOFT), \
+      "shape of the warm-up: DeepSpeed's log or linear, and anything else is log, with a warning; warmup_stable_decay: linear (its default), cosine or 1-sqrt") \
     X(TOTAL_STEPS, "scheduler.params.total_num_steps", SIZE, (SETS(schedule.total_steps), RANGE(1, INFINITY), \
-      AUTO("an error: the program must give it")), "where the decay ends; WarmupDecayLR and WarmupCosineLR need it") \
+      AUTO("an error: the program must give it")), \
+      "where the decay ends; WarmupDecayLR, WarmupCosineLR and what decays of transformers need it") \
     X(MIN_RATIO, "scheduler.params.warmup_min_ratio", REAL, (SETS(schedule.min_ratio), \
       NUMBER(0.0), RANGE(0, INFINITY)), "share of the rate at the start (WarmupCosineLR)") \
     X(COS_MIN_RATIO, "scheduler.params.cos_min_ratio", REAL, (SETS(schedule.cos_min_ratio), \
       NUMBER(1e-4), RANGE(0, INFINITY)), "share of the rate at the end (WarmupCosineLR)") \
+    X(CYCLE_MIN_LR, "scheduler.params.cycle_min_lr", REALS, (SETS(schedule.cycle_min_lr), RANGE(0, INFINITY)), \
+      "OneCycle, required: rate at the start and at the end of the cycle") \
+    X(CYCLE_MAX_LR, "scheduler.params.cycle_max_lr", REALS, (SETS(schedule.cycle_max_lr), RANGE(0, INFINITY)), \
+      "OneCycle, required: rate at its top") \
+    X(CYCLE_FIRST_STEPS, "scheduler.params.cycle_first_step_size", SIZE, (SETS(schedule.first_steps), NUMBER(2000), \
+      RANGE(1, INFINITY)), "OneCycle: steps up") \
+    X(CYCLE_SECOND_STEPS, "scheduler.params.cycle_second_step_size", SIZE, (SETS(schedule.second_steps), \
+      RULE("cycle_first_step_size"), RANGE(0, INFINITY), NULLABLE), "OneCycle: steps down") \
+    X(CYCLE_FIRST_STAIRS, "scheduler.params.cycle_first_stair_count", INT, (SETS(schedule.first_stairs), NUMBER(0), \
+      RANGE(-1, INT_MAX)), "OneCycle: the way up goes in so many stairs; below 1: evenly") \
+    X(CYCLE_SECOND_STAIRS, "scheduler.params.cycle_second_stair_count", INT, (SETS(schedule.second_stairs), \
+      RULE("cycle_first_stair_count"), RANGE(-1, INT_MAX), NULLABLE), "OneCycle: the same for the way down") \
+    X(DECAY_INTERVAL, "scheduler.params.decay_step_size", SIZE, (SETS(schedule.decay_interval), NUMBER(0), \
+      RANGE(0, INFINITY)), "OneCycle: steps over which the two decay rates are meant, behind the cycle; 0: nothing decays") \
+    X(DECAY_LR_RATE, "scheduler.params.decay_lr_rate", REAL, (SETS(schedule.decay_lr_rate), NUMBER(0.0), \
+      RANGE(0, INFINITY)), "OneCycle: behind the cycle the rate is divided by 1 + this for each decay_step_size") \
+    X(CYCLE_MOMENTUM, "scheduler.params.cycle_momentum", BOOL, (SETS(schedule.cycles_momentum), ON), \
+      "OneCycle: the first of the betas moves against the rate, and the second is 0.99, whatever the optimizer says") \
+    X(CYCLE_MIN_MOM, "scheduler.params.cycle_min_mom", REALS, (SETS(schedule.cycle_min_mom), NUMBER(0.8), \
+      BELOW(0, 1)), "OneCycle: momentum at the top of the cycle, and in the very first step") \
+    X(CYCLE_MAX_MOM, "scheduler.params.cycle_max_mom", REALS, (SETS(schedule.cycle_max_mom), NUMBER(0.9), \
+      BELOW(0, 1)), "OneCycle: momentum at its ends") \
+    X(DECAY_MOM_RATE, "scheduler.params.decay_mom_rate", REAL, (SETS(schedule.decay_mom_rate), NUMBER(0.0), \
+      RANGE(0, INFINITY)), "OneCycle: behind the cycle the momentum is multiplied by 1 + this for each decay_step_size, as in DeepSpeed without a bound") \
+    X(RANGE_MIN_LR, "scheduler.params.lr_range_test_min_lr", REALS, (SETS(schedule.range_min_lr), NUMBER(1e-3), \
+      RANGE(0, INFINITY)), "LRRangeTest: rate at the start") \
+    X(RANGE_STEPS, "scheduler.params.lr_range_test_step_size", SIZE, (SETS(schedule.range_steps), NUMBER(2000), \
+      RANGE(1, INFINITY)), "LRRangeTest: steps over which lr_range_test_step_rate is meant") \
+    X(RANGE_RATE, "scheduler.params.lr_range_test_step_rate", REAL, (SETS(schedule.range_rate), NUMBER(1.0), \
+      RANGE(0, INFINITY)), "LRRangeTest: so many times the first rate is added for each lr_range_test_step_size") \
+    X(RANGE_STAIRCASE, "scheduler.params.lr_range_test_staircase", BOOL, (SETS(schedule.is_staircase), OFF), \
+      "LRRangeTest: all of it at the end of each lr_range_test_step_size") \
+    X(NUM_CYCLES, "scheduler.params.num_cycles", REAL, (SETS(schedule.num_cycles), NUMBER(0.5), RANGE(0, INFINITY)), \
+      "cosine, cosine_with_min_lr, warmup_stable_decay: waves of the cosine; cosine_with_restarts (default 1): times that it starts (as in transformers)") \
+    X(MIN_LR, "scheduler.params.min_lr", REAL, (DERIVES(schedule.min_lr_rate), RANGE(0, INFINITY), NULLABLE), \
+      "cosine_with_min_lr: rate at the end, of a group with the optimizer's rate; this or the next is required") \
+    X(MIN_LR_RATE, "scheduler.params.min_lr_rate", REAL, (DERIVES(schedule.min_lr_rate), RANGE(0, 1), NULLABLE), \
+      "cosine_with_min_lr: share of the rate at the end") \
+    X(LR_END, "scheduler.params.lr_end", REAL, (SETS(schedule.lr_end), NUMBER(1e-7), RANGE(0, INFINITY)), \
+      "polynomial: rate at the end, of a group with the optimizer's rate") \
+    X(POWER, "scheduler.params.power", REAL, (SETS(schedule.power), NUMBER(1.0), RANGE(0, INFINITY)), \
+      "polynomial: its power") \
+    X(TIMESCALE, "scheduler.params.timescale", SIZE, (SETS(schedule.timescale), \
+      RULE("num_warmup_steps, or 10000 where that is 0"), RANGE(1, INFINITY), NULLABLE), "inverse_sqrt: steps in which the rate falls to the root of a half of what it is behind the warm-up") \
+    X(STABLE_STEPS, "scheduler.params.num_stable_steps", SIZE, (SETS(schedule.stable_steps), \
+      RULE("what the warm-up and the decay leave of num_training_steps"), RANGE(0, INFINITY), NULLABLE), "warmup_stable_decay: steps between the warm-up and the decay") \
+    X(DECAY_STEPS, "scheduler.params.num_decay_steps", SIZE, (SETS(schedule.decay_steps), RANGE(0, INFINITY)), \
+      "warmup_stable_decay, required: steps of the decay") \
+    X(DECAY_TYPE, "scheduler.params.decay_type", TEXT, (DERIVES(schedule.decay_ramp), FIRST("cosine"), \
+      CHOICES("cosine|linear|1-sqrt")), "warmup_stable_decay: shape of the decay") \
+    X(MIN_LR_RATIO, "scheduler.params.min_lr_ratio", REAL, (DERIVES(schedule.min_lr_rate), NUMBER(0), RANGE(0, 1)), \
+      "warmup_stable_decay: share of the rate at the start and at the end") \
     /* ---- zero_optimization ---- */ \
     X(ZERO, "zero_optimization", BLOCK, (CLOSED, LEGACY_BOOL), \
       "what is sharded; the old true and false mean stage 1 and 0") \
@@ -232,6 +286,8 @@
     X("bfloat16", BF16, SAME) \
     X("aio.thread_count", AIO_PARALLELISM, OLD) \
     X("optimizer.params.__max_grad_norm__", MAX_GRAD_NORM, OLD) \
+    X("scheduler.params.num_warmup_steps", WARMUP_STEPS, SAME) \
+    X("scheduler.params.num_training_steps", TOTAL_STEPS, SAME) \
     X("zero_optimization.prefetch_bucket_size", PREFETCH_BUCKET, SAME) \
     X("zero_optimization.param_persistence_threshold", PERSISTENCE, SAME) \
     X("zero_optimization.stage3_param_persitence_threshold", PERSISTENCE, OLD) \

@@ -72,20 +72,20 @@ static sherd_status entry_contest(const sherdi_config_reader *reader, const give
                                    given->node->lexeme, given->path);
 }
 
-/* Takes over the value's text. */
-static sherd_status entry_store(sherdi_config_reader *reader, const given_value *given)
+/* Takes over what the value owns. */
+static sherd_status entry_store(sherdi_config_reader *reader, given_value *given)
 {
     sherdi_config_entry    *entry = &reader->config->entries[given->id];
     const sherdi_json_node *node  = given->node;
     char *written = sherdi_alloc(&reader->config->mem, SHERDI_MEM_CONTROL, node->lexeme_bytes + 1);
 
     if (written == NULL) {
-        sherdi_free(given->value.text);
+        sherdi_config_value_fini(&given->value);
         return SHERD_E_NOMEM;
     }
     memcpy(written, node->lexeme, node->lexeme_bytes);
     sherdi_free(entry->written);
-    sherdi_free(entry->value.text);
+    sherdi_config_value_fini(&entry->value);
     *entry = (sherdi_config_entry){
         .value   = given->value,
         .origin  = reader->origin,
@@ -130,8 +130,8 @@ static sherd_status scalar_remark(const sherdi_config_reader *reader, const give
     return SHERD_OK;
 }
 
-/* Takes over the value's text. */
-static sherd_status scalar_put(sherdi_config_reader *reader, const given_value *given)
+/* Takes over what the value owns. */
+static sherd_status scalar_put(sherdi_config_reader *reader, given_value *given)
 {
     const sherdi_config_key *key     = &sherdi_config_table[given->id];
     int                      is_kept = 0;
@@ -145,7 +145,7 @@ static sherd_status scalar_put(sherdi_config_reader *reader, const given_value *
         status = entry_contest(reader, given, &is_kept);
     }
     if (status != SHERD_OK || is_kept) {
-        sherdi_free(given->value.text);
+        sherdi_config_value_fini(&given->value);
         return status;
     }
     SHERDI_TRY(entry_store(reader, given));

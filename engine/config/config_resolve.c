@@ -152,37 +152,41 @@ static sherd_status scaler_remark(sherd_config *config)
     return SHERD_OK;
 }
 
-/* Which of the schedules read a parameter: bit i for choice i. */
-static const struct {
-    sherdi_config_id id;
-    unsigned         readers;
-} SCHEDULER_READERS[] = {
-    {SHERDI_CONFIG_WARMUP_MIN_LR, 1u << SHERDI_CHOICE_WARMUP | 1u << SHERDI_CHOICE_DECAY},
-    {SHERDI_CONFIG_WARMUP_MAX_LR, 1u << SHERDI_CHOICE_WARMUP | 1u << SHERDI_CHOICE_DECAY},
-    {SHERDI_CONFIG_TOTAL_STEPS, 1u << SHERDI_CHOICE_DECAY | 1u << SHERDI_CHOICE_COSINE},
-    {SHERDI_CONFIG_MIN_RATIO, 1u << SHERDI_CHOICE_COSINE},
-    {SHERDI_CONFIG_COS_MIN_RATIO, 1u << SHERDI_CHOICE_COSINE},
-};
+static int schedule_reads(const sherdi_schedule *schedule, sherdi_config_id id)
+{
+    for (size_t i = 0; i < schedule->num_keys; i++) {
+        if (schedule->keys[i] == (int)id) {
+            return 1;
+        }
+    }
+    return 0;
+}
 
 static sherd_status scheduler_remark(sherd_config *config)
 {
-    unsigned reader;
+    const sherdi_schedule *schedule = sherdi_config_schedule(config);
 
-    if (!sherdi_config_is_given(config, SHERDI_CONFIG_SCHEDULER_TYPE)) {
+    if (schedule == NULL) {
         if (config->entries[SHERDI_CONFIG_SCHEDULER_PARAMS].origin != SHERDI_ORIGIN_DEFAULT) {
             return sherdi_config_key_warn(config, SHERDI_CONFIG_SCHEDULER_PARAMS,
                                           "is ignored: scheduler.type is not there");
         }
         return SHERD_OK;
     }
-    reader = 1u << sherdi_config_integer(config, SHERDI_CONFIG_SCHEDULER_TYPE);
-    for (size_t i = 0; i < sizeof(SCHEDULER_READERS) / sizeof(SCHEDULER_READERS[0]); i++) {
-        if ((SCHEDULER_READERS[i].readers & reader) == 0 &&
-            sherdi_config_is_given(config, SCHEDULER_READERS[i].id)) {
-            SHERDI_TRY(
-                sherdi_config_key_warn(config, SCHEDULER_READERS[i].id,
-                                       "is ignored: this type of schedule does not read it"));
+    for (int i = 0; i < SHERDI_CONFIG_IDS; i++) {
+        sherdi_config_id id = (sherdi_config_id)i;
+
+        if (sherdi_config_is_schedules(id) && sherdi_config_is_given(config, id) &&
+            !schedule_reads(schedule, id)) {
+            SHERDI_TRY(sherdi_config_key_warn(
+                config, id, "is ignored: this type of schedule does not read it"));
         }
+    }
+    if (!schedule->is_transformers &&
+        sherdi_config_integer(config, SHERDI_CONFIG_WARMUP_TYPE) > SHERDI_RAMP_LINEAR &&
+        schedule_reads(schedule, SHERDI_CONFIG_WARMUP_TYPE)) {
+        return sherdi_config_key_warn(config, SHERDI_CONFIG_WARMUP_TYPE,
+                                      "is read as log: this type of schedule has log and linear");
     }
     return SHERD_OK;
 }
@@ -201,6 +205,15 @@ sherd_status sherdi_config_remark(sherd_config *config)
 static void *setting_at(const sherdi_config_key *key, const sherdi_settings *settings)
 {
     return (unsigned char *)settings + key->setting.offset;
+}
+
+static void rates_put(const sherdi_config_effect *effect, sherdi_rates *out)
+{
+    out->count = effect->value.count;
+    out->at[0] = effect->is_null ? NAN : effect->value.real;
+    for (size_t i = 0; i < out->count; i++) {
+        out->at[i] = effect->value.list[i];
+    }
 }
 
 static void setting_put(const sherdi_config_key *key, const sherdi_config_effect *effect,
@@ -226,6 +239,9 @@ static void setting_put(const sherdi_config_key *key, const sherdi_config_effect
         break;
     case SHERDI_SETTING_SIZE:
         *(size_t *)field = integer == INT64_MAX ? SIZE_MAX : (size_t)integer;
+        break;
+    case SHERDI_SETTING_RATES:
+        rates_put(effect, field);
         break;
     case SHERDI_SETTING_PAIR:
         ((double *)field)[1] = effect->value.second;
@@ -280,19 +296,20 @@ static void scaler_resolve(const sherd_config *config, sherdi_scaler_params *out
 }
 
 /* What a type of schedule does not read is 0, whatever the file says. */
-static void schedule_resolve(const sherd_config *config, sherdi_schedule_params *out)
+static sherd_status schedule_resolve(const sherd_config *config, sherdi_settings *settings)
 {
-    sherdi_config_effect max_lr;
+    const sherdi_schedule *schedule = sherdi_config_schedule(config);
 
-    sherdi_config_effective(config, 0, SHERDI_CONFIG_WARMUP_MAX_LR, &max_lr);
-    if (out->kind == SHERDI_SCHEDULE_CONSTANT) {
-        memset(out, 0, sizeof(*out));
-    } else if (out->kind == SHERDI_SCHEDULE_WARMUP) {
-        out->total_steps = 0;
+    for (int i = 0; i < SHERDI_CONFIG_IDS; i++) {
+        const sherdi_config_key *key = &sherdi_config_table[i];
+
+        if (sherdi_config_is_schedules((sherdi_config_id)i) && !key->setting.is_derived &&
+            (schedule == NULL || !schedule_reads(schedule, (sherdi_config_id)i))) {
+            memset(setting_at(key, settings), 0, key->setting.bytes);
+        }
     }
-    if (out->kind == SHERDI_SCHEDULE_CONSTANT || max_lr.is_null) {
-        out->max_lr = NAN;
-    }
+    return schedule == NULL || schedule->resolve == NULL ? SHERD_OK
+                                                         : schedule->resolve(config, settings);
 }
 
 static void rules_apply(const sherd_config *config, sherdi_settings *settings)
@@ -304,7 +321,6 @@ static void rules_apply(const sherd_config *config, sherdi_settings *settings)
         sherdi_config_is_on(config, SHERDI_CONFIG_ADAM_W_MODE)) {
         settings->optimizer = settings->optimizer->decoupled;
     }
-    schedule_resolve(config, &settings->schedule);
     sherdi_config_offload_resolve(config, settings);
 }
 
@@ -324,6 +340,7 @@ sherd_status sherdi_config_resolve(const sherd_config *config, int world_size, s
     }
     SHERDI_TRY(settings_put(config, world_size, &settings));
     rules_apply(config, &settings);
+    SHERDI_TRY(schedule_resolve(config, &settings));
     memcpy(out, &settings, sizeof(settings));
     return SHERD_OK;
 }

@@ -35,7 +35,7 @@
 #define ACTIVE_NESTED  .is_active_nested = 1
 
 #define KIND_OF(field) _Generic(((sherdi_settings *)0)->field, \
-    double: SHERDI_SETTING_REAL, double *: SHERDI_SETTING_PAIR, \
+    sherdi_rates: SHERDI_SETTING_RATES, double: SHERDI_SETTING_REAL, double *: SHERDI_SETTING_PAIR, \
     int64_t: SHERDI_SETTING_INT64, size_t: SHERDI_SETTING_SIZE, \
     const sherdi_optimizer *: SHERDI_SETTING_OPTIMIZER, \
     const sherdi_tier_kind *: SHERDI_SETTING_TIER, default: SHERDI_SETTING_INT)

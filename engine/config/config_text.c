@@ -86,6 +86,20 @@ static sherd_status folders_put(const text_writer *writer, const char *folder)
     return writer_put(writer, "]");
 }
 
+static sherd_status reals_put(const text_writer *writer, const sherdi_config_value *value)
+{
+    const char *start = "[";
+
+    if (value->count == 0) {
+        return real_put(writer, value->real);
+    }
+    for (size_t i = 0; i < value->count; i++, start = ", ") {
+        SHERDI_TRY(writer_put(writer, start));
+        SHERDI_TRY(real_put(writer, value->list[i]));
+    }
+    return writer_put(writer, "]");
+}
+
 static sherd_status value_put(const text_writer *writer, const sherdi_config_key *key,
                               const sherdi_config_value *value)
 {
@@ -106,6 +120,8 @@ static sherd_status value_put(const text_writer *writer, const sherdi_config_key
         SHERDI_TRY(writer_put(writer, ", "));
         SHERDI_TRY(real_put(writer, value->second));
         return writer_put(writer, "]");
+    case SHERDI_TYPE_REALS:
+        return reals_put(writer, value);
     case SHERDI_TYPE_TEXT:
         if (key->range.choices != NULL) {
             choice = sherdi_config_choice_at(key->range.choices, (size_t)value->integer, &bytes);
@@ -216,6 +232,7 @@ static const char *const TYPE_NAMES[] = {
     [SHERDI_TYPE_REAL]    = "number",
     [SHERDI_TYPE_TEXT]    = "text",
     [SHERDI_TYPE_PAIR]    = "[number, number]",
+    [SHERDI_TYPE_REALS]   = "number or list of numbers",
     [SHERDI_TYPE_FOLDERS] = "text or list of texts",
     [SHERDI_TYPE_ANY]     = "any",
 };
@@ -254,7 +271,8 @@ static sherd_status range_put(const text_writer *writer, const sherdi_config_key
 {
     const sherdi_config_range *range = &key->range;
     int has_least = key->type == SHERDI_TYPE_INT || key->type == SHERDI_TYPE_SIZE ||
-                    key->type == SHERDI_TYPE_REAL || key->type == SHERDI_TYPE_PAIR;
+                    key->type == SHERDI_TYPE_REAL || key->type == SHERDI_TYPE_PAIR ||
+                    key->type == SHERDI_TYPE_REALS;
 
     if (range->choices != NULL) {
         return choices_put(writer, range->choices);

@@ -172,6 +172,41 @@ static sherd_status pair_read(const value_site *site, sherdi_config_value *out)
     return SHERD_OK;
 }
 
+/* A number, or a list of at most SHERDI_MOST_RATES. */
+static sherd_status reals_read(const value_site *site, sherdi_config_value *out)
+{
+    value_site          inside = *site;
+    sherdi_config_value value  = {0};
+    double              list[SHERDI_MOST_RATES];
+    char                reason[64];
+    size_t              count = 0;
+
+    if (site->node->kind != SHERDI_JSON_ARRAY) {
+        return real_read(site, out);
+    }
+    for (inside.node = sherdi_json_first(site->node); inside.node != NULL;
+         inside.node = sherdi_json_next(inside.node)) {
+        if (count == SHERDI_MOST_RATES) {
+            (void)snprintf(reason, sizeof(reason), "a list has at most %d numbers",
+                           SHERDI_MOST_RATES);
+            return site_fail(&inside, reason);
+        }
+        SHERDI_TRY(real_read(&inside, &value));
+        list[count++] = value.real;
+    }
+    if (count == 0) {
+        return site_fail(site, "it must be a number, or a list with one for each parameter group");
+    }
+    out->list = sherdi_alloc_array(&site->reader->config->mem, SHERDI_MEM_CONTROL, count,
+                                   sizeof(*out->list));
+    if (out->list == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    memcpy(out->list, list, count * sizeof(*out->list));
+    out->count = count;
+    return SHERD_OK;
+}
+
 static sherd_status text_read(const value_site *site, sherdi_config_value *out)
 {
     const char *choices = site->key->range.choices;
@@ -309,6 +344,8 @@ sherd_status sherdi_config_value_read(sherdi_config_reader *reader, const sherdi
         return real_read(&site, out);
     case SHERDI_TYPE_PAIR:
         return pair_read(&site, out);
+    case SHERDI_TYPE_REALS:
+        return reals_read(&site, out);
     case SHERDI_TYPE_TEXT:
         return text_read(&site, out);
     case SHERDI_TYPE_FOLDERS:
@@ -328,6 +365,10 @@ int sherdi_config_same(const sherdi_config_key *key, const sherdi_config_value *
         return a->real == b->real;
     case SHERDI_TYPE_PAIR:
         return a->real == b->real && a->second == b->second;
+    case SHERDI_TYPE_REALS:
+        return a->count == b->count &&
+               (a->count == 0 ? a->real == b->real
+                              : memcmp(a->list, b->list, a->count * sizeof(*a->list)) == 0);
     case SHERDI_TYPE_TEXT:
         if (key->range.choices == NULL) {
             return a->text != NULL && b->text != NULL && strcmp(a->text, b->text) == 0;

@@ -1,26 +1,108 @@
-/* Learning-rate schedules with DeepSpeed's indexing. */
+/* Learning rates over time, and where a schedule has them momenta: one table each, all named in schedule_list.h. Five
+ * are DeepSpeed's with its indexing (schedule_deepspeed.c), the others those of transformers (schedule_transformers.c). */
 #ifndef SHERDI_ENGINE_OPTIMIZERS_SCHEDULE_H
 #define SHERDI_ENGINE_OPTIMIZERS_SCHEDULE_H
 
+#include "base/status.h"
+
+#include <stddef.h>
 #include <stdint.h>
 
+/* engine/config/config.h */
+struct sherdi_settings;
+
+/* Which one, in the settings: the number of its choice, from 1. */
 typedef enum sherdi_schedule_kind {
-    SHERDI_SCHEDULE_CONSTANT = 0, /* the group's own rate */
-    SHERDI_SCHEDULE_WARMUP,       /* WarmupLR */
-    SHERDI_SCHEDULE_WARMUP_DECAY, /* WarmupDecayLR */
-    SHERDI_SCHEDULE_WARMUP_COSINE /* WarmupCosineLR */
+    SHERDI_SCHEDULE_CONSTANT = 0, /* none is given: the group's own rate */
+#define SHERDI_SCHEDULE(id, type, table) SHERDI_SCHEDULE_##id,
+#include "engine/optimizers/schedule_list.h"
+#undef SHERDI_SCHEDULE
 } sherdi_schedule_kind;
 
+/* A number for all parameter groups, or one for each. */
+#define SHERDI_MOST_RATES 64
+typedef struct sherdi_rates {
+    size_t count; /* 0: at[0] is every group's */
+    double at[SHERDI_MOST_RATES];
+} sherdi_rates;
+
+/* Shapes of a warm-up or a decay, in the order of the choices of "warmup_type". */
+typedef enum sherdi_ramp {
+    SHERDI_RAMP_LOG = 0,
+    SHERDI_RAMP_LINEAR,
+    SHERDI_RAMP_COSINE,
+    SHERDI_RAMP_1_SQRT,
+} sherdi_ramp;
+
+/* What a schedule does not read is 0. Steps count optimizer steps. */
 typedef struct sherdi_schedule_params {
     sherdi_schedule_kind kind;
-    int                  is_linear;      /* warm-up: 0 logarithmic, 1 linear */
-    double               min_lr, max_lr; /* max_lr NaN: each group's own rate */
+    sherdi_ramp          warmup_ramp;
     int64_t              warmup_steps, total_steps;
-    double               min_ratio, cos_min_ratio; /* cosine */
+    sherdi_rates         min_lr, max_lr;           /* max_lr.at[0] NaN: each group's own rate */
+    double               min_ratio, cos_min_ratio; /* WarmupCosineLR */
+
+    /* OneCycle */
+    sherdi_rates cycle_min_lr, cycle_max_lr, cycle_min_mom, cycle_max_mom;
+    int64_t      first_steps, second_steps;
+    int          first_stairs, second_stairs; /* below 1: none */
+    int64_t      decay_interval;              /* 0: no decay */
+    double       decay_lr_rate, decay_mom_rate;
+    int          cycles_momentum;
+
+    /* LRRangeTest */
+    sherdi_rates range_min_lr;
+    int64_t      range_steps;
+    double       range_rate;
+    int          is_staircase;
+
+    /* transformers */
+    double      num_cycles, power, min_lr_rate;
+    double      lr_end, lr_start; /* polynomial: of a group with the optimizer's own rate */
+    int64_t     timescale, stable_steps, decay_steps;
+    sherdi_ramp decay_ramp;
 } sherdi_schedule_params;
 
-/** The rate of optimizer step `step` (1, 2, ...; skipped updates do not count) for a group
- *  whose own rate is `group_lr`. Step k uses the schedule at t = k - 2; step 1 the constructor's value. */
-double sherdi_schedule_lr(const sherdi_schedule_params *params, double group_lr, int64_t step);
+/* For whom and when a rate is wanted. */
+typedef struct sherdi_schedule_point {
+    size_t  group;    /* place in lists of a number for each group */
+    double  group_lr; /* its own rate */
+    int64_t step;     /* optimizer step, from 1; skipped updates do not count */
+} sherdi_schedule_point;
+
+typedef struct sherdi_schedule {
+    /* Required. */
+    double (*lr)(const sherdi_schedule_params *params, const sherdi_schedule_point *point);
+    /* Optional (NULL: the group's own): the betas of the step, where the parameters ask for it. Returns whether it set them. */
+    int (*betas)(const sherdi_schedule_params *params, const sherdi_schedule_point *point,
+                 double out[2]);
+    /* Optional: what takes more than one key, into fields that hold their keys' values. E_INVAL. */
+    sherd_status (*resolve)(const sherd_config *config, struct sherdi_settings *settings);
+    /* Parameters of the configuration (sherdi_config_id): those that it reads, and of these the first `num_needed`
+     * have no default. */
+    const int *keys;
+    size_t     num_keys, num_needed;
+    int is_transformers; /* a warm-up that is not given has no steps, as there; with DeepSpeed 1000 */
+} sherdi_schedule;
+
+#define SHERDI_SCHEDULE(id, type, table) extern const sherdi_schedule table;
+#include "engine/optimizers/schedule_list.h"
+#undef SHERDI_SCHEDULE
+
+/** "|WarmupLR|...": choice i of "scheduler.type", without the first bar, is kind i + 1. */
+extern const char sherdi_schedule_types[];
+
+/** NULL for SHERDI_SCHEDULE_CONSTANT. */
+const sherdi_schedule *sherdi_schedule_of(sherdi_schedule_kind kind);
+
+double sherdi_schedule_lr(const sherdi_schedule_params *params, const sherdi_schedule_point *point);
+/** Leaves `betas` as they are where the schedule is about rates alone. */
+void sherdi_schedule_betas(const sherdi_schedule_params *params, const sherdi_schedule_point *point,
+                           double betas[2]);
+
+static inline double sherdi_rate_of(const sherdi_rates *rates, size_t group)
+{
+    return rates->count == 0 ? rates->at[0] : rates->at[group];
+}
 
 #endif

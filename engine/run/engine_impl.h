@@ -265,6 +265,9 @@ sherd_status sherdi_debug_params_note(sherd_engine *engine, int unit);
 sherd_status sherdi_debug_params_check(sherd_engine *engine, int unit);
 
 /* ---- optimizer.c */
+/** A list of the schedule has a number for each parameter group: the default one counts where a trainable parameter is in
+ *  it. E_INVAL. */
+sherd_status sherdi_optimizer_check_lists(const sherd_engine *engine);
 /** What turns the prepared gradient into the mean over the window, loss scale taken out. */
 double sherdi_optimizer_unscale(const sherd_engine *engine);
 

@@ -21,16 +21,58 @@ double sherdi_optimizer_unscale(const sherd_engine *engine)
     return 1 / (engine->scaler.scale * engine->window.micro_seen);
 }
 
+sherd_status sherdi_optimizer_check_lists(const sherd_engine *engine)
+{
+    const sherdi_schedule_params *schedule = &engine->settings.schedule;
+    const struct {
+        const char         *key;
+        const sherdi_rates *rates;
+    } lists[] = {
+        {"warmup_min_lr", &schedule->min_lr},
+        {"warmup_max_lr", &schedule->max_lr},
+        {"cycle_min_lr", &schedule->cycle_min_lr},
+        {"cycle_max_lr", &schedule->cycle_max_lr},
+        {"cycle_min_mom", &schedule->cycle_min_mom},
+        {"cycle_max_mom", &schedule->cycle_max_mom},
+        {"lr_range_test_min_lr", &schedule->range_min_lr},
+    };
+    size_t groups = engine->model.num_groups - (size_t)sherdi_model_first_group(&engine->model);
+
+    for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++) {
+        if (lists[i].rates->count != 0 && lists[i].rates->count != groups) {
+            return sherdi_fail(SHERD_E_INVAL,
+                               "scheduler.params.%s is a list of %zu numbers, and there are %zu "
+                               "parameter groups (the default one counts where a trainable "
+                               "parameter is in it); give one number, or one for each",
+                               lists[i].key, lists[i].rates->count, groups);
+        }
+    }
+    return SHERD_OK;
+}
+
+/* A default group without parameters has no place in lists of a number for each group. */
+static sherdi_schedule_point point_of(const sherd_engine *engine, int group, int64_t step)
+{
+    int first = sherdi_model_first_group(&engine->model);
+
+    return (sherdi_schedule_point){
+        .group    = group < first ? 0 : (size_t)(group - first),
+        .group_lr = or_default(engine->model.groups[group].lr, engine->settings.lr),
+        .step     = step,
+    };
+}
+
 double sherdi_optimizer_group_lr(const sherd_engine *engine, const sherd_step_params *params,
                                  int group, int64_t step)
 {
-    double own = or_default(engine->model.groups[group].lr, engine->settings.lr);
+    sherdi_schedule_point point;
 
     if (params != NULL && params->group_lr != NULL && group < params->group_count &&
         !isnan(params->group_lr[group])) {
         return params->group_lr[group];
     }
-    return sherdi_schedule_lr(&engine->settings.schedule, own, step);
+    point = point_of(engine, group, step);
+    return sherdi_schedule_lr(&engine->settings.schedule, &point);
 }
 
 static sherdi_group_step group_step_of(const sherd_engine *engine, const sherd_step_params *params,
@@ -38,17 +80,21 @@ static sherdi_group_step group_step_of(const sherd_engine *engine, const sherd_s
 {
     const sherdi_settings    *settings = &engine->settings;
     const sherdi_model_group *group    = &engine->model.groups[g];
+    sherdi_schedule_point     point    = point_of(engine, (int)g, step);
+    double                    betas[]  = {or_default(group->beta1, settings->betas[0]),
+                                          or_default(group->beta2, settings->betas[1])};
     sherdi_group_step         out      = {
                      .grad_scale = grad_scale,
                      .lr         = sherdi_optimizer_group_lr(engine, params, (int)g, step),
-                     .beta1      = or_default(group->beta1, settings->betas[0]),
-                     .beta2      = or_default(group->beta2, settings->betas[1]),
                      .eps        = or_default(group->eps, settings->eps),
                      .decay      = or_default(group->weight_decay, settings->weight_decay),
                      .bias1      = 1,
                      .bias2      = 1,
     };
 
+    sherdi_schedule_betas(&settings->schedule, &point, betas);
+    out.beta1 = betas[0];
+    out.beta2 = betas[1];
     if (settings->bias_correction) {
         out.bias1 = 1 - pow(out.beta1, (double)step);
         out.bias2 = 1 - pow(out.beta2, (double)step);

@@ -74,11 +74,11 @@ static void config_every_honoured_key_arrives(void)
     CHECK_INT(1, got.scaler.is_consecutive_hysteresis);
     CHECK_CLOSE(0.25, got.scaler.min_scale, 0);
     CHECK_INT(SHERDI_SCHEDULE_WARMUP_DECAY, got.schedule.kind);
-    CHECK_CLOSE(1e-6, got.schedule.min_lr, 0);
-    CHECK_CLOSE(2e-4, got.schedule.max_lr, 0);
+    CHECK_CLOSE(1e-6, got.schedule.min_lr.at[0], 0);
+    CHECK_CLOSE(2e-4, got.schedule.max_lr.at[0], 0);
     CHECK_INT(20, got.schedule.warmup_steps);
     CHECK_INT(300, got.schedule.total_steps);
-    CHECK_INT(1, got.schedule.is_linear);
+    CHECK_INT(SHERDI_RAMP_LINEAR, got.schedule.warmup_ramp);
     CHECK_INT(2, got.stage);
     CHECK_INT(1, got.overlap_comm);
     CHECK_INT(3, got.sub_group_size);
@@ -532,8 +532,8 @@ static void config_what_would_train_something_else_is_refused(void)
          "optimizer.type is \"OneBitAdam\", which sherd does not have; known: AdamW|Adam"},
         {"\"optimizer\": {\"type\": \"Adam\", \"params\": {\"amsgrad\": true}}",
          "optimizer.params.amsgrad is true"},
-        {"\"scheduler\": {\"type\": \"OneCycle\", \"params\": {\"cycle_min_lr\": 1}}",
-         "scheduler.type is \"OneCycle\", which sherd does not have"},
+        {"\"scheduler\": {\"type\": \"StepLR\", \"params\": {\"step_size\": 1}}",
+         "scheduler.type is \"StepLR\", which sherd does not have"},
     };
     static const char *const OFF[] = {
         "\"compression_training\": {\"layer_reduction\": {\"enabled\": false}}",
@@ -679,8 +679,8 @@ static void config_auto_of_the_optimizer_and_schedule_has_rules(void)
     CHECK_INT(SHERD_BF16, got.comm_dtype);
     CHECK_CLOSE(2e-5, got.lr, 0);
     CHECK_CLOSE(0.999, got.betas[1], 0);
-    CHECK_CLOSE(0, got.schedule.min_lr, 0);
-    CHECK(isnan(got.schedule.max_lr));
+    CHECK_CLOSE(0, got.schedule.min_lr.at[0], 0);
+    CHECK(isnan(got.schedule.max_lr.at[0]));
     CHECK_INT(0, got.schedule.warmup_steps);
     CHECK_INT(500, got.schedule.total_steps);
     CHECK_INT(0, sherd_config_warning_count(config));
@@ -689,14 +689,14 @@ static void config_auto_of_the_optimizer_and_schedule_has_rules(void)
 
 static void config_warmup_maximum_depends_on_the_schedule(void)
 {
-    CHECK(isnan(settings_of("\"scheduler\": {\"type\": \"WarmupLR\"}").schedule.max_lr));
+    CHECK(isnan(settings_of("\"scheduler\": {\"type\": \"WarmupLR\"}").schedule.max_lr.at[0]));
     CHECK(isnan(settings_of("\"scheduler\": {\"type\": \"WarmupLR\", \"params\": "
                             "{\"warmup_max_lr\": null}}")
-                    .schedule.max_lr));
+                    .schedule.max_lr.at[0]));
     CHECK_CLOSE(0.001,
                 settings_of("\"scheduler\": {\"type\": \"WarmupDecayLR\", \"params\": "
                             "{\"total_num_steps\": 5}}")
-                    .schedule.max_lr,
+                    .schedule.max_lr.at[0],
                 0);
     CHECK_INT(1000, settings_of("\"scheduler\": {\"type\": \"WarmupLR\"}").schedule.warmup_steps);
     CHECK_CLOSE(1e-4,
@@ -704,6 +704,71 @@ static void config_warmup_maximum_depends_on_the_schedule(void)
                             "{\"total_num_steps\": 5}}")
                     .schedule.cos_min_ratio,
                 0);
+}
+
+#define SCHEDULE(type, params) "\"scheduler\": {\"type\": \"" type "\", \"params\": {" params "}}"
+
+static void config_schedules_have_defaults_of_their_own(void)
+{
+    sherdi_schedule_params cycle =
+        settings_of(SCHEDULE("OneCycle", "\"cycle_min_lr\": 0.1, \"cycle_max_lr\": [0.2, 0.3],"
+                                         " \"cycle_first_step_size\": 30,"
+                                         " \"cycle_first_stair_count\": 4"))
+            .schedule;
+
+    CHECK_INT(0, cycle.cycle_min_lr.count);
+    CHECK_INT(2, cycle.cycle_max_lr.count);
+    CHECK_CLOSE(0.3, sherdi_rate_of(&cycle.cycle_max_lr, 1), 0);
+    CHECK_CLOSE(0.1, sherdi_rate_of(&cycle.cycle_min_lr, 1), 0);
+    CHECK_INT(30, cycle.second_steps);
+    CHECK_INT(4, cycle.second_stairs);
+    CHECK_CLOSE(0.9, cycle.cycle_max_mom.at[0], 0);
+    CHECK_INT(1, cycle.cycles_momentum);
+    CHECK_INT(0, settings_of(SCHEDULE("linear", "\"total_num_steps\": 9")).schedule.warmup_steps);
+    CHECK_INT(10000, settings_of(SCHEDULE("inverse_sqrt", "")).schedule.timescale);
+    CHECK_INT(7,
+              settings_of(SCHEDULE("inverse_sqrt", "\"num_warmup_steps\": 7")).schedule.timescale);
+    CHECK_CLOSE(
+        0.25,
+        settings_of(SCHEDULE("cosine_with_min_lr", "\"total_num_steps\": 9, \"min_lr\": 25e-6"))
+            .schedule.min_lr_rate,
+        1e-15);
+}
+
+static void config_schedules_say_what_they_need(void)
+{
+    static const struct {
+        const char *members, *sentence;
+    } ROWS[] = {
+        {SCHEDULE("OneCycle", "\"cycle_min_lr\": 1"), "cycle_max_lr is not there"},
+        {SCHEDULE("linear", ""), "total_num_steps is not there; give the number of steps"},
+        {SCHEDULE("warmup_stable_decay", "\"total_num_steps\": 9"), "num_decay_steps is not there"},
+        {SCHEDULE("warmup_stable_decay", "\"num_decay_steps\": 9"),
+         "num_stable_steps is not there"},
+        {SCHEDULE("warmup_stable_decay",
+                  "\"num_decay_steps\": 9, \"num_stable_steps\": 1, \"warmup_type\": \"log\""),
+         "warms up linear, cosine or 1-sqrt"},
+        {SCHEDULE("cosine_with_min_lr", "\"total_num_steps\": 9"), "needs one of"},
+        {SCHEDULE("cosine_with_min_lr",
+                  "\"total_num_steps\": 9, \"min_lr\": 0, \"min_lr_rate\": 0"),
+         "needs one of"},
+        {SCHEDULE("polynomial", "\"total_num_steps\": 9, \"lr_end\": 1"), "is not below"},
+    };
+
+    for (size_t i = 0; i < COUNT_OF(ROWS); i++) {
+        sherd_config   *config = completed(ROWS[i].members);
+        sherdi_settings settings;
+
+        CHECK_STATUS(SHERD_E_INVAL, sherdi_config_resolve(config, 1, &settings));
+        CHECK_ERROR_SAYS(ROWS[i].sentence);
+        sherd_config_destroy(config);
+    }
+    check_load_refused(SHERD_E_INVAL,
+                       "{" SCHEDULE("LRRangeTest", "\"lr_range_test_min_lr\": []") "}",
+                       "a list with one for each parameter group");
+    check_warns(SCHEDULE("cosine", "\"total_num_steps\": 9, \"power\": 2"),
+                "this type of schedule does not read it");
+    check_warns(SCHEDULE("WarmupLR", "\"warmup_type\": \"cosine\""), "is read as log");
 }
 
 static void config_fixed_loss_scale_is_not_dynamic(void)
@@ -755,6 +820,8 @@ static const test_case CASES[] = {
     CASE(config_auto_sizes_follow_the_hidden_size),
     CASE(config_auto_of_the_optimizer_and_schedule_has_rules),
     CASE(config_warmup_maximum_depends_on_the_schedule),
+    CASE(config_schedules_have_defaults_of_their_own),
+    CASE(config_schedules_say_what_they_need),
     CASE(config_fixed_loss_scale_is_not_dynamic),
     CASE(config_overflow_check_follows_its_key_outside_fp16),
 };

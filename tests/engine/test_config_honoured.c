@@ -8,6 +8,18 @@ static const char *const FILES[] = {
     "\"fp16\": {\"enabled\": true}",
     "\"scheduler\": {\"type\": \"WarmupDecayLR\", \"params\": {\"total_num_steps\": 90}}",
     "\"scheduler\": {\"type\": \"WarmupCosineLR\", \"params\": {\"total_num_steps\": 90}}",
+    "\"scheduler\": {\"type\": \"OneCycle\", \"params\": {\"cycle_min_lr\": 1e-4, "
+    "\"cycle_max_lr\": 0.01}}",
+    "\"scheduler\": {\"type\": \"LRRangeTest\", \"params\": {}}",
+    "\"scheduler\": {\"type\": \"polynomial\", \"params\": {\"num_training_steps\": 90}}",
+    "\"scheduler\": {\"type\": \"inverse_sqrt\", \"params\": {}}",
+    "\"scheduler\": {\"type\": \"cosine_with_restarts\", \"params\": {\"num_training_steps\": 90}}",
+    "\"scheduler\": {\"type\": \"cosine_with_min_lr\", \"params\": {\"num_training_steps\": 90, "
+    "\"min_lr\": 1e-6}}",
+    "\"scheduler\": {\"type\": \"cosine_with_min_lr\", \"params\": {\"num_training_steps\": 90, "
+    "\"min_lr_rate\": 0.5}}",
+    "\"scheduler\": {\"type\": \"warmup_stable_decay\", \"params\": {\"num_training_steps\": 90, "
+    "\"num_decay_steps\": 9}}",
     "\"zero_optimization\": {\"stage\": 3, \"offload_param\": {\"device\": \"nvme\","
     " \"nvme_path\": \"/x\"}, \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": "
     "\"/x\"}}",

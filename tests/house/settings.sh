@@ -12,7 +12,7 @@ failed=0
 awk '/^    X\(/ { print row; row = "" } { sub(/\\$/, ""); row = row $0 } END { print row }' config/config_keys.h >"$scratch/rows"
 sed -nE 's/^ *X\(([A-Z0-9_]*), "([^"]*)".*/\1 \2/p' "$scratch/rows" >"$scratch/keys"
 sed -n 's/^ *X(\([A-Z0-9_]*\), "[^"]*", BLOCK,.*/\1/p' config/config_keys.h >"$scratch/blocks"
-cat config/config*.c | sed 's/case SHERDI_CONFIG_[A-Z0-9_]*//g; s/[!=]= SHERDI_CONFIG_[A-Z0-9_]*//g' |
+cat config/config*.c optimizers/*.c | sed 's/case SHERDI_CONFIG_[A-Z0-9_]*//g; s/[!=]= SHERDI_CONFIG_[A-Z0-9_]*//g' |
     grep -oE 'SHERDI_CONFIG_[A-Z0-9_]+' | sed 's/SHERDI_CONFIG_//' | sort -u >"$scratch/taken"
 sed -nE 's/^ *X\(([A-Z0-9_]*), "[^"]*", [A-Z]*, *\(SETS.*/\1/p' "$scratch/rows" >>"$scratch/taken"
 while read -r id path; do
