@@ -1,0 +1,98 @@
+/* Schedules in an engine with parameter groups: a list has a number for each, and momenta reach the update. */
+#include "tests/engine/rig.h"
+#include "tests/lib/check.h"
+
+#include <math.h>
+
+/* Two groups of a unit each. In `group` what the second differs in; the default group has no parameter. */
+static void grouped_open(rig *r, sherd_world *world, const rig_options *options,
+                         const sherd_group_params *groups)
+{
+    rig_open(r, world, options);
+    for (int g = 0; g < 2; g++) {
+        sherd_param_params param;
+        sherd_group        group;
+
+        CHECK_OK(sherd_group_add(r->engine, &groups[g], &group));
+        sherd_param_params_init(&param);
+        param.group = group;
+        (void)rig_param_as(r, rig_unit(r, g == 0 ? "a" : "b"), g == 0 ? "a.w" : "b.w", 500, &param);
+    }
+}
+
+static uint64_t trained(sherd_world *world, const char *top, const sherd_group_params *groups,
+                        double *lr_out)
+{
+    rig_options options = {.stage = 2, .clip = 1, .top = top};
+    uint64_t    fingerprint;
+    rig         r;
+
+    grouped_open(&r, world, &options, groups);
+    rig_seal(&r);
+    *lr_out     = rig_train(&r, 3).lr;
+    fingerprint = rig_fingerprint(&r);
+    rig_close(&r);
+    return fingerprint;
+}
+
+#define CYCLE(lr, momentum)                                                                        \
+    ", \"scheduler\": {\"type\": \"OneCycle\", \"params\": {\"cycle_min_lr\": " lr                 \
+    ", \"cycle_max_lr\": " lr ", \"cycle_min_mom\": " momentum ", \"cycle_max_mom\": " momentum    \
+    "}}"
+
+/* A cycle without a height is what the groups themselves can say. */
+static void lists_are_the_groups_own(sherd_world *world, void *ctx)
+{
+    sherd_group_params plain[2], said[2];
+    double             lr;
+    uint64_t           own;
+
+    (void)ctx;
+    for (int g = 0; g < 2; g++) {
+        sherd_group_params_init(&plain[g]);
+        sherd_group_params_init(&said[g]);
+        plain[g].name = said[g].name = g == 0 ? "first" : "second";
+        said[g].lr                   = g == 0 ? 0.03 : 0.01;
+        said[g].beta1                = g == 0 ? 0.7 : 0.6;
+        said[g].beta2                = 0.99;
+    }
+    own = trained(world, "", said, &lr);
+    CHECK_INT(own, trained(world, CYCLE("[0.03, 0.01]", "[0.7, 0.6]"), plain, &lr));
+    CHECK_CLOSE(0.03, lr, 0);
+    CHECK(own != trained(world, CYCLE("[0.03, 0.01]", "0.7"), plain, &lr));
+    CHECK(own != trained(world, CYCLE("[0.01, 0.03]", "[0.7, 0.6]"), plain, &lr));
+}
+
+static void schedule_lists_count_by_group(void)
+{
+    test_world(2, lists_are_the_groups_own, NULL);
+}
+
+/* The default group counts where a trainable parameter is in it. */
+static void lists_of_a_wrong_length_are_refused(sherd_world *world, void *ctx)
+{
+    sherd_group_params groups[2];
+    rig_options        options = {.stage = 1, .top = CYCLE("[0.03, 0.01]", "0.7")};
+    rig                r;
+
+    (void)ctx;
+    sherd_group_params_init(&groups[0]);
+    sherd_group_params_init(&groups[1]);
+    grouped_open(&r, world, &options, groups);
+    (void)rig_param(&r, 0, "in the default group", 10);
+    CHECK_STATUS(SHERD_E_INVAL, sherd_engine_seal(r.engine));
+    CHECK_ERROR_SAYS("scheduler.params.cycle_min_lr is a list of 2 numbers, and there are 3");
+    rig_close(&r);
+}
+
+static void schedule_list_of_a_wrong_length_is_refused(void)
+{
+    test_world(1, lists_of_a_wrong_length_are_refused, NULL);
+}
+
+static const test_case CASES[] = {
+    CASE(schedule_lists_count_by_group),
+    CASE(schedule_list_of_a_wrong_length_is_refused),
+};
+
+RUN_MAIN(CASES)
