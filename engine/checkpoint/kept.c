@@ -59,13 +59,13 @@ static sherd_status range_print(sherdi_text *text, const sherdi_plan *plan,
                                 const sherdi_model *model, const sherdi_block *block,
                                 const sherdi_shard_range *range, int *is_first)
 {
-    const sherdi_optimizer *optimizer = plan->settings.optimizer;
+    const sherdi_segment *segment = &plan->segments[block->segment];
 
-    for (int part = 0; part < optimizer->num_parts; part++) {
-        size_t at = block->state_offset + range->offset_elems * sizeof(float) +
-                    (part == 0 ? 0 : sherdi_plan_part_offset(plan, block, part));
+    for (int part = 0; part < sherdi_segment_parts(segment); part++) {
+        size_t at =
+            block->state_offset + sherdi_plan_part_offset(plan, block, part, range->offset_elems);
         char *name = sherdi_shard_tensor_name(text->mem, model->params[range->param].name,
-                                              optimizer->parts[part].name, range->first);
+                                              segment->optimizer->parts[part].name, range->first);
 
         if (name == NULL) {
             return SHERD_E_NOMEM;

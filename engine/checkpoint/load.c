@@ -229,12 +229,13 @@ static void part_zero(load *l, const sherdi_shard_range *range)
 static sherd_status range_load(load *l, const sherdi_shard_range *range)
 {
     int64_t saved = l->found[range->param];
+    int     parts = sherdi_segment_parts(sherdi_param_segment(l->engine->plan, range->param));
 
     if (saved == NOT_THERE) {
         return SHERD_OK; /* it keeps what it has */
     }
     l->range = range;
-    for (l->part = 0; l->part < l->engine->settings.optimizer->num_parts; l->part++) {
+    for (l->part = 0; l->part < parts; l->part++) {
         if (l->part > 0 && l->parts[l->part] == NOT_THERE) {
             part_zero(l, range);
             continue;
@@ -465,12 +466,13 @@ static uint64_t bytes_wanted(const load *l)
     uint64_t            bytes  = 0;
 
     for (size_t b = 0; b < engine->plan->num_blocks; b++) {
-        sherdi_shard_ranges ranges =
-            sherdi_shard_all(engine->plan, &engine->model, &engine->plan->blocks[b]);
-        sherdi_shard_range range;
+        const sherdi_block *block  = &engine->plan->blocks[b];
+        int                 parts  = sherdi_segment_parts(&engine->plan->segments[block->segment]);
+        sherdi_shard_ranges ranges = sherdi_shard_all(engine->plan, &engine->model, block);
+        sherdi_shard_range  range;
 
         while (sherdi_shard_next(&ranges, &range)) {
-            for (int part = 0; part < engine->settings.optimizer->num_parts; part++) {
+            for (int part = 0; part < parts; part++) {
                 int is_there = l->found[range.param] != NOT_THERE && l->parts[part] != NOT_THERE;
 
                 bytes += is_there ? range.count * sizeof(float) : 0;

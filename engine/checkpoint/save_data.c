@@ -190,12 +190,13 @@ typedef sherd_status (*piece_fn)(sherdi_save *save, const sherdi_op *op,
 static sherd_status pieces_each(sherdi_save *save, const sherdi_op *op, const sherdi_block *block,
                                 piece_fn fn)
 {
-    sherdi_shard_ranges pieces =
-        sherdi_shard_saved(save->engine->plan, &save->engine->model, block);
-    sherdi_shard_range piece;
+    const sherdi_plan  *plan   = save->engine->plan;
+    int                 parts  = sherdi_segment_parts(&plan->segments[block->segment]);
+    sherdi_shard_ranges pieces = sherdi_shard_saved(plan, &save->engine->model, block);
+    sherdi_shard_range  piece;
 
     while (sherdi_shard_next(&pieces, &piece)) {
-        for (int part = 0; part < save->engine->settings.optimizer->num_parts; part++) {
+        for (int part = 0; part < parts; part++) {
             SHERDI_TRY(fn(save, op, &piece, part));
         }
     }

@@ -99,14 +99,15 @@ static sherd_status tensor_add(const sherdi_plan *plan, const sherdi_model_param
 static sherd_status block_add(const sherdi_plan *plan, const sherdi_model *model,
                               const sherdi_block *block, sherdi_safetensors_builder *builder)
 {
-    const sherdi_optimizer *optimizer = plan->settings.optimizer;
-    sherdi_shard_ranges     ranges    = sherdi_shard_saved(plan, model, block);
-    sherdi_shard_range      range;
+    const sherdi_segment *segment = &plan->segments[block->segment];
+    sherdi_shard_ranges   ranges  = sherdi_shard_saved(plan, model, block);
+    sherdi_shard_range    range;
 
     while (sherdi_shard_next(&ranges, &range)) {
-        for (int i = 0; i < optimizer->num_parts; i++) {
-            SHERDI_TRY(tensor_add(plan, &model->params[range.param], optimizer->parts[i].name,
-                                  SHERDI_TENSOR_F32, range.first, range.count, builder));
+        for (int i = 0; i < sherdi_segment_parts(segment); i++) {
+            SHERDI_TRY(tensor_add(plan, &model->params[range.param],
+                                  segment->optimizer->parts[i].name, SHERDI_TENSOR_F32, range.first,
+                                  range.count, builder));
         }
     }
     return SHERD_OK;
@@ -177,14 +178,13 @@ sherd_status sherdi_shard_add_blobs(const sherdi_blobs *blobs, int rank,
 uint64_t sherdi_shard_bytes(const sherdi_plan *plan, const sherdi_model *model,
                             sherdi_data_file which)
 {
-    uint64_t parts = (uint64_t)plan->settings.optimizer->num_parts;
     uint64_t bytes = 0;
     size_t   first;
 
     if (which == SHERDI_DATA_FROZEN) {
         for (size_t p = 0; p < model->num_params; p++) {
             bytes += sherdi_shard_frozen(plan, model, p, &first) *
-                     sherdi_compute_bytes(sherdi_param_segment(plan, p));
+                     sherdi_saved_bytes(sherdi_param_segment(plan, p));
         }
         return bytes;
     }
@@ -193,7 +193,7 @@ uint64_t sherdi_shard_bytes(const sherdi_plan *plan, const sherdi_model *model,
         sherdi_shard_range  range;
 
         while (sherdi_shard_next(&ranges, &range)) {
-            bytes += range.count * parts * sizeof(float);
+            bytes += range.count * sherdi_saved_bytes(sherdi_param_segment(plan, range.param));
         }
     }
     return bytes;

@@ -13,7 +13,7 @@ enum { SHERDI_PART_MASTER = 0, SHERDI_PART_M, SHERDI_PART_V, SHERDI_MOMENT_PARTS
 /* The names are PyTorch's. */
 #define SHERDI_PARTS_WITH_MOMENTS                                                                  \
     {                                                                                              \
-        {"master", sizeof(float)}, {"exp_avg", sizeof(float)}, {"exp_avg_sq", sizeof(float)},      \
+        {"master"}, {"exp_avg"}, {"exp_avg_sq"},                                                   \
     }
 
 /* All but the decay. */

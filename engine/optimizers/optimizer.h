@@ -13,10 +13,9 @@ enum {
     SHERDI_MOST_SWEEPS = 2,
 };
 
-/* A part of the state: one value for each element, fp32. */
+/* A part of the state: one value for each element. How it is stored is decided by segment (engine/plan/plan.h). */
 typedef struct sherdi_optimizer_part {
     const char *name;
-    size_t      elem_bytes;
 } sherdi_optimizer_part;
 
 /* What one call of a sweep works on: a block. Memory as kernels/backend.h says. */

@@ -13,6 +13,7 @@
 #include "engine/model.h"
 #include "engine/optimizers/optimizer.h"
 #include "kernels/backend.h"
+#include "kernels/encoding.h"
 #include "offload/tier.h"
 
 #define SHERDI_SPACES 3 /* of sherdi_space */
@@ -56,17 +57,19 @@ typedef struct sherdi_types {
 } sherdi_types;
 
 typedef struct sherdi_segment {
-    int                 unit;
-    sherdi_segment_kind kind;
-    sherdi_types        types;
-    int                 is_wide;      /* fp32, which is not the engine's compute type */
-    size_t              elems;        /* of parameters, no padding */
-    size_t              slice_elems;  /* a multiple of 64 */
-    size_t              padded_elems; /* world_size * slice_elems */
-    int                 is_bound;     /* parameters live in the trainer's memory */
-    int                 is_resident;  /* the whole is in the params arena on every rank */
-    int                 has_master;   /* fp32 master in the state, apart from the parameter */
-    sherdi_space        param_space;  /* where the parameters rest; DEVICE when resident */
+    int                     unit;
+    sherdi_segment_kind     kind;
+    sherdi_types            types;
+    int                     is_wide;   /* fp32, which is not the engine's compute type */
+    const sherdi_optimizer *optimizer; /* of all its parameters; NULL: frozen */
+    sherdi_encoding         encodings[SHERDI_MOST_PARTS]; /* by part of its state */
+    size_t                  elems;                        /* of parameters, no padding */
+    size_t                  slice_elems;                  /* a multiple of 64 */
+    size_t                  padded_elems;                 /* world_size * slice_elems */
+    int                     is_bound;    /* parameters live in the trainer's memory */
+    int                     is_resident; /* the whole is in the params arena on every rank */
+    int                     has_master;  /* fp32 master in the state, apart from the parameter */
+    sherdi_space            param_space; /* where the parameters rest; DEVICE when resident */
     size_t
         param_offset; /* arena of its space: whole when resident, else slice; none: bound, NVMe */
     size_t first_piece, num_pieces; /* on NVMe: how the slice is cut */
@@ -369,15 +372,42 @@ static inline size_t sherdi_plan_checkpoint_bytes(const sherdi_plan *plan)
     return (plan->checkpoint_slots + 2) * plan->checkpoint_slot_bytes;
 }
 
-/** How often an update goes over the state. */
-static inline uint64_t sherdi_plan_sweeps(const sherdi_plan *plan)
+/** Parts of a segment's state; 0: it is frozen. */
+static inline int sherdi_segment_parts(const sherdi_segment *segment)
 {
-    return (uint64_t)plan->settings.optimizer->num_sweeps;
+    return segment->optimizer == NULL ? 0 : segment->optimizer->num_parts;
 }
 
-/** Bytes from the start of a block's state to one of its parts. Not for the master (part 0) where the parameter is
- *  it: that is no part of the state. */
-size_t sherdi_plan_part_offset(const sherdi_plan *plan, const sherdi_block *block, int part);
+/** How often an update goes over a segment; 0: it is frozen. */
+static inline int sherdi_segment_sweeps(const sherdi_segment *segment)
+{
+    return segment->optimizer == NULL ? 0 : segment->optimizer->num_sweeps;
+}
+
+/** Bytes of so many elements of a part of a segment's state: sherdi_encoding_bytes. */
+static inline size_t sherdi_segment_part_bytes(const sherdi_segment *segment, int part,
+                                               size_t elems)
+{
+    return sherdi_encoding_bytes(segment->encodings[part], elems);
+}
+
+/** What a checkpoint has of an element: its values in fp32, by part; of a frozen one, the value in its own type. */
+static inline size_t sherdi_saved_bytes(const sherdi_segment *segment)
+{
+    return segment->optimizer == NULL ? sherdi_compute_bytes(segment)
+                                      : (size_t)sherdi_segment_parts(segment) * sizeof(float);
+}
+
+/** How often an update goes over the state, at most. */
+static inline int sherdi_plan_sweeps(const sherdi_plan *plan)
+{
+    return plan->settings.optimizer->num_sweeps;
+}
+
+/** Bytes from the start of a block's state to element `offset_elems` of one of its parts; from the start of the
+ *  parameter, for the master (part 0) where the parameter is it: that is no part of the state. */
+size_t sherdi_plan_part_offset(const sherdi_plan *plan, const sherdi_block *block, int part,
+                               size_t offset_elems);
 
 /** What this rank updates of a segment: [*first, *first + count) of its whole. */
 size_t sherdi_plan_owned(const sherdi_plan *plan, const sherdi_segment *segment, size_t *first);

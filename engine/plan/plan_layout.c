@@ -169,6 +169,7 @@ static sherd_status segment_take(sherdi_plan *plan, const sherdi_model_param *pa
             .kind             = kind,
             .types            = is_wide ? plan->wide : plan->types,
             .is_wide          = is_wide,
+            .optimizer        = kind == SHERDI_SEGMENT_FROZEN ? NULL : plan->settings.optimizer,
             .is_bound         = param->bound_data != NULL,
             .param_offset     = SHERDI_NO_OFFSET,
             .gather_offset    = SHERDI_NO_OFFSET,
@@ -308,16 +309,11 @@ static void fill_size(sherdi_plan *plan, const sherdi_model *model)
 /* A small model needs few. */
 static void checkpoint_size(sherdi_plan *plan)
 {
-    size_t parts = (size_t)plan->settings.optimizer->num_parts;
     size_t bytes = 1;
     size_t slots;
 
     for (size_t s = 0; s < plan->num_segments; s++) {
-        const sherdi_segment *segment = &plan->segments[s];
-
-        bytes += segment->slice_elems * (segment->kind == SHERDI_SEGMENT_FROZEN
-                                             ? sherdi_compute_bytes(segment)
-                                             : parts * sizeof(float));
+        bytes += plan->segments[s].slice_elems * sherdi_saved_bytes(&plan->segments[s]);
     }
     plan->checkpoint_slot_bytes = sherdi_min_size(
         SHERDI_CHECKPOINT_SLOT_BYTES, sherdi_round_up(bytes, SHERDI_CHECKPOINT_EXTENT_BYTES));

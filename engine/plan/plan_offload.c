@@ -79,24 +79,26 @@ static void state_spaces_choose(sherdi_plan *plan)
     }
 }
 
-size_t sherdi_plan_part_offset(const sherdi_plan *plan, const sherdi_block *block, int part)
+size_t sherdi_plan_part_offset(const sherdi_plan *plan, const sherdi_block *block, int part,
+                               size_t offset_elems)
 {
-    const sherdi_optimizer *optimizer = plan->settings.optimizer;
-    size_t                  offset    = 0;
+    const sherdi_segment *segment = &plan->segments[block->segment];
+    size_t                offset  = sherdi_segment_part_bytes(segment, part, offset_elems);
 
-    for (int i = plan->segments[block->segment].has_master ? 0 : 1; i < part; i++) {
-        offset += block->stride_elems * optimizer->parts[i].elem_bytes;
+    for (int i = segment->has_master ? 0 : 1; i < part; i++) {
+        offset += sherdi_segment_part_bytes(segment, i, block->stride_elems);
     }
     return offset;
 }
 
 size_t sherdi_plan_state_bytes(const sherdi_plan *plan, const sherdi_block *block)
 {
-    const sherdi_optimizer *optimizer = plan->settings.optimizer;
-    int                     last      = optimizer->num_parts - 1;
+    const sherdi_segment *segment = &plan->segments[block->segment];
+    int                   last    = sherdi_segment_parts(segment) - 1;
 
-    return sherdi_plan_part_offset(plan, block, last) +
-           block->elems * optimizer->parts[last].elem_bytes;
+    return last == 0 && !segment->has_master
+               ? 0
+               : sherdi_plan_part_offset(plan, block, last, block->elems);
 }
 
 static size_t block_state_bytes(const sherdi_plan *plan, const sherdi_block *block)

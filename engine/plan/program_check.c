@@ -295,10 +295,9 @@ static sherdi_values values_next(check *check)
 
     values.first = turn % 3 == 1 ? elems / 2 : 0;
     values.count = turn % 3 == 2 ? elems / 2 : elems - values.first;
-    values.parts = SHERDI_VALUES_COMPUTE;
-    if (!check->model->params[values.param].is_frozen) {
-        values.parts |= (1u << check->plan->settings.optimizer->num_parts) - 1;
-    }
+    values.parts =
+        SHERDI_VALUES_COMPUTE |
+        ((1u << sherdi_segment_parts(sherdi_param_segment(check->plan, values.param))) - 1);
     return values;
 }
 
@@ -688,7 +687,7 @@ static sherd_status apply_skip(check *check)
 
 static sherd_status apply(check *check)
 {
-    if (check->plan->settings.optimizer->num_sweeps > 1) {
+    if (sherdi_plan_sweeps(check->plan) > 1) {
         SHERDI_TRY(walk_run(check, SHERDI_WALK_MEASURE));
         SHERDI_TRY(happen(check, control_exchange)); /* of how it went: agree.c */
         SHERDI_TRY(happen(check, sherdi_program_sum));

@@ -75,7 +75,7 @@ static sherd_status measure_run(plain_run *run)
 {
     const sherdi_plan *plan = run->program.plan;
 
-    if (plan->settings.optimizer->num_sweeps == 1) {
+    if (sherdi_plan_sweeps(plan) < 2) {
         return SHERD_OK;
     }
     SHERDI_TRY(sherdi_program_walk(&run->program, SHERDI_WALK_MEASURE));

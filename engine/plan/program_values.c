@@ -381,8 +381,7 @@ static sherd_status state_move(const value_range *f)
             at = sherdi_ring_slot(plan, SHERDI_RING_STATE, slot, 0);
             at.offset += block->state_offset;
         }
-        at.offset += sherdi_plan_part_offset(plan, block, f->part);
-        at.offset += (c.begin - c.first) % c.grain * sizeof(float);
+        at.offset += sherdi_plan_part_offset(plan, block, f->part, (c.begin - c.first) % c.grain);
         SHERDI_TRY(bytes_move(f, block->space, at, values_at(f, c.begin, c.end)));
         if (rests) {
             SHERDI_TRY(slot_give(f, SHERDI_RING_STATE, block->extent, slot, is_all(f, &c)));

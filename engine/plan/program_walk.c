@@ -506,14 +506,14 @@ sherdi_range sherdi_fingerprint_at(const sherdi_plan *plan, sherdi_space space)
     return scalars_at(plan, space, offsetof(sherdi_scalars_head, fingerprint), sizeof(uint64_t));
 }
 
-/* Of an element's parts: those whose bits are in `which`. The master is the parameter where it is not in the
+/* Of a block's parts: those whose bits are in `which`. The master is the parameter where it is not in the
  * state, and counts alike. */
-static uint64_t parts_bytes(const sherdi_optimizer *optimizer, unsigned which)
+static uint64_t parts_bytes(const sherdi_segment *segment, size_t elems, unsigned which)
 {
     uint64_t bytes = 0;
 
-    for (int i = 0; i < optimizer->num_parts; i++) {
-        bytes += (which >> i & 1) * optimizer->parts[i].elem_bytes;
+    for (int i = 0; i < sherdi_segment_parts(segment); i++) {
+        bytes += (which >> i & 1) * sherdi_segment_part_bytes(segment, i, elems);
     }
     return bytes;
 }
@@ -521,14 +521,13 @@ static uint64_t parts_bytes(const sherdi_optimizer *optimizer, unsigned which)
 /* What a sweep moves through memory. */
 static void sweep_count(const sherdi_plan *plan, const sherdi_segment *segment, sherdi_op *op)
 {
-    const sherdi_optimizer *optimizer = plan->settings.optimizer;
-    const sherdi_sweep     *sweep     = &optimizer->sweeps[op->sweep];
-    uint64_t                grad = sweep->reads_gradient ? sherdi_grad_bytes(plan, segment) : 0;
+    const sherdi_sweep *sweep = &segment->optimizer->sweeps[op->sweep];
+    uint64_t            grad  = sweep->reads_gradient ? sherdi_grad_bytes(plan, segment) : 0;
     uint64_t param = sweep->writes_param && segment->has_master ? sherdi_compute_bytes(segment) : 0;
 
     op->moves[is_on_device(op->space) ? SHERDI_MOVES_DEVICE : SHERDI_MOVES_HOST] =
-        op->elems * (parts_bytes(optimizer, sweep->reads) + parts_bytes(optimizer, sweep->writes) +
-                     grad + param);
+        parts_bytes(segment, op->elems, sweep->reads) +
+        parts_bytes(segment, op->elems, sweep->writes) + op->elems * (grad + param);
 }
 
 /* The kernel that works with the gradient. */
@@ -540,7 +539,7 @@ static sherd_status update_emit(const sherdi_program *program, sherdi_walk walk,
     sherdi_op          op         = sherdi_op_of_block(plan, SHERDI_OP_UPDATE, block);
     int                is_written = walk == SHERDI_WALK_UPDATE;
 
-    op.sweep = is_written ? plan->settings.optimizer->num_sweeps - 1 : 0;
+    op.sweep = is_written ? sherdi_segment_sweeps(segment) - 1 : 0;
     sherdi_op_use(&op, SHERDI_USE_STATE, is_written ? SHERDI_ADDS : SHERDI_READS,
                   sherdi_state_at(plan, block));
     sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS, gradient);
@@ -563,7 +562,7 @@ static sherd_status master_count(const sherdi_program *program, const sherdi_seg
     sherdi_op          op     = sherdi_op_of_block(plan, SHERDI_OP_FINGERPRINT, block);
     sherdi_range       master = segment->has_master ? sherdi_state_at(plan, block) : param;
 
-    master.bytes = block->elems * sizeof(float);
+    master.bytes = sherdi_segment_part_bytes(segment, 0, block->elems);
     sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS, master);
     sherdi_op_use(&op, SHERDI_USE_SCALARS, SHERDI_ADDS, sherdi_fingerprint_at(plan, block->space));
     return sherdi_program_emit(program, &op);
@@ -579,7 +578,7 @@ static sherd_status master_publish(const sherdi_program *program, const sherdi_s
     if (!segment->has_master) {
         return SHERD_OK;
     }
-    master.bytes = block->elems * sizeof(float);
+    master.bytes = sherdi_segment_part_bytes(segment, 0, block->elems);
     op.from      = SHERD_F32; /* padding of the master is zero */
     op.to        = segment->types.compute;
     return sherdi_program_move(program, op, param, master);

@@ -285,8 +285,8 @@ static sherdi_sweep_args sweep_args(const sherd_engine *engine, const sherdi_op 
                .ratios      = scalars->ratios,
     };
 
-    for (int i = 1; i < engine->settings.optimizer->num_parts; i++) {
-        args.parts[i] = state + sherdi_plan_part_offset(engine->plan, op->block, i);
+    for (int i = 1; i < sherdi_segment_parts(segment); i++) {
+        args.parts[i] = state + sherdi_plan_part_offset(engine->plan, op->block, i, 0);
     }
     return args;
 }
@@ -297,7 +297,7 @@ static void op_update(sherd_engine *engine, const sherdi_backend *lane, const sh
     sherdi_mark       mark =
         sherdi_mark_begin(&engine->marks, SHERDI_MARK_UPDATE, lane, subject_of(engine, op), 0);
 
-    engine->settings.optimizer->sweeps[op->sweep].run(lane, &args);
+    engine->plan->segments[op->segment].optimizer->sweeps[op->sweep].run(lane, &args);
     sherdi_mark_end(&engine->marks, lane, &mark);
 }
 
@@ -447,9 +447,8 @@ static unsigned char *block_part(const sherd_engine *engine, const sherdi_op *op
     int            has_master = engine->plan->segments[op->segment].has_master;
     unsigned char *base =
         address_of(engine, op, part == 0 && !has_master ? SHERDI_USE_PARAM : SHERDI_USE_STATE);
-    size_t at = part == 0 ? 0 : sherdi_plan_part_offset(engine->plan, op->block, part);
 
-    return base + at + offset_elems * sizeof(float);
+    return base + sherdi_plan_part_offset(engine->plan, op->block, part, offset_elems);
 }
 
 sherd_status sherdi_run_block_get(sherd_engine *engine, const sherdi_op *op, int part,

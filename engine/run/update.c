@@ -126,7 +126,7 @@ sherd_status sherdi_update_measure(sherd_engine *engine)
     sherdi_scalars_head     unused;
     sherd_status            status;
 
-    if (optimizer->num_sweeps == 1) {
+    if (sherdi_plan_sweeps(engine->plan) < 2) {
         return SHERD_OK;
     }
     status = walk_run(engine, SHERDI_WALK_MEASURE, &unused);
