@@ -36,8 +36,12 @@ typedef struct sherdi_model_unit {
     int    retains_grads;
 } sherdi_model_unit;
 
+struct sherdi_optimizer; /* engine/optimizers/optimizer.h */
+
 typedef struct sherdi_model_group {
-    char  *name;
+    char *name;
+    char *optimizer_name;                       /* as its table has it; NULL: the configuration's */
+    const struct sherdi_optimizer *optimizer;   /* the engine finds it by the name; NULL too */
     double lr, weight_decay, beta1, beta2, eps; /* NaN: as in the configuration */
     int    exclude_1d;                          /* below 0: as in the configuration */
 } sherdi_model_group;

@@ -69,6 +69,7 @@ typedef struct sherdi_settings {
     const sherdi_optimizer *optimizer;
     double                  lr, betas[2], eps, weight_decay;
     int                     bias_correction;
+    int                     decouples_decay; /* adam_w_mode */
     sherdi_lamb_settings    lamb;
     sherdi_schedule_params  schedule;
     double                  gradient_clipping; /* 0: off */

@@ -98,7 +98,7 @@
       RANGE(0, INFINITY), AUTO("0.0")), "weight decay") \
     X(BIAS_CORRECTION, "optimizer.params.bias_correction", BOOL, (SETS(bias_correction), ON), \
       "correct the moments for their start at zero") \
-    X(ADAM_W_MODE, "optimizer.params.adam_w_mode", BOOL, (ON), \
+    X(ADAM_W_MODE, "optimizer.params.adam_w_mode", BOOL, (SETS(decouples_decay), ON), \
       "false, with type Adam: decay is added to the gradient") \
     X(MAX_COEFF, "optimizer.params.max_coeff", REAL, (SETS(lamb.max_coeff), NUMBER(10.0), \
       RANGE(0, INFINITY)), "Lamb: largest trust ratio") \

@@ -317,10 +317,7 @@ static void rules_apply(const sherd_config *config, sherdi_settings *settings)
     settings->has_comm_dtype = sherdi_config_is_given(config, SHERDI_CONFIG_COMM_DTYPE);
     scaler_resolve(config, &settings->scaler);
     settings->check_overflow |= settings->compute_dtype == SHERD_F16;
-    if (settings->optimizer->decoupled != NULL &&
-        sherdi_config_is_on(config, SHERDI_CONFIG_ADAM_W_MODE)) {
-        settings->optimizer = settings->optimizer->decoupled;
-    }
+    settings->optimizer = sherdi_optimizer_in(settings, settings->optimizer);
     sherdi_config_offload_resolve(config, settings);
 }
 

@@ -102,5 +102,23 @@ const sherdi_optimizer *sherdi_optimizer_at(size_t index);
 size_t                  sherdi_optimizer_index(const sherdi_optimizer *optimizer);
 /** As "optimizer.type" has it: "AdamW". Static storage. */
 const char *sherdi_optimizer_name(const sherdi_optimizer *optimizer);
+/** What an optimizer means in this configuration: adam_w_mode. */
+static inline const sherdi_optimizer *sherdi_optimizer_in(const sherdi_settings  *settings,
+                                                          const sherdi_optimizer *optimizer)
+{
+    return settings->decouples_decay && optimizer->decoupled != NULL ? optimizer->decoupled
+                                                                     : optimizer;
+}
+/** The one that `name` means in this configuration, in any case; `who` names it, for the sentence. E_NOTSUP, with the
+ *  names that there are. */
+sherd_status sherdi_optimizer_find(const sherdi_settings *settings, const char *who,
+                                   const char *name, const sherdi_optimizer **out);
+
+/** What updates the parameters of a group. */
+static inline const sherdi_optimizer *sherdi_group_optimizer(const sherdi_settings    *settings,
+                                                             const sherdi_model_group *group)
+{
+    return group->optimizer == NULL ? settings->optimizer : group->optimizer;
+}
 
 #endif

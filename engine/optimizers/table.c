@@ -1,6 +1,8 @@
 /* The optimizers that list.h names. */
 #include "engine/optimizers/optimizer.h"
 
+#include "engine/config/config_impl.h"
+
 #include <assert.h>
 
 #define SHERDI_OPTIMIZER(type, table) "|" type
@@ -35,6 +37,19 @@ size_t sherdi_optimizer_index(const sherdi_optimizer *optimizer)
         assert(index < sherdi_optimizer_count());
     }
     return index;
+}
+
+sherd_status sherdi_optimizer_find(const sherdi_settings *settings, const char *who,
+                                   const char *name, const sherdi_optimizer **out)
+{
+    size_t index;
+
+    if (!sherdi_config_choice(sherdi_optimizer_types + 1, name, 1, &index)) {
+        return sherdi_fail(SHERD_E_NOTSUP, "%s: optimizer %s is not known; known: %s", who, name,
+                           sherdi_optimizer_types + 1);
+    }
+    *out = sherdi_optimizer_in(settings, TABLE[index]);
+    return SHERD_OK;
 }
 
 #define SHERDI_OPTIMIZER(type, table) type,

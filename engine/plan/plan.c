@@ -4,6 +4,7 @@
 #include "base/assert.h"
 #include "base/checked.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -150,30 +151,84 @@ static void buffers_name(sherdi_plan *plan)
     }
 }
 
+int sherdi_plan_sweeps(const sherdi_plan *plan)
+{
+    int most = 0;
+
+    for (size_t i = 0; i < plan->num_optimizers; i++) {
+        int sweeps = plan->optimizers[i].optimizer->num_sweeps;
+
+        most = sweeps > most ? sweeps : most;
+    }
+    return most;
+}
+
+const sherdi_plan_optimizer *sherdi_plan_optimizer_of(const sherdi_plan      *plan,
+                                                      const sherdi_optimizer *optimizer)
+{
+    size_t i = 0;
+
+    while (plan->optimizers[i].optimizer != optimizer) {
+        i++;
+        assert(i < plan->num_optimizers);
+    }
+    return &plan->optimizers[i];
+}
+
+static int has_ratios(const sherdi_plan_optimizer *of)
+{
+    return of->optimizer->grain == SHERDI_GRAIN_TENSOR;
+}
+
+/* Norms of all optimizers, then what they are told: coefficients, ratios, and last the groups, whose elements are
+ * smallest. */
+static void optimizers_lay_out(sherdi_plan *plan, const sherdi_model *model)
+{
+    sherdi_plan_scalars *scalars = &plan->scalars;
+    size_t               at      = scalars->norms;
+
+    for (size_t i = 0; i < plan->num_optimizers; i++) {
+        sherdi_plan_optimizer *of = &plan->optimizers[i];
+
+        of->norms = at;
+        at += has_ratios(of)
+                  ? model->num_params * of->optimizer->num_norms * sizeof(sherdi_norm_acc)
+                  : 0;
+    }
+    scalars->results_bytes = at;
+    scalars->told          = at;
+    for (size_t i = 0; i < plan->num_optimizers; i++) {
+        plan->optimizers[i].coeffs = at;
+        at += sherdi_round_up(model->num_groups * plan->optimizers[i].optimizer->coeff_bytes,
+                              i + 1 == plan->num_optimizers ? 1 : sizeof(double));
+    }
+    for (size_t i = 0; i < plan->num_optimizers; i++) {
+        plan->optimizers[i].ratios = at;
+        at += has_ratios(&plan->optimizers[i]) ? model->num_params * sizeof(float) : 0;
+    }
+    for (size_t i = 0; i < plan->num_optimizers; i++) {
+        plan->optimizers[i].groups = at;
+        at += has_ratios(&plan->optimizers[i]) ? model->num_params * sizeof(int32_t) : 0;
+    }
+    scalars->shared_bytes = sherdi_round_up(at, 64);
+}
+
 static void scalars_lay_out(sherdi_plan *plan, const sherdi_model *model)
 {
-    const sherdi_optimizer *optimizer  = plan->settings.optimizer;
-    sherdi_plan_scalars    *scalars    = &plan->scalars;
-    int                     has_ratios = optimizer->grain == SHERDI_GRAIN_TENSOR;
-    size_t                  params     = has_ratios ? model->num_params : 0;
+    sherdi_plan_scalars *scalars = &plan->scalars;
 
     scalars->head  = 0;
     scalars->norms = sizeof(sherdi_scalars_head);
-    scalars->results_bytes =
-        scalars->norms + params * optimizer->num_norms * sizeof(sherdi_norm_acc);
-    scalars->coeffs       = scalars->results_bytes;
-    scalars->ratios       = scalars->coeffs + model->num_groups * optimizer->coeff_bytes;
-    scalars->groups       = scalars->ratios + params * sizeof(float);
-    scalars->shared_bytes = sherdi_round_up(scalars->groups + params * sizeof(int32_t), 64);
-    scalars->spans        = scalars->shared_bytes;
-    scalars->bytes        = scalars->shared_bytes;
+    optimizers_lay_out(plan, model);
+    scalars->spans = scalars->shared_bytes;
+    scalars->bytes = scalars->shared_bytes;
     if (plan->machine.has_device) {
         scalars->bytes += plan->num_spans * sizeof(sherdi_span);
         /* the host's own, and what comes down of the device's */
         plan->buffers[SHERDI_BUFFER_HOST_SCALARS].bytes =
             sherdi_round_up(scalars->shared_bytes + scalars->results_bytes, SHERD_ALIGN_BYTES);
     }
-    if (plan->machine.has_device || has_ratios) {
+    if (plan->machine.has_device || scalars->results_bytes > scalars->norms) {
         plan->buffers[SHERDI_BUFFER_SCALARS].bytes =
             sherdi_round_up(scalars->bytes, SHERD_ALIGN_BYTES);
     }
@@ -251,6 +306,10 @@ void sherdi_plan_destroy(sherdi_plan *plan)
     sherdi_free(plan->params);
     sherdi_free(plan->units);
     sherdi_free(plan->segments);
+    sherdi_free(plan->unit_segments);
+    sherdi_free(plan->optimizers);
+    sherdi_free(plan->measured_state);
+    sherdi_free(plan->measured_grads);
     sherdi_free(plan->blocks);
     sherdi_free(plan->spans);
     for (int space = 0; space < SHERDI_SPACES; space++) {

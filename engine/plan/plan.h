@@ -4,7 +4,7 @@
  * buffers), plan_schedule.c (gathers, lifetimes, wire), plan_pack.c (offsets in the pools), plan_check.c (its
  * invariants), plan_print.c.
  *
- * Offsets. A unit has up to six segments. Where a segment's whole or slice lies in an
+ * Offsets. A unit has a segment for each way in which its parameters are treated. Where a segment's whole or slice lies in an
  * arena is a byte offset from the arena's start, a multiple of SHERD_ALIGN_BYTES. */
 #ifndef SHERDI_ENGINE_PLAN_PLAN_H
 #define SHERDI_ENGINE_PLAN_PLAN_H
@@ -42,9 +42,6 @@ typedef enum sherdi_segment_kind {
     SHERDI_SEGMENT_PERSISTENT,    /* small trainable ones, whole on every rank at stage 3 */
     SHERDI_SEGMENT_KINDS,
 } sherdi_segment_kind;
-
-/* Of a unit: by kind, and again by kind those that are fp32 beside the engine's compute type. */
-#define SHERDI_UNIT_SEGMENTS (2 * SHERDI_SEGMENT_KINDS)
 
 #define SHERDI_NO_OFFSET SIZE_MAX
 
@@ -89,10 +86,10 @@ typedef struct sherdi_plan_param {
 } sherdi_plan_param;
 
 typedef struct sherdi_plan_unit {
-    int    segments[SHERDI_UNIT_SEGMENTS]; /* -1: there is none */
-    size_t gather_bytes;                   /* of its gathered segments, 0: nothing to gather */
-    size_t gather_elems;                   /* ... with what lies between them */
-    size_t transient_bytes;                /* of its transient gradient, 0: none */
+    size_t first_segment, num_segments; /* of the plan's unit_segments */
+    size_t gather_bytes;                /* of its gathered segments, 0: nothing to gather */
+    size_t gather_elems;                /* ... with what lies between them */
+    size_t transient_bytes;             /* of its transient gradient, 0: none */
     /* Its offsets in the pools; SHERDI_NO_OFFSET: no bytes. With free packing gathers of the plan lie elsewhere. */
     size_t gather_pool_offset, transient_pool_offset;
     int    backward_uses; /* acquires for BACKWARD that reach its gradient, per micro-batch */
@@ -205,19 +202,24 @@ typedef struct sherdi_machine {
 
 /* Offsets of the small data that kernels read and give, in bytes from the start of its buffer. Where the device
  * has memory of its own there are two: the kernels of each space have theirs; else they are one.
- * The first three are results, the next three what kernels are told. */
+ * The first two are results, the next what kernels are told; sherdi_plan_optimizer says where in them each optimizer's are. */
 typedef struct sherdi_plan_scalars {
     size_t head; /* sherdi_scalars_head */
-    size_t
-        norms; /* of the optimizer, by parameter; as ratios and groups, of SHERDI_GRAIN_TENSOR only */
+    size_t norms;
     size_t results_bytes;
-    size_t coeffs; /* by group */
-    size_t ratios; /* by parameter */
-    size_t groups; /* by parameter, -1: no ratio */
+    size_t told; /* coefficients, ratios, groups */
     size_t shared_bytes;
     size_t spans; /* of all blocks; the device's buffer only */
     size_t bytes;
 } sherdi_plan_scalars;
+
+/* An optimizer that segments have, and where in the scalars its own are. */
+typedef struct sherdi_plan_optimizer {
+    const sherdi_optimizer *optimizer;
+    size_t                  coeffs; /* by group, of those that name it */
+    size_t norms, ratios; /* by parameter, of those that it updates; SHERDI_GRAIN_TENSOR only, */
+    size_t groups;        /* ... as the group of each parameter, -1: no ratio */
+} sherdi_plan_optimizer;
 
 typedef struct sherdi_plan {
     sherdi_mem     *mem;
@@ -254,10 +256,15 @@ typedef struct sherdi_plan {
     sherdi_plan_unit  *units;
     sherdi_segment    *segments;
     size_t             num_segments, cap_segments;
-    sherdi_block      *blocks;
-    size_t             num_blocks, cap_blocks;
-    sherdi_span       *spans;
-    size_t             num_spans, cap_spans;
+    int *unit_segments; /* numbers of segments, unit by unit, in the order in which they are used */
+    sherdi_plan_optimizer *optimizers; /* those of the segments; of none: the configuration's */
+    size_t                 num_optimizers, cap_optimizers;
+    /* By extent of the state and of the gradients on NVMe, whether the first of two sweeps needs it; NULL: all alike. */
+    unsigned char *measured_state, *measured_grads;
+    sherdi_block  *blocks;
+    size_t         num_blocks, cap_blocks;
+    sherdi_span   *spans;
+    size_t         num_spans, cap_spans;
     /* Offload: extents of the state by space, of the parameters and of the gradients on NVMe. */
     sherdi_extent *extents[SHERDI_SPACES];
     size_t         num_extents[SHERDI_SPACES], cap_extents[SHERDI_SPACES];
@@ -399,10 +406,10 @@ static inline size_t sherdi_saved_bytes(const sherdi_segment *segment)
 }
 
 /** How often an update goes over the state, at most. */
-static inline int sherdi_plan_sweeps(const sherdi_plan *plan)
-{
-    return plan->settings.optimizer->num_sweeps;
-}
+int sherdi_plan_sweeps(const sherdi_plan *plan);
+/** What the plan has of an optimizer that a segment names. */
+const sherdi_plan_optimizer *sherdi_plan_optimizer_of(const sherdi_plan      *plan,
+                                                      const sherdi_optimizer *optimizer);
 
 /** Bytes from the start of a block's state to element `offset_elems` of one of its parts; from the start of the
  *  parameter, for the master (part 0) where the parameter is it: that is no part of the state. */

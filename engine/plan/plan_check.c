@@ -34,27 +34,49 @@ static sherd_status segments_check(const sherdi_plan *plan)
 }
 
 /* Parameters of a segment lie one behind the other, in the order of declaration. */
+static sherd_status unit_params_check(const sherdi_plan *plan, const sherdi_model *model, int unit,
+                                      int segment_index)
+{
+    const sherdi_segment *segment = &plan->segments[segment_index];
+    size_t                end     = 0;
+
+    for (size_t i = 0; i < model->units[unit].num_params; i++) {
+        size_t                   p      = (size_t)model->units[unit].params[i];
+        const sherdi_plan_param *layout = &plan->params[p];
+
+        if (layout->segment != segment_index) {
+            continue;
+        }
+        if (layout->offset_elems % SHERD_CHUNK_ELEMS != 0 || layout->offset_elems < end) {
+            return BROKEN(plan, "parameters do not overlap and begin at chunks", "parameter", p);
+        }
+        end = layout->offset_elems + model->params[p].elems;
+        if (end > segment->padded_elems) {
+            return BROKEN(plan, "a parameter ends inside its segment", "parameter", p);
+        }
+    }
+    return SHERD_OK;
+}
+
 static sherd_status params_check(const sherdi_plan *plan, const sherdi_model *model)
 {
-    for (size_t u = 0; u < model->num_units; u++) {
-        const sherdi_model_unit *unit                       = &model->units[u];
-        size_t                   ends[SHERDI_UNIT_SEGMENTS] = {0};
+    for (size_t u = 0; u < plan->num_units; u++) {
+        for (size_t s = 0; s < plan->units[u].num_segments; s++) {
+            SHERDI_TRY(unit_params_check(plan, model, (int)u,
+                                         plan->unit_segments[plan->units[u].first_segment + s]));
+        }
+    }
+    for (size_t p = 0; p < plan->num_params; p++) {
+        const sherdi_model_param *param   = &model->params[p];
+        const sherdi_segment     *segment = sherdi_param_segment(plan, p);
+        const sherdi_optimizer   *wanted =
+            param->is_frozen
+                  ? NULL
+                  : sherdi_group_optimizer(&plan->settings, &model->groups[param->group]);
 
-        for (size_t i = 0; i < unit->num_params; i++) {
-            size_t                   p       = (size_t)unit->params[i];
-            const sherdi_plan_param *layout  = &plan->params[p];
-            const sherdi_segment    *segment = &plan->segments[layout->segment];
-            size_t *end = &ends[segment->kind + (segment->is_wide ? SHERDI_SEGMENT_KINDS : 0)];
-
-            if (segment->unit != (int)u || layout->offset_elems % SHERD_CHUNK_ELEMS != 0 ||
-                layout->offset_elems < *end) {
-                return BROKEN(plan, "parameters do not overlap and begin at chunks", "parameter",
-                              p);
-            }
-            *end = layout->offset_elems + model->params[p].elems;
-            if (*end > segment->padded_elems) {
-                return BROKEN(plan, "a parameter ends inside its segment", "parameter", p);
-            }
+        if (segment->unit != param->unit || segment->optimizer != wanted) {
+            return BROKEN(plan, "a parameter lies in a segment of its unit and its optimizer",
+                          "parameter", p);
         }
     }
     return SHERD_OK;

@@ -153,31 +153,110 @@ static sherd_status param_type_check(const sherdi_plan *plan, const sherdi_model
         param->name, sherd_dtype_name((sherd_dtype)param->dtype), sherd_dtype_name(compute));
 }
 
-/* The segment of its unit that a parameter belongs to; the first one makes it. */
-static sherd_status segment_take(sherdi_plan *plan, const sherdi_model_param *param,
-                                 sherdi_segment_kind kind, int *out)
+static sherd_status optimizer_take(sherdi_plan *plan, const sherdi_optimizer *optimizer)
 {
-    int  is_wide = param->dtype == SHERD_F32 && plan->settings.compute_dtype != SHERD_F32;
-    int  slot    = (int)kind + (is_wide ? SHERDI_SEGMENT_KINDS : 0);
-    int *index   = &plan->units[param->unit].segments[slot];
-
-    if (*index < 0) {
-        SHERDI_TRY(GROW(plan, plan->segments, plan->num_segments, plan->cap_segments));
-        *index                 = (int)plan->num_segments++;
-        plan->segments[*index] = (sherdi_segment){
-            .unit             = param->unit,
-            .kind             = kind,
-            .types            = is_wide ? plan->wide : plan->types,
-            .is_wide          = is_wide,
-            .optimizer        = kind == SHERDI_SEGMENT_FROZEN ? NULL : plan->settings.optimizer,
-            .is_bound         = param->bound_data != NULL,
-            .param_offset     = SHERDI_NO_OFFSET,
-            .gather_offset    = SHERDI_NO_OFFSET,
-            .grad_offset      = SHERDI_NO_OFFSET,
-            .transient_offset = SHERDI_NO_OFFSET,
-        };
+    for (size_t i = 0; i < plan->num_optimizers; i++) {
+        if (plan->optimizers[i].optimizer == optimizer) {
+            return SHERD_OK;
+        }
     }
-    *out = *index;
+    SHERDI_TRY(GROW(plan, plan->optimizers, plan->num_optimizers, plan->cap_optimizers));
+    plan->optimizers[plan->num_optimizers++] = (sherdi_plan_optimizer){.optimizer = optimizer};
+    return SHERD_OK;
+}
+
+/* How a parameter is treated: what its segment has to have. */
+static sherdi_segment segment_wanted(const sherdi_plan *plan, const sherdi_model *model,
+                                     const sherdi_model_param *param, sherdi_segment_kind kind)
+{
+    int is_wide = param->dtype == SHERD_F32 && plan->settings.compute_dtype != SHERD_F32;
+
+    return (sherdi_segment){
+        .unit             = param->unit,
+        .kind             = kind,
+        .types            = is_wide ? plan->wide : plan->types,
+        .is_wide          = is_wide,
+        .optimizer        = kind == SHERDI_SEGMENT_FROZEN
+                                ? NULL
+                                : sherdi_group_optimizer(&plan->settings, &model->groups[param->group]),
+        .is_bound         = param->bound_data != NULL,
+        .param_offset     = SHERDI_NO_OFFSET,
+        .gather_offset    = SHERDI_NO_OFFSET,
+        .grad_offset      = SHERDI_NO_OFFSET,
+        .transient_offset = SHERDI_NO_OFFSET,
+    };
+}
+
+/* The segment of its unit, whose segments begin at `first`, that a parameter belongs to; the first one makes it. */
+static sherd_status segment_take(sherdi_plan *plan, const sherdi_segment *wanted, size_t first,
+                                 int *out)
+{
+    size_t at = first;
+
+    while (at < plan->num_segments && (plan->segments[at].kind != wanted->kind ||
+                                       plan->segments[at].is_wide != wanted->is_wide ||
+                                       plan->segments[at].optimizer != wanted->optimizer)) {
+        at++;
+    }
+    *out = (int)at;
+    if (at < plan->num_segments) {
+        return SHERD_OK;
+    }
+    if (wanted->optimizer != NULL) {
+        SHERDI_TRY(optimizer_take(plan, wanted->optimizer));
+    }
+    SHERDI_TRY(GROW(plan, plan->segments, plan->num_segments, plan->cap_segments));
+    plan->segments[plan->num_segments++] = *wanted;
+    return SHERD_OK;
+}
+
+/* All of a unit's, from `first` on. */
+static sherd_status unit_segments_make(sherdi_plan *plan, const sherdi_model *model,
+                                       const sherdi_model_unit *unit, size_t first,
+                                       size_t *persistent_elems)
+{
+    for (size_t i = 0; i < unit->num_params; i++) {
+        const sherdi_model_param *param  = &model->params[unit->params[i]];
+        sherdi_segment_kind       kind   = param_kind(plan, param, persistent_elems);
+        sherdi_segment            wanted = segment_wanted(plan, model, param, kind);
+        int                       index;
+
+        SHERDI_TRY(param_type_check(plan, param));
+        SHERDI_TRY(segment_take(plan, &wanted, first, &index));
+        plan->params[unit->params[i]].segment = index;
+        plan->segments[index].elems += param->elems;
+    }
+    for (size_t s = first; s < plan->num_segments; s++) {
+        SHERDI_TRY(segment_size(plan, model, unit, (int)s));
+        SHERDI_TRY(unit_binding_check(plan, model, unit, &plan->segments[s], (int)s));
+    }
+    return SHERD_OK;
+}
+
+/* The order in which a unit's segments are gathered and reduced: by kind, the wide ones last. */
+static sherd_status segments_order(sherdi_plan *plan)
+{
+    size_t count = 0;
+
+    plan->unit_segments = sherdi_alloc_array(plan->mem, SHERDI_MEM_CONTROL, plan->num_segments,
+                                             sizeof(*plan->unit_segments));
+    if (plan->unit_segments == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    for (size_t u = 0; u < plan->num_units; u++) {
+        size_t first = plan->units[u].first_segment;
+        size_t end   = first + plan->units[u].num_segments;
+
+        for (int slot = 0; slot < 2 * SHERDI_SEGMENT_KINDS; slot++) {
+            for (size_t s = first; s < end; s++) {
+                const sherdi_segment *segment = &plan->segments[s];
+
+                if ((int)segment->kind + segment->is_wide * SHERDI_SEGMENT_KINDS == slot) {
+                    plan->unit_segments[count++] = (int)s;
+                }
+            }
+        }
+    }
     return SHERD_OK;
 }
 
@@ -186,31 +265,16 @@ static sherd_status segments_make(sherdi_plan *plan, const sherdi_model *model)
     size_t persistent_elems = 0;
 
     for (size_t u = 0; u < model->num_units; u++) {
-        const sherdi_model_unit *unit = &model->units[u];
+        size_t first = plan->num_segments;
 
-        for (int slot = 0; slot < SHERDI_UNIT_SEGMENTS; slot++) {
-            plan->units[u].segments[slot] = -1;
-        }
-        for (size_t i = 0; i < unit->num_params; i++) {
-            const sherdi_model_param *param = &model->params[unit->params[i]];
-            sherdi_segment_kind       kind  = param_kind(plan, param, &persistent_elems);
-            int                       index;
-
-            SHERDI_TRY(param_type_check(plan, param));
-            SHERDI_TRY(segment_take(plan, param, kind, &index));
-            plan->params[unit->params[i]].segment = index;
-            plan->segments[index].elems += param->elems;
-        }
-        for (int slot = 0; slot < SHERDI_UNIT_SEGMENTS; slot++) {
-            int index = plan->units[u].segments[slot];
-
-            if (index >= 0) {
-                SHERDI_TRY(segment_size(plan, model, unit, index));
-                SHERDI_TRY(unit_binding_check(plan, model, unit, &plan->segments[index], index));
-            }
-        }
+        SHERDI_TRY(unit_segments_make(plan, model, &model->units[u], first, &persistent_elems));
+        plan->units[u].first_segment = first;
+        plan->units[u].num_segments  = plan->num_segments - first;
     }
-    return SHERD_OK;
+    if (plan->num_optimizers == 0) { /* nothing is trainable */
+        SHERDI_TRY(optimizer_take(plan, plan->settings.optimizer));
+    }
+    return segments_order(plan);
 }
 
 /* Takes so many elements from an arena and returns the offset. */

@@ -340,6 +340,39 @@ static void ring_size(sherdi_plan *plan, sherdi_buffer_id id, const sherdi_exten
     plan->buffers[id].bytes = *bytes_out * sherdi_min_size(count, (size_t)buffer_count);
 }
 
+/* Which extents on NVMe the first of two sweeps needs, where not all segments have one. */
+static sherd_status measured_mark(sherdi_plan *plan)
+{
+    size_t states = plan->num_extents[SHERDI_SPACE_STORAGE];
+    int    is_all = 1;
+
+    for (size_t s = 0; s < plan->num_segments; s++) {
+        is_all = is_all && (plan->segments[s].optimizer == NULL ||
+                            sherdi_segment_sweeps(&plan->segments[s]) == sherdi_plan_sweeps(plan));
+    }
+    if (is_all || states == 0) {
+        return SHERD_OK;
+    }
+    plan->measured_state = sherdi_alloc_array(plan->mem, SHERDI_MEM_CONTROL, states, 1);
+    plan->measured_grads =
+        sherdi_alloc_array(plan->mem, SHERDI_MEM_CONTROL, plan->num_grad_extents + 1, 1);
+    if (plan->measured_state == NULL || plan->measured_grads == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    for (size_t b = 0; b < plan->num_blocks; b++) {
+        const sherdi_block *block = &plan->blocks[b];
+        int is_measured           = sherdi_segment_sweeps(&plan->segments[block->segment]) > 1;
+
+        if (is_measured && block->space == SHERDI_SPACE_STORAGE) {
+            plan->measured_state[block->extent] = 1;
+        }
+        if (is_measured && block->grad_space == SHERDI_SPACE_STORAGE) {
+            plan->measured_grads[block->grad_offset] = 1;
+        }
+    }
+    return SHERD_OK;
+}
+
 sherd_status sherdi_plan_offload_lay_out(sherdi_plan *plan)
 {
     const sherdi_settings *settings = &plan->settings;
@@ -349,6 +382,7 @@ sherd_status sherdi_plan_offload_lay_out(sherdi_plan *plan)
     SHERDI_TRY(gradients_lay_out(plan));
     device_gradients_lay_out(plan);
     SHERDI_TRY(pieces_make(plan));
+    SHERDI_TRY(measured_mark(plan));
     plan->buffers[SHERDI_BUFFER_STATE].bytes =
         extents_end(plan->extents[SHERDI_SPACE_DEVICE], plan->num_extents[SHERDI_SPACE_DEVICE]);
     plan->buffers[SHERDI_BUFFER_HOST_STATE].bytes =
@@ -492,11 +526,11 @@ static size_t live_ranges_pieces(const sherdi_plan *plan, sherdi_sequence *seque
 
         sequence->live_ranges[i].first_fetch = count;
 
-        for (int slot = 0; slot < SHERDI_UNIT_SEGMENTS; slot++) {
+        for (size_t s = 0; s < unit->num_segments; s++) {
             const sherdi_segment *segment =
-                unit->segments[slot] < 0 ? NULL : &plan->segments[unit->segments[slot]];
+                &plan->segments[plan->unit_segments[unit->first_segment + s]];
 
-            for (size_t p = 0; segment != NULL && p < segment->num_pieces; p++, count++) {
+            for (size_t p = 0; p < segment->num_pieces; p++, count++) {
                 if (out != NULL) {
                     out[count] = (uint32_t)(segment->first_piece + p);
                 }

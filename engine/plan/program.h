@@ -370,12 +370,11 @@ static inline const char *sherdi_program_name(const sherdi_program *program, int
 {
     return program->model->units[unit].name;
 }
-/** One of a unit's segments, slot of SHERDI_UNIT_SEGMENTS; NULL: there is none. */
-static inline const sherdi_segment *sherdi_unit_segment(const sherdi_plan *plan, int unit, int slot)
+/** Segment `index` of a unit's num_segments, in the order in which they are used. */
+static inline const sherdi_segment *sherdi_unit_segment(const sherdi_plan *plan, int unit,
+                                                        size_t index)
 {
-    int index = plan->units[unit].segments[slot];
-
-    return index < 0 ? NULL : &plan->segments[index];
+    return &plan->segments[plan->unit_segments[plan->units[unit].first_segment + index]];
 }
 /** The lane of the kernels that work with memory of a space. */
 static inline sherdi_lane_id sherdi_lane_at(sherdi_space space)

@@ -19,11 +19,11 @@
 
 #include <stddef.h>
 
-static const sherdi_segment *gradient_segment(const sherdi_plan *plan, int unit, int slot)
+static const sherdi_segment *gradient_segment(const sherdi_plan *plan, int unit, size_t index)
 {
-    const sherdi_segment *segment = sherdi_unit_segment(plan, unit, slot);
+    const sherdi_segment *segment = sherdi_unit_segment(plan, unit, index);
 
-    return segment != NULL && segment->has_gradient ? segment : NULL;
+    return segment->has_gradient ? segment : NULL;
 }
 
 /* What the arena keeps of a segment. */
@@ -159,8 +159,8 @@ sherd_status sherdi_program_gradient_begin(const sherdi_program *program, int un
     if (sherdi_program_unit(program, unit)->has_gradient) {
         return SHERD_OK;
     }
-    for (int slot = 0; slot < SHERDI_UNIT_SEGMENTS; slot++) {
-        const sherdi_segment *segment = gradient_segment(plan, unit, slot);
+    for (size_t s = 0; s < plan->units[unit].num_segments; s++) {
+        const sherdi_segment *segment = gradient_segment(plan, unit, s);
 
         if (segment != NULL) {
             has_any = 1;
@@ -417,8 +417,8 @@ sherd_status sherdi_program_gradient_complete(const sherdi_program *program, int
     sherdi_unit_state *state = sherdi_program_unit(program, unit);
 
     SHERDI_TRY(bound_gradients_take(program, unit));
-    for (int slot = 0; slot < SHERDI_UNIT_SEGMENTS; slot++) {
-        const sherdi_segment *segment = gradient_segment(plan, unit, slot);
+    for (size_t s = 0; s < plan->units[unit].num_segments; s++) {
+        const sherdi_segment *segment = gradient_segment(plan, unit, s);
 
         if (segment != NULL) {
             SHERDI_TRY(segment_complete(program, segment));

@@ -248,10 +248,10 @@ static sherd_status unit_gather(const sherdi_program *program, int unit, sherd_p
         sherdi_program_unit(program, evicted)->is_gathered = 0;
     }
     state->is_gathered = 0; /* until all of it is on its way */
-    for (int slot = 0; slot < SHERDI_UNIT_SEGMENTS; slot++) {
-        const sherdi_segment *segment = sherdi_unit_segment(program->plan, unit, slot);
+    for (size_t s = 0; s < program->plan->units[unit].num_segments; s++) {
+        const sherdi_segment *segment = sherdi_unit_segment(program->plan, unit, s);
 
-        if (segment != NULL && segment->gather_offset != SHERDI_NO_OFFSET) {
+        if (segment->gather_offset != SHERDI_NO_OFFSET) {
             SHERDI_TRY(segment_gather(program, segment, offset, &from));
         }
     }
@@ -336,10 +336,10 @@ static sherd_status unit_use(const sherdi_program *program, int unit, int is_bac
 {
     const sherdi_model_unit *info = &program->model->units[unit];
 
-    for (int slot = 0; slot < SHERDI_UNIT_SEGMENTS; slot++) {
-        const sherdi_segment *segment = sherdi_unit_segment(program->plan, unit, slot);
+    for (size_t s = 0; s < program->plan->units[unit].num_segments; s++) {
+        const sherdi_segment *segment = sherdi_unit_segment(program->plan, unit, s);
 
-        if (segment != NULL && !segment->is_bound) {
+        if (!segment->is_bound) {
             SHERDI_TRY(segment_use(program, segment, is_backward));
         }
     }

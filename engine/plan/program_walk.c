@@ -60,36 +60,63 @@ static int is_skipped(const sherdi_program *program, sherdi_walk walk, int unit)
            sherdi_program_unit(program, unit)->uses.runs == 0;
 }
 
-/* ------------------------------------------------------------------ rings -- */
-
-/* An extent's turn is over: the slot takes the one that is as many further as there are slots. */
-static sherd_status slot_go_on(const sherdi_program *program, sherdi_ring ring, size_t extent,
-                               int unit)
+/* The first of two sweeps has nothing to do with what has one. */
+static int visits(sherdi_walk walk, const sherdi_segment *segment)
 {
-    size_t next = extent + sherdi_ring_slots(program->plan, ring);
-
-    sherdi_progress_release(program->progress, program->plan, ring, extent);
-    if (!program->plan->settings.pipeline_read ||
-        next >= sherdi_ring_extents(program->plan, ring)) {
-        return SHERD_OK;
-    }
-    return sherdi_program_read(program, ring, next, next, unit);
+    return walk != SHERDI_WALK_MEASURE || sherdi_segment_sweeps(segment) > 1;
 }
 
-static sherd_status slots_begin(const sherdi_program *program, sherdi_ring ring)
+/* ... and needs no extent in which there is nothing else. */
+static int visits_extent(const sherdi_plan *plan, sherdi_walk walk, sherdi_ring ring, size_t extent)
+{
+    const unsigned char *measured =
+        ring == SHERDI_RING_STATE ? plan->measured_state : plan->measured_grads;
+
+    return walk != SHERDI_WALK_MEASURE || measured == NULL || measured[extent];
+}
+
+/* ------------------------------------------------------------------ rings -- */
+
+/* `extent`, or the next one behind it for the same slot that the walk needs. */
+static sherd_status slot_read(const sherdi_program *program, sherdi_walk walk, sherdi_ring ring,
+                              size_t extent, int unit)
+{
+    size_t extents = sherdi_ring_extents(program->plan, ring);
+
+    if (!program->plan->settings.pipeline_read) {
+        return SHERD_OK;
+    }
+    while (extent < extents && !visits_extent(program->plan, walk, ring, extent)) {
+        extent += sherdi_ring_slots(program->plan, ring);
+    }
+    return extent < extents ? sherdi_program_read(program, ring, extent, extent, unit) : SHERD_OK;
+}
+
+/* An extent's turn is over: the slot takes the one that is as many further as there are slots. */
+static sherd_status slot_go_on(const sherdi_program *program, sherdi_walk walk, sherdi_ring ring,
+                               size_t extent, int unit)
+{
+    sherdi_progress_release(program->progress, program->plan, ring, extent);
+    return slot_read(program, walk, ring, extent + sherdi_ring_slots(program->plan, ring), unit);
+}
+
+static sherd_status slots_begin(const sherdi_program *program, sherdi_walk walk, sherdi_ring ring)
 {
     size_t slots = sherdi_min_size(sherdi_ring_slots(program->plan, ring),
                                    sherdi_ring_extents(program->plan, ring));
 
-    for (size_t e = 0; e < slots && program->plan->settings.pipeline_read; e++) {
-        SHERDI_TRY(sherdi_program_read(program, ring, e, e, -1));
+    for (size_t e = 0; e < slots; e++) {
+        SHERDI_TRY(slot_read(program, walk, ring, e, -1));
     }
     return SHERD_OK;
 }
 
 sherd_status sherdi_program_read_ahead(const sherdi_program *program)
 {
-    return slots_begin(program, SHERDI_RING_STATE);
+    int is_measured = sherdi_plan_sweeps(program->plan) > 1;
+
+    return slots_begin(program, is_measured ? SHERDI_WALK_MEASURE : SHERDI_WALK_UPDATE,
+                       SHERDI_RING_STATE);
 }
 
 /* ------------------------------------------------------------------ state -- */
@@ -182,18 +209,20 @@ static sherd_status state_give(const sherdi_program *program, sherdi_walk walk,
         SHERDI_TRY(
             sherdi_program_write(program, SHERDI_RING_STATE, block->extent, block->extent, unit));
     }
-    return walk == SHERDI_WALK_LOAD ? SHERD_OK
-                                    : slot_go_on(program, SHERDI_RING_STATE, block->extent, unit);
+    return walk == SHERDI_WALK_LOAD
+               ? SHERD_OK
+               : slot_go_on(program, walk, SHERDI_RING_STATE, block->extent, unit);
 }
 
 /* --------------------------------------------------------------- gradient -- */
 
-static sherd_status gradient_give(const sherdi_program *program, const sherdi_block *block)
+static sherd_status gradient_give(const sherdi_program *program, sherdi_walk walk,
+                                  const sherdi_block *block)
 {
     if (block->grad_space != SHERDI_SPACE_STORAGE) {
         return SHERD_OK;
     }
-    return slot_go_on(program, SHERDI_RING_GRADS, block->grad_offset,
+    return slot_go_on(program, walk, SHERDI_RING_GRADS, block->grad_offset,
                       program->plan->segments[block->segment].unit);
 }
 
@@ -628,7 +657,7 @@ static sherd_status block_pass(const sherdi_program *program, sherdi_walk walk,
     if (walk == SHERDI_WALK_UPDATE) {
         SHERDI_TRY(master_count(program, segment, block, param_at(program->plan, segment, block)));
     }
-    SHERDI_TRY(gradient_give(program, block));
+    SHERDI_TRY(gradient_give(program, walk, block));
     return state_give(program, walk, block);
 }
 
@@ -650,9 +679,26 @@ static sherd_status block_walk(const sherdi_program *program, sherdi_walk walk,
         SHERDI_TRY(param_close(program, segment, block));
     }
     if (has_gradient(walk)) {
-        SHERDI_TRY(gradient_give(program, block));
+        SHERDI_TRY(gradient_give(program, walk, block));
     }
     return state_give(program, walk, block);
+}
+
+/* Blocks that the walk passes by may be the last of an extent that it needs. */
+static sherd_status segment_pass_by(const sherdi_program *program, sherdi_walk walk,
+                                    const sherdi_segment *segment)
+{
+    const sherdi_plan *plan = program->plan;
+
+    for (size_t b = 0; b < segment->num_blocks; b++) {
+        const sherdi_block *block = &plan->blocks[segment->first_block + b];
+
+        if (block->space == SHERDI_SPACE_STORAGE &&
+            visits_extent(plan, walk, SHERDI_RING_STATE, block->extent)) {
+            SHERDI_TRY(state_give(program, walk, block));
+        }
+    }
+    return SHERD_OK;
 }
 
 static sherd_status segment_walk(const sherdi_program *program, sherdi_walk walk,
@@ -660,6 +706,9 @@ static sherd_status segment_walk(const sherdi_program *program, sherdi_walk walk
 {
     const sherdi_plan *plan = program->plan;
 
+    if (!visits(walk, segment)) {
+        return segment_pass_by(program, walk, segment);
+    }
     if (is_skipped(program, walk, segment->unit)) {
         for (size_t b = 0; b < segment->num_blocks; b++) {
             SHERDI_TRY(block_pass(program, walk, segment, &plan->blocks[segment->first_block + b]));
@@ -697,10 +746,10 @@ sherd_status sherdi_program_walk(const sherdi_program *program, sherdi_walk walk
     program->progress->is_updated = walk == SHERDI_WALK_UPDATE;
     SHERDI_TRY(sherdi_program_clear(program, from, plan->scalars.results_bytes - from));
     if (walk != SHERDI_WALK_LOAD) {
-        SHERDI_TRY(sherdi_program_read_ahead(program));
+        SHERDI_TRY(slots_begin(program, walk, SHERDI_RING_STATE));
     }
     if (has_gradient(walk)) {
-        SHERDI_TRY(slots_begin(program, SHERDI_RING_GRADS));
+        SHERDI_TRY(slots_begin(program, walk, SHERDI_RING_GRADS));
     }
     for (size_t s = 0; s < plan->num_segments; s++) {
         SHERDI_TRY(segment_walk(program, walk, &plan->segments[s]));
@@ -789,7 +838,7 @@ static sherd_status segment_norm(const sherdi_program *program, const sherdi_seg
         const sherdi_block *block = &plan->blocks[segment->first_block + b];
 
         SHERDI_TRY(block_norm(program, segment, block, 0, block->elems));
-        SHERDI_TRY(gradient_give(program, block));
+        SHERDI_TRY(gradient_give(program, SHERDI_WALK_UPDATE, block));
     }
     return SHERD_OK;
 }
@@ -805,7 +854,7 @@ sherd_status sherdi_program_norm(const sherdi_program *program)
     const sherdi_plan *plan = program->plan;
 
     SHERDI_TRY(norm_clear(program));
-    SHERDI_TRY(slots_begin(program, SHERDI_RING_GRADS));
+    SHERDI_TRY(slots_begin(program, SHERDI_WALK_UPDATE, SHERDI_RING_GRADS));
     for (size_t s = 0; s < plan->num_segments; s++) {
         if (plan->segments[s].has_gradient) {
             SHERDI_TRY(segment_norm(program, &plan->segments[s]));

@@ -31,13 +31,19 @@ typedef struct sherdi_compute_marks {
 
 /* One side's small data of kernels, at the offsets of the plan. */
 typedef struct sherdi_scalars {
+    unsigned char       *memory;
     sherdi_scalars_head *head;
-    sherdi_norm_acc     *norms;  /* as ratios and groups, of SHERDI_GRAIN_TENSOR only */
-    void                *coeffs; /* by group, as the optimizer has them */
-    float               *ratios;
-    int32_t             *groups;
+    sherdi_norm_acc     *norms; /* of all optimizers */
     const sherdi_span   *spans;
 } sherdi_scalars;
+
+/* One optimizer's in it. */
+typedef struct sherdi_optimizer_scalars {
+    sherdi_norm_acc *norms;  /* as ratios and groups, of SHERDI_GRAIN_TENSOR only */
+    void            *coeffs; /* by group */
+    float           *ratios;
+    int32_t         *groups;
+} sherdi_optimizer_scalars;
 
 /* Orders of work beside the compute lane (engine->backend). On the CPU all are one. */
 typedef struct sherdi_lanes {
@@ -336,8 +342,10 @@ sherd_status sherdi_restore_resume(sherd_engine *engine);
 sherd_status sherdi_restore_generation(sherd_engine *engine, uint64_t wanted);
 
 /* ---- scalars.c */
-sherd_status sherdi_scalars_open(sherd_engine *engine);
-void         sherdi_scalars_close(sherd_engine *engine);
+sherdi_optimizer_scalars sherdi_scalars_of_optimizer(const sherdi_scalars        *scalars,
+                                                     const sherdi_plan_optimizer *of);
+sherd_status             sherdi_scalars_open(sherd_engine *engine);
+void                     sherdi_scalars_close(sherd_engine *engine);
 /** What kernels are told goes to the device, behind the update lane. */
 void sherdi_scalars_tell(sherd_engine *engine);
 /** Waits for the update lane, which has followed what adds to them; the results of both sides together, the norm

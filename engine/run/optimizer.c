@@ -105,15 +105,23 @@ static sherdi_group_step group_step_of(const sherd_engine *engine, const sherd_s
 uint64_t sherdi_optimizer_coeffs(sherd_engine *engine, const sherd_step_params *params,
                                  double grad_scale, int64_t step)
 {
-    const sherdi_optimizer *optimizer = engine->settings.optimizer;
-    unsigned char          *coeffs    = engine->on_host.coeffs;
-    size_t                  groups    = engine->model.num_groups;
+    const sherdi_plan *plan = engine->plan;
+    uint64_t           hash = 1;
 
-    for (size_t g = 0; g < groups; g++) {
-        sherdi_group_step group = group_step_of(engine, params, g, grad_scale, step);
+    for (size_t i = 0; i < plan->num_optimizers; i++) {
+        const sherdi_optimizer *optimizer = plan->optimizers[i].optimizer;
+        unsigned char          *coeffs    = engine->on_host.memory + plan->optimizers[i].coeffs;
 
-        optimizer->coeffs(&engine->settings, &group, coeffs + g * optimizer->coeff_bytes);
+        for (size_t g = 0; g < engine->model.num_groups; g++) {
+            sherdi_group_step group = group_step_of(engine, params, g, grad_scale, step);
+
+            if (sherdi_group_optimizer(&engine->settings, &engine->model.groups[g]) == optimizer) {
+                optimizer->coeffs(&engine->settings, &group, coeffs + g * optimizer->coeff_bytes);
+                hash = sherdi_hash_bytes(hash, coeffs + g * optimizer->coeff_bytes,
+                                         optimizer->coeff_bytes);
+            }
+        }
     }
     sherdi_scalars_tell(engine);
-    return sherdi_hash_bytes(1, coeffs, groups * optimizer->coeff_bytes);
+    return hash;
 }

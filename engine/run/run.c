@@ -267,22 +267,24 @@ static void op_fingerprint(sherd_engine *engine, const sherdi_backend *lane, con
 /* What a sweep is given of a block. The master lies with the other parts, or is the parameter. */
 static sherdi_sweep_args sweep_args(const sherd_engine *engine, const sherdi_op *op)
 {
-    const sherdi_scalars *scalars = sherdi_space_scalars(engine, op->space);
-    unsigned char        *state   = address_of(engine, op, SHERDI_USE_STATE);
-    unsigned char        *param   = address_of(engine, op, SHERDI_USE_PARAM);
-    const sherdi_segment *segment = &engine->plan->segments[op->segment];
-    sherdi_sweep_args     args    = {
-               .spans       = scalars->spans + op->block->first_span,
-               .num_spans   = op->block->num_spans,
-               .coeffs      = scalars->coeffs,
-               .grad        = address_of(engine, op, SHERDI_USE_SRC),
-               .grad_dtype  = segment->types.grad,
-               .parts       = {segment->has_master ? state : param},
-               .param       = segment->has_master ? param : NULL,
-               .param_dtype = segment->types.compute,
-               .fingerprint = &scalars->head->fingerprint,
-               .norms       = scalars->norms,
-               .ratios      = scalars->ratios,
+    const sherdi_scalars    *scalars = sherdi_space_scalars(engine, op->space);
+    unsigned char           *state   = address_of(engine, op, SHERDI_USE_STATE);
+    unsigned char           *param   = address_of(engine, op, SHERDI_USE_PARAM);
+    const sherdi_segment    *segment = &engine->plan->segments[op->segment];
+    sherdi_optimizer_scalars own     = sherdi_scalars_of_optimizer(
+            scalars, sherdi_plan_optimizer_of(engine->plan, segment->optimizer));
+    sherdi_sweep_args args = {
+        .spans       = scalars->spans + op->block->first_span,
+        .num_spans   = op->block->num_spans,
+        .coeffs      = own.coeffs,
+        .grad        = address_of(engine, op, SHERDI_USE_SRC),
+        .grad_dtype  = segment->types.grad,
+        .parts       = {segment->has_master ? state : param},
+        .param       = segment->has_master ? param : NULL,
+        .param_dtype = segment->types.compute,
+        .fingerprint = &scalars->head->fingerprint,
+        .norms       = own.norms,
+        .ratios      = own.ratios,
     };
 
     for (int i = 1; i < sherdi_segment_parts(segment); i++) {

@@ -10,12 +10,21 @@ static sherdi_scalars scalars_at(const sherdi_plan *plan, unsigned char *memory)
     const sherdi_plan_scalars *at = &plan->scalars;
 
     return (sherdi_scalars){
+        .memory = memory,
         .head   = (sherdi_scalars_head *)(void *)(memory + at->head),
         .norms  = (sherdi_norm_acc *)(void *)(memory + at->norms),
-        .coeffs = memory + at->coeffs,
-        .ratios = (float *)(void *)(memory + at->ratios),
-        .groups = (int32_t *)(void *)(memory + at->groups),
         .spans  = plan->spans,
+    };
+}
+
+sherdi_optimizer_scalars sherdi_scalars_of_optimizer(const sherdi_scalars        *scalars,
+                                                     const sherdi_plan_optimizer *of)
+{
+    return (sherdi_optimizer_scalars){
+        .norms  = (sherdi_norm_acc *)(void *)(scalars->memory + of->norms),
+        .coeffs = scalars->memory + of->coeffs,
+        .ratios = (float *)(void *)(scalars->memory + of->ratios),
+        .groups = (int32_t *)(void *)(scalars->memory + of->groups),
     };
 }
 
@@ -25,20 +34,22 @@ static unsigned char *down_area(const sherd_engine *engine)
     return engine->memory.buffers[SHERDI_BUFFER_HOST_SCALARS] + engine->plan->scalars.shared_bytes;
 }
 
-static void groups_write(sherd_engine *engine)
+static void groups_write(sherd_engine *engine, const sherdi_plan_optimizer *of)
 {
-    const sherdi_optimizer *optimizer = engine->settings.optimizer;
+    const sherdi_optimizer *optimizer = of->optimizer;
+    int32_t                *groups    = sherdi_scalars_of_optimizer(&engine->on_host, of).groups;
 
     if (optimizer->grain != SHERDI_GRAIN_TENSOR) {
         return;
     }
     for (size_t p = 0; p < engine->plan->num_params; p++) {
         const sherdi_model_param *param = &engine->model.params[p];
+        const sherdi_model_group *group = &engine->model.groups[param->group];
 
-        engine->on_host.groups[p] =
-            optimizer->has_ratio(&engine->settings, &engine->model.groups[param->group], param)
-                ? param->group
-                : -1;
+        groups[p] = sherdi_group_optimizer(&engine->settings, group) == optimizer &&
+                            optimizer->has_ratio(&engine->settings, group, param)
+                        ? param->group
+                        : -1;
     }
 }
 
@@ -64,7 +75,9 @@ sherd_status sherdi_scalars_open(sherd_engine *engine)
                          plan->num_spans * sizeof(*plan->spans));
         SHERDI_TRY(sherdi_lane_wait(engine->backend));
     }
-    groups_write(engine);
+    for (size_t i = 0; i < plan->num_optimizers; i++) {
+        groups_write(engine, &plan->optimizers[i]);
+    }
     return SHERD_OK;
 }
 
@@ -81,8 +94,9 @@ void sherdi_scalars_tell(sherd_engine *engine)
     const sherdi_plan_scalars *at = &engine->plan->scalars;
 
     if (sherdi_has_device(engine)) {
-        engine->lanes.update->kernels->copy(engine->lanes.update, engine->device.coeffs,
-                                            engine->on_host.coeffs, at->shared_bytes - at->coeffs);
+        engine->lanes.update->kernels->copy(engine->lanes.update, engine->device.memory + at->told,
+                                            engine->on_host.memory + at->told,
+                                            at->shared_bytes - at->told);
     }
 }
 

@@ -78,6 +78,22 @@ static void queue_register(sherd_engine *engine)
     }
 }
 
+/* What the parts of the state mean: of one optimizer its tag, of several that of each segment. */
+static uint64_t optimizers_hash(uint64_t hash, const sherdi_plan *plan)
+{
+    uint64_t tag = plan->optimizers[0].optimizer->state_tag;
+
+    if (plan->num_optimizers == 1) {
+        return tag == 0 ? hash : sherdi_hash_u64(hash, tag);
+    }
+    for (size_t s = 0; s < plan->num_segments; s++) {
+        const sherdi_optimizer *optimizer = plan->segments[s].optimizer;
+
+        hash = sherdi_hash_u64(hash, optimizer == NULL ? UINT64_MAX : optimizer->state_tag);
+    }
+    return hash;
+}
+
 /* All that must be the same for a state file to be this engine's. */
 static uint64_t layout_hash(const sherd_engine *engine)
 {
@@ -85,9 +101,7 @@ static uint64_t layout_hash(const sherd_engine *engine)
     uint64_t           hash = sherdi_hash_u64(1, (uint64_t)engine->settings.compute_dtype);
 
     hash = sherdi_hash_u64(hash, (uint64_t)engine->settings.stage);
-    if (engine->settings.optimizer->state_tag != 0) {
-        hash = sherdi_hash_u64(hash, engine->settings.optimizer->state_tag);
-    }
+    hash = optimizers_hash(hash, plan);
     /* without the groups: their rates are no part of the state, as the configuration's are none */
     for (size_t i = engine->model.num_groups; i < sherdi_model_num_items(&engine->model); i++) {
         hash = sherdi_hash_u64(hash, sherdi_model_item_hash(&engine->model, i));

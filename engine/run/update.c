@@ -120,11 +120,26 @@ static sherd_status norms_sum(sherd_engine *engine)
     return sherdi_program_sum(&engine->run.program);
 }
 
+/* Of an optimizer that has any. */
+static void ratios_make(const sherd_engine *engine, const sherdi_plan_optimizer *of)
+{
+    sherdi_optimizer_scalars own = sherdi_scalars_of_optimizer(&engine->on_host, of);
+
+    if (of->optimizer->grain == SHERDI_GRAIN_TENSOR) {
+        of->optimizer->ratios(engine->host, &(sherdi_ratio_args){
+                                                .norms      = own.norms,
+                                                .groups     = own.groups,
+                                                .coeffs     = own.coeffs,
+                                                .ratios     = own.ratios,
+                                                .num_params = engine->plan->num_params,
+                                            });
+    }
+}
+
 sherd_status sherdi_update_measure(sherd_engine *engine)
 {
-    const sherdi_optimizer *optimizer = engine->settings.optimizer;
-    sherdi_scalars_head     unused;
-    sherd_status            status;
+    sherdi_scalars_head unused;
+    sherd_status        status;
 
     if (sherdi_plan_sweeps(engine->plan) < 2) {
         return SHERD_OK;
@@ -135,13 +150,9 @@ sherd_status sherdi_update_measure(sherd_engine *engine)
     }
     SHERDI_TRY(sherdi_agree_status(engine->world, status));
     SHERDI_TRY(norms_sum(engine));
-    optimizer->ratios(engine->host, &(sherdi_ratio_args){
-                                        .norms      = engine->on_host.norms,
-                                        .groups     = engine->on_host.groups,
-                                        .coeffs     = engine->on_host.coeffs,
-                                        .ratios     = engine->on_host.ratios,
-                                        .num_params = engine->plan->num_params,
-                                    });
+    for (size_t i = 0; i < engine->plan->num_optimizers; i++) {
+        ratios_make(engine, &engine->plan->optimizers[i]);
+    }
     sherdi_scalars_tell(engine);
     return SHERD_OK;
 }

@@ -36,10 +36,13 @@ static void parts_text(const sherdi_optimizer *optimizer, char *text, size_t len
     }
 }
 
-sherd_status sherdi_values_part(const sherd_engine *engine, sherd_value value, int *out)
+sherd_status sherdi_values_part(const sherd_engine *engine, size_t param, sherd_value value,
+                                int *out)
 {
-    const sherdi_optimizer *optimizer = engine->settings.optimizer;
-    char                    names[128];
+    const sherdi_model_param *of = &engine->model.params[param];
+    const sherdi_optimizer   *optimizer =
+        sherdi_group_optimizer(&engine->settings, &engine->model.groups[of->group]);
+    char names[128];
 
     if (strcmp(value, SHERD_COMPUTE) == 0 || strcmp(value, SHERD_GRAD) == 0) {
         *out = strcmp(value, SHERD_GRAD) == 0 ? SHERDI_VALUE_GRADIENT : SHERDI_VALUE_COMPUTE;
@@ -52,8 +55,11 @@ sherd_status sherdi_values_part(const sherd_engine *engine, sherd_value value, i
         }
     }
     parts_text(optimizer, names, sizeof(names));
-    return sherdi_fail(SHERD_E_INVAL, "value \"%s\" does not exist; there are %s\"%s\" and \"%s\"",
-                       value, names, SHERD_COMPUTE, SHERD_GRAD);
+    return sherdi_fail(SHERD_E_INVAL,
+                       "value \"%s\" does not exist of parameter %s, which %s updates; there are "
+                       "%s\"%s\" and \"%s\"",
+                       value, of->name, sherdi_optimizer_name(optimizer), names, SHERD_COMPUTE,
+                       SHERD_GRAD);
 }
 
 static sherd_status param_check(const sherd_engine *engine, const char *call, sherd_param param)
@@ -72,7 +78,7 @@ static sherd_status range_check(const sherd_engine *engine, value_call *call)
 
     SHERDI_TRY(param_check(engine, call->name, call->param));
     SHERDI_TRY(sherdi_api_need(call->value != NULL, call->name, "value"));
-    SHERDI_TRY(sherdi_values_part(engine, call->value, &call->part));
+    SHERDI_TRY(sherdi_values_part(engine, (size_t)call->param, call->value, &call->part));
     param              = &engine->model.params[call->param];
     call->values.parts = 1u << call->part;
     if (param->is_frozen && call->part != SHERDI_VALUE_COMPUTE) {

@@ -61,8 +61,10 @@ void sherdi_values_owned(const sherd_engine *engine, size_t param, int rank, siz
 /** ... what lies in its slice, at every stage. */
 void sherdi_values_slice(const sherd_engine *engine, size_t param, int rank, size_t *first,
                          size_t *count);
-/** The part that a value's name means, as in sherdi_values.parts. E_INVAL, with the names that there are. */
-sherd_status sherdi_values_part(const sherd_engine *engine, sherd_value value, int *out);
+/** The part that a value's name means for a parameter, as in sherdi_values.parts. E_INVAL, with the names that there
+ *  are. */
+sherd_status sherdi_values_part(const sherd_engine *engine, size_t param, sherd_value value,
+                                int *out);
 
 /** Values were asked for by an operation (SHERDI_OP_FILL), or are told (SHERDI_OP_TAKE). */
 sherd_status sherdi_values_ask(sherd_engine *engine, const sherdi_op *op, float *values);

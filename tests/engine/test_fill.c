@@ -49,11 +49,12 @@ static void order_make(const rig *r, order how, int out[PARAMS])
     int      count = 0;
 
     for (int u = 0; u < LAYERS && how == ORDER_SEGMENTS; u++) {
-        for (int slot = 0; slot < SHERDI_UNIT_SEGMENTS; slot++) {
-            for (int p = 0; p < PARAMS; p++) {
-                const sherdi_plan_param *layout = &r->engine->plan->params[p];
+        const sherdi_plan      *plan = r->engine->plan;
+        const sherdi_plan_unit *unit = &plan->units[u];
 
-                if (layout->segment == r->engine->plan->units[u].segments[slot]) {
+        for (size_t s = 0; s < unit->num_segments; s++) {
+            for (int p = 0; p < PARAMS; p++) {
+                if (plan->params[p].segment == plan->unit_segments[unit->first_segment + s]) {
                     out[count++] = p;
                 }
             }
