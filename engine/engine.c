@@ -262,16 +262,41 @@ sherd_status sherd_copy(sherd_engine *engine, void *dst, const void *src, size_t
     return sherdi_engine_outcome(engine, sherdi_lane_wait(engine->backend));
 }
 
+/* As its table has it, whatever the program calls it. NULL: the configuration's. */
+static sherd_status group_optimizer_find(const sherd_engine *engine, sherd_group_params *given,
+                                         const sherdi_optimizer **out)
+{
+    const char *group = given->name == NULL ? "a group" : given->name;
+
+    if (given->optimizer == NULL) {
+        return SHERD_OK;
+    }
+    SHERDI_TRY(sherdi_optimizer_find(&engine->settings, group, given->optimizer, out));
+    if ((*out)->is_inference != engine->settings.optimizer->is_inference) {
+        return sherdi_fail(
+            SHERD_E_INVAL,
+            "group %s: optimizer %s beside optimizer.type %s; \"none\" is for a whole "
+            "engine; declare what is not trained as frozen",
+            group, given->optimizer, sherdi_optimizer_name(engine->settings.optimizer));
+    }
+    given->optimizer = sherdi_optimizer_name(*out);
+    return SHERD_OK;
+}
+
 sherd_status sherd_group_add(sherd_engine *engine, const sherd_group_params *params,
                              sherd_group *out)
 {
-    sherd_group_params given;
+    sherd_group_params      given;
+    const sherdi_optimizer *optimizer = NULL;
 
     SHERDI_TRY(open_check(engine, "sherd_group_add"));
     SHERDI_TRY(sherdi_api_check_out(out, "sherd_group_add"));
     sherd_group_params_init(&given);
     SHERDI_TRY(sherdi_api_read(params, SHERDI_API_GROUP_PARAMS, &given));
-    return sherdi_model_add_group(&engine->model, &given, out);
+    SHERDI_TRY(group_optimizer_find(engine, &given, &optimizer));
+    SHERDI_TRY(sherdi_model_add_group(&engine->model, &given, out));
+    engine->model.groups[*out].optimizer = optimizer;
+    return SHERD_OK;
 }
 
 sherd_status sherd_unit_add(sherd_engine *engine, const sherd_unit_params *params, sherd_unit *out)

@@ -91,6 +91,7 @@ void sherdi_model_fini(sherdi_model *model)
     }
     for (size_t i = 0; i < model->num_groups; i++) {
         sherdi_free(model->groups[i].name);
+        sherdi_free(model->groups[i].optimizer_name);
     }
     for (int pass = 0; pass < 3; pass++) {
         sherdi_free(model->passes[pass].uses);
@@ -136,6 +137,13 @@ sherd_status sherdi_model_add_group(sherdi_model *model, const sherd_group_param
     };
     if (group.name == NULL) {
         return SHERD_E_NOMEM;
+    }
+    if (params->optimizer != NULL) {
+        group.optimizer_name = sherdi_strdup(model->mem, params->optimizer);
+        if (group.optimizer_name == NULL) {
+            sherdi_free(group.name);
+            return SHERD_E_NOMEM;
+        }
     }
     model->groups[model->num_groups] = group;
     *out                             = (int)model->num_groups++;
@@ -378,8 +386,9 @@ static uint64_t group_hash(const sherdi_model_group *group)
 {
     const double fields[] = {group->lr,    group->weight_decay, group->beta1,
                              group->beta2, group->eps,          group->exclude_1d};
+    uint64_t     hash     = sherdi_hash_bytes(1, fields, sizeof(fields));
 
-    return sherdi_hash_bytes(1, fields, sizeof(fields));
+    return group->optimizer_name == NULL ? hash : hash_text(hash, group->optimizer_name);
 }
 
 static uint64_t unit_hash(const sherdi_model_unit *unit)
@@ -474,10 +483,11 @@ static void passes_text(const sherdi_model *model, char *text, size_t len_bytes)
 static void group_text(const sherdi_model_group *group, char *text, size_t len_bytes)
 {
     (void)snprintf(text, len_bytes,
-                   "group %.40s (lr %g, weight decay %g, betas %g %g, eps %g; nan: the "
+                   "group %.40s (lr %g, weight decay %g, betas %g %g, eps %g%s%.20s; nan: the "
                    "configuration's)",
                    group->name, group->lr, group->weight_decay, group->beta1, group->beta2,
-                   group->eps);
+                   group->eps, group->optimizer_name == NULL ? "" : ", ",
+                   group->optimizer_name == NULL ? "" : group->optimizer_name);
 }
 
 static void unit_text(const sherdi_model_unit *unit, char *text, size_t len_bytes)

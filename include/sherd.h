@@ -249,6 +249,10 @@ typedef struct sherd_group_params {
     int         exclude_1d; /* LAMB: the trust ratio of parameters of this group with at most one
                                    dimension (biases, scales of norms) is 1; below 0, the default: as in the
                                    configuration (exclude_1d) */
+    /* What updates the parameters of this group, by a name of optimizer.type, in any case ("none" is for a whole
+     * engine); copied. NULL, the default: as in the configuration. What an optimizer reads is what its own keys say:
+     * the rate, the decay, and of the betas and eps what it has (momentum is beta1) */
+    const char *optimizer;
 } sherd_group_params;
 SHERD_API void sherd_group_params_init(sherd_group_params *params);
 

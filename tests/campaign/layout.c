@@ -222,6 +222,23 @@ static void draw_optimizer(draw *d, layout *out)
         TYPES[out->rule.kind], out->rule.beta2);
 }
 
+/* Groups that name another optimizer. What Adam means, and which form of LAMB, is the configuration's. */
+static void draw_group_optimizers(draw *d, layout *out)
+{
+    int        has_other = draw_begins(d, LAYOUT_mixed) && is_one_in(d, 2);
+    plain_kind adam      = out->rule.kind == PLAIN_ADAM ? PLAIN_ADAM : PLAIN_ADAMW;
+    plain_kind lamb      = out->rule.kind == PLAIN_LAMB_PAPER ? PLAIN_LAMB_PAPER : PLAIN_LAMB;
+
+    for (int g = 0; g < out->num_groups; g++) {
+        const char *const NAMES[] = {NULL, "AdamW", "adam", "LAMB"};
+        const plain_kind  KINDS[] = {out->rule.kind, PLAIN_ADAMW, adam, lamb};
+        int               which   = has_other && g > 0 ? below(d, 4) : 0;
+
+        out->group_optimizer[g] = NAMES[which];
+        out->group_kind[g]      = KINDS[which];
+    }
+}
+
 static void draw_state_tier(draw *d, const char *folder, layout *out)
 {
     int has_drive = 1;
@@ -322,6 +339,7 @@ static void draw_configuration(draw *d, const char *folder, layout *out)
         out->accumulation, out->clip, out->is_deterministic ? ", \"deterministic\": true" : "");
     draw_precision(d, out);
     draw_optimizer(d, out);
+    draw_group_optimizers(d, out);
     draw_zero(d, folder, out);
     if (draw_begins(d, LAYOUT_gathering)) {
         static const char *const KEYS[4] = {", \"sherd\": {\"free_packing\": true}",
@@ -468,6 +486,12 @@ void layout_describe(const layout *what, char *text, size_t len_bytes)
                        window->has_recompute ? "+recomputed" : "",
                        window->skipped >= 0 ? "+unit skipped" : "",
                        window->off_plan != 0 ? "+turned" : "");
+    }
+    for (int g = 1; g < what->num_groups; g++) {
+        at = strlen(text);
+        (void)snprintf(text + at, len_bytes - at, "%s%s",
+                       what->group_optimizer[g] == NULL ? "" : ", a group by ",
+                       what->group_optimizer[g] == NULL ? "" : what->group_optimizer[g]);
     }
     at = strlen(text);
     (void)snprintf(text + at, len_bytes - at, "; %s", what->json);

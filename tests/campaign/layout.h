@@ -43,7 +43,8 @@
     X(undo)                                                                                        \
     X(short_windows)                                                                               \
     X(passes)                                                                                      \
-    X(types)
+    X(types)                                                                                       \
+    X(mixed)
 
 typedef enum layout_setting {
 #define LAYOUT_ENUM(name) LAYOUT_##name,
@@ -90,6 +91,8 @@ typedef struct layout {
     layout_param  params[LAYOUT_PARAMS];
     double        group_lr[LAYOUT_GROUPS], group_decay[LAYOUT_GROUPS];
     int           group_excludes[LAYOUT_GROUPS];
+    const char   *group_optimizer[LAYOUT_GROUPS]; /* NULL: the configuration's */
+    plain_kind    group_kind[LAYOUT_GROUPS];
     int           reads[LAYOUT_UNITS];  /* a parameter of another unit; -1: none */
     int           forward[LAYOUT_PASS]; /* units in their order */
     int           num_forward;

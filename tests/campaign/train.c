@@ -38,6 +38,7 @@ static void declare_model(trainer *t)
         params.lr           = what->group_lr[g];
         params.weight_decay = what->group_decay[g];
         params.exclude_1d   = what->group_excludes[g];
+        params.optimizer    = what->group_optimizer[g];
         CHECK_OK(sherd_group_add(t->engine, &params, &group));
         CHECK_INT(g, group);
     }

@@ -215,7 +215,10 @@ static void window_step(twin *t, const layout_window *window, layout_outcome *ou
         t->updates++;
         for (int p = 0; p < what->num_params; p++) {
             if (!t->params[p].is_frozen) {
-                plain_update(&t->params[p], &what->rule, clip * unscale, t->updates);
+                plain_rule rule = what->rule;
+
+                rule.kind = what->group_kind[what->params[p].group];
+                plain_update(&t->params[p], &rule, clip * unscale, t->updates);
             }
         }
         out->norm = norm;
