@@ -105,9 +105,9 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_state_file_remove(const char *path);
 typedef struct sherd_checkpoint_info {
     size_t  struct_size;
     char    tag[256];
-    char    problem[512]; /* why it is not complete, a sentence; "" where it is */
-    char    version[64];  /* of the library that wrote it */
-    char    optimizer[32];
+    char    problem[512];  /* why it is not complete, a sentence; "" where it is */
+    char    version[64];   /* of the library that wrote it */
+    char    optimizer[32]; /* of several "AdamW, Lamb", as far as there is room */
     int64_t step; /* updates; -1: the manifest cannot be read, and all from `version` on is empty */
     int64_t saved_s; /* in seconds since 1970 */
     int     world_size, stage;

@@ -28,7 +28,7 @@ typedef struct load {
     float            *values; /* one slot more: what has another type on its way to fp32 */
     sherdi_reader    *reader;
     int64_t          *found; /* by parameter of the model: that of the manifest, or NOT_THERE */
-    int               parts[SHERDI_MOST_PARTS]; /* by part of the optimizer: that of the manifest */
+    int (*parts)[SHERDI_MOST_PARTS]; /* by optimizer of the plan, and part: that of the manifest */
     int      is_whole; /* nothing is missing, extra, or rounded: the fingerprints must agree */
     uint64_t fingerprint, state_fingerprint; /* of what this rank has read */
     uint64_t done_bytes, all_bytes;
@@ -125,35 +125,94 @@ static sherd_status extra_check(load *l)
     return SHERD_OK;
 }
 
-/* A parameter that was frozen when it was saved has no state but its value. */
-static sherd_status parts_match(load *l)
+/* Of a parameter's optimizer: the numbers of its parts in the manifest. */
+static const int *parts_of(const load *l, size_t param)
 {
-    const sherdi_optimizer *optimizer = l->engine->settings.optimizer;
-    const sherdi_manifest  *m         = sherdi_reader_manifest(l->reader);
+    const sherdi_plan           *plan = l->engine->plan;
+    const sherdi_plan_optimizer *of =
+        sherdi_plan_optimizer_of(plan, sherdi_param_segment(plan, param)->optimizer);
+
+    return l->parts[of - plan->optimizers];
+}
+
+static sherd_status optimizer_match(load *l, const sherdi_optimizer *optimizer, int *parts)
+{
+    const sherdi_manifest *m = sherdi_reader_manifest(l->reader);
+    char                   names[128];
 
     for (int i = 0; i < optimizer->num_parts; i++) {
-        l->parts[i] = sherdi_reader_find_part(l->reader, optimizer->parts[i].name);
-        if (l->parts[i] < 0 && !l->params.weights_only) {
+        parts[i] = sherdi_reader_find_part(l->reader, optimizer->parts[i].name);
+        if (parts[i] < 0 && !l->params.weights_only) {
+            sherdi_manifest_optimizers(m, names, sizeof(names));
             return sherdi_fail(SHERD_E_INVAL,
                                "%s/%s was saved by the optimizer %s and has no %s; load its "
                                "weights alone (weights_only), or use that optimizer",
-                               l->dir, l->tag, m->optimizer, optimizer->parts[i].name);
+                               l->dir, l->tag, names, optimizer->parts[i].name);
         }
         if (i > 0 && l->params.weights_only) {
-            l->parts[i] = NOT_THERE;
+            parts[i] = NOT_THERE;
         }
     }
-    for (size_t p = 0; p < l->engine->model.num_params && !l->params.weights_only; p++) {
-        const sherdi_model_param *param = &l->engine->model.params[p];
+    return SHERD_OK;
+}
 
-        if (l->found[p] >= 0 && !param->is_frozen && m->params[l->found[p]].is_frozen) {
-            return sherdi_fail(SHERD_E_INVAL,
-                               "%s/%s has no optimizer state of parameter %s, which was frozen "
-                               "there; load the weights alone (weights_only)",
-                               l->dir, l->tag, param->name);
+/* Whether the state that an optimizer of that name left goes on under another one: by its tag, Adam's does under AdamW. */
+static int state_fits(const char *saved, const sherdi_optimizer *optimizer)
+{
+    for (size_t i = 0; i < sherdi_optimizer_count(); i++) {
+        const sherdi_optimizer *other = sherdi_optimizer_at(i);
+
+        if (strcmp(saved, sherdi_optimizer_name(other)) == 0) {
+            return other->state_tag == optimizer->state_tag &&
+                   other->num_parts == optimizer->num_parts;
         }
-        l->is_whole = l->is_whole &&
-                      (l->found[p] < 0 || param->is_frozen == m->params[l->found[p]].is_frozen);
+    }
+    return 0;
+}
+
+/* A parameter that was frozen when it was saved has no state but its value; one that another optimizer updated has a
+ * state of another meaning. */
+static sherd_status param_state_match(load *l, size_t p)
+{
+    const sherdi_manifest    *m     = sherdi_reader_manifest(l->reader);
+    const sherdi_model_param *param = &l->engine->model.params[p];
+    size_t                    saved = (size_t)l->found[p];
+    const sherdi_optimizer   *optimizer;
+
+    if (!param->is_frozen && m->params[saved].is_frozen) {
+        return sherdi_fail(SHERD_E_INVAL,
+                           "%s/%s has no optimizer state of parameter %s, which was frozen "
+                           "there; load the weights alone (weights_only)",
+                           l->dir, l->tag, param->name);
+    }
+    optimizer = sherdi_param_segment(l->engine->plan, p)->optimizer;
+    if (optimizer != NULL && !state_fits(sherdi_manifest_optimizer(m, saved), optimizer)) {
+        return sherdi_fail(SHERD_E_INVAL,
+                           "%s/%s: parameter %s was updated by %s there, and is by %s here; load "
+                           "the weights alone (weights_only), or give its group that optimizer",
+                           l->dir, l->tag, param->name, sherdi_manifest_optimizer(m, saved),
+                           sherdi_optimizer_name(optimizer));
+    }
+    l->is_whole = l->is_whole && param->is_frozen == m->params[saved].is_frozen;
+    return SHERD_OK;
+}
+
+static sherd_status parts_match(load *l)
+{
+    const sherdi_plan *plan = l->engine->plan;
+
+    l->parts = sherdi_alloc_array(&l->engine->mem, SHERDI_MEM_CONTROL, plan->num_optimizers,
+                                  sizeof(*l->parts));
+    if (l->parts == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    for (size_t o = 0; o < plan->num_optimizers; o++) {
+        SHERDI_TRY(optimizer_match(l, plan->optimizers[o].optimizer, l->parts[o]));
+    }
+    for (size_t p = 0; p < l->engine->model.num_params && !l->params.weights_only; p++) {
+        if (l->found[p] >= 0) {
+            SHERDI_TRY(param_state_match(l, p));
+        }
     }
     return SHERD_OK;
 }
@@ -207,7 +266,7 @@ static sherd_status values_take(void *ctx, size_t first, size_t count, const voi
     if (l->part == 0) {
         l->fingerprint += sum;
     } else {
-        l->state_fingerprint += sherdi_values_part_sum(l->parts[l->part], sum);
+        l->state_fingerprint += sherdi_values_part_sum(parts_of(l, param)[l->part], sum);
     }
     sherdi_run_block_put(l->engine, l->op, l->part, offset, count, wide);
     progress_tell(l, count * sherd_dtype_bytes(dtype));
@@ -228,21 +287,21 @@ static void part_zero(load *l, const sherdi_shard_range *range)
 
 static sherd_status range_load(load *l, const sherdi_shard_range *range)
 {
-    int64_t saved = l->found[range->param];
-    int     parts = sherdi_segment_parts(sherdi_param_segment(l->engine->plan, range->param));
+    int64_t    saved = l->found[range->param];
+    int        count = sherdi_segment_parts(sherdi_param_segment(l->engine->plan, range->param));
+    const int *parts = parts_of(l, range->param);
 
     if (saved == NOT_THERE) {
         return SHERD_OK; /* it keeps what it has */
     }
     l->range = range;
-    for (l->part = 0; l->part < parts; l->part++) {
-        if (l->part > 0 && l->parts[l->part] == NOT_THERE) {
+    for (l->part = 0; l->part < count; l->part++) {
+        if (l->part > 0 && parts[l->part] == NOT_THERE) {
             part_zero(l, range);
             continue;
         }
-        SHERDI_TRY(sherdi_reader_values(l->reader, (size_t)saved,
-                                        l->part == 0 ? 0 : l->parts[l->part], range->first,
-                                        range->count, values_take, l));
+        SHERDI_TRY(sherdi_reader_values(l->reader, (size_t)saved, l->part == 0 ? 0 : parts[l->part],
+                                        range->first, range->count, values_take, l));
     }
     return SHERD_OK;
 }
@@ -351,6 +410,7 @@ static void load_close(load *l)
     sherdi_ioq_destroy(l->queue);
     sherdi_free(l->slots);
     sherdi_free(l->found);
+    sherdi_free(l->parts);
 }
 
 /* The checksums were right, and yet it must be what was saved: the ranks add up what they have read. */
@@ -473,7 +533,8 @@ static uint64_t bytes_wanted(const load *l)
 
         while (sherdi_shard_next(&ranges, &range)) {
             for (int part = 0; part < parts; part++) {
-                int is_there = l->found[range.param] != NOT_THERE && l->parts[part] != NOT_THERE;
+                int is_there = l->found[range.param] != NOT_THERE &&
+                               parts_of(l, range.param)[part] != NOT_THERE;
 
                 bytes += is_there ? range.count * sizeof(float) : 0;
             }

@@ -108,14 +108,33 @@ static json_t *params_json(const sherdi_manifest *manifest)
     return all;
 }
 
+/* By name, of those whose bits are in `parts`. */
+static json_t *part_names_json(const sherdi_manifest *manifest, unsigned parts)
+{
+    json_t *all = json_array();
+
+    for (int i = 0; i < manifest->num_parts; i++) {
+        if (parts >> i & 1) {
+            (void)json_array_append_new(all, json_string(manifest->parts[i]));
+        }
+    }
+    return all;
+}
+
 static json_t *segments_json(const sherdi_manifest *manifest)
 {
     json_t *all = json_array();
 
     for (size_t s = 0; s < manifest->num_segments; s++) {
-        (void)json_array_append_new(all, json_pack("{s:o, s:b}", "slice",
-                                                   integer_of(manifest->segments[s].slice_elems),
-                                                   "frozen", manifest->segments[s].is_frozen));
+        const sherdi_manifest_segment *segment = &manifest->segments[s];
+        json_t *json = json_pack("{s:o, s:b}", "slice", integer_of(segment->slice_elems), "frozen",
+                                 segment->is_frozen);
+
+        if (manifest->is_mixed && !segment->is_frozen && json != NULL) {
+            (void)json_object_set_new(json, "optimizer", json_string(segment->optimizer));
+            (void)json_object_set_new(json, "parts", part_names_json(manifest, segment->parts));
+        }
+        (void)json_array_append_new(all, json);
     }
     return all;
 }
@@ -210,6 +229,41 @@ sherd_status sherdi_manifest_text(const sherdi_manifest *manifest, char **text_o
 void sherdi_manifest_text_free(char *text)
 {
     free(text);
+}
+
+int sherdi_manifest_find_part(const sherdi_manifest *manifest, const char *name)
+{
+    for (int i = 0; i < manifest->num_parts; i++) {
+        if (strcmp(manifest->parts[i], name) == 0) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+int sherdi_manifest_is_first_of_optimizer(const sherdi_manifest *manifest, size_t segment)
+{
+    const sherdi_manifest_segment *all = manifest->segments;
+
+    for (size_t s = 0; s < segment; s++) {
+        if (strcmp(all[s].optimizer, all[segment].optimizer) == 0) {
+            return 0;
+        }
+    }
+    return !all[segment].is_frozen;
+}
+
+void sherdi_manifest_optimizers(const sherdi_manifest *manifest, char *text, size_t len_bytes)
+{
+    size_t used = 0;
+
+    (void)snprintf(text, len_bytes, "%s", manifest->is_mixed ? "" : manifest->optimizer);
+    for (size_t s = 0; manifest->is_mixed && s < manifest->num_segments && used < len_bytes; s++) {
+        if (sherdi_manifest_is_first_of_optimizer(manifest, s)) {
+            used += (size_t)snprintf(text + used, len_bytes - used, "%s%s", used == 0 ? "" : ", ",
+                                     manifest->segments[s].optimizer);
+        }
+    }
 }
 
 /* ------------------------------------------------------------------- reading -- */
@@ -427,6 +481,45 @@ static sherd_status params_read(const reader *r, const sherdi_json_node *root)
     return SHERD_OK;
 }
 
+static sherd_status segment_parts_read(const reader *r, const sherdi_json_node *node,
+                                       sherdi_manifest_segment *segment)
+{
+    const sherdi_json_node *all;
+
+    SHERDI_TRY(array_find(r, node, "parts", &all));
+    segment->parts = 0;
+    for (const sherdi_json_node *n = sherdi_json_first(all); n != NULL; n = sherdi_json_next(n)) {
+        int part =
+            n->kind == SHERDI_JSON_STRING ? sherdi_manifest_find_part(r->manifest, n->string) : -1;
+
+        if (part < 0) {
+            return damaged(r, "a segment has a part of the state that its list of parts has not");
+        }
+        segment->parts |= 1u << part;
+    }
+    return segment->parts & 1 ? SHERD_OK : damaged(r, "a segment has no master weights");
+}
+
+/* Of one optimizer the head of the manifest speaks for all. */
+static sherd_status segment_optimizer_read(const reader *r, const sherdi_json_node *node,
+                                           sherdi_manifest_segment *segment)
+{
+    sherdi_manifest *m = r->manifest;
+
+    segment->parts = 1;
+    if (segment->is_frozen) {
+        return SHERD_OK;
+    }
+    if (sherdi_json_find(node, "optimizer") != NULL) {
+        m->is_mixed = 1;
+        SHERDI_TRY(text_read(r, node, "optimizer", segment->optimizer, sizeof(segment->optimizer)));
+        return segment_parts_read(r, node, segment);
+    }
+    segment->parts = (1u << m->num_parts) - 1;
+    memcpy(segment->optimizer, m->optimizer, sizeof(segment->optimizer));
+    return SHERD_OK;
+}
+
 static sherd_status segments_read(const reader *r, const sherdi_json_node *root)
 {
     sherdi_manifest        *m = r->manifest;
@@ -439,7 +532,9 @@ static sherd_status segments_read(const reader *r, const sherdi_json_node *root)
         SHERDI_TRY(sherdi_grow(m->mem, SHERDI_MEM_CONTROL, (void **)&m->segments, &m->cap_segments,
                                m->num_segments + 1, sizeof(*m->segments)));
         SHERDI_TRY(size_read(r, n, "slice", &m->segments[m->num_segments].slice_elems));
-        m->segments[m->num_segments++].is_frozen = frozen != NULL && frozen->is_true;
+        m->segments[m->num_segments].is_frozen = frozen != NULL && frozen->is_true;
+        SHERDI_TRY(segment_optimizer_read(r, n, &m->segments[m->num_segments]));
+        m->num_segments++;
     }
     return SHERD_OK;
 }

@@ -12,8 +12,9 @@
 /* What a frozen parameter has: its values in its compute type. */
 #define SHERDI_FROZEN_PART "compute"
 /* Most parts of the state of an element, the master weight included. */
-#define SHERDI_CHECKPOINT_PARTS      8
-#define SHERDI_CHECKPOINT_NAME_BYTES 256
+#define SHERDI_CHECKPOINT_PARTS           16
+#define SHERDI_CHECKPOINT_OPTIMIZER_BYTES 32
+#define SHERDI_CHECKPOINT_NAME_BYTES      256
 
 /* A rank's two data files. What is frozen does not change and stands apart: a later checkpoint has the same file. */
 typedef enum sherdi_data_file {
@@ -39,8 +40,10 @@ typedef struct sherdi_manifest_param {
 
 /* Rank r saved the elements [r * slice_elems, (r + 1) * slice_elems) of the segment. */
 typedef struct sherdi_manifest_segment {
-    size_t slice_elems;
-    int    is_frozen;
+    size_t   slice_elems;
+    int      is_frozen;
+    unsigned parts; /* bit i: its parameters have part i; what is frozen has its values as part 0 */
+    char     optimizer[SHERDI_CHECKPOINT_OPTIMIZER_BYTES]; /* "" where frozen */
 } sherdi_manifest_segment;
 
 typedef struct sherdi_manifest {
@@ -49,9 +52,10 @@ typedef struct sherdi_manifest {
     char        tag[SHERDI_CHECKPOINT_NAME_BYTES];
     int         world_size, stage;
     sherd_dtype compute_dtype; /* the engine's; parameters may have another */
-    char        optimizer[32];
-    int         num_parts;
-    char        parts[SHERDI_CHECKPOINT_PARTS][32]; /* the first is "master" */
+    char optimizer[SHERDI_CHECKPOINT_OPTIMIZER_BYTES]; /* the first of them, where is_mixed */
+    int  is_mixed; /* several optimizers: each segment says its own, and which parts are its */
+    int  num_parts;
+    char parts[SHERDI_CHECKPOINT_PARTS][32]; /* the first is "master" */
 
     int64_t       step, micro_step, skipped_steps;
     int           accumulation, micro_batch_size;
@@ -74,6 +78,26 @@ typedef struct sherdi_manifest {
 
 void sherdi_manifest_init(sherdi_manifest *manifest, sherdi_mem *mem);
 void sherdi_manifest_fini(sherdi_manifest *manifest);
+
+/** The number of a part; -1: it has none of that name. */
+int sherdi_manifest_find_part(const sherdi_manifest *manifest, const char *name);
+
+/** Whether a parameter of it has that part. */
+static inline int sherdi_manifest_has_part(const sherdi_manifest *manifest, size_t param, int part)
+{
+    return manifest->segments[manifest->params[param].segment].parts >> part & 1;
+}
+
+/** What updated a parameter of it; "" where it is frozen. */
+static inline const char *sherdi_manifest_optimizer(const sherdi_manifest *manifest, size_t param)
+{
+    return manifest->segments[manifest->params[param].segment].optimizer;
+}
+
+/** Whether a segment has an optimizer, and no earlier one has the same. */
+int sherdi_manifest_is_first_of_optimizer(const sherdi_manifest *manifest, size_t segment);
+/** "AdamW, Lamb", as much as there is room for. */
+void sherdi_manifest_optimizers(const sherdi_manifest *manifest, char *text, size_t len_bytes);
 
 /** As text with its own checksum at the end, in memory that the caller gives to sherdi_manifest_text_free. E_NOMEM. */
 sherd_status sherdi_manifest_text(const sherdi_manifest *manifest, char **text_out,

@@ -165,12 +165,7 @@ int64_t sherdi_reader_find_param(const sherdi_reader *reader, const char *name)
 
 int sherdi_reader_find_part(const sherdi_reader *reader, const char *name)
 {
-    for (int i = 0; i < reader->manifest.num_parts; i++) {
-        if (strcmp(reader->manifest.parts[i], name) == 0) {
-            return i;
-        }
-    }
-    return -1;
+    return sherdi_manifest_find_part(&reader->manifest, name);
 }
 
 /* -------------------------------------------------------------------- headers -- */

@@ -152,8 +152,10 @@ static void parts_verify(const verifying *v)
         if (m->params[p].is_frozen != (v->which == SHERDI_DATA_FROZEN)) {
             continue;
         }
-        for (int part = 0; part < (m->params[p].is_frozen ? 1 : m->num_parts); part++) {
-            part_verify(v, p, part);
+        for (int part = 0; part < m->num_parts; part++) {
+            if (sherdi_manifest_has_part(m, p, part)) {
+                part_verify(v, p, part);
+            }
         }
     }
 }
@@ -174,7 +176,8 @@ static sherd_status tensor_verify(const verifying *v, const sherdi_tensor *tenso
     } else if (sherdi_reader_take(v->reader, tensor, v->which, text, &ours)) {
         is_ok =
             sherdi_reader_dtype_fits(v->reader, v->which, ours.param, tensor->dtype) &&
-            v->reader->manifest.params[ours.param].is_frozen == (v->which == SHERDI_DATA_FROZEN);
+            v->reader->manifest.params[ours.param].is_frozen == (v->which == SHERDI_DATA_FROZEN) &&
+            sherdi_manifest_has_part(&v->reader->manifest, ours.param, ours.part);
     }
     sherdi_free(text);
     if (!is_ok) {

@@ -19,6 +19,53 @@
 
 /* ------------------------------------------------------------------ manifest -- */
 
+static void text_copy(char *to, size_t room, const char *from)
+{
+    (void)snprintf(to, room, "%s", from);
+}
+
+/* Parts that have a name in common are one in the list; what they mean the optimizer says. */
+static sherd_status parts_tell(sherdi_save *save)
+{
+    const sherdi_plan *plan = save->engine->plan;
+    sherdi_manifest   *m    = &save->manifest;
+
+    m->is_mixed = plan->num_optimizers > 1;
+    text_copy(m->optimizer, sizeof(m->optimizer),
+              sherdi_optimizer_name(plan->optimizers[0].optimizer));
+    for (size_t o = 0; o < plan->num_optimizers; o++) {
+        const sherdi_optimizer *optimizer = plan->optimizers[o].optimizer;
+
+        for (int i = 0; i < optimizer->num_parts; i++) {
+            if (sherdi_manifest_find_part(m, optimizer->parts[i].name) >= 0) {
+                continue;
+            }
+            if (m->num_parts == SHERDI_CHECKPOINT_PARTS) {
+                return sherdi_fail(SHERD_E_NOTSUP,
+                                   "the optimizers of the groups have more than %d parts of a "
+                                   "state together, which no checkpoint holds; use fewer of them",
+                                   SHERDI_CHECKPOINT_PARTS);
+            }
+            text_copy(m->parts[m->num_parts++], sizeof(m->parts[0]), optimizer->parts[i].name);
+        }
+    }
+    return SHERD_OK;
+}
+
+/* NULL: it is frozen. */
+static void segment_tell(const sherdi_manifest *m, const sherdi_optimizer *optimizer,
+                         sherdi_manifest_segment *out)
+{
+    out->parts = 1;
+    if (optimizer == NULL) {
+        return;
+    }
+    text_copy(out->optimizer, sizeof(out->optimizer), sherdi_optimizer_name(optimizer));
+    for (int i = 0; i < optimizer->num_parts; i++) {
+        out->parts |= 1u << sherdi_manifest_find_part(m, optimizer->parts[i].name);
+    }
+}
+
 static sherd_status params_tell(sherdi_save *save)
 {
     const sherdi_model *model = &save->engine->model;
@@ -35,9 +82,10 @@ static sherd_status params_tell(sherdi_save *save)
         return SHERD_E_NOMEM;
     }
     for (size_t s = 0; s < plan->num_segments; s++) {
-        m->segments[m->num_segments++] =
+        m->segments[m->num_segments] =
             (sherdi_manifest_segment){.slice_elems = plan->segments[s].slice_elems,
                                       .is_frozen = plan->segments[s].kind == SHERDI_SEGMENT_FROZEN};
+        segment_tell(m, plan->segments[s].optimizer, &m->segments[m->num_segments++]);
     }
     for (size_t p = 0; p < model->num_params; p++) {
         sherdi_manifest_param *param = &m->params[p];
@@ -58,26 +106,17 @@ static sherd_status params_tell(sherdi_save *save)
     return SHERD_OK;
 }
 
-static void text_copy(char *to, size_t room, const char *from)
-{
-    (void)snprintf(to, room, "%s", from);
-}
-
 /* What is known when the state is copied: an asynchronous save writes it when the counters have gone on. */
 static sherd_status manifest_begin(sherdi_save *save)
 {
-    const sherd_engine     *engine    = save->engine;
-    const sherdi_optimizer *optimizer = engine->settings.optimizer;
-    sherdi_manifest        *m         = &save->manifest;
+    const sherd_engine *engine = save->engine;
+    sherdi_manifest    *m      = &save->manifest;
 
     sherdi_manifest_init(m, &save->engine->mem);
     text_copy(m->version, sizeof(m->version), sherd_version());
     text_copy(m->tag, sizeof(m->tag), save->tag);
     text_copy(m->run_text, sizeof(m->run_text), engine->identity.run_text);
-    text_copy(m->optimizer, sizeof(m->optimizer), sherdi_optimizer_name(optimizer));
-    for (int i = 0; i < optimizer->num_parts; i++) {
-        text_copy(m->parts[m->num_parts++], sizeof(m->parts[0]), optimizer->parts[i].name);
-    }
+    SHERDI_TRY(parts_tell(save));
     m->world_size         = engine->world_size;
     m->stage              = engine->settings.stage;
     m->compute_dtype      = engine->settings.compute_dtype;

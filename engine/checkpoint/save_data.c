@@ -143,7 +143,11 @@ static void values_count(sherdi_save *save, size_t param, int part, size_t first
     if (part == 0) {
         save->mine.fingerprint += sum;
     } else {
-        save->mine.state_fingerprint += sherdi_values_part_sum(part, sum);
+        const char *name =
+            sherdi_param_segment(save->engine->plan, param)->optimizer->parts[part].name;
+
+        save->mine.state_fingerprint +=
+            sherdi_values_part_sum(sherdi_manifest_find_part(&save->manifest, name), sum);
     }
 }
 

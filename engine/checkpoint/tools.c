@@ -28,7 +28,7 @@ static void info_init(sherd_checkpoint_info *info)
 static void manifest_tell(const sherdi_manifest *m, sherd_checkpoint_info *info)
 {
     (void)snprintf(info->version, sizeof(info->version), "%s", m->version);
-    (void)snprintf(info->optimizer, sizeof(info->optimizer), "%s", m->optimizer);
+    sherdi_manifest_optimizers(m, info->optimizer, sizeof(info->optimizer));
     info->step              = m->step;
     info->saved_s           = m->saved_s;
     info->world_size        = m->world_size;
@@ -281,10 +281,12 @@ static sherd_status values_come(void *ctx, size_t first, size_t count, const voi
 static sherd_status part_find(const sherd_checkpoint *c, const sherdi_manifest_param *param,
                               const char *part, int *out)
 {
+    const sherdi_manifest *m = sherdi_reader_manifest(c->reader);
+
     *out = param->is_frozen && strcmp(part, SHERDI_FROZEN_PART) == 0
                ? 0
                : sherdi_reader_find_part(c->reader, part);
-    if (*out < 0 || (*out > 0 && param->is_frozen)) {
+    if (*out < 0 || !sherdi_manifest_has_part(m, (size_t)(param - m->params), *out)) {
         return sherdi_fail(SHERD_E_INVAL, "%s/%s: parameter %s has no part %s", c->dir, c->info.tag,
                            param->name, part);
     }

@@ -6,6 +6,7 @@
 #include "base/text.h"
 
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -55,6 +56,40 @@ static void put_time(sherdi_text *text, int64_t saved_s)
     sherdi_text_print(text, "%s", line);
 }
 
+/* Its name, and those of the parts whose bits are in `which`. */
+static void put_optimizer(sherdi_text *text, const sherdi_manifest *m, const char *name,
+                          unsigned which)
+{
+    int is_first = 1;
+
+    put_plain(text, name);
+    for (int i = 0; i < m->num_parts; i++) {
+        if (which >> i & 1) {
+            sherdi_text_print(text, is_first ? ": " : ", ");
+            put_plain(text, m->parts[i]);
+            is_first = 0;
+        }
+    }
+}
+
+/* The segments that an optimizer first appears in are in the order of its name in the list of all. */
+static void put_optimizers(sherdi_text *text, const sherdi_manifest *m)
+{
+    int is_first = 1;
+
+    if (!m->is_mixed) {
+        put_optimizer(text, m, m->optimizer, UINT_MAX);
+        return;
+    }
+    for (size_t s = 0; s < m->num_segments; s++) {
+        if (sherdi_manifest_is_first_of_optimizer(m, s)) {
+            sherdi_text_print(text, is_first ? "" : "\n               ");
+            put_optimizer(text, m, m->segments[s].optimizer, m->segments[s].parts);
+            is_first = 0;
+        }
+    }
+}
+
 static void put_head(sherdi_text *text, const sherd_checkpoint *c, const sherdi_manifest *m)
 {
     sherdi_text_print(text, "checkpoint     ");
@@ -73,11 +108,7 @@ static void put_head(sherdi_text *text, const sherd_checkpoint *c, const sherdi_
     sherdi_text_print(text, "\nworld          %d rank%s, stage %d, %s\noptimizer      ",
                       m->world_size, m->world_size == 1 ? "" : "s", m->stage,
                       sherd_dtype_name(m->compute_dtype));
-    put_plain(text, m->optimizer);
-    for (int i = 0; i < m->num_parts; i++) {
-        sherdi_text_print(text, i == 0 ? ": " : ", ");
-        put_plain(text, m->parts[i]);
-    }
+    put_optimizers(text, m);
     sherdi_text_print(text,
                       "\nloss scale     %g\nfingerprint    %016" PRIx64 ", state %016" PRIx64 "\n",
                       m->scaler.scale, m->fingerprint, m->state_fingerprint);
@@ -96,7 +127,10 @@ static void put_params(sherdi_text *text, const sherdi_manifest *m)
         const sherdi_manifest_param *param = &m->params[p];
 
         sherdi_text_print(text, "%14zu  %-10s %-24s ", param->elems,
-                          param->is_frozen ? "frozen" : "trainable", shape_text(param, shape));
+                          param->is_frozen ? "frozen"
+                          : m->is_mixed    ? sherdi_manifest_optimizer(m, p)
+                                           : "trainable",
+                          shape_text(param, shape));
         put_plain(text, param->name);
         sherdi_text_put(text, "\n", 1);
     }
@@ -135,7 +169,7 @@ static void put_head_json(sherdi_text *text, const sherd_checkpoint *c, const sh
 {
     put_string(text, "tag", c->info.tag);
     put_string(text, "version", m->version);
-    put_string(text, "optimizer", m->optimizer);
+    put_string(text, "optimizer", c->info.optimizer);
     put_string(text, "compute_type", sherd_dtype_name(m->compute_dtype));
     put_string(text, "run", m->run_text);
     put_string(text, "problem", c->info.problem);
@@ -172,9 +206,14 @@ static void put_params_json(sherdi_text *text, const sherdi_manifest *m)
 
         sherdi_text_print(text, p == 0 ? "\n  {\"name\": " : ",\n  {\"name\": ");
         sherdi_text_quote(text, param->name);
-        sherdi_text_print(text, ", \"shape\": %s, \"elems\": %zu, \"frozen\": %s}",
+        sherdi_text_print(text, ", \"shape\": %s, \"elems\": %zu, \"frozen\": %s",
                           shape_text(param, shape), param->elems,
                           param->is_frozen ? "true" : "false");
+        if (m->is_mixed && !param->is_frozen) {
+            sherdi_text_print(text, ", \"optimizer\": ");
+            sherdi_text_quote(text, sherdi_manifest_optimizer(m, p));
+        }
+        sherdi_text_print(text, "}");
     }
     sherdi_text_print(text, "],\n");
 }
