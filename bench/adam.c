@@ -9,6 +9,7 @@
 #include "bench/plot.h"
 #include "bench/options.h"
 #include "bench/timing.h"
+#include "kernels/updates/updates.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -67,7 +68,7 @@ static void adam_call(bench_run *run, int is_mixed)
         .fingerprint = &run->sink,
     };
 
-    run->backend->kernels->adam(run->backend, &args);
+    run->backend->kernels->update(run->backend, SHERDI_UPDATE_adam, &args);
 }
 
 static void row_adam_f32(bench_run *run)
@@ -118,7 +119,7 @@ static void lamb_call(bench_run *run, int is_mixed, int is_norms)
         run->backend->kernels->lamb_norms(run->backend, &args);
         run->sink += norms.update.bins[10];
     } else {
-        run->backend->kernels->lamb(run->backend, &args);
+        run->backend->kernels->update(run->backend, SHERDI_UPDATE_lamb, &args);
     }
 }
 

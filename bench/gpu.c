@@ -6,6 +6,7 @@
 #include "bench/options.h"
 #include "bench/timing.h"
 #include "kernels/backend.h"
+#include "kernels/updates/updates.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -197,18 +198,19 @@ static void adam_call(gpu_run *run, int is_mixed)
 {
     const gpu_arrays *a = &run->a;
 
-    run->lane->kernels->adam(run->lane,
-                             &(sherdi_update_args){.spans     = a->span,
-                                                   .num_spans = 1,
-                                                   .coeffs    = a->adam,
-                                                   .grad = is_mixed ? (const void *)a->g16 : a->g,
-                                                   .grad_dtype  = is_mixed ? SHERD_BF16 : SHERD_F32,
-                                                   .master      = a->p,
-                                                   .m           = a->m,
-                                                   .v           = a->v,
-                                                   .param       = is_mixed ? a->p16 : NULL,
-                                                   .param_dtype = SHERD_BF16,
-                                                   .fingerprint = a->fingerprint});
+    run->lane->kernels->update(
+        run->lane, SHERDI_UPDATE_adam,
+        &(sherdi_update_args){.spans       = a->span,
+                              .num_spans   = 1,
+                              .coeffs      = a->adam,
+                              .grad        = is_mixed ? (const void *)a->g16 : a->g,
+                              .grad_dtype  = is_mixed ? SHERD_BF16 : SHERD_F32,
+                              .master      = a->p,
+                              .m           = a->m,
+                              .v           = a->v,
+                              .param       = is_mixed ? a->p16 : NULL,
+                              .param_dtype = SHERD_BF16,
+                              .fingerprint = a->fingerprint});
 }
 
 static void row_adam_f32(gpu_run *run)
@@ -251,7 +253,7 @@ static void row_lamb_update(gpu_run *run)
 {
     const sherdi_update_args args = lamb_args(run);
 
-    run->lane->kernels->lamb(run->lane, &args);
+    run->lane->kernels->update(run->lane, SHERDI_UPDATE_lamb, &args);
 }
 
 /* As a step has them. */

@@ -36,6 +36,18 @@ typedef struct sherdi_span {
  * the args struct itself, and the array of pointers `srcs`, are read before the call returns. Pinned host
  * memory may stand for device memory. What is "added to" is added by integers, so lanes may share it. */
 
+/* The element-wise updates: SHERDI_UPDATE_adam and so on; kernels/updates/ has their formulas. */
+typedef enum sherdi_update_id {
+#define SHERDI_UPDATE(name, num_parts) SHERDI_UPDATE_##name,
+#include "kernels/updates/rows.h"
+    SHERDI_UPDATE_IDS,
+} sherdi_update_id;
+
+enum { SHERDI_UPDATE_MOST_PARTS = 4 };
+
+/* kernels/updates/lamb.h */
+typedef struct sherdi_lamb_coeffs sherdi_lamb_coeffs;
+
 /* The norms of one parameter tensor that LAMB divides: of its weights before the update and of the
  * update's direction. Sums of integers: shares of blocks and ranks add up in any order. */
 typedef struct sherdi_lamb_norms {
@@ -44,26 +56,29 @@ typedef struct sherdi_lamb_norms {
 
 /* An optimizer's sweep over one block. Arrays start at the block's first element and may
  * have any alignment of their element type; grad and param never overlap the rest.
- *   adam        Adam and AdamW
+ *   update      an element-wise update
  *   lamb_norms  LAMB's first sweep only reads: it adds to norms[span.param] what sherdi_lamb_direction gives for
  *               each span, a chunk of 64 elements counted from the span's start at a time (sherdi_norm_chunk,
- *               the last one filled up with zeros)
- *   lamb        its second one updates, with ratios[span.param] */
+ *               the last one filled up with zeros) */
 typedef struct sherdi_update_args {
     const sherdi_span *spans;
     size_t             num_spans;
-    const void        *coeffs; /* sherdi_adam_coeffs or sherdi_lamb_coeffs, indexed by group */
+    const void        *coeffs; /* the update's, indexed by group */
     const void        *grad;
     sherd_dtype        grad_dtype;
-    float             *master;
-    float             *m;
-    float             *v;
-    void              *param; /* receives the new value in param_dtype; NULL: master is it */
-    sherd_dtype        param_dtype;
+    union { /* as many as the update has: the master first */
+        float *parts[SHERDI_UPDATE_MOST_PARTS];
+        struct {
+            float *master, *m, *v;
+        };
+    };
+    void       *param; /* receives the new value in param_dtype; NULL: master is it */
+    sherd_dtype param_dtype;
     uint64_t
         *fingerprint; /* the block's share is added; see sherdi_mix_element. Not by lamb_norms */
-    sherdi_lamb_norms *norms;  /* added to, by lamb_norms alone; need not be normalised */
-    const float       *ratios; /* of lamb alone */
+    sherdi_lamb_norms *norms; /* added to, by lamb_norms alone; need not be normalised */
+    const float *
+        ratios; /* by parameter: neg_step_size of the coefficients is multiplied by it; NULL: by nothing */
 } sherdi_update_args;
 
 /* Trust ratios of all parameters: ratios[i] = sherdi_lamb_ratio(...) of norms[i], of any form. */
@@ -114,7 +129,8 @@ typedef struct sherdi_kernel_ops {
     size_t      struct_size;
     const char *isa; /* "scalar", "avx2", "avx512"; unique, static storage */
 
-    void (*adam)(const sherdi_backend *backend, const sherdi_update_args *args);
+    void (*update)(const sherdi_backend *backend, sherdi_update_id update,
+                   const sherdi_update_args *args);
     /* Adds the chunk sums of x[0 .. count_elems) to *acc, which on the CPU is normalised after, and
      * elsewhere may be after any number of calls below 2^32 chunks; count_elems a multiple of SHERD_CHUNK_ELEMS (padding is zero). */
     void (*sumsq)(const sherdi_backend *backend, const void *x, sherd_dtype dtype,
@@ -140,7 +156,6 @@ typedef struct sherdi_kernel_ops {
                          size_t count_elems);
     void (*lamb_norms)(const sherdi_backend *backend, const sherdi_update_args *args);
     void (*lamb_ratios)(const sherdi_backend *backend, const sherdi_lamb_ratio_args *args);
-    void (*lamb)(const sherdi_backend *backend, const sherdi_update_args *args);
 } sherdi_kernel_ops;
 
 typedef enum sherdi_memory_kind {
@@ -273,8 +288,10 @@ int sherdi_backend_cpu_knows_cores(void);
  *  machine cannot run it. For tests and benchmarks. */
 const sherdi_kernel_ops *sherdi_kernels_cpu_find(const char *isa);
 
+/** Parts of the state that an update reads and writes, the master among them. */
+int sherdi_update_parts(sherdi_update_id update);
 /** Bytes that an update of one block touches (design, budgets). */
-size_t sherdi_update_traffic_bytes(const sherdi_update_args *args);
+size_t sherdi_update_traffic_bytes(sherdi_update_id update, const sherdi_update_args *args);
 /** The same of LAMB's first sweep, which only reads. */
 size_t sherdi_lamb_norms_traffic_bytes(const sherdi_update_args *args);
 

@@ -1,4 +1,5 @@
-/* The arithmetic of sherd, per element, written once. Compiled by the C compiler
+/* The arithmetic of sherd, per element, written once; the updates of optimizers are in
+ * kernels/updates/. Compiled by the C compiler
  * and by nvcc, with contraction off, so that every variant gives these bits:
  * explicit fma, correctly rounded sqrt and division, round to nearest even, no flush
  * to zero. docs/numerics.md says it in words. Vector code must equal this, bit for bit;
@@ -120,78 +121,6 @@ SHERDI_FN uint64_t sherdi_mix_element(uint64_t index, float value)
     uint32_t keyed = sherdi_bits_f32(value) ^ sherdi_mix_key(index);
 
     return (uint64_t)keyed * sherdi_mix_multiplier(index);
-}
-
-/* ----------------------------------------------------------------- adam -- */
-
-/* Everything of one group that an element needs, made once per step in double on the
- * host (engine/run/optimizer.c) and rounded to fp32 here. */
-typedef struct sherdi_adam_coeffs {
-    float grad_scale; /* unscale, mean over micro-batches, and clip, in one */
-    float beta1, one_minus_beta1;
-    float beta2, one_minus_beta2;
-    float eps;
-    float neg_lr_decay;  /* -lr * weight decay: decoupled (AdamW); 0 for Adam */
-    float l2_decay;      /* weight decay added to the gradient: Adam; 0 for AdamW */
-    float neg_step_size; /* -lr / (1 - beta1^t) */
-    float inv_sqrt_bias; /* 1 / sqrt(1 - beta2^t) */
-} sherdi_adam_coeffs;
-
-/* Kingma and Ba 2015; decoupled decay: Loshchilov and Hutter 2019. Form and order of
- * PyTorch's AdamW: decay with the old p, eps outside the corrected root. */
-SHERDI_FN void sherdi_adam_element(const sherdi_adam_coeffs *c, float grad, float *master, float *m,
-                                   float *v)
-{
-    float p = *master;
-    float g = grad * c->grad_scale;
-    float denominator;
-
-    g           = fmaf(c->l2_decay, p, g);
-    p           = fmaf(c->neg_lr_decay, p, p);
-    *m          = sherdi_canonical_f32(fmaf(c->beta1, *m, c->one_minus_beta1 * g));
-    *v          = sherdi_canonical_f32(fmaf(c->one_minus_beta2 * g, g, c->beta2 * *v));
-    denominator = fmaf(sqrtf(*v), c->inv_sqrt_bias, c->eps);
-    *master     = sherdi_canonical_f32(fmaf(c->neg_step_size, *m / denominator, p));
-}
-
-/* ----------------------------------------------------------------- lamb -- */
-
-/* As sherdi_adam_coeffs. One element formula for two forms, which differ in where the bias corrections go:
- *   DeepSpeed's   corrections multiply the whole step: inv_bias1 = inv_bias2 = 1
- *   the paper's   u is made of the corrected m and v (You et al. 2020, algorithm 2) */
-typedef struct sherdi_lamb_coeffs {
-    float grad_scale;
-    float beta1, one_minus_beta1;
-    float beta2, one_minus_beta2;
-    float inv_bias1;  /* of m: 1 / (1 - beta1^t), or 1 */
-    float inv_bias2;  /* of v, under the root: 1 / (1 - beta2^t), or 1 */
-    float eps_inside; /* under the root: eps or 0 */
-    float eps;        /* beside the root: eps or 0 */
-    float decay;
-    float neg_step_size; /* -lr, in DeepSpeed's form times sqrt(1 - beta2^t) / (1 - beta1^t) */
-    float min_ratio, max_ratio;
-} sherdi_lamb_coeffs;
-
-/* New moments, and the direction that the trust ratio scales; p is the weight before the update. */
-SHERDI_FN float sherdi_lamb_direction(const sherdi_lamb_coeffs *c, float grad, float p, float *m,
-                                      float *v)
-{
-    float g = grad * c->grad_scale;
-    float root;
-
-    *m   = sherdi_canonical_f32(fmaf(c->beta1, *m, c->one_minus_beta1 * g));
-    *v   = sherdi_canonical_f32(fmaf(c->one_minus_beta2 * g, g, c->beta2 * *v));
-    root = sqrtf(fmaf(c->inv_bias2, *v, c->eps_inside));
-    return fmaf(c->decay, p, (*m * c->inv_bias1) / (root + c->eps));
-}
-
-/* `step` is neg_step_size * ratio of the element's parameter, rounded once. */
-SHERDI_FN void sherdi_lamb_element(const sherdi_lamb_coeffs *c, float step, float grad,
-                                   float *master, float *m, float *v)
-{
-    float u = sherdi_lamb_direction(c, grad, *master, m, v);
-
-    *master = sherdi_canonical_f32(fmaf(step, u, *master));
 }
 
 /* ----------------------------------------------------------------- norm -- */
@@ -342,28 +271,6 @@ SHERDI_FN double sherdi_norm_value(const sherdi_norm_acc *acc)
         lead <<= shift;
     }
     return ldexp((double)lead, SHERDI_NORM_LOW_EXPONENT + 32 * (top - 1) - shift);
-}
-
-/* phi of You et al. 2020 as DeepSpeed has it: ||p|| / ||u|| between the coefficients, 1 when either is 0.
- * Roots, quotient and comparisons in double, rounded once; NaN stays NaN. */
-SHERDI_FN float sherdi_lamb_ratio(const sherdi_lamb_coeffs *c, const sherdi_norm_acc *param,
-                                  const sherdi_norm_acc *update)
-{
-    double p = sqrt(sherdi_norm_value(param));
-    double u = sqrt(sherdi_norm_value(update));
-    double ratio;
-
-    if (p == 0 || u == 0) {
-        return 1;
-    }
-    ratio = p / u;
-    if (ratio < (double)c->min_ratio) {
-        ratio = (double)c->min_ratio;
-    }
-    if (ratio > (double)c->max_ratio) {
-        ratio = (double)c->max_ratio;
-    }
-    return sherdi_canonical_f32((float)ratio);
 }
 
 /* ---------------------------------------------------------- fixed point -- */

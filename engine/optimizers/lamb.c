@@ -29,6 +29,7 @@ static void measure_run(const sherdi_backend *lane, const sherdi_sweep_args *arg
 {
     sherdi_update_args lamb = sherdi_update_args_of(args);
 
+    lamb.norms = (sherdi_lamb_norms *)(void *)args->norms;
     lane->kernels->lamb_norms(lane, &lamb);
 }
 
@@ -36,7 +37,8 @@ static void update_run(const sherdi_backend *lane, const sherdi_sweep_args *args
 {
     sherdi_update_args lamb = sherdi_update_args_of(args);
 
-    lane->kernels->lamb(lane, &lamb);
+    lamb.ratios = args->ratios;
+    lane->kernels->update(lane, SHERDI_UPDATE_lamb, &lamb);
 }
 
 static int lamb_has_ratio(const sherdi_settings *settings, const sherdi_model_group *group,

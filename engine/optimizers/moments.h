@@ -3,6 +3,7 @@
 #define SHERDI_ENGINE_OPTIMIZERS_MOMENTS_H
 
 #include "engine/optimizers/optimizer.h"
+#include "kernels/updates/updates.h"
 
 #include <math.h>
 
@@ -46,8 +47,6 @@ static inline sherdi_update_args sherdi_update_args_of(const sherdi_sweep_args *
         .param       = args->param,
         .param_dtype = args->param_dtype,
         .fingerprint = args->fingerprint,
-        .norms       = (sherdi_lamb_norms *)(void *)args->norms,
-        .ratios      = args->ratios,
     };
 }
 
@@ -55,7 +54,7 @@ static inline void sherdi_adam_run(const sherdi_backend *lane, const sherdi_swee
 {
     sherdi_update_args adam = sherdi_update_args_of(args);
 
-    lane->kernels->adam(lane, &adam);
+    lane->kernels->update(lane, SHERDI_UPDATE_adam, &adam);
 }
 
 #define SHERDI_ADAM_SWEEP                                                                          \

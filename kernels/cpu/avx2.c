@@ -17,6 +17,11 @@ INLINE vec_f32 vec_nan_to(vec_f32 x, vec_f32 other)
     return _mm256_blendv_ps(x, other, _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
 }
 
+INLINE vec_f32 vec_unless_zero(vec_f32 x, vec_f32 other)
+{
+    return _mm256_blendv_ps(other, x, _mm256_cmp_ps(x, _mm256_setzero_ps(), _CMP_EQ_UQ));
+}
+
 INLINE vec_flags vec_unordered(vec_f32 a, vec_f32 b)
 {
     return (vec_flags)_mm256_cmp_ps(a, b, _CMP_UNORD_Q);

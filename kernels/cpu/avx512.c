@@ -18,6 +18,11 @@ INLINE vec_f32 vec_nan_to(vec_f32 x, vec_f32 other)
     return _mm512_mask_mov_ps(x, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), other);
 }
 
+INLINE vec_f32 vec_unless_zero(vec_f32 x, vec_f32 other)
+{
+    return _mm512_mask_mov_ps(other, _mm512_cmp_ps_mask(x, _mm512_setzero_ps(), _CMP_EQ_UQ), x);
+}
+
 INLINE vec_flags vec_unordered(vec_f32 a, vec_f32 b)
 {
     return _mm512_cmp_ps_mask(a, b, _CMP_UNORD_Q);

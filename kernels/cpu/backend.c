@@ -182,10 +182,21 @@ static size_t param_bytes(const void *param, sherd_dtype dtype)
     return param == NULL ? 0 : sherd_dtype_bytes(dtype);
 }
 
-size_t sherdi_update_traffic_bytes(const sherdi_update_args *args)
+int sherdi_update_parts(sherdi_update_id update)
+{
+    static const int PARTS[] = {
+#define SHERDI_UPDATE(name, num_parts) num_parts,
+#include "kernels/updates/rows.h"
+    };
+
+    return PARTS[update];
+}
+
+size_t sherdi_update_traffic_bytes(sherdi_update_id update, const sherdi_update_args *args)
 {
     return spans_elems(args->spans, args->num_spans) *
-           (sherd_dtype_bytes(args->grad_dtype) + 6 * sizeof(float) +
+           (sherd_dtype_bytes(args->grad_dtype) +
+            2 * (size_t)sherdi_update_parts(update) * sizeof(float) +
             param_bytes(args->param, args->param_dtype));
 }
 

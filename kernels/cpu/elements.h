@@ -45,63 +45,6 @@ static inline float sherdi_round_elem(float x, sherd_dtype dtype)
     }
 }
 
-/* Elements from `first` on of the range. */
-static inline uint64_t sherdi_adam_elems(const sherdi_update_range *range,
-                                         const sherdi_adam_coeffs *coeffs, size_t first)
-{
-    uint64_t fingerprint = 0;
-
-    for (size_t i = first; i < range->count_elems; i++) {
-        float grad = sherdi_load_elem(range->grad, range->grad_dtype, i);
-
-        sherdi_adam_element(coeffs, grad, &range->master[i], &range->m[i], &range->v[i]);
-        if (range->param != NULL) {
-            sherdi_store_elem(range->param, range->param_dtype, i, range->master[i]);
-        }
-        fingerprint += sherdi_mix_element(range->first_index + i, range->master[i]);
-    }
-    return fingerprint;
-}
-
-/* Chunks from `first` on, a multiple of 64. */
-static inline void sherdi_lamb_norms_elems(const sherdi_update_range *range,
-                                           const sherdi_lamb_coeffs *coeffs, size_t first,
-                                           sherdi_lamb_norms *norms)
-{
-    for (; first < range->count_elems; first += SHERD_CHUNK_ELEMS) {
-        float p[SHERD_CHUNK_ELEMS] = {0};
-        float u[SHERD_CHUNK_ELEMS] = {0};
-
-        for (size_t i = 0; i < SHERD_CHUNK_ELEMS && first + i < range->count_elems; i++) {
-            float m = range->m[first + i];
-            float v = range->v[first + i];
-
-            p[i] = range->master[first + i];
-            u[i] = sherdi_lamb_direction(
-                coeffs, sherdi_load_elem(range->grad, range->grad_dtype, first + i), p[i], &m, &v);
-        }
-        sherdi_norm_add(&norms->param, sherdi_norm_chunk(p));
-        sherdi_norm_add(&norms->update, sherdi_norm_chunk(u));
-    }
-}
-
-static inline uint64_t sherdi_lamb_elems(const sherdi_update_range *range,
-                                         const sherdi_lamb_coeffs *coeffs, float step, size_t first)
-{
-    uint64_t fingerprint = 0;
-
-    for (size_t i = first; i < range->count_elems; i++) {
-        float grad = sherdi_load_elem(range->grad, range->grad_dtype, i);
-
-        sherdi_lamb_element(coeffs, step, grad, &range->master[i], &range->m[i], &range->v[i]);
-        if (range->param != NULL) {
-            sherdi_store_elem(range->param, range->param_dtype, i, range->master[i]);
-        }
-        fingerprint += sherdi_mix_element(range->first_index + i, range->master[i]);
-    }
-    return fingerprint;
-}
-
 static inline void sherdi_reduce_elems(const sherdi_reduce_args *args, size_t first, size_t end)
 {
     for (size_t i = first; i < end; i++) {

@@ -14,9 +14,12 @@
 typedef struct sherdi_update_range {
     const void *grad;
     sherd_dtype grad_dtype;
-    float      *master;
-    float      *m;
-    float      *v;
+    union { /* as in sherdi_update_args */
+        float *parts[SHERDI_UPDATE_MOST_PARTS];
+        struct {
+            float *master, *m, *v;
+        };
+    };
     void       *param; /* may be NULL */
     sherd_dtype param_dtype;
     uint64_t    first_index;
@@ -24,14 +27,14 @@ typedef struct sherdi_update_range {
     int         is_streaming; /* of param */
 } sherdi_update_range;
 
-/* range_adam        returns the fingerprint of the range, whose indices do not cross a multiple of 2^32
+/* range_adam, ...   of each update of kernels/updates/: returns the fingerprint of the range, whose indices do not cross a
+ *                   multiple of 2^32; `coeffs` are the span's
  * range_sumsq       adds the chunks of the range to *acc, not normalised
  * range_reduce      elements [first, first + count) of the call; first a multiple of 64
  * range_cast        dtypes differ
  * range_accumulate
  * range_copy, range_zero
  * range_lamb_norms  adds to *norms, reads alone; the range starts at a multiple of 64 from its span's start
- * range_lamb        as range_adam; `step` is neg_step_size * ratio
  * range_fingerprint indices do not cross a multiple of 2^32 */
 
 static inline void *sherdi_elem_at(const void *array, sherd_dtype dtype, size_t index)

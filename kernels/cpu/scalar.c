@@ -2,11 +2,39 @@
  * instruction sets must give its bits; read it first. */
 #include "kernels/cpu/elements.h"
 #include "kernels/cpu/variants.h"
+#include "kernels/updates/updates.h"
 
-static uint64_t range_adam(const sherdi_update_range *range, const sherdi_adam_coeffs *coeffs)
+/* What follows from the element's new master. */
+static uint64_t update_finish(const sherdi_update_range *range, size_t i)
 {
-    return sherdi_adam_elems(range, coeffs, 0);
+    if (range->param != NULL) {
+        sherdi_store_elem(range->param, range->param_dtype, i, range->master[i]);
+    }
+    return sherdi_mix_element(range->first_index + i, range->master[i]);
 }
+
+#define SHERDI_UPDATE(name, num_parts)                                                             \
+    static uint64_t range_##name(const sherdi_update_range    *range,                              \
+                                 const sherdi_##name##_coeffs *coeffs)                             \
+    {                                                                                              \
+        uint64_t fingerprint = 0;                                                                  \
+                                                                                                   \
+        for (size_t i = 0; i < range->count_elems; i++) {                                          \
+            float x[num_parts];                                                                    \
+                                                                                                   \
+            for (int part = 0; part < (num_parts); part++) {                                       \
+                x[part] = range->parts[part][i];                                                   \
+            }                                                                                      \
+            sherdi_##name##_element(coeffs, sherdi_load_elem(range->grad, range->grad_dtype, i),   \
+                                    x);                                                            \
+            for (int part = 0; part < (num_parts); part++) {                                       \
+                range->parts[part][i] = x[part];                                                   \
+            }                                                                                      \
+            fingerprint += update_finish(range, i);                                                \
+        }                                                                                          \
+        return fingerprint;                                                                        \
+    }
+#include "kernels/updates/rows.h"
 
 static void range_sumsq(const void *x, sherd_dtype dtype, size_t count_elems, sherdi_norm_acc *acc)
 {
@@ -60,13 +88,21 @@ static uint64_t range_fingerprint(const float *master, uint64_t first_index, siz
 static void range_lamb_norms(const sherdi_update_range *range, const sherdi_lamb_coeffs *coeffs,
                              sherdi_lamb_norms *norms)
 {
-    sherdi_lamb_norms_elems(range, coeffs, 0, norms);
-}
+    for (size_t first = 0; first < range->count_elems; first += SHERD_CHUNK_ELEMS) {
+        float p[SHERD_CHUNK_ELEMS] = {0};
+        float u[SHERD_CHUNK_ELEMS] = {0};
 
-static uint64_t range_lamb(const sherdi_update_range *range, const sherdi_lamb_coeffs *coeffs,
-                           float step)
-{
-    return sherdi_lamb_elems(range, coeffs, step, 0);
+        for (size_t i = 0; i < SHERD_CHUNK_ELEMS && first + i < range->count_elems; i++) {
+            float m = range->m[first + i];
+            float v = range->v[first + i];
+
+            p[i] = range->master[first + i];
+            u[i] = sherdi_lamb_direction(
+                coeffs, sherdi_load_elem(range->grad, range->grad_dtype, first + i), p[i], &m, &v);
+        }
+        sherdi_norm_add(&norms->param, sherdi_norm_chunk(p));
+        sherdi_norm_add(&norms->update, sherdi_norm_chunk(u));
+    }
 }
 
 #define TABLE_NAME sherdi_kernels_scalar

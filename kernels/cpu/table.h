@@ -122,9 +122,9 @@ static sherdi_update_range update_range_at(const sherdi_update_range *block,
     sherdi_update_range range  = *block;
 
     range.grad = sherdi_elem_at(block->grad, block->grad_dtype, offset);
-    range.master += offset;
-    range.m += offset;
-    range.v += offset;
+    for (int part = 0; part < SHERDI_UPDATE_MOST_PARTS && block->parts[part] != NULL; part++) {
+        range.parts[part] = block->parts[part] + offset;
+    }
     if (block->param != NULL) {
         range.param = sherdi_elem_at(block->param, block->param_dtype, offset);
     }
@@ -133,30 +133,32 @@ static sherdi_update_range update_range_at(const sherdi_update_range *block,
     return range;
 }
 
+/* An update over a range, with a span's coefficients; returns the fingerprint. */
+typedef uint64_t (*update_range_fn)(const sherdi_update_range *range,
+                                    const sherdi_update_args *args, const sherdi_span *span);
+
 typedef struct update_call {
     const sherdi_update_args *args;
-    /* An optimizer's update; returns the fingerprint. Not of the norms. */
-    uint64_t (*update)(const sherdi_update_range *range, const sherdi_update_args *args,
-                       const sherdi_span *span);
-    sherdi_update_range block;
-    size_t              chunks;
-    _Atomic uint64_t    fingerprint;
+    update_range_fn           update; /* not of the norms */
+    sherdi_update_range       block;
+    size_t                    chunks;
+    _Atomic uint64_t          fingerprint;
 } update_call;
 
-static void update_call_run(const sherdi_backend *backend, update_call *call, size_t bytes,
-                            sherdi_task_fn task)
+static void update_call_run(const sherdi_backend *backend, update_call *call, int num_parts,
+                            size_t bytes, sherdi_task_fn task)
 {
     const sherdi_update_args *args = call->args;
 
     call->chunks = spans_chunks(args->spans, args->num_spans);
     call->block  = (sherdi_update_range){.grad         = args->grad,
                                          .grad_dtype   = args->grad_dtype,
-                                         .master       = args->master,
-                                         .m            = args->m,
-                                         .v            = args->v,
                                          .param        = args->param,
                                          .param_dtype  = args->param_dtype,
                                          .is_streaming = bytes >= SHERDI_STREAM_BYTES};
+    for (int part = 0; part < num_parts; part++) {
+        call->block.parts[part] = args->parts[part];
+    }
     sherdi_parallel_run(
         backend,
         sherdi_split_of(backend, call->chunks, call->chunks > 0 ? bytes / call->chunks : 0), task,
@@ -183,35 +185,32 @@ static void update_task(void *ctx, int task, int tasks)
     (void)atomic_fetch_add_explicit(&call->fingerprint, fingerprint, memory_order_relaxed);
 }
 
-static uint64_t adam_span(const sherdi_update_range *range, const sherdi_update_args *args,
-                          const sherdi_span *span)
+/* The coefficients of a span are its group's, the step by the ratio of its parameter. They are a copy, which no store
+ * to the arrays can change. */
+#define SHERDI_UPDATE(name, num_parts)                                                             \
+    static uint64_t name##_span(const sherdi_update_range *range, const sherdi_update_args *args,  \
+                                const sherdi_span *span)                                           \
+    {                                                                                              \
+        sherdi_##name##_coeffs own = ((const sherdi_##name##_coeffs *)args->coeffs)[span->group];  \
+                                                                                                   \
+        if (args->ratios != NULL) {                                                                \
+            own.neg_step_size = own.neg_step_size * args->ratios[span->param];                     \
+        }                                                                                          \
+        return range_##name(range, &own);                                                          \
+    }
+#include "kernels/updates/rows.h"
+
+static void table_update(const sherdi_backend *backend, sherdi_update_id update,
+                         const sherdi_update_args *args)
 {
-    const sherdi_adam_coeffs *coeffs = args->coeffs;
+    static const update_range_fn UPDATES[] = {
+#define SHERDI_UPDATE(name, num_parts) name##_span,
+#include "kernels/updates/rows.h"
+    };
+    update_call call = {.args = args, .update = UPDATES[update]};
 
-    return range_adam(range, &coeffs[span->group]);
-}
-
-static void table_adam(const sherdi_backend *backend, const sherdi_update_args *args)
-{
-    update_call call = {.args = args, .update = adam_span};
-
-    update_call_run(backend, &call, sherdi_update_traffic_bytes(args), update_task);
-    *args->fingerprint += call.fingerprint;
-}
-
-static uint64_t lamb_span(const sherdi_update_range *range, const sherdi_update_args *args,
-                          const sherdi_span *span)
-{
-    const sherdi_lamb_coeffs *coeffs = (const sherdi_lamb_coeffs *)args->coeffs + span->group;
-
-    return range_lamb(range, coeffs, coeffs->neg_step_size * args->ratios[span->param]);
-}
-
-static void table_lamb(const sherdi_backend *backend, const sherdi_update_args *args)
-{
-    update_call call = {.args = args, .update = lamb_span};
-
-    update_call_run(backend, &call, sherdi_update_traffic_bytes(args), update_task);
+    update_call_run(backend, &call, sherdi_update_parts(update),
+                    sherdi_update_traffic_bytes(update, args), update_task);
     *args->fingerprint += call.fingerprint;
 }
 
@@ -252,7 +251,8 @@ static void table_lamb_norms(const sherdi_backend *backend, const sherdi_update_
 {
     update_call call = {.args = args};
 
-    update_call_run(backend, &call, sherdi_lamb_norms_traffic_bytes(args), lamb_norms_task);
+    update_call_run(backend, &call, sherdi_update_parts(SHERDI_UPDATE_lamb),
+                    sherdi_lamb_norms_traffic_bytes(args), lamb_norms_task);
 }
 
 static void table_lamb_ratios(const sherdi_backend *backend, const sherdi_lamb_ratio_args *args)
@@ -578,7 +578,7 @@ static void table_fixed_to_f32(const sherdi_backend *backend, float *dst, const 
 const sherdi_kernel_ops TABLE_NAME = {
     .struct_size  = sizeof(sherdi_kernel_ops),
     .isa          = TABLE_ISA,
-    .adam         = table_adam,
+    .update       = table_update,
     .sumsq        = table_sumsq,
     .reduce       = table_reduce,
     .cast         = table_cast,
@@ -590,5 +590,4 @@ const sherdi_kernel_ops TABLE_NAME = {
     .fixed_to_f32 = table_fixed_to_f32,
     .lamb_norms   = table_lamb_norms,
     .lamb_ratios  = table_lamb_ratios,
-    .lamb         = table_lamb,
 };

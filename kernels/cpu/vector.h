@@ -4,6 +4,7 @@
  *   vec_half                    LANES elements of 16 bits
  *   UPDATE_VECS                 registers of each array that updates work on at once
  *   vec_nan_to                  NaN replaced by `other`
+ *   vec_unless_zero             what is neither zero nor NaN replaced by `other`
  *   vec_flags, vec_unordered, vec_flags_any  where one of two registers has a NaN; joined by |
  *   vec_pack_upper              the upper halves of a's 32-bit elements, then those of b's
  *   vec_blend_odd               16-bit elements: 0, 2, .. of one, 1, 3, .. of another register
@@ -123,6 +124,25 @@ INLINE vec_bits vec_pack_f16(vec_f32 a, vec_f32 b)
 {
     return vec_join_halves(vec_narrow_f16(a), vec_narrow_f16(b));
 }
+
+/* What the updates' formulas are written over (kernels/updates/real.h): registers. */
+typedef vec_f32 real;
+
+#define REAL_FN        INLINE
+#define real_of        vec_set
+#define real_fma       vec_fma
+#define real_sqrt      vec_sqrt
+#define real_canonical vec_canonical
+
+/* The sign's bit beside the bits of 1. */
+INLINE vec_f32 real_sign(vec_f32 x)
+{
+    vec_bits sign = (vec_bits)x & VEC(set1_epi32)((int)0x80000000u);
+
+    return vec_unless_zero(x, (vec_f32)(sign | (vec_bits)vec_set(1)));
+}
+
+#include "kernels/updates/list.h"
 
 /* --------------------------------------------------- fingerprint of vectors -- */
 
@@ -304,64 +324,86 @@ static size_t bytes_to_line(const void *at)
 
 /* --------------------------------------------------------------- update -- */
 
-/* The loop that optimizers share. What differs is the step from old to new of UPDATE_VECS registers of each
- * array: sets m, v and the master in memory, NaN as they come. */
-typedef void (*update_fn)(const void *coeffs, const sherdi_update_range *range, size_t first);
+/* The loop that the updates share. What differs is the formula, of one register of the gradient and of each part; NaN as
+ * they come. It and the number of parts are known where the loop is compiled. */
+typedef void (*update_fn)(const void *coeffs, real grad, real *x);
 
-/* Old values of a few registers. Loads of one array stand together: memory likes that better. */
+typedef struct update_rule {
+    update_fn   formula;
+    int         num_parts;
+    const void *coeffs;
+} update_rule;
+
+/* A few registers of each array. Loads of one array stand together: memory likes that better. */
 typedef struct update_vecs {
     vec_f32 g[UPDATE_VECS];
-    vec_f32 p[UPDATE_VECS];
-    vec_f32 m[UPDATE_VECS];
-    vec_f32 v[UPDATE_VECS];
+    vec_f32 x[SHERDI_UPDATE_MOST_PARTS][UPDATE_VECS];
 } update_vecs;
 
-INLINE void update_load(update_vecs *x, const sherdi_update_range *range, size_t first)
+/* The master last: the formula needs it last. */
+INLINE void update_load(update_vecs *vecs, const sherdi_update_range *range, int num_parts,
+                        size_t first)
 {
     for (size_t i = 0; i < UPDATE_VECS; i++) {
-        x->g[i] = vec_load_as(range->grad, range->grad_dtype, first + i * LANES);
+        vecs->g[i] = vec_load_as(range->grad, range->grad_dtype, first + i * LANES);
     }
-    for (size_t i = 0; i < UPDATE_VECS; i++) {
-        x->m[i] = vec_load(range->m + first + i * LANES);
-    }
-    for (size_t i = 0; i < UPDATE_VECS; i++) {
-        x->v[i] = vec_load(range->v + first + i * LANES);
-    }
-    for (size_t i = 0; i < UPDATE_VECS; i++) {
-        x->p[i] = vec_load(range->master + first + i * LANES);
+    for (int k = 1; k <= num_parts; k++) {
+        const float *part = range->parts[k % num_parts];
+
+        for (size_t i = 0; i < UPDATE_VECS; i++) {
+            vecs->x[k % num_parts][i] = vec_load(part + first + i * LANES);
+        }
     }
 }
 
-INLINE void update_store(const update_vecs *x, const sherdi_update_range *range, size_t first)
+INLINE void update_store(const update_vecs *vecs, const sherdi_update_range *range, int num_parts,
+                         size_t first)
 {
-    for (size_t i = 0; i < UPDATE_VECS; i++) {
-        vec_store(range->m + first + i * LANES, x->m[i]);
-    }
-    for (size_t i = 0; i < UPDATE_VECS; i++) {
-        vec_store(range->v + first + i * LANES, x->v[i]);
-    }
-    for (size_t i = 0; i < UPDATE_VECS; i++) {
-        vec_store(range->master + first + i * LANES, x->p[i]);
+    for (int k = 1; k <= num_parts; k++) {
+        float *part = range->parts[k % num_parts];
+
+        for (size_t i = 0; i < UPDATE_VECS; i++) {
+            vec_store(part + first + i * LANES, vecs->x[k % num_parts][i]);
+        }
     }
 }
 
-/* NaN of a tile to the one that formulas.h stores. */
+INLINE void update_step(const sherdi_update_range *range, const update_rule *rule, size_t first)
+{
+    update_vecs vecs;
+
+    update_load(&vecs, range, rule->num_parts, first);
+    for (size_t i = 0; i < UPDATE_VECS; i++) {
+        real x[SHERDI_UPDATE_MOST_PARTS];
+
+        for (int part = 0; part < rule->num_parts; part++) {
+            x[part] = vecs.x[part][i];
+        }
+        rule->formula(rule->coeffs, vecs.g[i], x);
+        for (int part = 0; part < rule->num_parts; part++) {
+            vecs.x[part][i] = x[part];
+        }
+    }
+    update_store(&vecs, range, rule->num_parts, first);
+}
+
+/* NaN of a tile to the one that is stored. */
 static __attribute__((noinline, cold)) void update_tile_canonical(const sherdi_update_range *range,
-                                                                  size_t                     first)
+                                                                  int num_parts, size_t first)
 {
-    for (size_t i = first; i < first + TILE_ELEMS; i += LANES) {
-        vec_store(range->m + i, vec_canonical(vec_load(range->m + i)));
-        vec_store(range->v + i, vec_canonical(vec_load(range->v + i)));
-        vec_store(range->master + i, vec_canonical(vec_load(range->master + i)));
+    for (int part = 0; part < num_parts; part++) {
+        for (size_t i = first; i < first + TILE_ELEMS; i += LANES) {
+            vec_store(range->parts[part] + i, vec_canonical(vec_load(range->parts[part] + i)));
+        }
     }
 }
 
-/* What follows from a tile's new masters. A NaN in m or v made one there. */
-INLINE void update_tile_finish(const sherdi_update_range *range, size_t first, vec_mixer *mixer,
-                               int is_streaming)
+/* What follows from a tile's new masters. A NaN in another part made one there, as kernels/updates/real.h asks. */
+INLINE void update_tile_finish(const sherdi_update_range *range, int num_parts, size_t first,
+                               vec_mixer *mixer, int is_streaming)
 {
     if (__builtin_expect(tile_has_nan(range->master + first), 0)) {
-        update_tile_canonical(range, first);
+        update_tile_canonical(range, num_parts, first);
     }
     for (size_t i = first; i < first + TILE_ELEMS; i += 2 * LANES) {
         vec_f32 a = vec_load(range->master + i);
@@ -375,41 +417,44 @@ INLINE void update_tile_finish(const sherdi_update_range *range, size_t first, v
     }
 }
 
-INLINE void update_prefetch(const sherdi_update_range *range, size_t first, size_t ahead_bytes)
+INLINE void update_prefetch(const sherdi_update_range *range, int num_parts, size_t first,
+                            size_t ahead_bytes)
 {
-    tile_prefetch(range->master, SHERD_F32, first, ahead_bytes);
-    tile_prefetch(range->m, SHERD_F32, first, ahead_bytes);
-    tile_prefetch(range->v, SHERD_F32, first, ahead_bytes);
+    for (int part = 0; part < num_parts; part++) {
+        tile_prefetch(range->parts[part], SHERD_F32, first, ahead_bytes);
+    }
     tile_prefetch(range->grad, range->grad_dtype, first, ahead_bytes);
 }
 
 /* Whole tiles; returns where they end. A tile is finished while the roots and quotients of the next are
  * on their way: what waits for nothing does not stand behind them. */
-INLINE size_t update_tiles(const sherdi_update_range *range, update_fn update, const void *coeffs,
+INLINE size_t update_tiles(const sherdi_update_range *range, const update_rule *rule,
                            vec_mixer *mixer, int is_streaming, size_t ahead_bytes)
 {
     size_t end = range->count_elems / TILE_ELEMS * TILE_ELEMS;
 
     for (size_t first = 0; first < end; first += TILE_ELEMS) {
         if (ahead_bytes > 0) {
-            update_prefetch(range, first, ahead_bytes);
+            update_prefetch(range, rule->num_parts, first, ahead_bytes);
         }
+        /* One compiler leaves a long formula in a loop here, which costs a tenth. */
+#pragma GCC unroll 8
         for (size_t i = 0; i < TILE_ELEMS; i += UPDATE_VECS * LANES) {
-            update(coeffs, range, first + i);
+            update_step(range, rule, first + i);
         }
         if (first > 0) {
-            update_tile_finish(range, first - TILE_ELEMS, mixer, is_streaming);
+            update_tile_finish(range, rule->num_parts, first - TILE_ELEMS, mixer, is_streaming);
         }
     }
     if (end > 0) {
-        update_tile_finish(range, end - TILE_ELEMS, mixer, is_streaming);
+        update_tile_finish(range, rule->num_parts, end - TILE_ELEMS, mixer, is_streaming);
     }
     return end;
 }
 
 /* The cases that count, where the compiler sees the types. */
-INLINE size_t update_tiles_of(const sherdi_update_range *range, update_fn update,
-                              const void *coeffs, vec_mixer *mixer)
+INLINE size_t update_tiles_of(const sherdi_update_range *range, const update_rule *rule,
+                              vec_mixer *mixer)
 {
     int                 is_streaming = range->is_streaming && is_line_aligned(range->param);
     size_t              ahead_bytes  = sherdi_cpu_in_place_ahead_bytes();
@@ -418,103 +463,92 @@ INLINE size_t update_tiles_of(const sherdi_update_range *range, update_fn update
     if (range->grad_dtype == SHERD_F32 && range->param == NULL) {
         same.grad_dtype = SHERD_F32;
         same.param      = NULL;
-        return update_tiles(&same, update, coeffs, mixer, 0, ahead_bytes);
+        return update_tiles(&same, rule, mixer, 0, ahead_bytes);
     }
     if (range->grad_dtype == SHERD_BF16 && range->param_dtype == SHERD_BF16 && is_streaming) {
         same.grad_dtype  = SHERD_BF16;
         same.param_dtype = SHERD_BF16;
-        return update_tiles(&same, update, coeffs, mixer, 1, ahead_bytes);
+        return update_tiles(&same, rule, mixer, 1, ahead_bytes);
     }
-    return update_tiles(&same, update, coeffs, mixer, is_streaming, ahead_bytes);
+    return update_tiles(&same, rule, mixer, is_streaming, ahead_bytes);
 }
 
-/* ----------------------------------------------------------------- adam -- */
+/* Arrays of fp32 of one tile. */
+typedef struct update_tile {
+    float grad[TILE_ELEMS];
+    float parts[SHERDI_UPDATE_MOST_PARTS][TILE_ELEMS];
+} update_tile;
 
-/* sherdi_adam_element, but for NaN. */
-INLINE void adam_update(const void *coeffs, const sherdi_update_range *range, size_t first)
+/* Elements from `first` on, fewer than a tile, filled up with zeros, as a range of their own. */
+static sherdi_update_range update_tile_of(const sherdi_update_range *range, int num_parts,
+                                          size_t first, update_tile *tile)
 {
-    const sherdi_adam_coeffs *c = coeffs;
-    update_vecs               x;
+    size_t              count = range->count_elems - first;
+    sherdi_update_range rest  = {.grad = tile->grad, .grad_dtype = SHERD_F32};
 
-    update_load(&x, range, first);
-    for (size_t i = 0; i < UPDATE_VECS; i++) {
-        vec_f32 g = vec_fma(vec_set(c->l2_decay), x.p[i], x.g[i] * vec_set(c->grad_scale));
-        vec_f32 p = vec_fma(vec_set(c->neg_lr_decay), x.p[i], x.p[i]);
-        vec_f32 denominator;
-
-        x.m[i]      = vec_fma(vec_set(c->beta1), x.m[i], vec_set(c->one_minus_beta1) * g);
-        x.v[i]      = vec_fma(vec_set(c->one_minus_beta2) * g, g, vec_set(c->beta2) * x.v[i]);
-        denominator = vec_fma(vec_sqrt(x.v[i]), vec_set(c->inv_sqrt_bias), vec_set(c->eps));
-        x.p[i]      = vec_fma(vec_set(c->neg_step_size), x.m[i] / denominator, p);
+    memset(tile, 0, sizeof(*tile));
+    sherdi_cast_elems(tile->grad, SHERD_F32, sherdi_elem_at(range->grad, range->grad_dtype, first),
+                      range->grad_dtype, 0, count);
+    for (int part = 0; part < num_parts; part++) {
+        memcpy(tile->parts[part], range->parts[part] + first, count * sizeof(float));
+        rest.parts[part] = tile->parts[part];
     }
-    update_store(&x, range, first);
+    return rest;
 }
 
-static uint64_t range_adam(const sherdi_update_range *range, const sherdi_adam_coeffs *coeffs)
+/* What update_tiles left: fewer elements than a tile. */
+INLINE uint64_t update_rest(const sherdi_update_range *range, const update_rule *rule, size_t first)
 {
-    const sherdi_adam_coeffs own   = *coeffs; /* which no store can change */
-    vec_mixer                mixer = vec_mixer_start(range->first_index);
-    size_t                   first = update_tiles_of(range, adam_update, &own, &mixer);
+    size_t              count = range->count_elems - first;
+    update_tile         tile;
+    sherdi_update_range rest;
+
+    if (count == 0) {
+        return 0;
+    }
+    rest = update_tile_of(range, rule->num_parts, first, &tile);
+    for (size_t i = 0; i < TILE_ELEMS; i += UPDATE_VECS * LANES) {
+        update_step(&rest, rule, i);
+    }
+    update_tile_canonical(&rest, rule->num_parts, 0);
+    for (int part = 0; part < rule->num_parts; part++) {
+        memcpy(range->parts[part] + first, tile.parts[part], count * sizeof(float));
+    }
+    if (range->param != NULL) {
+        sherdi_cast_elems(sherdi_elem_at(range->param, range->param_dtype, first),
+                          range->param_dtype, rest.master, SHERD_F32, 0, count);
+    }
+    return sherdi_fingerprint_elems(rest.master, range->first_index + first, 0, count);
+}
+
+INLINE uint64_t update_range(const sherdi_update_range *range, const update_rule *rule)
+{
+    vec_mixer mixer = vec_mixer_start(range->first_index);
+    size_t    first = update_tiles_of(range, rule, &mixer);
 
     stream_fence();
-    return vec_mixer_sum(&mixer) + sherdi_adam_elems(range, coeffs, first);
+    return vec_mixer_sum(&mixer) + update_rest(range, rule, first);
 }
 
-/* ----------------------------------------------------------------- lamb -- */
-
-typedef struct lamb_rule {
-    sherdi_lamb_coeffs coeffs;
-    float              step;
-} lamb_rule;
-
-/* The parts of sherdi_lamb_direction, but for NaN: those of m and v are left as they come, and go on into what
- * is made of them. */
-INLINE void lamb_moments(const sherdi_lamb_coeffs *c, vec_f32 grad, vec_f32 *m, vec_f32 *v)
-{
-    vec_f32 g = grad * vec_set(c->grad_scale);
-
-    *m = vec_fma(vec_set(c->beta1), *m, vec_set(c->one_minus_beta1) * g);
-    *v = vec_fma(vec_set(c->one_minus_beta2) * g, g, vec_set(c->beta2) * *v);
-}
-
-INLINE vec_f32 lamb_root(const sherdi_lamb_coeffs *c, vec_f32 v)
-{
-    return vec_sqrt(vec_fma(vec_set(c->inv_bias2), v, vec_set(c->eps_inside)));
-}
-
-INLINE vec_f32 lamb_direction(const sherdi_lamb_coeffs *c, vec_f32 grad, vec_f32 p, vec_f32 *m,
-                              vec_f32 *v)
-{
-    lamb_moments(c, grad, m, v);
-    return vec_fma(vec_set(c->decay), p,
-                   *m * vec_set(c->inv_bias1) / (lamb_root(c, *v) + vec_set(c->eps)));
-}
-
-/* sherdi_lamb_element, but for NaN. */
-INLINE void lamb_update(const void *coeffs, const sherdi_update_range *range, size_t first)
-{
-    const lamb_rule *rule = coeffs;
-    update_vecs      x;
-
-    update_load(&x, range, first);
-    for (size_t i = 0; i < UPDATE_VECS; i++) {
-        vec_f32 u = lamb_direction(&rule->coeffs, x.g[i], x.p[i], &x.m[i], &x.v[i]);
-
-        x.p[i] = vec_fma(vec_set(rule->step), u, x.p[i]);
+#define SHERDI_UPDATE(name, parts)                                                                 \
+    INLINE void name##_formula(const void *coeffs, real grad, real *x)                             \
+    {                                                                                              \
+        sherdi_##name##_update(coeffs, grad, x);                                                   \
+    }                                                                                              \
+                                                                                                   \
+    static uint64_t range_##name(const sherdi_update_range    *range,                              \
+                                 const sherdi_##name##_coeffs *coeffs)                             \
+    {                                                                                              \
+        const sherdi_##name##_coeffs own  = *coeffs; /* which no store can change */               \
+        const update_rule            rule = {name##_formula, parts, &own};                         \
+                                                                                                   \
+        return update_range(range, &rule);                                                         \
     }
-    update_store(&x, range, first);
-}
+#include "kernels/updates/rows.h"
 
-static uint64_t range_lamb(const sherdi_update_range *range, const sherdi_lamb_coeffs *coeffs,
-                           float step)
-{
-    const lamb_rule rule  = {*coeffs, step};
-    vec_mixer       mixer = vec_mixer_start(range->first_index);
-    size_t          first = update_tiles_of(range, lamb_update, &rule, &mixer);
+/* ----------------------------------------------------------- lamb norms -- */
 
-    stream_fence();
-    return vec_mixer_sum(&mixer) + sherdi_lamb_elems(range, coeffs, step, first);
-}
+enum { LAMB_PARTS = 3 };
 
 /* How far ahead the norms fill the caches: a line or two, so that each line is asked for twice. AMD's first-level
  * prefetcher follows such streams further. One is best for four arrays of fp32, two with a 16-bit gradient;
@@ -559,11 +593,14 @@ INLINE void lamb_stages_step(lamb_stages *stages, const sherdi_lamb_coeffs *c,
             vec_store(stages->directions + k,
                       vec_fma(vec_set(c->decay), vec_load(stages->divided + k), quotient));
         }
-        update_load(&x, range, first + at);
+        update_load(&x, range, LAMB_PARTS, first + at);
         for (size_t i = 0; i < UPDATE_VECS; i++) {
-            lamb_moments(c, x.g[i], &x.m[i], &x.v[i]);
-            vec_store(stages->moments + at + i * LANES, x.m[i] * vec_set(c->inv_bias1));
-            vec_store(stages->roots + at + i * LANES, lamb_root(c, x.v[i]) + vec_set(c->eps));
+            vec_f32 m = x.x[1][i];
+            vec_f32 v = x.x[2][i];
+
+            sherdi_lamb_moments(c, x.g[i], &m, &v);
+            vec_store(stages->moments + at + i * LANES, m * vec_set(c->inv_bias1));
+            vec_store(stages->roots + at + i * LANES, sherdi_lamb_root(c, v) + vec_set(c->eps));
         }
     }
     *param_out      = _mm256_add_pd(param.low, param.high);
@@ -591,7 +628,7 @@ INLINE size_t lamb_norms_tiles(const sherdi_update_range *range, const sherdi_la
         for (size_t k = 0; k < 4; k++) {
             size_t first = sherdi_min_size(group + k, tiles - 1) * TILE_ELEMS;
 
-            update_prefetch(range, first, lamb_norms_ahead_bytes(range));
+            update_prefetch(range, LAMB_PARTS, first, lamb_norms_ahead_bytes(range));
             lamb_stages_step(&stages, c, range, first, &param[k], &update[k]);
             if (group + k - 2 >= tiles) { /* of the first two too: the difference wraps */
                 param[k]  = _mm256_setzero_pd();
@@ -604,6 +641,31 @@ INLINE size_t lamb_norms_tiles(const sherdi_update_range *range, const sherdi_la
     cache_flush(&param_cache, &norms->param);
     cache_flush(&update_cache, &norms->update);
     return tiles * TILE_ELEMS;
+}
+
+/* The last chunk of a span, filled up with zeros. */
+static void lamb_norms_rest(const sherdi_update_range *range, const sherdi_lamb_coeffs *c,
+                            size_t first, sherdi_lamb_norms *norms)
+{
+    size_t              count = range->count_elems - first;
+    float               u[TILE_ELEMS];
+    update_tile         tile;
+    sherdi_update_range rest;
+
+    if (count == 0) {
+        return;
+    }
+    rest = update_tile_of(range, LAMB_PARTS, first, &tile);
+    for (size_t i = 0; i < TILE_ELEMS; i += LANES) {
+        vec_f32 m = vec_load(rest.m + i);
+        vec_f32 v = vec_load(rest.v + i);
+
+        vec_store(u + i, sherdi_lamb_direction(c, vec_load(tile.grad + i),
+                                               vec_load(rest.master + i), &m, &v));
+    }
+    memset(u + count, 0, (TILE_ELEMS - count) * sizeof(float)); /* not 0 / 0 */
+    sherdi_norm_add(&norms->param, sherdi_norm_chunk(rest.master));
+    sherdi_norm_add(&norms->update, sherdi_norm_chunk(u));
 }
 
 static void range_lamb_norms(const sherdi_update_range *range, const sherdi_lamb_coeffs *coeffs,
@@ -622,7 +684,7 @@ static void range_lamb_norms(const sherdi_update_range *range, const sherdi_lamb
     } else {
         first = lamb_norms_tiles(&same, &own, norms);
     }
-    sherdi_lamb_norms_elems(range, coeffs, first, norms);
+    lamb_norms_rest(range, &own, first, norms);
 }
 
 /* ---------------------------------------------------------- fingerprint -- */

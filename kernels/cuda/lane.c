@@ -278,7 +278,7 @@ static void cuda_zero(const sherdi_backend *backend, void *dst, size_t len_bytes
 static const sherdi_kernel_ops KERNELS = {
     .struct_size  = sizeof(sherdi_kernel_ops),
     .isa          = "cuda",
-    .adam         = sherdi_cuda_adam,
+    .update       = sherdi_cuda_update,
     .sumsq        = sherdi_cuda_sumsq,
     .reduce       = sherdi_cuda_reduce,
     .cast         = cuda_cast,
@@ -290,7 +290,6 @@ static const sherdi_kernel_ops KERNELS = {
     .fixed_to_f32 = sherdi_cuda_fixed_to_f32,
     .lamb_norms   = sherdi_cuda_lamb_norms,
     .lamb_ratios  = sherdi_cuda_lamb_ratios,
-    .lamb         = sherdi_cuda_lamb,
 };
 
 static const sherdi_device_ops DEVICE = {

@@ -35,10 +35,10 @@ void sherdi_cuda_launched(const sherdi_backend *backend, cudaError_t error);
 /** Whether this device can run the kernels of this build. */
 cudaError_t sherdi_cuda_probe(void);
 
-void sherdi_cuda_adam(const sherdi_backend *backend, const sherdi_update_args *args);
+void sherdi_cuda_update(const sherdi_backend *backend, sherdi_update_id update,
+                        const sherdi_update_args *args);
 void sherdi_cuda_lamb_norms(const sherdi_backend *backend, const sherdi_update_args *args);
 void sherdi_cuda_lamb_ratios(const sherdi_backend *backend, const sherdi_lamb_ratio_args *args);
-void sherdi_cuda_lamb(const sherdi_backend *backend, const sherdi_update_args *args);
 void sherdi_cuda_sumsq(const sherdi_backend *backend, const void *x, sherd_dtype dtype,
                        size_t count_elems, sherdi_norm_acc *acc);
 void sherdi_cuda_fingerprint(const sherdi_backend *backend, const sherdi_span *spans,

@@ -1,36 +1,41 @@
-/* AdamW and LAMB: one pass over a block's master weights, moments and gradient (read), which also writes the new
- * parameters and adds up the fingerprint. spans.cuh says who owns which element; formulas.h has the arithmetic.
+/* The element-wise updates (kernels/updates/): one pass over a block's parts of the state and gradient (read), which also
+ * writes the new parameters and adds up the fingerprint. spans.cuh says who owns which element; each formula has a kernel
+ * of its own, made of one template.
  *
- * adam, lamb      256 threads, 64 registers: four thread blocks on a processor, each thread with two vectors of
- *                 four elements in flight (56 bytes each with a 16-bit gradient). 64 bytes shared.
+ * update_kernel   256 threads, 64 registers: four thread blocks on a processor, each thread with two vectors of
+ *                 four elements in flight (of three parts 56 bytes each with a 16-bit gradient). 64 bytes shared.
  * lamb_norms      see there.
- * Vectors need master, m, v at multiples of 16 bytes, grad and param of four elements; the slices of a
+ * Vectors need the parts at multiples of 16 bytes, grad and param of four elements; the slices of a
  * block are. Otherwise elements are loaded one by one. */
 #include "kernels/cuda/norms.cuh"
 #include "kernels/cuda/spans.cuh"
+#include "kernels/updates/updates.h"
 
 #define UPDATE_BLOCKS 4 /* on a processor */
 
-/* What both optimizers have. */
+/* What all updates have; as many parts as the update at hand. */
 typedef struct update_arrays {
     const void *grad;
-    float      *master, *m, *v;
+    float      *parts[SHERDI_UPDATE_MOST_PARTS];
     void       *param; /* may be NULL */
     sherd_dtype grad_dtype, param_dtype;
     int         is_vector;
 } update_arrays;
 
-typedef struct update_loaded {
+template <int PARTS> struct update_loaded {
     packed4 grad;
-    float4  master, m, v;
-} update_loaded;
+    float4  parts[PARTS];
+};
 
-static inline __device__ void update_load(const update_arrays &a, size_t at, update_loaded *x)
+template <int PARTS>
+static inline __device__ void update_load(const update_arrays &a, size_t at,
+                                          update_loaded<PARTS> *x)
 {
-    x->grad   = packed_load(a.grad, a.grad_dtype, at);
-    x->master = *(const float4 *)(a.master + at);
-    x->m      = *(const float4 *)(a.m + at);
-    x->v      = *(const float4 *)(a.v + at);
+    x->grad = packed_load(a.grad, a.grad_dtype, at);
+#pragma unroll
+    for (int part = 0; part < PARTS; part++) {
+        x->parts[part] = *(const float4 *)(a.parts[part] + at);
+    }
 }
 
 static inline __device__ bin_t mix_vector(uint64_t index, float4 x)
@@ -39,17 +44,23 @@ static inline __device__ bin_t mix_vector(uint64_t index, float4 x)
            sherdi_mix_element(index + 2, x.z) + sherdi_mix_element(index + 3, x.w);
 }
 
-/* The walk's operation; Rule has the coefficients of a span and updates one element. */
+/* The walk's operation. Rule names an update: its coefficients, its number of parts and its element. */
 template <typename Rule> struct update {
-    typedef update_loaded loaded;
+    typedef update_loaded<Rule::PARTS> loaded;
+    typedef typename Rule::coeffs      coeffs;
 
     const update_arrays &arrays;
-    Rule                 rule;
+    const coeffs        *groups;
+    const float         *ratios; /* may be NULL */
+    coeffs               c;      /* of the span at hand */
     bin_t                fingerprint;
 
     __device__ void span(const span_view &view)
     {
-        rule.span(view);
+        c = groups[view.group];
+        if (ratios != NULL) {
+            c.neg_step_size = c.neg_step_size * ratios[view.param];
+        }
     }
 
     __device__ void range(const span_view &view, size_t tile_first, size_t low, size_t high)
@@ -62,141 +73,125 @@ template <typename Rule> struct update {
         update_load(arrays, at, x);
     }
 
+    /* One of the four elements of a vector. */
+    template <float float4::*LANE> __device__ void lane(loaded &x, float grad) const
+    {
+        float element[Rule::PARTS];
+
+#pragma unroll
+        for (int part = 0; part < Rule::PARTS; part++) {
+            element[part] = x.parts[part].*LANE;
+        }
+        Rule::element(&c, grad, element);
+#pragma unroll
+        for (int part = 0; part < Rule::PARTS; part++) {
+            x.parts[part].*LANE = element[part];
+        }
+    }
+
     __device__ void vector(loaded &x, const span_view &view, size_t at)
     {
         float4 grad = packed_widen(x.grad, arrays.grad_dtype);
 
-        rule.element(grad.x, &x.master.x, &x.m.x, &x.v.x);
-        rule.element(grad.y, &x.master.y, &x.m.y, &x.v.y);
-        rule.element(grad.z, &x.master.z, &x.m.z, &x.v.z);
-        rule.element(grad.w, &x.master.w, &x.m.w, &x.v.w);
-        *(float4 *)(arrays.master + at) = x.master;
-        *(float4 *)(arrays.m + at)      = x.m;
-        *(float4 *)(arrays.v + at)      = x.v;
-        if (arrays.param != NULL) {
-            vector_store(arrays.param, arrays.param_dtype, at, x.master);
+        lane<&float4::x>(x, grad.x);
+        lane<&float4::y>(x, grad.y);
+        lane<&float4::z>(x, grad.z);
+        lane<&float4::w>(x, grad.w);
+#pragma unroll
+        for (int part = 0; part < Rule::PARTS; part++) {
+            *(float4 *)(arrays.parts[part] + at) = x.parts[part];
         }
-        fingerprint += mix_vector(view.index + at, x.master);
+        if (arrays.param != NULL) {
+            vector_store(arrays.param, arrays.param_dtype, at, x.parts[0]);
+        }
+        fingerprint += mix_vector(view.index + at, x.parts[0]);
     }
 
     __device__ void element(const span_view &view, size_t at)
     {
-        float master = arrays.master[at];
-        float m      = arrays.m[at];
-        float v      = arrays.v[at];
+        float element[Rule::PARTS];
 
-        rule.element(element_load(arrays.grad, arrays.grad_dtype, at), &master, &m, &v);
-        arrays.master[at] = master;
-        arrays.m[at]      = m;
-        arrays.v[at]      = v;
-        if (arrays.param != NULL) {
-            element_store(arrays.param, arrays.param_dtype, at, master);
+        for (int part = 0; part < Rule::PARTS; part++) {
+            element[part] = arrays.parts[part][at];
         }
-        fingerprint += sherdi_mix_element(view.index + at, master);
+        Rule::element(&c, element_load(arrays.grad, arrays.grad_dtype, at), element);
+        for (int part = 0; part < Rule::PARTS; part++) {
+            arrays.parts[part][at] = element[part];
+        }
+        if (arrays.param != NULL) {
+            element_store(arrays.param, arrays.param_dtype, at, element[0]);
+        }
+        fingerprint += sherdi_mix_element(view.index + at, element[0]);
     }
 };
 
 template <typename Rule>
-static inline __device__ void update_run(const update_arrays &arrays, const Rule &rule,
-                                         const sherdi_span *spans, size_t num_spans,
-                                         bin_t *fingerprint)
+static void __global__ __launch_bounds__(BLOCK_THREADS, UPDATE_BLOCKS)
+    update_kernel(const __grid_constant__ update_arrays arrays,
+                  const typename Rule::coeffs *groups, const float *ratios,
+                  const sherdi_span *spans, size_t num_spans, bin_t *fingerprint)
 {
-    update<Rule> op = {arrays, rule, 0};
+    update<Rule> op = {arrays, groups, ratios, {}, 0};
 
     spans_walk(spans, num_spans, TILE_ELEMS, op);
     block_sum(op.fingerprint, fingerprint);
 }
 
-static update_arrays arrays_of(const sherdi_update_args *args)
+static update_arrays arrays_of(const sherdi_update_args *args, int num_parts)
 {
-    update_arrays arrays = {args->grad,  args->master,     args->m,           args->v,
-                            args->param, args->grad_dtype, args->param_dtype, 0};
+    update_arrays arrays = {};
 
-    arrays.is_vector = is_vector_start(args->grad, args->grad_dtype) &&
-                       is_vector_start(args->master, SHERD_F32) &&
-                       is_vector_start(args->m, SHERD_F32) && is_vector_start(args->v, SHERD_F32) &&
+    arrays.grad        = args->grad;
+    arrays.grad_dtype  = args->grad_dtype;
+    arrays.param       = args->param;
+    arrays.param_dtype = args->param_dtype;
+    arrays.is_vector   = is_vector_start(args->grad, args->grad_dtype) &&
                        is_vector_start(args->param, args->param_dtype);
+    for (int part = 0; part < num_parts; part++) {
+        arrays.parts[part] = args->parts[part];
+        arrays.is_vector   = arrays.is_vector && is_vector_start(args->parts[part], SHERD_F32);
+    }
     return arrays;
 }
 
-/* ----------------------------------------------------------------- adam -- */
-
-typedef struct adam_rule {
-    const sherdi_adam_coeffs *groups;
-    sherdi_adam_coeffs        c;
-
-    __device__ void span(const span_view &view)
-    {
-        c = groups[view.group];
-    }
-
-    __device__ void element(float grad, float *master, float *m, float *v) const
-    {
-        sherdi_adam_element(&c, grad, master, m, v);
-    }
-} adam_rule;
-
-static void __global__ __launch_bounds__(BLOCK_THREADS, UPDATE_BLOCKS)
-    adam_kernel(const __grid_constant__ update_arrays arrays, const sherdi_adam_coeffs *coeffs,
-                const sherdi_span *spans, size_t num_spans, bin_t *fingerprint)
-{
-    adam_rule rule = {coeffs, {}};
-
-    update_run(arrays, rule, spans, num_spans, fingerprint);
-}
-
-extern "C" void sherdi_cuda_adam(const sherdi_backend *backend, const sherdi_update_args *args)
+template <typename Rule>
+static void update_launch(const sherdi_backend *backend, const sherdi_update_args *args)
 {
     sherdi_cuda_target target = sherdi_cuda_target_of(backend);
 
-    kernel_launch(adam_kernel, blocks_of_machine(target, UPDATE_BLOCKS), target, arrays_of(args),
-                  (const sherdi_adam_coeffs *)args->coeffs, args->spans, args->num_spans,
-                  (bin_t *)args->fingerprint);
+    kernel_launch(update_kernel<Rule>, blocks_of_machine(target, UPDATE_BLOCKS), target,
+                  arrays_of(args, Rule::PARTS), (const typename Rule::coeffs *)args->coeffs,
+                  args->ratios, args->spans, args->num_spans, (bin_t *)args->fingerprint);
+}
+
+#define SHERDI_UPDATE(name, num_parts)                                                             \
+    struct name##_rule {                                                                           \
+        enum { PARTS = num_parts };                                                                \
+        typedef sherdi_##name##_coeffs coeffs;                                                     \
+                                                                                                   \
+        static __device__ void element(const coeffs *c, float grad, float *x)                      \
+        {                                                                                          \
+            sherdi_##name##_element(c, grad, x);                                                   \
+        }                                                                                          \
+    };
+#include "kernels/updates/rows.h"
+
+extern "C" void sherdi_cuda_update(const sherdi_backend *backend, sherdi_update_id update,
+                                   const sherdi_update_args *args)
+{
+    static void (*const LAUNCHES[])(const sherdi_backend *, const sherdi_update_args *) = {
+#define SHERDI_UPDATE(name, num_parts) update_launch<name##_rule>,
+#include "kernels/updates/rows.h"
+    };
+
+    LAUNCHES[update](backend, args);
 }
 
 extern "C" cudaError_t sherdi_cuda_probe(void)
 {
     cudaFuncAttributes attributes;
 
-    return cudaFuncGetAttributes(&attributes, adam_kernel);
-}
-
-/* ----------------------------------------------------------------- lamb -- */
-
-typedef struct lamb_rule {
-    const sherdi_lamb_coeffs *groups;
-    const float              *ratios;
-    sherdi_lamb_coeffs        c;
-    float                     step;
-
-    __device__ void span(const span_view &view)
-    {
-        c    = groups[view.group];
-        step = c.neg_step_size * ratios[view.param];
-    }
-
-    __device__ void element(float grad, float *master, float *m, float *v) const
-    {
-        sherdi_lamb_element(&c, step, grad, master, m, v);
-    }
-} lamb_rule;
-
-static void __global__ __launch_bounds__(BLOCK_THREADS, UPDATE_BLOCKS)
-    lamb_kernel(const __grid_constant__ update_arrays arrays, const sherdi_lamb_coeffs *coeffs,
-                const float *ratios, const sherdi_span *spans, size_t num_spans, bin_t *fingerprint)
-{
-    lamb_rule rule = {coeffs, ratios, {}, 0};
-
-    update_run(arrays, rule, spans, num_spans, fingerprint);
-}
-
-extern "C" void sherdi_cuda_lamb(const sherdi_backend *backend, const sherdi_update_args *args)
-{
-    sherdi_cuda_target target = sherdi_cuda_target_of(backend);
-
-    kernel_launch(lamb_kernel, blocks_of_machine(target, UPDATE_BLOCKS), target, arrays_of(args),
-                  (const sherdi_lamb_coeffs *)args->coeffs, args->ratios, args->spans,
-                  args->num_spans, (bin_t *)args->fingerprint);
+    return cudaFuncGetAttributes(&attributes, update_kernel<adam_rule>);
 }
 
 /* ----------------------------------------------------------- lamb norms -- */
@@ -206,6 +201,7 @@ extern "C" void sherdi_cuda_lamb(const sherdi_backend *backend, const sherdi_upd
  * them as vectors, makes directions, lays weights and directions down as 16 rows in shared memory and sums row by
  * row. Bins of the parameter at hand are the thread block's, in shared memory; they go to norms[] when the
  * next parameter comes, so one atomic per bin, thread block and parameter. 37 KiB shared. */
+#define LAMB_PARTS       3
 #define NORM_TILE_ELEMS  ((size_t)4096)
 #define NORM_WARP_CHUNKS 8
 #define NORM_BLOCKS      3 /* on a processor */
@@ -215,6 +211,8 @@ static_assert(NORM_TILE_ELEMS == BLOCK_WARPS * NORM_WARP_CHUNKS * SHERD_CHUNK_EL
 static_assert(sizeof(sherdi_lamb_norms) == 2 * NORM_WORDS * sizeof(bin_t), "two accumulators");
 
 typedef struct norms_op {
+    typedef update_loaded<LAMB_PARTS> loaded;
+
     const update_arrays      &arrays;
     const sherdi_lamb_coeffs *groups;
     sherdi_lamb_norms        *norms;
@@ -253,20 +251,17 @@ typedef struct norms_op {
         *(float4 *)(at + NORM_WARP_CHUNKS * ROW_F32_BYTES) = u;
     }
 
-    __device__ void load(size_t at, update_loaded *x)
-    {
-        update_load(arrays, at, x);
-    }
-
-    __device__ void vector_store_rows(unsigned vector, const update_loaded &x)
+    __device__ void vector_store_rows(unsigned vector, const loaded &x)
     {
         float4 grad = packed_widen(x.grad, arrays.grad_dtype);
 
-        row_store(vector, x.master,
-                  make_float4(direction(grad.x, x.master.x, x.m.x, x.v.x),
-                              direction(grad.y, x.master.y, x.m.y, x.v.y),
-                              direction(grad.z, x.master.z, x.m.z, x.v.z),
-                              direction(grad.w, x.master.w, x.m.w, x.v.w)));
+        float4 p    = x.parts[0];
+        float4 m    = x.parts[1];
+        float4 v    = x.parts[2];
+
+        row_store(vector, p,
+                  make_float4(direction(grad.x, p.x, m.x, v.x), direction(grad.y, p.y, m.y, v.y),
+                              direction(grad.z, p.z, m.z, v.z), direction(grad.w, p.w, m.w, v.w)));
     }
 
     /* Up to four elements, the rest zero. */
@@ -278,9 +273,9 @@ typedef struct norms_op {
 #pragma unroll
         for (size_t i = 0; i < VECTOR_ELEMS; i++) {
             if (i < count) {
-                p[i] = arrays.master[at + i];
+                p[i] = arrays.parts[0][at + i];
                 u[i] = direction(element_load(arrays.grad, arrays.grad_dtype, at + i), p[i],
-                                 arrays.m[at + i], arrays.v[at + i]);
+                                 arrays.parts[1][at + i], arrays.parts[2][at + i]);
             }
         }
         row_store(vector, make_float4(p[0], p[1], p[2], p[3]), make_float4(u[0], u[1], u[2], u[3]));
@@ -295,7 +290,7 @@ typedef struct norms_op {
 #pragma unroll 1
             for (unsigned i = 0; i < all / VECTOR_ELEMS; i += 64) {
                 unsigned      vector = i + threadIdx.x % 32;
-                update_loaded x[2];
+                loaded        x[2];
 
                 update_load(arrays, first + vector * VECTOR_ELEMS, &x[0]);
                 update_load(arrays, first + (vector + 32) * VECTOR_ELEMS, &x[1]);
@@ -368,7 +363,7 @@ extern "C" void sherdi_cuda_lamb_norms(const sherdi_backend     *backend,
     sherdi_cuda_target target = sherdi_cuda_target_of(backend);
 
     kernel_launch(lamb_norms_kernel, blocks_of_machine(target, NORM_BLOCKS), target,
-                  arrays_of(args), (const sherdi_lamb_coeffs *)args->coeffs, args->spans,
+                  arrays_of(args, LAMB_PARTS), (const sherdi_lamb_coeffs *)args->coeffs, args->spans,
                   args->num_spans, args->norms);
 }
 

@@ -24,10 +24,11 @@ static void count(int kernel, uint64_t bytes)
     (void)atomic_fetch_add(&counts[kernel], bytes);
 }
 
-static void counting_adam(const sherdi_backend *backend, const sherdi_update_args *args)
+static void counting_update(const sherdi_backend *backend, sherdi_update_id update,
+                            const sherdi_update_args *args)
 {
-    count(UPDATE, sherdi_update_traffic_bytes(args));
-    real->adam(backend, args);
+    count(UPDATE, sherdi_update_traffic_bytes(update, args));
+    real->update(backend, update, args);
 }
 
 static void counting_sumsq(const sherdi_backend *backend, const void *x, sherd_dtype dtype,
@@ -82,7 +83,7 @@ static void world_count(sherd_world *world, sherdi_kernel_ops *ops)
 
     real             = backend->kernels;
     *ops             = *real;
-    ops->adam        = counting_adam;
+    ops->update      = counting_update;
     ops->sumsq       = counting_sumsq;
     ops->reduce      = counting_reduce;
     ops->cast        = counting_cast;

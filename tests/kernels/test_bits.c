@@ -1,6 +1,7 @@
 /* Every instruction set gives the bits of scalar: all kernels, types, lengths around the
  * vector sizes, starts that no vector is aligned to, inputs of every kind, one to eight threads.
  * Arrays are compared with the guard bytes around them. */
+#include "kernels/updates/updates.h"
 #include "tests/kernels/bits.h"
 
 #include <string.h>
@@ -161,7 +162,7 @@ static uint64_t adam_run(const sherdi_backend *backend, const adam_shape *shape,
                .fingerprint = &fingerprint,
     };
 
-    backend->kernels->adam(backend, &args);
+    backend->kernels->update(backend, SHERDI_UPDATE_adam, &args);
     backend->kernels->fingerprint(backend, shape->spans, shape->num_spans, args.master, &again);
     CHECK_INT(fingerprint, again);
     return fingerprint;

@@ -1,6 +1,7 @@
 /* Every kernel of a device gives the bits of scalar: types, lengths around vectors, tiles and chunks, starts that
  * no vector is aligned to, inputs of every kind, several spans, sources and parameters. Arrays are compared
  * with the guard bytes around them. */
+#include "kernels/updates/updates.h"
 #include "tests/kernels/device_rig.h"
 
 #include <float.h>
@@ -158,7 +159,7 @@ static void update_run(const sherdi_backend *backend, const update_shape *shape,
 
         backend->kernels->lamb_norms(backend, &lamb);
         backend->kernels->lamb_ratios(backend, &ratios);
-        backend->kernels->lamb(backend, &lamb);
+        backend->kernels->update(backend, SHERDI_UPDATE_lamb, &lamb);
     } else {
         sherdi_update_args adam = {.spans       = spans,
                                    .num_spans   = shape->num_spans,
@@ -172,7 +173,7 @@ static void update_run(const sherdi_backend *backend, const update_shape *shape,
                                    .param_dtype = lamb.param_dtype,
                                    .fingerprint = &sums->fingerprint};
 
-        backend->kernels->adam(backend, &adam);
+        backend->kernels->update(backend, SHERDI_UPDATE_adam, &adam);
     }
     backend->kernels->fingerprint(backend, spans, shape->num_spans, lamb.master, &sums->again);
 }

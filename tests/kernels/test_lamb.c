@@ -1,5 +1,6 @@
 /* LAMB's two sweeps and its ratios: every instruction set and thread count against plain loops over formulas.h,
  * bit for bit, guard bytes included; norms that no split changes. */
+#include "kernels/updates/updates.h"
 #include "tests/kernels/bits.h"
 
 #include <math.h>
@@ -197,14 +198,18 @@ static uint64_t plain_lamb(const lamb_shape *shape, lamb_arrays *arrays, const f
     uint64_t fingerprint = 0;
 
     for (size_t s = 0; s < shape->num_spans; s++) {
-        const sherdi_span        *span = &shape->spans[s];
-        const sherdi_lamb_coeffs *c    = &COEFFS[span->group];
+        const sherdi_span *span = &shape->spans[s];
+        sherdi_lamb_coeffs c    = COEFFS[span->group];
 
         for (size_t i = 0; i < span->count_elems; i++) {
-            size_t at = span->offset_elems + i;
+            size_t at   = span->offset_elems + i;
+            float  x[3] = {master[at], m[at], v[at]};
 
-            sherdi_lamb_element(c, c->neg_step_size * ratios[span->param],
-                                guarded_get(&arrays->grad, at), &master[at], &m[at], &v[at]);
+            c.neg_step_size = COEFFS[span->group].neg_step_size * ratios[span->param];
+            sherdi_lamb_element(&c, guarded_get(&arrays->grad, at), x);
+            master[at] = x[0];
+            m[at]      = x[1];
+            v[at]      = x[2];
             fingerprint += sherdi_mix_element(span->first_index + i, master[at]);
             if (shape->has_param) {
                 plain_param_set(&arrays->param, at, master[at]);
@@ -259,7 +264,7 @@ static void lamb_compare(const sherdi_backend *tested, const lamb_shape *shape,
     args.param       = shape->has_param ? got.param.first : NULL;
     args.ratios      = RATIOS;
     args.fingerprint = &fingerprint;
-    tested->kernels->lamb(tested, &args);
+    tested->kernels->update(tested, SHERDI_UPDATE_lamb, &args);
     CHECK_INT(17 + plain_lamb(shape, &want, RATIOS), fingerprint);
     lamb_check_equal(&want, &got);
     lamb_free(&want);
@@ -600,7 +605,7 @@ static void nan_body(const sherdi_backend *tested)
     args.param       = got.param.first;
     args.ratios      = &ratio;
     args.fingerprint = &fingerprint;
-    tested->kernels->lamb(tested, &args);
+    tested->kernels->update(tested, SHERDI_UPDATE_lamb, &args);
     (void)plain_lamb(&shape, &start, &ratio);
     for (size_t i = 0; i < span.count_elems; i++) {
         CHECK_INT(0x7fc00000u, sherdi_bits_f32(args.master[i]));
@@ -623,12 +628,12 @@ static void traffic_counts_what_is_moved(void)
     sherdi_update_args args    = {.spans = spans, .num_spans = 2, .grad_dtype = SHERD_F32};
 
     CHECK_INT(128 * 16, sherdi_lamb_norms_traffic_bytes(&args));
-    CHECK_INT(128 * 28, sherdi_update_traffic_bytes(&args));
+    CHECK_INT(128 * 28, sherdi_update_traffic_bytes(SHERDI_UPDATE_lamb, &args));
     args.grad_dtype  = SHERD_BF16;
     args.param       = &param;
     args.param_dtype = SHERD_BF16;
     CHECK_INT(128 * 14, sherdi_lamb_norms_traffic_bytes(&args));
-    CHECK_INT(128 * 28, sherdi_update_traffic_bytes(&args));
+    CHECK_INT(128 * 28, sherdi_update_traffic_bytes(SHERDI_UPDATE_lamb, &args));
 }
 
 static const test_case CASES[] = {

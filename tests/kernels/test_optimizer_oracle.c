@@ -4,6 +4,7 @@
  * relative for what is larger. LAMB's trust ratio and direction have roundings of their own, but relative
  * ones of a step that is some hundredths of the parameter: they add less than one of those. */
 #include "kernels/backend.h"
+#include "kernels/updates/updates.h"
 #include "tests/lib/check.h"
 
 #include <jansson.h>
@@ -164,7 +165,7 @@ static void adam_step(const sherdi_backend *backend, const oracle *all, int step
                                       .v           = block->v,
                                       .fingerprint = &fingerprint};
 
-    backend->kernels->adam(backend, &args);
+    backend->kernels->update(backend, SHERDI_UPDATE_adam, &args);
 }
 
 static void adamw_step(const sherdi_backend *backend, const oracle *all, int step,
@@ -236,7 +237,7 @@ static void lamb_step(const sherdi_backend *backend, oracle_block *block,
 
     backend->kernels->lamb_norms(backend, &args);
     backend->kernels->lamb_ratios(backend, &ratio_args);
-    backend->kernels->lamb(backend, &args);
+    backend->kernels->update(backend, SHERDI_UPDATE_lamb, &args);
 }
 
 static void lamb_deepspeed_step(const sherdi_backend *backend, const oracle *all, int step,

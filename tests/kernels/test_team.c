@@ -2,6 +2,7 @@
  * many there are; they come, are bound and go cleanly. */
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/team.h"
+#include "kernels/updates/updates.h"
 #include "tests/kernels/bits.h"
 
 #include <dirent.h>
@@ -213,7 +214,7 @@ static void results_compute(results *n)
                                        .scale       = 1.0f / 3,
                                        .accumulate  = 1};
 
-    k->adam(n->backend, &adam);
+    k->update(n->backend, SHERDI_UPDATE_adam, &adam);
     k->reduce(n->backend, &reduce);
     k->cast(n->backend, n->wide, SHERD_F32, n->p16, SHERD_BF16, ELEMS);
     k->accumulate(n->backend, n->wide, SHERD_F32, n->sum, SHERD_F32, ELEMS);

@@ -1,0 +1,77 @@
+/* LAMB (You et al. 2020). Its second sweep is an element-wise update whose step is a share of the parameter's norm; the
+ * first one takes norms of the directions alone. */
+#if defined(SHERDI_UPDATE_ROWS)
+
+SHERDI_UPDATE(lamb, 3)
+
+#elif !defined(SHERDI_KERNELS_UPDATES_LAMB_H)
+#define SHERDI_KERNELS_UPDATES_LAMB_H
+
+/* As sherdi_adam_coeffs. One element formula for two forms, which differ in where the bias corrections go:
+ *   DeepSpeed's   corrections multiply the whole step: inv_bias1 = inv_bias2 = 1
+ *   the paper's   u is made of the corrected m and v (You et al. 2020, algorithm 2) */
+typedef struct sherdi_lamb_coeffs {
+    float grad_scale;
+    float beta1, one_minus_beta1;
+    float beta2, one_minus_beta2;
+    float inv_bias1;  /* of m: 1 / (1 - beta1^t), or 1 */
+    float inv_bias2;  /* of v, under the root: 1 / (1 - beta2^t), or 1 */
+    float eps_inside; /* under the root: eps or 0 */
+    float eps;        /* beside the root: eps or 0 */
+    float decay;
+    float neg_step_size; /* -lr, in DeepSpeed's form times sqrt(1 - beta2^t) / (1 - beta1^t);
+                            the second sweep takes it times the parameter's ratio, rounded once */
+    float min_ratio, max_ratio;
+} sherdi_lamb_coeffs;
+
+REAL_FN void sherdi_lamb_moments(const sherdi_lamb_coeffs *c, real grad, real *m, real *v)
+{
+    real g = grad * real_of(c->grad_scale);
+
+    *m = real_fma(real_of(c->beta1), *m, real_of(c->one_minus_beta1) * g);
+    *v = real_fma(real_of(c->one_minus_beta2) * g, g, real_of(c->beta2) * *v);
+}
+
+REAL_FN real sherdi_lamb_root(const sherdi_lamb_coeffs *c, real v)
+{
+    return real_sqrt(real_fma(real_of(c->inv_bias2), v, real_of(c->eps_inside)));
+}
+
+/* New moments, and the direction that the trust ratio scales; p is the weight before the update. */
+REAL_FN real sherdi_lamb_direction(const sherdi_lamb_coeffs *c, real grad, real p, real *m, real *v)
+{
+    sherdi_lamb_moments(c, grad, m, v);
+    return real_fma(real_of(c->decay), p,
+                    *m * real_of(c->inv_bias1) / (sherdi_lamb_root(c, *v) + real_of(c->eps)));
+}
+
+REAL_FN void sherdi_lamb_update(const sherdi_lamb_coeffs *c, real grad, real *x)
+{
+    real u = sherdi_lamb_direction(c, grad, x[0], &x[1], &x[2]);
+
+    x[0] = real_fma(real_of(c->neg_step_size), u, x[0]);
+}
+
+/* phi of You et al. 2020 as DeepSpeed has it: ||p|| / ||u|| between the coefficients, 1 when either is 0.
+ * Roots, quotient and comparisons in double, rounded once; NaN stays NaN. */
+SHERDI_FN float sherdi_lamb_ratio(const sherdi_lamb_coeffs *c, const sherdi_norm_acc *param,
+                                  const sherdi_norm_acc *update)
+{
+    double p = sqrt(sherdi_norm_value(param));
+    double u = sqrt(sherdi_norm_value(update));
+    double ratio;
+
+    if (p == 0 || u == 0) {
+        return 1;
+    }
+    ratio = p / u;
+    if (ratio < (double)c->min_ratio) {
+        ratio = (double)c->min_ratio;
+    }
+    if (ratio > (double)c->max_ratio) {
+        ratio = (double)c->max_ratio;
+    }
+    return sherdi_canonical_f32((float)ratio);
+}
+
+#endif
