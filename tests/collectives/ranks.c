@@ -53,7 +53,7 @@ void ranks_clear_environment(void)
     }
 }
 
-static pid_t rank_start_one(const rank_start *start)
+pid_t ranks_start(const rank_start *start)
 {
     pid_t child;
 
@@ -89,7 +89,7 @@ void ranks_run(const rank_start *starts, int count)
 
     CHECK(count <= RANKS_MAX);
     for (int i = 0; i < count; i++) {
-        children[i] = rank_start_one(&starts[i]);
+        children[i] = ranks_start(&starts[i]);
         CHECK(children[i] > 0);
     }
     (void)sigaction(SIGALRM, &guard, NULL);

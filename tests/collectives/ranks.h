@@ -5,6 +5,8 @@
 
 #include "tests/lib/check.h"
 
+#include <sys/types.h>
+
 typedef struct rank_part {
     const char *name;
     void (*run)(void);
@@ -38,6 +40,9 @@ typedef struct rank_start {
     const char *environment[8]; /* "NAME=value", NULL at the end */
     int         ends;           /* exit code, or minus a signal */
 } rank_start;
+
+/** Starts one and returns at once: its process, which the caller waits for; below 0 where there is none. */
+pid_t ranks_start(const rank_start *start);
 
 /** Starts all, waits for all (a minute at most, then kills them and fails), and checks how each ended. */
 void ranks_run(const rank_start *starts, int count);

@@ -20,7 +20,8 @@
  *
  * The blocks of a kernel run one after another, the threads of a block as fibers that change at barriers,
  * shuffles and wmma; a barrier that not all can reach ends the process with the kernel's state. Work
- * on a stream of another device than the current one is refused, as CUDA does.
+ * on a stream of another device than the current one is refused, as CUDA does. So is every call in a child that a
+ * process forked when it had made one (cudaErrorInitializationError): programs are started by exec.
  *
  * Environment, read once:
  *   SHERD_EMULATOR_DEVICES=n      how many devices there are, default 8; 0: none, as without a driver

@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <pthread.h>
 #include <set>
 #include <signal.h>
 #include <sys/mman.h>
@@ -89,6 +90,7 @@ struct emulator {
     uint64_t                        seed;
     bool                            is_seeded;
     bool                            is_eager;
+    bool                            is_forked     = false; /* of a process that had used it */
     uint64_t                        streams_made  = 0;
     int                             streams_alive = 0;
     int                             running       = 0; /* operations queued or under way */
@@ -123,10 +125,24 @@ emulator::emulator()
 }
 
 /* Never destroyed: streams may outlive main. */
+static emulator *made;
+
+/* As with CUDA, what the parent has initialised its child cannot use: no stream's thread is there, and the lock may
+ * be held by one for good. */
+static void fork_child(void)
+{
+    made            = new emulator();
+    made->is_forked = true;
+    for (device_state &device : made->devices) {
+        device.fault = cudaErrorInitializationError;
+    }
+}
+
 static emulator &the(void)
 {
-    static emulator *made = new emulator();
+    static bool is_made = (made = new emulator(), pthread_atfork(nullptr, nullptr, fork_child) == 0);
 
+    (void)is_made;
     return *made;
 }
 
@@ -169,7 +185,7 @@ static cudaError_t device_check(void)
 {
     emulator &e = the();
 
-    if (e.num_devices == 0) {
+    if (e.num_devices == 0 && !e.is_forked) {
         return cudaErrorInsufficientDriver;
     }
     return e.devices[current_device].fault;
@@ -458,7 +474,7 @@ static mark_ref stream_give(emulator &e, cudaStream_t stream, operation &&what)
 static void mark_wait(emulator &e, std::unique_lock<std::mutex> &held, const mark_ref &done)
 {
     e.waits++;
-    if (done) {
+    if (done && !e.is_forked) {
         e.progress.wait(held, [&] { return done->is_done; });
     }
     guard_close_when_idle(e);
@@ -1124,12 +1140,17 @@ extern "C" cudaError_t cudaDriverGetVersion(int *version)
 
 extern "C" cudaError_t cudaGetDeviceCount(int *count)
 {
-    *count = the().num_devices;
-    return error_keep(*count == 0 ? cudaErrorInsufficientDriver : cudaSuccess);
+    *count = the().is_forked ? 0 : the().num_devices;
+    return error_keep(the().is_forked ? cudaErrorInitializationError
+                      : *count == 0   ? cudaErrorInsufficientDriver
+                                      : cudaSuccess);
 }
 
 static cudaError_t index_check(int device)
 {
+    if (the().is_forked) {
+        return cudaErrorInitializationError;
+    }
     if (the().num_devices == 0) {
         return cudaErrorInsufficientDriver;
     }

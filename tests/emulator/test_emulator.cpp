@@ -3,6 +3,9 @@
 #include "emulator.h"
 #include "mma.h"
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 #define _Noreturn __attribute__((noreturn))
 extern "C" {
 #include "tests/lib/check.h"
@@ -213,6 +216,44 @@ static void stream_of_another_device_is_refused(void)
     CHECK_CUDA(cudaSuccess, cudaStreamDestroy(stream));
 }
 
+/* In a child that has no test runner: the number of the call that was not refused. */
+static int calls_refused(int *x)
+{
+    void *memory = nullptr;
+    int   count  = 7;
+
+    if (cudaGetDeviceCount(&count) != cudaErrorInitializationError || count != 0) {
+        return 1;
+    }
+    if (cudaSetDevice(0) != cudaErrorInitializationError) {
+        return 2;
+    }
+    if (cudaMalloc(&memory, 10) != cudaErrorInitializationError) {
+        return 3;
+    }
+    if (emulator_launch(add_kernel, 1, 1, 0, nullptr, x, 1) != cudaErrorInitializationError) {
+        return 4;
+    }
+    return cudaDeviceSynchronize() != cudaErrorInitializationError ? 5 : 0;
+}
+
+static void child_of_a_process_that_used_it_is_refused(void)
+{
+    int  *x = device_array<int>(1);
+    int   raw;
+    pid_t child;
+
+    CHECK_CUDA(cudaSuccess, emulator_launch(add_kernel, 1, 1, 0, nullptr, x, 1));
+    child = fork();
+    if (child == 0) {
+        _exit(calls_refused(x));
+    }
+    CHECK(child > 0 && waitpid(child, &raw, 0) == child);
+    CHECK_INT(0, raw);
+    CHECK_CUDA(cudaSuccess, cudaDeviceSynchronize());
+    CHECK_CUDA(cudaSuccess, cudaFree(x));
+}
+
 static void faults_come_as_asked(void)
 {
     void *memory = nullptr;
@@ -240,6 +281,7 @@ static const test_case CASES[] = {
     CASE(wmma_multiplies),
     CASE(wait_is_for_the_last_record),
     CASE(stream_of_another_device_is_refused),
+    CASE(child_of_a_process_that_used_it_is_refused),
     CASE(faults_come_as_asked),
 };
 

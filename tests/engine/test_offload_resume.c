@@ -2,11 +2,12 @@
  * they fit and by no other; several engines in one folder. What is resumed trains to the numbers of a run
  * that was never ended. */
 #include "engine/run/engine_impl.h"
+#include "tests/collectives/ranks.h"
 #include "tests/engine/rig.h"
-#include "tests/lib/check.h"
 #include "sherd_tools.h"
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -21,7 +22,20 @@
 #define MOST_FILES   8
 #define MOST_FOLDERS 3
 
+/* Of a process that this one starts: where its state is, and the ends of its pipes. */
+#define FOLDER_VARIABLE "SHERD_TEST_FOLDER"
+#define HOLD_VARIABLE   "SHERD_TEST_HOLD"
+#define REPORT_VARIABLE "SHERD_TEST_REPORT"
+#define GUARD_SECONDS   60
+
 /* ---------------------------------------------------------------- folders -- */
+
+static const char *scratch(void)
+{
+    const char *given = getenv(FOLDER_VARIABLE);
+
+    return given != NULL ? given : test_scratch();
+}
 
 /* A list of empty folders of this case, as JSON; the first `count` of "f0", "f1", "f2". */
 static const char *folders_make(int count)
@@ -33,7 +47,7 @@ static const char *folders_make(int count)
     for (int i = 0; i < count; i++) {
         char path[256];
 
-        (void)snprintf(path, sizeof(path), "%s/f%d", test_scratch(), i);
+        (void)snprintf(path, sizeof(path), "%s/f%d", scratch(), i);
         (void)mkdir(path, 0700);
         len += (size_t)snprintf(json + len, sizeof(lists[0]) - len, "%s\"%s\"", i == 0 ? "[" : ", ",
                                 path);
@@ -46,7 +60,7 @@ static const char *folder_path(int index)
 {
     static _Thread_local char path[256];
 
-    (void)snprintf(path, sizeof(path), "%s/f%d", test_scratch(), index);
+    (void)snprintf(path, sizeof(path), "%s/f%d", scratch(), index);
     return path;
 }
 
@@ -771,13 +785,33 @@ static void a_run_that_goes_on_is_not_taken(void)
 
 /* ------------------------------------------------------------------- kill -- */
 
-/* Trains until it is killed. */
-static void killed_child(const session *s)
+/* A program of its own, since a device that this one has used cannot be used by its child. */
+static pid_t part_start(const char *part, const char *io, const int *hold, const int *report)
 {
+    char       texts[4][512];
+    rank_start start = {.part = part, .environment = {texts[0]}};
+    int        count = 1;
+
+    (void)snprintf(texts[0], sizeof(texts[0]), FOLDER_VARIABLE "=%s", test_scratch());
+    if (io != NULL) {
+        (void)snprintf(texts[1], sizeof(texts[1]), "SHERD_IO=%s", io);
+        (void)snprintf(texts[2], sizeof(texts[2]), HOLD_VARIABLE "=%d", hold[0]);
+        (void)snprintf(texts[3], sizeof(texts[3]), REPORT_VARIABLE "=%d", report[1]);
+        for (; count < 4; count++) {
+            start.environment[count] = texts[count];
+        }
+    }
+    return ranks_start(&start);
+}
+
+/* Trains until it is killed. */
+static void part_trains(void)
+{
+    session      own = session_of(3, "");
     sherd_world *world;
     rig          r;
-    session      own = *s;
 
+    (void)alarm(GUARD_SECONDS);
     CHECK_OK(sherd_world_self(&world));
     session_begin(&own, world, &r);
     for (;;) {
@@ -789,18 +823,13 @@ static void killed_child(const session *s)
  * once waits for them. */
 static void a_killed_run_is_gone_on_from_at_once(void)
 {
-    session killed = session_of(3, "");
-    session again  = session_of(3, ", \"resume\": true");
+    session again = session_of(3, ", \"resume\": true");
     pid_t   child;
     int     status;
 
     case_begin();
     again.steps = 0;
-    child       = fork();
-    if (child == 0) {
-        killed_child(&killed);
-        _exit(1);
-    }
+    child       = part_start("part_trains", NULL, NULL, NULL);
     CHECK(child > 0);
     for (;;) {
         state_list list = states();
@@ -840,12 +869,15 @@ static int descriptors_held(void)
 
 /* A run forks a child, as data loaders do, and is killed; the child says how many descriptors it has, and lives
  * until its `hold` ends. */
-static void killed_parent(const session *s, int hold, int report)
+static void part_has_a_child(void)
 {
+    int          hold   = ranks_variable(HOLD_VARIABLE);
+    int          report = ranks_variable(REPORT_VARIABLE);
+    session      own    = session_of(3, "");
     sherd_world *world;
     rig          r;
-    session      own = *s;
 
+    (void)alarm(GUARD_SECONDS);
     CHECK_OK(sherd_world_self(&world));
     session_begin(&own, world, &r);
     session_train(&own, &r, 1);
@@ -862,9 +894,8 @@ static void killed_parent(const session *s, int hold, int report)
 
 static void expect_resumed_beside_a_child(const char *io)
 {
-    session       killed = session_of(3, "");
-    session       again  = session_of(3, ", \"resume\": true");
-    unsigned char held   = 255;
+    session       again = session_of(3, ", \"resume\": true");
+    unsigned char held  = 255;
     int           hold[2], report[2];
     pid_t         child;
     int           status;
@@ -873,12 +904,8 @@ static void expect_resumed_beside_a_child(const char *io)
     again.steps = 1;
     CHECK(setenv("SHERD_IO", io, 1) == 0);
     CHECK(pipe(hold) == 0 && pipe(report) == 0);
-    child = fork();
-    if (child == 0) {
-        (void)close(hold[1]);
-        killed_parent(&killed, hold[0], report[1]);
-        _exit(1);
-    }
+    CHECK(fcntl(hold[1], F_SETFD, FD_CLOEXEC) == 0);
+    child = part_start("part_has_a_child", io, hold, report);
     CHECK(child > 0);
     (void)close(report[1]);
     CHECK(read(report[0], &held, 1) == 1);
@@ -934,4 +961,9 @@ static const test_case CASES[] = {
     CASE(a_child_of_a_killed_run_holds_nothing),
 };
 
-RUN_MAIN(CASES)
+static const rank_part PARTS[] = {
+    PART(part_trains),
+    PART(part_has_a_child),
+};
+
+RANKS_MAIN(CASES, PARTS)
