@@ -1,6 +1,7 @@
 /* Peaks are those of NVIDIA's data sheets, without sparsity. See speed.h. */
 #include "speed.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 typedef struct peak_row {
@@ -27,4 +28,34 @@ double speed_peak_flops(const char *device, sherd_dtype dtype)
 double speed_flops_per_token(const arch *model, size_t length)
 {
     return arch_flops_per_token(model, length);
+}
+
+void speed_add(speed_times *times, double seconds)
+{
+    times->seconds[times->count % SPEED_KEPT_STEPS] = seconds;
+    times->count++;
+}
+
+static int seconds_order(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+
+    return (x > y) - (x < y);
+}
+
+double speed_median(const speed_times *times)
+{
+    size_t warm  = times->count / 2 < SPEED_WARM_STEPS ? times->count / 2 : SPEED_WARM_STEPS;
+    size_t first = times->count > SPEED_KEPT_STEPS ? times->count - SPEED_KEPT_STEPS : 0;
+    double sorted[SPEED_KEPT_STEPS];
+    size_t count = 0;
+
+    for (size_t i = first > warm ? first : warm; i < times->count; i++) {
+        sorted[count++] = times->seconds[i % SPEED_KEPT_STEPS];
+    }
+    if (count == 0) {
+        return 0.0;
+    }
+    qsort(sorted, count, sizeof(*sorted), seconds_order);
+    return 0.5 * (sorted[(count - 1) / 2] + sorted[count / 2]);
 }

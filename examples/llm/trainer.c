@@ -53,6 +53,7 @@ typedef struct trainer {
     uint64_t       first_sequences;
     double         first_loss, last_loss, first_validation, last_validation;
     double         seconds; /* of the steps */
+    speed_times    times;
     uint64_t       fingerprint;
     report_figures figures; /* of the last step */
 } trainer;
@@ -491,6 +492,7 @@ static sherd_status step_run(trainer *t, int *stop_out)
     told.tokens  = t->sequences * o->length;
     told.seconds = clock_seconds() - start;
     t->seconds += told.seconds;
+    speed_add(&t->times, told.seconds);
     if (*stop_out || t->step == o->steps || (o->eval_every > 0 && t->step % o->eval_every == 0)) {
         TRY(validate(t, &told.validation_loss));
         t->last_validation = told.validation_loss;
@@ -593,6 +595,19 @@ static void memory_say(const trainer *t)
                report_bytes(passes_bytes(t->passes), activations));
 }
 
+/* The rate that a longer run has: without the first steps, in which a GPU's libraries choose and load. */
+static void median_say(const trainer *t, double step_tokens)
+{
+    double median    = speed_median(&t->times);
+    double peak      = peak_rate(t);
+    char   share[32] = "";
+
+    if (peak > 0.0) {
+        (void)snprintf(share, sizeof(share), ", MFU %.1f %%", 100.0 * step_tokens / median / peak);
+    }
+    report_say(t->r, "median step %.4g s, %.0f tokens/s%s", median, step_tokens / median, share);
+}
+
 static void summary_say(const trainer *t)
 {
     char     duration[32];
@@ -600,16 +615,10 @@ static void summary_say(const trainer *t)
     long     steps  = t->step - t->first_step;
 
     if (steps > 0) {
-        char   share[32] = "";
-        double peak      = peak_rate(t);
-
-        if (peak > 0.0) {
-            (void)snprintf(share, sizeof(share), ", MFU %.1f %%",
-                           100.0 * (double)tokens / t->seconds / peak);
-        }
-        report_say(t->r, "\n%ld steps, %llu tokens in %s: %.2f steps/s, %.0f tokens/s%s", steps,
+        report_say(t->r, "\n%ld steps, %llu tokens in %s: %.2f steps/s, %.0f tokens/s", steps,
                    (unsigned long long)tokens, report_duration(t->seconds, duration),
-                   (double)steps / t->seconds, (double)tokens / t->seconds, share);
+                   (double)steps / t->seconds, (double)tokens / t->seconds);
+        median_say(t, (double)tokens / (double)steps);
         report_say(t->r, "started in %.1f s", t->until_first_s);
         report_say(t->r, "loss %.4f -> %.4f", t->first_loss, t->last_loss);
     }

@@ -505,6 +505,10 @@ summary() {
         grep -qF -- "$words" "$scratch/out" || fail "no '$words' in the summary: $(cat "$scratch/out")"
     done
     [ "$(wc -l <"$scratch/log")" = 4 ] || fail "the log has not 4 lines"
+    # The later half of so few steps: what warms up is no measure of the rest.
+    sed 's/.*"seconds": \([0-9.e+-]*\).*/\1/' "$scratch/log" | awk -v told="$(sed -n 's/^median step \([0-9.e+-]*\) s,.*/\1/p' "$scratch/out")" '
+        { s[NR] = $1 } END { median = (s[3] + s[4]) / 2; gap = told / median - 1; exit !(gap < 1e-3 && gap > -1e-3) }' ||
+        fail "the median step is not that of the log: $(cat "$scratch/out" "$scratch/log")"
     # Validation before the first step is for who asks.
     grep -qE "validation loss [0-9.]+$" "$scratch/out" || fail "validated first: $(cat "$scratch/out")"
     tiny --ranks 2 --eval-first
