@@ -52,6 +52,10 @@ void emulator_fail_kernel(long n);
 /** Ends that state of a device, which CUDA cannot. Its streams are idle. */
 void emulator_heal(int device);
 
+/** Shared memory that a block may have from now on, on all devices, once a kernel is allowed to
+ *  (cudaFuncAttributeMaxDynamicSharedMemorySize); what was allowed so far is forgotten. 0: 227 KiB. */
+void emulator_limit_shared(size_t block_bytes);
+
 /** How often a call made the host wait for a device so far, copies of memory that is not pinned among them. */
 unsigned long emulator_waits(void);
 /** Kernels launched so far, bytes of device memory held on all devices, streams alive. */

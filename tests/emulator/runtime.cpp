@@ -23,6 +23,9 @@
 #define ALIGN_BYTES ((size_t)256) /* what cudaMalloc promises */
 #define MAX_DEVICES 64
 #define GARBAGE     0xd5
+/* Shared memory of a block: as it is, and at most when a kernel is allowed to. */
+#define BLOCK_BYTES      ((size_t)48 << 10)
+#define MOST_BLOCK_BYTES ((size_t)227 << 10)
 /* Rooms of the library, of which a test uses a small part: they cost only what is used. */
 #define LARGE_BYTES ((size_t)4 << 20)
 
@@ -95,6 +98,8 @@ struct emulator {
     int                             streams_alive = 0;
     int                             running       = 0; /* operations queued or under way */
     std::map<uintptr_t, allocation> allocations;
+    size_t                          block_bytes = MOST_BLOCK_BYTES; /* of shared memory */
+    std::map<std::pair<int, const void *>, size_t> allowed; /* ... that a device's kernel may have, where it was set */
     long                            fail_alloc, fail_launch, fail_kernel;
     unsigned long                   launches = 0;
     unsigned long                   waits    = 0; /* of the host */
@@ -669,16 +674,18 @@ cudaError_t emulator_enqueue(emulator_work *work, const void *kernel, dim3 grid,
     size_t                         threads = (size_t)block.x * block.y * block.z;
     unsigned                       order   = 0;
 
-    (void)kernel;
     if (threads == 0 || threads > 1024 || block.z > 64 || grid.x == 0 || grid.y == 0 ||
-        grid.z == 0 || grid.x > 0x7fffffffu || grid.y > 65535 || grid.z > 65535 ||
-        shared_bytes > 227 * 1024) {
+        grid.z == 0 || grid.x > 0x7fffffffu || grid.y > 65535 || grid.z > 65535) {
         return error_keep(cudaErrorInvalidConfiguration);
     }
     {
         emulator                   &e = the();
         std::lock_guard<std::mutex> held(e.lock);
+        auto                        allowed = e.allowed.find({current_device, kernel});
 
+        if (shared_bytes > (allowed == e.allowed.end() ? BLOCK_BYTES : allowed->second)) {
+            return error_keep(cudaErrorInvalidValue);
+        }
         if (e.num_devices > 0 && device_check() == cudaSuccess) {
             cudaStream_t stream = stream_of(e, handle);
 
@@ -701,10 +708,16 @@ extern "C" cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *attributes, con
 
 extern "C" cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute attr, int value)
 {
-    (void)kernel;
-    return error_keep(attr == cudaFuncAttributeMaxDynamicSharedMemorySize && value > 227 * 1024
-                          ? cudaErrorInvalidValue
-                          : cudaSuccess);
+    emulator                   &e = the();
+    std::lock_guard<std::mutex> held(e.lock);
+
+    if (attr == cudaFuncAttributeMaxDynamicSharedMemorySize) {
+        if (value < 0 || (size_t)value > e.block_bytes) {
+            return error_keep(cudaErrorInvalidValue);
+        }
+        e.allowed[{current_device, kernel}] = (size_t)value;
+    }
+    return cudaSuccess;
 }
 
 extern "C" cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int        *blocks,
@@ -1181,8 +1194,8 @@ extern "C" cudaError_t cudaGetDeviceProperties(cudaDeviceProp *prop, int device)
         memset(prop, 0, sizeof(*prop));
         (void)snprintf(prop->name, sizeof(prop->name), "emulated device");
         prop->totalGlobalMem              = the().memory_bytes;
-        prop->sharedMemPerBlock           = 48 * 1024;
-        prop->sharedMemPerBlockOptin      = 227 * 1024;
+        prop->sharedMemPerBlock           = BLOCK_BYTES;
+        prop->sharedMemPerBlockOptin      = the().block_bytes;
         prop->warpSize                    = 32;
         prop->maxThreadsPerBlock          = 1024;
         prop->major                       = 9;
@@ -1215,7 +1228,7 @@ extern "C" cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attr, i
         return cudaSuccess;
     case cudaDevAttrMaxSharedMemoryPerBlockOptin:
     case cudaDevAttrMaxSharedMemoryPerMultiprocessor:
-        *value = 227 * 1024;
+        *value = (int)the().block_bytes;
         return cudaSuccess;
     }
     return error_keep(cudaErrorInvalidValue);
@@ -1274,6 +1287,14 @@ extern "C" void emulator_heal(int device)
     std::lock_guard<std::mutex> held(the().lock);
 
     the().devices[device].fault = cudaSuccess;
+}
+
+extern "C" void emulator_limit_shared(size_t block_bytes)
+{
+    std::lock_guard<std::mutex> held(the().lock);
+
+    the().block_bytes = block_bytes == 0 ? MOST_BLOCK_BYTES : block_bytes;
+    the().allowed.clear();
 }
 
 extern "C" unsigned long emulator_launches(void)

@@ -669,6 +669,64 @@ static void attention_gives_the_same_bits_again(void)
     }
 }
 
+/* What backward of a head gives on a device whose blocks have so much shared memory. */
+static char *heads_bits(heads_case c, sherd_dtype dtype, size_t block_bytes, size_t *bytes_out)
+{
+    heads_rig h;
+    size_t    bytes;
+    char     *bits;
+
+    emulator_limit_shared(block_bytes);
+    h     = heads_open(c, dtype);
+    bytes = h.dq.count * sherd_dtype_bytes(dtype);
+    bits  = malloc(bytes +
+                   2 * h.dk.count * sherd_dtype_bytes(dtype)); /* the caller's: outlives the rig */
+    CHECK(bits != NULL);
+    heads_compute(&h);
+    device_get(&h.r, h.dq.gpu, bits, bytes);
+    for (int i = 0; i < 2; i++, bytes += h.dk.count * sherd_dtype_bytes(dtype)) {
+        device_get(&h.r, i == 0 ? h.dk.gpu : h.dv.gpu, bits + bytes,
+                   h.dk.count * sherd_dtype_bytes(dtype));
+    }
+    heads_close(&h, 0);
+    *bytes_out = bytes;
+    return bits;
+}
+
+/* 8.6, 8.9 and 12.x give a block 99 KiB: a tile at a time there, with the same sums. */
+static void attention_of_wide_heads_fits_a_device_with_less_shared_memory(void)
+{
+    static const heads_case CASES[] = {
+        {1, 100, 2, 1, 128, 0}, {1, 70, 1, 1, 104, 0}, {1, 70, 1, 1, 64, 0}};
+
+    for (int dtype = SHERD_BF16; dtype <= SHERD_F16; dtype++) {
+        for (size_t i = 0; i < sizeof(CASES) / sizeof(CASES[0]); i++) {
+            size_t bytes;
+            char  *want = heads_bits(CASES[i], (sherd_dtype)dtype, 0, &bytes);
+            char  *got  = heads_bits(CASES[i], (sherd_dtype)dtype, (size_t)99 << 10, &bytes);
+
+            CHECK_BYTES_EQUAL(want, got, bytes);
+            free(want);
+            free(got);
+        }
+    }
+    emulator_limit_shared(0);
+}
+
+static void attention_that_fits_nowhere_is_refused(void)
+{
+    compute_limits limits = {
+        .batch = 1, .length = 8, .hidden = 64, .inner = 16, .heads = 1, .vocab = 16};
+    compute_params params   = {.limits = limits};
+    char           why[256] = "";
+
+    params.limits.dtype = SHERD_BF16;
+    emulator_limit_shared((size_t)64 << 10);
+    CHECK(compute_cuda_create(&params, why, sizeof(why)) == NULL);
+    emulator_limit_shared(0);
+    test_check_contains(__FILE__, __LINE__, why, "65536 bytes of shared memory");
+}
+
 static const test_case cases[] = {
     CASE(embedding_matches_the_cpu),
     CASE(norms_match_the_cpu),
@@ -680,6 +738,8 @@ static const test_case cases[] = {
     CASE(logits_match_the_cpu),
     CASE(attention_matches_its_definition),
     CASE(attention_gives_the_same_bits_again),
+    CASE(attention_of_wide_heads_fits_a_device_with_less_shared_memory),
+    CASE(attention_that_fits_nowhere_is_refused),
 };
 
 RUN_MAIN(cases)

@@ -85,18 +85,18 @@ __device__ __forceinline__ void left_make(uint32_t (&a)[4], const float (&c0)[4]
     a[3] = pair_of<T>::join(c1[2], c1[3]);
 }
 
-/* Starts copying the next tile of keys and values beside the one at hand, and waits for this one. */
-template <typename T, int D>
+/* Waits for a tile of keys and values, the next one on its way beside it; with room for one, starts it itself. */
+template <typename T, int D, int STAGES>
 __device__ __forceinline__ void keys_step(const attention_typed<T> &a, T *k_tiles, T *v_tiles, const T *k,
                                           const T *v, int tile, int tiles)
 {
-    const int at = (tile + 1) % 2 * KEYS * (D + 8);
+    const int next = tile + STAGES - 1, at = next % STAGES * KEYS * (D + 8);
 
-    if (tile + 1 < tiles) {
-        tile_start<T, D, KEYS>(k_tiles + at, k, a.kv_stride, (tile + 1) * KEYS, a.length, a.width);
-        tile_start<T, D, KEYS>(v_tiles + at, v, a.kv_stride, (tile + 1) * KEYS, a.length, a.width);
+    if (next > 0 && next < tiles) {
+        tile_start<T, D, KEYS>(k_tiles + at, k, a.kv_stride, next * KEYS, a.length, a.width);
+        tile_start<T, D, KEYS>(v_tiles + at, v, a.kv_stride, next * KEYS, a.length, a.width);
         copies_commit();
-        copies_wait<1>();
+        copies_wait<STAGES - 1>();
     } else {
         copies_wait<0>();
     }
@@ -209,7 +209,7 @@ __global__ void __launch_bounds__(THREADS, (blocks_of_width<D>::forward)) flash_
         int      key0   = tile * KEYS;
         float    s[TILES][KEYS / 8][4];
 
-        keys_step<T, D>(a, k_tiles, v_tiles, k, v, tile, tiles);
+        keys_step<T, D, 2>(a, k_tiles, v_tiles, k, v, tile, tiles);
         if (tile == 0) {
 #pragma unroll
             for (int m = 0; m < TILES; m++) {
@@ -316,15 +316,15 @@ __global__ void __launch_bounds__(THREADS, (blocks_of_width<D>::forward)) flash_
 /* ------------------------------------------------------------- backward -- */
 
 /* dQ, and delta = sum of dout * out of each row, which back_kv reads. */
-template <typename T, int D, int TILES>
+template <typename T, int D, int TILES, int STAGES>
 __global__ void __launch_bounds__(THREADS, (blocks_of_width<D>::back_q)) flash_back_q(const attention_typed<T> a)
 {
     constexpr int ROWS = 16 * TILES, QUERIES = WARPS * ROWS, LD = D + 8;
     constexpr int LANES = D <= 32 ? 4 : D <= 64 ? 8 : 16; /* that sum a row of delta */
     LLM_SHARED(shared);
     T     *q_tile = (T *)shared, *do_tile = q_tile + QUERIES * LD, *k_tiles = do_tile + QUERIES * LD;
-    T     *v_tiles = k_tiles + 2 * KEYS * LD;
-    float *row_deltas = (float *)(v_tiles + 2 * KEYS * LD);
+    T     *v_tiles = k_tiles + STAGES * KEYS * LD;
+    float *row_deltas = (float *)(v_tiles + STAGES * KEYS * LD);
     int    warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, g = lane / 4, t = lane % 4;
     int    head = (int)blockIdx.y, kv_head = head / (a.heads / a.kv_heads);
     int    first   = (int)(gridDim.x - 1 - blockIdx.x) * QUERIES, own = first + warp * ROWS;
@@ -385,10 +385,11 @@ __global__ void __launch_bounds__(THREADS, (blocks_of_width<D>::back_q)) flash_b
     zero(dq);
 
     for (int tile = 0; tile < tiles; tile++) {
-        const T *k_tile = k_tiles + tile % 2 * KEYS * LD, *v_tile = v_tiles + tile % 2 * KEYS * LD;
-        int      key0   = tile * KEYS;
+        const int at = tile % STAGES * KEYS * LD;
+        const T  *k_tile = k_tiles + at, *v_tile = v_tiles + at;
+        int       key0   = tile * KEYS;
 
-        keys_step<T, D>(a, k_tiles, v_tiles, k, v, tile, tiles);
+        keys_step<T, D, STAGES>(a, k_tiles, v_tiles, k, v, tile, tiles);
         if (tile == 0) {
 #pragma unroll
             for (int m = 0; m < TILES; m++) {
@@ -444,14 +445,14 @@ __global__ void __launch_bounds__(THREADS, (blocks_of_width<D>::back_q)) flash_b
 }
 
 /* dK and dV: the scores are made flipped, keys down and queries across. */
-template <typename T, int D, int TILES>
+template <typename T, int D, int TILES, int STAGES>
 __global__ void __launch_bounds__(THREADS, (blocks_of_width<D>::back_kv)) flash_back_kv(const attention_typed<T> a)
 {
     constexpr int ROWS = 16 * TILES, OWN_KEYS = WARPS * ROWS, LD = D + 8, QUERIES = 64;
     LLM_SHARED(shared);
     T     *k_tile = (T *)shared, *v_tile = k_tile + OWN_KEYS * LD, *q_tiles = v_tile + OWN_KEYS * LD;
-    T     *do_tiles = q_tiles + 2 * QUERIES * LD;
-    float *logs     = (float *)(do_tiles + 2 * QUERIES * LD), *deltas = logs + 2 * QUERIES;
+    T     *do_tiles = q_tiles + STAGES * QUERIES * LD;
+    float *logs     = (float *)(do_tiles + STAGES * QUERIES * LD), *deltas = logs + STAGES * QUERIES;
     int    warp = (int)threadIdx.x / 32, g = (int)threadIdx.x % 32 / 4, t = (int)threadIdx.x % 4;
     int    kv_head = (int)blockIdx.y, group = a.heads / a.kv_heads;
     int    first = (int)blockIdx.x * OWN_KEYS, own = first + warp * ROWS;
@@ -464,7 +465,7 @@ __global__ void __launch_bounds__(THREADS, (blocks_of_width<D>::back_kv)) flash_
 
     /* Tile i of all heads of the group, one after the other: with its logarithms and deltas. */
     auto queries_start = [&](int i) {
-        int    head = kv_head * group + i / tiles, slot = i % 2;
+        int    head = kv_head * group + i / tiles, slot = i % STAGES;
         int    row0 = (tile0 + i % tiles) * QUERIES, row = row0 + (int)threadIdx.x % QUERIES;
         size_t log0 = (blockIdx.z * (size_t)a.heads + head) * a.length;
         bool   is_there = row < a.length;
@@ -491,15 +492,15 @@ __global__ void __launch_bounds__(THREADS, (blocks_of_width<D>::back_kv)) flash_
     zero(dv);
 
     for (int tile = 0; tile < tiles * group; tile++) {
-        int          slot   = tile % 2;
+        int          slot = tile % STAGES, next = tile + STAGES - 1;
         const T     *q_tile = q_tiles + slot * QUERIES * LD, *do_tile = do_tiles + slot * QUERIES * LD;
         const float *log2s = logs + slot * QUERIES, *drops = deltas + slot * QUERIES;
         int          row0 = (tile0 + tile % tiles) * QUERIES;
 
-        if (tile + 1 < tiles * group) {
-            queries_start(tile + 1);
+        if (next > 0 && next < tiles * group) {
+            queries_start(next);
             copies_commit();
-            copies_wait<1>();
+            copies_wait<STAGES - 1>();
         } else {
             copies_wait<0>();
         }
@@ -587,18 +588,18 @@ template <typename T, int D> static size_t forward_bytes(void)
     return (size_t)(WARPS * 16 * tiles_of<D>::forward + 4 * KEYS) * (D + 8) * sizeof(T);
 }
 
-template <typename T, int D> static size_t back_q_bytes(void)
+template <typename T, int D> static size_t back_q_bytes(int stages)
 {
     const size_t queries = WARPS * 16 * tiles_of<D>::back_q;
 
-    return (2 * queries + 4 * KEYS) * (D + 8) * sizeof(T) + queries * sizeof(float);
+    return (2 * queries + 2 * stages * KEYS) * (D + 8) * sizeof(T) + queries * sizeof(float);
 }
 
-template <typename T, int D> static size_t back_kv_bytes(void)
+template <typename T, int D> static size_t back_kv_bytes(int stages)
 {
     const size_t keys = WARPS * 16 * tiles_of<D>::back_kv;
 
-    return (2 * keys + 4 * 64) * (D + 8) * sizeof(T) + 4 * 64 * sizeof(float);
+    return (2 * keys + 2 * stages * 64) * (D + 8) * sizeof(T) + 2 * stages * 64 * sizeof(float);
 }
 
 /* A kernel with what its launch needs. */
@@ -608,31 +609,47 @@ template <typename T> struct flash_kernel {
     size_t shared_bytes;
 };
 
-template <typename T, int D> struct flash_kernels {
+/* The wide ones of backward, which need 103 KiB with two tiles at a time, for devices that give a block 99. */
+template <int D> constexpr int least_stages = D > 96 ? 1 : 2;
+
+template <typename T, int D, int STAGES = 2> struct flash_kernels {
     typedef tiles_of<D>   tiles;
     const flash_kernel<T> forward = {flash_forward<T, D, tiles::forward>, WARPS * 16 * tiles::forward,
                                      forward_bytes<T, D>()};
-    const flash_kernel<T> back_q  = {flash_back_q<T, D, tiles::back_q>, WARPS * 16 * tiles::back_q,
-                                     back_q_bytes<T, D>()};
-    const flash_kernel<T> back_kv = {flash_back_kv<T, D, tiles::back_kv>, WARPS * 16 * tiles::back_kv,
-                                     back_kv_bytes<T, D>()};
+    const flash_kernel<T> back_q  = {flash_back_q<T, D, tiles::back_q, STAGES>, WARPS * 16 * tiles::back_q,
+                                     back_q_bytes<T, D>(STAGES)};
+    const flash_kernel<T> back_kv = {flash_back_kv<T, D, tiles::back_kv, STAGES>, WARPS * 16 * tiles::back_kv,
+                                     back_kv_bytes<T, D>(STAGES)};
 };
 
-/* Calls what(flash_kernels<T, D>()) for the D that holds a width. */
-template <typename T, typename What> static void by_width(size_t width, const What &what)
+/* Calls what(flash_kernels<T, D>()) with those that a block of so much shared memory can run. */
+template <typename T, int D, typename What> static void by_memory(size_t block_bytes, const What &what)
+{
+    const flash_kernels<T, D> large;
+
+    if (large.back_q.shared_bytes <= block_bytes && large.back_kv.shared_bytes <= block_bytes) {
+        what(large);
+    } else {
+        what(flash_kernels<T, D, least_stages<D>>());
+    }
+}
+
+/* ... for the D that holds a width. */
+template <typename T, typename What>
+static void by_width(size_t width, size_t block_bytes, const What &what)
 {
     switch ((width + 31) / 32) {
     case 1:
-        what(flash_kernels<T, 32>());
+        by_memory<T, 32>(block_bytes, what);
         return;
     case 2:
-        what(flash_kernels<T, 64>());
+        by_memory<T, 64>(block_bytes, what);
         return;
     case 3:
-        what(flash_kernels<T, 96>());
+        by_memory<T, 96>(block_bytes, what);
         return;
     default:
-        what(flash_kernels<T, 128>());
+        by_memory<T, 128>(block_bytes, what);
         return;
     }
 }
@@ -648,7 +665,7 @@ static void flash_queue(const flash_kernel<T> &kernel, const attention_launch *a
 
 template <typename T> static void typed_queue(const attention_launch *a, cudaStream_t stream)
 {
-    by_width<T>(a->shape.width, [&](const auto &kernels) {
+    by_width<T>(a->shape.width, a->block_bytes, [&](const auto &kernels) {
         if (a->dout == NULL) {
             flash_queue(kernels.forward, a, a->shape.heads, stream);
         } else {
@@ -678,27 +695,30 @@ void attention_queue(const attention_launch *args, cudaStream_t stream)
     }
 }
 
-template <typename T> static void flash_allow(const flash_kernel<T> &kernel)
+template <typename T> static void flash_allow(const flash_kernel<T> &kernel, cudaError_t *error)
 {
-    (void)cudaFuncSetAttribute((const void *)kernel.run, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                               (int)kernel.shared_bytes);
+    if (*error == cudaSuccess) {
+        *error = cudaFuncSetAttribute((const void *)kernel.run, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                      (int)kernel.shared_bytes);
+    }
 }
 
-template <typename T> static void typed_allow(void)
+template <typename T> static void typed_allow(size_t block_bytes, cudaError_t *error)
 {
     for (size_t width = 32; width <= 128; width += 32) {
-        by_width<T>(width, [](const auto &kernels) {
-            flash_allow(kernels.forward);
-            flash_allow(kernels.back_q);
-            flash_allow(kernels.back_kv);
+        by_width<T>(width, block_bytes, [&](const auto &kernels) {
+            flash_allow(kernels.forward, error);
+            flash_allow(kernels.back_q, error);
+            flash_allow(kernels.back_kv, error);
         });
     }
 }
 
-void attention_prepare(void)
+cudaError_t attention_prepare(size_t block_bytes)
 {
-    attention_plain_prepare();
-    typed_allow<bf16_t>();
-    typed_allow<f16_t>();
-    (void)cudaGetLastError(); /* a device that has too little says so when the kernel is launched */
+    cudaError_t error = attention_plain_prepare();
+
+    typed_allow<bf16_t>(block_bytes, &error);
+    typed_allow<f16_t>(block_bytes, &error);
+    return error;
 }

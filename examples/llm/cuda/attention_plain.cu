@@ -232,24 +232,29 @@ static size_t shared_bytes(size_t width, size_t own_rows, size_t scores)
     return (own_rows * WARPS * width + 2 * KEYS * (width + 1) + scores * WARPS * KEYS) * sizeof(float);
 }
 
-template <typename T> static void shared_allow(void (*kernel)(attention_typed<T>))
+template <typename T> static void shared_allow(void (*kernel)(attention_typed<T>), cudaError_t *error)
 {
-    (void)cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                               (int)shared_bytes(MOST_WIDTH, 2, 2));
+    if (*error == cudaSuccess) {
+        *error = cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                      (int)shared_bytes(MOST_WIDTH, 2, 2));
+    }
 }
 
-template <typename T> static void typed_allow(void)
+template <typename T> static void typed_allow(cudaError_t *error)
 {
-    shared_allow<T>(plain_forward<T>);
-    shared_allow<T>(plain_back_q<T>);
-    shared_allow<T>(plain_back_kv<T>);
+    shared_allow<T>(plain_forward<T>, error);
+    shared_allow<T>(plain_back_q<T>, error);
+    shared_allow<T>(plain_back_kv<T>, error);
 }
 
-void attention_plain_prepare(void)
+cudaError_t attention_plain_prepare(void)
 {
-    typed_allow<float>();
-    typed_allow<bf16_t>();
-    typed_allow<f16_t>();
+    cudaError_t error = cudaSuccess;
+
+    typed_allow<float>(&error);
+    typed_allow<bf16_t>(&error);
+    typed_allow<f16_t>(&error);
+    return error;
 }
 
 void attention_plain_queue(const attention_launch *args, cudaStream_t stream)

@@ -24,6 +24,7 @@ typedef struct cuda {
     size_t         rows;
     cudaStream_t   stream;
     lt            *products;
+    int            block_bytes; /* of shared memory that a block may have */
     cudaError_t    error;
     int            has_failed; /* base.why says how */
 
@@ -429,6 +430,7 @@ static attention_launch attention_of(const cuda *m, const heads_args *args)
     a.dtype  = m->limits.dtype;
     a.shape  = *args;
     a.deltas = m->at.deltas;
+    a.block_bytes = (size_t)m->block_bytes;
     return a;
 }
 
@@ -657,6 +659,9 @@ static int device_enter(cuda *m, char *why, size_t why_bytes)
     if (error == cudaSuccess) {
         error = cudaGetDeviceProperties(&properties, device);
     }
+    if (error == cudaSuccess) {
+        error = cudaDeviceGetAttribute(&m->block_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+    }
     if (error != cudaSuccess) {
         (void)snprintf(why, why_bytes, "the GPU cannot be used: %s", cudaGetErrorString(error));
         return -1;
@@ -665,6 +670,14 @@ static int device_enter(cuda *m, char *why, size_t why_bytes)
         (void)snprintf(why, why_bytes,
                        "GPU %d has compute capability %d; the trainer's kernels need 8.0 or newer",
                        device, major);
+        return -1;
+    }
+    error = attention_prepare((size_t)m->block_bytes);
+    if (error != cudaSuccess) {
+        (void)cudaGetLastError();
+        (void)snprintf(why, why_bytes,
+                       "GPU %d gives a block %d bytes of shared memory, too little for attention (%s)",
+                       device, m->block_bytes, cudaGetErrorString(error));
         return -1;
     }
     (void)snprintf(m->base.device, sizeof(m->base.device), "%s", properties.name);
@@ -707,6 +720,5 @@ extern "C" compute *compute_cuda_create(const compute_params *params, char *why,
         cuda_destroy(&m->base);
         return NULL;
     }
-    attention_prepare();
     return &m->base;
 }

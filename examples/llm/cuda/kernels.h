@@ -107,16 +107,17 @@ typedef struct attention_launch {
           *dout; /* NULL: forward; backward, with all that follows; dq, dk and dv as q, k and v */
     void  *dq, *dk, *dv;
     float *deltas; /* [batch, heads, length]: scratch */
+    size_t block_bytes; /* of shared memory that a block may have on this device */
 } attention_launch;
 
 /* Tensor cores where type, width and strides allow, the plain kernels elsewhere. */
 void attention_queue(const attention_launch *args, cudaStream_t stream);
 void attention_plain_queue(const attention_launch *args, cudaStream_t stream);
-void attention_plain_prepare(void);
+cudaError_t attention_plain_prepare(void);
 
 #define ATTENTION_MOST_WIDTH 256 /* of a head */
 
-/* Lets the kernels have the shared memory that they need on the current device. */
-void attention_prepare(void);
+/* Lets the kernels have the shared memory that they need on the current device, which has `block_bytes` for a block. */
+cudaError_t attention_prepare(size_t block_bytes);
 
 #endif
