@@ -565,6 +565,32 @@ static sherd_status order_check(const sherd_engine *engine)
 #endif
 }
 
+/* A bound below every gathered unit is no bound but an end of gathering ahead, which 0 asks for. */
+static void bucket_tell(const sherd_engine *engine)
+{
+    const sherdi_plan *plan  = engine->plan;
+    size_t             most  = plan->settings.prefetch_bucket_size;
+    size_t             least = SIZE_MAX;
+    int                named = -1;
+
+    for (size_t u = 0; u < plan->num_units; u++) {
+        size_t elems = plan->units[u].gather_elems;
+
+        if (elems > 0 && elems < least) {
+            least = elems;
+            named = (int)u;
+        }
+    }
+    if (engine->rank == 0 && named >= 0 && most > 0 && most < least) {
+        sherdi_log(
+            SHERD_LOG_WARN, engine->rank,
+            "zero_optimization.stage3_prefetch_bucket_size is %zu, and the smallest unit, %s, "
+            "has %zu elements: nothing is gathered ahead of its use; give at least the "
+            "elements of the largest unit, or 0",
+            most, engine->model.units[named].name, least);
+    }
+}
+
 sherd_status sherd_engine_seal(sherd_engine *engine)
 {
     sherdi_machine machine;
@@ -605,6 +631,7 @@ sherd_status sherd_engine_seal(sherd_engine *engine)
         memory_close(engine);
         return status;
     }
+    bucket_tell(engine);
     engine->phase = SHERDI_PHASE_SEALED;
     sherd_world_traffic(engine->world, &engine->wire_at_seal, &received);
     sherdi_log(SHERD_LOG_INFO, engine->rank,

@@ -54,7 +54,28 @@ static sherd_status settings_set(sherd_config *config, const setting *rows, size
 
 #define COUNT(rows) (sizeof(rows) / sizeof((rows)[0]))
 
-/* What was left open: the batch, the optimizer, the length of the schedule. */
+/* Elements of its parameters. */
+static size_t largest_unit(const arch *sizes)
+{
+    size_t most = 0;
+
+    for (size_t unit = 0; unit < arch_unit_count(sizes); unit++) {
+        size_t elems = 0;
+
+        for (size_t k = arch_unit_first_param(sizes, unit);
+             k < arch_unit_first_param(sizes, unit + 1); k++) {
+            arch_param info;
+
+            arch_param_get(sizes, k, &info);
+            elems += arch_param_elems(&info);
+        }
+        most = elems > most ? elems : most;
+    }
+    return most;
+}
+
+/* What was left open: the batch, the optimizer, the length of the schedule, and without a file how much is gathered
+ * ahead. */
 static sherd_status open_fill(sherd_config *config, const options *o)
 {
     int has_batch = sherd_config_has(config, "train_micro_batch_size_per_gpu") ||
@@ -62,6 +83,9 @@ static sherd_status open_fill(sherd_config *config, const options *o)
     int has_length = !sherd_config_has(config, "scheduler.type") ||
                      sherd_config_has(config, "scheduler.params.total_num_steps");
     const setting rows[] = {
+        {o->config_path == NULL, "zero_optimization.stage3_prefetch_bucket_size",
+         .number =
+             2.0 * (double)largest_unit(&o->sizes)}, /* padded to the ranks' slices it is larger */
         {!sherd_config_has(config, "optimizer.type"), "optimizer.type", .json = "\"AdamW\""},
         {!sherd_config_has(config, "optimizer.params.lr"), "optimizer.params.lr", .number = 1e-3},
         {!has_batch, "train_micro_batch_size_per_gpu", .number = 4},

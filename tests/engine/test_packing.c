@@ -281,11 +281,53 @@ static void units_lie_apart_from_what_they_read(void)
     }
 }
 
+static char warned[1024];
+
+static void warning_keep(void *ctx, sherd_log_level level, const char *line)
+{
+    size_t len = strlen(warned);
+
+    (void)ctx;
+    (void)level;
+    (void)snprintf(warned + len, sizeof(warned) - len, "%s\n", line);
+}
+
+static void three_seal(sherd_world *world, void *zero)
+{
+    rig_options options = {.stage = 3, .zero = zero};
+    rig         r;
+
+    rig_open(&r, world, &options);
+    rig_three(&r, 3000);
+    CHECK_OK(sherd_engine_seal(r.engine));
+    rig_close(&r);
+}
+
+/* Units of 3,000 elements and more. 0 is said on purpose. */
+static void bucket_below_every_unit_is_told(void)
+{
+    static char *const ZEROS[]   = {", \"stage3_prefetch_bucket_size\": 2000",
+                                    ", \"stage3_prefetch_bucket_size\": 4000",
+                                    ", \"stage3_prefetch_bucket_size\": 0", ""};
+    const int          IS_TOLD[] = {1, 0, 0, 0};
+
+    for (int i = 0; i < 4; i++) {
+        warned[0] = '\0';
+        sherd_log_set(warning_keep, NULL, SHERD_LOG_WARN);
+        test_world(2, three_seal, ZEROS[i]);
+        sherd_log_set(NULL, NULL, SHERD_LOG_WARN);
+        CHECK_INT(IS_TOLD[i], strstr(warned, "stage3_prefetch_bucket_size is 2000, and the "
+                                             "smallest unit, a, has 3") != NULL);
+        CHECK(IS_TOLD[i] || warned[0] == '\0');
+    }
+}
+
 static const test_case CASES[] = {
     CASE(plan_gathers_ahead_what_the_wire_needs),
     CASE(one_address_costs_layered_models_nothing),
     CASE(units_outside_the_passes_have_offsets_of_their_own),
     CASE(units_lie_apart_from_what_they_read),
+    CASE(bucket_below_every_unit_is_told),
 };
 
 RUN_MAIN(CASES)

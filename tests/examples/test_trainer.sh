@@ -509,6 +509,9 @@ summary() {
     sed 's/.*"seconds": \([0-9.e+-]*\).*/\1/' "$scratch/log" | awk -v told="$(sed -n 's/^median step \([0-9.e+-]*\) s,.*/\1/p' "$scratch/out")" '
         { s[NR] = $1 } END { median = (s[3] + s[4]) / 2; gap = told / median - 1; exit !(gap < 1e-3 && gap > -1e-3) }' ||
         fail "the median step is not that of the log: $(cat "$scratch/out" "$scratch/log")"
+    # Layers of more elements than the default model's are gathered ahead too.
+    tiny --ranks 2 --stage 3 --hidden 256 --inner 1024 --vocab 4096 --steps 1
+    grep "nothing is gathered ahead" "$scratch/out" && fail "the trainer's own bucket is too small"
     # Validation before the first step is for who asks.
     grep -qE "validation loss [0-9.]+$" "$scratch/out" || fail "validated first: $(cat "$scratch/out")"
     tiny --ranks 2 --eval-first
