@@ -147,6 +147,7 @@ static void buffers_name(sherdi_plan *plan)
         plan->buffers[SHERDI_BUFFER_BOUNCE].is_pinned      = 1;
         plan->buffers[SHERDI_BUFFER_HOST_PARAMS].is_pinned = settings->offload_param.pin_memory;
         plan->buffers[SHERDI_BUFFER_FILL].is_host          = 1; /* the trainer gives them there */
+        plan->buffers[SHERDI_BUFFER_FILL].is_pinned        = 1;
         plan->buffers[SHERDI_BUFFER_FILL].purpose          = SHERDI_MEM_HOST_STAGING;
     }
 }

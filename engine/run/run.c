@@ -65,7 +65,8 @@ static sherd_status host_wait(void *ctx, sherdi_lane_id lane, uint64_t number)
         return sherdi_drive_wait(&engine->run.drive, number);
     }
     SHERDI_TRY(lane_host_wait(engine, lane, number));
-    sherdi_order_forget(&engine->run.order, lane, number);
+    /* all that the compute lane was given is over, where the host has waited for some of it */
+    sherdi_order_forget(&engine->run.order, lane, lane == SHERDI_LANE_COMPUTE ? 0 : number);
     return SHERD_OK;
 }
 

@@ -84,6 +84,32 @@ static void an_offloaded_step_waits_for_what_the_host_needs(void)
     test_world(1, count_waits, &what);
 }
 
+/* First values pass through pinned memory, a MiB at a time, which is used again when what went before is on the device. */
+static void count_fill_waits(sherd_world *world, void *raw)
+{
+    const rig_options *options = raw;
+    unsigned long      before;
+    rig                r;
+
+    rig_open(&r, world, options);
+    (void)rig_unit(&r, "unit");
+    (void)rig_param(&r, 0, "long", 5 * SHERDI_FILL_ELEMS - 100);
+    CHECK_OK(sherd_engine_seal(r.engine));
+    before = emulator_waits();
+    CHECK_OK(sherd_param_fill(r.engine, r.params[0].handle, rig_fill, NULL));
+    CHECK_INT(4, emulator_waits() - before);
+    rig_close(&r);
+}
+
+static void a_fill_waits_once_for_a_portion(void)
+{
+    for (int stage = 0; stage <= 3; stage += 3) {
+        rig_options options = {.stage = stage, .dtype = SHERD_BF16};
+
+        test_world(1, count_fill_waits, &options);
+    }
+}
+
 static void train_on_own_stream(sherd_world *world, void *ctx)
 {
     rig_options  options = {.stage = 3, .dtype = SHERD_BF16, .clip = 1};
@@ -190,6 +216,7 @@ static void default_streams_are_streams_of_the_trainers_own(void)
 static const test_case CASES[] = {
     CASE(the_host_waits_twice_in_a_step),
     CASE(an_offloaded_step_waits_for_what_the_host_needs),
+    CASE(a_fill_waits_once_for_a_portion),
     CASE(the_trainers_own_stream_changes_nothing),
     CASE(default_streams_are_streams_of_the_trainers_own),
 };
