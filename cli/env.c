@@ -2,6 +2,7 @@
 #include "cli/cli.h"
 
 #include "examples/llm/blas.h"
+#include "examples/llm/onednn.h"
 
 #include <getopt.h>
 #include <stdio.h>
@@ -11,7 +12,8 @@
 static const char HELP[] =
     "usage: sherd env [--json]\n\n"
     "Prints the version, the machine, what this build was made with, the BLAS and\n"
-    "kernels that the trainer multiplies with, and the environment variables that matter.\n\n"
+    "kernels that the trainer multiplies with, also bf16, and the environment variables that "
+    "matter.\n\n"
     "  --json   as one JSON object\n";
 
 typedef struct env_text {
@@ -38,7 +40,7 @@ static sherd_status text_add(void *ctx, const char *portion, size_t len_bytes)
 static sherd_status env_print(sherd_plan_format format)
 {
     env_text     all = {0};
-    char         blas[256];
+    char         blas[256], half[320];
     sherd_status status = sherd_env_write(format, text_add, &all);
 
     if (status != SHERD_OK) {
@@ -47,10 +49,11 @@ static sherd_status env_print(sherd_plan_format format)
     }
     if (format == SHERD_PLAN_JSON) {
         *strrchr(all.text, '}') = '\0';
-        printf("%.*s,\n \"trainer blas\": \"%s\"\n}\n", (int)strlen(all.text) - 1, all.text,
-               blas_describe(blas));
+        printf("%.*s,\n \"trainer blas\": \"%s\",\n \"trainer bf16\": \"%s\"\n}\n",
+               (int)strlen(all.text) - 1, all.text, blas_describe(blas), onednn_describe(half));
     } else {
-        printf("%strainer blas: %s\n", all.text, blas_describe(blas));
+        printf("%strainer blas: %s\ntrainer bf16: %s\n", all.text, blas_describe(blas),
+               onednn_describe(half));
     }
     free(all.text);
     return SHERD_OK;

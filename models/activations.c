@@ -153,10 +153,11 @@ cpu_room cpu_room_of(const compute_limits *limits, int threads)
     size_t   rows = limits->batch * limits->length;
     cpu_room r    = {.logits_elems = padded(rows * limits->vocab, 16),
                      .vector_elems = padded(widest(limits), 16),
-                     .lane_elems   = lane_elems_needed(limits)};
+                     .half_elems = limits->dtype == SHERD_BF16 ? padded(rows * widest(limits), 32) : 0,
+                     .lane_elems = lane_elems_needed(limits)};
 
     r.memory_elems =
-        r.logits_elems + 4 * r.vector_elems +
+        r.logits_elems + 4 * r.vector_elems + r.half_elems + /* two of half the bytes */
         padded(r.lane_elems * (size_t)threads + partial_elems_needed(limits, rows), 16);
     r.bytes = r.memory_elems * sizeof(float) + rows * sizeof(double) + 2 * rows * sizeof(uint64_t);
     return r;

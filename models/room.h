@@ -67,15 +67,18 @@ compute_limits model_limits(const arch *sizes, size_t batch, size_t length, sher
 /* Cuts of compute_cpu.c that its scratch follows, in rows or columns; part of what is computed: other values give
  * other bits. */
 #define CPU_TILE_MOST      128  /* columns of a product per task */
+#define CPU_TILE_HALF      256  /* the same of bf16, where the CPU multiplies it */
 #define CPU_TILE_DEPTH     4096 /* rows of a matrix that are widened at once in back_input */
 #define CPU_NORM_CHUNK     32   /* rows whose shares of a norm's gradient are summed by one task */
 #define CPU_ATTENTION_ROWS 128  /* queries at once */
 
 typedef struct cpu_room {
     size_t logits_elems, vector_elems;
-    size_t lane_elems;   /* of one thread */
-    size_t memory_elems; /* logits, four vectors, lanes of all threads, partial sums */
-    size_t bytes;        /* of that, of the losses of all rows and of their order */
+    size_t half_elems; /* an operand of a product in bf16, in elements of 2 bytes; 0: not of bf16 */
+    size_t lane_elems; /* of one thread */
+    size_t
+        memory_elems; /* logits, four vectors, two operands, lanes of all threads, partial sums */
+    size_t bytes;     /* of that, of the losses of all rows and of their order */
 } cpu_room;
 
 cpu_room cpu_room_of(const compute_limits *limits, int threads);

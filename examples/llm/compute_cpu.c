@@ -1,14 +1,17 @@
 /* The CPU's operations behind compute.h: activations in fp32, matrices in the engine's compute type, vectors widened
- * to fp32 around each operation, all logits at once. Every operation is cut into tasks by its shape alone, never by
+ * to fp32 around each operation, all logits at once. Where the CPU multiplies bf16 (onednn.h), both operands of a product
+ * of bf16 are rounded to it. Every operation is cut into tasks by its shape alone, never by
  * the number of threads, and no task adds to what another one adds to: so results are the same bits for any
  * number of threads and ranks. */
 #include "compute.h"
 
 #include "gemm.h"
 #include "models/room.h"
+#include "onednn.h"
 #include "rows.h"
 
 #include <math.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,11 +28,13 @@ typedef struct cpu {
     const rows_ops *table;
     cpu_room        room;
     const int32_t  *inputs, *targets;
-    double          losses; /* since they were taken */
+    double          losses;     /* since they were taken */
+    atomic_int      has_failed; /* a product had no memory */
 
     float    *memory;
     float    *logits;                          /* [rows, vocab] */
     float    *weight, *bias, *dweight, *dbias; /* vectors of one operation in fp32 */
+    uint16_t *half_x, *half_dy;                /* operands of one product in bf16 */
     float    *lanes;                           /* scratch of each thread */
     float    *partials;                        /* shares of norms: [chunks, 2, width] */
     double   *row_losses;                      /* [rows] */
@@ -118,6 +123,10 @@ static void cpu_batch_set(compute *c, const int32_t *inputs, const int32_t *targ
 
 static sherd_status cpu_losses_take(compute *c, double *sum_out)
 {
+    if (atomic_load(&cpu_of(c)->has_failed)) {
+        (void)snprintf(c->why, sizeof(c->why), "oneDNN has no memory for a product");
+        return SHERD_E_DEVICE;
+    }
     *sum_out          = cpu_of(c)->losses;
     cpu_of(c)->losses = 0.0;
     return SHERD_OK;
@@ -137,6 +146,7 @@ typedef enum element_op {
     ELEMENT_GELU_BACK,
     ELEMENT_SWIGLU,
     ELEMENT_SWIGLU_BACK,
+    ELEMENT_NARROW,
 } element_op;
 
 typedef struct element_job {
@@ -145,6 +155,7 @@ typedef struct element_job {
     size_t          elems;
     const float    *a, *b;
     float          *y, *z;
+    uint16_t       *half;
 } element_job;
 
 static void element_task(void *ctx, size_t task, int thread)
@@ -166,6 +177,9 @@ static void element_task(void *ctx, size_t task, int thread)
         return;
     case ELEMENT_SWIGLU_BACK:
         job->table->swiglu_back(job->a + i, job->b + i, job->y + i, job->z + i, n);
+        return;
+    case ELEMENT_NARROW:
+        job->table->narrow(job->a + i, job->half + i, n);
         return;
     }
 }
@@ -193,29 +207,50 @@ static void cpu_swiglu_back(compute *c, size_t elems, const void *gate, const vo
 /* ------------------------------------------------------------- linear -- */
 
 typedef struct linear_job {
-    const cpu   *m;
-    linear_shape shape;
-    tensor       weight;
-    const float *x, *dy, *bias, *residual;
-    float       *y, *dx, *dbias;
-    size_t       tile;
-    int          is_added;
+    cpu            *m;
+    linear_shape    shape;
+    tensor          weight;
+    const float    *x, *dy, *bias, *residual;
+    const uint16_t *half_x, *half_dy; /* the same in bf16, to be multiplied; NULL: fp32 is */
+    size_t          half_dy_stride;
+    float          *y, *dx, *dbias;
+    size_t          tile;
+    int             is_added;
 } linear_job;
 
-/* Columns of a task of n. */
-static size_t tile_elems(size_t n)
+/* Columns of a task of n: an eighth of them, of bf16 a quarter, since its products are short. */
+static size_t tile_elems(size_t n, int is_half)
 {
-    size_t eighth = count_of(count_of(n, 8), 16) * 16;
+    size_t part = count_of(count_of(n, is_half ? 4 : 8), 16) * 16;
 
-    return size_max(TILE_LEAST, size_min(CPU_TILE_MOST, eighth));
+    return size_max(TILE_LEAST, size_min(is_half ? CPU_TILE_HALF : CPU_TILE_MOST, part));
 }
 
 /* `columns` of the product are cut into tasks. */
-static void linear_run(const cpu *m, linear_job job, size_t columns, pool_task_fn task)
+static void linear_run(cpu *m, linear_job job, size_t columns, pool_task_fn task)
 {
     job.m    = m;
-    job.tile = tile_elems(columns);
+    job.tile = tile_elems(columns, job.half_x != NULL);
     pool_run(m->threads, count_of(columns, job.tile), task, &job);
+}
+
+/* Whether products of this matrix are of bf16. */
+static int is_half(tensor weight)
+{
+    return weight.dtype == SHERD_BF16 && onednn_open()->level != ONEDNN_NONE;
+}
+
+static const uint16_t *narrow(const cpu *m, const float *x, size_t elems, uint16_t *half)
+{
+    element_run(m, ELEMENT_NARROW, elems, (element_job){.a = x, .half = half});
+    return half;
+}
+
+static void half_multiply(cpu *m, onednn_product product)
+{
+    if (onednn_multiply(&product) != 0) {
+        atomic_store(&m->has_failed, 1);
+    }
 }
 
 /* The part [row0, row0 + rows) x [column0, column0 + columns) of a [*, stride] matrix as fp32:
@@ -241,19 +276,39 @@ static gemm_matrix matrix_part(const cpu *m, tensor matrix, size_t stride, size_
     return (gemm_matrix){.data = scratch, .stride = columns};
 }
 
+/* y's columns [first, first + count) = (is_added: +=) x . weight^T. */
+static void forward_multiply(const linear_job *job, size_t first, size_t count, int is_added,
+                             float *scratch)
+{
+    linear_shape s = job->shape;
+    gemm_matrix  x = {.data = job->x, .stride = s.in}, w;
+
+    if (job->half_x != NULL) {
+        const uint16_t *half = (const uint16_t *)job->weight.data + first * s.in;
+
+        half_multiply(job->m, (onednn_product){.m        = s.rows,
+                                               .n        = count,
+                                               .k        = s.in,
+                                               .a        = {job->half_x, s.in, 0},
+                                               .b        = {half, s.in, 1},
+                                               .is_added = is_added,
+                                               .c        = job->y + first,
+                                               .c_stride = s.out});
+        return;
+    }
+    w               = matrix_part(job->m, job->weight, s.in, first, 0, count, s.in, scratch);
+    w.is_transposed = 1;
+    gemm(s.rows, count, s.in, 1.0f, x, w, is_added ? 1.0f : 0.0f, job->y + first, s.out);
+}
+
 static void linear_task(void *ctx, size_t task, int thread)
 {
     linear_job *job   = ctx;
     size_t      first = task * job->tile, out = job->shape.out;
-    size_t      count = size_min(job->tile, out - first);
-    gemm_matrix x     = {.data = job->x, .stride = job->shape.in};
-    gemm_matrix w = matrix_part(job->m, job->weight, job->shape.in, first, 0, count, job->shape.in,
-                                lane_of(job->m, thread));
+    size_t      count       = size_min(job->tile, out - first);
     int         is_in_place = job->residual == job->y;
 
-    w.is_transposed = 1;
-    gemm(job->shape.rows, count, job->shape.in, 1.0f, x, w, is_in_place ? 1.0f : 0.0f,
-         job->y + first, out);
+    forward_multiply(job, first, count, is_in_place, lane_of(job->m, thread));
     for (size_t r = 0; r < job->shape.rows; r++) {
         float *y = job->y + r * out + first;
 
@@ -269,41 +324,70 @@ static void linear_task(void *ctx, size_t task, int thread)
 /* Columns of dx. A matrix that has to be widened comes in portions of CPU_TILE_DEPTH rows. */
 static void linear_back_input_task(void *ctx, size_t task, int thread)
 {
-    linear_job *job   = ctx;
-    size_t      first = task * job->tile, in = job->shape.in, out = job->shape.out;
-    size_t      count = size_min(job->tile, in - first);
-    size_t      depth = job->weight.dtype == SHERD_F32 ? out : CPU_TILE_DEPTH;
+    linear_job  *job   = ctx;
+    linear_shape s     = job->shape;
+    size_t       first = task * job->tile;
+    size_t       count = size_min(job->tile, s.in - first);
+    size_t       depth = job->weight.dtype == SHERD_F32 ? s.out : CPU_TILE_DEPTH;
 
-    for (size_t row = 0; row < out; row += depth) {
-        size_t      portion = size_min(depth, out - row);
-        gemm_matrix dy      = {.data = job->dy + row, .stride = out};
-        gemm_matrix w       = matrix_part(job->m, job->weight, in, row, first, portion, count,
+    if (job->half_dy != NULL) {
+        const uint16_t *half = (const uint16_t *)job->weight.data + first;
+
+        half_multiply(job->m, (onednn_product){.m        = s.rows,
+                                               .n        = count,
+                                               .k        = s.out,
+                                               .a        = {job->half_dy, job->half_dy_stride, 0},
+                                               .b        = {half, s.in, 0},
+                                               .is_added = job->is_added,
+                                               .c        = job->dx + first,
+                                               .c_stride = s.in});
+        return;
+    }
+    for (size_t row = 0; row < s.out; row += depth) {
+        size_t      portion = size_min(depth, s.out - row);
+        gemm_matrix dy      = {.data = job->dy + row, .stride = s.out};
+        gemm_matrix w       = matrix_part(job->m, job->weight, s.in, row, first, portion, count,
                                           lane_of(job->m, thread));
 
-        gemm(job->shape.rows, count, portion, 1.0f, dy, w, job->is_added || row > 0 ? 1.0f : 0.0f,
-             job->dx + first, in);
+        gemm(s.rows, count, portion, 1.0f, dy, w, job->is_added || row > 0 ? 1.0f : 0.0f,
+             job->dx + first, s.in);
     }
 }
 
-/* Rows of the gradient: columns of dy. */
+/* Rows [first, first + count) of the gradient, which are columns of dy. */
+static void weight_multiply(const linear_job *job, size_t first, size_t count, float *scratch)
+{
+    linear_shape s    = job->shape;
+    gemm_matrix  dy   = {.data = job->dy + first, .stride = s.out, .is_transposed = 1};
+    gemm_matrix  x    = {.data = job->x, .stride = s.in};
+    uint16_t    *half = (uint16_t *)job->weight.grad + first * s.in;
+
+    if (job->half_dy != NULL) {
+        half_multiply(job->m, (onednn_product){.m = count,
+                                               .n = s.in,
+                                               .k = s.rows,
+                                               .a = {job->half_dy + first, job->half_dy_stride, 1},
+                                               .b = {job->half_x, s.in, 0},
+                                               .is_added = 1,
+                                               .is_half  = 1,
+                                               .c        = half,
+                                               .c_stride = s.in});
+    } else if (job->weight.dtype == SHERD_F32) {
+        gemm(count, s.in, s.rows, 1.0f, dy, x, 1.0f, (float *)job->weight.grad + first * s.in,
+             s.in);
+    } else {
+        gemm(count, s.in, s.rows, 1.0f, dy, x, 0.0f, scratch, s.in);
+        job->m->table->accumulate(job->weight.dtype, scratch, half, count * s.in);
+    }
+}
+
 static void linear_back_weight_task(void *ctx, size_t task, int thread)
 {
     linear_job *job   = ctx;
-    size_t      first = task * job->tile, in = job->shape.in, out = job->shape.out;
+    size_t      first = task * job->tile, out = job->shape.out;
     size_t      count = size_min(job->tile, out - first);
-    gemm_matrix dy    = {.data = job->dy + first, .stride = out, .is_transposed = 1};
-    gemm_matrix x     = {.data = job->x, .stride = in};
 
-    if (job->weight.dtype == SHERD_F32) {
-        gemm(count, in, job->shape.rows, 1.0f, dy, x, 1.0f, (float *)job->weight.grad + first * in,
-             in);
-    } else {
-        float *sum = lane_of(job->m, thread);
-
-        gemm(count, in, job->shape.rows, 1.0f, dy, x, 0.0f, sum, in);
-        job->m->table->accumulate(job->weight.dtype, sum, (uint16_t *)job->weight.grad + first * in,
-                                  count * in);
-    }
+    weight_multiply(job, first, count, lane_of(job->m, thread));
     for (size_t r = 0; job->dbias != NULL && r < job->shape.rows; r++) {
         job->m->table->add(job->dy + r * out + first, job->dbias + first, count);
     }
@@ -311,17 +395,19 @@ static void linear_back_weight_task(void *ctx, size_t task, int thread)
 
 static void cpu_linear(compute *c, const linear_args *args)
 {
-    cpu         *m = cpu_of(c);
-    linear_shape s = args->shape;
+    cpu         *m   = cpu_of(c);
+    linear_shape s   = args->shape;
+    linear_job   job = {.shape    = s,
+                        .weight   = args->weight,
+                        .x        = args->x,
+                        .bias     = vector_get(args->bias, m->bias, s.out),
+                        .residual = args->residual,
+                        .y        = args->y};
 
-    linear_run(m,
-               (linear_job){.shape    = s,
-                            .weight   = args->weight,
-                            .x        = args->x,
-                            .bias     = vector_get(args->bias, m->bias, s.out),
-                            .residual = args->residual,
-                            .y        = args->y},
-               s.out, linear_task);
+    if (is_half(args->weight)) {
+        job.half_x = narrow(m, args->x, s.rows * s.in, m->half_x);
+    }
+    linear_run(m, job, s.out, linear_task);
     if (args->gelu != NULL) {
         element_run(m, ELEMENT_GELU, s.rows * s.out, (element_job){.a = args->y, .y = args->gelu});
     }
@@ -340,6 +426,11 @@ static void cpu_linear_back(compute *c, const linear_back_args *args)
                           .dbias    = dbias,
                           .is_added = args->is_added};
 
+    if (is_half(args->weight)) {
+        job.half_x         = narrow(m, args->x, s.rows * s.in, m->half_x);
+        job.half_dy        = narrow(m, args->dy, s.rows * s.out, m->half_dy);
+        job.half_dy_stride = s.out;
+    }
     linear_run(m, job, s.out, linear_back_weight_task);
     vector_add(args->bias, dbias, s.out);
     linear_run(m, job, s.in, linear_back_input_task);
@@ -750,16 +841,22 @@ static void cpu_attention_back(compute *c, const heads_args *args, const void *o
 
 static linear_job head_of(const cpu *m, const void *x, tensor weight)
 {
-    return (linear_job){.shape  = {.rows = m->rows, .in = m->limits.hidden, .out = m->limits.vocab},
-                        .weight = weight,
-                        .x      = x,
-                        .y      = m->logits,
-                        .dy     = m->logits};
+    linear_job job = {.shape  = {.rows = m->rows, .in = m->limits.hidden, .out = m->limits.vocab},
+                      .weight = weight,
+                      .x      = x,
+                      .y      = m->logits,
+                      .dy     = m->logits};
+
+    if (is_half(weight)) {
+        job.half_x = narrow(m, x, m->rows * m->limits.hidden, m->half_x);
+    }
+    return job;
 }
 
 typedef struct entropy_job {
     const cpu *m;
     float      scale;
+    int        is_half; /* the gradient becomes bf16, each row where its logits were */
 } entropy_job;
 
 static void entropy_task(void *ctx, size_t task, int thread)
@@ -773,12 +870,15 @@ static void entropy_task(void *ctx, size_t task, int thread)
     m->row_losses[task] = job->scale == 0.0f
                               ? m->table->cross_entropy_value(row, vocab, target)
                               : m->table->cross_entropy(row, vocab, target, job->scale);
+    if (job->is_half && job->scale != 0.0f) {
+        m->table->narrow(row, (uint16_t *)row, vocab);
+    }
 }
 
 static void cpu_head(compute *c, const void *x, tensor weight, float grad_scale)
 {
     cpu        *m   = cpu_of(c);
-    entropy_job job = {.m = m, .scale = grad_scale / (float)m->rows};
+    entropy_job job = {.m = m, .scale = grad_scale / (float)m->rows, .is_half = is_half(weight)};
     double      sum = 0.0;
 
     linear_run(m, head_of(m, x, weight), m->limits.vocab, linear_task);
@@ -795,6 +895,10 @@ static void cpu_head_back(compute *c, const void *x, tensor weight, void *dx)
     linear_job job = head_of(m, x, weight);
 
     job.dx = dx;
+    if (is_half(weight)) {
+        job.half_dy        = (const uint16_t *)m->logits;
+        job.half_dy_stride = 2 * m->limits.vocab;
+    }
     linear_run(m, job, m->limits.vocab, linear_back_weight_task);
     linear_run(m, job, m->limits.hidden, linear_back_input_task);
 }
@@ -842,7 +946,9 @@ static int memory_make(cpu *m)
     m->bias     = m->weight + each;
     m->dweight  = m->bias + each;
     m->dbias    = m->dweight + each;
-    m->lanes    = m->dbias + each;
+    m->half_x   = (uint16_t *)(m->dbias + each);
+    m->half_dy  = m->half_x + m->room.half_elems;
+    m->lanes    = m->dbias + each + m->room.half_elems;
     m->partials = m->lanes + m->room.lane_elems * (size_t)pool_threads(m->threads);
     return 0;
 }

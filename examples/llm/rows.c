@@ -176,6 +176,22 @@ static void rows_widen(sherd_dtype dtype, const void *src, float *dst, size_t n)
     }
 }
 
+/* A portion at a time: what is written lies behind what was read, and the inner loops do not overlap. */
+static void rows_narrow(const float *src, uint16_t *dst, size_t n)
+{
+    enum { PORTION = 64 };
+
+    for (size_t first = 0; first < n; first += PORTION) {
+        size_t   count = n - first < PORTION ? n - first : PORTION;
+        uint16_t portion[PORTION];
+
+        for (size_t i = 0; i < count; i++) {
+            portion[i] = bf16_of(src[first + i]);
+        }
+        memcpy(dst + first, portion, count * sizeof(*portion));
+    }
+}
+
 static void rows_accumulate(sherd_dtype dtype, const float *src, void *dst, size_t n)
 {
     float    *full = dst;
@@ -414,6 +430,7 @@ static double rows_cross_entropy(float *x, size_t n, size_t target, float scale)
 const rows_ops ROWS_TABLE = {
     .name                = ROWS_TABLE_NAME,
     .widen               = rows_widen,
+    .narrow              = rows_narrow,
     .accumulate          = rows_accumulate,
     .add                 = rows_add,
     .gelu                = rows_gelu,

@@ -1,5 +1,5 @@
 /* What is computed element by element or along one row, as a table: rows.c is compiled
- * once for any machine and once for AVX2, and both give the same bits, because sums run in a
+ * once for any machine, once for AVX2 and once for AVX-512, and all give the same bits, because sums run in a
  * fixed number of lanes and nothing is contracted. No threads here: compute_cpu.c splits the work. */
 #ifndef LLM_ROWS_H
 #define LLM_ROWS_H
@@ -7,6 +7,7 @@
 #include "sherd.h"
 
 #include <stddef.h>
+#include <stdint.h>
 
 /* Arrays do not overlap unless a slot says that they may be the same. */
 typedef struct rows_ops {
@@ -14,6 +15,8 @@ typedef struct rows_ops {
 
     /* dst[i] = src[i] as fp32. */
     void (*widen)(sherd_dtype dtype, const void *src, float *dst, size_t n);
+    /* dst[i] = src[i] in bf16. dst may begin where src does. */
+    void (*narrow)(const float *src, uint16_t *dst, size_t n);
     /* dst[i] = dst[i] + src[i], rounded once to dst's type. */
     void (*accumulate)(sherd_dtype dtype, const float *src, void *dst, size_t n);
     /* y[i] += x[i]. */
@@ -54,9 +57,14 @@ typedef struct rows_ops {
     double (*cross_entropy_value)(const float *x, size_t n, size_t target);
 } rows_ops;
 
-/** The fastest table that this machine runs. */
+#define ROWS_MOST_TABLES 3
+
+/** The tables that this machine runs, fastest first, the plain one last. Returns their number. */
+size_t rows_tables(const rows_ops *out[ROWS_MOST_TABLES]);
+/** The fastest. */
 const rows_ops       *rows_best(void);
 extern const rows_ops rows_ops_plain; /* for any machine */
 extern const rows_ops rows_ops_avx2;
+extern const rows_ops rows_ops_avx512;
 
 #endif

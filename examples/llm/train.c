@@ -2,6 +2,7 @@
  * the world, Ctrl-C. */
 #include "blas.h"
 #include "data.h"
+#include "onednn.h"
 #include "options.h"
 #include "ranks.h"
 #include "trainer.h"
@@ -57,15 +58,17 @@ static int complain(const char *what)
 }
 
 /* Ranks whose CPUs differ multiply with the same kernels: other ones round otherwise. */
-static sherd_status blas_agree(sherd_world *world)
+static sherd_status products_agree(sherd_world *world)
 {
-    double       counts[BLAS_CORES] = {0};
+    double       counts[BLAS_CORES + ONEDNN_LEVELS] = {0};
     sherd_status status;
 
-    counts[blas_core_number()] = 1.0;
-    status                     = sherd_world_sum_f64(world, counts, BLAS_CORES);
+    counts[blas_core_number()]                = 1.0;
+    counts[BLAS_CORES + onednn_open()->level] = 1.0;
+    status = sherd_world_sum_f64(world, counts, BLAS_CORES + ONEDNN_LEVELS);
     if (status == SHERD_OK) {
         blas_settle(counts);
+        onednn_settle(counts + BLAS_CORES);
     }
     return status;
 }
@@ -79,7 +82,7 @@ static int launched_run(sherd_world *world, const options *o, trainer_job *job)
                        sherd_world_size(world), o->ranks);
         return sherd_world_rank(world) == 0 ? complain(text) : 1;
     }
-    if (blas_agree(world) != SHERD_OK) {
+    if (products_agree(world) != SHERD_OK) {
         return complain(sherd_last_error());
     }
     trainer_run(world, job);

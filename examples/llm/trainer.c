@@ -2,6 +2,7 @@
 #include "trainer.h"
 
 #include "blas.h"
+#include "onednn.h"
 #include "declare.h"
 #include "passes.h"
 #include "init.h"
@@ -220,9 +221,12 @@ static size_t rank_bytes(const trainer *t)
 
 static void products_say(const trainer *t)
 {
-    char what[256], warning[512];
+    char what[256], half[320], warning[512];
 
     report_say(t->r, "products by %s", blas_describe(what));
+    if (t->info.compute_dtype == SHERD_BF16) {
+        report_say(t->r, "products of bf16: %s", onednn_describe(half));
+    }
     if (blas_warning(warning) != NULL) {
         (void)fprintf(stderr, "sherd-llm: %s\n", warning);
     }

@@ -4,6 +4,7 @@
 #include "tests/examples/cases.h"
 
 #include "models/activations.h"
+#include "examples/llm/onednn.h"
 #include "examples/llm/model.h"
 #include "kernels/formulas.h"
 
@@ -246,37 +247,60 @@ static void recomputation_does_not_change_a_bit(void)
     }
 }
 
-/* bf16 parameters give the loss of their values in fp32; gradients are rounded to bf16 once per
- * use. The tied table adds two uses, which may cancel: so relative to the largest entry. */
+/* bf16 parameters beside their values in fp32: the loss to `loss_apart`, gradients to `apart` of the largest entry. */
+static void half_check(const model_case *c, double loss_apart, double apart)
+{
+    whole half = whole_open(c, 2, 0, SHERD_BF16);
+    whole full = whole_open(c, 2, 0, SHERD_F32);
+
+    for (size_t k = 0; k < arch_param_count(&c->sizes); k++) {
+        size_t elems;
+        tensor to = whole_param(&full, k, &elems), from = whole_param(&half, k, &elems);
+
+        for (size_t j = 0; j < elems; j++) {
+            ((float *)to.data)[j] = sherdi_cast_bf16_f32(((uint16_t *)from.data)[j]);
+        }
+    }
+    CHECK_CLOSE(whole_run(&full, 1), whole_run(&half, 1), loss_apart);
+    for (size_t k = 0; k < arch_param_count(&c->sizes); k++) {
+        size_t elems;
+        tensor tf = whole_param(&full, k, &elems), th = whole_param(&half, k, &elems);
+        float *got = fresh(elems, sizeof(*got)), *want = tf.grad, most = 0.0f;
+
+        for (size_t j = 0; j < elems; j++) {
+            got[j] = sherdi_cast_bf16_f32(((uint16_t *)th.grad)[j]);
+            most   = fmaxf(most, fabsf(want[j]));
+        }
+        CHECK_CLOSE_F32(got, want, elems, 0x1p-8, (double)most * apart + 1e-9);
+        free(got);
+    }
+    whole_close(&half);
+    whole_close(&full);
+}
+
+/* Widened, the loss is that of the values in fp32, and gradients are rounded to bf16 once per use. The tied table
+ * adds two uses, which may cancel: so relative to the largest entry. */
 static void bf16_parameters_give_gradients_of_bf16(void)
 {
+    const double widened[ONEDNN_LEVELS] = {[ONEDNN_NONE] = 1.0};
+    double       own[ONEDNN_LEVELS]     = {0};
+
+    own[onednn_open()->own_level] = 1.0;
+    onednn_settle(widened);
     for (size_t i = 0; i < NUM_ODD; i++) {
-        whole half = whole_open(&odd_cases[i], 2, 0, SHERD_BF16);
-        whole full = whole_open(&odd_cases[i], 2, 0, SHERD_F32);
+        half_check(&odd_cases[i], 1e-6, 0x1p-8);
+    }
+    onednn_settle(own);
+}
 
-        for (size_t k = 0; k < arch_param_count(&odd_cases[i].sizes); k++) {
-            size_t elems;
-            tensor to = whole_param(&full, k, &elems), from = whole_param(&half, k, &elems);
-
-            for (size_t j = 0; j < elems; j++) {
-                ((float *)to.data)[j] = sherdi_cast_bf16_f32(((uint16_t *)from.data)[j]);
-            }
-        }
-        CHECK_CLOSE(whole_run(&full, 1), whole_run(&half, 1), 1e-6);
-        for (size_t k = 0; k < arch_param_count(&odd_cases[i].sizes); k++) {
-            size_t elems;
-            tensor tf = whole_param(&full, k, &elems), th = whole_param(&half, k, &elems);
-            float *got = fresh(elems, sizeof(*got)), *want = tf.grad, most = 0.0f;
-
-            for (size_t j = 0; j < elems; j++) {
-                got[j] = sherdi_cast_bf16_f32(((uint16_t *)th.grad)[j]);
-                most   = fmaxf(most, fabsf(want[j]));
-            }
-            CHECK_CLOSE_F32(got, want, elems, 0x1p-8, (double)most * 0x1p-8 + 1e-9);
-            free(got);
-        }
-        whole_close(&half);
-        whole_close(&full);
+/* Multiplied as bf16, activations and their gradients are rounded on the way, once for each product. */
+static void products_of_bf16_stay_near_those_of_fp32(void)
+{
+    if (onednn_open()->level == ONEDNN_NONE) {
+        test_skip("no products of bf16: %s", onednn_open()->why);
+    }
+    for (size_t i = 0; i < NUM_ODD; i++) {
+        half_check(&odd_cases[i], 1e-3, 0x1p-4);
     }
 }
 
@@ -351,6 +375,7 @@ static const test_case cases[] = {
     CASE(threads_do_not_change_a_bit),
     CASE(recomputation_does_not_change_a_bit),
     CASE(bf16_parameters_give_gradients_of_bf16),
+    CASE(products_of_bf16_stay_near_those_of_fp32),
     CASE(activations_are_counted_without_a_model),
     CASE(odd_activations_are_counted_without_a_model),
 };

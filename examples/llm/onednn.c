@@ -1,0 +1,454 @@
+/* Opening oneDNN and keeping its primitives. See onednn.h. */
+#include "onednn.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static onednn_state    state;
+static pthread_once_t  once  = PTHREAD_ONCE_INIT;
+static pthread_mutex_t guard = PTHREAD_MUTEX_INITIALIZER; /* of what is kept */
+
+/* ------------------------------------------------------------- library -- */
+
+/* The part of dnnl.h (version 2) that is used, so that a build needs neither headers nor the library. Descriptors are
+ * structs there (696 and 2,800 bytes in 2.6), which only the library looks into. */
+enum {
+    CPU              = 1,
+    BF16             = 2,
+    F32              = 3,
+    U8               = 6,
+    SCRATCH_USER     = 1,
+    QUERY_SCRATCH    = 136,
+    ARG_SRC          = 1,
+    ARG_DST          = 17,
+    ARG_WEIGHTS      = 33,
+    ARG_SCRATCH      = 80,
+    ISA_AVX512_BF16  = 0xe7,
+    ISA_AVX512_AMX   = 0x3e7,
+    SUPPORTED_MAJOR  = 2,
+    MATRIX_DIMS      = 2,
+    DESCRIPTION_ROOM = 2048,
+    OPERATION_ROOM   = 8192,
+};
+
+typedef struct dnnl_version {
+    int         major, minor, patch;
+    const char *hash;
+    unsigned    cpu_runtime, gpu_runtime;
+} dnnl_version;
+
+typedef struct dnnl_arg {
+    int   arg;
+    void *memory;
+} dnnl_arg;
+
+typedef union dnnl_matrix {
+    _Alignas(16) char room[DESCRIPTION_ROOM];
+} dnnl_matrix;
+
+typedef union dnnl_operation {
+    _Alignas(16) char room[OPERATION_ROOM];
+} dnnl_operation;
+
+static struct {
+    void *handle;
+    void *engine;
+    const dnnl_version *(*version)(void);
+    int (*isa_get)(void);
+    int (*isa_set)(int);
+    int (*engine_create)(void **, int kind, size_t index);
+    int (*stream_create)(void **, void *engine, unsigned flags);
+    int (*stream_destroy)(void *);
+    int (*matrix_init)(dnnl_matrix *, int ndims, const int64_t *dims, int type,
+                       const int64_t *strides);
+    int (*matmul_init)(dnnl_operation *, const dnnl_matrix *a, const dnnl_matrix *b,
+                       const dnnl_matrix *bias, const dnnl_matrix *c);
+    int (*attr_create)(void **);
+    int (*attr_destroy)(void *);
+    int (*attr_scratch)(void *attr, int mode);
+    int (*attr_after)(void *attr, const void *after);
+    int (*after_create)(void **);
+    int (*after_destroy)(void *);
+    int (*after_sum)(void *after, float scale);
+    int (*plan_create)(void **, const dnnl_operation *, const void *attr, void *engine,
+                       const void *hint);
+    int (*plan_destroy)(void *);
+    const dnnl_matrix *(*plan_matrix)(const void *plan, int what, int index);
+    size_t (*matrix_bytes)(const dnnl_matrix *);
+    int (*primitive_create)(void **, const void *plan);
+    int (*primitive_destroy)(void *);
+    int (*execute)(const void *primitive, void *stream, int count, const dnnl_arg *args);
+    int (*memory_create)(void **, const dnnl_matrix *, void *engine, void *data);
+    int (*memory_destroy)(void *);
+    void (*threads_set)(int); /* of OpenMP, for the calling thread; NULL: another runtime */
+} library;
+
+static int symbols_find(void)
+{
+    const struct {
+        const char *name;
+        void       *function;
+    } wanted[] = {
+        {"dnnl_version", &library.version},
+        {"dnnl_get_effective_cpu_isa", &library.isa_get},
+        {"dnnl_set_max_cpu_isa", &library.isa_set},
+        {"dnnl_engine_create", &library.engine_create},
+        {"dnnl_stream_create", &library.stream_create},
+        {"dnnl_stream_destroy", &library.stream_destroy},
+        {"dnnl_memory_desc_init_by_strides", &library.matrix_init},
+        {"dnnl_matmul_desc_init", &library.matmul_init},
+        {"dnnl_primitive_attr_create", &library.attr_create},
+        {"dnnl_primitive_attr_destroy", &library.attr_destroy},
+        {"dnnl_primitive_attr_set_scratchpad_mode", &library.attr_scratch},
+        {"dnnl_primitive_attr_set_post_ops", &library.attr_after},
+        {"dnnl_post_ops_create", &library.after_create},
+        {"dnnl_post_ops_destroy", &library.after_destroy},
+        {"dnnl_post_ops_append_sum", &library.after_sum},
+        {"dnnl_primitive_desc_create", &library.plan_create},
+        {"dnnl_primitive_desc_destroy", &library.plan_destroy},
+        {"dnnl_primitive_desc_query_md", &library.plan_matrix},
+        {"dnnl_memory_desc_get_size", &library.matrix_bytes},
+        {"dnnl_primitive_create", &library.primitive_create},
+        {"dnnl_primitive_destroy", &library.primitive_destroy},
+        {"dnnl_primitive_execute", &library.execute},
+        {"dnnl_memory_create", &library.memory_create},
+        {"dnnl_memory_destroy", &library.memory_destroy},
+    };
+
+    for (size_t i = 0; i < sizeof(wanted) / sizeof(wanted[0]); i++) {
+        *(void **)wanted[i].function = dlsym(library.handle, wanted[i].name);
+        if (*(void **)wanted[i].function == NULL) {
+            (void)snprintf(state.why, sizeof(state.why), "libdnnl has no %s", wanted[i].name);
+            return -1;
+        }
+    }
+    *(void **)&library.threads_set = dlsym(library.handle, "omp_set_num_threads");
+    return 0;
+}
+
+static int cpu_has_bf16(void)
+{
+#if defined(__x86_64__)
+    return __builtin_cpu_supports("avx512bf16");
+#else
+    return 0;
+#endif
+}
+
+static onednn_level level_of(int isa)
+{
+    return (isa & ISA_AVX512_AMX) == ISA_AVX512_AMX     ? ONEDNN_AMX
+           : (isa & ISA_AVX512_BF16) == ISA_AVX512_BF16 ? ONEDNN_AVX512
+                                                        : ONEDNN_NONE;
+}
+
+static int library_open(void)
+{
+    library.handle = dlopen("libdnnl.so.2", RTLD_NOW | RTLD_LOCAL);
+    if (library.handle == NULL) {
+        (void)snprintf(state.why, sizeof(state.why), "%s", dlerror());
+        return -1;
+    }
+    if (symbols_find() != 0) {
+        return -1;
+    }
+    if (library.version()->major != SUPPORTED_MAJOR ||
+        library.engine_create(&library.engine, CPU, 0) != 0) {
+        (void)snprintf(state.why, sizeof(state.why), "libdnnl.so.2 does not start");
+        return -1;
+    }
+    return 0;
+}
+
+/* Is it worth opening? 40 MB are mapped, and on other CPUs bf16 would be slower than fp32. */
+static void open_once(void)
+{
+    if (LLM_BLAS_IS_DISABLED) {
+        (void)snprintf(state.why, sizeof(state.why), "built with -Dblas=disabled");
+    } else if (!cpu_has_bf16()) {
+        (void)snprintf(state.why, sizeof(state.why), "this CPU does not multiply bf16");
+    } else if (library_open() == 0) {
+        const dnnl_version *v = library.version();
+
+        (void)snprintf(state.library, sizeof(state.library), "oneDNN %d.%d.%d", v->major, v->minor,
+                       v->patch);
+        state.level = state.own_level = level_of(library.isa_get());
+        if (state.level == ONEDNN_NONE) {
+            (void)snprintf(state.why, sizeof(state.why), "ONEDNN_MAX_CPU_ISA");
+        }
+    } else if (library.handle != NULL) {
+        (void)dlclose(library.handle);
+        library.handle = NULL;
+    }
+}
+
+const onednn_state *onednn_open(void)
+{
+    (void)pthread_once(&once, open_once);
+    return &state;
+}
+
+void onednn_settle(const double counts[ONEDNN_LEVELS])
+{
+    onednn_level least = onednn_open()->own_level;
+
+    for (onednn_level i = ONEDNN_NONE; i < least; i++) {
+        least = counts[i] > 0.0 ? i : least;
+    }
+    if (least == ONEDNN_AVX512 && state.own_level > least &&
+        library.isa_set(ISA_AVX512_BF16) != 0) {
+        least = ONEDNN_NONE; /* too late to choose kernels: bits would differ between ranks */
+    }
+    if (least == ONEDNN_NONE && state.own_level != ONEDNN_NONE) {
+        (void)snprintf(state.why, sizeof(state.why), "another rank has none");
+    }
+    state.level = least;
+}
+
+/* ---------------------------------------------------------- primitives -- */
+
+/* What makes one primitive other than another. */
+typedef struct shape {
+    size_t m, n, k, a_stride, b_stride, c_stride;
+    int    flips_a, flips_b, is_added, is_half;
+} shape;
+
+typedef struct primitive {
+    struct primitive *next;
+    shape             of;
+    void             *run;
+    dnnl_matrix       a, b, c, scratch;
+    size_t            scratch_bytes;
+} primitive;
+
+static primitive *kept;
+
+static shape shape_of(const onednn_product *p)
+{
+    shape s;
+
+    memset(&s, 0, sizeof(s)); /* it is compared as bytes */
+    s.m        = p->m;
+    s.n        = p->n;
+    s.k        = p->k;
+    s.a_stride = p->a.stride;
+    s.b_stride = p->b.stride;
+    s.c_stride = p->c_stride;
+    s.flips_a  = p->a.is_transposed;
+    s.flips_b  = p->b.is_transposed;
+    s.is_added = p->is_added;
+    s.is_half  = p->is_half;
+    return s;
+}
+
+static int matrix_describe(dnnl_matrix *out, size_t rows, size_t columns, size_t stride,
+                           int is_transposed, int type)
+{
+    const int64_t dims[MATRIX_DIMS]    = {(int64_t)rows, (int64_t)columns};
+    const int64_t strides[MATRIX_DIMS] = {is_transposed ? 1 : (int64_t)stride,
+                                          is_transposed ? (int64_t)stride : 1};
+
+    return library.matrix_init(out, MATRIX_DIMS, dims, type, strides);
+}
+
+/* Scratch comes from the caller: what the library keeps itself belongs to the thread that made the primitive. */
+static void *attributes_make(int is_added)
+{
+    void *attr = NULL, *after = NULL;
+    int   failed = library.attr_create(&attr);
+
+    failed = failed || library.attr_scratch(attr, SCRATCH_USER);
+    if (!failed && is_added) {
+        failed = library.after_create(&after);
+        failed = failed || library.after_sum(after, 1.0f) || library.attr_after(attr, after);
+    }
+    if (after != NULL) {
+        (void)library.after_destroy(after);
+    }
+    if (failed && attr != NULL) {
+        (void)library.attr_destroy(attr);
+        attr = NULL;
+    }
+    return attr;
+}
+
+static int primitive_build(primitive *p, const dnnl_operation *operation)
+{
+    void   *attr = attributes_make(p->of.is_added), *plan = NULL;
+    int64_t scratch_bytes, stride                         = 1;
+    int     failed = attr == NULL;
+
+    failed = failed || library.plan_create(&plan, operation, attr, library.engine, NULL);
+    failed = failed || library.primitive_create(&p->run, plan);
+    if (plan != NULL) {
+        p->scratch_bytes = library.matrix_bytes(library.plan_matrix(plan, QUERY_SCRATCH, 0));
+        (void)library.plan_destroy(plan);
+    }
+    if (attr != NULL) {
+        (void)library.attr_destroy(attr);
+    }
+    scratch_bytes = (int64_t)p->scratch_bytes;
+    return failed ? -1 : library.matrix_init(&p->scratch, 1, &scratch_bytes, U8, &stride);
+}
+
+static primitive *primitive_make(const shape *s)
+{
+    primitive      *p         = calloc(1, sizeof(*p));
+    dnnl_operation *operation = calloc(1, sizeof(*operation));
+    int             failed    = p == NULL || operation == NULL;
+
+    if (!failed) {
+        p->of = *s;
+        failed |= matrix_describe(&p->a, s->m, s->k, s->a_stride, s->flips_a, BF16);
+        failed |= matrix_describe(&p->b, s->k, s->n, s->b_stride, s->flips_b, BF16);
+        failed |= matrix_describe(&p->c, s->m, s->n, s->c_stride, 0, s->is_half ? BF16 : F32);
+        failed = failed || library.matmul_init(operation, &p->a, &p->b, NULL, &p->c) ||
+                 primitive_build(p, operation);
+    }
+    free(operation);
+    if (failed) {
+        free(p);
+        return NULL;
+    }
+    return p;
+}
+
+/* Shapes of a model are few, and making one takes milliseconds. */
+static const primitive *primitive_find(const shape *s)
+{
+    primitive *p;
+
+    (void)pthread_mutex_lock(&guard);
+    p = kept;
+    while (p != NULL && memcmp(&p->of, s, sizeof(*s)) != 0) {
+        p = p->next;
+    }
+    if (p == NULL) {
+        p = primitive_make(s);
+        if (p != NULL) {
+            p->next = kept;
+            kept    = p;
+        }
+    }
+    (void)pthread_mutex_unlock(&guard);
+    return p;
+}
+
+/* ------------------------------------------------------------ products -- */
+
+/* What a thread multiplies with. */
+typedef struct bench {
+    void  *stream, *scratch;
+    size_t scratch_bytes;
+} bench;
+
+static pthread_key_t  bench_key;
+static pthread_once_t bench_once = PTHREAD_ONCE_INIT;
+static int            has_bench_key;
+
+static void bench_free(void *memory)
+{
+    bench *b = memory;
+
+    (void)library.stream_destroy(b->stream);
+    free(b->scratch);
+    free(b);
+}
+
+static void bench_key_make(void)
+{
+    has_bench_key = pthread_key_create(&bench_key, bench_free) == 0;
+}
+
+static bench *bench_make(void)
+{
+    bench *b = calloc(1, sizeof(*b));
+
+    if (b == NULL || library.stream_create(&b->stream, library.engine, 1) != 0) {
+        free(b);
+        return NULL;
+    }
+    if (pthread_setspecific(bench_key, b) != 0) {
+        bench_free(b);
+        return NULL;
+    }
+    return b;
+}
+
+static bench *bench_of_thread(size_t scratch_bytes)
+{
+    bench *b;
+
+    (void)pthread_once(&bench_once, bench_key_make);
+    b = has_bench_key ? pthread_getspecific(bench_key) : NULL;
+    if (b == NULL && has_bench_key) {
+        b = bench_make();
+    }
+    if (b != NULL && b->scratch_bytes < scratch_bytes) {
+        size_t room = (scratch_bytes + 4095) / 4096 * 4096;
+
+        free(b->scratch);
+        b->scratch       = aligned_alloc(4096, room);
+        b->scratch_bytes = b->scratch == NULL ? 0 : room;
+    }
+    return b != NULL && b->scratch_bytes >= scratch_bytes ? b : NULL;
+}
+
+int onednn_multiply(const onednn_product *product)
+{
+    const shape      s = shape_of(product);
+    const primitive *p;
+    bench           *b;
+    dnnl_arg         args[4];
+    int              failed = 0, made = 0, count;
+
+    if (library.threads_set != NULL) {
+        library.threads_set(1); /* a primitive is cut by as many as its maker may have */
+    }
+    p = primitive_find(&s);
+    b = p == NULL ? NULL : bench_of_thread(p->scratch_bytes);
+    if (b == NULL) {
+        return -1;
+    }
+    {
+        const struct {
+            int                arg;
+            const dnnl_matrix *matrix;
+            void              *data;
+        } of[4] = {{ARG_SRC, &p->a, (void *)product->a.data},
+                   {ARG_WEIGHTS, &p->b, (void *)product->b.data},
+                   {ARG_DST, &p->c, product->c},
+                   {ARG_SCRATCH, &p->scratch, b->scratch}};
+
+        count = p->scratch_bytes > 0 ? 4 : 3;
+        while (made < count && !failed) {
+            args[made].arg = of[made].arg;
+            failed = library.memory_create(&args[made].memory, of[made].matrix, library.engine,
+                                           of[made].data);
+            made += !failed;
+        }
+    }
+    failed = failed || library.execute(p->run, b->stream, made, args);
+    while (made > 0) {
+        (void)library.memory_destroy(args[--made].memory);
+    }
+    return failed ? -1 : 0;
+}
+
+/* --------------------------------------------------------------- words -- */
+
+const char *onednn_describe(char out[320])
+{
+    static const char *const names[ONEDNN_LEVELS] = {"", "AVX512_BF16", "AMX"};
+    const onednn_state      *s                    = onednn_open();
+
+    if (s->level == ONEDNN_NONE) {
+        (void)snprintf(out, 320, "widened to fp32 (%s)", s->why);
+    } else {
+        (void)snprintf(out, 320, "%s, %s", s->library, names[s->level]);
+    }
+    return out;
+}
