@@ -1,0 +1,500 @@
+/* Groups of parameters with optimizers of their own in one engine: the bits of the same training over whole arrays, at
+ * every stage and place; what a checkpoint says of them, and what it is refused for; what the first sweep of LAMB reads
+ * where others stand beside it. */
+#include "base/checked.h"
+#include "engine/run/engine_impl.h"
+#include "sherd_build.h"
+#include "sherd_tools.h"
+#include "tests/engine/elements.h"
+#include "tests/engine/plain.h"
+#include "tests/engine/rig.h"
+#include "tests/engine/saved.h"
+#include "tests/engine/sgd.h"
+#include "tests/lib/check.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define STEPS  3
+#define PARAMS 7
+
+enum { BY_ADAMW = 0, BY_SGD, BY_LAMB, GROUPS };
+
+/* The last is frozen, in a group of LAMB. */
+static const struct {
+    int    unit, group;
+    size_t elems;
+} MODEL[PARAMS] = {{0, BY_ADAMW, 3001}, {0, BY_SGD, 64},    {0, BY_LAMB, 700}, {1, BY_SGD, 5000},
+                   {1, BY_ADAMW, 200},  {2, BY_LAMB, 4000}, {2, BY_LAMB, 130}};
+
+static int is_frozen(int param)
+{
+    return param == PARAMS - 1;
+}
+
+typedef struct place {
+    const char *keys; /* of zero_optimization; %s is the folder */
+    int         least_stage;
+    int         is_on_drive;
+} place;
+
+#define STATE(more)                                                                                \
+    ", \"sub_group_size\": 1024, \"offload_optimizer\": {\"nvme_path\": \"%s\", \"durable\": "     \
+    "false" more "}"
+
+static const place PLACES[] = {
+    {"", 0, 0},
+    {STATE(", \"device\": \"cpu\""), 1, 0},
+    {STATE(", \"device\": \"nvme\", \"buffer_size\": 4096, \"buffer_count\": 2"), 1, 1},
+    {STATE(", \"device\": \"nvme\", \"gradients\": \"nvme\", \"buffer_size\": 4096"), 2, 1},
+    {STATE(", \"device\": \"nvme\", \"ratio\": 0.4"), 1, 1},
+};
+#define NUM_PLACES (sizeof(PLACES) / sizeof(PLACES[0]))
+
+static int is_built(const place *at)
+{
+#ifndef SHERDI_HAVE_XXHASH
+    return !at->is_on_drive;
+#else
+    (void)at;
+    return 1;
+#endif
+}
+
+/* --------------------------------------------------------------- the engine -- */
+
+static sherd_group group_add(rig *r, const char *name, const char *optimizer, double lr,
+                             double beta1)
+{
+    sherd_group_params params;
+    sherd_group        group;
+
+    sherd_group_params_init(&params);
+    params.name      = name;
+    params.optimizer = optimizer;
+    params.lr        = lr;
+    params.beta1     = beta1;
+    CHECK_OK(sherd_group_add(r->engine, &params, &group));
+    return group;
+}
+
+/* `lamb`: what the group of LAMB names. */
+static void model_declare_as(rig *r, const char *lamb)
+{
+    sherd_group groups[GROUPS] = {SHERD_GROUP_DEFAULT};
+    char        name[8];
+
+    groups[BY_SGD]  = group_add(r, "plain", "sgd", 0.02, 0.8);
+    groups[BY_LAMB] = group_add(r, "tensors", lamb, NAN, NAN);
+    for (int u = 0; u < 3; u++) {
+        (void)snprintf(name, sizeof(name), "u%d", u);
+        (void)rig_unit(r, name);
+    }
+    for (int p = 0; p < PARAMS; p++) {
+        sherd_param_params params;
+
+        sherd_param_params_init(&params);
+        params.group  = groups[MODEL[p].group];
+        params.frozen = is_frozen(p);
+        (void)snprintf(name, sizeof(name), "p%d", p);
+        (void)rig_param_as(r, MODEL[p].unit, name, MODEL[p].elems, &params);
+    }
+}
+
+static void model_declare(rig *r)
+{
+    model_declare_as(r, "LAMB");
+}
+
+/* ------------------------------------------------------------ without one -- */
+
+/* Of a rank's micro-batch. */
+static float gradient(int step, int rank, int param, size_t i)
+{
+    uint64_t state = (((uint64_t)step * 16 + (uint64_t)rank) * PARAMS + (uint64_t)param) << 32 | i;
+
+    return test_random_float(&state);
+}
+
+static void plain_step(plain_param *param, int group, int t)
+{
+    const plain_rule rule = {.kind      = group == BY_LAMB ? PLAIN_LAMB : PLAIN_ADAMW,
+                             .beta1     = 0.9,
+                             .beta2     = 0.95,
+                             .eps       = 1e-8,
+                             .max_coeff = 10};
+    const sgd_coeffs sgd  = {.grad_scale = 1, .momentum = 0.8f, .decay = 0.1f, .neg_lr = -0.02f};
+
+    if (group != BY_SGD) {
+        plain_update(param, &rule, 1, t);
+        return;
+    }
+    for (size_t i = 0; i < param->elems; i++) {
+        sgd_element(&sgd, param->grad[i], &param->master[i], &param->m[i]);
+    }
+}
+
+static uint64_t plain_train(int world_size, sherd_dtype dtype)
+{
+    plain_param params[PARAMS];
+    uint64_t    fingerprint;
+
+    for (int p = 0; p < PARAMS; p++) {
+        plain_param_init(&params[p], MODEL[p].elems);
+        params[p].dtype     = dtype;
+        params[p].is_frozen = is_frozen(p);
+        params[p].lr        = 0.01;
+        params[p].decay     = 0.1;
+        CHECK_OK(rig_fill((void *)(uintptr_t)p, 0, MODEL[p].elems, params[p].master));
+        for (size_t i = 0; i < MODEL[p].elems; i++) {
+            params[p].weight[i] = plain_round(params[p].master[i], dtype);
+        }
+    }
+    for (int step = 0; step < STEPS; step++) {
+        for (int p = 0; p < PARAMS - 1; p++) {
+            for (size_t i = 0; i < MODEL[p].elems; i++) {
+                float g[8];
+
+                for (int r = 0; r < world_size; r++) {
+                    g[r] = plain_round(gradient(step, r, p, i), dtype);
+                }
+                params[p].grad[i] = plain_mean(g, world_size, dtype);
+            }
+            plain_step(&params[p], MODEL[p].group, step + 1);
+        }
+    }
+    fingerprint = plain_fingerprint(params, PARAMS);
+    for (int p = 0; p < PARAMS; p++) {
+        plain_param_fini(&params[p]);
+    }
+    return fingerprint;
+}
+
+/* ------------------------------------------------------------------ cases -- */
+
+static void backward(rig *r, int step, int unit)
+{
+    rig_acquire(r, unit, SHERD_BACKWARD);
+    for (int p = 0; p < PARAMS - 1; p++) {
+        void *grad =
+            MODEL[p].unit == unit ? sherd_param_grad(r->engine, r->params[p].handle) : NULL;
+
+        for (size_t i = 0; grad != NULL && i < MODEL[p].elems; i++) {
+            store(grad, i, r->dtype, gradient(step, sherd_world_rank(r->world), p, i));
+        }
+    }
+    rig_release(r, unit, SHERD_BACKWARD);
+}
+
+/* What a step moved is what was planned; the first sweep reads the extents with a block of LAMB, and no other. */
+static void bytes_check(const rig *r, const sherd_step_report *report)
+{
+    const sherdi_plan *plan     = r->engine->plan;
+    uint64_t           measured = 0, all = 0;
+
+    for (size_t e = 0; e < plan->num_extents[SHERDI_SPACE_STORAGE]; e++) {
+        size_t len     = plan->extents[SHERDI_SPACE_STORAGE][e].len_bytes;
+        int    is_lamb = 0;
+
+        for (size_t b = 0; b < plan->num_blocks; b++) {
+            const sherdi_block *block = &plan->blocks[b];
+
+            is_lamb |= block->space == SHERDI_SPACE_STORAGE && block->extent == e &&
+                       sherdi_segment_sweeps(&plan->segments[block->segment]) == 2;
+        }
+        all += len;
+        measured += is_lamb ? len : 0;
+    }
+    if (all > 0 && plan->num_grad_extents == 0) {
+        CHECK_INT(all + measured, plan->moves.nvme_read_step_bytes);
+        CHECK_INT(plan->moves.nvme_read_step_bytes, report->nvme_read_bytes);
+        CHECK_INT(plan->moves.nvme_written_step_bytes, report->nvme_written_bytes);
+        CHECK(measured < all);
+    }
+}
+
+static void rank_train(sherd_world *world, void *ctx)
+{
+    const rig_options  *options = ctx;
+    sherd_memory_report memory;
+    sherd_step_report   report = {0};
+    rig                 r;
+
+    rig_open(&r, world, options);
+    model_declare(&r);
+    CHECK_OK(sherd_engine_check_plans(r.engine));
+    rig_seal(&r);
+    for (int step = 0; step < STEPS; step++) {
+        for (int u = 0; u < 3; u++) {
+            rig_forward(&r, u, SHERD_FORWARD);
+        }
+        for (int u = 2; u >= 0; u--) {
+            backward(&r, step, u);
+        }
+        report = rig_step(&r);
+    }
+    CHECK_INT(plain_train(sherd_world_size(world), options->dtype), rig_fingerprint(&r));
+    bytes_check(&r, &report);
+    sherd_memory_report_init(&memory);
+    CHECK_OK(sherd_engine_memory(r.engine, &memory));
+    CHECK_INT(memory.total_planned, memory.total_held);
+    rig_close(&r);
+}
+
+static void groups_equal_unsharded(void)
+{
+    static const int RANKS[] = {1, 2, 3, 7};
+    char             keys[512];
+
+    for (size_t i = 0; i < NUM_PLACES; i++) {
+        rig_options options = {.zero = keys};
+
+        (void)snprintf(keys, sizeof(keys), PLACES[i].keys, test_scratch());
+        if (!is_built(&PLACES[i])) {
+            continue;
+        }
+        for (options.stage = PLACES[i].least_stage; options.stage <= 3; options.stage++) {
+            for (int n = 0; n < 4; n++) {
+                options.dtype = (n + options.stage) % 2 == 0 ? SHERD_BF16 : SHERD_F32;
+                test_world(RANKS[n], rank_train, &options);
+            }
+        }
+    }
+}
+
+/* ---------------------------------------------------------- one training -- */
+
+typedef struct layout {
+    rig_options options;
+    const char *dir;
+    uint64_t    fingerprint; /* out */
+} layout;
+
+#define WINDOWS 2
+
+/* So many micro-batches of one that has six ranks. */
+static void deterministic_open(rig *r, sherd_world *world, layout *what)
+{
+    what->options.accumulation = 6 / sherd_world_size(world);
+    what->options.top          = ", \"deterministic\": true";
+    rig_open(r, world, &what->options);
+    model_declare(r);
+}
+
+static void windows_train(rig *r, layout *what, int count)
+{
+    (void)rig_train(r, count * what->options.accumulation);
+}
+
+static void rank_train_fixed(sherd_world *world, void *ctx)
+{
+    layout own = *(layout *)ctx; /* threads share ctx */
+    rig    r;
+
+    deterministic_open(&r, world, &own);
+    rig_seal(&r);
+    windows_train(&r, &own, WINDOWS);
+    if (own.dir != NULL) {
+        CHECK_OK(sherd_checkpoint_save(r.engine, own.dir, "t", NULL));
+    }
+    windows_train(&r, &own, WINDOWS);
+    if (sherd_world_rank(world) == 0) {
+        ((layout *)ctx)->fingerprint = rig_fingerprint(&r);
+    } else {
+        (void)rig_fingerprint(&r);
+    }
+    rig_close(&r);
+}
+
+static void rank_load_fixed(sherd_world *world, void *ctx)
+{
+    layout own = *(layout *)ctx;
+    rig    r;
+
+    deterministic_open(&r, world, &own);
+    CHECK_OK(sherd_engine_seal(r.engine));
+    CHECK_OK(sherd_checkpoint_load(r.engine, own.dir, "t", NULL));
+    r.micro = WINDOWS * own.options.accumulation;
+    windows_train(&r, &own, WINDOWS);
+    CHECK_INT(own.fingerprint, rig_fingerprint(&r));
+    rig_close(&r);
+}
+
+/* One training whatever the layout; a checkpoint of one goes on in another. */
+static void groups_deterministic_are_one_training(void)
+{
+    char     keys[NUM_PLACES][512];
+    char     dir[256];
+    layout   first = {.options = {.stage = 3, .dtype = SHERD_BF16, .zero = keys[0]}};
+    layout   other;
+    uint64_t want;
+
+    for (size_t i = 0; i < NUM_PLACES; i++) {
+        (void)snprintf(keys[i], sizeof(keys[i]), PLACES[i].keys, test_scratch());
+    }
+    test_world(2, rank_train_fixed, &first);
+    want = first.fingerprint;
+    for (size_t i = 0; i < NUM_PLACES && is_built(&PLACES[i]); i++) {
+        for (int ranks = 1; ranks <= 3; ranks++) {
+            int stage = ranks == 1 && PLACES[i].least_stage == 0 ? 0 : 1 + (ranks + (int)i) % 3;
+
+            stage = stage < PLACES[i].least_stage ? PLACES[i].least_stage : stage;
+            other = (layout){.options = {.stage = stage, .dtype = SHERD_BF16, .zero = keys[i]}};
+            test_world(ranks, rank_train_fixed, &other);
+            CHECK_INT(want, other.fingerprint);
+        }
+    }
+    saved_need_checksums();
+    for (size_t i = 0; i < 3; i++) { /* saved there, and loaded at the next two places */
+        other = (layout){.options = {.stage = 3, .dtype = SHERD_BF16, .zero = keys[i]},
+                         .dir     = saved_dir(i == 0   ? "s0"
+                                              : i == 1 ? "s1"
+                                                       : "s2",
+                                          dir)};
+        test_world(3, rank_train_fixed, &other);
+        CHECK_INT(want, other.fingerprint);
+        CHECK_INT(WINDOWS, saved_verify(dir, "t"));
+        other.options.zero  = keys[(i + 1) % 3];
+        other.options.stage = 1;
+        test_world(2, rank_load_fixed, &other);
+        other.options.zero  = keys[0];
+        other.options.stage = 0;
+        test_world(1, rank_load_fixed, &other);
+    }
+}
+
+/* ------------------------------------------------------------------ refusals -- */
+
+static void rank_names(sherd_world *world, void *ctx)
+{
+    rig_options        options = {.stage = 2};
+    sherd_group_params params;
+    sherd_group        group;
+    rig                r;
+
+    (void)ctx;
+    rig_open(&r, world, &options);
+    sherd_group_params_init(&params);
+    params.name      = "head";
+    params.optimizer = "SDG";
+    CHECK_STATUS(SHERD_E_NOTSUP, sherd_group_add(r.engine, &params, &group));
+    CHECK_ERROR_SAYS("head: optimizer SDG is not known; known: AdamW|Adam|Lamb|none|SGD");
+    params.optimizer = "none";
+    CHECK_STATUS(SHERD_E_INVAL, sherd_group_add(r.engine, &params, &group));
+    CHECK_ERROR_SAYS("group head: optimizer none beside optimizer.type AdamW");
+    rig_close(&r);
+    options.optimizer = "none";
+    rig_open(&r, world, &options);
+    params.optimizer = "AdamW";
+    CHECK_STATUS(SHERD_E_INVAL, sherd_group_add(r.engine, &params, &group));
+    CHECK_ERROR_SAYS("group head: optimizer AdamW beside optimizer.type none");
+    rig_close(&r);
+}
+
+static void groups_name_known_optimizers(void)
+{
+    test_world(1, rank_names, NULL);
+}
+
+/* A part is its parameter's optimizer's. */
+static void rank_values(sherd_world *world, void *ctx)
+{
+    float v[4] = {0};
+    rig   r;
+
+    rig_open(&r, world, ctx);
+    model_declare(&r);
+    rig_seal(&r);
+    (void)rig_train(&r, 1);
+    CHECK_OK(sherd_param_read(r.engine, r.params[0].handle, "exp_avg", 1, 3, v));
+    CHECK(v[0] != 0);
+    CHECK_OK(sherd_param_read(r.engine, r.params[3].handle, "buffer", 2000, 3, v));
+    CHECK(v[0] != 0);
+    v[1] = 4;
+    CHECK_OK(sherd_param_write(r.engine, r.params[3].handle, "buffer", 2000, 3, v));
+    CHECK_OK(sherd_param_read(r.engine, r.params[3].handle, "buffer", 2001, 1, v));
+    CHECK_INT(4, (int)v[0]);
+    CHECK_STATUS(SHERD_E_INVAL, sherd_param_read(r.engine, r.params[3].handle, "exp_avg", 0, 3, v));
+    CHECK_ERROR_SAYS("value \"exp_avg\" does not exist of parameter p3, which SGD updates; there "
+                     "are \"master\", \"buffer\"");
+    rig_close(&r);
+}
+
+static void values_are_of_the_parameters_optimizer(void)
+{
+    char        keys[512];
+    rig_options options = {.stage = 2, .dtype = SHERD_BF16, .zero = keys};
+
+    for (size_t i = 0; i < 3 && is_built(&PLACES[i]); i++) {
+        (void)snprintf(keys, sizeof(keys), PLACES[i].keys, test_scratch());
+        test_world(2, rank_values, &options);
+    }
+}
+
+static void rank_save(sherd_world *world, void *ctx)
+{
+    rig_options options = {.stage = 2};
+    rig         r;
+
+    rig_open(&r, world, &options);
+    model_declare(&r);
+    rig_seal(&r);
+    (void)rig_train(&r, 1);
+    CHECK_OK(sherd_checkpoint_save(r.engine, ctx, "t", NULL));
+    rig_close(&r);
+}
+
+static void rank_load_changed(sherd_world *world, void *ctx)
+{
+    rig_options       options = {.stage = 3};
+    sherd_load_params params;
+    rig               r;
+
+    rig_open(&r, world, &options);
+    model_declare_as(&r, "adam");
+    CHECK_OK(sherd_engine_seal(r.engine));
+    CHECK_STATUS(SHERD_E_INVAL, sherd_checkpoint_load(r.engine, ctx, "t", NULL));
+    CHECK_ERROR_SAYS("parameter p2 was updated by Lamb there, and is by AdamW here");
+    sherd_load_params_init(&params);
+    params.weights_only = 1;
+    CHECK_OK(sherd_checkpoint_load(r.engine, ctx, "t", &params));
+    rig_close(&r);
+}
+
+static sherd_status text_add(void *ctx, const char *text, size_t len_bytes)
+{
+    strncat(ctx, text, len_bytes < 4000 ? len_bytes : 4000);
+    return SHERD_OK;
+}
+
+static void checkpoint_names_each_optimizer(void)
+{
+    char              dir[256];
+    char              text[16384] = "";
+    float             value;
+    sherd_checkpoint *saved;
+
+    saved_need_checksums();
+    (void)saved_dir("named", dir);
+    test_world(2, rank_save, dir);
+    CHECK_INT(1, saved_verify(dir, "t"));
+    CHECK_OK(sherd_checkpoint_open(dir, "t", &saved));
+    CHECK_OK(sherd_checkpoint_write(saved, SHERD_PLAN_TABLE, text_add, text));
+    CHECK(strstr(text, "AdamW: master, exp_avg, exp_avg_sq\n") != NULL);
+    CHECK(strstr(text, "SGD: master, buffer\n") != NULL);
+    CHECK(strstr(text, "Lamb: master, exp_avg, exp_avg_sq\n") != NULL);
+    CHECK_OK(sherd_checkpoint_read(saved, "p3", "buffer", 0, 1, &value));
+    CHECK_STATUS(SHERD_E_INVAL, sherd_checkpoint_read(saved, "p3", "exp_avg", 0, 1, &value));
+    CHECK_ERROR_SAYS("parameter p3 has no part exp_avg");
+    sherd_checkpoint_close(saved);
+    test_world(3, rank_load_changed, dir);
+}
+
+static const test_case CASES[] = {
+    CASE(groups_equal_unsharded),          CASE(groups_deterministic_are_one_training),
+    CASE(groups_name_known_optimizers),    CASE(values_are_of_the_parameters_optimizer),
+    CASE(checkpoint_names_each_optimizer),
+};
+
+RUN_MAIN(CASES)
