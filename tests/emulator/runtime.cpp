@@ -1287,6 +1287,7 @@ extern "C" void emulator_heal(int device)
     std::lock_guard<std::mutex> held(the().lock);
 
     the().devices[device].fault = cudaSuccess;
+    last_error                  = cudaSuccess;
 }
 
 extern "C" void emulator_limit_shared(size_t block_bytes)

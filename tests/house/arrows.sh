@@ -30,7 +30,7 @@ allowed engine/plan "engine/(plan|config|optimizers)/|engine/model\.h|collective
 allowed engine/checkpoint "engine/(checkpoint|run|plan|config|optimizers)/|engine/model\.h|collectives/world\.h|offload/|kernels/|base/|sherd"
 allowed models "models/|sherd"
 allowed planning "planning/|models/|sherd"
-allowed cli "cli/|planning/|models/|sherd|examples/llm/blas\.h"
+allowed cli "cli/|planning/|models/|sherd|examples/llm/(blas|onednn)\.h"
 allowed examples "examples/|models/|sherd|[a-z_]+\.(h|cuh)"
 allowed bench "bench/|planning/|models/|examples/llm/|(engine|offload|collectives|kernels|base)/|sherd"
 allowed include "sherd"
