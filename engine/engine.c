@@ -262,27 +262,6 @@ sherd_status sherd_copy(sherd_engine *engine, void *dst, const void *src, size_t
     return sherdi_engine_outcome(engine, sherdi_lane_wait(engine->backend));
 }
 
-/* As its table has it, whatever the program calls it. NULL: the configuration's. */
-static sherd_status group_optimizer_find(const sherd_engine *engine, sherd_group_params *given,
-                                         const sherdi_optimizer **out)
-{
-    const char *group = given->name == NULL ? "a group" : given->name;
-
-    if (given->optimizer == NULL) {
-        return SHERD_OK;
-    }
-    SHERDI_TRY(sherdi_optimizer_find(&engine->settings, group, given->optimizer, out));
-    if ((*out)->is_inference != engine->settings.optimizer->is_inference) {
-        return sherdi_fail(
-            SHERD_E_INVAL,
-            "group %s: optimizer %s beside optimizer.type %s; \"none\" is for a whole "
-            "engine; declare what is not trained as frozen",
-            group, given->optimizer, sherdi_optimizer_name(engine->settings.optimizer));
-    }
-    given->optimizer = sherdi_optimizer_name(*out);
-    return SHERD_OK;
-}
-
 sherd_status sherd_group_add(sherd_engine *engine, const sherd_group_params *params,
                              sherd_group *out)
 {
@@ -293,7 +272,11 @@ sherd_status sherd_group_add(sherd_engine *engine, const sherd_group_params *par
     SHERDI_TRY(sherdi_api_check_out(out, "sherd_group_add"));
     sherd_group_params_init(&given);
     SHERDI_TRY(sherdi_api_read(params, SHERDI_API_GROUP_PARAMS, &given));
-    SHERDI_TRY(group_optimizer_find(engine, &given, &optimizer));
+    if (given.optimizer != NULL) {
+        SHERDI_TRY(sherdi_group_optimizer_find(engine, given.name == NULL ? "unnamed" : given.name,
+                                               given.optimizer, &optimizer));
+        given.optimizer = sherdi_optimizer_name(optimizer);
+    }
     SHERDI_TRY(sherdi_model_add_group(&engine->model, &given, out));
     engine->model.groups[*out].optimizer = optimizer;
     return SHERD_OK;
@@ -377,6 +360,7 @@ sherd_status sherdi_engine_plan_make(sherd_engine *engine, const sherdi_machine 
                            "no parameter is declared; add units and parameters first");
     }
     SHERDI_TRY(sherdi_optimizer_check_lists(engine));
+    SHERDI_TRY(sherdi_groups_settle(engine));
     return sherdi_plan_create(&engine->model, &engine->settings, engine->rank, engine->world_size,
                               machine, &engine->mem, out);
 }
@@ -598,6 +582,7 @@ sherd_status sherd_engine_seal(sherd_engine *engine)
     sherd_status   status;
 
     SHERDI_TRY(open_check(engine, "seal (a second time)"));
+    SHERDI_TRY(sherdi_agree_status(engine->world, sherdi_groups_settle(engine)));
     SHERDI_TRY(sherdi_agree_model(engine));
     SHERDI_TRY(sherdi_machine_detect(engine->world, &machine));
     if (machine.has_device && !engine->backend->device->is_async) {

@@ -285,6 +285,7 @@ sherd_status sherd_engine_fits(sherd_engine *engine)
     if (engine->plan != NULL) {
         return sherdi_fail(SHERD_E_STATE, "the engine is sealed: its memory is there");
     }
+    SHERDI_TRY(sherdi_agree_status(engine->world, sherdi_groups_settle(engine)));
     SHERDI_TRY(sherdi_agree_model(engine));
     SHERDI_TRY(sherdi_machine_detect(engine->world, &machine));
     status = sherdi_engine_plan_make(engine, &machine, &plan);

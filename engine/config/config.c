@@ -165,7 +165,7 @@ void sherd_config_destroy(sherd_config *config)
     }
     for (int id = 0; id < SHERDI_CONFIG_IDS; id++) {
         sherdi_free(config->entries[id].written);
-        sherdi_config_value_fini(&config->entries[id].value);
+        sherdi_config_value_free(&config->entries[id].value);
     }
     for (size_t i = 0; i < config->warning_count; i++) {
         sherdi_free(config->warnings[i]);

@@ -20,6 +20,17 @@ typedef struct sherdi_lamb_settings {
     int    exclude_1d;
 } sherdi_lamb_settings;
 
+#define SHERDI_MAX_GROUPS 16
+
+/* An entry of sherd.groups. NaN, or below 0: it says nothing of that. */
+typedef struct sherdi_group_settings {
+    char name[64];
+    char matching[256]; /* patterns of names of parameters, each with its end, an empty one last */
+    int  optimizer;     /* its number in the list of optimizers, from 1 on; 0: it names none */
+    int  exclude_1d;
+    double lr, beta1, beta2, eps, weight_decay;
+} sherdi_group_settings;
+
 #define SHERDI_MAX_FOLDERS  8
 #define SHERDI_FOLDER_BYTES 256
 
@@ -71,6 +82,7 @@ typedef struct sherdi_settings {
     int                     bias_correction;
     int                     decouples_decay; /* adam_w_mode */
     sherdi_lamb_settings    lamb;
+    sherdi_group_settings   groups[SHERDI_MAX_GROUPS]; /* behind the last one all is 0 */
     sherdi_schedule_params  schedule;
     double                  gradient_clipping; /* 0: off */
 

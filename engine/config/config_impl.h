@@ -4,6 +4,7 @@
  *   config_table.c   the table as data: finding keys, suggestions for unknown ones
  *   config_value.c   one JSON value as the type of its key
  *   config_read.c    a document into entries, with warnings and refusals
+ *   config_groups.c  sherd.groups, whose entries have members of their own
  *   config_effect.c  the value in force of a key: given, "auto", derived or default
  *   config_resolve.c sherdi_config_resolve: checks across keys, sherdi_settings
  *   config_offload.c the same for what rests elsewhere
@@ -36,6 +37,7 @@ typedef enum sherdi_config_type {
     SHERDI_TYPE_PAIR,    /* of reals */
     SHERDI_TYPE_REALS,   /* a real for all parameter groups, or a list with one for each */
     SHERDI_TYPE_FOLDERS, /* a name, or a list of names */
+    SHERDI_TYPE_GROUPS,  /* a list of blocks: config_groups.c */
     SHERDI_TYPE_ANY,     /* not looked at */
 } sherdi_config_type;
 
@@ -57,10 +59,11 @@ typedef struct sherdi_config_value {
     int64_t integer; /* BOOL, INT, SIZE; TEXT with choices: which one */
     double  real;    /* REAL; first of PAIR */
     double  second;
-    char   *text; /* TEXT without choices; FOLDERS: each with its end, an empty one after the last.
+    char   *text;  /* TEXT without choices; FOLDERS: each with its end, an empty one after the last.
                      Owned by the entry */
     size_t  count; /* REALS: in `list`; 0: `real` is the one for all */
     double *list;  /* owned by the entry */
+    sherdi_group_settings *groups; /* GROUPS; `integer` of them. Owned as well */
 } sherdi_config_value;
 
 /* How a field of sherdi_settings is written from a value. */
@@ -75,6 +78,7 @@ typedef enum sherdi_setting_kind {
     SHERDI_SETTING_DTYPE,
     SHERDI_SETTING_OPTIMIZER,
     SHERDI_SETTING_TIER,
+    SHERDI_SETTING_GROUPS,
 } sherdi_setting_kind;
 
 typedef struct sherdi_config_setting {
@@ -169,13 +173,6 @@ struct sherd_config {
     size_t              warning_count, warning_capacity;
 };
 
-/** Frees what the value owns. */
-static inline void sherdi_config_value_fini(sherdi_config_value *value)
-{
-    sherdi_free(value->text);
-    sherdi_free(value->list);
-}
-
 int sherdi_config_same(const sherdi_config_key *key, const sherdi_config_value *a,
                        const sherdi_config_value *b);
 
@@ -199,6 +196,12 @@ typedef struct sherdi_config_reader {
 sherd_status sherdi_config_value_read(sherdi_config_reader *reader, const sherdi_config_key *key,
                                       const char *path, const sherdi_json_node *node,
                                       sherdi_config_value *out, int *is_auto_out);
+/** sherd.groups. E_INVAL, E_NOTSUP (an optimizer that does not exist), E_NOMEM; *out is left alone then. */
+sherd_status sherdi_config_groups_read(sherdi_config_reader *reader, const char *path,
+                                       const sherdi_json_node *node, sherdi_config_value *out);
+int          sherdi_config_groups_same(const sherdi_config_value *a, const sherdi_config_value *b);
+/** What a value owns. */
+void sherdi_config_value_free(sherdi_config_value *value);
 /** A whole document. */
 sherd_status sherdi_config_read(sherdi_config_reader *reader, const sherdi_json_node *root);
 /** One key of the program's. */

@@ -52,6 +52,8 @@
       "stage 3: so many units, the first of the order of EVAL that are gathered, have places of their own, which no other unit of EVAL takes: between sherd_eval_begin and sherd_eval_end they are gathered once; not with sherd.free_packing") \
     X(UNUSED_UNITS, "sherd.unused_units", TEXT, (SETS(skips_unused), FIRST("zero"), CHOICES("zero|skip")), \
       "what an update does with a unit that no rank reached in the window: zero is its gradient (the moments fade, the weights decay), or skip it (neither weights nor state change, as torch does with a grad of None)") \
+    X(GROUPS, "sherd.groups", GROUPS, (SETS(groups), RULE("none")), \
+      "parameter groups by name, each {\"name\", \"type\", \"params\", \"matching\"}: type is an optimizer of its own, as optimizer.type; params has lr, betas, eps, weight_decay and exclude_1d of its own; matching has patterns (`*`, `?`, `[]`) of names of parameters that the program left in the default group, which go to this one, the first that matches; without it the program adds a group of that name. What it does not say is as in optimizer.params; where the program says something else of a group the engine is refused") \
     X(HIDDEN_SIZE, "sherd.hidden_size", INT, (RANGE(1, INT_MAX), NULLABLE), \
       "width of the model: what \"auto\" bucket sizes are computed from; the program gives it") \
     /* ---- precision ---- */ \

@@ -80,12 +80,12 @@ static sherd_status entry_store(sherdi_config_reader *reader, given_value *given
     char *written = sherdi_alloc(&reader->config->mem, SHERDI_MEM_CONTROL, node->lexeme_bytes + 1);
 
     if (written == NULL) {
-        sherdi_config_value_fini(&given->value);
+        sherdi_config_value_free(&given->value);
         return SHERD_E_NOMEM;
     }
     memcpy(written, node->lexeme, node->lexeme_bytes);
     sherdi_free(entry->written);
-    sherdi_config_value_fini(&entry->value);
+    sherdi_config_value_free(&entry->value);
     *entry = (sherdi_config_entry){
         .value   = given->value,
         .origin  = reader->origin,
@@ -145,7 +145,7 @@ static sherd_status scalar_put(sherdi_config_reader *reader, given_value *given)
         status = entry_contest(reader, given, &is_kept);
     }
     if (status != SHERD_OK || is_kept) {
-        sherdi_config_value_fini(&given->value);
+        sherdi_config_value_free(&given->value);
         return status;
     }
     SHERDI_TRY(entry_store(reader, given));

@@ -93,12 +93,18 @@ static size_t optimizer_index(const sherd_config *config)
 /* Given keys that another optimizer than the one named is alone to read. */
 static sherd_status others_remark(sherd_config *config, size_t other)
 {
-    const sherdi_optimizer *optimizer = sherdi_optimizer_at(other);
-    char                    sentence[64];
-    size_t                  bytes;
+    const sherdi_config_value *groups    = &config->entries[SHERDI_CONFIG_GROUPS].value;
+    const sherdi_optimizer    *optimizer = sherdi_optimizer_at(other);
+    char                       sentence[64];
+    size_t                     bytes;
     const char *type = sherdi_config_choice_at(sherdi_optimizer_types + 1, other, &bytes);
 
     (void)snprintf(sentence, sizeof(sentence), "is ignored: only %.*s reads it", (int)bytes, type);
+    for (int64_t g = 0; groups->groups != NULL && g < groups->integer; g++) {
+        if (groups->groups[g].optimizer == 1 + (int)other) {
+            return SHERD_OK;
+        }
+    }
     for (size_t i = 0; i < optimizer->num_keys; i++) {
         sherdi_config_id key = (sherdi_config_id)optimizer->keys[i];
 
@@ -257,6 +263,11 @@ static void setting_put(const sherdi_config_key *key, const sherdi_config_effect
         break;
     case SHERDI_SETTING_TIER:
         *(const sherdi_tier_kind **)field = sherdi_tier_at((size_t)integer);
+        break;
+    case SHERDI_SETTING_GROUPS:
+        if (effect->value.groups != NULL) {
+            memcpy(field, effect->value.groups, (size_t)integer * sizeof(*effect->value.groups));
+        }
         break;
     }
 }

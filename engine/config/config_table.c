@@ -38,7 +38,7 @@
     sherdi_rates: SHERDI_SETTING_RATES, double: SHERDI_SETTING_REAL, double *: SHERDI_SETTING_PAIR, \
     int64_t: SHERDI_SETTING_INT64, size_t: SHERDI_SETTING_SIZE, \
     const sherdi_optimizer *: SHERDI_SETTING_OPTIMIZER, \
-    const sherdi_tier_kind *: SHERDI_SETTING_TIER, default: SHERDI_SETTING_INT)
+    const sherdi_tier_kind *: SHERDI_SETTING_TIER, sherdi_group_settings *: SHERDI_SETTING_GROUPS, default: SHERDI_SETTING_INT)
 #define FIELD(field, how, derived) .setting = { \
     .offset = offsetof(sherdi_settings, field), .bytes = sizeof(((sherdi_settings *)0)->field), \
     .kind = (how), .is_derived = (derived)}

@@ -6,6 +6,7 @@
 #include "base/api.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -100,6 +101,67 @@ static sherd_status reals_put(const text_writer *writer, const sherdi_config_val
     return writer_put(writer, "]");
 }
 
+/* A number of a group's params, if it says it. */
+static sherd_status group_number_put(const text_writer *writer, const char *name, double value,
+                                     const char **comma)
+{
+    if (isnan(value)) {
+        return SHERD_OK;
+    }
+    SHERDI_TRY(writer_print(writer, "%s\"%s\": ", *comma, name));
+    *comma = ", ";
+    return real_put(writer, value);
+}
+
+static sherd_status group_params_put(const text_writer *writer, const sherdi_group_settings *group)
+{
+    const char *comma = "";
+
+    SHERDI_TRY(writer_put(writer, ", \"params\": {"));
+    SHERDI_TRY(group_number_put(writer, "lr", group->lr, &comma));
+    if (!isnan(group->beta1)) {
+        SHERDI_TRY(writer_print(writer, "%s\"betas\": [", comma));
+        SHERDI_TRY(real_put(writer, group->beta1));
+        SHERDI_TRY(writer_put(writer, ", "));
+        SHERDI_TRY(real_put(writer, group->beta2));
+        SHERDI_TRY(writer_put(writer, "]"));
+        comma = ", ";
+    }
+    SHERDI_TRY(group_number_put(writer, "eps", group->eps, &comma));
+    SHERDI_TRY(group_number_put(writer, "weight_decay", group->weight_decay, &comma));
+    if (group->exclude_1d >= 0) {
+        SHERDI_TRY(writer_print(writer, "%s\"exclude_1d\": %s", comma,
+                                group->exclude_1d ? "true" : "false"));
+    }
+    return writer_put(writer, "}");
+}
+
+static sherd_status groups_put(const text_writer *writer, const sherdi_config_value *value)
+{
+    for (int64_t g = 0; g < value->integer; g++) {
+        const sherdi_group_settings *group = &value->groups[g];
+        size_t                       bytes;
+        const char                  *type;
+
+        SHERDI_TRY(writer_put(writer, g == 0 ? "[{\"name\": " : ", {\"name\": "));
+        SHERDI_TRY(text_put(writer, group->name, strlen(group->name)));
+        if (group->optimizer > 0) {
+            type = sherdi_config_choice_at(
+                sherdi_config_table[SHERDI_CONFIG_OPTIMIZER_TYPE].range.choices,
+                (size_t)group->optimizer - 1, &bytes);
+            SHERDI_TRY(writer_put(writer, ", \"type\": "));
+            SHERDI_TRY(text_put(writer, type, bytes));
+        }
+        if (group->matching[0] != '\0') {
+            SHERDI_TRY(writer_put(writer, ", \"matching\": "));
+            SHERDI_TRY(folders_put(writer, group->matching));
+        }
+        SHERDI_TRY(group_params_put(writer, group));
+        SHERDI_TRY(writer_put(writer, "}"));
+    }
+    return writer_put(writer, value->integer == 0 ? "[]" : "]");
+}
+
 static sherd_status value_put(const text_writer *writer, const sherdi_config_key *key,
                               const sherdi_config_value *value)
 {
@@ -134,6 +196,11 @@ static sherd_status value_put(const text_writer *writer, const sherdi_config_key
     case SHERDI_TYPE_FOLDERS:
         if (value->text != NULL) {
             return folders_put(writer, value->text);
+        }
+        break;
+    case SHERDI_TYPE_GROUPS:
+        if (value->groups != NULL) {
+            return groups_put(writer, value);
         }
         break;
     case SHERDI_TYPE_BLOCK:
@@ -234,6 +301,7 @@ static const char *const TYPE_NAMES[] = {
     [SHERDI_TYPE_PAIR]    = "[number, number]",
     [SHERDI_TYPE_REALS]   = "number or list of numbers",
     [SHERDI_TYPE_FOLDERS] = "text or list of texts",
+    [SHERDI_TYPE_GROUPS]  = "list of blocks",
     [SHERDI_TYPE_ANY]     = "any",
 };
 

@@ -350,11 +350,23 @@ sherd_status sherdi_config_value_read(sherdi_config_reader *reader, const sherdi
         return text_read(&site, out);
     case SHERDI_TYPE_FOLDERS:
         return folders_read(&site, out);
+    case SHERDI_TYPE_GROUPS:
+        return sherdi_config_groups_read(reader, path, node, out);
     case SHERDI_TYPE_BLOCK:
     case SHERDI_TYPE_ANY:
         break;
     }
     return SHERD_OK;
+}
+
+void sherdi_config_value_free(sherdi_config_value *value)
+{
+    sherdi_free(value->text);
+    sherdi_free(value->list);
+    sherdi_free(value->groups);
+    value->text   = NULL;
+    value->list   = NULL;
+    value->groups = NULL;
 }
 
 int sherdi_config_same(const sherdi_config_key *key, const sherdi_config_value *a,
@@ -376,6 +388,8 @@ int sherdi_config_same(const sherdi_config_key *key, const sherdi_config_value *
         return a->integer == b->integer;
     case SHERDI_TYPE_FOLDERS:
         return a->text != NULL && b->text != NULL && folders_are_equal(a->text, b->text);
+    case SHERDI_TYPE_GROUPS:
+        return sherdi_config_groups_same(a, b);
     case SHERDI_TYPE_ANY:
         return 0;
     case SHERDI_TYPE_BOOL:

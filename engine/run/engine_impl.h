@@ -270,6 +270,13 @@ sherd_status sherdi_debug_params_note(sherd_engine *engine, int unit);
 /** E_STATE with the first one that is not what it was; E_DEVICE. */
 sherd_status sherdi_debug_params_check(sherd_engine *engine, int unit);
 
+/* ---- groups.c */
+/** sherd.groups joins what the program has declared. E_INVAL (they contradict each other, or a group is nobody's), E_NOMEM. */
+sherd_status sherdi_groups_settle(sherd_engine *engine);
+/** The optimizer that a group names, which fits the engine's own. E_NOTSUP (there is none of that name), E_INVAL. */
+sherd_status sherdi_group_optimizer_find(const sherd_engine *engine, const char *group,
+                                         const char *name, const sherdi_optimizer **out);
+
 /* ---- optimizer.c */
 /** A list of the schedule has a number for each parameter group: the default one counts where a trainable parameter is in
  *  it. E_INVAL. */

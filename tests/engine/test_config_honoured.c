@@ -26,10 +26,19 @@ static const char *const FILES[] = {
 };
 
 /* Values of which one at least is not the one in force; of a text, its choices are tried too. */
-static const char *const VALUES[] = {
-    "false", "true",       "0",      "1",        "3",       "0.25",
-    "8192",  "[0.5, 0.7]", "\"/y\"", "\"Adam\"", "\"any\"", "\"auto\"",
-};
+static const char *const VALUES[] = {"false",
+                                     "true",
+                                     "0",
+                                     "1",
+                                     "3",
+                                     "0.25",
+                                     "8192",
+                                     "[0.5, 0.7]",
+                                     "\"/y\"",
+                                     "\"Adam\"",
+                                     "\"any\"",
+                                     "\"auto\"",
+                                     "[{\"name\": \"a\"}]"};
 
 /* The settings of a file after the program set a key of it. 0: it may not be set so. */
 static int settings_get(const char *members, const char *path, const char *value,

@@ -187,6 +187,22 @@ static void backward(rig *r, int step, int unit)
     rig_release(r, unit, SHERD_BACKWARD);
 }
 
+static sherd_step_report train(rig *r)
+{
+    sherd_step_report report = {0};
+
+    for (int step = 0; step < STEPS; step++) {
+        for (int u = 0; u < 3; u++) {
+            rig_forward(r, u, SHERD_FORWARD);
+        }
+        for (int u = 2; u >= 0; u--) {
+            backward(r, step, u);
+        }
+        report = rig_step(r);
+    }
+    return report;
+}
+
 /* What a step moved is what was planned; the first sweep reads the extents with a block of LAMB, and no other. */
 static void bytes_check(const rig *r, const sherd_step_report *report)
 {
@@ -218,22 +234,14 @@ static void rank_train(sherd_world *world, void *ctx)
 {
     const rig_options  *options = ctx;
     sherd_memory_report memory;
-    sherd_step_report   report = {0};
+    sherd_step_report   report;
     rig                 r;
 
     rig_open(&r, world, options);
     model_declare(&r);
     CHECK_OK(sherd_engine_check_plans(r.engine));
     rig_seal(&r);
-    for (int step = 0; step < STEPS; step++) {
-        for (int u = 0; u < 3; u++) {
-            rig_forward(&r, u, SHERD_FORWARD);
-        }
-        for (int u = 2; u >= 0; u--) {
-            backward(&r, step, u);
-        }
-        report = rig_step(&r);
-    }
+    report = train(&r);
     CHECK_INT(plain_train(sherd_world_size(world), options->dtype), rig_fingerprint(&r));
     bytes_check(&r, &report);
     sherd_memory_report_init(&memory);
@@ -491,10 +499,166 @@ static void checkpoint_names_each_optimizer(void)
     test_world(3, rank_load_changed, dir);
 }
 
+/* ------------------------------------------------------- by the configuration -- */
+
+#define BY_NAME "{\"name\": \"tensors\", \"type\": \"lamb\", \"params\": {}, \"_why\": 1}"
+#define BY_MATCH                                                                                   \
+    "{\"name\": \"plain\", \"type\": \"SGD\", \"params\": {\"lr\": 0.02, \"betas\": [0.8, "        \
+    "0.95]}, "                                                                                     \
+    "\"matching\": [\"x*\", \"p[13]\"]}"
+
+/* The one group is the program's by name, the other is made of what the names of parameters match. */
+static void model_declare_few(rig *r)
+{
+    sherd_group tensors = group_add(r, "tensors", NULL, NAN, NAN);
+    char        name[8];
+
+    for (int u = 0; u < 3; u++) {
+        (void)snprintf(name, sizeof(name), "u%d", u);
+        (void)rig_unit(r, name);
+    }
+    for (int p = 0; p < PARAMS; p++) {
+        sherd_param_params params;
+
+        sherd_param_params_init(&params);
+        params.group  = MODEL[p].group == BY_LAMB ? tensors : SHERD_GROUP_DEFAULT;
+        params.frozen = is_frozen(p);
+        (void)snprintf(name, sizeof(name), "p%d", p);
+        (void)rig_param_as(r, MODEL[p].unit, name, MODEL[p].elems, &params);
+    }
+}
+
+static void rank_train_by_json(sherd_world *world, void *ctx)
+{
+    rig r;
+
+    rig_open(&r, world, ctx);
+    model_declare_few(&r);
+    CHECK_OK(sherd_engine_check_plans(r.engine));
+    rig_seal(&r);
+    train(&r);
+    CHECK_INT(plain_train(sherd_world_size(world), SHERD_F32), rig_fingerprint(&r));
+    rig_close(&r);
+}
+
+static void groups_of_the_configuration_are_the_programs(void)
+{
+    rig_options options = {.dtype = SHERD_F32,
+                           .top   = ", \"sherd\": {\"groups\": [" BY_NAME ", " BY_MATCH "]}"};
+
+    for (options.stage = 0; options.stage <= 3; options.stage++) {
+        test_world(2, rank_train_by_json, &options);
+    }
+}
+
+typedef struct refusal {
+    const char  *groups;
+    sherd_status status;
+    const char  *says;
+} refusal;
+
+static const refusal UNREADABLE[] = {
+    {"{}", SHERD_E_INVAL, "sherd.groups must be a list of groups"},
+    {"[3]", SHERD_E_INVAL, "sherd.groups[0] must be a block in braces"},
+    {"[{}]", SHERD_E_INVAL, "sherd.groups[0] has no name"},
+    {"[{\"name\": \"\"}]", SHERD_E_INVAL, "sherd.groups[0].name is no text, empty, or too long"},
+    {"[{\"name\": \"default\"}]", SHERD_E_INVAL, "sherd.groups[0].name is \"default\""},
+    {"[{\"name\": \"a\"}, {\"name\": \"a\"}]", SHERD_E_INVAL,
+     "sherd.groups[1] has the name of an earlier one"},
+    {"[{\"name\": \"a\", \"type\": \"SDG\"}]", SHERD_E_INVAL,
+     "sherd.groups[0].type is \"SDG\"; known: AdamW|Adam|Lamb|none|SGD"},
+    {"[{\"name\": \"a\", \"type\": \"none\"}]", SHERD_E_INVAL,
+     "sherd.groups[0].type is for a whole engine"},
+    {"[{\"name\": \"a\", \"params\": {\"lr\": -1}}]", SHERD_E_INVAL,
+     "sherd.groups[0].params.lr is -1"},
+    {"[{\"name\": \"a\", \"params\": {\"lr\": \"auto\"}}]", SHERD_E_INVAL,
+     "sherd.groups[0].params.lr is \"auto\""},
+    {"[{\"name\": \"a\", \"params\": {\"rate\": 1}}]", SHERD_E_INVAL,
+     "sherd.groups[0].params.rate is not known of a group"},
+    {"[{\"name\": \"a\", \"matching\": [\"p*\", 4]}]", SHERD_E_INVAL,
+     "sherd.groups[0].matching is no text"},
+};
+
+static const refusal UNFIT[] = {
+    {"[{\"name\": \"head\"}]", SHERD_E_INVAL,
+     "sherd.groups has a group head: the program has added none of that name"},
+    {"[{\"name\": \"head\", \"matching\": \"q*\"}]", SHERD_E_INVAL,
+     "sherd.groups has a group head: no parameter that the program left in the default group"},
+    {"[{\"name\": \"plain\", \"type\": \"Lamb\"}]", SHERD_E_INVAL,
+     "group plain: the program and sherd.groups say something else of its optimizer"},
+    {"[{\"name\": \"plain\", \"params\": {\"lr\": 3}}]", SHERD_E_INVAL,
+     "group plain: the program and sherd.groups say something else of its lr"},
+};
+
+static void rank_unfit(sherd_world *world, void *ctx)
+{
+    rig r;
+
+    for (size_t i = 0; i < sizeof(UNFIT) / sizeof(UNFIT[0]); i++) {
+        char        top[256];
+        rig_options options = {.stage = 1, .top = top};
+
+        (void)ctx;
+        (void)snprintf(top, sizeof(top), ", \"sherd\": {\"groups\": %s}", UNFIT[i].groups);
+        rig_open(&r, world, &options);
+        model_declare(&r);
+        CHECK_STATUS(UNFIT[i].status, sherd_engine_check_plans(r.engine));
+        CHECK_ERROR_SAYS(UNFIT[i].says);
+        CHECK_STATUS(UNFIT[i].status, sherd_engine_seal(r.engine));
+        CHECK_ERROR_SAYS(UNFIT[i].says);
+        rig_close(&r);
+    }
+}
+
+static void groups_of_the_configuration_are_checked(void)
+{
+    for (size_t i = 0; i < sizeof(UNREADABLE) / sizeof(UNREADABLE[0]); i++) {
+        char          json[512];
+        sherd_config *config;
+
+        (void)snprintf(json, sizeof(json),
+                       "{\"optimizer\": {\"type\": \"AdamW\"}, \"sherd\": {\"groups\": %s}}",
+                       UNREADABLE[i].groups);
+        CHECK_STATUS(UNREADABLE[i].status, sherd_config_parse(json, strlen(json), &config));
+        CHECK_ERROR_SAYS(UNREADABLE[i].says);
+    }
+    test_world(2, rank_unfit, NULL);
+}
+
+/* What is dumped reads back as the same; the program may say what the file says, and nothing else. */
+static void groups_are_dumped(void)
+{
+    static const char JSON[] =
+        "{\"optimizer\": {\"type\": \"AdamW\", \"params\": {\"max_coeff\": 4}},"
+        " \"sherd\": {\"groups\": [" BY_NAME ", " BY_MATCH "]}}";
+    char          text[16384] = "";
+    char         *at, *end;
+    sherd_config *config;
+
+    CHECK_OK(sherd_config_parse(JSON, strlen(JSON), &config));
+    CHECK_INT(0, sherd_config_warning_count(config)); /* a group reads max_coeff */
+    CHECK_OK(sherd_config_dump(config, text_add, text));
+    at = strstr(text, "\"sherd.groups\": {\"value\": ");
+    CHECK(at != NULL);
+    at  = strchr(at, '[');
+    end = strstr(at, ", \"origin\"");
+    CHECK(end != NULL);
+    *end = '\0';
+    CHECK_OK(sherd_config_set(config, "sherd.groups", at));
+    CHECK_STATUS(SHERD_E_INVAL, sherd_config_set(config, "sherd.groups", "[]"));
+    CHECK_OK(sherd_config_set(config, "!sherd.groups", "[]"));
+    sherd_config_destroy(config);
+}
+
 static const test_case CASES[] = {
-    CASE(groups_equal_unsharded),          CASE(groups_deterministic_are_one_training),
-    CASE(groups_name_known_optimizers),    CASE(values_are_of_the_parameters_optimizer),
+    CASE(groups_equal_unsharded),
+    CASE(groups_deterministic_are_one_training),
+    CASE(groups_name_known_optimizers),
+    CASE(values_are_of_the_parameters_optimizer),
     CASE(checkpoint_names_each_optimizer),
+    CASE(groups_of_the_configuration_are_the_programs),
+    CASE(groups_of_the_configuration_are_checked),
+    CASE(groups_are_dumped),
 };
 
 RUN_MAIN(CASES)
