@@ -140,16 +140,25 @@ static void print_moves(printer *out, const sherdi_plan *plan)
     print(out, "\n");
 }
 
+/* Of what is frozen, `nothing`. */
+static const char *optimizer_name(const sherdi_segment *segment, const char *nothing)
+{
+    return segment->optimizer == NULL ? nothing : sherdi_optimizer_name(segment->optimizer);
+}
+
 static void print_units(printer *out, const sherdi_plan *plan, const sherdi_model *model)
 {
-    print(out, "%-28s %-15s %14s %12s %8s %7s\n", "unit", "segment", "elements", "slice", "padding",
-          "blocks");
+    int is_mixed = plan->num_optimizers > 1;
+
+    print(out, "%-28s %-15s %14s %12s %8s %7s%s\n", "unit", "segment", "elements", "slice",
+          "padding", "blocks", is_mixed ? "  optimizer" : "");
     for (size_t s = 0; s < plan->num_segments; s++) {
         const sherdi_segment *segment = &plan->segments[s];
 
-        print(out, "%-28.28s %-15s %14zu %12zu %8zu %7zu\n", model->units[segment->unit].name,
+        print(out, "%-28.28s %-15s %14zu %12zu %8zu %7zu%s%s\n", model->units[segment->unit].name,
               sherdi_segment_name(segment), segment->elems, segment->slice_elems,
-              segment->padded_elems - segment->elems, segment->num_blocks);
+              segment->padded_elems - segment->elems, segment->num_blocks, is_mixed ? "  " : "",
+              is_mixed ? optimizer_name(segment, "-") : "");
     }
     print(out, "\n");
 }
@@ -274,17 +283,19 @@ static json_t *buffers_json(const sherdi_plan *plan)
 
 static json_t *segments_json(const sherdi_plan *plan, const sherdi_model *model)
 {
-    json_t *list = json_array();
+    json_t *list     = json_array();
+    int     is_mixed = plan->num_optimizers > 1;
 
     for (size_t s = 0; s < plan->num_segments; s++) {
         const sherdi_segment *segment = &plan->segments[s];
 
         (void)json_array_append_new(
             list,
-            json_pack("{s:s, s:s, s:s*, s:o, s:o, s:o, s:o, s:b}", "unit",
+            json_pack("{s:s, s:s, s:s*, s:s*, s:o, s:o, s:o, s:o, s:b}", "unit",
                       model->units[segment->unit].name, "kind",
                       sherdi_segment_kind_name(segment->kind), "dtype",
-                      segment->is_wide ? sherd_dtype_name(segment->types.compute) : NULL, "elems",
+                      segment->is_wide ? sherd_dtype_name(segment->types.compute) : NULL,
+                      "optimizer", is_mixed ? optimizer_name(segment, NULL) : NULL, "elems",
                       json_size(segment->elems), "slice_elems", json_size(segment->slice_elems),
                       "padded_elems", json_size(segment->padded_elems), "blocks",
                       json_size(segment->num_blocks), "is_resident", segment->is_resident));

@@ -282,6 +282,12 @@ run 0 --params 1M --world 4 --stage 2 --set 'zero_optimization.offload_optimizer
 says out "stage 2, offload optimizer-cpu"
 run 2 --arch gpt2 --preset 124m --tokens 2048
 says err "1024 positions"
+groups='sherd.groups=[{"name": "tensors", "type": "lamb", "matching": ["*w*"]}]'
+run 0 --arch gpt2 --preset 124m --stage 2 --set "$groups" --full --check
+says out "layer.0                      trainable              7079424      7079424        0       1  Lamb"
+says out "plans of 1 ranks checked"
+run 1 --arch gpt2 --preset 124m --stage 2 --set 'sherd.groups=[{"name": "head", "type": "Lamb"}]'
+says err "sherd.groups has a group head"
 run 2 --out there.json
 run 2 --best --check
 run 2 --best --world 1,2 --out there.json
