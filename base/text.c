@@ -6,6 +6,7 @@
 #include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 void sherdi_text_init(sherdi_text *text, sherdi_mem *mem)
@@ -63,4 +64,20 @@ void sherdi_text_quote(sherdi_text *text, const char *value)
         }
     }
     sherdi_text_put(text, "\"", 1);
+}
+
+void sherdi_real_format(double value, char out[SHERDI_REAL_BYTES])
+{
+    char *comma;
+
+    for (int digits = 1; digits <= 17; digits++) {
+        (void)snprintf(out, SHERDI_REAL_BYTES, "%.*g", digits, value);
+        if (strtod(out, NULL) == value) {
+            break;
+        }
+    }
+    comma = strchr(out, ',');
+    if (comma != NULL) {
+        *comma = '.';
+    }
 }

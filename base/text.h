@@ -17,6 +17,12 @@ void sherdi_text_init(sherdi_text *text, sherdi_mem *mem);
 /** Also of one that failed. */
 void sherdi_text_fini(sherdi_text *text);
 
+/* Room for any number below, with its NUL. */
+#define SHERDI_REAL_BYTES 32
+/** The shortest digits that read back as the same number, with a point whatever the locale says: JSON but for "nan" and
+ *  "inf". */
+void sherdi_real_format(double value, char out[SHERDI_REAL_BYTES]);
+
 void sherdi_text_put(sherdi_text *text, const char *bytes, size_t len_bytes);
 /** At most SHERDI_ERROR_BYTES - 1 bytes at a time. */
 void sherdi_text_print(sherdi_text *text, const char *fmt, ...) SHERDI_PRINTF(2, 3);

@@ -1,6 +1,7 @@
 /* See folder.h. */
 #include "engine/checkpoint/folder.h"
 
+#include "base/folder.h"
 #include "offload/checksum.h"
 #include "offload/io.h"
 
@@ -148,33 +149,11 @@ static sherd_status left_behind_clear(const char *dir)
     return status;
 }
 
-/* DIR and the folders above it. */
-static sherd_status folders_make(const char *dir)
-{
-    char   path[SHERDI_CHECKPOINT_PATH_BYTES];
-    size_t len = strlen(dir);
-
-    if (len == 0 || len >= sizeof(path)) {
-        return sherdi_fail(SHERD_E_INVAL,
-                           "the folder of checkpoints has no name, or too long a one");
-    }
-    for (size_t i = 1; i <= len; i++) {
-        if (dir[i] == '/' || dir[i] == '\0') {
-            memcpy(path, dir, i);
-            path[i] = '\0';
-            if (mkdir(path, 0777) != 0 && errno != EEXIST) {
-                return io_fail("make the folder", path);
-            }
-        }
-    }
-    return SHERD_OK;
-}
-
 sherd_status sherdi_checkpoint_begin(const char *dir, const char *tag)
 {
     char path[SHERDI_CHECKPOINT_PATH_BYTES];
 
-    SHERDI_TRY(folders_make(dir));
+    SHERDI_TRY(sherdi_folders_make(dir, "the folder of checkpoints"));
     SHERDI_TRY(left_behind_clear(dir));
     SHERDI_TRY(sherdi_checkpoint_partial_path(dir, tag, NULL, path));
     return mkdir(path, 0777) == 0 ? SHERD_OK : io_fail("make the folder", path);

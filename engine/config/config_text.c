@@ -4,12 +4,12 @@
 #include "sherd_tools.h"
 
 #include "base/api.h"
+#include "base/text.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 typedef struct text_writer {
@@ -51,29 +51,11 @@ static sherd_status text_put(const text_writer *writer, const char *text, size_t
     return writer_put(writer, "\"");
 }
 
-/* The shortest digits that read back as the same number. A decimal comma of the locale is put
- * right: this is JSON. */
-static void real_format(double value, char out[32])
-{
-    char *comma;
-
-    for (int digits = 1; digits <= 17; digits++) {
-        (void)snprintf(out, 32, "%.*g", digits, value);
-        if (strtod(out, NULL) == value) {
-            break;
-        }
-    }
-    comma = strchr(out, ',');
-    if (comma != NULL) {
-        *comma = '.';
-    }
-}
-
 static sherd_status real_put(const text_writer *writer, double value)
 {
-    char digits[32];
+    char digits[SHERDI_REAL_BYTES];
 
-    real_format(value, digits);
+    sherdi_real_format(value, digits);
     return writer_put(writer, digits);
 }
 
@@ -191,6 +173,9 @@ static sherd_status value_put(const text_writer *writer, const sherdi_config_key
         }
         if (value->text != NULL) {
             return text_put(writer, value->text, strlen(value->text));
+        }
+        if (key->fallback != NULL && !key->is_rule) {
+            return writer_put(writer, key->fallback);
         }
         break;
     case SHERDI_TYPE_FOLDERS:
