@@ -79,6 +79,7 @@ typedef struct sherdi_settings {
     /* optimizer */
     const sherdi_optimizer *optimizer;
     double                  lr, betas[2], eps, weight_decay;
+    int                     has_lr, has_betas, has_eps; /* given; else the optimizer's defaults */
     int                     bias_correction;
     int                     decouples_decay; /* adam_w_mode */
     sherdi_lamb_settings    lamb;

@@ -2,6 +2,7 @@
  * other keys, or the default; and a sentence saying which. sherdi_config_resolve and the dump
  * both ask here, so they cannot differ. */
 #include "engine/config/config_impl.h"
+#include "engine/optimizers/optimizer.h"
 
 #include <assert.h>
 #include <limits.h>
@@ -185,6 +186,33 @@ static void auto_effect(const sherd_config *config, sherdi_config_id id, sherdi_
     }
 }
 
+/* Of a key whose default is the optimizer's, where that has one of its own. */
+static void own_default_effect(const sherd_config *config, sherdi_config_id id,
+                               sherdi_config_effect *out)
+{
+    int                              is_auto = entry_of(config, id)->is_auto;
+    const sherdi_optimizer          *optimizer;
+    const sherdi_optimizer_defaults *own;
+    double                           first, second = 0;
+
+    if (!sherdi_config_is_given(config, SHERDI_CONFIG_OPTIMIZER_TYPE)) {
+        return;
+    }
+    optimizer =
+        sherdi_optimizer_at((size_t)entry_of(config, SHERDI_CONFIG_OPTIMIZER_TYPE)->value.integer);
+    own   = &optimizer->defaults;
+    first = id == SHERDI_CONFIG_LR ? own->lr : id == SHERDI_CONFIG_EPS ? own->eps : own->betas[0];
+    if (id == SHERDI_CONFIG_BETAS) {
+        second = own->betas[1];
+    }
+    if (first != 0) {
+        out->value.real   = first;
+        out->value.second = second;
+        (void)snprintf(out->origin, sizeof(out->origin), "%sdefault of %s",
+                       is_auto ? "auto: the " : "", sherdi_optimizer_name(optimizer));
+    }
+}
+
 const sherdi_schedule *sherdi_config_schedule(const sherd_config *config)
 {
     const sherdi_config_entry *type = entry_of(config, SHERDI_CONFIG_SCHEDULER_TYPE);
@@ -318,6 +346,11 @@ static void rule_effect(const sherd_config *config, int world_size, sherdi_confi
                        "the rate you want, or \"type\": \"none\" for inference",
                        out);
         return;
+    case SHERDI_CONFIG_LR:
+    case SHERDI_CONFIG_BETAS:
+    case SHERDI_CONFIG_EPS:
+        own_default_effect(config, id, out);
+        break;
     case SHERDI_CONFIG_OVERLAP_COMM:
         out->value.integer = sherdi_config_integer(config, SHERDI_CONFIG_STAGE) == 3;
         effect_say(out, "derived from zero_optimization.stage");

@@ -91,11 +91,11 @@
     X(OPTIMIZER_PARAMS, "optimizer.params", BLOCK, (CLOSED, NULLABLE), \
       "for all parameter groups that do not say otherwise") \
     X(LR, "optimizer.params.lr", REAL, (SETS(lr), NUMBER(1e-3), RANGE(0, INFINITY), \
-      AUTO("an error: the program must give it")), "learning rate") \
+      AUTO("an error: the program must give it")), "learning rate; an optimizer may have a default of its own") \
     X(BETAS, "optimizer.params.betas", PAIR, (SETS(betas), BOTH(0.9, 0.999), BELOW(0, 1), \
-      AUTO("[0.9, 0.999]")), "decay of the two moments") \
+      AUTO("the default")), "decay of the two moments; an optimizer may have a default of its own") \
     X(EPS, "optimizer.params.eps", REAL, (SETS(eps), NUMBER(1e-8), RANGE(0, INFINITY), \
-      AUTO("1e-8")), "added to the square root of the second moment") \
+      AUTO("the default")), "added to the square root of the second moment; an optimizer may have a default of its own") \
     X(WEIGHT_DECAY, "optimizer.params.weight_decay", REAL, (SETS(weight_decay), NUMBER(0.0), \
       RANGE(0, INFINITY), AUTO("0.0")), "weight decay") \
     X(BIAS_CORRECTION, "optimizer.params.bias_correction", BOOL, (SETS(bias_correction), ON), \

@@ -115,6 +115,23 @@ static sherd_status others_remark(sherd_config *config, size_t other)
     return SHERD_OK;
 }
 
+/* Given keys that the optimizer named does not read, though others do. */
+static sherd_status unread_remark(sherd_config *config, const sherdi_optimizer *optimizer)
+{
+    char sentence[64];
+
+    (void)snprintf(sentence, sizeof(sentence), "is ignored: %s does not read it",
+                   sherdi_optimizer_name(optimizer));
+    for (size_t i = 0; i < optimizer->num_unread; i++) {
+        sherdi_config_id key = (sherdi_config_id)optimizer->unread[i];
+
+        if (sherdi_config_is_given(config, key)) {
+            SHERDI_TRY(sherdi_config_key_warn(config, key, sentence));
+        }
+    }
+    return SHERD_OK;
+}
+
 static sherd_status optimizer_remark(sherd_config *config)
 {
     int has_type = sherdi_config_is_given(config, SHERDI_CONFIG_OPTIMIZER_TYPE);
@@ -123,6 +140,9 @@ static sherd_status optimizer_remark(sherd_config *config)
         if (i != optimizer_index(config)) {
             SHERDI_TRY(others_remark(config, i));
         }
+    }
+    if (has_type) {
+        SHERDI_TRY(unread_remark(config, sherdi_optimizer_at(optimizer_index(config))));
     }
     if (sherdi_config_is_given(config, SHERDI_CONFIG_MAX_GRAD_NORM)) {
         SHERDI_TRY(
@@ -135,8 +155,8 @@ static sherd_status optimizer_remark(sherd_config *config)
         !sherdi_config_is_on(config, SHERDI_CONFIG_ADAM_W_MODE)) {
         return sherdi_config_key_warn(
             config, SHERDI_CONFIG_ADAM_W_MODE,
-            "is ignored: AdamW always decouples the decay, and Lamb scales it; type Adam does not "
-            "have to");
+            "is ignored: AdamW always decouples the decay, and other optimizers decay in their own "
+            "way; type Adam does not have to decouple it");
     }
     return SHERD_OK;
 }
@@ -326,6 +346,9 @@ static sherd_status schedule_resolve(const sherd_config *config, sherdi_settings
 static void rules_apply(const sherd_config *config, sherdi_settings *settings)
 {
     settings->has_comm_dtype = sherdi_config_is_given(config, SHERDI_CONFIG_COMM_DTYPE);
+    settings->has_lr         = sherdi_config_is_given(config, SHERDI_CONFIG_LR);
+    settings->has_betas      = sherdi_config_is_given(config, SHERDI_CONFIG_BETAS);
+    settings->has_eps        = sherdi_config_is_given(config, SHERDI_CONFIG_EPS);
     scaler_resolve(config, &settings->scaler);
     settings->check_overflow |= settings->compute_dtype == SHERD_F16;
     settings->optimizer = sherdi_optimizer_in(settings, settings->optimizer);

@@ -1,7 +1,10 @@
 /* LAMB (You et al. 2020), in DeepSpeed's form or the paper's: the step of a tensor is a share of its norm. The first
  * sweep makes the direction only to take its norm, and writes nothing; the second makes it again. */
 #include "engine/config/config_impl.h"
-#include "engine/optimizers/moments.h"
+#include "engine/optimizers/elementwise.h"
+#include "kernels/updates/updates.h"
+
+enum { LAMB_PARTS = 3, ALL_PARTS = (1 << LAMB_PARTS) - 1 };
 
 static void lamb_coeffs(const sherdi_settings *settings, const sherdi_group_step *group, void *out)
 {
@@ -66,11 +69,11 @@ static const int KEYS[] = {SHERDI_CONFIG_MAX_COEFF, SHERDI_CONFIG_MIN_COEFF,
                            SHERDI_CONFIG_EXCLUDE_1D};
 
 const sherdi_optimizer sherdi_optimizer_lamb = {
-    .parts       = SHERDI_PARTS_WITH_MOMENTS,
-    .num_parts   = SHERDI_MOMENT_PARTS,
-    .sweeps      = {{.reads = SHERDI_ALL_MOMENT_PARTS, .reads_gradient = 1, .run = measure_run},
-                    {.reads          = SHERDI_ALL_MOMENT_PARTS,
-                     .writes         = SHERDI_ALL_MOMENT_PARTS,
+    .parts       = {{"master"}, {"exp_avg"}, {"exp_avg_sq"}},
+    .num_parts   = LAMB_PARTS,
+    .sweeps      = {{.reads = ALL_PARTS, .reads_gradient = 1, .run = measure_run},
+                    {.reads          = ALL_PARTS,
+                     .writes         = ALL_PARTS,
                      .reads_gradient = 1,
                      .writes_param   = 1,
                      .run            = update_run}},

@@ -7,6 +7,7 @@
 #include "engine/config/config.h"
 #include "engine/model.h"
 #include "kernels/backend.h"
+#include "kernels/updates/step.h"
 
 enum {
     SHERDI_MOST_PARTS  = 4,
@@ -47,12 +48,10 @@ typedef enum sherdi_grain {
     SHERDI_GRAIN_TENSOR, /* norms of whole tensors: two sweeps, the ranks add the norms between them */
 } sherdi_grain;
 
-/* A group's coefficients of one step. */
-typedef struct sherdi_group_step {
-    double grad_scale; /* what the gradient is multiplied by */
-    double lr, beta1, beta2, eps, decay;
-    double bias1, bias2; /* 1 - beta^step, or 1 */
-} sherdi_group_step;
+/* What keys of optimizer.params are while nobody gives them; 0: what the key itself says. */
+typedef struct sherdi_optimizer_defaults {
+    double lr, betas[2], eps;
+} sherdi_optimizer_defaults;
 
 /* From the norms of all parameters to what the second sweep is told. */
 typedef struct sherdi_ratio_args {
@@ -77,10 +76,11 @@ struct sherdi_optimizer {
     size_t coeff_bytes;
     void (*coeffs)(const sherdi_settings *settings, const sherdi_group_step *step, void *out);
 
-    /* Configuration: keys (sherdi_config_id) that this optimizer alone reads, and what the type means while
-     * adam_w_mode is true; NULL: that key is not for it. */
-    const int                     *keys;
-    size_t                         num_keys;
+    /* Configuration: keys (sherdi_config_id) that this optimizer alone reads, those that others read and it does
+     * not, and what the type means while adam_w_mode is true; NULL: that key is not for it. */
+    sherdi_optimizer_defaults      defaults;
+    const int                     *keys, *unread;
+    size_t                         num_keys, num_unread;
     const struct sherdi_optimizer *decoupled;
 
     /* Of SHERDI_GRAIN_TENSOR only. */
@@ -113,6 +113,10 @@ static inline const sherdi_optimizer *sherdi_optimizer_in(const sherdi_settings 
  *  names that there are. */
 sherd_status sherdi_optimizer_find(const sherdi_settings *settings, const char *who,
                                    const char *name, const sherdi_optimizer **out);
+
+/** The numbers of a group that gives none: the configuration's, where they are given, else the optimizer's. */
+sherdi_optimizer_defaults sherdi_optimizer_numbers(const sherdi_settings  *settings,
+                                                   const sherdi_optimizer *optimizer);
 
 /** What updates the parameters of a group. */
 static inline const sherdi_optimizer *sherdi_group_optimizer(const sherdi_settings    *settings,

@@ -52,6 +52,29 @@ sherd_status sherdi_optimizer_find(const sherdi_settings *settings, const char *
     return SHERD_OK;
 }
 
+/* A number of the configuration's, unless nobody gave it; then the optimizer's own, or what the key says. */
+static double number_of(int is_given, double given, double own, double standard)
+{
+    return is_given ? given : own != 0 ? own : standard;
+}
+
+sherdi_optimizer_defaults sherdi_optimizer_numbers(const sherdi_settings  *settings,
+                                                   const sherdi_optimizer *optimizer)
+{
+    const sherdi_optimizer_defaults *own   = &optimizer->defaults;
+    const sherdi_config_key         *keys  = sherdi_config_table;
+    const sherdi_config_value       *betas = &keys[SHERDI_CONFIG_BETAS].standard;
+
+    return (sherdi_optimizer_defaults){
+        .lr    = number_of(settings->has_lr, settings->lr, own->lr,
+                           keys[SHERDI_CONFIG_LR].standard.real),
+        .betas = {number_of(settings->has_betas, settings->betas[0], own->betas[0], betas->real),
+                  number_of(settings->has_betas, settings->betas[1], own->betas[1], betas->second)},
+        .eps   = number_of(settings->has_eps, settings->eps, own->eps,
+                           keys[SHERDI_CONFIG_EPS].standard.real),
+    };
+}
+
 #define SHERDI_OPTIMIZER(type, table) type,
 const char *sherdi_optimizer_name(const sherdi_optimizer *optimizer)
 {

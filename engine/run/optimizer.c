@@ -50,15 +50,25 @@ sherd_status sherdi_optimizer_check_lists(const sherd_engine *engine)
     return SHERD_OK;
 }
 
+/* Of a group that gives none. */
+static sherdi_optimizer_defaults numbers_of(const sherd_engine *engine, size_t group)
+{
+    const sherdi_settings *settings = &engine->settings;
+
+    return sherdi_optimizer_numbers(settings,
+                                    sherdi_group_optimizer(settings, &engine->model.groups[group]));
+}
+
 /* A default group without parameters has no place in lists of a number for each group. */
 static sherdi_schedule_point point_of(const sherd_engine *engine, int group, int64_t step)
 {
     int first = sherdi_model_first_group(&engine->model);
 
     return (sherdi_schedule_point){
-        .group    = group < first ? 0 : (size_t)(group - first),
-        .group_lr = or_default(engine->model.groups[group].lr, engine->settings.lr),
-        .step     = step,
+        .group = group < first ? 0 : (size_t)(group - first),
+        .group_lr =
+            or_default(engine->model.groups[group].lr, numbers_of(engine, (size_t)group).lr),
+        .step = step,
     };
 }
 
@@ -81,15 +91,17 @@ static sherdi_group_step group_step_of(const sherd_engine *engine, const sherd_s
     const sherdi_settings    *settings = &engine->settings;
     const sherdi_model_group *group    = &engine->model.groups[g];
     sherdi_schedule_point     point    = point_of(engine, (int)g, step);
-    double                    betas[]  = {or_default(group->beta1, settings->betas[0]),
-                                          or_default(group->beta2, settings->betas[1])};
+    sherdi_optimizer_defaults numbers  = numbers_of(engine, g);
+    double                    betas[]  = {or_default(group->beta1, numbers.betas[0]),
+                                          or_default(group->beta2, numbers.betas[1])};
     sherdi_group_step         out      = {
                      .grad_scale = grad_scale,
                      .lr         = sherdi_optimizer_group_lr(engine, params, (int)g, step),
-                     .eps        = or_default(group->eps, settings->eps),
+                     .eps        = or_default(group->eps, numbers.eps),
                      .decay      = or_default(group->weight_decay, settings->weight_decay),
                      .bias1      = 1,
                      .bias2      = 1,
+                     .step       = step,
     };
 
     sherdi_schedule_betas(&settings->schedule, &point, betas);

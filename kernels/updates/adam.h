@@ -3,12 +3,17 @@
 #if defined(SHERDI_UPDATE_ROWS)
 
 SHERDI_UPDATE(adam, 3)
+SHERDI_ELEMENTWISE(adamw, "AdamW", adam, (.parts = {{"master"}, {"exp_avg"}, {"exp_avg_sq"}}))
+SHERDI_ELEMENTWISE(adam, "Adam", adam,
+                   (.parts     = {{"master"}, {"exp_avg"}, {"exp_avg_sq"}},
+                    .decoupled = &sherdi_optimizer_adamw))
 
 #elif !defined(SHERDI_KERNELS_UPDATES_ADAM_H)
 #define SHERDI_KERNELS_UPDATES_ADAM_H
 
-/* Everything of one group that an element needs, made once per step in double on the
- * host (engine/optimizers/) and rounded to fp32 here. */
+#include "kernels/updates/step.h"
+
+/* Everything of one group that an element needs, made once per step in double on the host and rounded to fp32. */
 typedef struct sherdi_adam_coeffs {
     float grad_scale; /* unscale, mean over micro-batches, and clip, in one */
     float beta1, one_minus_beta1;
@@ -19,6 +24,37 @@ typedef struct sherdi_adam_coeffs {
     float neg_step_size; /* -lr / (1 - beta1^t) */
     float inv_sqrt_bias; /* 1 / sqrt(1 - beta2^t) */
 } sherdi_adam_coeffs;
+
+/* All but the decay. */
+static inline sherdi_adam_coeffs sherdi_adam_coeffs_without_decay(const sherdi_group_step *step)
+{
+    return (sherdi_adam_coeffs){
+        .grad_scale      = (float)step->grad_scale,
+        .beta1           = (float)step->beta1,
+        .one_minus_beta1 = (float)(1 - step->beta1),
+        .beta2           = (float)step->beta2,
+        .one_minus_beta2 = (float)(1 - step->beta2),
+        .eps             = (float)step->eps,
+        .neg_step_size   = (float)(-step->lr / step->bias1),
+        .inv_sqrt_bias   = (float)(1 / sqrt(step->bias2)),
+    };
+}
+
+static inline sherdi_adam_coeffs sherdi_adam_coeffs_of(const sherdi_group_step *step)
+{
+    sherdi_adam_coeffs coeffs = sherdi_adam_coeffs_without_decay(step);
+
+    coeffs.l2_decay = (float)step->decay;
+    return coeffs;
+}
+
+static inline sherdi_adam_coeffs sherdi_adamw_coeffs_of(const sherdi_group_step *step)
+{
+    sherdi_adam_coeffs coeffs = sherdi_adam_coeffs_without_decay(step);
+
+    coeffs.neg_lr_decay = (float)(-step->lr * step->decay);
+    return coeffs;
+}
 
 /* Form and order of PyTorch's AdamW: decay with the old p, eps outside the corrected root. */
 REAL_FN void sherdi_adam_update(const sherdi_adam_coeffs *c, real grad, real *x)

@@ -2,7 +2,7 @@
  * first one takes norms of the directions alone. */
 #if defined(SHERDI_UPDATE_ROWS)
 
-SHERDI_UPDATE(lamb, 3)
+SHERDI_UPDATE(lamb, 3) /* of engine/optimizers/lamb.c */
 
 #elif !defined(SHERDI_KERNELS_UPDATES_LAMB_H)
 #define SHERDI_KERNELS_UPDATES_LAMB_H

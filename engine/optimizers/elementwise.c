@@ -1,0 +1,49 @@
+/* The tables of the optimizers that work element by element: their files are in kernels/updates/. */
+#include "engine/optimizers/elementwise.h"
+
+#include "engine/config/config_impl.h"
+#include "kernels/updates/updates.h"
+
+_Static_assert((int)SHERDI_MOST_PARTS <= (int)SHERDI_UPDATE_MOST_PARTS,
+               "the kernels take all parts");
+
+enum {
+#define SHERDI_UPDATE(update, num_parts) PARTS_OF_##update = (num_parts),
+#include "kernels/updates/rows.h"
+};
+
+/* Fields that rows have. */
+#define KEYS(...)                                                                                  \
+    .keys = (const int[]){__VA_ARGS__}, .num_keys = sizeof((const int[]){__VA_ARGS__}) / sizeof(int)
+#define UNREAD(...)                                                                                \
+    .unread     = (const int[]){__VA_ARGS__},                                                      \
+    .num_unread = sizeof((const int[]){__VA_ARGS__}) / sizeof(int)
+
+#define FIELDS(...) __VA_ARGS__
+#define SHERDI_ELEMENTWISE(table, type, update_name, fields)                                       \
+    static void table##_run(const sherdi_backend *lane, const sherdi_sweep_args *args)             \
+    {                                                                                              \
+        sherdi_update_args update = sherdi_update_args_of(args);                                   \
+                                                                                                   \
+        lane->kernels->update(lane, SHERDI_UPDATE_##update_name, &update);                         \
+    }                                                                                              \
+                                                                                                   \
+    static void table##_coeffs(const sherdi_settings *settings, const sherdi_group_step *step,     \
+                               void *out)                                                          \
+    {                                                                                              \
+        (void)settings;                                                                            \
+        *(sherdi_##update_name##_coeffs *)out = sherdi_##table##_coeffs_of(step);                  \
+    }                                                                                              \
+                                                                                                   \
+    const sherdi_optimizer sherdi_optimizer_##table = {                                            \
+        .num_parts   = PARTS_OF_##update_name,                                                     \
+        .sweeps      = {{.reads          = (1u << PARTS_OF_##update_name) - 1,                     \
+                         .writes         = (1u << PARTS_OF_##update_name) - 1,                     \
+                         .reads_gradient = 1,                                                      \
+                         .writes_param   = 1,                                                      \
+                         .run            = table##_run}},                                                     \
+        .num_sweeps  = 1,                                                                          \
+        .coeff_bytes = sizeof(sherdi_##update_name##_coeffs),                                      \
+        .coeffs      = table##_coeffs,                                                             \
+        FIELDS fields};
+#include "kernels/updates/rows.h"

@@ -1,0 +1,27 @@
+/* From a sweep's arguments to those of an element-wise update. */
+#ifndef SHERDI_ENGINE_OPTIMIZERS_ELEMENTWISE_H
+#define SHERDI_ENGINE_OPTIMIZERS_ELEMENTWISE_H
+
+#include "engine/optimizers/optimizer.h"
+
+/* Without norms and ratios. */
+static inline sherdi_update_args sherdi_update_args_of(const sherdi_sweep_args *args)
+{
+    sherdi_update_args update = {
+        .spans       = args->spans,
+        .num_spans   = args->num_spans,
+        .coeffs      = args->coeffs,
+        .grad        = args->grad,
+        .grad_dtype  = args->grad_dtype,
+        .param       = args->param,
+        .param_dtype = args->param_dtype,
+        .fingerprint = args->fingerprint,
+    };
+
+    for (int part = 0; part < SHERDI_MOST_PARTS; part++) {
+        update.parts[part] = args->parts[part];
+    }
+    return update;
+}
+
+#endif
