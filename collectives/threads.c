@@ -4,6 +4,7 @@
 #include "collectives/peers_device.h"
 
 #include "base/checked.h"
+#include "base/log.h"
 #include "collectives/transport.h"
 
 #include <stdlib.h>
@@ -227,6 +228,21 @@ static sherd_status rank_create(thread_group *group, int rank, int world_size,
     return SHERD_OK;
 }
 
+/* Ranks on several devices read each other's memory: without the host between them where the devices can. */
+static void devices_reach(sherd_world *const *worlds, int world_size)
+{
+    for (int i = 0; i < world_size * world_size; i++) {
+        const sherdi_backend *lane  = worlds[i / world_size]->backend;
+        const sherdi_backend *other = worlds[i % world_size]->backend;
+
+        if (lane->device->device_reach != NULL && !lane->device->device_reach(lane, other)) {
+            sherdi_log(SHERD_LOG_INFO, i / world_size,
+                       "its device does not reach that of rank %d: copies go through the host",
+                       i % world_size);
+        }
+    }
+}
+
 static sherd_status group_create(int world_size, thread_group **out)
 {
     thread_group *group = calloc(1, sizeof(*group));
@@ -264,6 +280,9 @@ static sherd_status threads_create(int world_size, const sherd_world_params *par
                           : SHERD_OK;
     for (rank = 0; rank < world_size && status == SHERD_OK; rank++) {
         status = rank_create(group, rank, world_size, params, &made[rank]);
+    }
+    if (status == SHERD_OK && devices_differ(params, world_size)) {
+        devices_reach(made, world_size);
     }
     for (rank = 0; made != NULL && rank < world_size; rank++) {
         if (status == SHERD_OK) {

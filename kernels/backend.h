@@ -213,6 +213,10 @@ typedef struct sherdi_device_ops {
     /* Required. Device memory that is free now; 0: it cannot tell, or it is the host's. */
     size_t (*free_bytes)(const sherdi_backend *lane);
 
+    /* Optional. Lets copies on lanes of this device reach memory of the other's directly from now on. 0: they cannot, and
+     * go through the host as before; 1: they do, or it is the same device. */
+    int (*device_reach)(const sherdi_backend *lane, const sherdi_backend *other);
+
     /* Optional, both or none: a range of the host's time by name, for the vendor's profiler. May overlap. */
     uint64_t (*range_begin)(const char *name);
     void (*range_end)(uint64_t range);
@@ -249,6 +253,8 @@ int sherdi_backend_device_count(const char *kind, char *why, size_t why_bytes);
  *  driver, a device older than the kernels), E_NOMEM. sherdi_backend_destroy when no other lane is left. */
 sherd_status sherdi_backend_device_create(const char *kind, int index, sherdi_mem *mem,
                                           sherdi_backend **out);
+/** What tells a device of this host from the others, under whatever number a process sees it; 0: there is none. */
+uint64_t sherdi_backend_device_identity(const char *kind, int index);
 /** "NVIDIA H200, 143771 MiB, compute capability 9.0"; "" where there is none. */
 void sherdi_backend_device_describe(const char *kind, int index, char *text, size_t text_bytes);
 

@@ -137,6 +137,26 @@ static size_t cuda_free_bytes(const sherdi_backend *backend)
     return left;
 }
 
+/* For the process, whoever asked first. */
+static int cuda_device_reach(const sherdi_backend *backend, const sherdi_backend *other)
+{
+    const cuda_lane *lane  = lane_enter(backend);
+    int              peer  = ((const cuda_lane *)other)->device->index;
+    int              is_on = peer == lane->device->index;
+    cudaError_t      error = cudaSuccess;
+
+    if (!is_on) {
+        error = cudaDeviceCanAccessPeer(&is_on, lane->device->index, peer);
+    }
+    if (error == cudaSuccess && is_on && peer != lane->device->index) {
+        error = cudaDeviceEnablePeerAccess(peer, 0);
+    }
+    if (error != cudaSuccess) {
+        (void)cudaGetLastError(); /* copies work without it */
+    }
+    return is_on && (error == cudaSuccess || error == cudaErrorPeerAccessAlreadyEnabled);
+}
+
 #ifdef HAVE_NVTX
 static uint64_t cuda_range_begin(const char *name)
 {
@@ -313,6 +333,7 @@ static const sherdi_device_ops DEVICE = {
     .fill              = cuda_fill,
     .lane_stream       = cuda_lane_stream,
     .free_bytes        = cuda_free_bytes,
+    .device_reach      = cuda_device_reach,
 #ifdef HAVE_NVTX
     .range_begin = cuda_range_begin,
     .range_end   = cuda_range_end,

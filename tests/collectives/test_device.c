@@ -196,6 +196,42 @@ static void threads_device_that_fails_takes_the_world_with_it(void)
     emulator_heal(1);
 }
 
+static void gather_and_reduce(sherd_world *world, void *ctx)
+{
+    enum { ELEMS = 1000, BYTES = ELEMS * 4 };
+
+    int                    size   = sherd_world_size(world);
+    sherdi_ticket          ticket = 0;
+    unsigned char         *memory;
+    sherdi_all_gather_args gather = {.slice_bytes = BYTES};
+    sherdi_reduction_args  reduce = {.slice_elems = ELEMS,
+                                     .send_dtype  = SHERD_F32,
+                                     .comm_dtype  = SHERD_F32,
+                                     .recv_dtype  = SHERD_F32,
+                                     .scale       = 1};
+
+    (void)ctx;
+    CHECK_OK(sherdi_world_alloc(world, ((size_t)size + 1) * BYTES, (void **)&memory));
+    gather.send = memory;
+    gather.recv = memory + BYTES;
+    CHECK_OK(sherdi_world_all_gather(world, &gather, &ticket));
+    reduce.send = memory + BYTES;
+    reduce.recv = memory;
+    CHECK_OK(sherdi_world_reduce_scatter(world, &reduce, &ticket));
+    CHECK_OK(sherdi_world_wait(world, ticket));
+    sherdi_world_free(world, memory);
+}
+
+static void threads_on_several_devices_copy_without_the_host(void)
+{
+    unsigned long before = emulator_staged();
+
+    test_world(2, gather_and_reduce, NULL);
+    CHECK_INT(0, emulator_staged() - before);
+    test_world(4, gather_and_reduce, NULL); /* again, and two on each */
+    CHECK_INT(0, emulator_staged() - before);
+}
+
 static const test_case CASES[] = {
     CASE(world_of_one_queues_and_follow_does_not_block),
     CASE(tickets_outlive_their_events),
@@ -203,6 +239,7 @@ static const test_case CASES[] = {
     CASE(world_of_one_over_shm_is_on_the_lane_too),
     CASE(device_that_is_not_there_is_refused),
     CASE(threads_have_the_devices_in_turn_or_the_one_that_is_given),
+    CASE(threads_on_several_devices_copy_without_the_host),
     CASE(threads_device_that_fails_takes_the_world_with_it),
 };
 

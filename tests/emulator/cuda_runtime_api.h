@@ -92,8 +92,13 @@ typedef struct cudaFuncAttributes {
     int    numRegs;
 } cudaFuncAttributes;
 
+typedef struct cudaUUID_t {
+    char bytes[16];
+} cudaUUID_t;
+
 typedef struct cudaDeviceProp {
-    char   name[256];
+    char       name[256];
+    cudaUUID_t uuid;
     size_t totalGlobalMem;
     size_t sharedMemPerBlock;
     size_t sharedMemPerBlockOptin;

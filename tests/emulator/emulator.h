@@ -25,6 +25,7 @@
  *
  * Environment, read once:
  *   SHERD_EMULATOR_DEVICES=n      how many devices there are, default 8; 0: none, as without a driver
+ *   SHERD_EMULATOR_FIRST=n        of this host's devices, the one that is number 0 here, as its UUID tells
  *   SHERD_EMULATOR_SEED=n         see above
  *   SHERD_EMULATOR_GUARD=0        see above
  *   SHERD_EMULATOR_EAGER=1        what can begin at once runs on the calling thread: for tests that are
@@ -58,6 +59,8 @@ void emulator_limit_shared(size_t block_bytes);
 
 /** How often a call made the host wait for a device so far, copies of memory that is not pinned among them. */
 unsigned long emulator_waits(void);
+/** Copies so far between devices of which neither may access the other's memory: the driver takes them through the host. */
+unsigned long emulator_staged(void);
 /** Kernels launched so far, bytes of device memory held on all devices, streams alive. */
 unsigned long emulator_launches(void);
 size_t        emulator_held_bytes(void);

@@ -103,6 +103,8 @@ struct emulator {
     long                            fail_alloc, fail_launch, fail_kernel;
     unsigned long                   launches = 0;
     unsigned long                   waits    = 0; /* of the host */
+    std::set<std::pair<int, int>>   reaches;      /* a device and another whose memory it accesses */
+    unsigned long                   staged = 0;   /* copies between devices of which neither does */
 
     emulator();
 };
@@ -993,16 +995,22 @@ static cudaError_t copy_check(const void *dst, const void *src, size_t len, bool
     emulator                   &e = the();
     std::lock_guard<std::mutex> held(e.lock);
     const void                 *ends[2] = {dst, src};
+    const allocation           *found[2];
 
     *is_async = true;
-    for (const void *end : ends) {
-        const allocation *a = memory_find(e, end);
+    for (int i = 0; i < 2; i++) {
+        const allocation *a = found[i] = memory_find(e, ends[i]);
 
         if (a == nullptr) {
             *is_async = false;
-        } else if ((uintptr_t)end + len > (uintptr_t)a->memory + a->len) {
+        } else if ((uintptr_t)ends[i] + len > (uintptr_t)a->memory + a->len) {
             return cudaErrorInvalidValue;
         }
+    }
+    if (*is_async && found[0]->is_device && found[1]->is_device) {
+        int to = found[0]->device, from = found[1]->device;
+
+        e.staged += to != from && e.reaches.count({to, from}) + e.reaches.count({from, to}) == 0;
     }
     return cudaSuccess;
 }
@@ -1193,6 +1201,8 @@ extern "C" cudaError_t cudaGetDeviceProperties(cudaDeviceProp *prop, int device)
     if (error == cudaSuccess) {
         memset(prop, 0, sizeof(*prop));
         (void)snprintf(prop->name, sizeof(prop->name), "emulated device");
+        (void)snprintf(prop->uuid.bytes, sizeof(prop->uuid.bytes), "emulated %d",
+                       (int)environment_number("SHERD_EMULATOR_FIRST", 0) + device);
         prop->totalGlobalMem              = the().memory_bytes;
         prop->sharedMemPerBlock           = BLOCK_BYTES;
         prop->sharedMemPerBlockOptin      = the().block_bytes;
@@ -1255,8 +1265,18 @@ extern "C" cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer)
 
 extern "C" cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags)
 {
+    emulator                   &e = the();
+    std::lock_guard<std::mutex> held(e.lock);
+    cudaError_t                 error = index_check(peer);
+
     (void)flags;
-    return error_keep(index_check(peer));
+    if (error == cudaSuccess && peer == current_device) {
+        error = cudaErrorInvalidDevice;
+    }
+    if (error == cudaSuccess && !e.reaches.insert({current_device, peer}).second) {
+        error = cudaErrorPeerAccessAlreadyEnabled;
+    }
+    return error_keep(error);
 }
 
 /* ----------------------------------------------------------- for tests -- */
@@ -1303,6 +1323,13 @@ extern "C" unsigned long emulator_launches(void)
     std::lock_guard<std::mutex> held(the().lock);
 
     return the().launches;
+}
+
+extern "C" unsigned long emulator_staged(void)
+{
+    std::lock_guard<std::mutex> held(the().lock);
+
+    return the().staged;
 }
 
 extern "C" unsigned long emulator_waits(void)
