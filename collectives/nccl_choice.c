@@ -1,44 +1,18 @@
 /* Whether ranks can be a world over NCCL: every rank says on its card what it has, and all come to the
- * same answer from the cards. NCCL wants a device of its own for each rank; two numbers are one device when they
- * name the same entry of CUDA_VISIBLE_DEVICES, or the same number where that is not set. */
+ * same answer from the cards. NCCL wants a device of its own for each rank, unless it is 2.30 or newer and was told to
+ * hold several (NCCL_MULTI_RANK_GPU_ENABLE=1, a variable of its own). */
 #include "collectives/nccl.h"
-
-#include "base/hash.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* The n-th entry of a list separated by commas; its length, 0 when there is none. */
-static size_t entry_find(const char *list, int n, const char **out)
-{
-    for (; n > 0 && *list != '\0'; n--) {
-        list += strcspn(list, ",");
-        list += *list == ',';
-    }
-    *out = list;
-    return strcspn(list, ",");
-}
-
-static uint64_t device_id(int index)
-{
-    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
-    const char *entry;
-    char        number[16];
-    size_t      len;
-
-    if (visible != NULL && visible[0] != '\0') {
-        len = entry_find(visible, index, &entry);
-        if (len > 0) {
-            return sherdi_hash_bytes(0, entry, len);
-        }
-    }
-    len = (size_t)snprintf(number, sizeof(number), "%d", index);
-    return sherdi_hash_bytes(0, number, len);
-}
+#define SHARES_FROM_VERSION 23000
 
 void sherdi_nccl_card_fill(rendezvous_card *card, const char *backend)
 {
+    const char *shares = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+
     (void)snprintf(card->backend, sizeof(card->backend), "%s", backend);
     if (strcmp(backend, "cpu") == 0) {
         (void)snprintf(card->nccl_why, sizeof(card->nccl_why),
@@ -50,10 +24,12 @@ void sherdi_nccl_card_fill(rendezvous_card *card, const char *backend)
         (void)snprintf(card->nccl_why, sizeof(card->nccl_why), "this process has no GPU");
         return;
     }
-    for (int i = 0; i < RENDEZVOUS_DEVICES; i++) {
-        card->device_ids[i] = device_id(i);
+    for (int i = 0; i < RENDEZVOUS_DEVICES && i < card->device_count; i++) {
+        card->device_ids[i] = sherdi_backend_device_identity(backend, i);
     }
     card->nccl_version = sherdi_nccl_version(card->nccl_why, sizeof(card->nccl_why));
+    card->nccl_shares =
+        card->nccl_version >= SHARES_FROM_VERSION && shares != NULL && strcmp(shares, "1") == 0;
 }
 
 /* Its number among the ranks of its host. */
@@ -78,11 +54,12 @@ static int device_of(const rendezvous *meeting, int rank)
     return sherdi_world_device_index(card->device, local_rank(meeting, rank), card->device_count);
 }
 
+/* Of more devices than a card names, the number. */
 static uint64_t identity_of(const rendezvous *meeting, int rank)
 {
     int index = device_of(meeting, rank);
 
-    return index < RENDEZVOUS_DEVICES ? meeting->cards[rank].device_ids[index] : device_id(index);
+    return index < RENDEZVOUS_DEVICES ? meeting->cards[rank].device_ids[index] : (uint64_t)index;
 }
 
 static void version_write(int version, char *text, size_t len_bytes)
@@ -91,11 +68,12 @@ static void version_write(int version, char *text, size_t len_bytes)
                    version % 100);
 }
 
-/* Another rank below `rank` with its device; -1: none. */
+/* Another rank below `rank` with its device, where one of the two was not told that it may be; -1: none. */
 static int sharer_find(const rendezvous *meeting, int rank)
 {
     for (int r = 0; r < rank; r++) {
-        if (meeting->cards[r].host == meeting->cards[rank].host &&
+        if (!(meeting->cards[r].nccl_shares && meeting->cards[rank].nccl_shares) &&
+            meeting->cards[r].host == meeting->cards[rank].host &&
             identity_of(meeting, r) == identity_of(meeting, rank)) {
             return r;
         }
@@ -124,10 +102,11 @@ int sherdi_nccl_is_possible(const rendezvous *meeting, char *why, size_t why_byt
         }
         other = sharer_find(meeting, r);
         if (other >= 0) {
-            (void)snprintf(
-                why, why_bytes,
-                "ranks %d and %d share device %d of host %s, and NCCL wants one for each", other, r,
-                device_of(meeting, r), cards[r].host_name);
+            (void)snprintf(why, why_bytes,
+                           "ranks %d and %d share device %d of host %s, and NCCL wants one for "
+                           "each, or to be 2.30 or newer with "
+                           "NCCL_MULTI_RANK_GPU_ENABLE=1",
+                           other, r, device_of(meeting, r), cards[r].host_name);
             return 0;
         }
     }

@@ -20,7 +20,7 @@
 #include <unistd.h>
 
 /* Ranks of other versions do not understand each other. */
-#define CARD_MAGIC UINT64_C(0x0003647265687301)
+#define CARD_MAGIC UINT64_C(0x0004647265687301)
 /* Rank 0 has so much longer to say how the meeting ended than it has left for it. */
 #define GRACE_NS INT64_C(3000000000)
 /* What listens and does not greet is not rank 0. */

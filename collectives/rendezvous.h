@@ -31,7 +31,8 @@ typedef struct rendezvous_card {
     int32_t  device_count;                   /* that this process can use */
     uint64_t device_ids[RENDEZVOUS_DEVICES]; /* equal for one device that two processes see */
     int32_t  nccl_version;                   /* 0: cannot be loaded, because */
-    char     nccl_why[124];
+    int32_t  nccl_shares;                    /* it was told to hold several ranks on one device */
+    char     nccl_why[120];
 } rendezvous_card;
 
 /* What rank 0 says to who connects, and what a rank says then. */

@@ -25,9 +25,16 @@ static void none_describe(int index, char *text, size_t text_bytes)
     (void)snprintf(text, text_bytes, "none");
 }
 
+static uint64_t none_identity(int index)
+{
+    (void)index;
+    return 0;
+}
+
 const sherdi_device_kind sherdi_device_kind_cuda = {
     .name     = "cuda",
     .count    = none_count,
     .create   = none_create,
     .describe = none_describe,
+    .identity = none_identity,
 };

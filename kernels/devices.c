@@ -64,6 +64,14 @@ void sherdi_backend_device_describe(const char *kind, int index, char *text, siz
     }
 }
 
+uint64_t sherdi_backend_device_identity(const char *kind, int index)
+{
+    const sherdi_device_kind *found = kind_find(kind);
+
+    return found != NULL && index >= 0 && index < found->count(NULL, 0) ? found->identity(index)
+                                                                        : 0;
+}
+
 void sherdi_backend_destroy(sherdi_backend *backend)
 {
     if (backend != NULL) {

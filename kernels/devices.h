@@ -12,6 +12,8 @@ typedef struct sherdi_device_kind {
     sherd_status (*create)(int index, sherdi_mem *mem, sherdi_backend **out);
     /* Required. */
     void (*describe)(int index, char *text, size_t text_bytes);
+    /* Required. Equal for one device, under whatever number a process of this host sees it. */
+    uint64_t (*identity)(int index);
 } sherdi_device_kind;
 
 extern const sherdi_device_kind sherdi_device_kind_cuda; /* cuda/device.cu, or cuda_none.c */

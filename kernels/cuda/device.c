@@ -4,6 +4,7 @@
 #include "kernels/devices.h"
 
 #include "base/clock.h"
+#include "base/hash.h"
 
 #include <stdatomic.h>
 #include <stdio.h>
@@ -355,9 +356,21 @@ static void cuda_describe(int index, char *text, size_t text_bytes)
                    prop.totalGlobalMem >> 20, prop.major, prop.minor);
 }
 
+/* Neither number nor order: CUDA_VISIBLE_DEVICES may name the same device by both and by its UUID. */
+static uint64_t cuda_identity(int index)
+{
+    struct cudaDeviceProp prop;
+
+    if (error_take(cudaGetDeviceProperties(&prop, index)) != cudaSuccess) {
+        return (uint64_t)index + 1;
+    }
+    return sherdi_hash_bytes(0, prop.uuid.bytes, sizeof(prop.uuid.bytes));
+}
+
 const sherdi_device_kind sherdi_device_kind_cuda = {
     .name     = "cuda",
     .count    = cuda_count,
     .create   = cuda_create,
     .describe = cuda_describe,
+    .identity = cuda_identity,
 };

@@ -120,14 +120,48 @@ static void nccl_is_not_chosen_where_ranks_share_a_device(void)
 /* Both see one device, number 0, and it is not the same. */
 static void part_sees_another_device(void)
 {
-    CHECK_INT(0,
-              setenv("CUDA_VISIBLE_DEVICES", ranks_variable("SHERD_RANK") == 0 ? "4" : "GPU-7", 1));
+    CHECK_INT(0, setenv("SHERD_EMULATOR_FIRST", ranks_variable("SHERD_RANK") == 0 ? "4" : "7", 1));
     part_is_nccl();
 }
 
-static void nccl_tells_devices_apart_by_what_is_visible(void)
+/* ... or it is, under another name. */
+static void part_sees_the_same_device(void)
+{
+    CHECK_INT(0,
+              setenv("CUDA_VISIBLE_DEVICES", ranks_variable("SHERD_RANK") == 0 ? "4" : "GPU-7", 1));
+    part_shares_a_device();
+}
+
+static void nccl_tells_devices_apart_by_what_they_are(void)
 {
     run_on_devices("1", 2, "part_sees_another_device");
+    run_on_devices("1", 2, "part_sees_the_same_device");
+}
+
+/* NCCL from 2.30 on holds several ranks on a device when all are told so. */
+static void nccl_holds_several_ranks_on_a_device_when_told(void)
+{
+    CHECK_INT(0, setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1));
+    CHECK_INT(0, setenv("SHERD_EMULATOR_DEVICES", "1", 1));
+    run_with("version=23007", 2, "part_is_nccl", -1);
+    run_with("version=23007", 3, "part_suite", -1);
+    run_with("version=22907", 2, "part_shares_a_device", -1);
+    CHECK_INT(0, setenv("SHERD_EMULATOR_DEVICES", "8", 1));
+    CHECK_INT(0, unsetenv("NCCL_MULTI_RANK_GPU_ENABLE"));
+}
+
+static void part_is_told_alone(void)
+{
+    CHECK_INT(
+        0, setenv("NCCL_MULTI_RANK_GPU_ENABLE", ranks_variable("SHERD_RANK") == 0 ? "1" : "0", 1));
+    part_shares_a_device();
+}
+
+static void nccl_shares_no_device_that_one_rank_wants_alone(void)
+{
+    CHECK_INT(0, setenv("SHERD_EMULATOR_DEVICES", "1", 1));
+    run_with("version=23007", 2, "part_is_told_alone", -1);
+    CHECK_INT(0, setenv("SHERD_EMULATOR_DEVICES", "8", 1));
 }
 
 static void part_has_an_old_library(void)
@@ -537,7 +571,9 @@ static const test_case CASES[] = {
     CASE(nccl_suite_holds_without_registered_memory),
     CASE(nccl_is_chosen_where_every_rank_has_a_device),
     CASE(nccl_is_not_chosen_where_ranks_share_a_device),
-    CASE(nccl_tells_devices_apart_by_what_is_visible),
+    CASE(nccl_tells_devices_apart_by_what_they_are),
+    CASE(nccl_holds_several_ranks_on_a_device_when_told),
+    CASE(nccl_shares_no_device_that_one_rank_wants_alone),
     CASE(nccl_that_is_too_old_is_not_chosen),
     CASE(nccl_of_two_versions_is_refused),
     CASE(nccl_that_is_not_there_is_told),
@@ -559,6 +595,8 @@ static const rank_part PARTS[] = {
     PART(part_is_nccl),
     PART(part_shares_a_device),
     PART(part_sees_another_device),
+    PART(part_sees_the_same_device),
+    PART(part_is_told_alone),
     PART(part_has_an_old_library),
     PART(part_has_another_library),
     PART(part_finds_no_library),
