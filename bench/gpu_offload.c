@@ -220,6 +220,10 @@ static double compute_run(const bench_copies *c, const sherdi_backend *lane)
 /* How many copies make a step's compute of so many seconds. */
 static void compute_calibrate(bench_copies *c, const sherdi_backend *lane, double want_s)
 {
+    c->per_unit = 0;
+    if (want_s == 0) {
+        return;
+    }
     c->per_unit = 64;
     (void)compute_run(c, lane);
     c->copy_s   = compute_run(c, lane) / (UNITS * 64);
