@@ -1,0 +1,94 @@
+"""PyTorch on a GPU: the engine's memory as tensors of the device, trained as plain torch trains there. Skipped without one."""
+from __future__ import annotations
+
+import importlib.util
+import os
+import pathlib
+import sys
+import unittest
+from types import ModuleType
+
+import ranks
+
+os.environ.setdefault("SHERD_BACKEND", "cuda")
+try:
+    import torch
+except ImportError as error:
+    ranks.skip(f"torch is not here: {error}")
+if not torch.cuda.is_available():
+    ranks.skip("torch has no CUDA here")
+
+import sherd
+import sherd.torch
+from test_torch_core import batch, config, made
+
+STEPS = 4
+
+
+def example(name: str) -> ModuleType:
+    """A script of examples/pytorch, as a module."""
+    path = pathlib.Path(__file__).resolve().parents[2] / "examples" / "pytorch" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def trained_by_torch() -> dict[str, torch.Tensor]:
+    model = made("plain").cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        model(batch(step).cuda()).backward()
+        optimizer.step()
+    return {name: p.detach().cpu() for name, p in model.named_parameters()}
+
+
+class Device(unittest.TestCase):
+    def setUp(self) -> None:
+        torch.backends.cuda.matmul.allow_tf32 = False
+        torch.set_default_device("cuda")
+
+    def tearDown(self) -> None:
+        torch.set_default_device("cpu")
+
+    def test_parameters_and_gradients_are_on_the_device(self) -> None:
+        for stage in range(4):
+            engine = sherd.torch.initialize(made("plain"), config(stage), world=sherd.World.self())
+            loss = engine(batch(0).cuda())
+            engine.backward(loss)
+            self.assertEqual((engine.device.type, loss.device.type), ("cuda", "cuda"))
+            for param in engine.module.parameters():
+                self.assertEqual(param.device, engine.device)
+            engine.step()
+
+    def test_every_stage_follows_plain_torch(self) -> None:
+        torch.set_default_device("cpu")  # the same first values
+        wanted = trained_by_torch()
+        for stage in range(4):
+            engine = sherd.torch.initialize(made("plain"), config(stage), world=sherd.World.self())
+            for step in range(STEPS):
+                engine.backward(engine(batch(step).cuda()))
+                engine.step()
+            for p in engine.division.params:
+                got = torch.tensor(list(engine.core.read(p.number))).view(wanted[p.name].shape)
+                torch.testing.assert_close(got, wanted[p.name], rtol=1e-3, atol=1e-4, msg=lambda text: f"stage {stage}, {p.name}: {text}")
+
+    def test_the_example_learns(self) -> None:
+        torch.manual_seed(1)
+        model = example("nanogpt").GPT(layers=2, width=64, heads=4, length=32)
+        engine = sherd.torch.initialize(model, config(3))
+        rows = torch.arange(2 * 33).view(2, 33) % 50
+        losses = []
+        for _ in range(20):
+            loss = engine(rows[:, :-1], rows[:, 1:])
+            engine.backward(loss)
+            engine.step()
+            losses.append(loss.item())
+        print(f"loss {losses[0]:.4f} -> {losses[-1]:.4f}")
+        self.assertLess(losses[-1], 0.5 * losses[0])
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv)
