@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # Downloads what the project builds with from Debian or Ubuntu and unpacks it, installing nothing, so that a
-# machine without these packages can build against the folder: fetch-debs.sh DIR, then check.sh --debs DIR there.
+# machine without these packages can build against the folder: fetch-debs.sh DIR [ARCHIVE], then check.sh --carried DIR
+# there, or the archive, which has all that is in the folder (fetch-nccl.sh before).
 set -euo pipefail
-if [ $# != 1 ] || [ "${1#-}" != "$1" ]; then
-    echo "usage: tests/gpu/fetch-debs.sh DIR" >&2
+if [ $# -lt 1 ] || [ $# -gt 2 ] || [ "${1#-}" != "$1" ]; then
+    echo "usage: tests/gpu/fetch-debs.sh DIR [ARCHIVE]" >&2
     exit 2
 fi
+archive=$([ $# = 1 ] || realpath -m "$2")
 
 # Headers; the libraries that they stand for follow. pkgconf for a machine that has none.
 WANTED="libjansson-dev libhwloc-dev liburing-dev libxxhash-dev libopenblas-pthread-dev libopenmpi-dev openmpi-bin pkgconf-bin"
@@ -59,3 +61,7 @@ done
 find . \( -name '*.a' -o -name 'liblapack*' -o -name '*.mod' \) -delete
 rm -rf .packages/*.deb usr/share/doc usr/share/man usr/share/locale usr/share/lintian usr/share/bug usr/sbin usr/lib/*/fortran var
 du -sh . | awk '{ print "unpacked " $1 }'
+if [ -n "$archive" ]; then
+    tar czf "$archive" --exclude=.packages -C "$(dirname "$PWD")" "$(basename "$PWD")"
+    du -h "$archive" | awk '{ print "packed " $1 }'
+fi
