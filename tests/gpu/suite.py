@@ -1,0 +1,91 @@
+"""Runs the tests of one suite of a build, without meson: suite.py BUILD SUITE [--jobs N] [--seconds S]. A test whose program
+was not built is told and is no failure. Ends with 0 when all that ran passed, 77 when none ran, else 1; the last line
+counts, and the line before it that begins with "skipped: " says why the first skipped test was."""
+
+import argparse
+import concurrent.futures
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import time
+
+PASSED, SKIPPED, FAILED, NOT_BUILT = "passed", "skipped", "failed", "not built"
+
+
+def tests_of(build, suite):
+    """What meson knows of the tests of a suite."""
+    known = json.loads((build / "meson-info" / "intro-tests.json").read_text())
+    return [test for test in known if any(name.split(":")[-1] == suite for name in test["suite"])]
+
+
+def ended(process, seconds):
+    """Its output, and its exit status; None when it had to be killed."""
+    try:
+        return process.communicate(timeout=seconds)[0], process.returncode
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, 9)  # what it started, too
+        return process.communicate()[0], None
+
+
+def run(test, build, deadline):
+    """One test: what became of it, how long it took, and its output."""
+    if not os.access(test["cmd"][0], os.X_OK):
+        return NOT_BUILT, 0.0, ""
+    start = time.monotonic()
+    seconds = max(1.0, min(test["timeout"] or 1e9, deadline - start))
+    process = subprocess.Popen(test["cmd"], cwd=test["workdir"] or build, env={**os.environ, **test["env"]},
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+                               start_new_session=True)
+    text, status = ended(process, seconds)
+    if status is None:
+        text += f"\nkilled after {seconds:.0f} s\n"
+    return {0: PASSED, 77: SKIPPED}.get(status, FAILED), time.monotonic() - start, text
+
+
+def reason(text):
+    """Why a test was skipped, as it said."""
+    lines = [line.split("skipped: ", 1)[1] for line in text.splitlines() if "skipped: " in line]
+    return lines[0] if lines else "without a reason"
+
+
+def tell(test, result, seconds, text):
+    """Its line at once, and of one that failed the end of what it printed."""
+    print(f"{result:9} {seconds:6.1f} s  {test['name']}", flush=True)
+    if result == FAILED:
+        print("\n".join("    " + line for line in text.splitlines()[-40:]), flush=True)
+
+
+def arguments():
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("build", type=pathlib.Path)
+    parser.add_argument("suite")
+    parser.add_argument("--jobs", type=int, default=1, help="so many at a time")
+    parser.add_argument("--seconds", type=float, default=1e9, help="for all of them")
+    return parser.parse_args()
+
+
+def main():
+    """Runs them."""
+    given = arguments()
+    build = given.build.resolve()
+    deadline = time.monotonic() + given.seconds
+    counts = dict.fromkeys((PASSED, SKIPPED, FAILED, NOT_BUILT), 0)
+    why = ""
+    with concurrent.futures.ThreadPoolExecutor(given.jobs) as threads:
+        running = {threads.submit(run, test, build, deadline): test for test in tests_of(build, given.suite)}
+        for done in concurrent.futures.as_completed(running):
+            result, seconds, text = done.result()
+            tell(running[done], result, seconds, text)
+            counts[result] += 1
+            why = why or (reason(text) if result == SKIPPED else "")
+    if why:
+        print(f"skipped: {why}")
+    print(", ".join(f"{count} {what}" for what, count in counts.items() if count or what == PASSED))
+    return 1 if counts[FAILED] else 0 if counts[PASSED] else 77
+
+
+if __name__ == "__main__":
+    sys.exit(main())

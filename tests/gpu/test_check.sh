@@ -1,0 +1,88 @@
+#!/bin/sh
+# The rehearsal of check.sh: test_check.sh BUILD. On the emulated device every part runs to its figure; one that fails, or
+# whose program was not built, ends no other.
+set -eu
+build=$1
+check=$(dirname "$0")/check.sh
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+failed=0
+PARTS="env kernels adam trainer exposed nccl worlds proof engine offload lamb memory torch sanitizer large"
+
+fail() {
+    echo "not ok: $*"
+    failed=1
+}
+
+# Stand-ins for what no machine without a GPU has: PyTorch with CUDA, and the sanitizer.
+mkdir "$scratch/bin"
+cat >"$scratch/bin/torch" <<'SH'
+#!/bin/sh
+case "$*" in
+*test_torch_cuda.py*) printf 'loss 4.0 -> 1.0\nRan 3 tests in 0.1s\n\nOK\n' ;;
+esac
+SH
+cat >"$scratch/bin/compute-sanitizer" <<'SH'
+#!/bin/sh
+while [ "${1#--}" != "$1" ]; do
+    case $1 in --tool | --leak-check | --error-exitcode) shift 2 ;; *) shift ;; esac
+done
+"$@" && echo "========= ERROR SUMMARY: 0 errors"
+SH
+chmod +x "$scratch/bin/torch" "$scratch/bin/compute-sanitizer"
+PATH=$scratch/bin:$PATH
+
+# rehearse NAME ARGS
+rehearse() {
+    name=$1
+    shift
+    status=0
+    "$check" --emulated --out "$scratch/$name" "$@" >"$scratch/$name.page" 2>&1 || status=$?
+}
+
+# told NAME PART PATTERN: its line in check.json.
+told() {
+    grep "^{\"part\": \"$2\", " "$scratch/$1/check.json" | grep -qE -- "$3" ||
+        fail "$1: part $2 does not say $3: $(grep "\"part\": \"$2\"" "$scratch/$1/check.json" || cat "$scratch/$1.page")"
+}
+
+rehearse all --build "$build" --python "$scratch/bin/torch"
+[ "$status" = 0 ] || fail "status $status: $(cat "$scratch/all.page")"
+ran=$(sed 's/{"part": "\([a-z]*\)".*/\1/' "$scratch/all/check.json" | tr '\n' ' ')
+[ "$ran" = "$PARTS " ] || fail "parts in another order: $ran"
+for part in $PARTS; do
+    # A figure with a number in it, marked as what it is.
+    case $part in
+    nccl) if ! [ -x "$build/tests/gpu/test_nccl_gpu_emulated" ]; then continue; fi ;;
+    esac
+    told all "$part" '"result": "pass", "seconds": [0-9]+, "figure": "emulated: .*[0-9].*"emulated": true}'
+done
+told all trainer '"values": {"tokens_per_s": [0-9]+,"mfu_percent": [0-9.]+}'
+told all adam '"of_copy": [0-9.]+'
+told all exposed '"exposed_percent": [0-9.]+'
+told all large '"offloaded_share": [0-9.]+'
+python3 -c 'import json, sys; [json.loads(line) for line in open(sys.argv[1])]' "$scratch/all/check.json" || fail "check.json is no JSON"
+cmp -s "$scratch/all.page" "$scratch/all/page.md" || fail "the page that is kept is another"
+
+# A build that lacks a program, and a part that fails: the others go on.
+mkdir -p "$scratch/less/tests/cli" "$scratch/less/tests/gpu"
+ln -s "$build/meson-info" "$scratch/less/meson-info"
+ln -s "$build/libsherd.so" "$scratch/less/libsherd.so"
+ln -s "$build/tests/cli/sherd_emulated_command" "$scratch/less/tests/cli/"
+printf '#!/bin/sh\n[ "$1" = -c ] || exit 3\n' >"$scratch/bin/torch"
+rehearse less --build "$scratch/less" --part env,trainer,torch,proof --python "$scratch/bin/torch"
+[ "$status" = 1 ] || fail "a part failed and the status is $status"
+told less env '"result": "pass"'
+told less trainer '"result": "not tested", .*"figure": "tests/examples/sherd-llm-emulated was not built"'
+told less torch '"result": "FAIL: status 3"'
+told less proof '"result": "pass"'
+
+# No time: said, and no failure of what did not run.
+rehearse late --build "$build" --part env,large --limit 5
+[ "$status" = 0 ] || fail "no time gives $status"
+told late large '"result": "not run"'
+rehearse wrong --part nothing
+[ "$status" = 2 ] || fail "a part that is not there gives $status"
+
+[ $failed = 0 ] && echo "check.sh rehearses"
+exit $failed
