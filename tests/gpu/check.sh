@@ -553,7 +553,7 @@ parts_run() {
 all() {
     heading
     [ -z "$carried" ] || carried_use || say "# carried  cannot be unpacked"
-    [ "$EMULATED" = 1 ] || wheels_use
+    wheels_use
     say '```'
     say ""
     [ "$has_build" = 1 ] || build_run

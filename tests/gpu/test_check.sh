@@ -70,9 +70,14 @@ ln -s "$build/meson-info" "$scratch/less/meson-info"
 ln -s "$build/libsherd.so" "$scratch/less/libsherd.so"
 ln -s "$build/tests/cli/sherd_emulated_command" "$scratch/less/tests/cli/"
 printf '#!/bin/sh\n[ "$1" = -c ] || exit 3\n' >"$scratch/bin/torch"
-rehearse less --build "$scratch/less" --part env,trainer,torch,proof --python "$scratch/bin/torch"
+mkdir -p "$scratch/site/nvidia/cu13/include"
+touch "$scratch/site/nvidia/cu13/include/cublasLt.h" "$scratch/site/nvidia/cu13/include/cuda_runtime.h"
+PYTHONPATH=$scratch/site rehearse less --build "$scratch/less" --part env,trainer,torch,proof --python "$scratch/bin/torch"
 [ "$status" = 1 ] || fail "a part failed and the status is $status"
 told less env '"result": "pass"'
+# Headers of wheels that the toolkit may lack are found, and no runtime of another version.
+grep -q "wheels   cublasLt.h of cu13" "$scratch/less.page" || fail "cublasLt.h of a wheel is not found: $(cat "$scratch/less.page")"
+[ "$(ls "$scratch/less/wheels")" = cublasLt.h ] || fail "of a wheel's headers: $(ls "$scratch/less/wheels")"
 told less trainer '"result": "not tested", .*"figure": "tests/examples/sherd-llm-emulated was not built"'
 told less torch '"result": "FAIL: status 3"'
 told less proof '"result": "pass"'
