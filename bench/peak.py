@@ -1,17 +1,20 @@
-"""The memory of this process, for the benchmarks in Python."""
+"""The memory of a process, for the benchmarks in Python."""
 from __future__ import annotations
 
 import threading
 
 
-def pss_bytes() -> int:
-    """Pages of this process, those shared with others in equal parts."""
-    with open("/proc/self/smaps_rollup") as lines:
+def pss_bytes(process: int | str = "self") -> int:
+    """Pages of a process, those shared with others in equal parts."""
+    with open(f"/proc/{process}/smaps_rollup") as lines:
         return next(int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:"))
 
 
 class Peak:
     """The largest pss_bytes() while it is entered, in `bytes`; looked at fifty times in a second."""
+
+    def __init__(self, process: int | str = "self") -> None:
+        self.process = process
 
     def __enter__(self) -> "Peak":
         self.bytes, self.is_over = 0, threading.Event()
@@ -21,9 +24,9 @@ class Peak:
 
     def run(self) -> None:
         while not self.is_over.wait(0.02):
-            self.bytes = max(self.bytes, pss_bytes())
+            self.bytes = max(self.bytes, pss_bytes(self.process))
 
     def __exit__(self, *error: object) -> None:
         self.is_over.set()
         self.watch.join()
-        self.bytes = max(self.bytes, pss_bytes())
+        self.bytes = max(self.bytes, pss_bytes(self.process))

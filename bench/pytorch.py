@@ -68,6 +68,7 @@ class Contestant:
         rows = self.rows[number % len(self.rows)]
         loss = self.model(rows[:, :-1], rows[:, 1:])
         loss.backward()
+        self.backward_end = time.perf_counter()
         if self.arguments.clip > 0:
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.arguments.clip)
         self.optimizer.step()
@@ -120,6 +121,7 @@ class DeepSpeed(Contestant):
         rows = self.rows[number % len(self.rows)]
         loss = self.engine(rows[:, :-1], rows[:, 1:])
         self.engine.backward(loss)
+        self.backward_end = time.perf_counter()
         self.engine.step()
         return loss.item()
 
@@ -140,7 +142,7 @@ class Sherd0(Sherd):
 KINDS = {"plain": Contestant, "ddp": Ddp, "fsdp2": Fsdp2, "deepspeed-3": DeepSpeed, "sherd-0": Sherd0, "sherd-3": Sherd}
 
 
-def serve(arguments) -> None:
+def serve(arguments, kinds: dict) -> None:
     """One rank, which does what stdin says: `step COUNT`, `peak`; answers are lines of JSON on what was stdout."""
     out = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
@@ -149,21 +151,22 @@ def serve(arguments) -> None:
     torch.set_num_threads(arguments.threads)
     platform_bytes = pss_bytes()
     imported = time.time() - arguments.started
-    contestant = KINDS[arguments.serve](arguments, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
+    contestant = kinds[arguments.serve](arguments, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
     print(json.dumps({"import_s": imported, "ready_s": time.time() - arguments.started, "platform_bytes": platform_bytes}), file=out)
     number = 0
     for line in sys.stdin:
         word, *count = line.split()
-        losses, seconds, cpu_seconds = [], [], []
+        losses, seconds, cpu_seconds, boundary_seconds = [], [], [], []
         with Peak() if word == "peak" else open(os.devnull) as peak:
             for _ in range(int(count[0]) if count else 1):
                 start, cpu_start = time.perf_counter(), time.process_time()
                 losses.append(contestant.step(number))
                 seconds.append(time.perf_counter() - start)
+                boundary_seconds.append(seconds[-1] - (contestant.backward_end - start))
                 cpu_seconds.append(time.process_time() - cpu_start)
                 number += 1
         print(json.dumps({"losses": losses, "seconds": seconds, "cpu_seconds": cpu_seconds,
-                          "peak_bytes": getattr(peak, "bytes", 0)}), file=out)
+                          "boundary_seconds": boundary_seconds, "peak_bytes": getattr(peak, "bytes", 0)}), file=out)
 
 
 # ------------------------------------------------------------------ the table --
@@ -180,9 +183,7 @@ class Team:
 
     def __init__(self, name: str, world_size: int, arguments, folder: str) -> None:
         self.name, self.log = name, os.path.join(folder, f"{name}.{world_size}.log")
-        own = ["--serve", name, "--started", repr(time.time())]
-        for key in ("layers", "width", "heads", "vocab", "batch", "length", "clip", "threads"):
-            own += [f"--{key}", str(getattr(arguments, key))]
+        own = self.command(name, arguments)
         shared = {"WORLD_SIZE": str(world_size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port_free()),
                   "SHERD_PORT": str(port_free()), "OMP_NUM_THREADS": str(arguments.threads),
                   "SHERD_THREADS": str(arguments.threads),
@@ -191,12 +192,19 @@ class Team:
         for rank in range(world_size):
             environment = {**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank), "LOCAL_SIZE": str(world_size)}
             with open(self.log, "a") as log:
-                self.ranks.append(subprocess.Popen([sys.executable, __file__, *own], stdin=subprocess.PIPE, stderr=log,
-                                                   stdout=subprocess.PIPE, text=True, env=environment))
+                self.ranks.append(subprocess.Popen(own, stdin=subprocess.PIPE, stderr=log, stdout=subprocess.PIPE, text=True,
+                                                   env=environment))
         self.start = self.answers()
         self.seconds: list[float] = []
         self.cpu_seconds: list[float] = []
+        self.boundary_seconds: list[float] = []
         self.first_loss = 0.0
+
+    def command(self, name: str, arguments) -> list[str]:
+        own = [sys.executable, __file__, "--serve", name, "--started", repr(time.time())]
+        for key in ("layers", "width", "heads", "vocab", "batch", "length", "clip", "threads"):
+            own += [f"--{key}", str(getattr(arguments, key))]
+        return own
 
     def answers(self) -> list[dict]:
         lines = [rank.stdout.readline() for rank in self.ranks]
@@ -216,6 +224,7 @@ class Team:
         """Takes the median step of a turn: of the slowest rank, and of all processors together."""
         answers = self.ask(f"step {steps}")
         self.seconds.append(statistics.median(map(max, zip(*(answer["seconds"] for answer in answers)))))
+        self.boundary_seconds.append(statistics.median(map(max, zip(*(answer["boundary_seconds"] for answer in answers)))))
         self.cpu_seconds.append(statistics.median(map(sum, zip(*(answer["cpu_seconds"] for answer in answers)))))
 
     def warm(self) -> None:
@@ -329,7 +338,7 @@ def main() -> None:
     except ImportError as missing:
         sys.exit(f"pytorch: {missing}: SHERD_PYTHON names an interpreter that has torch")
     if arguments.serve:
-        return serve(arguments)
+        return serve(arguments, KINDS)
     sizes = {name: installed_bytes(name) for name in ("torch", "deepspeed", "sherd")}
     print(f"# machine  {platform.machine()}, {os.cpu_count()} CPUs, Linux {platform.release()}, torch {torch.__version__}")
     print(f"# command  {' '.join(sys.argv)}")
@@ -344,4 +353,5 @@ def main() -> None:
             json.dump({"command": sys.argv, "torch": torch.__version__, "installed_bytes": sizes, "tables": tables}, out, indent=1)
 
 
-main()
+if __name__ == "__main__":
+    main()
