@@ -142,8 +142,6 @@ static void cpu_logits_get(compute *c, size_t row, float *out)
 /* ------------------------------------------------- element by element -- */
 
 typedef enum element_op {
-    ELEMENT_GELU,
-    ELEMENT_GELU_BACK,
     ELEMENT_SWIGLU,
     ELEMENT_SWIGLU_BACK,
     ELEMENT_NARROW,
@@ -166,12 +164,6 @@ static void element_task(void *ctx, size_t task, int thread)
 
     (void)thread;
     switch (job->op) {
-    case ELEMENT_GELU:
-        job->table->gelu(job->a + i, job->y + i, n);
-        return;
-    case ELEMENT_GELU_BACK:
-        job->table->gelu_back(job->a + i, job->y + i, n);
-        return;
     case ELEMENT_SWIGLU:
         job->table->swiglu(job->a + i, job->b + i, job->y + i, n);
         return;
@@ -210,10 +202,10 @@ typedef struct linear_job {
     cpu            *m;
     linear_shape    shape;
     tensor          weight;
-    const float    *x, *dy, *bias, *residual;
+    const float    *x, *dy, *bias, *residual, *gelu_x;
     const uint16_t *half_x, *half_dy; /* the same in bf16, to be multiplied; NULL: fp32 is */
     size_t          half_dy_stride;
-    float          *y, *dx, *dbias;
+    float          *y, *gelu, *dx, *dbias;
     size_t          tile;
     int             is_added;
 } linear_job;
@@ -318,16 +310,17 @@ static void linear_task(void *ctx, size_t task, int thread)
         if (job->residual != NULL && !is_in_place) {
             job->m->table->add(job->residual + r * out + first, y, count);
         }
+        if (job->gelu != NULL) {
+            job->m->table->gelu(y, job->gelu + r * out + first, count);
+        }
     }
 }
 
-/* Columns of dx. A matrix that has to be widened comes in portions of CPU_TILE_DEPTH rows. */
-static void linear_back_input_task(void *ctx, size_t task, int thread)
+/* dx's columns [first, first + count) = (is_added: +=) dy . weight. A matrix that has to be widened comes in portions of
+ * CPU_TILE_DEPTH rows. */
+static void input_multiply(const linear_job *job, size_t first, size_t count, float *scratch)
 {
-    linear_job  *job   = ctx;
     linear_shape s     = job->shape;
-    size_t       first = task * job->tile;
-    size_t       count = size_min(job->tile, s.in - first);
     size_t       depth = job->weight.dtype == SHERD_F32 ? s.out : CPU_TILE_DEPTH;
 
     if (job->half_dy != NULL) {
@@ -346,11 +339,24 @@ static void linear_back_input_task(void *ctx, size_t task, int thread)
     for (size_t row = 0; row < s.out; row += depth) {
         size_t      portion = size_min(depth, s.out - row);
         gemm_matrix dy      = {.data = job->dy + row, .stride = s.out};
-        gemm_matrix w       = matrix_part(job->m, job->weight, s.in, row, first, portion, count,
-                                          lane_of(job->m, thread));
+        gemm_matrix w = matrix_part(job->m, job->weight, s.in, row, first, portion, count, scratch);
 
         gemm(s.rows, count, portion, 1.0f, dy, w, job->is_added || row > 0 ? 1.0f : 0.0f,
              job->dx + first, s.in);
+    }
+}
+
+static void linear_back_input_task(void *ctx, size_t task, int thread)
+{
+    linear_job *job   = ctx;
+    size_t      first = task * job->tile, in = job->shape.in;
+    size_t      count = size_min(job->tile, in - first);
+
+    input_multiply(job, first, count, lane_of(job->m, thread));
+    for (size_t r = 0; job->gelu_x != NULL && r < job->shape.rows; r++) {
+        size_t at = r * in + first;
+
+        job->m->table->gelu_back(job->gelu_x + at, job->dx + at, count);
     }
 }
 
@@ -402,15 +408,13 @@ static void cpu_linear(compute *c, const linear_args *args)
                         .x        = args->x,
                         .bias     = vector_get(args->bias, m->bias, s.out),
                         .residual = args->residual,
-                        .y        = args->y};
+                        .y        = args->y,
+                        .gelu     = args->gelu};
 
     if (is_half(args->weight)) {
         job.half_x = narrow(m, args->x, s.rows * s.in, m->half_x);
     }
     linear_run(m, job, s.out, linear_task);
-    if (args->gelu != NULL) {
-        element_run(m, ELEMENT_GELU, s.rows * s.out, (element_job){.a = args->y, .y = args->gelu});
-    }
 }
 
 static void cpu_linear_back(compute *c, const linear_back_args *args)
@@ -423,6 +427,7 @@ static void cpu_linear_back(compute *c, const linear_back_args *args)
                           .x        = args->x,
                           .dy       = args->dy,
                           .dx       = args->dx,
+                          .gelu_x   = args->gelu_x,
                           .dbias    = dbias,
                           .is_added = args->is_added};
 
@@ -434,10 +439,6 @@ static void cpu_linear_back(compute *c, const linear_back_args *args)
     linear_run(m, job, s.out, linear_back_weight_task);
     vector_add(args->bias, dbias, s.out);
     linear_run(m, job, s.in, linear_back_input_task);
-    if (args->gelu_x != NULL) {
-        element_run(m, ELEMENT_GELU_BACK, s.rows * s.in,
-                    (element_job){.a = args->gelu_x, .y = args->dx});
-    }
 }
 
 /* ---------------------------------------------------------- embedding -- */
