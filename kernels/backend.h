@@ -14,6 +14,7 @@
 #define SHERDI_KERNELS_BACKEND_H
 
 #include "base/mem.h"
+#include "kernels/encoding.h"
 #include "kernels/formulas.h"
 #include "sherd.h"
 
@@ -54,26 +55,53 @@ typedef struct sherdi_lamb_norms {
     sherdi_norm_acc param, update;
 } sherdi_lamb_norms;
 
+/* A part of the state as it is stored, from the block's start; kernels/encoding.h has what the words mean. */
+typedef struct sherdi_encoded {
+    sherdi_encoding encoding;
+    void           *data;
+    int has_ties; /* F32, BF16: its signs are the ties of a master that is BESIDE. They are masked when it
+                                 is read and kept when it is written */
+    uint16_t *
+        param; /* of a master that is BESIDE or BESIDE_PLANE: the bf16 parameter, read and written */
+    void           *ties;          /* ... of BESIDE: the part whose signs are its ties, */
+    sherdi_encoding ties_encoding; /* ... F32 or BF16 */
+} sherdi_encoded;
+
+/* Its element `first`. */
+static inline void *sherdi_encoded_at(const void *data, sherdi_encoding encoding, size_t first)
+{
+    return (unsigned char *)data +
+           first / SHERD_CHUNK_ELEMS * sherdi_encoding_chunk_bytes(encoding) +
+           first % SHERD_CHUNK_ELEMS * sherdi_encoding_elem_bytes(encoding);
+}
+
 /* An optimizer's sweep over one block. Arrays start at the block's first element and may
  * have any alignment of their element type; grad and param never overlap the rest.
  *   update      an element-wise update
  *   lamb_norms  LAMB's first sweep only reads: it adds to norms[span.param] what sherdi_lamb_direction gives for
  *               each span, a chunk of 64 elements counted from the span's start at a time (sherdi_norm_chunk,
- *               the last one filled up with zeros) */
+ *               the last one filled up with zeros)
+ * A part that is stored in an encoding is the same numbers to an optimizer; what an update writes is rounded at random
+ * (step, sherdi_random_bits). A master that is BESIDE is beside `param`, which is bf16 and read too; the signs of another
+ * part, F32 or BF16, are its ties. A master that rounds is what param and the fingerprint are made of. Spans begin at chunks
+ * where an encoding other than F32 does more than round. */
 typedef struct sherdi_update_args {
     const sherdi_span *spans;
     size_t             num_spans;
     const void        *coeffs; /* the update's, indexed by group */
     const void        *grad;
     sherd_dtype        grad_dtype;
-    union { /* as many as the update has: the master first */
+    union { /* as many as the update has: the master first; fp32, or as encoded */
         float *parts[SHERDI_UPDATE_MOST_PARTS];
         struct {
             float *master, *m, *v;
         };
     };
-    void       *param; /* receives the new value in param_dtype; NULL: master is it */
-    sherd_dtype param_dtype;
+    void           *param; /* receives the new value in param_dtype; NULL: master is it */
+    sherd_dtype     param_dtype;
+    sherdi_encoding encodings[SHERDI_UPDATE_MOST_PARTS];
+    uint64_t        step;      /* of the optimizer, for encodings that round at random */
+    int             ties_part; /* of a master that is BESIDE: the part whose signs are its ties */
     uint64_t
         *fingerprint; /* the block's share is added; see sherdi_mix_element. Not by lamb_norms */
     sherdi_lamb_norms *norms; /* added to, by lamb_norms alone; need not be normalised */
@@ -156,6 +184,16 @@ typedef struct sherdi_kernel_ops {
                          size_t count_elems);
     void (*lamb_norms)(const sherdi_backend *backend, const sherdi_update_args *args);
     void (*lamb_ratios)(const sherdi_backend *backend, const sherdi_lamb_ratio_args *args);
+    /* Elements [first, first + count_elems) of a part as fp32, and back, rounded to nearest. What has a scale or a
+     * plane by chunk is encoded a chunk at a time, or to the end of its parameter; NaN becomes 0x7fc00000 where bits
+     * are lost or gained. NULL: this device has F32 alone. */
+    void (*decode)(const sherdi_backend *backend, float *dst, const sherdi_encoded *part,
+                   size_t first, size_t count_elems);
+    void (*encode)(const sherdi_backend *backend, const sherdi_encoded *part, size_t first,
+                   const float *src, size_t count_elems);
+    /* As fingerprint, of a master that is encoded. */
+    void (*fingerprint_encoded)(const sherdi_backend *backend, const sherdi_span *spans,
+                                size_t num_spans, const sherdi_encoded *master, uint64_t *sum);
 } sherdi_kernel_ops;
 
 typedef enum sherdi_memory_kind {

@@ -3,6 +3,7 @@
  * of a variant's file with TABLE_NAME and TABLE_ISA defined, so a slot calls its own
  * variant directly. Shares are integers: no split changes a result. */
 #include "base/checked.h"
+#include "kernels/cpu/encoded.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/ranges.h"
 
@@ -114,22 +115,31 @@ static size_t same_high_half(uint64_t index, size_t count)
 
 /* -------------------------------------------------------------- updates -- */
 
-/* Elements from `done` on of a task's range; `block` has the arrays from the block's start. */
-static sherdi_update_range update_range_at(const sherdi_update_range *block,
-                                           const span_range *where, size_t done)
+/* Elements from `done` on of a range whose state is fp32. */
+static sherdi_update_range update_range_from(const sherdi_update_range *from, size_t done)
 {
-    size_t              offset = where->span->offset_elems + where->first + done;
-    sherdi_update_range range  = *block;
+    sherdi_update_range range = *from;
 
-    range.grad = sherdi_elem_at(block->grad, block->grad_dtype, offset);
-    for (int part = 0; part < SHERDI_UPDATE_MOST_PARTS && block->parts[part] != NULL; part++) {
-        range.parts[part] = block->parts[part] + offset;
+    range.grad = sherdi_elem_at(from->grad, from->grad_dtype, done);
+    for (int part = 0; part < SHERDI_UPDATE_MOST_PARTS && from->parts[part] != NULL; part++) {
+        range.parts[part] = from->parts[part] + done;
     }
-    if (block->param != NULL) {
-        range.param = sherdi_elem_at(block->param, block->param_dtype, offset);
+    if (from->param != NULL) {
+        range.param = sherdi_elem_at(from->param, from->param_dtype, done);
     }
-    range.first_index = where->span->first_index + where->first + done;
-    range.count_elems = where->count_elems - done;
+    range.first_index += done;
+    range.count_elems -= done;
+    return range;
+}
+
+/* A task's range of a block whose state is fp32. */
+static sherdi_update_range update_range_at(const sherdi_update_range *block,
+                                           const span_range          *where)
+{
+    sherdi_update_range range = update_range_from(block, where->span->offset_elems + where->first);
+
+    range.first_index = where->span->first_index + where->first;
+    range.count_elems = where->count_elems;
     return range;
 }
 
@@ -165,22 +175,178 @@ static void update_call_run(const sherdi_backend *backend, update_call *call, in
         call);
 }
 
+/* Indices of a call do not cross a multiple of 2^32. */
+static uint64_t update_range_run(const update_call *call, const sherdi_update_range *whole,
+                                 const sherdi_span *span)
+{
+    uint64_t fingerprint = 0;
+
+    for (size_t done = 0; done < whole->count_elems;) {
+        sherdi_update_range range = update_range_from(whole, done);
+
+        range.count_elems = same_high_half(range.first_index, range.count_elems);
+        fingerprint += call->update(&range, call->args, span);
+        done += range.count_elems;
+    }
+    return fingerprint;
+}
+
+/* ------------------------------------------------------- encoded updates -- */
+
+/* Parts that are stored in an encoding become fp32 in the first-level cache, a tile at a time, and the optimizer's
+ * loop runs there: no optimizer knows of encodings. Whole chunks. */
+#define ENCODED_TILE_ELEMS 256
+
+typedef struct encoded_tile {
+    sherdi_encoded parts[SHERDI_UPDATE_MOST_PARTS];      /* the master first */
+    int            is_decoded[SHERDI_UPDATE_MOST_PARTS]; /* a part that is not stays where it is */
+    int            is_beside;
+    float values[SHERDI_UPDATE_MOST_PARTS][ENCODED_TILE_ELEMS] __attribute__((aligned(64)));
+} encoded_tile;
+
+static int is_encoded(const sherdi_update_args *args)
+{
+    for (int i = 0; i < SHERDI_UPDATE_MOST_PARTS; i++) {
+        if (args->encodings[i] != SHERDI_ENCODING_F32) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* A sweep that only reads leaves the ties where they are and reads past them. */
+static void encoded_tile_init(encoded_tile *tile, const update_call *call, int only_reads)
+{
+    const sherdi_update_args *args = call->args;
+
+    for (int i = 0; i < SHERDI_UPDATE_MOST_PARTS; i++) {
+        int has_ties =
+            args->encodings[0] == SHERDI_ENCODING_BESIDE && i > 0 && i == args->ties_part;
+
+        tile->parts[i] = (sherdi_encoded){.encoding = args->encodings[i],
+                                          .data     = call->block.parts[i],
+                                          .has_ties = has_ties && only_reads};
+        tile->is_decoded[i] =
+            tile->parts[i].data != NULL &&
+            (args->encodings[i] != SHERDI_ENCODING_F32 || tile->parts[i].has_ties);
+    }
+    tile->parts[0].param         = args->param;
+    tile->parts[0].ties          = args->parts[args->ties_part];
+    tile->parts[0].ties_encoding = args->encodings[args->ties_part];
+    tile->is_beside              = args->encodings[0] == SHERDI_ENCODING_BESIDE ||
+                      args->encodings[0] == SHERDI_ENCODING_BESIDE_PLANE;
+}
+
+static float *tile_part(encoded_tile *tile, int part, float *direct, size_t first, size_t count,
+                        int takes)
+{
+    if (!tile->is_decoded[part]) {
+        return direct == NULL ? NULL : direct + first;
+    }
+    part_decode(tile->values[part], &tile->parts[part], first, count, takes);
+    return tile->values[part];
+}
+
+/* Elements [first, first + count) of the block, as the optimizer's loop takes them. The master comes first: it takes
+ * its ties out of the other part. */
+static sherdi_update_range tile_open(encoded_tile *tile, const update_call *call,
+                                     const span_range *where, size_t done, size_t count, int takes)
+{
+    const sherdi_update_range *block = &call->block;
+    size_t                     first = where->span->offset_elems + where->first + done;
+    sherdi_update_range        range = *block;
+
+    range.grad        = sherdi_elem_at(block->grad, block->grad_dtype, first);
+    range.first_index = where->span->first_index + where->first + done;
+    range.count_elems = count;
+    range.param       = tile->is_decoded[0] || block->param == NULL
+                            ? NULL
+                            : sherdi_elem_at(block->param, block->param_dtype, first);
+    for (int part = 0; part < SHERDI_UPDATE_MOST_PARTS; part++) {
+        range.parts[part] = tile_part(tile, part, block->parts[part], first, count, takes);
+    }
+    return range;
+}
+
+/* What a master that rounds has become. */
+static uint64_t tile_finish_master(encoded_tile *tile, const sherdi_update_args *args, size_t first,
+                                   const sherdi_update_range *range)
+{
+    float   *master      = tile->values[0];
+    uint64_t fingerprint = 0;
+
+    part_decode(master, &tile->parts[0], first, range->count_elems, 0);
+    if (args->param != NULL && args->param_dtype == SHERD_F32) {
+        range_copy((float *)args->param + first, master, range->count_elems * sizeof(float), 0);
+    } else if (args->param != NULL) {
+        range_cast(sherdi_elem_at(args->param, args->param_dtype, first), args->param_dtype, master,
+                   SHERD_F32, range->count_elems, 0);
+    }
+    for (size_t done = 0; done < range->count_elems;) {
+        size_t count = same_high_half(range->first_index + done, range->count_elems - done);
+
+        fingerprint += range_fingerprint(master + done, range->first_index + done, count);
+        done += count;
+    }
+    return fingerprint;
+}
+
+/* Returns the fingerprint; `fingerprint` is that of what the optimizer made. The master comes last: it puts its ties
+ * into the other part. */
+static uint64_t tile_close(encoded_tile *tile, const sherdi_update_args *args, size_t first,
+                           const sherdi_update_range *range, uint64_t fingerprint)
+{
+    for (int i = SHERDI_UPDATE_MOST_PARTS - 1; i >= 0; i--) {
+        sherdi_rounding how = {.is_random   = 1,
+                               .seed        = sherdi_random_seed(args->step, (unsigned)i),
+                               .first_index = range->first_index};
+
+        if (tile->is_decoded[i]) {
+            part_encode(&tile->parts[i], first, range->count_elems, tile->values[i], &how);
+        }
+    }
+    return tile->is_decoded[0] && !tile->is_beside ? tile_finish_master(tile, args, first, range)
+                                                   : fingerprint;
+}
+
+static uint64_t update_encoded_run(const update_call *call, encoded_tile *tile,
+                                   const span_range *where)
+{
+    uint64_t fingerprint = 0;
+
+    for (size_t done = 0; done < where->count_elems; done += ENCODED_TILE_ELEMS) {
+        size_t              first = where->span->offset_elems + where->first + done;
+        size_t              count = sherdi_min_size(where->count_elems - done, ENCODED_TILE_ELEMS);
+        sherdi_update_range range = tile_open(tile, call, where, done, count, 1);
+        uint64_t            share = update_range_run(call, &range, where->span);
+
+        fingerprint += tile_close(tile, call->args, first, &range, share);
+    }
+    return fingerprint;
+}
+
 static void update_task(void *ctx, int task, int tasks)
 {
-    update_call              *call = ctx;
-    const sherdi_update_args *args = call->args;
-    span_walk  walk        = walk_task(args->spans, args->num_spans, call->chunks, task, tasks);
-    span_range where       = {0};
-    uint64_t   fingerprint = 0;
+    update_call              *call      = ctx;
+    const sherdi_update_args *args      = call->args;
+    int                       has_tiles = is_encoded(args);
+    span_walk    walk        = walk_task(args->spans, args->num_spans, call->chunks, task, tasks);
+    span_range   where       = {0};
+    uint64_t     fingerprint = 0;
+    encoded_tile tile;
 
+    if (has_tiles) {
+        encoded_tile_init(&tile, call, 0);
+    }
     while (walk_next(&walk, &where)) {
-        for (size_t done = 0; done < where.count_elems;) {
-            sherdi_update_range range = update_range_at(&call->block, &where, done);
+        sherdi_update_range range;
 
-            range.count_elems = same_high_half(range.first_index, range.count_elems);
-            fingerprint += call->update(&range, args, where.span);
-            done += range.count_elems;
+        if (has_tiles) {
+            fingerprint += update_encoded_run(call, &tile, &where);
+            continue;
         }
+        range = update_range_at(&call->block, &where);
+        fingerprint += update_range_run(call, &range, where.span);
     }
     (void)atomic_fetch_add_explicit(&call->fingerprint, fingerprint, memory_order_relaxed);
 }
@@ -228,20 +394,40 @@ static void norm_share(sherdi_norm_acc *acc, sherdi_norm_acc *share)
     }
 }
 
+static void lamb_norms_range(const update_call *call, encoded_tile *tile, const span_range *where,
+                             sherdi_lamb_norms *share)
+{
+    const sherdi_lamb_coeffs *coeffs =
+        (const sherdi_lamb_coeffs *)call->args->coeffs + where->span->group;
+
+    if (!is_encoded(call->args)) {
+        sherdi_update_range range = update_range_at(&call->block, where);
+
+        range_lamb_norms(&range, coeffs, share);
+        return;
+    }
+    encoded_tile_init(tile, call, 1);
+    for (size_t done = 0; done < where->count_elems; done += ENCODED_TILE_ELEMS) {
+        size_t              count = sherdi_min_size(where->count_elems - done, ENCODED_TILE_ELEMS);
+        sherdi_update_range range = tile_open(tile, call, where, done, count, 0);
+
+        range_lamb_norms(&range, coeffs, share);
+    }
+}
+
 static void lamb_norms_task(void *ctx, int task, int tasks)
 {
     const update_call        *call = ctx;
     const sherdi_update_args *args = call->args;
-    span_walk  walk = walk_task(args->spans, args->num_spans, call->chunks, task, tasks);
-    span_range where;
+    span_walk    walk = walk_task(args->spans, args->num_spans, call->chunks, task, tasks);
+    span_range   where;
+    encoded_tile tile;
 
     while (walk_next(&walk, &where)) {
-        const sherdi_lamb_coeffs *coeffs = args->coeffs;
-        sherdi_update_range       range  = update_range_at(&call->block, &where, 0);
-        sherdi_lamb_norms         share  = {0};
-        sherdi_lamb_norms        *norms  = &args->norms[where.span->param];
+        sherdi_lamb_norms  share = {0};
+        sherdi_lamb_norms *norms = &args->norms[where.span->param];
 
-        range_lamb_norms(&range, &coeffs[where.span->group], &share);
+        lamb_norms_range(call, &tile, &where, &share);
         norm_share(&norms->param, &share.param);
         norm_share(&norms->update, &share.update);
     }
@@ -269,11 +455,12 @@ static void table_lamb_ratios(const sherdi_backend *backend, const sherdi_lamb_r
 /* ---------------------------------------------------------- fingerprint -- */
 
 typedef struct fingerprint_call {
-    const sherdi_span *spans;
-    size_t             num_spans;
-    size_t             chunks;
-    const float       *master;
-    _Atomic uint64_t   fingerprint;
+    const sherdi_span    *spans;
+    size_t                num_spans;
+    size_t                chunks;
+    const float          *master;
+    const sherdi_encoded *encoded; /* in its place */
+    _Atomic uint64_t      fingerprint;
 } fingerprint_call;
 
 static void fingerprint_task(void *ctx, int task, int tasks)
@@ -311,6 +498,94 @@ static void table_fingerprint(const sherdi_backend *backend, const sherdi_span *
     sherdi_parallel_run(backend,
                         sherdi_split_of(backend, call.chunks, SHERD_CHUNK_ELEMS * sizeof(float)),
                         fingerprint_task, &call);
+    *sum += call.fingerprint;
+}
+
+/* -------------------------------------------------------------- encodings -- */
+
+typedef struct encoding_call {
+    const sherdi_encoded *part;
+    size_t                first, count_elems;
+    float                *dst; /* of decode */
+    const float          *src; /* of encode */
+} encoding_call;
+
+/* Bytes of an element in both forms, about. */
+#define ENCODING_ELEM_BYTES 8
+
+static void decode_task(void *ctx, int task, int tasks)
+{
+    const encoding_call *call = ctx;
+    size_t               first;
+    size_t count = task_range(call->count_elems, SHERD_CHUNK_ELEMS, task, tasks, &first);
+
+    part_decode(call->dst + first, call->part, call->first + first, count, 0);
+}
+
+static void encode_task(void *ctx, int task, int tasks)
+{
+    const encoding_call  *call = ctx;
+    const sherdi_rounding how  = {0};
+    size_t                first;
+    size_t count = task_range(call->count_elems, SHERD_CHUNK_ELEMS, task, tasks, &first);
+
+    part_encode(call->part, call->first + first, count, call->src + first, &how);
+}
+
+static void table_decode(const sherdi_backend *backend, float *dst, const sherdi_encoded *part,
+                         size_t first, size_t count_elems)
+{
+    encoding_call call = {.part = part, .first = first, .count_elems = count_elems, .dst = dst};
+
+    sherdi_parallel_run(backend, split_of(backend, count_elems, ENCODING_ELEM_BYTES), decode_task,
+                        &call);
+}
+
+static void table_encode(const sherdi_backend *backend, const sherdi_encoded *part, size_t first,
+                         const float *src, size_t count_elems)
+{
+    encoding_call call = {.part = part, .first = first, .count_elems = count_elems, .src = src};
+
+    sherdi_parallel_run(backend, split_of(backend, count_elems, ENCODING_ELEM_BYTES), encode_task,
+                        &call);
+}
+
+static void fingerprint_encoded_task(void *ctx, int task, int tasks)
+{
+    fingerprint_call *call = ctx;
+    span_walk         walk = walk_task(call->spans, call->num_spans, call->chunks, task, tasks);
+    span_range        where;
+    uint64_t          fingerprint = 0;
+    float             tile[ENCODED_TILE_ELEMS];
+
+    while (walk_next(&walk, &where)) {
+        for (size_t done = 0; done < where.count_elems;) {
+            uint64_t index = where.span->first_index + where.first + done;
+            size_t   count = sherdi_min_size(where.count_elems - done, ENCODED_TILE_ELEMS);
+
+            count = same_high_half(index, count);
+            part_decode(tile, call->encoded, where.span->offset_elems + where.first + done, count,
+                        0);
+            fingerprint += range_fingerprint(tile, index, count);
+            done += count;
+        }
+    }
+    (void)atomic_fetch_add_explicit(&call->fingerprint, fingerprint, memory_order_relaxed);
+}
+
+static void table_fingerprint_encoded(const sherdi_backend *backend, const sherdi_span *spans,
+                                      size_t num_spans, const sherdi_encoded *master, uint64_t *sum)
+{
+    fingerprint_call call = {
+        .spans     = spans,
+        .num_spans = num_spans,
+        .chunks    = spans_chunks(spans, num_spans),
+        .encoded   = master,
+    };
+
+    sherdi_parallel_run(backend,
+                        sherdi_split_of(backend, call.chunks, SHERD_CHUNK_ELEMS * sizeof(float)),
+                        fingerprint_encoded_task, &call);
     *sum += call.fingerprint;
 }
 
@@ -576,18 +851,21 @@ static void table_fixed_to_f32(const sherdi_backend *backend, float *dst, const 
 }
 
 const sherdi_kernel_ops TABLE_NAME = {
-    .struct_size  = sizeof(sherdi_kernel_ops),
-    .isa          = TABLE_ISA,
-    .update       = table_update,
-    .sumsq        = table_sumsq,
-    .reduce       = table_reduce,
-    .cast         = table_cast,
-    .accumulate   = table_accumulate,
-    .copy         = table_copy,
-    .zero         = table_zero,
-    .fingerprint  = table_fingerprint,
-    .reduce_fixed = table_reduce_fixed,
-    .fixed_to_f32 = table_fixed_to_f32,
-    .lamb_norms   = table_lamb_norms,
-    .lamb_ratios  = table_lamb_ratios,
+    .struct_size         = sizeof(sherdi_kernel_ops),
+    .isa                 = TABLE_ISA,
+    .update              = table_update,
+    .sumsq               = table_sumsq,
+    .reduce              = table_reduce,
+    .cast                = table_cast,
+    .accumulate          = table_accumulate,
+    .copy                = table_copy,
+    .zero                = table_zero,
+    .fingerprint         = table_fingerprint,
+    .reduce_fixed        = table_reduce_fixed,
+    .fixed_to_f32        = table_fixed_to_f32,
+    .lamb_norms          = table_lamb_norms,
+    .lamb_ratios         = table_lamb_ratios,
+    .decode              = table_decode,
+    .encode              = table_encode,
+    .fingerprint_encoded = table_fingerprint_encoded,
 };
