@@ -39,7 +39,7 @@ static _Noreturn void die(const char *what, const char *why)
 
 /* ----------------------------------------------------------------- rows -- */
 
-static void adam_call(bench_run *run, int is_mixed)
+static void adam_call(bench_run *run, int is_mixed, sherdi_encoding master)
 {
     const bench_arrays      *a      = run->arrays;
     const sherdi_span        span   = {.count_elems = run->elems};
@@ -66,6 +66,8 @@ static void adam_call(bench_run *run, int is_mixed)
         .param       = is_mixed ? a->p16 : NULL,
         .param_dtype = SHERD_BF16,
         .fingerprint = &run->sink,
+        .encodings   = {master},
+        .ties_part   = 2,
     };
 
     run->backend->kernels->update(run->backend, SHERDI_UPDATE_adam, &args);
@@ -73,12 +75,17 @@ static void adam_call(bench_run *run, int is_mixed)
 
 static void row_adam_f32(bench_run *run)
 {
-    adam_call(run, 0);
+    adam_call(run, 0, SHERDI_ENCODING_F32);
 }
 
 static void row_adam_mixed(bench_run *run)
 {
-    adam_call(run, 1);
+    adam_call(run, 1, SHERDI_ENCODING_F32);
+}
+
+static void row_adam_beside(bench_run *run)
+{
+    adam_call(run, 1, SHERDI_ENCODING_BESIDE);
 }
 
 static void lamb_call(bench_run *run, int is_mixed, int is_norms)
@@ -183,6 +190,16 @@ static void row_traffic_mixed_ahead(bench_run *run)
     bench_traffic_mixed(run, AHEAD_BYTES);
 }
 
+static void row_traffic_beside(bench_run *run)
+{
+    bench_traffic_beside(run, 0);
+}
+
+static void row_traffic_beside_ahead(bench_run *run)
+{
+    bench_traffic_beside(run, AHEAD_BYTES);
+}
+
 enum {
     ROW_COPY,
     ROW_LIMIT_F32,
@@ -193,6 +210,9 @@ enum {
     ROW_LIMIT_MIXED_AHEAD,
     ROW_MIXED,
     ROW_LAMB_MIXED,
+    ROW_LIMIT_BESIDE,
+    ROW_LIMIT_BESIDE_AHEAD,
+    ROW_BESIDE,
     ROW_READ_F32,
     ROW_READ_F32_AHEAD,
     ROW_NORMS_F32,
@@ -222,12 +242,16 @@ static const bench_row ROWS[NUM_ROWS] = {
                                ROW_LIMIT_MIXED, 0},
     [ROW_MIXED]             = {"adamw mixed bf16", row_adam_mixed, 28, ROW_LIMIT_MIXED, 1},
     [ROW_LAMB_MIXED]        = {"lamb mixed bf16", row_lamb_mixed, 28, ROW_LIMIT_MIXED, 1},
-    [ROW_READ_F32]          = {"fp32 reads (limit)", row_read_f32, 16, ROW_READ_F32, 0},
-    [ROW_READ_F32_AHEAD]    = {"  the same, prefetching", row_read_f32_ahead, 16, ROW_READ_F32, 0},
-    [ROW_NORMS_F32]         = {"lamb norms fp32", row_lamb_norms_f32, 16, ROW_READ_F32, 1},
-    [ROW_READ_MIXED]        = {"mixed reads (limit)", row_read_mixed, 14, ROW_READ_MIXED, 0},
-    [ROW_READ_MIXED_AHEAD]  = {"  the same, prefetching", row_read_mixed_ahead, 14, ROW_READ_MIXED,
-                               0},
+    [ROW_LIMIT_BESIDE] = {"beside traffic (limit)", row_traffic_beside, 26, ROW_LIMIT_BESIDE, 0},
+    [ROW_LIMIT_BESIDE_AHEAD] = {"  the same, prefetching", row_traffic_beside_ahead, 26,
+                                ROW_LIMIT_BESIDE, 0},
+    [ROW_BESIDE]             = {"adamw beside bf16", row_adam_beside, 26, ROW_LIMIT_BESIDE, 1},
+    [ROW_READ_F32]           = {"fp32 reads (limit)", row_read_f32, 16, ROW_READ_F32, 0},
+    [ROW_READ_F32_AHEAD]     = {"  the same, prefetching", row_read_f32_ahead, 16, ROW_READ_F32, 0},
+    [ROW_NORMS_F32]          = {"lamb norms fp32", row_lamb_norms_f32, 16, ROW_READ_F32, 1},
+    [ROW_READ_MIXED]         = {"mixed reads (limit)", row_read_mixed, 14, ROW_READ_MIXED, 0},
+    [ROW_READ_MIXED_AHEAD]   = {"  the same, prefetching", row_read_mixed_ahead, 14, ROW_READ_MIXED,
+                                0},
     [ROW_NORMS_MIXED] = {"lamb norms mixed bf16", row_lamb_norms_mixed, 14, ROW_READ_MIXED, 1},
 };
 

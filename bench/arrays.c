@@ -132,6 +132,23 @@ void bench_traffic_mixed(bench_run *run, size_t ahead_bytes)
     on_all_threads(run, traffic_mixed_task);
 }
 
+static void traffic_beside_task(void *ctx, int task, int tasks)
+{
+    const bench_run    *run = ctx;
+    const bench_arrays *a   = run->arrays;
+    size_t              first;
+    size_t              count = task_range(run, task, tasks, &first);
+
+    run->traffic->adam_beside((uint16_t *)(void *)a->p + first, a->m + first, a->v + first,
+                              a->g16 + first, a->p16 + first, count, run->ahead_bytes);
+}
+
+void bench_traffic_beside(bench_run *run, size_t ahead_bytes)
+{
+    run->ahead_bytes = ahead_bytes;
+    on_all_threads(run, traffic_beside_task);
+}
+
 static void traffic_read_f32_task(void *ctx, int task, int tasks)
 {
     bench_run          *run = ctx;

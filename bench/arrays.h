@@ -38,6 +38,8 @@ void bench_read(bench_run *run);
 /** The loads and stores of AdamW without its arithmetic; see traffic.h. */
 void bench_traffic_f32(bench_run *run, size_t ahead_bytes);
 void bench_traffic_mixed(bench_run *run, size_t ahead_bytes);
+/** ... with the master beside the bf16 parameter, in the first half of p. */
+void bench_traffic_beside(bench_run *run, size_t ahead_bytes);
 /** The loads of LAMB's first sweep. */
 void bench_traffic_read_f32(bench_run *run, size_t ahead_bytes);
 void bench_traffic_read_mixed(bench_run *run, size_t ahead_bytes);

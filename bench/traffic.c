@@ -32,6 +32,20 @@ static void plain_adam_mixed(float *p, float *m, float *v, const uint16_t *g, ui
     }
 }
 
+static void plain_adam_beside(uint16_t *rest, float *m, float *v, const uint16_t *g,
+                              uint16_t *param, size_t count_elems, size_t ahead_bytes)
+{
+    (void)ahead_bytes;
+    for (size_t i = 0; i < count_elems; i++) {
+        float addend = (float)g[i];
+
+        rest[i]  = (uint16_t)(rest[i] + g[i]);
+        param[i] = (uint16_t)(param[i] + g[i]);
+        m[i] += addend;
+        v[i] += addend;
+    }
+}
+
 static uint64_t plain_read_f32(const float *p, const float *m, const float *v, const float *g,
                                size_t count_elems, size_t ahead_bytes)
 {
@@ -62,11 +76,12 @@ static void plain_copy(void *dst, const void *src, size_t len_bytes)
 }
 
 static const traffic_loops PLAIN = {
-    .adam_f32   = plain_adam_f32,
-    .adam_mixed = plain_adam_mixed,
-    .read_f32   = plain_read_f32,
-    .read_mixed = plain_read_mixed,
-    .copy       = plain_copy,
+    .adam_f32    = plain_adam_f32,
+    .adam_mixed  = plain_adam_mixed,
+    .adam_beside = plain_adam_beside,
+    .read_f32    = plain_read_f32,
+    .read_mixed  = plain_read_mixed,
+    .copy        = plain_copy,
 };
 
 #if defined(__x86_64__)
@@ -119,6 +134,34 @@ FOR_AVX2 static void avx2_adam_mixed(float *p, float *m, float *v, const uint16_
         _mm256_stream_si256((__m256i *)(void *)(copy + i), bits);
     }
     _mm_sfence();
+}
+
+FOR_AVX2 static void avx2_add_halves(uint16_t *at, __m256i addend)
+{
+    __m256i *halves = (__m256i *)(void *)at;
+
+    _mm256_storeu_si256(halves, _mm256_add_epi16(_mm256_loadu_si256(halves), addend));
+}
+
+FOR_AVX2 static void avx2_adam_beside(uint16_t *rest, float *m, float *v, const uint16_t *g,
+                                      uint16_t *param, size_t count_elems, size_t ahead_bytes)
+{
+    for (size_t i = 0; i < count_elems; i += 16) {
+        __m256i bits   = _mm256_loadu_si256((const __m256i *)(const void *)(g + i));
+        __m256  addend = _mm256_castsi256_ps(bits);
+
+        AHEAD(g, i);
+        AHEAD(rest, i);
+        AHEAD(param, i);
+        AHEAD(m, i);
+        AHEAD(v, i);
+        avx2_add_halves(rest + i, bits);
+        avx2_add_halves(param + i, bits);
+        for (size_t k = i; k < i + 16; k += 8) {
+            avx2_add(m + k, addend);
+            avx2_add(v + k, addend);
+        }
+    }
 }
 
 FOR_AVX2 static __m256i avx2_sum(__m256i sum, const void *at)
@@ -193,11 +236,12 @@ FOR_AVX2 static void avx2_copy(void *dst, const void *src, size_t len_bytes)
 }
 
 static const traffic_loops AVX2 = {
-    .adam_f32   = avx2_adam_f32,
-    .adam_mixed = avx2_adam_mixed,
-    .read_f32   = avx2_read_f32,
-    .read_mixed = avx2_read_mixed,
-    .copy       = avx2_copy,
+    .adam_f32    = avx2_adam_f32,
+    .adam_mixed  = avx2_adam_mixed,
+    .adam_beside = avx2_adam_beside,
+    .read_f32    = avx2_read_f32,
+    .read_mixed  = avx2_read_mixed,
+    .copy        = avx2_copy,
 };
 
 /* -------------------------------------------------------------- AVX-512 -- */
@@ -246,6 +290,32 @@ FOR_AVX512 static void avx512_adam_mixed(float *p, float *m, float *v, const uin
     _mm_sfence();
 }
 
+FOR_AVX512 static void avx512_add_halves(uint16_t *at, __m512i addend)
+{
+    _mm512_storeu_si512(at, _mm512_add_epi32(_mm512_loadu_si512(at), addend));
+}
+
+FOR_AVX512 static void avx512_adam_beside(uint16_t *rest, float *m, float *v, const uint16_t *g,
+                                          uint16_t *param, size_t count_elems, size_t ahead_bytes)
+{
+    for (size_t i = 0; i < count_elems; i += 32) {
+        __m512i bits   = _mm512_loadu_si512(g + i);
+        __m512  addend = _mm512_castsi512_ps(bits);
+
+        AHEAD(g, i);
+        AHEAD(rest, i);
+        AHEAD(param, i);
+        avx512_add_halves(rest + i, bits);
+        avx512_add_halves(param + i, bits);
+        for (size_t k = i; k < i + 32; k += 16) {
+            AHEAD(m, k);
+            AHEAD(v, k);
+            avx512_add(m + k, addend);
+            avx512_add(v + k, addend);
+        }
+    }
+}
+
 FOR_AVX512 static void avx512_copy(void *dst, const void *src, size_t len_bytes)
 {
     for (size_t i = 0; i < len_bytes; i += 64) {
@@ -255,11 +325,12 @@ FOR_AVX512 static void avx512_copy(void *dst, const void *src, size_t len_bytes)
 }
 
 static const traffic_loops AVX512 = {
-    .adam_f32   = avx512_adam_f32,
-    .adam_mixed = avx512_adam_mixed,
-    .read_f32   = avx2_read_f32, /* two loads to a line: a fifth faster than one on AMD's cores */
-    .read_mixed = avx2_read_mixed,
-    .copy       = avx512_copy,
+    .adam_f32    = avx512_adam_f32,
+    .adam_mixed  = avx512_adam_mixed,
+    .adam_beside = avx512_adam_beside,
+    .read_f32    = avx2_read_f32, /* two loads to a line: a fifth faster than one on AMD's cores */
+    .read_mixed  = avx2_read_mixed,
+    .copy        = avx512_copy,
 };
 
 #endif

@@ -15,6 +15,9 @@ typedef struct traffic_loops {
     /** ... with a bf16 gradient and a bf16 copy of p, which is written around the caches. */
     void (*adam_mixed)(float *p, float *m, float *v, const uint16_t *g, uint16_t *copy,
                        size_t count_elems, size_t ahead_bytes);
+    /** AdamW with the master beside the bf16 parameter: reads g, reads and writes rest, param, m, v. */
+    void (*adam_beside)(uint16_t *rest, float *m, float *v, const uint16_t *g, uint16_t *param,
+                        size_t count_elems, size_t ahead_bytes);
     /** Reads p, m, v and g, fp32 or bf16; returns their sum of some kind. What LAMB's first sweep reads. */
     uint64_t (*read_f32)(const float *p, const float *m, const float *v, const float *g,
                          size_t count_elems, size_t ahead_bytes);

@@ -192,16 +192,37 @@ int sherdi_update_parts(sherdi_update_id update)
     return PARTS[update];
 }
 
+/* Of the parts as they are stored. */
+static size_t parts_bytes(const sherdi_update_args *args, size_t elems, int num_parts)
+{
+    size_t bytes = 0;
+
+    for (int i = 0; i < num_parts; i++) {
+        bytes += elems * sherdi_encoding_chunk_bytes(args->encodings[i]) / SHERD_CHUNK_ELEMS;
+    }
+    return bytes;
+}
+
+static int is_beside(const sherdi_update_args *args)
+{
+    return args->encodings[0] == SHERDI_ENCODING_BESIDE ||
+           args->encodings[0] == SHERDI_ENCODING_BESIDE_PLANE;
+}
+
 size_t sherdi_update_traffic_bytes(sherdi_update_id update, const sherdi_update_args *args)
 {
-    return spans_elems(args->spans, args->num_spans) *
-           (sherd_dtype_bytes(args->grad_dtype) +
-            2 * (size_t)sherdi_update_parts(update) * sizeof(float) +
-            param_bytes(args->param, args->param_dtype));
+    size_t elems = spans_elems(args->spans, args->num_spans);
+    size_t parts = parts_bytes(args, elems, sherdi_update_parts(update));
+    size_t reads = is_beside(args) ? sizeof(uint16_t) : 0; /* of the parameter */
+
+    return 2 * parts + elems * (sherd_dtype_bytes(args->grad_dtype) + reads +
+                                param_bytes(args->param, args->param_dtype));
 }
 
 size_t sherdi_lamb_norms_traffic_bytes(const sherdi_update_args *args)
 {
-    return spans_elems(args->spans, args->num_spans) *
-           (sherd_dtype_bytes(args->grad_dtype) + 3 * sizeof(float));
+    size_t elems = spans_elems(args->spans, args->num_spans);
+
+    return parts_bytes(args, elems, sherdi_update_parts(SHERDI_UPDATE_lamb)) +
+           elems * (sherd_dtype_bytes(args->grad_dtype) + (is_beside(args) ? sizeof(uint16_t) : 0));
 }

@@ -1,0 +1,366 @@
+/* Updates of an encoded state: every instruction set and thread count against plain loops over encoding.h and
+ * formulas.h, bit for bit, guard bytes included; a master beside its parameter against one in fp32. */
+#include "tests/kernels/plain_parts.h"
+
+#include "kernels/updates/updates.h"
+
+#include <math.h>
+#include <string.h>
+
+static const sherdi_adam_coeffs ADAM[2] = {
+    {.grad_scale      = 0.37f,
+     .beta1           = 0.9f,
+     .one_minus_beta1 = 0.1f,
+     .beta2           = 0.999f,
+     .one_minus_beta2 = 0.001f,
+     .eps             = 1e-8f,
+     .neg_lr_decay    = -1e-4f,
+     .neg_step_size   = -0.01f,
+     .inv_sqrt_bias   = 1.5f},
+    {.grad_scale      = 1.0f,
+     .beta1           = 0.8f,
+     .one_minus_beta1 = 0.2f,
+     .beta2           = 0.95f,
+     .one_minus_beta2 = 0.05f,
+     .eps             = 1e-6f,
+     .l2_decay        = 0.01f,
+     .neg_step_size   = -0.3f,
+     .inv_sqrt_bias   = 2.0f},
+};
+
+/* Odd lengths with padding between, two groups, an index range over a multiple of 2^32, several tiles. */
+static const sherdi_span SPANS[] = {
+    {.offset_elems = 64, .count_elems = 130, .first_index = 5, .group = 1},
+    {.offset_elems = 320, .count_elems = 0, .first_index = 135},
+    {.offset_elems = 384, .count_elems = 5000, .first_index = 0xffffffffu - 3000},
+    {.offset_elems = 5440, .count_elems = 1, .first_index = 0x1ffffffffu, .group = 1},
+    {.offset_elems = 5504, .count_elems = 4096, .first_index = 0x300000007u, .group = 1},
+};
+#define NUM_SPANS   5
+#define BLOCK_ELEMS 9600
+
+typedef struct scheme {
+    sherdi_encoding master, m, v;
+    sherd_dtype     param_dtype;
+    int             has_param;
+} scheme;
+
+static const scheme SCHEMES[] = {
+    {SHERDI_ENCODING_BESIDE, SHERDI_ENCODING_F32, SHERDI_ENCODING_F32, SHERD_BF16, 1},
+    {SHERDI_ENCODING_BESIDE, SHERDI_ENCODING_BF16, SHERDI_ENCODING_BF16, SHERD_BF16, 1},
+    {SHERDI_ENCODING_BESIDE_PLANE, SHERDI_ENCODING_FP8, SHERDI_ENCODING_UFP8, SHERD_BF16, 1},
+    {SHERDI_ENCODING_F32, SHERDI_ENCODING_FP8, SHERDI_ENCODING_UFP8, SHERD_BF16, 1},
+    {SHERDI_ENCODING_F32, SHERDI_ENCODING_BF16, SHERDI_ENCODING_BF16, SHERD_F32, 0},
+    {SHERDI_ENCODING_BF16, SHERDI_ENCODING_BF16, SHERDI_ENCODING_BF16, SHERD_BF16, 1},
+    {SHERDI_ENCODING_BF16, SHERDI_ENCODING_FP8, SHERDI_ENCODING_UFP8, SHERD_F16, 1},
+    {SHERDI_ENCODING_BF16, SHERDI_ENCODING_F32, SHERDI_ENCODING_F32, SHERD_F32, 1},
+};
+#define NUM_SCHEMES (sizeof(SCHEMES) / sizeof(SCHEMES[0]))
+
+typedef struct block {
+    part_array master, m, v;
+    guarded    grad, param;
+} block;
+
+static block block_make(const scheme *s)
+{
+    block b = {.master = part_make(s->master, BLOCK_ELEMS),
+               .m      = part_make(s->m, BLOCK_ELEMS),
+               .v      = part_make(s->v, BLOCK_ELEMS),
+               .grad   = guarded_make(SHERD_BF16, BLOCK_ELEMS, 0),
+               .param  = guarded_make(s->param_dtype, BLOCK_ELEMS, 0)};
+
+    memset(b.param.first, 0, BLOCK_ELEMS * sherd_dtype_bytes(s->param_dtype));
+    b.master.part.param         = (uint16_t *)(void *)b.param.first;
+    b.master.part.ties          = b.v.bytes.first;
+    b.master.part.ties_encoding = s->v;
+    b.v.part.has_ties           = s->master == SHERDI_ENCODING_BESIDE;
+    return b;
+}
+
+static void block_free(block *b)
+{
+    guarded_free(&b->master.bytes);
+    guarded_free(&b->m.bytes);
+    guarded_free(&b->v.bytes);
+    guarded_free(&b->grad);
+    guarded_free(&b->param);
+}
+
+static block block_clone(const scheme *s, const block *from)
+{
+    block b = block_make(s);
+
+    guarded_copy(&b.master.bytes, &from->master.bytes);
+    guarded_copy(&b.m.bytes, &from->m.bytes);
+    guarded_copy(&b.v.bytes, &from->v.bytes);
+    guarded_copy(&b.grad, &from->grad);
+    guarded_copy(&b.param, &from->param);
+    return b;
+}
+
+static void block_check_equal(const block *want, const block *got)
+{
+    CHECK_GUARDED(&want->m.bytes, &got->m.bytes);
+    CHECK_GUARDED(&want->v.bytes, &got->v.bytes);
+    CHECK_GUARDED(&want->master.bytes, &got->master.bytes);
+    CHECK_GUARDED(&want->param, &got->param);
+}
+
+/* Numbers that the encodings hold, with many ties among the masters; what is between spans stays zero. */
+static void block_fill(block *b, input_kind kind)
+{
+    static float x[BLOCK_ELEMS];
+    uint64_t     seed = 11 + (uint64_t)kind;
+
+    guarded_fill(&b->grad, kind, &seed);
+    for (size_t s = 0; s < NUM_SPANS; s++) {
+        const sherdi_span *span  = &SPANS[s];
+        guarded            array = guarded_make(SHERD_F32, span->count_elems, 0);
+
+        guarded_fill(&array, kind, &seed);
+        for (size_t i = 0; i < span->count_elems; i++) {
+            x[i] = fabsf(guarded_get(&array, i)) * 0.01f;
+        }
+        plain_encode(&b->v.part, span->offset_elems, x, span->count_elems, NULL, 0);
+        guarded_fill(&array, kind, &seed);
+        plain_encode(&b->m.part, span->offset_elems, (float *)(void *)array.first,
+                     span->count_elems, NULL, 0);
+        guarded_fill(&array, kind, &seed);
+        for (size_t i = 0; i < span->count_elems; i++) {
+            uint32_t bits = sherdi_bits_f32(guarded_get(&array, i));
+
+            x[i] = sherdi_f32_from_bits(i % 3 == 0 ? (bits & 0xffff0000u) | 0x8000u : bits);
+        }
+        plain_encode(&b->master.part, span->offset_elems, x, span->count_elems, NULL, 0);
+        guarded_free(&array);
+    }
+}
+
+/* Decoded, updated by the plain element, encoded at random by hand. Returns the fingerprint. */
+static uint64_t plain_adam_span(const scheme *s, block *b, const sherdi_span *span, uint64_t step)
+{
+    static float p[BLOCK_ELEMS], m[BLOCK_ELEMS], v[BLOCK_ELEMS];
+    uint32_t     seeds[3]    = {sherdi_random_seed(step, 0), sherdi_random_seed(step, 1),
+                                sherdi_random_seed(step, 2)};
+    size_t       first       = span->offset_elems;
+    uint64_t     fingerprint = 0;
+    float        x[3];
+
+    for (size_t i = 0; i < span->count_elems; i++) {
+        p[i] = plain_get(&b->master.part, first + i);
+        m[i] = plain_get(&b->m.part, first + i);
+        v[i] = plain_get(&b->v.part, first + i);
+        x[0] = p[i], x[1] = m[i], x[2] = v[i];
+        sherdi_adam_element(&ADAM[span->group], guarded_get(&b->grad, first + i), x);
+        p[i] = x[0], m[i] = x[1], v[i] = x[2];
+    }
+    plain_encode(&b->m.part, first, m, span->count_elems, &seeds[1], span->first_index);
+    plain_encode(&b->v.part, first, v, span->count_elems, &seeds[2], span->first_index);
+    plain_encode(&b->master.part, first, p, span->count_elems, &seeds[0], span->first_index);
+    for (size_t i = 0; i < span->count_elems; i++) {
+        float now = plain_get(&b->master.part, first + i);
+
+        fingerprint += sherdi_mix_element(span->first_index + i, now);
+        if (s->has_param && s->param_dtype == SHERD_BF16) {
+            ((uint16_t *)(void *)b->param.first)[first + i] = sherdi_cast_f32_bf16(now);
+        } else if (s->has_param && s->param_dtype == SHERD_F16) {
+            ((uint16_t *)(void *)b->param.first)[first + i] = sherdi_cast_f32_f16(now);
+        } else if (s->has_param) {
+            ((float *)(void *)b->param.first)[first + i] = now;
+        }
+    }
+    return fingerprint;
+}
+
+static sherdi_update_args block_args(const scheme *s, block *b, uint64_t step,
+                                     uint64_t *fingerprint)
+{
+    return (sherdi_update_args){
+        .spans       = SPANS,
+        .num_spans   = NUM_SPANS,
+        .coeffs      = ADAM,
+        .grad        = b->grad.first,
+        .grad_dtype  = SHERD_BF16,
+        .master      = b->master.part.data,
+        .m           = b->m.part.data,
+        .v           = b->v.part.data,
+        .param       = s->has_param ? b->param.first : NULL,
+        .param_dtype = s->param_dtype,
+        .encodings   = {s->master, s->m, s->v},
+        .ties_part   = 2,
+        .step        = step,
+        .fingerprint = fingerprint,
+    };
+}
+
+static void updates_body(const sherdi_backend *tested)
+{
+    for (size_t i = 0; i < NUM_SCHEMES * INPUT_KINDS; i++) {
+        const scheme *s     = &SCHEMES[i / INPUT_KINDS];
+        block         start = block_make(s);
+        block         want;
+        block         got;
+
+        block_fill(&start, (input_kind)(i % INPUT_KINDS));
+        want = block_clone(s, &start);
+        got  = block_clone(s, &start);
+        for (uint64_t step = 7; step < 9; step++) {
+            uint64_t           plain       = 0;
+            uint64_t           fingerprint = 17; /* the share is added */
+            uint64_t           counted     = 1;
+            sherdi_update_args args        = block_args(s, &got, step, &fingerprint);
+
+            tested->kernels->update(tested, SHERDI_UPDATE_adam, &args);
+            for (size_t k = 0; k < NUM_SPANS; k++) {
+                plain += plain_adam_span(s, &want, &SPANS[k], step);
+            }
+            CHECK_INT(17 + plain, fingerprint);
+            block_check_equal(&want, &got);
+            tested->kernels->fingerprint_encoded(tested, SPANS, NUM_SPANS, &got.master.part,
+                                                 &counted);
+            CHECK_INT(1 + plain, counted);
+        }
+        block_free(&start);
+        block_free(&want);
+        block_free(&got);
+    }
+}
+
+static void updates_of_every_variant_equal_the_plain_loops(void)
+{
+    every_backend(updates_body);
+}
+
+/* ----------------------------------------------------- beside as if not -- */
+
+/* The same block in fp32. */
+static block block_widen(const scheme *s, const block *from)
+{
+    static const scheme PLAIN = {SHERDI_ENCODING_F32, SHERDI_ENCODING_F32, SHERDI_ENCODING_F32,
+                                 SHERD_BF16, 1};
+    block               b     = block_make(&PLAIN);
+
+    (void)s;
+    guarded_copy(&b.grad, &from->grad);
+    guarded_copy(&b.param, &from->param);
+    for (size_t i = 0; i < BLOCK_ELEMS; i++) {
+        ((float *)b.master.part.data)[i] = plain_get(&from->master.part, i);
+        ((float *)b.m.part.data)[i]      = plain_get(&from->m.part, i);
+        ((float *)b.v.part.data)[i]      = plain_get(&from->v.part, i);
+    }
+    return b;
+}
+
+static void block_check_values(const block *wide, const block *got)
+{
+    for (size_t i = 0; i < BLOCK_ELEMS; i++) {
+        CHECK_INT(sherdi_bits_f32(((const float *)wide->master.part.data)[i]),
+                  sherdi_bits_f32(plain_get(&got->master.part, i)));
+        CHECK_INT(sherdi_bits_f32(((const float *)wide->v.part.data)[i]),
+                  sherdi_bits_f32(plain_get(&got->v.part, i)));
+    }
+    CHECK_GUARDED(&wide->param, &got->param);
+}
+
+static void beside_body(const sherdi_backend *tested)
+{
+    const scheme *s           = &SCHEMES[0];
+    block         got         = block_make(s);
+    uint64_t      fingerprint = 0;
+    uint64_t      expected    = 0;
+    block         wide;
+
+    block_fill(&got, INPUT_TAME);
+    wide = block_widen(s, &got);
+    for (uint64_t step = 1; step < 20; step++) {
+        sherdi_update_args args  = block_args(s, &got, step, &fingerprint);
+        sherdi_update_args plain = args;
+
+        plain.master       = wide.master.part.data;
+        plain.m            = wide.m.part.data;
+        plain.v            = wide.v.part.data;
+        plain.param        = wide.param.first;
+        plain.encodings[0] = SHERDI_ENCODING_F32;
+        plain.fingerprint  = &expected;
+        tested->kernels->update(tested, SHERDI_UPDATE_adam, &args);
+        tested->kernels->update(tested, SHERDI_UPDATE_adam, &plain);
+        CHECK_INT(expected, fingerprint);
+    }
+    block_check_values(&wide, &got);
+    CHECK_GUARDED(&wide.m.bytes, &got.m.bytes);
+    block_free(&wide);
+    block_free(&got);
+}
+
+static void beside_updates_as_fp32_does(void)
+{
+    every_backend(beside_body);
+}
+
+/* LAMB's first sweep only reads, ties among it. */
+static void norms_body(const sherdi_backend *tested)
+{
+    const sherdi_lamb_coeffs coeffs[2] = {{.grad_scale      = 1,
+                                           .beta1           = 0.9f,
+                                           .one_minus_beta1 = 0.1f,
+                                           .beta2           = 0.99f,
+                                           .one_minus_beta2 = 0.01f,
+                                           .inv_bias1       = 1,
+                                           .inv_bias2       = 1,
+                                           .eps             = 1e-6f},
+                                          {.grad_scale      = 2,
+                                           .beta1           = 0.8f,
+                                           .one_minus_beta1 = 0.2f,
+                                           .beta2           = 0.9f,
+                                           .one_minus_beta2 = 0.1f,
+                                           .inv_bias1       = 1,
+                                           .inv_bias2       = 1,
+                                           .eps             = 1e-6f}};
+
+    for (size_t i = 0; i < 3; i++) {
+        const scheme      *s           = &SCHEMES[i];
+        block              got         = block_make(s);
+        sherdi_lamb_norms  norms[2]    = {0};
+        sherdi_lamb_norms  plain_norms = {0};
+        sherdi_update_args args;
+        sherdi_update_args plain;
+        block              before;
+        block              wide;
+
+        block_fill(&got, INPUT_TAME);
+        before       = block_clone(s, &got);
+        wide         = block_widen(s, &got);
+        args         = block_args(s, &got, 1, NULL);
+        args.coeffs  = coeffs;
+        args.norms   = &norms[0];
+        plain        = args;
+        plain.master = wide.master.part.data;
+        plain.m      = wide.m.part.data;
+        plain.v      = wide.v.part.data;
+        plain.norms  = &plain_norms;
+        memset(plain.encodings, 0, sizeof(plain.encodings));
+        tested->kernels->lamb_norms(tested, &args);
+        tested->kernels->lamb_norms(tested, &plain);
+        CHECK(sherdi_norm_value(&plain_norms.update) > 0);
+        CHECK(sherdi_norm_value(&plain_norms.param) == sherdi_norm_value(&norms[0].param));
+        CHECK(sherdi_norm_value(&plain_norms.update) == sherdi_norm_value(&norms[0].update));
+        block_check_equal(&before, &got);
+        block_free(&before);
+        block_free(&wide);
+        block_free(&got);
+    }
+}
+
+static void lamb_norms_read_what_is_encoded(void)
+{
+    every_backend(norms_body);
+}
+
+static const test_case CASES[] = {
+    CASE(updates_of_every_variant_equal_the_plain_loops),
+    CASE(beside_updates_as_fp32_does),
+    CASE(lamb_norms_read_what_is_encoded),
+};
+
+RUN_MAIN(CASES)
