@@ -3,3 +3,4 @@
  * kernels/cpu/vector.h). Under rows.h it gives its rows. */
 #include "kernels/updates/adam.h"
 #include "kernels/updates/lamb.h"
+#include "kernels/updates/lion.h"

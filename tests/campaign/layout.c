@@ -204,14 +204,10 @@ static void draw_types(draw *d, layout *out)
 
 static void draw_optimizer(draw *d, layout *out)
 {
-    static const char *const TYPES[] = {
-        "\"AdamW\", \"params\": {", "\"Adam\", \"params\": {\"adam_w_mode\": false, ",
-        "\"Lamb\", \"params\": {", "\"Lamb\", \"params\": {\"lamb_form\": \"paper\", "};
-
     out->rule = (plain_rule){
         .kind = PLAIN_ADAMW, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .max_coeff = 10};
     if (draw_begins(d, LAYOUT_optimizer)) {
-        out->rule.kind  = (plain_kind)below(d, 4);
+        out->rule.kind  = (plain_kind)below(d, PLAIN_KINDS);
         out->rule.beta2 = is_one_in(d, 2) ? 0.95 : 0.999;
     }
     out->group_lr[0]    = 0.01;
@@ -219,7 +215,7 @@ static void draw_optimizer(draw *d, layout *out)
     say(out,
         ", \"optimizer\": {\"type\": %s\"lr\": 0.01, \"betas\": [0.9, %g], \"eps\": 1e-8,"
         " \"weight_decay\": 0.1}}",
-        TYPES[out->rule.kind], out->rule.beta2);
+        plain_type(out->rule.kind), out->rule.beta2);
 }
 
 /* Groups that name another optimizer. What Adam means, and which form of LAMB, is the configuration's. */
@@ -230,9 +226,9 @@ static void draw_group_optimizers(draw *d, layout *out)
     plain_kind lamb      = out->rule.kind == PLAIN_LAMB_PAPER ? PLAIN_LAMB_PAPER : PLAIN_LAMB;
 
     for (int g = 0; g < out->num_groups; g++) {
-        const char *const NAMES[] = {NULL, "AdamW", "adam", "LAMB"};
-        const plain_kind  KINDS[] = {out->rule.kind, PLAIN_ADAMW, adam, lamb};
-        int               which   = has_other && g > 0 ? below(d, 4) : 0;
+        const char *const NAMES[] = {NULL, "AdamW", "adam", "LAMB", "lion"};
+        const plain_kind  KINDS[] = {out->rule.kind, PLAIN_ADAMW, adam, lamb, PLAIN_LION};
+        int which = has_other && g > 0 ? below(d, (int)(sizeof(NAMES) / sizeof(NAMES[0]))) : 0;
 
         out->group_optimizer[g] = NAMES[which];
         out->group_kind[g]      = KINDS[which];

@@ -152,11 +152,43 @@ static void update_lamb(plain_param *param, const plain_rule *rule, double scale
     free(u);
 }
 
+static void update_lion(plain_param *param, const plain_rule *rule, double scale, int t)
+{
+    float decay = (float)(-param->lr * param->decay);
+    float b1 = (float)rule->beta1, c1 = (float)(1 - rule->beta1);
+    float b2 = (float)rule->beta2, c2 = (float)(1 - rule->beta2);
+
+    (void)t;
+    for (size_t i = 0; i < param->elems; i++) {
+        float g     = param->grad[i] * (float)scale;
+        float w     = fmaf(decay, param->master[i], param->master[i]);
+        float blend = fmaf(b1, param->m[i], c1 * g);
+        float sign  = blend > 0 ? 1.0f : blend < 0 ? -1.0f : blend;
+
+        param->m[i]      = fmaf(b2, param->m[i], c2 * g);
+        param->master[i] = fmaf((float)-param->lr, sign, w);
+    }
+}
+
+static const struct {
+    const char *type;
+    void (*update)(plain_param *param, const plain_rule *rule, double scale, int t);
+} KINDS[PLAIN_KINDS] = {
+    [PLAIN_ADAMW]      = {"\"AdamW\", \"params\": {", update_adam},
+    [PLAIN_ADAM]       = {"\"Adam\", \"params\": {\"adam_w_mode\": false, ", update_adam},
+    [PLAIN_LAMB]       = {"\"Lamb\", \"params\": {", update_lamb},
+    [PLAIN_LAMB_PAPER] = {"\"Lamb\", \"params\": {\"lamb_form\": \"paper\", ", update_lamb},
+    [PLAIN_LION]       = {"\"Lion\", \"params\": {", update_lion},
+};
+
+const char *plain_type(plain_kind kind)
+{
+    return KINDS[kind].type;
+}
+
 void plain_update(plain_param *param, const plain_rule *rule, double scale, int t)
 {
-    int is_adam = rule->kind == PLAIN_ADAMW || rule->kind == PLAIN_ADAM;
-
-    (is_adam ? update_adam : update_lamb)(param, rule, scale, t);
+    KINDS[rule->kind].update(param, rule, scale, t);
     for (size_t i = 0; i < param->elems; i++) {
         param->weight[i] = plain_round(param->master[i], param->dtype);
     }

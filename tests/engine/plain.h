@@ -10,7 +10,12 @@ typedef enum plain_kind {
     PLAIN_ADAM,       /* decay is added to the gradient */
     PLAIN_LAMB,       /* DeepSpeed's form */
     PLAIN_LAMB_PAPER, /* the paper's */
+    PLAIN_LION,
+    PLAIN_KINDS,
 } plain_kind;
+
+/** Behind "type": in the block "optimizer", up to where further params follow: "\"Lion\", \"params\": {". */
+const char *plain_type(plain_kind kind);
 
 /* What all parameters of a training share. */
 typedef struct plain_rule {
@@ -24,10 +29,10 @@ typedef struct plain_param {
     sherd_dtype dtype; /* of the weights that the trainer sees */
     int         is_frozen;
     double      lr, decay;
-    int         has_no_ratio; /* LAMB: the trust ratio is 1 */
-    float      *master, *m, *v;
-    float      *weight; /* rounded to that type */
-    float      *grad;   /* of the window; the sum of integers in the deterministic mode */
+    int         has_no_ratio;   /* LAMB: the trust ratio is 1 */
+    float      *master, *m, *v; /* those of the state that the optimizer has, in this order */
+    float      *weight;         /* rounded to that type */
+    float      *grad;           /* of the window; the sum of integers in the deterministic mode */
 } plain_param;
 
 /** Takes memory for elems elements of each array, all zero; the test ends when there is none. */

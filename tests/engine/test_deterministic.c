@@ -120,6 +120,36 @@ static void deterministic_layouts_agree_in_fp16(void)
     expect_one_result(SHERD_F16, &LAYOUTS[0], RANKS, 6);
 }
 
+/* 42 micro-batches, which 1, 2, 3 and 7 ranks share; the state rests elsewhere from layout to layout. */
+static void deterministic_layouts_agree_for_each_optimizer(void)
+{
+    static const int         RANKS[]   = {1, 2, 3, 7};
+    static const char *const DEVICES[] = {"none", "cpu", "none", "cpu"};
+    char                     keys[128];
+
+    for (int kind = PLAIN_LION; kind < PLAIN_KINDS; kind++) {
+        layout      how       = {.name = plain_type((plain_kind)kind), .zero_extra = keys};
+        toy_options reference = options_of(&LAYOUTS[0], SHERD_BF16, 0, 1);
+        toy_result  want      = {0};
+
+        reference.kind         = (plain_kind)kind;
+        reference.accumulation = 42;
+        toy_reference(1, &reference, &want);
+        for (int i = 0; i < 16; i++) {
+            toy_options options = options_of(&how, SHERD_BF16, i % 4, RANKS[i / 4]);
+
+            (void)snprintf(keys, sizeof(keys), ", \"offload_optimizer\": {\"device\": \"%s\"}",
+                           DEVICES[(i + i / 4) % 4]);
+            options.kind         = (plain_kind)kind;
+            options.accumulation = 42 / RANKS[i / 4];
+            options.zero_extra   = options.stage == 0 ? NULL : keys;
+            if (toy_takes_ranks(RANKS[i / 4])) {
+                expect_equal(&how, RANKS[i / 4], options, 1, reference, &want);
+            }
+        }
+    }
+}
+
 static void deterministic_layouts_agree_at_a_loss_scale_of_1000(void)
 {
     static const layout HOW     = {.name = "loss scale 1000", .loss_scale = 1000};
@@ -405,6 +435,7 @@ static const test_case CASES[] = {
     CASE(deterministic_layouts_agree_in_fp32),
     CASE(deterministic_layouts_agree_in_bf16),
     CASE(deterministic_layouts_agree_in_fp16),
+    CASE(deterministic_layouts_agree_for_each_optimizer),
     CASE(deterministic_layouts_agree_at_a_loss_scale_of_1000),
     CASE(deterministic_integers_are_those_of_the_page),
     CASE(deterministic_settings_agree),

@@ -395,7 +395,7 @@ static void rank_names(sherd_world *world, void *ctx)
     params.name      = "head";
     params.optimizer = "SDG";
     CHECK_STATUS(SHERD_E_NOTSUP, sherd_group_add(r.engine, &params, &group));
-    CHECK_ERROR_SAYS("head: optimizer SDG is not known; known: AdamW|Adam|Lamb|none|SGD");
+    CHECK_ERROR_SAYS("head: optimizer SDG is not known; known: AdamW|Adam|Lion|Lamb|none|SGD");
     params.optimizer = "none";
     CHECK_STATUS(SHERD_E_INVAL, sherd_group_add(r.engine, &params, &group));
     CHECK_ERROR_SAYS("group head: optimizer none beside optimizer.type AdamW");

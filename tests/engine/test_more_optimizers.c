@@ -176,9 +176,9 @@ static void added_optimizer_is_a_choice(void)
     static const char JSON[] = "{\"train_batch_size\": 1, \"optimizer\": {\"type\": \"SDG\"}}";
     sherd_config     *config;
 
-    CHECK_INT(5, sherdi_optimizer_count());
+    CHECK_INT(6, sherdi_optimizer_count());
     CHECK_STATUS(SHERD_E_NOTSUP, sherd_config_parse(JSON, sizeof(JSON) - 1, &config));
-    CHECK_ERROR_SAYS("known: AdamW|Adam|Lamb|none|SGD");
+    CHECK_ERROR_SAYS("known: AdamW|Adam|Lion|Lamb|none|SGD");
 }
 
 /* What the plan and the update rely on without a look. */

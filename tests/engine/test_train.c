@@ -4,6 +4,7 @@
 #include "tests/lib/check.h"
 
 #include "kernels/formulas.h"
+#include "sherd_build.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -19,11 +20,12 @@ static void expect_reference(int world_size, const toy_options *options)
         memcmp(want.grad_norm, got.grad_norm, sizeof(want.grad_norm)) != 0) {
         test_fail(
             __FILE__, __LINE__,
-            "stage %d, %d ranks, accumulation %d, %s: fingerprint %016llx, norms %.17g %.17g; "
-            "the plain training has %016llx, %.17g %.17g",
-            options->stage, world_size, options->accumulation, sherd_dtype_name(options->dtype),
-            (unsigned long long)got.fingerprint, got.grad_norm[0], got.grad_norm[1],
-            (unsigned long long)want.fingerprint, want.grad_norm[0], want.grad_norm[1]);
+            "%.10s, stage %d, %d ranks, accumulation %d, %s: fingerprint %016llx, norms %.17g "
+            "%.17g; the plain training has %016llx, %.17g %.17g",
+            plain_type(options->kind), options->stage, world_size, options->accumulation,
+            sherd_dtype_name(options->dtype), (unsigned long long)got.fingerprint, got.grad_norm[0],
+            got.grad_norm[1], (unsigned long long)want.fingerprint, want.grad_norm[0],
+            want.grad_norm[1]);
     }
 }
 
@@ -122,6 +124,42 @@ static void train_unused_unit_equals_unsharded(void)
     expect_reference_everywhere((toy_options){.dtype = SHERD_BF16, .clip = 1, .skips_unit = 1});
 }
 
+#define STATE(device, more)                                                                        \
+    ", \"sub_group_size\": 2048, \"offload_optimizer\": {\"device\": \"" device                    \
+    "\", \"nvme_path\": \"%s\", \"durable\": false" more "}"
+
+/* Where the state rests: keys of zero_optimization, %s is the folder. */
+static const char *const PLACES[] = {"", STATE("cpu", ""), STATE("cpu", ", \"ratio\": 0.3"),
+#ifdef SHERDI_HAVE_XXHASH
+                                     STATE("nvme", "")
+#endif
+};
+
+/* Optimizers that have no matrix of their own, one behind the other. */
+static void train_elementwise_equals_unsharded(void)
+{
+    static const int RANKS[] = {1, 2, 3, 7};
+    char             keys[512];
+
+    for (int kind = PLAIN_LION; kind < PLAIN_KINDS; kind++) {
+        for (size_t place = 0; place < sizeof(PLACES) / sizeof(PLACES[0]); place++) {
+            (void)snprintf(keys, sizeof(keys), PLACES[place], test_scratch());
+            for (int i = 0; i < 16; i++) {
+                toy_options options = {.kind         = (plain_kind)kind,
+                                       .stage        = i % 4,
+                                       .accumulation = 1 + i / 2 % 2,
+                                       .dtype        = i % 3 == 0 ? SHERD_F32 : SHERD_BF16,
+                                       .clip         = 1,
+                                       .zero_extra   = keys};
+
+                if (toy_takes_ranks(RANKS[i / 4]) && (options.stage > 0 || place == 0)) {
+                    expect_reference(RANKS[i / 4], &options);
+                }
+            }
+        }
+    }
+}
+
 static void train_one_micro_batch_agrees_over_stages(void)
 {
     for (int world_size = 1; world_size <= 4; world_size++) {
@@ -179,6 +217,7 @@ static const test_case CASES[] = {
     CASE(train_with_recomputation_equals_unsharded),
     CASE(train_short_last_window_equals_unsharded),
     CASE(train_unused_unit_equals_unsharded),
+    CASE(train_elementwise_equals_unsharded),
     CASE(train_one_micro_batch_agrees_over_stages),
     CASE(memory_held_equals_planned),
 };

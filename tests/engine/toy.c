@@ -96,6 +96,11 @@ sherd_status toy_fill(void *ctx, size_t first_elem, size_t count_elems, float *o
     return SHERD_OK;
 }
 
+static plain_kind kind_of(const toy_options *options)
+{
+    return options->lamb == 0 ? options->kind : options->lamb == 1 ? PLAIN_LAMB : PLAIN_LAMB_PAPER;
+}
+
 const char *toy_json(const toy_options *options)
 {
     static _Thread_local char json[2048];
@@ -115,12 +120,12 @@ const char *toy_json(const toy_options *options)
     (void)snprintf(
         json, sizeof(json),
         "{\"train_micro_batch_size_per_gpu\": 1, \"gradient_accumulation_steps\": %d,"
-        "\"gradient_clipping\": %g, \"optimizer\": {\"type\": \"%s\", \"params\": {"
+        "\"gradient_clipping\": %g, \"optimizer\": {\"type\": %s"
         "\"lr\": 0.01, \"betas\": [0.9, 0.95], \"eps\": 1e-8, \"weight_decay\": 0.1%s}},"
         "\"zero_optimization\": {\"stage\": %d, \"stage3_param_persistence_threshold\": 4%s}"
         "%s%s%s}",
-        options->accumulation, options->clip, options->lamb ? "Lamb" : "AdamW",
-        options->lamb == 2 ? ", \"lamb_form\": \"paper\", \"max_coeff\": 2.5" : "", options->stage,
+        options->accumulation, options->clip, plain_type(kind_of(options)),
+        options->lamb == 2 ? ", \"max_coeff\": 2.5" : "", options->stage,
         options->zero_extra == NULL ? "" : options->zero_extra, precision, comm,
         options->top_extra == NULL ? "" : options->top_extra);
     return json;
@@ -530,9 +535,7 @@ void toy_difference(const toy_result *want, const toy_result *got, char *text, s
 
 static plain_rule plain_rule_of(const toy_options *options)
 {
-    return (plain_rule){.kind      = options->lamb == 0   ? PLAIN_ADAMW
-                                     : options->lamb == 1 ? PLAIN_LAMB
-                                                          : PLAIN_LAMB_PAPER,
+    return (plain_rule){.kind      = kind_of(options),
                         .beta1     = 0.9,
                         .beta2     = 0.95,
                         .eps       = 1e-8,

@@ -5,6 +5,7 @@
 #define TESTS_ENGINE_TOY_H
 
 #include "sherd.h"
+#include "tests/engine/plain.h"
 
 #define TOY_UNITS  4
 #define TOY_PARAMS 9
@@ -31,6 +32,7 @@ typedef struct toy_options {
     double      loss_scale;    /* of fp16, static; 0: 64, dynamic */
     int         lamb; /* 0: AdamW; 1: LAMB in DeepSpeed's form, 2: in the paper's; the group of
                                   biases excludes parameters of one dimension */
+    plain_kind  kind; /* of an optimizer, unless it is LAMB */
     int         tells_params; /* fill param_fingerprints of the result, at some cost */
     const char *comm;         /* communication_data_type; NULL: not given */
     unsigned    wide;         /* bit p: parameter p is declared as fp32; TOY_ALL_WIDE: all are */

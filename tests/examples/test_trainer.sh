@@ -467,8 +467,8 @@ mistakes() {
     refused "give --vocab 256" --data "$scratch/text" --vocab 100
     printf '{"optimizer": {"type": "AdamW"' >"$scratch/bad.json"
     refused "bad.json:1" --data "$scratch/text" --config "$scratch/bad.json"
-    printf '{"optimizer": {"type": "Lion"}}' >"$scratch/bad.json"
-    refused "Lion" --data "$scratch/text" --config "$scratch/bad.json"
+    printf '{"optimizer": {"type": "OneBitLamb"}}' >"$scratch/bad.json"
+    refused "OneBitLamb" --data "$scratch/text" --config "$scratch/bad.json"
 
     refused "needs nvme_path" --data "$scratch/text" --offload nvme
     refused "needs nvme_path" --data "$scratch/text" --offload-params nvme

@@ -3,6 +3,7 @@
  * Arrays are compared with the guard bytes around them. */
 #include "kernels/updates/updates.h"
 #include "tests/kernels/bits.h"
+#include "tests/kernels/rules.h"
 
 #include <string.h>
 #if defined(__x86_64__)
@@ -80,6 +81,7 @@ typedef struct adam_shape {
     sherd_dtype        param_dtype;
     int                has_param;
     input_kind         kind;
+    const update_rule *rule; /* NULL: Adam with COEFFS */
 } adam_shape;
 
 static const sherdi_adam_coeffs COEFFS[2] = {
@@ -151,7 +153,7 @@ static uint64_t adam_run(const sherdi_backend *backend, const adam_shape *shape,
     sherdi_update_args args        = {
                .spans       = shape->spans,
                .num_spans   = shape->num_spans,
-               .coeffs      = COEFFS,
+               .coeffs      = shape->rule == NULL ? (const void *)COEFFS : shape->rule->coeffs,
                .grad        = arrays->grad.first,
                .grad_dtype  = shape->grad_dtype,
                .master      = (float *)(void *)arrays->master.first,
@@ -162,7 +164,8 @@ static uint64_t adam_run(const sherdi_backend *backend, const adam_shape *shape,
                .fingerprint = &fingerprint,
     };
 
-    backend->kernels->update(backend, SHERDI_UPDATE_adam, &args);
+    backend->kernels->update(backend,
+                             shape->rule == NULL ? SHERDI_UPDATE_adam : shape->rule->update, &args);
     backend->kernels->fingerprint(backend, shape->spans, shape->num_spans, args.master, &again);
     CHECK_INT(fingerprint, again);
     return fingerprint;
@@ -244,6 +247,41 @@ static void adam_spans_body(const sherdi_backend *yardstick, const sherdi_backen
 static void adam_spans_leave_the_padding_alone(void)
 {
     every_way(adam_spans_body);
+}
+
+/* Every other update of the list, over lengths around a tile. */
+static void updates_body(const sherdi_backend *yardstick, const sherdi_backend *tested)
+{
+    static const size_t LENGTHS[] = {1, 63, 130, LONG_ELEMS};
+
+    for (size_t rule = 0; rule < UPDATE_RULES; rule++) {
+        for (size_t i = 0; i < 4; i++) {
+            size_t      half    = LENGTHS[i] / 128 * 64;
+            sherdi_span spans[] = {
+                {.count_elems = half, .first_index = 7, .group = 0},
+                {.offset_elems = half, .count_elems = LENGTHS[i] - half, .group = 1}};
+            adam_shape shape = {.spans       = spans,
+                                .num_spans   = 2,
+                                .block_elems = LENGTHS[i],
+                                .shift       = i % 3,
+                                .rule        = &update_rules()[rule],
+                                .grad_dtype  = DTYPES[rule % 2],
+                                .param_dtype = DTYPES[rule % 2],
+                                .has_param   = (int)(rule % 2),
+                                .kind        = INPUT_WILD};
+
+            if (tested->threads == 1 && i < 3) {
+                adam_all_types(yardstick, tested, shape);
+            } else if (i == 3) {
+                adam_compare(yardstick, tested, &shape);
+            }
+        }
+    }
+}
+
+static void updates_every_variant_equals_scalar(void)
+{
+    every_way(updates_body);
 }
 
 static void adam_no_spans_does_nothing(void)
@@ -712,6 +750,7 @@ static void kernels_ignore_the_callers_float_settings(void)
 static const test_case CASES[] = {
     CASE(adam_every_variant_equals_scalar),
     CASE(adam_spans_leave_the_padding_alone),
+    CASE(updates_every_variant_equals_scalar),
     CASE(adam_no_spans_does_nothing),
     CASE(adam_large_blocks_equal_scalar),
     CASE(sumsq_every_variant_equals_scalar),

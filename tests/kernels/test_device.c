@@ -3,6 +3,7 @@
  * with the guard bytes around them. */
 #include "kernels/updates/updates.h"
 #include "tests/kernels/device_rig.h"
+#include "tests/kernels/rules.h"
 
 #include <float.h>
 #include <math.h>
@@ -49,6 +50,7 @@ typedef struct update_shape {
     sherd_dtype        param_dtype;
     int                has_param;
     int                is_lamb;
+    const update_rule *rule; /* NULL: LAMB or Adam */
     input_kind         kind;
 } update_shape;
 
@@ -173,7 +175,8 @@ static void update_run(const sherdi_backend *backend, const update_shape *shape,
                                    .param_dtype = lamb.param_dtype,
                                    .fingerprint = &sums->fingerprint};
 
-        backend->kernels->update(backend, SHERDI_UPDATE_adam, &adam);
+        backend->kernels->update(
+            backend, shape->rule == NULL ? SHERDI_UPDATE_adam : shape->rule->update, &adam);
     }
     backend->kernels->fingerprint(backend, spans, shape->num_spans, lamb.master, &sums->again);
 }
@@ -204,7 +207,13 @@ static void update_compare(pair *p, const update_shape *shape)
     update_sums  sums = {.fingerprint = 17, .again = 17}; /* shares are added */
     update_sums *device_sums;
     update_sums  got_sums;
-    const void  *coeffs = shape->is_lamb ? (const void *)LAMB : ADAM;
+    const void  *coeffs       = shape->is_lamb ? (const void *)LAMB : ADAM;
+    size_t       coeffs_bytes = shape->is_lamb ? sizeof(LAMB) : sizeof(ADAM);
+
+    if (shape->rule != NULL) {
+        coeffs       = shape->rule->coeffs;
+        coeffs_bytes = sizeof(shape->rule->coeffs);
+    }
 
     sums.norms[0].param.bins[3] = 5;
     arrays_make(want, shape);
@@ -227,7 +236,7 @@ static void update_compare(pair *p, const update_shape *shape)
     device_sums = device_put(p->lane, &sums, sizeof(sums));
     update_run(p->lane, shape, there,
                device_put(p->lane, shape->spans, shape->num_spans * sizeof(*shape->spans)),
-               device_put(p->lane, coeffs, shape->is_lamb ? sizeof(LAMB) : sizeof(ADAM)),
+               device_put(p->lane, coeffs, coeffs_bytes),
                device_put(p->lane, GROUPS_OF_PARAMS, sizeof(GROUPS_OF_PARAMS)), device_sums);
     update_run(&p->scalar, shape, host, shape->spans, coeffs, GROUPS_OF_PARAMS, &sums);
     device_get(p->lane, device_sums, &got_sums, sizeof(got_sums));
@@ -286,6 +295,26 @@ static void adam_equals_scalar(void)
 static void lamb_equals_scalar(void)
 {
     update_lengths(1);
+}
+
+/* Every update of the list. */
+static void updates_equal_scalar(void)
+{
+    static const sherdi_span SPANS[] = {
+        {.count_elems = 130, .first_index = 5, .group = 1},
+        {.offset_elems = 192, .count_elems = 2500, .first_index = 135, .group = 0}};
+    pair p = pair_open();
+
+    for (size_t rule = 0; rule < UPDATE_RULES; rule++) {
+        update_shape shape = {.spans       = SPANS,
+                              .num_spans   = 2,
+                              .block_elems = 2752,
+                              .shift       = rule % 2,
+                              .rule        = &update_rules()[rule]};
+
+        update_all_types(&p, shape, 3, rule);
+    }
+    pair_close(&p);
 }
 
 /* Spans of odd lengths with padding between, two groups, an index range over a multiple of 2^32, an
@@ -788,6 +817,7 @@ static const test_case CASES[] = {
     CASE(adam_equals_scalar),
     CASE(adam_spans_leave_the_padding_alone),
     CASE(lamb_equals_scalar),
+    CASE(updates_equal_scalar),
     CASE(lamb_spans_leave_the_padding_alone),
     CASE(update_with_many_spans_equals_scalar),
     CASE(update_without_spans_does_nothing),

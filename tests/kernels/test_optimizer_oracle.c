@@ -24,6 +24,7 @@ typedef struct oracle {
     int     steps;
     double  lr, beta1, beta2, eps, weight_decay;
     double  min_ratio, max_ratio; /* of LAMB */
+    double  lion_betas[2];
 } oracle;
 
 /* Both tensors and their state. */
@@ -51,10 +52,11 @@ static oracle oracle_load(void)
     all.root = json_load_file(path, 0, &error);
     CHECK(all.root != NULL);
     CHECK_INT(0, json_unpack_ex(all.root, &error, 0,
-                                "{s:i, s:i, s:F, s:[F, F], s:F, s:F, s:[F, F]}", "seed", &all.seed,
-                                "steps", &all.steps, "lr", &all.lr, "betas", &all.beta1, &all.beta2,
-                                "eps", &all.eps, "weight_decay", &all.weight_decay,
-                                "lamb_coefficients", &all.min_ratio, &all.max_ratio));
+                                "{s:i, s:i, s:F, s:[F, F], s:F, s:F, s:[F, F], s:[F, F]}", "seed",
+                                &all.seed, "steps", &all.steps, "lr", &all.lr, "betas", &all.beta1,
+                                &all.beta2, "eps", &all.eps, "weight_decay", &all.weight_decay,
+                                "lamb_coefficients", &all.min_ratio, &all.max_ratio, "lion_betas",
+                                &all.lion_betas[0], &all.lion_betas[1]));
     return all;
 }
 
@@ -284,12 +286,56 @@ static void lamb_in_the_papers_form_follows_the_trajectory(void)
     every_isa_follows("lamb_paper", lamb_paper_step);
 }
 
+/* --------------------------------------------------------------- others -- */
+
+/* Coefficients as the optimizers make them of a group's numbers. */
+static sherdi_group_step group_step(const oracle *all, int step)
+{
+    return (sherdi_group_step){
+        .grad_scale = 1, .lr = all->lr, .eps = all->eps, .decay = all->weight_decay, .step = step};
+}
+
+static void update_run(const sherdi_backend *backend, sherdi_update_id update, const void *coeffs,
+                       oracle_block *block)
+{
+    uint64_t           fingerprint = 0;
+    sherdi_update_args args        = {.spans       = block->spans,
+                                      .num_spans   = NUM_TENSORS,
+                                      .coeffs      = coeffs,
+                                      .grad        = block->grad,
+                                      .grad_dtype  = SHERD_F32,
+                                      .master      = block->master,
+                                      .m           = block->m,
+                                      .v           = block->v,
+                                      .fingerprint = &fingerprint};
+
+    backend->kernels->update(backend, update, &args);
+}
+
+static void lion_step(const sherdi_backend *backend, const oracle *all, int step,
+                      oracle_block *block)
+{
+    sherdi_group_step  group = group_step(all, step);
+    sherdi_lion_coeffs coeffs;
+
+    group.beta1 = all->lion_betas[0];
+    group.beta2 = all->lion_betas[1];
+    coeffs      = sherdi_lion_coeffs_of(&group);
+    update_run(backend, SHERDI_UPDATE_lion, &coeffs, block);
+}
+
+static void lion_follows_the_trajectory(void)
+{
+    every_isa_follows("lion", lion_step);
+}
+
 static const test_case CASES[] = {
     CASE(adamw_follows_the_trajectory),
     CASE(adam_with_decay_in_the_gradient_follows_the_trajectory),
     CASE(lamb_in_deepspeeds_form_follows_the_trajectory),
     CASE(lamb_without_bias_correction_follows_the_trajectory),
     CASE(lamb_in_the_papers_form_follows_the_trajectory),
+    CASE(lion_follows_the_trajectory),
 };
 
 RUN_MAIN(CASES)
