@@ -25,6 +25,8 @@ typedef struct sherdi_adam_coeffs {
     float inv_sqrt_bias; /* 1 / sqrt(1 - beta2^t) */
 } sherdi_adam_coeffs;
 
+#ifndef __cplusplus /* the host makes them, in C */
+
 /* All but the decay. */
 static inline sherdi_adam_coeffs sherdi_adam_coeffs_without_decay(const sherdi_group_step *step)
 {
@@ -55,6 +57,8 @@ static inline sherdi_adam_coeffs sherdi_adamw_coeffs_of(const sherdi_group_step 
     coeffs.neg_lr_decay = (float)(-step->lr * step->decay);
     return coeffs;
 }
+
+#endif
 
 /* Form and order of PyTorch's AdamW: decay with the old p, eps outside the corrected root. */
 REAL_FN void sherdi_adam_update(const sherdi_adam_coeffs *c, real grad, real *x)
