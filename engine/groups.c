@@ -56,8 +56,11 @@ static sherd_status optimizer_join(sherd_engine *engine, const sherdi_group_sett
     SHERDI_TRY(sherdi_group_optimizer_find(engine, group->name, sherdi_optimizer_name(optimizer),
                                            &optimizer));
     group->optimizer_name = sherdi_strdup(&engine->mem, sherdi_optimizer_name(optimizer));
-    group->optimizer      = optimizer;
-    return group->optimizer_name == NULL ? SHERD_E_NOMEM : SHERD_OK;
+    if (group->optimizer_name == NULL) {
+        return SHERD_E_NOMEM;
+    }
+    group->optimizer = optimizer;
+    return SHERD_OK;
 }
 
 static sherd_status group_join(sherd_engine *engine, const sherdi_group_settings *given,
