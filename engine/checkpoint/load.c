@@ -174,10 +174,11 @@ static int state_fits(const char *saved, const sherdi_optimizer *optimizer)
  * state of another meaning. */
 static sherd_status param_state_match(load *l, size_t p)
 {
-    const sherdi_manifest    *m     = sherdi_reader_manifest(l->reader);
-    const sherdi_model_param *param = &l->engine->model.params[p];
-    size_t                    saved = (size_t)l->found[p];
-    const sherdi_optimizer   *optimizer;
+    const sherdi_manifest           *m     = sherdi_reader_manifest(l->reader);
+    const sherdi_model_param        *param = &l->engine->model.params[p];
+    size_t                           saved = (size_t)l->found[p];
+    const sherdi_optimizer          *optimizer;
+    const sherdi_manifest_optimizer *was;
 
     if (!param->is_frozen && m->params[saved].is_frozen) {
         return sherdi_fail(SHERD_E_INVAL,
@@ -186,11 +187,12 @@ static sherd_status param_state_match(load *l, size_t p)
                            l->dir, l->tag, param->name);
     }
     optimizer = sherdi_param_segment(l->engine->plan, p)->optimizer;
-    if (optimizer != NULL && !state_fits(sherdi_manifest_optimizer(m, saved), optimizer)) {
+    was       = sherdi_manifest_optimizer_of(m, saved);
+    if (optimizer != NULL && !state_fits(was->name, optimizer)) {
         return sherdi_fail(SHERD_E_INVAL,
                            "%s/%s: parameter %s was updated by %s there, and is by %s here; load "
                            "the weights alone (weights_only), or give its group that optimizer",
-                           l->dir, l->tag, param->name, sherdi_manifest_optimizer(m, saved),
+                           l->dir, l->tag, param->name, was->name,
                            sherdi_optimizer_name(optimizer));
     }
     l->is_whole = l->is_whole && param->is_frozen == m->params[saved].is_frozen;

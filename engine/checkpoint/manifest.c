@@ -130,9 +130,11 @@ static json_t *segments_json(const sherdi_manifest *manifest)
         json_t *json = json_pack("{s:o, s:b}", "slice", integer_of(segment->slice_elems), "frozen",
                                  segment->is_frozen);
 
-        if (manifest->is_mixed && !segment->is_frozen && json != NULL) {
-            (void)json_object_set_new(json, "optimizer", json_string(segment->optimizer));
-            (void)json_object_set_new(json, "parts", part_names_json(manifest, segment->parts));
+        if (manifest->num_optimizers > 1 && !segment->is_frozen && json != NULL) {
+            const sherdi_manifest_optimizer *of = &manifest->optimizers[segment->optimizer];
+
+            (void)json_object_set_new(json, "optimizer", json_string(of->name));
+            (void)json_object_set_new(json, "parts", part_names_json(manifest, of->parts));
         }
         (void)json_array_append_new(all, json);
     }
@@ -185,12 +187,12 @@ static json_t *manifest_json(const sherdi_manifest *m)
         "s:o, s:o, s:o, s:i, s:o, s:o, s:o}",
         "sherd_checkpoint", SHERDI_CHECKPOINT_FORMAT, "version", m->version, "tag", m->tag, "saved",
         (json_int_t)m->saved_s, "world_size", m->world_size, "stage", m->stage, "compute_type",
-        sherd_dtype_name(m->compute_dtype), "optimizer", m->optimizer, "parts", parts_json(m),
-        "step", (json_int_t)m->step, "micro_step", (json_int_t)m->micro_step, "skipped_steps",
-        (json_int_t)m->skipped_steps, "gradient_accumulation_steps", m->accumulation,
-        "train_micro_batch_size_per_gpu", m->micro_batch_size, "run", m->run_text, "loss_scaler",
-        scaler_json(&m->scaler), "fingerprint", hex_of(m->fingerprint), "frozen_fingerprint",
-        hex_of(m->frozen_fingerprint), "state_fingerprint",
+        sherd_dtype_name(m->compute_dtype), "optimizer", m->optimizers[0].name, "parts",
+        parts_json(m), "step", (json_int_t)m->step, "micro_step", (json_int_t)m->micro_step,
+        "skipped_steps", (json_int_t)m->skipped_steps, "gradient_accumulation_steps",
+        m->accumulation, "train_micro_batch_size_per_gpu", m->micro_batch_size, "run", m->run_text,
+        "loss_scaler", scaler_json(&m->scaler), "fingerprint", hex_of(m->fingerprint),
+        "frozen_fingerprint", hex_of(m->frozen_fingerprint), "state_fingerprint",
         m->has_state_fingerprint ? hex_of(m->state_fingerprint) : json_null(), "data_bytes",
         integer_of(m->data_bytes), "extent_bytes", (int)SHERDI_CHECKPOINT_EXTENT_BYTES, "params",
         params_json(m), "segments", segments_json(m), "files", files_json(m));
@@ -241,28 +243,14 @@ int sherdi_manifest_find_part(const sherdi_manifest *manifest, const char *name)
     return -1;
 }
 
-int sherdi_manifest_is_first_of_optimizer(const sherdi_manifest *manifest, size_t segment)
-{
-    const sherdi_manifest_segment *all = manifest->segments;
-
-    for (size_t s = 0; s < segment; s++) {
-        if (strcmp(all[s].optimizer, all[segment].optimizer) == 0) {
-            return 0;
-        }
-    }
-    return !all[segment].is_frozen;
-}
-
 void sherdi_manifest_optimizers(const sherdi_manifest *manifest, char *text, size_t len_bytes)
 {
     size_t used = 0;
 
-    (void)snprintf(text, len_bytes, "%s", manifest->is_mixed ? "" : manifest->optimizer);
-    for (size_t s = 0; manifest->is_mixed && s < manifest->num_segments && used < len_bytes; s++) {
-        if (sherdi_manifest_is_first_of_optimizer(manifest, s)) {
-            used += (size_t)snprintf(text + used, len_bytes - used, "%s%s", used == 0 ? "" : ", ",
-                                     manifest->segments[s].optimizer);
-        }
+    text[0] = '\0';
+    for (int o = 0; o < manifest->num_optimizers && used < len_bytes; o++) {
+        used += (size_t)snprintf(text + used, len_bytes - used, "%s%s", o == 0 ? "" : ", ",
+                                 manifest->optimizers[o].name);
     }
 }
 
@@ -481,13 +469,12 @@ static sherd_status params_read(const reader *r, const sherdi_json_node *root)
     return SHERD_OK;
 }
 
-static sherd_status segment_parts_read(const reader *r, const sherdi_json_node *node,
-                                       sherdi_manifest_segment *segment)
+static sherd_status segment_parts_read(const reader *r, const sherdi_json_node *node, unsigned *out)
 {
     const sherdi_json_node *all;
 
     SHERDI_TRY(array_find(r, node, "parts", &all));
-    segment->parts = 0;
+    *out = 0;
     for (const sherdi_json_node *n = sherdi_json_first(all); n != NULL; n = sherdi_json_next(n)) {
         int part =
             n->kind == SHERDI_JSON_STRING ? sherdi_manifest_find_part(r->manifest, n->string) : -1;
@@ -495,29 +482,51 @@ static sherd_status segment_parts_read(const reader *r, const sherdi_json_node *
         if (part < 0) {
             return damaged(r, "a segment has a part of the state that its list of parts has not");
         }
-        segment->parts |= 1u << part;
+        *out |= 1u << part;
     }
-    return segment->parts & 1 ? SHERD_OK : damaged(r, "a segment has no master weights");
+    return *out & 1 ? SHERD_OK : damaged(r, "a segment has no master weights");
+}
+
+/* The one of that name, which has the same parts wherever it stands; the first time it joins the others. */
+static sherd_status optimizer_take(const reader *r, const sherdi_manifest_optimizer *wanted,
+                                   int *out)
+{
+    sherdi_manifest *m = r->manifest;
+    int              o = 0;
+
+    while (o < m->num_optimizers && strcmp(m->optimizers[o].name, wanted->name) != 0) {
+        o++;
+    }
+    if (o == SHERDI_CHECKPOINT_OPTIMIZERS) {
+        return damaged(r, "it has more optimizers than this version reads");
+    }
+    if (o == m->num_optimizers) {
+        m->optimizers[m->num_optimizers++] = *wanted;
+    }
+    if (m->optimizers[o].parts == 0) { /* the head's, of which the first segment speaks */
+        m->optimizers[o].parts = wanted->parts;
+    }
+    *out = o;
+    return m->optimizers[o].parts == wanted->parts
+               ? SHERD_OK
+               : damaged(r, "an optimizer has other parts in one segment than in another");
 }
 
 /* Of one optimizer the head of the manifest speaks for all. */
 static sherd_status segment_optimizer_read(const reader *r, const sherdi_json_node *node,
                                            sherdi_manifest_segment *segment)
 {
-    sherdi_manifest *m = r->manifest;
+    sherdi_manifest_optimizer wanted = r->manifest->optimizers[0];
 
-    segment->parts = 1;
     if (segment->is_frozen) {
         return SHERD_OK;
     }
+    wanted.parts = (1u << r->manifest->num_parts) - 1;
     if (sherdi_json_find(node, "optimizer") != NULL) {
-        m->is_mixed = 1;
-        SHERDI_TRY(text_read(r, node, "optimizer", segment->optimizer, sizeof(segment->optimizer)));
-        return segment_parts_read(r, node, segment);
+        SHERDI_TRY(text_read(r, node, "optimizer", wanted.name, sizeof(wanted.name)));
+        SHERDI_TRY(segment_parts_read(r, node, &wanted.parts));
     }
-    segment->parts = (1u << m->num_parts) - 1;
-    memcpy(segment->optimizer, m->optimizer, sizeof(segment->optimizer));
-    return SHERD_OK;
+    return optimizer_take(r, &wanted, &segment->optimizer);
 }
 
 static sherd_status segments_read(const reader *r, const sherdi_json_node *root)
@@ -660,7 +669,9 @@ static sherd_status head_read(const reader *r, const sherdi_json_node *root)
     SHERDI_TRY(whole_read(r, root, "saved", 0, INT64_MAX, &m->saved_s));
     SHERDI_TRY(int_read(r, root, "world_size", 1, r->most_ranks, &m->world_size));
     SHERDI_TRY(int_read(r, root, "stage", 0, 3, &m->stage));
-    SHERDI_TRY(text_read(r, root, "optimizer", m->optimizer, sizeof(m->optimizer)));
+    SHERDI_TRY(
+        text_read(r, root, "optimizer", m->optimizers[0].name, sizeof(m->optimizers[0].name)));
+    m->num_optimizers = 1;
     SHERDI_TRY(whole_read(r, root, "step", 0, MOST_COUNT, &m->step));
     SHERDI_TRY(whole_read(r, root, "micro_step", 0, MOST_COUNT, &m->micro_step));
     SHERDI_TRY(whole_read(r, root, "skipped_steps", 0, MOST_COUNT, &m->skipped_steps));

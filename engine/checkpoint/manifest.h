@@ -13,6 +13,7 @@
 #define SHERDI_FROZEN_PART "compute"
 /* Most parts of the state of an element, the master weight included. */
 #define SHERDI_CHECKPOINT_PARTS           16
+#define SHERDI_CHECKPOINT_OPTIMIZERS      16
 #define SHERDI_CHECKPOINT_OPTIMIZER_BYTES 32
 #define SHERDI_CHECKPOINT_NAME_BYTES      256
 
@@ -40,11 +41,16 @@ typedef struct sherdi_manifest_param {
 
 /* Rank r saved the elements [r * slice_elems, (r + 1) * slice_elems) of the segment. */
 typedef struct sherdi_manifest_segment {
-    size_t   slice_elems;
-    int      is_frozen;
-    unsigned parts; /* bit i: its parameters have part i; what is frozen has its values as part 0 */
-    char     optimizer[SHERDI_CHECKPOINT_OPTIMIZER_BYTES]; /* "" where frozen */
+    size_t slice_elems;
+    int    is_frozen;
+    int    optimizer; /* which of the manifest's; not of what is frozen */
 } sherdi_manifest_segment;
+
+/* What updated parameters. */
+typedef struct sherdi_manifest_optimizer {
+    char     name[SHERDI_CHECKPOINT_OPTIMIZER_BYTES];
+    unsigned parts; /* bit i: its parameters have part i of the manifest's */
+} sherdi_manifest_optimizer;
 
 typedef struct sherdi_manifest {
     sherdi_mem *mem;
@@ -52,10 +58,11 @@ typedef struct sherdi_manifest {
     char        tag[SHERDI_CHECKPOINT_NAME_BYTES];
     int         world_size, stage;
     sherd_dtype compute_dtype; /* the engine's; parameters may have another */
-    char optimizer[SHERDI_CHECKPOINT_OPTIMIZER_BYTES]; /* the first of them, where is_mixed */
-    int  is_mixed; /* several optimizers: each segment says its own, and which parts are its */
-    int  num_parts;
-    char parts[SHERDI_CHECKPOINT_PARTS][32]; /* the first is "master" */
+    /* Of one the head speaks for all segments; of several each says its own, and the head has the first. */
+    sherdi_manifest_optimizer optimizers[SHERDI_CHECKPOINT_OPTIMIZERS];
+    int                       num_optimizers;
+    int                       num_parts;
+    char                      parts[SHERDI_CHECKPOINT_PARTS][32]; /* the first is "master" */
 
     int64_t       step, micro_step, skipped_steps;
     int           accumulation, micro_batch_size;
@@ -82,20 +89,23 @@ void sherdi_manifest_fini(sherdi_manifest *manifest);
 /** The number of a part; -1: it has none of that name. */
 int sherdi_manifest_find_part(const sherdi_manifest *manifest, const char *name);
 
-/** Whether a parameter of it has that part. */
+/** What updated a parameter of it; NULL: it is frozen. */
+static inline const sherdi_manifest_optimizer *sherdi_manifest_optimizer_of(
+    const sherdi_manifest *manifest, size_t param)
+{
+    const sherdi_manifest_segment *segment = &manifest->segments[manifest->params[param].segment];
+
+    return segment->is_frozen ? NULL : &manifest->optimizers[segment->optimizer];
+}
+
+/** Whether a parameter of it has that part; what is frozen has its values as part 0. */
 static inline int sherdi_manifest_has_part(const sherdi_manifest *manifest, size_t param, int part)
 {
-    return manifest->segments[manifest->params[param].segment].parts >> part & 1;
+    const sherdi_manifest_optimizer *optimizer = sherdi_manifest_optimizer_of(manifest, param);
+
+    return optimizer == NULL ? part == 0 : (int)(optimizer->parts >> part & 1);
 }
 
-/** What updated a parameter of it; "" where it is frozen. */
-static inline const char *sherdi_manifest_optimizer(const sherdi_manifest *manifest, size_t param)
-{
-    return manifest->segments[manifest->params[param].segment].optimizer;
-}
-
-/** Whether a segment has an optimizer, and no earlier one has the same. */
-int sherdi_manifest_is_first_of_optimizer(const sherdi_manifest *manifest, size_t segment);
 /** "AdamW, Lamb", as much as there is room for. */
 void sherdi_manifest_optimizers(const sherdi_manifest *manifest, char *text, size_t len_bytes);
 

@@ -25,45 +25,55 @@ static void text_copy(char *to, size_t room, const char *from)
 }
 
 /* Parts that have a name in common are one in the list; what they mean the optimizer says. */
-static sherd_status parts_tell(sherdi_save *save)
+static sherd_status optimizer_tell(sherdi_manifest *m, const sherdi_optimizer *optimizer)
+{
+    sherdi_manifest_optimizer *out = &m->optimizers[m->num_optimizers];
+
+    if (m->num_optimizers == SHERDI_CHECKPOINT_OPTIMIZERS) {
+        return sherdi_fail(SHERD_E_NOTSUP, "a checkpoint has at most %d optimizers",
+                           SHERDI_CHECKPOINT_OPTIMIZERS);
+    }
+    text_copy(out->name, sizeof(out->name), sherdi_optimizer_name(optimizer));
+    for (int i = 0; i < optimizer->num_parts; i++) {
+        int part = sherdi_manifest_find_part(m, optimizer->parts[i].name);
+
+        if (part < 0 && m->num_parts == SHERDI_CHECKPOINT_PARTS) {
+            return sherdi_fail(SHERD_E_NOTSUP,
+                               "the optimizers of the groups have more than %d parts of a state "
+                               "together, which no checkpoint holds; use fewer of them",
+                               SHERDI_CHECKPOINT_PARTS);
+        }
+        if (part < 0) {
+            part = m->num_parts++;
+            text_copy(m->parts[part], sizeof(m->parts[0]), optimizer->parts[i].name);
+        }
+        out->parts |= 1u << part;
+    }
+    m->num_optimizers++;
+    return SHERD_OK;
+}
+
+static sherd_status optimizers_tell(sherdi_save *save)
 {
     const sherdi_plan *plan = save->engine->plan;
-    sherdi_manifest   *m    = &save->manifest;
 
-    m->is_mixed = plan->num_optimizers > 1;
-    text_copy(m->optimizer, sizeof(m->optimizer),
-              sherdi_optimizer_name(plan->optimizers[0].optimizer));
     for (size_t o = 0; o < plan->num_optimizers; o++) {
-        const sherdi_optimizer *optimizer = plan->optimizers[o].optimizer;
-
-        for (int i = 0; i < optimizer->num_parts; i++) {
-            if (sherdi_manifest_find_part(m, optimizer->parts[i].name) >= 0) {
-                continue;
-            }
-            if (m->num_parts == SHERDI_CHECKPOINT_PARTS) {
-                return sherdi_fail(SHERD_E_NOTSUP,
-                                   "the optimizers of the groups have more than %d parts of a "
-                                   "state together, which no checkpoint holds; use fewer of them",
-                                   SHERDI_CHECKPOINT_PARTS);
-            }
-            text_copy(m->parts[m->num_parts++], sizeof(m->parts[0]), optimizer->parts[i].name);
-        }
+        SHERDI_TRY(optimizer_tell(&save->manifest, plan->optimizers[o].optimizer));
     }
     return SHERD_OK;
 }
 
-/* NULL: it is frozen. */
-static void segment_tell(const sherdi_manifest *m, const sherdi_optimizer *optimizer,
-                         sherdi_manifest_segment *out)
+/* In the manifest optimizers are in the order of the plan. */
+static sherdi_manifest_segment segment_told(const sherdi_plan *plan, const sherdi_segment *segment)
 {
-    out->parts = 1;
-    if (optimizer == NULL) {
-        return;
-    }
-    text_copy(out->optimizer, sizeof(out->optimizer), sherdi_optimizer_name(optimizer));
-    for (int i = 0; i < optimizer->num_parts; i++) {
-        out->parts |= 1u << sherdi_manifest_find_part(m, optimizer->parts[i].name);
-    }
+    const sherdi_optimizer *own = segment->optimizer;
+
+    return (sherdi_manifest_segment){
+        .slice_elems = segment->slice_elems,
+        .is_frozen   = own == NULL,
+        .optimizer =
+            own == NULL ? 0 : (int)(sherdi_plan_optimizer_of(plan, own) - plan->optimizers),
+    };
 }
 
 static sherd_status params_tell(sherdi_save *save)
@@ -82,10 +92,7 @@ static sherd_status params_tell(sherdi_save *save)
         return SHERD_E_NOMEM;
     }
     for (size_t s = 0; s < plan->num_segments; s++) {
-        m->segments[m->num_segments] =
-            (sherdi_manifest_segment){.slice_elems = plan->segments[s].slice_elems,
-                                      .is_frozen = plan->segments[s].kind == SHERDI_SEGMENT_FROZEN};
-        segment_tell(m, plan->segments[s].optimizer, &m->segments[m->num_segments++]);
+        m->segments[m->num_segments++] = segment_told(plan, &plan->segments[s]);
     }
     for (size_t p = 0; p < model->num_params; p++) {
         sherdi_manifest_param *param = &m->params[p];
@@ -116,7 +123,7 @@ static sherd_status manifest_begin(sherdi_save *save)
     text_copy(m->version, sizeof(m->version), sherd_version());
     text_copy(m->tag, sizeof(m->tag), save->tag);
     text_copy(m->run_text, sizeof(m->run_text), engine->identity.run_text);
-    SHERDI_TRY(parts_tell(save));
+    SHERDI_TRY(optimizers_tell(save));
     m->world_size         = engine->world_size;
     m->stage              = engine->settings.stage;
     m->compute_dtype      = engine->settings.compute_dtype;

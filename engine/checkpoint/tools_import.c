@@ -215,7 +215,9 @@ static sherd_status manifest_make(making *m)
 
     (void)snprintf(manifest->version, sizeof(manifest->version), "%s", sherd_version());
     (void)snprintf(manifest->tag, sizeof(manifest->tag), "%s", m->tag);
-    (void)snprintf(manifest->optimizer, sizeof(manifest->optimizer), "none");
+    (void)snprintf(manifest->optimizers[0].name, sizeof(manifest->optimizers[0].name), "none");
+    manifest->num_optimizers      = 1;
+    manifest->optimizers[0].parts = 1;
     (void)snprintf(manifest->parts[0], sizeof(manifest->parts[0]), SHERD_MASTER);
     manifest->num_parts             = 1;
     manifest->world_size            = 1;

@@ -72,21 +72,12 @@ static void put_optimizer(sherdi_text *text, const sherdi_manifest *m, const cha
     }
 }
 
-/* The segments that an optimizer first appears in are in the order of its name in the list of all. */
 static void put_optimizers(sherdi_text *text, const sherdi_manifest *m)
 {
-    int is_first = 1;
-
-    if (!m->is_mixed) {
-        put_optimizer(text, m, m->optimizer, UINT_MAX);
-        return;
-    }
-    for (size_t s = 0; s < m->num_segments; s++) {
-        if (sherdi_manifest_is_first_of_optimizer(m, s)) {
-            sherdi_text_print(text, is_first ? "" : "\n               ");
-            put_optimizer(text, m, m->segments[s].optimizer, m->segments[s].parts);
-            is_first = 0;
-        }
+    for (int o = 0; o < m->num_optimizers; o++) {
+        sherdi_text_print(text, o == 0 ? "" : "\n               ");
+        put_optimizer(text, m, m->optimizers[o].name,
+                      m->num_optimizers == 1 ? UINT_MAX : m->optimizers[o].parts);
     }
 }
 
@@ -120,6 +111,7 @@ static void put_head(sherdi_text *text, const sherd_checkpoint *c, const sherdi_
 
 static void put_params(sherdi_text *text, const sherdi_manifest *m)
 {
+    int  is_mixed = m->num_optimizers > 1;
     char shape[SHAPE_BYTES];
 
     sherdi_text_print(text, "\n%14s  %-10s %-24s %s\n", "elements", "kind", "shape", "parameter");
@@ -128,7 +120,7 @@ static void put_params(sherdi_text *text, const sherdi_manifest *m)
 
         sherdi_text_print(text, "%14zu  %-10s %-24s ", param->elems,
                           param->is_frozen ? "frozen"
-                          : m->is_mixed    ? sherdi_manifest_optimizer(m, p)
+                          : is_mixed       ? sherdi_manifest_optimizer_of(m, p)->name
                                            : "trainable",
                           shape_text(param, shape));
         put_plain(text, param->name);
@@ -209,9 +201,9 @@ static void put_params_json(sherdi_text *text, const sherdi_manifest *m)
         sherdi_text_print(text, ", \"shape\": %s, \"elems\": %zu, \"frozen\": %s",
                           shape_text(param, shape), param->elems,
                           param->is_frozen ? "true" : "false");
-        if (m->is_mixed && !param->is_frozen) {
+        if (m->num_optimizers > 1 && !param->is_frozen) {
             sherdi_text_print(text, ", \"optimizer\": ");
-            sherdi_text_quote(text, sherdi_manifest_optimizer(m, p));
+            sherdi_text_quote(text, sherdi_manifest_optimizer_of(m, p)->name);
         }
         sherdi_text_print(text, "}");
     }
