@@ -37,6 +37,8 @@ typedef struct load {
     const sherdi_op          *op;
     const sherdi_shard_range *range;
     int                       part;
+    float  pending[SHERD_CHUNK_ELEMS]; /* of a chunk that is not all there yet, */
+    size_t pending_at, num_pending;    /* ... from that element of the block on */
 } load;
 
 /* ---------------------------------------------------------------- what fits what -- */
@@ -250,6 +252,37 @@ static uint64_t saved_index(const load *l, size_t param, size_t first)
     return l->engine->model.params[param].first_index + first;
 }
 
+static void chunk_flush(load *l)
+{
+    if (l->num_pending > 0) {
+        sherdi_run_block_put(l->engine, l->op, l->part, l->pending_at, l->num_pending, l->pending);
+        l->num_pending = 0;
+    }
+}
+
+/* The files end their portions anywhere, and an encoding may take a chunk as a whole: a part of one waits for the rest. */
+static void chunks_put(load *l, size_t offset, size_t count, const float *values)
+{
+    while (count > 0) {
+        size_t some = sherdi_min_size(SHERD_CHUNK_ELEMS - offset % SHERD_CHUNK_ELEMS, count);
+
+        if (l->num_pending == 0 && some == SHERD_CHUNK_ELEMS) {
+            some = count / SHERD_CHUNK_ELEMS * SHERD_CHUNK_ELEMS;
+            sherdi_run_block_put(l->engine, l->op, l->part, offset, some, values);
+        } else {
+            l->pending_at = l->num_pending == 0 ? offset : l->pending_at;
+            memcpy(l->pending + l->num_pending, values, some * sizeof(*values));
+            l->num_pending += some;
+            if ((offset + some) % SHERD_CHUNK_ELEMS == 0) {
+                chunk_flush(l);
+            }
+        }
+        offset += some;
+        values += some;
+        count -= some;
+    }
+}
+
 static sherd_status values_take(void *ctx, size_t first, size_t count, const void *values,
                                 sherd_dtype dtype)
 {
@@ -270,7 +303,7 @@ static sherd_status values_take(void *ctx, size_t first, size_t count, const voi
     } else {
         l->state_fingerprint += sherdi_values_part_sum(parts_of(l, param)[l->part], sum);
     }
-    sherdi_run_block_put(l->engine, l->op, l->part, offset, count, wide);
+    chunks_put(l, offset, count, wide);
     progress_tell(l, count * sherd_dtype_bytes(dtype));
     return SHERD_OK;
 }
@@ -304,6 +337,7 @@ static sherd_status range_load(load *l, const sherdi_shard_range *range)
         }
         SHERDI_TRY(sherdi_reader_values(l->reader, (size_t)saved, l->part == 0 ? 0 : parts[l->part],
                                         range->first, range->count, values_take, l));
+        chunk_flush(l);
     }
     return SHERD_OK;
 }

@@ -59,6 +59,19 @@ typedef enum sherdi_io_engine {
     SHERDI_IO_THREADS,
 } sherdi_io_engine;
 
+/* How parts of a state are stored, as configured; by segment: engine/plan/plan_encoding.c. */
+typedef enum sherdi_master_encoding {
+    SHERDI_MASTER_F32 = 0,
+    SHERDI_MASTER_BESIDE,
+    SHERDI_MASTER_BF16,
+} sherdi_master_encoding;
+
+typedef enum sherdi_moment_encoding {
+    SHERDI_MOMENTS_F32 = 0,
+    SHERDI_MOMENTS_BF16,
+    SHERDI_MOMENTS_FP8,
+} sherdi_moment_encoding;
+
 /* Everything the engine wants to know, resolved: no "auto" is left. Element counts are in
  * elements, as in the file, 0 included (but for sub_group_size); "unlimited" is SIZE_MAX. */
 typedef struct sherdi_settings {
@@ -99,6 +112,8 @@ typedef struct sherdi_settings {
     int    vendor_reduction; /* outside the promise of equal bits */
     int    free_packing;     /* gathers have an offset each, units have no address */
     size_t eval_keep_units;  /* gathered units of EVAL with places of their own */
+    int    master_encoding;  /* sherdi_master_encoding */
+    int    moment_encoding;  /* sherdi_moment_encoding */
     int    skips_unused;     /* a unit that no rank reached in a window is not updated */
 
     /* offload */

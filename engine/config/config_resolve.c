@@ -355,6 +355,20 @@ static void rules_apply(const sherd_config *config, sherdi_settings *settings)
     sherdi_config_offload_resolve(config, settings);
 }
 
+static sherd_status encodings_check(const sherd_config *config, const sherdi_settings *settings)
+{
+    if (settings->master_encoding != SHERDI_MASTER_F32 && settings->compute_dtype != SHERD_BF16) {
+        return sherdi_config_key_fail(config, SHERDI_CONFIG_MASTER_ENCODING,
+                                      settings->compute_dtype == SHERD_F32
+                                          ? "needs bf16 parameters: an fp32 parameter is its own "
+                                            "master; set bf16.enabled, or take fp32"
+                                          : "needs bf16 parameters: fp16 has other exponents than "
+                                            "fp32, so what it lacks is no 16 bits; set "
+                                            "bf16.enabled, or take fp32");
+    }
+    return SHERD_OK;
+}
+
 sherd_status sherdi_config_resolve(const sherd_config *config, int world_size, sherdi_settings *out)
 {
     sherdi_settings     settings;
@@ -372,6 +386,7 @@ sherd_status sherdi_config_resolve(const sherd_config *config, int world_size, s
     SHERDI_TRY(settings_put(config, world_size, &settings));
     rules_apply(config, &settings);
     SHERDI_TRY(schedule_resolve(config, &settings));
+    SHERDI_TRY(encodings_check(config, &settings));
     memcpy(out, &settings, sizeof(settings));
     return SHERD_OK;
 }

@@ -16,10 +16,13 @@ static inline sherdi_update_args sherdi_update_args_of(const sherdi_sweep_args *
         .param       = args->param,
         .param_dtype = args->param_dtype,
         .fingerprint = args->fingerprint,
+        .step        = args->step,
+        .ties_part   = args->ties_part,
     };
 
     for (int part = 0; part < SHERDI_MOST_PARTS; part++) {
-        update.parts[part] = args->parts[part];
+        update.parts[part]     = args->parts[part];
+        update.encodings[part] = args->encodings[part];
     }
     return update;
 }

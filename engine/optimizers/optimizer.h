@@ -17,21 +17,25 @@ enum {
 /* A part of the state: one value for each element. How it is stored is decided by segment (engine/plan/plan.h). */
 typedef struct sherdi_optimizer_part {
     const char *name;
+    int         is_never_negative; /* its sign says nothing: an encoding may keep something there */
 } sherdi_optimizer_part;
 
 /* What one call of a sweep works on: a block. Memory as kernels/backend.h says. */
 typedef struct sherdi_sweep_args {
-    const sherdi_span *spans;
-    size_t             num_spans;
-    const void        *coeffs; /* by group */
-    const void        *grad;
-    sherd_dtype        grad_dtype;
-    void              *parts[SHERDI_MOST_PARTS];
-    void              *param; /* receives the new value in param_dtype; NULL: the master is it */
-    sherd_dtype        param_dtype;
-    uint64_t          *fingerprint; /* the last sweep adds the block's share: sherdi_mix_element */
-    sherdi_norm_acc   *norms;  /* num_norms by parameter: the first of two sweeps adds to them */
-    const float       *ratios; /* by parameter, for the second */
+    const sherdi_span     *spans;
+    size_t                 num_spans;
+    const void            *coeffs; /* by group */
+    const void            *grad;
+    sherd_dtype            grad_dtype;
+    void                  *parts[SHERDI_MOST_PARTS];
+    const sherdi_encoding *encodings; /* by part */
+    int                    ties_part; /* as in sherdi_update_args, */
+    uint64_t               step;      /* ... too */
+    void            *param; /* receives the new value in param_dtype; NULL: the master is it */
+    sherd_dtype      param_dtype;
+    uint64_t        *fingerprint; /* the last sweep adds the block's share: sherdi_mix_element */
+    sherdi_norm_acc *norms;       /* num_norms by parameter: the first of two sweeps adds to them */
+    const float     *ratios;      /* by parameter, for the second */
 } sherdi_sweep_args;
 
 /* One walk over the whole state. The last sweep writes; what fails in an earlier one leaves the old state whole. */

@@ -60,13 +60,14 @@ typedef struct sherdi_segment {
     int                     is_wide;   /* fp32, which is not the engine's compute type */
     const sherdi_optimizer *optimizer; /* of all its parameters; NULL: frozen */
     sherdi_encoding         encodings[SHERDI_MOST_PARTS]; /* by part of its state */
-    size_t                  elems;                        /* of parameters, no padding */
-    size_t                  slice_elems;                  /* a multiple of 64 */
-    size_t                  padded_elems;                 /* world_size * slice_elems */
-    int                     is_bound;    /* parameters live in the trainer's memory */
-    int                     is_resident; /* the whole is in the params arena on every rank */
-    int                     has_master;  /* fp32 master in the state, apart from the parameter */
-    sherdi_space            param_space; /* where the parameters rest; DEVICE when resident */
+    int ties_part; /* whose signs are the ties of a master that is beside its parameter; 0: none */
+    size_t       elems;        /* of parameters, no padding */
+    size_t       slice_elems;  /* a multiple of 64 */
+    size_t       padded_elems; /* world_size * slice_elems */
+    int          is_bound;     /* parameters live in the trainer's memory */
+    int          is_resident;  /* the whole is in the params arena on every rank */
+    int          has_master;   /* fp32 master in the state, apart from the parameter */
+    sherdi_space param_space;  /* where the parameters rest; DEVICE when resident */
     size_t
         param_offset; /* arena of its space: whole when resident, else slice; none: bound, NVMe */
     size_t first_piece, num_pieces; /* on NVMe: how the slice is cut */
@@ -398,6 +399,30 @@ static inline size_t sherdi_segment_part_bytes(const sherdi_segment *segment, in
     return sherdi_encoding_bytes(segment->encodings[part], elems);
 }
 
+/** Whether the bf16 parameter is a half of the master. */
+static inline int sherdi_segment_is_beside(const sherdi_segment *segment)
+{
+    return segment->encodings[0] == SHERDI_ENCODING_BESIDE ||
+           segment->encodings[0] == SHERDI_ENCODING_BESIDE_PLANE;
+}
+
+/** Whether a part is stored otherwise than as plain fp32; whether any is. */
+static inline int sherdi_segment_part_is_encoded(const sherdi_segment *segment, int part)
+{
+    return segment->encodings[part] != SHERDI_ENCODING_F32 ||
+           (part > 0 && part == segment->ties_part);
+}
+
+static inline int sherdi_segment_is_encoded(const sherdi_segment *segment)
+{
+    for (int i = 0; i < sherdi_segment_parts(segment); i++) {
+        if (segment->encodings[i] != SHERDI_ENCODING_F32) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
 /** What a checkpoint has of an element: its values in fp32, by part; of a frozen one, the value in its own type. */
 static inline size_t sherdi_saved_bytes(const sherdi_segment *segment)
 {
@@ -430,6 +455,11 @@ sherd_status sherdi_plan_pack(sherdi_plan *plan, const sherdi_model *model);
 sherd_status sherdi_plan_fetches(sherdi_plan *plan);
 /** What a step moves: the sum over its program. E_NOMEM. */
 sherd_status sherdi_plan_count(sherdi_plan *plan, const sherdi_model *model);
+
+/** How the parts of a new segment's state are stored. */
+void sherdi_plan_encode(const sherdi_plan *plan, sherdi_segment *segment);
+/** When blocks know where they rest. E_NOTSUP: an encoding cannot be had there. */
+sherd_status sherdi_plan_check_encodings(const sherdi_plan *plan, const sherdi_model *model);
 
 /* plan_offload.c, for the layout. */
 /** Of a block's parts together. */

@@ -206,7 +206,8 @@ static sherd_status segment_take(sherdi_plan *plan, const sherdi_segment *wanted
         SHERDI_TRY(optimizer_take(plan, wanted->optimizer));
     }
     SHERDI_TRY(GROW(plan, plan->segments, plan->num_segments, plan->cap_segments));
-    plan->segments[plan->num_segments++] = *wanted;
+    plan->segments[plan->num_segments] = *wanted;
+    sherdi_plan_encode(plan, &plan->segments[plan->num_segments++]);
     return SHERD_OK;
 }
 
@@ -579,6 +580,7 @@ sherd_status sherdi_plan_lay_out(sherdi_plan *plan, const sherdi_model *model)
     SHERDI_TRY(blocks_check(plan));
     SHERDI_TRY(blocks_make(plan, model));
     SHERDI_TRY(sherdi_plan_offload_lay_out(plan));
+    SHERDI_TRY(sherdi_plan_check_encodings(plan, model));
     staging_size(plan);
     fill_size(plan, model);
     checkpoint_size(plan);

@@ -23,7 +23,9 @@ typedef enum sherdi_op_kind {
     SHERDI_OP_COPY,    /* between pools, or the trainer's memory and the engine's */
     SHERDI_OP_CAST,    /* to another type */
     SHERDI_OP_ACCUMULATE,
-    SHERDI_OP_WIDEN, /* the integers of the deterministic mode, to fp32 */
+    SHERDI_OP_ENCODE, /* fp32 values into a part of a block's state as it is stored, */
+    SHERDI_OP_DECODE, /* ... or out of it */
+    SHERDI_OP_WIDEN,  /* the integers of the deterministic mode, to fp32 */
     SHERDI_OP_GATHER,
     SHERDI_OP_REDUCE, /* to the slice */
     SHERDI_OP_ALL_REDUCE,
@@ -129,7 +131,8 @@ typedef struct sherdi_op {
     sherd_dtype         from, to;
     size_t              elems; /* of a slice for collectives */
     uint64_t
-           index; /* of the first element in the model: values that are given or asked for, and what is made of them */
+           index; /* of the first element in the model: values that are given or asked for, and what is made of them; of
+                     ENCODE and DECODE in the block */
     int    part;  /* ... which of the parameter's: of the optimizer's state, or SHERDI_VALUE_... */
     size_t extent;      /* of a file */
     sherdi_ring  ring;  /* ... and whose slot it comes into, goes back from */
@@ -430,6 +433,9 @@ sherd_status sherdi_program_widen(const sherdi_program *program, const sherdi_se
                                   sherdi_range src, sherdi_range dst);
 /** A block's state: where it rests, or in the slot that a walk takes. */
 sherdi_range sherdi_state_at(const sherdi_plan *plan, const sherdi_block *block);
+/** ... and the compute type of it where it rests in memory, or passes on its way to the trainer's. */
+sherdi_range sherdi_program_param_at(const sherdi_plan *plan, const sherdi_segment *segment,
+                                     const sherdi_block *block);
 /** What fingerprints of a space's kernels are added to. */
 sherdi_range sherdi_fingerprint_at(const sherdi_plan *plan, sherdi_space space);
 /** Results of kernels are zero again, so many bytes of them. */

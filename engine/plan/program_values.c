@@ -365,6 +365,26 @@ static int is_all(const value_range *f, const cuts *c)
     return f->is_last && (c->end == f->param_end || c->end == c->border);
 }
 
+/* A part that is not stored as fp32; a master that is beside its parameter sets that too. */
+static sherd_status encoded_move(const value_range *f, const sherdi_block *block, const cuts *c)
+{
+    const sherdi_plan *plan = f->program->plan;
+    sherdi_op op = range_op(f, f->is_put ? SHERDI_OP_ENCODE : SHERDI_OP_DECODE, SHERDI_LANE_HOST);
+    sherdi_access access = f->is_put ? SHERDI_ADDS : SHERDI_READS;
+
+    op.block = block;
+    op.elems = c->end - c->begin;
+    op.index = (c->begin - c->first) % c->grain;
+    sherdi_op_use(&op, SHERDI_USE_STATE, access, sherdi_state_at(plan, block));
+    if (f->part == 0 && sherdi_segment_is_beside(f->segment)) {
+        sherdi_op_use(&op, SHERDI_USE_PARAM, access,
+                      sherdi_program_param_at(plan, f->segment, block));
+    }
+    sherdi_op_use(&op, f->is_put ? SHERDI_USE_SRC : SHERDI_USE_DST,
+                  f->is_put ? SHERDI_READS : SHERDI_WRITES, values_at(f, c->begin, c->end));
+    return sherdi_program_emit(f->program, &op);
+}
+
 /* A part of the state; the master weights, where they are apart from the parameter. */
 static sherd_status state_move(const value_range *f)
 {
@@ -376,6 +396,10 @@ static sherd_status state_move(const value_range *f)
         sherdi_range        at    = sherdi_state_at(plan, block);
         size_t              slot  = 0;
 
+        if (sherdi_segment_part_is_encoded(f->segment, f->part)) {
+            SHERDI_TRY(encoded_move(f, block, &c));
+            continue;
+        }
         if (rests) {
             SHERDI_TRY(slot_take(f, SHERDI_RING_STATE, block->extent, &slot));
             at = sherdi_ring_slot(plan, SHERDI_RING_STATE, slot, 0);
@@ -510,6 +534,11 @@ static sherd_status weights_put(value_range *f, int is_given)
     master.part    = 0;
     copies         = *f;
     copies.is_last = 1; /* there is no other part where they rest */
+    if (sherdi_segment_is_beside(
+            f->segment)) { /* its half of the parameter counts: after the copies */
+        SHERDI_TRY(param_move(&copies));
+        return state_move(&master);
+    }
     SHERDI_TRY(f->segment->has_master ? state_move(&master) : SHERD_OK);
     return is_given ? param_move(&copies) : SHERD_OK;
 }
@@ -601,6 +630,15 @@ static size_t block_border(const value_range *f)
     return c.begin > f->begin ? c.begin : c.end;
 }
 
+/* Chunks of a parameter are not cut where a portion ends: they may be encoded as a whole. */
+static size_t chunk_border(const value_range *f, size_t start, size_t end)
+{
+    size_t border = start + (f->end - start) / SHERD_CHUNK_ELEMS * SHERD_CHUNK_ELEMS;
+
+    return f->end == end || border <= f->begin || !sherdi_segment_is_encoded(f->segment) ? f->end
+                                                                                         : border;
+}
+
 /* What this rank holds of a range, as much at once as the buffer has room for. */
 static sherd_status values_run(const sherdi_program *program, const sherdi_values *values,
                                part_fn run)
@@ -622,6 +660,7 @@ static sherd_status values_run(const sherdi_program *program, const sherdi_value
         f.begin = at;
         f.end   = sherdi_min_size(end, at + plan->fill_elems);
         f.end   = is_several ? block_border(&f) : f.end;
+        f.end   = chunk_border(&f, start, end);
         SHERDI_TRY(parts_run(&f, values->parts, run));
     }
     return SHERD_OK;

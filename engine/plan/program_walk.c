@@ -341,8 +341,8 @@ static size_t own_first(const sherdi_plan *plan, const sherdi_segment *segment)
 }
 
 /* Where the compute type of a block rests in memory, or passes on its way to the trainer's. */
-static sherdi_range param_at(const sherdi_plan *plan, const sherdi_segment *segment,
-                             const sherdi_block *block)
+sherdi_range sherdi_program_param_at(const sherdi_plan *plan, const sherdi_segment *segment,
+                                     const sherdi_block *block)
 {
     size_t elem  = sherdi_compute_bytes(segment);
     size_t at    = (own_first(plan, segment) + block->offset_elems) * elem;
@@ -383,7 +383,7 @@ static param_way param_way_of(const sherdi_plan *plan, const sherdi_segment *seg
 
     way.rests = is_stored ? sherdi_ring_slot(plan, SHERDI_RING_PARAMS,
                                              block_piece(plan, segment, block), bytes)
-                          : param_at(plan, segment, block);
+                          : sherdi_program_param_at(plan, segment, block);
     way.made  = way.rests;
     if (is_down) {
         way.made = staging_at(plan->publish_offset, bytes);
@@ -410,8 +410,10 @@ static sherd_status param_open(const sherdi_program *program, const sherdi_segme
 {
     param_way way = param_way_of(program->plan, segment, block);
 
-    *out        = segment->has_master ? way.made : param_at(program->plan, segment, block);
-    out->access = segment->has_master ? SHERDI_WRITES : SHERDI_ADDS; /* the parameter is it */
+    *out = segment->has_master ? way.made : sherdi_program_param_at(program->plan, segment, block);
+    /* the parameter is the master, or a half of it */
+    out->access =
+        segment->has_master && !sherdi_segment_is_beside(segment) ? SHERDI_WRITES : SHERDI_ADDS;
     if (!segment->has_master || (!way.is_copy && segment->param_space != SHERDI_SPACE_STORAGE)) {
         return SHERD_OK;
     }
@@ -554,6 +556,8 @@ static void sweep_count(const sherdi_plan *plan, const sherdi_segment *segment, 
     uint64_t            grad  = sweep->reads_gradient ? sherdi_grad_bytes(plan, segment) : 0;
     uint64_t param = sweep->writes_param && segment->has_master ? sherdi_compute_bytes(segment) : 0;
 
+    param += sherdi_segment_is_beside(segment) ? sherdi_compute_bytes(segment) : 0; /* it is read */
+
     op->moves[is_on_device(op->space) ? SHERDI_MOVES_DEVICE : SHERDI_MOVES_HOST] =
         parts_bytes(segment, op->elems, sweep->reads) +
         parts_bytes(segment, op->elems, sweep->writes) + op->elems * (grad + param);
@@ -572,7 +576,7 @@ static sherd_status update_emit(const sherdi_program *program, sherdi_walk walk,
     sherdi_op_use(&op, SHERDI_USE_STATE, is_written ? SHERDI_ADDS : SHERDI_READS,
                   sherdi_state_at(plan, block));
     sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS, gradient);
-    if (is_written || !segment->has_master) {
+    if (is_written || !segment->has_master || sherdi_segment_is_beside(segment)) {
         sherdi_op_use(&op, SHERDI_USE_PARAM,
                       is_written ? (sherdi_access)param.access : SHERDI_READS, param);
     }
@@ -592,7 +596,14 @@ static sherd_status master_count(const sherdi_program *program, const sherdi_seg
     sherdi_range       master = segment->has_master ? sherdi_state_at(plan, block) : param;
 
     master.bytes = sherdi_segment_part_bytes(segment, 0, block->elems);
-    sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS, master);
+    if (sherdi_segment_part_is_encoded(segment, 0)) {
+        sherdi_op_use(&op, SHERDI_USE_STATE, SHERDI_READS, sherdi_state_at(plan, block));
+    } else {
+        sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS, master);
+    }
+    if (sherdi_segment_is_beside(segment)) {
+        sherdi_op_use(&op, SHERDI_USE_PARAM, SHERDI_READS, param);
+    }
     sherdi_op_use(&op, SHERDI_USE_SCALARS, SHERDI_ADDS, sherdi_fingerprint_at(plan, block->space));
     return sherdi_program_emit(program, &op);
 }
@@ -604,12 +615,13 @@ static sherd_status master_publish(const sherdi_program *program, const sherdi_s
     sherdi_range master = sherdi_state_at(program->plan, block);
     sherdi_op    op     = sherdi_op_of_block(program->plan, SHERDI_OP_CAST, block);
 
-    if (!segment->has_master) {
-        return SHERD_OK;
+    if (!segment->has_master || sherdi_segment_is_beside(segment)) {
+        return SHERD_OK; /* the parameter has its half */
     }
     master.bytes = sherdi_segment_part_bytes(segment, 0, block->elems);
-    op.from      = SHERD_F32; /* padding of the master is zero */
-    op.to        = segment->types.compute;
+    /* padding of the master is zero */
+    op.from = segment->encodings[0] == SHERDI_ENCODING_BF16 ? SHERD_BF16 : SHERD_F32;
+    op.to   = segment->types.compute;
     return sherdi_program_move(program, op, param, master);
 }
 
@@ -626,7 +638,7 @@ static sherd_status values_emit(const sherdi_program *program, sherdi_walk walk,
     op.lane = is_on_device(block->space) && plan->machine.has_device ? SHERDI_LANE_COMPUTE
                                                                      : SHERDI_LANE_HOST;
     sherdi_op_use(&op, SHERDI_USE_STATE, access, sherdi_state_at(plan, block));
-    if (!segment->has_master) {
+    if (!segment->has_master || sherdi_segment_is_beside(segment)) {
         sherdi_op_use(&op, SHERDI_USE_PARAM, access, param);
     }
     return sherdi_program_emit(program, &op);
@@ -655,7 +667,8 @@ static sherd_status block_pass(const sherdi_program *program, sherdi_walk walk,
 {
     SHERDI_TRY(state_take(program, walk, block));
     if (walk == SHERDI_WALK_UPDATE) {
-        SHERDI_TRY(master_count(program, segment, block, param_at(program->plan, segment, block)));
+        SHERDI_TRY(master_count(program, segment, block,
+                                sherdi_program_param_at(program->plan, segment, block)));
     }
     SHERDI_TRY(gradient_give(program, walk, block));
     return state_give(program, walk, block);
@@ -665,7 +678,7 @@ static sherd_status block_walk(const sherdi_program *program, sherdi_walk walk,
                                const sherdi_segment *segment, const sherdi_block *block)
 {
     sherdi_range gradient = {.where = SHERDI_AT_NOWHERE};
-    sherdi_range param    = param_at(program->plan, segment, block);
+    sherdi_range param    = sherdi_program_param_at(program->plan, segment, block);
 
     SHERDI_TRY(state_take(program, walk, block));
     if (has_gradient(walk)) {

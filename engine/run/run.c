@@ -253,12 +253,38 @@ static void op_norm(sherd_engine *engine, const sherdi_backend *lane, const sher
                          &sherdi_space_scalars(engine, op->space)->head->norm);
 }
 
+/* A part of a block's state as it is stored. */
+static sherdi_encoded encoded_part(const sherd_engine *engine, const sherdi_op *op, int part)
+{
+    const sherdi_plan    *plan    = engine->plan;
+    const sherdi_segment *segment = &plan->segments[op->segment];
+    unsigned char        *state   = address_of(engine, op, SHERDI_USE_STATE);
+    int                   ties    = segment->ties_part;
+
+    return (sherdi_encoded){
+        .encoding      = segment->encodings[part],
+        .data          = state + sherdi_plan_part_offset(plan, op->block, part, 0),
+        .has_ties      = part > 0 && part == ties,
+        .param         = (uint16_t *)address_of(engine, op, SHERDI_USE_PARAM),
+        .ties          = state + sherdi_plan_part_offset(plan, op->block, ties, 0),
+        .ties_encoding = segment->encodings[ties],
+    };
+}
+
 /* Of a block; without one of elements that follow each other. */
 static void op_fingerprint(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op)
 {
     const sherdi_scalars *scalars = sherdi_space_scalars(engine, op->space);
     const sherdi_span     run     = {.count_elems = op->elems, .first_index = op->index};
 
+    if (op->uses[SHERDI_USE_STATE].where != SHERDI_AT_NOWHERE) {
+        sherdi_encoded master = encoded_part(engine, op, 0);
+
+        lane->kernels->fingerprint_encoded(lane, scalars->spans + op->block->first_span,
+                                           op->block->num_spans, &master,
+                                           &scalars->head->fingerprint);
+        return;
+    }
     lane->kernels->fingerprint(lane,
                                op->block == NULL ? &run : scalars->spans + op->block->first_span,
                                op->block == NULL ? 1 : op->block->num_spans,
@@ -281,6 +307,9 @@ static sherdi_sweep_args sweep_args(const sherd_engine *engine, const sherdi_op 
         .grad        = address_of(engine, op, SHERDI_USE_SRC),
         .grad_dtype  = segment->types.grad,
         .parts       = {segment->has_master ? state : param},
+        .encodings   = segment->encodings,
+        .ties_part   = segment->ties_part,
+        .step        = (uint64_t)engine->step + 1,
         .param       = segment->has_master ? param : NULL,
         .param_dtype = segment->types.compute,
         .fingerprint = &scalars->head->fingerprint,
@@ -454,9 +483,67 @@ static unsigned char *block_part(const sherd_engine *engine, const sherdi_op *op
     return base + sherdi_plan_part_offset(engine->plan, op->block, part, offset_elems);
 }
 
+/* Whole chunks, or a part of one: then what else it has stays. */
+static void chunk_encode(const sherd_engine *engine, const sherdi_encoded *part, size_t first,
+                         size_t count, const float *values)
+{
+    const sherdi_kernel_ops *kernels = engine->host->kernels;
+    size_t                   start   = first / SHERD_CHUNK_ELEMS * SHERD_CHUNK_ELEMS;
+    float                    chunk[SHERD_CHUNK_ELEMS];
+
+    if (first == start && count % SHERD_CHUNK_ELEMS == 0) {
+        kernels->encode(engine->host, part, first, values, count);
+        return;
+    }
+    kernels->decode(engine->host, chunk, part, start, SHERD_CHUNK_ELEMS);
+    memcpy(chunk + (first - start), values, count * sizeof(*chunk));
+    kernels->encode(engine->host, part, start, chunk, SHERD_CHUNK_ELEMS);
+}
+
+static void values_encode(const sherd_engine *engine, const sherdi_encoded *part, size_t first,
+                          size_t count, const float *values)
+{
+    while (count > 0) {
+        size_t some = SHERD_CHUNK_ELEMS - first % SHERD_CHUNK_ELEMS;
+
+        if (some == SHERD_CHUNK_ELEMS && count > some) {
+            some = count / SHERD_CHUNK_ELEMS * SHERD_CHUNK_ELEMS;
+        }
+        some = some < count ? some : count;
+        chunk_encode(engine, part, first, some, values);
+        first += some;
+        values += some;
+        count -= some;
+    }
+}
+
+static void op_encode(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op)
+{
+    sherdi_encoded part = encoded_part(engine, op, op->part);
+
+    (void)lane;
+    values_encode(engine, &part, (size_t)op->index, op->elems,
+                  address_of(engine, op, SHERDI_USE_SRC));
+}
+
+static void op_decode(sherd_engine *engine, const sherdi_backend *lane, const sherdi_op *op)
+{
+    sherdi_encoded part = encoded_part(engine, op, op->part);
+
+    (void)lane;
+    engine->host->kernels->decode(engine->host, address_of(engine, op, SHERDI_USE_DST), &part,
+                                  (size_t)op->index, op->elems);
+}
+
 sherd_status sherdi_run_block_get(sherd_engine *engine, const sherdi_op *op, int part,
                                   size_t offset_elems, size_t count, float *out)
 {
+    if (sherdi_segment_part_is_encoded(&engine->plan->segments[op->segment], part)) {
+        sherdi_encoded encoded = encoded_part(engine, op, part);
+
+        engine->host->kernels->decode(engine->host, out, &encoded, offset_elems, count);
+        return SHERD_OK;
+    }
     return sherdi_space_get(engine, op->space, out, block_part(engine, op, part, offset_elems),
                             count * sizeof(*out));
 }
@@ -464,6 +551,12 @@ sherd_status sherdi_run_block_get(sherd_engine *engine, const sherdi_op *op, int
 void sherdi_run_block_put(sherd_engine *engine, const sherdi_op *op, int part, size_t offset_elems,
                           size_t count, const float *values)
 {
+    if (sherdi_segment_part_is_encoded(&engine->plan->segments[op->segment], part)) {
+        sherdi_encoded encoded = encoded_part(engine, op, part);
+
+        values_encode(engine, &encoded, offset_elems, count, values);
+        return;
+    }
     sherdi_space_put(engine, op->space, block_part(engine, op, part, offset_elems), values,
                      count * sizeof(*values));
 }
@@ -526,6 +619,7 @@ static const kernel_fn KERNELS[SHERDI_OP_KINDS] = {
     [SHERDI_OP_CAST] = op_cast,     [SHERDI_OP_ACCUMULATE] = op_accumulate,
     [SHERDI_OP_WIDEN] = op_widen,   [SHERDI_OP_NORM] = op_norm,
     [SHERDI_OP_UPDATE] = op_update, [SHERDI_OP_FINGERPRINT] = op_fingerprint,
+    [SHERDI_OP_ENCODE] = op_encode, [SHERDI_OP_DECODE] = op_decode,
     [SHERDI_OP_CLEAR] = op_clear,   [SHERDI_OP_POISON] = op_poison,
 };
 

@@ -76,11 +76,12 @@ static void bf16_encode(const part_chunk *chunk, const float *x, const sherdi_ro
     if (how->is_random) {
         chunk_randoms(random, how, at);
         for (size_t i = 0; i < chunk->count; i++) {
-            out[i] = (uint16_t)((out[i] & kept) | sherdi_bf16_encode_random(x[i], random[i]));
+            out[i] =
+                (uint16_t)((out[i] & kept) | (sherdi_bf16_encode_random(x[i], random[i]) & ~kept));
         }
     } else {
         for (size_t i = 0; i < chunk->count; i++) {
-            out[i] = (uint16_t)((out[i] & kept) | sherdi_bf16_encode(x[i]));
+            out[i] = (uint16_t)((out[i] & kept) | (sherdi_bf16_encode(x[i]) & ~kept));
         }
     }
 }
@@ -103,7 +104,8 @@ static void f32_encode(const part_chunk *chunk, const float *x)
     uint32_t kept = chunk->part->has_ties ? 0x80000000u : 0;
 
     for (size_t i = 0; i < chunk->count; i++) {
-        out[i] = sherdi_f32_from_bits((sherdi_bits_f32(out[i]) & kept) | sherdi_bits_f32(x[i]));
+        out[i] = sherdi_f32_from_bits((sherdi_bits_f32(out[i]) & kept) |
+                                      (sherdi_bits_f32(x[i]) & ~kept));
     }
 }
 

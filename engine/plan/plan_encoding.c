@@ -1,0 +1,125 @@
+/* How the parts of a segment's state are stored (kernels/encoding.h): what the settings ask for, where it can be had, and
+ * what is refused with the reason. */
+#include "engine/plan/plan.h"
+
+/* The part whose sign is free for the ties of a master that is beside its parameter; 0: none. */
+static int ties_part_of(const sherdi_segment *segment)
+{
+    for (int i = 1; i < sherdi_segment_parts(segment); i++) {
+        if (segment->optimizer->parts[i].is_never_negative &&
+            segment->encodings[i] != SHERDI_ENCODING_UFP8) {
+            return i;
+        }
+    }
+    return 0;
+}
+
+static sherdi_encoding moment_encoding(const sherdi_settings       *settings,
+                                       const sherdi_optimizer_part *part)
+{
+    switch (settings->moment_encoding) {
+    case SHERDI_MOMENTS_BF16:
+        return SHERDI_ENCODING_BF16;
+    case SHERDI_MOMENTS_FP8:
+        return part->is_never_negative ? SHERDI_ENCODING_UFP8 : SHERDI_ENCODING_FP8;
+    default:
+        return SHERDI_ENCODING_F32;
+    }
+}
+
+static void master_encode(const sherdi_settings *settings, sherdi_segment *segment)
+{
+    if (settings->master_encoding == SHERDI_MASTER_BF16) {
+        segment->encodings[0] = SHERDI_ENCODING_BF16;
+    } else if (settings->master_encoding == SHERDI_MASTER_BESIDE) {
+        segment->ties_part = ties_part_of(segment);
+        segment->encodings[0] =
+            segment->ties_part > 0 ? SHERDI_ENCODING_BESIDE : SHERDI_ENCODING_BESIDE_PLANE;
+    }
+}
+
+/* Persistent parameters are few and rest on the device: where the state is offloaded their masters stay fp32. */
+static int can_be_encoded(const sherdi_plan *plan, const sherdi_segment *segment)
+{
+    int is_apart = segment->kind == SHERDI_SEGMENT_PERSISTENT && sherdi_plan_offloads_state(plan);
+
+    return segment->types.compute == SHERD_BF16 &&
+           (!is_apart || plan->settings.master_encoding != SHERDI_MASTER_BESIDE);
+}
+
+/* A parameter that is fp32 is the master, or has one of its own kind. */
+void sherdi_plan_encode(const sherdi_plan *plan, sherdi_segment *segment)
+{
+    for (int i = 1; i < sherdi_segment_parts(segment); i++) {
+        segment->encodings[i] = moment_encoding(&plan->settings, &segment->optimizer->parts[i]);
+    }
+    if (sherdi_segment_parts(segment) > 0 && can_be_encoded(plan, segment)) {
+        master_encode(&plan->settings, segment);
+    }
+}
+
+static const char *space_name(sherdi_space space)
+{
+    return space == SHERDI_SPACE_DEVICE ? "on the device"
+           : space == SHERDI_SPACE_HOST ? "in host memory"
+                                        : "on storage";
+}
+
+static sherd_status beside_check(const sherdi_plan *plan, const sherdi_model *model,
+                                 const sherdi_segment *segment, const sherdi_block *block)
+{
+    const char *unit = model->units[segment->unit].name;
+
+    if (segment->is_bound) {
+        return sherdi_fail(SHERD_E_NOTSUP,
+                           "unit %s: sherd.master_encoding bf16_beside needs the bf16 parameters "
+                           "to be the engine's, and "
+                           "these are bound to the trainer's memory, which may change them; do not "
+                           "bind, or take fp32",
+                           unit);
+    }
+    if (block->space != segment->param_space) {
+        return sherdi_fail(SHERD_E_NOTSUP,
+                           "unit %s: sherd.master_encoding bf16_beside needs a parameter where its "
+                           "state is, and this one rests %s, its "
+                           "state %s; a copy of it beside the state would make 12 bytes of an "
+                           "element again, or cost 2 bytes more down "
+                           "the link: take fp32, or offload both (stage 3)",
+                           unit, space_name(segment->param_space), space_name(block->space));
+    }
+    (void)plan;
+    return SHERD_OK;
+}
+
+static sherd_status block_check(const sherdi_plan *plan, const sherdi_model *model,
+                                const sherdi_segment *segment, const sherdi_block *block)
+{
+    if (block->space == SHERDI_SPACE_STORAGE) {
+        return sherdi_fail(SHERD_E_NOTSUP,
+                           "unit %s: state on storage is fp32 in this version; take fp32 for "
+                           "sherd.master_encoding and "
+                           "sherd.moment_encoding, or keep the state in memory",
+                           model->units[segment->unit].name);
+    }
+    if (block->space == SHERDI_SPACE_DEVICE && plan->machine.has_device) {
+        return sherdi_fail(
+            SHERD_E_NOTSUP,
+            "unit %s: state in the memory of a GPU is fp32 in this version; take fp32 for "
+            "sherd.master_encoding and sherd.moment_encoding, or offload the optimizer to host "
+            "memory",
+            model->units[segment->unit].name);
+    }
+    return sherdi_segment_is_beside(segment) ? beside_check(plan, model, segment, block) : SHERD_OK;
+}
+
+sherd_status sherdi_plan_check_encodings(const sherdi_plan *plan, const sherdi_model *model)
+{
+    for (size_t b = 0; b < plan->num_blocks; b++) {
+        const sherdi_segment *segment = &plan->segments[plan->blocks[b].segment];
+
+        if (sherdi_segment_is_encoded(segment)) {
+            SHERDI_TRY(block_check(plan, model, segment, &plan->blocks[b]));
+        }
+    }
+    return SHERD_OK;
+}

@@ -1,0 +1,399 @@
+/* State that is stored in encodings (sherd.master_encoding, sherd.moment_encoding): the lossless one has the bits of fp32
+ * at every stage, place and number of ranks; of the others all layouts agree; checkpoints go from any to any; what
+ * cannot be had is refused with the reason. */
+#include "tests/engine/rig.h"
+#include "tests/engine/toy.h"
+#include "tests/lib/check.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define BOTH_ON_HOST                                                                               \
+    ", \"sub_group_size\": 4096, \"offload_optimizer\": {\"device\": \"cpu\", \"buffer_size\": "   \
+    "4096}, \"offload_param\": {\"device\": \"cpu\"}"
+#define STATE_ON_HOST                                                                              \
+    ", \"sub_group_size\": 4096, \"offload_optimizer\": {\"device\": \"cpu\", \"ratio\": 0.5}"
+
+/* -------------------------------------------------------------- the same bits -- */
+
+static void toy_check_same(int world_size, toy_options options, const char *encoded)
+{
+    toy_result want;
+    toy_result got;
+
+    toy_train_threads(world_size, &options, &want);
+    options.top_extra = encoded;
+    toy_train_threads(world_size, &options, &got);
+    if (want.fingerprint != got.fingerprint) {
+        test_fail(__FILE__, __LINE__, "stage %d on %d ranks, lamb %d, %s: other bits",
+                  options.stage, world_size, options.lamb, encoded);
+    }
+    CHECK(memcmp(want.grad_norm, got.grad_norm, sizeof(want.grad_norm)) == 0);
+}
+
+static void beside_has_the_bits_of_fp32(void)
+{
+    static const int WORLDS[] = {1, 2, 3, 7};
+
+    for (size_t w = 0; w < sizeof(WORLDS) / sizeof(WORLDS[0]); w++) {
+        for (int stage = 0; stage <= 3; stage++) {
+            toy_options options = {
+                .stage = stage, .accumulation = 2, .dtype = SHERD_BF16, .clip = 0.5};
+
+            options.lamb         = WORLDS[w] == 3 ? stage % 3 : 0;
+            options.short_window = WORLDS[w] == 2;
+            options.wide         = WORLDS[w] == 2 ? TOY_SOME_WIDE : 0;
+            options.has_eval     = WORLDS[w] == 7;
+            toy_check_same(WORLDS[w], options,
+                           ", \"sherd\": {\"master_encoding\": \"bf16_beside\"}");
+        }
+    }
+}
+
+static void beside_in_host_memory_has_the_bits_of_fp32(void)
+{
+    for (int world_size = 1; world_size <= 3; world_size++) {
+        toy_options options = {.stage        = 3,
+                               .accumulation = 1,
+                               .dtype        = SHERD_BF16,
+                               .lamb         = world_size == 2,
+                               .zero_extra   = BOTH_ON_HOST};
+
+        toy_check_same(world_size, options, ", \"sherd\": {\"master_encoding\": \"bf16_beside\"}");
+    }
+}
+
+/* ------------------------------------------------------ every layout alike -- */
+
+typedef struct layout {
+    int         world_size, accumulation, stage;
+    const char *zero;
+} layout;
+
+/* Six micro-batches a step. */
+static const layout LAYOUTS[] = {
+    {1, 6, 0, NULL},          {1, 6, 2, STATE_ON_HOST}, {2, 3, 1, NULL}, {2, 3, 3, NULL},
+    {3, 2, 2, STATE_ON_HOST}, {6, 1, 3, STATE_ON_HOST}, {6, 1, 0, NULL},
+};
+#define NUM_LAYOUTS (sizeof(LAYOUTS) / sizeof(LAYOUTS[0]))
+
+static uint64_t layouts_agree(const char *encodings, int lamb, sherd_dtype dtype)
+{
+    char     top[256];
+    uint64_t first = 0;
+
+    (void)snprintf(top, sizeof(top), ", \"deterministic\": true, \"sherd\": {%s}", encodings);
+    for (size_t i = 0; i < NUM_LAYOUTS; i++) {
+        toy_options options = {.stage        = LAYOUTS[i].stage,
+                               .accumulation = LAYOUTS[i].accumulation,
+                               .dtype        = dtype,
+                               .lamb         = lamb,
+                               .zero_extra   = LAYOUTS[i].zero,
+                               .top_extra    = top};
+        toy_result  result;
+
+        toy_train_threads(LAYOUTS[i].world_size, &options, &result);
+        first = i == 0 ? result.fingerprint : first;
+        if (result.fingerprint != first) {
+            test_fail(__FILE__, __LINE__, "%s, lamb %d: layout %zu has other bits", encodings, lamb,
+                      i);
+        }
+    }
+    return first;
+}
+
+#define MASTER(encoding)  "\"master_encoding\": \"" encoding "\""
+#define MOMENTS(encoding) "\"moment_encoding\": \"" encoding "\""
+
+static void rounded_state_has_the_same_bits_in_every_layout(void)
+{
+    uint64_t plain   = layouts_agree(MASTER("fp32"), 0, SHERD_BF16);
+    uint64_t moments = layouts_agree(MOMENTS("bf16"), 0, SHERD_BF16);
+    uint64_t codes   = layouts_agree(MOMENTS("fp8"), 0, SHERD_BF16);
+    uint64_t masters = layouts_agree(MASTER("bf16") ", " MOMENTS("fp8"), 1, SHERD_BF16);
+
+    CHECK(plain != moments && plain != codes && codes != moments && masters != plain);
+    (void)layouts_agree(MOMENTS("fp8"), 0, SHERD_F32);
+    (void)layouts_agree(MOMENTS("bf16"), 2, SHERD_F16);
+}
+
+/* A master beside its parameter loses nothing, whatever its moments are stored as. */
+static void beside_with_rounded_moments_has_the_bits_of_fp32_with_them(void)
+{
+    static const char *const MORE[] = {MOMENTS("bf16"), MOMENTS("fp8")};
+
+    for (size_t i = 0; i < 2; i++) {
+        char        fp32[128];
+        char        beside[160];
+        toy_options options = {
+            .stage = 2, .accumulation = 1, .dtype = SHERD_BF16, .top_extra = fp32};
+
+        (void)snprintf(fp32, sizeof(fp32), ", \"sherd\": {%s}", MORE[i]);
+        (void)snprintf(beside, sizeof(beside), ", \"sherd\": {%s, %s}", MORE[i],
+                       MASTER("bf16_beside"));
+        toy_check_same(2, options, beside);
+    }
+}
+
+/* -------------------------------------------------------------- checkpoints -- */
+
+#define STEPS_EACH 2
+
+static const char *const STORED[] = {
+    "",
+    ", \"sherd\": {" MASTER("bf16_beside") "}",
+    ", \"sherd\": {" MASTER("bf16_beside") ", " MOMENTS("fp8") "}",
+    ", \"sherd\": {" MOMENTS("fp8") "}",
+    ", \"sherd\": {" MASTER("bf16") ", " MOMENTS("bf16") "}",
+};
+#define NUM_STORED (sizeof(STORED) / sizeof(STORED[0]))
+
+typedef struct run {
+    const char *from, *to; /* top level keys before and after */
+    const char *folder;    /* saved there after the first steps, loaded from it; NULL: neither */
+    int         stage;
+    int         is_second; /* the half behind the load alone */
+    uint64_t    fingerprint;
+    uint64_t    state; /* of the state read back after the load */
+} run;
+
+static uint64_t state_hash(rig *r)
+{
+    static const sherd_value VALUES[] = {"exp_avg", "exp_avg_sq"};
+    uint64_t                 hash     = 0;
+
+    for (int p = 0; p < r->num_params; p++) {
+        float *x = calloc(r->params[p].elems, sizeof(*x));
+
+        for (size_t v = 0; v < 2; v++) {
+            CHECK_OK(sherd_param_read(r->engine, r->params[p].handle, VALUES[v], 0,
+                                      r->params[p].elems, x));
+            for (size_t i = 0; i < r->params[p].elems; i++) {
+                uint32_t bits;
+
+                memcpy(&bits, &x[i], sizeof(bits));
+                hash = hash * 1099511628211u + bits;
+            }
+        }
+        free(x);
+    }
+    return hash;
+}
+
+static void run_body(sherd_world *world, void *ctx)
+{
+    run        *own = ctx;
+    char        top[256];
+    rig_options options = {.stage = own->stage, .dtype = SHERD_BF16, .top = top};
+    rig         r;
+    uint64_t    fingerprint;
+    uint64_t    state;
+
+    (void)snprintf(top, sizeof(top), ", \"deterministic\": true%s",
+                   own->is_second ? own->to : own->from);
+    options.accumulation = 6 / sherd_world_size(world);
+    rig_open(&r, world, &options);
+    rig_three(&r, 700);
+    rig_seal(&r);
+    if (own->is_second) {
+        CHECK_OK(sherd_checkpoint_load(r.engine, own->folder, NULL, NULL));
+        r.micro = STEPS_EACH * options.accumulation;
+    } else {
+        (void)rig_train(&r, STEPS_EACH * options.accumulation);
+    }
+    if (own->folder != NULL && !own->is_second) {
+        CHECK_OK(sherd_checkpoint_save(r.engine, own->folder, "t", NULL));
+    }
+    state = state_hash(&r);
+    if (own->folder == NULL || own->is_second) {
+        (void)rig_train(&r, STEPS_EACH * options.accumulation);
+    }
+    fingerprint = rig_fingerprint(&r);
+    rig_close(&r);
+    if (sherd_world_rank(world) == 0) {
+        own->fingerprint = fingerprint;
+        own->state       = state;
+    }
+}
+
+/* The same encodings behind a load, on another world and stage: as if there had been none. */
+static void a_run_goes_on_from_its_checkpoint(void)
+{
+    for (size_t i = 1; i < NUM_STORED; i++) {
+        char folder[512];
+        run  whole = {.from = STORED[i], .stage = 2};
+        run  first = {.from = STORED[i], .folder = folder, .stage = 1};
+        run  second;
+
+        (void)snprintf(folder, sizeof(folder), "%s/same%zu", test_scratch(), i);
+        second           = first;
+        second.to        = STORED[i];
+        second.is_second = 1;
+        second.stage     = 3;
+        test_world(2, run_body, &whole);
+        test_world(3, run_body, &first);
+        test_world(2, run_body, &second);
+        CHECK_INT(whole.state, first.state);
+        CHECK_INT(whole.state, second.state);
+        CHECK_INT(whole.fingerprint, second.fingerprint);
+    }
+}
+
+/* Any to any: what is read back does not depend on how many ranks load it, and between lossless ones nothing is lost. */
+static void a_checkpoint_of_any_encoding_is_loaded_as_any_other(void)
+{
+    for (size_t i = 0; i < NUM_STORED; i++) {
+        for (size_t k = 0; k < NUM_STORED; k++) {
+            char folder[512];
+            run  first = {.from = STORED[i], .folder = folder, .stage = 1};
+            run  alone = {.to = STORED[k], .folder = folder, .stage = 0, .is_second = 1};
+            run  three = {.to = STORED[k], .folder = folder, .stage = 3, .is_second = 1};
+
+            (void)snprintf(folder, sizeof(folder), "%s/any%zu-%zu", test_scratch(), i, k);
+            test_world(2, run_body, &first);
+            test_world(1, run_body, &alone);
+            test_world(3, run_body, &three);
+            CHECK_INT(alone.state, three.state);
+            CHECK_INT(alone.fingerprint, three.fingerprint);
+            if (k <= 1) {
+                CHECK_INT(first.state, alone.state);
+            }
+        }
+    }
+}
+
+/* ------------------------------------------------------------------ values -- */
+
+static void values_body(sherd_world *world, void *ctx)
+{
+    rig_options options = {.stage = 2, .dtype = SHERD_BF16, .top = STORED[1 + (ctx != NULL)]};
+    float       x[300];
+    float       back[300];
+    rig         r;
+
+    rig_open(&r, world, &options);
+    rig_three(&r, 700);
+    rig_seal(&r);
+    (void)rig_train(&r, 1);
+    for (int i = 0; i < 300;
+         i++) { /* powers of two are held by all encodings; a tie of the master */
+        uint32_t bits = 0x3f808000u + 0x10000u * (uint32_t)(i % 3);
+
+        x[i] = 0.25f;
+        memcpy(&back[i], &bits, sizeof(bits));
+    }
+    CHECK_OK(sherd_param_write(r.engine, r.params[0].handle, SHERD_MASTER, 37, 300, back));
+    CHECK_OK(sherd_param_write(r.engine, r.params[0].handle, "exp_avg_sq", 37, 300, x));
+    CHECK_OK(sherd_param_read(r.engine, r.params[0].handle, SHERD_MASTER, 37, 300, x));
+    CHECK_BYTES_EQUAL(back, x, sizeof(x));
+    CHECK_OK(sherd_param_read(r.engine, r.params[0].handle, "exp_avg_sq", 37, 300, x));
+    for (int i = 0; i < 300; i++) {
+        CHECK(x[i] == 0.25f);
+    }
+    x[7] = -1.0f;
+    CHECK_STATUS(SHERD_E_INVAL,
+                 sherd_param_write(r.engine, r.params[0].handle, "exp_avg_sq", 0, 300, x));
+    if (sherd_world_rank(world) == 0) { /* which has the range */
+        CHECK_ERROR_SAYS("never negative");
+    }
+    rig_close(&r);
+}
+
+static void values_pass_through_the_encoding(void)
+{
+    static int is_fp8 = 1;
+
+    test_world(2, values_body, NULL);
+    test_world(2, values_body, &is_fp8);
+}
+
+/* ---------------------------------------------------------------- refusals -- */
+
+static void refuse(const rig_options *options, const char *why)
+{
+    sherd_world *world;
+    rig          r = {.dtype = options->dtype};
+    sherd_status status;
+
+    CHECK_OK(sherd_world_self(&world));
+    status = rig_create(world, rig_json(options), &r.engine);
+    if (status == SHERD_OK) {
+        rig_three(&r, 700);
+        status = sherd_engine_seal(r.engine);
+        CHECK_STATUS(SHERD_E_NOTSUP, status);
+    } else {
+        CHECK(status == SHERD_E_INVAL || status == SHERD_E_NOTSUP);
+    }
+    CHECK_ERROR_SAYS(why);
+    sherd_engine_destroy(r.engine);
+    sherd_world_destroy(world);
+}
+
+static void what_cannot_be_had_is_refused_with_the_reason(void)
+{
+    rig_options options = {.stage = 2, .dtype = SHERD_F16, .top = STORED[1]};
+
+    refuse(&options, "fp16 has other exponents");
+    options.dtype = SHERD_F32;
+    refuse(&options, "an fp32 parameter is its own master");
+    options.dtype = SHERD_BF16;
+    options.zero  = ", \"offload_optimizer\": {\"device\": \"cpu\"}";
+    refuse(&options, "where its state is");
+    options.top  = STORED[3];
+    options.zero = ", \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"/tmp\"}";
+    refuse(&options, "on storage");
+}
+
+/* ------------------------------------------------------------------ memory -- */
+
+#define MEMORY_ELEMS (3 * 70000 + 3 * 641) /* of rig_three */
+
+static size_t state_bytes(const char *top)
+{
+    rig_options         options = {.stage = 1, .dtype = SHERD_BF16, .top = top};
+    sherd_memory_report report;
+    sherd_world        *world;
+    rig                 r;
+
+    CHECK_OK(sherd_world_self(&world));
+    rig_open(&r, world, &options);
+    rig_three(&r, 70000);
+    rig_seal(&r);
+    (void)rig_train(&r, 1);
+    sherd_memory_report_init(&report);
+    CHECK_OK(sherd_engine_memory(r.engine, &report));
+    CHECK_INT(report.state_planned, report.state_held);
+    rig_close(&r);
+    sherd_world_destroy(world);
+    return report.state_planned;
+}
+
+/* Up to the padding of three blocks. */
+static void check_bytes(size_t elems_times, size_t bytes)
+{
+    CHECK(bytes >= elems_times && bytes < elems_times + 3 * (SHERD_ALIGN_BYTES + 64 * 12));
+}
+
+static void state_takes_the_bytes_of_its_encodings(void)
+{
+    check_bytes(MEMORY_ELEMS * 12, state_bytes(STORED[0]));
+    check_bytes(MEMORY_ELEMS * 10, state_bytes(STORED[1]));
+    /* a plane of ties, and a scale for each chunk of either moment */
+    check_bytes(MEMORY_ELEMS / 64 * (136 + 2 * 68), state_bytes(STORED[2]));
+    check_bytes(MEMORY_ELEMS * 6, state_bytes(STORED[4]));
+}
+
+static const test_case CASES[] = {
+    CASE(beside_has_the_bits_of_fp32),
+    CASE(beside_in_host_memory_has_the_bits_of_fp32),
+    CASE(rounded_state_has_the_same_bits_in_every_layout),
+    CASE(beside_with_rounded_moments_has_the_bits_of_fp32_with_them),
+    CASE(a_run_goes_on_from_its_checkpoint),
+    CASE(a_checkpoint_of_any_encoding_is_loaded_as_any_other),
+    CASE(values_pass_through_the_encoding),
+    CASE(what_cannot_be_had_is_refused_with_the_reason),
+    CASE(state_takes_the_bytes_of_its_encodings),
+};
+
+RUN_MAIN(CASES)
