@@ -468,6 +468,9 @@ static sherd_status memory_open(sherd_engine *engine)
     if (status == SHERD_OK) {
         status = sherdi_run_open(engine);
     }
+    if (status == SHERD_OK) {
+        status = sherdi_watch_open(engine);
+    }
     SHERDI_TRY(sherdi_agree_status(engine->world, status));
     for (int b = 0; b < SHERDI_BUFFERS; b++) {
         status = buffer_open(engine, b);
@@ -495,6 +498,7 @@ static void memory_close(sherd_engine *engine)
     sherdi_save_abandon(engine);
     transfers_finish(engine);
     sherdi_lanes_drain(engine);
+    sherdi_watch_close(engine);
     sherdi_run_close(engine);
     sherdi_store_close(engine);
     sherdi_lanes_close(engine);
@@ -618,6 +622,7 @@ sherd_status sherd_engine_seal(sherd_engine *engine)
     }
     bucket_tell(engine);
     engine->phase = SHERDI_PHASE_SEALED;
+    sherdi_watch_sealed(engine);
     sherd_world_traffic(engine->world, &engine->wire_at_seal, &received);
     sherdi_log(SHERD_LOG_INFO, engine->rank,
                "sealed: stage %d, %zu parameters, %zu elements, %zu bytes on this rank",

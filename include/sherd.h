@@ -509,6 +509,13 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_step_close_window(sherd_engine *engi
  *  be taken back; undo may be tried again, or the engine destroyed and its run resumed at one of the two steps. */
 SHERD_API SHERD_MUST_USE sherd_status sherd_step_undo(sherd_engine *engine);
 
+/** A number of the trainer's own, such as the loss, for what the configuration's csv_monitor and tensorboard write: under the
+ *  tag ("Train/Samples/train_loss"; 1 to 127 printable ASCII characters), at the samples of all ranks seen so far, which is where
+ *  the numbers of the last boundary are. On ranks other than 0, before seal, and where no monitor is on, it does nothing. What
+ *  cannot be written is told in the log. Local; writes a file. E_INVAL, E_STATE. */
+SHERD_API SHERD_MUST_USE sherd_status sherd_monitor_write(sherd_engine *engine, const char *tag,
+                                                          double value);
+
 /* -------------------------------------------------- evaluation --- */
 
 typedef struct sherd_eval_params {

@@ -53,6 +53,16 @@ typedef enum sherdi_accumulate {
     SHERDI_ACCUMULATE_DEVICE,
 } sherdi_accumulate;
 
+/* Kinds of files for numbers that people watch: engine/monitor/. */
+enum { SHERDI_MONITOR_CSV = 0, SHERDI_MONITOR_TENSORBOARD, SHERDI_MONITORS };
+
+#define SHERDI_MONITOR_FOLDER_BYTES 1024
+
+typedef struct sherdi_monitor_settings {
+    int  is_on;
+    char folder[SHERDI_MONITOR_FOLDER_BYTES]; /* output_path/job_name */
+} sherdi_monitor_settings;
+
 typedef enum sherdi_io_engine {
     SHERDI_IO_AUTO = 0,
     SHERDI_IO_URING,
@@ -136,7 +146,12 @@ typedef struct sherdi_settings {
     int              io_depth;
     double           step_seconds; /* for the plan's wear line; 0: not given */
     double           drive_tbw;    /* 1e12 bytes that the drive is rated to take */
-    int              wall_clock_breakdown;
+
+    /* what people watch */
+    int                     wall_clock_breakdown;
+    int                     memory_breakdown;
+    int                     logs_comms, logs_each_comm;
+    sherdi_monitor_settings monitors[SHERDI_MONITORS];
 
     int deterministic;
 

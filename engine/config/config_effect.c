@@ -402,3 +402,11 @@ double sherdi_config_real(const sherd_config *config, sherdi_config_id id)
     sherdi_config_effective(config, 0, id, &effect);
     return effect.value.real;
 }
+
+const char *sherdi_config_text(const sherd_config *config, sherdi_config_id id)
+{
+    sherdi_config_effect effect;
+
+    sherdi_config_effective(config, 0, id, &effect);
+    return effect.value.text == NULL ? "" : effect.value.text;
+}

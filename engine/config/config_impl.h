@@ -55,15 +55,15 @@ typedef struct sherdi_config_range {
     const char *choices;     /* "a|b|c"; NULL: numbers, or anything */
 } sherdi_config_range;
 
+/* What it points to belongs to the entry, but for the text of a default, which is in static storage. */
 typedef struct sherdi_config_value {
     int64_t integer; /* BOOL, INT, SIZE; TEXT with choices: which one */
     double  real;    /* REAL; first of PAIR */
     double  second;
-    char   *text;  /* TEXT without choices; FOLDERS: each with its end, an empty one after the last.
-                     Owned by the entry */
-    size_t  count; /* REALS: in `list`; 0: `real` is the one for all */
-    double *list;  /* owned by the entry */
-    sherdi_group_settings *groups; /* GROUPS; `integer` of them. Owned as well */
+    char  *text; /* TEXT without choices; FOLDERS: each with its end, an empty one after the last */
+    size_t count; /* REALS: in `list`; 0: `real` is the one for all */
+    double                *list;
+    sherdi_group_settings *groups; /* GROUPS; `integer` of them */
 } sherdi_config_value;
 
 /* How a field of sherdi_settings is written from a value. */
@@ -246,7 +246,9 @@ static inline int sherdi_config_is_schedules(sherdi_config_id id)
 const sherdi_schedule *sherdi_config_schedule(const sherd_config *config);
 /** Without an origin, for keys that always have a value. */
 int64_t sherdi_config_integer(const sherd_config *config, sherdi_config_id id);
-double  sherdi_config_real(const sherd_config *config, sherdi_config_id id);
+/** Of a key without choices; "" where none is in force. */
+const char *sherdi_config_text(const sherd_config *config, sherdi_config_id id);
+double      sherdi_config_real(const sherd_config *config, sherdi_config_id id);
 /** What fp16 and bf16 say: one of SHERDI_CHOICE_FP32 and so on. */
 int64_t sherdi_config_compute_choice(const sherd_config *config);
 

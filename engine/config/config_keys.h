@@ -28,7 +28,7 @@
       "micro-batches per optimizer step") \
     /* ---- general ---- */ \
     X(STEPS_PER_PRINT, "steps_per_print", SIZE, (SETS(steps_per_print), RANGE(0, INFINITY), NULLABLE, LOCAL), \
-      "for the program, which prints a line every so many steps (sherd_engine_query); none without it") \
+      "every so many steps rank 0 logs a line (level info) with the step, rate, norm, loss scale and samples per second; a program may print one of its own as often (sherd_engine_query); none without it") \
     X(GRADIENT_CLIPPING, "gradient_clipping", REAL, (SETS(gradient_clipping), NUMBER(1.0), \
       RANGE(0, INFINITY), AUTO("1.0")), \
       "largest L2 norm of the gradient; 0 switches clipping off") \
@@ -37,7 +37,26 @@
     X(DETERMINISTIC, "deterministic", BOOL, (SETS(deterministic), OFF), \
       "the same bits for every stage, accumulation and number of ranks (a key of sherd's own)") \
     X(WALL_CLOCK, "wall_clock_breakdown", BOOL, (SETS(wall_clock_breakdown), OFF), \
-      "the time of each step by phase, in its report and in the log at level info") \
+      "the time of each step by phase, in its report, in the log at level info and in what monitors write") \
+    X(MEMORY_BREAKDOWN, "memory_breakdown", BOOL, (SETS(memory_breakdown), OFF, LOCAL), \
+      "rank 0 logs (level info) the memory that it holds by purpose, when the engine is sealed and with each line of steps_per_print (of each step without that)") \
+    /* ---- what people watch ---- */ \
+    X(CSV_MONITOR, "csv_monitor", BLOCK, (CLOSED), "a file of rows for each number that is watched, written by rank 0; docs/monitors.md") \
+    X(CSV_ENABLED, "csv_monitor.enabled", BOOL, (SETS(monitors[SHERDI_MONITOR_CSV].is_on), OFF, LOCAL), "write them") \
+    X(CSV_PATH, "csv_monitor.output_path", TEXT, (DERIVES(monitors[SHERDI_MONITOR_CSV].folder), FIRST(""), LOCAL), \
+      "folder, which is made; empty: where the program was started") \
+    X(CSV_JOB, "csv_monitor.job_name", TEXT, (DERIVES(monitors[SHERDI_MONITOR_CSV].folder), FIRST("DeepSpeedJobName"), LOCAL), \
+      "folder in it") \
+    X(TENSORBOARD, "tensorboard", BLOCK, (CLOSED), "files of events that TensorBoard opens, written by rank 0; docs/monitors.md") \
+    X(BOARD_ENABLED, "tensorboard.enabled", BOOL, (SETS(monitors[SHERDI_MONITOR_TENSORBOARD].is_on), OFF, LOCAL), "write them") \
+    X(BOARD_PATH, "tensorboard.output_path", TEXT, (DERIVES(monitors[SHERDI_MONITOR_TENSORBOARD].folder), FIRST(""), LOCAL), \
+      "folder, which is made; empty: where the program was started") \
+    X(BOARD_JOB, "tensorboard.job_name", TEXT, (DERIVES(monitors[SHERDI_MONITOR_TENSORBOARD].folder), FIRST("DeepSpeedJobName"), LOCAL), \
+      "folder in it") \
+    X(COMMS_LOGGER, "comms_logger", BLOCK, (CLOSED), "what gathers and reductions moved, in the log at level info, by rank 0") \
+    X(COMMS_ENABLED, "comms_logger.enabled", BOOL, (SETS(logs_comms), OFF, LOCAL), \
+      "a summary with each line of steps_per_print and at the end of the engine") \
+    X(COMMS_VERBOSE, "comms_logger.verbose", BOOL, (SETS(logs_each_comm), OFF, LOCAL), "with enabled: a line for each of them too") \
     /* ---- sherd's own ---- */ \
     X(SHERD, "sherd", BLOCK, (CLOSED), "keys of sherd's own") \
     X(STRICT, "sherd.strict", BOOL, (OFF), \

@@ -343,6 +343,36 @@ static sherd_status schedule_resolve(const sherd_config *config, sherdi_settings
                                                          : schedule->resolve(config, settings);
 }
 
+/* The folder of a monitor that is on: output_path/job_name. */
+static sherd_status monitor_resolve(const sherd_config *config, sherdi_config_id path_id,
+                                    sherdi_config_id job_id, sherdi_monitor_settings *out)
+{
+    const char *path = sherdi_config_text(config, path_id);
+    const char *job  = sherdi_config_text(config, job_id);
+    int         len;
+
+    if (!out->is_on) {
+        return SHERD_OK;
+    }
+    if (path[0] == '\0' && job[0] == '\0') {
+        return sherdi_config_key_fail(config, job_id, "and output_path are empty: give a folder");
+    }
+    len = snprintf(out->folder, sizeof(out->folder), "%s%s%s", path,
+                   path[0] != '\0' && job[0] != '\0' ? "/" : "", job);
+    return len < (int)sizeof(out->folder)
+               ? SHERD_OK
+               : sherdi_config_key_fail(config, path_id,
+                                        "and job_name are too long: together at most 1022 bytes");
+}
+
+static sherd_status monitors_resolve(const sherd_config *config, sherdi_settings *settings)
+{
+    SHERDI_TRY(monitor_resolve(config, SHERDI_CONFIG_CSV_PATH, SHERDI_CONFIG_CSV_JOB,
+                               &settings->monitors[SHERDI_MONITOR_CSV]));
+    return monitor_resolve(config, SHERDI_CONFIG_BOARD_PATH, SHERDI_CONFIG_BOARD_JOB,
+                           &settings->monitors[SHERDI_MONITOR_TENSORBOARD]);
+}
+
 static void rules_apply(const sherd_config *config, sherdi_settings *settings)
 {
     settings->has_comm_dtype = sherdi_config_is_given(config, SHERDI_CONFIG_COMM_DTYPE);
@@ -387,6 +417,7 @@ sherd_status sherdi_config_resolve(const sherd_config *config, int world_size, s
     rules_apply(config, &settings);
     SHERDI_TRY(schedule_resolve(config, &settings));
     SHERDI_TRY(encodings_check(config, &settings));
+    SHERDI_TRY(monitors_resolve(config, &settings));
     memcpy(out, &settings, sizeof(settings));
     return SHERD_OK;
 }

@@ -15,7 +15,7 @@
 #define ON             .fallback = "true", .standard = {.integer = 1}
 #define OFF            .fallback = "false"
 #define BOTH(a, b)     .fallback = "[" #a ", " #b "]", .standard = {.real = (a), .second = (b)}
-#define FIRST(word)    .fallback = "\"" word "\""
+#define FIRST(word)    .fallback = "\"" word "\"", .standard = {.text = (char *)(word)}
 #define RULE(sentence) .fallback = (sentence), .is_rule = 1
 #define RANGE(lo, hi)  .range = {.least = (lo), .most = (hi)}
 #define BELOW(lo, hi)  .range = {.least = (lo), .most = (hi), .is_below = 1}

@@ -174,9 +174,6 @@ static sherd_status value_put(const text_writer *writer, const sherdi_config_key
         if (value->text != NULL) {
             return text_put(writer, value->text, strlen(value->text));
         }
-        if (key->fallback != NULL && !key->is_rule) {
-            return writer_put(writer, key->fallback);
-        }
         break;
     case SHERDI_TYPE_FOLDERS:
         if (value->text != NULL) {

@@ -52,7 +52,6 @@
     X(CHECKPOINT_SERIAL, "checkpoint.checkpoint_serialization", BOOL, SAME, (ON), "a choice between implementations") \
     /* ---- hints that are not taken ---- */ \
     X(SPARSE_GRADIENTS, "sparse_gradients", BOOL, HINT, (OFF), "embedding gradients are exchanged whole") \
-    X(MEMORY_BREAKDOWN, "memory_breakdown", BOOL, HINT, (OFF), "sherd_engine_memory reports memory by purpose") \
     X(DUMP_STATE, "dump_state", BOOL, HINT, (OFF), "sherd_config_dump prints the resolved configuration") \
     X(LOG_LEVEL, "log_level", ANY, HINT, (NULLABLE), "sherd_log_set and SHERD_LOG choose the level") \
     X(DROP_LAST, "dataloader_drop_last", BOOL, HINT, (OFF), "the trainer loads the data") \
@@ -101,12 +100,12 @@
     X(STATE_SUPER, "zero_optimization.offload_optimizer.super_offload", BOOL, HINT, (OFF), "a speed hint for offloaded updates") \
     X(AIO_GDS, "aio.use_gds", BOOL, HINT, (OFF), "a speed hint for GPUs") \
     X(ACTIVATION_CHECKPOINTING, "activation_checkpointing", BLOCK, HINT, (OPAQUE), "the trainer decides what it recomputes") \
-    X(TENSORBOARD, "tensorboard", BLOCK, HINT, (OPAQUE), "the trainer writes its own logs") \
-    X(WANDB, "wandb", BLOCK, HINT, (OPAQUE), "the trainer writes its own logs") \
-    X(CSV_MONITOR, "csv_monitor", BLOCK, HINT, (OPAQUE), "the trainer writes its own logs") \
-    X(COMET, "comet", BLOCK, HINT, (OPAQUE), "the trainer writes its own logs") \
+    X(WANDB, "wandb", BLOCK, HINT, (OPAQUE), "a service that its own package in the program speaks to; csv_monitor and tensorboard write files, which wandb can take over (wandb sync)") \
+    X(COMET, "comet", BLOCK, HINT, (OPAQUE), "a service that its own package in the program speaks to; csv_monitor and tensorboard write files") \
+    X(COMMS_ALL, "comms_logger.prof_all", BOOL, HINT, (ON), "every gather and reduction of the engine is counted") \
+    X(COMMS_OPS, "comms_logger.prof_ops", ANY, HINT, (), "every gather and reduction of the engine is counted") \
+    X(COMMS_DEBUG, "comms_logger.debug", BOOL, HINT, (OFF), "a line of the log names the unit that is moved") \
     X(FLOPS_PROFILER, "flops_profiler", BLOCK, HINT, (OPAQUE), "no operations are counted") \
-    X(COMMS_LOGGER, "comms_logger", BLOCK, HINT, (OPAQUE), "sherd_world_traffic counts bytes") \
     X(TIMERS, "timers", BLOCK, HINT, (OPAQUE), "the trainer keeps its own clocks") \
     X(AUTOTUNING, "autotuning", BLOCK, HINT, (OPAQUE), "the file runs as it stands, untuned") \
     X(CHECKPOINT_LOCAL, "checkpoint.use_node_local_storage", BOOL, HINT, (OFF), "a checkpoint is one folder that all hosts share") \

@@ -227,7 +227,7 @@ static sherd_status text_read(const value_site *site, sherdi_config_value *out)
     }
     (void)snprintf(reason, sizeof(reason), "known: %s", choices);
     if (site->key->is_soft) {
-        *out = site->key->standard;
+        out->integer = site->key->standard.integer;
         return site_say(site, SHERDI_SAY_WARNING, "not known, the default is taken");
     }
     return site_fail(site, reason);

@@ -6,6 +6,7 @@
 #include "base/api.h"
 #include "collectives/world.h"
 #include "engine/config/config.h"
+#include "engine/monitor/monitor.h"
 #include "engine/run/blobs.h"
 #include "engine/run/marks.h"
 #include "engine/model.h"
@@ -118,6 +119,14 @@ typedef struct sherdi_identity {
     char resume_differs[4 * SHERDI_RUN_TEXT_BYTES];
 } sherdi_identity;
 
+/* What people watch (watch.c); of rank 0. */
+typedef struct sherdi_watch {
+    sherdi_monitors monitors;
+    double          lr; /* of the first group with trainable parameters, in the last update */
+    double          forward_s, backward_s; /* the trainer's, since the boundary before the last */
+    int64_t         printed_ns, printed_micro; /* when the last line of steps_per_print came */
+} sherdi_watch;
+
 struct sherd_engine {
     sherdi_mem            mem;
     sherd_world          *world;
@@ -150,6 +159,7 @@ struct sherd_engine {
     sherdi_run            run;
     sherdi_marks          marks;
     sherdi_mark           step_mark; /* of the boundary under way */
+    sherdi_watch          watch;
 
     int               is_evaluating; /* between sherd_eval_begin and _end */
     sherdi_window     window;
@@ -289,6 +299,16 @@ uint64_t sherdi_optimizer_coeffs(sherd_engine *engine, const sherd_step_params *
                                  double grad_scale, int64_t step);
 double   sherdi_optimizer_group_lr(const sherd_engine *engine, const sherd_step_params *params,
                                    int group, int64_t step);
+
+/* ---- watch.c: what steps_per_print, the breakdowns, the monitors and comms_logger show */
+/** Opens the monitors' files on rank 0. E_IO, E_INVAL, E_NOMEM. */
+sherd_status sherdi_watch_open(sherd_engine *engine);
+/** Says what is held, where that is asked for. */
+void sherdi_watch_sealed(sherd_engine *engine);
+/** The report of a boundary is complete. Fails nothing. */
+void sherdi_watch_boundary(sherd_engine *engine);
+/** Also where it was not opened. */
+void sherdi_watch_close(sherd_engine *engine);
 
 /* ---- update.c */
 /** The first of two sweeps: norms, and the ratios of all parameters. Writes no state: what fails on one rank fails

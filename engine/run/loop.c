@@ -67,6 +67,15 @@ static sherd_status failure_tell(sherd_engine *engine, sherd_status status)
     return sherdi_fail_relay(status, text);
 }
 
+static sherdi_mark_kind pass_mark(sherd_pass pass)
+{
+    static const sherdi_mark_kind KINDS[] = {[SHERD_FORWARD]  = SHERDI_MARK_FORWARD,
+                                             [SHERD_BACKWARD] = SHERDI_MARK_BACKWARD,
+                                             [SHERD_EVAL]     = SHERDI_MARK_EVAL};
+
+    return KINDS[pass];
+}
+
 sherd_status sherdi_loop_acquire(sherd_engine *engine, int unit, sherd_pass pass)
 {
     sherdi_unit_state *state = sherdi_unit_of(engine, unit);
@@ -81,9 +90,8 @@ sherd_status sherdi_loop_acquire(sherd_engine *engine, int unit, sherd_pass pass
     }
     engine->window.has_backward |= pass == SHERD_BACKWARD;
     if (state->acquired[pass] == 1) {
-        engine->compute_marks[unit].pass[pass] =
-            sherdi_mark_begin(&engine->marks, SHERDI_MARK_COMPUTE, engine->backend,
-                              engine->model.units[unit].name, 0);
+        engine->compute_marks[unit].pass[pass] = sherdi_mark_begin(
+            &engine->marks, pass_mark(pass), engine->backend, engine->model.units[unit].name, 0);
     }
     return alone_do(engine, unit, sherdi_debug_params_note);
 }

@@ -2,6 +2,7 @@
 #include "engine/run/marks.h"
 
 #include "base/clock.h"
+#include "base/log.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +13,9 @@ typedef struct kind_info {
 } kind_info;
 
 static const kind_info KINDS[SHERDI_MARK_KINDS] = {
-    [SHERDI_MARK_COMPUTE]     = {"compute", SHERDI_TRACE_COMPUTE},
+    [SHERDI_MARK_FORWARD]     = {"compute", SHERDI_TRACE_COMPUTE},
+    [SHERDI_MARK_BACKWARD]    = {"compute", SHERDI_TRACE_COMPUTE},
+    [SHERDI_MARK_EVAL]        = {"compute", SHERDI_TRACE_COMPUTE},
     [SHERDI_MARK_WAIT_GATHER] = {"wait for parameters", SHERDI_TRACE_WAIT},
     [SHERDI_MARK_WAIT_REDUCE] = {"wait for gradients", SHERDI_TRACE_WAIT},
     [SHERDI_MARK_GATHER]      = {"gather", SHERDI_TRACE_GATHER},
@@ -65,11 +68,34 @@ void sherdi_marks_close(sherdi_marks *marks, sherdi_backend *lane)
     memset(marks, 0, sizeof(*marks));
 }
 
+static void sum_add(sherdi_mark_sum *sum, uint64_t bytes, int64_t ns)
+{
+    (void)atomic_fetch_add_explicit(&sum->count, 1, memory_order_relaxed);
+    (void)atomic_fetch_add_explicit(&sum->bytes, bytes, memory_order_relaxed);
+    (void)atomic_fetch_add_explicit(&sum->ns, ns, memory_order_relaxed);
+}
+
+/* Rank 0's, since it alone is asked. */
+static void transfer_log(sherdi_mark_kind kind, const char *what, uint64_t bytes, int64_t ns)
+{
+    if (kind == SHERDI_MARK_GATHER || kind == SHERDI_MARK_REDUCE) {
+        sherdi_log(SHERD_LOG_INFO, 0,
+                   "comm op: %s %s | time (ms): %.2f | msg size: %.2f MB | Gbps: %.2f",
+                   kind == SHERDI_MARK_GATHER ? "all_gather" : "reduce_scatter",
+                   what == NULL ? "" : what, (double)ns * 1e-6, (double)bytes / 0x1p20,
+                   ns == 0 ? 0 : 8 * (double)bytes / (double)ns);
+    }
+}
+
 void sherdi_mark_add(sherdi_marks *marks, sherdi_mark_kind kind, const char *what, uint64_t bytes,
                      int64_t start_ns, int64_t end_ns)
 {
     (void)atomic_fetch_add_explicit(&marks->spent_ns[kind], end_ns - start_ns,
                                     memory_order_relaxed);
+    sum_add(&marks->sums[kind], bytes, end_ns - start_ns);
+    if (marks->logs_transfers) {
+        transfer_log(kind, what, bytes, end_ns - start_ns);
+    }
     sherdi_trace_interval(marks->trace, KINDS[kind].lane, KINDS[kind].name, what, bytes, start_ns,
                           end_ns);
 }

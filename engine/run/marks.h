@@ -11,7 +11,9 @@
 #include <stdatomic.h>
 
 typedef enum sherdi_mark_kind {
-    SHERDI_MARK_COMPUTE = 0, /* the trainer's, between acquire and release */
+    SHERDI_MARK_FORWARD = 0, /* the trainer's, between acquire and release */
+    SHERDI_MARK_BACKWARD,
+    SHERDI_MARK_EVAL,
     SHERDI_MARK_WAIT_GATHER, /* the trainer's lane stood still for parameters */
     SHERDI_MARK_WAIT_REDUCE, /* ... for room for gradients, or for the last of them */
     SHERDI_MARK_GATHER,      /* what transfers took, hidden or not */
@@ -41,12 +43,20 @@ typedef struct sherdi_mark_slot {
 
 #define SHERDI_MARK_SLOTS 1024
 
+/* Since the marks were opened. */
+typedef struct sherdi_mark_sum {
+    _Atomic uint64_t count, bytes;
+    _Atomic int64_t  ns;
+} sherdi_mark_sum;
+
 typedef struct sherdi_marks {
     const sherdi_device_ops *device;
     sherdi_trace            *trace; /* NULL: none is wanted */
     sherdi_mark_slot *slots; /* [SHERDI_MARK_SLOTS] in a ring; NULL: the device is not timed */
     uint64_t          begun, resolved;
     _Atomic int64_t   spent_ns[SHERDI_MARK_KINDS]; /* the world's thread adds to them */
+    sherdi_mark_sum   sums[SHERDI_MARK_KINDS];
+    int               logs_transfers; /* a line for each gather and reduction; of rank 0 */
 } sherdi_marks;
 
 /** `lane` is any of the engine's; `is_timed`: a device is asked for times. E_NOMEM, E_DEVICE, E_IO (the trace's

@@ -209,14 +209,17 @@ static void times_close(sherd_engine *engine)
     report->reduce_s = sherdi_marks_take(marks, SHERDI_MARK_REDUCE);
     report->copy_s =
         sherdi_marks_take(marks, SHERDI_MARK_DOWN) + sherdi_marks_take(marks, SHERDI_MARK_UP);
-    report->wait_gather_s = sherdi_marks_take(marks, SHERDI_MARK_WAIT_GATHER);
-    report->wait_reduce_s = sherdi_marks_take(marks, SHERDI_MARK_WAIT_REDUCE);
-    report->step_s        = sherdi_marks_take(marks, SHERDI_MARK_STEP);
-    report->compute_s     = sherdi_marks_take(marks, SHERDI_MARK_COMPUTE);
-    waits                 = report->wait_gather_s + report->wait_reduce_s;
-    moves                 = report->gather_s + report->reduce_s;
-    report->exposed_s     = waits + report->wait_param_s + report->step_s;
-    report->hidden_s      = moves > waits ? moves - waits : 0;
+    report->wait_gather_s    = sherdi_marks_take(marks, SHERDI_MARK_WAIT_GATHER);
+    report->wait_reduce_s    = sherdi_marks_take(marks, SHERDI_MARK_WAIT_REDUCE);
+    report->step_s           = sherdi_marks_take(marks, SHERDI_MARK_STEP);
+    engine->watch.forward_s  = sherdi_marks_take(marks, SHERDI_MARK_FORWARD);
+    engine->watch.backward_s = sherdi_marks_take(marks, SHERDI_MARK_BACKWARD);
+    report->compute_s        = engine->watch.forward_s + engine->watch.backward_s +
+                        sherdi_marks_take(marks, SHERDI_MARK_EVAL);
+    waits             = report->wait_gather_s + report->wait_reduce_s;
+    moves             = report->gather_s + report->reduce_s;
+    report->exposed_s = waits + report->wait_param_s + report->step_s;
+    report->hidden_s  = moves > waits ? moves - waits : 0;
 }
 
 /* What this boundary and the window before it moved and waited for; the counting starts anew. */
@@ -246,17 +249,7 @@ static void boundary_close(sherd_engine *engine)
     store->reported            = traffic;
     store->reported_link       = store->link;
     engine->boundary           = *report;
-    if (engine->settings.wall_clock_breakdown) {
-        sherdi_log(
-            SHERD_LOG_INFO, engine->rank,
-            "step %lld: update %.1f ms, norm %.1f ms; waited for reads %.1f ms, writes "
-            "%.1f ms, parameters %.1f ms; NVMe %.1f MiB read, %.1f MiB written; link %.1f "
-            "MiB down, %.1f MiB up",
-            (long long)engine->step, report->update_s * 1e3, report->norm_s * 1e3,
-            report->wait_read_s * 1e3, report->wait_write_s * 1e3, report->wait_param_s * 1e3,
-            (double)report->nvme_read_bytes / 0x1p20, (double)report->nvme_written_bytes / 0x1p20,
-            (double)report->link_down_bytes / 0x1p20, (double)report->link_up_bytes / 0x1p20);
-    }
+    sherdi_watch_boundary(engine);
 }
 
 /* What the gradients are multiplied by to clip them: Pascanu et al. 2013, with torch's guard. */
@@ -325,9 +318,11 @@ static sherd_status step_apply(sherd_engine *engine, const sherd_step_params *pa
     }
     report->clip_coefficient = clip_coefficient(engine, params);
     report->lr = sherdi_optimizer_group_lr(engine, params, SHERD_GROUP_DEFAULT, engine->step + 1);
-    decision   = sherdi_optimizer_coeffs(engine, params, report->clip_coefficient * unscale,
-                                         engine->step + 1);
-    status     = sherdi_update_measure(engine);
+    engine->watch.lr = sherdi_optimizer_group_lr(
+        engine, params, sherdi_model_first_group(&engine->model), engine->step + 1);
+    decision = sherdi_optimizer_coeffs(engine, params, report->clip_coefficient * unscale,
+                                       engine->step + 1);
+    status   = sherdi_update_measure(engine);
     if (status != SHERD_OK) { /* the state is whole */
         engine->phase = SHERDI_PHASE_RUNNING;
         return window_drop(engine, status);

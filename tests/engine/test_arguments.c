@@ -400,6 +400,7 @@ static void calls_of_no_engine_are_refused(void)
     REFUSED(sherd_param_write(NULL, 0, SHERD_MASTER, 0, 1, &word));
     REFUSED(sherd_param_local(NULL, 0, &size, &size));
     REFUSED(sherd_engine_set_step(NULL, 0, 0));
+    REFUSED(sherd_monitor_write(NULL, "tag", 1));
     REFUSED(sherd_blob_set(NULL, "key", &word, sizeof(word), NULL));
     REFUSED(sherd_blob_get(NULL, "key", &word, &size, NULL));
     REFUSED(sherd_unit_acquire(NULL, 0, SHERD_FORWARD));
@@ -464,6 +465,7 @@ static void engines_without_an_argument_refuse(void)
     REFUSED(sherd_param_write(r.engine, 0, SHERD_MASTER, 0, 1, NULL));
     REFUSED(sherd_param_read_local(r.engine, 0, SHERD_MASTER, 0, 1, NULL));
     REFUSED(sherd_param_local(r.engine, 0, NULL, (size_t[1]){0}));
+    REFUSED(sherd_monitor_write(r.engine, NULL, 1));
     REFUSED(sherd_blob_set(r.engine, NULL, "data", 4, NULL));
     REFUSED(sherd_blob_set(r.engine, "key", NULL, 4, NULL));
     REFUSED(sherd_blob_get(r.engine, NULL, NULL, (size_t[1]){0}, NULL));

@@ -466,10 +466,11 @@ static void config_messages_are_one_line(void)
 static void config_hints_are_ignored_with_a_warning(void)
 {
     static const char *const ACTIVE[] = {
-        "\"memory_breakdown\": true",
         "\"dump_state\": true",
         "\"disable_allgather\": true",
-        "\"tensorboard\": {\"enabled\": true}",
+        "\"wandb\": {\"enabled\": true}",
+        "\"comet\": {\"enabled\": true}",
+        "\"comms_logger\": {\"prof_ops\": [\"all_reduce\"]}",
         "\"flops_profiler\": {\"enabled\": true, \"profile_step\": 1}",
         "\"autotuning\": {\"enabled\": true}",
         "\"compile\": {\"disable\": false, \"backend\": \"inductor\"}",
@@ -485,6 +486,8 @@ static void config_hints_are_ignored_with_a_warning(void)
     };
     static const char *const OFF[] = {
         "\"wall_clock_breakdown\": true",
+        "\"tensorboard\": {\"enabled\": true, \"output_path\": \"x\"}, \"csv_monitor\": {}",
+        "\"comms_logger\": {\"enabled\": true, \"prof_all\": true, \"debug\": false}",
         "\"tensorboard\": {\"enabled\": false, \"output_path\": \"x\"}",
         "\"zero_optimization\": {\"ignore_unused_parameters\": true, \"zenflow\": null}",
         "\"zero_optimization\": {\"zero_hpz_partition_size\": 1, \"mics_shard_size\": -1}",

@@ -7,6 +7,7 @@ static const char *const FILES[] = {
     "\"zero_optimization\": {\"stage\": 3, \"stage3_param_persistence_threshold\": \"auto\"}",
     "\"fp16\": {\"enabled\": true}",
     "\"bf16\": {\"enabled\": true}",
+    "\"csv_monitor\": {\"enabled\": true}, \"tensorboard\": {\"enabled\": true}",
     "\"scheduler\": {\"type\": \"WarmupDecayLR\", \"params\": {\"total_num_steps\": 90}}",
     "\"scheduler\": {\"type\": \"WarmupCosineLR\", \"params\": {\"total_num_steps\": 90}}",
     "\"scheduler\": {\"type\": \"OneCycle\", \"params\": {\"cycle_min_lr\": 1e-4, "

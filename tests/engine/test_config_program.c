@@ -158,7 +158,7 @@ static void config_log_hears_warnings_and_what_makes_no_difference(void)
     sherd_config *config;
 
     sherd_log_set(hear, &got, SHERD_LOG_INFO);
-    config = completed("\"dump_state\": true, \"tensorboard\": {\"enabled\": false},"
+    config = completed("\"dump_state\": true, \"wandb\": {\"enabled\": false},"
                        " \"prescale_gradients\": true");
     sherd_log_set(NULL, NULL, SHERD_LOG_INFO);
     CHECK_INT(1, got.warnings);

@@ -26,6 +26,7 @@ allowed engine "engine/|offload/|collectives/|kernels/|base/|sherd|$generated"
 # Its rooms: run sees plan, plan sees the optimizers and the configuration, which know each other's tables.
 allowed engine/config "engine/(config|optimizers)/|offload/|base/|sherd"
 allowed engine/optimizers "engine/(config|optimizers)/|engine/model\.h|kernels/|base/|sherd"
+allowed engine/monitor "engine/(monitor|config)/|base/|sherd"
 allowed engine/plan "engine/(plan|config|optimizers)/|engine/model\.h|collectives/world\.h|offload/|kernels/|base/|sherd"
 allowed engine/checkpoint "engine/(checkpoint|run|plan|config|optimizers)/|engine/model\.h|collectives/world\.h|offload/|kernels/|base/|sherd"
 allowed models "models/|sherd"

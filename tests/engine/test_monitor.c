@@ -1,0 +1,281 @@
+/* What people watch: files of csv_monitor and tensorboard, lines of the log, and a drive that takes no more. */
+#include "tests/engine/rig.h"
+#include "tests/lib/check.h"
+
+#include <dirent.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#define TEXT_BYTES 8192
+
+/* ---- files ---- */
+
+static const char *folder_of(const char *name)
+{
+    static char folder[256];
+
+    (void)snprintf(folder, sizeof(folder), "%s/%s", test_scratch(), name);
+    return folder;
+}
+
+/* The text of a file, in a static buffer; "" where there is none. */
+static const char *text_of(const char *folder, const char *name)
+{
+    static char text[TEXT_BYTES];
+    char        path[1024];
+    FILE       *file;
+    size_t      bytes = 0;
+
+    (void)snprintf(path, sizeof(path), "%s/%s", folder, name);
+    file = fopen(path, "rb");
+    if (file != NULL) {
+        bytes = fread(text, 1, sizeof(text) - 1, file);
+        (void)fclose(file);
+    }
+    text[bytes] = '\0';
+    return text;
+}
+
+static void check_text(const char *want, const char *got)
+{
+    if (strcmp(want, got) != 0) {
+        test_fail(__FILE__, __LINE__, "a file has\n%s\nnot\n%s", got, want);
+    }
+}
+
+/* How many files of the folder have `part` in their names; the bytes of all. */
+static int count_files(const char *folder, const char *part, size_t *bytes_out)
+{
+    DIR           *files = opendir(folder);
+    struct dirent *entry;
+    struct stat    at;
+    char           path[1024];
+    int            count = 0;
+
+    *bytes_out = 0;
+    while (files != NULL && (entry = readdir(files)) != NULL) {
+        if (strstr(entry->d_name, part) != NULL) {
+            (void)snprintf(path, sizeof(path), "%s/%s", folder, entry->d_name);
+            CHECK(stat(path, &at) == 0);
+            *bytes_out += (size_t)at.st_size;
+            count++;
+        }
+    }
+    if (files != NULL) {
+        (void)closedir(files);
+    }
+    return count;
+}
+
+static const char *monitors_in(const char *folder, const char *more)
+{
+    static _Thread_local char top[2048];
+
+    (void)snprintf(top, sizeof(top),
+                   ", \"csv_monitor\": {\"enabled\": true, \"output_path\": \"%s\", \"job_name\": "
+                   "\"a/b\"}, \"tensorboard\": {\"enabled\": true, \"output_path\": \"%s\", "
+                   "\"job_name\": \"b\"}%s",
+                   folder, folder, more);
+    return top;
+}
+
+/* ---- the log ---- */
+
+typedef struct heard {
+    char text[TEXT_BYTES];
+    int  lines, warnings;
+} heard;
+
+static void hear(void *ctx, sherd_log_level level, const char *line)
+{
+    heard *into = ctx;
+
+    (void)strncat(into->text, line, sizeof(into->text) - strlen(into->text) - 2);
+    (void)strncat(into->text, "\n", 2);
+    into->lines++;
+    into->warnings += level == SHERD_LOG_WARN;
+}
+
+static int heard_times(const heard *log, const char *sentence)
+{
+    int count = 0;
+
+    for (const char *at = log->text; (at = strstr(at, sentence)) != NULL; at++) {
+        count++;
+    }
+    return count;
+}
+
+/* ---- cases ---- */
+
+static void train(sherd_world *world, void *ctx)
+{
+    rig_options options = {
+        .stage = 2, .clip = 1, .accumulation = 2, .micro_batch = 3, .dtype = SHERD_F16, .top = ctx};
+    rig r;
+
+    rig_open(&r, world, &options);
+    rig_three(&r, 1000);
+    rig_seal(&r);
+    for (int step = 0; step < 3; step++) {
+        (void)rig_train(&r, 2);
+        CHECK_OK(sherd_monitor_write(r.engine, "Train/Samples/train loss", 0.1 + step));
+    }
+    rig_close(&r);
+}
+
+static void monitors_write_what_deepspeed_writes(void)
+{
+    const char *folder = folder_of("both");
+    char        csv[600], board[600];
+    size_t      bytes;
+
+    (void)snprintf(csv, sizeof(csv), "%s/a/b", folder);
+    (void)snprintf(board, sizeof(board), "%s/b", folder);
+    for (int run = 0; run < 2; run++) {
+        test_world(2, train, (void *)(uintptr_t)monitors_in(folder, ""));
+    }
+    /* 2 ranks of 2 micro-batches of 3; a second run goes on in the same files. */
+    check_text("step,lr\n12,0.01\n24,0.01\n36,0.01\n12,0.01\n24,0.01\n36,0.01\n",
+               text_of(csv, "Train_Samples_lr.csv"));
+    check_text("step,train loss\n12,0.1\n24,1.1\n36,2.1\n12,0.1\n24,1.1\n36,2.1\n",
+               text_of(csv, "Train_Samples_train_loss.csv"));
+    CHECK(strncmp("step,loss_scale\n12,16\n", text_of(csv, "Train_Samples_loss_scale.csv"), 22) ==
+          0);
+    CHECK(strncmp("step,grad_norm\n12,", text_of(csv, "Train_Samples_grad_norm.csv"), 18) == 0);
+    CHECK_INT(4, count_files(csv, "Train_", &bytes));
+    CHECK_INT(2, count_files(board, "events.out.tfevents.", &bytes)); /* of a run each */
+}
+
+static void lines_come_as_often_as_they_are_wanted(void)
+{
+    heard log = {0};
+
+    sherd_log_set(hear, &log, SHERD_LOG_INFO);
+    test_world(
+        2, train,
+        ", \"steps_per_print\": 2, \"memory_breakdown\": true, \"wall_clock_breakdown\": true, "
+        "\"comms_logger\": {\"enabled\": true, \"verbose\": true}");
+    sherd_log_set(NULL, NULL, SHERD_LOG_INFO);
+    CHECK_INT(1, heard_times(&log, "samples/s"));
+    test_check_contains(__FILE__, __LINE__, log.text, "step 2: skipped 0, lr 0.01, gradient norm");
+    test_check_contains(__FILE__, __LINE__, log.text, "loss scale 16, 24 samples");
+    CHECK_INT(2, heard_times(&log, "memory (MiB): parameters")); /* sealed, and step 2 */
+    CHECK_INT(6, heard_times(&log, "time (ms) | forward"));      /* every rank, every step */
+    CHECK_INT(2, heard_times(&log, "comms: reduce_scatter: count"));
+    CHECK(heard_times(&log, "comm op: reduce_scatter") > 6);
+}
+
+/* Files may not grow past what they are: as a full drive, which this process can have for itself. */
+static void files_limit(rlim_t bytes)
+{
+    struct rlimit limit;
+
+    CHECK(getrlimit(RLIMIT_FSIZE, &limit) == 0);
+    limit.rlim_cur = bytes < limit.rlim_max ? bytes : limit.rlim_max;
+    CHECK(setrlimit(RLIMIT_FSIZE, &limit) == 0);
+}
+
+static void train_on_a_full_drive(sherd_world *world, void *ctx)
+{
+    rig_options options = {.stage = 1, .top = ctx};
+    rig         r;
+
+    rig_open(&r, world, &options);
+    rig_three(&r, 100);
+    rig_seal(&r);
+    CHECK_INT(1, rig_train(&r, 1).was_updated);
+    files_limit(26); /* one row of the rates and a half */
+    CHECK_INT(1, rig_train(&r, 6).was_updated);
+    files_limit(RLIM_INFINITY);
+    CHECK_INT(1, rig_train(&r, 1).was_updated);
+    rig_close(&r);
+}
+
+static void full_drive_is_told_and_training_goes_on(void)
+{
+    const char *folder = folder_of("full");
+    heard       log    = {0};
+    char        csv[600], board[600];
+    size_t      bytes;
+
+    (void)snprintf(csv, sizeof(csv), "%s/a/b", folder);
+    (void)snprintf(board, sizeof(board), "%s/b", folder);
+    (void)signal(SIGXFSZ, SIG_IGN);
+    sherd_log_set(hear, &log, SHERD_LOG_WARN);
+    test_world(1, train_on_a_full_drive, (void *)(uintptr_t)monitors_in(folder, ""));
+    sherd_log_set(NULL, NULL, SHERD_LOG_WARN);
+    (void)signal(SIGXFSZ, SIG_DFL);
+    CHECK_INT(2, log.warnings); /* once for each of the two */
+    test_check_contains(__FILE__, __LINE__, log.text, "tensorboard: cannot write");
+    test_check_contains(__FILE__, __LINE__, log.text, "training goes on without it");
+    check_text("step,lr\n1,0.01\n2,0.01\n8,0.01\n", text_of(csv, "Train_Samples_lr.csv"));
+    CHECK_INT(1, count_files(board, "events", &bytes));
+    CHECK_INT(40 + 2 * (54 + 61),
+              bytes); /* the head, and of two boundaries the rate and the norm */
+}
+
+static sherd_status sealed_with(sherd_world *world, const char *top)
+{
+    rig_options  options = {.top = top};
+    sherd_status status;
+    rig          r;
+
+    rig_open(&r, world, &options);
+    rig_three(&r, 100);
+    status = sherd_engine_seal(r.engine);
+    CHECK_OK(sherd_monitor_write(r.engine, "before or after", 1));
+    rig_close(&r);
+    return status;
+}
+
+/* Known before training, on every rank; and a simulated world makes nothing. */
+static void seal_without_a_place(sherd_world *world, void *ctx)
+{
+    CHECK_STATUS(SHERD_E_IO, sealed_with(world, ctx));
+    CHECK_STATUS(SHERD_E_IO,
+                 sealed_with(world, ", \"tensorboard\": {\"enabled\": true, \"output_path\": "
+                                    "\"/dev/null/x\"}"));
+}
+
+static void folder_that_cannot_be_is_an_error_at_seal(void)
+{
+    test_world(2, seal_without_a_place,
+               ", \"csv_monitor\": {\"enabled\": true, \"output_path\": \"/proc/none\"}");
+}
+
+static void bad_tags(sherd_world *world, void *ctx)
+{
+    char long_tag[129];
+    rig  r;
+
+    (void)ctx;
+    memset(long_tag, 'a', sizeof(long_tag) - 1);
+    long_tag[128] = '\0';
+    rig_open(&r, world, &(rig_options){0});
+    CHECK_STATUS(SHERD_E_INVAL, sherd_monitor_write(r.engine, "", 1));
+    CHECK_STATUS(SHERD_E_INVAL, sherd_monitor_write(r.engine, "a\nb", 1));
+    CHECK_STATUS(SHERD_E_INVAL, sherd_monitor_write(r.engine, long_tag, 1));
+    CHECK_ERROR_SAYS("1 to 127 printable");
+    CHECK_OK(sherd_monitor_write(r.engine, long_tag + 1, 1));
+    rig_close(&r);
+}
+
+static void tags_are_checked(void)
+{
+    test_world(1, bad_tags, NULL);
+}
+
+static const test_case CASES[] = {
+    CASE(monitors_write_what_deepspeed_writes),
+    CASE(lines_come_as_often_as_they_are_wanted),
+    CASE(full_drive_is_told_and_training_goes_on),
+    CASE(folder_that_cannot_be_is_an_error_at_seal),
+    CASE(tags_are_checked),
+};
+
+RUN_MAIN(CASES)
