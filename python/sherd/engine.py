@@ -220,6 +220,11 @@ class Engine:
         """The next step is a boundary even if the window is short."""
         self._lib.step_close_window(self.handle)
 
+    def monitor_write(self, tag: str, value: float) -> None:
+        """A number for what csv_monitor and tensorboard write, such as "Train/Samples/train_loss"; nothing where neither is on, and
+        on ranks other than 0. Local."""
+        self._lib.monitor_write(self.handle, tag.encode(), value)
+
     def _report(self, struct: str, call: str) -> Report:
         made = self._lib.new(struct)
         getattr(self._lib, call)(self.handle, ctypes.byref(made))
