@@ -500,7 +500,9 @@ static sherd_status step_run(trainer *t, int *stop_out)
     if (*stop_out || t->step == o->steps || (o->eval_every > 0 && t->step % o->eval_every == 0)) {
         TRY(validate(t, &told.validation_loss));
         t->last_validation = told.validation_loss;
+        TRY(sherd_monitor_write(t->engine, "Train/Samples/validation_loss", told.validation_loss));
     }
+    TRY(sherd_monitor_write(t->engine, "Train/Samples/train_loss", t->last_loss));
     if (t->r != NULL && report_write(t->r, &told) != 0) {
         return fail(SHERD_E_IO, "the log cannot be written");
     }

@@ -1,4 +1,5 @@
 /* What people watch: files of csv_monitor and tensorboard, lines of the log, and a drive that takes no more. */
+#include "base/mem.h"
 #include "tests/engine/rig.h"
 #include "tests/lib/check.h"
 
@@ -248,6 +249,32 @@ static void folder_that_cannot_be_is_an_error_at_seal(void)
                ", \"csv_monitor\": {\"enabled\": true, \"output_path\": \"/proc/none\"}");
 }
 
+/* Whatever is not there: nothing stays open, and nothing is lost. */
+static void seal_with_little_memory(sherd_world *world, void *ctx)
+{
+    rig_options  options = {.top = ctx};
+    sherd_status status  = SHERD_E_NOMEM;
+    size_t       n       = 0;
+
+    while (status != SHERD_OK) {
+        rig r;
+
+        CHECK_INT(SHERD_E_NOMEM, status);
+        rig_open(&r, world, &options);
+        rig_three(&r, 100);
+        (void)sherdi_mem_fail_nth(++n);
+        status = sherd_engine_seal(r.engine);
+        (void)sherdi_mem_fail_nth(0);
+        rig_close(&r);
+    }
+    CHECK(n > 8);
+}
+
+static void seal_takes_every_failure_of_memory(void)
+{
+    test_world(1, seal_with_little_memory, (void *)(uintptr_t)monitors_in(folder_of("little"), ""));
+}
+
 static void bad_tags(sherd_world *world, void *ctx)
 {
     char long_tag[129];
@@ -271,11 +298,9 @@ static void tags_are_checked(void)
 }
 
 static const test_case CASES[] = {
-    CASE(monitors_write_what_deepspeed_writes),
-    CASE(lines_come_as_often_as_they_are_wanted),
-    CASE(full_drive_is_told_and_training_goes_on),
-    CASE(folder_that_cannot_be_is_an_error_at_seal),
-    CASE(tags_are_checked),
+    CASE(monitors_write_what_deepspeed_writes),    CASE(lines_come_as_often_as_they_are_wanted),
+    CASE(full_drive_is_told_and_training_goes_on), CASE(folder_that_cannot_be_is_an_error_at_seal),
+    CASE(seal_takes_every_failure_of_memory),      CASE(tags_are_checked),
 };
 
 RUN_MAIN(CASES)
