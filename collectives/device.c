@@ -230,6 +230,26 @@ sherd_status sherdi_world_reserve(sherd_world *world, size_t whole_bytes)
     return SHERD_OK;
 }
 
+sherd_status sherdi_world_warm(sherd_world *world, int has_vendor_sums)
+{
+    int    wanted = has_vendor_sums ? 2 : 1;
+    size_t before;
+    size_t after;
+
+    if (!sherdi_world_has_device(world) || world->world_size == 1 || world->ops->warm == NULL ||
+        world->device.is_warm >= wanted) {
+        return SHERD_OK;
+    }
+    before = world->backend->device->free_bytes(world->backend);
+    SHERDI_TRY(world->ops->warm(world, has_vendor_sums));
+    after                 = world->backend->device->free_bytes(world->backend);
+    world->device.is_warm = wanted;
+    sherdi_log(SHERD_LOG_INFO, world->rank, "%s takes %.1f MiB of the device for %d ranks",
+               world->ops->name, before > after ? (double)(before - after) / 0x1p20 : 0.0,
+               world->world_size);
+    return SHERD_OK;
+}
+
 /* ---------------------------------------------------------------- tickets -- */
 
 /* An event is recorded again after WORLD_EVENTS tickets. Then it stands for a later call of the same lane, and

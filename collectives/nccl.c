@@ -190,6 +190,53 @@ static sherd_status nccl_all_reduce(sherd_world *world, const sherdi_reduction_a
     return device_all_gather(world, &gather);
 }
 
+/* --------------------------------------------------------------- first calls -- */
+
+/* Of a slice. NCCL connects to peers when an algorithm is first used, and takes another one for long messages. */
+static const size_t WARM_BYTES[] = {256, (size_t)1 << 20};
+
+#define WARM_SIZES (sizeof(WARM_BYTES) / sizeof(WARM_BYTES[0]))
+
+static sherd_status warm_once(sherd_world *world, unsigned char *send, unsigned char *recv,
+                              size_t slice_bytes, int has_vendor_sums)
+{
+    const sherdi_all_gather_args gather = {
+        .send = send, .recv = recv, .slice_bytes = slice_bytes, .what = "first calls"};
+    const sherdi_all_to_all_args swap = {.send = send, .recv = recv, .slice_bytes = slice_bytes};
+    const sherdi_reduction_args  sum  = {.send        = send,
+                                         .recv        = recv,
+                                         .slice_elems = slice_bytes / sizeof(float),
+                                         .scale       = 1,
+                                         .what        = "first calls"};
+
+    SHERDI_TRY(device_all_gather(world, &gather));
+    SHERDI_TRY(nccl_all_to_all(world, &swap));
+    if (has_vendor_sums) {
+        SHERDI_TRY(vendor_sum(world, CALL_REDUCE_SCATTER, &sum));
+        SHERDI_TRY(vendor_sum(world, CALL_ALL_REDUCE, &sum));
+    }
+    return SHERD_OK;
+}
+
+static sherd_status nccl_warm(sherd_world *world, int has_vendor_sums)
+{
+    size_t       size   = (size_t)world->world_size;
+    size_t       whole  = size * WARM_BYTES[WARM_SIZES - 1];
+    sherd_status status = SHERD_OK;
+    void        *memory;
+
+    SHERDI_TRY(sherdi_world_alloc(world, 2 * whole, &memory));
+    for (size_t i = 0; i < WARM_SIZES && status == SHERD_OK; i++) {
+        status = warm_once(world, memory, (unsigned char *)memory + whole, WARM_BYTES[i],
+                           has_vendor_sums);
+    }
+    if (status == SHERD_OK) {
+        status = sherdi_lane_wait(world->backend);
+    }
+    sherdi_world_free(world, memory);
+    return status;
+}
+
 /* ------------------------------------------------------------------- memory -- */
 
 static int registers(const struct sherdi_nccl *nccl)
@@ -287,6 +334,7 @@ const sherdi_world_ops sherdi_nccl_ops = {
     .tell_ending    = sherdi_procs_tell_ending,
     .sum_u64        = nccl_sum_u64,
     .reserve_bytes  = nccl_reserve_bytes,
+    .warm           = nccl_warm,
     .memory_enter   = nccl_memory_enter,
     .memory_leave   = sherdi_nccl_deregister,
 };

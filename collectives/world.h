@@ -128,6 +128,8 @@ typedef struct sherdi_world_ops {
     sherd_status (*sum_u64)(sherd_world *world, uint64_t *values, size_t count);
     /* Optional (NULL = none): sherdi_world_reserve_bytes. */
     size_t (*reserve_bytes)(const sherd_world *world, size_t whole_bytes);
+    /* Optional (NULL = calls take nothing of the device): sherdi_world_warm. */
+    sherd_status (*warm)(sherd_world *world, int has_vendor_sums);
     /* Optional: device memory was added to the world, or is about to be freed. For a library that moves
      * registered memory faster; what it cannot do stays undone. `handle` is what enter returned; NULL: nothing. */
     void *(*memory_enter)(sherd_world *world, void *memory, size_t len_bytes);
@@ -187,6 +189,15 @@ sherd_status sherdi_world_reserve(sherd_world *world, size_t whole_bytes);
 size_t sherdi_world_reserve_bytes(const sherd_world *world, size_t whole_bytes);
 /** What is reserved now. */
 size_t sherdi_world_reserved_bytes(const sherd_world *world);
+
+/**
+ * Lets the transport take what it takes of the device at its first calls (buffers of each peer), by a small call of each
+ * kind: what is free after it is the engine's. Once; nothing on most transports. The log says how much it was.
+ *
+ * Collective Blocks until all are through. `has_vendor_sums`: SHERDI_COLL_VENDOR_SUM will be asked for.
+ * Errors     E_NOMEM on all ranks; E_DEVICE, E_PEER_LOST as every call.
+ */
+sherd_status sherdi_world_warm(sherd_world *world, int has_vendor_sums);
 
 /* The machine that a simulated rank stands for; sizes that are not known are 0. */
 typedef struct sherdi_simulated {

@@ -92,6 +92,7 @@ typedef struct world_device {
     size_t                block_capacity;
     void                 *receive; /* sherdi_world_reserve */
     size_t                receive_bytes;
+    int                   is_warm; /* sherdi_world_warm: 1, or 2 with the transport's own sums */
     struct sherdi_staged *staged; /* where the transport moves host memory only */
 } world_device;
 

@@ -588,6 +588,7 @@ sherd_status sherd_engine_seal(sherd_engine *engine)
     SHERDI_TRY(open_check(engine, "seal (a second time)"));
     SHERDI_TRY(sherdi_agree_status(engine->world, sherdi_groups_settle(engine)));
     SHERDI_TRY(sherdi_agree_model(engine));
+    SHERDI_TRY(sherdi_world_warm(engine->world, engine->settings.vendor_reduction));
     SHERDI_TRY(sherdi_machine_detect(engine->world, &machine));
     if (machine.has_device && !engine->backend->device->is_async) {
         return sherdi_fail(SHERD_E_NOTSUP, "a simulated world for GPUs plans and cannot be sealed; "

@@ -34,6 +34,8 @@
 #define CHANNEL_BYTES ((size_t)64 << 10)
 #define LOOKS         2 /* of ncclCommGetAsyncError until a call is through */
 
+#define BUFFER_BYTES ((size_t)1 << 16)
+
 enum { OP_SEND_RECV = 1, OP_ALL_GATHER, OP_ALL_REDUCE, OP_REDUCE_SCATTER };
 
 /* Bytes on their way from one rank to another. */
@@ -63,6 +65,8 @@ struct ncclComm {
     int          has_maker;
     int          calls;
     int          registered;
+    void        *buffers[OP_REDUCE_SCATTER +
+                  1]; /* as NCCL's for its peers: made at the first call of a kind */
 };
 
 static _Thread_local char last_error[256];
@@ -418,6 +422,9 @@ static ncclResult_t job_queue(job *work)
     (void)atomic_fetch_add(&comm->owners, 1);
     (void)cudaGetDevice(&before);
     (void)cudaSetDevice(comm->device);
+    if (comm->buffers[work->kind] == NULL) {
+        (void)cudaMalloc(&comm->buffers[work->kind], BUFFER_BYTES);
+    }
     failed = emulator_call(work->stream, job_run, work) != cudaSuccess;
     (void)cudaSetDevice(before);
     if (failed) {
@@ -709,6 +716,9 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm)
     if (comm->registered != 0) {
         (void)fprintf(stderr, "fake NCCL: %d registrations are left\n", comm->registered);
         abort();
+    }
+    for (int kind = 0; kind <= OP_REDUCE_SCATTER; kind++) {
+        (void)cudaFree(comm->buffers[kind]);
     }
     comm_drop(comm);
     return ncclSuccess;

@@ -6,6 +6,9 @@
 #include "tests/lib/check.h"
 
 #include "sherd_build.h"
+#ifdef TEST_EMULATED
+#include "emulator.h"
+#endif
 
 #include <string.h>
 
@@ -120,7 +123,36 @@ static void discard_on_one_rank_reaches_all(void)
     sherd_world_destroy(world);
 }
 
+#ifdef TEST_EMULATED
+/* What the transport takes of the device at its first calls is there before the plan is held against what is free. */
+static void device_memory_is_taken_at_seal(void)
+{
+    rig_options  options = {.stage = 3, .dtype = SHERD_BF16};
+    sherd_world *world;
+    size_t       held;
+    rig          r;
+
+    CHECK_OK(sherd_world_from_env(NULL, &world));
+    rig_open(&r, world, &options);
+    rig_three(&r, 5000);
+    rig_seal(&r);
+    held = emulator_held_bytes();
+    (void)rig_train(&r, 2);
+    CHECK_INT(held, emulator_held_bytes());
+    rig_close(&r);
+    sherd_world_destroy(world);
+}
+
+static void shared_memory_processes_take_the_device_at_seal(void)
+{
+    ranks_run_part(2, "device_memory_is_taken_at_seal", -1);
+}
+#endif
+
 static const rank_part PARTS[] = {
+#ifdef TEST_EMULATED
+    PART(device_memory_is_taken_at_seal),
+#endif
     PART(train_matrix),
     PART(discard_on_one_rank_reaches_all),
 };
@@ -161,6 +193,9 @@ static const test_case CASES[] = {
     CASE(shared_memory_processes_equal_unsharded),
     CASE(mpi_processes_equal_unsharded),
     CASE(shared_memory_processes_are_told_of_a_discard),
+#ifdef TEST_EMULATED
+    CASE(shared_memory_processes_take_the_device_at_seal),
+#endif
     CASE(mpi_processes_are_told_of_a_discard),
 };
 
