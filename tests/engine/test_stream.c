@@ -39,33 +39,40 @@ static void micro_batch(rig *r)
 typedef struct waiting {
     rig_options   options;
     unsigned long per_step;
+    unsigned long launches; /* of kernels */
 } waiting;
 
 static void count_waits(sherd_world *world, void *raw)
 {
     const waiting *what = raw;
     unsigned long  before;
+    unsigned long  launches;
     rig            r;
 
     declare(&r, world, &what->options);
     rig_seal(&r);
     micro_batch(&r);
-    before = emulator_waits();
+    before   = emulator_waits();
+    launches = emulator_launches();
     for (int i = 0; i < 3 * (what->options.accumulation == 0 ? 1 : what->options.accumulation);
          i++) {
         micro_batch(&r);
     }
     CHECK_INT(3 * what->per_step, emulator_waits() - before);
+    CHECK_INT(3 * what->launches, emulator_launches() - launches);
     rig_close(&r);
 }
 
-/* For the norm and for the fingerprint; LAMB for the norms of its tensors too. */
+/* For the norm and for the fingerprint; LAMB for the norms of its tensors too. Of each unit the norm and the update are a
+ * launch, from stage 2 on its gradient's way to the slice too; LAMB's norms are more. */
 static void the_host_waits_twice_in_a_step(void)
 {
     for (int stage = 0; stage <= 3; stage++) {
-        waiting adamw = {{.stage = stage, .dtype = SHERD_BF16}, 2};
-        waiting lamb  = {{.stage = stage, .dtype = SHERD_BF16, .optimizer = "Lamb"}, 3};
-        waiting many  = {{.stage = stage, .dtype = SHERD_BF16, .accumulation = 1}, 2};
+        unsigned long reduced = stage >= 2 ? 3 : 0;
+
+        waiting adamw = {{.stage = stage, .dtype = SHERD_BF16}, 2, reduced + 6};
+        waiting lamb = {{.stage = stage, .dtype = SHERD_BF16, .optimizer = "Lamb"}, 3, reduced + 9};
+        waiting many = {{.stage = stage, .dtype = SHERD_BF16, .accumulation = 1}, 2, reduced + 6};
 
         test_world(1, count_waits, &adamw);
         test_world(1, count_waits, &lamb);
@@ -79,7 +86,8 @@ static void an_offloaded_step_waits_for_what_the_host_needs(void)
 {
     waiting what = {
         {.stage = 2, .dtype = SHERD_BF16, .zero = ", \"offload_optimizer\": {\"device\": \"cpu\"}"},
-        3 + 2 + 3};
+        3 + 2 + 3,
+        3};
 
     test_world(1, count_waits, &what);
 }
