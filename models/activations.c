@@ -134,9 +134,10 @@ static size_t lane_elems_needed(const compute_limits *l)
 {
     int    is_fp32   = l->dtype == SHERD_F32;
     size_t convert   = is_fp32 ? 0 : CPU_TILE_MOST * size_max(widest(l), CPU_TILE_DEPTH);
+    size_t product   = l->dtype == SHERD_BF16 ? l->batch * l->length * CPU_TILE_HALF : 0;
     size_t attention = 2 * size_min(l->length, CPU_ATTENTION_ROWS) * l->length;
 
-    return padded(size_max(size_max(convert, attention), widest(l)), 16);
+    return padded(size_max(size_max(convert, product), size_max(attention, widest(l))), 16);
 }
 
 /* Norms of rows and of heads share the room for partial sums. */

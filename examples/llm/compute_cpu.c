@@ -268,29 +268,37 @@ static gemm_matrix matrix_part(const cpu *m, tensor matrix, size_t stride, size_
     return (gemm_matrix){.data = scratch, .stride = columns};
 }
 
-/* y's columns [first, first + count) = (is_added: +=) x . weight^T. */
+/* y's columns [first, first + count) = (is_added: +=) x . weight^T. A product of bf16 goes by way of `scratch`
+ * [rows, count]: where what it writes lies together oneDNN has kernels that are twice as fast. */
 static void forward_multiply(const linear_job *job, size_t first, size_t count, int is_added,
                              float *scratch)
 {
     linear_shape s = job->shape;
     gemm_matrix  x = {.data = job->x, .stride = s.in}, w;
 
-    if (job->half_x != NULL) {
-        const uint16_t *half = (const uint16_t *)job->weight.data + first * s.in;
-
-        half_multiply(job->m, (onednn_product){.m        = s.rows,
-                                               .n        = count,
-                                               .k        = s.in,
-                                               .a        = {job->half_x, s.in, 0},
-                                               .b        = {half, s.in, 1},
-                                               .is_added = is_added,
-                                               .c        = job->y + first,
-                                               .c_stride = s.out});
+    if (job->half_x == NULL) {
+        w               = matrix_part(job->m, job->weight, s.in, first, 0, count, s.in, scratch);
+        w.is_transposed = 1;
+        gemm(s.rows, count, s.in, 1.0f, x, w, is_added ? 1.0f : 0.0f, job->y + first, s.out);
         return;
     }
-    w               = matrix_part(job->m, job->weight, s.in, first, 0, count, s.in, scratch);
-    w.is_transposed = 1;
-    gemm(s.rows, count, s.in, 1.0f, x, w, is_added ? 1.0f : 0.0f, job->y + first, s.out);
+    half_multiply(
+        job->m, (onednn_product){.m = s.rows,
+                                 .n = count,
+                                 .k = s.in,
+                                 .a = {job->half_x, s.in, 0},
+                                 .b = {(const uint16_t *)job->weight.data + first * s.in, s.in, 1},
+                                 .c = scratch,
+                                 .c_stride = count});
+    for (size_t r = 0; r < s.rows; r++) {
+        float *y = job->y + r * s.out + first;
+
+        if (is_added) {
+            job->m->table->add(scratch + r * count, y, count);
+        } else {
+            memcpy(y, scratch + r * count, count * sizeof(*y));
+        }
+    }
 }
 
 static void linear_task(void *ctx, size_t task, int thread)
@@ -323,19 +331,6 @@ static void input_multiply(const linear_job *job, size_t first, size_t count, fl
     linear_shape s     = job->shape;
     size_t       depth = job->weight.dtype == SHERD_F32 ? s.out : CPU_TILE_DEPTH;
 
-    if (job->half_dy != NULL) {
-        const uint16_t *half = (const uint16_t *)job->weight.data + first;
-
-        half_multiply(job->m, (onednn_product){.m        = s.rows,
-                                               .n        = count,
-                                               .k        = s.out,
-                                               .a        = {job->half_dy, job->half_dy_stride, 0},
-                                               .b        = {half, s.in, 0},
-                                               .is_added = job->is_added,
-                                               .c        = job->dx + first,
-                                               .c_stride = s.in});
-        return;
-    }
     for (size_t row = 0; row < s.out; row += depth) {
         size_t      portion = size_min(depth, s.out - row);
         gemm_matrix dy      = {.data = job->dy + row, .stride = s.out};
@@ -346,44 +341,93 @@ static void input_multiply(const linear_job *job, size_t first, size_t count, fl
     }
 }
 
-static void linear_back_input_task(void *ctx, size_t task, int thread)
+static void gelu_back_rows(const linear_job *job, size_t row, size_t rows, size_t first,
+                           size_t count)
 {
-    linear_job *job   = ctx;
-    size_t      first = task * job->tile, in = job->shape.in;
-    size_t      count = size_min(job->tile, in - first);
-
-    input_multiply(job, first, count, lane_of(job->m, thread));
-    for (size_t r = 0; job->gelu_x != NULL && r < job->shape.rows; r++) {
-        size_t at = r * in + first;
+    for (size_t r = row; job->gelu_x != NULL && r < row + rows; r++) {
+        size_t at = r * job->shape.in + first;
 
         job->m->table->gelu_back(job->gelu_x + at, job->dx + at, count);
     }
 }
 
+static void linear_back_input_task(void *ctx, size_t task, int thread)
+{
+    linear_job *job   = ctx;
+    size_t      first = task * job->tile;
+    size_t      count = size_min(job->tile, job->shape.in - first);
+
+    input_multiply(job, first, count, lane_of(job->m, thread));
+    gelu_back_rows(job, 0, job->shape.rows, first, count);
+}
+
+/* The same of bf16, cut along its rows: so that each part of dx lies together, as in forward_multiply. */
+static void half_back_input_task(void *ctx, size_t task, int thread)
+{
+    linear_job  *job  = ctx;
+    linear_shape s    = job->shape;
+    size_t       row  = task * job->tile;
+    size_t       rows = size_min(job->tile, s.rows - row);
+
+    (void)thread;
+    half_multiply(job->m, (onednn_product){.m        = rows,
+                                           .n        = s.in,
+                                           .k        = s.out,
+                                           .a        = {job->half_dy + row * job->half_dy_stride,
+                                                        job->half_dy_stride, 0},
+                                           .b        = {job->weight.data, s.in, 0},
+                                           .is_added = job->is_added,
+                                           .c        = job->dx + row * s.in,
+                                           .c_stride = s.in});
+    gelu_back_rows(job, row, rows, 0, s.in);
+}
+
+static void back_input_run(cpu *m, linear_job job)
+{
+    if (job.half_dy == NULL) {
+        linear_run(m, job, job.shape.in, linear_back_input_task);
+        return;
+    }
+    job.m    = m;
+    job.tile = size_max(CPU_TILE_MOST, size_min(4 * CPU_TILE_MOST, count_of(job.shape.rows, 4)));
+    pool_run(m->threads, count_of(job.shape.rows, job.tile), half_back_input_task, &job);
+}
+
+/* Of bf16: the columns of dy are brought together in `scratch` [rows, count] first, as in forward_multiply. */
+static void half_weight_multiply(const linear_job *job, size_t first, size_t count,
+                                 uint16_t *scratch)
+{
+    linear_shape s = job->shape;
+
+    for (size_t r = 0; r < s.rows; r++) {
+        memcpy(scratch + r * count, job->half_dy + r * job->half_dy_stride + first,
+               count * sizeof(*scratch));
+    }
+    half_multiply(job->m, (onednn_product){.m        = count,
+                                           .n        = s.in,
+                                           .k        = s.rows,
+                                           .a        = {scratch, count, 1},
+                                           .b        = {job->half_x, s.in, 0},
+                                           .is_added = 1,
+                                           .is_half  = 1,
+                                           .c        = (uint16_t *)job->weight.grad + first * s.in,
+                                           .c_stride = s.in});
+}
+
 /* Rows [first, first + count) of the gradient, which are columns of dy. */
 static void weight_multiply(const linear_job *job, size_t first, size_t count, float *scratch)
 {
-    linear_shape s    = job->shape;
-    gemm_matrix  dy   = {.data = job->dy + first, .stride = s.out, .is_transposed = 1};
-    gemm_matrix  x    = {.data = job->x, .stride = s.in};
-    uint16_t    *half = (uint16_t *)job->weight.grad + first * s.in;
+    linear_shape s  = job->shape;
+    gemm_matrix  dy = {.data = job->dy + first, .stride = s.out, .is_transposed = 1};
+    gemm_matrix  x  = {.data = job->x, .stride = s.in};
 
-    if (job->half_dy != NULL) {
-        half_multiply(job->m, (onednn_product){.m = count,
-                                               .n = s.in,
-                                               .k = s.rows,
-                                               .a = {job->half_dy + first, job->half_dy_stride, 1},
-                                               .b = {job->half_x, s.in, 0},
-                                               .is_added = 1,
-                                               .is_half  = 1,
-                                               .c        = half,
-                                               .c_stride = s.in});
-    } else if (job->weight.dtype == SHERD_F32) {
+    if (job->weight.dtype == SHERD_F32) {
         gemm(count, s.in, s.rows, 1.0f, dy, x, 1.0f, (float *)job->weight.grad + first * s.in,
              s.in);
     } else {
         gemm(count, s.in, s.rows, 1.0f, dy, x, 0.0f, scratch, s.in);
-        job->m->table->accumulate(job->weight.dtype, scratch, half, count * s.in);
+        job->m->table->accumulate(job->weight.dtype, scratch,
+                                  (uint16_t *)job->weight.grad + first * s.in, count * s.in);
     }
 }
 
@@ -393,7 +437,11 @@ static void linear_back_weight_task(void *ctx, size_t task, int thread)
     size_t      first = task * job->tile, out = job->shape.out;
     size_t      count = size_min(job->tile, out - first);
 
-    weight_multiply(job, first, count, lane_of(job->m, thread));
+    if (job->half_dy != NULL) {
+        half_weight_multiply(job, first, count, (uint16_t *)lane_of(job->m, thread));
+    } else {
+        weight_multiply(job, first, count, lane_of(job->m, thread));
+    }
     for (size_t r = 0; job->dbias != NULL && r < job->shape.rows; r++) {
         job->m->table->add(job->dy + r * out + first, job->dbias + first, count);
     }
@@ -438,7 +486,7 @@ static void cpu_linear_back(compute *c, const linear_back_args *args)
     }
     linear_run(m, job, s.out, linear_back_weight_task);
     vector_add(args->bias, dbias, s.out);
-    linear_run(m, job, s.in, linear_back_input_task);
+    back_input_run(m, job);
 }
 
 /* ---------------------------------------------------------- embedding -- */
@@ -901,7 +949,7 @@ static void cpu_head_back(compute *c, const void *x, tensor weight, void *dx)
         job.half_dy_stride = 2 * m->limits.vocab;
     }
     linear_run(m, job, m->limits.vocab, linear_back_weight_task);
-    linear_run(m, job, m->limits.hidden, linear_back_input_task);
+    back_input_run(m, job);
 }
 
 static const compute_ops cpu_ops = {
