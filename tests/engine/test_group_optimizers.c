@@ -2,7 +2,10 @@
  * every stage and place; what a checkpoint says of them, and what it is refused for; what the first sweep of LAMB reads
  * where others stand beside it. */
 #include "base/checked.h"
+#include "engine/checkpoint/folder.h"
+#include "engine/checkpoint/manifest.h"
 #include "engine/run/engine_impl.h"
+#include "offload/checksum.h"
 #include "sherd_build.h"
 #include "sherd_tools.h"
 #include "tests/engine/elements.h"
@@ -484,6 +487,45 @@ static sherd_status text_add(void *ctx, const char *text, size_t len_bytes)
     return SHERD_OK;
 }
 
+/* What follows `after` is another text of the same length; the checksum is made to fit. */
+static const struct {
+    const char *after, *was, *is, *says;
+} FORGED[] = {
+    {"\"segments\"", "\"buffer\"", "\"buffed\"",
+     "a part of the state that its list of parts has not"},
+    {"\"SGD\"", "\"master\"", "\"buffer\"", "a segment has no master weights"},
+    {"\"SGD\"", "\"buffer\"", "\"master\"", "other parts in one segment than in another"},
+    {"\"segments\"", "\"optimizer\": \"SGD\"", "\"optimizer\": 12345", "its optimizer is missing"},
+};
+
+static void forged_optimizers_are_refused(const char *dir)
+{
+    sherdi_mem mem;
+    char       path[512];
+    char      *text;
+    size_t     len;
+
+    sherdi_mem_init(&mem);
+    (void)snprintf(path, sizeof(path), "%s/t/manifest.json", dir);
+    CHECK_OK(sherdi_checkpoint_get(&mem, path, 1 << 20, &text, &len));
+    for (size_t i = 0; i < sizeof(FORGED) / sizeof(FORGED[0]); i++) {
+        char           *at    = strstr(strstr(text, FORGED[i].after), FORGED[i].was);
+        size_t          bytes = strlen(FORGED[i].was);
+        char            digits[17];
+        sherdi_manifest m;
+
+        CHECK(at != NULL && strlen(FORGED[i].is) == bytes);
+        memcpy(at, FORGED[i].is, bytes);
+        (void)snprintf(digits, sizeof(digits), "%016llx",
+                       (unsigned long long)sherdi_checksum(text, len - 19));
+        memcpy(text + len - 19, digits, 16);
+        CHECK_STATUS(SHERD_E_INVAL, sherdi_manifest_parse(&m, &mem, "forged", text, len));
+        CHECK_ERROR_SAYS(FORGED[i].says);
+        memcpy(at, FORGED[i].was, bytes);
+    }
+    sherdi_free(text);
+}
+
 static void checkpoint_names_each_optimizer(void)
 {
     char              dir[256];
@@ -504,6 +546,7 @@ static void checkpoint_names_each_optimizer(void)
     CHECK_STATUS(SHERD_E_INVAL, sherd_checkpoint_read(saved, "p3", "exp_avg", 0, 1, &value));
     CHECK_ERROR_SAYS("parameter p3 has no part exp_avg");
     sherd_checkpoint_close(saved);
+    forged_optimizers_are_refused(dir);
     test_world(3, rank_load_changed, dir);
 }
 
