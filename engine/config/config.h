@@ -31,6 +31,16 @@ typedef struct sherdi_group_settings {
     double lr, beta1, beta2, eps, weight_decay;
 } sherdi_group_settings;
 
+typedef struct sherdi_sgd_settings {
+    double momentum, dampening; /* momentum 0: there is no buffer */
+    int    is_nesterov;
+} sherdi_sgd_settings;
+
+typedef struct sherdi_adagrad_settings {
+    double lr_decay;
+    double initial; /* what the sum of squares begins at */
+} sherdi_adagrad_settings;
+
 #define SHERDI_MAX_FOLDERS  8
 #define SHERDI_FOLDER_BYTES 256
 
@@ -106,6 +116,8 @@ typedef struct sherdi_settings {
     int                     bias_correction;
     int                     decouples_decay; /* adam_w_mode */
     sherdi_lamb_settings    lamb;
+    sherdi_sgd_settings     sgd;
+    sherdi_adagrad_settings adagrad;
     sherdi_group_settings   groups[SHERDI_MAX_GROUPS]; /* behind the last one all is 0 */
     sherdi_schedule_params  schedule;
     double                  gradient_clipping; /* 0: off */

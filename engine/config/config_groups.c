@@ -108,6 +108,16 @@ static sherd_status eps_take(const member *m, sherdi_group_settings *out)
     return SHERD_OK;
 }
 
+/* Of SGD: a group's beta1. */
+static sherd_status momentum_take(const member *m, sherdi_group_settings *out)
+{
+    sherdi_config_value value;
+
+    SHERDI_TRY(member_value(m, SHERDI_CONFIG_MOMENTUM, &value));
+    out->beta1 = value.real;
+    return SHERD_OK;
+}
+
 static sherd_status decay_take(const member *m, sherdi_group_settings *out)
 {
     sherdi_config_value value;
@@ -141,6 +151,7 @@ static const taker MEMBERS[] = {{"name", name_take},
 static const taker PARAMS[]  = {{"lr", lr_take},
                                 {"betas", betas_take},
                                 {"eps", eps_take},
+                                {"momentum", momentum_take},
                                 {"weight_decay", decay_take},
                                 {"exclude_1d", exclude_take},
                                 {NULL, NULL}};

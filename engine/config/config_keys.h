@@ -135,6 +135,16 @@
       "Lamb: whether the bias corrections multiply the whole step, or make the moments that the direction is of (a key of sherd's own)") \
     X(EXCLUDE_1D, "optimizer.params.exclude_1d", BOOL, (SETS(lamb.exclude_1d), OFF), \
       "Lamb: the trust ratio of parameters with at most one dimension is 1, in groups that do not say otherwise (a key of sherd's own)") \
+    X(MOMENTUM, "optimizer.params.momentum", REAL, (SETS(sgd.momentum), NUMBER(0.0), \
+      BELOW(0, 1)), "SGD: share of the buffer that stays; 0: there is no buffer") \
+    X(DAMPENING, "optimizer.params.dampening", REAL, (SETS(sgd.dampening), NUMBER(0.0), \
+      RANGE(0, 1)), "SGD: share of the gradient that stays out of the buffer, but for the first step's") \
+    X(NESTEROV, "optimizer.params.nesterov", BOOL, (SETS(sgd.is_nesterov), OFF), \
+      "SGD: Nesterov's momentum") \
+    X(LR_DECAY, "optimizer.params.lr_decay", REAL, (SETS(adagrad.lr_decay), NUMBER(0.0), \
+      RANGE(0, INFINITY)), "Adagrad: step t divides the rate by 1 + (t - 1) times this") \
+    X(INITIAL_ACCUMULATOR, "optimizer.params.initial_accumulator_value", REAL, (SETS(adagrad.initial), NUMBER(0.0), \
+      RANGE(0, INFINITY)), "Adagrad: what the sum of squares begins at; the state holds what was added to it") \
     X(MAX_GRAD_NORM, "optimizer.params.max_grad_norm", REAL, (RANGE(0, INFINITY)), \
       "taken as gradient_clipping where that is absent, with a warning") \
     /* ---- scheduler ---- */ \

@@ -68,6 +68,12 @@ static sherd_status coefficients_check(const sherd_config *config)
             "wants units that have one place, and with sherd.free_packing "
             "they have none; leave one of the two out");
     }
+    if (sherdi_config_is_on(config, SHERDI_CONFIG_NESTEROV) &&
+        (sherdi_config_real(config, SHERDI_CONFIG_MOMENTUM) == 0 ||
+         sherdi_config_real(config, SHERDI_CONFIG_DAMPENING) != 0)) {
+        return sherdi_config_key_fail(config, SHERDI_CONFIG_NESTEROV,
+                                      "needs a momentum above 0 and a dampening of 0");
+    }
     if (sherdi_config_real(config, SHERDI_CONFIG_MIN_COEFF) >
         sherdi_config_real(config, SHERDI_CONFIG_MAX_COEFF)) {
         return sherdi_config_key_fail(config, SHERDI_CONFIG_MIN_COEFF, "is larger than max_coeff");

@@ -19,8 +19,10 @@ enum {
     .unread     = (const int[]){__VA_ARGS__},                                                      \
     .num_unread = sizeof((const int[]){__VA_ARGS__}) / sizeof(int)
 
-#define FIELDS(...) __VA_ARGS__
-#define SHERDI_ELEMENTWISE(table, type, update_name, fields)                                       \
+#define FIELDS(...)        __VA_ARGS__
+#define SHERDI_VARIANT     TABLE_OF
+#define SHERDI_ELEMENTWISE TABLE_OF
+#define TABLE_OF(table, type, update_name, fields)                                                 \
     static void table##_run(const sherdi_backend *lane, const sherdi_sweep_args *args)             \
     {                                                                                              \
         sherdi_update_args update = sherdi_update_args_of(args);                                   \

@@ -9,6 +9,8 @@
 #include "kernels/backend.h"
 #include "kernels/updates/step.h"
 
+#include <math.h>
+
 enum {
     SHERDI_MOST_PARTS  = 4,
     SHERDI_MOST_SWEEPS = 2,
@@ -86,6 +88,8 @@ struct sherdi_optimizer {
     const int                     *keys, *unread;
     size_t                         num_keys, num_unread;
     const struct sherdi_optimizer *decoupled;
+    /* Where beta1 is a momentum, which may be 0: what the type means without one, and with one. NULL: it is none. */
+    const struct sherdi_optimizer *without_momentum, *with_momentum;
 
     /* Of SHERDI_GRAIN_TENSOR only. */
     size_t num_norms; /* sums of each tensor */
@@ -97,6 +101,9 @@ struct sherdi_optimizer {
 #define SHERDI_OPTIMIZER(type, table) extern const sherdi_optimizer table;
 #include "engine/optimizers/list.h"
 #undef SHERDI_OPTIMIZER
+#define SHERDI_VARIANT(table, type, update, fields)                                                \
+    extern const sherdi_optimizer sherdi_optimizer_##table;
+#include "kernels/updates/rows.h"
 
 /** "|AdamW|Adam|...": choice i of "optimizer.type", without the first bar, is optimizer i. */
 extern const char sherdi_optimizer_types[];
@@ -106,12 +113,21 @@ const sherdi_optimizer *sherdi_optimizer_at(size_t index);
 size_t                  sherdi_optimizer_index(const sherdi_optimizer *optimizer);
 /** As "optimizer.type" has it: "AdamW". Static storage. */
 const char *sherdi_optimizer_name(const sherdi_optimizer *optimizer);
-/** What an optimizer means in this configuration: adam_w_mode. */
+/** What an optimizer means with a momentum, which may be 0. */
+static inline const sherdi_optimizer *sherdi_optimizer_with_momentum(
+    const sherdi_optimizer *optimizer, double momentum)
+{
+    return optimizer->with_momentum == NULL ? optimizer
+           : momentum != 0                  ? optimizer->with_momentum
+                                            : optimizer->without_momentum;
+}
+/** What an optimizer means in this configuration: adam_w_mode, momentum. */
 static inline const sherdi_optimizer *sherdi_optimizer_in(const sherdi_settings  *settings,
                                                           const sherdi_optimizer *optimizer)
 {
-    return settings->decouples_decay && optimizer->decoupled != NULL ? optimizer->decoupled
-                                                                     : optimizer;
+    return settings->decouples_decay && optimizer->decoupled != NULL
+               ? optimizer->decoupled
+               : sherdi_optimizer_with_momentum(optimizer, settings->sgd.momentum);
 }
 /** The one that `name` means in this configuration, in any case; `who` names it, for the sentence. E_NOTSUP, with the
  *  names that there are. */
@@ -122,11 +138,15 @@ sherd_status sherdi_optimizer_find(const sherdi_settings *settings, const char *
 sherdi_optimizer_defaults sherdi_optimizer_numbers(const sherdi_settings  *settings,
                                                    const sherdi_optimizer *optimizer);
 
-/** What updates the parameters of a group. */
+/** What updates the parameters of a group, which may have a momentum of its own. */
 static inline const sherdi_optimizer *sherdi_group_optimizer(const sherdi_settings    *settings,
                                                              const sherdi_model_group *group)
 {
-    return group->optimizer == NULL ? settings->optimizer : group->optimizer;
+    const sherdi_optimizer *optimizer =
+        group->optimizer == NULL ? settings->optimizer : group->optimizer;
+
+    return isnan(group->beta1) ? optimizer
+                               : sherdi_optimizer_with_momentum(optimizer, group->beta1);
 }
 
 #endif

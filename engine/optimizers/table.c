@@ -17,6 +17,14 @@ static const sherdi_optimizer *const TABLE[] = {
 };
 #undef SHERDI_OPTIMIZER
 
+/* Behind them, in the numbers of sherdi_optimizer_index. */
+#define SHERDI_VARIANT(table, type, update, fields) &sherdi_optimizer_##table,
+static const sherdi_optimizer *const VARIANTS[] = {
+#include "kernels/updates/rows.h"
+};
+
+#define NUM_VARIANTS (sizeof(VARIANTS) / sizeof(VARIANTS[0]))
+
 size_t sherdi_optimizer_count(void)
 {
     return sizeof(TABLE) / sizeof(TABLE[0]);
@@ -30,11 +38,12 @@ const sherdi_optimizer *sherdi_optimizer_at(size_t index)
 
 size_t sherdi_optimizer_index(const sherdi_optimizer *optimizer)
 {
+    size_t count = sherdi_optimizer_count();
     size_t index = 0;
 
-    while (TABLE[index] != optimizer) {
+    while ((index < count ? TABLE[index] : VARIANTS[index - count]) != optimizer) {
         index++;
-        assert(index < sherdi_optimizer_count());
+        assert(index < count + NUM_VARIANTS);
     }
     return index;
 }
@@ -68,10 +77,13 @@ sherdi_optimizer_defaults sherdi_optimizer_numbers(const sherdi_settings  *setti
     return (sherdi_optimizer_defaults){
         .lr    = number_of(settings->has_lr, settings->lr, own->lr,
                            keys[SHERDI_CONFIG_LR].standard.real),
-        .betas = {number_of(settings->has_betas, settings->betas[0], own->betas[0], betas->real),
+        .betas = {optimizer->with_momentum != NULL
+                      ? settings->sgd.momentum
+                      : number_of(settings->has_betas, settings->betas[0], own->betas[0],
+                                  betas->real),
                   number_of(settings->has_betas, settings->betas[1], own->betas[1], betas->second)},
-        .eps   = number_of(settings->has_eps, settings->eps, own->eps,
-                           keys[SHERDI_CONFIG_EPS].standard.real),
+        .eps = number_of(settings->has_eps, settings->eps, own->eps,
+                         keys[SHERDI_CONFIG_EPS].standard.real),
     };
 }
 
@@ -80,6 +92,8 @@ const char *sherdi_optimizer_name(const sherdi_optimizer *optimizer)
 {
     static const char *const NAMES[] = {
 #include "engine/optimizers/list.h"
+#define SHERDI_VARIANT(table, type, update, fields) type,
+#include "kernels/updates/rows.h"
     };
 
     return NAMES[sherdi_optimizer_index(optimizer)];

@@ -413,10 +413,11 @@ sherd_status sherdi_plan_offload_lay_out(sherdi_plan *plan)
 
 static int extents_are_valid(const sherdi_extent *extents, size_t count, size_t longest)
 {
-    size_t end = 0;
+    int    is_memory = longest == SIZE_MAX; /* where a block may have no state */
+    size_t end       = 0;
 
     for (size_t i = 0; i < count; i++) {
-        if (extents[i].offset_bytes != end || extents[i].len_bytes == 0 ||
+        if (extents[i].offset_bytes != end || (extents[i].len_bytes == 0 && !is_memory) ||
             extents[i].len_bytes % SHERD_ALIGN_BYTES != 0 || extents[i].len_bytes > longest) {
             return 0;
         }
@@ -428,8 +429,9 @@ static int extents_are_valid(const sherdi_extent *extents, size_t count, size_t 
 /* The blocks of a space fill its extents one after the other. */
 static int states_are_valid(const sherdi_plan *plan, sherdi_space space)
 {
-    size_t extent = 0;
-    size_t end    = 0;
+    size_t extent    = 0;
+    size_t end       = 0;
+    int    has_block = 0; /* an extent of a block without state has no bytes */
 
     for (size_t b = 0; b < plan->num_blocks; b++) {
         const sherdi_block *block = &plan->blocks[b];
@@ -437,10 +439,12 @@ static int states_are_valid(const sherdi_plan *plan, sherdi_space space)
         if (block->space != space) {
             continue;
         }
-        if (extent < plan->num_extents[space] && end == plan->extents[space][extent].len_bytes) {
+        if (has_block && extent < plan->num_extents[space] &&
+            end == plan->extents[space][extent].len_bytes) {
             extent++;
             end = 0;
         }
+        has_block = 1;
         if (block->extent != extent || block->state_offset != end) {
             return 0;
         }

@@ -95,13 +95,17 @@ static sherdi_group_step group_step_of(const sherd_engine *engine, const sherd_s
     double                    betas[]  = {or_default(group->beta1, numbers.betas[0]),
                                           or_default(group->beta2, numbers.betas[1])};
     sherdi_group_step         out      = {
-                     .grad_scale = grad_scale,
-                     .lr         = sherdi_optimizer_group_lr(engine, params, (int)g, step),
-                     .eps        = or_default(group->eps, numbers.eps),
-                     .decay      = or_default(group->weight_decay, settings->weight_decay),
-                     .bias1      = 1,
-                     .bias2      = 1,
-                     .step       = step,
+                     .grad_scale  = grad_scale,
+                     .lr          = sherdi_optimizer_group_lr(engine, params, (int)g, step),
+                     .eps         = or_default(group->eps, numbers.eps),
+                     .decay       = or_default(group->weight_decay, settings->weight_decay),
+                     .bias1       = 1,
+                     .bias2       = 1,
+                     .step        = step,
+                     .dampening   = settings->sgd.dampening,
+                     .is_nesterov = settings->sgd.is_nesterov,
+                     .lr_decay    = settings->adagrad.lr_decay,
+                     .initial     = settings->adagrad.initial,
     };
 
     sherdi_schedule_betas(&settings->schedule, &point, betas);

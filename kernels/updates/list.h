@@ -4,3 +4,5 @@
 #include "kernels/updates/adam.h"
 #include "kernels/updates/lamb.h"
 #include "kernels/updates/lion.h"
+#include "kernels/updates/sgd.h"
+#include "kernels/updates/adagrad.h"

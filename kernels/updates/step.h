@@ -11,6 +11,10 @@ typedef struct sherdi_group_step {
     double  lr, beta1, beta2, eps, decay;
     double  bias1, bias2; /* 1 - beta^step, or 1 */
     int64_t step;         /* the update's number, from 1 */
+    /* What some optimizers alone read. The momentum is beta1. */
+    double dampening;
+    int    is_nesterov;
+    double lr_decay, initial; /* of Adagrad: of the rate; what the sum of squares begins at */
 } sherdi_group_step;
 
 #endif

@@ -227,7 +227,8 @@ static void draw_group_optimizers(draw *d, layout *out)
 
     for (int g = 0; g < out->num_groups; g++) {
         const char *const NAMES[] = {NULL, "AdamW", "adam", "LAMB", "lion"};
-        const plain_kind  KINDS[] = {out->rule.kind, PLAIN_ADAMW, adam, lamb, PLAIN_LION};
+        const plain_kind  KINDS[] = {out->rule.kind, PLAIN_ADAMW, adam,
+                                     lamb,           PLAIN_LION,  PLAIN_ADAGRAD};
         int which = has_other && g > 0 ? below(d, (int)(sizeof(NAMES) / sizeof(NAMES[0]))) : 0;
 
         out->group_optimizer[g] = NAMES[which];

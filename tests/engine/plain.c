@@ -170,6 +170,36 @@ static void update_lion(plain_param *param, const plain_rule *rule, double scale
     }
 }
 
+static void update_sgd(plain_param *param, const plain_rule *rule, double scale, int t)
+{
+    float momentum = rule->kind == PLAIN_SGD ? 0 : 0.9f;
+    float fresh    = rule->kind == PLAIN_MOMENTUM && t > 1 ? 0.5f : 1;
+
+    for (size_t i = 0; i < param->elems; i++) {
+        float w = param->master[i];
+        float g = fmaf((float)param->decay, w, param->grad[i] * (float)scale);
+
+        if (rule->kind != PLAIN_SGD) {
+            param->m[i] = fmaf(momentum, param->m[i], fresh * g);
+            g = rule->kind == PLAIN_NESTEROV ? fmaf(momentum, param->m[i], g) : param->m[i];
+        }
+        param->master[i] = fmaf((float)-param->lr, g, w);
+    }
+}
+
+static void update_adagrad(plain_param *param, const plain_rule *rule, double scale, int t)
+{
+    float step = (float)(-param->lr / (1 + (t - 1) * 0.1));
+
+    for (size_t i = 0; i < param->elems; i++) {
+        float w = param->master[i];
+        float g = fmaf((float)param->decay, w, param->grad[i] * (float)scale);
+
+        param->m[i]      = fmaf(g, g, param->m[i]);
+        param->master[i] = fmaf(step, g / (sqrtf(param->m[i] + 0.25f) + (float)rule->eps), w);
+    }
+}
+
 static const struct {
     const char *type;
     void (*update)(plain_param *param, const plain_rule *rule, double scale, int t);
@@ -179,6 +209,14 @@ static const struct {
     [PLAIN_LAMB]       = {"\"Lamb\", \"params\": {", update_lamb},
     [PLAIN_LAMB_PAPER] = {"\"Lamb\", \"params\": {\"lamb_form\": \"paper\", ", update_lamb},
     [PLAIN_LION]       = {"\"Lion\", \"params\": {", update_lion},
+    [PLAIN_SGD]        = {"\"SGD\", \"params\": {", update_sgd},
+    [PLAIN_MOMENTUM]   = {"\"SGD\", \"params\": {\"momentum\": 0.9, \"dampening\": 0.5, ",
+                          update_sgd},
+    [PLAIN_NESTEROV]   = {"\"SGD\", \"params\": {\"momentum\": 0.9, \"nesterov\": true, ",
+                          update_sgd},
+    [PLAIN_ADAGRAD]    = {"\"Adagrad\", \"params\": {\"lr_decay\": 0.1, "
+                             "\"initial_accumulator_value\": 0.25, ",
+                          update_adagrad},
 };
 
 const char *plain_type(plain_kind kind)

@@ -11,6 +11,10 @@ typedef enum plain_kind {
     PLAIN_LAMB,       /* DeepSpeed's form */
     PLAIN_LAMB_PAPER, /* the paper's */
     PLAIN_LION,
+    PLAIN_SGD,      /* without momentum */
+    PLAIN_MOMENTUM, /* 0.9, dampening 0.5 */
+    PLAIN_NESTEROV, /* 0.9 */
+    PLAIN_ADAGRAD,  /* lr_decay 0.1, initial_accumulator_value 0.25 */
     PLAIN_KINDS,
 } plain_kind;
 

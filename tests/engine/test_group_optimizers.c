@@ -88,7 +88,7 @@ static void model_declare_as(rig *r, const char *lamb)
     sherd_group groups[GROUPS] = {SHERD_GROUP_DEFAULT};
     char        name[8];
 
-    groups[BY_SGD]  = group_add(r, "plain", "sgd", 0.02, 0.8);
+    groups[BY_SGD]  = group_add(r, "plain", "heavyball", 0.02, 0.8);
     groups[BY_LAMB] = group_add(r, "tensors", lamb, NAN, NAN);
     for (int u = 0; u < 3; u++) {
         (void)snprintf(name, sizeof(name), "u%d", u);
@@ -398,7 +398,7 @@ static void rank_names(sherd_world *world, void *ctx)
     params.name      = "head";
     params.optimizer = "SDG";
     CHECK_STATUS(SHERD_E_NOTSUP, sherd_group_add(r.engine, &params, &group));
-    CHECK_ERROR_SAYS("head: optimizer SDG is not known; known: AdamW|Adam|Lion|Lamb|none|SGD");
+    CHECK_ERROR_SAYS("head: optimizer SDG is not known; known: AdamW|Adam|Lion|SGD|Adagrad|Lamb|none|HeavyBall");
     params.optimizer = "none";
     CHECK_STATUS(SHERD_E_INVAL, sherd_group_add(r.engine, &params, &group));
     CHECK_ERROR_SAYS("group head: optimizer none beside optimizer.type AdamW");
@@ -435,7 +435,7 @@ static void rank_values(sherd_world *world, void *ctx)
     CHECK_OK(sherd_param_read(r.engine, r.params[3].handle, "buffer", 2001, 1, v));
     CHECK_INT(4, (int)v[0]);
     CHECK_STATUS(SHERD_E_INVAL, sherd_param_read(r.engine, r.params[3].handle, "exp_avg", 0, 3, v));
-    CHECK_ERROR_SAYS("value \"exp_avg\" does not exist of parameter p3, which SGD updates; there "
+    CHECK_ERROR_SAYS("value \"exp_avg\" does not exist of parameter p3, which HeavyBall updates; there "
                      "are \"master\", \"buffer\"");
     rig_close(&r);
 }
@@ -540,7 +540,7 @@ static void checkpoint_names_each_optimizer(void)
     CHECK_OK(sherd_checkpoint_open(dir, "t", &saved));
     CHECK_OK(sherd_checkpoint_write(saved, SHERD_PLAN_TABLE, text_add, text));
     CHECK(strstr(text, "AdamW: master, exp_avg, exp_avg_sq\n") != NULL);
-    CHECK(strstr(text, "SGD: master, buffer\n") != NULL);
+    CHECK(strstr(text, "HeavyBall: master, buffer\n") != NULL);
     CHECK(strstr(text, "Lamb: master, exp_avg, exp_avg_sq\n") != NULL);
     CHECK_OK(sherd_checkpoint_read(saved, "p3", "buffer", 0, 1, &value));
     CHECK_STATUS(SHERD_E_INVAL, sherd_checkpoint_read(saved, "p3", "exp_avg", 0, 1, &value));
@@ -554,7 +554,7 @@ static void checkpoint_names_each_optimizer(void)
 
 #define BY_NAME "{\"name\": \"tensors\", \"type\": \"lamb\", \"params\": {}, \"_why\": 1}"
 #define BY_MATCH                                                                                   \
-    "{\"name\": \"plain\", \"type\": \"SGD\", \"params\": {\"lr\": 0.02, \"betas\": [0.8, "        \
+    "{\"name\": \"plain\", \"type\": \"HeavyBall\", \"params\": {\"lr\": 0.02, \"betas\": [0.8, "        \
     "0.95]}, "                                                                                     \
     "\"matching\": [\"x*\", \"p[13]\"]}"
 
@@ -617,7 +617,7 @@ static const refusal UNREADABLE[] = {
     {"[{\"name\": \"a\"}, {\"name\": \"a\"}]", SHERD_E_INVAL,
      "sherd.groups[1] has the name of an earlier one"},
     {"[{\"name\": \"a\", \"type\": \"SDG\"}]", SHERD_E_INVAL,
-     "sherd.groups[0].type is \"SDG\"; known: AdamW|Adam|Lamb|none|SGD"},
+     "sherd.groups[0].type is \"SDG\"; known: AdamW|Adam|Lion|SGD|Adagrad|Lamb|none|HeavyBall"},
     {"[{\"name\": \"a\", \"type\": \"none\"}]", SHERD_E_INVAL,
      "sherd.groups[0].type is for a whole engine"},
     {"[{\"name\": \"a\", \"params\": {\"lr\": -1}}]", SHERD_E_INVAL,

@@ -32,6 +32,8 @@ fields() {
     fields config/config.h sherdi_settings
     fields config/config.h sherdi_offload_settings
     fields config/config.h sherdi_lamb_settings
+    fields config/config.h sherdi_sgd_settings
+    fields config/config.h sherdi_adagrad_settings
     fields optimizers/scaler.h sherdi_scaler_params
     fields optimizers/schedule.h sherdi_schedule_params
 } >"$scratch/fields"

@@ -15,17 +15,23 @@ static const sherdi_group_step STEPS[2] = {
      .decay      = 0.1,
      .bias1      = 0.19,
      .bias2      = 0.02,
-     .step       = 3},
-    {.grad_scale = 1.0 / 65536.0,
-     .lr         = 0.3,
-     .beta1      = 0.8,
-     .eps        = 1e-6,
-     .bias1      = 1,
-     .bias2      = 1,
-     .step       = 1},
+     .step       = 3,
+     .dampening  = 0.25,
+     .lr_decay   = 0.5,
+     .initial    = 0.125},
+    {.grad_scale  = 1.0 / 65536.0,
+     .lr          = 0.3,
+     .beta1       = 0.8,
+     .eps         = 1e-6,
+     .bias1       = 1,
+     .bias2       = 1,
+     .step        = 1,
+     .is_nesterov = 1},
 };
 
-#define SHERDI_ELEMENTWISE(table, type, update_name, fields)                                       \
+#define SHERDI_ELEMENTWISE MAKE_OF
+#define SHERDI_VARIANT     MAKE_OF
+#define MAKE_OF(table, type, update_name, fields)                                                  \
     static void table##_make(update_rule *rule)                                                    \
     {                                                                                              \
         CHECK(sizeof(sherdi_##update_name##_coeffs) <= MOST_COEFF_BYTES);                          \
@@ -44,7 +50,9 @@ const update_rule *update_rules(void)
 {
     static update_rule rules[UPDATE_RULES];
 
-#define SHERDI_ELEMENTWISE(table, type, update, fields) table##_make(&rules[UPDATE_RULE_##table]);
+#define MADE_OF(table, type, update, fields) table##_make(&rules[UPDATE_RULE_##table]);
+#define SHERDI_ELEMENTWISE                   MADE_OF
+#define SHERDI_VARIANT                       MADE_OF
 #include "kernels/updates/rows.h"
     return rules;
 }

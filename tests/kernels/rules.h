@@ -16,7 +16,9 @@ typedef struct update_rule {
 } update_rule;
 
 enum {
-#define SHERDI_ELEMENTWISE(table, type, update, fields) UPDATE_RULE_##table,
+#define RULE_OF(table, type, update, fields) UPDATE_RULE_##table,
+#define SHERDI_ELEMENTWISE                   RULE_OF
+#define SHERDI_VARIANT                       RULE_OF
 #include "kernels/updates/rows.h"
     UPDATE_RULES,
 };

@@ -324,6 +324,68 @@ static void lion_step(const sherdi_backend *backend, const oracle *all, int step
     update_run(backend, SHERDI_UPDATE_lion, &coeffs, block);
 }
 
+static void sgd_plain_step(const sherdi_backend *backend, const oracle *all, int step,
+                           oracle_block *block)
+{
+    sherdi_group_step       group  = group_step(all, step);
+    sherdi_sgd_plain_coeffs coeffs = sherdi_sgd_plain_coeffs_of(&group);
+
+    update_run(backend, SHERDI_UPDATE_sgd_plain, &coeffs, block);
+}
+
+static void sgd_step(const sherdi_backend *backend, const oracle *all, int step,
+                     oracle_block *block, int is_nesterov)
+{
+    sherdi_group_step group = group_step(all, step);
+    sherdi_sgd_coeffs coeffs;
+
+    group.beta1       = 0.9;
+    group.is_nesterov = is_nesterov;
+    coeffs            = sherdi_sgd_coeffs_of(&group);
+    update_run(backend, SHERDI_UPDATE_sgd, &coeffs, block);
+}
+
+static void momentum_step(const sherdi_backend *backend, const oracle *all, int step,
+                          oracle_block *block)
+{
+    sgd_step(backend, all, step, block, 0);
+}
+
+static void nesterov_step(const sherdi_backend *backend, const oracle *all, int step,
+                          oracle_block *block)
+{
+    sgd_step(backend, all, step, block, 1);
+}
+
+static void adagrad_step(const sherdi_backend *backend, const oracle *all, int step,
+                         oracle_block *block)
+{
+    sherdi_group_step     group  = group_step(all, step);
+    sherdi_adagrad_coeffs coeffs = sherdi_adagrad_coeffs_of(&group);
+
+    update_run(backend, SHERDI_UPDATE_adagrad, &coeffs, block);
+}
+
+static void sgd_follows_the_trajectory(void)
+{
+    every_isa_follows("sgd", sgd_plain_step);
+}
+
+static void sgd_with_momentum_follows_the_trajectory(void)
+{
+    every_isa_follows("sgd_momentum", momentum_step);
+}
+
+static void sgd_with_nesterovs_momentum_follows_the_trajectory(void)
+{
+    every_isa_follows("sgd_nesterov", nesterov_step);
+}
+
+static void adagrad_follows_the_trajectory(void)
+{
+    every_isa_follows("adagrad", adagrad_step);
+}
+
 static void lion_follows_the_trajectory(void)
 {
     every_isa_follows("lion", lion_step);
@@ -336,6 +398,10 @@ static const test_case CASES[] = {
     CASE(lamb_without_bias_correction_follows_the_trajectory),
     CASE(lamb_in_the_papers_form_follows_the_trajectory),
     CASE(lion_follows_the_trajectory),
+    CASE(sgd_follows_the_trajectory),
+    CASE(sgd_with_momentum_follows_the_trajectory),
+    CASE(sgd_with_nesterovs_momentum_follows_the_trajectory),
+    CASE(adagrad_follows_the_trajectory),
 };
 
 RUN_MAIN(CASES)

@@ -1,3 +1,3 @@
 /* The library's optimizers, and a line more. */
 #include_next "engine/optimizers/list.h"
-SHERDI_OPTIMIZER("SGD", test_optimizer_sgd)
+SHERDI_OPTIMIZER("HeavyBall", test_optimizer_sgd)
