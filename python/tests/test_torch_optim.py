@@ -113,6 +113,75 @@ class TestRead(unittest.TestCase):
         self.assertAlmostEqual(ours(config=config)[1][0], 1e-2 * (STEPS - 2) / 100, places=9)
 
 
+class Lion(torch.optim.Optimizer):
+    """Chen et al. 2023, algorithm 2."""
+
+    def __init__(self, params, lr=1e-3, betas=(0.9, 0.99), weight_decay=0.0) -> None:
+        super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure=None) -> None:
+        for group in self.param_groups:
+            for p in group["params"]:
+                m = self.state[p].setdefault("exp_avg", torch.zeros_like(p))
+                blend = m * group["betas"][0] + p.grad * (1 - group["betas"][0])
+                p.mul_(1 - group["lr"] * group["weight_decay"]).sub_(group["lr"] * blend.sign())
+                m.mul_(group["betas"][1]).add_(p.grad * (1 - group["betas"][1]))
+
+
+OPTIMIZERS = {
+    "SGD": lambda p: torch.optim.SGD(p, lr=1e-2, weight_decay=0.1),
+    "SGD, momentum": lambda p: torch.optim.SGD(p, lr=1e-2, momentum=0.9, weight_decay=0.1),
+    "SGD, dampening": lambda p: torch.optim.SGD(p, lr=1e-2, momentum=0.8, dampening=0.5),
+    "SGD, Nesterov": lambda p: torch.optim.SGD(p, lr=1e-2, momentum=0.9, nesterov=True, weight_decay=0.1),
+    "Adagrad": lambda p: torch.optim.Adagrad(p, lr=1e-2, weight_decay=0.1),
+    "Adagrad, decayed": lambda p: torch.optim.Adagrad(p, lr=1e-2, lr_decay=0.01, initial_accumulator_value=0.1),
+    "Lion": lambda p: Lion(p, lr=1e-3, weight_decay=0.1),
+}
+
+
+class TestHundredSteps(unittest.TestCase):
+    """The gradients are those of a product, so they are the same whatever the weights have become."""
+
+    def inputs(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        generator = torch.Generator().manual_seed(3)
+        return [(torch.randn(4, 8, generator=generator), torch.randn(4, 8, generator=generator)) for _ in range(100)]
+
+    def linear(self) -> nn.Module:
+        torch.manual_seed(1)
+        return nn.Sequential(nn.Linear(8, 8, bias=False))
+
+    def test_each_optimizer_is_torchs(self) -> None:
+        for name, make in OPTIMIZERS.items():
+            with self.subTest(name):
+                theirs, model = self.linear(), self.linear()
+                optimizer = make(theirs.parameters())
+                engine = sherd.torch.initialize(model, SILENT, optimizer=make(model.parameters()))
+                for x, y in self.inputs():
+                    optimizer.zero_grad()
+                    (theirs(x) * y).mean().backward()
+                    optimizer.step()
+                    engine.backward((engine(x) * y).mean())
+                    engine.step()
+                ours_now = torch.frombuffer(engine.core.read(0), dtype=torch.float32).reshape(8, 8)
+                torch.testing.assert_close(ours_now, theirs[0].weight.detach(), rtol=0, atol=1e-6)
+                engine.destroy()
+
+    def test_groups_have_momenta_of_their_own(self) -> None:
+        def make(model):
+            groups = [{**group, "momentum": momentum} for group, momentum in zip(decayed(model), (0.0, 0.9))]
+            return torch.optim.SGD(groups, lr=1e-2)
+
+        for one, other in zip(ours(make)[0], plain(make), strict=True):
+            torch.testing.assert_close(one, other, rtol=2e-5, atol=2e-6)
+
+    def test_groups_over_a_configuration_with_momentum(self) -> None:
+        config = {**SILENT, "optimizer": {"type": "SGD", "params": {"lr": 1e-2, "momentum": 0.9}}}
+        for one, other in zip(ours(config=config, groups=decayed)[0],
+                              plain(lambda m: torch.optim.SGD(decayed(m), lr=1e-2, momentum=0.9)), strict=True):
+            torch.testing.assert_close(one, other, rtol=2e-5, atol=2e-6)
+
+
 class TestRefused(unittest.TestCase):
     def refused(self, error: type, words: str, make=None, config=None, **options) -> None:
         model = model_of()
@@ -120,7 +189,10 @@ class TestRefused(unittest.TestCase):
             sherd.torch.initialize(model, config or SILENT, optimizer=make(model) if make else None, **options).destroy()
 
     def test_other_optimizers(self) -> None:
-        self.refused(NotSupportedError, "no optimizer SGD", lambda m: torch.optim.SGD(m.parameters(), lr=1e-2))
+        self.refused(NotSupportedError, "no optimizer RMSprop", lambda m: torch.optim.RMSprop(m.parameters(), lr=1e-2))
+        self.refused(NotSupportedError, "maximize", lambda m: torch.optim.SGD(m.parameters(), lr=1e-2, maximize=True))
+        self.refused(NotSupportedError, "several values of dampening", lambda m: torch.optim.SGD(
+            [{**group, "dampening": i / 2} for i, group in enumerate(decayed(m))], lr=1e-2, momentum=0.9))
         self.refused(NotSupportedError, "amsgrad", lambda m: torch.optim.AdamW(m.parameters(), amsgrad=True))
         self.refused(TypeError, "torch.optim.AdamW", lambda m: "AdamW")
 

@@ -16,7 +16,12 @@ from sherd.torch.units import Division
 SCALER = ("torch's GradScaler is not used with sherd: the engine scales the loss in engine.backward() and skips updates that "
           "overflow, as the key fp16 says; leave the scaler out, call engine.backward(loss) and engine.step()")
 STEP = "updates are made by engine.step(), which steps the scheduler of initialize() too: leave out optimizer.step()"
-CHANGES = ("amsgrad", "maximize", "differentiable")  # flags that make another optimizer of it
+CHANGES = ("amsgrad", "maximize", "differentiable", "decoupled_lr", "cautious_factor")  # make another optimizer of it
+ADAMS = ("lr", "betas", "eps", "weight_decay")
+# By optimizer.type: the numbers of a group, under torch's names, and those that all groups have alike.
+NUMBERS = {"SGD": ("lr", "weight_decay", "momentum"), "Adagrad": ("lr", "eps", "weight_decay"), "Lion": ("lr", "betas", "weight_decay")}
+ALIKE = {"SGD": ("dampening", "nesterov"), "Adagrad": ("lr_decay", "initial_accumulator_value")}
+LIONS = ("Lion", "DeepSpeedCPULion", "FusedLion")  # of other packages, known by their names
 KEYS = {"lr": "lr", "weight_decay": "weight_decay", "eps": "eps"}  # of a group, as sherd_group_params calls them
 
 
@@ -41,29 +46,37 @@ class Groups:
 def type_of(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """The keys of the block "optimizer" that a torch optimizer says; NotSupportedError by name for what sherd has not."""
     kind = type(optimizer)
-    if kind not in (torch.optim.AdamW, torch.optim.Adam):
-        raise NotSupportedError(f"sherd has no optimizer {kind.__name__}: it has torch.optim.AdamW and Adam, and by the "
-                                f"configuration (optimizer.type) AdamW, Adam and Lamb")
+    is_lion = kind.__name__ in LIONS and all(set(NUMBERS["Lion"]) <= set(group) for group in optimizer.param_groups)
+    if kind not in (torch.optim.AdamW, torch.optim.Adam, torch.optim.SGD, torch.optim.Adagrad) and not is_lion:
+        raise NotSupportedError(f"sherd has no optimizer {kind.__name__}: it has torch.optim.AdamW, Adam, SGD and Adagrad, Lion, "
+                                f"and by the configuration (optimizer.type) Lamb too")
     for flag in CHANGES:
         if any(group.get(flag) for group in optimizer.param_groups):
             raise NotSupportedError(f"{kind.__name__}(..., {flag}=True) is another optimizer than the one that sherd has; "
                                     f"leave {flag} out")
-    if optimizer.state:
+    if any(float(state.get("step", 1)) != 0 for state in optimizer.state.values()):  # Adagrad's is there from the start
         raise StateError(f"the {kind.__name__} that initialize() was given has made steps already, and its state is not taken "
                          f"over: make a new one, or load a checkpoint with engine.load_checkpoint()")
+    if is_lion or kind in (torch.optim.SGD, torch.optim.Adagrad):
+        return {"type": "Lion" if is_lion else kind.__name__}
     is_decoupled = kind is torch.optim.AdamW or bool(optimizer.param_groups[0].get("decoupled_weight_decay"))
     return {"type": "AdamW"} if kind is torch.optim.AdamW else {"type": "Adam", "params.adam_w_mode": is_decoupled}
 
 
 def read_optimizer(optimizer: torch.optim.Optimizer, config: Config) -> Groups:
     """Fills the block "optimizer" of `config` from a torch optimizer; InvalidError where the file says something else."""
-    for key, value in type_of(optimizer).items():
+    says = type_of(optimizer)
+    for key, value in says.items():
         config.set(f"optimizer.{key}", value)
     groups = Groups([list(group["params"]) for group in optimizer.param_groups],
                     [without_params(group) for group in optimizer.param_groups])
     first = groups.values[0]
-    for key in ("lr", "betas", "eps", "weight_decay"):
+    for key in NUMBERS.get(says["type"], ADAMS):
         config.set(f"optimizer.params.{key}", [float(x) for x in first[key]] if key == "betas" else float(first[key]))
+    for key in ALIKE.get(says["type"], ()):
+        if any(values[key] != first[key] for values in groups.values):
+            raise NotSupportedError(f"parameter groups of {says['type']} have several values of {key}; sherd has one for all")
+        config.set(f"optimizer.params.{key}", first[key] if isinstance(first[key], bool) else float(first[key]))
     return groups
 
 
@@ -89,7 +102,9 @@ def as_tensors(params: Any) -> Iterable[nn.Parameter]:
 def configured(config: Config) -> dict[str, Any]:
     """The values of a group that says nothing of its own."""
     resolved = config.resolved()
-    values = {key: resolved[f"optimizer.params.{key}"]["value"] for key in ("lr", "betas", "eps", "weight_decay")
+    kind = str(resolved.get("optimizer.type", {}).get("value"))
+    read = next((keys for name, keys in NUMBERS.items() if name.lower() == kind.lower()), ADAMS)
+    values = {key: resolved[f"optimizer.params.{key}"]["value"] for key in read
               if f"optimizer.params.{key}" in resolved}
     return {"lr": 0.0, **values}
 
@@ -170,7 +185,7 @@ class Rates:
 
     @staticmethod
     def _check_rest(index: int, group: Mapping[str, Any], given: Mapping[str, Any]) -> None:
-        for key in ("betas", "eps", "weight_decay"):
+        for key in ("betas", "eps", "weight_decay", "momentum"):
             if key in group and group[key] != given[key]:
                 raise StateError(f"{key} of parameter group {index} was {given[key]} when the engine was made and is {group[key]} now: "
                                  f"only rates may change (torch's OneCycleLR and CyclicLR: cycle_momentum=False)")
@@ -238,5 +253,7 @@ def declare(groups: Groups, add_group: Callable[..., int]) -> dict[int, int]:
         own = {name: float(values[key]) for key, name in KEYS.items() if key in values}
         if "betas" in values:
             own["beta1"], own["beta2"] = (float(beta) for beta in values["betas"])
+        if "momentum" in values:
+            own["beta1"] = float(values["momentum"])
         numbers.append(0 if len(groups.values) == 1 else add_group(str(values.get("name", f"group {index}")), **own))
     return {tensor: numbers[found[0]] for tensor, found in groups.numbers().items()}
