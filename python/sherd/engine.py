@@ -60,7 +60,8 @@ class Engine:
     # -------------------------------------------------------- declarations --
 
     def add_group(self, name: str, **values: Any) -> int:
-        """A group of parameters with rates of its own (lr, weight_decay, beta1, beta2, eps, exclude_1d); its number."""
+        """A group of parameters with rates of its own (lr, weight_decay, beta1, beta2, eps, exclude_1d), or an optimizer
+        ("Lamb"); its number."""
         return self._add("group_add", self._lib.new("group_params", name=name, **values))
 
     def add_unit(self, name: str, **values: Any) -> int:

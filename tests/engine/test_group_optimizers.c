@@ -416,6 +416,24 @@ static void groups_name_known_optimizers(void)
     test_world(1, rank_names, NULL);
 }
 
+static void rank_disagrees(sherd_world *world, void *ctx)
+{
+    rig_options options = {.stage = 1};
+    rig         r;
+
+    (void)ctx;
+    rig_open(&r, world, &options);
+    model_declare_as(&r, sherd_world_rank(world) == 1 ? "AdamW" : "Lamb");
+    CHECK_STATUS(SHERD_E_INVAL, sherd_engine_seal(r.engine));
+    CHECK_ERROR_SAYS("group tensors");
+    rig_close(&r);
+}
+
+static void ranks_name_the_same_optimizers(void)
+{
+    test_world(3, rank_disagrees, NULL);
+}
+
 /* A part is its parameter's optimizer's. */
 static void rank_values(sherd_world *world, void *ctx)
 {
@@ -705,6 +723,7 @@ static const test_case CASES[] = {
     CASE(groups_equal_unsharded),
     CASE(groups_deterministic_are_one_training),
     CASE(groups_name_known_optimizers),
+    CASE(ranks_name_the_same_optimizers),
     CASE(values_are_of_the_parameters_optimizer),
     CASE(checkpoint_names_each_optimizer),
     CASE(groups_of_the_configuration_are_the_programs),

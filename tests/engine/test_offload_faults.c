@@ -34,10 +34,12 @@ static const char *nvme_keys(const char *more, char out[1024])
     return out;
 }
 
+static const char *groups = ""; /* ", \"sherd\": ..." */
+
 static rig_options options_of(const char *keys)
 {
     return (rig_options){
-        .stage = 3, .accumulation = 1, .dtype = SHERD_BF16, .clip = 1, .zero = keys};
+        .stage = 3, .accumulation = 1, .dtype = SHERD_BF16, .clip = 1, .zero = keys, .top = groups};
 }
 
 /* A micro-batch and its step whose failures are told. */
@@ -215,6 +217,15 @@ static void eio_at_every_request_is_an_error_and_no_number(void)
 static void eio_with_gradients_on_nvme(void)
 {
     every_request_fails_once(FAULT_EIO, 1, ", \"gradients\": \"nvme\", \"buffer_count\": 2");
+}
+
+/* Two sweeps beside one: what fails in the first of them leaves the old state whole. */
+static void eio_where_lamb_stands_beside_adamw(void)
+{
+    groups = ", \"sherd\": {\"groups\": [{\"name\": \"tensors\", \"type\": \"Lamb\", "
+             "\"matching\": [\"b.w\"]}]}";
+    every_request_fails_once(FAULT_EIO, 1, ", \"buffer_count\": 2");
+    groups = "";
 }
 
 static void enospc_at_every_request_is_an_error_and_no_number(void)
@@ -936,6 +947,7 @@ static void killed_at_any_moment_the_last_step_is_whole(void)
 static const test_case CASES[] = {
     CASE(eio_at_every_request_is_an_error_and_no_number),
     CASE(eio_with_gradients_on_nvme),
+    CASE(eio_where_lamb_stands_beside_adamw),
     CASE(enospc_at_every_request_is_an_error_and_no_number),
     CASE(short_transfers_at_every_request_change_nothing),
     CASE(interrupted_requests_change_nothing),
