@@ -4,8 +4,8 @@
     python3 tools/deepspeed_keys.py SOURCE --write    makes that page of SOURCE
     python3 tools/deepspeed_keys.py --verdicts        what the page says of sherd, against docs/configuration.md; with --write it says that
 
-SOURCE is a wheel or a source archive (pip download --no-deps deepspeed), or a folder of one that is unpacked. Nothing of it is run
-or imported: its source is parsed, and the ways in which it takes a dictionary apart are followed from the class of its
+SOURCE is a source archive (of the release's files on PyPI: pip would run an archive to ask for its name), a wheel, or a folder of
+one that is unpacked or installed. Nothing of it is run or imported: its source is parsed, and the ways in which it takes a dictionary apart are followed from the class of its
 configuration on. The last column of the page comes out of docs/configuration.md, which sherd writes of its own tables.
 Leaves with 0 where there is no difference, with 1 where there is one, with 2 where SOURCE cannot be read.
 """
@@ -500,8 +500,8 @@ HEAD = """# DeepSpeed's keys, one by one
 
 What DeepSpeed {version} reads of a configuration, with the types and defaults of its own source, and what sherd makes of each key. Keys that have
 an effect here are explained in [configuration.md](configuration.md), and so is why the others have none; "refused unless off" is
-for what would train something else than the file says. `pip download --no-deps deepspeed` and
-`python3 tools/deepspeed_keys.py` FILE print what a later release changed.
+for what would train something else than the file says. `python3 tools/deepspeed_keys.py` FILE
+prints what another release changed; FILE is its source archive, a wheel, or the folder in which it is installed.
 
 | key | type | default there | for | here |
 |---|---|---|---|---|
