@@ -359,8 +359,9 @@ sherd_status sherdi_engine_plan_make(sherd_engine *engine, const sherdi_machine 
         return sherdi_fail(SHERD_E_STATE,
                            "no parameter is declared; add units and parameters first");
     }
-    SHERDI_TRY(sherdi_optimizer_check_lists(engine));
     SHERDI_TRY(sherdi_groups_settle(engine));
+    engine->first_group = sherdi_model_first_group(&engine->model);
+    SHERDI_TRY(sherdi_optimizer_check_lists(engine));
     return sherdi_plan_create(&engine->model, &engine->settings, engine->rank, engine->world_size,
                               machine, &engine->mem, out);
 }

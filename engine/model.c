@@ -269,11 +269,20 @@ sherd_status sherdi_model_add_param(sherdi_model *model, int unit, const sherd_p
 
     model->total_elems += param.elems;
     model->trainable_elems += param.is_frozen ? 0 : param.elems;
-    model->is_default_used |= param.group == SHERD_GROUP_DEFAULT && !param.is_frozen;
     owner->params[owner->num_params++] = (int)model->num_params;
     model->params[model->num_params]   = param;
     *out                               = (int)model->num_params++;
     return SHERD_OK;
+}
+
+int sherdi_model_first_group(const sherdi_model *model)
+{
+    for (size_t p = 0; p < model->num_params; p++) {
+        if (model->params[p].group == SHERD_GROUP_DEFAULT && !model->params[p].is_frozen) {
+            return SHERD_GROUP_DEFAULT;
+        }
+    }
+    return model->num_groups > 1;
 }
 
 int sherdi_model_find_param(const sherdi_model *model, const char *name)

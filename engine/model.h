@@ -65,7 +65,6 @@ typedef struct sherdi_model {
     size_t              num_units, cap_units;
     sherdi_model_group *groups;
     size_t              num_groups, cap_groups;
-    int                 is_default_used; /* a trainable parameter is in the group 0 */
     sherdi_model_pass   passes[3]; /* as listed by the trainer; see sherdi_model_order */
     size_t              total_elems, trainable_elems;
     struct json_t      *unit_names, *param_names; /* JSON objects: name to index */
@@ -76,10 +75,7 @@ sherd_status sherdi_model_init(sherdi_model *model, sherdi_mem *mem);
 void         sherdi_model_fini(sherdi_model *model);
 
 /** The first of the groups that lists with a number for each count: 0, or 1 where nothing trainable is in group 0. */
-static inline int sherdi_model_first_group(const sherdi_model *model)
-{
-    return !model->is_default_used && model->num_groups > 1;
-}
+int sherdi_model_first_group(const sherdi_model *model);
 
 sherd_status sherdi_model_add_group(sherdi_model *model, const sherd_group_params *params,
                                     int *out);

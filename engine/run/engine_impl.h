@@ -137,6 +137,7 @@ struct sherd_engine {
     pid_t                 process; /* whose it is: a forked child has a copy that means nothing */
     sherdi_settings       settings;
     sherdi_model          model;
+    int                   first_group; /* of those that a list of the schedule has a number for */
     sherdi_phase          phase;
     sherdi_failure        failure;
     sherdi_identity       identity;

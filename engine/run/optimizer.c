@@ -36,7 +36,7 @@ sherd_status sherdi_optimizer_check_lists(const sherd_engine *engine)
         {"cycle_max_mom", &schedule->cycle_max_mom},
         {"lr_range_test_min_lr", &schedule->range_min_lr},
     };
-    size_t groups = engine->model.num_groups - (size_t)sherdi_model_first_group(&engine->model);
+    size_t groups = engine->model.num_groups - (size_t)engine->first_group;
 
     for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++) {
         if (lists[i].rates->count != 0 && lists[i].rates->count != groups) {
@@ -62,7 +62,7 @@ static sherdi_optimizer_defaults numbers_of(const sherd_engine *engine, size_t g
 /* A default group without parameters has no place in lists of a number for each group. */
 static sherdi_schedule_point point_of(const sherd_engine *engine, int group, int64_t step)
 {
-    int first = sherdi_model_first_group(&engine->model);
+    int first = engine->first_group;
 
     return (sherdi_schedule_point){
         .group = group < first ? 0 : (size_t)(group - first),

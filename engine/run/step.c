@@ -313,16 +313,16 @@ static sherd_status step_apply(sherd_engine *engine, const sherd_step_params *pa
     uint64_t     decision;
     sherd_status status;
 
+    engine->watch.lr =
+        sherdi_optimizer_group_lr(engine, params, engine->first_group, engine->step + 1);
     if (overflows) {
         return apply_skip(engine);
     }
     report->clip_coefficient = clip_coefficient(engine, params);
     report->lr = sherdi_optimizer_group_lr(engine, params, SHERD_GROUP_DEFAULT, engine->step + 1);
-    engine->watch.lr = sherdi_optimizer_group_lr(
-        engine, params, sherdi_model_first_group(&engine->model), engine->step + 1);
-    decision = sherdi_optimizer_coeffs(engine, params, report->clip_coefficient * unscale,
-                                       engine->step + 1);
-    status   = sherdi_update_measure(engine);
+    decision   = sherdi_optimizer_coeffs(engine, params, report->clip_coefficient * unscale,
+                                         engine->step + 1);
+    status     = sherdi_update_measure(engine);
     if (status != SHERD_OK) { /* the state is whole */
         engine->phase = SHERDI_PHASE_RUNNING;
         return window_drop(engine, status);

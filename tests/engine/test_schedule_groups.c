@@ -68,6 +68,42 @@ static void schedule_lists_count_by_group(void)
     test_world(2, lists_are_the_groups_own, NULL);
 }
 
+/* Groups that the configuration fills out of the default one, which nothing is left in. */
+static uint64_t trained_by_names(sherd_world *world, const char *top)
+{
+    rig_options options = {.stage = 2, .clip = 1, .top = top};
+    uint64_t    fingerprint;
+    rig         r;
+
+    rig_open(&r, world, &options);
+    (void)rig_param(&r, rig_unit(&r, "a"), "a.w", 500);
+    (void)rig_param(&r, rig_unit(&r, "b"), "b.w", 500);
+    rig_seal(&r);
+    (void)rig_train(&r, 3);
+    fingerprint = rig_fingerprint(&r);
+    rig_close(&r);
+    return fingerprint;
+}
+
+#define NAMED(a, b)                                                                                \
+    ", \"sherd\": {\"groups\": [{\"name\": \"one\", \"matching\": [\"a*\"]" a                      \
+    "}, {\"name\": \"two\", \"matching\": [\"b*\"]" b "}]}"
+
+static void lists_of_named_groups(sherd_world *world, void *ctx)
+{
+    uint64_t own =
+        trained_by_names(world, NAMED(", \"params\": {\"lr\": 0.03, \"betas\": [0.7, 0.99]}",
+                                      ", \"params\": {\"lr\": 0.01, \"betas\": [0.6, 0.99]}"));
+
+    (void)ctx;
+    CHECK_INT(own, trained_by_names(world, NAMED("", "") CYCLE("[0.03, 0.01]", "[0.7, 0.6]")));
+}
+
+static void schedule_lists_count_groups_that_are_filled_by_name(void)
+{
+    test_world(2, lists_of_named_groups, NULL);
+}
+
 /* The default group counts where a trainable parameter is in it. */
 static void lists_of_a_wrong_length_are_refused(sherd_world *world, void *ctx)
 {
@@ -92,6 +128,7 @@ static void schedule_list_of_a_wrong_length_is_refused(void)
 
 static const test_case CASES[] = {
     CASE(schedule_lists_count_by_group),
+    CASE(schedule_lists_count_groups_that_are_filled_by_name),
     CASE(schedule_list_of_a_wrong_length_is_refused),
 };
 
