@@ -197,6 +197,9 @@ static size_t logits_rows_of(const compute_limits *l, size_t rows, size_t stride
 {
     size_t portion_rows = LOGITS_ELEMS / stride / LOGITS_ROWS * LOGITS_ROWS;
 
+    if (l->logits_rows > 0) {
+        return size_min(rows, l->logits_rows);
+    }
     return l->keeps_logits ? rows : size_min(rows, size_max(portion_rows, LOGITS_ROWS));
 }
 
@@ -214,6 +217,9 @@ void cuda_scratch_lay_out(const compute_limits *l, room *r, cuda_scratch *out)
     out->loss_sum      = room_take(r, sizeof(double));
     out->batch         = room_take(r, out->layout.most_bytes);
     out->logits = room_take(r, out->logits_rows * out->logits_stride * dtype_bytes(l->dtype));
+    out->head_grad_elems =
+        out->logits_rows < rows && l->dtype != SHERD_F32 ? l->vocab * l->hidden : 0;
+    out->head_grad = room_take(r, out->head_grad_elems * sizeof(float));
 }
 
 /* ------------------------------------------------------------- together -- */

@@ -57,6 +57,7 @@ typedef struct compute_limits {
     size_t      hidden, inner, heads, vocab;
     sherd_dtype dtype;        /* of the parameters */
     int         keeps_logits; /* logits_get will be called: room for all rows of them */
+    size_t      logits_rows;  /* a GPU's at a time; 0: as many as are good for it */
 } compute_limits;
 
 /** Limits of a model that trains: logits are not kept. */

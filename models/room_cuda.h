@@ -39,7 +39,11 @@ typedef struct cuda_scratch {
     unsigned char *batch;
     void          *logits; /* [logits_rows, logits_stride] */
     size_t         logits_rows, logits_stride;
-    batch_layout   layout;
+    float          *
+        head_grad; /* [vocab, hidden]: of the head's weight, where its sum is made of several parts of the logits and
+                                 the type of parameters would round each; else of no elements */
+    size_t       head_grad_elems;
+    batch_layout layout;
 } cuda_scratch;
 
 void cuda_scratch_lay_out(const compute_limits *limits, room *r, cuda_scratch *out);

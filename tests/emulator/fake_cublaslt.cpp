@@ -149,7 +149,8 @@ static int is_fitting(cublasLtMatmulDesc_t desc, const cublasLtMatrixLayoutOpaqu
     uint64_t n  = desc->op_b == CUBLAS_OP_N ? b->columns : b->rows;
 
     return ka == kb && m == d->rows && n == d->columns && c->rows == d->rows &&
-           c->columns == d->columns && a->type == b->type && a->type == d->type &&
+           c->columns == d->columns && a->type == b->type && c->type == d->type &&
+           (d->type == a->type || d->type == CUDA_R_32F) &&
            a->stride >= (int64_t)a->rows && b->stride >= (int64_t)b->rows &&
            c->stride >= (int64_t)c->rows && d->stride >= (int64_t)d->rows;
 }

@@ -513,9 +513,22 @@ static void logits_make(cuda *m, const void *x, tensor weight, size_t rows, size
     multiply(m, p);
 }
 
-/* Through the logits of `count` tokens: to the weight's rows of these tokens, and to dx. */
+/* The product's sum goes to the weight's gradient: rounded to its type, or beside it in fp32, where parts follow. */
+static void head_grad_set(const cuda *m, lt_product *p, tensor weight, size_t first_elem, int is_first)
+{
+    if (m->at.head_grad_elems == 0) {
+        p->c = elem_at(m, weight.grad, first_elem);
+        p->d = elem_of(m, weight.grad, first_elem);
+        return;
+    }
+    p->is_wide = 1;
+    p->d       = m->at.head_grad + first_elem;
+    p->c       = is_first ? NULL : p->d;
+}
+
+/* Through the logits of `count` tokens, in a part of the rows: to the weight's rows of these tokens, and to dx. */
 static void logits_back(cuda *m, const void *x, tensor weight, size_t rows, size_t first,
-                        size_t count, void *dx, int is_added)
+                        size_t count, void *dx, int is_added, int is_first_part)
 {
     size_t      hidden  = m->limits.hidden;
     const void *dlogits = elem_at(m, m->at.logits, first);
@@ -524,8 +537,7 @@ static void logits_back(cuda *m, const void *x, tensor weight, size_t rows, size
 
     grad.a = matrix(dlogits, m->at.logits_stride, 1);
     grad.b = matrix(x, hidden, 0);
-    grad.c = elem_at(m, weight.grad, first * hidden);
-    grad.d = elem_of(m, weight.grad, first * hidden);
+    head_grad_set(m, &grad, weight, first * hidden, is_first_part);
     multiply(m, grad);
     input.a = matrix(dlogits, m->at.logits_stride, 0);
     input.b = matrix(elem_at(m, weight.data, first * hidden), hidden, 0);
@@ -561,12 +573,16 @@ static void head_run(cuda *m, const void *x, tensor weight, void *dx)
         e.grad_scale = dx == NULL ? 0.0f : m->grad_scale / (float)m->rows;
         entropy_launch_rows(&e, m->stream);
         if (dx != NULL && whole > 0) {
-            logits_back(m, portion, weight, rows, 0, whole, elem_of(m, dx, row * hidden), 0);
+            logits_back(m, portion, weight, rows, 0, whole, elem_of(m, dx, row * hidden), 0, row == 0);
         }
         if (dx != NULL && whole < vocab) {
             logits_back(m, portion, weight, rows, whole, vocab - whole,
-                        elem_of(m, dx, row * hidden), whole > 0);
+                        elem_of(m, dx, row * hidden), whole > 0, row == 0);
         }
+    }
+    if (dx != NULL && m->at.head_grad_elems > 0) {
+        columns_finish_launch(m->limits.dtype, m->at.head_grad, 0, 1, m->at.head_grad_elems, weight.grad,
+                              m->stream);
     }
     loss_finish_launch(m->at.losses, m->rows, m->at.loss_sum, m->stream);
     check_queued(m);

@@ -44,6 +44,7 @@ typedef struct lt_functions {
 typedef struct plan_key {
     size_t   m, n, k, a_stride, b_stride, d_stride;
     int32_t  dtype, a_is_transposed, b_is_transposed, has_c, has_bias, gelu; /* gelu: 1 forward, 2 back */
+    int32_t  is_wide, reserved;
     uint32_t align_a, align_b, align_c, align_d;
 } plan_key;
 
@@ -235,6 +236,7 @@ static plan_key key_of(const lt_product *p)
     key.b_is_transposed = p->b.is_transposed;
     key.has_c           = p->c != NULL;
     key.has_bias        = p->bias != NULL;
+    key.is_wide         = p->is_wide;
     key.gelu            = p->gelu_x != NULL ? 1 : p->gelu_back != NULL ? 2 : 0;
     key.align_a         = align_of(p->a.data);
     key.align_b         = align_of(p->b.data);
@@ -261,11 +263,10 @@ static cublasStatus_t desc_set(lt *l, cublasLtMatmulDesc_t desc, cublasLtMatmulD
 }
 
 /* A matrix of memory rows x columns is column-major columns x rows to the library. */
-static cublasStatus_t layout_make(lt *l, const plan_key *key, size_t rows, size_t columns, size_t stride,
+static cublasStatus_t layout_make(lt *l, cudaDataType_t type, size_t rows, size_t columns, size_t stride,
                                   cublasLtMatrixLayout_t *out)
 {
-    return l->f.cublasLtMatrixLayoutCreate(out, type_of((sherd_dtype)key->dtype), columns, rows,
-                                           (int64_t)stride);
+    return l->f.cublasLtMatrixLayoutCreate(out, type, columns, rows, (int64_t)stride);
 }
 
 /* Bias and gelu's operand are addresses inside the description: set before each use. */
@@ -361,15 +362,16 @@ static cublasStatus_t algo_choose(lt *l, plan *p)
 static cublasStatus_t layouts_make(lt *l, plan *p)
 {
     const plan_key *key    = &p->key;
-    cublasStatus_t  status = layout_make(l, key, key->a_is_transposed ? key->k : key->m,
+    cudaDataType_t  type   = type_of((sherd_dtype)key->dtype);
+    cublasStatus_t  status = layout_make(l, type, key->a_is_transposed ? key->k : key->m,
                                          key->a_is_transposed ? key->m : key->k, key->a_stride, &p->a);
 
     if (status == CUBLAS_STATUS_SUCCESS) {
-        status = layout_make(l, key, key->b_is_transposed ? key->n : key->k,
+        status = layout_make(l, type, key->b_is_transposed ? key->n : key->k,
                              key->b_is_transposed ? key->k : key->n, key->b_stride, &p->b);
     }
     return status == CUBLAS_STATUS_SUCCESS
-               ? layout_make(l, key, key->m, key->n, key->d_stride, &p->d)
+               ? layout_make(l, key->is_wide ? CUDA_R_32F : type, key->m, key->n, key->d_stride, &p->d)
                : status;
 }
 

@@ -18,7 +18,7 @@ typedef struct lt_matrix {
     int         is_transposed; /* the product sees its columns as rows */
 } lt_matrix;
 
-/* d[m, n] = a[m, k] . b[k, n] (+ c) (+ bias), sums in fp32, rounded once; all of one type. m, n and k are those
+/* d[m, n] = a[m, k] . b[k, n] (+ c) (+ bias), sums in fp32, rounded once; all of one type, unless it is wide. m, n and k are those
  * that the product sees. */
 typedef struct lt_product {
     sherd_dtype dtype;
@@ -27,6 +27,7 @@ typedef struct lt_product {
     const void *c; /* [m, n] with d's stride, may be d; NULL: none */
     void       *d;
     size_t      d_stride;
+    int         is_wide; /* c and d are fp32 whatever the type; without bias and gelu */
     const void *bias;      /* [n]; NULL: none */
     void       *gelu_x;    /* not NULL: receives the sum, d becomes its gelu */
     const void *gelu_back; /* not NULL: d becomes the sum times gelu' of this */
