@@ -9,8 +9,14 @@
 #include "kernels/cuda/spans.cuh"
 
 #define SUMSQ_BLOCKS       4 /* on a processor */
+/* ... for which there are registers: on 10.x bf16 needs more than four leave. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
+#define SUMSQ_RESIDENT 3
+#else
+#define SUMSQ_RESIDENT SUMSQ_BLOCKS
+#endif
 #define SUMSQ_VECTORS      8
-#define FINGERPRINT_BLOCKS 8
+#define FINGERPRINT_BLOCKS 5 /* with more its registers are spilled on 10.x */
 
 /* Lays down chunks [first, first + left) of x, zeros for what is beyond, up to a tile. */
 template <typename Elem, int ROW_BYTES>
@@ -47,7 +53,7 @@ static inline __device__ void rows_load(unsigned char *rows, const Elem *x, size
 }
 
 template <sherd_dtype DTYPE>
-static void __global__ __launch_bounds__(BLOCK_THREADS, SUMSQ_BLOCKS)
+static void __global__ __launch_bounds__(BLOCK_THREADS, SUMSQ_RESIDENT)
     sumsq_kernel(const void *x, size_t num_chunks, int is_vector, bin_t *acc)
 {
     __shared__ __align__(16) unsigned char rows[BLOCK_WARPS][WARP_ROWS_BYTES];

@@ -1,0 +1,153 @@
+"""What the kernels take, as a page in Markdown: registers, static shared memory and spills of every kernel for each architecture, as
+ptxas says, and what the loads of the fused updates are in machine code, where cuobjdump is at hand. Needs nvcc and no GPU.
+
+kernel_table.py [--arch 80,86,89,90,100] [--files GLOB,GLOB] [--cuobjdump FILE] [--jobs N]; ends with 1 when a kernel spills."""
+
+import argparse
+import collections
+import concurrent.futures
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+# As the builds compile them: kernels/meson.build, examples/llm/meson.build.
+FLAGS = {"kernels": ["--fmad=false", "-ftz=false", "-prec-div=true", "-prec-sqrt=true"], "examples": []}
+FUSED = ("update.cu",)
+
+Kernel = collections.namedtuple("Kernel", "registers shared spills")
+
+
+def compiled(source, arch, nvcc, to):
+    """The cubin of a file for an architecture, and what ptxas said."""
+    cubin = pathlib.Path(to) / f"{source.stem}-{arch}.cubin"
+    command = [nvcc, "-cubin", str(source), "-o", str(cubin), f"-arch=sm_{arch}", "-std=c++17", "-O3", "-Xptxas=-v",
+               *FLAGS[source.relative_to(ROOT).parts[0]], f"-I{ROOT}", f"-I{ROOT / 'include'}"]
+    return cubin, subprocess.run(command, check=True, capture_output=True, text=True).stderr
+
+
+def kernels_of(text):
+    """Kernels by mangled name, from the words of ptxas."""
+    found, name, spills = {}, None, 0
+    for line in text.splitlines():
+        if match := re.search(r"Compiling entry function '(\w+)'", line):
+            name, spills = match[1], 0
+        elif match := re.search(r"(\d+) bytes spill stores, (\d+) bytes spill loads", line):
+            spills = int(match[1]) + int(match[2])
+        elif name and (match := re.search(r"Used (\d+) registers", line)):
+            shared = re.search(r"(\d+) bytes smem", line)
+            found[name] = Kernel(int(match[1]), int(shared[1]) if shared else 0, spills)
+            name = None
+    return found
+
+
+def plain(names):
+    """Names as they stand in the source."""
+    if not shutil.which("c++filt"):
+        return dict(zip(names, names))
+    out = subprocess.run(["c++filt"], input="\n".join(names), capture_output=True, text=True, check=True).stdout.splitlines()
+    return {name: re.sub(r"\(anonymous namespace\)::|^void ", "", line) for name, line in zip(names, out)}
+
+
+def base(name):
+    """Without template arguments and parameters."""
+    return re.split(r"[<(]", name)[0]
+
+
+def span(values):
+    """"64" or "40-96"."""
+    low, high = min(values), max(values)
+    return str(low) if low == high else f"{low}-{high}"
+
+
+def table(source, by_arch, names):
+    """A row for each kernel, its instances together."""
+    print(f"\n### {source.relative_to(ROOT)}\n")
+    print("| kernel | instances | shared | " + " | ".join(f"sm_{arch}" for arch in by_arch) + " | spilled |")
+    print("|---|---|---|" + "---|" * len(by_arch) + "---|")
+    groups = collections.defaultdict(list)
+    for mangled in sorted(next(iter(by_arch.values()))):
+        groups[base(names[mangled])].append(mangled)
+    for group, members in groups.items():
+        every = [by_arch[arch][name] for arch in by_arch for name in members]
+        registers = " | ".join(span([by_arch[arch][name].registers for name in members]) for arch in by_arch)
+        print(f"| `{group}` | {len(members)} | {span([k.shared for k in every])} | {registers} | {sum(k.spills for k in every)} |")
+    return sorted(f"sm_{arch}: {names[name]}: {kernel.spills} bytes" for arch, all_of in by_arch.items()
+                  for name, kernel in all_of.items() if kernel.spills)
+
+
+def in_flight(lines):
+    """Loads by width, and the most bytes of them, in how many, that are under way before one is used."""
+    widths, waiting, most = collections.Counter(), {}, (0, 0)
+    for line in lines:
+        match = re.search(r"\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)\s*(.*?);", line)
+        if not match:
+            continue
+        what, operands = match[1], match[2]
+        parts = operands.split(",", 1)
+        used = set(re.findall(r"\bR\d+\b", parts[1] if len(parts) > 1 and not what.startswith(("ST", "RED")) else operands))
+        for register in [r for r, (_, group) in waiting.items() if used & group]:
+            del waiting[register]
+        if what.startswith("LDG"):
+            bits = next((int(p) for p in what.split(".") if p in ("64", "128", "256")), 32)
+            bits = 16 if ".U16" in what or ".S16" in what else bits
+            widths[bits] += 1
+            first = re.match(r"R(\d+)", parts[0])
+            if first:
+                number = int(first[1])
+                waiting[number] = (bits // 8, {f"R{number + i}" for i in range(max(1, bits // 32))})
+            most = max(most, (len(waiting), sum(size for size, _ in waiting.values())), key=lambda now: now[1])
+    return widths, most
+
+
+def sass(source, cubin, names, tool):
+    """What the machine code of a file loads and stores."""
+    text = subprocess.run([tool, "-sass", str(cubin)], check=True, capture_output=True, text=True).stdout
+    print(f"\n### Loads of {source.relative_to(ROOT)} in machine code ({cubin.stem})\n")
+    print("| kernel | loads by bits | stores by bits | loads in flight, where most | their bytes, a thread |\n|---|---|---|---|---|")
+    for part in re.split(r"\n\s*Function : ", text)[1:]:
+        name, lines = part.split("\n", 1)[0].strip(), part.splitlines()
+        widths, (loads, size) = in_flight(lines)
+        stores = collections.Counter(next((p for p in match.split(".") if p in ("64", "128", "256")), "16" if "U16" in match else "32")
+                                     for match in re.findall(r"\b(STG[\w.]*)", part))
+        told = ", ".join(f"{count} x {bits}" for bits, count in sorted(widths.items(), reverse=True))
+        stored = ", ".join(f"{count} x {bits}" for bits, count in sorted(stores.items(), key=lambda item: -int(item[0])))
+        print(f"| `{re.sub(r'[(].*', '', names.get(name, name))}` | {told} | {stored} | {loads} | {size} |")
+
+
+def arguments():
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--arch", default="80,86,89,90,100")
+    parser.add_argument("--files", default="kernels/cuda/*.cu,examples/llm/cuda/*.cu")
+    parser.add_argument("--nvcc", default=shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc")
+    parser.add_argument("--cuobjdump", default=shutil.which("cuobjdump"))
+    parser.add_argument("--sass-arch", default="90")
+    parser.add_argument("--jobs", type=int, default=1)
+    return parser.parse_args()
+
+
+def main():
+    """All files, for all architectures."""
+    given = arguments()
+    sources = sorted(path for pattern in given.files.split(",") for path in ROOT.glob(pattern))
+    archs, spilled = given.arch.split(","), []
+    with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(given.jobs) as threads:
+        work = {(source, arch): threads.submit(compiled, source, arch, given.nvcc, folder) for source in sources for arch in archs}
+        for source in sources:
+            by_arch = {arch: kernels_of(work[source, arch].result()[1]) for arch in archs}
+            names = plain(sorted(next(iter(by_arch.values()))))
+            if names:
+                spilled += table(source, by_arch, names)
+            if source.name in FUSED and given.cuobjdump and given.sass_arch in archs:
+                sass(source, work[source, given.sass_arch].result()[0], names, given.cuobjdump)
+            sys.stdout.flush()
+    print("\nNo kernel spills." if not spilled else "\nSpilled:\n\n" + "\n".join(f"* `{line}`" for line in spilled))
+    return 1 if spilled else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
