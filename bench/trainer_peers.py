@@ -29,7 +29,7 @@ from peak import Peak
 from pytorch import LOSS_APART, Contestant, DeepSpeed, Fsdp2, Team
 
 POSITIONS = 1024
-BF16_APART = 2e-3  # relative, of the first step: what is rounded to bf16 differs
+BF16_APART = 2**-7  # relative, of the first step: the peers' loss is itself a number of bf16, which has eight bits
 SIZES = ("layers", "width", "heads", "vocab", "batch", "length", "threads", "started")
 
 # ------------------------------------------------------------ the contestants --
