@@ -136,9 +136,10 @@ static void threads_get_the_same_bits(void)
     enum { THREADS = 4 };
     onednn_matrix a, b;
     pthread_t     threads[THREADS];
-    turn         *turns = fresh(THREADS, sizeof(*turns));
+    turn         *turns;
 
     onednn_needed();
+    turns = fresh(THREADS, sizeof(*turns));
     a = matrix_of(M, K, 0, 5);
     b = matrix_of(K, N, 1, 3);
     for (int i = 0; i < THREADS; i++) {
