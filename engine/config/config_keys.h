@@ -102,6 +102,10 @@
       AUTO("false, unless the program says true")), "parameters and gradients in bf16") \
     X(BF16_CHECK_OVERFLOW, "bf16.check_grad_overflow", BOOL, (SETS(check_overflow), ON), \
       "skip an update whose gradient has Inf or NaN in it, in bf16 and fp32") \
+    X(BF16_MASTER, "bf16.bf16_master_weights_and_grads", BOOL, (DERIVES(master_encoding), OFF), \
+      "as sherd.master_encoding bf16; gradients are added up as data_types.grad_accum_dtype says all the same (DeepSpeed: in bf16)") \
+    X(BF16_STATES, "bf16.bf16_optimizer_states", BOOL, (DERIVES(moment_encoding), OFF), \
+      "as sherd.moment_encoding bf16; as in DeepSpeed only with the key before (DeepSpeed rounds to nearest)") \
     X(DATA_TYPES, "data_types", BLOCK, (), "element types") \
     X(ACCUM_DTYPE, "data_types.grad_accum_dtype", TEXT, (SETS_DTYPE(accum_dtype), FIRST("fp32"), CHOICES("fp32|fp16|bf16"), \
       NULLABLE, ANY_CASE), "element type in which micro-batches are added up (DeepSpeed's default is the compute type)") \

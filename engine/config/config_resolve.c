@@ -391,8 +391,35 @@ static void rules_apply(const sherd_config *config, sherdi_settings *settings)
     sherdi_config_offload_resolve(config, settings);
 }
 
-static sherd_status encodings_check(const sherd_config *config, const sherdi_settings *settings)
+/* DeepSpeed's keys, which are off without the block's switch. */
+static sherd_status bf16_state_resolve(const sherd_config *config, sherdi_settings *settings)
 {
+    int masters = sherdi_config_is_on(config, SHERDI_CONFIG_BF16_MASTER);
+    int moments = sherdi_config_is_on(config, SHERDI_CONFIG_BF16_STATES);
+
+    if (settings->compute_dtype != SHERD_BF16) {
+        return SHERD_OK;
+    }
+    if (moments && !masters) {
+        return sherdi_config_key_fail(
+            config, SHERDI_CONFIG_BF16_STATES,
+            "needs bf16.bf16_master_weights_and_grads; for bf16 moments beside another master set "
+            "sherd.moment_encoding");
+    }
+    if ((masters && settings->master_encoding == SHERDI_MASTER_BESIDE) ||
+        (moments && settings->moment_encoding == SHERDI_MOMENTS_FP8)) {
+        return sherdi_config_key_fail(
+            config, SHERDI_CONFIG_BF16_MASTER,
+            "contradicts sherd.master_encoding or sherd.moment_encoding; remove one of the two");
+    }
+    settings->master_encoding = masters ? SHERDI_MASTER_BF16 : settings->master_encoding;
+    settings->moment_encoding = moments ? SHERDI_MOMENTS_BF16 : settings->moment_encoding;
+    return SHERD_OK;
+}
+
+static sherd_status encodings_resolve(const sherd_config *config, sherdi_settings *settings)
+{
+    SHERDI_TRY(bf16_state_resolve(config, settings));
     if (settings->master_encoding != SHERDI_MASTER_F32 && settings->compute_dtype != SHERD_BF16) {
         return sherdi_config_key_fail(config, SHERDI_CONFIG_MASTER_ENCODING,
                                       settings->compute_dtype == SHERD_F32
@@ -422,7 +449,7 @@ sherd_status sherdi_config_resolve(const sherd_config *config, int world_size, s
     SHERDI_TRY(settings_put(config, world_size, &settings));
     rules_apply(config, &settings);
     SHERDI_TRY(schedule_resolve(config, &settings));
-    SHERDI_TRY(encodings_check(config, &settings));
+    SHERDI_TRY(encodings_resolve(config, &settings));
     SHERDI_TRY(monitors_resolve(config, &settings));
     memcpy(out, &settings, sizeof(settings));
     return SHERD_OK;

@@ -119,9 +119,7 @@
       "the engine counts micro-batches; sherd_step_close_window ends a window early") \
     X(SEQUENCE_PARALLEL, "sequence_parallel_size", INT, REFUSED, (NUMBER(1), RANGE(1, INT_MAX)), \
       "sequence parallelism is the trainer's; the world is the data-parallel group") \
-    X(FP16_MASTER, "fp16.fp16_master_weights_and_grads", BOOL, REFUSED, (OFF), "master weights are fp32") \
-    X(BF16_MASTER, "bf16.bf16_master_weights_and_grads", BOOL, REFUSED, (OFF), "master weights are fp32") \
-    X(BF16_STATES, "bf16.bf16_optimizer_states", BOOL, REFUSED, (OFF), "optimizer states are fp32") \
+    X(FP16_MASTER, "fp16.fp16_master_weights_and_grads", BOOL, REFUSED, (OFF), "an fp16 master loses updates below 2^-11 of a weight, and fp16 has no exponents for moments; masters are fp32") \
     X(AMSGRAD, "optimizer.params.amsgrad", BOOL, REFUSED, (OFF), "AMSGrad is another optimizer") \
     X(FP32_STATES, "optimizer.params.fp32_optimizer_states", BOOL, REFUSED, (ON), "optimizer states are fp32") \
     X(LAST_ITERATION, "scheduler.params.last_batch_iteration", INT, REFUSED, (NUMBER(-1), RANGE(-1, INT_MAX)), \

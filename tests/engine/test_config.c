@@ -529,8 +529,7 @@ static void config_what_would_train_something_else_is_refused(void)
         {"\"sequence_parallel_size\": 2", "sequence_parallel_size is 2"},
         {"\"gradient_allreduce_op\": \"sum\"", "gradient_allreduce_op is \"sum\""},
         {"\"managed_gradient_accumulation\": false", "managed_gradient_accumulation is false"},
-        {"\"fp16\": {\"fp16_master_weights_and_grads\": true}", "master weights are fp32"},
-        {"\"bf16\": {\"bf16_optimizer_states\": true}", "optimizer states are fp32"},
+        {"\"fp16\": {\"fp16_master_weights_and_grads\": true}", "fp16 master loses updates"},
         {"\"optimizer\": {\"type\": \"OneBitAdam\", \"params\": {\"freeze_step\": 1}}",
          "optimizer.type is \"OneBitAdam\", which sherd does not have; known: AdamW|Adam"},
         {"\"optimizer\": {\"type\": \"Adam\", \"params\": {\"amsgrad\": true}}",
@@ -793,7 +792,28 @@ static void config_overflow_check_follows_its_key_outside_fp16(void)
                .check_overflow);
 }
 
+/* DeepSpeed's keys mean sherd's own, where bf16 is on. */
+static void config_bf16_states_are_encodings(void)
+{
+    sherd_config   *config = completed("\"bf16\": {\"enabled\": true, "
+                                         "\"bf16_master_weights_and_grads\": true, "
+                                         "\"bf16_optimizer_states\": true}");
+    sherdi_settings got    = resolved(config, 2);
+
+    CHECK_INT(SHERDI_MASTER_BF16, got.master_encoding);
+    CHECK_INT(SHERDI_MOMENTS_BF16, got.moment_encoding);
+    sherd_config_destroy(config);
+    config = completed("\"bf16\": {\"bf16_master_weights_and_grads\": true}");
+    CHECK_INT(SHERDI_MASTER_F32, resolved(config, 2).master_encoding);
+    sherd_config_destroy(config);
+    config = completed("\"bf16\": {\"enabled\": true, \"bf16_optimizer_states\": true}");
+    CHECK(sherdi_config_resolve(config, 2, &got) != SHERD_OK);
+    CHECK_ERROR_SAYS("needs bf16.bf16_master_weights_and_grads");
+    sherd_config_destroy(config);
+}
+
 static const test_case CASES[] = {
+    CASE(config_bf16_states_are_encodings),
     CASE(config_smallest_file_resolves_to_the_defaults),
     CASE(config_every_honoured_key_arrives),
     CASE(config_optimizer_params_arrive),

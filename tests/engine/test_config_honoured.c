@@ -8,6 +8,7 @@ static const char *const FILES[] = {
     "\"fp16\": {\"enabled\": true}",
     "\"bf16\": {\"enabled\": true}",
     "\"csv_monitor\": {\"enabled\": true}, \"tensorboard\": {\"enabled\": true}",
+    "\"bf16\": {\"enabled\": true, \"bf16_master_weights_and_grads\": true}",
     "\"scheduler\": {\"type\": \"WarmupDecayLR\", \"params\": {\"total_num_steps\": 90}}",
     "\"scheduler\": {\"type\": \"WarmupCosineLR\", \"params\": {\"total_num_steps\": 90}}",
     "\"scheduler\": {\"type\": \"OneCycle\", \"params\": {\"cycle_min_lr\": 1e-4, "
