@@ -22,12 +22,13 @@ static inline sherd_config *parsed(const char *text)
     return config;
 }
 
-/* `members` inside a file that resolves on one rank. */
+/* `members` inside a file that resolves on one rank; its optimizer is AdamW where they name none. */
 static inline void complete(char text[TEXT_BYTES], const char *members)
 {
-    (void)snprintf(text, TEXT_BYTES,
-                   "{\"train_micro_batch_size_per_gpu\": 2, \"optimizer\": {\"type\": \"AdamW\", "
-                   "\"params\": {\"lr\": 1e-4}}%s%s}",
+    (void)snprintf(text, TEXT_BYTES, "{\"train_micro_batch_size_per_gpu\": 2%s%s%s}",
+                   strstr(members, "\"optimizer\": ") != NULL
+                       ? ""
+                       : ", \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 1e-4}}",
                    members[0] == '\0' ? "" : ", ", members);
 }
 

@@ -7,6 +7,7 @@ static const char *const FILES[] = {
     "\"zero_optimization\": {\"stage\": 3, \"stage3_param_persistence_threshold\": \"auto\"}",
     "\"fp16\": {\"enabled\": true}",
     "\"bf16\": {\"enabled\": true}",
+    "\"optimizer\": {\"type\": \"SGD\", \"params\": {\"lr\": 0.1, \"momentum\": 0.9}}",
     "\"csv_monitor\": {\"enabled\": true}, \"tensorboard\": {\"enabled\": true}",
     "\"bf16\": {\"enabled\": true, \"bf16_master_weights_and_grads\": true}",
     "\"scheduler\": {\"type\": \"WarmupDecayLR\", \"params\": {\"total_num_steps\": 90}}",

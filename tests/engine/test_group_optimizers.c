@@ -398,7 +398,8 @@ static void rank_names(sherd_world *world, void *ctx)
     params.name      = "head";
     params.optimizer = "SDG";
     CHECK_STATUS(SHERD_E_NOTSUP, sherd_group_add(r.engine, &params, &group));
-    CHECK_ERROR_SAYS("head: optimizer SDG is not known; known: AdamW|Adam|Lion|SGD|Adagrad|Lamb|none|HeavyBall");
+    CHECK_ERROR_SAYS(
+        "head: optimizer SDG is not known; known: AdamW|Adam|Lion|SGD|Adagrad|Lamb|none|HeavyBall");
     params.optimizer = "none";
     CHECK_STATUS(SHERD_E_INVAL, sherd_group_add(r.engine, &params, &group));
     CHECK_ERROR_SAYS("group head: optimizer none beside optimizer.type AdamW");
@@ -453,8 +454,9 @@ static void rank_values(sherd_world *world, void *ctx)
     CHECK_OK(sherd_param_read(r.engine, r.params[3].handle, "buffer", 2001, 1, v));
     CHECK_INT(4, (int)v[0]);
     CHECK_STATUS(SHERD_E_INVAL, sherd_param_read(r.engine, r.params[3].handle, "exp_avg", 0, 3, v));
-    CHECK_ERROR_SAYS("value \"exp_avg\" does not exist of parameter p3, which HeavyBall updates; there "
-                     "are \"master\", \"buffer\"");
+    CHECK_ERROR_SAYS(
+        "value \"exp_avg\" does not exist of parameter p3, which HeavyBall updates; there "
+        "are \"master\", \"buffer\"");
     rig_close(&r);
 }
 
@@ -511,9 +513,10 @@ static const struct {
 } FORGED[] = {
     {"\"segments\"", "\"buffer\"", "\"buffed\"",
      "a part of the state that its list of parts has not"},
-    {"\"SGD\"", "\"master\"", "\"buffer\"", "a segment has no master weights"},
-    {"\"SGD\"", "\"buffer\"", "\"master\"", "other parts in one segment than in another"},
-    {"\"segments\"", "\"optimizer\": \"SGD\"", "\"optimizer\": 12345", "its optimizer is missing"},
+    {"\"HeavyBall\"", "\"master\"", "\"buffer\"", "a segment has no master weights"},
+    {"\"HeavyBall\"", "\"buffer\"", "\"master\"", "other parts in one segment than in another"},
+    {"\"segments\"", "\"optimizer\": \"HeavyBall\"", "\"optimizer\": 12345678901",
+     "its optimizer is missing"},
 };
 
 static void forged_optimizers_are_refused(const char *dir)
@@ -572,7 +575,7 @@ static void checkpoint_names_each_optimizer(void)
 
 #define BY_NAME "{\"name\": \"tensors\", \"type\": \"lamb\", \"params\": {}, \"_why\": 1}"
 #define BY_MATCH                                                                                   \
-    "{\"name\": \"plain\", \"type\": \"HeavyBall\", \"params\": {\"lr\": 0.02, \"betas\": [0.8, "        \
+    "{\"name\": \"plain\", \"type\": \"HeavyBall\", \"params\": {\"lr\": 0.02, \"betas\": [0.8, "  \
     "0.95]}, "                                                                                     \
     "\"matching\": [\"x*\", \"p[13]\"]}"
 
