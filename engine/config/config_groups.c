@@ -80,13 +80,18 @@ static sherd_status matching_take(const member *m, sherdi_group_settings *out)
     return SHERD_OK;
 }
 
-static sherd_status lr_take(const member *m, sherdi_group_settings *out)
+static sherd_status real_take(const member *m, sherdi_config_id id, double *out)
 {
     sherdi_config_value value;
 
-    SHERDI_TRY(member_value(m, SHERDI_CONFIG_LR, &value));
-    out->lr = value.real;
+    SHERDI_TRY(member_value(m, id, &value));
+    *out = value.real;
     return SHERD_OK;
+}
+
+static sherd_status lr_take(const member *m, sherdi_group_settings *out)
+{
+    return real_take(m, SHERDI_CONFIG_LR, &out->lr);
 }
 
 static sherd_status betas_take(const member *m, sherdi_group_settings *out)
@@ -101,30 +106,18 @@ static sherd_status betas_take(const member *m, sherdi_group_settings *out)
 
 static sherd_status eps_take(const member *m, sherdi_group_settings *out)
 {
-    sherdi_config_value value;
-
-    SHERDI_TRY(member_value(m, SHERDI_CONFIG_EPS, &value));
-    out->eps = value.real;
-    return SHERD_OK;
+    return real_take(m, SHERDI_CONFIG_EPS, &out->eps);
 }
 
 /* Of SGD: a group's beta1. */
 static sherd_status momentum_take(const member *m, sherdi_group_settings *out)
 {
-    sherdi_config_value value;
-
-    SHERDI_TRY(member_value(m, SHERDI_CONFIG_MOMENTUM, &value));
-    out->beta1 = value.real;
-    return SHERD_OK;
+    return real_take(m, SHERDI_CONFIG_MOMENTUM, &out->beta1);
 }
 
 static sherd_status decay_take(const member *m, sherdi_group_settings *out)
 {
-    sherdi_config_value value;
-
-    SHERDI_TRY(member_value(m, SHERDI_CONFIG_WEIGHT_DECAY, &value));
-    out->weight_decay = value.real;
-    return SHERD_OK;
+    return real_take(m, SHERDI_CONFIG_WEIGHT_DECAY, &out->weight_decay);
 }
 
 static sherd_status exclude_take(const member *m, sherdi_group_settings *out)

@@ -3,7 +3,8 @@
 #if defined(SHERDI_UPDATE_ROWS)
 
 SHERDI_UPDATE(adam, 3)
-SHERDI_ELEMENTWISE(adamw, "AdamW", adam, (.parts = {{"master"}, {"exp_avg"}, {"exp_avg_sq", .is_never_negative = 1}}))
+SHERDI_ELEMENTWISE(adamw, "AdamW", adam,
+                   (.parts = {{"master"}, {"exp_avg"}, {"exp_avg_sq", .is_never_negative = 1}}))
 SHERDI_ELEMENTWISE(adam, "Adam", adam,
                    (.parts     = {{"master"}, {"exp_avg"}, {"exp_avg_sq", .is_never_negative = 1}},
                     .decoupled = &sherdi_optimizer_adamw))

@@ -140,8 +140,8 @@ static void threads_get_the_same_bits(void)
 
     onednn_needed();
     turns = fresh(THREADS, sizeof(*turns));
-    a = matrix_of(M, K, 0, 5);
-    b = matrix_of(K, N, 1, 3);
+    a     = matrix_of(M, K, 0, 5);
+    b     = matrix_of(K, N, 1, 3);
     for (int i = 0; i < THREADS; i++) {
         turns[i].a = a;
         turns[i].b = b;
