@@ -744,17 +744,23 @@ SHERD_API SHERD_MUST_USE sherd_status sherd_world_from_nccl_handle(void         
 
 /* -------------------------------------------------- weights in and out ---- */
 
-/* A tensor of a file of weights, and where its elements are in the engine. What crosses the API is an array of them,
- * all with the struct_size of the first. */
+/* A tensor of a file of weights, and where its elements are: in a parameter of the engine, or in memory of the caller (a
+ * buffer of a module, say the statistics of a BatchNorm, which the file has and the engine does not). What crosses the API
+ * is an array of them, all with the struct_size of the first. */
 typedef struct sherd_tensor_map {
     size_t      struct_size;
-    const char *name;       /* in the file, required */
-    const char *param;      /* the parameter's name; NULL: zeros, which only raw files have */
-    const char *value;      /* a part of the optimizer's state by its name; NULL: the weights */
-    size_t      first_elem; /* of the parameter: where the tensor begins */
-    int         ndim;       /* 0 .. SHERD_MAX_NDIM; 0 is one element */
+    const char *name;  /* in the file, required */
+    const char *param; /* the parameter's name; NULL: data, or zeros, which only raw files have */
+    const char *value; /* a part of the optimizer's state by its name; NULL: the weights */
+    size_t      first_elem;            /* of the parameter: where the tensor begins */
+    int         ndim;                  /* 0 .. SHERD_MAX_NDIM; 0 is one element */
     size_t      shape[SHERD_MAX_NDIM]; /* in the file; row-major, as in the parameter */
     int is_transposed; /* 2 dimensions: [i][j] of the file is [j][i] of a matrix in the parameter */
+    /* Of a tensor that is no parameter's, in safetensors alone: elements in host memory, row-major, valid for the call. An
+     * export writes rank 0's, an import fills every rank's. */
+    const char *
+        data_dtype; /* as safetensors name it: "F32", "I64", "BOOL" ...; NULL: there are no such elements */
+    void *data;
 } sherd_tensor_map;
 SHERD_API void sherd_tensor_map_init(sherd_tensor_map *map);
 

@@ -78,26 +78,40 @@ static sherd_status params_read(const sherd_export_params *params, sherd_export_
                              (int)out->dtype);
 }
 
+static sherd_status kind_check(const sherd_tensor_map *map, int is_raw)
+{
+    if (is_raw && map->data_dtype != NULL) {
+        return sherdi_fail(SHERD_E_INVAL,
+                           "tensor %s: data of the caller's go into safetensors; a file of another "
+                           "format has one type",
+                           map->name);
+    }
+    return is_raw || map->param != NULL || map->data_dtype != NULL
+               ? SHERD_OK
+               : sherdi_fail(SHERD_E_INVAL,
+                             "a tensor without a parameter is for files of other formats than "
+                             "safetensors");
+}
+
 /* What a rank finds out by itself. The maps are open when it is OK. */
 static sherd_status export_begin(sherd_engine *engine, const char *path, int is_raw,
                                  const sherd_export_params *given, sherd_export_params *params,
                                  sherdi_weights_maps *maps)
 {
-    const sherdi_weights_model model = sherdi_weights_model_of(engine);
+    const sherdi_weights_model model  = sherdi_weights_model_of(engine);
+    sherd_status               status = SHERD_OK;
 
     SHERDI_TRY(sherdi_api_need(path != NULL, "an export", "path"));
     SHERDI_TRY(params_read(given, params));
     SHERDI_TRY(
         sherdi_weights_maps_open(&engine->mem, &model, params->tensors, params->num_tensors, maps));
-    for (size_t i = 0; i < maps->num_tensors && !is_raw; i++) {
-        if (maps->tensors[i].param == NULL) {
-            sherdi_weights_maps_close(maps);
-            return sherdi_fail(SHERD_E_INVAL,
-                               "a tensor without a parameter is for files of other formats than "
-                               "safetensors");
-        }
+    for (size_t i = 0; i < maps->num_tensors && status == SHERD_OK; i++) {
+        status = kind_check(&maps->tensors[i], is_raw);
     }
-    return SHERD_OK;
+    if (status != SHERD_OK) {
+        sherdi_weights_maps_close(maps);
+    }
+    return status;
 }
 
 static sherd_status export_run(sherd_engine *engine, const char *path, const void *header,

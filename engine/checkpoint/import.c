@@ -119,7 +119,8 @@ static sherd_status import_begin(import *m, const import_file *from,
     SHERDI_TRY(from->is_raw ? sherdi_weights_open_raw(mem, from->path, from->header_bytes,
                                                       from->dtype, &m->maps, &m->file)
                             : sherdi_weights_open(mem, from->path, &m->file));
-    return sherdi_weights_match_open(mem, &model, &m->maps, m->file, &m->params, &m->match);
+    SHERDI_TRY(sherdi_weights_match_open(mem, &model, &m->maps, m->file, &m->params, &m->match));
+    return sherdi_weights_match_data(&m->match);
 }
 
 static sherd_status import_run(sherd_engine *engine, const import_file *from,

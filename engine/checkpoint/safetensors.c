@@ -40,6 +40,16 @@ size_t sherdi_tensor_dtype_bytes(sherdi_tensor_dtype dtype)
     return DTYPES[dtype].bytes;
 }
 
+sherdi_tensor_dtype sherdi_tensor_dtype_of(const char *name)
+{
+    sherdi_tensor_dtype dtype = 0;
+
+    while (dtype < SHERDI_TENSOR_DTYPES && strcmp(DTYPES[dtype].name, name) != 0) {
+        dtype++;
+    }
+    return dtype;
+}
+
 /* ---- one tensor ---- */
 
 #define NAME_SHOWN 200 /* bytes of a name in a message */
@@ -99,14 +109,11 @@ static sherd_status dtype_read(const header *h, const sherdi_json_node *node, sh
     if (node == NULL || node->kind != SHERDI_JSON_STRING) {
         return tensor_fail(h, tensor, "its dtype is not given as a string");
     }
-    for (int i = 0; i < SHERDI_TENSOR_DTYPES; i++) {
-        if (strcmp(DTYPES[i].name, node->string) == 0) {
-            tensor->dtype = (sherdi_tensor_dtype)i;
-            return SHERD_OK;
-        }
-    }
-    return sherdi_fail(SHERD_E_INVAL, "%s: tensor %.*s: the dtype %.40s is not known",
-                       h->file.label, NAME_SHOWN, tensor->name, node->string);
+    tensor->dtype = sherdi_tensor_dtype_of(node->string);
+    return tensor->dtype < SHERDI_TENSOR_DTYPES
+               ? SHERD_OK
+               : sherdi_fail(SHERD_E_INVAL, "%s: tensor %.*s: the dtype %.40s is not known",
+                             h->file.label, NAME_SHOWN, tensor->name, node->string);
 }
 
 static sherd_status shape_read(const header *h, const sherdi_json_node *node, sherdi_tensor *tensor)

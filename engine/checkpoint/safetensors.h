@@ -42,6 +42,8 @@ typedef enum sherdi_tensor_dtype {
 
 const char *sherdi_tensor_dtype_name(sherdi_tensor_dtype dtype);
 size_t      sherdi_tensor_dtype_bytes(sherdi_tensor_dtype dtype);
+/** SHERDI_TENSOR_DTYPES where no type has this name. */
+sherdi_tensor_dtype sherdi_tensor_dtype_of(const char *name);
 
 typedef struct sherdi_tensor {
     const char         *name;

@@ -175,6 +175,7 @@ static sherd_status model_match(making *m)
     SHERDI_TRY(sherdi_weights_maps_open(m->mem, &model, m->params.tensors, m->params.num_tensors,
                                         &m->maps));
     SHERDI_TRY(sherdi_weights_match_open(m->mem, &model, &m->maps, m->file, &m->params, &m->match));
+    SHERDI_TRY(sherdi_weights_match_data(&m->match));
     for (size_t at = 0; at < m->match.num_given; at = range.end) {
         const sherdi_weights_given *first = &m->match.given[at];
 

@@ -31,6 +31,9 @@ typedef struct sherdi_weights_maps {
 
 /** Elements of a checked map. */
 size_t sherdi_weights_map_elems(const sherd_tensor_map *map);
+/** The type of a checked map's elements in the caller's memory, whose bytes are its elements' in this type. */
+sherdi_tensor_dtype sherdi_weights_data_dtype(const sherd_tensor_map *map);
+size_t              sherdi_weights_data_bytes(const sherd_tensor_map *map);
 /**
  * Copies the caller's maps (their strings are borrowed) and checks each: shape, and that its elements are in the
  * parameter that `find` gives for a name (NULL: there is none). With `given` NULL there is one map for each of
@@ -103,6 +106,10 @@ int sherdi_weights_find(const sherdi_weights_file *file, const char *name,
                         sherdi_weights_tensor *out);
 /** All tensors, by number from 0 on; 0 past the last. */
 int sherdi_weights_get(const sherdi_weights_file *file, size_t i, sherdi_weights_tensor *out);
+
+/** Fills the caller's memory of a checked map; a type of the file that is another is converted, if both are of floats. E_IO. */
+sherd_status sherdi_weights_data_read(const sherdi_weights_file *file, sherdi_weights_tensor tensor,
+                                      const sherd_tensor_map *map);
 
 /** Whether values of this type can be read as fp32: fp64, fp32, bf16 and fp16. */
 int sherdi_weights_is_readable(sherdi_tensor_dtype dtype);

@@ -21,6 +21,17 @@ size_t sherdi_weights_map_elems(const sherd_tensor_map *map)
     return elems;
 }
 
+sherdi_tensor_dtype sherdi_weights_data_dtype(const sherd_tensor_map *map)
+{
+    return sherdi_tensor_dtype_of(map->data_dtype);
+}
+
+size_t sherdi_weights_data_bytes(const sherd_tensor_map *map)
+{
+    return sherdi_weights_map_elems(map) *
+           sherdi_tensor_dtype_bytes(sherdi_weights_data_dtype(map));
+}
+
 static sherd_status shape_check(const sherd_tensor_map *map)
 {
     size_t elems = 1;
@@ -42,6 +53,31 @@ static sherd_status shape_check(const sherd_tensor_map *map)
     return SHERD_OK;
 }
 
+/* Of a tensor that is no parameter's: zeros of a raw file, or the caller's memory. */
+static sherd_status data_check(const sherd_tensor_map *map)
+{
+    if (map->data_dtype == NULL) {
+        return SHERD_OK;
+    }
+    if (sherdi_tensor_dtype_of(map->data_dtype) == SHERDI_TENSOR_DTYPES) {
+        return sherdi_fail(SHERD_E_INVAL,
+                           "tensor %s: data_dtype is %s, which is no type of safetensors (\"F32\", "
+                           "\"BF16\", \"I64\", \"BOOL\" and so on)",
+                           map->name, map->data_dtype);
+    }
+    if (map->data == NULL && sherdi_weights_map_elems(map) > 0) {
+        return sherdi_fail(SHERD_E_INVAL, "tensor %s: data is NULL, and it has %zu elements",
+                           map->name, sherdi_weights_map_elems(map));
+    }
+    if (map->param != NULL || map->first_elem != 0 || map->is_transposed) {
+        return sherdi_fail(SHERD_E_INVAL,
+                           "tensor %s: its elements are in data as a whole and in their order, or "
+                           "in a parameter",
+                           map->name);
+    }
+    return SHERD_OK;
+}
+
 static sherd_status map_check(const sherdi_weights_model *model, const sherd_tensor_map *map)
 {
     sherdi_weights_param param;
@@ -51,6 +87,7 @@ static sherd_status map_check(const sherdi_weights_model *model, const sherd_ten
         return sherdi_fail(SHERD_E_INVAL, "a sherd_tensor_map has no name");
     }
     SHERDI_TRY(shape_check(map));
+    SHERDI_TRY(data_check(map));
     if (map->param == NULL) {
         return SHERD_OK;
     }

@@ -26,15 +26,30 @@ static int tensor_find(const matching *m, const char *name, sherdi_weights_tenso
             sherdi_weights_find(file, name + bytes, out));
 }
 
+/* Floats are converted; what else the caller has memory for is of the file's very type. */
+static sherd_status dtype_check(const sherd_tensor_map *map, const sherdi_tensor *about)
+{
+    int is_float = sherdi_weights_is_readable(about->dtype);
+
+    if (map->data_dtype == NULL) {
+        return is_float ? SHERD_OK
+                        : sherdi_fail(SHERD_E_INVAL,
+                                      "tensor %.200s is of %s; fp64, fp32, bf16 and fp16 are read",
+                                      about->name, sherdi_tensor_dtype_name(about->dtype));
+    }
+    return sherdi_weights_data_dtype(map) == about->dtype ||
+                   (is_float && sherdi_weights_is_readable(sherdi_weights_data_dtype(map)))
+               ? SHERD_OK
+               : sherdi_fail(SHERD_E_INVAL,
+                             "tensor %.200s is of %s in the file, and of %s in this model",
+                             about->name, sherdi_tensor_dtype_name(about->dtype), map->data_dtype);
+}
+
 static sherd_status tensor_check(const sherd_tensor_map *map, const sherdi_tensor *about)
 {
     char is[128], was[128];
 
-    if (!sherdi_weights_is_readable(about->dtype)) {
-        return sherdi_fail(SHERD_E_INVAL,
-                           "tensor %.200s is of %s; fp64, fp32, bf16 and fp16 are read",
-                           about->name, sherdi_tensor_dtype_name(about->dtype));
-    }
+    SHERDI_TRY(dtype_check(map, about));
     if (about->ndim != map->ndim ||
         memcmp(about->shape, map->shape, (size_t)map->ndim * sizeof(map->shape[0])) != 0) {
         sherdi_fit_shape_text(about->ndim, about->shape, was, sizeof(was));
@@ -47,10 +62,14 @@ static sherd_status tensor_check(const sherd_tensor_map *map, const sherdi_tenso
 
 static sherd_status given_make(matching *m, const sherd_tensor_map *map)
 {
-    sherdi_weights_given *given = &m->match->given[m->match->num_given++];
+    sherdi_weights_match *match = m->match;
+    sherdi_weights_given *given = map->data_dtype != NULL ? &match->data[match->num_data++]
+                                                          : &match->given[match->num_given++];
 
     *given = (sherdi_weights_given){.map = map};
-    (void)m->model->find(m->model->ctx, map->param, &given->param); /* a checked map's is there */
+    if (map->param != NULL) {
+        (void)m->model->find(m->model->ctx, map->param, &given->param); /* checked: it is there */
+    }
     given->is_there = tensor_find(m, map->name, &given->tensor);
     if (given->is_there) {
         m->is_used[given->tensor.number] = 1;
@@ -125,7 +144,7 @@ static sherd_status match_make(matching *m, const sherdi_weights_maps *maps)
     for (size_t i = 0; i < maps->num_tensors; i++) {
         const sherd_tensor_map *map = &maps->tensors[i];
 
-        if (map->param != NULL) {
+        if (map->param != NULL || map->data_dtype != NULL) {
             SHERDI_TRY(given_make(m, map));
         } else if (tensor_find(m, map->name, &tensor)) {
             m->is_used[tensor.number] = 1; /* padding of a raw file */
@@ -156,8 +175,10 @@ sherd_status sherdi_weights_match_open(sherdi_mem *mem, const sherdi_weights_mod
     }
     out->given =
         sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, maps->num_tensors, sizeof(*out->given));
+    out->data = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, maps->num_tensors, sizeof(*out->data));
     m.is_used = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, count, sizeof(*m.is_used));
-    status    = out->given == NULL || m.is_used == NULL ? SHERD_E_NOMEM : match_make(&m, maps);
+    status    = out->given == NULL || out->data == NULL || m.is_used == NULL ? SHERD_E_NOMEM
+                                                                             : match_make(&m, maps);
     sherdi_free(m.is_used);
     if (status != SHERD_OK) {
         sherdi_weights_match_close(out);
@@ -168,10 +189,23 @@ sherd_status sherdi_weights_match_open(sherdi_mem *mem, const sherdi_weights_mod
 void sherdi_weights_match_close(sherdi_weights_match *match)
 {
     sherdi_free(match->given);
+    sherdi_free(match->data);
     *match = (sherdi_weights_match){0};
 }
 
 /* ---- values ---- */
+
+sherd_status sherdi_weights_match_data(const sherdi_weights_match *match)
+{
+    for (size_t i = 0; i < match->num_data; i++) {
+        const sherdi_weights_given *given = &match->data[i];
+
+        if (given->is_there) {
+            SHERDI_TRY(sherdi_weights_data_read(match->file, given->tensor, given->map));
+        }
+    }
+    return SHERD_OK;
+}
 
 sherdi_weights_range sherdi_weights_range_at(const sherdi_weights_match *match, size_t begin)
 {

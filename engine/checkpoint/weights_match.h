@@ -16,9 +16,11 @@ typedef struct sherdi_weights_given {
 typedef struct sherdi_weights_match {
     const sherdi_weights_file *file;
     sherdi_weights_given
-            *given; /* by parameter, value and place; padding of a raw file is not in it */
-    size_t   num_given;
-    uint64_t all_bytes; /* of the file's tensors that are read */
+          *given; /* by parameter, value and place; padding of a raw file is not in it */
+    size_t num_given;
+    sherdi_weights_given *data; /* those whose elements are in the caller's memory */
+    size_t                num_data;
+    uint64_t              all_bytes; /* of the file's tensors that are read */
 } sherdi_weights_match;
 
 /* Those of one parameter: [begin, end) of `given`. */
@@ -36,6 +38,9 @@ sherd_status sherdi_weights_match_open(sherdi_mem *mem, const sherdi_weights_mod
                                        sherdi_weights_match      *out);
 /** Accepts one that was not opened. */
 void sherdi_weights_match_close(sherdi_weights_match *match);
+
+/** Fills the caller's memory of all maps that have some. E_IO. */
+sherd_status sherdi_weights_match_data(const sherdi_weights_match *match);
 
 /** The tensors of one parameter, from `begin` on. */
 sherdi_weights_range sherdi_weights_range_at(const sherdi_weights_match *match, size_t begin);

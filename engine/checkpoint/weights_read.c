@@ -494,3 +494,44 @@ sherd_status sherdi_weights_read_transposed(const sherdi_weights_file *file,
     }
     return SHERD_OK;
 }
+
+/* Floats of the caller's type from fp32. */
+static void values_narrow(sherdi_tensor_dtype dtype, const float *values, size_t count, void *out)
+{
+    uint16_t *halves  = out;
+    double   *doubles = out;
+
+    for (size_t i = 0; i < count; i++) {
+        if (dtype == SHERDI_TENSOR_F64) {
+            doubles[i] = values[i];
+        } else if (dtype == SHERDI_TENSOR_F32) {
+            ((float *)out)[i] = values[i];
+        } else {
+            halves[i] = dtype == SHERDI_TENSOR_BF16 ? sherdi_cast_f32_bf16(values[i])
+                                                    : sherdi_cast_f32_f16(values[i]);
+        }
+    }
+}
+
+sherd_status sherdi_weights_data_read(const sherdi_weights_file *file, sherdi_weights_tensor tensor,
+                                      const sherd_tensor_map *map)
+{
+    const shard        *from  = &file->shards[tensor.shard];
+    sherdi_tensor_dtype dtype = sherdi_weights_data_dtype(map);
+    size_t              elems = sherdi_weights_map_elems(map);
+    float               values[READ_BYTES / sizeof(float)];
+
+    if (dtype == tensor.about->dtype) {
+        return sherdi_bytes_read(from->header->label, from->fd, from->data_at + tensor.about->begin,
+                                 map->data, sherdi_weights_data_bytes(map));
+    }
+    for (size_t done = 0; done < elems;) {
+        size_t count = sherdi_min_size(elems - done, sizeof(values) / sizeof(values[0]));
+
+        SHERDI_TRY(sherdi_weights_read(file, tensor, done, count, values));
+        values_narrow(dtype, values, count,
+                      (char *)map->data + done * sherdi_tensor_dtype_bytes(dtype));
+        done += count;
+    }
+    return SHERD_OK;
+}

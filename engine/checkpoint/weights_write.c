@@ -51,7 +51,10 @@ static size_t elem_bytes(const writer *x)
 
 static size_t tensor_bytes(const writer *x, size_t i)
 {
-    return sherdi_weights_map_elems(&x->w->tensors[i]) * elem_bytes(x);
+    const sherd_tensor_map *map = &x->w->tensors[i];
+
+    return map->data_dtype != NULL ? sherdi_weights_data_bytes(map)
+                                   : sherdi_weights_map_elems(map) * elem_bytes(x);
 }
 
 static sherd_status agree(writer *x)
@@ -169,8 +172,10 @@ static sherd_status header_of(const writer *x, size_t file, sherdi_safetensors_b
         const sherd_tensor_map *map = &x->w->tensors[i];
 
         if (x->file_of[i] == file) {
-            SHERDI_TRY(sherdi_safetensors_add(builder, map->name, DTYPES[x->w->dtype], map->ndim,
-                                              map->shape, NULL));
+            SHERDI_TRY(sherdi_safetensors_add(
+                builder, map->name,
+                map->data_dtype != NULL ? sherdi_weights_data_dtype(map) : DTYPES[x->w->dtype],
+                map->ndim, map->shape, NULL));
         }
     }
     return SHERD_OK;
@@ -277,18 +282,21 @@ static sherd_status values_cast(const writer *x, const sherd_tensor_map *map, co
     return SHERD_OK;
 }
 
-static sherd_status values_put(writer *x, const sherd_tensor_map *map, const float *values,
-                               size_t count)
+static sherd_status bytes_put(writer *x, const void *data, size_t bytes)
 {
-    size_t bytes = count * elem_bytes(x);
-
-    SHERDI_TRY(values_cast(x, map, values, count));
-    SHERDI_TRY(sherdi_bytes_write(x->path, x->fd, x->cast, bytes));
+    SHERDI_TRY(sherdi_bytes_write(x->path, x->fd, data, bytes));
     x->done_bytes += bytes;
     if (x->w->progress != NULL) {
         x->w->progress(x->w->progress_ctx, x->done_bytes, x->total_bytes);
     }
     return SHERD_OK;
+}
+
+static sherd_status values_put(writer *x, const sherd_tensor_map *map, const float *values,
+                               size_t count)
+{
+    SHERDI_TRY(values_cast(x, map, values, count));
+    return bytes_put(x, x->cast, count * elem_bytes(x));
 }
 
 /* Elements from `at` on of the parameter's matrix, to where the file has them. */
@@ -350,8 +358,11 @@ static sherd_status portion_read(writer *x, const sherd_tensor_map *map, size_t 
 /* What the writer fails at keeps it from writing, not from taking part until the ranks agree. */
 static sherd_status tensor_write(writer *x, const sherd_tensor_map *map)
 {
-    size_t elems = sherdi_weights_map_elems(map);
+    size_t elems = map->data_dtype != NULL ? 0 : sherdi_weights_map_elems(map);
 
+    if (map->data_dtype != NULL && x->w->source->is_writer && x->own == SHERD_OK) {
+        x->own = bytes_put(x, map->data, sherdi_weights_data_bytes(map));
+    }
     for (size_t at = 0; at < elems; at += SHERDI_WEIGHTS_PORTION_ELEMS) {
         size_t count = sherdi_min_size(SHERDI_WEIGHTS_PORTION_ELEMS, elems - at);
 

@@ -260,6 +260,96 @@ static void what_is_missing_extra_or_misshapen_is_told(void)
     close_three(&r, world);
 }
 
+/* ---- tensors that are no parameters ---- */
+
+static sherd_tensor_map map_of_data(const char *name, const char *dtype, void *data, size_t elems)
+{
+    sherd_tensor_map map = map_of(name, NULL, 0, elems, 0);
+
+    map.ndim       = elems > 0;
+    map.data       = data;
+    map.data_dtype = dtype;
+    return map;
+}
+
+/* What a module has beside its parameters: three numbers, a count (a scalar), flags. */
+static void data_of_the_caller_pass_through_a_file(void)
+{
+    float            mean[3] = {1.5F, -2, 3.25F}, mean_got[3] = {0};
+    int64_t          count = (int64_t)1 << 40, count_got = 0;
+    unsigned char    flags[5] = {1, 0, 1, 1, 0}, flags_got[5] = {0};
+    double           wide[3];
+    uint16_t         narrow[3];
+    float            values[600];
+    sherd_tensor_map maps[6] = {
+        map_of("base.a", "a.w", 0, 20, 30),     map_of("base.b", "b.w", 0, 1, 1241),
+        map_of("base.c", "c.w", 0, 1, 1882),    map_of_data("mean", "F32", mean, 3),
+        map_of_data("count", "I64", &count, 0), map_of_data("flags", "BOOL", flags, 5)};
+    sherd_world *world;
+    rig          r;
+
+    three_written(maps, 6, "data.safetensors", values);
+    maps[3].data = mean_got;
+    maps[4].data = &count_got;
+    maps[5].data = flags_got;
+    open_three(&r, &world);
+    CHECK_OK(sherd_engine_seal(r.engine));
+    CHECK_OK(three_read(&r, maps, 6, "data.safetensors", NULL, NULL));
+    CHECK_BYTES_EQUAL(mean, mean_got, sizeof(mean));
+    CHECK(count == count_got);
+    CHECK_BYTES_EQUAL(flags, flags_got, sizeof(flags));
+    maps[3] = map_of_data("mean", "F64", wide, 3);
+    CHECK_OK(three_read(&r, maps, 6, "data.safetensors", NULL, NULL));
+    CHECK(wide[0] == 1.5 && wide[1] == -2 && wide[2] == 3.25);
+    maps[3] = map_of_data("mean", "BF16", narrow, 3);
+    CHECK_OK(three_read(&r, maps, 6, "data.safetensors", NULL, NULL));
+    CHECK(narrow[0] == 0x3fc0 && narrow[1] == 0xc000 && narrow[2] == 0x4050);
+    close_three(&r, world);
+}
+
+static void check_data_refused(rig *r, sherd_tensor_map map, const char *sentence)
+{
+    sherd_tensor_map maps[] = {map_of("base.a", "a.w", 0, 20, 30),
+                               map_of("base.b", "b.w", 0, 1, 1241),
+                               map_of("base.c", "c.w", 0, 1, 1882), map};
+
+    CHECK_STATUS(SHERD_E_INVAL, three_read(r, maps, 4, "refused.safetensors", NULL, "mean"));
+    CHECK_ERROR_SAYS(sentence);
+}
+
+static void data_that_do_not_fit_the_file_are_refused(void)
+{
+    float            mean[3] = {1, 2, 3}, values[600], kept[3] = {7, 7, 7};
+    sherd_tensor_map maps[] = {
+        map_of("base.a", "a.w", 0, 20, 30), map_of("base.b", "b.w", 0, 1, 1241),
+        map_of("base.c", "c.w", 0, 1, 1882), map_of_data("mean", "F32", mean, 3)};
+    sherd_tensor_map    both = map_of_data("mean", "F32", kept, 3);
+    sherd_export_params raw;
+    sherd_world        *world;
+    rig                 r;
+
+    three_written(maps, 4, "refused.safetensors", values);
+    open_three(&r, &world);
+    CHECK_OK(sherd_engine_seal(r.engine));
+    check_data_refused(&r, map_of_data("mean", "I32", kept, 3),
+                       "tensor mean is of F32 in the file, and of I32");
+    check_data_refused(&r, map_of_data("mean", "F32", kept, 2),
+                       "tensor mean is [3] in the file, and [2]");
+    check_data_refused(&r, map_of_data("deviation", "F32", kept, 3),
+                       "the file has no tensor deviation");
+    check_data_refused(&r, map_of_data("mean", "float", kept, 3),
+                       "data_dtype is float, which is no type");
+    both.param = "a.w";
+    check_data_refused(&r, both, "in data as a whole and in their order, or in a parameter");
+    CHECK(kept[0] == 7 && kept[1] == 7 && kept[2] == 7);
+    sherd_export_params_init(&raw);
+    raw.tensors     = maps;
+    raw.num_tensors = 4;
+    CHECK_STATUS(SHERD_E_INVAL, sherd_export_raw(r.engine, path_of("raw"), "", 0, &raw));
+    CHECK_ERROR_SAYS("tensor mean: data of the caller's go into safetensors");
+    close_three(&r, world);
+}
+
 static void parts_of_the_state_are_exchanged_between_steps(void)
 {
     sherd_tensor_map    map = map_of("moment", "a.w", 0, 20, 30);
@@ -361,6 +451,8 @@ static const test_case CASES[] = {
     CASE(weights_are_reloaded_between_steps),
     CASE(maps_cut_and_transpose),
     CASE(what_is_missing_extra_or_misshapen_is_told),
+    CASE(data_of_the_caller_pass_through_a_file),
+    CASE(data_that_do_not_fit_the_file_are_refused),
     CASE(parts_of_the_state_are_exchanged_between_steps),
     CASE(raw_files_pass_through_an_engine),
     CASE(a_rank_that_fails_ends_the_call_of_all),
