@@ -6,7 +6,6 @@ import ctypes
 import hashlib
 import json
 import os
-import warnings
 from collections.abc import Mapping as AbstractMapping
 from typing import TYPE_CHECKING, Any, Iterator, Mapping
 
@@ -23,6 +22,8 @@ if TYPE_CHECKING:
 Path = str | os.PathLike[str]
 CLIENT_STATE = "client_state"  # the blob that has it, as JSON
 DTYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
+FILE_DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
+               torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL"}
 
 
 # ------------------------------------------------------------------ values --
@@ -120,15 +121,13 @@ def some(names: list[str]) -> str:
 def save_pretrained(engine: "Engine", folder: Path, dtype: torch.dtype, max_file_bytes: int) -> None:
     """The weights as safetensors with the model's own names, and its config.json where it has one. Collective.
 
-    A tied weight is written once, as transformers does. Files above `max_file_bytes` are several, with an index.
+    Buffers that a state_dict has are written in their own type, rank 0's. A tied weight is written once, as transformers
+    does. Files above `max_file_bytes` are several, with an index.
     """
     if dtype not in DTYPES:
         raise ValueError(f"weights are saved as float32, bfloat16 or float16, not {dtype}")
-    changed = list(engine.buffers.changed())
-    if changed:
-        warnings.warn(f"sherd: save_pretrained() writes parameters alone; what training made of the buffers {some(changed)} is in "
-                      f"checkpoints (save_checkpoint) and in engine.state_dict()", stacklevel=3)
-    engine.core.export_safetensors(folder, DTYPES[dtype], max_file_bytes=max_file_bytes)
+    buffers = {name: buffer.detach().cpu().contiguous() for name, buffer in distinct(buffers_of(engine.module)).items()}
+    engine.core.export_safetensors(folder, DTYPES[dtype], maps_of(engine.division, buffers), max_file_bytes=max_file_bytes)
     if engine.world.rank == 0:
         for part in ("config", "generation_config"):
             config = getattr(engine.module, part, None)
@@ -138,16 +137,47 @@ def save_pretrained(engine: "Engine", folder: Path, dtype: torch.dtype, max_file
 
 
 def import_weights(core: Core, model: nn.Module, division: Division, path: Path) -> None:
-    """Fills every parameter from safetensors under the model's names: each rank reads what it holds. Collective.
+    """Fills every parameter and every buffer that a state_dict has from safetensors under the model's names: each rank reads
+    what it holds. Collective.
 
-    `path` is a file, a folder or an index. The base model's prefix may be missing, tied names and buffers may be there.
+    `path` is a file, a folder or an index. The base model's prefix may be missing, tied names and other buffers may be there.
     """
-    first = {param.name for param in division.params}
+    buffers = distinct(buffers_of(model))
+    values = {name: torch.empty(buffer.shape, dtype=buffer.dtype, device="cpu") for name, buffer in buffers.items()}
+    asked = {param.name for param in division.params} | buffers.keys()
     prefix = getattr(model, "base_model_prefix", "")
-    extra = [name for name in names_of(model, division) if name not in first]
-    extra += [name for name, _ in model.named_buffers()]
-    core.import_safetensors(path, may_be_extra=[escaped(name) for name in extra],
+    extra = [name for name in names_of(model, division) if name not in asked]
+    extra += [name for name, _ in model.named_buffers(remove_duplicate=False) if name not in asked]
+    core.import_safetensors(path, maps_of(division, values), may_be_extra=[escaped(name) for name in extra],
                             optional_prefix=prefix + "." if prefix and hasattr(model, prefix) else None)
+    with torch.no_grad():
+        for name, buffer in buffers.items():
+            if buffer.is_meta:
+                owner, _, own = name.rpartition(".")
+                model.get_submodule(owner)._buffers[own] = values[name]
+            else:
+                buffer.copy_(values[name])
+
+
+def distinct(buffers: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Each buffer by the first of its names."""
+    names: dict[int, str] = {}
+    for name, buffer in buffers.items():
+        names.setdefault(id(buffer), name)
+    return {name: buffers[name] for name in names.values()}
+
+
+def maps_of(division: Division, buffers: Mapping[str, torch.Tensor]) -> list[dict[str, Any]]:
+    """The tensors of a file: every parameter by its name, and behind them buffers in memory that the caller keeps."""
+    maps: list[dict[str, Any]] = [{"name": param.name, "param": param.name, "shape": tuple(param.tensor.shape)}
+                                  for param in division.params]
+    for name, buffer in buffers.items():
+        if buffer.dtype not in FILE_DTYPES:
+            raise ValueError(f"buffer {name} is of {buffer.dtype}, which files of weights cannot have: register it with "
+                             f"persistent=False")
+        maps.append({"name": name, "shape": tuple(buffer.shape), "data": buffer.data_ptr(),
+                     "data_dtype": FILE_DTYPES[buffer.dtype]})
+    return maps
 
 
 def escaped(name: str) -> str:
