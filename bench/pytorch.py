@@ -106,13 +106,15 @@ class Fsdp2(Contestant):
 
 
 class DeepSpeed(Contestant):
+    stage = 3
+
     def open(self) -> None:
         os.environ["DS_ACCELERATOR"] = "cpu"
         import deepspeed
         from deepspeed.ops.adam import DeepSpeedCPUAdam
 
         deepspeed.init_distributed("gloo")
-        config = self.config(3)
+        config = self.config(self.stage)
         config.pop("optimizer")
         optimizer = DeepSpeedCPUAdam(self.model.parameters(), lr=LR, betas=BETAS, eps=EPS, weight_decay=DECAY)
         self.engine = deepspeed.initialize(model=self.model, optimizer=optimizer, config=config)[0]
@@ -127,19 +129,19 @@ class DeepSpeed(Contestant):
 
 
 class Sherd(DeepSpeed):
-    stage = 3
-
     def open(self) -> None:
         import sherd.torch
 
         self.engine = sherd.torch.initialize(self.model, config=self.config(self.stage))
 
 
-class Sherd0(Sherd):
-    stage = 0
+def staged(kind: type[DeepSpeed], stage: int) -> type[DeepSpeed]:
+    return type(f"{kind.__name__}{stage}", (kind,), {"stage": stage})
 
 
-KINDS = {"plain": Contestant, "ddp": Ddp, "fsdp2": Fsdp2, "deepspeed-3": DeepSpeed, "sherd-0": Sherd0, "sherd-3": Sherd}
+KINDS = {"plain": Contestant, "ddp": Ddp, "fsdp2": Fsdp2,
+         **{f"deepspeed-{stage}": staged(DeepSpeed, stage) for stage in (1, 2, 3)},
+         **{f"sherd-{stage}": staged(Sherd, stage) for stage in (0, 1, 2, 3)}}
 
 
 def serve(arguments, kinds: dict) -> None:
