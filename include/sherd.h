@@ -411,6 +411,24 @@ SHERD_API void *sherd_param_grad(sherd_engine *engine, sherd_param param);
  *  parameter has no gradient (E_STATE), gathered parameters have no address with sherd.free_packing (E_NOTSUP). */
 SHERD_API void *sherd_param_address(sherd_engine *engine, sherd_param param);
 SHERD_API void *sherd_param_grad_address(sherd_engine *engine, sherd_param param);
+
+/* What it is dlpack.h says, which only who looks inside needs. */
+typedef struct DLManagedTensorVersioned DLManagedTensorVersioned;
+
+/** The memory at sherd_param_address as a DLPack tensor (version 1.0), for PyTorch, CuPy and others to read in place: from
+ *  Python by a capsule named "dltensor_versioned". Row-major with strides; on the engine's device. Nothing is copied
+ *  and nothing waited for: the consumer works on sherd_engine_stream, or each follows the other (sherd_cuda_follow).
+ *  What the tensor shows is the parameter while its unit is acquired; else, as at the address, whatever stands there. It
+ *  has no hold on the engine: behind sherd_engine_destroy (of a bound parameter: when the trainer's memory ends) nobody may
+ *  touch the elements, but its deleter, which whoever consumes it calls once and on any thread, works even then.
+ *  Flagged read-only: the optimizer alone changes parameters. After seal. Local. E_STATE, E_NOTSUP (as
+ *  sherd_param_address), E_NOMEM. */
+SHERD_API SHERD_MUST_USE sherd_status sherd_param_dlpack(sherd_engine *engine, sherd_param param,
+                                                         DLManagedTensorVersioned **out);
+/** The same of sherd_param_grad_address, to be added to: it means something while the unit is acquired for BACKWARD, or is
+ *  retained. E_STATE for a frozen parameter too. */
+SHERD_API SHERD_MUST_USE sherd_status sherd_param_grad_dlpack(sherd_engine *engine, sherd_param param,
+                                                              DLManagedTensorVersioned **out);
 /** What to multiply the loss (or its gradient) by before backward; constant
  *  between boundaries, 1 unless fp16 is on. */
 SHERD_API float sherd_loss_scale(const sherd_engine *engine);

@@ -29,6 +29,25 @@ static inline SHERD_MUST_USE sherd_status sherd_cuda_set_stream(sherd_engine *en
     return sherd_engine_set_stream(engine, (void *)stream);
 }
 
+/** What is queued on `stream` from now on comes after all that `other` was given up to now. For a library that works on a
+ *  stream of its own: it follows sherd_cuda_stream behind acquire, and sherd_cuda_stream follows it before release. Does
+ *  not wait. Not on a stream that is being captured alone: then both belong to the capture. */
+static inline SHERD_MUST_USE cudaError_t sherd_cuda_follow(cudaStream_t stream, cudaStream_t other)
+{
+    cudaEvent_t passed;
+    cudaError_t error = cudaEventCreateWithFlags(&passed, cudaEventDisableTiming);
+
+    if (error != cudaSuccess) {
+        return error;
+    }
+    error = cudaEventRecord(passed, other);
+    if (error == cudaSuccess) {
+        error = cudaStreamWaitEvent(stream, passed, 0);
+    }
+    (void)cudaEventDestroy(passed); /* when it has passed */
+    return error;
+}
+
 #ifdef SHERD_WITH_NCCL
 /** See sherd_world_from_nccl_handle. */
 static inline SHERD_MUST_USE sherd_status sherd_world_from_nccl(ncclComm_t                comm,

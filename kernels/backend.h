@@ -248,6 +248,8 @@ typedef struct sherdi_device_ops {
     void (*fill)(const sherdi_backend *lane, void *dst, int byte, size_t len_bytes);
     /* Required. The device's own stream, as void *; NULL where there is none. */
     void *(*lane_stream)(const sherdi_backend *lane);
+    /* Optional (NULL: the CPU). What DLPack calls this device: its kind and its number in this process. */
+    void (*lane_dlpack)(const sherdi_backend *lane, int32_t *type_out, int32_t *id_out);
     /* Required. Device memory that is free now; 0: it cannot tell, or it is the host's. */
     size_t (*free_bytes)(const sherdi_backend *lane);
 

@@ -48,28 +48,16 @@ static const sherdi_segment *acquired_segment(const sherd_engine *engine, sherd_
 }
 
 /* ... of one that has an address, acquired or not. */
-static const sherdi_segment *addressed_segment(const sherd_engine *engine, sherd_param param)
+static sherd_status addressed_segment(const sherd_engine *engine, sherd_param param,
+                                      const sherdi_segment **out)
 {
-    if (param_check(engine, param) != SHERD_OK) {
-        return NULL;
-    }
+    SHERDI_TRY(param_check(engine, param));
     if (engine->phase == SHERDI_PHASE_OPEN) {
-        (void)sherdi_fail(SHERD_E_STATE, "parameter %s has no address before sherd_engine_seal",
-                          engine->model.params[param].name);
-        return NULL;
+        return sherdi_fail(SHERD_E_STATE, "parameter %s has no address before sherd_engine_seal",
+                           engine->model.params[param].name);
     }
-    return sherdi_param_segment(engine->plan, (size_t)param);
-}
-
-static int has_gradient(const sherd_engine *engine, const sherdi_segment *segment,
-                        sherd_param param)
-{
-    if (segment->kind == SHERDI_SEGMENT_FROZEN) {
-        (void)sherdi_fail(SHERD_E_STATE, "parameter %s is frozen and has no gradient",
-                          engine->model.params[param].name);
-        return 0;
-    }
-    return 1;
+    *out = sherdi_param_segment(engine->plan, (size_t)param);
+    return SHERD_OK;
 }
 
 /* Where parameters without elements are: somewhere, aligned. Nobody reads or writes it. */
@@ -91,53 +79,78 @@ void *sherd_param_data(sherd_engine *engine, sherd_param param)
     return segment->slice_elems == 0 ? no_elements : sherdi_loop_param(engine, (size_t)param);
 }
 
-/* Of a parameter in that segment; NULL: there is no segment, or it has no gradient. */
-static void *gradient_in(sherd_engine *engine, const sherdi_segment *segment, sherd_param param)
+static sherd_status gradient_in(sherd_engine *engine, const sherdi_segment *segment,
+                                sherd_param param, void **out)
 {
-    if (segment == NULL || !has_gradient(engine, segment, param)) {
-        return NULL;
+    if (segment->kind == SHERDI_SEGMENT_FROZEN) {
+        return sherdi_fail(SHERD_E_STATE, "parameter %s is frozen and has no gradient",
+                           engine->model.params[param].name);
     }
     if (segment->slice_elems == 0) {
-        return no_elements;
+        *out = no_elements;
+    } else if (segment->is_bound) {
+        *out = engine->model.params[param].bound_grad;
+    } else {
+        *out = sherdi_loop_micro_gradient(engine, segment) + offset_in_segment(engine, param);
     }
-    if (segment->is_bound) {
-        return engine->model.params[param].bound_grad;
-    }
-    return sherdi_loop_micro_gradient(engine, segment) + offset_in_segment(engine, param);
+    return SHERD_OK;
 }
 
 void *sherd_param_grad(sherd_engine *engine, sherd_param param)
 {
-    return gradient_in(engine, acquired_segment(engine, param, 1), param);
+    const sherdi_segment *segment = acquired_segment(engine, param, 1);
+    void                 *found   = NULL;
+
+    if (segment == NULL || gradient_in(engine, segment, param, &found) != SHERD_OK) {
+        return NULL;
+    }
+    return found;
+}
+
+sherd_status sherdi_param_locate(sherd_engine *engine, sherd_param param, void **out)
+{
+    const sherdi_segment *segment = NULL;
+
+    SHERDI_TRY(addressed_segment(engine, param, &segment));
+    if (segment->slice_elems == 0) {
+        *out = no_elements;
+        return SHERD_OK;
+    }
+    if (segment->is_bound || segment->is_resident) {
+        *out = sherdi_loop_param(engine, (size_t)param);
+        return SHERD_OK;
+    }
+    if (engine->settings.free_packing) {
+        return sherdi_fail(SHERD_E_NOTSUP,
+                           "parameter %s has no address of its own: each gather of its unit has a "
+                           "place with sherd.free_packing; leave that key out, or call "
+                           "sherd_param_data after every acquire",
+                           engine->model.params[param].name);
+    }
+    *out = engine->memory.buffers[SHERDI_BUFFER_GATHER] +
+           engine->plan->units[segment->unit].gather_pool_offset + segment->gather_offset +
+           offset_in_segment(engine, param);
+    return SHERD_OK;
+}
+
+sherd_status sherdi_param_locate_grad(sherd_engine *engine, sherd_param param, void **out)
+{
+    const sherdi_segment *segment = NULL;
+
+    SHERDI_TRY(addressed_segment(engine, param, &segment));
+    return gradient_in(engine, segment, param, out);
 }
 
 void *sherd_param_address(sherd_engine *engine, sherd_param param)
 {
-    const sherdi_segment *segment = addressed_segment(engine, param);
+    void *found = NULL;
 
-    if (segment == NULL) {
-        return NULL;
-    }
-    if (segment->slice_elems == 0) {
-        return no_elements;
-    }
-    if (segment->is_bound || segment->is_resident) {
-        return sherdi_loop_param(engine, (size_t)param);
-    }
-    if (engine->settings.free_packing) {
-        (void)sherdi_fail(SHERD_E_NOTSUP,
-                          "parameter %s has no address of its own: each gather of its unit has a "
-                          "place with sherd.free_packing; leave that key out, or call "
-                          "sherd_param_data after every acquire",
-                          engine->model.params[param].name);
-        return NULL;
-    }
-    return engine->memory.buffers[SHERDI_BUFFER_GATHER] +
-           engine->plan->units[segment->unit].gather_pool_offset + segment->gather_offset +
-           offset_in_segment(engine, param);
+    return sherdi_param_locate(engine, param, &found) == SHERD_OK ? found : NULL;
 }
 
 void *sherd_param_grad_address(sherd_engine *engine, sherd_param param)
 {
-    return gradient_in(engine, addressed_segment(engine, param), param);
+    void *found = NULL;
+
+    return sherdi_param_locate_grad(engine, param, &found) == SHERD_OK ? found : NULL;
 }

@@ -380,6 +380,11 @@ void sherdi_scalars_tell(sherd_engine *engine);
  *  normalised. Norms of tensors of the device are added to the host's. */
 sherd_status sherdi_scalars_read(sherd_engine *engine, sherdi_scalars_head *out);
 
+/* ---- address.c */
+/** sherd_param_address and sherd_param_grad_address, with their status. */
+sherd_status sherdi_param_locate(sherd_engine *engine, sherd_param param, void **out);
+sherd_status sherdi_param_locate_grad(sherd_engine *engine, sherd_param param, void **out);
+
 /* ---- lanes.c */
 sherd_status sherdi_lanes_open(sherd_engine *engine);
 void         sherdi_lanes_close(sherd_engine *engine);

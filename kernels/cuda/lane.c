@@ -137,6 +137,14 @@ static size_t cuda_free_bytes(const sherdi_backend *backend)
     return left;
 }
 
+static void cuda_lane_dlpack(const sherdi_backend *lane, int32_t *type_out, int32_t *id_out)
+{
+    enum { DLPACK_CUDA = 2 };
+
+    *type_out = DLPACK_CUDA;
+    *id_out   = ((const cuda_lane *)lane)->device->index;
+}
+
 /* For the process, whoever asked first. */
 static int cuda_device_reach(const sherdi_backend *backend, const sherdi_backend *other)
 {
@@ -332,6 +340,7 @@ static const sherdi_device_ops DEVICE = {
     .event_ns          = sherdi_cuda_event_ns,
     .fill              = cuda_fill,
     .lane_stream       = cuda_lane_stream,
+    .lane_dlpack       = cuda_lane_dlpack,
     .free_bytes        = cuda_free_bytes,
     .device_reach      = cuda_device_reach,
 #ifdef HAVE_NVTX

@@ -381,6 +381,8 @@ static void calls_of_no_engine_are_refused(void)
     float    word = 0;
     size_t   size = 0;
 
+    DLManagedTensorVersioned *tensor;
+
     models_init();
     REFUSED(sherd_engine_create(NULL, NULL, NULL));
     REFUSED(sherd_group_add(NULL, NULL, NULL));
@@ -417,6 +419,8 @@ static void calls_of_no_engine_are_refused(void)
     REFUSED(sherd_eval_end(NULL));
     REFUSED(sherd_engine_fingerprint(NULL, &bits));
     REFUSED(sherd_param_fingerprint(NULL, 0, &bits));
+    REFUSED(sherd_param_dlpack(NULL, 0, &tensor));
+    REFUSED(sherd_param_grad_dlpack(NULL, 0, &tensor));
     REFUSED(sherd_copy(NULL, &word, &word, sizeof(word)));
     REFUSED(sherd_engine_plan(NULL, SHERD_PLAN_TABLE, nobody_writes, NULL));
     REFUSED(sherd_engine_memory(NULL, &memory_report));
@@ -460,6 +464,8 @@ static void engines_without_an_argument_refuse(void)
     rig_seal(&r);
     REFUSED(sherd_engine_fingerprint(r.engine, NULL));
     REFUSED(sherd_param_fingerprint(r.engine, 0, NULL));
+    REFUSED(sherd_param_dlpack(r.engine, 0, NULL));
+    REFUSED(sherd_param_grad_dlpack(r.engine, 0, NULL));
     REFUSED(sherd_param_read(r.engine, 0, NULL, 0, 1, (float[1]){0}));
     REFUSED(sherd_grad_norms(r.engine, NULL, 1));
     REFUSED(sherd_param_write(r.engine, 0, SHERD_MASTER, 0, 1, NULL));
