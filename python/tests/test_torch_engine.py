@@ -1,6 +1,7 @@
 """The engine's object: what scripts do around a step."""
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 import unittest
@@ -18,6 +19,7 @@ except ImportError as error:
 
 import sherd
 import sherd.torch
+from sherd._library import library
 from test_torch_core import LENGTH, WIDTH, Model, batch, config, made, plain_steps
 
 
@@ -41,6 +43,34 @@ def trained(steps: int, model: nn.Module | None = None) -> dict[str, torch.Tenso
     model = model or made("plain")
     plain_steps(model, steps, 1)
     return {name: p.detach() for name, p in model.named_parameters()}
+
+
+class Interop(unittest.TestCase):
+    def capsule(self, engine: sherd.Engine, call: str, param: int) -> Any:
+        """What the C call gives, as the capsule that a binding in C makes of it."""
+        new = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(
+            ("PyCapsule_New", ctypes.pythonapi))
+        made = ctypes.c_void_p()
+        getattr(library(), call)(engine.handle, param, ctypes.byref(made))
+        return new(made, b"dltensor_versioned", None)
+
+    def test_tensors_of_the_c_interface_lie_over_the_engines_memory(self) -> None:
+        for dtype, torch_dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)):
+            types = {} if dtype == "fp32" else {dtype: {"enabled": True}}
+            settings = {"train_micro_batch_size_per_gpu": 1, "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}}, **types}
+            with sherd.Engine(sherd.World.self(), settings) as engine:
+                unit = engine.add_unit("u")
+                param = engine.add_param(unit, "w", [3, 70])
+                engine.seal()
+                engine.fill(param, torch.arange(210, dtype=torch.float32).numpy())
+                data = torch.from_dlpack(self.capsule(engine, "param_dlpack", param))
+                grad = torch.from_dlpack(self.capsule(engine, "param_grad_dlpack", param))
+                self.assertEqual((data.shape, data.dtype), ((3, 70), torch_dtype))
+                self.assertEqual((data.data_ptr(), grad.data_ptr()), (engine.address(param).address, engine.grad_address(param).address))
+                with engine.acquired(unit, sherd.BACKWARD):
+                    self.assertEqual(data.float().view(-1).tolist(), [float(torch.tensor(i).to(torch_dtype)) for i in range(210)])
+                    grad += 1
+                    self.assertEqual(torch.from_dlpack(engine.grad(param)).sum().item(), 210)
 
 
 class Loop(unittest.TestCase):
