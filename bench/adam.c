@@ -1,20 +1,21 @@
-/* bench-adam: the CPU optimizers. AdamW and both sweeps of LAMB in fp32 and mixed (bf16 gradient in, bf16
- * parameter out) by size and threads, against loops with the same loads and stores and no arithmetic, against
- * a copy around the caches, and AdamW against PyTorch and DeepSpeed where they are installed (peers.py). Rows
- * take turns in each round, peers too; a ratio is taken inside each round, and the median of the rounds is
- * shown. */
+/* bench-adam: the CPU optimizers, in fp32, mixed (bf16 gradient in, bf16 parameter out) and with encoded states, by size
+ * and threads, against loops with the same loads and stores and no arithmetic, against a copy around the caches, and
+ * AdamW against PyTorch and DeepSpeed where they are installed (peers.py). Kernels with the same loads and
+ * stores are a table: its rows take turns in each round, peers too; a ratio is taken inside each round, and the
+ * median of the rounds is shown. */
 #include "base/clock.h"
 #include "bench/arrays.h"
 #include "bench/peers.h"
 #include "bench/plot.h"
 #include "bench/options.h"
 #include "bench/timing.h"
-#include "kernels/updates/updates.h"
+#include "bench/updates.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 /* Loops over less than this are repeated: a clock and a waking thread are nothing then. */
@@ -25,7 +26,9 @@
 typedef struct bench_options {
     bench_list  sizes, threads;
     size_t      rounds;
-    const char *isa;    /* NULL: the best; "all" */
+    const char *isa;     /* NULL: the best; "all" */
+    const char *kernels; /* NULL: all */
+    int         is_cpu_time;
     const char *python; /* NULL: no peers */
     const char *json;
     const char *plot;
@@ -37,278 +40,172 @@ static _Noreturn void die(const char *what, const char *why)
     exit(1);
 }
 
+/* Wall time, or that of all threads of this program, which others on the machine do not lengthen. */
+static int64_t clock_ns(const bench_options *options)
+{
+    struct timespec time;
+
+    if (!options->is_cpu_time) {
+        return sherdi_now_ns();
+    }
+    (void)clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+    return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
+}
+
 /* ----------------------------------------------------------------- rows -- */
 
-static void adam_call(bench_run *run, int is_mixed, sherdi_encoding master)
-{
-    const bench_arrays      *a      = run->arrays;
-    const sherdi_span        span   = {.count_elems = run->elems};
-    const sherdi_adam_coeffs coeffs = {
-        .grad_scale      = 1.0f,
-        .beta1           = 0.9f,
-        .one_minus_beta1 = 0.1f,
-        .beta2           = 0.999f,
-        .one_minus_beta2 = 0.001f,
-        .eps             = 1e-8f,
-        .neg_lr_decay    = -1e-6f,
-        .neg_step_size   = -1e-4f,
-        .inv_sqrt_bias   = 1.5f,
-    };
-    const sherdi_update_args args = {
-        .spans       = &span,
-        .num_spans   = 1,
-        .coeffs      = &coeffs,
-        .grad        = is_mixed ? (const void *)a->g16 : a->g,
-        .grad_dtype  = is_mixed ? SHERD_BF16 : SHERD_F32,
-        .master      = a->p,
-        .m           = a->m,
-        .v           = a->v,
-        .param       = is_mixed ? a->p16 : NULL,
-        .param_dtype = SHERD_BF16,
-        .fingerprint = &run->sink,
-        .encodings   = {master},
-        .ties_part   = 2,
-    };
+/* One shape of traffic at one instruction set, number of threads and size: a copy, the shape's limits, the kernels that
+ * move the same bytes, and peers. */
+#define MAX_ROWS 24
 
-    run->backend->kernels->update(run->backend, SHERDI_UPDATE_adam, &args);
+typedef enum bench_row_kind {
+    ROW_COPY,
+    ROW_LIMIT,
+    ROW_LIMIT_AHEAD,
+    ROW_KERNEL,
+    ROW_PEER,
+} bench_row_kind;
+
+typedef struct bench_row {
+    char           name[64];
+    bench_row_kind kind;
+    size_t         index; /* in BENCH_UPDATES, or of the peer */
+    bench_stat     gel_per_s;
+    bench_stat     of_limit; /* of a kernel: by time, of the faster limit */
+    bench_stat     ours_of;  /* of a peer: AdamW's elements per second over the peer's */
+} bench_row;
+
+typedef struct bench_table {
+    char             isa[16];
+    int              threads;
+    size_t           elems;
+    traffic_shape_id shape;
+    bench_row        rows[MAX_ROWS];
+    size_t           num_rows;
+} bench_table;
+
+/* The bytes that a row's algorithm must move. */
+static double row_bytes(const bench_table *table, const bench_row *row)
+{
+    return row->kind == ROW_COPY
+               ? 8
+               : (double)traffic_shape_bytes(&TRAFFIC_TABLE[table->shape]) / SHERD_CHUNK_ELEMS;
 }
 
-static void row_adam_f32(bench_run *run)
+static void row_add(bench_table *table, const char *name, bench_row_kind kind, size_t index)
 {
-    adam_call(run, 0, SHERDI_ENCODING_F32);
+    bench_row *row = &table->rows[table->num_rows++];
+
+    if (table->num_rows > MAX_ROWS) {
+        die(name, "a row too many");
+    }
+    (void)snprintf(row->name, sizeof(row->name), "%s", name);
+    row->kind  = kind;
+    row->index = index;
 }
 
-static void row_adam_mixed(bench_run *run)
+static int is_asked(const bench_options *options, size_t update)
 {
-    adam_call(run, 1, SHERDI_ENCODING_F32);
+    return options->kernels == NULL || strstr(BENCH_UPDATES[update].name, options->kernels) != NULL;
 }
 
-static void row_adam_beside(bench_run *run)
+/* The peers have AdamW alone. */
+static void peers_add(bench_table *table, const bench_peers *peers)
 {
-    adam_call(run, 1, SHERDI_ENCODING_BESIDE);
-}
+    for (size_t i = 0; i < peers->count; i++) {
+        int is_mixed = strstr(peers->names[i], "mixed") != NULL;
 
-static void lamb_call(bench_run *run, int is_mixed, int is_norms)
-{
-    const bench_arrays      *a      = run->arrays;
-    const sherdi_span        span   = {.count_elems = run->elems};
-    const sherdi_lamb_coeffs coeffs = {
-        .grad_scale      = 1.0f,
-        .beta1           = 0.9f,
-        .one_minus_beta1 = 0.1f,
-        .beta2           = 0.999f,
-        .one_minus_beta2 = 0.001f,
-        .inv_bias1       = 1.0f,
-        .inv_bias2       = 1.0f,
-        .eps             = 1e-8f,
-        .decay           = 0.01f,
-        .neg_step_size   = -1e-4f,
-    };
-    const float              ratio = 0.5f;
-    sherdi_lamb_norms        norms = {0};
-    const sherdi_update_args args  = {
-         .spans       = &span,
-         .num_spans   = 1,
-         .coeffs      = &coeffs,
-         .grad        = is_mixed ? (const void *)a->g16 : a->g,
-         .grad_dtype  = is_mixed ? SHERD_BF16 : SHERD_F32,
-         .master      = a->p,
-         .m           = a->m,
-         .v           = a->v,
-         .param       = is_mixed ? a->p16 : NULL,
-         .param_dtype = SHERD_BF16,
-         .fingerprint = &run->sink,
-         .norms       = &norms,
-         .ratios      = &ratio,
-    };
-
-    if (is_norms) {
-        run->backend->kernels->lamb_norms(run->backend, &args);
-        run->sink += norms.update.bins[10];
-    } else {
-        run->backend->kernels->update(run->backend, SHERDI_UPDATE_lamb, &args);
+        if (table->shape == (is_mixed ? TRAFFIC_MIXED_3 : TRAFFIC_F32_3)) {
+            row_add(table, peers->names[i], ROW_PEER, i);
+        }
     }
 }
 
-static void row_lamb_norms_f32(bench_run *run)
+/* The rows of the shape of BENCH_UPDATES[first]; returns where the next shape begins. */
+static size_t rows_make(bench_table *table, const bench_options *options, const bench_peers *peers,
+                        size_t first)
 {
-    lamb_call(run, 0, 1);
+    size_t end = first;
+
+    table->num_rows = 0;
+    table->shape    = BENCH_UPDATES[first].shape;
+    row_add(table, "copy-nt", ROW_COPY, 0);
+    row_add(table, "same traffic (limit)", ROW_LIMIT, 0);
+    row_add(table, "  the same, prefetching", ROW_LIMIT_AHEAD, 0);
+    for (; end < BENCH_NUM_UPDATES && BENCH_UPDATES[end].shape == table->shape; end++) {
+        if (is_asked(options, end)) {
+            row_add(table, BENCH_UPDATES[end].name, ROW_KERNEL, end);
+        }
+    }
+    peers_add(table, peers);
+    return end;
 }
 
-static void row_lamb_norms_mixed(bench_run *run)
+static int table_has_kernels(const bench_table *table)
 {
-    lamb_call(run, 1, 1);
+    return table->num_rows > ROW_KERNEL && table->rows[ROW_KERNEL].kind == ROW_KERNEL;
 }
-
-static void row_lamb_f32(bench_run *run)
-{
-    lamb_call(run, 0, 0);
-}
-
-static void row_lamb_mixed(bench_run *run)
-{
-    lamb_call(run, 1, 0);
-}
-
-static void row_read_f32(bench_run *run)
-{
-    bench_traffic_read_f32(run, 0);
-}
-
-static void row_read_f32_ahead(bench_run *run)
-{
-    bench_traffic_read_f32(run, AHEAD_BYTES);
-}
-
-static void row_read_mixed(bench_run *run)
-{
-    bench_traffic_read_mixed(run, 0);
-}
-
-static void row_read_mixed_ahead(bench_run *run)
-{
-    bench_traffic_read_mixed(run, AHEAD_BYTES);
-}
-
-static void row_traffic_f32(bench_run *run)
-{
-    bench_traffic_f32(run, 0);
-}
-
-static void row_traffic_f32_ahead(bench_run *run)
-{
-    bench_traffic_f32(run, AHEAD_BYTES);
-}
-
-static void row_traffic_mixed(bench_run *run)
-{
-    bench_traffic_mixed(run, 0);
-}
-
-static void row_traffic_mixed_ahead(bench_run *run)
-{
-    bench_traffic_mixed(run, AHEAD_BYTES);
-}
-
-static void row_traffic_beside(bench_run *run)
-{
-    bench_traffic_beside(run, 0);
-}
-
-static void row_traffic_beside_ahead(bench_run *run)
-{
-    bench_traffic_beside(run, AHEAD_BYTES);
-}
-
-enum {
-    ROW_COPY,
-    ROW_LIMIT_F32,
-    ROW_LIMIT_F32_AHEAD,
-    ROW_F32,
-    ROW_LAMB_F32,
-    ROW_LIMIT_MIXED,
-    ROW_LIMIT_MIXED_AHEAD,
-    ROW_MIXED,
-    ROW_LAMB_MIXED,
-    ROW_LIMIT_BESIDE,
-    ROW_LIMIT_BESIDE_AHEAD,
-    ROW_BESIDE,
-    ROW_READ_F32,
-    ROW_READ_F32_AHEAD,
-    ROW_NORMS_F32,
-    ROW_READ_MIXED,
-    ROW_READ_MIXED_AHEAD,
-    ROW_NORMS_MIXED,
-    NUM_ROWS,
-};
-
-typedef struct bench_row {
-    const char *name;
-    void (*run)(bench_run *run);
-    double bytes_per_elem; /* that the algorithm must move */
-    int    limit;          /* the row that it is held against, or the next if that was faster */
-    int    is_kernel;
-} bench_row;
-
-static const bench_row ROWS[NUM_ROWS] = {
-    [ROW_COPY]              = {"copy-nt (limit)", bench_copy_nt, 8, ROW_COPY, 0},
-    [ROW_LIMIT_F32]         = {"fp32 traffic (limit)", row_traffic_f32, 28, ROW_LIMIT_F32, 0},
-    [ROW_LIMIT_F32_AHEAD]   = {"  the same, prefetching", row_traffic_f32_ahead, 28, ROW_LIMIT_F32,
-                               0},
-    [ROW_F32]               = {"adamw fp32", row_adam_f32, 28, ROW_LIMIT_F32, 1},
-    [ROW_LAMB_F32]          = {"lamb fp32", row_lamb_f32, 28, ROW_LIMIT_F32, 1},
-    [ROW_LIMIT_MIXED]       = {"mixed traffic (limit)", row_traffic_mixed, 28, ROW_LIMIT_MIXED, 0},
-    [ROW_LIMIT_MIXED_AHEAD] = {"  the same, prefetching", row_traffic_mixed_ahead, 28,
-                               ROW_LIMIT_MIXED, 0},
-    [ROW_MIXED]             = {"adamw mixed bf16", row_adam_mixed, 28, ROW_LIMIT_MIXED, 1},
-    [ROW_LAMB_MIXED]        = {"lamb mixed bf16", row_lamb_mixed, 28, ROW_LIMIT_MIXED, 1},
-    [ROW_LIMIT_BESIDE] = {"beside traffic (limit)", row_traffic_beside, 26, ROW_LIMIT_BESIDE, 0},
-    [ROW_LIMIT_BESIDE_AHEAD] = {"  the same, prefetching", row_traffic_beside_ahead, 26,
-                                ROW_LIMIT_BESIDE, 0},
-    [ROW_BESIDE]             = {"adamw beside bf16", row_adam_beside, 26, ROW_LIMIT_BESIDE, 1},
-    [ROW_READ_F32]           = {"fp32 reads (limit)", row_read_f32, 16, ROW_READ_F32, 0},
-    [ROW_READ_F32_AHEAD]     = {"  the same, prefetching", row_read_f32_ahead, 16, ROW_READ_F32, 0},
-    [ROW_NORMS_F32]          = {"lamb norms fp32", row_lamb_norms_f32, 16, ROW_READ_F32, 1},
-    [ROW_READ_MIXED]         = {"mixed reads (limit)", row_read_mixed, 14, ROW_READ_MIXED, 0},
-    [ROW_READ_MIXED_AHEAD]   = {"  the same, prefetching", row_read_mixed_ahead, 14, ROW_READ_MIXED,
-                                0},
-    [ROW_NORMS_MIXED] = {"lamb norms mixed bf16", row_lamb_norms_mixed, 14, ROW_READ_MIXED, 1},
-};
 
 /* --------------------------------------------------------------- rounds -- */
 
-#define MAX_ROWS (NUM_ROWS + BENCH_MAX_PEERS)
-
-/* One instruction set, number of threads and size. */
-typedef struct bench_table {
-    char       isa[16];
-    int        threads;
-    size_t     elems, num_rows;
-    char       names[MAX_ROWS][64];
-    bench_stat gel_per_s[MAX_ROWS];
-    bench_stat of_copy[MAX_ROWS];  /* by bytes; of ours */
-    bench_stat of_limit[MAX_ROWS]; /* by time; of ours */
-    bench_stat ours_of[MAX_ROWS];  /* our elements per second over theirs; of peers */
-} bench_table;
-
-static double own_seconds(bench_run *run, size_t row, size_t repeats)
+static void row_run(bench_run *run, const bench_table *table, const bench_row *row)
 {
-    int64_t start_ns = sherdi_now_ns();
-
-    for (size_t i = 0; i < repeats; i++) {
-        ROWS[row].run(run);
+    switch (row->kind) {
+    case ROW_COPY:
+        bench_copy_nt(run);
+        break;
+    case ROW_LIMIT:
+        bench_traffic(run, table->shape, 0);
+        break;
+    case ROW_LIMIT_AHEAD:
+        bench_traffic(run, table->shape, AHEAD_BYTES);
+        break;
+    default:
+        bench_update_run(run, &BENCH_UPDATES[row->index]);
+        break;
     }
-    return (double)(sherdi_now_ns() - start_ns) * 1e-9 / (double)repeats;
 }
 
-static void table_measure(bench_table *table, const bench_options *options, bench_run *run,
+static double row_seconds(bench_run *run, const bench_table *table, const bench_row *row,
+                          bench_peers *peers, const bench_options *options)
+{
+    size_t  repeats = table->elems < TIMED_ELEMS ? TIMED_ELEMS / table->elems : 1;
+    int64_t start_ns;
+
+    if (row->kind == ROW_PEER) {
+        return bench_peer_seconds(peers, row->index, repeats);
+    }
+    start_ns = clock_ns(options);
+    for (size_t i = 0; i < repeats; i++) {
+        row_run(run, table, row);
+    }
+    return (double)(clock_ns(options) - start_ns) * 1e-9 / (double)repeats;
+}
+
+static void table_measure(const bench_table *table, const bench_options *options, bench_run *run,
                           bench_peers *peers, double *seconds)
 {
-    size_t repeats = table->elems < TIMED_ELEMS ? TIMED_ELEMS / table->elems : 1;
-
     for (size_t round = 0; round <= options->rounds; round++) { /* the first is thrown away */
         double *of_round = seconds + (round == 0 ? 0 : round - 1) * table->num_rows;
 
         for (size_t row = 0; row < table->num_rows; row++) {
-            of_round[row] = row < NUM_ROWS ? own_seconds(run, row, repeats)
-                                           : bench_peer_seconds(peers, row - NUM_ROWS, repeats);
+            of_round[row] = row_seconds(run, table, &table->rows[row], peers, options);
         }
     }
 }
 
-/* Of each round: work of one row by time, over that of another. */
+/* Of each round: the seconds of one row over those of another; of the faster limit where it is a limit. */
 static bench_stat ratio_of(const bench_table *table, size_t rounds, const double *seconds,
-                           double *scratch, size_t row, size_t other, double scale)
+                           double *scratch, size_t row, size_t over)
 {
     for (size_t i = 0; i < rounds; i++) {
         const double *round = seconds + i * table->num_rows;
-        double        base  = round[other];
+        double        base  = round[row];
 
-        if (row < NUM_ROWS && ROWS[row].is_kernel && ROWS[row].limit == (int)other &&
-            round[other + 1] < base) {
-            base = round[other + 1];
+        if (row == ROW_LIMIT && round[ROW_LIMIT_AHEAD] < base) {
+            base = round[ROW_LIMIT_AHEAD];
         }
-        scratch[i] = scale * base / round[row];
+        scratch[i] = base / round[over];
     }
     return bench_stat_of(scratch, rounds);
 }
@@ -316,45 +213,45 @@ static bench_stat ratio_of(const bench_table *table, size_t rounds, const double
 static void table_evaluate(bench_table *table, size_t rounds, const double *seconds,
                            double *scratch)
 {
-    for (size_t row = 0; row < table->num_rows; row++) {
-        for (size_t i = 0; i < rounds; i++) {
-            scratch[i] = (double)table->elems / seconds[i * table->num_rows + row] * 1e-9;
-        }
-        table->gel_per_s[row] = bench_stat_of(scratch, rounds);
-        if (row < NUM_ROWS) {
-            table->of_copy[row] =
-                ratio_of(table, rounds, seconds, scratch, row, ROW_COPY,
-                         ROWS[row].bytes_per_elem / ROWS[ROW_COPY].bytes_per_elem);
-            table->of_limit[row] =
-                ratio_of(table, rounds, seconds, scratch, row, (size_t)ROWS[row].limit, 1);
-        } else {
-            size_t ours = strstr(table->names[row], "mixed") != NULL ? ROW_MIXED : ROW_F32;
+    for (size_t i = 0; i < table->num_rows; i++) {
+        bench_row *row = &table->rows[i];
 
-            table->ours_of[row] = ratio_of(table, rounds, seconds, scratch, ours, row, 1);
+        for (size_t round = 0; round < rounds; round++) {
+            scratch[round] = (double)table->elems / seconds[round * table->num_rows + i] * 1e-9;
+        }
+        row->gel_per_s = bench_stat_of(scratch, rounds);
+        if (row->kind == ROW_KERNEL) {
+            row->of_limit = ratio_of(table, rounds, seconds, scratch, ROW_LIMIT, i);
+        } else if (row->kind == ROW_PEER) {
+            row->ours_of = ratio_of(table, rounds, seconds, scratch, i, ROW_KERNEL);
         }
     }
 }
 
-static void table_run(bench_table *table, const bench_options *options, const bench_arrays *arrays,
+/* The limit moves what the kernels move, or it is none. */
+static void shape_check(const bench_table *table, const bench_arrays *arrays)
+{
+    for (size_t i = ROW_KERNEL; i < table->num_rows && table->rows[i].kind == ROW_KERNEL; i++) {
+        const bench_update *update = &BENCH_UPDATES[table->rows[i].index];
+        double less = bench_update_bytes(arrays, update) - row_bytes(table, &table->rows[i]);
+
+        if (less < -1e-9 || less > 1e-9) {
+            die(update->name, "its limit does not move the same bytes");
+        }
+    }
+}
+
+static void table_run(bench_table *table, const bench_options *options, bench_run *run,
                       bench_peers *peers)
 {
-    bench_run run;
-    double   *seconds;
+    double *seconds = calloc(options->rounds * (table->num_rows + 1), sizeof(*seconds));
 
-    bench_peers_setup(peers, table->elems, table->threads);
-    table->num_rows = NUM_ROWS + peers->count;
-    for (size_t row = 0; row < table->num_rows; row++) {
-        (void)snprintf(table->names[row], sizeof(table->names[0]), "%s",
-                       row < NUM_ROWS ? ROWS[row].name : peers->names[row - NUM_ROWS]);
-    }
-    seconds = calloc(options->rounds * (table->num_rows + 1), sizeof(*seconds));
     if (seconds == NULL) {
         die("rounds", strerror(ENOMEM));
     }
-    bench_run_init(&run, arrays, table->isa, table->threads);
-    run.elems = table->elems;
-    table_measure(table, options, &run, peers, seconds);
-    bench_run_fini(&run);
+    shape_check(table, run->arrays);
+    bench_update_prepare(run, &BENCH_UPDATES[table->rows[ROW_KERNEL].index]);
+    table_measure(table, options, run, peers, seconds);
     table_evaluate(table, options->rounds, seconds, seconds + options->rounds * table->num_rows);
     free(seconds);
 }
@@ -370,28 +267,30 @@ static void size_name(size_t elems, char *text, size_t text_bytes)
     }
 }
 
-static void table_print(const bench_table *table, size_t rounds)
+static void head_print(const bench_table *table, size_t rounds)
 {
     char size[32];
 
     size_name(table->elems, size, sizeof(size));
     (void)printf("\n%s, %d thread%s, %s elements, %zu rounds: median (min..max)\n", table->isa,
                  table->threads, table->threads == 1 ? "" : "s", size, rounds);
-    (void)printf("%-28s %6s %-15s %6s %6s   %s\n", "", "Gel/s", "", "GB/s", "/ copy",
-                 "/ its limit; ours / this");
-    for (size_t row = 0; row < table->num_rows; row++) {
-        const bench_stat *rate  = &table->gel_per_s[row];
-        const bench_stat *ratio = row < NUM_ROWS ? &table->of_limit[row] : &table->ours_of[row];
+    (void)printf("%-28s %6s %-15s %6s   %s\n", "", "Gel/s", "", "GB/s", "/ its limit; ours / this");
+}
 
-        (void)printf("%-28s %6.3f (%5.3f..%5.3f)", table->names[row], rate->median, rate->min,
-                     rate->max);
-        if (row < NUM_ROWS) {
-            (void)printf(" %6.1f %6.3f", rate->median * ROWS[row].bytes_per_elem,
-                         table->of_copy[row].median);
+static void table_print(const bench_table *table)
+{
+    for (size_t i = 0; i < table->num_rows; i++) {
+        const bench_row  *row   = &table->rows[i];
+        const bench_stat *rate  = &row->gel_per_s;
+        const bench_stat *ratio = row->kind == ROW_PEER ? &row->ours_of : &row->of_limit;
+
+        (void)printf("%-28s %6.3f (%5.3f..%5.3f)", row->name, rate->median, rate->min, rate->max);
+        if (row->kind != ROW_PEER) {
+            (void)printf(" %6.1f", rate->median * row_bytes(table, row));
         } else {
-            (void)printf(" %6s %6s", "", "");
+            (void)printf(" %6s", "");
         }
-        if (row >= NUM_ROWS || ROWS[row].is_kernel) {
+        if (row->kind >= ROW_KERNEL) {
             (void)printf("   %5.3f (%.3f..%.3f)", ratio->median, ratio->min, ratio->max);
         }
         (void)printf("\n");
@@ -417,14 +316,15 @@ static void json_write(const bench_options *options, const bench_table *tables, 
     for (size_t t = 0; t < count; t++) {
         (void)printf("%s\n{\"isa\": \"%s\", \"threads\": %d, \"elems\": %zu, \"rows\": [",
                      t > 0 ? "," : "", tables[t].isa, tables[t].threads, tables[t].elems);
-        for (size_t row = 0; row < tables[t].num_rows; row++) {
-            (void)printf("%s\n {\"name\": \"%s\"", row > 0 ? "," : "", tables[t].names[row]);
-            stat_print_json("gel_per_s", &tables[t].gel_per_s[row]);
-            if (row < NUM_ROWS) {
-                stat_print_json("of_copy", &tables[t].of_copy[row]);
-                stat_print_json("of_limit", &tables[t].of_limit[row]);
-            } else {
-                stat_print_json("ours_of_this", &tables[t].ours_of[row]);
+        for (size_t i = 0; i < tables[t].num_rows; i++) {
+            const bench_row *row = &tables[t].rows[i];
+
+            (void)printf("%s\n {\"name\": \"%s\"", i > 0 ? "," : "", row->name);
+            stat_print_json("gel_per_s", &row->gel_per_s);
+            if (row->kind == ROW_KERNEL) {
+                stat_print_json("of_limit", &row->of_limit);
+            } else if (row->kind == ROW_PEER) {
+                stat_print_json("ours_of_this", &row->ours_of);
             }
             (void)printf("}");
         }
@@ -436,50 +336,66 @@ static void json_write(const bench_options *options, const bench_table *tables, 
     }
 }
 
-/* AdamW's rows that say something at a glance: limits, ours, peers. */
-static int row_is_plotted(size_t row)
+/* The chart shows AdamW alone, which every peer has: its limit, ours, theirs. */
+enum { PLOTTED_OWN = 2, PLOTTED_MOST = PLOTTED_OWN + BENCH_MAX_PEERS };
+
+static int table_is_plotted(const bench_table *table)
 {
-    return row >= NUM_ROWS || row == ROW_LIMIT_F32 || row == ROW_F32 || row == ROW_LIMIT_MIXED ||
-           row == ROW_MIXED;
+    return (table->shape == TRAFFIC_F32_3 || table->shape == TRAFFIC_MIXED_3) &&
+           strncmp(table->rows[ROW_KERNEL].name, "adamw", 5) == 0;
 }
 
-static int plot_write(const bench_options *options, const bench_table *tables, size_t count)
+static void bars_of_table(const bench_table *table, char *label, size_t label_bytes, double *values)
 {
-    const char *series[MAX_ROWS];
-    size_t      num_series = 0;
-    size_t      num_values = 0;
-    char(*labels)[64]      = calloc(count, sizeof(*labels));
-    const char **groups    = calloc(count, sizeof(*groups));
-    double      *values    = calloc(count * MAX_ROWS, sizeof(*values));
-    bench_bars   bars      = {.title   = "AdamW, elements per second",
-                              .y_label = "10^9 elements / s",
-                              .groups  = groups,
-                              .series  = series,
-                              .values  = values};
+    char size[32];
+
+    size_name(table->elems, size, sizeof(size));
+    (void)snprintf(label, label_bytes, "%s\n%d thread%s\n%s\n%s", size, table->threads,
+                   table->threads == 1 ? "" : "s", table->isa,
+                   table->shape == TRAFFIC_F32_3 ? "fp32" : "mixed");
+    for (size_t i = 0; i < PLOTTED_MOST; i++) {
+        values[i] = -1; /* no bar */
+    }
+    values[0] = table->rows[ROW_LIMIT].gel_per_s.median;
+    values[1] = table->rows[ROW_KERNEL].gel_per_s.median;
+    for (size_t i = 0; i < table->num_rows; i++) {
+        if (table->rows[i].kind == ROW_PEER) {
+            values[PLOTTED_OWN + table->rows[i].index] = table->rows[i].gel_per_s.median;
+        }
+    }
+}
+
+static int plot_write(const bench_options *options, const bench_table *tables, size_t count,
+                      const bench_peers *peers)
+{
+    const char *series[PLOTTED_MOST] = {"limit", "sherd"};
+    size_t      num_series           = PLOTTED_OWN + peers->count;
+    char(*labels)[64]                = calloc(count, sizeof(*labels));
+    const char **groups              = calloc(count, sizeof(*groups));
+    double      *values              = calloc(count * PLOTTED_MOST, sizeof(*values));
+    bench_bars   bars                = {.title      = "AdamW, elements per second",
+                                        .y_label    = "10^9 elements / s",
+                                        .groups     = groups,
+                                        .series     = series,
+                                        .num_series = num_series,
+                                        .values     = values};
     int          result;
 
     if (labels == NULL || groups == NULL || values == NULL) {
         die(options->plot, strerror(ENOMEM));
     }
+    for (size_t i = 0; i < peers->count; i++) {
+        series[PLOTTED_OWN + i] = peers->names[i];
+    }
     for (size_t t = 0; t < count; t++) {
-        char size[32];
-
-        size_name(tables[t].elems, size, sizeof(size));
-        (void)snprintf(labels[t], sizeof(labels[t]), "%s\n%d thread%s\n%s", size, tables[t].threads,
-                       tables[t].threads == 1 ? "" : "s", tables[t].isa);
-        groups[t] = labels[t];
-        for (size_t row = 0; row < tables[t].num_rows; row++) {
-            if (row_is_plotted(row)) {
-                if (t == 0) {
-                    series[num_series++] = tables[0].names[row];
-                }
-                values[num_values++] = tables[t].gel_per_s[row].median;
-            }
+        if (table_is_plotted(&tables[t])) {
+            groups[bars.num_groups] = labels[t];
+            bars_of_table(&tables[t], labels[t], sizeof(labels[t]),
+                          values + bars.num_groups * num_series);
+            bars.num_groups++;
         }
     }
-    bars.num_groups = count;
-    bars.num_series = num_series;
-    result          = bench_plot_bars(&bars, options->plot);
+    result = bench_plot_bars(&bars, options->plot);
     free(labels);
     free(groups);
     free(values);
@@ -509,6 +425,12 @@ static void options_parse(int argc, char **argv, bench_options *o)
          .least = 1},
         {"isa", "NAME", "scalar, avx2, avx512, or all (default: the best of the machine)",
          BENCH_TEXT, .value = &o->isa, .choices = "scalar|avx2|avx512|all"},
+        {"kernels", "TEXT", "those alone whose name has this in it", BENCH_TEXT,
+         .value = &o->kernels},
+        {"cpu-time", NULL,
+         "counts the time of this program's threads, waiting ones too, in place of wall time: "
+         "for machines that do other work",
+         BENCH_SWITCH, .value = &o->is_cpu_time},
         {"peers", "PYTHON",
          "times PyTorch and DeepSpeed in the same rounds, as far as this interpreter has them; as "
          "much "
@@ -525,7 +447,7 @@ static void options_parse(int argc, char **argv, bench_options *o)
         .num_options = sizeof(rows) / sizeof(rows[0]),
         .end =
             "Ratios are taken inside a round. \"/ its limit\" is the rate over that of the faster "
-            "limit of its kind above, \"ours / this\" our rate over the peer's."};
+            "limit above, \"ours / this\" the rate of our AdamW over the peer's."};
 
     (void)bench_options_read(&command, argc, argv);
     if (o->threads.count == 0) {
@@ -566,6 +488,30 @@ static size_t largest(const bench_options *options)
     return elems;
 }
 
+/* All tables of one size and number of threads; returns how many. */
+static size_t tables_run(bench_table *tables, const bench_options *options, bench_run *run,
+                         bench_peers *peers, const char *isa)
+{
+    bench_table *table = tables;
+
+    bench_peers_setup(peers, run->elems, run->backend->threads);
+    for (size_t first = 0; first < BENCH_NUM_UPDATES;) {
+        (void)snprintf(table->isa, sizeof(table->isa), "%s", isa);
+        table->threads = run->backend->threads;
+        table->elems   = run->elems;
+        first          = rows_make(table, options, peers, first);
+        if (table_has_kernels(table)) {
+            if (table == tables) {
+                head_print(table, options->rounds);
+            }
+            table_run(table, options, run, peers);
+            table_print(table);
+            table++;
+        }
+    }
+    return (size_t)(table - tables);
+}
+
 int main(int argc, char **argv)
 {
     bench_options options = {.sizes  = {{(size_t)1 << 20, (size_t)16 << 20, (size_t)128 << 20}, 3},
@@ -579,7 +525,8 @@ int main(int argc, char **argv)
 
     options_parse(argc, argv, &options);
     num_isas = isas_find(options.isa, isas);
-    tables   = calloc(num_isas * options.threads.count * options.sizes.count, sizeof(*tables));
+    tables   = calloc(num_isas * options.threads.count * options.sizes.count * TRAFFIC_NUM_SHAPES,
+                      sizeof(*tables));
     if (tables == NULL) {
         die("tables", strerror(ENOMEM));
     }
@@ -592,17 +539,16 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < num_isas; i++) {
         for (size_t s = 0; s < options.sizes.count; s++) {
             for (size_t t = 0; t < options.threads.count; t++) {
-                bench_table *table = &tables[count++];
+                bench_run run;
 
-                (void)snprintf(table->isa, sizeof(table->isa), "%s", isas[i]);
-                table->threads = (int)options.threads.values[t];
-                table->elems   = options.sizes.values[s];
-                table_run(table, &options, &arrays, &peers);
-                table_print(table, options.rounds);
+                bench_run_init(&run, &arrays, isas[i], (int)options.threads.values[t]);
+                run.elems = options.sizes.values[s];
+                count += tables_run(tables + count, &options, &run, &peers, isas[i]);
+                bench_run_fini(&run);
             }
         }
     }
-    if (options.plot != NULL && plot_write(&options, tables, count) != 0) {
+    if (options.plot != NULL && plot_write(&options, tables, count, &peers) != 0) {
         return 1;
     }
     if (options.json != NULL) {

@@ -27,7 +27,7 @@ static void *array_map(size_t len_bytes)
     return array;
 }
 
-static void array_fill(float *x, size_t elems, float scale)
+void bench_array_fill(float *x, size_t elems, float scale)
 {
     uint32_t state = 12345;
 
@@ -48,10 +48,10 @@ bench_arrays bench_arrays_make(size_t elems)
     a.out = array_map(elems * sizeof(float));
     a.g16 = array_map(elems * sizeof(uint16_t));
     a.p16 = array_map(elems * sizeof(uint16_t));
-    array_fill(a.p, elems, 1.0f);
-    array_fill(a.m, elems, 1e-3f);
-    array_fill(a.v, elems, 1e-5f);
-    array_fill(a.g, elems, 1e-3f);
+    bench_array_fill(a.p, elems, 1.0f);
+    bench_array_fill(a.m, elems, 1e-3f);
+    bench_array_fill(a.v, elems, 1e-5f);
+    bench_array_fill(a.g, elems, 1e-3f);
     memset(a.out, 0, elems * sizeof(float));
     for (size_t i = 0; i < elems; i++) {
         a.g16[i] = sherdi_cast_f32_bf16(a.g[i]);
@@ -98,91 +98,30 @@ static size_t task_range(const bench_run *run, int task, int tasks, size_t *firs
 
 /* --------------------------------------------------------------- limits -- */
 
-static void traffic_f32_task(void *ctx, int task, int tasks)
+static void traffic_task(void *ctx, int task, int tasks)
 {
-    const bench_run    *run = ctx;
-    const bench_arrays *a   = run->arrays;
-    size_t              first;
-    size_t              count = task_range(run, task, tasks, &first);
-
-    run->traffic->adam_f32(a->p + first, a->m + first, a->v + first, a->g + first, count,
-                           run->ahead_bytes);
-}
-
-void bench_traffic_f32(bench_run *run, size_t ahead_bytes)
-{
-    run->ahead_bytes = ahead_bytes;
-    on_all_threads(run, traffic_f32_task);
-}
-
-static void traffic_mixed_task(void *ctx, int task, int tasks)
-{
-    const bench_run    *run = ctx;
-    const bench_arrays *a   = run->arrays;
-    size_t              first;
-    size_t              count = task_range(run, task, tasks, &first);
-
-    run->traffic->adam_mixed(a->p + first, a->m + first, a->v + first, a->g16 + first,
-                             a->p16 + first, count, run->ahead_bytes);
-}
-
-void bench_traffic_mixed(bench_run *run, size_t ahead_bytes)
-{
-    run->ahead_bytes = ahead_bytes;
-    on_all_threads(run, traffic_mixed_task);
-}
-
-static void traffic_beside_task(void *ctx, int task, int tasks)
-{
-    const bench_run    *run = ctx;
-    const bench_arrays *a   = run->arrays;
-    size_t              first;
-    size_t              count = task_range(run, task, tasks, &first);
-
-    run->traffic->adam_beside((uint16_t *)(void *)a->p + first, a->m + first, a->v + first,
-                              a->g16 + first, a->p16 + first, count, run->ahead_bytes);
-}
-
-void bench_traffic_beside(bench_run *run, size_t ahead_bytes)
-{
-    run->ahead_bytes = ahead_bytes;
-    on_all_threads(run, traffic_beside_task);
-}
-
-static void traffic_read_f32_task(void *ctx, int task, int tasks)
-{
-    bench_run          *run = ctx;
-    const bench_arrays *a   = run->arrays;
-    size_t              first;
-    size_t              count = task_range(run, task, tasks, &first);
-    uint64_t sum = run->traffic->read_f32(a->p + first, a->m + first, a->v + first, a->g + first,
-                                          count, run->ahead_bytes);
+    bench_run           *run     = ctx;
+    const bench_arrays  *a       = run->arrays;
+    const traffic_shape *shape   = &TRAFFIC_TABLE[run->shape];
+    int                  is_wide = shape->grad_bytes == SHERD_CHUNK_ELEMS * sizeof(float);
+    const traffic_arrays arrays  = {
+         .grad  = is_wide ? (unsigned char *)a->g : (unsigned char *)a->g16,
+         .parts = {(unsigned char *)a->p, (unsigned char *)a->m, (unsigned char *)a->v},
+         .param = (unsigned char *)a->p16,
+    };
+    size_t   first;
+    size_t   count = task_range(run, task, tasks, &first);
+    uint64_t sum   = run->traffic->updates[run->shape](
+        &arrays, first / SHERD_CHUNK_ELEMS, (first + count) / SHERD_CHUNK_ELEMS, run->ahead_bytes);
 
     (void)__atomic_fetch_add(&run->sink, sum, __ATOMIC_RELAXED);
 }
 
-void bench_traffic_read_f32(bench_run *run, size_t ahead_bytes)
+void bench_traffic(bench_run *run, traffic_shape_id shape, size_t ahead_bytes)
 {
+    run->shape       = shape;
     run->ahead_bytes = ahead_bytes;
-    on_all_threads(run, traffic_read_f32_task);
-}
-
-static void traffic_read_mixed_task(void *ctx, int task, int tasks)
-{
-    bench_run          *run = ctx;
-    const bench_arrays *a   = run->arrays;
-    size_t              first;
-    size_t              count = task_range(run, task, tasks, &first);
-    uint64_t            sum   = run->traffic->read_mixed(a->p + first, a->m + first, a->v + first,
-                                                         a->g16 + first, count, run->ahead_bytes);
-
-    (void)__atomic_fetch_add(&run->sink, sum, __ATOMIC_RELAXED);
-}
-
-void bench_traffic_read_mixed(bench_run *run, size_t ahead_bytes)
-{
-    run->ahead_bytes = ahead_bytes;
-    on_all_threads(run, traffic_read_mixed_task);
+    on_all_threads(run, traffic_task);
 }
 
 static void copy_nt_task(void *ctx, int task, int tasks)

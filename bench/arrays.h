@@ -14,6 +14,8 @@ typedef struct bench_arrays {
 
 /** Ends the program, with a sentence, when there is no memory. Multiples of 64 elements. */
 bench_arrays bench_arrays_make(size_t elems);
+/** x[i] = scale * something in (0, 1]. */
+void bench_array_fill(float *x, size_t elems, float scale);
 
 /* What rows work on. `elems` of the arrays, a multiple of 64. */
 typedef struct bench_run {
@@ -22,7 +24,8 @@ typedef struct bench_run {
     sherdi_backend      *backend;
     const traffic_loops *traffic;
     sherdi_mem           mem;
-    size_t               ahead_bytes; /* of the limits */
+    traffic_shape_id     shape;       /* of the limit, */
+    size_t               ahead_bytes; /* ... which fills the caches so far ahead */
     uint64_t             sink;
 } bench_run;
 
@@ -35,13 +38,8 @@ void bench_copy_nt(bench_run *run);
 /** Reads g and nothing else: four far-apart streams of whole lines, one word of each. What a machine cannot
  *  read, no norm reads. */
 void bench_read(bench_run *run);
-/** The loads and stores of AdamW without its arithmetic; see traffic.h. */
-void bench_traffic_f32(bench_run *run, size_t ahead_bytes);
-void bench_traffic_mixed(bench_run *run, size_t ahead_bytes);
-/** ... with the master beside the bf16 parameter, in the first half of p. */
-void bench_traffic_beside(bench_run *run, size_t ahead_bytes);
-/** The loads of LAMB's first sweep. */
-void bench_traffic_read_f32(bench_run *run, size_t ahead_bytes);
-void bench_traffic_read_mixed(bench_run *run, size_t ahead_bytes);
+/** The loads and stores of an update without its arithmetic (traffic.h): parts in p, m and v, the gradient in g or g16 and the
+ *  parameter in p16. */
+void bench_traffic(bench_run *run, traffic_shape_id shape, size_t ahead_bytes);
 
 #endif

@@ -1,33 +1,78 @@
-/* The limits that kernels are held against: loops with the same loads and stores and no
- * arithmetic but one addition for each array. */
+/* The limits that kernels are held against: loops with the same loads and stores and no arithmetic. What is read and
+ * written in place keeps its bits, so kernels and limits may take turns on the same arrays. */
 #ifndef BENCH_TRAFFIC_H
 #define BENCH_TRAFFIC_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-/** One set for each instruction set; the plain one is for scalar. Those of updates take how far ahead they
- *  fill the caches (0: not); machines differ in which is faster. */
+/* What an optimizer's update does to memory, by bytes of 64 elements: a gradient that is read, up to three parts that are
+ * read and written, and a parameter. A row is
+ *   TRAFFIC_SHAPE(name, gradient, part 0, part 1, part 2, parameter, what happens to the parameter) */
+#define TRAFFIC_SHAPES                                                                             \
+    TRAFFIC_SHAPE(F32_3, 256, 256, 256, 256, 0, TRAFFIC_NO_PARAM)                                  \
+    TRAFFIC_SHAPE(F32_2, 256, 256, 256, 0, 0, TRAFFIC_NO_PARAM)                                    \
+    TRAFFIC_SHAPE(F32_1, 256, 256, 0, 0, 0, TRAFFIC_NO_PARAM)                                      \
+    TRAFFIC_SHAPE(MIXED_3, 128, 256, 256, 256, 128, TRAFFIC_WRITES_PARAM)                          \
+    TRAFFIC_SHAPE(MIXED_2, 128, 256, 256, 0, 128, TRAFFIC_WRITES_PARAM)                            \
+    TRAFFIC_SHAPE(MIXED_1, 128, 256, 0, 0, 128, TRAFFIC_WRITES_PARAM)                              \
+    TRAFFIC_SHAPE(BESIDE_F32, 128, 128, 256, 256, 128, TRAFFIC_UPDATES_PARAM)                      \
+    TRAFFIC_SHAPE(BESIDE_BF16, 128, 128, 128, 128, 128, TRAFFIC_UPDATES_PARAM)                     \
+    TRAFFIC_SHAPE(PLANE_FP8, 128, 136, 68, 68, 128, TRAFFIC_UPDATES_PARAM)                         \
+    TRAFFIC_SHAPE(PLANE_F32, 128, 136, 256, 0, 128, TRAFFIC_UPDATES_PARAM)                         \
+    TRAFFIC_SHAPE(BF16_F32, 128, 128, 256, 256, 128, TRAFFIC_WRITES_PARAM)                         \
+    TRAFFIC_SHAPE(F32_BF16, 128, 256, 128, 128, 128, TRAFFIC_WRITES_PARAM)                         \
+    TRAFFIC_SHAPE(F32_FP8, 128, 256, 68, 68, 128, TRAFFIC_WRITES_PARAM)                            \
+    TRAFFIC_SHAPE(READ_F32, 256, 256, 256, 256, 0, TRAFFIC_READS)                                  \
+    TRAFFIC_SHAPE(READ_MIXED, 128, 256, 256, 256, 0, TRAFFIC_READS)
+
+typedef enum traffic_kind {
+    TRAFFIC_NO_PARAM,
+    TRAFFIC_WRITES_PARAM,  /* around the caches */
+    TRAFFIC_UPDATES_PARAM, /* reads it too */
+    TRAFFIC_READS,         /* parts too are only read: LAMB's norms */
+} traffic_kind;
+
+enum { TRAFFIC_MOST_PARTS = 3 };
+
+typedef enum traffic_shape_id {
+#define TRAFFIC_SHAPE(name, grad, part0, part1, part2, param, kind) TRAFFIC_##name,
+    TRAFFIC_SHAPES
+#undef TRAFFIC_SHAPE
+        TRAFFIC_NUM_SHAPES,
+} traffic_shape_id;
+
+typedef struct traffic_shape {
+    size_t       grad_bytes;
+    size_t       part_bytes[TRAFFIC_MOST_PARTS];
+    size_t       param_bytes;
+    traffic_kind kind;
+} traffic_shape;
+
+/** Of traffic_shape_id. */
+extern const traffic_shape TRAFFIC_TABLE[TRAFFIC_NUM_SHAPES];
+
+/** Bytes that a chunk moves, each way counted. */
+size_t traffic_shape_bytes(const traffic_shape *shape);
+
+typedef struct traffic_arrays {
+    unsigned char *grad; /* only read */
+    unsigned char *parts[TRAFFIC_MOST_PARTS];
+    unsigned char *param;
+} traffic_arrays;
+
+/** The loop of a shape over chunks [first, end). It fills the caches `ahead_bytes` ahead (0: not); machines differ in
+ *  which is faster. Returns a sum of some kind of what is only read. */
+typedef uint64_t (*traffic_fn)(const traffic_arrays *arrays, size_t first, size_t end,
+                               size_t ahead_bytes);
+
+/** One set for each instruction set; the plain one is for scalar. */
 typedef struct traffic_loops {
-    /** AdamW in fp32: reads g, reads and writes p, m, v. */
-    void (*adam_f32)(float *p, float *m, float *v, const float *g, size_t count_elems,
-                     size_t ahead_bytes);
-    /** ... with a bf16 gradient and a bf16 copy of p, which is written around the caches. */
-    void (*adam_mixed)(float *p, float *m, float *v, const uint16_t *g, uint16_t *copy,
-                       size_t count_elems, size_t ahead_bytes);
-    /** AdamW with the master beside the bf16 parameter: reads g, reads and writes rest, param, m, v. */
-    void (*adam_beside)(uint16_t *rest, float *m, float *v, const uint16_t *g, uint16_t *param,
-                        size_t count_elems, size_t ahead_bytes);
-    /** Reads p, m, v and g, fp32 or bf16; returns their sum of some kind. What LAMB's first sweep reads. */
-    uint64_t (*read_f32)(const float *p, const float *m, const float *v, const float *g,
-                         size_t count_elems, size_t ahead_bytes);
-    uint64_t (*read_mixed)(const float *p, const float *m, const float *v, const uint16_t *g,
-                           size_t count_elems, size_t ahead_bytes);
-    /** A copy around the caches, one stream. */
+    traffic_fn updates[TRAFFIC_NUM_SHAPES];
+    /** A copy around the caches, one stream; multiples of 64 bytes, aligned to 64. */
     void (*copy)(void *dst, const void *src, size_t len_bytes);
 } traffic_loops;
 
-/** Counts are multiples of 64 elements, arrays aligned to 64 bytes. */
 const traffic_loops *traffic_loops_find(const char *isa);
 
 #endif
