@@ -107,6 +107,7 @@ typedef struct sherdi_piece {
     int    segment;
     size_t offset_elems; /* from the start of the slice */
     size_t elems;
+    int is_never_written; /* padding of what is frozen: its tier makes zeros, and reads nothing */
 } sherdi_piece;
 
 /* A part of what a rank updates: the parts of its state lie one behind the other, each `elems` long and beginning
@@ -470,7 +471,7 @@ sherdi_space sherdi_plan_param_space(const sherdi_plan *plan, const sherdi_segme
 /** Most elements of a block. */
 size_t sherdi_plan_block_elems(const sherdi_plan *plan);
 /** Where each block's state and gradient rest, the pieces of parameters, and the buffers on the way. */
-sherd_status sherdi_plan_offload_lay_out(sherdi_plan *plan);
+sherd_status sherdi_plan_offload_lay_out(sherdi_plan *plan, const sherdi_model *model);
 
 /** Seconds of a step and what a drive is rated for: given, or assumed. */
 typedef struct sherdi_plan_wear {

@@ -579,7 +579,7 @@ sherd_status sherdi_plan_lay_out(sherdi_plan *plan, const sherdi_model *model)
     }
     SHERDI_TRY(blocks_check(plan));
     SHERDI_TRY(blocks_make(plan, model));
-    SHERDI_TRY(sherdi_plan_offload_lay_out(plan));
+    SHERDI_TRY(sherdi_plan_offload_lay_out(plan, model));
     SHERDI_TRY(sherdi_plan_check_encodings(plan, model));
     staging_size(plan);
     fill_size(plan, model);

@@ -278,6 +278,39 @@ static sherd_status pieces_make(sherdi_plan *plan)
     return SHERD_OK;
 }
 
+/* Those in which elements of the parameter lie. */
+static void pieces_of_param_mark(sherdi_plan *plan, size_t param, size_t elems)
+{
+    const sherdi_segment *segment = &plan->segments[plan->params[param].segment];
+    size_t                before  = (size_t)plan->rank * segment->slice_elems;
+    size_t                begin;
+    size_t                end;
+    size_t                grain;
+
+    sherdi_plan_held(plan, param, elems, &begin, &end);
+    if (begin == end || segment->num_pieces == 0) {
+        return;
+    }
+    grain = plan->pieces[segment->first_piece].elems; /* of all but the last */
+    begin = begin + plan->params[param].offset_elems - before;
+    end   = end + plan->params[param].offset_elems - before;
+    for (size_t i = begin / grain; i <= (end - 1) / grain; i++) {
+        plan->pieces[segment->first_piece + i].is_never_written = 0;
+    }
+}
+
+/* What is trained is written by every step, padding with it; what is frozen once, where a parameter lies. */
+static void pieces_mark(sherdi_plan *plan, const sherdi_model *model)
+{
+    for (size_t p = 0; p < plan->num_pieces; p++) {
+        plan->pieces[p].is_never_written =
+            plan->segments[plan->pieces[p].segment].kind == SHERDI_SEGMENT_FROZEN;
+    }
+    for (size_t p = 0; p < plan->num_params; p++) {
+        pieces_of_param_mark(plan, p, model->params[p].elems);
+    }
+}
+
 /* ---------------------------------------------------------------- buffers -- */
 
 static void grad_staging_size(sherdi_plan *plan)
@@ -373,7 +406,7 @@ static sherd_status measured_mark(sherdi_plan *plan)
     return SHERD_OK;
 }
 
-sherd_status sherdi_plan_offload_lay_out(sherdi_plan *plan)
+sherd_status sherdi_plan_offload_lay_out(sherdi_plan *plan, const sherdi_model *model)
 {
     const sherdi_settings *settings = &plan->settings;
 
@@ -382,6 +415,7 @@ sherd_status sherdi_plan_offload_lay_out(sherdi_plan *plan)
     SHERDI_TRY(gradients_lay_out(plan));
     device_gradients_lay_out(plan);
     SHERDI_TRY(pieces_make(plan));
+    pieces_mark(plan, model);
     SHERDI_TRY(measured_mark(plan));
     plan->buffers[SHERDI_BUFFER_STATE].bytes =
         extents_end(plan->extents[SHERDI_SPACE_DEVICE], plan->num_extents[SHERDI_SPACE_DEVICE]);

@@ -260,7 +260,11 @@ sherdi_op sherdi_op_of_transfer(const sherdi_plan *plan, sherdi_op_kind kind, sh
     op.ring   = which;
     sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES, is_read ? slot : file);
     sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS, is_read ? file : slot);
-    op.moves[is_read ? SHERDI_MOVES_READ : SHERDI_MOVES_WRITTEN] = at->len_bytes;
+    if (!is_read) {
+        op.moves[SHERDI_MOVES_WRITTEN] = at->len_bytes;
+    } else if (which != SHERDI_RING_PARAMS || !plan->pieces[extent].is_never_written) {
+        op.moves[SHERDI_MOVES_READ] = at->len_bytes;
+    }
     return op;
 }
 
