@@ -26,8 +26,8 @@ static void toy_check_same(int world_size, toy_options options, const char *enco
     options.top_extra = encoded;
     toy_train_threads(world_size, &options, &got);
     if (want.fingerprint != got.fingerprint) {
-        test_fail(__FILE__, __LINE__, "stage %d on %d ranks, lamb %d, %s: other bits",
-                  options.stage, world_size, options.lamb, encoded);
+        test_fail(__FILE__, __LINE__, "stage %d on %d ranks, lamb %d, kind %d, %s: other bits",
+                  options.stage, world_size, options.lamb, (int)options.kind, encoded);
     }
     CHECK(memcmp(want.grad_norm, got.grad_norm, sizeof(want.grad_norm)) == 0);
 }
@@ -64,6 +64,26 @@ static void beside_in_host_memory_has_the_bits_of_fp32(void)
     }
 }
 
+static const plain_kind KINDS[] = {PLAIN_ADAM,     PLAIN_LION,     PLAIN_SGD,
+                                   PLAIN_MOMENTUM, PLAIN_NESTEROV, PLAIN_ADAGRAD};
+#define NUM_KINDS (sizeof(KINDS) / sizeof(KINDS[0]))
+
+/* Those without a part that is never negative have their ties in a plane. */
+static void beside_has_the_bits_of_fp32_by_every_optimizer(void)
+{
+    for (size_t k = 0; k < NUM_KINDS; k++) {
+        for (int stage = 0; stage <= 3; stage++) {
+            toy_options options = {
+                .stage = stage, .accumulation = 1, .dtype = SHERD_BF16, .kind = KINDS[k]};
+
+            for (int world_size = 1; world_size <= 3; world_size++) {
+                toy_check_same(world_size, options,
+                               ", \"sherd\": {\"master_encoding\": \"bf16_beside\"}");
+            }
+        }
+    }
+}
+
 /* ------------------------------------------------------ every layout alike -- */
 
 typedef struct layout {
@@ -78,7 +98,8 @@ static const layout LAYOUTS[] = {
 };
 #define NUM_LAYOUTS (sizeof(LAYOUTS) / sizeof(LAYOUTS[0]))
 
-static uint64_t layouts_agree(const char *encodings, int lamb, sherd_dtype dtype)
+static uint64_t layouts_agree_by(const char *encodings, int lamb, sherd_dtype dtype,
+                                 plain_kind kind)
 {
     char     top[256];
     uint64_t first = 0;
@@ -89,6 +110,7 @@ static uint64_t layouts_agree(const char *encodings, int lamb, sherd_dtype dtype
                                .accumulation = LAYOUTS[i].accumulation,
                                .dtype        = dtype,
                                .lamb         = lamb,
+                               .kind         = kind,
                                .zero_extra   = LAYOUTS[i].zero,
                                .top_extra    = top};
         toy_result  result;
@@ -96,11 +118,16 @@ static uint64_t layouts_agree(const char *encodings, int lamb, sherd_dtype dtype
         toy_train_threads(LAYOUTS[i].world_size, &options, &result);
         first = i == 0 ? result.fingerprint : first;
         if (result.fingerprint != first) {
-            test_fail(__FILE__, __LINE__, "%s, lamb %d: layout %zu has other bits", encodings, lamb,
-                      i);
+            test_fail(__FILE__, __LINE__, "%s, lamb %d, kind %d: layout %zu has other bits",
+                      encodings, lamb, (int)kind, i);
         }
     }
     return first;
+}
+
+static uint64_t layouts_agree(const char *encodings, int lamb, sherd_dtype dtype)
+{
+    return layouts_agree_by(encodings, lamb, dtype, PLAIN_ADAMW);
 }
 
 #define MASTER(encoding)  "\"master_encoding\": \"" encoding "\""
@@ -116,6 +143,9 @@ static void rounded_state_has_the_same_bits_in_every_layout(void)
     CHECK(plain != moments && plain != codes && codes != moments && masters != plain);
     (void)layouts_agree(MOMENTS("fp8"), 0, SHERD_F32);
     (void)layouts_agree(MOMENTS("bf16"), 2, SHERD_F16);
+    (void)layouts_agree_by(MASTER("bf16") ", " MOMENTS("fp8"), 0, SHERD_BF16, PLAIN_LION);
+    (void)layouts_agree_by(MASTER("bf16") ", " MOMENTS("bf16"), 0, SHERD_BF16, PLAIN_MOMENTUM);
+    (void)layouts_agree_by(MOMENTS("fp8"), 0, SHERD_BF16, PLAIN_ADAGRAD);
 }
 
 /* A master beside its parameter loses nothing, whatever its moments are stored as. */
@@ -349,9 +379,9 @@ static void what_cannot_be_had_is_refused_with_the_reason(void)
 
 #define MEMORY_ELEMS (3 * 70000 + 3 * 641) /* of rig_three */
 
-static size_t state_bytes(const char *top)
+static size_t state_bytes_of(const char *optimizer, const char *top)
 {
-    rig_options         options = {.stage = 1, .dtype = SHERD_BF16, .top = top};
+    rig_options options = {.stage = 1, .dtype = SHERD_BF16, .top = top, .optimizer = optimizer};
     sherd_memory_report report;
     sherd_world        *world;
     rig                 r;
@@ -369,6 +399,11 @@ static size_t state_bytes(const char *top)
     return report.state_planned;
 }
 
+static size_t state_bytes(const char *top)
+{
+    return state_bytes_of("AdamW", top);
+}
+
 /* Up to the padding of three blocks. */
 static void check_bytes(size_t elems_times, size_t bytes)
 {
@@ -382,11 +417,17 @@ static void state_takes_the_bytes_of_its_encodings(void)
     /* a plane of ties, and a scale for each chunk of either moment */
     check_bytes(MEMORY_ELEMS / 64 * (136 + 2 * 68), state_bytes(STORED[2]));
     check_bytes(MEMORY_ELEMS * 6, state_bytes(STORED[4]));
+    /* a sum of squares has a free sign, a momentum has none */
+    check_bytes(MEMORY_ELEMS * 6, state_bytes_of("Adagrad", STORED[1]));
+    check_bytes(MEMORY_ELEMS / 64 * (136 + 256), state_bytes_of("Lion", STORED[1]));
+    check_bytes(MEMORY_ELEMS / 64 * (136 + 68), state_bytes_of("Lion", STORED[2]));
+    check_bytes(MEMORY_ELEMS / 64 * (136 + 68), state_bytes_of("Adagrad", STORED[2]));
 }
 
 static const test_case CASES[] = {
     CASE(beside_has_the_bits_of_fp32),
     CASE(beside_in_host_memory_has_the_bits_of_fp32),
+    CASE(beside_has_the_bits_of_fp32_by_every_optimizer),
     CASE(rounded_state_has_the_same_bits_in_every_layout),
     CASE(beside_with_rounded_moments_has_the_bits_of_fp32_with_them),
     CASE(a_run_goes_on_from_its_checkpoint),
