@@ -13,13 +13,15 @@ static pthread_mutex_t guard = PTHREAD_MUTEX_INITIALIZER; /* of what is kept */
 
 /* ------------------------------------------------------------- library -- */
 
-/* The part of dnnl.h (version 2) that is used, so that a build needs neither headers nor the library. Descriptors are
- * structs there (696 and 2,800 bytes in 2.6), which only the library looks into. */
+/* The part of dnnl.h that is used, so that a build needs neither headers nor the library. A description of a matrix is a
+ * struct of the caller's in version 2 (696 bytes in 2.6), which only the library looks into, and the library's in version 3:
+ * here it is a pointer in both. So it is with an operation (2,800 bytes), which version 3 does not have. */
 enum {
     CPU              = 1,
     BF16             = 2,
     F32              = 3,
     U8               = 6,
+    TYPE_OF_RESULT   = 0,
     SCRATCH_USER     = 1,
     QUERY_SCRATCH    = 136,
     ARG_SRC          = 1,
@@ -28,7 +30,6 @@ enum {
     ARG_SCRATCH      = 80,
     ISA_AVX512_BF16  = 0xe7,
     ISA_AVX512_AMX   = 0x3e7,
-    SUPPORTED_MAJOR  = 2,
     MATRIX_DIMS      = 2,
     DESCRIPTION_ROOM = 2048,
     OPERATION_ROOM   = 8192,
@@ -45,36 +46,51 @@ typedef struct dnnl_arg {
     void *memory;
 } dnnl_arg;
 
-typedef union dnnl_matrix {
-    _Alignas(16) char room[DESCRIPTION_ROOM];
-} dnnl_matrix;
+typedef void dnnl_matrix;
 
-typedef union dnnl_operation {
-    _Alignas(16) char room[OPERATION_ROOM];
-} dnnl_operation;
+/* What the versions do differently. `plan` describes how a primitive is carried out. */
+typedef struct dnnl_edition {
+    const char *file;
+    int         major;
+    dnnl_matrix *(*matrix_make)(int ndims, const int64_t *dims, int type, const int64_t *strides);
+    void (*matrix_free)(dnnl_matrix *);
+    int (*plan_make)(void **out, const dnnl_matrix *a, const dnnl_matrix *b, const dnnl_matrix *c,
+                     const void *attr);
+    int (*after_sum)(void *after);
+} dnnl_edition;
 
 static struct {
-    void *handle;
-    void *engine;
+    void               *handle;
+    void               *engine;
+    const dnnl_edition *edition;
     const dnnl_version *(*version)(void);
     int (*isa_get)(void);
     int (*isa_set)(int);
     int (*engine_create)(void **, int kind, size_t index);
     int (*stream_create)(void **, void *engine, unsigned flags);
     int (*stream_destroy)(void *);
-    int (*matrix_init)(dnnl_matrix *, int ndims, const int64_t *dims, int type,
-                       const int64_t *strides);
-    int (*matmul_init)(dnnl_operation *, const dnnl_matrix *a, const dnnl_matrix *b,
-                       const dnnl_matrix *bias, const dnnl_matrix *c);
     int (*attr_create)(void **);
     int (*attr_destroy)(void *);
     int (*attr_scratch)(void *attr, int mode);
     int (*attr_after)(void *attr, const void *after);
     int (*after_create)(void **);
     int (*after_destroy)(void *);
-    int (*after_sum)(void *after, float scale);
-    int (*plan_create)(void **, const dnnl_operation *, const void *attr, void *engine,
+    /* version 2 */
+    int (*matrix_init)(dnnl_matrix *, int ndims, const int64_t *dims, int type,
+                       const int64_t *strides);
+    int (*matmul_init)(void *operation, const dnnl_matrix *a, const dnnl_matrix *b,
+                       const dnnl_matrix *bias, const dnnl_matrix *c);
+    int (*plan_create)(void **, const void *operation, const void *attr, void *engine,
                        const void *hint);
+    int (*sum_v2)(void *after, float scale);
+    /* version 3 */
+    int (*matrix_create)(dnnl_matrix **, int ndims, const int64_t *dims, int type,
+                         const int64_t *strides);
+    int (*matrix_destroy)(dnnl_matrix *);
+    int (*matmul_plan)(void **, void *engine, const dnnl_matrix *a, const dnnl_matrix *b,
+                       const dnnl_matrix *bias, const dnnl_matrix *c, const void *attr);
+    int (*sum_v3)(void *after, float scale, int zero_point, int type);
+    /* both */
     int (*plan_destroy)(void *);
     const dnnl_matrix *(*plan_matrix)(const void *plan, int what, int index);
     size_t (*matrix_bytes)(const dnnl_matrix *);
@@ -86,42 +102,109 @@ static struct {
     void (*threads_set)(int); /* of OpenMP, for the calling thread; NULL: another runtime */
 } library;
 
+static dnnl_matrix *matrix_make_v2(int ndims, const int64_t *dims, int type, const int64_t *strides)
+{
+    dnnl_matrix *matrix = calloc(1, DESCRIPTION_ROOM);
+
+    if (matrix != NULL && library.matrix_init(matrix, ndims, dims, type, strides) != 0) {
+        free(matrix);
+        return NULL;
+    }
+    return matrix;
+}
+
+static dnnl_matrix *matrix_make_v3(int ndims, const int64_t *dims, int type, const int64_t *strides)
+{
+    dnnl_matrix *matrix = NULL;
+
+    return library.matrix_create(&matrix, ndims, dims, type, strides) == 0 ? matrix : NULL;
+}
+
+static void matrix_free_v3(dnnl_matrix *matrix)
+{
+    if (matrix != NULL) {
+        (void)library.matrix_destroy(matrix);
+    }
+}
+
+static int plan_make_v2(void **out, const dnnl_matrix *a, const dnnl_matrix *b,
+                        const dnnl_matrix *c, const void *attr)
+{
+    void *operation = calloc(1, OPERATION_ROOM);
+    int   failed    = operation == NULL || library.matmul_init(operation, a, b, NULL, c) ||
+                 library.plan_create(out, operation, attr, library.engine, NULL);
+
+    free(operation);
+    return failed;
+}
+
+static int plan_make_v3(void **out, const dnnl_matrix *a, const dnnl_matrix *b,
+                        const dnnl_matrix *c, const void *attr)
+{
+    return library.matmul_plan(out, library.engine, a, b, NULL, c, attr);
+}
+
+static int after_sum_v2(void *after)
+{
+    return library.sum_v2(after, 1.0f);
+}
+
+static int after_sum_v3(void *after)
+{
+    return library.sum_v3(after, 1.0f, 0, TYPE_OF_RESULT);
+}
+
+/* The newest first. */
+static const dnnl_edition EDITIONS[] = {
+    {"libdnnl.so.3", 3, matrix_make_v3, matrix_free_v3, plan_make_v3, after_sum_v3},
+    {"libdnnl.so.2", 2, matrix_make_v2, free, plan_make_v2, after_sum_v2},
+};
+
 static int symbols_find(void)
 {
     const struct {
         const char *name;
         void       *function;
+        int         major; /* 0: every version's */
     } wanted[] = {
-        {"dnnl_version", &library.version},
-        {"dnnl_get_effective_cpu_isa", &library.isa_get},
-        {"dnnl_set_max_cpu_isa", &library.isa_set},
-        {"dnnl_engine_create", &library.engine_create},
-        {"dnnl_stream_create", &library.stream_create},
-        {"dnnl_stream_destroy", &library.stream_destroy},
-        {"dnnl_memory_desc_init_by_strides", &library.matrix_init},
-        {"dnnl_matmul_desc_init", &library.matmul_init},
-        {"dnnl_primitive_attr_create", &library.attr_create},
-        {"dnnl_primitive_attr_destroy", &library.attr_destroy},
-        {"dnnl_primitive_attr_set_scratchpad_mode", &library.attr_scratch},
-        {"dnnl_primitive_attr_set_post_ops", &library.attr_after},
-        {"dnnl_post_ops_create", &library.after_create},
-        {"dnnl_post_ops_destroy", &library.after_destroy},
-        {"dnnl_post_ops_append_sum", &library.after_sum},
-        {"dnnl_primitive_desc_create", &library.plan_create},
-        {"dnnl_primitive_desc_destroy", &library.plan_destroy},
-        {"dnnl_primitive_desc_query_md", &library.plan_matrix},
-        {"dnnl_memory_desc_get_size", &library.matrix_bytes},
-        {"dnnl_primitive_create", &library.primitive_create},
-        {"dnnl_primitive_destroy", &library.primitive_destroy},
-        {"dnnl_primitive_execute", &library.execute},
-        {"dnnl_memory_create", &library.memory_create},
-        {"dnnl_memory_destroy", &library.memory_destroy},
+        {"dnnl_version", &library.version, 0},
+        {"dnnl_get_effective_cpu_isa", &library.isa_get, 0},
+        {"dnnl_set_max_cpu_isa", &library.isa_set, 0},
+        {"dnnl_engine_create", &library.engine_create, 0},
+        {"dnnl_stream_create", &library.stream_create, 0},
+        {"dnnl_stream_destroy", &library.stream_destroy, 0},
+        {"dnnl_memory_desc_init_by_strides", &library.matrix_init, 2},
+        {"dnnl_matmul_desc_init", &library.matmul_init, 2},
+        {"dnnl_primitive_desc_create", &library.plan_create, 2},
+        {"dnnl_post_ops_append_sum", &library.sum_v2, 2},
+        {"dnnl_memory_desc_create_with_strides", &library.matrix_create, 3},
+        {"dnnl_memory_desc_destroy", &library.matrix_destroy, 3},
+        {"dnnl_matmul_primitive_desc_create", &library.matmul_plan, 3},
+        {"dnnl_post_ops_append_sum", &library.sum_v3, 3},
+        {"dnnl_primitive_attr_create", &library.attr_create, 0},
+        {"dnnl_primitive_attr_destroy", &library.attr_destroy, 0},
+        {"dnnl_primitive_attr_set_scratchpad_mode", &library.attr_scratch, 0},
+        {"dnnl_primitive_attr_set_post_ops", &library.attr_after, 0},
+        {"dnnl_post_ops_create", &library.after_create, 0},
+        {"dnnl_post_ops_destroy", &library.after_destroy, 0},
+        {"dnnl_primitive_desc_destroy", &library.plan_destroy, 0},
+        {"dnnl_primitive_desc_query_md", &library.plan_matrix, 0},
+        {"dnnl_memory_desc_get_size", &library.matrix_bytes, 0},
+        {"dnnl_primitive_create", &library.primitive_create, 0},
+        {"dnnl_primitive_destroy", &library.primitive_destroy, 0},
+        {"dnnl_primitive_execute", &library.execute, 0},
+        {"dnnl_memory_create", &library.memory_create, 0},
+        {"dnnl_memory_destroy", &library.memory_destroy, 0},
     };
 
     for (size_t i = 0; i < sizeof(wanted) / sizeof(wanted[0]); i++) {
+        if (wanted[i].major != 0 && wanted[i].major != library.edition->major) {
+            continue;
+        }
         *(void **)wanted[i].function = dlsym(library.handle, wanted[i].name);
         if (*(void **)wanted[i].function == NULL) {
-            (void)snprintf(state.why, sizeof(state.why), "libdnnl has no %s", wanted[i].name);
+            (void)snprintf(state.why, sizeof(state.why), "%s has no %s", library.edition->file,
+                           wanted[i].name);
             return -1;
         }
     }
@@ -147,7 +230,10 @@ static onednn_level level_of(int isa)
 
 static int library_open(void)
 {
-    library.handle = dlopen("libdnnl.so.2", RTLD_NOW | RTLD_LOCAL);
+    for (size_t i = 0; i < sizeof(EDITIONS) / sizeof(EDITIONS[0]) && library.handle == NULL; i++) {
+        library.edition = &EDITIONS[i];
+        library.handle  = dlopen(EDITIONS[i].file, RTLD_NOW | RTLD_LOCAL);
+    }
     if (library.handle == NULL) {
         (void)snprintf(state.why, sizeof(state.why), "%s", dlerror());
         return -1;
@@ -155,9 +241,9 @@ static int library_open(void)
     if (symbols_find() != 0) {
         return -1;
     }
-    if (library.version()->major != SUPPORTED_MAJOR ||
+    if (library.version()->major != library.edition->major ||
         library.engine_create(&library.engine, CPU, 0) != 0) {
-        (void)snprintf(state.why, sizeof(state.why), "libdnnl.so.2 does not start");
+        (void)snprintf(state.why, sizeof(state.why), "%s does not start", library.edition->file);
         return -1;
     }
     return 0;
@@ -220,7 +306,7 @@ typedef struct primitive {
     struct primitive *next;
     shape             of;
     void             *run;
-    dnnl_matrix       a, b, c, scratch;
+    dnnl_matrix      *a, *b, *c, *scratch;
     size_t            scratch_bytes;
 } primitive;
 
@@ -244,14 +330,14 @@ static shape shape_of(const onednn_product *p)
     return s;
 }
 
-static int matrix_describe(dnnl_matrix *out, size_t rows, size_t columns, size_t stride,
-                           int is_transposed, int type)
+static dnnl_matrix *matrix_make(size_t rows, size_t columns, size_t stride, int is_transposed,
+                                int type)
 {
     const int64_t dims[MATRIX_DIMS]    = {(int64_t)rows, (int64_t)columns};
     const int64_t strides[MATRIX_DIMS] = {is_transposed ? 1 : (int64_t)stride,
                                           is_transposed ? (int64_t)stride : 1};
 
-    return library.matrix_init(out, MATRIX_DIMS, dims, type, strides);
+    return library.edition->matrix_make(MATRIX_DIMS, dims, type, strides);
 }
 
 /* Scratch comes from the caller: what the library keeps itself belongs to the thread that made the primitive. */
@@ -263,7 +349,7 @@ static void *attributes_make(int is_added)
     failed = failed || library.attr_scratch(attr, SCRATCH_USER);
     if (!failed && is_added) {
         failed = library.after_create(&after);
-        failed = failed || library.after_sum(after, 1.0f) || library.attr_after(attr, after);
+        failed = failed || library.edition->after_sum(after) || library.attr_after(attr, after);
     }
     if (after != NULL) {
         (void)library.after_destroy(after);
@@ -275,13 +361,13 @@ static void *attributes_make(int is_added)
     return attr;
 }
 
-static int primitive_build(primitive *p, const dnnl_operation *operation)
+static int primitive_build(primitive *p)
 {
     void   *attr = attributes_make(p->of.is_added), *plan = NULL;
     int64_t scratch_bytes, stride                         = 1;
     int     failed = attr == NULL;
 
-    failed = failed || library.plan_create(&plan, operation, attr, library.engine, NULL);
+    failed = failed || library.edition->plan_make(&plan, p->a, p->b, p->c, attr);
     failed = failed || library.primitive_create(&p->run, plan);
     if (plan != NULL) {
         p->scratch_bytes = library.matrix_bytes(library.plan_matrix(plan, QUERY_SCRATCH, 0));
@@ -291,26 +377,35 @@ static int primitive_build(primitive *p, const dnnl_operation *operation)
         (void)library.attr_destroy(attr);
     }
     scratch_bytes = (int64_t)p->scratch_bytes;
-    return failed ? -1 : library.matrix_init(&p->scratch, 1, &scratch_bytes, U8, &stride);
+    p->scratch    = failed ? NULL : library.edition->matrix_make(1, &scratch_bytes, U8, &stride);
+    return p->scratch == NULL ? -1 : 0;
+}
+
+static void primitive_free(primitive *p)
+{
+    if (p->run != NULL) {
+        (void)library.primitive_destroy(p->run);
+    }
+    library.edition->matrix_free(p->a);
+    library.edition->matrix_free(p->b);
+    library.edition->matrix_free(p->c);
+    library.edition->matrix_free(p->scratch);
+    free(p);
 }
 
 static primitive *primitive_make(const shape *s)
 {
-    primitive      *p         = calloc(1, sizeof(*p));
-    dnnl_operation *operation = calloc(1, sizeof(*operation));
-    int             failed    = p == NULL || operation == NULL;
+    primitive *p = calloc(1, sizeof(*p));
 
-    if (!failed) {
-        p->of = *s;
-        failed |= matrix_describe(&p->a, s->m, s->k, s->a_stride, s->flips_a, BF16);
-        failed |= matrix_describe(&p->b, s->k, s->n, s->b_stride, s->flips_b, BF16);
-        failed |= matrix_describe(&p->c, s->m, s->n, s->c_stride, 0, s->is_half ? BF16 : F32);
-        failed = failed || library.matmul_init(operation, &p->a, &p->b, NULL, &p->c) ||
-                 primitive_build(p, operation);
+    if (p == NULL) {
+        return NULL;
     }
-    free(operation);
-    if (failed) {
-        free(p);
+    p->of = *s;
+    p->a  = matrix_make(s->m, s->k, s->a_stride, s->flips_a, BF16);
+    p->b  = matrix_make(s->k, s->n, s->b_stride, s->flips_b, BF16);
+    p->c  = matrix_make(s->m, s->n, s->c_stride, 0, s->is_half ? BF16 : F32);
+    if (p->a == NULL || p->b == NULL || p->c == NULL || primitive_build(p) != 0) {
+        primitive_free(p);
         return NULL;
     }
     return p;
@@ -418,10 +513,10 @@ int onednn_multiply(const onednn_product *product)
             int                arg;
             const dnnl_matrix *matrix;
             void              *data;
-        } of[4] = {{ARG_SRC, &p->a, (void *)product->a.data},
-                   {ARG_WEIGHTS, &p->b, (void *)product->b.data},
-                   {ARG_DST, &p->c, product->c},
-                   {ARG_SCRATCH, &p->scratch, b->scratch}};
+        } of[4] = {{ARG_SRC, p->a, (void *)product->a.data},
+                   {ARG_WEIGHTS, p->b, (void *)product->b.data},
+                   {ARG_DST, p->c, product->c},
+                   {ARG_SCRATCH, p->scratch, b->scratch}};
 
         count = p->scratch_bytes > 0 ? 4 : 3;
         while (made < count && !failed) {
