@@ -10,6 +10,7 @@
  *   program_units.c    acquire and release: gathers, the trainer's use
  *   program_grads.c    gradients of a window
  *   program_walk.c     walks over the blocks: norm, update, publish, fingerprint
+ *   program_params.c   the parameters of a block, beside its state and at rest
  *   program_values.c   first values, and any range of any value */
 #ifndef SHERDI_ENGINE_PLAN_PROGRAM_H
 #define SHERDI_ENGINE_PLAN_PROGRAM_H

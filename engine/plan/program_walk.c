@@ -9,54 +9,19 @@
  *     host, drive      host           host             written by the kernel
  *     host, drive      host           drive            written by the kernel into a slot
  */
-#include "engine/plan/program.h"
+#include "engine/plan/program_walk.h"
 
 #include "base/checked.h"
 #include "collectives/world.h"
 
 #include <stddef.h>
 
-static int is_on_device(sherdi_space space)
-{
-    return space == SHERDI_SPACE_DEVICE;
-}
-
-static sherdi_range staging_at(size_t offset, size_t bytes)
-{
-    return sherdi_range_of(SHERDI_BUFFER_STAGING, offset, bytes);
-}
-
-static size_t block_number(const sherdi_plan *plan, const sherdi_block *block)
-{
-    return (size_t)(block - plan->blocks);
-}
-
 /* ------------------------------------------------------------- what walks do -- */
-
-static int has_gradient(sherdi_walk walk)
-{
-    return walk == SHERDI_WALK_MEASURE || walk == SHERDI_WALK_UPDATE;
-}
-
-static int loads(sherdi_walk walk)
-{
-    return walk == SHERDI_WALK_LOAD || walk == SHERDI_WALK_LOAD_SOME;
-}
-
-static int publishes(sherdi_walk walk)
-{
-    return walk == SHERDI_WALK_UPDATE || walk == SHERDI_WALK_REPUBLISH || loads(walk);
-}
-
-static int writes_state(sherdi_walk walk)
-{
-    return walk == SHERDI_WALK_UPDATE || loads(walk);
-}
 
 /* A unit that no rank reached in the window, where those are left as they are. The ranks have agreed on the runs. */
 static int is_skipped(const sherdi_program *program, sherdi_walk walk, int unit)
 {
-    return has_gradient(walk) && program->plan->settings.skips_unused &&
+    return sherdi_walk_has_gradient(walk) && program->plan->settings.skips_unused &&
            sherdi_program_unit(program, unit)->uses.runs == 0;
 }
 
@@ -140,7 +105,7 @@ sherdi_range sherdi_state_at(const sherdi_plan *plan, const sherdi_block *block)
 /* Whether no other block shares the extent any more. */
 static int is_last_of_extent(const sherdi_plan *plan, const sherdi_block *block)
 {
-    for (size_t b = block_number(plan, block) + 1; b < plan->num_blocks; b++) {
+    for (size_t b = sherdi_block_number(plan, block) + 1; b < plan->num_blocks; b++) {
         if (plan->blocks[b].space == block->space) {
             return plan->blocks[b].extent != block->extent;
         }
@@ -183,7 +148,7 @@ static int extent_is_changed(const sherdi_program *program, sherdi_walk walk,
 {
     const sherdi_plan *plan = program->plan;
 
-    for (size_t b = block_number(plan, block) + 1; b-- > 0;) {
+    for (size_t b = sherdi_block_number(plan, block) + 1; b-- > 0;) {
         const sherdi_block *other = &plan->blocks[b];
 
         if (other->space == block->space && other->extent != block->extent) {
@@ -191,7 +156,7 @@ static int extent_is_changed(const sherdi_program *program, sherdi_walk walk,
         }
         if (other->space == block->space &&
             !is_skipped(program, walk, plan->segments[other->segment].unit)) {
-            return writes_state(walk);
+            return sherdi_walk_writes_state(walk);
         }
     }
     return 0;
@@ -247,10 +212,11 @@ static sherd_status slices_collect(const sherdi_program *program, const sherdi_s
     SHERDI_TRY(sherdi_program_widen(program, segment,
                                     sherdi_range_of(SHERDI_BUFFER_GRADS, segment->grad_offset,
                                                     segment->slice_elems * sizeof(int64_t)),
-                                    staging_at((size_t)plan->rank * slice, slice)));
+                                    sherdi_staging_at((size_t)plan->rank * slice, slice)));
     op      = sherdi_op_of_segment(plan, SHERDI_OP_GATHER, SHERDI_LANE_WIRE, segment);
     op.from = op.to = SHERD_F32;
-    sherdi_op_gather_in_place(&op, plan, staging_at(0, segment->padded_elems * sizeof(float)));
+    sherdi_op_gather_in_place(&op, plan,
+                              sherdi_staging_at(0, segment->padded_elems * sizeof(float)));
     op.flags = SHERDI_OP_MEETS;
     return sherdi_program_emit(program, &op);
 }
@@ -267,19 +233,11 @@ static sherd_status gradient_on_device(const sherdi_program *program, const sher
         return SHERD_OK;
     }
     if (!plan->is_sliced) {
-        *out = staging_at(block->offset_elems * sizeof(float), bytes);
+        *out = sherdi_staging_at(block->offset_elems * sizeof(float), bytes);
         return SHERD_OK;
     }
-    *out = staging_at(0, bytes);
+    *out = sherdi_staging_at(0, bytes);
     return sherdi_program_widen(program, segment, sherdi_program_gradient(plan, block), *out);
-}
-
-static sherdi_range bounce_at(const sherdi_plan *plan, const sherdi_block *block, size_t offset,
-                              size_t bytes)
-{
-    size_t slot = block_number(plan, block) % (size_t)plan->num_bounces;
-
-    return sherdi_range_of(SHERDI_BUFFER_BOUNCE, slot * plan->bounce_bytes + offset, bytes);
 }
 
 static sherd_status gradient_send(const sherdi_program *program, const sherdi_block *block)
@@ -290,7 +248,7 @@ static sherd_status gradient_send(const sherdi_program *program, const sherdi_bl
 
     SHERDI_TRY(gradient_on_device(program, segment, block, &src));
     return sherdi_program_copy(program, SHERDI_LANE_DOWN, segment,
-                               bounce_at(plan, block, 0, src.bytes), src);
+                               sherdi_bounce_at(plan, block, 0, src.bytes), src);
 }
 
 /* ... of this block and of those that the other bounce buffers have room for. What was widened has room for one. */
@@ -298,14 +256,14 @@ static sherd_status gradients_send(const sherdi_program *program, const sherdi_b
 {
     const sherdi_plan *plan  = program->plan;
     size_t            *next  = &program->progress->bounced;
-    size_t             b     = block_number(plan, block);
+    size_t             b     = sherdi_block_number(plan, block);
     size_t             ahead = plan->is_deterministic ? 0 : (size_t)plan->num_bounces - 1;
 
     *next = sherdi_max_size(*next, b);
     for (; *next < plan->num_blocks && *next <= b + ahead; (*next)++) {
         const sherdi_block *other = &plan->blocks[*next];
 
-        if (!is_on_device(other->space) && is_on_device(other->grad_space)) {
+        if (!sherdi_is_on_device(other->space) && sherdi_is_on_device(other->grad_space)) {
             SHERDI_TRY(gradient_send(program, other));
         }
     }
@@ -318,123 +276,15 @@ static sherd_status gradient_take(const sherdi_program *program, const sherdi_se
 {
     const sherdi_plan *plan = program->plan;
 
-    if (!is_on_device(block->grad_space)) {
+    if (!sherdi_is_on_device(block->grad_space)) {
         *out = sherdi_program_gradient(plan, block);
         return sherdi_program_gradient_read(program, block);
     }
-    if (is_on_device(block->space)) {
+    if (sherdi_is_on_device(block->space)) {
         return gradient_on_device(program, segment, block, out);
     }
-    *out = bounce_at(plan, block, 0, block->elems * sherd_dtype_bytes(segment->types.grad));
+    *out = sherdi_bounce_at(plan, block, 0, block->elems * sherd_dtype_bytes(segment->types.grad));
     return gradients_send(program, block);
-}
-
-/* ------------------------------------------------------- the new parameters -- */
-
-/* This rank's slice of a parameter's memory begins there, in elements of its arena. */
-static size_t own_first(const sherdi_plan *plan, const sherdi_segment *segment)
-{
-    size_t first;
-
-    (void)sherdi_plan_owned(plan, segment, &first);
-    return segment->is_resident ? first : 0;
-}
-
-/* Where the compute type of a block rests in memory, or passes on its way to the trainer's. */
-sherdi_range sherdi_program_param_at(const sherdi_plan *plan, const sherdi_segment *segment,
-                                     const sherdi_block *block)
-{
-    size_t elem  = sherdi_compute_bytes(segment);
-    size_t at    = (own_first(plan, segment) + block->offset_elems) * elem;
-    size_t bytes = block->elems * elem;
-
-    if (segment->is_bound) {
-        return staging_at(plan->publish_offset + at, bytes);
-    }
-    return sherdi_range_of(segment->param_space == SHERDI_SPACE_HOST ? SHERDI_BUFFER_HOST_PARAMS
-                                                                     : SHERDI_BUFFER_PARAMS,
-                           segment->param_offset + at, bytes);
-}
-
-static size_t block_piece(const sherdi_plan *plan, const sherdi_segment *segment,
-                          const sherdi_block *block)
-{
-    return segment->first_piece + block_number(plan, block) - segment->first_block;
-}
-
-/* From the kernel that makes it to where it rests. */
-typedef struct param_way {
-    sherdi_range
-        made; /* by the kernel: beside the state, or where the device's values rest already */
-    sherdi_range   rests;   /* in memory, or in the slot of its piece */
-    int            is_copy; /* from there to here, on that lane */
-    sherdi_lane_id lane;
-} param_way;
-
-static param_way param_way_of(const sherdi_plan *plan, const sherdi_segment *segment,
-                              const sherdi_block *block)
-{
-    int       is_stored = segment->param_space == SHERDI_SPACE_STORAGE;
-    int       is_down   = is_on_device(block->space) && !is_on_device(segment->param_space);
-    int       is_up     = !is_on_device(block->space) && is_on_device(segment->param_space);
-    size_t    bytes     = block->elems * sherdi_compute_bytes(segment);
-    param_way way       = {.is_copy = is_down || is_up,
-                           .lane    = is_down ? SHERDI_LANE_DOWN : SHERDI_LANE_UP};
-
-    way.rests = is_stored ? sherdi_ring_slot(plan, SHERDI_RING_PARAMS,
-                                             block_piece(plan, segment, block), bytes)
-                          : sherdi_program_param_at(plan, segment, block);
-    way.made  = way.rests;
-    if (is_down) {
-        way.made = staging_at(plan->publish_offset, bytes);
-    } else if (is_up) {
-        way.made = bounce_at(plan, block, plan->bounce_param_offset, bytes);
-    }
-    return way;
-}
-
-/* Padding between parameters is zero, also where the kernel does not write it. */
-static sherd_status gaps_zero(const sherdi_program *program, const sherdi_block *block,
-                              sherdi_range target)
-{
-    sherdi_op op = sherdi_op_of_block(program->plan, SHERDI_OP_ZERO, block);
-
-    op.to    = program->plan->segments[block->segment].types.compute;
-    op.flags = SHERDI_OP_GAPS;
-    sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES, target);
-    return sherdi_program_emit(program, &op);
-}
-
-static sherd_status param_open(const sherdi_program *program, const sherdi_segment *segment,
-                               const sherdi_block *block, sherdi_range *out)
-{
-    param_way way = param_way_of(program->plan, segment, block);
-
-    *out = segment->has_master ? way.made : sherdi_program_param_at(program->plan, segment, block);
-    /* the parameter is the master, or a half of it */
-    out->access =
-        segment->has_master && !sherdi_segment_is_beside(segment) ? SHERDI_WRITES : SHERDI_ADDS;
-    if (!segment->has_master || (!way.is_copy && segment->param_space != SHERDI_SPACE_STORAGE)) {
-        return SHERD_OK;
-    }
-    return gaps_zero(program, block, *out);
-}
-
-static sherd_status param_close(const sherdi_program *program, const sherdi_segment *segment,
-                                const sherdi_block *block)
-{
-    size_t    piece = block_piece(program->plan, segment, block);
-    param_way way   = param_way_of(program->plan, segment, block);
-
-    if (!segment->has_master) {
-        return SHERD_OK;
-    }
-    if (way.is_copy) {
-        SHERDI_TRY(sherdi_program_copy(program, way.lane, segment, way.rests, way.made));
-    }
-    return segment->param_space == SHERDI_SPACE_STORAGE
-               ? sherdi_program_write(program, SHERDI_RING_PARAMS, piece, piece, segment->unit)
-               : SHERD_OK;
 }
 
 /* -------------------------------------------------------------- publishing -- */
@@ -450,7 +300,7 @@ static sherd_status bound_copy(const sherdi_program *program, const sherdi_segme
 
     op.param = (int)param;
     return sherdi_program_move(program, op, dst,
-                               staging_at(plan->publish_offset + offset, dst.bytes));
+                               sherdi_staging_at(plan->publish_offset + offset, dst.bytes));
 }
 
 /* New values of bound parameters: gathered in the staging, then copied to the trainer. */
@@ -465,8 +315,8 @@ static sherd_status bound_publish(const sherdi_program *program, const sherdi_se
         op.flags        = SHERDI_OP_MEETS;
         sherdi_op_gather_in_place(
             &op, plan,
-            staging_at(plan->publish_offset,
-                       segment->padded_elems * sherdi_compute_bytes(segment)));
+            sherdi_staging_at(plan->publish_offset,
+                              segment->padded_elems * sherdi_compute_bytes(segment)));
         SHERDI_TRY(sherdi_program_emit(program, &op));
     }
     for (size_t i = 0; i < unit->num_params; i++) {
@@ -526,7 +376,7 @@ static sherd_status segment_close(const sherdi_program *program, const sherdi_se
 static sherdi_range scalars_at(const sherdi_plan *plan, sherdi_space space, size_t offset,
                                size_t bytes)
 {
-    return sherdi_range_of(plan->machine.has_device && !is_on_device(space)
+    return sherdi_range_of(plan->machine.has_device && !sherdi_is_on_device(space)
                                ? SHERDI_BUFFER_HOST_SCALARS
                                : SHERDI_BUFFER_SCALARS,
                            offset, bytes);
@@ -558,7 +408,7 @@ static void sweep_count(const sherdi_plan *plan, const sherdi_segment *segment, 
 
     param += sherdi_segment_is_beside(segment) ? sherdi_compute_bytes(segment) : 0; /* it is read */
 
-    op->moves[is_on_device(op->space) ? SHERDI_MOVES_DEVICE : SHERDI_MOVES_HOST] =
+    op->moves[sherdi_is_on_device(op->space) ? SHERDI_MOVES_DEVICE : SHERDI_MOVES_HOST] =
         parts_bytes(segment, op->elems, sweep->reads) +
         parts_bytes(segment, op->elems, sweep->writes) + op->elems * (grad + param);
 }
@@ -631,12 +481,12 @@ static sherd_status values_emit(const sherdi_program *program, sherdi_walk walk,
                                 sherdi_range param)
 {
     const sherdi_plan *plan   = program->plan;
-    int                is_put = loads(walk);
+    int                is_put = sherdi_walk_loads(walk);
     sherdi_access      access = is_put ? SHERDI_ADDS : SHERDI_READS; /* padding stays */
     sherdi_op op = sherdi_op_of_block(plan, is_put ? SHERDI_OP_LOAD : SHERDI_OP_SAVE, block);
 
-    op.lane = is_on_device(block->space) && plan->machine.has_device ? SHERDI_LANE_COMPUTE
-                                                                     : SHERDI_LANE_HOST;
+    op.lane = sherdi_is_on_device(block->space) && plan->machine.has_device ? SHERDI_LANE_COMPUTE
+                                                                            : SHERDI_LANE_HOST;
     sherdi_op_use(&op, SHERDI_USE_STATE, access, sherdi_state_at(plan, block));
     if (!segment->has_master || sherdi_segment_is_beside(segment)) {
         sherdi_op_use(&op, SHERDI_USE_PARAM, access, param);
@@ -649,16 +499,16 @@ static sherd_status block_work(const sherdi_program *program, sherdi_walk walk,
                                const sherdi_segment *segment, const sherdi_block *block,
                                sherdi_range gradient, sherdi_range param)
 {
-    if (has_gradient(walk)) {
+    if (sherdi_walk_has_gradient(walk)) {
         return update_emit(program, walk, segment, block, gradient, param);
     }
-    if (walk == SHERDI_WALK_SAVE || loads(walk)) {
+    if (walk == SHERDI_WALK_SAVE || sherdi_walk_loads(walk)) {
         SHERDI_TRY(values_emit(program, walk, segment, block, param));
     }
     if (walk == SHERDI_WALK_REPUBLISH || walk == SHERDI_WALK_FINGERPRINT) {
         SHERDI_TRY(master_count(program, segment, block, param)); /* else who gives values counts */
     }
-    return publishes(walk) ? master_publish(program, segment, block, param) : SHERD_OK;
+    return sherdi_walk_publishes(walk) ? master_publish(program, segment, block, param) : SHERD_OK;
 }
 
 /* It stays as it is; its share of the fingerprint is counted. What was read ahead goes on. */
@@ -681,17 +531,17 @@ static sherd_status block_walk(const sherdi_program *program, sherdi_walk walk,
     sherdi_range param    = sherdi_program_param_at(program->plan, segment, block);
 
     SHERDI_TRY(state_take(program, walk, block));
-    if (has_gradient(walk)) {
+    if (sherdi_walk_has_gradient(walk)) {
         SHERDI_TRY(gradient_take(program, segment, block, &gradient));
     }
-    if (publishes(walk)) {
-        SHERDI_TRY(param_open(program, segment, block, &param));
+    if (sherdi_walk_publishes(walk)) {
+        SHERDI_TRY(sherdi_program_param_open(program, segment, block, &param));
     }
     SHERDI_TRY(block_work(program, walk, segment, block, gradient, param));
-    if (publishes(walk)) {
-        SHERDI_TRY(param_close(program, segment, block));
+    if (sherdi_walk_publishes(walk)) {
+        SHERDI_TRY(sherdi_program_param_close(program, segment, block));
     }
-    if (has_gradient(walk)) {
+    if (sherdi_walk_has_gradient(walk)) {
         SHERDI_TRY(gradient_give(program, walk, block));
     }
     return state_give(program, walk, block);
@@ -728,13 +578,14 @@ static sherd_status segment_walk(const sherdi_program *program, sherdi_walk walk
         }
         return SHERD_OK;
     }
-    if (has_gradient(walk) && segment->has_gradient && plan->is_deterministic && !plan->is_sliced) {
+    if (sherdi_walk_has_gradient(walk) && segment->has_gradient && plan->is_deterministic &&
+        !plan->is_sliced) {
         SHERDI_TRY(slices_collect(program, segment));
     }
     for (size_t b = 0; b < segment->num_blocks; b++) {
         SHERDI_TRY(block_walk(program, walk, segment, &plan->blocks[segment->first_block + b]));
     }
-    return publishes(walk) ? segment_close(program, segment) : SHERD_OK;
+    return sherdi_walk_publishes(walk) ? segment_close(program, segment) : SHERD_OK;
 }
 
 sherd_status sherdi_program_clear(const sherdi_program *program, size_t offset, size_t bytes)
@@ -761,7 +612,7 @@ sherd_status sherdi_program_walk(const sherdi_program *program, sherdi_walk walk
     if (walk != SHERDI_WALK_LOAD) {
         SHERDI_TRY(slots_begin(program, walk, SHERDI_RING_STATE));
     }
-    if (has_gradient(walk)) {
+    if (sherdi_walk_has_gradient(walk)) {
         SHERDI_TRY(slots_begin(program, walk, SHERDI_RING_GRADS));
     }
     for (size_t s = 0; s < plan->num_segments; s++) {
@@ -800,7 +651,7 @@ static sherd_status norm_emit(const sherdi_program *program, const sherdi_segmen
     sherdi_op_use(
         &op, SHERDI_USE_SCALARS, SHERDI_ADDS,
         scalars_at(plan, space, offsetof(sherdi_scalars_head, norm), sizeof(sherdi_norm_acc)));
-    op.moves[is_on_device(space) ? SHERDI_MOVES_DEVICE : SHERDI_MOVES_HOST] =
+    op.moves[sherdi_is_on_device(space) ? SHERDI_MOVES_DEVICE : SHERDI_MOVES_HOST] =
         op.elems * sherdi_grad_bytes(plan, segment);
     return sherdi_program_emit(program, &op);
 }
@@ -815,7 +666,7 @@ static sherd_status fixed_norm(const sherdi_program *program, const sherdi_segme
 
     for (; first < end; first += staged) {
         size_t       elems = sherdi_min_size(staged, end - first);
-        sherdi_range wide  = staging_at(0, elems * sizeof(float));
+        sherdi_range wide  = sherdi_staging_at(0, elems * sizeof(float));
 
         SHERDI_TRY(sherdi_program_widen(
             program, segment,

@@ -1,0 +1,108 @@
+/* The parameter of a block beside its state: where a kernel has it, and how new values come to where it rests. */
+#include "engine/plan/program_walk.h"
+
+/* This rank's slice of a parameter's memory begins there, in elements of its arena. */
+static size_t own_first(const sherdi_plan *plan, const sherdi_segment *segment)
+{
+    size_t first;
+
+    (void)sherdi_plan_owned(plan, segment, &first);
+    return segment->is_resident ? first : 0;
+}
+
+/* Where the compute type of a block rests in memory, or passes on its way to the trainer's. */
+sherdi_range sherdi_program_param_at(const sherdi_plan *plan, const sherdi_segment *segment,
+                                     const sherdi_block *block)
+{
+    size_t elem  = sherdi_compute_bytes(segment);
+    size_t at    = (own_first(plan, segment) + block->offset_elems) * elem;
+    size_t bytes = block->elems * elem;
+
+    if (segment->is_bound) {
+        return sherdi_staging_at(plan->publish_offset + at, bytes);
+    }
+    return sherdi_range_of(segment->param_space == SHERDI_SPACE_HOST ? SHERDI_BUFFER_HOST_PARAMS
+                                                                     : SHERDI_BUFFER_PARAMS,
+                           segment->param_offset + at, bytes);
+}
+
+static size_t block_piece(const sherdi_plan *plan, const sherdi_segment *segment,
+                          const sherdi_block *block)
+{
+    return segment->first_piece + sherdi_block_number(plan, block) - segment->first_block;
+}
+
+/* From the kernel that makes it to where it rests. */
+typedef struct param_way {
+    sherdi_range
+        made; /* by the kernel: beside the state, or where the device's values rest already */
+    sherdi_range   rests;   /* in memory, or in the slot of its piece */
+    int            is_copy; /* from there to here, on that lane */
+    sherdi_lane_id lane;
+} param_way;
+
+static param_way param_way_of(const sherdi_plan *plan, const sherdi_segment *segment,
+                              const sherdi_block *block)
+{
+    int is_stored = segment->param_space == SHERDI_SPACE_STORAGE;
+    int is_down   = sherdi_is_on_device(block->space) && !sherdi_is_on_device(segment->param_space);
+    int is_up     = !sherdi_is_on_device(block->space) && sherdi_is_on_device(segment->param_space);
+    size_t    bytes = block->elems * sherdi_compute_bytes(segment);
+    param_way way   = {.is_copy = is_down || is_up,
+                       .lane    = is_down ? SHERDI_LANE_DOWN : SHERDI_LANE_UP};
+
+    way.rests = is_stored ? sherdi_ring_slot(plan, SHERDI_RING_PARAMS,
+                                             block_piece(plan, segment, block), bytes)
+                          : sherdi_program_param_at(plan, segment, block);
+    way.made  = way.rests;
+    if (is_down) {
+        way.made = sherdi_staging_at(plan->publish_offset, bytes);
+    } else if (is_up) {
+        way.made = sherdi_bounce_at(plan, block, plan->bounce_param_offset, bytes);
+    }
+    return way;
+}
+
+/* Padding between parameters is zero, also where the kernel does not write it. */
+static sherd_status gaps_zero(const sherdi_program *program, const sherdi_block *block,
+                              sherdi_range target)
+{
+    sherdi_op op = sherdi_op_of_block(program->plan, SHERDI_OP_ZERO, block);
+
+    op.to    = program->plan->segments[block->segment].types.compute;
+    op.flags = SHERDI_OP_GAPS;
+    sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES, target);
+    return sherdi_program_emit(program, &op);
+}
+
+sherd_status sherdi_program_param_open(const sherdi_program *program, const sherdi_segment *segment,
+                                       const sherdi_block *block, sherdi_range *out)
+{
+    param_way way = param_way_of(program->plan, segment, block);
+
+    *out = segment->has_master ? way.made : sherdi_program_param_at(program->plan, segment, block);
+    /* the parameter is the master, or a half of it */
+    out->access =
+        segment->has_master && !sherdi_segment_is_beside(segment) ? SHERDI_WRITES : SHERDI_ADDS;
+    if (!segment->has_master || (!way.is_copy && segment->param_space != SHERDI_SPACE_STORAGE)) {
+        return SHERD_OK;
+    }
+    return gaps_zero(program, block, *out);
+}
+
+sherd_status sherdi_program_param_close(const sherdi_program *program,
+                                        const sherdi_segment *segment, const sherdi_block *block)
+{
+    size_t    piece = block_piece(program->plan, segment, block);
+    param_way way   = param_way_of(program->plan, segment, block);
+
+    if (!segment->has_master) {
+        return SHERD_OK;
+    }
+    if (way.is_copy) {
+        SHERDI_TRY(sherdi_program_copy(program, way.lane, segment, way.rests, way.made));
+    }
+    return segment->param_space == SHERDI_SPACE_STORAGE
+               ? sherdi_program_write(program, SHERDI_RING_PARAMS, piece, piece, segment->unit)
+               : SHERD_OK;
+}

@@ -1,0 +1,57 @@
+/* What the parts of the walks share (program_walk.c, program_params.c). */
+#ifndef SHERDI_ENGINE_PLAN_PROGRAM_WALK_H
+#define SHERDI_ENGINE_PLAN_PROGRAM_WALK_H
+
+#include "engine/plan/program.h"
+
+static inline int sherdi_walk_has_gradient(sherdi_walk walk)
+{
+    return walk == SHERDI_WALK_MEASURE || walk == SHERDI_WALK_UPDATE;
+}
+
+static inline int sherdi_walk_loads(sherdi_walk walk)
+{
+    return walk == SHERDI_WALK_LOAD || walk == SHERDI_WALK_LOAD_SOME;
+}
+
+static inline int sherdi_walk_publishes(sherdi_walk walk)
+{
+    return walk == SHERDI_WALK_UPDATE || walk == SHERDI_WALK_REPUBLISH || sherdi_walk_loads(walk);
+}
+
+static inline int sherdi_walk_writes_state(sherdi_walk walk)
+{
+    return walk == SHERDI_WALK_UPDATE || sherdi_walk_loads(walk);
+}
+
+static inline int sherdi_is_on_device(sherdi_space space)
+{
+    return space == SHERDI_SPACE_DEVICE;
+}
+
+static inline sherdi_range sherdi_staging_at(size_t offset, size_t bytes)
+{
+    return sherdi_range_of(SHERDI_BUFFER_STAGING, offset, bytes);
+}
+
+static inline size_t sherdi_block_number(const sherdi_plan *plan, const sherdi_block *block)
+{
+    return (size_t)(block - plan->blocks);
+}
+
+static inline sherdi_range sherdi_bounce_at(const sherdi_plan *plan, const sherdi_block *block,
+                                            size_t offset, size_t bytes)
+{
+    size_t slot = sherdi_block_number(plan, block) % (size_t)plan->num_bounces;
+
+    return sherdi_range_of(SHERDI_BUFFER_BOUNCE, slot * plan->bounce_bytes + offset, bytes);
+}
+
+/** Where the kernel of a walk that publishes has the parameter of a block: `out` with how it is accessed. */
+sherd_status sherdi_program_param_open(const sherdi_program *program, const sherdi_segment *segment,
+                                       const sherdi_block *block, sherdi_range *out);
+/** What the kernel made of it comes to rest. */
+sherd_status sherdi_program_param_close(const sherdi_program *program,
+                                        const sherdi_segment *segment, const sherdi_block *block);
+
+#endif
