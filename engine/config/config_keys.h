@@ -74,7 +74,7 @@
     X(GROUPS, "sherd.groups", GROUPS, (SETS(groups), RULE("none")), \
       "parameter groups by name, each {\"name\", \"type\", \"params\", \"matching\"}: type is an optimizer of its own, as optimizer.type; params has lr, betas, eps, weight_decay and exclude_1d of its own; matching has patterns (`*`, `?`, `[]`) of names of parameters that the program left in the default group, which go to this one, the first that matches; without it the program adds a group of that name. What it does not say is as in optimizer.params; where the program says something else of a group the engine is refused") \
     X(MASTER_ENCODING, "sherd.master_encoding", TEXT, (SETS(master_encoding), FIRST("fp32"), CHOICES("fp32|bf16_beside|bf16")), \
-      "how master weights are stored beside bf16 parameters: fp32, 4 bytes; bf16_beside, the 2 bytes that the parameter lacks, which lose nothing (parameter and state have to rest together); bf16, 2 bytes, rounded at random") \
+      "how master weights are stored beside bf16 parameters: fp32, 4 bytes; bf16_beside, the 2 bytes that the parameter lacks, which lose nothing (parameter and state have to rest together, or the state on nvme); bf16, 2 bytes, rounded at random") \
     X(MOMENT_ENCODING, "sherd.moment_encoding", TEXT, (SETS(moment_encoding), FIRST("fp32"), CHOICES("fp32|bf16|fp8")), \
       "how the other parts of an optimizer's state are stored: fp32; bf16; fp8, 8-bit floats with a power of two for each 64 elements; bf16 and fp8 are rounded at random") \
     X(HIDDEN_SIZE, "sherd.hidden_size", INT, (RANGE(1, INT_MAX), NULLABLE), \

@@ -121,8 +121,11 @@ typedef struct sherdi_block {
     sherdi_space space;        /* of its state, and where it is updated (NVMe: on the host) */
     size_t       extent;       /* of its space's tier */
     size_t       state_offset; /* bytes, inside that extent */
-    sherdi_space grad_space;   /* where its slice of the gradient rests, has_slices only */
-    size_t       grad_offset;  /* bytes, arena of that space; NVMe: extent of the gradients' tier */
+    /* On storage, where the bf16 parameter is a half of the master: its values are kept with the state, so many bytes from
+     * the start of the extent's slot (sherdi_block_keeps_values). Behind all state of the extent: its tail. */
+    size_t       value_offset;
+    sherdi_space grad_space;  /* where its slice of the gradient rests, has_slices only */
+    size_t       grad_offset; /* bytes, arena of that space; NVMe: extent of the gradients' tier */
 } sherdi_block;
 
 /* From when to when a unit is in the gather or transient pool. Positions count the acquires of a
@@ -270,6 +273,9 @@ typedef struct sherdi_plan {
     /* Offload: extents of the state by space, of the parameters and of the gradients on NVMe. */
     sherdi_extent *extents[SHERDI_SPACES];
     size_t         num_extents[SHERDI_SPACES], cap_extents[SHERDI_SPACES];
+    /* Those on storage may have tails, which a step writes and does not read: bf16 values that are at hand elsewhere. Each is
+     * an extent of its own of the tier, behind all others (sherdi_plan_tail), or none has one. */
+    size_t         num_tails;
     sherdi_piece  *pieces;
     sherdi_extent *piece_extents;
     size_t         num_pieces, cap_pieces, cap_piece_extents;
@@ -424,6 +430,12 @@ static inline int sherdi_segment_is_encoded(const sherdi_segment *segment)
     return 0;
 }
 
+/** Whether the bf16 values of a block's parameter are kept with its state on storage. */
+static inline int sherdi_block_keeps_values(const sherdi_block *block)
+{
+    return block->value_offset != SHERDI_NO_OFFSET;
+}
+
 /** What a checkpoint has of an element: its values in fp32, by part; of a frozen one, the value in its own type. */
 static inline size_t sherdi_saved_bytes(const sherdi_segment *segment)
 {
@@ -468,6 +480,13 @@ size_t sherdi_plan_state_bytes(const sherdi_plan *plan, const sherdi_block *bloc
 /** Where a segment's parameters rest; takes from the host's budget. */
 sherdi_space sherdi_plan_param_space(const sherdi_plan *plan, const sherdi_segment *segment,
                                      size_t *host_elems);
+/** Extents of the state's tier on storage, tails with them. */
+static inline size_t sherdi_plan_stored(const sherdi_plan *plan)
+{
+    return plan->num_extents[SHERDI_SPACE_STORAGE] + plan->num_tails;
+}
+/** The tail of an extent on storage; its number in the tier is that of the extent and num_extents more. NULL: it has none. */
+const sherdi_extent *sherdi_plan_tail(const sherdi_plan *plan, size_t extent);
 /** Most elements of a block. */
 size_t sherdi_plan_block_elems(const sherdi_plan *plan);
 /** Where each block's state and gradient rest, the pieces of parameters, and the buffers on the way. */

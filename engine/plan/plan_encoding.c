@@ -38,10 +38,11 @@ static void master_encode(const sherdi_settings *settings, sherdi_segment *segme
     }
 }
 
-/* Persistent parameters are few and rest on the device: where the state is offloaded their masters stay fp32. */
+/* Persistent parameters are few and rest on the device: where the state is in host memory their masters stay fp32. */
 static int can_be_encoded(const sherdi_plan *plan, const sherdi_segment *segment)
 {
-    int is_apart = segment->kind == SHERDI_SEGMENT_PERSISTENT && sherdi_plan_offloads_state(plan);
+    int is_apart = segment->kind == SHERDI_SEGMENT_PERSISTENT && sherdi_plan_offloads_state(plan) &&
+                   plan->settings.offload_state.space == SHERDI_SPACE_HOST;
 
     return segment->types.compute == SHERD_BF16 &&
            (!is_apart || plan->settings.master_encoding != SHERDI_MASTER_BESIDE);
@@ -78,7 +79,8 @@ static sherd_status beside_check(const sherdi_plan *plan, const sherdi_model *mo
                            "bind, or take fp32",
                            unit);
     }
-    if (block->space != segment->param_space) {
+    /* an extent on storage has the values too, and an update takes them from where the parameter rests */
+    if (block->space != segment->param_space && block->space != SHERDI_SPACE_STORAGE) {
         return sherdi_fail(SHERD_E_NOTSUP,
                            "unit %s: sherd.master_encoding bf16_beside needs a parameter where its "
                            "state is, and this one rests %s, its "
@@ -94,13 +96,6 @@ static sherd_status beside_check(const sherdi_plan *plan, const sherdi_model *mo
 static sherd_status block_check(const sherdi_plan *plan, const sherdi_model *model,
                                 const sherdi_segment *segment, const sherdi_block *block)
 {
-    if (block->space == SHERDI_SPACE_STORAGE) {
-        return sherdi_fail(SHERD_E_NOTSUP,
-                           "unit %s: state on storage is fp32 in this version; take fp32 for "
-                           "sherd.master_encoding and "
-                           "sherd.moment_encoding, or keep the state in memory",
-                           model->units[segment->unit].name);
-    }
     if (block->space == SHERDI_SPACE_DEVICE && plan->machine.has_device) {
         return sherdi_fail(
             SHERD_E_NOTSUP,

@@ -101,9 +101,49 @@ size_t sherdi_plan_state_bytes(const sherdi_plan *plan, const sherdi_block *bloc
                : sherdi_plan_part_offset(plan, block, last, block->elems);
 }
 
+const sherdi_extent *sherdi_plan_tail(const sherdi_plan *plan, size_t extent)
+{
+    size_t               heads = plan->num_extents[SHERDI_SPACE_STORAGE];
+    const sherdi_extent *tail;
+
+    if (extent >= plan->num_tails) {
+        return NULL;
+    }
+    tail = &plan->extents[SHERDI_SPACE_STORAGE][heads + extent];
+    return tail->len_bytes == 0 ? NULL : tail;
+}
+
+/* The bf16 parameter is a half of the master, and has to be where the commit is. */
+static int keeps_values(const sherdi_plan *plan, const sherdi_block *block)
+{
+    return block->space == SHERDI_SPACE_STORAGE &&
+           sherdi_segment_is_beside(&plan->segments[block->segment]);
+}
+
+/* ... and is read with the state, for it rests on storage itself. */
+static int reads_values(const sherdi_plan *plan, const sherdi_block *block)
+{
+    return keeps_values(plan, block) &&
+           plan->segments[block->segment].param_space == SHERDI_SPACE_STORAGE;
+}
+
+static size_t values_bytes(const sherdi_plan *plan, const sherdi_block *block)
+{
+    return block->elems * sherdi_compute_bytes(&plan->segments[block->segment]);
+}
+
+/* Where values that are read with the state lie behind it. */
+static size_t values_begin(const sherdi_plan *plan, const sherdi_block *block)
+{
+    return sherdi_round_up(sherdi_plan_state_bytes(plan, block), SHERD_CHUNK_ELEMS);
+}
+
 static size_t block_state_bytes(const sherdi_plan *plan, const sherdi_block *block)
 {
-    return sherdi_round_up(sherdi_plan_state_bytes(plan, block), SHERD_ALIGN_BYTES);
+    size_t bytes = reads_values(plan, block) ? values_begin(plan, block) + values_bytes(plan, block)
+                                             : sherdi_plan_state_bytes(plan, block);
+
+    return sherdi_round_up(bytes, SHERD_ALIGN_BYTES);
 }
 
 static sherd_status extent_add(sherdi_plan *plan, sherdi_extent **extents, size_t *count,
@@ -164,6 +204,69 @@ static sherd_status state_extents_make(sherdi_plan *plan)
         block->extent = *count - 1;
     }
     return SHERD_OK;
+}
+
+/* An empty tail for each extent, which begins where the last one ends. */
+static sherd_status tails_make(sherdi_plan *plan)
+{
+    size_t heads = plan->num_extents[SHERDI_SPACE_STORAGE];
+    size_t count = heads;
+
+    while (count < 2 * heads) {
+        SHERDI_TRY(extent_add(plan, &plan->extents[SHERDI_SPACE_STORAGE], &count,
+                              &plan->cap_extents[SHERDI_SPACE_STORAGE], 0));
+    }
+    plan->num_tails = heads;
+    return SHERD_OK;
+}
+
+static void tails_end(sherdi_plan *plan)
+{
+    for (size_t e = plan->num_tails; e < 2 * plan->num_tails; e++) {
+        sherdi_extent *tail = &plan->extents[SHERDI_SPACE_STORAGE][e];
+
+        tail->len_bytes    = sherdi_round_up(tail->len_bytes, SHERD_ALIGN_BYTES);
+        tail->offset_bytes = tail[-1].offset_bytes + tail[-1].len_bytes;
+    }
+}
+
+/* Values in a tail follow each other, without what is between states. */
+static sherd_status values_lay_out(sherdi_plan *plan)
+{
+    for (size_t b = 0; b < plan->num_blocks; b++) {
+        sherdi_block *block = &plan->blocks[b];
+
+        block->value_offset = SHERDI_NO_OFFSET;
+        if (reads_values(plan, block)) {
+            block->value_offset = block->state_offset + values_begin(plan, block);
+        } else if (keeps_values(plan, block)) {
+            const sherdi_extent *head;
+            sherdi_extent       *tail;
+
+            SHERDI_TRY(plan->num_tails == 0 ? tails_make(plan) : SHERD_OK);
+            head = &plan->extents[SHERDI_SPACE_STORAGE][block->extent];
+            tail = &plan->extents[SHERDI_SPACE_STORAGE][plan->num_tails + block->extent];
+            block->value_offset = head->len_bytes + tail->len_bytes;
+            tail->len_bytes += values_bytes(plan, block);
+        }
+    }
+    tails_end(plan);
+    return SHERD_OK;
+}
+
+/* Of an extent of the state with its tail. */
+static size_t longest_state(const sherdi_plan *plan)
+{
+    const sherdi_extent *heads   = plan->extents[SHERDI_SPACE_STORAGE];
+    size_t               longest = 0;
+
+    for (size_t e = 0; e < plan->num_extents[SHERDI_SPACE_STORAGE]; e++) {
+        const sherdi_extent *tail = sherdi_plan_tail(plan, e);
+
+        longest =
+            sherdi_max_size(longest, heads[e].len_bytes + (tail == NULL ? 0 : tail->len_bytes));
+    }
+    return longest;
 }
 
 /* Where the slices of gradients rest. A segment with nothing offloaded keeps its slice in one piece. */
@@ -356,7 +459,7 @@ static void bounce_size(sherdi_plan *plan)
             continue;
         }
         grads = sherdi_max_size(grads, bounce_grad_bytes(plan, block));
-        if (segment->param_space == SHERDI_SPACE_DEVICE) {
+        if (segment->param_space == SHERDI_SPACE_DEVICE && !keeps_values(plan, block)) {
             params = sherdi_max_size(params, block->elems * sherdi_compute_bytes(segment));
         }
     }
@@ -366,10 +469,10 @@ static void bounce_size(sherdi_plan *plan)
     plan->buffers[SHERDI_BUFFER_BOUNCE].bytes = plan->bounce_bytes * (size_t)plan->num_bounces;
 }
 
-static void ring_size(sherdi_plan *plan, sherdi_buffer_id id, const sherdi_extent *extents,
-                      size_t count, int buffer_count, size_t *bytes_out)
+static void ring_size(sherdi_plan *plan, sherdi_buffer_id id, size_t longest, size_t count,
+                      int buffer_count, size_t *bytes_out)
 {
-    *bytes_out              = extents_longest(extents, count);
+    *bytes_out              = longest;
     plan->buffers[id].bytes = *bytes_out * sherdi_min_size(count, (size_t)buffer_count);
 }
 
@@ -412,6 +515,7 @@ sherd_status sherdi_plan_offload_lay_out(sherdi_plan *plan, const sherdi_model *
 
     state_spaces_choose(plan);
     SHERDI_TRY(state_extents_make(plan));
+    SHERDI_TRY(values_lay_out(plan));
     SHERDI_TRY(gradients_lay_out(plan));
     device_gradients_lay_out(plan);
     SHERDI_TRY(pieces_make(plan));
@@ -423,21 +527,23 @@ sherd_status sherdi_plan_offload_lay_out(sherdi_plan *plan, const sherdi_model *
         extents_end(plan->extents[SHERDI_SPACE_HOST], plan->num_extents[SHERDI_SPACE_HOST]);
     grad_staging_size(plan);
     bounce_size(plan);
-    ring_size(plan, SHERDI_BUFFER_STATE_RING, plan->extents[SHERDI_SPACE_STORAGE],
+    ring_size(plan, SHERDI_BUFFER_STATE_RING, longest_state(plan),
               plan->num_extents[SHERDI_SPACE_STORAGE], settings->offload_state.buffer_count,
               &plan->ring_bytes);
-    ring_size(plan, SHERDI_BUFFER_PARAM_RING, plan->piece_extents, plan->num_pieces,
+    ring_size(plan, SHERDI_BUFFER_PARAM_RING,
+              extents_longest(plan->piece_extents, plan->num_pieces), plan->num_pieces,
               settings->offload_param.buffer_count, &plan->param_ring_bytes);
-    ring_size(plan, SHERDI_BUFFER_GRAD_RING, plan->grad_extents, plan->num_grad_extents,
+    ring_size(plan, SHERDI_BUFFER_GRAD_RING,
+              extents_longest(plan->grad_extents, plan->num_grad_extents), plan->num_grad_extents,
               settings->offload_state.buffer_count, &plan->grad_ring_bytes);
-    plan->index_bytes = sherdi_plan_has_generations(plan)
-                            ? sherdi_tier_state_index_bytes(plan->num_extents[SHERDI_SPACE_STORAGE],
-                                                            SHERDI_STATE_NOTE_BYTES)
-                            : 0;
+    plan->index_bytes =
+        sherdi_plan_has_generations(plan)
+            ? sherdi_tier_state_index_bytes(sherdi_plan_stored(plan), SHERDI_STATE_NOTE_BYTES)
+            : 0;
     /* a part of the state alone cannot be gone on from: no spare slots */
     plan->nvme_bytes[0] =
         (uint64_t)(sherdi_plan_has_generations(plan) ? 2 : 1) *
-        extents_end(plan->extents[SHERDI_SPACE_STORAGE], plan->num_extents[SHERDI_SPACE_STORAGE]);
+        extents_end(plan->extents[SHERDI_SPACE_STORAGE], sherdi_plan_stored(plan));
     plan->nvme_bytes[1] = extents_end(plan->piece_extents, plan->num_pieces);
     plan->nvme_bytes[2] = extents_end(plan->grad_extents, plan->num_grad_extents);
     return SHERD_OK;
@@ -486,6 +592,45 @@ static int states_are_valid(const sherdi_plan *plan, sherdi_space space)
     }
     return plan->num_extents[space] == 0 || (extent == plan->num_extents[space] - 1 &&
                                              end == plan->extents[space][extent].len_bytes);
+}
+
+/* Values lie behind their block's state, or one behind the other in a tail that has room for them alone. */
+static int values_are_valid(const sherdi_plan *plan)
+{
+    const sherdi_extent *all    = plan->extents[SHERDI_SPACE_STORAGE];
+    size_t               heads  = plan->num_extents[SHERDI_SPACE_STORAGE];
+    size_t               extent = 0; /* of the tail that ends there */
+    size_t               end    = 0;
+
+    for (size_t b = 0; b < plan->num_blocks; b++) {
+        const sherdi_block *block = &plan->blocks[b];
+        size_t              begin = block->state_offset + values_begin(plan, block);
+
+        if (keeps_values(plan, block) != sherdi_block_keeps_values(block)) {
+            return 0;
+        }
+        if (keeps_values(plan, block) && !reads_values(plan, block)) {
+            end    = block->extent == extent ? end : 0;
+            extent = block->extent;
+            begin  = all[extent].len_bytes + end;
+            end += values_bytes(plan, block);
+            if (sherdi_plan_tail(plan, extent) == NULL ||
+                end > sherdi_plan_tail(plan, extent)->len_bytes) {
+                return 0;
+            }
+        }
+        if (sherdi_block_keeps_values(block) && block->value_offset != begin) {
+            return 0;
+        }
+    }
+    for (size_t e = heads; e < sherdi_plan_stored(plan); e++) {
+        if (all[e].offset_bytes != all[e - 1].offset_bytes + all[e - 1].len_bytes ||
+            all[e].len_bytes % SHERD_ALIGN_BYTES != 0 ||
+            all[e].len_bytes + all[e - heads].len_bytes > plan->ring_bytes) {
+            return 0;
+        }
+    }
+    return 1;
 }
 
 /* Gradients of blocks in one arena lie one behind the other, those on NVMe are numbered. */
@@ -550,7 +695,7 @@ int sherdi_plan_offload_is_valid(const sherdi_plan *plan)
     }
     return extents_are_valid(plan->piece_extents, plan->num_pieces, plan->param_ring_bytes) &&
            extents_are_valid(plan->grad_extents, plan->num_grad_extents, plan->grad_ring_bytes) &&
-           gradients_are_valid(plan) && pieces_are_valid(plan);
+           values_are_valid(plan) && gradients_are_valid(plan) && pieces_are_valid(plan);
 }
 
 /* ------------------------------------------------------------------ moves -- */

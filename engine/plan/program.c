@@ -134,10 +134,12 @@ sherd_status sherdi_program_generation(const sherdi_program *program, sherdi_op_
     if (plan->settings.offload_state.space != SHERDI_SPACE_STORAGE) {
         return SHERD_OK;
     }
-    for (size_t e = 0; e < sherdi_ring_extents(plan, SHERDI_RING_STATE); e++) {
+    for (size_t e = 0; e < sherdi_plan_stored(plan); e++) {
         const sherdi_extent *extent = &plan->extents[SHERDI_SPACE_STORAGE][e];
 
         bytes = sherdi_max_size(bytes, extent->offset_bytes + extent->len_bytes);
+    }
+    for (size_t e = 0; e < sherdi_ring_extents(plan, SHERDI_RING_STATE); e++) {
         program->progress->filled[SHERDI_RING_STATE][e].is_spare = 0;
     }
     sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES,
@@ -232,7 +234,7 @@ size_t sherdi_program_transfers(const sherdi_plan *plan)
     for (int ring = 0; ring < SHERDI_RINGS; ring++) {
         count += 2 * sherdi_ring_slots(plan, (sherdi_ring)ring);
     }
-    return count;
+    return plan->num_tails == 0 ? count : count + 2 * sherdi_ring_slots(plan, SHERDI_RING_STATE);
 }
 
 sherdi_range sherdi_ring_slot(const sherdi_plan *plan, sherdi_ring which, size_t number,
@@ -244,28 +246,56 @@ sherdi_range sherdi_ring_slot(const sherdi_plan *plan, sherdi_ring which, size_t
     return sherdi_range_of(r.buffer, slot * r.slot_bytes, bytes);
 }
 
-sherdi_op sherdi_op_of_transfer(const sherdi_plan *plan, sherdi_op_kind kind, sherdi_ring which,
-                                size_t number, size_t extent, int unit)
+/* Extent `stored` of the ring's tier, and where it lies in memory. */
+static sherdi_op transfer_between(const ring *r, sherdi_op_kind kind, sherdi_ring which,
+                                  size_t stored, sherdi_range slot)
 {
-    ring                 r       = ring_of(plan, which);
-    const sherdi_extent *at      = &r.extents[extent];
+    const sherdi_extent *at      = &r->extents[stored];
     int                  is_read = kind == SHERDI_OP_READ;
     sherdi_op            op      = sherdi_op_of(kind, SHERDI_LANE_DRIVE);
     sherdi_range         file =
-        sherdi_range_of(is_read ? r.reads_from : r.writes_to, at->offset_bytes, at->len_bytes);
-    sherdi_range slot = sherdi_ring_slot(plan, which, number, at->len_bytes);
+        sherdi_range_of(is_read ? r->reads_from : r->writes_to, at->offset_bytes, at->len_bytes);
 
-    op.unit   = unit;
-    op.extent = extent;
-    op.ring   = which;
+    slot.bytes = at->len_bytes;
+    op.extent  = stored;
+    op.ring    = which;
     sherdi_op_use(&op, SHERDI_USE_DST, SHERDI_WRITES, is_read ? slot : file);
     sherdi_op_use(&op, SHERDI_USE_SRC, SHERDI_READS, is_read ? file : slot);
-    if (!is_read) {
-        op.moves[SHERDI_MOVES_WRITTEN] = at->len_bytes;
-    } else if (which != SHERDI_RING_PARAMS || !plan->pieces[extent].is_never_written) {
-        op.moves[SHERDI_MOVES_READ] = at->len_bytes;
+    op.moves[is_read ? SHERDI_MOVES_READ : SHERDI_MOVES_WRITTEN] = at->len_bytes;
+    return op;
+}
+
+sherdi_op sherdi_op_of_transfer(const sherdi_plan *plan, sherdi_op_kind kind, sherdi_ring which,
+                                size_t number, size_t extent, int unit)
+{
+    ring      r = ring_of(plan, which);
+    sherdi_op op =
+        transfer_between(&r, kind, which, extent, sherdi_ring_slot(plan, which, number, 0));
+
+    op.unit = unit;
+    if (kind == SHERDI_OP_READ && which == SHERDI_RING_PARAMS &&
+        plan->pieces[extent].is_never_written) {
+        op.moves[SHERDI_MOVES_READ] = 0;
     }
     return op;
+}
+
+sherdi_op sherdi_op_of_tail(const sherdi_plan *plan, sherdi_op_kind kind, size_t number,
+                            size_t extent, int unit)
+{
+    ring         r    = ring_of(plan, SHERDI_RING_STATE);
+    sherdi_range slot = sherdi_ring_slot(plan, SHERDI_RING_STATE, number, 0);
+    sherdi_op    op;
+
+    slot.offset += r.extents[extent].len_bytes;
+    op      = transfer_between(&r, kind, SHERDI_RING_STATE, r.num_extents + extent, slot);
+    op.unit = unit;
+    return op;
+}
+
+static int has_tail(const sherdi_plan *plan, sherdi_ring which, size_t extent)
+{
+    return which == SHERDI_RING_STATE && sherdi_plan_tail(plan, extent) != NULL;
 }
 
 sherd_status sherdi_program_read(const sherdi_program *program, sherdi_ring which, size_t number,
@@ -278,8 +308,24 @@ sherd_status sherdi_program_read(const sherdi_program *program, sherdi_ring whic
     if (*held == extent) {
         return SHERD_OK;
     }
+    sherdi_progress_release(program->progress, program->plan, which, number);
     *held = extent;
     op    = sherdi_op_of_transfer(program->plan, SHERDI_OP_READ, which, number, extent, unit);
+    return sherdi_program_emit(program, &op);
+}
+
+sherd_status sherdi_program_read_tail(const sherdi_program *program, sherdi_ring which,
+                                      size_t number, size_t extent, int unit)
+{
+    unsigned char *is_there =
+        &program->progress->has_tail[which][number % sherdi_ring_slots(program->plan, which)];
+    sherdi_op op;
+
+    if (*is_there || !has_tail(program->plan, which, extent)) {
+        return SHERD_OK;
+    }
+    *is_there = 1;
+    op        = sherdi_op_of_tail(program->plan, SHERDI_OP_READ, number, extent, unit);
     return sherdi_program_emit(program, &op);
 }
 
@@ -290,6 +336,11 @@ sherd_status sherdi_program_write(const sherdi_program *program, sherdi_ring whi
         sherdi_op_of_transfer(program->plan, SHERDI_OP_WRITE, which, number, extent, unit);
 
     sherdi_progress_release(program->progress, program->plan, which, number);
+    SHERDI_TRY(sherdi_program_emit(program, &op));
+    if (!has_tail(program->plan, which, extent)) {
+        return SHERD_OK;
+    }
+    op = sherdi_op_of_tail(program->plan, SHERDI_OP_WRITE, number, extent, unit);
     return sherdi_program_emit(program, &op);
 }
 
@@ -304,11 +355,12 @@ static sherd_status ring_open(sherdi_progress *progress, const sherdi_plan *plan
     progress->held[which] =
         sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, slots, sizeof(*progress->held[which]));
     progress->is_changed[which] = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, slots, 1);
+    progress->has_tail[which]   = sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, slots, 1);
     progress->filled[which] =
         sherdi_alloc_array(mem, SHERDI_MEM_CONTROL, sherdi_ring_extents(plan, which),
                            sizeof(*progress->filled[which]));
     if (progress->held[which] == NULL || progress->is_changed[which] == NULL ||
-        progress->filled[which] == NULL) {
+        progress->has_tail[which] == NULL || progress->filled[which] == NULL) {
         return SHERD_E_NOMEM;
     }
     sherdi_progress_forget(progress, plan, which);
@@ -344,6 +396,7 @@ void sherdi_progress_close(sherdi_progress *progress)
     for (int r = 0; r < SHERDI_RINGS; r++) {
         sherdi_free(progress->held[r]);
         sherdi_free(progress->is_changed[r]);
+        sherdi_free(progress->has_tail[r]);
         sherdi_free(progress->filled[r]);
     }
     *progress = (sherdi_progress){0};
@@ -352,7 +405,7 @@ void sherdi_progress_close(sherdi_progress *progress)
 void sherdi_progress_forget(sherdi_progress *progress, const sherdi_plan *plan, sherdi_ring which)
 {
     for (size_t slot = 0; slot < sherdi_ring_slots(plan, which); slot++) {
-        progress->held[which][slot]       = SHERDI_NO_EXTENT;
+        sherdi_progress_release(progress, plan, which, slot);
         progress->is_changed[which][slot] = 0;
     }
 }
@@ -360,7 +413,10 @@ void sherdi_progress_forget(sherdi_progress *progress, const sherdi_plan *plan, 
 void sherdi_progress_release(sherdi_progress *progress, const sherdi_plan *plan, sherdi_ring which,
                              size_t number)
 {
-    progress->held[which][number % sherdi_ring_slots(plan, which)] = SHERDI_NO_EXTENT;
+    size_t slot = number % sherdi_ring_slots(plan, which);
+
+    progress->held[which][slot]     = SHERDI_NO_EXTENT;
+    progress->has_tail[which][slot] = 0;
 }
 
 void sherdi_progress_keep(sherdi_progress *progress, const sherdi_plan *plan, sherdi_ring which)

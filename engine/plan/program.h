@@ -220,7 +220,8 @@ typedef struct sherdi_progress {
     /* values that are given or asked for */
     sherdi_fill_extent *filled[SHERDI_RINGS];
     unsigned char      *is_changed[SHERDI_RINGS]; /* by slot: since it was last written from */
-    size_t              next[SHERDI_RINGS];       /* the slot whose turn it is to make room */
+    unsigned char      *has_tail[SHERDI_RINGS]; /* by slot: what it holds is there with its tail */
+    size_t              next[SHERDI_RINGS];     /* the slot whose turn it is to make room */
 } sherdi_progress;
 
 typedef struct sherdi_program {
@@ -434,6 +435,8 @@ sherd_status sherdi_program_widen(const sherdi_program *program, const sherdi_se
                                   sherdi_range src, sherdi_range dst);
 /** A block's state: where it rests, or in the slot that a walk takes. */
 sherdi_range sherdi_state_at(const sherdi_plan *plan, const sherdi_block *block);
+/** ... the values that are kept with it on storage (sherdi_block_keeps_values), in that slot; */
+sherdi_range sherdi_state_values_at(const sherdi_plan *plan, const sherdi_block *block);
 /** ... and the compute type of it where it rests in memory, or passes on its way to the trainer's. */
 sherdi_range sherdi_program_param_at(const sherdi_plan *plan, const sherdi_segment *segment,
                                      const sherdi_block *block);
@@ -447,16 +450,22 @@ sherdi_range sherdi_ring_slot(const sherdi_plan *plan, sherdi_ring ring, size_t 
                               size_t bytes);
 size_t       sherdi_ring_slots(const sherdi_plan *plan, sherdi_ring ring);
 size_t       sherdi_ring_extents(const sherdi_plan *plan, sherdi_ring ring);
-/** Most transfers that are under way at once: out of each slot and into it, and one more. */
+/** Most transfers that are under way at once: out of each slot and into it, tails apart, and one more. */
 size_t sherdi_program_transfers(const sherdi_plan *plan);
 /** Between an extent and the slot of that number. */
 sherdi_op sherdi_op_of_transfer(const sherdi_plan *plan, sherdi_op_kind kind, sherdi_ring ring,
                                 size_t number, size_t extent, int unit);
-/** An extent comes into the slot of that number, unless it is there; goes back from it; the slot is free. */
+/** The same for the tail of an extent of the state, which lies behind it in the slot; it has one (sherdi_plan_tail). */
+sherdi_op sherdi_op_of_tail(const sherdi_plan *plan, sherdi_op_kind kind, size_t number,
+                            size_t extent, int unit);
+/** An extent comes into the slot of that number, unless it is there; goes back from it with its tail; the slot is free. */
 sherd_status sherdi_program_read(const sherdi_program *program, sherdi_ring ring, size_t number,
                                  size_t extent, int unit);
 sherd_status sherdi_program_write(const sherdi_program *program, sherdi_ring ring, size_t number,
                                   size_t extent, int unit);
+/** The tail of what is there comes too, unless it is there. */
+sherd_status sherdi_program_read_tail(const sherdi_program *program, sherdi_ring ring,
+                                      size_t number, size_t extent, int unit);
 
 const char *sherdi_op_kind_name(sherdi_op_kind kind);
 const char *sherdi_lane_name(sherdi_lane_id lane);

@@ -75,8 +75,8 @@ static sherd_status gaps_zero(const sherdi_program *program, const sherdi_block 
     return sherdi_program_emit(program, &op);
 }
 
-sherd_status sherdi_program_param_open(const sherdi_program *program, const sherdi_segment *segment,
-                                       const sherdi_block *block, sherdi_range *out)
+static sherd_status param_make(const sherdi_program *program, const sherdi_segment *segment,
+                               const sherdi_block *block, sherdi_range *out)
 {
     param_way way = param_way_of(program->plan, segment, block);
 
@@ -90,8 +90,8 @@ sherd_status sherdi_program_param_open(const sherdi_program *program, const sher
     return gaps_zero(program, block, *out);
 }
 
-sherd_status sherdi_program_param_close(const sherdi_program *program,
-                                        const sherdi_segment *segment, const sherdi_block *block)
+static sherd_status param_rest(const sherdi_program *program, const sherdi_segment *segment,
+                               const sherdi_block *block)
 {
     size_t    piece = block_piece(program->plan, segment, block);
     param_way way   = param_way_of(program->plan, segment, block);
@@ -105,4 +105,112 @@ sherd_status sherdi_program_param_close(const sherdi_program *program,
     return segment->param_space == SHERDI_SPACE_STORAGE
                ? sherdi_program_write(program, SHERDI_RING_PARAMS, piece, piece, segment->unit)
                : SHERD_OK;
+}
+
+/* ------------------------------------------- values that are kept with the state -- */
+
+sherdi_range sherdi_state_values_at(const sherdi_plan *plan, const sherdi_block *block)
+{
+    sherdi_range at =
+        sherdi_ring_slot(plan, SHERDI_RING_STATE, block->extent,
+                         block->elems * sherdi_compute_bytes(&plan->segments[block->segment]));
+
+    at.offset += block->value_offset;
+    return at;
+}
+
+/* A parameter that rests in host memory is updated there. */
+static int is_updated_at_rest(sherdi_walk walk, const sherdi_segment *segment)
+{
+    return sherdi_walk_has_gradient(walk) && segment->param_space == SHERDI_SPACE_HOST;
+}
+
+/* The half of a block's masters that the parameter is, beside the state. What did not come with it comes from where the
+ * parameter rests. */
+static sherd_status values_open(const sherdi_program *program, sherdi_walk walk,
+                                const sherdi_segment *segment, const sherdi_block *block,
+                                sherdi_range *out)
+{
+    const sherdi_plan *plan = program->plan;
+
+    *out        = is_updated_at_rest(walk, segment) ? sherdi_program_param_at(plan, segment, block)
+                                                    : sherdi_state_values_at(plan, block);
+    out->access = SHERDI_ADDS;
+    if (!sherdi_walk_has_gradient(walk) || !sherdi_is_on_device(segment->param_space)) {
+        return SHERD_OK;
+    }
+    return sherdi_program_copy(program, SHERDI_LANE_DOWN, segment, *out,
+                               sherdi_program_param_at(plan, segment, block));
+}
+
+/* The slot has the values that an extent is written with. */
+static sherd_status values_keep(const sherdi_program *program, sherdi_walk walk,
+                                const sherdi_segment *segment, const sherdi_block *block)
+{
+    if (!is_updated_at_rest(walk, segment) || !sherdi_walk_writes_state(walk)) {
+        return SHERD_OK;
+    }
+    return sherdi_program_copy(program, SHERDI_LANE_HOST, segment,
+                               sherdi_state_values_at(program->plan, block),
+                               sherdi_program_param_at(program->plan, segment, block));
+}
+
+/* New values come to rest. */
+static sherd_status values_close(const sherdi_program *program, sherdi_walk walk,
+                                 const sherdi_segment *segment, const sherdi_block *block)
+{
+    const sherdi_plan *plan   = program->plan;
+    sherdi_range       values = sherdi_state_values_at(plan, block);
+    size_t             piece;
+
+    if (is_updated_at_rest(walk, segment)) {
+        return values_keep(program, walk, segment, block);
+    }
+    if (segment->param_space != SHERDI_SPACE_STORAGE) {
+        return sherdi_program_copy(
+            program, sherdi_is_on_device(segment->param_space) ? SHERDI_LANE_UP : SHERDI_LANE_HOST,
+            segment, sherdi_program_param_at(plan, segment, block), values);
+    }
+    piece = block_piece(plan, segment, block);
+    SHERDI_TRY(sherdi_program_copy(program, SHERDI_LANE_HOST, segment,
+                                   sherdi_ring_slot(plan, SHERDI_RING_PARAMS, piece, values.bytes),
+                                   values));
+    return sherdi_program_write(program, SHERDI_RING_PARAMS, piece, piece, segment->unit);
+}
+
+/* ------------------------------------------------- the kernel's and at rest -- */
+
+/* Where the kernel has the parameter that it works with; what it changes of it is closed again. */
+sherd_status sherdi_program_param_open(const sherdi_program *program, sherdi_walk walk,
+                                       const sherdi_segment *segment, const sherdi_block *block,
+                                       sherdi_range *out)
+{
+    if (sherdi_block_keeps_values(block)) {
+        return values_open(program, walk, segment, block, out);
+    }
+    *out = sherdi_program_param_at(program->plan, segment, block);
+    return sherdi_walk_publishes(walk) ? param_make(program, segment, block, out) : SHERD_OK;
+}
+
+/* Of a block that stays as it is: the extent may be written with it. */
+sherd_status sherdi_program_param_look(const sherdi_program *program, sherdi_walk walk,
+                                       const sherdi_segment *segment, const sherdi_block *block,
+                                       sherdi_range *out)
+{
+    if (!sherdi_block_keeps_values(block)) {
+        *out = sherdi_program_param_at(program->plan, segment, block);
+        return SHERD_OK;
+    }
+    SHERDI_TRY(values_open(program, walk, segment, block, out));
+    return values_keep(program, walk, segment, block);
+}
+
+sherd_status sherdi_program_param_close(const sherdi_program *program, sherdi_walk walk,
+                                        const sherdi_segment *segment, const sherdi_block *block)
+{
+    if (!sherdi_walk_publishes(walk)) {
+        return SHERD_OK;
+    }
+    return sherdi_block_keeps_values(block) ? values_close(program, walk, segment, block)
+                                            : param_rest(program, segment, block);
 }

@@ -57,6 +57,5 @@ uint64_t sherdi_program_shape(const sherdi_plan *plan)
     }
     hash = extents_hash(hash, plan->piece_extents, plan->num_pieces);
     hash = extents_hash(hash, plan->grad_extents, plan->num_grad_extents);
-    return extents_hash(hash, plan->extents[SHERDI_SPACE_STORAGE],
-                        plan->num_extents[SHERDI_SPACE_STORAGE]);
+    return extents_hash(hash, plan->extents[SHERDI_SPACE_STORAGE], sherdi_plan_stored(plan));
 }

@@ -181,22 +181,47 @@ static sherd_status slot_write(const sherdi_program *program, sherdi_ring ring, 
 
     progress->is_changed[ring][slot]        = status != SHERD_OK;
     progress->held[ring][slot]              = extent;
+    progress->has_tail[ring][slot]          = 1;
     progress->filled[ring][extent].is_spare = 1;
     return status;
 }
 
 /* What was written of it last, committed or not. */
+static sherd_status spare_read(const value_range *f, size_t extent, sherdi_op read, sherdi_op write)
+{
+    if (f->program->progress->filled[read.ring][extent].is_spare) {
+        sherdi_op_use(&read, SHERDI_USE_SRC, SHERDI_READS, write.uses[SHERDI_USE_DST]);
+    }
+    return sherdi_program_emit(f->program, &read);
+}
+
+static int has_tail(const value_range *f, sherdi_ring ring, size_t extent)
+{
+    return ring == SHERDI_RING_STATE && sherdi_plan_tail(f->program->plan, extent) != NULL;
+}
+
+static sherd_status tail_read(const value_range *f, sherdi_ring ring, size_t slot, size_t extent)
+{
+    const sherdi_plan *plan     = f->program->plan;
+    unsigned char     *is_there = &f->program->progress->has_tail[ring][slot];
+    int                unit     = f->segment->unit;
+
+    if (*is_there || !has_tail(f, ring, extent)) {
+        return SHERD_OK;
+    }
+    *is_there = 1;
+    return spare_read(f, extent, sherdi_op_of_tail(plan, SHERDI_OP_READ, slot, extent, unit),
+                      sherdi_op_of_tail(plan, SHERDI_OP_WRITE, slot, extent, unit));
+}
+
 static sherd_status slot_read(const value_range *f, sherdi_ring ring, size_t slot, size_t extent)
 {
     const sherdi_plan *plan = f->program->plan;
     int                unit = f->segment->unit;
-    sherdi_op          read = sherdi_op_of_transfer(plan, SHERDI_OP_READ, ring, slot, extent, unit);
-    sherdi_op write = sherdi_op_of_transfer(plan, SHERDI_OP_WRITE, ring, slot, extent, unit);
 
-    if (f->program->progress->filled[ring][extent].is_spare) {
-        sherdi_op_use(&read, SHERDI_USE_SRC, SHERDI_READS, write.uses[SHERDI_USE_DST]);
-    }
-    return sherdi_program_emit(f->program, &read);
+    return spare_read(f, extent,
+                      sherdi_op_of_transfer(plan, SHERDI_OP_READ, ring, slot, extent, unit),
+                      sherdi_op_of_transfer(plan, SHERDI_OP_WRITE, ring, slot, extent, unit));
 }
 
 /* Behind what is written from it: if that failed it holds that still. An extent that has some of its values comes as
@@ -209,14 +234,19 @@ static sherd_status slot_begin(const value_range *f, sherdi_ring ring, size_t sl
     sherdi_op read = sherdi_op_of_transfer(plan, SHERDI_OP_READ, ring, slot, extent, zero.unit);
 
     if (f->is_put) {
-        sherdi_op_use(&zero, SHERDI_USE_DST, SHERDI_WRITES, read.uses[SHERDI_USE_DST]);
+        sherdi_range all = read.uses[SHERDI_USE_DST];
+
+        all.bytes += has_tail(f, ring, extent) ? sherdi_plan_tail(plan, extent)->len_bytes : 0;
+        sherdi_op_use(&zero, SHERDI_USE_DST, SHERDI_WRITES, all);
         SHERDI_TRY(sherdi_program_emit(f->program, &zero));
     }
     sherdi_progress_release(progress, plan, ring, slot);
     if (f->is_put && !progress->filled[ring][extent].is_begun) {
+        progress->has_tail[ring][slot] = 1;
         return SHERD_OK;
     }
     SHERDI_TRY(slot_read(f, ring, slot, extent));
+    SHERDI_TRY(tail_read(f, ring, slot, extent));
     progress->held[ring][slot] = extent;
     return SHERD_OK;
 }
@@ -255,8 +285,9 @@ static sherd_status slot_take(const value_range *f, sherdi_ring ring, size_t ext
 
     SHERDI_SLOW_ASSERT(are_held_once(progress->held[ring], slots));
     for (*out = 0; *out < slots; ++*out) {
-        if (progress->held[ring][*out] == extent) {
-            return SHERD_OK;
+        if (progress->held[ring][*out] ==
+            extent) { /* an update may have read it without its tail */
+            return tail_read(f, ring, *out, extent);
         }
     }
     *out = slot_choose(progress, ring, slots);
@@ -365,24 +396,48 @@ static int is_all(const value_range *f, const cuts *c)
     return f->is_last && (c->end == f->param_end || c->end == c->border);
 }
 
-/* A part that is not stored as fp32; a master that is beside its parameter sets that too. */
-static sherd_status encoded_move(const value_range *f, const sherdi_block *block, const cuts *c)
+/* Where the half of a block's masters is that the parameter is; `state` is where the block's state is now. */
+static sherdi_range half_at(const value_range *f, const sherdi_block *block, sherdi_range state)
 {
-    const sherdi_plan *plan = f->program->plan;
+    sherdi_range values;
+
+    if (!sherdi_block_keeps_values(block)) {
+        return sherdi_program_param_at(f->program->plan, f->segment, block);
+    }
+    values        = sherdi_state_values_at(f->program->plan, block);
+    values.offset = state.offset - block->state_offset + block->value_offset;
+    return values;
+}
+
+/* A part that is not stored as fp32; a master that is beside its parameter sets that too. */
+static sherd_status encoded_move(const value_range *f, const sherdi_block *block, const cuts *c,
+                                 sherdi_range state)
+{
     sherdi_op op = range_op(f, f->is_put ? SHERDI_OP_ENCODE : SHERDI_OP_DECODE, SHERDI_LANE_HOST);
     sherdi_access access = f->is_put ? SHERDI_ADDS : SHERDI_READS;
 
     op.block = block;
     op.elems = c->end - c->begin;
     op.index = (c->begin - c->first) % c->grain;
-    sherdi_op_use(&op, SHERDI_USE_STATE, access, sherdi_state_at(plan, block));
+    sherdi_op_use(&op, SHERDI_USE_STATE, access, state);
     if (f->part == 0 && sherdi_segment_is_beside(f->segment)) {
-        sherdi_op_use(&op, SHERDI_USE_PARAM, access,
-                      sherdi_program_param_at(plan, f->segment, block));
+        sherdi_op_use(&op, SHERDI_USE_PARAM, access, half_at(f, block, state));
     }
     sherdi_op_use(&op, f->is_put ? SHERDI_USE_SRC : SHERDI_USE_DST,
                   f->is_put ? SHERDI_READS : SHERDI_WRITES, values_at(f, c->begin, c->end));
     return sherdi_program_emit(f->program, &op);
+}
+
+static sherd_status block_move(const value_range *f, const sherdi_block *block, const cuts *c,
+                               sherdi_range state)
+{
+    size_t first = (c->begin - c->first) % c->grain;
+
+    if (sherdi_segment_part_is_encoded(f->segment, f->part)) {
+        return encoded_move(f, block, c, state);
+    }
+    state.offset += sherdi_plan_part_offset(f->program->plan, block, f->part, first);
+    return bytes_move(f, block->space, state, values_at(f, c->begin, c->end));
 }
 
 /* A part of the state; the master weights, where they are apart from the parameter. */
@@ -396,17 +451,12 @@ static sherd_status state_move(const value_range *f)
         sherdi_range        at    = sherdi_state_at(plan, block);
         size_t              slot  = 0;
 
-        if (sherdi_segment_part_is_encoded(f->segment, f->part)) {
-            SHERDI_TRY(encoded_move(f, block, &c));
-            continue;
-        }
         if (rests) {
             SHERDI_TRY(slot_take(f, SHERDI_RING_STATE, block->extent, &slot));
-            at = sherdi_ring_slot(plan, SHERDI_RING_STATE, slot, 0);
+            at = sherdi_ring_slot(plan, SHERDI_RING_STATE, slot, at.bytes);
             at.offset += block->state_offset;
         }
-        at.offset += sherdi_plan_part_offset(plan, block, f->part, (c.begin - c.first) % c.grain);
-        SHERDI_TRY(bytes_move(f, block->space, at, values_at(f, c.begin, c.end)));
+        SHERDI_TRY(block_move(f, block, &c, at));
         if (rests) {
             SHERDI_TRY(slot_give(f, SHERDI_RING_STATE, block->extent, slot, is_all(f, &c)));
         }

@@ -8,6 +8,10 @@
  *     host, drive      host           device           bounce, then up
  *     host, drive      host           host             written by the kernel
  *     host, drive      host           drive            written by the kernel into a slot
+ *
+ * Where the bf16 parameter is a half of the master and the state is on a drive, a slot has room for its values too, and
+ * they are written with the state: a commit is all that is needed to go on. An update does not read them: what it needs
+ * comes from where the parameter rests, down the link or in host memory. Other walks take what the drive has.
  */
 #include "engine/plan/program_walk.h"
 
@@ -42,6 +46,16 @@ static int visits_extent(const sherdi_plan *plan, sherdi_walk walk, sherdi_ring 
 
 /* ------------------------------------------------------------------ rings -- */
 
+/* Its tail is what a walk with a gradient has from elsewhere. */
+static sherd_status extent_read(const sherdi_program *program, sherdi_walk walk, sherdi_ring ring,
+                                size_t extent, int unit)
+{
+    SHERDI_TRY(sherdi_program_read(program, ring, extent, extent, unit));
+    return sherdi_walk_has_gradient(walk)
+               ? SHERD_OK
+               : sherdi_program_read_tail(program, ring, extent, extent, unit);
+}
+
 /* `extent`, or the next one behind it for the same slot that the walk needs. */
 static sherd_status slot_read(const sherdi_program *program, sherdi_walk walk, sherdi_ring ring,
                               size_t extent, int unit)
@@ -54,7 +68,7 @@ static sherd_status slot_read(const sherdi_program *program, sherdi_walk walk, s
     while (extent < extents && !visits_extent(program->plan, walk, ring, extent)) {
         extent += sherdi_ring_slots(program->plan, ring);
     }
-    return extent < extents ? sherdi_program_read(program, ring, extent, extent, unit) : SHERD_OK;
+    return extent < extents ? extent_read(program, walk, ring, extent, unit) : SHERD_OK;
 }
 
 /* An extent's turn is over: the slot takes the one that is as many further as there are slots. */
@@ -116,9 +130,11 @@ static int is_last_of_extent(const sherdi_plan *plan, const sherdi_block *block)
 /* All of it will be written: the slot becomes empty, what no parameter covers included. */
 static sherd_status slot_empty(const sherdi_program *program, const sherdi_block *block)
 {
-    const sherdi_plan *plan  = program->plan;
-    sherdi_op          op    = sherdi_op_of_block(plan, SHERDI_OP_ZERO, block);
-    size_t             bytes = plan->extents[SHERDI_SPACE_STORAGE][block->extent].len_bytes;
+    const sherdi_plan   *plan  = program->plan;
+    const sherdi_extent *tail  = sherdi_plan_tail(plan, block->extent);
+    sherdi_op            op    = sherdi_op_of_block(plan, SHERDI_OP_ZERO, block);
+    size_t               bytes = plan->extents[SHERDI_SPACE_STORAGE][block->extent].len_bytes +
+                   (tail == NULL ? 0 : tail->len_bytes);
 
     if (block->state_offset != 0) { /* not the first one in it */
         return SHERD_OK;
@@ -138,8 +154,8 @@ static sherd_status state_take(const sherdi_program *program, sherdi_walk walk,
     if (walk == SHERDI_WALK_LOAD) {
         return slot_empty(program, block);
     }
-    return sherdi_program_read(program, SHERDI_RING_STATE, block->extent, block->extent,
-                               program->plan->segments[block->segment].unit);
+    return extent_read(program, walk, SHERDI_RING_STATE, block->extent,
+                       program->plan->segments[block->segment].unit);
 }
 
 /* Whether the walk changes any block of the extent, of which this is the last. */
@@ -515,10 +531,12 @@ static sherd_status block_work(const sherdi_program *program, sherdi_walk walk,
 static sherd_status block_pass(const sherdi_program *program, sherdi_walk walk,
                                const sherdi_segment *segment, const sherdi_block *block)
 {
+    sherdi_range param;
+
     SHERDI_TRY(state_take(program, walk, block));
     if (walk == SHERDI_WALK_UPDATE) {
-        SHERDI_TRY(master_count(program, segment, block,
-                                sherdi_program_param_at(program->plan, segment, block)));
+        SHERDI_TRY(sherdi_program_param_look(program, walk, segment, block, &param));
+        SHERDI_TRY(master_count(program, segment, block, param));
     }
     SHERDI_TRY(gradient_give(program, walk, block));
     return state_give(program, walk, block);
@@ -528,19 +546,15 @@ static sherd_status block_walk(const sherdi_program *program, sherdi_walk walk,
                                const sherdi_segment *segment, const sherdi_block *block)
 {
     sherdi_range gradient = {.where = SHERDI_AT_NOWHERE};
-    sherdi_range param    = sherdi_program_param_at(program->plan, segment, block);
+    sherdi_range param;
 
     SHERDI_TRY(state_take(program, walk, block));
     if (sherdi_walk_has_gradient(walk)) {
         SHERDI_TRY(gradient_take(program, segment, block, &gradient));
     }
-    if (sherdi_walk_publishes(walk)) {
-        SHERDI_TRY(sherdi_program_param_open(program, segment, block, &param));
-    }
+    SHERDI_TRY(sherdi_program_param_open(program, walk, segment, block, &param));
     SHERDI_TRY(block_work(program, walk, segment, block, gradient, param));
-    if (sherdi_walk_publishes(walk)) {
-        SHERDI_TRY(sherdi_program_param_close(program, segment, block));
-    }
+    SHERDI_TRY(sherdi_program_param_close(program, walk, segment, block));
     if (sherdi_walk_has_gradient(walk)) {
         SHERDI_TRY(gradient_give(program, walk, block));
     }

@@ -47,11 +47,16 @@ static inline sherdi_range sherdi_bounce_at(const sherdi_plan *plan, const sherd
     return sherdi_range_of(SHERDI_BUFFER_BOUNCE, slot * plan->bounce_bytes + offset, bytes);
 }
 
-/** Where the kernel of a walk that publishes has the parameter of a block: `out` with how it is accessed. */
-sherd_status sherdi_program_param_open(const sherdi_program *program, const sherdi_segment *segment,
-                                       const sherdi_block *block, sherdi_range *out);
-/** What the kernel made of it comes to rest. */
-sherd_status sherdi_program_param_close(const sherdi_program *program,
+/** Where the kernel of a walk has the parameter of a block: `out` with how it is accessed. Its state has been read. */
+sherd_status sherdi_program_param_open(const sherdi_program *program, sherdi_walk walk,
+                                       const sherdi_segment *segment, const sherdi_block *block,
+                                       sherdi_range *out);
+/** What the kernel made of it comes to rest, where the walk makes new values. */
+sherd_status sherdi_program_param_close(const sherdi_program *program, sherdi_walk walk,
                                         const sherdi_segment *segment, const sherdi_block *block);
+/** ... of a block that an update leaves as it is, to be counted. */
+sherd_status sherdi_program_param_look(const sherdi_program *program, sherdi_walk walk,
+                                       const sherdi_segment *segment, const sherdi_block *block,
+                                       sherdi_range *out);
 
 #endif

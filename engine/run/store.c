@@ -94,6 +94,23 @@ static uint64_t optimizers_hash(uint64_t hash, const sherdi_plan *plan)
     return hash;
 }
 
+/* How the parts are stored, where any is not plain fp32. */
+static uint64_t encodings_hash(uint64_t hash, const sherdi_plan *plan)
+{
+    for (size_t s = 0; s < plan->num_segments; s++) {
+        const sherdi_segment *segment = &plan->segments[s];
+
+        for (int i = 0; i < sherdi_segment_parts(segment) && sherdi_segment_is_encoded(segment);
+             i++) {
+            hash = sherdi_hash_u64(hash, s);
+            hash = sherdi_hash_u64(hash, (uint64_t)i);
+            hash = sherdi_hash_u64(hash, (uint64_t)segment->encodings[i]);
+            hash = sherdi_hash_u64(hash, (uint64_t)segment->ties_part);
+        }
+    }
+    return hash;
+}
+
 /* All that must be the same for a state file to be this engine's. */
 static uint64_t layout_hash(const sherd_engine *engine)
 {
@@ -113,7 +130,7 @@ static uint64_t layout_hash(const sherd_engine *engine)
 
         hash = sherdi_hash_bytes(hash, fields, sizeof(fields));
     }
-    return hash;
+    return encodings_hash(hash, plan);
 }
 
 static uint64_t run_draw(void)
@@ -333,7 +350,7 @@ static sherd_status state_open(sherd_engine *engine)
         .num_folders = folders.count,
         .id = {.rank = engine->rank, .world_size = engine->world_size, .layout = search.layout},
         .extents     = plan->extents[SHERDI_SPACE_STORAGE],
-        .num_extents = plan->num_extents[SHERDI_SPACE_STORAGE],
+        .num_extents = sherdi_plan_stored(plan),
         .note_bytes  = SHERDI_STATE_NOTE_BYTES,
         .is_verified = engine->settings.verify_reads,
         .is_durable  = engine->settings.durable,
@@ -383,8 +400,7 @@ static sherd_status state_scratch_open(sherd_engine *engine)
     return sherdi_agree_status(engine->world,
                                scratch_tier_open(engine, &engine->settings.offload_state, "state",
                                                  plan->extents[SHERDI_SPACE_STORAGE],
-                                                 plan->num_extents[SHERDI_SPACE_STORAGE],
-                                                 &engine->store.state));
+                                                 sherdi_plan_stored(plan), &engine->store.state));
 }
 
 static sherd_status scratch_open(sherd_engine *engine)
@@ -497,7 +513,7 @@ size_t sherdi_store_blob_bytes(const sherd_engine *engine)
     if (engine->store.note == NULL) { /* no generations */
         return 0;
     }
-    extents = engine->plan->num_extents[SHERDI_SPACE_STORAGE];
+    extents = sherdi_plan_stored(engine->plan);
     return sherdi_tier_state_commit_bytes(extents, note_bytes(engine)) -
            sherdi_tier_state_commit_bytes(extents, sizeof(sherdi_state_record));
 }

@@ -370,9 +370,6 @@ static void what_cannot_be_had_is_refused_with_the_reason(void)
     options.dtype = SHERD_BF16;
     options.zero  = ", \"offload_optimizer\": {\"device\": \"cpu\"}";
     refuse(&options, "where its state is");
-    options.top  = STORED[3];
-    options.zero = ", \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"/tmp\"}";
-    refuse(&options, "on storage");
 }
 
 /* ------------------------------------------------------------------ memory -- */

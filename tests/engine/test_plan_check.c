@@ -90,6 +90,33 @@ static void expect_noticed(sherdi_plan *plan, const sherdi_model *model, size_t 
     CHECK_OK(sherdi_plan_check(plan, model));
 }
 
+/* Values that are kept with state on storage, in tails. */
+static void values_that_lie_elsewhere_are_noticed(void)
+{
+    rig_options    options = {.stage = 2,
+                              .dtype = SHERD_BF16,
+                              .zero  = ", \"offload_optimizer\": {\"device\": \"nvme\", "
+                                          "\"nvme_path\": \"/nonexistent\"}",
+                              .top   = ", \"sherd\": {\"master_encoding\": \"bf16_beside\"}"};
+    sherdi_machine machine = {.ranks_per_host = 4};
+    sherdi_plan   *plan;
+    rig            r;
+
+    open_simulated(&r, &options, 1, 4, NULL);
+    CHECK_OK(sherdi_engine_plan_make(r.engine, &machine, &plan));
+    CHECK(plan->num_tails > 0);
+    expect_noticed(plan, &r.engine->model, &plan->blocks[0].value_offset, 128, "extents");
+    expect_noticed(plan, &r.engine->model, &plan->blocks[0].value_offset, SHERDI_NO_OFFSET,
+                   "extents");
+    expect_noticed(plan, &r.engine->model,
+                   &plan->extents[SHERDI_SPACE_STORAGE][plan->num_tails].offset_bytes, 0,
+                   "extents");
+    expect_noticed(plan, &r.engine->model, &plan->ring_bytes, plan->ring_bytes - SHERD_ALIGN_BYTES,
+                   "extents");
+    sherdi_plan_destroy(plan);
+    rig_close(&r);
+}
+
 static void every_rule_that_is_broken_is_noticed(void)
 {
     rig_options    options = {.stage = 3, .dtype = SHERD_BF16};
@@ -229,6 +256,7 @@ static void fits_is_asked_before_seal(void)
 
 static const test_case cases[] = {
     CASE(plans_of_all_ranks_pass_for_every_layout),
+    CASE(values_that_lie_elsewhere_are_noticed),
     CASE(every_rule_that_is_broken_is_noticed),
     CASE(kept_unit_that_shares_its_place_is_noticed),
     CASE(simulated_machines_say_what_fits),

@@ -92,6 +92,14 @@ static sherdi_machine machine_of(uint64_t kind)
                             .has_receive    = kind == 2};
 }
 
+/* Whatever the machine: all of the state is on storage. */
+static int can_be_encoded(const bench *b)
+{
+    return b->settings.compute_dtype == SHERD_BF16 && b->settings.stage > 0 &&
+           b->settings.offload_state.space == SHERDI_SPACE_STORAGE &&
+           b->settings.offload_ratio == 1 && !b->what.is_bound;
+}
+
 static void bench_open(bench *b, uint64_t seed)
 {
     uint64_t      state = seed;
@@ -109,6 +117,10 @@ static void bench_open(bench *b, uint64_t seed)
     b->settings.skips_unused = seed % 4 == 1;
     b->settings.is_debug     = test_random(&state) % 16 == 0;
     b->machine               = machine_of(b->what.is_bound ? 0 : test_random(&state) % 3);
+    if (can_be_encoded(b)) {
+        b->settings.master_encoding = (int)(test_random(&state) % 3);
+        b->settings.moment_encoding = (int)(test_random(&state) % 3);
+    }
 }
 
 /* Whether there are any: atoms that cannot be kept whole are refused. */
