@@ -1,6 +1,8 @@
 /* State that is stored in encodings (sherd.master_encoding, sherd.moment_encoding): the lossless one has the bits of fp32
  * at every stage, place and number of ranks; of the others all layouts agree; checkpoints go from any to any; what
  * cannot be had is refused with the reason. */
+#include "engine/run/engine_impl.h"
+#include "sherd_build.h"
 #include "tests/engine/rig.h"
 #include "tests/engine/toy.h"
 #include "tests/lib/check.h"
@@ -84,6 +86,127 @@ static void beside_has_the_bits_of_fp32_by_every_optimizer(void)
     }
 }
 
+/* --------------------------------------------------------------- on storage -- */
+
+/* Keys of zero_optimization; %s is the folder. */
+typedef struct stored_layout {
+    const char *keys;
+    int         least_stage;
+} stored_layout;
+
+#define ON_STORAGE(more)                                                                           \
+    ", \"sub_group_size\": 2048, \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": "    \
+    "\"%s\", \"durable\": false" more "}"
+#define PARAMS_ON_STORAGE(most)                                                                    \
+    ", \"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"%s\", \"max_in_cpu\": " most "}"
+
+static const stored_layout STORED_LAYOUTS[] = {
+    {ON_STORAGE(""), 0},
+    {ON_STORAGE(", \"ratio\": 0.5"), 1},
+    {ON_STORAGE(", \"buffer_count\": 1, \"gradients\": \"nvme\""), 1},
+    {ON_STORAGE("") ", \"offload_param\": {\"device\": \"cpu\"}", 3},
+    {ON_STORAGE("") PARAMS_ON_STORAGE("0"), 3},
+    {ON_STORAGE("") PARAMS_ON_STORAGE("900"), 3},
+};
+#define NUM_STORED_LAYOUTS (sizeof(STORED_LAYOUTS) / sizeof(STORED_LAYOUTS[0]))
+
+static const char *stored_keys(size_t layout, char out[1024])
+{
+    (void)snprintf(out, 1024, STORED_LAYOUTS[layout].keys, test_scratch(), test_scratch());
+    return out;
+}
+
+static void needs_storage(void)
+{
+#ifndef SHERDI_HAVE_XXHASH
+    test_skip("no libxxhash in this build");
+#endif
+}
+
+static void beside_on_storage_has_the_bits_of_fp32(void)
+{
+    static const int WORLDS[] = {1, 2, 3, 7};
+
+    needs_storage();
+    for (size_t i = 0; i < 4 * NUM_STORED_LAYOUTS; i++) {
+        int         world_size = WORLDS[i % 4];
+        char        keys[1024];
+        toy_options options = {.accumulation = 2,
+                               .dtype        = SHERD_BF16,
+                               .clip         = 0.5,
+                               .lamb         = world_size == 3 ? 1 : 0,
+                               .has_eval     = world_size == 7,
+                               .short_window = world_size == 2,
+                               .wide         = world_size == 2 ? TOY_SOME_WIDE : 0,
+                               .zero_extra   = stored_keys(i / 4, keys)};
+
+        for (options.stage = STORED_LAYOUTS[i / 4].least_stage; options.stage <= 3;
+             options.stage++) {
+            toy_check_same(world_size, options,
+                           ", \"sherd\": {\"master_encoding\": \"bf16_beside\"}");
+        }
+    }
+}
+
+/* Bytes of an element and step: on storage, and over the link; up 0: also for the passes. */
+typedef struct budget {
+    const char *top;
+    size_t      layout;
+    int         stage;
+    uint64_t    read, written, down, up;
+} budget;
+
+#define BUDGET_ELEMS ((size_t)3 << 13) /* of a parameter: whole pages in every encoding */
+
+static void budget_body(sherd_world *world, void *ctx)
+{
+    const budget     *want = ctx;
+    char              keys[1024];
+    rig_options       options = {.stage = want->stage, .dtype = SHERD_BF16, .top = want->top};
+    sherd_step_report report;
+    uint64_t          elems = 3 * BUDGET_ELEMS / 2; /* of a rank */
+    rig               r;
+
+    options.zero = stored_keys(want->layout, keys);
+    rig_open(&r, world, &options);
+    for (int u = 0; u < 3; u++) {
+        static const char *const NAMES[] = {"a", "b", "c"};
+
+        (void)rig_unit(&r, NAMES[u]);
+        (void)rig_param(&r, u, NAMES[u], BUDGET_ELEMS);
+    }
+    rig_seal(&r);
+    (void)rig_train(&r, 2);
+    report = rig_train(&r, 1);
+    CHECK_INT(want->read * elems, report.nvme_read_bytes);
+    CHECK_INT(want->written * elems + r.engine->plan->moves.nvme_index_bytes,
+              report.nvme_written_bytes);
+    CHECK_INT(want->down * elems, report.link_down_bytes);
+    if (want->up > 0) {
+        CHECK_INT(want->up * elems, report.link_up_bytes);
+    }
+    rig_close(&r);
+}
+
+static void an_update_reads_ten_bytes_and_writes_twelve(void)
+{
+    static const budget BUDGETS[] = {
+        {"", 0, 1, 12, 12, 2, 2},
+        {", \"sherd\": {\"master_encoding\": \"bf16_beside\"}", 0, 1, 10, 12, 4, 2},
+        {", \"sherd\": {\"master_encoding\": \"bf16_beside\"}", 0, 3, 10, 12, 4, 2},
+        {", \"sherd\": {\"master_encoding\": \"bf16_beside\"}", 3, 3, 10, 12, 2, 0},
+        {", \"sherd\": {\"master_encoding\": \"bf16\", \"moment_encoding\": \"bf16\"}", 0, 2, 6, 6,
+         2, 2},
+    };
+
+    needs_storage();
+    for (size_t i = 0; i < sizeof(BUDGETS) / sizeof(BUDGETS[0]); i++) {
+        budget own = BUDGETS[i];
+
+        test_world(2, budget_body, &own);
+    }
+}
+
 /* ------------------------------------------------------ every layout alike -- */
 
 typedef struct layout {
@@ -93,8 +216,13 @@ typedef struct layout {
 
 /* Six micro-batches a step. */
 static const layout LAYOUTS[] = {
-    {1, 6, 0, NULL},          {1, 6, 2, STATE_ON_HOST}, {2, 3, 1, NULL}, {2, 3, 3, NULL},
-    {3, 2, 2, STATE_ON_HOST}, {6, 1, 3, STATE_ON_HOST}, {6, 1, 0, NULL},
+    {1, 6, 0, NULL},           {1, 6, 2, STATE_ON_HOST},
+    {2, 3, 1, NULL},           {2, 3, 3, NULL},
+    {3, 2, 2, STATE_ON_HOST},  {6, 1, 3, STATE_ON_HOST},
+    {6, 1, 0, NULL},
+#ifdef SHERDI_HAVE_XXHASH
+    {2, 3, 2, ON_STORAGE("")}, {3, 2, 3, ON_STORAGE("") PARAMS_ON_STORAGE("0")},
+#endif
 };
 #define NUM_LAYOUTS (sizeof(LAYOUTS) / sizeof(LAYOUTS[0]))
 
@@ -102,6 +230,7 @@ static uint64_t layouts_agree_by(const char *encodings, int lamb, sherd_dtype dt
                                  plain_kind kind)
 {
     char     top[256];
+    char     zero[1024];
     uint64_t first = 0;
 
     (void)snprintf(top, sizeof(top), ", \"deterministic\": true, \"sherd\": {%s}", encodings);
@@ -111,10 +240,13 @@ static uint64_t layouts_agree_by(const char *encodings, int lamb, sherd_dtype dt
                                .dtype        = dtype,
                                .lamb         = lamb,
                                .kind         = kind,
-                               .zero_extra   = LAYOUTS[i].zero,
+                               .zero_extra   = LAYOUTS[i].zero == NULL ? NULL : zero,
                                .top_extra    = top};
         toy_result  result;
 
+        if (LAYOUTS[i].zero != NULL) {
+            (void)snprintf(zero, sizeof(zero), LAYOUTS[i].zero, test_scratch(), test_scratch());
+        }
         toy_train_threads(LAYOUTS[i].world_size, &options, &result);
         first = i == 0 ? result.fingerprint : first;
         if (result.fingerprint != first) {
@@ -182,6 +314,7 @@ static const char *const STORED[] = {
 typedef struct run {
     const char *from, *to; /* top level keys before and after */
     const char *folder;    /* saved there after the first steps, loaded from it; NULL: neither */
+    const char *zero;      /* keys of zero_optimization */
     int         stage;
     int         is_second; /* the half behind the load alone */
     uint64_t    fingerprint;
@@ -215,7 +348,7 @@ static void run_body(sherd_world *world, void *ctx)
 {
     run        *own = ctx;
     char        top[256];
-    rig_options options = {.stage = own->stage, .dtype = SHERD_BF16, .top = top};
+    rig_options options = {.stage = own->stage, .dtype = SHERD_BF16, .top = top, .zero = own->zero};
     rig         r;
     uint64_t    fingerprint;
     uint64_t    state;
@@ -270,6 +403,33 @@ static void a_run_goes_on_from_its_checkpoint(void)
     }
 }
 
+/* What is on storage is saved, and loaded, as any other state. */
+static void stored_state_goes_on_from_its_checkpoint(void)
+{
+    needs_storage();
+    for (size_t i = 1; i < NUM_STORED; i++) {
+        char folder[512];
+        char keys[1024];
+        run  whole  = {.from = STORED[i], .stage = 2};
+        run  first  = {.from = STORED[i], .folder = folder, .stage = 1};
+        run  second = {
+             .from = STORED[i], .to = STORED[i], .folder = folder, .stage = 3, .is_second = 1};
+
+        (void)snprintf(folder, sizeof(folder), "%s/stored%zu", test_scratch(), i);
+        first.zero = stored_keys(0, keys);
+        test_world(2, run_body, &whole);
+        test_world(3, run_body, &first);
+        CHECK_INT(whole.state, first.state);
+        second.zero = stored_keys(i % 2 == 0 ? 0 : 4, keys);
+        test_world(2, run_body, &second);
+        CHECK_INT(whole.state, second.state);
+        CHECK_INT(whole.fingerprint, second.fingerprint);
+        second.zero = NULL;
+        test_world(1, run_body, &second);
+        CHECK_INT(whole.fingerprint, second.fingerprint);
+    }
+}
+
 /* Any to any: what is read back does not depend on how many ranks load it, and between lossless ones nothing is lost. */
 static void a_checkpoint_of_any_encoding_is_loaded_as_any_other(void)
 {
@@ -295,12 +455,19 @@ static void a_checkpoint_of_any_encoding_is_loaded_as_any_other(void)
 
 /* ------------------------------------------------------------------ values -- */
 
+typedef struct value_run {
+    int         stored; /* of STORED */
+    const char *zero;
+} value_run;
+
 static void values_body(sherd_world *world, void *ctx)
 {
-    rig_options options = {.stage = 2, .dtype = SHERD_BF16, .top = STORED[1 + (ctx != NULL)]};
-    float       x[300];
-    float       back[300];
-    rig         r;
+    const value_run *own     = ctx;
+    rig_options      options = {
+             .stage = 2, .dtype = SHERD_BF16, .top = STORED[own->stored], .zero = own->zero};
+    float x[300];
+    float back[300];
+    rig   r;
 
     rig_open(&r, world, &options);
     rig_three(&r, 700);
@@ -332,10 +499,18 @@ static void values_body(sherd_world *world, void *ctx)
 
 static void values_pass_through_the_encoding(void)
 {
-    static int is_fp8 = 1;
+    char keys[1024];
 
-    test_world(2, values_body, NULL);
-    test_world(2, values_body, &is_fp8);
+    for (int stored = 1; stored <= 2; stored++) {
+        value_run run = {.stored = stored};
+
+        test_world(2, values_body, &run);
+#ifdef SHERDI_HAVE_XXHASH
+        run.zero = stored_keys(0, keys);
+        test_world(2, values_body, &run);
+#endif
+    }
+    (void)keys;
 }
 
 /* ---------------------------------------------------------------- refusals -- */
@@ -425,9 +600,12 @@ static const test_case CASES[] = {
     CASE(beside_has_the_bits_of_fp32),
     CASE(beside_in_host_memory_has_the_bits_of_fp32),
     CASE(beside_has_the_bits_of_fp32_by_every_optimizer),
+    CASE(beside_on_storage_has_the_bits_of_fp32),
+    CASE(an_update_reads_ten_bytes_and_writes_twelve),
     CASE(rounded_state_has_the_same_bits_in_every_layout),
     CASE(beside_with_rounded_moments_has_the_bits_of_fp32_with_them),
     CASE(a_run_goes_on_from_its_checkpoint),
+    CASE(stored_state_goes_on_from_its_checkpoint),
     CASE(a_checkpoint_of_any_encoding_is_loaded_as_any_other),
     CASE(values_pass_through_the_encoding),
     CASE(what_cannot_be_had_is_refused_with_the_reason),
