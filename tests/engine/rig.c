@@ -17,6 +17,18 @@ static float noise(uint64_t stream, uint64_t index)
     return test_random_float(&state);
 }
 
+const char *rig_state_keys(sherd_dtype dtype, const char *top)
+{
+    static _Thread_local char keys[256];
+    const char               *given = getenv("SHERD_TEST_STATE");
+
+    if (given == NULL || dtype != SHERD_BF16 || (top != NULL && strstr(top, "\"sherd\"") != NULL)) {
+        return "";
+    }
+    (void)snprintf(keys, sizeof(keys), ", \"sherd\": {%s}", given);
+    return keys;
+}
+
 const char *rig_json(const rig_options *options)
 {
     static _Thread_local char json[2048];
@@ -31,7 +43,7 @@ const char *rig_json(const rig_options *options)
                    "{\"train_micro_batch_size_per_gpu\": %d, \"gradient_accumulation_steps\": %d,"
                    "\"gradient_clipping\": %g, \"optimizer\": {\"type\": \"%s\", \"params\": {"
                    "\"lr\": 0.01, \"betas\": [0.9, 0.95], \"eps\": 1e-8, \"weight_decay\": 0.1}},"
-                   "\"zero_optimization\": {\"stage\": %d%s%s}%s%s}",
+                   "\"zero_optimization\": {\"stage\": %d%s%s}%s%s%s}",
                    options->micro_batch == 0 ? 1 : options->micro_batch,
                    options->accumulation == 0 ? 1 : options->accumulation, options->clip,
                    options->optimizer == NULL ? "AdamW" : options->optimizer, options->stage,
@@ -39,7 +51,8 @@ const char *rig_json(const rig_options *options)
                        ? ""
                        : ", \"stage3_param_persistence_threshold\": 0",
                    options->zero == NULL ? "" : options->zero, precision,
-                   options->top == NULL ? "" : options->top);
+                   options->top == NULL ? "" : options->top,
+                   rig_state_keys(options->dtype, options->top));
     return json;
 }
 

@@ -47,6 +47,10 @@ typedef struct rig {
 /** The configuration as JSON, in a static buffer of the calling thread. AdamW, lr 0.01, betas 0.9 and
  *  0.95, decay 0.1, persistence threshold 0. */
 const char *rig_json(const rig_options *options);
+/** Keys of the block "sherd" for the state of bf16 engines, as the environment gives them to a test (SHERD_TEST_STATE, such as
+ *  "master_encoding": "bf16_beside"), with the block around them: what a configuration has beside `top`. Empty where
+ *  nothing is given, the engine is no bf16 one or `top` has the block. */
+const char *rig_state_keys(sherd_dtype dtype, const char *top);
 /** Parses and creates; the status of create. */
 sherd_status rig_create(sherd_world *world, const char *json, sherd_engine **out);
 

@@ -23,14 +23,16 @@
 
 static const char *const ENGINES[] = {"io_uring", "threads"};
 
-/* Everything on the drive, in small blocks; `more` are keys of offload_optimizer. */
+/* Everything on the drive, in small blocks; `more` are keys of offload_optimizer. With encoded state parameters are in host
+ * memory: then an update does not read what it writes of them (SHERD_TEST_STATE). */
 static const char *nvme_keys(const char *more, char out[1024])
 {
     (void)snprintf(out, 1024,
                    ", \"sub_group_size\": 2048, \"offload_optimizer\": {\"device\": \"nvme\","
                    " \"nvme_path\": \"%s\"%s}, \"offload_param\": {\"device\": \"nvme\","
-                   " \"nvme_path\": \"%s\", \"max_in_cpu\": 0}",
-                   test_scratch(), more, test_scratch());
+                   " \"nvme_path\": \"%s\", \"max_in_cpu\": %s}",
+                   test_scratch(), more, test_scratch(),
+                   getenv("SHERD_TEST_STATE") == NULL ? "0" : "1e9");
     return out;
 }
 

@@ -4,6 +4,7 @@
 #include "collectives/world.h"
 #include "tests/engine/elements.h"
 #include "tests/engine/plain.h"
+#include "tests/engine/rig.h"
 #include "tests/lib/check.h"
 
 #ifdef TOY_ON_STREAM
@@ -123,11 +124,12 @@ const char *toy_json(const toy_options *options)
         "\"gradient_clipping\": %g, \"optimizer\": {\"type\": %s"
         "\"lr\": 0.01, \"betas\": [0.9, 0.95], \"eps\": 1e-8, \"weight_decay\": 0.1%s}},"
         "\"zero_optimization\": {\"stage\": %d, \"stage3_param_persistence_threshold\": 4%s}"
-        "%s%s%s}",
+        "%s%s%s%s}",
         options->accumulation, options->clip, plain_type(kind_of(options)),
         options->lamb == 2 ? ", \"max_coeff\": 2.5" : "", options->stage,
         options->zero_extra == NULL ? "" : options->zero_extra, precision, comm,
-        options->top_extra == NULL ? "" : options->top_extra);
+        options->top_extra == NULL ? "" : options->top_extra,
+        rig_state_keys(options->dtype, options->top_extra));
     return json;
 }
 
