@@ -5,6 +5,8 @@
  *   step           sherd_step: norm, update, commit
  *   update alone   sherd_step of an engine whose state is in host memory
  *   serial step    sherd_step without reading ahead and writing behind
+ *   beside bf16    sherd_step with masters beside their bf16 parameters (--beside): 10 bytes of an element read
+ *                  instead of 12
  *
  * A ratio is taken inside each round; the median of the rounds is shown. The window of a step is closed
  * by hand, so that no read has begun in backward. */
@@ -18,9 +20,10 @@
 #include <string.h>
 #include <time.h>
 
-enum { ROW_IO, ROW_STEP, ROW_UPDATE, ROW_SERIAL, NUM_ROWS };
+enum { ROW_IO, ROW_STEP, ROW_UPDATE, ROW_SERIAL, ROW_BESIDE, NUM_ROWS };
 
-static const char *const ROW_NAMES[NUM_ROWS] = {"I/O alone", "step", "update alone", "serial step"};
+static const char *const ROW_NAMES[NUM_ROWS] = {"I/O alone", "step", "update alone", "serial step",
+                                                "beside bf16"};
 
 #define UNITS 16
 
@@ -33,7 +36,7 @@ typedef struct bench_options {
     size_t      request_bytes;
     const char *engine;
     const char *dtype;
-    int         is_durable;
+    int         is_durable, has_beside;
 } bench_options;
 
 typedef struct bench_engine {
@@ -44,7 +47,7 @@ typedef struct bench_engine {
 typedef struct bench {
     const bench_options *options;
     sherd_world         *world;
-    bench_engine         piped, serial, memory;
+    bench_engine         piped, serial, memory, beside;
     sherd_step_report    reports[NUM_ROWS];
 } bench;
 
@@ -75,7 +78,8 @@ static void number_set(sherd_config *config, const char *key, size_t value)
     }
 }
 
-static sherd_config *config_make(const bench_options *o, const char *device, int is_serial)
+static sherd_config *config_make(const bench_options *o, const char *device, int is_serial,
+                                 const char *master)
 {
     sherd_config *config;
     char          json[2048];
@@ -83,13 +87,14 @@ static sherd_config *config_make(const bench_options *o, const char *device, int
                   json, sizeof(json),
                   "{\"train_micro_batch_size_per_gpu\": 1, \"gradient_accumulation_steps\": 2,"
                             " \"bf16\": {\"enabled\": %s}, \"aio\": {\"engine\": \"%s\"},"
+                            " \"sherd\": {\"master_encoding\": \"%s\"},"
                             " \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.001}},"
                             " \"data_types\": {\"grad_accum_dtype\": \"%s\"},"
                             " \"zero_optimization\": {\"stage\": 1, \"offload_optimizer\": {\"device\": \"%s\","
                             " \"nvme_path\": \"%s\", \"fast_init\": true, \"durable\": %s, \"pipeline_read\": %s,"
                             " \"pipeline_write\": %s}}}",
-        strcmp(o->dtype, "bf16") == 0 ? "true" : "false", o->engine, o->dtype, device, o->folder,
-        o->is_durable ? "true" : "false", is_serial ? "false" : "true",
+        strcmp(o->dtype, "bf16") == 0 ? "true" : "false", o->engine, master, o->dtype, device,
+                  o->folder, o->is_durable ? "true" : "false", is_serial ? "false" : "true",
         is_serial ? "false" : "true");
 
     must(sherd_config_parse(json, (size_t)len, &config), "configuration");
@@ -100,9 +105,10 @@ static sherd_config *config_make(const bench_options *o, const char *device, int
     return config;
 }
 
-static void engine_open(bench *b, const char *device, int is_serial, bench_engine *out)
+static void engine_open(bench *b, const char *device, int is_serial, const char *master,
+                        bench_engine *out)
 {
-    sherd_config *config = config_make(b->options, device, is_serial);
+    sherd_config *config = config_make(b->options, device, is_serial, master);
     sherd_param   params[UNITS];
 
     must(sherd_engine_create(b->world, config, &out->engine), "engine");
@@ -187,9 +193,16 @@ static double row_run(bench *b, int row)
         return step_run(&b->piped, &b->reports[row]);
     case ROW_UPDATE:
         return step_run(&b->memory, &b->reports[row]);
+    case ROW_BESIDE:
+        return step_run(&b->beside, &b->reports[row]);
     default:
         return step_run(&b->serial, &b->reports[row]);
     }
+}
+
+static int rows_of(const bench *b)
+{
+    return b->options->has_beside ? NUM_ROWS : ROW_BESIDE;
 }
 
 static double *rounds_run(bench *b)
@@ -199,7 +212,7 @@ static double *rounds_run(bench *b)
 
     must(seconds == NULL ? SHERD_E_NOMEM : SHERD_OK, "rounds");
     for (size_t round = 0; round < rounds + 2; round++) { /* two to write both slots once */
-        for (int row = 0; row < NUM_ROWS; row++) {
+        for (int row = 0; row < rows_of(b); row++) {
             double taken = row_run(b, row);
 
             if (round >= 2) {
@@ -233,18 +246,38 @@ static bench_stat row_stat(const bench *b, const double *seconds, int row, int t
     return stat;
 }
 
-static void results_print(const bench *b, const double *seconds, double bytes)
+static double row_bytes(const bench *b, int row)
+{
+    const sherd_step_report *report = &b->reports[row == ROW_BESIDE ? row : ROW_STEP];
+
+    return row == ROW_UPDATE ? 0 : (double)(report->nvme_read_bytes + report->nvme_written_bytes);
+}
+
+static void beside_print(const bench *b, const double *seconds)
+{
+    bench_stat               to_step = row_stat(b, seconds, ROW_BESIDE, ROW_STEP);
+    const sherd_step_report *report  = &b->reports[ROW_BESIDE];
+
+    (void)printf("beside bf16 / step: %.3f (%.3f to %.3f), with %.3f of its bytes\n",
+                 to_step.median, to_step.min, to_step.max,
+                 row_bytes(b, ROW_BESIDE) / row_bytes(b, ROW_STEP));
+    (void)printf("its last step waited %.3f s for reads and %.3f s for writes and the commit, "
+                 "computed %.3f s\n",
+                 report->wait_read_s, report->wait_write_s, report->update_s);
+}
+
+static void results_print(const bench *b, const double *seconds)
 {
     bench_stat               to_limit  = row_stat(b, seconds, ROW_STEP, ROW_IO);
     bench_stat               to_serial = row_stat(b, seconds, ROW_SERIAL, ROW_STEP);
     const sherd_step_report *report    = &b->reports[ROW_STEP];
 
     (void)printf("%-14s %10s %10s %10s %12s\n", "row", "median s", "min", "max", "NVMe GB/s");
-    for (int row = 0; row < NUM_ROWS; row++) {
+    for (int row = 0; row < rows_of(b); row++) {
         bench_stat stat = row_stat(b, seconds, row, -1);
 
         (void)printf("%-14s %10.3f %10.3f %10.3f %12.2f\n", ROW_NAMES[row], stat.median, stat.min,
-                     stat.max, row == ROW_UPDATE ? 0.0 : bytes / stat.median / 1e9);
+                     stat.max, row_bytes(b, row) / stat.median / 1e9);
     }
     (void)printf("step / max(I/O alone, update alone): %.3f (%.3f to %.3f)\n", to_limit.median,
                  to_limit.min, to_limit.max);
@@ -253,23 +286,31 @@ static void results_print(const bench *b, const double *seconds, double bytes)
     (void)printf("the last step waited %.3f s for reads and %.3f s for writes and the commit, "
                  "computed %.3f s, norm %.3f s\n",
                  report->wait_read_s, report->wait_write_s, report->update_s, report->norm_s);
+    if (b->options->has_beside) {
+        beside_print(b, seconds);
+    }
     (void)printf("staging %.1f MiB\n",
                  (double)b->piped.engine->plan->buffers[SHERDI_BUFFER_STATE_RING].bytes / 0x1p20);
 }
 
-static void results_json(const bench *b, const double *seconds, double bytes, int argc, char **argv)
+static void results_json(const bench *b, const double *seconds, int argc, char **argv)
 {
     FILE *file = freopen(b->options->json, "w", stdout);
 
     must(file == NULL ? SHERD_E_IO : SHERD_OK, b->options->json);
     (void)printf("{");
     bench_print_machine_json(argc, argv);
-    (void)printf(", \"elems\": %zu, \"nvme_bytes\": %.0f", b->options->elems, bytes);
-    for (int row = 0; row < NUM_ROWS; row++) {
+    (void)printf(", \"elems\": %zu, \"nvme_bytes\": %.0f", b->options->elems,
+                 row_bytes(b, ROW_STEP));
+    for (int row = 0; row < rows_of(b); row++) {
         bench_stat stat = row_stat(b, seconds, row, -1);
 
         (void)printf(", \"%s\": {\"median_s\": %.6f, \"min_s\": %.6f, \"max_s\": %.6f}",
                      ROW_NAMES[row], stat.median, stat.min, stat.max);
+    }
+    if (b->options->has_beside) {
+        (void)printf(", \"beside_to_step\": %.4f",
+                     row_stat(b, seconds, ROW_BESIDE, ROW_STEP).median);
     }
     (void)printf(", \"step_to_limit\": %.4f, \"serial_to_step\": %.4f}\n",
                  row_stat(b, seconds, ROW_STEP, ROW_IO).median,
@@ -283,12 +324,12 @@ static int plot_write(const bench *b, const double *seconds)
     bench_bars               bars = {.title      = "A step with its state on NVMe",
                                      .y_label    = "seconds",
                                      .groups     = ROW_NAMES,
-                                     .num_groups = NUM_ROWS,
+                                     .num_groups = (size_t)rows_of(b),
                                      .series     = SERIES,
                                      .num_series = 1,
                                      .values     = values};
 
-    for (int row = 0; row < NUM_ROWS; row++) {
+    for (int row = 0; row < rows_of(b); row++) {
         values[row] = row_stat(b, seconds, row, -1).median;
     }
     return bench_plot_bars(&bars, b->options->plot);
@@ -316,6 +357,8 @@ static void options_parse(int argc, char **argv, bench_options *o)
           .choices = "auto|io_uring|threads"},
          {"fast", NULL, "commits need not reach the medium (\"durable\": false)", BENCH_SWITCH,
           .value = &is_fast},
+         {"beside", NULL, "a step with masters beside their bf16 parameters too", BENCH_SWITCH,
+          .value = &o->has_beside},
          {"json", "FILE", "results as JSON too", BENCH_TEXT, .value = &o->json},
          {"plot", "FILE.svg", "a chart, where gnuplot is installed", BENCH_TEXT, .value = &o->plot}};
     const bench_command command = BENCH_COMMAND("offload",
@@ -334,28 +377,30 @@ int main(int argc, char **argv)
         .folder = ".", .elems = (size_t)128 << 20, .rounds = 7, .engine = "auto", .dtype = "bf16"};
     bench   b = {.options = &options};
     double *seconds;
-    double  bytes;
     int     status = 0;
 
     options_parse(argc, argv, &options);
     must(sherd_world_self(&b.world), "world");
-    engine_open(&b, "nvme", 0, &b.piped);
-    engine_open(&b, "nvme", 1, &b.serial);
-    engine_open(&b, "cpu", 0, &b.memory);
+    engine_open(&b, "nvme", 0, "fp32", &b.piped);
+    engine_open(&b, "nvme", 1, "fp32", &b.serial);
+    engine_open(&b, "cpu", 0, "fp32", &b.memory);
+    if (options.has_beside) {
+        engine_open(&b, "nvme", 0, "bf16_beside", &b.beside);
+    }
     bench_print_machine(argc, argv);
     seconds = rounds_run(&b);
-    bytes = (double)(b.reports[ROW_STEP].nvme_read_bytes + b.reports[ROW_STEP].nvme_written_bytes);
-    results_print(&b, seconds, bytes);
+    results_print(&b, seconds);
     if (options.plot != NULL && plot_write(&b, seconds) != 0) {
         status = 1;
     }
     if (options.json != NULL) {
-        results_json(&b, seconds, bytes, argc, argv);
+        results_json(&b, seconds, argc, argv);
     }
     free(seconds);
     sherd_engine_destroy(b.piped.engine);
     sherd_engine_destroy(b.serial.engine);
     sherd_engine_destroy(b.memory.engine);
+    sherd_engine_destroy(b.beside.engine);
     sherd_world_destroy(b.world);
     return status;
 }
