@@ -212,31 +212,29 @@ CHUNK_INLINE unsigned rests_encode(uint16_t *param, int16_t *rest, const float *
     return ties;
 }
 
-/* Every tie of the chunk is told anew. */
+/* Every tie of the chunk is told anew: what is none now has no sign of one that it was. */
 static __attribute__((noinline, cold)) void ties_encode(const part_chunk *chunk, const float *x)
 {
     chunk_ties ties = {.chunk = chunk};
 
     for (size_t i = 0; i < chunk->count; i++) {
-        sherdi_beside beside = sherdi_beside_encode(x[i]);
-
-        if (beside.rest == SHERDI_BESIDE_TIE) {
-            tie_set(&ties, i, beside.is_up);
-        }
+        tie_set(&ties, i, sherdi_beside_encode(x[i]).is_up);
     }
     if (chunk->part->encoding == SHERDI_ENCODING_BESIDE_PLANE) {
         memcpy(plane_at(chunk), &ties.plane, sizeof(ties.plane));
     }
 }
 
-static void beside_encode(const part_chunk *chunk, const float *x)
+/* An update has taken the ties out of the other part when it read them; what is written over the old values has not. */
+static void beside_encode(const part_chunk *chunk, const float *x, int were_taken)
 {
     uint16_t *param = chunk->part->param + chunk->first;
     unsigned  ties  = chunk->count == SHERD_CHUNK_ELEMS
                           ? rests_encode(param, chunk->data, x, SHERD_CHUNK_ELEMS)
                           : rests_encode(param, chunk->data, x, chunk->count);
 
-    if (__builtin_expect(ties != 0, 0) || chunk->part->encoding == SHERDI_ENCODING_BESIDE_PLANE) {
+    if (__builtin_expect(ties != 0, 0) || !were_taken ||
+        chunk->part->encoding == SHERDI_ENCODING_BESIDE_PLANE) {
         ties_encode(chunk, x);
     }
 }
@@ -340,7 +338,7 @@ static void part_encode(const sherdi_encoded *part, size_t first, size_t count, 
             break;
         case SHERDI_ENCODING_BESIDE:
         case SHERDI_ENCODING_BESIDE_PLANE:
-            beside_encode(&chunk, x + done);
+            beside_encode(&chunk, x + done, how->is_random);
             break;
         case SHERDI_ENCODING_FP8:
         case SHERDI_ENCODING_UFP8:

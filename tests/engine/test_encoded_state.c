@@ -513,6 +513,46 @@ static void values_pass_through_the_encoding(void)
     (void)keys;
 }
 
+/* Ties that are written over leave nothing in the part that had their signs. */
+static void written_over_body(sherd_world *world, void *ctx)
+{
+    static const uint32_t STARTS[]     = {0x3f808000u, 0x3f801234u}; /* a tie, and none */
+    uint64_t             *fingerprints = ctx;
+
+    for (int i = 0; i < 2; i++) {
+        rig_options options = {.stage = 2, .dtype = SHERD_BF16, .top = STORED[i]};
+        float       x[300];
+        rig         r;
+
+        rig_open(&r, world, &options);
+        rig_three(&r, 700);
+        rig_seal(&r);
+        (void)rig_train(&r, 1);
+        for (int turn = 0; turn < 2; turn++) {
+            for (uint32_t k = 0; k < 300; k++) {
+                uint32_t bits = STARTS[turn] + 0x10000u * (k % 3);
+
+                memcpy(&x[k], &bits, sizeof(bits));
+            }
+            CHECK_OK(sherd_param_write(r.engine, r.params[0].handle, SHERD_MASTER, 37, 300, x));
+        }
+        (void)rig_train(&r, 1);
+        fingerprints[i] = rig_fingerprint(&r);
+        rig_close(&r);
+    }
+}
+
+static void masters_written_over_leave_no_tie(void)
+{
+    uint64_t     fingerprints[2];
+    sherd_world *world;
+
+    CHECK_OK(sherd_world_self(&world));
+    written_over_body(world, fingerprints);
+    sherd_world_destroy(world);
+    CHECK_INT(fingerprints[0], fingerprints[1]);
+}
+
 /* ---------------------------------------------------------------- refusals -- */
 
 static void refuse(const rig_options *options, const char *why)
@@ -608,6 +648,7 @@ static const test_case CASES[] = {
     CASE(stored_state_goes_on_from_its_checkpoint),
     CASE(a_checkpoint_of_any_encoding_is_loaded_as_any_other),
     CASE(values_pass_through_the_encoding),
+    CASE(masters_written_over_leave_no_tie),
     CASE(what_cannot_be_had_is_refused_with_the_reason),
     CASE(state_takes_the_bytes_of_its_encodings),
 };

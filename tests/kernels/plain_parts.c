@@ -108,16 +108,14 @@ static void plain_set(const sherdi_encoded *part, size_t i, float x, uint32_t ra
 
             plane = beside.is_up ? plane | bit : plane & ~bit;
             memcpy(to, &plane, sizeof(plane));
-        } else if (beside.rest == SHERDI_BESIDE_TIE) {
-            if (part->ties_encoding == SHERDI_ENCODING_BF16) {
-                uint16_t *word = (uint16_t *)part->ties + i;
+        } else if (part->ties_encoding == SHERDI_ENCODING_BF16) {
+            uint16_t *word = (uint16_t *)part->ties + i;
 
-                *word = (uint16_t)((*word & 0x7fff) | beside.is_up << 15);
-            } else {
-                float *v = (float *)part->ties + i;
+            *word = (uint16_t)((*word & 0x7fff) | beside.is_up << 15);
+        } else {
+            float *v = (float *)part->ties + i;
 
-                *v = copysignf(*v, beside.is_up ? -1.0f : 1.0f);
-            }
+            *v = copysignf(*v, beside.is_up ? -1.0f : 1.0f);
         }
         break;
     case SHERDI_ENCODING_FP8:
