@@ -20,14 +20,15 @@
 #include <time.h>
 
 typedef struct bench_options {
-    arch        sizes;
-    size_t      batch, length, rounds;
-    int         threads;
-    int         stage;
-    const char *precision;
-    int         is_gpu, is_recomputed;
-    const char *offload;
-    double      peak_tflops;
+    arch            sizes;
+    size_t          batch, length, rounds;
+    int             threads;
+    int             stage;
+    const char     *precision;
+    int             is_gpu, is_recomputed;
+    compute_choices choices; /* of a GPU */
+    const char     *offload;
+    double          peak_tflops;
 } bench_options;
 
 typedef struct bench_run {
@@ -348,28 +349,32 @@ static void options_read(int argc, char **argv, bench_options *o)
     const char        *arch_name = "gpt2";
     const char        *preset    = "124m";
     const char        *backend   = "cpu";
-    const bench_option rows[]    = {
-           {"backend", "NAME", "cpu (default) or cuda", BENCH_TEXT, .value = &backend,
-            .choices = "cpu|cuda"},
-           {"arch", "NAME", "gpt2 (default) or minimind", BENCH_TEXT, .value = &arch_name},
-           {"preset", "NAME", "sizes of the model (default: 124m)", BENCH_TEXT, .value = &preset},
-           {"batch", "N", "sequences (default: 4; cuda: 32)", BENCH_SIZE, .value = &o->batch,
-            .least = 1},
-           {"length", "N", "tokens of a sequence (default: 64; cuda: 1024)", BENCH_SIZE,
-            .value = &o->length, .least = 1},
-           {"threads", "N", "threads of the step and of OpenBLAS (default: 2)", BENCH_INT,
-            .value = &o->threads, .least = 1, .most = POOL_MAX_THREADS},
-           {"stage", "N", "ZeRO stage (default: 0)", BENCH_INT, .value = &o->stage, .most = 3},
-           {"precision", "TYPE", "fp32 (default), bf16 (default of cuda) or fp16", BENCH_TEXT,
-            .value = &o->precision, .choices = "fp32|bf16|fp16"},
-           {"rounds", "N", "(default: 7; cuda: 20 steps)", BENCH_SIZE, .value = &o->rounds,
-            .least = 1},
-           {"offload", "TIER", "cuda: where optimizer state rests, none (default) or cpu", BENCH_TEXT,
-            .value = &o->offload, .choices = "none|cpu"},
-           {"recompute", NULL, "cuda: computes activations again in backward", BENCH_SWITCH,
-            .value = &o->is_recomputed},
-           {"peak-tflops", "N", "cuda: of the device (default: by its name)", BENCH_REAL,
-            .value = &o->peak_tflops}};
+    const char        *kernels   = "plain";
+    const char        *wanted;
+    const bench_option rows[] = {
+        {"backend", "NAME", "cpu (default) or cuda", BENCH_TEXT, .value = &backend,
+         .choices = "cpu|cuda"},
+        {"arch", "NAME", "gpt2 (default) or minimind", BENCH_TEXT, .value = &arch_name},
+        {"preset", "NAME", "sizes of the model (default: 124m)", BENCH_TEXT, .value = &preset},
+        {"batch", "N", "sequences (default: 4; cuda: 32)", BENCH_SIZE, .value = &o->batch,
+         .least = 1},
+        {"length", "N", "tokens of a sequence (default: 64; cuda: 1024)", BENCH_SIZE,
+         .value = &o->length, .least = 1},
+        {"threads", "N", "threads of the step and of OpenBLAS (default: 2)", BENCH_INT,
+         .value = &o->threads, .least = 1, .most = POOL_MAX_THREADS},
+        {"stage", "N", "ZeRO stage (default: 0)", BENCH_INT, .value = &o->stage, .most = 3},
+        {"precision", "TYPE", "fp32 (default), bf16 (default of cuda) or fp16", BENCH_TEXT,
+         .value = &o->precision, .choices = "fp32|bf16|fp16"},
+        {"rounds", "N", "(default: 7; cuda: 20 steps)", BENCH_SIZE, .value = &o->rounds,
+         .least = 1},
+        {"offload", "TIER", "cuda: where optimizer state rests, none (default) or cpu", BENCH_TEXT,
+         .value = &o->offload, .choices = "none|cpu"},
+        {"recompute", NULL, "cuda: computes activations again in backward", BENCH_SWITCH,
+         .value = &o->is_recomputed},
+        {"kernels", "NAME", "cuda: plain (default) or fused", BENCH_TEXT, .value = &kernels,
+         .choices = "plain|fused"},
+        {"peak-tflops", "N", "cuda: of the device (default: by its name)", BENCH_REAL,
+         .value = &o->peak_tflops}};
     const bench_command command =
         BENCH_COMMAND("trainer",
                       "Times a training step on one rank, and its matrix products in OpenBLAS "
@@ -381,6 +386,7 @@ static void options_read(int argc, char **argv, bench_options *o)
     *o = (bench_options){.threads = 2, .offload = "none"};
     (void)bench_options_read(&command, argc, argv);
     o->is_gpu = strcmp(backend, "cuda") == 0;
+    (void)compute_choice_set(&o->choices, "kernels", kernels, &wanted);
     o->batch  = o->batch > 0 ? o->batch : o->is_gpu ? 32 : 4;
     o->length = o->length > 0 ? o->length : o->is_gpu ? 1024 : 64;
     o->rounds = o->rounds > 0 ? o->rounds : o->is_gpu ? 20 : 7;
@@ -415,6 +421,7 @@ int main(int argc, char **argv)
                                                      .precision     = o.precision,
                                                      .offload       = o.offload,
                                                      .is_recomputed = o.is_recomputed,
+                                                     .choices       = o.choices,
                                                      .peak_tflops   = o.peak_tflops});
     }
     (void)snprintf(threads, sizeof(threads), "%d", o.threads);

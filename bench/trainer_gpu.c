@@ -88,6 +88,7 @@ static int model_open(gpu_run *run)
                                   .length        = run->p->length,
                                   .is_recomputed = run->p->is_recomputed,
                                   .backend       = "cuda",
+                                  .choices       = run->p->choices,
                                   .stream        = sherd_engine_stream(run->engine)};
     char              why[256] = "out of memory";
 

@@ -2,18 +2,20 @@
 #ifndef BENCH_TRAINER_GPU_H
 #define BENCH_TRAINER_GPU_H
 
+#include "examples/llm/compute.h"
 #include "models/arch.h"
 
 #include <stddef.h>
 
 typedef struct trainer_gpu_params {
-    arch        sizes;
-    size_t      batch, length, steps;
-    int         stage;
-    const char *precision; /* "fp32", "bf16" or "fp16" */
-    const char *offload;   /* of optimizer state: "none" or "cpu" */
-    int         is_recomputed;
-    double      peak_tflops; /* 0: by the device's name */
+    arch            sizes;
+    size_t          batch, length, steps;
+    int             stage;
+    const char     *precision; /* "fp32", "bf16" or "fp16" */
+    const char     *offload;   /* of optimizer state: "none" or "cpu" */
+    int             is_recomputed;
+    compute_choices choices;
+    double          peak_tflops; /* 0: by the device's name */
 } trainer_gpu_params;
 
 /** Runs and prints. Returns the status of the program: 77, with the reason, where there is no GPU. */

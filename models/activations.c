@@ -182,6 +182,11 @@ static size_t partials_needed(const compute_limits *l, size_t rows)
     return size_max(size_max(norms, sums), slots);
 }
 
+static size_t sums_needed(const compute_limits *l)
+{
+    return l->is_fused ? size_max(3 * l->hidden, l->inner) : 0;
+}
+
 static batch_layout batch_layout_of(size_t rows)
 {
     batch_layout layout = {.inputs  = 0,
@@ -211,6 +216,7 @@ void cuda_scratch_lay_out(const compute_limits *l, room *r, cuda_scratch *out)
     out->logits_stride = padded(l->vocab, LOGITS_ALIGN);
     out->logits_rows   = logits_rows_of(l, rows, out->logits_stride);
     out->partials      = room_take(r, partials_needed(l, rows) * sizeof(float));
+    out->sums          = room_take(r, sums_needed(l) * dtype_bytes(l->dtype));
     out->deltas        = room_take(r, rows * l->heads * sizeof(float));
     out->losses        = room_take(r, rows * sizeof(float));
     out->logits_row    = room_take(r, l->vocab * sizeof(float));

@@ -58,6 +58,7 @@ typedef struct compute_limits {
     sherd_dtype dtype;        /* of the parameters */
     int         keeps_logits; /* logits_get will be called: room for all rows of them */
     size_t      logits_rows;  /* a GPU's at a time; 0: as many as are good for it */
+    int         is_fused;     /* a GPU's fused kernels will run, and have scratch of their own */
 } compute_limits;
 
 /** Limits of a model that trains: logits are not kept. */

@@ -34,6 +34,7 @@ typedef struct batch_layout {
 /* One allocation of the device. */
 typedef struct cuda_scratch {
     float         *partials; /* of sums over rows */
+    void          *sums; /* of columns, in the type of gradients; fused products leave them there */
     float         *deltas, *losses, *logits_row;
     double        *loss_sum;
     unsigned char *batch;

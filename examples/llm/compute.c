@@ -19,6 +19,39 @@ void compute_destroy(compute *c)
     }
 }
 
+typedef struct choice {
+    const char *name;
+    const char *words[2]; /* its values from 0 */
+    const char *wanted;
+    size_t      offset; /* of the int in compute_choices */
+} choice;
+
+static const choice CHOICES[] = {
+    {"kernels", {"plain", "fused"}, "plain or fused", offsetof(compute_choices, is_fused)},
+};
+
+int compute_choice_set(compute_choices *choices, const char *name, const char *word,
+                       const char **wanted)
+{
+    for (size_t i = 0; i < sizeof(CHOICES) / sizeof(CHOICES[0]); i++) {
+        const choice *c = &CHOICES[i];
+
+        if (strcmp(c->name, name) != 0) {
+            continue;
+        }
+        *wanted = c->wanted;
+        for (int value = 0; value < 2; value++) {
+            if (strcmp(c->words[value], word) == 0) {
+                memcpy((char *)choices + c->offset, &value, sizeof(value));
+                return 0;
+            }
+        }
+        return -1;
+    }
+    *wanted = "nothing: there is no such choice";
+    return -1;
+}
+
 void compute_rotate_tables(size_t length, size_t width, double theta, float *cosines, float *sines)
 {
     for (size_t t = 0; t < length; t++) {

@@ -24,11 +24,22 @@ typedef struct tensor {
     sherd_dtype dtype;
 } tensor;
 
+/* By what a GPU computes where only a measurement can choose; all zero: what was there first. Each is an option of the
+ * trainer and of its benchmark (compute_choice_set). */
+typedef struct compute_choices {
+    int is_fused; /* kernels: "plain" or "fused": gradients of biases in the products' epilogues */
+} compute_choices;
+
+/** Sets the choice of this name to a word of it. 0; -1 with what it takes in `wanted`. */
+int compute_choice_set(compute_choices *choices, const char *name, const char *word,
+                       const char **wanted);
+
 typedef struct compute_params {
-    compute_limits limits;
-    const char    *backend; /* as sherd_engine_info names it: "cpu" or "cuda"; NULL: "cpu" */
-    pool          *threads; /* of the CPU's operations; stays the caller's */
-    void          *stream;  /* of the GPU's: sherd_engine_stream */
+    compute_limits  limits;
+    compute_choices choices;
+    const char     *backend; /* as sherd_engine_info names it: "cpu" or "cuda"; NULL: "cpu" */
+    pool           *threads; /* of the CPU's operations; stays the caller's */
+    void           *stream;  /* of the GPU's: sherd_engine_stream */
 } compute_params;
 
 typedef struct compute_ops compute_ops;
@@ -36,6 +47,7 @@ typedef struct compute_ops compute_ops;
 typedef struct compute {
     const compute_ops *ops;
     size_t             elem_bytes;  /* of an activation */
+    int                sums_x_bias; /* linear_back takes an x_bias */
     char               why[256];    /* the sentence of a failure */
     char               device[256]; /* the GPU's name; "" on the CPU */
 } compute;
@@ -61,6 +73,9 @@ typedef struct linear_back_args {
     void        *dx;
     int          is_added; /* dx += instead of dx =; not with gelu_x */
     const void  *gelu_x;   /* x was gelu of this: dx becomes its gradient; NULL: x was no gelu */
+    tensor
+        x_bias; /* of the product that made gelu_x: the sums of dx are added to its gradient; data NULL:
+                              not wanted. Where compute.sums_x_bias alone, and with gelu_x */
 } linear_back_args;
 
 /* Norms of rows of `width`; bias.data NULL: RMSNorm, else LayerNorm. */

@@ -70,7 +70,8 @@ static compute *compute_of(const model_params *params, char *why, size_t why_byt
         .limits  = model_limits(&params->sizes, params->batch, params->length, params->dtype),
         .backend = params->backend,
         .threads = params->threads,
-        .stream  = params->stream};
+        .stream  = params->stream,
+        .choices = params->choices};
 
     made.limits.keeps_logits = params->keeps_logits;
     return compute_create(&made, why, why_bytes);
@@ -311,14 +312,23 @@ static void feed_forward_back(model *m, const model_unit *unit, layer_memory *la
                              .bias   = unit->by_role[ARCH_DOWN_BIAS],
                              .dx     = m->at.dinner,
                              .gelu_x = is_gpt2 ? layer->up : NULL};
+    linear_back_args up   = {.shape  = shape_of(m, h, inner),
+                             .x      = layer->norm2,
+                             .dy     = m->at.dinner,
+                             .weight = unit->by_role[ARCH_UP],
+                             .bias   = unit->by_role[ARCH_UP_BIAS],
+                             .dx     = m->at.dhidden};
 
+    if (is_gpt2 && m->c->sums_x_bias) {
+        down.x_bias = up.bias;
+        up.bias     = (tensor){0};
+    }
     m->c->ops->linear_back(m->c, &down);
     if (!is_gpt2) {
         m->c->ops->swiglu_back(m->c, m->rows * inner, layer->gate, layer->up, m->at.dinner,
                                m->at.dgate);
     }
-    linear_back(m, unit, ARCH_UP, ARCH_UP_BIAS, shape_of(m, h, inner), layer->norm2, m->at.dinner,
-                m->at.dhidden, 0);
+    m->c->ops->linear_back(m->c, &up);
     if (!is_gpt2) {
         linear_back(m, unit, ARCH_GATE, ARCH_UP_BIAS, shape_of(m, h, inner), layer->norm2,
                     m->at.dgate, m->at.dhidden, 1);

@@ -12,14 +12,15 @@
 
 typedef struct model_params {
     arch        sizes;
-    size_t      batch;   /* sequences of a micro-batch */
-    size_t      length;  /* tokens of a sequence, at most sizes.max_length */
-    sherd_dtype dtype;   /* of the parameters */
-    int is_recomputed;   /* layers keep their input alone; backward runs their forward again */
-    int keeps_logits;    /* model_logits_get will be called */
-    const char *backend; /* see compute_params */
-    pool       *threads; /* stays the caller's */
-    void       *stream;
+    size_t      batch;       /* sequences of a micro-batch */
+    size_t      length;      /* tokens of a sequence, at most sizes.max_length */
+    sherd_dtype dtype;       /* of the parameters */
+    int is_recomputed;       /* layers keep their input alone; backward runs their forward again */
+    int keeps_logits;        /* model_logits_get will be called */
+    const char     *backend; /* see compute_params */
+    pool           *threads; /* stays the caller's */
+    void           *stream;
+    compute_choices choices; /* of a GPU */
 } model_params;
 
 typedef struct model model;

@@ -18,6 +18,7 @@ typedef enum option_kind {
     OPTION_NUMBER, /* one from `least` to `most` */
     OPTION_RATE,   /* double, at least 0 */
     OPTION_SWITCH, /* int, set to 1 */
+    OPTION_CHOICE, /* of compute_choices, by its name */
     OPTION_HELP,
 } option_kind;
 
@@ -119,6 +120,9 @@ static const option_row rows[] = {
      "ranks as threads (default: 4, on GPUs 1, or what mpirun, torchrun or srun started)", NULL},
     {"threads", "N", OPTION_NUMBER, FIELD(threads), 1, 256,
      "threads per rank (default: cores / ranks)", NULL},
+    {"kernels", "NAME", OPTION_CHOICE, FIELD(choices), 0, 0,
+     "of a GPU: plain or fused, which measures better (docs/training-on-gpus.md; default: plain)",
+     NULL},
     {"peak-tflops", "N", OPTION_RATE, FIELD(peak_tflops), 0, 0,
      "what the GPU could do, for the share of it that is reached (default: by its name)", NULL},
     {"help", NULL, OPTION_HELP, 0, 0, 0, 0, "this text", NULL},
@@ -229,6 +233,14 @@ static int precision_apply(const option_row *row, const char *value, options_pre
     return wrong(row, value, "fp32, bf16 or fp16");
 }
 
+static int choice_apply(const option_row *row, const char *value, compute_choices *field)
+{
+    const char *wanted;
+
+    return compute_choice_set(field, row->name, value, &wanted) == 0 ? 0
+                                                                     : wrong(row, value, wanted);
+}
+
 /* Architecture and preset come before single sizes, wherever they stand: see options_parse. */
 static int row_apply(const option_row *row, const char *value, options *out)
 {
@@ -246,6 +258,8 @@ static int row_apply(const option_row *row, const char *value, options *out)
         return 0;
     case OPTION_RATE:
         return rate_apply(row, value, field);
+    case OPTION_CHOICE:
+        return choice_apply(row, value, field);
     case OPTION_SWITCH:
         *(int *)field = 1;
         return 0;

@@ -2,6 +2,7 @@
 #ifndef LLM_OPTIONS_H
 #define LLM_OPTIONS_H
 
+#include "compute.h"
 #include "models/arch.h"
 
 #include <stddef.h>
@@ -45,6 +46,7 @@ typedef struct options {
     int               keep;              /* how many stay; below 0: as the configuration says */
     const char       *offload, *offload_params, *nvme_path; /* NULL: as the configuration says */
     const char       *backend;     /* "cpu" or "cuda"; NULL: SHERD_BACKEND, else the CPU */
+    compute_choices   choices;     /* of a GPU */
     double            peak_tflops; /* of the GPU; NaN: by its name */
     int               is_quiet;
 } options;

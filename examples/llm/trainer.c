@@ -167,6 +167,7 @@ static sherd_status model_open(trainer *t)
     params.threads = t->threads;
     params.backend = t->info.backend;
     params.stream  = sherd_engine_stream(t->engine);
+    params.choices = o->choices;
     t->passes      = passes_create(t->engine, &params, why, sizeof(why));
     if (t->passes == NULL) {
         return fail(SHERD_E_NOMEM, "%s", why);
@@ -688,6 +689,7 @@ static sherd_status sample_say(trainer *t)
                              .keeps_logits  = 1,
                              .backend       = t->info.backend,
                              .threads       = t->threads,
+                             .choices       = t->o.choices,
                              .stream        = sherd_engine_stream(t->engine)};
     char         why[256] = "out of memory";
     int32_t     *room     = calloc(PROMPT_TOKENS + (size_t)t->o.sample, sizeof(*room));

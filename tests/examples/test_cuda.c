@@ -60,6 +60,9 @@ static void *keep(void *memory)
     return memory;
 }
 
+/* Of the rigs that are opened from now on. */
+static compute_choices choices;
+
 static rig rig_open(compute_limits limits, sherd_dtype dtype)
 {
     rig            r = {.limits = limits, .dtype = dtype, .threads = pool_create(1), .slack = 1.0};
@@ -72,6 +75,7 @@ static rig rig_open(compute_limits limits, sherd_dtype dtype)
     r.cpu               = compute_create(&params, why, sizeof(why));
     params.limits.dtype = dtype;
     params.backend      = "cuda";
+    params.choices      = choices;
     CHECK(cudaStreamCreate(&r.stream) == cudaSuccess);
     params.stream = r.stream;
     r.gpu         = compute_create(&params, why, sizeof(why));
@@ -271,6 +275,13 @@ static void norms_match_the_cpu(void)
     shapes_run(norm_body);
 }
 
+static void columns_add(const float *x, size_t rows, size_t columns, float *sums)
+{
+    for (size_t i = 0; i < rows * columns; i++) {
+        sums[i % columns] += x[i];
+    }
+}
+
 static void linear_body(rig *r)
 {
     size_t rows = r->rows, in = r->limits.hidden, out = r->limits.inner;
@@ -278,8 +289,9 @@ static void linear_body(rig *r)
     pair   bias = pair_make(r, out, 3, 1.0f), y = pair_make(r, rows * out, 4, 1.0f);
     pair   dweight = pair_make(r, weight.count, 5, 1.0f), dbias = pair_make(r, out, 6, 1.0f);
     pair   dy = pair_make(r, y.count, 7, 1.0f), dx = pair_make(r, x.count, 8, 1.0f);
-    pair   gelu  = pair_make(r, y.count, 9, 1.0f);
-    pair   all[] = {x, weight, bias, y, dweight, dbias, dy, dx, gelu};
+    pair   gelu   = pair_make(r, y.count, 9, 1.0f);
+    pair   x_bias = pair_make(r, in, 10, 1.0f), dx_bias = pair_make(r, in, 11, 1.0f);
+    pair   all[] = {x, weight, bias, y, dweight, dbias, dy, dx, gelu, x_bias, dx_bias};
 
     for (int form = 0; form < 4; form++) { /* plain, bias, bias and residual, bias and gelu */
         pair        b      = form > 0 ? bias : pair_none();
@@ -303,7 +315,7 @@ static void linear_body(rig *r)
         pair_check(r, "product", y);
     }
     pair_check(r, "gelu of a product", gelu);
-    for (int form = 0; form < 3; form++) { /* plain, added, through gelu */
+    for (int form = 0; form < 4; form++) { /* plain, added, through gelu, and that with its bias */
         linear_back_args on_cpu = {.shape    = {rows, in, out},
                                    .x        = x.cpu,
                                    .dy       = dy.cpu,
@@ -311,17 +323,27 @@ static void linear_body(rig *r)
                                    .bias     = cpu_tensor(bias, dbias),
                                    .dx       = dx.cpu,
                                    .is_added = form == 1,
-                                   .gelu_x   = form == 2 ? x.cpu : NULL};
+                                   .gelu_x   = form >= 2 ? x.cpu : NULL};
         linear_back_args on_gpu = on_cpu;
 
+        if (form == 3 && !r->gpu->sums_x_bias) {
+            break;
+        }
         on_gpu.x      = x.gpu;
         on_gpu.dy     = dy.gpu;
         on_gpu.weight = gpu_tensor(r, weight, dweight);
         on_gpu.bias   = gpu_tensor(r, bias, dbias);
         on_gpu.dx     = dx.gpu;
-        on_gpu.gelu_x = form == 2 ? x.gpu : NULL;
+        on_gpu.gelu_x = form >= 2 ? x.gpu : NULL;
+        if (form == 3) {
+            on_gpu.x_bias = gpu_tensor(r, x_bias, dx_bias);
+        }
         r->cpu->ops->linear_back(r->cpu, &on_cpu);
         r->gpu->ops->linear_back(r->gpu, &on_gpu);
+        if (form == 3) {
+            columns_add(dx.cpu, rows, in, dx_bias.cpu);
+            pair_check(r, "gradient of the bias before gelu", dx_bias);
+        }
         pair_check(r, "gradient of a product's input", dx);
         pair_check(r, "gradient of a product's weight", dweight);
         pair_check(r, "gradient of a product's bias", dbias);
@@ -341,6 +363,20 @@ static void products_without_fused_kernels_match_the_cpu(void)
     (void)setenv("SHERD_EMULATOR_NO_EPILOGUES", "1", 1);
     shapes_run(linear_body);
     (void)unsetenv("SHERD_EMULATOR_NO_EPILOGUES");
+}
+
+/* Gradients of biases in epilogues, then without each kind of them. */
+static void fused_products_match_the_cpu(void)
+{
+    static const char *const REFUSED[] = {"0", "1", "2"};
+
+    choices.is_fused = 1;
+    for (int i = 0; i < 3; i++) {
+        (void)setenv("SHERD_EMULATOR_NO_EPILOGUES", REFUSED[i], 1);
+        shapes_run(linear_body);
+    }
+    (void)unsetenv("SHERD_EMULATOR_NO_EPILOGUES");
+    choices.is_fused = 0;
 }
 
 static void swiglu_body(rig *r)
@@ -782,6 +818,7 @@ static const test_case cases[] = {
     CASE(norms_match_the_cpu),
     CASE(products_match_the_cpu),
     CASE(products_without_fused_kernels_match_the_cpu),
+    CASE(fused_products_match_the_cpu),
     CASE(swiglu_matches_the_cpu),
     CASE(rotation_matches_the_cpu),
     CASE(head_matches_the_cpu),

@@ -94,6 +94,9 @@ static void whole_fill(whole *w)
     }
 }
 
+/* Of the models that are opened from now on. */
+static compute_choices choices;
+
 static whole whole_open(const model_case *c, int is_gpu, int is_recomputed, sherd_dtype dtype)
 {
     whole        w     = {.c = c, .dtype = dtype, .is_gpu = is_gpu, .threads = pool_create(1)};
@@ -104,6 +107,7 @@ static whole whole_open(const model_case *c, int is_gpu, int is_recomputed, sher
                            .dtype         = dtype,
                            .is_recomputed = is_recomputed,
                            .backend       = is_gpu ? "cuda" : "cpu",
+                           .choices       = choices,
                            .threads       = w.threads};
     char         why[256];
 
@@ -211,58 +215,67 @@ static const model_case models[] = {
 
 #define NUM_MODELS (sizeof(models) / sizeof(models[0]))
 
+static void follow(const model_case *c, int steps)
+{
+    whole cpu = whole_open(c, 0, 0, SHERD_F32);
+    whole gpu = whole_open(c, 1, 0, SHERD_F32);
+
+    CHECK_CLOSE(whole_run(&cpu, 0), whole_run(&gpu, 0), 1e-6);
+    for (int step = 0; step < steps; step++) {
+        CHECK_CLOSE(whole_run(&cpu, 1), whole_run(&gpu, 1), step == 0 ? 1e-6 : 1e-5);
+        whole_step(&cpu, 0.05f);
+        whole_step(&gpu, 0.05f);
+    }
+    whole_close(&cpu);
+    whole_close(&gpu);
+}
+
 static void models_follow_the_cpu(void)
 {
     for (size_t i = 0; i < NUM_MODELS; i++) {
-        whole cpu = whole_open(&models[i], 0, 0, SHERD_F32);
-        whole gpu = whole_open(&models[i], 1, 0, SHERD_F32);
-
-        CHECK_CLOSE(whole_run(&cpu, 0), whole_run(&gpu, 0), 1e-6);
-        for (int step = 0; step < 5; step++) {
-            CHECK_CLOSE(whole_run(&cpu, 1), whole_run(&gpu, 1), step == 0 ? 1e-6 : 1e-5);
-            whole_step(&cpu, 0.05f);
-            whole_step(&gpu, 0.05f);
-        }
-        whole_close(&cpu);
-        whole_close(&gpu);
+        follow(&models[i], 5);
     }
 }
 
 /* 16-bit activations: gradients near those of fp32 at the same weights, relative to the largest of each
  * parameter. */
+static void be_near(const model_case *c, sherd_dtype dtype)
+{
+    whole  cpu   = whole_open(c, 0, 0, dtype);
+    whole  gpu   = whole_open(c, 1, 0, dtype);
+    double bound = dtype == SHERD_BF16 ? 0.06 : 0.008;
+
+    CHECK_CLOSE(whole_run(&cpu, 1), whole_run(&gpu, 1), dtype == SHERD_BF16 ? 1e-2 : 2e-3);
+    for (size_t k = 0; k < arch_param_count(&c->sizes); k++) {
+        size_t elems;
+        tensor a = whole_param(&cpu, k, &elems), b = whole_param(&gpu, k, &elems);
+        size_t bytes = elems * sherd_dtype_bytes(gpu.dtype);
+        void  *raw   = malloc(bytes);
+        float *want = malloc(elems * sizeof(*want)), *got = malloc(elems * sizeof(*got));
+        char   name[1024];
+
+        arch_param info;
+
+        arch_param_get(&c->sizes, k, &info);
+        (void)snprintf(name, sizeof(name), "%s, %s of %.100s", sherd_dtype_name(gpu.dtype),
+                       info.name, c->name);
+        widen(cpu.dtype, a.grad, want, elems);
+        memory_get(&gpu, raw, b.grad, bytes);
+        widen(gpu.dtype, raw, got, elems);
+        close_check(name, want, got, elems, (tolerance){bound, 0.0, 0.0});
+        free(raw);
+        free(want);
+        free(got);
+    }
+    whole_close(&cpu);
+    whole_close(&gpu);
+}
+
 static void models_of_half_types_are_near_the_cpu(void)
 {
-    for (int dtype = SHERD_BF16; dtype <= SHERD_F16; dtype++) {
-        for (size_t i = 0; i < NUM_MODELS; i++) {
-            whole  cpu   = whole_open(&models[i], 0, 0, (sherd_dtype)dtype);
-            whole  gpu   = whole_open(&models[i], 1, 0, (sherd_dtype)dtype);
-            double bound = dtype == SHERD_BF16 ? 0.06 : 0.008;
-
-            CHECK_CLOSE(whole_run(&cpu, 1), whole_run(&gpu, 1), dtype == SHERD_BF16 ? 1e-2 : 2e-3);
-            for (size_t k = 0; k < arch_param_count(&models[i].sizes); k++) {
-                size_t elems;
-                tensor a = whole_param(&cpu, k, &elems), b = whole_param(&gpu, k, &elems);
-                size_t bytes = elems * sherd_dtype_bytes(gpu.dtype);
-                void  *raw   = malloc(bytes);
-                float *want = malloc(elems * sizeof(*want)), *got = malloc(elems * sizeof(*got));
-                char   name[1024];
-
-                arch_param info;
-
-                arch_param_get(&models[i].sizes, k, &info);
-                (void)snprintf(name, sizeof(name), "%s, %s of %.100s", sherd_dtype_name(gpu.dtype),
-                               info.name, models[i].name);
-                widen(cpu.dtype, a.grad, want, elems);
-                memory_get(&gpu, raw, b.grad, bytes);
-                widen(gpu.dtype, raw, got, elems);
-                close_check(name, want, got, elems, (tolerance){bound, 0.0, 0.0});
-                free(raw);
-                free(want);
-                free(got);
-            }
-            whole_close(&cpu);
-            whole_close(&gpu);
-        }
+    for (size_t i = 0; i < NUM_MODELS; i++) {
+        be_near(&models[i], SHERD_BF16);
+        be_near(&models[i], SHERD_F16);
     }
 }
 
@@ -284,19 +297,23 @@ static void wholes_compare(whole *a, whole *b)
     }
 }
 
+static void again(const model_case *c, sherd_dtype dtype, int is_recomputed)
+{
+    whole a = whole_open(c, 1, 0, dtype);
+    whole b = whole_open(c, 1, is_recomputed, dtype);
+
+    CHECK(!is_recomputed || model_bytes(b.m) < model_bytes(a.m));
+    wholes_compare(&a, &b);
+    whole_close(&a);
+    whole_close(&b);
+}
+
 static void models_give_the_same_bits_again(void)
 {
     for (size_t i = 0; i < NUM_MODELS; i++) {
         for (int is_recomputed = 0; is_recomputed < 2; is_recomputed++) {
-            for (int dtype = SHERD_F32; dtype <= SHERD_BF16; dtype++) {
-                whole a = whole_open(&models[i], 1, 0, (sherd_dtype)dtype);
-                whole b = whole_open(&models[i], 1, is_recomputed, (sherd_dtype)dtype);
-
-                CHECK(!is_recomputed || model_bytes(b.m) < model_bytes(a.m));
-                wholes_compare(&a, &b);
-                whole_close(&a);
-                whole_close(&b);
-            }
+            again(&models[i], SHERD_F32, is_recomputed);
+            again(&models[i], SHERD_BF16, is_recomputed);
         }
     }
 }
@@ -402,10 +419,47 @@ static void a_failed_kernel_is_told(void)
     }
 }
 
+static void fused_models_follow_the_cpu(void)
+{
+    choices.is_fused = 1;
+    for (size_t i = 1; i < NUM_MODELS; i += 2) { /* GPT-2 has biases and gelu */
+        follow(&models[i], 2);
+        be_near(&models[i], SHERD_BF16);
+    }
+    again(&models[0], SHERD_BF16, 1);
+    again(&models[1], SHERD_BF16, 1);
+    choices.is_fused = 0;
+}
+
+/* Kernels of ours, without the products, and waits of the host. */
+static void launches_check(const model_case *c, unsigned long want)
+{
+    whole         w = whole_open(c, 1, 0, SHERD_BF16);
+    unsigned long launches, waits;
+
+    (void)whole_run(&w, 1); /* the first of a shape may take more */
+    launches = emulator_launches();
+    waits    = emulator_waits();
+    (void)whole_run(&w, 1);
+    CHECK_INT(want, emulator_launches() - launches);
+    CHECK_INT(2, emulator_waits() - waits); /* for the batch before the last, and for the losses */
+    whole_close(&w);
+}
+
+static void fused_kernels_are_fewer_and_wait_for_nothing(void)
+{
+    launches_check(&models[1], 47);
+    choices.is_fused = 1;
+    launches_check(&models[1], 39);
+    choices.is_fused = 0;
+}
+
 static const test_case cases[] = {
     CASE(models_follow_the_cpu),
     CASE(models_of_half_types_are_near_the_cpu),
     CASE(models_give_the_same_bits_again),
+    CASE(fused_models_follow_the_cpu),
+    CASE(fused_kernels_are_fewer_and_wait_for_nothing),
     CASE(memory_is_counted_without_a_device),
     CASE(a_failed_allocation_leaves_nothing_behind),
     CASE(a_failed_kernel_is_told),

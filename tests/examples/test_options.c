@@ -50,7 +50,19 @@ static void inner_width_equal_to_the_presets_is_kept(void)
     CHECK_INT(512, parsed("--hidden", "192", NULL).sizes.inner); /* the preset as it is */
 }
 
+static void choices_of_a_gpu_are_words(void)
+{
+    char   *wrong[] = {"sherd-llm", "--data", "text", "--kernels", "melted"};
+    options o;
+
+    CHECK_INT(0, parsed(NULL).choices.is_fused);
+    CHECK_INT(0, parsed("--kernels", "plain", NULL).choices.is_fused);
+    CHECK_INT(1, parsed("--kernels", "fused", NULL).choices.is_fused);
+    CHECK_INT(2, options_parse(5, wrong, &o));
+}
+
 static const test_case cases[] = {
+    CASE(choices_of_a_gpu_are_words),
     CASE(heads_of_keys_equal_to_the_presets_are_kept),
     CASE(inner_width_equal_to_the_presets_is_kept),
 };

@@ -21,6 +21,7 @@ typedef struct batch_slot {
 typedef struct cuda {
     compute        base;
     compute_limits limits;
+    compute_choices choices;
     size_t         rows;
     cudaStream_t   stream;
     lt            *products;
@@ -296,6 +297,65 @@ static void cuda_linear(compute *c, const linear_args *args)
     }
 }
 
+/* What a product has left in at.sums. */
+static void bias_grad_add(cuda *m, size_t columns, tensor bias)
+{
+    add_launch(m->limits.dtype, columns, m->at.sums, bias.grad, m->stream);
+    check_queued(m);
+}
+
+static void bias_grad_sum(cuda *m, const void *dy, size_t rows, size_t columns, tensor bias)
+{
+    column_sums_launch(m->limits.dtype, dy, rows, columns, m->at.partials, bias.grad, m->stream);
+    check_queued(m);
+}
+
+/* The product, with its sums for the bias where that is wanted and a kernel has them, else by themselves over `dy`. */
+static void multiply_summed(cuda *m, lt_product p, tensor bias, const void *dy, size_t rows,
+                            size_t columns)
+{
+    if (bias.data != NULL && m->choices.is_fused) {
+        lt_result result;
+
+        p.sums = m->at.sums;
+        result = lt_multiply(m->products, &p, m->stream);
+        if (result == LT_OK) {
+            bias_grad_add(m, columns, bias);
+            return;
+        }
+        p.sums = NULL;
+    }
+    multiply(m, p);
+    if (bias.data != NULL) {
+        bias_grad_sum(m, dy, rows, columns, bias);
+    }
+}
+
+/* Of gelu_x: the product times gelu', by as few kernels as there are. */
+static void input_grad_gelu(cuda *m, lt_product p, const linear_back_args *args)
+{
+    linear_shape s = args->shape;
+
+    p.gelu_back = args->gelu_x;
+    if (args->x_bias.data != NULL) {
+        p.sums = m->at.sums;
+        if (lt_multiply(m->products, &p, m->stream) == LT_OK) {
+            bias_grad_add(m, s.in, args->x_bias);
+            return;
+        }
+        p.sums = NULL;
+    }
+    if (lt_multiply(m->products, &p, m->stream) != LT_OK) {
+        p.gelu_back = NULL;
+        multiply(m, p);
+        gelu_back_launch(m->limits.dtype, s.rows * s.in, args->gelu_x, args->dx, m->stream);
+        check_queued(m);
+    }
+    if (args->x_bias.data != NULL) {
+        bias_grad_sum(m, args->dx, s.rows, s.in, args->x_bias);
+    }
+}
+
 static void cuda_linear_back(compute *c, const linear_back_args *args)
 {
     cuda        *m      = cuda_of(c);
@@ -307,24 +367,15 @@ static void cuda_linear_back(compute *c, const linear_back_args *args)
     weight.b = matrix(args->x, s.in, 0);
     weight.c = args->weight.grad;
     weight.d = args->weight.grad;
-    multiply(m, weight);
-    if (args->bias.data != NULL) {
-        column_sums_launch(m->limits.dtype, args->dy, s.rows, s.out, m->at.partials,
-                           args->bias.grad, m->stream);
-        check_queued(m);
-    }
-    input.a         = matrix(args->dy, s.out, 0);
-    input.b         = matrix(args->weight.data, s.in, 0);
-    input.c         = args->is_added ? args->dx : NULL;
-    input.d         = args->dx;
-    input.gelu_back = args->gelu_x;
+    multiply_summed(m, weight, args->bias, args->dy, s.rows, s.out);
+    input.a = matrix(args->dy, s.out, 0);
+    input.b = matrix(args->weight.data, s.in, 0);
+    input.c = args->is_added ? args->dx : NULL;
+    input.d = args->dx;
     if (args->gelu_x == NULL) {
         multiply(m, input);
-    } else if (lt_multiply(m->products, &input, m->stream) != LT_OK) {
-        input.gelu_back = NULL;
-        multiply(m, input);
-        gelu_back_launch(m->limits.dtype, s.rows * s.in, args->gelu_x, args->dx, m->stream);
-        check_queued(m);
+    } else {
+        input_grad_gelu(m, input, args);
     }
 }
 
@@ -724,7 +775,10 @@ extern "C" compute *compute_cuda_create(const compute_params *params, char *why,
     }
     m->base.ops        = &cuda_ops;
     m->base.elem_bytes = sherd_dtype_bytes(params->limits.dtype);
+    m->base.sums_x_bias = params->choices.is_fused;
+    m->choices         = params->choices;
     m->limits          = params->limits;
+    m->limits.is_fused = params->choices.is_fused;
     m->rows            = params->limits.batch * params->limits.length;
     m->stream          = (cudaStream_t)params->stream;
     if (device_enter(m, why, why_bytes) != 0) {

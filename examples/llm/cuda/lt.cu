@@ -44,7 +44,7 @@ typedef struct lt_functions {
 typedef struct plan_key {
     size_t   m, n, k, a_stride, b_stride, d_stride;
     int32_t  dtype, a_is_transposed, b_is_transposed, has_c, has_bias, gelu; /* gelu: 1 forward, 2 back */
-    int32_t  is_wide, reserved;
+    int32_t  is_wide, has_sums;
     uint32_t align_a, align_b, align_c, align_d;
 } plan_key;
 
@@ -237,6 +237,7 @@ static plan_key key_of(const lt_product *p)
     key.has_c           = p->c != NULL;
     key.has_bias        = p->bias != NULL;
     key.is_wide         = p->is_wide;
+    key.has_sums        = p->sums != NULL;
     key.gelu            = p->gelu_x != NULL ? 1 : p->gelu_back != NULL ? 2 : 0;
     key.align_a         = align_of(p->a.data);
     key.align_b         = align_of(p->b.data);
@@ -251,7 +252,10 @@ static cublasLtEpilogue_t epilogue_of(const plan_key *key)
         return key->has_bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
     }
     if (key->gelu == 2) {
-        return CUBLASLT_EPILOGUE_DGELU;
+        return key->has_sums ? CUBLASLT_EPILOGUE_DGELU_BGRAD : CUBLASLT_EPILOGUE_DGELU;
+    }
+    if (key->has_sums) { /* our a is the library's B */
+        return CUBLASLT_EPILOGUE_BGRADB;
     }
     return key->has_bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
 }
@@ -269,15 +273,16 @@ static cublasStatus_t layout_make(lt *l, cudaDataType_t type, size_t rows, size_
     return l->f.cublasLtMatrixLayoutCreate(out, type, columns, rows, (int64_t)stride);
 }
 
-/* Bias and gelu's operand are addresses inside the description: set before each use. */
+/* Bias, sums and gelu's operand are addresses inside the description: set before each use. */
 static cublasStatus_t pointers_set(lt *l, const plan *p, const lt_product *product)
 {
     cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
     const void    *aux    = product->gelu_x != NULL ? product->gelu_x : product->gelu_back;
 
-    if (product->bias != NULL) {
-        status = desc_set(l, p->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &product->bias,
-                          sizeof(product->bias));
+    const void    *bias   = product->sums != NULL ? product->sums : product->bias;
+
+    if (bias != NULL) {
+        status = desc_set(l, p->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof(bias));
     }
     if (status == CUBLAS_STATUS_SUCCESS && aux != NULL) {
         status = desc_set(l, p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &aux, sizeof(aux));
@@ -377,7 +382,7 @@ static cublasStatus_t layouts_make(lt *l, plan *p)
 
 static int is_fused(const plan_key *key)
 {
-    return key->has_bias || key->gelu != 0;
+    return key->has_bias || key->has_sums || key->gelu != 0;
 }
 
 /* gelu's operand has to have rows of a multiple of eight, and fp32 has no such kernels. */

@@ -31,11 +31,13 @@ typedef struct lt_product {
     const void *bias;      /* [n]; NULL: none */
     void       *gelu_x;    /* not NULL: receives the sum, d becomes its gelu */
     const void *gelu_back; /* not NULL: d becomes the sum times gelu' of this */
+    void       *sums;      /* not NULL: receives sums, rounded to the type: with gelu_back of d over its rows [n], else of a
+                              over its columns [m]; not with bias or gelu_x, nor wide */
 } lt_product;
 
 typedef enum lt_result {
     LT_OK = 0,
-    LT_UNFUSED, /* nothing was done: no kernel has bias or gelu in it for these shapes */
+    LT_UNFUSED, /* nothing was done: no kernel has bias, gelu or sums in it for these shapes */
     LT_FAILED,  /* lt_why */
 } lt_result;
 
