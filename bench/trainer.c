@@ -373,6 +373,10 @@ static void options_read(int argc, char **argv, bench_options *o)
          .value = &o->is_recomputed},
         {"kernels", "NAME", "cuda: plain (default) or fused", BENCH_TEXT, .value = &kernels,
          .choices = "plain|fused"},
+        {"tune", "N", "cuda: kernels that are timed for each product (default: 0)", BENCH_INT,
+         .value = &o->choices.tune, .most = 16},
+        {"tuned", "FILE", "cuda: what was timed (default: in the user's cache)", BENCH_TEXT,
+         .value = &o->choices.tuned},
         {"peak-tflops", "N", "cuda: of the device (default: by its name)", BENCH_REAL,
          .value = &o->peak_tflops}};
     const bench_command command =

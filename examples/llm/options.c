@@ -123,6 +123,14 @@ static const option_row rows[] = {
     {"kernels", "NAME", OPTION_CHOICE, FIELD(choices), 0, 0,
      "of a GPU: plain or fused, which measures better (docs/training-on-gpus.md; default: plain)",
      NULL},
+    {"tune", "N", OPTION_NUMBER, FIELD(choices.tune), 0, 16,
+     "of a GPU: time so many kernels for each shape of product, once, and keep the fastest "
+     "(default: 0)",
+     NULL},
+    {"tuned", "FILE", OPTION_TEXT, FIELD(choices.tuned), 0, 0,
+     "what --tune has measured, so that runs repeat (default: sherd/products.tsv in the user's "
+     "cache)",
+     NULL},
     {"peak-tflops", "N", OPTION_RATE, FIELD(peak_tflops), 0, 0,
      "what the GPU could do, for the share of it that is reached (default: by its name)", NULL},
     {"help", NULL, OPTION_HELP, 0, 0, 0, 0, "this text", NULL},

@@ -73,6 +73,12 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
     cublasLtMatrixLayout_t b_layout, cublasLtMatrixLayout_t c_layout, cublasLtMatrixLayout_t d_layout,
     cublasLtMatmulPreference_t preference, int wanted, cublasLtMatmulHeuristicResult_t *found,
     int *num_found);
+size_t         cublasLtGetVersion(void);
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc,
+                                       cublasLtMatrixLayout_t a_layout, cublasLtMatrixLayout_t b_layout,
+                                       cublasLtMatrixLayout_t c_layout, cublasLtMatrixLayout_t d_layout,
+                                       const cublasLtMatmulAlgo_t      *algo,
+                                       cublasLtMatmulHeuristicResult_t *result);
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *desc, cublasComputeType_t compute,
                                         cudaDataType_t scale);
 cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t desc);

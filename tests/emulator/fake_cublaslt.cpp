@@ -1,7 +1,7 @@
 /* A stand-in for cuBLASLt, in plain loops on the emulator's streams: it shows that the trainer says what it means
  * in cuBLASLt's terms (column-major, operands, epilogues), and nothing about speed or about what NVIDIA's
  * library supports. SHERD_EMULATOR_NO_EPILOGUES=1: it knows no bias, no gelu and no sums, so that the trainer's own
- * kernels have to; 2: no sums alone. */
+ * kernels have to; 2: no sums alone. Of each product it has three kernels, which add in orders of their own. */
 #include "cublasLt.h"
 
 #include "cuda_bf16.h"
@@ -32,12 +32,15 @@ struct cublasLtMatmulPreferenceOpaque {
     uint64_t workspace;
 };
 
+#define KERNELS 3
+
 typedef struct product {
     cublasLtMatmulDescOpaque_t   desc;
     cublasLtMatrixLayoutOpaque_t a_layout, b_layout, c_layout, d_layout;
     const void                  *a, *b, *c;
     void                        *d;
     float                        alpha, beta;
+    uint64_t                     kernel; /* 1 .. KERNELS */
 } product;
 
 static float get(const void *data, cudaDataType_t type, size_t i)
@@ -135,7 +138,9 @@ static void product_run(void *ctx)
         float sum = 0.0f;
 
         memset(line, 0, columns * sizeof(*line));
-        for (size_t k = 0; k < depth; k++) {
+        for (size_t i = 0; i < depth; i++) {
+            size_t k = p->kernel == 2 ? depth - 1 - i : (i + p->kernel - 1) % depth;
+
             for (size_t column = 0; column < columns; column++) {
                 line[column] += a[row * depth + k] * b[k * columns + column];
             }
@@ -205,11 +210,12 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
 {
     product *p = (product *)calloc(1, sizeof(*p));
 
-    if (!is_fitting(desc, a_layout, b_layout, c_layout, d_layout) || algo->data[0] != 1 ||
+    if (!is_fitting(desc, a_layout, b_layout, c_layout, d_layout) || algo->data[0] < 1 || algo->data[0] > KERNELS ||
         workspace == NULL || !is_supported(desc, d_layout)) {
         free(p);
         return CUBLAS_STATUS_INVALID_VALUE;
     }
+    p->kernel   = algo->data[0];
     p->desc     = *desc;
     p->a_layout = *a_layout;
     p->b_layout = *b_layout;
@@ -237,10 +243,29 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
     if (!is_supported(desc, d_layout)) {
         return CUBLAS_STATUS_NOT_SUPPORTED;
     }
-    memset(found, 0, sizeof(*found));
-    found->algo.data[0] = 1;
-    *num_found          = 1;
+    for (; *num_found < wanted && *num_found < KERNELS; (*num_found)++) {
+        memset(&found[*num_found], 0, sizeof(*found));
+        found[*num_found].algo.data[0] = (uint64_t)*num_found + 1;
+    }
     return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a_layout,
+                                       cublasLtMatrixLayout_t b_layout, cublasLtMatrixLayout_t c_layout,
+                                       cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t *algo,
+                                       cublasLtMatmulHeuristicResult_t *result)
+{
+    memset(result, 0, sizeof(*result));
+    result->algo = *algo;
+    return is_fitting(desc, a_layout, b_layout, c_layout, d_layout) && is_supported(desc, d_layout) &&
+                   algo->data[0] >= 1 && algo->data[0] <= KERNELS
+               ? CUBLAS_STATUS_SUCCESS
+               : CUBLAS_STATUS_NOT_SUPPORTED;
+}
+
+size_t cublasLtGetVersion(void)
+{
+    return 130000;
 }
 
 cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t           desc,

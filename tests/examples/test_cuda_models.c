@@ -454,11 +454,110 @@ static void fused_kernels_are_fewer_and_wait_for_nothing(void)
     choices.is_fused = 0;
 }
 
+/* ------------------------------------------------------- by measurement -- */
+
+/* The file, with the kernel of every line replaced where `kernel` is not 0. Returns its lines. */
+static int choices_count(const char *path, int kernel)
+{
+    FILE *file = fopen(path, "re");
+    char  text[1 << 16];
+    int   lines = 0;
+
+    CHECK(file != NULL);
+    text[fread(text, 1, sizeof(text) - 1, file)] = '\0';
+    (void)fclose(file);
+    for (char *at = text; (at = strstr(at, " us ")) != NULL; at++) {
+        lines++;
+        at[5] = (char)(kernel == 0 ? at[5] : '0' + kernel);
+    }
+    if (kernel != 0) {
+        file = fopen(path, "we");
+        CHECK(file != NULL && fputs(text, file) >= 0);
+        (void)fclose(file);
+    }
+    return lines;
+}
+
+typedef struct tuned_run {
+    double   loss;
+    uint64_t bits; /* of all gradients: in fp32 they tell one kernel from another */
+} tuned_run;
+
+static tuned_run tuned_run_of(const model_case *c)
+{
+    whole     w   = whole_open(c, 1, 0, SHERD_F32);
+    tuned_run run = {.loss = whole_run(&w, 1)};
+
+    for (size_t k = 0; k < arch_param_count(&c->sizes); k++) {
+        size_t    elems;
+        tensor    t    = whole_param(&w, k, &elems);
+        uint32_t *grad = malloc(elems * sizeof(*grad));
+
+        memory_get(&w, grad, t.grad, elems * sizeof(*grad));
+        for (size_t i = 0; i < elems; i++) {
+            run.bits = (run.bits ^ grad[i]) * 0x100000001b3u;
+        }
+        free(grad);
+    }
+    whole_close(&w);
+    return run;
+}
+
+static void what_was_measured_is_kept_and_taken(void)
+{
+    const char *folder = test_scratch();
+    char        path[512];
+    tuned_run   runs[4];
+    int         lines;
+
+    (void)snprintf(path, sizeof(path), "%s/products.tsv", folder);
+    choices.tune  = 5;
+    choices.tuned = path;
+    runs[0]       = tuned_run_of(&models[1]);
+    lines         = choices_count(path, 0);
+    CHECK(lines > 10);
+    for (int kernel = 1; kernel <= 3; kernel++) {
+        CHECK_INT(lines, choices_count(path, kernel));
+        runs[kernel] = tuned_run_of(&models[1]);
+        CHECK_CLOSE(runs[0].loss, runs[kernel].loss, 1e-5);
+        CHECK(runs[kernel].bits == tuned_run_of(&models[1]).bits);
+        CHECK_INT(lines, choices_count(path, 0)); /* nothing was measured again */
+    }
+    CHECK(runs[1].bits != runs[2].bits && runs[2].bits != runs[3].bits);
+    CHECK_INT(lines, choices_count(path, 7)); /* no such kernel: all are measured anew */
+    CHECK_CLOSE(runs[0].loss, tuned_run_of(&models[1]).loss, 1e-5);
+    CHECK_INT(2 * lines, choices_count(path, 0));
+    choices.tuned = NULL;
+    CHECK_INT(0, setenv("XDG_CACHE_HOME", folder, 1));
+    (void)tuned_run_of(&models[1]);
+    (void)snprintf(path, sizeof(path), "%s/sherd/products.tsv", folder);
+    CHECK_INT(lines, choices_count(path, 0));
+    choices.tune = 0;
+    CHECK(runs[1].bits == tuned_run_of(&models[1]).bits); /* the first that the library names */
+}
+
+static void a_file_that_cannot_be_written_is_told_at_once(void)
+{
+    char         why[256] = "";
+    model_params params   = {.sizes   = models[1].sizes,
+                             .batch   = 1,
+                             .length  = 8,
+                             .backend = "cuda",
+                             .choices = {.tune = 2, .tuned = "/nowhere/products.tsv"}};
+
+    CHECK(cudaStreamCreate((cudaStream_t *)&params.stream) == cudaSuccess);
+    CHECK(model_create(&params, why, sizeof(why)) == NULL);
+    CHECK(strstr(why, "/nowhere/products.tsv") != NULL);
+    CHECK(cudaStreamDestroy(params.stream) == cudaSuccess);
+}
+
 static const test_case cases[] = {
     CASE(models_follow_the_cpu),
     CASE(models_of_half_types_are_near_the_cpu),
     CASE(models_give_the_same_bits_again),
     CASE(fused_models_follow_the_cpu),
+    CASE(what_was_measured_is_kept_and_taken),
+    CASE(a_file_that_cannot_be_written_is_told_at_once),
     CASE(fused_kernels_are_fewer_and_wait_for_nothing),
     CASE(memory_is_counted_without_a_device),
     CASE(a_failed_allocation_leaves_nothing_behind),

@@ -25,6 +25,7 @@ typedef struct cuda {
     size_t         rows;
     cudaStream_t   stream;
     lt            *products;
+    tuned         *measured; /* NULL: nothing is */
     int            block_bytes; /* of shared memory that a block may have */
     cudaError_t    error;
     int            has_failed; /* base.why says how */
@@ -79,6 +80,7 @@ static void cuda_destroy(compute *c)
 
     (void)cudaStreamSynchronize(m->stream);
     lt_destroy(m->products);
+    tuned_close(m->measured);
     for (int i = 0; i < 2; i++) {
         (void)cudaFreeHost(m->slots[i].memory);
         if (m->slots[i].copied != NULL) {
@@ -763,7 +765,8 @@ static int limits_check(const compute_limits *l, char *why, size_t why_bytes)
 
 extern "C" compute *compute_cuda_create(const compute_params *params, char *why, size_t why_bytes)
 {
-    cuda *m;
+    lt_tuning tuning;
+    cuda     *m;
 
     if (limits_check(&params->limits, why, why_bytes) != 0) {
         return NULL;
@@ -785,7 +788,17 @@ extern "C" compute *compute_cuda_create(const compute_params *params, char *why,
         free(m);
         return NULL;
     }
-    m->products = lt_create(why, why_bytes);
+    if (m->choices.tune > 1) {
+        m->measured = tuned_open(m->choices.tuned, why, why_bytes);
+        if (m->measured == NULL) {
+            free(m);
+            return NULL;
+        }
+    }
+    tuning.file       = m->measured;
+    tuning.candidates = m->choices.tune;
+    tuning.device     = m->base.device;
+    m->products       = lt_create(&tuning, why, why_bytes);
     if (m->products == NULL || memory_make(m, why, why_bytes) != 0) {
         cuda_destroy(&m->base);
         return NULL;

@@ -23,7 +23,9 @@
     X(cublasLtCreate)                                                                              \
     X(cublasLtDestroy)                                                                             \
     X(cublasLtGetStatusString)                                                                     \
+    X(cublasLtGetVersion)                                                                          \
     X(cublasLtMatmul)                                                                              \
+    X(cublasLtMatmulAlgoCheck)                                                                     \
     X(cublasLtMatmulAlgoGetHeuristic)                                                              \
     X(cublasLtMatmulDescCreate)                                                                    \
     X(cublasLtMatmulDescDestroy)                                                                   \
@@ -63,6 +65,7 @@ struct lt {
     void            *workspace;
     plan             plans[MOST_PLANS];
     size_t           num_plans;
+    lt_tuning        tuning;
     char             why[256];
 };
 
@@ -128,7 +131,7 @@ static int functions_find(lt *l, char *why, size_t why_bytes)
 
 #endif
 
-lt *lt_create(char *why, size_t why_bytes)
+lt *lt_create(const lt_tuning *tuning, char *why, size_t why_bytes)
 {
     lt            *l = (lt *)calloc(1, sizeof(*l));
     cublasStatus_t status;
@@ -137,6 +140,7 @@ lt *lt_create(char *why, size_t why_bytes)
         (void)snprintf(why, why_bytes, "out of memory");
         return NULL;
     }
+    l->tuning = *tuning;
     if (functions_find(l, why, why_bytes) != 0) {
         lt_destroy(l);
         return NULL;
@@ -343,20 +347,181 @@ static cublasStatus_t preference_make(lt *l, const plan_key *key, cublasLtMatmul
     return status;
 }
 
-static cublasStatus_t algo_choose(lt *l, plan *p)
+/* ------------------------------------------------------- by measurement -- */
+
+#define TIMED_RUNS 3 /* the fastest counts, behind one that is not timed */
+
+static cublasStatus_t plan_run(lt *l, const plan *p, const cublasLtMatmulAlgo_t *algo,
+                               const lt_product *product, cudaStream_t stream)
+{
+    const float one = 1.0f, beta = product->c != NULL ? 1.0f : 0.0f;
+    const void *c = product->c != NULL ? product->c : product->d;
+
+    return l->f.cublasLtMatmul(l->handle, p->desc, &one, product->b.data, p->b, product->a.data, p->a, &beta,
+                               c, p->d, product->d, p->d, algo, l->workspace, LT_WORKSPACE_BYTES, stream);
+}
+
+/* What a choice holds for. Addresses are in it as far as their alignment has chosen among kernels. */
+static void key_write(const lt *l, const plan_key *k, char *out, size_t out_bytes)
+{
+    (void)snprintf(out, out_bytes,
+                   "%.120s, cuBLASLt %zu, %s%s: m %zu n %zu k %zu, strides %zu %zu %zu, %c%c, c %d, bias %d, gelu %d, "
+                   "sums %d, aligned %u %u %u %u",
+                   l->tuning.device, l->f.cublasLtGetVersion(), sherd_dtype_name((sherd_dtype)k->dtype),
+                   k->is_wide ? " to fp32" : "", k->m, k->n, k->k, k->a_stride, k->b_stride, k->d_stride,
+                   k->a_is_transposed ? 'T' : 'N', k->b_is_transposed ? 'T' : 'N', k->has_c, k->has_bias, k->gelu,
+                   k->has_sums, k->align_a, k->align_b, k->align_c, k->align_d);
+}
+
+static int hex_read(const char *text, cublasLtMatmulAlgo_t *out)
+{
+    unsigned char bytes[sizeof(*out)];
+
+    for (size_t i = 0; i < sizeof(bytes); i++) {
+        char  two[3] = {text[2 * i], text[2 * i] == '\0' ? '\0' : text[2 * i + 1], '\0'};
+        char *end;
+
+        bytes[i] = (unsigned char)strtoul(two, &end, 16);
+        if (end != two + 2) {
+            return -1;
+        }
+    }
+    memcpy(out, bytes, sizeof(bytes));
+    return 0;
+}
+
+/* "microseconds TAB algo in hexadecimal": the library says that its bytes may be stored for the same version. */
+static void choice_keep(lt *l, const char *key, const cublasLtMatmulAlgo_t *algo, float ms)
+{
+    const unsigned char *bytes = (const unsigned char *)algo;
+    char                 value[64 + 2 * sizeof(*algo)];
+    int                  used = snprintf(value, sizeof(value), "%.1f us ", (double)ms * 1e3);
+
+    for (size_t i = 0; i < sizeof(*algo); i++) {
+        used += snprintf(value + used, sizeof(value) - (size_t)used, "%02x", bytes[i]);
+    }
+    (void)tuned_add(l->tuning.file, key, value); /* a run that cannot write it goes on, and the next measures again */
+}
+
+/* 0: the file has one that the library takes. */
+static int choice_find(lt *l, plan *p, const char *key)
+{
+    const char                     *value = tuned_find(l->tuning.file, key);
+    const char                     *hex   = value == NULL ? NULL : strstr(value, " us ");
+    cublasLtMatmulAlgo_t            algo;
+    cublasLtMatmulHeuristicResult_t result;
+
+    if (hex == NULL || hex_read(hex + 4, &algo) != 0 ||
+        l->f.cublasLtMatmulAlgoCheck(l->handle, p->desc, p->b, p->a, p->d, p->d, &algo, &result) !=
+            CUBLAS_STATUS_SUCCESS ||
+        result.workspaceSize > LT_WORKSPACE_BYTES) {
+        return -1;
+    }
+    p->algo = algo;
+    return 0;
+}
+
+/* Milliseconds of the fastest run; below 0: this kernel does not run. */
+static float algo_time(lt *l, const plan *p, const cublasLtMatmulAlgo_t *algo, const lt_product *product,
+                       cudaEvent_t *events, cudaStream_t stream)
+{
+    float least = -1.0f;
+
+    if (plan_run(l, p, algo, product, stream) != CUBLAS_STATUS_SUCCESS) {
+        return -1.0f;
+    }
+    for (int run = 0; run < TIMED_RUNS; run++) {
+        float ms = -1.0f;
+
+        if (cudaEventRecord(events[0], stream) != cudaSuccess ||
+            plan_run(l, p, algo, product, stream) != CUBLAS_STATUS_SUCCESS ||
+            cudaEventRecord(events[1], stream) != cudaSuccess || cudaEventSynchronize(events[1]) != cudaSuccess ||
+            cudaEventElapsedTime(&ms, events[0], events[1]) != cudaSuccess) {
+            return -1.0f;
+        }
+        least = least < 0.0f || ms < least ? ms : least;
+    }
+    return least;
+}
+
+/* The fastest of them; what is measured writes d, which a product that adds to it needs as it was. */
+static int fastest_find(lt *l, const plan *p, const lt_product *product,
+                        const cublasLtMatmulHeuristicResult_t *found, int count, float *ms_out, cudaStream_t stream)
+{
+    size_t      bytes = p->key.m * p->key.d_stride * (p->key.is_wide ? sizeof(float) : sherd_dtype_bytes(product->dtype));
+    cudaEvent_t events[2] = {NULL, NULL};
+    void       *copy      = NULL;
+    cudaError_t error     = cudaEventCreate(&events[0]);
+    int         best      = 0;
+
+    if (error == cudaSuccess) {
+        error = cudaEventCreate(&events[1]);
+    }
+    if (error == cudaSuccess && product->c == product->d) {
+        error = cudaMalloc(&copy, bytes);
+    }
+    if (error == cudaSuccess && copy != NULL) {
+        error = cudaMemcpyAsync(copy, product->d, bytes, cudaMemcpyDeviceToDevice, stream);
+    }
+    *ms_out = -1.0f;
+    for (int i = 0; error == cudaSuccess && i < count; i++) {
+        float ms = algo_time(l, p, &found[i].algo, product, events, stream);
+
+        if (ms >= 0.0f && (*ms_out < 0.0f || ms < *ms_out)) {
+            *ms_out = ms;
+            best    = i;
+        }
+    }
+    if (copy != NULL) {
+        (void)cudaMemcpyAsync(product->d, copy, bytes, cudaMemcpyDeviceToDevice, stream);
+        (void)cudaStreamSynchronize(stream);
+    }
+    (void)cudaFree(copy);
+    for (int i = 0; i < 2; i++) {
+        if (events[i] != NULL) {
+            (void)cudaEventDestroy(events[i]);
+        }
+    }
+    (void)cudaGetLastError(); /* without memory for it nothing is measured, and the first is taken */
+    return best;
+}
+
+/* Of several: the one that the file has, else the fastest, which it has then. */
+static void algo_tune(lt *l, plan *p, const lt_product *product, const cublasLtMatmulHeuristicResult_t *found, int count,
+                      cudaStream_t stream)
+{
+    char  key[512];
+    float ms;
+
+    key_write(l, &p->key, key, sizeof(key));
+    if (choice_find(l, p, key) == 0) {
+        return;
+    }
+    p->algo = found[fastest_find(l, p, product, found, count, &ms, stream)].algo;
+    if (ms >= 0.0f) {
+        choice_keep(l, key, &p->algo, ms);
+    }
+}
+
+static cublasStatus_t algo_choose(lt *l, plan *p, const lt_product *product, cudaStream_t stream)
 {
     cublasLtMatmulPreference_t      preference = NULL;
-    cublasLtMatmulHeuristicResult_t found;
-    int                             count  = 0;
-    cublasStatus_t                  status = preference_make(l, &p->key, &preference);
+    cublasLtMatmulHeuristicResult_t found[LT_MOST_CANDIDATES];
+    int            wanted = l->tuning.file == NULL ? 1 : l->tuning.candidates;
+    int            count  = 0;
+    cublasStatus_t status = preference_make(l, &p->key, &preference);
 
+    wanted = wanted < LT_MOST_CANDIDATES ? wanted : LT_MOST_CANDIDATES;
     if (status == CUBLAS_STATUS_SUCCESS) {
         status = l->f.cublasLtMatmulAlgoGetHeuristic(l->handle, p->desc, p->b, p->a, p->d, p->d,
-                                                     preference, 1, &found, &count);
+                                                     preference, wanted, found, &count);
     }
     if (status == CUBLAS_STATUS_SUCCESS && count > 0) {
-        p->algo     = found.algo;
+        p->algo     = found[0].algo;
         p->is_there = 1;
+        if (count > 1) {
+            algo_tune(l, p, product, found, count, stream);
+        }
     }
     if (preference != NULL) {
         (void)l->f.cublasLtMatmulPreferenceDestroy(preference);
@@ -392,7 +557,7 @@ static int is_hopeless(const plan_key *key)
 }
 
 /* NULL: lt_why says what failed. */
-static plan *plan_get(lt *l, const lt_product *product)
+static plan *plan_get(lt *l, const lt_product *product, cudaStream_t stream)
 {
     plan_key       key = key_of(product);
     plan          *p;
@@ -418,7 +583,7 @@ static plan *plan_get(lt *l, const lt_product *product)
         status = layouts_make(l, p);
     }
     if (status == CUBLAS_STATUS_SUCCESS) {
-        status = algo_choose(l, p);
+        status = algo_choose(l, p, product, stream);
     }
     if (!p->is_there && !is_fused(&key)) {
         (void)snprintf(l->why, sizeof(l->why), "cuBLASLt has no product of %zu x %zu x %zu in %s: %s",
@@ -431,9 +596,7 @@ static plan *plan_get(lt *l, const lt_product *product)
 
 lt_result lt_multiply(lt *l, const lt_product *product, cudaStream_t stream)
 {
-    const float    one = 1.0f, beta = product->c != NULL ? 1.0f : 0.0f;
-    const void    *c = product->c != NULL ? product->c : product->d;
-    plan          *p = plan_get(l, product);
+    plan          *p = plan_get(l, product, stream);
     cublasStatus_t status;
 
     if (p == NULL) {
@@ -444,9 +607,7 @@ lt_result lt_multiply(lt *l, const lt_product *product, cudaStream_t stream)
     }
     status = pointers_set(l, p, product);
     if (status == CUBLAS_STATUS_SUCCESS) {
-        status = l->f.cublasLtMatmul(l->handle, p->desc, &one, product->b.data, p->b, product->a.data,
-                                     p->a, &beta, c, p->d, product->d, p->d, &p->algo, l->workspace,
-                                     LT_WORKSPACE_BYTES, stream);
+        status = plan_run(l, p, &p->algo, product, stream);
     }
     if (status != CUBLAS_STATUS_SUCCESS) {
         (void)snprintf(l->why, sizeof(l->why), "a product of %zu x %zu x %zu failed: %s", product->m,

@@ -3,6 +3,7 @@
 #ifndef LLM_CUDA_LT_H
 #define LLM_CUDA_LT_H
 
+#include "examples/llm/tuned.h"
 #include "sherd.h"
 
 #include <cuda_runtime.h>
@@ -41,14 +42,23 @@ typedef enum lt_result {
     LT_FAILED,  /* lt_why */
 } lt_result;
 
+/* Kernels by measurement: of each shape `candidates` are timed and the fastest is kept in `file`, where a later run finds it. */
+typedef struct lt_tuning {
+    tuned      *file;       /* the caller's, NULL: the first that the library names is taken */
+    int         candidates; /* at most LT_MOST_CANDIDATES are looked at */
+    const char *device;     /* its name: a part of what is kept */
+} lt_tuning;
+
+#define LT_MOST_CANDIDATES 16
+
 /** For the current device. NULL with a sentence in `why`. */
-lt         *lt_create(char *why, size_t why_bytes);
+lt         *lt_create(const lt_tuning *tuning, char *why, size_t why_bytes);
 void        lt_destroy(lt *l); /* accepts NULL; its work has ended */
 const char *lt_why(const lt *l);
 size_t      lt_bytes(const lt *l); /* of its workspace */
 
-/** Queues a product. The first one of a shape chooses its kernel, which takes a while; the same shape gets
- *  the same kernel ever after, whatever the addresses: results are the same bits. */
+/** Queues a product. The first one of a shape chooses its kernel, which takes a while (and waits for the device, where
+ *  kernels are timed); the same shape gets the same kernel ever after, whatever the addresses: results are the same bits. */
 lt_result lt_multiply(lt *l, const lt_product *product, cudaStream_t stream);
 
 #endif
