@@ -20,6 +20,7 @@
 
 #include <assert.h>
 #include <stddef.h>
+#include <string.h>
 
 typedef enum sherdi_encoding {
     SHERDI_ENCODING_F32 = 0,
@@ -65,6 +66,29 @@ static inline size_t sherdi_encoding_bytes(sherdi_encoding encoding, size_t elem
     assert(elems % SHERD_CHUNK_ELEMS == 0 || chunk % SHERD_CHUNK_ELEMS == 0);
     return elems / SHERD_CHUNK_ELEMS * chunk +
            elems % SHERD_CHUNK_ELEMS * sherdi_encoding_elem_bytes(encoding);
+}
+
+/** As the configuration and manifests have it: "fp32", "bf16", "bf16_beside" (either of them) or "fp8" (either). */
+static inline const char *sherdi_encoding_name(sherdi_encoding encoding)
+{
+    static const char *const NAMES[SHERDI_ENCODINGS] = {"fp32",        "bf16", "bf16_beside",
+                                                        "bf16_beside", "fp8",  "fp8"};
+
+    return NAMES[encoding];
+}
+
+/** Of an encoding by its name how much it drops, to be compared; 0: nothing. -1: no such name. */
+static inline int sherdi_encoding_loss(const char *name)
+{
+    static const char *const NAMES[]  = {"fp32", "bf16_beside", "bf16", "fp8"};
+    static const int         LOSSES[] = {0, 0, 1, 2};
+
+    for (size_t i = 0; i < sizeof(NAMES) / sizeof(NAMES[0]); i++) {
+        if (strcmp(NAMES[i], name) == 0) {
+            return LOSSES[i];
+        }
+    }
+    return -1;
 }
 
 /* ------------------------------------------------------ random rounding -- */

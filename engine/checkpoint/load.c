@@ -221,6 +221,52 @@ static sherd_status parts_match(load *l)
     return SHERD_OK;
 }
 
+/* The parts of an optimizer that are stored here in fewer bits than they were held in; more than one run lost. */
+static size_t losses_print(const load *l, size_t optimizer, char *text, size_t len_bytes)
+{
+    const sherdi_plan *plan = l->engine->plan;
+    const int         *from = l->parts[optimizer];
+    size_t             at   = 0;
+
+    for (int i = 0; i < plan->optimizers[optimizer].optimizer->num_parts; i++) {
+        const char *name = sherdi_encoding_name(SHERDI_ENCODING_F32);
+        const char *held = name;
+
+        for (size_t s = 0; s < plan->num_segments; s++) {
+            const char *own = sherdi_encoding_name(plan->segments[s].encodings[i]);
+
+            if (plan->segments[s].optimizer == plan->optimizers[optimizer].optimizer &&
+                sherdi_encoding_loss(own) > sherdi_encoding_loss(name)) {
+                name = own;
+            }
+        }
+        if (from[i] >= 0) {
+            held = sherdi_manifest_held(sherdi_reader_manifest(l->reader), from[i]);
+        }
+        if (from[i] >= 0 && sherdi_encoding_loss(name) > sherdi_encoding_loss(held) &&
+            at < len_bytes) {
+            at += (size_t)snprintf(
+                text + at, len_bytes - at, "%s%s from %s to %s", at == 0 ? "" : ", ",
+                plan->optimizers[optimizer].optimizer->parts[i].name, held, name);
+        }
+    }
+    return at;
+}
+
+static void losses_warn(const load *l)
+{
+    char text[256];
+
+    for (size_t o = 0; o < l->engine->plan->num_optimizers && l->engine->rank == 0; o++) {
+        if (losses_print(l, o, text, sizeof(text)) > 0) {
+            sherdi_log(SHERD_LOG_WARN, l->engine->rank,
+                       "%s/%s: what is loaded is rounded (%s): the run does not go on with the "
+                       "bits that it had (sherd.master_encoding, sherd.moment_encoding)",
+                       l->dir, l->tag, text);
+        }
+    }
+}
+
 static sherd_status match(load *l)
 {
     l->is_whole = !l->params.weights_only;
@@ -283,6 +329,22 @@ static void chunks_put(load *l, size_t offset, size_t count, const float *values
     }
 }
 
+static sherd_status signs_check(const load *l, size_t first, size_t count, const float *values)
+{
+    const sherdi_segment *segment = sherdi_param_segment(l->engine->plan, l->range->param);
+    size_t                at      = sherdi_values_find_refused(segment, l->part, count, values);
+
+    return at == count
+               ? SHERD_OK
+               : sherdi_fail(SHERD_E_INVAL,
+                             "%s/%s: %s of parameter %s is %g at element %zu, and is never "
+                             "negative; here its sign is not stored (sherd.master_encoding, "
+                             "sherd.moment_encoding); load another checkpoint, or take fp32",
+                             l->dir, l->tag, segment->optimizer->parts[l->part].name,
+                             l->engine->model.params[l->range->param].name, (double)values[at],
+                             first + at);
+}
+
 static sherd_status values_take(void *ctx, size_t first, size_t count, const void *values,
                                 sherd_dtype dtype)
 {
@@ -297,6 +359,7 @@ static sherd_status values_take(void *ctx, size_t first, size_t count, const voi
         host->kernels->cast(host, l->values, SHERD_F32, values, dtype, count);
         wide = l->values;
     }
+    SHERDI_TRY(signs_check(l, first, count, wide));
     sum = sherdi_values_fingerprint(host, saved_index(l, param, first), count, wide);
     if (l->part == 0) {
         l->fingerprint += sum;
@@ -588,6 +651,7 @@ static sherd_status load_run(load *l, const char *tag)
     SHERDI_TRY(sherdi_agree_status(engine->world, open_local(l)));
     SHERDI_TRY(same_check(l, sherdi_reader_manifest(l->reader)->checksum,
                           "finds another checkpoint in its folder"));
+    losses_warn(l);
     l->all_bytes           = bytes_wanted(l);
     engine->failure.status = SHERD_OK;
     status                 = values_load(l);

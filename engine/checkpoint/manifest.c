@@ -167,8 +167,9 @@ static json_t *parts_json(const sherdi_manifest *manifest)
     json_t *all = json_array();
 
     for (int i = 0; i < manifest->num_parts; i++) {
-        (void)json_array_append_new(
-            all, json_pack("{s:s, s:s}", "name", manifest->parts[i], "encoding", "F32"));
+        (void)json_array_append_new(all, json_pack("{s:s, s:s, s:s}", "name", manifest->parts[i],
+                                                   "encoding", "F32", "held",
+                                                   sherdi_manifest_held(manifest, i)));
     }
     return all;
 }
@@ -592,6 +593,25 @@ static sherd_status files_read(const reader *r, const sherdi_json_node *root)
     return SHERD_OK;
 }
 
+/* Missing in what earlier versions wrote: fp32. */
+static sherd_status held_read(const reader *r, const sherdi_json_node *node, const char **out)
+{
+    char name[16];
+
+    if (sherdi_json_find(node, "held") == NULL) {
+        return SHERD_OK;
+    }
+    SHERDI_TRY(text_read(r, node, "held", name, sizeof(name)));
+    for (int e = 0; e < SHERDI_ENCODINGS; e++) {
+        if (strcmp(name, sherdi_encoding_name((sherdi_encoding)e)) == 0) {
+            *out = sherdi_encoding_name((sherdi_encoding)e);
+            return SHERD_OK;
+        }
+    }
+    return damaged(r,
+                   "a part of the state was held in an encoding that this version does not know");
+}
+
 static sherd_status parts_read(const reader *r, const sherdi_json_node *root)
 {
     sherdi_manifest        *m = r->manifest;
@@ -609,6 +629,7 @@ static sherd_status parts_read(const reader *r, const sherdi_json_node *root)
             return damaged(r,
                            "a part of the state has an encoding that this version does not read");
         }
+        SHERDI_TRY(held_read(r, n, &m->held[m->num_parts]));
         m->num_parts++;
     }
     return m->num_parts == 0 || strcmp(m->parts[0], "master") != 0

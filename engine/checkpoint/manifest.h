@@ -63,6 +63,10 @@ typedef struct sherdi_manifest {
     int                       num_optimizers;
     int                       num_parts;
     char                      parts[SHERDI_CHECKPOINT_PARTS][32]; /* the first is "master" */
+    const char
+        *held[SHERDI_CHECKPOINT_PARTS]; /* by part: the name of the encoding that the run had it
+                                                  in (kernels/encoding.h), of several the one that
+                                                  drops most; files have fp32. Static storage */
 
     int64_t       step, micro_step, skipped_steps;
     int           accumulation, micro_batch_size;
@@ -85,6 +89,13 @@ typedef struct sherdi_manifest {
 
 void sherdi_manifest_init(sherdi_manifest *manifest, sherdi_mem *mem);
 void sherdi_manifest_fini(sherdi_manifest *manifest);
+
+/** The encoding that a run had a part in. */
+static inline const char *sherdi_manifest_held(const sherdi_manifest *manifest, int part)
+{
+    return manifest->held[part] == NULL ? sherdi_encoding_name(SHERDI_ENCODING_F32)
+                                        : manifest->held[part];
+}
 
 /** The number of a part; -1: it has none of that name. */
 int sherdi_manifest_find_part(const sherdi_manifest *manifest, const char *name);

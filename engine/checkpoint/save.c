@@ -53,12 +53,29 @@ static sherd_status optimizer_tell(sherdi_manifest *m, const sherdi_optimizer *o
     return SHERD_OK;
 }
 
+/* Segments may have a part in several encodings: parameters of fp32 keep fp32 masters. */
+static void held_tell(sherdi_manifest *m, const sherdi_segment *segment)
+{
+    for (int i = 0; i < sherdi_segment_parts(segment); i++) {
+        int         part = sherdi_manifest_find_part(m, segment->optimizer->parts[i].name);
+        const char *name = sherdi_encoding_name(segment->encodings[i]);
+
+        if (m->held[part] == NULL ||
+            sherdi_encoding_loss(name) > sherdi_encoding_loss(m->held[part])) {
+            m->held[part] = name;
+        }
+    }
+}
+
 static sherd_status optimizers_tell(sherdi_save *save)
 {
     const sherdi_plan *plan = save->engine->plan;
 
     for (size_t o = 0; o < plan->num_optimizers; o++) {
         SHERDI_TRY(optimizer_tell(&save->manifest, plan->optimizers[o].optimizer));
+    }
+    for (size_t s = 0; s < plan->num_segments; s++) {
+        held_tell(&save->manifest, &plan->segments[s]);
     }
     return SHERD_OK;
 }

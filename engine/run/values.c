@@ -28,30 +28,35 @@ static sherd_status values_call(sherd_engine *engine, const sherdi_op *op, float
     return engine->values_call.fn(engine->values_call.ctx, op->part, first, op->elems, values);
 }
 
-/* A part that keeps something else in its sign, or has none. */
+size_t sherdi_values_find_refused(const sherdi_segment *segment, int part, size_t count,
+                                  const float *values)
+{
+    int is_signless =
+        part > 0 && part < sherdi_segment_parts(segment) &&
+        (part == segment->ties_part || segment->encodings[part] == SHERDI_ENCODING_UFP8);
+
+    for (size_t i = 0; i < count && is_signless; i++) {
+        if (values[i] < 0) {
+            return i;
+        }
+    }
+    return count;
+}
+
 static sherd_status signs_check(const sherd_engine *engine, const sherdi_op *op,
                                 const float *values)
 {
-    const sherdi_segment        *segment = &engine->plan->segments[op->segment];
-    const sherdi_optimizer_part *part;
+    const sherdi_segment *segment = &engine->plan->segments[op->segment];
+    size_t                at = sherdi_values_find_refused(segment, op->part, op->elems, values);
 
-    if (op->part <= 0 || op->part >= sherdi_segment_parts(segment)) {
-        return SHERD_OK;
-    }
-    part = &segment->optimizer->parts[op->part];
-    if (op->part != segment->ties_part && segment->encodings[op->part] != SHERDI_ENCODING_UFP8) {
-        return SHERD_OK;
-    }
-    for (size_t i = 0; i < op->elems; i++) {
-        if (values[i] < 0) {
-            return sherdi_fail(SHERD_E_INVAL,
-                               "%s of parameter %s cannot be %g: it is never negative, and the "
-                               "state is stored without "
-                               "its sign (sherd.master_encoding, sherd.moment_encoding)",
-                               part->name, engine->model.params[op->param].name, (double)values[i]);
-        }
-    }
-    return SHERD_OK;
+    return at == op->elems
+               ? SHERD_OK
+               : sherdi_fail(SHERD_E_INVAL,
+                             "%s of parameter %s cannot be %g: it is never negative, and the state "
+                             "is stored without its sign (sherd.master_encoding, "
+                             "sherd.moment_encoding)",
+                             segment->optimizer->parts[op->part].name,
+                             engine->model.params[op->param].name, (double)values[at]);
 }
 
 sherd_status sherdi_values_ask(sherd_engine *engine, const sherdi_op *op, float *values)

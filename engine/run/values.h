@@ -66,6 +66,11 @@ void sherdi_values_slice(const sherd_engine *engine, size_t param, int rank, siz
 sherd_status sherdi_values_part(const sherd_engine *engine, size_t param, sherd_value value,
                                 int *out);
 
+/** The first value that a part of a segment's state cannot have: a negative one, where the part is stored without its
+ *  sign. `count`: all can be stored. */
+size_t sherdi_values_find_refused(const sherdi_segment *segment, int part, size_t count,
+                                  const float *values);
+
 /** Values were asked for by an operation (SHERDI_OP_FILL), or are told (SHERDI_OP_TAKE). */
 sherd_status sherdi_values_ask(sherd_engine *engine, const sherdi_op *op, float *values);
 sherd_status sherdi_values_tell(sherd_engine *engine, const sherdi_op *op, float *values);

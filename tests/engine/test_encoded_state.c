@@ -453,6 +453,111 @@ static void a_checkpoint_of_any_encoding_is_loaded_as_any_other(void)
     }
 }
 
+static char warned[4096];
+
+static void warning_keep(void *ctx, sherd_log_level level, const char *line)
+{
+    size_t len = strlen(warned);
+
+    (void)ctx;
+    if (level <= SHERD_LOG_WARN) {
+        (void)snprintf(warned + len, sizeof(warned) - len, "%s\n", line);
+    }
+}
+
+/* What the log says of a checkpoint of the one that is loaded as the other. */
+static const char *loaded_with(size_t from, size_t to)
+{
+    char folder[512];
+    run  first  = {.from = STORED[from], .folder = folder, .stage = 1};
+    run  second = {.to = STORED[to], .folder = folder, .stage = 2, .is_second = 1};
+
+    (void)snprintf(folder, sizeof(folder), "%s/loss%zu-%zu", test_scratch(), from, to);
+    test_world(2, run_body, &first);
+    warned[0] = '\0';
+    sherd_log_set(warning_keep, NULL, SHERD_LOG_WARN);
+    test_world(2, run_body, &second);
+    sherd_log_set(NULL, NULL, SHERD_LOG_WARN);
+    return warned;
+}
+
+static void a_load_that_loses_bits_warns(void)
+{
+    test_check_contains(__FILE__, __LINE__, loaded_with(0, 3),
+                        "rounded (exp_avg from fp32 to fp8, exp_avg_sq from fp32 to fp8)");
+    test_check_contains(__FILE__, __LINE__, loaded_with(1, 4),
+                        "rounded (master from bf16_beside to bf16, exp_avg from fp32 to bf16");
+    test_check_contains(__FILE__, __LINE__, loaded_with(4, 2), "exp_avg from bf16 to fp8");
+    CHECK(strstr(warned, "master from") == NULL);
+}
+
+static void a_load_that_loses_nothing_does_not(void)
+{
+    static const size_t PAIRS[][2] = {{0, 1}, {1, 0}, {2, 2}, {3, 0}, {4, 4}, {4, 1}};
+
+    for (size_t i = 0; i < sizeof(PAIRS) / sizeof(PAIRS[0]); i++) {
+        CHECK(strstr(loaded_with(PAIRS[i][0], PAIRS[i][1]), "rounded") == NULL);
+    }
+}
+
+/* -------------------------------------------------------- a negative square -- */
+
+#define NEGATIVE_AT 1037
+
+static void negative_save(sherd_world *world, void *ctx)
+{
+    rig_options options = {.stage = 1, .dtype = SHERD_BF16};
+    float       value   = -0.5f;
+    rig         r;
+
+    rig_open(&r, world, &options);
+    rig_three(&r, 700);
+    rig_seal(&r);
+    (void)rig_train(&r, 1);
+    CHECK_OK(sherd_param_write(r.engine, r.params[1].handle, "exp_avg_sq", NEGATIVE_AT, 1, &value));
+    CHECK_OK(sherd_checkpoint_save(r.engine, ctx, "t", NULL));
+    rig_close(&r);
+}
+
+typedef struct negative {
+    const char *folder, *top;
+    int         is_refused;
+} negative;
+
+static void negative_load(sherd_world *world, void *ctx)
+{
+    const negative *own     = ctx;
+    rig_options     options = {.stage = 3, .dtype = SHERD_BF16, .top = own->top};
+    rig             r;
+
+    rig_open(&r, world, &options);
+    rig_three(&r, 700);
+    rig_seal(&r);
+    if (own->is_refused) {
+        CHECK_STATUS(SHERD_E_INVAL, sherd_checkpoint_load(r.engine, own->folder, NULL, NULL));
+        if (sherd_world_rank(world) == 1) { /* which has it */
+            CHECK_ERROR_SAYS("exp_avg_sq of parameter b.w is -0.5 at element 1037");
+        }
+    } else {
+        CHECK_OK(sherd_checkpoint_load(r.engine, own->folder, NULL, NULL));
+    }
+    rig_close(&r);
+}
+
+/* fp32 and bf16 have room for the sign: nothing is lost there. */
+static void a_negative_square_is_refused_where_its_sign_is_not_stored(void)
+{
+    char folder[512];
+
+    (void)snprintf(folder, sizeof(folder), "%s/negative", test_scratch());
+    test_world(2, negative_save, folder);
+    for (size_t i = 0; i < NUM_STORED; i++) {
+        negative load = {.folder = folder, .top = STORED[i], .is_refused = i >= 1 && i <= 3};
+
+        test_world(2, negative_load, &load);
+    }
+}
+
 /* ------------------------------------------------------------------ values -- */
 
 typedef struct value_run {
@@ -647,6 +752,9 @@ static const test_case CASES[] = {
     CASE(a_run_goes_on_from_its_checkpoint),
     CASE(stored_state_goes_on_from_its_checkpoint),
     CASE(a_checkpoint_of_any_encoding_is_loaded_as_any_other),
+    CASE(a_load_that_loses_bits_warns),
+    CASE(a_load_that_loses_nothing_does_not),
+    CASE(a_negative_square_is_refused_where_its_sign_is_not_stored),
     CASE(values_pass_through_the_encoding),
     CASE(masters_written_over_leave_no_tie),
     CASE(what_cannot_be_had_is_refused_with_the_reason),
